@@ -1,0 +1,52 @@
+-- acquire: take the lock if it may be had now; else stand in line, or be refused.
+-- KEYS[1] lock     the primitive's own key
+-- KEYS[2] meta     hash: small facts, the sequence of numbers
+-- KEYS[3] queue    zset: token -> place
+-- KEYS[4] beats    zset: token -> ms at which its heartbeat lapses
+-- ARGV[1] token    of this acquisition
+-- ARGV[2] ttl      ms, of the lease
+-- ARGV[3] idle     ms that the meta hash is kept for
+-- ARGV[4] life     ms that a heartbeat counts; 0: a try, which never stands in line
+-- ARGV[5] wake     prefix of the wake-up channels
+-- ARGV[6] sharded  1: wake-ups go by sharded channels, 0: by plain ones
+-- returns {GRANTED, fence, now, until} | {REFUSED, now, left ms} | {BURIED}
+--       | {WAITING, now, seq, place, rank, ask again within ms or 0, more to admit 0|1}
+-- writes KEYS[1..4]; work O(log n)
+local token, ttl, idle, life = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local wake, sharded = ARGV[5], tonumber(ARGV[6])
+-- include: policy
+read_clock()
+load_facts(FACTS)
+if buried(token) then return {BURIED} end
+local fence, err = take(token, ttl)
+if err then return err end
+if fence then
+  save_facts(idle)
+  return {GRANTED, fence, now, now + ttl}
+end
+-- include: queue
+if life == 0 and not turn() then return {REFUSED, now, ends()} end
+
+local at = call('ZSCORE', queue, token)
+if not at then
+  at = place(number(), token)
+  call('ZADD', queue, at, token)
+end
+if life > 0 then call('ZADD', beats, now + life, token) end
+asking[token] = ttl
+local more = admit()
+local grant = granted[token]
+if not grant then
+  if life == 0 then
+    call('ZREM', queue, token)
+  else
+    linger(queue, life + 1000)
+    linger(beats, life + 1000)
+  end
+end
+save_facts(idle)
+deliver()
+if grant then return {GRANTED, grant[1], now, grant[2]} end
+if life == 0 then return {REFUSED, now, ends()} end
+local rank = call('ZRANK', queue, token)
+return {WAITING, now, seq, tonumber(at), rank, when(rank), more}

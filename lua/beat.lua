@@ -1,0 +1,85 @@
+-- beat: the heartbeats of one keeper's waiters for one name, all at once; also asks whether any of them may run now.
+-- KEYS[1] lock     the primitive's own key
+-- KEYS[2] meta     hash: small facts, the sequence of numbers
+-- KEYS[3] queue    zset: token -> place
+-- KEYS[4] beats    zset: token -> ms at which its heartbeat lapses
+-- ARGV[1] idle     ms that the meta hash is kept for
+-- ARGV[2] life     ms that a heartbeat counts
+-- ARGV[3] wake     prefix of the wake-up channels
+-- ARGV[4] sharded  1: wake-ups go by sharded channels, 0: by plain ones
+-- ARGV[5] back     1: stand in line again, a place follows each token (0: at the end); 0: only tokens follow
+-- ARGV[6..] tokens  or pairs of token and place; none: only admit
+-- returns {WAITING, now, seq, ask again within ms or 0, more to admit 0|1, then for each token not simply waiting:
+--          its index, GRANTED or HELD, fence, until | its index, WAITING, place, 0 | its index, UNKNOWN or BURIED, 0, 0}
+-- writes KEYS[1..4]; work O(log n) for each token
+local idle, life = tonumber(ARGV[1]), tonumber(ARGV[2])
+local wake, sharded, back = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
+-- include: policy
+-- include: queue
+read_clock()
+load_facts(FACTS)
+local reply = {WAITING, now, 0, 0, 0}
+local function tell(index, code, a, b)
+  local n = #reply
+  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = index, code, a, b
+end
+
+local step = back and 2 or 1
+local tokens, places = {}, {}
+for i = 6, #ARGV, step do
+  tokens[#tokens + 1] = ARGV[i]
+  places[#tokens] = back and tonumber(ARGV[i + 1])
+end
+
+for from = 1, #tokens, 200 do
+  local part = {unpack(tokens, from, math.min(from + 199, #tokens))}
+  local stands = call('ZMSCORE', queue, unpack(part))
+  local alive = {}
+  for i, token in ipairs(part) do
+    local index, at = from + i - 1, stands[i] and tonumber(stands[i])
+    if not at then
+      local fence, till = held(token)
+      if fence then
+        tell(index, HELD, fence, till)
+      elseif not back then
+        tell(index, UNKNOWN, 0, 0)
+      elseif buried(token) then
+        tell(index, BURIED, 0, 0)
+      else
+        at = places[index]
+        if at == 0 then at = place(number(), token) end
+        call('ZADD', queue, at, token)
+        tell(index, WAITING, at, 0)
+      end
+    end
+    places[index] = at
+    if at then
+      asking[token] = true
+      alive[#alive + 1] = now + life
+      alive[#alive + 1] = token
+    end
+  end
+  if #alive > 0 then call('ZADD', beats, unpack(alive)) end
+end
+if next(asking) then
+  linger(queue, life + 1000)
+  linger(beats, life + 1000)
+end
+
+leave(call('ZRANGE', beats, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100))
+mend()
+reply[5] = admit()
+local first
+for i, token in ipairs(tokens) do
+  local grant = granted[token]
+  if grant then
+    tell(i, GRANTED, grant[1], grant[2])
+  elseif places[i] and (not first or places[i] < places[first]) then
+    first = i
+  end
+end
+save_facts(idle)
+deliver()
+reply[3] = seq
+if first then reply[4] = when(call('ZRANK', queue, tokens[first])) end
+return reply

@@ -1,0 +1,185 @@
+package lua
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// The header of every transition says what it takes and answers. These tests hold it against the body of the script,
+// against the function in args.go that puts ARGV together, and against the list of reply codes in Go.
+
+var (
+	headerKey = regexp.MustCompile(`^-- KEYS\[(\d)\] (\w+)`)
+	headerArg = regexp.MustCompile(`^-- ARGV\[(\d)(\.\.)?\] (\w+)`)
+	bodyArg   = regexp.MustCompile(`ARGV\[(\d+)\]`)
+	bodyLocal = regexp.MustCompile(`(?s)local ([\w, ]+) = ((?:tonumber\()?ARGV\[.*?)\n`)
+)
+
+func transitions(t *testing.T) []string {
+	t.Helper()
+	names, err := fs.Glob(files, "*.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for _, n := range names {
+		if strings.Contains(read(t, n), "\n-- ARGV[1]") {
+			list = append(list, strings.TrimSuffix(n, ".lua"))
+		}
+	}
+	if len(list) < 4 {
+		t.Fatalf("only %v look like transitions", list)
+	}
+	return list
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	b, err := files.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestHeadersMatchBodiesAndCallSites(t *testing.T) {
+	builders := builders(t)
+	for _, name := range transitions(t) {
+		text := read(t, name+".lua")
+		if !strings.HasPrefix(text, "-- "+name+": ") {
+			t.Errorf("%s: the header does not begin with its name", name)
+		}
+		var keys, args []string
+		open := ""
+		for line := range strings.Lines(text) {
+			if m := headerKey.FindStringSubmatch(line); m != nil {
+				keys = append(keys, m[2])
+				if m[1] != strconv.Itoa(len(keys)) {
+					t.Errorf("%s: KEYS[%s] comes as number %d", name, m[1], len(keys))
+				}
+			}
+			if m := headerArg.FindStringSubmatch(line); m != nil {
+				if m[2] != "" {
+					open = m[1]
+					continue
+				}
+				args = append(args, m[3])
+				if m[1] != strconv.Itoa(len(args)) {
+					t.Errorf("%s: ARGV[%s] comes as number %d", name, m[1], len(args))
+				}
+			}
+		}
+		for _, part := range []string{"-- returns ", "-- writes "} {
+			if !strings.Contains(text, part) {
+				t.Errorf("%s: the header has no %q", name, part)
+			}
+		}
+		if want := []string{"lock", "meta", "queue", "beats"}; !slices.Equal(keys, want[:len(keys)]) || len(keys) == 0 {
+			t.Errorf("%s: keys %v; the prelude names them %v", name, keys, want)
+		}
+		if got := builders[name]; !slices.Equal(got, args) {
+			t.Errorf("%s: the header has ARGV %v, args.go puts together %v", name, args, got)
+		}
+
+		body := regexp.MustCompile(`(?m)^\s*--.*$`).ReplaceAllString(text, "")
+		used := map[int]bool{}
+		for _, m := range bodyArg.FindAllStringSubmatch(body, -1) {
+			n, _ := strconv.Atoi(m[1])
+			used[n] = true
+		}
+		for i := range args {
+			if !used[i+1] {
+				t.Errorf("%s: the body does not use ARGV[%d] %s", name, i+1, args[i])
+			}
+		}
+		for n := range used {
+			if n > len(args) {
+				t.Errorf("%s: the body uses ARGV[%d], which the header does not have", name, n)
+			}
+		}
+		if open != "" && !strings.Contains(body, "#ARGV") {
+			t.Errorf("%s: the header has ARGV[%s..], the body no #ARGV", name, open)
+		}
+		for _, m := range bodyLocal.FindAllStringSubmatch(body, -1) {
+			locals := strings.Split(m[1], ", ")
+			for i, a := range bodyArg.FindAllStringSubmatch(m[2], -1) {
+				n, _ := strconv.Atoi(a[1])
+				if n <= len(args) && i < len(locals) && !related(locals[i], args[n-1]) {
+					t.Errorf("%s: ARGV[%d] is %s in the header and %s in the body", name, n, args[n-1], locals[i])
+				}
+			}
+		}
+	}
+}
+
+// related allows a body to call a flag by another word for what it does.
+func related(local, header string) bool { return local == header || local == "grave" && header == "bury" }
+
+// builders is the parameters of each function in args.go, by transition, without the slice that it appends to.
+func builders(t *testing.T) map[string][]string {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), "args.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := map[string][]string{}
+	for _, d := range f.Decls {
+		fn, ok := d.(*ast.FuncDecl)
+		if !ok {
+			continue
+		}
+		var names []string
+		for _, p := range fn.Type.Params.List {
+			for _, n := range p.Names {
+				names = append(names, n.Name)
+			}
+		}
+		list[strings.ToLower(strings.TrimSuffix(fn.Name.Name, "Args"))] = names[1:]
+	}
+	return list
+}
+
+func TestReplyCodesAreTheSameInLuaAndGo(t *testing.T) {
+	codes := map[string]int{
+		"REFUSED": Refused, "GRANTED": Granted, "WAITING": Waiting, "BURIED": Buried, "UNKNOWN": Unknown, "LEFT": Left, "HELD": Held,
+	}
+	m := regexp.MustCompile(`local ([A-Z, ]+) = ([\d, ]+)\n`).FindStringSubmatch(read(t, "prelude.lua"))
+	names, values := strings.Split(m[1], ", "), strings.Split(m[2], ", ")
+	if len(names) != len(codes) || len(values) != len(codes) {
+		t.Fatalf("prelude.lua has %v = %v", names, values)
+	}
+	for i, n := range names {
+		if got, want := fmt.Sprint(codes[n]), values[i]; got != want {
+			t.Errorf("%s is %s in Go and %s in Lua", n, got, want)
+		}
+	}
+}
+
+func TestScriptsKeepTheHouseRules(t *testing.T) {
+	for _, set := range Sets {
+		for _, s := range set.Scripts() {
+			if strings.Contains(s.Text, "include:") || strings.Contains(s.Text, "--") {
+				t.Errorf("%s: a comment or an include is left", s.Name)
+			}
+			for _, word := range []string{"#!lua", "cmsgpack", "struct.", "bit.", "tostring(", "goto "} {
+				if strings.Contains(s.Text, word) {
+					t.Errorf("%s uses %s, which does not behave the same everywhere", s.Name, word)
+				}
+			}
+			if n := strings.Count(s.Text, "'TIME'"); n != 1 {
+				t.Errorf("%s names TIME %d times", s.Name, n)
+			}
+			if n := strings.Count(s.Text, "read_clock()"); n != 2 {
+				t.Errorf("%s reads the clock %d times", s.Name, n-1)
+			}
+		}
+	}
+}

@@ -1,0 +1,91 @@
+// Package lua holds the scripts that make every transition of a lock one atomic step on the server, and the order of
+// their arguments and replies.
+//
+// Each transition (acquire, release, renew, beat) is one file, written once for all primitives. A primitive is a
+// policy file, which says where its leases lie, who may have one, and when. The scripts are put together once, at
+// start-up: prelude, then the transition, with the policy and the queue at the places where it includes them. So the
+// text of a script, and its SHA, never vary within a version.
+//
+// A script touches only the keys that it is given, and those of one name share a cluster slot.
+package lua
+
+import (
+	"crypto/sha1"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+//go:embed *.lua
+var files embed.FS
+
+// Script is one transition of one primitive, ready to be sent.
+type Script struct {
+	Name string // as in "mutex_acquire"
+	Text string
+	SHA  string // what EVALSHA calls it
+}
+
+// Set is the scripts of one primitive.
+type Set struct {
+	Kind    string // the primitive's package: "mutex"
+	Acquire *Script
+	Release *Script
+	Renew   *Script
+	Beat    *Script
+}
+
+// The primitives.
+var (
+	Mutex = assemble("mutex")
+)
+
+// Sets is all of them, for tests and tools that go over every script.
+var Sets = []*Set{Mutex}
+
+// Scripts is the scripts of the set, for those who go over all.
+func (s *Set) Scripts() []*Script {
+	return []*Script{s.Acquire, s.Release, s.Renew, s.Beat}
+}
+
+func assemble(kind string) *Set {
+	script := func(transition string) *Script {
+		var b strings.Builder
+		include(&b, "prelude", kind)
+		include(&b, transition, kind)
+		sum := sha1.Sum([]byte(b.String()))
+		return &Script{Name: kind + "_" + transition, Text: b.String(), SHA: hex.EncodeToString(sum[:])}
+	}
+	return &Set{
+		Kind:    kind,
+		Acquire: script("acquire"),
+		Release: script("release"),
+		Renew:   script("renew"),
+		Beat:    script("beat"),
+	}
+}
+
+// include appends a file without its comments, and in place of each line "-- include: name" the file of that name;
+// "policy" is the primitive's own.
+func include(b *strings.Builder, name, kind string) {
+	text, err := files.ReadFile(name + ".lua")
+	if err != nil {
+		panic(fmt.Sprintf("bug: lua: no file %s.lua: %v", name, err))
+	}
+	for line := range strings.Lines(string(text)) {
+		code := strings.TrimSpace(line)
+		if part, ok := strings.CutPrefix(code, "-- include: "); ok {
+			if part == "policy" {
+				part = kind
+			}
+			include(b, part, kind)
+			continue
+		}
+		if code == "" || strings.HasPrefix(code, "--") {
+			continue
+		}
+		b.WriteString(code)
+		b.WriteByte('\n')
+	}
+}

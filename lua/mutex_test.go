@@ -1,0 +1,384 @@
+package lua_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
+)
+
+// Each script alone: a state before, one call, the reply and the state after; on the embedded server and on a real
+// one, so that the two are seen to agree.
+
+const (
+	ttl, idle, life = 30000, 3600000, 6000
+	wake            = "lock:wake:"
+)
+
+var ctx = context.Background()
+
+// bench is a server, and the keys of one mutex on it.
+type bench struct {
+	*testing.T
+	rdb  *redis.Client
+	keys []string
+	set  *lua.Set
+}
+
+func onBoth(t *testing.T, test func(b *bench)) {
+	run := func(name, addr string) {
+		t.Run(name, func(t *testing.T) {
+			rdb := redis.NewClient(&redis.Options{Addr: addr})
+			t.Cleanup(func() { _ = rdb.Close() })
+			test(&bench{t, rdb, []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:beats"}, lua.Mutex})
+		})
+	}
+	m := miniredis.RunT(t)
+	m.ClockTTL(true)
+	run("embedded", m.Addr())
+	t.Run("server", func(t *testing.T) {
+		s := redistest.Start(t)
+		rdb := s.Client()
+		test(&bench{t, rdb, []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:beats"}, lua.Mutex})
+	})
+}
+
+func (b *bench) eval(s *lua.Script, keys int, args []any) []any {
+	b.Helper()
+	v, err := b.rdb.Eval(ctx, s.Text, b.keys[:keys], args...).Slice()
+	if err != nil {
+		b.Fatalf("%s: %v", s.Name, err)
+	}
+	return v
+}
+
+func (b *bench) acquire(token string, life int64) []any {
+	b.Helper()
+	return b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0))
+}
+
+func (b *bench) release(token string, bury int64) []any {
+	b.Helper()
+	return b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, token, idle, wake, 0, bury))
+}
+
+func (b *bench) renew(token string, keys int, ms, exact int64) []any {
+	b.Helper()
+	return b.eval(b.set.Renew, keys, lua.RenewArgs(nil, token, ms, idle, exact))
+}
+
+func (b *bench) beat(back int64, rest ...any) []any {
+	b.Helper()
+	return b.eval(b.set.Beat, 4, append(lua.BeatArgs(nil, idle, life, wake, 0, back), rest...))
+}
+
+func (b *bench) code(reply []any, want int) {
+	b.Helper()
+	if len(reply) == 0 || reply[0] != int64(want) {
+		b.Fatalf("reply %v, want code %d", reply, want)
+	}
+}
+
+// holder, queue and beats are the state.
+func (b *bench) holder(want string) {
+	b.Helper()
+	if got := b.rdb.Get(ctx, b.keys[0]).Val(); got != want {
+		b.Fatalf("the holder is %q, want %q", got, want)
+	}
+}
+
+func (b *bench) members(key int, want ...string) {
+	b.Helper()
+	got := b.rdb.ZRange(ctx, b.keys[key], 0, -1).Val()
+	if !slices.Equal(got, want) && len(got)+len(want) > 0 {
+		b.Fatalf("%s has %v, want %v", b.keys[key], got, want)
+	}
+}
+
+func (b *bench) expires(keys ...int) {
+	b.Helper()
+	for _, k := range keys {
+		if d := b.rdb.PTTL(ctx, b.keys[k]).Val(); d <= 0 {
+			b.Fatalf("%s: expiry %v", b.keys[k], d)
+		}
+	}
+}
+
+// listen makes a keeper hear.
+func (b *bench) listen(keeper string) *redis.PubSub {
+	b.Helper()
+	sub := b.rdb.Subscribe(ctx, wake+keeper)
+	if _, err := sub.Receive(ctx); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = sub.Close() })
+	return sub
+}
+
+func (b *bench) message(sub *redis.PubSub) []string {
+	b.Helper()
+	m, err := sub.ReceiveTimeout(ctx, 5*time.Second)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return strings.Fields(m.(*redis.Message).Payload)
+}
+
+func token(keeper string, serial int) string { return fmt.Sprintf("%s:%d:%d.%d", keeper, serial, ttl, life) }
+
+func TestAcquireFreeHeldAndOwn(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		got := b.acquire(token("a", 1), 0)
+		b.code(got, lua.Granted)
+		b.holder(token("a", 1))
+		b.expires(0, 1)
+		if lease := got[3].(int64) - got[2].(int64); lease != ttl {
+			b.Errorf("a lease of %d ms", lease)
+		}
+
+		again := b.acquire(token("a", 1), life)
+		b.code(again, lua.Granted)
+		if again[1] != got[1] {
+			b.Errorf("fence %v became %v", got[1], again[1])
+		}
+
+		before := b.rdb.Keys(ctx, "*").Val()
+		refused := b.acquire(token("b", 1), 0)
+		b.code(refused, lua.Refused)
+		if left := refused[2].(int64); left <= ttl-1000 || left > ttl {
+			b.Errorf("the lease is said to end in %d ms", left)
+		}
+		if after := b.rdb.Keys(ctx, "*").Val(); len(after) != len(before) {
+			b.Errorf("a refused try left %v, before there were %v", after, before)
+		}
+		b.holder(token("a", 1))
+	})
+}
+
+func TestAcquireQueuesInOrderAndOnce(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		b.acquire(token("a", 1), 0)
+		var places []int64
+		for i := range 5 {
+			got := b.acquire(token("b", i), life)
+			b.code(got, lua.Waiting)
+			if got[4] != int64(i) {
+				b.Errorf("waiter %d stands at %v", i, got[4])
+			}
+			if ask := got[5].(int64); (ask > 0) != (i < 3) {
+				b.Errorf("waiter %d is to ask again within %d ms", i, ask)
+			}
+			places = append(places, got[3].(int64))
+		}
+		if !slices.IsSorted(places) {
+			b.Errorf("places %v", places)
+		}
+		again := b.acquire(token("b", 2), life)
+		b.code(again, lua.Waiting)
+		if again[3] != places[2] {
+			b.Errorf("a repeated request moved from %d to %v", places[2], again[3])
+		}
+		b.members(2, token("b", 0), token("b", 1), token("b", 2), token("b", 3), token("b", 4))
+		b.expires(1, 2, 3)
+	})
+}
+
+func TestReleaseHandsOnToTheFirstThatListens(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		first := b.acquire(token("a", 1), 0)
+		b.acquire(token("dead", 1), life)
+		b.acquire(token("live", 1), life)
+		b.acquire(token("live", 2), life)
+		sub := b.listen("live")
+		got := b.release(token("a", 1), 0)
+		b.code(got, lua.Granted)
+		b.holder(token("live", 1))
+		b.members(2, token("live", 2))
+		b.members(3, token("live", 2))
+		m := b.message(sub)
+		if len(m) != 4 || m[1] != "1" {
+			b.Fatalf("message %v", m)
+		}
+		if fence := fmt.Sprint(first[1]); m[2] <= fence {
+			b.Errorf("fence %s after %s", m[2], fence)
+		}
+		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > life*time.Millisecond || d <= 0 {
+			b.Errorf("a grant by message lasts %v, not the %d ms of a claim", d, life)
+		}
+		b.expires(0, 1, 2, 3)
+	})
+}
+
+func TestReleaseLeavesTheQueueOrDoesNothing(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		b.acquire(token("a", 1), 0)
+		b.acquire(token("b", 1), life)
+		b.code(b.release(token("b", 1), 0), lua.Left)
+		b.members(2)
+		b.members(3)
+		b.code(b.release(token("b", 1), 0), lua.Refused)
+		b.holder(token("a", 1))
+		b.code(b.release(token("a", 2), 0), lua.Refused)
+		b.holder(token("a", 1))
+		b.code(b.release(token("a", 1), 0), lua.Granted)
+		b.holder("")
+	})
+}
+
+func TestABuriedTokenGetsNothing(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		b.acquire(token("a", 1), 0)
+		b.code(b.release(token("a", 1), 60000), lua.Granted)
+		b.code(b.acquire(token("a", 1), 0), lua.Buried)
+		b.code(b.acquire(token("a", 1), life), lua.Buried)
+		got := b.beat(1, token("a", 1), 0)
+		if len(got) != 9 || got[6] != int64(lua.Buried) {
+			b.Errorf("coming back: %v", got)
+		}
+		b.holder("")
+		b.members(2)
+		b.code(b.acquire(token("a", 2), 0), lua.Granted)
+		b.expires(3)
+	})
+}
+
+func TestRenewOnlyWhatIsHeldAndNeverShortenUnlessExact(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		b.code(b.renew(token("a", 1), 1, ttl, 0), lua.Refused)
+		b.holder("")
+		got := b.acquire(token("a", 1), 0)
+		lasts := func(most time.Duration) {
+			b.Helper()
+			if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > most || d < most-time.Second {
+				b.Errorf("the lease lasts %v, want %v", d, most)
+			}
+		}
+		b.code(b.renew(token("a", 1), 1, 2*ttl, 0), lua.Granted)
+		lasts(2 * ttl * time.Millisecond)
+		b.code(b.renew(token("a", 1), 1, ttl, 0), lua.Granted)
+		lasts(2 * ttl * time.Millisecond)
+		full := b.renew(token("a", 1), 2, ttl, 1)
+		b.code(full, lua.Granted)
+		lasts(ttl * time.Millisecond)
+		if full[1] != got[1] {
+			b.Errorf("fence %v became %v", got[1], full[1])
+		}
+		b.code(b.renew(token("a", 2), 2, ttl, 1), lua.Refused)
+	})
+}
+
+func TestBeatKeepsAdmitsAndTellsApart(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		b.acquire(token("a", 1), 0)
+		p := b.acquire(token("b", 1), life)[3]
+		b.acquire(token("b", 2), life)
+		got := b.beat(0, token("b", 1), token("b", 2), token("b", 3), token("a", 1))
+		b.code(got, lua.Waiting)
+		want := []any{int64(3), int64(lua.Unknown), int64(0), int64(0), int64(4), int64(lua.Held)}
+		if len(got) != 13 || !slices.Equal(got[5:11], want) {
+			b.Errorf("reply %v, want %v in it", got, want)
+		}
+		if ask := got[3].(int64); ask <= 0 || ask > ttl {
+			b.Errorf("ask again within %d", ask)
+		}
+
+		// The holder is gone: who asks is granted, without a message.
+		b.rdb.Del(ctx, b.keys[0])
+		got = b.beat(0, token("b", 2), token("b", 1))
+		if len(got) != 9 || got[5] != int64(2) || got[6] != int64(lua.Granted) {
+			b.Fatalf("reply %v", got)
+		}
+		b.holder(token("b", 1))
+		b.members(2, token("b", 2))
+
+		// Back with its old place, in front of one that came later.
+		got = b.beat(1, token("c", 1), p)
+		if len(got) != 9 || got[6] != int64(lua.Waiting) || got[7] != p {
+			b.Fatalf("reply %v", got)
+		}
+		b.members(2, token("c", 1), token("b", 2))
+		got = b.beat(1, token("c", 2), 0)
+		b.members(2, token("c", 1), token("b", 2), token("c", 2))
+		b.expires(1, 2, 3)
+		_ = got
+	})
+}
+
+func TestBeatSweepsTheLapsed(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		b.acquire(token("a", 1), 0)
+		for i := range 250 {
+			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token("frozen", i), ttl, idle, 1, wake, 0))
+		}
+		b.acquire(token("b", 1), life)
+		time.Sleep(5 * time.Millisecond)
+		for range 3 {
+			b.beat(0, token("b", 1))
+		}
+		b.members(2, token("b", 1))
+		b.members(3, token("b", 1))
+	})
+}
+
+func TestManyDeadWaitersAreWalkedPastInBoundedSteps(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		b.acquire(token("a", 1), 0)
+		for i := range 1500 {
+			b.rdb.ZAdd(ctx, b.keys[2], redis.Z{Score: float64(i + 1), Member: token("dead", i)})
+			b.rdb.ZAdd(ctx, b.keys[3], redis.Z{Score: 9999999999999, Member: token("dead", i)})
+		}
+		b.acquire(token("live", 1), life)
+		b.listen("live")
+		got := b.release(token("a", 1), 0)
+		b.code(got, lua.Granted)
+		if got[1] != int64(1) {
+			b.Fatalf("reply %v: more than a thousand waiters were walked past at once", got)
+		}
+		b.holder("")
+		if got := b.beat(0); got[4] != int64(0) {
+			b.Errorf("reply %v: still more to admit", got)
+		}
+		b.holder(token("live", 1))
+	})
+}
+
+func TestASetBackClockDoesNotProlongALease(t *testing.T) {
+	m := miniredis.RunT(t)
+	m.ClockTTL(true)
+	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	b := &bench{t, rdb, []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:beats"}, lua.Mutex}
+	b.acquire(token("a", 1), 0)
+	b.acquire(token("b", 1), life)
+	rdb.PExpire(ctx, "lock:x", time.Hour) // what setting the clock back by an hour does to an expiry
+	b.beat(0, token("b", 1))
+	if d := rdb.PTTL(ctx, "lock:x").Val(); d > ttl*time.Millisecond {
+		t.Errorf("the lease lasts %v, its ttl is %d ms", d, ttl)
+	}
+	b.renew(token("a", 1), 2, 3600000, 1) // extended on purpose
+	b.beat(0, token("b", 1))
+	if d := rdb.PTTL(ctx, "lock:x").Val(); d < 59*time.Minute {
+		t.Errorf("a lease that was extended to an hour was cut to %v", d)
+	}
+}
+
+func TestForeignEntriesInTheQueueAreThrownOut(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		b.acquire(token("a", 1), 0)
+		for _, junk := range []string{"", "x", "a:b", "a:b:c", ":::", "k:1:30000.6000r5!", "k:1:.5"} {
+			b.rdb.ZAdd(ctx, b.keys[2], redis.Z{Score: 1, Member: junk})
+		}
+		b.acquire(token("live", 1), life)
+		b.listen("live")
+		b.code(b.release(token("a", 1), 0), lua.Granted)
+		b.holder(token("live", 1))
+		b.members(2)
+	})
+}

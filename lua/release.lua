@@ -1,0 +1,30 @@
+-- release: give up whatever the token has, its lease or its place in line, and admit who may run now.
+-- KEYS[1] lock     the primitive's own key
+-- KEYS[2] meta     hash: small facts, the sequence of numbers
+-- KEYS[3] queue    zset: token -> place
+-- KEYS[4] beats    zset: token -> ms at which its heartbeat lapses
+-- ARGV[1] token    of the acquisition
+-- ARGV[2] idle     ms that the meta hash is kept for
+-- ARGV[3] wake     prefix of the wake-up channels
+-- ARGV[4] sharded  1: wake-ups go by sharded channels, 0: by plain ones
+-- ARGV[5] bury     ms during which a late copy of the token's request is refused; 0: there is none
+-- returns {GRANTED | LEFT | REFUSED: it had a lease, a place, nothing; more to admit 0|1}
+-- writes KEYS[1..4], deletions first; work O(log n)
+local token, idle = ARGV[1], tonumber(ARGV[2])
+local wake, sharded, grave = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+-- include: policy
+local had = drop(token)
+if type(had) == 'table' then return had end
+if grave == 0 and call('EXISTS', queue) == 0 then return {had, 0} end
+-- include: queue
+if had == REFUSED and call('ZREM', queue, token) == 1 then
+  call('ZREM', beats, token)
+  had = LEFT
+end
+read_clock()
+load_facts(FACTS)
+if grave > 0 then bury(token, grave) end
+local more = admit()
+save_facts(idle)
+deliver()
+return {had, more}
