@@ -1,0 +1,65 @@
+package courier
+
+import (
+	"errors"
+	"net"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Fate is what is known of a command that ended with an error.
+type Fate int
+
+const (
+	// Answered: the server has said what it did, or that it refused.
+	Answered Fate = iota
+	// Unsent: the command never left.
+	Unsent
+	// Lost: the command may have run, may run yet, or may not.
+	Lost
+)
+
+// FateOf tells from an error what is known of its command.
+func FateOf(err error) Fate {
+	var dial *net.OpError
+	switch {
+	case err == nil, isRedis(err):
+		return Answered
+	case errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
+		return Unsent
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return Unsent
+	}
+	return Lost
+}
+
+// Passing says whether the same request may succeed later without anybody mending anything by hand: the connection
+// broke, the server is starting, a failover or a migration is under way.
+func Passing(err error) bool {
+	if errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrReply) {
+		return false
+	}
+	if FateOf(err) != Answered {
+		return true
+	}
+	for _, code := range []string{
+		"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "BUSY ", "NOREPLICAS ", "MOVED ", "ASK ",
+		"UNBLOCKED ", "ERR max number of clients reached", "NOSCRIPT ",
+	} {
+		if redis.HasErrorPrefix(err, code) {
+			return true
+		}
+	}
+	return false
+}
+
+// WrongType says whether a key of the lock holds something else.
+func WrongType(err error) bool {
+	return isRedis(err) && strings.Contains(err.Error(), "WRONGTYPE")
+}
+
+func isRedis(err error) bool {
+	var reply redis.Error
+	return errors.As(err, &reply)
+}
