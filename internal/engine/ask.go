@@ -1,0 +1,58 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/courier"
+)
+
+// errStopped: the caller has what it wanted in another way, or must go.
+var errStopped = errors.New("stopped")
+
+// ask sends calls, one after the other, until one is answered, and returns that. It blocks until then, until ctx ends,
+// until stop is closed (errStopped), until an error comes that will not pass by itself, or until tries have failed; 0
+// means that the retry policy decides. Stray says that a call may yet run of which nothing more will be heard. If the
+// context ended while there was trouble, the error is both.
+func (e *Engine) ask(ctx context.Context, stop <-chan struct{}, tries int, prepare func(done func(*courier.Call)) *courier.Call) (answered *courier.Call, stray bool, err error) {
+	var pauses *backoff.ExponentialBackOff
+	began := time.Now()
+	for try := 1; ; try++ {
+		done := make(chan struct{})
+		call := prepare(func(*courier.Call) { close(done) })
+		e.courier.Send(call)
+		select {
+		case <-done:
+		case <-stop:
+			return nil, true, errStopped
+		case <-ctx.Done():
+			if err != nil {
+				return nil, true, errors.Join(ctx.Err(), err)
+			}
+			return nil, true, ctx.Err()
+		}
+		if call.Err == nil {
+			return call, stray, nil
+		}
+		err = call.Err
+		stray = stray || courier.FateOf(err) == courier.Lost
+		if !courier.Passing(err) || try == tries || tries == 0 && e.cfg.Retry.exhausted(began, time.Now()) {
+			return nil, stray, err
+		}
+		if pauses == nil {
+			pauses = e.cfg.Retry.pauses()
+		}
+		pause := time.NewTimer(pauses.NextBackOff())
+		select {
+		case <-pause.C:
+		case <-stop:
+			pause.Stop()
+			return nil, stray, errStopped
+		case <-ctx.Done():
+			pause.Stop()
+			return nil, stray, errors.Join(ctx.Err(), err)
+		}
+	}
+}

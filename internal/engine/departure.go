@@ -1,0 +1,122 @@
+package engine
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/clockwork"
+	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// departure gives up whatever a token has, its lease or its place in line. It repeats itself in the background until
+// the server has answered, or until what the token has is over by itself.
+type departure struct {
+	lock   *Lock
+	token  string
+	bury   int64     // ms
+	until  time.Time // when there is nothing left to give up
+	alarm  clockwork.Alarm
+	pauses *backoff.ExponentialBackOff
+	over   chan struct{} // closed when it has ended
+
+	mu      sync.Mutex // guards what follows
+	stray   bool       // an attempt's fate was not learned, so the server may have done it already
+	had     int64      // the server's answer
+	failure error      // or why there is none
+}
+
+var (
+	errNotHeld = errors.New("the server does not know the token")
+	errNoEcho  = errors.New("the release was not answered; the lease ends by itself")
+)
+
+// depart starts a departure. Stray says that a copy of the token's request may still run: then it is buried.
+func (l *Lock) depart(token string, stray bool, until time.Time) *departure {
+	d := &departure{lock: l, token: token, until: until, over: make(chan struct{})}
+	if stray {
+		d.bury = millis(graveTime)
+	}
+	d.alarm.Ring = func(time.Time) { d.send() }
+	l.e.leaving.Add(1)
+	d.send()
+	return d
+}
+
+func (d *departure) send() {
+	l := d.lock
+	args := lua.ReleaseArgs(nil, d.token, l.idle, l.wake, l.sharded, d.bury)
+	l.e.courier.Send(l.call(l.spec.Scripts.Release, args, d.sent))
+}
+
+func (d *departure) sent(call *courier.Call) {
+	e := d.lock.e
+	n, err := parseReply(call.Reply)
+	if err == nil {
+		err = n.want(2)
+	}
+	if call.Err != nil {
+		err = call.Err
+	}
+	if err == nil {
+		d.finish(n[0], nil)
+		if n[1] != 0 {
+			d.lock.nudge()
+		}
+		return
+	}
+	now := time.Now()
+	d.mu.Lock()
+	d.stray = d.stray || courier.FateOf(err) == courier.Lost
+	if d.pauses == nil {
+		d.pauses = e.cfg.Retry.pauses()
+	}
+	pause := d.pauses.NextBackOff()
+	d.mu.Unlock()
+	if !courier.Passing(err) || now.Add(pause).After(d.until) || !e.mayRepeat(now) {
+		d.finish(0, err)
+		return
+	}
+	e.clock.Set(&d.alarm, now.Add(pause))
+}
+
+// mayRepeat says whether departures may go on: not for long after Close.
+func (e *Engine) mayRepeat(now time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.closed || now.Before(e.closeBy)
+}
+
+func (d *departure) finish(had int64, err error) {
+	d.mu.Lock()
+	d.had, d.failure = had, err
+	d.mu.Unlock()
+	close(d.over)
+	d.lock.e.leaving.Done()
+}
+
+// err is how the departure of a lease ended: nil if the lease was given up; ErrLost if the server did not know it any
+// more, unless an attempt before may have done it.
+func (d *departure) err() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.failure != nil:
+		return d.lock.fail(d.failure)
+	case d.had == lua.Refused && !d.stray:
+		return d.lock.fail(ErrLost, errNotHeld)
+	}
+	return nil
+}
+
+// nudge asks the server to go on admitting, where a script had walked far enough.
+func (l *Lock) nudge() {
+	args := lua.BeatArgs(nil, l.idle, millis(l.e.cfg.Life), l.wake, l.sharded, 0)
+	l.e.courier.Send(l.call(l.spec.Scripts.Beat, args, func(call *courier.Call) {
+		if p, err := parsePulse(call.Reply, 0); call.Err == nil && err == nil && p.more {
+			l.nudge()
+		}
+	}))
+}

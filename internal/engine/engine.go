@@ -1,0 +1,257 @@
+// Package engine is the machinery that every primitive shares: one engine per keeper, which sends the scripts, stands
+// in line, beats, hears of grants, keeps leases alive and says when one is lost. A primitive adds a policy in Lua, and
+// a Spec.
+//
+// The parts: an Engine owns the connection use. A Lock is one name of one kind. A waiter is one request on its way to
+// a lease; the waiters of one name beat together in a line. A Hold is a lease. A departure gives something back, and
+// goes on trying after everybody else has gone home.
+//
+// Which clock decides: on the server its own, by TIME. In this process the monotonic clock, and always counted from a
+// moment before the request left that the server's answer refers to, so that a holder never believes longer than the
+// server does.
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/google/uuid"
+	"github.com/lockkeeper/lockkeeper/internal/clockwork"
+	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/internal/wakeup"
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// graveTime is how long a token that was given up while a copy of its request was under way may not be granted.
+	graveTime = time.Minute
+	// closeTime bounds how long Close goes on trying to give things back.
+	closeTime = 3 * time.Second
+	// hearTime is how long a message may take that the server says it has sent, before the connection counts as deaf.
+	hearTime = time.Second
+)
+
+// Config is what an engine needs; all fields are required but Observe.
+type Config struct {
+	Client  redis.UniversalClient
+	Prefix  string
+	Period  time.Duration // between the heartbeats of a waiter
+	Life    time.Duration // how long a heartbeat counts
+	Idle    time.Duration // how long a name's small facts are kept after its last use
+	Retry   Retry
+	Log     *slog.Logger
+	Observe func(Event)
+}
+
+// Retry says how requests are repeated that fail for a passing reason.
+type Retry struct {
+	Min, Max time.Duration // the first pause and the longest
+	GiveUp   time.Duration // without a break, after which the error is returned; negative: never
+}
+
+func (r Retry) pauses() *backoff.ExponentialBackOff {
+	return backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(r.Min), backoff.WithMaxInterval(r.Max), backoff.WithMaxElapsedTime(0))
+}
+
+func (r Retry) exhausted(since, now time.Time) bool {
+	return r.GiveUp >= 0 && now.Sub(since) >= r.GiveUp
+}
+
+// Engine is safe for concurrent use.
+type Engine struct {
+	cfg     Config
+	id      string
+	serial  atomic.Uint64
+	began   time.Time
+	courier *courier.Courier
+	clock   clockwork.Clock
+	ear     *wakeup.Ear
+	closing context.Context // ends when Close is called
+	close   context.CancelFunc
+
+	mu       sync.Mutex // guards what follows; no command runs under it
+	closed   bool
+	closeBy  time.Time          // until when departures repeat themselves after Close
+	waiters  map[string]*waiter // by serial
+	holds    map[*Hold]struct{}
+	lines    map[string]*line      // by the name's queue
+	locals   map[string]*localLine // by the name's queue
+	expected map[string]expected   // by serial: messages that the server says it has sent
+	listen   clockwork.Alarm       // looks through expected
+	leaving  sync.WaitGroup        // departures
+}
+
+// New returns an engine. It does no I/O and starts no goroutine.
+func New(cfg Config) *Engine {
+	e := &Engine{
+		cfg:      cfg,
+		id:       uuid.NewString(),
+		began:    time.Now(),
+		courier:  courier.New(cfg.Client),
+		waiters:  map[string]*waiter{},
+		holds:    map[*Hold]struct{}{},
+		lines:    map[string]*line{},
+		locals:   map[string]*localLine{},
+		expected: map[string]expected{},
+	}
+	e.closing, e.close = context.WithCancel(context.Background())
+	e.listen.Ring = e.findDeaf
+	e.ear = wakeup.New(wakeup.Config{
+		Client:  cfg.Client,
+		Heard:   e.heard,
+		Resumed: e.resumed,
+		Denied: func(channel string, err error) {
+			cfg.Log.Warn("lockkeeper: no right to subscribe to wake-ups; waiters ask at their heartbeats instead",
+				"channel", channel, "error", err)
+		},
+	})
+	return e
+}
+
+// ID is the keeper's id, the first part of all its tokens.
+func (e *Engine) ID() string { return e.id }
+
+// Close wakes all waiters with ErrClosed, gives back what they and the holders have, and waits until that is done: as
+// long as closeTime, and then as long as the client's own timeouts keep commands that are on their way.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	first := !e.closed
+	e.closed = true
+	if first {
+		e.closeBy = time.Now().Add(closeTime)
+	}
+	waiters := make([]*waiter, 0, len(e.waiters))
+	for _, w := range e.waiters {
+		waiters = append(waiters, w)
+	}
+	holds := make([]*Hold, 0, len(e.holds))
+	for h := range e.holds {
+		holds = append(holds, h)
+	}
+	e.mu.Unlock()
+
+	e.close()
+	for _, w := range waiters {
+		w.leave(ErrClosed)
+	}
+	var left []*departure
+	for _, h := range holds {
+		if d, err := h.release(); d != nil && err == nil {
+			left = append(left, d)
+		}
+	}
+	e.leaving.Wait()
+	e.ear.Close()
+	e.clock.Stop()
+	e.courier.Wait()
+	for _, d := range left {
+		if err := d.err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// observe tells an event to whoever wants to know.
+func (e *Engine) observe(ev Event) {
+	if e.cfg.Observe != nil {
+		e.cfg.Observe(ev)
+	}
+}
+
+// nextSerial numbers the requests of this keeper, short, because each waiter's lies in Redis twice.
+func (e *Engine) nextSerial() string { return strconv.FormatUint(e.serial.Add(1), 36) }
+
+// heard takes a wake-up: the server's time, and then serial, fence and end of each grant.
+func (e *Engine) heard(payload string) {
+	m, err := parseMessage(payload)
+	if err != nil {
+		e.cfg.Log.Warn("lockkeeper: wake-up ignored", "error", err)
+		return
+	}
+	for _, g := range m.grants {
+		e.mu.Lock()
+		delete(e.expected, g.serial)
+		w := e.waiters[g.serial]
+		e.mu.Unlock()
+		if w == nil {
+			continue // granted by a reply already, or given up, and then its departure gives the grant back
+		}
+		w.push(g.fence, g.until-m.now)
+	}
+}
+
+// resumed: a subscription has been acknowledged, perhaps after a gap in which messages were lost.
+func (e *Engine) resumed(channel string) {
+	now := time.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, n := range e.lines {
+		if n.lock.channel == channel {
+			e.clock.Sooner(&n.alarm, now)
+		}
+	}
+}
+
+// expected is a message that the server says it has sent.
+type expected struct {
+	by      time.Time
+	channel string
+}
+
+// expect waits for a message about a grant that was learned of in another way.
+func (e *Engine) expect(serial, channel string) {
+	by := time.Now().Add(hearTime)
+	e.mu.Lock()
+	e.expected[serial] = expected{by, channel}
+	e.mu.Unlock()
+	e.clock.Sooner(&e.listen, by)
+}
+
+// findDeaf replaces subscriptions on which messages did not come.
+func (e *Engine) findDeaf(now time.Time) {
+	var next time.Time
+	deaf := map[string]bool{}
+	e.mu.Lock()
+	for serial, x := range e.expected {
+		if !x.by.After(now) {
+			delete(e.expected, serial)
+			deaf[x.channel] = true
+		} else if next.IsZero() || x.by.Before(next) {
+			next = x.by
+		}
+	}
+	e.mu.Unlock()
+	if !next.IsZero() {
+		e.clock.Sooner(&e.listen, next)
+	}
+	for channel := range deaf {
+		e.cfg.Log.Warn("lockkeeper: a wake-up was sent but never came; replacing the subscription", "channel", channel)
+		e.observe(Event{What: WakeupMissed})
+		e.ear.Replace(channel)
+	}
+}
+
+// wait is how long a caller whose context has ended already is kept at the most to see something given back.
+const graceAfterEnd = time.Second
+
+// millis turns a duration into what scripts take; it is the one place where that is done.
+func millis(d time.Duration) int64 { return int64(d / time.Millisecond) }
+
+func duration(ms int64) time.Duration {
+	if ms > math.MaxInt64/int64(time.Millisecond) {
+		return math.MaxInt64
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+// Margin is what a holder trusts a lease less than the server grants it: clocks that run at different speeds, and the
+// server's whole milliseconds. (The drift factor of https://redis.io/docs/latest/develop/use/patterns/distributed-locks/)
+func Margin(d time.Duration) time.Duration { return d/100 + 2*time.Millisecond }

@@ -1,0 +1,533 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/clockwork"
+	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// Hold is a lease. It is held at first; then, once and for good, released or lost.
+type Hold struct {
+	lock    *Lock
+	token   string
+	request *waiter // that it came out of; nil if it was adopted
+	fence   uint64
+	since   time.Time
+	done    chan struct{} // closed when it is held no more
+	alarm   clockwork.Alarm
+
+	mu       sync.Mutex // guards what follows
+	err      error      // nil while held, then ErrReleased or an ErrLost that says why
+	ttl      int64      // ms that a renewal asks for
+	deadline time.Time  // until when it is believed, if nothing else comes
+	extended time.Time  // answers to renewals that left before say nothing of the deadline any more
+	strayTTL int64      // the least ms that an Extend of unknown fate may yet cut the lease to; 0: there is none
+	renewAt  time.Time  // zero: not any more
+	kept     time.Time  // when the facts of the name were last kept alive
+	claim    bool       // granted for a short time, to be confirmed by the first renewal
+	onWay    int        // renewals under way
+	quiet    chan struct{}
+	pauses   *backoff.ExponentialBackOff // nil while renewals succeed
+	trouble  error                       // why they do not
+	contexts map[*leaseContext]struct{}
+	left     *departure // once it is released
+}
+
+// The reasons for a loss, beside errNotHeld.
+var (
+	errDeadline = errors.New("it was not renewed in time")
+	errLifetime = errors.New("it has reached its maximum lifetime")
+	errFixed    = errors.New("its time is over and it is not renewed")
+)
+
+func (l *Lock) newHold(token string, fence int64, deadline time.Time) *Hold {
+	now := time.Now()
+	h := &Hold{lock: l, token: token, fence: uint64(fence), since: now, kept: now, done: make(chan struct{}), ttl: l.ttl, deadline: deadline}
+	h.alarm.Ring = h.ring
+	return h
+}
+
+// addHold registers a lease; it says no after Close.
+func (e *Engine) addHold(h *Hold) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return false
+	}
+	e.holds[h] = struct{}{}
+	return true
+}
+
+// start sets the clock for a new lease.
+func (h *Hold) start() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err != nil {
+		return
+	}
+	now := time.Now()
+	switch {
+	case !h.lock.spec.Fixed:
+		h.renewAt = h.lock.e.tick(now, min(duration(h.ttl)/3, h.deadline.Sub(now)/3))
+	case h.claim:
+		h.renewAt = now // a fixed lease is confirmed once, for what remains of its time
+	}
+	h.setLocked()
+}
+
+// tick is about after from now, a little sooner: leases that were granted one after the other are renewed together.
+func (e *Engine) tick(now time.Time, after time.Duration) time.Time {
+	at := now.Add(after)
+	if grid := after / 16; grid > 0 {
+		at = at.Add(-(at.Sub(e.began) % grid))
+	}
+	return at
+}
+
+func (h *Hold) setLocked() {
+	at := h.deadline
+	if !h.renewAt.IsZero() && h.renewAt.Before(at) {
+		at = h.renewAt
+	}
+	h.lock.e.clock.Set(&h.alarm, at)
+}
+
+// ring is called by the clock when the lease is to be renewed or its deadline has come.
+func (h *Hold) ring(now time.Time) {
+	h.mu.Lock()
+	if h.err != nil {
+		h.mu.Unlock()
+		return
+	}
+	if !now.Before(h.deadline) {
+		h.mu.Unlock()
+		h.lose(nil)
+		return
+	}
+	if h.renewAt.IsZero() || now.Before(h.renewAt) {
+		h.setLocked()
+		h.mu.Unlock()
+		return
+	}
+	ttl := h.nextTTLLocked(now)
+	if ttl == 0 {
+		h.renewAt = time.Time{}
+		h.setLocked()
+		h.mu.Unlock()
+		return
+	}
+	// If this attempt is not answered, others follow before the deadline; not so many that a server which hangs
+	// gathers them.
+	h.renewAt = time.Time{}
+	if h.onWay++; h.onWay < 4 {
+		h.renewAt = now.Add(max(h.deadline.Sub(now)/3, duration(h.ttl)/30))
+	}
+	full := now.Sub(h.kept) > h.lock.e.cfg.Idle/2
+	h.setLocked()
+	h.mu.Unlock()
+	h.lock.e.courier.Send(h.lock.renewCall(h.token, ttl, full, false, func(call *courier.Call) { h.renewed(call, ttl, full) }))
+}
+
+// nextTTLLocked is what a renewal now should ask for; 0 if there should be none.
+func (h *Hold) nextTTLLocked(now time.Time) int64 {
+	ttl := h.ttl
+	spec := h.lock.spec
+	if spec.Fixed {
+		ttl -= millis(now.Sub(h.since))
+	}
+	if spec.MaxLifetime > 0 {
+		ttl = min(ttl, millis(spec.MaxLifetime-now.Sub(h.since)))
+	}
+	if duration(ttl) < ShortestTTL {
+		return 0
+	}
+	return ttl
+}
+
+// renewed deals with the answer to a renewal that asked for ttl.
+func (h *Hold) renewed(call *courier.Call, ttl int64, full bool) {
+	n, err := parseRenewal(call)
+	now := time.Now()
+	h.mu.Lock()
+	h.onWay--
+	if h.onWay == 0 && h.quiet != nil {
+		close(h.quiet)
+		h.quiet = nil
+	}
+	if h.err != nil {
+		h.mu.Unlock()
+		return
+	}
+	switch {
+	case err == nil && n[0] == lua.Granted:
+		if d := call.Sent.Add(h.lock.trust(ttl)); d.After(h.deadline) && call.Sent.After(h.extended) {
+			h.deadline = d
+		}
+		h.pauses, h.trouble, h.claim = nil, nil, false
+		if full {
+			h.kept = now
+		}
+		h.renewAt = time.Time{}
+		if !h.lock.spec.Fixed {
+			h.renewAt = h.lock.e.tick(now, duration(ttl)/3)
+		}
+		h.setLocked()
+		h.mu.Unlock()
+		h.observe(Renewed, now.Sub(h.since), nil)
+	case err == nil:
+		h.mu.Unlock()
+		h.lose(errNotHeld)
+	case courier.WrongType(err):
+		h.mu.Unlock()
+		h.lose(err)
+	default: // nothing is lost yet: the lease is believed until its deadline, and asked for again before
+		if h.pauses == nil {
+			h.pauses = h.lock.e.cfg.Retry.pauses()
+		}
+		h.trouble = err
+		if at := now.Add(h.pauses.NextBackOff()); h.renewAt.IsZero() || at.Before(h.renewAt) {
+			h.renewAt = at
+		}
+		h.setLocked()
+		h.mu.Unlock()
+	}
+}
+
+// renewCall prepares a renewal. A full one also keeps the facts of the name, and learns the fence; an exact one may
+// shorten the lease, which others, of which a copy may run late, must not.
+func (l *Lock) renewCall(token string, ttl int64, full, exact bool, done func(*courier.Call)) *courier.Call {
+	keys := l.all[:1] // one key alone, so that it works while a cluster moves the slot
+	if full {
+		keys = l.all[:2]
+	}
+	args := lua.RenewArgs(nil, token, ttl, l.idle, flag(exact))
+	return &courier.Call{Script: l.spec.Scripts.Renew, Keys: keys, Args: args, Done: done}
+}
+
+// parseRenewal looks at the answer to a renewal: refused, or granted with a fence.
+func parseRenewal(call *courier.Call) (numbers, error) {
+	if call.Err != nil {
+		return nil, call.Err
+	}
+	n, err := parseReply(call.Reply)
+	if err != nil {
+		return nil, err
+	}
+	switch n[0] {
+	case lua.Granted:
+		err = n.want(2)
+	case lua.Refused:
+		err = n.want(1)
+	default:
+		err = fmt.Errorf("%w: code %d from renew", courier.ErrReply, n[0])
+	}
+	return n, err
+}
+
+// renewal is the answer to one that was waited for.
+type renewal struct {
+	sent  time.Time
+	held  bool
+	fence int64
+	stray bool // a copy of it may still run
+}
+
+// renew is a full renewal that is waited for, and repeated while it fails for a passing reason.
+func (l *Lock) renew(ctx context.Context, token string, ttl int64, exact bool) (r renewal, err error) {
+	if err := ctx.Err(); err != nil {
+		return r, err
+	}
+	if l.e.closing.Err() != nil {
+		return r, ErrClosed
+	}
+	call, stray, err := l.e.ask(ctx, l.e.closing.Done(), 0, func(done func(*courier.Call)) *courier.Call {
+		return l.renewCall(token, ttl, true, exact, done)
+	})
+	r.stray = stray
+	if errors.Is(err, errStopped) {
+		return r, ErrClosed
+	}
+	if err != nil {
+		return r, err
+	}
+	n, err := parseRenewal(call)
+	if err != nil {
+		return r, err
+	}
+	r.sent, r.held = call.Sent, n[0] == lua.Granted
+	if r.held {
+		r.fence = n[1]
+	}
+	return r, nil
+}
+
+// Extend makes the lease end ttl from now, and renewals ask for ttl from now on. See Lease.Extend in package
+// lockkeeper.
+func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
+	if err := CheckTTL("ttl", ttl); err != nil {
+		return err
+	}
+	if err := h.Err(); err != nil {
+		return h.lock.fail(err)
+	}
+	ms := millis(ttl)
+	r, err := h.lock.renew(ctx, h.token, ms, true)
+	if err == nil && !r.held {
+		h.lose(errNotHeld)
+		return h.lock.fail(h.Err())
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err != nil {
+		return h.lock.fail(h.err)
+	}
+	now := time.Now()
+	if r.stray && (h.strayTTL == 0 || ms < h.strayTTL) {
+		h.strayTTL = ms
+	}
+	if err != nil {
+		// It may run yet, or have run: from here on no more is believed than it leaves.
+		if r.stray && ms < h.ttl {
+			h.ttl = ms
+			if d := now.Add(h.lock.trust(ms)); d.Before(h.deadline) {
+				h.deadline = d
+			}
+		}
+	} else {
+		h.ttl, h.claim, h.kept = ms, false, now
+		if h.strayTTL > 0 {
+			h.ttl = min(ms, h.strayTTL)
+		}
+		h.deadline = r.sent.Add(h.lock.trust(h.ttl))
+	}
+	h.extended = now
+	if !h.lock.spec.Fixed {
+		h.renewAt = h.lock.e.tick(now, h.deadline.Sub(now)/3)
+	}
+	h.setLocked()
+	if err != nil {
+		return h.lock.fail(err)
+	}
+	return nil
+}
+
+// lose ends the lease as lost, if it has not ended. Without a reason it is the deadline that has come.
+func (h *Hold) lose(reason error) {
+	h.mu.Lock()
+	if h.err != nil {
+		h.mu.Unlock()
+		return
+	}
+	spec := h.lock.spec
+	switch {
+	case reason != nil:
+	case spec.Fixed:
+		reason = errFixed
+	case spec.MaxLifetime > 0 && time.Since(h.since) >= spec.MaxLifetime-Margin(spec.MaxLifetime)-ShortestTTL:
+		reason = errLifetime
+	case h.trouble != nil:
+		reason = fmt.Errorf("%w: %w", errDeadline, h.trouble)
+	default:
+		reason = errDeadline
+	}
+	err := fmt.Errorf("%w: %w", ErrLost, reason)
+	h.endLocked(err)
+	h.mu.Unlock()
+	h.forget()
+	h.observe(Lost, time.Since(h.since), err)
+}
+
+// endLocked ends the lease for its holder.
+func (h *Hold) endLocked(err error) {
+	h.err = err
+	close(h.done)
+	for c := range h.contexts {
+		c.forget()
+		c.cancel(err)
+	}
+	h.contexts = nil
+}
+
+func (h *Hold) forget() {
+	e := h.lock.e
+	e.clock.Unset(&h.alarm)
+	e.mu.Lock()
+	delete(e.holds, h)
+	e.mu.Unlock()
+}
+
+func (h *Hold) observe(what What, took time.Duration, err error) {
+	if h.lock.e.cfg.Observe == nil {
+		return
+	}
+	ev := h.lock.event(what)
+	ev.Token, ev.Fence, ev.Took, ev.Err = h.token, h.fence, took, err
+	h.lock.e.observe(ev)
+}
+
+// release ends the lease and starts giving it back; it returns the departure. If the lease was lost it returns
+// ErrLost, and if it had been released before, nil and nil.
+func (h *Hold) release() (*departure, error) {
+	h.checkDeadline()
+	h.mu.Lock()
+	if h.err != nil {
+		err, first := h.err, h.left == nil
+		if errors.Is(err, ErrLost) && first {
+			// The holder has now stopped as well. Should the server still know the token, others need not wait.
+			h.left = h.lock.depart(h.token, h.stray(), h.deadline)
+		}
+		h.mu.Unlock()
+		if errors.Is(err, ErrReleased) {
+			return nil, nil
+		}
+		return nil, h.lock.fail(err)
+	}
+	h.endLocked(ErrReleased)
+	quiet := h.quiet
+	if h.onWay > 0 && quiet == nil {
+		quiet = make(chan struct{})
+		h.quiet = quiet
+	}
+	d := h.lock.depart(h.token, h.stray(), h.deadline.Add(Margin(duration(h.ttl))))
+	h.left = d
+	h.mu.Unlock()
+	h.forget()
+	h.observe(Released, time.Since(h.since), nil)
+	return d, nil
+}
+
+// Release gives the lease back. See Lease.Release in package lockkeeper.
+func (h *Hold) Release(ctx context.Context) error {
+	d, err := h.release()
+	if d == nil {
+		return err
+	}
+	var end <-chan time.Time
+	done := ctx.Done()
+	if ctx.Err() != nil {
+		grace := time.NewTimer(graceAfterEnd)
+		defer grace.Stop()
+		end, done = grace.C, nil
+	}
+	h.mu.Lock()
+	quiet := h.quiet
+	h.mu.Unlock()
+	for _, c := range []<-chan struct{}{d.over, quiet} {
+		if c == nil {
+			continue
+		}
+		select {
+		case <-c:
+		case <-done:
+			return h.lock.fail(errNoEcho, ctx.Err())
+		case <-end:
+			return h.lock.fail(errNoEcho, ctx.Err())
+		}
+	}
+	return d.err()
+}
+
+// stray says whether a copy of the request for this lease may yet run, after its release.
+func (h *Hold) stray() bool { return h.request != nil && h.request.hasStray() }
+
+// abandon gives the lease back in the background: whoever asked for it has gone.
+func (h *Hold) abandon() { _, _ = h.release() }
+
+// checkDeadline loses a lease whose deadline has passed unnoticed, as it does when the process was frozen.
+func (h *Hold) checkDeadline() {
+	h.mu.Lock()
+	over := h.err == nil && !time.Now().Before(h.deadline)
+	h.mu.Unlock()
+	if over {
+		h.lose(nil)
+	}
+}
+
+// Err is nil while the lease is held; then ErrReleased or an error that is ErrLost.
+func (h *Hold) Err() error {
+	h.checkDeadline()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err
+}
+
+// Done is closed when the lease is held no more.
+func (h *Hold) Done() <-chan struct{} { return h.done }
+
+// Deadline is until when the lease is believed if it is not renewed.
+func (h *Hold) Deadline() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.deadline
+}
+
+// Token, Fence and Name say what the lease is.
+func (h *Hold) Token() string { return h.token }
+
+// Fence is the fencing token.
+func (h *Hold) Fence() uint64 { return h.fence }
+
+// Name is what is locked.
+func (h *Hold) Name() string { return h.lock.spec.Name }
+
+// Kind is the primitive.
+func (h *Hold) Kind() string { return h.lock.spec.Scripts.Kind }
+
+// Context is a child of parent that also ends when the lease does, with the lease's error as its cause.
+func (h *Hold) Context(parent context.Context) context.Context {
+	inner, cancel := context.WithCancelCause(parent)
+	c := &leaseContext{Context: inner, hold: h, cancel: cancel}
+	h.checkDeadline()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err != nil {
+		cancel(h.err)
+		return c
+	}
+	if h.contexts == nil {
+		h.contexts = map[*leaseContext]struct{}{}
+	}
+	h.contexts[c] = struct{}{}
+	c.forget = context.AfterFunc(inner, func() { // the parent may end first
+		h.mu.Lock()
+		delete(h.contexts, c)
+		h.mu.Unlock()
+	})
+	return c
+}
+
+// leaseContext looks at the lease's deadline when it is asked, so that a process that was frozen learns of the loss
+// from the first question, and not only when its clockwork has come round.
+type leaseContext struct {
+	context.Context
+	hold   *Hold
+	cancel context.CancelCauseFunc
+	forget func() bool // stops waiting for the parent
+}
+
+// Err is as in context.Context.
+func (c *leaseContext) Err() error {
+	if err := c.Context.Err(); err != nil {
+		return err
+	}
+	c.hold.checkDeadline()
+	return c.Context.Err()
+}
+
+// Do runs fn under the lease and releases it, also when fn panics. The result is fn's error, joined with what went
+// wrong with the lease.
+func (h *Hold) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) (err error) {
+	defer func() {
+		if e := h.Release(ctx); e != nil {
+			err = errors.Join(err, e)
+		}
+	}()
+	return fn(h.Context(ctx), h.Fence())
+}

@@ -1,0 +1,276 @@
+package engine
+
+import (
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/clockwork"
+	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// perBeat is how many waiters go into one command: enough for one command per name and period in all but the largest
+// queues, few enough that the script stays around a millisecond.
+const perBeat = 1000
+
+// line is the waiters of one name in this keeper. They beat together.
+type line struct {
+	lock  *Lock // any lock of the name: its keys and scripts are what counts
+	alarm clockwork.Alarm
+
+	mu      sync.Mutex // guards what follows
+	waiters map[*waiter]struct{}
+	onWay   int                         // beats under way
+	sent    time.Time                   // when the last one left
+	again   bool                        // beat once more when it is back
+	pauses  *backoff.ExponentialBackOff // nil while beats are answered
+	failing time.Time                   // since when they are not
+	trouble error                       // why
+}
+
+// stand puts a waiter that has just been told to wait into its name's line, and sets the clock.
+func (l *Lock) stand(w *waiter, a answer) {
+	e := l.e
+	e.mu.Lock()
+	n := e.lines[l.keys.Queue]
+	if n == nil {
+		n = &line{lock: l, waiters: map[*waiter]struct{}{}}
+		n.alarm.Ring = n.beat
+		e.lines[l.keys.Queue] = n
+		e.ear.Use(l.channel)
+	}
+	n.mu.Lock()
+	n.waiters[w] = struct{}{}
+	n.mu.Unlock()
+	e.mu.Unlock()
+	if w.hasEnded() { // meanwhile, and its end did not find it in the line
+		e.quitLine(w)
+		return
+	}
+	e.clock.Sooner(&n.alarm, n.next(time.Now(), a.ask, a.more))
+	if e.cfg.Observe != nil {
+		ev := l.event(Waiting)
+		ev.Token, ev.Position = w.token, a.rank
+		e.observe(ev)
+	}
+}
+
+// next is when to beat: at the period, or when the server said that asking may be worth while.
+func (n *line) next(now time.Time, ask int64, more bool) time.Time {
+	switch {
+	case more:
+		return now
+	case ask > 0 && duration(ask) < n.lock.e.cfg.Period:
+		return now.Add(duration(ask) + time.Millisecond) // leases end within the millisecond that was named
+	}
+	return now.Add(n.lock.e.cfg.Period)
+}
+
+// quitLine takes the waiter out of its line, and ends a line that is empty.
+func (e *Engine) quitLine(w *waiter) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	key := w.lock.keys.Queue
+	n := e.lines[key]
+	if n == nil {
+		return
+	}
+	n.mu.Lock()
+	delete(n.waiters, w)
+	empty := len(n.waiters) == 0
+	n.mu.Unlock()
+	if empty {
+		delete(e.lines, key)
+		e.clock.Unset(&n.alarm)
+		e.ear.Drop(n.lock.channel)
+	}
+}
+
+// beatNow makes the waiter's line beat at once.
+func (e *Engine) beatNow(w *waiter) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if n := e.lines[w.lock.keys.Queue]; n != nil {
+		e.clock.Sooner(&n.alarm, time.Now())
+	}
+}
+
+// trouble is why the waiter's heartbeats fail at present, or nil.
+func (e *Engine) trouble(w *waiter) error {
+	e.mu.Lock()
+	n := e.lines[w.lock.keys.Queue]
+	e.mu.Unlock()
+	if n == nil {
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.trouble
+}
+
+// beat is called by the clock: it sends the heartbeats of all who wait.
+func (n *line) beat(now time.Time) {
+	e := n.lock.e
+	period := e.cfg.Period
+	n.mu.Lock()
+	if len(n.waiters) == 0 {
+		n.mu.Unlock()
+		return
+	}
+	if n.onWay > 0 && now.Sub(n.sent) < 2*period {
+		// The last one is still under way. What made this one due may have come after it ran.
+		n.again = true
+		n.mu.Unlock()
+		e.clock.Set(&n.alarm, now.Add(period))
+		return
+	}
+	n.sent, n.again = now, false
+	var parts [][]*waiter
+	for w := range n.waiters {
+		if len(parts) == 0 || len(parts[len(parts)-1]) == perBeat {
+			parts = append(parts, make([]*waiter, 0, min(perBeat, len(n.waiters))))
+		}
+		parts[len(parts)-1] = append(parts[len(parts)-1], w)
+	}
+	n.onWay += len(parts)
+	n.mu.Unlock()
+	e.clock.Set(&n.alarm, now.Add(period))
+	for _, part := range parts {
+		n.send(part)
+	}
+}
+
+// send sends one beat for some waiters.
+func (n *line) send(part []*waiter) {
+	l := n.lock
+	args := lua.BeatArgs(make([]any, 0, 5+len(part)), l.idle, millis(l.e.cfg.Life), l.wake, l.sharded, 0)
+	for _, w := range part {
+		args = append(args, w.token)
+	}
+	l.e.courier.Send(l.call(l.spec.Scripts.Beat, args, func(call *courier.Call) { n.beaten(call, part) }))
+}
+
+// comeBack makes waiters stand in line again whom the server does not know: they were passed over while their
+// connection was gone, or the server lost its data. Those who have not missed a heartbeat keep their place.
+func (n *line) comeBack(part []*waiter) {
+	l := n.lock
+	now := time.Now()
+	args := lua.BeatArgs(make([]any, 0, 5+2*len(part)), l.idle, millis(l.e.cfg.Life), l.wake, l.sharded, 1)
+	for _, w := range part {
+		w.leaves(now)
+		w.mu.Lock()
+		place := w.place
+		if now.Sub(w.asked) > l.e.cfg.Life {
+			place = 0
+		}
+		w.mu.Unlock()
+		args = append(args, w.token, place)
+	}
+	n.mu.Lock()
+	n.onWay++
+	n.mu.Unlock()
+	l.e.courier.Send(l.call(l.spec.Scripts.Beat, args, func(call *courier.Call) {
+		for _, w := range part {
+			w.arrived(courier.FateOf(call.Err) == courier.Lost)
+		}
+		n.beaten(call, part)
+	}))
+}
+
+// beaten deals with the answer to a beat.
+func (n *line) beaten(call *courier.Call, part []*waiter) {
+	e := n.lock.e
+	p, err := parsePulse(call.Reply, len(part))
+	if call.Err != nil {
+		err = call.Err
+	}
+	if err != nil {
+		n.failed(err, part)
+		return
+	}
+	now := time.Now()
+	n.mu.Lock()
+	n.onWay--
+	n.pauses, n.trouble = nil, nil
+	again := n.again
+	n.mu.Unlock()
+
+	var back []*waiter
+	waits := make([]bool, len(part))
+	for i := range waits {
+		waits[i] = true
+	}
+	for _, x := range p.news {
+		w := part[x.index]
+		switch x.code {
+		case lua.Granted, lua.Held:
+			waits[x.index] = false
+			if w.grant(x.a, call.Sent, x.b-p.now) && x.code == lua.Held && !w.silent {
+				e.expect(w.serial, n.lock.channel)
+			}
+		case lua.Waiting:
+			w.waits(call.Sent, p.seq, x.a)
+		case lua.Unknown:
+			waits[x.index] = false
+			if !w.hasEnded() {
+				back = append(back, w)
+			}
+		case lua.Buried:
+			waits[x.index] = false
+			w.leave(n.lock.fail(ErrNotAcquired, errBuried))
+		}
+	}
+	n.missed(back)
+	for i, w := range part {
+		if waits[i] {
+			w.waits(call.Sent, p.seq, 0)
+		}
+	}
+	if len(back) > 0 {
+		n.comeBack(back)
+	}
+	e.clock.Sooner(&n.alarm, n.next(now, p.ask, p.more || again))
+}
+
+// missed looks at waiters that the server did not know. If the keeper was listening all the time since their last
+// heartbeat, then not where the server speaks: the connection is replaced.
+func (n *line) missed(back []*waiter) {
+	if len(back) == 0 {
+		return
+	}
+	e := n.lock.e
+	since := e.ear.Since(n.lock.channel)
+	for _, w := range back {
+		w.mu.Lock()
+		asked := w.asked
+		w.mu.Unlock()
+		if !since.IsZero() && since.Before(asked) && !w.silent {
+			e.ear.Replace(n.lock.channel)
+			return
+		}
+	}
+}
+
+// failed deals with a beat that was not answered.
+func (n *line) failed(err error, part []*waiter) {
+	e := n.lock.e
+	now := time.Now()
+	n.mu.Lock()
+	n.onWay--
+	if n.pauses == nil {
+		n.pauses = e.cfg.Retry.pauses()
+		n.failing = now
+	}
+	n.trouble = err
+	hopeless := !courier.Passing(err) || e.cfg.Retry.exhausted(n.failing, now)
+	pause := min(n.pauses.NextBackOff(), e.cfg.Period)
+	n.mu.Unlock()
+	if hopeless {
+		for _, w := range part {
+			w.leave(n.lock.fail(err))
+		}
+		return
+	}
+	e.clock.Sooner(&n.alarm, now.Add(pause))
+}

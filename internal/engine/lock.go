@@ -1,0 +1,192 @@
+package engine
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/internal/names"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// Bounds of what users may ask for. A lease shorter than the shortest would be over before its answer is read; the
+// longest keeps every sum of milliseconds far from overflow.
+const (
+	ShortestTTL = 10 * time.Millisecond
+	LongestTTL  = 365 * 24 * time.Hour
+)
+
+// Spec says what a lock is.
+type Spec struct {
+	Scripts     *lua.Set
+	Name        string
+	Bare        bool          // the lock's own key is prefix + name, shared with other libraries
+	TTL         time.Duration // of its leases
+	MaxLifetime time.Duration // after which a lease is not renewed any more; 0: no bound
+	Fixed       bool          // leases are not renewed
+	LocalLine   bool          // the waiters of this process stand in line here, and one of them at the server
+}
+
+// Lock is one name of one kind, as one user set it up. It is immutable and safe for concurrent use.
+type Lock struct {
+	e       *Engine
+	spec    Spec
+	keys    names.Keys
+	all     []string // the keys, as scripts take them
+	wake    string   // the prefix of wake-up channels
+	sharded int64
+	channel string // on which this keeper is woken
+	ttl     int64  // ms
+	claim   int64  // ms, of a lease that is granted by message and not yet confirmed
+	idle    int64  // ms
+}
+
+// Terms are what a request asks for beyond the lock itself; the policy reads them out of the token.
+type Terms struct {
+	Flags   string // lower-case letters
+	Permits int    // 0: not said
+}
+
+// Lock checks a spec and returns the lock.
+func (e *Engine) Lock(spec Spec) (*Lock, error) {
+	if e == nil {
+		return nil, Invalid("the keeper is nil")
+	}
+	keys, err := names.For(e.cfg.Prefix, spec.Name, spec.Scripts.Kind, spec.Bare)
+	if err != nil {
+		return nil, Invalid("%w", err)
+	}
+	if err := CheckTTL("TTL", spec.TTL); err != nil {
+		return nil, err
+	}
+	if spec.MaxLifetime < 0 || spec.MaxLifetime > 0 && spec.MaxLifetime < spec.TTL {
+		return nil, Invalid("MaxLifetime %v is shorter than TTL %v (0 means no bound)", spec.MaxLifetime, spec.TTL)
+	}
+	l := &Lock{
+		e:     e,
+		spec:  spec,
+		keys:  keys,
+		all:   keys.All(),
+		wake:  e.cfg.Prefix + "wake:",
+		ttl:   millis(spec.TTL),
+		claim: min(millis(spec.TTL), millis(e.cfg.Life)),
+		idle:  millis(spec.TTL) + millis(e.cfg.Idle),
+	}
+	if e.ear.Sharded() {
+		l.wake, l.sharded = keys.Channels(), 1
+	}
+	l.channel = l.wake + e.id
+	return l, nil
+}
+
+// CheckTTL refuses a duration that cannot be a lease.
+func CheckTTL(option string, d time.Duration) error {
+	switch {
+	case d < ShortestTTL:
+		return Invalid("%s %v is shorter than %v, the time that an answer and clock drift may take", option, d, ShortestTTL)
+	case d > LongestTTL:
+		return Invalid("%s %v is longer than %v", option, d, LongestTTL)
+	}
+	return nil
+}
+
+// token names one request; see terms in prelude.lua.
+func (l *Lock) token(serial string, t Terms) string {
+	b := make([]byte, 0, 64)
+	b = append(b, l.e.id...)
+	b = append(b, ':')
+	b = append(b, serial...)
+	b = append(b, ':')
+	b = strconv.AppendInt(b, l.ttl, 10)
+	b = append(b, '.')
+	b = strconv.AppendInt(b, l.claim, 10)
+	b = append(b, t.Flags...)
+	if t.Permits > 0 {
+		b = strconv.AppendInt(b, int64(t.Permits), 10)
+	}
+	return string(b)
+}
+
+func (l *Lock) event(what What) Event {
+	return Event{What: what, Kind: l.spec.Scripts.Kind, Name: l.spec.Name}
+}
+
+// Acquire waits for a lease until ctx ends.
+func (l *Lock) Acquire(ctx context.Context, t Terms) (*Hold, error) { return l.obtain(ctx, t, true) }
+
+// Try asks once for a lease and never waits for another holder.
+func (l *Lock) Try(ctx context.Context, t Terms) (*Hold, error) { return l.obtain(ctx, t, false) }
+
+func (l *Lock) obtain(ctx context.Context, t Terms, wait bool) (*Hold, error) {
+	if l.e.cfg.Observe == nil {
+		return l.request(ctx, t, wait)
+	}
+	began := time.Now()
+	l.e.observe(l.event(AcquireBegan))
+	h, err := l.request(ctx, t, wait)
+	ev := l.event(AcquireEnded)
+	ev.Took, ev.Err = time.Since(began), err
+	if h != nil {
+		ev.Token, ev.Fence = h.token, h.fence
+	}
+	l.e.observe(ev)
+	return h, err
+}
+
+func (l *Lock) request(ctx context.Context, t Terms, wait bool) (*Hold, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, l.fail(ErrNotAcquired, err)
+	}
+	if l.e.closing.Err() != nil {
+		return nil, l.fail(ErrClosed)
+	}
+	if wait && l.spec.LocalLine {
+		leave, err := l.e.standInLine(ctx, l.keys.Queue)
+		if err != nil {
+			return nil, l.fail(err, ctx.Err())
+		}
+		defer leave()
+	}
+	return l.acquire(ctx, t, wait)
+}
+
+// Adopt makes a lease out of a token that another process, or an earlier life of this one, was granted; it extends it
+// to the whole ttl. The error is ErrLost if the token does not hold the lock any more.
+func (l *Lock) Adopt(ctx context.Context, token string) (*Hold, error) {
+	if token == "" {
+		return nil, Invalid("the token is empty")
+	}
+	r, err := l.renew(ctx, token, l.ttl, false)
+	if err != nil {
+		return nil, l.fail(err)
+	}
+	if !r.held {
+		return nil, l.fail(ErrLost, errNotHeld)
+	}
+	h := l.newHold(token, r.fence, r.sent.Add(l.trust(l.ttl)))
+	if !l.e.addHold(h) {
+		return nil, l.fail(ErrClosed)
+	}
+	h.start()
+	return h, nil
+}
+
+// trust is how long a lease of so many ms may be believed, from the moment its request was sent.
+func (l *Lock) trust(ms int64) time.Duration {
+	d := duration(ms)
+	return d - Margin(d)
+}
+
+// flag is how scripts take a yes or no.
+func flag(yes bool) int64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// call prepares a run of one of the lock's scripts; the caller appends ARGV.
+func (l *Lock) call(s *lua.Script, args []any, done func(*courier.Call)) *courier.Call {
+	return &courier.Call{Script: s, Keys: l.all, Args: args, Done: done}
+}

@@ -1,0 +1,151 @@
+package engine
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// Replies and messages come from a server that may be broken or not Redis at all: nothing in them is believed that
+// has not been looked at, and a lease is never made out of nonsense.
+
+// numbers is a reply: a flat list of integers, the code first.
+type numbers []int64
+
+func parseReply(list []any) (numbers, error) {
+	n := make(numbers, len(list))
+	for i, v := range list {
+		x, ok := v.(int64)
+		if !ok {
+			return nil, fmt.Errorf("%w: %T at %d of %d", courier.ErrReply, v, i, len(list))
+		}
+		n[i] = x
+	}
+	if len(n) == 0 {
+		return nil, fmt.Errorf("%w: an empty array", courier.ErrReply)
+	}
+	return n, nil
+}
+
+// want says whether the reply has the length that its code calls for.
+func (n numbers) want(length int) error {
+	if len(n) != length {
+		return fmt.Errorf("%w: %d numbers after code %d, want %d", courier.ErrReply, len(n)-1, n[0], length-1)
+	}
+	return nil
+}
+
+// answer is the reply of acquire.lua.
+type answer struct {
+	code              int64
+	fence, now, until int64 // granted
+	left              int64 // refused: ms until the present lease ends, if known
+	seq, place, ask   int64 // waiting
+	rank              int
+	more              bool
+}
+
+func parseAnswer(list []any) (answer, error) {
+	n, err := parseReply(list)
+	if err != nil {
+		return answer{}, err
+	}
+	a := answer{code: n[0]}
+	switch a.code {
+	case lua.Granted:
+		if err := n.want(4); err != nil {
+			return answer{}, err
+		}
+		a.fence, a.now, a.until = n[1], n[2], n[3]
+		if a.fence <= 0 || a.until <= a.now {
+			return answer{}, fmt.Errorf("%w: fence %d, lease of %d ms", courier.ErrReply, a.fence, a.until-a.now)
+		}
+	case lua.Refused:
+		if err := n.want(3); err != nil {
+			return answer{}, err
+		}
+		a.now, a.left = n[1], n[2]
+	case lua.Waiting:
+		if err := n.want(7); err != nil {
+			return answer{}, err
+		}
+		a.now, a.seq, a.place, a.rank, a.ask, a.more = n[1], n[2], n[3], int(n[4]), n[5], n[6] != 0
+	case lua.Buried:
+	default:
+		return answer{}, fmt.Errorf("%w: code %d from acquire", courier.ErrReply, a.code)
+	}
+	return a, nil
+}
+
+// pulse is the reply of beat.lua.
+type pulse struct {
+	now, seq, ask int64
+	more          bool
+	news          []news
+}
+
+// news is what a beat says of one token: its index from 0, a code, and two numbers that depend on the code.
+type news struct {
+	index int
+	code  int64
+	a, b  int64
+}
+
+func parsePulse(list []any, tokens int) (pulse, error) {
+	n, err := parseReply(list)
+	if err != nil {
+		return pulse{}, err
+	}
+	if n[0] != lua.Waiting || len(n) < 5 || (len(n)-5)%4 != 0 {
+		return pulse{}, fmt.Errorf("%w: %d numbers, code %d, from beat", courier.ErrReply, len(n), n[0])
+	}
+	p := pulse{now: n[1], seq: n[2], ask: n[3], more: n[4] != 0}
+	for rest := n[5:]; len(rest) > 0; rest = rest[4:] {
+		if rest[0] < 1 || rest[0] > int64(tokens) {
+			return pulse{}, fmt.Errorf("%w: token %d of %d, from beat", courier.ErrReply, rest[0], tokens)
+		}
+		p.news = append(p.news, news{int(rest[0]) - 1, rest[1], rest[2], rest[3]})
+	}
+	return p, nil
+}
+
+// message is a wake-up.
+type message struct {
+	now    int64
+	grants []grant
+}
+
+type grant struct {
+	serial       string
+	fence, until int64
+}
+
+func parseMessage(payload string) (message, error) {
+	field := strings.Fields(payload)
+	if len(field) < 4 || (len(field)-1)%3 != 0 {
+		return message{}, fmt.Errorf("a message of %d fields", len(field))
+	}
+	now, err := strconv.ParseInt(field[0], 10, 64)
+	if err != nil {
+		return message{}, fmt.Errorf("no time: %w", err)
+	}
+	m := message{now: now, grants: make([]grant, 0, len(field)/3)}
+	for rest := field[1:]; len(rest) > 0; rest = rest[3:] {
+		fence, err := strconv.ParseInt(rest[1], 10, 64)
+		if err != nil {
+			return message{}, fmt.Errorf("no fence: %w", err)
+		}
+		until, err := strconv.ParseInt(rest[2], 10, 64)
+		if err != nil {
+			return message{}, fmt.Errorf("no end: %w", err)
+		}
+		if fence <= 0 || until <= now {
+			return message{}, fmt.Errorf("fence %d, lease of %d ms", fence, until-now)
+		}
+		m.grants = append(m.grants, grant{rest[0], fence, until})
+	}
+	return m, nil
+}

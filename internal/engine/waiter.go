@@ -1,0 +1,307 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/internal/wakeup"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// silentFlag, in a token, says that the keeper cannot hear messages. The waiter is granted the lock in its turn all the
+// same, and learns of it at its next heartbeat.
+const silentFlag = "s"
+
+// waiter is one request on its way to a lease. It ends once, by a grant or by leaving, whichever is first; a grant
+// that comes after it left is given back by its departure.
+type waiter struct {
+	lock   *Lock
+	serial string
+	token  string
+	silent bool          // no message will tell it of its grant
+	end    chan struct{} // closed when it has ended
+
+	mu    sync.Mutex // guards what follows
+	ended bool
+	hold  *Hold // how it ended: with a lease,
+	err   error // or without
+	sent  bool  // a request has left, so that there may be something to give back
+	onWay int   // requests under way
+	stray bool  // a request's fate was never learned: a copy of it may run later
+	place int64 // in the queue
+	// A grant by message is trusted from asked on, if its fence is larger than floor: asked is when the last request
+	// left to which the server answered that the token waits, and floor the last number it had given out by then. So
+	// the grant was made after that answer, and no clocks need to be compared. Before any answer, asked is when the
+	// first request left, and every grant was made after that.
+	asked time.Time
+	floor int64
+}
+
+// newWaiter registers a request, so that a message can find it. It returns nil after Close.
+func (l *Lock) newWaiter(t Terms) *waiter {
+	w := &waiter{lock: l, serial: l.e.nextSerial(), end: make(chan struct{})}
+	w.token = l.token(w.serial, t)
+	w.silent = strings.Contains(t.Flags, silentFlag)
+	l.e.mu.Lock()
+	defer l.e.mu.Unlock()
+	if l.e.closed {
+		return nil
+	}
+	l.e.waiters[w.serial] = w
+	return w
+}
+
+// acquire is one request from the first question to its end.
+func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*Hold, error) {
+	w := l.newWaiter(t)
+	if w == nil {
+		return nil, l.fail(ErrClosed)
+	}
+	// A keeper stands in line only when the server has acknowledged that it listens. Until it has had to wait for
+	// something it does not listen, and asks first: most locks are free.
+	if !wait || l.e.ear.Listening(l.channel) {
+		return w.await(ctx, wait, wait)
+	}
+	h, err := w.await(ctx, false, true)
+	if !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
+		return h, err
+	}
+	if err := l.listen(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil, l.fail(ErrNotAcquired, ctx.Err())
+		}
+		if errors.Is(err, wakeup.ErrClosed) {
+			return nil, l.fail(ErrClosed)
+		}
+		t.Flags += silentFlag
+	}
+	if w = l.newWaiter(t); w == nil {
+		return nil, l.fail(ErrClosed)
+	}
+	return w.await(ctx, true, true)
+}
+
+// listen returns when the keeper hears the lock's channel, or cannot: no right to, or no answer for a heartbeat.
+func (l *Lock) listen(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, l.e.cfg.Period)
+	defer cancel()
+	return l.e.ear.Listen(ctx, l.channel)
+}
+
+// await asks, stands in line if that is wished and needed, and returns when the request has ended.
+func (w *waiter) await(ctx context.Context, stand, patient bool) (*Hold, error) {
+	if err := w.ask(ctx, stand, patient); err != nil {
+		w.leave(err)
+		return w.result()
+	}
+	select {
+	case <-w.end:
+	case <-ctx.Done():
+		if err := w.lock.e.trouble(w); err != nil {
+			w.leave(w.lock.fail(ctx.Err(), err)) // not contention: Redis does not answer
+		} else {
+			w.leave(w.lock.fail(ErrNotAcquired, ctx.Err()))
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		if h, _ := w.result(); h != nil { // both came at once; a caller that has gone does not want it
+			h.abandon()
+			return nil, w.lock.fail(ErrNotAcquired, err)
+		}
+	}
+	return w.result()
+}
+
+func (w *waiter) result() (*Hold, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hold, w.err
+}
+
+// ask sends the request until it is answered. It returns nil if the token now holds the lock or stands in line, and
+// why not otherwise.
+func (w *waiter) ask(ctx context.Context, stand, patient bool) error {
+	l := w.lock
+	life, tries := int64(0), 0
+	if stand {
+		life = millis(l.e.cfg.Life)
+	}
+	if !patient {
+		tries = 3
+	}
+	began := time.Now()
+	call, _, err := l.e.ask(ctx, w.end, tries, func(done func(*courier.Call)) *courier.Call {
+		w.leaves(began)
+		args := lua.AcquireArgs(nil, w.token, l.ttl, l.idle, life, l.wake, l.sharded)
+		return l.call(l.spec.Scripts.Acquire, args, func(call *courier.Call) {
+			w.arrived(courier.FateOf(call.Err) == courier.Lost)
+			done(call)
+		})
+	})
+	switch {
+	case errors.Is(err, errStopped): // a message was quicker than the answer, or Close
+		return nil
+	case err != nil && err == ctx.Err():
+		return l.fail(ErrNotAcquired, err)
+	case err != nil:
+		return l.fail(err)
+	}
+	a, err := parseAnswer(call.Reply)
+	if err != nil {
+		w.doubt()
+		return l.fail(err)
+	}
+	return w.answered(call, a)
+}
+
+// leaves notes that a request is about to leave.
+func (w *waiter) leaves(first time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sent = true
+	w.onWay++
+	if w.asked.IsZero() {
+		w.asked = first
+	}
+}
+
+// arrived notes that a request has come back; lost says that it may still run.
+func (w *waiter) arrived(lost bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.onWay--
+	w.stray = w.stray || lost
+}
+
+// doubt notes that a request was answered with nonsense: nothing is known of it.
+func (w *waiter) doubt() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stray = true
+}
+
+// strayLocked says whether a copy of a request may yet run.
+func (w *waiter) strayLocked() bool { return w.stray || w.onWay > 0 }
+
+func (w *waiter) hasStray() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.strayLocked()
+}
+
+func (w *waiter) hasEnded() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ended
+}
+
+// answered deals with the answer to a question.
+func (w *waiter) answered(call *courier.Call, a answer) error {
+	switch a.code {
+	case lua.Granted:
+		w.grant(a.fence, call.Sent, a.until-a.now)
+		return nil
+	case lua.Waiting:
+		w.waits(call.Sent, a.seq, a.place)
+		w.lock.stand(w, a)
+		return nil
+	case lua.Refused:
+		w.mu.Lock()
+		w.sent = w.stray // there is nothing to give back
+		w.mu.Unlock()
+		return w.lock.fail(ErrNotAcquired)
+	}
+	return w.lock.fail(ErrNotAcquired, errBuried)
+}
+
+var errBuried = errors.New("the request was given up while it was under way")
+
+// waits notes an answer that the token waits.
+func (w *waiter) waits(asked time.Time, seq, place int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if asked.After(w.asked) || w.place == 0 {
+		w.asked, w.floor = asked, seq
+	}
+	if place > 0 {
+		w.place = place
+	}
+}
+
+// push takes a grant that a message tells of, for a lease of ms.
+func (w *waiter) push(fence, ms int64) {
+	w.mu.Lock()
+	asked, fresh := w.asked, fence > w.floor
+	w.mu.Unlock()
+	trusted := time.Until(asked.Add(w.lock.trust(ms)))
+	if !fresh || trusted < duration(ms)/8 {
+		// Old news, or too little of the lease is sure: ask, and believe the answer.
+		w.lock.e.beatNow(w)
+		return
+	}
+	if w.grant(fence, asked, ms) {
+		ev := w.lock.event(WakeupHeard)
+		ev.Token, ev.Fence = w.token, uint64(fence)
+		w.lock.e.observe(ev)
+	}
+}
+
+// grant ends the waiter with a lease of ms that was granted after from. It does nothing if the waiter has ended.
+func (w *waiter) grant(fence int64, from time.Time, ms int64) bool {
+	deadline := from.Add(w.lock.trust(ms))
+	if time.Until(deadline) <= 0 {
+		w.lock.e.beatNow(w) // over before it was learned of
+		return false
+	}
+	w.mu.Lock()
+	if w.ended {
+		w.mu.Unlock()
+		return false
+	}
+	h := w.lock.newHold(w.token, fence, deadline)
+	h.request = w
+	h.claim = ms < w.lock.ttl
+	if !w.lock.e.addHold(h) {
+		w.mu.Unlock()
+		return false // Close is about to make the waiter leave
+	}
+	w.ended, w.hold = true, h
+	close(w.end)
+	w.mu.Unlock()
+	h.start()
+	w.gone()
+	return true
+}
+
+// leave ends the waiter without a lease, and gives back in the background what it may have at the server. It does
+// nothing if the waiter has ended.
+func (w *waiter) leave(err error) {
+	w.mu.Lock()
+	if w.ended {
+		w.mu.Unlock()
+		return
+	}
+	if err == ErrClosed { // from Close, which does not know the lock
+		err = w.lock.fail(ErrClosed)
+	}
+	w.ended, w.err = true, err
+	if w.sent {
+		w.lock.depart(w.token, w.strayLocked(), time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.Life))
+	}
+	close(w.end)
+	w.mu.Unlock()
+	w.gone()
+}
+
+// gone forgets the waiter.
+func (w *waiter) gone() {
+	e := w.lock.e
+	e.mu.Lock()
+	delete(e.waiters, w.serial)
+	e.mu.Unlock()
+	w.lock.e.quitLine(w)
+}
