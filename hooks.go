@@ -1,0 +1,69 @@
+package lockkeeper
+
+import (
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+)
+
+// Hooks are called when something happens, for metrics and traces. Unset ones cost nothing. They are called
+// synchronously, from the goroutine in which it happens, which may be one that serves the whole keeper: a hook must
+// not block and must not call the keeper or a lease. They may be called concurrently.
+type Hooks struct {
+	// AcquireBegan: Lock or TryLock was called.
+	AcquireBegan func(Event)
+	// AcquireEnded: it is about to return, after Took, with Err or with the lease of Token and Fence.
+	AcquireEnded func(Event)
+	// Waiting: the request stands in line, behind Position others. It is told when the server says so in passing; no
+	// command is sent to find out.
+	Waiting func(Event)
+	// WakeupHeard: a message brought the lease of Token and Fence.
+	WakeupHeard func(Event)
+	// WakeupMissed: a message that the server says it has sent did not come; the subscription is being replaced.
+	// Waiters lose at most one heartbeat by it. Only the event itself is told, no name.
+	WakeupMissed func(Event)
+	// Renewed: the lease, held for Took so far, was renewed.
+	Renewed func(Event)
+	// Lost: the lease was lost, after Took; Err says why. Told once.
+	Lost func(Event)
+	// Released: the lease was given back, after Took.
+	Released func(Event)
+}
+
+// Event is what a hook is told. Fields that an event does not have are zero.
+type Event struct {
+	Kind     string        // the primitive: "mutex"
+	Name     string        // what is locked
+	Token    string        // of the request or lease
+	Fence    uint64        // of the lease
+	Took     time.Duration // waited or held so far
+	Position int           // how many stand in line before the request
+	Err      error
+}
+
+// observer makes one function out of the hooks, or nil if none is set.
+func (h Hooks) observer() func(engine.Event) {
+	by := map[engine.What]func(Event){
+		engine.AcquireBegan: h.AcquireBegan,
+		engine.AcquireEnded: h.AcquireEnded,
+		engine.Waiting:      h.Waiting,
+		engine.WakeupHeard:  h.WakeupHeard,
+		engine.WakeupMissed: h.WakeupMissed,
+		engine.Renewed:      h.Renewed,
+		engine.Lost:         h.Lost,
+		engine.Released:     h.Released,
+	}
+	for what, hook := range by {
+		if hook == nil {
+			delete(by, what)
+		}
+	}
+	if len(by) == 0 {
+		return nil
+	}
+	return func(e engine.Event) {
+		if hook := by[e.What]; hook != nil {
+			hook(Event{e.Kind, e.Name, e.Token, e.Fence, e.Took, e.Position, e.Err})
+		}
+	}
+}

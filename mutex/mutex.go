@@ -1,0 +1,100 @@
+package mutex
+
+import (
+	"context"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// Options are the settings of a mutex. The zero value, and nil, mean the defaults. New copies them.
+type Options struct {
+	// TTL is how long a lease lasts without renewal, and so how long a crashed holder keeps others out. Whole
+	// milliseconds, at least 10 ms; a fraction of one is dropped. Default 30 s.
+	TTL time.Duration
+
+	// NoRenewal makes leases end at their TTL unless they are extended. By default they are renewed in the background
+	// at a third of it.
+	NoRenewal bool
+
+	// MaxLifetime ends renewal, so that a lease lasts no longer than this: against holders that hang. At least TTL.
+	// Default 0: no bound.
+	MaxLifetime time.Duration
+}
+
+// Mutex is a lock on one name. It is immutable and safe to share; each acquisition returns a lease of its own. It is
+// not re-entrant: a holder that locks again waits for itself.
+type Mutex struct {
+	lock *engine.Lock
+}
+
+// New returns the mutex of a name. It sends nothing. The error is ErrInvalid, for a name that is empty, longer than
+// 1024 bytes or breaks the cluster's hash tags, or an option out of range.
+func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.TTL == 0 {
+		o.TTL = lockkeeper.DefaultTTL
+	}
+	lock, err := k.Engine().Lock(engine.Spec{
+		Scripts:     lua.Mutex,
+		Name:        name,
+		Bare:        true,
+		TTL:         o.TTL,
+		MaxLifetime: o.MaxLifetime,
+		Fixed:       o.NoRenewal,
+		LocalLine:   true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Mutex{lock}, nil
+}
+
+// Lock waits until the mutex is the caller's, and returns the lease. Only ctx bounds the wait; without a deadline it
+// waits as long as it takes.
+//
+// When ctx ends, Lock returns at once with an error that is both ErrNotAcquired and the context's. It leaves the line
+// in the background, and a grant that arrives meanwhile is given back. If Redis was not answering, the error is the
+// context's and that of Redis, and not ErrNotAcquired. ErrClosed means that the keeper was closed. Other errors are
+// those of Redis: at once if somebody has to mend something, or when the keeper's retry policy gives up. After any
+// error nothing is held.
+func (m *Mutex) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
+	return lease(m.lock.Acquire(ctx, engine.Terms{}))
+}
+
+// TryLock takes the mutex if it is free, and does not wait for a holder: it blocks for a round trip. It returns
+// ErrNotAcquired if another holds it; other errors are as for Lock.
+func (m *Mutex) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
+	return lease(m.lock.Try(ctx, engine.Terms{}))
+}
+
+// Do runs fn while holding the mutex: it locks, calls fn with a context that ends when the lease is lost, and with the
+// lease's fence, and releases, also if fn panics. It returns Lock's error, or fn's, joined with ErrLost if the lease
+// was lost meanwhile.
+func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
+	h, err := m.lock.Acquire(ctx, engine.Terms{})
+	if err != nil {
+		return err
+	}
+	return h.Do(ctx, fn)
+}
+
+// Adopt makes a lease out of a token, in another process than the one that acquired it or after a restart, and extends
+// it to the whole TTL. From then on two leases stand for one lock: the former holder must stop using its own, and it
+// should have been acquired with NoRenewal. It blocks as Extend does. The error is ErrLost if the token does not hold
+// the mutex any more.
+func (m *Mutex) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
+	return lease(m.lock.Adopt(ctx, token))
+}
+
+func lease(h *engine.Hold, err error) (*lockkeeper.Lease, error) {
+	if err != nil {
+		return nil, err
+	}
+	return lockkeeper.NewLease(h), nil
+}

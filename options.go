@@ -1,0 +1,143 @@
+package lockkeeper
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/names"
+)
+
+// Defaults of the options.
+const (
+	DefaultPrefix            = "lock:"
+	DefaultHeartbeat         = 2 * time.Second
+	DefaultHeartbeatLifetime = 6 * time.Second
+	DefaultIdle              = time.Hour
+	DefaultTTL               = 30 * time.Second // of the leases of all primitives
+	DefaultRetryMin          = 10 * time.Millisecond
+	DefaultRetryMax          = time.Second
+	DefaultGiveUp            = 10 * time.Second
+)
+
+// Options are the settings of a keeper. The zero value, and nil, mean the defaults. New copies them.
+type Options struct {
+	// Prefix stands before every name in Redis. All processes that share a lock must have the same. Default "lock:".
+	Prefix string
+
+	// BareNames leaves the prefix away, so that a name is the key: for a mutex that shares its key with another
+	// library. Prefix must then be empty.
+	BareNames bool
+
+	// Heartbeat is how often waiters tell the server that they live. It is also how late a waiter may notice what it
+	// was not told: a lost message, a lock that a foreign client has given up. Default 2 s.
+	Heartbeat time.Duration
+
+	// HeartbeatLifetime is how long the server believes a waiter without another heartbeat, and so how long a frozen
+	// process can hold up those behind it. At least twice Heartbeat. Default 6 s, or three heartbeats if Heartbeat is
+	// set and this is not.
+	HeartbeatLifetime time.Duration
+
+	// Idle is how long a name's small facts stay in Redis after its last use. They keep fences in order even if the
+	// server's clock is set back. Default 1 h.
+	Idle time.Duration
+
+	// Retry says how requests are repeated that failed for a passing reason.
+	Retry RetryPolicy
+
+	// Hooks observe what happens.
+	Hooks Hooks
+
+	// Logger gets what needs somebody's attention: a right that is missing, a subscription that had to be replaced.
+	// Default slog.Default().
+	Logger *slog.Logger
+}
+
+// RetryPolicy says how requests are repeated that failed for a passing reason: a connection that broke or could not
+// be made, a server that is starting, failing over or moving a slot. Errors that somebody has to mend (no right, wrong
+// password, out of memory, a key of another type) are returned at once. The toolkit repeats requests itself, with
+// growing, jittered pauses, and keeps go-redis from doing so, because it knows which requests may have run.
+type RetryPolicy struct {
+	// Min and Max are the first and the longest pause. Default 10 ms and 1 s.
+	Min, Max time.Duration
+
+	// GiveUp is how long Lock, Extend and Adopt go on without any answer before they return the error, if their
+	// context lets them; a waiting Lock counts from its first heartbeat that failed. Negative: for ever. Default
+	// 10 s. A try is repeated twice and no more. Renewals and releases are repeated until the lease is over by
+	// itself.
+	GiveUp time.Duration
+}
+
+// withDefaults is the options with every default filled in, checked.
+func (o *Options) withDefaults() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	switch {
+	case c.BareNames && c.Prefix != "":
+		return c, engine.Invalid("Prefix %q does not go together with BareNames", c.Prefix)
+	case !c.BareNames && c.Prefix == "":
+		c.Prefix = DefaultPrefix
+	}
+	if err := names.CheckPrefix(c.Prefix); err != nil {
+		return c, engine.Invalid("Prefix: %w", err)
+	}
+	if c.Heartbeat == 0 {
+		c.Heartbeat = DefaultHeartbeat
+		if c.HeartbeatLifetime != 0 {
+			c.Heartbeat = c.HeartbeatLifetime / 3
+		}
+	}
+	if c.HeartbeatLifetime == 0 {
+		c.HeartbeatLifetime = 3 * c.Heartbeat
+	}
+	if err := within("Heartbeat", c.Heartbeat, 10*time.Millisecond, time.Hour); err != nil {
+		return c, err
+	}
+	if err := within("HeartbeatLifetime", c.HeartbeatLifetime, 20*time.Millisecond, 24*time.Hour); err != nil {
+		return c, err
+	}
+	if c.HeartbeatLifetime < 2*c.Heartbeat {
+		return c, engine.Invalid("HeartbeatLifetime %v is shorter than two Heartbeats of %v", c.HeartbeatLifetime, c.Heartbeat)
+	}
+	if c.Idle == 0 {
+		c.Idle = DefaultIdle
+	}
+	if err := within("Idle", c.Idle, time.Minute, engine.LongestTTL); err != nil {
+		return c, err
+	}
+	r := &c.Retry
+	if r.Min == 0 {
+		r.Min = DefaultRetryMin
+		if r.Max > 0 {
+			r.Min = min(r.Min, r.Max)
+		}
+	}
+	if r.Max == 0 {
+		r.Max = max(DefaultRetryMax, r.Min)
+	}
+	if r.GiveUp == 0 {
+		r.GiveUp = DefaultGiveUp
+	}
+	if err := within("Retry.Min", r.Min, time.Millisecond, time.Hour); err != nil {
+		return c, err
+	}
+	if err := within("Retry.Max", r.Max, time.Millisecond, time.Hour); err != nil {
+		return c, err
+	}
+	if r.Max < r.Min {
+		return c, engine.Invalid("Retry.Max %v is shorter than Retry.Min %v", r.Max, r.Min)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c, nil
+}
+
+func within(option string, d, least, most time.Duration) error {
+	if d < least || d > most {
+		return engine.Invalid("%s %v is not between %v and %v", option, d, least, most)
+	}
+	return nil
+}
