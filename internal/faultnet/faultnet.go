@@ -1,0 +1,276 @@
+// Package faultnet is a network for tests that loses, cuts, delays and repeats what go-redis sends, on purpose. It
+// wraps the connections of a client's Dialer, so it works on a real server and on an embedded one in a synctest
+// bubble.
+package faultnet
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// Dialer makes connections.
+type Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// TCP is the ordinary Dialer.
+func TCP(ctx context.Context, network, addr string) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, network, addr)
+}
+
+// Fate is what becomes of a command.
+type Fate int
+
+const (
+	// CutReply closes the connection after the server has answered, so that the answer is lost.
+	CutReply Fate = iota
+	// SwallowReply loses the answer and leaves the connection open, so that the client waits for it.
+	SwallowReply
+	// LoseRequest loses the command and closes the connection.
+	LoseRequest
+
+	// Copy, added to another fate, keeps a copy of the command for Replay.
+	Copy Fate = 1 << 4
+)
+
+// Net is a network. It is safe for concurrent use.
+type Net struct {
+	dial Dialer
+
+	mu       sync.Mutex // guards what follows
+	conns    map[*conn]struct{}
+	rules    []*rule
+	down     bool
+	delay    time.Duration
+	written  [][]byte // commands seen, while counting
+	counting bool
+	copies   [][]byte
+}
+
+type rule struct {
+	match []byte
+	fate  Fate
+	times int
+}
+
+// New returns a network over a dialer.
+func New(dial Dialer) *Net { return &Net{dial: dial, conns: map[*conn]struct{}{}} }
+
+// Dial is a Dialer.
+func (n *Net) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	n.mu.Lock()
+	down := n.down
+	n.mu.Unlock()
+	if down {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: io.ErrClosedPipe}
+	}
+	inner, err := n.dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{Conn: inner, net: n}
+	n.mu.Lock()
+	n.conns[c] = struct{}{}
+	n.mu.Unlock()
+	return c, nil
+}
+
+// Break lets the next commands that contain the text meet their fate. Case matters: go-redis writes lower case.
+func (n *Net) Break(text string, times int, fate Fate) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.rules = append(n.rules, &rule{[]byte(text), fate, times})
+}
+
+// Mend forgets all rules and brings the network up.
+func (n *Net) Mend() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.rules, n.down, n.delay = nil, false, 0
+}
+
+// Down cuts every connection and lets no new one through until Mend.
+func (n *Net) Down() {
+	n.mu.Lock()
+	n.down = true
+	n.mu.Unlock()
+	n.Cut()
+}
+
+// Delay holds every write back for a while.
+func (n *Net) Delay(d time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.delay = d
+}
+
+// Cut closes all connections that are open.
+func (n *Net) Cut() { n.cut(func(*conn) bool { return true }) }
+
+// CutSubscriptions closes the connections on which something was subscribed to.
+func (n *Net) CutSubscriptions() { n.cut(func(c *conn) bool { return c.subscribed }) }
+
+// DeafenSubscriptions lets nothing through any more on the connections on which something was subscribed to; they
+// stay open.
+func (n *Net) DeafenSubscriptions() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for c := range n.conns {
+		if c.subscribed {
+			c.deaf = true
+		}
+	}
+}
+
+func (n *Net) cut(which func(*conn) bool) {
+	n.mu.Lock()
+	var list []*conn
+	for c := range n.conns {
+		if which(c) {
+			list = append(list, c)
+		}
+	}
+	n.mu.Unlock()
+	for _, c := range list {
+		_ = c.Close()
+	}
+}
+
+// Count starts counting commands anew.
+func (n *Net) Count() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.counting, n.written = true, nil
+}
+
+// Scripts is how many scripts were sent since Count.
+func (n *Net) Scripts() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	sum := 0
+	for _, b := range n.written {
+		sum += bytes.Count(b, []byte("$7\r\nevalsha\r\n")) + bytes.Count(b, []byte("$4\r\neval\r\n"))
+	}
+	return sum
+}
+
+// Replay sends the copies that were kept, each on a connection of its own, and waits for the answers.
+func (n *Net) Replay() error {
+	n.mu.Lock()
+	copies := n.copies
+	n.copies = nil
+	n.mu.Unlock()
+	for _, b := range copies {
+		c, err := n.dial(context.Background(), "tcp", n.anyAddr())
+		if err != nil {
+			return err
+		}
+		if _, err := c.Write(b); err != nil {
+			return err
+		}
+		if _, err := c.Read(make([]byte, 4096)); err != nil {
+			return err
+		}
+		if err := c.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *Net) anyAddr() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for c := range n.conns {
+		return c.RemoteAddr().String()
+	}
+	return ""
+}
+
+// fate is what is to become of a write.
+func (n *Net) fate(c *conn, b []byte) (f Fate, hit bool, delay time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if bytes.Contains(b, []byte("subscribe\r\n")) {
+		c.subscribed = true
+	}
+	if n.counting {
+		n.written = append(n.written, bytes.Clone(b))
+	}
+	for i, r := range n.rules {
+		if !bytes.Contains(b, r.match) {
+			continue
+		}
+		if r.times--; r.times <= 0 {
+			n.rules = append(n.rules[:i:i], n.rules[i+1:]...)
+		}
+		if r.fate&Copy != 0 {
+			n.copies = append(n.copies, bytes.Clone(b))
+		}
+		return r.fate &^ Copy, true, n.delay
+	}
+	return 0, false, n.delay
+}
+
+// conn is one connection of the network.
+type conn struct {
+	net.Conn
+	net        *Net
+	subscribed bool // guarded by net.mu, as is deaf
+	deaf       bool
+
+	mu   sync.Mutex
+	lose *Fate // what becomes of the next answer
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	fate, hit, delay := c.net.fate(c, b)
+	if delay > 0 {
+		time.Sleep(delay)
+	}
+	if hit {
+		switch fate {
+		case LoseRequest:
+			_ = c.Close()
+			return len(b), nil
+		case CutReply, SwallowReply:
+			c.mu.Lock()
+			c.lose = &fate
+			c.mu.Unlock()
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *conn) Read(b []byte) (int, error) {
+	for {
+		k, err := c.Conn.Read(b)
+		if err != nil {
+			return k, err
+		}
+		c.net.mu.Lock()
+		deaf := c.deaf
+		c.net.mu.Unlock()
+		c.mu.Lock()
+		lose := c.lose
+		c.lose = nil
+		c.mu.Unlock()
+		switch {
+		case deaf:
+		case lose == nil:
+			return k, nil
+		case *lose == CutReply:
+			_ = c.Close()
+			return 0, io.EOF
+		}
+	}
+}
+
+func (c *conn) Close() error {
+	c.net.mu.Lock()
+	delete(c.net.conns, c)
+	c.net.mu.Unlock()
+	return c.Conn.Close()
+}

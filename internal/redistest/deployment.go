@@ -1,0 +1,179 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Sentinel is a primary with replicas and three sentinels that watch it under the name "main".
+type Sentinel struct {
+	Primary  *Server
+	Replicas []*Server
+	Addrs    []string // of the sentinels
+	t        testing.TB
+}
+
+// StartSentinel starts a primary, replicas and three sentinels, which fail over a second after the primary is gone.
+func StartSentinel(t testing.TB, replicas int) *Sentinel {
+	t.Helper()
+	s := &Sentinel{t: t, Primary: Start(t)}
+	for range replicas {
+		r := Start(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(s.Primary.Port))
+		r.Await("up", func(ctx context.Context, c *redis.Client) (string, error) {
+			return field(c.Info(ctx, "replication").Result())("master_link_status")
+		})
+		s.Replicas = append(s.Replicas, r)
+	}
+	for range 3 {
+		port, dir := FreePort(t), t.TempDir()
+		conf := filepath.Join(dir, "sentinel.conf")
+		text := fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor main 127.0.0.1 %d 2\n"+
+			"sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 5000\n", port, dir, s.Primary.Port)
+		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w := &Server{t: t, Port: port, Addr: "127.0.0.1:" + strconv.Itoa(port), Dir: dir}
+		w.boot(conf, "--sentinel")
+		t.Cleanup(w.Kill)
+		s.Addrs = append(s.Addrs, w.Addr)
+	}
+	for _, addr := range s.Addrs {
+		w := &Server{t: t, Addr: addr, done: make(chan struct{})}
+		w.Await("2 "+strconv.Itoa(replicas), func(ctx context.Context, c *redis.Client) (string, error) {
+			v, err := c.Do(ctx, "sentinel", "master", "main").StringSlice()
+			if err != nil {
+				m, err2 := c.Do(ctx, "sentinel", "master", "main").Result()
+				if fields, ok := m.(map[any]any); ok && err2 == nil {
+					return fmt.Sprintf("%v %v", fields["num-other-sentinels"], fields["num-slaves"]), nil
+				}
+				return "", err
+			}
+			fields := map[string]string{}
+			for i := 0; i+1 < len(v); i += 2 {
+				fields[v[i]] = v[i+1]
+			}
+			return fields["num-other-sentinels"] + " " + fields["num-slaves"], nil
+		})
+	}
+	return s
+}
+
+// Client returns a client that follows the sentinels; it is closed with the test.
+func (s *Sentinel) Client() *redis.Client {
+	c := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: s.Addrs})
+	s.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Cluster is primaries, each with replicas.
+type Cluster struct {
+	Primaries []*Server
+	Replicas  [][]*Server // of each primary
+	t         testing.TB
+}
+
+// StartCluster starts a cluster that shares the slots evenly and fails over after a second.
+func StartCluster(t testing.TB, primaries, replicas int) *Cluster {
+	t.Helper()
+	c := &Cluster{t: t, Replicas: make([][]*Server, primaries)}
+	node := func() *Server {
+		return Start(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
+			"--cluster-port", strconv.Itoa(FreePort(t)), "--cluster-replica-validity-factor", "0")
+	}
+	ctx := context.Background()
+	must := func(err error) {
+		if err != nil {
+			t.Helper()
+			t.Fatalf("building a cluster: %v", err)
+		}
+	}
+	var all []*Server
+	for i := range primaries {
+		p := node()
+		must(p.Client().ClusterAddSlotsRange(ctx, i*16384/primaries, (i+1)*16384/primaries-1).Err())
+		must(p.Client().Do(ctx, "cluster", "set-config-epoch", i+1).Err())
+		c.Primaries = append(c.Primaries, p)
+		all = append(all, p)
+	}
+	for i := range primaries {
+		for range replicas {
+			r := node()
+			c.Replicas[i] = append(c.Replicas[i], r)
+			all = append(all, r)
+		}
+	}
+	bus := func(s *Server) string { return s.args[indexOf(s.args, "--cluster-port")+1] }
+	for _, s := range all[1:] {
+		must(s.Client().Do(ctx, "cluster", "meet", "127.0.0.1", all[0].Port, bus(all[0])).Err())
+	}
+	known := func(s *Server, want int) {
+		s.Await(strconv.Itoa(want), func(ctx context.Context, c *redis.Client) (string, error) {
+			return field(c.ClusterInfo(ctx).Result())("cluster_known_nodes")
+		})
+	}
+	for _, s := range all {
+		known(s, len(all))
+	}
+	for i, p := range c.Primaries {
+		id, err := p.Client().Do(ctx, "cluster", "myid").Text()
+		must(err)
+		for _, r := range c.Replicas[i] {
+			r.Await("OK", func(ctx context.Context, c *redis.Client) (string, error) {
+				return c.ClusterReplicate(ctx, id).Result()
+			})
+			r.Await("up", func(ctx context.Context, c *redis.Client) (string, error) {
+				return field(c.Info(ctx, "replication").Result())("master_link_status")
+			})
+		}
+	}
+	for _, s := range all {
+		s.Await("ok", func(ctx context.Context, c *redis.Client) (string, error) {
+			return field(c.ClusterInfo(ctx).Result())("cluster_state")
+		})
+	}
+	return c
+}
+
+// Addrs is the primaries' addresses.
+func (c *Cluster) Addrs() []string {
+	var list []string
+	for _, p := range c.Primaries {
+		list = append(list, p.Addr)
+	}
+	return list
+}
+
+// Client returns a client of the cluster; it is closed with the test.
+func (c *Cluster) Client() *redis.ClusterClient {
+	k := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs()})
+	c.t.Cleanup(func() { _ = k.Close() })
+	return k
+}
+
+// field picks a field out of what INFO and CLUSTER INFO answer.
+func field(info string, err error) func(name string) (string, error) {
+	return func(name string) (string, error) {
+		for line := range strings.Lines(info) {
+			if v, ok := strings.CutPrefix(strings.TrimSpace(line), name+":"); ok {
+				return v, err
+			}
+		}
+		return "", err
+	}
+}
+
+func indexOf(list []string, s string) int {
+	for i, v := range list {
+		if v == s {
+			return i
+		}
+	}
+	return -1
+}
