@@ -121,7 +121,9 @@ func TestHeadersMatchBodiesAndCallSites(t *testing.T) {
 }
 
 // related allows a body to call a flag by another word for what it does.
-func related(local, header string) bool { return local == header || local == "grave" && header == "bury" }
+func related(local, header string) bool {
+	return local == header || local == "grave" && header == "bury"
+}
 
 // builders is the parameters of each function in args.go, by transition, without the slice that it appends to.
 func builders(t *testing.T) map[string][]string {

@@ -131,7 +131,9 @@ func (b *bench) message(sub *redis.PubSub) []string {
 	return strings.Fields(m.(*redis.Message).Payload)
 }
 
-func token(keeper string, serial int) string { return fmt.Sprintf("%s:%d:%d.%d", keeper, serial, ttl, life) }
+func token(keeper string, serial int) string {
+	return fmt.Sprintf("%s:%d:%d.%d", keeper, serial, ttl, life)
+}
 
 func TestAcquireFreeHeldAndOwn(t *testing.T) {
 	onBoth(t, func(b *bench) {

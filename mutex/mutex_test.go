@@ -8,14 +8,18 @@ import (
 	"github.com/lockkeeper/lockkeeper/mutex"
 )
 
-func TestMain(m *testing.M) { conform.Main(m) }
+func TestMain(m *testing.M) { conform.Main(m, primitive) }
 
-func TestConformance(t *testing.T) {
-	conform.Run(t, conform.Primitive{
-		Kind: "mutex",
-		Key:  func(name string) string { return "lock:" + name },
-		New: func(k *lockkeeper.Keeper, name string, o conform.Options) (conform.Locker, error) {
-			return mutex.New(k, name, &mutex.Options{TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
-		},
-	})
+var primitive = conform.Primitive{
+	Kind: "mutex",
+	Key:  func(name string) string { return "lock:" + name },
+	New: func(k *lockkeeper.Keeper, name string, o conform.Options) (conform.Locker, error) {
+		return mutex.New(k, name, &mutex.Options{TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
+	},
 }
+
+func TestConformance(t *testing.T) { conform.Run(t, primitive) }
+
+func TestDeployments(t *testing.T) { conform.Deployments(t, primitive) }
+
+func TestProcesses(t *testing.T) { conform.Processes(t, primitive) }

@@ -242,7 +242,7 @@ func replyLost(w *World) {
 // the first arrives.
 func lateCopy(w *World) {
 	p := w.Process()
-	l := p.Lock("x", withTTL(10*time.Second))
+	l := p.Lock("x", withTTL(time.Minute))
 	w.free(l)
 	p.Net.Break("evalsha", 1, faultnet.CutReply|faultnet.Copy)
 	lease := w.hold(l)

@@ -36,6 +36,9 @@ type quiet struct{}
 
 func (quiet) Printf(context.Context, string, ...any) {}
 
+// dialing is a goroutine of go-redis that looks once a second whether its pool has been closed.
+var dialing = goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
+
 // Locker is a lock of any kind, of which one lease at a time is granted.
 type Locker interface {
 	Lock(ctx context.Context) (*lockkeeper.Lease, error)
@@ -125,8 +128,12 @@ func Run(t *testing.T, p Primitive) {
 }
 
 // Main runs the tests of a package that hands itself to Run: more of them at once than there are processors, and with
-// a look for goroutines that are left at the end.
-func Main(m *testing.M) {
+// a look for goroutines that are left at the end. In a child of such a test it plays the child.
+func Main(m *testing.M, p Primitive) {
+	if role := os.Getenv(childRole); role != "" {
+		child(p, role)
+		os.Exit(0)
+	}
 	flag.Parse()
 	if err := flag.Set("test.parallel", "12"); err != nil {
 		panic(err)
@@ -134,7 +141,7 @@ func Main(m *testing.M) {
 	before := goleak.IgnoreCurrent()
 	code := m.Run()
 	if code == 0 {
-		if err := goleak.Find(before, redistest.Goroutine()); err != nil {
+		if err := goleak.Find(before, redistest.Goroutine(), dialing); err != nil {
 			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
 			code = 1
 		}

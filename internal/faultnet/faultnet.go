@@ -170,8 +170,10 @@ func (n *Net) Replay() error {
 		if _, err := c.Write(b); err != nil {
 			return err
 		}
-		if _, err := c.Read(make([]byte, 4096)); err != nil {
-			return err
+		for k := 0; k == 0; { // a pipe hands on empty writes as well
+			if k, err = c.Read(make([]byte, 4096)); err != nil {
+				return err
+			}
 		}
 		if err := c.Close(); err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -155,6 +156,54 @@ func (c *Cluster) Client() *redis.ClusterClient {
 	k := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs()})
 	c.t.Cleanup(func() { _ = k.Close() })
 	return k
+}
+
+// Move moves the slot of a key, with all keys in it, to another primary, as a resharding does, and returns that.
+func (c *Cluster) Move(key string) *Server {
+	c.t.Helper()
+	ctx := context.Background()
+	must := func(err error) {
+		if err != nil {
+			c.t.Helper()
+			c.t.Fatalf("moving the slot of %q: %v", key, err)
+		}
+	}
+	slot, err := c.Primaries[0].Client().ClusterKeySlot(ctx, key).Result()
+	must(err)
+	ids, from := map[*Server]string{}, (*Server)(nil)
+	for _, p := range c.Primaries {
+		id, err := p.Client().Do(ctx, "cluster", "myid").Text()
+		must(err)
+		ids[p] = id
+		slots, err := p.Client().ClusterSlots(ctx).Result()
+		must(err)
+		for _, s := range slots {
+			if s.Nodes[0].ID == id && int64(s.Start) <= slot && slot <= int64(s.End) {
+				from = p
+			}
+		}
+	}
+	to := c.Primaries[0]
+	if from == to {
+		to = c.Primaries[1]
+	}
+	source, target := from.Client(), to.Client()
+	must(target.Do(ctx, "cluster", "setslot", slot, "importing", ids[from]).Err())
+	must(source.Do(ctx, "cluster", "setslot", slot, "migrating", ids[to]).Err())
+	for {
+		keys, err := source.ClusterGetKeysInSlot(ctx, int(slot), 100).Result()
+		must(err)
+		if len(keys) == 0 {
+			break
+		}
+		for _, k := range keys {
+			must(source.Migrate(ctx, "127.0.0.1", strconv.Itoa(to.Port), k, 0, 5*time.Second).Err())
+		}
+	}
+	for _, s := range []*Server{to, from} {
+		must(s.Client().Do(ctx, "cluster", "setslot", slot, "node", ids[to]).Err())
+	}
+	return to
 }
 
 // field picks a field out of what INFO and CLUSTER INFO answer.

@@ -313,15 +313,24 @@ func (e *Ear) subscribe(node *redis.Client, list []*channel) {
 		names[i] = c.name
 	}
 	e.mu.Unlock()
-	request := l.sub.Subscribe
-	if e.cluster != nil {
-		request = l.sub.SSubscribe
-	}
-	if err := request(e.closing, names...); err != nil {
+	if err := e.request(l, names); err != nil {
 		e.cut(l)
 		return
 	}
 	time.AfterFunc(ackLimit, func() { e.overdue(l, list) })
+}
+
+// request asks for channels. Sharded ones go one by one: a command may not name two slots.
+func (e *Ear) request(l *link, names []string) error {
+	if e.cluster == nil {
+		return l.sub.Subscribe(e.closing, names...)
+	}
+	for _, name := range names {
+		if err := l.sub.SSubscribe(e.closing, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // link is the connection to the node, a new one if there is none; nil after Close.

@@ -1,0 +1,279 @@
+package conform
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/redis/go-redis/v9"
+)
+
+// childRole, in the environment, makes a test binary play a process that locks instead of running tests.
+const childRole = "LOCKKEEPER_CHILD"
+
+// child is such a process. It locks a name, says so on its standard output, and does what its role is.
+func child(p Primitive, role string) {
+	ctx := context.Background()
+	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS")})
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Heartbeat: beat, HeartbeatLifetime: 3 * beat})
+	check(err)
+	l, err := p.New(k, "x", Options{TTL: 2 * ttl})
+	check(err)
+	switch role, arg, _ := strings.Cut(role, " "); role {
+	case "count": // adds one to a counter in Redis so many times, in two steps
+		n, _ := strconv.Atoi(arg)
+		for range n {
+			check(l.Do(ctx, func(ctx context.Context, _ uint64) error {
+				v, err := rdb.Get(ctx, "counter").Int()
+				if err != nil && err != redis.Nil {
+					return err
+				}
+				return rdb.Set(ctx, "counter", v+1, 0).Err()
+			}))
+		}
+	case "hold": // locks, holds until its standard input ends, and tells of a loss
+		lease, err := l.Lock(ctx)
+		check(err)
+		fmt.Println("held", lease.Fence())
+		go func() {
+			<-lease.Done()
+			fmt.Println("over", lease.Err())
+		}()
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		fmt.Println("released", lease.Release(ctx))
+	}
+	check(k.Close())
+}
+
+func check(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// proc is a child process.
+type proc struct {
+	*testing.T
+	cmd   *exec.Cmd
+	in    io.Closer
+	lines chan string
+}
+
+func spawn(t *testing.T, s *redistest.Server, role string) *proc {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), childRole+"="+role, "REDIS="+s.Addr)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &proc{t, cmd, in, make(chan string, 100)}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	go func() {
+		defer close(p.lines)
+		for sc := bufio.NewScanner(out); sc.Scan(); {
+			p.lines <- sc.Text()
+		}
+	}()
+	return p
+}
+
+// says waits for a line that begins so.
+func (p *proc) says(prefix string) string {
+	p.Helper()
+	for timeout := time.After(15 * time.Second); ; {
+		select {
+		case line, ok := <-p.lines:
+			if !ok {
+				p.Fatalf("the process ended without saying %q", prefix)
+			}
+			if strings.HasPrefix(line, prefix) {
+				return line
+			}
+		case <-timeout:
+			p.Fatalf("the process did not say %q", prefix)
+		}
+	}
+}
+
+func (p *proc) signal(sig syscall.Signal) {
+	p.Helper()
+	if sig == syscall.SIGSTOP {
+		if err := redistest.Freeze(p.cmd.Process.Pid); err != nil {
+			p.Fatal(err)
+		}
+		return
+	}
+	if err := p.cmd.Process.Signal(sig); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// Processes runs a primitive in processes of their own, and kills and freezes them.
+func Processes(t *testing.T, p Primitive) {
+	ctx := context.Background()
+	queue := "{lock:x}:" + p.Kind + ":queue"
+	waiting := func(t *testing.T, s *redistest.Server, n int) {
+		t.Helper()
+		s.Await(strconv.Itoa(n), func(ctx context.Context, c *redis.Client) (string, error) {
+			v, err := c.ZCard(ctx, queue).Result()
+			return strconv.FormatInt(v, 10), err
+		})
+	}
+	t.Run("a_counter_is_right_over_processes", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		var ps []*proc
+		for range 4 {
+			ps = append(ps, spawn(t, s, "count 100"))
+		}
+		for _, c := range ps {
+			for range c.lines {
+			}
+		}
+		if n, err := s.Client().Get(ctx, "counter").Int(); err != nil || n != 400 {
+			t.Errorf("counted %d of 400, %v", n, err)
+		}
+	})
+	t.Run("a_killed_holder_is_replaced_when_its_lease_ends", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		a := spawn(t, s, "hold")
+		a.says("held")
+		b := spawn(t, s, "hold")
+		waiting(t, s, 1)
+		a.signal(syscall.SIGKILL)
+		start := time.Now()
+		b.says("held")
+		if d := time.Since(start); d > 2*ttl+time.Second {
+			t.Errorf("the next holder came %v after the kill, the lease was of %v", d, 2*ttl)
+		}
+	})
+	t.Run("a_killed_waiter_costs_nothing", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		a := spawn(t, s, "hold")
+		a.says("held")
+		dead := spawn(t, s, "hold")
+		waiting(t, s, 1)
+		b := spawn(t, s, "hold")
+		waiting(t, s, 2)
+		dead.signal(syscall.SIGKILL)
+		_ = dead.cmd.Wait()
+		_ = a.in.Close()
+		a.says("released <nil>")
+		b.says("held")
+		b.signal(syscall.SIGKILL)
+	})
+	t.Run("a_frozen_holder_learns_of_its_loss_first_thing", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		a := spawn(t, s, "hold")
+		first := a.says("held")
+		b := spawn(t, s, "hold")
+		waiting(t, s, 1)
+		a.signal(syscall.SIGSTOP)
+		second := b.says("held")
+		if !(first < second) {
+			t.Errorf("%s, then %s", first, second)
+		}
+		a.signal(syscall.SIGCONT)
+		a.says("over lease lost")
+		_ = a.in.Close()
+		if line := a.says("released"); !strings.Contains(line, "lease lost") {
+			t.Error(line)
+		}
+		_ = b.in.Close()
+		b.says("released <nil>")
+	})
+	t.Run("frozen_waiters_cost_one_heartbeat_lifetime_in_all", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		a := spawn(t, s, "hold")
+		a.says("held")
+		var frozen []*proc
+		for i := range 3 {
+			frozen = append(frozen, spawn(t, s, "hold"))
+			waiting(t, s, i+1)
+		}
+		b := spawn(t, s, "hold")
+		waiting(t, s, 4)
+		for _, f := range frozen {
+			f.signal(syscall.SIGSTOP)
+		}
+		_ = a.in.Close()
+		a.says("released <nil>")
+		start := time.Now()
+		b.says("held")
+		if d := time.Since(start); d > 3*beat+time.Second {
+			t.Errorf("three frozen waiters cost %v, a heartbeat's lifetime is %v", d, 3*beat)
+		}
+		// When they come back they stand in line again, and get in one after the other.
+		for _, f := range frozen {
+			f.signal(syscall.SIGCONT)
+		}
+		_ = b.in.Close()
+		for _, f := range frozen {
+			_ = f.in.Close()
+		}
+		for _, f := range frozen {
+			f.says("released <nil>")
+		}
+	})
+	t.Run("a_server_that_freezes_and_thaws_leaves_no_ghost", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		rdb := redis.NewClient(&redis.Options{Addr: s.Addr, ReadTimeout: 50 * time.Millisecond})
+		defer func() { _ = rdb.Close() }()
+		k, err := lockkeeper.New(rdb, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = k.Close() }()
+		l, err := p.New(k, "x", Options{TTL: 30 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 10 {
+			s.Freeze()
+			short, cancel := context.WithTimeout(ctx, 150*time.Millisecond)
+			if _, err := l.Lock(short); err == nil {
+				t.Fatal("a frozen server granted a lock")
+			}
+			cancel()
+			s.Thaw()
+			within, cancel := context.WithTimeout(ctx, 10*time.Second)
+			lease, err := l.Lock(within)
+			cancel()
+			if err != nil {
+				t.Fatalf("round %d: a ghost holds the lock: %v", i, err)
+			}
+			if err := lease.Release(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
