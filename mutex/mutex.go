@@ -60,7 +60,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 //
 // When ctx ends, Lock returns at once with an error that is both ErrNotAcquired and the context's. It leaves the line
 // in the background, and a grant that arrives meanwhile is given back. If Redis was not answering, the error is the
-// context's and that of Redis, and not ErrNotAcquired. ErrClosed means that the keeper was closed. Other errors are
+// context's, with what is known of the trouble, and not ErrNotAcquired. ErrClosed means that the keeper was closed. Other errors are
 // those of Redis: at once if somebody has to mend something, or when the keeper's retry policy gives up. After any
 // error nothing is held.
 func (m *Mutex) Lock(ctx context.Context) (*lockkeeper.Lease, error) {

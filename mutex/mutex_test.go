@@ -18,8 +18,17 @@ var primitive = conform.Primitive{
 	},
 }
 
-func TestConformance(t *testing.T) { conform.Run(t, primitive) }
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	conform.Run(t, primitive)
+}
 
-func TestDeployments(t *testing.T) { conform.Deployments(t, primitive) }
+func TestDeployments(t *testing.T) {
+	t.Parallel()
+	conform.Deployments(t, primitive)
+}
 
-func TestProcesses(t *testing.T) { conform.Processes(t, primitive) }
+func TestProcesses(t *testing.T) {
+	t.Parallel()
+	conform.Processes(t, primitive)
+}

@@ -172,7 +172,7 @@ func (n *line) comeBack(part []*waiter) {
 	n.mu.Unlock()
 	l.e.courier.Send(l.call(l.spec.Scripts.Beat, args, func(call *courier.Call) {
 		for _, w := range part {
-			w.arrived(courier.FateOf(call.Err) == courier.Lost)
+			w.arrived(courier.FateOf(call.Err))
 		}
 		n.beaten(call, part)
 	}))

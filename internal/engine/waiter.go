@@ -29,8 +29,8 @@ type waiter struct {
 	ended bool
 	hold  *Hold // how it ended: with a lease,
 	err   error // or without
-	sent  bool  // a request has left, so that there may be something to give back
 	onWay int   // requests under way
+	had   bool  // a request has reached the server, so that there may be something to give back
 	stray bool  // a request's fate was never learned: a copy of it may run later
 	place int64 // in the queue
 	// A grant by message is trusted from asked on, if its fence is larger than floor: asked is when the last request
@@ -138,7 +138,7 @@ func (w *waiter) ask(ctx context.Context, stand, patient bool) error {
 		w.leaves(began)
 		args := lua.AcquireArgs(nil, w.token, l.ttl, l.idle, life, l.wake, l.sharded)
 		return l.call(l.spec.Scripts.Acquire, args, func(call *courier.Call) {
-			w.arrived(courier.FateOf(call.Err) == courier.Lost)
+			w.arrived(courier.FateOf(call.Err))
 			done(call)
 		})
 	})
@@ -146,7 +146,7 @@ func (w *waiter) ask(ctx context.Context, stand, patient bool) error {
 	case errors.Is(err, errStopped): // a message was quicker than the answer, or Close
 		return nil
 	case err != nil && err == ctx.Err():
-		return l.fail(ErrNotAcquired, err)
+		return l.fail(errSilence, err)
 	case err != nil:
 		return l.fail(err)
 	}
@@ -162,19 +162,19 @@ func (w *waiter) ask(ctx context.Context, stand, patient bool) error {
 func (w *waiter) leaves(first time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.sent = true
 	w.onWay++
 	if w.asked.IsZero() {
 		w.asked = first
 	}
 }
 
-// arrived notes that a request has come back; lost says that it may still run.
-func (w *waiter) arrived(lost bool) {
+// arrived notes what became of a request.
+func (w *waiter) arrived(fate courier.Fate) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.onWay--
-	w.stray = w.stray || lost
+	w.had = w.had || fate != courier.Unsent
+	w.stray = w.stray || fate == courier.Lost
 }
 
 // doubt notes that a request was answered with nonsense: nothing is known of it.
@@ -211,14 +211,17 @@ func (w *waiter) answered(call *courier.Call, a answer) error {
 		return nil
 	case lua.Refused:
 		w.mu.Lock()
-		w.sent = w.stray // there is nothing to give back
+		w.had = w.stray // nothing, but for what a stray copy may take
 		w.mu.Unlock()
 		return w.lock.fail(ErrNotAcquired)
 	}
 	return w.lock.fail(ErrNotAcquired, errBuried)
 }
 
-var errBuried = errors.New("the request was given up while it was under way")
+var (
+	errBuried  = errors.New("the request was given up while it was under way")
+	errSilence = errors.New("Redis has not answered")
+)
 
 // waits notes an answer that the token waits.
 func (w *waiter) waits(asked time.Time, seq, place int64) {
@@ -289,7 +292,7 @@ func (w *waiter) leave(err error) {
 		err = w.lock.fail(ErrClosed)
 	}
 	w.ended, w.err = true, err
-	if w.sent {
+	if w.had || w.onWay > 0 {
 		w.lock.depart(w.token, w.strayLocked(), time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.Life))
 	}
 	close(w.end)

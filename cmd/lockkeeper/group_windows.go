@@ -1,0 +1,26 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+// forwarded is the signals that are passed on to the command; Windows has but one.
+var forwarded = []os.Signal{os.Interrupt}
+
+func ends(os.Signal) bool { return true }
+
+// group is the command alone: there are no process groups here, and no way to ask a process to end.
+type group struct{ process *os.Process }
+
+func startGroup(cmd *exec.Cmd) (*group, error) {
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return &group{cmd.Process}, nil
+}
+
+func (g *group) signal(syscall.Signal) { _ = g.process.Kill() }
+
+func (g *group) restore() {}

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+)
+
+// runOptions is the flags of run.
+type runOptions struct {
+	kind   string
+	redis  string
+	prefix string
+	ttl    time.Duration
+	wait   time.Duration
+	grace  time.Duration
+	life   time.Duration
+	try    bool
+}
+
+func runCommand() *cobra.Command {
+	var o runOptions
+	c := &cobra.Command{
+		Use:   "run [flags] NAME -- COMMAND [ARGUMENT…]",
+		Short: "Run a command while holding a lock",
+		Long: `Run a command while holding the lock NAME.
+
+The lock is renewed while the command runs and released when it ends. The command gets lockkeeper's standard streams,
+its environment and, besides, LOCKKEEPER_NAME, LOCKKEEPER_TOKEN and LOCKKEEPER_FENCE. Signals are passed on to it. Its
+exit code becomes lockkeeper's.
+
+If the lock is lost, the command's process group gets SIGTERM, and SIGKILL after --grace; lockkeeper then exits with 76.
+An interrupt while waiting leaves nothing behind. If lockkeeper itself is killed, the lock ends with its TTL, and on
+Linux the command gets SIGTERM.
+
+Exit codes of lockkeeper's own: 64 wrong usage, 69 Redis does not answer or refuses, 75 the lock is held by another,
+76 the lock was lost, 126 the command cannot be run, 127 it was not found.`,
+		Example: `  # only one host makes the report, the others skip it
+  lockkeeper run --try nightly-report -- ./report.sh
+
+  # wait a minute at the most
+  lockkeeper run --wait 1m deploy -- kubectl apply -f .
+
+  # behind Sentinel
+  lockkeeper run --redis 'redis+sentinel://s1:26379?master_name=main&addr=s2:26379' job -- ./job
+
+  # a store that refuses older fences is safe even from a holder that has lost the lock
+  lockkeeper run batch -- sh -c 'curl -H "Fence: $LOCKKEEPER_FENCE" …'`,
+		Args: func(c *cobra.Command, args []string) error {
+			switch dash := c.ArgsLenAtDash(); {
+			case len(args) == 0:
+				return usage("no NAME; the form is: %s", c.UseLine())
+			case dash < 0:
+				return usage("no -- before the command; the form is: %s", c.UseLine())
+			case dash != 1:
+				return usage("%d names before --, one is needed", dash)
+			case len(args) == 1:
+				return usage("no COMMAND after --")
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error { return o.run(c, args[0], args[1:]) },
+	}
+	f := c.Flags()
+	f.StringVar(&o.kind, "kind", "mutex", "what to hold: mutex")
+	f.StringVar(&o.redis, "redis", "", "Redis URL; default $REDIS_URL, or "+defaultURL+". Forms:\n"+urlHelp+"\n")
+	f.StringVar(&o.prefix, "prefix", lockkeeper.DefaultPrefix, "prefix of the keys in Redis")
+	f.DurationVar(&o.ttl, "ttl", lockkeeper.DefaultTTL, "how long the lock outlives a crash of this host")
+	f.DurationVar(&o.wait, "wait", 0, "how long to wait for the lock; 0: as long as it takes")
+	f.BoolVar(&o.try, "try", false, "do not wait: exit with 75 if another holds it")
+	f.DurationVar(&o.grace, "grace", 10*time.Second, "time between SIGTERM and SIGKILL when the lock is lost")
+	f.DurationVar(&o.life, "max-lifetime", 0, "do not hold the lock longer than this; 0: no bound")
+	return c
+}
+
+// locker is what run needs of a lock.
+type locker interface {
+	Lock(ctx context.Context) (*lockkeeper.Lease, error)
+	TryLock(ctx context.Context) (*lockkeeper.Lease, error)
+}
+
+func (o *runOptions) lock(k *lockkeeper.Keeper, name string) (locker, error) {
+	switch o.kind {
+	case "mutex":
+		return mutex.New(k, name, &mutex.Options{TTL: o.ttl, MaxLifetime: o.life})
+	}
+	return nil, usage("--kind %q is not one of: mutex", o.kind)
+}
+
+func (o *runOptions) run(c *cobra.Command, name string, command []string) error {
+	if o.try && c.Flags().Changed("wait") {
+		return usage("--try and --wait do not go together")
+	}
+	if o.wait < 0 {
+		return usage("--wait %v is negative", o.wait)
+	}
+	if o.grace < 0 {
+		return usage("--grace %v is negative", o.grace)
+	}
+	if c.Flags().Changed("ttl") && o.ttl == 0 {
+		return usage("--ttl 0s: a lock needs an end")
+	}
+	// Before anything is locked: can the command be run at all?
+	path, err := exec.LookPath(command[0])
+	if err != nil {
+		return notRunnable(err)
+	}
+	rdb, err := connect(o.redis)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rdb.Close() }()
+	k, err := keeper(rdb, o.prefix)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = k.Close() }()
+	l, err := o.lock(k, name)
+	if err != nil {
+		return err
+	}
+
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, forwarded...)
+	defer signal.Stop(signals)
+	lease, err := o.acquire(c.Context(), l, signals)
+	if err != nil {
+		return err
+	}
+	code, lost := o.supervise(path, command, lease, signals)
+	if err := lease.Release(context.Background()); err != nil && lost == nil {
+		if errors.Is(err, lockkeeper.ErrLost) {
+			lost = err
+		} else {
+			fmt.Fprintln(os.Stderr, "lockkeeper:", trim(err.Error()), "(the lock ends by itself)")
+		}
+	}
+	if lost != nil {
+		return &exit{codeLost, fmt.Errorf("%q was lost while the command ran: %w", name, lost)}
+	}
+	if code != nil {
+		return code
+	}
+	return nil
+}
+
+func keeper(rdb redis.UniversalClient, prefix string) (*lockkeeper.Keeper, error) {
+	o := &lockkeeper.Options{Prefix: prefix, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	if prefix == "" {
+		o.BareNames = true
+	}
+	return lockkeeper.New(rdb, o)
+}
+
+// acquire takes the lock, as long as no signal says to stop.
+func (o *runOptions) acquire(parent context.Context, l locker, signals <-chan os.Signal) (*lockkeeper.Lease, error) {
+	ctx, cancel := context.WithCancel(parent)
+	defer cancel()
+	if o.wait > 0 {
+		ctx, cancel = context.WithTimeout(ctx, o.wait)
+		defer cancel()
+	}
+	type result struct {
+		lease *lockkeeper.Lease
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		lock := l.Lock
+		if o.try {
+			lock = l.TryLock
+		}
+		lease, err := lock(ctx)
+		done <- result{lease, err}
+	}()
+	for {
+		select {
+		case r := <-done:
+			return r.lease, r.err
+		case s := <-signals:
+			if !ends(s) {
+				continue
+			}
+			cancel()
+			if r := <-done; r.lease != nil {
+				_ = r.lease.Release(context.Background())
+			}
+			return nil, &exit{128 + int(s.(syscall.Signal)), nil}
+		}
+	}
+}
+
+// supervise runs the command to its end. It returns the exit code as an error, or why the lock was lost meanwhile.
+func (o *runOptions) supervise(path string, command []string, lease *lockkeeper.Lease, signals <-chan os.Signal) (code error, lost error) {
+	cmd := &exec.Cmd{
+		Path: path, Args: command, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Env: append(os.Environ(),
+			"LOCKKEEPER_NAME="+lease.Name(),
+			"LOCKKEEPER_TOKEN="+lease.Token(),
+			"LOCKKEEPER_FENCE="+strconv.FormatUint(lease.Fence(), 10)),
+	}
+	group, err := startGroup(cmd)
+	if err != nil {
+		return notRunnable(err), nil
+	}
+	defer group.restore()
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	var kill <-chan time.Time
+	done := lease.Done()
+	for {
+		select {
+		case err := <-ended:
+			if lost != nil {
+				group.signal(syscall.SIGKILL) // whatever of it is left
+				return nil, lost
+			}
+			return exitCode(err), nil
+		case <-done:
+			done = nil
+			lost = lease.Err()
+			fmt.Fprintf(os.Stderr, "lockkeeper: %q: %v; ending the command\n", lease.Name(), lost)
+			group.signal(syscall.SIGTERM)
+			kill = time.After(o.grace)
+		case <-kill:
+			group.signal(syscall.SIGKILL)
+		case s := <-signals:
+			_ = cmd.Process.Signal(s)
+		}
+	}
+}
+
+// exitCode passes the child's code on.
+func exitCode(err error) error {
+	var ended *exec.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &ended):
+		return fmt.Errorf("the command: %w", err)
+	}
+	if status, ok := ended.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return &exit{128 + int(status.Signal()), nil}
+	}
+	return &exit{ended.ExitCode(), nil}
+}
+
+func notRunnable(err error) error {
+	text := fmt.Errorf("the command cannot be run: %s", strings.TrimPrefix(err.Error(), "exec: "))
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+		return &exit{127, text}
+	}
+	return &exit{126, text}
+}
