@@ -12,14 +12,13 @@
 -- returns {GRANTED, fence, now, until} | {REFUSED, now, left ms} | {BURIED}
 --       | {WAITING, now, seq, place, rank, ask again within ms or 0, more to admit 0|1}
 -- writes KEYS[1..4]; work O(log n)
-local token, ttl, idle, life = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local wake, sharded = ARGV[5], tonumber(ARGV[6])
--- include: policy
-read_clock()
-load_facts(FACTS)
-if buried(token) then return {BURIED} end
-local fence, err = take(token, ttl)
-if err then return err end
+local token, ttl, idle, life = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local wake, sharded = ARGV[5], ARGV[6]
+-- include: facts
+-- Buried: the token was given up while a copy of its request was still under way. It may not be granted any more.
+-- Graves lie among the heartbeats, with a mark in front, and are swept with them.
+if graves > now and call('ZSCORE', beats, '-' .. token) then return {BURIED} end
+-- include: policy.take
 if fence then
   save_facts(idle)
   return {GRANTED, fence, now, now + ttl}
@@ -27,11 +26,7 @@ end
 -- include: queue
 if life == 0 and not turn() then return {REFUSED, now, ends()} end
 
-local at = call('ZSCORE', queue, token)
-if not at then
-  at = place(number(), token)
-  call('ZADD', queue, at, token)
-end
+local at = call('ZSCORE', queue, token) or queue_up(token)
 if life > 0 then call('ZADD', beats, now + life, token) end
 asking[token] = ttl
 local more = admit()
@@ -45,7 +40,6 @@ if not grant then
   end
 end
 save_facts(idle)
-deliver()
 if grant then return {GRANTED, grant[1], now, grant[2]} end
 if life == 0 then return {REFUSED, now, ends()} end
 local rank = call('ZRANK', queue, token)

@@ -13,11 +13,9 @@
 --          its index, GRANTED or HELD, fence, until | its index, WAITING, place, 0 | its index, UNKNOWN or BURIED, 0, 0}
 -- writes KEYS[1..4]; work O(log n) for each token
 local idle, life = tonumber(ARGV[1]), tonumber(ARGV[2])
-local wake, sharded, back = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1'
--- include: policy
+local wake, sharded, back = ARGV[3], ARGV[4], ARGV[5] == '1'
+-- include: facts
 -- include: queue
-read_clock()
-load_facts(FACTS)
 local reply = {WAITING, now, 0, 0, 0}
 local function tell(index, code, a, b)
   local n = #reply
@@ -38,17 +36,16 @@ for from = 1, #tokens, 200 do
   for i, token in ipairs(part) do
     local index, at = from + i - 1, stands[i] and tonumber(stands[i])
     if not at then
-      local fence, till = held(token)
+      local fence, till = lease(token)
       if fence then
         tell(index, HELD, fence, till)
       elseif not back then
         tell(index, UNKNOWN, 0, 0)
-      elseif buried(token) then
+      elseif graves > now and call('ZSCORE', beats, '-' .. token) then
         tell(index, BURIED, 0, 0)
       else
         at = places[index]
-        if at == 0 then at = place(number(), token) end
-        call('ZADD', queue, at, token)
+        if at > 0 then call('ZADD', queue, at, token) else at = queue_up(token) end
         tell(index, WAITING, at, 0)
       end
     end
@@ -79,7 +76,6 @@ for i, token in ipairs(tokens) do
   end
 end
 save_facts(idle)
-deliver()
 reply[3] = seq
 if first then reply[4] = when(call('ZRANK', queue, tokens[first])) end
 return reply

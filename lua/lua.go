@@ -3,8 +3,9 @@
 //
 // Each transition (acquire, release, renew, beat) is one file, written once for all primitives. A primitive is a
 // policy file, which says where its leases lie, who may have one, and when. The scripts are put together once, at
-// start-up: prelude, then the transition, with the policy and the queue at the places where it includes them. So the
-// text of a script, and its SHA, never vary within a version.
+// start-up: prelude, then the transition, with the other parts at the places where it includes them: what the common
+// short way needs comes first, and what it does not, after the place where it returns. So the text of a script, and
+// its SHA, never vary within a version.
 //
 // A script touches only the keys that it is given, and those of one name share a cluster slot.
 package lua
@@ -25,6 +26,16 @@ type Script struct {
 	Name string // as in "mutex_acquire"
 	Text string
 	SHA  string // what EVALSHA calls it
+}
+
+// Command is the beginning of the command that runs the script on these keys; ARGV is to be appended.
+func (s *Script) Command(keys ...string) []any {
+	c := make([]any, 0, 3+len(keys))
+	c = append(c, "evalsha", s.SHA, len(keys))
+	for _, k := range keys {
+		c = append(c, k)
+	}
+	return c
 }
 
 // Set is the scripts of one primitive.
@@ -66,20 +77,30 @@ func assemble(kind string) *Set {
 	}
 }
 
-// include appends a file without its comments, and in place of each line "-- include: name" the file of that name;
-// "policy" is the primitive's own.
+// include appends a file without its comments, and in place of each line "-- include: name" the file of that name.
+// "policy.name" is a part of the primitive's own file, from a line "-- part: name" to the next such line.
 func include(b *strings.Builder, name, kind string) {
+	part, whole := "", true
+	if p, ok := strings.CutPrefix(name, "policy."); ok {
+		name, part, whole = kind, p, false
+	}
 	text, err := files.ReadFile(name + ".lua")
 	if err != nil {
 		panic(fmt.Sprintf("bug: lua: no file %s.lua: %v", name, err))
 	}
+	found, in := whole, whole
 	for line := range strings.Lines(string(text)) {
 		code := strings.TrimSpace(line)
-		if part, ok := strings.CutPrefix(code, "-- include: "); ok {
-			if part == "policy" {
-				part = kind
-			}
-			include(b, part, kind)
+		if p, ok := strings.CutPrefix(code, "-- part: "); ok && !whole {
+			in = p == part
+			found = found || in
+			continue
+		}
+		if !in {
+			continue
+		}
+		if other, ok := strings.CutPrefix(code, "-- include: "); ok {
+			include(b, other, kind)
 			continue
 		}
 		if code == "" || strings.HasPrefix(code, "--") {
@@ -87,5 +108,8 @@ func include(b *strings.Builder, name, kind string) {
 		}
 		b.WriteString(code)
 		b.WriteByte('\n')
+	}
+	if !found {
+		panic(fmt.Sprintf("bug: lua: no part %s in %s.lua", part, name))
 	}
 }

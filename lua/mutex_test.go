@@ -69,12 +69,12 @@ func (b *bench) release(token string, bury int64) []any {
 	return b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, token, idle, wake, 0, bury))
 }
 
-func (b *bench) renew(token string, keys int, ms, exact int64) []any {
+func (b *bench) renew(token string, keys int, ms int64, exact int) []any {
 	b.Helper()
 	return b.eval(b.set.Renew, keys, lua.RenewArgs(nil, token, ms, idle, exact))
 }
 
-func (b *bench) beat(back int64, rest ...any) []any {
+func (b *bench) beat(back int, rest ...any) []any {
 	b.Helper()
 	return b.eval(b.set.Beat, 4, append(lua.BeatArgs(nil, idle, life, wake, 0, back), rest...))
 }

@@ -3,36 +3,36 @@
 
 -- asking: token -> true, or ms: who asks right now, and the lease it gets if that is not a claim.
 -- granted: token -> {fence, until}: what this script granted to those who ask.
--- letters: keeper -> the wake-up it is to be sent, as a list of words.
--- present: keeper -> is it listening?
-local asking, granted, letters, present = {}, {}, {}, {}
+-- absent: keeper -> true: a message to it was heard by nobody.
+local asking, granted, absent = {}, {}, {}
 
--- whole writes a number out in full: tostring cuts what is longer than 14 digits.
-local function whole(n)
-  return string.format('%.0f', n)
+-- terms takes a token apart: <keeper>:<serial>:<ttl>.<claim><flags><permits>. It returns nil for a foreign token.
+local function terms(token)
+  return string.match(token, '^([^:]+):([^:]+):(%d+)%.(%d+)(%l*)(%d*)$')
 end
 
--- listening: will a message reach this keeper? A crashed process has no subscriber. A waiter flagged s has no right
--- to subscribe and learns of its grant at its next heartbeat; so do all, where scripts may not look (err).
-local function listening(keeper, flags)
-  if string.find(flags, 's', 1, true) then return true end
-  if present[keeper] == nil then
-    local n = pcall('PUBSUB', sharded == 1 and 'SHARDNUMSUB' or 'NUMSUB', wake .. keeper)
-    present[keeper] = n.err ~= nil or tonumber(n[2]) > 0
-  end
-  return present[keeper]
+-- linger keeps a key for ms more, and never for less than it had.
+local function linger(key, ms)
+  if call('PEXPIRE', key, ms, 'GT') == 0 then call('PEXPIRE', key, ms, 'NX') end
 end
 
--- write adds a grant to the letter for its keeper.
-local function write(keeper, serial, fence, till)
-  local letter = letters[keeper]
-  if not letter then
-    letter = {whole(now)}
-    letters[keeper] = letter
-  end
-  letter[#letter + 1] = serial
-  letter[#letter + 1] = whole(fence)
-  letter[#letter + 1] = whole(till)
+-- include: policy.rest
+
+-- queue_up gives a newcomer a ticket and a place at the end of the line. Tickets rise like fences, by a count of
+-- their own.
+local function queue_up(token)
+  local ticket = math.max((tonumber(call('HGET', meta, 'ticket')) or 0) + 1, now_us)
+  call('HSET', meta, 'ticket', ticket)
+  local at = place(ticket, token)
+  call('ZADD', queue, at, token)
+  return at
+end
+
+-- bury keeps a token that is being given up from being granted for ms.
+local function bury(token, ms)
+  call('ZADD', beats, now + ms, '-' .. token)
+  linger(beats, ms)
+  call('HSET', meta, 'graves', now + ms)
 end
 
 -- leave takes waiters out of the queue: tokens is a list of at most a few hundred.
@@ -42,32 +42,55 @@ local function leave(tokens)
   call('ZREM', beats, unpack(tokens))
 end
 
--- admit grants whatever the policy allows now, in the order of the queue. Waiters that are not there to be told, and
--- those whose heartbeat has lapsed, are passed over and taken out; a live one that lost its connection comes back to
--- its place with its ticket. It returns 1 if it stopped because it had walked far enough for one script.
+-- deliver sends the letters, one to each keeper, and says whether all have come: a crashed process has no subscriber,
+-- and what it was granted is taken back. The grants are written already. A message that cannot be sent for want of a
+-- right counts as sent; its waiter learns of the grant at its next heartbeat.
+local function deliver(letters)
+  local all = true
+  for keeper, letter in pairs(letters) do
+    local heard = pcall(sharded == '1' and 'SPUBLISH' or 'PUBLISH', wake .. keeper, table.concat(letter.words, ' '))
+    if heard == 0 then
+      all, absent[keeper] = false, true
+      for _, token in ipairs(letter.tokens) do undo(token) end
+    end
+  end
+  return all
+end
+
+-- admit grants whatever the policy allows now, in the order of the queue, and tells those who are granted something.
+-- Waiters that are not there to be told, and those whose heartbeat has lapsed, are passed over and taken out; a live
+-- one that lost its connection comes back to its place. It returns 1 if it stopped because it had walked far enough
+-- for one script.
 local function admit()
   local budget, width = 1000, 1
   while budget > 0 do
     local low, high, most = turn()
     if not low then return 0 end
-    local heads = call('ZRANGE', queue, low, high, 'BYSCORE', 'LIMIT', 0, math.max(most, width))
+    if most < width then most = width end
+    local heads = call('ZRANGE', queue, low, high, 'BYSCORE', 'LIMIT', 0, most)
     if #heads == 0 then return 0 end
     local lapse = call('ZMSCORE', beats, unpack(heads))
-    local out, blocked = {}, false
+    local out, letters, blocked = {}, {}, false
     for i, token in ipairs(heads) do
       local keeper, serial, _, claim, flags, permits = terms(token)
       local asks = asking[token]
-      if not keeper or not (asks or tonumber(lapse[i] or 0) > now and listening(keeper, flags)) then
+      if not keeper or absent[keeper] and not asks or not (asks or lapse[i] and tonumber(lapse[i]) > now) then
         out[#out + 1] = token
-        width = 50
       elseif fits(flags, tonumber(permits)) then
         out[#out + 1] = token
         local ms = tonumber(asks) or tonumber(claim)
         local fence = give(token, ms)
         if asks then
           granted[token] = {fence, now + ms}
-        else
-          write(keeper, serial, fence, now + ms)
+        elseif not string.find(flags, 's', 1, true) then
+          local letter = letters[keeper]
+          if not letter then
+            letter = {words = {string.format('%.0f', now)}, tokens = {}}
+            letters[keeper] = letter
+          end
+          local words = letter.words
+          words[#words + 1] = string.format('%s %.0f %.0f', serial, fence, now + ms)
+          letter.tokens[#letter.tokens + 1] = token
         end
       else
         blocked = true
@@ -75,17 +98,14 @@ local function admit()
       end
     end
     leave(out)
-    if blocked then return 0 end
+    if deliver(letters) then
+      if blocked then return 0 end
+    else
+      width = 50
+    end
     budget = budget - #heads
   end
   return 1
-end
-
--- deliver sends the letters, last of all: a missing right to publish must not break what was written before.
-local function deliver()
-  for keeper, letter in pairs(letters) do
-    pcall(sharded == 1 and 'SPUBLISH' or 'PUBLISH', wake .. keeper, table.concat(letter, ' '))
-  end
 end
 
 -- when is how many ms from now this waiter should ask again at the latest; 0: at its heartbeat. Only the heads of the

@@ -11,20 +11,16 @@
 -- returns {GRANTED | LEFT | REFUSED: it had a lease, a place, nothing; more to admit 0|1}
 -- writes KEYS[1..4], deletions first; work O(log n)
 local token, idle = ARGV[1], tonumber(ARGV[2])
-local wake, sharded, grave = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
--- include: policy
-local had = drop(token)
-if type(had) == 'table' then return had end
-if grave == 0 and call('EXISTS', queue) == 0 then return {had, 0} end
+local wake, sharded, grave = ARGV[3], ARGV[4], ARGV[5]
+-- include: policy.drop
+if grave == '0' and call('EXISTS', queue) == 0 then return {had, 0} end
+-- include: facts
 -- include: queue
 if had == REFUSED and call('ZREM', queue, token) == 1 then
   call('ZREM', beats, token)
   had = LEFT
 end
-read_clock()
-load_facts(FACTS)
-if grave > 0 then bury(token, grave) end
+if grave ~= '0' then bury(token, tonumber(grave)) end
 local more = admit()
 save_facts(idle)
-deliver()
 return {had, more}

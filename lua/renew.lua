@@ -8,12 +8,12 @@
 --                  late copy
 -- returns {GRANTED, fence, or 0 without KEYS[2]} | {REFUSED}
 -- writes KEYS[1], KEYS[2]; work O(log n)
-local token, ttl, idle, exact = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
--- include: policy
-read_clock()
-if not extend(token, ttl, exact) then return {REFUSED} end
+local token, ttl, idle, exact = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
+-- include: policy.extend
+if not held then return {REFUSED} end
 if not meta then return {GRANTED, 0} end
-load_facts(FACTS)
+-- include: facts
+-- include: queue
 local fence = confirm(token, ttl)
 save_facts(idle)
 return {GRANTED, fence}

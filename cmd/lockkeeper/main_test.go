@@ -112,7 +112,7 @@ func TestTheChildGetsItsSurroundings(t *testing.T) {
 	if lines[0] != "input" || fields[0] != "x y" || fields[1] == "" || fields[2] == "" || fields[3] != "untouched" || fields[4] != "2 -a b c" {
 		t.Errorf("%q", c.out.String())
 	}
-	if fence := rdb.HGet(ctx, "{lock:x y}:mutex:meta", "fence").Val(); fence != fields[2] {
+	if fence := rdb.HGet(ctx, "{lock:x y}:mutex:meta", "seq").Val(); fence != fields[2] {
 		t.Errorf("fence %s, at the server %s", fields[2], fence)
 	}
 }

@@ -9,8 +9,9 @@ package courier
 import (
 	"context"
 	"errors"
-	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,15 +32,15 @@ const (
 // Call is one script on its way. The fields above the line are the caller's, those below are set when Done is called.
 type Call struct {
 	Script *lua.Script
-	Keys   []string
-	Args   []any       // ARGV
+	Key    string      // the first key: it says to which server of a cluster the call goes
+	Args   []any       // the command, from EVALSHA on; see Script.Command
 	Done   func(*Call) // called once, from a goroutine of the courier; must not block
 
 	Sent  time.Time // just before the command could first have left
-	Reply []any     // the script's reply
+	Reply []int64   // the script's reply
 	Err   error     // nil, or why there is no reply; see Fate
 
-	text bool // send the script itself: the server does not have it
+	text bool // the script itself was sent: the server did not have it
 }
 
 // Courier sends for one client. It is safe for concurrent use.
@@ -48,15 +49,17 @@ type Courier struct {
 	cluster *redis.ClusterClient // rdb, if it is one
 	senders int                  // per lane, as long as they are not overdue
 
-	mu       sync.Mutex
+	mu       sync.Mutex              // guards what follows
 	lanes    map[*redis.Client]*lane // by node; on a single server all calls take the one under nil
 	reloaded time.Time               // when the cluster's layout was last asked for again
+	closed   bool
 	working  sync.WaitGroup
 }
 
 // New returns a courier for the client. It does no I/O and starts no goroutine.
 func New(rdb redis.UniversalClient) *Courier {
 	c := &Courier{rdb: rdb, senders: max(4, 2*runtime.GOMAXPROCS(0)), lanes: map[*redis.Client]*lane{}}
+	c.lanes[nil] = &lane{c: c}
 	c.cluster, _ = rdb.(*redis.ClusterClient)
 	return c
 }
@@ -67,24 +70,44 @@ func (c *Courier) Send(call *Call) {
 	c.dispatch(call)
 }
 
-// Wait blocks until no call is on its way. A call is on its way at most as long as the client's own timeouts let it.
-func (c *Courier) Wait() { c.working.Wait() }
+// Close waits until no call is on its way, which takes as long as the client's own timeouts let it, and ends the
+// courier's goroutines. Nothing may be sent from then on.
+func (c *Courier) Close() {
+	c.mu.Lock()
+	c.closed = true
+	lanes := slices.Collect(maps.Values(c.lanes))
+	c.mu.Unlock()
+	for _, l := range lanes {
+		l.close()
+	}
+	c.working.Wait()
+}
 
 func (c *Courier) dispatch(call *Call) {
 	if c.cluster == nil {
-		c.lane(nil).add(call)
+		c.lanes[nil].add(call)
 		return
 	}
 	// Calls for different nodes must not wait for each other: one node may hang. Finding the node can take I/O.
-	c.working.Add(1)
-	go func() {
-		defer c.working.Done()
-		node, err := c.cluster.MasterForKey(context.Background(), call.Keys[0])
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		call.refuse()
+		return
+	}
+	c.working.Go(func() {
+		node, err := c.cluster.MasterForKey(context.Background(), call.Key)
 		if err != nil {
 			node = nil // the client will say why
 		}
 		c.lane(node).add(call)
-	}()
+	})
+}
+
+// refuse ends a call that came after Close.
+func (call *Call) refuse() {
+	call.Err = redis.ErrClosed
+	go call.Done(call)
 }
 
 func (c *Courier) lane(node *redis.Client) *lane {
@@ -92,7 +115,7 @@ func (c *Courier) lane(node *redis.Client) *lane {
 	defer c.mu.Unlock()
 	l := c.lanes[node]
 	if l == nil {
-		l = &lane{c: c}
+		l = &lane{c: c, closed: c.closed}
 		c.lanes[node] = l
 	}
 	return l
@@ -104,27 +127,45 @@ type lane struct {
 
 	mu      sync.Mutex // guards what follows
 	waiting []*Call
-	senders int         // goroutines in send
+	senders int         // goroutines
+	idle    []*sender   // those that wait for something to do, the last to come first to go
 	timer   *time.Timer // runs while calls wait and all senders are busy
 	ticking bool
+	closed  bool
+}
+
+// sender is a goroutine that carries batches. Senders are kept, because a new goroutine would have to grow its stack
+// for every command, and there are few.
+type sender struct {
+	wake  chan struct{} // capacity 1
+	pipe  redis.Pipeliner
+	cmds  []redis.Cmder
+	batch []*Call
 }
 
 func (l *lane) add(call *Call) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		call.refuse()
+		return
+	}
 	l.waiting = append(l.waiting, call)
-	start := l.senders < l.c.senders
-	if start {
+	switch n := len(l.idle); {
+	case n > 0:
+		s := l.idle[n-1]
+		l.idle = l.idle[:n-1]
+		s.wake <- struct{}{}
+	case l.senders < l.c.senders:
 		l.startLocked()
-	} else {
+	default:
 		l.tickLocked()
 	}
-	l.mu.Unlock()
 }
 
 func (l *lane) startLocked() {
 	l.senders++
-	l.c.working.Add(1)
-	go l.send()
+	l.c.working.Go(func() { l.send(&sender{wake: make(chan struct{}, 1), pipe: l.c.rdb.Pipeline()}) })
 }
 
 // tickLocked sees to it that what waits is sent soon, even if every sender hangs.
@@ -145,105 +186,95 @@ func (l *lane) overdue() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ticking = false
-	if len(l.waiting) > 0 {
+	if len(l.waiting) > 0 { // and so there is a sender, which Close waits for
 		l.startLocked()
 	}
 }
 
-// send carries batches until none is left.
-func (l *lane) send() {
-	defer l.c.working.Done()
+func (l *lane) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for _, s := range l.idle {
+		s.wake <- struct{}{}
+	}
+	l.idle = nil
+}
+
+// send carries batches until the lane is closed, or the sender is one too many.
+func (l *lane) send(s *sender) {
 	for {
 		l.mu.Lock()
-		batch := l.waiting
-		if len(batch) > most {
-			batch, l.waiting = batch[:most:most], batch[most:]
-			l.tickLocked()
-		} else {
-			l.waiting = nil
-		}
-		if len(batch) == 0 {
-			l.senders--
+		for len(l.waiting) == 0 {
+			if l.closed || l.senders > l.c.senders {
+				l.senders--
+				l.mu.Unlock()
+				return
+			}
+			l.idle = append(l.idle, s)
 			l.mu.Unlock()
-			return
+			<-s.wake
+			l.mu.Lock()
+		}
+		if n := len(l.waiting); n <= most {
+			s.batch, l.waiting = l.waiting, s.batch
+		} else {
+			s.batch = append(s.batch, l.waiting[:most]...)
+			l.waiting = l.waiting[:copy(l.waiting, l.waiting[most:])]
+			l.tickLocked()
 		}
 		l.mu.Unlock()
-		l.c.carry(batch)
+		l.c.carry(s)
 	}
 }
 
 // once is a command that the client must not send again by itself. The client asks its commands for that.
-type once struct{ *redis.Cmd }
+type once struct{ *redis.IntSliceCmd }
 
 // NoRetry is asked by go-redis before it repeats a command.
 func (once) NoRetry() bool { return true }
 
-// carry sends a batch in one pipeline, even a batch of one: pipelines have connections of their own in go-redis, so
-// that an application which has used up its pool does not keep its leases from being renewed.
-func (c *Courier) carry(batch []*Call) {
+// carry sends the sender's batch in one pipeline, even a batch of one: pipelines have connections of their own in
+// go-redis, so that an application which has used up its pool does not keep its leases from being renewed.
+func (c *Courier) carry(s *sender) {
 	ctx := context.Background()
-	pipe := c.rdb.Pipeline()
-	cmds := make([]once, len(batch))
-	for i, call := range batch {
-		cmds[i] = once{call.command(ctx)}
-		_ = pipe.Process(ctx, cmds[i])
+	for _, call := range s.batch {
+		cmd := redis.NewIntSliceCmd(ctx, call.Args...)
+		cmd.SetFirstKeyPos(3)
+		s.cmds = append(s.cmds, once{cmd})
 	}
-	_, failure := pipe.Exec(ctx)
-	var again []*Call
+	_ = s.pipe.BatchProcess(ctx, s.cmds...)
+	_, failure := s.pipe.Exec(ctx)
 	failed := false
-	for i, call := range batch {
-		call.Reply, call.Err = reply(cmds[i].Cmd, failure)
-		switch {
-		case call.Err == nil:
-		case !call.text && redis.HasErrorPrefix(call.Err, "NOSCRIPT"):
-			call.text = true
-			again = append(again, call)
-			continue
-		case FateOf(call.Err) != Answered:
-			failed = true
+	for i, call := range s.batch {
+		call.Reply, call.Err = reply(s.cmds[i].(once).IntSliceCmd, failure)
+		if call.Err != nil {
+			if !call.text && redis.HasErrorPrefix(call.Err, "NOSCRIPT") {
+				call.text = true
+				call.Args[0], call.Args[1] = "eval", call.Script.Text
+				c.dispatch(call)
+				continue
+			}
+			failed = failed || FateOf(call.Err) != Answered
 		}
 		call.Done(call)
 	}
+	clear(s.cmds)
+	clear(s.batch)
+	s.cmds, s.batch = s.cmds[:0], s.batch[:0]
 	if failed {
 		c.reload()
-	}
-	for _, call := range again {
-		c.dispatch(call)
 	}
 }
 
 // reply is that of one command of a pipeline. Each has its own error, unless the connection was refused by the server
 // itself (wrong password): then go-redis leaves the commands untouched.
-func reply(cmd *redis.Cmd, pipeline error) ([]any, error) {
-	val, err := cmd.Result()
-	if err == nil && val == nil {
+func reply(cmd *redis.IntSliceCmd, pipeline error) ([]int64, error) {
+	list, err := cmd.Result()
+	if err == nil && list == nil {
 		err = pipeline
 	}
-	if err != nil {
-		return nil, err
-	}
-	list, ok := val.([]any)
-	if !ok {
-		return nil, fmt.Errorf("%w: %T instead of an array", ErrReply, val)
-	}
-	return list, nil
-}
-
-func (call *Call) command(ctx context.Context) *redis.Cmd {
-	args := make([]any, 0, 3+len(call.Keys)+len(call.Args))
-	if call.text {
-		args = append(args, "eval", call.Script.Text)
-	} else {
-		args = append(args, "evalsha", call.Script.SHA)
-	}
-	args = append(args, len(call.Keys))
-	for _, k := range call.Keys {
-		args = append(args, k)
-	}
-	args = append(args, call.Args...)
-	cmd := redis.NewCmd(ctx, args...)
-	cmd.SetFirstKeyPos(3)
-	return cmd
+	return list, err
 }
 
 // reload asks a cluster for its layout after a node did not answer. The client does so by itself only once a minute,
@@ -263,5 +294,5 @@ func (c *Courier) reload() {
 	}
 }
 
-// ErrReply is a reply that no script of ours gives: a broken or foreign server.
+// ErrReply is a reply that no script of ours gives: from a broken or foreign server.
 var ErrReply = errors.New("unexpected reply from the server")

@@ -3,6 +3,7 @@ package courier
 import (
 	"errors"
 	"net"
+	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -37,7 +38,7 @@ func FateOf(err error) Fate {
 // Passing says whether the same request may succeed later without anybody mending anything by hand: the connection
 // broke, the server is starting, a failover or a migration is under way.
 func Passing(err error) bool {
-	if errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrReply) {
+	if errors.Is(err, redis.ErrClosed) || Nonsense(err) {
 		return false
 	}
 	if FateOf(err) != Answered {
@@ -52,6 +53,12 @@ func Passing(err error) bool {
 		}
 	}
 	return false
+}
+
+// Nonsense says whether what came back was not a reply that a script of ours gives.
+func Nonsense(err error) bool {
+	var number *strconv.NumError
+	return errors.Is(err, ErrReply) || errors.As(err, &number) || err != nil && strings.HasPrefix(err.Error(), "redis: can't parse")
 }
 
 // WrongType says whether a key of the lock holds something else.

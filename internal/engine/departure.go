@@ -47,18 +47,16 @@ func (l *Lock) depart(token string, stray bool, until time.Time) *departure {
 
 func (d *departure) send() {
 	l := d.lock
-	args := lua.ReleaseArgs(nil, d.token, l.idle, l.wake, l.sharded, d.bury)
-	l.e.courier.Send(l.call(l.spec.Scripts.Release, args, d.sent))
+	call := l.call(l.spec.Scripts.Release, l.releaseCmd, 5, d.sent)
+	call.Args = lua.ReleaseArgs(call.Args, d.token, l.args.idle, l.args.wake, l.args.sharded, d.bury)
+	l.e.courier.Send(call)
 }
 
 func (d *departure) sent(call *courier.Call) {
 	e := d.lock.e
-	n, err := parseReply(call.Reply)
+	n, err := parseReply(call)
 	if err == nil {
 		err = n.want(2)
-	}
-	if call.Err != nil {
-		err = call.Err
 	}
 	if err == nil {
 		d.finish(n[0], nil)
@@ -113,9 +111,8 @@ func (d *departure) err() error {
 
 // nudge asks the server to go on admitting, where a script had walked far enough.
 func (l *Lock) nudge() {
-	args := lua.BeatArgs(nil, l.idle, millis(l.e.cfg.Life), l.wake, l.sharded, 0)
-	l.e.courier.Send(l.call(l.spec.Scripts.Beat, args, func(call *courier.Call) {
-		if p, err := parsePulse(call.Reply, 0); call.Err == nil && err == nil && p.more {
+	l.e.courier.Send(l.beatCall(0, 0, func(call *courier.Call) {
+		if p, err := parsePulse(call, 0); err == nil && p.more {
 			l.nudge()
 		}
 	}))

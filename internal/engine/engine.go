@@ -150,7 +150,7 @@ func (e *Engine) Close() error {
 	e.leaving.Wait()
 	e.ear.Close()
 	e.clock.Stop()
-	e.courier.Wait()
+	e.courier.Close()
 	for _, d := range left {
 		if err := d.err(); err != nil {
 			return err

@@ -203,20 +203,18 @@ func (h *Hold) renewed(call *courier.Call, ttl int64, full bool) {
 // renewCall prepares a renewal. A full one also keeps the facts of the name, and learns the fence; an exact one may
 // shorten the lease, which others, of which a copy may run late, must not.
 func (l *Lock) renewCall(token string, ttl int64, full, exact bool, done func(*courier.Call)) *courier.Call {
-	keys := l.all[:1] // one key alone, so that it works while a cluster moves the slot
+	command := l.renewCmd
 	if full {
-		keys = l.all[:2]
+		command = l.renewAllCmd
 	}
-	args := lua.RenewArgs(nil, token, ttl, l.idle, flag(exact))
-	return &courier.Call{Script: l.spec.Scripts.Renew, Keys: keys, Args: args, Done: done}
+	call := l.call(l.spec.Scripts.Renew, command, 4, done)
+	call.Args = lua.RenewArgs(call.Args, token, ttl, l.args.idle, flag(exact))
+	return call
 }
 
 // parseRenewal looks at the answer to a renewal: refused, or granted with a fence.
 func parseRenewal(call *courier.Call) (numbers, error) {
-	if call.Err != nil {
-		return nil, call.Err
-	}
-	n, err := parseReply(call.Reply)
+	n, err := parseReply(call)
 	if err != nil {
 		return nil, err
 	}

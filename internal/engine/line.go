@@ -144,11 +144,11 @@ func (n *line) beat(now time.Time) {
 // send sends one beat for some waiters.
 func (n *line) send(part []*waiter) {
 	l := n.lock
-	args := lua.BeatArgs(make([]any, 0, 5+len(part)), l.idle, millis(l.e.cfg.Life), l.wake, l.sharded, 0)
+	call := l.beatCall(0, len(part), func(call *courier.Call) { n.beaten(call, part) })
 	for _, w := range part {
-		args = append(args, w.token)
+		call.Args = append(call.Args, w.token)
 	}
-	l.e.courier.Send(l.call(l.spec.Scripts.Beat, args, func(call *courier.Call) { n.beaten(call, part) }))
+	l.e.courier.Send(call)
 }
 
 // comeBack makes waiters stand in line again whom the server does not know: they were passed over while their
@@ -156,7 +156,12 @@ func (n *line) send(part []*waiter) {
 func (n *line) comeBack(part []*waiter) {
 	l := n.lock
 	now := time.Now()
-	args := lua.BeatArgs(make([]any, 0, 5+2*len(part)), l.idle, millis(l.e.cfg.Life), l.wake, l.sharded, 1)
+	call := l.beatCall(1, 2*len(part), func(call *courier.Call) {
+		for _, w := range part {
+			w.arrived(courier.FateOf(call.Err))
+		}
+		n.beaten(call, part)
+	})
 	for _, w := range part {
 		w.leaves(now)
 		w.mu.Lock()
@@ -165,26 +170,25 @@ func (n *line) comeBack(part []*waiter) {
 			place = 0
 		}
 		w.mu.Unlock()
-		args = append(args, w.token, place)
+		call.Args = append(call.Args, w.token, place)
 	}
 	n.mu.Lock()
 	n.onWay++
 	n.mu.Unlock()
-	l.e.courier.Send(l.call(l.spec.Scripts.Beat, args, func(call *courier.Call) {
-		for _, w := range part {
-			w.arrived(courier.FateOf(call.Err))
-		}
-		n.beaten(call, part)
-	}))
+	l.e.courier.Send(call)
+}
+
+// beatCall prepares a beat, to which the tokens are to be appended.
+func (l *Lock) beatCall(back, room int, done func(*courier.Call)) *courier.Call {
+	call := l.call(l.spec.Scripts.Beat, l.beatCmd, 5+room, done)
+	call.Args = lua.BeatArgs(call.Args, l.args.idle, l.args.life, l.args.wake, l.args.sharded, back)
+	return call
 }
 
 // beaten deals with the answer to a beat.
 func (n *line) beaten(call *courier.Call, part []*waiter) {
 	e := n.lock.e
-	p, err := parsePulse(call.Reply, len(part))
-	if call.Err != nil {
-		err = call.Err
-	}
+	p, err := parsePulse(call, len(part))
 	if err != nil {
 		n.failed(err, part)
 		return

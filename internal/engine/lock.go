@@ -33,13 +33,13 @@ type Lock struct {
 	e       *Engine
 	spec    Spec
 	keys    names.Keys
-	all     []string // the keys, as scripts take them
-	wake    string   // the prefix of wake-up channels
-	sharded int64
 	channel string // on which this keeper is woken
 	ttl     int64  // ms
 	claim   int64  // ms, of a lease that is granted by message and not yet confirmed
-	idle    int64  // ms
+
+	// The commands up to ARGV, and what of ARGV is always the same.
+	acquireCmd, releaseCmd, renewCmd, renewAllCmd, beatCmd []any
+	args                                                   struct{ ttl, idle, life, wake, sharded any }
 }
 
 // Terms are what a request asks for beyond the lock itself; the policy reads them out of the token.
@@ -67,16 +67,22 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 		e:     e,
 		spec:  spec,
 		keys:  keys,
-		all:   keys.All(),
-		wake:  e.cfg.Prefix + "wake:",
 		ttl:   millis(spec.TTL),
 		claim: min(millis(spec.TTL), millis(e.cfg.Life)),
-		idle:  millis(spec.TTL) + millis(e.cfg.Idle),
 	}
+	wake, sharded := e.cfg.Prefix+"wake:", 0
 	if e.ear.Sharded() {
-		l.wake, l.sharded = keys.Channels(), 1
+		wake, sharded = keys.Channels(), 1
 	}
-	l.channel = l.wake + e.id
+	l.channel = wake + e.id
+	l.args.ttl, l.args.idle, l.args.life = l.ttl, l.ttl+millis(e.cfg.Idle), millis(e.cfg.Life)
+	l.args.wake, l.args.sharded = wake, sharded
+	all := keys.All()
+	l.acquireCmd = spec.Scripts.Acquire.Command(all...)
+	l.releaseCmd = spec.Scripts.Release.Command(all...)
+	l.renewCmd = spec.Scripts.Renew.Command(all[:1]...) // one key alone, so that it works while a cluster moves the slot
+	l.renewAllCmd = spec.Scripts.Renew.Command(all[:2]...)
+	l.beatCmd = spec.Scripts.Beat.Command(all...)
 	return l, nil
 }
 
@@ -179,14 +185,15 @@ func (l *Lock) trust(ms int64) time.Duration {
 }
 
 // flag is how scripts take a yes or no.
-func flag(yes bool) int64 {
+func flag(yes bool) int {
 	if yes {
 		return 1
 	}
 	return 0
 }
 
-// call prepares a run of one of the lock's scripts; the caller appends ARGV.
-func (l *Lock) call(s *lua.Script, args []any, done func(*courier.Call)) *courier.Call {
-	return &courier.Call{Script: s, Keys: l.all, Args: args, Done: done}
+// call prepares a run of one of the lock's scripts. Command is what it begins with, room for how many arguments more.
+func (l *Lock) call(s *lua.Script, command []any, room int, done func(*courier.Call)) *courier.Call {
+	args := append(make([]any, 0, len(command)+room), command...)
+	return &courier.Call{Script: s, Key: l.keys.Lock, Args: args, Done: done}
 }

@@ -15,19 +15,14 @@ import (
 // numbers is a reply: a flat list of integers, the code first.
 type numbers []int64
 
-func parseReply(list []any) (numbers, error) {
-	n := make(numbers, len(list))
-	for i, v := range list {
-		x, ok := v.(int64)
-		if !ok {
-			return nil, fmt.Errorf("%w: %T at %d of %d", courier.ErrReply, v, i, len(list))
-		}
-		n[i] = x
+func parseReply(call *courier.Call) (numbers, error) {
+	if call.Err != nil {
+		return nil, call.Err
 	}
-	if len(n) == 0 {
+	if len(call.Reply) == 0 {
 		return nil, fmt.Errorf("%w: an empty array", courier.ErrReply)
 	}
-	return n, nil
+	return call.Reply, nil
 }
 
 // want says whether the reply has the length that its code calls for.
@@ -48,8 +43,8 @@ type answer struct {
 	more              bool
 }
 
-func parseAnswer(list []any) (answer, error) {
-	n, err := parseReply(list)
+func parseAnswer(call *courier.Call) (answer, error) {
+	n, err := parseReply(call)
 	if err != nil {
 		return answer{}, err
 	}
@@ -94,8 +89,8 @@ type news struct {
 	a, b  int64
 }
 
-func parsePulse(list []any, tokens int) (pulse, error) {
-	n, err := parseReply(list)
+func parsePulse(call *courier.Call, tokens int) (pulse, error) {
+	n, err := parseReply(call)
 	if err != nil {
 		return pulse{}, err
 	}

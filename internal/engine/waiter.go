@@ -126,21 +126,23 @@ func (w *waiter) result() (*Hold, error) {
 // why not otherwise.
 func (w *waiter) ask(ctx context.Context, stand, patient bool) error {
 	l := w.lock
-	life, tries := int64(0), 0
+	var life any = 0
 	if stand {
-		life = millis(l.e.cfg.Life)
+		life = l.args.life
 	}
+	tries := 0
 	if !patient {
 		tries = 3
 	}
 	began := time.Now()
 	call, _, err := l.e.ask(ctx, w.end, tries, func(done func(*courier.Call)) *courier.Call {
 		w.leaves(began)
-		args := lua.AcquireArgs(nil, w.token, l.ttl, l.idle, life, l.wake, l.sharded)
-		return l.call(l.spec.Scripts.Acquire, args, func(call *courier.Call) {
+		call := l.call(l.spec.Scripts.Acquire, l.acquireCmd, 6, func(call *courier.Call) {
 			w.arrived(courier.FateOf(call.Err))
 			done(call)
 		})
+		call.Args = lua.AcquireArgs(call.Args, w.token, l.args.ttl, l.args.idle, life, l.args.wake, l.args.sharded)
+		return call
 	})
 	switch {
 	case errors.Is(err, errStopped): // a message was quicker than the answer, or Close
@@ -150,7 +152,7 @@ func (w *waiter) ask(ctx context.Context, stand, patient bool) error {
 	case err != nil:
 		return l.fail(err)
 	}
-	a, err := parseAnswer(call.Reply)
+	a, err := parseAnswer(call)
 	if err != nil {
 		w.doubt()
 		return l.fail(err)

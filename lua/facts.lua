@@ -1,0 +1,22 @@
+-- facts: the small facts of a name, which lie in the meta hash. seq is the last fence that was given out; kept is until
+-- when the hash is sure to live; graves is until when there are buried tokens.
+-- include: clock
+local fact = call('HMGET', meta, 'seq', 'kept', 'graves')
+local seq, kept, graves = tonumber(fact[1]) or 0, tonumber(fact[2]) or 0, tonumber(fact[3]) or 0
+
+-- draw gives the next fence: larger than every one before it, also after the facts were lost, because time has passed.
+local function draw()
+  if now_us > seq then seq = now_us else seq = seq + 1 end
+  return seq
+end
+
+-- save_facts writes the sequence and keeps the hash for idle ms. To spare a call it pushes the expiry out only when
+-- half of it has gone, or when the clock was set back.
+local function save_facts(idle)
+  if kept < now + idle / 2 or kept > now + idle then
+    call('HSET', meta, 'seq', seq, 'kept', now + idle)
+    call('PEXPIRE', meta, idle)
+  else
+    call('HSET', meta, 'seq', seq)
+  end
+end
