@@ -24,7 +24,7 @@ if fence then
   return {GRANTED, fence, now, now + ttl}
 end
 -- include: queue
-if life == 0 and not turn() then return {REFUSED, now, ends()} end
+if life == 0 and not next_in_line(1) then return {REFUSED, now, ends()} end
 
 local at = call('ZSCORE', queue, token) or queue_up(token)
 if life > 0 then call('ZADD', beats, now + life, token) end

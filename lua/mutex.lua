@@ -3,7 +3,6 @@
 
 -- part: take
 -- Wants token, ttl and the facts. Leaves fence: that of what was granted at once, or was held already; or nil.
-local fence
 if call('SET', lock, token, 'NX', 'PX', ttl) then
   fence = draw()
 else
@@ -17,7 +16,7 @@ end
 
 -- part: drop
 -- Wants token. Leaves had: GRANTED if the token held the lock, which is free now; else REFUSED.
-local had = REFUSED
+had = REFUSED
 local owner = pcall('GET', lock)
 if owner == token then
   call('DEL', lock)
@@ -29,14 +28,16 @@ end
 -- part: extend
 -- Wants token, ttl and exact. Leaves held: whether the token held the lock, and does so until ttl from now at least.
 -- Only an exact one may shorten.
-local held = pcall('GET', lock) == token
+held = pcall('GET', lock) == token
 if held then
   if exact then call('PEXPIRE', lock, ttl) else call('PEXPIRE', lock, ttl, 'GT') end
 end
 
 -- part: rest
+-- IN_ORDER: when a lease is given up, it is the turn of the first in the queue.
+local IN_ORDER = true
 -- free: is the lock free? nil: not looked yet.
-local free
+local free = had == GRANTED or nil
 
 -- lease is the fence and the end of the token's lease, or nil.
 local function lease(token)
@@ -47,15 +48,15 @@ end
 -- confirm is the fence of a lease that is held; it notes a ttl longer than the one asked for at first. A foreign
 -- holder took no fence when it came, so it gets one now.
 local function confirm(token, ttl)
-  local keeper, _, first = terms(token)
-  if tonumber(ttl) > tonumber(first or 0) then call('HSET', meta, 'longer', token .. ' ' .. ttl) end
-  return keeper and seq > 0 and seq or draw()
+  local first = ttl_of(token)
+  if tonumber(ttl) > (first or 0) then call('HSET', meta, 'longer', token .. ' ' .. ttl) end
+  return first and seq > 0 and seq or draw()
 end
 
--- turn is the part of the queue that may be served now, and how many at the most; nil if nobody may.
-local function turn()
+-- next_in_line is up to so many of those whose turn it is now, in order; nil if nobody may run.
+local function next_in_line(most)
   if free == nil then free = call('EXISTS', lock) == 0 end
-  if free then return '-inf', '+inf', 1 end
+  return free and call('ZRANGE', queue, 0, most - 1)
 end
 
 -- fits: may this waiter have the lock, after those that this script has granted already?
@@ -89,12 +90,11 @@ end
 -- mend: after the server's clock was set back, no lease may last longer than its whole ttl.
 local function mend()
   local owner = pcall('GET', lock)
-  if type(owner) ~= 'string' then return end
-  local _, _, ttl = terms(owner)
+  local ttl = type(owner) == 'string' and ttl_of(owner)
   if not ttl then return end
   local left = call('PTTL', lock)
-  if left <= tonumber(ttl) then return end
+  if left <= ttl then return end
   local longer, ms = string.match(call('HGET', meta, 'longer') or '', '^(.*) (%d+)$')
-  if longer == owner then ttl = ms end
-  if left > tonumber(ttl) then call('PEXPIRE', lock, ttl) end
+  if longer == owner then ttl = tonumber(ms) end
+  if left > ttl then call('PEXPIRE', lock, ttl) end
 end

@@ -7,3 +7,7 @@ local REFUSED, GRANTED, WAITING, BURIED, UNKNOWN, LEFT, HELD = 0, 1, 2, 3, 4, 5,
 local call, pcall = redis.call, redis.pcall
 local lock, meta, queue, beats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local now, now_us
+
+-- What the parts of a policy leave behind: fence, of what take has granted; had, what drop has ended; held, whether
+-- extend has found a lease.
+local fence, had, held

@@ -6,9 +6,12 @@
 -- absent: keeper -> true: a message to it was heard by nobody.
 local asking, granted, absent = {}, {}, {}
 
--- terms takes a token apart: <keeper>:<serial>:<ttl>.<claim><flags><permits>. It returns nil for a foreign token.
-local function terms(token)
-  return string.match(token, '^([^:]+):([^:]+):(%d+)%.(%d+)(%l*)(%d*)$')
+-- A token says what was asked for: <keeper>:<serial>:<ttl>.<claim><flags><permits>. A foreign one does not match.
+local TERMS = '^([^:]+):([^:]+):%d+%.(%d+)(%l*)(%d*)$'
+
+-- ttl_of is what the holder of a token asked for at first, in ms; nil for a foreign one.
+local function ttl_of(token)
+  return tonumber((string.match(token, '^[^:]+:[^:]+:(%d+)%.%d+%l*%d*$')))
 end
 
 -- linger keeps a key for ms more, and never for less than it had.
@@ -48,10 +51,9 @@ end
 local function deliver(letters)
   local all = true
   for keeper, letter in pairs(letters) do
-    local heard = pcall(sharded == '1' and 'SPUBLISH' or 'PUBLISH', wake .. keeper, table.concat(letter.words, ' '))
-    if heard == 0 then
+    if pcall(sharded == '1' and 'SPUBLISH' or 'PUBLISH', wake .. keeper, letter.text) == 0 then
       all, absent[keeper] = false, true
-      for _, token in ipairs(letter.tokens) do undo(token) end
+      for _, token in ipairs(letter) do undo(token) end
     end
   end
   return all
@@ -59,38 +61,35 @@ end
 
 -- admit grants whatever the policy allows now, in the order of the queue, and tells those who are granted something.
 -- Waiters that are not there to be told, and those whose heartbeat has lapsed, are passed over and taken out; a live
--- one that lost its connection comes back to its place. It returns 1 if it stopped because it had walked far enough
--- for one script.
-local function admit()
+-- one that lost its connection comes back to its place. Heads is who is to be looked at first, if that is known. It
+-- returns 1 if it stopped because it had walked far enough for one script.
+local function admit(heads)
   local budget, width = 1000, 1
   while budget > 0 do
-    local low, high, most = turn()
-    if not low then return 0 end
-    if most < width then most = width end
-    local heads = call('ZRANGE', queue, low, high, 'BYSCORE', 'LIMIT', 0, most)
-    if #heads == 0 then return 0 end
+    heads = heads or next_in_line(width)
+    if not heads or #heads == 0 then return 0 end
     local lapse = call('ZMSCORE', beats, unpack(heads))
     local out, letters, blocked = {}, {}, false
     for i, token in ipairs(heads) do
-      local keeper, serial, _, claim, flags, permits = terms(token)
+      local keeper, serial, claim, flags, permits = string.match(token, TERMS)
       local asks = asking[token]
-      if not keeper or absent[keeper] and not asks or not (asks or lapse[i] and tonumber(lapse[i]) > now) then
+      if not keeper or not asks and (absent[keeper] or not lapse[i] or tonumber(lapse[i]) <= now) then
         out[#out + 1] = token
-      elseif fits(flags, tonumber(permits)) then
+      elseif fits(flags, permits) then
         out[#out + 1] = token
-        local ms = tonumber(asks) or tonumber(claim)
+        local ms = asks and asks ~= true and asks or claim
         local fence = give(token, ms)
         if asks then
           granted[token] = {fence, now + ms}
         elseif not string.find(flags, 's', 1, true) then
+          local word = string.format('%s %.0f %s', serial, fence, ms)
           local letter = letters[keeper]
-          if not letter then
-            letter = {words = {string.format('%.0f', now)}, tokens = {}}
-            letters[keeper] = letter
+          if letter then
+            letter.text = letter.text .. ' ' .. word
+            letter[#letter + 1] = token
+          else
+            letters[keeper] = {token, text = word}
           end
-          local words = letter.words
-          words[#words + 1] = string.format('%s %.0f %.0f', serial, fence, now + ms)
-          letter.tokens[#letter.tokens + 1] = token
         end
       else
         blocked = true
@@ -104,6 +103,7 @@ local function admit()
       width = 50
     end
     budget = budget - #heads
+    heads = nil
   end
   return 1
 end

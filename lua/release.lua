@@ -13,7 +13,8 @@
 local token, idle = ARGV[1], tonumber(ARGV[2])
 local wake, sharded, grave = ARGV[3], ARGV[4], ARGV[5]
 -- include: policy.drop
-if grave == '0' and call('EXISTS', queue) == 0 then return {had, 0} end
+local first = call('ZRANGE', queue, 0, 0)
+if grave == '0' and #first == 0 then return {had, 0} end
 -- include: facts
 -- include: queue
 if had == REFUSED and call('ZREM', queue, token) == 1 then
@@ -21,6 +22,6 @@ if had == REFUSED and call('ZREM', queue, token) == 1 then
   had = LEFT
 end
 if grave ~= '0' then bury(token, tonumber(grave)) end
-local more = admit()
+local more = admit(had == GRANTED and IN_ORDER and first)
 save_facts(idle)
 return {had, more}

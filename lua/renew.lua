@@ -14,6 +14,6 @@ if not held then return {REFUSED} end
 if not meta then return {GRANTED, 0} end
 -- include: facts
 -- include: queue
-local fence = confirm(token, ttl)
+fence = confirm(token, ttl)
 save_facts(idle)
 return {GRANTED, fence}

@@ -169,14 +169,14 @@ func (e *Engine) observe(ev Event) {
 // nextSerial numbers the requests of this keeper, short, because each waiter's lies in Redis twice.
 func (e *Engine) nextSerial() string { return strconv.FormatUint(e.serial.Add(1), 36) }
 
-// heard takes a wake-up: the server's time, and then serial, fence and end of each grant.
+// heard takes a wake-up.
 func (e *Engine) heard(payload string) {
-	m, err := parseMessage(payload)
+	grants, err := parseMessage(payload)
 	if err != nil {
 		e.cfg.Log.Warn("lockkeeper: wake-up ignored", "error", err)
 		return
 	}
-	for _, g := range m.grants {
+	for _, g := range grants {
 		e.mu.Lock()
 		delete(e.expected, g.serial)
 		w := e.waiters[g.serial]
@@ -184,7 +184,7 @@ func (e *Engine) heard(payload string) {
 		if w == nil {
 			continue // granted by a reply already, or given up, and then its departure gives the grant back
 		}
-		w.push(g.fence, g.until-m.now)
+		w.push(g.fence, g.ms)
 	}
 }
 

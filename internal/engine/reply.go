@@ -107,40 +107,32 @@ func parsePulse(call *courier.Call, tokens int) (pulse, error) {
 	return p, nil
 }
 
-// message is a wake-up.
-type message struct {
-	now    int64
-	grants []grant
-}
-
+// grant is a part of a wake-up: what one waiter was granted, for how many ms. No clock time travels with it; see
+// waiter.push.
 type grant struct {
-	serial       string
-	fence, until int64
+	serial    string
+	fence, ms int64
 }
 
-func parseMessage(payload string) (message, error) {
+func parseMessage(payload string) ([]grant, error) {
 	field := strings.Fields(payload)
-	if len(field) < 4 || (len(field)-1)%3 != 0 {
-		return message{}, fmt.Errorf("a message of %d fields", len(field))
+	if len(field) == 0 || len(field)%3 != 0 {
+		return nil, fmt.Errorf("a message of %d fields", len(field))
 	}
-	now, err := strconv.ParseInt(field[0], 10, 64)
-	if err != nil {
-		return message{}, fmt.Errorf("no time: %w", err)
-	}
-	m := message{now: now, grants: make([]grant, 0, len(field)/3)}
-	for rest := field[1:]; len(rest) > 0; rest = rest[3:] {
+	list := make([]grant, 0, len(field)/3)
+	for rest := field; len(rest) > 0; rest = rest[3:] {
 		fence, err := strconv.ParseInt(rest[1], 10, 64)
 		if err != nil {
-			return message{}, fmt.Errorf("no fence: %w", err)
+			return nil, fmt.Errorf("no fence: %w", err)
 		}
-		until, err := strconv.ParseInt(rest[2], 10, 64)
+		ms, err := strconv.ParseInt(rest[2], 10, 64)
 		if err != nil {
-			return message{}, fmt.Errorf("no end: %w", err)
+			return nil, fmt.Errorf("no time: %w", err)
 		}
-		if fence <= 0 || until <= now {
-			return message{}, fmt.Errorf("fence %d, lease of %d ms", fence, until-now)
+		if fence <= 0 || ms <= 0 {
+			return nil, fmt.Errorf("fence %d, lease of %d ms", fence, ms)
 		}
-		m.grants = append(m.grants, grant{rest[0], fence, until})
+		list = append(list, grant{rest[0], fence, ms})
 	}
-	return m, nil
+	return list, nil
 }
