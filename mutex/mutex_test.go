@@ -32,3 +32,8 @@ func TestProcesses(t *testing.T) {
 	t.Parallel()
 	conform.Processes(t, primitive)
 }
+
+func TestDocumentedRightsSuffice(t *testing.T) {
+	t.Parallel()
+	conform.Rights(t, primitive)
+}

@@ -1,0 +1,34 @@
+# What CI calls is what a developer calls.
+
+TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
+
+.PHONY: test race lint fmt bench bench-test bench-peers demo
+
+test: ## the README's command
+	go test ./...
+
+race:
+	go test -race ./...
+
+lint: ## formatting, vet, static analysis
+	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "not gofmt-clean:"; echo "$$out"; exit 1; }
+	go mod tidy -diff
+	go vet ./...
+	$(TOOL) staticcheck ./...
+	cd bench && go vet ./... && $(TOOL) staticcheck ./...
+
+fmt:
+	gofmt -w $$(git ls-files '*.go')
+
+bench: ## ratios; about five minutes, better on a quiet machine
+	go test -run '^$$' -bench . -benchtime 3s -timeout 30m $(PKG)
+PKG ?= ./mutex
+
+bench-test: ## exclusion between lockkeeper and other libraries on one key
+	cd bench && go test -race ./...
+
+bench-peers: ## ratios against other libraries
+	cd bench && go test -run '^$$' -bench . -benchtime 3s -timeout 30m ./...
+
+demo:
+	go run ./cmd/lockkeeper demo
