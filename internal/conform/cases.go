@@ -597,7 +597,7 @@ func (w *World) holders(name string) []string {
 	case "zset":
 		now, err := w.admin.Time(w.ctx()).Result()
 		w.must(err)
-		list, err := w.admin.ZRangeByScore(w.ctx(), key, &redis.ZRangeBy{Min: fmt.Sprintf("(%d", now.UnixMilli()), Max: "+inf"}).Result()
+		list, err := w.admin.ZRangeArgs(w.ctx(), redis.ZRangeArgs{Key: key, ByScore: true, Start: fmt.Sprintf("(%d", now.UnixMilli()), Stop: "+inf"}).Result()
 		w.must(err)
 		return list
 	}

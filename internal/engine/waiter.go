@@ -222,7 +222,7 @@ func (w *waiter) answered(call *courier.Call, a answer) error {
 
 var (
 	errBuried  = errors.New("the request was given up while it was under way")
-	errSilence = errors.New("Redis has not answered")
+	errSilence = errors.New("no answer from Redis")
 )
 
 // waits notes an answer that the token waits.

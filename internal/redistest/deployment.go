@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -175,11 +176,14 @@ func (c *Cluster) Move(key string) *Server {
 		id, err := p.Client().Do(ctx, "cluster", "myid").Text()
 		must(err)
 		ids[p] = id
-		slots, err := p.Client().ClusterSlots(ctx).Result()
+		shards, err := p.Client().ClusterShards(ctx).Result()
 		must(err)
-		for _, s := range slots {
-			if s.Nodes[0].ID == id && int64(s.Start) <= slot && slot <= int64(s.End) {
-				from = p
+		for _, shard := range shards {
+			owns := slices.ContainsFunc(shard.Nodes, func(n redis.Node) bool { return n.ID == id })
+			for _, s := range shard.Slots {
+				if owns && s.Start <= slot && slot <= s.End {
+					from = p
+				}
 			}
 		}
 	}
