@@ -83,20 +83,21 @@ func (o *Options) withDefaults() (Options, error) {
 	if err := names.CheckPrefix(c.Prefix); err != nil {
 		return c, engine.Invalid("Prefix: %w", err)
 	}
+	// What is set is checked before defaults are derived from it, so that errors name it.
+	if err := within("Heartbeat", c.Heartbeat, 10*time.Millisecond, time.Hour); err != nil && c.Heartbeat != 0 {
+		return c, err
+	}
+	if err := within("HeartbeatLifetime", c.HeartbeatLifetime, 20*time.Millisecond, 24*time.Hour); err != nil && c.HeartbeatLifetime != 0 {
+		return c, err
+	}
 	if c.Heartbeat == 0 {
 		c.Heartbeat = DefaultHeartbeat
 		if c.HeartbeatLifetime != 0 {
-			c.Heartbeat = c.HeartbeatLifetime / 3
+			c.Heartbeat = min(max(c.HeartbeatLifetime/3, 10*time.Millisecond), time.Hour)
 		}
 	}
 	if c.HeartbeatLifetime == 0 {
 		c.HeartbeatLifetime = 3 * c.Heartbeat
-	}
-	if err := within("Heartbeat", c.Heartbeat, 10*time.Millisecond, time.Hour); err != nil {
-		return c, err
-	}
-	if err := within("HeartbeatLifetime", c.HeartbeatLifetime, 20*time.Millisecond, 24*time.Hour); err != nil {
-		return c, err
 	}
 	if c.HeartbeatLifetime < 2*c.Heartbeat {
 		return c, engine.Invalid("HeartbeatLifetime %v is shorter than two Heartbeats of %v", c.HeartbeatLifetime, c.Heartbeat)
@@ -108,6 +109,12 @@ func (o *Options) withDefaults() (Options, error) {
 		return c, err
 	}
 	r := &c.Retry
+	if err := within("Retry.Min", r.Min, time.Millisecond, time.Hour); err != nil && r.Min != 0 {
+		return c, err
+	}
+	if err := within("Retry.Max", r.Max, time.Millisecond, time.Hour); err != nil && r.Max != 0 {
+		return c, err
+	}
 	if r.Min == 0 {
 		r.Min = DefaultRetryMin
 		if r.Max > 0 {
@@ -119,12 +126,6 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	if r.GiveUp == 0 {
 		r.GiveUp = DefaultGiveUp
-	}
-	if err := within("Retry.Min", r.Min, time.Millisecond, time.Hour); err != nil {
-		return c, err
-	}
-	if err := within("Retry.Max", r.Max, time.Millisecond, time.Hour); err != nil {
-		return c, err
 	}
 	if r.Max < r.Min {
 		return c, engine.Invalid("Retry.Max %v is shorter than Retry.Min %v", r.Max, r.Min)

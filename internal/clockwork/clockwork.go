@@ -31,6 +31,10 @@ type Alarm struct {
 func (c *Clock) Set(a *Alarm, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.setLocked(a, at)
+}
+
+func (c *Clock) setLocked(a *Alarm, at time.Time) {
 	if c.stopped {
 		return
 	}
@@ -46,12 +50,10 @@ func (c *Clock) Set(a *Alarm, at time.Time) {
 // Sooner is Set for an alarm that may have been set to an earlier time: then it stays.
 func (c *Clock) Sooner(a *Alarm, at time.Time) {
 	c.mu.Lock()
-	if a.index > 0 && !a.at.After(at) {
-		c.mu.Unlock()
-		return
+	defer c.mu.Unlock()
+	if a.index == 0 || a.at.After(at) {
+		c.setLocked(a, at)
 	}
-	c.mu.Unlock()
-	c.Set(a, at)
 }
 
 // Unset makes the alarm not ring. One that is ringing right now is not waited for.

@@ -84,3 +84,25 @@ func TestStopWaitsForAnAlarmThatRings(t *testing.T) {
 		}
 	})
 }
+
+// TestTheSoonestOfManyCounts: alarms are set from many goroutines at once.
+func TestTheSoonestOfManyCounts(t *testing.T) {
+	var c Clock
+	defer c.Stop()
+	for round := range 20000 {
+		now := time.Now()
+		a := &Alarm{Ring: func(time.Time) {}}
+		var all sync.WaitGroup
+		for i := range 4 {
+			all.Go(func() { c.Sooner(a, now.Add(time.Duration(i+1)*time.Hour)) })
+		}
+		all.Wait()
+		c.mu.Lock()
+		at := a.at.Sub(now)
+		c.mu.Unlock()
+		if at != time.Hour {
+			t.Fatalf("round %d: set to %v", round, at)
+		}
+		c.Unset(a)
+	}
+}

@@ -46,7 +46,7 @@ func Passing(err error) bool {
 	}
 	for _, code := range []string{
 		"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "BUSY ", "NOREPLICAS ", "MOVED ", "ASK ",
-		"UNBLOCKED ", "ERR max number of clients reached", "NOSCRIPT ",
+		"UNBLOCKED ", "max number of clients reached", "NOSCRIPT ", // go-redis takes "ERR " away
 	} {
 		if redis.HasErrorPrefix(err, code) {
 			return true

@@ -40,7 +40,9 @@ func (l *Lock) depart(token string, stray bool, until time.Time) *departure {
 		d.bury = millis(graveTime)
 	}
 	d.alarm.Ring = func(time.Time) { d.send() }
-	l.e.leaving.Add(1)
+	l.e.mu.Lock()
+	l.e.leaving++
+	l.e.mu.Unlock()
 	d.send()
 	return d
 }
@@ -92,7 +94,12 @@ func (d *departure) finish(had int64, err error) {
 	d.had, d.failure = had, err
 	d.mu.Unlock()
 	close(d.over)
-	d.lock.e.leaving.Done()
+	e := d.lock.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.leaving--; e.leaving == 0 {
+		e.left.Broadcast()
+	}
 }
 
 // err is how the departure of a lease ended: nil if the lease was given up; ErrLost if the server did not know it any

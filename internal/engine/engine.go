@@ -85,7 +85,8 @@ type Engine struct {
 	locals   map[string]*localLine // by the name's queue
 	expected map[string]expected   // by serial: messages that the server says it has sent
 	listen   clockwork.Alarm       // looks through expected
-	leaving  sync.WaitGroup        // departures
+	leaving  int                   // departures
+	left     *sync.Cond            // by mu: leaving has become 0
 }
 
 // New returns an engine. It does no I/O and starts no goroutine.
@@ -102,6 +103,7 @@ func New(cfg Config) *Engine {
 		expected: map[string]expected{},
 	}
 	e.closing, e.close = context.WithCancel(context.Background())
+	e.left = sync.NewCond(&e.mu)
 	e.listen.Ring = e.findDeaf
 	e.ear = wakeup.New(wakeup.Config{
 		Client:  cfg.Client,
@@ -142,12 +144,19 @@ func (e *Engine) Close() error {
 		w.leave(ErrClosed)
 	}
 	var left []*departure
+	var lost error // a deadline that has passed unnoticed
 	for _, h := range holds {
-		if d, err := h.release(); d != nil && err == nil {
+		if d, err := h.release(); err != nil {
+			lost = err
+		} else if d != nil {
 			left = append(left, d)
 		}
 	}
-	e.leaving.Wait()
+	e.mu.Lock()
+	for e.leaving > 0 {
+		e.left.Wait()
+	}
+	e.mu.Unlock()
 	e.ear.Close()
 	e.clock.Stop()
 	e.courier.Close()
@@ -156,7 +165,7 @@ func (e *Engine) Close() error {
 			return err
 		}
 	}
-	return nil
+	return lost
 }
 
 // observe tells an event to whoever wants to know.

@@ -220,7 +220,9 @@ func parseRenewal(call *courier.Call) (numbers, error) {
 	}
 	switch n[0] {
 	case lua.Granted:
-		err = n.want(2)
+		if err = n.want(2); err == nil && n[1] < 0 {
+			err = fmt.Errorf("%w: fence %d from renew", courier.ErrReply, n[1])
+		}
 	case lua.Refused:
 		err = n.want(1)
 	default:
@@ -261,7 +263,9 @@ func (l *Lock) renew(ctx context.Context, token string, ttl int64, exact bool) (
 	}
 	r.sent, r.held = call.Sent, n[0] == lua.Granted
 	if r.held {
-		r.fence = n[1]
+		if r.fence = n[1]; r.fence == 0 {
+			return r, fmt.Errorf("%w: no fence from a full renewal", courier.ErrReply)
+		}
 	}
 	return r, nil
 }

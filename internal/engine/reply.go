@@ -55,7 +55,7 @@ func parseAnswer(call *courier.Call) (answer, error) {
 			return answer{}, err
 		}
 		a.fence, a.now, a.until = n[1], n[2], n[3]
-		if a.fence <= 0 || a.until <= a.now {
+		if a.fence <= 0 || a.now < 0 || a.until <= a.now {
 			return answer{}, fmt.Errorf("%w: fence %d, lease of %d ms", courier.ErrReply, a.fence, a.until-a.now)
 		}
 	case lua.Refused:
@@ -102,7 +102,17 @@ func parsePulse(call *courier.Call, tokens int) (pulse, error) {
 		if rest[0] < 1 || rest[0] > int64(tokens) {
 			return pulse{}, fmt.Errorf("%w: token %d of %d, from beat", courier.ErrReply, rest[0], tokens)
 		}
-		p.news = append(p.news, news{int(rest[0]) - 1, rest[1], rest[2], rest[3]})
+		x := news{int(rest[0]) - 1, rest[1], rest[2], rest[3]}
+		switch x.code {
+		case lua.Granted, lua.Held:
+			if x.a <= 0 || p.now < 0 {
+				return pulse{}, fmt.Errorf("%w: fence %d at %d, from beat", courier.ErrReply, x.a, p.now)
+			}
+		case lua.Waiting, lua.Unknown, lua.Buried:
+		default:
+			return pulse{}, fmt.Errorf("%w: code %d of a token, from beat", courier.ErrReply, x.code)
+		}
+		p.news = append(p.news, x)
 	}
 	return p, nil
 }

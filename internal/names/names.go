@@ -57,7 +57,7 @@ func CheckPrefix(prefix string) error {
 	if len(prefix) > Longest {
 		return fmt.Errorf("%w: %q… has %d bytes, the most is %d", ErrBad, prefix[:32], len(prefix), Longest)
 	}
-	if _, err := wrap(prefix + "x"); err != nil {
+	if _, err := wrap(prefix); err != nil && prefix != "" {
 		return err
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -367,6 +368,9 @@ func TestCloseEndsEverything(t *testing.T) {
 				time.Sleep(3 * time.Second)
 				start := time.Now()
 				r.Close()
+				if stacks := stacks(); strings.Contains(stacks, "wakeup.(*link).receive(") || strings.Contains(stacks, "wakeup.(*Ear).mend(") {
+					r.Errorf("Close did not wait:\n%s", stacks)
+				}
 				if d := time.Since(start); d != 0 {
 					r.Errorf("Close took %v", d)
 				}
@@ -391,6 +395,11 @@ func TestCloseEndsEverything(t *testing.T) {
 			})
 		})
 	}
+}
+
+func stacks() string {
+	b := make([]byte, 1<<20)
+	return string(b[:runtime.Stack(b, true)])
 }
 
 func TestNewDoesNothing(t *testing.T) {

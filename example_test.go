@@ -1,0 +1,136 @@
+package lockkeeper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"sync/atomic"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/redis/go-redis/v9"
+)
+
+// connect returns a client, here of a server within the process.
+func connect() (rdb *redis.Client, disconnect func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		log.Fatal(err)
+	}
+	server.ClockTTL(true) // leases end
+	rdb = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	return rdb, func() {
+		_ = rdb.Close()
+		server.Close()
+	}
+}
+
+// One keeper per process, a mutex per name, and the work in a function.
+func Example() {
+	ctx := context.Background()
+	rdb, disconnect := connect()
+	defer disconnect()
+
+	k, err := lockkeeper.New(rdb, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer k.Close()
+
+	m, err := mutex.New(k, "orders:42", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = m.Do(ctx, func(ctx context.Context, fence uint64) error {
+		fmt.Println("nobody else works on order 42")
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// nobody else works on order 42
+	// <nil>
+}
+
+// The work gets a context that ends with the lease, and says why.
+func ExampleLease_Context() {
+	ctx := context.Background()
+	rdb, disconnect := connect()
+	defer disconnect()
+	k, _ := lockkeeper.New(rdb, nil)
+	defer k.Close()
+	m, _ := mutex.New(k, "report", &mutex.Options{TTL: 20 * time.Millisecond, NoRenewal: true})
+
+	lease, err := m.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Release(ctx)
+
+	work := lease.Context(ctx)
+	<-work.Done() // the work takes longer than the lease lasts
+	fmt.Println(work.Err())
+	fmt.Println(errors.Is(context.Cause(work), lockkeeper.ErrLost))
+	// Output:
+	// context canceled
+	// true
+}
+
+// A store that remembers the largest fence refuses a holder that has not noticed its loss yet.
+func ExampleLease_Fence() {
+	ctx := context.Background()
+	rdb, disconnect := connect()
+	defer disconnect()
+	k, _ := lockkeeper.New(rdb, nil)
+	defer k.Close()
+	m, _ := mutex.New(k, "ledger", &mutex.Options{TTL: 20 * time.Millisecond, NoRenewal: true})
+
+	var largest uint64
+	write := func(text string, fence uint64) {
+		if fence < largest {
+			fmt.Println("refused:", text)
+			return
+		}
+		largest = fence
+		fmt.Println("written:", text)
+	}
+
+	first, _ := m.Lock(ctx)
+	<-first.Done() // it is lost
+	second, _ := m.Lock(ctx)
+	write("by the second holder", second.Fence())
+	write("by the first holder", first.Fence())
+	// Output:
+	// written: by the second holder
+	// refused: by the first holder
+}
+
+// Hooks feed metrics: here, how many acquisitions succeeded and how many leases were lost.
+func ExampleHooks() {
+	ctx := context.Background()
+	rdb, disconnect := connect()
+	defer disconnect()
+
+	var acquired, refused, lost atomic.Int64
+	k, _ := lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.Hooks{
+		AcquireEnded: func(e lockkeeper.Event) {
+			if e.Err != nil {
+				refused.Add(1)
+			} else {
+				acquired.Add(1)
+			}
+		},
+		Lost: func(lockkeeper.Event) { lost.Add(1) },
+	}})
+	defer k.Close()
+	m, _ := mutex.New(k, "orders:42", nil)
+
+	lease, _ := m.TryLock(ctx)
+	_, _ = m.TryLock(ctx)
+	_ = lease.Release(ctx)
+	fmt.Println(acquired.Load(), "acquired,", refused.Load(), "refused,", lost.Load(), "lost")
+	// Output:
+	// 1 acquired, 1 refused, 0 lost
+}

@@ -1,0 +1,425 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/faultnet"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(quiet{})
+	goleak.VerifyTestMain(m)
+}
+
+// quiet keeps go-redis from logging every connection that a test has broken.
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
+
+const (
+	ttl         = 3 * time.Second
+	readTimeout = time.Second
+)
+
+// site is an engine in a synctest bubble, with a server and a network.
+type site struct {
+	*testing.T
+	*Engine
+	mini *miniredis.Miniredis
+	net  *faultnet.Net
+
+	mu     sync.Mutex
+	events []Event
+}
+
+func inBubble(t *testing.T, test func(s *site)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{T: t, mini: miniredis.NewMiniRedis()}
+		defer s.mini.Close()
+		s.mini.ClockTTL(true)
+		s.net = faultnet.New(func(context.Context, string, string) (net.Conn, error) { return s.mini.Dial() })
+		rdb := redis.NewClient(&redis.Options{
+			Addr: "127.0.0.1:1", Dialer: s.net.Dial, DialerRetries: 1, ReadTimeout: readTimeout,
+		})
+		s.Engine = New(Config{
+			Client: rdb, Prefix: "lock:", Period: 200 * time.Millisecond, Life: 600 * time.Millisecond, Idle: time.Hour,
+			Retry: Retry{10 * time.Millisecond, time.Second, 10 * time.Second},
+			Log:   slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Observe: func(e Event) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.events = append(s.events, e)
+			},
+		})
+		test(s)
+		s.net.Mend()
+		_ = s.Close()
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
+	})
+}
+
+func (s *site) lock(name string, change ...func(*Spec)) *Lock {
+	s.Helper()
+	spec := Spec{Scripts: lua.Mutex, Name: name, Bare: true, TTL: ttl, LocalLine: true}
+	for _, f := range change {
+		f(&spec)
+	}
+	l, err := s.Lock(spec)
+	s.must(err)
+	return l
+}
+
+func (s *site) hold(name string, change ...func(*Spec)) *Hold {
+	s.Helper()
+	h, err := s.lock(name, change...).Try(context.Background(), Terms{})
+	s.must(err)
+	return h
+}
+
+func (s *site) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// count is how many such events there were.
+func (s *site) count(what What) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, e := range s.events {
+		if e.What == what {
+			n++
+		}
+	}
+	return n
+}
+
+func fixed(spec *Spec) { spec.Fixed = true }
+
+// freeze lets the deadline of a lease pass while nothing in the process runs: the clockwork does not ring, as in a
+// process that was stopped and has just been let go on, until somebody asks.
+func (s *site) freeze(h *Hold) {
+	s.Helper()
+	s.clock.Stop()
+	time.Sleep(time.Until(h.Deadline()))
+	select {
+	case <-h.Done():
+		s.Fatal("the clockwork still runs")
+	default:
+	}
+}
+
+// TestAskingAfterTheLossSeesItAtOnce: a process that was frozen past the deadline of its lease finds that out by the
+// first question, whatever it is.
+func TestAskingAfterTheLossSeesItAtOnce(t *testing.T) {
+	background := context.Background()
+	for what, ask := range map[string]func(h *Hold, ctx context.Context) error{
+		"Err":                func(h *Hold, _ context.Context) error { return h.Err() },
+		"Context.Err":        func(h *Hold, ctx context.Context) error { return ended(h, ctx.Err()) },
+		"context.Cause":      func(_ *Hold, ctx context.Context) error { return context.Cause(ctx) },
+		"a new Context":      func(h *Hold, _ context.Context) error { return context.Cause(h.Context(background)) },
+		"a new Context's":    func(h *Hold, _ context.Context) error { return ended(h, h.Context(background).Err()) },
+		"a new Context.Done": func(h *Hold, _ context.Context) error { return isDone(h, h.Context(background)) },
+		"Extend":             func(h *Hold, _ context.Context) error { return h.Extend(background, ttl) },
+		"Release":            func(h *Hold, _ context.Context) error { return h.Release(background) },
+		"Release, its ctx":   func(h *Hold, ctx context.Context) error { return h.Release(ctx) },
+		"Do's after working": func(h *Hold, _ context.Context) error { return h.Do(background, nothing) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(s *site) {
+				h := s.hold("x")
+				ctx := h.Context(background)
+				s.freeze(h)
+				s.net.Count()
+				err := ask(h, ctx)
+				if !errors.Is(err, ErrLost) || errors.Is(err, ErrReleased) {
+					s.Errorf("the answer is %v", err)
+				}
+				select {
+				case <-h.Done():
+				default:
+					s.Error("Done is still open")
+				}
+				select {
+				case <-ctx.Done():
+				default:
+					s.Error("its context goes on")
+				}
+				if cause := context.Cause(ctx); !errors.Is(cause, ErrLost) {
+					s.Errorf("the cause is %v", cause)
+				}
+				if what == "Extend" && s.net.Scripts() != 0 {
+					s.Error("it tried to extend what is lost")
+				}
+				if n := s.count(Lost); n != 1 {
+					s.Errorf("the loss was told %d times", n)
+				}
+			})
+		})
+	}
+}
+
+func ended(h *Hold, err error) error {
+	if errors.Is(err, context.Canceled) {
+		return h.Err()
+	}
+	return err
+}
+
+func isDone(h *Hold, ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return h.Err()
+	default:
+		return nil
+	}
+}
+
+func nothing(context.Context, uint64) error { return nil }
+
+// TestALeaseIsBelievedUntilItsDeadlineAndNoLonger: not a nanosecond.
+func TestALeaseIsBelievedUntilItsDeadlineAndNoLonger(t *testing.T) {
+	inBubble(t, func(s *site) {
+		start := time.Now()
+		h := s.hold("x", fixed)
+		if want := start.Add(ttl - 32*time.Millisecond); h.Deadline() != want {
+			s.Errorf("the deadline is %v after the request, want %v", h.Deadline().Sub(start), want.Sub(start))
+		}
+		time.Sleep(time.Until(h.Deadline()) - 1)
+		s.must(h.Err())
+		time.Sleep(1)
+		if err := h.Err(); !errors.Is(err, ErrLost) || !errors.Is(err, errFixed) {
+			s.Error(err)
+		}
+		if !s.mini.Exists("lock:x") {
+			s.Error("the server had ended it before")
+		}
+	})
+}
+
+// TestReleaseWaitsForARenewalThatIsOnItsWay: when it returns, no renewal is under way and none will be.
+func TestReleaseWaitsForARenewalThatIsOnItsWay(t *testing.T) {
+	inBubble(t, func(s *site) {
+		h := s.hold("x")
+		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+		s.net.Break(lua.Mutex.Renew.SHA, 1, faultnet.SwallowReply)
+		time.Sleep(ttl / 3)
+		if n := h.renewals(); n != 1 {
+			s.Fatalf("%d renewals are under way", n)
+		}
+		start := time.Now()
+		s.must(h.Release(context.Background()))
+		if n := h.renewals(); n != 0 {
+			s.Errorf("%d renewals are under way after Release", n)
+		}
+		if d := time.Since(start); d == 0 || d > readTimeout {
+			s.Errorf("Release took %v", d)
+		}
+		s.net.Count()
+		time.Sleep(3 * ttl)
+		if n := s.net.Scripts(); n != 0 {
+			s.Errorf("%d scripts after Release", n)
+		}
+		if n := s.count(Renewed); n != 0 {
+			s.Errorf("%d renewals were told", n)
+		}
+	})
+}
+
+func (h *Hold) renewals() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.onWay
+}
+
+// TestReleaseDoesNotOutlastItsContext: the lock is given back all the same.
+func TestReleaseDoesNotOutlastItsContext(t *testing.T) {
+	for name, c := range map[string]struct {
+		context func() (context.Context, context.CancelFunc)
+		want    error
+		after   time.Duration
+	}{
+		"it ends meanwhile": {
+			func() (context.Context, context.CancelFunc) {
+				return context.WithTimeout(context.Background(), 100*time.Millisecond)
+			},
+			context.DeadlineExceeded, 100 * time.Millisecond,
+		},
+		"it has ended before": {
+			func() (context.Context, context.CancelFunc) {
+				ctx, cancel := context.WithCancel(context.Background())
+				cancel()
+				return ctx, cancel
+			},
+			context.Canceled, graceAfterEnd,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(s *site) {
+				h := s.hold("x", func(spec *Spec) { spec.TTL = time.Hour })
+				s.net.Down()
+				ctx, cancel := c.context()
+				defer cancel()
+				start := time.Now()
+				err := h.Release(ctx)
+				if !errors.Is(err, c.want) || errors.Is(err, ErrLost) {
+					s.Error(err)
+				}
+				if d := time.Since(start); d != c.after {
+					s.Errorf("Release took %v, want %v", d, c.after)
+				}
+				if err := h.Err(); err != ErrReleased {
+					s.Error(err)
+				}
+				s.net.Mend()
+				time.Sleep(2 * time.Second)
+				if s.mini.Exists("lock:x") {
+					s.Error("the lock was not given back")
+				}
+			})
+		})
+	}
+}
+
+func TestTheMaximumLifetimeEndsRenewal(t *testing.T) {
+	const most = 10*time.Second + 500*time.Millisecond
+	inBubble(t, func(s *site) {
+		start := time.Now()
+		h := s.hold("x", func(spec *Spec) { spec.MaxLifetime = most })
+		select {
+		case <-h.Done():
+		case <-time.After(2 * most):
+		}
+		if d := time.Since(start); d < most*9/10 || d > most {
+			s.Errorf("it lasted %v", d)
+		}
+		if err := h.Err(); !errors.Is(err, ErrLost) || !errors.Is(err, errLifetime) {
+			s.Error(err)
+		}
+		if n := s.count(Renewed); n < 7 {
+			s.Errorf("it was renewed %d times before", n)
+		}
+		time.Sleep(time.Until(start.Add(most)))
+		if s.mini.Exists("lock:x") {
+			s.Error("at the server it lasts longer")
+		}
+		s.net.Count()
+		time.Sleep(3 * ttl)
+		if n := s.net.Scripts(); n != 0 {
+			s.Errorf("%d scripts after the end", n)
+		}
+	})
+}
+
+// TestRenewalComesAtAThirdOfTheTTL: and when some fail, others come before the deadline.
+func TestRenewalComesAtAThirdOfTheTTL(t *testing.T) {
+	inBubble(t, func(s *site) {
+		h := s.hold("x")
+		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+		for range 10 {
+			before := h.Deadline()
+			s.net.Count()
+			time.Sleep(ttl / 3)
+			synctest.Wait()
+			if n := s.net.Scripts(); n != 1 {
+				s.Errorf("%d scripts in a third of the ttl", n)
+			}
+			if !h.Deadline().After(before) {
+				s.Error("the deadline has not moved")
+			}
+		}
+		s.net.Break(lua.Mutex.Renew.SHA, 3, faultnet.CutReply)
+		time.Sleep(2 * ttl)
+		s.must(h.Err())
+	})
+}
+
+// TestARenewalThatIsAnsweredLateCountsFromWhenItLeft: the server may have counted from then on.
+func TestARenewalThatIsAnsweredLateCountsFromWhenItLeft(t *testing.T) {
+	const late = ttl / 4
+	inBubble(t, func(s *site) {
+		h := s.hold("x")
+		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+		start := time.Now()
+		s.net.Delay(late)
+		time.Sleep(ttl/3 + late)
+		synctest.Wait()
+		if n := s.count(Renewed); n != 1 {
+			s.Fatalf("%d renewals", n)
+		}
+		if d := h.Deadline().Sub(start); d <= ttl || d > ttl/3+ttl-Margin(ttl) {
+			s.Errorf("it is believed until %v after the start", d)
+		}
+	})
+}
+
+func TestTheContextOfALeaseEndsWithItAndWithItsParent(t *testing.T) {
+	inBubble(t, func(s *site) {
+		type key struct{}
+		parent, cancel := context.WithCancelCause(context.WithValue(context.Background(), key{}, "value"))
+		h := s.hold("x")
+		first, second := h.Context(parent), h.Context(context.Background())
+		if first.Value(key{}) != "value" || first.Err() != nil || second.Err() != nil {
+			s.Error("it is no child of its parent")
+		}
+		mine := errors.New("mine")
+		cancel(mine)
+		if first.Err() != context.Canceled || context.Cause(first) != mine || second.Err() != nil {
+			s.Errorf("%v, %v, %v", first.Err(), context.Cause(first), second.Err())
+		}
+		synctest.Wait()
+		h.mu.Lock()
+		if n := len(h.contexts); n != 1 {
+			s.Errorf("the lease keeps %d contexts", n)
+		}
+		h.mu.Unlock()
+		child, stop := context.WithTimeout(second, time.Hour)
+		defer stop()
+		s.must(h.Release(context.Background()))
+		<-child.Done()
+		if context.Cause(second) != ErrReleased || context.Cause(child) != ErrReleased || second.Err() != context.Canceled {
+			s.Errorf("%v, %v", second.Err(), context.Cause(second))
+		}
+		if ctx := h.Context(context.Background()); context.Cause(ctx) != ErrReleased {
+			s.Errorf("after the release: %v", context.Cause(ctx))
+		}
+	})
+}
+
+// TestManyLeasesNeedNoGoroutines: one timer serves them all.
+func TestManyLeasesNeedNoGoroutines(t *testing.T) {
+	inBubble(t, func(s *site) {
+		l := s.lock("0")
+		_, err := l.Try(context.Background(), Terms{})
+		s.must(err)
+		synctest.Wait()
+		before := runtime.NumGoroutine()
+		for i := range 500 {
+			s.hold(strings.Repeat("x", i+1)).Context(context.Background())
+		}
+		synctest.Wait()
+		if n := runtime.NumGoroutine() - before; n > 10 {
+			s.Errorf("%d goroutines for 500 leases", n)
+		}
+	})
+}

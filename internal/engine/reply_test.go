@@ -1,0 +1,314 @@
+package engine
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// A reply is right, nonsense (ErrReply), or no reply at all.
+
+func reply(n ...int64) *courier.Call { return &courier.Call{Reply: n} }
+
+// is checks an error: nonsense, or none.
+func is(t *testing.T, err error, nonsense bool) {
+	t.Helper()
+	if errors.Is(err, courier.ErrReply) != nonsense || (err != nil) != nonsense {
+		t.Errorf("the error is %v; nonsense: %v", err, nonsense)
+	}
+}
+
+func TestAnErrorComesThroughEveryParserAsItself(t *testing.T) {
+	call := &courier.Call{Err: io.EOF, Reply: []int64{lua.Granted, 1, 2, 3}}
+	_, a := parseAnswer(call)
+	_, p := parsePulse(call, 1)
+	_, r := parseRenewal(call)
+	_, n := parseReply(call)
+	for i, err := range []error{a, p, r, n} {
+		if err != io.EOF {
+			t.Errorf("parser %d: %v", i, err)
+		}
+	}
+}
+
+func TestAnswers(t *testing.T) {
+	for _, c := range []struct {
+		reply []int64
+		want  answer
+		bad   bool
+	}{
+		{[]int64{lua.Granted, 7, 100, 130}, answer{code: lua.Granted, fence: 7, now: 100, until: 130}, false},
+		{[]int64{lua.Refused, 100, 25}, answer{code: lua.Refused, now: 100, left: 25}, false},
+		{
+			[]int64{lua.Waiting, 100, 9, 8, 2, 50, 1},
+			answer{code: lua.Waiting, now: 100, seq: 9, place: 8, rank: 2, ask: 50, more: true}, false,
+		},
+		{[]int64{lua.Buried}, answer{code: lua.Buried}, false},
+		{nil, answer{}, true},
+		{[]int64{}, answer{}, true},
+		{[]int64{lua.Granted}, answer{}, true},
+		{[]int64{lua.Granted, 7, 100}, answer{}, true},
+		{[]int64{lua.Granted, 7, 100, 130, 1}, answer{}, true},
+		{[]int64{lua.Granted, 0, 100, 130}, answer{}, true},
+		{[]int64{lua.Granted, -7, 100, 130}, answer{}, true},
+		{[]int64{lua.Granted, 7, 100, 100}, answer{}, true},
+		{[]int64{lua.Granted, 7, 130, 100}, answer{}, true},
+		{[]int64{lua.Refused}, answer{}, true},
+		{[]int64{lua.Refused, 100, 25, 0}, answer{}, true},
+		{[]int64{lua.Waiting, 100, 9, 8, 2, 50}, answer{}, true},
+		{[]int64{lua.Waiting}, answer{}, true},
+		{[]int64{lua.Unknown, 1, 2, 3}, answer{}, true},
+		{[]int64{lua.Left, 0}, answer{}, true},
+		{[]int64{lua.Held, 7, 100, 130}, answer{}, true},
+		{[]int64{-1, 7, 100, 130}, answer{}, true},
+		{[]int64{math.MaxInt64}, answer{}, true},
+	} {
+		t.Run(fmt.Sprint(c.reply), func(t *testing.T) {
+			got, err := parseAnswer(reply(c.reply...))
+			is(t, err, c.bad)
+			if got != c.want {
+				t.Errorf("%+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestPulses(t *testing.T) {
+	for _, c := range []struct {
+		reply  []int64
+		tokens int
+		news   int
+		bad    bool
+	}{
+		{[]int64{lua.Waiting, 100, 9, 50, 0}, 0, 0, false},
+		{[]int64{lua.Waiting, 100, 9, 50, 0}, 3, 0, false},
+		{[]int64{lua.Waiting, 100, 9, 50, 1, 3, lua.Granted, 7, 130}, 3, 1, false},
+		{[]int64{lua.Waiting, 100, 9, 50, 1, 1, lua.Held, 7, 130, 2, lua.Unknown, 0, 0}, 2, 2, false},
+		{nil, 1, 0, true},
+		{[]int64{lua.Waiting}, 1, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50}, 1, 0, true},
+		{[]int64{lua.Granted, 100, 9, 50, 0}, 1, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, 1}, 1, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, 1, lua.Granted, 7}, 1, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, 0, lua.Granted, 7, 130}, 1, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, 2, lua.Granted, 7, 130}, 1, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, -1, lua.Granted, 7, 130}, 1, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, math.MaxInt64, lua.Granted, 7, 130}, 1, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, 1, lua.Granted, 7, 130}, 0, 0, true},
+	} {
+		t.Run(fmt.Sprint(c.reply), func(t *testing.T) {
+			got, err := parsePulse(reply(c.reply...), c.tokens)
+			is(t, err, c.bad)
+			if err == nil && (got.now != 100 || got.seq != 9 || got.ask != 50 || got.more != (c.reply[4] == 1) || len(got.news) != c.news) {
+				t.Errorf("%+v", got)
+			}
+			if c.news > 0 && got.news[0].index != int(c.reply[5])-1 {
+				t.Errorf("%+v", got.news)
+			}
+		})
+	}
+}
+
+func TestRenewals(t *testing.T) {
+	for _, c := range []struct {
+		reply []int64
+		bad   bool
+	}{
+		{[]int64{lua.Granted, 0}, false},
+		{[]int64{lua.Granted, 7}, false},
+		{[]int64{lua.Refused}, false},
+		{nil, true},
+		{[]int64{lua.Granted}, true},
+		{[]int64{lua.Granted, 7, 1}, true},
+		{[]int64{lua.Refused, 0}, true},
+		{[]int64{lua.Waiting}, true},
+		{[]int64{lua.Held, 7}, true},
+		{[]int64{-1}, true},
+	} {
+		t.Run(fmt.Sprint(c.reply), func(t *testing.T) {
+			_, err := parseRenewal(reply(c.reply...))
+			is(t, err, c.bad)
+		})
+	}
+}
+
+func TestMessages(t *testing.T) {
+	for _, c := range []struct {
+		payload string
+		want    []grant
+	}{
+		{"a 7 30000", []grant{{"a", 7, 30000}}},
+		{"a 7 30000 1z 8 100", []grant{{"a", 7, 30000}, {"1z", 8, 100}}},
+		{"a 9223372036854775807 9223372036854775807", []grant{{"a", math.MaxInt64, math.MaxInt64}}},
+		{"", nil},
+		{" \t\n", nil},
+		{"a", nil},
+		{"a 7", nil},
+		{"a 7 30000 b", nil},
+		{"a 7 30000 b 8", nil},
+		{"a 7 30000 b 8 x", nil},
+		{"a x 30000", nil},
+		{"a 7 x", nil},
+		{"a 7.0 30000", nil},
+		{"a 7 1e3", nil},
+		{"a 0x7 30000", nil},
+		{"a 0 30000", nil},
+		{"a -7 30000", nil},
+		{"a 7 0", nil},
+		{"a 7 -1", nil},
+		{"a 9223372036854775808 30000", nil},
+		{"a 7 9223372036854775808", nil},
+		{"\x00\xff 7 30000 \xff", nil},
+	} {
+		t.Run(c.payload, func(t *testing.T) {
+			got, err := parseMessage(c.payload)
+			if (err == nil) != (c.want != nil) || fmt.Sprint(got) != fmt.Sprint(c.want) {
+				t.Errorf("%v, %v; want %v", got, err, c.want)
+			}
+		})
+	}
+}
+
+// TestDurationsDoNotOverflow: whatever number of milliseconds comes, it is no negative time.
+func TestDurationsDoNotOverflow(t *testing.T) {
+	for ms, want := range map[int64]int64{0: 0, 1: 1e6, 30000: 30000e6, math.MaxInt64: math.MaxInt64, math.MaxInt64 / 1000: math.MaxInt64} {
+		if got := duration(ms); int64(got) != want {
+			t.Errorf("%d ms is %d ns, want %d", ms, got, want)
+		}
+	}
+}
+
+// pack and unpack carry numbers through the fuzzer.
+func pack(n ...int64) []byte {
+	var b []byte
+	for _, v := range n {
+		b = binary.LittleEndian.AppendUint64(b, uint64(v))
+	}
+	return b
+}
+
+func unpack(b []byte) []int64 {
+	var n []int64
+	for ; len(b) >= 8; b = b[8:] {
+		n = append(n, int64(binary.LittleEndian.Uint64(b)))
+	}
+	return n
+}
+
+// FuzzParseReply: no list of numbers makes a parser panic, or believe what cannot be.
+func FuzzParseReply(f *testing.F) {
+	for _, n := range [][]int64{
+		nil,
+		{lua.Granted, 7, 100, 130},
+		{lua.Granted, 7},
+		{lua.Granted, -1, 0, 0},
+		{lua.Refused, 100, 25},
+		{lua.Refused},
+		{lua.Waiting, 100, 9, 8, 2, 50, 1},
+		{lua.Waiting, 100, 9, 50, 0},
+		{lua.Waiting, 100, 9, 50, 1, 1, lua.Granted, 7, 130, 2, lua.Held, 8, 140},
+		{lua.Waiting, 100, 9, 50, 1, math.MinInt64, lua.Granted, 7, 130},
+		{lua.Buried},
+		{math.MaxInt64, math.MinInt64},
+	} {
+		f.Add(pack(n...), 2)
+	}
+	f.Fuzz(func(t *testing.T, b []byte, tokens int) {
+		n := unpack(b)
+		if a, err := parseAnswer(reply(n...)); err == nil {
+			switch a.code {
+			case lua.Granted:
+				if a.fence <= 0 || a.until <= a.now {
+					t.Errorf("a grant out of %v: %+v", n, a)
+				}
+			case lua.Refused, lua.Waiting, lua.Buried:
+				if a.fence != 0 || a.until != 0 {
+					t.Errorf("a grant out of %v: %+v", n, a)
+				}
+			default:
+				t.Errorf("code %d out of %v", a.code, n)
+			}
+		} else if a != (answer{}) || !errors.Is(err, courier.ErrReply) {
+			t.Errorf("%+v, %v", a, err)
+		}
+		if p, err := parsePulse(reply(n...), tokens); err == nil {
+			if len(p.news) != (len(n)-5)/4 {
+				t.Errorf("%d news out of %v", len(p.news), n)
+			}
+			for _, x := range p.news {
+				if x.index < 0 || x.index >= tokens {
+					t.Errorf("index %d of %d tokens", x.index, tokens)
+				}
+			}
+		} else if !errors.Is(err, courier.ErrReply) {
+			t.Error(err)
+		}
+		if r, err := parseRenewal(reply(n...)); err == nil {
+			if granted := r[0] == lua.Granted && len(r) == 2; !granted && (r[0] != lua.Refused || len(r) != 1) {
+				t.Errorf("a renewal out of %v", n)
+			}
+		} else if !errors.Is(err, courier.ErrReply) {
+			t.Error(err)
+		}
+	})
+}
+
+// FuzzParseMessage: whoever may publish on the channel cannot make the parser panic, nor make up what cannot be.
+func FuzzParseMessage(f *testing.F) {
+	for _, s := range []string{
+		"", "a 7 30000", "a 7 30000 1z 8 100", "a 7", "a -7 30000", "a 7 0", "a x y", "a 9223372036854775808 1", "\xff\x00 1 1",
+		"a\u00a07\u20031", strings.Repeat("a 1 1 ", 1000),
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, payload string) {
+		list, err := parseMessage(payload)
+		if err != nil {
+			if list != nil {
+				t.Errorf("%v, %v", list, err)
+			}
+			return
+		}
+		if len(list) == 0 || 3*len(list) != len(strings.Fields(payload)) {
+			t.Errorf("%d grants", len(list))
+		}
+		for _, g := range list {
+			if g.serial == "" || g.fence <= 0 || g.ms <= 0 {
+				t.Errorf("%+v", g)
+			}
+		}
+	})
+}
+
+func TestALeaseIsNeverMadeOutOfNonsense(t *testing.T) {
+	t.Run("answer", func(t *testing.T) {
+		a, err := parseAnswer(reply(lua.Granted, 7, math.MinInt64, math.MaxInt64))
+		if err == nil && a.until-a.now <= 0 {
+			t.Errorf("a lease of %d ms", a.until-a.now)
+		}
+	})
+	for _, news := range [][]int64{
+		{1, lua.Granted, 0, 130},
+		{1, lua.Granted, -7, 130},
+		{1, lua.Held, 0, 130},
+		{1, lua.Refused, 0, 0},
+		{1, lua.Left, 0, 0},
+		{1, 77, 0, 0},
+	} {
+		t.Run(fmt.Sprint("beat ", news), func(t *testing.T) {
+			_, err := parsePulse(reply(append([]int64{lua.Waiting, 100, 9, 50, 0}, news...)...), 1)
+			is(t, err, true)
+		})
+	}
+	t.Run("renewal", func(t *testing.T) {
+		_, err := parseRenewal(reply(lua.Granted, -7))
+		is(t, err, true)
+	})
+}

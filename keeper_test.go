@@ -1,0 +1,532 @@
+package lockkeeper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/faultnet"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(quiet{})
+	goleak.VerifyTestMain(m)
+}
+
+// quiet keeps go-redis from logging every connection that a test has broken.
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
+
+var background = context.Background()
+
+// noServer is a client that must not connect.
+func noServer(t *testing.T) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
+		t.Error("the client has connected")
+		return nil, io.EOF
+	}})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+func TestNewDoesNoIOAndStartsNoGoroutine(t *testing.T) {
+	rdb := noServer(t)
+	before := goleak.IgnoreCurrent()
+	k, err := lockkeeper.New(rdb, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := mutex.New(k, "x", nil); err != nil {
+		t.Error(err)
+	}
+	if err := goleak.Find(before); err != nil {
+		t.Error(err)
+	}
+	if err := k.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNewRefusesClientsThatCannotHoldALock(t *testing.T) {
+	ring := redis.NewRing(&redis.RingOptions{})
+	defer func() { _ = ring.Close() }()
+	for name, c := range map[string]struct {
+		rdb  redis.UniversalClient
+		says string
+	}{
+		"nil":                    {nil, "nil"},
+		"a nil *Client":          {(*redis.Client)(nil), "nil"},
+		"a nil *ClusterClient":   {(*redis.ClusterClient)(nil), "nil"},
+		"a nil *Ring":            {(*redis.Ring)(nil), "nil"},
+		"a Ring, which rehashes": {ring, "redis.Ring"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k, err := lockkeeper.New(c.rdb, nil)
+			if k != nil || !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v, %v", k, err)
+			}
+		})
+	}
+}
+
+func TestEveryKeeperHasAnIDOfItsOwn(t *testing.T) {
+	rdb := noServer(t)
+	seen := map[string]bool{}
+	for range 100 {
+		k, err := lockkeeper.New(rdb, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(k.ID()) != 36 || seen[k.ID()] {
+			t.Errorf("id %q", k.ID())
+		}
+		seen[k.ID()] = true
+	}
+}
+
+// bubble is a server in virtual time.
+type bubble struct {
+	*testing.T
+	mini *miniredis.Miniredis
+	last []func()
+}
+
+func inBubble(t *testing.T, test func(b *bubble)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := &bubble{T: t, mini: miniredis.NewMiniRedis()}
+		b.mini.ClockTTL(true)
+		defer func() {
+			for _, f := range slices.Backward(b.last) {
+				f()
+			}
+			time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
+			b.mini.Close()
+		}()
+		test(b)
+	})
+}
+
+const (
+	ttl  = 3 * time.Second
+	beat = 200 * time.Millisecond
+)
+
+// process is a keeper with a client and a network of its own, and what its hooks have told.
+type process struct {
+	*lockkeeper.Keeper
+	b   *bubble
+	rdb *redis.Client
+	net *faultnet.Net
+
+	mu   sync.Mutex
+	told []event
+}
+
+type event struct {
+	hook string
+	lockkeeper.Event
+}
+
+func (b *bubble) process() *process {
+	b.Helper()
+	n := faultnet.New(func(context.Context, string, string) (net.Conn, error) { return b.mini.Dial() })
+	p := &process{b: b, net: n}
+	p.rdb = redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: n.Dial, DialerRetries: 1, ReadTimeout: time.Second})
+	hook := func(name string) func(lockkeeper.Event) {
+		return func(e lockkeeper.Event) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.told = append(p.told, event{name, e})
+		}
+	}
+	var err error
+	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
+		Heartbeat: beat,
+		Logger:    slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Hooks: lockkeeper.Hooks{
+			AcquireBegan: hook("AcquireBegan"), AcquireEnded: hook("AcquireEnded"), Waiting: hook("Waiting"),
+			WakeupHeard: hook("WakeupHeard"), WakeupMissed: hook("WakeupMissed"), Renewed: hook("Renewed"),
+			Lost: hook("Lost"), Released: hook("Released"),
+		},
+	})
+	b.must(err)
+	b.last = append(b.last, func() {
+		n.Mend()
+		_ = p.Close()
+		_ = p.rdb.Close()
+	})
+	return p
+}
+
+func (b *bubble) must(err error) {
+	if err != nil {
+		b.Helper()
+		b.Fatal(err)
+	}
+}
+
+func (p *process) mutex(name string) *mutex.Mutex {
+	p.b.Helper()
+	m, err := mutex.New(p.Keeper, name, &mutex.Options{TTL: ttl})
+	p.b.must(err)
+	return m
+}
+
+func (p *process) hold(name string) *lockkeeper.Lease {
+	p.b.Helper()
+	lease, err := p.mutex(name).TryLock(background)
+	p.b.must(err)
+	return lease
+}
+
+// waits starts a Lock, and returns once it stands in line.
+func (p *process) waits(name string) <-chan *lockkeeper.Lease {
+	p.b.Helper()
+	m, got := p.mutex(name), make(chan *lockkeeper.Lease, 1)
+	go func() {
+		lease, err := m.Lock(background)
+		if err != nil {
+			p.b.Error(err)
+		}
+		got <- lease
+	}()
+	synctest.Wait()
+	return got
+}
+
+// hooks is what was told since it was last asked, once everything has come to rest.
+func (p *process) hooks() []event {
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := p.told
+	p.told = nil
+	return list
+}
+
+// tells checks what was told. A want is a hook and its event, of which Err is checked by errors.Is.
+func (p *process) tells(want ...event) {
+	p.b.Helper()
+	got := p.hooks()
+	text := func(list []event) string {
+		var s []string
+		for _, e := range list {
+			s = append(s, fmt.Sprintf("%s %+v", e.hook, e.Event))
+		}
+		return strings.Join(s, "\n")
+	}
+	same := slices.EqualFunc(got, want, func(g, w event) bool {
+		err := (w.Err == nil) == (g.Err == nil) && errors.Is(g.Err, w.Err)
+		g.Err, w.Err = nil, nil
+		return err && g == w
+	})
+	if !same {
+		p.b.Errorf("the hooks told\n%s\nwant\n%s", text(got), text(want))
+	}
+}
+
+func of(lease *lockkeeper.Lease, hook string, took time.Duration, err error) event {
+	return event{hook, lockkeeper.Event{
+		Kind: "mutex", Name: lease.Name(), Token: lease.Token(), Fence: lease.Fence(), Took: took, Err: err,
+	}}
+}
+
+func TestHooksOfAnAcquisition(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		p, q := b.process(), b.process()
+		began := event{"AcquireBegan", lockkeeper.Event{Kind: "mutex", Name: "x"}}
+		lease := p.hold("x")
+		p.tells(began, of(lease, "AcquireEnded", 0, nil))
+
+		_, err := q.mutex("x").TryLock(background)
+		q.tells(began, event{"AcquireEnded", lockkeeper.Event{Kind: "mutex", Name: "x", Err: lockkeeper.ErrNotAcquired}})
+		if !errors.Is(err, lockkeeper.ErrNotAcquired) {
+			b.Error(err)
+		}
+		b.must(lease.Release(background))
+		p.tells(of(lease, "Released", 0, nil))
+	})
+}
+
+func TestHooksOfAWait(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		p, q, r := b.process(), b.process(), b.process()
+		lease := p.hold("x")
+		second := q.waits("x")
+		time.Sleep(beat / 4)
+		third := r.waits("x")
+		at := func(i int) func(*process, *lockkeeper.Lease, time.Duration) {
+			return func(p *process, l *lockkeeper.Lease, took time.Duration) {
+				p.b.Helper()
+				waiting := of(l, "Waiting", 0, nil)
+				waiting.Fence, waiting.Position = 0, i
+				p.tells(event{"AcquireBegan", lockkeeper.Event{Kind: "mutex", Name: "x"}},
+					waiting, of(l, "WakeupHeard", 0, nil), of(l, "AcquireEnded", took, nil))
+			}
+		}
+		time.Sleep(beat / 4)
+		b.must(lease.Release(background))
+		l2 := <-second
+		at(0)(q, l2, beat/2)
+		time.Sleep(beat / 4)
+		b.must(l2.Release(background))
+		l3 := <-third
+		at(1)(r, l3, beat/2)
+		b.must(l3.Release(background))
+	})
+}
+
+func TestHookOfAWakeupThatWasMissed(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		p, q := b.process(), b.process()
+		lease := p.hold("x")
+		second := q.waits("x")
+		q.net.DeafenSubscriptions()
+		b.must(lease.Release(background))
+		l2 := <-second
+		time.Sleep(2 * time.Second)
+		missed := 0
+		for _, e := range q.hooks() {
+			switch e.hook {
+			case "WakeupMissed":
+				missed++
+				if e.Event != (lockkeeper.Event{}) {
+					b.Errorf("%+v", e.Event)
+				}
+			case "WakeupHeard":
+				b.Error("it heard the message")
+			}
+		}
+		if missed != 1 {
+			b.Errorf("told %d times", missed)
+		}
+		b.must(l2.Release(background))
+	})
+}
+
+func TestHooksOfALease(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		p := b.process()
+		kept, lost := p.hold("kept"), p.hold("lost")
+		p.hooks()
+		time.Sleep(ttl / 3)
+		told := p.hooks()
+		for _, lease := range []*lockkeeper.Lease{kept, lost} {
+			i := slices.IndexFunc(told, func(e event) bool { return e.Token == lease.Token() })
+			if len(told) != 2 || i < 0 {
+				b.Fatalf("told of %v", told)
+			}
+			if e := told[i]; e != of(lease, "Renewed", e.Took, nil) || e.Took < ttl/4 || e.Took > ttl/3 {
+				b.Errorf("%+v", e)
+			}
+		}
+		start := time.Now()
+		b.mini.Del("lock:lost")
+		<-lost.Done()
+		time.Sleep(2 * ttl)
+		b.must(kept.Release(background))
+		losses := slices.DeleteFunc(p.hooks(), func(e event) bool { return e.hook == "Renewed" && e.Token == kept.Token() })
+		if len(losses) != 2 {
+			b.Fatalf("told of %v", losses)
+		}
+		e := losses[0]
+		if e.Token != lost.Token() || e.hook != "Lost" || !errors.Is(e.Err, lockkeeper.ErrLost) || e.Fence != lost.Fence() ||
+			e.Took < ttl/3 || e.Took > time.Since(start) {
+			b.Errorf("%+v", e)
+		}
+		if e := losses[1]; e != of(kept, "Released", e.Took, nil) || e.Took < 2*ttl {
+			b.Errorf("%+v", e)
+		}
+	})
+}
+
+// TestHooksThatAreNotSetAreNotCalled: one alone does not need the others.
+func TestHooksThatAreNotSetAreNotCalled(t *testing.T) {
+	all := reflect.TypeFor[lockkeeper.Hooks]()
+	for i := range all.NumField() {
+		t.Run(all.Field(i).Name, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				var hooks lockkeeper.Hooks
+				reflect.ValueOf(&hooks).Elem().Field(i).Set(reflect.ValueOf(func(lockkeeper.Event) {}))
+				rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return b.mini.Dial() }})
+				k, err := lockkeeper.New(rdb, &lockkeeper.Options{Hooks: hooks})
+				b.must(err)
+				m, err := mutex.New(k, "x", &mutex.Options{TTL: ttl})
+				b.must(err)
+				b.must(m.Do(background, func(context.Context, uint64) error {
+					time.Sleep(ttl)
+					return nil
+				}))
+				b.must(k.Close())
+				b.must(rdb.Close())
+			})
+		})
+	}
+}
+
+func TestCloseGivesEverythingBackAndLeavesTheClientOpen(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		p, q := b.process(), b.process()
+		other := q.hold("taken")
+		lease := p.hold("x")
+		ctx := lease.Context(background)
+		m := p.mutex("taken")
+		waits := make(chan error, 1)
+		go func() {
+			_, err := m.Lock(background)
+			waits <- err
+		}()
+		synctest.Wait()
+
+		b.must(p.Close())
+		if b.mini.Exists("lock:x") {
+			b.Error("its lease is still there")
+		}
+		if err := <-waits; !errors.Is(err, lockkeeper.ErrClosed) {
+			b.Errorf("the waiter got %v", err)
+		}
+		if lease.Err() != lockkeeper.ErrReleased || context.Cause(ctx) != lockkeeper.ErrReleased {
+			b.Errorf("the lease: %v, its context: %v", lease.Err(), context.Cause(ctx))
+		}
+		b.must(p.Close())
+		b.must(p.rdb.Ping(background).Err())
+
+		p.net.Count()
+		for what, call := range map[string]func() error{
+			"Lock":    func() error { _, err := m.Lock(background); return err },
+			"TryLock": func() error { _, err := m.TryLock(background); return err },
+			"Adopt":   func() error { _, err := m.Adopt(background, other.Token()); return err },
+			"Do":      func() error { return m.Do(background, func(context.Context, uint64) error { return nil }) },
+		} {
+			if err := call(); !errors.Is(err, lockkeeper.ErrClosed) || errors.Is(err, lockkeeper.ErrNotAcquired) {
+				b.Errorf("%s after Close: %v", what, err)
+			}
+		}
+		if n := p.net.Scripts(); n != 0 {
+			b.Errorf("%d scripts after Close", n)
+		}
+		b.must(lease.Release(background))
+		if err := lease.Extend(background, ttl); !errors.Is(err, lockkeeper.ErrReleased) {
+			b.Errorf("Extend after Close: %v", err)
+		}
+		b.must(other.Release(background))
+	})
+}
+
+func TestCloseOfAnUnusedKeeper(t *testing.T) {
+	k, err := lockkeeper.New(noServer(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestCloseFromManyGoroutinesAtOnce(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		p := b.process()
+		for i := range 10 {
+			p.hold(fmt.Sprint(i))
+		}
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() {
+				if err := p.Close(); err != nil {
+					b.Error(err)
+				}
+				if keys := slices.DeleteFunc(b.mini.Keys(), func(k string) bool { return strings.HasSuffix(k, ":meta") }); len(keys) > 0 {
+					b.Errorf("when Close returned there was still %v", keys)
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+// TestANilLeaseIsOneThatWasReleased: whatever is asked of it.
+func TestANilLeaseIsOneThatWasReleased(t *testing.T) {
+	var lease *lockkeeper.Lease
+	asked := map[string]any{
+		"Name":     lease.Name() == "",
+		"Token":    lease.Token() == "",
+		"Fence":    lease.Fence() == 0,
+		"Deadline": lease.Deadline().IsZero(),
+		"Hold":     lease.Hold() == nil,
+		"Err":      lease.Err() == lockkeeper.ErrReleased,
+		"Extend":   lease.Extend(background, time.Second) == lockkeeper.ErrReleased,
+		"Release":  lease.Release(background) == nil,
+	}
+	ctx := lease.Context(background)
+	asked["Context"] = ctx.Err() == context.Canceled && context.Cause(ctx) == lockkeeper.ErrReleased
+	select {
+	case <-lease.Done():
+		asked["Done"] = true
+	default:
+		asked["Done"] = false
+	}
+	all := reflect.TypeFor[*lockkeeper.Lease]()
+	for i := range all.NumMethod() {
+		if name := all.Method(i).Name; asked[name] != true {
+			t.Errorf("%s: %v", name, asked[name])
+		}
+	}
+}
+
+func TestANilKeeperIsRefused(t *testing.T) {
+	if _, err := mutex.New(nil, "x", nil); !errors.Is(err, lockkeeper.ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+// TestALostLeaseMayBeReleasedWhileTheKeeperCloses: the two do not know of each other. It needs -race.
+func TestALostLeaseMayBeReleasedWhileTheKeeperCloses(t *testing.T) {
+	m := miniredis.RunT(t)
+	n := faultnet.New(func(context.Context, string, string) (net.Conn, error) { return net.Dial("tcp", m.Addr()) })
+	rdb := redis.NewClient(&redis.Options{Dialer: n.Dial})
+	defer func() { _ = rdb.Close() }()
+	k, err := lockkeeper.New(rdb, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	take := func(name string) *lockkeeper.Lease {
+		x, err := mutex.New(k, name, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease, err := x.TryLock(background)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lease
+	}
+	take("held")
+	lost := take("lost")
+	m.Del("lock:lost")
+	_ = lost.Extend(background, time.Minute) // learns of it
+	n.Delay(20 * time.Millisecond)           // Close has to wait
+	closed := make(chan error, 1)
+	go func() { closed <- k.Close() }()
+	time.Sleep(100 * time.Millisecond)
+	_ = lost.Release(background)
+	<-closed
+}

@@ -1,0 +1,125 @@
+package mutex_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/redis/go-redis/v9"
+)
+
+// newKeeper returns a keeper, here on a server within the process.
+func newKeeper() (k *lockkeeper.Keeper, end func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		log.Fatal(err)
+	}
+	server.ClockTTL(true) // leases end
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	k, err = lockkeeper.New(rdb, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return k, func() {
+		_ = k.Close()
+		_ = rdb.Close()
+		server.Close()
+	}
+}
+
+// Do locks, works and releases.
+func ExampleMutex_Do() {
+	k, end := newKeeper()
+	defer end()
+
+	m, err := mutex.New(k, "orders:42", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = m.Do(context.Background(), func(ctx context.Context, fence uint64) error {
+		fmt.Println("charging, with a fence:", fence > 0)
+		return ctx.Err() // nil as long as the lock is held
+	})
+	fmt.Println(err)
+	// Output:
+	// charging, with a fence: true
+	// <nil>
+}
+
+// Lock waits for as long as its context lets it. The lease's context ends the work if the lock is lost, and its fence
+// goes with each write.
+func ExampleMutex_Lock() {
+	k, end := newKeeper()
+	defer end()
+	m, _ := mutex.New(k, "orders:42", nil)
+
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	lease, err := m.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Release(ctx)
+
+	write := func(ctx context.Context, fence uint64) {
+		fmt.Println("written:", ctx.Err() == nil && fence > 0)
+	}
+	write(lease.Context(ctx), lease.Fence())
+	// Output:
+	// written: true
+}
+
+// TryLock does not wait; being refused is an ordinary answer.
+func ExampleMutex_TryLock() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	m, _ := mutex.New(k, "nightly-report", nil)
+
+	lease, _ := m.TryLock(ctx)
+	defer lease.Release(ctx)
+
+	_, err := m.TryLock(ctx)
+	switch {
+	case errors.Is(err, lockkeeper.ErrNotAcquired):
+		fmt.Println("somebody else does it")
+	case err != nil:
+		log.Fatal(err)
+	}
+	// Output:
+	// somebody else does it
+}
+
+// A process takes a lock and passes it on: the token is all that the next one needs.
+func ExampleMutex_Adopt() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	handedOn, _ := mutex.New(k, "job:7", &mutex.Options{NoRenewal: true})
+	m, _ := mutex.New(k, "job:7", nil)
+
+	first, err := handedOn.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	token := first.Token() // travels with the job
+
+	lease, err := m.Adopt(ctx, token)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("the same lock:", lease.Fence() == first.Fence())
+	fmt.Println(lease.Release(ctx))
+
+	_, err = m.Adopt(ctx, token)
+	fmt.Println("too late:", errors.Is(err, lockkeeper.ErrLost))
+	// Output:
+	// the same lock: true
+	// <nil>
+	// too late: true
+}
