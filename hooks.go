@@ -14,8 +14,9 @@ type Hooks struct {
 	AcquireBegan func(Event)
 	// AcquireEnded: it is about to return, after Took, with Err or with the lease of Token and Fence.
 	AcquireEnded func(Event)
-	// Waiting: the request stands in line, behind Position others. It is told when the server says so in passing; no
-	// command is sent to find out.
+	// Waiting: the request stands in line, behind Position others. It is told once at the beginning, and of the first
+	// request of this keeper and name again whenever a heartbeat has brought a new position with it; no command is
+	// sent to find out.
 	Waiting func(Event)
 	// WakeupHeard: a message brought the lease of Token and Fence.
 	WakeupHeard func(Event)

@@ -15,8 +15,13 @@ type Lease struct {
 	hold *engine.Hold
 }
 
-// NewLease is for the packages of this module; its argument cannot be made elsewhere.
-func NewLease(h *engine.Hold) *Lease { return &Lease{h} }
+// NewLease is for the packages of this module; its arguments cannot be made elsewhere.
+func NewLease(h *engine.Hold, err error) (*Lease, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &Lease{h}, nil
+}
 
 // Hold is for the packages of this module.
 func (l *Lease) Hold() *engine.Hold {

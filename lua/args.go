@@ -25,3 +25,8 @@ func RenewArgs(command []any, token any, ttl int64, idle any, exact int) []any {
 func BeatArgs(command []any, idle, life, wake, sharded any, back int) []any {
 	return append(command, idle, life, wake, sharded, back)
 }
+
+// InspectArgs appends ARGV of inspect.lua.
+func InspectArgs(command []any, after int64, most int) []any {
+	return append(command, after, most)
+}

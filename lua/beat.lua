@@ -9,14 +9,16 @@
 -- ARGV[4] sharded  1: wake-ups go by sharded channels, 0: by plain ones
 -- ARGV[5] back     1: stand in line again, a place follows each token (0: at the end); 0: only tokens follow
 -- ARGV[6..] tokens  or pairs of token and place; none: only admit
--- returns {WAITING, now, seq, ask again within ms or 0, more to admit 0|1, then for each token not simply waiting:
+-- returns {WAITING, now, seq, ask again within ms or 0, more to admit 0|1,
+--          index of the first of the tokens that wait or 0, its rank in the queue,
+--          then for each token not simply waiting:
 --          its index, GRANTED or HELD, fence, until | its index, WAITING, place, 0 | its index, UNKNOWN or BURIED, 0, 0}
 -- writes KEYS[1..4]; work O(log n) for each token
 local idle, life = tonumber(ARGV[1]), tonumber(ARGV[2])
 local wake, sharded, back = ARGV[3], ARGV[4], ARGV[5] == '1'
 -- include: facts
 -- include: queue
-local reply = {WAITING, now, 0, 0, 0}
+local reply = {WAITING, now, 0, 0, 0, 0, 0}
 local function tell(index, code, a, b)
   local n = #reply
   reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = index, code, a, b
@@ -77,5 +79,6 @@ for i, token in ipairs(tokens) do
 end
 save_facts(idle)
 reply[3] = seq
-if first then reply[4] = when(call('ZRANK', queue, tokens[first])) end
+local rank = first and call('ZRANK', queue, tokens[first])
+if rank then reply[4], reply[6], reply[7] = when(rank), first, rank end
 return reply

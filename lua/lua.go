@@ -1,8 +1,8 @@
 // Package lua holds the scripts that make every transition of a lock one atomic step on the server, and the order of
 // their arguments and replies.
 //
-// Each transition (acquire, release, renew, beat) is one file, written once for all primitives. A primitive is a
-// policy file, which says where its leases lie, who may have one, and when. The scripts are put together once, at
+// Each transition (acquire, release, renew, beat) is one file, written once for all primitives; so is inspect, which
+// only looks. A primitive is a policy file, which says where its leases lie, who may have one, and when. The scripts are put together once, at
 // start-up: prelude, then the transition, with the other parts at the places where it includes them: what the common
 // short way needs comes first, and what it does not, after the place where it returns. So the text of a script, and
 // its SHA, never vary within a version.
@@ -45,19 +45,21 @@ type Set struct {
 	Release *Script
 	Renew   *Script
 	Beat    *Script
+	Inspect *Script
 }
 
 // The primitives.
 var (
 	Mutex = assemble("mutex")
+	Fair  = assemble("fair")
 )
 
 // Sets is all of them, for tests and tools that go over every script.
-var Sets = []*Set{Mutex}
+var Sets = []*Set{Mutex, Fair}
 
 // Scripts is the scripts of the set, for those who go over all.
 func (s *Set) Scripts() []*Script {
-	return []*Script{s.Acquire, s.Release, s.Renew, s.Beat}
+	return []*Script{s.Acquire, s.Release, s.Renew, s.Beat, s.Inspect}
 }
 
 func assemble(kind string) *Set {
@@ -74,24 +76,27 @@ func assemble(kind string) *Set {
 		Release: script("release"),
 		Renew:   script("renew"),
 		Beat:    script("beat"),
+		Inspect: script("inspect"),
 	}
 }
 
 // include appends a file without its comments, and in place of each line "-- include: name" the file of that name.
-// "policy.name" is a part of the primitive's own file, from a line "-- part: name" to the next such line.
+// "name.part" is a part of the file, from a line "-- part: part" to the next such line; "policy" stands for the
+// primitive's own file.
 func include(b *strings.Builder, name, kind string) {
-	part, whole := "", true
-	if p, ok := strings.CutPrefix(name, "policy."); ok {
-		name, part, whole = kind, p, false
+	name, part, _ := strings.Cut(name, ".")
+	if name == "policy" {
+		name = kind
 	}
 	text, err := files.ReadFile(name + ".lua")
 	if err != nil {
 		panic(fmt.Sprintf("bug: lua: no file %s.lua: %v", name, err))
 	}
-	found, in := whole, whole
+	in := part == ""
+	found := in
 	for line := range strings.Lines(string(text)) {
 		code := strings.TrimSpace(line)
-		if p, ok := strings.CutPrefix(code, "-- part: "); ok && !whole {
+		if p, ok := strings.CutPrefix(code, "-- part: "); ok {
 			in = p == part
 			found = found || in
 			continue

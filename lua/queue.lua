@@ -61,8 +61,10 @@ end
 
 -- admit grants whatever the policy allows now, in the order of the queue, and tells those who are granted something.
 -- Waiters that are not there to be told, and those whose heartbeat has lapsed, are passed over and taken out; a live
--- one that lost its connection comes back to its place. Heads is who is to be looked at first, if that is known. It
--- returns 1 if it stopped because it had walked far enough for one script.
+-- one that lost its connection comes back to its place. What a waiter is granted that does not ask lasts as long as its
+-- heartbeat and no longer, so that all who have frozen are done with when the last of their heartbeats lapses. Heads is
+-- who is to be looked at first, if that is known. It returns 1 if it stopped because it had walked far enough for one
+-- script.
 local function admit(heads)
   local budget, width = 1000, 1
   while budget > 0 do
@@ -77,12 +79,17 @@ local function admit(heads)
         out[#out + 1] = token
       elseif fits(flags, permits) then
         out[#out + 1] = token
-        local ms = asks and asks ~= true and asks or claim
+        local ms = tonumber(claim)
+        if not asks then
+          ms = math.min(ms, tonumber(lapse[i]) - now)
+        elseif asks ~= true then
+          ms = tonumber(asks)
+        end
         local fence = give(token, ms)
         if asks then
           granted[token] = {fence, now + ms}
         elseif not string.find(flags, 's', 1, true) then
-          local word = string.format('%s %.0f %s', serial, fence, ms)
+          local word = string.format('%s %.0f', serial, fence)
           local letter = letters[keeper]
           if letter then
             letter.text = letter.text .. ' ' .. word

@@ -59,18 +59,18 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 // waits as long as it takes.
 //
 // When ctx ends, Lock returns at once with an error that is both ErrNotAcquired and the context's. It leaves the line
-// in the background, and a grant that arrives meanwhile is given back. If Redis was not answering, the error is the
-// context's, with what is known of the trouble, and not ErrNotAcquired. ErrClosed means that the keeper was closed. Other errors are
+// in the background, and a grant that arrives meanwhile is given back. If Redis has not been answering for 100 ms,
+// the error is the context's, with what is known of the trouble, and not ErrNotAcquired. ErrClosed means that the keeper was closed. Other errors are
 // those of Redis: at once if somebody has to mend something, or when the keeper's retry policy gives up. After any
 // error nothing is held.
 func (m *Mutex) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return lease(m.lock.Acquire(ctx, engine.Terms{}))
+	return lockkeeper.NewLease(m.lock.Acquire(ctx, engine.Terms{}))
 }
 
 // TryLock takes the mutex if it is free, and does not wait for a holder: it blocks for a round trip. It returns
 // ErrNotAcquired if another holds it; other errors are as for Lock.
 func (m *Mutex) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return lease(m.lock.Try(ctx, engine.Terms{}))
+	return lockkeeper.NewLease(m.lock.Try(ctx, engine.Terms{}))
 }
 
 // Do runs fn while holding the mutex: it locks, calls fn with a context that ends when the lease is lost, and with the
@@ -89,12 +89,5 @@ func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context, fence uint6
 // should have been acquired with NoRenewal. It blocks as Extend does. The error is ErrLost if the token does not hold
 // the mutex any more.
 func (m *Mutex) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
-	return lease(m.lock.Adopt(ctx, token))
-}
-
-func lease(h *engine.Hold, err error) (*lockkeeper.Lease, error) {
-	if err != nil {
-		return nil, err
-	}
-	return lockkeeper.NewLease(h), nil
+	return lockkeeper.NewLease(m.lock.Adopt(ctx, token))
 }

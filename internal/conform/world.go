@@ -166,10 +166,11 @@ func (w *World) run(test func(*World)) {
 func (w *World) ctx() context.Context { return context.Background() }
 
 func (w *World) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	if w.mini != nil {
-		return w.mini.Dial()
+	if w.mini == nil {
+		return faultnet.TCP(ctx, network, w.server.Addr)
 	}
-	return faultnet.TCP(ctx, network, w.server.Addr)
+	pipe := func(context.Context, string, string) (net.Conn, error) { return w.mini.Dial() }
+	return faultnet.Buffer(pipe)(ctx, network, addr)
 }
 
 func (w *World) dialer(n *faultnet.Net) *redis.Client {

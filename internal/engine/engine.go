@@ -33,6 +33,8 @@ const (
 	graveTime = time.Minute
 	// closeTime bounds how long Close goes on trying to give things back.
 	closeTime = 3 * time.Second
+	// silenceTime is how long an answer may take before it counts as trouble, and no longer as a wait that was cut short.
+	silenceTime = 100 * time.Millisecond
 	// hearTime is how long a message may take that the server says it has sent, before the connection counts as deaf.
 	hearTime = time.Second
 )
@@ -193,7 +195,7 @@ func (e *Engine) heard(payload string) {
 		if w == nil {
 			continue // granted by a reply already, or given up, and then its departure gives the grant back
 		}
-		w.push(g.fence, g.ms)
+		w.push(g.fence)
 	}
 }
 

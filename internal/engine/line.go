@@ -49,9 +49,22 @@ func (l *Lock) stand(w *waiter, a answer) {
 		return
 	}
 	e.clock.Sooner(&n.alarm, n.next(time.Now(), a.ask, a.more))
-	if e.cfg.Observe != nil {
-		ev := l.event(Waiting)
-		ev.Token, ev.Position = w.token, a.rank
+	w.stands(a.rank)
+}
+
+// stands tells of the waiter's position, if it is another than before.
+func (w *waiter) stands(rank int) {
+	e := w.lock.e
+	if e.cfg.Observe == nil {
+		return
+	}
+	w.mu.Lock()
+	moved := !w.ended && (!w.stood || w.rank != rank)
+	w.stood, w.rank = true, rank
+	w.mu.Unlock()
+	if moved {
+		ev := w.lock.event(Waiting)
+		ev.Token, ev.Position = w.token, rank
 		e.observe(ev)
 	}
 }
@@ -210,7 +223,7 @@ func (n *line) beaten(call *courier.Call, part []*waiter) {
 		switch x.code {
 		case lua.Granted, lua.Held:
 			waits[x.index] = false
-			if w.grant(x.a, call.Sent, x.b-p.now) && x.code == lua.Held && !w.silent {
+			if w.grant(x.a, call.Sent, x.b-p.now, true) && x.code == lua.Held && !w.silent {
 				e.expect(w.serial, n.lock.channel)
 			}
 		case lua.Waiting:
@@ -233,6 +246,9 @@ func (n *line) beaten(call *courier.Call, part []*waiter) {
 	}
 	if len(back) > 0 {
 		n.comeBack(back)
+	}
+	if p.first >= 0 {
+		part[p.first].stands(p.rank)
 	}
 	e.clock.Sooner(&n.alarm, n.next(now, p.ask, p.more || again))
 }

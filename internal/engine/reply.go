@@ -79,6 +79,7 @@ func parseAnswer(call *courier.Call) (answer, error) {
 type pulse struct {
 	now, seq, ask int64
 	more          bool
+	first, rank   int // the first of the tokens that wait, from 0, or -1, and where it stands
 	news          []news
 }
 
@@ -94,11 +95,14 @@ func parsePulse(call *courier.Call, tokens int) (pulse, error) {
 	if err != nil {
 		return pulse{}, err
 	}
-	if n[0] != lua.Waiting || len(n) < 5 || (len(n)-5)%4 != 0 {
+	if n[0] != lua.Waiting || len(n) < 7 || (len(n)-7)%4 != 0 {
 		return pulse{}, fmt.Errorf("%w: %d numbers, code %d, from beat", courier.ErrReply, len(n), n[0])
 	}
-	p := pulse{now: n[1], seq: n[2], ask: n[3], more: n[4] != 0}
-	for rest := n[5:]; len(rest) > 0; rest = rest[4:] {
+	if n[5] < 0 || n[5] > int64(tokens) {
+		return pulse{}, fmt.Errorf("%w: token %d of %d is the first, from beat", courier.ErrReply, n[5], tokens)
+	}
+	p := pulse{now: n[1], seq: n[2], ask: n[3], more: n[4] != 0, first: int(n[5]) - 1, rank: int(n[6])}
+	for rest := n[7:]; len(rest) > 0; rest = rest[4:] {
 		if rest[0] < 1 || rest[0] > int64(tokens) {
 			return pulse{}, fmt.Errorf("%w: token %d of %d, from beat", courier.ErrReply, rest[0], tokens)
 		}
@@ -117,32 +121,28 @@ func parsePulse(call *courier.Call, tokens int) (pulse, error) {
 	return p, nil
 }
 
-// grant is a part of a wake-up: what one waiter was granted, for how many ms. No clock time travels with it; see
-// waiter.push.
+// grant is a part of a wake-up: the fence of what one waiter was granted. When and for how long is not said, because
+// the waiter knows enough of that; see waiter.push.
 type grant struct {
-	serial    string
-	fence, ms int64
+	serial string
+	fence  int64
 }
 
 func parseMessage(payload string) ([]grant, error) {
 	field := strings.Fields(payload)
-	if len(field) == 0 || len(field)%3 != 0 {
+	if len(field) == 0 || len(field)%2 != 0 {
 		return nil, fmt.Errorf("a message of %d fields", len(field))
 	}
-	list := make([]grant, 0, len(field)/3)
-	for rest := field; len(rest) > 0; rest = rest[3:] {
+	list := make([]grant, 0, len(field)/2)
+	for rest := field; len(rest) > 0; rest = rest[2:] {
 		fence, err := strconv.ParseInt(rest[1], 10, 64)
 		if err != nil {
 			return nil, fmt.Errorf("no fence: %w", err)
 		}
-		ms, err := strconv.ParseInt(rest[2], 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("no time: %w", err)
+		if fence <= 0 {
+			return nil, fmt.Errorf("fence %d", fence)
 		}
-		if fence <= 0 || ms <= 0 {
-			return nil, fmt.Errorf("fence %d, lease of %d ms", fence, ms)
-		}
-		list = append(list, grant{rest[0], fence, ms})
+		list = append(list, grant{rest[0], fence})
 	}
 	return list, nil
 }

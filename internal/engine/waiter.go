@@ -33,6 +33,8 @@ type waiter struct {
 	had   bool  // a request has reached the server, so that there may be something to give back
 	stray bool  // a request's fate was never learned: a copy of it may run later
 	place int64 // in the queue
+	stood bool  // an observer was told of a position,
+	rank  int   // this one
 	// A grant by message is trusted from asked on, if its fence is larger than floor: asked is when the last request
 	// left to which the server answered that the token waits, and floor the last number it had given out by then. So
 	// the grant was made after that answer, and no clocks need to be compared. Before any answer, asked is when the
@@ -148,6 +150,9 @@ func (w *waiter) ask(ctx context.Context, stand, patient bool) error {
 	case errors.Is(err, errStopped): // a message was quicker than the answer, or Close
 		return nil
 	case err != nil && err == ctx.Err():
+		if time.Since(began) < silenceTime {
+			return l.fail(ErrNotAcquired, errSilence, err)
+		}
 		return l.fail(errSilence, err)
 	case err != nil:
 		return l.fail(err)
@@ -205,7 +210,7 @@ func (w *waiter) hasEnded() bool {
 func (w *waiter) answered(call *courier.Call, a answer) error {
 	switch a.code {
 	case lua.Granted:
-		w.grant(a.fence, call.Sent, a.until-a.now)
+		w.grant(a.fence, call.Sent, a.until-a.now, false)
 		return nil
 	case lua.Waiting:
 		w.waits(call.Sent, a.seq, a.place)
@@ -237,26 +242,29 @@ func (w *waiter) waits(asked time.Time, seq, place int64) {
 	}
 }
 
-// push takes a grant that a message tells of, for a lease of ms.
-func (w *waiter) push(fence, ms int64) {
+// push takes a grant that a message tells of. The server has granted a claim: the rest of the heartbeat that it last
+// heard, or the whole ttl if that is less. The last heartbeat that was answered is that one or one before it; so the
+// claim lasts until its life is over, counted from when it left.
+func (w *waiter) push(fence int64) {
 	w.mu.Lock()
 	asked, fresh := w.asked, fence > w.floor
 	w.mu.Unlock()
-	trusted := time.Until(asked.Add(w.lock.trust(ms)))
-	if !fresh || trusted < duration(ms)/8 {
+	trusted := time.Until(asked.Add(w.lock.trust(w.lock.claim)))
+	if !fresh || trusted < duration(w.lock.claim)/8 {
 		// Old news, or too little of the lease is sure: ask, and believe the answer.
 		w.lock.e.beatNow(w)
 		return
 	}
-	if w.grant(fence, asked, ms) {
+	if w.grant(fence, asked, w.lock.claim, true) {
 		ev := w.lock.event(WakeupHeard)
 		ev.Token, ev.Fence = w.token, uint64(fence)
 		w.lock.e.observe(ev)
 	}
 }
 
-// grant ends the waiter with a lease of ms that was granted after from. It does nothing if the waiter has ended.
-func (w *waiter) grant(fence int64, from time.Time, ms int64) bool {
+// grant ends the waiter with a lease of ms that was granted after from. Claim says that it may be shorter than what was
+// asked for, and is to be confirmed. It does nothing if the waiter has ended.
+func (w *waiter) grant(fence int64, from time.Time, ms int64, claim bool) bool {
 	deadline := from.Add(w.lock.trust(ms))
 	if time.Until(deadline) <= 0 {
 		w.lock.e.beatNow(w) // over before it was learned of
@@ -269,7 +277,7 @@ func (w *waiter) grant(fence int64, from time.Time, ms int64) bool {
 	}
 	h := w.lock.newHold(w.token, fence, deadline)
 	h.request = w
-	h.claim = ms < w.lock.ttl
+	h.claim = claim
 	if !w.lock.e.addHold(h) {
 		w.mu.Unlock()
 		return false // Close is about to make the waiter leave

@@ -1,0 +1,130 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
+)
+
+// perPage is how many waiters one script tells of.
+const perPage = 500
+
+// Holder is a lease as the server sees it.
+type Holder struct {
+	Token string
+	Fence uint64
+	Left  time.Duration
+}
+
+// Waiter is a request in line as the server sees it.
+type Waiter struct {
+	Token  string
+	Waited time.Duration
+	Life   time.Duration // until its heartbeat lapses; not positive: it has
+}
+
+// Holders is who holds the lock.
+func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
+	v, err := l.inspect(ctx, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	var list []Holder
+	for i := 1; i+2 < len(v); i += 3 {
+		token, ok := v[i].(string)
+		fence, ok2 := v[i+1].(int64)
+		left, ok3 := v[i+2].(int64)
+		if !ok || !ok2 || !ok3 {
+			return nil, l.fail(fmt.Errorf("%w: %v from inspect", courier.ErrReply, v[i:i+3]))
+		}
+		list = append(list, Holder{token, uint64(max(fence, 0)), duration(left)})
+	}
+	return list, nil
+}
+
+// Waiters is who waits, in order. A long queue is read in parts, and who comes or goes meanwhile may be in it or not.
+func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
+	var list []Waiter
+	for after := int64(0); ; {
+		v, err := l.inspect(ctx, after, perPage)
+		if err != nil {
+			return nil, err
+		}
+		for i := 1; i+3 < len(v); i += 4 {
+			token, ok := v[i].(string)
+			place, ok2 := v[i+1].(int64)
+			waited, ok3 := v[i+2].(int64)
+			life, ok4 := v[i+3].(int64)
+			if !ok || !ok2 || !ok3 || !ok4 || place <= after {
+				return nil, l.fail(fmt.Errorf("%w: %v from inspect", courier.ErrReply, v[i:i+4]))
+			}
+			after = place
+			list = append(list, Waiter{token, duration(max(waited, 0)), duration(life)})
+		}
+		if len(v) < perPage*4 {
+			return list, nil
+		}
+	}
+}
+
+// inspect only reads, so the client may repeat it as it likes.
+func (l *Lock) inspect(ctx context.Context, after int64, most int) ([]any, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, l.fail(err)
+	}
+	if !l.e.enter() {
+		return nil, l.fail(ErrClosed)
+	}
+	type result struct {
+		list []any
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() { // go-redis does not interrupt a read when the context ends
+		defer l.e.leaving.Done()
+		s := l.spec.Scripts.Inspect
+		args := lua.InspectArgs(nil, after, most)
+		v, err := l.e.cfg.Client.EvalSha(ctx, s.SHA, l.keys.All(), args...).Slice()
+		if redis.HasErrorPrefix(err, "NOSCRIPT") {
+			v, err = l.e.cfg.Client.Eval(ctx, s.Text, l.keys.All(), args...).Slice()
+		}
+		if err == nil && len(v) == 0 {
+			err = fmt.Errorf("%w: an empty array from inspect", courier.ErrReply)
+		}
+		done <- result{v, err}
+	}()
+	select {
+	case r := <-done:
+		if r.err != nil {
+			return nil, l.fail(r.err)
+		}
+		return r.list, nil
+	case <-ctx.Done():
+		return nil, l.fail(ctx.Err())
+	}
+}
+
+// enter notes that something is under way which Close has to wait for; it says no after Close. The end is told to
+// leaving.
+func (e *Engine) enter() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed {
+		e.leaving.Add(1)
+	}
+	return !e.closed
+}
+
+// KeeperOf is the keeper's id in a token, or "" if the token is none of ours.
+func KeeperOf(token string) string {
+	id, rest, ok := strings.Cut(token, ":")
+	if !ok || strings.Count(rest, ":") != 1 {
+		return ""
+	}
+	return id
+}

@@ -1,0 +1,112 @@
+-- single: a lock that one holder has at a time. It is one string key, the holder's token, as SET key token NX PX writes
+-- it, so that it ends by itself at the very millisecond. The fence of the lease in the key is seq. The policies mutex
+-- and fair are made of this.
+
+-- part: take
+-- Wants token, ttl, the facts, and open: whether a newcomer may take a free lock, whoever waits. Leaves fence: that of
+-- what was granted at once, or was held already; or nil.
+if open and call('SET', lock, token, 'NX', 'PX', ttl) then
+  fence = draw()
+else
+  local owner = pcall('GET', lock)
+  if type(owner) == 'table' then return owner end
+  if owner == token then
+    call('PEXPIRE', lock, ttl, 'GT')
+    fence = seq > 0 and seq or draw()
+  end
+end
+
+-- part: drop
+-- Wants token. Leaves had: GRANTED if the token held the lock, which is free now; else REFUSED.
+had = REFUSED
+local owner = pcall('GET', lock)
+if owner == token then
+  call('DEL', lock)
+  had = GRANTED
+elseif type(owner) == 'table' then
+  return owner
+end
+
+-- part: extend
+-- Wants token, ttl and exact. Leaves held: whether the token held the lock, and does so until ttl from now at least.
+-- Only an exact one may shorten.
+held = pcall('GET', lock) == token
+if held then
+  if exact then call('PEXPIRE', lock, ttl) else call('PEXPIRE', lock, ttl, 'GT') end
+end
+
+-- part: rest
+-- IN_ORDER: when a lease is given up, it is the turn of the first in the queue.
+local IN_ORDER = true
+-- free: is the lock free? nil: not looked yet.
+local free = had == GRANTED or nil
+
+-- lease is the fence and the end of the token's lease, or nil.
+local function lease(token)
+  if pcall('GET', lock) ~= token then return nil end
+  return seq > 0 and seq or draw(), now + call('PTTL', lock)
+end
+
+-- confirm is the fence of a lease that is held; it notes a ttl longer than the one asked for at first. A foreign
+-- holder took no fence when it came, so it gets one now.
+local function confirm(token, ttl)
+  local first = ttl_of(token)
+  if tonumber(ttl) > (first or 0) then call('HSET', meta, 'longer', token .. ' ' .. ttl) end
+  return first and seq > 0 and seq or draw()
+end
+
+-- next_in_line is up to so many of those whose turn it is now, in order; nil if nobody may run.
+local function next_in_line(most)
+  if free == nil then free = call('EXISTS', lock) == 0 end
+  return free and call('ZRANGE', queue, 0, most - 1)
+end
+
+-- fits: may this waiter have the lock, after those that this script has granted already?
+local function fits()
+  return free
+end
+
+-- give writes the grant of a waiter for ms and returns its fence.
+local function give(token, ms)
+  free = false
+  call('SET', lock, token, 'PX', ms)
+  return draw()
+end
+
+-- undo takes a grant back that this script has written.
+local function undo()
+  free = true
+  call('DEL', lock)
+end
+
+-- ends is when room may come by itself, in ms from now; 0 if that is not known.
+local function ends()
+  return math.max(call('PTTL', lock), 0)
+end
+
+-- place is where in the queue a newcomer with this ticket stands; ticket_of is the way back.
+local function place(ticket)
+  return ticket
+end
+local function ticket_of(at)
+  return at
+end
+
+-- holders is all of them: token, fence, ms left. The lease of another library has no fence.
+local function holders()
+  local owner = pcall('GET', lock)
+  if type(owner) ~= 'string' then return {} end
+  return {{owner, ttl_of(owner) and seq or 0, call('PTTL', lock)}}
+end
+
+-- mend: after the server's clock was set back, no lease may last longer than its whole ttl.
+local function mend()
+  local owner = pcall('GET', lock)
+  local ttl = type(owner) == 'string' and ttl_of(owner)
+  if not ttl then return end
+  local left = call('PTTL', lock)
+  if left <= ttl then return end
+  local longer, ms = string.match(call('HGET', meta, 'longer') or '', '^(.*) (%d+)$')
+  if longer == owner then ttl = tonumber(ms) end
+  if left > ttl then call('PEXPIRE', lock, ttl) end
+end
