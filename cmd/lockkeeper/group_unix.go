@@ -64,3 +64,8 @@ func (g *group) restore() {
 	}
 	runtime.UnlockOSThread()
 }
+
+// freeze stops a process, thaw lets it go on.
+func freeze(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
+
+func thaw(p *os.Process) { _ = p.Signal(syscall.SIGCONT) }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"syscall"
@@ -24,3 +25,8 @@ func startGroup(cmd *exec.Cmd) (*group, error) {
 func (g *group) signal(syscall.Signal) { _ = g.process.Kill() }
 
 func (g *group) restore() {}
+
+// freeze cannot be done here.
+func freeze(*os.Process) error { return errors.ErrUnsupported }
+
+func thaw(*os.Process) {}

@@ -101,6 +101,24 @@ func TestTheChildsExitCodeIsPassedOn(t *testing.T) {
 	}
 }
 
+func TestKindsAreLocksOfTheirOwn(t *testing.T) {
+	rdb, url := server(t)
+	for kind, key := range map[string]string{"mutex": "lock:x", "fair": "{lock:x}:fair:holders"} {
+		c := command(t, "run", "--redis", url, "--kind", kind, "x", "--", "sleep", "60")
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, kind+" is held", func() bool { return rdb.Exists(ctx, key).Val() == 1 })
+		command(t, "run", "--redis", url, "--kind", kind, "--try", "x", "--", "true").ends(75)
+		if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		c.waits(128 + 15)
+		eventually(t, kind+" is free", func() bool { return rdb.Exists(ctx, key).Val() == 0 })
+	}
+	command(t, "run", "--redis", url, "--kind", "fare", "x", "--", "true").ends(64, `"fare" is not one of`)
+}
+
 func TestTheChildGetsItsSurroundings(t *testing.T) {
 	rdb, url := server(t)
 	c := command(t, "run", "x y", "--", "sh", "-c", `cat; echo "$LOCKKEEPER_NAME|$LOCKKEEPER_TOKEN|$LOCKKEEPER_FENCE|$MINE|$#" "$@"`, "sh", "-a", "b c")
@@ -278,7 +296,8 @@ func TestTheDemoDoesItsJob(t *testing.T) {
 	if d := time.Since(start); d > 20*time.Second {
 		t.Errorf("the demo took %v", d)
 	}
-	for _, s := range []string{"overlaps seen:          0", "fences strictly rising: yes", "killed while holding"} {
+	for _, s := range []string{"overlaps seen:          0", "served out of turn:     0", "fences strictly rising: yes",
+		"killed while holding:", "killed while first:", "frozen while first:"} {
 		if !strings.Contains(c.out.String(), s) {
 			t.Errorf("the summary has no %q:\n%s", s, c.out.String())
 		}

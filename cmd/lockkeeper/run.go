@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -54,6 +55,9 @@ Exit codes of lockkeeper's own: 64 wrong usage, 69 Redis does not answer or refu
   # wait a minute at the most
   lockkeeper run --wait 1m deploy -- kubectl apply -f .
 
+  # in the order in which they came
+  lockkeeper run --kind fair migrate -- ./migrate.sh
+
   # behind Sentinel
   lockkeeper run --redis 'redis+sentinel://s1:26379?master_name=main&addr=s2:26379' job -- ./job
 
@@ -75,7 +79,7 @@ Exit codes of lockkeeper's own: 64 wrong usage, 69 Redis does not answer or refu
 		RunE: func(c *cobra.Command, args []string) error { return o.run(c, args[0], args[1:]) },
 	}
 	f := c.Flags()
-	f.StringVar(&o.kind, "kind", "mutex", "what to hold: mutex")
+	f.StringVar(&o.kind, "kind", "mutex", "what to hold: mutex or fair")
 	f.StringVar(&o.redis, "redis", "", "Redis URL; default $REDIS_URL, or "+defaultURL+". Forms:\n"+urlHelp+"\n")
 	f.StringVar(&o.prefix, "prefix", lockkeeper.DefaultPrefix, "prefix of the keys in Redis")
 	f.DurationVar(&o.ttl, "ttl", lockkeeper.DefaultTTL, "how long the lock outlives a crash of this host")
@@ -96,8 +100,10 @@ func (o *runOptions) lock(k *lockkeeper.Keeper, name string) (locker, error) {
 	switch o.kind {
 	case "mutex":
 		return mutex.New(k, name, &mutex.Options{TTL: o.ttl, MaxLifetime: o.life})
+	case "fair":
+		return fair.New(k, name, &fair.Options{TTL: o.ttl, MaxLifetime: o.life})
 	}
-	return nil, usage("--kind %q is not one of: mutex", o.kind)
+	return nil, usage("--kind %q is not one of: mutex, fair", o.kind)
 }
 
 func (o *runOptions) run(c *cobra.Command, name string, command []string) error {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 )
@@ -19,8 +19,9 @@ import (
 
 // event is what a worker says.
 type event struct {
-	State string `json:"state"` // waits, holds, left
-	Fence uint64 `json:"fence,omitempty"`
+	State  string `json:"state"`            // starts, waits, holds, leaves, left
+	Keeper string `json:"keeper,omitempty"` // when it starts: how the server knows it
+	Fence  uint64 `json:"fence,omitempty"`
 	// What the protected resource saw when the worker came in, at the server and so in its order.
 	Inside    string `json:"inside,omitempty"` // a worker that was still inside
 	LastFence uint64 `json:"last_fence,omitempty"`
@@ -65,19 +66,16 @@ func work(ctx context.Context, addr, id string) error {
 	say := func(e event) { _ = json.NewEncoder(os.Stdout).Encode(e) }
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer func() { _ = rdb.Close() }()
-	k, err := lockkeeper.New(rdb, nil)
+	k, l, err := demoLock(rdb)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = k.Close() }()
-	m, err := mutex.New(k, demoName, &mutex.Options{TTL: demoTTL})
-	if err != nil {
-		return err
-	}
+	say(event{State: "starts", Keeper: k.ID()})
 	keys := []string{"demo:inside", "demo:fence"}
 	for ctx.Err() == nil {
 		say(event{State: "waits"})
-		err := m.Do(ctx, func(ctx context.Context, fence uint64) error {
+		err := l.Do(ctx, func(ctx context.Context, fence uint64) error {
 			saw, err := enter.Run(ctx, rdb, keys, id, fence).StringSlice()
 			if err != nil {
 				return err
@@ -86,7 +84,9 @@ func work(ctx context.Context, addr, id string) error {
 			_, _ = fmt.Sscan(saw[1], &e.LastFence)
 			say(e)
 			pause(ctx, 40, 120)
-			return depart.Run(context.WithoutCancel(ctx), rdb, keys[:1], id).Err()
+			err = depart.Run(context.WithoutCancel(ctx), rdb, keys[:1], id).Err()
+			say(event{State: "leaves"})
+			return err
 		})
 		if err != nil && ctx.Err() == nil {
 			say(event{State: "left", Error: err.Error()})
@@ -96,6 +96,16 @@ func work(ctx context.Context, addr, id string) error {
 		pause(ctx, 10, 60)
 	}
 	return nil
+}
+
+// demoLock is the lock that all contend for.
+func demoLock(rdb *redis.Client) (*lockkeeper.Keeper, *fair.Lock, error) {
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatLifetime: demoLifetime})
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := fair.New(k, demoName, &fair.Options{TTL: demoTTL})
+	return k, l, err
 }
 
 // pause waits between least and most milliseconds, or until ctx ends.

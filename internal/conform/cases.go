@@ -13,13 +13,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// cases is all behaviours; the number is that of the list in docs/testing.md.
-var cases = []struct {
+// namedCase is one behaviour. The numbers in the names are those of the list in docs/testing.md.
+type namedCase struct {
 	name  string
 	real  bool // only on a real server
 	alone bool // on a server of its own, because it breaks that
 	test  func(*World)
-}{
+}
+
+// cases is what every primitive does.
+var cases = []namedCase{
 	{"01_a_counter_is_right_over_many_goroutines_and_keepers", false, false, counterIsRight},
 	{"02_of_100_tries_exactly_one_wins", false, false, oneTryWins},
 	{"03_a_contended_try_returns_at_once_and_leaves_nothing", false, false, tryIsRefused},
@@ -50,14 +53,27 @@ var cases = []struct {
 	{"26_an_unreachable_server_is_a_loss_at_the_deadline", false, false, unreachable},
 	{"27_renewal_ends_with_the_release_and_the_maximum_lifetime", false, false, renewalEnds},
 	{"28_fences_rise", false, true, fencesRise},
-	{"30_waiters_are_served_in_order", false, false, inOrder},
-	{"46_a_crashed_waiter_is_passed_over", false, false, waiterCrashes},
+	{"27_a_short_lease_that_waited_lasts_its_whole_ttl", false, false, shortLease},
+	{"33_a_crashed_waiter_is_passed_over", false, false, waiterCrashes},
 	{"54_close", false, false, closing},
 	{"55_a_foreign_key_is_not_touched", false, false, foreignKey},
 	{"56_errors_of_redis_come_through_as_themselves", true, true, redisErrors},
 	{"56_a_server_that_is_gone_is_not_contention", false, false, serverGone},
 	{"57_without_the_right_to_subscribe_or_publish", true, true, noChannels},
 	{"58_do", false, false, doCases},
+}
+
+// ordered is the behaviours of primitives that serve in order.
+var ordered = []namedCase{
+	{"30_waiters_are_served_in_order", false, false, inOrder},
+	{"31_a_try_does_not_jump_the_queue", false, false, tryDoesNotJump},
+	{"31_newcomers_pass_those_who_crashed", false, false, newcomersPassTheDead},
+	{"32_a_waiter_in_the_middle_dies", false, false, middleDies},
+	{"33_a_waiter_that_was_cut_off_keeps_its_place", false, false, cutOffKeepsItsPlace},
+	{"35_a_wait_cancelled_in_the_middle_leaves_no_ghost", false, false, cancelledInTheMiddle},
+	{"looking_tells_who_waits_and_disturbs_nothing", false, false, looks},
+	{"positions_come_with_the_heartbeats", false, false, positions},
+	{"the_servers_clock_jumps", false, false, clockJumps},
 }
 
 func counterIsRight(w *World) {
@@ -721,33 +737,18 @@ func fencesRise(w *World) {
 	}
 }
 
-func inOrder(w *World) {
-	if !w.P.Fair {
-		return
-	}
-	first := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
-	ps := []*Process{w.Process(), w.Process(), w.Process(), w.Process()}
-	order := make(chan int, 20)
-	for i := range 20 {
-		l := ps[i%len(ps)].Lock("x")
-		go func() {
-			lease, err := l.Lock(w.ctx())
-			if err != nil {
-				w.Error(err)
-				return
-			}
-			order <- i
-			_ = lease.Release(w.ctx())
-		}()
-		w.waiters("x", int64(i+1))
-	}
-	w.release(first)
-	for i := range 20 {
-		if got := <-order; got != i {
-			w.Errorf("turn %d was that of waiter %d", i, got)
-		}
-	}
-	w.clean()
+// shortLease: a fixed lease shorter than a heartbeat's lifetime, granted by a message, is confirmed for all its time.
+func shortLease(w *World) {
+	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
+	ch := w.wants(w.ctx(), w.Process().Lock("x", fixed, withTTL(2*beat)))
+	w.waiters("x", 1)
+	time.Sleep(beat * 9 / 10)
+	w.release(holder)
+	r := w.get(ch, 0)
+	w.must(r.err)
+	time.Sleep(2*beat - beat/4)
+	w.must(r.lease.Err())
+	w.lost(r.lease, beat/4)
 }
 
 func waiterCrashes(w *World) {

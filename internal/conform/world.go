@@ -93,6 +93,10 @@ type Process struct {
 
 // Run runs every case on both kinds of server.
 func Run(t *testing.T, p Primitive) {
+	cases := slices.Clone(cases)
+	if p.Fair {
+		cases = append(cases, ordered...)
+	}
 	t.Run("embedded", func(t *testing.T) {
 		for _, c := range cases {
 			t.Run(c.name, func(t *testing.T) {

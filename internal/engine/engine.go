@@ -191,6 +191,9 @@ func (e *Engine) heard(payload string) {
 		e.mu.Lock()
 		delete(e.expected, g.serial)
 		w := e.waiters[g.serial]
+		if w != nil {
+			w.told = true
+		}
 		e.mu.Unlock()
 		if w == nil {
 			continue // granted by a reply already, or given up, and then its departure gives the grant back
@@ -217,13 +220,15 @@ type expected struct {
 	channel string
 }
 
-// expect waits for a message about a grant that was learned of in another way.
-func (e *Engine) expect(serial, channel string) {
+// expect waits for the message about a grant that is learned of in another way, unless it has come already.
+func (e *Engine) expect(w *waiter) {
 	by := time.Now().Add(hearTime)
 	e.mu.Lock()
-	e.expected[serial] = expected{by, channel}
-	e.mu.Unlock()
-	e.clock.Sooner(&e.listen, by)
+	defer e.mu.Unlock()
+	if !w.told && e.waiters[w.serial] == w {
+		e.expected[w.serial] = expected{by, w.lock.channel}
+		e.clock.Sooner(&e.listen, by)
+	}
 }
 
 // findDeaf replaces subscriptions on which messages did not come.

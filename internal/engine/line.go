@@ -223,9 +223,10 @@ func (n *line) beaten(call *courier.Call, part []*waiter) {
 		switch x.code {
 		case lua.Granted, lua.Held:
 			waits[x.index] = false
-			if w.grant(x.a, call.Sent, x.b-p.now, true) && x.code == lua.Held && !w.silent {
-				e.expect(w.serial, n.lock.channel)
+			if x.code == lua.Held && !w.silent {
+				e.expect(w)
 			}
+			w.grant(x.a, call.Sent, x.b-p.now, true)
 		case lua.Waiting:
 			w.waits(call.Sent, p.seq, x.a)
 		case lua.Unknown:

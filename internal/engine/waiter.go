@@ -23,6 +23,7 @@ type waiter struct {
 	serial string
 	token  string
 	silent bool          // no message will tell it of its grant
+	told   bool          // a message has; guarded by the engine's mu
 	end    chan struct{} // closed when it has ended
 
 	mu    sync.Mutex // guards what follows

@@ -1,0 +1,35 @@
+package fair_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/measure"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+func locker(k *lockkeeper.Keeper, name string) (measure.Locker, error) {
+	return fair.New(k, name, nil)
+}
+
+func BenchmarkUncontended(b *testing.B) { measure.Uncontended(b, locker) }
+
+func BenchmarkUncontendedParallel(b *testing.B) { measure.UncontendedParallel(b, locker) }
+
+func BenchmarkHandoff(b *testing.B) { measure.Handoff(b, locker, 1, 64, 1000) }
+
+func BenchmarkScale(b *testing.B) { measure.Scale(b, locker, lua.Fair, 10, 1000, 100000) }
+
+func BenchmarkContended(b *testing.B) { measure.Contended(b, locker, 8, 64, 1000) }
+
+func BenchmarkIdle(b *testing.B) { measure.Idle(b, locker, 1000) }
+
+func BenchmarkFairness(b *testing.B) { measure.Fairness(b, locker) }
+
+func BenchmarkRenewal(b *testing.B) {
+	measure.Renewal(b, func(k *lockkeeper.Keeper, name string) (measure.Locker, error) {
+		return fair.New(k, name, &fair.Options{TTL: 3 * time.Second})
+	}, 100, 10000)
+}

@@ -1,0 +1,86 @@
+package lua_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+func TestFairNewcomersStandBehindThoseWhoWait(t *testing.T) {
+	onBothServers(t, lua.Fair, func(b *bench) {
+		b.acquire(token("a", 1), 0)
+		sub := b.listen("b")
+		b.acquire(token("b", 1), life)
+		b.acquire(token("b", 2), life)
+		b.rdb.Del(ctx, b.keys[0]) // free, and somebody waits
+		b.code(b.acquire(token("c", 1), 0), lua.Refused)
+		b.holder(token("b", 1))
+		if m := b.message(sub); len(m) != 2 || m[0] != "1" {
+			b.Errorf("message %v", m)
+		}
+		b.members(2, token("b", 2))
+
+		// Those before it are not there any more: whoever asks is served.
+		b.rdb.Del(ctx, b.keys[0])
+		_ = sub.Close()
+		for b.rdb.PubSubNumSub(ctx, wake+"b").Val()[wake+"b"] > 0 {
+			time.Sleep(time.Millisecond)
+		}
+		b.code(b.acquire(token("c", 2), 0), lua.Granted)
+		b.members(2)
+		b.members(3)
+	})
+}
+
+func TestAClaimEndsWithTheHeartbeat(t *testing.T) {
+	onBothServers(t, lua.Fair, func(b *bench) {
+		b.acquire(token("a", 1), 0)
+		b.listen("b")
+		b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token("b", 1), ttl, idle, life/2, wake, 0))
+		b.code(b.release(token("a", 1), 0), lua.Granted)
+		b.holder(token("b", 1))
+		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > life/2*time.Millisecond || d <= 0 {
+			b.Errorf("a claim of %v, the heartbeat lapses in %d ms", d, life/2)
+		}
+	})
+}
+
+func TestInspectTellsAndWritesNothing(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		inspect := func(after int64, most int) []any {
+			b.Helper()
+			return b.eval(b.set.Inspect, 4, lua.InspectArgs(nil, after, most))
+		}
+		if got := inspect(0, 0); len(got) != 1 || got[0] != int64(0) {
+			b.Errorf("of nothing: %v", got)
+		}
+		if got := inspect(0, 10); len(got) != 1 {
+			b.Errorf("of nobody: %v", got)
+		}
+		if keys := b.rdb.Keys(ctx, "*").Val(); len(keys) != 0 {
+			b.Errorf("looking has left %v", keys)
+		}
+		fence := b.acquire(token("a", 1), 0)[1]
+		var places []any
+		for i := range 3 {
+			places = append(places, b.acquire(token("b", i), life)[3])
+		}
+		got := inspect(0, 0)
+		if len(got) != 4 || got[0] != int64(1) || got[1] != token("a", 1) || got[2] != fence || got[3].(int64) <= 0 {
+			b.Errorf("the holder: %v", got)
+		}
+		got = inspect(0, 2)
+		if len(got) != 9 || got[1] != token("b", 0) || got[2] != places[0] || got[5] != token("b", 1) || got[8].(int64) <= 0 {
+			b.Errorf("the first two: %v", got)
+		}
+		got = inspect(places[1].(int64), 2)
+		if len(got) != 5 || got[1] != token("b", 2) {
+			b.Errorf("the last: %v", got)
+		}
+		b.rdb.Set(ctx, b.keys[0], "foreign", time.Minute)
+		if got := inspect(0, 0); got[1] != "foreign" || got[2] != int64(0) {
+			b.Errorf("a foreign holder: %v", got)
+		}
+	})
+}
