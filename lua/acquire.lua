@@ -9,7 +9,7 @@
 -- ARGV[4] life     ms that a heartbeat counts; 0: a try, which never stands in line
 -- ARGV[5] wake     prefix of the wake-up channels
 -- ARGV[6] sharded  1: wake-ups go by sharded channels, 0: by plain ones
--- returns {GRANTED, fence, now, until} | {REFUSED, now, left ms} | {BURIED}
+-- returns {GRANTED, fence, now, until, more to admit 0|1} | {REFUSED, now, left ms} | {BURIED}
 --       | {WAITING, now, seq, place, rank, ask again within ms or 0, more to admit 0|1}
 -- writes KEYS[1..4]; work O(log n)
 local token, ttl, idle, life = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -21,7 +21,7 @@ if graves > now and call('ZSCORE', beats, '-' .. token) then return {BURIED} end
 -- include: policy.take
 if fence then
   save_facts(idle)
-  return {GRANTED, fence, now, now + ttl}
+  return {GRANTED, fence, now, now + ttl, 0}
 end
 -- include: queue
 if life == 0 and not next_in_line(1) then return {REFUSED, now, ends()} end
@@ -40,7 +40,7 @@ if not grant then
   end
 end
 save_facts(idle)
-if grant then return {GRANTED, grant[1], now, grant[2]} end
+if grant then return {GRANTED, grant[1], now, grant[2], more} end
 if life == 0 then return {REFUSED, now, ends()} end
 local rank = call('ZRANK', queue, token)
 return {WAITING, now, seq, tonumber(at), rank, when(rank), more}

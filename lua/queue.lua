@@ -4,10 +4,11 @@
 -- asking: token -> true, or ms: who asks right now, and the lease it gets if that is not a claim.
 -- granted: token -> {fence, until}: what this script granted to those who ask.
 -- absent: keeper -> true: a message to it was heard by nobody.
-local asking, granted, absent = {}, {}, {}
+-- changed: the head of the queue may not know when it should ask.
+local asking, granted, absent, changed = {}, {}, {}, false
 
 -- A token says what was asked for: <keeper>:<serial>:<ttl>.<claim><flags><permits>. A foreign one does not match.
-local TERMS = '^([^:]+):([^:]+):%d+%.(%d+)(%l*)(%d*)$'
+local TERMS = '^([^:]+):([^:]+):(%d+)%.(%d+)(%l*)(%d*)$'
 
 -- ttl_of is what the holder of a token asked for at first, in ms; nil for a foreign one.
 local function ttl_of(token)
@@ -45,13 +46,20 @@ local function leave(tokens)
   call('ZREM', beats, unpack(tokens))
 end
 
+-- send publishes a message to a keeper and returns how many have heard it. One that cannot be sent for want of a right
+-- counts as heard.
+local function send(keeper, text)
+  local heard = pcall(sharded == '1' and 'SPUBLISH' or 'PUBLISH', wake .. keeper, text)
+  return type(heard) == 'table' and 1 or heard
+end
+
 -- deliver sends the letters, one to each keeper, and says whether all have come: a crashed process has no subscriber,
--- and what it was granted is taken back. The grants are written already. A message that cannot be sent for want of a
--- right counts as sent; its waiter learns of the grant at its next heartbeat.
+-- and what it was granted is taken back. The grants are written already. A waiter that is not told for want of a right
+-- learns of its grant at its next heartbeat.
 local function deliver(letters)
   local all = true
   for keeper, letter in pairs(letters) do
-    if pcall(sharded == '1' and 'SPUBLISH' or 'PUBLISH', wake .. keeper, letter.text) == 0 then
+    if send(keeper, letter.text) == 0 then
       all, absent[keeper] = false, true
       for _, token in ipairs(letter) do undo(token) end
     end
@@ -59,13 +67,27 @@ local function deliver(letters)
   return all
 end
 
--- admit grants whatever the policy allows now, in the order of the queue, and tells those who are granted something.
+-- forewarn sees to it that the head of the queue asks when room comes by itself, if that is before its next heartbeat,
+-- which comes when half of the present one's life has gone at the latest. Whoever asks right now is told in the reply.
+local function forewarn()
+  while true do
+    local head = call('ZRANGE', queue, 0, 0)[1]
+    if not head or asking[head] then return end
+    local keeper, serial, _, claim = string.match(head, TERMS)
+    local left, lapse = ends(), tonumber(call('ZSCORE', beats, head)) or 0
+    if left == 0 or not keeper or now + left >= lapse - claim / 2 then return end
+    if send(keeper, string.format('%s -%.0f', serial, left)) > 0 then return end
+    leave({head})
+  end
+end
+
+-- walk grants whatever the policy allows now, in the order of the queue, and tells those who are granted something.
 -- Waiters that are not there to be told, and those whose heartbeat has lapsed, are passed over and taken out; a live
 -- one that lost its connection comes back to its place. What a waiter is granted that does not ask lasts as long as its
 -- heartbeat and no longer, so that all who have frozen are done with when the last of their heartbeats lapses. Heads is
 -- who is to be looked at first, if that is known. It returns 1 if it stopped because it had walked far enough for one
 -- script.
-local function admit(heads)
+local function walk(heads)
   local budget, width = 1000, 1
   while budget > 0 do
     heads = heads or next_in_line(width)
@@ -73,10 +95,10 @@ local function admit(heads)
     local lapse = call('ZMSCORE', beats, unpack(heads))
     local out, letters, blocked = {}, {}, false
     for i, token in ipairs(heads) do
-      local keeper, serial, claim, flags, permits = string.match(token, TERMS)
+      local keeper, serial, ttl, claim, flags, permits = string.match(token, TERMS)
       local asks = asking[token]
       if not keeper or not asks and (absent[keeper] or not lapse[i] or tonumber(lapse[i]) <= now) then
-        out[#out + 1] = token
+        out[#out + 1], changed = token, true
       elseif fits(flags, permits) then
         out[#out + 1] = token
         local ms = tonumber(claim)
@@ -85,6 +107,7 @@ local function admit(heads)
         elseif asks ~= true then
           ms = tonumber(asks)
         end
+        changed = changed or ttl == claim or ms < claim / 2
         local fence = give(token, ms)
         if asks then
           granted[token] = {fence, now + ms}
@@ -113,6 +136,13 @@ local function admit(heads)
     heads = nil
   end
   return 1
+end
+
+-- admit lets in whoever may be let in. Heads and the result are those of walk.
+local function admit(heads)
+  local more = walk(heads)
+  if changed then forewarn() end
+  return more
 end
 
 -- when is how many ms from now this waiter should ask again at the latest; 0: at its heartbeat. Only the heads of the

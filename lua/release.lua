@@ -19,7 +19,7 @@ if grave == '0' and #first == 0 then return {had, 0} end
 -- include: queue
 if had == REFUSED and call('ZREM', queue, token) == 1 then
   call('ZREM', beats, token)
-  had = LEFT
+  had, changed = LEFT, true
 end
 if grave ~= '0' then bury(token, tonumber(grave)) end
 local more = admit(had == GRANTED and IN_ORDER and first)

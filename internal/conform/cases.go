@@ -70,6 +70,7 @@ var ordered = []namedCase{
 	{"31_newcomers_pass_those_who_crashed", false, false, newcomersPassTheDead},
 	{"32_a_waiter_in_the_middle_dies", false, false, middleDies},
 	{"33_a_waiter_that_was_cut_off_keeps_its_place", false, false, cutOffKeepsItsPlace},
+	{"34_a_holder_crashes_after_quick_handoffs", false, false, crashAfterHandOffs},
 	{"35_a_wait_cancelled_in_the_middle_leaves_no_ghost", false, false, cancelledInTheMiddle},
 	{"looking_tells_who_waits_and_disturbs_nothing", false, false, looks},
 	{"positions_come_with_the_heartbeats", false, false, positions},

@@ -107,6 +107,29 @@ func middleDies(w *World) {
 	w.release(w.turn(turns[2]))
 }
 
+// crashAfterHandOffs: one who was far back when it last heard from the server is told in time that it is at the head now.
+func crashAfterHandOffs(w *World) {
+	slow := func(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = time.Minute, 3*time.Minute }
+	first := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
+	var ps []*Process
+	var turns []chan result
+	for i := range 8 {
+		ps = append(ps, w.Process(slow))
+		turns = append(turns, w.wants(w.ctx(), ps[i].Lock("x")))
+		w.waiters("x", int64(i+1))
+	}
+	w.release(first)
+	for i, ch := range turns {
+		r := w.get(ch, ttl+50*time.Millisecond)
+		w.must(r.err)
+		if i == 5 || i == 6 { // this one's message is heard, its renewals and its release are not
+			ps[i].Crash()
+			continue
+		}
+		w.release(r.lease)
+	}
+}
+
 // cutOffKeepsItsPlace: a waiter whose connections break is passed over while it is away, and comes back to its place.
 func cutOffKeepsItsPlace(w *World) {
 	slow := func(o *lockkeeper.Options) { o.HeartbeatLifetime = time.Minute }

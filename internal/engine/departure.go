@@ -40,9 +40,7 @@ func (l *Lock) depart(token string, stray bool, until time.Time) *departure {
 		d.bury = millis(graveTime)
 	}
 	d.alarm.Ring = func(time.Time) { d.send() }
-	l.e.mu.Lock()
-	l.e.leaving++
-	l.e.mu.Unlock()
+	l.e.enter(true)
 	d.send()
 	return d
 }
@@ -94,7 +92,22 @@ func (d *departure) finish(had int64, err error) {
 	d.had, d.failure = had, err
 	d.mu.Unlock()
 	close(d.over)
-	e := d.lock.e
+	d.lock.e.exit()
+}
+
+// enter notes that something has begun which Close has to wait for. After Close it says no, but for what gives back.
+func (e *Engine) enter(givesBack bool) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed && !givesBack {
+		return false
+	}
+	e.leaving++
+	return true
+}
+
+// exit notes its end.
+func (e *Engine) exit() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.leaving--; e.leaving == 0 {

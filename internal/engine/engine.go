@@ -87,7 +87,7 @@ type Engine struct {
 	locals   map[string]*localLine // by the name's queue
 	expected map[string]expected   // by serial: messages that the server says it has sent
 	listen   clockwork.Alarm       // looks through expected
-	leaving  int                   // departures
+	leaving  int                   // departures and looks under way
 	left     *sync.Cond            // by mu: leaving has become 0
 }
 
@@ -182,23 +182,28 @@ func (e *Engine) nextSerial() string { return strconv.FormatUint(e.serial.Add(1)
 
 // heard takes a wake-up.
 func (e *Engine) heard(payload string) {
-	grants, err := parseMessage(payload)
+	words, err := parseMessage(payload)
 	if err != nil {
 		e.cfg.Log.Warn("lockkeeper: wake-up ignored", "error", err)
 		return
 	}
-	for _, g := range grants {
+	for _, x := range words {
 		e.mu.Lock()
-		delete(e.expected, g.serial)
-		w := e.waiters[g.serial]
-		if w != nil {
-			w.told = true
+		w := e.waiters[x.serial]
+		if x.fence > 0 {
+			delete(e.expected, x.serial)
+			if w != nil {
+				w.told = true
+			}
 		}
 		e.mu.Unlock()
-		if w == nil {
-			continue // granted by a reply already, or given up, and then its departure gives the grant back
+		switch {
+		case w == nil: // granted by a reply already, or given up, and then its departure gives the grant back
+		case x.fence > 0:
+			w.push(x.fence)
+		default:
+			e.beatAt(w, time.Now().Add(duration(x.ask)+time.Millisecond))
 		}
-		w.push(g.fence)
 	}
 }
 

@@ -77,7 +77,7 @@ func (l *Lock) inspect(ctx context.Context, after int64, most int) ([]any, error
 	if err := ctx.Err(); err != nil {
 		return nil, l.fail(err)
 	}
-	if !l.e.enter() {
+	if !l.e.enter(false) {
 		return nil, l.fail(ErrClosed)
 	}
 	type result struct {
@@ -86,7 +86,7 @@ func (l *Lock) inspect(ctx context.Context, after int64, most int) ([]any, error
 	}
 	done := make(chan result, 1)
 	go func() { // go-redis does not interrupt a read when the context ends
-		defer l.e.leaving.Done()
+		defer l.e.exit()
 		s := l.spec.Scripts.Inspect
 		args := lua.InspectArgs(nil, after, most)
 		v, err := l.e.cfg.Client.EvalSha(ctx, s.SHA, l.keys.All(), args...).Slice()
@@ -107,17 +107,6 @@ func (l *Lock) inspect(ctx context.Context, after int64, most int) ([]any, error
 	case <-ctx.Done():
 		return nil, l.fail(ctx.Err())
 	}
-}
-
-// enter notes that something is under way which Close has to wait for; it says no after Close. The end is told to
-// leaving.
-func (e *Engine) enter() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.closed {
-		e.leaving.Add(1)
-	}
-	return !e.closed
 }
 
 // KeeperOf is the keeper's id in a token, or "" if the token is none of ours.

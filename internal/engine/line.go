@@ -100,12 +100,12 @@ func (e *Engine) quitLine(w *waiter) {
 	}
 }
 
-// beatNow makes the waiter's line beat at once.
-func (e *Engine) beatNow(w *waiter) {
+// beatAt makes the waiter's line beat at that time at the latest.
+func (e *Engine) beatAt(w *waiter, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if n := e.lines[w.lock.keys.Queue]; n != nil {
-		e.clock.Sooner(&n.alarm, time.Now())
+		e.clock.Sooner(&n.alarm, at)
 	}
 }
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -51,10 +52,10 @@ func parseAnswer(call *courier.Call) (answer, error) {
 	a := answer{code: n[0]}
 	switch a.code {
 	case lua.Granted:
-		if err := n.want(4); err != nil {
+		if err := n.want(5); err != nil {
 			return answer{}, err
 		}
-		a.fence, a.now, a.until = n[1], n[2], n[3]
+		a.fence, a.now, a.until, a.more = n[1], n[2], n[3], n[4] != 0
 		if a.fence <= 0 || a.now < 0 || a.until <= a.now {
 			return answer{}, fmt.Errorf("%w: fence %d, lease of %d ms", courier.ErrReply, a.fence, a.until-a.now)
 		}
@@ -121,28 +122,32 @@ func parsePulse(call *courier.Call, tokens int) (pulse, error) {
 	return p, nil
 }
 
-// grant is a part of a wake-up: the fence of what one waiter was granted. When and for how long is not said, because
-// the waiter knows enough of that; see waiter.push.
-type grant struct {
+// word is a part of a message, for one waiter: the fence of what it was granted, or after how many ms it should ask.
+// When a grant was made and for how long is not said, because the waiter knows enough of that; see waiter.push.
+type word struct {
 	serial string
-	fence  int64
+	fence  int64 // 0: there is no grant
+	ask    int64 // ms
 }
 
-func parseMessage(payload string) ([]grant, error) {
+func parseMessage(payload string) ([]word, error) {
 	field := strings.Fields(payload)
 	if len(field) == 0 || len(field)%2 != 0 {
 		return nil, fmt.Errorf("a message of %d fields", len(field))
 	}
-	list := make([]grant, 0, len(field)/2)
+	list := make([]word, 0, len(field)/2)
 	for rest := field; len(rest) > 0; rest = rest[2:] {
-		fence, err := strconv.ParseInt(rest[1], 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("no fence: %w", err)
+		n, err := strconv.ParseInt(rest[1], 10, 64)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("no number: %w", err)
+		case n > 0:
+			list = append(list, word{serial: rest[0], fence: n})
+		case n < 0 && n > math.MinInt64:
+			list = append(list, word{serial: rest[0], ask: -n})
+		default:
+			return nil, fmt.Errorf("neither a fence nor a time: %d", n)
 		}
-		if fence <= 0 {
-			return nil, fmt.Errorf("fence %d", fence)
-		}
-		list = append(list, grant{rest[0], fence})
 	}
 	return list, nil
 }

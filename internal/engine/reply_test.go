@@ -44,7 +44,8 @@ func TestAnswers(t *testing.T) {
 		want  answer
 		bad   bool
 	}{
-		{[]int64{lua.Granted, 7, 100, 130}, answer{code: lua.Granted, fence: 7, now: 100, until: 130}, false},
+		{[]int64{lua.Granted, 7, 100, 130, 0}, answer{code: lua.Granted, fence: 7, now: 100, until: 130}, false},
+		{[]int64{lua.Granted, 7, 100, 130, 1}, answer{code: lua.Granted, fence: 7, now: 100, until: 130, more: true}, false},
 		{[]int64{lua.Refused, 100, 25}, answer{code: lua.Refused, now: 100, left: 25}, false},
 		{
 			[]int64{lua.Waiting, 100, 9, 8, 2, 50, 1},
@@ -55,11 +56,12 @@ func TestAnswers(t *testing.T) {
 		{[]int64{}, answer{}, true},
 		{[]int64{lua.Granted}, answer{}, true},
 		{[]int64{lua.Granted, 7, 100}, answer{}, true},
-		{[]int64{lua.Granted, 7, 100, 130, 1}, answer{}, true},
-		{[]int64{lua.Granted, 0, 100, 130}, answer{}, true},
-		{[]int64{lua.Granted, -7, 100, 130}, answer{}, true},
-		{[]int64{lua.Granted, 7, 100, 100}, answer{}, true},
-		{[]int64{lua.Granted, 7, 130, 100}, answer{}, true},
+		{[]int64{lua.Granted, 7, 100, 130}, answer{}, true},
+		{[]int64{lua.Granted, 7, 100, 130, 0, 0}, answer{}, true},
+		{[]int64{lua.Granted, 0, 100, 130, 0}, answer{}, true},
+		{[]int64{lua.Granted, -7, 100, 130, 0}, answer{}, true},
+		{[]int64{lua.Granted, 7, 100, 100, 0}, answer{}, true},
+		{[]int64{lua.Granted, 7, 130, 100, 0}, answer{}, true},
 		{[]int64{lua.Refused}, answer{}, true},
 		{[]int64{lua.Refused, 100, 25, 0}, answer{}, true},
 		{[]int64{lua.Waiting, 100, 9, 8, 2, 50}, answer{}, true},
@@ -87,29 +89,33 @@ func TestPulses(t *testing.T) {
 		news   int
 		bad    bool
 	}{
-		{[]int64{lua.Waiting, 100, 9, 50, 0}, 0, 0, false},
-		{[]int64{lua.Waiting, 100, 9, 50, 0}, 3, 0, false},
-		{[]int64{lua.Waiting, 100, 9, 50, 1, 3, lua.Granted, 7, 130}, 3, 1, false},
-		{[]int64{lua.Waiting, 100, 9, 50, 1, 1, lua.Held, 7, 130, 2, lua.Unknown, 0, 0}, 2, 2, false},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, 0, 0}, 0, 0, false},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, 0, 0}, 3, 0, false},
+		{[]int64{lua.Waiting, 100, 9, 50, 1, 0, 0, 3, lua.Granted, 7, 130}, 3, 1, false},
+		{[]int64{lua.Waiting, 100, 9, 50, 1, 0, 0, 1, lua.Held, 7, 130, 2, lua.Unknown, 0, 0}, 2, 2, false},
 		{nil, 1, 0, true},
 		{[]int64{lua.Waiting}, 1, 0, true},
 		{[]int64{lua.Waiting, 100, 9, 50}, 1, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, 0}, 1, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, 2, 8}, 2, 0, false},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, 3, 8}, 2, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, -1, 8}, 2, 0, true},
 		{[]int64{lua.Granted, 100, 9, 50, 0}, 1, 0, true},
-		{[]int64{lua.Waiting, 100, 9, 50, 0, 1}, 1, 0, true},
-		{[]int64{lua.Waiting, 100, 9, 50, 0, 1, lua.Granted, 7}, 1, 0, true},
-		{[]int64{lua.Waiting, 100, 9, 50, 0, 0, lua.Granted, 7, 130}, 1, 0, true},
-		{[]int64{lua.Waiting, 100, 9, 50, 0, 2, lua.Granted, 7, 130}, 1, 0, true},
-		{[]int64{lua.Waiting, 100, 9, 50, 0, -1, lua.Granted, 7, 130}, 1, 0, true},
-		{[]int64{lua.Waiting, 100, 9, 50, 0, math.MaxInt64, lua.Granted, 7, 130}, 1, 0, true},
-		{[]int64{lua.Waiting, 100, 9, 50, 0, 1, lua.Granted, 7, 130}, 0, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, 0, 0, 1}, 1, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, 0, 0, 1, lua.Granted, 7}, 1, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, 0, 0, 0, lua.Granted, 7, 130}, 1, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, 0, 0, 2, lua.Granted, 7, 130}, 1, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, 0, 0, -1, lua.Granted, 7, 130}, 1, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, 0, 0, math.MaxInt64, lua.Granted, 7, 130}, 1, 0, true},
+		{[]int64{lua.Waiting, 100, 9, 50, 0, 0, 0, 1, lua.Granted, 7, 130}, 0, 0, true},
 	} {
 		t.Run(fmt.Sprint(c.reply), func(t *testing.T) {
 			got, err := parsePulse(reply(c.reply...), c.tokens)
 			is(t, err, c.bad)
-			if err == nil && (got.now != 100 || got.seq != 9 || got.ask != 50 || got.more != (c.reply[4] == 1) || len(got.news) != c.news) {
+			if err == nil && (got.now != 100 || got.seq != 9 || got.ask != 50 || got.more != (c.reply[4] == 1) || len(got.news) != c.news || got.first != int(c.reply[5])-1 || got.rank != int(c.reply[6])) {
 				t.Errorf("%+v", got)
 			}
-			if c.news > 0 && got.news[0].index != int(c.reply[5])-1 {
+			if c.news > 0 && got.news[0].index != int(c.reply[7])-1 {
 				t.Errorf("%+v", got.news)
 			}
 		})
@@ -142,30 +148,25 @@ func TestRenewals(t *testing.T) {
 func TestMessages(t *testing.T) {
 	for _, c := range []struct {
 		payload string
-		want    []grant
+		want    []word
 	}{
-		{"a 7 30000", []grant{{"a", 7, 30000}}},
-		{"a 7 30000 1z 8 100", []grant{{"a", 7, 30000}, {"1z", 8, 100}}},
-		{"a 9223372036854775807 9223372036854775807", []grant{{"a", math.MaxInt64, math.MaxInt64}}},
+		{"a 7", []word{{"a", 7, 0}}},
+		{"a 7 1z 8", []word{{"a", 7, 0}, {"1z", 8, 0}}},
+		{"a -250 b 7", []word{{"a", 0, 250}, {"b", 7, 0}}},
+		{"a 9223372036854775807", []word{{"a", math.MaxInt64, 0}}},
 		{"", nil},
 		{" \t\n", nil},
 		{"a", nil},
-		{"a 7", nil},
-		{"a 7 30000 b", nil},
-		{"a 7 30000 b 8", nil},
-		{"a 7 30000 b 8 x", nil},
-		{"a x 30000", nil},
-		{"a 7 x", nil},
-		{"a 7.0 30000", nil},
-		{"a 7 1e3", nil},
-		{"a 0x7 30000", nil},
-		{"a 0 30000", nil},
-		{"a -7 30000", nil},
-		{"a 7 0", nil},
-		{"a 7 -1", nil},
-		{"a 9223372036854775808 30000", nil},
-		{"a 7 9223372036854775808", nil},
-		{"\x00\xff 7 30000 \xff", nil},
+		{"a 7 b", nil},
+		{"a x", nil},
+		{"a 7.0", nil},
+		{"a 1e3", nil},
+		{"a 0x7", nil},
+		{"a 0", nil},
+		{"a -0", nil},
+		{"a 9223372036854775808", nil},
+		{"a -9223372036854775808", nil},
+		{"\x00\xff 7 \xff", nil},
 	} {
 		t.Run(c.payload, func(t *testing.T) {
 			got, err := parseMessage(c.payload)
@@ -206,15 +207,15 @@ func unpack(b []byte) []int64 {
 func FuzzParseReply(f *testing.F) {
 	for _, n := range [][]int64{
 		nil,
-		{lua.Granted, 7, 100, 130},
+		{lua.Granted, 7, 100, 130, 0},
 		{lua.Granted, 7},
 		{lua.Granted, -1, 0, 0},
 		{lua.Refused, 100, 25},
 		{lua.Refused},
 		{lua.Waiting, 100, 9, 8, 2, 50, 1},
-		{lua.Waiting, 100, 9, 50, 0},
-		{lua.Waiting, 100, 9, 50, 1, 1, lua.Granted, 7, 130, 2, lua.Held, 8, 140},
-		{lua.Waiting, 100, 9, 50, 1, math.MinInt64, lua.Granted, 7, 130},
+		{lua.Waiting, 100, 9, 50, 0, 0, 0},
+		{lua.Waiting, 100, 9, 50, 1, 0, 0, 1, lua.Granted, 7, 130, 2, lua.Held, 8, 140},
+		{lua.Waiting, 100, 9, 50, 1, 0, 0, math.MinInt64, lua.Granted, 7, 130},
 		{lua.Buried},
 		{math.MaxInt64, math.MinInt64},
 	} {
@@ -239,7 +240,7 @@ func FuzzParseReply(f *testing.F) {
 			t.Errorf("%+v, %v", a, err)
 		}
 		if p, err := parsePulse(reply(n...), tokens); err == nil {
-			if len(p.news) != (len(n)-5)/4 {
+			if len(p.news) != (len(n)-7)/4 {
 				t.Errorf("%d news out of %v", len(p.news), n)
 			}
 			for _, x := range p.news {
@@ -263,7 +264,7 @@ func FuzzParseReply(f *testing.F) {
 // FuzzParseMessage: whoever may publish on the channel cannot make the parser panic, nor make up what cannot be.
 func FuzzParseMessage(f *testing.F) {
 	for _, s := range []string{
-		"", "a 7 30000", "a 7 30000 1z 8 100", "a 7", "a -7 30000", "a 7 0", "a x y", "a 9223372036854775808 1", "\xff\x00 1 1",
+		"", "a 7", "a 7 1z 8", "a -250", "a 7 b", "a 0", "a x", "a 9223372036854775808", "a -9223372036854775808", "\xff\x00 1",
 		"a\u00a07\u20031", strings.Repeat("a 1 1 ", 1000),
 	} {
 		f.Add(s)
@@ -276,11 +277,11 @@ func FuzzParseMessage(f *testing.F) {
 			}
 			return
 		}
-		if len(list) == 0 || 3*len(list) != len(strings.Fields(payload)) {
-			t.Errorf("%d grants", len(list))
+		if len(list) == 0 || 2*len(list) != len(strings.Fields(payload)) {
+			t.Errorf("%d words", len(list))
 		}
 		for _, g := range list {
-			if g.serial == "" || g.fence <= 0 || g.ms <= 0 {
+			if g.serial == "" || g.fence < 0 || g.ask < 0 || (g.fence > 0) == (g.ask > 0) {
 				t.Errorf("%+v", g)
 			}
 		}
@@ -289,7 +290,7 @@ func FuzzParseMessage(f *testing.F) {
 
 func TestALeaseIsNeverMadeOutOfNonsense(t *testing.T) {
 	t.Run("answer", func(t *testing.T) {
-		a, err := parseAnswer(reply(lua.Granted, 7, math.MinInt64, math.MaxInt64))
+		a, err := parseAnswer(reply(lua.Granted, 7, math.MinInt64, math.MaxInt64, 0))
 		if err == nil && a.until-a.now <= 0 {
 			t.Errorf("a lease of %d ms", a.until-a.now)
 		}
@@ -303,7 +304,7 @@ func TestALeaseIsNeverMadeOutOfNonsense(t *testing.T) {
 		{1, 77, 0, 0},
 	} {
 		t.Run(fmt.Sprint("beat ", news), func(t *testing.T) {
-			_, err := parsePulse(reply(append([]int64{lua.Waiting, 100, 9, 50, 0}, news...)...), 1)
+			_, err := parsePulse(reply(append([]int64{lua.Waiting, 100, 9, 50, 0, 0, 0}, news...)...), 1)
 			is(t, err, true)
 		})
 	}

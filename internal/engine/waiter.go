@@ -212,6 +212,9 @@ func (w *waiter) answered(call *courier.Call, a answer) error {
 	switch a.code {
 	case lua.Granted:
 		w.grant(a.fence, call.Sent, a.until-a.now, false)
+		if a.more {
+			w.lock.nudge()
+		}
 		return nil
 	case lua.Waiting:
 		w.waits(call.Sent, a.seq, a.place)
@@ -253,7 +256,7 @@ func (w *waiter) push(fence int64) {
 	trusted := time.Until(asked.Add(w.lock.trust(w.lock.claim)))
 	if !fresh || trusted < duration(w.lock.claim)/8 {
 		// Old news, or too little of the lease is sure: ask, and believe the answer.
-		w.lock.e.beatNow(w)
+		w.lock.e.beatAt(w, time.Now())
 		return
 	}
 	if w.grant(fence, asked, w.lock.claim, true) {
@@ -268,7 +271,7 @@ func (w *waiter) push(fence int64) {
 func (w *waiter) grant(fence int64, from time.Time, ms int64, claim bool) bool {
 	deadline := from.Add(w.lock.trust(ms))
 	if time.Until(deadline) <= 0 {
-		w.lock.e.beatNow(w) // over before it was learned of
+		w.lock.e.beatAt(w, time.Now()) // over before it was learned of
 		return false
 	}
 	w.mu.Lock()
