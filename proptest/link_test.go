@@ -1,0 +1,184 @@
+package proptest
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/faultnet"
+)
+
+// link is the way of one process to the server: a faultnet.Net that can also stand still, as it does for a process
+// that is frozen. Then nothing goes through in either direction and the server sees open connections: what it sends is
+// kept for the process, and what the process tries to send or to close meanwhile is done when it is thawed. Of what it
+// has given up by then nothing is sent.
+type link struct {
+	*faultnet.Net
+
+	mu      sync.Mutex // guards what follows, and the state of the connections
+	frozen  bool
+	refuses bool
+	conns   map[*conn]struct{}
+}
+
+func newLink(dial faultnet.Dialer) *link {
+	return &link{Net: faultnet.New(dial), conns: map[*conn]struct{}{}}
+}
+
+// Dial is a faultnet.Dialer.
+func (l *link) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	l.mu.Lock()
+	closed := l.frozen || l.refuses
+	l.mu.Unlock()
+	if closed {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: io.ErrClosedPipe}
+	}
+	inner, err := l.Net.Dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{Conn: inner, link: l}
+	c.changed.L = &l.mu
+	l.mu.Lock()
+	l.conns[c] = struct{}{}
+	l.mu.Unlock()
+	go c.pump()
+	return c, nil
+}
+
+// Refuse lets no new connection through, or lets them through again.
+func (l *link) Refuse(yes bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refuses = yes
+}
+
+// Freeze stops all traffic.
+func (l *link) Freeze() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.frozen = true
+}
+
+// Thaw lets the traffic go on.
+func (l *link) Thaw() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.frozen = false
+	for c := range l.conns {
+		if c.closed {
+			_ = c.Conn.Close()
+			delete(l.conns, c)
+			continue
+		}
+		if len(c.out) > 0 {
+			_, _ = c.Conn.Write(c.out)
+			c.out = nil
+		}
+		c.changed.Broadcast()
+	}
+}
+
+// conn is one connection of a link. It reads ahead, so that the server never waits for the process to read.
+type conn struct {
+	net.Conn
+	link *link
+
+	// Guarded by link.mu.
+	changed  sync.Cond // something came, or the state is another
+	in       []byte    // read and not yet taken
+	inErr    error     // why nothing more will come
+	out      []byte    // written while frozen
+	closed   bool
+	deadline time.Time
+	alarm    *time.Timer
+}
+
+func (c *conn) pump() {
+	b := make([]byte, 4096)
+	for {
+		k, err := c.Conn.Read(b)
+		c.link.mu.Lock()
+		c.in = append(c.in, b[:k]...)
+		c.inErr = err
+		c.changed.Broadcast()
+		c.link.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (c *conn) Read(b []byte) (int, error) {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	for {
+		switch {
+		case c.closed:
+			return 0, net.ErrClosed
+		case !c.link.frozen && len(c.in) > 0:
+			k := copy(b, c.in)
+			c.in = c.in[k:]
+			return k, nil
+		case !c.link.frozen && c.inErr != nil:
+			return 0, c.inErr
+		case !c.deadline.IsZero() && !time.Now().Before(c.deadline):
+			return 0, os.ErrDeadlineExceeded
+		}
+		c.changed.Wait()
+	}
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	switch {
+	case c.closed:
+		return 0, net.ErrClosed
+	case c.link.frozen:
+		c.out = append(c.out, b...)
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *conn) Close() error {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	if c.closed {
+		return net.ErrClosed
+	}
+	c.closed = true
+	c.changed.Broadcast()
+	if c.alarm != nil {
+		c.alarm.Stop()
+	}
+	if c.link.frozen {
+		return nil // Thaw does it
+	}
+	delete(c.link.conns, c)
+	return c.Conn.Close()
+}
+
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	if c.deadline = t; c.alarm != nil {
+		c.alarm.Stop()
+		c.alarm = nil
+	}
+	if !t.IsZero() {
+		c.alarm = time.AfterFunc(time.Until(t), func() {
+			c.link.mu.Lock()
+			defer c.link.mu.Unlock()
+			c.changed.Broadcast()
+		})
+	}
+	return nil
+}
+
+func (c *conn) SetDeadline(t time.Time) error    { return c.SetReadDeadline(t) }
+func (c *conn) SetWriteDeadline(time.Time) error { return nil }
