@@ -9,21 +9,27 @@
 -- ARGV[4] life     ms that a heartbeat counts; 0: a try, which never stands in line
 -- ARGV[5] wake     prefix of the wake-up channels
 -- ARGV[6] sharded  1: wake-ups go by sharded channels, 0: by plain ones
--- returns {GRANTED, fence, now, until, more to admit 0|1} | {REFUSED, now, left ms} | {BURIED}
+-- ARGV[7] origin   token of the lease in whose place this one comes; empty if it is one more
+-- returns {GRANTED, fence, now, until, more to admit 0|1} | {REFUSED, now, left ms} | {BURIED} | {CONFLICT}
 --       | {WAITING, now, seq, place, rank, ask again within ms or 0, more to admit 0|1}
 -- writes KEYS[1..4]; work O(log n)
 local token, ttl, idle, life = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local wake, sharded = ARGV[5], ARGV[6]
+local wake, sharded, origin = ARGV[5], ARGV[6], ARGV[7]
 -- include: facts
 -- Buried: the token was given up while a copy of its request was still under way. It may not be granted any more.
 -- Graves lie among the heartbeats, with a mark in front, and are swept with them.
 if graves > now and call('ZSCORE', beats, '-' .. token) then return {BURIED} end
 -- include: policy.take
-if fence then
+if fence and not opened then
   save_facts(idle)
   return {GRANTED, fence, now, now + ttl, 0}
 end
 -- include: queue
+if fence then
+  local more = admit()
+  save_facts(idle)
+  return {GRANTED, fence, now, now + ttl, more}
+end
 if life == 0 and not next_in_line(1) then return {REFUSED, now, ends()} end
 
 local at = call('ZSCORE', queue, token) or queue_up(token)

@@ -6,8 +6,8 @@ package lua
 // so that it is boxed once and not each time.
 
 // AcquireArgs appends ARGV of acquire.lua.
-func AcquireArgs(command []any, token, ttl, idle, life, wake, sharded any) []any {
-	return append(command, token, ttl, idle, life, wake, sharded)
+func AcquireArgs(command []any, token, ttl, idle, life, wake, sharded, origin any) []any {
+	return append(command, token, ttl, idle, life, wake, sharded, origin)
 }
 
 // ReleaseArgs appends ARGV of release.lua.
@@ -27,6 +27,12 @@ func BeatArgs(command []any, idle, life, wake, sharded any, back int) []any {
 }
 
 // InspectArgs appends ARGV of inspect.lua.
-func InspectArgs(command []any, after int64, most int) []any {
-	return append(command, after, most)
+func InspectArgs(command []any, what int, after int64, most int) []any {
+	return append(command, what, after, most)
 }
+
+// What inspect tells of.
+const (
+	InspectHolders = 0
+	InspectWaiters = 1
+)

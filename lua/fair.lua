@@ -1,5 +1,8 @@
 -- fair: the policy of a lock that goes to whoever came first. A newcomer may take it when it is free and nobody waits.
 
+-- part: base
+-- include: single.base
+
 -- part: take
 local open = call('EXISTS', queue) == 0
 -- include: single.take

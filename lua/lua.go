@@ -3,7 +3,7 @@
 //
 // Each transition (acquire, release, renew, beat) is one file, written once for all primitives; so is inspect, which
 // only looks. A primitive is a policy file, which says where its leases lie, who may have one, and when. The scripts are put together once, at
-// start-up: prelude, then the transition, with the other parts at the places where it includes them: what the common
+// start-up: prelude, the base of the policy, then the transition, with the other parts at the places where it includes them: what the common
 // short way needs comes first, and what it does not, after the place where it returns. So the text of a script, and
 // its SHA, never vary within a version.
 //
@@ -50,12 +50,13 @@ type Set struct {
 
 // The primitives.
 var (
-	Mutex = assemble("mutex")
-	Fair  = assemble("fair")
+	Mutex  = assemble("mutex")
+	Fair   = assemble("fair")
+	RWLock = assemble("rwlock")
 )
 
 // Sets is all of them, for tests and tools that go over every script.
-var Sets = []*Set{Mutex, Fair}
+var Sets = []*Set{Mutex, Fair, RWLock}
 
 // Scripts is the scripts of the set, for those who go over all.
 func (s *Set) Scripts() []*Script {
@@ -64,11 +65,13 @@ func (s *Set) Scripts() []*Script {
 
 func assemble(kind string) *Set {
 	script := func(transition string) *Script {
-		var b strings.Builder
-		include(&b, "prelude", kind)
-		include(&b, transition, kind)
-		sum := sha1.Sum([]byte(b.String()))
-		return &Script{Name: kind + "_" + transition, Text: b.String(), SHA: hex.EncodeToString(sum[:])}
+		a := assembly{kind: kind, have: map[string]bool{}}
+		a.include("prelude")
+		a.include("policy.base")
+		a.include(transition)
+		text := a.text.String()
+		sum := sha1.Sum([]byte(text))
+		return &Script{Name: kind + "_" + transition, Text: text, SHA: hex.EncodeToString(sum[:])}
 	}
 	return &Set{
 		Kind:    kind,
@@ -80,14 +83,25 @@ func assemble(kind string) *Set {
 	}
 }
 
-// include appends a file without its comments, and in place of each line "-- include: name" the file of that name.
-// "name.part" is a part of the file, from a line "-- part: part" to the next such line; "policy" stands for the
-// primitive's own file.
-func include(b *strings.Builder, name, kind string) {
+// assembly is a script that is being put together.
+type assembly struct {
+	kind string
+	have map[string]bool
+	text strings.Builder
+}
+
+// include appends a file without its comments, and in place of each line "-- include: name" the file of that name,
+// unless it is there already. "name.part" is a part of the file, from a line "-- part: part" to the next such line;
+// "policy" stands for the primitive's own file.
+func (a *assembly) include(name string) {
 	name, part, _ := strings.Cut(name, ".")
 	if name == "policy" {
-		name = kind
+		name = a.kind
 	}
+	if a.have[name+"."+part] {
+		return
+	}
+	a.have[name+"."+part] = true
 	text, err := files.ReadFile(name + ".lua")
 	if err != nil {
 		panic(fmt.Sprintf("bug: lua: no file %s.lua: %v", name, err))
@@ -105,14 +119,14 @@ func include(b *strings.Builder, name, kind string) {
 			continue
 		}
 		if other, ok := strings.CutPrefix(code, "-- include: "); ok {
-			include(b, other, kind)
+			a.include(other)
 			continue
 		}
 		if code == "" || strings.HasPrefix(code, "--") {
 			continue
 		}
-		b.WriteString(code)
-		b.WriteByte('\n')
+		a.text.WriteString(code)
+		a.text.WriteByte('\n')
 	}
 	if !found {
 		panic(fmt.Sprintf("bug: lua: no part %s in %s.lua", part, name))

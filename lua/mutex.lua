@@ -1,5 +1,8 @@
 -- mutex: the policy of a lock that a newcomer may take past the queue when it is free: throughput comes first.
 
+-- part: base
+-- include: single.base
+
 -- part: take
 local open = true
 -- include: single.take

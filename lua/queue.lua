@@ -53,6 +53,14 @@ local function send(keeper, text)
   return type(heard) == 'table' and 1 or heard
 end
 
+-- present says whether a waiter's keeper listens, as far as can be told.
+local function present(keeper, flags)
+  if absent[keeper] then return false end
+  if string.find(flags, 's', 1, true) then return true end
+  local count = pcall('PUBSUB', sharded == '1' and 'SHARDNUMSUB' or 'NUMSUB', wake .. keeper)
+  return not count[2] or count[2] > 0
+end
+
 -- deliver sends the letters, one to each keeper, and says whether all have come: a crashed process has no subscriber,
 -- and what it was granted is taken back. The grants are written already. A waiter that is not told for want of a right
 -- learns of its grant at its next heartbeat.
@@ -121,9 +129,11 @@ local function walk(heads)
             letters[keeper] = {token, text = word}
           end
         end
-      else
+      elseif asks or not MIXED or present(keeper, flags) then
         blocked = true
         break
+      else
+        out[#out + 1], changed, absent[keeper] = token, true, true
       end
     end
     leave(out)

@@ -2,6 +2,9 @@
 -- it, so that it ends by itself at the very millisecond. The fence of the lease in the key is seq. The policies mutex
 -- and fair are made of this.
 
+-- part: base
+-- Nothing that the short ways need.
+
 -- part: take
 -- Wants token, ttl, the facts, and open: whether a newcomer may take a free lock, whoever waits. Leaves fence: that of
 -- what was granted at once, or was held already; or nil.
@@ -38,6 +41,8 @@ end
 -- part: rest
 -- IN_ORDER: when a lease is given up, it is the turn of the first in the queue.
 local IN_ORDER = true
+-- MIXED: if one has to wait, so have all.
+local MIXED = false
 -- free: is the lock free? nil: not looked yet.
 local free = had == GRANTED or nil
 
@@ -92,10 +97,10 @@ local function ticket_of(at)
   return at
 end
 
--- holders is all of them: token, fence, ms left. The lease of another library has no fence.
-local function holders()
+-- holders is some of them: token, fence, ms left. The lease of another library has no fence.
+local function holders(from)
   local owner = pcall('GET', lock)
-  if type(owner) ~= 'string' then return {} end
+  if type(owner) ~= 'string' or from > 0 then return {} end
   return {{owner, ttl_of(owner) and seq or 0, call('PTTL', lock)}}
 end
 

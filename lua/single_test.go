@@ -68,7 +68,7 @@ func (b *bench) eval(s *lua.Script, keys int, args []any) []any {
 
 func (b *bench) acquire(token string, life int64) []any {
 	b.Helper()
-	return b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0))
+	return b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, ""))
 }
 
 func (b *bench) release(token string, bury int64) []any {
@@ -324,7 +324,7 @@ func TestBeatSweepsTheLapsed(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		for i := range 250 {
-			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token("frozen", i), ttl, idle, 1, wake, 0))
+			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token("frozen", i), ttl, idle, 1, wake, 0, ""))
 		}
 		b.acquire(token("b", 1), life)
 		time.Sleep(5 * time.Millisecond)

@@ -62,6 +62,16 @@ type Primitive struct {
 	Key func(name string) string
 	// Fair says that waiters are served in order.
 	Fair bool
+	// Cases are those that only this primitive has.
+	Cases []Case
+}
+
+// Case is one behaviour. The numbers in the names are those of the list in docs/testing.md.
+type Case struct {
+	Name  string
+	Real  bool // only on a real server
+	Alone bool // on a server of its own, because it breaks that
+	Test  func(*World)
 }
 
 // ttl and beat are short, because on a real server they are waited for.
@@ -97,10 +107,11 @@ func Run(t *testing.T, p Primitive) {
 	if p.Fair {
 		cases = append(cases, ordered...)
 	}
+	cases = append(cases, p.Cases...)
 	t.Run("embedded", func(t *testing.T) {
 		for _, c := range cases {
-			t.Run(c.name, func(t *testing.T) {
-				if c.real {
+			t.Run(c.Name, func(t *testing.T) {
+				if c.Real {
 					return // miniredis has no such thing
 				}
 				synctest.Test(t, func(t *testing.T) {
@@ -108,7 +119,7 @@ func Run(t *testing.T, p Primitive) {
 					m.ClockTTL(true)
 					w := &World{T: t, P: p, mini: m}
 					defer m.Close()
-					w.run(c.test)
+					w.run(c.Test)
 				})
 			})
 		}
@@ -118,13 +129,13 @@ func Run(t *testing.T, p Primitive) {
 		shared := redistest.Start(t, "--databases", strconv.Itoa(len(cases)))
 		t.Run("all", func(t *testing.T) {
 			for i, c := range cases {
-				t.Run(c.name, func(t *testing.T) {
+				t.Run(c.Name, func(t *testing.T) {
 					t.Parallel() // they wait most of the time
 					w := &World{T: t, P: p, Real: true, server: shared, db: i}
-					if c.alone {
+					if c.Alone {
 						w.server, w.db = redistest.Start(t), 0
 					}
-					w.run(c.test)
+					w.run(c.Test)
 				})
 			}
 		})

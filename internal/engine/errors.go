@@ -14,6 +14,7 @@ var (
 	ErrReleased    = errors.New("lease released")
 	ErrClosed      = errors.New("keeper closed")
 	ErrInvalid     = errors.New("invalid argument")
+	ErrConflict    = errors.New("another upgrade is waiting")
 )
 
 // Invalid reports an argument that breaks a rule; the text names the option, the value and the rule.

@@ -34,10 +34,12 @@ type Hold struct {
 	claim    bool       // granted for a short time, to be confirmed by the first renewal
 	onWay    int        // renewals under way
 	quiet    chan struct{}
-	pauses   *backoff.ExponentialBackOff // nil while renewals succeed
-	trouble  error                       // why they do not
-	contexts map[*leaseContext]struct{}
-	left     *departure // once it is released
+	// converting: another lease is about to come in its place
+	converting bool
+	pauses     *backoff.ExponentialBackOff // nil while renewals succeed
+	trouble    error                       // why they do not
+	contexts   map[*leaseContext]struct{}
+	left       *departure // once it is released
 }
 
 // The reasons for a loss, beside errNotHeld.
@@ -181,6 +183,9 @@ func (h *Hold) renewed(call *courier.Call, ttl int64, full bool) {
 		h.setLocked()
 		h.mu.Unlock()
 		h.observe(Renewed, now.Sub(h.since), nil)
+	case err == nil && h.converting: // it may have been replaced, and the answer to that be on its way
+		h.setLocked()
+		h.mu.Unlock()
 	case err == nil:
 		h.mu.Unlock()
 		h.lose(errNotHeld)

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// perPage is how many waiters one script tells of.
+// perPage is how many holders or waiters one script tells of.
 const perPage = 500
 
 // Holder is a lease as the server sees it.
@@ -28,30 +28,38 @@ type Waiter struct {
 	Life   time.Duration // until its heartbeat lapses; not positive: it has
 }
 
-// Holders is who holds the lock.
+// Holders is who holds the lock. Many are read in parts, and who comes or goes meanwhile may be in it or not.
 func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
-	v, err := l.inspect(ctx, 0, 0)
-	if err != nil {
-		return nil, err
-	}
 	var list []Holder
-	for i := 1; i+2 < len(v); i += 3 {
-		token, ok := v[i].(string)
-		fence, ok2 := v[i+1].(int64)
-		left, ok3 := v[i+2].(int64)
-		if !ok || !ok2 || !ok3 {
-			return nil, l.fail(fmt.Errorf("%w: %v from inspect", courier.ErrReply, v[i:i+3]))
+	seen := map[string]bool{}
+	for after := int64(0); ; after += perPage {
+		v, err := l.inspect(ctx, lua.InspectHolders, after)
+		if err != nil {
+			return nil, err
 		}
-		list = append(list, Holder{token, uint64(max(fence, 0)), duration(left)})
+		for i := 1; i+2 < len(v); i += 3 {
+			token, ok := v[i].(string)
+			fence, ok2 := v[i+1].(int64)
+			left, ok3 := v[i+2].(int64)
+			if !ok || !ok2 || !ok3 {
+				return nil, l.fail(fmt.Errorf("%w: %v from inspect", courier.ErrReply, v[i:i+3]))
+			}
+			if !seen[token] {
+				seen[token] = true
+				list = append(list, Holder{token, uint64(max(fence, 0)), duration(left)})
+			}
+		}
+		if len(v) < perPage*3 {
+			return list, nil
+		}
 	}
-	return list, nil
 }
 
 // Waiters is who waits, in order. A long queue is read in parts, and who comes or goes meanwhile may be in it or not.
 func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
 	var list []Waiter
 	for after := int64(0); ; {
-		v, err := l.inspect(ctx, after, perPage)
+		v, err := l.inspect(ctx, lua.InspectWaiters, after)
 		if err != nil {
 			return nil, err
 		}
@@ -73,7 +81,7 @@ func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
 }
 
 // inspect only reads, so the client may repeat it as it likes.
-func (l *Lock) inspect(ctx context.Context, after int64, most int) ([]any, error) {
+func (l *Lock) inspect(ctx context.Context, what int, after int64) ([]any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, l.fail(err)
 	}
@@ -88,7 +96,7 @@ func (l *Lock) inspect(ctx context.Context, after int64, most int) ([]any, error
 	go func() { // go-redis does not interrupt a read when the context ends
 		defer l.e.exit()
 		s := l.spec.Scripts.Inspect
-		args := lua.InspectArgs(nil, after, most)
+		args := lua.InspectArgs(nil, what, after, perPage)
 		v, err := l.e.cfg.Client.EvalSha(ctx, s.SHA, l.keys.All(), args...).Slice()
 		if redis.HasErrorPrefix(err, "NOSCRIPT") {
 			v, err = l.e.cfg.Client.Eval(ctx, s.Text, l.keys.All(), args...).Slice()
@@ -117,3 +125,15 @@ func KeeperOf(token string) string {
 	}
 	return id
 }
+
+// FlagsOf is what a token asks for: the first letter behind its times, or "".
+func FlagsOf(token string) string {
+	_, terms, _ := strings.Cut(token, ".")
+	if i := strings.IndexFunc(terms, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
+		return terms[i : i+1]
+	}
+	return ""
+}
+
+// Is says whether the lease is one for this use, by the first letter of its flags.
+func (h *Hold) Is(use string) bool { return FlagsOf(h.token) == use }

@@ -42,10 +42,12 @@ type Lock struct {
 	args                                                   struct{ ttl, idle, life, wake, sharded any }
 }
 
-// Terms are what a request asks for beyond the lock itself; the policy reads them out of the token.
+// Terms are what a request asks for beyond the lock itself; the policy reads flags and permits out of the token.
 type Terms struct {
 	Flags   string // lower-case letters
 	Permits int    // 0: not said
+
+	origin *Hold // in whose place the lease comes, see Convert
 }
 
 // Lock checks a spec and returns the lock.

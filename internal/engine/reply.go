@@ -69,7 +69,7 @@ func parseAnswer(call *courier.Call) (answer, error) {
 			return answer{}, err
 		}
 		a.now, a.seq, a.place, a.rank, a.ask, a.more = n[1], n[2], n[3], int(n[4]), n[5], n[6] != 0
-	case lua.Buried:
+	case lua.Buried, lua.Conflict:
 	default:
 		return answer{}, fmt.Errorf("%w: code %d from acquire", courier.ErrReply, a.code)
 	}

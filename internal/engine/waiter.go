@@ -22,6 +22,7 @@ type waiter struct {
 	lock   *Lock
 	serial string
 	token  string
+	origin string        // token of the lease in whose place the one asked for comes, or ""
 	silent bool          // no message will tell it of its grant
 	told   bool          // a message has; guarded by the engine's mu
 	end    chan struct{} // closed when it has ended
@@ -49,6 +50,9 @@ func (l *Lock) newWaiter(t Terms) *waiter {
 	w := &waiter{lock: l, serial: l.e.nextSerial(), end: make(chan struct{})}
 	w.token = l.token(w.serial, t)
 	w.silent = strings.Contains(t.Flags, silentFlag)
+	if t.origin != nil {
+		w.origin = t.origin.token
+	}
 	l.e.mu.Lock()
 	defer l.e.mu.Unlock()
 	if l.e.closed {
@@ -140,11 +144,11 @@ func (w *waiter) ask(ctx context.Context, stand, patient bool) error {
 	began := time.Now()
 	call, _, err := l.e.ask(ctx, w.end, tries, func(done func(*courier.Call)) *courier.Call {
 		w.leaves(began)
-		call := l.call(l.spec.Scripts.Acquire, l.acquireCmd, 6, func(call *courier.Call) {
+		call := l.call(l.spec.Scripts.Acquire, l.acquireCmd, 7, func(call *courier.Call) {
 			w.arrived(courier.FateOf(call.Err))
 			done(call)
 		})
-		call.Args = lua.AcquireArgs(call.Args, w.token, l.args.ttl, l.args.idle, life, l.args.wake, l.args.sharded)
+		call.Args = lua.AcquireArgs(call.Args, w.token, l.args.ttl, l.args.idle, life, l.args.wake, l.args.sharded, w.origin)
 		return call
 	})
 	switch {
@@ -225,6 +229,8 @@ func (w *waiter) answered(call *courier.Call, a answer) error {
 		w.had = w.stray // nothing, but for what a stray copy may take
 		w.mu.Unlock()
 		return w.lock.fail(ErrNotAcquired)
+	case lua.Conflict:
+		return w.lock.fail(ErrConflict)
 	}
 	return w.lock.fail(ErrNotAcquired, errBuried)
 }

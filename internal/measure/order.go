@@ -35,7 +35,7 @@ func scale(b *testing.B, n New, set *lua.Set, waiters int) {
 	_, err := sub.Receive(ctx)
 	m.must(err)
 	acquire := func(p redis.Pipeliner, i int) {
-		p.EvalSha(ctx, set.Acquire.SHA, keys, lua.AcquireArgs(nil, token(i), ttl, idle, life, wake, 0)...)
+		p.EvalSha(ctx, set.Acquire.SHA, keys, lua.AcquireArgs(nil, token(i), ttl, idle, life, wake, 0, "")...)
 	}
 	for _, s := range set.Scripts() {
 		m.must(m.rdb.ScriptLoad(ctx, s.Text).Err())

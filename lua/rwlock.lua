@@ -1,0 +1,176 @@
+-- rwlock: the policy of a lock that many may hold for reading or one for writing. The first letter of a token's flags
+-- says what for: r to read; w to write, with the writer streak behind it; u to write in the place of a read lease of its
+-- own; d to read in the place of a write lease.
+-- In the queue an upgrade stands before all writers, and writers before all readers, each in order of arrival. The meta
+-- hash has besides: streak, how many writers in a row have passed waiting readers; pass, the place up to which readers
+-- go before the writers now; upgrade, the read lease of the upgrade that waits.
+
+-- part: base
+-- include: leases.base
+-- READERS is how much further back readers stand than writers.
+local READERS = '4500000000000000'
+
+-- use_of is what a token wants or holds the lock for.
+local function use_of(token)
+  return string.match(token, '^[^:]+:[^:]+:%d+%.%d+(%l)')
+end
+
+local function writes(token)
+  local use = use_of(token)
+  return use ~= 'r' and use ~= 'd'
+end
+
+-- writer and readers: is it held for writing, or for reading? some: a lease that is held; alone: it is the only one.
+local looked, writer, readers, some, alone
+local function look()
+  if looked then return end
+  local list = live(0, 2)
+  looked, some, alone = true, list[1], #list == 1
+  writer = some ~= nil and writes(some)
+  readers = some ~= nil and not writer
+end
+
+-- part: take
+-- Wants token, ttl, origin and the facts. Leaves fence: that of what was granted at once, or was held already; or nil.
+-- Leaves opened: others may be let in now.
+sweep()
+fence = again(token, ttl)
+local use = use_of(token)
+if fence then
+  opened = use == 'd'
+elseif use == 'd' or use == 'u' then
+  if not ends_at(origin) then return {REFUSED, now, 0} end
+  look()
+  if use == 'd' or alone then
+    if use == 'd' and not writes(origin) then return {REFUSED, now, 0} end
+    remove(origin)
+    fence, opened = draw(), true
+    put(token, ttl, fence)
+  else
+    local head = call('ZRANGE', queue, 0, 0)[1]
+    if head and head ~= token and use_of(head) == 'u' then
+      if (tonumber(call('ZSCORE', beats, head)) or 0) > now then return {CONFLICT} end
+      call('ZREM', queue, head)
+    end
+    call('HSET', meta, 'upgrade', origin)
+  end
+elseif call('EXISTS', queue) == 0 then
+  look()
+  if not some or readers and use == 'r' then
+    fence = draw()
+    put(token, ttl, fence)
+  end
+end
+
+-- part: drop
+-- include: leases.drop
+
+-- part: extend
+-- include: leases.extend
+
+-- part: rest
+-- include: leases.rest
+-- MIXED: one that has to wait can keep others out who need not.
+local MIXED = true
+-- before: token -> what give has changed besides, for undo.
+local before = {}
+
+-- next_in_line is some of those whose turn it is now, in order; nil if nobody may run.
+local next_in_line
+function next_in_line()
+  look()
+  if writer then return nil end
+  local head = call('ZRANGE', queue, 0, 0)
+  if #head == 0 then return head end
+  local use = use_of(head[1])
+  if use == 'r' then return call('ZRANGE', queue, 0, 99) end
+  if use == 'u' and not ends_at(call('HGET', meta, 'upgrade') or '') then
+    -- Its read lease is over.
+    leave(head)
+    return next_in_line()
+  end
+  if use == 'w' then
+    local pass = call('HGET', meta, 'pass')
+    if pass then
+      local list = call('ZRANGE', queue, READERS, pass, 'BYSCORE', 'LIMIT', 0, 100)
+      if #list > 0 then return list end
+      call('HDEL', meta, 'pass')
+    end
+  end
+  return head
+end
+
+-- fits: may this waiter have the lock, beside those who hold it now?
+local function fits(flags)
+  look()
+  local use = string.sub(flags, 1, 1)
+  if use == 'r' then return not writer end
+  if use == 'u' then return alone and some == call('HGET', meta, 'upgrade') end
+  return not some
+end
+
+-- passed counts a writer that goes before readers who wait, and lets them go first next time if there were too many.
+local function passed(token)
+  local last = call('ZRANGE', queue, '+inf', READERS, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
+  local known = call('HMGET', meta, 'streak', 'pass')
+  local streak, most = 0, tonumber(string.match(token, '(%d*)$')) or 0
+  if last[1] then streak = (tonumber(known[1]) or 0) + 1 end
+  if most > 0 and streak >= most then
+    call('HSET', meta, 'streak', 0, 'pass', last[2])
+  elseif streak > 0 or known[1] and known[1] ~= '0' then
+    call('HSET', meta, 'streak', streak)
+  end
+  return {streak = known[1] or 0, pass = known[2]}
+end
+
+-- give writes the grant of a waiter for ms and returns its fence.
+local function give(token, ms)
+  local use, was = use_of(token), {}
+  if use == 'u' then
+    local origin = call('HGET', meta, 'upgrade')
+    was = {origin = origin, fence = call('ZSCORE', lock, '#' .. origin), at = call('ZSCORE', lock, origin)}
+    remove(origin)
+    call('HDEL', meta, 'upgrade')
+  elseif use == 'w' then
+    was = passed(token)
+  end
+  before[token] = was
+  local fence = draw()
+  put(token, ms, fence)
+  alone = use == 'u' or not some
+  if alone then some = token end
+  writer = writes(token)
+  readers = not writer
+  return fence
+end
+
+-- undo takes a grant back that this script has written.
+local function undo(token)
+  local was = before[token]
+  remove(token)
+  if was.origin then
+    call('ZADD', lock, was.at, was.origin, was.fence, '#' .. was.origin)
+    call('HSET', meta, 'upgrade', was.origin)
+  elseif was.streak then
+    call('HSET', meta, 'streak', was.streak)
+    if was.pass then call('HSET', meta, 'pass', was.pass) else call('HDEL', meta, 'pass') end
+  end
+  looked = false
+end
+
+-- ends is when room may come by itself, in ms from now; 0 if there is nobody to wait for.
+local function ends()
+  local last = call('ZRANGE', lock, ENDLESS, '(' .. now, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
+  return last[2] and last[2] - now or 0
+end
+
+-- place is where in the queue a newcomer with this ticket stands; ticket_of is the way back.
+local function place(ticket, token)
+  local use = use_of(token)
+  if use == 'u' then return math.floor(ticket / 1000) end
+  return use == 'w' and ticket or ticket + READERS
+end
+local function ticket_of(at)
+  if at < 100000000000000 then return at * 1000 end
+  return at > tonumber(READERS) and at - READERS or at
+end

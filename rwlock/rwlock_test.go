@@ -1,0 +1,64 @@
+package rwlock_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/conform"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+)
+
+func TestMain(m *testing.M) { conform.Main(m, primitive) }
+
+// primitive is the lock for writing: so it must be as good a lock as the others. What readers do besides is in cases.
+var primitive = conform.Primitive{
+	Kind: "rwlock",
+	Key:  func(name string) string { return "{lock:" + name + "}:rwlock:holders" },
+	New: func(k *lockkeeper.Keeper, name string, o conform.Options) (conform.Locker, error) {
+		l, err := rwlock.New(k, name, &rwlock.Options{TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
+		return writing{l}, err
+	},
+	Fair:  true,
+	Cases: cases,
+}
+
+type rw = rwlock.Lock
+
+// writing is the lock for writing.
+type writing struct{ *rw }
+
+func (w writing) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
+	return w.Write(ctx, fn)
+}
+
+func (w writing) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
+	list, err := w.rw.Waiters(ctx)
+	var all []lockkeeper.Waiter
+	for _, x := range list {
+		all = append(all, x.Waiter)
+	}
+	return all, err
+}
+
+var cases []conform.Case
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	conform.Run(t, primitive)
+}
+
+func TestDeployments(t *testing.T) {
+	t.Parallel()
+	conform.Deployments(t, primitive)
+}
+
+func TestProcesses(t *testing.T) {
+	t.Parallel()
+	conform.Processes(t, primitive)
+}
+
+func TestDocumentedRightsSuffice(t *testing.T) {
+	t.Parallel()
+	conform.Rights(t, primitive)
+}
