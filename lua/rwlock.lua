@@ -44,7 +44,7 @@ elseif use == 'd' or use == 'u' then
   if use == 'd' or alone then
     if use == 'd' and not writes(origin) then return {REFUSED, now, 0} end
     remove(origin)
-    fence, opened = draw(), true
+    fence, opened, looked = draw(), true, false
     put(token, ttl, fence)
   else
     local head = call('ZRANGE', queue, 0, 0)[1]
@@ -86,7 +86,8 @@ function next_in_line()
   if use == 'r' then return call('ZRANGE', queue, 0, 99) end
   if use == 'u' and not ends_at(call('HGET', meta, 'upgrade') or '') then
     -- Its read lease is over.
-    leave(head)
+    call('ZREM', queue, head[1])
+    call('ZREM', beats, head[1])
     return next_in_line()
   end
   if use == 'w' then

@@ -11,7 +11,8 @@ import (
 
 func TestMain(m *testing.M) { conform.Main(m, primitive) }
 
-// primitive is the lock for writing: so it must be as good a lock as the others. What readers do besides is in cases.
+// primitive is the lock for writing: so it must be as good a lock as the others. What readers do
+// besides is in conform.ReadWrite.
 var primitive = conform.Primitive{
 	Kind: "rwlock",
 	Key:  func(name string) string { return "{lock:" + name + "}:rwlock:holders" },
@@ -20,7 +21,7 @@ var primitive = conform.Primitive{
 		return writing{l}, err
 	},
 	Fair:  true,
-	Cases: cases,
+	Cases: conform.ReadWrite,
 }
 
 type rw = rwlock.Lock
@@ -40,8 +41,6 @@ func (w writing) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
 	}
 	return all, err
 }
-
-var cases []conform.Case
 
 func TestConformance(t *testing.T) {
 	t.Parallel()

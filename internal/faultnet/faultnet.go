@@ -43,6 +43,7 @@ type Net struct {
 	conns    map[*conn]struct{}
 	rules    []*rule
 	down     bool
+	mute     bool
 	delay    time.Duration
 	written  [][]byte // commands seen, while counting
 	counting bool
@@ -88,7 +89,7 @@ func (n *Net) Break(text string, times int, fate Fate) {
 func (n *Net) Mend() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.rules, n.down, n.delay = nil, false, 0
+	n.rules, n.down, n.mute, n.delay = nil, false, false, 0
 }
 
 // Down cuts every connection and lets no new one through until Mend.
@@ -97,6 +98,13 @@ func (n *Net) Down() {
 	n.down = true
 	n.mu.Unlock()
 	n.Cut()
+}
+
+// Mute loses everything that is sent from now on, and lets no new connection through; those that are there stay open.
+func (n *Net) Mute() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.down, n.mute = true, true
 }
 
 // Delay holds every write back for a while.
@@ -228,6 +236,12 @@ type conn struct {
 }
 
 func (c *conn) Write(b []byte) (int, error) {
+	c.net.mu.Lock()
+	mute := c.net.mute
+	c.net.mu.Unlock()
+	if mute {
+		return len(b), nil
+	}
 	fate, hit, delay := c.net.fate(c, b)
 	if delay > 0 {
 		time.Sleep(delay)

@@ -1,0 +1,456 @@
+package conform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+)
+
+// ReadWrite is what the read-write lock does beside what every lock does.
+var ReadWrite = []Case{
+	{"29_a_read_after_a_write_has_a_larger_fence", false, false, readFences},
+	{"36_readers_together_a_writer_alone", false, false, readersTogether},
+	{"37_readers_stand_behind_a_writer_that_waits", false, false, readersStandBehind},
+	{"38_a_waiting_writer_that_crashed_keeps_nobody_out", false, false, waitingWriterCrashes},
+	{"38_a_waiting_writer_that_is_mute_keeps_readers_out_for_a_heartbeats_lifetime", false, false, waitingWriterIsMute},
+	{"39_a_reader_crashes_and_only_its_share_lapses", false, false, readerCrashes},
+	{"40_a_writer_gets_in_when_those_before_it_have_left", false, false, writerGetsIn},
+	{"41_readers_get_in_after_a_streak_of_writers", false, false, writerStreak},
+	{"42_of_two_upgrades_one_fails_at_once", false, false, upgradeConflict},
+	{"42_an_upgrade_goes_before_writers_and_keeps_its_lease_till_then", false, false, upgradeGoesFirst},
+	{"42_an_upgrade_that_comes_to_nothing_changes_nothing", false, false, upgradeComesToNothing},
+	{"43_a_downgrade_has_no_gap_and_lets_readers_in", false, false, downgrade},
+	{"conversions_are_no_losses", false, false, conversionsAreNoLosses},
+	{"looking_tells_readers_from_writers", false, false, looksAtReaders},
+	{"bad_leases_and_streaks_are_errors", false, false, badConversions},
+}
+
+// rw is the read-write lock of a process.
+func (p *Process) rw(name string, streak ...int) *rwlock.Lock {
+	p.w.Helper()
+	o := &rwlock.Options{TTL: ttl}
+	if len(streak) > 0 {
+		o.WriterStreak = &streak[0]
+	}
+	l, err := rwlock.New(p.Keeper, name, o)
+	p.w.must(err)
+	return l
+}
+
+type acquire = func(context.Context) (*lockkeeper.Lease, error)
+
+// take acquires, or ends the test.
+func (w *World) take(f acquire) *lockkeeper.Lease {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Second)
+	defer cancel()
+	lease, err := f(ctx)
+	w.must(err)
+	return lease
+}
+
+// begin starts an acquisition in the background, and returns when it stands in line as the n-th.
+func (w *World) begin(ctx context.Context, n int64, f acquire) chan result {
+	w.Helper()
+	ch := make(chan result, 1)
+	go func() {
+		lease, err := f(ctx)
+		ch <- result{lease, err, time.Now()}
+	}()
+	w.waiters("x", n)
+	return ch
+}
+
+func readFences(w *World) {
+	l := w.Process().rw("x")
+	last := uint64(0)
+	for i := range 6 {
+		f := l.RLock
+		if i%2 == 0 {
+			f = l.Lock
+		}
+		lease := w.take(f)
+		if lease.Fence() <= last {
+			w.Errorf("fence %d after %d", lease.Fence(), last)
+		}
+		last = lease.Fence()
+		w.release(lease)
+	}
+}
+
+func readersTogether(w *World) {
+	ps := []*Process{w.Process(), w.Process(), w.Process()}
+	var leases []*lockkeeper.Lease
+	for i := range 12 {
+		leases = append(leases, w.take(ps[i%3].rw("x").RLock))
+	}
+	_, err := ps[0].rw("x").TryLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	writer := w.begin(w.ctx(), 1, ps[0].rw("x").Lock)
+	for _, l := range leases {
+		w.notYet(writer)
+		w.release(l)
+	}
+	lease := w.turn(writer)
+	_, err = ps[1].rw("x").TryRLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	w.release(lease)
+	w.release(w.take(ps[1].rw("x").TryRLock))
+	w.clean()
+}
+
+func readersStandBehind(w *World) {
+	l := w.Process().rw("x")
+	first := w.take(l.RLock)
+	_, err := w.Process().rw("x").TryLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	w.release(w.take(l.TryRLock)) // the refused try has left no intent
+
+	ctx, cancel := context.WithCancel(w.ctx())
+	writer := w.begin(ctx, 1, w.Process().rw("x").Lock)
+	_, err = l.TryRLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	reader := w.begin(w.ctx(), 2, w.Process().rw("x").RLock)
+	time.Sleep(2 * beat)
+	w.notYet(reader)
+	cancel() // and when the writer has gone they need not wait
+	w.is(w.get(writer, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.release(w.turn(reader))
+	w.release(first)
+	w.clean()
+}
+
+func waitingWriterCrashes(w *World) {
+	l := w.Process().rw("x")
+	first := w.take(l.RLock)
+	dead := w.Process()
+	w.begin(w.ctx(), 1, dead.rw("x").Lock)
+	dead.Crash()
+	w.eventually("the server to see it", func() bool {
+		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+dead.ID()).Result()
+		return err == nil && n["lock:wake:"+dead.ID()] == 0
+	})
+	w.release(w.take(l.TryRLock))
+	w.release(first)
+}
+
+func waitingWriterIsMute(w *World) {
+	l := w.Process().rw("x")
+	first := w.take(l.RLock)
+	mute := w.Process()
+	w.begin(w.ctx(), 1, mute.rw("x").Lock)
+	mute.Net.Mute() // its subscription stays
+	start := time.Now()
+	reader := make(chan result, 1)
+	go func() {
+		lease, err := w.Process().rw("x").RLock(w.ctx())
+		reader <- result{lease, err, time.Now()}
+	}()
+	r := w.get(reader, 3*beat+beat)
+	w.must(r.err)
+	if d := r.at.Sub(start); d > 4*beat+w.slack() {
+		w.Errorf("readers were kept out for %v", d)
+	}
+	w.release(r.lease)
+	w.release(first)
+}
+
+func readerCrashes(w *World) {
+	a, b := w.Process(), w.Process()
+	dead, alive := w.take(a.rw("x").RLock), w.take(b.rw("x").RLock)
+	at := time.Now()
+	writer := w.begin(w.ctx(), 1, w.Process().rw("x").Lock)
+	a.Crash()
+	time.Sleep(ttl / 2)
+	w.must(alive.Err())
+	w.release(alive)
+	r := w.get(writer, ttl+50*time.Millisecond)
+	w.must(r.err)
+	if d := r.at.Sub(at); !w.Real && (d < ttl/2 || d > ttl+50*time.Millisecond) {
+		w.Errorf("the writer came after %v, the crashed reader's lease was of %v", d, ttl)
+	}
+	w.release(r.lease)
+	w.lost(dead, 0)
+}
+
+func writerGetsIn(w *World) {
+	before := []*lockkeeper.Lease{w.take(w.Process().rw("x").RLock), w.take(w.Process().rw("x").RLock)}
+	writer := w.begin(w.ctx(), 1, w.Process().rw("x").Lock)
+	var after []chan result
+	for i := range 5 {
+		after = append(after, w.begin(w.ctx(), int64(2+i), w.Process().rw("x").RLock))
+	}
+	second := w.begin(w.ctx(), 7, w.Process().rw("x").Lock)
+	w.release(before[0])
+	w.notYet(writer)
+	w.release(before[1])
+	lease := w.turn(writer)
+	w.release(lease)
+	w.release(w.turn(second)) // writers in a row
+	for _, ch := range after {
+		w.release(w.turn(ch))
+	}
+	w.clean()
+}
+
+func writerStreak(w *World) {
+	for streak, want := range map[int]string{1: "wrwwww", 2: "wwrwww", 0: "wwwwwr", 16: "wwwwwr"} {
+		first := w.take(w.Process().rw("x", streak).Lock)
+		order := make(chan string, 6)
+		turn := func(what string, f acquire) {
+			lease, err := f(w.ctx())
+			if err != nil {
+				w.Error(err)
+			}
+			order <- what
+			_ = lease.Release(w.ctx())
+		}
+		l := w.Process().rw("x", streak)
+		go turn("r", l.RLock)
+		w.waiters("x", 1)
+		for i := range 5 {
+			go turn("w", w.Process().rw("x", streak).Lock)
+			w.waiters("x", int64(2+i))
+		}
+		w.release(first)
+		var got strings.Builder
+		for range 6 {
+			got.WriteString(<-order)
+		}
+		if got.String() != want {
+			w.Errorf("with WriterStreak %d they were served as %s, want %s", streak, got.String(), want)
+		}
+		w.clean()
+	}
+}
+
+func upgradeConflict(w *World) {
+	a, b := w.Process().rw("x"), w.Process().rw("x")
+	ra, rb := w.take(a.RLock), w.take(b.RLock)
+	ch := w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	_, err := b.Upgrade(w.ctx(), rb)
+	w.is(err, rwlock.ErrUpgradeConflict)
+	w.must(rb.Err())
+	w.notYet(ch)
+	w.release(rb)
+	lease := w.turn(ch)
+	w.is(ra.Err(), lockkeeper.ErrReleased)
+	w.release(ra) // does nothing
+	_, err = b.TryRLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	w.release(lease)
+	w.clean()
+}
+
+func upgradeGoesFirst(w *World) {
+	a := w.Process().rw("x")
+	ra, rb := w.take(a.RLock), w.take(w.Process().rw("x").RLock)
+	ctx := ra.Context(w.ctx())
+	writer := w.begin(w.ctx(), 1, w.Process().rw("x").Lock)
+	up := w.begin(w.ctx(), 2, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	time.Sleep(3 * ttl)
+	w.must(ra.Err())
+	w.notYet(up)
+	w.release(rb)
+	lease := w.turn(up)
+	w.notYet(writer)
+	if lease.Fence() <= ra.Fence() {
+		w.Errorf("fence %d after %d", lease.Fence(), ra.Fence())
+	}
+	<-ctx.Done()
+	if cause := context.Cause(ctx); !errors.Is(cause, lockkeeper.ErrReleased) {
+		w.Errorf("the read lease's contexts ended by %v", cause)
+	}
+	w.release(lease)
+	w.release(w.turn(writer))
+
+	// Alone it need not wait.
+	ra = w.take(a.RLock)
+	lease, err := a.Upgrade(w.ctx(), ra)
+	w.must(err)
+	time.Sleep(2 * ttl)
+	w.must(lease.Err())
+	w.release(lease)
+	w.clean()
+}
+
+func upgradeComesToNothing(w *World) {
+	a := w.Process().rw("x")
+	ra, rb := w.take(a.RLock), w.take(w.Process().rw("x").RLock)
+	ctx, cancel := context.WithCancel(w.ctx())
+	up := w.begin(ctx, 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	cancel()
+	w.is(w.get(up, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.waiters("x", 0)
+	time.Sleep(2 * ttl)
+	w.must(ra.Err())
+	w.release(w.take(a.TryRLock))
+
+	// The read lease is taken away while the upgrade waits: then there is nothing to upgrade.
+	up = w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	w.must(w.admin.ZRem(w.ctx(), w.P.Key("x"), ra.Token()).Err())
+	w.is(w.get(up, 2*ttl).err, lockkeeper.ErrLost)
+	w.is(ra.Err(), lockkeeper.ErrLost)
+	_, err := a.Upgrade(w.ctx(), ra)
+	w.is(err, lockkeeper.ErrLost)
+	w.release(rb)
+	_, err = a.Upgrade(w.ctx(), rb)
+	if err == nil {
+		w.Error("a lease of another keeper was upgraded")
+	}
+
+	// Released while it waits.
+	ra, rb = w.take(a.RLock), w.take(w.Process().rw("x").RLock)
+	up = w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	w.release(ra)
+	w.is(w.get(up, 0).err, lockkeeper.ErrReleased)
+	w.release(rb)
+	w.clean()
+}
+
+func downgrade(w *World) {
+	a := w.Process().rw("x")
+	write := w.take(a.Lock)
+	ctx := write.Context(w.ctx())
+	reader := w.begin(w.ctx(), 1, w.Process().rw("x").RLock)
+	writer := w.begin(w.ctx(), 2, w.Process().rw("x").Lock)
+	late := w.begin(w.ctx(), 3, w.Process().rw("x").RLock)
+	read, err := a.Downgrade(w.ctx(), write)
+	w.must(err)
+	<-ctx.Done()
+	w.is(write.Err(), lockkeeper.ErrReleased)
+	if read.Fence() <= write.Fence() {
+		w.Errorf("fence %d after %d", read.Fence(), write.Fence())
+	}
+	w.notYet(writer) // it waits, and so the readers wait behind it
+	w.notYet(reader)
+	w.release(read)
+	w.release(w.turn(writer))
+	w.release(w.turn(reader))
+	w.release(w.turn(late))
+
+	// With no writer in line the readers come in by it.
+	write = w.take(a.Lock)
+	reader = w.begin(w.ctx(), 1, w.Process().rw("x").RLock)
+	late = w.begin(w.ctx(), 2, w.Process().rw("x").RLock)
+	read, err = a.Downgrade(w.ctx(), write)
+	w.must(err)
+	w.release(w.turn(reader))
+	w.release(w.turn(late))
+	time.Sleep(2 * ttl)
+	w.must(read.Err())
+	_, err = w.Process().rw("x").TryLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	again, err := a.Upgrade(w.ctx(), read)
+	w.must(err)
+	w.release(again)
+
+	// Of a lease that is over.
+	write = w.take(a.Lock)
+	w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
+	_, err = a.Downgrade(w.ctx(), write)
+	w.is(err, lockkeeper.ErrLost)
+	w.is(write.Err(), lockkeeper.ErrLost)
+	w.clean()
+}
+
+// conversionsAreNoLosses: a renewal that meets the conversion under way is refused, and means nothing.
+func conversionsAreNoLosses(w *World) {
+	var lost atomic.Int32
+	p := w.Process(func(o *lockkeeper.Options) {
+		o.Hooks.Lost = func(lockkeeper.Event) { lost.Add(1) }
+	})
+	l, err := rwlock.New(p.Keeper, "x", &rwlock.Options{TTL: 30 * time.Millisecond})
+	w.must(err)
+	if w.Real { // a loaded machine may lose such a short lease
+		l = p.rw("x")
+	}
+	lease := w.take(l.RLock)
+	for i := range 60 {
+		f := l.Upgrade
+		if i%2 == 1 {
+			f = l.Downgrade
+		}
+		lease, err = f(w.ctx(), lease)
+		w.must(err)
+		time.Sleep(time.Duration(i%7) * 3 * time.Millisecond)
+	}
+	w.release(lease)
+	if n := lost.Load(); n != 0 {
+		w.Errorf("%d leases were called lost", n)
+	}
+	w.clean()
+}
+
+func looksAtReaders(w *World) {
+	p := w.Process()
+	l := p.rw("x")
+	a, b := w.take(l.RLock), w.take(l.RLock)
+	ctx, cancel := context.WithCancel(w.ctx())
+	write := w.begin(ctx, 1, l.Lock)
+	read := w.begin(ctx, 2, l.RLock)
+	up := w.begin(ctx, 3, func(ctx context.Context) (*lockkeeper.Lease, error) { return l.Upgrade(ctx, a) })
+	holders, err := l.Holders(w.ctx())
+	w.must(err)
+	for _, h := range holders {
+		if h.Writes || h.Keeper != p.ID() || h.Left <= 0 || h.Left > ttl || h.Fence != a.Fence() && h.Fence != b.Fence() {
+			w.Errorf("holder %+v", h)
+		}
+	}
+	waiters, err := l.Waiters(w.ctx())
+	w.must(err)
+	if len(holders) != 2 || len(waiters) != 3 || !waiters[0].Writes || !waiters[1].Writes || waiters[2].Writes {
+		w.Errorf("holders %+v, waiters %+v", holders, waiters)
+	}
+	for _, x := range waiters {
+		if x.Waited > 10*time.Second {
+			w.Errorf("waiter %+v", x)
+		}
+	}
+	cancel()
+	for _, ch := range []chan result{write, read, up} {
+		w.is(w.get(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	}
+	w.release(a)
+	w.release(b)
+	lease := w.take(l.Lock)
+	holders, err = l.Holders(w.ctx())
+	w.must(err)
+	if len(holders) != 1 || !holders[0].Writes {
+		w.Errorf("holders %+v", holders)
+	}
+	w.release(lease)
+	w.clean()
+}
+
+func badConversions(w *World) {
+	p := w.Process()
+	l := p.rw("x")
+	read := w.take(l.RLock)
+	_, err := l.Downgrade(w.ctx(), read)
+	w.is(err, lockkeeper.ErrInvalid)
+	_, err = p.rw("y").Upgrade(w.ctx(), read)
+	w.is(err, lockkeeper.ErrInvalid)
+	write := w.take(p.rw("y").Lock)
+	_, err = p.rw("y").Upgrade(w.ctx(), write)
+	w.is(err, lockkeeper.ErrInvalid)
+	_, err = l.Upgrade(w.ctx(), nil)
+	w.is(err, lockkeeper.ErrReleased)
+	w.release(read)
+	w.release(write)
+	_, err = l.Upgrade(w.ctx(), read)
+	w.is(err, lockkeeper.ErrReleased)
+	for _, streak := range []int{-1, 1_000_001} {
+		_, err := rwlock.New(p.Keeper, "x", &rwlock.Options{WriterStreak: &streak})
+		w.is(err, lockkeeper.ErrInvalid)
+		if !strings.Contains(err.Error(), fmt.Sprint("WriterStreak ", streak)) {
+			w.Errorf("the error does not name it: %v", err)
+		}
+	}
+}
