@@ -16,7 +16,11 @@ local function ends_at(token)
 end
 
 -- keep_lock keeps the set for as long as a lease of ms from now lasts.
+local longest = 0
 local function keep_lock(ms)
+  ms = tonumber(ms)
+  if ms <= longest then return end
+  longest = ms
   if call('PEXPIRE', lock, ms + 1000, 'GT') == 0 then call('PEXPIRE', lock, ms + 1000, 'NX') end
 end
 

@@ -96,55 +96,58 @@ end
 -- who is to be looked at first, if that is known. It returns 1 if it stopped because it had walked far enough for one
 -- script.
 local function walk(heads)
-  local budget, width = 1000, 1
+  local budget, width, letters = 1000, 1, {}
   while budget > 0 do
     heads = heads or next_in_line(width)
-    if not heads or #heads == 0 then return 0 end
-    local lapse = call('ZMSCORE', beats, unpack(heads))
-    local out, letters, blocked = {}, {}, false
-    for i, token in ipairs(heads) do
-      local keeper, serial, ttl, claim, flags, permits = string.match(token, TERMS)
-      local asks = asking[token]
-      if not keeper or not asks and (absent[keeper] or not lapse[i] or tonumber(lapse[i]) <= now) then
-        out[#out + 1], changed = token, true
-      elseif fits(flags, permits) then
-        out[#out + 1] = token
-        local ms = tonumber(claim)
-        if not asks then
-          ms = math.min(ms, tonumber(lapse[i]) - now)
-        elseif asks ~= true then
-          ms = tonumber(asks)
-        end
-        changed = changed or ttl == claim or ms < claim / 2
-        local fence = give(token, ms)
-        if asks then
-          granted[token] = {fence, now + ms}
-        elseif not string.find(flags, 's', 1, true) then
-          local word = string.format('%s %.0f', serial, fence)
-          local letter = letters[keeper]
-          if letter then
-            letter.text = letter.text .. ' ' .. word
-            letter[#letter + 1] = token
-          else
-            letters[keeper] = {token, text = word}
+    local blocked = not heads or #heads == 0
+    if not blocked then
+      local lapse = call('ZMSCORE', beats, unpack(heads))
+      local out = {}
+      for i, token in ipairs(heads) do
+        local keeper, serial, ttl, claim, flags, permits = string.match(token, TERMS)
+        local asks = asking[token]
+        if not keeper or not asks and (absent[keeper] or not lapse[i] or tonumber(lapse[i]) <= now) then
+          out[#out + 1], changed = token, true
+        elseif fits(flags, permits) then
+          out[#out + 1] = token
+          local ms = tonumber(claim)
+          if not asks then
+            ms = math.min(ms, tonumber(lapse[i]) - now)
+          elseif asks ~= true then
+            ms = tonumber(asks)
           end
+          changed = changed or ttl == claim or ms < claim / 2
+          local fence = give(token, ms, flags, permits)
+          if asks then
+            granted[token] = {fence, now + ms}
+          elseif not string.find(flags, 's', 1, true) then
+            local word = string.format('%s %.0f', serial, fence)
+            local letter = letters[keeper]
+            if letter then
+              letter.text = letter.text .. ' ' .. word
+              letter[#letter + 1] = token
+            else
+              letters[keeper] = {token, text = word}
+            end
+          end
+        elseif asks or not MIXED or present(keeper, flags) then
+          blocked = true
+          break
+        else
+          out[#out + 1], changed, absent[keeper] = token, true, true
         end
-      elseif asks or not MIXED or present(keeper, flags) then
-        blocked = true
-        break
-      else
-        out[#out + 1], changed, absent[keeper] = token, true, true
       end
+      leave(out)
+      budget = budget - #heads
     end
-    leave(out)
-    if deliver(letters) then
-      if blocked then return 0 end
-    else
-      width = 50
+    -- Whom a message did not reach has lost its grant again, and others may have it.
+    if blocked then
+      if deliver(letters) then return 0 end
+      letters, width = {}, 50
     end
-    budget = budget - #heads
     heads = nil
   end
+  deliver(letters)
   return 1
 end
 

@@ -125,8 +125,8 @@ local function passed(token)
 end
 
 -- give writes the grant of a waiter for ms and returns its fence.
-local function give(token, ms)
-  local use, was = use_of(token), {}
+local function give(token, ms, flags)
+  local use, was = string.sub(flags, 1, 1), {}
   if use == 'u' then
     local origin = call('HGET', meta, 'upgrade')
     was = {origin = origin, fence = call('ZSCORE', lock, '#' .. origin), at = call('ZSCORE', lock, origin)}
@@ -136,12 +136,12 @@ local function give(token, ms)
     was = passed(token)
   end
   before[token] = was
-  local fence = draw()
-  put(token, ms, fence)
   alone = use == 'u' or not some
   if alone then some = token end
-  writer = writes(token)
-  readers = not writer
+  readers = use == 'r'
+  writer = not readers
+  local fence = draw()
+  put(token, ms, fence)
   return fence
 end
 

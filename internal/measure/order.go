@@ -3,7 +3,6 @@ package measure
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -26,19 +25,13 @@ func Scale(b *testing.B, n New, set *lua.Set, waiters ...int) {
 func scale(b *testing.B, n New, set *lua.Set, waiters int) {
 	m := start(b, n)
 	const ttl, idle, life, wake = 30000, 3600000, 3600000, "lock:wake:"
-	own := "{lock:x}:" + set.Kind + ":"
-	keys := []string{own + "holders", own + "meta", own + "queue", own + "beats"}
-	const keeper = "00000000-0000-4000-8000-000000000000"
-	token := func(i int) string { return keeper + ":" + strconv.FormatInt(int64(i), 36) + ":30000.6000" }
-	sub := m.rdb.Subscribe(ctx, wake+keeper)
+	keys, token := scriptBench(m, set)
+	sub := m.rdb.Subscribe(ctx, wake+benchKeeper)
 	defer func() { _ = sub.Close() }()
 	_, err := sub.Receive(ctx)
 	m.must(err)
 	acquire := func(p redis.Pipeliner, i int) {
 		p.EvalSha(ctx, set.Acquire.SHA, keys, lua.AcquireArgs(nil, token(i), ttl, idle, life, wake, 0, "")...)
-	}
-	for _, s := range set.Scripts() {
-		m.must(m.rdb.ScriptLoad(ctx, s.Text).Err())
 	}
 	next := 0
 	for next <= waiters { // the first gets it
@@ -71,7 +64,7 @@ func scale(b *testing.B, n New, set *lua.Set, waiters int) {
 		msg, err := sub.ReceiveMessage(ctx)
 		m.must(err)
 		serial, _, _ := strings.Cut(msg.Payload, " ")
-		holder = keeper + ":" + serial + ":30000.6000"
+		holder = benchKeeper + ":" + serial + ":30000.6000"
 	}
 	for range 1000 {
 		turn()
