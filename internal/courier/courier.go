@@ -70,6 +70,15 @@ func (c *Courier) Send(call *Call) {
 	c.dispatch(call)
 }
 
+// Carry is Send for a caller that has nothing else to do until the call is done: if the way is free, it goes there and
+// back in the caller's own goroutine, which spares two switches. It returns when Done has been called, or at once.
+func (c *Courier) Carry(call *Call) {
+	call.Sent = time.Now()
+	if c.cluster != nil || !c.lanes[nil].carry(call) {
+		c.dispatch(call)
+	}
+}
+
 // Close waits until no call is on its way, which takes as long as the client's own timeouts let it, and ends the
 // courier's goroutines. Nothing may be sent from then on.
 func (c *Courier) Close() {
@@ -127,6 +136,8 @@ type lane struct {
 
 	mu      sync.Mutex // guards what follows
 	waiting []*Call
+	busy    int         // batches under way
+	own     *sender     // of whoever comes in a goroutine of its own; nil: in use, or not yet there
 	senders int         // goroutines
 	idle    []*sender   // those that wait for something to do, the last to come first to go
 	timer   *time.Timer // runs while calls wait and all senders are busy
@@ -163,9 +174,38 @@ func (l *lane) add(call *Call) {
 	}
 }
 
+func (l *lane) newSender() *sender {
+	return &sender{wake: make(chan struct{}, 1), pipe: l.c.rdb.Pipeline()}
+}
+
 func (l *lane) startLocked() {
 	l.senders++
-	l.c.working.Go(func() { l.send(&sender{wake: make(chan struct{}, 1), pipe: l.c.rdb.Pipeline()}) })
+	l.c.working.Go(func() { l.send(l.newSender()) })
+}
+
+// carry carries a call in the caller's goroutine if nothing else is under way. If there is, they travel better together.
+func (l *lane) carry(call *Call) bool {
+	l.mu.Lock()
+	if l.closed || l.busy > 0 || len(l.waiting) > 0 {
+		l.mu.Unlock()
+		return false
+	}
+	l.busy++
+	l.c.working.Add(1) // Close has not begun to wait: it closes the lanes before
+	s := l.own
+	l.own = nil
+	l.mu.Unlock()
+	if s == nil {
+		s = l.newSender()
+	}
+	s.batch = append(s.batch, call)
+	l.c.carry(s)
+	l.mu.Lock()
+	l.busy--
+	l.own = s
+	l.mu.Unlock()
+	l.c.working.Done()
+	return true
 }
 
 // tickLocked sees to it that what waits is sent soon, even if every sender hangs.
@@ -203,12 +243,12 @@ func (l *lane) close() {
 
 // send carries batches until the lane is closed, or the sender is one too many.
 func (l *lane) send(s *sender) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for {
-		l.mu.Lock()
 		for len(l.waiting) == 0 {
 			if l.closed || l.senders > l.c.senders {
 				l.senders--
-				l.mu.Unlock()
 				return
 			}
 			l.idle = append(l.idle, s)
@@ -223,8 +263,11 @@ func (l *lane) send(s *sender) {
 			l.waiting = l.waiting[:copy(l.waiting, l.waiting[most:])]
 			l.tickLocked()
 		}
+		l.busy++
 		l.mu.Unlock()
 		l.c.carry(s)
+		l.mu.Lock()
+		l.busy--
 	}
 }
 

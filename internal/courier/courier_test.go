@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -591,6 +592,73 @@ func TestAServerThatIsFullMayHaveRoomLater(t *testing.T) {
 		})
 		if c := <-p.send(count); !Passing(c.Err) {
 			p.Errorf("it would not pass: %v", c.Err)
+		}
+	})
+}
+
+// TestWhoIsAloneCarriesItself: in the caller's own goroutine if the way is free, with the others if it is not.
+func TestWhoIsAloneCarriesItself(t *testing.T) {
+	inBubble(t, func(p *post) {
+		p.known()
+		carry := func() (c *Call, own bool) {
+			done := make(chan bool, 2)
+			var returned atomic.Bool
+			c = &Call{Script: count, Key: "k", Args: count.Command("k"), Done: func(*Call) {
+				// Somebody else's goroutine gets here when Carry has returned.
+				time.Sleep(time.Millisecond)
+				done <- !returned.Load()
+			}}
+			p.Carry(c)
+			returned.Store(true)
+			own = <-done
+			if len(done) > 0 {
+				p.Error("done twice")
+			}
+			return c, own
+		}
+		goroutines := runtime.NumGoroutine()
+		for range 3 {
+			if c, own := carry(); c.Err != nil || !own || c.Sent.IsZero() {
+				p.Errorf("alone: %v, in its own goroutine %v", c.Err, own)
+			}
+		}
+		if n := runtime.NumGoroutine(); n > goroutines {
+			p.Errorf("%d goroutines more", n-goroutines)
+		}
+		p.flush()
+		if c, _ := carry(); c.Err != nil {
+			p.Errorf("after a flush: %v", c.Err)
+		}
+		p.net.Break("evalsha", 1, faultnet.CutReply)
+		if c, own := carry(); FateOf(c.Err) != Lost || !own {
+			p.Errorf("cut: %v, in its own goroutine %v", c.Err, own)
+		}
+
+		p.net.Break("evalsha", 1, faultnet.SwallowReply)
+		p.send(count)
+		synctest.Wait()
+		if c, own := carry(); c.Err != nil || own {
+			p.Errorf("while another is under way: %v, in its own goroutine %v", c.Err, own)
+		}
+
+		p.Close()
+		if c, _ := carry(); FateOf(c.Err) != Unsent {
+			p.Errorf("after Close: %v", c.Err)
+		}
+	})
+}
+
+// TestCloseWaitsForWhoCarriesItself as for any other.
+func TestCloseWaitsForWhoCarriesItself(t *testing.T) {
+	inBubble(t, func(p *post) {
+		p.known()
+		p.net.Break("evalsha", 1, faultnet.SwallowReply)
+		var done bool
+		go p.Carry(&Call{Script: count, Key: "k", Args: count.Command("k"), Done: func(*Call) { done = true }})
+		synctest.Wait()
+		p.Close()
+		if !done {
+			p.Error("Close has returned before it was done")
 		}
 	})
 }

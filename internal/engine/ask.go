@@ -22,7 +22,11 @@ func (e *Engine) ask(ctx context.Context, stop <-chan struct{}, tries int, prepa
 	for try := 1; ; try++ {
 		done := make(chan struct{})
 		call := prepare(func(*courier.Call) { close(done) })
-		e.courier.Send(call)
+		if ctx.Done() == nil {
+			e.courier.Carry(call) // nobody can call the caller off
+		} else {
+			e.courier.Send(call)
+		}
 		select {
 		case <-done:
 		case <-stop:

@@ -33,23 +33,23 @@ var (
 	errNoEcho  = errors.New("the release was not answered; the lease ends by itself")
 )
 
-// depart starts a departure. Stray says that a copy of the token's request may still run: then it is buried.
+// depart prepares a departure, which Close waits for and which is to be sent now. Stray says that a copy of the token's
+// request may still run: then it is buried.
 func (l *Lock) depart(token string, stray bool, until time.Time) *departure {
 	d := &departure{lock: l, token: token, until: until, over: make(chan struct{})}
 	if stray {
 		d.bury = millis(graveTime)
 	}
-	d.alarm.Ring = func(time.Time) { d.send() }
+	d.alarm.Ring = func(time.Time) { d.send(l.e.courier.Send) }
 	l.e.enter(true)
-	d.send()
 	return d
 }
 
-func (d *departure) send() {
+func (d *departure) send(by func(*courier.Call)) {
 	l := d.lock
 	call := l.call(l.spec.Scripts.Release, l.releaseCmd, 5, d.sent)
 	call.Args = lua.ReleaseArgs(call.Args, d.token, l.args.idle, l.args.wake, l.args.sharded, d.bury)
-	l.e.courier.Send(call)
+	by(call)
 }
 
 func (d *departure) sent(call *courier.Call) {

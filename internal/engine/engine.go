@@ -148,7 +148,7 @@ func (e *Engine) Close() error {
 	var left []*departure
 	var lost error // a deadline that has passed unnoticed
 	for _, h := range holds {
-		if d, err := h.release(); err != nil {
+		if d, err := h.release(e.courier.Send); err != nil {
 			lost = err
 		} else if d != nil {
 			left = append(left, d)

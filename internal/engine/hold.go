@@ -379,16 +379,17 @@ func (h *Hold) observe(what What, took time.Duration, err error) {
 	h.lock.e.observe(ev)
 }
 
-// release ends the lease and starts giving it back; it returns the departure. If the lease was lost it returns
-// ErrLost, and if it had been released before, nil and nil.
-func (h *Hold) release() (*departure, error) {
+// release ends the lease and starts giving it back, by a command that is sent by the function; it returns the departure.
+// If the lease was lost it returns ErrLost, and if it had been released before, nil and nil.
+func (h *Hold) release(by func(*courier.Call)) (*departure, error) {
 	h.checkDeadline()
 	h.mu.Lock()
 	if h.err != nil {
-		err, first := h.err, h.left == nil
-		if errors.Is(err, ErrLost) && first {
+		err := h.err
+		if errors.Is(err, ErrLost) && h.left == nil {
 			// The holder has now stopped as well. Should the server still know the token, others need not wait.
 			h.left = h.lock.depart(h.token, h.stray(), h.deadline)
+			h.left.send(h.lock.e.courier.Send)
 		}
 		h.mu.Unlock()
 		if errors.Is(err, ErrReleased) {
@@ -406,13 +407,18 @@ func (h *Hold) release() (*departure, error) {
 	h.left = d
 	h.mu.Unlock()
 	h.forget()
+	d.send(by)
 	h.observe(Released, time.Since(h.since), nil)
 	return d, nil
 }
 
 // Release gives the lease back. See Lease.Release in package lockkeeper.
 func (h *Hold) Release(ctx context.Context) error {
-	d, err := h.release()
+	by := h.lock.e.courier.Send
+	if ctx.Done() == nil {
+		by = h.lock.e.courier.Carry // nobody can call the caller off
+	}
+	d, err := h.release(by)
 	if d == nil {
 		return err
 	}
@@ -445,7 +451,7 @@ func (h *Hold) Release(ctx context.Context) error {
 func (h *Hold) stray() bool { return h.request != nil && h.request.hasStray() }
 
 // abandon gives the lease back in the background: whoever asked for it has gone.
-func (h *Hold) abandon() { _, _ = h.release() }
+func (h *Hold) abandon() { _, _ = h.release(h.lock.e.courier.Send) }
 
 // checkDeadline loses a lease whose deadline has passed unnoticed, as it does when the process was frozen.
 func (h *Hold) checkDeadline() {

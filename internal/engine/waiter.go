@@ -313,7 +313,8 @@ func (w *waiter) leave(err error) {
 	}
 	w.ended, w.err = true, err
 	if w.had || w.onWay > 0 {
-		w.lock.depart(w.token, w.strayLocked(), time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.Life))
+		d := w.lock.depart(w.token, w.strayLocked(), time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.Life))
+		d.send(w.lock.e.courier.Send)
 	}
 	close(w.end)
 	w.mu.Unlock()
