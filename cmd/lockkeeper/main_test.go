@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,7 +38,8 @@ func command(t *testing.T, args ...string) *cli {
 		t.Fatal(err)
 	}
 	c := &cli{T: t, Cmd: exec.Command(self, args...)}
-	c.Env = append(os.Environ(), "LOCKKEEPER_TEST_MAIN=1", "REDIS_URL=")
+	// A program with the race detector sleeps a second when it ends, unless told not to.
+	c.Env = append(os.Environ(), "LOCKKEEPER_TEST_MAIN=1", "REDIS_URL=", "GORACE=atexit_sleep_ms=0")
 	c.Stdout, c.Stderr = &c.out, &c.err
 	return c
 }
@@ -103,7 +105,7 @@ func TestTheChildsExitCodeIsPassedOn(t *testing.T) {
 
 func TestKindsAreLocksOfTheirOwn(t *testing.T) {
 	rdb, url := server(t)
-	for kind, key := range map[string]string{"mutex": "lock:x", "fair": "{lock:x}:fair:holders"} {
+	for kind, key := range map[string]string{"mutex": "lock:x", "fair": "{lock:x}:fair:holders", "write": "{lock:x}:rwlock:holders"} {
 		c := command(t, "run", "--redis", url, "--kind", kind, "x", "--", "sleep", "60")
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
@@ -117,6 +119,40 @@ func TestKindsAreLocksOfTheirOwn(t *testing.T) {
 		eventually(t, kind+" is free", func() bool { return rdb.Exists(ctx, key).Val() == 0 })
 	}
 	command(t, "run", "--redis", url, "--kind", "fare", "x", "--", "true").ends(64, `"fare" is not one of`)
+}
+
+func TestReadersRunTogetherAndAWriterAlone(t *testing.T) {
+	_, url := server(t)
+	run := func(kind string, args ...string) *cli {
+		return command(t, append([]string{"run", "--redis", url, "--kind", kind}, args...)...)
+	}
+	dir := t.TempDir()
+	var readers []*cli
+	for _, file := range []string{"first", "second"} {
+		c := run("read", "x", "--", "sh", "-c", `: >"$1"; until [ -e go ]; do sleep 0.01; done`, "sh", file)
+		c.Dir = dir
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Process.Kill() })
+		readers = append(readers, c)
+	}
+	for _, file := range []string{"first", "second"} {
+		eventually(t, "the "+file+" reader is in", func() bool {
+			_, err := os.Stat(filepath.Join(dir, file))
+			return err == nil
+		})
+	}
+	run("read", "--try", "x", "--", "true").ends(0)
+	run("write", "--try", "x", "--", "true").ends(75, "not acquired")
+	run("fair", "--try", "x", "--", "true").ends(0)
+	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range readers {
+		c.waits(0)
+	}
+	run("write", "--try", "x", "--", "true").ends(0)
 }
 
 func TestTheChildGetsItsSurroundings(t *testing.T) {
@@ -296,8 +332,9 @@ func TestTheDemoDoesItsJob(t *testing.T) {
 	if d := time.Since(start); d > 20*time.Second {
 		t.Errorf("the demo took %v", d)
 	}
-	for _, s := range []string{"overlaps seen:          0", "served out of turn:     0", "fences strictly rising: yes",
-		"killed while holding:", "killed while first:", "frozen while first:"} {
+	for _, s := range []string{"acquisitions: ", "overlaps seen:          0", "served out of turn:     0",
+		"fences strictly rising: yes", "killed while holding:", "killed while first:", "frozen while first:",
+		"reads: ", "writes: ", "reads beside a write:   0", "fences in order:        yes", "longest wait to write:", "longest read:"} {
 		if !strings.Contains(c.out.String(), s) {
 			t.Errorf("the summary has no %q:\n%s", s, c.out.String())
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 )
@@ -43,6 +44,10 @@ The lock is renewed while the command runs and released when it ends. The comman
 its environment and, besides, LOCKKEEPER_NAME, LOCKKEEPER_TOKEN and LOCKKEEPER_FENCE. Signals are passed on to it. Its
 exit code becomes lockkeeper's.
 
+--kind says which lock: mutex; fair, which serves in the order in which they came; or a side of the read-write lock:
+any number of commands may run together under read, and one alone under write. Locks of different kinds do not exclude
+each other, even under the same NAME; read and write are one lock.
+
 If the lock is lost, the command's process group gets SIGTERM, and SIGKILL after --grace; lockkeeper then exits with 76.
 An interrupt while waiting leaves nothing behind. If lockkeeper itself is killed, the lock ends with its TTL, and on
 Linux the command gets SIGTERM.
@@ -57,6 +62,10 @@ Exit codes of lockkeeper's own: 64 wrong usage, 69 Redis does not answer or refu
 
   # in the order in which they came
   lockkeeper run --kind fair migrate -- ./migrate.sh
+
+  # a cache that many read and one rebuilds: it is never read half-built
+  lockkeeper run --kind write catalogue -- ./rebuild-cache.sh
+  lockkeeper run --kind read catalogue -- ./export-from-cache.sh
 
   # behind Sentinel
   lockkeeper run --redis 'redis+sentinel://s1:26379?master_name=main&addr=s2:26379' job -- ./job
@@ -79,7 +88,7 @@ Exit codes of lockkeeper's own: 64 wrong usage, 69 Redis does not answer or refu
 		RunE: func(c *cobra.Command, args []string) error { return o.run(c, args[0], args[1:]) },
 	}
 	f := c.Flags()
-	f.StringVar(&o.kind, "kind", "mutex", "what to hold: mutex or fair")
+	f.StringVar(&o.kind, "kind", "mutex", "what to hold: mutex, fair, read or write")
 	f.StringVar(&o.redis, "redis", "", "Redis URL; default $REDIS_URL, or "+defaultURL+". Forms:\n"+urlHelp+"\n")
 	f.StringVar(&o.prefix, "prefix", lockkeeper.DefaultPrefix, "prefix of the keys in Redis")
 	f.DurationVar(&o.ttl, "ttl", lockkeeper.DefaultTTL, "how long the lock outlives a crash of this host")
@@ -102,9 +111,21 @@ func (o *runOptions) lock(k *lockkeeper.Keeper, name string) (locker, error) {
 		return mutex.New(k, name, &mutex.Options{TTL: o.ttl, MaxLifetime: o.life})
 	case "fair":
 		return fair.New(k, name, &fair.Options{TTL: o.ttl, MaxLifetime: o.life})
+	case "read", "write":
+		l, err := rwlock.New(k, name, &rwlock.Options{TTL: o.ttl, MaxLifetime: o.life})
+		if o.kind == "read" {
+			return reads{l}, err
+		}
+		return l, err
 	}
-	return nil, usage("--kind %q is not one of: mutex, fair", o.kind)
+	return nil, usage("--kind %q is not one of: mutex, fair, read, write", o.kind)
 }
+
+// reads is a read-write lock of which run takes the read side.
+type reads struct{ lock *rwlock.Lock }
+
+func (r reads) Lock(ctx context.Context) (*lockkeeper.Lease, error)    { return r.lock.RLock(ctx) }
+func (r reads) TryLock(ctx context.Context) (*lockkeeper.Lease, error) { return r.lock.TryRLock(ctx) }
 
 func (o *runOptions) run(c *cobra.Command, name string, command []string) error {
 	if o.try && c.Flags().Changed("wait") {

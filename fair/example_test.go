@@ -1,0 +1,92 @@
+package fair_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/redis/go-redis/v9"
+)
+
+// newKeeper returns a keeper, here on a server within the process.
+func newKeeper() (k *lockkeeper.Keeper, end func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		log.Fatal(err)
+	}
+	server.ClockTTL(true) // leases end
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	k, err = lockkeeper.New(rdb, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return k, func() {
+		_ = k.Close()
+		_ = rdb.Close()
+		server.Close()
+	}
+}
+
+// Lock stands in line until it is the caller's turn, or its context ends.
+func ExampleLock_Lock() {
+	k, end := newKeeper()
+	defer end()
+	l, err := fair.New(k, "migrate", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	lease, err := l.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Release(ctx)
+
+	work := lease.Context(ctx) // ends if the lock is lost
+	fmt.Println("working, with a fence:", work.Err() == nil && lease.Fence() > 0)
+	// Output:
+	// working, with a fence: true
+}
+
+// Waiters tells who stands in line, in whichever process, in the order in which they will be served.
+func ExampleLock_Waiters() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	l, _ := fair.New(k, "migrate", nil)
+
+	first, err := l.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	second := make(chan *lockkeeper.Lease)
+	go func() {
+		lease, _ := l.Lock(ctx)
+		second <- lease
+	}()
+
+	var waiters []lockkeeper.Waiter
+	for len(waiters) == 0 {
+		if waiters, err = l.Waiters(ctx); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for _, w := range waiters {
+		fmt.Println("in line: of this process:", w.Keeper == k.ID(), "alive:", w.Live)
+	}
+	next := waiters[0].Token
+
+	_ = first.Release(ctx)
+	lease := <-second
+	fmt.Println("the first in line was served:", lease.Token() == next)
+	_ = lease.Release(ctx)
+	// Output:
+	// in line: of this process: true alive: true
+	// the first in line was served: true
+}

@@ -1,0 +1,131 @@
+package rwlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"sync"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/redis/go-redis/v9"
+)
+
+// newKeeper returns a keeper, here on a server within the process.
+func newKeeper() (k *lockkeeper.Keeper, end func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		log.Fatal(err)
+	}
+	server.ClockTTL(true) // leases end
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	k, err = lockkeeper.New(rdb, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return k, func() {
+		_ = k.Close()
+		_ = rdb.Close()
+		server.Close()
+	}
+}
+
+// Many may read at the same time; who writes is alone.
+func ExampleLock_Read() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	l, err := rwlock.New(k, "catalogue", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	cache := map[string]string{}
+	err = l.Write(ctx, func(ctx context.Context, fence uint64) error {
+		cache["price"], cache["currency"] = "42", "EUR" // nobody sees the one without the other
+		return ctx.Err()                                // nil as long as the lock is held
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = l.Read(ctx, func(ctx context.Context, fence uint64) error {
+		fmt.Println(cache["price"], cache["currency"])
+		return ctx.Err()
+	})
+	fmt.Println(err)
+	// Output:
+	// 42 EUR
+	// <nil>
+}
+
+// Who has rebuilt a cache goes on to read it, and lets the other readers in, but no writer.
+func ExampleLock_Downgrade() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	l, _ := rwlock.New(k, "catalogue", nil)
+
+	write, err := l.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer write.Release(ctx) // does nothing once it is a read lease
+
+	read, err := l.Downgrade(ctx, write)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer read.Release(ctx)
+	fmt.Println("the write lease has ended:", errors.Is(write.Err(), lockkeeper.ErrReleased))
+
+	other, err := l.TryRLock(ctx)
+	fmt.Println("another reads:", err == nil)
+	defer other.Release(ctx)
+	_, err = l.TryLock(ctx)
+	fmt.Println("another writes:", err == nil)
+	// Output:
+	// the write lease has ended: true
+	// another reads: true
+	// another writes: false
+}
+
+// Who reads and finds that it must write upgrades. Of two who do so at the same time one has to step back, and what it
+// has read is out of date when its turn comes.
+func ExampleLock_Upgrade() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	l, _ := rwlock.New(k, "counter", nil)
+
+	counter := 0
+	increase := func(read *lockkeeper.Lease) {
+		seen := counter
+		write, err := l.Upgrade(ctx, read)
+		if errors.Is(err, rwlock.ErrUpgradeConflict) {
+			fmt.Println("another upgrades: after you")
+			_ = read.Release(ctx)
+			if write, err = l.Lock(ctx); err == nil {
+				seen = counter // read again
+			}
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer write.Release(ctx)
+		counter = seen + 1
+		fmt.Println("counted to", counter)
+	}
+
+	one, _ := l.RLock(ctx)
+	two, _ := l.RLock(ctx)
+	var both sync.WaitGroup
+	both.Go(func() { increase(one) })
+	both.Go(func() { increase(two) })
+	both.Wait()
+	// Output:
+	// another upgrades: after you
+	// counted to 1
+	// counted to 2
+}
