@@ -207,7 +207,7 @@ func TestALeaseIsBelievedUntilItsDeadlineAndNoLonger(t *testing.T) {
 		}
 		time.Sleep(time.Until(h.Deadline()) - 1)
 		s.must(h.Err())
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if err := h.Err(); !errors.Is(err, ErrLost) || !errors.Is(err, errFixed) {
 			s.Error(err)
 		}
