@@ -32,6 +32,7 @@ if fence then
 end
 if life == 0 and not next_in_line(1) then return {REFUSED, now, ends()} end
 
+trying = life == 0 and token
 local at = call('ZSCORE', queue, token) or queue_up(token)
 if life > 0 then call('ZADD', beats, now + life, token) end
 asking[token] = ttl

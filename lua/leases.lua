@@ -30,9 +30,10 @@ local function put(token, ms, fence)
   keep_lock(ms)
 end
 
--- remove takes a lease out.
+-- remove takes a lease out. With the last one the key goes, and its expiry.
 local function remove(token)
   call('ZREM', lock, token, '#' .. token, '+' .. token)
+  longest = 0
 end
 
 -- live is some of the leases that are held, those that end first before the others.

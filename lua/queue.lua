@@ -2,10 +2,11 @@
 -- Wants ARGV wake (the prefix of the wake-up channels) and sharded (1 on a cluster) as locals.
 
 -- asking: token -> true, or ms: who asks right now, and the lease it gets if that is not a claim.
+-- trying: the token that stands in line for this script only, because it tries.
 -- granted: token -> {fence, until}: what this script granted to those who ask.
 -- absent: keeper -> true: a message to it was heard by nobody.
 -- changed: the head of the queue may not know when it should ask.
-local asking, granted, absent, changed = {}, {}, {}, false
+local asking, trying, granted, absent, changed = {}, nil, {}, {}, false
 
 -- A token says what was asked for: <keeper>:<serial>:<ttl>.<claim><flags><permits>. A foreign one does not match.
 local TERMS = '^([^:]+):([^:]+):(%d+)%.(%d+)(%l*)(%d*)$'
@@ -22,12 +23,12 @@ end
 
 -- include: policy.rest
 
--- queue_up gives a newcomer a ticket and a place at the end of the line. Tickets rise like fences, by a count of
--- their own.
+-- queue_up gives a newcomer a ticket and a place at the end of the line, or of its part of the line; a try stands
+-- behind all. Tickets rise like fences, by a count of their own.
 local function queue_up(token)
   local ticket = math.max((tonumber(call('HGET', meta, 'ticket')) or 0) + 1, now_us)
   call('HSET', meta, 'ticket', ticket)
-  local at = place(ticket, token)
+  local at = place(ticket, token, token == trying)
   call('ZADD', queue, at, token)
   return at
 end
@@ -81,9 +82,10 @@ local function forewarn()
   while true do
     local head = call('ZRANGE', queue, 0, 0)[1]
     if not head or asking[head] then return end
-    local keeper, serial, _, claim = string.match(head, TERMS)
+    local keeper, serial, _, claim, flags = string.match(head, TERMS)
+    if not keeper or string.find(flags, 's', 1, true) then return end
     local left, lapse = ends(), tonumber(call('ZSCORE', beats, head)) or 0
-    if left == 0 or not keeper or now + left >= lapse - claim / 2 then return end
+    if left == 0 or now + left >= lapse - claim / 2 then return end
     if send(keeper, string.format('%s -%.0f', serial, left)) > 0 then return end
     leave({head})
   end

@@ -3,7 +3,7 @@
 -- own; d to read in the place of a write lease.
 -- In the queue an upgrade stands before all writers, and writers before all readers, each in order of arrival. The meta
 -- hash has besides: streak, how many writers in a row have passed waiting readers; pass, the place up to which readers
--- go before the writers now; upgrade, the read lease of the upgrade that waits.
+-- go before the writers now; upgrade, the upgrade that waits, and its read lease.
 
 -- part: base
 -- include: leases.base
@@ -30,8 +30,14 @@ local function look()
   readers = some ~= nil and not writer
 end
 
+-- upgrade is the upgrade that waits, or has waited last, and its read lease; nil if that is over.
+local function upgrade()
+  local token, origin = string.match(call('HGET', meta, 'upgrade') or '', '^(%S+) (%S+)$')
+  if token and ends_at(origin) then return token, origin end
+end
+
 -- part: take
--- Wants token, ttl, origin and the facts. Leaves fence: that of what was granted at once, or was held already; or nil.
+-- Wants token, ttl, origin, life and the facts. Leaves fence: that of what was granted at once, or was held already; or nil.
 -- Leaves opened: others may be let in now.
 sweep()
 fence = again(token, ttl)
@@ -46,13 +52,12 @@ elseif use == 'd' or use == 'u' then
     remove(origin)
     fence, opened, looked = draw(), true, false
     put(token, ttl, fence)
+    -- A copy of its request may have put it in line.
+    if use == 'u' and call('ZREM', queue, token) == 1 then call('ZREM', beats, token) end
   else
-    local head = call('ZRANGE', queue, 0, 0)[1]
-    if head and head ~= token and use_of(head) == 'u' then
-      if (tonumber(call('ZSCORE', beats, head)) or 0) > now then return {CONFLICT} end
-      call('ZREM', queue, head)
-    end
-    call('HSET', meta, 'upgrade', origin)
+    local other = upgrade()
+    if other and other ~= token and (tonumber(call('ZSCORE', beats, other)) or 0) > now then return {CONFLICT} end
+    if life > 0 then call('HSET', meta, 'upgrade', token .. ' ' .. origin) end
   end
 elseif call('EXISTS', queue) == 0 then
   look()
@@ -84,8 +89,8 @@ function next_in_line()
   if #head == 0 then return head end
   local use = use_of(head[1])
   if use == 'r' then return call('ZRANGE', queue, 0, 99) end
-  if use == 'u' and not ends_at(call('HGET', meta, 'upgrade') or '') then
-    -- Its read lease is over.
+  if use == 'u' and upgrade() ~= head[1] then
+    -- Its read lease is over, or another upgrade has come while this one was away.
     call('ZREM', queue, head[1])
     call('ZREM', beats, head[1])
     return next_in_line()
@@ -106,18 +111,19 @@ local function fits(flags)
   look()
   local use = string.sub(flags, 1, 1)
   if use == 'r' then return not writer end
-  if use == 'u' then return alone and some == call('HGET', meta, 'upgrade') end
+  if use == 'u' then return alone and some == select(2, upgrade()) end
   return not some
 end
 
 -- passed counts a writer that goes before readers who wait, and lets them go first next time if there were too many.
 local function passed(token)
-  local last = call('ZRANGE', queue, '+inf', READERS, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
+  local list = call('ZRANGE', queue, '+inf', READERS, 'BYSCORE', 'REV', 'LIMIT', 0, 2, 'WITHSCORES')
+  local last = token ~= trying and list[list[1] == trying and 4 or 2]
   local known = call('HMGET', meta, 'streak', 'pass')
   local streak, most = 0, tonumber(string.match(token, '(%d*)$')) or 0
-  if last[1] then streak = (tonumber(known[1]) or 0) + 1 end
+  if last then streak = (tonumber(known[1]) or 0) + 1 end
   if most > 0 and streak >= most then
-    call('HSET', meta, 'streak', 0, 'pass', last[2])
+    call('HSET', meta, 'streak', 0, 'pass', last)
   elseif streak > 0 or known[1] and known[1] ~= '0' then
     call('HSET', meta, 'streak', streak)
   end
@@ -128,8 +134,13 @@ end
 local function give(token, ms, flags)
   local use, was = string.sub(flags, 1, 1), {}
   if use == 'u' then
-    local origin = call('HGET', meta, 'upgrade')
-    was = {origin = origin, fence = call('ZSCORE', lock, '#' .. origin), at = call('ZSCORE', lock, origin)}
+    local _, origin = upgrade()
+    was = {
+      origin = origin,
+      at = call('ZSCORE', lock, origin),
+      fence = call('ZSCORE', lock, '#' .. origin),
+      longer = call('ZSCORE', lock, '+' .. origin),
+    }
     remove(origin)
     call('HDEL', meta, 'upgrade')
   elseif use == 'w' then
@@ -151,7 +162,9 @@ local function undo(token)
   remove(token)
   if was.origin then
     call('ZADD', lock, was.at, was.origin, was.fence, '#' .. was.origin)
-    call('HSET', meta, 'upgrade', was.origin)
+    if was.longer then call('ZADD', lock, was.longer, '+' .. was.origin) end
+    keep_lock(was.at - now)
+    call('HSET', meta, 'upgrade', token .. ' ' .. was.origin)
   elseif was.streak then
     call('HSET', meta, 'streak', was.streak)
     if was.pass then call('HSET', meta, 'pass', was.pass) else call('HDEL', meta, 'pass') end
@@ -165,11 +178,12 @@ local function ends()
   return last[2] and last[2] - now or 0
 end
 
--- place is where in the queue a newcomer with this ticket stands; ticket_of is the way back.
-local function place(ticket, token)
+-- place is where in the queue a newcomer with this ticket stands, or a try, which passes nobody; ticket_of is the way
+-- back.
+local function place(ticket, token, try)
   local use = use_of(token)
-  if use == 'u' then return math.floor(ticket / 1000) end
-  return use == 'w' and ticket or ticket + READERS
+  if try or use == 'r' then return ticket + READERS end
+  return use == 'u' and math.floor(ticket / 1000) or ticket
 end
 local function ticket_of(at)
   if at < 100000000000000 then return at * 1000 end

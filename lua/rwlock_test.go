@@ -1,0 +1,981 @@
+package lua_test
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
+)
+
+// use is a token for a use of a read-write lock, as in "r", "w16", "u" and "d".
+func use(keeper string, serial int, what string) string { return token(keeper, serial) + what }
+
+// onRW runs a test of the read-write lock on both servers. Whatever it has done, every key must have an expiry.
+func onRW(t *testing.T, test func(b *bench)) {
+	onBothServers(t, lua.RWLock, func(b *bench) {
+		test(b)
+		b.allExpire()
+	})
+}
+
+// atTime is a bench on the embedded server, whose clock stands still but for what the test does to it.
+func atTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
+	m := miniredis.RunT(t)
+	now := time.UnixMilli(1_800_000_000_000)
+	m.SetTime(now)
+	m.ClockTTL(true)
+	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	own := "{lock:x}:rwlock:"
+	b := &bench{t, rdb, []string{own + "holders", own + "meta", own + "queue", own + "beats"}, lua.RWLock}
+	test(b, func(d time.Duration) {
+		now = now.Add(d)
+		m.SetTime(now)
+	})
+	b.allExpire()
+}
+
+func (b *bench) allExpire() {
+	b.Helper()
+	for i, k := range b.keys {
+		if b.rdb.Exists(ctx, k).Val() == 1 {
+			b.expires(i)
+		}
+	}
+}
+
+// convert is acquire with a lease in whose place the new one comes.
+func (b *bench) convert(token, origin string, life int64) []any {
+	b.Helper()
+	return b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, origin))
+}
+
+// gets acquires, with the code that is wanted, and returns what follows it.
+func (b *bench) gets(want int, token string, life int64) []any {
+	b.Helper()
+	got := b.acquire(token, life)
+	b.code(got, want)
+	return got[1:]
+}
+
+// held is who holds it, in any order, and whether all else that lies with the leases is of these.
+func (b *bench) held(want ...string) {
+	b.Helper()
+	got := b.rdb.ZRangeArgs(ctx, redis.ZRangeArgs{Key: b.keys[0], Start: "1", Stop: "900000000000000", ByScore: true}).Val()
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) && len(got)+len(want) > 0 {
+		b.Fatalf("%v hold it, want %v", got, want)
+	}
+	for _, member := range b.rdb.ZRange(ctx, b.keys[0], 0, -1).Val() {
+		if (member[0] == '#' || member[0] == '+') && !slices.Contains(want, member[1:]) {
+			b.Fatalf("%s is left of a lease that is over", member)
+		}
+	}
+}
+
+// waits is who waits, in order, each with a heartbeat.
+func (b *bench) waits(want ...string) {
+	b.Helper()
+	b.members(2, want...)
+	for _, token := range want {
+		if b.rdb.ZScore(ctx, b.keys[3], token).Val() == 0 {
+			b.Fatalf("%s has no heartbeat", token)
+		}
+	}
+	if n := b.rdb.ZCard(ctx, b.keys[3]).Val(); n != int64(len(want)) {
+		b.Fatalf("%d heartbeats of %d waiters", n, len(want))
+	}
+}
+
+func (b *bench) fence(token string) int64 {
+	b.Helper()
+	return int64(b.rdb.ZScore(ctx, b.keys[0], "#"+token).Val())
+}
+
+// end is the ms at which a token's lease ends.
+func (b *bench) end(token string) int64 {
+	b.Helper()
+	return int64(b.rdb.ZScore(ctx, b.keys[0], token).Val())
+}
+
+// told is that one message comes, which grants these serials, with the fences that lie with the leases; and returns the
+// fences.
+func (b *bench) told(sub *redis.PubSub, tokens ...string) []int64 {
+	b.Helper()
+	m := b.message(sub)
+	if len(m) != 2*len(tokens) {
+		b.Fatalf("message %v, want one for %v", m, tokens)
+	}
+	var fences []int64
+	for i, token := range tokens {
+		fence, err := strconv.ParseInt(m[2*i+1], 10, 64)
+		if err != nil || strings.Split(token, ":")[1] != m[2*i] {
+			b.Fatalf("message %v, want one for %v", m, tokens)
+		}
+		if lies := b.fence(token); lies != fence {
+			b.Fatalf("message %v, but %s has the fence %d", m, token, lies)
+		}
+		fences = append(fences, fence)
+	}
+	return fences
+}
+
+// untold is that no message has come.
+func (b *bench) untold(keeper string, sub *redis.PubSub) {
+	b.Helper()
+	b.rdb.Publish(ctx, wake+keeper, "mark")
+	if m := b.message(sub); len(m) != 1 || m[0] != "mark" {
+		b.Fatalf("message %v", m)
+	}
+}
+
+// deaf ends a keeper's subscription.
+func (b *bench) deaf(keeper string, sub *redis.PubSub) {
+	b.Helper()
+	_ = sub.Close()
+	for b.rdb.PubSubNumSub(ctx, wake+keeper).Val()[wake+keeper] > 0 {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestReadersTogetherAWriterAlone(t *testing.T) {
+	onRW(t, func(b *bench) {
+		r1, r2, r3 := use("a", 1, "r"), use("b", 1, "r"), use("a", 2, "r")
+		w, w2 := use("a", 3, "w16"), use("b", 3, "w16")
+		first := b.gets(lua.Granted, r1, 0)
+		second := b.gets(lua.Granted, r2, 0)
+		third := b.gets(lua.Granted, r3, life) // a wait that need not
+		if f := first[0].(int64); f >= second[0].(int64) || second[0].(int64) >= third[0].(int64) {
+			b.Errorf("fences %v, %v, %v", first[0], second[0], third[0])
+		}
+		if ms := third[2].(int64) - third[1].(int64); ms != ttl || third[3] != int64(0) {
+			b.Errorf("a lease of %d ms: %v", ms, third)
+		}
+		b.held(r1, r2, r3)
+		refused := b.gets(lua.Refused, w, 0)
+		if left := refused[1].(int64); left <= ttl-1000 || left > ttl {
+			b.Errorf("the last lease is said to end in %d ms", left)
+		}
+		b.waits()
+		for _, r := range []string{r1, r3} {
+			b.code(b.release(r, 0), lua.Granted)
+		}
+		b.gets(lua.Refused, w, 0)
+		b.code(b.release(r2, 0), lua.Granted)
+		b.held()
+		if got := b.gets(lua.Granted, w, 0)[0].(int64); got <= third[0].(int64) {
+			b.Errorf("fence %d after %v", got, third[0])
+		}
+		for _, other := range []string{w2, use("a", 4, "r"), use("b", 4, "r")} {
+			b.gets(lua.Refused, other, 0)
+		}
+		b.held(w)
+		b.waits()
+		b.code(b.release(w, 0), lua.Granted)
+		b.code(b.release(w, 0), lua.Refused)
+		b.held()
+	})
+}
+
+func TestAReaderStandsBehindAWriterThatWaits(t *testing.T) {
+	onRW(t, func(b *bench) {
+		r, w, r2, w2 := use("a", 1, "r"), use("b", 1, "w16"), use("c", 1, "r"), use("c", 2, "w16")
+		b.gets(lua.Granted, r, 0)
+
+		// A writer that only tries leaves no intent.
+		b.gets(lua.Refused, use("b", 0, "w16"), 0)
+		b.gets(lua.Granted, use("b", 9, "r"), 0)
+		b.code(b.release(use("b", 9, "r"), 0), lua.Granted)
+
+		sub := b.listen("b")
+		wait := b.gets(lua.Waiting, w, life)
+		if wait[3] != int64(0) || wait[4].(int64) <= 0 {
+			b.Errorf("the first waiter: %v", wait)
+		}
+		b.gets(lua.Refused, use("c", 9, "r"), 0)
+		b.waits(w)
+		b.held(r)
+		if got := b.gets(lua.Waiting, r2, life); got[3] != int64(1) || got[2].(int64) <= wait[2].(int64) {
+			b.Errorf("the reader: %v, the writer: %v", got, wait)
+		}
+		if got := b.gets(lua.Waiting, w2, life); got[3] != int64(1) {
+			b.Errorf("the second writer: %v", got)
+		}
+		b.waits(w, w2, r2)
+		if again := b.gets(lua.Waiting, w, life); again[2] != wait[2] {
+			b.Errorf("a repeated request moved from %v to %v", wait[2], again[2])
+		}
+		b.untold("b", sub)
+
+		// It is the writer's turn when the reader has gone; and when it leaves, the reader need not wait.
+		if fence := b.fence(r); b.release(r, 0)[0] != int64(lua.Granted) || b.told(sub, w)[0] <= fence {
+			b.Error("the fence has not risen")
+		}
+		b.held(w)
+		b.waits(w2, r2)
+	})
+}
+
+func TestWhenTheWriterLeavesTheLineReadersGoIn(t *testing.T) {
+	onRW(t, func(b *bench) {
+		r, w, r2, r3 := use("a", 1, "r"), use("b", 1, "w16"), use("c", 1, "r"), use("c", 2, "r")
+		b.gets(lua.Granted, r, 0)
+		b.listen("b")
+		sub := b.listen("c")
+		b.gets(lua.Waiting, w, life)
+		b.gets(lua.Waiting, r2, life)
+		b.gets(lua.Waiting, r3, life)
+		b.code(b.release(w, 0), lua.Left)
+		b.told(sub, r2, r3)
+		b.held(r, r2, r3)
+		b.waits()
+		b.code(b.release(w, 0), lua.Refused)
+	})
+}
+
+func TestAWritersReleaseLetsAllReadersInByOneMessageEach(t *testing.T) {
+	onRW(t, func(b *bench) {
+		w := use("a", 1, "w16")
+		b.gets(lua.Granted, w, 0)
+		fence := b.fence(w)
+		subs := map[string]*redis.PubSub{}
+		of, all := map[string][]string{}, []string{}
+		for i := range 250 {
+			k := string(rune('b' + i%3))
+			if subs[k] == nil {
+				subs[k] = b.listen(k)
+			}
+			r := use(k, i, "r")
+			b.gets(lua.Waiting, r, life)
+			all = append(all, r)
+			of[k] = append(of[k], r)
+		}
+		b.waits(all...)
+		got := b.release(w, 0)
+		if b.code(got, lua.Granted); got[1] != int64(0) {
+			b.Errorf("reply %v", got)
+		}
+		b.held(all...)
+		b.waits()
+		for k, sub := range subs {
+			told := b.told(sub, of[k]...)
+			if !slices.IsSorted(told) || told[0] <= fence {
+				b.Errorf("fences %v after %d", told, fence)
+			}
+			b.untold(k, sub)
+		}
+		if d := b.end(all[0]) - b.end(all[249]); d > life || d < -life {
+			b.Errorf("claims end %d ms apart", d)
+		}
+	})
+}
+
+func TestReadersOfOneKeeperAreToldTogether(t *testing.T) {
+	onRW(t, func(b *bench) {
+		w := use("a", 1, "w16")
+		b.gets(lua.Granted, w, 0)
+		sb, sc := b.listen("b"), b.listen("c")
+		b1, c1, b2 := use("b", 1, "r"), use("c", 1, "r"), use("b", 2, "r")
+		for _, r := range []string{b1, c1, b2} {
+			b.gets(lua.Waiting, r, life)
+		}
+		b.code(b.release(w, 0), lua.Granted)
+		b.told(sb, b1, b2)
+		b.told(sc, c1)
+		b.untold("b", sb)
+		b.untold("c", sc)
+	})
+}
+
+func TestWriterStreak(t *testing.T) {
+	for flags, want := range map[string]string{"w1": "wrrwrww", "w2": "wwrrrww", "w": "wwwwrrr", "w4": "wwwwrrr", "w5": "wwwwrrr"} {
+		t.Run(flags, func(t *testing.T) {
+			onRW(t, func(b *bench) {
+				holder := use("a", 0, flags)
+				b.gets(lua.Granted, holder, 0)
+				sub := b.listen("b")
+				of := map[string]string{}
+				stands := func(serial int, what string) {
+					r := use("b", serial, what)
+					of[strconv.Itoa(serial)] = r
+					b.gets(lua.Waiting, r, life)
+				}
+				stands(1, "r")
+				stands(2, "r")
+				for i := range 4 {
+					stands(10+i, flags)
+				}
+				held := []string{holder}
+				got := ""
+				for len(got) < 7 {
+					for _, h := range held {
+						b.code(b.release(h, 0), lua.Granted)
+					}
+					held = nil
+					m := b.message(sub)
+					for i := 0; i < len(m); i += 2 {
+						r := of[m[i]]
+						held = append(held, r)
+						got += strings.TrimPrefix(r, "b:"+m[i]+":30000.6000")[:1]
+					}
+					if len(got) == 1 { // one more, after those who wait when the first writer has gone in
+						stands(3, "r")
+					}
+					b.held(held...)
+				}
+				if got != want {
+					b.Errorf("served as %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestAPassIsForThoseWhoWaitAtThatMoment(t *testing.T) {
+	onRW(t, func(b *bench) {
+		w1, w2, w3 := use("a", 1, "w1"), use("b", 1, "w1"), use("b", 2, "w1")
+		r1, r2, late := use("c", 1, "r"), use("c", 2, "r"), use("c", 3, "r")
+		b.gets(lua.Granted, w1, 0)
+		sb, sc := b.listen("b"), b.listen("c")
+		for _, x := range []string{r1, r2, w2, w3} {
+			b.gets(lua.Waiting, x, life)
+		}
+		b.release(w1, 0)
+		b.told(sb, w2)
+		b.gets(lua.Waiting, late, life)
+		b.gets(lua.Refused, use("d", 1, "r"), 0)
+		b.release(w2, 0)
+		b.told(sc, r1, r2)
+		b.held(r1, r2)
+		b.waits(w3, late)
+		b.gets(lua.Refused, use("d", 2, "r"), 0) // the pass is used up
+		b.release(r1, 0)
+		b.untold("b", sb)
+		b.release(r2, 0)
+		b.told(sb, w3)
+		b.release(w3, 0)
+		b.told(sc, late)
+		b.held(late)
+		b.waits()
+	})
+}
+
+func TestUpgrade(t *testing.T) {
+	onRW(t, func(b *bench) {
+		r, other := use("a", 1, "r"), use("b", 1, "r")
+		u, u2 := use("a", 2, "u"), use("b", 2, "u")
+		b.code(b.convert(u, r, 0), lua.Refused) // nothing to upgrade
+		b.gets(lua.Granted, r, 0)
+
+		// Alone, at once.
+		got := b.convert(u, r, life)
+		b.code(got, lua.Granted)
+		b.held(u)
+		b.waits()
+		if again := b.convert(u, r, life); again[0] != int64(lua.Granted) || again[1] != got[1] {
+			b.Errorf("%v was %v when it was repeated", got, again)
+		}
+		b.gets(lua.Refused, other, 0)
+		b.code(b.release(u, 0), lua.Granted)
+		b.code(b.convert(use("a", 3, "u"), u, life), lua.Refused)
+
+		// Not alone, it waits before all writers, and its read lease goes on.
+		b.gets(lua.Granted, r, 0)
+		b.gets(lua.Granted, other, 0)
+		sub := b.listen("a")
+		w, late := use("a", 4, "w16"), use("a", 5, "r")
+		b.gets(lua.Waiting, w, life)
+		b.code(b.convert(u, r, 0), lua.Refused) // only tried
+		b.waits(w)
+		wait := b.convert(u, r, life)
+		if b.code(wait, lua.Waiting); wait[4] != int64(0) {
+			b.Errorf("reply %v", wait)
+		}
+		b.gets(lua.Waiting, late, life)
+		b.waits(u, w, late)
+		b.held(r, other)
+		if again := b.convert(u, r, life); again[0] != int64(lua.Waiting) || again[3] != wait[3] {
+			b.Errorf("%v was %v when it was repeated", wait, again)
+		}
+		b.code(b.convert(u2, other, life), lua.Conflict)
+		b.code(b.convert(u2, other, 0), lua.Conflict)
+		b.waits(u, w, late)
+		b.held(r, other)
+		b.code(b.renew(r, 1, ttl, 0), lua.Granted)
+		b.untold("a", sub)
+		before := b.fence(other)
+		b.code(b.release(other, 0), lua.Granted)
+		if f := b.told(sub, u)[0]; f <= before {
+			b.Errorf("fence %d after %d", f, before)
+		}
+		b.held(u)
+		b.waits(w, late)
+		b.code(b.release(r, 0), lua.Refused)
+		b.held(u)
+		b.code(b.release(u, 0), lua.Granted)
+		b.told(sub, w)
+		b.code(b.release(w, 0), lua.Granted)
+		b.told(sub, late)
+	})
+}
+
+func TestAnUpgradeThatComesToItsTurnByARequestLeavesTheLine(t *testing.T) {
+	onRW(t, func(b *bench) {
+		r, other, u := use("a", 1, "r"), use("b", 1, "r"), use("a", 2, "u")
+		b.gets(lua.Granted, r, 0)
+		b.gets(lua.Granted, other, 0)
+		b.listen("a")
+		b.code(b.convert(u, r, life), lua.Waiting)
+		b.rdb.ZRem(ctx, b.keys[0], other, "#"+other) // its lease has ended
+		b.code(b.convert(u, r, life), lua.Granted)
+		b.held(u)
+		b.waits()
+	})
+}
+
+func TestAnUpgradeIsVoidWithItsReadLease(t *testing.T) {
+	onRW(t, func(b *bench) {
+		r, other, u, w := use("a", 1, "r"), use("b", 1, "r"), use("a", 2, "u"), use("b", 2, "w16")
+		b.gets(lua.Granted, r, 0)
+		b.gets(lua.Granted, other, 0)
+		sa, sb := b.listen("a"), b.listen("b")
+		b.code(b.convert(u, r, life), lua.Waiting)
+		b.gets(lua.Waiting, w, life)
+		b.code(b.release(r, 0), lua.Granted) // ends the read lease, which is not the last
+		b.waits(w)
+		b.code(b.release(other, 0), lua.Granted)
+		b.told(sb, w)
+		b.untold("a", sa)
+		b.held(w)
+		got := b.beat(0, u)
+		if len(got) != 11 || got[8] != int64(lua.Unknown) {
+			b.Errorf("reply %v", got)
+		}
+	})
+}
+
+func TestAnUpgradeOfALapsedWaiterIsNoConflict(t *testing.T) {
+	onRW(t, func(b *bench) {
+		r, other, third := use("a", 1, "r"), use("b", 1, "r"), use("c", 1, "r")
+		u, u2 := use("a", 2, "u"), use("b", 2, "u")
+		for _, x := range []string{r, other, third} {
+			b.gets(lua.Granted, x, 0)
+		}
+		b.listen("a")
+		sub := b.listen("b")
+		b.code(b.convert(u, r, 1), lua.Waiting)
+		time.Sleep(5 * time.Millisecond)
+		b.code(b.convert(u2, other, life), lua.Waiting)
+		b.members(2, u2)
+		b.release(third, 0)
+		b.untold("b", sub)
+		b.release(r, 0)
+		b.told(sub, u2)
+		b.held(u2)
+	})
+}
+
+func TestAnUpgradeThatComesBackDoesNotTakeTheReadLeaseOfAnother(t *testing.T) {
+	onRW(t, func(b *bench) {
+		r, other, u, u2 := use("a", 1, "r"), use("b", 1, "r"), use("a", 2, "u"), use("b", 2, "u")
+		b.gets(lua.Granted, r, 0)
+		b.gets(lua.Granted, other, 0)
+		b.listen("a")
+		sub := b.listen("b")
+		wait := b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, u, ttl, idle, 1, wake, 0, r))
+		b.code(wait, lua.Waiting)
+		time.Sleep(5 * time.Millisecond)
+		b.code(b.convert(u2, other, life), lua.Waiting)
+		b.beat(1, u, wait[3])
+		b.waits(u2)
+		b.beat(1, u, 0)
+		b.waits(u2, u)
+		b.held(r, other)
+		b.untold("b", sub)
+		b.code(b.release(r, 0), lua.Granted)
+		b.told(sub, u2)
+		b.held(u2)
+		b.code(b.release(u2, 0), lua.Granted)
+		b.held()
+		b.waits()
+	})
+}
+
+func TestAnUpgradeWhoseReadLeaseIsOverIsNoConflict(t *testing.T) {
+	onRW(t, func(b *bench) {
+		r, other, third, u, u2 := use("a", 1, "r"), use("b", 1, "r"), use("c", 1, "r"), use("a", 2, "u"), use("b", 2, "u")
+		for _, x := range []string{r, other, third} {
+			b.gets(lua.Granted, x, 0)
+		}
+		b.listen("a")
+		b.listen("b")
+		b.code(b.convert(u, r, life), lua.Waiting)
+		b.rdb.ZRem(ctx, b.keys[0], r, "#"+r) // it has ended
+		b.code(b.convert(u2, other, life), lua.Waiting)
+		b.waits(u2)
+	})
+}
+
+func TestAnUpgradeThatNobodyHearsOfGivesTheReadLeaseBack(t *testing.T) {
+	onRW(t, func(b *bench) {
+		r, other, u := use("a", 1, "r"), use("b", 1, "r"), use("a", 2, "u")
+		b.gets(lua.Granted, r, 0)
+		b.gets(lua.Granted, other, 0)
+		b.code(b.renew(r, 2, 2*ttl, 1), lua.Granted)
+		sub := b.listen("a")
+		fence, end := b.fence(r), b.end(r)
+		b.code(b.convert(u, r, life), lua.Waiting)
+		b.deaf("a", sub)
+		b.code(b.release(other, 0), lua.Granted)
+		b.held(r)
+		b.waits()
+		if f, at := b.fence(r), b.end(r); f != fence || at != end {
+			b.Errorf("fence %d and end %d became %d and %d", fence, end, f, at)
+		}
+		if at := int64(b.rdb.ZScore(ctx, b.keys[0], "+"+r).Val()); at != 8000000000000000+2*ttl {
+			b.Errorf("it is not known any more that the lease was extended: %d", at)
+		}
+		b.allExpire()
+
+		// It comes back to its place, and gets what it asked for.
+		got := b.beat(1, u, 0)
+		if len(got) != 11 || got[8] != int64(lua.Waiting) {
+			// Alone, it is granted in the reply.
+			got = got[4:]
+		}
+		if got[len(got)-3] != int64(lua.Granted) || got[len(got)-2].(int64) <= fence {
+			b.Errorf("reply %v", got)
+		}
+		b.held(u)
+		b.waits()
+	})
+}
+
+func TestDowngrade(t *testing.T) {
+	onRW(t, func(b *bench) {
+		w, d, r1, r2 := use("a", 1, "w16"), use("a", 2, "d"), use("b", 1, "r"), use("b", 2, "r")
+		b.code(b.convert(d, w, life), lua.Refused) // nothing to downgrade
+		fence := b.gets(lua.Granted, w, 0)[0].(int64)
+		sub := b.listen("b")
+		b.gets(lua.Waiting, r1, life)
+		b.gets(lua.Waiting, r2, life)
+		got := b.convert(d, w, life)
+		b.code(got, lua.Granted)
+		if f := b.told(sub, r1, r2); f[0] <= got[1].(int64) || got[1].(int64) <= fence {
+			b.Errorf("fences %v after %v after %d", f, got[1], fence)
+		}
+		b.held(d, r1, r2)
+		b.waits()
+		if again := b.convert(d, w, life); again[0] != int64(lua.Granted) || again[1] != got[1] {
+			b.Errorf("%v was %v when it was repeated", got, again)
+		}
+		b.code(b.release(w, 0), lua.Refused)
+		b.code(b.convert(use("a", 3, "d"), d, life), lua.Refused) // it is a read lease already
+		b.held(d, r1, r2)
+		b.release(r1, 0)
+		b.release(r2, 0)
+
+		// And up again; and with a writer in line no reader gets in.
+		u := use("a", 4, "u")
+		b.code(b.convert(u, d, 0), lua.Granted)
+		w2 := use("b", 3, "w16")
+		b.gets(lua.Waiting, w2, life)
+		b.gets(lua.Waiting, r1, life)
+		d2 := use("a", 5, "d")
+		b.code(b.convert(d2, u, life), lua.Granted)
+		b.held(d2)
+		b.waits(w2, r1)
+		b.untold("b", sub)
+		b.release(d2, 0)
+		b.told(sub, w2)
+	})
+}
+
+func TestAWaitingWriterThatIsDeadHoldsNobodyUp(t *testing.T) {
+	onRW(t, func(b *bench) {
+		r, w, u := use("a", 1, "r"), use("dead", 1, "w16"), use("dead", 3, "u")
+		b.gets(lua.Granted, r, 0)
+		dead := use("dead", 2, "r")
+		b.gets(lua.Granted, dead, 0)
+		b.gets(lua.Waiting, w, life)
+		b.code(b.convert(u, dead, life), lua.Waiting)
+		b.waits(u, w)
+		r2 := use("b", 1, "r")
+		b.gets(lua.Granted, r2, 0)
+		b.held(r, r2, dead)
+		b.waits()
+
+		// One that may not subscribe is told at its heartbeat; so it counts as there.
+		mute := use("mute", 1, "ws16")
+		b.gets(lua.Waiting, mute, life)
+		b.gets(lua.Refused, use("b", 2, "r"), 0)
+		for _, x := range []string{r, r2, dead} {
+			b.code(b.release(x, 0), lua.Granted)
+		}
+		b.held(mute)
+		if got := b.beat(0, mute); len(got) != 11 || got[8] != int64(lua.Held) || got[9] != b.fence(mute) {
+			b.Errorf("reply %v", got)
+		}
+	})
+}
+
+func TestOneThatMayNotSubscribeStaysInLineWhenItIsForewarned(t *testing.T) {
+	onRW(t, func(b *bench) {
+		short := "a:1:1000.1000r"
+		b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, short, 1000, idle, 0, wake, 0, ""))
+		first, mute := use("b", 1, "w16"), use("mute", 1, "ws16")
+		b.listen("b")
+		b.gets(lua.Waiting, first, life)
+		b.gets(lua.Waiting, mute, life)
+		b.code(b.release(first, 0), lua.Left)
+		b.waits(mute)
+	})
+}
+
+func TestAnUnheardWriterIsPassedOverAndItsStreakDoesNotCount(t *testing.T) {
+	onRW(t, func(b *bench) {
+		w, dead, live, r := use("a", 1, "w16"), use("dead", 1, "w2"), use("b", 1, "w2"), use("c", 1, "r")
+		b.gets(lua.Granted, w, 0)
+		b.gets(lua.Waiting, r, life)
+		b.gets(lua.Waiting, dead, life)
+		b.gets(lua.Waiting, live, life)
+		sub := b.listen("b")
+		b.release(w, 0)
+		b.told(sub, live)
+		b.held(live)
+		if s := b.rdb.HGet(ctx, b.keys[1], "streak").Val(); s != "1" {
+			b.Errorf("%s writers have passed the reader, it was one", s)
+		}
+		if b.rdb.HExists(ctx, b.keys[1], "pass").Val() {
+			b.Error("there is a pass")
+		}
+	})
+}
+
+func TestATryPassesNobody(t *testing.T) {
+	onRW(t, func(b *bench) {
+		w, r := use("a", 1, "w16"), use("b", 1, "r")
+		b.gets(lua.Granted, w, 0)
+		sub := b.listen("b")
+		b.gets(lua.Waiting, r, life)
+		b.rdb.Del(ctx, b.keys[0]) // the writer's lease has ended, and the reader has not asked yet
+		b.gets(lua.Refused, use("c", 1, "w16"), 0)
+		b.told(sub, r)
+		b.held(r)
+		b.waits()
+
+		b.gets(lua.Refused, use("c", 2, "w16"), 0)
+		b.code(b.release(r, 0), lua.Granted)
+		b.gets(lua.Granted, use("c", 3, "w16"), 0)
+	})
+}
+
+func TestBuriedUsesGetNothing(t *testing.T) {
+	onRW(t, func(b *bench) {
+		r, other := use("a", 1, "r"), use("b", 1, "r")
+		for i, x := range []string{r, use("a", 2, "w16"), use("a", 3, "u"), use("a", 4, "d")} {
+			b.code(b.release(x, 60000), lua.Refused)
+			b.code(b.convert(x, other, 0), lua.Buried)
+			b.code(b.convert(x, other, life), lua.Buried)
+			if got := b.beat(1, x, 0); len(got) != 11 || got[8] != int64(lua.Buried) {
+				b.Errorf("%d, coming back: %v", i, got)
+			}
+		}
+		b.held()
+		b.members(2)
+		b.gets(lua.Granted, other, 0)
+		b.code(b.release(other, 60000), lua.Granted)
+		b.gets(lua.Buried, other, 0)
+	})
+}
+
+func TestBeatsOfReadersAndWriters(t *testing.T) {
+	onRW(t, func(b *bench) {
+		w, w2, r1, r2 := use("a", 1, "w16"), use("b", 1, "w16"), use("b", 2, "r"), use("b", 3, "r")
+		b.gets(lua.Granted, w, 0)
+		place := map[string]any{}
+		for _, x := range []string{r1, w2, r2} {
+			place[x] = b.gets(lua.Waiting, x, life)[2]
+		}
+		got := b.beat(0, r2, r1, w2, use("b", 4, "r"), w)
+		want := []any{int64(4), int64(lua.Unknown), int64(0), int64(0), int64(5), int64(lua.Held), b.fence(w), b.end(w)}
+		if !slices.Equal(got[7:], want) {
+			b.Errorf("reply %v, want %v in it", got, want)
+		}
+		if got[5] != int64(3) || got[6] != int64(0) || got[3].(int64) <= 0 {
+			b.Errorf("the first of them: %v", got)
+		}
+
+		// Who asks when the lock has become free is granted in the reply: the writer before the readers.
+		b.rdb.Del(ctx, b.keys[0])
+		got = b.beat(0, r1, r2, w2)
+		if len(got) != 11 || got[7] != int64(3) || got[8] != int64(lua.Granted) || got[10].(int64)-got[1].(int64) != life {
+			b.Fatalf("reply %v", got)
+		}
+		b.held(w2)
+		b.rdb.Del(ctx, b.keys[0])
+		got = b.beat(0, r2, r1)
+		if len(got) != 15 || got[8] != int64(lua.Granted) || got[12] != int64(lua.Granted) || got[9].(int64) <= got[13].(int64) {
+			b.Fatalf("reply %v", got)
+		}
+		b.held(r1, r2)
+		b.waits()
+
+		// Each comes back to the place it had.
+		b.rdb.Del(ctx, b.keys[0])
+		b.gets(lua.Granted, w, 0)
+		late := use("b", 5, "r")
+		b.gets(lua.Waiting, late, life)
+		r1, r2, w2 = use("c", 1, "r"), use("c", 2, "r"), use("c", 3, "w16")
+		got = b.beat(1, r2, place[use("b", 3, "r")], w2, place[use("b", 1, "w16")], r1, 0)
+		if got[8] != int64(lua.Waiting) || got[9] != place[use("b", 3, "r")] || got[13] != place[use("b", 1, "w16")] {
+			b.Fatalf("reply %v", got)
+		}
+		b.waits(w2, r2, late, r1)
+	})
+}
+
+func TestRenewReadAndWriteLeases(t *testing.T) {
+	onRW(t, func(b *bench) {
+		r, other := use("a", 1, "r"), use("b", 1, "r")
+		b.code(b.renew(r, 1, ttl, 0), lua.Refused)
+		b.held()
+		fence := b.gets(lua.Granted, r, 0)[0]
+		b.gets(lua.Granted, other, 0)
+		lasts := func(token string, ms int64) {
+			b.Helper()
+			now := b.rdb.Time(ctx).Val().UnixMilli()
+			if left := b.end(token) - now; left > ms || left < ms-1000 {
+				b.Errorf("the lease lasts %d ms, want %d", left, ms)
+			}
+		}
+		for _, step := range []struct {
+			keys  int
+			ms    int64
+			exact int
+			lasts int64
+		}{
+			{1, 2 * ttl, 0, 2 * ttl},
+			{1, ttl, 0, 2 * ttl}, // a late copy
+			{2, ttl, 1, ttl},
+			{1, 1000, 0, ttl},
+			{2, 5000, 1, 5000},
+			{1, ttl, 0, ttl},
+		} {
+			got := b.renew(r, step.keys, step.ms, step.exact)
+			b.code(got, lua.Granted)
+			if step.keys == 2 && got[1] != fence || step.keys == 1 && got[1] != int64(0) {
+				b.Errorf("fence %v became %v", fence, got[1])
+			}
+			lasts(r, step.lasts)
+			lasts(other, ttl)
+			if d := b.rdb.PTTL(ctx, b.keys[0]).Val().Milliseconds(); d < step.lasts || d < ttl {
+				b.Errorf("the leases are kept for %d ms", d)
+			}
+		}
+		b.code(b.renew(use("a", 2, "r"), 2, ttl, 1), lua.Refused)
+	})
+}
+
+func TestALeaseThatIsOverIsNone(t *testing.T) {
+	atTime(t, func(b *bench, pass func(time.Duration)) {
+		r, other, w := use("a", 1, "r"), use("b", 1, "r"), use("c", 1, "w16")
+		b.gets(lua.Granted, r, 0)
+		pass(time.Millisecond)
+		b.gets(lua.Granted, other, 0)
+		b.code(b.renew(other, 1, 2*ttl, 0), lua.Granted)
+		pass(ttl*time.Millisecond - 2*time.Millisecond)
+		b.code(b.renew(r, 1, 1, 0), lua.Granted) // it has 1 ms left
+		if got := b.eval(b.set.Inspect, 4, lua.InspectArgs(nil, lua.InspectHolders, 0, 10)); got[0] != int64(2) || got[3] != int64(1) {
+			b.Errorf("holders %v", got)
+		}
+		pass(time.Millisecond)
+		if got := b.eval(b.set.Inspect, 4, lua.InspectArgs(nil, lua.InspectHolders, 0, 10)); got[0] != int64(1) || got[1] != other {
+			b.Errorf("holders %v", got)
+		}
+		b.code(b.renew(r, 1, ttl, 1), lua.Refused)
+		b.code(b.convert(use("a", 2, "u"), r, life), lua.Refused)
+		if got := b.beat(0, r); got[8] != int64(lua.Unknown) {
+			b.Errorf("reply %v", got)
+		}
+		b.code(b.convert(use("b", 2, "u"), other, 0), lua.Granted) // it is alone
+		b.held(use("b", 2, "u"))
+		pass(ttl * time.Millisecond)
+		b.code(b.release(use("b", 2, "u"), 0), lua.Refused)
+		fence := b.gets(lua.Granted, r, 0)[0].(int64)
+		pass(ttl * time.Millisecond)
+		b.code(b.convert(use("a", 3, "d"), r, life), lua.Refused)
+		if got := b.gets(lua.Granted, w, 0)[0].(int64); got <= fence {
+			b.Errorf("fence %d after %d", got, fence)
+		}
+		b.held(w)
+		pass(ttl*time.Millisecond + time.Hour)
+		for _, k := range b.keys {
+			if k != b.keys[1] && b.rdb.Exists(ctx, k).Val() != 0 {
+				b.Errorf("%s is left", k)
+			}
+		}
+	})
+}
+
+func TestAnUpgradeIsAloneWhenTheOtherLeasesAreOver(t *testing.T) {
+	atTime(t, func(b *bench, pass func(time.Duration)) {
+		r, other, u := use("a", 1, "r"), use("b", 1, "r"), use("a", 2, "u")
+		b.gets(lua.Granted, r, 0)
+		b.gets(lua.Granted, other, 0)
+		sub := b.listen("a")
+		b.code(b.convert(u, r, life), lua.Waiting)
+		for range 6 {
+			pass(5 * time.Second)
+			b.code(b.renew(r, 1, ttl, 0), lua.Granted)
+			if got := b.beat(0, u); len(got) > 7 {
+				if got[8] != int64(lua.Granted) || b.rdb.Time(ctx).Val().UnixMilli() < b.end(other) {
+					b.Errorf("reply %v", got)
+				}
+			}
+		}
+		b.held(u, other)
+		b.waits()
+		b.untold("a", sub)
+		if got := b.gets(lua.Refused, use("c", 1, "r"), 0); got[1] != int64(life) {
+			b.Errorf("the claim is said to end in %v ms", got[1])
+		}
+		b.held(u)
+	})
+}
+
+func TestASetBackClockDoesNotProlongReadLeases(t *testing.T) {
+	atTime(t, func(b *bench, pass func(time.Duration)) {
+		r, longer, w := use("a", 1, "r"), use("b", 1, "r"), use("c", 1, "w16")
+		fence := b.gets(lua.Granted, r, 0)[0].(int64)
+		b.gets(lua.Granted, longer, 0)
+		b.code(b.renew(longer, 2, 3600000, 1), lua.Granted)
+		b.listen("c")
+		b.gets(lua.Waiting, w, life)
+		pass(-2 * time.Hour)
+		b.beat(0, w)
+		now := b.rdb.Time(ctx).Val().UnixMilli()
+		if left := b.end(r) - now; left != ttl {
+			b.Errorf("the lease lasts %d ms, its ttl is %d", left, ttl)
+		}
+		if left := b.end(longer) - now; left != 3600000 {
+			b.Errorf("a lease that was extended to an hour lasts %d ms", left)
+		}
+		if got := b.gets(lua.Waiting, use("c", 2, "r"), life); got[1].(int64) < fence {
+			b.Errorf("the sequence went back: %v", got)
+		}
+		b.code(b.release(w, 0), lua.Left)
+		if f := b.gets(lua.Granted, use("c", 3, "r"), 0)[0].(int64); f <= fence {
+			b.Errorf("fence %d after %d", f, fence)
+		}
+		b.code(b.release(longer, 0), lua.Granted)
+		b.code(b.renew(r, 1, 2*ttl, 1), lua.Granted) // without the facts nothing longer is noted
+		b.beat(0)
+		if left := b.end(r) - now; left != ttl {
+			b.Errorf("the lease lasts %d ms, its ttl is %d", left, ttl)
+		}
+	})
+}
+
+func TestALateReaderOfManyIsSweptAway(t *testing.T) {
+	atTime(t, func(b *bench, pass func(time.Duration)) {
+		for i := range 250 {
+			b.gets(lua.Granted, use("a", i, "r"), 0)
+		}
+		last := use("b", 1, "r")
+		pass(ttl/2*time.Millisecond + time.Millisecond)
+		b.gets(lua.Granted, last, 0)
+		pass(ttl / 2 * time.Millisecond)
+		b.gets(lua.Refused, use("c", 1, "w16"), 0) // sweeps a hundred
+		b.code(b.release(last, 0), lua.Granted)
+		b.gets(lua.Granted, use("c", 2, "w16"), 0)
+		b.gets(lua.Refused, use("c", 3, "r"), 0)
+		b.held(use("c", 2, "w16"))
+	})
+}
+
+func TestInspectReadersByPages(t *testing.T) {
+	onRW(t, func(b *bench) {
+		inspect := func(what int, after int64, most int) []any {
+			b.Helper()
+			return b.eval(b.set.Inspect, 4, lua.InspectArgs(nil, what, after, most))
+		}
+		var all []string
+		for i := range 7 {
+			r := use("a", i, "r")
+			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, r, ttl+100*i, idle, 0, wake, 0, ""))
+			all = append(all, r)
+		}
+		var seen []string
+		for after := 0; ; after += 3 {
+			got := inspect(lua.InspectHolders, int64(after), 3)
+			if int(got[0].(int64))*3 != len(got)-1 {
+				b.Fatalf("reply %v", got)
+			}
+			for i := 1; i < len(got); i += 3 {
+				seen = append(seen, got[i].(string))
+				if left := got[i+2].(int64); got[i+1] != b.fence(got[i].(string)) || left <= 0 || left > ttl+600 {
+					b.Errorf("holder %v", got[i:i+3])
+				}
+			}
+			if got[0].(int64) < 3 {
+				break
+			}
+		}
+		if !slices.Equal(seen, all) {
+			b.Errorf("holders %v, want %v", seen, all)
+		}
+
+		b.listen("b")
+		u, w1, w2, r := use("b", 1, "u"), use("b", 2, "w16"), use("b", 3, "w"), use("b", 4, "r")
+		for _, x := range []string{r, w1, w2} {
+			if x == r {
+				b.gets(lua.Waiting, w1, life)
+				b.gets(lua.Waiting, r, life)
+				continue
+			}
+			b.gets(lua.Waiting, x, life)
+		}
+		b.code(b.convert(u, all[0], life), lua.Waiting)
+		seen = nil
+		after := int64(0)
+		for {
+			got := inspect(lua.InspectWaiters, after, 3)
+			for i := 1; i < len(got); i += 4 {
+				seen = append(seen, got[i].(string))
+				after = got[i+1].(int64)
+				if waited := got[i+2].(int64); waited < 0 || waited > 10000 || got[i+3].(int64) <= 0 || got[i+3].(int64) > life {
+					b.Errorf("waiter %v", got[i:i+4])
+				}
+			}
+			if got[0].(int64) < 3 {
+				break
+			}
+		}
+		if want := []string{u, w1, w2, r}; !slices.Equal(seen, want) {
+			b.Errorf("waiters %v, want %v", seen, want)
+		}
+	})
+}
+
+func TestForeignEntriesAmongReadersAndWritersAreThrownOut(t *testing.T) {
+	onRW(t, func(b *bench) {
+		w, r := use("a", 1, "w16"), use("b", 1, "r")
+		b.gets(lua.Granted, w, 0)
+		for i, junk := range []string{"", "x", "a:b", ":::", "k:1:30000.6000r5!", "k:1:30000.6000u!", "k:1:.5"} {
+			b.rdb.ZAdd(ctx, b.keys[2], redis.Z{Score: 1, Member: junk}, redis.Z{Score: 6e15 + float64(i), Member: junk + "!"})
+		}
+		sub := b.listen("b")
+		b.gets(lua.Waiting, r, life)
+		b.code(b.release(w, 0), lua.Granted)
+		b.told(sub, r)
+		b.held(r)
+		b.members(2)
+	})
+}
