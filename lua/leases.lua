@@ -15,19 +15,24 @@ local function ends_at(token)
   return at > now and at or nil
 end
 
--- keep_lock keeps the set for as long as a lease of ms from now lasts.
+-- keep_lock keeps the set for as long as a lease of ms from now lasts. Fresh says that there is no other lease in it.
 local longest = 0
-local function keep_lock(ms)
+local function keep_lock(ms, fresh)
   ms = tonumber(ms)
-  if ms <= longest then return end
+  if fresh then
+    call('PEXPIRE', lock, ms + 1000)
+  elseif ms <= longest then
+    return
+  elseif call('PEXPIRE', lock, ms + 1000, 'GT') == 0 then
+    call('PEXPIRE', lock, ms + 1000, 'NX')
+  end
   longest = ms
-  if call('PEXPIRE', lock, ms + 1000, 'GT') == 0 then call('PEXPIRE', lock, ms + 1000, 'NX') end
 end
 
 -- put writes a lease of ms.
-local function put(token, ms, fence)
+local function put(token, ms, fence, fresh)
   call('ZADD', lock, now + ms, token, fence, '#' .. token)
-  keep_lock(ms)
+  keep_lock(ms, fresh)
 end
 
 -- remove takes a lease out. With the last one the key goes, and its expiry.

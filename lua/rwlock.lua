@@ -21,11 +21,16 @@ local function writes(token)
 end
 
 -- writer and readers: is it held for writing, or for reading? some: a lease that is held; alone: it is the only one.
+-- Leases that are over are swept on the way.
 local looked, writer, readers, some, alone
 local function look()
   if looked then return end
-  local list = live(0, 2)
-  looked, some, alone = true, list[1], #list == 1
+  local list = call('ZRANGE', lock, 1, ENDLESS, 'BYSCORE', 'LIMIT', 0, 2, 'WITHSCORES')
+  if list[1] and tonumber(list[2]) <= now then
+    sweep()
+    list = live(0, 2, 'WITHSCORES')
+  end
+  looked, some, alone = true, list[1], #list == 2
   writer = some ~= nil and writes(some)
   readers = some ~= nil and not writer
 end
@@ -39,31 +44,37 @@ end
 -- part: take
 -- Wants token, ttl, origin, life and the facts. Leaves fence: that of what was granted at once, or was held already; or nil.
 -- Leaves opened: others may be let in now.
-sweep()
-fence = again(token, ttl)
 local use = use_of(token)
-if fence then
-  opened = use == 'd'
-elseif use == 'd' or use == 'u' then
-  if not ends_at(origin) then return {REFUSED, now, 0} end
-  look()
-  if use == 'd' or alone then
-    if use == 'd' and not writes(origin) then return {REFUSED, now, 0} end
-    remove(origin)
-    fence, opened, looked = draw(), true, false
-    put(token, ttl, fence)
-    -- A copy of its request may have put it in line.
-    if use == 'u' and call('ZREM', queue, token) == 1 then call('ZREM', beats, token) end
-  else
-    local other = upgrade()
-    if other and other ~= token and (tonumber(call('ZSCORE', beats, other)) or 0) > now then return {CONFLICT} end
-    if life > 0 then call('HSET', meta, 'upgrade', token .. ' ' .. origin) end
-  end
-elseif call('EXISTS', queue) == 0 then
+if (use == 'r' or use == 'w') and call('EXISTS', queue) == 0 then
   look()
   if not some or readers and use == 'r' then
-    fence = draw()
-    put(token, ttl, fence)
+    local next_fence = draw()
+    -- Unless it is there already.
+    if call('ZADD', lock, 'NX', now + ttl, token, next_fence, '#' .. token) == 2 then
+      keep_lock(ttl, not some)
+      fence = next_fence
+    end
+  end
+end
+if not fence then
+  fence = again(token, ttl)
+  if fence then
+    opened = use == 'd'
+  elseif use == 'd' or use == 'u' then
+    if not ends_at(origin) then return {REFUSED, now, 0} end
+    look()
+    if use == 'd' or alone then
+      if use == 'd' and not writes(origin) then return {REFUSED, now, 0} end
+      remove(origin)
+      fence, opened, looked = draw(), true, false
+      put(token, ttl, fence)
+      -- A copy of its request may have put it in line.
+      if use == 'u' and call('ZREM', queue, token) == 1 then call('ZREM', beats, token) end
+    else
+      local other = upgrade()
+      if other and other ~= token and (tonumber(call('ZSCORE', beats, other)) or 0) > now then return {CONFLICT} end
+      if life > 0 then call('HSET', meta, 'upgrade', token .. ' ' .. origin) end
+    end
   end
 end
 
@@ -148,11 +159,11 @@ local function give(token, ms, flags)
   end
   before[token] = was
   alone = use == 'u' or not some
+  local fence = draw()
+  put(token, ms, fence, alone)
   if alone then some = token end
   readers = use == 'r'
   writer = not readers
-  local fence = draw()
-  put(token, ms, fence)
   return fence
 end
 

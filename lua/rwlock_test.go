@@ -676,6 +676,26 @@ func TestATryPassesNobody(t *testing.T) {
 	})
 }
 
+func TestATryIsNoReaderThatWasPassed(t *testing.T) {
+	onRW(t, func(b *bench) {
+		w, w1, try := use("a", 1, "w16"), use("b", 1, "w1"), use("c", 1, "w1")
+		b.gets(lua.Granted, w, 0)
+		sub := b.listen("b")
+		b.gets(lua.Waiting, w1, life)
+		b.rdb.Del(ctx, b.keys[0]) // its lease has ended
+		b.gets(lua.Refused, try, 0)
+		b.told(sub, w1)
+		b.gets(lua.Waiting, use("dead", 1, "r"), life)
+		b.rdb.Del(ctx, b.keys[0])
+		b.gets(lua.Granted, try, 0) // the reader is not there
+		b.held(try)
+		b.waits()
+		if got := b.rdb.HMGet(ctx, b.keys[1], "streak", "pass").Val(); got[0] != nil && got[0] != "0" || got[1] != nil {
+			b.Errorf("streak and pass are %v, no reader was passed", got)
+		}
+	})
+}
+
 func TestBuriedUsesGetNothing(t *testing.T) {
 	onRW(t, func(b *bench) {
 		r, other := use("a", 1, "r"), use("b", 1, "r")
@@ -840,7 +860,7 @@ func TestAnUpgradeIsAloneWhenTheOtherLeasesAreOver(t *testing.T) {
 				}
 			}
 		}
-		b.held(u, other)
+		b.held(u)
 		b.waits()
 		b.untold("a", sub)
 		if got := b.gets(lua.Refused, use("c", 1, "r"), 0); got[1] != int64(life) {

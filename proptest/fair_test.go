@@ -392,11 +392,13 @@ func duration(r *rapid.T, longest time.Duration) time.Duration {
 }
 
 func (w *fairWorld) hurt(p *process, s state, d time.Duration) {
-	if s != lossy {
-		w.mu.Lock()
+	w.mu.Lock()
+	// Lost requests alone are made good in time; but with a message lost shortly before, a short lease can be over by
+	// then that a waiter was granted and has not heard of.
+	if s != lossy || time.Since(p.deafened) < life {
 		w.unwell(p)
-		w.mu.Unlock()
 	}
+	w.mu.Unlock()
 	p.harm(s, d)
 }
 
@@ -456,6 +458,9 @@ func (w *fairWorld) deafen(p *process) {
 	w.mu.Lock()
 	if p.isSteady() {
 		p.hurt = time.Now()
+	}
+	if p.deafened = time.Now(); p.state == lossy {
+		w.unwell(p)
 	}
 	w.logLocked("process %d is deaf", p.id)
 	w.mu.Unlock()

@@ -704,7 +704,7 @@ func (b *rwBench) upgradesTurn(*rapid.T) {
 	if !q.mute {
 		b.listen(q.keeper, rapid.Bool().Draw(b.r, "listens"))
 	}
-	if b.mini != nil && rapid.IntRange(0, 2).Draw(b.r, "the others end") == 0 {
+	if b.mini != nil && rapid.Bool().Draw(b.r, "the others end") {
 		b.endButFor(q.origin)
 		return
 	}
@@ -983,6 +983,12 @@ func (b *rwBench) compare() {
 			q.end = end
 		case end > b.now:
 			b.wrong("%s holds it until %d", q.token, end)
+		}
+	}
+
+	for member := range scores {
+		if _, is := scores[strings.TrimLeft(member, "#+")]; !is {
+			b.wrong("%s is left of a lease that is over", member)
 		}
 	}
 

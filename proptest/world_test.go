@@ -105,10 +105,12 @@ type process struct {
 
 	// Guarded by world.mu.
 	state  state
-	steady time.Time     // from when on it is whole and has settled, if it is running
-	hurt   time.Time     // when it was last whole before that; zero: it always was
-	back   time.Time     // when it came back
-	thawed chan struct{} // closed when a frozen one runs again, or never will
+	steady time.Time // from when on it is whole and has settled, if it is running
+	hurt   time.Time // when it was last whole before that; zero: it always was
+	back   time.Time // when it came back
+	// deafened is when its subscription was last deafened
+	deafened time.Time
+	thawed   chan struct{} // closed when a frozen one runs again, or never will
 }
 
 // run is all schedules of a test.

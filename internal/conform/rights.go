@@ -78,7 +78,7 @@ func rights(t *testing.T, p Primitive, servers []*redistest.Server, dial func(us
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = k.Close() })
-		l, err := p.New(k, "orders:42", Options{TTL: time.Second})
+		l, err := p.New(k, "orders:42", Options{TTL: 3 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
