@@ -12,7 +12,7 @@
 -- returns {WAITING, now, seq, ask again within ms or 0, more to admit 0|1,
 --          index of the first of the tokens that wait or 0, its rank in the queue,
 --          then for each token not simply waiting:
---          its index, GRANTED or HELD, fence, until | its index, WAITING, place, 0 | its index, UNKNOWN or BURIED, 0, 0}
+--          its index, GRANTED or HELD, fence, until | its index, WAITING, place, 0 | its index, UNKNOWN, BURIED, REFUSED or CONFLICT, 0, 0}
 -- writes KEYS[1..4]; work O(log n) for each token
 local idle, life = tonumber(ARGV[1]), tonumber(ARGV[2])
 local wake, sharded, back = ARGV[3], ARGV[4], ARGV[5] == '1'
@@ -45,6 +45,8 @@ for from = 1, #tokens, 200 do
         tell(index, UNKNOWN, 0, 0)
       elseif graves > now and call('ZSCORE', beats, '-' .. token) then
         tell(index, BURIED, 0, 0)
+      elseif void(token) then
+        tell(index, void(token), 0, 0)
       else
         at = places[index]
         if at > 0 then call('ZADD', queue, at, token) else at = queue_up(token) end

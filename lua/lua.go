@@ -26,16 +26,21 @@ type Script struct {
 	Name string // as in "mutex_acquire"
 	Text string
 	SHA  string // what EVALSHA calls it
+
+	head [2]any // of the command
 }
 
-// Command is the beginning of the command that runs the script on these keys; ARGV is to be appended.
-func (s *Script) Command(keys ...string) []any {
-	c := make([]any, 0, 3+len(keys))
-	c = append(c, "evalsha", s.SHA, len(keys))
-	for _, k := range keys {
-		c = append(c, k)
-	}
-	return c
+// New is a script of a text.
+func New(name, text string) *Script {
+	sum := sha1.Sum([]byte(text))
+	sha := hex.EncodeToString(sum[:])
+	return &Script{name, text, sha, [2]any{"evalsha", sha}}
+}
+
+// AppendCommand appends the beginning of the command that runs the script on these keys; ARGV is to follow.
+func (s *Script) AppendCommand(command []any, keys ...any) []any {
+	command = append(command, s.head[0], s.head[1], len(keys))
+	return append(command, keys...)
 }
 
 // Set is the scripts of one primitive.
@@ -69,9 +74,7 @@ func assemble(kind string) *Set {
 		a.include("prelude")
 		a.include("policy.base")
 		a.include(transition)
-		text := a.text.String()
-		sum := sha1.Sum([]byte(text))
-		return &Script{Name: kind + "_" + transition, Text: text, SHA: hex.EncodeToString(sum[:])}
+		return New(kind+"_"+transition, a.text.String())
 	}
 	return &Set{
 		Kind:    kind,

@@ -183,6 +183,15 @@ local function undo(token)
   looked = false
 end
 
+-- void is why this waiter may not come back any more, a code, or nil: an upgrade may not when its read lease is over, or
+-- when another has come while it was away, for each would wait for the other's read lease.
+local function void(token)
+  if use_of(token) ~= 'u' then return nil end
+  local known = upgrade()
+  if known == token then return nil end
+  return known and CONFLICT or REFUSED
+end
+
 -- ends is when room may come by itself, in ms from now; 0 if there is nobody to wait for.
 local function ends()
   local last = call('ZRANGE', lock, ENDLESS, '(' .. now, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')

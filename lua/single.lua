@@ -84,6 +84,11 @@ local function undo()
   call('DEL', lock)
 end
 
+-- void is why this waiter may not come back any more: there is no reason here.
+local function void()
+  return nil
+end
+
 -- ends is when room may come by itself, in ms from now; 0 if that is not known.
 local function ends()
   return math.max(call('PTTL', lock), 0)

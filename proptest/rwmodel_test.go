@@ -307,6 +307,13 @@ func (m *rwModel) beat(list []*rwReq, back bool, places []int64) map[*rwReq][]in
 		case q.buried > m.now:
 			told[q] = append(told[q], lua.Buried)
 			continue
+		case q.use == 'u' && (m.last == nil || m.last.origin.end <= m.now):
+			told[q] = append(told[q], lua.Refused)
+			continue
+		case q.use == 'u' && m.last != q:
+			m.reach("an upgrade gives way")
+			told[q] = append(told[q], lua.Conflict)
+			continue
 		default:
 			q.waits, q.away, q.place = true, false, places[i]
 			told[q] = append(told[q], lua.Waiting)

@@ -23,6 +23,7 @@ var ReadWrite = []Case{
 	{"40_a_writer_gets_in_when_those_before_it_have_left", false, false, writerGetsIn},
 	{"41_readers_get_in_after_a_streak_of_writers", false, false, writerStreak},
 	{"42_of_two_upgrades_one_fails_at_once", false, false, upgradeConflict},
+	{"42_an_upgrade_that_was_away_gives_way_to_another", false, false, upgradeWasAway},
 	{"42_an_upgrade_goes_before_writers_and_keeps_its_lease_till_then", false, false, upgradeGoesFirst},
 	{"42_an_upgrade_that_comes_to_nothing_changes_nothing", false, false, upgradeComesToNothing},
 	{"43_a_downgrade_has_no_gap_and_lets_readers_in", false, false, downgrade},
@@ -245,6 +246,37 @@ func upgradeConflict(w *World) {
 	_, err = b.TryRLock(w.ctx())
 	w.is(err, lockkeeper.ErrNotAcquired)
 	w.release(lease)
+	w.clean()
+}
+
+// upgradeWasAway: while one upgrade is cut off, another one comes; they must not wait for each other.
+func upgradeWasAway(w *World) {
+	long := func(p *Process) *rwlock.Lock {
+		l, err := rwlock.New(p.Keeper, "x", &rwlock.Options{TTL: time.Minute})
+		w.must(err)
+		return l
+	}
+	pa, pb := w.Process(), w.Process()
+	a, b := long(pa), long(pb)
+	ra, rb := w.take(a.RLock), w.take(b.RLock)
+	first := w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	pa.Crash()
+	time.Sleep(4 * beat) // its heartbeat lapses
+	second := make(chan result, 1)
+	go func() {
+		lease, err := b.Upgrade(w.ctx(), rb)
+		second <- result{lease, err, time.Now()}
+	}()
+	w.eventually("the other upgrade to wait", func() bool {
+		list, err := b.Waiters(w.ctx())
+		return err == nil && len(list) > 0 && list[len(list)-1].Keeper == pb.ID()
+	})
+	pa.Net.Mend()
+	w.is(w.get(first, 2*time.Second).err, rwlock.ErrUpgradeConflict)
+	w.must(ra.Err())
+	w.notYet(second)
+	w.release(ra)
+	w.release(w.turn(second))
 	w.clean()
 }
 

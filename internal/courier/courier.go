@@ -33,7 +33,7 @@ const (
 type Call struct {
 	Script *lua.Script
 	Key    string      // the first key: it says to which server of a cluster the call goes
-	Args   []any       // the command, from EVALSHA on; see Script.Command
+	Args   []any       // the command, from EVALSHA on; see Script.AppendCommand
 	Done   func(*Call) // called once, from a goroutine of the courier; must not block
 
 	Sent  time.Time // just before the command could first have left

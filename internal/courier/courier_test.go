@@ -3,8 +3,6 @@ package courier
 import (
 	"bytes"
 	"context"
-	"crypto/sha1"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -40,10 +38,7 @@ func (quiet) Printf(context.Context, string, ...any) {}
 // count answers how often it has run.
 var count = script("return {1, redis.call('INCR', KEYS[1])}")
 
-func script(text string) *lua.Script {
-	sum := sha1.Sum([]byte(text))
-	return &lua.Script{Name: "test", Text: text, SHA: hex.EncodeToString(sum[:])}
-}
+func script(text string) *lua.Script { return lua.New("test", text) }
 
 // post is a courier in a synctest bubble, with a server and a network.
 type post struct {
@@ -137,7 +132,7 @@ func (p *post) sent() []int {
 // send puts a script on its way; the channel gets the call when it is done.
 func (p *post) send(s *lua.Script) chan *Call {
 	done := make(chan *Call, 2) // a call that is done twice is seen
-	p.Send(&Call{Script: s, Key: "k", Args: s.Command("k"), Done: func(c *Call) { done <- c }})
+	p.Send(&Call{Script: s, Key: "k", Args: s.AppendCommand(nil, "k"), Done: func(c *Call) { done <- c }})
 	return done
 }
 
@@ -571,7 +566,7 @@ func TestTheCouriersGoroutinesEndWithIt(t *testing.T) {
 	var calls sync.WaitGroup
 	for range 100 {
 		calls.Add(1)
-		c.Send(&Call{Script: count, Key: "k", Args: count.Command("k"), Done: func(*Call) { calls.Done() }})
+		c.Send(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) { calls.Done() }})
 	}
 	calls.Wait()
 	c.Close()
@@ -603,7 +598,7 @@ func TestWhoIsAloneCarriesItself(t *testing.T) {
 		carry := func() (c *Call, own bool) {
 			done := make(chan bool, 2)
 			var returned atomic.Bool
-			c = &Call{Script: count, Key: "k", Args: count.Command("k"), Done: func(*Call) {
+			c = &Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) {
 				// Somebody else's goroutine gets here when Carry has returned.
 				time.Sleep(time.Millisecond)
 				done <- !returned.Load()
@@ -654,7 +649,7 @@ func TestCloseWaitsForWhoCarriesItself(t *testing.T) {
 		p.known()
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
 		var done bool
-		go p.Carry(&Call{Script: count, Key: "k", Args: count.Command("k"), Done: func(*Call) { done = true }})
+		go p.Carry(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) { done = true }})
 		synctest.Wait()
 		p.Close()
 		if !done {

@@ -32,9 +32,10 @@ func (l *Lock) Convert(ctx context.Context, from *Hold, t Terms) (*Hold, error) 
 	}
 	from.converted()
 	switch lost := from.Err(); {
-	case ctx.Err() != nil, errors.Is(err, ErrConflict), errors.Is(err, ErrClosed):
+	case ctx.Err() != nil, errors.Is(err, ErrClosed):
 	case lost != nil:
 		err = l.fail(lost)
+	case errors.Is(err, ErrConflict):
 	case errors.Is(err, ErrNotAcquired): // the server does not know the lease that was to be converted
 		from.lose(errNotHeld)
 		err = l.fail(from.Err())

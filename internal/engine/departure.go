@@ -47,7 +47,7 @@ func (l *Lock) depart(token string, stray bool, until time.Time) *departure {
 
 func (d *departure) send(by func(*courier.Call)) {
 	l := d.lock
-	call := l.call(l.spec.Scripts.Release, l.releaseCmd, 5, d.sent)
+	call := l.call(l.spec.Scripts.Release, 4, 5, d.sent)
 	call.Args = lua.ReleaseArgs(call.Args, d.token, l.args.idle, l.args.wake, l.args.sharded, d.bury)
 	by(call)
 }

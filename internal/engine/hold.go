@@ -208,11 +208,11 @@ func (h *Hold) renewed(call *courier.Call, ttl int64, full bool) {
 // renewCall prepares a renewal. A full one also keeps the facts of the name, and learns the fence; an exact one may
 // shorten the lease, which others, of which a copy may run late, must not.
 func (l *Lock) renewCall(token string, ttl int64, full, exact bool, done func(*courier.Call)) *courier.Call {
-	command := l.renewCmd
+	keys := 1 // alone, so that it works while a cluster moves the slot
 	if full {
-		command = l.renewAllCmd
+		keys = 2
 	}
-	call := l.call(l.spec.Scripts.Renew, command, 4, done)
+	call := l.call(l.spec.Scripts.Renew, keys, 4, done)
 	call.Args = lua.RenewArgs(call.Args, token, ttl, l.args.idle, flag(exact))
 	return call
 }

@@ -193,7 +193,7 @@ func (n *line) comeBack(part []*waiter) {
 
 // beatCall prepares a beat, to which the tokens are to be appended.
 func (l *Lock) beatCall(back, room int, done func(*courier.Call)) *courier.Call {
-	call := l.call(l.spec.Scripts.Beat, l.beatCmd, 5+room, done)
+	call := l.call(l.spec.Scripts.Beat, 4, 5+room, done)
 	call.Args = lua.BeatArgs(call.Args, l.args.idle, l.args.life, l.args.wake, l.args.sharded, back)
 	return call
 }
@@ -237,6 +237,12 @@ func (n *line) beaten(call *courier.Call, part []*waiter) {
 		case lua.Buried:
 			waits[x.index] = false
 			w.leave(n.lock.fail(ErrNotAcquired, errBuried))
+		case lua.Refused:
+			waits[x.index] = false
+			w.leave(n.lock.fail(ErrNotAcquired))
+		case lua.Conflict:
+			waits[x.index] = false
+			w.leave(n.lock.fail(ErrConflict))
 		}
 	}
 	n.missed(back)

@@ -37,9 +37,9 @@ type Lock struct {
 	ttl     int64  // ms
 	claim   int64  // ms, of a lease that is granted by message and not yet confirmed
 
-	// The commands up to ARGV, and what of ARGV is always the same.
-	acquireCmd, releaseCmd, renewCmd, renewAllCmd, beatCmd []any
-	args                                                   struct{ ttl, idle, life, wake, sharded any }
+	// What of every command is the same: the keys, and some of ARGV.
+	all  [4]any
+	args struct{ ttl, idle, life, wake, sharded any }
 }
 
 // Terms are what a request asks for beyond the lock itself; the policy reads flags and permits out of the token.
@@ -79,12 +79,9 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	l.channel = wake + e.id
 	l.args.ttl, l.args.idle, l.args.life = l.ttl, l.ttl+millis(e.cfg.Idle), millis(e.cfg.Life)
 	l.args.wake, l.args.sharded = wake, sharded
-	all := keys.All()
-	l.acquireCmd = spec.Scripts.Acquire.Command(all...)
-	l.releaseCmd = spec.Scripts.Release.Command(all...)
-	l.renewCmd = spec.Scripts.Renew.Command(all[:1]...) // one key alone, so that it works while a cluster moves the slot
-	l.renewAllCmd = spec.Scripts.Renew.Command(all[:2]...)
-	l.beatCmd = spec.Scripts.Beat.Command(all...)
+	for i, key := range keys.All() {
+		l.all[i] = key
+	}
 	return l, nil
 }
 
@@ -194,8 +191,8 @@ func flag(yes bool) int {
 	return 0
 }
 
-// call prepares a run of one of the lock's scripts. Command is what it begins with, room for how many arguments more.
-func (l *Lock) call(s *lua.Script, command []any, room int, done func(*courier.Call)) *courier.Call {
-	args := append(make([]any, 0, len(command)+room), command...)
+// call prepares a run of one of the lock's scripts on so many of its keys, with room for how many arguments.
+func (l *Lock) call(s *lua.Script, keys, room int, done func(*courier.Call)) *courier.Call {
+	args := s.AppendCommand(make([]any, 0, 3+keys+room), l.all[:keys]...)
 	return &courier.Call{Script: s, Key: l.keys.Lock, Args: args, Done: done}
 }

@@ -113,7 +113,7 @@ func parsePulse(call *courier.Call, tokens int) (pulse, error) {
 			if x.a <= 0 || p.now < 0 {
 				return pulse{}, fmt.Errorf("%w: fence %d at %d, from beat", courier.ErrReply, x.a, p.now)
 			}
-		case lua.Waiting, lua.Unknown, lua.Buried:
+		case lua.Waiting, lua.Unknown, lua.Buried, lua.Refused, lua.Conflict:
 		default:
 			return pulse{}, fmt.Errorf("%w: code %d of a token, from beat", courier.ErrReply, x.code)
 		}

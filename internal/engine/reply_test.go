@@ -299,7 +299,6 @@ func TestALeaseIsNeverMadeOutOfNonsense(t *testing.T) {
 		{1, lua.Granted, 0, 130},
 		{1, lua.Granted, -7, 130},
 		{1, lua.Held, 0, 130},
-		{1, lua.Refused, 0, 0},
 		{1, lua.Left, 0, 0},
 		{1, 77, 0, 0},
 	} {

@@ -144,7 +144,7 @@ func (w *waiter) ask(ctx context.Context, stand, patient bool) error {
 	began := time.Now()
 	call, _, err := l.e.ask(ctx, w.end, tries, func(done func(*courier.Call)) *courier.Call {
 		w.leaves(began)
-		call := l.call(l.spec.Scripts.Acquire, l.acquireCmd, 7, func(call *courier.Call) {
+		call := l.call(l.spec.Scripts.Acquire, 4, 7, func(call *courier.Call) {
 			w.arrived(courier.FateOf(call.Err))
 			done(call)
 		})
