@@ -71,9 +71,13 @@ if not fence then
       -- A copy of its request may have put it in line.
       if use == 'u' and call('ZREM', queue, token) == 1 then call('ZREM', beats, token) end
     else
-      local other = upgrade()
-      if other and other ~= token and (tonumber(call('ZSCORE', beats, other)) or 0) > now then return {CONFLICT} end
-      if life > 0 then call('HSET', meta, 'upgrade', token .. ' ' .. origin) end
+      local other, lease_of_other = upgrade()
+      if other and lease_of_other ~= origin and (tonumber(call('ZSCORE', beats, other)) or 0) > now then return {CONFLICT} end
+      if life > 0 then
+        -- The other one has lapsed, or is an earlier attempt to upgrade the same lease.
+        if other and other ~= token and call('ZREM', queue, other) == 1 then call('ZREM', beats, other) end
+        call('HSET', meta, 'upgrade', token .. ' ' .. origin)
+      end
     end
   end
 end
@@ -192,9 +196,11 @@ local function void(token)
   return known and CONFLICT or REFUSED
 end
 
--- ends is when room may come by itself, in ms from now; 0 if there is nobody to wait for.
+-- ends is when room may come by itself, in ms from now; 0 if there is nobody to wait for. An upgrade does not wait for
+-- the lease that it comes in the place of.
 local function ends()
-  local last = call('ZRANGE', lock, ENDLESS, '(' .. now, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
+  local last = call('ZRANGE', lock, ENDLESS, '(' .. now, 'BYSCORE', 'REV', 'LIMIT', 0, 2, 'WITHSCORES')
+  if last[3] and last[1] == select(2, upgrade()) then return last[4] - now end
   return last[2] and last[2] - now or 0
 end
 

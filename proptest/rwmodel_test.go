@@ -94,6 +94,16 @@ func (m *rwModel) left() int64 {
 	return most
 }
 
+// room is in how many ms there may be room for those who wait. An upgrade does not wait for its own read lease.
+func (m *rwModel) room() int64 {
+	held := m.holders()
+	slices.SortStableFunc(held, func(a, b *rwReq) int { return cmp.Compare(b.end, a.end) })
+	if m.last != nil && len(held) > 1 && held[0] == m.last.origin {
+		return held[1].end - m.now
+	}
+	return m.left()
+}
+
 // fits says whether the request goes with what is held now.
 func (m *rwModel) fits(q *rwReq) bool {
 	held := m.holders()
@@ -226,10 +236,13 @@ func (m *rwModel) ask(q *rwReq, waits bool, place int64) int64 {
 			}
 			return lua.Granted
 		}
-		if m.last != nil && m.last != q && m.last.waits && m.last.lapse > m.now && m.last.origin.end > m.now {
+		if m.last != nil && m.last.origin != q.origin && m.last.waits && m.last.lapse > m.now && m.last.origin.end > m.now {
 			return lua.Conflict
 		}
 		if waits {
+			if m.last != nil && m.last != q && m.last.waits && m.last.origin.end > m.now {
+				m.out(m.last, "another upgrade has come")
+			}
 			m.last = q
 		}
 	} else if len(m.line()) == 0 && m.fits(q) {
@@ -622,7 +635,7 @@ func (b *rwBench) asks(q *rwReq, waits bool) {
 			b.wrong("it moved from %d to %d", q.place, got[3])
 		}
 	case lua.Refused:
-		left := b.left()
+		left := b.room()
 		if q.origin != nil {
 			b.reach("a conversion is refused")
 			if q.use == 'd' || q.origin.end <= b.now {
@@ -642,7 +655,7 @@ func (b *rwBench) asks(q *rwReq, waits bool) {
 	b.compare()
 	if code == lua.Waiting {
 		line := b.line()
-		rank, ask := slices.Index(line, q), b.left()
+		rank, ask := slices.Index(line, q), b.room()
 		if rank > 2 {
 			ask = 0
 		}
@@ -882,8 +895,8 @@ func (b *rwBench) beatsFor(list []*rwReq, back bool, places []int64) {
 		}
 	} else if q := list[got[5]-1]; first < 0 || line[first].place != q.place || line[got[6]] != q {
 		b.wrong("reply %v, the line is %s", got, rwTokens(line))
-	} else if first < 3 && !b.near(got[3], b.left()) || first > 2 && got[3] != 0 {
-		b.wrong("reply %v, want %d ms", got, b.left())
+	} else if first < 3 && !b.near(got[3], b.room()) || first > 2 && got[3] != 0 {
+		b.wrong("reply %v, want %d ms", got, b.room())
 	}
 }
 
@@ -1078,8 +1091,8 @@ func (b *rwBench) messages(scores map[string]int64) {
 				for line := b.line(); len(line) > 0 && line[0] != q; line = line[1:] {
 					b.notForewarned(line[0])
 				}
-				if !q.waits || !b.near(-number, b.left()) {
-					b.wrong("%s was forewarned of %d ms, want %d", q.token, -number, b.left())
+				if !q.waits || !b.near(-number, b.room()) {
+					b.wrong("%s was forewarned of %d ms, want %d", q.token, -number, b.room())
 				}
 				b.reach("the first is forewarned")
 				continue

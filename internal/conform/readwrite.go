@@ -24,6 +24,8 @@ var ReadWrite = []Case{
 	{"41_readers_get_in_after_a_streak_of_writers", false, false, writerStreak},
 	{"42_of_two_upgrades_one_fails_at_once", false, false, upgradeConflict},
 	{"42_an_upgrade_that_was_away_gives_way_to_another", false, false, upgradeWasAway},
+	{"42_an_upgrade_is_told_of_a_reader_that_crashed", false, false, upgradeAfterCrash},
+	{"42_an_upgrade_can_be_tried_again_at_once", false, false, upgradeAgain},
 	{"42_an_upgrade_goes_before_writers_and_keeps_its_lease_till_then", false, false, upgradeGoesFirst},
 	{"42_an_upgrade_that_comes_to_nothing_changes_nothing", false, false, upgradeComesToNothing},
 	{"43_a_downgrade_has_no_gap_and_lets_readers_in", false, false, downgrade},
@@ -277,6 +279,49 @@ func upgradeWasAway(w *World) {
 	w.notYet(second)
 	w.release(ra)
 	w.release(w.turn(second))
+	w.clean()
+}
+
+// upgradeAfterCrash: the other reader's lease ends between two heartbeats, that of the upgrade's own is renewed.
+func upgradeAfterCrash(w *World) {
+	slow := w.Process(func(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = 20*ttl, 60*ttl })
+	a := slow.rw("x")
+	ra := w.take(a.RLock)
+	dead := w.Process()
+	w.take(dead.rw("x").RLock)
+	dead.Crash()
+	up := w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	r := w.get(up, ttl+50*time.Millisecond)
+	w.must(r.err)
+	w.release(r.lease)
+}
+
+func upgradeAgain(w *World) {
+	a := w.Process().rw("x")
+	ra, rb := w.take(a.RLock), w.take(w.Process().rw("x").RLock)
+	for range 20 {
+		ctx, cancel := context.WithCancel(w.ctx())
+		ch := make(chan result, 1)
+		go func() {
+			lease, err := a.Upgrade(ctx, ra)
+			ch <- result{lease, err, time.Now()}
+		}()
+		w.eventually("the upgrade to wait", func() bool {
+			list, err := a.Waiters(w.ctx())
+			return err == nil && len(list) > 0
+		})
+		cancel()
+		w.is(w.get(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	}
+	up := make(chan result, 1)
+	go func() {
+		lease, err := a.Upgrade(w.ctx(), ra)
+		up <- result{lease, err, time.Now()}
+	}()
+	time.Sleep(beat)
+	w.notYet(up)
+	w.release(rb)
+	w.release(w.turn(up))
 	w.clean()
 }
 

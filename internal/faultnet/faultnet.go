@@ -8,6 +8,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"regexp"
 	"sync"
 	"time"
 )
@@ -48,7 +49,11 @@ type Net struct {
 	written  [][]byte // commands seen, while counting
 	counting bool
 	copies   [][]byte
+	database []byte // the command by which connections choose their database, if they did
 }
+
+// selecting is that command.
+var selecting = regexp.MustCompile(`\*2\r\n\$6\r\nselect\r\n\$\d+\r\n\d+\r\n`)
 
 type rule struct {
 	match []byte
@@ -167,7 +172,7 @@ func (n *Net) Scripts() int {
 // Replay sends the copies that were kept, each on a connection of its own, and waits for the answers.
 func (n *Net) Replay() error {
 	n.mu.Lock()
-	copies := n.copies
+	copies, database := n.copies, n.database
 	n.copies = nil
 	n.mu.Unlock()
 	for _, b := range copies {
@@ -175,12 +180,17 @@ func (n *Net) Replay() error {
 		if err != nil {
 			return err
 		}
-		if _, err := c.Write(b); err != nil {
-			return err
-		}
-		for k := 0; k == 0; { // a pipe hands on empty writes as well
-			if k, err = c.Read(make([]byte, 4096)); err != nil {
+		for _, b := range [][]byte{database, b} {
+			if len(b) == 0 {
+				continue
+			}
+			if _, err := c.Write(b); err != nil {
 				return err
+			}
+			for k := 0; k == 0; { // a pipe hands on empty writes as well
+				if k, err = c.Read(make([]byte, 4096)); err != nil {
+					return err
+				}
 			}
 		}
 		if err := c.Close(); err != nil {
@@ -205,6 +215,9 @@ func (n *Net) fate(c *conn, b []byte) (f Fate, hit bool, delay time.Duration) {
 	defer n.mu.Unlock()
 	if bytes.Contains(b, []byte("subscribe\r\n")) {
 		c.subscribed = true
+	}
+	if found := selecting.Find(b); found != nil {
+		n.database = bytes.Clone(found)
 	}
 	if n.counting {
 		n.written = append(n.written, bytes.Clone(b))
