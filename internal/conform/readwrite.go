@@ -322,7 +322,7 @@ func upgradeAgain(w *World) {
 	w.notYet(up)
 	w.release(rb)
 	w.release(w.turn(up))
-	w.clean()
+	w.graves() // of requests that were given up under way
 }
 
 func upgradeGoesFirst(w *World) {
