@@ -260,7 +260,7 @@ func (e *Engine) findDeaf(now time.Time) {
 	}
 }
 
-// wait is how long a caller whose context has ended already is kept at the most to see something given back.
+// graceAfterEnd is how long a caller whose context has ended already is kept at the most to see something given back.
 const graceAfterEnd = time.Second
 
 // millis turns a duration into what scripts take; it is the one place where that is done.

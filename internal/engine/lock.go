@@ -96,7 +96,7 @@ func CheckTTL(option string, d time.Duration) error {
 	return nil
 }
 
-// token names one request; see terms in prelude.lua.
+// token names one request, and says what it asks for; TERMS in queue.lua takes it apart.
 func (l *Lock) token(serial string, t Terms) string {
 	b := make([]byte, 0, 64)
 	b = append(b, l.e.id...)
