@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -524,9 +525,12 @@ func TestALostLeaseMayBeReleasedWhileTheKeeperCloses(t *testing.T) {
 	m.Del("lock:lost")
 	_ = lost.Extend(background, time.Minute) // learns of it
 	n.Delay(20 * time.Millisecond)           // Close has to wait
+	n.Count()
 	closed := make(chan error, 1)
 	go func() { closed <- k.Close() }()
-	time.Sleep(100 * time.Millisecond)
+	for n.Scripts() == 0 { // until its release is on the way
+		runtime.Gosched()
+	}
 	_ = lost.Release(background)
 	<-closed
 }

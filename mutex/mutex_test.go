@@ -18,22 +18,4 @@ var primitive = conform.Primitive{
 	},
 }
 
-func TestConformance(t *testing.T) {
-	t.Parallel()
-	conform.Run(t, primitive)
-}
-
-func TestDeployments(t *testing.T) {
-	t.Parallel()
-	conform.Deployments(t, primitive)
-}
-
-func TestProcesses(t *testing.T) {
-	t.Parallel()
-	conform.Processes(t, primitive)
-}
-
-func TestDocumentedRightsSuffice(t *testing.T) {
-	t.Parallel()
-	conform.Rights(t, primitive)
-}
+func TestConformance(t *testing.T) { conform.All(t, primitive) }

@@ -42,22 +42,4 @@ func (w writing) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
 	return all, err
 }
 
-func TestConformance(t *testing.T) {
-	t.Parallel()
-	conform.Run(t, primitive)
-}
-
-func TestDeployments(t *testing.T) {
-	t.Parallel()
-	conform.Deployments(t, primitive)
-}
-
-func TestProcesses(t *testing.T) {
-	t.Parallel()
-	conform.Processes(t, primitive)
-}
-
-func TestDocumentedRightsSuffice(t *testing.T) {
-	t.Parallel()
-	conform.Rights(t, primitive)
-}
+func TestConformance(t *testing.T) { conform.All(t, primitive) }

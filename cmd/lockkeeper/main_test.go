@@ -278,12 +278,15 @@ func TestKillingTheHolderLetsTheNextIn(t *testing.T) {
 
 func TestSignalsArePassedOn(t *testing.T) {
 	rdb, url := server(t)
-	c := command(t, "run", "--redis", url, "x", "--", "sh", "-c", `trap 'echo got it; exit 5' TERM; echo ready; while :; do sleep 0.05; done`)
+	ready := filepath.Join(t.TempDir(), "ready") // the trap is set
+	c := command(t, "run", "--redis", url, "x", "--", "sh", "-c", `trap 'echo got it; exit 5' TERM; : >"$0"; while :; do sleep 0.05; done`, ready)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it holds", func() bool { return rdb.Exists(ctx, "lock:x").Val() == 1 })
-	time.Sleep(200 * time.Millisecond) // for the shell to set its trap; nothing outside can see that
+	eventually(t, "it is ready", func() bool { _, err := os.Stat(ready); return err == nil })
+	if rdb.Exists(ctx, "lock:x").Val() != 1 {
+		t.Error("the command runs without the lock")
+	}
 	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

@@ -101,6 +101,18 @@ type Process struct {
 	w   *World
 }
 
+// All holds a primitive against everything there is: the cases, deployments, processes, and the documented rights.
+func All(t *testing.T, p Primitive) {
+	for name, part := range map[string]func(*testing.T, Primitive){
+		"cases": Run, "deployments": Deployments, "processes": Processes, "documented_rights": Rights,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			part(t, p)
+		})
+	}
+}
+
 // Run runs every case on both kinds of server.
 func Run(t *testing.T, p Primitive) {
 	cases := slices.Clone(cases)
