@@ -1,6 +1,7 @@
 package lua_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -42,6 +43,29 @@ func TestAClaimEndsWithTheHeartbeat(t *testing.T) {
 		b.holder(token("b", 1))
 		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > life/2*time.Millisecond || d <= 0 {
 			b.Errorf("a claim of %v, the heartbeat lapses in %d ms", d, life/2)
+		}
+	})
+}
+
+func TestForewarningHasABound(t *testing.T) {
+	onBothServers(t, lua.Fair, func(b *bench) {
+		const short = 1000
+		brief := func(keeper string, serial int) string {
+			return fmt.Sprintf("%s:%d:%d.%d", keeper, serial, short, short)
+		}
+		b.listen("live")
+		enter := func(token string) {
+			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, short, idle, life, wake, 0, ""))
+		}
+		enter(brief("live", 1))
+		enter(brief("live", 2))
+		for i := range 250 {
+			enter(brief("dead", i))
+		}
+		b.code(b.release(brief("live", 1), 0), lua.Granted)
+		b.holder(brief("live", 2))
+		if n := b.rdb.ZCard(ctx, b.keys[2]).Val(); n != 150 {
+			b.Errorf("%d of 250 who do not listen are left after one script, want 150", n)
 		}
 	})
 }
