@@ -15,6 +15,11 @@ local function use_of(token)
   return string.match(token, '^[^:]+:[^:]+:%d+%.%d+(%l)')
 end
 
+-- serial_of is which request of its keeper it is.
+local function serial_of(token)
+  return tonumber(string.match(token, '^[^:]+:([^:]+)'), 36)
+end
+
 local function writes(token)
   local use = use_of(token)
   return use ~= 'r' and use ~= 'd'
@@ -71,8 +76,11 @@ if not fence then
       -- A copy of its request may have put it in line.
       if use == 'u' and call('ZREM', queue, token) == 1 then call('ZREM', beats, token) end
     else
+      -- Of two attempts to upgrade the same lease the later one counts: the other is on its way out.
       local other, lease_of_other = upgrade()
-      if other and lease_of_other ~= origin and (tonumber(call('ZSCORE', beats, other)) or 0) > now then return {CONFLICT} end
+      if other and (tonumber(call('ZSCORE', beats, other)) or 0) > now then
+        if lease_of_other ~= origin or serial_of(other) > serial_of(token) then return {CONFLICT} end
+      end
       if life > 0 then
         -- The other one has lapsed, or is an earlier attempt to upgrade the same lease.
         if other and other ~= token and call('ZREM', queue, other) == 1 then call('ZREM', beats, other) end

@@ -94,6 +94,15 @@ func (m *rwModel) left() int64 {
 	return most
 }
 
+// after says whether the request was made later than the other.
+func (q *rwReq) after(o *rwReq) bool {
+	serial := func(q *rwReq) int {
+		n, _ := strconv.Atoi(strings.Split(q.token, ":")[1])
+		return n
+	}
+	return serial(q) > serial(o)
+}
+
 // room is in how many ms there may be room for those who wait. An upgrade does not wait for its own read lease.
 func (m *rwModel) room() int64 {
 	held := m.holders()
@@ -236,7 +245,7 @@ func (m *rwModel) ask(q *rwReq, waits bool, place int64) int64 {
 			}
 			return lua.Granted
 		}
-		if m.last != nil && m.last.origin != q.origin && m.last.waits && m.last.lapse > m.now && m.last.origin.end > m.now {
+		if m.last != nil && (m.last.origin != q.origin || m.last.after(q)) && m.last.waits && m.last.lapse > m.now && m.last.origin.end > m.now {
 			return lua.Conflict
 		}
 		if waits {

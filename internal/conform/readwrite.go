@@ -307,6 +307,7 @@ func upgradeAgain(w *World) {
 			ch <- result{lease, err, time.Now()}
 		}()
 		w.eventually("the upgrade to wait", func() bool {
+			w.notYet(ch)
 			list, err := a.Waiters(w.ctx())
 			return err == nil && len(list) > 0
 		})
