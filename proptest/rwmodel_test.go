@@ -837,6 +837,9 @@ func (b *rwBench) beatsFor(list []*rwReq, back bool, places []int64) {
 	if back {
 		args = lua.BeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), rwWake, 0, 1)
 	}
+	if b.upTo == 0 { // a pass that nobody is left for stays until it is looked at, and holds for those who come back
+		b.upTo, _ = b.rdb.HGet(context.Background(), b.keys[1], "pass").Int64()
+	}
 	at := slices.Clone(places)
 	ahead := map[int]int64{}
 	ends := map[*rwReq]int64{} // before others are let in, an upgrade in the place of one of them
