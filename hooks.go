@@ -29,6 +29,9 @@ type Hooks struct {
 	Lost func(Event)
 	// Released: the lease was given back, after Took.
 	Released func(Event)
+	// LimitChanged: a request of this keeper for a semaphore, or its SetLimit, has made Limit the limit in force; another
+	// was before. Token is that of the request.
+	LimitChanged func(Event)
 }
 
 // Event is what a hook is told. Fields that an event does not have are zero.
@@ -39,6 +42,7 @@ type Event struct {
 	Fence    uint64        // of the lease
 	Took     time.Duration // waited or held so far
 	Position int           // how many stand in line before the request
+	Limit    int           // of a semaphore
 	Err      error
 }
 
@@ -53,6 +57,7 @@ func (h Hooks) observer() func(engine.Event) {
 		engine.Renewed:      h.Renewed,
 		engine.Lost:         h.Lost,
 		engine.Released:     h.Released,
+		engine.LimitChanged: h.LimitChanged,
 	}
 	for what, hook := range by {
 		if hook == nil {
@@ -64,7 +69,7 @@ func (h Hooks) observer() func(engine.Event) {
 	}
 	return func(e engine.Event) {
 		if hook := by[e.What]; hook != nil {
-			hook(Event{e.Kind, e.Name, e.Token, e.Fence, e.Took, e.Position, e.Err})
+			hook(Event{e.Kind, e.Name, e.Token, e.Fence, e.Took, e.Position, e.Limit, e.Err})
 		}
 	}
 }

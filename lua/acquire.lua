@@ -9,12 +9,17 @@
 -- ARGV[4] life     ms that a heartbeat counts; 0: a try, which never stands in line
 -- ARGV[5] wake     prefix of the wake-up channels
 -- ARGV[6] sharded  1: wake-ups go by sharded channels, 0: by plain ones
--- ARGV[7] origin   token of the lease in whose place this one comes; empty if it is one more
--- returns {GRANTED, fence, now, until, more to admit 0|1} | {REFUSED, now, left ms} | {BURIED} | {CONFLICT}
---       | {WAITING, now, seq, place, rank, ask again within ms or 0, more to admit 0|1}
+-- ARGV[7] extra    rwlock: token of the lease in whose place this one comes, or empty if it is one more;
+--                  semaphore: the limits that the caller knows of; empty for others
+-- ARGV[8] within   ms that the caller can wait at the most; one that surely has to wait longer is refused; 0: not said
+-- returns {GRANTED, fence, now, until, more}
+--       | {REFUSED, now, ms until it may be had or 0, more} | {BURIED} | {CONFLICT} | {ABOVE}
+--       | {WAITING, now, seq, place, rank, ask again within ms or 0, more}
+--         more is 1 if there is more to be admitted, plus 2 if the limits are others from now on
 -- writes KEYS[1..4]; work O(log n)
 local token, ttl, idle, life = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local wake, sharded, origin = ARGV[5], ARGV[6], ARGV[7]
+local wake, sharded, within = ARGV[5], ARGV[6], tonumber(ARGV[8])
+extra = ARGV[7]
 -- include: facts
 -- Buried: the token was given up while a copy of its request was still under way. It may not be granted any more.
 -- Graves lie among the heartbeats, with a mark in front, and are swept with them.
@@ -28,26 +33,27 @@ end
 if fence then
   local more = admit()
   save_facts(idle)
-  return {GRANTED, fence, now, now + ttl, more}
+  return {GRANTED, fence, now, now + ttl, more + news}
 end
-if life == 0 and not next_in_line(1) then return {REFUSED, now, ends()} end
+if life == 0 and not next_in_line(1) then return {REFUSED, now, ends(token), (unswept and 1 or 0) + news} end
 
 trying = life == 0 and token
 local at = call('ZSCORE', queue, token) or queue_up(token)
 if life > 0 then call('ZADD', beats, now + life, token) end
 asking[token] = ttl
-local more = admit()
+local more = admit() + news
 local grant = granted[token]
-if not grant then
-  if life == 0 then
-    call('ZREM', queue, token)
-  else
-    linger(queue, life + 1000)
-    linger(beats, life + 1000)
-  end
+local left = not grant and (life == 0 or within > 0) and ends(token)
+local stays = life > 0 and not grant and not voided[token] and not (within > 0 and left > within)
+if stays then
+  linger(queue, life + 1000)
+  linger(beats, life + 1000)
+elseif not grant then
+  leave({token})
 end
 save_facts(idle)
 if grant then return {GRANTED, grant[1], now, grant[2], more} end
-if life == 0 then return {REFUSED, now, ends()} end
+if voided[token] then return {voided[token]} end
+if not stays then return {REFUSED, now, left, more} end
 local rank = call('ZRANK', queue, token)
 return {WAITING, now, seq, tonumber(at), rank, when(rank), more}

@@ -6,13 +6,13 @@ package lua
 // so that it is boxed once and not each time.
 
 // AcquireArgs appends ARGV of acquire.lua.
-func AcquireArgs(command []any, token, ttl, idle, life, wake, sharded, origin any) []any {
-	return append(command, token, ttl, idle, life, wake, sharded, origin)
+func AcquireArgs(command []any, token, ttl, idle, life, wake, sharded, extra, within any) []any {
+	return append(command, token, ttl, idle, life, wake, sharded, extra, within)
 }
 
 // ReleaseArgs appends ARGV of release.lua.
-func ReleaseArgs(command []any, token, idle, wake, sharded any, bury int64) []any {
-	return append(command, token, idle, wake, sharded, bury)
+func ReleaseArgs(command []any, token, idle, wake, sharded any, bury int64, unused int) []any {
+	return append(command, token, idle, wake, sharded, bury, unused)
 }
 
 // RenewArgs appends ARGV of renew.lua.
@@ -22,13 +22,18 @@ func RenewArgs(command []any, token any, ttl int64, idle any, exact int) []any {
 
 // BeatArgs appends ARGV of beat.lua, to which the caller appends the tokens, or with back 1 the pairs of token and
 // place.
-func BeatArgs(command []any, idle, life, wake, sharded any, back int) []any {
-	return append(command, idle, life, wake, sharded, back)
+func BeatArgs(command []any, idle, life, wake, sharded any, back int, extra any) []any {
+	return append(command, idle, life, wake, sharded, back, extra)
 }
 
 // InspectArgs appends ARGV of inspect.lua.
 func InspectArgs(command []any, what int, after int64, most int) []any {
 	return append(command, what, after, most)
+}
+
+// LimitArgs appends ARGV of limit.lua.
+func LimitArgs(command []any, idle, wake, sharded, extra any, limit int) []any {
+	return append(command, idle, wake, sharded, extra, limit)
 }
 
 // What inspect tells of.

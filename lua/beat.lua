@@ -8,14 +8,16 @@
 -- ARGV[3] wake     prefix of the wake-up channels
 -- ARGV[4] sharded  1: wake-ups go by sharded channels, 0: by plain ones
 -- ARGV[5] back     1: stand in line again, a place follows each token (0: at the end); 0: only tokens follow
--- ARGV[6..] tokens  or pairs of token and place; none: only admit
+-- ARGV[6] extra    semaphore: the limits that the keeper knows of, for when they are lost; empty for others
+-- ARGV[7..] tokens  or pairs of token and place; none: only admit
 -- returns {WAITING, now, seq, ask again within ms or 0, more to admit 0|1,
 --          index of the first of the tokens that wait or 0, its rank in the queue,
 --          then for each token not simply waiting:
---          its index, GRANTED or HELD, fence, until | its index, WAITING, place, 0 | its index, UNKNOWN, BURIED, REFUSED or CONFLICT, 0, 0}
+--          its index, GRANTED or HELD, fence, until | its index, WAITING, place, 0 | its index, UNKNOWN, BURIED, REFUSED, CONFLICT or ABOVE, 0, 0}
 -- writes KEYS[1..4]; work O(log n) for each token
 local idle, life = tonumber(ARGV[1]), tonumber(ARGV[2])
 local wake, sharded, back = ARGV[3], ARGV[4], ARGV[5] == '1'
+extra = ARGV[6]
 -- include: facts
 -- include: queue
 local reply = {WAITING, now, 0, 0, 0, 0, 0}
@@ -26,7 +28,7 @@ end
 
 local step = back and 2 or 1
 local tokens, places = {}, {}
-for i = 6, #ARGV, step do
+for i = 7, #ARGV, step do
   tokens[#tokens + 1] = ARGV[i]
   places[#tokens] = back and tonumber(ARGV[i + 1])
 end
@@ -41,12 +43,12 @@ for from = 1, #tokens, 200 do
       local fence, till = lease(token)
       if fence then
         tell(index, HELD, fence, till)
-      elseif not back then
-        tell(index, UNKNOWN, 0, 0)
-      elseif graves > now and call('ZSCORE', beats, '-' .. token) then
+      elseif back and graves > now and call('ZSCORE', beats, '-' .. token) then
         tell(index, BURIED, 0, 0)
       elseif void(token) then
         tell(index, void(token), 0, 0)
+      elseif not back then
+        tell(index, UNKNOWN, 0, 0)
       else
         at = places[index]
         if at > 0 then call('ZADD', queue, at, token) else at = queue_up(token) end
@@ -75,6 +77,8 @@ for i, token in ipairs(tokens) do
   local grant = granted[token]
   if grant then
     tell(i, GRANTED, grant[1], grant[2])
+  elseif voided[token] then
+    tell(i, voided[token], 0, 0)
   elseif places[i] and (not first or places[i] < places[first]) then
     first = i
   end

@@ -1,8 +1,9 @@
 -- facts: the small facts of a name, which lie in the meta hash. seq is the last fence that was given out; kept is until
--- when the hash is sure to live; graves is until when there are buried tokens.
+-- when the hash is sure to live; graves is until when there are buried tokens; limits is what a semaphore is held to.
 -- include: clock
-local fact = call('HMGET', meta, 'seq', 'kept', 'graves')
+local fact = call('HMGET', meta, 'seq', 'kept', 'graves', 'limits')
 local seq, kept, graves = tonumber(fact[1]) or 0, tonumber(fact[2]) or 0, tonumber(fact[3]) or 0
+local limits = fact[4]
 
 -- draw gives the next fence: larger than every one before it, also after the facts were lost, because time has passed.
 local function draw()

@@ -38,7 +38,7 @@ func TestAClaimEndsWithTheHeartbeat(t *testing.T) {
 	onBothServers(t, lua.Fair, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		b.listen("b")
-		b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token("b", 1), ttl, idle, life/2, wake, 0, ""))
+		b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token("b", 1), ttl, idle, life/2, wake, 0, "", 0))
 		b.code(b.release(token("a", 1), 0), lua.Granted)
 		b.holder(token("b", 1))
 		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > life/2*time.Millisecond || d <= 0 {
@@ -55,7 +55,7 @@ func TestForewarningHasABound(t *testing.T) {
 		}
 		b.listen("live")
 		enter := func(token string) {
-			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, short, idle, life, wake, 0, ""))
+			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, short, idle, life, wake, 0, "", 0))
 		}
 		enter(brief("live", 1))
 		enter(brief("live", 2))

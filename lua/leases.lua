@@ -29,18 +29,6 @@ local function keep_lock(ms, fresh)
   longest = ms
 end
 
--- put writes a lease of ms.
-local function put(token, ms, fence, fresh)
-  call('ZADD', lock, now + ms, token, fence, '#' .. token)
-  keep_lock(ms, fresh)
-end
-
--- remove takes a lease out. With the last one the key goes, and its expiry.
-local function remove(token)
-  call('ZREM', lock, token, '#' .. token, '+' .. token)
-  longest = 0
-end
-
 -- live is some of the leases that are held, those that end first before the others.
 local function live(from, most, ...)
   return call('ZRANGE', lock, '(' .. now, ENDLESS, 'BYSCORE', 'LIMIT', from, most, ...)
@@ -55,6 +43,21 @@ local function again(token, ttl)
     keep_lock(ttl)
   end
   return tonumber(call('ZSCORE', lock, '#' .. token))
+end
+
+-- part: plain
+-- Leases that are all alike: nothing is counted.
+
+-- put writes a lease of ms.
+local function put(token, ms, fence, fresh)
+  call('ZADD', lock, now + ms, token, fence, '#' .. token)
+  keep_lock(ms, fresh)
+end
+
+-- remove takes a lease out. With the last one the key goes, and its expiry.
+local function remove(token)
+  call('ZREM', lock, token, '#' .. token, '+' .. token)
+  longest = 0
 end
 
 -- sweep takes out up to a hundred leases that are over, and returns them.

@@ -15,6 +15,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -51,24 +52,31 @@ type Set struct {
 	Renew   *Script
 	Beat    *Script
 	Inspect *Script
+	Limit   *Script // of the semaphore alone; else nil
 }
 
 // The primitives.
 var (
-	Mutex  = assemble("mutex")
-	Fair   = assemble("fair")
-	RWLock = assemble("rwlock")
+	Mutex     = assemble("mutex")
+	Fair      = assemble("fair")
+	RWLock    = assemble("rwlock")
+	Semaphore = assemble("semaphore", "limit")
 )
 
 // Sets is all of them, for tests and tools that go over every script.
-var Sets = []*Set{Mutex, Fair, RWLock}
+var Sets = []*Set{Mutex, Fair, RWLock, Semaphore}
 
 // Scripts is the scripts of the set, for those who go over all.
 func (s *Set) Scripts() []*Script {
-	return []*Script{s.Acquire, s.Release, s.Renew, s.Beat, s.Inspect}
+	all := []*Script{s.Acquire, s.Release, s.Renew, s.Beat, s.Inspect}
+	if s.Limit != nil {
+		all = append(all, s.Limit)
+	}
+	return all
 }
 
-func assemble(kind string) *Set {
+// assemble puts a primitive's scripts together; more are the transitions that it alone has.
+func assemble(kind string, more ...string) *Set {
 	script := func(transition string) *Script {
 		a := assembly{kind: kind, have: map[string]bool{}}
 		a.include("prelude")
@@ -76,7 +84,7 @@ func assemble(kind string) *Set {
 		a.include(transition)
 		return New(kind+"_"+transition, a.text.String())
 	}
-	return &Set{
+	set := &Set{
 		Kind:    kind,
 		Acquire: script("acquire"),
 		Release: script("release"),
@@ -84,6 +92,10 @@ func assemble(kind string) *Set {
 		Beat:    script("beat"),
 		Inspect: script("inspect"),
 	}
+	if slices.Contains(more, "limit") {
+		set.Limit = script("limit")
+	}
+	return set
 }
 
 // assembly is a script that is being put together.

@@ -2,12 +2,14 @@
 -- What a script may not need comes after the place where it may return: a function costs even if it is not called.
 
 -- Every reply is an array led by one of these; replies.go holds the same list.
-local REFUSED, GRANTED, WAITING, BURIED, UNKNOWN, LEFT, HELD, CONFLICT = 0, 1, 2, 3, 4, 5, 6, 7
+local REFUSED, GRANTED, WAITING, BURIED, UNKNOWN, LEFT, HELD, CONFLICT, ABOVE = 0, 1, 2, 3, 4, 5, 6, 7, 8
 
 local call, pcall = redis.call, redis.pcall
 local lock, meta, queue, beats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local now, now_us
 
 -- What the parts of a policy leave behind: fence, of what take has granted, and opened, whether others may be let in by
--- that; had, what drop has ended; held, whether extend has found a lease.
-local fence, opened, had, held
+-- that; had, what drop has ended; held, whether extend has found a lease; unswept, whether more is over than it has taken
+-- out; news, 2 if the limits have changed. Extra is what a policy is asked besides, if the script has it.
+local fence, opened, had, held, unswept, extra
+local news = 0

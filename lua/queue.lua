@@ -4,9 +4,10 @@
 -- asking: token -> true, or ms: who asks right now, and the lease it gets if that is not a claim.
 -- trying: the token that stands in line for this script only, because it tries.
 -- granted: token -> {fence, until}: what this script granted to those who ask.
+-- voided: token -> code: who waited, and may not any more.
 -- absent: keeper -> true: a message to it was heard by nobody.
 -- changed: the head of the queue may not know when it should ask.
-local asking, trying, granted, absent, changed = {}, nil, {}, {}, false
+local asking, trying, granted, voided, absent, changed = {}, nil, {}, {}, {}, false
 
 -- A token says what was asked for: <keeper>:<serial>:<ttl>.<claim><flags><permits>. A foreign one does not match.
 local TERMS = '^([^:]+):([^:]+):(%d+)%.(%d+)(%l*)(%d*)$'
@@ -95,9 +96,9 @@ end
 -- walk grants whatever the policy allows now, in the order of the queue, and tells those who are granted something.
 -- Waiters that are not there to be told, and those whose heartbeat has lapsed, are passed over and taken out; a live
 -- one that lost its connection comes back to its place. What a waiter is granted that does not ask lasts as long as its
--- heartbeat and no longer, so that all who have frozen are done with when the last of their heartbeats lapses. Heads is
--- who is to be looked at first, if that is known. It returns 1 if it stopped because it had walked far enough for one
--- script.
+-- heartbeat and no longer, so that all who have frozen are done with when the last of their heartbeats lapses. One that
+-- may not wait any more is told to ask, and is answered why. Heads is who is to be looked at first, if that is known. It
+-- returns 1 if it stopped because it had walked far enough for one script.
 local function walk(heads)
   local budget, width, letters = 1000, 1, {}
   while budget > 0 do
@@ -111,6 +112,9 @@ local function walk(heads)
         local asks = asking[token]
         if not keeper or not asks and (absent[keeper] or not lapse[i] or tonumber(lapse[i]) <= now) then
           out[#out + 1], changed = token, true
+        elseif void(token) then
+          out[#out + 1], changed, voided[token] = token, true, void(token)
+          if not asks then send(keeper, serial .. ' -1') end
         elseif fits(flags, permits) then
           out[#out + 1] = token
           local ms = tonumber(claim)
@@ -158,7 +162,7 @@ end
 local function admit(heads)
   local more = walk(heads)
   if changed then forewarn() end
-  return more
+  return unswept and 1 or more
 end
 
 -- when is how many ms from now this waiter should ask again at the latest; 0: at its heartbeat. Only the heads of the

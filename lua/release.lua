@@ -8,10 +8,11 @@
 -- ARGV[3] wake     prefix of the wake-up channels
 -- ARGV[4] sharded  1: wake-ups go by sharded channels, 0: by plain ones
 -- ARGV[5] bury     ms during which a late copy of the token's request is refused; 0: there is none
+-- ARGV[6] unused   1: whoever asked never learned of a lease; 0: it was held
 -- returns {GRANTED | LEFT | REFUSED: it had a lease, a place, nothing; more to admit 0|1}
 -- writes KEYS[1..4], deletions first; work O(log n)
 local token, idle = ARGV[1], tonumber(ARGV[2])
-local wake, sharded, grave = ARGV[3], ARGV[4], ARGV[5]
+local wake, sharded, grave, unused = ARGV[3], ARGV[4], ARGV[5], ARGV[6] == '1'
 -- include: policy.drop
 local first = call('ZRANGE', queue, 0, 0)
 if grave == '0' and #first == 0 then return {had, 0} end

@@ -10,4 +10,5 @@ const (
 	Left     = 5 // the token stood in line and has left it
 	Held     = 6 // the token was granted the lock earlier, and a message was sent to say so
 	Conflict = 7 // what was asked for would wait for another that waits for it
+	Above    = 8 // more was asked for than there can ever be
 )

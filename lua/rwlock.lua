@@ -7,6 +7,7 @@
 
 -- part: base
 -- include: leases.base
+-- include: leases.plain
 -- READERS is how much further back readers stand than writers.
 local READERS = '4500000000000000'
 
@@ -47,7 +48,7 @@ local function upgrade()
 end
 
 -- part: take
--- Wants token, ttl, origin, life and the facts. Leaves fence: that of what was granted at once, or was held already; or nil.
+-- Wants token, ttl, life, the facts, and extra: the lease in whose place this one comes. Leaves fence: that of what was granted at once, or was held already; or nil.
 -- Leaves opened: others may be let in now.
 local use = use_of(token)
 if (use == 'r' or use == 'w') and call('EXISTS', queue) == 0 then
@@ -66,11 +67,11 @@ if not fence then
   if fence then
     opened = use == 'd'
   elseif use == 'd' or use == 'u' then
-    if not ends_at(origin) then return {REFUSED, now, 0} end
+    if not ends_at(extra) then return {REFUSED, now, 0, 0} end
     look()
     if use == 'd' or alone then
-      if use == 'd' and not writes(origin) then return {REFUSED, now, 0} end
-      remove(origin)
+      if use == 'd' and not writes(extra) then return {REFUSED, now, 0, 0} end
+      remove(extra)
       fence, opened, looked = draw(), true, false
       put(token, ttl, fence)
       -- A copy of its request may have put it in line.
@@ -79,12 +80,12 @@ if not fence then
       -- Of two attempts to upgrade the same lease the later one counts: the other is on its way out.
       local other, lease_of_other = upgrade()
       if other and (tonumber(call('ZSCORE', beats, other)) or 0) > now then
-        if lease_of_other ~= origin or serial_of(other) > serial_of(token) then return {CONFLICT} end
+        if lease_of_other ~= extra or serial_of(other) > serial_of(token) then return {CONFLICT} end
       end
       if life > 0 then
         -- The other one has lapsed, or is an earlier attempt to upgrade the same lease.
         if other and other ~= token and call('ZREM', queue, other) == 1 then call('ZREM', beats, other) end
-        call('HSET', meta, 'upgrade', token .. ' ' .. origin)
+        call('HSET', meta, 'upgrade', token .. ' ' .. extra)
       end
     end
   end

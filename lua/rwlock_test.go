@@ -52,7 +52,7 @@ func (b *bench) allExpire() {
 // convert is acquire with a lease in whose place the new one comes.
 func (b *bench) convert(token, origin string, life int64) []any {
 	b.Helper()
-	return b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, origin))
+	return b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, origin, 0))
 }
 
 // gets acquires, with the code that is wanted, and returns what follows it.
@@ -454,7 +454,7 @@ func TestAnUpgradeIsVoidWithItsReadLease(t *testing.T) {
 		b.untold("a", sa)
 		b.held(w)
 		got := b.beat(0, u)
-		if len(got) != 11 || got[8] != int64(lua.Unknown) {
+		if len(got) != 11 || got[8] != int64(lua.Refused) {
 			b.Errorf("reply %v", got)
 		}
 	})
@@ -488,7 +488,7 @@ func TestAnUpgradeThatComesBackDoesNotTakeTheReadLeaseOfAnother(t *testing.T) {
 		b.gets(lua.Granted, other, 0)
 		b.listen("a")
 		sub := b.listen("b")
-		wait := b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, u, ttl, idle, 1, wake, 0, r))
+		wait := b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, u, ttl, idle, 1, wake, 0, r, 0))
 		b.code(wait, lua.Waiting)
 		time.Sleep(5 * time.Millisecond)
 		b.code(b.convert(u2, other, life), lua.Waiting)
@@ -630,7 +630,7 @@ func TestAWaitingWriterThatIsDeadHoldsNobodyUp(t *testing.T) {
 func TestOneThatMayNotSubscribeStaysInLineWhenItIsForewarned(t *testing.T) {
 	onRW(t, func(b *bench) {
 		short := "a:1:1000.1000r"
-		b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, short, 1000, idle, 0, wake, 0, ""))
+		b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, short, 1000, idle, 0, wake, 0, "", 0))
 		first, mute := use("b", 1, "w16"), use("mute", 1, "ws16")
 		b.listen("b")
 		b.gets(lua.Waiting, first, life)
@@ -931,7 +931,7 @@ func TestInspectReadersByPages(t *testing.T) {
 		var all []string
 		for i := range 7 {
 			r := use("a", i, "r")
-			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, r, ttl+100*i, idle, 0, wake, 0, ""))
+			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, r, ttl+100*i, idle, 0, wake, 0, "", 0))
 			all = append(all, r)
 		}
 		var seen []string

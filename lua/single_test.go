@@ -68,12 +68,12 @@ func (b *bench) eval(s *lua.Script, keys int, args []any) []any {
 
 func (b *bench) acquire(token string, life int64) []any {
 	b.Helper()
-	return b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, ""))
+	return b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, "", 0))
 }
 
 func (b *bench) release(token string, bury int64) []any {
 	b.Helper()
-	return b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, token, idle, wake, 0, bury))
+	return b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, token, idle, wake, 0, bury, 0))
 }
 
 func (b *bench) renew(token string, keys int, ms int64, exact int) []any {
@@ -83,7 +83,7 @@ func (b *bench) renew(token string, keys int, ms int64, exact int) []any {
 
 func (b *bench) beat(back int, rest ...any) []any {
 	b.Helper()
-	return b.eval(b.set.Beat, 4, append(lua.BeatArgs(nil, idle, life, wake, 0, back), rest...))
+	return b.eval(b.set.Beat, 4, append(lua.BeatArgs(nil, idle, life, wake, 0, back, ""), rest...))
 }
 
 func (b *bench) code(reply []any, want int) {
@@ -324,7 +324,7 @@ func TestBeatSweepsTheLapsed(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		for i := range 250 {
-			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token("frozen", i), ttl, idle, 1, wake, 0, ""))
+			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token("frozen", i), ttl, idle, 1, wake, 0, "", 0))
 		}
 		b.acquire(token("b", 1), life)
 		time.Sleep(5 * time.Millisecond)

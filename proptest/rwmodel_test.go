@@ -323,10 +323,7 @@ func (m *rwModel) beat(list []*rwReq, back bool, places []int64) map[*rwReq][]in
 		case q.end > m.now:
 			told[q] = append(told[q], lua.Held)
 			continue
-		case !back:
-			told[q] = append(told[q], lua.Unknown)
-			continue
-		case q.buried > m.now:
+		case back && q.buried > m.now:
 			told[q] = append(told[q], lua.Buried)
 			continue
 		case q.use == 'u' && (m.last == nil || m.last.origin.end <= m.now):
@@ -335,6 +332,9 @@ func (m *rwModel) beat(list []*rwReq, back bool, places []int64) map[*rwReq][]in
 		case q.use == 'u' && m.last != q:
 			m.reach("an upgrade gives way")
 			told[q] = append(told[q], lua.Conflict)
+			continue
+		case !back:
+			told[q] = append(told[q], lua.Unknown)
 			continue
 		default:
 			q.waits, q.away, q.place = true, false, places[i]
@@ -613,7 +613,7 @@ func (b *rwBench) asks(q *rwReq, waits bool) {
 	if q.origin != nil {
 		origin = q.origin.token
 	}
-	got := b.eval(lua.RWLock.Acquire, 4, lua.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), patience, rwWake, 0, origin))
+	got := b.eval(lua.RWLock.Acquire, 4, lua.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), patience, rwWake, 0, origin, 0))
 	if code == -1 {
 		b.r.Fatalf("%s: the model has lost it", b.did)
 	}
@@ -749,7 +749,7 @@ func (b *rwBench) releases(q *rwReq) {
 	bury := rapid.SampledFrom([]int64{0, 0, 60000}).Draw(b.r, "bury")
 	b.begin("%s is released, bury %d", q.token, bury)
 	code := b.giveUp(q, bury)
-	got := b.eval(lua.RWLock.Release, 4, lua.ReleaseArgs(nil, q.token, idle.Milliseconds(), rwWake, 0, bury))
+	got := b.eval(lua.RWLock.Release, 4, lua.ReleaseArgs(nil, q.token, idle.Milliseconds(), rwWake, 0, bury, 0))
 	if len(got) != 2 || got[0] != code || got[1] != 0 {
 		b.wrong("reply %v, want code %d", got, code)
 	}
@@ -833,9 +833,9 @@ func (b *rwBench) comesBack(*rapid.T) {
 
 func (b *rwBench) beatsFor(list []*rwReq, back bool, places []int64) {
 	b.begin("%s beat, back %v", rwTokens(list), back)
-	args := lua.BeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), rwWake, 0, 0)
+	args := lua.BeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), rwWake, 0, 0, "")
 	if back {
-		args = lua.BeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), rwWake, 0, 1)
+		args = lua.BeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), rwWake, 0, 1, "")
 	}
 	if b.upTo == 0 { // a pass that nobody is left for stays until it is looked at, and holds for those who come back
 		b.upTo, _ = b.rdb.HGet(context.Background(), b.keys[1], "pass").Int64()

@@ -17,6 +17,7 @@ type departure struct {
 	lock   *Lock
 	token  string
 	bury   int64     // ms
+	unused int       // 1: whoever asked never learned of a lease, so that nothing of it was used
 	until  time.Time // when there is nothing left to give up
 	alarm  clockwork.Alarm
 	pauses *backoff.ExponentialBackOff
@@ -47,8 +48,8 @@ func (l *Lock) depart(token string, stray bool, until time.Time) *departure {
 
 func (d *departure) send(by func(*courier.Call)) {
 	l := d.lock
-	call := l.call(l.spec.Scripts.Release, 4, 5, d.sent)
-	call.Args = lua.ReleaseArgs(call.Args, d.token, l.args.idle, l.args.wake, l.args.sharded, d.bury)
+	call := l.call(l.spec.Scripts.Release, 4, 6, d.sent)
+	call.Args = lua.ReleaseArgs(call.Args, d.token, l.args.idle, l.args.wake, l.args.sharded, d.bury, d.unused)
 	by(call)
 }
 

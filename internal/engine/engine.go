@@ -148,7 +148,7 @@ func (e *Engine) Close() error {
 	var left []*departure
 	var lost error // a deadline that has passed unnoticed
 	for _, h := range holds {
-		if d, err := h.release(e.courier.Send); err != nil {
+		if d, err := h.release(e.courier.Send, false); err != nil {
 			lost = err
 		} else if d != nil {
 			left = append(left, d)
@@ -202,7 +202,7 @@ func (e *Engine) heard(payload string) {
 		case x.fence > 0:
 			w.push(x.fence)
 		default:
-			e.beatAt(w, time.Now().Add(duration(x.ask)+time.Millisecond))
+			e.askAt(w, time.Now().Add(duration(x.ask)+time.Millisecond))
 		}
 	}
 }
@@ -214,7 +214,7 @@ func (e *Engine) resumed(channel string) {
 	defer e.mu.Unlock()
 	for _, n := range e.lines {
 		if n.lock.channel == channel {
-			e.clock.Sooner(&n.alarm, now)
+			n.beatNow(now)
 		}
 	}
 }

@@ -15,6 +15,7 @@ var (
 	ErrClosed      = errors.New("keeper closed")
 	ErrInvalid     = errors.New("invalid argument")
 	ErrConflict    = errors.New("another upgrade is waiting")
+	ErrAbove       = errors.New("more permits than the limit in force")
 )
 
 // Invalid reports an argument that breaks a rule; the text names the option, the value and the rule.

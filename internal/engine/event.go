@@ -15,6 +15,7 @@ const (
 	WakeupHeard
 	WakeupMissed
 	Waiting
+	LimitChanged
 )
 
 // Event is something that happened to one request or lease.
@@ -26,5 +27,6 @@ type Event struct {
 	Fence    uint64
 	Took     time.Duration // waited, or held
 	Position int           // ahead of this waiter in line
+	Limit    int           // in force from now on
 	Err      error
 }

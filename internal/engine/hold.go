@@ -19,6 +19,7 @@ type Hold struct {
 	token   string
 	request *waiter // that it came out of; nil if it was adopted
 	fence   uint64
+	receipt bool // nothing is held: it has no end and is not given back; see Limits
 	since   time.Time
 	done    chan struct{} // closed when it is held no more
 	alarm   clockwork.Alarm
@@ -26,7 +27,7 @@ type Hold struct {
 	mu       sync.Mutex // guards what follows
 	err      error      // nil while held, then ErrReleased or an ErrLost that says why
 	ttl      int64      // ms that a renewal asks for
-	deadline time.Time  // until when it is believed, if nothing else comes
+	deadline time.Time  // until when it is believed, if nothing else comes; zero for a receipt
 	extended time.Time  // answers to renewals that left before say nothing of the deadline any more
 	strayTTL int64      // the least ms that an Extend of unknown fate may yet cut the lease to; 0: there is none
 	renewAt  time.Time  // zero: not any more
@@ -53,6 +54,9 @@ func (l *Lock) newHold(token string, fence int64, deadline time.Time) *Hold {
 	now := time.Now()
 	h := &Hold{lock: l, token: token, fence: uint64(fence), since: now, kept: now, done: make(chan struct{}), ttl: l.ttl, deadline: deadline}
 	h.alarm.Ring = h.ring
+	if l.spec.Limits.receipts() {
+		h.receipt, h.deadline = true, time.Time{}
+	}
 	return h
 }
 
@@ -63,7 +67,9 @@ func (e *Engine) addHold(h *Hold) bool {
 	if e.closed {
 		return false
 	}
-	e.holds[h] = struct{}{}
+	if !h.receipt {
+		e.holds[h] = struct{}{}
+	}
 	return true
 }
 
@@ -71,7 +77,7 @@ func (e *Engine) addHold(h *Hold) bool {
 func (h *Hold) start() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.err != nil {
+	if h.err != nil || h.receipt {
 		return
 	}
 	now := time.Now()
@@ -278,6 +284,9 @@ func (l *Lock) renew(ctx context.Context, token string, ttl int64, exact bool) (
 // Extend makes the lease end ttl from now, and renewals ask for ttl from now on. See Lease.Extend in package
 // lockkeeper.
 func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
+	if h.receipt {
+		return Invalid("the permits of %q return by the clock: there is nothing to extend", h.Name())
+	}
 	if err := CheckTTL("ttl", ttl); err != nil {
 		return err
 	}
@@ -380,8 +389,9 @@ func (h *Hold) observe(what What, took time.Duration, err error) {
 }
 
 // release ends the lease and starts giving it back, by a command that is sent by the function; it returns the departure.
-// If the lease was lost it returns ErrLost, and if it had been released before, nil and nil.
-func (h *Hold) release(by func(*courier.Call)) (*departure, error) {
+// Unused says that nobody ever had the lease. If it was lost release returns ErrLost, and if there is nothing to give
+// back, nil and nil.
+func (h *Hold) release(by func(*courier.Call), unused bool) (*departure, error) {
 	h.checkDeadline()
 	h.mu.Lock()
 	if h.err != nil {
@@ -398,12 +408,22 @@ func (h *Hold) release(by func(*courier.Call)) (*departure, error) {
 		return nil, h.lock.fail(err)
 	}
 	h.endLocked(ErrReleased)
+	if h.receipt && !unused {
+		h.mu.Unlock()
+		h.observe(Released, time.Since(h.since), nil)
+		return nil, nil
+	}
 	quiet := h.quiet
 	if h.onWay > 0 && quiet == nil {
 		quiet = make(chan struct{})
 		h.quiet = quiet
 	}
-	d := h.lock.depart(h.token, h.stray(), h.deadline.Add(Margin(duration(h.ttl))))
+	until := h.deadline.Add(Margin(duration(h.ttl)))
+	if h.receipt {
+		until = h.since.Add(duration(h.ttl))
+	}
+	d := h.lock.depart(h.token, h.stray(), until)
+	d.unused = flag(unused)
 	h.left = d
 	h.mu.Unlock()
 	h.forget()
@@ -418,7 +438,7 @@ func (h *Hold) Release(ctx context.Context) error {
 	if ctx.Done() == nil {
 		by = h.lock.e.courier.Carry // nobody can call the caller off
 	}
-	d, err := h.release(by)
+	d, err := h.release(by, false)
 	if d == nil {
 		return err
 	}
@@ -451,12 +471,12 @@ func (h *Hold) Release(ctx context.Context) error {
 func (h *Hold) stray() bool { return h.request != nil && h.request.hasStray() }
 
 // abandon gives the lease back in the background: whoever asked for it has gone.
-func (h *Hold) abandon() { _, _ = h.release(h.lock.e.courier.Send) }
+func (h *Hold) abandon() { _, _ = h.release(h.lock.e.courier.Send, true) }
 
 // checkDeadline loses a lease whose deadline has passed unnoticed, as it does when the process was frozen.
 func (h *Hold) checkDeadline() {
 	h.mu.Lock()
-	over := h.err == nil && !time.Now().Before(h.deadline)
+	over := h.err == nil && !h.receipt && !time.Now().Before(h.deadline)
 	h.mu.Unlock()
 	if over {
 		h.lose(nil)

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,6 +25,7 @@ type line struct {
 	waiters map[*waiter]struct{}
 	onWay   int                         // beats under way
 	sent    time.Time                   // when the last one left
+	due     time.Time                   // when all beat next; who beats before that is the first of them, to ask
 	again   bool                        // beat once more when it is back
 	pauses  *backoff.ExponentialBackOff // nil while beats are answered
 	failing time.Time                   // since when they are not
@@ -35,7 +38,7 @@ func (l *Lock) stand(w *waiter, a answer) {
 	e.mu.Lock()
 	n := e.lines[l.keys.Queue]
 	if n == nil {
-		n = &line{lock: l, waiters: map[*waiter]struct{}{}}
+		n = &line{lock: l, waiters: map[*waiter]struct{}{}, due: time.Now().Add(e.cfg.Period)}
 		n.alarm.Ring = n.beat
 		e.lines[l.keys.Queue] = n
 		e.ear.Use(l.channel)
@@ -100,13 +103,29 @@ func (e *Engine) quitLine(w *waiter) {
 	}
 }
 
-// beatAt makes the waiter's line beat at that time at the latest.
-func (e *Engine) beatAt(w *waiter, at time.Time) {
+// askAt makes the first of the waiter's line ask at that time at the latest.
+func (e *Engine) askAt(w *waiter, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if n := e.lines[w.lock.keys.Queue]; n != nil {
 		e.clock.Sooner(&n.alarm, at)
 	}
+}
+
+// beatNow makes all of the waiter's line beat.
+func (e *Engine) beatNow(w *waiter) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if n := e.lines[w.lock.keys.Queue]; n != nil {
+		n.beatNow(time.Now())
+	}
+}
+
+func (n *line) beatNow(now time.Time) {
+	n.mu.Lock()
+	n.due = now
+	n.mu.Unlock()
+	n.lock.e.clock.Sooner(&n.alarm, now)
 }
 
 // trouble is why the waiter's heartbeats fail at present, or nil.
@@ -122,7 +141,7 @@ func (e *Engine) trouble(w *waiter) error {
 	return n.trouble
 }
 
-// beat is called by the clock: it sends the heartbeats of all who wait.
+// beat is called by the clock: it sends the heartbeats of all who wait, or, before those are due, asks for the first.
 func (n *line) beat(now time.Time) {
 	e := n.lock.e
 	period := e.cfg.Period
@@ -139,19 +158,37 @@ func (n *line) beat(now time.Time) {
 		return
 	}
 	n.sent, n.again = now, false
-	var parts [][]*waiter
-	for w := range n.waiters {
-		if len(parts) == 0 || len(parts[len(parts)-1]) == perBeat {
-			parts = append(parts, make([]*waiter, 0, min(perBeat, len(n.waiters))))
-		}
-		parts[len(parts)-1] = append(parts[len(parts)-1], w)
+	all := slices.Collect(maps.Keys(n.waiters))
+	parts := 1
+	early := now.Before(n.due)
+	if !early {
+		n.due = now.Add(period)
+		parts = (len(all) + perBeat - 1) / perBeat
 	}
-	n.onWay += len(parts)
+	due := n.due
+	n.onWay += parts
 	n.mu.Unlock()
-	e.clock.Set(&n.alarm, now.Add(period))
-	for _, part := range parts {
+	e.clock.Set(&n.alarm, due)
+	if early {
+		all = []*waiter{first(all)}
+	}
+	for part := range slices.Chunk(all, perBeat) {
 		n.send(part)
 	}
+}
+
+// first is the waiter that stands before the others.
+func first(all []*waiter) (first *waiter) {
+	least := int64(0)
+	for _, w := range all {
+		w.mu.Lock()
+		place := w.place
+		w.mu.Unlock()
+		if first == nil || place < least {
+			first, least = w, place
+		}
+	}
+	return first
 }
 
 // send sends one beat for some waiters.
@@ -193,8 +230,8 @@ func (n *line) comeBack(part []*waiter) {
 
 // beatCall prepares a beat, to which the tokens are to be appended.
 func (l *Lock) beatCall(back, room int, done func(*courier.Call)) *courier.Call {
-	call := l.call(l.spec.Scripts.Beat, 4, 5+room, done)
-	call.Args = lua.BeatArgs(call.Args, l.args.idle, l.args.life, l.args.wake, l.args.sharded, back)
+	call := l.call(l.spec.Scripts.Beat, 4, 6+room, done)
+	call.Args = lua.BeatArgs(call.Args, l.args.idle, l.args.life, l.args.wake, l.args.sharded, back, l.args.extra)
 	return call
 }
 
@@ -243,6 +280,9 @@ func (n *line) beaten(call *courier.Call, part []*waiter) {
 		case lua.Conflict:
 			waits[x.index] = false
 			w.leave(n.lock.fail(ErrConflict))
+		case lua.Above:
+			waits[x.index] = false
+			w.leave(n.lock.fail(ErrAbove))
 		}
 	}
 	n.missed(back)
@@ -289,7 +329,7 @@ func (n *line) failed(err error, part []*waiter) {
 		n.pauses = e.cfg.Retry.pauses()
 		n.failing = now
 	}
-	n.trouble = err
+	n.trouble, n.due = err, now
 	hopeless := !courier.Passing(err) || e.cfg.Retry.exhausted(n.failing, now)
 	pause := min(n.pauses.NextBackOff(), e.cfg.Period)
 	n.mu.Unlock()

@@ -26,6 +26,7 @@ type Spec struct {
 	MaxLifetime time.Duration // after which a lease is not renewed any more; 0: no bound
 	Fixed       bool          // leases are not renewed
 	LocalLine   bool          // the waiters of this process stand in line here, and one of them at the server
+	Limits      *Limits       // of a semaphore, else nil
 }
 
 // Lock is one name of one kind, as one user set it up. It is immutable and safe for concurrent use.
@@ -39,12 +40,12 @@ type Lock struct {
 
 	// What of every command is the same: the keys, and some of ARGV.
 	all  [4]any
-	args struct{ ttl, idle, life, wake, sharded any }
+	args struct{ ttl, idle, life, wake, sharded, extra any }
 }
 
 // Terms are what a request asks for beyond the lock itself; the policy reads flags and permits out of the token.
 type Terms struct {
-	Flags   string // lower-case letters
+	Flags   string // lower-case letters; those of a semaphore come from its limits
 	Permits int    // 0: not said
 
 	origin *Hold // in whose place the lease comes, see Convert
@@ -58,6 +59,13 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	keys, err := names.For(e.cfg.Prefix, spec.Name, spec.Scripts.Kind, spec.Bare)
 	if err != nil {
 		return nil, Invalid("%w", err)
+	}
+	idle := e.cfg.Idle
+	if spec.Limits != nil {
+		idle += spec.Limits.Per
+		if spec.Limits.receipts() {
+			spec.TTL = e.cfg.Life // how long a grant that was not heard of yet is good for
+		}
 	}
 	if err := CheckTTL("TTL", spec.TTL); err != nil {
 		return nil, err
@@ -77,8 +85,11 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 		wake, sharded = keys.Channels(), 1
 	}
 	l.channel = wake + e.id
-	l.args.ttl, l.args.idle, l.args.life = l.ttl, l.ttl+millis(e.cfg.Idle), millis(e.cfg.Life)
-	l.args.wake, l.args.sharded = wake, sharded
+	l.args.ttl, l.args.idle, l.args.life = l.ttl, l.ttl+millis(idle), millis(e.cfg.Life)
+	l.args.wake, l.args.sharded, l.args.extra = wake, sharded, ""
+	if spec.Limits != nil {
+		l.args.extra = spec.Limits.extra()
+	}
 	for i, key := range keys.All() {
 		l.all[i] = key
 	}
@@ -106,6 +117,9 @@ func (l *Lock) token(serial string, t Terms) string {
 	b = strconv.AppendInt(b, l.ttl, 10)
 	b = append(b, '.')
 	b = strconv.AppendInt(b, l.claim, 10)
+	if l.spec.Limits != nil {
+		b = append(b, l.spec.Limits.flags()...)
+	}
 	b = append(b, t.Flags...)
 	if t.Permits > 0 {
 		b = strconv.AppendInt(b, int64(t.Permits), 10)
@@ -161,6 +175,9 @@ func (l *Lock) request(ctx context.Context, t Terms, wait bool) (*Hold, error) {
 func (l *Lock) Adopt(ctx context.Context, token string) (*Hold, error) {
 	if token == "" {
 		return nil, Invalid("the token is empty")
+	}
+	if l.spec.Limits.receipts() {
+		return nil, Invalid("the permits of %q return by the clock: there is no lease to adopt", l.spec.Name)
 	}
 	r, err := l.renew(ctx, token, l.ttl, false)
 	if err != nil {

@@ -38,11 +38,18 @@ func (n numbers) want(length int) error {
 type answer struct {
 	code              int64
 	fence, now, until int64 // granted
-	left              int64 // refused: ms until the present lease ends, if known
+	left              int64 // refused: ms until it may be had, if known
 	seq, place, ask   int64 // waiting
 	rank              int
-	more              bool
+	more              bool // there is more to be admitted
+	news              bool // the limits are others from now on
 }
+
+// The bits of what acquire.lua and limit.lua say of more.
+const (
+	moreToAdmit   = 1
+	limitsChanged = 2
+)
 
 func parseAnswer(call *courier.Call) (answer, error) {
 	n, err := parseReply(call)
@@ -55,21 +62,24 @@ func parseAnswer(call *courier.Call) (answer, error) {
 		if err := n.want(5); err != nil {
 			return answer{}, err
 		}
-		a.fence, a.now, a.until, a.more = n[1], n[2], n[3], n[4] != 0
+		a.fence, a.now, a.until = n[1], n[2], n[3]
+		a.more, a.news = n[4]&moreToAdmit != 0, n[4]&limitsChanged != 0
 		if a.fence <= 0 || a.now < 0 || a.until <= a.now {
 			return answer{}, fmt.Errorf("%w: fence %d, lease of %d ms", courier.ErrReply, a.fence, a.until-a.now)
 		}
 	case lua.Refused:
-		if err := n.want(3); err != nil {
+		if err := n.want(4); err != nil {
 			return answer{}, err
 		}
 		a.now, a.left = n[1], n[2]
+		a.more, a.news = n[3]&moreToAdmit != 0, n[3]&limitsChanged != 0
 	case lua.Waiting:
 		if err := n.want(7); err != nil {
 			return answer{}, err
 		}
-		a.now, a.seq, a.place, a.rank, a.ask, a.more = n[1], n[2], n[3], int(n[4]), n[5], n[6] != 0
-	case lua.Buried, lua.Conflict:
+		a.now, a.seq, a.place, a.rank, a.ask = n[1], n[2], n[3], int(n[4]), n[5]
+		a.more, a.news = n[6]&moreToAdmit != 0, n[6]&limitsChanged != 0
+	case lua.Buried, lua.Conflict, lua.Above:
 	default:
 		return answer{}, fmt.Errorf("%w: code %d from acquire", courier.ErrReply, a.code)
 	}
@@ -113,7 +123,7 @@ func parsePulse(call *courier.Call, tokens int) (pulse, error) {
 			if x.a <= 0 || p.now < 0 {
 				return pulse{}, fmt.Errorf("%w: fence %d at %d, from beat", courier.ErrReply, x.a, p.now)
 			}
-		case lua.Waiting, lua.Unknown, lua.Buried, lua.Refused, lua.Conflict:
+		case lua.Waiting, lua.Unknown, lua.Buried, lua.Refused, lua.Conflict, lua.Above:
 		default:
 			return pulse{}, fmt.Errorf("%w: code %d of a token, from beat", courier.ErrReply, x.code)
 		}

@@ -46,7 +46,10 @@ func TestAnswers(t *testing.T) {
 	}{
 		{[]int64{lua.Granted, 7, 100, 130, 0}, answer{code: lua.Granted, fence: 7, now: 100, until: 130}, false},
 		{[]int64{lua.Granted, 7, 100, 130, 1}, answer{code: lua.Granted, fence: 7, now: 100, until: 130, more: true}, false},
-		{[]int64{lua.Refused, 100, 25}, answer{code: lua.Refused, now: 100, left: 25}, false},
+		{[]int64{lua.Refused, 100, 25, 0}, answer{code: lua.Refused, now: 100, left: 25}, false},
+		{[]int64{lua.Refused, 100, 25, 3}, answer{code: lua.Refused, now: 100, left: 25, more: true, news: true}, false},
+		{[]int64{lua.Granted, 7, 100, 130, 2}, answer{code: lua.Granted, fence: 7, now: 100, until: 130, news: true}, false},
+		{[]int64{lua.Above}, answer{code: lua.Above}, false},
 		{
 			[]int64{lua.Waiting, 100, 9, 8, 2, 50, 1},
 			answer{code: lua.Waiting, now: 100, seq: 9, place: 8, rank: 2, ask: 50, more: true}, false,
@@ -63,7 +66,8 @@ func TestAnswers(t *testing.T) {
 		{[]int64{lua.Granted, 7, 100, 100, 0}, answer{}, true},
 		{[]int64{lua.Granted, 7, 130, 100, 0}, answer{}, true},
 		{[]int64{lua.Refused}, answer{}, true},
-		{[]int64{lua.Refused, 100, 25, 0}, answer{}, true},
+		{[]int64{lua.Refused, 100, 25}, answer{}, true},
+		{[]int64{lua.Refused, 100, 25, 0, 0}, answer{}, true},
 		{[]int64{lua.Waiting, 100, 9, 8, 2, 50}, answer{}, true},
 		{[]int64{lua.Waiting}, answer{}, true},
 		{[]int64{lua.Unknown, 1, 2, 3}, answer{}, true},

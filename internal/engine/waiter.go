@@ -22,7 +22,7 @@ type waiter struct {
 	lock   *Lock
 	serial string
 	token  string
-	origin string        // token of the lease in whose place the one asked for comes, or ""
+	extra  any           // token of the lease in whose place the one asked for comes, or a semaphore's limits, or ""
 	silent bool          // no message will tell it of its grant
 	told   bool          // a message has; guarded by the engine's mu
 	end    chan struct{} // closed when it has ended
@@ -50,8 +50,9 @@ func (l *Lock) newWaiter(t Terms) *waiter {
 	w := &waiter{lock: l, serial: l.e.nextSerial(), end: make(chan struct{})}
 	w.token = l.token(w.serial, t)
 	w.silent = strings.Contains(t.Flags, silentFlag)
+	w.extra = l.args.extra
 	if t.origin != nil {
-		w.origin = t.origin.token
+		w.extra = t.origin.token
 	}
 	l.e.mu.Lock()
 	defer l.e.mu.Unlock()
@@ -144,11 +145,11 @@ func (w *waiter) ask(ctx context.Context, stand, patient bool) error {
 	began := time.Now()
 	call, _, err := l.e.ask(ctx, w.end, tries, func(done func(*courier.Call)) *courier.Call {
 		w.leaves(began)
-		call := l.call(l.spec.Scripts.Acquire, 4, 7, func(call *courier.Call) {
+		call := l.call(l.spec.Scripts.Acquire, 4, 8, func(call *courier.Call) {
 			w.arrived(courier.FateOf(call.Err))
 			done(call)
 		})
-		call.Args = lua.AcquireArgs(call.Args, w.token, l.args.ttl, l.args.idle, life, l.args.wake, l.args.sharded, w.origin)
+		call.Args = lua.AcquireArgs(call.Args, w.token, l.args.ttl, l.args.idle, life, l.args.wake, l.args.sharded, w.extra, l.within(ctx, stand))
 		return call
 	})
 	switch {
@@ -167,7 +168,21 @@ func (w *waiter) ask(ctx context.Context, stand, patient bool) error {
 		w.doubt()
 		return l.fail(err)
 	}
+	if a.news && l.spec.Limits != nil {
+		l.limitsChanged(w.token, l.spec.Limits.own())
+	}
+	if a.code == lua.Refused && a.more {
+		return w.ask(ctx, stand, patient) // more is over than one script sweeps
+	}
 	return w.answered(call, a)
+}
+
+// within is how many ms the caller can wait at the most, if the server can tell how long it will have to; else 0.
+func (l *Lock) within(ctx context.Context, stand bool) any {
+	if end, ok := ctx.Deadline(); ok && stand && l.spec.Limits.byClock() {
+		return max(millis(time.Until(end)), 1)
+	}
+	return 0
 }
 
 // leaves notes that a request is about to leave.
@@ -228,9 +243,11 @@ func (w *waiter) answered(call *courier.Call, a answer) error {
 		w.mu.Lock()
 		w.had = w.stray // nothing, but for what a stray copy may take
 		w.mu.Unlock()
-		return w.lock.fail(ErrNotAcquired)
+		return w.lock.fail(ErrNotAcquired, tooSoon(call.Sent, a.left))
 	case lua.Conflict:
 		return w.lock.fail(ErrConflict)
+	case lua.Above:
+		return w.lock.fail(ErrAbove)
 	}
 	return w.lock.fail(ErrNotAcquired, errBuried)
 }
@@ -262,7 +279,7 @@ func (w *waiter) push(fence int64) {
 	trusted := time.Until(asked.Add(w.lock.trust(w.lock.claim)))
 	if !fresh || trusted < duration(w.lock.claim)/8 {
 		// Old news, or too little of the lease is sure: ask, and believe the answer.
-		w.lock.e.beatAt(w, time.Now())
+		w.lock.e.beatNow(w)
 		return
 	}
 	if w.grant(fence, asked, w.lock.claim, true) {
@@ -277,7 +294,7 @@ func (w *waiter) push(fence int64) {
 func (w *waiter) grant(fence int64, from time.Time, ms int64, claim bool) bool {
 	deadline := from.Add(w.lock.trust(ms))
 	if time.Until(deadline) <= 0 {
-		w.lock.e.beatAt(w, time.Now()) // over before it was learned of
+		w.lock.e.beatNow(w) // over before it was learned of
 		return false
 	}
 	w.mu.Lock()
@@ -314,6 +331,7 @@ func (w *waiter) leave(err error) {
 	w.ended, w.err = true, err
 	if w.had || w.onWay > 0 {
 		d := w.lock.depart(w.token, w.strayLocked(), time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.Life))
+		d.unused = 1
 		d.send(w.lock.e.courier.Send)
 	}
 	close(w.end)

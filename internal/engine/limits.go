@@ -1,0 +1,148 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// Limits are how many permits there are. At least one of AtOnce and Window is positive; 0 is no limit.
+type Limits struct {
+	AtOnce int           // held at the same time
+	Window int           // taken within any Per
+	Per    time.Duration // whole milliseconds
+}
+
+// receipts says whether leases hold nothing: their permits return by the clock and by nothing else. They are not
+// renewed, have no end, and are not given back.
+func (l *Limits) receipts() bool { return l != nil && l.AtOnce == 0 }
+
+// byClock says whether permits return by the clock, so that the server can tell when.
+func (l *Limits) byClock() bool { return l != nil && l.Window > 0 }
+
+// flags is what a token says of its permits: h, held until the lease is over; c, back by the clock.
+func (l *Limits) flags() string {
+	switch {
+	case l.receipts():
+		return "c"
+	case l.byClock():
+		return "hc"
+	}
+	return "h"
+}
+
+// extra is how scripts are told.
+func (l *Limits) extra() string {
+	return fmt.Sprintf("%d:%d:%d", l.AtOnce, l.Window, millis(l.Per))
+}
+
+// own is the limit that SetLimit changes.
+func (l *Limits) own() int {
+	if l.byClock() {
+		return l.Window
+	}
+	return l.AtOnce
+}
+
+// TooSoon is why a request was refused that cannot be granted before a certain time: permits have to return by the
+// clock first, for it and for those before it.
+type TooSoon struct {
+	After time.Duration // from when the request was sent
+	At    time.Time
+}
+
+func (e *TooSoon) Error() string {
+	return fmt.Sprintf("not before %v from now", e.After)
+}
+
+// tooSoon is a TooSoon of so many ms after sent, or nil.
+func tooSoon(sent time.Time, ms int64) error {
+	if ms <= 0 {
+		return nil
+	}
+	after := duration(ms)
+	return &TooSoon{after, sent.Add(after)}
+}
+
+// Taken is what a semaphore is held to, and how much of that is taken. A limit of 0 is none.
+type Taken struct {
+	Held, AtOnce  int
+	Spent, Window int
+}
+
+// Limit asks what the limits are and how much is taken. A positive limit becomes the one in force. It repeats itself
+// until the server has swept all that is over.
+func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return Taken{}, l.fail(err)
+		}
+		if !l.e.enter(false) {
+			return Taken{}, l.fail(ErrClosed)
+		}
+		call, _, err := l.e.ask(ctx, l.e.closing.Done(), 0, func(done func(*courier.Call)) *courier.Call {
+			call := l.call(l.spec.Scripts.Limit, 4, 5, done)
+			call.Args = lua.LimitArgs(call.Args, l.args.idle, l.args.wake, l.args.sharded, l.args.extra, limit)
+			return call
+		})
+		l.e.exit()
+		if err == errStopped {
+			err = ErrClosed
+		}
+		if err != nil {
+			return Taken{}, l.fail(err)
+		}
+		n, err := parseTaken(call)
+		if err != nil {
+			return Taken{}, l.fail(err)
+		}
+		if n[5]&limitsChanged != 0 {
+			l.limitsChanged("", limit)
+		}
+		if n[5]&moreToAdmit == 0 {
+			return Taken{int(n[1]), int(n[2]), int(n[3]), int(n[4])}, nil
+		}
+		limit = 0
+	}
+}
+
+// parseTaken looks at the answer of limit.lua.
+func parseTaken(call *courier.Call) (numbers, error) {
+	n, err := parseReply(call)
+	if err != nil {
+		return nil, err
+	}
+	if n[0] != lua.Granted {
+		return nil, fmt.Errorf("%w: code %d from limit", courier.ErrReply, n[0])
+	}
+	if err := n.want(6); err != nil {
+		return nil, err
+	}
+	for _, x := range n {
+		if x < 0 {
+			return nil, fmt.Errorf("%w: %d permits", courier.ErrReply, x)
+		}
+	}
+	return n, nil
+}
+
+// limitsChanged tells that a request has changed the limit that is in force.
+func (l *Lock) limitsChanged(token string, limit int) {
+	ev := l.event(LimitChanged)
+	ev.Token, ev.Limit = token, limit
+	l.e.observe(ev)
+}
+
+// PermitsOf is how many permits a token is about: the number at its end.
+func PermitsOf(token string) int {
+	i := len(token)
+	for i > 0 && token[i-1] >= '0' && token[i-1] <= '9' {
+		i--
+	}
+	n, _ := strconv.Atoi(token[i:])
+	return n
+}

@@ -1,0 +1,38 @@
+// Package semaphore limits what many processes do together: so many calls at once, or so many in any window of time, or
+// both.
+//
+// # Permits that are held
+//
+//	s, err := semaphore.New(k, "api", 10, nil)  // ten at once
+//	lease, err := s.Acquire(ctx, 3)             // three of them; waits in line
+//	defer lease.Release(ctx)
+//
+// Each acquisition is one lease over its permits, however many, with renewal, fence and loss signal as every lease. The
+// permits of a process that has crashed come back when its lease ends, those of one that is frozen as well, and a second
+// release changes nothing: there is no counter that could be wrong, only leases that are there or not.
+//
+// # Permits that return by the clock
+//
+//	s, err := semaphore.New(k, "api", 100, &semaphore.Options{Per: time.Second})
+//
+// A permit returns Per after it was taken, by the server's clock, and not before, whatever becomes of the caller. So no
+// window of that length ever holds more than the limit, wherever it begins: no bursts of twice the limit, as with
+// counters that start anew every second. What is returned for such a request is a receipt: it holds nothing, so it is
+// never lost, has no deadline, and need not be released. AtOnce sets a second limit, of permits that are held at once,
+// and then there are leases again.
+//
+// Since the server knows when permits return, it tells: a request whose context ends before it can be met is refused at
+// once, and a try that is refused learns when to come back; see RateError.
+//
+// # Order
+//
+// Requests stand in one line, in the order in which they reached the server, and only the first of it may be granted. So
+// one that asks for many permits is not starved by those that ask for few: these wait behind it, even if there is room
+// for them. Who has crashed or is frozen is passed over as in package fair.
+//
+// # The limit
+//
+// The limits of the most recent caller are in force, so that a rolling deployment can change them; a caller counts when
+// its limits are others than those of the caller before. SetLimit changes the limit for all, until then. Raising it
+// lets waiters in at once. Lowering it takes no lease away; there is no room until enough have ended.
+package semaphore

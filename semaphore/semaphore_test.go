@@ -1,0 +1,43 @@
+package semaphore_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/conform"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+)
+
+func TestMain(m *testing.M) { conform.Main(m, primitive) }
+
+// primitive is a semaphore of which everybody wants all permits: so it must be as good a lock as the others.
+var primitive = conform.Primitive{
+	Kind: "semaphore",
+	Key:  func(name string) string { return "{lock:" + name + "}:semaphore:holders" },
+	New: func(k *lockkeeper.Keeper, name string, o conform.Options) (conform.Locker, error) {
+		s, err := semaphore.New(k, name, 3, &semaphore.Options{TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
+		return whole{s}, err
+	},
+	Fair: true,
+}
+
+// whole is all of a semaphore.
+type whole struct{ *semaphore.Semaphore }
+
+func (w whole) Lock(ctx context.Context) (*lockkeeper.Lease, error)    { return w.Acquire(ctx, 3) }
+func (w whole) TryLock(ctx context.Context) (*lockkeeper.Lease, error) { return w.TryAcquire(ctx, 3) }
+func (w whole) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
+	return w.Semaphore.Do(ctx, 3, fn)
+}
+
+func (w whole) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
+	list, err := w.Semaphore.Waiters(ctx)
+	var all []lockkeeper.Waiter
+	for _, x := range list {
+		all = append(all, x.Waiter)
+	}
+	return all, err
+}
+
+func TestConformance(t *testing.T) { conform.All(t, primitive) }
