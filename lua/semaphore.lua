@@ -138,12 +138,12 @@ local function sweep()
   write(add, gone)
 end
 
--- room says whether so many permits may be had now. If it seems not, it sweeps, three times in a script at the most.
+-- room says whether so many permits may be had now. If it seems not, it sweeps, twice in a script at the most.
 local sweeps = 0
 local function room(n, holds, by_clock)
   while holds and used + n > at_once or by_clock and spent + n > window do
     if clean then return false end
-    if sweeps == 3 then
+    if sweeps == 2 then
       unswept = true
       return false
     end
