@@ -3,6 +3,8 @@ package conform
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -255,36 +257,41 @@ func positions(w *World) {
 	w.release(w.turn(turns[2]))
 }
 
-// clockJumps sets the server's clock forth and back while somebody holds and others wait.
+// clockJumps sets the server's clock forth and back while somebody holds and others wait. When it jumps ahead, the queue
+// is gone with all else, and those who wait are served as their heartbeats come: here the second of them beats sooner.
 func clockJumps(w *World) {
 	if w.Real {
 		return // its clock is the machine's
 	}
-	defer w.mini.SetTime(time.Time{})
-	offset := time.Duration(0)
-	for _, jump := range []time.Duration{time.Hour, -2 * time.Hour} {
-		holder, turns := w.line(w.Process(), w.Process())
-		offset += jump
-		stop := make(chan struct{})
-		ticking := make(chan struct{})
-		go func() { // the clock goes on from there
-			defer close(ticking)
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(time.Millisecond):
-					w.mini.SetTime(time.Now().Add(offset))
-				}
+	var offset atomic.Int64
+	stop, ticking := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ticking)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+				w.mini.SetTime(time.Now().Add(time.Duration(offset.Load())))
 			}
-		}()
+		}
+	}()
+	defer func() { // also when the case has failed, or the bubble would not end
+		close(stop)
+		<-ticking
+	}()
+	sooner := func(o *lockkeeper.Options) { o.Heartbeat = beat / 2 }
+	for _, jump := range []time.Duration{time.Hour, -2 * time.Hour} {
+		holder, turns := w.line(w.Process(), w.Process(sooner))
+		offset.Add(int64(jump))
 		if jump > 0 { // by the server's clock all is over: the lease, and every heartbeat
 			w.lost(holder, time.Minute/3)
+			slices.Reverse(turns)
 		} else {
 			time.Sleep(2 * beat)
 			w.release(holder)
 		}
-		for _, ch := range turns {
+		for i, ch := range turns {
 			r := w.get(ch, time.Minute)
 			w.must(r.err)
 			left, err := w.admin.PTTL(w.ctx(), w.P.Key("x")).Result()
@@ -292,9 +299,10 @@ func clockJumps(w *World) {
 			if until := time.Until(r.lease.Deadline()); until > left {
 				w.Errorf("jump %v: believed for %v, but the server ends it in %v", jump, until, left)
 			}
+			for _, later := range turns[i+1:] {
+				w.notYet(later)
+			}
 			w.release(r.lease)
 		}
-		close(stop)
-		<-ticking
 	}
 }
