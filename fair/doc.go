@@ -25,7 +25,9 @@
 //
 // A holder that crashes loses the lock when its lease ends, by the server's clock; the first three in line were told
 // when that would be and ask at that moment, the others stay quiet. If a message is lost, the waiter's next heartbeat
-// finds the grant. If Redis loses its data, waiters come back in an order that keeps their places.
+// finds the grant. If Redis loses its data, or its clock jumps ahead by more than a heartbeat has left, each waiter comes
+// back to its place with its next heartbeat. Until then the server does not know of it, and if the lock is free, which it
+// is if it was lost as well, one behind it may get it first.
 //
 // # Keys
 //
