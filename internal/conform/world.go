@@ -313,13 +313,17 @@ func (w *World) slack() time.Duration {
 	return time.Millisecond
 }
 
-// waiters waits until so many waiters stand in the queue of the name at the server.
+// waiters waits until so many waiters stand in the queue of the name at the server. In virtual time their keepers know
+// it then, too; a request that is given up before its answer has come leaves a grave.
 func (w *World) waiters(name string, n int64) {
 	w.Helper()
 	w.eventually(fmt.Sprintf("%d waiters", n), func() bool {
 		got, err := w.admin.ZCard(w.ctx(), w.queue(name)).Result()
 		return err == nil && got == n
 	})
+	if !w.Real {
+		synctest.Wait()
+	}
 }
 
 func (w *World) queue(name string) string { return "{lock:" + name + "}:" + w.P.Kind + ":queue" }
