@@ -146,6 +146,10 @@ func cutOffKeepsItsPlace(w *World) {
 	lease := w.turn(turns[1])
 	w.waiters("x", 1)
 	ps[0].Net.Mend()
+	w.eventually("it to listen again", func() bool { // its beats come back by another connection, and may be sooner
+		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+ps[0].ID()).Result()
+		return err == nil && n["lock:wake:"+ps[0].ID()] == 1
+	})
 	w.waiters("x", 2)
 	w.release(lease)
 	lease = w.turn(turns[0])
