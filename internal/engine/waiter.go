@@ -243,6 +243,9 @@ func (w *waiter) answered(call *courier.Call, a answer) error {
 		w.mu.Lock()
 		w.had = w.stray // nothing, but for what a stray copy may take
 		w.mu.Unlock()
+		if !w.lock.spec.Limits.byClock() {
+			return w.lock.fail(ErrNotAcquired)
+		}
 		return w.lock.fail(ErrNotAcquired, tooSoon(call.Sent, a.left))
 	case lua.Conflict:
 		return w.lock.fail(ErrConflict)
