@@ -23,3 +23,15 @@ var (
 	// ErrInvalid: an argument breaks a rule; the text names the option, the value and the rule. No command was sent.
 	ErrInvalid = engine.ErrInvalid
 )
+
+// NotAcknowledgedError is returned, to be found with errors.As, when a lease was granted, but replicas did not have the
+// grant in the time that Options.Acknowledge gives them. The grant was undone, or will be after one more round trip:
+// nothing is held. Its fields:
+//
+//	Replicas int   // how many have acknowledged it
+//	Wanted   int   // how many had to
+//	Local    bool  // the primary has it on its disk, or did not have to
+//	Err      error // what went wrong, if it was something else than time; Unwrap returns it
+//
+// It is not ErrNotAcquired: nobody else has the lock. To try again is of use once the replicas are back.
+type NotAcknowledgedError = engine.NotAcknowledged

@@ -44,6 +44,8 @@ func New(rdb redis.UniversalClient, opts *Options) (*Keeper, error) {
 		Retry:   engine.Retry(o.Retry),
 		Log:     o.Logger,
 		Observe: o.Hooks.observer(),
+
+		Acknowledge: engine.Acknowledgement(o.Acknowledge),
 	})}, nil
 }
 

@@ -18,6 +18,7 @@ const (
 	DefaultRetryMin          = 10 * time.Millisecond
 	DefaultRetryMax          = time.Second
 	DefaultGiveUp            = 10 * time.Second
+	DefaultAcknowledgeWithin = time.Second
 )
 
 // Options are the settings of a keeper. The zero value, and nil, mean the defaults. New copies them.
@@ -45,6 +46,9 @@ type Options struct {
 	// Retry says how requests are repeated that failed for a passing reason.
 	Retry RetryPolicy
 
+	// Acknowledge says what must have a grant before its lease is handed out. Default: nothing is waited for.
+	Acknowledge Acknowledgement
+
 	// Hooks observe what happens.
 	Hooks Hooks
 
@@ -66,6 +70,31 @@ type RetryPolicy struct {
 	// 10 s. A try is repeated twice and no more. Renewals and releases are repeated until the lease is over by
 	// itself.
 	GiveUp time.Duration
+}
+
+// Acknowledgement makes every Lock, and what else acquires, wait until replicas have the grant, before it returns the
+// lease. If they do not have it in time, the grant is undone and the error is a *NotAcknowledgedError.
+//
+// It narrows what a failover may cost, and does not close it: a replica that has not acknowledged may be the one that is
+// promoted, unless all have to; and what comes after the grant, a renewal or a release, is not waited for. Fences close
+// it. Each acquisition takes two round trips more, one of them as long as the replicas need, on a connection of the
+// client's pool. (https://redis.io/docs/latest/commands/wait/)
+type Acknowledgement struct {
+	// Replicas is how many replicas of the primary must have the grant.
+	Replicas int
+
+	// Majority says that more than half of the replicas must have it: of the most that the primary was seen to have
+	// since the keeper was made, so that one that is cut off counts. A primary without any cannot grant anything then. With
+	// Replicas, both must be met.
+	Majority bool
+
+	// Fsync says that the primary and those replicas must have written it to their disks. It takes Redis 7.2 and
+	// appendonly. (https://redis.io/docs/latest/commands/waitaof/)
+	Fsync bool
+
+	// Within is how long they have, from 1 ms; it must be shorter than the ttl of every lock, and than the client's
+	// ReadTimeout. Default 1 s, if anything above is set.
+	Within time.Duration
 }
 
 // withDefaults is the options with every default filled in, checked.
@@ -129,6 +158,19 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	if r.Max < r.Min {
 		return c, engine.Invalid("Retry.Max %v is shorter than Retry.Min %v", r.Max, r.Min)
+	}
+	a := &c.Acknowledge
+	if a.Replicas < 0 {
+		return c, engine.Invalid("Acknowledge.Replicas %d is negative", a.Replicas)
+	}
+	if a.Within != 0 && a.Replicas == 0 && !a.Majority && !a.Fsync {
+		return c, engine.Invalid("Acknowledge.Within %v is set, but nothing that is to be waited for", a.Within)
+	}
+	if a.Within == 0 {
+		a.Within = DefaultAcknowledgeWithin
+	}
+	if err := within("Acknowledge.Within", a.Within, time.Millisecond, engine.LongestTTL); err != nil {
+		return c, err
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -33,6 +33,12 @@ func TestNonsenseIsRefused(t *testing.T) {
 			lockkeeper.Options{Heartbeat: time.Second, HeartbeatLifetime: 1999 * time.Millisecond},
 			[]string{"HeartbeatLifetime", "1.999s", "Heartbeats of 1s"},
 		},
+		{lockkeeper.Options{Acknowledge: lockkeeper.Acknowledgement{Replicas: -1}}, []string{"Acknowledge.Replicas", "-1"}},
+		{
+			lockkeeper.Options{Acknowledge: lockkeeper.Acknowledgement{Replicas: 1, Within: time.Microsecond}},
+			[]string{"Acknowledge.Within", "1µs", "1ms"},
+		},
+		{lockkeeper.Options{Acknowledge: lockkeeper.Acknowledgement{Within: time.Second}}, []string{"Acknowledge.Within", "1s"}},
 		{lockkeeper.Options{Idle: -1}, []string{"Idle", "-1ns"}},
 		{lockkeeper.Options{Idle: time.Second}, []string{"Idle", "1s", "1m0s"}},
 		{lockkeeper.Options{Idle: 366 * 24 * time.Hour}, []string{"Idle", "8784h"}},
@@ -71,6 +77,7 @@ func TestWhatMakesSenseIsTaken(t *testing.T) {
 		{HeartbeatLifetime: 3 * time.Hour},
 		{Heartbeat: time.Second, HeartbeatLifetime: 2 * time.Second},
 		{Idle: time.Minute},
+		{Acknowledge: lockkeeper.Acknowledgement{Replicas: 2, Majority: true, Fsync: true, Within: time.Millisecond}},
 		{Idle: 365 * 24 * time.Hour},
 		{Retry: lockkeeper.RetryPolicy{Min: time.Minute}}, // longer than the default of Max, which follows
 		{Retry: lockkeeper.RetryPolicy{Max: time.Millisecond}},

@@ -15,6 +15,8 @@ func locker(k *lockkeeper.Keeper, name string) (measure.Locker, error) {
 
 func BenchmarkUncontended(b *testing.B) { measure.Uncontended(b, locker) }
 
+func BenchmarkAcknowledged(b *testing.B) { measure.Acknowledged(b, locker) }
+
 func BenchmarkUncontendedParallel(b *testing.B) { measure.UncontendedParallel(b, locker) }
 
 func BenchmarkHandoff(b *testing.B) { measure.Handoff(b, locker, 1, 64) }

@@ -104,7 +104,7 @@ type Process struct {
 // All holds a primitive against everything there is: the cases, deployments, processes, and the documented rights.
 func All(t *testing.T, p Primitive) {
 	for name, part := range map[string]func(*testing.T, Primitive){
-		"cases": Run, "deployments": Deployments, "processes": Processes, "documented_rights": Rights,
+		"cases": Run, "deployments": Deployments, "processes": Processes, "documented_rights": Rights, "replicas": Replicas,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

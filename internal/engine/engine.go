@@ -39,7 +39,7 @@ const (
 	hearTime = time.Second
 )
 
-// Config is what an engine needs; all fields are required but Observe.
+// Config is what an engine needs; all fields are required but Observe and Acknowledge.
 type Config struct {
 	Client  redis.UniversalClient
 	Prefix  string
@@ -49,6 +49,8 @@ type Config struct {
 	Retry   Retry
 	Log     *slog.Logger
 	Observe func(Event)
+	// Acknowledge says what must have a grant before its lease is handed out.
+	Acknowledge Acknowledgement
 }
 
 // Retry says how requests are repeated that fail for a passing reason.
@@ -88,6 +90,7 @@ type Engine struct {
 	expected map[string]expected   // by serial: messages that the server says it has sent
 	listen   clockwork.Alarm       // looks through expected
 	leaving  int                   // departures and looks under way
+	replicas int                   // the most that the primary had, as far as was looked
 	left     *sync.Cond            // by mu: leaving has become 0
 }
 

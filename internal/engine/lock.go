@@ -70,6 +70,9 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	if err := CheckTTL("TTL", spec.TTL); err != nil {
 		return nil, err
 	}
+	if ack := e.cfg.Acknowledge; ack.wanted() && ack.Within >= spec.TTL {
+		return nil, Invalid("TTL %v is not longer than the keeper's Acknowledge.Within %v", spec.TTL, ack.Within)
+	}
 	if spec.MaxLifetime < 0 || spec.MaxLifetime > 0 && spec.MaxLifetime < spec.TTL {
 		return nil, Invalid("MaxLifetime %v is shorter than TTL %v (0 means no bound)", spec.MaxLifetime, spec.TTL)
 	}
@@ -167,7 +170,11 @@ func (l *Lock) request(ctx context.Context, t Terms, wait bool) (*Hold, error) {
 		}
 		defer leave()
 	}
-	return l.acquire(ctx, t, wait)
+	h, err := l.acquire(ctx, t, wait)
+	if err != nil || !l.e.cfg.Acknowledge.wanted() {
+		return h, err
+	}
+	return l.acknowledged(ctx, h)
 }
 
 // Adopt makes a lease out of a token that another process, or an earlier life of this one, was granted; it extends it

@@ -169,6 +169,42 @@ func Uncontended(b *testing.B, n New) {
 	b.ReportMetric(float64(allocs)/float64(b.N), "allocs/op")
 }
 
+// Acknowledged is Uncontended in a keeper that waits until a replica has each grant, beside one that does not; x-plain is
+// the time of the one over that of the other.
+func Acknowledged(b *testing.B, n New) {
+	m := start(b, n)
+	replica := redistest.Start(b, "--replicaof", fmt.Sprintf("127.0.0.1 %d", m.s.Port))
+	replica.Await("up", func(ctx context.Context, c *redis.Client) (string, error) {
+		info, err := c.Info(ctx, "replication").Result()
+		if strings.Contains(info, "master_link_status:up") {
+			return "up", err
+		}
+		return info, err
+	})
+	k, err := lockkeeper.New(m.s.Client(), &lockkeeper.Options{Acknowledge: lockkeeper.Acknowledgement{Replicas: 1}})
+	m.must(err)
+	b.Cleanup(func() { _ = k.Close() })
+	plain, _ := m.keeper()
+	safe, fast := m.lock(k, "x"), m.lock(plain, "y")
+	for range 200 {
+		m.once(safe)
+		m.once(fast)
+	}
+	b.ResetTimer()
+	ours, bare := turns(b.N, 100, func(ops int) {
+		for range ops {
+			m.once(safe)
+		}
+	}, func(ops int) {
+		for range ops {
+			m.once(fast)
+		}
+	})
+	b.StopTimer()
+	b.ReportMetric(median(ours)/median(bare), "x-plain")
+	b.ReportMetric(median(ours), "ns/op")
+}
+
 // UncontendedParallel is 64 goroutines, each on a name of its own, beside as many at the floor.
 func UncontendedParallel(b *testing.B, n New) {
 	const goroutines = 64

@@ -1,0 +1,185 @@
+package conform
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/redis/go-redis/v9"
+)
+
+// Replicas runs a primitive on a primary with two replicas, whose acknowledgement it waits for.
+func Replicas(t *testing.T, p Primitive) {
+	redistest.Need(t)
+	primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
+	r := &replicated{deployment: &deployment{t, p, func() redis.UniversalClient { return primary.Client() }}}
+	for range 2 {
+		s := redistest.Start(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(primary.Port))
+		s.Await("up", func(ctx context.Context, c *redis.Client) (string, error) {
+			info, err := c.Info(ctx, "replication").Result()
+			if strings.Contains(info, "master_link_status:up") {
+				return "up", err
+			}
+			return info, err
+		})
+		r.replicas = append(r.replicas, s)
+	}
+	r.haveWhatIsHandedOut()
+	r.tooFew()
+	r.calledOff()
+	r.notOnDisk()
+}
+
+type replicated struct {
+	*deployment
+	replicas []*redistest.Server
+}
+
+// acknowledged is a lock in a keeper that waits for replicas.
+func (r *replicated) acknowledged(a lockkeeper.Acknowledgement, name string) Locker {
+	r.Helper()
+	k, err := lockkeeper.New(r.rdb(), &lockkeeper.Options{
+		Heartbeat: heartbeat, Acknowledge: a, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { _ = k.Close() })
+	return r.lock(k, name)
+}
+
+// haveWhatIsHandedOut: whoever gets a lease, at once or by a message, finds it on both replicas.
+func (r *replicated) haveWhatIsHandedOut() {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	fences := func(s *redistest.Server) string {
+		return s.Client().HGet(ctx, "{lock:x}:"+r.p.Kind+":meta", "seq").Val()
+	}
+	var locks []Locker
+	for range 3 {
+		locks = append(locks, r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Majority: true}, "x"))
+	}
+	all(len(locks), func(i int) {
+		for range 10 {
+			lease, err := locks[i].Lock(ctx)
+			if err != nil {
+				r.Error(err)
+				return
+			}
+			for _, s := range r.replicas {
+				if s.Client().Exists(ctx, r.p.Key("x")).Val() != 1 || fences(s) != strconv.FormatUint(lease.Fence(), 10) {
+					r.Errorf("a replica does not have the lease that was handed out: fence %s, want %d", fences(s), lease.Fence())
+				}
+			}
+			if err := lease.Release(ctx); err != nil {
+				r.Error(err)
+			}
+		}
+	})
+}
+
+// tooFew: if a replica is frozen, a lease that two must have is not handed out, and nothing is held.
+func (r *replicated) tooFew() {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	two := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Within: 300 * time.Millisecond}, "y")
+	most := r.acknowledged(lockkeeper.Acknowledgement{Majority: true, Within: 300 * time.Millisecond}, "y")
+	one := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 1}, "y")
+	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "y")
+	r.once(ctx, most) // it has seen two
+	r.once(ctx, two)  // it has a connection that has written something
+
+	// Whoever waits wrote its request while all replicas were there. It is granted when one is not.
+	holder, err := plain.Lock(ctx)
+	if err != nil {
+		r.Fatal(err)
+	}
+	waits := make(chan error, 1)
+	go func() {
+		_, err := two.Lock(ctx)
+		waits <- err
+	}()
+	rdb := r.rdb()
+	r.eventually("a waiter", func() bool { return rdb.ZCard(ctx, "{lock:y}:"+r.p.Kind+":queue").Val() == 1 })
+	r.replicas[0].Freeze()
+	if err := holder.Release(ctx); err != nil {
+		r.Error(err)
+	}
+	var not *lockkeeper.NotAcknowledgedError
+	if err := <-waits; !errors.As(err, &not) || not.Replicas != 1 {
+		r.Errorf("told by a message: %v", err)
+	}
+	defer r.replicas[0].Thaw()
+	for name, l := range map[string]Locker{"two": two, "a majority": most} {
+		lease, err := l.Lock(ctx)
+		var not *lockkeeper.NotAcknowledgedError
+		if lease != nil || !errors.As(err, &not) || not.Replicas != 1 || not.Wanted != 2 || not.Err != nil || errors.Is(err, lockkeeper.ErrNotAcquired) {
+			r.Errorf("%s: %v, %v", name, lease.Token(), err)
+		}
+		r.once(ctx, plain) // at once: it is free
+	}
+	r.once(ctx, one)
+	r.replicas[0].Thaw()
+	r.once(ctx, two)
+}
+
+// once takes the lock without waiting and gives it back.
+func (r *replicated) once(ctx context.Context, l Locker) {
+	r.Helper()
+	lease, err := l.TryLock(ctx)
+	if err == nil {
+		err = lease.Release(ctx)
+	}
+	if err != nil {
+		r.Error(err)
+	}
+}
+
+// calledOff: a caller whose context ends is let go while replicas are waited for.
+func (r *replicated) calledOff() {
+	r.Helper()
+	l := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Within: 2 * time.Second}, "z")
+	for _, s := range r.replicas {
+		s.Freeze()
+		defer s.Thaw()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := l.Lock(ctx)
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, lockkeeper.ErrNotAcquired) {
+		r.Errorf("the error is %v", err)
+	}
+	if took := time.Since(began); took > 1500*time.Millisecond {
+		r.Errorf("let go after %v", took)
+	}
+	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "z")
+	r.eventually("it is free", func() bool {
+		lease, err := plain.TryLock(context.Background())
+		_ = lease.Release(context.Background())
+		return err == nil
+	})
+}
+
+// notOnDisk: a server that does not write its disk, or does not know how to say so, cannot promise it.
+func (r *replicated) notOnDisk() {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	l := r.acknowledged(lockkeeper.Acknowledgement{Fsync: true, Within: 300 * time.Millisecond}, "disk")
+	_, err := l.Lock(ctx)
+	var not *lockkeeper.NotAcknowledgedError
+	if !errors.As(err, &not) || not.Err == nil || not.Local {
+		r.Errorf("the error is %v", err)
+	}
+	r.once(ctx, r.lock(r.keeper(lockkeeper.Hooks{}), "disk"))
+}
