@@ -22,6 +22,14 @@ local function linger(key, ms)
   if call('PEXPIRE', key, ms, 'GT') == 0 then call('PEXPIRE', key, ms, 'NX') end
 end
 
+-- present says whether a waiter's keeper listens, as far as can be told.
+local function present(keeper, flags)
+  if absent[keeper] then return false end
+  if string.find(flags, 's', 1, true) then return true end
+  local count = pcall('PUBSUB', sharded == '1' and 'SHARDNUMSUB' or 'NUMSUB', wake .. keeper)
+  return not count[2] or count[2] > 0
+end
+
 -- include: policy.rest
 
 -- queue_up gives a newcomer a ticket and a place at the end of the line, or of its part of the line; a try stands
@@ -53,14 +61,6 @@ end
 local function send(keeper, text)
   local heard = pcall(sharded == '1' and 'SPUBLISH' or 'PUBLISH', wake .. keeper, text)
   return type(heard) == 'table' and 1 or heard
-end
-
--- present says whether a waiter's keeper listens, as far as can be told.
-local function present(keeper, flags)
-  if absent[keeper] then return false end
-  if string.find(flags, 's', 1, true) then return true end
-  local count = pcall('PUBSUB', sharded == '1' and 'SHARDNUMSUB' or 'NUMSUB', wake .. keeper)
-  return not count[2] or count[2] > 0
 end
 
 -- deliver sends the letters, one to each keeper, and says whether all have come: a crashed process has no subscriber,
