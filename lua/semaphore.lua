@@ -217,12 +217,35 @@ room(math.huge, true, true)
 local MIXED = true
 if not at_once then hold_to(string.match(limits or '', ' (%S+)$') or extra) end
 
--- next_in_line is those who may be first in line, as many as there can be room for; nil if there is none.
+-- void is why this waiter may not wait any more: the limit was lowered below what it asks for.
+local function void(token)
+  if at_once and above(terms_of(token)) then return ABOVE end
+end
+
+-- mend also takes those who beat out of line if they may not wait any more; there are at most a thousand of them.
+local mend_leases = mend
+local function mend()
+  mend_leases()
+  for token in pairs(asking) do
+    local why = void(token)
+    if why then
+      call('ZREM', queue, token)
+      call('ZREM', beats, token)
+      voided[token], changed = why, true
+    end
+  end
+end
+
+-- next_in_line is those who may be first in line, as many as there can be room for; nil if there is none. When the limit
+-- has just become another, it is also a first who may not wait any more.
 local function next_in_line()
   if not at_once then return nil end
   if not used then look('used') end
-  if not room(1, true, true) then return nil end
-  return call('ZRANGE', queue, 0, math.min(at_once - used, window - spent, 100) - 1)
+  if room(1, true, true) then
+    return call('ZRANGE', queue, 0, math.min(at_once - used, window - spent, 100) - 1)
+  end
+  local heads = news > 0 and call('ZRANGE', queue, 0, 0)
+  return heads and heads[1] and void(heads[1]) and heads
 end
 
 -- fits: may this waiter have its permits now?
@@ -244,11 +267,6 @@ end
 -- undo takes a grant back that this script has written.
 local function undo(token)
   remove(token, true)
-end
-
--- void is why this waiter may not wait any more: the limit was lowered below what it asks for.
-local function void(token)
-  if at_once and above(terms_of(token)) then return ABOVE end
 end
 
 -- lease is the fence and the end of the token's lease, or nil. What has no lease is as good as a new one for as long as

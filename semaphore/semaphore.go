@@ -193,8 +193,9 @@ func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context, 
 
 // SetLimit changes the limit that is in force, for all processes: that of permits in a window with Options.Per, else that
 // of permits at once. Raising it lets waiters in, before SetLimit returns. Lowering it takes no permits away; requests in
-// line for more than the new limit are refused with ErrAboveLimit. It stays in force until a caller comes whose limits
-// are others than those of the caller before it, or until the name has been idle for the keeper's Idle.
+// line for more than the new limit are refused with ErrAboveLimit, the first in line at once and the others within a
+// heartbeat. It stays in force until a caller comes whose limits are others than those of the caller before it, or until
+// the name has been idle for the keeper's Idle.
 //
 // New's limit remains the most that this Semaphore can be asked for. It blocks until the server has answered, until ctx
 // ends, or until the retry policy gives up. The error is ErrInvalid for a limit that New would refuse; after any other,
