@@ -11,7 +11,8 @@ import (
 
 func TestMain(m *testing.M) { conform.Main(m, primitive) }
 
-// primitive is a semaphore of which everybody wants all permits: so it must be as good a lock as the others.
+// primitive is a semaphore of which everybody wants all permits: so it must be as good a lock as the others. What it does
+// besides is in conform.Permits.
 var primitive = conform.Primitive{
 	Kind: "semaphore",
 	Key:  func(name string) string { return "{lock:" + name + "}:semaphore:holders" },
@@ -19,7 +20,8 @@ var primitive = conform.Primitive{
 		s, err := semaphore.New(k, name, 3, &semaphore.Options{TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
 		return whole{s}, err
 	},
-	Fair: true,
+	Fair:  true,
+	Cases: conform.Permits,
 }
 
 // whole is all of a semaphore.

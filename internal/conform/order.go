@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -267,46 +266,54 @@ func clockJumps(w *World) {
 	if w.Real {
 		return // its clock is the machine's
 	}
-	var offset atomic.Int64
-	stop, ticking := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ticking)
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(time.Millisecond):
-				w.mini.SetTime(time.Now().Add(time.Duration(offset.Load())))
-			}
-		}
-	}()
-	defer func() { // also when the case has failed, or the bubble would not end
-		close(stop)
-		<-ticking
-	}()
 	sooner := func(o *lockkeeper.Options) { o.Heartbeat = beat / 2 }
+	offset := time.Duration(0)
 	for _, jump := range []time.Duration{time.Hour, -2 * time.Hour} {
 		holder, turns := w.line(w.Process(), w.Process(sooner))
-		offset.Add(int64(jump))
-		if jump > 0 { // by the server's clock all is over: the lease, and every heartbeat
-			w.lost(holder, time.Minute/3)
-			slices.Reverse(turns)
-		} else {
-			time.Sleep(2 * beat)
-			w.release(holder)
-		}
-		for i, ch := range turns {
-			r := w.get(ch, time.Minute)
-			w.must(r.err)
-			left, err := w.admin.PTTL(w.ctx(), w.P.Key("x")).Result()
-			w.must(err)
-			if until := time.Until(r.lease.Deadline()); until > left {
-				w.Errorf("jump %v: believed for %v, but the server ends it in %v", jump, until, left)
+		offset += jump
+		func() {
+			defer w.shift(offset)() // also when the case has failed, or the bubble would not end
+			if jump > 0 {           // by the server's clock all is over: the lease, and every heartbeat
+				w.lost(holder, time.Minute/3)
+				slices.Reverse(turns)
+			} else {
+				time.Sleep(2 * beat)
+				w.release(holder)
 			}
-			for _, later := range turns[i+1:] {
-				w.notYet(later)
+			for i, ch := range turns {
+				r := w.get(ch, time.Minute)
+				w.must(r.err)
+				left, err := w.admin.PTTL(w.ctx(), w.P.Key("x")).Result()
+				w.must(err)
+				if until := time.Until(r.lease.Deadline()); until > left {
+					w.Errorf("jump %v: believed for %v, but the server ends it in %v", jump, until, left)
+				}
+				for _, later := range turns[i+1:] {
+					w.notYet(later)
+				}
+				w.release(r.lease)
 			}
-			w.release(r.lease)
+		}()
+	}
+}
+
+// shift sets the embedded server's clock so far ahead of the real one, where it goes on, until stop.
+func (w *World) shift(offset time.Duration) (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	w.mini.SetTime(time.Now().Add(offset))
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-end:
+				return
+			case <-time.After(time.Millisecond):
+				w.mini.SetTime(time.Now().Add(offset))
+			}
 		}
+	}()
+	return func() {
+		close(end)
+		<-ended
 	}
 }
