@@ -36,11 +36,10 @@ local function above(n, holds, by_clock)
   return holds and n > at_once or by_clock and n > window
 end
 
--- look reads the counts, and the score of a member.
-local function look(member)
-  local c = call('ZMSCORE', lock, 'used', 'spent', member)
+-- look reads the counts.
+local function look()
+  local c = call('ZMSCORE', lock, 'used', 'spent')
   used, spent = -(tonumber(c[1]) or 0), -(tonumber(c[2]) or 0)
-  return tonumber(c[3])
 end
 
 -- count notes what is to be written of a count: one that is 0 goes, so that the key goes with its last member.
@@ -61,7 +60,7 @@ local function write(add, gone)
   if #add > 0 then call('ZADD', lock, unpack(add)) end
 end
 
--- enter writes what a token is granted that is not in the key: a lease of ms, and what it takes.
+-- enter writes what a token is granted of which nothing is in the key: a lease of ms, and what it takes.
 local function enter(token, ms, next_fence)
   local n, holds, by_clock = terms_of(token)
   local add, fresh = {next_fence, '#' .. token}, used + spent == 0
@@ -157,7 +156,9 @@ end
 -- Wants token, ttl, idle, life, the facts, and extra: the limits that the caller knows of. Leaves fence: that of what was
 -- granted at once, or was taken already; or nil. Leaves opened: others may be let in now, since the limits have changed.
 local n, holds, by_clock = terms_of(token)
-local have = look(holds and token or '@' .. token)
+local c = call('ZMSCORE', lock, 'used', 'spent', token, '@' .. token)
+local leased, taken = c[3], c[4]
+used, spent = -(tonumber(c[1]) or 0), -(tonumber(c[2]) or 0)
 local known, force = string.match(limits or '', '^(%S+) (%S+)$')
 if known ~= extra then
   if known then opened, news = true, 2 end
@@ -166,13 +167,11 @@ if known ~= extra then
   call('PEXPIRE', meta, idle, 'NX')
 end
 hold_to(force)
-if have then
-  if holds then
-    fence = again(token, ttl)
-  elseif have - BEYOND_ALL + per >= now then
-    fence = tonumber(call('ZSCORE', lock, '#' .. token))
-  end
-  if not fence then remove(token, true) end
+if leased then
+  fence = again(token, ttl)
+  if not fence then remove(token) end
+elseif taken and not holds and taken - BEYOND_ALL + per >= now then
+  fence = tonumber(call('ZSCORE', lock, '#' .. token))
 end
 if not fence then
   if above(n, holds, by_clock) then return {ABOVE} end
@@ -182,6 +181,7 @@ if not fence then
       sweep()
     end
     if room(n, holds, by_clock) then
+      if taken then remove(token, true) end
       fence = draw()
       enter(token, ttl, fence)
     end
@@ -198,7 +198,7 @@ had = remove(token, unused) and GRANTED or REFUSED
 
 -- part: limit
 -- Wants limit: the limit from now on, or 0. It changes that of the window, if the caller knows of one.
-look('used')
+look()
 if limit > 0 then
   local known = string.match(limits or '', '^(%S+)') or extra
   local a, w = at_once, window
@@ -240,7 +240,7 @@ end
 -- has just become another, it is also a first who may not wait any more.
 local function next_in_line()
   if not at_once then return nil end
-  if not used then look('used') end
+  if not used then look() end
   if room(1, true, true) then
     return call('ZRANGE', queue, 0, math.min(at_once - used, window - spent, 100) - 1)
   end
@@ -256,8 +256,9 @@ end
 -- give writes the grant of a waiter for ms and returns its fence. When permits return by the clock, who is first in line
 -- then has to know when.
 local function give(token, ms)
-  local _, holds, by_clock = terms_of(token)
-  if call('ZSCORE', lock, holds and token or '@' .. token) then remove(token, true) end
+  local _, _, by_clock = terms_of(token)
+  local c = call('ZMSCORE', lock, token, '@' .. token)
+  if c[1] or c[2] then remove(token, true) end
   local next_fence = draw()
   enter(token, ms, next_fence)
   changed = changed or by_clock
@@ -271,10 +272,10 @@ end
 
 -- lease is the fence and the end of the token's lease, or nil. What has no lease is as good as a new one for as long as
 -- its permits are away.
-local leased = lease
+local held_lease = lease
 local function lease(token)
   local _, holds = terms_of(token)
-  if holds then return leased(token) end
+  if holds then return held_lease(token) end
   local at = tonumber(call('ZSCORE', lock, '@' .. token) or nil)
   if at and at - BEYOND_ALL + (per or 0) >= now then
     return tonumber(call('ZSCORE', lock, '#' .. token)), now + select(4, string.match(token, TERMS))
@@ -287,7 +288,7 @@ end
 local function sure(token)
   local n, _, by_clock = terms_of(token)
   if not by_clock or not at_once or window == math.huge then return 0 end
-  if not used then look('used') end
+  if not used then look() end
   local rank = call('ZRANK', queue, token) or call('ZCARD', queue)
   local needs, total, rest, there = {}, 0, math.max(rank - 50, 0), {}
   local ahead = rank > 0 and call('ZRANGE', queue, 0, math.min(rank, 50) - 1) or {}
