@@ -23,16 +23,21 @@ func onRW(t *testing.T, test func(b *bench)) {
 	})
 }
 
-// atTime is a bench on the embedded server, whose clock stands still but for what the test does to it.
+// atTime is a bench of the read-write lock on the embedded server, whose clock stands still but for what the test does
+// to it.
 func atTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
+	atTimeOf(t, lua.RWLock, test)
+}
+
+func atTimeOf(t *testing.T, set *lua.Set, test func(b *bench, pass func(time.Duration))) {
 	m := miniredis.RunT(t)
 	now := time.UnixMilli(1_800_000_000_000)
 	m.SetTime(now)
 	m.ClockTTL(true)
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })
-	own := "{lock:x}:rwlock:"
-	b := &bench{t, rdb, []string{own + "holders", own + "meta", own + "queue", own + "beats"}, lua.RWLock}
+	own := "{lock:x}:" + set.Kind + ":"
+	b := &bench{t, rdb, []string{own + "holders", own + "meta", own + "queue", own + "beats"}, set}
 	test(b, func(d time.Duration) {
 		now = now.Add(d)
 		m.SetTime(now)
