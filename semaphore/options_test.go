@@ -1,0 +1,75 @@
+package semaphore_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+	"github.com/redis/go-redis/v9"
+)
+
+// TestBadOptionsAreErrors: each names what is wrong. Nothing is sent, so no server is needed.
+func TestBadOptionsAreErrors(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer func() { _ = rdb.Close() }()
+	k, err := lockkeeper.New(rdb, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = k.Close() }()
+	const year = 365 * 24 * time.Hour
+	type options = semaphore.Options
+	for _, x := range []struct {
+		keeper *lockkeeper.Keeper
+		limit  int
+		opts   *options
+		names  string // what the error names, or nothing if there is to be none
+	}{
+		{k, 1, nil, ""},
+		{k, 1_000_000_000, &options{}, ""},
+		{k, 0, nil, "limit 0"},
+		{k, -1, nil, "limit -1"},
+		{k, 1_000_000_001, nil, "limit 1000000001"},
+		{k, 0, &options{Per: time.Second}, "limit 0"},
+		{k, 1, &options{Per: -time.Second}, "Per -1s"},
+		{k, 1, &options{Per: 1}, "Per 1ns"},
+		{k, 1, &options{Per: time.Millisecond}, "Per 1ms"},
+		{k, 1, &options{Per: semaphore.ShortestPer - 1}, "Per 9.999999ms"},
+		{k, 1, &options{Per: semaphore.ShortestPer}, ""},
+		{k, 1, &options{Per: year}, ""},
+		{k, 1, &options{Per: year + 24*time.Hour}, "Per 8784h"},
+		{k, 1, &options{AtOnce: 1}, "AtOnce 1"},
+		{k, 1, &options{AtOnce: -1}, "AtOnce -1"},
+		{k, 1, &options{Per: time.Second, AtOnce: -1}, "AtOnce -1"},
+		{k, 1, &options{Per: time.Second, AtOnce: 1_000_000_001}, "AtOnce 1000000001"},
+		{k, 1, &options{Per: time.Second, AtOnce: 1_000_000_000}, ""},
+		{k, 1, &options{Per: time.Second, TTL: time.Second}, "TTL 1s"},
+		{k, 1, &options{Per: time.Second, NoRenewal: true}, "NoRenewal true"},
+		{k, 1, &options{Per: time.Second, MaxLifetime: time.Minute}, "MaxLifetime 1m0s"},
+		{k, 1, &options{Per: time.Second, AtOnce: 1, TTL: time.Second, NoRenewal: true}, ""},
+		{k, 1, &options{Per: time.Second, AtOnce: 1, TTL: time.Millisecond}, "TTL 1ms"},
+		{k, 1, &options{TTL: -1}, "TTL -1ns"},
+		{k, 1, &options{TTL: time.Second, MaxLifetime: time.Millisecond}, "MaxLifetime 1ms"},
+		{nil, 1, nil, "keeper is nil"},
+	} {
+		var before options
+		if x.opts != nil {
+			before = *x.opts
+		}
+		s, err := semaphore.New(x.keeper, "x", x.limit, x.opts)
+		if x.opts != nil && *x.opts != before {
+			t.Errorf("New(%d, %+v) has changed its options to %+v", x.limit, before, *x.opts)
+		}
+		switch {
+		case x.names == "":
+			if err != nil || s == nil {
+				t.Errorf("New(%d, %+v): %v", x.limit, before, err)
+			}
+		case s != nil || !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), x.names):
+			t.Errorf("New(%d, %+v): %v, want an ErrInvalid that names %q", x.limit, before, err, x.names)
+		}
+	}
+}
