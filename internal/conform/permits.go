@@ -108,6 +108,17 @@ func (w *World) rate(err error) *semaphore.RateError {
 	return rate
 }
 
+// next is the next thing that a hook tells.
+func next[T any](w *World, told chan T) (x T) {
+	w.Helper()
+	select {
+	case x = <-told:
+	case <-time.After(10 * time.Second):
+		w.Fatal("the hook was not called")
+	}
+	return x
+}
+
 // expire checks that every key has its expiry.
 func (w *World) expire() {
 	w.Helper()
@@ -190,7 +201,9 @@ func badPermits(w *World) {
 		w.must(err)
 		w.release(lease)
 		w.must(s.SetLimit(w.ctx(), 2))
-		_, err = s.Acquire(w.ctx(), 3)
+		ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Second)
+		_, err = s.Acquire(ctx, 3)
+		cancel()
 		w.is(err, semaphore.ErrAboveLimit)
 		_, err = s.TryAcquire(w.ctx(), 3)
 		w.is(err, semaphore.ErrAboveLimit)
@@ -291,12 +304,12 @@ func deployLarger(w *World) {
 		waits = append(waits, w.begin(w.ctx(), int64(i+1), permits(w.Process().sem(1), 1)))
 	}
 	changed := make(chan int, 10)
-	next := w.Process(func(o *lockkeeper.Options) {
+	newer := w.Process(func(o *lockkeeper.Options) {
 		o.Hooks.LimitChanged = func(e lockkeeper.Event) { changed <- e.Limit }
 	}).sem(3)
-	w.refused(next, 1) // it comes after those in line, and lets them in
+	w.refused(newer, 1) // it comes after those in line, and lets them in
 	a, b := w.turn(waits[0]), w.turn(waits[1])
-	if limit := <-changed; limit != 3 {
+	if limit := next(w, changed); limit != 3 {
 		w.Errorf("the limit became %d", limit)
 	}
 	w.waiters("x", 1)
@@ -322,7 +335,7 @@ func setLimit(w *World) {
 		w.Errorf("%d in line after the limit was raised, %v", n, err)
 	}
 	leases := []*lockkeeper.Lease{one, two, w.turn(three), w.turn(four)}
-	if e := <-changed; e.Limit != 5 || e.Kind != "semaphore" || e.Name != "x" {
+	if e := next(w, changed); e.Limit != 5 || e.Kind != "semaphore" || e.Name != "x" {
 		w.Errorf("told of %+v", e)
 	}
 	w.available(s, 0)
@@ -330,7 +343,7 @@ func setLimit(w *World) {
 	// Lowered, leases go on, and nobody gets in until enough have ended.
 	w.must(s.SetLimit(w.ctx(), 2))
 	w.must(s.SetLimit(w.ctx(), 2))
-	if e := <-changed; e.Limit != 2 || len(changed) != 0 {
+	if e := next(w, changed); e.Limit != 2 || len(changed) != 0 {
 		w.Errorf("told of %+v and %d more", e, len(changed))
 	}
 	waits := w.begin(w.ctx(), 1, permits(s, 1))
@@ -404,7 +417,7 @@ func latestLimit(w *World) {
 		w.available(b, 3-3*away)
 		w.release(lease)
 		for _, want := range []int{2, 7, 4} {
-			if got := <-changed; got != want {
+			if got := next(w, changed); got != want {
 				w.Errorf("told of the limit %d, want %d", got, want)
 			}
 		}
@@ -539,6 +552,7 @@ func fewCommands(w *World) {
 		var ps []*Process
 		got := make(chan struct{}, 1000)
 		ctx, cancel := context.WithCancel(w.ctx())
+		w.last = append(w.last, cancel)
 		for range keepers {
 			ps = append(ps, w.Process(slowBeats))
 		}
@@ -546,10 +560,11 @@ func fewCommands(w *World) {
 		for i := range n {
 			s := ps[i%keepers].sem(1, inWindow(d))
 			wg.Go(func() {
-				for ctx.Err() == nil {
-					if _, err := s.Acquire(ctx, 1); err == nil {
-						got <- struct{}{}
+				for {
+					if _, err := s.Acquire(ctx, 1); err != nil {
+						return
 					}
+					got <- struct{}{}
 				}
 			})
 		}
