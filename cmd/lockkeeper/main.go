@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 )
@@ -17,7 +18,7 @@ import (
 const (
 	codeUsage       = 64 // the command line is wrong
 	codeUnreachable = 69 // Redis does not answer, or refuses
-	codeNotAcquired = 75 // another holds the lock
+	codeNotAcquired = 75 // another holds the lock, or the permits are taken
 	codeLost        = 76 // the lock was lost while the command ran
 )
 
@@ -48,7 +49,8 @@ func run(args []string) int {
 		Long: `lockkeeper runs commands under distributed locks on Redis or Valkey.
 
 Exit codes of its own: 64 wrong usage, 69 Redis does not answer or refuses,
-75 the lock is held by another, 76 the lock was lost while the command ran.`,
+75 the lock is held by another or the permits are taken, 76 the lock was lost
+while the command ran.`,
 		Example: `  lockkeeper run nightly-report -- ./report.sh
   lockkeeper demo`,
 		SilenceErrors: true,
@@ -81,7 +83,7 @@ func report(err error) int {
 		code = own.code
 	case errors.Is(err, lockkeeper.ErrInvalid):
 		code = codeUsage
-	case errors.Is(err, lockkeeper.ErrNotAcquired):
+	case errors.Is(err, lockkeeper.ErrNotAcquired), errors.Is(err, semaphore.ErrAboveLimit):
 		code = codeNotAcquired
 	case errors.Is(err, lockkeeper.ErrLost):
 		code = codeLost

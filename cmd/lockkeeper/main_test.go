@@ -7,12 +7,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -47,10 +51,24 @@ func command(t *testing.T, args ...string) *cli {
 // ends runs the command to its end and checks its exit code and what its error output says.
 func (c *cli) ends(code int, says ...string) {
 	c.Helper()
+	c.starts()
+	c.waits(code, says...)
+}
+
+// starts starts the command; it does not outlive the test.
+func (c *cli) starts() {
+	c.Helper()
 	if err := c.Start(); err != nil {
 		c.Fatal(err)
 	}
-	c.waits(code, says...)
+	c.Cleanup(func() { _ = c.Process.Kill() })
+}
+
+func (c *cli) signals(s syscall.Signal) {
+	c.Helper()
+	if err := c.Process.Signal(s); err != nil {
+		c.Fatal(err)
+	}
 }
 
 func (c *cli) waits(code int, says ...string) {
@@ -93,14 +111,38 @@ func eventually(t *testing.T, what string, is func() bool) {
 
 var ctx = context.Background()
 
-func TestTheChildsExitCodeIsPassedOn(t *testing.T) {
-	rdb, url := server(t)
-	command(t, "run", "--redis", url, "x", "--", "sh", "-c", "exit 0").ends(0)
-	command(t, "run", "--redis", url, "x", "--", "sh", "-c", "exit 7").ends(7)
-	command(t, "run", "--redis", url, "x", "--", "sh", "-c", "kill -9 $$").ends(128 + 9)
-	if n := rdb.Exists(ctx, "lock:x").Val(); n != 0 {
-		t.Error("the lock was left")
+// sorts is the locks that behave differently under run: how to ask for one that nobody else may have at the same time,
+// and the keys of the one named x.
+var sorts = map[string]struct {
+	args        []string
+	lock, queue string
+}{
+	"mutex":     {nil, "lock:x", "{lock:x}:mutex:queue"},
+	"semaphore": {[]string{"--kind", "semaphore", "--limit", "3", "--permits", "2"}, "{lock:x}:semaphore:holders", "{lock:x}:semaphore:queue"},
+}
+
+// each runs a test for each of them.
+func each(t *testing.T, test func(t *testing.T, rdb *redis.Client, lock, queue string, run func(args ...string) *cli)) {
+	for name, sort := range sorts {
+		t.Run(name, func(t *testing.T) {
+			rdb, url := server(t)
+			test(t, rdb, sort.lock, sort.queue, func(args ...string) *cli {
+				t.Helper()
+				return command(t, slices.Concat([]string{"run", "--redis", url}, sort.args, args)...)
+			})
+		})
 	}
+}
+
+func TestTheChildsExitCodeIsPassedOn(t *testing.T) {
+	each(t, func(t *testing.T, rdb *redis.Client, lock, _ string, run func(...string) *cli) {
+		run("x", "--", "sh", "-c", "exit 0").ends(0)
+		run("x", "--", "sh", "-c", "exit 7").ends(7)
+		run("x", "--", "sh", "-c", "kill -9 $$").ends(128 + 9)
+		if n := rdb.Exists(ctx, lock).Val(); n != 0 {
+			t.Error("the lock was left")
+		}
+	})
 }
 
 func TestKindsAreLocksOfTheirOwn(t *testing.T) {
@@ -155,6 +197,112 @@ func TestReadersRunTogetherAndAWriterAlone(t *testing.T) {
 	run("write", "--try", "x", "--", "true").ends(0)
 }
 
+func TestAtMostSoManyRunAtOnce(t *testing.T) {
+	rdb, url := server(t)
+	const limit, runs = 3, 8
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "in"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var all []*cli
+	for i := range runs {
+		c := command(t, "run", "--redis", url, "--kind", "semaphore", "--limit", strconv.Itoa(limit), "x", "--", "sh", "-c",
+			`: >"in/$1"; ls in | wc -l >>counts; until [ -e go ]; do sleep 0.01; done; rm "in/$1"`, "sh", strconv.Itoa(i))
+		c.Dir = dir
+		c.starts()
+		all = append(all, c)
+	}
+	eventually(t, "as many wait as there are too many", func() bool {
+		return rdb.ZCard(ctx, "{lock:x}:semaphore:queue").Val() == runs-limit
+	})
+	eventually(t, "the others run", func() bool {
+		in, err := os.ReadDir(filepath.Join(dir, "in"))
+		return err == nil && len(in) == limit
+	})
+	command(t, "run", "--redis", url, "--kind", "semaphore", "--limit", strconv.Itoa(limit), "--try", "x", "--", "true").ends(75, "not acquired")
+	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range all {
+		c.waits(0)
+	}
+	counts, err := os.ReadFile(filepath.Join(dir, "counts"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := strings.Fields(string(counts))
+	if most := slices.Max(seen); len(seen) != runs || most != strconv.Itoa(limit) {
+		t.Errorf("%d runs, at most %s at once; want %d, and %d", len(seen), most, runs, limit)
+	}
+}
+
+// The fence of a grant is the server's time in microseconds, so that the children tell exactly when each was let in.
+func TestAtMostSoManyBeginInAWindow(t *testing.T) {
+	for name, args := range map[string][]string{"alone": nil, "at-once": {"--at-once", "2"}} {
+		t.Run(name, func(t *testing.T) {
+			rdb, url := server(t)
+			const limit, runs, per = 2, 6, 300 * time.Millisecond
+			args := slices.Concat([]string{"run", "--redis", url, "--kind", "semaphore", "--limit", strconv.Itoa(limit), "--per", per.String()},
+				args, []string{"x", "--", "sh", "-c", "echo $LOCKKEEPER_FENCE"})
+			var all []*cli
+			for range runs {
+				c := command(t, args...)
+				c.starts()
+				all = append(all, c)
+			}
+			var at []int64
+			for _, c := range all {
+				c.waits(0)
+				us, err := strconv.ParseInt(strings.TrimSpace(c.out.String()), 10, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				at = append(at, us)
+			}
+			slices.Sort(at)
+			for i := limit; i < runs; i++ {
+				if apart := time.Duration(at[i]-at[i-limit]) * time.Microsecond; apart < per {
+					t.Errorf("%d were let in within %v", limit+1, apart)
+				}
+			}
+			eventually(t, "nothing is held", func() bool { return rdb.ZScore(ctx, "{lock:x}:semaphore:holders", "used").Err() == redis.Nil })
+		})
+	}
+}
+
+func TestWhenToComeBackIsSaid(t *testing.T) {
+	_, url := server(t)
+	run := func(args ...string) *cli {
+		return command(t, append([]string{"run", "--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1h"}, args...)...)
+	}
+	run("--permits", "2", "x", "--", "true").ends(0)
+	run("--try", "--permits", "2", "x", "--", "true").ends(75, "not acquired", "not before 59m")
+	start := time.Now()
+	run("--wait", "59m", "--permits", "2", "x", "--", "true").ends(75, "not acquired", "not before 59m")
+	if d := time.Since(start); d > time.Minute {
+		t.Errorf("it waited for %v, in vain", d)
+	}
+	run("--try", "x", "--", "true").ends(0)
+}
+
+func TestALimitThatWasLoweredSince(t *testing.T) {
+	rdb, url := server(t)
+	command(t, "run", "--redis", url, "--kind", "semaphore", "--limit", "3", "x", "--", "true").ends(0)
+	k, err := lockkeeper.New(rdb, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = k.Close() }()
+	s, err := semaphore.New(k, "x", 3, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SetLimit(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	command(t, "run", "--redis", url, "--kind", "semaphore", "--limit", "3", "--permits", "2", "x", "--", "true").ends(75, "limit in force")
+}
+
 func TestTheChildGetsItsSurroundings(t *testing.T) {
 	rdb, url := server(t)
 	c := command(t, "run", "x y", "--", "sh", "-c", `cat; echo "$LOCKKEEPER_NAME|$LOCKKEEPER_TOKEN|$LOCKKEEPER_FENCE|$MINE|$#" "$@"`, "sh", "-a", "b c")
@@ -191,7 +339,24 @@ func TestWhatIsWrongHasACodeOfItsOwn(t *testing.T) {
 		{64, "}", []string{"--redis", url, "a}{b", "--", ok}},
 		{64, "unknown flag: --no", []string{"--no", "x", "--", ok}},
 		{64, "together", []string{"--redis", url, "--try", "--wait", "1s", "x", "--", ok}},
-		{64, "nonsense", []string{"--redis", url, "--kind", "nonsense", "x", "--", ok}},
+		{64, "not one of", []string{"--redis", url, "--kind", "nonsense", "x", "--", ok}},
+		{64, "needs --limit", []string{"--redis", url, "--kind", "semaphore", "x", "--", ok}},
+		{64, "limit 0", []string{"--redis", url, "--kind", "semaphore", "--limit", "0", "x", "--", ok}},
+		{64, "--limit is for --kind semaphore, not for --kind mutex", []string{"--redis", url, "--limit", "3", "x", "--", ok}},
+		{64, "--per is for --kind semaphore", []string{"--redis", url, "--kind", "fair", "--per", "1s", "x", "--", ok}},
+		{64, "--at-once is for --kind semaphore", []string{"--redis", url, "--kind", "read", "--at-once", "1", "x", "--", ok}},
+		{64, "--permits is for --kind semaphore", []string{"--redis", url, "--kind", "write", "--permits", "1", "x", "--", ok}},
+		{64, "--permits 0", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--permits", "0", "x", "--", ok}},
+		{64, "--permits 4 is more than --limit 3", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--permits", "4", "x", "--", ok}},
+		{64, "--permits 3 is more than --at-once 2", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1s", "--at-once", "2", "--permits", "3", "x", "--", ok}},
+		{64, "--at-once is for a limit with --per", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--at-once", "2", "x", "--", ok}},
+		{64, "--at-once 0", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1s", "--at-once", "0", "x", "--", ok}},
+		{64, "AtOnce -1", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1s", "--at-once", "-1", "x", "--", ok}},
+		{64, "--per 0s", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "0", "x", "--", ok}},
+		{64, "Per 1ms", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1ms", "x", "--", ok}},
+		{64, "--ttl does not go with --per", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1s", "--ttl", "1s", "x", "--", ok}},
+		{64, "--grace does not go with --per", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1s", "--grace", "1s", "x", "--", ok}},
+		{64, "--max-lifetime does not go with --per", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1s", "--max-lifetime", "1m", "x", "--", ok}},
 		{64, "1µs", []string{"--redis", url, "--ttl", "1us", "x", "--", ok}},
 		{64, "needs an end", []string{"--redis", url, "--ttl", "0", "x", "--", ok}},
 		{64, "negative", []string{"--redis", url, "--wait", "-1s", "x", "--", ok}},
@@ -239,41 +404,40 @@ func TestHelpHasExamplesForEveryCommandAndCompletionIsThere(t *testing.T) {
 }
 
 func TestAnInterruptWhileWaitingLeavesNothing(t *testing.T) {
-	rdb, url := server(t)
-	rdb.Set(ctx, "lock:x", "another", time.Minute)
-	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		c := command(t, "run", "--redis", url, "x", "--", "true")
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
+	each(t, func(t *testing.T, rdb *redis.Client, lock, queue string, run func(...string) *cli) {
+		holder := run("x", "--", "sleep", "60")
+		holder.starts()
+		eventually(t, "it holds", func() bool { return rdb.Exists(ctx, lock).Val() == 1 })
+		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+			c := run("x", "--", "true")
+			c.starts()
+			eventually(t, "it waits", func() bool { return rdb.ZCard(ctx, queue).Val() == 1 })
+			c.signals(sig)
+			c.waits(128 + int(sig))
+			if n := rdb.ZCard(ctx, queue).Val(); n != 0 {
+				t.Errorf("%v: %d waiters are left", sig, n)
+			}
 		}
-		eventually(t, "it waits", func() bool { return rdb.ZCard(ctx, "{lock:x}:mutex:queue").Val() == 1 })
-		if err := c.Process.Signal(sig); err != nil {
-			t.Fatal(err)
+		holder.signals(syscall.SIGTERM)
+		holder.waits(128 + 15)
+		if n := rdb.Exists(ctx, lock).Val(); n != 0 {
+			t.Error("the lock was left")
 		}
-		c.waits(128 + int(sig))
-		if n := rdb.ZCard(ctx, "{lock:x}:mutex:queue").Val(); n != 0 {
-			t.Errorf("%v: %d waiters are left", sig, n)
-		}
-	}
+	})
 }
 
 func TestKillingTheHolderLetsTheNextIn(t *testing.T) {
-	rdb, url := server(t)
-	a := command(t, "run", "--redis", url, "--ttl", "1s", "x", "--", "sleep", "60")
-	if err := a.Start(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "it holds", func() bool { return rdb.Exists(ctx, "lock:x").Val() == 1 })
-	b := command(t, "run", "--redis", url, "--wait", "10s", "x", "--", "true")
-	if err := b.Start(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "it waits", func() bool { return rdb.ZCard(ctx, "{lock:x}:mutex:queue").Val() == 1 })
-	if err := a.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	b.waits(0)
-	_ = a.Wait()
+	each(t, func(t *testing.T, rdb *redis.Client, lock, queue string, run func(...string) *cli) {
+		a := run("--ttl", "1s", "x", "--", "sleep", "60")
+		a.starts()
+		eventually(t, "it holds", func() bool { return rdb.Exists(ctx, lock).Val() == 1 })
+		b := run("--wait", "10s", "x", "--", "true")
+		b.starts()
+		eventually(t, "it waits", func() bool { return rdb.ZCard(ctx, queue).Val() == 1 })
+		a.signals(syscall.SIGKILL)
+		b.waits(0)
+		_ = a.Wait()
+	})
 }
 
 func TestSignalsArePassedOn(t *testing.T) {
@@ -300,18 +464,21 @@ func TestSignalsArePassedOn(t *testing.T) {
 }
 
 func TestWhenTheLockIsLostTheWholeGroupEnds(t *testing.T) {
-	rdb, url := server(t)
+	each(t, whenTheLockIsLost)
+}
+
+func whenTheLockIsLost(t *testing.T, rdb *redis.Client, lock, _ string, run func(...string) *cli) {
 	// A child that ignores SIGTERM, with a child of its own.
 	file := t.TempDir() + "/alive"
 	script := `trap 'echo asked >>"$F"' TERM; (trap '' TERM; while :; do echo tick >"$F.2"; sleep 0.02; done) & while :; do sleep 0.05; done`
-	c := command(t, "run", "--redis", url, "--ttl", "600ms", "--grace", "300ms", "x", "--", "sh", "-c", script)
+	c := run("--ttl", "600ms", "--grace", "300ms", "x", "--", "sh", "-c", script)
 	c.Env = append(c.Env, "F="+file)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "both run", func() bool { _, err := os.Stat(file + ".2"); return err == nil })
 	start := time.Now()
-	rdb.Del(ctx, "lock:x")
+	rdb.Del(ctx, lock)
 	c.waits(76, "lost")
 	if d := time.Since(start); d < 300*time.Millisecond || d > 5*time.Second {
 		t.Errorf("it took %v", d)

@@ -17,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 )
@@ -31,6 +32,10 @@ type runOptions struct {
 	grace  time.Duration
 	life   time.Duration
 	try    bool
+
+	// Of a semaphore alone.
+	limit, atOnce, permits int
+	per                    time.Duration
 }
 
 func runCommand() *cobra.Command {
@@ -44,16 +49,23 @@ The lock is renewed while the command runs and released when it ends. The comman
 its environment and, besides, LOCKKEEPER_NAME, LOCKKEEPER_TOKEN and LOCKKEEPER_FENCE. Signals are passed on to it. Its
 exit code becomes lockkeeper's.
 
---kind says which lock: mutex; fair, which serves in the order in which they came; or a side of the read-write lock:
-any number of commands may run together under read, and one alone under write. Locks of different kinds do not exclude
-each other, even under the same NAME; read and write are one lock.
+--kind says which lock: mutex; fair, which serves in the order in which they came; a side of the read-write lock: any
+number of commands may run together under read, and one alone under write; or semaphore. Locks of different kinds do not
+exclude each other, even under the same NAME; read and write are one lock.
+
+A semaphore lets --limit commands run at once, on all hosts together, in the order in which they came. With --per it lets
+--limit commands begin in any window of that length instead, and --at-once may then limit how many run at once as well. A
+command counts for --permits, and the limits of the most recent caller are in force. With --per and without --at-once
+nothing is held while the command runs, so that nothing can be lost, and --ttl, --grace and --max-lifetime do not apply.
+With --per the time at which to come back is known: it is on standard error when lockkeeper exits with 75, and a --wait
+that would not be long enough is not begun.
 
 If the lock is lost, the command's process group gets SIGTERM, and SIGKILL after --grace; lockkeeper then exits with 76.
 An interrupt while waiting leaves nothing behind. If lockkeeper itself is killed, the lock ends with its TTL, and on
 Linux the command gets SIGTERM.
 
-Exit codes of lockkeeper's own: 64 wrong usage, 69 Redis does not answer or refuses, 75 the lock is held by another,
-76 the lock was lost, 126 the command cannot be run, 127 it was not found.`,
+Exit codes of lockkeeper's own: 64 wrong usage, 69 Redis does not answer or refuses, 75 the lock is held by another or
+the permits are taken, 76 the lock was lost, 126 the command cannot be run, 127 it was not found.`,
 		Example: `  # only one host makes the report, the others skip it
   lockkeeper run --try nightly-report -- ./report.sh
 
@@ -66,6 +78,12 @@ Exit codes of lockkeeper's own: 64 wrong usage, 69 Redis does not answer or refu
   # a cache that many read and one rebuilds: it is never read half-built
   lockkeeper run --kind write catalogue -- ./rebuild-cache.sh
   lockkeeper run --kind read catalogue -- ./export-from-cache.sh
+
+  # three encoders at once, on however many hosts
+  lockkeeper run --kind semaphore --limit 3 encoders -- ffmpeg -i in.mov out.mp4
+
+  # at most 100 calls in any second and 10 at once
+  lockkeeper run --kind semaphore --limit 100 --per 1s --at-once 10 api -- curl https://api.example.com/
 
   # behind Sentinel
   lockkeeper run --redis 'redis+sentinel://s1:26379?master_name=main&addr=s2:26379' job -- ./job
@@ -88,7 +106,7 @@ Exit codes of lockkeeper's own: 64 wrong usage, 69 Redis does not answer or refu
 		RunE: func(c *cobra.Command, args []string) error { return o.run(c, args[0], args[1:]) },
 	}
 	f := c.Flags()
-	f.StringVar(&o.kind, "kind", "mutex", "what to hold: mutex, fair, read or write")
+	f.StringVar(&o.kind, "kind", "mutex", "what to hold: mutex, fair, read, write or semaphore")
 	f.StringVar(&o.redis, "redis", "", "Redis URL; default $REDIS_URL, or "+defaultURL+". Forms:\n"+urlHelp+"\n")
 	f.StringVar(&o.prefix, "prefix", lockkeeper.DefaultPrefix, "prefix of the keys in Redis")
 	f.DurationVar(&o.ttl, "ttl", lockkeeper.DefaultTTL, "how long the lock outlives a crash of this host")
@@ -96,6 +114,10 @@ Exit codes of lockkeeper's own: 64 wrong usage, 69 Redis does not answer or refu
 	f.BoolVar(&o.try, "try", false, "do not wait: exit with 75 if another holds it")
 	f.DurationVar(&o.grace, "grace", 10*time.Second, "time between SIGTERM and SIGKILL when the lock is lost")
 	f.DurationVar(&o.life, "max-lifetime", 0, "do not hold the lock longer than this; 0: no bound")
+	f.IntVar(&o.limit, "limit", 0, "semaphore: how many permits there are, at once or, with --per, in a window")
+	f.DurationVar(&o.per, "per", 0, "semaphore: the length of the window, after which a permit returns")
+	f.IntVar(&o.atOnce, "at-once", 0, "semaphore with --per: how many permits may be held at once besides")
+	f.IntVar(&o.permits, "permits", 1, "semaphore: how many permits the command takes")
 	return c
 }
 
@@ -117,8 +139,64 @@ func (o *runOptions) lock(k *lockkeeper.Keeper, name string) (locker, error) {
 			return reads{l}, err
 		}
 		return l, err
+	case "semaphore":
+		so := &semaphore.Options{TTL: o.ttl, MaxLifetime: o.life, Per: o.per, AtOnce: o.atOnce}
+		if o.per != 0 && o.atOnce == 0 {
+			so.TTL = 0 // no lease
+		}
+		s, err := semaphore.New(k, name, o.limit, so)
+		return permits{s, o.permits}, err
 	}
-	return nil, usage("--kind %q is not one of: mutex, fair, read, write", o.kind)
+	return nil, usage("--kind %q is not one of: mutex, fair, read, write, semaphore", o.kind)
+}
+
+// checkKind refuses flags that mean nothing for the kind.
+func (o *runOptions) checkKind(given func(flag string) bool) error {
+	if o.kind != "semaphore" {
+		for _, flag := range []string{"limit", "per", "at-once", "permits"} {
+			if given(flag) {
+				return usage("--%s is for --kind semaphore, not for --kind %s", flag, o.kind)
+			}
+		}
+		return nil
+	}
+	switch { // what New checks as well is left to it
+	case !given("limit"):
+		return usage("--kind semaphore needs --limit")
+	case given("per") && o.per == 0:
+		return usage("--per 0s: a window needs a length")
+	case given("at-once") && !given("per"):
+		return usage("--at-once is for a limit with --per; without it, --limit is of permits at once already")
+	case given("at-once") && o.atOnce == 0:
+		return usage("--at-once 0: nothing could run")
+	case o.permits < 1:
+		return usage("--permits %d: a command takes one at the least", o.permits)
+	case o.limit > 0 && o.permits > o.limit:
+		return usage("--permits %d is more than --limit %d", o.permits, o.limit)
+	case o.atOnce > 0 && o.permits > o.atOnce:
+		return usage("--permits %d is more than --at-once %d", o.permits, o.atOnce)
+	case given("per") && !given("at-once"):
+		for _, flag := range []string{"ttl", "grace", "max-lifetime"} {
+			if given(flag) {
+				return usage("--%s does not go with --per without --at-once: nothing is held", flag)
+			}
+		}
+	}
+	return nil
+}
+
+// permits is a semaphore of which run takes so many.
+type permits struct {
+	semaphore *semaphore.Semaphore
+	n         int
+}
+
+func (p permits) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
+	return p.semaphore.Acquire(ctx, p.n)
+}
+
+func (p permits) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
+	return p.semaphore.TryAcquire(ctx, p.n)
 }
 
 // reads is a read-write lock of which run takes the read side.
@@ -139,6 +217,9 @@ func (o *runOptions) run(c *cobra.Command, name string, command []string) error 
 	}
 	if c.Flags().Changed("ttl") && o.ttl == 0 {
 		return usage("--ttl 0s: a lock needs an end")
+	}
+	if err := o.checkKind(c.Flags().Changed); err != nil {
+		return err
 	}
 	// Before anything is locked: can the command be run at all?
 	path, err := exec.LookPath(command[0])
