@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+)
+
+// The processes that call the API are this very binary.
+func TestMain(m *testing.M) {
+	if os.Getenv(envAPI) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func TestSeveralProcessesKeepToBothLimits(t *testing.T) {
+	got, err := run("", 2*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got.print(t.Output()) // how much there is without the semaphore is a matter of the machine
+	if err := got.guarded.broken(); errors.Is(err, errMargin) {
+		t.Log(err)
+	} else if err != nil {
+		t.Error(err)
+	}
+	if got.guarded.calls <= perWindow || got.guarded.granted == 0 {
+		t.Errorf("%+v: the limits were not put to the test", got.guarded)
+	}
+	if got.answers[2] != http.StatusOK || got.answers[3] != http.StatusTooManyRequests || got.retryAfter != "10" {
+		t.Errorf("behind the middleware: %d, Retry-After: %s", got.answers, got.retryAfter)
+	}
+}
+
+// newSemaphore returns a semaphore on a server of its own.
+func newSemaphore(t *testing.T, limit int, o *semaphore.Options) (*semaphore.Semaphore, *miniredis.Miniredis) {
+	t.Helper()
+	server := miniredis.RunT(t)
+	server.ClockTTL(true)
+	k, end, err := connect("redis://" + server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(end)
+	s, err := semaphore.New(k, "x", limit, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, server
+}
+
+// free checks how many permits there are.
+func free(t *testing.T, s *semaphore.Semaphore, want int) {
+	t.Helper()
+	if n, err := s.Available(t.Context()); n != want || err != nil {
+		t.Errorf("%d permits, %v; want %d", n, err, want)
+	}
+}
+
+func TestThePermitIsHeldUntilTheBodyIsClosed(t *testing.T) {
+	permits, _ := newSemaphore(t, 3, nil)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "hello")
+	}))
+	defer server.Close()
+	client := &http.Client{Transport: &transport{permits, http.DefaultTransport}}
+	response, err := client.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(response.Body); string(b) != "hello" || err != nil {
+		t.Errorf("%q, %v", b, err)
+	}
+	free(t, permits, 2)
+	for range 2 { // closing again gives nothing back
+		if err := response.Body.Close(); err != nil {
+			t.Error(err)
+		}
+		free(t, permits, 3)
+	}
+}
+
+// closes notes that it was closed.
+type closes struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closes) Close() error {
+	c.closed = true
+	return nil
+}
+
+func TestACallThatFailsGivesThePermitBack(t *testing.T) {
+	permits, _ := newSemaphore(t, 1, nil)
+	_, err := (&http.Client{Transport: &transport{permits, http.DefaultTransport}}).Get("http://127.0.0.1:1")
+	if err == nil {
+		t.Fatal("somebody answered")
+	}
+	free(t, permits, 1)
+}
+
+func TestACallWhosePermitCannotComeInTimeIsNotMade(t *testing.T) {
+	permits, _ := newSemaphore(t, 1, &semaphore.Options{Per: time.Hour})
+	if _, err := permits.Acquire(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	in := &closes{Reader: strings.NewReader("x")}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://127.0.0.1:1", in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = (&http.Client{Transport: &transport{permits, http.DefaultTransport}}).Do(r)
+	var soon *semaphore.RateError
+	if !errors.As(err, &soon) || soon.RetryAfter < 59*time.Minute {
+		t.Errorf("%v", err)
+	}
+	if !in.closed {
+		t.Error("the request's body was not closed")
+	}
+}
+
+func TestALostLeaseEndsTheCall(t *testing.T) {
+	for _, begun := range []bool{false, true} { // the response, when the lease is lost
+		permits, redis := newSemaphore(t, 1, &semaphore.Options{TTL: 300 * time.Millisecond})
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if begun {
+				_ = http.NewResponseController(w).Flush()
+			}
+			redis.FlushAll()
+			<-r.Context().Done()
+		}))
+		client := &http.Client{Transport: &transport{permits, http.DefaultTransport}}
+		response, err := client.Get(server.URL)
+		if begun && err == nil {
+			_, err = io.ReadAll(response.Body)
+			_ = response.Body.Close()
+		}
+		if !errors.Is(err, lockkeeper.ErrLost) {
+			t.Errorf("begun %t: %v", begun, err)
+		}
+		server.Close()
+	}
+}
+
+func TestTheMiddlewareSaysWhenToComeBack(t *testing.T) {
+	ask := func(h http.Handler) (int, string) {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+		return w.Code, w.Header().Get("Retry-After")
+	}
+	expect := func(h http.Handler, code int, after string) {
+		t.Helper()
+		if c, a := ask(h); c != code || a != after {
+			t.Errorf("%d, Retry-After %q; want %d, %q", c, a, code, after)
+		}
+	}
+	nothing := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+
+	byClock, redis := newSemaphore(t, 1, &semaphore.Options{Per: 89500 * time.Millisecond})
+	h := limit(byClock, nothing)
+	expect(h, 200, "")
+	expect(h, 429, "90")
+
+	held, _ := newSemaphore(t, 1, nil)
+	h = limit(held, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		expect(limit(held, nothing), 429, "") // while this one is inside
+	}))
+	expect(h, 200, "")
+	free(t, held, 1)
+
+	redis.SetError("ERR no")
+	expect(limit(byClock, nothing), 503, "")
+}
+
+func TestTheMostInAnyWindowIsCounted(t *testing.T) {
+	var times []time.Time
+	for _, ms := range []int{0, 900, 1000, 1400, 1899, 1900, 5000} {
+		times = append(times, time.Unix(0, 0).Add(time.Duration(ms)*time.Millisecond))
+	}
+	if n := mostWithin(times, time.Second); n != 4 { // 900 to 1899, or 1000 to 1900: a window does not hold its end
+		t.Errorf("%d", n)
+	}
+}
+
+func TestABrokenLimitIsTold(t *testing.T) {
+	for _, x := range []struct {
+		tally
+		want string
+	}{
+		{tally{atOnce: atOnce, inWindow: perWindow, granted: perWindow, spread: time.Hour}, ""},
+		{tally{atOnce: atOnce + 1}, "at once"},
+		{tally{granted: perWindow + 1}, "permits"},
+		{tally{inWindow: perWindow + 1, spread: margin}, "101 calls in 1s"},
+		{tally{inWindow: perWindow + 1, spread: margin + 1}, errMargin.Error()},
+	} {
+		if err := x.broken(); (err == nil) != (x.want == "") || err != nil && !strings.Contains(err.Error(), x.want) {
+			t.Errorf("%+v: %v", x.tally, err)
+		}
+	}
+}
