@@ -35,7 +35,11 @@ Then four processes read under a read-write lock without a pause, so that there 
 writes now and then. It gets in all the same, as soon as those have left who were inside when it came. At the end the demo
 says how many reads and writes there were, whether a write was ever beside a read, and how long the writer had to wait.
 
-It takes about fifteen seconds. On a terminal it draws, otherwise it prints lines.`,
+At last six processes call an API that stands four calls at once and twenty in any second, two of them in bulk, which
+counts for two. They keep to it by a semaphore. One is killed in a call; its permits come back when its lease ends. At the
+end the demo says how many calls the API has seen, and how many at once and in any second at the most.
+
+It takes about seventeen seconds. On a terminal it draws, otherwise it prints lines.`,
 		Example: "  lockkeeper demo\n  lockkeeper demo | head -20",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -86,17 +90,27 @@ func demo(out *os.File) error {
 	if err != nil {
 		return err
 	}
+	third, err := newCalls(s, k, rdb)
+	if err != nil {
+		return err
+	}
 	s.say("six processes contend for the fair lock %q; its lease is %v", lineName, demoTTL)
-	if err := s.play(first, first.workers, server.Addr(), 10*time.Second); err != nil {
+	if err := s.play(first, first.workers, server.Addr(), 8*time.Second); err != nil {
 		return err
 	}
 	good := first.sum()
 	fmt.Fprintln(out)
 	s.say("four processes read under the read-write lock %q without a pause, a fifth one writes now and then", readersName)
-	if err := s.play(second, second.workers, server.Addr(), 5*time.Second); err != nil {
+	if err := s.play(second, second.workers, server.Addr(), 3500*time.Millisecond); err != nil {
 		return err
 	}
-	if !second.sum() || !good {
+	good = second.sum() && good
+	fmt.Fprintln(out)
+	s.say("six processes call the API %q, which stands %d calls at once and %d in any second", apiName, apiAtOnce, apiMany)
+	if err := s.play(third, third.workers, server.Addr(), 5500*time.Millisecond); err != nil {
+		return err
+	}
+	if !third.sum() || !good {
 		return &exit{1, fmt.Errorf("the demo did not go as it should")}
 	}
 	return nil
@@ -180,6 +194,7 @@ func (s *show) erase() {
 var marks = map[string]string{
 	"holds":  "\x1b[32m● holds \x1b[0m",
 	"reads":  "\x1b[32m● reads \x1b[0m",
+	"calls":  "\x1b[32m● calls \x1b[0m",
 	"writes": "\x1b[33m◆ writes\x1b[0m",
 	"waits":  "○ waits ",
 	"killed": "\x1b[31m✗ killed\x1b[0m",

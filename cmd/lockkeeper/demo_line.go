@@ -56,11 +56,11 @@ func newLine(s *show, k *lockkeeper.Keeper) (*line, error) {
 		return nil, err
 	}
 	l := &line{show: s, lock: lock, acts: []*act{
-		{after: 2 * time.Second, name: "is killed while it holds the lock", what: "killed while holding", to: kill,
+		{after: time.Second, name: "is killed while it holds the lock", what: "killed while holding", to: kill,
 			state: "killed", costs: fmt.Sprintf("its lease was of %v at the most", demoTTL)},
-		{after: 5 * time.Second, name: "is killed while it is the first in line", what: "killed while first", to: kill,
+		{after: 3500 * time.Millisecond, name: "is killed while it is the first in line", what: "killed while first", to: kill,
 			head: true, state: "killed", costs: "nobody heard that it was its turn"},
-		{after: 6 * time.Second, name: "is frozen while it is the first in line", what: "frozen while first",
+		{after: 4500 * time.Millisecond, name: "is frozen while it is the first in line", what: "frozen while first",
 			to: func(w *worker) error { return freeze(w.cmd.Process) }, head: true, state: "frozen",
 			costs: fmt.Sprintf("its heartbeat counted for %v", demoLifetime)},
 	}}

@@ -27,7 +27,7 @@ type event struct {
 	Took   time.Duration `json:"took,omitempty"` // when it holds: the wait; when it leaves: its stay
 	// What the protected resource saw when the worker came in, at the server and so in its order.
 	Inside    string `json:"inside,omitempty"`     // a worker that was still inside and should not have been
-	Together  int    `json:"together,omitempty"`   // how many are inside now
+	Together  int    `json:"together,omitempty"`   // how many are inside now; in calls, by what they count
 	LastFence uint64 `json:"last_fence,omitempty"` // the largest that the worker's own must exceed
 	Error     string `json:"error,omitempty"`
 }
@@ -96,6 +96,7 @@ func (w *worker) note(e event) {
 type role struct {
 	name  string // of the lock
 	alone bool   // nobody else may be inside
+	calls int    // not 0: it calls the API, and so much is what each call counts
 	do    func(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error
 	stay  span
 	rest  span
@@ -105,16 +106,25 @@ type role struct {
 var roles = map[string]func(*lockkeeper.Keeper) (role, error){
 	"stand-in-line": func(k *lockkeeper.Keeper) (role, error) {
 		l, err := demoLine(k)
-		return role{lineName, true, l.Do, span{40, 120}, span{10, 60}}, err
+		return role{lineName, true, 0, l.Do, span{40, 120}, span{10, 60}}, err
 	},
 	"read": func(k *lockkeeper.Keeper) (role, error) {
 		l, err := demoReaders(k)
-		return role{readersName, false, l.Read, span{100, 300}, span{}}, err
+		return role{readersName, false, 0, l.Read, span{100, 300}, span{}}, err
 	},
 	"write": func(k *lockkeeper.Keeper) (role, error) {
 		l, err := demoReaders(k)
-		return role{readersName, true, l.Write, span{50, 100}, span{300, 600}}, err
+		return role{readersName, true, 0, l.Write, span{50, 100}, span{300, 600}}, err
 	},
+	"call":         func(k *lockkeeper.Keeper) (role, error) { return caller(k, 1, span{50, 150}) },
+	"call-in-bulk": func(k *lockkeeper.Keeper) (role, error) { return caller(k, bulk, span{200, 300}) },
+}
+
+// caller calls the API without a pause, as far as it is permitted.
+func caller(k *lockkeeper.Keeper, permits int, stay span) (role, error) {
+	s, err := demoAPI(k)
+	do := func(ctx context.Context, fn func(context.Context, uint64) error) error { return s.Do(ctx, permits, fn) }
+	return role{apiName, false, permits, do, stay, span{}}, err
 }
 
 // The protected resource: who is inside, by whether alone; the largest fence that came in, and the largest of those who
@@ -136,6 +146,17 @@ var (
 		return {wrong, tostring(redis.call('HLEN', KEYS[1])), alone == '1' and last[1] or last[2] or '0'}`)
 	depart = redis.NewScript(`return redis.call('HDEL', KEYS[1], ARGV[1])`)
 )
+
+// The API: who is in a call, by what that counts; and all calls, each with when it came, its fence, which is when it was
+// permitted, in µs, and what it counts. It answers how much is in calls now.
+var enterAPI = redis.NewScript(`
+	local id, fence, counts = ARGV[1], ARGV[2], ARGV[3]
+	local now = redis.call('TIME')
+	redis.call('HSET', KEYS[1], id, counts)
+	redis.call('RPUSH', KEYS[2], string.format('%.0f', now[1] * 1000000 + now[2]) .. ' ' .. fence .. ' ' .. counts)
+	local sum = 0
+	for _, n in ipairs(redis.call('HVALS', KEYS[1])) do sum = sum + n end
+	return sum`)
 
 func workerCommand() *cobra.Command {
 	var addr, id, does string
@@ -203,7 +224,11 @@ func work(ctx context.Context, addr, id, does string) error {
 }
 
 // enter goes into the protected resource, and notes what it saw.
-func (r role) enter(ctx context.Context, rdb *redis.Client, id string, e *event) error {
+func (r role) enter(ctx context.Context, rdb *redis.Client, id string, e *event) (err error) {
+	if r.calls > 0 {
+		e.Together, err = enterAPI.Run(ctx, rdb, []string{"demo:inside:" + r.name, "demo:calls:" + r.name}, id, e.Fence, r.calls).Int()
+		return err
+	}
 	saw, err := enter.Run(ctx, rdb, []string{"demo:inside:" + r.name, "demo:fences:" + r.name}, id, e.Fence, r.alone).StringSlice()
 	if err != nil {
 		return err
