@@ -1,0 +1,51 @@
+package lua
+
+import (
+	"io/fs"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	calls   = regexp.MustCompile(`\bp?call\(([^,)]*)`)
+	command = regexp.MustCompile(`'([A-Z]+)'`)
+)
+
+// A command that is only sent where a queue is long, say, would otherwise be refused to the users whom
+// docs/operations.md tells what rights to give, and to nobody else.
+func TestWhatScriptsCallIsAmongTheDocumentedRights(t *testing.T) {
+	text, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "ACL SETUSER ")
+	rule, _, found := strings.Cut(rest, "```")
+	if !found {
+		t.Fatal("no ACL SETUSER in docs/operations.md")
+	}
+	allowed := map[string]bool{}
+	for _, word := range strings.Fields(rule) {
+		name, _, _ := strings.Cut(word, "|") // of a subcommand, its command
+		allowed[name] = true
+	}
+	names, err := fs.Glob(files, "*.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, name := range names {
+		for _, call := range calls.FindAllStringSubmatch(read(t, name), -1) {
+			for _, c := range command.FindAllStringSubmatch(call[1], -1) {
+				seen++
+				if !allowed["+"+strings.ToLower(c[1])] {
+					t.Errorf("%s calls %s, which docs/operations.md does not allow", name, c[1])
+				}
+			}
+		}
+	}
+	if seen < 50 {
+		t.Fatalf("only %d calls were found", seen)
+	}
+}
