@@ -151,6 +151,8 @@ func ExampleOptions() {
 	}
 	_, err = api.TryAcquire(ctx, 1)
 	fmt.Println("one more at once:", err == nil)
+	_, err = api.Acquire(ctx, 11)
+	fmt.Println(err)
 
 	// What is held at once returns with the lease; what was taken of the hundred returns a second after it was.
 	if err := lease.Release(ctx); err != nil {
@@ -161,6 +163,7 @@ func ExampleOptions() {
 	_ = lease.Release(ctx)
 	// Output:
 	// one more at once: false
+	// lockkeeper: invalid argument: n 11 is not between 1 and AtOnce 10
 	// after the release: true
 }
 

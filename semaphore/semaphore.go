@@ -70,8 +70,9 @@ type Options struct {
 
 // Semaphore is permits under one name. It is immutable and safe to share; each acquisition returns a lease of its own.
 type Semaphore struct {
-	lock *engine.Lock
-	most int
+	lock  *engine.Lock
+	most  int    // that one request may ask for,
+	bound string // because of this
 }
 
 // New returns the semaphore of a name. It sends nothing. The limit is of permits that are held at once, or, with
@@ -87,7 +88,7 @@ func New(k *lockkeeper.Keeper, name string, limit int, opts *Options) (*Semaphor
 		return nil, err
 	}
 	limits := &engine.Limits{AtOnce: limit}
-	most := limit
+	most, bound := limit, "the limit"
 	switch {
 	case o.Per == 0 && o.AtOnce != 0:
 		return nil, engine.Invalid("AtOnce %d is for a limit with Per; without it, limit %d is of permits at once already", o.AtOnce, limit)
@@ -105,7 +106,9 @@ func New(k *lockkeeper.Keeper, name string, limit int, opts *Options) (*Semaphor
 		if err := checkLimit("AtOnce", o.AtOnce); err != nil {
 			return nil, err
 		}
-		most = min(limit, o.AtOnce)
+		if o.AtOnce < limit {
+			most, bound = o.AtOnce, "AtOnce"
+		}
 	}
 	if o.TTL == 0 {
 		o.TTL = lockkeeper.DefaultTTL
@@ -121,7 +124,7 @@ func New(k *lockkeeper.Keeper, name string, limit int, opts *Options) (*Semaphor
 	if err != nil {
 		return nil, err
 	}
-	return &Semaphore{lock, most}, nil
+	return &Semaphore{lock, most, bound}, nil
 }
 
 func checkLimit(what string, n int) error {
@@ -133,7 +136,7 @@ func checkLimit(what string, n int) error {
 
 func (s *Semaphore) checkPermits(n int) error {
 	if n < 1 || n > s.most {
-		return engine.Invalid("n %d is not between 1 and the limit %d", n, s.most)
+		return engine.Invalid("n %d is not between 1 and %s %d", n, s.bound, s.most)
 	}
 	return nil
 }
@@ -145,9 +148,9 @@ func (s *Semaphore) checkPermits(n int) error {
 // When ctx ends, Acquire returns at once with an error that is both ErrNotAcquired and the context's. It leaves the
 // queue in the background, and permits that arrive meanwhile are given back, also those that would return by the clock.
 // If Redis has not been answering for 100 ms, the error is the context's, with what is known of the trouble, and not
-// ErrNotAcquired. ErrInvalid means that n is not between 1 and the limit, ErrAboveLimit that the limit in force is lower
-// than n, ErrClosed that the keeper was closed. Other errors are those of Redis: at once if somebody has to mend
-// something, or when the keeper's retry policy gives up. After any error nothing is held.
+// ErrNotAcquired. ErrInvalid means that n is not between 1 and the limit, or AtOnce if that is less; ErrAboveLimit that
+// a limit in force is lower than n; ErrClosed that the keeper was closed. Other errors are those of Redis: at once if
+// somebody has to mend something, or when the keeper's retry policy gives up. After any error nothing is held.
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*lockkeeper.Lease, error) {
 	return lockkeeper.NewLease(s.hold(ctx, n))
 }
