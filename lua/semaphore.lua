@@ -271,15 +271,26 @@ local function undo(token)
 end
 
 -- lease is the fence and the end of the token's lease, or nil. What has no lease is as good as a new one for as long as
--- its permits are away.
+-- its permits are away. A waiter learns of its grant only now, since the message was lost: by the clock its permits are
+-- taken now, so that they return that much later.
 local held_lease = lease
 local function lease(token)
-  local _, holds = terms_of(token)
-  if holds then return held_lease(token) end
-  local at = tonumber(call('ZSCORE', lock, '@' .. token) or nil)
-  if at and at - BEYOND_ALL + (per or 0) >= now then
-    return tonumber(call('ZSCORE', lock, '#' .. token)), now + select(4, string.match(token, TERMS))
+  local _, holds, by_clock = terms_of(token)
+  local learned, till
+  if holds then
+    learned, till = held_lease(token)
+  else
+    local at = tonumber(call('ZSCORE', lock, '@' .. token) or nil)
+    if at and at - BEYOND_ALL + (per or 0) >= now then
+      learned = tonumber(call('ZSCORE', lock, '#' .. token))
+      till = now + select(4, string.match(token, TERMS))
+    end
   end
+  if learned and by_clock then
+    call('ZADD', lock, 'XX', BEYOND_ALL + now, '@' .. token)
+    keep_lock(per or 0)
+  end
+  return learned, till
 end
 
 -- sure is for how many ms from now a token cannot have its permits, because those that it and everyone before it need

@@ -753,3 +753,31 @@ func TestInspectPermits(t *testing.T) {
 		}
 	})
 }
+
+// TestPermitsThatAreLearnedOfLateAreTakenThen: a waiter whose message was lost begins only when its heartbeat tells it,
+// and so the window counts from there.
+func TestPermitsThatAreLearnedOfLateAreTakenThen(t *testing.T) {
+	for flags, limits := range map[string]string{"c": "0:1:1000", "hc": "3:1:1000"} {
+		t.Run(flags, func(t *testing.T) {
+			atTimeOf(t, lua.Semaphore, func(b *bench, pass func(time.Duration)) {
+				first, late, next := permit("a", 1, flags, 1), permit("b", 1, flags, 1), permit("c", 1, flags, 1)
+				b.asks(lua.Granted, limits, first, 0)
+				sub := b.listen("b")
+				b.asks(lua.Waiting, limits, late, life)
+				pass(1001 * time.Millisecond)
+				b.beats(limits, 0)
+				b.told(sub, late)
+				pass(600 * time.Millisecond)
+				if got := b.beats(limits, 0, late); got[8] != int64(lua.Held) {
+					b.Fatalf("reply %v", got)
+				}
+				pass(600 * time.Millisecond)
+				if left := b.asks(lua.Refused, limits, next, 0)[1]; left != int64(401) {
+					b.Errorf("the permit is to return in %v ms, want 401", left)
+				}
+				pass(401 * time.Millisecond)
+				b.asks(lua.Granted, limits, next, 0)
+			})
+		})
+	}
+}

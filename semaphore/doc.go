@@ -18,7 +18,9 @@
 // A permit returns Per after it was taken, by the server's clock, and not before, whatever becomes of the caller. So no
 // window of that length ever holds more than the limit, wherever it begins: no bursts of twice the limit, as with
 // counters that start anew every second. What is returned for such a request is a receipt: it holds nothing, so it is
-// never lost, has no deadline, and need not be released. AtOnce sets a second limit, of permits that are held at once,
+// never lost, has no deadline, and need not be released. What is done with it should be done at once: the server counts
+// from when it gave the permit, and a service that counts for itself sees the call when it arrives. A Per that is a
+// little longer than the service's own window makes up for the way there. AtOnce sets a second limit, of permits that are held at once,
 // and then there are leases again.
 //
 // Since the server knows when permits return, it tells: a request whose context ends before it can be met is refused at
@@ -35,4 +37,7 @@
 // The limits of the most recent caller are in force, so that a rolling deployment can change them; a caller counts when
 // its limits are others than those of the caller before. SetLimit changes the limit for all, until then. Raising it
 // lets waiters in at once. Lowering it takes no lease away; there is no room until enough have ended.
+//
+// So all processes should say the same. Two that differ for good change the limit at every turn, each against the other;
+// Hooks.LimitChanged shows it. Limits of different things want names of their own.
 package semaphore
