@@ -664,8 +664,8 @@ func TestWhatIsOverIsSweptInParts(t *testing.T) {
 				b.Fatalf("reply %v to the try number %d", got, scripts)
 			}
 		}
-		if scripts != 3 { // a hundred of each before it looks for room, and three hundred when it does
-			b.Errorf("%d tries for 1000 permits that are over, want 3", scripts)
+		if scripts != 4 { // a hundred of each before it looks for room, and two hundred when it does
+			b.Errorf("%d tries for 1000 permits that are over, want 4", scripts)
 		}
 		b.sums()
 	})
