@@ -2,8 +2,6 @@ package proptest
 
 import (
 	"cmp"
-	"context"
-	"flag"
 	"fmt"
 	"slices"
 	"strconv"
@@ -358,39 +356,20 @@ func (m *rwModel) beat(list []*rwReq, back bool, places []int64) map[*rwReq][]in
 // rwBench is a server on which the scripts run beside the model.
 type rwBench struct {
 	*rwModel
-	r     *rapid.T
-	rdb   *redis.Client
-	mini  *miniredis.Miniredis // nil: a real server, whose time cannot be set
-	sub   *redis.PubSub        // on which all keepers hear
-	slack int64                // ms by which the server may differ
-	keys  []string
+	*scriptBench
 	fence int64         // the largest so far
 	high  map[int]int64 // the largest place so far of upgrades, writers, readers
-	did   string        // the present step
-	log   []string      // the steps
 }
 
-const (
-	rwWake    = "lock:wake:"
-	rwMark    = "mark"           // a channel on which each step ends
-	rwFurther = 4500000000000000 // how much further back readers stand
-)
-
-var (
-	rwCtx   = context.Background()
-	keepers = []string{"a", "b", "c", "mute"}
-)
+// rwFurther is how much further back readers stand.
+const rwFurther = 4500000000000000
 
 // TestRWLockScriptsAgainstAModel: whatever is done to a read-write lock, in whatever order, and while time passes, the
 // scripts answer, let in, tell and leave behind what the model does.
 func TestRWLockScriptsAgainstAModel(t *testing.T) {
-	mini := miniredis.RunT(t)
-	mini.SetTime(time.UnixMilli(1_800_000_000_000))
-	mini.ClockTTL(true)
-	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb, mini := miniServer(t)
 	run := newRun(t)
-	rwCheck(t, 0.6, func(r *rapid.T) { rwSequence(r, run, rdb, mini) })
+	checkPart(t, 0.6, func(r *rapid.T) { rwSequence(r, run, rdb, mini) })
 	run.report(
 		"let in at once: r", "let in at once: w", "let in at once: u", "let in at once: d",
 		"let in by a message: r", "let in by a message: w", "let in by a message: u",
@@ -408,42 +387,21 @@ func TestRWLockScriptsAgainstAModel(t *testing.T) {
 // TestRWLockScriptsAgainstAModelOnAServer is the same on a real server, for a moment.
 func TestRWLockScriptsAgainstAModelOnAServer(t *testing.T) {
 	rdb := redistest.Start(t).Client()
-	rwCheck(t, 0.1, func(r *rapid.T) { rwSequence(r, &run{tally: map[string]int{}}, rdb, nil) })
-}
-
-// rwCheck is rapid.Check with a part of the sequences.
-func rwCheck(t *testing.T, part float64, sequence func(*rapid.T)) {
-	checks := flag.Lookup("rapid.checks").Value
-	all := checks.String()
-	defer func() { _ = checks.Set(all) }()
-	n, err := strconv.Atoi(all)
-	if err == nil {
-		err = checks.Set(strconv.Itoa(max(1, int(part*float64(n)))))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	rapid.Check(t, sequence)
+	checkPart(t, 0.1, func(r *rapid.T) { rwSequence(r, &run{tally: map[string]int{}}, rdb, nil) })
 }
 
 func rwSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Miniredis) {
-	if err := rdb.FlushAll(rwCtx).Err(); err != nil {
-		r.Fatal(err)
-	}
 	b := &rwBench{
-		rwModel: &rwModel{hears: map[string]bool{}, reach: func(what string) { u.tally[what]++ }},
-		r:       r, rdb: rdb, mini: mini, high: map[int]int64{},
-		keys: []string{"{lock:x}:rwlock:holders", "{lock:x}:rwlock:meta", "{lock:x}:rwlock:queue", "{lock:x}:rwlock:beats"},
+		rwModel:     &rwModel{reach: func(what string) { u.tally[what]++ }},
+		scriptBench: newScriptBench(r, rdb, mini, "rwlock"),
+		high:        map[int]int64{},
 	}
-	if mini == nil {
-		b.slack = 3000
+	b.rwModel.hears = b.scriptBench.hears
+	b.state = func() string {
+		return fmt.Sprintf("%s hold it,%s wait; streak %d, a pass up to %d",
+			rwTokens(b.holders()), rwTokens(b.line()), b.streak, b.upTo)
 	}
-	b.sub = rdb.Subscribe(rwCtx, rwMark)
-	defer func() { _ = b.sub.Close() }()
-	b.confirmed()
-	for _, k := range keepers[:3] {
-		b.listen(k, rapid.IntRange(0, 4).Draw(r, k+" listens") > 0)
-	}
+	defer b.close()
 	actions := map[string]func(*rapid.T){
 		"":                       func(*rapid.T) {},
 		"a reader comes":         func(*rapid.T) { b.comes('r', true) },
@@ -480,67 +438,13 @@ func rwSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Miniredis
 
 // begin begins a step, at the time that the server has now.
 func (b *rwBench) begin(format string, args ...any) {
-	now := b.now
-	if t, err := b.rdb.Time(rwCtx).Result(); err == nil {
-		now = t.UnixMilli()
-	}
-	b.did = fmt.Sprintf(format, args...)
-	b.log = append(b.log, fmt.Sprintf("%d: %s", now, b.did))
+	now := b.time(format, args...)
 	b.rwModel.begin(now)
 	for _, q := range b.all {
 		if q.end != 0 && q.end <= now {
 			b.reach("a lease ends by itself")
 			q.end = 0
 		}
-	}
-}
-
-func (b *rwBench) wrong(format string, args ...any) {
-	b.r.Helper()
-	for _, line := range b.log[max(0, len(b.log)-40):] {
-		b.r.Log(line)
-	}
-	b.r.Logf("by the model%s hold it,%s wait; streak %d, a pass up to %d; %v listen",
-		rwTokens(b.holders()), rwTokens(b.line()), b.streak, b.upTo, b.hears)
-	b.r.Fatalf("%s: %s", b.did, fmt.Sprintf(format, args...))
-}
-
-func (b *rwBench) eval(s *lua.Script, keys int, args []any) []int64 {
-	b.r.Helper()
-	v, err := b.rdb.Eval(rwCtx, s.Text, b.keys[:keys], args...).Int64Slice()
-	if err != nil {
-		b.wrong("%v", err)
-	}
-	return v
-}
-
-func (b *rwBench) near(got, want int64) bool {
-	return got-want <= b.slack && want-got <= b.slack
-}
-
-// listen makes a keeper hear, or not.
-func (b *rwBench) listen(keeper string, hears bool) {
-	if b.hears[keeper] == hears {
-		return
-	}
-	b.hears[keeper] = hears
-	var err error
-	if hears {
-		err = b.sub.Subscribe(rwCtx, rwWake+keeper)
-	} else {
-		err = b.sub.Unsubscribe(rwCtx, rwWake+keeper)
-	}
-	if err != nil {
-		b.r.Fatal(err)
-	}
-	b.confirmed()
-}
-
-func (b *rwBench) confirmed() {
-	if m, err := b.sub.ReceiveTimeout(rwCtx, 5*time.Second); err != nil {
-		b.r.Fatal(err)
-	} else if _, ok := m.(*redis.Subscription); !ok {
-		b.r.Fatalf("%v", m)
 	}
 }
 
@@ -613,7 +517,7 @@ func (b *rwBench) asks(q *rwReq, waits bool) {
 	if q.origin != nil {
 		origin = q.origin.token
 	}
-	got := b.eval(lua.RWLock.Acquire, 4, lua.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), patience, rwWake, 0, origin, 0))
+	got := b.eval(lua.RWLock.Acquire, 4, lua.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), patience, scriptWake, 0, origin, 0))
 	if code == -1 {
 		b.r.Fatalf("%s: the model has lost it", b.did)
 	}
@@ -749,7 +653,7 @@ func (b *rwBench) releases(q *rwReq) {
 	bury := rapid.SampledFrom([]int64{0, 0, 60000}).Draw(b.r, "bury")
 	b.begin("%s is released, bury %d", q.token, bury)
 	code := b.giveUp(q, bury)
-	got := b.eval(lua.RWLock.Release, 4, lua.ReleaseArgs(nil, q.token, idle.Milliseconds(), rwWake, 0, bury, 0))
+	got := b.eval(lua.RWLock.Release, 4, lua.ReleaseArgs(nil, q.token, idle.Milliseconds(), scriptWake, 0, bury, 0))
 	if len(got) != 2 || got[0] != code || got[1] != 0 {
 		b.wrong("reply %v, want code %d", got, code)
 	}
@@ -833,12 +737,12 @@ func (b *rwBench) comesBack(*rapid.T) {
 
 func (b *rwBench) beatsFor(list []*rwReq, back bool, places []int64) {
 	b.begin("%s beat, back %v", rwTokens(list), back)
-	args := lua.BeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), rwWake, 0, 0, "")
+	args := lua.BeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, 0, "")
 	if back {
-		args = lua.BeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), rwWake, 0, 1, "")
+		args = lua.BeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, 1, "")
 	}
 	if b.upTo == 0 { // a pass that nobody is left for stays until it is looked at, and holds for those who come back
-		b.upTo, _ = b.rdb.HGet(context.Background(), b.keys[1], "pass").Int64()
+		b.upTo, _ = b.rdb.HGet(scriptCtx, b.keys[1], "pass").Int64()
 	}
 	at := slices.Clone(places)
 	ahead := map[int]int64{}
@@ -931,7 +835,7 @@ func rwCodes(told map[*rwReq][]int64) map[string][]int64 {
 // ear: a keeper's subscription comes or goes.
 func (b *rwBench) ear(*rapid.T) {
 	k := rapid.SampledFrom(keepers[:3]).Draw(b.r, "keeper")
-	b.listen(k, !b.hears[k])
+	b.listen(k, !b.rwModel.hears[k])
 }
 
 func (b *rwBench) timePasses(*rapid.T) {
@@ -983,15 +887,15 @@ func (b *rwBench) pass(ms int64) {
 func (b *rwBench) compare() {
 	b.r.Helper()
 	pipe := b.rdb.Pipeline()
-	pipe.Publish(rwCtx, rwMark, rwMark)
-	leases := pipe.ZRangeWithScores(rwCtx, b.keys[0], 0, -1)
-	queue := pipe.ZRangeWithScores(rwCtx, b.keys[2], 0, -1)
-	beats := pipe.ZRangeWithScores(rwCtx, b.keys[3], 0, -1)
+	pipe.Publish(scriptCtx, scriptMark, scriptMark)
+	leases := pipe.ZRangeWithScores(scriptCtx, b.keys[0], 0, -1)
+	queue := pipe.ZRangeWithScores(scriptCtx, b.keys[2], 0, -1)
+	beats := pipe.ZRangeWithScores(scriptCtx, b.keys[3], 0, -1)
 	var expiry [4]*redis.DurationCmd
 	for i, k := range b.keys {
-		expiry[i] = pipe.PTTL(rwCtx, k)
+		expiry[i] = pipe.PTTL(scriptCtx, k)
 	}
-	if _, err := pipe.Exec(rwCtx); err != nil {
+	if _, err := pipe.Exec(scriptCtx); err != nil {
 		b.wrong("%v", err)
 	}
 	scores := map[string]int64{}
@@ -1070,7 +974,7 @@ func (b *rwBench) compare() {
 // notForewarned: the first in line is not there any more. That can be because nobody heard when it should ask.
 func (b *rwBench) notForewarned(q *rwReq) {
 	b.r.Helper()
-	if held := b.holders(); b.hears[q.keeper] || q.mute || len(held) == 0 || held[0].reads() {
+	if held := b.holders(); b.rwModel.hears[q.keeper] || q.mute || len(held) == 0 || held[0].reads() {
 		b.wrong("%s has left the line", q.token)
 	}
 	b.out(q, "it was to be forewarned")
@@ -1082,15 +986,15 @@ func (b *rwBench) messages(scores map[string]int64) {
 	told := map[string][]*rwReq{}
 	count := map[string]int{}
 	for {
-		x, err := b.sub.ReceiveTimeout(rwCtx, 5*time.Second)
+		x, err := b.sub.ReceiveTimeout(scriptCtx, 5*time.Second)
 		if err != nil {
 			b.wrong("%v", err)
 		}
 		m := x.(*redis.Message)
-		if m.Channel == rwMark {
+		if m.Channel == scriptMark {
 			break
 		}
-		keeper := strings.TrimPrefix(m.Channel, rwWake)
+		keeper := strings.TrimPrefix(m.Channel, scriptWake)
 		field := strings.Fields(m.Payload)
 		for i := 0; i+1 < len(field); i += 2 {
 			serial, _ := strconv.Atoi(field[i])
