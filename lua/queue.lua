@@ -112,7 +112,7 @@ local function walk(heads)
         local asks = asking[token]
         if not keeper or not asks and (absent[keeper] or not lapse[i] or tonumber(lapse[i]) <= now) then
           out[#out + 1], changed = token, true
-        elseif void(token) then
+        elseif token ~= trying and void(token) then
           out[#out + 1], changed, voided[token] = token, true, void(token)
           if not asks then send(keeper, serial .. ' -1') end
         elseif fits(flags, permits) then
