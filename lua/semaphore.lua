@@ -294,23 +294,30 @@ local function lease(token)
 end
 
 -- sure is for how many ms from now a token cannot have its permits, because those that it and everyone before it need
--- have to return by the clock first; 0 if that is not known. Of a long queue and of a crowded window it looks at fifty
+-- have to return by the clock first; 0 if that is not known. One that asks for more than there ever is learns that when
+-- there is any room. Of a long queue and of a crowded window it looks at fifty
 -- each, and takes the rest for as little as it can be.
 local function sure(token)
-  local n, _, by_clock = terms_of(token)
+  local n, held, by_clock = terms_of(token)
   if not by_clock or not at_once or window == math.huge then return 0 end
+  if above(n, held, by_clock) then n = 1 end
   if not used then look() end
   local rank = call('ZRANK', queue, token) or call('ZCARD', queue)
   local needs, total, rest, there = {}, 0, math.max(rank - 50, 0), {}
   local ahead = rank > 0 and call('ZRANGE', queue, 0, math.min(rank, 50) - 1) or {}
   local lapse = rank > 0 and call('ZMSCORE', beats, unpack(ahead)) or {}
   for i, other in ipairs(ahead) do
-    local keeper, _, _, _, flags, permits = string.match(other, TERMS)
-    if keeper and lapse[i] and tonumber(lapse[i]) > now then
-      if there[keeper] == nil then there[keeper] = asking[other] or present(keeper, flags) end
-      if there[keeper] then
-        needs[#needs + 1] = tonumber(permits) or 0
-        total = total + needs[#needs]
+    local need, held, returns = terms_of(other)
+    if returns and not above(need, held, returns) and lapse[i] and tonumber(lapse[i]) > now then
+      local keeper, _, _, _, flags = string.match(other, TERMS)
+      local counts = asking[other]
+      if not counts then
+        if there[keeper] == nil then there[keeper] = present(keeper, flags) end
+        counts = there[keeper]
+      end
+      if counts then
+        needs[#needs + 1] = need
+        total = total + need
       end
     end
   end
