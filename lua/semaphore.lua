@@ -167,6 +167,8 @@ if known ~= extra then
   call('PEXPIRE', meta, idle, 'NX')
 end
 hold_to(force)
+-- What was taken under a shorter window now returns later.
+if news > 0 or not known then keep_lock(per) end
 if leased then
   fence = again(token, ttl)
   if not fence then remove(token) end
@@ -208,6 +210,7 @@ if limit > 0 then
   if a == math.huge then a = 0 end
   if w == math.huge then w = 0 end
   call('HSET', meta, 'limits', string.format('%s %.0f:%.0f:%.0f', known, a, w, per))
+  keep_lock(per)
 end
 room(math.huge, true, true)
 
