@@ -36,10 +36,11 @@ local function above(n, holds, by_clock)
   return holds and n > at_once or by_clock and n > window
 end
 
--- look reads the counts.
-local function look()
-  local c = call('ZMSCORE', lock, 'used', 'spent')
+-- look reads the counts, and the scores of a token's lease and of what it took.
+local function look(token)
+  local c = call('ZMSCORE', lock, 'used', 'spent', token, '@' .. token)
   used, spent = -(tonumber(c[1]) or 0), -(tonumber(c[2]) or 0)
+  return tonumber(c[3]), tonumber(c[4])
 end
 
 -- count notes what is to be written of a count: one that is 0 goes, so that the key goes with its last member.
@@ -156,9 +157,7 @@ end
 -- Wants token, ttl, idle, life, the facts, and extra: the limits that the caller knows of. Leaves fence: that of what was
 -- granted at once, or was taken already; or nil. Leaves opened: others may be let in now, since the limits have changed.
 local n, holds, by_clock = terms_of(token)
-local c = call('ZMSCORE', lock, 'used', 'spent', token, '@' .. token)
-local leased, taken = c[3], c[4]
-used, spent = -(tonumber(c[1]) or 0), -(tonumber(c[2]) or 0)
+local leased, taken = look(token)
 local known, force = string.match(limits or '', '^(%S+) (%S+)$')
 if known ~= extra then
   if known then opened, news = true, 2 end
@@ -169,10 +168,9 @@ end
 hold_to(force)
 -- What was taken under a shorter window now returns later.
 if news > 0 or not known then keep_lock(per) end
-if leased then
-  fence = again(token, ttl)
-  if not fence then remove(token) end
-elseif taken and not holds and taken - BEYOND_ALL + per >= now then
+if holds then
+  fence = leased and again(token, ttl)
+elseif taken and taken - BEYOND_ALL + per >= now then
   fence = tonumber(call('ZSCORE', lock, '#' .. token))
 end
 if not fence then
@@ -183,7 +181,8 @@ if not fence then
       sweep()
     end
     if room(n, holds, by_clock) then
-      if taken then remove(token, true) end
+      -- Of what it had earlier, which may be in use until now, this takes the place.
+      if leased or taken then remove(token, true) end
       fence = draw()
       enter(token, ttl, fence)
     end
@@ -200,7 +199,7 @@ had = remove(token, unused) and GRANTED or REFUSED
 
 -- part: limit
 -- Wants limit: the limit from now on, or 0. It changes that of the window, if the caller knows of one.
-look()
+look('used')
 if limit > 0 then
   local known = string.match(limits or '', '^(%S+)') or extra
   local a, w = at_once, window
@@ -243,7 +242,7 @@ end
 -- has just become another, it is also a first who may not wait any more.
 local function next_in_line()
   if not at_once then return nil end
-  if not used then look() end
+  if not used then look('used') end
   if room(1, true, true) then
     return call('ZRANGE', queue, 0, math.min(at_once - used, window - spent, 100) - 1)
   end
@@ -256,12 +255,17 @@ local function fits(flags, permits)
   return room(tonumber(permits) or 0, string.find(flags, 'h', 1, true) ~= nil, string.find(flags, 'c', 1, true) ~= nil)
 end
 
--- give writes the grant of a waiter for ms and returns its fence. When permits return by the clock, who is first in line
--- then has to know when.
+-- before: token -> the score of what it took earlier, for undo.
+local before = {}
+
+-- give writes the grant of a waiter for ms and returns its fence. It takes the place of what the token had earlier: a
+-- claim that was not confirmed, or what it was granted before a late copy of its request came. When permits return by the
+-- clock, who is first in line then has to know when.
 local function give(token, ms)
-  local _, _, by_clock = terms_of(token)
-  local c = call('ZMSCORE', lock, token, '@' .. token)
-  if c[1] or c[2] then remove(token, true) end
+  local _, holds, by_clock = terms_of(token)
+  local had = call('ZMSCORE', lock, token, '@' .. token)
+  if had[1] or had[2] then remove(token, true) end
+  before[token] = holds and had[2]
   local next_fence = draw()
   enter(token, ms, next_fence)
   changed = changed or by_clock
@@ -271,6 +275,11 @@ end
 -- undo takes a grant back that this script has written.
 local function undo(token)
   remove(token, true)
+  if before[token] then
+    spent = spent + terms_of(token)
+    call('ZADD', lock, before[token], '@' .. token, -spent, 'spent')
+    keep_lock(per)
+  end
 end
 
 -- lease is the fence and the end of the token's lease, or nil. What has no lease is as good as a new one for as long as
@@ -304,7 +313,7 @@ local function sure(token)
   local n, held, by_clock = terms_of(token)
   if not by_clock or not at_once or window == math.huge then return 0 end
   if above(n, held, by_clock) then n = 1 end
-  if not used then look() end
+  if not used then look('used') end
   local rank = call('ZRANK', queue, token) or call('ZCARD', queue)
   local needs, total, rest, there = {}, 0, math.max(rank - 50, 0), {}
   local ahead = rank > 0 and call('ZRANGE', queue, 0, math.min(rank, 50) - 1) or {}
