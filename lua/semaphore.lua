@@ -354,14 +354,17 @@ local function sure(token)
     free = free - need
     if whole then back[#back + 1] = {at + per + 1, need} end
   end
-  if rest > 0 then at = at + math.max(math.ceil((rest + n) / window) - 1, 0) * per end
-  if not whole then
-    -- If each takes one permit, this is exact.
-    local all = call('ZCOUNT', lock, BEYOND_ALL, '+inf')
-    local r = total - window + all
-    if r >= 1 and r <= all then
+  if rest > 0 then at = at + math.max(math.ceil((rest + n) / window) - 1, 0) * (per + 1) end
+  if rest > 0 or not whole then
+    -- Of all these permits at most as many as the limit are taken in the last window, and in each one before. So those
+    -- that are left were taken some windows earlier. If each takes one permit, this is exact.
+    local all, windows = call('ZCOUNT', lock, BEYOND_ALL, '+inf'), math.ceil(total / window)
+    local r = total + all - windows * window
+    if r >= 1 then
       local last = call('ZRANGE', lock, all - r, all - r, 'REV', 'WITHSCORES')
-      at = math.max(at, last[2] - BEYOND_ALL + per + 1 - now)
+      at = math.max(at, last[2] - BEYOND_ALL - now + windows * (per + 1))
+    else
+      at = math.max(at, (windows - 1) * (per + 1))
     end
   end
   return at
