@@ -1,0 +1,839 @@
+package proptest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+)
+
+// permitBench is a server on which the scripts run beside the model.
+type permitBench struct {
+	*permitModel
+	*scriptBench
+	limits permitLimits // that callers know of at present
+	fence  int64        // the largest so far
+	seq    int64        // the largest that the facts know of
+	high   int64        // the largest place so far
+}
+
+// takenAt is what the score of permits that return by the clock is more than the ms at which they were taken.
+const takenAt = 8500000000000000
+
+// TestSemaphoreScriptsAgainstAModel: whatever is done to a semaphore, in whatever order, and while time passes, the
+// scripts answer, let in, tell and leave behind what the model does. There are never more permits held than the limit
+// that let them in, and none that return by the clock are missing from the count before they have.
+func TestSemaphoreScriptsAgainstAModel(t *testing.T) {
+	rdb, mini := miniServer(t)
+	run := newRun(t)
+	checkPart(t, 0.6, func(r *rapid.T) { permitSequence(r, run, rdb, mini) })
+	run.report(
+		"let in at once: h", "let in at once: c", "let in at once: hc",
+		"let in by a message: h", "let in by a message: c", "let in by a message: hc",
+		"let in by an answer: h", "let in by an answer: c", "let in by an answer: hc",
+		"several are let in together", "a try is refused", "a try is refused until a time",
+		"a try is granted past those who are not there", "it cannot wait so long", "it can wait so long",
+		"a light one waits behind a heavy one", "a buried request", "a copy of a request",
+		"more than the limit is asked for", "permits are taken once more by one token",
+		"a lease ends by itself", "permits return by the clock", "a lease outlasts its permits' window",
+		"passed over: its heartbeat has lapsed", "passed over: it does not listen",
+		"passed over: it asks for more than the limit", "passed over: it was to be forewarned",
+		"the first is forewarned of a lease", "the first is forewarned of the clock",
+		"back in line", "back in line, and let in", "held", "unknown", "one that is mute is let in",
+		"left", "released", "given back unused", "nothing to release", "renewed", "shortened",
+		"the limit is raised", "the limit is lowered", "a caller changes the limits", "the facts are lost",
+		"played to its end",
+	)
+}
+
+// TestSemaphoreScriptsAgainstAModelOnAServer is the same on a real server, for a moment.
+func TestSemaphoreScriptsAgainstAModelOnAServer(t *testing.T) {
+	rdb := redistest.Start(t).Client()
+	checkPart(t, 0.1, func(r *rapid.T) { permitSequence(r, &run{tally: map[string]int{}}, rdb, nil) })
+}
+
+func permitSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Miniredis) {
+	b := &permitBench{
+		permitModel: &permitModel{reach: func(what string) { u.tally[what]++ }},
+		scriptBench: newScriptBench(r, rdb, mini, "semaphore"),
+	}
+	b.permitModel.hears = b.scriptBench.hears
+	b.state = func() string {
+		return fmt.Sprintf("%s hold or spend,%s wait; limits %v, %v in force", b.those(), permitTokens(b.line()), b.said, b.force)
+	}
+	defer b.close()
+	b.limits = b.drawLimits(rapid.SampledFrom([]string{"h", "c", "hc"}).Draw(r, "kind"))
+	actions := map[string]func(*rapid.T){
+		"":                       func(*rapid.T) {},
+		"one comes":              func(*rapid.T) { b.asksFor(b.newReq(), true, 0) },
+		"several come":           b.severalCome,
+		"several more come":      b.severalCome,
+		"one comes in a hurry":   b.hurries,
+		"one tries":              func(*rapid.T) { b.asksFor(b.newReq(), false, 0) },
+		"another tries":          func(*rapid.T) { b.asksFor(b.newReq(), false, 0) },
+		"a copy arrives":         b.copyArrives,
+		"a holder releases":      b.holderReleases,
+		"another releases":       b.holderReleases,
+		"all holders release":    b.allRelease,
+		"one never learned":      b.givenBack,
+		"a waiter leaves":        b.waiterLeaves,
+		"a stranger leaves":      b.strangerLeaves,
+		"a lease is renewed":     b.renews,
+		"a keeper beats":         b.beats,
+		"another keeper beats":   b.beats,
+		"some come back":         b.comesBack,
+		"a keeper's ear changes": b.ear,
+		"somebody looks":         func(*rapid.T) { b.limitIs(0) },
+		"the limit is set":       b.setsLimit,
+		"callers change":         b.callersChange,
+	}
+	if mini != nil {
+		actions["time passes"] = b.timePasses
+		actions["something is let end"] = b.somethingEnds
+		actions["something else is let end"] = b.somethingEnds
+		actions["the facts are lost"] = b.factsAreLost
+	}
+	b.severalCome(r)
+	r.Repeat(actions)
+	if mini != nil && rapid.IntRange(0, 7).Draw(r, "played to its end") == 0 {
+		b.playToTheEnd()
+	}
+}
+
+// those is who holds permits, or has some that are to return.
+func (b *permitBench) those() string {
+	var list []string
+	for _, q := range b.all {
+		if b.leased(q) || q.taken != 0 {
+			list = append(list, fmt.Sprintf("%s until %d, from %d", q.token, q.end, q.taken))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// drawLimits draws limits of a kind.
+func (b *permitBench) drawLimits(kind string) permitLimits {
+	var l permitLimits
+	if kind != "c" {
+		l.atOnce = rapid.Int64Range(1, 6).Draw(b.r, "at once")
+	}
+	if kind != "h" {
+		l.window = rapid.Int64Range(1, 8).Draw(b.r, "in a window")
+		l.per = rapid.SampledFrom([]int64{1000, 100, 5000, 20000}).Draw(b.r, "per")
+		if b.mini == nil {
+			l.per = 600_000
+		}
+	}
+	return l
+}
+
+// starts begins a step, at the time that the server has now.
+func (b *permitBench) starts(format string, args ...any) {
+	b.r.Helper()
+	b.comesTo(b.time(format, args...))
+}
+
+// comesTo is that it is now.
+func (b *permitBench) comesTo(now int64) {
+	b.begin(now)
+	for _, q := range b.all {
+		if q.end != 0 && q.end <= now {
+			b.reach("a lease ends by itself")
+			q.end = 0
+		}
+	}
+}
+
+// newReq draws a request.
+func (b *permitBench) newReq() *permitReq {
+	q := &permitReq{serial: len(b.all) + 1, limits: b.limits, holds: b.limits.atOnce > 0, byClock: b.limits.window > 0}
+	q.keeper = keepers[rapid.SampledFrom([]int{0, 1, 2, 0, 1, 2, 3}).Draw(b.r, "keeper")]
+	q.mute = q.keeper == "mute"
+	q.permits = 1
+	if most := b.limits.most(); rapid.Bool().Draw(b.r, "heavy") {
+		q.permits = rapid.Int64Range(1, most).Draw(b.r, "permits")
+	}
+	q.ttl = rapid.SampledFrom([]int64{30000, 2000, 6000}).Draw(b.r, "ttl")
+	q.token = fmt.Sprintf("%s:%d:%d.%d%s", q.keeper, q.serial, q.ttl, q.claim(), q.kind())
+	if q.mute {
+		q.token += "s"
+	}
+	q.token += strconv.FormatInt(q.permits, 10)
+	b.all = append(b.all, q)
+	return q
+}
+
+// kind is h, c or hc: what a token says of permits under these limits.
+func (l permitLimits) kind() string {
+	return strings.Repeat("h", yes(l.atOnce > 0)) + strings.Repeat("c", yes(l.window > 0))
+}
+
+func (q *permitReq) kind() string { return q.limits.kind() }
+
+func yes(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// behind is a place behind all, until the server has given one.
+func (b *permitBench) behind() int64 { return max(b.high, 1e15) + 1 }
+
+// stands takes over the place of a newcomer, after all others.
+func (b *permitBench) stands(q *permitReq, place int64) {
+	b.r.Helper()
+	if place <= b.high || place < 1e15 {
+		b.wrong("place %d after %d", place, b.high)
+	}
+	q.place, b.high = place, place
+}
+
+func (b *permitBench) severalCome(*rapid.T) {
+	for range rapid.IntRange(2, 5).Draw(b.r, "how many") {
+		b.asksFor(b.newReq(), true, 0)
+	}
+}
+
+// hurries is a request that cannot wait for long.
+func (b *permitBench) hurries(*rapid.T) {
+	l := b.limits
+	b.asksFor(b.newReq(), true, rapid.SampledFrom([]int64{1, l.per/2 + 1, l.per + 1, 3 * (l.per + 1)}).Draw(b.r, "within"))
+}
+
+// asksFor is acquire.
+func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
+	b.r.Helper()
+	b.starts("%s asks under %v, waits %v within %d", q.token, q.limits, waits, within)
+	newcomer, had, others := !q.waits, q.end > b.now || q.taken != 0, len(b.line()) > 0
+	code, left, changed := b.ask(q, waits, within, b.behind())
+	life := life.Milliseconds() * int64(yes(waits))
+	got := b.eval(lua.Semaphore.Acquire, 4, lua.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), life, scriptWake, 0, q.limits.String(), within))
+	if got[0] != code {
+		b.wrong("reply %v, want code %d", got, code)
+	}
+	if changed {
+		b.reach("a caller changes the limits")
+	}
+	news := int64(2 * yes(changed))
+	switch code {
+	case lua.Granted:
+		if got[3]-got[2] != q.ttl || !b.near(got[2], b.now) || got[4] != news {
+			b.wrong("reply %v, want a lease of %d ms, news %d", got, q.ttl, news)
+		}
+		if had && !slices.Contains(b.given, q) {
+			b.reach("a copy of a request")
+			if got[1] != q.fence {
+				b.wrong("the fence %d became %d", q.fence, got[1])
+			}
+		} else {
+			q.fence = got[1]
+			b.reach("let in at once: " + q.kind())
+			if others && !waits {
+				b.reach("a try is granted past those who are not there")
+			}
+		}
+	case lua.Waiting:
+		if newcomer {
+			b.stands(q, got[3])
+		} else if got[3] != q.place {
+			b.wrong("it moved from %d to %d", q.place, got[3])
+		}
+		if within > 0 {
+			b.reach("it can wait so long")
+		}
+	case lua.Refused:
+		if !b.near(got[2], left) || got[3] != news {
+			b.wrong("reply %v, want %d ms, news %d", got, left, news)
+		}
+		switch {
+		case waits:
+			b.reach("it cannot wait so long")
+		case left > 0:
+			b.reach("a try is refused until a time")
+		default:
+			b.reach("a try is refused")
+		}
+	case lua.Buried:
+		b.reach("a buried request")
+	case lua.Above:
+		b.reach("more than the limit is asked for")
+	}
+	b.compare()
+	if code == lua.Waiting {
+		line := b.line()
+		rank, ask := slices.Index(line, q), b.ends()
+		if rank > 2 {
+			ask = 0
+		}
+		if got[4] != int64(rank) || !b.near(got[5], ask) || got[6] != news || got[2] < b.seq {
+			b.wrong("reply %v, want rank %d, %d ms, news %d", got, rank, ask, news)
+		}
+		if atOnce, window := b.room(*b.rules); min(atOnce, window) >= q.permits {
+			b.reach("a light one waits behind a heavy one")
+		}
+	}
+}
+
+// some draws one of those for whom it is so.
+func (b *permitBench) some(what string, is func(*permitReq) bool) *permitReq {
+	var list []*permitReq
+	for _, q := range b.all {
+		if is(q) {
+			list = append(list, q)
+		}
+	}
+	return draw(b.r, list, what)
+}
+
+// copyArrives: of a request that has been granted, or waits; sometimes of one that is over.
+func (b *permitBench) copyArrives(*rapid.T) {
+	late := rapid.IntRange(0, 3).Draw(b.r, "late") == 0
+	q := b.some("request", func(q *permitReq) bool {
+		return q.kind() == b.limits.kind() && (late || b.leased(q) || q.waits || q.buried != 0)
+	})
+	b.asksFor(q, true, 0)
+}
+
+// releases is release.
+func (b *permitBench) releases(q *permitReq, unused bool) {
+	bury := rapid.SampledFrom([]int64{0, 0, 60000}).Draw(b.r, "bury")
+	b.starts("%s is released, bury %d, unused %v", q.token, bury, unused)
+	took := q.taken != 0
+	code := b.giveUp(q, bury, unused)
+	got := b.eval(lua.Semaphore.Release, 4, lua.ReleaseArgs(nil, q.token, idle.Milliseconds(), scriptWake, 0, bury, yes(unused)))
+	if len(got) != 2 || got[0] != code || got[1] != 0 {
+		b.wrong("reply %v, want code %d", got, code)
+	}
+	b.reach(map[int64]string{lua.Granted: "released", lua.Left: "left", lua.Refused: "nothing to release"}[code])
+	if unused && took {
+		b.reach("given back unused")
+	}
+	b.compare()
+}
+
+func (b *permitBench) holderReleases(*rapid.T) { b.releases(b.some("holder", b.leased), false) }
+
+func (b *permitBench) allRelease(*rapid.T) {
+	for _, q := range b.all {
+		if b.leased(q) {
+			b.releases(q, false)
+		}
+	}
+}
+
+func (b *permitBench) givenBack(*rapid.T) {
+	b.releases(b.some("who", func(q *permitReq) bool { return b.leased(q) || q.taken != 0 }), true)
+}
+
+func (b *permitBench) waiterLeaves(*rapid.T) {
+	b.releases(b.some("waiter", func(q *permitReq) bool { return q.waits }), true)
+}
+
+func (b *permitBench) strangerLeaves(*rapid.T) {
+	b.releases(b.some("stranger", func(q *permitReq) bool { return !q.waits && !b.leased(q) }), rapid.Bool().Draw(b.r, "unused"))
+}
+
+// renews is renew.
+func (b *permitBench) renews(*rapid.T) {
+	odd := rapid.IntRange(0, 5).Draw(b.r, "odd") == 0
+	q := b.some("lease", func(q *permitReq) bool { return odd || b.leased(q) })
+	ms, exact, keys := q.ttl, 0, rapid.IntRange(1, 2).Draw(b.r, "keys")
+	if rapid.Bool().Draw(b.r, "extended") {
+		ms, exact, keys = rapid.SampledFrom([]int64{1000, 2500, 60000}).Draw(b.r, "ms"), 1, 2
+	}
+	b.starts("%s is renewed for %d ms, exact %d", q.token, ms, exact)
+	before := q.end
+	code := b.renew(q, ms, exact == 1)
+	got := b.eval(lua.Semaphore.Renew, keys, lua.RenewArgs(nil, q.token, ms, idle.Milliseconds(), exact))
+	if got[0] != code {
+		b.wrong("reply %v, want code %d", got, code)
+	}
+	if code == lua.Granted {
+		if fence := q.fence * int64(keys-1); got[1] != fence {
+			b.wrong("reply %v, want fence %d", got, fence)
+		}
+		b.reach("renewed")
+		if q.end < before {
+			b.reach("shortened")
+		}
+	}
+	b.compare()
+}
+
+// beats is the heartbeat of some of a keeper's requests.
+func (b *permitBench) beats(*rapid.T) {
+	k := rapid.SampledFrom(keepers).Draw(b.r, "keeper")
+	var list []*permitReq
+	for _, q := range b.all {
+		if q.keeper == k && (q.waits || q.away || b.leased(q) || q.taken != 0) && rapid.IntRange(0, 4).Draw(b.r, "beats") > 0 {
+			list = append(list, q)
+		}
+	}
+	b.beatsFor(list, false, nil)
+}
+
+// comesBack is a keeper's waiters that were passed over, or whose short first lease is over.
+func (b *permitBench) comesBack(*rapid.T) {
+	odd := rapid.IntRange(0, 3).Draw(b.r, "odd") == 0
+	back := func(q *permitReq) bool { return q.kind() == b.limits.kind() && (q.away || odd && q.place != 0) }
+	k := b.some("who", back).keeper
+	var list []*permitReq
+	var places []int64
+	for _, q := range b.all {
+		if q.keeper == k && (back(q) || q.waits || q.buried != 0 && q.kind() == b.limits.kind()) && rapid.IntRange(0, 4).Draw(b.r, "comes") > 0 {
+			list = append(list, q)
+			places = append(places, q.place*int64(rapid.SampledFrom([]int{1, 1, 0}).Draw(b.r, "keeps its place")))
+		}
+	}
+	b.beatsFor(list, true, places)
+}
+
+func (b *permitBench) beatsFor(list []*permitReq, back bool, places []int64) {
+	b.r.Helper()
+	b.starts("%s beat under %v, back %v", permitTokens(list), b.limits, back)
+	args := lua.BeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, yes(back), b.limits.String())
+	at := slices.Clone(places)
+	ends := map[*permitReq]int64{}
+	for i, q := range list {
+		args = append(args, q.token)
+		ends[q] = q.end
+		if !q.holds {
+			ends[q] = b.now + q.claim()
+		}
+		if back {
+			args = append(args, places[i])
+			if places[i] == 0 && !q.waits {
+				at[i] = b.behind() + int64(i)
+			}
+		}
+	}
+	told := b.beat(list, b.limits, back, at)
+	got := b.eval(lua.Semaphore.Beat, 4, args)
+	if got[0] != lua.Waiting || !b.near(got[1], b.now) || got[4] != 0 || (len(got)-7)%4 != 0 {
+		b.wrong("reply %v", got)
+	}
+	heard := map[*permitReq][]int64{}
+	for rest := got[7:]; len(rest) > 0; rest = rest[4:] {
+		q := list[rest[0]-1]
+		heard[q] = append(heard[q], rest[1])
+		switch rest[1] {
+		case lua.Waiting:
+			if i := rest[0] - 1; places[i] != 0 && rest[2] != places[i] {
+				b.wrong("reply %v: it had the place %d", got, places[i])
+			} else if places[i] == 0 {
+				b.stands(q, rest[2])
+			}
+			b.reach("back in line")
+			if b.asked[q] {
+				b.reach("back in line, and let in")
+			}
+		case lua.Granted:
+			q.fence = rest[2]
+			if rest[3]-got[1] != q.claim() {
+				b.wrong("reply %v, want a claim of %d ms", got, q.claim())
+			}
+			b.reach("let in by an answer: " + q.kind())
+		case lua.Held:
+			if rest[2] != q.fence || !b.near(rest[3], ends[q]) {
+				b.wrong("reply %v, want fence %d and end %d", got, q.fence, ends[q])
+			}
+			b.reach("held")
+		case lua.Above:
+			if q.waits && q.above(*b.rules) {
+				b.void(q)
+			}
+		case lua.Unknown:
+			b.reach("unknown")
+		}
+	}
+	for q := range b.voided {
+		if slices.Contains(list, q) {
+			told[q] = append(told[q], lua.Above)
+		}
+	}
+	codes := func(told map[*permitReq][]int64) string {
+		list := map[string][]int64{}
+		for q, codes := range told {
+			list[q.token] = codes
+		}
+		return fmt.Sprint(list)
+	}
+	if codes(heard) != codes(told) {
+		b.wrong("reply %v tells %v, want %v", got, codes(heard), codes(told))
+	}
+	b.compare()
+
+	// The first of them that waits.
+	line := b.line()
+	first := slices.IndexFunc(line, func(q *permitReq) bool { return slices.Contains(list, q) })
+	if got[5] == 0 {
+		if first >= 0 {
+			b.wrong("reply %v, the first is %s", got, line[first].token)
+		}
+	} else if q := list[got[5]-1]; first < 0 || line[got[6]] != q || first != int(got[6]) {
+		b.wrong("reply %v, the line is %s", got, permitTokens(line))
+	} else if first < 3 && !b.near(got[3], b.ends()) || first > 2 && got[3] != 0 {
+		b.wrong("reply %v, want %d ms", got, b.ends())
+	}
+}
+
+// ear: a keeper's subscription comes or goes.
+func (b *permitBench) ear(*rapid.T) {
+	k := rapid.SampledFrom(keepers[:3]).Draw(b.r, "keeper")
+	b.listen(k, !b.scriptBench.hears[k])
+}
+
+// limitIs is limit.
+func (b *permitBench) limitIs(limit int64) {
+	b.starts("the limit is %d by one who knows %v", limit, b.limits)
+	was := b.force
+	want := b.limit(b.limits, limit)
+	got := b.eval(lua.Semaphore.Limit, 4, lua.LimitArgs(nil, idle.Milliseconds(), scriptWake, 0, b.limits.String(), int(limit)))
+	if !slices.Equal(got, want) {
+		b.wrong("reply %v, want %v", got, want)
+	}
+	if was != nil && limit > 0 {
+		switch now := *b.force; {
+		case now.most() > was.most():
+			b.reach("the limit is raised")
+		case now.most() < was.most():
+			b.reach("the limit is lowered")
+		}
+	}
+	b.compare()
+}
+
+func (b *permitBench) setsLimit(*rapid.T) { b.limitIs(rapid.Int64Range(1, 8).Draw(b.r, "limit")) }
+
+// callersChange: those who come from now on know of other limits, mostly of the same kind. Nobody waits for permits of
+// two kinds: what is let in together then depends on what was swept before.
+func (b *permitBench) callersChange(*rapid.T) {
+	kind := b.limits.kind()
+	if len(b.line()) == 0 && rapid.Bool().Draw(b.r, "odd") {
+		kind = rapid.SampledFrom([]string{"h", "c", "hc"}).Draw(b.r, "kind")
+	}
+	b.limits = b.drawLimits(kind)
+}
+
+// factsAreLost: the meta hash is evicted. Fences still rise, because time has passed.
+func (b *permitBench) factsAreLost(*rapid.T) {
+	b.pass(1)
+	b.starts("the facts are lost")
+	if err := b.rdb.Del(scriptCtx, b.keys[1]).Err(); err != nil {
+		b.wrong("%v", err)
+	}
+	b.said, b.force, b.rules, b.graves, b.seq = nil, nil, nil, 0, 0
+	b.reach("the facts are lost")
+}
+
+func (b *permitBench) timePasses(*rapid.T) {
+	list := []int64{1, 50, 500, 1999, 1, 50, 500, 1999, 6000, 31000}
+	if per := b.limits.per; per > 0 {
+		list = append(list, per, per+1, 3*per)
+	}
+	b.pass(rapid.SampledFrom(list).Draw(b.r, "ms"))
+}
+
+// somethingEnds lets time pass until a lease or a heartbeat ends, or permits return, or a millisecond less.
+func (b *permitBench) somethingEnds(*rapid.T) {
+	var list []int64
+	for _, q := range b.all {
+		ends := []int64{q.end}
+		if q.waits {
+			ends = append(ends, q.lapse)
+		}
+		if b.force != nil && q.taken != 0 {
+			ends = append(ends, q.taken+b.force.per+1)
+		}
+		for _, end := range ends {
+			if end > b.now {
+				list = append(list, end)
+			}
+		}
+	}
+	end := draw(b.r, list, "end")
+	b.pass(end - b.now - int64(rapid.IntRange(0, 1).Draw(b.r, "less")))
+}
+
+func (b *permitBench) pass(ms int64) {
+	b.starts("%d ms pass", ms)
+	b.comesTo(b.now + ms)
+	b.mini.SetTime(time.UnixMilli(b.now))
+	b.compare()
+}
+
+// playToTheEnd: if all are alive and nobody renews, everyone gets its permits, or learns that there are never so many.
+func (b *permitBench) playToTheEnd() {
+	for _, k := range keepers[:3] {
+		b.listen(k, true)
+	}
+	for rounds := 0; ; rounds++ {
+		for _, k := range keepers {
+			var list []*permitReq
+			var places []int64
+			for _, q := range b.all {
+				if q.keeper == k && (q.waits || q.away && q.kind() == b.limits.kind()) {
+					list, places = append(list, q), append(places, q.place)
+				}
+			}
+			if len(list) > 0 {
+				b.beatsFor(list, true, places)
+			}
+		}
+		line := b.line()
+		if len(line) == 0 {
+			b.reach("played to its end")
+			return
+		}
+		// In 5 s a window of 5 s or a lease that is not renewed is over; there are longer ones.
+		if rounds > 20+5*len(b.all) {
+			b.wrong("%s still wait", permitTokens(line))
+		}
+		next := int64(5000)
+		if ms := b.ends(); ms > 0 {
+			next = min(next, ms)
+		}
+		b.pass(next)
+	}
+}
+
+// compare holds what lies at the server, and what it has told, against the model.
+func (b *permitBench) compare() {
+	b.r.Helper()
+	pipe := b.rdb.Pipeline()
+	pipe.Publish(scriptCtx, scriptMark, scriptMark)
+	lock := pipe.ZRangeWithScores(scriptCtx, b.keys[0], 0, -1)
+	queue := pipe.ZRangeWithScores(scriptCtx, b.keys[2], 0, -1)
+	beats := pipe.ZRangeWithScores(scriptCtx, b.keys[3], 0, -1)
+	var expiry [4]*redis.DurationCmd
+	for i, k := range b.keys {
+		expiry[i] = pipe.PTTL(scriptCtx, k)
+	}
+	if _, err := pipe.Exec(scriptCtx); err != nil {
+		b.wrong("%v", err)
+	}
+	scores := map[string]int64{}
+	for _, z := range lock.Val() {
+		scores[z.Member.(string)] = int64(z.Score)
+	}
+	b.lineIs(queue.Val())
+	b.messages(scores)
+	b.fences(scores)
+	b.lockIs(scores, expiry[0].Val().Milliseconds())
+	lapses := map[string]int64{}
+	for _, z := range beats.Val() {
+		lapses[z.Member.(string)] = int64(z.Score)
+	}
+	for _, q := range b.line() {
+		if !b.near(lapses[q.token], q.lapse) {
+			b.wrong("the heartbeat of %s lapses at %d, want %d", q.token, lapses[q.token], q.lapse)
+		}
+		q.lapse = lapses[q.token]
+	}
+	for _, q := range b.all {
+		switch until := lapses["-"+q.token]; {
+		case until == 0 && q.buried > b.now:
+			b.wrong("%s is not buried any more, want until %d", q.token, q.buried)
+		case until != 0 && !b.near(until, q.buried):
+			b.wrong("%s is buried until %d, want %d", q.token, until, q.buried)
+		default:
+			q.buried = until
+		}
+	}
+	for i, d := range expiry {
+		if d.Val() != -2 && d.Val() <= 0 {
+			b.wrong("%s does not expire: %v", b.keys[i], d.Val())
+		}
+	}
+}
+
+// lineIs compares the line. Who is not there to be told may be taken out sooner than at its turn, and who asks for more
+// than there ever is.
+func (b *permitBench) lineIs(queue []redis.Z) {
+	b.r.Helper()
+	at := map[string]int64{}
+	for _, z := range queue {
+		at[z.Member.(string)] = int64(z.Score)
+	}
+	for _, q := range b.line() {
+		switch place, waits := at[q.token]; {
+		case waits && place != q.place:
+			b.wrong("%s stands at %d, want %d", q.token, place, q.place)
+		case waits:
+		case b.rules != nil && q.above(*b.rules):
+			b.void(q)
+		case !b.there(q):
+			b.out(q, "it was to be forewarned")
+		default:
+			b.wrong("%s has left the line", q.token)
+		}
+		delete(at, q.token)
+	}
+	for token, place := range at {
+		b.wrong("%s stands at %d", token, place)
+	}
+}
+
+// lockIs compares who holds permits, and what has been taken that returns by the clock. What is over may still be there,
+// and is counted as long as it is; it does no harm, as the model knows nothing of it.
+func (b *permitBench) lockIs(scores map[string]int64, expiry int64) {
+	b.r.Helper()
+	per := int64(0)
+	if b.rules != nil {
+		per = b.rules.per
+	}
+	var used, spent int64
+	members := map[string]bool{"used": true, "spent": true}
+	for _, q := range b.all {
+		end, leased := scores[q.token]
+		mark, took := scores["@"+q.token]
+		fence, numbered := scores["#"+q.token]
+		for _, member := range []string{q.token, "@" + q.token, "#" + q.token} {
+			members[member] = true
+		}
+		switch {
+		case b.leased(q):
+			if !b.near(end, q.end) {
+				b.wrong("the lease of %s ends at %d, want %d", q.token, end, q.end)
+			}
+			if b.force != nil && expiry < q.end-b.now-b.slack {
+				b.wrong("the leases expire in %d ms, that of %s in %d", expiry, q.token, q.end-b.now)
+			}
+			q.end = end
+		case end > b.now:
+			b.wrong("%s holds permits until %d", q.token, end)
+		}
+		if leased {
+			used += q.permits
+			members["+"+q.token] = true
+		}
+		switch {
+		case took && !b.near(mark-takenAt, q.taken):
+			b.wrong("%s took permits at %d, want %d", q.token, mark-takenAt, q.taken)
+		case took:
+			spent, q.taken = spent+q.permits, mark-takenAt
+			if b.force != nil && expiry < q.taken+per-b.now-b.slack {
+				b.wrong("what is taken expires in %d ms, what %s took returns in %d", expiry, q.token, q.taken+per-b.now)
+			}
+			if b.leased(q) && !b.spends(q, per) {
+				b.reach("a lease outlasts its permits' window")
+			}
+		case b.rules != nil && b.spends(q, per):
+			b.wrong("nothing is left of what %s took at %d", q.token, q.taken)
+		case q.taken != 0:
+			b.reach("permits return by the clock")
+			q.taken = 0
+		}
+		if numbered != (leased || took && !q.holds) {
+			b.wrong("%s: a lease %v, permits taken %v, a fence %v", q.token, leased, took, numbered)
+		}
+		if numbered && fence != q.fence {
+			b.wrong("the fence of %s is %d, want %d", q.token, fence, q.fence)
+		}
+	}
+	if -scores["used"] != used || -scores["spent"] != spent {
+		b.wrong("the counts are %d and %d, want %d and %d", -scores["used"], -scores["spent"], used, spent)
+	}
+	for member := range scores {
+		if !members[member] {
+			b.wrong("%s is left of a lease that is over", member)
+		}
+	}
+}
+
+// messages is what the keepers were told by the step.
+func (b *permitBench) messages(scores map[string]int64) {
+	b.r.Helper()
+	told := map[string][]*permitReq{}
+	count := map[string]int{}
+	for {
+		x, err := b.sub.ReceiveTimeout(scriptCtx, 5*time.Second)
+		if err != nil {
+			b.wrong("%v", err)
+		}
+		m := x.(*redis.Message)
+		if m.Channel == scriptMark {
+			break
+		}
+		keeper := strings.TrimPrefix(m.Channel, scriptWake)
+		field := strings.Fields(m.Payload)
+		for i := 0; i+1 < len(field); i += 2 {
+			serial, _ := strconv.Atoi(field[i])
+			number, _ := strconv.ParseInt(field[i+1], 10, 64)
+			if serial < 1 || serial > len(b.all) || b.all[serial-1].keeper != keeper {
+				b.wrong("message %q to %s", m.Payload, keeper)
+			}
+			q := b.all[serial-1]
+			if number < 0 {
+				b.forewarned(q, -number)
+				continue
+			}
+			q.fence = number
+			told[keeper] = append(told[keeper], q)
+			if i == 0 {
+				count[keeper]++
+			}
+		}
+	}
+	want := map[string][]*permitReq{}
+	for _, q := range b.given {
+		if b.asked[q] {
+			continue
+		}
+		if q.mute {
+			q.fence = scores["#"+q.token]
+			b.reach("one that is mute is let in")
+			continue
+		}
+		want[q.keeper] = append(want[q.keeper], q)
+		b.reach("let in by a message: " + q.kind())
+	}
+	if len(b.given) > 1 {
+		b.reach("several are let in together")
+	}
+	for k := range maps.Keys(b.scriptBench.hears) {
+		if !slices.Equal(told[k], want[k]) {
+			b.wrong("%s was told of%s, want%s", k, permitTokens(told[k]), permitTokens(want[k]))
+		}
+		if count[k] > 1 && !b.deaf {
+			b.wrong("%s was told by %d messages", k, count[k])
+		}
+	}
+}
+
+// forewarned is a waiter that was told to ask in so many ms.
+func (b *permitBench) forewarned(q *permitReq, ms int64) {
+	b.r.Helper()
+	if b.voided[q] && ms == 1 {
+		return
+	}
+	if line := b.line(); len(line) == 0 || line[0] != q || !b.near(ms, b.ends()) {
+		b.wrong("%s was forewarned of %d ms, want%s and %d", q.token, ms, permitTokens(line), b.ends())
+	}
+	if b.sure(q) > 0 {
+		b.reach("the first is forewarned of the clock")
+	} else {
+		b.reach("the first is forewarned of a lease")
+	}
+}
+
+// fences rise in the order in which those were let in whom the step has let in.
+func (b *permitBench) fences(scores map[string]int64) {
+	b.r.Helper()
+	for _, q := range b.given {
+		if fence := scores["#"+q.token]; fence != q.fence || fence <= b.fence {
+			b.wrong("%s has the fence %d and was told of %d, after %d", q.token, fence, q.fence, b.fence)
+		}
+		b.fence, b.seq = q.fence, q.fence
+	}
+}
