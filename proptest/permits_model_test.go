@@ -299,7 +299,8 @@ func (m *permitModel) ask(q *permitReq, waits bool, patience, place int64) (code
 		m.asked[q] = true
 		return lua.Granted, 0, changed
 	}
-	if !q.waits {
+	newcomer := !q.waits
+	if newcomer {
 		q.waits, q.place = true, place
 	}
 	if waits {
@@ -307,12 +308,14 @@ func (m *permitModel) ask(q *permitReq, waits bool, patience, place int64) (code
 	}
 	m.asks[q] = q.ttl
 	m.settle()
+	if left = m.sure(q); q.waits && waits && (patience == 0 || left <= patience) {
+		return lua.Waiting, 0, changed
+	}
+	if newcomer { // nobody learns which place it had
+		q.place = 0
+	}
 	if !q.waits {
 		return lua.Granted, 0, changed
-	}
-	left = m.sure(q)
-	if waits && (patience == 0 || left <= patience) {
-		return lua.Waiting, 0, changed
 	}
 	q.waits, q.away = false, false
 	return lua.Refused, left, changed
