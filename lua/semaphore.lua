@@ -288,18 +288,17 @@ end
 local held_lease = lease
 local function lease(token)
   local _, holds, by_clock = terms_of(token)
+  local at = by_clock and tonumber(call('ZSCORE', lock, '@' .. token) or nil)
+  local away = at and at - BEYOND_ALL + (per or 0) >= now
   local learned, till
   if holds then
     learned, till = held_lease(token)
-  else
-    local at = tonumber(call('ZSCORE', lock, '@' .. token) or nil)
-    if at and at - BEYOND_ALL + (per or 0) >= now then
-      learned = tonumber(call('ZSCORE', lock, '#' .. token))
-      till = now + select(4, string.match(token, TERMS))
-    end
+  elseif away then
+    learned = tonumber(call('ZSCORE', lock, '#' .. token))
+    till = now + select(4, string.match(token, TERMS))
   end
-  if learned and by_clock then
-    call('ZADD', lock, 'XX', BEYOND_ALL + now, '@' .. token)
+  if learned and away then
+    call('ZADD', lock, BEYOND_ALL + now, '@' .. token)
     keep_lock(per or 0)
   end
   return learned, till

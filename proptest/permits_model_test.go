@@ -368,6 +368,9 @@ func (m *permitModel) beat(list []*permitReq, limits permitLimits, back bool, pl
 		case q.waits:
 		case m.has(q, *m.rules):
 			told[q] = append(told[q], lua.Held)
+			if m.spends(q, m.rules.per) {
+				q.taken = m.now
+			}
 			continue
 		case back && m.graves > m.now && q.buried != 0:
 			told[q] = append(told[q], lua.Buried)
