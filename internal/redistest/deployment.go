@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -19,11 +18,11 @@ type Sentinel struct {
 	Primary  *Server
 	Replicas []*Server
 	Addrs    []string // of the sentinels
-	t        testing.TB
+	t        TB
 }
 
 // StartSentinel starts a primary, replicas and three sentinels, which fail over a second after the primary is gone.
-func StartSentinel(t testing.TB, replicas int) *Sentinel {
+func StartSentinel(t TB, replicas int) *Sentinel {
 	t.Helper()
 	s := &Sentinel{t: t, Primary: Start(t)}
 	for range replicas {
@@ -78,11 +77,11 @@ func (s *Sentinel) Client() *redis.Client {
 type Cluster struct {
 	Primaries []*Server
 	Replicas  [][]*Server // of each primary
-	t         testing.TB
+	t         TB
 }
 
 // StartCluster starts a cluster that shares the slots evenly and fails over after a second.
-func StartCluster(t testing.TB, primaries, replicas int) *Cluster {
+func StartCluster(t TB, primaries, replicas int) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t, Replicas: make([][]*Server, primaries)}
 	node := func() *Server {

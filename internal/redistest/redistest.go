@@ -1,5 +1,5 @@
-// Package redistest starts real Redis servers for tests: processes of their own on free loopback ports, which end with
-// the test, or with the test binary if that is killed.
+// Package redistest starts real Redis servers for tests and benchmarks: processes of their own on free loopback ports,
+// which end with the test, or with the test binary if that is killed.
 package redistest
 
 import (
@@ -12,12 +12,22 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
-	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
+
+// TB is what servers need of the test that they are for. A testing.TB is one; a program may bring its own. As in a test,
+// Fatal, Fatalf and Skipf do not return.
+type TB interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+	Skipf(format string, args ...any)
+	Cleanup(f func())
+	TempDir() string
+}
 
 // Binary is the server to run: REDIS_SERVER if it is set, or what PATH has.
 func Binary() (string, error) {
@@ -28,7 +38,7 @@ func Binary() (string, error) {
 }
 
 // Need skips the test when there is no redis-server, or fails it when LOCKKEEPER_NEED_REDIS is set, as in CI.
-func Need(t testing.TB) string {
+func Need(t TB) string {
 	t.Helper()
 	path, err := Binary()
 	if err == nil {
@@ -47,7 +57,7 @@ type Server struct {
 	Port int
 	Dir  string
 
-	t    testing.TB
+	t    TB
 	args []string
 
 	mu   sync.Mutex
@@ -57,7 +67,7 @@ type Server struct {
 }
 
 // Start starts a server without persistence; args are further options, as in "--maxmemory", "4mb".
-func Start(t testing.TB, args ...string) *Server {
+func Start(t TB, args ...string) *Server {
 	t.Helper()
 	Need(t)
 	s := &Server{t: t, Dir: t.TempDir(), Port: FreePort(t)}
@@ -172,6 +182,9 @@ func (s *Server) Freeze() {
 // Thaw lets a frozen process go on.
 func (s *Server) Thaw() { _ = syscall.Kill(s.PID(), syscall.SIGCONT) }
 
+// StartProcess starts a process of any kind. On Linux it is killed when this one ends, however it ends.
+func StartProcess(cmd *exec.Cmd) error { return start(cmd) }
+
 // Freeze stops a process and returns when it has stopped: the signal takes a while to arrive.
 func Freeze(pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
@@ -192,7 +205,7 @@ func Goroutine() goleak.Option {
 }
 
 // FreePort is a loopback port that nothing listens on, nor on the port 10000 above it, which a cluster node needs.
-func FreePort(t testing.TB) int {
+func FreePort(t TB) int {
 	t.Helper()
 	for range 100 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
