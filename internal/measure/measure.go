@@ -100,17 +100,31 @@ func (b *bench) once(l Locker) {
 
 const compareAndDelete = `if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`
 
-// floor is the least that a lock can cost: two bare commands, inline.
+// Bare is the least that a lock can cost: a bare SET NX PX to take it, and a bare compare-and-delete script to give it
+// back. It loads the script.
+func Bare(ctx context.Context, c redis.Cmdable) (take, give func(name string) error, err error) {
+	const token = "00000000-0000-4000-8000-000000000000:1"
+	sha, err := c.ScriptLoad(ctx, compareAndDelete).Result()
+	if err != nil {
+		return nil, nil, err
+	}
+	take = func(name string) error {
+		return c.SetArgs(ctx, name, token, redis.SetArgs{Mode: "NX", TTL: 30 * time.Second}).Err()
+	}
+	give = func(name string) error { return c.EvalSha(ctx, sha, []string{name}, token).Err() }
+	return take, give, nil
+}
+
+// floor is a bare lock with its release, inline.
 func (b *bench) floor(rdb *redis.Client) func(name string) {
 	b.Helper()
-	sha, err := rdb.ScriptLoad(ctx, compareAndDelete).Result()
+	take, give, err := Bare(ctx, rdb)
 	b.must(err)
 	return func(name string) {
-		const token = "00000000-0000-4000-8000-000000000000:1"
-		if err := rdb.SetArgs(ctx, name, token, redis.SetArgs{Mode: "NX", TTL: 30 * time.Second}).Err(); err != nil {
+		if err := take(name); err != nil {
 			b.Error(err)
 		}
-		if err := rdb.EvalSha(ctx, sha, []string{name}, token).Err(); err != nil {
+		if err := give(name); err != nil {
 			b.Error(err)
 		}
 	}
@@ -164,8 +178,8 @@ func Uncontended(b *testing.B, n New) {
 		}
 	})
 	b.StopTimer()
-	b.ReportMetric(median(ours)/median(bare), "x-floor")
-	b.ReportMetric(median(ours), "ns/op")
+	b.ReportMetric(Median(ours)/Median(bare), "x-floor")
+	b.ReportMetric(Median(ours), "ns/op")
 	b.ReportMetric(float64(allocs)/float64(b.N), "allocs/op")
 }
 
@@ -201,8 +215,8 @@ func Acknowledged(b *testing.B, n New) {
 		}
 	})
 	b.StopTimer()
-	b.ReportMetric(median(ours)/median(bare), "x-plain")
-	b.ReportMetric(median(ours), "ns/op")
+	b.ReportMetric(Median(ours)/Median(bare), "x-plain")
+	b.ReportMetric(Median(ours), "ns/op")
 }
 
 // UncontendedParallel is 64 goroutines, each on a name of its own, beside as many at the floor.
@@ -235,8 +249,8 @@ func UncontendedParallel(b *testing.B, n New) {
 	b.ResetTimer()
 	ours, bare := turns(b.N, 50*goroutines, us, them)
 	b.StopTimer()
-	b.ReportMetric(median(ours)/median(bare), "x-floor")
-	b.ReportMetric(median(ours), "ns/op")
+	b.ReportMetric(Median(ours)/Median(bare), "x-floor")
+	b.ReportMetric(Median(ours), "ns/op")
 }
 
 // Handoff is so many waiters, in keepers of their own as far as there are 100, behind one holder at a time.
@@ -319,10 +333,10 @@ func handoff(b *testing.B, n New, waiters int) {
 	b.StopTimer()
 	cancel()
 	wg.Wait()
-	b.ReportMetric(median(samples)/median(pings), "x-ping")
-	b.ReportMetric(percentile(samples, 99)/median(pings), "p99-x-ping")
-	b.ReportMetric(median(samples), "ns/handoff")
-	b.ReportMetric(median(pings), "ns/ping")
+	b.ReportMetric(Median(samples)/Median(pings), "x-ping")
+	b.ReportMetric(Percentile(samples, 99)/Median(pings), "p99-x-ping")
+	b.ReportMetric(Median(samples), "ns/handoff")
+	b.ReportMetric(Median(pings), "ns/ping")
 }
 
 // Contended is so many keepers that want one name, each again and again, with a hold of 1 ms.
@@ -458,45 +472,57 @@ func (b *bench) commands() int {
 	for name, s := range b.stats() {
 		switch name {
 		case "evalsha", "eval", "subscribe", "ssubscribe", "unsubscribe", "ping", "hello":
-			sum += s.calls
+			sum += s.Calls
 		}
 	}
 	return sum
 }
 
-type stat struct {
-	calls int
-	usec  float64
+func (b *bench) stats() map[string]Stat {
+	b.Helper()
+	all, err := Stats(ctx, b.rdb)
+	b.must(err)
+	return all
 }
 
-func (b *bench) stats() map[string]stat {
-	b.Helper()
-	info, err := b.rdb.Info(ctx, "commandstats").Result()
-	b.must(err)
-	all := map[string]stat{}
+// Stat is what a server knows of one command, whether clients sent it or scripts called it.
+type Stat struct {
+	Calls  int
+	Micros float64 // how long it ran, in all
+}
+
+// Stats asks a server for all commands that it has run since its statistics were reset, by their names in lower case.
+func Stats(ctx context.Context, rdb redis.UniversalClient) (map[string]Stat, error) {
+	info, err := rdb.Info(ctx, "commandstats").Result()
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]Stat{}
 	for line := range strings.Lines(info) {
 		rest, ok := strings.CutPrefix(line, "cmdstat_")
 		name, fields, ok2 := strings.Cut(rest, ":")
 		if !ok || !ok2 {
 			continue
 		}
-		var s stat
+		var s Stat
 		for _, f := range strings.Split(fields, ",") {
 			switch key, v, _ := strings.Cut(f, "="); key {
 			case "calls":
-				s.calls, _ = strconv.Atoi(v)
+				s.Calls, _ = strconv.Atoi(v)
 			case "usec":
-				s.usec, _ = strconv.ParseFloat(v, 64)
+				s.Micros, _ = strconv.ParseFloat(v, 64)
 			}
 		}
 		all[name] = s
 	}
-	return all
+	return all, nil
 }
 
-func median(list []float64) float64 { return percentile(list, 50) }
+// Median is the middle of a list, or 0 if it is empty.
+func Median(list []float64) float64 { return Percentile(list, 50) }
 
-func percentile(list []float64, p int) float64 {
+// Percentile is the value that p percent of a list are below, or 0 if the list is empty.
+func Percentile(list []float64, p int) float64 {
 	if len(list) == 0 {
 		return 0
 	}

@@ -79,10 +79,10 @@ func scale(b *testing.B, n New, set *lua.Set, waiters int) {
 		for range ops {
 			turn()
 		}
-		blocks = append(blocks, m.stats()["evalsha"].usec/float64(ops))
+		blocks = append(blocks, m.stats()["evalsha"].Micros/float64(ops))
 	}
 	b.StopTimer()
-	b.ReportMetric(median(blocks), "server-us/op")
+	b.ReportMetric(Median(blocks), "server-us/op")
 	b.ReportMetric(float64(memory)/float64(waiters), "B/waiter")
 }
 

@@ -39,10 +39,10 @@ func Per(b *testing.B, set *lua.Set, limits ...int) {
 						granted++
 					}
 				}
-				blocks = append(blocks, m.stats()["evalsha"].usec/float64(ops))
+				blocks = append(blocks, m.stats()["evalsha"].Micros/float64(ops))
 			}
 			b.StopTimer()
-			b.ReportMetric(median(blocks), "server-us/op")
+			b.ReportMetric(Median(blocks), "server-us/op")
 			b.ReportMetric(float64(granted)/float64(b.N), "granted/op")
 			b.ReportMetric(p.bytes()/float64(limit), "B/permit")
 		})
@@ -80,14 +80,14 @@ func Sweep(b *testing.B, set *lua.Set, permits int) {
 				took = append(took, float64(entry.Duration)/float64(time.Microsecond))
 			}
 		}
-		longest = append(longest, percentile(took, 100))
-		p99 = append(p99, percentile(took, 99))
-		half = append(half, median(took))
+		longest = append(longest, Percentile(took, 100))
+		p99 = append(p99, Percentile(took, 99))
+		half = append(half, Median(took))
 	}
 	b.StopTimer()
-	b.ReportMetric(median(longest), "max-script-us")
-	b.ReportMetric(median(p99), "p99-script-us")
-	b.ReportMetric(median(half), "median-script-us")
+	b.ReportMetric(Median(longest), "max-script-us")
+	b.ReportMetric(Median(p99), "p99-script-us")
+	b.ReportMetric(Median(half), "median-script-us")
 	b.ReportMetric(float64(scripts)/float64(b.N), "scripts/op")
 }
 
@@ -202,8 +202,8 @@ func Flow(b *testing.B, limited func(k *lockkeeper.Keeper, limit int, per time.D
 			wg.Wait()
 			b.ReportMetric(float64(n)/(float64(c.limit)*float64(took)/float64(c.per)), "x-limit")
 			b.ReportMetric(float64(commands)/float64(n), "cmds/op")
-			b.ReportMetric(float64(stats["publish"].calls)/float64(n), "msgs/op")
-			b.ReportMetric(stats["evalsha"].usec/float64(n), "server-us/op")
+			b.ReportMetric(float64(stats["publish"].Calls)/float64(n), "msgs/op")
+			b.ReportMetric(stats["evalsha"].Micros/float64(n), "server-us/op")
 		})
 	}
 }

@@ -73,8 +73,8 @@ func WriterUnderReaders(b *testing.B, read, write New) {
 	b.StopTimer()
 	cancel()
 	wg.Wait()
-	b.ReportMetric(percentile(worst, 100)/(float64(longest.Load())+median(handoffs)), "writer-wait-x")
-	b.ReportMetric(median(worst)/1e6, "ms/wait")
+	b.ReportMetric(Percentile(worst, 100)/(float64(longest.Load())+Median(handoffs)), "writer-wait-x")
+	b.ReportMetric(Median(worst)/1e6, "ms/wait")
 	b.ReportMetric(float64(longest.Load())/1e6, "ms/longest-read")
 	b.ReportMetric(float64(reads.Load())/float64(b.N), "reads/op")
 }
@@ -116,8 +116,8 @@ func Readers(b *testing.B, read, mutex New) {
 	b.ResetTimer()
 	ours, theirs := turns(b.N, 50*goroutines, us, them)
 	b.StopTimer()
-	b.ReportMetric(median(theirs)/median(ours), "x-mutex")
-	b.ReportMetric(median(ours), "ns/op")
+	b.ReportMetric(Median(theirs)/Median(ours), "x-mutex")
+	b.ReportMetric(Median(ours), "ns/op")
 }
 
 // ScaleReaders is what it costs the server that one of so many readers comes and goes.
@@ -160,10 +160,10 @@ func ScaleReaders(b *testing.B, n New, set *lua.Set, readers ...int) {
 					m.must(err)
 				}
 				next += ops
-				blocks = append(blocks, m.stats()["evalsha"].usec/float64(ops))
+				blocks = append(blocks, m.stats()["evalsha"].Micros/float64(ops))
 			}
 			b.StopTimer()
-			b.ReportMetric(median(blocks), "server-us/op")
+			b.ReportMetric(Median(blocks), "server-us/op")
 		})
 	}
 }
@@ -237,14 +237,14 @@ func Admit(b *testing.B, waiters int, blocker, waiter New) {
 		running.Wait()
 		samples = append(samples, float64(time.Since(began)))
 		after := m.stats()
-		messages += after["publish"].calls - before["publish"].calls
-		server = append(server, after["evalsha"].usec-before["evalsha"].usec)
+		messages += after["publish"].Calls - before["publish"].Calls
+		server = append(server, after["evalsha"].Micros-before["evalsha"].Micros)
 		close(all)
 		left.Wait()
 	}
 	b.StopTimer()
-	b.ReportMetric(median(server), "server-us/op")
+	b.ReportMetric(Median(server), "server-us/op")
 	b.ReportMetric(float64(messages)/float64(b.N), "msgs/op")
-	b.ReportMetric(median(samples)/median(pings), "x-ping")
-	b.ReportMetric(median(samples)/1e6, "ms/all")
+	b.ReportMetric(Median(samples)/Median(pings), "x-ping")
+	b.ReportMetric(Median(samples)/1e6, "ms/all")
 }
