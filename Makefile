@@ -2,7 +2,7 @@
 
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 
-.PHONY: test race lint fmt bench bench-test bench-peers demo
+.PHONY: test race lint fmt bench bench-test bench-peers bench-quick demo
 
 test: ## the README's command
 	go test ./...
@@ -24,11 +24,14 @@ bench: ## ratios; about five minutes, better on a quiet machine
 	go test -run '^$$' -bench . -benchtime 3s -timeout 30m $(PKG)
 PKG ?= ./mutex
 
-bench-test: ## exclusion between lockkeeper and other libraries on one key
+bench-test: ## exclusion between lockkeeper and other libraries on one key; the runner of bench-peers
 	cd bench && go test -race ./...
 
-bench-peers: ## ratios against other libraries
-	cd bench && go test -run '^$$' -bench . -benchtime 3s -timeout 30m ./...
+bench-peers: ## beside other libraries; under ten minutes, better on a quiet machine
+	cd bench && go run . $(ARGS)
+
+bench-quick: ## the same with less of each, under a minute: for a look, not for figures
+	cd bench && go run . -quick
 
 demo:
 	go run ./cmd/lockkeeper demo

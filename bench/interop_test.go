@@ -1,4 +1,4 @@
-package bench_test
+package main
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/bsm/redislock"
 	"github.com/go-redsync/redsync/v4"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/measure"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
@@ -41,9 +42,9 @@ func isTaken(err error) bool {
 
 func TestMutexAndRedislockExcludeEachOther(t *testing.T) {
 	exclude(t, peer{
-		try: func(rdb *redis.Client, key string) lock { return redislockLock(rdb, key, redislock.NoRetry()) },
+		try: func(rdb *redis.Client, key string) lock { return redislockLock(rdb, key, ttl, redislock.NoRetry()) },
 		wait: func(rdb *redis.Client, key string) lock {
-			return redislockLock(rdb, key, redislock.LinearBackoff(time.Millisecond))
+			return redislockLock(rdb, key, ttl, redislock.LinearBackoff(time.Millisecond))
 		},
 		taken: func(err error) bool { return errors.Is(err, redislock.ErrNotObtained) },
 		gone:  func(err error) bool { return errors.Is(err, redislock.ErrLockNotHeld) },
@@ -153,10 +154,15 @@ func (w *world) peerHolds() {
 		w.Fatalf("Lock while the peer holds: %v, %v; want it to wait", r.lease, r.err)
 	}
 	// Heartbeats ask again, and are refused as well.
-	before := calls(w, w.rdb, "evalsha")
-	w.s.Await("beaten", func(context.Context, *redis.Client) (string, error) {
-		if calls(w, w.rdb, "evalsha") < before+3 {
-			return "", nil
+	scripts := func(ctx context.Context, rdb *redis.Client) (int, error) {
+		all, err := measure.Stats(ctx, rdb)
+		return all["evalsha"].Calls, err
+	}
+	before, err := scripts(w.ctx, w.rdb)
+	w.must(err)
+	w.s.Await("beaten", func(ctx context.Context, rdb *redis.Client) (string, error) {
+		if n, err := scripts(ctx, rdb); err != nil || n < before+3 {
+			return "", err
 		}
 		return "beaten", nil
 	})

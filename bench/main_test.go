@@ -1,0 +1,83 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+func TestUnknownCasesAreRefused(t *testing.T) {
+	var out, errs strings.Builder
+	if code := run([]string{"-only", "uncontended,speed"}, &out, &errs); code != 2 {
+		t.Errorf("the code is %d, want 2", code)
+	}
+	if got := errs.String(); !strings.Contains(got, `"speed"`) || !strings.Contains(got, "handoff") {
+		t.Errorf("the error is %q, want it to name what was asked for and what there is", got)
+	}
+}
+
+func TestRunMeasuresEveryLibraryAndDrawsCharts(t *testing.T) {
+	redistest.Need(t)
+	var out, errs strings.Builder
+	dir := t.TempDir()
+	if code := run([]string{"-quick", "-only", "uncontended", "-json", "-plot", dir}, &out, &errs); code != 0 {
+		t.Fatalf("the code is %d: %s%s", code, errs.String(), out.String())
+	}
+	var got struct {
+		Cases   []result
+		Machine machine
+	}
+	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
+		t.Fatal(err)
+	}
+	measured := map[string]bool{}
+	for _, x := range got.Cases {
+		if x.Metric == "ns/op" && 0 < x.Min && x.Min <= x.Value && x.Value <= x.Max {
+			measured[x.Case+" "+x.Library] = true
+		}
+	}
+	for _, l := range append(floors, libraries...) {
+		for _, of := range []string{"uncontended/goroutines=1", "uncontended/goroutines=64", "uncontended/goroutines=1024"} {
+			if (!l.etcd || got.Machine.Etcd != "") && !measured[of+" "+l.name] {
+				t.Errorf("%s: no figures of %s", of, l.name)
+			}
+		}
+	}
+	svg, err := os.ReadFile(filepath.Join(dir, "uncontended.svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"<svg", "rueidislock", "64 goroutines"} {
+		if !strings.Contains(string(svg), want) {
+			t.Errorf("the chart lacks %q", want)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "handoff.svg")); !os.IsNotExist(err) {
+		t.Errorf("a chart of what was not measured: %v", err)
+	}
+}
+
+func TestKeysOfARunAreDeletedAfterEachTurn(t *testing.T) {
+	s := redistest.Start(t)
+	b := &bench{at: target{redis: "redis://" + s.Addr}, results: &results{}, id: "bench-test"}
+	b.rdb = b.at.rdb(t)
+	if err := b.rdb.Set(ctx, "another's", "", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	b.turn("case", "library", func(s *stage) { s.must(once(libraries[0].open(s, b.at, ttl).lock(b.name()))) })
+	keys, err := b.rdb.Keys(ctx, "*").Result()
+	if err != nil || len(keys) != 1 {
+		t.Errorf("the keys %q, %v are there; want only another's", keys, err)
+	}
+	if b.failed {
+		t.Error(b.results.notes)
+	}
+	b.turn("case", "library", func(s *stage) { s.Fatal("broken") })
+	if !b.failed || len(b.results.notes) != 1 || !strings.HasSuffix(b.results.notes[0], "broken") {
+		t.Errorf("after a turn that failed: %v, %q", b.failed, b.results.notes)
+	}
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// sample is two libraries in one case, over three rounds, and a metric that one of them does not have.
+func sample() *results {
+	r := &results{}
+	for _, v := range []float64{30, 10, 20} {
+		r.add("lap/runners=2", "hare", "ms/lap", "ms", v)
+		r.add("lap/runners=2", "tortoise", "ms/lap", "ms", 100*v)
+	}
+	r.add("lap/runners=2", "tortoise", "naps", "1", 0)
+	r.note("snail: not measured")
+	r.note("snail: not measured")
+	return r
+}
+
+func TestResultsAreMediansWithExtremes(t *testing.T) {
+	x := sample().find("lap/runners=2", "hare", "ms/lap")
+	if x.Value != 20 || x.Min != 10 || x.Max != 30 {
+		t.Errorf("of 30, 10 and 20: %v [%v .. %v]; want 20 [10 .. 30]", x.Value, x.Min, x.Max)
+	}
+}
+
+func TestTableHasALinePerLibraryAndARatio(t *testing.T) {
+	var out strings.Builder
+	if err := sample().table(&out); err != nil {
+		t.Fatal(err)
+	}
+	const want = `
+lap/runners=2   ms/lap                ratio   naps
+  hare          20 [10 .. 30]         1 x     -
+  tortoise      2000 [1000 .. 3000]   100 x   0
+
+snail: not measured
+`
+	if got := "\n" + out.String(); got != want {
+		t.Errorf("the table is%s\nwant%s", got, want)
+	}
+}
+
+func TestNumbersKeepThreeDigits(t *testing.T) {
+	for v, want := range map[float64]string{
+		0: "0", 3: "3", 0.04567: "0.046", 0.4567: "0.46", 4.567: "4.57", 45.67: "45.7", 456.7: "457", 456789: "456789", -4.567: "-4.57",
+	} {
+		if got := number(v); got != want {
+			t.Errorf("number(%v) = %q, want %q", v, got, want)
+		}
+	}
+}
+
+func TestJSONHasCasesAndMachine(t *testing.T) {
+	var out strings.Builder
+	if err := sample().json(&out, machine{Cores: 2, Redis: "7.0.15"}); err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
+		t.Fatal(err)
+	}
+	first := got["cases"].([]any)[0]
+	want := map[string]any{
+		"case": "lap/runners=2", "library": "hare", "metric": "ms/lap", "value": 20.0, "unit": "ms", "min": 10.0, "max": 30.0,
+	}
+	if !reflect.DeepEqual(first, want) {
+		t.Errorf("the first case is %v, want %v", first, want)
+	}
+	if m := got["machine"].(map[string]any); m["cores"] != 2.0 || m["redis"] != "7.0.15" {
+		t.Errorf("the machine is %v", m)
+	}
+}
+
+func TestRoundsTakeTurnsToBegin(t *testing.T) {
+	var got []int
+	rounds(3, 3, func(side int) { got = append(got, side) })
+	if want := []int{0, 1, 2, 1, 2, 0, 2, 0, 1}; !reflect.DeepEqual(got, want) {
+		t.Errorf("the order is %v, want %v", got, want)
+	}
+}
