@@ -88,7 +88,7 @@ type client struct {
 // library is one of those that are compared.
 type library struct {
 	name     string
-	module   string // whose version counts; "" for this one
+	module   string // whose version is told; "" for this one
 	settings string
 	etcd     bool     // it needs etcd instead of Redis
 	renewals int      // how often in a ttl it renews a lease that is held; 0 if it does not

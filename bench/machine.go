@@ -15,21 +15,40 @@ import (
 
 // machine is where and with what the figures were taken.
 type machine struct {
-	Cores     int               `json:"cores"`
-	CPU       string            `json:"cpu"`
-	Kernel    string            `json:"kernel"`
-	Load      string            `json:"load"` // averages over 1, 5 and 15 minutes before the run
-	Go        string            `json:"go"`
-	Redis     string            `json:"redis"`
-	Etcd      string            `json:"etcd,omitempty"`
-	Libraries map[string]string `json:"libraries"` // versions by module
+	Cores    int    `json:"cores"`
+	CPU      string `json:"cpu"`
+	Kernel   string `json:"kernel"`
+	Load     string `json:"load"` // averages over 1, 5 and 15 minutes before the run
+	Go       string `json:"go"`
+	GoRedis  string `json:"go-redis"` // the client that all but rueidislock and etcd use
+	Redis    string `json:"redis"`
+	Etcd     string `json:"etcd,omitempty"`
+	Settings []used `json:"settings"`
+}
+
+// used is a library as it was used.
+type used struct {
+	Library string `json:"library"`
+	Version string `json:"version,omitempty"`
+	Setting string `json:"setting"`
 }
 
 // describe looks at the machine and the servers. What it cannot find out is "unknown".
 func describe(ctx context.Context, rdb redis.UniversalClient, etcd bool) machine {
-	m := machine{
-		Cores: runtime.NumCPU(), Go: runtime.Version(), CPU: "unknown", Kernel: "unknown", Load: "unknown", Redis: "unknown",
-		Libraries: versions(),
+	m := machine{Cores: runtime.NumCPU(), Go: runtime.Version(), CPU: "unknown", Kernel: "unknown", Load: "unknown", Redis: "unknown"}
+	versions := versions()
+	m.GoRedis = versions["github.com/redis/go-redis/v9"]
+	use := func(name, module, setting string) {
+		m.Settings = append(m.Settings, used{name, versions[module], setting})
+	}
+	for _, l := range libraries {
+		use(l.name, l.module, l.settings)
+	}
+	for _, l := range readWrites {
+		use(l.name, l.module, l.settings)
+	}
+	for _, l := range limiters {
+		use(l.name, l.module, l.settings)
 	}
 	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
 		if v, ok := field(string(text), "model name"); ok {
@@ -71,20 +90,11 @@ func field(text, name string) (string, bool) {
 	return "", false
 }
 
-// versions is those of the modules that are compared, as this program was built with them.
+// versions is those of the modules that this program was built with.
 func versions() map[string]string {
 	all := map[string]string{}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return all
-	}
-	for _, dep := range info.Deps {
-		for _, l := range libraries {
-			if dep.Path == l.module {
-				all[dep.Path] = dep.Version
-			}
-		}
-		if dep.Path == "github.com/redis/go-redis/v9" {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, dep := range info.Deps {
 			all[dep.Path] = dep.Version
 		}
 	}
@@ -93,17 +103,13 @@ func versions() map[string]string {
 
 // write says it in a few lines, with the setting of each library.
 func (m machine) write(w io.Writer) {
-	fmt.Fprintf(w, "%d cores of %s, %s, load %s, %s, Redis %s", m.Cores, m.CPU, m.Kernel, m.Load, m.Go, m.Redis)
+	fmt.Fprintf(w, "%d cores of %s, %s, load %s, %s, go-redis %s, Redis %s", m.Cores, m.CPU, m.Kernel, m.Load, m.Go, m.GoRedis, m.Redis)
 	if m.Etcd != "" {
 		fmt.Fprintf(w, ", etcd %s", m.Etcd)
 	}
 	fmt.Fprintln(w)
-	for _, l := range libraries {
-		fmt.Fprintf(w, "  %s", l.name)
-		if v := m.Libraries[l.module]; v != "" {
-			fmt.Fprintf(w, " %s", v)
-		}
-		fmt.Fprintf(w, ": %s\n", l.settings)
+	for _, l := range m.Settings {
+		fmt.Fprintf(w, "  %s: %s\n", strings.TrimSpace(l.Library+" "+l.Version), l.Setting)
 	}
 	fmt.Fprintln(w)
 }

@@ -48,6 +48,7 @@ var cases = []struct {
 	{"fairness", "64 contenders, a client each, who hold for 10 ms and come again", fairness},
 	{"readers", "64 readers, a client each, who read for 1 to 9 ms and come again, and a writer every 100 ms", readers},
 	{"crash", "the holder's process is killed; and that of a waiter in front", crash},
+	{"limit", "16 callers of a limit, a client each", limit},
 	{"scale", "up to 100,000 waiters for one name, and 100,000 leases in one process", scale},
 	{"cluster", "three primaries on this machine, against one", cluster},
 }

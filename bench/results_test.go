@@ -82,3 +82,23 @@ func TestRoundsTakeTurnsToBegin(t *testing.T) {
 		t.Errorf("the order is %v, want %v", got, want)
 	}
 }
+
+func TestMostWithinCountsWholeIntervals(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		list []interval
+		want int
+	}{
+		{"none", nil, 0},
+		{"one", []interval{{5, 6}}, 1},
+		{"one that is longer than the window", []interval{{5, 16}}, 0},
+		{"two that fill it", []interval{{0, 1}, {9, 10}}, 2},
+		{"two that do not fit", []interval{{0, 1}, {9, 11}}, 1},
+		{"a window in the middle", []interval{{0, 1}, {20, 21}, {22, 24}, {21, 30}, {29, 31}}, 3},
+		{"a long one across short ones", []interval{{0, 30}, {12, 13}, {14, 15}}, 2},
+	} {
+		if got := mostWithin(c.list, 10); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+	}
+}
