@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
@@ -64,7 +65,7 @@ func charts(r *results, dir string) error {
 		if p == nil {
 			continue
 		}
-		if err := p.Save(18*vg.Centimeter, 9*vg.Centimeter, filepath.Join(dir, c.file+".svg")); err != nil {
+		if err := p.Save(22*vg.Centimeter, 10*vg.Centimeter, filepath.Join(dir, c.file+".svg")); err != nil {
 			return err
 		}
 	}
@@ -92,6 +93,12 @@ func (c chart) draw(r *results) (*plot.Plot, error) {
 	}
 	p := plot.New()
 	p.BackgroundColor = color.White
+	for _, f := range []*font.Font{
+		&p.Title.TextStyle.Font, &p.Y.Label.TextStyle.Font, &p.X.Tick.Label.Font, &p.Y.Tick.Label.Font, &p.Legend.TextStyle.Font,
+	} {
+		f.Variant = "Sans"
+		f.Size = 10
+	}
 	p.Title.Text, p.Y.Label.Text = c.title, c.y
 	if c.log {
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
@@ -132,6 +139,11 @@ func (c chart) draw(r *results) (*plot.Plot, error) {
 		dots.Color, dots.Shape, dots.Radius = colours[i], draw.CircleGlyph{}, vg.Points(3)
 		p.Add(ranges, dots)
 		p.Legend.Add(s.name, dots)
+	}
+	if c.log { // room for the legend
+		p.Y.Max *= 5
+	} else {
+		p.Y.Max *= 1.3
 	}
 	p.X.Min, p.X.Max = -0.6, float64(len(libraries))-0.4
 	p.X.Tick.Marker = plot.ConstantTicks(ticks(libraries))

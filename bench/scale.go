@@ -34,7 +34,7 @@ func repeats(b *bench, count int) int {
 	if count > few {
 		return 1
 	}
-	return pick(b, 3, 1)
+	return pick(b, 2, 1)
 }
 
 // waitersOf is so many waiters for one name, through 10 clients. They give the lock back at once, and come again when
@@ -42,6 +42,7 @@ func repeats(b *bench, count int) int {
 // requests and more in a second.
 //
 //	server-us/op    time of the server per hand-off, for all that clients send meanwhile
+//	net-us/op       the same without what the waiters cost while they only wait, where they stand in line
 //	handoffs/s      hand-offs
 //	idle-us/s       time of the server per second while somebody holds the lock and the others wait
 //	B/waiter        memory of the clients' process per waiter, its goroutine included
@@ -54,7 +55,8 @@ func waitersOf(b *bench, waiters int) {
 			sides = append(sides, l)
 		}
 	}
-	span := pick(b, lockkeeper.DefaultHeartbeat, 300*time.Millisecond) // whole heartbeats, or there may be none in it
+	still := pick(b, lockkeeper.DefaultHeartbeat, 300*time.Millisecond) // a whole one, or there may be none in it
+	span := pick(b, time.Second, 300*time.Millisecond)
 	rounds(repeats(b, waiters), len(sides), func(i int) {
 		l := sides[i]
 		b.turn(of, l.name, func(s *stage) {
@@ -87,7 +89,7 @@ func waitersOf(b *bench, waiters int) {
 			if waiters >= few {
 				process, server = b.processMemory()-process, b.serverMemory(s)-server
 			}
-			idle := b.serverTime(s, l, span)
+			idle := b.serverTime(s, l, still)
 			s.must(release())
 			time.Sleep(100 * time.Millisecond)
 			round.start()
@@ -100,8 +102,11 @@ func waitersOf(b *bench, waiters int) {
 				s.Fatalf("no hand-off in %v", span)
 			}
 			b.results.add(of, l.name, "server-us/op", "us", busy/float64(done))
+			if l.inLine {
+				b.results.add(of, l.name, "net-us/op", "us", (busy-idle*span.Seconds()/still.Seconds())/float64(done))
+			}
 			b.results.add(of, l.name, "handoffs/s", "1/s", float64(done)/span.Seconds())
-			b.results.add(of, l.name, "idle-us/s", "us", idle/span.Seconds())
+			b.results.add(of, l.name, "idle-us/s", "us", idle/still.Seconds())
 			if waiters >= few {
 				b.results.add(of, l.name, "B/waiter", "B", process/float64(waiters))
 				b.results.add(of, l.name, "redis-B/waiter", "B", server/float64(waiters))

@@ -13,12 +13,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// floors are the bare commands that a lock cannot do without, through the same client, in the three ways to send them.
+// floors are the bare commands that a lock cannot do without, through the same client, in three ways to send them: inline,
+// each from a goroutine of its own, and by the client's automatic pipelining.
 var floors = []library{
 	{name: "bare, inline", open: func(t redistest.TB, at target, _ time.Duration) client {
 		return bare(t, at.rdb(t), func(f func() error) error { return f() })
 	}},
-	{name: "bare, own goroutines", open: func(t redistest.TB, at target, _ time.Duration) client {
+	{name: "bare, goroutines", open: func(t redistest.TB, at target, _ time.Duration) client {
 		return bare(t, at.rdb(t), func(f func() error) error {
 			done := make(chan error, 1)
 			go func() { done <- f() }()
@@ -57,7 +58,7 @@ func uncontended(b *bench) {
 	for _, goroutines := range []int{1, 64, 1024} {
 		of := fmt.Sprintf("uncontended/goroutines=%d", goroutines)
 		sides := append(b.present(libraries), floors...)
-		n, span := pick(b, 7, 2), pick(b, 250*time.Millisecond, 40*time.Millisecond)
+		n, span := pick(b, 5, 2), pick(b, 300*time.Millisecond, 40*time.Millisecond)
 		inline := len(sides) - len(floors)
 		times := make([][]float64, len(sides))
 		rounds(n, len(sides), func(i int) {
