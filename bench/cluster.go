@@ -15,8 +15,15 @@ import (
 //	x-single     over the same with one server that is none of a cluster
 //	msgs/handoff messages on the cluster's bus for wake-ups, per hand-off among 8 contenders for one name
 func cluster(b *bench) {
+	if _, err := redistest.Binary(); err != nil {
+		b.results.note("cluster: not measured, there is no redis-server to start one: %v", err)
+		return
+	}
+	b.turn("cluster", "all", func(s *stage) { clusterOf(b, redistest.StartCluster(s, 3, 0)) })
+}
+
+func clusterOf(b *bench, c *redistest.Cluster) {
 	const of, goroutines, contenders = "cluster", 64, 8
-	c := redistest.StartCluster(b.stage, 3, 0)
 	three := target{cluster: c.Addrs()}
 	published := func(s *stage) int {
 		sum := 0
@@ -44,15 +51,7 @@ func cluster(b *bench) {
 	rounds(n, len(sides), func(i int) {
 		l := sides[i]
 		perSecond := func(s *stage, at target) float64 {
-			c := l.open(s, at, ttl)
-			locks := make([]lock, goroutines)
-			for g := range locks {
-				locks[g] = c.lock(b.name())
-			}
-			_, _, err := apart(locks, span/4)
-			s.must(err)
-			perOp, _, err := apart(locks, span)
-			s.must(err)
+			perOp, _ := b.apart(s, l, at, goroutines, span)
 			return float64(time.Second) / perOp
 		}
 		one := 0.0

@@ -6,7 +6,7 @@
 //	go run . -quick             # the same with less of each, under a minute
 //	go run . -only handoff      # one case, or several with commas between them
 //	go run . -json              # figures for programs
-//	go run . -redis URL         # on this server; what needs one that can be restarted or is a cluster still starts its own
+//	go run . -redis URL         # on this server, which nobody else should be using; a cluster is started all the same
 //	go run . -plot DIR          # and charts as SVG
 //
 // A case runs in rounds. In each round every library has its turn, with clients of its own that are closed before the

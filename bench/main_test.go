@@ -6,9 +6,18 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(childRole); role != "" {
+		child(role)
+		return
+	}
+	os.Exit(m.Run())
+}
 
 func TestUnknownCasesAreRefused(t *testing.T) {
 	var out, errs strings.Builder
@@ -79,5 +88,43 @@ func TestKeysOfARunAreDeletedAfterEachTurn(t *testing.T) {
 	b.turn("case", "library", func(s *stage) { s.Fatal("broken") })
 	if !b.failed || len(b.results.notes) != 1 || !strings.HasSuffix(b.results.notes[0], "broken") {
 		t.Errorf("after a turn that failed: %v, %q", b.failed, b.results.notes)
+	}
+}
+
+func TestChildHoldsUntilItIsKilled(t *testing.T) {
+	s := redistest.Start(t)
+	b := &bench{at: target{redis: "redis://" + s.Addr}, results: &results{}, id: "bench-test"}
+	for _, l := range libraries {
+		if l.etcd || l.renewals == 0 { // a lease that is not renewed could end before it is looked at
+			continue
+		}
+		t.Run(strings.ReplaceAll(l.name, " ", "-"), func(t *testing.T) {
+			err := play(func(s *stage) {
+				names := []string{b.name(), b.name()}
+				held, kill := b.spawn(s, l, time.Second, names)
+				s.must(<-held)
+				arrived := b.waiters(s, l, names)
+				look := l.open(s, b.at, ttl)
+				for _, name := range names {
+					if left, err := look.left(ctx, name); err != nil || left > time.Second {
+						t.Errorf("the lease lasts for %v more, %v; want at most a second", left, err)
+					}
+				}
+				select {
+				case a := <-arrived:
+					t.Errorf("somebody else holds it, too: %v", a)
+				default:
+				}
+				kill()
+				for range names {
+					if a := <-arrived; a.err != nil {
+						t.Error(a.err)
+					}
+				}
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

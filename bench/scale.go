@@ -141,7 +141,7 @@ func leasesOf(b *bench, leases int) {
 			for i := range warm {
 				warm[i] = c.lock(b.name())
 			}
-			_, _, err := apart(warm, 10*time.Millisecond)
+			_, _, err := together(warm, 10*time.Millisecond)
 			s.must(err)
 			names := make([]string, leases)
 			for i := range names {
