@@ -112,7 +112,7 @@ func TestChildHoldsUntilItIsKilled(t *testing.T) {
 				}
 				select {
 				case a := <-arrived:
-					t.Errorf("somebody else holds it, too: %v", a)
+					s.Fatalf("somebody else holds it, too: %v", a)
 				default:
 				}
 				kill()
