@@ -96,7 +96,7 @@ func (b *bench) inLine(s *stage, c client, names []string, count int) {
 		return
 	}
 	for _, name := range names {
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
 			n, err := c.inLine(ctx, name)
 			s.must(err)
 			if n >= count {

@@ -21,7 +21,7 @@ func handoff(b *bench) {
 	for _, contenders := range []int{2, 64} {
 		of := fmt.Sprintf("handoff/contenders=%d", contenders)
 		sides := b.present(libraries)
-		n, span := pick(b, 4, 1), pick(b, 800*time.Millisecond, 400*time.Millisecond)
+		n, span := pick(b, 3, 1), pick(b, 800*time.Millisecond, 400*time.Millisecond)
 		rounds(n, len(sides), func(i int) {
 			b.turn(of, sides[i].name, func(s *stage) {
 				handoffs, pings := b.handOn(s, sides[i], b.at, contenders, span)

@@ -191,7 +191,8 @@ func (b *bench) present(list []library) []library {
 	return slices.DeleteFunc(slices.Clone(list), func(l library) bool { return l.etcd && b.at.etcd == "" })
 }
 
-// rounds lets so many sides have a turn in each round. Who begins moves on by one.
+// rounds lets so many sides have a turn in each round. Who begins moves on by one. There should be an odd number of
+// rounds, for one of them to be the median.
 func rounds(n, sides int, turn func(side int)) {
 	for round := range n {
 		for i := range sides {

@@ -34,7 +34,7 @@ func repeats(b *bench, count int) int {
 	if count > few {
 		return 1
 	}
-	return pick(b, 2, 1)
+	return pick(b, 3, 1)
 }
 
 // waitersOf is so many waiters for one name, through 10 clients. They give the lock back at once, and come again when
