@@ -57,6 +57,9 @@ func waitersOf(b *bench, waiters int) {
 	}
 	still := pick(b, lockkeeper.DefaultHeartbeat, 300*time.Millisecond) // a whole one, or there may be none in it
 	span := pick(b, time.Second, 300*time.Millisecond)
+	if waiters > few { // heartbeats are a good part of what the server does
+		span = still
+	}
 	rounds(repeats(b, waiters), len(sides), func(i int) {
 		l := sides[i]
 		b.turn(of, l.name, func(s *stage) {
