@@ -12,23 +12,24 @@ import (
 // A lease belongs to whoever has the value; it does not matter which goroutine releases it. It is safe for concurrent
 // use. All methods are safe on nil: a nil lease is one that was released.
 type Lease struct {
-	hold *engine.Hold
+	hold engine.Lease
 }
 
 // NewLease is for the packages of this module; its arguments cannot be made elsewhere.
-func NewLease(h *engine.Hold, err error) (*Lease, error) {
+func NewLease(h engine.Lease, err error) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
 	return &Lease{h}, nil
 }
 
-// Hold is for the packages of this module.
+// Hold is for the packages of this module. It is nil for a lease that lies on several servers.
 func (l *Lease) Hold() *engine.Hold {
 	if l == nil {
 		return nil
 	}
-	return l.hold
+	h, _ := l.hold.(*engine.Hold)
+	return h
 }
 
 // Name is what is locked.

@@ -31,6 +31,11 @@ func InspectArgs(command []any, what int, after int64, most int) []any {
 	return append(command, what, after, most)
 }
 
+// AffirmArgs appends ARGV of affirm.lua.
+func AffirmArgs(command []any, token any, least int64, idle any, up int64) []any {
+	return append(command, token, least, idle, up)
+}
+
 // LimitArgs appends ARGV of limit.lua.
 func LimitArgs(command []any, idle, wake, sharded, extra any, limit int) []any {
 	return append(command, idle, wake, sharded, extra, limit)

@@ -47,12 +47,14 @@ func (s *Script) AppendCommand(command []any, keys ...any) []any {
 // Set is the scripts of one primitive.
 type Set struct {
 	Kind    string // the primitive's package: "mutex"
+	Keys    string // the kind that is part of the names of its keys
 	Acquire *Script
 	Release *Script
 	Renew   *Script
 	Beat    *Script
 	Inspect *Script
 	Limit   *Script // of the semaphore alone; else nil
+	Affirm  *Script // of the redlock alone; else nil
 }
 
 // The primitives.
@@ -61,16 +63,20 @@ var (
 	Fair      = assemble("fair")
 	RWLock    = assemble("rwlock")
 	Semaphore = assemble("semaphore", "limit")
+	Redlock   = under("mutex", assemble("redlock", "affirm"))
 )
 
 // Sets is all of them, for tests and tools that go over every script.
-var Sets = []*Set{Mutex, Fair, RWLock, Semaphore}
+var Sets = []*Set{Mutex, Fair, RWLock, Semaphore, Redlock}
 
 // Scripts is the scripts of the set, for those who go over all.
 func (s *Set) Scripts() []*Script {
 	all := []*Script{s.Acquire, s.Release, s.Renew, s.Beat, s.Inspect}
 	if s.Limit != nil {
 		all = append(all, s.Limit)
+	}
+	if s.Affirm != nil {
+		all = append(all, s.Affirm)
 	}
 	return all
 }
@@ -86,6 +92,7 @@ func assemble(kind string, more ...string) *Set {
 	}
 	set := &Set{
 		Kind:    kind,
+		Keys:    kind,
 		Acquire: script("acquire"),
 		Release: script("release"),
 		Renew:   script("renew"),
@@ -95,7 +102,16 @@ func assemble(kind string, more ...string) *Set {
 	if slices.Contains(more, "limit") {
 		set.Limit = script("limit")
 	}
+	if slices.Contains(more, "affirm") {
+		set.Affirm = script("affirm")
+	}
 	return set
+}
+
+// under puts the primitive's keys where those of another are, so that its lock is one of that kind too.
+func under(kind string, s *Set) *Set {
+	s.Keys = kind
+	return s
 }
 
 // assembly is a script that is being put together.

@@ -39,7 +39,8 @@ func TestWhatScriptsCallIsAmongTheDocumentedRights(t *testing.T) {
 		for _, call := range calls.FindAllStringSubmatch(read(t, name), -1) {
 			for _, c := range command.FindAllStringSubmatch(call[1], -1) {
 				seen++
-				if !allowed["+"+strings.ToLower(c[1])] {
+				right := "+" + strings.ToLower(c[1])
+				if !allowed[right] && !strings.Contains(string(text), "`"+right+"`") { // what an option takes stands below the rule
 					t.Errorf("%s calls %s, which docs/operations.md does not allow", name, c[1])
 				}
 			}

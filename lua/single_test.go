@@ -32,17 +32,17 @@ type bench struct {
 	set  *lua.Set
 }
 
-// onBoth runs a test of what both single locks do, on both servers.
+// onBoth runs a test of what all single locks do, on both servers.
 func onBoth(t *testing.T, test func(b *bench)) {
-	for _, set := range []*lua.Set{lua.Mutex, lua.Fair} {
+	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.Redlock} {
 		t.Run(set.Kind, func(t *testing.T) { onBothServers(t, set, test) })
 	}
 }
 
 func onBothServers(t *testing.T, set *lua.Set, test func(b *bench)) {
-	own := "{lock:x}:" + set.Kind + ":"
+	own := "{lock:x}:" + set.Keys + ":"
 	keys := []string{own + "holders", own + "meta", own + "queue", own + "beats"}
-	if set == lua.Mutex {
+	if set.Keys == "mutex" {
 		keys[0] = "lock:x"
 	}
 	t.Run("embedded", func(t *testing.T) {

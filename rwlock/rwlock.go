@@ -133,8 +133,8 @@ func (l *Lock) do(ctx context.Context, t engine.Terms, fn func(ctx context.Conte
 // The error is ErrLost or ErrReleased if the write lease is over, ErrInvalid if the lease is none of this lock's write
 // leases; otherwise it is as for RLock, and the write lease is held as before.
 func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lockkeeper.Lease, err error) {
-	if h := write.Hold(); h != nil && !h.Is("w") && !h.Is("u") {
-		return nil, engine.Invalid("the lease of %q is not a write lease", h.Name())
+	if h := write.Hold(); write != nil && (h == nil || !h.Is("w") && !h.Is("u")) {
+		return nil, engine.Invalid("the lease of %q is not a write lease", write.Name())
 	}
 	return lockkeeper.NewLease(l.lock.Convert(ctx, write.Hold(), engine.Terms{Flags: "d"}))
 }
@@ -148,8 +148,8 @@ func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lo
 // read lease is over or ends during the wait, ErrInvalid if the lease is none of this lock's read leases. When ctx ends
 // it is both ErrNotAcquired and the context's. After any of these but the first three, the read lease is held as before.
 func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lockkeeper.Lease, err error) {
-	if h := read.Hold(); h != nil && !h.Is("r") && !h.Is("d") {
-		return nil, engine.Invalid("the lease of %q is not a read lease", h.Name())
+	if h := read.Hold(); read != nil && (h == nil || !h.Is("r") && !h.Is("d")) {
+		return nil, engine.Invalid("the lease of %q is not a read lease", read.Name())
 	}
 	return lockkeeper.NewLease(l.lock.Convert(ctx, read.Hold(), engine.Terms{Flags: "u"}))
 }

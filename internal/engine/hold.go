@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -15,32 +14,31 @@ import (
 
 // Hold is a lease. It is held at first; then, once and for good, released or lost.
 type Hold struct {
+	tenure
 	lock    *Lock
 	token   string
 	request *waiter // that it came out of; nil if it was adopted
 	fence   uint64
 	receipt bool // nothing is held: it has no end and is not given back; see Limits
 	since   time.Time
-	done    chan struct{} // closed when it is held no more
 	alarm   clockwork.Alarm
+	whole   *MajorityHold // that it is a part of, and that is told of its events in the observer's place; nil: none
 
-	mu       sync.Mutex // guards what follows
-	err      error      // nil while held, then ErrReleased or an ErrLost that says why
-	ttl      int64      // ms that a renewal asks for
-	deadline time.Time  // until when it is believed, if nothing else comes; zero for a receipt
-	extended time.Time  // answers to renewals that left before say nothing of the deadline any more
-	strayTTL int64      // the least ms that an Extend of unknown fate may yet cut the lease to; 0: there is none
-	renewAt  time.Time  // zero: not any more
-	kept     time.Time  // when the facts of the name were last kept alive
-	claim    bool       // granted for a short time, to be confirmed by the first renewal
-	onWay    int        // renewals under way
+	// Guarded by the tenure's mu.
+	ttl      int64     // ms that a renewal asks for
+	deadline time.Time // until when it is believed, if nothing else comes; zero for a receipt
+	extended time.Time // answers to renewals that left before say nothing of the deadline any more
+	strayTTL int64     // the least ms that an Extend of unknown fate may yet cut the lease to; 0: there is none
+	renewAt  time.Time // zero: not any more
+	kept     time.Time // when the facts of the name were last kept alive
+	claim    bool      // granted for a short time, to be confirmed by the first renewal
+	onWay    int       // renewals under way
 	quiet    chan struct{}
 	// converting: another lease is about to come in its place
 	converting bool
 	pauses     *backoff.ExponentialBackOff // nil while renewals succeed
 	trouble    error                       // why they do not
-	contexts   map[*leaseContext]struct{}
-	left       *departure // once it is released
+	left       *departure                  // once it is released
 }
 
 // The reasons for a loss, beside errNotHeld.
@@ -52,7 +50,8 @@ var (
 
 func (l *Lock) newHold(token string, fence int64, deadline time.Time) *Hold {
 	now := time.Now()
-	h := &Hold{lock: l, token: token, fence: uint64(fence), since: now, kept: now, done: make(chan struct{}), ttl: l.ttl, deadline: deadline}
+	h := &Hold{lock: l, token: token, fence: uint64(fence), since: now, kept: now, ttl: l.ttl, deadline: deadline}
+	h.begin(h)
 	h.alarm.Ring = h.ring
 	if l.spec.Limits.receipts() {
 		h.receipt, h.deadline = true, time.Time{}
@@ -360,17 +359,6 @@ func (h *Hold) lose(reason error) {
 	h.observe(Lost, time.Since(h.since), err)
 }
 
-// endLocked ends the lease for its holder.
-func (h *Hold) endLocked(err error) {
-	h.err = err
-	close(h.done)
-	for c := range h.contexts {
-		c.forget()
-		c.cancel(err)
-	}
-	h.contexts = nil
-}
-
 func (h *Hold) forget() {
 	e := h.lock.e
 	e.clock.Unset(&h.alarm)
@@ -380,6 +368,10 @@ func (h *Hold) forget() {
 }
 
 func (h *Hold) observe(what What, took time.Duration, err error) {
+	if h.whole != nil {
+		h.whole.partDid(h, what)
+		return
+	}
 	if h.lock.e.cfg.Observe == nil {
 		return
 	}
@@ -483,17 +475,6 @@ func (h *Hold) checkDeadline() {
 	}
 }
 
-// Err is nil while the lease is held; then ErrReleased or an error that is ErrLost.
-func (h *Hold) Err() error {
-	h.checkDeadline()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.err
-}
-
-// Done is closed when the lease is held no more.
-func (h *Hold) Done() <-chan struct{} { return h.done }
-
 // Deadline is until when the lease is believed if it is not renewed.
 func (h *Hold) Deadline() time.Time {
 	h.mu.Lock()
@@ -513,54 +494,7 @@ func (h *Hold) Name() string { return h.lock.spec.Name }
 // Kind is the primitive.
 func (h *Hold) Kind() string { return h.lock.spec.Scripts.Kind }
 
-// Context is a child of parent that also ends when the lease does, with the lease's error as its cause.
-func (h *Hold) Context(parent context.Context) context.Context {
-	inner, cancel := context.WithCancelCause(parent)
-	c := &leaseContext{Context: inner, hold: h, cancel: cancel}
-	h.checkDeadline()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.err != nil {
-		cancel(h.err)
-		return c
-	}
-	if h.contexts == nil {
-		h.contexts = map[*leaseContext]struct{}{}
-	}
-	h.contexts[c] = struct{}{}
-	c.forget = context.AfterFunc(inner, func() { // the parent may end first
-		h.mu.Lock()
-		delete(h.contexts, c)
-		h.mu.Unlock()
-	})
-	return c
-}
-
-// leaseContext looks at the lease's deadline when it is asked, so that a process that was frozen learns of the loss
-// from the first question, and not only when its clockwork has come round.
-type leaseContext struct {
-	context.Context
-	hold   *Hold
-	cancel context.CancelCauseFunc
-	forget func() bool // stops waiting for the parent
-}
-
-// Err is as in context.Context.
-func (c *leaseContext) Err() error {
-	if err := c.Context.Err(); err != nil {
-		return err
-	}
-	c.hold.checkDeadline()
-	return c.Context.Err()
-}
-
-// Do runs fn under the lease and releases it, also when fn panics. The result is fn's error, joined with what went
-// wrong with the lease.
-func (h *Hold) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) (err error) {
-	defer func() {
-		if e := h.Release(ctx); e != nil {
-			err = errors.Join(err, e)
-		}
-	}()
-	return fn(h.Context(ctx), h.Fence())
+// Do runs fn under the lease and releases it, also when fn panics.
+func (h *Hold) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
+	return Do(ctx, h, fn)
 }

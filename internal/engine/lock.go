@@ -56,7 +56,7 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	if e == nil {
 		return nil, Invalid("the keeper is nil")
 	}
-	keys, err := names.For(e.cfg.Prefix, spec.Name, spec.Scripts.Kind, spec.Bare)
+	keys, err := names.For(e.cfg.Prefix, spec.Name, spec.Scripts.Keys, spec.Bare)
 	if err != nil {
 		return nil, Invalid("%w", err)
 	}
@@ -186,6 +186,11 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Hold, error) {
 	if l.spec.Limits.receipts() {
 		return nil, Invalid("the permits of %q return by the clock: there is no lease to adopt", l.spec.Name)
 	}
+	return l.adopt(ctx, token, nil)
+}
+
+// adopt is Adopt; the lease becomes a part of the whole, if there is one.
+func (l *Lock) adopt(ctx context.Context, token string, whole *MajorityHold) (*Hold, error) {
 	r, err := l.renew(ctx, token, l.ttl, false)
 	if err != nil {
 		return nil, l.fail(err)
@@ -194,6 +199,7 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Hold, error) {
 		return nil, l.fail(ErrLost, errNotHeld)
 	}
 	h := l.newHold(token, r.fence, r.sent.Add(l.trust(l.ttl)))
+	h.whole = whole
 	if !l.e.addHold(h) {
 		return nil, l.fail(ErrClosed)
 	}

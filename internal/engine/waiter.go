@@ -23,20 +23,22 @@ type waiter struct {
 	serial string
 	token  string
 	extra  any           // token of the lease in whose place the one asked for comes, or a semaphore's limits, or ""
+	whole  *MajorityHold // that the lease will be a part of; nil: none
 	silent bool          // no message will tell it of its grant
 	told   bool          // a message has; guarded by the engine's mu
 	end    chan struct{} // closed when it has ended
 
 	mu    sync.Mutex // guards what follows
 	ended bool
-	hold  *Hold // how it ended: with a lease,
-	err   error // or without
-	onWay int   // requests under way
-	had   bool  // a request has reached the server, so that there may be something to give back
-	stray bool  // a request's fate was never learned: a copy of it may run later
-	place int64 // in the queue
-	stood bool  // an observer was told of a position,
-	rank  int   // this one
+	hold  *Hold      // how it ended: with a lease,
+	err   error      // or without
+	onWay int        // requests under way
+	had   bool       // a request has reached the server, so that there may be something to give back
+	stray bool       // a request's fate was never learned: a copy of it may run later
+	left  *departure // once it has ended without a lease, if there is something to give back
+	place int64      // in the queue
+	stood bool       // an observer was told of a position,
+	rank  int        // this one
 	// A grant by message is trusted from asked on, if its fence is larger than floor: asked is when the last request
 	// left to which the server answered that the token waits, and floor the last number it had given out by then. So
 	// the grant was made after that answer, and no clocks need to be compared. Before any answer, asked is when the
@@ -308,6 +310,9 @@ func (w *waiter) grant(fence int64, from time.Time, ms int64, claim bool) bool {
 	h := w.lock.newHold(w.token, fence, deadline)
 	h.request = w
 	h.claim = claim
+	if w.whole != nil {
+		h.whole, h.since = w.whole, w.whole.began
+	}
 	if !w.lock.e.addHold(h) {
 		w.mu.Unlock()
 		return false // Close is about to make the waiter leave
@@ -333,9 +338,9 @@ func (w *waiter) leave(err error) {
 	}
 	w.ended, w.err = true, err
 	if w.had || w.onWay > 0 {
-		d := w.lock.depart(w.token, w.strayLocked(), time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.Life))
-		d.unused = 1
-		d.send(w.lock.e.courier.Send)
+		w.left = w.lock.depart(w.token, w.strayLocked(), time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.Life))
+		w.left.unused = 1
+		w.left.send(w.lock.e.courier.Send)
 	}
 	close(w.end)
 	w.mu.Unlock()

@@ -1,0 +1,696 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/clockwork"
+)
+
+// MajorityHold is a lease on a majority of servers, from the first question on. At each server that granted it, it has a
+// Hold, which renews itself and knows when it is lost; the whole is lost when no majority of them is left. A server
+// that did not agree at first, or has lost the lease, is asked again while the others agree.
+type MajorityHold struct {
+	tenure
+	m     *Majority
+	token string
+	began time.Time     // before the first request left
+	news  chan struct{} // something has happened at a seat; capacity 1
+	alarm clockwork.Alarm
+
+	// Guarded by the tenure's mu, which may be held when that of a Hold is taken, and not the other way round.
+	seats  []seat
+	fence  int64     // the largest of the first majority's; 0: not yet known
+	held   bool      // it was handed out
+	adopts bool      // it was made of a token; what does not come about stays as it was
+	told   time.Time // the deadline when the observer was last told of a renewal
+	last   time.Time // the last deadline that is known
+}
+
+// seat is the lease at one server.
+type seat struct {
+	request *waiter   // for it, if one is under way
+	last    *waiter   // the last one, under way or not
+	pending bool      // a question is under way
+	asked   time.Time // when it left
+	hold    *Hold     // once it is granted; perhaps over
+	sure    bool      // it counts: the server's fences go on from the lease's
+	affirms bool      // the question for that is under way
+	err     error     // why it is not granted
+	left    time.Duration
+}
+
+// live says whether there is a lease at this server.
+func (s *seat) live(now time.Time) bool {
+	if s.hold == nil || s.err != nil {
+		return false
+	}
+	s.hold.mu.Lock()
+	defer s.hold.mu.Unlock()
+	return s.hold.err == nil && now.Before(s.hold.deadline)
+}
+
+func (m *Majority) newHold(token string) *MajorityHold {
+	u := &MajorityHold{m: m, token: token, began: time.Now(), news: make(chan struct{}, 1), seats: make([]seat, len(m.locks))}
+	u.begin(u)
+	u.alarm.Ring = u.overdue
+	return u
+}
+
+// propose begins an attempt: it asks every server.
+func (m *Majority) propose() *MajorityHold {
+	u := m.newHold(m.newToken())
+	for i := range u.seats {
+		u.ask(i)
+	}
+	return u
+}
+
+// ask asks one server for the lease.
+func (u *MajorityHold) ask(i int) {
+	w := u.m.locks[i].proposal(u)
+	u.mu.Lock()
+	s := &u.seats[i]
+	s.asked = time.Now()
+	s.request, s.last, s.pending, s.sure, s.affirms = w, w, w != nil, false, false
+	if w == nil {
+		s.err = ErrClosed
+	}
+	u.mu.Unlock()
+	if w == nil {
+		u.tell()
+		return
+	}
+	w.propose(true, func(w *waiter, a answer, sent time.Time) {
+		u.m.read(i, a.now, sent)
+		h, err := w.result()
+		u.mu.Lock()
+		current := u.seats[i].request == w
+		u.mu.Unlock()
+		if current { // and not given up meanwhile
+			u.answered(i, h, duration(max(a.left, 0)), err)
+		}
+	})
+}
+
+func (u *MajorityHold) tell() {
+	select {
+	case u.news <- struct{}{}:
+	default:
+	}
+}
+
+// answered takes a server's answer: a lease, or why there is none.
+func (u *MajorityHold) answered(i int, h *Hold, left time.Duration, err error) {
+	u.mu.Lock()
+	s := &u.seats[i]
+	s.request, s.pending, s.hold, s.left, s.err = nil, false, h, left, bare(err)
+	over := u.err != nil
+	adopts := u.adopts && !u.held
+	u.mu.Unlock()
+	switch {
+	case h == nil || !over:
+		u.step()
+	case adopts:
+		h.replaced()
+	default:
+		h.abandon() // it is too late
+	}
+	u.tell()
+}
+
+// step goes on with what has come to be known: when a majority has granted the lease, its fence is the largest of
+// theirs, and those of which it is not sure that their fences go on from there are asked to see to it.
+func (u *MajorityHold) step() {
+	now := time.Now()
+	u.mu.Lock()
+	if u.err != nil {
+		u.mu.Unlock()
+		return
+	}
+	var fences []int64
+	for i := range u.seats {
+		if s := &u.seats[i]; s.live(now) {
+			fences = append(fences, int64(s.hold.fence))
+		}
+	}
+	if u.fence == 0 && len(fences) >= u.m.need {
+		u.fence = slices.Max(fences)
+	}
+	var affirm []int
+	holds := make([]*Hold, len(u.seats))
+	for i := range u.seats {
+		s := &u.seats[i]
+		switch {
+		case u.fence == 0 || s.sure || s.affirms || !s.live(now):
+		case int64(s.hold.fence) >= u.fence && u.m.spec.Up == 0:
+			s.sure = true
+		default:
+			s.affirms = true
+			holds[i] = s.hold
+			affirm = append(affirm, i)
+		}
+	}
+	fence := u.fence
+	u.mu.Unlock()
+	for _, i := range affirm {
+		holds[i].affirm(fence, u.m.spec.Up, func(err error) { u.affirmed(i, holds[i], err) })
+	}
+}
+
+// affirmed takes a server's second word. Without it the lease there does not count and is given back.
+func (u *MajorityHold) affirmed(i int, h *Hold, err error) {
+	u.mu.Lock()
+	s := &u.seats[i]
+	if s.hold != h {
+		u.mu.Unlock()
+		return
+	}
+	s.affirms, s.sure, s.err = false, err == nil, err
+	u.mu.Unlock()
+	if err != nil {
+		h.abandon()
+	}
+	u.tell()
+}
+
+// tally is how an attempt stands: at how many servers the lease is sure, granted but not sure, refused because another
+// has it, and asked for without an answer yet.
+type tally struct{ sure, granted, refused, pending int }
+
+func (u *MajorityHold) tallyLocked(now time.Time) (t tally) {
+	for i := range u.seats {
+		switch s := &u.seats[i]; {
+		case s.pending:
+			t.pending++
+		case errors.Is(s.err, ErrNotAcquired):
+			t.refused++
+		case !s.live(now):
+		case s.sure:
+			t.sure++
+		default:
+			t.granted++
+		}
+	}
+	return t
+}
+
+// hopeless says whether no majority can come about any more. If it is not others that are in the way, the answers that
+// are missing are waited for, so as to know what is.
+func (t tally) hopeless(need int) bool {
+	if t.sure+t.granted+t.pending >= need {
+		return false
+	}
+	return t.pending == 0 || t.refused > 0 && t.sure+t.granted+t.refused >= need
+}
+
+// await returns when an attempt is decided, and whether the lease is there. It waits for no server longer than the
+// limit, once for the lease and once for its second word.
+func (u *MajorityHold) await(ctx context.Context) bool {
+	limit := time.NewTimer(u.m.spec.Limit)
+	defer limit.Stop()
+	extended := false
+	for {
+		u.mu.Lock()
+		t := u.tallyLocked(time.Now())
+		granted := u.fence > 0
+		if ctx.Err() == nil && t.sure >= u.m.need {
+			u.held = true
+			u.told = u.deadlineLocked()
+			u.mu.Unlock()
+			u.wait()
+			return true
+		}
+		u.mu.Unlock()
+		if t.hopeless(u.m.need) || ctx.Err() != nil {
+			return false
+		}
+		if granted && !extended {
+			extended = true
+			limit.Reset(u.m.spec.Limit)
+		}
+		select {
+		case <-u.news:
+		case <-ctx.Done():
+		case <-limit.C:
+			u.overdue(time.Now())
+			if !granted || extended {
+				return false
+			}
+		}
+	}
+}
+
+// wait sees to it that servers which have not answered are given up when their time is over.
+func (u *MajorityHold) wait() {
+	u.mu.Lock()
+	var next time.Time
+	for i := range u.seats {
+		if s := &u.seats[i]; s.request != nil && (next.IsZero() || s.asked.Before(next)) {
+			next = s.asked
+		}
+	}
+	u.mu.Unlock()
+	if !next.IsZero() {
+		u.m.locks[0].e.clock.Set(&u.alarm, next.Add(u.m.spec.Limit))
+	}
+}
+
+// overdue gives up the requests that were not answered in time: what they have brought about is undone.
+func (u *MajorityHold) overdue(now time.Time) {
+	var late []*waiter
+	u.mu.Lock()
+	for i := range u.seats {
+		s := &u.seats[i]
+		if s.request != nil && now.Sub(s.asked) >= u.m.spec.Limit {
+			late = append(late, s.request)
+			s.request, s.pending, s.err = nil, false, errSilence
+		}
+	}
+	u.mu.Unlock()
+	for _, w := range late {
+		w.leave(errSilence)
+		if h, _ := w.result(); h != nil { // the answer has come just now
+			h.abandon()
+		}
+	}
+	u.wait()
+}
+
+// answersLocked is what each server has said last; nil: it agrees.
+func (u *MajorityHold) answersLocked() []error {
+	answers := make([]error, len(u.seats))
+	for i := range u.seats {
+		s := &u.seats[i]
+		switch {
+		case s.pending:
+			answers[i] = errSilence
+		case s.err != nil:
+			answers[i] = s.err
+		case s.hold != nil:
+			s.hold.mu.Lock()
+			answers[i] = s.hold.err
+			s.hold.mu.Unlock()
+		}
+	}
+	return answers
+}
+
+// holdsLocked is the leases at the servers, those that are over included.
+func (u *MajorityHold) holdsLocked() []*Hold {
+	var list []*Hold
+	for i := range u.seats {
+		if h := u.seats[i].hold; h != nil {
+			list = append(list, h)
+		}
+	}
+	return list
+}
+
+// giveUp ends the lease, and gives back in the background what there is of it. It says whether it did.
+func (u *MajorityHold) giveUp(err error) bool {
+	u.mu.Lock()
+	if u.err != nil {
+		u.mu.Unlock()
+		return false
+	}
+	u.deadlineLocked()
+	u.endLocked(err)
+	holds, keep := u.holdsLocked(), u.adopts && !u.held
+	u.mu.Unlock()
+	for _, h := range holds {
+		if keep {
+			h.replaced()
+		} else {
+			h.abandon()
+		}
+	}
+	u.wait()
+	return true
+}
+
+// settle waits until what this attempt, and those before it, had is given back, but not longer than the limit in all. What
+// is not given back then it returns, by server, and adds to what was left before.
+func (u *MajorityHold) settle(ctx context.Context, left [][]*departure) [][]*departure {
+	limit, cancel := context.WithTimeout(ctx, u.m.spec.Limit)
+	defer cancel()
+	rest := make([][]*departure, len(u.seats))
+	for i := range u.seats {
+		u.mu.Lock()
+		s := u.seats[i]
+		u.mu.Unlock()
+		var list []*departure
+		if left != nil {
+			list = left[i]
+		}
+		if d := s.departure(); d != nil {
+			list = append(list, d)
+		}
+		for _, d := range list {
+			select {
+			case <-d.over:
+				continue
+			case <-limit.Done():
+			}
+			select {
+			case <-d.over:
+			default:
+				rest[i] = append(rest[i], d)
+			}
+		}
+	}
+	return rest
+}
+
+// departure is that of what was asked for here, if there was something to give back.
+func (s *seat) departure() *departure {
+	switch {
+	case s.hold != nil:
+		s.hold.mu.Lock()
+		defer s.hold.mu.Unlock()
+		return s.hold.left
+	case s.last != nil:
+		s.last.mu.Lock()
+		defer s.last.mu.Unlock()
+		return s.last.left
+	}
+	return nil
+}
+
+// partDid is told what has happened to the lease at one server.
+func (u *MajorityHold) partDid(h *Hold, what What) {
+	switch what {
+	case Renewed:
+		u.renewed()
+	case Lost:
+		u.check()
+	case Released:
+		// Not by us, if its keeper has been closed: then the whole is released.
+		if h.lock.e.closing.Err() != nil {
+			u.mu.Lock()
+			held := u.held
+			u.mu.Unlock()
+			if held && u.giveUp(ErrReleased) {
+				u.observe(Released, nil)
+			}
+		}
+	}
+	u.tell()
+}
+
+// check loses the lease if no majority is left.
+func (u *MajorityHold) check() {
+	u.mu.Lock()
+	if !u.held || u.err != nil || u.tallyLocked(time.Now()).sure >= u.m.need {
+		u.mu.Unlock()
+		return
+	}
+	answers := u.answersLocked()
+	u.mu.Unlock()
+	err := u.m.fail(answers, ErrLost, errMinority)
+	if u.giveUp(err) { // what is left of it keeps nobody out
+		u.observe(Lost, err)
+	}
+}
+
+// renewed tells of a renewal when a majority has had one, and asks the servers again at which there is no lease.
+func (u *MajorityHold) renewed() {
+	now := time.Now()
+	spec := u.m.spec
+	u.mu.Lock()
+	if !u.held || u.err != nil {
+		u.mu.Unlock()
+		return
+	}
+	deadline := u.deadlineLocked()
+	tell := deadline.Sub(u.told) > deadline.Sub(now)/16 // and not each server's
+	if tell {
+		u.told = deadline
+	}
+	var vacant []int
+	for i := range u.seats {
+		s := &u.seats[i]
+		if !s.pending && !s.live(now) && now.Sub(s.asked) >= spec.TTL/3 &&
+			(spec.MaxLifetime == 0 || now.Sub(u.began)+spec.TTL <= spec.MaxLifetime) {
+			s.asked = now // whoever comes first does it
+			vacant = append(vacant, i)
+		}
+	}
+	u.mu.Unlock()
+	for _, i := range vacant {
+		u.ask(i)
+	}
+	if len(vacant) > 0 {
+		u.wait()
+	}
+	if tell {
+		u.observe(Renewed, nil)
+	}
+}
+
+func (u *MajorityHold) observe(what What, err error) {
+	first := u.m.locks[0]
+	ev := first.event(what)
+	ev.Token, ev.Fence, ev.Took, ev.Err = u.token, u.Fence(), time.Since(u.began), err
+	first.e.observe(ev)
+}
+
+// deadlineLocked is until when a majority is certain: as many of the leases as are needed last until then at least.
+func (u *MajorityHold) deadlineLocked() time.Time {
+	var ends []time.Time
+	for i := range u.seats {
+		if s := &u.seats[i]; s.sure && s.hold != nil && s.err == nil {
+			s.hold.mu.Lock()
+			if s.hold.err == nil {
+				ends = append(ends, s.hold.deadline)
+			}
+			s.hold.mu.Unlock()
+		}
+	}
+	if len(ends) >= u.m.need {
+		slices.SortFunc(ends, func(a, b time.Time) int { return b.Compare(a) })
+		u.last = ends[u.m.need-1]
+	}
+	return u.last
+}
+
+// Deadline is until when the lease is believed if it is not renewed.
+func (u *MajorityHold) Deadline() time.Time {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.err != nil {
+		return u.last
+	}
+	return u.deadlineLocked()
+}
+
+// checkDeadline loses a lease whose deadline has passed unnoticed.
+func (u *MajorityHold) checkDeadline() {
+	u.mu.Lock()
+	if u.err != nil || !u.held {
+		u.mu.Unlock()
+		return
+	}
+	var holds []*Hold
+	if u.tallyLocked(time.Now()).sure < u.m.need {
+		holds = u.holdsLocked()
+	}
+	u.mu.Unlock()
+	for _, h := range holds {
+		h.checkDeadline() // its loss is told to us
+	}
+	if holds != nil {
+		u.check()
+	}
+}
+
+// Token, Fence and Name say what the lease is.
+func (u *MajorityHold) Token() string { return u.token }
+
+// Fence is the fencing token.
+func (u *MajorityHold) Fence() uint64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return uint64(u.fence)
+}
+
+// Name is what is locked.
+func (u *MajorityHold) Name() string { return u.m.spec.Name }
+
+// outcome is what became of something at one server.
+type outcome struct {
+	seat int
+	err  error
+}
+
+// bare is the error of one server without the name of the lock, which the error of the whole has.
+func bare(err error) error {
+	if f, ok := err.(*failure); ok && len(f.causes) == 1 {
+		return f.causes[0]
+	}
+	return err
+}
+
+// everywhere does something with each lease that there is, all at once, and returns when a majority has succeeded, or
+// all have ended. Then it says how many have succeeded, and why the others have not.
+func (u *MajorityHold) everywhere(do func(h *Hold) error) (yes int, answers []error) {
+	u.mu.Lock()
+	answers = u.answersLocked()
+	holds := make([]*Hold, len(u.seats))
+	n := 0
+	for i := range u.seats {
+		if s := &u.seats[i]; s.hold != nil && s.err == nil {
+			holds[i] = s.hold
+			n++
+		}
+	}
+	u.mu.Unlock()
+	done := make(chan outcome, n)
+	for i, h := range holds {
+		if h != nil {
+			go func() { done <- outcome{i, do(h)} }()
+		}
+	}
+	for ; n > 0 && yes < u.m.need; n-- {
+		o := <-done
+		if answers[o.seat] = bare(o.err); o.err == nil {
+			yes++
+		}
+	}
+	return yes, answers
+}
+
+// Release gives the lease back. See Lease.Release in package lockkeeper.
+func (u *MajorityHold) Release(ctx context.Context) error {
+	u.checkDeadline()
+	u.mu.Lock()
+	if err := u.err; err != nil {
+		holds := u.holdsLocked()
+		u.mu.Unlock()
+		for _, h := range holds {
+			h.abandon() // the holder has now stopped as well
+		}
+		if errors.Is(err, ErrReleased) {
+			return nil
+		}
+		return err
+	}
+	u.endLocked(ErrReleased)
+	u.mu.Unlock()
+	u.wait()
+	yes, answers := u.everywhere(func(h *Hold) error { return h.Release(ctx) })
+	u.observe(Released, nil)
+	if yes >= u.m.need {
+		return nil
+	}
+	var causes []error
+	known := 0 // servers that have said something
+	for _, err := range answers {
+		if err == nil || errors.Is(err, ErrLost) {
+			known++
+		} else {
+			causes = append(causes, err)
+		}
+	}
+	if known >= u.m.need {
+		return u.m.fail(answers, ErrLost, errMinority)
+	}
+	return u.m.fail(answers, append([]error{errNoEcho}, causes...)...)
+}
+
+// Extend makes the lease end ttl from now. See Lease.Extend in package lockkeeper.
+func (u *MajorityHold) Extend(ctx context.Context, ttl time.Duration) error {
+	if err := CheckTTL("ttl", ttl); err != nil {
+		return err
+	}
+	if err := u.Err(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return u.m.fail(nil, err)
+	}
+	// Who is late goes on in the background, also if ctx ends then.
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.m.spec.Limit)
+	decided := context.AfterFunc(ctx, cancel)
+	yes, answers := u.everywhere(func(h *Hold) error {
+		err := h.Extend(within, ttl)
+		if err != nil && errors.Is(err, within.Err()) && ctx.Err() == nil {
+			return errSilence // it was not the caller's context that ended
+		}
+		return err
+	})
+	decided()
+	if yes >= u.m.need {
+		u.mu.Lock()
+		u.told = u.deadlineLocked()
+		u.mu.Unlock()
+		return nil // and the context ends by itself
+	}
+	cancel()
+	if err := u.Err(); err != nil {
+		return err
+	}
+	causes := []error{errMinority}
+	for _, err := range answers {
+		if err != nil && !errors.Is(err, ErrLost) { // at one server, that is; the lease is held
+			causes = append(causes, err)
+		}
+	}
+	return u.m.fail(answers, append(causes, ctx.Err())...)
+}
+
+// Adopt makes a lease out of a token that another process was granted, and extends it to the whole ttl.
+func (m *Majority) Adopt(ctx context.Context, token string) (*MajorityHold, error) {
+	if token == "" {
+		return nil, Invalid("the token is empty")
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, m.fail(nil, err)
+	}
+	if m.closed() {
+		return nil, m.fail(nil, ErrClosed)
+	}
+	caller := ctx
+	ctx, cancel := m.untilClosed(caller)
+	defer cancel()
+	u := m.newHold(token)
+	u.adopts = true
+	for i := range u.seats {
+		u.seats[i].pending, u.seats[i].asked = true, u.began
+	}
+	for i, l := range m.locks {
+		go func() {
+			within, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.spec.Limit)
+			defer cancel()
+			h, err := l.adopt(within, token, u)
+			if err != nil && errors.Is(err, within.Err()) {
+				err = errSilence
+			}
+			u.answered(i, h, 0, err)
+		}()
+	}
+	if u.await(ctx) {
+		return u, nil
+	}
+	u.mu.Lock()
+	answers := u.answersLocked()
+	u.mu.Unlock()
+	u.giveUp(ErrReleased)
+	lost, causes := 0, []error{errMinority}
+	for _, err := range answers {
+		if errors.Is(err, ErrLost) {
+			lost++
+		} else if err != nil {
+			causes = append(causes, err)
+		}
+	}
+	switch {
+	case lost > len(u.seats)-m.need:
+		return nil, m.fail(answers, ErrLost, errNotHeld)
+	case ctx.Err() != nil && caller.Err() == nil:
+		return nil, m.fail(answers, ErrClosed)
+	}
+	return nil, m.fail(answers, append(causes, caller.Err())...)
+}

@@ -1,0 +1,135 @@
+package redlock
+
+import (
+	"context"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// DefaultPoll is the default of Options.Poll.
+const DefaultPoll = 250 * time.Millisecond
+
+// Options are the settings of a lock. The zero value, and nil, mean the defaults. New copies them.
+type Options struct {
+	// TTL is how long a lease lasts without renewal, and so how long a crashed holder keeps others out. Whole
+	// milliseconds, at least 10 ms; a fraction of one is dropped. Default 30 s.
+	TTL time.Duration
+
+	// NoRenewal makes leases end at their TTL unless they are extended. By default they are renewed in the background
+	// at a third of it. A lease that is not renewed stays at the servers that granted it at first.
+	NoRenewal bool
+
+	// MaxLifetime ends renewal, so that a lease lasts no longer than this: against holders that hang. At least TTL.
+	// Default 0: no bound.
+	MaxLifetime time.Duration
+
+	// ServerTimeout is how long one server is waited for, at each step, if the others do not make a majority without
+	// it. At least 1 ms, at most half of TTL. Default a tenth of TTL, but no more than 500 ms.
+	ServerTimeout time.Duration
+
+	// Poll is the longest of the random pauses between two attempts while somebody else holds the lock, on average; they
+	// begin at 10 ms. At least 10 ms. Default 250 ms.
+	Poll time.Duration
+
+	// RestartDelay keeps a server from counting until it has run for so long, by its INFO: a server that restarted
+	// without its data does not know of leases that were granted before, and after their ttl there are none
+	// (https://redis.io/docs/latest/develop/use/patterns/distributed-locks/, "delayed restarts"). At least TTL; it should
+	// be the longest TTL, or Extend, that any process uses on this name. It takes the right to INFO, and a round trip
+	// more for each acquisition. It does not see data that was lost without a restart, by FLUSHALL, eviction or a
+	// failover to a replica, and it believes the server's wall clock. Default 0: a server counts at once.
+	RestartDelay time.Duration
+}
+
+// Lock is a lock on one name. It is immutable and safe to share; each acquisition returns a lease of its own. It is not
+// re-entrant: a holder that locks again waits for itself.
+type Lock struct {
+	lock *engine.Majority
+}
+
+// New returns the lock of a name on the servers of these keepers. It sends nothing. The error is ErrInvalid, for a number
+// of keepers that is not odd, a keeper that is nil or there twice, a name that is empty, longer than 1024 bytes or breaks
+// the cluster's hash tags, or an option out of range.
+//
+// The first keeper's retry policy, hooks and local line are those of the lock. Events at single servers are not told.
+func New(keepers []*lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.TTL == 0 {
+		o.TTL = lockkeeper.DefaultTTL
+	}
+	if o.Poll == 0 {
+		o.Poll = DefaultPoll
+	}
+	var engines []*engine.Engine
+	ids := make([]string, len(keepers))
+	for i, k := range keepers {
+		engines = append(engines, k.Engine())
+		if k != nil {
+			ids[i] = k.ID()
+		}
+	}
+	lock, err := engine.NewMajority(engine.MajoritySpec{
+		Spec: engine.Spec{
+			Scripts:     lua.Redlock,
+			Name:        name,
+			Bare:        true,
+			TTL:         o.TTL,
+			MaxLifetime: o.MaxLifetime,
+			Fixed:       o.NoRenewal,
+		},
+		Engines: engines,
+		Limit:   o.ServerTimeout,
+		Poll:    o.Poll,
+		Up:      o.RestartDelay,
+		Fail:    func(answers []error, causes ...error) error { return newError(name, ids, answers, causes) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Lock{lock}, nil
+}
+
+// Lock waits until the lock is the caller's, and returns the lease. Only ctx bounds the wait; without a deadline it
+// waits as long as it takes.
+//
+// When ctx ends, Lock returns at once. The error is the context's, and ErrNotAcquired as well if it was others who were
+// in the way: a majority of servers had answered, or there was no time for that. What was granted meanwhile is given back
+// in the background. ErrClosed means that one of the keepers was closed. Other errors say that no majority answers: at
+// once if somebody has to mend something at so many servers that none can come about, or when the first keeper's retry
+// policy gives up. All but ErrInvalid are an *Error with the answer of each server. After any error nothing is held.
+func (l *Lock) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
+	return lockkeeper.NewLease(l.lock.Acquire(ctx))
+}
+
+// TryLock takes the lock if it is free, and does not wait for a holder: it blocks for a round trip, or for ServerTimeout
+// if too few servers answer, which it tries three times at the most. It returns ErrNotAcquired if a majority of servers
+// answered and some refused. Of several that try at the same moment it can be that none gets a majority. Other errors are
+// as for Lock.
+func (l *Lock) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
+	return lockkeeper.NewLease(l.lock.Try(ctx))
+}
+
+// Do runs fn while holding the lock: it locks, calls fn with a context that ends when the lease is lost, and with the
+// lease's fence, and releases, also if fn panics. It returns Lock's error, or fn's, joined with ErrLost if the lease was
+// lost meanwhile.
+func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
+	h, err := l.lock.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	return engine.Do(ctx, h, fn)
+}
+
+// Adopt makes a lease out of a token, in another process than the one that acquired it or after a restart, and extends
+// it to the whole TTL at a majority of servers. From then on two leases stand for one lock: the former holder must stop
+// using its own, and it should have been acquired with NoRenewal. The fence is that of the lease or, if a server that
+// joined late had given a larger one, that. It blocks until a majority has answered, for ServerTimeout at the most for
+// each of two steps. The error is ErrLost if the token does not hold the lock at a majority any more.
+func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
+	return lockkeeper.NewLease(l.lock.Adopt(ctx, token))
+}
