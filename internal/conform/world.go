@@ -62,6 +62,8 @@ type Primitive struct {
 	Key func(name string) string
 	// Fair says that waiters are served in order.
 	Fair bool
+	// Polls says that there is no queue: who waits asks again and again.
+	Polls bool
 	// Cases are those that only this primitive has.
 	Cases []Case
 }
@@ -116,6 +118,9 @@ func All(t *testing.T, p Primitive) {
 // Run runs every case on both kinds of server.
 func Run(t *testing.T, p Primitive) {
 	cases := slices.Clone(cases)
+	if !p.Polls {
+		cases = append(cases, queued...)
+	}
 	if p.Fair {
 		cases = append(cases, ordered...)
 	}
@@ -314,9 +319,14 @@ func (w *World) slack() time.Duration {
 }
 
 // waiters waits until so many waiters stand in the queue of the name at the server. In virtual time their keepers know
-// it then, too; a request that is given up before its answer has come leaves a grave.
+// it then, too; a request that is given up before its answer has come leaves a grave. If there is no queue, it waits for
+// as long as they take to have asked a few times.
 func (w *World) waiters(name string, n int64) {
 	w.Helper()
+	if w.P.Polls {
+		time.Sleep(beat / 4)
+		return
+	}
 	w.eventually(fmt.Sprintf("%d waiters", n), func() bool {
 		got, err := w.admin.ZCard(w.ctx(), w.queue(name)).Result()
 		return err == nil && got == n

@@ -1,0 +1,32 @@
+package redlock_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/conform"
+	"github.com/lockkeeper/lockkeeper/redlock"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childServers) != "" {
+		child()
+		return
+	}
+	conform.Main(m, primitive)
+}
+
+var primitive = conform.Primitive{
+	Kind:  "redlock",
+	Polls: true,
+	Key:   func(name string) string { return "lock:" + name },
+	New: func(k *lockkeeper.Keeper, name string, o conform.Options) (conform.Locker, error) {
+		return redlock.New([]*lockkeeper.Keeper{k}, name, &redlock.Options{
+			TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime,
+			ServerTimeout: o.TTL / 2, // leases are short here, and a machine may be busy
+		})
+	},
+}
+
+func TestConformance(t *testing.T) { conform.Run(t, primitive) }
