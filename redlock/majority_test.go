@@ -1,0 +1,777 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/faultnet"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/lockkeeper/lockkeeper/redlock"
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	ttl   = 600 * time.Millisecond
+	limit = 60 * time.Millisecond // ServerTimeout
+)
+
+// world is several servers with clocks of their own, in virtual time.
+type world struct {
+	*testing.T
+	servers []*miniredis.Miniredis
+	offsets []time.Duration
+	slow    atomic.Int64 // ns that each script takes to arrive
+	last    []func()
+}
+
+// onServers runs a test in a bubble with so many servers.
+func onServers(t *testing.T, n int, test func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{T: t, offsets: make([]time.Duration, n)}
+		for i := range n {
+			m := miniredis.NewMiniRedis()
+			m.ClockTTL(true)
+			first, err := m.Dial() // so that there is something to set a hook on
+			w.must(err)
+			w.must(first.Close())
+			m.Server().SetPreHook(func(_ *server.Peer, command string, _ ...string) bool {
+				if strings.HasPrefix(command, "EVAL") { // not what a script calls: the server is locked then
+					time.Sleep(time.Duration(w.slow.Load()))
+					m.SetTime(time.Now().Add(w.offsets[i]))
+				}
+				return false
+			})
+			w.servers = append(w.servers, m)
+		}
+		defer func() {
+			for _, f := range slices.Backward(w.last) {
+				f()
+			}
+			for _, m := range w.servers {
+				m.Close()
+			}
+			time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
+		}()
+		test(w)
+	})
+}
+
+// process has a keeper, and a network, for each server.
+type process struct {
+	w       *world
+	nets    []*faultnet.Net
+	keepers []*lockkeeper.Keeper
+}
+
+func (w *world) process(change ...func(*lockkeeper.Options)) *process {
+	w.Helper()
+	p := &process{w: w}
+	for _, m := range w.servers {
+		n := faultnet.New(faultnet.Buffer(func(context.Context, string, string) (net.Conn, error) { return m.Dial() }))
+		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: n.Dial, DialerRetries: 1, ReadTimeout: time.Second})
+		o := &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Retry: lockkeeper.RetryPolicy{GiveUp: 2 * time.Second}}
+		for _, f := range change {
+			f(o)
+		}
+		k, err := lockkeeper.New(rdb, o)
+		w.must(err)
+		p.nets, p.keepers = append(p.nets, n), append(p.keepers, k)
+		w.last = append(w.last, func() {
+			n.Mend()
+			_ = k.Close()
+			_ = rdb.Close()
+		})
+	}
+	return p
+}
+
+func (p *process) lock(change ...func(*redlock.Options)) *redlock.Lock {
+	p.w.Helper()
+	o := &redlock.Options{TTL: ttl, ServerTimeout: limit}
+	for _, f := range change {
+		f(o)
+	}
+	l, err := redlock.New(p.keepers, "x", o)
+	p.w.must(err)
+	return l
+}
+
+func fixed(o *redlock.Options) { o.NoRenewal = true }
+
+func (w *world) must(err error) {
+	if err != nil {
+		w.Helper()
+		w.Fatal(err)
+	}
+}
+
+func (w *world) hold(l *redlock.Lock) *lockkeeper.Lease {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.Context(), 10*time.Second)
+	defer cancel()
+	lease, err := l.Lock(ctx)
+	w.must(err)
+	return lease
+}
+
+// connect makes connections and the scripts known.
+func (w *world) connect(l *redlock.Lock) {
+	w.Helper()
+	w.must(w.hold(l).Release(w.Context()))
+	synctest.Wait() // also at those that the majority did not wait for
+}
+
+// owners is who has each server's part of the lock; "" is nobody.
+func (w *world) owners() []string {
+	list := make([]string, len(w.servers))
+	for i, m := range w.servers {
+		m.SetTime(time.Now().Add(w.offsets[i]))
+		list[i], _ = m.Get("lock:x")
+	}
+	return list
+}
+
+// owned checks at how many servers the lease lies, after what is under way has been done.
+func (w *world) owned(by *lockkeeper.Lease, want int) {
+	w.Helper()
+	synctest.Wait()
+	n := 0
+	for _, owner := range w.owners() {
+		if owner == by.Token() {
+			n++
+		}
+	}
+	if n != want {
+		w.Errorf("the lease lies at %d servers, want %d", n, want)
+	}
+}
+
+// clean checks that nothing is left but what expires as a fact of the name, and graves.
+func (w *world) clean() {
+	w.Helper()
+	synctest.Wait()
+	w.owners() // what has expired is gone
+	for i, m := range w.servers {
+		for _, k := range m.Keys() {
+			if !strings.HasSuffix(k, ":meta") && !strings.HasSuffix(k, ":beats") {
+				w.Errorf("server %d: %s is left", i+1, k)
+			}
+		}
+	}
+}
+
+// is checks what an error is, and is not.
+func (w *world) is(err error, want ...error) {
+	w.Helper()
+	for _, e := range []error{lockkeeper.ErrNotAcquired, lockkeeper.ErrLost, lockkeeper.ErrReleased, lockkeeper.ErrClosed, context.DeadlineExceeded} {
+		if errors.Is(err, e) != slices.Contains(want, e) {
+			w.Errorf("is it %q? want %v: %v", e, slices.Contains(want, e), err)
+		}
+	}
+}
+
+// said checks the answer of each server: 'y' it agreed, 'n' another holds it, 'l' it has lost the lease, '-' there was none;
+// with '?' it does not matter.
+func (w *world) said(err error, want string) {
+	w.Helper()
+	var all *redlock.Error
+	if !errors.As(err, &all) {
+		w.Fatalf("%v is not an *Error", err)
+	}
+	got := ""
+	for i, s := range all.Servers {
+		switch {
+		case i < len(want) && want[i] == '?':
+			got += "?"
+		case s.Err == nil:
+			got += "y"
+		case errors.Is(s.Err, lockkeeper.ErrNotAcquired):
+			got += "n"
+		case errors.Is(s.Err, lockkeeper.ErrLost):
+			got += "l"
+		default:
+			got += "-"
+		}
+	}
+	if got != want {
+		w.Errorf("the servers said %s, want %s: %v", got, want, err)
+	}
+}
+
+// take gives a server's part of the lock to somebody else.
+func (w *world) take(servers ...int) {
+	for _, i := range servers {
+		w.must(w.servers[i].Set("lock:x", "theirs"))
+		w.servers[i].SetTTL("lock:x", time.Minute)
+	}
+}
+
+func TestNewRefusesKeepersThatMakeNoMajority(t *testing.T) {
+	onServers(t, 5, func(w *world) {
+		ks := w.process().keepers
+		for what, list := range map[string][]*lockkeeper.Keeper{
+			"0 keepers":              {},
+			"2 keepers":              ks[:2],
+			"4 keepers":              ks[:4],
+			"keeper 2 of 3 is nil":   {ks[0], nil, ks[1]},
+			"1 and 3 of 3 are the s": {ks[0], ks[1], ks[0]},
+		} {
+			_, err := redlock.New(list, "x", nil)
+			if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), what) {
+				w.Errorf("%s: %v", what, err)
+			}
+		}
+		for what, o := range map[string]redlock.Options{
+			"ServerTimeout 1µs":   {ServerTimeout: time.Microsecond},
+			"ServerTimeout -1s":   {ServerTimeout: -time.Second},
+			"ServerTimeout 6s":    {ServerTimeout: 6 * time.Second, TTL: 10 * time.Second},
+			"Poll 1ms":            {Poll: time.Millisecond},
+			"RestartDelay 1s":     {RestartDelay: time.Second},
+			"RestartDelay -1s":    {RestartDelay: -time.Second},
+			"TTL 1ms":             {TTL: time.Millisecond},
+			"MaxLifetime 1s is s": {MaxLifetime: time.Second},
+		} {
+			_, err := redlock.New(ks, "x", &o)
+			if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), what) {
+				w.Errorf("%s: %v", what, err)
+			}
+		}
+		acknowledges := w.process(func(o *lockkeeper.Options) { o.Acknowledge.Replicas = 1 }).keepers
+		_, err := redlock.New([]*lockkeeper.Keeper{ks[0], acknowledges[1], ks[2]}, "x", nil)
+		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), "keeper 2 of 3 has Acknowledge") {
+			w.Error(err)
+		}
+		for n := 1; n <= 5; n += 2 {
+			if _, err := redlock.New(ks[:n], "x", nil); err != nil {
+				w.Error(err)
+			}
+		}
+	})
+}
+
+// Case 51.
+func TestAFailedAttemptGivesBackWhatItGot(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		p := w.process()
+		l := p.lock()
+		w.take(1, 2)
+		_, err := l.TryLock(w.Context())
+		w.is(err, lockkeeper.ErrNotAcquired)
+		w.said(err, "?nn") // two have decided it, whatever the first says
+		synctest.Wait()
+		if got := w.owners(); !slices.Equal(got, []string{"", "theirs", "theirs"}) {
+			w.Errorf("the servers' parts are with %q", got)
+		}
+	})
+}
+
+// Case 51, where the answers are never seen.
+func TestAFailedAttemptGivesBackWhatItDoesNotKnowItGot(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		p := w.process()
+		l := p.lock()
+		w.connect(l)
+		for _, n := range p.nets[1:] {
+			n.Break("evalsha", 1, faultnet.SwallowReply|faultnet.Copy)
+		}
+		ctx, cancel := context.WithTimeout(w.Context(), limit/2)
+		defer cancel()
+		_, err := l.Lock(ctx)
+		w.is(err, lockkeeper.ErrNotAcquired, context.DeadlineExceeded)
+		w.said(err, "y--")
+		time.Sleep(2 * limit)
+		w.clean()
+		for _, n := range p.nets[1:] {
+			w.must(n.Replay()) // the requests arrive once more
+		}
+		w.clean()
+		w.must(w.hold(l).Release(w.Context()))
+		w.clean()
+	})
+}
+
+// Case 52.
+func TestAMinorityDoesNotMatter(t *testing.T) {
+	for what, fail := range map[string]func(*faultnet.Net){"down": (*faultnet.Net).Down, "hanging": (*faultnet.Net).Mute} {
+		t.Run(what, func(t *testing.T) {
+			onServers(t, 5, func(w *world) {
+				p := w.process()
+				l := p.lock()
+				w.connect(l)
+				fail(p.nets[0])
+				fail(p.nets[3])
+				for range 3 {
+					start := time.Now()
+					lease := w.hold(l)
+					if d := time.Since(start); d > 0 {
+						w.Errorf("two of five servers cost %v", d)
+					}
+					time.Sleep(3 * ttl)
+					w.must(lease.Err())
+					start = time.Now()
+					w.must(lease.Release(w.Context()))
+					if d := time.Since(start); d > 0 {
+						w.Errorf("a release took %v", d)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Case 52.
+func TestWithoutAMajorityTheErrorComesInTimeAndNamesTheServers(t *testing.T) {
+	for what, fail := range map[string]func(*faultnet.Net){"down": (*faultnet.Net).Down, "hanging": (*faultnet.Net).Mute} {
+		t.Run(what, func(t *testing.T) {
+			onServers(t, 3, func(w *world) {
+				p := w.process()
+				l := p.lock()
+				w.connect(l)
+				fail(p.nets[0])
+				fail(p.nets[2])
+
+				start := time.Now()
+				_, err := l.TryLock(w.Context())
+				w.is(err)
+				w.said(err, "-y-")
+				if d := time.Since(start); d > 7*limit {
+					w.Errorf("a try took %v", d)
+				}
+				start = time.Now()
+				_, err = l.Lock(w.Context())
+				w.is(err)
+				w.said(err, "-y-")
+				if d := time.Since(start); d < 2*time.Second || d > 4*time.Second {
+					w.Errorf("Lock gave up after %v, its retry policy says 2s", d)
+				}
+				ctx, cancel := context.WithTimeout(w.Context(), 300*time.Millisecond)
+				defer cancel()
+				start = time.Now()
+				_, err = l.Lock(ctx)
+				w.is(err, context.DeadlineExceeded)
+				if d := time.Since(start); d != 300*time.Millisecond {
+					w.Errorf("a wait of 300ms took %v", d)
+				}
+
+				// A short fault is ridden out.
+				got := make(chan error, 1)
+				go func() {
+					lease, err := l.Lock(w.Context())
+					if err == nil {
+						err = lease.Release(w.Context())
+					}
+					got <- err
+				}()
+				time.Sleep(time.Second)
+				p.nets[0].Mend()
+				w.must(<-got)
+				p.nets[2].Mend()
+				time.Sleep(2 * time.Second)
+				w.clean()
+			})
+		})
+	}
+}
+
+// Contention is what it is called only if a majority has answered.
+func TestContentionIsToldFromServersThatDoNotAnswer(t *testing.T) {
+	onServers(t, 5, func(w *world) {
+		p := w.process()
+		l := p.lock()
+		w.take(4)
+		p.nets[0].Down()
+		p.nets[1].Down()
+		_, err := l.TryLock(w.Context()) // three answer, one of them refuses
+		w.is(err, lockkeeper.ErrNotAcquired)
+		w.said(err, "--yyn")
+		p.nets[2].Down()
+		_, err = l.TryLock(w.Context()) // two answer: there is no lock to be had, held or not
+		w.is(err)
+		w.said(err, "---yn")
+		if !strings.Contains(err.Error(), "no majority of the servers (server 1: ") {
+			w.Errorf("the text: %v", err)
+		}
+	})
+}
+
+// A try that repeats itself may meet what it has left behind.
+func TestItsOwnRemainsAreNoContention(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		p := w.process()
+		l := p.lock()
+		w.connect(l)
+		for _, n := range p.nets[1:] {
+			n.Break(lua.Redlock.Acquire.SHA, 1, faultnet.SwallowReply)
+			n.Break(lua.Redlock.Release.SHA, 1000, faultnet.LoseRequest)
+		}
+		_, err := l.TryLock(w.Context())
+		w.is(err)
+		if err == nil || !strings.Contains(err.Error(), "not given back yet") {
+			w.Error(err)
+		}
+		for _, n := range p.nets {
+			n.Mend()
+		}
+		w.must(w.hold(l).Release(w.Context()))
+	})
+}
+
+// Case 53.
+func TestASlowAcquisitionIsBelievedForLessOrFails(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		// Two servers answer, and their fences have to be made equal: so there are two steps, each within the limit.
+		w.offsets = []time.Duration{0, time.Hour, 2 * time.Hour}
+		p := w.process()
+		slow := func(delay time.Duration) (*lockkeeper.Lease, error) {
+			l := p.lock(fixed, func(o *redlock.Options) { o.ServerTimeout = ttl / 2 })
+			w.connect(l)
+			for _, m := range w.servers {
+				m.FlushDB()
+			}
+			p.nets[1].Down()
+			w.slow.Store(int64(delay))
+			defer w.slow.Store(0)
+			ctx, cancel := context.WithTimeout(w.Context(), ttl)
+			defer cancel()
+			return p.lock(fixed, func(o *redlock.Options) { o.ServerTimeout = ttl / 2 }).Lock(ctx)
+		}
+		start := time.Now()
+		lease, err := slow(ttl / 5)
+		w.must(err)
+		if d := time.Since(start); d < 2*ttl/5 {
+			w.Fatalf("two steps took %v", d)
+		}
+		if d := lease.Deadline().Sub(start); d > ttl-ttl/100-2*time.Millisecond {
+			w.Errorf("a lease of %v is believed until %v after it was asked for", ttl, d)
+		}
+		w.must(lease.Release(w.Context()))
+		p.nets[1].Mend()
+		lease, err = slow(ttl/2 - time.Millisecond)
+		if err == nil {
+			w.Errorf("a lease was handed out with %v left", time.Until(lease.Deadline()))
+		}
+		w.is(err, context.DeadlineExceeded)
+		p.nets[1].Mend()
+		time.Sleep(ttl)
+		w.clean()
+	})
+}
+
+func TestTheDeadlineIsThatOfTheMajority(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		p := w.process()
+		lease := w.hold(p.lock())
+		w.owned(lease, 3)
+		p.nets[0].Down()
+		time.Sleep(5 * ttl) // one server is not needed
+		w.must(lease.Err())
+		p.nets[1].Down()
+		down, deadline := time.Now(), lease.Deadline()
+		time.Sleep(ttl / 2) // the third is renewed
+		if d := lease.Deadline(); d != deadline {
+			w.Errorf("with one server of three the deadline has moved by %v", d.Sub(deadline))
+		}
+		<-lease.Done()
+		if now := time.Now(); now != deadline || now.Sub(down) > ttl {
+			w.Errorf("lost %v after the second server was gone, the deadline was %v after it", now.Sub(down), deadline.Sub(down))
+		}
+		w.is(lease.Err(), lockkeeper.ErrLost)
+		w.said(lease.Err(), "-ly") // the first was asked again, without an answer
+		if owners := w.owners(); owners[1] != lease.Token() {
+			w.Error("a server had ended the lease before its holder stopped believing in it")
+		}
+		w.is(lease.Release(w.Context()), lockkeeper.ErrLost)
+		w.owned(lease, 1)
+		p.nets[0].Mend()
+		p.nets[1].Mend()
+		time.Sleep(2 * ttl)
+		w.clean()
+	})
+}
+
+func TestALossIsToldWhenNoMajorityIsLeft(t *testing.T) {
+	var lost, renewed, released atomic.Int32
+	onServers(t, 3, func(w *world) {
+		p := w.process(func(o *lockkeeper.Options) {
+			o.Hooks.Lost = func(lockkeeper.Event) { lost.Add(1) }
+			o.Hooks.Renewed = func(lockkeeper.Event) { renewed.Add(1) }
+			o.Hooks.Released = func(lockkeeper.Event) { released.Add(1) }
+		})
+		lease := w.hold(p.lock())
+		ctx := lease.Context(w.Context())
+		w.servers[0].Del("lock:x")
+		time.Sleep(ttl/3 + 20*time.Millisecond)
+		w.must(lease.Err())
+		w.must(ctx.Err())
+		time.Sleep(ttl / 3)
+		w.owned(lease, 3) // the server that had lost it has been asked again
+		if n := renewed.Load(); n != 2 {
+			w.Errorf("%d renewals were told in two thirds of a ttl", n)
+		}
+		w.servers[1].Del("lock:x")
+		w.servers[2].Del("lock:x")
+		start := time.Now()
+		<-ctx.Done()
+		if d := time.Since(start); d > ttl/3+20*time.Millisecond {
+			w.Errorf("the loss was told after %v", d)
+		}
+		if !errors.Is(context.Cause(ctx), lockkeeper.ErrLost) {
+			w.Errorf("cause %v", context.Cause(ctx))
+		}
+		w.is(lease.Err(), lockkeeper.ErrLost)
+		w.clean() // what was left of it keeps nobody out
+		w.is(lease.Release(w.Context()), lockkeeper.ErrLost)
+		w.is(lease.Extend(w.Context(), ttl), lockkeeper.ErrLost)
+		if lost.Load() != 1 || released.Load() != 0 {
+			w.Errorf("%d losses and %d releases were told", lost.Load(), released.Load())
+		}
+	})
+}
+
+func TestALeaseOutlivesAllServersOneAfterTheOther(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		p, q := w.process(), w.process()
+		lease := w.hold(p.lock())
+		for round := range 6 {
+			w.servers[round%3].FlushAll()
+			time.Sleep(ttl)
+			w.must(lease.Err())
+			w.owned(lease, 3)
+			if _, err := q.lock().TryLock(w.Context()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+				w.Errorf("round %d: another try: %v", round, err)
+			}
+		}
+		fence := lease.Fence()
+		w.must(lease.Release(w.Context()))
+		if next := w.hold(q.lock()); next.Fence() <= fence {
+			w.Errorf("fence %d after %d", next.Fence(), fence)
+		}
+	})
+}
+
+func TestAServerThatAnswersLateJoins(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		p := w.process()
+		l := p.lock()
+		w.connect(l)
+		p.nets[2].Delay(limit / 2)
+		start := time.Now()
+		lease := w.hold(l)
+		if d := time.Since(start); d > 0 {
+			w.Errorf("a slow server cost %v", d)
+		}
+		w.owned(lease, 2)
+		time.Sleep(limit)
+		w.owned(lease, 3)
+		p.nets[0].Down()
+		time.Sleep(3 * ttl) // now it is needed
+		w.must(lease.Err())
+		w.must(lease.Release(w.Context()))
+		p.nets[0].Mend()
+		time.Sleep(2 * ttl)
+
+		// And when it answers after the release, what it granted is given back.
+		lease = w.hold(l)
+		w.must(lease.Release(w.Context()))
+		time.Sleep(limit)
+		w.clean()
+	})
+}
+
+func TestExtendNeedsAMajority(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		p := w.process()
+		lease := w.hold(p.lock(fixed))
+		w.owned(lease, 3)
+		p.nets[0].Down()
+		w.must(lease.Extend(w.Context(), 3*ttl))
+		time.Sleep(2 * ttl)
+		w.must(lease.Err())
+		p.nets[2].Mute()
+		start := time.Now()
+		err := lease.Extend(w.Context(), 3*ttl)
+		w.is(err)
+		w.said(err, "ly-")
+		if d := time.Since(start); d > limit {
+			w.Errorf("Extend took %v", d)
+		}
+		w.must(lease.Err())
+		<-lease.Done()
+		if d := time.Since(start); d > ttl {
+			w.Errorf("the lease was believed for %v more", d)
+		}
+		w.is(lease.Extend(w.Context(), ttl), lockkeeper.ErrLost)
+	})
+}
+
+func TestSixteenContendersAllGetIn(t *testing.T) {
+	onServers(t, 5, func(w *world) {
+		const rounds = 5
+		var busy, n int
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		start := time.Now()
+		var longest time.Duration
+		for i := range 16 {
+			p := w.process()
+			for k, net := range p.nets {
+				net.Delay(time.Duration(1+(i*7+k*3)%5) * time.Millisecond) // so that each comes first somewhere
+			}
+			l := p.lock()
+			all.Go(func() {
+				for range rounds {
+					began := time.Now()
+					lease, err := l.Lock(w.Context())
+					if err != nil {
+						w.Error(err)
+						return
+					}
+					mu.Lock()
+					busy++
+					n++
+					if busy != 1 {
+						w.Error("two holders at once")
+					}
+					longest = max(longest, time.Since(began))
+					mu.Unlock()
+					time.Sleep(time.Millisecond)
+					mu.Lock()
+					busy--
+					mu.Unlock()
+					w.must(lease.Release(w.Context()))
+				}
+			})
+		}
+		all.Wait()
+		w.Logf("%d leases in %v, the longest wait was %v", n, time.Since(start), longest)
+		if n != 16*rounds || time.Since(start) > time.Minute {
+			w.Errorf("%d leases in %v", n, time.Since(start))
+		}
+		time.Sleep(limit)
+		w.clean()
+	})
+}
+
+func TestClosingOneKeeperReleasesTheLease(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		p, q := w.process(), w.process()
+		lease := w.hold(p.lock())
+		waits := make(chan error, 2)
+		for _, l := range []*redlock.Lock{p.lock(), q.lock()} {
+			go func() {
+				other, err := l.Lock(w.Context())
+				if err == nil {
+					err = other.Release(w.Context())
+				}
+				waits <- err
+			}()
+		}
+		time.Sleep(ttl / 10)
+		w.must(p.keepers[1].Close())
+		w.is(lease.Err(), lockkeeper.ErrReleased)
+		first, second := <-waits, <-waits
+		if first == nil {
+			first, second = second, first
+		}
+		w.is(first, lockkeeper.ErrClosed)
+		w.must(second)
+		_, err := p.lock().TryLock(w.Context())
+		w.is(err, lockkeeper.ErrClosed)
+		_, err = p.lock().Adopt(w.Context(), lease.Token())
+		w.is(err, lockkeeper.ErrClosed)
+		w.must(lease.Release(w.Context()))
+		w.clean()
+	})
+}
+
+func TestAMajorityIsAdoptedByItsToken(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		w.offsets = []time.Duration{-time.Hour, time.Hour, 0}
+		a, b := w.process(), w.process()
+		first := w.hold(a.lock(fixed))
+		w.owned(first, 3)
+		for _, n := range a.nets {
+			n.Down()
+		}
+		b.nets[2].Down()
+		second, err := b.lock().Adopt(w.Context(), first.Token())
+		w.must(err)
+		if second.Fence() < first.Fence() { // larger it may be: the server with the last clock can have joined late
+			w.Errorf("fence %d became %d", first.Fence(), second.Fence())
+		}
+		time.Sleep(3 * ttl)
+		w.must(second.Err())
+		w.must(second.Release(w.Context()))
+		_, err = b.lock().Adopt(w.Context(), first.Token())
+		w.is(err, lockkeeper.ErrLost)
+		w.said(err, "ll-")
+
+		// A minority is not enough, and is left as it was.
+		third := w.hold(b.lock(fixed, func(o *redlock.Options) { o.TTL = time.Hour }))
+		w.servers[0].Del("lock:x")
+		_, err = w.process().lock(func(o *redlock.Options) { o.TTL = time.Hour }).Adopt(w.Context(), third.Token())
+		w.is(err, lockkeeper.ErrLost)
+		w.owned(third, 1)
+	})
+}
+
+// Every majority shares a server with the one before, and that server's clock may be behind.
+func TestFencesRiseHoweverTheClocksDiffer(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		w.offsets = []time.Duration{time.Hour, 0, -time.Hour}
+		p := w.process()
+		var last uint64
+		for round := range 12 {
+			away := p.nets[round%3]
+			away.Down()
+			lease := w.hold(p.lock()) // a lock that knows no clocks yet
+			if lease.Fence() <= last {
+				w.Errorf("round %d: fence %d after %d", round, lease.Fence(), last)
+			}
+			last = lease.Fence()
+			w.must(lease.Release(w.Context()))
+			away.Mend()
+			time.Sleep(2 * ttl)
+		}
+	})
+}
+
+// When the clocks are known, one round trip is enough.
+func TestTheServersAgreeOnAFenceInOneRoundTrip(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		w.offsets = []time.Duration{30 * time.Millisecond, 0, -20 * time.Millisecond}
+		p := w.process()
+		l := p.lock()
+		count := func() (n int) {
+			for _, net := range p.nets {
+				net.Count()
+			}
+			w.connect(l)
+			for _, net := range p.nets {
+				n += net.Scripts()
+			}
+			return n
+		}
+		w.connect(l)
+		time.Sleep(5 * time.Second)
+		for range 5 {
+			if n := count(); n != 6 {
+				w.Errorf("%d commands for a lock and its release on three servers", n)
+			}
+		}
+	})
+}
