@@ -1,0 +1,308 @@
+package proptest
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"io"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/faultnet"
+	"github.com/lockkeeper/lockkeeper/redlock"
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+)
+
+// What a lock on the majority of several servers promises, whatever is drawn:
+//
+//   - at most one holder believes in its lease at a time
+//   - every lease that is handed out has a larger fence than all that were handed out before it was asked for
+//   - while no more than a minority of the servers is away, whoever wants the lock gets it
+//   - a lease that is held is not lost while a majority of the servers can be reached
+//   - when everybody has gone, no server's part of the lock is left
+//
+// The servers' clocks differ by up to an hour, so fences rise only because a majority is made to go on from the largest.
+// Servers crash and keep their data, or are cut off from some processes or all; never more than a minority at a time,
+// and the next only when what the last one left has been mended.
+
+// quorum is a schedule of a redlock: a world with several servers.
+type quorum struct {
+	*world
+	servers []*node
+	clients []*client
+	stop    chan struct{} // closed when the clients are to go
+	gone    sync.WaitGroup
+
+	// Guarded by world.mu.
+	holding int
+	fence   uint64 // the largest that was handed out
+}
+
+// node is a server with a clock of its own.
+type node struct {
+	mini   *miniredis.Miniredis
+	offset time.Duration
+}
+
+// client is a process with a keeper for each server.
+type client struct {
+	q       *quorum
+	id      int
+	nets    []*faultnet.Net
+	keepers []*lockkeeper.Keeper
+	rdbs    []*redis.Client
+	lock    *redlock.Lock
+}
+
+const (
+	quorumTTL   = 2 * time.Second
+	quorumLimit = 100 * time.Millisecond
+)
+
+// build draws the servers and the clients.
+func (q *quorum) build() {
+	w := q.world
+	n := rapid.SampledFrom([]int{3, 3, 5}).Draw(w.r, "servers")
+	for range n {
+		s := &node{mini: miniredis.NewMiniRedis(), offset: time.Duration(rapid.IntRange(-3600, 3600).Draw(w.r, "clock")) * time.Second}
+		s.mini.ClockTTL(true)
+		if first, err := s.mini.Dial(); err == nil { // so that there is something to set a hook on
+			_ = first.Close()
+		}
+		s.mini.Server().SetPreHook(func(_ *server.Peer, command string, _ ...string) bool {
+			if strings.HasPrefix(command, "EVAL") {
+				s.mini.SetTime(time.Now().Add(s.offset))
+			}
+			return false
+		})
+		q.servers = append(q.servers, s)
+	}
+	for i := range rapid.IntRange(2, 4).Draw(w.r, "processes") {
+		c := &client{q: q, id: i}
+		q.clients = append(q.clients, c)
+		for _, s := range q.servers {
+			net := faultnet.New(faultnet.Buffer(func(context.Context, string, string) (net.Conn, error) { return s.mini.Dial() }))
+			net.Delay(time.Duration(rapid.IntRange(0, 8).Draw(w.r, "delay")) * time.Millisecond)
+			rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: net.Dial, DialerRetries: 1, ReadTimeout: timeout})
+			k, err := lockkeeper.New(rdb, &lockkeeper.Options{
+				Idle: idle, Retry: lockkeeper.RetryPolicy{GiveUp: -1}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			})
+			if err != nil {
+				w.r.Fatal(err)
+			}
+			c.nets, c.keepers, c.rdbs = append(c.nets, net), append(c.keepers, k), append(c.rdbs, rdb)
+		}
+		c.renew()
+	}
+}
+
+// renew makes the lock anew, so that it knows nothing of the servers' clocks.
+func (c *client) renew() {
+	var err error
+	c.lock, err = redlock.New(c.keepers, "x", &redlock.Options{TTL: quorumTTL, ServerTimeout: quorumLimit})
+	if err != nil {
+		c.q.r.Fatal(err)
+	}
+}
+
+// leave lets the clients finish, and closes them.
+func (q *quorum) leave() {
+	close(q.stop)
+	q.gone.Wait()
+	for _, c := range q.clients {
+		for _, k := range c.keepers {
+			_ = k.Close()
+		}
+	}
+}
+
+// end takes everything down, wherever the schedule has ended.
+func (q *quorum) end() {
+	for _, c := range q.clients {
+		for _, n := range c.nets {
+			n.Mend()
+		}
+	}
+	select {
+	case <-q.stop:
+	default:
+		q.leave()
+	}
+	for _, c := range q.clients {
+		for _, rdb := range c.rdbs {
+			_ = rdb.Close()
+		}
+	}
+	for _, s := range q.servers {
+		s.mini.Close()
+	}
+}
+
+// use takes the lock and holds it for a while. Between the look at the lease and the next promise is no time in which it
+// could be lost.
+func (c *client) use(lock *redlock.Lock, hold time.Duration) {
+	q := c.q
+	q.mu.Lock()
+	before := q.fence
+	q.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	lease, err := lock.Lock(ctx)
+	q.mu.Lock()
+	if err != nil {
+		q.breaks("whoever wants the lock gets it", "process %d: %v", c.id, err)
+		q.mu.Unlock()
+		return
+	}
+	q.holding++
+	q.logLocked("process %d holds, fence %d", c.id, lease.Fence())
+	if q.holding != 1 {
+		q.breaks("one holder at a time", "%d holders", q.holding)
+	}
+	if lease.Fence() <= before {
+		q.breaks("fences rise", "%d after %d", lease.Fence(), before)
+	}
+	q.fence = max(q.fence, lease.Fence())
+	q.tally["a lease"]++
+	q.mu.Unlock()
+
+	timer := time.NewTimer(hold)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-lease.Done():
+	}
+	q.mu.Lock()
+	q.holding--
+	if err := lease.Err(); err != nil {
+		q.breaks("a majority keeps the lease", "process %d: %v", c.id, err)
+	}
+	q.logLocked("process %d releases", c.id)
+	q.mu.Unlock()
+	if err := lease.Release(context.Background()); errors.Is(err, lockkeeper.ErrLost) {
+		q.mu.Lock()
+		q.breaks("a majority keeps the lease", "process %d, at its release: %v", c.id, err)
+		q.mu.Unlock()
+	}
+}
+
+// disturb does something to a minority of the servers for a while, and returns when it is over and mended.
+func (q *quorum) disturb() {
+	minority := rapid.IntRange(1, len(q.servers)/2).Draw(q.r, "how many")
+	which := rapid.Permutation(indexes(len(q.servers))).Draw(q.r, "servers away")[:minority]
+	what := rapid.SampledFrom([]string{"crashed", "cut off", "hanging", "losing answers"}).Draw(q.r, "what")
+	q.mu.Lock()
+	q.logLocked("servers %v are %s", which, what)
+	q.tally["servers are "+what]++
+	q.mu.Unlock()
+	for _, i := range which {
+		for _, c := range q.clients {
+			// A server is away for all, or a network is broken for some.
+			if what != "crashed" && rapid.Bool().Draw(q.r, "spared") {
+				continue
+			}
+			switch what {
+			case "hanging":
+				c.nets[i].Mute()
+			case "losing answers":
+				c.nets[i].Break("eval", 5, rapid.SampledFrom([]faultnet.Fate{
+					faultnet.CutReply, faultnet.SwallowReply, faultnet.LoseRequest, faultnet.CutReply | faultnet.Copy,
+				}).Draw(q.r, "fate"))
+			default:
+				c.nets[i].Down()
+			}
+		}
+	}
+	q.advance(time.Duration(rapid.IntRange(10, 6000).Draw(q.r, "away for"))*time.Millisecond, func() {})
+	for _, i := range which {
+		for _, c := range q.clients {
+			c.nets[i].Mend()
+			if rapid.Bool().Draw(q.r, "late copies") {
+				_ = c.nets[i].Replay()
+			}
+		}
+	}
+	// Until the leases there have been asked for again, the others are the majority.
+	q.advance(quorumTTL+timeout+time.Second, func() {})
+	q.fail()
+}
+
+func indexes(n int) []int {
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i
+	}
+	return list
+}
+
+// perEight lets a test run one schedule for eight of the others: several servers, and waiters that poll, cost more.
+func perEight(t *testing.T) {
+	t.Helper()
+	all := flag.Lookup("rapid.checks").Value.String()
+	n, err := strconv.Atoi(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(v string) {
+		if err := flag.Set("rapid.checks", v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(strconv.Itoa(max(n/8, 1)))
+	t.Cleanup(func() { set(all) })
+}
+
+func TestRedlockKeepsItsPromisesWhileAMajorityIsThere(t *testing.T) {
+	u := newRun(t)
+	perEight(t)
+	rapid.Check(t, func(r *rapid.T) {
+		u.simulate(r, func(w *world) {
+			q := &quorum{world: w, stop: make(chan struct{})}
+			defer q.end()
+			q.build()
+			for _, c := range q.clients {
+				hold := time.Duration(rapid.IntRange(0, 5000).Draw(r, "hold")) * time.Millisecond
+				pause := time.Duration(rapid.IntRange(50, 2000).Draw(r, "pause")) * time.Millisecond
+				anew := rapid.Bool().Draw(r, "knows no clocks")
+				lock := c.lock
+				q.gone.Go(func() {
+					for {
+						select {
+						case <-q.stop:
+							return
+						case <-time.After(pause):
+						}
+						if anew {
+							c.renew()
+							lock = c.lock
+						}
+						c.use(lock, hold)
+					}
+				})
+			}
+			for range rapid.IntRange(1, 4).Draw(r, "disturbances") {
+				q.disturb()
+			}
+			q.leave()
+			for i, s := range q.servers {
+				s.mini.SetTime(time.Now().Add(s.offset))
+				if owner, err := s.mini.Get("lock:x"); err == nil {
+					q.mu.Lock()
+					q.breaks("nothing is left", "server %d: %s", i, owner)
+					q.mu.Unlock()
+				}
+			}
+			q.fail()
+		})
+	})
+	u.report("a lease", "servers are crashed", "servers are cut off", "servers are hanging", "servers are losing answers")
+}
