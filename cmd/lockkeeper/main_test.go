@@ -134,6 +134,43 @@ func each(t *testing.T, test func(t *testing.T, rdb *redis.Client, lock, queue s
 	}
 }
 
+func TestARedlockLiesOnTheMajorityOfItsServers(t *testing.T) {
+	var rdbs []*redis.Client
+	var servers []*miniredis.Miniredis
+	args := []string{"run", "--kind", "redlock", "--try"}
+	for range 3 {
+		m := miniredis.RunT(t)
+		m.ClockTTL(true)
+		rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
+		t.Cleanup(func() { _ = rdb.Close() })
+		servers, rdbs = append(servers, m), append(rdbs, rdb)
+		args = append(args, "--redis", "redis://"+m.Addr())
+	}
+	run := func(argv ...string) *cli { return command(t, append(append([]string{}, args...), argv...)...) }
+	holder := run("x", "--", "sleep", "60")
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, rdb := range rdbs {
+		eventually(t, "the lock to be held", func() bool { return rdb.Exists(ctx, "lock:x").Val() == 1 })
+	}
+	run("x", "--", "true").ends(codeNotAcquired, "not acquired")
+	if err := holder.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	holder.waits(128 + 15)
+	for _, rdb := range rdbs {
+		eventually(t, "the lock to be free", func() bool { return rdb.Exists(ctx, "lock:x").Val() == 0 })
+	}
+	servers[1].Close()
+	run("x", "--", "sh", "-c", "exit 7").ends(7)
+	servers[2].Close()
+	run("x", "--", "true").ends(codeUnreachable, "no majority of the servers", "server 1: agreed", "server 3: dial tcp")
+
+	command(t, "run", "--kind", "redlock", "--redis", "redis://a", "--redis", "redis://b", "x", "--", "true").ends(codeUsage, "odd number")
+	command(t, "run", "--redis", "redis://a", "--redis", "redis://b", "x", "--", "true").ends(codeUsage, "more than one server")
+}
+
 func TestTheChildsExitCodeIsPassedOn(t *testing.T) {
 	each(t, func(t *testing.T, rdb *redis.Client, lock, _ string, run func(...string) *cli) {
 		run("x", "--", "sh", "-c", "exit 0").ends(0)

@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
@@ -25,7 +26,7 @@ import (
 // runOptions is the flags of run.
 type runOptions struct {
 	kind   string
-	redis  string
+	redis  []string
 	prefix string
 	ttl    time.Duration
 	wait   time.Duration
@@ -50,8 +51,9 @@ its environment and, besides, LOCKKEEPER_NAME, LOCKKEEPER_TOKEN and LOCKKEEPER_F
 exit code becomes lockkeeper's.
 
 --kind says which lock: mutex; fair, which serves in the order in which they came; a side of the read-write lock: any
-number of commands may run together under read, and one alone under write; or semaphore. Locks of different kinds do not
-exclude each other, even under the same NAME; read and write are one lock.
+number of commands may run together under read, and one alone under write; semaphore; or redlock, which lies on the
+majority of the independent servers that --redis names, one each. Locks of different kinds do not exclude each other, even
+under the same NAME, but that a mutex and a redlock use the same key; read and write are one lock.
 
 A semaphore lets --limit commands run at once, on all hosts together, in the order in which they came. With --per it lets
 --limit commands begin in any window of that length instead, and --at-once may then limit how many run at once as well. A
@@ -78,6 +80,9 @@ the permits are taken, 76 the lock was lost, 126 the command cannot be run, 127 
   # a cache that many read and one rebuilds: it is never read half-built
   lockkeeper run --kind write catalogue -- ./rebuild-cache.sh
   lockkeeper run --kind read catalogue -- ./export-from-cache.sh
+
+  # on the majority of three servers
+  lockkeeper run --kind redlock --redis redis://a --redis redis://b --redis redis://c deploy -- ./deploy.sh
 
   # three encoders at once, on however many hosts
   lockkeeper run --kind semaphore --limit 3 encoders -- ffmpeg -i in.mov out.mp4
@@ -106,8 +111,8 @@ the permits are taken, 76 the lock was lost, 126 the command cannot be run, 127 
 		RunE: func(c *cobra.Command, args []string) error { return o.run(c, args[0], args[1:]) },
 	}
 	f := c.Flags()
-	f.StringVar(&o.kind, "kind", "mutex", "what to hold: mutex, fair, read, write or semaphore")
-	f.StringVar(&o.redis, "redis", "", "Redis URL; default $REDIS_URL, or "+defaultURL+". Forms:\n"+urlHelp+"\n")
+	f.StringVar(&o.kind, "kind", "mutex", "what to hold: mutex, fair, read, write, semaphore or redlock")
+	f.StringArrayVar(&o.redis, "redis", nil, "Redis URL, once for each server of a redlock; default $REDIS_URL, or "+defaultURL+". Forms:\n"+urlHelp+"\n")
 	f.StringVar(&o.prefix, "prefix", lockkeeper.DefaultPrefix, "prefix of the keys in Redis")
 	f.DurationVar(&o.ttl, "ttl", lockkeeper.DefaultTTL, "how long the lock outlives a crash of this host")
 	f.DurationVar(&o.wait, "wait", 0, "how long to wait for the lock; 0: as long as it takes")
@@ -127,8 +132,11 @@ type locker interface {
 	TryLock(ctx context.Context) (*lockkeeper.Lease, error)
 }
 
-func (o *runOptions) lock(k *lockkeeper.Keeper, name string) (locker, error) {
+func (o *runOptions) lock(ks []*lockkeeper.Keeper, name string) (locker, error) {
+	k := ks[0]
 	switch o.kind {
+	case "redlock":
+		return redlock.New(ks, name, &redlock.Options{TTL: o.ttl, MaxLifetime: o.life})
 	case "mutex":
 		return mutex.New(k, name, &mutex.Options{TTL: o.ttl, MaxLifetime: o.life})
 	case "fair":
@@ -147,7 +155,7 @@ func (o *runOptions) lock(k *lockkeeper.Keeper, name string) (locker, error) {
 		s, err := semaphore.New(k, name, o.limit, so)
 		return permits{s, o.permits}, err
 	}
-	return nil, usage("--kind %q is not one of: mutex, fair, read, write, semaphore", o.kind)
+	return nil, usage("--kind %q is not one of: mutex, fair, read, write, semaphore, redlock", o.kind)
 }
 
 // checkKind refuses flags that mean nothing for the kind.
@@ -226,17 +234,28 @@ func (o *runOptions) run(c *cobra.Command, name string, command []string) error 
 	if err != nil {
 		return notRunnable(err)
 	}
-	rdb, err := connect(o.redis)
-	if err != nil {
-		return err
+	if len(o.redis) > 1 && o.kind != "redlock" {
+		return usage("%d times --redis: only --kind redlock uses more than one server", len(o.redis))
 	}
-	defer func() { _ = rdb.Close() }()
-	k, err := keeper(rdb, o.prefix)
-	if err != nil {
-		return err
+	urls := o.redis
+	if len(urls) == 0 {
+		urls = []string{""}
 	}
-	defer func() { _ = k.Close() }()
-	l, err := o.lock(k, name)
+	var ks []*lockkeeper.Keeper
+	for _, raw := range urls {
+		rdb, err := connect(raw)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = rdb.Close() }()
+		k, err := keeper(rdb, o.prefix)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = k.Close() }()
+		ks = append(ks, k)
+	}
+	l, err := o.lock(ks, name)
 	if err != nil {
 		return err
 	}
