@@ -27,7 +27,10 @@ type Fate int
 const (
 	// CutReply closes the connection after the server has answered, so that the answer is lost.
 	CutReply Fate = iota
-	// SwallowReply loses the answer and leaves the connection open, so that the client waits for it.
+	// HalveReply closes the connection in the middle of the answer.
+	HalveReply
+	// SwallowReply loses the answer and all that come after it on that connection, which stays open, so that the client
+	// waits.
 	SwallowReply
 	// LoseRequest loses the command and closes the connection.
 	LoseRequest
@@ -264,7 +267,7 @@ func (c *conn) Write(b []byte) (int, error) {
 		case LoseRequest:
 			_ = c.Close()
 			return len(b), nil
-		case CutReply, SwallowReply:
+		case CutReply, HalveReply, SwallowReply:
 			c.mu.Lock()
 			c.lose = &fate
 			c.mu.Unlock()
@@ -290,9 +293,16 @@ func (c *conn) Read(b []byte) (int, error) {
 		case deaf:
 		case lose == nil:
 			return k, nil
+		case *lose == SwallowReply:
+			c.net.mu.Lock()
+			c.deaf = true // else the rest of a pipeline's answers would come, one command too early
+			c.net.mu.Unlock()
 		case *lose == CutReply:
 			_ = c.Close()
 			return 0, io.EOF
+		case *lose == HalveReply:
+			_ = c.Close()
+			return k / 2, nil // and then the end
 		}
 	}
 }
