@@ -3,8 +3,10 @@ package proptest
 import (
 	"context"
 	"io"
+	"math/rand"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,17 +17,24 @@ import (
 // that is frozen. Then nothing goes through in either direction and the server sees open connections: what it sends is
 // kept for the process, and what the process tries to send or to close meanwhile is done when it is thawed. Of what it
 // has given up by then nothing is sent.
+//
+// What is sent takes a while, each time another one, so that connections overtake each other. What was under way when a
+// connection was closed arrives all the same.
 type link struct {
 	*faultnet.Net
+	lag  time.Duration // the longest that something takes
+	seed int64
 
 	mu      sync.Mutex // guards what follows, and the state of the connections
 	frozen  bool
 	refuses bool
+	dead    bool
 	conns   map[*conn]struct{}
+	dialled int64
 }
 
-func newLink(dial faultnet.Dialer) *link {
-	return &link{Net: faultnet.New(dial), conns: map[*conn]struct{}{}}
+func newLink(dial faultnet.Dialer, lag time.Duration, seed int64) *link {
+	return &link{Net: faultnet.New(dial), lag: lag, seed: seed, conns: map[*conn]struct{}{}}
 }
 
 // Dial is a faultnet.Dialer.
@@ -43,6 +52,8 @@ func (l *link) Dial(ctx context.Context, network, addr string) (net.Conn, error)
 	c := &conn{Conn: inner, link: l}
 	c.changed.L = &l.mu
 	l.mu.Lock()
+	l.dialled++
+	c.random = rand.New(rand.NewSource(l.seed<<32 + l.dialled))
 	l.conns[c] = struct{}{}
 	l.mu.Unlock()
 	go c.pump()
@@ -54,6 +65,14 @@ func (l *link) Refuse(yes bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refuses = yes
+}
+
+// Kill ends all traffic for good.
+func (l *link) Kill() {
+	l.mu.Lock()
+	l.dead = true
+	l.mu.Unlock()
+	l.Down()
 }
 
 // Freeze stops all traffic.
@@ -74,7 +93,7 @@ func (l *link) Thaw() {
 			delete(l.conns, c)
 			continue
 		}
-		if len(c.out) > 0 {
+		if len(c.out) > 0 && !l.dead {
 			_, _ = c.Conn.Write(c.out)
 			c.out = nil
 		}
@@ -92,6 +111,9 @@ type conn struct {
 	in       []byte    // read and not yet taken
 	inErr    error     // why nothing more will come
 	out      []byte    // written while frozen
+	random   *rand.Rand
+	sent     time.Time // when the last of what was written arrives
+	came     time.Time // and of what was read
 	closed   bool
 	deadline time.Time
 	alarm    *time.Timer
@@ -101,15 +123,39 @@ func (c *conn) pump() {
 	b := make([]byte, 4096)
 	for {
 		k, err := c.Conn.Read(b)
+		got := slices.Clone(b[:k])
 		c.link.mu.Lock()
-		c.in = append(c.in, b[:k]...)
-		c.inErr = err
-		c.changed.Broadcast()
+		c.delayLocked(&c.came, func() {
+			c.in = append(c.in, got...)
+			c.inErr = err
+			c.changed.Broadcast()
+		})
 		c.link.mu.Unlock()
 		if err != nil {
 			return
 		}
 	}
+}
+
+// delayLocked does something after what was to be done last, at the end of a while. It is called and does it with the
+// lock. The first exchange on a connection takes no time: a subscription's client holds a lock during it for which others
+// wait, and while goroutines wait for a lock the clock of a bubble stands still.
+func (c *conn) delayLocked(last *time.Time, do func()) {
+	if c.link.lag == 0 || last.IsZero() {
+		*last = time.Now()
+		do()
+		return
+	}
+	at := time.Now().Add(time.Duration(c.random.Int63n(int64(c.link.lag))))
+	if !at.After(*last) {
+		at = last.Add(time.Microsecond)
+	}
+	*last = at
+	time.AfterFunc(time.Until(at), func() {
+		c.link.mu.Lock()
+		defer c.link.mu.Unlock()
+		do()
+	})
 }
 
 func (c *conn) Read(b []byte) (int, error) {
@@ -136,13 +182,15 @@ func (c *conn) Write(b []byte) (int, error) {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()
 	switch {
-	case c.closed:
+	case c.closed, c.link.dead:
 		return 0, net.ErrClosed
 	case c.link.frozen:
 		c.out = append(c.out, b...)
 		return len(b), nil
 	}
-	return c.Conn.Write(b)
+	late := slices.Clone(b)
+	c.delayLocked(&c.sent, func() { _, _ = c.Conn.Write(late) })
+	return len(b), nil
 }
 
 func (c *conn) Close() error {
@@ -160,7 +208,8 @@ func (c *conn) Close() error {
 		return nil // Thaw does it
 	}
 	delete(c.link.conns, c)
-	return c.Conn.Close()
+	c.delayLocked(&c.sent, func() { _ = c.Conn.Close() })
+	return nil
 }
 
 func (c *conn) SetReadDeadline(t time.Time) error {

@@ -2,49 +2,21 @@
 package proptest
 
 import (
-	"context"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"math/rand"
-	"net"
-	"os"
-	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/faultnet"
-	"github.com/redis/go-redis/v9"
+	"github.com/google/uuid"
 	"pgregory.net/rapid"
 )
-
-// checks is how many schedules a run tries that does not say how many.
-const checks = 400
-
-func TestMain(m *testing.M) {
-	runtime.GOMAXPROCS(1) // what happens at one instant mostly happens in the same order then, and no slower
-	redis.SetLogger(quiet{})
-	if _, set := os.LookupEnv("RAPID_CHECKS"); !set {
-		if err := flag.Set("rapid.checks", strconv.Itoa(checks)); err != nil {
-			panic(err)
-		}
-	}
-	os.Exit(m.Run())
-}
-
-// quiet keeps go-redis from logging every connection that was broken on purpose.
-type quiet struct{}
-
-func (quiet) Printf(context.Context, string, ...any) {}
 
 // Keepers run with these. No two of them end a read and a heartbeat at the same instant.
 const (
@@ -60,32 +32,38 @@ const (
 // heartbeat.
 const settling = 1500*time.Millisecond + timeout + period
 
-// state is how a process fares.
-type state string
-
 const (
-	running state = "running"
-	lossy   state = "lossy"   // some of its requests or answers are lost
-	muted   state = "muted"   // it is not subscribed and cannot be
-	away    state = "away"    // it has no connection and gets none
-	frozen  state = "frozen"  // it does not run; the server sees open connections
-	crashed state = "crashed" // for good
+	slack = 250 * time.Millisecond // the margin of a lease of ten seconds, and whole milliseconds
+	grace = 50 * time.Millisecond  // in which a call returns whose context has ended
 )
 
-// world is one server, processes that use it, and what happens to them. Everything is started from one goroutine,
-// which draws from rapid; the processes' own goroutines report to it.
+// world is one server, processes that use one lock on it, and what happens to them. Everything is started from one
+// goroutine, which draws from rapid; the processes' own goroutines report to it.
 type world struct {
-	run   *run
-	r     *rapid.T
-	mini  *miniredis.Miniredis
-	start time.Time
-	due   []event // what will happen, by the driver's hand
+	run    *run
+	r      *rapid.T
+	kind   primitive
+	server *redisServer
+	start  time.Time
+	due    []event // what will happen, by the driver's hand
+	actors sync.WaitGroup
+	ttl    time.Duration // requests ask for this and their number in ms, so that a token tells its request
+	lag    time.Duration // the longest that a message takes one way
+	calm   bool          // nothing is broken
+	lasted time.Duration // until all had gone home
 
-	mu        sync.Mutex // guards what follows, and what processes say is guarded by it
+	mu        sync.Mutex // guards what follows, and what processes and requests say is guarded by it
 	processes []*process
+	requests  []*request
 	tally     map[string]int // how often something was reached
-	serious   time.Time      // when a process was last hurt, or came back, in a way that can leave a lease behind
-	wrong     string         // the first promise that was broken
+	closing   bool           // the end has begun
+	ill       time.Time      // when the server was last hurt; zero: it never was
+	sound     time.Time      // from when on it is whole and all have had the time to notice
+	setBack   time.Duration  // how far its clock was set back, in all
+	lowered   bool           // the limit was set, perhaps below what somebody asks for
+	saved     [][]record     // its data at some moments, which a failover brings back
+	history   history
+	wrong     string // the first promise that was broken
 	log       []string
 	logged    int // so many lines of it are shown
 }
@@ -95,29 +73,12 @@ type event struct {
 	do func()
 }
 
-// process is a keeper with a client and a network of its own.
-type process struct {
-	*lockkeeper.Keeper
-	w    *world
-	id   int
-	rdb  *redis.Client
-	link *link
-
-	// Guarded by world.mu.
-	state  state
-	steady time.Time // from when on it is whole and has settled, if it is running
-	hurt   time.Time // when it was last whole before that; zero: it always was
-	back   time.Time // when it came back
-	// deafened is when its subscription was last deafened
-	deafened time.Time
-	thawed   chan struct{} // closed when a frozen one runs again, or never will
-}
-
 // run is all schedules of a test.
 type run struct {
 	t     *testing.T
 	tally map[string]int
-	first []string // what happened in the first that failed
+	took  time.Duration // of virtual time, without waiting for keys to expire after all have gone
+	first []string      // what happened in the first that failed
 }
 
 // newRun begins a run. What happens at one instant is not always in the same order, so a schedule that failed may not
@@ -144,16 +105,20 @@ func (u *run) keep(log []string) {
 // simulate runs a schedule in a bubble of its own. What is panicked with must not end the bubble but the iteration.
 // Rapid tells failures apart by where they come from, so a broken promise must not come from the same line as rapid's
 // own word that a shortened schedule is too short.
-func (u *run) simulate(r *rapid.T, schedule func(*world)) {
+func (u *run) simulate(r *rapid.T, kind primitive, schedule func(*world)) {
 	var out any
+	var took time.Duration
 	mine := map[string]int{}
-	//lint:ignore SA1019 it makes the pauses between attempts, random by themselves, part of the schedule
+	// Pauses between attempts and the names of keepers are random by themselves; this makes them part of the schedule.
+	//lint:ignore SA1019 there is no other way to seed what the libraries draw from
 	rand.Seed(1)
+	uuid.SetRand(rand.New(rand.NewSource(1)))
+	defer uuid.SetRand(nil)
 	synctest.Test(u.t, func(*testing.T) {
-		w := &world{run: u, r: r, start: time.Now(), tally: mine, mini: miniredis.NewMiniRedis()}
-		w.mini.ClockTTL(true)
+		w := &world{run: u, r: r, kind: kind, start: time.Now(), tally: mine}
+		w.server = newServer(w.stepped)
 		defer w.end()
-		defer func() { out = recover() }()
+		defer func() { took, out = w.lasted, recover() }()
 		schedule(w)
 	})
 	if promise, is := out.(broken); is {
@@ -162,6 +127,7 @@ func (u *run) simulate(r *rapid.T, schedule func(*world)) {
 	if out != nil {
 		panic(out)
 	}
+	u.took += took
 	for what, n := range mine {
 		u.tally[what] += n
 	}
@@ -179,27 +145,51 @@ func (w *world) leave() {
 	wg.Wait()
 }
 
-// end takes the world down.
+// stop ends all programs.
+func (w *world) stop() {
+	w.mu.Lock()
+	again := w.closing
+	w.closing = true
+	w.mu.Unlock()
+	if !again {
+		w.leave()
+		w.actors.Wait()
+	}
+}
+
+// end takes the world down. Synctest fails the test if a goroutine is left that does not end.
 func (w *world) end() {
 	for _, p := range w.processes {
 		_ = p.rdb.Close()
 	}
-	w.mini.Close()
+	w.server.mini.Close()
 	time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
 }
 
-// logLocked notes what happens, to be shown if the schedule fails. The caller has the lock.
-func (w *world) logLocked(format string, args ...any) {
+// note writes down what happens, to be shown if the schedule fails.
+func (w *world) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.noteLocked(format, args...)
+}
+
+func (w *world) noteLocked(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf("%12v  ", time.Since(w.start))+fmt.Sprintf(format, args...))
 }
 
-// breaks notes that a promise was broken. The promise is always in the same words, because rapid compares them when it
-// shortens a schedule; the rest goes to the log. The caller has the lock.
-func (w *world) breaks(promise, format string, args ...any) {
-	w.logLocked("BROKEN: "+promise+": "+format, args...)
+// breaksLocked notes that a promise was broken. The promise is always in the same words, because rapid compares them
+// when it shortens a schedule; the rest goes to the log.
+func (w *world) breaksLocked(promise, format string, args ...any) {
+	w.noteLocked("BROKEN: "+promise+": "+format, args...)
 	if w.wrong == "" {
 		w.wrong = promise
 	}
+}
+
+func (w *world) breaks(promise, format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.breaksLocked(promise, format, args...)
 }
 
 // reach counts something that should happen now and then.
@@ -225,201 +215,62 @@ func (w *world) fail() {
 
 // after lets the driver do something in a while.
 func (w *world) after(d time.Duration, do func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.due = append(w.due, event{time.Now().Add(d), do})
 }
 
-// advance lets time pass, and what is due happen. look is called whenever something may have changed.
-func (w *world) advance(d time.Duration, look func()) {
+// advance lets time pass, and what is due happen. It looks whenever something may have changed.
+func (w *world) advance(d time.Duration) {
 	const slice = 500 * time.Millisecond
 	for end := time.Now().Add(d); ; {
 		next := end
 		var do func()
 		i := -1
+		w.mu.Lock()
 		for k, e := range w.due {
 			if !e.at.After(next) {
 				next, do, i = e.at, e.do, k
 			}
 		}
-		if step := time.Until(next); step > slice {
+		step := time.Until(next)
+		if do != nil && step <= slice {
+			w.due = slices.Delete(w.due, i, i+1)
+		}
+		w.mu.Unlock()
+		if step > slice {
 			time.Sleep(slice)
-			look()
+			w.look()
 			continue
 		} else if step > 0 {
 			time.Sleep(step)
 		}
 		if do != nil {
-			look()
-			w.due = slices.Delete(w.due, i, i+1)
+			w.look()
 			do()
 		}
-		look()
+		w.look()
 		if do == nil {
 			return
 		}
 	}
 }
 
-// process starts one more process.
-func (w *world) process(hooks lockkeeper.Hooks) *process {
-	l := newLink(faultnet.Buffer(func(context.Context, string, string) (net.Conn, error) { return w.mini.Dial() }))
-	p := &process{w: w, link: l, state: running, steady: time.Now(), rdb: redis.NewClient(&redis.Options{
-		Addr: "127.0.0.1:1", Dialer: l.Dial, DialerRetries: 1, ReadTimeout: timeout, PoolSize: 100,
-	})}
-	var err error
-	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
-		Heartbeat: period, HeartbeatLifetime: life, Idle: idle, Hooks: hooks,
-		Retry:  lockkeeper.RetryPolicy{GiveUp: -1},
-		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-	})
-	if err != nil {
-		w.r.Fatal(err)
+// draw is one of a list, if there is one.
+func draw[T any](r *rapid.T, list []T, what string) T {
+	if len(list) == 0 {
+		r.Skip("none")
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	p.id = len(w.processes)
-	w.processes = append(w.processes, p)
-	return p
+	return list[rapid.IntRange(0, len(list)-1).Draw(r, what)]
 }
 
-// in is all processes in one of the states.
-func (w *world) in(states ...state) []*process {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var list []*process
-	for _, p := range w.processes {
-		if slices.Contains(states, p.state) {
-			list = append(list, p)
-		}
-	}
-	return list
+// duration is a time of some order of magnitude, up to a longest.
+func duration(r *rapid.T, longest time.Duration) time.Duration {
+	d := longest / time.Duration(rapid.SampledFrom([]int{100, 30, 10, 3, 1}).Draw(r, "fraction"))
+	return d - time.Duration(rapid.IntRange(0, int(d/2/time.Millisecond)).Draw(r, "less ms"))*time.Millisecond
 }
 
-// isSteady says whether the process is whole and has had the time to settle. The caller has the lock.
-func (p *process) isSteady() bool { return p.state == running && !time.Now().Before(p.steady) }
-
-// neverHurt says whether nothing was ever done to the process. The caller has the lock.
-func (p *process) neverHurt() bool { return p.state == running && p.hurt.IsZero() }
-
-// unclear says whether a process in this state can be granted a lock that it does not use. One that the server sees to be
-// gone cannot.
-func (s state) unclear() bool { return s == frozen || s == lossy }
-
-// holds says whether a lease of the process lies at the server.
-func (p *process) holds() bool {
-	for _, k := range p.w.mini.Keys() {
-		if strings.HasSuffix(k, ":holders") {
-			if owner, err := p.w.mini.Get(k); err == nil && strings.HasPrefix(owner, p.ID()) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// harm brings a process that is running into another state, which lasts for d.
-func (p *process) harm(s state, d time.Duration) {
-	w := p.w
-	holds := p.holds()
-	w.mu.Lock()
-	now := time.Now()
-	w.logLocked("process %d is %s for %v", p.id, s, d)
-	if p.isSteady() {
-		p.hurt = now
-	}
-	p.state = s
-	if s == frozen {
-		p.thawed = make(chan struct{})
-	}
-	if holds || s.unclear() {
-		w.serious = now
-	}
-	w.mu.Unlock()
-	w.reach("a process is " + string(s))
-	switch s {
-	case muted:
-		p.link.Refuse(true)
-		p.link.CutSubscriptions()
-	case away:
-		p.link.Down()
-	case frozen:
-		p.link.Freeze()
-	}
-	w.after(d, func() { p.recover(s) })
-}
-
-// recover ends a state.
-func (p *process) recover(s state) {
-	w := p.w
-	w.mu.Lock()
-	if p.state != s { // it has crashed meanwhile
-		w.mu.Unlock()
-		return
-	}
-	now := time.Now()
-	w.logLocked("process %d runs again", p.id)
-	p.back, p.steady = now, now.Add(settling)
-	if s.unclear() {
-		w.serious = now
-	}
-	w.mu.Unlock()
-	p.link.Refuse(false)
-	p.link.Mend()
-	p.link.Thaw()
-	p.wake(running)
-}
-
-// wake brings a process into a state in which its goroutines do not stand still.
-func (p *process) wake(s state) {
-	p.w.mu.Lock()
-	defer p.w.mu.Unlock()
-	p.state = s
-	if p.thawed != nil {
-		close(p.thawed)
-		p.thawed = nil
-	}
-}
-
-// crash ends a process: nothing that it does reaches the server any more, and nobody looks at its results.
-func (p *process) crash() {
-	w := p.w
-	holds := p.holds()
-	w.mu.Lock()
-	if holds {
-		w.serious = time.Now()
-	}
-	w.logLocked("process %d crashes", p.id)
-	w.mu.Unlock()
-	w.reach("a process is crashed")
-	p.link.Down()
-	p.wake(crashed)
-	p.link.Thaw()
-	go func() { _ = p.Close() }() // so that it keeps nobody busy
-}
-
-// awake returns when the process runs; it says whether it will.
-func (p *process) awake() bool {
-	for {
-		p.w.mu.Lock()
-		s, thawed := p.state, p.thawed
-		p.w.mu.Unlock()
-		switch s {
-		case frozen:
-			<-thawed
-		case crashed:
-			return false
-		default:
-			return true
-		}
-	}
-}
-
-// keys is what lies at the server but the facts of names.
-func (w *world) keys() []string {
-	return slices.DeleteFunc(w.mini.Keys(), func(k string) bool { return strings.HasSuffix(k, ":meta") })
-}
-
-// report shows what a run has reached, and fails it if it should have reached more. A run that is short, or that
-// repeats a schedule, need not.
+// report shows what a run has reached, and fails it if it should have reached more.
 func (u *run) report(want ...string) {
 	u.t.Helper()
 	var b strings.Builder
@@ -427,8 +278,7 @@ func (u *run) report(want ...string) {
 		fmt.Fprintf(&b, "%7d %s\n", u.tally[what], what)
 	}
 	u.t.Logf("reached:\n%s", b.String())
-	n, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String())
-	if err != nil || n < checks || testing.Short() || flag.Lookup("rapid.failfile").Value.String() != "" {
+	if !isWhole() {
 		return
 	}
 	for _, what := range want {
@@ -437,3 +287,6 @@ func (u *run) report(want ...string) {
 		}
 	}
 }
+
+// silent is for keepers whose warnings are no news.
+var silent = slog.New(slog.NewTextHandler(io.Discard, nil))

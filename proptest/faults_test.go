@@ -1,0 +1,185 @@
+package proptest
+
+import (
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/faultnet"
+	"pgregory.net/rapid"
+)
+
+func (w *world) crashes(r *rapid.T) {
+	draw(r, w.in(running, lossy, muted, away, frozen), "process").crash()
+}
+
+func (w *world) holderCrashes(r *rapid.T) { draw(r, w.holders(), "holder").p.crash() }
+
+// hurts brings a process into another state for a while.
+func (w *world) hurts(s state, longest time.Duration) func(*rapid.T) {
+	return func(r *rapid.T) { draw(r, w.in(running), "process").harm(s, duration(r, longest)) }
+}
+
+// headFreezes freezes the first waiter and lets the holder release, so that it is granted a lock that it cannot use.
+func (w *world) headFreezes(r *rapid.T) {
+	head := w.head(r)
+	holder := draw(r, w.holders(), "holder")
+	head.p.harm(frozen, duration(r, 20*time.Second))
+	if holder.p != head.p {
+		w.tell(holder)
+	}
+}
+
+// fates is what becomes of requests.
+var fates = []faultnet.Fate{faultnet.LoseRequest, faultnet.CutReply, faultnet.HalveReply, faultnet.SwallowReply}
+
+// losesAnswers loses up to three requests or answers.
+func (w *world) losesAnswers(r *rapid.T) {
+	p := draw(r, w.in(running), "process")
+	fate := rapid.SampledFrom(fates).Draw(r, "fate")
+	p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), fate)
+	p.harm(lossy, duration(r, 3*time.Second))
+}
+
+// copyComesLate loses requests or answers of a process. What it has sent comes to the server once more, long after it
+// has given up on it: less than a grave lasts, which is what the protocol counts on.
+func (w *world) copyComesLate(r *rapid.T) {
+	p := draw(r, w.in(running), "process")
+	fate := rapid.SampledFrom(fates).Draw(r, "fate")
+	p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), fate|faultnet.Copy)
+	p.harm(lossy, duration(r, 3*time.Second))
+	w.after(duration(r, 20*time.Second), func() {
+		w.note("copies of what process %d has sent come", p.id)
+		w.reach("copies come late")
+		w.actors.Go(func() { _ = p.link.Replay() })
+	})
+}
+
+// losesMessage lets the holder release while the first waiter does not hear: it is deaf and nobody knows, or its
+// subscription or all of its connections are cut and not made again for a while.
+func (w *world) losesMessage(r *rapid.T) {
+	head := w.head(r)
+	holder := draw(r, w.holders(), "holder")
+	if how := rapid.SampledFrom([]state{"deaf", muted, away}).Draw(r, "how"); how == "deaf" {
+		head.p.deafen()
+	} else {
+		head.p.harm(how, duration(r, 3*time.Second))
+	}
+	synctest.Wait()
+	w.tell(holder)
+}
+
+// neverHeard ends a wait whose grant the waiter has not heard of.
+func (w *world) neverHeard(r *rapid.T) {
+	head, holder := w.head(r), draw(r, w.holders(), "holder")
+	head.p.deafen()
+	w.tell(holder)
+	synctest.Wait()
+	v := w.view()
+	w.mu.Lock()
+	_, unheard := v.leases[head.token]
+	unheard = unheard && !head.returned
+	w.mu.Unlock()
+	head.quit()
+	if unheard {
+		w.reach("a grant is given back unheard")
+	}
+}
+
+func (w *world) forgetsScripts(*rapid.T) {
+	w.note("the server forgets its scripts")
+	w.reach("the server forgets its scripts")
+	w.server.forgetScripts()
+}
+
+// serverHurtLocked notes that the server is not whole for d.
+func (w *world) serverHurtLocked(d time.Duration) {
+	w.ill = time.Now()
+	if sound := w.ill.Add(d + settling + 4*w.lag); sound.After(w.sound) {
+		w.sound = sound
+	}
+	for _, q := range w.requests {
+		q.well = time.Time{}
+	}
+}
+
+// refuses lets the server take no writes, or nothing at all, for a while.
+func (w *world) refuses(r *rapid.T) {
+	why := rapid.SampledFrom([]refusal{full, replica, loading}).Draw(r, "why")
+	d := duration(r, 12*time.Second)
+	w.mu.Lock()
+	w.noteLocked("the server says %s for %v", why, d)
+	w.tally["the server says "+string(why)]++
+	w.serverHurtLocked(d)
+	w.mu.Unlock()
+	w.server.refuseWith(why)
+	w.after(d, func() {
+		w.note("the server says that no more")
+		w.server.refuseWith(willing)
+	})
+}
+
+// restarts stops the server for a while. It comes back without any data.
+func (w *world) restarts(r *rapid.T) {
+	w.note("the server restarts empty")
+	w.reach("the server restarts empty")
+	w.loses(nil, duration(r, 5*time.Second))
+}
+
+// failsOver stops the server for a while. It comes back with what it knew some time ago, as a replica does that had not
+// got the last writes.
+func (w *world) failsOver(r *rapid.T) {
+	data := draw(r, w.saved[max(0, len(w.saved)-3):], "data")
+	w.note("the server fails over and loses its last writes")
+	w.reach("the server fails over")
+	w.loses(data, duration(r, 5*time.Second))
+}
+
+func (w *world) loses(data []record, d time.Duration) {
+	w.mu.Lock()
+	w.serverHurtLocked(d)
+	w.mu.Unlock()
+	w.server.stop()
+	for _, p := range w.processes {
+		p.link.Cut()
+	}
+	synctest.Wait()
+	time.Sleep(d)
+	w.server.start(data)
+	w.losesData(true)
+	w.note("the server runs again")
+}
+
+// jumps sets the server's clock, forward or back. A failover brings nothing back from beyond that.
+func (w *world) jumps(r *rapid.T) {
+	by := duration(r, 30*time.Minute)
+	if rapid.Bool().Draw(r, "back") {
+		by = -by
+	}
+	w.mu.Lock()
+	w.noteLocked("the server's clock jumps by %v", by)
+	if by < 0 {
+		w.setBack -= by
+		w.tally["the clock is set back"]++
+	} else {
+		w.tally["the clock is set forward"]++
+	}
+	w.serverHurtLocked(0)
+	w.mu.Unlock()
+	was := w.view().now
+	w.server.jump(by)
+	if by > 0 {
+		w.losesData(false)
+	} else {
+		v := w.view()
+		w.mu.Lock()
+		w.history.last = v
+		w.kind.isHurt(false, was, v.now)
+		w.mu.Unlock()
+	}
+}
+
+// serverRecovers ends all that is wrong with the server but its clock.
+func (w *world) serverRecovers() {
+	w.server.refuseWith(willing)
+	w.server.forgetScripts()
+}

@@ -1,0 +1,174 @@
+package proptest
+
+import (
+	"bufio"
+	"bytes"
+	"strings"
+	"sync"
+
+	"github.com/alicebob/miniredis/v2/server"
+	lua "github.com/yuin/gopher-lua"
+	"github.com/yuin/gopher-lua/parse"
+)
+
+// interpreter runs scripts as the embedded server does, but makes a Lua state once and not for every call, which is
+// most of what a call costs there. It also lets a command of a script be refused. There is one for all worlds, because
+// they run one after the other.
+type interpreter struct {
+	mu     sync.Mutex // held while a script runs; guards what follows
+	state  *lua.LState
+	protos map[string]*lua.FunctionProto // by text
+
+	// Of the script that runs.
+	srv    *server.Server
+	refuse func(command string) string // the error of a command, or ""
+
+	out    bytes.Buffer
+	writer *bufio.Writer
+	reader *bufio.Reader
+}
+
+// inScript is the name of the client that commands of scripts come from.
+const inScript = "script"
+
+var theInterpreter = newInterpreter()
+
+func newInterpreter() *interpreter {
+	in := &interpreter{protos: map[string]*lua.FunctionProto{}}
+	in.writer, in.reader = bufio.NewWriter(&in.out), bufio.NewReader(&in.out)
+	l := lua.NewState(lua.Options{SkipOpenLibs: true})
+	for name, open := range map[string]lua.LGFunction{
+		lua.BaseLibName: lua.OpenBase, lua.TabLibName: lua.OpenTable,
+		lua.StringLibName: lua.OpenString, lua.MathLibName: lua.OpenMath,
+	} {
+		l.Push(l.NewFunction(open))
+		l.Push(lua.LString(name))
+		l.Call(1, 0)
+	}
+	redis := l.NewTable()
+	redis.RawSetString("call", l.NewFunction(func(l *lua.LState) int { return in.command(l, true) }))
+	redis.RawSetString("pcall", l.NewFunction(func(l *lua.LState) int { return in.command(l, false) }))
+	l.SetGlobal("redis", redis)
+	in.state = l
+	return in
+}
+
+// run runs a script on the server and writes its reply to whoever called it. It says whether that was no error.
+func (in *interpreter) run(srv *server.Server, refuse func(string) string, caller *server.Peer, text string, keys, argv []string) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	proto := in.protos[text]
+	if proto == nil {
+		chunk, err := parse.Parse(strings.NewReader(text), "script")
+		if err == nil {
+			proto, err = lua.Compile(chunk, "script")
+		}
+		if err != nil {
+			caller.WriteError("ERR " + err.Error())
+			return false
+		}
+		in.protos[text] = proto
+	}
+	in.srv, in.refuse = srv, refuse
+	l := in.state
+	l.SetGlobal("KEYS", table(keys))
+	l.SetGlobal("ARGV", table(argv))
+	l.Push(l.NewFunctionFromProto(proto))
+	if err := l.PCall(0, 1, nil); err != nil {
+		l.SetTop(0)
+		text := err.Error()
+		if e, is := err.(*lua.ApiError); is {
+			text = e.Object.String()
+		}
+		caller.WriteError(strings.ReplaceAll(text, "\n", " "))
+		return false
+	}
+	reply := l.Get(-1)
+	l.SetTop(0)
+	answer(caller, reply)
+	return true
+}
+
+func table(list []string) *lua.LTable {
+	t := &lua.LTable{Metatable: lua.LNil}
+	for _, x := range list {
+		t.Append(lua.LString(x))
+	}
+	return t
+}
+
+// answer writes what a script has returned. Those of ours return arrays and errors.
+func answer(caller *server.Peer, v lua.LValue) {
+	switch v := v.(type) {
+	case *lua.LTable:
+		if err, is := v.RawGetString("err").(lua.LString); is {
+			caller.WriteError(string(err))
+			return
+		}
+		caller.WriteLen(v.Len())
+		for i := 1; i <= v.Len(); i++ {
+			answer(caller, v.RawGetInt(i))
+		}
+	case lua.LNumber:
+		caller.WriteInt(int(v))
+	case lua.LString:
+		caller.WriteBulk(string(v))
+	default:
+		caller.WriteNull()
+	}
+}
+
+// command is redis.call, which raises errors, and redis.pcall, which returns them. It is one atomic step with the rest
+// of the script because scripts run one at a time, and whatever else is sent to the server touches no key.
+func (in *interpreter) command(l *lua.LState, raises bool) int {
+	args := make([]string, l.GetTop())
+	for i := range args {
+		args[i] = l.Get(i + 1).String()
+	}
+	problem := in.refuse(strings.ToUpper(args[0]))
+	var reply any
+	if problem == "" {
+		in.out.Reset()
+		peer := server.NewPeer(in.writer)
+		peer.ClientName = inScript
+		in.srv.Dispatch(peer, args)
+		_ = in.writer.Flush()
+		in.reader.Reset(&in.out)
+		var err error
+		if reply, err = server.ParseReply(in.reader); err != nil {
+			problem = err.Error()
+		}
+	}
+	switch {
+	case problem == "":
+		l.Push(value(reply))
+	case raises:
+		l.Error(lua.LString(problem), 0)
+	default:
+		t := l.NewTable()
+		t.RawSetString("err", lua.LString(problem))
+		l.Push(t)
+	}
+	return 1
+}
+
+// value is a reply of the server as Lua sees it.
+func value(reply any) lua.LValue {
+	switch r := reply.(type) {
+	case int:
+		return lua.LNumber(r)
+	case string:
+		return lua.LString(r)
+	case server.Simple:
+		t := &lua.LTable{Metatable: lua.LNil}
+		t.RawSetString("ok", lua.LString(r))
+		return t
+	case []any:
+		t := &lua.LTable{Metatable: lua.LNil}
+		for _, x := range r {
+			t.Append(value(x))
+		}
+		return t
+	}
+	return lua.LFalse
+}

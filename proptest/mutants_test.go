@@ -1,0 +1,175 @@
+package proptest
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+var (
+	runMutants  = flag.Bool("mutants", false, "build the module with each deliberate bug and let the simulation find it; takes minutes")
+	mutantSeed  = flag.String("mutants.seed", "1", "the seed of the schedules that find them")
+	withMutant  = flag.String("mutant", "", "run with this bug in the scripts")
+	mutantTries = flag.String("mutants.checks", "100", "how many schedules may look for one")
+)
+
+// mutant is a deliberate bug: in a file of this module, a text that stands there once is replaced. The simulation of a
+// primitive has to find it.
+type mutant struct {
+	bug      string // what is wrong
+	file     string // below the root of the module
+	old, new string
+	finds    string // the primitive
+}
+
+var mutants = []mutant{
+	// Scripts: who may have what.
+	{"release does not look whose lease it is", "lua/single.lua", "if owner == token then\n  call('DEL', lock)", "if owner then\n  call('DEL', lock)", "fair"},
+	{"a lease of another is taken over", "lua/single.lua", "if open and call('SET', lock, token, 'NX', 'PX', ttl) then", "if open and call('SET', lock, token, 'PX', ttl) then", "mutex"},
+	{"a renewal takes a lease again that is over", "lua/single.lua", "held = pcall('GET', lock) == token\n", "held = pcall('GET', lock) == token or call('SET', lock, token, 'NX', 'PX', ttl) and true\n", "fair"},
+	{"fences are counted, and time does not matter", "lua/facts.lua", "if now_us > seq then seq = now_us else seq = seq + 1 end", "seq = seq + 1", "fair"},
+	{"fences are the time, and are not counted", "lua/facts.lua", "if now_us > seq then seq = now_us else seq = seq + 1 end", "seq = now_us", "rwlock"},
+	{"a newcomer passes the queue", "lua/fair.lua", "local open = call('EXISTS', queue) == 0", "local open = true", "fair"},
+	{"a grant that nobody hears of is not taken back", "lua/queue.lua", "for _, token in ipairs(letter) do undo(token) end", "", "fair"},
+	{"who was given up is not buried", "lua/release.lua", "if grave ~= '0' then bury(token, tonumber(grave)) end", "", "fair"},
+	{"graves are not looked at", "lua/acquire.lua", "if graves > now and call('ZSCORE', beats, '-' .. token) then return {BURIED} end", "", "fair"},
+	{"the living are swept with the dead", "lua/beat.lua", "leave(call('ZRANGE', beats, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100))", "leave(call('ZRANGE', beats, '-inf', now + life / 2, 'BYSCORE', 'LIMIT', 0, 100))", "fair"},
+	{"whose heartbeat has lapsed is served all the same", "lua/queue.lua", "(absent[keeper] or not lapse[i] or tonumber(lapse[i]) <= now)", "absent[keeper]", "fair"},
+	{"a claim lasts longer than the heartbeat", "lua/queue.lua", "ms = math.min(ms, tonumber(lapse[i]) - now)", "ms = tonumber(ttl)", "fair"},
+	{"who comes back gets a new place", "lua/beat.lua", "if at > 0 then call('ZADD', queue, at, token) else at = queue_up(token) end", "at = queue_up(token)", "fair"},
+	{"a release admits nobody", "lua/release.lua", "local more = admit(had == GRANTED and IN_ORDER and first)", "local more = 0", "fair"},
+	{"tickets are not counted", "lua/queue.lua", "local ticket = math.max((tonumber(call('HGET', meta, 'ticket')) or 0) + 1, now_us)", "local ticket = 2000000000000000 - now_us", "fair"},
+	{"the lock's key has no end", "lua/leases.lua", "call('PEXPIRE', lock, ms + 1000)\n", "\n", "rwlock"},
+	{"a writer comes beside readers", "lua/rwlock.lua", "  return not some\n", "  return not writer\n", "rwlock"},
+	{"a reader passes writers who wait", "lua/rwlock.lua", "if (use == 'r' or use == 'w') and call('EXISTS', queue) == 0 then", "if use == 'r' or use == 'w' and call('EXISTS', queue) == 0 then", "rwlock"},
+	{"the streak of writers has no bound", "lua/rwlock.lua", "if most > 0 and streak >= most then", "if false then", "rwlock"},
+	{"readers pass after one writer too few", "lua/rwlock.lua", "if most > 0 and streak >= most then", "if most > 0 and streak >= most - 1 and last then", "rwlock"},
+	{"a downgrade keeps the write lease", "lua/rwlock.lua", "      remove(extra)\n      fence, opened", "      fence, opened", "rwlock"},
+	{"what tells who listens is not there", "lua/queue.lua", "local function present(keeper, flags)", "local function absence(keeper, flags)", "semaphore"},
+	{"permits are not given back", "lua/semaphore.lua", "    used = used - n\n    count('used', used, add, gone)\n", "", "semaphore"},
+	{"permits are given back twice", "lua/semaphore.lua", "    used = used - n\n    count('used', used, add, gone)\n", "    used = used - 2 * n\n    count('used', used, add, gone)\n", "semaphore"},
+	{"a window gives back too soon", "lua/semaphore.lua", "BEYOND_ALL + now - per - 1, 'BYSCORE'", "BEYOND_ALL + now - per / 2 - 1, 'BYSCORE'", "semaphore"},
+	{"a small request passes a large one", "lua/semaphore.lua", "  if call('EXISTS', queue) == 0 then", "  if true then", "semaphore"},
+
+	// The keeper: what it believes, and what it sees to.
+	{"a deadline is counted from the answer", "internal/engine/waiter.go", "w.grant(a.fence, call.Sent, a.until-a.now, false)", "w.grant(a.fence, time.Now(), a.until-a.now, false)", "fair"},
+	{"a claim's deadline is counted from the message", "internal/engine/waiter.go", "if w.grant(fence, asked, w.lock.claim, true) {", "if w.grant(fence, time.Now(), w.lock.claim, true) {", "fair"},
+	{"the server's clock is taken for the process's", "internal/engine/waiter.go", "w.grant(a.fence, call.Sent, a.until-a.now, false)", "w.grant(a.fence, call.Sent, a.until-time.Now().UnixMilli(), false)", "fair"},
+	{"waiters do not beat", "internal/engine/line.go", "	for part := range slices.Chunk(all, perBeat) {\n		n.send(part)\n	}\n", "", "fair"},
+	{"a claim is not confirmed", "internal/engine/hold.go", "h.renewAt = h.lock.e.tick(now, min(duration(h.ttl)/3, h.deadline.Sub(now)/3))", "h.renewAt = now.Add(duration(h.ttl))", "fair"},
+	{"a wait that was given up is not undone", "internal/engine/waiter.go", "	if w.had || w.onWay > 0 {", "	if false {", "fair"},
+	{"who is not known does not come back", "internal/engine/line.go", "	if len(back) > 0 {\n		n.comeBack(back)\n	}\n", "", "fair"},
+	{"a lease is believed after its deadline", "internal/engine/hold.go", "	if !now.Before(h.deadline) {\n		h.mu.Unlock()\n		h.lose(nil)\n		return\n	}\n", "", "fair"},
+	{"a release is not repeated", "internal/engine/departure.go", "if !courier.Passing(err) ||", "if true ||", "fair"},
+	{"a lease that is lost is kept", "internal/engine/hold.go", "	case err == nil:\n		h.mu.Unlock()\n		h.lose(errNotHeld)\n", "	case err == nil:\n		h.mu.Unlock()\n", "fair"},
+}
+
+// TestMutants: each of the deliberate bugs can still be made, and with -mutants the simulation finds each.
+func TestMutants(t *testing.T) {
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mutants {
+		t.Run(strings.ReplaceAll(m.bug, " ", "_"), func(t *testing.T) {
+			path := filepath.Join(root, m.file)
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := bytes.Count(text, []byte(m.old)); n != 1 {
+				t.Fatalf("%q stands %d times in %s, want once", m.old, n, m.file)
+			}
+			switch {
+			case !*runMutants:
+			case strings.HasPrefix(m.file, "lua/"):
+				m.run(t, os.Args[0], "-mutant="+m.bug)
+			default:
+				m.run(t, m.build(t, path, bytes.Replace(text, []byte(m.old), []byte(m.new), 1)))
+			}
+		})
+	}
+}
+
+var (
+	foundAfter = regexp.MustCompile(`(?:failed|panic) after (\d+) tests: (.*)`)
+	foundBy    = regexp.MustCompile(`-rapid\.seed=(\d+)`)
+	promised   = regexp.MustCompile(`BROKEN: ([^:]*)`)
+)
+
+// build builds this test with the mutant's text in place of a file.
+func (m mutant) build(t *testing.T, path string, text []byte) (binary string) {
+	dir := t.TempDir()
+	mutated, overlay := filepath.Join(dir, "mutated"), filepath.Join(dir, "overlay")
+	binary = filepath.Join(dir, "binary")
+	list, err := json.Marshal(map[string]any{"Replace": map[string]string{path: mutated}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range map[string][]byte{mutated: text, overlay: list} {
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return binary
+}
+
+// intoScripts makes the bug in the scripts of this process, which have neither comments nor indentation.
+func (m mutant) intoScripts() {
+	bare := func(text string) string {
+		var b strings.Builder
+		for line := range strings.Lines(text) {
+			b.WriteString(strings.TrimLeft(line, " "))
+		}
+		return b.String()
+	}
+	made := false
+	for _, set := range lua.Sets {
+		for _, s := range set.Scripts() {
+			switch strings.Count(s.Text, bare(m.old)) {
+			case 0:
+			case 1:
+				*s = *lua.New(s.Name, strings.Replace(s.Text, bare(m.old), bare(m.new), 1))
+				made = true
+			default:
+				panic(fmt.Sprintf("%q stands more than once in %s", m.old, s.Name))
+			}
+		}
+	}
+	if !made {
+		panic(fmt.Sprintf("%q stands in no script", m.old))
+	}
+}
+
+// run expects the simulation in a test binary to fail for a promise that is broken.
+func (m mutant) run(t *testing.T, binary string, args ...string) {
+	began := time.Now()
+	args = append(args, "-test.run=^TestSimulation$/^"+m.finds+"$", "-test.timeout=5m", "-rapid.nofailfile", "-rapid.shrinktime=1ms",
+		"-rapid.seed="+*mutantSeed, "-rapid.checks="+*mutantTries)
+	out, err := exec.Command(binary, args...).CombinedOutput()
+	promise := promised.FindSubmatch(out)
+	if err == nil || promise == nil {
+		t.Fatalf("the mutant survives, after %v:\n%s", time.Since(began), out)
+	}
+	checks, seed := "?", "?"
+	if found := foundAfter.FindSubmatch(out); found != nil {
+		checks = string(found[1])
+	}
+	if found := foundBy.FindSubmatch(out); found != nil {
+		seed = string(found[1])
+	}
+	t.Logf("| %s | `%s` | %s | %s | %s | %s |", m.bug, m.file, m.finds, promise[1], checks, seed)
+}

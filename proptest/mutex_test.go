@@ -1,0 +1,30 @@
+package proptest
+
+import (
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/lockkeeper/lockkeeper/mutex"
+)
+
+// mutexLock: one holder. A newcomer may take the mutex past those who wait; but they go in order of their tickets. The
+// requests of one process stand in line there, and the first of them at the server.
+type mutexLock struct{ single }
+
+func (mutexLock) scripts() *lua.Set { return lua.Mutex }
+func (mutexLock) bare() bool        { return true }
+func (mutexLock) lines() bool       { return false }
+
+func (mutexLock) get(q *request) (*lockkeeper.Lease, error) {
+	l, err := mutex.New(q.p.Keeper, name, &mutex.Options{TTL: q.ttl(), NoRenewal: q.fixed})
+	if err != nil {
+		panic(err)
+	}
+	if q.try {
+		return l.TryLock(q.ctx)
+	}
+	return l.Lock(q.ctx)
+}
+
+func (mutexLock) before(_ *world, s *step, y waiting, token string, at float64, stood bool) bool {
+	return stood && y.at < at
+}

@@ -1,0 +1,219 @@
+package proptest
+
+import (
+	"slices"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/faultnet"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// state is how a process fares.
+type state string
+
+const (
+	running state = "running"
+	lossy   state = "lossy"   // some of its requests or answers are lost
+	muted   state = "muted"   // it is not subscribed and cannot be
+	away    state = "away"    // it has no connection and gets none
+	frozen  state = "frozen"  // it does not run; the server sees open connections
+	crashed state = "crashed" // for good
+)
+
+// process is a keeper with a client and a network of its own.
+type process struct {
+	*lockkeeper.Keeper
+	w    *world
+	id   int
+	rdb  *redis.Client
+	link *link
+
+	// Guarded by world.mu.
+	state    state
+	steady   time.Time     // from when on it is whole and has settled, if it is running
+	hurt     time.Time     // when it was last whole before that; zero: it always was
+	back     time.Time     // when it came back
+	deafened time.Time     // when its subscription was last deafened
+	lined    time.Time     // when one of its requests was last seen in line or holding
+	thawed   chan struct{} // closed when a frozen one runs again, or never will
+}
+
+// join starts one more process.
+func (w *world) join() {
+	w.mu.Lock()
+	id := len(w.processes)
+	w.mu.Unlock()
+	l := newLink(faultnet.Buffer(w.server.dial), w.lag, int64(id))
+	p := &process{w: w, id: id, link: l, state: running, steady: time.Now(), rdb: redis.NewClient(&redis.Options{
+		Addr: "127.0.0.1:1", Dialer: l.Dial, DialerRetries: 1, ReadTimeout: timeout, PoolSize: 100,
+		// While goroutines wait for a lock the clock of a bubble stands still, so nothing may take time under one.
+		MaxRetries: -1, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, DisableIdentity: true,
+	})}
+	var err error
+	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
+		Heartbeat: period, HeartbeatLifetime: life, Idle: idle,
+		Hooks:  lockkeeper.Hooks{WakeupHeard: func(e lockkeeper.Event) { w.hears(e.Token) }},
+		Retry:  lockkeeper.RetryPolicy{GiveUp: -1},
+		Logger: silent,
+	})
+	if err != nil {
+		panic(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.processes = append(w.processes, p)
+}
+
+// in is all processes in one of the states.
+func (w *world) in(states ...state) []*process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var list []*process
+	for _, p := range w.processes {
+		if slices.Contains(states, p.state) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// able is the processes whose program goes on.
+func (w *world) able() []*process { return w.in(running, lossy, muted, away) }
+
+// isSteady says whether the process and the server are whole and have had the time to settle. The caller has the lock.
+func (p *process) isSteady() bool {
+	return p.state == running && !time.Now().Before(p.steady) && !time.Now().Before(p.w.sound)
+}
+
+// neverHurt says whether nothing was ever done to the process or the server. The caller has the lock.
+func (p *process) neverHurt() bool { return p.state == running && p.hurt.IsZero() && p.w.ill.IsZero() }
+
+// harm brings a process that is running into another state, which lasts for d.
+func (p *process) harm(s state, d time.Duration) {
+	w := p.w
+	w.mu.Lock()
+	// Lost requests alone are made good in time; but with a message lost shortly before, a short lease can be over by
+	// then that a waiter was granted and has not heard of.
+	if s != lossy || time.Since(p.deafened) < life {
+		w.unwellLocked(p)
+	}
+	w.noteLocked("process %d is %s for %v", p.id, s, d)
+	if p.isSteady() || p.hurt.IsZero() {
+		p.hurt = time.Now()
+	}
+	p.state = s
+	if s == frozen {
+		p.thawed = make(chan struct{})
+	}
+	w.tally["a process is "+string(s)]++
+	w.mu.Unlock()
+	switch s {
+	case muted:
+		p.link.Refuse(true)
+		p.link.CutSubscriptions()
+	case away:
+		p.link.Down()
+	case frozen:
+		p.link.Freeze()
+	}
+	w.after(d, func() { p.recover(s) })
+}
+
+// unwellLocked says that the waiters of the process are not well off.
+func (w *world) unwellLocked(p *process) {
+	for _, q := range w.requests {
+		if q.p == p {
+			q.well = time.Time{}
+		}
+	}
+}
+
+// recover ends a state.
+func (p *process) recover(s state) {
+	w := p.w
+	w.mu.Lock()
+	if p.state != s { // it has crashed meanwhile
+		w.mu.Unlock()
+		return
+	}
+	now := time.Now()
+	w.noteLocked("process %d runs again", p.id)
+	p.back, p.steady = now, now.Add(settling+4*w.lag)
+	w.mu.Unlock()
+	p.link.Refuse(false)
+	p.link.Mend()
+	p.link.Thaw()
+	p.wake(running)
+}
+
+// wake brings a process into a state in which its goroutines do not stand still.
+func (p *process) wake(s state) {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	p.state = s
+	if p.thawed != nil {
+		close(p.thawed)
+		p.thawed = nil
+	}
+}
+
+// crash ends a process: nothing that it does reaches the server any more, and nobody looks at its results. Another
+// takes its place.
+func (p *process) crash() {
+	w := p.w
+	w.mu.Lock()
+	w.noteLocked("process %d crashes", p.id)
+	w.tally["a process is crashed"]++
+	w.unwellLocked(p)
+	var until []time.Time
+	for _, q := range w.requests {
+		if q.p == p && q.believes() {
+			q.until = q.lease.Deadline()
+			until = append(until, q.until)
+		}
+	}
+	w.mu.Unlock()
+	p.link.Kill()
+	p.wake(crashed)
+	p.link.Thaw()
+	go func() { _ = p.Close() }() // so that it keeps nobody busy
+	for _, at := range until {
+		w.after(time.Until(at), func() {}) // looks
+	}
+	w.join()
+}
+
+// awake returns when the process runs; it says whether it will.
+func (p *process) awake() bool {
+	for {
+		p.w.mu.Lock()
+		s, thawed := p.state, p.thawed
+		p.w.mu.Unlock()
+		switch s {
+		case frozen:
+			<-thawed
+		case crashed:
+			return false
+		default:
+			return true
+		}
+	}
+}
+
+// deafen lets nothing through on the subscription of a process. Nothing is lost by that but messages, so its waiters
+// are still well off.
+func (p *process) deafen() {
+	w := p.w
+	w.mu.Lock()
+	if p.isSteady() || p.hurt.IsZero() {
+		p.hurt = time.Now()
+	}
+	if p.deafened = time.Now(); p.state == lossy {
+		w.unwellLocked(p)
+	}
+	w.noteLocked("process %d is deaf", p.id)
+	w.mu.Unlock()
+	p.link.DeafenSubscriptions()
+}

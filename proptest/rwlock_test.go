@@ -1,0 +1,224 @@
+package proptest
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/names"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"pgregory.net/rapid"
+)
+
+// readWriteLock: any number of readers, or one writer. Upgrades stand before writers, and writers before readers, each
+// in order of arrival; after a number of writers in a row that have gone before readers, the readers that wait then go
+// before the next writer. A newcomer stands behind all, but a writer goes before readers.
+type readWriteLock struct {
+	streak int // how many writers may go before readers
+}
+
+// Uses of a lease, as tokens name them.
+const (
+	reads      = "r"
+	writing    = "w"
+	upgrades   = "u"
+	downgrades = "d"
+)
+
+// readers is where their places begin.
+const readers = 4.5e15
+
+func (*readWriteLock) scripts() *lua.Set { return lua.RWLock }
+func (*readWriteLock) bare() bool        { return false }
+func (*readWriteLock) lines() bool       { return true }
+
+func (*readWriteLock) lingers() time.Duration    { return 0 }
+func (*readWriteLock) isHurt(bool, int64, int64) {}
+func (*readWriteLock) free(v *view) bool         { return len(v.leases) == 0 && len(v.queue) == 0 }
+
+func (*readWriteLock) leases(m *miniredis.Miniredis, k names.Keys, v *view) {
+	inSet(m, k, v)
+	v.pass, _ = strconv.ParseFloat(m.HGet(k.Meta, "pass"), 64)
+}
+
+func (l *readWriteLock) settings(r *rapid.T) {
+	l.streak = rapid.SampledFrom([]int{1, 2, 3, 0}).Draw(r, "writer streak")
+}
+
+func (*readWriteLock) wants(r *rapid.T, q *request) {
+	q.use = rapid.SampledFrom([]string{reads, writing}).Draw(r, "use")
+}
+
+func (l *readWriteLock) get(q *request) (*lockkeeper.Lease, error) {
+	lock, err := rwlock.New(q.p.Keeper, name, &rwlock.Options{TTL: q.ttl(), NoRenewal: q.fixed, WriterStreak: &l.streak})
+	if err != nil {
+		panic(err)
+	}
+	switch {
+	case q.use == upgrades:
+		return lock.Upgrade(q.ctx, q.origin.lease)
+	case q.use == downgrades:
+		return lock.Downgrade(q.ctx, q.origin.lease)
+	case q.use == reads && q.try:
+		return lock.TryRLock(q.ctx)
+	case q.use == reads:
+		return lock.RLock(q.ctx)
+	case q.try:
+		return lock.TryLock(q.ctx)
+	}
+	return lock.Lock(q.ctx)
+}
+
+func reading(use string) bool { return use == reads || use == downgrades }
+
+func (*readWriteLock) together(w *world, v *view) bool {
+	if len(v.leases) <= 1 {
+		return true
+	}
+	for token := range v.leases {
+		if !reading(w.terms(token).use) {
+			return false
+		}
+	}
+	return true
+}
+
+func (*readWriteLock) before(w *world, s *step, y waiting, token string, at float64, stood bool) bool {
+	t := w.terms(token)
+	passes := y.at >= readers && y.at <= s.before.pass // the waiter is a reader whose turn has come before the next writer
+	q := w.requestLocked(token)
+	switch {
+	case t.use == upgrades || t.use == downgrades:
+		return false
+	case q != nil && q.try:
+		return true
+	case t.use == writing && stood:
+		return y.at < at || passes
+	case t.use == writing:
+		return y.at < readers || passes
+	case stood && at <= s.before.pass:
+		return y.at < at && y.at >= readers
+	case stood:
+		return y.at < at
+	}
+	return true
+}
+
+// excused: an upgrade goes when its read lease is over, or a later one of the same lease, or another, has come.
+func (*readWriteLock) excused(w *world, s *step, token string) bool {
+	return w.terms(token).use == upgrades
+}
+
+// stepped counts how many writers have gone before readers who wait.
+func (l *readWriteLock) stepped(w *world, s *step) {
+	h := &w.history
+	wrote := false
+	for token := range s.after.leases {
+		if _, had := s.before.leases[token]; !had && w.terms(token).use == writing {
+			wrote = true
+		}
+	}
+	here := map[string]bool{}
+	for _, y := range s.after.queue {
+		if y.at >= readers {
+			here[y.token] = true
+		}
+	}
+	for token := range h.passed {
+		if !here[token] || !w.connected(s.after, token) {
+			delete(h.passed, token)
+		}
+	}
+	if wrote {
+		if waited := s.before.queue; len(here) > 0 || len(waited) > 0 && waited[len(waited)-1].at >= readers {
+			h.row++
+		}
+		for token := range here {
+			if _, waited := s.before.stands(token); !waited || !w.connected(s.after, token) {
+				continue
+			}
+			h.passed[token]++
+			if l.streak > 0 && h.passed[token] > l.streak {
+				w.breaksLocked(streaks, "%s is passed by %d writers in a row", w.who(token), h.passed[token])
+			}
+		}
+	}
+	if s.after.pass > 0 && s.after.pass != s.before.pass {
+		if l.streak == 0 || h.row < l.streak {
+			w.breaksLocked(streaks, "readers may pass after %d writers", h.row)
+		}
+		h.row = 0
+		w.tally["readers go before the next writer"]++
+	}
+}
+
+// streaks: a reader who waits and is connected is passed by as many writers in a row as writers allow and no more; and
+// readers go before a writer who waits only after so many writers have gone before readers, be it these or others.
+const streaks = "readers are passed by so many writers and no more"
+
+func (l *readWriteLock) owed(w *world, v *view) []string {
+	for token := range v.leases {
+		if !reading(w.terms(token).use) {
+			return nil
+		}
+	}
+	y := w.firstConnected(v)
+	switch {
+	case y == nil:
+		return nil
+	case y.at < readers && w.terms(y.token).use == upgrades:
+		return nil // it needs the lock alone but for its own lease
+	case y.at < readers && len(v.leases) == 0:
+		return []string{y.token}
+	case y.at < readers:
+		return nil
+	}
+	var list []string
+	for _, y := range v.queue {
+		if w.connected(v, y.token) {
+			list = append(list, y.token)
+		}
+	}
+	return list
+}
+
+func (l *readWriteLock) actions(w *world) map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
+		"one upgrades":       func(r *rapid.T) { l.converts(w, r, upgrades) },
+		"another upgrades":   func(r *rapid.T) { l.converts(w, r, upgrades) },
+		"one downgrades":     func(r *rapid.T) { l.converts(w, r, downgrades) },
+		"another downgrades": func(r *rapid.T) { l.converts(w, r, downgrades) },
+	}
+}
+
+// converts lets a holder turn its lease into another.
+func (l *readWriteLock) converts(w *world, r *rapid.T, use string) {
+	var list []*request
+	for _, q := range w.holders() {
+		if reading(q.use) == (use == upgrades) && !q.converting && len(q.turn) == 0 && q.p.state == running {
+			list = append(list, q)
+		}
+	}
+	if len(w.requests) >= most {
+		r.Skip("too many")
+	}
+	from := draw(r, list, "holder")
+	q := &request{
+		w: w, p: from.p, use: use, origin: from, began: time.Now(), within: from.within,
+		let: make(chan struct{}), turn: make(chan *request, 1),
+	}
+	hold := rapid.SampledFrom([]int{100, 1000, 5000}).Draw(r, "hold ms")
+	patience := rapid.SampledFrom([]int{0, 10000, 1000, 100}).Draw(r, "patience ms")
+	w.enter(q, time.Duration(hold)*time.Millisecond, false)
+	if patience > 0 {
+		w.after(time.Duration(patience)*time.Millisecond+211*time.Microsecond, q.quit)
+	}
+	if !w.calm && rapid.IntRange(0, 3).Draw(r, "its answer is lost") == 0 {
+		fate := rapid.SampledFrom(fates).Draw(r, "fate")
+		q.p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), fate)
+		q.p.harm(lossy, duration(r, 3*time.Second))
+	}
+	from.turn <- q
+}

@@ -1,0 +1,292 @@
+package proptest
+
+import (
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// schedule draws what happens in a world, from its beginning to its end.
+func (w *world) schedule(r *rapid.T) {
+	defer w.stop()
+	w.begin()
+	w.ttl = rapid.SampledFrom([]time.Duration{3 * time.Second, 10 * time.Second}).Draw(r, "ttl")
+	if rapid.Bool().Draw(r, "lag") {
+		w.lag = rapid.SampledFrom([]time.Duration{2 * time.Millisecond, 100 * time.Millisecond}).Draw(r, "the longest")
+	}
+	w.kind.settings(r)
+	for range rapid.IntRange(2, 4).Draw(r, "processes") {
+		w.join()
+	}
+	r.Repeat(w.actions(r))
+	w.finish(r)
+}
+
+// actions is what may happen in a schedule. Each has its own choice of what is broken in it.
+func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
+	actions := map[string]func(*rapid.T){
+		"":                       func(*rapid.T) { w.look() },
+		"time passes":            w.timePasses,
+		"more time passes":       w.timePasses,
+		"still more time passes": w.timePasses,
+		"one comes":              w.comes,
+		"another comes":          w.comes,
+		"several come":           w.severalCome,
+		"a crowd comes":          w.crowdComes,
+		"one tries":              w.tries,
+		"one barges in":          w.barges,
+		"one releases":           w.releases,
+		"one gives up":           w.givesUp,
+		"one gives up its grant": w.givesUpGrant,
+	}
+	for what, do := range w.kind.actions(w) {
+		actions[what] = do
+	}
+	w.calm = true
+	if rapid.IntRange(0, 7).Draw(r, "faults") == 0 {
+		return actions
+	}
+	for _, fault := range []struct {
+		name   string
+		action func(*rapid.T)
+		rare   bool // such as hide what else would be found
+	}{
+		{"a process crashes", w.crashes, false},
+		{"the holder crashes", w.holderCrashes, false},
+		{"a process freezes", w.hurts(frozen, 20*time.Second), false},
+		{"the first waiter freezes", w.headFreezes, false},
+		{"a process is cut off", w.hurts(away, 15*time.Second), false},
+		{"a process is muted", w.hurts(muted, 3*time.Second), false},
+		{"answers are lost", w.losesAnswers, false},
+		{"a copy comes late", w.copyComesLate, false},
+		{"a message is lost", w.losesMessage, false},
+		{"a grant is never heard of", w.neverHeard, false},
+		{"the server forgets its scripts", w.forgetsScripts, false},
+		{"the server refuses", w.refuses, true},
+		{"the server restarts empty", w.restarts, true},
+		{"the server fails over", w.failsOver, true},
+		{"the server's clock jumps", w.jumps, true},
+	} {
+		if fault.rare && rapid.IntRange(0, 3).Draw(r, fault.name) == 0 || !fault.rare && rapid.Bool().Draw(r, fault.name) {
+			actions[fault.name] = fault.action
+			w.calm = false
+		}
+	}
+	return actions
+}
+
+func (w *world) timePasses(r *rapid.T) {
+	w.saved = append(w.saved, w.server.data())
+	w.advance(duration(r, 20*time.Second))
+}
+
+func (w *world) comes(r *rapid.T) { w.launch(w.newRequest(r, draw(r, w.able(), "process"), false)) }
+
+func (w *world) launch(q *request) { w.actors.Go(q.run) }
+
+func (w *world) severalCome(r *rapid.T) {
+	var list []*request
+	for range rapid.IntRange(2, 4).Draw(r, "how many") {
+		list = append(list, w.newRequest(r, draw(r, w.able(), "process"), false))
+	}
+	w.reach("several come at once")
+	for _, q := range list {
+		w.launch(q)
+	}
+}
+
+// crowdComes lets many come who hold the lock for a moment each.
+func (w *world) crowdComes(r *rapid.T) {
+	processes := w.able()
+	if len(w.requests)+60 > most || len(processes) == 0 {
+		r.Skip("too many")
+	}
+	n := rapid.IntRange(5, 60).Draw(r, "how many")
+	hold := rapid.SampledFrom([]int{0, 1, 20}).Draw(r, "hold ms")
+	w.note("requests %d to %d, of processes in turn, hold %d ms", len(w.requests), len(w.requests)+n-1, hold)
+	w.reach("a crowd comes")
+	for i := range n {
+		q := &request{
+			w: w, p: processes[i%len(processes)], began: time.Now(), within: time.Second,
+			let: make(chan struct{}), turn: make(chan *request, 1),
+		}
+		w.kind.wants(r, q)
+		w.enter(q, time.Duration(hold)*time.Millisecond, true)
+		w.launch(q)
+	}
+}
+
+func (w *world) tries(r *rapid.T) { w.try(r, draw(r, w.able(), "process")) }
+
+// barges tries at the very moment at which a lease ends, when those who wait have not asked again yet.
+func (w *world) barges(r *rapid.T) {
+	v := w.view()
+	if len(w.waiters()) == 0 || len(v.leases) == 0 {
+		r.Skip("there is nobody to pass")
+	}
+	p := draw(r, w.in(running), "process")
+	var first int64
+	for _, l := range v.leases {
+		if first == 0 || l.ends < first {
+			first = l.ends
+		}
+	}
+	w.advance(time.Duration(first-v.now) * time.Microsecond)
+	if v := w.view(); len(v.leases) == 0 && len(v.queue) > 0 {
+		w.reach("one barges in")
+	}
+	w.try(r, p)
+}
+
+func (w *world) try(r *rapid.T, p *process) {
+	q := w.newRequest(r, p, true)
+	synctest.Wait()
+	v := w.view()
+	w.launch(q)
+	if w.lag > 0 {
+		return
+	}
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case !q.returned: // connections that it did not use while they broke cost it an attempt
+		if p.neverHurt() {
+			w.breaksLocked(truth, "try %d has not returned", q.n)
+		}
+	case w.kind.free(v) && q.lease == nil && p.isSteady():
+		w.breaksLocked(truth, "try %d was refused a lock that is free", q.n)
+	}
+}
+
+// holders is those who believe to hold the lock and whose process runs.
+func (w *world) holders() []*request {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var list []*request
+	for _, q := range w.requests {
+		if q.believes() && !q.told && q.p.state != frozen && q.p.state != crashed {
+			list = append(list, q)
+		}
+	}
+	return list
+}
+
+// waiters is those who wait and whose process runs.
+func (w *world) waiters() []*request {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var list []*request
+	for _, q := range w.requests {
+		if !q.returned && q.cancelled.IsZero() && !q.quits && q.p.state != frozen && q.p.state != crashed {
+			list = append(list, q)
+		}
+	}
+	return list
+}
+
+// head is the first of the queue, if its process is well.
+func (w *world) head(r *rapid.T) *request {
+	for _, y := range w.view().queue {
+		w.mu.Lock()
+		q := w.requestLocked(y.token)
+		ok := q != nil && !q.well.IsZero() && q.p.state == running && !q.returned && q.cancelled.IsZero()
+		w.mu.Unlock()
+		if ok {
+			return q
+		}
+	}
+	r.Skip("nobody waits")
+	return nil
+}
+
+func (w *world) releases(r *rapid.T) { w.tell(draw(r, w.holders(), "holder")) }
+
+func (w *world) givesUp(r *rapid.T) { draw(r, w.waiters(), "waiter").quit() }
+
+// givesUpGrant ends a wait at the moment of the grant.
+func (w *world) givesUpGrant(r *rapid.T) {
+	head, holder := w.head(r), draw(r, w.holders(), "holder")
+	w.reach("a cancellation meets the grant")
+	if rapid.Bool().Draw(r, "release first") {
+		w.tell(holder)
+		head.quit()
+	} else {
+		head.quit()
+		w.tell(holder)
+	}
+}
+
+// finish lets everybody go home, in one of three ways, and looks at what they leave.
+func (w *world) finish(r *rapid.T) {
+	w.look()
+	for _, p := range w.in(lossy, muted, away, frozen) {
+		p.recover(p.state)
+	}
+	w.serverRecovers()
+	if !w.calm { // for hurt processes to come to themselves
+		w.advance(settling + 4*w.lag)
+	}
+	switch rapid.SampledFrom([]string{"served", "one by one", "closed"}).Draw(r, "in the end all are") {
+	case "served":
+		w.serve()
+	case "one by one":
+		for _, q := range w.waiters() {
+			q.quit()
+		}
+		for _, q := range w.holders() {
+			w.tell(q)
+		}
+		w.advance(grace + 4*w.lag)
+		w.checkLeft(w.calm && w.lag == 0 && w.kind.lingers() == 0, w.server.keys())
+	}
+	w.stop()
+	w.checkLeft(w.calm && w.lag == 0 && w.kind.lingers() == 0, w.server.keys())
+	if w.calm {
+		w.reach("nothing is broken and nothing left")
+	}
+	w.lasted = time.Since(w.start)
+	time.Sleep(w.setBack + max(w.ttl+time.Second, life) + w.kind.lingers() + time.Second + slack)
+	v := w.view()
+	w.checkLeft(len(v.leases) > 0 || len(v.queue) > 0, w.server.keys())
+	time.Sleep(grave)
+	w.checkLeft(true, w.server.keys())
+	time.Sleep(idle + w.ttl)
+	w.server.now()
+	w.checkLeft(true, w.server.mini.Keys())
+}
+
+// serve sees to it that all who wait are granted a lease, now that nothing is broken any more. Those that could not
+// subscribe when they came learn of it at their heartbeats, one after the other.
+func (w *world) serve() {
+	begin := time.Now()
+	turns := 10
+	for _, y := range w.view().queue {
+		if w.terms(y.token).cannot {
+			turns++
+		}
+	}
+	within := w.setBack + max(w.ttl+time.Second, life) + time.Duration(turns)*(period+slack) + time.Duration(len(w.requests))*(4*w.lag+w.kind.lingers())
+	for time.Since(begin) < within {
+		for _, q := range w.holders() {
+			w.tell(q)
+		}
+		if len(w.waiters()) == 0 {
+			w.reach("all who wait are served in the end")
+			return
+		}
+		w.advance(10*time.Millisecond + 4*w.lag + w.kind.lingers()/10)
+	}
+	for _, q := range w.waiters() {
+		w.breaks(progress, "%v was not served in %v", q, within)
+	}
+	w.fail()
+}
+
+func (w *world) checkLeft(counts bool, left []string) {
+	if counts && len(left) > 0 {
+		w.breaks(nothing, "%v", left)
+	}
+	w.fail()
+}

@@ -1,0 +1,221 @@
+package proptest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/names"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+	"pgregory.net/rapid"
+)
+
+// permits: so many may be held at once, and so many taken in any window of time. Waiters are served strictly in order,
+// also those who want more than those behind them. The limit can be changed, by which no permits are taken away.
+//
+// A semaphore that limits nothing but a window has no leases to look at; here such a one limits holders, too, but to
+// more than there are.
+type permits struct {
+	atOnce  int
+	window  int           // 0: no limit
+	per     time.Duration // the window
+	highest int           // that atOnce ever was
+	taken   []taking      // in the last window
+}
+
+// taking is permits that were taken.
+type taking struct {
+	token string
+	at    int64 // µs, by the server's clock
+	count int
+}
+
+// What is promised besides.
+const (
+	limits  = "never more permits are held than the limit"
+	windows = "never more permits are taken in a window than the limit"
+)
+
+func (*permits) scripts() *lua.Set { return lua.Semaphore }
+func (*permits) bare() bool        { return false }
+func (*permits) lines() bool       { return true }
+
+func (*permits) leases(m *miniredis.Miniredis, k names.Keys, v *view) {
+	inSet(m, k, v)
+	_, v.limits, _ = strings.Cut(m.HGet(k.Meta, "limits"), " ")
+}
+
+func (p *permits) settings(r *rapid.T) {
+	p.atOnce = rapid.IntRange(1, 6).Draw(r, "at once")
+	switch rapid.SampledFrom([]string{"at once", "in a window", "both"}).Draw(r, "limits") {
+	case "in a window":
+		p.atOnce = 1_000_000
+		p.window = rapid.IntRange(1, 6).Draw(r, "in a window")
+	case "both":
+		p.window = rapid.IntRange(1, 6).Draw(r, "in a window")
+	}
+	if p.window > 0 {
+		p.per = rapid.SampledFrom([]time.Duration{100 * time.Millisecond, time.Second, 3 * time.Second}).Draw(r, "per")
+	}
+	p.highest = p.atOnce
+}
+
+// most is how many permits one request may want.
+func (p *permits) most() int {
+	if p.window == 0 {
+		return p.atOnce
+	}
+	return min(p.atOnce, p.window)
+}
+
+func (p *permits) wants(r *rapid.T, q *request) {
+	q.count = 1
+	if rapid.IntRange(0, 2).Draw(r, "several permits") == 0 {
+		q.count = rapid.IntRange(1, p.most()).Draw(r, "permits")
+	}
+}
+
+func (p *permits) semaphore(k *lockkeeper.Keeper, o semaphore.Options) *semaphore.Semaphore {
+	limit := p.atOnce
+	if p.window > 0 {
+		limit, o.Per, o.AtOnce = p.window, p.per, p.atOnce
+	}
+	s, err := semaphore.New(k, name, limit, &o)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
+func (p *permits) get(q *request) (*lockkeeper.Lease, error) {
+	s := p.semaphore(q.p.Keeper, semaphore.Options{TTL: q.ttl(), NoRenewal: q.fixed})
+	if q.try {
+		return s.TryAcquire(q.ctx, q.count)
+	}
+	return s.Acquire(q.ctx, q.count)
+}
+
+// held is how many permits are.
+func (*permits) held(w *world, v *view) int {
+	sum := 0
+	for token := range v.leases {
+		sum += w.terms(token).count
+	}
+	return sum
+}
+
+// inForce is the limits that are: of what is held, and of a window.
+func (p *permits) inForce(v *view) (atOnce, window int) {
+	var ms int
+	if _, err := fmt.Sscanf(v.limits, "%d:%d:%d", &atOnce, &window, &ms); err != nil {
+		return p.atOnce, p.window
+	}
+	return atOnce, window
+}
+
+func (p *permits) together(w *world, v *view) bool { return p.held(w, v) <= p.highest }
+
+func (*permits) before(_ *world, _ *step, y waiting, _ string, at float64, stood bool) bool {
+	return !stood || y.at < at
+}
+
+// excused: who wants more than the limit that is in force.
+func (p *permits) excused(w *world, s *step, token string) bool {
+	return p.above(w.terms(token).count, s.after)
+}
+
+func (p *permits) above(count int, v *view) bool {
+	atOnce, window := p.inForce(v)
+	return count > atOnce || window > 0 && count > window
+}
+
+// stepped keeps account of what was taken, and compares it with the limits.
+func (p *permits) stepped(w *world, s *step) {
+	now := s.after.now / 1000
+	fresh := false
+	if s.script == "release" && s.unused {
+		p.taken = slices.DeleteFunc(p.taken, func(t taking) bool { return t.token == s.token })
+	}
+	for token := range s.after.leases {
+		if _, had := s.before.leases[token]; had {
+			continue
+		}
+		fresh = true
+		p.taken = slices.DeleteFunc(p.taken, func(t taking) bool { return t.token == token })
+		p.taken = append(p.taken, taking{token, now, w.terms(token).count})
+	}
+	if !fresh {
+		return
+	}
+	atOnce, window := p.inForce(s.after)
+	if n := p.held(w, s.after); n > atOnce {
+		w.breaksLocked(limits, "%d of %d", n, atOnce)
+	}
+	if n := p.spent(now); window > 0 && n > window {
+		w.breaksLocked(windows, "%d of %d", n, window)
+	}
+}
+
+// spent is how many permits have not returned.
+func (p *permits) spent(now int64) int {
+	sum := 0
+	p.taken = slices.DeleteFunc(p.taken, func(t taking) bool { return t.at+p.per.Milliseconds() < now })
+	for _, t := range p.taken {
+		sum += t.count
+	}
+	return sum
+}
+
+func (p *permits) owed(w *world, v *view) []string {
+	y := w.firstConnected(v)
+	if y == nil || p.above(w.terms(y.token).count, v) {
+		return nil
+	}
+	count := w.terms(y.token).count
+	atOnce, window := p.inForce(v)
+	if p.held(w, v)+count > atOnce || window > 0 && p.spent(v.now/1000)+count > window {
+		return nil
+	}
+	return []string{y.token}
+}
+
+func (p *permits) free(v *view) bool { return p.window == 0 && len(v.leases) == 0 && len(v.queue) == 0 }
+
+func (p *permits) lingers() time.Duration { return p.per }
+
+func (p *permits) isHurt(lost bool, was, now int64) {
+	if lost {
+		p.taken = nil
+		return
+	}
+	p.spent(was / 1000)
+	for i := range p.taken { // what was taken in the future
+		p.taken[i].at = min(p.taken[i].at, now/1000)
+	}
+}
+
+func (p *permits) actions(w *world) map[string]func(*rapid.T) {
+	if rapid.IntRange(0, 3).Draw(w.r, "limits change") != 0 {
+		return nil
+	}
+	return map[string]func(*rapid.T){"the limit changes": func(r *rapid.T) {
+		by := draw(r, w.in(running), "process")
+		to := rapid.IntRange(1, 8).Draw(r, "limit")
+		w.mu.Lock()
+		w.noteLocked("process %d sets the limit to %d", by.id, to)
+		w.tally["the limit changes"]++
+		p.highest = max(p.highest, to)
+		w.lowered = true
+		w.mu.Unlock()
+		w.actors.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			_ = p.semaphore(by.Keeper, semaphore.Options{}).SetLimit(ctx, to)
+		})
+	}}
+}

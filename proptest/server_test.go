@@ -1,0 +1,267 @@
+package proptest
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+)
+
+// refusal is why the server refuses commands.
+type refusal string
+
+const (
+	willing refusal = ""
+	full    refusal = "OOM command not allowed when used memory > 'maxmemory'."
+	replica refusal = "READONLY You can't write against a read only replica."
+	loading refusal = "LOADING Redis is loading the dataset in memory"
+)
+
+// frees is what a server whose memory is full still does, and writes everything that changes data, of what scripts use.
+var (
+	frees  = []string{"DEL", "ZREM", "HDEL", "PEXPIRE"}
+	writes = append([]string{"SET", "ZADD", "HSET"}, frees...)
+)
+
+// redisServer is the embedded server and what can be done to it. Each script is one atomic step, which the world is
+// told of.
+type redisServer struct {
+	mini *miniredis.Miniredis
+	step func(call script) // is told of each script that has run
+
+	mu      sync.Mutex        // held while a script runs; guards what follows
+	known   map[string]string // scripts by their SHA
+	ahead   time.Duration     // of its clock before that of the processes
+	refuses refusal
+	down    bool
+	wrote   bool // the script that runs has changed something
+}
+
+// script is a run of a script.
+type script struct {
+	keys, argv []string
+	text       string
+	failed     bool // with an error; what it had written stays written
+}
+
+// sha is what EVALSHA calls a script.
+func sha(text string) string {
+	sum := sha1.Sum([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+// newServer starts a server that tells of each script.
+func newServer(step func(script)) *redisServer {
+	s := &redisServer{mini: miniredis.NewMiniRedis(), known: map[string]string{}, step: step}
+	s.mini.SetTime(time.Now())
+	s.mini.ClockTTL(true)
+	conn, err := s.mini.Dial() // it has a command table from now on
+	if err != nil {
+		panic(err)
+	}
+	_ = conn.Close()
+	s.mini.Server().SetPreHook(s.hook)
+	return s
+}
+
+// dial makes a connection.
+func (s *redisServer) dial(_ context.Context, network, _ string) (net.Conn, error) {
+	s.mu.Lock()
+	down := s.down
+	s.mu.Unlock()
+	if down {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: net.ErrClosed}
+	}
+	return s.mini.Dial()
+}
+
+// hook looks at each command before it runs and says whether it has dealt with it.
+func (s *redisServer) hook(peer *server.Peer, cmd string, args ...string) bool {
+	if peer.ClientName == inScript {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tickLocked()
+	if cmd != "EVALSHA" && cmd != "EVAL" { // a subscription, which must not come while a script runs
+		own := peer.ClientName
+		peer.ClientName = inScript
+		s.mini.Server().Dispatch(peer, append([]string{cmd}, args...))
+		peer.ClientName = own
+		return true
+	}
+	if s.refuses == loading {
+		peer.WriteError(string(loading))
+		return true
+	}
+	text := args[0]
+	if cmd == "EVALSHA" {
+		known, is := s.known[args[0]]
+		if !is {
+			peer.WriteError("NOSCRIPT No matching script. Please use EVAL.")
+			return true
+		}
+		text = known
+	}
+	n, err := strconv.Atoi(args[1])
+	if err != nil || n > len(args)-2 {
+		peer.WriteError("ERR value is not an integer or out of range")
+		return true
+	}
+	if cmd == "EVAL" {
+		s.known[sha(text)] = text
+	}
+	call := script{keys: args[2 : 2+n], argv: args[2+n:], text: text}
+	s.wrote = false
+	call.failed = !theInterpreter.run(s.mini.Server(), s.refuse, peer, text, call.keys, call.argv)
+	s.step(call)
+	return true
+}
+
+// refuse is the error of a command inside a script. A script that has written may go on writing when memory is full.
+func (s *redisServer) refuse(cmd string) string {
+	if !slices.Contains(writes, cmd) {
+		return ""
+	}
+	switch {
+	case s.refuses == replica:
+		return string(replica)
+	case s.refuses == full && !s.wrote && !slices.Contains(frees, cmd):
+		return string(full)
+	}
+	s.wrote = true
+	return ""
+}
+
+// tickLocked brings the server's clock up to date.
+func (s *redisServer) tickLocked() { s.mini.SetTime(s.nowLocked()) }
+
+// nowLocked is the time at the server.
+func (s *redisServer) nowLocked() time.Time { return time.Now().Add(s.ahead) }
+
+// now is the time at the server, which is also what its data is looked at with.
+func (s *redisServer) now() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tickLocked()
+	return s.nowLocked()
+}
+
+// jump sets the server's clock. Keys end at their moment by that clock, so those that have an end last longer when it is
+// set back.
+func (s *redisServer) jump(by time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tickLocked()
+	if by < 0 {
+		for _, key := range s.mini.Keys() {
+			s.mini.SetTTL(key, s.mini.TTL(key)-by)
+		}
+	}
+	s.ahead += by
+	s.tickLocked()
+}
+
+// refuseWith makes the server refuse commands, or take them again.
+func (s *redisServer) refuseWith(why refusal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refuses = why
+}
+
+// forgetScripts is SCRIPT FLUSH.
+func (s *redisServer) forgetScripts() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.known)
+}
+
+// stop lets no connection through until start; connections that are there are the caller's to cut.
+func (s *redisServer) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = true
+}
+
+// start lets connections through again, to a server with that data and without scripts.
+func (s *redisServer) start(data []record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = false
+	s.tickLocked()
+	clear(s.known)
+	s.mini.FlushAll()
+	for _, k := range data {
+		ttl := k.ends.Sub(s.nowLocked())
+		if !k.ends.IsZero() && ttl <= 0 {
+			continue
+		}
+		switch {
+		case k.scores != nil:
+			for member, score := range k.scores {
+				_, _ = s.mini.ZAdd(k.key, score, member)
+			}
+		case k.fields != nil:
+			s.mini.HSet(k.key, k.fields...)
+		default:
+			_ = s.mini.Set(k.key, k.text)
+		}
+		if !k.ends.IsZero() {
+			s.mini.SetTTL(k.key, ttl)
+		}
+	}
+}
+
+// record is a key and what lies in it: scores, or fields, or a text.
+type record struct {
+	key    string
+	ends   time.Time // by the server's clock; zero: never
+	text   string
+	fields []string // and values
+	scores map[string]float64
+}
+
+// data is a copy of all that lies at the server.
+func (s *redisServer) data() []record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tickLocked()
+	var list []record
+	for _, key := range s.mini.Keys() {
+		k := record{key: key}
+		if ttl := s.mini.TTL(key); ttl > 0 {
+			k.ends = s.nowLocked().Add(ttl)
+		}
+		switch s.mini.Type(key) {
+		case "zset":
+			k.scores = map[string]float64{}
+			scores, _ := s.mini.SortedSet(key)
+			for member, score := range scores {
+				k.scores[member] = score
+			}
+		case "hash":
+			fields, _ := s.mini.HKeys(key)
+			for _, field := range fields {
+				k.fields = append(k.fields, field, s.mini.HGet(key, field))
+			}
+		default:
+			k.text, _ = s.mini.Get(key)
+		}
+		list = append(list, k)
+	}
+	return list
+}
+
+// keys is what lies at the server but the facts of names.
+func (s *redisServer) keys() []string {
+	s.now()
+	return slices.DeleteFunc(s.mini.Keys(), func(k string) bool { return strings.HasSuffix(k, ":meta") })
+}

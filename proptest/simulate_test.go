@@ -1,0 +1,97 @@
+package proptest
+
+import (
+	"flag"
+	"strconv"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// primitives is all that are simulated. Seeds are of schedules in which something was found once.
+var primitives = []struct {
+	name  string
+	kind  func() primitive
+	seeds []uint64
+	reach []string // what many schedules should reach besides
+}{
+	{"mutex", func() primitive { return mutexLock{} }, nil, nil},
+	{"fair", func() primitive { return fairLock{} }, nil, nil},
+	{"rwlock", func() primitive { return &readWriteLock{} }, nil, []string{
+		"a lease is turned into another", "readers go before the next writer",
+	}},
+	{"semaphore", func() primitive { return &permits{} }, []uint64{2}, []string{"the limit changes"}},
+}
+
+// reached is what many schedules of any primitive should reach.
+var reached = []string{
+	"granted at once", "granted by a message", "granted by an answer to a heartbeat",
+	"several come at once", "a crowd comes", "a wait is cancelled", "a cancellation meets the grant",
+	"a try is granted", "a try is refused", "a lease is lost",
+	"somebody frozen is granted a lease", "a waiter comes back to its place",
+	"a message is lost and a heartbeat finds the grant", "a process is lossy", "copies come late",
+	"the server forgets its scripts", "the server restarts empty", "the server fails over",
+	"the clock is set back", "the clock is set forward",
+	"the server says " + string(full), "the server says " + string(replica), "the server says " + string(loading),
+	"all who wait are served in the end", "nothing is broken and nothing left",
+}
+
+const (
+	few  = 30  // schedules of each primitive, if nobody says how many
+	many = 300 // of which it can be expected that they reach everything
+)
+
+var (
+	acquisitions = flag.Int("acquisitions", 0, "simulate each primitive until there have been so many, and a virtual day")
+	within       = flag.Duration("within", 24*time.Hour, "but stop after this time for each, and say what was reached")
+)
+
+// TestSimulation: whatever happens to processes, network and server, what is promised holds; see invariants_test.go.
+func TestSimulation(t *testing.T) {
+	for _, p := range primitives {
+		t.Run(p.name, func(t *testing.T) {
+			run := newRun(t)
+			began := time.Now()
+			schedules := 0
+			check := func(n int) {
+				defer setFlag("rapid.checks", setFlag("rapid.checks", strconv.Itoa(n)))
+				rapid.Check(t, func(r *rapid.T) {
+					schedules++
+					run.simulate(r, p.kind(), func(w *world) { w.schedule(r) })
+				})
+			}
+			asked := setFlag("rapid.seed", "0")
+			for _, seed := range p.seeds {
+				setFlag("rapid.seed", strconv.FormatUint(seed, 10))
+				check(1)
+			}
+			setFlag("rapid.seed", asked)
+			defer setFlag("rapid.seed", asked)
+			seed, _ := strconv.ParseUint(asked, 10, 64)
+			n := few
+			if told {
+				n, _ = strconv.Atoi(flag.Lookup("rapid.checks").Value.String())
+			}
+			for {
+				check(n)
+				if run.tally["acquisitions"] >= *acquisitions && (*acquisitions == 0 || run.took >= 24*time.Hour) || time.Since(began) > *within {
+					break
+				}
+				if seed > 0 { // the next schedules, and not the same again
+					seed += 1 << 32
+					setFlag("rapid.seed", strconv.FormatUint(seed, 10))
+				}
+			}
+			if schedules >= many {
+				run.report(append(p.reach, reached...)...)
+			} else {
+				run.report()
+			}
+			took := time.Since(began)
+			t.Logf("%s: %d acquisitions in %d schedules, %.1f hours of virtual time, in %v: %.0f acquisitions a second",
+				p.name, run.tally["acquisitions"], schedules, run.took.Hours(), took.Round(time.Second),
+				float64(run.tally["acquisitions"])/took.Seconds())
+		})
+	}
+}
