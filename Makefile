@@ -2,13 +2,22 @@
 
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 
-.PHONY: test race lint fmt bench bench-test bench-peers bench-quick demo
+.PHONY: test race lint fmt bench bench-test bench-peers bench-quick demo simulate mutants
 
 test: ## the README's command
 	go test ./...
 
 race:
 	go test -race ./...
+
+simulate: ## drawn schedules of faults; N acquisitions and a virtual day for each primitive, or what WITHIN lets be reached
+	go test ./proptest -run '^TestSimulation$$/$(KIND)' -v -timeout 24h -args -acquisitions=$(N) -within=$(WITHIN) -rapid.checks=300
+N ?= 100000
+WITHIN ?= 24h
+KIND ?=
+
+mutants: ## deliberate bugs, each of which the simulation has to find; about ten minutes
+	go test ./proptest -run '^TestMutants$$' -v -timeout 1h -args -mutants
 
 lint: ## formatting, vet, static analysis
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "not gofmt-clean:"; echo "$$out"; exit 1; }
