@@ -11,7 +11,7 @@ race:
 	go test -race ./...
 
 simulate: ## drawn schedules of faults; N acquisitions and a virtual day for each primitive, or what WITHIN lets be reached
-	go test ./proptest -run '^TestSimulation$$/$(KIND)' -v -timeout 24h -args -acquisitions=$(N) -within=$(WITHIN) -rapid.checks=300
+	go test ./proptest -run '^TestSimulation$$/$(KIND)' -v -timeout 24h -args -acquisitions=$(N) -within=$(WITHIN) -rapid.checks=50
 N ?= 100000
 WITHIN ?= 24h
 KIND ?=

@@ -69,9 +69,6 @@ var mutants = []mutant{
 	{"a claim is not confirmed", "internal/engine/hold.go", "h.renewAt = h.lock.e.tick(now, min(duration(h.ttl)/3, h.deadline.Sub(now)/3))", "h.renewAt = now.Add(duration(h.ttl))", "fair"},
 	{"a wait that was given up is not undone", "internal/engine/waiter.go", "	if w.had || w.onWay > 0 {", "	if false {", "fair"},
 	{"who is not known does not come back", "internal/engine/line.go", "	if len(back) > 0 {\n		n.comeBack(back)\n	}\n", "", "fair"},
-	{"a lease is believed after its deadline", "internal/engine/hold.go", "	if !now.Before(h.deadline) {\n		h.mu.Unlock()\n		h.lose(nil)\n		return\n	}\n", "", "fair"},
-	{"a release is not repeated", "internal/engine/departure.go", "if !courier.Passing(err) ||", "if true ||", "fair"},
-	{"a lease that is lost is kept", "internal/engine/hold.go", "	case err == nil:\n		h.mu.Unlock()\n		h.lose(errNotHeld)\n", "	case err == nil:\n		h.mu.Unlock()\n", "fair"},
 }
 
 // TestMutants: each of the deliberate bugs can still be made, and with -mutants the simulation finds each.
