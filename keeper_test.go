@@ -149,7 +149,7 @@ func (b *bubble) process() *process {
 	b.Helper()
 	n := faultnet.New(func(context.Context, string, string) (net.Conn, error) { return b.mini.Dial() })
 	p := &process{b: b, net: n}
-	p.rdb = redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: n.Dial, DialerRetries: 1, ReadTimeout: time.Second})
+	p.rdb = redis.NewClient(n.Options(time.Second))
 	hook := func(name string) func(lockkeeper.Event) {
 		return func(e lockkeeper.Event) {
 			p.mu.Lock()

@@ -92,7 +92,7 @@ func (q *quorum) build() {
 		for _, s := range q.servers {
 			net := faultnet.New(faultnet.Buffer(func(context.Context, string, string) (net.Conn, error) { return s.mini.Dial() }))
 			net.Delay(time.Duration(rapid.IntRange(0, 8).Draw(w.r, "delay")) * time.Millisecond)
-			rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: net.Dial, DialerRetries: 1, ReadTimeout: timeout})
+			rdb := redis.NewClient(net.Options(timeout))
 			k, err := lockkeeper.New(rdb, &lockkeeper.Options{
 				Idle: idle, Retry: lockkeeper.RetryPolicy{GiveUp: -1}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 			})
@@ -159,17 +159,17 @@ func (c *client) use(lock *redlock.Lock, hold time.Duration) {
 	lease, err := lock.Lock(ctx)
 	q.mu.Lock()
 	if err != nil {
-		q.breaks("whoever wants the lock gets it", "process %d: %v", c.id, err)
+		q.breaksLocked("whoever wants the lock gets it", "process %d: %v", c.id, err)
 		q.mu.Unlock()
 		return
 	}
 	q.holding++
-	q.logLocked("process %d holds, fence %d", c.id, lease.Fence())
+	q.noteLocked("process %d holds, fence %d", c.id, lease.Fence())
 	if q.holding != 1 {
-		q.breaks("one holder at a time", "%d holders", q.holding)
+		q.breaksLocked("one holder at a time", "%d holders", q.holding)
 	}
 	if lease.Fence() <= before {
-		q.breaks("fences rise", "%d after %d", lease.Fence(), before)
+		q.breaksLocked("fences rise", "%d after %d", lease.Fence(), before)
 	}
 	q.fence = max(q.fence, lease.Fence())
 	q.tally["a lease"]++
@@ -184,13 +184,13 @@ func (c *client) use(lock *redlock.Lock, hold time.Duration) {
 	q.mu.Lock()
 	q.holding--
 	if err := lease.Err(); err != nil {
-		q.breaks("a majority keeps the lease", "process %d: %v", c.id, err)
+		q.breaksLocked("a majority keeps the lease", "process %d: %v", c.id, err)
 	}
-	q.logLocked("process %d releases", c.id)
+	q.noteLocked("process %d releases", c.id)
 	q.mu.Unlock()
 	if err := lease.Release(context.Background()); errors.Is(err, lockkeeper.ErrLost) {
 		q.mu.Lock()
-		q.breaks("a majority keeps the lease", "process %d, at its release: %v", c.id, err)
+		q.breaksLocked("a majority keeps the lease", "process %d, at its release: %v", c.id, err)
 		q.mu.Unlock()
 	}
 }
@@ -201,7 +201,7 @@ func (q *quorum) disturb() {
 	which := rapid.Permutation(indexes(len(q.servers))).Draw(q.r, "servers away")[:minority]
 	what := rapid.SampledFrom([]string{"crashed", "cut off", "hanging", "losing answers"}).Draw(q.r, "what")
 	q.mu.Lock()
-	q.logLocked("servers %v are %s", which, what)
+	q.noteLocked("servers %v are %s", which, what)
 	q.tally["servers are "+what]++
 	q.mu.Unlock()
 	for _, i := range which {
@@ -222,7 +222,7 @@ func (q *quorum) disturb() {
 			}
 		}
 	}
-	q.advance(time.Duration(rapid.IntRange(10, 6000).Draw(q.r, "away for"))*time.Millisecond, func() {})
+	time.Sleep(time.Duration(rapid.IntRange(10, 6000).Draw(q.r, "away for")) * time.Millisecond)
 	for _, i := range which {
 		for _, c := range q.clients {
 			c.nets[i].Mend()
@@ -232,7 +232,7 @@ func (q *quorum) disturb() {
 		}
 	}
 	// Until the leases there have been asked for again, the others are the majority.
-	q.advance(quorumTTL+timeout+time.Second, func() {})
+	time.Sleep(quorumTTL + timeout + time.Second)
 	q.fail()
 }
 
@@ -265,7 +265,7 @@ func TestRedlockKeepsItsPromisesWhileAMajorityIsThere(t *testing.T) {
 	u := newRun(t)
 	perEight(t)
 	rapid.Check(t, func(r *rapid.T) {
-		u.simulate(r, func(w *world) {
+		u.simulate(r, nil, func(w *world) {
 			q := &quorum{world: w, stop: make(chan struct{})}
 			defer q.end()
 			q.build()
@@ -297,7 +297,7 @@ func TestRedlockKeepsItsPromisesWhileAMajorityIsThere(t *testing.T) {
 				s.mini.SetTime(time.Now().Add(s.offset))
 				if owner, err := s.mini.Get("lock:x"); err == nil {
 					q.mu.Lock()
-					q.breaks("nothing is left", "server %d: %s", i, owner)
+					q.breaksLocked("nothing is left", "server %d: %s", i, owner)
 					q.mu.Unlock()
 				}
 			}

@@ -82,7 +82,7 @@ func (w *world) process(change ...func(*lockkeeper.Options)) *process {
 	p := &process{w: w}
 	for _, m := range w.servers {
 		n := faultnet.New(faultnet.Buffer(func(context.Context, string, string) (net.Conn, error) { return m.Dial() }))
-		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: n.Dial, DialerRetries: 1, ReadTimeout: time.Second})
+		rdb := redis.NewClient(n.Options(time.Second))
 		o := &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Retry: lockkeeper.RetryPolicy{GiveUp: 2 * time.Second}}
 		for _, f := range change {
 			f(o)

@@ -206,9 +206,9 @@ func (w *World) dial(ctx context.Context, network, addr string) (net.Conn, error
 }
 
 func (w *World) dialer(n *faultnet.Net) *redis.Client {
-	return redis.NewClient(&redis.Options{
-		Addr: "127.0.0.1:1", Dialer: n.Dial, DB: w.db, DialerRetries: 1, ReadTimeout: time.Second, PoolSize: 20,
-	})
+	o := n.Options(time.Second)
+	o.DB, o.PoolSize = w.db, 20
+	return redis.NewClient(o)
 }
 
 // Process starts a process; change may alter its options.

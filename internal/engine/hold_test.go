@@ -53,9 +53,7 @@ func inBubble(t *testing.T, test func(s *site)) {
 		defer s.mini.Close()
 		s.mini.ClockTTL(true)
 		s.net = faultnet.New(func(context.Context, string, string) (net.Conn, error) { return s.mini.Dial() })
-		rdb := redis.NewClient(&redis.Options{
-			Addr: "127.0.0.1:1", Dialer: s.net.Dial, DialerRetries: 1, ReadTimeout: readTimeout,
-		})
+		rdb := redis.NewClient(s.net.Options(readTimeout))
 		s.Engine = New(Config{
 			Client: rdb, Prefix: "lock:", Period: 200 * time.Millisecond, Life: 600 * time.Millisecond, Idle: time.Hour,
 			Retry: Retry{10 * time.Millisecond, time.Second, 10 * time.Second},

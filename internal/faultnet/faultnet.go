@@ -11,6 +11,9 @@ import (
 	"regexp"
 	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // Dialer makes connections.
@@ -84,6 +87,16 @@ func (n *Net) Dial(ctx context.Context, network, addr string) (net.Conn, error) 
 	n.conns[c] = struct{}{}
 	n.mu.Unlock()
 	return c, nil
+}
+
+// Options are those of a client on this network, which gives up an answer after timeout. New connections do not ask for
+// notifications of maintenance: they would do so under a lock, and while goroutines wait for a lock the clock of a
+// testing/synctest bubble stands still.
+func (n *Net) Options(timeout time.Duration) *redis.Options {
+	return &redis.Options{
+		Addr: "127.0.0.1:1", Dialer: n.Dial, DialerRetries: 1, ReadTimeout: timeout,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
 }
 
 // Break lets the next commands that contain the text meet their fate. Case matters: go-redis writes lower case.
