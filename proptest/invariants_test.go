@@ -131,6 +131,9 @@ func (w *world) checkGrant(s *step, token string) {
 		if _, still := s.after.stands(y.token); !still || y.token == token || !w.connected(s.after, y.token) {
 			continue
 		}
+		if h.lost && w.setBack > 0 && y.at > float64(s.after.now) {
+			continue // places are times, and this one is of a time that is not known any more
+		}
 		if w.kind.before(w, s, y, token, at, stood) {
 			w.breaksLocked(order, "%s is granted one before %s", w.who(token), w.who(y.token))
 		}

@@ -203,7 +203,7 @@ func (p *process) awake() bool {
 }
 
 // deafen lets nothing through on the subscription of a process. Nothing is lost by that but messages, so its waiters
-// are still well off.
+// are still well off, until its keeper finds out and replaces the subscription.
 func (p *process) deafen() {
 	w := p.w
 	w.mu.Lock()

@@ -250,7 +250,7 @@ func (q *request) isRefused(err error) {
 	case q.try && errors.Is(err, lockkeeper.ErrNotAcquired):
 		w.tally["a try is refused"]++
 		return
-	case q.try && whole, !q.try && (want == nil || !errors.Is(err, want)) && w.ill.IsZero():
+	case (want == nil || !errors.Is(err, want)) && (q.try && whole || !q.try && w.ill.IsZero()):
 		w.breaksLocked(truth, "%v: %v", q, err)
 	case !q.try && whole && w.lag == 0 && !errors.Is(err, lockkeeper.ErrNotAcquired):
 		w.breaksLocked(truth, "%v: %v", q, err)
@@ -399,6 +399,8 @@ func (w *world) look() {
 		switch {
 		case q.stands && q.well.IsZero():
 			w.isBackLocked(q, v.queue[i].at)
+		case !q.stands && !holds[q.n] && !q.well.IsZero() && now.Sub(q.p.deafened) < life:
+			q.well = time.Time{} // its keeper has found out, and nobody listens while it replaces the subscription
 		case !q.stands && !holds[q.n] && !q.well.IsZero():
 			w.breaksLocked(place, "%v does not stand in the queue", q)
 		case !q.stands && !holds[q.n] && settled && (w.kind.lines() || now.Sub(q.p.lined) > settling):

@@ -148,6 +148,7 @@ func (w *world) try(r *rapid.T, p *process) {
 		return
 	}
 	synctest.Wait()
+	after := w.view() // another may have come first at the same instant
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -155,7 +156,7 @@ func (w *world) try(r *rapid.T, p *process) {
 		if p.neverHurt() {
 			w.breaksLocked(truth, "try %d has not returned", q.n)
 		}
-	case w.kind.free(v) && q.lease == nil && p.isSteady():
+	case w.kind.free(v) && w.kind.free(after) && q.lease == nil && p.isSteady():
 		w.breaksLocked(truth, "try %d was refused a lock that is free", q.n)
 	}
 }

@@ -173,6 +173,11 @@ func (p *permits) spent(now int64) int {
 
 func (p *permits) owed(w *world, v *view) []string {
 	y := w.firstConnected(v)
+	for _, other := range v.queue { // one that cannot be told keeps the others out until its heartbeat lapses
+		if y != nil && other.at < y.at && w.terms(other.token).cannot && v.lapse[other.token] > v.now {
+			return nil
+		}
+	}
 	if y == nil || p.above(w.terms(y.token).count, v) {
 		return nil
 	}
