@@ -52,6 +52,7 @@ Exit codes of its own: 64 wrong usage, 69 Redis does not answer or refuses,
 75 the lock is held by another or the permits are taken, 76 the lock was lost
 while the command ran.`,
 		Example: `  lockkeeper run nightly-report -- ./report.sh
+  lockkeeper doctor --redis redis://locks.internal:6379
   lockkeeper demo`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -66,7 +67,7 @@ while the command ran.`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usage("%w; see %s --help", err, c.CommandPath())
 	})
-	root.AddCommand(runCommand(), demoCommand(), workerCommand())
+	root.AddCommand(runCommand(), demoCommand(), doctorCommand(), workerCommand())
 	root.SetArgs(args)
 	return report(root.ExecuteContext(context.Background()))
 }

@@ -17,6 +17,15 @@ redis+cluster://host:7000?addr=host2:7000&addr=host3:7000`
 
 // connect makes a client out of a URL; without one it takes REDIS_URL, and then a server on this host.
 func connect(raw string) (redis.UniversalClient, error) {
+	t, err := findTarget(raw)
+	if err != nil {
+		return nil, err
+	}
+	return t.client(), nil
+}
+
+// findTarget is what a URL names; without one it takes REDIS_URL, and then a server on this host.
+func findTarget(raw string) (*target, error) {
 	from := "--redis"
 	if raw == "" {
 		raw, from = os.Getenv("REDIS_URL"), "REDIS_URL"
@@ -24,21 +33,41 @@ func connect(raw string) (redis.UniversalClient, error) {
 	if raw == "" {
 		raw = defaultURL
 	}
-	rdb, err := parseRedis(raw)
+	t, err := parseRedis(raw)
 	if err != nil {
 		return nil, usage("%s %q: %w; the forms are\n%s", from, redact(raw), err, urlHelp)
 	}
-	return rdb, nil
+	return t, nil
 }
 
 // once is how often a client dials: the keeper repeats by itself, and knows by when it must have an answer.
 const once = 1
 
-func parseRedis(raw string) (redis.UniversalClient, error) {
+// target is a deployment and the settings of its client. One of the three options is set.
+type target struct {
+	url      string // without the password
+	server   *redis.Options
+	sentinel *redis.FailoverOptions
+	cluster  *redis.ClusterOptions
+}
+
+func (t *target) client() redis.UniversalClient {
+	switch {
+	case t.cluster != nil:
+		o := *t.cluster // the client fills defaults in
+		return redis.NewClusterClient(&o)
+	case t.sentinel != nil:
+		return redis.NewFailoverClient(t.sentinel)
+	}
+	return redis.NewClient(t.server)
+}
+
+func parseRedis(raw string) (*target, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
 		return nil, fmt.Errorf("not a URL")
 	}
+	t := &target{url: redact(raw)}
 	scheme, deployment, _ := strings.Cut(u.Scheme, "+")
 	u.Scheme = scheme
 	switch {
@@ -48,7 +77,8 @@ func parseRedis(raw string) (redis.UniversalClient, error) {
 			return nil, err
 		}
 		o.DialerRetries = once
-		return redis.NewClusterClient(o), nil
+		t.cluster = o
+		return t, nil
 	case deployment == "sentinel", deployment == "" && u.Query().Has("master_name"):
 		o, err := redis.ParseFailoverURL(u.String())
 		if err != nil {
@@ -58,7 +88,8 @@ func parseRedis(raw string) (redis.UniversalClient, error) {
 			return nil, fmt.Errorf("no master_name")
 		}
 		o.DialerRetries = once
-		return redis.NewFailoverClient(o), nil
+		t.sentinel = o
+		return t, nil
 	case deployment != "":
 		return nil, fmt.Errorf("the scheme %q is unknown", scheme+"+"+deployment)
 	}
@@ -67,14 +98,19 @@ func parseRedis(raw string) (redis.UniversalClient, error) {
 		return nil, err
 	}
 	o.DialerRetries = once
-	return redis.NewClient(o), nil
+	t.server = o
+	return t, nil
 }
 
-// redact hides the password.
+// redact hides the passwords.
 func redact(raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil {
 		return "…"
+	}
+	if q := u.Query(); q.Has("password") { // of the servers behind Sentinel
+		q.Set("password", "xxxxx")
+		u.RawQuery = q.Encode()
 	}
 	return u.Redacted()
 }
