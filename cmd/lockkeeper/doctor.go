@@ -363,26 +363,32 @@ func together(nodes []*node, check func(*node)) {
 }
 
 // missing is a finding of what could not be seen because of an error: unknown if the server does not let the user
-// look, and an error if it does not answer. Right is the ACL rule that lets one look.
+// look, or does not tell, and an error if it does not answer. Right is the ACL rule that lets one look.
 func missing(right string, err error) finding {
 	switch {
 	case redis.IsPermissionError(err):
 		return finding{Status: unknown, Seen: "no right to look", Right: right}
-	case isUnsupported(err):
-		return finding{Status: unknown, Seen: "the server does not say: " + err.Error()}
+	case replied(err):
+		return finding{Status: unknown, Seen: "the server does not tell: " + err.Error()}
+	case errors.Is(err, errUntold):
+		return finding{Status: unknown, Seen: err.Error()}
 	}
 	return finding{Status: failure, Seen: "no answer: " + err.Error()}
 }
 
-// isUnsupported says whether the server does not have the command, or a service has taken it away.
-func isUnsupported(err error) bool {
+// errUntold: the server has answered, and what was looked for is not in the answer.
+var errUntold = errors.New("the server does not tell")
+
+// replied says whether an error is a server's answer, as opposed to none.
+func replied(err error) bool {
 	var e redis.Error
-	return errors.As(err, &e) && !redis.IsLoadingError(err) && !redis.IsAuthError(err)
+	return errors.As(err, &e)
 }
 
 // keeper is one of the doctor's own; what it leaves is gone in about a minute, should tidying up fail.
 func (d *doctor) keeper(hooks lockkeeper.Hooks) (*lockkeeper.Keeper, error) {
 	return lockkeeper.New(d.rdb, &lockkeeper.Options{
 		Prefix: d.prefix, BareNames: d.prefix == "", Idle: time.Minute, Logger: d.log, Hooks: hooks,
+		Retry: lockkeeper.RetryPolicy{GiveUp: d.timeout / 4},
 	})
 }

@@ -202,8 +202,6 @@ type facts struct {
 	configErr error
 }
 
-var errUnsaid = errors.New("not told")
-
 func (f facts) told(name string) (string, error) { return value(f.info, f.infoErr, name) }
 func (f facts) set(name string) (string, error)  { return value(f.config, f.configErr, name) }
 
@@ -214,7 +212,7 @@ func value(values map[string]string, err error, name string) (string, error) {
 	case err != nil:
 		return "", err
 	}
-	return "", errUnsaid
+	return "", errUntold
 }
 
 // number is a field that is a number.
@@ -222,7 +220,11 @@ func number(v string, err error) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return strconv.ParseInt(v, 10, 64)
+	i, err := strconv.ParseInt(v, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%w a number: %q", errUntold, v)
+	}
+	return i, nil
 }
 
 // fields reads what INFO and CLUSTER INFO answer.
@@ -492,8 +494,8 @@ var none = []any{}
 func usedCommands(keys *names.Keys, plain string) []usedCommand {
 	key, channel, sharded := keys.Meta, plain, keys.Channels()+"doctor"
 	return []usedCommand{
-		{args: []any{"eval", "return 1", 1, key}, harmless: none},
-		{args: []any{"evalsha", lua.Mutex.Inspect.SHA, 1, key}, harmless: none},
+		{args: inspection(keys, true)},
+		{args: inspection(keys, false)},
 		{args: []any{"time"}},
 		{args: []any{"exists", key}},
 		{args: []any{"get", key}},
@@ -562,7 +564,7 @@ func (n *node) rights(ctx context.Context) {
 		if dry {
 			answer, err := n.client.Do(ctx, append([]any{"acl", "dryrun", user}, c.args...)...).Text()
 			switch {
-			case err != nil && isUnsupported(err): // the command does not exist
+			case err != nil && replied(err): // the command does not exist
 				refusal = err.Error()
 			case err != nil:
 				n.add(n, "rights", missing("+acl|dryrun", err))
@@ -582,7 +584,7 @@ func (n *node) rights(ctx context.Context) {
 			switch {
 			case redis.IsPermissionError(err), redis.HasErrorPrefix(err, "ERR unknown"):
 				refusal = err.Error()
-			case err != nil && !errors.Is(err, redis.Nil) && !isUnsupported(err):
+			case err != nil && !errors.Is(err, redis.Nil) && !replied(err):
 				n.add(n, "rights", missing("", err))
 				return
 			}
@@ -638,7 +640,7 @@ func (n *node) wakeups(ctx context.Context) {
 				f.Right = "+spublish +ssubscribe &" + n.prefix + "* &{" + n.prefix + "*"
 			}
 			f.Advice = "give the right: waiters are not told when it is their turn, and ask at their heartbeats"
-		case isUnsupported(err):
+		case replied(err):
 			f.Status = warning
 			f.Advice = "use a server that has the command: waiters are not told when it is their turn, and ask at their heartbeats"
 		}
@@ -694,17 +696,22 @@ func receive(ctx context.Context, sub *redis.PubSub) (any, error) {
 	return sub.ReceiveTimeout(ctx, left)
 }
 
-// inspect is a script that only looks.
-func (n *node) inspect(ctx context.Context, set *lua.Set, byText bool) error {
-	var keys []any
-	for _, k := range n.keys.All() {
-		keys = append(keys, k)
+// inspection is the command that runs a script which only looks.
+func inspection(keys *names.Keys, byText bool) []any {
+	script := lua.Mutex.Inspect
+	var all []any
+	for _, k := range keys.All() {
+		all = append(all, k)
 	}
-	args := lua.InspectArgs(set.Inspect.AppendCommand(nil, keys...), lua.InspectHolders, 0, 1)
+	command := lua.InspectArgs(script.AppendCommand(nil, all...), lua.InspectHolders, 0, 1)
 	if byText {
-		args[0], args[1] = "eval", set.Inspect.Text
+		command[0], command[1] = "eval", script.Text
 	}
-	return n.client.Do(ctx, args...).Err()
+	return command
+}
+
+func (n *node) inspect(ctx context.Context, byText bool) error {
+	return n.client.Do(ctx, inspection(n.keys, byText)...).Err()
 }
 
 // loadScripts sees whether scripts run and are kept. The cache keeps what it keeps for every client of this version.
@@ -713,7 +720,7 @@ func (n *node) loadScripts(ctx context.Context) {
 		return
 	}
 	f := finding{Status: failure, Advice: "allow EVAL and EVALSHA: every step of a lock is a script", Right: "+eval +evalsha"}
-	if err := n.inspect(ctx, lua.Mutex, true); err != nil {
+	if err := n.inspect(ctx, true); err != nil {
 		f.Seen = "EVAL: " + err.Error()
 		if !redis.IsPermissionError(err) {
 			f.Right = ""
@@ -721,7 +728,7 @@ func (n *node) loadScripts(ctx context.Context) {
 		n.add(n, "scripts", f)
 		return
 	}
-	if err := n.inspect(ctx, lua.Mutex, false); err != nil {
+	if err := n.inspect(ctx, false); err != nil {
 		f.Seen = "EVALSHA: " + err.Error()
 		if !redis.IsPermissionError(err) {
 			f.Right = ""
@@ -760,7 +767,7 @@ func (n *node) lookForScripts(ctx context.Context) {
 	if n.loaded == "" {
 		return
 	}
-	err := n.inspect(ctx, lua.Mutex, false)
+	err := n.inspect(ctx, false)
 	switch {
 	case redis.HasErrorPrefix(err, "NOSCRIPT"):
 		n.add(n, "scripts", finding{Status: warning, Seen: n.loaded + ", but they were flushed meanwhile", Advice: "end what calls SCRIPT FLUSH: a step of a lock is sent twice after each"})
@@ -831,7 +838,7 @@ func (n *node) latency(ctx context.Context) {
 	script := ping
 	if n.loaded != "" {
 		script, err = n.measure(func() error {
-			err := n.inspect(ctx, lua.Mutex, false)
+			err := n.inspect(ctx, false)
 			if redis.HasErrorPrefix(err, "NOSCRIPT") { // the scripts' check tells of it
 				return nil
 			}
@@ -951,6 +958,8 @@ func (d *doctor) handOver(ctx context.Context) (times []time.Duration, heard int
 			}
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, d.timeout/2)
+	defer cancel()
 	var keepers []*lockkeeper.Keeper
 	var locks []*fair.Lock
 	defer func() { d.tidy(keepers) }()

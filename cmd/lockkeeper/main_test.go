@@ -25,6 +25,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("LOCKKEEPER_TEST_MAIN") != "" {
 		os.Exit(run(os.Args[1:]))
 	}
+	redis.SetLogger(silence{})
 	os.Exit(m.Run())
 }
 

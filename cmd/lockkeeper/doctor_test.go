@@ -1,0 +1,670 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/names"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/redis/go-redis/v9"
+)
+
+// examination is what doctor --json has written, read as another program would.
+type examination struct {
+	*testing.T
+	Status, URL, Kind, Prefix string
+	Checks                    []struct {
+		Check, Status, Seen, Advice, Right, Docs string
+		Nodes                                    []string
+		Values                                   map[string]float64
+	}
+}
+
+// examined runs doctor, which must end in time and with the code.
+func examined(t *testing.T, code int, args ...string) *examination {
+	t.Helper()
+	c := command(t, append([]string{"doctor", "--json"}, args...)...)
+	start, limit := time.Now(), 10*time.Second
+	if i := slices.Index(args, "--timeout"); i >= 0 {
+		limit, _ = time.ParseDuration(args[i+1])
+	}
+	c.ends(code)
+	if d := time.Since(start); d > limit+time.Second { // for the process itself
+		t.Errorf("it took %v", d)
+	}
+	r := &examination{T: t}
+	if err := json.Unmarshal(c.out.Bytes(), r); err != nil {
+		t.Fatalf("%v\n%s%s", err, c.out.String(), c.err.String())
+	}
+	return r
+}
+
+// says wants a check to have come out with a status, and what was seen, advised or is missing to contain texts.
+func (r *examination) says(check, status string, texts ...string) {
+	r.Helper()
+	var seen []string
+	for _, c := range r.Checks {
+		all := strings.Join([]string{c.Seen, c.Advice, c.Right}, " | ")
+		if c.Check != check {
+			continue
+		}
+		if c.Status == status && !slices.ContainsFunc(texts, func(s string) bool { return !strings.Contains(all, s) }) {
+			return
+		}
+		seen = append(seen, c.Status+": "+all)
+	}
+	r.Errorf("no %s of %s with %q, but %q", check, status, texts, seen)
+}
+
+// only wants every check but those to be ok.
+func (r *examination) only(others ...string) {
+	r.Helper()
+	for _, c := range r.Checks {
+		if c.Status != "ok" && !slices.Contains(others, c.Check) {
+			r.Errorf("%s: %s: %s", c.Check, c.Status, c.Seen)
+		}
+	}
+}
+
+// empty wants no key to be left.
+func empty(t *testing.T, servers ...*redistest.Server) {
+	t.Helper()
+	for _, s := range servers {
+		if keys := s.Client().Keys(ctx, "*").Val(); len(keys) > 0 {
+			t.Errorf("left: %q", keys)
+		}
+	}
+}
+
+func do(t *testing.T, s *redistest.Server, args ...any) {
+	t.Helper()
+	if err := s.Client().Do(ctx, args...).Err(); err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+}
+
+func set(t *testing.T, s *redistest.Server, name, value string) {
+	t.Helper()
+	do(t, s, "config", "set", name, value)
+}
+
+// good is a server that is set as docs/operations.md has it.
+func good(t *testing.T, args ...string) (*redistest.Server, string) {
+	s := redistest.Start(t, append([]string{"--appendonly", "yes"}, args...)...)
+	return s, "redis://" + s.Addr
+}
+
+func TestDoctorFindsAGoodServerGood(t *testing.T) {
+	t.Parallel()
+	s, url := good(t)
+	before := s.Client().ConfigGet(ctx, "*").Val()
+	for _, prefix := range []string{"lock:", "", "app:{x}:"} {
+		r := examined(t, 0, "--redis", url, "--prefix", prefix)
+		r.only()
+		if r.Status != "ok" || r.Kind != "server" || r.Prefix != prefix || r.URL != url {
+			t.Errorf("%+v", r)
+		}
+		r.says("version", "ok", "Redis "+s.Client().InfoMap(ctx, "server").Item("Server", "redis_version"))
+		r.says("lease", "ok", "handed over 5 times")
+		var checks []string
+		for _, c := range r.Checks {
+			checks = append(checks, c.Check)
+		}
+		want := slices.DeleteFunc(slices.Clone(order), func(s string) bool { return s == "sentinel" || s == "cluster" })
+		if !slices.Equal(checks, want) {
+			t.Errorf("the checks are %q, want %q", checks, want)
+		}
+		empty(t, s)
+	}
+	if after := s.Client().ConfigGet(ctx, "*").Val(); !maps.Equal(before, after) {
+		t.Error("the settings were changed")
+	}
+	c := command(t, "doctor")
+	c.Env = append(c.Env, "REDIS_URL="+url)
+	c.ends(0)
+	for _, line := range []string{"ok       eviction     noeviction\n", "errors: 0, warnings: 0, unknown: 0, ok: 15\n"} {
+		if !strings.Contains(c.out.String(), line) {
+			t.Errorf("no %q in\n%s", line, c.out.String())
+		}
+	}
+}
+
+func TestDoctorFindsWrongSettings(t *testing.T) {
+	t.Parallel()
+	s, url := good(t)
+	for _, c := range []struct {
+		name     string
+		settings []string
+		code     int
+		check    string
+		status   string
+		says     string
+		others   []string // that suffer, too
+	}{
+		{"evicting", []string{"maxmemory-policy", "volatile-ttl", "maxmemory", "100mb"}, 2, "eviction", "error", "can be evicted", nil},
+		{"evicting_later", []string{"maxmemory-policy", "allkeys-lru"}, 1, "eviction", "warning", "noeviction", nil},
+		{"nothing_kept", []string{"appendonly", "no"}, 1, "persistence", "warning", "no snapshots", nil},
+		{"snapshots", []string{"appendonly", "no", "save", "3600 1"}, 1, "persistence", "warning", "snapshots: 3600 1", nil},
+		{"written_some_time", []string{"appendfsync", "no"}, 1, "persistence", "warning", "power loss", nil},
+		{"written_at_once", []string{"appendfsync", "always"}, 0, "persistence", "ok", "always", nil},
+		{"no_replicas", []string{"min-replicas-to-write", "1"}, 2, "replicas", "error", "NOREPLICAS", []string{"lease"}},
+		{"closing_soon", []string{"timeout", "2"}, 1, "idle", "warning", "after 2s", nil},
+		{"closing_late", []string{"timeout", "300"}, 0, "idle", "ok", "5m", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for i := 0; i < len(c.settings); i += 2 {
+				name := c.settings[i]
+				was := s.Client().ConfigGet(ctx, name).Val()[name]
+				set(t, s, name, c.settings[i+1])
+				t.Cleanup(func() { set(t, s, name, was) })
+			}
+			r := examined(t, c.code, "--redis", url, "--timeout", "3s")
+			r.only(append(c.others, c.check)...)
+			r.says(c.check, c.status, c.says)
+			for _, o := range c.others {
+				r.says(o, "error")
+			}
+			empty(t, s)
+		})
+	}
+}
+
+func TestDoctorFindsAFullMemory(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	const ballast = 100 // MB, beside which the buffers of connections weigh nothing
+	do(t, s, "debug", "populate", ballast, "ballast", 1_000_000)
+	used, err := strconv.ParseFloat(s.Client().InfoMap(ctx, "memory").Item("Memory", "used_memory"), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		share        float64
+		code         int
+		memory, says string
+		lease        string
+	}{
+		{0.5, 1, "ok", "5", "ok"}, // persistence is a warning here
+		{0.94, 1, "warning", "9", "ok"},
+		{2, 2, "error", "OOM", "error"},
+	} {
+		set(t, s, "maxmemory", strconv.FormatInt(int64(used/c.share), 10))
+		r := examined(t, c.code, "--redis", "redis://"+s.Addr)
+		r.only("memory", "lease", "persistence")
+		r.says("memory", c.memory, c.says)
+		r.says("lease", c.lease)
+		if n := s.Client().DBSize(ctx).Val(); n != ballast {
+			t.Errorf("%d keys, want the %d of before", n, ballast)
+		}
+	}
+}
+
+func TestDoctorFindsADiskThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t, "--save", "3600 1")
+	if err := os.RemoveAll(s.Dir); err != nil {
+		t.Fatal(err)
+	}
+	do(t, s, "bgsave")
+	eventually(t, "the snapshot fails", func() bool {
+		return s.Client().InfoMap(ctx, "persistence").Item("Persistence", "rdb_last_bgsave_status") == "err"
+	})
+	r := examined(t, 2, "--redis", "redis://"+s.Addr, "--timeout", "3s")
+	r.says("persistence", "error", "MISCONF")
+	r.says("lease", "error", "MISCONF")
+}
+
+func TestDoctorLooksAtReplicas(t *testing.T) {
+	t.Parallel()
+	s, url := good(t, "--repl-ping-replica-period", "1", "--min-replicas-max-lag", "1")
+	replica := redistest.Start(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(s.Port))
+	eventually(t, "the replica is in step", func() bool {
+		return strings.Contains(s.Client().Info(ctx, "replication").Val(), "state=online")
+	})
+	r := examined(t, 1, "--redis", url)
+	r.only("replicas")
+	r.says("replicas", "warning", "goes on granting", "min-replicas-to-write 1")
+	set(t, s, "min-replicas-to-write", "1")
+	eventually(t, "the replica counts", func() bool {
+		return s.Client().InfoMap(ctx, "replication").Item("Replication", "min_slaves_good_slaves") == "1"
+	})
+	examined(t, 0, "--redis", url).says("replicas", "ok", "min-replicas-to-write: 1")
+
+	r = examined(t, 2, "--redis", "redis://"+replica.Addr)
+	r.says("role", "error", fmt.Sprintf("a replica of 127.0.0.1:%d", s.Port), "primary")
+	r.says("lease", "unknown", "replica")
+
+	replica.Freeze()
+	eventually(t, "the replica is missed", func() bool {
+		return s.Client().InfoMap(ctx, "replication").Item("Replication", "min_slaves_good_slaves") == "0"
+	})
+	examined(t, 2, "--redis", url, "--timeout", "3s").says("replicas", "error", "NOREPLICAS")
+	empty(t, s)
+}
+
+// documentedRules is the rules that docs/operations.md gives a user, with its name and password.
+func documentedRules(t *testing.T) (user, password string, rules []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "```\nACL SETUSER ")
+	block, _, found := strings.Cut(rest, "```")
+	f := strings.Fields(block)
+	if !found || len(f) < 3 {
+		t.Fatal("no ACL SETUSER in docs/operations.md")
+	}
+	return f[0], strings.TrimPrefix(f[2], ">"), f[1:]
+}
+
+func TestDoctorAsksForTheDocumentedRights(t *testing.T) {
+	_, _, rules := documentedRules(t)
+	keys, err := names.For("lock:", "x", "mutex", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := map[string]bool{}
+	for _, c := range usedCommands(&keys, "lock:x") {
+		asked[c.rule()] = true
+	}
+	for _, r := range rules {
+		if strings.HasPrefix(r, "+") && !asked[r] {
+			t.Errorf("%s is not looked at", r)
+		}
+		delete(asked, r)
+	}
+	if len(asked) > 0 {
+		t.Errorf("not documented: %v", asked)
+	}
+}
+
+func TestDoctorFindsMissingRights(t *testing.T) {
+	t.Parallel()
+	s, _ := good(t)
+	user, password, rules := documentedRules(t)
+	url := fmt.Sprintf("redis://%s:%s@%s", user, password, s.Addr)
+	looking := []string{"+info", "+config|get", "+script|load"}
+	for how, dry := range map[string][]string{"DRYRUN": {"+acl|dryrun"}, "trying": nil} {
+		for _, c := range []struct {
+			name   string
+			rules  []string
+			code   int
+			status string // of rights
+			says   string
+			others []string
+		}{
+			{"all", looking, 0, "ok", how, nil},
+			{"no_looking", nil, 0, "ok", how, []string{"eviction", "memory", "persistence", "replicas", "idle"}},
+			{"no_zmscore", append([]string{"-zmscore"}, looking...), 2, "error", "+zmscore", []string{"lease"}},
+			{"no_set", append([]string{"-set"}, looking...), 2, "error", "+set", []string{"lease"}},
+			{"no_scripts", append([]string{"-eval", "-evalsha"}, looking...), 2, "", "", []string{"rights", "scripts", "lease"}},
+			{"no_publish", append([]string{"-publish"}, looking...), 1, "warning", "+publish", []string{"wakeups", "lease"}},
+			{"no_channels", append([]string{"resetchannels"}, looking...), 1, "warning", "&lock:*", []string{"wakeups", "lease"}},
+			{"no_keys", append([]string{"resetkeys", "~lock:*"}, looking...), 2, "error", "~{lock:*", []string{"scripts", "lease"}},
+			{"no_ping", append([]string{"-ping"}, looking...), 2, "error", "+ping", []string{"latency"}},
+		} {
+			t.Run(how+"/"+c.name, func(t *testing.T) {
+				do(t, s, "acl", "deluser", user)
+				args := []any{"acl", "setuser", user}
+				for _, r := range slices.Concat(rules, dry, c.rules) {
+					args = append(args, r)
+				}
+				do(t, s, args...)
+				r := examined(t, c.code, "--redis", url)
+				r.only(append(c.others, "rights")...)
+				for _, o := range c.others {
+					for _, f := range r.Checks {
+						if f.Check == o && f.Status == "ok" {
+							t.Errorf("%s is ok: %s", o, f.Seen)
+						}
+					}
+				}
+				if c.status != "" {
+					r.says("rights", c.status, c.says)
+				}
+				if c.name == "no_looking" {
+					r.says("eviction", "unknown", "+info")
+					r.says("idle", "unknown", "+config|get")
+					r.says("version", "ok", "Redis")
+				}
+				if c.name == "no_publish" {
+					r.says("lease", "warning", "only 0 wake-ups")
+				}
+				empty(t, s)
+			})
+		}
+	}
+}
+
+func TestDoctorEndsInTimeIfNothingAnswers(t *testing.T) {
+	t.Parallel()
+	locked, _ := good(t)
+	set(t, locked, "requirepass", "secret")
+	frozen, frozenURL := good(t)
+	frozen.Freeze()
+	loading, loadingURL := good(t)
+	do(t, loading, "debug", "populate", 100_000)
+	set(t, loading, "loading-process-events-interval-bytes", "1024")
+	set(t, loading, "key-load-delay", "1000") // µs
+	go loading.Client().Do(ctx, "debug", "reload")
+	eventually(t, "it is loading", func() bool { return redis.IsLoadingError(loading.Client().Get(ctx, "x").Err()) })
+	busy, busyURL := good(t, "--busy-reply-threshold", "10")
+	go busy.Client().Eval(ctx, "while true do end", nil)
+	eventually(t, "it is busy", func() bool { return redis.HasErrorPrefix(busy.Client().Get(ctx, "x").Err(), "BUSY") })
+	for _, c := range []struct{ name, url, says string }{
+		{"refused", "redis://127.0.0.1:1", "refused"},
+		{"wrong_password", "redis://:wrong@" + locked.Addr, "password"},
+		{"no_password", "redis://" + locked.Addr, "password"},
+		{"frozen", frozenURL, "no answer within 1s"},
+		{"loading", loadingURL, "LOADING"},
+		{"busy", busyURL, "BUSY"},
+		{"no_sentinel", "redis+sentinel://127.0.0.1:1?master_name=main", "check the URL"},
+		{"no_cluster", "redis+cluster://127.0.0.1:1", "refused"},
+		{"cluster_without_password", "redis+cluster://" + locked.Addr, "NOAUTH"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := examined(t, 69, "--redis", c.url, "--timeout", "2s")
+			r.says("connect", "error", c.says)
+			if r.Status != "error" {
+				t.Errorf("status %s", r.Status)
+			}
+		})
+	}
+	c := command(t, "doctor", "--redis", "redis://:wrong@"+locked.Addr)
+	c.ends(69)
+	if strings.Contains(c.out.String()+c.err.String(), "wrong@") {
+		t.Error("the password was shown")
+	}
+}
+
+func TestAnInterruptedDoctorLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s, url := good(t)
+	do(t, s, "acl", "setuser", "default", "-publish") // then a hand-off takes a heartbeat
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		c := command(t, "doctor", "--redis", url)
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it holds its lock", func() bool { return len(s.Client().Keys(ctx, "*:holders").Val()) > 0 })
+		if err := c.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		c.waits(128 + int(sig))
+		if c.out.Len() > 0 {
+			t.Errorf("%v: it still wrote %q", sig, c.out.String())
+		}
+		empty(t, s)
+	}
+}
+
+func TestDoctorEndsInTimeIfTheServerFreezesMeanwhile(t *testing.T) {
+	t.Parallel()
+	s, url := good(t)
+	// When it measures, everything before has been asked.
+	watch := s.Client()
+	go func() {
+		for watch.InfoMap(ctx, "commandstats").Item("Commandstats", "cmdstat_time") == "" {
+			time.Sleep(time.Millisecond)
+		}
+		s.Freeze()
+	}()
+	r := examined(t, 2, "--redis", url, "--timeout", "2s")
+	r.says("version", "ok")
+	r.says("lease", "error")
+}
+
+func TestDoctorOnAnEmbeddedServer(t *testing.T) {
+	t.Parallel()
+	rdb, url := server(t)
+	r := examined(t, 0, "--redis", url)
+	r.only("version", "role", "eviction", "memory", "persistence", "replicas", "idle")
+	r.says("eviction", "unknown")
+	r.says("rights", "ok", "by trying")
+	r.says("lease", "ok")
+	if keys := rdb.Keys(ctx, "*").Val(); len(keys) > 0 {
+		t.Errorf("left: %q", keys)
+	}
+}
+
+func TestDoctorFindsAClockThatIsOff(t *testing.T) {
+	t.Parallel()
+	for _, by := range []time.Duration{time.Hour, -time.Hour} {
+		m := miniredis.RunT(t)
+		m.SetTime(time.Now().Add(by))
+		examined(t, 1, "--redis", "redis://"+m.Addr()).says("clock", "warning", "NTP")
+	}
+	const e = 10 * time.Millisecond
+	for _, c := range []struct {
+		samples []offset
+		want    status
+	}{
+		{[]offset{{0, e}, {5 * time.Millisecond, e}}, fine},
+		{[]offset{{900 * time.Millisecond, e}}, fine},
+		{[]offset{{1005 * time.Millisecond, e}}, fine}, // it may be less than a second
+		{[]offset{{1100 * time.Millisecond, e}}, warning},
+		{[]offset{{-1100 * time.Millisecond, e}}, warning},
+		{[]offset{{0, e}, {50 * time.Millisecond, e}}, warning}, // it has jumped
+		{[]offset{{0, e}, {50 * time.Millisecond, 5 * e}}, fine},
+	} {
+		if got := judgeClock(c.samples); got.Status != c.want {
+			t.Errorf("%v: %v, want %v", c.samples, got, c.want)
+		}
+	}
+}
+
+func TestDoctorFindsAFlushedScriptCache(t *testing.T) {
+	t.Parallel()
+	s, url := good(t)
+	examined(t, 0, "--redis", url).says("scripts", "ok", "scripts load")
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		c := s.Client()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				c.ScriptFlush(ctx)
+			}
+		}
+	}()
+	r := examined(t, 1, "--redis", url)
+	close(stop)
+	<-stopped
+	r.only("scripts")
+	r.says("scripts", "warning", "flush")
+	empty(t, s)
+}
+
+func TestDoctorFindsAServerThatIsFarAway(t *testing.T) {
+	t.Parallel()
+	s, _ := good(t)
+	n := faultnet.New(faultnet.TCP)
+	n.Delay(slowMedian)
+	d, err := newDoctor(&target{server: &redis.Options{Addr: s.Addr, Dialer: n.Dial}}, "lock:", 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	found := d.examine(ctx)
+	for _, f := range found.Checks {
+		if f.Check == "latency" && f.Status != warning || f.Check != "latency" && f.Status != fine {
+			t.Errorf("%s: %v: %s", f.Check, f.Status, f.Seen)
+		}
+	}
+	for _, c := range []struct {
+		times []time.Duration
+		want  status
+	}{
+		{[]time.Duration{1e6, 1e6, 1e6}, fine},
+		{[]time.Duration{slowMedian, slowMedian, slowMedian}, fine},
+		{[]time.Duration{1e6, slowMedian + 1, slowMedian + 1}, warning},
+		{[]time.Duration{1e6, 1e6, slowP99 + 1}, warning},
+		{[]time.Duration{1e6, 1e6, lockkeeper.DefaultHeartbeat}, failure},
+	} {
+		if got := judgeLatency(c.times); got.Status != c.want {
+			t.Errorf("%v: %v, want %v", c.times, got, c.want)
+		}
+	}
+}
+
+func TestDoctorFindsUnfitTimeouts(t *testing.T) {
+	t.Parallel()
+	_, url := good(t)
+	examined(t, 1, "--redis", url+"?read_timeout=-1").says("client", "warning", "no read_timeout")
+	examined(t, 1, "--redis", url+"?read_timeout=20s").says("client", "warning", "20s")
+	examined(t, 1, "--redis", url+"?dial_timeout=20s").says("client", "warning", "20s")
+	examined(t, 0, "--redis", url+"?read_timeout=2s").says("client", "ok", "2s")
+}
+
+func TestDoctorKnowsTheOldestServers(t *testing.T) {
+	for _, c := range []struct {
+		version, kind string
+		want          status
+	}{
+		{"6.0.20", "server", failure}, {"6.2.0", "server", fine}, {"6.2.14", "cluster", failure},
+		{"7.0.0", "cluster", fine}, {"10.0.1", "cluster", fine}, {"unstable", "server", unknown},
+	} {
+		f := facts{info: map[string]string{"redis_version": c.version}}
+		if got := f.version(c.kind); got.Status != c.want {
+			t.Errorf("%s on %s: %v, want %v", c.version, c.kind, got, c.want)
+		}
+	}
+	f := facts{info: map[string]string{"redis_version": "7.2.4", "valkey_version": "8.0.1"}}
+	if got := f.version("server"); got.Status != fine || !strings.HasPrefix(got.Seen, "Valkey 8.0.1") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestDoctorOnACluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, 1)
+	var all []*redistest.Server
+	for i, p := range c.Primaries {
+		all = append(all, p, c.Replicas[i][0])
+		set(t, p, "appendonly", "yes")
+		set(t, p, "min-replicas-to-write", "1")
+	}
+	eventually(t, "replicas are in step", func() bool {
+		return !slices.ContainsFunc(c.Primaries, func(p *redistest.Server) bool {
+			return p.Client().InfoMap(ctx, "replication").Item("Replication", "min_slaves_good_slaves") != "1"
+		})
+	})
+	url := "redis+cluster://" + c.Primaries[0].Addr + "?addr=" + c.Primaries[1].Addr
+	r := examined(t, 0, "--redis", url)
+	r.only()
+	r.says("cluster", "ok", "16384 of 16384")
+	r.says("wakeups", "ok", "sharded")
+	empty(t, all...)
+	for _, f := range r.Checks { // each primary was asked, and those that say the same are one
+		if f.Check == "eviction" && len(f.Nodes) != 3 {
+			t.Errorf("eviction of %q", f.Nodes)
+		}
+	}
+	examined(t, 0, "--redis", url, "--prefix", "app:{x}:").only() // all its keys are in one slot
+
+	set(t, c.Primaries[1], "maxmemory-policy", "allkeys-lru")
+	set(t, c.Primaries[2], "min-replicas-to-write", "0")
+	do(t, c.Primaries[2], "acl", "setuser", "default", "-ssubscribe")
+	r = examined(t, 1, "--redis", url)
+	for _, f := range r.Checks {
+		if f.Check == "eviction" && f.Status == "warning" && !slices.Equal(f.Nodes, []string{c.Primaries[1].Addr}) {
+			t.Errorf("eviction of %q", f.Nodes)
+		}
+	}
+	r.says("eviction", "ok")
+	r.says("eviction", "warning")
+	r.says("replicas", "warning")
+	r.says("rights", "warning", "+ssubscribe")
+	r.says("wakeups", "warning", "+ssubscribe")
+
+	examined(t, 2, "--redis", "redis://"+c.Primaries[0].Addr).says("role", "error", "redis+cluster://")
+	do(t, c.Primaries[0], "cluster", "delslots", 0)
+	examined(t, 2, "--redis", url, "--timeout", "5s").says("cluster", "error", "16383 of 16384")
+	_, single := good(t)
+	examined(t, 69, "--redis", strings.Replace(single, "redis://", "redis+cluster://", 1)).says("connect", "error", "redis:// URL")
+}
+
+func TestDoctorOnSentinel(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t, 1)
+	set(t, s.Primary, "appendonly", "yes")
+	set(t, s.Primary, "min-replicas-to-write", "1")
+	eventually(t, "the replica counts", func() bool {
+		return s.Primary.Client().InfoMap(ctx, "replication").Item("Replication", "min_slaves_good_slaves") == "1"
+	})
+	url := "redis+sentinel://" + s.Addrs[0] + "?addr=" + s.Addrs[1] + "&addr=" + s.Addrs[2] + "&master_name="
+	r := examined(t, 0, "--redis", url+"main")
+	r.only()
+	r.says("sentinel", "ok", "quorum", s.Primary.Addr)
+	empty(t, s.Primary)
+	examined(t, 1, "--redis", url+"main&addr=127.0.0.1:1").says("sentinel", "warning", "refused")
+	examined(t, 69, "--redis", url+"other", "--timeout", "3s").says("sentinel", "error", `"other"`, "master_name")
+	examined(t, 2, "--redis", "redis://"+s.Addrs[0], "--timeout", "3s").says("role", "error", "redis+sentinel://")
+	for _, addr := range s.Addrs[1:] {
+		w := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
+		_ = w.Do(ctx, "shutdown", "nosave").Err() // it closes the connection instead of answering
+		_ = w.Close()
+	}
+	eventually(t, "the quorum is missed", func() bool {
+		w := redis.NewSentinelClient(&redis.Options{Addr: s.Addrs[0]})
+		defer func() { _ = w.Close() }()
+		return redis.HasErrorPrefix(w.CkQuorum(ctx, "main").Err(), "NOQUORUM")
+	})
+	examined(t, 2, "--redis", url+"main").says("sentinel", "error", "NOQUORUM")
+}
+
+func TestDoctorRefusesWrongUse(t *testing.T) {
+	for _, c := range []struct {
+		says string
+		args []string
+	}{
+		{"no arguments", []string{"x"}},
+		{"shorter than 1s", []string{"--timeout", "999ms"}},
+		{"the forms are", []string{"--redis", "http://x"}},
+		{"Prefix", []string{"--prefix", "a}b"}},
+		{"unknown flag", []string{"--fix"}},
+	} {
+		command(t, append([]string{"doctor"}, c.args...)...).ends(64, c.says)
+	}
+	if got := redact("redis+sentinel://me:secret@x:1?master_name=m&password=secret"); strings.Contains(got, "secret") {
+		t.Error(got)
+	}
+}
+
+func TestDoctorsChecksAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "\n## Doctor\n")
+	if !found {
+		t.Fatal("no section about doctor")
+	}
+	for _, check := range order {
+		if !strings.Contains(section, "| `"+check+"` |") {
+			t.Errorf("%s is not documented", check)
+		}
+		title := docsOf[check]
+		if title == "" || !strings.Contains(string(text), "\n## "+strings.ToUpper(title[:1])+title[1:]+"\n") {
+			t.Errorf("%s points to %q, which is no section", check, title)
+		}
+	}
+	if len(order) != len(docsOf) {
+		t.Errorf("%d checks, %d pointers", len(order), len(docsOf))
+	}
+}
