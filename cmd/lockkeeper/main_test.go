@@ -425,7 +425,7 @@ func TestWhatIsWrongHasACodeOfItsOwn(t *testing.T) {
 }
 
 func TestHelpHasExamplesForEveryCommandAndCompletionIsThere(t *testing.T) {
-	for _, args := range [][]string{{"--help"}, {"run", "--help"}, {"demo", "--help"}} {
+	for _, args := range [][]string{{"--help"}, {"run", "--help"}, {"doctor", "--help"}, {"demo", "--help"}} {
 		c := command(t, args...)
 		c.ends(0)
 		if !strings.Contains(c.out.String(), "Examples:") {
