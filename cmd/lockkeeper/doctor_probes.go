@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -207,14 +208,17 @@ func judgeClock(samples []offset) finding {
 	}
 	// TIME is cut to the microsecond, and two clocks that are slewed move against each other a little.
 	const slack = 2 * time.Millisecond
-	switch {
-	case low > high+slack:
-		f.Status = warning
+	jumped := low > high+slack
+	if jumped {
 		f.Seen += "; one of the two clocks has jumped meanwhile"
-		f.Advice = "let the clocks be slewed, not stepped: leases end by the server's"
+	}
+	switch {
 	case best.ahead > clockApart+best.give || best.ahead < -clockApart-best.give:
 		f.Status = warning
 		f.Advice = "run NTP on both machines, slewing: no lock depends on the difference, but a clock that is corrected by a jump ends leases early"
+	case jumped:
+		f.Status = warning
+		f.Advice = "let the clocks be slewed, not stepped: leases end by the server's"
 	}
 	return f
 }
@@ -330,7 +334,8 @@ func (d *doctor) lease(ctx context.Context, nodes []*node) {
 		Seen:   fmt.Sprintf("acquired, handed over %d times and released; a hand-off took %.2f ms, the longest %.2f ms", len(times), ms(median(times)), ms(longest)),
 		Values: map[string]float64{"handoff_median_ms": ms(median(times)), "handoff_max_ms": ms(longest), "handoffs": float64(len(times)), "wakeups_heard": float64(heard)},
 	}
-	if heard < len(times) {
+	// One that is granted just as it asks needs no wake-up; but it does not wait for a heartbeat either.
+	if heard == 0 || heard < len(times) && longest >= late {
 		f.Status = warning
 		f.Seen += fmt.Sprintf("; only %d wake-ups were heard", heard)
 		f.Advice = "see the checks wakeups and rights: who is not woken asks at its heartbeat"
@@ -338,24 +343,33 @@ func (d *doctor) lease(ctx context.Context, nodes []*node) {
 	d.add(nil, "lease", f)
 }
 
-// handOver returns how long each hand-off took, and how many were told by a message.
+// late is a hand-off that was not told by a message, but found at a heartbeat.
+const late = lockkeeper.DefaultHeartbeat / 2
+
+// handOver returns how long each hand-off took, and how many were told by a message. It stops after one that is late:
+// each further one would be, too.
 func (d *doctor) handOver(ctx context.Context) (times []time.Duration, heard int, err error) {
-	waiting, woken := make(chan struct{}, 100), make(chan struct{}, 100)
-	note := func(c chan struct{}) func(lockkeeper.Event) {
-		return func(lockkeeper.Event) {
+	waiting := make(chan struct{}, 100)
+	var woken atomic.Int64
+	hooks := lockkeeper.Hooks{
+		Waiting: func(lockkeeper.Event) {
 			select {
-			case c <- struct{}{}:
+			case waiting <- struct{}{}:
 			default:
 			}
-		}
+		},
+		WakeupHeard: func(lockkeeper.Event) { woken.Add(1) }, // maybe after Lock has returned
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.timeout/2)
 	defer cancel()
 	var keepers []*lockkeeper.Keeper
 	var locks []*fair.Lock
-	defer func() { d.tidy(keepers) }()
+	defer func() {
+		d.tidy(keepers) // after which no hook is under way
+		heard = int(woken.Load())
+	}()
 	for range 2 {
-		k, err := d.keeper(lockkeeper.Hooks{Waiting: note(waiting), WakeupHeard: note(woken)})
+		k, err := d.keeper(hooks)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -402,14 +416,11 @@ func (d *doctor) handOver(ctx context.Context) (times []time.Duration, heard int
 		}
 		held = r.lease
 		times = append(times, r.at.Sub(start))
-		select {
-		case <-woken:
-			heard++
-		default:
-			return times, heard, held.Release(ctx) // each further one would take a heartbeat
+		if r.at.Sub(start) >= late {
+			break
 		}
 	}
-	return times, heard, held.Release(ctx)
+	return times, 0, held.Release(ctx)
 }
 
 // tidy closes the keepers, which gives back what they hold, and deletes the keys of the lock. What it cannot delete ends
