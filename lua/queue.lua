@@ -22,12 +22,16 @@ local function linger(key, ms)
   if call('PEXPIRE', key, ms, 'GT') == 0 then call('PEXPIRE', key, ms, 'NX') end
 end
 
--- present says whether a waiter's keeper listens, as far as can be told.
-local function present(keeper, flags)
-  if absent[keeper] then return false end
-  if string.find(flags, 's', 1, true) then return true end
+-- listens says whether a keeper has subscribed at this server, as far as can be told.
+local function listens(keeper)
   local count = pcall('PUBSUB', sharded == '1' and 'SHARDNUMSUB' or 'NUMSUB', wake .. keeper)
   return not count[2] or count[2] > 0
+end
+
+-- present says whether a waiter's keeper can be told, or need not be.
+local function present(keeper, flags)
+  if absent[keeper] then return false end
+  return string.find(flags, 's', 1, true) ~= nil or listens(keeper)
 end
 
 -- include: policy.rest
@@ -57,8 +61,10 @@ local function leave(tokens)
 end
 
 -- send publishes a message to a keeper and returns how many have heard it. One that cannot be sent for want of a right
--- counts as heard.
+-- counts as heard. Nothing is sent to a keeper that does not listen here: it may listen at a replica, where messages
+-- arrive as well and are not counted, and would believe in a grant that is taken back.
 local function send(keeper, text)
+  if not listens(keeper) then return 0 end
   local heard = pcall(sharded == '1' and 'SPUBLISH' or 'PUBLISH', wake .. keeper, text)
   return type(heard) == 'table' and 1 or heard
 end

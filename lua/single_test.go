@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -223,6 +224,43 @@ func TestReleaseHandsOnToTheFirstThatListens(t *testing.T) {
 		}
 		b.expires(0, 1, 2, 3)
 	})
+}
+
+// TestAReplicasSubscriberIsNotToldOfAGrantThatIsTakenBack: a message goes to replicas too, but only subscribers of the
+// primary are counted. So a keeper that still listens at what was the primary before a failover must not hear of a grant
+// that the script takes back because it counts nobody: it would believe in it.
+func TestAReplicasSubscriberIsNotToldOfAGrantThatIsTakenBack(t *testing.T) {
+	for _, set := range []*lua.Set{lua.Mutex, lua.Fair} {
+		t.Run(set.Kind, func(t *testing.T) {
+			primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
+			replica := redistest.Start(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(primary.Port))
+			replica.Await("1", func(ctx context.Context, c *redis.Client) (string, error) {
+				_ = primary.Client().Set(ctx, "follows", 1, 0).Err()
+				return c.Get(ctx, "follows").Result()
+			})
+			own := "{lock:x}:" + set.Kind + ":"
+			keys := []string{own + "holders", own + "meta", own + "queue", own + "beats"}
+			if set == lua.Mutex {
+				keys[0] = "lock:x"
+			}
+			b := &bench{t, primary.Client(), keys, set}
+			sub := replica.Client().Subscribe(ctx, wake+"astray")
+			defer func() { _ = sub.Close() }()
+			if _, err := sub.Receive(ctx); err != nil {
+				t.Fatal(err)
+			}
+			b.acquire(token("a", 1), 0)
+			b.acquire(token("astray", 1), life)
+			b.release(token("a", 1), 0)
+			b.holder("")
+			if err := b.rdb.Publish(ctx, wake+"astray", "the end").Err(); err != nil {
+				t.Fatal(err)
+			}
+			if m := b.message(sub); strings.Join(m, " ") != "the end" {
+				t.Errorf("it was told %v", m)
+			}
+		})
+	}
 }
 
 func TestReleaseLeavesTheQueueOrDoesNothing(t *testing.T) {
