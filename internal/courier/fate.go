@@ -17,7 +17,7 @@ const (
 	Answered Fate = iota
 	// Unsent: the command never left.
 	Unsent
-	// Lost: the command may have run, may run yet, or may not.
+	// Lost: the command may have run, may run yet, or may not, or only its first part has.
 	Lost
 )
 
@@ -25,6 +25,8 @@ const (
 func FateOf(err error) Fate {
 	var dial *net.OpError
 	switch {
+	case torn(err):
+		return Lost
 	case err == nil, isRedis(err):
 		return Answered
 	case errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
@@ -33,6 +35,12 @@ func FateOf(err error) Fate {
 		return Unsent
 	}
 	return Lost
+}
+
+// torn says whether the script was stopped in the middle, and what it had done by then stays: while a slot moves away, a
+// key that a script has deleted is not the node's any more, and so cannot be written again by the same script.
+func torn(err error) bool {
+	return isRedis(err) && strings.Contains(err.Error(), "non local key in a cluster node")
 }
 
 // Passing says whether the same request may succeed later without anybody mending anything by hand: the connection
