@@ -41,6 +41,9 @@ func For(prefix, name, kind string, bare bool) (Keys, error) {
 	if err != nil {
 		return Keys{}, err
 	}
+	if tag == base && whole(base) {
+		return Keys{}, fmt.Errorf("%w: %q is nothing but a hash tag, so its keys would be those of %q", ErrBad, base, base[1:len(base)-1])
+	}
 	own := tag + ":" + kind + ":"
 	k := Keys{Lock: own + "holders", Meta: own + "meta", Queue: own + "queue", Beats: own + "beats", tag: tag}
 	if bare {
@@ -81,6 +84,13 @@ func wrap(base string) (string, error) {
 		return "", fmt.Errorf("%w: %q has a } without a hash tag such as {user}, so its keys would lie apart on a cluster", ErrBad, base)
 	}
 	return "{" + base + "}", nil
+}
+
+// whole says whether a tagged base is its hash tag and nothing else. What wrap makes of the untagged base within the
+// braces is the same, and two names that share a queue would be granted each other's locks. It takes an empty prefix, or
+// one that ends in a brace.
+func whole(base string) bool {
+	return base[0] == '{' && strings.IndexByte(base, '}') == len(base)-1
 }
 
 // reserved is the end of a tagged base that makes it look like a key beside another lock, or "".

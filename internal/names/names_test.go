@@ -33,6 +33,16 @@ func TestNamesThatCannotBeAreRefusedByName(t *testing.T) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
+	for _, c := range [][2]string{{"", "{x}"}, {"{", "x}"}, {"{", "{x}"}} { // the keys of x or of {x with the same prefix
+		for _, bare := range []bool{true, false} {
+			if _, err := For(c[0], c[1], "fair", bare); !errors.Is(err, ErrBad) {
+				t.Errorf("%q + %q: %v", c[0], c[1], err)
+			}
+		}
+	}
+	if _, err := For("lock:", "{x}", "mutex", true); err != nil {
+		t.Errorf("behind a prefix nothing is shared: %v", err)
+	}
 	if _, err := For("", "t:fair:queue", "mutex", true); err != nil {
 		t.Errorf("without a hash tag of its own the name cannot be a key of another: %v", err)
 	}
@@ -79,4 +89,52 @@ func hashed(key string) string {
 		return tag
 	}
 	return key
+}
+
+// FuzzNames: whatever the bytes, a prefix and a name are refused by ErrBad, or all keys are in one slot of a cluster,
+// differ from each other, and lead back to no other name.
+func FuzzNames(f *testing.F) {
+	for _, s := range [][3]string{
+		{"lock:", "orders:42", "orders:4"}, {"", "x", "{x}"}, {"lock:", "{user}:1", "user"}, {"lock:", "a{b", "a"},
+		{"", "}", "{"}, {"{t}", "", "x"}, {"lock:", "a}{b", "a{}b"}, {"\x00", "\xff\xfe\r\n", " "}, {"a{", "b}", "b"},
+		{"", "{t}:fair:queue", "{t}"}, {"{", "}", "x}"}, {"lock:", strings.Repeat("n", Longest+1), "n"},
+	} {
+		f.Add(s[0], s[1], s[2])
+	}
+	f.Fuzz(func(t *testing.T, prefix, name, other string) {
+		if err := CheckPrefix(prefix); err != nil {
+			if !errors.Is(err, ErrBad) {
+				t.Error(err)
+			}
+			return
+		}
+		for _, bare := range []bool{true, false} {
+			k, err := For(prefix, name, "mutex", bare)
+			if err != nil {
+				if !errors.Is(err, ErrBad) || k != (Keys{}) {
+					t.Errorf("%q + %q: %+v, %v", prefix, name, k, err)
+				}
+				continue
+			}
+			if name == "" || len(name) > Longest {
+				t.Errorf("%q was taken", name)
+			}
+			seen := map[string]bool{}
+			for _, key := range k.All() {
+				if hashed(key) != hashed(prefix+name) || seen[key] {
+					t.Errorf("%q + %q: %q hashes %q", prefix, name, key, hashed(key))
+				}
+				seen[key] = true
+			}
+			o, err := For(prefix, other, "mutex", bare)
+			if err != nil || other == name {
+				continue
+			}
+			for _, key := range o.All() {
+				if seen[key] {
+					t.Errorf("%q and %q share %q", name, other, key)
+				}
+			}
+		}
+	})
 }
