@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -67,6 +68,12 @@ func parseRedis(raw string) (*target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("not a URL")
 	}
+	if u.Opaque != "" {
+		return nil, fmt.Errorf("no // after %q", u.Scheme+":") // the client would take it for a server on this host
+	}
+	if err := checkCounts(u.Query()); err != nil {
+		return nil, err
+	}
 	t := &target{url: redact(raw)}
 	scheme, deployment, _ := strings.Cut(u.Scheme, "+")
 	u.Scheme = scheme
@@ -102,15 +109,38 @@ func parseRedis(raw string) (*target, error) {
 	return t, nil
 }
 
-// redact hides the passwords.
+// counts are the options of a URL that say how much of something the client makes, and the most that is taken. The
+// client makes some of it at once, and panics if that cannot be.
+var counts = map[string]int{
+	"pool_size":                  10_000,
+	"pipeline_pool_size":         10_000,
+	"min_idle_conns":             10_000,
+	"max_idle_conns":             10_000,
+	"max_active_conns":           10_000,
+	"max_concurrent_dials":       10_000,
+	"pipeline_read_buffer_size":  16 << 20,
+	"pipeline_write_buffer_size": 16 << 20,
+}
+
+func checkCounts(q url.Values) error {
+	for name, most := range counts {
+		for _, v := range q[name] {
+			if n, err := strconv.Atoi(v); err == nil && (n < 0 || n > most) { // the client says what is no number
+				return fmt.Errorf("%s %d is not between 0 and %d", name, n, most)
+			}
+		}
+	}
+	return nil
+}
+
+// redact hides passwords: that of the user, and those that may stand among the options or where no URL has any.
 func redact(raw string) string {
 	u, err := url.Parse(raw)
-	if err != nil {
+	if err != nil || u.Opaque != "" || u.Scheme == "" {
 		return "…"
 	}
-	if q := u.Query(); q.Has("password") { // of the servers behind Sentinel
-		q.Set("password", "xxxxx")
-		u.RawQuery = q.Encode()
+	if u.RawQuery != "" {
+		u.RawQuery = "…"
 	}
 	return u.Redacted()
 }
