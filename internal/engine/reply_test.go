@@ -221,6 +221,8 @@ func FuzzParseReply(f *testing.F) {
 		{lua.Waiting, 100, 9, 50, 1, 0, 0, 1, lua.Granted, 7, 130, 2, lua.Held, 8, 140},
 		{lua.Waiting, 100, 9, 50, 1, 0, 0, math.MinInt64, lua.Granted, 7, 130},
 		{lua.Buried},
+		{lua.Conflict},
+		{lua.Above},
 		{math.MaxInt64, math.MinInt64},
 	} {
 		f.Add(pack(n...), 2)
@@ -233,7 +235,7 @@ func FuzzParseReply(f *testing.F) {
 				if a.fence <= 0 || a.until <= a.now {
 					t.Errorf("a grant out of %v: %+v", n, a)
 				}
-			case lua.Refused, lua.Waiting, lua.Buried:
+			case lua.Refused, lua.Waiting, lua.Buried, lua.Conflict, lua.Above:
 				if a.fence != 0 || a.until != 0 {
 					t.Errorf("a grant out of %v: %+v", n, a)
 				}

@@ -1,0 +1,190 @@
+package lockkeeper_test
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+	"github.com/redis/go-redis/v9"
+)
+
+// FuzzOptions: whatever the numbers, a keeper and each lock are refused with ErrInvalid, or are within the bounds that
+// the documentation names.
+func FuzzOptions(f *testing.F) {
+	ms := int64(time.Millisecond)
+	for _, n := range [][7]int64{
+		{}, {30000 * ms, 90000 * ms, 2000 * ms, 6000 * ms, 3600000 * ms, 10 * ms, 1000 * ms},
+		{1, 1, 1, 1, 1, 1, 1}, {-1, -1, -1, -1, -1, -1, -1}, {1<<63 - 1, 1<<63 - 1, 1<<63 - 1, 1<<63 - 1, 1<<63 - 1, 1<<63 - 1, 1<<63 - 1},
+		{-1 << 63, -1 << 63, -1 << 63, -1 << 63, -1 << 63, -1 << 63, -1 << 63}, {10 * ms, 9 * ms, 10 * ms, 20 * ms, 60000 * ms, 2 * ms, ms},
+	} {
+		f.Add(n[0], n[1], n[2], n[3], n[4], n[5], n[6])
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	f.Cleanup(func() { _ = rdb.Close() })
+	f.Fuzz(func(t *testing.T, ttl, most, beat, life, idle, low, high int64) {
+		refused := func(err error) bool {
+			if err != nil && !errors.Is(err, lockkeeper.ErrInvalid) {
+				t.Errorf("neither taken nor ErrInvalid: %v", err)
+			}
+			return err != nil
+		}
+		between := func(option string, n, least, greatest int64) {
+			if n != 0 && (n < least || n > greatest) {
+				t.Errorf("%s %v was taken", option, time.Duration(n))
+			}
+		}
+		day := int64(24 * time.Hour)
+		k, err := lockkeeper.New(rdb, &lockkeeper.Options{
+			Heartbeat: time.Duration(beat), HeartbeatLifetime: time.Duration(life), Idle: time.Duration(idle),
+			Retry: lockkeeper.RetryPolicy{Min: time.Duration(low), Max: time.Duration(high)},
+		})
+		if refused(err) {
+			k, err = lockkeeper.New(rdb, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			between("Heartbeat", beat, 10*ms, day/24)
+			between("HeartbeatLifetime", life, 20*ms, day)
+			between("Idle", idle, 60000*ms, 365*day)
+			between("Retry.Min", low, ms, day/24)
+			between("Retry.Max", high, ms, day/24)
+			if beat != 0 && life != 0 && life < 2*beat || low != 0 && high != 0 && high < low {
+				t.Errorf("Heartbeat %d, HeartbeatLifetime %d, Retry.Min %d, Retry.Max %d were taken", beat, life, low, high)
+			}
+		}
+		d, m := time.Duration(ttl), time.Duration(most)
+		_, err1 := mutex.New(k, "x", &mutex.Options{TTL: d, MaxLifetime: m})
+		_, err2 := fair.New(k, "x", &fair.Options{TTL: d, MaxLifetime: m})
+		_, err3 := rwlock.New(k, "x", &rwlock.Options{TTL: d, MaxLifetime: m})
+		_, err4 := semaphore.New(k, "x", 3, &semaphore.Options{TTL: d, MaxLifetime: m})
+		for _, err := range []error{err1, err2, err3, err4} {
+			if !refused(err) {
+				between("TTL", ttl, 10*ms, 365*day)
+				between("MaxLifetime", most, max(ttl, 10*ms), 1<<63-1)
+			}
+		}
+		streak := int(most)
+		if _, err := rwlock.New(k, "x", &rwlock.Options{WriterStreak: &streak}); !refused(err) && streak < 0 {
+			t.Errorf("WriterStreak %d was taken", streak)
+		}
+		limit := int(low)
+		if _, err := semaphore.New(k, "x", limit, &semaphore.Options{Per: d, AtOnce: int(high)}); !refused(err) {
+			between("Per", ttl, int64(semaphore.ShortestPer), int64(semaphore.LongestPer))
+			if limit < 1 || limit > 1_000_000_000 || high < 0 {
+				t.Errorf("limit %d, AtOnce %d were taken", limit, high)
+			}
+		}
+	})
+}
+
+// hugeReply announces a million elements or bytes. The client makes room for them before it has seen one, so a hostile
+// server can exhaust the memory of whoever connects to it; nothing that stands on the client can prevent that.
+var hugeReply = regexp.MustCompile(`[0-9]{7}`)
+
+// FuzzServer: a server that answers scripts with anything makes nothing panic, and nobody a holder, unless the answer
+// says in so many words that the lease was granted; and what was given out is gone again, or can be.
+func FuzzServer(f *testing.F) {
+	for _, s := range []string{
+		"*5\r\n:" + strconv.Itoa(lua.Granted) + "\r\n:7\r\n:100\r\n:3100\r\n:0\r\n",
+		"*5\r\n:" + strconv.Itoa(lua.Granted) + "\r\n:0\r\n:100\r\n:3100\r\n:0\r\n",
+		"*5\r\n:" + strconv.Itoa(lua.Granted) + "\r\n:7\r\n:100\r\n:100\r\n:0\r\n",
+		"*4\r\n:" + strconv.Itoa(lua.Refused) + "\r\n:100\r\n:25\r\n:0\r\n",
+		"*7\r\n:" + strconv.Itoa(lua.Waiting) + "\r\n:100\r\n:9\r\n:8\r\n:2\r\n:50\r\n:1\r\n",
+		"*1\r\n:" + strconv.Itoa(lua.Buried) + "\r\n",
+		"*0\r\n", "*-1\r\n", "$-1\r\n", "+OK\r\n", ":1\r\n", "$2\r\nno\r\n", "_\r\n", "#t\r\n", "%1\r\n:1\r\n:2\r\n", "~1\r\n:1\r\n",
+		"-ERR no\r\n", "-OOM no\r\n", "-NOSCRIPT no\r\n", "-WRONGTYPE no\r\n", "-MOVED 1 127.0.0.1:1\r\n", "-\r\n", "-LOADING \r\n",
+		"*2\r\n:1\r\n*1\r\n:1\r\n", "*2\r\n$1\r\n1\r\n:7\r\n", "*5\r\n:1\r\n", ">2\r\n+message\r\n:1\r\n", "\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n",
+		"*9999\r\n", "$9999\r\n", ",1.5\r\n", "(123456789012345678901234567890\r\n", "!3\r\nERR\r\n", "|1\r\n:1\r\n:1\r\n:1\r\n",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, answer string) {
+		if hugeReply.MatchString(answer) {
+			return
+		}
+		granted := strings.HasPrefix(answer, "*5\r\n:"+strconv.Itoa(lua.Granted)+"\r\n")
+		inBubble(t, func(b *bubble) {
+			p := b.process()
+			b.must(p.rdb.Ping(background).Err()) // it is there
+			b.mini.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
+				if !strings.HasPrefix(cmd, "EVAL") {
+					return false
+				}
+				c.WriteRaw(answer)
+				c.Flush()
+				c.Close() // nothing more comes
+				return true
+			})
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			defer cancel()
+			for what, call := range map[string]func(context.Context) (*lockkeeper.Lease, error){
+				"TryLock": p.mutex("x").TryLock, "Lock": p.mutex("y").Lock,
+				"Adopt": func(ctx context.Context) (*lockkeeper.Lease, error) { return p.mutex("z").Adopt(ctx, "t") },
+			} {
+				lease, err := call(ctx)
+				if (lease == nil) == (err == nil) {
+					t.Errorf("%s: %v and %v", what, lease, err)
+				}
+				if lease != nil && what != "Adopt" && (!granted || lease.Fence() == 0 || lease.Err() != nil) {
+					t.Errorf("%s: a lease with fence %d, %v, out of %q", what, lease.Fence(), lease.Err(), answer)
+				}
+				_ = lease.Release(ctx)
+				if lease != nil && lease.Err() == nil {
+					t.Errorf("%s: it is still held after its release", what)
+				}
+			}
+			b.mini.Server().SetPreHook(nil)
+		})
+	})
+}
+
+// FuzzWakeup: a message that the channel of a keeper brings, from whoever may publish there, makes nobody a holder who
+// is not named in it with a fence, and the wait goes on.
+func FuzzWakeup(f *testing.F) {
+	for _, s := range []string{"", "1 7", "1 -250", "1 0", "1", "2 7", "1 x", "1 99999999999999999", "1 -9223372036854775808", "1 7 2", "\x00 1", strings.Repeat("1 -1 ", 500)} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, payload string) {
+		fields := strings.Fields(payload)
+		named := false
+		for i, x := range fields {
+			n, err := strconv.ParseInt(x, 10, 64)
+			named = named || i%2 == 1 && err == nil && n > 0
+		}
+		inBubble(t, func(b *bubble) {
+			holder := b.process().hold("x")
+			p := b.process()
+			got := p.waits("x")
+			b.mini.Publish("lock:wake:"+p.ID(), payload)
+			time.Sleep(beat / 2)
+			select {
+			case lease := <-got:
+				if !named {
+					t.Errorf("a lease with fence %d out of %q", lease.Fence(), payload)
+				}
+				return
+			default:
+			}
+			b.must(holder.Release(context.Background()))
+			select {
+			case lease := <-got:
+				b.must(lease.Err())
+				b.must(lease.Release(context.Background()))
+			case <-time.After(2 * beat):
+				t.Errorf("after the message %q the waiter was not let in", payload)
+			}
+		})
+	})
+}
