@@ -30,7 +30,7 @@ func (w *world) headFreezes(r *rapid.T) {
 }
 
 // fates is what becomes of requests.
-var fates = []faultnet.Fate{faultnet.LoseRequest, faultnet.CutReply, faultnet.HalveReply, faultnet.SwallowReply}
+var fates = []faultnet.Fate{faultnet.LoseRequest, faultnet.CutReply, faultnet.TearReply, faultnet.SwallowReply}
 
 // losesAnswers loses up to three requests or answers.
 func (w *world) losesAnswers(r *rapid.T) {

@@ -228,7 +228,7 @@ func cancelledAtGrant(w *World) {
 }
 
 func replyLost(w *World) {
-	for _, fate := range []faultnet.Fate{faultnet.CutReply, faultnet.SwallowReply, faultnet.LoseRequest} {
+	for _, fate := range []faultnet.Fate{faultnet.CutReply, faultnet.TearReply, faultnet.SwallowReply, faultnet.LoseRequest} {
 		p := w.Process()
 		l := p.Lock("x", withTTL(10*time.Second))
 		w.free(l) // the scripts are known

@@ -119,7 +119,7 @@ func All(t *testing.T, p Primitive) {
 func Run(t *testing.T, p Primitive) {
 	cases := slices.Clone(cases)
 	if !p.Polls {
-		cases = append(cases, queued...)
+		cases = slices.Concat(cases, queued, faults)
 	}
 	if p.Fair {
 		cases = append(cases, ordered...)

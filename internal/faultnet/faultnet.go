@@ -30,13 +30,13 @@ type Fate int
 const (
 	// CutReply closes the connection after the server has answered, so that the answer is lost.
 	CutReply Fate = iota
-	// HalveReply closes the connection in the middle of the answer.
-	HalveReply
 	// SwallowReply loses the answer and all that come after it on that connection, which stays open, so that the client
 	// waits.
 	SwallowReply
 	// LoseRequest loses the command and closes the connection.
 	LoseRequest
+	// TearReply lets the first half of what the server has answered through, and closes the connection.
+	TearReply
 
 	// Copy, added to another fate, keeps a copy of the command for Replay.
 	Copy Fate = 1 << 4
@@ -280,7 +280,7 @@ func (c *conn) Write(b []byte) (int, error) {
 		case LoseRequest:
 			_ = c.Close()
 			return len(b), nil
-		case CutReply, HalveReply, SwallowReply:
+		case CutReply, SwallowReply, TearReply:
 			c.mu.Lock()
 			c.lose = &fate
 			c.mu.Unlock()
@@ -313,9 +313,9 @@ func (c *conn) Read(b []byte) (int, error) {
 		case *lose == CutReply:
 			_ = c.Close()
 			return 0, io.EOF
-		case *lose == HalveReply:
+		case *lose == TearReply:
 			_ = c.Close()
-			return k / 2, nil // and then the end
+			return k / 2, nil
 		}
 	}
 }
