@@ -158,8 +158,9 @@ func (c *Cluster) Client() *redis.ClusterClient {
 	return k
 }
 
-// Move moves the slot of a key, with all keys in it, to another primary, as a resharding does, and returns that.
-func (c *Cluster) Move(key string) *Server {
+// Move moves the slot of a key, with all keys in it, to another primary, as a resharding does, and returns that. It
+// calls the first of meanwhile when the move has begun and no key has moved yet, and the second when half of them have.
+func (c *Cluster) Move(key string, meanwhile ...func()) *Server {
 	c.t.Helper()
 	ctx := context.Background()
 	must := func(err error) {
@@ -170,21 +171,43 @@ func (c *Cluster) Move(key string) *Server {
 	}
 	slot, err := c.Primaries[0].Client().ClusterKeySlot(ctx, key).Result()
 	must(err)
-	ids, from := map[*Server]string{}, (*Server)(nil)
+	ids := map[*Server]string{}
 	for _, p := range c.Primaries {
 		id, err := p.Client().Do(ctx, "cluster", "myid").Text()
 		must(err)
 		ids[p] = id
-		shards, err := p.Client().ClusterShards(ctx).Result()
-		must(err)
-		for _, shard := range shards {
-			owns := slices.ContainsFunc(shard.Nodes, func(n redis.Node) bool { return n.ID == id })
-			for _, s := range shard.Slots {
-				if owns && s.Start <= slot && slot <= s.End {
-					from = p
+	}
+	owner := func() *Server {
+		for _, p := range c.Primaries {
+			shards, err := p.Client().ClusterShards(ctx).Result()
+			must(err)
+			for _, shard := range shards {
+				owns := slices.ContainsFunc(shard.Nodes, func(n redis.Node) bool { return n.ID == ids[p] })
+				for _, s := range shard.Slots {
+					if owns && s.Start <= slot && slot <= s.End {
+						return p
+					}
 				}
 			}
 		}
+		return nil
+	}
+	// The target makes its claim larger than all that it knows of. If a move before this one is not known everywhere yet,
+	// that may not be enough, and in the end no primary would take the slot for its own.
+	for _, p := range c.Primaries {
+		p.Await("agreed", func(ctx context.Context, k *redis.Client) (string, error) {
+			epoch, err := field(k.ClusterInfo(ctx).Result())("cluster_current_epoch")
+			for _, q := range c.Primaries {
+				if e, err := field(q.Client().ClusterInfo(ctx).Result())("cluster_current_epoch"); err != nil || e != epoch {
+					return e + " and " + epoch, err
+				}
+			}
+			return "agreed", err
+		})
+	}
+	from := owner()
+	if from == nil {
+		c.t.Fatalf("no primary owns the slot of %q", key)
 	}
 	to := c.Primaries[0]
 	if from == to {
@@ -193,14 +216,25 @@ func (c *Cluster) Move(key string) *Server {
 	source, target := from.Client(), to.Client()
 	must(target.Do(ctx, "cluster", "setslot", slot, "importing", ids[from]).Err())
 	must(source.Do(ctx, "cluster", "setslot", slot, "migrating", ids[to]).Err())
+	if len(meanwhile) > 0 {
+		meanwhile[0]()
+		meanwhile = meanwhile[1:]
+	}
 	for {
 		keys, err := source.ClusterGetKeysInSlot(ctx, int(slot), 100).Result()
 		must(err)
 		if len(keys) == 0 {
 			break
 		}
+		if len(meanwhile) > 0 {
+			keys = keys[:len(keys)/2]
+		}
 		for _, k := range keys {
 			must(source.Migrate(ctx, "127.0.0.1", strconv.Itoa(to.Port), k, 0, 5*time.Second).Err())
+		}
+		if len(meanwhile) > 0 {
+			meanwhile[0]()
+			meanwhile = meanwhile[1:]
 		}
 	}
 	for _, s := range []*Server{to, from} {

@@ -75,6 +75,7 @@ func Start(t TB, args ...string) *Server {
 	s.args = append([]string{
 		"--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--dir", s.Dir, "--save", "", "--appendonly", "no",
 		"--enable-debug-command", "local", "--daemonize", "no",
+		"--repl-diskless-sync-delay", "0", // or each replica is kept waiting for company for five seconds
 	}, args...)
 	s.Boot()
 	t.Cleanup(s.Kill)

@@ -1,0 +1,157 @@
+package faults
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// TestTheClockOfARealServerJumps forth and back by an hour, while each primitive is held and waited for. Ahead, all
+// leases are over at once; back, they would lie an hour in the future, and are cut to their own length.
+func TestTheClockOfARealServerJumps(t *testing.T) {
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		if os.Getenv("LOCKKEEPER_NEED_REDIS") != "" {
+			t.Fatal(err)
+		}
+		t.Skipf("no C compiler, so a server's clock cannot be set: %v", err)
+	}
+	dir := t.TempDir()
+	shim, file := filepath.Join(dir, "clockshim.so"), filepath.Join(dir, "offset")
+	if out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-o", shim, "testdata/clockshim.c").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	offset := time.Duration(0)
+	jump := func(by time.Duration) {
+		t.Helper()
+		offset += by
+		f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE, 0o600) // in place: it is mapped
+		if err == nil {
+			_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(offset.Microseconds())), 0)
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	jump(0)
+	redistest.Need(t)
+	t.Setenv("LD_PRELOAD", shim)
+	t.Setenv("CLOCK_OFFSET", file)
+	s := redistest.Start(t)
+	admin := s.Client()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
+	const lifetime = 6 * time.Second
+	for _, by := range []time.Duration{time.Hour, -2 * time.Hour} {
+		a, b := join(t, admin, "x", lifetime), join(t, admin, "x", lifetime)
+		first := a.all(ctx)
+		type result struct {
+			kind  string
+			lease *lockkeeper.Lease
+		}
+		got := make(chan result, len(primitives))
+		var waiting sync.WaitGroup
+		for kind, u := range b.uses {
+			waiting.Go(func() {
+				lease, err := u.acquire(ctx)
+				if err != nil {
+					t.Errorf("%s: %v", kind, err)
+				}
+				got <- result{kind, lease}
+			})
+		}
+		for _, p := range primitives {
+			for admin.ZCard(ctx, "{lock:x}:"+p.kind+":queue").Val() != 1 {
+				if ctx.Err() != nil {
+					t.Fatal("nobody waits")
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+		}
+		jump(by)
+		if at := admin.Time(ctx).Val(); at.Sub(time.Now().Add(offset)).Abs() > time.Second {
+			t.Fatalf("the server's clock is at %v, and should be at %v", at, time.Now().Add(offset))
+		}
+		if by > 0 { // all is over by the server's clock, and the next renewal says so
+			lost(t, first, lifetime)
+		} else { // after a beat, nothing is granted for longer than it was asked for
+			cut := func() bool {
+				d, err := admin.PTTL(ctx, "lock:x").Result()
+				return err == nil && d > 0 && d <= lifetime
+			}
+			for end := time.Now().Add(5 * time.Second); !cut(); time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Error("a mutex lies in the future")
+					break
+				}
+			}
+			a.release(first)
+		}
+		waiting.Wait()
+		for range primitives {
+			r := <-got
+			if r.lease == nil {
+				continue
+			}
+			if r.lease.Fence() <= first[r.kind].Fence() {
+				t.Errorf("%s: fence %d after %d", r.kind, r.lease.Fence(), first[r.kind].Fence())
+			}
+			if left := time.Until(r.lease.Deadline()); left > lifetime {
+				t.Errorf("%s: believed for %v", r.kind, left)
+			}
+			if err := r.lease.Release(ctx); err != nil {
+				t.Errorf("%s: %v", r.kind, err)
+			}
+		}
+	}
+}
+
+// wallClock is what makes of a time.Time something that a jump of this machine's clock changes.
+var wallClock = regexp.MustCompile(`\.(Unix|UnixMilli|UnixMicro|UnixNano|Round|Truncate|UTC|Local|In|Date|Clock)\(`)
+
+// TestNothingReadsTheWallClock: the clock of a process may jump as it likes, because only the monotonic reading of its
+// times is ever looked at, and none is sent to the server. A test cannot set the clock of one process of Go, so this
+// looks at the source.
+func TestNothingReadsTheWallClock(t *testing.T) {
+	files := 0
+	for _, dir := range []string{".", "mutex", "fair", "rwlock", "semaphore", "redlock", "lua", "internal/engine", "internal/courier", "internal/clockwork", "internal/wakeup", "internal/names"} {
+		list, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range list {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files++
+			for i, line := range strings.Split(string(text), "\n") {
+				if wallClock.MatchString(line) {
+					t.Errorf("%s:%d reads the wall clock: %s", path, i+1, line)
+				}
+			}
+		}
+	}
+	if files < 30 {
+		t.Errorf("only %d files were looked at", files)
+	}
+	if !wallClock.MatchString("time.Now().UnixMilli()") {
+		t.Error("this test sees nothing")
+	}
+}

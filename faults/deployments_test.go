@@ -1,0 +1,449 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/redis/go-redis/v9"
+)
+
+// party is a keeper in a deployment, with the first use of every primitive under the same name.
+type party struct {
+	*testing.T
+	uses map[string]use
+
+	mu      sync.Mutex // guards granted
+	granted map[string]int64
+}
+
+func join(t *testing.T, rdb redis.UniversalClient, name string, lifetime time.Duration) *party {
+	t.Helper()
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{
+		Heartbeat: 500 * time.Millisecond, Logger: silent, Retry: lockkeeper.RetryPolicy{GiveUp: time.Minute},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = k.Close() })
+	p := &party{T: t, uses: map[string]use{}, granted: map[string]int64{}}
+	for _, kind := range primitives {
+		uses, err := kind.uses(k, name, lifetime)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.uses[kind.kind] = uses[0]
+		if kind.kind == "semaphore" {
+			p.uses[kind.kind] = uses[len(uses)-1] // all permits
+		}
+	}
+	return p
+}
+
+// all takes every primitive, and notes when it had it. What could not be had is an error, and a nil lease.
+func (p *party) all(ctx context.Context) map[string]*lockkeeper.Lease {
+	p.Helper()
+	leases := map[string]*lockkeeper.Lease{}
+	var each sync.WaitGroup
+	for kind, u := range p.uses {
+		each.Go(func() {
+			lease, err := u.acquire(ctx)
+			if err != nil {
+				p.Errorf("%s: %v", kind, err)
+				return
+			}
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			leases[kind], p.granted[kind] = lease, now()
+		})
+	}
+	each.Wait()
+	return leases
+}
+
+// release gives back what is held.
+func (p *party) release(leases map[string]*lockkeeper.Lease) {
+	p.Helper()
+	for kind, l := range leases {
+		if err := l.Release(context.Background()); err != nil {
+			p.Errorf("%s: %v", kind, err)
+		}
+	}
+}
+
+// lost waits until all leases are known to be lost.
+func lost(t *testing.T, leases map[string]*lockkeeper.Lease, within time.Duration) {
+	t.Helper()
+	late := time.After(within)
+	for kind, l := range leases {
+		select {
+		case <-l.Done():
+		case <-late:
+			t.Fatalf("%s: the loss was not told within %v", kind, within)
+		}
+		if !errors.Is(l.Err(), lockkeeper.ErrLost) {
+			t.Errorf("%s: %v", kind, l.Err())
+		}
+		if err := l.Release(context.Background()); !errors.Is(err, lockkeeper.ErrLost) {
+			t.Errorf("%s: a lost lease was released: %v", kind, err)
+		}
+	}
+}
+
+// TestAFailoverThatLosesGrants: the replica that takes over has never heard of the leases. Then there are two holders,
+// which no lock on asynchronous replication can prevent. What is promised is that the second has the larger fence, and
+// that the first is told by its next renewal.
+func TestAFailoverThatLosesGrants(t *testing.T) {
+	const lifetime = 15 * time.Second
+	// lose takes all locks on a primary whose replica hears of nothing, and lets the replica take over.
+	lose := func(t *testing.T, client func() redis.UniversalClient, name string, primary, replica *redistest.Server) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		a, b := join(t, client(), name, lifetime), join(t, client(), name, lifetime)
+		a.release(a.all(ctx))
+		replica.Freeze()
+		if err := primary.Client().Do(ctx, "client", "kill", "type", "replica").Err(); err != nil {
+			t.Fatal(err)
+		}
+		first := a.all(ctx)
+		primary.Kill()
+		replica.Thaw()
+		second := b.all(ctx)
+		for kind, l := range second {
+			if l.Fence() <= first[kind].Fence() {
+				t.Errorf("%s: fence %d after %d", kind, l.Fence(), first[kind].Fence())
+			}
+			if l.Err() != nil {
+				t.Errorf("%s: %v", kind, l.Err())
+			}
+		}
+		lost(t, first, lifetime)
+		for kind, l := range first {
+			if time.Until(l.Deadline()) <= 0 {
+				t.Errorf("%s: the loss was told by the deadline, not by a renewal", kind)
+			}
+		}
+		b.release(second)
+	}
+	t.Run("sentinel", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.StartSentinel(t, 1)
+		lose(t, func() redis.UniversalClient { return s.Client() }, "x", s.Primary, s.Replicas[0])
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		c := redistest.StartCluster(t, 3, 1)
+		lose(t, func() redis.UniversalClient { return c.Client() }, nameIn(t, c), c.Primaries[0], c.Replicas[0][0])
+	})
+}
+
+// nameIn is a name whose keys are with the first primary.
+func nameIn(t *testing.T, c *redistest.Cluster) string {
+	t.Helper()
+	for i := range 100 {
+		name := fmt.Sprintf("n%d", i)
+		slot, err := c.Primaries[0].Client().ClusterKeySlot(context.Background(), "lock:"+name).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slot < 16384/int64(len(c.Primaries)) {
+			return name
+		}
+	}
+	t.Fatal("no name")
+	return ""
+}
+
+// TestAPrimaryThatComesBack: a primary freezes and is replaced; nothing of what it had granted was lost. When it thaws it
+// takes itself for the primary for some seconds. Who follows Sentinel never sees that. Who is connected to it by hand can
+// take a lock there that somebody else holds, and is told of the loss as soon as it is demoted.
+func TestAPrimaryThatComesBack(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	s := redistest.StartSentinel(t, 1)
+	const lifetime = 3 * time.Second
+	a, b := join(t, s.Client(), "x", lifetime), join(t, s.Client(), "x", time.Minute)
+	first := a.all(ctx)
+	caught := s.Primary.Client()
+	s.Replicas[0].Await("1", func(context.Context, *redis.Client) (string, error) {
+		_ = caught.Set(ctx, "last", 1, 0).Err()
+		return s.Replicas[0].Client().Get(ctx, "last").Result() // and so has all that came before it
+	})
+	s.Primary.Freeze()
+	frozen := time.Now()
+	got := make(chan map[string]*lockkeeper.Lease, 1)
+	go func() { got <- b.all(ctx) }()
+	ends := map[string]time.Time{}
+	for kind, l := range first {
+		ends[kind] = l.Deadline()
+	}
+	believed, still := map[string]int64{}, 0
+	for kind, l := range first { // until the new primary has answered a renewal, or the lease's time is over
+		for l.Err() == nil && !l.Deadline().After(ends[kind]) {
+			select {
+			case <-l.Done():
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+		x := span{}
+		x.ends(l)
+		believed[kind] = x.Until
+		if l.Err() == nil {
+			still++
+			if err := l.Release(ctx); err != nil {
+				t.Errorf("%s: %v", kind, err)
+			}
+		}
+	}
+	second := <-got
+	t.Logf("%d of %d leases were renewed at the new primary; all were with another %v after the old one froze", still, len(first), time.Since(frozen))
+	for kind, l := range second {
+		if l.Fence() <= first[kind].Fence() {
+			t.Errorf("%s: fence %d after %d", kind, l.Fence(), first[kind].Fence())
+		}
+		if b.granted[kind] < believed[kind] {
+			t.Errorf("%s: it was granted to another %v before its holder stopped believing in it", kind, time.Duration(believed[kind]-b.granted[kind]))
+		}
+	}
+	s.Primary.Thaw()
+	old := join(t, caught, "x", lifetime)
+	short, cancel2 := context.WithTimeout(ctx, 2*lifetime)
+	defer cancel2()
+	var split sync.WaitGroup
+	for kind, u := range old.uses {
+		split.Go(func() {
+			lease, err := u.acquire(short)
+			if err != nil {
+				t.Logf("%s: the old primary was demoted before it granted anything: %v", kind, err)
+				return
+			}
+			lost(t, map[string]*lockkeeper.Lease{kind: lease}, 30*time.Second)
+		})
+	}
+	split.Wait()
+	for kind, l := range second {
+		if l.Err() != nil {
+			t.Errorf("%s: the holder at the new primary has lost it: %v", kind, l.Err())
+		}
+	}
+	b.release(second)
+}
+
+// load uses all primitives, names of them, over keepers with clients of their own, until stop is called and a
+// hundred more grants were made. Nothing may go wrong: whatever is done to the servers meanwhile loses nothing.
+func load(t *testing.T, client func() redis.UniversalClient, names int) (stop func()) {
+	t.Helper()
+	h := newHistory()
+	ctx, cancel := context.WithCancel(context.Background())
+	var workers sync.WaitGroup
+	var mu sync.Mutex // guards errs
+	var errs []error
+	for range 3 {
+		rdb := client()
+		k, err := lockkeeper.New(rdb, &lockkeeper.Options{Heartbeat: 500 * time.Millisecond, Logger: silent})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = k.Close() })
+		n := &node{Keeper: k, queued: map[string]int64{}}
+		for _, p := range primitives {
+			for i := range names {
+				name := fmt.Sprintf("%s-%d", p.kind, i)
+				h.capacity[name] = p.capacity
+				uses, err := p.uses(k, name, 20*time.Second)
+				if err != nil {
+					t.Fatal(err)
+				}
+				u := uses[rand.IntN(len(uses))]
+				workers.Go(func() {
+					for ctx.Err() == nil {
+						// Not ctx: a wait that is cut short is no success.
+						x, err := n.work(context.Background(), name, u, time.Duration(rand.IntN(int(5*time.Millisecond))), nil)
+						if x.Fence > 0 {
+							h.add(x)
+						}
+						if err != nil {
+							mu.Lock()
+							errs = append(errs, fmt.Errorf("%s: %w", name, err))
+							mu.Unlock()
+						}
+					}
+				})
+			}
+		}
+	}
+	return func() {
+		t.Helper()
+		count := func() int {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return len(h.spans)
+		}
+		end := time.Now().Add(30 * time.Second)
+		for n := count(); count() < n+100; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Errorf("%d grants within 30 s: it does not go on", count()-n)
+				break
+			}
+		}
+		cancel()
+		workers.Wait()
+		for _, err := range errs {
+			t.Error(err)
+		}
+		h.right(t)
+		t.Logf("%d grants", len(h.spans))
+	}
+}
+
+// patient keeps a cluster from failing over by itself, as one does on a machine that is busy.
+func patient(t *testing.T, c *redistest.Cluster) {
+	t.Helper()
+	nodes := c.Primaries
+	for _, list := range c.Replicas {
+		nodes = append(nodes, list...)
+	}
+	for _, s := range nodes {
+		if err := s.Client().ConfigSet(context.Background(), "cluster-node-timeout", "15000").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestAPlannedFailover: replicas take over from primaries that live and hand over. Nobody notices anything.
+func TestAPlannedFailover(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, 1)
+	patient(t, c)
+	stop := load(t, func() redis.UniversalClient { return c.Client() }, 3)
+	for i, list := range c.Replicas {
+		r := list[0]
+		if err := r.Client().ClusterFailover(context.Background()).Err(); err != nil {
+			t.Fatalf("primary %d: %v", i, err)
+		}
+		r.Await("master", func(ctx context.Context, c *redis.Client) (string, error) {
+			v, err := c.Do(ctx, "role").Slice()
+			if err != nil {
+				return "", err
+			}
+			return fmt.Sprint(v[0]), nil
+		})
+	}
+	stop()
+}
+
+// TestSlotsMoveUnderLoad: slots move from one primary to another and back, while the locks in them are in use.
+func TestSlotsMoveUnderLoad(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, 0)
+	stop := load(t, func() redis.UniversalClient { return c.Client() }, 1)
+	for range 3 {
+		for _, p := range primitives {
+			c.Move("lock:" + p.kind + "-0")
+		}
+	}
+	stop()
+}
+
+// TestASlotThatIsHalfMoved: some keys of a lock are with the old primary and some with the new one. A request that needs
+// more than one key waits until that is over, or its context is; a lease, which lies in one, is renewed all the while.
+func TestASlotThatIsHalfMoved(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, 0)
+	const lifetime = 2 * time.Second
+	for _, p := range primitives {
+		t.Run(p.kind, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			name := "half-" + p.kind
+			a, b := join(t, c.Client(), name, lifetime).uses[p.kind], join(t, c.Client(), name, lifetime).uses[p.kind]
+			first, err := a.acquire(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := make(chan error, 1)
+			c.Move("lock:"+name, func() {}, func() {
+				renewed := first.Deadline()
+				short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+				defer cancel()
+				start := time.Now()
+				_, err := b.acquire(short)
+				if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 2*time.Second {
+					t.Errorf("after %v: %v", time.Since(start), err)
+				}
+				go func() {
+					second, err := b.acquire(ctx)
+					if err == nil {
+						if second.Fence() <= first.Fence() {
+							t.Errorf("fence %d after %d", second.Fence(), first.Fence())
+						}
+						err = second.Release(ctx)
+					}
+					got <- err
+				}()
+				time.Sleep(time.Until(renewed))
+				if first.Err() != nil || !first.Deadline().After(renewed) {
+					t.Errorf("the lease was not renewed: %v", first.Err())
+				}
+			})
+			if err := first.Release(ctx); err != nil {
+				t.Error(err)
+			}
+			if err := <-got; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestAHandOffInASlotThatIsMoving: a lock is released to one who waits while its slot has begun to move. The server stops
+// the script in the middle, since the key that it has deleted is not its own any more. Neither of them notices.
+func TestAHandOffInASlotThatIsMoving(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, 0)
+	for _, p := range primitives {
+		t.Run(p.kind, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			name := "moving-" + p.kind
+			a, b := join(t, c.Client(), name, time.Minute).uses[p.kind], join(t, c.Client(), name, time.Minute).uses[p.kind]
+			first, err := a.acquire(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := make(chan error, 1)
+			go func() {
+				second, err := b.acquire(ctx)
+				if err == nil {
+					err = second.Release(ctx)
+				}
+				got <- err
+			}()
+			rdb := c.Client()
+			for rdb.ZCard(ctx, "{lock:"+name+"}:"+p.kind+":queue").Val() != 1 {
+				if ctx.Err() != nil {
+					t.Fatal("nobody waits")
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			c.Move("lock:"+name, func() {
+				start := time.Now()
+				short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+				defer cancel()
+				if err := first.Release(short); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("after %v: %v", time.Since(start), err)
+				}
+			})
+			if err := <-got; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,206 @@
+package faults
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"golang.org/x/sys/unix"
+)
+
+// now is the monotonic clock of the machine in ns: the same for all processes.
+func now() int64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		panic(err)
+	}
+	return t.Nano()
+}
+
+// span is one use of a lock, as its user saw it. Times are those of now.
+type span struct {
+	Name    string
+	Weight  int // how much of the name's capacity it takes
+	Fence   uint64
+	Called  int64 // when it was asked for
+	Queued  int64 // when it was known to stand in line; 0: it was not
+	Granted int64 // when the user learned of the grant
+	Until   int64 // until when the user believed in it: the release was called, or the deadline had come
+	Freed   int64 // when the release was confirmed; 0: it was not, and the server may have ended it at any time later
+}
+
+// grant is what a history needs of a lease.
+type grant interface {
+	Fence() uint64
+	Deadline() time.Time
+	Release(ctx context.Context) error
+}
+
+// ends notes that the user believes in the lease no longer: it is about to give it back, or the deadline has come.
+func (s *span) ends(lease grant) {
+	s.Until = now()
+	if left := time.Until(lease.Deadline()); left < 0 {
+		s.Until += int64(left)
+	}
+}
+
+// end gives the lease back.
+func (s *span) end(ctx context.Context, lease grant) error {
+	err := lease.Release(ctx)
+	if err == nil {
+		s.Freed = now()
+	}
+	return err
+}
+
+// history is spans of names, each with a capacity: 1 for a lock, the limit of a semaphore; of a read-write lock a writer
+// takes all and a reader one.
+type history struct {
+	capacity map[string]int
+	ordered  map[string]bool // whose waiters are served in the order in which they came
+
+	mu    sync.Mutex // guards what follows
+	spans []span
+}
+
+func newHistory() *history { return &history{capacity: map[string]int{}, ordered: map[string]bool{}} }
+
+func (h *history) add(s span) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.spans = append(h.spans, s)
+}
+
+// judge returns what is wrong with the history, at the most a few faults of each kind.
+func (h *history) judge() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	by := map[string][]span{}
+	for _, s := range h.spans {
+		by[s.Name] = append(by[s.Name], s)
+	}
+	var wrong []string
+	for name, spans := range by {
+		wrong = append(wrong, sweep(spans, h.capacity[name])...)
+		wrong = append(wrong, rising(spans, "granted", func(s span) int64 { return s.Granted })...)
+		if h.ordered[name] {
+			wrong = append(wrong, rising(spans, "in line", func(s span) int64 { return s.Queued })...)
+		}
+	}
+	return wrong
+}
+
+// sweep: at no moment do users believe in more than there is.
+func sweep(spans []span, capacity int) (wrong []string) {
+	type edge struct {
+		at, change int64
+		s          span
+	}
+	var edges []edge
+	for _, s := range spans {
+		if s.Until > s.Granted {
+			edges = append(edges, edge{s.Granted, int64(s.Weight), s}, edge{s.Until, -int64(s.Weight), s})
+		}
+	}
+	slices.SortFunc(edges, func(a, b edge) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.change, b.change)) })
+	held := map[uint64]span{}
+	sum := int64(0)
+	for _, e := range edges {
+		sum += e.change
+		if e.change < 0 {
+			delete(held, e.s.Fence)
+			continue
+		}
+		held[e.s.Fence] = e.s
+		if sum > int64(capacity) && len(wrong) < 3 {
+			wrong = append(wrong, fmt.Sprintf("%s: %d of %d are held at %d: %+v", e.s.Name, sum, capacity, e.at, held))
+		}
+	}
+	return wrong
+}
+
+// rising: who asked after another had come so far has a larger fence than that one.
+func rising(spans []span, what string, at func(span) int64) (wrong []string) {
+	before := slices.Clone(spans)
+	before = slices.DeleteFunc(before, func(s span) bool { return at(s) == 0 })
+	slices.SortFunc(before, func(a, b span) int { return cmp.Compare(at(a), at(b)) })
+	after := slices.Clone(spans)
+	slices.SortFunc(after, func(a, b span) int { return cmp.Compare(a.Called, b.Called) })
+	var last span
+	for _, s := range after {
+		for len(before) > 0 && at(before[0]) < s.Called {
+			if before[0].Fence > last.Fence {
+				last = before[0]
+			}
+			before = before[1:]
+		}
+		if s.Fence <= last.Fence && len(wrong) < 3 {
+			wrong = append(wrong, fmt.Sprintf("%s: one was %s before another asked, and has the larger fence: %+v, %+v", s.Name, what, last, s))
+		}
+	}
+	return wrong
+}
+
+// step is an operation for porcupine: a grant, or with a negative weight a release.
+type step struct {
+	weight int
+	fence  uint64
+}
+
+// linearizable says whether there is an order of all grants and releases of each name, each at some moment between its
+// beginning and its end, in which fences rise and never more is held than there is. That a try was refused is left out:
+// it may be for those who wait.
+func (h *history) linearizable(within time.Duration) porcupine.CheckResult {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	by := map[string][]porcupine.Operation{}
+	for i, s := range h.spans {
+		freed := s.Freed
+		if freed == 0 {
+			freed = math.MaxInt64
+		}
+		by[s.Name] = append(by[s.Name],
+			porcupine.Operation{ClientId: i, Input: step{s.Weight, s.Fence}, Call: s.Called, Return: s.Granted},
+			porcupine.Operation{ClientId: i, Input: step{weight: -s.Weight}, Call: s.Until, Return: freed})
+	}
+	for name, list := range by {
+		type state struct {
+			held int
+			last uint64
+		}
+		model := porcupine.Model{
+			Init: func() any { return state{} },
+			Step: func(before, input, _ any) (bool, any) {
+				s, x := before.(state), input.(step)
+				s.held += x.weight
+				if x.weight < 0 {
+					return s.held >= 0, s
+				}
+				ok := s.held <= h.capacity[name] && x.fence > s.last
+				s.last = x.fence
+				return ok, s
+			},
+		}
+		if got := porcupine.CheckOperationsTimeout(model, list, within); got != porcupine.Ok {
+			return got
+		}
+	}
+	return porcupine.Ok
+}
+
+// right fails the test if the judges find anything.
+func (h *history) right(t *testing.T) {
+	t.Helper()
+	for _, s := range h.judge() {
+		t.Error(s)
+	}
+	if got := h.linearizable(30 * time.Second); got != porcupine.Ok {
+		t.Errorf("linearizable: %v", got)
+	}
+}

@@ -1,0 +1,369 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/redis/go-redis/v9"
+)
+
+// Times of the keepers and leases here: short, because they are waited for.
+const (
+	ttl  = 400 * time.Millisecond
+	beat = 100 * time.Millisecond
+)
+
+// node is a keeper with a client and a network of its own.
+type node struct {
+	*lockkeeper.Keeper
+	net *faultnet.Net
+	rdb *redis.Client
+
+	mu     sync.Mutex // guards queued
+	queued map[string]int64
+}
+
+func newNode(addr string) (*node, error) {
+	n := &node{queued: map[string]int64{}}
+	n.net = faultnet.New(faultnet.TCP)
+	n.rdb = redis.NewClient(&redis.Options{
+		Addr: addr, Dialer: n.net.Dial, DialerRetries: 1, ReadTimeout: time.Second,
+		PoolSize: 5, PipelinePoolSize: 8, // each connection that the pools keep, broken or not, has 64 KiB of buffers
+	})
+	var err error
+	n.Keeper, err = lockkeeper.New(n.rdb, &lockkeeper.Options{
+		Heartbeat: beat, HeartbeatLifetime: 3 * beat, Logger: silent,
+		Retry: lockkeeper.RetryPolicy{Max: beat},
+		Hooks: lockkeeper.Hooks{Waiting: func(e lockkeeper.Event) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if n.queued[e.Token] == 0 {
+				n.queued[e.Token] = now()
+			}
+		}},
+	})
+	return n, err
+}
+
+// close mends the network, and closes.
+func (n *node) close() {
+	n.net.Mend()
+	_ = n.Close()
+	_ = n.rdb.Close()
+}
+
+// waited is when a token was known to stand in line, and forgets it.
+func (n *node) waited(token string) int64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	at := n.queued[token]
+	delete(n.queued, token)
+	return at
+}
+
+// work uses a lock once: it waits as long as its context lets it, holds for a while, or until the lease is lost, and
+// gives it back. Tell, if any, is told of the span when it was granted, with its deadline for its end, and again before
+// it is given back. The span is what came of it; without a fence, nothing did.
+func (n *node) work(ctx context.Context, name string, u use, hold time.Duration, tell func(span)) (span, error) {
+	s := span{Name: name, Weight: u.weight, Called: now()}
+	lease, err := u.acquire(ctx)
+	if err != nil {
+		return s, err
+	}
+	s.Granted, s.Fence, s.Queued = now(), lease.Fence(), n.waited(lease.Token())
+	if u.per > 0 { // it was taken when it was called for, or later
+		s.Until = s.Called + int64(u.per)
+		return s, nil
+	}
+	if tell != nil {
+		s.Until = s.Granted + int64(time.Until(lease.Deadline()))
+		tell(s)
+	}
+	select {
+	case <-time.After(hold):
+	case <-lease.Done():
+	}
+	s.ends(lease)
+	if tell != nil {
+		tell(s)
+	}
+	return s, s.end(context.Background(), lease)
+}
+
+// TestHistoriesAreLinearizable lets keepers with connections of their own contend, in peace and while their connections
+// break, answers get lost and scripts are forgotten.
+func TestHistoriesAreLinearizable(t *testing.T) {
+	for _, p := range primitives {
+		for _, faulty := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/faults=%t", p.kind, faulty), func(t *testing.T) {
+				t.Parallel()
+				linear(t, p, faulty)
+			})
+		}
+	}
+}
+
+func linear(t *testing.T, p primitive, faulty bool) {
+	seed := rand.Uint64()
+	defer func() {
+		if t.Failed() {
+			t.Logf("seed %d", seed) // of the faults and the pauses; what the machine makes of them differs
+		}
+	}()
+	s := redistest.Start(t)
+	h := newHistory()
+	h.capacity["x"], h.ordered["x"] = p.capacity, p.ordered && !faulty
+	running, stop := context.WithTimeout(context.Background(), 3*time.Second)
+	defer stop()
+	var nodes []*node
+	var workers sync.WaitGroup
+	var given, lost, gaveUp int
+	var mu sync.Mutex // guards the counts
+	for i := range 4 {
+		n, err := newNode(s.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.close()
+		nodes = append(nodes, n)
+		uses, err := p.uses(n.Keeper, "x", ttl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j, u := range uses {
+			r := rand.New(rand.NewPCG(seed, uint64(10*i+j)))
+			workers.Go(func() {
+				for running.Err() == nil {
+					ctx, cancel := running, context.CancelFunc(func() {})
+					if r.IntN(8) == 0 {
+						ctx, cancel = context.WithTimeout(running, time.Duration(r.IntN(int(20*time.Millisecond))))
+					}
+					hold := time.Duration(r.IntN(int(4 * time.Millisecond)))
+					if faulty && r.IntN(100) == 0 {
+						hold = ttl
+					}
+					x, err := n.work(ctx, "x", u, hold, nil)
+					cancel()
+					if x.Fence > 0 {
+						h.add(x)
+					}
+					mu.Lock()
+					switch {
+					case err == nil:
+						given++
+					case errors.Is(err, lockkeeper.ErrLost):
+						lost++
+					default:
+						gaveUp++
+					}
+					mu.Unlock()
+				}
+			})
+		}
+	}
+	if faulty {
+		breakConnections(running, rand.New(rand.NewPCG(seed, 99)), nodes, s.Client())
+	}
+	<-running.Done()
+	for _, n := range nodes {
+		n.net.Mend()
+	}
+	workers.Wait()
+	h.right(t)
+	queued := 0
+	for _, s := range h.spans {
+		if s.Queued > 0 {
+			queued++
+		}
+	}
+	t.Logf("%d grants given back, %d lost, %d waits ended; %d had stood in line", given, lost, gaveUp, queued)
+	if given < 20 || queued < 10 {
+		t.Errorf("%d grants, %d after a wait: too few to tell", given, queued)
+	}
+}
+
+// breakConnections breaks the nodes' connections, one fault after another, until the context ends.
+func breakConnections(ctx context.Context, r *rand.Rand, nodes []*node, admin *redis.Client) {
+	for ctx.Err() == nil {
+		n := nodes[r.IntN(len(nodes))]
+		switch r.IntN(8) {
+		case 0:
+			n.net.Cut()
+		case 1:
+			n.net.CutSubscriptions()
+		case 2:
+			n.net.DeafenSubscriptions()
+		case 3:
+			n.net.Break("evalsha", 1+r.IntN(3), faultnet.CutReply)
+		case 4:
+			n.net.Break("evalsha", 1+r.IntN(3), faultnet.TearReply)
+		case 5:
+			n.net.Break("evalsha", 1, faultnet.LoseRequest)
+		case 6:
+			_ = admin.ScriptFlush(ctx).Err()
+		case 7: // for longer than a lease lasts, or not
+			n.net.Down()
+			time.Sleep(time.Duration(r.IntN(int(ttl * 3 / 2))))
+			n.net.Mend()
+		}
+		time.Sleep(time.Duration(r.IntN(int(30 * time.Millisecond))))
+	}
+}
+
+// naive is a lock as one should not write it.
+type naive struct {
+	t   *testing.T
+	rdb *redis.Client
+	h   *history
+}
+
+type naiveLease struct {
+	fence    uint64
+	deadline time.Time
+	release  func()
+}
+
+func (l *naiveLease) Fence() uint64       { return l.fence }
+func (l *naiveLease) Deadline() time.Time { return l.deadline }
+func (l *naiveLease) Release(context.Context) error {
+	l.release()
+	return nil
+}
+
+func (n *naive) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// held is a span and the lease that it is of.
+type held struct {
+	span
+	lease *naiveLease
+}
+
+// took notes a grant that was asked for at a time.
+func (n *naive) took(called int64, weight int, lifetime time.Duration, release func()) *held {
+	n.t.Helper()
+	fence, err := n.rdb.Incr(context.Background(), "fence").Result()
+	n.must(err)
+	return &held{
+		span{Name: "x", Weight: weight, Fence: uint64(fence), Called: called, Granted: now()},
+		&naiveLease{uint64(fence), time.Now().Add(lifetime), release},
+	}
+}
+
+// lock is SET NX. Its release does not look at whose lock it is.
+func (n *naive) lock(lifetime time.Duration) *held {
+	n.t.Helper()
+	called := now()
+	for { // an earlier one has to end by itself first
+		ok, err := n.rdb.SetNX(context.Background(), "x", "token", lifetime).Result()
+		n.must(err)
+		if ok {
+			return n.took(called, 1, lifetime, func() { n.must(n.rdb.Del(context.Background(), "x").Err()) })
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (n *naive) end(all ...*held) {
+	n.t.Helper()
+	for _, s := range all {
+		s.ends(s.lease)
+		n.must(s.span.end(context.Background(), s.lease))
+		n.h.add(s.span)
+	}
+}
+
+// TestBrokenLocksAreReported shows the judges what each kind of lock must not do.
+func TestBrokenLocksAreReported(t *testing.T) {
+	s := redistest.Start(t)
+	for _, c := range []struct {
+		what     string
+		capacity int
+		ordered  bool
+		linear   bool // fences rise and exclusion holds: only the order is wrong
+		use      func(n *naive)
+	}{
+		{"mutex_release_without_a_look_at_the_token", 1, false, false, func(n *naive) {
+			a := n.lock(30 * time.Millisecond)
+			b := n.lock(time.Minute) // once a's time is over
+			n.end(a)                 // which frees what is b's
+			n.end(n.lock(time.Minute), b)
+		}},
+		{"mutex_lease_believed_for_too_long", 1, false, false, func(n *naive) {
+			a := n.lock(30 * time.Millisecond)
+			a.lease.deadline = time.Now().Add(time.Minute)
+			n.end(n.lock(time.Minute), a)
+		}},
+		{"fair_fences_of_each_process_of_its_own", 1, true, false, func(n *naive) {
+			n.end(n.lock(time.Minute))
+			n.end(n.lock(time.Minute))
+			n.must(n.rdb.Del(context.Background(), "fence").Err())
+			n.end(n.lock(time.Minute))
+		}},
+		{"fair_newcomer_passes_one_who_waits", 1, true, true, func(n *naive) {
+			a := n.lock(time.Minute)
+			called := now()
+			queued := now() // b has asked and was refused; it will ask again
+			n.end(a)
+			n.end(n.lock(time.Minute))
+			b := n.lock(time.Minute)
+			b.Called, b.Queued = called, queued
+			n.end(b)
+		}},
+		{"rwlock_reader_that_does_not_look_for_a_writer", readers, false, false, func(n *naive) {
+			writer := n.lock(time.Minute)
+			writer.Weight = readers
+			reader := n.took(now(), 1, time.Minute, func() {})
+			n.end(reader, writer)
+		}},
+		{"semaphore_permit_given_back_twice", 2, false, false, func(n *naive) {
+			ctx := context.Background()
+			n.must(n.rdb.Set(ctx, "free", 2, 0).Err())
+			take := func() *held {
+				called := now()
+				left, err := n.rdb.Decr(ctx, "free").Result()
+				n.must(err)
+				if left < 0 {
+					t.Fatal("there was no permit")
+				}
+				return n.took(called, 1, time.Minute, func() { n.must(n.rdb.Incr(ctx, "free").Err()) })
+			}
+			a, b := take(), take()
+			n.end(a)
+			a.lease.release()
+			n.end(take(), take(), b)
+		}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			n := &naive{t, s.Client(), newHistory()}
+			n.must(n.rdb.FlushAll(context.Background()).Err())
+			n.h.capacity["x"], n.h.ordered["x"] = c.capacity, c.ordered
+			c.use(n)
+			wrong := n.h.judge()
+			if len(wrong) == 0 {
+				t.Error("the sweep has found nothing wrong")
+			}
+			t.Log(wrong)
+			want := porcupine.Illegal
+			if c.linear {
+				want = porcupine.Ok
+			}
+			if got := n.h.linearizable(10 * time.Second); got != want {
+				t.Errorf("linearizable: %v, want %v", got, want)
+			}
+		})
+	}
+}

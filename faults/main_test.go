@@ -1,0 +1,89 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(quiet{})
+	if os.Getenv(childAddr) != "" {
+		child()
+		return
+	}
+	before := goleak.IgnoreCurrent()
+	code := m.Run()
+	if code == 0 {
+		// go-redis looks once a second whether a pool that it dials for has been closed.
+		dialing := goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
+		if err := goleak.Find(before, redistest.Goroutine(), dialing); err != nil {
+			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// quiet keeps go-redis from logging every connection that was broken on purpose.
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
+
+// silent drops what keepers log.
+var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// use is one way to use a lock, and how much of its capacity that takes.
+type use struct {
+	weight  int
+	acquire func(ctx context.Context) (*lockkeeper.Lease, error)
+	per     time.Duration // after which a permit returns by the clock; 0: it is held
+}
+
+// primitive is a kind of lock.
+type primitive struct {
+	kind     string
+	capacity int  // of a name
+	ordered  bool // its waiters are served in the order in which they came
+	uses     func(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error)
+}
+
+const (
+	readers = 1000 // more than there are
+	permits = 5
+)
+
+var primitives = []primitive{
+	{"mutex", 1, false, func(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error) {
+		l, err := mutex.New(k, name, &mutex.Options{TTL: ttl})
+		return []use{{weight: 1, acquire: l.Lock}}, err
+	}},
+	{"fair", 1, true, func(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error) {
+		l, err := fair.New(k, name, &fair.Options{TTL: ttl})
+		return []use{{weight: 1, acquire: l.Lock}}, err
+	}},
+	{"rwlock", readers, false, func(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error) {
+		l, err := rwlock.New(k, name, &rwlock.Options{TTL: ttl})
+		return []use{{weight: readers, acquire: l.Lock}, {weight: 1, acquire: l.RLock}, {weight: 1, acquire: l.RLock}}, err
+	}},
+	{"semaphore", permits, true, func(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error) {
+		s, err := semaphore.New(k, name, permits, &semaphore.Options{TTL: ttl})
+		of := func(n int) use {
+			return use{weight: n, acquire: func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, n) }}
+		}
+		return []use{of(1), of(2), of(permits)}, err
+	}},
+}

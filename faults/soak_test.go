@@ -1,0 +1,479 @@
+package faults
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+	"github.com/redis/go-redis/v9"
+)
+
+// TestSoak uses all primitives on one server for as long as SOAK says, while whatever can fail fails: connections,
+// processes that are killed and frozen, the server, which keeps its data. It goes in rounds. At the end of each,
+// everything is mended and comes to rest; then the history is judged, and what is in use is measured.
+//
+// The seed is printed, and taken from SOAK_SEED; it gives the same faults in the same order, if not at the same moments.
+func TestSoak(t *testing.T) {
+	length, round := 3*time.Second, time.Second
+	if v := os.Getenv("SOAK"); v != "" {
+		var err error
+		if length, err = time.ParseDuration(v); err != nil {
+			t.Fatalf("SOAK %q is no duration", v)
+		}
+		round = min(max(length/30, time.Second), time.Minute)
+	}
+	seed := rand.Uint64()
+	if v := os.Getenv("SOAK_SEED"); v != "" {
+		var err error
+		if seed, err = strconv.ParseUint(v, 10, 64); err != nil {
+			t.Fatalf("SOAK_SEED %q is no number", v)
+		}
+	}
+	t.Logf("%v in rounds of %v; SOAK_SEED=%d", length, round, seed)
+
+	s := &soak{
+		T:      t,
+		server: redistest.Start(t, "--appendonly", "yes", "--appendfsync", "everysec"),
+		r:      rand.New(rand.NewPCG(seed, 0)),
+		last:   map[string]uint64{},
+		faults: map[string]int{},
+	}
+	s.admin = s.server.Client()
+	for range 4 {
+		n, err := newNode(s.server.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.close()
+		s.nodes = append(s.nodes, n)
+	}
+	var all []sample
+	for end := time.Now().Add(length); time.Now().Before(end) && !t.Failed(); {
+		s.round(round)
+		x := s.measure()
+		all = append(all, x)
+		t.Logf("round %2d: %v", len(all), x)
+	}
+	t.Logf("%d grants; faults: %v", s.grants, s.faults)
+	if s.grants < 100 {
+		t.Errorf("only %d grants: nothing was tested", s.grants)
+	}
+	for _, what := range grown(all) {
+		t.Error(what)
+	}
+}
+
+// soaked is the primitives of a soak: those that hold, and permits that return by the clock.
+var soaked = append(slices.Clone(primitives), primitive{
+	"rate", 20, false, func(k *lockkeeper.Keeper, name string, _ time.Duration) ([]use, error) {
+		const per = 200 * time.Millisecond
+		s, err := semaphore.New(k, name, 20, &semaphore.Options{Per: per})
+		return []use{{weight: 3, per: per, acquire: func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, 3) }}}, err
+	},
+})
+
+type soak struct {
+	*testing.T
+	server *redistest.Server
+	admin  *redis.Client
+	nodes  []*node
+	r      *rand.Rand
+
+	last   map[string]uint64 // by name: the largest fence of the rounds before
+	faults map[string]int    // how often which
+	grants int
+}
+
+// toil is everything that a process does: all uses of all primitives, until the context ends.
+func (n *node) toil(ctx context.Context, seed uint64, tell func(span), add func(span)) error {
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	for _, p := range soaked {
+		for i := range 2 {
+			name := fmt.Sprintf("%s-%d", p.kind, i)
+			uses, err := p.uses(n.Keeper, name, ttl)
+			if err != nil {
+				return err
+			}
+			for j, u := range uses {
+				r := rand.New(rand.NewPCG(seed, uint64(10*i+j)))
+				workers.Go(func() {
+					for ctx.Err() == nil {
+						wait, cancel := context.WithTimeout(ctx, time.Duration(r.IntN(int(2*time.Second))))
+						hold := time.Duration(r.IntN(int(20 * time.Millisecond)))
+						if r.IntN(50) == 0 {
+							hold = time.Duration(r.IntN(int(3 * ttl)))
+						}
+						x, _ := n.work(wait, name, u, hold, tell)
+						cancel()
+						if x.Fence > 0 {
+							add(x)
+						}
+						time.Sleep(time.Duration(r.IntN(int(20 * time.Millisecond))))
+					}
+				})
+			}
+		}
+	}
+	return nil
+}
+
+// round runs for a while with faults, mends everything, lets it come to rest, and judges.
+func (s *soak) round(length time.Duration) {
+	h := newHistory()
+	for _, p := range soaked {
+		for i := range 2 {
+			h.capacity[fmt.Sprintf("%s-%d", p.kind, i)] = p.capacity
+		}
+	}
+	ctx, stop := context.WithTimeout(context.Background(), length)
+	defer stop()
+	var nodes sync.WaitGroup
+	for _, n := range s.nodes {
+		seed := s.r.Uint64()
+		nodes.Go(func() {
+			if err := n.toil(ctx, seed, nil, h.add); err != nil {
+				s.Error(err)
+			}
+		})
+	}
+	children := []*toiler{s.spawn(h), s.spawn(h), s.spawn(h)}
+	for ctx.Err() == nil {
+		s.fault(h, children)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(s.r.IntN(int(100 * time.Millisecond)))):
+		}
+	}
+	for _, n := range s.nodes {
+		n.net.Mend()
+	}
+	for _, c := range children {
+		c.stop()
+	}
+	nodes.Wait()
+	for _, n := range s.nodes {
+		clear(n.queued) // what waited in vain
+	}
+
+	for _, wrong := range h.judge() {
+		s.Error(wrong)
+	}
+	for _, x := range h.spans {
+		if x.Fence <= s.last[x.Name] {
+			s.Errorf("%s: fence %d, and %d in an earlier round", x.Name, x.Fence, s.last[x.Name])
+		}
+	}
+	for _, x := range h.spans {
+		s.last[x.Name] = max(s.last[x.Name], x.Fence)
+	}
+	s.grants += len(h.spans)
+	s.empty()
+}
+
+// fault breaks something, and mends what needs mending before it returns.
+func (s *soak) fault(h *history, children []*toiler) {
+	ctx := context.Background()
+	c := s.r.IntN(len(children))
+	pause := time.Duration(s.r.IntN(int(2 * ttl)))
+	all := []struct {
+		what   string
+		weight int
+		do     func()
+	}{
+		{"connections of a process", 20, func() {
+			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			breakConnections(short, s.r, s.nodes, s.admin)
+		}},
+		{"all connections", 3, func() { _ = s.admin.Do(ctx, "client", "kill", "type", "normal", "skipme", "yes").Err() }},
+		{"all subscriptions", 3, func() { _ = s.admin.Do(ctx, "client", "kill", "type", "pubsub").Err() }},
+		{"scripts", 3, func() { _ = s.admin.ScriptFlush(ctx).Err() }},
+		{"process killed", 4, func() { children[c].kill(); children[c] = s.spawn(h) }},
+		{"process frozen", 4, func() { children[c].freeze(pause) }},
+		{"server frozen", 1, func() { s.server.Freeze(); time.Sleep(pause); s.server.Thaw() }},
+		{"server paused", 1, func() { _ = s.admin.ClientPause(ctx, pause/2).Err() }},
+		{"server killed", 1, func() { s.server.Kill(); time.Sleep(pause / 2); s.server.Boot() }},
+	}
+	n := 0
+	for _, f := range all {
+		n += f.weight
+	}
+	n = s.r.IntN(n)
+	for _, f := range all {
+		if n -= f.weight; n < 0 {
+			s.faults[f.what]++
+			f.do()
+			return
+		}
+	}
+}
+
+// empty waits until nothing is left at the server but what has its expiry: the facts of names, and beside them graves, for
+// a minute, and heartbeats that have lapsed, which go when somebody else comes by, or with the graves.
+func (s *soak) empty() {
+	s.Helper()
+	ctx := context.Background()
+	var left []string
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		left = nil
+		keys, err := s.admin.Keys(ctx, "*").Result()
+		if err != nil {
+			left = []string{err.Error()}
+			continue
+		}
+		for _, k := range keys {
+			d, err := s.admin.PTTL(ctx, k).Result()
+			switch {
+			case err != nil || d == -1:
+				s.Errorf("%s has no expiry: %v, %v", k, d, err)
+			case strings.HasSuffix(k, ":meta"):
+			case strings.HasSuffix(k, ":beats") && d < time.Minute+5*time.Second:
+				at := s.admin.Time(ctx).Val()
+				for _, x := range s.admin.ZRangeWithScores(ctx, k, 0, -1).Val() {
+					if m := x.Member.(string); !strings.HasPrefix(m, "-") && int64(x.Score) > at.UnixMilli() {
+						left = append(left, fmt.Sprintf("%s %s, which lapses at %.0f", k, m, x.Score))
+					}
+				}
+			default:
+				left = append(left, k)
+			}
+		}
+		if len(left) == 0 {
+			return
+		}
+	}
+	s.Errorf("left behind: %v", left)
+}
+
+// childAddr, in the environment, makes the test binary a process that works on that server until its standard input ends.
+const childAddr = "LOCKKEEPER_SOAK_CHILD"
+
+// told is what such a process says of a span, once when it is granted and once before it is given back.
+type told struct {
+	Over bool // there is nothing more to come of it
+	span
+}
+
+func child() {
+	n, err := newNode(os.Getenv(childAddr))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		stop()
+	}()
+	var mu sync.Mutex // guards what follows
+	out := json.NewEncoder(os.Stdout)
+	begun := map[string]bool{}
+	say := func(s span) {
+		mu.Lock()
+		defer mu.Unlock()
+		key := s.Name + strconv.FormatUint(s.Fence, 10)
+		over := begun[key] || s.Freed > 0
+		begun[key] = !over
+		if over {
+			delete(begun, key)
+		}
+		_ = out.Encode(told{over, s})
+	}
+	none := func(s span) {
+		if strings.HasPrefix(s.Name, "rate") {
+			mu.Lock()
+			defer mu.Unlock()
+			_ = out.Encode(told{true, s})
+		}
+	}
+	if err := n.toil(ctx, uint64(os.Getpid()), say, none); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	n.close()
+}
+
+// toiler is such a process, as its parent sees it.
+type toiler struct {
+	s     *soak
+	h     *history
+	cmd   *exec.Cmd
+	in    io.Closer
+	ended chan struct{} // when everything that it has said was read
+
+	mu   sync.Mutex
+	open map[string]span // granted, and not said to be over
+}
+
+func (s *soak) spawn(h *history) *toiler {
+	self, err := os.Executable()
+	if err != nil {
+		s.Fatal(err)
+	}
+	c := &toiler{s: s, h: h, cmd: exec.Command(self), ended: make(chan struct{}), open: map[string]span{}}
+	c.cmd.Env = append(os.Environ(), childAddr+"="+s.server.Addr)
+	c.cmd.Stderr = os.Stderr
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		s.Fatal(err)
+	}
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		s.Fatal(err)
+	}
+	if err := c.cmd.Start(); err != nil {
+		s.Fatal(err)
+	}
+	go func() {
+		defer close(c.ended)
+		for sc := bufio.NewScanner(out); sc.Scan(); {
+			var x told
+			if json.Unmarshal(sc.Bytes(), &x) != nil {
+				continue // it was killed as it wrote
+			}
+			key := x.Name + strconv.FormatUint(x.Fence, 10)
+			c.mu.Lock()
+			if x.Over {
+				delete(c.open, key)
+				h.add(x.span)
+			} else {
+				c.open[key] = x.span
+			}
+			c.mu.Unlock()
+		}
+	}()
+	return c
+}
+
+// over adds what the process held when it ended. It believed in that until then, or until the first deadline.
+func (c *toiler) over(at int64) {
+	<-c.ended
+	_ = c.cmd.Wait()
+	for _, x := range c.open {
+		x.Until = min(x.Until, at)
+		c.h.add(x)
+	}
+}
+
+func (c *toiler) kill() {
+	at := now()
+	_ = c.cmd.Process.Kill()
+	c.over(at)
+}
+
+func (c *toiler) freeze(d time.Duration) {
+	if err := redistest.Freeze(c.cmd.Process.Pid); err != nil {
+		c.s.Error(err)
+	}
+	time.Sleep(d)
+	_ = c.cmd.Process.Signal(syscall.SIGCONT)
+}
+
+// stop lets the process give everything back and end.
+func (c *toiler) stop() {
+	_ = c.in.Close()
+	hung := time.AfterFunc(30*time.Second, func() {
+		c.s.Error("a process did not end")
+		_ = c.cmd.Process.Kill()
+	})
+	defer hung.Stop()
+	c.over(now())
+}
+
+// sample is what is in use when everything rests.
+type sample struct {
+	heap, redis, goroutines, files int
+}
+
+func (x sample) String() string {
+	return fmt.Sprintf("heap %d KiB, Redis %d KiB, %d goroutines, %d files", x.heap>>10, x.redis>>10, x.goroutines, x.files)
+}
+
+func (s *soak) measure() sample {
+	s.Helper()
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		s.Fatal(err)
+	}
+	info, err := s.admin.Info(context.Background(), "memory").Result()
+	if err != nil {
+		s.Fatal(err)
+	}
+	_, used, _ := strings.Cut(info, "used_memory:")
+	used, _, _ = strings.Cut(used, "\r")
+	redis, err := strconv.Atoi(used)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return sample{int(m.HeapAlloc), redis, runtime.NumGoroutine(), len(files)}
+}
+
+// grown says what has grown: whose median in the last third of the rounds is more than a quarter above that in the first
+// third, the first round left out, and more than that by 1 MiB, or by 16 goroutines or files: connections that the
+// clients keep. Of fewer than nine rounds it says nothing.
+func grown(all []sample) (wrong []string) {
+	if len(all) < 9 {
+		return nil
+	}
+	all = all[1:]
+	third := len(all) / 3
+	for _, of := range []struct {
+		what string
+		get  func(sample) int
+		slop int
+	}{
+		{"heap", func(x sample) int { return x.heap }, 1 << 20},
+		{"Redis", func(x sample) int { return x.redis }, 1 << 20},
+		{"goroutines", func(x sample) int { return x.goroutines }, 16},
+		{"files", func(x sample) int { return x.files }, 16},
+	} {
+		median := func(part []sample) int {
+			var list []int
+			for _, x := range part {
+				list = append(list, of.get(x))
+			}
+			slices.Sort(list)
+			return list[len(list)/2]
+		}
+		if first, last := median(all[:third]), median(all[len(all)-third:]); last > first*5/4+of.slop {
+			wrong = append(wrong, fmt.Sprintf("%s has grown from %d to %d", of.what, first, last))
+		}
+	}
+	return wrong
+}
+
+func TestWhatGrowsIsReported(t *testing.T) {
+	for what, step := range map[string]sample{
+		"": {}, "heap": {heap: 200 << 10}, "Redis": {redis: 200 << 10}, "goroutines": {goroutines: 2}, "files": {files: 2},
+	} {
+		var all []sample
+		for i := range 31 {
+			x := sample{4 << 20, 4 << 20, 50, 50}
+			x.heap, x.redis = x.heap+i*step.heap, x.redis+i*step.redis
+			x.goroutines, x.files = x.goroutines+i*step.goroutines, x.files+i*step.files
+			all = append(all, x)
+		}
+		got := grown(all)
+		if what == "" && len(got) > 0 || what != "" && (len(got) != 1 || !strings.HasPrefix(got[0], what)) {
+			t.Errorf("%q grows: %v", what, got)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package faults
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestTheTableOfFaultsIsTrue: in docs/testing.md each of the 58 scenarios has its row, and every test that a row names is
+// there.
+func TestTheTableOfFaultsIsTrue(t *testing.T) {
+	doc, err := os.ReadFile("../docs/testing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(doc), "| | scenario | promise | tests | result |\n|---|---|---|---|---|\n")
+	if !found {
+		t.Fatal("no table")
+	}
+	var source strings.Builder
+	err = filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && (strings.HasSuffix(path, "_test.go") || strings.Contains(path, "conform") && strings.HasSuffix(path, ".go")) {
+			var text []byte
+			text, err = os.ReadFile(path)
+			source.Write(text)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := source.String()
+	n := 0
+	for line := range strings.Lines(table) {
+		cell := strings.Split(line, " | ")
+		if len(cell) != 5 {
+			break
+		}
+		n++
+		if cell[0] != "| "+strconv.Itoa(n) {
+			t.Errorf("row %d is %s", n, line)
+		}
+		names := regexp.MustCompile("`([^`]*)`").FindAllStringSubmatch(cell[3], -1)
+		if len(names) == 0 && !strings.HasPrefix(cell[3], "none: ") {
+			t.Errorf("row %d names no test, and no reason", n)
+		}
+		for _, name := range names {
+			last := name[1][strings.LastIndex(name[1], "/")+1:]
+			if !strings.Contains(all, "func "+last+"(") && !strings.Contains(all, `"`+last+`"`) {
+				t.Errorf("row %d: there is no test %s", n, name[1])
+			}
+		}
+	}
+	if n != 58 {
+		t.Errorf("%d rows", n)
+	}
+}
