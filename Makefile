@@ -2,7 +2,7 @@
 
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 
-.PHONY: test race lint fmt bench bench-test bench-peers bench-quick demo simulate mutants
+.PHONY: test race lint fmt faults soak fuzz bench bench-test bench-peers bench-quick demo simulate mutants
 
 test: ## the README's command
 	go test ./...
@@ -28,6 +28,20 @@ lint: ## formatting, vet, static analysis
 
 fmt:
 	gofmt -w $$(git ls-files '*.go')
+
+faults: ## real servers and processes that fail; a minute of random faults
+	SOAK=1m go test -count=1 -v ./faults
+
+soak: ## random faults for SOAK, with what is in use at the end of each round
+	SOAK=$(SOAK) go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./faults
+SOAK ?= 10m
+
+fuzz: ## every fuzz target for FUZZTIME
+	@set -e; for f in $$(git grep -ho '^func Fuzz[A-Za-z]*' -- '*_test.go' | cut -c 6-); do \
+		pkg=$$(dirname $$(git grep -l "^func $$f(" -- '*_test.go')); \
+		echo "$$f ($$pkg)"; go test -run '^$$' -fuzz "^$$f$$" -fuzzminimizetime 100x -fuzztime $(FUZZTIME) ./$$pkg; \
+	done
+FUZZTIME ?= 30s
 
 bench: ## ratios; about five minutes, better on a quiet machine
 	go test -run '^$$' -bench . -benchtime 3s -timeout 30m $(PKG)
