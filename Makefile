@@ -2,7 +2,7 @@
 
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 
-.PHONY: test race lint fmt faults soak fuzz bench bench-test bench-peers bench-quick demo simulate mutants
+.PHONY: test race lint fmt faults soak fuzz bench bench-test bench-peers bench-quick demo examples-test simulate mutants
 
 test: ## the README's command
 	go test ./...
@@ -25,6 +25,7 @@ lint: ## formatting, vet, static analysis
 	go vet ./...
 	$(TOOL) staticcheck ./...
 	cd bench && go vet ./... && $(TOOL) staticcheck ./...
+	cd examples/fencing && go vet ./... && $(TOOL) staticcheck ./...
 
 fmt:
 	gofmt -w $$(git ls-files '*.go')
@@ -58,3 +59,6 @@ bench-quick: ## the same with less of each, under a minute: for a look, not for 
 
 demo:
 	go run ./cmd/lockkeeper demo
+
+examples-test: ## the examples that are modules of their own
+	cd examples/fencing && go test ./...
