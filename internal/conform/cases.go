@@ -47,6 +47,7 @@ var cases = []Case{
 	{"56_errors_of_redis_come_through_as_themselves", true, true, redisErrors},
 	{"56_a_server_that_is_gone_is_not_contention", false, false, serverGone},
 	{"58_do", false, false, doCases},
+	{"the_servers_clock_jumps_ahead_of_a_holder", false, false, jumpedOver},
 }
 
 // queued is the behaviours of primitives whose waiters stand in line at the server.
@@ -56,6 +57,7 @@ var queued = []Case{
 	{"19_commands_per_handoff_do_not_grow_with_the_waiters", true, false, commandsBounded},
 	{"27_a_short_lease_that_waited_lasts_its_whole_ttl", false, false, shortLease},
 	{"33_a_crashed_waiter_is_passed_over", false, false, waiterCrashes},
+	{"the_servers_clock_is_set_back_and_the_holder_crashes", false, false, setBack},
 	{"57_without_the_right_to_subscribe_or_publish", true, true, noChannels},
 }
 

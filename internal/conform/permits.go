@@ -37,6 +37,7 @@ var Permits = []Case{
 	{"50_a_lost_wakeup_costs_a_heartbeat_and_no_permit", false, false, receiptUnheard},
 	{"50_a_lost_reply_takes_permits_once", false, false, receiptReplyLost},
 	{"50_a_clock_set_back_keeps_permits_for_no_longer", false, false, clockSetBack},
+	{"50_what_the_server_forgets_can_be_taken_again", false, false, forgotten},
 	{"50_a_receipt_holds_nothing", false, false, receipts},
 	{"54_close_while_permits_are_away", false, false, closePer},
 	{"looking_tells_of_permits", false, false, looksAtPermits},
@@ -876,6 +877,28 @@ func clockSetBack(w *World) {
 	}
 	w.available(s, 1)
 	w.expire()
+}
+
+// forgotten: permits that return by the clock are known to the server alone. If it loses its data, or its clock jumps
+// ahead, a window may hold the limit twice, and nobody can tell.
+func forgotten(w *World) {
+	s := w.Process().sem(2, inWindow(time.Minute))
+	again := func(what string) {
+		w.Helper()
+		if _, err := s.TryAcquire(w.ctx(), 2); err != nil {
+			w.Errorf("%s: %v", what, err)
+		}
+		w.rate(w.refused(s, 1))
+	}
+	again("at first")
+	w.must(w.admin.FlushDB(w.ctx()).Err())
+	again("after the data was lost")
+	if !w.Real {
+		defer w.mini.SetTime(time.Time{})
+		defer w.shift(time.Hour)()
+		again("after the clock has jumped")
+	}
+	w.must(w.admin.FlushDB(w.ctx()).Err())
 }
 
 func receipts(w *World) {

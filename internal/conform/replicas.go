@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -21,15 +20,7 @@ func Replicas(t *testing.T, p Primitive) {
 	primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
 	r := &replicated{deployment: &deployment{t, p, func() redis.UniversalClient { return primary.Client() }}}
 	for range 2 {
-		s := redistest.Start(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(primary.Port))
-		s.Await("up", func(ctx context.Context, c *redis.Client) (string, error) {
-			info, err := c.Info(ctx, "replication").Result()
-			if strings.Contains(info, "master_link_status:up") {
-				return "up", err
-			}
-			return info, err
-		})
-		r.replicas = append(r.replicas, s)
+		r.replicas = append(r.replicas, redistest.StartReplica(t, primary))
 	}
 	r.haveWhatIsHandedOut()
 	r.tooFew()

@@ -107,6 +107,7 @@ type Process struct {
 func All(t *testing.T, p Primitive) {
 	for name, part := range map[string]func(*testing.T, Primitive){
 		"cases": Run, "deployments": Deployments, "processes": Processes, "documented_rights": Rights, "replicas": Replicas,
+		"failovers": Failovers,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

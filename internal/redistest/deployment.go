@@ -26,11 +26,7 @@ func StartSentinel(t TB, replicas int) *Sentinel {
 	t.Helper()
 	s := &Sentinel{t: t, Primary: Start(t)}
 	for range replicas {
-		r := Start(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(s.Primary.Port))
-		r.Await("up", func(ctx context.Context, c *redis.Client) (string, error) {
-			return field(c.Info(ctx, "replication").Result())("master_link_status")
-		})
-		s.Replicas = append(s.Replicas, r)
+		s.Replicas = append(s.Replicas, StartReplica(t, s.Primary))
 	}
 	for range 3 {
 		port, dir := FreePort(t), t.TempDir()
@@ -64,6 +60,16 @@ func StartSentinel(t TB, replicas int) *Sentinel {
 		})
 	}
 	return s
+}
+
+// StartReplica starts a replica of a server, and returns when it is up.
+func StartReplica(t TB, of *Server) *Server {
+	t.Helper()
+	r := Start(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(of.Port))
+	r.Await("up", func(ctx context.Context, c *redis.Client) (string, error) {
+		return field(c.Info(ctx, "replication").Result())("master_link_status")
+	})
+	return r
 }
 
 // Client returns a client that follows the sentinels; it is closed with the test.
