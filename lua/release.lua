@@ -8,8 +8,9 @@
 -- ARGV[3] wake     prefix of the wake-up channels
 -- ARGV[4] sharded  1: wake-ups go by sharded channels, 0: by plain ones
 -- ARGV[5] bury     ms during which a late copy of the token's request is refused; 0: there is none
--- ARGV[6] unused   1: whoever asked never learned of a lease; 0: it was held
--- returns {GRANTED | LEFT | REFUSED: it had a lease, a place, nothing; more to admit 0|1}
+-- ARGV[6] unused   1: whoever asked never learned of a lease; 0: it was held; 2: as 1, but a lease that has come in the
+--                  place of another stays, and the reply is HELD
+-- returns {GRANTED | LEFT | REFUSED | HELD: it had a lease, a place, nothing, or has a lease; more to admit 0|1}
 -- writes KEYS[1..4], deletions first; work O(log n)
 local token, idle = ARGV[1], tonumber(ARGV[2])
 local wake, sharded, grave, unused = ARGV[3], ARGV[4], ARGV[5], ARGV[6] == '1'

@@ -92,6 +92,9 @@ if not fence then
 end
 
 -- part: drop
+-- include: clock
+-- Whoever gave up an upgrade or a downgrade believes in the lease that it was to replace, and has to be told first.
+if ARGV[6] == '2' and ends_at(token) then return {HELD, 0} end
 -- include: leases.drop
 
 -- part: extend

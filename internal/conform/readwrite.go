@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/faultnet"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 )
 
@@ -29,6 +30,7 @@ var ReadWrite = []Case{
 	{"42_an_upgrade_goes_before_writers_and_keeps_its_lease_till_then", false, false, upgradeGoesFirst},
 	{"42_an_upgrade_that_comes_to_nothing_changes_nothing", false, false, upgradeComesToNothing},
 	{"43_a_downgrade_has_no_gap_and_lets_readers_in", false, false, downgrade},
+	{"43_a_conversion_that_is_given_up_is_undone_or_told", false, false, conversionGivenUp},
 	{"conversions_are_no_losses", false, false, conversionsAreNoLosses},
 	{"looking_tells_readers_from_writers", false, false, looksAtReaders},
 	{"bad_leases_and_streaks_are_errors", false, false, badConversions},
@@ -531,4 +533,38 @@ func badConversions(w *World) {
 			w.Errorf("the error does not name it: %v", err)
 		}
 	}
+}
+
+// conversionGivenUp: whose context ends while an upgrade or a downgrade is under way has its lease as before if the
+// server did not do it, and is told that it is lost if it did. Others come in only then.
+func conversionGivenUp(w *World) {
+	for _, up := range []bool{true, false} {
+		for _, fate := range []faultnet.Fate{faultnet.LoseRequest, faultnet.SwallowReply} {
+			p := w.Process()
+			l := p.rw("x")
+			take, convert := l.Lock, l.Downgrade
+			if up {
+				take, convert = l.RLock, l.Upgrade
+			}
+			lease := w.take(take)
+			other := w.begin(w.ctx(), 1, w.Process().rw("x").Lock)
+			p.Net.Break("evalsha", 1<<30, fate)
+			time.AfterFunc(ttl/4, p.Net.Mend)
+			ctx, cancel := context.WithTimeout(w.ctx(), ttl/6)
+			defer cancel()
+			if got, err := convert(ctx, lease); got != nil || !errors.Is(err, context.DeadlineExceeded) {
+				w.Errorf("upgrade %v, fate %v: %v, %v", up, fate, got.Token(), err)
+			}
+			if fate == faultnet.LoseRequest {
+				time.Sleep(2 * ttl)
+				w.must(lease.Err())
+				w.notYet(other)
+				w.release(lease)
+			} else {
+				w.lost(lease, ttl)
+			}
+			w.release(w.get(other, time.Minute).lease)
+		}
+	}
+	w.graves()
 }

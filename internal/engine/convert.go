@@ -30,8 +30,19 @@ func (l *Lock) Convert(ctx context.Context, from *Hold, t Terms) (*Hold, error) 
 		from.replaced()
 		return h, nil
 	}
-	from.converted()
+	if d := from.undoing.Swap(nil); d == nil {
+		from.converted()
+	} else { // what became of the conversion is known when it has been undone
+		grace := time.NewTimer(graceAfterEnd)
+		defer grace.Stop()
+		select {
+		case <-d.over:
+		case <-grace.C:
+		}
+	}
 	switch lost := from.Err(); {
+	case ctx.Err() != nil && lost != nil:
+		err = errors.Join(err, lost)
 	case ctx.Err() != nil, errors.Is(err, ErrClosed):
 	case lost != nil:
 		err = l.fail(lost)

@@ -17,7 +17,8 @@ type departure struct {
 	lock   *Lock
 	token  string
 	bury   int64     // ms
-	unused int       // 1: whoever asked never learned of a lease, so that nothing of it was used
+	unused int       // 1: whoever asked never learned of a lease, so that nothing of it was used; 2: see origin
+	origin *Hold     // in whose place the lease would have come. It has to end before what has come is given up
 	until  time.Time // when there is nothing left to give up
 	alarm  clockwork.Alarm
 	pauses *backoff.ExponentialBackOff
@@ -32,6 +33,9 @@ type departure struct {
 var (
 	errNotHeld = errors.New("the server does not know the token")
 	errNoEcho  = errors.New("the release was not answered; the lease ends by itself")
+	// Why the lease ends that was to be turned into another by a request that was given up.
+	errConverted = errors.New("it had been turned into another lease already")
+	errUnsure    = errors.New("it is not known whether it was turned into another lease")
 )
 
 // depart prepares a departure, which Close waits for and which is to be sent now. Stray says that a copy of the token's
@@ -58,6 +62,12 @@ func (d *departure) sent(call *courier.Call) {
 	n, err := parseReply(call)
 	if err == nil {
 		err = n.want(2)
+	}
+	if err == nil && n[0] == lua.Held && d.unused == 2 {
+		d.origin.lose(errConverted)
+		d.unused = 1
+		d.send(e.courier.Send)
+		return
 	}
 	if err == nil {
 		d.finish(n[0], nil)
@@ -92,6 +102,12 @@ func (d *departure) finish(had int64, err error) {
 	d.mu.Lock()
 	d.had, d.failure = had, err
 	d.mu.Unlock()
+	if d.origin != nil {
+		if err != nil {
+			d.origin.lose(errUnsure)
+		}
+		d.origin.converted()
+	}
 	close(d.over)
 	d.lock.e.exit()
 }

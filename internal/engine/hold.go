@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -36,6 +37,7 @@ type Hold struct {
 	quiet    chan struct{}
 	// converting: another lease is about to come in its place
 	converting bool
+	undoing    atomic.Pointer[departure]   // of a conversion that was given up
 	pauses     *backoff.ExponentialBackOff // nil while renewals succeed
 	trouble    error                       // why they do not
 	left       *departure                  // once it is released

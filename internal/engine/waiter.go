@@ -24,6 +24,7 @@ type waiter struct {
 	token  string
 	extra  any           // token of the lease in whose place the one asked for comes, or a semaphore's limits, or ""
 	whole  *MajorityHold // that the lease will be a part of; nil: none
+	origin *Hold         // in whose place the lease comes; nil: in none's
 	silent bool          // no message will tell it of its grant
 	told   bool          // a message has; guarded by the engine's mu
 	end    chan struct{} // closed when it has ended
@@ -54,7 +55,7 @@ func (l *Lock) newWaiter(t Terms) *waiter {
 	w.silent = strings.Contains(t.Flags, silentFlag)
 	w.extra = l.args.extra
 	if t.origin != nil {
-		w.extra = t.origin.token
+		w.extra, w.origin = t.origin.token, t.origin
 	}
 	l.e.mu.Lock()
 	defer l.e.mu.Unlock()
@@ -118,7 +119,9 @@ func (w *waiter) await(ctx context.Context, stand, patient bool) (*Hold, error) 
 		}
 	}
 	if err := ctx.Err(); err != nil {
-		if h, _ := w.result(); h != nil { // both came at once; a caller that has gone does not want it
+		// Both may come at once; a caller that has gone does not want it. But a lease that has come in the place of another
+		// is all that he has.
+		if h, _ := w.result(); h != nil && w.origin == nil {
 			h.abandon()
 			return nil, w.lock.fail(ErrNotAcquired, err)
 		}
@@ -340,6 +343,10 @@ func (w *waiter) leave(err error) {
 	if w.had || w.onWay > 0 {
 		w.left = w.lock.depart(w.token, w.strayLocked(), time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.Life))
 		w.left.unused = 1
+		if w.origin != nil {
+			w.left.unused, w.left.origin = 2, w.origin
+			w.origin.undoing.Store(w.left)
+		}
 		w.left.send(w.lock.e.courier.Send)
 	}
 	close(w.end)
