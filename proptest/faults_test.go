@@ -161,6 +161,7 @@ func (w *world) jumps(r *rapid.T) {
 		w.setBack -= by
 		w.tally["the clock is set back"]++
 	} else {
+		w.ahead = time.Now()
 		w.tally["the clock is set forward"]++
 	}
 	w.serverHurtLocked(0)

@@ -112,7 +112,11 @@ func (q *request) quit() {
 	w.noteLocked("%v is cancelled", q)
 	w.mu.Unlock()
 	q.cancel()
-	w.after(grace, func() {
+	within := grace
+	if q.origin != nil {
+		within += time.Second // it learns first what has become of the lease that it has
+	}
+	w.after(within, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if !q.returned && q.p.state != frozen && q.p.state != crashed {
@@ -399,8 +403,9 @@ func (w *world) look() {
 		switch {
 		case q.stands && q.well.IsZero():
 			w.isBackLocked(q, v.queue[i].at)
-		case !q.stands && !holds[q.n] && !q.well.IsZero() && now.Sub(q.p.deafened) < life:
-			q.well = time.Time{} // its keeper has found out, and nobody listens while it replaces the subscription
+		case !q.stands && !holds[q.n] && !q.well.IsZero() && now.Sub(q.p.deafened) < time.Minute:
+			// Its keeper has found out, by a message that did not come, and nobody listens while it replaces the subscription.
+			q.well = time.Time{}
 		case !q.stands && !holds[q.n] && !q.well.IsZero():
 			w.breaksLocked(place, "%v does not stand in the queue", q)
 		case !q.stands && !holds[q.n] && settled && (w.kind.lines() || now.Sub(q.p.lined) > settling):

@@ -60,6 +60,7 @@ type world struct {
 	ill       time.Time      // when the server was last hurt; zero: it never was
 	sound     time.Time      // from when on it is whole and all have had the time to notice
 	setBack   time.Duration  // how far its clock was set back, in all
+	ahead     time.Time      // when its clock was last set forward
 	lowered   bool           // the limit was set, perhaps below what somebody asks for
 	saved     [][]record     // its data at some moments, which a failover brings back
 	history   history
