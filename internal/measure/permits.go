@@ -66,7 +66,8 @@ func Sweep(b *testing.B, set *lua.Set, permits int) {
 		p.fill(0)
 		m.must(m.rdb.SlowLogReset(ctx).Err())
 		b.StartTimer()
-		for m.rdb.ZCount(ctx, p.keys[0], "8500000000000000", p.taken(time.Now().Add(-p.per))).Val() > 0 {
+		// Those that it takes itself return, too, after a second; so a few are always over.
+		for m.rdb.ZCount(ctx, p.keys[0], "8500000000000000", p.taken(time.Now().Add(-p.per))).Val() > 200 {
 			for range 100 {
 				p.try()
 				scripts++
