@@ -87,7 +87,11 @@ func (w *world) launch(q *request) { w.actors.Go(q.run) }
 
 func (w *world) severalCome(r *rapid.T) {
 	var list []*request
-	for range rapid.IntRange(2, 4).Draw(r, "how many") {
+	n := rapid.IntRange(2, 4).Draw(r, "how many")
+	if len(w.requests)+n > most {
+		r.Skip("too many")
+	}
+	for range n {
 		list = append(list, w.newRequest(r, draw(r, w.able(), "process"), false))
 	}
 	w.reach("several come at once")

@@ -3,6 +3,7 @@ package redlock_test
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/conform"
@@ -25,6 +26,7 @@ var primitive = conform.Primitive{
 		return redlock.New([]*lockkeeper.Keeper{k}, name, &redlock.Options{
 			TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime,
 			ServerTimeout: o.TTL / 2, // leases are short here, and a machine may be busy
+			Poll:          100 * time.Millisecond,
 		})
 	},
 }

@@ -534,8 +534,9 @@ func bare(err error) error {
 }
 
 // everywhere does something with each lease that there is, all at once, and returns when a majority has succeeded, or
-// all have ended. Then it says how many have succeeded, and why the others have not.
-func (u *MajorityHold) everywhere(do func(h *Hold) error) (yes int, answers []error) {
+// all have ended; yes is how many count as successes already. Then it says how many have succeeded, and why the others
+// have not.
+func (u *MajorityHold) everywhere(yes int, do func(h *Hold) error) (_ int, answers []error) {
 	u.mu.Lock()
 	answers = u.answersLocked()
 	holds := make([]*Hold, len(u.seats))
@@ -578,9 +579,15 @@ func (u *MajorityHold) Release(ctx context.Context) error {
 		return err
 	}
 	u.endLocked(ErrReleased)
+	vacant := 0 // servers that have said that others have it there
+	for i := range u.seats {
+		if s := &u.seats[i]; s.hold == nil && s.request == nil && !s.pending && errors.Is(s.err, ErrNotAcquired) {
+			vacant++
+		}
+	}
 	u.mu.Unlock()
 	u.wait()
-	yes, answers := u.everywhere(func(h *Hold) error { return h.Release(ctx) })
+	yes, answers := u.everywhere(vacant, func(h *Hold) error { return h.Release(ctx) })
 	u.observe(Released, nil)
 	if yes >= u.m.need {
 		return nil
@@ -614,7 +621,7 @@ func (u *MajorityHold) Extend(ctx context.Context, ttl time.Duration) error {
 	// Who is late goes on in the background, also if ctx ends then.
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.m.spec.Limit)
 	decided := context.AfterFunc(ctx, cancel)
-	yes, answers := u.everywhere(func(h *Hold) error {
+	yes, answers := u.everywhere(0, func(h *Hold) error {
 		err := h.Extend(within, ttl)
 		if err != nil && errors.Is(err, within.Err()) && ctx.Err() == nil {
 			return errSilence // it was not the caller's context that ended
