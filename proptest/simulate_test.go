@@ -37,8 +37,10 @@ var reached = []string{
 	"all who wait are served in the end", "nothing is broken and nothing left",
 }
 
+// few is how many schedules of each primitive are run if nobody says how many.
+var few = 30
+
 const (
-	few  = 30  // schedules of each primitive, if nobody says how many
 	many = 300 // of which it can be expected that they reach everything
 )
 
