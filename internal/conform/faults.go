@@ -224,7 +224,7 @@ func loadingServer(w *World) {
 	booted := make(chan struct{})
 	go func() { w.server.Boot(); close(booted) }()
 	w.eventually("LOADING", func() bool { return redis.HasErrorPrefix(w.admin.Ping(w.ctx()).Err(), "LOADING") })
-	w.bounded(l, beat/2)
+	w.bounded(l, 3*beat/4) // longer than what counts as a wait cut short
 	_, err := l.TryLock(w.ctx())
 	if !redis.HasErrorPrefix(err, "LOADING") {
 		w.Errorf("a try while the server is loading: %v", err)
@@ -305,7 +305,7 @@ func serverFull(w *World) {
 	b := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = beat })
 	l := b.Lock("y")
 	w.must(w.admin.ConfigSet(w.ctx(), "maxclients", "1").Err())
-	w.bounded(l, beat/2)
+	w.bounded(l, 3*beat/4) // longer than what counts as a wait cut short
 	_, err := l.Lock(w.ctx())
 	w.is(err)
 	if err == nil {
