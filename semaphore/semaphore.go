@@ -31,7 +31,7 @@ var ErrAboveLimit = engine.ErrAbove
 // in line by then; it is no promise. It is exact while fewer than fifty requests are in line and fifty have to return
 // first, or if each asks for one permit; otherwise the real time may be later.
 type RateError struct {
-	RetryAfter time.Duration // from when the request was sent
+	RetryAfter time.Duration // from when the answer came
 	RetryAt    time.Time     // the same, by this process's clock
 
 	err error

@@ -51,7 +51,7 @@ func (l *Limits) own() int {
 // TooSoon is why a request was refused that cannot be granted before a certain time: permits have to return by the
 // clock first, for it and for those before it.
 type TooSoon struct {
-	After time.Duration // from when the request was sent
+	After time.Duration // from when the answer came, which was after the server looked
 	At    time.Time
 }
 
@@ -59,13 +59,13 @@ func (e *TooSoon) Error() string {
 	return fmt.Sprintf("not before %v from now", e.After)
 }
 
-// tooSoon is a TooSoon of so many ms after sent, or nil.
-func tooSoon(sent time.Time, ms int64) error {
+// tooSoon is a TooSoon of so many ms after now, or nil.
+func tooSoon(now time.Time, ms int64) error {
 	if ms <= 0 {
 		return nil
 	}
 	after := duration(ms)
-	return &TooSoon{after, sent.Add(after)}
+	return &TooSoon{after, now.Add(after)}
 }
 
 // Taken is what a semaphore is held to, and how much of that is taken. A limit of 0 is none.

@@ -251,7 +251,7 @@ func (w *waiter) answered(call *courier.Call, a answer) error {
 		if !w.lock.spec.Limits.byClock() {
 			return w.lock.fail(ErrNotAcquired)
 		}
-		return w.lock.fail(ErrNotAcquired, tooSoon(call.Sent, a.left))
+		return w.lock.fail(ErrNotAcquired, tooSoon(time.Now(), a.left))
 	case lua.Conflict:
 		return w.lock.fail(ErrConflict)
 	case lua.Above:
