@@ -1,14 +1,12 @@
 package redlock_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -291,60 +289,13 @@ func child() {
 	}
 }
 
-type proc struct {
-	*testing.T
-	cmd   *exec.Cmd
-	in    io.Closer
-	lines chan string
-}
-
-func spawn(t *testing.T, servers []*redistest.Server) *proc {
+func spawn(t *testing.T, servers []*redistest.Server) *redistest.Child {
 	t.Helper()
 	var addrs []string
 	for _, s := range servers {
 		addrs = append(addrs, s.Addr)
 	}
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childServers+"="+strings.Join(addrs, ","))
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p := &proc{t, cmd, in, make(chan string, 10)}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	go func() {
-		defer close(p.lines)
-		for sc := bufio.NewScanner(out); sc.Scan(); {
-			p.lines <- sc.Text()
-		}
-	}()
-	return p
-}
-
-// says waits for a line that begins so.
-func (p *proc) says(prefix string) string {
-	p.Helper()
-	for timeout := time.After(15 * time.Second); ; {
-		select {
-		case line, ok := <-p.lines:
-			if !ok {
-				p.Fatalf("the process ended without saying %q", prefix)
-			}
-			if strings.HasPrefix(line, prefix) {
-				return line
-			}
-		case <-timeout:
-			p.Fatalf("the process did not say %q", prefix)
-		}
-	}
+	return redistest.StartChild(t, childServers+"="+strings.Join(addrs, ","))
 }
 
 func TestProcessesThatAreKilledAndFrozen(t *testing.T) {
@@ -352,26 +303,20 @@ func TestProcessesThatAreKilledAndFrozen(t *testing.T) {
 	t.Parallel()
 	s := startServers(t, 3)
 	a := spawn(t, s)
-	first := a.says("held")
+	first := a.Says("held")
 	b := spawn(t, s)
-	if err := a.cmd.Process.Signal(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	second := b.says("held")
+	a.Signal(syscall.SIGKILL)
+	second := b.Says("held")
 	c := spawn(t, s)
-	if err := redistest.Freeze(b.cmd.Process.Pid); err != nil {
-		t.Fatal(err)
-	}
-	third := c.says("held")
+	b.Signal(syscall.SIGSTOP)
+	third := c.Says("held")
 	if !(first < second && second < third) {
 		t.Errorf("%s, then %s, then %s", first, second, third)
 	}
-	if err := b.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
-	b.says("over true")
-	_ = b.in.Close()
-	b.says("released true")
-	_ = c.in.Close()
-	c.says("released false")
+	b.Signal(syscall.SIGCONT)
+	b.Says("over true")
+	b.Stop()
+	b.Says("released true")
+	c.Stop()
+	c.Says("released false")
 }

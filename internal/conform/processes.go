@@ -1,12 +1,10 @@
 package conform
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -67,74 +65,10 @@ func check(err error) {
 	}
 }
 
-// proc is a child process.
-type proc struct {
-	*testing.T
-	cmd   *exec.Cmd
-	in    io.Closer
-	lines chan string
-}
-
-func spawn(t *testing.T, s *redistest.Server, role string) *proc {
+// spawn starts a process in a role.
+func spawn(t *testing.T, s *redistest.Server, role string) *redistest.Child {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), childRole+"="+role, "REDIS="+s.Addr)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p := &proc{t, cmd, in, make(chan string, 100)}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	go func() {
-		defer close(p.lines)
-		for sc := bufio.NewScanner(out); sc.Scan(); {
-			p.lines <- sc.Text()
-		}
-	}()
-	return p
-}
-
-// says waits for a line that begins so.
-func (p *proc) says(prefix string) string {
-	p.Helper()
-	for timeout := time.After(15 * time.Second); ; {
-		select {
-		case line, ok := <-p.lines:
-			if !ok {
-				p.Fatalf("the process ended without saying %q", prefix)
-			}
-			if strings.HasPrefix(line, prefix) {
-				return line
-			}
-		case <-timeout:
-			p.Fatalf("the process did not say %q", prefix)
-		}
-	}
-}
-
-func (p *proc) signal(sig syscall.Signal) {
-	p.Helper()
-	if sig == syscall.SIGSTOP {
-		if err := redistest.Freeze(p.cmd.Process.Pid); err != nil {
-			p.Fatal(err)
-		}
-		return
-	}
-	if err := p.cmd.Process.Signal(sig); err != nil {
-		p.Fatal(err)
-	}
+	return redistest.StartChild(t, childRole+"="+role, "REDIS="+s.Addr)
 }
 
 // Processes runs a primitive in processes of their own, and kills and freezes them.
@@ -151,14 +85,14 @@ func Processes(t *testing.T, p Primitive) {
 	t.Run("a_counter_is_right_over_processes", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
-		var ps []*proc
+		var ps []*redistest.Child
 		for range 4 {
 			ps = append(ps, spawn(t, s, "count 100"))
 		}
 		for _, c := range ps {
-			for range c.lines {
+			for range c.Lines {
 			}
-			if err := c.cmd.Wait(); err != nil {
+			if err := c.Wait(); err != nil {
 				t.Errorf("a process ended with %v", err)
 			}
 		}
@@ -170,12 +104,12 @@ func Processes(t *testing.T, p Primitive) {
 		t.Parallel()
 		s := redistest.Start(t)
 		a := spawn(t, s, "hold")
-		a.says("held")
+		a.Says("held")
 		b := spawn(t, s, "hold")
 		waiting(t, s, 1)
-		a.signal(syscall.SIGKILL)
+		a.Signal(syscall.SIGKILL)
 		start := time.Now()
-		b.says("held")
+		b.Says("held")
 		if d := time.Since(start); d > 2*ttl+time.Second {
 			t.Errorf("the next holder came %v after the kill, the lease was of %v", d, 2*ttl)
 		}
@@ -184,45 +118,45 @@ func Processes(t *testing.T, p Primitive) {
 		t.Parallel()
 		s := redistest.Start(t)
 		a := spawn(t, s, "hold")
-		a.says("held")
+		a.Says("held")
 		dead := spawn(t, s, "hold")
 		waiting(t, s, 1)
 		b := spawn(t, s, "hold")
 		waiting(t, s, 2)
-		dead.signal(syscall.SIGKILL)
-		_ = dead.cmd.Wait()
-		_ = a.in.Close()
-		a.says("released <nil>")
-		b.says("held")
-		b.signal(syscall.SIGKILL)
+		dead.Signal(syscall.SIGKILL)
+		_ = dead.Wait()
+		a.Stop()
+		a.Says("released <nil>")
+		b.Says("held")
+		b.Signal(syscall.SIGKILL)
 	})
 	t.Run("a_frozen_holder_learns_of_its_loss_first_thing", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
 		a := spawn(t, s, "hold")
-		first := a.says("held")
+		first := a.Says("held")
 		b := spawn(t, s, "hold")
 		waiting(t, s, 1)
-		a.signal(syscall.SIGSTOP)
-		second := b.says("held")
+		a.Signal(syscall.SIGSTOP)
+		second := b.Says("held")
 		if !(first < second) {
 			t.Errorf("%s, then %s", first, second)
 		}
-		a.signal(syscall.SIGCONT)
-		a.says("over lease lost")
-		_ = a.in.Close()
-		if line := a.says("released"); !strings.Contains(line, "lease lost") {
+		a.Signal(syscall.SIGCONT)
+		a.Says("over lease lost")
+		a.Stop()
+		if line := a.Says("released"); !strings.Contains(line, "lease lost") {
 			t.Error(line)
 		}
-		_ = b.in.Close()
-		b.says("released <nil>")
+		b.Stop()
+		b.Says("released <nil>")
 	})
 	t.Run("frozen_waiters_cost_one_heartbeat_lifetime_in_all", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
 		a := spawn(t, s, "hold")
-		a.says("held")
-		var frozen []*proc
+		a.Says("held")
+		var frozen []*redistest.Child
 		for i := range 3 {
 			frozen = append(frozen, spawn(t, s, "hold"))
 			waiting(t, s, i+1)
@@ -230,25 +164,25 @@ func Processes(t *testing.T, p Primitive) {
 		b := spawn(t, s, "hold")
 		waiting(t, s, 4)
 		for _, f := range frozen {
-			f.signal(syscall.SIGSTOP)
+			f.Signal(syscall.SIGSTOP)
 		}
-		_ = a.in.Close()
-		a.says("released <nil>")
+		a.Stop()
+		a.Says("released <nil>")
 		start := time.Now()
-		b.says("held")
+		b.Says("held")
 		if d := time.Since(start); d > 3*beat+time.Second {
 			t.Errorf("three frozen waiters cost %v, a heartbeat's lifetime is %v", d, 3*beat)
 		}
 		// When they come back they stand in line again, and get in one after the other.
 		for _, f := range frozen {
-			f.signal(syscall.SIGCONT)
+			f.Signal(syscall.SIGCONT)
 		}
-		_ = b.in.Close()
+		b.Stop()
 		for _, f := range frozen {
-			_ = f.in.Close()
+			f.Stop()
 		}
 		for _, f := range frozen {
-			f.says("released <nil>")
+			f.Says("released <nil>")
 		}
 	})
 	t.Run("a_server_that_freezes_and_thaws_leaves_no_ghost", func(t *testing.T) {

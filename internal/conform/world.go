@@ -34,6 +34,7 @@ func init() { redis.SetLogger(quiet{}) }
 // quiet keeps go-redis from logging every connection that a test has broken.
 type quiet struct{}
 
+// Printf is asked by go-redis to log.
 func (quiet) Printf(context.Context, string, ...any) {}
 
 // dialing is a goroutine of go-redis that looks once a second whether its pool has been closed.

@@ -1,0 +1,89 @@
+package redistest
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Child is this test binary once more, in a process of its own: what it is to do stands in its environment, which its
+// TestMain looks at. It ends with the test, and at the latest with this process.
+type Child struct {
+	Lines chan string // what it prints; closed when it has ended
+
+	t   TB
+	cmd *exec.Cmd
+	in  io.Closer
+}
+
+// StartChild starts one; env is added to the environment, as "name=value".
+func StartChild(t TB, env ...string) *Child {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Child{Lines: make(chan string, 100), t: t, cmd: exec.Command(self)}
+	c.cmd.Env = append(os.Environ(), env...)
+	c.cmd.Stderr = os.Stderr
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := start(c.cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.cmd.Process.Kill(); _ = c.cmd.Wait() })
+	go func() {
+		defer close(c.Lines)
+		for sc := bufio.NewScanner(out); sc.Scan(); {
+			c.Lines <- sc.Text()
+		}
+	}()
+	return c
+}
+
+// Says waits for a line that begins so.
+func (c *Child) Says(prefix string) string {
+	c.t.Helper()
+	for timeout := time.After(15 * time.Second); ; {
+		select {
+		case line, ok := <-c.Lines:
+			if !ok {
+				c.t.Fatalf("the process ended without saying %q", prefix)
+			}
+			if strings.HasPrefix(line, prefix) {
+				return line
+			}
+		case <-timeout:
+			c.t.Fatalf("the process did not say %q", prefix)
+		}
+	}
+}
+
+// Signal sends a signal. After SIGSTOP the process stands still when it returns.
+func (c *Child) Signal(sig syscall.Signal) {
+	c.t.Helper()
+	if sig == syscall.SIGSTOP {
+		if err := Freeze(c.cmd.Process.Pid); err != nil {
+			c.t.Fatal(err)
+		}
+		return
+	}
+	if err := c.cmd.Process.Signal(sig); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// Stop closes the process's standard input, which asks it to end.
+func (c *Child) Stop() { _ = c.in.Close() }
+
+// Wait returns when the process has ended, with how; all that it has printed must have been read.
+func (c *Child) Wait() error { return c.cmd.Wait() }
