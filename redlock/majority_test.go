@@ -592,6 +592,44 @@ func TestAServerThatAnswersLateJoins(t *testing.T) {
 	})
 }
 
+// A release needs a majority's word that nothing is held there. A server that has not answered the request yet, or refused
+// it, or does not run, holds nothing once that is settled.
+func TestAReleaseCountsServersThatHaveNothing(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		p := w.process()
+		l := p.lock()
+		w.connect(l)
+		release := func(lease *lockkeeper.Lease, within time.Duration) {
+			w.Helper()
+			p.nets[1].Down()
+			start := time.Now()
+			w.must(lease.Release(w.Context()))
+			if d := time.Since(start); d > within {
+				w.Errorf("the release took %v", d)
+			}
+			p.nets[1].Mend()
+			time.Sleep(4 * ttl)
+		}
+
+		p.nets[2].Delay(limit / 2)
+		release(w.hold(l), limit) // it has not answered yet
+		w.clean()
+		p.nets[2].Delay(0)
+
+		p.nets[2].Break("evalsha", 1, faultnet.SwallowReply)
+		lease := w.hold(l)
+		time.Sleep(limit)
+		w.owned(lease, 2)
+		release(lease, 0) // its answer was given up, and what it granted is given back
+		w.clean()
+
+		w.take(2)
+		lease = w.hold(l)
+		w.owned(lease, 2)
+		release(lease, 0) // others have it
+	})
+}
+
 func TestExtendNeedsAMajority(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()

@@ -31,14 +31,15 @@ type MajorityHold struct {
 
 // seat is the lease at one server.
 type seat struct {
-	request *waiter   // for it, if one is under way
-	last    *waiter   // the last one, under way or not
-	pending bool      // a question is under way
-	asked   time.Time // when it left
-	hold    *Hold     // once it is granted; perhaps over
-	sure    bool      // it counts: the server's fences go on from the lease's
-	affirms bool      // the question for that is under way
-	err     error     // why it is not granted
+	request *waiter       // for it, if one is under way
+	last    *waiter       // the last one, under way or not
+	pending bool          // a question is under way
+	settled chan struct{} // closed when it is so no more, and what it brought about in vain is on its way back
+	asked   time.Time     // when it left
+	hold    *Hold         // once it is granted; perhaps over
+	sure    bool          // it counts: the server's fences go on from the lease's
+	affirms bool          // the question for that is under way
+	err     error         // why it is not granted
 	left    time.Duration
 }
 
@@ -75,8 +76,10 @@ func (u *MajorityHold) ask(i int) {
 	s := &u.seats[i]
 	s.asked = time.Now()
 	s.request, s.last, s.pending, s.sure, s.affirms = w, w, w != nil, false, false
+	s.settled = make(chan struct{})
 	if w == nil {
 		s.err = ErrClosed
+		close(s.settled)
 	}
 	u.mu.Unlock()
 	if w == nil {
@@ -108,6 +111,7 @@ func (u *MajorityHold) answered(i int, h *Hold, left time.Duration, err error) {
 	s := &u.seats[i]
 	s.request, s.pending, s.hold, s.left, s.err = nil, false, h, left, bare(err)
 	over := u.err != nil
+	settled := s.settled
 	adopts := u.adopts && !u.held
 	u.mu.Unlock()
 	switch {
@@ -118,6 +122,7 @@ func (u *MajorityHold) answered(i int, h *Hold, left time.Duration, err error) {
 	default:
 		h.abandon() // it is too late
 	}
+	close(settled)
 	u.tell()
 }
 
@@ -260,21 +265,22 @@ func (u *MajorityHold) wait() {
 
 // overdue gives up the requests that were not answered in time: what they have brought about is undone.
 func (u *MajorityHold) overdue(now time.Time) {
-	var late []*waiter
+	var late []seat
 	u.mu.Lock()
 	for i := range u.seats {
 		s := &u.seats[i]
 		if s.request != nil && now.Sub(s.asked) >= u.m.spec.Limit {
-			late = append(late, s.request)
-			s.request, s.pending, s.err = nil, false, errSilence
+			late = append(late, *s)
+			s.request, s.pending, s.hold, s.err = nil, false, nil, errSilence
 		}
 	}
 	u.mu.Unlock()
-	for _, w := range late {
-		w.leave(errSilence)
-		if h, _ := w.result(); h != nil { // the answer has come just now
+	for _, s := range late {
+		s.request.leave(errSilence)
+		if h, _ := s.request.result(); h != nil { // the answer has come just now
 			h.abandon()
 		}
+		close(s.settled)
 	}
 	u.wait()
 }
@@ -349,14 +355,7 @@ func (u *MajorityHold) settle(ctx context.Context, left [][]*departure) [][]*dep
 			list = append(list, d)
 		}
 		for _, d := range list {
-			select {
-			case <-d.over:
-				continue
-			case <-limit.Done():
-			}
-			select {
-			case <-d.over:
-			default:
+			if !comes(limit, d.over) {
 				rest[i] = append(rest[i], d)
 			}
 		}
@@ -533,28 +532,27 @@ func bare(err error) error {
 	return err
 }
 
-// everywhere does something with each lease that there is, all at once, and returns when a majority has succeeded, or
-// all have ended; yes is how many count as successes already. Then it says how many have succeeded, and why the others
-// have not.
-func (u *MajorityHold) everywhere(yes int, do func(h *Hold) error) (_ int, answers []error) {
+// everywhere does something with each lease that there is and, if it is not nil, something else at the other servers, all
+// at once, and returns when a majority has succeeded, or all have ended. Then it says how many have succeeded, and why
+// the others have not.
+func (u *MajorityHold) everywhere(do func(h *Hold) error, other func(i int) error) (yes int, answers []error) {
 	u.mu.Lock()
 	answers = u.answersLocked()
-	holds := make([]*Hold, len(u.seats))
-	n := 0
+	tasks := make(map[int]func() error, len(u.seats))
 	for i := range u.seats {
-		if s := &u.seats[i]; s.hold != nil && s.err == nil {
-			holds[i] = s.hold
-			n++
+		if s := &u.seats[i]; s.hold != nil && s.err == nil && !s.pending {
+			h := s.hold
+			tasks[i] = func() error { return do(h) }
+		} else if other != nil {
+			tasks[i] = func() error { return other(i) }
 		}
 	}
 	u.mu.Unlock()
-	done := make(chan outcome, n)
-	for i, h := range holds {
-		if h != nil {
-			go func() { done <- outcome{i, do(h)} }()
-		}
+	done := make(chan outcome, len(tasks))
+	for i, task := range tasks {
+		go func() { done <- outcome{i, task()} }()
 	}
-	for ; n > 0 && yes < u.m.need; n-- {
+	for n := len(tasks); n > 0 && yes < u.m.need; n-- {
 		o := <-done
 		if answers[o.seat] = bare(o.err); o.err == nil {
 			yes++
@@ -579,15 +577,9 @@ func (u *MajorityHold) Release(ctx context.Context) error {
 		return err
 	}
 	u.endLocked(ErrReleased)
-	vacant := 0 // servers that have said that others have it there
-	for i := range u.seats {
-		if s := &u.seats[i]; s.hold == nil && s.request == nil && !s.pending && errors.Is(s.err, ErrNotAcquired) {
-			vacant++
-		}
-	}
 	u.mu.Unlock()
 	u.wait()
-	yes, answers := u.everywhere(vacant, func(h *Hold) error { return h.Release(ctx) })
+	yes, answers := u.everywhere(func(h *Hold) error { return h.Release(ctx) }, func(i int) error { return u.vacated(ctx, i) })
 	u.observe(Released, nil)
 	if yes >= u.m.need {
 		return nil
@@ -607,6 +599,48 @@ func (u *MajorityHold) Release(ctx context.Context) error {
 	return u.m.fail(answers, append([]error{errNoEcho}, causes...)...)
 }
 
+// vacated waits until there is nothing of the lease at a server that has not granted it, or whose grant does not count. A
+// request that is under way there is waited for, and what it brings about is on its way back then.
+func (u *MajorityHold) vacated(ctx context.Context, i int) error {
+	u.mu.Lock()
+	settled := u.seats[i].settled
+	u.mu.Unlock()
+	if !comes(ctx, settled) {
+		return errSilence
+	}
+	u.mu.Lock()
+	s := u.seats[i]
+	u.mu.Unlock()
+	d := s.departure()
+	if d == nil && errors.Is(s.err, ErrNotAcquired) {
+		return nil // others have it there
+	}
+	if d == nil {
+		return s.err // no request has come as far, but the server has not said so: it is not one of those that are free again
+	}
+	if !comes(ctx, d.over) {
+		return errSilence
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.failure
+}
+
+// comes waits for what a channel's end tells of, and says whether it came before ctx ended.
+func comes(ctx context.Context, what <-chan struct{}) bool {
+	select {
+	case <-what:
+		return true
+	case <-ctx.Done():
+	}
+	select {
+	case <-what:
+		return true
+	default:
+		return false
+	}
+}
+
 // Extend makes the lease end ttl from now. See Lease.Extend in package lockkeeper.
 func (u *MajorityHold) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := CheckTTL("ttl", ttl); err != nil {
@@ -621,13 +655,13 @@ func (u *MajorityHold) Extend(ctx context.Context, ttl time.Duration) error {
 	// Who is late goes on in the background, also if ctx ends then.
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.m.spec.Limit)
 	decided := context.AfterFunc(ctx, cancel)
-	yes, answers := u.everywhere(0, func(h *Hold) error {
+	yes, answers := u.everywhere(func(h *Hold) error {
 		err := h.Extend(within, ttl)
 		if err != nil && errors.Is(err, within.Err()) && ctx.Err() == nil {
 			return errSilence // it was not the caller's context that ended
 		}
 		return err
-	})
+	}, nil)
 	decided()
 	if yes >= u.m.need {
 		u.mu.Lock()
@@ -665,7 +699,7 @@ func (m *Majority) Adopt(ctx context.Context, token string) (*MajorityHold, erro
 	u := m.newHold(token)
 	u.adopts = true
 	for i := range u.seats {
-		u.seats[i].pending, u.seats[i].asked = true, u.began
+		u.seats[i].pending, u.seats[i].asked, u.seats[i].settled = true, u.began, make(chan struct{})
 	}
 	for i, l := range m.locks {
 		go func() {
