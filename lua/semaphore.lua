@@ -306,8 +306,8 @@ end
 
 -- sure is for how many ms from now a token cannot have its permits, because those that it and everyone before it need
 -- have to return by the clock first; 0 if that is not known. One that asks for more than there ever is learns that when
--- there is any room. Of a long queue and of a crowded window it looks at fifty
--- each, and takes the rest for as little as it can be.
+-- there is any room. Of a long queue and of a crowded window it looks at fifty each, and takes the rest for as little as
+-- it can be.
 local function sure(token)
   local n, held, by_clock = terms_of(token)
   if not by_clock or not at_once or window == math.huge then return 0 end

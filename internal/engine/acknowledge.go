@@ -30,6 +30,7 @@ type NotAcknowledged struct {
 	Err              error
 }
 
+// Error is as in error.
 func (e *NotAcknowledged) Error() string {
 	text := fmt.Sprintf("%d of %d replicas have acknowledged it", e.Replicas, e.Wanted)
 	switch {

@@ -55,6 +55,7 @@ type TooSoon struct {
 	At    time.Time
 }
 
+// Error is as in error.
 func (e *TooSoon) Error() string {
 	return fmt.Sprintf("not before %v from now", e.After)
 }
