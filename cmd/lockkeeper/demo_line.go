@@ -99,7 +99,7 @@ func (l *line) take(w *worker, e event, stopping bool) {
 			a.w.state, a.w.since = "waits", time.Now()
 			l.say("%s goes on, and stands in line again", a.w.id)
 		}
-	} else if l.next != "" && l.next != w.id {
+	} else if l.next != "" && l.next != w.id && !stopping { // who is told to stop leaves the line
 		l.unfair++
 		l.say("%s was served, but it was the turn of %s", w.id, l.next)
 	}
