@@ -18,7 +18,8 @@ type Hold struct {
 	tenure
 	lock    *Lock
 	token   string
-	request *waiter // that it came out of; nil if it was adopted
+	request *waiter // that it came out of, if that is still of interest
+	adopted bool    // it came out of a token
 	fence   uint64
 	receipt bool // nothing is held: it has no end and is not given back; see Limits
 	since   time.Time
@@ -461,8 +462,9 @@ func (h *Hold) Release(ctx context.Context) error {
 	return d.err()
 }
 
-// stray says whether a copy of the request for this lease may yet run, after its release.
-func (h *Hold) stray() bool { return h.request != nil && h.request.hasStray() }
+// stray says whether a copy of the request for this lease may yet run, after its release. For a token that another process
+// has got nobody here knows.
+func (h *Hold) stray() bool { return h.adopted || h.request != nil && h.request.hasStray() }
 
 // abandon gives the lease back in the background: whoever asked for it has gone.
 func (h *Hold) abandon() { _, _ = h.release(h.lock.e.courier.Send, true) }

@@ -199,7 +199,7 @@ func (l *Lock) adopt(ctx context.Context, token string, whole *MajorityHold) (*H
 		return nil, l.fail(ErrLost, errNotHeld)
 	}
 	h := l.newHold(token, r.fence, r.sent.Add(l.trust(l.ttl)))
-	h.whole = whole
+	h.whole, h.adopted = whole, true
 	if !l.e.addHold(h) {
 		return nil, l.fail(ErrClosed)
 	}

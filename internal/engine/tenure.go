@@ -34,11 +34,11 @@ func Do(ctx context.Context, l Lease, fn func(ctx context.Context, fence uint64)
 // tenure is the part of a lease that is the same for all: that it ends once and for good, and the contexts that end
 // with it.
 type tenure struct {
-	done  chan struct{} // closed when it is held no more
-	lease deadliner     // whose tenure it is
+	lease deadliner // whose tenure it is
 
-	mu       sync.Mutex // guards what follows, and the rest of the lease
-	err      error      // nil while held, then ErrReleased or an ErrLost that says why
+	mu       sync.Mutex    // guards what follows, and the rest of the lease
+	err      error         // nil while held, then ErrReleased or an ErrLost that says why
+	done     chan struct{} // nil until somebody wants to know; closed when the lease is held no more
 	contexts map[*leaseContext]struct{}
 }
 
@@ -46,12 +46,14 @@ type tenure struct {
 // without the tenure's mu.
 type deadliner interface{ checkDeadline() }
 
-func (t *tenure) begin(l deadliner) { t.done, t.lease = make(chan struct{}), l }
+func (t *tenure) begin(l deadliner) { t.lease = l }
 
 // endLocked ends the lease for its holder.
 func (t *tenure) endLocked(err error) {
 	t.err = err
-	close(t.done)
+	if t.done != nil {
+		close(t.done)
+	}
 	for c := range t.contexts {
 		c.forget()
 		c.cancel(err)
@@ -68,7 +70,17 @@ func (t *tenure) Err() error {
 }
 
 // Done is closed when the lease is held no more.
-func (t *tenure) Done() <-chan struct{} { return t.done }
+func (t *tenure) Done() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.done == nil {
+		t.done = make(chan struct{})
+		if t.err != nil {
+			close(t.done)
+		}
+	}
+	return t.done
+}
 
 // Context is a child of parent that also ends when the lease does, with the lease's error as its cause.
 func (t *tenure) Context(parent context.Context) context.Context {

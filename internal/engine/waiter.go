@@ -311,7 +311,9 @@ func (w *waiter) grant(fence int64, from time.Time, ms int64, claim bool) bool {
 		return false
 	}
 	h := w.lock.newHold(w.token, fence, deadline)
-	h.request = w
+	if w.strayLocked() || w.lock.e.cfg.Acknowledge.wanted() { // else it has nothing more to say
+		h.request = w
+	}
 	h.claim = claim
 	if w.whole != nil {
 		h.whole, h.since = w.whole, w.whole.began
