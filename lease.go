@@ -101,7 +101,8 @@ func (l *Lease) Context(parent context.Context) context.Context {
 }
 
 // Extend makes the lease end ttl from now, sooner or later than before; if the lease is renewed, renewals ask for the
-// same ttl from then on. It blocks until the server has answered, until ctx ends, or until the retry policy gives up.
+// same ttl from then on. It blocks until the server has answered, until ctx ends, or until the retry policy gives up;
+// before that, while another Extend of the same lease is under way.
 //
 // The error is ErrLost or ErrReleased if the lease is over, which it then stays: nothing is taken again. It is
 // ErrInvalid for a ttl that cannot be. After any other error the lease is held as before, but if the request may have

@@ -29,13 +29,14 @@ type Hold struct {
 	// Guarded by the tenure's mu.
 	ttl      int64     // ms that a renewal asks for
 	deadline time.Time // until when it is believed, if nothing else comes; zero for a receipt
-	extended time.Time // answers to renewals that left before say nothing of the deadline any more
+	exactAt  time.Time // when an Extend last set it; answers to renewals that left before say nothing of it any more
 	strayTTL int64     // the least ms that an Extend of unknown fate may yet cut the lease to; 0: there is none
 	renewAt  time.Time // zero: not any more
 	kept     time.Time // when the facts of the name were last kept alive
 	claim    bool      // granted for a short time, to be confirmed by the first renewal
 	onWay    int       // renewals under way
 	quiet    chan struct{}
+	extends  chan struct{} // closed when the Extend ends that is under way; nil: none is
 	// converting: another lease is about to come in its place
 	converting bool
 	undoing    atomic.Pointer[departure]   // of a conversion that was given up
@@ -177,7 +178,7 @@ func (h *Hold) renewed(call *courier.Call, ttl int64, full bool) {
 	}
 	switch {
 	case err == nil && n[0] == lua.Granted:
-		if d := call.Sent.Add(h.lock.trust(ttl)); d.After(h.deadline) && call.Sent.After(h.extended) {
+		if d := call.Sent.Add(h.lock.trust(ttl)); d.After(h.deadline) && call.Sent.After(h.exactAt) {
 			h.deadline = d
 		}
 		h.pauses, h.trouble, h.claim = nil, nil, false
@@ -295,6 +296,10 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := h.Err(); err != nil {
 		return h.lock.fail(err)
 	}
+	if err := h.extendsAlone(ctx); err != nil {
+		return h.lock.fail(err)
+	}
+	defer h.extended()
 	ms := millis(ttl)
 	r, err := h.lock.renew(ctx, h.token, ms, true)
 	if err == nil && !r.held {
@@ -325,7 +330,7 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 		}
 		h.deadline = r.sent.Add(h.lock.trust(h.ttl))
 	}
-	h.extended = now
+	h.exactAt = now
 	if !h.lock.spec.Fixed {
 		h.renewAt = h.lock.e.tick(now, h.deadline.Sub(now)/3)
 	}
@@ -334,6 +339,34 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 		return h.lock.fail(err)
 	}
 	return nil
+}
+
+// extendsAlone waits until no other Extend is under way. Of two at once nobody would know which the server had obeyed
+// last.
+func (h *Hold) extendsAlone(ctx context.Context) error {
+	for {
+		h.mu.Lock()
+		before, err := h.extends, h.err
+		if before == nil && err == nil {
+			h.extends = make(chan struct{})
+		}
+		h.mu.Unlock()
+		if before == nil || err != nil {
+			return err
+		}
+		select {
+		case <-before:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (h *Hold) extended() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	close(h.extends)
+	h.extends = nil
 }
 
 // lose ends the lease as lost, if it has not ended. Without a reason it is the deadline that has come.

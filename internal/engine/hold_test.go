@@ -244,6 +244,36 @@ func TestReleaseWaitsForARenewalThatIsOnItsWay(t *testing.T) {
 	})
 }
 
+// TestExtendsGoOneAfterTheOther: the lease ends as the one says that was called last, for the server and for the holder.
+func TestExtendsGoOneAfterTheOther(t *testing.T) {
+	inBubble(t, func(s *site) {
+		h := s.hold("x", fixed)
+		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+		const way = 300 * time.Millisecond
+		s.net.Delay(way)
+		var wg sync.WaitGroup
+		wg.Go(func() { s.must(h.Extend(context.Background(), 20*ttl)) })
+		synctest.Wait()
+		s.net.Delay(0)
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), way/3)
+		defer cancel()
+		if err := h.Extend(ctx, ttl/2); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != way/3 {
+			s.Errorf("an Extend that has to wait for longer than its context: %v, after %v", err, time.Since(start))
+		}
+		s.must(h.Extend(context.Background(), ttl))
+		if d := time.Since(start); d != way {
+			s.Errorf("it took %v, want %v", d, way)
+		}
+		wg.Wait()
+		s.must(h.Err())
+		if server, own := s.mini.TTL("lock:x"), time.Until(h.Deadline()); server != ttl || own > ttl {
+			s.Errorf("%v are left at the server, %v for the holder; want %v", server, own, ttl)
+		}
+		s.must(h.Release(context.Background()))
+	})
+}
+
 func (h *Hold) renewals() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
