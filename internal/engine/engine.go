@@ -217,7 +217,7 @@ func (e *Engine) resumed(channel string) {
 	defer e.mu.Unlock()
 	for _, n := range e.lines {
 		if n.lock.channel == channel {
-			n.beatNow(now)
+			n.beatAt(now)
 		}
 	}
 }

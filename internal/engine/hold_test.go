@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/faultnet"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -430,6 +431,45 @@ func TestTheContextOfALeaseEndsWithItAndWithItsParent(t *testing.T) {
 		}
 		if ctx := h.Context(context.Background()); context.Cause(ctx) != ErrReleased {
 			s.Errorf("after the release: %v", context.Cause(ctx))
+		}
+	})
+}
+
+// TestALeaseThatIsAsGoodAsOverIsNotAskedForWithoutAPause: a waiter that learns of its grant in the last moment of it, since the
+// message was lost, waits until the lease is over, and does not ask and ask.
+func TestALeaseThatIsAsGoodAsOverIsNotAskedForWithoutAPause(t *testing.T) {
+	inBubble(t, func(s *site) {
+		s.must(s.hold("y").Release(context.Background())) // so that there is a server to look at
+		s.must(s.mini.Set("lock:x", "another"))
+		scripts := 0
+		s.mini.Server().SetPreHook(func(_ *server.Peer, command string, _ ...string) bool {
+			if command == "EVALSHA" {
+				if scripts++; scripts > 100 {
+					time.Sleep(time.Millisecond) // or this would never end
+				}
+			}
+			return false
+		})
+		got := make(chan error)
+		go func() {
+			h, err := s.lock("x").Acquire(context.Background(), Terms{})
+			if err == nil {
+				err = h.Release(context.Background())
+			}
+			got <- err
+		}()
+		synctest.Wait()
+		queue, err := s.mini.ZMembers("{lock:x}:mutex:queue")
+		s.must(err)
+		time.Sleep(s.cfg.Period / 2)
+		s.must(s.mini.Set("lock:x", queue[0]))
+		s.mini.SetTTL("lock:x", s.cfg.Period/2+500*time.Microsecond) // half a millisecond is left when it beats
+		_, err = s.mini.ZRem("{lock:x}:mutex:queue", queue[0])
+		s.must(err)
+		before := scripts
+		s.must(<-got)
+		if n := scripts - before; n > 10 {
+			s.Errorf("%d scripts", n)
 		}
 	})
 }

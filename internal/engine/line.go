@@ -112,20 +112,22 @@ func (e *Engine) askAt(w *waiter, at time.Time) {
 	}
 }
 
-// beatNow makes all of the waiter's line beat.
-func (e *Engine) beatNow(w *waiter) {
+// beatAt makes all of the waiter's line beat at that time at the latest.
+func (e *Engine) beatAt(w *waiter, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if n := e.lines[w.lock.keys.Queue]; n != nil {
-		n.beatNow(time.Now())
+		n.beatAt(at)
 	}
 }
 
-func (n *line) beatNow(now time.Time) {
+func (n *line) beatAt(at time.Time) {
 	n.mu.Lock()
-	n.due = now
+	if n.due.After(at) {
+		n.due = at
+	}
 	n.mu.Unlock()
-	n.lock.e.clock.Sooner(&n.alarm, now)
+	n.lock.e.clock.Sooner(&n.alarm, at)
 }
 
 // trouble is why the waiter's heartbeats fail at present, or nil.

@@ -287,7 +287,7 @@ func (w *waiter) push(fence int64) {
 	trusted := time.Until(asked.Add(w.lock.trust(w.lock.claim)))
 	if !fresh || trusted < duration(w.lock.claim)/8 {
 		// Old news, or too little of the lease is sure: ask, and believe the answer.
-		w.lock.e.beatNow(w)
+		w.lock.e.beatAt(w, time.Now())
 		return
 	}
 	if w.grant(fence, asked, w.lock.claim, true) {
@@ -302,7 +302,7 @@ func (w *waiter) push(fence int64) {
 func (w *waiter) grant(fence int64, from time.Time, ms int64, claim bool) bool {
 	deadline := from.Add(w.lock.trust(ms))
 	if time.Until(deadline) <= 0 {
-		w.lock.e.beatNow(w) // over before it was learned of
+		w.lock.e.beatAt(w, from.Add(duration(ms)+time.Millisecond)) // too little is left: when it is over
 		return false
 	}
 	w.mu.Lock()
