@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -125,10 +126,8 @@ func linear(t *testing.T, p primitive, faulty bool) {
 	running, stop := context.WithTimeout(context.Background(), 3*time.Second)
 	defer stop()
 	var nodes []*node
-	var workers sync.WaitGroup
-	var given, lost, gaveUp int
-	var mu sync.Mutex // guards the counts
-	for i := range 4 {
+	all := crowd{history: h, seed: seed, faulty: faulty}
+	for range 4 {
 		n, err := newNode(s.Addr)
 		if err != nil {
 			t.Fatal(err)
@@ -139,35 +138,8 @@ func linear(t *testing.T, p primitive, faulty bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for j, u := range uses {
-			r := rand.New(rand.NewPCG(seed, uint64(10*i+j)))
-			workers.Go(func() {
-				for running.Err() == nil {
-					ctx, cancel := running, context.CancelFunc(func() {})
-					if r.IntN(8) == 0 {
-						ctx, cancel = context.WithTimeout(running, time.Duration(r.IntN(int(20*time.Millisecond))))
-					}
-					hold := time.Duration(r.IntN(int(4 * time.Millisecond)))
-					if faulty && r.IntN(100) == 0 {
-						hold = ttl
-					}
-					x, err := n.work(ctx, "x", u, hold, nil)
-					cancel()
-					if x.Fence > 0 {
-						h.add(x)
-					}
-					mu.Lock()
-					switch {
-					case err == nil:
-						given++
-					case errors.Is(err, lockkeeper.ErrLost):
-						lost++
-					default:
-						gaveUp++
-					}
-					mu.Unlock()
-				}
-			})
+		for _, u := range uses {
+			all.contend(running, n, u)
 		}
 	}
 	if faulty {
@@ -177,7 +149,7 @@ func linear(t *testing.T, p primitive, faulty bool) {
 	for _, n := range nodes {
 		n.net.Mend()
 	}
-	workers.Wait()
+	all.workers.Wait()
 	h.right(t)
 	queued := 0
 	for _, s := range h.spans {
@@ -185,9 +157,131 @@ func linear(t *testing.T, p primitive, faulty bool) {
 			queued++
 		}
 	}
-	t.Logf("%d grants given back, %d lost, %d waits ended; %d had stood in line", given, lost, gaveUp, queued)
-	if given < 20 || queued < 10 {
-		t.Errorf("%d grants, %d after a wait: too few to tell", given, queued)
+	t.Logf("%d grants given back, %d lost, %d waits ended; %d had stood in line", all.given, all.lost, all.gaveUp, queued)
+	if all.given < 20 || queued < 10 {
+		t.Errorf("%d grants, %d after a wait: too few to tell", all.given, queued)
+	}
+}
+
+// crowd is those who contend for the lock x, and what became of that.
+type crowd struct {
+	*history
+	seed    uint64
+	faulty  bool // something is broken meanwhile
+	workers sync.WaitGroup
+
+	mu                  sync.Mutex // guards what follows
+	many                uint64
+	given, lost, gaveUp int
+}
+
+// contend uses the lock again and again, until the context ends.
+func (c *crowd) contend(running context.Context, n *node, u use) {
+	c.many++
+	r := rand.New(rand.NewPCG(c.seed, c.many))
+	c.workers.Go(func() {
+		for running.Err() == nil {
+			ctx, cancel := running, context.CancelFunc(func() {})
+			if r.IntN(8) == 0 {
+				ctx, cancel = context.WithTimeout(running, time.Duration(r.IntN(int(20*time.Millisecond))))
+			}
+			hold := time.Duration(r.IntN(int(4 * time.Millisecond)))
+			if c.faulty && r.IntN(100) == 0 {
+				hold = ttl
+			}
+			x, err := n.work(ctx, "x", u, hold, nil)
+			cancel()
+			if x.Fence > 0 {
+				c.add(x)
+			}
+			c.mu.Lock()
+			switch {
+			case err == nil:
+				c.given++
+			case errors.Is(err, lockkeeper.ErrLost):
+				c.lost++
+			default:
+				c.gaveUp++
+			}
+			c.mu.Unlock()
+		}
+	})
+}
+
+// TestHistoriesOfAMajorityAreLinearizable is the same for a lock on three servers, of which one at a time loses its
+// connections or freezes.
+func TestHistoriesOfAMajorityAreLinearizable(t *testing.T) {
+	for _, faulty := range []bool{false, true} {
+		t.Run(fmt.Sprintf("faults=%t", faulty), func(t *testing.T) {
+			t.Parallel()
+			majority(t, faulty)
+		})
+	}
+}
+
+func majority(t *testing.T, faulty bool) {
+	seed := rand.Uint64()
+	defer func() {
+		if t.Failed() {
+			t.Logf("seed %d", seed)
+		}
+	}()
+	const many = 3
+	servers := make([]*redistest.Server, many)
+	for i := range servers {
+		servers[i] = redistest.Start(t)
+	}
+	h := newHistory()
+	h.capacity["x"] = 1
+	running, stop := context.WithTimeout(context.Background(), 3*time.Second)
+	defer stop()
+	at := make([][]*node, many) // by server
+	all := crowd{history: h, seed: seed, faulty: faulty}
+	for range 4 {
+		var keepers []*lockkeeper.Keeper
+		for i, s := range servers {
+			n, err := newNode(s.Addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer n.close()
+			at[i] = append(at[i], n)
+			keepers = append(keepers, n.Keeper)
+		}
+		l, err := redlock.New(keepers, "x", &redlock.Options{TTL: ttl, Poll: 20 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			all.contend(running, at[0][len(at[0])-1], use{weight: 1, acquire: l.Lock})
+		}
+	}
+	if faulty {
+		r := rand.New(rand.NewPCG(seed, 0))
+		for running.Err() == nil {
+			i := r.IntN(many)
+			if r.IntN(4) == 0 {
+				servers[i].Freeze()
+				time.Sleep(time.Duration(r.IntN(int(ttl))))
+				servers[i].Thaw()
+				continue
+			}
+			short, cancel := context.WithTimeout(running, 100*time.Millisecond)
+			breakConnections(short, r, at[i], servers[i].Client())
+			cancel()
+		}
+	}
+	<-running.Done()
+	for _, nodes := range at {
+		for _, n := range nodes {
+			n.net.Mend()
+		}
+	}
+	all.workers.Wait()
+	h.right(t)
+	t.Logf("%d grants given back, %d lost, %d waits ended", all.given, all.lost, all.gaveUp)
+	if all.given < 20 {
+		t.Errorf("%d grants: too few to tell", all.given)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
 )
@@ -79,8 +80,14 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soaked is the primitives of a soak: those that hold, and permits that return by the clock.
+// soaked is the primitives of a soak: those that hold, the lock on a majority, here of one, and permits that return by the
+// clock.
 var soaked = append(slices.Clone(primitives), primitive{
+	"redlock", 1, false, func(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error) {
+		l, err := redlock.New([]*lockkeeper.Keeper{k}, name, &redlock.Options{TTL: ttl, Poll: 20 * time.Millisecond})
+		return []use{{weight: 1, acquire: l.Lock}}, err
+	},
+}, primitive{
 	"rate", 20, false, func(k *lockkeeper.Keeper, name string, _ time.Duration) ([]use, error) {
 		const per = 200 * time.Millisecond
 		s, err := semaphore.New(k, name, 20, &semaphore.Options{Per: per})
