@@ -2,7 +2,10 @@
 
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 
-.PHONY: test race lint fmt faults soak fuzz bench bench-test bench-peers bench-quick demo examples-test simulate mutants
+KIND ?= mutex fair rwlock semaphore
+SIMULATIONS := $(addprefix simulate-,$(KIND))
+
+.PHONY: test race lint fmt faults soak fuzz bench bench-test bench-peers bench-quick demo examples-test simulate mutants $(SIMULATIONS)
 
 test: ## the README's command
 	go test ./...
@@ -10,11 +13,12 @@ test: ## the README's command
 race:
 	go test -race ./...
 
-simulate: ## drawn schedules of faults; N acquisitions and a virtual day for each primitive, or what WITHIN lets be reached
-	go test ./proptest -run '^TestSimulation$$/$(KIND)' -v -timeout 24h -args -acquisitions=$(N) -within=$(WITHIN) -rapid.checks=50
+simulate: $(SIMULATIONS) ## drawn schedules of faults; N acquisitions and a virtual day for each primitive, or what WITHIN lets be reached; other ones each time, or those of SEED
 N ?= 100000
 WITHIN ?= 24h
-KIND ?=
+
+$(SIMULATIONS): simulate-%:
+	go test ./proptest -run '^TestSimulation$$/^$*$$' -v -timeout 24h -args -acquisitions=$(N) -within=$(WITHIN) -rapid.checks=50 $(addprefix -rapid.seed=,$(SEED))
 
 mutants: ## deliberate bugs, each of which the simulation has to find; about ten minutes
 	go test ./proptest -run '^TestMutants$$' -v -timeout 1h -args -mutants

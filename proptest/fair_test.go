@@ -19,6 +19,9 @@ func (fairLock) get(q *request) (*lockkeeper.Lease, error) {
 	if err != nil {
 		panic(err)
 	}
+	if q.adopts != nil {
+		return l.Adopt(q.ctx, q.adopts.lease.Token())
+	}
 	if q.try {
 		return l.TryLock(q.ctx)
 	}

@@ -14,6 +14,40 @@ func (w *world) crashes(r *rapid.T) {
 
 func (w *world) holderCrashes(r *rapid.T) { draw(r, w.holders(), "holder").p.crash() }
 
+// handsOn crashes a process that has written down the token of a lease. Another makes a lease of it, perhaps too late.
+func (w *world) handsOn(r *rapid.T) {
+	from := draw(r, w.content(), "holder")
+	var others []*process
+	for _, p := range w.in(running) {
+		if p != from.p {
+			others = append(others, p)
+		}
+	}
+	to := draw(r, others, "process")
+	if len(w.requests) >= most {
+		r.Skip("too many")
+	}
+	q := &request{
+		w: w, p: to, use: from.use, count: from.count, adopts: from, began: time.Now(), within: time.Second,
+		let: make(chan struct{}), turn: make(chan *request, 1),
+	}
+	w.enter(q, duration(r, 10*time.Second), false)
+	w.mu.Lock()
+	w.noteLocked("its token is that of %v", from)
+	of := from.first()
+	of.longest = max(of.longest, q.ttl())
+	w.mu.Unlock()
+	from.p.crashes(from)
+	later := time.After(duration(r, 10*time.Second))
+	w.actors.Go(func() {
+		select {
+		case <-later:
+		case <-q.ctx.Done():
+		}
+		q.run()
+	})
+}
+
 // hurts brings a process into another state for a while.
 func (w *world) hurts(s state, longest time.Duration) func(*rapid.T) {
 	return func(r *rapid.T) { draw(r, w.in(running), "process").harm(s, duration(r, longest)) }

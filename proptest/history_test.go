@@ -99,6 +99,8 @@ type history struct {
 	row     int                  // writers in a row that have passed readers
 	heard   map[string]bool      // tokens that a message has brought a lease
 	owed    map[string]time.Time // since when somebody could have been granted a lease
+	instant time.Time            // of the last script
+	asked   int                  // scripts at that instant
 }
 
 // begin prepares the history, when the primitive and the server are there.
@@ -234,6 +236,9 @@ func (w *world) stepped(call script) {
 		w.history.ends[token] = l.ends
 	}
 	w.tally["scripts"]++
+	if w.checkPace(); w.history.asked > 1990 {
+		w.noteLocked("%s %v %v", name, call.argv, s.askers)
+	}
 	s.before = s.before.until(s.after.now)
 	w.checkStep(s)
 	if name == "release" && !call.failed {

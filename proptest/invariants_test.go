@@ -2,6 +2,7 @@ package proptest
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -43,6 +44,9 @@ const (
 	// who wait are granted it in turn, as soon as the leases of those are over who do not use them: after a heartbeat's
 	// lifetime or their ttl.
 	progress = "who may be granted the lock is granted it in time"
+	// Nobody asks again and again without letting time pass: messages at one instant are at most a few for each who
+	// wants something.
+	pace = "nobody asks without a pause"
 	// A call ends when its context does.
 	bounded = "a call returns when its context has ended"
 	// What calls return is so: who is granted a lease has it at the server, fails only for the reason that is told, and
@@ -67,7 +71,7 @@ func (w *world) checkStep(s *step) {
 			fresh = append(fresh, token)
 		}
 		if !had || was.ends+1000 < l.ends {
-			if t := w.terms(token); !t.foreign && l.ends > s.after.now+t.ttl*1000+1000 {
+			if q := w.requestLocked(token); q != nil && l.ends > s.after.now+q.lasts().Microseconds()+1000 {
 				w.breaksLocked(grants, "%s lasts %d µs", w.who(token), l.ends-s.after.now)
 			}
 		}
@@ -101,6 +105,22 @@ func (w *world) checkStep(s *step) {
 				w.breaksLocked(belief, "%v, after %s of %s", q, s.script, w.who(s.token))
 			}
 		}
+	}
+}
+
+// checkPace looks how many scripts run at one instant. What would go on for ever, since in virtual time an answer takes
+// none, ends the schedule here and now. The caller has the lock.
+func (w *world) checkPace() {
+	h := &w.history
+	if now := time.Now(); !now.Equal(h.instant) {
+		h.instant, h.asked = now, 0
+	}
+	if h.asked++; h.asked == 2000+20*len(w.requests) {
+		w.breaksLocked(pace, "%d scripts at one instant", h.asked)
+		for _, line := range w.log {
+			fmt.Println(line)
+		}
+		panic(pace)
 	}
 }
 

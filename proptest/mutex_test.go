@@ -6,8 +6,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/mutex"
 )
 
-// mutexLock: one holder. A newcomer may take the mutex past those who wait; but they go in order of their tickets. The
-// requests of one process stand in line there, and the first of them at the server.
+// mutexLock: one holder. Who asks may take the mutex past those who wait, when it is free; but they go in order of their
+// tickets. The requests of one process stand in line there, and the first of them at the server.
 type mutexLock struct{ single }
 
 func (mutexLock) scripts() *lua.Set { return lua.Mutex }
@@ -19,6 +19,9 @@ func (mutexLock) get(q *request) (*lockkeeper.Lease, error) {
 	if err != nil {
 		panic(err)
 	}
+	if q.adopts != nil {
+		return l.Adopt(q.ctx, q.adopts.lease.Token())
+	}
 	if q.try {
 		return l.TryLock(q.ctx)
 	}
@@ -26,5 +29,6 @@ func (mutexLock) get(q *request) (*lockkeeper.Lease, error) {
 }
 
 func (mutexLock) before(_ *world, s *step, y waiting, token string, at float64, stood bool) bool {
-	return stood && y.at < at
+	asks := s.script == "acquire" && s.token == token // perhaps again, since an answer was lost
+	return stood && y.at < at && !asks
 }

@@ -161,7 +161,10 @@ func (p *process) wake(s state) {
 
 // crash ends a process: nothing that it does reaches the server any more, and nobody looks at its results. Another
 // takes its place.
-func (p *process) crash() {
+func (p *process) crash() { p.crashes(nil) }
+
+// crashes is crash, where the program hands the token of a lease on first, and does not use it any more.
+func (p *process) crashes(handed *request) {
 	w := p.w
 	w.mu.Lock()
 	w.noteLocked("process %d crashes", p.id)
@@ -169,7 +172,7 @@ func (p *process) crash() {
 	w.unwellLocked(p)
 	var until []time.Time
 	for _, q := range w.requests {
-		if q.p == p && q.believes() {
+		if q.p == p && q != handed && q.believes() {
 			q.until = q.lease.Deadline()
 			until = append(until, q.until)
 		}

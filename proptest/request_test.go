@@ -21,6 +21,7 @@ type request struct {
 	use    string   // what the lease is for, as the primitive says it
 	count  int      // of permits
 	origin *request // in whose place the lease is to come
+	adopts *request // whose token it makes a lease of
 	try    bool
 	fixed  bool          // not renewed
 	hold   time.Duration // how long the lease is kept
@@ -32,20 +33,22 @@ type request struct {
 
 	// Guarded by world.mu.
 	began      time.Time
-	told       bool      // to release
-	quits      bool      // its context is to end as soon as its process runs
-	cancelled  time.Time // when it did
-	token      string    // once it was seen in the queue
-	at         float64   // its place there
-	stands     bool      // it is there now
-	well       time.Time // since when it is well off; zero: it is not
-	stood      bool      // it was well off once, so it knows its place
-	missing    bool      // it was seen out of the queue, waiting
-	holding    time.Time // since when it was seen holding a lease, waiting
+	told       bool          // to release
+	quits      bool          // its context is to end as soon as its process runs
+	cancelled  time.Time     // when it did
+	token      string        // once it was seen in the queue
+	at         float64       // its place there
+	stands     bool          // it is there now
+	well       time.Time     // since when it is well off; zero: it is not
+	stood      bool          // it was well off once, so it knows its place
+	missing    bool          // it was seen out of the queue, waiting
+	deaf       time.Time     // when it was out of the queue because its process is deaf
+	holding    time.Time     // since when it was seen holding a lease, waiting
+	longest    time.Duration // that its lease may be asked for; 0: the ttl
 	returned   bool
 	lease      *lockkeeper.Lease
 	converting bool      // it is turned into another, or nobody knows whether it was
-	until      time.Time // of a crashed one: its deadline
+	until      time.Time // of a crashed one: its deadline; zero: its token was handed on
 	ended      time.Time // when it no longer believed to hold the lock
 }
 
@@ -53,6 +56,9 @@ func (q *request) String() string { return fmt.Sprintf("request %d", q.n) }
 
 // ttl tells the request apart from all others.
 func (q *request) ttl() time.Duration { return q.w.ttl + time.Duration(q.n)*time.Millisecond }
+
+// lasts is how long the lease of the request may last from any moment on. The caller has the lock.
+func (q *request) lasts() time.Duration { return max(q.ttl(), q.longest) }
 
 // most is how many requests there may be in a world, so that their numbers stay below a second.
 const most = 900
@@ -200,7 +206,6 @@ func (q *request) become() bool {
 	awake := q.p.awake()
 	w.mu.Lock()
 	// Unless it is known that it was not turned, the server may know it no more.
-	// Unless it is known that it was not turned, the server may know it no more.
 	from.converting = lease == nil && !errors.Is(err, rwlock.ErrUpgradeConflict)
 	w.mu.Unlock()
 	switch {
@@ -240,6 +245,11 @@ func (q *request) endsLocked() {
 // isRefused looks at a call that brought no lease.
 func (q *request) isRefused(err error) {
 	w := q.w
+	token, held := "", false
+	if q.adopts != nil {
+		token = q.adopts.lease.Token()
+		_, held = w.view().leases[token]
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	q.returned = true
@@ -248,6 +258,15 @@ func (q *request) isRefused(err error) {
 	whole := q.p.neverHurt()
 	switch {
 	case w.closing && errors.Is(err, lockkeeper.ErrClosed):
+		return
+	case q.adopts != nil:
+		if errors.Is(err, lockkeeper.ErrLost) {
+			if held && whole && q.p.isSteady() && !w.history.void[token] {
+				w.breaksLocked(truth, "%v: %v", q, err)
+			}
+		} else if (want == nil || !errors.Is(err, want)) && w.ill.IsZero() {
+			w.breaksLocked(truth, "%v: %v", q, err)
+		}
 		return
 	case q.origin != nil, w.lowered && errors.Is(err, semaphore.ErrAboveLimit):
 		return
@@ -296,6 +315,8 @@ func (q *request) isGranted(lease *lockkeeper.Lease) {
 		w.tally["a try is granted"]++
 	case q.origin != nil:
 		w.tally["a lease is turned into another"]++
+	case q.adopts != nil:
+		w.tally["a lease is adopted"]++
 	case q.token == "":
 		w.tally["granted at once"]++
 	case w.history.heard[lease.Token()]:
@@ -305,6 +326,34 @@ func (q *request) isGranted(lease *lockkeeper.Lease) {
 	default:
 		w.tally["granted by an answer to a heartbeat"]++
 	}
+}
+
+// extend makes the lease end d from now.
+func (q *request) extend(d time.Duration) {
+	w := q.w
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	err := q.lease.Extend(ctx, d)
+	if !q.p.awake() {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.noteLocked("%v is extended to %v: %v", q, d, err)
+	switch {
+	case err == nil:
+		w.tally["a lease is extended"]++
+	case q.believes() && !q.converting && !w.closing && q.p.neverHurt():
+		w.breaksLocked(truth, "the extension of %v: %v", q, err)
+	}
+}
+
+// first is the request that the token of the lease comes from.
+func (q *request) first() *request {
+	for q.adopts != nil {
+		q = q.adopts
+	}
+	return q
 }
 
 // isOver looks at a lease that is held no more.
@@ -396,16 +445,16 @@ func (w *world) look() {
 			w.tally["somebody frozen is granted a lease"]++
 		}
 		above := w.lowered && q.count > 1 // perhaps it may not wait any more
-		if !q.p.isSteady() || !q.cancelled.IsZero() || q.origin != nil || above {
+		if !q.p.isSteady() || !q.cancelled.IsZero() || q.origin != nil || q.adopts != nil || above {
 			continue
 		}
-		settled := now.Sub(q.began) > settling && now.Sub(q.p.steady) > settling && now.Sub(w.sound) > settling
+		settled := now.Sub(q.began) > settling && now.Sub(q.deaf) > settling && now.Sub(q.p.steady) > settling && now.Sub(w.sound) > settling
 		switch {
 		case q.stands && q.well.IsZero():
 			w.isBackLocked(q, v.queue[i].at)
 		case !q.stands && !holds[q.n] && !q.well.IsZero() && now.Sub(q.p.deafened) < time.Minute:
 			// Its keeper has found out, by a message that did not come, and nobody listens while it replaces the subscription.
-			q.well = time.Time{}
+			q.well, q.deaf = time.Time{}, now
 		case !q.stands && !holds[q.n] && !q.well.IsZero():
 			w.breaksLocked(place, "%v does not stand in the queue", q)
 		case !q.stands && !holds[q.n] && settled && (w.kind.lines() || now.Sub(q.p.lined) > settling):

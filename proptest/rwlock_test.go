@@ -57,6 +57,8 @@ func (l *readWriteLock) get(q *request) (*lockkeeper.Lease, error) {
 		panic(err)
 	}
 	switch {
+	case q.adopts != nil:
+		return lock.Adopt(q.ctx, q.adopts.lease.Token())
 	case q.use == upgrades:
 		return lock.Upgrade(q.ctx, q.origin.lease)
 	case q.use == downgrades:

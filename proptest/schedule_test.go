@@ -1,6 +1,7 @@
 package proptest
 
 import (
+	"slices"
 	"testing/synctest"
 	"time"
 
@@ -12,6 +13,7 @@ func (w *world) schedule(r *rapid.T) {
 	defer w.stop()
 	w.begin()
 	w.ttl = rapid.SampledFrom([]time.Duration{3 * time.Second, 10 * time.Second}).Draw(r, "ttl")
+	w.longest = w.ttl
 	if rapid.Bool().Draw(r, "lag") {
 		w.lag = rapid.SampledFrom([]time.Duration{2 * time.Millisecond, 100 * time.Millisecond}).Draw(r, "the longest")
 	}
@@ -39,6 +41,7 @@ func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
 		"one releases":           w.releases,
 		"one gives up":           w.givesUp,
 		"one gives up its grant": w.givesUpGrant,
+		"one extends":            w.extends,
 	}
 	for what, do := range w.kind.actions(w) {
 		actions[what] = do
@@ -54,6 +57,7 @@ func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
 	}{
 		{"a process crashes", w.crashes, false},
 		{"the holder crashes", w.holderCrashes, false},
+		{"a token is handed on", w.handsOn, false},
 		{"a process freezes", w.hurts(frozen, 20*time.Second), false},
 		{"the first waiter freezes", w.headFreezes, false},
 		{"a process is cut off", w.hurts(away, 15*time.Second), false},
@@ -213,6 +217,30 @@ func (w *world) head(r *rapid.T) *request {
 
 func (w *world) releases(r *rapid.T) { w.tell(draw(r, w.holders(), "holder")) }
 
+// extends lets a holder change how long its lease lasts.
+func (w *world) extends(r *rapid.T) {
+	q := draw(r, w.content(), "holder")
+	d := rapid.SampledFrom([]time.Duration{time.Second, 5 * time.Second, 20 * time.Second}).Draw(r, "to")
+	if d < 15*w.lag {
+		r.Skip("a renewal needs the time to connect")
+	}
+	w.mu.Lock()
+	w.noteLocked("%v extends its lease to %v", q, d)
+	of := q.first()
+	of.longest = max(of.longest, d)
+	w.longest = max(w.longest, d)
+	w.mu.Unlock()
+	w.actors.Go(func() { q.extend(d) })
+}
+
+// content is the holders who are not about to turn their lease into another.
+func (w *world) content() []*request {
+	list := w.holders()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.DeleteFunc(list, func(q *request) bool { return q.converting || len(q.turn) > 0 })
+}
+
 func (w *world) givesUp(r *rapid.T) { draw(r, w.waiters(), "waiter").quit() }
 
 // givesUpGrant ends a wait at the moment of the grant.
@@ -257,12 +285,12 @@ func (w *world) finish(r *rapid.T) {
 		w.reach("nothing is broken and nothing left")
 	}
 	w.lasted = time.Since(w.start)
-	time.Sleep(w.setBack + max(w.ttl+time.Second, life) + w.kind.lingers() + time.Second + slack)
+	time.Sleep(w.setBack + max(w.longest+time.Second, life) + w.kind.lingers() + time.Second + slack)
 	v := w.view()
 	w.checkLeft(len(v.leases) > 0 || len(v.queue) > 0, w.server.keys())
 	time.Sleep(grave)
 	w.checkLeft(true, w.server.keys())
-	time.Sleep(idle + w.ttl)
+	time.Sleep(idle + w.longest)
 	w.server.now()
 	w.checkLeft(true, w.server.mini.Keys())
 }
@@ -277,7 +305,7 @@ func (w *world) serve() {
 			turns++
 		}
 	}
-	within := w.setBack + max(w.ttl+time.Second, life) + time.Duration(turns)*(period+slack) + time.Duration(len(w.requests))*(4*w.lag+w.kind.lingers())
+	within := w.setBack + max(w.longest+time.Second, life) + time.Duration(turns)*(period+slack) + time.Duration(len(w.requests))*(4*w.lag+w.kind.lingers())
 	for time.Since(begin) < within {
 		for _, q := range w.holders() {
 			w.tell(q)

@@ -94,6 +94,9 @@ func (p *permits) semaphore(k *lockkeeper.Keeper, o semaphore.Options) *semaphor
 
 func (p *permits) get(q *request) (*lockkeeper.Lease, error) {
 	s := p.semaphore(q.p.Keeper, semaphore.Options{TTL: q.ttl(), NoRenewal: q.fixed})
+	if q.adopts != nil {
+		return s.Adopt(q.ctx, q.adopts.lease.Token())
+	}
 	if q.try {
 		return s.TryAcquire(q.ctx, q.count)
 	}

@@ -29,7 +29,7 @@ var reached = []string{
 	"granted at once", "granted by a message", "granted by an answer to a heartbeat",
 	"several come at once", "a crowd comes", "a wait is cancelled", "a cancellation meets the grant",
 	"a try is granted", "a try is refused", "a lease is lost",
-	"somebody frozen is granted a lease", "a waiter comes back to its place",
+	"somebody frozen is granted a lease", "a waiter comes back to its place", "a lease is extended", "a lease is adopted",
 	"a message is lost and a heartbeat finds the grant", "a process is lossy", "copies come late",
 	"the server forgets its scripts", "the server restarts empty", "the server fails over",
 	"the clock is set back", "the clock is set forward",

@@ -40,17 +40,18 @@ const (
 // world is one server, processes that use one lock on it, and what happens to them. Everything is started from one
 // goroutine, which draws from rapid; the processes' own goroutines report to it.
 type world struct {
-	run    *run
-	r      *rapid.T
-	kind   primitive
-	server *redisServer
-	start  time.Time
-	due    []event // what will happen, by the driver's hand
-	actors sync.WaitGroup
-	ttl    time.Duration // requests ask for this and their number in ms, so that a token tells its request
-	lag    time.Duration // the longest that a message takes one way
-	calm   bool          // nothing is broken
-	lasted time.Duration // until all had gone home
+	run     *run
+	r       *rapid.T
+	kind    primitive
+	server  *redisServer
+	start   time.Time
+	due     []event // what will happen, by the driver's hand
+	actors  sync.WaitGroup
+	ttl     time.Duration // requests ask for this and their number in ms, so that a token tells its request
+	longest time.Duration // that a lease was asked for, but for those ms; guarded by mu
+	lag     time.Duration // the longest that a message takes one way
+	calm    bool          // nothing is broken
+	lasted  time.Duration // until all had gone home
 
 	mu        sync.Mutex // guards what follows, and what processes and requests say is guarded by it
 	processes []*process
