@@ -37,6 +37,7 @@ type Hold struct {
 	onWay    int       // renewals under way
 	quiet    chan struct{}
 	extends  chan struct{} // closed when the Extend ends that is under way; nil: none is
+	cut      int64         // ms that it asks for; 0: none is under way
 	// converting: another lease is about to come in its place
 	converting bool
 	undoing    atomic.Pointer[departure]   // of a conversion that was given up
@@ -149,6 +150,9 @@ func (h *Hold) ring(now time.Time) {
 // nextTTLLocked is what a renewal now should ask for; 0 if there should be none.
 func (h *Hold) nextTTLLocked(now time.Time) int64 {
 	ttl := h.ttl
+	if h.cut > 0 {
+		ttl = min(ttl, h.cut)
+	}
 	spec := h.lock.spec
 	if spec.Fixed {
 		ttl -= millis(now.Sub(h.since))
@@ -178,7 +182,11 @@ func (h *Hold) renewed(call *courier.Call, ttl int64, full bool) {
 	}
 	switch {
 	case err == nil && n[0] == lua.Granted:
-		if d := call.Sent.Add(h.lock.trust(ttl)); d.After(h.deadline) && call.Sent.After(h.exactAt) {
+		sure := ttl
+		if h.cut > 0 {
+			sure = min(ttl, h.cut) // if an Extend is under way, it may run after this
+		}
+		if d := call.Sent.Add(h.lock.trust(sure)); d.After(h.deadline) && call.Sent.After(h.exactAt) {
 			h.deadline = d
 		}
 		h.pauses, h.trouble, h.claim = nil, nil, false
@@ -301,6 +309,7 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	}
 	defer h.extended()
 	ms := millis(ttl)
+	before := h.cutTo(ms)
 	r, err := h.lock.renew(ctx, h.token, ms, true)
 	if err == nil && !r.held {
 		h.lose(errNotHeld)
@@ -315,15 +324,14 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	if r.stray && (h.strayTTL == 0 || ms < h.strayTTL) {
 		h.strayTTL = ms
 	}
-	if err != nil {
-		// It may run yet, or have run: from here on no more is believed than it leaves.
-		if r.stray && ms < h.ttl {
-			h.ttl = ms
-			if d := now.Add(h.lock.trust(ms)); d.Before(h.deadline) {
-				h.deadline = d
-			}
+	switch {
+	case err != nil && r.stray: // it may run yet, or have run: from here on no more is believed than it leaves
+		h.ttl = min(h.ttl, ms)
+	case err != nil: // the server has never heard of it
+		if before.After(h.deadline) {
+			h.deadline = before
 		}
-	} else {
+	default:
 		h.ttl, h.claim, h.kept = ms, false, now
 		if h.strayTTL > 0 {
 			h.ttl = min(ms, h.strayTTL)
@@ -339,6 +347,23 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 		return h.lock.fail(err)
 	}
 	return nil
+}
+
+// cutTo believes no more of the lease from now on than an Extend to so many ms leaves, which is about to be sent: it may have
+// run long before its answer comes, and if it is repeated, before that. It returns what was believed until now.
+func (h *Hold) cutTo(ms int64) (before time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.cut, before = ms, h.deadline
+	now := time.Now()
+	if d := now.Add(h.lock.trust(ms)); h.err == nil && d.Before(before) {
+		h.deadline = d
+		if at := h.lock.e.tick(now, d.Sub(now)/3); !h.lock.spec.Fixed && at.Before(h.renewAt) {
+			h.renewAt = at
+		}
+		h.setLocked()
+	}
+	return before
 }
 
 // extendsAlone waits until no other Extend is under way. Of two at once nobody would know which the server had obeyed
@@ -366,7 +391,7 @@ func (h *Hold) extended() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	close(h.extends)
-	h.extends = nil
+	h.extends, h.cut = nil, 0
 }
 
 // lose ends the lease as lost, if it has not ended. Without a reason it is the deadline that has come.

@@ -275,6 +275,36 @@ func TestExtendsGoOneAfterTheOther(t *testing.T) {
 	})
 }
 
+// TestAnExtendWhoseAnswerIsLostIsReckonedWith: the server may have obeyed it when it was sent, so from then on the lease is
+// believed for no longer than it leaves, and if it is renewed, that keeps it.
+func TestAnExtendWhoseAnswerIsLostIsReckonedWith(t *testing.T) {
+	inBubble(t, func(s *site) {
+		for _, c := range []struct {
+			what   string
+			change func(*Spec)
+		}{{"not renewed", fixed}, {"renewed", func(*Spec) {}}} {
+			h := s.hold("x", c.change)
+			s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+			s.net.Break(lua.Mutex.Renew.SHA, 1, faultnet.SwallowReply)
+			ctx, cancel := context.WithTimeout(context.Background(), ttl/8)
+			start := time.Now()
+			if err := h.Extend(ctx, ttl/6); !errors.Is(err, context.DeadlineExceeded) {
+				s.Errorf("%s: %v", c.what, err)
+			}
+			cancel()
+			for end := start.Add(ttl); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				if left := s.mini.TTL("lock:x"); h.Err() == nil && time.Until(h.Deadline()) > left {
+					s.Fatalf("%s: after %v, %v are left, and %v are believed", c.what, time.Since(start), left, time.Until(h.Deadline()))
+				}
+			}
+			if lost := h.Err() != nil; lost != (c.what == "not renewed") {
+				s.Errorf("%s: lost %t", c.what, lost)
+			}
+			_ = h.Release(context.Background())
+		}
+	})
+}
+
 func (h *Hold) renewals() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
