@@ -72,7 +72,8 @@ type view struct {
 	queue  []waiting        // in order
 	lapse  map[string]int64 // µs, when heartbeats do
 	pass   float64          // of a read-write lock: the place up to which readers go first
-	limits string           // of a semaphore: those in force
+	limits string           // of a semaphore: those in force,
+	taken  []taking         // and what was taken that returns by the clock
 }
 
 // stands is where a token stands in line.

@@ -47,6 +47,12 @@ func (*permits) lines() bool       { return true }
 
 func (*permits) leases(m *miniredis.Miniredis, k names.Keys, v *view) {
 	inSet(m, k, v)
+	scores, _ := m.SortedSet(k.Lock)
+	for member, at := range scores {
+		if token, taken := strings.CutPrefix(member, "@"); taken {
+			v.taken = append(v.taken, taking{token: token, at: int64(at) - takenAt})
+		}
+	}
 	_, v.limits, _ = strings.Cut(m.HGet(k.Meta, "limits"), " ")
 }
 
@@ -174,6 +180,17 @@ func (p *permits) spent(now int64) int {
 	return sum
 }
 
+// away is how many permits have not returned as the server has it: who learns late of its grant has taken them then.
+func (p *permits) away(w *world, v *view) int {
+	sum := 0
+	for _, t := range v.taken {
+		if t.at+p.per.Milliseconds() >= v.now/1000 {
+			sum += w.terms(t.token).count
+		}
+	}
+	return sum
+}
+
 func (p *permits) owed(w *world, v *view) []string {
 	y := w.firstConnected(v)
 	for _, other := range v.queue { // one that cannot be told keeps the others out until its heartbeat lapses
@@ -186,7 +203,7 @@ func (p *permits) owed(w *world, v *view) []string {
 	}
 	count := w.terms(y.token).count
 	atOnce, window := p.inForce(v)
-	if p.held(w, v)+count > atOnce || window > 0 && p.spent(v.now/1000)+count > window {
+	if p.held(w, v)+count > atOnce || window > 0 && max(p.spent(v.now/1000), p.away(w, v))+count > window {
 		return nil
 	}
 	return []string{y.token}
