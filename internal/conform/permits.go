@@ -264,7 +264,7 @@ func releasedElsewhere(w *World) {
 		free += x.n
 		w.available(a, free)
 	}
-	w.clean()
+	w.graves() // of those that were adopted
 }
 
 func overGivesNothing(w *World) {
@@ -294,7 +294,7 @@ func overGivesNothing(w *World) {
 	w.available(t, 1)
 	w.release(held)
 	w.available(t, 4)
-	w.clean()
+	w.graves() // of the one that was adopted
 }
 
 func deployLarger(w *World) {

@@ -97,7 +97,7 @@ func (l *Lock) waitForReplicas(h *Hold) error {
 		result.Err = err
 		return result
 	}
-	conn, err := l.e.connection(ctx, l.keys.Lock)
+	conn, err := l.e.connection(ctx, l.key(ofLock))
 	if err != nil {
 		return fail(err)
 	}
@@ -109,9 +109,9 @@ func (l *Lock) waitForReplicas(h *Hold) error {
 		extra = h.request.extra
 	}
 	args := lua.AcquireArgs(nil, h.token, l.args.ttl, l.args.idle, 0, l.args.wake, l.args.sharded, extra, 0)
-	reply, err := conn.EvalSha(ctx, s.SHA, l.keys.All(), args...).Int64Slice()
+	reply, err := conn.EvalSha(ctx, s.SHA, l.allKeys(), args...).Int64Slice()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		reply, err = conn.Eval(ctx, s.Text, l.keys.All(), args...).Int64Slice()
+		reply, err = conn.Eval(ctx, s.Text, l.allKeys(), args...).Int64Slice()
 	}
 	if err != nil {
 		return fail(err)

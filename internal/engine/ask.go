@@ -60,3 +60,18 @@ func (e *Engine) ask(ctx context.Context, stop <-chan struct{}, tries int, prepa
 		}
 	}
 }
+
+// comes waits for what a channel's end tells of, and says whether it came before ctx ended.
+func comes(ctx context.Context, what <-chan struct{}) bool {
+	select {
+	case <-what:
+		return true
+	case <-ctx.Done():
+	}
+	select {
+	case <-what:
+		return true
+	default:
+		return false
+	}
+}

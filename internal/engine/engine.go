@@ -92,6 +92,7 @@ type Engine struct {
 	leaving  int                   // departures and looks under way
 	replicas int                   // the most that the primary had, as far as was looked
 	left     *sync.Cond            // by mu: leaving has become 0
+	manner   *manner               // of the last lock
 }
 
 // New returns an engine. It does no I/O and starts no goroutine.

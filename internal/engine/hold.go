@@ -19,27 +19,23 @@ type Hold struct {
 	lock    *Lock
 	token   string
 	request *waiter // that it came out of, if that is still of interest
-	adopted bool    // it came out of a token
 	fence   uint64
-	receipt bool // nothing is held: it has no end and is not given back; see Limits
 	since   time.Time
 	alarm   clockwork.Alarm
 	whole   *MajorityHold // that it is a part of, and that is told of its events in the observer's place; nil: none
+	adopted bool          // it came out of a token
+	receipt bool          // nothing is held: it has no end and is not given back; see Limits
 
-	// Guarded by the tenure's mu.
-	ttl      int64     // ms that a renewal asks for
-	deadline time.Time // until when it is believed, if nothing else comes; zero for a receipt
-	exactAt  time.Time // when an Extend last set it; answers to renewals that left before say nothing of it any more
-	strayTTL int64     // the least ms that an Extend of unknown fate may yet cut the lease to; 0: there is none
-	renewAt  time.Time // zero: not any more
-	kept     time.Time // when the facts of the name were last kept alive
-	claim    bool      // granted for a short time, to be confirmed by the first renewal
-	onWay    int       // renewals under way
-	quiet    chan struct{}
-	extends  chan struct{} // closed when the Extend ends that is under way; nil: none is
-	cut      int64         // ms that it asks for; 0: none is under way
-	// converting: another lease is about to come in its place
-	converting bool
+	// Guarded by the tenure's mu. There may be a hundred thousand of these, so what few have is behind pointers.
+	claim      bool       // granted for a short time, to be confirmed by the first renewal
+	converting bool       // another lease is about to come in its place
+	onWay      int32      // renewals under way
+	ttl        int64      // ms that a renewal asks for
+	deadline   time.Time  // until when it is believed, if nothing else comes; zero for a receipt
+	renewAt    time.Time  // zero: not any more
+	kept       time.Time  // when the facts of the name were last kept alive
+	extension  *extension // nil: Extend was never called
+	quiet      chan struct{}
 	undoing    atomic.Pointer[departure]   // of a conversion that was given up
 	pauses     *backoff.ExponentialBackOff // nil while renewals succeed
 	trouble    error                       // why they do not
@@ -150,8 +146,8 @@ func (h *Hold) ring(now time.Time) {
 // nextTTLLocked is what a renewal now should ask for; 0 if there should be none.
 func (h *Hold) nextTTLLocked(now time.Time) int64 {
 	ttl := h.ttl
-	if h.cut > 0 {
-		ttl = min(ttl, h.cut)
+	if x := h.extension; x != nil && x.asks > 0 {
+		ttl = min(ttl, x.asks)
 	}
 	spec := h.lock.spec
 	if spec.Fixed {
@@ -182,11 +178,7 @@ func (h *Hold) renewed(call *courier.Call, ttl int64, full bool) {
 	}
 	switch {
 	case err == nil && n[0] == lua.Granted:
-		sure := ttl
-		if h.cut > 0 {
-			sure = min(ttl, h.cut) // if an Extend is under way, it may run after this
-		}
-		if d := call.Sent.Add(h.lock.trust(sure)); d.After(h.deadline) && call.Sent.After(h.exactAt) {
+		if d := call.Sent.Add(h.lock.trust(h.sureLocked(call.Sent, ttl))); d.After(h.deadline) {
 			h.deadline = d
 		}
 		h.pauses, h.trouble, h.claim = nil, nil, false
@@ -290,108 +282,6 @@ func (l *Lock) renew(ctx context.Context, token string, ttl int64, exact bool) (
 		}
 	}
 	return r, nil
-}
-
-// Extend makes the lease end ttl from now, and renewals ask for ttl from now on. See Lease.Extend in package
-// lockkeeper.
-func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
-	if h.receipt {
-		return Invalid("the permits of %q return by the clock: there is nothing to extend", h.Name())
-	}
-	if err := CheckTTL("ttl", ttl); err != nil {
-		return err
-	}
-	if err := h.Err(); err != nil {
-		return h.lock.fail(err)
-	}
-	if err := h.extendsAlone(ctx); err != nil {
-		return h.lock.fail(err)
-	}
-	defer h.extended()
-	ms := millis(ttl)
-	before := h.cutTo(ms)
-	r, err := h.lock.renew(ctx, h.token, ms, true)
-	if err == nil && !r.held {
-		h.lose(errNotHeld)
-		return h.lock.fail(h.Err())
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.err != nil {
-		return h.lock.fail(h.err)
-	}
-	now := time.Now()
-	if r.stray && (h.strayTTL == 0 || ms < h.strayTTL) {
-		h.strayTTL = ms
-	}
-	switch {
-	case err != nil && r.stray: // it may run yet, or have run: from here on no more is believed than it leaves
-		h.ttl = min(h.ttl, ms)
-	case err != nil: // the server has never heard of it
-		if before.After(h.deadline) {
-			h.deadline = before
-		}
-	default:
-		h.ttl, h.claim, h.kept = ms, false, now
-		if h.strayTTL > 0 {
-			h.ttl = min(ms, h.strayTTL)
-		}
-		h.deadline = r.sent.Add(h.lock.trust(h.ttl))
-	}
-	h.exactAt = now
-	if !h.lock.spec.Fixed {
-		h.renewAt = h.lock.e.tick(now, h.deadline.Sub(now)/3)
-	}
-	h.setLocked()
-	if err != nil {
-		return h.lock.fail(err)
-	}
-	return nil
-}
-
-// cutTo believes no more of the lease from now on than an Extend to so many ms leaves, which is about to be sent: it may have
-// run long before its answer comes, and if it is repeated, before that. It returns what was believed until now.
-func (h *Hold) cutTo(ms int64) (before time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.cut, before = ms, h.deadline
-	now := time.Now()
-	if d := now.Add(h.lock.trust(ms)); h.err == nil && d.Before(before) {
-		h.deadline = d
-		if at := h.lock.e.tick(now, d.Sub(now)/3); !h.lock.spec.Fixed && at.Before(h.renewAt) {
-			h.renewAt = at
-		}
-		h.setLocked()
-	}
-	return before
-}
-
-// extendsAlone waits until no other Extend is under way. Of two at once nobody would know which the server had obeyed
-// last.
-func (h *Hold) extendsAlone(ctx context.Context) error {
-	for {
-		h.mu.Lock()
-		before, err := h.extends, h.err
-		if before == nil && err == nil {
-			h.extends = make(chan struct{})
-		}
-		h.mu.Unlock()
-		if before == nil || err != nil {
-			return err
-		}
-		select {
-		case <-before:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-func (h *Hold) extended() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	close(h.extends)
-	h.extends, h.cut = nil, 0
 }
 
 // lose ends the lease as lost, if it has not ended. Without a reason it is the deadline that has come.

@@ -308,7 +308,7 @@ func TestAnExtendWhoseAnswerIsLostIsReckonedWith(t *testing.T) {
 func (h *Hold) renewals() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.onWay
+	return int(h.onWay)
 }
 
 // TestReleaseDoesNotOutlastItsContext: the lock is given back all the same.

@@ -97,9 +97,9 @@ func (l *Lock) inspect(ctx context.Context, what int, after int64) ([]any, error
 		defer l.e.exit()
 		s := l.spec.Scripts.Inspect
 		args := lua.InspectArgs(nil, what, after, perPage)
-		v, err := l.e.cfg.Client.EvalSha(ctx, s.SHA, l.keys.All(), args...).Slice()
+		v, err := l.e.cfg.Client.EvalSha(ctx, s.SHA, l.allKeys(), args...).Slice()
 		if redis.HasErrorPrefix(err, "NOSCRIPT") {
-			v, err = l.e.cfg.Client.Eval(ctx, s.Text, l.keys.All(), args...).Slice()
+			v, err = l.e.cfg.Client.Eval(ctx, s.Text, l.allKeys(), args...).Slice()
 		}
 		if err == nil && len(v) == 0 {
 			err = fmt.Errorf("%w: an empty array from inspect", courier.ErrReply)

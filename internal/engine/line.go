@@ -36,11 +36,11 @@ type line struct {
 func (l *Lock) stand(w *waiter, a answer) {
 	e := l.e
 	e.mu.Lock()
-	n := e.lines[l.keys.Queue]
+	n := e.lines[l.key(ofQueue)]
 	if n == nil {
 		n = &line{lock: l, waiters: map[*waiter]struct{}{}, due: time.Now().Add(e.cfg.Period)}
 		n.alarm.Ring = n.beat
-		e.lines[l.keys.Queue] = n
+		e.lines[l.key(ofQueue)] = n
 		e.ear.Use(l.channel)
 	}
 	n.mu.Lock()
@@ -87,7 +87,7 @@ func (n *line) next(now time.Time, ask int64, more bool) time.Time {
 func (e *Engine) quitLine(w *waiter) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	key := w.lock.keys.Queue
+	key := w.lock.key(ofQueue)
 	n := e.lines[key]
 	if n == nil {
 		return
@@ -107,7 +107,7 @@ func (e *Engine) quitLine(w *waiter) {
 func (e *Engine) askAt(w *waiter, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if n := e.lines[w.lock.keys.Queue]; n != nil {
+	if n := e.lines[w.lock.key(ofQueue)]; n != nil {
 		e.clock.Sooner(&n.alarm, at)
 	}
 }
@@ -116,7 +116,7 @@ func (e *Engine) askAt(w *waiter, at time.Time) {
 func (e *Engine) beatAt(w *waiter, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if n := e.lines[w.lock.keys.Queue]; n != nil {
+	if n := e.lines[w.lock.key(ofQueue)]; n != nil {
 		n.beatAt(at)
 	}
 }
@@ -133,7 +133,7 @@ func (n *line) beatAt(at time.Time) {
 // trouble is why the waiter's heartbeats fail at present, or nil.
 func (e *Engine) trouble(w *waiter) error {
 	e.mu.Lock()
-	n := e.lines[w.lock.keys.Queue]
+	n := e.lines[w.lock.key(ofQueue)]
 	e.mu.Unlock()
 	if n == nil {
 		return nil

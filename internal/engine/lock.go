@@ -31,16 +31,29 @@ type Spec struct {
 
 // Lock is one name of one kind, as one user set it up. It is immutable and safe for concurrent use.
 type Lock struct {
-	e       *Engine
-	spec    Spec
-	keys    names.Keys
-	channel string // on which this keeper is woken
-	ttl     int64  // ms
-	claim   int64  // ms, of a lease that is granted by message and not yet confirmed
+	*manner
+	e     *Engine
+	spec  Spec
+	keys  [4]any // those of every command, as strings; see the places below
+	claim int64  // ms, of a lease that is granted by message and not yet confirmed
+}
 
-	// What of every command is the same: the keys, and some of ARGV.
-	all  [4]any
-	args struct{ ttl, idle, life, wake, sharded, extra any }
+// The places of keys.
+const (
+	ofLock = iota
+	ofMeta
+	ofQueue
+	ofBeats
+)
+
+// args is what of ARGV is always the same.
+type args struct{ ttl, idle, life, wake, sharded, extra any }
+
+// manner is what a lock has in common with others that ask in the same way, for there may be a hundred thousand of them.
+type manner struct {
+	ttl     int64  // ms
+	channel string // on which this keeper is woken
+	args    args
 }
 
 // Terms are what a request asks for beyond the lock itself; the policy reads flags and permits out of the token.
@@ -76,27 +89,39 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	if spec.MaxLifetime < 0 || spec.MaxLifetime > 0 && spec.MaxLifetime < spec.TTL {
 		return nil, Invalid("MaxLifetime %v is shorter than TTL %v (0 means no bound)", spec.MaxLifetime, spec.TTL)
 	}
-	l := &Lock{
-		e:     e,
-		spec:  spec,
-		keys:  keys,
-		ttl:   millis(spec.TTL),
-		claim: min(millis(spec.TTL), millis(e.cfg.Life)),
+	ttl := millis(spec.TTL)
+	l := &Lock{e: e, spec: spec, claim: min(ttl, millis(e.cfg.Life))}
+	for i, key := range keys.All() {
+		l.keys[i] = key
 	}
-	wake, sharded := e.cfg.Prefix+"wake:", 0
+	wake, sharded, extra := e.cfg.Prefix+"wake:", 0, ""
 	if e.ear.Sharded() {
 		wake, sharded = keys.Channels(), 1
 	}
-	l.channel = wake + e.id
-	l.args.ttl, l.args.idle, l.args.life = l.ttl, l.ttl+millis(idle), millis(e.cfg.Life)
-	l.args.wake, l.args.sharded, l.args.extra = wake, sharded, ""
 	if spec.Limits != nil {
-		l.args.extra = spec.Limits.extra()
+		extra = spec.Limits.extra()
 	}
-	for i, key := range keys.All() {
-		l.all[i] = key
-	}
+	l.manner = e.mannerOf(manner{ttl: ttl, args: args{ttl, ttl + millis(idle), millis(e.cfg.Life), wake, sharded, extra}})
 	return l, nil
+}
+
+// mannerOf is a manner like this one that other locks have as well, if the last one was like it.
+func (e *Engine) mannerOf(m manner) *manner {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.manner == nil || e.manner.args != m.args {
+		m.channel = m.args.wake.(string) + e.id
+		e.manner = &m
+	}
+	return e.manner
+}
+
+// key is one of the lock's keys.
+func (l *Lock) key(place int) string { return l.keys[place].(string) }
+
+// allKeys is the keys in the order in which scripts take them.
+func (l *Lock) allKeys() []string {
+	return []string{l.key(ofLock), l.key(ofMeta), l.key(ofQueue), l.key(ofBeats)}
 }
 
 // CheckTTL refuses a duration that cannot be a lease.
@@ -164,7 +189,7 @@ func (l *Lock) request(ctx context.Context, t Terms, wait bool) (*Hold, error) {
 		return nil, l.fail(ErrClosed)
 	}
 	if wait && l.spec.LocalLine {
-		leave, err := l.e.standInLine(ctx, l.keys.Queue)
+		leave, err := l.e.standInLine(ctx, l.key(ofQueue))
 		if err != nil {
 			return nil, l.fail(err, ctx.Err())
 		}
@@ -223,6 +248,6 @@ func flag(yes bool) int {
 
 // call prepares a run of one of the lock's scripts on so many of its keys, with room for how many arguments.
 func (l *Lock) call(s *lua.Script, keys, room int, done func(*courier.Call)) *courier.Call {
-	args := s.AppendCommand(make([]any, 0, 3+keys+room), l.all[:keys]...)
-	return &courier.Call{Script: s, Key: l.keys.Lock, Args: args, Done: done}
+	args := s.AppendCommand(make([]any, 0, 3+keys+room), l.keys[:keys]...)
+	return &courier.Call{Script: s, Key: l.key(ofLock), Args: args, Done: done}
 }

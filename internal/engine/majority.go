@@ -158,7 +158,7 @@ func (m *Majority) request(caller context.Context, wait bool) (*MajorityHold, er
 	}
 	first := m.locks[0]
 	if wait {
-		leave, err := first.e.standInLine(caller, first.keys.Queue)
+		leave, err := first.e.standInLine(caller, first.key(ofQueue))
 		if err != nil {
 			return nil, m.fail(nil, err, caller.Err())
 		}

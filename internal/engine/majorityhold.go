@@ -626,21 +626,6 @@ func (u *MajorityHold) vacated(ctx context.Context, i int) error {
 	return d.failure
 }
 
-// comes waits for what a channel's end tells of, and says whether it came before ctx ended.
-func comes(ctx context.Context, what <-chan struct{}) bool {
-	select {
-	case <-what:
-		return true
-	case <-ctx.Done():
-	}
-	select {
-	case <-what:
-		return true
-	default:
-		return false
-	}
-}
-
 // Extend makes the lease end ttl from now. See Lease.Extend in package lockkeeper.
 func (u *MajorityHold) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := CheckTTL("ttl", ttl); err != nil {
