@@ -224,7 +224,9 @@ local function void(token)
   if at_once and above(terms_of(token)) then return ABOVE end
 end
 
--- mend also takes those who beat out of line if they may not wait any more; there are at most a thousand of them.
+-- mend also takes those who beat out of line if they may not wait any more; there are at most a thousand of them. If the
+-- limits were lost with the facts, those that who beats knows of are in force again, so that a release, which knows of none,
+-- can admit somebody.
 local mend_leases = mend
 local function mend()
   mend_leases()
@@ -235,6 +237,10 @@ local function mend()
       call('ZREM', beats, token)
       voided[token], changed = why, true
     end
+  end
+  if not limits and next(asking) then
+    limits = extra .. ' ' .. extra
+    call('HSET', meta, 'limits', limits)
   end
 end
 

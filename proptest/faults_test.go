@@ -80,8 +80,9 @@ func (w *world) copyComesLate(r *rapid.T) {
 	p := draw(r, w.in(running), "process")
 	fate := rapid.SampledFrom(fates).Draw(r, "fate")
 	p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), fate|faultnet.Copy)
-	p.harm(lossy, duration(r, 3*time.Second))
-	w.after(duration(r, 20*time.Second), func() {
+	during := duration(r, 3*time.Second)
+	p.harm(lossy, during)
+	w.after(during+duration(r, 20*time.Second), func() { // when none is kept any more
 		w.note("copies of what process %d has sent come", p.id)
 		w.reach("copies come late")
 		w.actors.Go(func() { _ = p.link.Replay() })

@@ -387,6 +387,9 @@ func (m *permitModel) beat(list []*permitReq, limits permitLimits, back bool, pl
 		}
 		q.lapse = m.now + life.Milliseconds()
 		m.asks[q] = q.claim()
+		if m.force == nil { // it was lost, and those who wait know it
+			m.said, m.force = &limits, &limits
+		}
 	}
 	for _, q := range m.line() {
 		if q.lapse <= m.now {
