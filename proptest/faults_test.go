@@ -83,8 +83,11 @@ func (w *world) copyComesLate(r *rapid.T) {
 	during := duration(r, 3*time.Second)
 	p.harm(lossy, during)
 	w.after(during+duration(r, 20*time.Second), func() { // when none is kept any more
-		w.note("copies of what process %d has sent come", p.id)
-		w.reach("copies come late")
+		w.mu.Lock()
+		w.noteLocked("copies of what process %d has sent come", p.id)
+		w.tally["copies come late"]++
+		p.copied = time.Now()
+		w.mu.Unlock()
 		w.actors.Go(func() { _ = p.link.Replay() })
 	})
 }

@@ -37,7 +37,7 @@ const (
 	ends = "nobody ends the lease of another"
 
 	// One that was well off, and then away for so short a time that no heartbeat can have lapsed, has its old place when
-	// it is back.
+	// it is back; but for one of whose request a copy came meanwhile.
 	comeback = "who was away for a moment keeps its place"
 	// With a waiter who is well off: who may be granted a lease, of those who are connected, is granted it within a
 	// heartbeat, be it that a message was lost or that a lease has ended by itself. And when all faults have ended, all

@@ -36,6 +36,7 @@ type process struct {
 	hurt     time.Time     // when it was last whole before that; zero: it always was
 	back     time.Time     // when it came back
 	deafened time.Time     // when its subscription was last deafened
+	copied   time.Time     // when copies of what it has sent last came
 	lined    time.Time     // when one of its requests was last seen in line or holding
 	thawed   chan struct{} // closed when a frozen one runs again, or never will
 }

@@ -482,6 +482,9 @@ func (w *world) isBackLocked(q *request, at float64) {
 	// A heartbeat left at most a period before the process was hurt, and another at most as much after it came back as
 	// is waited for a connection.
 	short := p.hurt.IsZero() || p.back.Sub(p.hurt) < life-settling
+	if p.copied.After(p.hurt) {
+		short = false // a copy of its request may have stood in line for it while it was out of it, and gets a new place
+	}
 	switch {
 	case at == q.at:
 		if q.missing {
