@@ -57,10 +57,29 @@ func (w *world) hurts(s state, longest time.Duration) func(*rapid.T) {
 func (w *world) headFreezes(r *rapid.T) {
 	head := w.head(r)
 	holder := draw(r, w.holders(), "holder")
+	if holder.p != head.p && rapid.Bool().Draw(r, "until its heartbeat has lapsed") {
+		head.p.harm(frozen, life+duration(r, 20*time.Second))
+		w.advance(life)
+		w.tell(holder)
+		return
+	}
 	head.p.harm(frozen, duration(r, 20*time.Second))
 	if holder.p != head.p {
 		w.tell(holder)
 	}
+}
+
+// neverConfirmed lets the holder release while no request of the first waiter arrives, though it hears: it is granted a
+// lease that it cannot make whole.
+func (w *world) neverConfirmed(r *rapid.T) {
+	head, holder := w.head(r), draw(r, w.holders(), "holder")
+	if head.p == holder.p {
+		r.Skip("the release would not arrive either")
+	}
+	head.p.link.Break("evalsha", most, rapid.SampledFrom([]faultnet.Fate{faultnet.LoseRequest, faultnet.SwallowReply}).Draw(r, "fate"))
+	head.p.harm(lossy, life+duration(r, 20*time.Second))
+	w.reach("a grant cannot be confirmed")
+	w.tell(holder)
 }
 
 // fates is what becomes of requests.

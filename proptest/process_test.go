@@ -95,9 +95,9 @@ func (p *process) neverHurt() bool { return p.state == running && p.hurt.IsZero(
 func (p *process) harm(s state, d time.Duration) {
 	w := p.w
 	w.mu.Lock()
-	// Lost requests alone are made good in time; but with a message lost shortly before, a short lease can be over by
-	// then that a waiter was granted and has not heard of.
-	if s != lossy || time.Since(p.deafened) < life {
+	// Requests that are lost for a moment are made good in time; but with a message lost shortly before, a short lease can be
+	// over by then that a waiter was granted and has not heard of.
+	if s != lossy || d >= life || time.Since(p.deafened) < life {
 		w.unwellLocked(p)
 	}
 	w.noteLocked("process %d is %s for %v", p.id, s, d)

@@ -66,6 +66,7 @@ func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
 		{"a copy comes late", w.copyComesLate, false},
 		{"a message is lost", w.losesMessage, false},
 		{"a grant is never heard of", w.neverHeard, false},
+		{"a grant is never confirmed", w.neverConfirmed, false},
 		{"the server forgets its scripts", w.forgetsScripts, false},
 		{"the server refuses", w.refuses, true},
 		{"the server restarts empty", w.restarts, true},
