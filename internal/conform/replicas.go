@@ -26,6 +26,9 @@ func Replicas(t *testing.T, p Primitive) {
 	r.tooFew()
 	r.calledOff()
 	r.notOnDisk()
+	if p.Kind == "mutex" { // the way there is the same for all
+		onCluster(t, p)
+	}
 }
 
 type replicated struct {
@@ -173,4 +176,44 @@ func (r *replicated) notOnDisk() {
 		r.Errorf("the error is %v", err)
 	}
 	r.once(ctx, r.lock(r.keeper(lockkeeper.Hooks{}), "disk"))
+}
+
+// onCluster: on a Cluster it is the replica of the name's own primary that is waited for.
+func onCluster(t *testing.T, p Primitive) {
+	c := redistest.StartCluster(t, 3, 1)
+	r := &replicated{deployment: &deployment{t, p, func() redis.UniversalClient { return c.Client() }}}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	node, err := c.Client().MasterForKey(ctx, r.p.Key("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var own *redistest.Server
+	for i, primary := range c.Primaries {
+		if primary.Addr == node.Options().Addr {
+			own = c.Replicas[i][0]
+		} else {
+			c.Replicas[i][0].Freeze() // the others do not matter
+			defer c.Replicas[i][0].Thaw()
+		}
+	}
+	l := r.acknowledged(lockkeeper.Acknowledgement{Majority: true, Within: 300 * time.Millisecond}, "x")
+	lease, err := l.Lock(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if own.Client().DBSize(ctx).Val() == 0 {
+		t.Error("the replica does not have the lease that was handed out")
+	}
+	if err := lease.Release(ctx); err != nil {
+		t.Error(err)
+	}
+	own.Freeze()
+	defer own.Thaw()
+	_, err = l.Lock(ctx)
+	var not *lockkeeper.NotAcknowledgedError
+	if !errors.As(err, &not) || not.Replicas != 0 {
+		t.Errorf("without the replica: %v", err)
+	}
+	r.once(ctx, r.lock(r.keeper(lockkeeper.Hooks{}), "x"))
 }
