@@ -88,8 +88,8 @@ type Acknowledgement struct {
 	// Replicas, both must be met.
 	Majority bool
 
-	// Fsync says that the primary and those replicas must have written it to their disks. It takes Redis 7.2 and
-	// appendonly. (https://redis.io/docs/latest/commands/waitaof/)
+	// Fsync says that the primary and those replicas must have written it to their disks. It takes Redis 7.2, and
+	// appendonly on each of them. (https://redis.io/docs/latest/commands/waitaof/)
 	Fsync bool
 
 	// Within is how long they have, from 1 ms; it must be shorter than the ttl of every lock, and than the client's

@@ -28,6 +28,7 @@ func Replicas(t *testing.T, p Primitive) {
 	r.notOnDisk()
 	if p.Kind == "mutex" { // the way there is the same for all
 		onCluster(t, p)
+		onDisk(t, p)
 	}
 }
 
@@ -176,6 +177,23 @@ func (r *replicated) notOnDisk() {
 		r.Errorf("the error is %v", err)
 	}
 	r.once(ctx, r.lock(r.keeper(lockkeeper.Hooks{}), "disk"))
+}
+
+// onDisk: a server that writes its disk, and knows how to say so, hands out what it has written.
+func onDisk(t *testing.T, p Primitive) {
+	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	r := &replicated{deployment: &deployment{t, p, func() redis.UniversalClient { return s.Client() }}}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	known := s.Client().Command(ctx).Val()["waitaof"] != nil
+	lease, err := r.acknowledged(lockkeeper.Acknowledgement{Fsync: true}, "x").Lock(ctx)
+	var not *lockkeeper.NotAcknowledgedError
+	if known && err != nil || !known && !errors.As(err, &not) {
+		t.Errorf("the server knows WAITAOF: %t; the error is %v", known, err)
+	}
+	if err := lease.Release(ctx); err != nil {
+		t.Error(err)
+	}
 }
 
 // onCluster: on a Cluster it is the replica of the name's own primary that is waited for.
