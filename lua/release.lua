@@ -19,9 +19,12 @@ local first = call('ZRANGE', queue, 0, 0)
 if grave == '0' and #first == 0 then return {had, 0} end
 -- include: facts
 -- include: queue
-if had == REFUSED and call('ZREM', queue, token) == 1 then
+-- One that held can stand in line as well, if it asked again since an answer was lost, and was granted the lock past those
+-- who wait, as it is with a mutex.
+if (had == REFUSED or grave ~= '0') and call('ZREM', queue, token) == 1 then
   call('ZREM', beats, token)
-  had, changed = LEFT, true
+  changed = true
+  if had == REFUSED then had = LEFT else first = call('ZRANGE', queue, 0, 0) end
 end
 if grave ~= '0' then bury(token, tonumber(grave)) end
 local more = admit(had == GRANTED and IN_ORDER and first)

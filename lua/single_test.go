@@ -279,6 +279,38 @@ func TestReleaseLeavesTheQueueOrDoesNothing(t *testing.T) {
 	})
 }
 
+// A token can hold the lock and stand in line as well: of a mutex, if it asked again since an answer was lost, or if a copy
+// of its request came late, when nobody held it.
+func TestWhoHoldsDoesNotStandInLineForLong(t *testing.T) {
+	onBoth(t, func(b *bench) {
+		mute := token("c", 1) + "s" // who needs no message
+		both := func() {
+			b.acquire(token("a", 1), 0)
+			b.acquire(token("b", 1), life)
+			b.acquire(mute, life)
+			if err := b.rdb.Set(ctx, b.keys[0], token("b", 1), ttl*time.Millisecond).Err(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		both()
+		got := b.beat(0, token("b", 1))
+		if len(got) != 11 || got[7] != int64(1) || got[8] != int64(lua.Granted) {
+			b.Errorf("its heartbeat: %v", got)
+		}
+		b.members(2, mute)
+		b.members(3, mute)
+		b.holder(token("b", 1))
+		b.code(b.release(token("b", 1), 0), lua.Granted)
+		b.holder(mute)
+		b.code(b.release(mute, 0), lua.Granted)
+
+		both()
+		b.code(b.release(token("b", 1), 60000), lua.Granted)
+		b.holder(mute)
+		b.members(2)
+	})
+}
+
 func TestABuriedTokenGetsNothing(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
