@@ -241,6 +241,7 @@ local function mend()
   if not limits and next(asking) then
     limits = extra .. ' ' .. extra
     call('HSET', meta, 'limits', limits)
+    keep_lock(per)
   end
 end
 

@@ -689,10 +689,13 @@ func (w *World) began(l *lockkeeper.Lease) time.Time { return time.UnixMicro(int
 
 // cancelledAtReturn: whoever goes at the very moment leaves its permit to others.
 func cancelledAtReturn(w *World) {
-	const d = 50 * time.Millisecond
+	d, turns := 50*time.Millisecond, 20
+	if w.Real { // long enough that the next one asks before the permit has returned
+		d, turns = 400*time.Millisecond, 5
+	}
 	p := w.Process()
 	probe := w.Process().sem(1, inWindow(d))
-	for i := range 20 {
+	for i := range turns {
 		s := p.sem(1, inWindow(d))
 		lease, err := probe.Acquire(w.ctx(), 1)
 		w.must(err)
@@ -702,7 +705,7 @@ func cancelledAtReturn(w *World) {
 		if !w.Real {
 			time.Sleep(time.Until(w.began(lease).Add(d + 2*time.Millisecond + offset)))
 		} else {
-			time.Sleep(d - 10*time.Millisecond + 5*offset)
+			time.Sleep(time.Until(w.began(lease).Add(d + 5*offset)))
 		}
 		cancel()
 		if r := w.get(waits, 0); r.err != nil {
