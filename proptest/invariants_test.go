@@ -89,7 +89,7 @@ func (w *world) checkStep(s *step) {
 		at, stands := s.after.stands(y.token)
 		_, granted := s.after.leases[y.token]
 		switch {
-		case stands && at != y.at:
+		case stands && at != y.at && s.before.lapse[y.token] > s.before.now: // else it was out of line, perhaps with the whole queue
 			w.breaksLocked(place, "%s was moved from %.0f to %.0f by %s", w.who(y.token), y.at, at, s.script)
 		case !stands && !granted && s.token != y.token && w.connected(s.before, y.token) && !w.kind.excused(w, s, y.token):
 			w.breaksLocked(place, "%s was taken out of line by %s", w.who(y.token), s.script)

@@ -67,6 +67,7 @@ var mutants = []mutant{
 	{"the server's clock is taken for the process's", "internal/engine/waiter.go", "w.grant(a.fence, call.Sent, a.until-a.now, false)", "w.grant(a.fence, call.Sent, a.until-time.Now().UnixMilli(), false)", "fair"},
 	{"waiters do not beat", "internal/engine/line.go", "	for part := range slices.Chunk(all, perBeat) {\n		n.send(part)\n	}\n", "", "fair"},
 	{"a claim is not confirmed", "internal/engine/hold.go", "h.renewAt = h.lock.e.tick(now, min(duration(h.ttl)/3, h.deadline.Sub(now)/3))", "h.renewAt = now.Add(duration(h.ttl))", "fair"},
+	{"an Extend counts from its answer only", "internal/engine/extend.go", "if d := now.Add(h.lock.trust(ms)); h.err == nil && d.Before(before) {", "if d := now.Add(h.lock.trust(ms)); d.IsZero() {", "fair"},
 	{"a wait that was given up is not undone", "internal/engine/waiter.go", "	if w.had || w.onWay > 0 {", "	if false {", "fair"},
 	{"who is not known does not come back", "internal/engine/line.go", "	if len(back) > 0 {\n		n.comeBack(back)\n	}\n", "", "fair"},
 }

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/faultnet"
 	"pgregory.net/rapid"
 )
 
@@ -42,6 +43,7 @@ func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
 		"one gives up":           w.givesUp,
 		"one gives up its grant": w.givesUpGrant,
 		"one extends":            w.extends,
+		"another extends":        w.extends,
 	}
 	for what, do := range w.kind.actions(w) {
 		actions[what] = do
@@ -221,7 +223,7 @@ func (w *world) releases(r *rapid.T) { w.tell(draw(r, w.holders(), "holder")) }
 // extends lets a holder change how long its lease lasts.
 func (w *world) extends(r *rapid.T) {
 	q := draw(r, w.content(), "holder")
-	d := rapid.SampledFrom([]time.Duration{time.Second, 5 * time.Second, 20 * time.Second}).Draw(r, "to")
+	d := rapid.SampledFrom([]time.Duration{time.Second, time.Second, 5 * time.Second, 20 * time.Second}).Draw(r, "to")
 	if d < 15*w.lag {
 		r.Skip("a renewal needs the time to connect")
 	}
@@ -230,7 +232,12 @@ func (w *world) extends(r *rapid.T) {
 	of := q.first()
 	of.longest = max(of.longest, d)
 	w.longest = max(w.longest, d)
+	running := q.p.state == running
 	w.mu.Unlock()
+	if running && !w.calm && rapid.IntRange(0, 3).Draw(r, "its answer is lost") == 0 {
+		q.p.link.Break("evalsha", 3, faultnet.SwallowReply) // so that it is given up
+		q.p.harm(lossy, 2*time.Second)
+	}
 	w.actors.Go(func() { q.extend(d) })
 }
 
