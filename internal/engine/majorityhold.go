@@ -89,12 +89,7 @@ func (u *MajorityHold) ask(i int) {
 	w.propose(true, func(w *waiter, a answer, sent time.Time) {
 		u.m.read(i, a.now, sent)
 		h, err := w.result()
-		u.mu.Lock()
-		current := u.seats[i].request == w
-		u.mu.Unlock()
-		if current { // and not given up meanwhile
-			u.answered(i, h, duration(max(a.left, 0)), err)
-		}
+		u.answered(i, w, h, duration(max(a.left, 0)), err)
 	})
 }
 
@@ -105,10 +100,14 @@ func (u *MajorityHold) tell() {
 	}
 }
 
-// answered takes a server's answer: a lease, or why there is none.
-func (u *MajorityHold) answered(i int, h *Hold, left time.Duration, err error) {
+// answered takes a server's answer to a request, unless that was given up meanwhile: a lease, or why there is none.
+func (u *MajorityHold) answered(i int, w *waiter, h *Hold, left time.Duration, err error) {
 	u.mu.Lock()
 	s := &u.seats[i]
+	if s.request != w {
+		u.mu.Unlock()
+		return
+	}
 	s.request, s.pending, s.hold, s.left, s.err = nil, false, h, left, bare(err)
 	over := u.err != nil
 	settled := s.settled
@@ -694,7 +693,7 @@ func (m *Majority) Adopt(ctx context.Context, token string) (*MajorityHold, erro
 			if err != nil && errors.Is(err, within.Err()) {
 				err = errSilence
 			}
-			u.answered(i, h, 0, err)
+			u.answered(i, nil, h, 0, err)
 		}()
 	}
 	if u.await(ctx) {
