@@ -89,10 +89,21 @@ end
 -- IN_ORDER: when a lease is given up, it is not always the turn of the first in the queue.
 local IN_ORDER = false
 
+-- whole is when a lease ends that ends at this time. After the server's clock was set back that may be later than its whole
+-- ttl from now: then it is cut to that.
+local function whole(token, at)
+  local ttl = ttl_of(token)
+  if not ttl or at - now <= ttl then return at end
+  ttl = math.max(ttl, (tonumber(call('ZSCORE', lock, '+' .. token)) or 0) - BEYOND)
+  if at - now <= ttl then return at end
+  call('ZADD', lock, now + ttl, token)
+  return now + ttl
+end
+
 -- lease is the fence and the end of the token's lease, or nil.
 local function lease(token)
   local at = ends_at(token)
-  if at then return tonumber(call('ZSCORE', lock, '#' .. token)), at end
+  if at then return tonumber(call('ZSCORE', lock, '#' .. token)), whole(token, at) end
 end
 
 -- confirm is the fence of a lease that is held; it notes a ttl longer than the one asked for at first.
@@ -115,11 +126,5 @@ end
 -- that last longest.
 local function mend()
   local list = call('ZRANGE', lock, ENDLESS, '(' .. now, 'BYSCORE', 'REV', 'LIMIT', 0, 100, 'WITHSCORES')
-  for i = 1, #list, 2 do
-    local ttl = ttl_of(list[i])
-    if ttl and list[i + 1] - now > ttl then
-      ttl = math.max(ttl, (tonumber(call('ZSCORE', lock, '+' .. list[i])) or 0) - BEYOND)
-      if list[i + 1] - now > ttl then call('ZADD', lock, now + ttl, list[i]) end
-    end
-  end
+  for i = 1, #list, 2 do whole(list[i], tonumber(list[i + 1])) end
 end

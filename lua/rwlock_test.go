@@ -907,6 +907,11 @@ func TestASetBackClockDoesNotProlongReadLeases(t *testing.T) {
 		if left := b.end(r) - now; left != ttl {
 			b.Errorf("the lease lasts %d ms, its ttl is %d", left, ttl)
 		}
+		b.code(b.renew(r, 1, 2*ttl, 1), lua.Granted)
+		got := b.beat(0, r) // a holder that did not learn of its grant
+		if len(got) != 11 || got[8] != int64(lua.Held) || got[10] != now+ttl || b.end(r) != now+ttl {
+			b.Errorf("the lease is told of as %v, its ttl is %d", got, ttl)
+		}
 	})
 }
 

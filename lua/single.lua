@@ -46,10 +46,22 @@ local MIXED = false
 -- free: is the lock free? nil: not looked yet.
 local free = had == GRANTED or nil
 
+-- lasts is for how many ms more the lock's owner holds it. After the server's clock was set back that may be more than the
+-- whole ttl: then it is cut to that.
+local function lasts(owner)
+  local left, ttl = call('PTTL', lock), ttl_of(owner)
+  if not ttl or left <= ttl then return left end
+  local longer, ms = string.match(call('HGET', meta, 'longer') or '', '^(.*) (%d+)$')
+  if longer == owner then ttl = tonumber(ms) end
+  if left <= ttl then return left end
+  call('PEXPIRE', lock, ttl)
+  return ttl
+end
+
 -- lease is the fence and the end of the token's lease, or nil.
 local function lease(token)
   if pcall('GET', lock) ~= token then return nil end
-  return seq > 0 and seq or draw(), now + call('PTTL', lock)
+  return seq > 0 and seq or draw(), now + lasts(token)
 end
 
 -- confirm is the fence of a lease that is held; it notes a ttl longer than the one asked for at first. A foreign
@@ -113,16 +125,11 @@ end
 -- line may be the very one that holds the lock, by a copy of its request that came late: then it learns of that now.
 local function mend()
   local owner = pcall('GET', lock)
-  if type(owner) == 'string' and asking[owner] then
+  if type(owner) ~= 'string' then return end
+  lasts(owner)
+  if asking[owner] then
     call('ZREM', queue, owner)
     call('ZREM', beats, owner)
     granted[owner], changed = {lease(owner)}, true
   end
-  local ttl = type(owner) == 'string' and ttl_of(owner)
-  if not ttl then return end
-  local left = call('PTTL', lock)
-  if left <= ttl then return end
-  local longer, ms = string.match(call('HGET', meta, 'longer') or '', '^(.*) (%d+)$')
-  if longer == owner then ttl = tonumber(ms) end
-  if left > ttl then call('PEXPIRE', lock, ttl) end
 end

@@ -446,6 +446,11 @@ func TestASetBackClockDoesNotProlongALease(t *testing.T) {
 	if d := rdb.PTTL(ctx, "lock:x").Val(); d < 59*time.Minute {
 		t.Errorf("a lease that was extended to an hour was cut to %v", d)
 	}
+	rdb.PExpire(ctx, "lock:x", 3*time.Hour)
+	got := b.beat(0, token("a", 1)) // a holder that did not learn of its grant
+	if len(got) != 11 || got[8] != int64(lua.Held) || got[10].(int64)-got[1].(int64) > 3600000 {
+		t.Errorf("a lease of an hour is told of as %v", got)
+	}
 }
 
 func TestForeignEntriesInTheQueueAreThrownOut(t *testing.T) {
