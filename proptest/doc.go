@@ -26,7 +26,7 @@
 //	primitive_test.go    what the simulation has to know of a primitive: mutex_test.go, fair_test.go, rwlock_test.go,
 //	                     semaphore_test.go
 //	mutants_test.go      the deliberate bugs
-//	rwmodel_test.go, permits_test.go   the scripts of two primitives against plain models, which are no part of the
+//	singlemodel_test.go, rwmodel_test.go, permits_test.go   the scripts against plain models, which are no part of the
 //	                     simulation; scripts_test.go is what they share
 //
 // What happens at one instant is not always in the same order, so a seed brings back its failure mostly, not always;
