@@ -187,7 +187,7 @@ func (h *Hold) renewed(call *courier.Call, ttl int64, full bool) {
 		}
 		h.renewAt = time.Time{}
 		if !h.lock.spec.Fixed {
-			h.renewAt = h.lock.e.tick(now, duration(ttl)/3)
+			h.renewAt = h.lock.e.tick(now, min(duration(ttl), h.deadline.Sub(now))/3) // an Extend may have cut it meanwhile
 		}
 		h.setLocked()
 		h.mu.Unlock()

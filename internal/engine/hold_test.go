@@ -306,6 +306,27 @@ func TestAnExtendWhoseAnswerIsLostIsReckonedWith(t *testing.T) {
 	})
 }
 
+// TestARenewalThatAnExtendOvertookDoesNotPutOffTheNext: it asked for the longer time that the lease had before.
+func TestARenewalThatAnExtendOvertookDoesNotPutOffTheNext(t *testing.T) {
+	inBubble(t, func(s *site) {
+		h := s.hold("x")
+		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+		s.net.Delay(ttl / 30)
+		time.Sleep(ttl / 3)
+		if n := h.renewals(); n != 1 {
+			s.Fatalf("%d renewals are under way", n)
+		}
+		s.net.Delay(0)
+		s.must(h.Extend(context.Background(), ttl/6))
+		if n := h.renewals(); n != 1 {
+			s.Fatalf("%d renewals are under way: the Extend has not overtaken it", n)
+		}
+		time.Sleep(ttl)
+		s.must(h.Err())
+		s.must(h.Release(context.Background()))
+	})
+}
+
 func (h *Hold) renewals() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
