@@ -95,7 +95,8 @@ type history struct {
 	lost    bool                 // data was lost once
 	ends    map[string]int64     // µs, by the server's clock: when each lease ends or has ended
 	void    map[string]bool      // leases that the server may not know any more
-	gone    map[string]bool      // tokens that were given up
+	gone    map[string]bool      // tokens that were given up, since data was last lost or the clock set forward
+	left    map[string]bool      // tokens that ever were
 	passed  map[string]int       // by how many writers a reader was passed that waits
 	row     int                  // writers in a row that have passed readers
 	heard   map[string]bool      // tokens that a message has brought a lease
@@ -113,7 +114,7 @@ func (w *world) begin() {
 	}
 	w.history = history{
 		keys: keys, scripts: map[string]string{}, ends: map[string]int64{}, void: map[string]bool{}, gone: map[string]bool{},
-		passed: map[string]int{}, heard: map[string]bool{}, owed: map[string]time.Time{},
+		left: map[string]bool{}, passed: map[string]int{}, heard: map[string]bool{}, owed: map[string]time.Time{},
 	}
 	for _, s := range set.Scripts() {
 		_, w.history.scripts[s.Text], _ = strings.Cut(s.Name, "_")
@@ -243,7 +244,7 @@ func (w *world) stepped(call script) {
 	s.before = s.before.until(s.after.now)
 	w.checkStep(s)
 	if name == "release" && !call.failed {
-		w.history.gone[s.token] = true
+		w.history.gone[s.token], w.history.left[s.token] = true, true
 	}
 }
 

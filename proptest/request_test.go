@@ -415,7 +415,9 @@ func (w *world) look() {
 	}
 	holds := map[int]bool{}
 	for token := range v.leases {
-		holds[w.terms(token).number] = true
+		if !w.history.left[token] { // else a copy of what was given up has come, and its grave was lost
+			holds[w.terms(token).number] = true
+		}
 	}
 	for _, q := range w.requests {
 		if inLine[q.n] > 0 || holds[q.n] {
