@@ -49,7 +49,7 @@ func TestAClaimEndsWithTheHeartbeat(t *testing.T) {
 
 func TestForewarningHasABound(t *testing.T) {
 	onBothServers(t, lua.Fair, func(b *bench) {
-		const short = 1000
+		const short = 3000
 		brief := func(keeper string, serial int) string {
 			return fmt.Sprintf("%s:%d:%d.%d", keeper, serial, short, short)
 		}
