@@ -745,6 +745,26 @@ func TestClosingOneKeeperReleasesTheLease(t *testing.T) {
 	})
 }
 
+// Whichever keeper it is: one whose server has a part in the lease, or one whose server has none just now.
+func TestALeaseIsReleasedWhenAnyKeeperIsClosed(t *testing.T) {
+	for i := range 3 {
+		onServers(t, 3, func(w *world) {
+			p := w.process()
+			w.take(1)
+			lease := w.hold(p.lock())
+			w.owned(lease, 2)
+			ctx := lease.Context(w.Context())
+			w.must(p.keepers[i].Close())
+			w.is(lease.Err(), lockkeeper.ErrReleased)
+			if !errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) {
+				w.Errorf("keeper %d: cause %v", i+1, context.Cause(ctx))
+			}
+			w.owned(lease, 0)
+			w.must(lease.Release(w.Context()))
+		})
+	}
+}
+
 func TestAMajorityIsAdoptedByItsToken(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		w.offsets = []time.Duration{-time.Hour, time.Hour, 0}

@@ -14,7 +14,9 @@ package engine
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -85,14 +87,15 @@ type Engine struct {
 	closeBy  time.Time          // until when departures repeat themselves after Close
 	waiters  map[string]*waiter // by serial
 	holds    map[*Hold]struct{}
-	lines    map[string]*line      // by the name's queue
-	locals   map[string]*localLine // by the name's queue
-	expected map[string]expected   // by serial: messages that the server says it has sent
-	listen   clockwork.Alarm       // looks through expected
-	leaving  int                   // departures and looks under way
-	replicas int                   // the most that the primary had, as far as was looked
-	left     *sync.Cond            // by mu: leaving has become 0
-	manner   *manner               // of the last lock
+	parts    map[*MajorityHold]struct{} // leases of which this keeper's server may have a part
+	lines    map[string]*line           // by the name's queue
+	locals   map[string]*localLine      // by the name's queue
+	expected map[string]expected        // by serial: messages that the server says it has sent
+	listen   clockwork.Alarm            // looks through expected
+	leaving  int                        // departures and looks under way
+	replicas int                        // the most that the primary had, as far as was looked
+	left     *sync.Cond                 // by mu: leaving has become 0
+	manner   *manner                    // of the last lock
 }
 
 // New returns an engine. It does no I/O and starts no goroutine.
@@ -104,6 +107,7 @@ func New(cfg Config) *Engine {
 		courier:  courier.New(cfg.Client),
 		waiters:  map[string]*waiter{},
 		holds:    map[*Hold]struct{}{},
+		parts:    map[*MajorityHold]struct{}{},
 		lines:    map[string]*line{},
 		locals:   map[string]*localLine{},
 		expected: map[string]expected{},
@@ -143,6 +147,7 @@ func (e *Engine) Close() error {
 	for h := range e.holds {
 		holds = append(holds, h)
 	}
+	parts := slices.Collect(maps.Keys(e.parts))
 	e.mu.Unlock()
 
 	e.close()
@@ -158,6 +163,9 @@ func (e *Engine) Close() error {
 			left = append(left, d)
 		}
 	}
+	for _, u := range parts {
+		u.keeperClosed()
+	}
 	e.mu.Lock()
 	for e.leaving > 0 {
 		e.left.Wait()
@@ -172,6 +180,22 @@ func (e *Engine) Close() error {
 		}
 	}
 	return lost
+}
+
+// addMajority notes a lease that is to end with this keeper, unless it is closed already.
+func (e *Engine) addMajority(u *MajorityHold) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed {
+		e.parts[u] = struct{}{}
+	}
+	return !e.closed
+}
+
+func (e *Engine) dropMajority(u *MajorityHold) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.parts, u)
 }
 
 // observe tells an event to whoever wants to know.

@@ -225,6 +225,7 @@ func (u *MajorityHold) await(ctx context.Context) bool {
 			u.told = u.deadlineLocked()
 			u.mu.Unlock()
 			u.wait()
+			u.enlist()
 			return true
 		}
 		u.mu.Unlock()
@@ -244,6 +245,37 @@ func (u *MajorityHold) await(ctx context.Context) bool {
 				return false
 			}
 		}
+	}
+}
+
+// enlist makes the closing of any keeper end the lease, also of one whose server has no part in it just now.
+func (u *MajorityHold) enlist() {
+	closed := false
+	for _, l := range u.m.locks {
+		closed = !l.e.addMajority(u) || closed
+	}
+	u.mu.Lock()
+	over := u.err != nil
+	u.mu.Unlock()
+	switch {
+	case over:
+		u.delist()
+	case closed:
+		u.keeperClosed()
+	}
+}
+
+// delist is the opposite of enlist, once the lease has ended.
+func (u *MajorityHold) delist() {
+	for _, l := range u.m.locks {
+		l.e.dropMajority(u)
+	}
+}
+
+// keeperClosed releases the lease: there is nobody any more who would renew it at each server.
+func (u *MajorityHold) keeperClosed() {
+	if u.giveUp(ErrReleased) {
+		u.observe(Released, nil)
 	}
 }
 
@@ -325,6 +357,7 @@ func (u *MajorityHold) giveUp(err error) bool {
 	u.endLocked(err)
 	holds, keep := u.holdsLocked(), u.adopts && !u.held
 	u.mu.Unlock()
+	u.delist()
 	for _, h := range holds {
 		if keep {
 			h.replaced()
@@ -384,16 +417,6 @@ func (u *MajorityHold) partDid(h *Hold, what What) {
 		u.renewed()
 	case Lost:
 		u.check()
-	case Released:
-		// Not by us, if its keeper has been closed: then the whole is released.
-		if h.lock.e.closing.Err() != nil {
-			u.mu.Lock()
-			held := u.held
-			u.mu.Unlock()
-			if held && u.giveUp(ErrReleased) {
-				u.observe(Released, nil)
-			}
-		}
 	}
 	u.tell()
 }
@@ -577,6 +600,7 @@ func (u *MajorityHold) Release(ctx context.Context) error {
 	}
 	u.endLocked(ErrReleased)
 	u.mu.Unlock()
+	u.delist()
 	u.wait()
 	yes, answers := u.everywhere(func(h *Hold) error { return h.Release(ctx) }, func(i int) error { return u.vacated(ctx, i) })
 	u.observe(Released, nil)
