@@ -253,8 +253,16 @@ type expected struct {
 	channel string
 }
 
-// expect waits for the message about a grant that is learned of in another way, unless it has come already.
+// expect waits for the message about a grant that is learned of in another way, unless it has come already, or can have
+// been lost with a subscription before this one.
 func (e *Engine) expect(w *waiter) {
+	since := e.ear.Since(w.lock.channel)
+	w.mu.Lock()
+	asked := w.asked
+	w.mu.Unlock()
+	if since.IsZero() || since.After(asked) {
+		return
+	}
 	by := time.Now().Add(hearTime)
 	e.mu.Lock()
 	defer e.mu.Unlock()
