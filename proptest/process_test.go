@@ -35,7 +35,7 @@ type process struct {
 	steady   time.Time     // from when on it is whole and has settled, if it is running
 	hurt     time.Time     // when it was last whole before that; zero: it always was
 	back     time.Time     // when it came back
-	deafened time.Time     // when its subscription was last deafened, or taken to be
+	deafened time.Time     // when its subscription was last deafened
 	copied   time.Time     // when copies of what it has sent last came
 	lined    time.Time     // when one of its requests was last seen in line or holding
 	thawed   chan struct{} // closed when a frozen one runs again, or never will
@@ -57,11 +57,6 @@ func (w *world) join() {
 		Heartbeat: period, HeartbeatLifetime: life, Idle: idle,
 		Hooks: lockkeeper.Hooks{
 			WakeupHeard: func(e lockkeeper.Event) { w.hears(e.Token) },
-			WakeupMissed: func(lockkeeper.Event) { // so it replaces its subscription, deaf or not
-				w.mu.Lock()
-				defer w.mu.Unlock()
-				p.deafened = time.Now()
-			},
 		},
 		Retry:  lockkeeper.RetryPolicy{GiveUp: -1},
 		Logger: silent,
