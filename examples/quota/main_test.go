@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -108,6 +109,33 @@ func TestACallThatFailsGivesThePermitBack(t *testing.T) {
 	_, err := (&http.Client{Transport: &transport{permits, http.DefaultTransport}}).Get("http://127.0.0.1:1")
 	if err == nil {
 		t.Fatal("somebody answered")
+	}
+	free(t, permits, 1)
+}
+
+// panics is a transport with a bug.
+type panics struct{}
+
+func (panics) RoundTrip(*http.Request) (*http.Response, error) { panic("a bug") }
+
+func TestACallThatPanicsGivesThePermitBack(t *testing.T) {
+	permits, _ := newSemaphore(t, 1, nil)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic was swallowed")
+			}
+		}()
+		_, _ = (&http.Client{Transport: &transport{permits, panics{}}}).Get("http://127.0.0.1:1")
+	}()
+	free(t, permits, 1)
+}
+
+func TestARequestWithoutHeadersIsNoPanic(t *testing.T) {
+	permits, _ := newSemaphore(t, 1, nil)
+	r := &http.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "http", Host: "127.0.0.1:1"}}
+	if _, err := (&transport{permits, http.DefaultTransport}).RoundTrip(r); err == nil {
+		t.Error("somebody answered")
 	}
 	free(t, permits, 1)
 }

@@ -33,13 +33,22 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	r = r.Clone(lease.Context(r.Context())) // the caller's request is not ours to change
+	if r.Header == nil {
+		r.Header = http.Header{}
+	}
+	var response *http.Response
+	defer func() { // also if the transport panics
+		if response == nil {
+			giveBack(lease)
+		}
+	}()
 	// The fence tells the server of this example when the permit was granted. Others do not need it.
 	r.Header.Set("Fence", strconv.FormatUint(lease.Fence(), 10))
-	response, err := t.next.RoundTrip(r)
+	answer, err := t.next.RoundTrip(r)
 	if err != nil {
-		giveBack(lease)
 		return nil, err
 	}
+	response = answer
 	response.Body = &body{response.Body, lease}
 	return response, nil
 }
