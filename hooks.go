@@ -30,7 +30,8 @@ type Hooks struct {
 	// Released: the lease was given back, after Took.
 	Released func(Event)
 	// LimitChanged: a request of this keeper for a semaphore, or its SetLimit, has made Limit the limit in force; another
-	// was before. Token is that of the request.
+	// was before, or another AtOnce or Per. Token is that of the request. Of a SetLimit that was repeated, since an answer
+	// was lost, it is told in any case; of a request of which the first answer was lost it is not.
 	LimitChanged func(Event)
 }
 

@@ -35,7 +35,11 @@ if fence then
   save_facts(idle)
   return {GRANTED, fence, now, now + ttl, more + news}
 end
-if life == 0 and not next_in_line(1) then return {REFUSED, now, ends(token), (unswept and 1 or 0) + news} end
+if life == 0 and not next_in_line(1) then
+  -- Where nobody waits, nobody's heartbeat does this.
+  mend()
+  return {REFUSED, now, ends(token), (unswept and 1 or 0) + news}
+end
 
 trying = life == 0 and token
 local at = call('ZSCORE', queue, token) or queue_up(token)

@@ -37,8 +37,8 @@ func AffirmArgs(command []any, token any, least int64, idle any, up int64) []any
 }
 
 // LimitArgs appends ARGV of limit.lua.
-func LimitArgs(command []any, idle, wake, sharded, extra any, limit int) []any {
-	return append(command, idle, wake, sharded, extra, limit)
+func LimitArgs(command []any, idle, wake, sharded, extra any, limit int, token string) []any {
+	return append(command, idle, wake, sharded, extra, limit, token)
 }
 
 // What inspect tells of.

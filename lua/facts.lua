@@ -11,12 +11,14 @@ local function draw()
   return seq
 end
 
--- save_facts writes the sequence and keeps the hash for idle ms. To spare a call it pushes the expiry out only when
--- half of it has gone, or when the clock was set back.
+-- save_facts writes the sequence and keeps the hash for idle ms, and until the clock has come to the sequence if that is
+-- ahead of it: fences of several servers with clocks of their own can be, and are not to fall. To spare a call it pushes
+-- the expiry out only when half of it has gone, or when the clock was set back.
 local function save_facts(idle)
-  if kept < now + idle / 2 or kept > now + idle then
-    call('HSET', meta, 'seq', seq, 'kept', now + idle)
-    call('PEXPIRE', meta, idle)
+  local from = math.max(now, math.ceil(seq / 1000))
+  if kept < from + idle / 2 or kept > from + idle then
+    call('HSET', meta, 'seq', seq, 'kept', from + idle)
+    call('PEXPIRE', meta, from + idle - now)
   else
     call('HSET', meta, 'seq', seq)
   end

@@ -12,7 +12,7 @@ local ENDLESS, BEYOND = '900000000000000', 8000000000000000
 -- ends_at is when the token's lease ends, or nil.
 local function ends_at(token)
   local at = tonumber(call('ZSCORE', lock, token) or 0)
-  return at > now and at or nil
+  return at > now and at <= tonumber(ENDLESS) and at or nil
 end
 
 -- keep_lock keeps the set for as long as a lease of ms from now lasts. Fresh says that there is no other lease in it.

@@ -8,13 +8,16 @@
 -- ARGV[3] sharded  1: wake-ups go by sharded channels, 0: by plain ones
 -- ARGV[4] extra    the limits that the caller knows of, for when there are none
 -- ARGV[5] limit    the limit from now on: of the window, if the caller knows of one, else at once; 0: leave it
+-- ARGV[6] token    of this call, so that a copy of it that comes late can be refused
 -- returns {GRANTED, permits held, most at once or 0, permits that are to return, most in a window or 0, more}
 --         more is 1 if there is more to be swept or admitted, plus 2 if the limits are others from now on
+--       | {BURIED}
 -- writes KEYS[1..4]; work O(log n)
 local idle, limit = tonumber(ARGV[1]), tonumber(ARGV[5])
 local wake, sharded = ARGV[2], ARGV[3]
 extra = ARGV[4]
 -- include: facts
+if limit > 0 and graves > now and call('ZSCORE', beats, '-' .. ARGV[6]) then return {BURIED} end
 -- include: queue
 -- include: policy.limit
 local before = seq

@@ -167,7 +167,7 @@ end
 -- admit lets in whoever may be let in. Heads and the result are those of walk.
 local function admit(heads)
   local more = walk(heads)
-  if changed then forewarn() end
+  if changed or news > 0 then forewarn() end
   return unswept and 1 or more
 end
 

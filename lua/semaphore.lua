@@ -204,6 +204,7 @@ if limit > 0 then
   local known = string.match(limits or '', '^(%S+)') or extra
   local a, w = at_once, window
   if string.match(extra, '^%d+:0:') then a = limit else w = limit end
+  if w < math.huge and per == 0 then per = tonumber(string.match(extra, '%d+$')) end
   news = (a ~= at_once or w ~= window) and 2 or 0
   at_once, window = a, w
   if a == math.huge then a = 0 end
@@ -267,15 +268,15 @@ local before = {}
 
 -- give writes the grant of a waiter for ms and returns its fence. It takes the place of what the token had earlier: a
 -- claim that was not confirmed, or what it was granted before a late copy of its request came. When permits return by the
--- clock, who is first in line then has to know when.
+-- clock, or others hold leases that can be over before this one, who is first in line then has to know when.
 local function give(token, ms)
-  local _, holds, by_clock = terms_of(token)
+  local n, holds, by_clock = terms_of(token)
   local had = call('ZMSCORE', lock, token, '@' .. token)
   if had[1] or had[2] then remove(token, true) end
   before[token] = holds and had[2]
   local next_fence = draw()
   enter(token, ms, next_fence)
-  changed = changed or by_clock
+  changed = changed or by_clock or used > n
   return next_fence
 end
 
@@ -314,7 +315,7 @@ end
 -- sure is for how many ms from now a token cannot have its permits, because those that it and everyone before it need
 -- have to return by the clock first; 0 if that is not known. One that asks for more than there ever is learns that when
 -- there is any room. Of a long queue and of a crowded window it looks at fifty each, and takes the rest for as little as
--- it can be.
+-- it can be: for nothing, where some of the fifty are not there.
 local function sure(token)
   local n, held, by_clock = terms_of(token)
   if not by_clock or not at_once or window == math.huge then return 0 end
@@ -339,6 +340,7 @@ local function sure(token)
       end
     end
   end
+  if #needs < #ahead then rest = 0 end
   if rest == 0 then needs[#needs + 1] = n end
   total = total + rest + n
   local free, at, i = window - spent, 0, 1

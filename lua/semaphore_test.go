@@ -79,7 +79,7 @@ func (b *bench) beats(limits string, back int, rest ...any) []any {
 // limit asks for the limits, and makes n the one in force unless it is 0. It checks the reply, more included.
 func (b *bench) limit(limits string, n int, want ...int64) {
 	b.Helper()
-	got := b.eval(b.set.Limit, 4, lua.LimitArgs(nil, idle, wake, 0, limits, n))
+	got := b.eval(b.set.Limit, 4, lua.LimitArgs(nil, idle, wake, 0, limits, n, ""))
 	b.code(got, lua.Granted)
 	b.sums()
 	var numbers []int64
@@ -635,7 +635,7 @@ func TestWhatIsOverIsSweptInParts(t *testing.T) {
 		size := b.rdb.ZCard(ctx, b.keys[0]).Val()
 		scripts := 0
 		for more := true; more; scripts++ {
-			got := b.eval(b.set.Limit, 4, lua.LimitArgs(nil, idle, wake, 0, limits, 0))
+			got := b.eval(b.set.Limit, 4, lua.LimitArgs(nil, idle, wake, 0, limits, 0, ""))
 			more = got[5] == int64(1)
 			left := b.rdb.ZCard(ctx, b.keys[0]).Val()
 			if size-left > 3*3*100+2 {

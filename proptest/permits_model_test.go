@@ -414,6 +414,9 @@ func (m *permitModel) limit(limits permitLimits, limit int64) []int64 {
 			after.atOnce = limit
 		} else {
 			after.window = limit
+			if after.per == 0 { // there was no window
+				after.per = limits.per
+			}
 		}
 		if after != *m.rules {
 			news = 2

@@ -498,7 +498,7 @@ func (b *permitBench) limitIs(limit int64) {
 	b.starts("the limit is %d by one who knows %v", limit, b.limits)
 	was := b.force
 	want := b.limit(b.limits, limit)
-	got := b.eval(lua.Semaphore.Limit, 4, lua.LimitArgs(nil, idle.Milliseconds(), scriptWake, 0, b.limits.String(), int(limit)))
+	got := b.eval(lua.Semaphore.Limit, 4, lua.LimitArgs(nil, idle.Milliseconds(), scriptWake, 0, b.limits.String(), int(limit), ""))
 	if !slices.Equal(got, want) {
 		b.wrong("reply %v, want %v", got, want)
 	}

@@ -138,8 +138,9 @@ func (m *singleModel) fence() int64 {
 
 // save keeps the facts for long enough.
 func (m *singleModel) save() {
-	if idle := idle.Milliseconds(); m.metaEnd < m.now+idle/2 {
-		m.metaEnd = m.now + idle
+	from := max(m.now, (m.seq+999)/1000) // fences can be ahead of the clock
+	if idle := idle.Milliseconds(); m.metaEnd < from+idle/2 {
+		m.metaEnd = from + idle
 	}
 }
 
@@ -277,6 +278,7 @@ func (m *singleModel) acquire(q *singleReq, waits bool) []int64 {
 	}
 	if !waits && m.owner != nil {
 		m.reach("a try is refused")
+		m.mend()
 		return []int64{lua.Refused, m.now, m.left(), 0}
 	}
 	if m.line[q] == 0 {

@@ -39,5 +39,7 @@
 // lets waiters in at once. Lowering it takes no lease away; there is no room until enough have ended.
 //
 // So all processes should say the same. Two that differ for good change the limit at every turn, each against the other;
-// Hooks.LimitChanged shows it. Limits of different things want names of their own.
+// Hooks.LimitChanged shows it. Limits of different things want names of their own. So does a limit of another kind, with
+// Per where there was none or the other way round: what waits for permits of the old kind is let in at once when a caller
+// of the new kind comes, for no limit is in force any more that it was to keep to.
 package semaphore

@@ -59,8 +59,9 @@ type Options struct {
 	MaxLifetime time.Duration
 
 	// Per is after how long a permit returns, by the server's clock, if the limit is one of permits in a window of time.
-	// Whole milliseconds, from 10 ms to 365 days; a fraction of one is dropped. Default 0: the limit is one of permits that are held at
-	// once, and return when their lease is over.
+	// Whole milliseconds, from 10 ms to 365 days; a fraction of one counts as a whole one, so that no window of this length
+	// ever holds more than the limit. Default 0: the limit is one of permits that are held at once, and return when their
+	// lease is over.
 	Per time.Duration
 
 	// AtOnce is a second limit, beside that of Per: so many permits may be held at once. One request takes its permits
@@ -96,7 +97,7 @@ func New(k *lockkeeper.Keeper, name string, limit int, opts *Options) (*Semaphor
 		if o.Per < ShortestPer || o.Per > LongestPer {
 			return nil, engine.Invalid("Per %v is not between %v and %v", o.Per, ShortestPer, LongestPer)
 		}
-		limits = &engine.Limits{AtOnce: o.AtOnce, Window: limit, Per: o.Per}
+		limits = &engine.Limits{AtOnce: o.AtOnce, Window: limit, Per: (o.Per + time.Millisecond - 1).Truncate(time.Millisecond)}
 		if o.AtOnce == 0 {
 			if o.TTL != 0 || o.NoRenewal || o.MaxLifetime != 0 {
 				return nil, engine.Invalid("TTL %v, NoRenewal %t, MaxLifetime %v: with Per and without AtOnce there is no lease", o.TTL, o.NoRenewal, o.MaxLifetime)
@@ -197,8 +198,8 @@ func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context, 
 // SetLimit changes the limit that is in force, for all processes: that of permits in a window with Options.Per, else that
 // of permits at once. Raising it lets waiters in, before SetLimit returns. Lowering it takes no permits away; requests in
 // line for more than the new limit are refused with ErrAboveLimit, the first in line at once and the others within a
-// heartbeat. It stays in force until a caller comes whose limits are others than those of the caller before it, or until
-// the name has been idle for the keeper's Idle.
+// heartbeat. It stays in force until a caller comes whose limits are others than those of the caller before it, this
+// Semaphore included, or until the name has been idle for the keeper's Idle.
 //
 // New's limit remains the most that this Semaphore can be asked for. It blocks until the server has answered, until ctx
 // ends, or until the retry policy gives up. The error is ErrInvalid for a limit that New would refuse; after any other,

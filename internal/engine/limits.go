@@ -85,11 +85,15 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 		if !l.e.enter(false) {
 			return Taken{}, l.fail(ErrClosed)
 		}
-		call, _, err := l.e.ask(ctx, l.e.closing.Done(), 0, func(done func(*courier.Call)) *courier.Call {
-			call := l.call(l.spec.Scripts.Limit, 4, 5, done)
-			call.Args = lua.LimitArgs(call.Args, l.args.idle, l.args.wake, l.args.sharded, l.args.extra, limit)
+		token := l.token(l.e.nextSerial(), Terms{})
+		call, stray, err := l.e.ask(ctx, l.e.closing.Done(), 0, func(done func(*courier.Call)) *courier.Call {
+			call := l.call(l.spec.Scripts.Limit, 4, 6, done)
+			call.Args = lua.LimitArgs(call.Args, l.args.idle, l.args.wake, l.args.sharded, l.args.extra, limit, token)
 			return call
 		})
+		if stray = stray && limit > 0; stray { // a copy that comes late would undo what others have set since
+			l.depart(token, true, time.Now().Add(graveTime)).send(l.e.courier.Send)
+		}
 		l.e.exit()
 		if err == errStopped {
 			err = ErrClosed
@@ -101,7 +105,7 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 		if err != nil {
 			return Taken{}, l.fail(err)
 		}
-		if n[5]&limitsChanged != 0 {
+		if stray || n[5]&limitsChanged != 0 { // the answer that said so may have been lost
 			l.limitsChanged("", limit)
 		}
 		if n[5]&moreToAdmit == 0 {

@@ -83,7 +83,11 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	if err := CheckTTL("TTL", spec.TTL); err != nil {
 		return nil, err
 	}
-	if ack := e.cfg.Acknowledge; ack.wanted() && ack.Within >= spec.TTL {
+	switch ack := e.cfg.Acknowledge; {
+	case !ack.wanted():
+	case spec.Limits.receipts() && ack.Within >= spec.Limits.Per:
+		return nil, Invalid("Per %v is not longer than the keeper's Acknowledge.Within %v", spec.Limits.Per, ack.Within)
+	case !spec.Limits.receipts() && ack.Within >= spec.TTL:
 		return nil, Invalid("TTL %v is not longer than the keeper's Acknowledge.Within %v", spec.TTL, ack.Within)
 	}
 	if spec.MaxLifetime < 0 || spec.MaxLifetime > 0 && spec.MaxLifetime < spec.TTL {
@@ -196,10 +200,14 @@ func (l *Lock) request(ctx context.Context, t Terms, wait bool) (*Hold, error) {
 		defer leave()
 	}
 	h, err := l.acquire(ctx, t, wait)
-	if err != nil || !l.e.cfg.Acknowledge.wanted() {
-		return h, err
+	if err == nil && l.e.cfg.Acknowledge.wanted() {
+		h, err = l.acknowledged(ctx, h)
 	}
-	return l.acknowledged(ctx, h)
+	if err == nil && h.receipt && h.stray() {
+		// It is never given back, so nothing else keeps a copy of its request from taking the permits again.
+		l.depart(h.token, true, time.Now().Add(graveTime)).send(l.e.courier.Send)
+	}
+	return h, err
 }
 
 // Adopt makes a lease out of a token that another process, or an earlier life of this one, was granted; it extends it
