@@ -111,8 +111,12 @@ func (d *doctor) connect(ctx context.Context) []*node {
 // answered says whether an error of PING is a server's that can be asked further. Without rights, or when it does not
 // take writes, it can.
 func answered(err error) bool {
-	return redis.IsPermissionError(err) || redis.HasErrorPrefix(err, "MISCONF") || redis.HasErrorPrefix(err, "ERR unknown command")
+	return redis.IsPermissionError(err) || redis.HasErrorPrefix(err, "MISCONF") || lacks(err)
 }
+
+// lacks says whether the error is about a command, or a part of one, that the server does not have. The client takes "ERR "
+// away before it compares.
+func lacks(err error) bool { return redis.HasErrorPrefix(err, "unknown ") }
 
 // refused is a server that cannot be asked anything.
 func (d *doctor) refused(err error) finding {

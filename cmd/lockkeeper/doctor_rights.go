@@ -115,7 +115,7 @@ func (n *node) rights(ctx context.Context) {
 			}
 			err := n.client.Do(ctx, args...).Err()
 			switch {
-			case redis.IsPermissionError(err), redis.HasErrorPrefix(err, "ERR unknown"):
+			case redis.IsPermissionError(err), lacks(err):
 				refusal = err.Error()
 			case err != nil && !errors.Is(err, redis.Nil) && !replied(err):
 				n.add(n, "rights", missing("", err))

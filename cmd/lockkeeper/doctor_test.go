@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	miniserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/names"
@@ -687,4 +688,19 @@ func TestDoctorsChecksAreDocumented(t *testing.T) {
 	if len(order) != len(docsOf) {
 		t.Errorf("%d checks, %d pointers", len(order), len(docsOf))
 	}
+}
+
+// TestDoctorFindsCommandsMissing: by trying, where the server cannot be asked what a user may do.
+func TestDoctorFindsCommandsMissing(t *testing.T) {
+	m := miniredis.RunT(t)
+	m.ClockTTL(true)
+	m.Server().SetPreHook(func(c *miniserver.Peer, command string, args ...string) bool {
+		if command == "ZMSCORE" {
+			c.WriteError("ERR unknown command 'zmscore', with args beginning with: " + strings.Join(args, " "))
+			return true
+		}
+		return false
+	})
+	r := examined(t, 2, "--redis", "redis://"+m.Addr())
+	r.says("rights", "error", "+zmscore")
 }
