@@ -131,7 +131,8 @@ func (l *Lock) do(ctx context.Context, t engine.Terms, fn func(ctx context.Conte
 // its contexts; the read lease has a larger fence.
 //
 // The error is ErrLost or ErrReleased if the write lease is over, ErrInvalid if the lease is none of this lock's write
-// leases; otherwise it is as for RLock, and the write lease is held as before.
+// leases; otherwise it is as for RLock, and the write lease is held as before, but for a *NotAcknowledgedError: then it
+// has ended at the server, and is lost.
 func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lockkeeper.Lease, err error) {
 	if h := write.Hold(); write != nil && (h == nil || !h.Is("w") && !h.Is("u")) {
 		return nil, engine.Invalid("the lease of %q is not a write lease", write.Name())
@@ -146,7 +147,8 @@ func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lo
 //
 // If another upgrade is waiting already, the error is ErrUpgradeConflict, at once. It is ErrLost or ErrReleased if the
 // read lease is over or ends during the wait, ErrInvalid if the lease is none of this lock's read leases. When ctx ends
-// it is both ErrNotAcquired and the context's. After any of these but the first three, the read lease is held as before.
+// it is both ErrNotAcquired and the context's. After any of these but the first three, the read lease is held as before. It
+// is lost if replicas do not acknowledge the write lease, which is a *NotAcknowledgedError and ErrLost.
 func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lockkeeper.Lease, err error) {
 	if h := read.Hold(); read != nil && (h == nil || !h.Is("r") && !h.Is("d")) {
 		return nil, engine.Invalid("the lease of %q is not a read lease", read.Name())

@@ -54,6 +54,9 @@ func (l *Lock) acknowledged(ctx context.Context, h *Hold) (*Hold, error) {
 	if err == nil {
 		return h, nil
 	}
+	if from := h.request.origin; from != nil {
+		from.lose(err) // it ended at the server when this one came in its place
+	}
 	if d, _ := h.release(l.e.courier.Send, true); d != nil {
 		grace := time.NewTimer(graceAfterEnd)
 		defer grace.Stop()
@@ -77,7 +80,8 @@ func (l *Lock) acknowledge(ctx context.Context, h *Hold) error {
 		return ErrClosed
 	}
 	done := make(chan error, 1)
-	go func() { // go-redis does not interrupt a read when the context ends
+	h.request.leaves(time.Now()) // a release that overtakes it has to bury
+	go func() {                  // go-redis does not interrupt a read when the context ends
 		defer l.e.exit()
 		done <- l.waitForReplicas(h)
 	}()
@@ -97,22 +101,20 @@ func (l *Lock) waitForReplicas(h *Hold) error {
 		result.Err = err
 		return result
 	}
-	conn, err := l.e.connection(ctx, l.key(ofLock))
+	conn, primary, err := l.e.connection(ctx, l.key(ofLock))
 	if err != nil {
+		h.request.arrived(courier.Unsent)
 		return fail(err)
 	}
 	defer func() { _ = conn.Close() }()
 
 	s := l.spec.Scripts.Acquire
-	extra := l.args.extra
-	if h.request != nil {
-		extra = h.request.extra
-	}
-	args := lua.AcquireArgs(nil, h.token, l.args.ttl, l.args.idle, 0, l.args.wake, l.args.sharded, extra, 0)
+	args := lua.AcquireArgs(nil, h.token, l.args.ttl, l.args.idle, 0, l.args.wake, l.args.sharded, h.request.extra, 0)
 	reply, err := conn.EvalSha(ctx, s.SHA, l.allKeys(), args...).Int64Slice()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
 		reply, err = conn.Eval(ctx, s.Text, l.allKeys(), args...).Int64Slice()
 	}
+	h.request.arrived(courier.FateOf(err))
 	if err != nil {
 		return fail(err)
 	}
@@ -130,7 +132,7 @@ func (l *Lock) waitForReplicas(h *Hold) error {
 		if err != nil {
 			return fail(err)
 		}
-		result.Wanted = max(want.Replicas, l.e.mostReplicas(n)/2+1)
+		result.Wanted = max(want.Replicas, l.e.mostReplicas(primary, n)/2+1)
 	}
 	if want.Fsync {
 		list, err := conn.Do(ctx, "waitaof", 1, result.Wanted, millis(want.Within)).Int64Slice()
@@ -154,19 +156,19 @@ func (l *Lock) waitForReplicas(h *Hold) error {
 	return nil
 }
 
-// connection is one to the primary that has the key.
-func (e *Engine) connection(ctx context.Context, key string) (*redis.Conn, error) {
+// connection is one to the primary that has the key, and the name of that.
+func (e *Engine) connection(ctx context.Context, key string) (conn *redis.Conn, primary string, err error) {
 	switch rdb := e.cfg.Client.(type) {
 	case *redis.Client:
-		return rdb.Conn(), nil
+		return rdb.Conn(), "", nil
 	case *redis.ClusterClient:
 		node, err := rdb.MasterForKey(ctx, key)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
-		return node.Conn(), nil
+		return node.Conn(), node.Options().Addr, nil
 	}
-	return nil, errors.New("this kind of client has no connections of its own")
+	return nil, "", errors.New("this kind of client has no connections of its own")
 }
 
 var connected = regexp.MustCompile(`(?m)^connected_slaves:(\d+)`)
@@ -184,10 +186,10 @@ func replicas(ctx context.Context, conn *redis.Conn) (int, error) {
 	return strconv.Atoi(m[1])
 }
 
-// mostReplicas is the most replicas that there were at any time, so that one which is cut off is still counted.
-func (e *Engine) mostReplicas(n int) int {
+// mostReplicas is the most replicas that a primary has had at any time, so that one which is cut off is still counted.
+func (e *Engine) mostReplicas(primary string, n int) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.replicas = max(e.replicas, n)
-	return e.replicas
+	e.replicas[primary] = max(e.replicas[primary], n)
+	return e.replicas[primary]
 }

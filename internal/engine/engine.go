@@ -93,7 +93,7 @@ type Engine struct {
 	expected map[string]expected        // by serial: messages that the server says it has sent
 	listen   clockwork.Alarm            // looks through expected
 	leaving  int                        // departures and looks under way
-	replicas int                        // the most that the primary had, as far as was looked
+	replicas map[string]int             // the most that a primary had, as far as was looked, by its address
 	left     *sync.Cond                 // by mu: leaving has become 0
 	manner   *manner                    // of the last lock
 }
@@ -111,6 +111,7 @@ func New(cfg Config) *Engine {
 		lines:    map[string]*line{},
 		locals:   map[string]*localLine{},
 		expected: map[string]expected{},
+		replicas: map[string]int{},
 	}
 	e.closing, e.close = context.WithCancel(context.Background())
 	e.left = sync.NewCond(&e.mu)
@@ -154,17 +155,21 @@ func (e *Engine) Close() error {
 	for _, w := range waiters {
 		w.leave(ErrClosed)
 	}
+	for _, u := range parts { // before its parts end: it is released, not lost
+		u.keeperClosed()
+	}
 	var left []*departure
 	var lost error // a deadline that has passed unnoticed
 	for _, h := range holds {
-		if d, err := h.release(e.courier.Send, false); err != nil {
+		d, err := h.release(e.courier.Send, false)
+		if err != nil {
 			lost = err
-		} else if d != nil {
+		} else if d == nil { // it was a part
+			d = h.departure()
+		}
+		if d != nil {
 			left = append(left, d)
 		}
-	}
-	for _, u := range parts {
-		u.keeperClosed()
 	}
 	e.mu.Lock()
 	for e.leaving > 0 {

@@ -1,0 +1,143 @@
+package mutex_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/redis/go-redis/v9"
+)
+
+// TestWhoIsCalledOffWhileReplicasAreWaitedForLeavesNothing: the request by which they are waited for arrives after the release.
+func TestWhoIsCalledOffWhileReplicasAreWaitedForLeavesNothing(t *testing.T) {
+	m := miniredis.RunT(t)
+	m.ClockTTL(true)
+	var acquires atomic.Int64
+	late, gone := make(chan struct{}), make(chan struct{})
+	m.Server().SetPreHook(func(c *server.Peer, command string, args ...string) bool {
+		if command == "EVALSHA" && args[0] == lua.Mutex.Acquire.SHA && acquires.Add(1) == 4 {
+			close(late)
+			<-gone
+		}
+		if command == "WAIT" {
+			c.WriteInt(1)
+			return true
+		}
+		return false
+	})
+	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Acknowledge: lockkeeper.Acknowledgement{Replicas: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = rdb.Close() }()
+	l, err := mutex.New(k, "x", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Then connections and scripts are there: EVALSHA, NOSCRIPT, EVAL; and EVALSHA for the replicas.
+	lease, err := l.Lock(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Release(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	acquires.Store(2) // 3: the request, 4: for the replicas
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-late
+		cancel()
+	}()
+	if _, err = l.Lock(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	for m.Exists("lock:x") { // it is given back in the background
+		time.Sleep(time.Millisecond)
+	}
+	close(gone)
+	if err := k.Close(); err != nil { // it waits for what is under way
+		t.Error(err)
+	}
+	if owner, err := m.Get("lock:x"); err == nil {
+		t.Errorf("the lock is with %s for %v more, and nobody has it", owner, m.TTL("lock:x"))
+	}
+}
+
+// TestAMajorityIsThatOfThePrimarysOwnReplicas: on a Cluster each primary has its own.
+func TestAMajorityIsThatOfThePrimarysOwnReplicas(t *testing.T) {
+	counts := []int{3, 1}
+	var addrs []string
+	for _, n := range counts {
+		m := miniredis.RunT(t)
+		m.ClockTTL(true)
+		m.Server().SetPreHook(func(c *server.Peer, command string, args ...string) bool {
+			switch {
+			case command == "WAIT":
+				c.WriteInt(n) // all of them
+				return true
+			case command == "INFO" && len(args) > 0 && args[0] == "replication":
+				c.WriteBulk(fmt.Sprintf("# Replication\r\nconnected_slaves:%d\r\n", n))
+				return true
+			}
+			return false
+		})
+		addrs = append(addrs, m.Addr())
+	}
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+		return []redis.ClusterSlot{
+			{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: addrs[0]}}},
+			{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: addrs[1]}}},
+		}, nil
+	}})
+	defer func() { _ = rdb.Close() }()
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Acknowledge: lockkeeper.Acknowledgement{Majority: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = k.Close() }()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	try := func(primary int) error {
+		for i := 0; ; i++ {
+			name := fmt.Sprint("n", i)
+			node, err := rdb.MasterForKey(ctx, "lock:"+name)
+			if err != nil {
+				return err
+			}
+			if i > 200 {
+				t.Fatalf("%v is none of %v", node.Options().Addr, addrs)
+			}
+			if !strings.HasSuffix(addrs[primary], node.Options().Addr) {
+				continue
+			}
+			l, err := mutex.New(k, name, nil)
+			if err != nil {
+				return err
+			}
+			lease, err := l.TryLock(ctx)
+			if err == nil {
+				err = lease.Release(ctx)
+			}
+			return err
+		}
+	}
+	if err := try(1); err != nil {
+		t.Fatalf("the primary with one replica: %v", err)
+	}
+	if err := try(0); err != nil {
+		t.Fatalf("the primary with three: %v", err)
+	}
+	if err := try(1); err != nil {
+		t.Errorf("the primary with one replica, again: %v", err)
+	}
+}
