@@ -628,8 +628,8 @@ func TestAReleaseCountsServersThatHaveNothing(t *testing.T) {
 		p.nets[2].Break("evalsha", 1, faultnet.SwallowReply)
 		lease := w.hold(l)
 		time.Sleep(limit)
-		w.owned(lease, 2)
-		release(lease, 0) // its answer was given up, and what it granted is given back
+		w.owned(lease, 3)
+		release(lease, 0) // its answer has not come for so long, and what it granted is given back
 		w.clean()
 
 		w.take(2)

@@ -71,6 +71,16 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
+// renewFor makes renewals ask for so many ms, and one leave now.
+func (h *Hold) renewFor(ms int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err == nil {
+		h.ttl, h.renewAt = ms, time.Now()
+		h.setLocked()
+	}
+}
+
 // cutTo believes no more of the lease from now on than an Extend to so many ms leaves, which is about to be sent: it may have
 // run long before its answer comes, and if it is repeated, before that. It returns what was believed until now.
 func (h *Hold) cutTo(ms int64) (before time.Time) {

@@ -414,6 +414,13 @@ func (h *Hold) Release(ctx context.Context) error {
 // has got nobody here knows.
 func (h *Hold) stray() bool { return h.adopted || h.request != nil && h.request.hasStray() }
 
+// departure is what gives the lease back, or has; nil if nothing does.
+func (h *Hold) departure() *departure {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.left
+}
+
 // abandon gives the lease back in the background: whoever asked for it has gone.
 func (h *Hold) abandon() { _, _ = h.release(h.lock.e.courier.Send, true) }
 

@@ -251,7 +251,11 @@ func (u *MajorityHold) verdict(residue [][]*departure) verdict {
 			granted++
 		case errors.Is(err, ErrNotAcquired):
 			refused++
-			ends = append(ends, u.seats[i].left)
+			left := u.seats[i].left
+			if left == 0 { // it is not known
+				left = LongestTTL
+			}
+			ends = append(ends, left)
 		default:
 			v.causes = append(v.causes, err)
 			if !courier.Passing(err) {

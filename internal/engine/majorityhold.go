@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/clockwork"
+	"github.com/lockkeeper/lockkeeper/internal/courier"
 )
 
 // MajorityHold is a lease on a majority of servers, from the first question on. At each server that granted it, it has a
@@ -27,6 +28,7 @@ type MajorityHold struct {
 	adopts bool      // it was made of a token; what does not come about stays as it was
 	told   time.Time // the deadline when the observer was last told of a renewal
 	last   time.Time // the last deadline that is known
+	ttl    int64     // ms that Extend has set; 0: it has not
 }
 
 // seat is the lease at one server.
@@ -37,10 +39,12 @@ type seat struct {
 	settled chan struct{} // closed when it is so no more, and what it brought about in vain is on its way back
 	asked   time.Time     // when it left
 	hold    *Hold         // once it is granted; perhaps over
-	sure    bool          // it counts: the server's fences go on from the lease's
+	next    int64         // the server's fences go on from here, as far as is known: it counts if that is the lease's or more
 	affirms bool          // the question for that is under way
 	err     error         // why it is not granted
 	left    time.Duration
+	loose   bool       // the server may have something of the lease, or yet take it, of which no hold knows
+	leaves  *departure // gives that back, once the lease has ended
 }
 
 // live says whether there is a lease at this server.
@@ -75,8 +79,9 @@ func (u *MajorityHold) ask(i int) {
 	u.mu.Lock()
 	s := &u.seats[i]
 	s.asked = time.Now()
-	s.request, s.last, s.pending, s.sure, s.affirms = w, w, w != nil, false, false
+	s.request, s.last, s.pending, s.next, s.affirms = w, w, w != nil, 0, false
 	s.settled = make(chan struct{})
+	loose := s.loose
 	if w == nil {
 		s.err = ErrClosed
 		close(s.settled)
@@ -86,11 +91,50 @@ func (u *MajorityHold) ask(i int) {
 		u.tell()
 		return
 	}
-	w.propose(true, func(w *waiter, a answer, sent time.Time) {
+	if loose {
+		w.leaves(time.Now()) // one before it, with the same token
+		w.arrived(courier.Lost)
+	}
+	w.propose(true, func(w *waiter, a answer, sent time.Time, err error) {
 		u.m.read(i, a.now, sent)
+		if err != nil {
+			u.failed(i, w, err)
+		}
 		h, err := w.result()
 		u.answered(i, w, h, duration(max(a.left, 0)), err)
 	})
+}
+
+// failed ends a request that has brought nothing. What there may be of it at the server stays until the lease has ended, for
+// the server is asked again with the same token: what is granted then, something that is on its way back would take away
+// again, and a token that is buried could not be granted.
+func (u *MajorityHold) failed(i int, w *waiter, err error) {
+	u.mu.Lock()
+	s := &u.seats[i]
+	stays := s.request == w && u.err == nil
+	if stays && w.quit(err) {
+		s.loose = true
+	}
+	u.mu.Unlock()
+	if !stays {
+		w.leave(err)
+	}
+}
+
+// vacate gives back what failed has left, when the lease has ended.
+func (u *MajorityHold) vacate() {
+	for i, l := range u.m.locks {
+		var d *departure
+		u.mu.Lock()
+		if s := &u.seats[i]; s.loose && s.request == nil && s.hold == nil && s.leaves == nil {
+			d = l.depart(u.token, true, time.Now().Add(u.m.spec.TTL))
+			s.leaves = d
+		}
+		u.mu.Unlock()
+		if d != nil {
+			d.send(l.e.courier.Send)
+		}
+	}
 }
 
 func (u *MajorityHold) tell() {
@@ -110,11 +154,14 @@ func (u *MajorityHold) answered(i int, w *waiter, h *Hold, left time.Duration, e
 	}
 	s.request, s.pending, s.hold, s.left, s.err = nil, false, h, left, bare(err)
 	over := u.err != nil
-	settled := s.settled
+	settled, ttl := s.settled, u.ttl
 	adopts := u.adopts && !u.held
 	u.mu.Unlock()
 	switch {
 	case h == nil || !over:
+		if h != nil && ttl > 0 {
+			h.renewFor(ttl)
+		}
 		u.step()
 	case adopts:
 		h.replaced()
@@ -125,14 +172,12 @@ func (u *MajorityHold) answered(i int, w *waiter, h *Hold, left time.Duration, e
 	u.tell()
 }
 
-// step goes on with what has come to be known: when a majority has granted the lease, its fence is the largest of
-// theirs, and those of which it is not sure that their fences go on from there are asked to see to it.
-func (u *MajorityHold) step() {
-	now := time.Now()
-	u.mu.Lock()
-	if u.err != nil {
-		u.mu.Unlock()
-		return
+// settleFenceLocked says what the fence of the lease is, as soon as a majority has granted it and until it is handed out: the
+// largest of a majority's. If one of these has dropped out, it may become a larger one; then it says yes. Every majority
+// before shares a server with this one, which has given it a larger fence than that one's.
+func (u *MajorityHold) settleFenceLocked(now time.Time) bool {
+	if u.held {
+		return false
 	}
 	var fences []int64
 	for i := range u.seats {
@@ -140,18 +185,36 @@ func (u *MajorityHold) step() {
 			fences = append(fences, int64(s.hold.fence))
 		}
 	}
-	if u.fence == 0 && len(fences) >= u.m.need {
-		u.fence = slices.Max(fences)
+	if len(fences) < u.m.need {
+		return false
 	}
+	slices.Sort(fences)
+	before := u.fence
+	u.fence = max(u.fence, fences[u.m.need-1])
+	return u.fence > before
+}
+
+// step goes on with what has come to be known: when a majority has granted the lease, those of which it is not sure that
+// their fences go on from the lease's are asked to see to it.
+func (u *MajorityHold) step() {
+	now := time.Now()
+	u.mu.Lock()
+	if u.err != nil {
+		u.mu.Unlock()
+		return
+	}
+	u.settleFenceLocked(now)
 	var affirm []int
 	holds := make([]*Hold, len(u.seats))
 	for i := range u.seats {
 		s := &u.seats[i]
-		switch {
-		case u.fence == 0 || s.sure || s.affirms || !s.live(now):
-		case int64(s.hold.fence) >= u.fence && u.m.spec.Up == 0:
-			s.sure = true
-		default:
+		if u.fence == 0 || s.affirms || !s.live(now) {
+			continue
+		}
+		if u.m.spec.Up == 0 {
+			s.next = max(s.next, int64(s.hold.fence))
+		}
+		if s.next < u.fence {
 			s.affirms = true
 			holds[i] = s.hold
 			affirm = append(affirm, i)
@@ -160,22 +223,34 @@ func (u *MajorityHold) step() {
 	fence := u.fence
 	u.mu.Unlock()
 	for _, i := range affirm {
-		holds[i].affirm(fence, u.m.spec.Up, func(err error) { u.affirmed(i, holds[i], err) })
+		holds[i].affirm(fence, u.m.spec.Up, func(err error) { u.affirmed(i, holds[i], fence, err) })
 	}
 }
 
-// affirmed takes a server's second word. Without it the lease there does not count and is given back.
-func (u *MajorityHold) affirmed(i int, h *Hold, err error) {
+// affirmed takes a server's second word, that its fences go on from this one. Without it the lease there does not count, and
+// the server is asked again.
+func (u *MajorityHold) affirmed(i int, h *Hold, fence int64, err error) {
 	u.mu.Lock()
 	s := &u.seats[i]
 	if s.hold != h {
 		u.mu.Unlock()
 		return
 	}
-	s.affirms, s.sure, s.err = false, err == nil, err
+	s.affirms, s.err = false, err
+	adopts, over := u.adopts && !u.held, u.err != nil
+	if err == nil {
+		s.next = max(s.next, fence)
+	} else if !over && !adopts {
+		s.hold, s.loose = nil, true // as in failed
+	}
 	u.mu.Unlock()
-	if err != nil {
+	switch {
+	case err == nil:
+		u.step()
+	case over && !adopts:
 		h.abandon()
+	default:
+		h.replaced()
 	}
 	u.tell()
 }
@@ -192,7 +267,7 @@ func (u *MajorityHold) tallyLocked(now time.Time) (t tally) {
 		case errors.Is(s.err, ErrNotAcquired):
 			t.refused++
 		case !s.live(now):
-		case s.sure:
+		case u.fence > 0 && s.next >= u.fence:
 			t.sure++
 		default:
 			t.granted++
@@ -218,17 +293,21 @@ func (u *MajorityHold) await(ctx context.Context) bool {
 	extended := false
 	for {
 		u.mu.Lock()
-		t := u.tallyLocked(time.Now())
+		now := time.Now()
+		larger := u.settleFenceLocked(now)
+		t := u.tallyLocked(now)
 		granted := u.fence > 0
 		if ctx.Err() == nil && t.sure >= u.m.need {
 			u.held = true
 			u.told = u.deadlineLocked()
 			u.mu.Unlock()
-			u.wait()
 			u.enlist()
 			return true
 		}
 		u.mu.Unlock()
+		if larger {
+			u.step()
+		}
 		if t.hopeless(u.m.need) || ctx.Err() != nil {
 			return false
 		}
@@ -240,10 +319,7 @@ func (u *MajorityHold) await(ctx context.Context) bool {
 		case <-u.news:
 		case <-ctx.Done():
 		case <-limit.C:
-			u.overdue(time.Now())
-			if !granted || extended {
-				return false
-			}
+			return false
 		}
 	}
 }
@@ -279,7 +355,7 @@ func (u *MajorityHold) keeperClosed() {
 	}
 }
 
-// wait sees to it that servers which have not answered are given up when their time is over.
+// wait sees to it that requests which are not answered are given up when their time is over, once the lease has ended.
 func (u *MajorityHold) wait() {
 	u.mu.Lock()
 	var next time.Time
@@ -294,7 +370,8 @@ func (u *MajorityHold) wait() {
 	}
 }
 
-// overdue gives up the requests that were not answered in time: what they have brought about is undone.
+// overdue gives up the requests that were not answered in time, once the lease has ended: what they have brought about is
+// undone. As long as it is held they are waited for, since a late answer is as good as any.
 func (u *MajorityHold) overdue(now time.Time) {
 	var late []seat
 	u.mu.Lock()
@@ -322,7 +399,7 @@ func (u *MajorityHold) answersLocked() []error {
 	for i := range u.seats {
 		s := &u.seats[i]
 		switch {
-		case s.pending:
+		case s.pending, s.affirms && time.Since(s.asked) >= u.m.spec.Limit:
 			answers[i] = errSilence
 		case s.err != nil:
 			answers[i] = s.err
@@ -365,7 +442,8 @@ func (u *MajorityHold) giveUp(err error) bool {
 			h.abandon()
 		}
 	}
-	u.wait()
+	u.overdue(time.Now())
+	u.vacate()
 	return true
 }
 
@@ -398,10 +476,10 @@ func (u *MajorityHold) settle(ctx context.Context, left [][]*departure) [][]*dep
 // departure is that of what was asked for here, if there was something to give back.
 func (s *seat) departure() *departure {
 	switch {
+	case s.leaves != nil:
+		return s.leaves
 	case s.hold != nil:
-		s.hold.mu.Lock()
-		defer s.hold.mu.Unlock()
-		return s.hold.left
+		return s.hold.departure()
 	case s.last != nil:
 		s.last.mu.Lock()
 		defer s.last.mu.Unlock()
@@ -453,7 +531,7 @@ func (u *MajorityHold) renewed() {
 	var vacant []int
 	for i := range u.seats {
 		s := &u.seats[i]
-		if !s.pending && !s.live(now) && now.Sub(s.asked) >= spec.TTL/3 &&
+		if !s.pending && !s.live(now) && now.Sub(s.asked) >= spec.TTL/4 && // a renewal may come a little before its time
 			(spec.MaxLifetime == 0 || now.Sub(u.began)+spec.TTL <= spec.MaxLifetime) {
 			s.asked = now // whoever comes first does it
 			vacant = append(vacant, i)
@@ -462,9 +540,6 @@ func (u *MajorityHold) renewed() {
 	u.mu.Unlock()
 	for _, i := range vacant {
 		u.ask(i)
-	}
-	if len(vacant) > 0 {
-		u.wait()
 	}
 	if tell {
 		u.observe(Renewed, nil)
@@ -482,7 +557,7 @@ func (u *MajorityHold) observe(what What, err error) {
 func (u *MajorityHold) deadlineLocked() time.Time {
 	var ends []time.Time
 	for i := range u.seats {
-		if s := &u.seats[i]; s.sure && s.hold != nil && s.err == nil {
+		if s := &u.seats[i]; u.fence > 0 && s.next >= u.fence && s.hold != nil && s.err == nil {
 			s.hold.mu.Lock()
 			if s.hold.err == nil {
 				ends = append(ends, s.hold.deadline)
@@ -601,7 +676,8 @@ func (u *MajorityHold) Release(ctx context.Context) error {
 	u.endLocked(ErrReleased)
 	u.mu.Unlock()
 	u.delist()
-	u.wait()
+	u.overdue(time.Now())
+	u.vacate()
 	yes, answers := u.everywhere(func(h *Hold) error { return h.Release(ctx) }, func(i int) error { return u.vacated(ctx, i) })
 	u.observe(Released, nil)
 	if yes >= u.m.need {
@@ -665,15 +741,15 @@ func (u *MajorityHold) Extend(ctx context.Context, ttl time.Duration) error {
 	decided := context.AfterFunc(ctx, cancel)
 	yes, answers := u.everywhere(func(h *Hold) error {
 		err := h.Extend(within, ttl)
-		if err != nil && errors.Is(err, within.Err()) && ctx.Err() == nil {
-			return errSilence // it was not the caller's context that ended
+		if err != nil && errors.Is(err, within.Err()) {
+			return errSilence // and if it was the caller's context that ended, that is said once
 		}
 		return err
 	}, nil)
 	decided()
 	if yes >= u.m.need {
 		u.mu.Lock()
-		u.told = u.deadlineLocked()
+		u.told, u.ttl = u.deadlineLocked(), millis(ttl)
 		u.mu.Unlock()
 		return nil // and the context ends by itself
 	}

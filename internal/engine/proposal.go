@@ -22,8 +22,9 @@ func (l *Lock) proposal(u *MajorityHold) *waiter {
 	return w
 }
 
-// propose sends the request, once more if its connection breaks, and tells what was answered, when the waiter has ended.
-func (w *waiter) propose(again bool, told func(w *waiter, a answer, sent time.Time)) {
+// propose sends the request, once more if its connection breaks, and tells what was answered: when the waiter has ended with
+// a lease, or why there is none.
+func (w *waiter) propose(again bool, told func(w *waiter, a answer, sent time.Time, err error)) {
 	l := w.lock
 	w.leaves(time.Now())
 	call := l.call(l.spec.Scripts.Acquire, 4, 8, func(call *courier.Call) {
@@ -38,10 +39,7 @@ func (w *waiter) propose(again bool, told func(w *waiter, a answer, sent time.Ti
 		} else if call.Err == nil {
 			w.doubt()
 		}
-		if err != nil {
-			w.leave(err)
-		}
-		told(w, a, call.Sent)
+		told(w, a, call.Sent, err)
 	})
 	call.Args = lua.AcquireArgs(call.Args, w.token, l.args.ttl, l.args.idle, 0, l.args.wake, l.args.sharded, "", 0)
 	l.e.courier.Send(call)

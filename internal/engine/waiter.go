@@ -356,11 +356,29 @@ func (w *waiter) leave(err error) {
 	w.gone()
 }
 
+// quit ends the waiter without a lease and gives nothing back. It says whether there may be something at the server. It does
+// nothing if the waiter has ended.
+func (w *waiter) quit(err error) (something bool) {
+	w.mu.Lock()
+	if w.ended {
+		w.mu.Unlock()
+		return false
+	}
+	w.ended, w.err = true, err
+	something = w.had || w.strayLocked()
+	close(w.end)
+	w.mu.Unlock()
+	w.gone()
+	return something
+}
+
 // gone forgets the waiter.
 func (w *waiter) gone() {
 	e := w.lock.e
 	e.mu.Lock()
-	delete(e.waiters, w.serial)
+	if e.waiters[w.serial] == w { // requests for a majority's token follow one another
+		delete(e.waiters, w.serial)
+	}
 	e.mu.Unlock()
 	w.lock.e.quitLine(w)
 }

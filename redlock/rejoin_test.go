@@ -1,0 +1,293 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/faultnet"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/redlock"
+)
+
+// uptimes lets the servers say for how many seconds they have run, also to scripts.
+func (w *world) uptimes() []atomic.Int64 {
+	up := make([]atomic.Int64, len(w.servers))
+	for i, m := range w.servers {
+		up[i].Store(1000000)
+		m.Server().SetPreHook(func(c *server.Peer, command string, _ ...string) bool {
+			if strings.HasPrefix(command, "EVAL") {
+				m.SetTime(time.Now().Add(w.offsets[i]))
+			}
+			if command == "INFO" {
+				c.WriteBulk(fmt.Sprintf("# Server\r\nuptime_in_seconds:%d\r\n", up[i].Load()))
+				return true
+			}
+			return false
+		})
+	}
+	return up
+}
+
+// Nothing that gives back what an answer that was lost may have taken comes after the lease has joined there again.
+func TestAServerWhoseAnswersWereLostJoinsForGood(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		p := w.process()
+		l := p.lock()
+		w.connect(l)
+		third := p.nets[2]
+		third.Break(lua.Redlock.Acquire.SHA, 2, faultnet.CutReply)
+		third.Break(lua.Redlock.Release.SHA, 1000, faultnet.LoseRequest)
+		lease := w.hold(l)
+		time.Sleep(ttl)
+		w.owned(lease, 3)
+		third.Mend()
+		for range 50 {
+			time.Sleep(ttl / 10)
+			w.owned(lease, 3)
+		}
+		w.must(lease.Release(w.Context()))
+		w.clean()
+	})
+}
+
+// A server that was slow, or away, for once is back at the next renewal, and the next one may go.
+func TestAServerThatWasSlowOnceIsBack(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		p := w.process()
+		l := p.lock()
+		w.connect(l)
+		p.nets[2].Delay(2 * limit)
+		lease := w.hold(l)
+		time.Sleep(3 * limit)
+		w.owned(lease, 3)
+		p.nets[2].Delay(0)
+		p.nets[2].Mute() // for longer than the lease lasts there, and than answers are waited for
+		time.Sleep(5 * ttl)
+		p.nets[2].Mend()
+		time.Sleep(3 * ttl)
+		w.must(lease.Err())
+		w.owned(lease, 3)
+		p.nets[0].Down()
+		time.Sleep(5 * ttl)
+		w.must(lease.Err())
+		p.nets[0].Mend()
+		time.Sleep(5 * ttl)
+		w.must(lease.Release(w.Context()))
+		w.clean()
+	})
+}
+
+// Adopting a lease that lies on servers which do not count leaves it with the process that has it.
+func TestAnAdoptThatFailsLeavesTheLeaseAsItWas(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		up := w.uptimes()
+		hour := func(o *redlock.Options) { o.TTL, o.NoRenewal, o.RestartDelay = time.Hour, true, time.Hour }
+		first := w.hold(w.process().lock(hour))
+		w.owned(first, 3)
+		for i := range up[:2] { // they restart, and have their data
+			up[i].Store(10)
+		}
+		if _, err := w.process().lock(hour).Adopt(w.Context(), first.Token()); err == nil {
+			t.Error("a lease was adopted on one server of three that counts")
+		}
+		time.Sleep(time.Second)
+		w.owned(first, 3)
+		w.must(first.Err())
+		w.must(first.Release(w.Context()))
+	})
+}
+
+// Which of the first majority does not count in the end does not say what the fence is.
+func TestAFenceIsThatOfTheServersThatCount(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		up := w.uptimes()
+		w.offsets = []time.Duration{0, 0, 10 * time.Minute}
+		delay := func(o *redlock.Options) { o.RestartDelay = time.Minute }
+		p, q := w.process(), w.process()
+		p.nets[1].Down()
+		first := w.hold(p.lock(delay)) // on servers 1 and 3
+		w.must(first.Release(w.Context()))
+		time.Sleep(2 * ttl)
+		w.servers[0].FlushAll() // server 1 restarts without its data
+		up[0].Store(1)
+		q.nets[2].Delay(5 * time.Millisecond) // the others answer before the third
+		second := w.hold(q.lock(delay))
+		if second.Fence() <= first.Fence() {
+			w.Errorf("fence %d after %d", second.Fence(), first.Fence())
+		}
+		w.must(second.Release(w.Context()))
+	})
+}
+
+// The facts of a name live on where its fences are ahead of the server's clock.
+func TestFencesRiseAfterANameWasIdle(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		w.offsets = []time.Duration{10 * time.Minute, 0, 0}
+		p := w.process(func(o *lockkeeper.Options) { o.Idle = time.Minute })
+		first := w.hold(p.lock())
+		w.must(first.Release(w.Context()))
+		time.Sleep(2 * time.Minute)
+		p.nets[0].Down()
+		second := w.hold(p.lock())
+		if second.Fence() <= first.Fence() {
+			w.Errorf("fence %d after %d", second.Fence(), first.Fence())
+		}
+		w.must(second.Release(w.Context()))
+		time.Sleep(15 * time.Minute)
+		w.owners()
+		for i, m := range w.servers {
+			if keys := m.Keys(); len(keys) > 0 {
+				w.Errorf("server %d: after a quarter of an hour there are %q", i+1, keys)
+			}
+		}
+	})
+}
+
+// A server that does not come to its second word has not agreed.
+func TestAServerThatHangsInItsSecondWordIsNamed(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		w.offsets = []time.Duration{0, time.Hour, 0}
+		p := w.process()
+		w.connect(p.lock())
+		time.Sleep(time.Second) // the clocks go on from the last fence
+		p.nets[2].Down()
+		p.nets[0].Break(lua.Redlock.Affirm.SHA, 100, faultnet.SwallowReply)
+		ctx, cancel := context.WithTimeout(w.Context(), limit+limit/2)
+		defer cancel()
+		_, err := p.lock().Lock(ctx) // a lock that knows no clocks
+		w.is(err, context.DeadlineExceeded)
+		w.said(err, "-?-")
+		p.nets[0].Mend()
+		p.nets[2].Mend()
+	})
+}
+
+// A key that somebody set without an expiry tells nobody when to come back.
+func TestALockWithoutAnEndIsNotAskedForAllTheTime(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		for _, m := range w.servers {
+			w.must(m.Set("lock:x", "theirs"))
+		}
+		p := w.process()
+		p.nets[0].Count()
+		ctx, cancel := context.WithTimeout(w.Context(), 5*time.Second)
+		defer cancel()
+		_, err := p.lock().Lock(ctx)
+		w.is(err, lockkeeper.ErrNotAcquired, context.DeadlineExceeded)
+		if n := p.nets[0].Scripts(); n > 100 {
+			w.Errorf("%d scripts at one server in 5s, with a Poll of %v", n, redlock.DefaultPoll)
+		}
+	})
+}
+
+// Also where the lease lies on a bare majority, and somebody asks while its parts are being released.
+func TestALeaseOfAClosedKeeperIsReleasedAndNotLost(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		var lease atomic.Pointer[lockkeeper.Lease]
+		var lost atomic.Int32
+		p := w.process(func(o *lockkeeper.Options) {
+			o.Hooks.Released = func(lockkeeper.Event) {
+				if l := lease.Load(); l != nil {
+					_ = l.Err()
+				}
+			}
+			o.Hooks.Lost = func(lockkeeper.Event) { lost.Add(1) }
+		})
+		w.take(2)
+		lease.Store(w.hold(p.lock()))
+		for i := range 8 { // so that there is something else to be released
+			m, err := mutex.New(p.keepers[1], fmt.Sprint("m", i), nil)
+			w.must(err)
+			_, err = m.Lock(w.Context())
+			w.must(err)
+		}
+		w.must(p.keepers[1].Close())
+		w.is(lease.Load().Err(), lockkeeper.ErrReleased)
+		if n := lost.Load(); n > 0 {
+			w.Errorf("%d losses were told", n)
+		}
+	})
+}
+
+func TestAServerThatJoinsAgainIsAskedForWhatExtendHasSet(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		p := w.process()
+		lease := w.hold(p.lock())
+		w.owned(lease, 3)
+		w.must(lease.Extend(w.Context(), 10*ttl))
+		for i := range 3 {
+			w.servers[i].FlushAll()
+			time.Sleep(8 * ttl)
+			w.must(lease.Err())
+		}
+		w.owned(lease, 3)
+		if d := time.Until(lease.Deadline()); d < 5*ttl {
+			w.Errorf("it is believed for %v more, renewals ask for %v", d, 10*ttl)
+		}
+		w.must(lease.Release(w.Context()))
+	})
+}
+
+func TestExtendNamesTheContextOfTheCaller(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		p := w.process()
+		lease := w.hold(p.lock())
+		w.owned(lease, 3)
+		p.nets[1].Mute()
+		p.nets[2].Mute()
+		ctx, cancel := context.WithTimeout(w.Context(), limit/3)
+		defer cancel()
+		err := lease.Extend(ctx, ttl)
+		w.is(err, context.DeadlineExceeded)
+		if errors.Is(err, context.Canceled) {
+			w.Errorf("nobody has cancelled anything: %v", err)
+		}
+		w.said(err, "?--")
+		_ = lease.Release(ctx)
+	})
+}
+
+// Seven servers go on with any three of them away.
+func TestSevenServers(t *testing.T) {
+	onServers(t, 7, func(w *world) {
+		p, q := w.process(), w.process()
+		l, m := p.lock(), q.lock()
+		w.connect(l)
+		w.connect(m)
+		var last uint64
+		for round := range 7 {
+			away := []int{round, (round + 2) % 7, (round + 3) % 7}
+			for _, i := range away {
+				p.nets[i].Down()
+				q.nets[i].Down()
+			}
+			lease := w.hold(l)
+			if lease.Fence() <= last {
+				w.Errorf("fence %d after %d", lease.Fence(), last)
+			}
+			last = lease.Fence()
+			if _, err := m.TryLock(w.Context()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+				w.Errorf("another try: %v", err)
+			}
+			time.Sleep(2 * ttl)
+			w.must(lease.Err())
+			w.must(lease.Release(w.Context()))
+			for _, i := range away {
+				p.nets[i].Mend()
+				q.nets[i].Mend()
+			}
+			time.Sleep(5 * time.Second) // what is left there ends
+			synctest.Wait()
+		}
+		w.clean()
+	})
+}
