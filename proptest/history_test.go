@@ -274,15 +274,17 @@ func (w *world) hears(token string) {
 }
 
 // losesData notes what is void after the server has lost what it knew, or has come to think that much time has passed.
-// What was granted before may be over at the server, or known to it no more; who was given up may be granted something
-// by a late copy.
+// What was granted before may be over at the server, or known to it no more; what was given back may be held again; who was
+// given up may be granted something by a late copy.
 func (w *world) losesData(data bool) {
 	v := w.view()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	h := &w.history
-	for token := range h.last.leases {
-		h.void[token] = true
+	for _, leases := range []*view{h.last, v} {
+		for token := range leases.leases {
+			h.void[token] = true
+		}
 	}
 	for _, q := range w.requests {
 		if q.lease != nil && q.ended.IsZero() {

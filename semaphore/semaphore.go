@@ -97,7 +97,8 @@ func New(k *lockkeeper.Keeper, name string, limit int, opts *Options) (*Semaphor
 		if o.Per < ShortestPer || o.Per > LongestPer {
 			return nil, engine.Invalid("Per %v is not between %v and %v", o.Per, ShortestPer, LongestPer)
 		}
-		limits = &engine.Limits{AtOnce: o.AtOnce, Window: limit, Per: (o.Per + time.Millisecond - 1).Truncate(time.Millisecond)}
+		whole := (o.Per + time.Millisecond - 1) / time.Millisecond * time.Millisecond
+		limits = &engine.Limits{AtOnce: o.AtOnce, Window: limit, Per: whole}
 		if o.AtOnce == 0 {
 			if o.TTL != 0 || o.NoRenewal || o.MaxLifetime != 0 {
 				return nil, engine.Invalid("TTL %v, NoRenewal %t, MaxLifetime %v: with Per and without AtOnce there is no lease", o.TTL, o.NoRenewal, o.MaxLifetime)
