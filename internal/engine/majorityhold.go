@@ -97,37 +97,21 @@ func (u *MajorityHold) ask(i int) {
 	}
 	w.propose(true, func(w *waiter, a answer, sent time.Time, err error) {
 		u.m.read(i, a.now, sent)
-		if err != nil {
-			u.failed(i, w, err)
+		h, ended := w.result()
+		if h == nil && ended == nil {
+			ended = err
 		}
-		h, err := w.result()
-		u.answered(i, w, h, duration(max(a.left, 0)), err)
+		u.answered(i, w, h, duration(max(a.left, 0)), ended)
 	})
 }
 
-// failed ends a request that has brought nothing. What there may be of it at the server stays until the lease has ended, for
-// the server is asked again with the same token: what is granted then, something that is on its way back would take away
-// again, and a token that is buried could not be granted.
-func (u *MajorityHold) failed(i int, w *waiter, err error) {
-	u.mu.Lock()
-	s := &u.seats[i]
-	stays := s.request == w && u.err == nil
-	if stays && w.quit(err) {
-		s.loose = true
-	}
-	u.mu.Unlock()
-	if !stays {
-		w.leave(err)
-	}
-}
-
-// vacate gives back what failed has left, when the lease has ended.
+// vacate gives back what is loose, when the lease has ended.
 func (u *MajorityHold) vacate() {
 	for i, l := range u.m.locks {
 		var d *departure
 		u.mu.Lock()
 		if s := &u.seats[i]; s.loose && s.request == nil && s.hold == nil && s.leaves == nil {
-			d = l.depart(u.token, true, time.Now().Add(u.m.spec.TTL))
+			d = l.depart(u.token, true, time.Now().Add(max(u.m.spec.TTL, duration(u.ttl))))
 			s.leaves = d
 		}
 		u.mu.Unlock()
@@ -145,6 +129,10 @@ func (u *MajorityHold) tell() {
 }
 
 // answered takes a server's answer to a request, unless that was given up meanwhile: a lease, or why there is none.
+//
+// What there may be at the server of a request that has brought nothing stays until the lease has ended, for the server is
+// asked again with the same token: what is granted then, something that is on its way back would take away again, and a
+// token that is buried could not be granted.
 func (u *MajorityHold) answered(i int, w *waiter, h *Hold, left time.Duration, err error) {
 	u.mu.Lock()
 	s := &u.seats[i]
@@ -153,10 +141,18 @@ func (u *MajorityHold) answered(i int, w *waiter, h *Hold, left time.Duration, e
 		return
 	}
 	s.request, s.pending, s.hold, s.left, s.err = nil, false, h, left, bare(err)
+	quits := h == nil && w != nil
+	if quits && u.err == nil && w.quit(err) {
+		s.loose = true
+	}
 	over := u.err != nil
 	settled, ttl := s.settled, u.ttl
 	adopts := u.adopts && !u.held
 	u.mu.Unlock()
+	if quits {
+		w.leave(err) // does nothing if it has quit
+		w.gone()
+	}
 	switch {
 	case h == nil || !over:
 		if h != nil && ttl > 0 {
@@ -241,7 +237,7 @@ func (u *MajorityHold) affirmed(i int, h *Hold, fence int64, err error) {
 	if err == nil {
 		s.next = max(s.next, fence)
 	} else if !over && !adopts {
-		s.hold, s.loose = nil, true // as in failed
+		s.hold, s.loose = nil, true // as in answered
 	}
 	u.mu.Unlock()
 	switch {

@@ -357,19 +357,16 @@ func (w *waiter) leave(err error) {
 }
 
 // quit ends the waiter without a lease and gives nothing back. It says whether there may be something at the server. It does
-// nothing if the waiter has ended.
+// nothing if the waiter has ended. The caller calls gone.
 func (w *waiter) quit(err error) (something bool) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.ended {
-		w.mu.Unlock()
 		return false
 	}
 	w.ended, w.err = true, err
-	something = w.had || w.strayLocked()
 	close(w.end)
-	w.mu.Unlock()
-	w.gone()
-	return something
+	return w.had || w.strayLocked()
 }
 
 // gone forgets the waiter.
