@@ -270,7 +270,7 @@ func TestRedlockKeepsItsPromisesWhileAMajorityIsThere(t *testing.T) {
 			defer q.end()
 			q.build()
 			for _, c := range q.clients {
-				hold := time.Duration(rapid.IntRange(0, 5000).Draw(r, "hold")) * time.Millisecond
+				hold := time.Duration(rapid.IntRange(0, 20000).Draw(r, "hold")) * time.Millisecond
 				pause := time.Duration(rapid.IntRange(50, 2000).Draw(r, "pause")) * time.Millisecond
 				anew := rapid.Bool().Draw(r, "knows no clocks")
 				lock := c.lock
