@@ -17,9 +17,9 @@
 // # Taking it
 //
 // All servers are asked at once. The lease is there as soon as a majority has granted it and is certain about the
-// fence, whatever the others do; their answers are taken in the background and count from then on. A server that does
-// not answer within Options.ServerTimeout is given up for this attempt. If no majority comes about, everything is given
-// back everywhere, also where the answer was never seen: a request that is still under way is buried, so that it gets
+// fence, whatever the others do; their answers are taken in the background and count from then on, however late they
+// come. If no majority has come about within Options.ServerTimeout, the attempt has failed, and everything is given back
+// everywhere, also where the answer was never seen: a request that is still under way is buried, so that it gets
 // nothing when it arrives.
 //
 // There is no queue: whoever finds the lock taken tries again after a random pause, which grows up to Options.Poll, or
