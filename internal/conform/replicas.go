@@ -60,7 +60,7 @@ func (r *replicated) haveWhatIsHandedOut() {
 	}
 	var locks []Locker
 	for range 3 {
-		locks = append(locks, r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Majority: true}, "x"))
+		locks = append(locks, r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Majority: true, Within: 5 * time.Second}, "x"))
 	}
 	all(len(locks), func(i int) {
 		for range 10 {
@@ -88,7 +88,7 @@ func (r *replicated) tooFew() {
 	defer cancel()
 	two := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Within: 300 * time.Millisecond}, "y")
 	most := r.acknowledged(lockkeeper.Acknowledgement{Majority: true, Within: 300 * time.Millisecond}, "y")
-	one := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 1}, "y")
+	one := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 1, Within: 5 * time.Second}, "y")
 	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "y")
 	r.once(ctx, most) // it has seen two
 	r.once(ctx, two)  // it has a connection that has written something
@@ -186,7 +186,7 @@ func onDisk(t *testing.T, p Primitive) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	known := s.Client().Command(ctx).Val()["waitaof"] != nil
-	lease, err := r.acknowledged(lockkeeper.Acknowledgement{Fsync: true}, "x").Lock(ctx)
+	lease, err := r.acknowledged(lockkeeper.Acknowledgement{Fsync: true, Within: 5 * time.Second}, "x").Lock(ctx)
 	var not *lockkeeper.NotAcknowledgedError
 	if known && err != nil || !known && !errors.As(err, &not) {
 		t.Errorf("the server knows WAITAOF: %t; the error is %v", known, err)
