@@ -776,7 +776,7 @@ func bothLimits(w *World) {
 	}
 	waits = w.begin(w.ctx(), 1, permits(w.Process().sem(limit, change), 2))
 	holds(0, 4)
-	r := w.get(waits, 3*per)
+	r := w.get(waits, 3*per+2*time.Millisecond)
 	w.must(r.err)
 	if d := w.began(r.lease).Sub(w.began(one)); d <= 3*per-time.Millisecond {
 		w.Errorf("admitted after %v", d)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"time"
@@ -48,6 +49,16 @@ func (l *Lock) depart(token string, stray bool, until time.Time) *departure {
 	d.alarm.Ring = func(time.Time) { d.send(l.e.courier.Send) }
 	l.e.enter(true)
 	return d
+}
+
+// bury keeps copies of a request that has ended, and of which nothing is to be given back, from being obeyed. It blocks until
+// the server has answered, but not for long and not after ctx has ended, and goes on in the background then.
+func (l *Lock) bury(ctx context.Context, token string) {
+	d := l.depart(token, true, time.Now().Add(graveTime))
+	d.send(l.e.courier.Send)
+	ctx, cancel := context.WithTimeout(ctx, graceAfterEnd)
+	defer cancel()
+	comes(ctx, d.over)
 }
 
 func (d *departure) send(by func(*courier.Call)) {

@@ -92,7 +92,7 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 			return call
 		})
 		if stray = stray && limit > 0; stray { // a copy that comes late would undo what others have set since
-			l.depart(token, true, time.Now().Add(graveTime)).send(l.e.courier.Send)
+			l.bury(ctx, token)
 		}
 		l.e.exit()
 		if err == errStopped {

@@ -205,7 +205,7 @@ func (l *Lock) request(ctx context.Context, t Terms, wait bool) (*Hold, error) {
 	}
 	if err == nil && h.receipt && h.stray() {
 		// It is never given back, so nothing else keeps a copy of its request from taking the permits again.
-		l.depart(h.token, true, time.Now().Add(graveTime)).send(l.e.courier.Send)
+		l.bury(ctx, h.token)
 	}
 	return h, err
 }
