@@ -19,8 +19,7 @@ local first = call('ZRANGE', queue, 0, 0)
 if grave == '0' and #first == 0 then return {had, 0} end
 -- include: facts
 -- include: queue
--- Permits that would have returned by the clock are there sooner than the first in line was told.
-changed = had == GRANTED and unused
+changed = opened
 -- One that held can stand in line as well, if it asked again since an answer was lost, and was granted the lock past those
 -- who wait, as it is with a mutex.
 if (had == REFUSED or grave ~= '0') and call('ZREM', queue, token) == 1 then

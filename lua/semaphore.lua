@@ -190,9 +190,12 @@ if not fence then
 end
 
 -- part: drop
--- Wants token and unused. Leaves had: GRANTED if the token held something, which is over now; else REFUSED.
+-- Wants token and unused. Leaves had: GRANTED if the token held something, which is over now; else REFUSED. And opened:
+-- others may be let in sooner.
 -- include: clock
 had = remove(token, unused) and GRANTED or REFUSED
+-- Permits that would have returned by the clock are there sooner than the first in line was told.
+opened = unused and had == GRANTED
 
 -- part: extend
 -- include: leases.extend
