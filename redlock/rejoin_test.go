@@ -128,6 +128,26 @@ func TestAFenceIsThatOfTheServersThatCount(t *testing.T) {
 	})
 }
 
+// A server counts whole seconds, of which one may not have passed.
+func TestAServerCountsWhenItHasRunForTheDelayForCertain(t *testing.T) {
+	onServers(t, 3, func(w *world) {
+		up := w.uptimes()
+		l := w.process().lock(func(o *redlock.Options) { o.RestartDelay = time.Minute })
+		for _, seconds := range []int64{0, 59, 60, 61} {
+			for i := range up {
+				up[i].Store(seconds)
+			}
+			lease, err := l.TryLock(w.Context())
+			if seconds > 60 {
+				w.must(err)
+				w.must(lease.Release(w.Context()))
+			} else if err == nil {
+				w.Errorf("servers that say they have run for %d s count", seconds)
+			}
+		}
+	})
+}
+
 // The facts of a name live on where its fences are ahead of the server's clock.
 func TestFencesRiseAfterANameWasIdle(t *testing.T) {
 	onServers(t, 3, func(w *world) {
