@@ -3,7 +3,7 @@
 -- include: clock
 local fact = call('HMGET', meta, 'seq', 'kept', 'graves', 'limits')
 local seq, kept, graves = tonumber(fact[1]) or 0, tonumber(fact[2]) or 0, tonumber(fact[3]) or 0
-local limits = fact[4]
+local limits, saved = fact[4], seq
 
 -- draw gives the next fence: larger than every one before it, also after the facts were lost, because time has passed.
 local function draw()
@@ -11,15 +11,15 @@ local function draw()
   return seq
 end
 
--- save_facts writes the sequence and keeps the hash for idle ms, and until the clock has come to the sequence if that is
--- ahead of it: fences of several servers with clocks of their own can be, and are not to fall. To spare a call it pushes
--- the expiry out only when half of it has gone, or when the clock was set back.
+-- save_facts writes the sequence if it has risen, and keeps the hash for idle ms, and until the clock has come to the
+-- sequence if that is ahead of it: fences of several servers with clocks of their own can be, and are not to fall. To spare
+-- a call it pushes the expiry out only when half of it has gone, or when the clock was set back.
 local function save_facts(idle)
   local from = math.max(now, math.ceil(seq / 1000))
   if kept < from + idle / 2 or kept > from + idle then
     call('HSET', meta, 'seq', seq, 'kept', from + idle)
     call('PEXPIRE', meta, from + idle - now)
-  else
+  elseif seq ~= saved then
     call('HSET', meta, 'seq', seq)
   end
 end

@@ -183,3 +183,39 @@ func TestScriptsKeepTheHouseRules(t *testing.T) {
 		}
 	}
 }
+
+func TestAScriptHasOnlyTheFunctionsThatItUses(t *testing.T) {
+	for _, set := range Sets {
+		for _, s := range set.Scripts() {
+			for _, m := range regexp.MustCompile(`(?m)^local function (\w+)`).FindAllStringSubmatch(s.Text, -1) {
+				if n := len(regexp.MustCompile(`\b`+m[1]+`\b`).FindAllString(s.Text, -1)); n < 2 {
+					t.Errorf("%s has a function %s that nothing calls", s.Name, m[1])
+				}
+			}
+		}
+	}
+	// A function ends with a line of its own, so that what follows it is not taken for a part of it.
+	for _, m := range regexp.MustCompile(`(?m)^local function .*\bend$`).FindAllString(everything(t), -1) {
+		t.Errorf("%q has its end on the same line", m)
+	}
+	// Those that only others call that are left out are left out as well.
+	for name, want := range map[string]bool{"confirm": true, "draw": true, "walk": false, "deliver": false, "send": false, "ends": false} {
+		if got := strings.Contains(Mutex.Renew.Text, "local function "+name+"("); got != want {
+			t.Errorf("mutex_renew has a function %s: %v, want %v", name, got, want)
+		}
+	}
+}
+
+// everything is the text of all files.
+func everything(t *testing.T) string {
+	t.Helper()
+	names, err := fs.Glob(files, "*.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, n := range names {
+		all.WriteString(read(t, n))
+	}
+	return all.String()
+}

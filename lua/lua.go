@@ -2,10 +2,11 @@
 // their arguments and replies.
 //
 // Each transition (acquire, release, renew, beat) is one file, written once for all primitives; so is inspect, which
-// only looks. A primitive is a policy file, which says where its leases lie, who may have one, and when. The scripts are put together once, at
-// start-up: prelude, the base of the policy, then the transition, with the other parts at the places where it includes them: what the common
-// short way needs comes first, and what it does not, after the place where it returns. So the text of a script, and
-// its SHA, never vary within a version.
+// only looks. A primitive is a policy file, which says where its leases lie, who may have one, and when. The scripts are
+// put together once, at start-up: prelude, the base of the policy, then the transition, with the other parts at the places
+// where it includes them: what the common short way needs comes first, and what it does not, after the place where it
+// returns. Functions that a script does not use are left out. So the text of a script, and its SHA, never vary within a
+// version.
 //
 // A script touches only the keys that it is given, and those of one name share a cluster slot.
 package lua
@@ -17,6 +18,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"unicode"
 )
 
 //go:embed *.lua
@@ -88,7 +91,7 @@ func assemble(kind string, more ...string) *Set {
 		a.include("prelude")
 		a.include("policy.base")
 		a.include(transition)
-		return New(kind+"_"+transition, a.text.String())
+		return New(kind+"_"+transition, a.script())
 	}
 	set := &Set{
 		Kind:    kind,
@@ -114,16 +117,89 @@ func under(kind string, s *Set) *Set {
 	return s
 }
 
-// assembly is a script that is being put together.
-type assembly struct {
-	kind string
-	have map[string]bool
-	text strings.Builder
+// piece is a part of a file: a function that does not lie in another, the lines between two of them, or what is to be
+// included.
+type piece struct {
+	function string // its name; "" if it is none
+	include  string // the name of what comes here; "" if it is lines
+	text     string
+	words    map[string]bool // of the text
 }
 
-// include appends a file without its comments, and in place of each line "-- include: name" the file of that name,
-// unless it is there already. "name.part" is a part of the file, from a line "-- part: part" to the next such line;
-// "policy" stands for the primitive's own file.
+// parts is the files without their comments, each by its parts; what stands before the first is under "".
+var parts = sync.OnceValue(func() map[string]map[string][]*piece {
+	all := map[string]map[string][]*piece{}
+	list, err := files.ReadDir(".")
+	if err != nil {
+		panic(fmt.Sprintf("bug: lua: %v", err))
+	}
+	for _, f := range list {
+		text, err := files.ReadFile(f.Name())
+		if err != nil {
+			panic(fmt.Sprintf("bug: lua: %v", err))
+		}
+		all[strings.TrimSuffix(f.Name(), ".lua")] = cut(string(text))
+	}
+	return all
+})
+
+// cut makes a file's text into parts. A line "-- part: name" begins one, and in place of a line "-- include: name" comes
+// another file.
+func cut(text string) map[string][]*piece {
+	cut := map[string][]*piece{}
+	part, last := "", &piece{}
+	add := func(p *piece) {
+		last = p
+		cut[part] = append(cut[part], p)
+	}
+	for line := range strings.Lines(text) {
+		code := strings.TrimSpace(line)
+		if name, ok := strings.CutPrefix(code, "-- part: "); ok {
+			part = name
+			add(&piece{})
+			continue
+		}
+		if name, ok := strings.CutPrefix(code, "-- include: "); ok {
+			add(&piece{include: name})
+			add(&piece{})
+			continue
+		}
+		if code == "" || strings.HasPrefix(code, "--") {
+			continue
+		}
+		if rest, ok := strings.CutPrefix(line, "local function "); ok {
+			name, _, _ := strings.Cut(rest, "(")
+			add(&piece{function: name})
+		} else if len(cut[part]) == 0 {
+			add(&piece{})
+		}
+		last.text += code + "\n"
+		if last.function != "" && strings.HasPrefix(line, "end") {
+			add(&piece{})
+		}
+	}
+	for _, list := range cut {
+		for _, p := range list {
+			p.words = map[string]bool{}
+			for word := range strings.FieldsFuncSeq(p.text, func(r rune) bool {
+				return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r)
+			}) {
+				p.words[word] = true
+			}
+		}
+	}
+	return cut
+}
+
+// assembly is a script that is being put together.
+type assembly struct {
+	kind   string
+	have   map[string]bool
+	pieces []*piece
+}
+
+// include appends a file, and what it includes, unless it is there already. "name.part" is a part of the file; "policy"
+// stands for the primitive's own file.
 func (a *assembly) include(name string) {
 	name, part, _ := strings.Cut(name, ".")
 	if name == "policy" {
@@ -133,33 +209,44 @@ func (a *assembly) include(name string) {
 		return
 	}
 	a.have[name+"."+part] = true
-	text, err := files.ReadFile(name + ".lua")
-	if err != nil {
-		panic(fmt.Sprintf("bug: lua: no file %s.lua: %v", name, err))
+	list := parts()[name][part]
+	if list == nil {
+		panic(fmt.Sprintf("bug: lua: no part %q in %s.lua", part, name))
 	}
-	in := part == ""
-	found := in
-	for line := range strings.Lines(string(text)) {
-		code := strings.TrimSpace(line)
-		if p, ok := strings.CutPrefix(code, "-- part: "); ok {
-			in = p == part
-			found = found || in
-			continue
+	for _, p := range list {
+		if p.include != "" {
+			a.include(p.include)
+		} else {
+			a.pieces = append(a.pieces, p)
 		}
-		if !in {
-			continue
-		}
-		if other, ok := strings.CutPrefix(code, "-- include: "); ok {
-			a.include(other)
-			continue
-		}
-		if code == "" || strings.HasPrefix(code, "--") {
-			continue
-		}
-		a.text.WriteString(code)
-		a.text.WriteByte('\n')
 	}
-	if !found {
-		panic(fmt.Sprintf("bug: lua: no part %s in %s.lua", part, name))
+}
+
+// script is the pieces without the functions that no other of them names. Scripts make their functions anew in each run,
+// and one that is not called costs as much as one that is.
+func (a *assembly) script() string {
+	uses := map[string]int{} // in how many pieces a word stands
+	for _, p := range a.pieces {
+		for word := range p.words {
+			uses[word]++
+		}
 	}
+	for dropped := true; dropped; {
+		dropped = false
+		a.pieces = slices.DeleteFunc(a.pieces, func(p *piece) bool {
+			if p.function == "" || uses[p.function] > 1 {
+				return false
+			}
+			for word := range p.words {
+				uses[word]--
+			}
+			dropped = true
+			return true
+		})
+	}
+	var text strings.Builder
+	for _, p := range a.pieces {
+		text.WriteString(p.text)
+	}
+	return text.String()
 }
