@@ -2,12 +2,67 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/measure"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
 )
+
+// published is the least that a hand-off through the server takes: a bare PUBLISH to a waiter who stands in a line of this
+// process. Nothing is locked at the server, and a waiter reads its message itself.
+func published() library {
+	var mu sync.Mutex // guards what follows
+	held := false
+	var line []string // the channels of those who wait
+	return library{
+		name: "bare, published",
+		open: func(t redistest.TB, at target, _ time.Duration) client {
+			rdb := at.rdb(t)
+			return client{lock: func(name string) lock {
+				channel := name + ":" + rand.Text()
+				ear := rdb.Subscribe(ctx, channel)
+				t.Cleanup(func() { _ = ear.Close() })
+				if _, err := ear.Receive(ctx); err != nil { // that it is subscribed
+					t.Fatal(err)
+				}
+				give := func() error {
+					mu.Lock()
+					if len(line) == 0 {
+						held = false
+						mu.Unlock()
+						return nil
+					}
+					next := line[0]
+					line = line[1:]
+					mu.Unlock()
+					return rdb.Publish(ctx, next, "").Err()
+				}
+				return func(ctx context.Context) (release, error) {
+					if err := ctx.Err(); err != nil {
+						return nil, err
+					}
+					mu.Lock()
+					free := !held
+					held = true
+					if !free {
+						line = append(line, channel)
+					}
+					mu.Unlock()
+					if !free {
+						// Not ctx: whoever stands in line gets it, even if the time is over.
+						if _, err := ear.ReceiveMessage(context.Background()); err != nil {
+							return nil, err
+						}
+					}
+					return give, nil
+				}
+			}}
+		},
+	}
+}
 
 // handoff is contenders for one name. Whoever has it keeps it for 1 ms, so that who wants it stands in line by then, sends
 // two PINGs of which the second counts, and gives it back: PING and hand-off find the machine in the same state, that
@@ -20,7 +75,7 @@ import (
 func handoff(b *bench) {
 	for _, contenders := range []int{2, 64} {
 		of := fmt.Sprintf("handoff/contenders=%d", contenders)
-		sides := b.present(libraries)
+		sides := append(b.present(libraries), published())
 		n, span := pick(b, 3, 1), pick(b, 800*time.Millisecond, 400*time.Millisecond)
 		rounds(n, len(sides), func(i int) {
 			b.turn(of, sides[i].name, func(s *stage) {
