@@ -25,14 +25,16 @@ extra = ARGV[7]
 -- Graves lie among the heartbeats, with a mark in front, and are swept with them.
 if graves > now and call('ZSCORE', beats, '-' .. token) then return {BURIED} end
 -- include: policy.take
+-- Who holds a lease already and asks again is answered by a script that writes, if only what was there: WAIT counts what
+-- its own connection has written, and Acknowledge asks again for that.
 if fence and not opened then
-  save_facts(idle)
+  save_facts(idle, true)
   return {GRANTED, fence, now, now + ttl, 0}
 end
 -- include: queue
 if fence then
   local more = admit()
-  save_facts(idle)
+  save_facts(idle, true)
   return {GRANTED, fence, now, now + ttl, more + news}
 end
 if life == 0 and not next_in_line(1) then
