@@ -73,56 +73,40 @@ func (c usedCommand) rule() string {
 	return fmt.Sprintf("+%v", c.args[0])
 }
 
+// optionCommand is one that only an option takes.
+type optionCommand struct {
+	args    []any
+	options string
+}
+
+var optionCommands = []optionCommand{
+	{[]any{"wait", "0", "1"}, "Options.Acknowledge"},
+	{[]any{"waitaof", "0", "0", "1"}, "Acknowledge.Fsync"},
+	{[]any{"info", "server"}, "Acknowledge.Majority and redlock's RestartDelay"},
+}
+
 // rights looks whether the user may do what the library does.
 func (n *node) rights(ctx context.Context) {
 	if n.keys == nil {
 		return
 	}
-	user := n.client.Options().Username
-	if user == "" {
-		user = "default"
+	r := rightsCheck{n: n, user: n.client.Options().Username}
+	if r.user == "" {
+		r.user = "default"
 	}
-	dry, first := true, n.client.Do(ctx, "acl", "dryrun", user, "ping")
-	if first.Err() != nil {
-		dry = false
-	}
+	r.dry = n.client.Do(ctx, "acl", "dryrun", r.user, "ping").Err() == nil
 	var lack []string
 	status := fine
-	plain := n.prefix + n.name
-	for _, c := range usedCommands(n.keys, plain) {
+	for _, c := range usedCommands(n.keys, n.prefix+n.name) {
 		if c.cluster && n.target.cluster == nil {
 			continue
 		}
-		var refusal string
-		if dry {
-			answer, err := n.client.Do(ctx, append([]any{"acl", "dryrun", user}, c.args...)...).Text()
-			switch {
-			case err != nil && replied(err): // the command does not exist
-				refusal = err.Error()
-			case err != nil:
-				n.add(n, "rights", missing("+acl|dryrun", err))
-				return
-			case answer != "OK":
-				refusal = answer
-			}
-		} else {
-			args := c.args
-			if c.harmless != nil {
-				args = c.harmless
-			}
-			if len(args) == 0 {
-				continue
-			}
-			err := n.client.Do(ctx, args...).Err()
-			switch {
-			case redis.IsPermissionError(err), lacks(err):
-				refusal = err.Error()
-			case err != nil && !errors.Is(err, redis.Nil) && !replied(err):
-				n.add(n, "rights", missing("", err))
-				return
-			}
+		refusal, absent, unknown := r.try(ctx, c.args, c.harmless)
+		if unknown != nil {
+			n.add(n, "rights", *unknown)
+			return
 		}
-		if refusal == "" {
+		if refusal == "" && !absent {
 			continue
 		}
 		rule := c.rule()
@@ -141,18 +125,69 @@ func (n *node) rights(ctx context.Context) {
 			status = failure
 		}
 	}
-	how := "all that are needed, by ACL DRYRUN"
-	if !dry {
-		how = "all that are needed, by trying"
-	}
-	if len(lack) == 0 {
-		n.add(n, "rights", finding{Seen: fmt.Sprintf("the user %q has %s", user, how)})
+	if len(lack) > 0 {
+		f := finding{Status: status, Seen: fmt.Sprintf("the user %q lacks rights", r.user), Right: strings.Join(lack, " ")}
+		f.Advice = fmt.Sprintf("ACL SETUSER %s %s", r.user, f.Right)
+		if status == warning {
+			f.Seen += "; waiters are not told, and ask at their heartbeats"
+		}
+		n.add(n, "rights", f)
 		return
 	}
-	f := finding{Status: status, Seen: fmt.Sprintf("the user %q lacks rights", user), Right: strings.Join(lack, " ")}
-	f.Advice = fmt.Sprintf("ACL SETUSER %s %s", user, f.Right)
-	if status == warning {
-		f.Seen += "; waiters are not told, and ask at their heartbeats"
+	how := "by ACL DRYRUN"
+	if !r.dry {
+		how = "by trying"
+	}
+	f := finding{Seen: fmt.Sprintf("the user %q has all that are needed, %s", r.user, how)}
+	// What the server does not have is not a right that could be given.
+	for _, c := range optionCommands {
+		if refusal, _, _ := r.try(ctx, c.args, nil); refusal != "" {
+			f.Seen += fmt.Sprintf("; not +%v, which %s would take", c.args[0], c.options)
+		}
 	}
 	n.add(n, "rights", f)
+}
+
+// rightsCheck asks a node what a user may do.
+type rightsCheck struct {
+	n    *node
+	user string
+	dry  bool // ACL DRYRUN tells; else commands are sent
+}
+
+// try says how the server refuses a command, if it does, and whether it has none of that name; or, if it cannot be told,
+// what is to be said of the check. Harmless is as in usedCommand.
+func (r rightsCheck) try(ctx context.Context, args, harmless []any) (refusal string, absent bool, unknown *finding) {
+	told := func(right string, err error) (string, bool, *finding) {
+		f := missing(right, err)
+		return "", false, &f
+	}
+	if r.dry {
+		answer, err := r.n.client.Do(ctx, append([]any{"acl", "dryrun", r.user}, args...)...).Text()
+		switch {
+		case err != nil && replied(err): // the command does not exist
+			return "", true, nil
+		case err != nil:
+			return told("+acl|dryrun", err)
+		case answer != "OK":
+			return answer, false, nil
+		}
+		return "", false, nil
+	}
+	if harmless != nil {
+		args = harmless
+	}
+	if len(args) == 0 {
+		return "", false, nil
+	}
+	err := r.n.client.Do(ctx, args...).Err()
+	switch {
+	case redis.IsPermissionError(err):
+		return err.Error(), false, nil
+	case lacks(err):
+		return "", true, nil
+	case err != nil && !errors.Is(err, redis.Nil) && !replied(err):
+		return told("", err)
+	}
+	return "", false, nil
 }

@@ -359,7 +359,16 @@ func TestDoctorFindsMissingRights(t *testing.T) {
 				if c.status != "" {
 					r.says("rights", c.status, c.says)
 				}
+				if c.name == "all" {
+					r.says("rights", "ok", "+wait, which Options.Acknowledge")
+					for _, f := range r.Checks {
+						if strings.Contains(f.Seen, "not +info") {
+							t.Errorf("it may: %+v", f)
+						}
+					}
+				}
 				if c.name == "no_looking" {
+					r.says("rights", "ok", "+info, which Acknowledge.Majority and redlock's RestartDelay")
 					r.says("eviction", "unknown", "+info")
 					r.says("idle", "unknown", "+config|get")
 					r.says("version", "ok", "Redis")
