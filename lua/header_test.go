@@ -184,7 +184,7 @@ func TestScriptsKeepTheHouseRules(t *testing.T) {
 	}
 }
 
-func TestAScriptHasOnlyTheFunctionsThatItUses(t *testing.T) {
+func TestAScriptMakesOnlyTheFunctionsThatItUses(t *testing.T) {
 	for _, set := range Sets {
 		for _, s := range set.Scripts() {
 			for _, m := range regexp.MustCompile(`(?m)^local function (\w+)`).FindAllStringSubmatch(s.Text, -1) {
@@ -197,6 +197,13 @@ func TestAScriptHasOnlyTheFunctionsThatItUses(t *testing.T) {
 	// A function ends with a line of its own, so that what follows it is not taken for a part of it.
 	for _, m := range regexp.MustCompile(`(?m)^local function .*\bend$`).FindAllString(everything(t), -1) {
 		t.Errorf("%q has its end on the same line", m)
+	}
+	// One comes before what calls it first, and no sooner than it has to.
+	short, _, _ := strings.Cut(Semaphore.Release.Text, "return {had, 0}")
+	for name, want := range map[string]bool{"remove": true, "write": true, "terms_of": true, "enter": false, "sweep": false, "draw": false} {
+		if got := strings.Contains(short, "local function "+name+"("); got != want {
+			t.Errorf("a semaphore_release that lets in nobody makes a function %s: %v, want %v", name, got, want)
+		}
 	}
 	// Those that only others call that are left out are left out as well.
 	for name, want := range map[string]bool{"confirm": true, "draw": true, "walk": false, "deliver": false, "send": false, "ends": false} {

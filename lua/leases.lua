@@ -100,8 +100,8 @@ local function whole(token, at)
   return now + ttl
 end
 
--- lease is the fence and the end of the token's lease, or nil.
-local function lease(token)
+-- held_lease is the fence and the end of the token's lease, or nil.
+local function held_lease(token)
   local at = ends_at(token)
   if at then return tonumber(call('ZSCORE', lock, '#' .. token)), whole(token, at) end
 end
@@ -112,8 +112,8 @@ local function confirm(token, ttl)
   return tonumber(call('ZSCORE', lock, '#' .. token))
 end
 
--- holders is some of them: token, fence, ms left.
-local function holders(from, most)
+-- held_leases is some of them: token, fence, ms left.
+local function held_leases(from, most)
   local list = live(from, most, 'WITHSCORES')
   local all = {}
   for i = 1, #list, 2 do
@@ -122,9 +122,9 @@ local function holders(from, most)
   return all
 end
 
--- mend: after the server's clock was set back, no lease may last longer than its whole ttl. It looks at the hundred
+-- mend_leases: after the server's clock was set back, no lease may last longer than its whole ttl. It looks at the hundred
 -- that last longest.
-local function mend()
+local function mend_leases()
   local list = call('ZRANGE', lock, ENDLESS, '(' .. now, 'BYSCORE', 'REV', 'LIMIT', 0, 100, 'WITHSCORES')
   for i = 1, #list, 2 do whole(list[i], tonumber(list[i + 1])) end
 end

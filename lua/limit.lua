@@ -20,9 +20,8 @@ extra = ARGV[4]
 if limit > 0 and graves > now and call('ZSCORE', beats, '-' .. ARGV[6]) then return {BURIED} end
 -- include: queue
 -- include: policy.limit
-local before = seq
 local more = admit()
-if limit > 0 or seq > before then save_facts(idle) end
+if limit > 0 or seq > saved then save_facts(idle) end
 local function most(n)
   return n < math.huge and n or 0
 end

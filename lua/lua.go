@@ -124,6 +124,7 @@ type piece struct {
 	include  string // the name of what comes here; "" if it is lines
 	text     string
 	words    map[string]bool // of the text
+	locals   []string        // what it declares for all that follows
 }
 
 // parts is the files without their comments, each by its parts; what stands before the first is under "".
@@ -174,6 +175,11 @@ func cut(text string) map[string][]*piece {
 			add(&piece{})
 		}
 		last.text += code + "\n"
+		if rest, ok := strings.CutPrefix(line, "local "); ok {
+			rest, _, _ = strings.Cut(strings.TrimPrefix(rest, "function "), "(")
+			rest, _, _ = strings.Cut(rest, "=")
+			last.locals = append(last.locals, strings.FieldsFunc(rest, notOfWord)...)
+		}
 		if last.function != "" && strings.HasPrefix(line, "end") {
 			add(&piece{})
 		}
@@ -181,9 +187,7 @@ func cut(text string) map[string][]*piece {
 	for _, list := range cut {
 		for _, p := range list {
 			p.words = map[string]bool{}
-			for word := range strings.FieldsFuncSeq(p.text, func(r rune) bool {
-				return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r)
-			}) {
+			for word := range strings.FieldsFuncSeq(p.text, notOfWord) {
 				p.words[word] = true
 			}
 		}
@@ -222,9 +226,21 @@ func (a *assembly) include(name string) {
 	}
 }
 
-// script is the pieces without the functions that no other of them names. Scripts make their functions anew in each run,
-// and one that is not called costs as much as one that is.
+// script is the pieces put together. Scripts make their functions anew in each run, and one that is not called costs as much
+// as one that is; so those that nothing names are left out, and the others come as late as they may, where a run that has
+// returned before does not make them.
 func (a *assembly) script() string {
+	a.drop()
+	a.sink()
+	var text strings.Builder
+	for _, p := range a.pieces {
+		text.WriteString(p.text)
+	}
+	return text.String()
+}
+
+// drop leaves out the functions that no other piece names.
+func (a *assembly) drop() {
 	uses := map[string]int{} // in how many pieces a word stands
 	for _, p := range a.pieces {
 		for word := range p.words {
@@ -244,9 +260,31 @@ func (a *assembly) script() string {
 			return true
 		})
 	}
-	var text strings.Builder
-	for _, p := range a.pieces {
-		text.WriteString(p.text)
-	}
-	return text.String()
 }
+
+// sink puts each function before the first piece that names it. What it names itself means the same there, because nothing is
+// declared twice.
+func (a *assembly) sink() {
+	declared := map[string]bool{}
+	for _, p := range a.pieces {
+		for _, name := range p.locals {
+			if declared[name] {
+				panic(fmt.Sprintf("bug: lua: %s declares %s twice", a.kind, name))
+			}
+			declared[name] = true
+		}
+	}
+	for i, p := range slices.Backward(a.pieces) {
+		if p.function == "" {
+			continue
+		}
+		to := i + 1
+		for !a.pieces[to].words[p.function] {
+			to++
+		}
+		copy(a.pieces[i:], a.pieces[i+1:to])
+		a.pieces[to-1] = p
+	}
+}
+
+func notOfWord(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }

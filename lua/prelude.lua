@@ -1,5 +1,7 @@
 -- prelude: what every script stands on; it opens each of them.
--- What a script may not need comes after the place where it may return: a function costs even if it is not called.
+-- What a script may not need comes after the place where it may return. With functions the assembly sees to that: it leaves
+-- out those that nothing names, and puts each of the others before what names it first. So no two of what a script declares
+-- outside of functions may have one name.
 
 -- Every reply is an array led by one of these; replies.go holds the same list.
 local REFUSED, GRANTED, WAITING, BURIED, UNKNOWN, LEFT, HELD, CONFLICT, ABOVE = 0, 1, 2, 3, 4, 5, 6, 7, 8

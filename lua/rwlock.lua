@@ -227,3 +227,14 @@ local function ticket_of(at)
   if at < 100000000000000 then return at * 1000 end
   return at > tonumber(READERS) and at - READERS or at
 end
+
+-- lease, holders, mend: there is nothing but leases.
+local function lease(token)
+  return held_lease(token)
+end
+local function holders(from, most)
+  return held_leases(from, most)
+end
+local function mend()
+  mend_leases()
+end

@@ -228,10 +228,9 @@ local function void(token)
   if at_once and above(terms_of(token)) then return ABOVE end
 end
 
--- mend also takes those who beat out of line if they may not wait any more; there are at most a thousand of them. If the
--- limits were lost with the facts, those that who beats knows of are in force again, so that a release, which knows of none,
--- can admit somebody.
-local mend_leases = mend
+-- mend: besides the leases, it looks at those who beat, and takes them out of line if they may not wait any more; there are
+-- at most a thousand of them. If the limits were lost with the facts, those that who beats knows of are in force again, so
+-- that a release, which knows of none, can admit somebody.
 local function mend()
   mend_leases()
   for token in pairs(asking) do
@@ -296,7 +295,6 @@ end
 -- lease is the fence and the end of the token's lease, or nil. What has no lease is as good as a new one for as long as
 -- its permits are away. A waiter learns of its grant only now, since the message was lost: by the clock its permits are
 -- taken now, so that they return that much later.
-local held_lease = lease
 local function lease(token)
   local _, holds, by_clock = terms_of(token)
   local at = by_clock and tonumber(call('ZSCORE', lock, '@' .. token) or nil)
@@ -401,7 +399,6 @@ local function ticket_of(at)
 end
 
 -- holders is some of them: token, fence, ms left; or, where nothing is held, those whose permits have not returned.
-local held_leases = holders
 local function holders(from, most)
   if not at_once or at_once < math.huge then return held_leases(from, most) end
   local list = call('ZRANGE', lock, BEYOND_ALL + now - per, '+inf', 'BYSCORE', 'LIMIT', from, most, 'WITHSCORES')

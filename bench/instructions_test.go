@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/measure"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+	"github.com/redis/go-redis/v9"
+)
+
+// BenchmarkInstructions counts the instructions that the server executes for an operation, in thousands, by valgrind's
+// callgrind. A count is the same on a machine that is busy. It takes valgrind and a few minutes:
+//
+//	go test -run '^$' -bench Instructions -benchtime 1000x .
+//
+// An operation is a lock with its release; or, under handoff, one that waits for it, the release, and the hand-off. Beside
+// them are two PINGs, the bare commands of measure.Bare, and two scripts that do nothing, with as many keys, arguments and
+// numbers in the answer as those of a lock have.
+func BenchmarkInstructions(b *testing.B) {
+	redis.SetLogger(silence{}) // until a server answers, every connection is refused
+	locks := []struct {
+		name string
+		new  measure.New
+	}{
+		{"mutex", func(k *lockkeeper.Keeper, name string) (measure.Locker, error) { return mutex.New(k, name, nil) }},
+		{"fair", func(k *lockkeeper.Keeper, name string) (measure.Locker, error) { return fair.New(k, name, nil) }},
+		{"rwlock_read", func(k *lockkeeper.Keeper, name string) (measure.Locker, error) {
+			l, err := rwlock.New(k, name, nil)
+			return measure.Func(l.RLock), err
+		}},
+		{"rwlock_write", func(k *lockkeeper.Keeper, name string) (measure.Locker, error) { return rwlock.New(k, name, nil) }},
+		{"semaphore", func(k *lockkeeper.Keeper, name string) (measure.Locker, error) {
+			s, err := semaphore.New(k, name, 1, nil)
+			return measure.Func(func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, 1) }), err
+		}},
+	}
+	b.Run("pings", func(b *testing.B) {
+		instructions(b, func(v *counted) func() error {
+			rdb := v.at.rdb(b)
+			return func() error {
+				_ = rdb.Ping(ctx).Err()
+				return rdb.Ping(ctx).Err()
+			}
+		})
+	})
+	b.Run("bare", func(b *testing.B) {
+		instructions(b, func(v *counted) func() error {
+			take, give, err := measure.Bare(ctx, v.at.rdb(b))
+			v.must(err)
+			return func() error {
+				if err := take("x"); err != nil {
+					return err
+				}
+				return give("x")
+			}
+		})
+	})
+	b.Run("empty", func(b *testing.B) {
+		instructions(b, func(v *counted) func() error {
+			rdb := v.at.rdb(b)
+			acquire, release := redis.NewScript("return {1, 2, 3, 4, 5}"), redis.NewScript("return {1, 2}")
+			v.must(acquire.Load(ctx, rdb).Err())
+			v.must(release.Load(ctx, rdb).Err())
+			keys := []string{"{lock:x}:fair:holders", "{lock:x}:fair:meta", "{lock:x}:fair:queue", "{lock:x}:fair:beats"}
+			token := strings.Repeat("t", 55)
+			return func() error {
+				if err := acquire.EvalSha(ctx, rdb, keys, token, 30000, 3630000, 0, "lock:wake:", 0, "", 0).Err(); err != nil {
+					return err
+				}
+				return release.EvalSha(ctx, rdb, keys, token, 3630000, "lock:wake:", 0, 0, 0).Err()
+			}
+		})
+	})
+	for _, l := range locks {
+		b.Run(l.name, func(b *testing.B) {
+			instructions(b, func(v *counted) func() error {
+				lock, err := l.new(keeper(b, v.at.rdb(b), lockkeeper.Options{}), "x")
+				v.must(err)
+				return func() error {
+					lease, err := lock.Lock(ctx)
+					if err != nil {
+						return err
+					}
+					return lease.Release(ctx)
+				}
+			})
+		})
+	}
+	for _, l := range locks {
+		if l.name != "rwlock_read" { // nobody hands on to one who need not wait
+			b.Run("handoff/"+l.name, func(b *testing.B) {
+				instructions(b, func(v *counted) func() error { return v.handedOn(l.new) })
+			})
+		}
+	}
+}
+
+// counted is a server under callgrind.
+type counted struct {
+	*testing.B
+	at target
+}
+
+func (v *counted) must(err error) {
+	v.Helper()
+	if err != nil {
+		v.Fatal(err)
+	}
+}
+
+// handedOn is an operation by which a lock goes to another keeper, who waits for it.
+func (v *counted) handedOn(n measure.New) func() error {
+	type outcome struct {
+		lease *lockkeeper.Lease
+		err   error
+	}
+	var locks []measure.Locker
+	var waiting []chan struct{}
+	for range 2 {
+		waits := make(chan struct{}, 1)
+		k := keeper(v, v.at.rdb(v), lockkeeper.Options{Hooks: lockkeeper.Hooks{Waiting: func(lockkeeper.Event) {
+			select {
+			case waits <- struct{}{}:
+			default: // its position has changed
+			}
+		}}})
+		l, err := n(k, "x")
+		v.must(err)
+		locks, waiting = append(locks, l), append(waiting, waits)
+	}
+	held, err := locks[0].Lock(ctx)
+	v.must(err)
+	turn := 0
+	return func() error {
+		turn = 1 - turn
+		got := make(chan outcome, 1)
+		go func() {
+			lease, err := locks[turn].Lock(ctx)
+			got <- outcome{lease, err}
+		}()
+		select {
+		case <-waiting[turn]:
+		case o := <-got:
+			return fmt.Errorf("it did not wait: %v", o.err)
+		}
+		if err := held.Release(ctx); err != nil {
+			return err
+		}
+		o := <-got
+		held = o.lease
+		return o.err
+	}
+}
+
+// instructions reports what the server has executed for one operation more: b.N of them and some, less the same some.
+func instructions(b *testing.B, open func(v *counted) func() error) {
+	const some = 100
+	few := executed(b, some, open)
+	many := executed(b, some+b.N, open)
+	b.ReportMetric(0, "ns/op") // it was slowed down
+	b.ReportMetric((many-few)/float64(b.N)/1000, "k-instructions/op")
+}
+
+var executedCount = regexp.MustCompile(`refs:\s+([\d,]+)`)
+
+// executed is how many instructions a server executes from its start until it has run n operations and ends.
+func executed(b *testing.B, n int, open func(v *counted) func() error) (count float64) {
+	valgrind, err := exec.LookPath("valgrind")
+	if err != nil {
+		b.Skip("it takes valgrind")
+	}
+	port := strconv.Itoa(redistest.FreePort(b))
+	cmd := exec.Command(valgrind, "--tool=callgrind", "--callgrind-out-file=/dev/null",
+		redistest.Need(b), "--port", port, "--bind", "127.0.0.1", "--save", "", "--hz", "1", "--dynamic-hz", "no")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := redistest.StartProcess(cmd); err != nil {
+		b.Fatal(err)
+	}
+	ended := false
+	b.Cleanup(func() {
+		if !ended {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port, DialerRetries: 1})
+	defer func() { _ = rdb.Close() }()
+	for deadline := time.Now().Add(30 * time.Second); rdb.Ping(ctx).Err() != nil; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.Fatal("the server does not answer")
+		}
+	}
+	op := open(&counted{b, target{redis: "redis://127.0.0.1:" + port}})
+	for range n {
+		if err := op(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	_ = cmd.Wait()
+	ended = true
+	m := executedCount.FindStringSubmatch(out.String())
+	if m == nil {
+		b.Fatalf("callgrind does not tell:\n%s", out.String())
+	}
+	count, err = strconv.ParseFloat(strings.ReplaceAll(m[1], ",", ""), 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return count
+}
