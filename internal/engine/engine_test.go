@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/faultnet"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -47,4 +48,55 @@ func TestOnlyAMessageToThisSubscriptionIsMissed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPermitsThatReturnByTheClockAreHandedOutWhenTheirRequestIsBuried: an answer was lost, so a copy of the request may come
+// late, and nothing is ever given back that would keep it from taking permits once more.
+func TestPermitsThatReturnByTheClockAreHandedOutWhenTheirRequestIsBuried(t *testing.T) {
+	inBubble(t, func(s *site) {
+		l := s.lock("x", func(spec *Spec) {
+			spec.Scripts, spec.LocalLine, spec.Bare = lua.Semaphore, false, false
+			spec.Limits = &Limits{Window: 9, Per: time.Minute}
+		})
+		take := func() *Hold {
+			h, err := l.Try(context.Background(), Terms{Permits: 1})
+			s.must(err)
+			return h
+		}
+		buried := func(h *Hold) bool {
+			_, err := s.mini.ZScore(l.key(ofBeats), "-"+h.token)
+			return err == nil
+		}
+		if h := take(); buried(h) {
+			t.Error("no answer was lost, but it is buried")
+		}
+		s.net.Delay(10 * time.Millisecond)
+		s.net.Break("evalsha", 1, faultnet.CutReply)
+		if h := take(); !buried(h) {
+			t.Error("it was handed out before it was buried")
+		}
+	})
+}
+
+// TestARequestThatHasEndedLeavesTheNextOneOfItsToken: those for a majority's token follow one another, and one can be under
+// way when the one before it is told how it ended.
+func TestARequestThatHasEndedLeavesTheNextOneOfItsToken(t *testing.T) {
+	inBubble(t, func(s *site) {
+		l, u := s.lock("x"), &MajorityHold{token: "some token"}
+		first := l.proposal(u)
+		next := l.proposal(u)
+		known := func() *waiter {
+			s.Engine.mu.Lock()
+			defer s.Engine.mu.Unlock()
+			return s.waiters[u.token]
+		}
+		first.gone()
+		if known() != next {
+			t.Error("messages do not find the request that is under way any more")
+		}
+		next.gone()
+		if known() != nil {
+			t.Error("a request that has ended is still known")
+		}
+	})
 }
