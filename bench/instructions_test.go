@@ -27,8 +27,8 @@ import (
 //
 //	go test -run '^$' -bench Instructions -benchtime 1000x .
 //
-// An operation is a lock with its release; or, under handoff, one that waits for it, the release, and the hand-off. Beside
-// them are two PINGs, the bare commands of measure.Bare, and two scripts that do nothing, with as many keys, arguments and
+// An operation is a lock with its release; or, under handoff, one that waits for it, the release, and the hand-off, in the
+// last of them with 100,000 more in line. Beside them are two PINGs, the bare commands of measure.Bare, and two scripts that do nothing, with as many keys, arguments and
 // numbers in the answer as those of a lock have.
 func BenchmarkInstructions(b *testing.B) {
 	redis.SetLogger(silence{}) // until a server answers, every connection is refused
@@ -107,6 +107,12 @@ func BenchmarkInstructions(b *testing.B) {
 			})
 		}
 	}
+	b.Run("handoff/fair_before_100000", func(b *testing.B) {
+		instructions(b, func(v *counted) func() error {
+			v.crowd("{lock:x}:fair:", 100_000)
+			return v.handedOn(locks[1].new)
+		})
+	})
 }
 
 // counted is a server under callgrind.
@@ -119,6 +125,23 @@ func (v *counted) must(err error) {
 	v.Helper()
 	if err != nil {
 		v.Fatal(err)
+	}
+}
+
+// crowd puts n waiters into a line, of whom nothing more is heard, behind all who come.
+func (v *counted) crowd(keys string, n int) {
+	rdb := v.at.rdb(v)
+	const behindAll, most = 9e15, 1000
+	lapse := float64(time.Now().Add(time.Hour).UnixMilli())
+	for from := 0; from < n; from += most {
+		var line, beats []redis.Z
+		for i := from; i < from+most; i++ {
+			token := fmt.Sprintf("%s:%d:30000.6000", strings.Repeat("k", 36), i)
+			line = append(line, redis.Z{Score: behindAll, Member: token})
+			beats = append(beats, redis.Z{Score: lapse, Member: token})
+		}
+		v.must(rdb.ZAdd(ctx, keys+"queue", line...).Err())
+		v.must(rdb.ZAdd(ctx, keys+"beats", beats...).Err())
 	}
 }
 
