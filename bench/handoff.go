@@ -14,14 +14,19 @@ import (
 // published is the least that a hand-off through the server takes: a bare PUBLISH to a waiter who stands in a line of this
 // process. Nothing is locked at the server, and a waiter reads its message itself.
 func published() library {
-	var mu sync.Mutex // guards what follows
-	held := false
-	var line []string // the channels of those who wait
+	type line struct {
+		sync.Mutex // guards what follows
+		held       bool
+		waiting    []string // their channels
+	}
+	var lines sync.Map // by name
 	return library{
 		name: "bare, published",
 		open: func(t redistest.TB, at target, _ time.Duration) client {
 			rdb := at.rdb(t)
 			return client{lock: func(name string) lock {
+				known, _ := lines.LoadOrStore(name, &line{})
+				l := known.(*line)
 				channel := name + ":" + rand.Text()
 				ear := rdb.Subscribe(ctx, channel)
 				t.Cleanup(func() { _ = ear.Close() })
@@ -29,31 +34,31 @@ func published() library {
 					t.Fatal(err)
 				}
 				give := func() error {
-					mu.Lock()
-					if len(line) == 0 {
-						held = false
-						mu.Unlock()
+					l.Lock()
+					l.held = len(l.waiting) > 0
+					if !l.held {
+						l.Unlock()
 						return nil
 					}
-					next := line[0]
-					line = line[1:]
-					mu.Unlock()
+					next := l.waiting[0]
+					l.waiting = l.waiting[1:]
+					l.Unlock()
 					return rdb.Publish(ctx, next, "").Err()
 				}
 				return func(ctx context.Context) (release, error) {
 					if err := ctx.Err(); err != nil {
 						return nil, err
 					}
-					mu.Lock()
-					free := !held
-					held = true
+					l.Lock()
+					free := !l.held
+					l.held = true
 					if !free {
-						line = append(line, channel)
+						l.waiting = append(l.waiting, channel)
 					}
-					mu.Unlock()
+					l.Unlock()
 					if !free {
-						// Not ctx: whoever stands in line gets it, even if the time is over.
-						if _, err := ear.ReceiveMessage(context.Background()); err != nil {
+						// Not until ctx ends: whoever stands in line gets it, even if the time is over.
+						if _, err := ear.ReceiveTimeout(context.Background(), 5*time.Second); err != nil {
 							return nil, err
 						}
 					}

@@ -25,16 +25,16 @@ extra = ARGV[7]
 -- Graves lie among the heartbeats, with a mark in front, and are swept with them.
 if graves > now and call('ZSCORE', beats, '-' .. token) then return {BURIED} end
 -- include: policy.take
--- Who holds a lease already and asks again is answered by a script that writes, if only what was there: WAIT counts what
--- its own connection has written, and Acknowledge asks again for that.
+-- Acknowledge asks again for what is held already, because WAIT counts only what its own connection has written: so this
+-- writes, if only what was there.
 if fence and not opened then
-  save_facts(idle, true)
+  save_facts(idle)
   return {GRANTED, fence, now, now + ttl, 0}
 end
 -- include: queue
 if fence then
   local more = admit()
-  save_facts(idle, true)
+  save_facts(idle)
   return {GRANTED, fence, now, now + ttl, more + news}
 end
 if life == 0 and not next_in_line(1) then
@@ -57,7 +57,7 @@ if stays then
 elseif not grant then
   leave({token})
 end
-save_facts(idle)
+save_facts(idle, true)
 if grant then return {GRANTED, grant[1], now, grant[2], more} end
 if voided[token] then return {voided[token]} end
 if not stays then return {REFUSED, now, left, more} end

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
 )
 
 // WAIT counts what its own connection has written. So one that asks again for what it has must write, also when it asks
@@ -61,4 +62,56 @@ func (b *bench) changes() int {
 	}
 	n, _ := strconv.Atoi(m[1])
 	return n
+}
+
+// TestScriptsFailWhereNothingCanBeWritten: what answered there without a write would be believed. A waiter would be told again
+// and again that it is not in line, and an affirmed lease that this server's fences go on from its own.
+func TestScriptsFailWhereNothingCanBeWritten(t *testing.T) {
+	for _, set := range lua.Sets {
+		t.Run(set.Kind, func(t *testing.T) {
+			own := "{lock:x}:" + set.Keys + ":"
+			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "beats"}, set}
+			suffix, extra := map[string]string{"rwlock": "w", "semaphore": "h1"}[set.Kind], ""
+			if set == lua.Semaphore {
+				extra = "1:0:0"
+			}
+			held, waits := token("a", 1)+suffix, token("a", 2)+suffix
+			ask := func(token string, life int) []any {
+				return lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, extra, 0)
+			}
+			b.listen("a")
+			b.code(b.eval(set.Acquire, 4, ask(held, 0)), lua.Granted)
+			b.code(b.eval(set.Acquire, 4, ask(waits, life)), lua.Waiting)
+			if err := b.rdb.Do(ctx, "replicaof", "127.0.0.1", "1").Err(); err != nil {
+				t.Fatal(err)
+			}
+			beat := func(tokens ...any) []any { return append(lua.BeatArgs(nil, idle, life, wake, 0, 0, extra), tokens...) }
+			for what, c := range map[string]struct {
+				script *lua.Script
+				keys   int
+				args   []any
+			}{
+				"acquire of what is held":          {set.Acquire, 4, ask(held, 0)},
+				"acquire of what waits":            {set.Acquire, 4, ask(waits, life)},
+				"acquire that waits":               {set.Acquire, 4, ask(token("a", 3)+suffix, life)},
+				"beat of one in line":              {set.Beat, 4, beat(waits)},
+				"beat of one that is not":          {set.Beat, 4, beat(token("a", 4) + suffix)},
+				"beat of one that holds":           {set.Beat, 4, beat(held)},
+				"beat of nobody":                   {set.Beat, 4, beat()},
+				"renew, in full":                   {set.Renew, 2, lua.RenewArgs(nil, held, ttl, idle, 0)},
+				"release":                          {set.Release, 4, lua.ReleaseArgs(nil, held, idle, wake, 0, 0, 0)},
+				"affirm":                           {set.Affirm, 2, lua.AffirmArgs(nil, held, int64(1), idle, 0)},
+				"release of what is not, to bury":  {set.Release, 4, lua.ReleaseArgs(nil, token("a", 5)+suffix, idle, wake, 0, 1000, 1)},
+				"release of one that only waits":   {set.Release, 4, lua.ReleaseArgs(nil, waits, idle, wake, 0, 0, 1)},
+				"acquire of what is held, as well": {set.Acquire, 4, ask(held, life)},
+			} {
+				if c.script == nil {
+					continue
+				}
+				if v, err := b.rdb.Eval(ctx, c.script.Text, b.keys[:c.keys], c.args...).Slice(); !redis.HasErrorPrefix(err, "READONLY") {
+					t.Errorf("%s: %v, %v", what, v, err)
+				}
+			}
+		})
+	}
 }

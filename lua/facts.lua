@@ -11,15 +11,16 @@ local function draw()
   return seq
 end
 
--- save_facts writes the sequence if it has risen, or always, and keeps the hash for idle ms, and until the clock has come
--- to the sequence if that is ahead of it: fences of several servers with clocks of their own can be, and are not to fall.
--- To spare a call it pushes the expiry out only when half of it has gone, or when the clock was set back.
-local function save_facts(idle, always)
+-- save_facts writes the sequence, and keeps the hash for idle ms, and until the clock has come to the sequence if that is
+-- ahead of it: fences of several servers with clocks of their own can be, and are not to fall. To spare a call it pushes the
+-- expiry out only when half of it has gone, or when the clock was set back. It writes also what has not changed, so that a
+-- script fails where nothing can be written any more, unless wrote says that it has tried already.
+local function save_facts(idle, wrote)
   local from = math.max(now, math.ceil(seq / 1000))
   if kept < from + idle / 2 or kept > from + idle then
     call('HSET', meta, 'seq', seq, 'kept', from + idle)
     call('PEXPIRE', meta, from + idle - now)
-  elseif always or seq ~= saved then
+  elseif seq ~= saved or not wrote then
     call('HSET', meta, 'seq', seq)
   end
 end

@@ -194,10 +194,6 @@ func TestAScriptMakesOnlyTheFunctionsThatItUses(t *testing.T) {
 			}
 		}
 	}
-	// A function ends with a line of its own, so that what follows it is not taken for a part of it.
-	for _, m := range regexp.MustCompile(`(?m)^local function .*\bend$`).FindAllString(everything(t), -1) {
-		t.Errorf("%q has its end on the same line", m)
-	}
 	// One comes before what calls it first, and no sooner than it has to.
 	short, _, _ := strings.Cut(Semaphore.Release.Text, "return {had, 0}")
 	for name, want := range map[string]bool{"remove": true, "write": true, "terms_of": true, "enter": false, "sweep": false, "draw": false} {
@@ -213,16 +209,27 @@ func TestAScriptMakesOnlyTheFunctionsThatItUses(t *testing.T) {
 	}
 }
 
-// everything is the text of all files.
-func everything(t *testing.T) string {
-	t.Helper()
-	names, err := fs.Glob(files, "*.lua")
-	if err != nil {
-		t.Fatal(err)
+func TestTheAssemblyRefusesWhatItWouldBreak(t *testing.T) {
+	for what, text := range map[string]string{
+		"a function on one line":                "local function f() return 1 end\nlocal x = f()\n",
+		"the same with a comment":               "local function f() return 1 end -- it ends\nlocal x = f()\n",
+		"a function that the part's end cuts":   "-- part: a\nlocal function f()\n-- part: b\nlocal x\n",
+		"a name that is declared twice":         "local x = 1\nlocal function x()\nend\nreturn x\n",
+		"a name that is declared as another is": "local a, b = 1, 2\nlocal b = 3\n",
+		"a global's name":                       "local next = nil\n",
+	} {
+		t.Run(what, func(t *testing.T) {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("it took %q", text)
+				}
+			}()
+			a := assembly{kind: "test", pieces: cut(text)[""]}
+			_ = a.script()
+		})
 	}
-	var all strings.Builder
-	for _, n := range names {
-		all.WriteString(read(t, n))
+	a := assembly{kind: "test", pieces: cut("local a = b.f\nlocal function f()\nend\nlocal c = 1\n")[""]}
+	if got, want := a.script(), "local a = b.f\nlocal function f()\nend\nlocal c = 1\n"; got != want {
+		t.Errorf("of a function whose name is used before only: %q, want %q", got, want)
 	}
-	return all.String()
 }

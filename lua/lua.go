@@ -145,12 +145,16 @@ var parts = sync.OnceValue(func() map[string]map[string][]*piece {
 })
 
 // cut makes a file's text into parts. A line "-- part: name" begins one, and in place of a line "-- include: name" comes
-// another file.
+// another file. A function ends with a line that begins with "end".
 func cut(text string) map[string][]*piece {
 	cut := map[string][]*piece{}
 	part, last := "", &piece{}
+	open := false // last is a function that has not ended
 	add := func(p *piece) {
-		last = p
+		if open {
+			panic("bug: lua: " + last.function + " does not end with a line of its own")
+		}
+		last, open = p, p.function != ""
 		cut[part] = append(cut[part], p)
 	}
 	for line := range strings.Lines(text) {
@@ -180,10 +184,12 @@ func cut(text string) map[string][]*piece {
 			rest, _, _ = strings.Cut(rest, "=")
 			last.locals = append(last.locals, strings.FieldsFunc(rest, notOfWord)...)
 		}
-		if last.function != "" && strings.HasPrefix(line, "end") {
+		if open && strings.HasPrefix(line, "end") {
+			open = false
 			add(&piece{})
 		}
 	}
+	add(&piece{})
 	for _, list := range cut {
 		for _, p := range list {
 			p.words = map[string]bool{}
@@ -262,14 +268,22 @@ func (a *assembly) drop() {
 	}
 }
 
-// sink puts each function before the first piece that names it. What it names itself means the same there, because nothing is
-// declared twice.
+// globals is what scripts use of Lua's own and of Redis's.
+var globals = []string{
+	"ARGV", "KEYS", "ipairs", "math", "next", "pairs", "redis", "select", "string", "tonumber", "type", "unpack",
+}
+
+// sink puts each function before the first piece that names it. What it names itself means the same there, because nothing
+// is declared twice, nor as a global is.
 func (a *assembly) sink() {
 	declared := map[string]bool{}
+	for _, name := range globals {
+		declared[name] = true
+	}
 	for _, p := range a.pieces {
 		for _, name := range p.locals {
 			if declared[name] {
-				panic(fmt.Sprintf("bug: lua: %s declares %s twice", a.kind, name))
+				panic(fmt.Sprintf("bug: lua: %s declares %s, which is there already", a.kind, name))
 			}
 			declared[name] = true
 		}
@@ -278,12 +292,11 @@ func (a *assembly) sink() {
 		if p.function == "" {
 			continue
 		}
-		to := i + 1
-		for !a.pieces[to].words[p.function] {
-			to++
+		uses := func(other *piece) bool { return other.words[p.function] }
+		if n := slices.IndexFunc(a.pieces[i+1:], uses); n > 0 {
+			copy(a.pieces[i:], a.pieces[i+1:i+1+n])
+			a.pieces[i+n] = p
 		}
-		copy(a.pieces[i:], a.pieces[i+1:to])
-		a.pieces[to-1] = p
 	}
 }
 

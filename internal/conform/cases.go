@@ -745,9 +745,11 @@ func shortLease(w *World) {
 	w.release(holder)
 	r := w.get(ch, 0)
 	w.must(r.err)
-	time.Sleep(2*beat - beat/4)
-	w.must(r.lease.Err())
-	w.lost(r.lease, beat/4)
+	w.eventually("it to be confirmed", func() bool {
+		w.must(r.lease.Err())
+		return r.lease.Deadline().Sub(r.at) > 2*beat-beat/4
+	})
+	w.lost(r.lease, time.Until(r.lease.Deadline())+beat/4)
 }
 
 func waiterCrashes(w *World) {

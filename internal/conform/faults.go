@@ -28,6 +28,7 @@ var faults = []Case{
 	{"f33_a_server_that_is_loading", true, true, loadingServer},
 	{"f34_a_replica_that_has_lost_its_primary", true, true, primaryDown},
 	{"f35_a_server_that_refuses_to_write", true, true, writesRefused},
+	{"f35_a_waiter_on_a_server_that_refuses_to_write", true, true, waiterRefused},
 	{"f37_a_server_that_takes_no_more_clients", true, true, serverFull},
 	{"f38_an_application_that_has_used_up_its_pool", true, false, poolUsedUp},
 	{"f39_a_server_that_pauses", true, true, serverPauses},
@@ -296,6 +297,28 @@ func writesRefused(w *World) {
 		w.free(w.Process().Lock("given"))
 		w.free(l)
 	}
+}
+
+// waiterRefused: who waits at a server that begins to refuse writes gives up in time, also when it is not in line any more by
+// then, because the queue has ended with the heartbeats. What it asks until then is little.
+func waiterRefused(w *World) {
+	giveUp := 3*beat + time.Second + 5*beat // the queue ends a second after the heartbeats
+	w.hold(w.Process().Lock("x", withTTL(time.Minute)))
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = giveUp })
+	ch := w.wants(w.ctx(), p.Lock("x"))
+	w.waiters("x", 1)
+	w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "1").Err())
+	w.must(w.admin.ConfigResetStat(w.ctx()).Err())
+	r := w.get(ch, giveUp+5*beat)
+	w.is(r.err)
+	if !redis.HasErrorPrefix(r.err, "NOREPLICAS") {
+		w.Errorf("it ended with %v", r.err)
+	}
+	var calls int
+	if _, err := fmt.Sscanf(w.admin.InfoMap(w.ctx(), "commandstats").Item("Commandstats", "cmdstat_evalsha"), "calls=%d", &calls); err != nil || calls > 100 {
+		w.Errorf("%d scripts were sent meanwhile, %v", calls, err)
+	}
+	w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "0").Err())
 }
 
 // serverFull: somebody has taken all the connections that the server allows.

@@ -283,9 +283,10 @@ func clockJumps(w *World) {
 			for i, ch := range turns {
 				r := w.get(ch, time.Minute)
 				w.must(r.err)
+				deadline := r.lease.Deadline() // before the server is asked: it may be renewed just then
 				left, err := w.admin.PTTL(w.ctx(), w.P.Key("x")).Result()
 				w.must(err)
-				if until := time.Until(r.lease.Deadline()); until > left {
+				if until := time.Until(deadline); until > left {
 					w.Errorf("jump %v: believed for %v, but the server ends it in %v", jump, until, left)
 				}
 				for _, later := range turns[i+1:] {

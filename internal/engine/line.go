@@ -248,7 +248,6 @@ func (n *line) beaten(call *courier.Call, part []*waiter) {
 	now := time.Now()
 	n.mu.Lock()
 	n.onWay--
-	n.pauses, n.trouble = nil, nil
 	again := n.again
 	n.mu.Unlock()
 
@@ -286,6 +285,11 @@ func (n *line) beaten(call *courier.Call, part []*waiter) {
 			waits[x.index] = false
 			w.leave(n.lock.fail(ErrAbove))
 		}
+	}
+	if len(back) == 0 { // else they are to come back first, which takes a server that can be written to
+		n.mu.Lock()
+		n.pauses, n.trouble = nil, nil
+		n.mu.Unlock()
 	}
 	n.missed(back)
 	for i, w := range part {
