@@ -63,8 +63,8 @@ func (k *Keeper) ID() string { return k.engine.ID() }
 // if Redis does not answer it gives up after 3 s, and then waits for commands that are on their way, for as long as
 // the client's own timeouts let them be. What could not be given back ends by itself.
 //
-// The client is left open. Closing twice is fine. The error, if any, is that of a lease that could not be released or
-// was lost already.
+// The client is left open. Closing twice is fine. The error, if any, is that of a lease that could not be released, or
+// that turned out to be lost when it was.
 func (k *Keeper) Close() error { return k.engine.Close() }
 
 // Engine is for the packages of this module, which build the locks on it; the type cannot be named elsewhere.

@@ -62,12 +62,13 @@ type Options struct {
 // password, out of memory, a key of another type) are returned at once. The toolkit repeats requests itself, with
 // growing, jittered pauses, and keeps go-redis from doing so, because it knows which requests may have run.
 type RetryPolicy struct {
-	// Min and Max are the first and the longest pause. Default 10 ms and 1 s.
+	// Min and Max are the first and the longest pause. Default 10 ms, or Max if that is shorter, and 1 s, or Min if that
+	// is longer.
 	Min, Max time.Duration
 
 	// GiveUp is how long Lock, Extend and Adopt go on without any answer before they return the error, if their
 	// context lets them; a waiting Lock counts from its first heartbeat that failed. Negative: for ever. Default
-	// 10 s. A try is repeated twice and no more. Renewals and releases are repeated until the lease is over by
+	// 10 s. A try is repeated twice at the most. Renewals and releases are repeated until the lease is over by
 	// itself.
 	GiveUp time.Duration
 }

@@ -19,7 +19,8 @@ type Options struct {
 	// at a third of it.
 	NoRenewal bool
 
-	// MaxLifetime ends renewal, so that a lease lasts no longer than this: against holders that hang. At least TTL.
+	// MaxLifetime ends renewal, so that a lease lasts no longer than this: against holders that hang. At least TTL; an
+	// Extend beyond it is refused.
 	// Default 0: no bound.
 	MaxLifetime time.Duration
 }
@@ -75,7 +76,8 @@ func (m *Mutex) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 
 // Do runs fn while holding the mutex: it locks, calls fn with a context that ends when the lease is lost, and with the
 // lease's fence, and releases, also if fn panics. It returns Lock's error, or fn's, joined with ErrLost if the lease
-// was lost meanwhile.
+// was lost meanwhile. It releases with ctx: while Redis does not answer it waits
+// until ctx ends, or the lease does.
 func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
 	h, err := m.lock.Acquire(ctx, engine.Terms{})
 	if err != nil {

@@ -22,7 +22,8 @@ type Options struct {
 	// at a third of it. A lease that is not renewed stays at the servers that granted it at first.
 	NoRenewal bool
 
-	// MaxLifetime ends renewal, so that a lease lasts no longer than this: against holders that hang. At least TTL.
+	// MaxLifetime ends renewal, so that a lease lasts no longer than this: against holders that hang. At least TTL; an
+	// Extend beyond it is refused.
 	// Default 0: no bound.
 	MaxLifetime time.Duration
 
@@ -116,7 +117,8 @@ func (l *Lock) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 
 // Do runs fn while holding the lock: it locks, calls fn with a context that ends when the lease is lost, and with the
 // lease's fence, and releases, also if fn panics. It returns Lock's error, or fn's, joined with ErrLost if the lease was
-// lost meanwhile.
+// lost meanwhile. It releases with ctx: while Redis does not answer it waits
+// until ctx ends, or the lease does.
 func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
 	h, err := l.lock.Acquire(ctx)
 	if err != nil {

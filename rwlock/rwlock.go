@@ -30,7 +30,8 @@ type Options struct {
 	// at a third of it.
 	NoRenewal bool
 
-	// MaxLifetime ends renewal, so that a lease lasts no longer than this: against holders that hang. At least TTL.
+	// MaxLifetime ends renewal, so that a lease lasts no longer than this: against holders that hang. At least TTL; an
+	// Extend beyond it is refused.
 	// Default 0: no bound.
 	MaxLifetime time.Duration
 
@@ -108,7 +109,8 @@ func (l *Lock) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 
 // Read runs fn while holding a read lease: it calls RLock, then fn with a context that ends when the lease is lost, and
 // with the lease's fence, and releases, also if fn panics. It returns RLock's error, or fn's, joined with ErrLost if the
-// lease was lost meanwhile.
+// lease was lost meanwhile. It releases with ctx: while Redis does not answer it waits
+// until ctx ends, or the lease does.
 func (l *Lock) Read(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
 	return l.do(ctx, l.read, fn)
 }

@@ -54,7 +54,8 @@ type Options struct {
 	// at a third of it.
 	NoRenewal bool
 
-	// MaxLifetime ends renewal, so that a lease lasts no longer than this: against holders that hang. At least TTL.
+	// MaxLifetime ends renewal, so that a lease lasts no longer than this: against holders that hang. At least TTL; an
+	// Extend beyond it is refused.
 	// Default 0: no bound.
 	MaxLifetime time.Duration
 
@@ -187,7 +188,8 @@ func rated(err error) error {
 
 // Do runs fn with n permits: it calls Acquire, then fn with a context that ends when the lease is lost, and with the
 // lease's fence, and releases, also if fn panics. It returns Acquire's error, or fn's, joined with ErrLost if the lease
-// was lost meanwhile.
+// was lost meanwhile. It releases with ctx: while Redis does not answer it waits
+// until ctx ends, or the lease does.
 func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context, fence uint64) error) error {
 	h, err := s.hold(ctx, n)
 	if err != nil {

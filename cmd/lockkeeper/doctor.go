@@ -78,7 +78,7 @@ var docsOf = map[string]string{
 }
 
 type doctorOptions struct {
-	redis   string
+	redis   []string
 	prefix  string
 	timeout time.Duration
 	json    bool
@@ -116,7 +116,7 @@ or refuses, 130 or 143 it was interrupted.`,
 		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.Context(), os.Stdout) },
 	}
 	f := c.Flags()
-	f.StringVar(&o.redis, "redis", "", "Redis URL; default $REDIS_URL, or "+defaultURL+". Forms:\n"+urlHelp+"\n")
+	f.StringArrayVar(&o.redis, "redis", nil, "Redis URL; default $REDIS_URL, or "+defaultURL+". Forms:\n"+urlHelp+"\n")
 	f.StringVar(&o.prefix, "prefix", lockkeeper.DefaultPrefix, "prefix of the keys in Redis")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "how long all of it may take, from 1s")
 	f.BoolVar(&o.json, "json", false, "write one JSON object")
@@ -127,7 +127,10 @@ func (o *doctorOptions) run(ctx context.Context, out io.Writer) error {
 	if o.timeout < leastTimeout {
 		return usage("--timeout %v is shorter than %v", o.timeout, leastTimeout)
 	}
-	t, err := findTarget(o.redis)
+	if len(o.redis) > 1 {
+		return usage("%d times --redis: it checks one deployment at a time", len(o.redis))
+	}
+	t, err := findTarget(strings.Join(o.redis, ""))
 	if err != nil {
 		return err
 	}

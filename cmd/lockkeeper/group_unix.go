@@ -3,6 +3,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -27,7 +29,8 @@ func ends(s os.Signal) bool {
 }
 
 // group is the command's process group. It is one of its own, so that all of it can be ended when the lock is lost;
-// on a terminal it is put in the foreground, so that the command can read from it and gets its interrupts.
+// on a terminal it is put in the foreground, so that the command can read from it and gets its interrupts. In a pipeline
+// it is not, because the others in it, a pager say, are in lockkeeper's own group and need the terminal themselves.
 type group struct {
 	id  int
 	tty int // the terminal's descriptor, or -1
@@ -37,7 +40,7 @@ func startGroup(cmd *exec.Cmd) (*group, error) {
 	g := &group{tty: -1}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in := int(os.Stdin.Fd())
-	if front, err := unix.IoctlGetInt(in, unix.TIOCGPGRP); err == nil && front == syscall.Getpgrp() {
+	if front, err := unix.IoctlGetInt(in, unix.TIOCGPGRP); err == nil && front == syscall.Getpgrp() && !piped(os.Stdout) && !piped(os.Stderr) {
 		g.tty = in
 		cmd.SysProcAttr.Foreground = true
 		cmd.SysProcAttr.Ctty = in
@@ -53,16 +56,68 @@ func startGroup(cmd *exec.Cmd) (*group, error) {
 	return g, nil
 }
 
+// piped says whether somebody else reads what is written there.
+func piped(f *os.File) bool {
+	i, err := f.Stat()
+	return err == nil && i.Mode()&os.ModeNamedPipe != 0
+}
+
 // signal sends a signal to all of the group.
 func (g *group) signal(s syscall.Signal) { _ = syscall.Kill(-g.id, s) }
 
-// restore takes the terminal back.
+// takeBack takes the terminal from the command, if it is not somebody else's meanwhile: the shell's, say.
+func (g *group) takeBack() {
+	if front, err := unix.IoctlGetInt(g.tty, unix.TIOCGPGRP); err == nil && front == g.id {
+		_ = unix.IoctlSetPointerInt(g.tty, unix.TIOCSPGRP, syscall.Getpgrp())
+	}
+}
+
+// restore ends what startGroup began.
 func (g *group) restore() {
 	if g.tty >= 0 {
-		_ = unix.IoctlSetPointerInt(g.tty, unix.TIOCSPGRP, syscall.Getpgrp())
+		g.takeBack()
 		signal.Reset(syscall.SIGTTOU)
 	}
 	runtime.UnlockOSThread()
+}
+
+// wait waits for the end of the command and returns its exit code as an error. While it is stopped from the terminal, by
+// control-Z, lockkeeper is too, so that the shell gets the terminal; it goes on when lockkeeper does.
+func (g *group) wait(*exec.Cmd) error {
+	for {
+		var status syscall.WaitStatus
+		_, err := syscall.Wait4(g.id, &status, syscall.WUNTRACED, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return fmt.Errorf("the command: %w", err)
+		case status.Exited() && status.ExitStatus() == 0:
+			return nil
+		case status.Exited():
+			return &exit{status.ExitStatus(), nil}
+		case status.Signaled():
+			return &exit{128 + int(status.Signal()), nil}
+		case status.Stopped() && g.tty >= 0:
+			switch status.StopSignal() {
+			case syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU:
+				g.stop()
+			}
+		}
+	}
+}
+
+// stop stops lockkeeper until somebody lets it go on, and then the command goes on, in the foreground if lockkeeper is.
+func (g *group) stop() {
+	goesOn := make(chan os.Signal, 1)
+	signal.Notify(goesOn, syscall.SIGCONT)
+	defer signal.Stop(goesOn)
+	g.takeBack()
+	_ = syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
+	<-goesOn
+	if front, err := unix.IoctlGetInt(g.tty, unix.TIOCGPGRP); err == nil && front == syscall.Getpgrp() {
+		_ = unix.IoctlSetPointerInt(g.tty, unix.TIOCSPGRP, g.id)
+	}
+	g.signal(syscall.SIGCONT)
 }
 
 // freeze stops a process, thaw lets it go on.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
@@ -25,6 +26,19 @@ func startGroup(cmd *exec.Cmd) (*group, error) {
 func (g *group) signal(syscall.Signal) { _ = g.process.Kill() }
 
 func (g *group) restore() {}
+
+// wait waits for the end of the command and returns its exit code as an error.
+func (g *group) wait(cmd *exec.Cmd) error {
+	var ended *exec.ExitError
+	switch err := cmd.Wait(); {
+	case err == nil:
+		return nil
+	case errors.As(err, &ended):
+		return &exit{ended.ExitCode(), nil}
+	default:
+		return fmt.Errorf("the command: %w", err)
+	}
+}
 
 // freeze cannot be done here.
 func freeze(*os.Process) error { return errors.ErrUnsupported }

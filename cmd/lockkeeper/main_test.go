@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
 )
@@ -404,6 +406,7 @@ func TestWhatIsWrongHasACodeOfItsOwn(t *testing.T) {
 		{64, "the forms are", []string{"--redis", "redis+ring://x", "x", "--", ok}},
 		{64, "master_name", []string{"--redis", "redis+sentinel://x:1", "x", "--", ok}},
 		{64, "the forms are", []string{"--redis", "redis://x:port", "x", "--", ok}},
+		{64, "the port 99999", []string{"--redis", "redis://x:99999", "x", "--", ok}},
 		{69, "refused", []string{"--redis", "redis://127.0.0.1:1", "--wait", "300ms", "x", "--", ok}},
 		{69, "refused", []string{"--redis", "redis://127.0.0.1:1", "--try", "x", "--", ok}},
 		{69, "WRONGTYPE", []string{"--redis", url, "list", "--", ok}},
@@ -417,6 +420,7 @@ func TestWhatIsWrongHasACodeOfItsOwn(t *testing.T) {
 	}
 	command(t, "walk").ends(64, "unknown command")
 	command(t, "demo", "x").ends(64, "no arguments")
+	command(t, "doctor", "--redis", url, "--redis", url).ends(64, "one deployment")
 	c := command(t, "run", "--redis", "redis://me:secret@x:port", "x", "--", ok)
 	c.ends(64)
 	if strings.Contains(c.err.String(), "secret") {
@@ -476,6 +480,48 @@ func TestKillingTheHolderLetsTheNextIn(t *testing.T) {
 		b.waits(0)
 		_ = a.Wait()
 	})
+}
+
+// TestRunEndsSoonAfterItsCommand: a server that does not answer any more does not keep it, though its lease is long. A signal
+// ends what waiting there is.
+func TestRunEndsSoonAfterItsCommand(t *testing.T) {
+	for _, signal := range []bool{false, true} {
+		t.Run(fmt.Sprintf("signal_%t", signal), func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			dir := t.TempDir()
+			c := command(t, "run", "--redis", "redis://"+s.Addr, "--ttl", "1h", "x", "--",
+				"sh", "-c", `: >ready; while ! [ -e go ]; do sleep 0.05; done; : >over; exit 9`)
+			c.Dir = dir
+			c.starts()
+			is := func(file string) func() bool {
+				return func() bool { _, err := os.Stat(filepath.Join(dir, file)); return err == nil }
+			}
+			eventually(t, "it runs", is("ready"))
+			s.Freeze()
+			if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the command ends", is("over"))
+			start := time.Now()
+			ended := make(chan struct{})
+			go func() {
+				for signal { // the first may come while the command is still ending
+					select {
+					case <-ended:
+						return
+					case <-time.After(200 * time.Millisecond):
+						_ = c.Process.Signal(syscall.SIGTERM)
+					}
+				}
+			}()
+			c.waits(9, "ends by itself")
+			close(ended)
+			if d := time.Since(start); d > 30*time.Second || signal && d > releaseWait {
+				t.Errorf("it took %v", d)
+			}
+		})
+	}
 }
 
 func TestSignalsArePassedOn(t *testing.T) {

@@ -71,6 +71,11 @@ func parseRedis(raw string) (*target, error) {
 	if u.Opaque != "" {
 		return nil, fmt.Errorf("no // after %q", u.Scheme+":") // the client would take it for a server on this host
 	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+			return nil, fmt.Errorf("the port %s is not between 1 and 65535", port)
+		}
+	}
 	if err := checkCounts(u.Query()); err != nil {
 		return nil, err
 	}

@@ -64,7 +64,11 @@ that would not be long enough is not begun.
 
 If the lock is lost, the command's process group gets SIGTERM, and SIGKILL after --grace; lockkeeper then exits with 76.
 An interrupt while waiting leaves nothing behind. If lockkeeper itself is killed, the lock ends with its TTL, and on
-Linux the command gets SIGTERM.
+Linux the command gets SIGTERM. When the command has ended, a server that does not answer is waited for a few seconds; the
+lock ends by itself then.
+
+On a terminal the command has the foreground, but not if lockkeeper writes into a pipeline. Control-Z stops both; a
+lockkeeper that is stopped does not renew, so that after its TTL the lock is lost.
 
 Exit codes of lockkeeper's own: 64 wrong usage, 69 Redis does not answer or refuses, 75 the lock is held by another or
 the permits are taken, 76 the lock was lost, 126 the command cannot be run, 127 it was not found.`,
@@ -241,6 +245,9 @@ func (o *runOptions) run(c *cobra.Command, name string, command []string) error 
 	if len(urls) == 0 {
 		urls = []string{""}
 	}
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, forwarded...)
+	defer signal.Stop(signals)
 	var ks []*lockkeeper.Keeper
 	for _, raw := range urls {
 		rdb, err := connect(raw)
@@ -252,7 +259,7 @@ func (o *runOptions) run(c *cobra.Command, name string, command []string) error 
 		if err != nil {
 			return err
 		}
-		defer func() { _ = k.Close() }()
+		defer closeSoon(k)
 		ks = append(ks, k)
 	}
 	l, err := o.lock(ks, name)
@@ -260,15 +267,12 @@ func (o *runOptions) run(c *cobra.Command, name string, command []string) error 
 		return err
 	}
 
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, forwarded...)
-	defer signal.Stop(signals)
 	lease, err := o.acquire(c.Context(), l, signals)
 	if err != nil {
 		return err
 	}
 	code, lost := o.supervise(path, command, lease, signals)
-	if err := lease.Release(context.Background()); err != nil && lost == nil {
+	if err := giveBack(lease, signals); err != nil && lost == nil {
 		if errors.Is(err, lockkeeper.ErrLost) {
 			lost = err
 		} else {
@@ -282,6 +286,45 @@ func (o *runOptions) run(c *cobra.Command, name string, command []string) error 
 		return code
 	}
 	return nil
+}
+
+// How long run waits for a server that does not answer, when all that is left to do is to give the lock back, and to close.
+const (
+	releaseWait = 5 * time.Second
+	closeWait   = time.Second
+)
+
+// giveBack releases the lease. It does not wait for an answer for long, nor after a signal that ends: without one the lock
+// ends by itself.
+func giveBack(lease *lockkeeper.Lease, signals <-chan os.Signal) error {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseWait)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- lease.Release(ctx) }()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case s := <-signals:
+			if ends(s) {
+				cancel()
+			}
+		}
+	}
+}
+
+// closeSoon closes the keeper, and leaves it to the end of the process if that takes long: go-redis does not interrupt what
+// waits for a server that hangs.
+func closeSoon(k *lockkeeper.Keeper) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = k.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeWait):
+	}
 }
 
 func keeper(rdb redis.UniversalClient, prefix string) (*lockkeeper.Keeper, error) {
@@ -323,7 +366,7 @@ func (o *runOptions) acquire(parent context.Context, l locker, signals <-chan os
 			}
 			cancel()
 			if r := <-done; r.lease != nil {
-				_ = r.lease.Release(context.Background())
+				_ = giveBack(r.lease, signals)
 			}
 			return nil, &exit{128 + int(s.(syscall.Signal)), nil}
 		}
@@ -345,7 +388,7 @@ func (o *runOptions) supervise(path string, command []string, lease *lockkeeper.
 	}
 	defer group.restore()
 	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	go func() { ended <- group.wait(cmd) }()
 	var kill <-chan time.Time
 	done := lease.Done()
 	for {
@@ -355,7 +398,7 @@ func (o *runOptions) supervise(path string, command []string, lease *lockkeeper.
 				group.signal(syscall.SIGKILL) // whatever of it is left
 				return nil, lost
 			}
-			return exitCode(err), nil
+			return err, nil
 		case <-done:
 			done = nil
 			lost = lease.Err()
@@ -368,21 +411,6 @@ func (o *runOptions) supervise(path string, command []string, lease *lockkeeper.
 			_ = cmd.Process.Signal(s)
 		}
 	}
-}
-
-// exitCode passes the child's code on.
-func exitCode(err error) error {
-	var ended *exec.ExitError
-	switch {
-	case err == nil:
-		return nil
-	case !errors.As(err, &ended):
-		return fmt.Errorf("the command: %w", err)
-	}
-	if status, ok := ended.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return &exit{128 + int(status.Signal()), nil}
-	}
-	return &exit{ended.ExitCode(), nil}
 }
 
 func notRunnable(err error) error {

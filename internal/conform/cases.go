@@ -688,6 +688,9 @@ func renewalEnds(w *World) {
 
 	start := time.Now()
 	bounded := w.hold(p.Lock("y", func(o *Options) { o.MaxLifetime = 2 * ttl }))
+	if err := bounded.Extend(w.ctx(), time.Hour); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), "MaxLifetime") {
+		w.Errorf("Extend beyond the maximum lifetime: %v", err)
+	}
 	w.lost(bounded, 2*ttl)
 	if d := time.Since(start); !w.Real && (d < ttl*3/2 || d > 2*ttl) {
 		w.Errorf("with a maximum lifetime of %v the lease lasted %v", 2*ttl, d)

@@ -42,7 +42,7 @@ func (e *Engine) ask(ctx context.Context, stop <-chan struct{}, tries int, prepa
 		}
 		err = call.Err
 		stray = stray || courier.FateOf(err) == courier.Lost
-		if !courier.Passing(err) || try == tries || tries == 0 && e.cfg.Retry.exhausted(began, time.Now()) {
+		if !courier.Passing(err) || try == tries || e.cfg.Retry.exhausted(began, time.Now()) {
 			return nil, stray, err
 		}
 		if pauses == nil {

@@ -100,3 +100,20 @@ func TestARequestThatHasEndedLeavesTheNextOneOfItsToken(t *testing.T) {
 		}
 	})
 }
+
+// TestATryGivesUpAsTheRetryPolicySays: each of its attempts may have to wait until the client gives up.
+func TestATryGivesUpAsTheRetryPolicySays(t *testing.T) {
+	inBubble(t, func(s *site) {
+		s.cfg.Retry.GiveUp = readTimeout / 2
+		l := s.lock("x")
+		s.must(s.hold("y").Release(context.Background()))
+		s.net.Mute()
+		start := time.Now()
+		if _, err := l.Try(context.Background(), Terms{}); err == nil {
+			t.Error("it was granted without an answer")
+		}
+		if d := time.Since(start); d > readTimeout+s.cfg.Period {
+			t.Errorf("it took %v", d)
+		}
+	})
+}

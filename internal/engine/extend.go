@@ -25,6 +25,9 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := h.Err(); err != nil {
 		return h.lock.fail(err)
 	}
+	if err := outlives(ttl, h.lock.spec.MaxLifetime, h.since); err != nil {
+		return err
+	}
 	if err := h.extendsAlone(ctx); err != nil {
 		return h.lock.fail(err)
 	}
@@ -67,6 +70,14 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	h.setLocked()
 	if err != nil {
 		return h.lock.fail(err)
+	}
+	return nil
+}
+
+// outlives refuses to extend a lease beyond its maximum lifetime, if it has one.
+func outlives(ttl, most time.Duration, since time.Time) error {
+	if left := most - time.Since(since); most > 0 && ttl > left {
+		return Invalid("ttl %v is more than the %v that are left of MaxLifetime %v", ttl, left.Round(time.Millisecond), most)
 	}
 	return nil
 }

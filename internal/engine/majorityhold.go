@@ -729,6 +729,9 @@ func (u *MajorityHold) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := u.Err(); err != nil {
 		return err
 	}
+	if err := outlives(ttl, u.m.locks[0].spec.MaxLifetime, u.began); err != nil {
+		return err
+	}
 	if err := ctx.Err(); err != nil {
 		return u.m.fail(nil, err)
 	}
