@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/courier"
 	"github.com/lockkeeper/lockkeeper/internal/names"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -116,6 +117,9 @@ func (n *node) loadScripts(ctx context.Context) {
 		f.Seen = "EVAL: " + err.Error()
 		if !redis.IsPermissionError(err) {
 			f.Right = ""
+		}
+		if courier.Passing(err) {
+			f.Advice = "see what the server says; it is not a matter of rights"
 		}
 		n.add(n, "scripts", f)
 		return

@@ -2,6 +2,11 @@
 
 package main
 
-import "syscall"
+import (
+	"os/exec"
+	"syscall"
+)
 
 func dieTogether(*syscall.SysProcAttr) {}
+
+func dieAtOnce(*exec.Cmd) {}

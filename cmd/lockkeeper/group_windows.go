@@ -27,6 +27,8 @@ func (g *group) signal(syscall.Signal) { _ = g.process.Kill() }
 
 func (g *group) restore() {}
 
+func dieAtOnce(*exec.Cmd) {}
+
 // wait waits for the end of the command and returns its exit code as an error.
 func (g *group) wait(cmd *exec.Cmd) error {
 	var ended *exec.ExitError

@@ -524,6 +524,13 @@ func TestRunEndsSoonAfterItsCommand(t *testing.T) {
 	}
 }
 
+func TestAServerThatWantsAPasswordIsNamedSo(t *testing.T) {
+	s := redistest.Start(t)
+	set(t, s, "requirepass", "secret")
+	command(t, "run", "--redis", "redis://"+s.Addr, "x", "--", "true").ends(69, "wants a password")
+	command(t, "run", "--redis", "redis://:secret@"+s.Addr, "x", "--", "true").ends(0)
+}
+
 func TestSignalsArePassedOn(t *testing.T) {
 	rdb, url := server(t)
 	ready := filepath.Join(t.TempDir(), "ready") // the trap is set

@@ -56,6 +56,7 @@ func (w *worker) begin(self, addr string, events chan<- told) error {
 	w.state, w.since = "starts", time.Now()
 	w.cmd = exec.Command(self, "demo-worker", "--addr", addr, "--id", w.id, "--role", w.role)
 	w.cmd.Stderr = os.Stderr
+	dieAtOnce(w.cmd)
 	var err error
 	if w.in, err = w.cmd.StdinPipe(); err != nil {
 		return err

@@ -9,9 +9,11 @@ package courier
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -316,6 +318,10 @@ func reply(cmd *redis.IntSliceCmd, pipeline error) ([]int64, error) {
 	list, err := cmd.Result()
 	if err == nil && list == nil {
 		err = pipeline
+	}
+	if err != nil && strings.Contains(err.Error(), "unauthenticated") {
+		// What a server says of a command with many arguments where it says NOAUTH of others.
+		err = fmt.Errorf("the server wants a password: %w", err)
 	}
 	return list, err
 }
