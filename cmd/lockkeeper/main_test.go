@@ -406,6 +406,7 @@ func TestWhatIsWrongHasACodeOfItsOwn(t *testing.T) {
 		{64, "the forms are", []string{"--redis", "redis+ring://x", "x", "--", ok}},
 		{64, "master_name", []string{"--redis", "redis+sentinel://x:1", "x", "--", ok}},
 		{64, "the forms are", []string{"--redis", "redis://x:port", "x", "--", ok}},
+		{64, "is there twice", []string{"--redis", url, "--redis", url, "--redis", "redis://127.0.0.1:1", "--kind", "redlock", "x", "--", ok}},
 		{64, "the port 99999", []string{"--redis", "redis://x:99999", "x", "--", ok}},
 		{69, "refused", []string{"--redis", "redis://127.0.0.1:1", "--wait", "300ms", "x", "--", ok}},
 		{69, "refused", []string{"--redis", "redis://127.0.0.1:1", "--try", "x", "--", ok}},

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -240,6 +241,11 @@ func (o *runOptions) run(c *cobra.Command, name string, command []string) error 
 	}
 	if len(o.redis) > 1 && o.kind != "redlock" {
 		return usage("%d times --redis: only --kind redlock uses more than one server", len(o.redis))
+	}
+	for i, raw := range o.redis {
+		if slices.Contains(o.redis[:i], raw) {
+			return usage("--redis %s is there twice: the servers of a redlock have to be independent", redact(raw))
+		}
 	}
 	urls := o.redis
 	if len(urls) == 0 {
