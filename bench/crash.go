@@ -148,7 +148,7 @@ func crash(b *bench) {
 		return time.Second
 	}
 	sides := b.present(libraries)
-	n, count := pick(b, 3, 1), pick(b, 8, 4)
+	n, count := pick(b, 3, 1), pick(b, 8, 3)
 	newNames := func() []string {
 		names := make([]string, count)
 		for i := range names {

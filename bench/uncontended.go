@@ -85,7 +85,7 @@ func uncontended(b *bench) {
 	for _, goroutines := range []int{1, 64, 1024} {
 		of := fmt.Sprintf("uncontended/goroutines=%d", goroutines)
 		sides := append(append(b.present(libraries), cancellable), floors...)
-		n, span := pick(b, 5, 3), pick(b, 300*time.Millisecond, 20*time.Millisecond)
+		n, span := pick(b, 5, 2), pick(b, 300*time.Millisecond, 20*time.Millisecond)
 		inline := len(sides) - len(floors)
 		times := make([][]float64, len(sides))
 		rounds(n, len(sides), func(i int) {
