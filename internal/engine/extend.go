@@ -77,7 +77,7 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 // outlives refuses to extend a lease beyond its maximum lifetime, if it has one.
 func outlives(ttl, most time.Duration, since time.Time) error {
 	if left := most - time.Since(since); most > 0 && ttl > left {
-		return Invalid("ttl %v is more than the %v that are left of MaxLifetime %v", ttl, left.Round(time.Millisecond), most)
+		return Invalid("ttl %v is more than the %v that are left of MaxLifetime %v", ttl, duration(millis(left)), most)
 	}
 	return nil
 }
