@@ -290,16 +290,21 @@ func (w *waiter) push(fence int64) {
 		w.lock.e.beatAt(w, time.Now())
 		return
 	}
-	if w.grant(fence, asked, w.lock.claim, true) {
+	w.grantThen(fence, asked, w.lock.claim, true, func() {
 		ev := w.lock.event(WakeupHeard)
 		ev.Token, ev.Fence = w.token, uint64(fence)
 		w.lock.e.observe(ev)
-	}
+	})
 }
 
 // grant ends the waiter with a lease of ms that was granted after from. Claim says that it may be shorter than what was
 // asked for, and is to be confirmed. It does nothing if the waiter has ended.
 func (w *waiter) grant(fence int64, from time.Time, ms int64, claim bool) bool {
+	return w.grantThen(fence, from, ms, claim, func() {})
+}
+
+// grantThen is grant; it calls first before whoever waits learns of the lease.
+func (w *waiter) grantThen(fence int64, from time.Time, ms int64, claim bool, first func()) bool {
 	deadline := from.Add(w.lock.trust(ms))
 	if time.Until(deadline) <= 0 {
 		w.lock.e.beatAt(w, from.Add(duration(ms)+time.Millisecond)) // too little is left: when it is over
@@ -323,8 +328,9 @@ func (w *waiter) grant(fence int64, from time.Time, ms int64, claim bool) bool {
 		return false // Close is about to make the waiter leave
 	}
 	w.ended, w.hold = true, h
-	close(w.end)
 	w.mu.Unlock()
+	first()
+	close(w.end)
 	h.start()
 	w.gone()
 	return true
