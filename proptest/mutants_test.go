@@ -63,7 +63,7 @@ var mutants = []mutant{
 
 	// The keeper: what it believes, and what it sees to.
 	{"a deadline is counted from the answer", "internal/engine/waiter.go", "w.grant(a.fence, call.Sent, a.until-a.now, false)", "w.grant(a.fence, time.Now(), a.until-a.now, false)", "fair"},
-	{"a claim's deadline is counted from the message", "internal/engine/waiter.go", "if w.grant(fence, asked, w.lock.claim, true) {", "if w.grant(fence, time.Now(), w.lock.claim, true) {", "fair"},
+	{"a claim's deadline is counted from the message", "internal/engine/waiter.go", "w.grantThen(fence, asked, w.lock.claim, true, func() {", "w.grantThen(fence, time.Now(), w.lock.claim, true, func() {", "fair"},
 	{"the server's clock is taken for the process's", "internal/engine/waiter.go", "w.grant(a.fence, call.Sent, a.until-a.now, false)", "w.grant(a.fence, call.Sent, a.until-time.Now().UnixMilli(), false)", "fair"},
 	{"waiters do not beat", "internal/engine/line.go", "	for part := range slices.Chunk(all, perBeat) {\n		n.send(part)\n	}\n", "", "fair"},
 	{"a claim is not confirmed", "internal/engine/hold.go", "h.renewAt = h.lock.e.tick(now, min(duration(h.ttl)/3, h.deadline.Sub(now)/3))", "h.renewAt = now.Add(duration(h.ttl))", "fair"},
