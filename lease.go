@@ -105,9 +105,9 @@ func (l *Lease) Context(parent context.Context) context.Context {
 // before that, while another Extend of the same lease is under way.
 //
 // The error is ErrLost or ErrReleased if the lease is over, which it then stays: nothing is taken again. It is
-// ErrInvalid for a ttl that cannot be, or that is more than is left of MaxLifetime. After any other error the lease is held as before, but if the request may have
-// reached the server it is believed no longer than that would leave it. From the call on the lease is believed for no
-// longer than ttl: if the answer does not come by then, it is lost.
+// ErrInvalid for a ttl that cannot be, or that is more than is left of MaxLifetime. After any other error the lease is
+// held as before, but if the request may have reached the server it is believed no longer than that would leave it. From
+// the call on the lease is believed for no longer than ttl: if the answer does not come by then, it is lost.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if l == nil {
 		return ErrReleased

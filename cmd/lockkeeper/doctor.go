@@ -127,10 +127,15 @@ func (o *doctorOptions) run(ctx context.Context, out io.Writer) error {
 	if o.timeout < leastTimeout {
 		return usage("--timeout %v is shorter than %v", o.timeout, leastTimeout)
 	}
-	if len(o.redis) > 1 {
+	var raw string
+	switch len(o.redis) {
+	case 0:
+	case 1:
+		raw = o.redis[0]
+	default:
 		return usage("%d times --redis: it checks one deployment at a time", len(o.redis))
 	}
-	t, err := findTarget(strings.Join(o.redis, ""))
+	t, err := findTarget(raw)
 	if err != nil {
 		return err
 	}
