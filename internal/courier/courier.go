@@ -4,6 +4,9 @@
 // and the lease's end. Commands that come while others are on their way travel together in one pipeline; a lone
 // command leaves at once. Both go through goroutines of the courier's own, because go-redis does not interrupt a read
 // when a context ends, and a caller must be let go in time.
+//
+// All of it takes connections from the pool that go-redis keeps for pipelines, and no more of them at once than that pool
+// has. go-redis would take the next one from its main pool, which the application may have used up.
 package courier
 
 import (
@@ -17,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 )
@@ -24,8 +28,9 @@ import (
 // most commands in one pipeline: enough to spare round trips, few enough that the first need not wait for the last.
 const most = 128
 
-// patience is how long a command may lie because all senders are busy, before one more sender is started. It grows
-// with the number of senders that are overdue, up to the limit, so that a server that hangs does not gather senders.
+// patience is how long a command may lie because all senders are busy, before one more sender is started, as long as
+// there is a connection for it. It grows with the number of senders that are overdue, up to the limit, so that a server
+// that hangs does not gather senders.
 const (
 	patience      = 2 * time.Millisecond
 	patienceLimit = 100 * time.Millisecond
@@ -35,21 +40,22 @@ const (
 type Call struct {
 	Script *lua.Script
 	Key    string      // the first key: it says to which server of a cluster the call goes
+	Urgent bool        // before those that are not: what keeps a lease or a place in the queue from lapsing
+	Mixed  bool        // the reply is not one of numbers alone, and goes to Values
 	Args   []any       // the command, from EVALSHA on; see Script.AppendCommand
 	Done   func(*Call) // called once, from a goroutine of the courier; must not block
 
-	Sent  time.Time // just before the command could first have left
-	Reply []int64   // the script's reply
-	Err   error     // nil, or why there is no reply; see Fate
+	Sent   time.Time // just before the command could first have left
+	Reply  []int64   // the script's reply
+	Values []any     // the same, of a call that is Mixed
+	Err    error     // nil, or why there is no reply; see Fate
 
 	text bool // the script itself was sent: the server did not have it
 }
 
 // Courier sends for one client. It is safe for concurrent use.
 type Courier struct {
-	rdb     redis.UniversalClient
-	cluster *redis.ClusterClient // rdb, if it is one
-	senders int                  // per lane, as long as they are not overdue
+	rdb *client.Client
 
 	mu       sync.Mutex              // guards what follows
 	lanes    map[*redis.Client]*lane // by node; on a single server all calls take the one under nil
@@ -59,10 +65,11 @@ type Courier struct {
 }
 
 // New returns a courier for the client. It does no I/O and starts no goroutine.
-func New(rdb redis.UniversalClient) *Courier {
-	c := &Courier{rdb: rdb, senders: max(4, 2*runtime.GOMAXPROCS(0)), lanes: map[*redis.Client]*lane{}}
-	c.lanes[nil] = &lane{c: c}
-	c.cluster, _ = rdb.(*redis.ClusterClient)
+func New(rdb *client.Client) *Courier {
+	c := &Courier{rdb: rdb, lanes: map[*redis.Client]*lane{}}
+	if !rdb.IsCluster() {
+		c.lanes[nil] = c.newLane(nil)
+	}
 	return c
 }
 
@@ -73,10 +80,11 @@ func (c *Courier) Send(call *Call) {
 }
 
 // Carry is Send for a caller that has nothing else to do until the call is done: if the way is free, it goes there and
-// back in the caller's own goroutine, which spares two switches. It returns when Done has been called, or at once.
+// back in the caller's own goroutine, which spares two switches. It returns when Done has been called, or at once. If the
+// client has no timeouts it always returns at once, since the caller could not be let go before the server answers.
 func (c *Courier) Carry(call *Call) {
 	call.Sent = time.Now()
-	if c.cluster != nil || !c.lanes[nil].carry(call) {
+	if c.rdb.IsCluster() || c.rdb.WaitsForEver() || !c.lanes[nil].carry(call) {
 		c.dispatch(call)
 	}
 }
@@ -95,7 +103,7 @@ func (c *Courier) Close() {
 }
 
 func (c *Courier) dispatch(call *Call) {
-	if c.cluster == nil {
+	if !c.rdb.IsCluster() {
 		c.lanes[nil].add(call)
 		return
 	}
@@ -107,9 +115,12 @@ func (c *Courier) dispatch(call *Call) {
 		return
 	}
 	c.working.Go(func() {
-		node, err := c.cluster.MasterForKey(context.Background(), call.Key)
+		node, err := c.rdb.Primary(context.Background(), call.Key)
 		if err != nil {
-			node = nil // the client will say why
+			call.Err = &unsent{err}
+			c.reload()
+			call.Done(call)
+			return
 		}
 		c.lane(node).add(call)
 	})
@@ -126,24 +137,34 @@ func (c *Courier) lane(node *redis.Client) *lane {
 	defer c.mu.Unlock()
 	l := c.lanes[node]
 	if l == nil {
-		l = &lane{c: c, closed: c.closed}
+		l = c.newLane(node)
+		l.closed = c.closed
 		c.lanes[node] = l
 	}
 	return l
 }
 
+func (c *Courier) newLane(node *redis.Client) *lane {
+	limit := c.rdb.Pipelines(node)
+	return &lane{c: c, limit: limit, usual: min(limit, max(4, 2*runtime.GOMAXPROCS(0)))}
+}
+
 // lane is the way to one server.
 type lane struct {
-	c *Courier
+	c     *Courier
+	limit int // batches under way at once: as many as there are connections for
+	usual int // batches under way at once, as long as none is overdue
 
 	mu      sync.Mutex // guards what follows
-	waiting []*Call
-	busy    int         // batches under way
-	own     *sender     // of whoever comes in a goroutine of its own; nil: in use, or not yet there
-	senders int         // goroutines
-	idle    []*sender   // those that wait for something to do, the last to come first to go
-	timer   *time.Timer // runs while calls wait and all senders are busy
-	ticking bool
+	urgent  []*Call    // those that wait and go first
+	waiting []*Call    // the others that wait
+	busy    int        // batches under way
+	active  int        // senders that are not idle, and callers that carry for themselves
+	own     *sender    // of whoever comes in a goroutine of its own; nil: in use, or not yet there
+	senders int        // goroutines
+	idle    []*sender  // those that wait for something to do, the last to come first to go
+	timer   *time.Timer
+	ticking bool // timer runs: calls wait, and as many senders as usual are busy
 	closed  bool
 }
 
@@ -163,15 +184,22 @@ func (l *lane) add(call *Call) {
 		call.refuse()
 		return
 	}
-	l.waiting = append(l.waiting, call)
-	switch n := len(l.idle); {
-	case n > 0:
-		s := l.idle[n-1]
-		l.idle = l.idle[:n-1]
-		s.wake <- struct{}{}
-	case l.senders < l.c.senders:
+	if call.Urgent {
+		l.urgent = append(l.urgent, call)
+	} else {
+		l.waiting = append(l.waiting, call)
+	}
+	l.scheduleLocked()
+}
+
+// scheduleLocked sees to it that somebody takes what waits: at once, or soon if as many senders as usual are busy. If there
+// is no connection for one more, those that are on their way take it when they are back, as they are at the latest when the
+// client's timeouts are over.
+func (l *lane) scheduleLocked() {
+	switch {
+	case l.active < l.usual:
 		l.startLocked()
-	default:
+	case l.active < l.limit:
 		l.tickLocked()
 	}
 }
@@ -180,7 +208,15 @@ func (l *lane) newSender() *sender {
 	return &sender{wake: make(chan struct{}, 1), pipe: l.c.rdb.Pipeline()}
 }
 
+// startLocked makes one more sender look for something to do.
 func (l *lane) startLocked() {
+	l.active++
+	if n := len(l.idle); n > 0 {
+		s := l.idle[n-1]
+		l.idle = l.idle[:n-1]
+		s.wake <- struct{}{}
+		return
+	}
 	l.senders++
 	l.c.working.Go(func() { l.send(l.newSender()) })
 }
@@ -188,11 +224,12 @@ func (l *lane) startLocked() {
 // carry carries a call in the caller's goroutine if nothing else is under way. If there is, they travel better together.
 func (l *lane) carry(call *Call) bool {
 	l.mu.Lock()
-	if l.closed || l.busy > 0 || len(l.waiting) > 0 {
+	if l.closed || l.busy > 0 || l.waitLocked() > 0 {
 		l.mu.Unlock()
 		return false
 	}
 	l.busy++
+	l.active++
 	l.c.working.Add(1) // Close has not begun to wait: it closes the lanes before
 	s := l.own
 	l.own = nil
@@ -204,11 +241,17 @@ func (l *lane) carry(call *Call) bool {
 	l.c.carry(s)
 	l.mu.Lock()
 	l.busy--
+	l.active--
 	l.own = s
+	if l.waitLocked() > 0 {
+		l.scheduleLocked()
+	}
 	l.mu.Unlock()
 	l.c.working.Done()
 	return true
 }
+
+func (l *lane) waitLocked() int { return len(l.urgent) + len(l.waiting) }
 
 // tickLocked sees to it that what waits is sent soon, even if every sender hangs.
 func (l *lane) tickLocked() {
@@ -216,7 +259,7 @@ func (l *lane) tickLocked() {
 		return
 	}
 	l.ticking = true
-	wait := min(patience<<min(l.senders-l.c.senders, 10), patienceLimit)
+	wait := min(patience<<min(l.active-l.usual, 10), patienceLimit)
 	if l.timer == nil {
 		l.timer = time.AfterFunc(wait, l.overdue)
 	} else {
@@ -228,7 +271,7 @@ func (l *lane) overdue() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ticking = false
-	if len(l.waiting) > 0 { // and so there is a sender, which Close waits for
+	if l.waitLocked() > 0 && l.active < l.limit { // and so there is a sender, which Close waits for
 		l.startLocked()
 	}
 }
@@ -237,10 +280,9 @@ func (l *lane) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
-	for _, s := range l.idle {
-		s.wake <- struct{}{}
+	for len(l.idle) > 0 {
+		l.startLocked()
 	}
-	l.idle = nil
 }
 
 // send carries batches until the lane is closed, or the sender is one too many.
@@ -248,8 +290,9 @@ func (l *lane) send(s *sender) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {
-		for len(l.waiting) == 0 {
-			if l.closed || l.senders > l.c.senders {
+		for l.waitLocked() == 0 || l.busy >= l.limit {
+			l.active--
+			if l.closed || l.senders > l.usual {
 				l.senders--
 				return
 			}
@@ -258,12 +301,10 @@ func (l *lane) send(s *sender) {
 			<-s.wake
 			l.mu.Lock()
 		}
-		if n := len(l.waiting); n <= most {
-			s.batch, l.waiting = l.waiting, s.batch
-		} else {
-			s.batch = append(s.batch, l.waiting[:most]...)
-			l.waiting = l.waiting[:copy(l.waiting, l.waiting[most:])]
-			l.tickLocked()
+		s.batch = take(s.batch, &l.urgent)
+		s.batch = take(s.batch, &l.waiting)
+		if l.waitLocked() > 0 {
+			l.scheduleLocked()
 		}
 		l.busy++
 		l.mu.Unlock()
@@ -273,26 +314,56 @@ func (l *lane) send(s *sender) {
 	}
 }
 
-// once is a command that the client must not send again by itself. The client asks its commands for that.
-type once struct{ *redis.IntSliceCmd }
+// take moves calls to a batch, as many as there is room for.
+func take(batch []*Call, from *[]*Call) []*Call {
+	if len(batch) == 0 && len(*from) <= most { // as nearly always; nothing is copied
+		batch, *from = *from, batch
+		return batch
+	}
+	n := min(most-len(batch), len(*from))
+	if n == 0 {
+		return batch
+	}
+	batch = append(batch, (*from)[:n]...)
+	rest := copy(*from, (*from)[n:])
+	clear((*from)[rest:])
+	*from = (*from)[:rest]
+	return batch
+}
+
+// once and onceMixed are commands that the client must not send again by itself. The client asks its commands for that.
+// They are two, as a struct of one pointer fits into an interface without an allocation.
+type (
+	once      struct{ *redis.IntSliceCmd }
+	onceMixed struct{ *redis.SliceCmd }
+)
 
 // NoRetry is asked by go-redis before it repeats a command.
 func (once) NoRetry() bool { return true }
 
+// NoRetry is as that of once.
+func (onceMixed) NoRetry() bool { return true }
+
 // carry sends the sender's batch in one pipeline, even a batch of one: pipelines have connections of their own in
-// go-redis, so that an application which has used up its pool does not keep its leases from being renewed.
+// go-redis, so that an application which has used up its pool does not keep its leases from being renewed. On a cluster
+// the pipeline is the client's and not the node's, as the latter would not follow a slot that moves.
 func (c *Courier) carry(s *sender) {
 	ctx := context.Background()
 	for _, call := range s.batch {
-		cmd := redis.NewIntSliceCmd(ctx, call.Args...)
+		var cmd redis.Cmder
+		if call.Mixed {
+			cmd = onceMixed{redis.NewSliceCmd(ctx, call.Args...)}
+		} else {
+			cmd = once{redis.NewIntSliceCmd(ctx, call.Args...)}
+		}
 		cmd.SetFirstKeyPos(3)
-		s.cmds = append(s.cmds, once{cmd})
+		s.cmds = append(s.cmds, cmd)
 	}
 	_ = s.pipe.BatchProcess(ctx, s.cmds...)
 	_, failure := s.pipe.Exec(ctx)
 	failed := false
 	for i, call := range s.batch {
-		call.Reply, call.Err = reply(s.cmds[i].(once).IntSliceCmd, failure)
+		call.reply(s.cmds[i], failure)
 		if call.Err != nil {
 			if !call.text && redis.HasErrorPrefix(call.Err, "NOSCRIPT") {
 				call.text = true
@@ -312,24 +383,31 @@ func (c *Courier) carry(s *sender) {
 	}
 }
 
-// reply is that of one command of a pipeline. Each has its own error, unless the connection was refused by the server
+// reply takes that of one command of a pipeline. Each has its own error, unless the connection was refused by the server
 // itself (wrong password): then go-redis leaves the commands untouched.
-func reply(cmd *redis.IntSliceCmd, pipeline error) ([]int64, error) {
-	list, err := cmd.Result()
-	if err == nil && list == nil {
-		err = pipeline
+func (call *Call) reply(cmd redis.Cmder, pipeline error) {
+	var none bool
+	switch cmd := cmd.(type) {
+	case once:
+		call.Reply, call.Err = cmd.Result()
+		none = call.Reply == nil
+	case onceMixed:
+		call.Values, call.Err = cmd.Result()
+		none = call.Values == nil
 	}
-	if err != nil && strings.Contains(err.Error(), "unauthenticated") {
+	if call.Err == nil && none {
+		call.Err = pipeline
+	}
+	if call.Err != nil && strings.Contains(call.Err.Error(), "unauthenticated") {
 		// What a server says of a command with many arguments where it says NOAUTH of others.
-		err = fmt.Errorf("the server wants a password: %w", err)
+		call.Err = fmt.Errorf("the server wants a password: %w", call.Err)
 	}
-	return list, err
 }
 
 // reload asks a cluster for its layout after a node did not answer. The client does so by itself only once a minute,
 // and would stay with a dead primary for that long (go-redis issue 3979).
 func (c *Courier) reload() {
-	if c.cluster == nil {
+	if !c.rdb.IsCluster() {
 		return
 	}
 	c.mu.Lock()
@@ -339,7 +417,7 @@ func (c *Courier) reload() {
 	}
 	c.mu.Unlock()
 	if due {
-		c.cluster.ReloadState(context.Background())
+		c.rdb.Reload(context.Background())
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
+	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/faultnet"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -46,6 +47,7 @@ type post struct {
 	*Courier
 	mini *miniredis.Miniredis
 	net  *faultnet.Net
+	rdb  *redis.Client
 
 	mu    sync.Mutex
 	pipes []int // the number of scripts in each write that had any
@@ -54,6 +56,11 @@ type post struct {
 const readTimeout = 10 * time.Second
 
 func inBubble(t *testing.T, test func(p *post)) {
+	t.Helper()
+	inBubbleWith(t, redis.Options{PipelinePoolSize: 1000}, test)
+}
+
+func inBubbleWith(t *testing.T, o redis.Options, test func(p *post)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p := &post{T: t, mini: miniredis.NewMiniRedis()}
@@ -67,10 +74,13 @@ func inBubble(t *testing.T, test func(p *post)) {
 			go k.pump()
 			return k, nil
 		})
-		rdb := redis.NewClient(&redis.Options{
-			Addr: "127.0.0.1:1", Dialer: p.net.Dial, DialerRetries: 1, ReadTimeout: readTimeout, PipelinePoolSize: 1000,
-		})
-		p.Courier = New(rdb)
+		o.Addr, o.Dialer, o.DialerRetries = "127.0.0.1:1", p.net.Dial, 1
+		if o.ReadTimeout == 0 {
+			o.ReadTimeout = readTimeout
+		}
+		rdb := redis.NewClient(&o)
+		p.rdb = rdb
+		p.Courier = New(of(t, rdb))
 		test(p)
 		p.Close() // a goroutine that is left makes the bubble fail
 		if err := rdb.Close(); err != nil {
@@ -78,6 +88,15 @@ func inBubble(t *testing.T, test func(p *post)) {
 		}
 		time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
 	})
+}
+
+func of(t *testing.T, rdb redis.UniversalClient) *client.Client {
+	t.Helper()
+	c, err := client.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // tap is a connection that notes how many scripts travel together. Unlike the pipe under it, it takes what is written
@@ -229,7 +248,7 @@ func (p *post) answer(f func(c *server.Peer, cmd string) bool) {
 // busy makes every sender wait for an answer that never comes.
 func (p *post) busy() {
 	p.known()
-	for range p.senders {
+	for range p.lanes[nil].usual {
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
 		p.send(count)
 		synctest.Wait()
@@ -556,7 +575,7 @@ func TestNewDoesNothing(t *testing.T) {
 	}})
 	defer func() { _ = rdb.Close() }()
 	before := goleak.IgnoreCurrent()
-	c := New(rdb)
+	c := New(of(t, rdb))
 	if err := goleak.Find(before); err != nil {
 		t.Error(err)
 	}
@@ -567,7 +586,7 @@ func TestTheCouriersGoroutinesEndWithIt(t *testing.T) {
 	m := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
 	defer func() { _ = rdb.Close() }()
-	c := New(rdb)
+	c := New(of(t, rdb))
 	var calls sync.WaitGroup
 	for range 100 {
 		calls.Add(1)
@@ -659,6 +678,185 @@ func TestCloseWaitsForWhoCarriesItself(t *testing.T) {
 		p.Close()
 		if !done {
 			p.Error("Close has returned before it was done")
+		}
+	})
+}
+
+// TestPipelinePoolBoundsBatches: however many calls wait for a server that hangs, and on whichever way they came, there
+// are never more batches under way than the client has connections for pipelines; and the application's pool is left alone.
+func TestPipelinePoolBoundsBatches(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
+	for size, want := range map[int]int{0: 10, 1: 1, 2: 2, 7: 7, 30: 30} {
+		t.Run(fmt.Sprint("PipelinePoolSize ", size), func(t *testing.T) {
+			inBubbleWith(t, redis.Options{PipelinePoolSize: size, PoolSize: 1}, func(p *post) {
+				p.known()
+				used := p.rdb.Conn() // the application's pool is used up
+				defer func() { _ = used.Close() }()
+				if err := used.Ping(context.Background()).Err(); err != nil {
+					p.Fatal(err)
+				}
+				before := *p.rdb.PoolStats()
+				p.net.Break("evalsha", 10000, faultnet.SwallowReply)
+				var all []chan *Call
+				go p.Carry(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) {}})
+				synctest.Wait()
+				for range 1000 { // 4 s
+					all = append(all, p.send(count))
+					time.Sleep(4 * time.Millisecond)
+				}
+				if n := len(p.sent()); n != want {
+					p.Errorf("%d batches are under way, want %d", n, want)
+				}
+				time.Sleep(readTimeout) // the next ones take the places of those that nobody answered
+				if n := len(p.sent()); n > 2*want {
+					p.Errorf("%d batches were sent in the time of two", n)
+				}
+				p.net.Mend()
+				mended := time.Now()
+				for _, done := range all {
+					<-done
+				}
+				if d := time.Since(mended); d > 2*readTimeout {
+					p.Errorf("when the server answered again, the last call was done after %v", d)
+				}
+				after := p.rdb.PoolStats()
+				if before.Hits != after.Hits || before.Misses != after.Misses || after.Timeouts != 0 {
+					p.Errorf("the application's pool was asked for connections: %+v, then %+v", before, after)
+				}
+			})
+		})
+	}
+}
+
+// TestWithoutAPoolForPipelinesThereAreAsManyBatchesAsConnections: the pool is then the application's as well.
+func TestWithoutAPoolForPipelinesThereAreAsManyBatchesAsConnections(t *testing.T) {
+	inBubbleWith(t, redis.Options{PipelinePoolSize: -1, PoolSize: 3}, func(p *post) {
+		p.known()
+		p.net.Break("evalsha", 1000, faultnet.SwallowReply)
+		for range 1000 {
+			p.send(count)
+			time.Sleep(time.Millisecond)
+		}
+		if n := len(p.sent()); n != 3 {
+			p.Errorf("%d batches under way", n)
+		}
+		p.net.Mend()
+	})
+}
+
+// TestUrgentCallsGoFirst: what renews leases does not wait behind thousands that ask for new ones.
+func TestUrgentCallsGoFirst(t *testing.T) {
+	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *post) {
+		p.known()
+		p.net.Break("evalsha", 1, faultnet.SwallowReply)
+		p.send(count)
+		synctest.Wait()
+		var order []string
+		call := func(urgent bool, name string) {
+			p.Send(&Call{Script: count, Urgent: urgent, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(c *Call) {
+				if c.Err != nil {
+					p.Error(c.Err)
+				}
+				order = append(order, name) // there is but one sender
+			}})
+		}
+		for range 1000 {
+			call(false, "new")
+		}
+		for range 200 {
+			call(true, "renewal")
+		}
+		time.Sleep(readTimeout)
+		synctest.Wait()
+		if want := append(slices.Repeat([]string{"renewal"}, 200), slices.Repeat([]string{"new"}, 1000)...); !slices.Equal(order, want) {
+			p.Errorf("%d calls, the last renewal is number %d", len(order), len(order)-slices.Index(reversed(order), "renewal"))
+		}
+		if got, want := p.sent(), []int{1, 128, 128, 128}; len(got) < 4 || !slices.Equal(got[:4], want) {
+			p.Errorf("pipelines of %v", got)
+		}
+	})
+}
+
+func reversed(list []string) []string {
+	list = slices.Clone(list)
+	slices.Reverse(list)
+	return list
+}
+
+// TestNobodyCarriesItselfWithoutTimeouts: a caller that carries its own call is let go only when the server answers.
+func TestNobodyCarriesItselfWithoutTimeouts(t *testing.T) {
+	inBubbleWith(t, redis.Options{ReadTimeout: -1}, func(p *post) {
+		p.known()
+		p.net.Break("evalsha", 1, faultnet.SwallowReply)
+		p.Carry(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) {}})
+		synctest.Wait()
+		p.net.Cut()
+	})
+}
+
+// TestMixedReplies: also those that are no list end the call.
+func TestMixedReplies(t *testing.T) {
+	inBubble(t, func(p *post) {
+		get := func(text string) *Call {
+			s, done := script(text), make(chan *Call, 1)
+			p.Send(&Call{Script: s, Mixed: true, Key: "k", Args: s.AppendCommand(nil, "k"), Done: func(c *Call) { done <- c }})
+			return <-done
+		}
+		if c := get("return {1, 'text', {2}}"); c.Err != nil || fmt.Sprint(c.Values) != "[1 text [2]]" {
+			p.Errorf("%v, %v", c.Values, c.Err)
+		}
+		if c := get("return 'text'"); c.Err == nil || Passing(c.Err) {
+			p.Errorf("%v, %v", c.Values, c.Err)
+		}
+		if c := get("return redis.error_reply('OOM no')"); !redis.HasErrorPrefix(c.Err, "OOM") {
+			p.Error(c.Err)
+		}
+	})
+}
+
+// traced counts the pipelines that go through a wrapper.
+type traced struct {
+	*redis.Client
+	pipes, sent atomic.Int32
+}
+
+func (c *traced) Pipeline() redis.Pipeliner {
+	c.pipes.Add(1)
+	return &tracedPipeline{c.Client.Pipeline(), c}
+}
+
+type tracedPipeline struct {
+	redis.Pipeliner
+	c *traced
+}
+
+func (p *tracedPipeline) Exec(ctx context.Context) ([]redis.Cmder, error) {
+	p.c.sent.Add(int32(p.Len()))
+	return p.Pipeliner.Exec(ctx)
+}
+
+// TestAWrapperSeesWhatIsSent, because it is asked for the pipelines.
+func TestAWrapperSeesWhatIsSent(t *testing.T) {
+	inBubble(t, func(p *post) {
+		p.known()
+		w := &traced{Client: p.rdb}
+		c := New(of(p.T, w))
+		for range 3 {
+			done := make(chan error, 1)
+			call := &Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(c *Call) { done <- c.Err }}
+			c.Send(call)
+			if err := <-done; err != nil {
+				p.Error(err)
+			}
+			call.Args = count.AppendCommand(nil, "k")
+			c.Carry(call)
+			if err := <-done; err != nil {
+				p.Error(err)
+			}
+		}
+		c.Close()
+		if pipes, sent := w.pipes.Load(), w.sent.Load(); pipes == 0 || sent != 6 {
+			p.Errorf("the wrapper made %d pipelines and saw %d commands", pipes, sent)
 		}
 	})
 }

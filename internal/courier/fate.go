@@ -24,6 +24,7 @@ const (
 // FateOf tells from an error what is known of its command.
 func FateOf(err error) Fate {
 	var dial *net.OpError
+	var left *unsent
 	switch {
 	case torn(err):
 		return Lost
@@ -31,11 +32,17 @@ func FateOf(err error) Fate {
 		return Answered
 	case errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
 		return Unsent
-	case errors.As(err, &dial) && dial.Op == "dial":
+	case errors.As(err, &dial) && dial.Op == "dial", errors.As(err, &left):
 		return Unsent
 	}
 	return Lost
 }
+
+// unsent is why a call could not be sent: no server was found for it.
+type unsent struct{ err error }
+
+func (u *unsent) Error() string { return u.err.Error() }
+func (u *unsent) Unwrap() error { return u.err }
 
 // torn says whether the script was stopped in the middle, and what it had done by then stays: while a slot moves away, a
 // key that a script has deleted is not the node's any more, and so cannot be written again by the same script.

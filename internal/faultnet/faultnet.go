@@ -52,6 +52,8 @@ type Net struct {
 	down     bool
 	mute     bool
 	delay    time.Duration
+	replies  time.Duration // by which what is read is late
+	watch    func(sent []byte)
 	written  [][]byte // commands seen, while counting
 	counting bool
 	copies   [][]byte
@@ -72,11 +74,12 @@ func New(dial Dialer) *Net { return &Net{dial: dial, conns: map[*conn]struct{}{}
 
 // Dial is a Dialer.
 func (n *Net) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	refused := &net.OpError{Op: "dial", Net: network, Err: io.ErrClosedPipe}
 	n.mu.Lock()
 	down := n.down
 	n.mu.Unlock()
 	if down {
-		return nil, &net.OpError{Op: "dial", Net: network, Err: io.ErrClosedPipe}
+		return nil, refused
 	}
 	inner, err := n.dial(ctx, network, addr)
 	if err != nil {
@@ -84,8 +87,15 @@ func (n *Net) Dial(ctx context.Context, network, addr string) (net.Conn, error) 
 	}
 	c := &conn{Conn: inner, net: n}
 	n.mu.Lock()
-	n.conns[c] = struct{}{}
+	down = n.down // meanwhile
+	if !down {
+		n.conns[c] = struct{}{}
+	}
 	n.mu.Unlock()
+	if down {
+		_ = inner.Close()
+		return nil, refused
+	}
 	return c, nil
 }
 
@@ -110,7 +120,7 @@ func (n *Net) Break(text string, times int, fate Fate) {
 func (n *Net) Mend() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.rules, n.down, n.mute, n.delay = nil, false, false, 0
+	n.rules, n.down, n.mute, n.delay, n.replies = nil, false, false, 0, 0
 }
 
 // Down cuts every connection and lets no new one through until Mend.
@@ -133,6 +143,13 @@ func (n *Net) Delay(d time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.delay = d
+}
+
+// DelayReplies holds everything back for a while that the server says.
+func (n *Net) DelayReplies(d time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.replies = d
 }
 
 // Cut closes all connections that are open.
@@ -172,6 +189,13 @@ func (n *Net) Count() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.counting, n.written = true, nil
+}
+
+// Watch calls a function with everything that is sent from now on, before it leaves.
+func (n *Net) Watch(f func(sent []byte)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.watch = f
 }
 
 // Scripts is how many scripts were sent since Count.
@@ -266,8 +290,11 @@ type conn struct {
 
 func (c *conn) Write(b []byte) (int, error) {
 	c.net.mu.Lock()
-	mute := c.net.mute
+	mute, watch := c.net.mute, c.net.watch
 	c.net.mu.Unlock()
+	if watch != nil {
+		watch(b)
+	}
 	if mute {
 		return len(b), nil
 	}
@@ -296,8 +323,11 @@ func (c *conn) Read(b []byte) (int, error) {
 			return k, err
 		}
 		c.net.mu.Lock()
-		deaf := c.deaf
+		deaf, late := c.deaf, c.net.replies
 		c.net.mu.Unlock()
+		if late > 0 {
+			time.Sleep(late)
+		}
 		c.mu.Lock()
 		lose := c.lose
 		c.lose = nil

@@ -95,7 +95,7 @@ func whole(base string) bool {
 
 // reserved is the end of a tagged base that makes it look like a key beside another lock, or "".
 func reserved(base string) string {
-	for _, kind := range []string{"mutex", "fair", "rwlock", "semaphore"} {
+	for _, kind := range []string{"mutex", "fair", "rwlock", "semaphore", "once"} {
 		for _, part := range []string{"holders", "meta", "queue", "beats"} {
 			if end := ":" + kind + ":" + part; strings.HasSuffix(base, end) {
 				return end

@@ -17,7 +17,7 @@ type Child struct {
 
 	t   TB
 	cmd *exec.Cmd
-	in  io.Closer
+	in  io.WriteCloser
 }
 
 // StartChild starts one; env is added to the environment, as "name=value".
@@ -78,6 +78,14 @@ func (c *Child) Signal(sig syscall.Signal) {
 		return
 	}
 	if err := c.cmd.Process.Signal(sig); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// Tell writes a line to the process's standard input.
+func (c *Child) Tell(line string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
 		c.t.Fatal(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -95,6 +96,10 @@ func (s *Server) Boot() {
 		time.Sleep(5 * time.Millisecond)
 	}
 	s.Await("PONG", func(ctx context.Context, c *redis.Client) (string, error) { return c.Ping(ctx).Result() })
+	// Should another server have the port, this one ends.
+	s.Await(strconv.Itoa(s.PID()), func(ctx context.Context, c *redis.Client) (string, error) {
+		return field(c.Info(ctx, "server").Result())("process_id")
+	})
 }
 
 func (s *Server) boot(args ...string) {
@@ -205,15 +210,18 @@ func Goroutine() goleak.Option {
 	return goleak.IgnoreAnyFunction("github.com/lockkeeper/lockkeeper/internal/redistest.startAll")
 }
 
-// FreePort is a loopback port that nothing listens on, nor on the port 10000 above it, which a cluster node needs.
+// FreePort is a loopback port that nothing listens on. It is none of those that systems give to outgoing connections and to
+// whoever listens on port 0: a test elsewhere on the machine could be given it before the server has it, or while that is
+// killed and started again.
 func FreePort(t TB) int {
 	t.Helper()
-	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	const first, last = 10_000, 32_000
+	for range 1000 {
+		port := first + rand.IntN(last-first)
+		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
 		if err != nil {
-			t.Fatal(err)
+			continue
 		}
-		port := l.Addr().(*net.TCPAddr).Port
 		_ = l.Close()
 		ports.Lock()
 		taken := ports.taken[port]

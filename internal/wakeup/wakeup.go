@@ -8,10 +8,12 @@ package wakeup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/courier"
 	"github.com/redis/go-redis/v9"
 )
@@ -31,7 +33,7 @@ const (
 
 // Config is what an Ear needs. All fields but Denied are required.
 type Config struct {
-	Client  redis.UniversalClient
+	Client  *client.Client
 	Heard   func(payload string)            // a message; called from one goroutine per connection, must not block
 	Resumed func(channel string)            // the server has acknowledged a channel, at first or again
 	Denied  func(channel string, err error) // the server refuses a channel; told once per refusal
@@ -39,9 +41,8 @@ type Config struct {
 
 // Ear is safe for concurrent use.
 type Ear struct {
-	cfg     Config
-	cluster *redis.ClusterClient        // the client, if it is one: then channels are sharded
-	pause   *backoff.ExponentialBackOff // between attempts that fail; used by mend alone
+	cfg   Config
+	pause *backoff.ExponentialBackOff // between attempts that fail; used by mend alone
 
 	mu       sync.Mutex // guards what follows; no command runs under it
 	channels map[string]*channel
@@ -79,13 +80,12 @@ func New(cfg Config) *Ear {
 	e := &Ear{cfg: cfg, channels: map[string]*channel{}, links: map[*link]struct{}{}}
 	e.pause = backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(10*time.Millisecond), backoff.WithMaxInterval(time.Second), backoff.WithMaxElapsedTime(0))
-	e.cluster, _ = cfg.Client.(*redis.ClusterClient)
 	e.closing, e.close = context.WithCancel(context.Background())
 	return e
 }
 
 // Sharded says whether messages must be sent by SPUBLISH.
-func (e *Ear) Sharded() bool { return e.cluster != nil }
+func (e *Ear) Sharded() bool { return e.cfg.Client.IsCluster() }
 
 // Listening says whether the server has acknowledged the channel and the connection still stands, as far as is known.
 func (e *Ear) Listening(name string) bool {
@@ -127,7 +127,7 @@ func (e *Ear) Listen(ctx context.Context, name string) error {
 		if c.denied != nil {
 			if err := c.denied; time.Now().Before(c.until) {
 				e.mu.Unlock()
-				return errors.Join(ErrDenied, err)
+				return fmt.Errorf("%w: %w", ErrDenied, err)
 			}
 			c.denied, c.settled = nil, make(chan struct{})
 		}
@@ -189,7 +189,7 @@ func (e *Ear) Close() {
 
 // sweepLocked drops channels that nobody has waited on for a while; on a single server there is but one.
 func (e *Ear) sweepLocked() {
-	if e.cluster == nil {
+	if !e.Sharded() {
 		return
 	}
 	for name, c := range e.channels {
@@ -210,9 +210,7 @@ func (e *Ear) cutLocked(l *link) {
 	}
 	delete(e.links, l)
 	e.failures++
-	if e.cluster != nil {
-		e.cluster.ReloadState(e.closing)
-	}
+	e.cfg.Client.Reload(e.closing)
 	e.work.Go(func() { _ = l.sub.Close() }) // it may block for as long as go-redis is reconnecting
 	for _, c := range e.channels {
 		if c.link == l {
@@ -280,15 +278,12 @@ func (e *Ear) loose() ([]*channel, int) {
 func (e *Ear) connect(loose []*channel) {
 	byNode := map[*redis.Client][]*channel{}
 	for _, c := range loose {
-		var node *redis.Client
-		if e.cluster != nil {
-			var err error
-			if node, err = e.cluster.MasterForKey(e.closing, c.name); err != nil {
-				e.mu.Lock()
-				e.failures++
-				e.mu.Unlock()
-				continue
-			}
+		node, err := e.cfg.Client.Primary(e.closing, c.name)
+		if err != nil {
+			e.mu.Lock()
+			e.failures++
+			e.mu.Unlock()
+			continue
 		}
 		byNode[node] = append(byNode[node], c)
 	}
@@ -322,7 +317,7 @@ func (e *Ear) subscribe(node *redis.Client, list []*channel) {
 
 // request asks for channels. Sharded ones go one by one: a command may not name two slots.
 func (e *Ear) request(l *link, names []string) error {
-	if e.cluster == nil {
+	if !e.Sharded() {
 		return l.sub.Subscribe(e.closing, names...)
 	}
 	for _, name := range names {
@@ -413,9 +408,7 @@ func (l *link) subscribed(s *redis.Subscription) {
 		return
 	case "sunsubscribe": // the slot has moved; go-redis does not follow it (issues 3099, 3133)
 		e.looseLocked(c)
-		if e.cluster != nil {
-			e.cluster.ReloadState(e.closing)
-		}
+		e.cfg.Client.Reload(e.closing)
 		e.mendLocked()
 	}
 	e.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
+	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/redistest"
 	"github.com/redis/go-redis/v9"
@@ -43,8 +44,12 @@ type room struct {
 
 func newRoom(t *testing.T, rdb redis.UniversalClient) *room {
 	r := &room{T: t, heard: make(chan string, 100), resumed: make(chan string, 100), denied: make(chan string, 100)}
+	c, err := client.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
 	r.Ear = New(Config{
-		Client:  rdb,
+		Client:  c,
 		Heard:   func(payload string) { r.heard <- payload },
 		Resumed: func(channel string) { r.resumed <- channel },
 		Denied:  func(channel string, err error) { r.denied <- channel + ": " + err.Error() },

@@ -1,0 +1,161 @@
+package client
+
+import (
+	"context"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Wrappers as services make them for tracing and metrics.
+type (
+	wrappedClient  struct{ *redis.Client }
+	wrappedCluster struct{ *redis.ClusterClient }
+	wrappedRing    struct{ *redis.Ring }
+	wrappedTwice   struct{ wrappedCluster }
+	wrappedAny     struct{ redis.UniversalClient }
+)
+
+// overriding finds its nodes in a way of its own.
+type overriding struct {
+	*redis.ClusterClient
+	node *redis.Client
+}
+
+func (o overriding) MasterForKey(context.Context, string) (*redis.Client, error) { return o.node, nil }
+
+// refuse is a dialer that must not be used.
+func refuse(t *testing.T) func(context.Context, string, string) (net.Conn, error) {
+	return func(context.Context, string, string) (net.Conn, error) {
+		t.Error("it has connected")
+		return nil, io.EOF
+	}
+}
+
+func TestKindOfClient(t *testing.T) {
+	single := redis.NewClient(&redis.Options{Dialer: refuse(t)})
+	sentinel := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{"127.0.0.1:1"}})
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, Dialer: refuse(t)})
+	ring := redis.NewRing(&redis.RingOptions{})
+	auto, err := single.AutoPipeline()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, c := range []io.Closer{single, sentinel, cluster, ring} {
+			_ = c.Close()
+		}
+	})
+	const server, nodes = "server", "cluster"
+	for name, c := range map[string]struct {
+		rdb  redis.UniversalClient
+		want string // or what the error says
+	}{
+		"Client":                         {single, server},
+		"failover client":                {sentinel, server},
+		"ClusterClient":                  {cluster, nodes},
+		"wrapped Client":                 {wrappedClient{single}, server},
+		"pointer to wrapped Client":      {&wrappedClient{single}, server},
+		"wrapped failover client":        {wrappedClient{sentinel}, server},
+		"wrapped ClusterClient":          {wrappedCluster{cluster}, nodes},
+		"ClusterClient wrapped twice":    {&wrappedTwice{wrappedCluster{cluster}}, nodes},
+		"ClusterClient, overridden":      {overriding{ClusterClient: cluster}, nodes},
+		"Ring":                           {ring, "redis.Ring"},
+		"wrapped Ring":                   {wrappedRing{ring}, "redis.Ring"},
+		"AutoPipeliner":                  {auto, "AutoPipeliner"},
+		"interface with a Client":        {wrappedAny{single}, "embed *redis.Client or *redis.ClusterClient"},
+		"interface with a ClusterClient": {wrappedAny{cluster}, "embed *redis.Client or *redis.ClusterClient"},
+		"interface with a Ring":          {wrappedAny{ring}, "embed *redis.Client or *redis.ClusterClient"},
+		"nil":                            {nil, "nil"},
+		"nil *Client":                    {(*redis.Client)(nil), "nil"},
+		"nil *ClusterClient":             {(*redis.ClusterClient)(nil), "nil"},
+		"nil *Ring":                      {(*redis.Ring)(nil), "nil"},
+		"nil wrapper":                    {(*wrappedClient)(nil), "nil"},
+		"wrapper of a nil Client":        {wrappedClient{}, "nil"},
+		"wrapper of a nil ClusterClient": {&wrappedTwice{}, "nil"},
+		"wrapper of a nil interface":     {wrappedAny{}, "nil"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := New(c.rdb)
+			switch {
+			case err != nil:
+				if got != nil || c.want == server || c.want == nodes || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("%v, want %s", err, c.want)
+				}
+			case got.IsCluster() && c.want != nodes, !got.IsCluster() && c.want != server:
+				t.Errorf("a cluster: %v, want %s", got.IsCluster(), c.want)
+			}
+		})
+	}
+}
+
+func TestNodesAreTheWrappers(t *testing.T) {
+	node := redis.NewClient(&redis.Options{Addr: "10.1.2.3:4", Dialer: refuse(t), PipelinePoolSize: 5})
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, Dialer: refuse(t)})
+	defer func() { _, _ = node.Close(), cluster.Close() }()
+	c, err := New(overriding{cluster, node})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Primary(context.Background(), "k"); got != node || err != nil {
+		t.Errorf("the primary is %v, %v", got, err)
+	}
+	conn, addr, err := c.Conn(context.Background(), "k")
+	if err != nil || addr != "10.1.2.3:4" {
+		t.Errorf("a connection to %q, %v", addr, err)
+	}
+	_ = conn.Close()
+	if n := c.Pipelines(node); n != 5 {
+		t.Errorf("%d pipelines", n)
+	}
+}
+
+func TestPipelinesFollowTheSettings(t *testing.T) {
+	for _, c := range []struct{ pipelines, pool, want int }{
+		{0, 4, redis.DefaultPipelinePoolSize}, {1, 4, 1}, {2, 4, 2}, {100, 4, 100}, {-1, 4, 4}, {-1, 1, 1},
+	} {
+		rdb := []redis.UniversalClient{
+			redis.NewClient(&redis.Options{PoolSize: c.pool, PipelinePoolSize: c.pipelines}),
+			redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", PoolSize: c.pool, PipelinePoolSize: c.pipelines}),
+		}
+		for _, rdb := range rdb {
+			k, err := New(wrappedClient{rdb.(*redis.Client)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := k.Pipelines(nil); n != c.want {
+				t.Errorf("PipelinePoolSize %d, PoolSize %d: %d at once, want %d", c.pipelines, c.pool, n, c.want)
+			}
+			_ = rdb.Close()
+		}
+	}
+}
+
+func TestWaitsForEver(t *testing.T) {
+	for _, c := range []struct {
+		rdb  redis.UniversalClient
+		want bool
+	}{
+		{redis.NewClient(&redis.Options{}), false},
+		{redis.NewClient(&redis.Options{ReadTimeout: -1}), true},
+		{redis.NewClient(&redis.Options{ReadTimeout: -2}), true},
+		{redis.NewClient(&redis.Options{WriteTimeout: -1}), true},
+		{redis.NewClusterClient(&redis.ClusterOptions{}), false},
+		{redis.NewClusterClient(&redis.ClusterOptions{ReadTimeout: -1}), true},
+	} {
+		k, err := New(c.rdb)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := k.WaitsForEver(); got != c.want {
+			t.Errorf("%T: %v, want %v", c.rdb, got, c.want)
+		}
+		_ = c.rdb.Close()
+	}
+}

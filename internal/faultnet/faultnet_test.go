@@ -1,0 +1,33 @@
+package faultnet
+
+import (
+	"context"
+	"net"
+	"testing"
+)
+
+// A connection that was being made while the network went down is not there afterwards.
+func TestDownWhileDialling(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer func() { _ = theirs.Close() }()
+	dialling, proceed := make(chan struct{}), make(chan struct{})
+	n := New(func(context.Context, string, string) (net.Conn, error) {
+		close(dialling)
+		<-proceed
+		return ours, nil
+	})
+	done := make(chan error)
+	go func() {
+		_, err := n.Dial(context.Background(), "tcp", "x")
+		done <- err
+	}()
+	<-dialling
+	n.Down()
+	close(proceed)
+	if err := <-done; err == nil {
+		t.Fatal("a connection came through")
+	}
+	if _, err := ours.Write([]byte("x")); err == nil {
+		t.Error("and was left open")
+	}
+}

@@ -1,0 +1,149 @@
+package mutex_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/redis/go-redis/v9"
+)
+
+// TestExhaustedPool has the application block every connection of its pool, on eight processors. The locks must not
+// notice: no call fails or is slow, no lease is lost, and none of them ever asks for a connection of that pool.
+func TestExhaustedPool(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
+	server := redistest.Start(t)
+	for _, pipelines := range []int{0, 1, 2} {
+		t.Run(fmt.Sprintf("single server, PipelinePoolSize %d", pipelines), func(t *testing.T) {
+			rdb := redis.NewClient(&redis.Options{Addr: server.Addr, PoolSize: 4, PipelinePoolSize: pipelines})
+			exhaustedPool(t, rdb, func(context.Context) ([]*redis.Client, error) { return []*redis.Client{rdb}, nil })
+		})
+	}
+	t.Run("sentinel", func(t *testing.T) {
+		s := redistest.StartSentinel(t, 0)
+		rdb := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: s.Addrs, PoolSize: 4})
+		exhaustedPool(t, rdb, func(context.Context) ([]*redis.Client, error) { return []*redis.Client{rdb}, nil })
+	})
+	t.Run("cluster", func(t *testing.T) {
+		c := redistest.StartCluster(t, 3, 0)
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), PoolSize: 4, PipelinePoolSize: 3})
+		exhaustedPool(t, rdb, func(ctx context.Context) (list []*redis.Client, err error) {
+			var mu sync.Mutex
+			err = rdb.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
+				mu.Lock()
+				defer mu.Unlock()
+				list = append(list, node)
+				return nil
+			})
+			return list, err
+		})
+	})
+}
+
+func exhaustedPool(t *testing.T, rdb redis.UniversalClient, nodesOf func(context.Context) ([]*redis.Client, error)) {
+	t.Cleanup(func() { _ = rdb.Close() })
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	k, err := lockkeeper.New(rdb, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = k.Close() }()
+	lock := func(format string, args ...any) *mutex.Mutex {
+		m, err := mutex.New(k, fmt.Sprintf(format, args...), &mutex.Options{TTL: 2 * time.Second})
+		if err != nil {
+			t.Error(err)
+		}
+		return m
+	}
+
+	nodes, err := nodesOf(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := make([]redis.PoolStats, len(nodes))
+	for i, node := range nodes {
+		size := node.Options().PoolSize
+		for range size {
+			conn := node.Conn() // taken until it is closed, as by a command that blocks
+			defer func() { _ = conn.Close() }()
+			if err := conn.Ping(ctx).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before[i] = *node.PoolStats()
+	}
+	var leases []*lockkeeper.Lease
+	for i := range 300 {
+		lease, err := lock("held %d", i).Lock(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leases = append(leases, lease)
+	}
+	var slowest, pairs atomic.Int64
+	var workers sync.WaitGroup
+	end := time.Now().Add(time.Second) // in which every lease is renewed
+	for i := range 40 {
+		m := lock("taken %d", i)
+		workers.Go(func() {
+			for own := ctx; time.Now().Before(end); pairs.Add(1) {
+				start := time.Now()
+				lease, err := m.Lock(own)
+				if err == nil {
+					err = lease.Release(own)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for took := int64(time.Since(start)); ; {
+					if was := slowest.Load(); took <= was || slowest.CompareAndSwap(was, took) {
+						break
+					}
+				}
+				if i%2 == 0 {
+					own = context.Background() // then a call may travel in the caller's own goroutine
+				}
+			}
+		})
+	}
+	workers.Wait()
+	watched, err := fair.New(k, "watched", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watched.Waiters(ctx); err != nil {
+		t.Error(err)
+	}
+	for _, lease := range leases {
+		if err := lease.Release(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Logf("%d pairs, the slowest took %v", pairs.Load(), time.Duration(slowest.Load()))
+	if d := time.Duration(slowest.Load()); d > 4*time.Second { // the machine may be busy; go-redis waits for 6 s for its pool
+		t.Errorf("a call took %v", d)
+	}
+	for i, node := range nodes {
+		now, was := node.PoolStats(), before[i]
+		if n := now.Hits + now.Misses + now.WaitCount - was.Hits - was.Misses - was.WaitCount; n != 0 || now.Timeouts != 0 {
+			t.Errorf("the application's pool was asked for a connection %d times, %d in vain", n, now.Timeouts)
+		}
+		want := node.Options().PipelinePoolSize
+		if want == 0 {
+			want = redis.DefaultPipelinePoolSize
+		}
+		if n := now.PipelineStats.TotalConns; int(n) > want {
+			t.Errorf("%d connections for pipelines, of %d", n, want)
+		}
+	}
+}
