@@ -3,7 +3,7 @@
 //
 // This package has what all of them share: the [Keeper], which owns the use of the connection, and the [Lease], which
 // is what a successful Lock returns. The locks themselves are in the packages below it: mutex, fair, rwlock, semaphore
-// and redlock.
+// and redlock; and package once runs a job once per period.
 //
 //	k, err := lockkeeper.New(rdb, nil)
 //	defer k.Close()

@@ -2,19 +2,42 @@ package lockkeeper
 
 import "github.com/lockkeeper/lockkeeper/internal/engine"
 
-// The conditions that callers tell apart, with errors.Is. An error of Redis or of the network is none of these; it
-// comes through wrapped, as itself.
+// The conditions that callers tell apart, with errors.Is. What Redis or the network has said is wrapped as well, and can
+// be found with errors.As. The text of every error is one line and begins with the kind and the name of the lock.
+//
+// A call that ends because its context has ended always matches ctx.Err(), and besides either ErrNotAcquired or
+// ErrUnavailable; it matches ctx.Err() alone if the context had ended before anything was asked.
 var (
-	// ErrNotAcquired: the lock is with somebody else: a try found it taken, or a wait was ended by its context, which
-	// the error then is as well. Nothing is held and nothing is left behind at the server, or will be after one more
-	// round trip. Trying again later may succeed.
+	// ErrNotAcquired: somebody else holds the lock, or is before the caller in line, and the server has said so not long
+	// ago: in answer to this try or, if a context ended the wait, at the last heartbeat, which is no more than two heartbeat
+	// periods ago, while no request has been waiting for its answer for longer than 100 ms. Before a deadline the server is
+	// asked once more if it has not answered within a quarter of the period. So it may be concluded that Redis works and that
+	// others are at work; a server that stopped answering since then cannot be known. (It is also the error of a caller that
+	// is granted the lock just as its context ends.) Nothing is held and nothing is left behind at the server, or will be
+	// after one more round trip. Trying again later may succeed.
 	ErrNotAcquired = engine.ErrNotAcquired
+
+	// ErrUnavailable: it is not known whether somebody holds the lock, because Redis gave no answer, or one that says that it
+	// cannot serve at present. It wraps what is known of the cause: an error of the network, a timeout of the client, a
+	// client without a free connection, silence until the context ended, or one of the replies LOADING, BUSY, READONLY,
+	// MASTERDOWN, CLUSTERDOWN, NOREPLICAS, TRYAGAIN, and "max number of clients reached". With redlock it says that no
+	// majority of the servers has answered.
+	//
+	// These are what Lockkeeper repeats by itself, until the context ends or the keeper's retry policy gives up, so trying
+	// again helps once the outage is over. A call that took something leaves nothing behind: it is undone in the
+	// background. Extend and Release may have run or may run yet. A lease that was lost because renewals were not answered
+	// matches ErrLost and this.
+	//
+	// Other replies come through as themselves, at once, and match none of these: somebody has to change something first.
+	// Examples are NOPERM, NOAUTH, WRONGPASS, OOM, MISCONF and WRONGTYPE.
+	ErrUnavailable = engine.ErrUnavailable
 
 	// ErrLost: the lease ended without having been released: the server does not know its token any more, or its
 	// deadline passed without a renewal. Another may hold the lock by now. A lost lease stays lost.
 	ErrLost = engine.ErrLost
 
-	// ErrReleased: the lease was given back, by Release or by the keeper's Close.
+	// ErrReleased: the lease was given back, by Release or by the keeper's Close. Compare with errors.Is: the error of a
+	// lease names its lock as well.
 	ErrReleased = engine.ErrReleased
 
 	// ErrClosed: the keeper was closed. Waiting callers get it too. Nothing is held.

@@ -67,6 +67,7 @@ func TestNewDoesNoIOAndStartsNoGoroutine(t *testing.T) {
 func TestNewRefusesClientsThatCannotHoldALock(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{})
 	defer func() { _ = ring.Close() }()
+	rdb := noServer(t)
 	for name, c := range map[string]struct {
 		rdb  redis.UniversalClient
 		says string
@@ -76,6 +77,9 @@ func TestNewRefusesClientsThatCannotHoldALock(t *testing.T) {
 		"a nil *ClusterClient":   {(*redis.ClusterClient)(nil), "nil"},
 		"a nil *Ring":            {(*redis.Ring)(nil), "nil"},
 		"a Ring, which rehashes": {ring, "redis.Ring"},
+		"a wrapped Ring":         {struct{ *redis.Ring }{ring}, "redis.Ring"},
+		"a hidden Client":        {struct{ redis.UniversalClient }{rdb}, "embed *redis.Client"},
+		"a hidden Ring":          {struct{ redis.UniversalClient }{ring}, "embed *redis.Client"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k, err := lockkeeper.New(c.rdb, nil)
@@ -147,9 +151,15 @@ type event struct {
 
 func (b *bubble) process() *process {
 	b.Helper()
+	return b.processWith(time.Second)
+}
+
+// processWith is a process whose client waits for an answer for so long; -1: for ever.
+func (b *bubble) processWith(readTimeout time.Duration) *process {
+	b.Helper()
 	n := faultnet.New(func(context.Context, string, string) (net.Conn, error) { return b.mini.Dial() })
 	p := &process{b: b, net: n}
-	p.rdb = redis.NewClient(n.Options(time.Second))
+	p.rdb = redis.NewClient(n.Options(readTimeout))
 	hook := func(name string) func(lockkeeper.Event) {
 		return func(e lockkeeper.Event) {
 			p.mu.Lock()
@@ -403,7 +413,7 @@ func TestCloseGivesEverythingBackAndLeavesTheClientOpen(t *testing.T) {
 		if err := <-waits; !errors.Is(err, lockkeeper.ErrClosed) {
 			b.Errorf("the waiter got %v", err)
 		}
-		if lease.Err() != lockkeeper.ErrReleased || context.Cause(ctx) != lockkeeper.ErrReleased {
+		if !errors.Is(lease.Err(), lockkeeper.ErrReleased) || !errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) {
 			b.Errorf("the lease: %v, its context: %v", lease.Err(), context.Cause(ctx))
 		}
 		b.must(p.Close())
@@ -440,6 +450,67 @@ func TestCloseOfAnUnusedKeeper(t *testing.T) {
 		if err := k.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestCloseIsBounded: a server that does not answer keeps Close for 3 s, however long the client waits for it; and calls
+// that are under way return as soon as Close is called, also those whose context never ends.
+func TestCloseIsBounded(t *testing.T) {
+	for _, timeout := range []time.Duration{-1, time.Second, 30 * time.Second} {
+		t.Run(fmt.Sprint("ReadTimeout ", timeout), func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				p := b.processWith(timeout)
+				lease := p.hold("held")
+				other := b.process().hold("waited for")
+				results := make(chan error, 10)
+				calls := 0
+				call := func(f func() error) {
+					calls++
+					go func() { results <- f() }()
+				}
+				call(func() error { _, err := p.mutex("waited for").Lock(background); return err })
+				time.Sleep(beat / 2)
+				p.net.Mute()
+				// The first finds the way free, and would travel in its own goroutine.
+				call(func() error { _, err := p.mutex("alone").Lock(background); return err })
+				synctest.Wait()
+				call(func() error { _, err := p.mutex("together").Lock(background); return err })
+				call(func() error { _, err := p.mutex("a try").TryLock(background); return err })
+				call(func() error { _, err := p.mutex("waited for").Adopt(background, other.Token()); return err })
+				synctest.Wait()
+
+				start := time.Now()
+				if err := p.Close(); err == nil {
+					b.Error("Close has released a lease that nobody answered for")
+				}
+				if d := time.Since(start); d > 3*time.Second {
+					b.Errorf("Close took %v", d)
+				}
+				if err := lease.Err(); !errors.Is(err, lockkeeper.ErrReleased) {
+					b.Error(err)
+				}
+				synctest.Wait()
+				waits := 0
+				for len(results) > 0 {
+					calls--
+					if err := <-results; !errors.Is(err, lockkeeper.ErrClosed) && timeout != time.Second {
+						b.Error(err)
+					}
+				}
+				if timeout == 30*time.Second {
+					waits = 1 // the one that is in its own goroutine, until the client's timeout
+				}
+				if calls > waits {
+					b.Errorf("%d calls have not returned when Close had", calls)
+				}
+				again := time.Now()
+				_ = p.Close()
+				if d := time.Since(again); d > 0 {
+					b.Errorf("Close again took %v", d)
+				}
+				b.must(p.rdb.Close()) // ends all that was left; a goroutine that is left makes the bubble fail
+			})
+		})
 	}
 }
 

@@ -51,8 +51,8 @@ func (l *Lease) Token() string {
 
 // Fence is the fencing token: larger than that of every lease of this name that was granted before, also if the
 // server lost its data in between, as long as its clock was not set back at the same time. It stays the same for the
-// life of the lease. A store that remembers the largest fence it has seen and refuses smaller ones is safe from
-// holders that do not know yet that they have lost the lock.
+// life of the lease. A store that remembers the largest fence it has seen, at reads as well as at writes, and refuses
+// smaller ones is safe from holders that do not know yet that they have lost the lock.
 // (https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html)
 func (l *Lease) Fence() uint64 {
 	if l == nil {
@@ -71,7 +71,10 @@ func (l *Lease) Deadline() time.Time {
 	return l.hold.Deadline()
 }
 
-// Done is closed when the lease is held no more, for whichever reason.
+// Done is closed when the lease is held no more, for whichever reason. Calling Done looks at the clock, as Err does: after
+// the deadline it returns a channel that is closed. A channel that was returned before is closed by a timer; in a process
+// that was paused past the deadline, code that waits on it may run for some milliseconds before the timer does, so call
+// Err once more before a step that must not be late.
 func (l *Lease) Done() <-chan struct{} {
 	if l == nil {
 		return closed
@@ -79,9 +82,9 @@ func (l *Lease) Done() <-chan struct{} {
 	return l.hold.Done()
 }
 
-// Err is nil while the lease is held. After that it is ErrReleased, or an error that is ErrLost and says how it was
+// Err is nil while the lease is held. After that it is an error that is ErrReleased, or one that is ErrLost and says how it was
 // lost. It looks at the clock: in a process that was frozen past the deadline it tells the loss at once, even before
-// Done is closed.
+// the timers of the process have run.
 func (l *Lease) Err() error {
 	if l == nil {
 		return ErrReleased
@@ -89,8 +92,16 @@ func (l *Lease) Err() error {
 	return l.hold.Err()
 }
 
-// Context returns a child of parent that also ends when the lease does; context.Cause is then ErrReleased, or an error
-// that is ErrLost. Use it for the work that the lock guards.
+// Context returns a child of parent that also ends when the lease does; context.Cause is then the lease's Err,
+// which is ErrReleased or ErrLost. Use it for the work that the lock guards.
+//
+// Whatever the context is asked (Err, Done, Value, context.Cause, or to be the parent of another) it looks at the clock, as
+// Lease.Err does. A context that was derived from it earlier is asked without it, and ends by a timer, as a channel does
+// that Done returned earlier.
+//
+// The lease keeps some hundred bytes for each context until its parent ends, and nothing if the parent never ends. So if a
+// lease that is held for long is asked for many contexts whose parents live as long, derive a parent for each with
+// context.WithCancel, and cancel it when the work is done.
 func (l *Lease) Context(parent context.Context) context.Context {
 	if l == nil {
 		c, cancel := context.WithCancelCause(parent)

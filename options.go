@@ -39,8 +39,9 @@ type Options struct {
 	// set and this is not.
 	HeartbeatLifetime time.Duration
 
-	// Idle is how long a name's small facts stay in Redis after its last use. They keep fences in order even if the
-	// server's clock is set back. Default 1 h.
+	// Idle is how long a name's small facts stay in Redis after it was last acquired or released: for half of that at
+	// least, since not every use puts their end off. They keep fences in order even if the server's clock is set back.
+	// Default 1 h.
 	Idle time.Duration
 
 	// Retry says how requests are repeated that failed for a passing reason.
@@ -68,18 +69,19 @@ type RetryPolicy struct {
 
 	// GiveUp is how long Lock, Extend and Adopt go on without any answer before they return the error, if their
 	// context lets them; a waiting Lock counts from its first heartbeat that failed. Negative: for ever. Default
-	// 10 s. A try is repeated twice at the most. Renewals and releases are repeated until the lease is over by
-	// itself.
+	// 10 s. A try, and a look at who holds or waits, is repeated twice at the most. Renewals and releases are repeated
+	// until the lease is over by itself.
 	GiveUp time.Duration
 }
 
-// Acknowledgement makes every Lock, and what else acquires, wait until replicas have the grant, before it returns the
-// lease. If they do not have it in time, the grant is undone and the error is a *NotAcknowledgedError.
+// Acknowledgement makes every Lock, and what else acquires or adopts a lease, wait until replicas have the grant, before it
+// returns the lease. If they do not have it in time, the grant is undone and the error is a *NotAcknowledgedError; a lease
+// that was to be adopted stays with its former holder.
 //
 // It narrows what a failover may cost, and does not close it: a replica that has not acknowledged may be the one that is
 // promoted, unless all have to; and what comes after the grant, a renewal or a release, is not waited for. Fences close
 // it. Each acquisition takes two round trips more, one of them as long as the replicas need, on a connection of the
-// client's pool. (https://redis.io/docs/latest/commands/wait/)
+// client's main pool, which must have one to spare. (https://redis.io/docs/latest/commands/wait/)
 type Acknowledgement struct {
 	// Replicas is how many replicas of the primary must have the grant.
 	Replicas int

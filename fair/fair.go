@@ -58,11 +58,11 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 // deadline it waits as long as it takes. Requests made one after the other are served in that order; the order of
 // those made at the same time is that in which they reach the server.
 //
-// When ctx ends, Lock returns at once with an error that is both ErrNotAcquired and the context's. It leaves the queue
-// in the background, and a grant that arrives meanwhile is given back and goes to the next. If Redis has not been answering
-// for 100 ms, the error is the context's, with what is known of the trouble, and not ErrNotAcquired. ErrClosed means that the
-// keeper was closed. Other errors are those of Redis: at once if somebody has to mend something, or when the keeper's
-// retry policy gives up. After any error nothing is held.
+// When ctx ends, Lock returns at once. Its error is the context's, and besides lockkeeper.ErrNotAcquired if it was not the
+// caller's turn, or lockkeeper.ErrUnavailable if Redis has not been answering. It leaves the queue in the background, and a
+// grant that arrives meanwhile is given back and goes to the next. ErrUnavailable alone means that the keeper's retry policy
+// has given up, ErrClosed that the keeper was closed. Other errors are those of Redis, at once, if somebody has to change
+// something. After any error nothing is held.
 func (l *Lock) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
 	return lockkeeper.NewLease(l.lock.Acquire(ctx, engine.Terms{}))
 }
@@ -87,8 +87,9 @@ func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 
 // Adopt makes a lease out of a token, in another process than the one that acquired it or after a restart, and extends
 // it to the whole TTL. From then on two leases stand for one lock: the former holder must stop using its own, and it
-// should have been acquired with NoRenewal. It blocks as Extend does. The error is ErrLost if the token does not hold
-// the lock any more.
+// should have been acquired with NoRenewal. It blocks as Extend does, and then until replicas have the lease, if the
+// keeper has Acknowledge. The error is ErrLost if the token does not hold the lock any more. After any other error the
+// lease is held by its former holder as before, or for longer.
 func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	return lockkeeper.NewLease(l.lock.Adopt(ctx, token))
 }

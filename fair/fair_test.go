@@ -16,7 +16,8 @@ var primitive = conform.Primitive{
 	New: func(k *lockkeeper.Keeper, name string, o conform.Options) (conform.Locker, error) {
 		return fair.New(k, name, &fair.Options{TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
 	},
-	Fair: true,
+	Fair:  true,
+	Cases: conform.Fair,
 }
 
 func TestConformance(t *testing.T) { conform.All(t, primitive) }

@@ -23,8 +23,17 @@ extra = ARGV[7]
 -- include: facts
 -- Buried: the token was given up while a copy of its request was still under way. It may not be granted any more.
 -- Graves lie among the heartbeats, with a mark in front, and are swept with them.
-if graves > now and call('ZSCORE', beats, '-' .. token) then return {BURIED} end
+-- Where a request is refused, nothing is taken out of line. That changes nothing, but it is a write: so a server that cannot
+-- be written to, as a replica, says so, and does not speak of a lock that is held.
+if graves > now and call('ZSCORE', beats, '-' .. token) then
+  call('ZREM', queue, '')
+  return {BURIED}
+end
 -- include: policy.take
+if refusal then
+  call('ZREM', queue, '')
+  return refusal
+end
 -- Acknowledge asks again for what is held already, because WAIT counts only what its own connection has written: so this
 -- writes, if only what was there.
 if fence and not opened then
@@ -33,6 +42,8 @@ if fence and not opened then
 end
 -- include: queue
 if fence then
+  -- What has come in the place of another lease may end sooner than that.
+  changed = true
   local more = admit()
   save_facts(idle)
   return {GRANTED, fence, now, now + ttl, more + news}
@@ -40,6 +51,7 @@ end
 if life == 0 and not next_in_line(1) then
   -- Where nobody waits, nobody's heartbeat does this.
   mend()
+  call('ZREM', queue, '')
   return {REFUSED, now, ends(token), (unswept and 1 or 0) + news}
 end
 
@@ -56,6 +68,11 @@ if stays then
   linger(beats, life + 1000)
 elseif not grant then
   leave({token})
+  -- It may have been the first in line, if it asked before.
+  if life > 0 then
+    asking[token], changed = nil, true
+    more = admit() + news
+  end
 end
 save_facts(idle, true)
 if grant then return {GRANTED, grant[1], now, grant[2], more} end

@@ -23,7 +23,7 @@ func TestWhoAsksAgainForWhatItHasWrites(t *testing.T) {
 		{lua.RWLock, "r", ""},
 		{lua.RWLock, "w", ""},
 		{lua.Semaphore, "h1", three},
-		{lua.Semaphore, "c1", perSecond},
+		{lua.Semaphore, "c1", "0:3:60000"}, // they stay away for as long as this takes
 		{lua.Semaphore, "hc1", twoAndFour},
 	} {
 		t.Run(c.set.Kind+c.flags, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestScriptsFailWhereNothingCanBeWritten(t *testing.T) {
 				"beat of one that is not":          {set.Beat, 4, beat(token("a", 4) + suffix)},
 				"beat of one that holds":           {set.Beat, 4, beat(held)},
 				"beat of nobody":                   {set.Beat, 4, beat()},
-				"renew, in full":                   {set.Renew, 2, lua.RenewArgs(nil, held, ttl, idle, 0)},
+				"renew, in full":                   {set.Renew, 2, lua.RenewArgs(nil, held, ttl, idle, 0, wake, 0)},
 				"release":                          {set.Release, 4, lua.ReleaseArgs(nil, held, idle, wake, 0, 0, 0)},
 				"affirm":                           {set.Affirm, 2, lua.AffirmArgs(nil, held, int64(1), idle, 0)},
 				"release of what is not, to bury":  {set.Release, 4, lua.ReleaseArgs(nil, token("a", 5)+suffix, idle, wake, 0, 1000, 1)},

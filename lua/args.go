@@ -16,8 +16,8 @@ func ReleaseArgs(command []any, token, idle, wake, sharded any, bury int64, unus
 }
 
 // RenewArgs appends ARGV of renew.lua.
-func RenewArgs(command []any, token any, ttl int64, idle any, exact int) []any {
-	return append(command, token, ttl, idle, exact)
+func RenewArgs(command []any, token any, ttl int64, idle any, exact int, wake, sharded any) []any {
+	return append(command, token, ttl, idle, exact, wake, sharded)
 }
 
 // BeatArgs appends ARGV of beat.lua, to which the caller appends the tokens, or with back 1 the pairs of token and
@@ -35,6 +35,9 @@ func InspectArgs(command []any, what int, after int64, most int) []any {
 func AffirmArgs(command []any, token any, least int64, idle any, up int64) []any {
 	return append(command, token, least, idle, up)
 }
+
+// CompleteArgs appends ARGV of complete.lua.
+func CompleteArgs(command []any, token any, ms int64) []any { return append(command, token, ms) }
 
 // LimitArgs appends ARGV of limit.lua.
 func LimitArgs(command []any, idle, wake, sharded, extra any, limit int, token string) []any {

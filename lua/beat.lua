@@ -69,8 +69,11 @@ if next(asking) then
   linger(beats, life + 1000)
 end
 
-leave(call('ZRANGE', beats, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100))
+lapsed = call('ZRANGE', beats, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)
+leave(lapsed)
+changed = changed or #lapsed > 0
 mend()
+if wrong then return wrong end
 reply[5] = admit()
 local first
 for i, token in ipairs(tokens) do

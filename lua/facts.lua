@@ -12,12 +12,13 @@ local function draw()
 end
 
 -- save_facts writes the sequence, and keeps the hash for idle ms, and until the clock has come to the sequence if that is
--- ahead of it: fences of several servers with clocks of their own can be, and are not to fall. To spare a call it pushes the
--- expiry out only when half of it has gone, or when the clock was set back. It writes also what has not changed, so that a
--- script fails where nothing can be written any more, unless wrote says that it has tried already.
-local function save_facts(idle, wrote)
+-- ahead of it: fences of several servers with clocks of their own can be, and are not to fall. To spare a call it extends the
+-- expiry only when less than least ms are left, half of idle if it is not given. It never shortens the expiry: another caller
+-- may need the hash for longer. It writes also what has not changed, so that a script fails where nothing can be written
+-- any more, unless wrote says that it has tried already.
+local function save_facts(idle, wrote, least)
   local from = math.max(now, math.ceil(seq / 1000))
-  if kept < from + idle / 2 or kept > from + idle then
+  if kept < from + (least or idle / 2) then
     call('HSET', meta, 'seq', seq, 'kept', from + idle)
     call('PEXPIRE', meta, from + idle - now)
   elseif seq ~= saved or not wrote then

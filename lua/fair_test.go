@@ -49,13 +49,13 @@ func TestAClaimEndsWithTheHeartbeat(t *testing.T) {
 
 func TestForewarningHasABound(t *testing.T) {
 	onBothServers(t, lua.Fair, func(b *bench) {
-		const short = 3000
+		const short, long = 5 * life, 10 * life // none lapses while they come, however long that takes
 		brief := func(keeper string, serial int) string {
 			return fmt.Sprintf("%s:%d:%d.%d", keeper, serial, short, short)
 		}
 		b.listen("live")
 		enter := func(token string) {
-			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, short, idle, life, wake, 0, "", 0))
+			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, short, idle, long, wake, 0, "", 0))
 		}
 		enter(brief("live", 1))
 		enter(brief("live", 2))

@@ -19,7 +19,7 @@ local function tell(...)
 end
 if what == '0' then
   for _, holder in ipairs(holders(tonumber(after), most)) do tell(unpack(holder)) end
-  return reply
+  return wrong or reply
 end
 local list = call('ZRANGE', queue, '(' .. after, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
 for i = 1, #list, 2 do

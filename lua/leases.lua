@@ -9,9 +9,9 @@
 -- part: base
 local ENDLESS, BEYOND = '900000000000000', 8000000000000000
 
--- ends_at is when the token's lease ends, or nil.
-local function ends_at(token)
-  local at = tonumber(call('ZSCORE', lock, token) or 0)
+-- ends_at is when the token's lease ends, or nil. The score is the token's, if it is known.
+local function ends_at(token, score)
+  local at = tonumber(score or call('ZSCORE', lock, token) or 0)
   return at > now and at <= tonumber(ENDLESS) and at or nil
 end
 
@@ -67,12 +67,6 @@ local function sweep()
   return over
 end
 
--- part: drop
--- Wants token. Leaves had: GRANTED if the token held a lease, which is over now; else REFUSED.
--- include: clock
-had = ends_at(token) and GRANTED or REFUSED
-remove(token)
-
 -- part: extend
 -- Wants token, ttl and exact. Leaves held: whether the token held a lease, and does so until ttl from now at least.
 -- Only an exact one may shorten.
@@ -97,6 +91,7 @@ local function whole(token, at)
   ttl = math.max(ttl, (tonumber(call('ZSCORE', lock, '+' .. token)) or 0) - BEYOND)
   if at - now <= ttl then return at end
   call('ZADD', lock, now + ttl, token)
+  changed = true
   return now + ttl
 end
 

@@ -17,7 +17,11 @@ local idle, limit = tonumber(ARGV[1]), tonumber(ARGV[5])
 local wake, sharded = ARGV[2], ARGV[3]
 extra = ARGV[4]
 -- include: facts
-if limit > 0 and graves > now and call('ZSCORE', beats, '-' .. ARGV[6]) then return {BURIED} end
+if limit > 0 and graves > now and call('ZSCORE', beats, '-' .. ARGV[6]) then
+  -- As acquire does.
+  call('ZREM', queue, '')
+  return {BURIED}
+end
 -- include: queue
 -- include: policy.limit
 local more = admit()

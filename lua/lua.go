@@ -49,27 +49,30 @@ func (s *Script) AppendCommand(command []any, keys ...any) []any {
 
 // Set is the scripts of one primitive.
 type Set struct {
-	Kind    string // the primitive's package: "mutex"
-	Keys    string // the kind that is part of the names of its keys
-	Acquire *Script
-	Release *Script
-	Renew   *Script
-	Beat    *Script
-	Inspect *Script
-	Limit   *Script // of the semaphore alone; else nil
-	Affirm  *Script // of the redlock alone; else nil
+	Kind     string // the primitive's package: "mutex"
+	Keys     string // the kind that is part of the names of its keys
+	Acquire  *Script
+	Release  *Script
+	Renew    *Script
+	Beat     *Script
+	Inspect  *Script
+	Limit    *Script // of the semaphore alone; else nil
+	Affirm   *Script // of the redlock alone; else nil
+	Identity *Script // likewise
+	Complete *Script // of the mutex, for once; else nil
 }
 
 // The primitives.
 var (
-	Mutex     = assemble("mutex")
+	Mutex     = assemble("mutex", "complete")
 	Fair      = assemble("fair")
 	RWLock    = assemble("rwlock")
 	Semaphore = assemble("semaphore", "limit")
-	Redlock   = under("mutex", assemble("redlock", "affirm"))
+	Redlock   = under("mutex", assemble("redlock", "affirm", "identity"))
+	Once      = like(Mutex, "once")
 )
 
-// Sets is all of them, for tests and tools that go over every script.
+// Sets is all that have scripts of their own, for tests and tools that go over every script. Once has those of the mutex.
 var Sets = []*Set{Mutex, Fair, RWLock, Semaphore, Redlock}
 
 // Scripts is the scripts of the set, for those who go over all.
@@ -80,6 +83,12 @@ func (s *Set) Scripts() []*Script {
 	}
 	if s.Affirm != nil {
 		all = append(all, s.Affirm)
+	}
+	if s.Identity != nil {
+		all = append(all, s.Identity)
+	}
+	if s.Complete != nil {
+		all = append(all, s.Complete)
 	}
 	return all
 }
@@ -108,6 +117,12 @@ func assemble(kind string, more ...string) *Set {
 	if slices.Contains(more, "affirm") {
 		set.Affirm = script("affirm")
 	}
+	if slices.Contains(more, "identity") {
+		set.Identity = script("identity")
+	}
+	if slices.Contains(more, "complete") {
+		set.Complete = script("complete")
+	}
 	return set
 }
 
@@ -115,6 +130,13 @@ func assemble(kind string, more ...string) *Set {
 func under(kind string, s *Set) *Set {
 	s.Keys = kind
 	return s
+}
+
+// like is a primitive that has the scripts of another, and keys of its own.
+func like(s *Set, kind string) *Set {
+	c := *s
+	c.Kind, c.Keys = kind, kind
+	return &c
 }
 
 // piece is a part of a file: a function that does not lie in another, the lines between two of them, or what is to be

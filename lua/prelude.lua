@@ -11,7 +11,9 @@ local lock, meta, queue, beats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local now, now_us
 
 -- What the parts of a policy leave behind: fence, of what take has granted, and opened, whether others may be let in by
--- that; had, what drop has ended; held, whether extend has found a lease; unswept, whether more is over than it has taken
--- out; news, 2 if the limits have changed. Extra is what a policy is asked besides, if the script has it.
-local fence, opened, had, held, unswept, extra
+-- that; refusal, the reply if take may never grant it; had, what drop has ended, and ended, when that would have ended by
+-- itself, where this matters; held, whether extend has found a lease; unswept, whether more is over than it has taken out;
+-- news, 2 if the limits have changed; wrong, the error if the lock's key is of another type, which is returned and not
+-- raised, after what can be done all the same. Extra is what a policy is asked besides, if the script has it.
+local fence, opened, refusal, had, ended, held, unswept, wrong, extra
 local news = 0

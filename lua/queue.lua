@@ -7,7 +7,8 @@
 -- voided: token -> code: who waited, and may not any more.
 -- absent: keeper -> true: a message to it was heard by nobody.
 -- changed: the head of the queue may not know when it should ask.
-local asking, trying, granted, voided, absent, changed = {}, nil, {}, {}, {}, false
+-- lapsed: who was taken out of line because its heartbeat had lapsed.
+local asking, trying, granted, voided, absent, changed, lapsed = {}, nil, {}, {}, {}, false, {}
 
 -- A token says what was asked for: <keeper>:<serial>:<ttl>.<claim><flags><permits>. A foreign one does not match.
 local TERMS = '^([^:]+):([^:]+):(%d+)%.(%d+)(%l*)(%d*)$'
@@ -117,7 +118,7 @@ local function walk(heads)
         local keeper, serial, ttl, claim, flags, permits = string.match(token, TERMS)
         local asks = asking[token]
         if not keeper or not asks and (absent[keeper] or not lapse[i] or tonumber(lapse[i]) <= now) then
-          out[#out + 1], changed = token, true
+          out[#out + 1], changed, lapsed[#lapsed + 1] = token, true, token
         elseif token ~= trying and void(token) then
           out[#out + 1], changed, voided[token] = token, true, void(token)
           if not asks then send(keeper, serial .. ' -1') end
@@ -164,10 +165,27 @@ local function walk(heads)
   return 1
 end
 
+-- recall tells those who have lapsed to ask now, up to ten keepers. Mostly they are gone, and nobody hears it, or frozen. But
+-- when the server's clock was set ahead they are alive and know nothing of it, and would ask at their next heartbeats only,
+-- while the lock is free. Those who stood further behind are to ask a little later, so that the first comes back first.
+local function recall()
+  local told, n = {}, 0
+  for _, token in ipairs(lapsed) do
+    local keeper, serial = string.match(token, TERMS)
+    if keeper and not told[keeper] and not absent[keeper] and string.sub(keeper, 1, 1) ~= '-' and n < 10 then
+      told[keeper] = true
+      send(keeper, string.format('%s -%.0f', serial, 10 * n + 1))
+      n = n + 1
+    end
+  end
+  lapsed = {}
+end
+
 -- admit lets in whoever may be let in. Heads and the result are those of walk.
 local function admit(heads)
   local more = walk(heads)
   if changed or news > 0 then forewarn() end
+  if #lapsed > 0 then recall() end
   return unswept and 1 or more
 end
 

@@ -10,13 +10,18 @@
 -- ARGV[5] bury     ms during which a late copy of the token's request is refused; 0: there is none
 -- ARGV[6] unused   1: whoever asked never learned of a lease; 0: it was held; 2: as 1, but a lease that has come in the
 --                  place of another stays, and the reply is HELD
--- returns {GRANTED | LEFT | REFUSED | HELD: it had a lease, a place, nothing, or has a lease; more to admit 0|1}
+-- returns {GRANTED | LEFT | REFUSED | HELD: it had a lease, a place, nothing, or has a lease;
+--           more: 1 if there is more to be admitted, 2 if nobody stood in line}
 -- writes KEYS[1..4], deletions first; work O(log n)
 local token, idle = ARGV[1], tonumber(ARGV[2])
 local wake, sharded, grave, unused = ARGV[3], ARGV[4], ARGV[5], ARGV[6] == '1'
 -- include: policy.drop
 local first = call('ZRANGE', queue, 0, 0)
-if grave == '0' and #first == 0 then return {had, 0} end
+if grave == '0' and #first == 0 then
+  -- As with acquire: a server that cannot be written to is not to say that there was nothing.
+  if had == REFUSED then call('ZREM', queue, '') end
+  return wrong or {had, 2}
+end
 -- include: facts
 -- include: queue
 changed = opened
@@ -28,6 +33,7 @@ if (had == REFUSED or grave ~= '0') and call('ZREM', queue, token) == 1 then
   if had == REFUSED then had = LEFT else first = call('ZRANGE', queue, 0, 0) end
 end
 if grave ~= '0' then bury(token, tonumber(grave)) end
-local more = admit(had == GRANTED and IN_ORDER and first)
+-- Whoever waits learns what is wrong at its next heartbeat.
+local more = wrong and 0 or admit(had == GRANTED and IN_ORDER and first)
 save_facts(idle)
-return {had, more}
+return wrong or {had, more}

@@ -47,6 +47,19 @@ local function upgrade()
   if token and ends_at(origin) then return token, origin end
 end
 
+-- supersede puts a lease in the place of another, which ends. It lasts for ms, and at least for what the other had left: a
+-- holder that has not heard of it yet believes in that one.
+local function supersede(origin, token, ms, fence, fresh)
+  local asked = '^[^:]+:[^:]+:(%d+)'
+  local left = (ends_at(origin) or now) - now
+  local whole_ttl = (tonumber(call('ZSCORE', lock, '+' .. origin)) or 0) - BEYOND
+  whole_ttl = math.max(tonumber(string.match(origin, asked)) or 0, whole_ttl)
+  ms = math.max(tonumber(ms), math.min(left, whole_ttl))
+  remove(origin)
+  if ms > tonumber(string.match(token, asked)) then call('ZADD', lock, BEYOND + ms, '+' .. token) end
+  put(token, ms, fence, fresh)
+end
+
 -- part: take
 -- Wants token, ttl, life, the facts, and extra: the lease in whose place this one comes. Leaves fence: that of what was granted at once, or was held already; or nil.
 -- Leaves opened: others may be let in now.
@@ -67,22 +80,21 @@ if not fence then
   if fence then
     opened = use == 'd'
   elseif use == 'd' or use == 'u' then
-    if not ends_at(extra) then return {REFUSED, now, 0, 0} end
     look()
-    if use == 'd' or alone then
-      if use == 'd' and not writes(extra) then return {REFUSED, now, 0, 0} end
-      remove(extra)
+    if not ends_at(extra) or use == 'd' and not writes(extra) then
+      refusal = {REFUSED, now, 0, 0}
+    elseif use == 'd' or alone then
       fence, opened, looked = draw(), true, false
-      put(token, ttl, fence)
+      supersede(extra, token, ttl, fence)
       -- A copy of its request may have put it in line.
       if use == 'u' and call('ZREM', queue, token) == 1 then call('ZREM', beats, token) end
     else
       -- Of two attempts to upgrade the same lease the later one counts: the other is on its way out.
       local other, lease_of_other = upgrade()
       if other and (tonumber(call('ZSCORE', beats, other)) or 0) > now then
-        if lease_of_other ~= extra or serial_of(other) > serial_of(token) then return {CONFLICT} end
+        if lease_of_other ~= extra or serial_of(other) > serial_of(token) then refusal = {CONFLICT} end
       end
-      if life > 0 then
+      if life > 0 and not refusal then
         -- The other one has lapsed, or is an earlier attempt to upgrade the same lease.
         if other and other ~= token and call('ZREM', queue, other) == 1 then call('ZREM', beats, other) end
         call('HSET', meta, 'upgrade', token .. ' ' .. extra)
@@ -92,10 +104,19 @@ if not fence then
 end
 
 -- part: drop
+-- Wants token. Leaves had: GRANTED if the token held a lease, which is over now; else REFUSED. And ended.
 -- include: clock
--- Whoever gave up an upgrade or a downgrade believes in the lease that it was to replace, and has to be told first.
-if ARGV[6] == '2' and ends_at(token) then return {HELD, 0} end
--- include: leases.drop
+had = REFUSED
+local score = pcall('ZSCORE', lock, token)
+if type(score) == 'table' then
+  wrong = score
+else
+  ended = ends_at(token, score or 0)
+  -- Whoever gave up an upgrade or a downgrade has nothing else than this lease, and keeps it.
+  if ended and ARGV[6] == '2' then return {HELD, 0} end
+  if ended then had = GRANTED end
+  remove(token)
+end
 
 -- part: extend
 -- include: leases.extend
@@ -120,6 +141,7 @@ function next_in_line()
     -- Its read lease is over, or another upgrade has come while this one was away.
     call('ZREM', queue, head[1])
     call('ZREM', beats, head[1])
+    changed = true
     return next_in_line()
   end
   if use == 'w' then
@@ -133,10 +155,9 @@ function next_in_line()
   return head
 end
 
--- fits: may this waiter have the lock, beside those who hold it now?
-local function fits(flags)
+-- fits_now: may this waiter have the lock, beside those who hold it now?
+local function fits_now(use)
   look()
-  local use = string.sub(flags, 1, 1)
   if use == 'r' then return not writer end
   if use == 'u' then return alone and some == select(2, upgrade()) end
   return not some
@@ -159,16 +180,15 @@ end
 
 -- give writes the grant of a waiter for ms and returns its fence.
 local function give(token, ms, flags)
-  local use, was = string.sub(flags, 1, 1), {}
+  local use, was, origin = string.sub(flags, 1, 1), {}, nil
   if use == 'u' then
-    local _, origin = upgrade()
+    origin = select(2, upgrade())
     was = {
       origin = origin,
       at = call('ZSCORE', lock, origin),
       fence = call('ZSCORE', lock, '#' .. origin),
       longer = call('ZSCORE', lock, '+' .. origin),
     }
-    remove(origin)
     call('HDEL', meta, 'upgrade')
   elseif use == 'w' then
     was = passed(token)
@@ -176,7 +196,7 @@ local function give(token, ms, flags)
   before[token] = was
   alone = use == 'u' or not some
   local fence = draw()
-  put(token, ms, fence, alone)
+  if origin then supersede(origin, token, ms, fence, true) else put(token, ms, fence, alone) end
   if alone then some = token end
   readers = use == 'r'
   writer = not readers
@@ -214,6 +234,14 @@ local function ends()
   local last = call('ZRANGE', lock, ENDLESS, '(' .. now, 'BYSCORE', 'REV', 'LIMIT', 0, 2, 'WITHSCORES')
   if last[3] and last[1] == select(2, upgrade()) then return last[4] - now end
   return last[2] and last[2] - now or 0
+end
+
+-- fits is fits_now. If the first in line still has to wait for others, now that a lease has been given up that was to last
+-- longer than theirs, then room comes by itself sooner than it was told.
+local function fits(flags)
+  local may = fits_now(string.sub(flags, 1, 1))
+  if ended and not may and now + ends() < ended then changed = true end
+  return may
 end
 
 -- place is where in the queue a newcomer with this ticket stands, or a try, which passes nobody; ticket_of is the way

@@ -82,7 +82,11 @@ end
 -- remove ends a token's lease; one that was never used gives back, too, what would return by the clock. It says whether
 -- there was something that was not over.
 local function remove(token, never_used)
-  local c = call('ZMSCORE', lock, token, '@' .. token, 'used', 'spent')
+  local c = pcall('ZMSCORE', lock, token, '@' .. token, 'used', 'spent')
+  if c.err then
+    wrong = c
+    return false
+  end
   local n, holds = terms_of(token)
   local add, gone = {}, {}
   used, spent = -(tonumber(c[3]) or 0), -(tonumber(c[4]) or 0)
@@ -174,8 +178,9 @@ elseif taken and taken - BEYOND_ALL + per >= now then
   fence = tonumber(call('ZSCORE', lock, '#' .. token))
 end
 if not fence then
-  if above(n, holds, by_clock) then return {ABOVE} end
-  if call('EXISTS', queue) == 0 then
+  if above(n, holds, by_clock) then
+    refusal = {ABOVE}
+  elseif call('EXISTS', queue) == 0 then
     -- What is over is swept now and then, also where there is always room.
     if math.floor(used / 16) < math.floor((used + n) / 16) or math.floor(spent / 16) < math.floor((spent + n) / 16) then
       sweep()

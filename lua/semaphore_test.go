@@ -61,7 +61,7 @@ func (b *bench) gives(want int, token string, unused int) {
 	b.Helper()
 	got := b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, token, idle, wake, 0, 0, unused))
 	b.code(got, want)
-	if got[1] != int64(0) {
+	if got[1].(int64)&1 != 0 {
 		b.Fatalf("reply %v: there is more to admit", got)
 	}
 	b.sums()

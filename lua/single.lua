@@ -27,13 +27,15 @@ if owner == token then
   call('DEL', lock)
   had = GRANTED
 elseif type(owner) == 'table' then
-  return owner
+  wrong = owner
 end
 
 -- part: extend
 -- Wants token, ttl and exact. Leaves held: whether the token held the lock, and does so until ttl from now at least.
 -- Only an exact one may shorten.
-held = pcall('GET', lock) == token
+local owner = pcall('GET', lock)
+if type(owner) == 'table' then return owner end
+held = owner == token
 if held then
   if exact then call('PEXPIRE', lock, ttl) else call('PEXPIRE', lock, ttl, 'GT') end
 end
@@ -55,6 +57,7 @@ local function lasts(owner)
   if longer == owner then ttl = tonumber(ms) end
   if left <= ttl then return left end
   call('PEXPIRE', lock, ttl)
+  changed = true
   return ttl
 end
 
@@ -117,6 +120,7 @@ end
 -- holders is some of them: token, fence, ms left. The lease of another library has no fence.
 local function holders(from)
   local owner = pcall('GET', lock)
+  if type(owner) == 'table' then wrong = owner end
   if type(owner) ~= 'string' or from > 0 then return {} end
   return {{owner, ttl_of(owner) and seq or 0, call('PTTL', lock)}}
 end
@@ -125,6 +129,7 @@ end
 -- line may be the very one that holds the lock, by a copy of its request that came late: then it learns of that now.
 local function mend()
   local owner = pcall('GET', lock)
+  if type(owner) == 'table' then wrong = owner end
   if type(owner) ~= 'string' then return end
   lasts(owner)
   if asking[owner] then

@@ -79,7 +79,7 @@ func (b *bench) release(token string, bury int64) []any {
 
 func (b *bench) renew(token string, keys int, ms int64, exact int) []any {
 	b.Helper()
-	return b.eval(b.set.Renew, keys, lua.RenewArgs(nil, token, ms, idle, exact))
+	return b.eval(b.set.Renew, keys, lua.RenewArgs(nil, token, ms, idle, exact, wake, 0))
 }
 
 func (b *bench) beat(back int, rest ...any) []any {

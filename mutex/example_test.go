@@ -79,7 +79,7 @@ func ExampleMutex_TryLock() {
 	ctx := context.Background()
 	k, end := newKeeper()
 	defer end()
-	m, _ := mutex.New(k, "nightly-report", nil)
+	m, _ := mutex.New(k, "reindex", nil)
 
 	lease, _ := m.TryLock(ctx)
 	defer lease.Release(ctx)

@@ -59,11 +59,11 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 // Lock waits until the mutex is the caller's, and returns the lease. Only ctx bounds the wait; without a deadline it
 // waits as long as it takes.
 //
-// When ctx ends, Lock returns at once with an error that is both ErrNotAcquired and the context's. It leaves the line
-// in the background, and a grant that arrives meanwhile is given back. If Redis has not been answering for 100 ms,
-// the error is the context's, with what is known of the trouble, and not ErrNotAcquired. ErrClosed means that the keeper was closed. Other errors are
-// those of Redis: at once if somebody has to mend something, or when the keeper's retry policy gives up. After any
-// error nothing is held.
+// When ctx ends, Lock returns at once. Its error is the context's, and besides lockkeeper.ErrNotAcquired if another holds
+// the mutex, or lockkeeper.ErrUnavailable if Redis has not been answering. It leaves the line in the background, and a
+// grant that arrives meanwhile is given back. ErrUnavailable alone means that the keeper's retry policy has given up,
+// ErrClosed that the keeper was closed. Other errors are those of Redis, at once, if somebody has to change something. After
+// any error nothing is held.
 func (m *Mutex) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
 	return lockkeeper.NewLease(m.lock.Acquire(ctx, engine.Terms{}))
 }
@@ -88,8 +88,20 @@ func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context, fence uint6
 
 // Adopt makes a lease out of a token, in another process than the one that acquired it or after a restart, and extends
 // it to the whole TTL. From then on two leases stand for one lock: the former holder must stop using its own, and it
-// should have been acquired with NoRenewal. It blocks as Extend does. The error is ErrLost if the token does not hold
-// the mutex any more.
+// should have been acquired with NoRenewal. It blocks as Extend does, and then until replicas have the lease, if the
+// keeper has Acknowledge. The error is ErrLost if the token does not hold the mutex any more. After any other error the
+// lease is held by its former holder as before, or for longer.
 func (m *Mutex) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	return lockkeeper.NewLease(m.lock.Adopt(ctx, token))
+}
+
+// Holder is who holds the mutex at present, in whichever process; held is false if nobody does. The lease of another library
+// has a token, and no fence. It disturbs nothing and blocks for a round trip. Errors are the context's, ErrClosed, and
+// those of Redis.
+func (m *Mutex) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err error) {
+	list, err := lockkeeper.NewHolders(m.lock.Holders(ctx))
+	if err != nil || len(list) == 0 {
+		return lockkeeper.Holder{}, false, err
+	}
+	return list[0], true, nil
 }

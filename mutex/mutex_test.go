@@ -16,6 +16,7 @@ var primitive = conform.Primitive{
 	New: func(k *lockkeeper.Keeper, name string, o conform.Options) (conform.Locker, error) {
 		return mutex.New(k, name, &mutex.Options{TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
 	},
+	Cases: conform.Foreign,
 }
 
 func TestConformance(t *testing.T) { conform.All(t, primitive) }

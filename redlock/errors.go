@@ -3,10 +3,12 @@ package redlock
 import (
 	"fmt"
 	"strings"
+
+	"github.com/lockkeeper/lockkeeper"
 )
 
 // Error is something that did not come about, or a lease that was lost, with what each server has said. errors.Is finds
-// what follows from it (ErrNotAcquired, ErrLost, ErrClosed, a context's error) and, if it follows from them, the errors
+// what follows from it (ErrNotAcquired, ErrUnavailable, ErrLost, ErrClosed, a context's error) and, if it follows from them, the errors
 // of the servers; errors.As finds the Error.
 type Error struct {
 	Name    string
@@ -19,7 +21,8 @@ type Error struct {
 type ServerError struct {
 	Keeper string // the Keeper.ID
 	// Err is nil if the server agreed. It is ErrNotAcquired if another holds the server's part of the lock, ErrLost if the
-	// server does not know the lease any more, and otherwise why there is no answer that counts.
+	// server does not know the lease any more, ErrUnavailable if it has not answered, and otherwise why its answer does not
+	// count.
 	Err error
 }
 
@@ -47,7 +50,7 @@ func (e *Error) Error() string {
 		}
 		said := "agreed"
 		if s.Err != nil {
-			said = s.Err.Error()
+			said = strings.TrimPrefix(s.Err.Error(), lockkeeper.ErrUnavailable.Error()+": ") // what it is says so
 		}
 		fmt.Fprintf(&b, "%sserver %d: %s", sep, i+1, said)
 	}

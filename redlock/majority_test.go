@@ -187,7 +187,7 @@ func (w *world) clean() {
 // is checks what an error is, and is not.
 func (w *world) is(err error, want ...error) {
 	w.Helper()
-	for _, e := range []error{lockkeeper.ErrNotAcquired, lockkeeper.ErrLost, lockkeeper.ErrReleased, lockkeeper.ErrClosed, context.DeadlineExceeded} {
+	for _, e := range []error{lockkeeper.ErrNotAcquired, lockkeeper.ErrUnavailable, lockkeeper.ErrLost, lockkeeper.ErrReleased, lockkeeper.ErrClosed, context.DeadlineExceeded} {
 		if errors.Is(err, e) != slices.Contains(want, e) {
 			w.Errorf("is it %q? want %v: %v", e, slices.Contains(want, e), err)
 		}
@@ -301,7 +301,7 @@ func TestAFailedAttemptGivesBackWhatItDoesNotKnowItGot(t *testing.T) {
 		ctx, cancel := context.WithTimeout(w.Context(), limit/2)
 		defer cancel()
 		_, err := l.Lock(ctx)
-		w.is(err, lockkeeper.ErrNotAcquired, context.DeadlineExceeded)
+		w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 		w.said(err, "y--")
 		time.Sleep(2 * limit)
 		w.clean()
@@ -356,14 +356,14 @@ func TestWithoutAMajorityTheErrorComesInTimeAndNamesTheServers(t *testing.T) {
 
 				start := time.Now()
 				_, err := l.TryLock(w.Context())
-				w.is(err)
+				w.is(err, lockkeeper.ErrUnavailable)
 				w.said(err, "-y-")
 				if d := time.Since(start); d > 7*limit {
 					w.Errorf("a try took %v", d)
 				}
 				start = time.Now()
 				_, err = l.Lock(w.Context())
-				w.is(err)
+				w.is(err, lockkeeper.ErrUnavailable)
 				w.said(err, "-y-")
 				if d := time.Since(start); d < 2*time.Second || d > 4*time.Second {
 					w.Errorf("Lock gave up after %v, its retry policy says 2s", d)
@@ -372,7 +372,7 @@ func TestWithoutAMajorityTheErrorComesInTimeAndNamesTheServers(t *testing.T) {
 				defer cancel()
 				start = time.Now()
 				_, err = l.Lock(ctx)
-				w.is(err, context.DeadlineExceeded)
+				w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 				if d := time.Since(start); d != 300*time.Millisecond {
 					w.Errorf("a wait of 300ms took %v", d)
 				}
@@ -410,7 +410,7 @@ func TestContentionIsToldFromServersThatDoNotAnswer(t *testing.T) {
 		w.said(err, "--yyn")
 		p.nets[2].Down()
 		_, err = l.TryLock(w.Context()) // two answer: there is no lock to be had, held or not
-		w.is(err)
+		w.is(err, lockkeeper.ErrUnavailable)
 		w.said(err, "---yn")
 		if !strings.Contains(err.Error(), "no majority of the servers (server 1: ") {
 			w.Errorf("the text: %v", err)
@@ -429,7 +429,7 @@ func TestItsOwnRemainsAreNoContention(t *testing.T) {
 			n.Break(lua.Redlock.Release.SHA, 1000, faultnet.LoseRequest)
 		}
 		_, err := l.TryLock(w.Context())
-		w.is(err)
+		w.is(err, lockkeeper.ErrUnavailable)
 		if err == nil || !strings.Contains(err.Error(), "not given back yet") {
 			w.Error(err)
 		}
@@ -474,7 +474,7 @@ func TestASlowAcquisitionIsBelievedForLessOrFails(t *testing.T) {
 		if err == nil {
 			w.Errorf("a lease was handed out with %v left", time.Until(lease.Deadline()))
 		}
-		w.is(err, context.DeadlineExceeded)
+		w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 		p.nets[1].Mend()
 		time.Sleep(ttl)
 		w.clean()
@@ -651,7 +651,7 @@ func TestExtendNeedsAMajority(t *testing.T) {
 		p.nets[2].Mute()
 		start := time.Now()
 		err := lease.Extend(w.Context(), 3*ttl)
-		w.is(err)
+		w.is(err, lockkeeper.ErrUnavailable)
 		w.said(err, "ly-")
 		if d := time.Since(start); d > limit {
 			w.Errorf("Extend took %v", d)

@@ -54,6 +54,11 @@ type Lock struct {
 // of keepers that is not odd, a keeper that is nil or there twice, a name that is empty, longer than 1024 bytes or breaks
 // the cluster's hash tags, or an option out of range.
 //
+// Each keeper needs a server of its own. Lock, TryLock, Do and Adopt compare the run_id that the servers give by INFO, and
+// return ErrInvalid if two keepers use the same one. The first call waits for that, for ServerTimeout at the most; later ones
+// refresh it in the background, once a minute. A server that does not answer then or does not say it, for want of the right to
+// INFO for instance, is not compared, of which the latter is logged once.
+//
 // The first keeper's retry policy, hooks and local line are those of the lock. Events at single servers are not told.
 func New(keepers []*lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 	var o Options
@@ -98,11 +103,11 @@ func New(keepers []*lockkeeper.Keeper, name string, opts *Options) (*Lock, error
 // Lock waits until the lock is the caller's, and returns the lease. Only ctx bounds the wait; without a deadline it
 // waits as long as it takes.
 //
-// When ctx ends, Lock returns at once. The error is the context's, and ErrNotAcquired as well if it was others who were
-// in the way: a majority of servers had answered, or there was no time for that. What was granted meanwhile is given back
-// in the background. ErrClosed means that one of the keepers was closed. Other errors say that no majority answers: at
-// once if somebody has to mend something at so many servers that none can come about, or when the first keeper's retry
-// policy gives up. All but ErrInvalid are an *Error with the answer of each server. After any error nothing is held.
+// When ctx ends, Lock returns at once. Its error is the context's, and besides lockkeeper.ErrNotAcquired if a majority of
+// servers answered not long ago, and only others were in the way, or lockkeeper.ErrUnavailable if not. What was granted
+// meanwhile is given back in the background. ErrUnavailable alone means that no majority answered until the first keeper's
+// retry policy gave up, ErrClosed that one of the keepers was closed. Other errors are those of the servers, at once, if
+// somebody has to change something at so many of them that no majority can come about. All but ErrInvalid are an *Error with the answer of each server. After any error nothing is held.
 func (l *Lock) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
 	return lockkeeper.NewLease(l.lock.Acquire(ctx))
 }

@@ -29,6 +29,7 @@ var primitive = conform.Primitive{
 			Poll:          100 * time.Millisecond,
 		})
 	},
+	Cases: conform.Foreign,
 }
 
 func TestConformance(t *testing.T) { conform.Run(t, primitive) }

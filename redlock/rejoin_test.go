@@ -184,7 +184,7 @@ func TestAServerThatHangsInItsSecondWordIsNamed(t *testing.T) {
 		ctx, cancel := context.WithTimeout(w.Context(), limit+limit/2)
 		defer cancel()
 		_, err := p.lock().Lock(ctx) // a lock that knows no clocks
-		w.is(err, context.DeadlineExceeded)
+		w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 		w.said(err, "-?-")
 		p.nets[0].Mend()
 		p.nets[2].Mend()
@@ -267,7 +267,7 @@ func TestExtendNamesTheContextOfTheCaller(t *testing.T) {
 		ctx, cancel := context.WithTimeout(w.Context(), limit/3)
 		defer cancel()
 		err := lease.Extend(ctx, ttl)
-		w.is(err, context.DeadlineExceeded)
+		w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 		if errors.Is(err, context.Canceled) {
 			w.Errorf("nobody has cancelled anything: %v", err)
 		}

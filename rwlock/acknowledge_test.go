@@ -79,3 +79,50 @@ func TestAConversionThatIsNotAcknowledgedLosesTheLease(t *testing.T) {
 		})
 	}
 }
+
+// TestAConversionIsWaitedForWhenItsContextEnds: the server has ended the old lease, so the new one is all that there is, and
+// replicas are waited for all the same.
+func TestAConversionIsWaitedForWhenItsContextEnds(t *testing.T) {
+	m := miniredis.RunT(t)
+	m.ClockTTL(true)
+	var ends atomic.Pointer[context.CancelFunc]
+	m.Server().SetPreHook(func(c *server.Peer, command string, _ ...string) bool {
+		if command != "WAIT" {
+			return false
+		}
+		if cancel := ends.Load(); cancel != nil {
+			(*cancel)()
+			time.Sleep(20 * time.Millisecond) // for those who do not wait to go
+		}
+		c.WriteInt(1)
+		return true
+	})
+	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Acknowledge: lockkeeper.Acknowledgement{Replicas: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = k.Close(); _ = rdb.Close() })
+	l, err := rwlock.New(k, "x", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease, err := l.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, convert := range []func(context.Context, *lockkeeper.Lease) (*lockkeeper.Lease, error){l.Downgrade, l.Upgrade} {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ends.Store(&cancel)
+		if lease, err = convert(ctx, lease); err != nil {
+			t.Fatal(err)
+		}
+		if err := lease.Err(); err != nil || ctx.Err() == nil {
+			t.Fatalf("the lease: %v, the context: %v", err, ctx.Err())
+		}
+	}
+	if err := lease.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -80,11 +80,11 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 // RLock waits until the caller may read, and returns the read lease. Only ctx bounds the wait; without a deadline it
 // waits as long as it takes.
 //
-// When ctx ends, RLock returns at once with an error that is both ErrNotAcquired and the context's. It leaves the queue
-// in the background, and a grant that arrives meanwhile is given back. If Redis has not been answering for 100 ms, the
-// error is the context's, with what is known of the trouble, and not ErrNotAcquired. ErrClosed means that the keeper was
-// closed. Other errors are those of Redis: at once if somebody has to mend something, or when the keeper's retry policy
-// gives up. After any error nothing is held.
+// When ctx ends, RLock returns at once. Its error is the context's, and besides lockkeeper.ErrNotAcquired if it was not the
+// caller's turn, or lockkeeper.ErrUnavailable if Redis has not been answering. It leaves the queue in the background, and a
+// grant that arrives meanwhile is given back. ErrUnavailable alone means that the keeper's retry policy has given up,
+// ErrClosed that the keeper was closed. Other errors are those of Redis, at once, if somebody has to change something. After
+// any error nothing is held.
 func (l *Lock) RLock(ctx context.Context) (*lockkeeper.Lease, error) {
 	return lockkeeper.NewLease(l.lock.Acquire(ctx, l.read))
 }
@@ -129,17 +129,24 @@ func (l *Lock) do(ctx context.Context, t engine.Terms, fn func(ctx context.Conte
 }
 
 // Downgrade turns a write lease into a read lease, in one step at the server: no other writer can come between. Readers
-// that wait are let in by it. It blocks for a round trip. The write lease has then ended with ErrReleased, and so have
-// its contexts; the read lease has a larger fence.
+// that wait are let in by it, and may be there before Downgrade returns: write nothing from the call on. It blocks for a
+// round trip. The write lease has then ended with ErrReleased, and so have its contexts; the read lease has a larger fence.
 //
-// The error is ErrLost or ErrReleased if the write lease is over, ErrInvalid if the lease is none of this lock's write
-// leases; otherwise it is as for RLock, and the write lease is held as before, but for a *NotAcknowledgedError: then it
-// has ended at the server, and is lost.
+// If ctx ends, or Redis gives no answer, while it is not known whether the server has done it, Downgrade finds out, for a second
+// at the most. What is held is kept in any case:
+//
+//   - No error: the read lease is held. If it was not to be found out, it has the fence of the write lease, which is as good,
+//     and the server may still hold the lock for writing until it is released; whichever the server has is renewed as soon as
+//     it answers, and lost at its deadline if it does not.
+//   - ErrLost or ErrReleased: nothing is held; the write lease was over, or has ended meanwhile. This includes a
+//     *NotAcknowledgedError: the write lease has ended at the server, and is lost.
+//   - ErrInvalid: the lease is none of this lock's write leases, or is being converted already.
+//   - Any other error is as for RLock, and the write lease is held as before: the server has not done it, and will not.
 func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lockkeeper.Lease, err error) {
 	if h := write.Hold(); write != nil && (h == nil || !h.Is("w") && !h.Is("u")) {
 		return nil, engine.Invalid("the lease of %q is not a write lease", write.Name())
 	}
-	return lockkeeper.NewLease(l.lock.Convert(ctx, write.Hold(), engine.Terms{Flags: "d"}))
+	return lockkeeper.NewLease(l.lock.Convert(ctx, write.Hold(), engine.Terms{Flags: "d", Direct: true}))
 }
 
 // Upgrade turns a read lease into a write lease. It waits until no other reader is left, before all writers that wait,
@@ -147,21 +154,29 @@ func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lo
 // ended with ErrReleased when the write lease is there, and so have its contexts; the write lease has a larger fence. No
 // writer has been between the two.
 //
-// If another upgrade is waiting already, the error is ErrUpgradeConflict, at once. It is ErrLost or ErrReleased if the
-// read lease is over or ends during the wait, ErrInvalid if the lease is none of this lock's read leases. When ctx ends
-// it is both ErrNotAcquired and the context's. After any of these but the first three, the read lease is held as before. It
-// is lost if replicas do not acknowledge the write lease, which is a *NotAcknowledgedError and ErrLost.
+// If ctx ends, or Redis gives no answer, while it is not known whether the server has done it, Upgrade finds out, for a second
+// at the most. What is held is kept in any case:
+//
+//   - No error: the write lease is held, also if ctx has ended meanwhile.
+//   - ErrLost or ErrReleased: nothing is held; the read lease was over, or has ended during the wait. It is lost, too, if
+//     replicas do not acknowledge the write lease, which is a *NotAcknowledgedError and ErrLost.
+//   - ErrInvalid: the lease is none of this lock's read leases, or is being converted already.
+//   - ErrUpgradeConflict, at once: another upgrade is waiting already. The read lease is held as before.
+//   - Any other error is as for RLock: when ctx has ended it is the context's, and besides ErrNotAcquired or ErrUnavailable.
+//     The read lease is held as before. If it was not to be found out what the server did, the server may keep other readers
+//     out until the lease is released; calling Upgrade with it once more finds out, and returns the write lease if it is there.
 func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lockkeeper.Lease, err error) {
-	if h := read.Hold(); read != nil && (h == nil || !h.Is("r") && !h.Is("d")) {
+	if h := read.Hold(); read != nil && (h == nil || !h.Is("r") && !h.Is("d") && !h.Became("u")) {
 		return nil, engine.Invalid("the lease of %q is not a read lease", read.Name())
 	}
 	return lockkeeper.NewLease(l.lock.Convert(ctx, read.Hold(), engine.Terms{Flags: "u"}))
 }
 
 // Adopt makes a lease out of a token, read or write, in another process than the one that acquired it or after a
-// restart, and extends it to the whole TTL. From then on two leases stand for one: the former holder must stop using its
-// own, and it should have been acquired with NoRenewal. It blocks as Extend does. The error is ErrLost if the token does
-// not hold the lock any more.
+// restart, and extends it to the whole TTL. From then on two leases stand for one: the former holder must stop using
+// its own, and it should have been acquired with NoRenewal. It blocks as Extend does, and then until replicas have the
+// lease, if the keeper has Acknowledge. The error is ErrLost if the token does not hold the lock any more. After any
+// other error the lease is held by its former holder as before, or for longer.
 func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	return lockkeeper.NewLease(l.lock.Adopt(ctx, token))
 }

@@ -148,12 +148,12 @@ func (s *Semaphore) checkPermits(n int) error {
 // deadline it waits as long as it takes. With Options.Per, a request that cannot be met before ctx's deadline is refused
 // at once with a *RateError.
 //
-// When ctx ends, Acquire returns at once with an error that is both ErrNotAcquired and the context's. It leaves the
-// queue in the background, and permits that arrive meanwhile are given back, also those that would return by the clock.
-// If Redis has not been answering for 100 ms, the error is the context's, with what is known of the trouble, and not
-// ErrNotAcquired. ErrInvalid means that n is not between 1 and the limit, or AtOnce if that is less; ErrAboveLimit that
-// a limit in force is lower than n; ErrClosed that the keeper was closed. Other errors are those of Redis: at once if
-// somebody has to mend something, or when the keeper's retry policy gives up. After any error nothing is held.
+// When ctx ends, Acquire returns at once. Its error is the context's, and besides lockkeeper.ErrNotAcquired if the permits
+// were taken or others before it in line, or lockkeeper.ErrUnavailable if Redis has not been answering. It leaves the queue
+// in the background, and permits that arrive meanwhile are given back, also those that would return by the clock.
+// ErrUnavailable alone means that the keeper's retry policy has given up, ErrInvalid that n is not between 1 and the limit,
+// or AtOnce if that is less; ErrAboveLimit that a limit in force is lower than n; ErrClosed that the keeper was closed. Other
+// errors are those of Redis, at once, if somebody has to change something. After any error nothing is held.
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*lockkeeper.Lease, error) {
 	return lockkeeper.NewLease(s.hold(ctx, n))
 }
@@ -234,9 +234,11 @@ func (s *Semaphore) Available(ctx context.Context) (int, error) {
 }
 
 // Adopt makes a lease out of a token, in another process than the one that acquired it or after a restart, and extends
-// it to the whole TTL. From then on two leases stand for the same permits: the former holder must stop using its own, and
-// it should have been acquired with NoRenewal. It blocks as Extend does. The error is ErrLost if the token does not hold
-// permits any more, ErrInvalid where there are no leases, with Options.Per and without AtOnce.
+// it to the whole TTL. From then on two leases stand for the same permits: the former holder must stop using its own,
+// and it should have been acquired with NoRenewal. It blocks as Extend does, and then until replicas have the lease, if
+// the keeper has Acknowledge. The error is ErrLost if the token does not hold permits any more, ErrInvalid where there
+// are no leases, with Options.Per and without AtOnce. After any other error the lease is held by its former holder as
+// before, or for longer.
 func (s *Semaphore) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	return lockkeeper.NewLease(s.lock.Adopt(ctx, token))
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -40,6 +42,7 @@ var cases = []Case{
 	{"23_a_lock_taken_away_by_hand_is_a_loss", false, false, takenByHand},
 	{"24_no_false_alarms", false, false, noFalseAlarm},
 	{"26_an_unreachable_server_is_a_loss_at_the_deadline", false, false, unreachable},
+	{"26_whoever_looks_after_the_deadline_sees_the_loss", false, false, lossIsSeen},
 	{"27_renewal_ends_with_the_release_and_the_maximum_lifetime", false, false, renewalEnds},
 	{"28_fences_rise", false, true, fencesRise},
 	{"54_close", false, false, closing},
@@ -47,6 +50,8 @@ var cases = []Case{
 	{"56_errors_of_redis_come_through_as_themselves", true, true, redisErrors},
 	{"56_a_server_that_is_gone_is_not_contention", false, false, serverGone},
 	{"58_do", false, false, doCases},
+	{"60_a_grant_whose_answer_came_too_late_is_asked_for_again", false, false, lateGrant},
+	{"60_a_server_that_is_too_slow_for_the_ttl_is_not_waited_for_for_ever", false, false, alwaysLate},
 	{"the_servers_clock_jumps_ahead_of_a_holder", false, false, jumpedOver},
 }
 
@@ -56,8 +61,14 @@ var queued = []Case{
 	{"18_a_deaf_subscription_costs_a_heartbeat", false, false, wakeupSwallowed},
 	{"19_commands_per_handoff_do_not_grow_with_the_waiters", true, false, commandsBounded},
 	{"27_a_short_lease_that_waited_lasts_its_whole_ttl", false, false, shortLease},
+	{"60_an_adoption_whose_answer_came_too_late_is_asked_for_again", false, false, lateAdoption},
+	{"60_an_extension_whose_answer_came_too_late_is_a_loss", false, false, lateExtension},
+	{"60_a_message_that_overtakes_the_answer_to_its_waiter_is_not_lost", false, false, messageOvertakes},
 	{"33_a_crashed_waiter_is_passed_over", false, false, waiterCrashes},
+	{"27_an_extension_to_less_is_told_to_who_waits", false, false, extendedToLess},
+	{"55_who_waits_learns_that_the_key_has_become_another", false, false, keyBecomesAnother},
 	{"the_servers_clock_is_set_back_and_the_holder_crashes", false, false, setBack},
+	{"the_servers_clock_is_set_ahead_of_those_who_wait", false, false, setAhead},
 	{"57_without_the_right_to_subscribe_or_publish", true, true, noChannels},
 }
 
@@ -364,6 +375,154 @@ func adopt(w *World) {
 	w.graves() // for all that its new owner knows, a copy of the request may yet come
 }
 
+// lateGrant: the request, or its answer, is under way for longer than the lease lasts. Whoever asked must neither believe
+// in that lease nor wait for something else: nobody holds the lock.
+func lateGrant(w *World) {
+	calls := map[string]func(l Locker) (*lockkeeper.Lease, error){
+		"Lock that nobody can call off": func(l Locker) (*lockkeeper.Lease, error) { return l.Lock(w.ctx()) },
+		"Lock": func(l Locker) (*lockkeeper.Lease, error) {
+			ctx, cancel := context.WithTimeout(w.ctx(), 20*ttl)
+			defer cancel()
+			return l.Lock(ctx)
+		},
+		"TryLock": func(l Locker) (*lockkeeper.Lease, error) { return l.TryLock(w.ctx()) },
+	}
+	for _, call := range slices.Sorted(maps.Keys(calls)) {
+		for _, late := range []func(*faultnet.Net, time.Duration){(*faultnet.Net).Delay, (*faultnet.Net).DelayReplies} {
+			p := w.Process()
+			l := p.Lock("x")
+			w.free(l) // connections and scripts are there
+			late(p.Net, 3*ttl/2)
+			ch := make(chan result, 2)
+			ask := func() {
+				lease, err := calls[call](l)
+				ch <- result{lease, err, time.Now()}
+			}
+			go ask()
+			time.Sleep(ttl)
+			late(p.Net, 0)
+			r := w.get(ch, 2*ttl)
+			if r.err != nil {
+				w.Fatalf("%s: %v", call, r.err)
+			}
+			w.must(r.lease.Err())
+			if call != "TryLock" { // and whoever comes after it in this process
+				go ask()
+				time.Sleep(ttl / 10)
+			}
+			w.release(r.lease)
+			if call != "TryLock" {
+				r = w.get(ch, 2*beat)
+				w.must(r.err)
+				w.release(r.lease)
+			}
+		}
+	}
+	w.graves()
+}
+
+// lateAdoption: the answer to an adoption comes after the time that it gives.
+func lateAdoption(w *World) {
+	a, b := w.Process(), w.Process()
+	first := w.hold(a.Lock("x", fixed, withTTL(time.Minute)))
+	a.Crash()
+	l := b.Lock("x")
+	w.free(b.Lock("y"))
+	b.Net.DelayReplies(3 * ttl / 2)
+	ch := make(chan result, 1)
+	go func() {
+		lease, err := l.Adopt(w.ctx(), first.Token())
+		ch <- result{lease, err, time.Now()}
+	}()
+	time.Sleep(ttl)
+	b.Net.DelayReplies(0)
+	r := w.get(ch, 2*ttl)
+	w.must(r.err)
+	time.Sleep(2 * ttl) // it is renewed
+	w.must(r.lease.Err())
+	w.release(r.lease)
+	w.graves()
+}
+
+// lateExtension: the answer to an Extend comes after the time that it gives. The lease is lost then, and Extend says so.
+func lateExtension(w *World) {
+	p := w.Process()
+	lease := w.hold(p.Lock("x", withTTL(time.Minute)))
+	p.Net.DelayReplies(3 * ttl / 2)
+	w.is(lease.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
+	w.is(lease.Err(), lockkeeper.ErrLost)
+	p.Net.DelayReplies(0)
+	w.is(lease.Release(w.ctx()), lockkeeper.ErrLost)
+	w.free(p.Lock("x"))
+	w.graves()
+}
+
+// messageOvertakes: the request took long, and the message that tells of its grant is quicker than the answer that it
+// waits. Too little of the lease is sure then, so it asks, and as soon as it can: not at its next heartbeat.
+func messageOvertakes(w *World) {
+	other := w.Process()
+	held, first := w.hold(other.Lock("y")), w.hold(other.Lock("x"))
+	p := w.Process(func(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = 10*time.Second, 30*time.Second })
+	ctx, cancel := context.WithCancel(w.ctx())
+	listens := w.wants(ctx, p.Lock("y"))
+	w.waiters("y", 1)
+	p.Net.Delay(14 * ttl / 15)
+	ch := w.wants(w.ctx(), p.Lock("x"))
+	time.Sleep(ttl / 2)
+	p.Net.Delay(0)
+	p.Net.DelayReplies(ttl / 2)
+	w.waiters("x", 1)
+	time.Sleep(5 * time.Millisecond) // the answer is under way
+	p.Net.DelayReplies(0)
+	w.release(first)
+	r := w.get(ch, ttl)
+	w.must(r.err)
+	w.release(r.lease)
+	cancel()
+	<-listens
+	w.release(held)
+	w.graves()
+}
+
+// alwaysLate: no answer comes within the lease's time. That is no lock, and not contention either, and it ends when the
+// caller's context does, or the retry policy says so.
+func alwaysLate(w *World) {
+	if w.Real {
+		return // it would take seconds, to show the same
+	}
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = 6 * ttl })
+	l := p.Lock("x")
+	w.free(l)
+	p.Net.Delay(5 * ttl / 4)
+	p.Net.Count()
+	start := time.Now()
+	w.bounded(l, 5*ttl)
+	if n := p.Net.Scripts(); n > 30 {
+		w.Errorf("%d commands in %v", n, time.Since(start))
+	}
+	for what, call := range map[string]func(context.Context) (*lockkeeper.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
+		r := make(chan result, 1)
+		go func() {
+			lease, err := call(w.ctx())
+			r <- result{lease, err, time.Now()}
+		}()
+		if got := w.get(r, 20*ttl); got.err == nil {
+			w.Errorf("%s: a lease that was over", what)
+		} else {
+			w.is(got.err, lockkeeper.ErrUnavailable)
+		}
+	}
+	p.Net.Delay(0)
+	w.eventually("the lock to be free", func() bool {
+		lease, err := l.TryLock(w.ctx())
+		if err == nil {
+			w.release(lease)
+		}
+		return err == nil
+	})
+	w.graves()
+}
+
 func waitDeadline(w *World) {
 	lease := w.hold(w.Process().Lock("x"))
 	l := w.Process().Lock("x")
@@ -526,9 +685,9 @@ func deadContext(w *World) {
 	cancel()
 	p.Net.Count()
 	_, err := l.Lock(ctx)
-	w.is(err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.is(err, context.Canceled)
 	_, err = l.TryLock(ctx)
-	w.is(err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.is(err, context.Canceled)
 	w.is(lease.Extend(ctx, time.Second), context.Canceled)
 	_, err = l.Adopt(ctx, lease.Token())
 	w.is(err, context.Canceled)
@@ -669,6 +828,68 @@ func unreachable(w *World) {
 	if len(w.holders("x")) != 1 && !w.Real {
 		w.Errorf("the server had ended the lease before its holder stopped believing in it")
 	}
+}
+
+// lossIsSeen: the deadline has passed, and nothing that runs by time has come round to it yet, as in a process that was
+// paused. Whatever a holder looks at first tells of the loss.
+func lossIsSeen(w *World) {
+	paused, over := make(chan struct{}), make(chan struct{})
+	p := w.Process(func(o *lockkeeper.Options) {
+		o.Hooks.Lost = func(e lockkeeper.Event) {
+			if e.Name == "first" { // its hook keeps the process from learning of others
+				close(paused)
+				<-over
+			}
+		}
+	})
+	defer close(over)
+	isOver := func(done <-chan struct{}) bool {
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	}
+	looks := map[string]func(l *lockkeeper.Lease, ctx context.Context) bool{
+		"Err":         func(l *lockkeeper.Lease, _ context.Context) bool { return l.Err() != nil },
+		"Done":        func(l *lockkeeper.Lease, _ context.Context) bool { return isOver(l.Done()) },
+		"Context":     func(l *lockkeeper.Lease, _ context.Context) bool { return isOver(l.Context(w.ctx()).Done()) },
+		"its Err":     func(_ *lockkeeper.Lease, ctx context.Context) bool { return ctx.Err() != nil },
+		"its Done":    func(_ *lockkeeper.Lease, ctx context.Context) bool { return isOver(ctx.Done()) },
+		"its Cause":   func(_ *lockkeeper.Lease, ctx context.Context) bool { return context.Cause(ctx) != nil },
+		"a child":     func(_ *lockkeeper.Lease, ctx context.Context) bool { return childOf(ctx).Err() != nil },
+		"child, Done": func(_ *lockkeeper.Lease, ctx context.Context) bool { return isOver(childOf(ctx).Done()) },
+	}
+	parent, cancel := context.WithCancel(w.ctx())
+	defer cancel()
+	leases := map[string]*lockkeeper.Lease{}
+	for what := range looks {
+		leases[what] = w.hold(p.Lock(what, fixed))
+	}
+	w.hold(p.Lock("first", fixed, withTTL(ttl/2)))
+	contexts := map[string]context.Context{}
+	for what, l := range leases {
+		contexts[what] = l.Context(parent)
+		_ = l.Done()
+	}
+	<-paused
+	for what, look := range looks {
+		l, ctx := leases[what], contexts[what]
+		time.Sleep(time.Until(l.Deadline()))
+		if !look(l, ctx) {
+			w.Errorf("%s does not tell of the loss", what)
+		}
+		w.is(l.Err(), lockkeeper.ErrLost)
+		w.is(context.Cause(ctx), lockkeeper.ErrLost)
+	}
+}
+
+// childOf is a context that is derived now.
+func childOf(ctx context.Context) context.Context {
+	child, cancel := context.WithTimeout(ctx, time.Hour)
+	context.AfterFunc(child, cancel)
+	return child
 }
 
 func renewalEnds(w *World) {
@@ -834,9 +1055,6 @@ func foreignKey(w *World) {
 		"Adopt":   func() error { _, err := l.Adopt(ctx, "t"); return err },
 	} {
 		err := call()
-		if what == "Adopt" && errors.Is(err, lockkeeper.ErrLost) {
-			continue
-		}
 		w.is(err)
 		if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
 			w.Errorf("%s: %v", what, err)
@@ -852,15 +1070,15 @@ func redisErrors(w *World) {
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = beat })
 	l := p.Lock("x")
 	lease := w.hold(p.Lock("kept"))
-	ask := func(what string, is func(error) bool) {
+	ask := func(what string, is func(error) bool, want ...error) {
 		w.Helper()
 		_, err := l.Lock(w.ctx())
-		w.is(err)
+		w.is(err, want...)
 		if err == nil || !is(err) {
 			w.Errorf("%s: Lock: %v", what, err)
 		}
 		_, err = l.TryLock(w.ctx())
-		w.is(err)
+		w.is(err, want...)
 		if err == nil || !is(err) {
 			w.Errorf("%s: TryLock: %v", what, err)
 		}
@@ -868,15 +1086,27 @@ func redisErrors(w *World) {
 	}
 	admin := func(args ...any) { w.Helper(); w.must(w.admin.Do(w.ctx(), args...).Err()) }
 
+	var waits chan result
+	if !w.P.Polls {
+		waits = w.wants(w.ctx(), p.Lock("kept"))
+		w.waiters("kept", 1)
+	}
 	admin("config", "set", "maxmemory", "1")
 	ask("OOM", redis.IsOOMError)
+	if waits != nil { // whoever waits is told by its next heartbeat
+		r := w.get(waits, 2*beat)
+		w.is(r.err)
+		if !redis.IsOOMError(r.err) {
+			w.Errorf("OOM: a Lock that waited: %v", r.err)
+		}
+	}
 	w.must(lease.Extend(w.ctx(), ttl)) // what is held goes on, and can be given back
 	w.must(lease.Release(w.ctx()))
 	admin("config", "set", "maxmemory", "0")
 	lease = w.hold(p.Lock("kept", withTTL(time.Minute)))
 
 	admin("replicaof", "127.0.0.1", "1")
-	ask("READONLY", func(err error) bool { return redis.HasErrorPrefix(err, "READONLY") })
+	ask("READONLY", func(err error) bool { return redis.HasErrorPrefix(err, "READONLY") }, lockkeeper.ErrUnavailable)
 	admin("replicaof", "no", "one")
 
 	admin("acl", "setuser", "default", "-@scripting")
@@ -884,7 +1114,7 @@ func redisErrors(w *World) {
 	admin("acl", "setuser", "default", "+@all")
 
 	admin("config", "set", "min-replicas-to-write", "1")
-	ask("NOREPLICAS", func(err error) bool { return redis.HasErrorPrefix(err, "NOREPLICAS") })
+	ask("NOREPLICAS", func(err error) bool { return redis.HasErrorPrefix(err, "NOREPLICAS") }, lockkeeper.ErrUnavailable)
 	admin("config", "set", "min-replicas-to-write", "0")
 	w.release(lease)
 
@@ -911,15 +1141,15 @@ func serverGone(w *World) {
 	w.waiters("x", 1)
 	b.Crash()
 	r := w.get(waits, 5*beat)
-	w.is(r.err)
+	w.is(r.err, lockkeeper.ErrUnavailable)
 	_, err := b.Lock("y").Lock(ctx)
-	w.is(err)
+	w.is(err, lockkeeper.ErrUnavailable)
 	_, err = b.Lock("y").TryLock(ctx)
-	w.is(err)
+	w.is(err, lockkeeper.ErrUnavailable)
 	short, cancel2 := context.WithTimeout(w.ctx(), beat)
 	defer cancel2()
 	_, err = b.Lock("y").Lock(short)
-	w.is(err, context.DeadlineExceeded)
+	w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 
 	// A short fault is ridden out, in line as well as before.
 	w.waiters("x", 0) // the one that was cut off has lapsed

@@ -19,7 +19,7 @@ func Deployments(t *testing.T, p Primitive) {
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
 		c := redistest.StartCluster(t, 3, 1)
-		d := &deployment{t, p, func() redis.UniversalClient { return c.Client() }}
+		d := &deployment{t, p, wrapped(func() redis.UniversalClient { return c.Client() })}
 		d.handOffs(30)
 		d.slotMoves(c)
 		d.primaryDies(func() { c.Primaries[0].Kill() })
@@ -27,10 +27,29 @@ func Deployments(t *testing.T, p Primitive) {
 	t.Run("sentinel", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.StartSentinel(t, 1)
-		d := &deployment{t, p, func() redis.UniversalClient { return s.Client() }}
+		d := &deployment{t, p, wrapped(func() redis.UniversalClient { return s.Client() })}
 		d.handOffs(5)
 		d.primaryDies(s.Primary.Kill)
 	})
+}
+
+// wrapped puts every second client, beginning with the first, into a struct of its own, as services do for tracing. That
+// must make no difference.
+func wrapped(rdb func() redis.UniversalClient) func() redis.UniversalClient {
+	var made atomic.Int32
+	return func() redis.UniversalClient {
+		c := rdb()
+		if made.Add(1)%2 == 0 {
+			return c
+		}
+		switch c := c.(type) {
+		case *redis.Client:
+			return struct{ *redis.Client }{c}
+		case *redis.ClusterClient:
+			return struct{ *redis.ClusterClient }{c}
+		}
+		return c
+	}
 }
 
 type deployment struct {

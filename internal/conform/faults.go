@@ -47,7 +47,7 @@ func (w *World) bounded(l Locker, within time.Duration) {
 	if err == nil {
 		w.release(lease)
 	}
-	w.is(err, context.DeadlineExceeded)
+	w.is(err, context.DeadlineExceeded, lockkeeper.ErrUnavailable)
 	if d := time.Since(start); d > within+w.slack() {
 		w.Errorf("a Lock of %v returned after %v", within, d)
 	}
@@ -86,12 +86,14 @@ func restartsEmpty(w *World) {
 func restartsWithData(w *World) {
 	w.server = redistest.Start(w.T, "--appendonly", "yes", "--appendfsync", "always")
 	ends := w.hold(w.Process().Lock("ends", fixed))
+	over := time.Now().Add(ttl + 5*time.Millisecond) // at the server, which has the same clock and granted it before
 	goesOn := w.hold(w.Process().Lock("goes-on", withTTL(20*ttl)))
 	ch := w.wants(w.ctx(), w.Process().Lock("goes-on"))
 	w.waiters("goes-on", 1)
 	w.server.Kill()
 	w.lost(ends, ttl)
 	w.server.Boot()
+	time.Sleep(time.Until(over))
 	if keys, err := w.admin.Exists(w.ctx(), w.P.Key("ends")).Result(); err != nil || len(w.holders("ends")) != 0 {
 		w.Errorf("after its time the lease is still there: %d, %v", keys, err)
 	}
@@ -244,7 +246,7 @@ func primaryDown(w *World) {
 	w.must(w.admin.Do(w.ctx(), "replicaof", "127.0.0.1", "1").Err())
 	for what, call := range map[string]func(context.Context) (*lockkeeper.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
 		_, err := call(w.ctx())
-		w.is(err)
+		w.is(err, lockkeeper.ErrUnavailable)
 		if !redis.HasErrorPrefix(err, "MASTERDOWN") {
 			w.Errorf("%s: %v", what, err)
 		}
@@ -282,7 +284,11 @@ func writesRefused(w *World) {
 		l := w.Process().Lock("x")
 		way[0]()
 		_, err := l.TryLock(w.ctx())
-		w.is(err)
+		if code == "NOREPLICAS" {
+			w.is(err, lockkeeper.ErrUnavailable)
+		} else {
+			w.is(err) // somebody has to mend it
+		}
 		if !redis.HasErrorPrefix(err, code) {
 			w.Errorf("TryLock: %v, not %s", err, code)
 		}
@@ -310,7 +316,7 @@ func waiterRefused(w *World) {
 	w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "1").Err())
 	w.must(w.admin.ConfigResetStat(w.ctx()).Err())
 	r := w.get(ch, giveUp+5*beat)
-	w.is(r.err)
+	w.is(r.err, lockkeeper.ErrUnavailable)
 	if !redis.HasErrorPrefix(r.err, "NOREPLICAS") {
 		w.Errorf("it ended with %v", r.err)
 	}
@@ -330,12 +336,12 @@ func serverFull(w *World) {
 	w.must(w.admin.ConfigSet(w.ctx(), "maxclients", "1").Err())
 	w.bounded(l, 3*beat/4) // longer than what counts as a wait cut short
 	_, err := l.Lock(w.ctx())
-	w.is(err)
+	w.is(err, lockkeeper.ErrUnavailable)
 	if err == nil {
 		w.Error("there was room")
 	}
 	_, err = l.TryLock(w.ctx())
-	w.is(err)
+	w.is(err, lockkeeper.ErrUnavailable)
 	if err == nil {
 		w.Error("there was room for a try")
 	}
@@ -395,6 +401,7 @@ func serverPauses(w *World) {
 	}
 	w.is(context.Cause(ctx), lockkeeper.ErrLost)
 	w.is(lease.Release(w.ctx()), lockkeeper.ErrLost)
+	time.Sleep(time.Until(end))
 	w.graves()
 	w.free(l)
 	w.free(p.Lock("x"))
@@ -409,7 +416,7 @@ func connectionRefused(w *World) {
 	w.bounded(l, beat)
 	for what, call := range map[string]func(context.Context) (*lockkeeper.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
 		_, err := call(w.ctx())
-		w.is(err)
+		w.is(err, lockkeeper.ErrUnavailable)
 		if err == nil || !strings.Contains(err.Error(), "refused") {
 			w.Errorf("%s: %v", what, err)
 		}

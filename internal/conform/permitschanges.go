@@ -27,7 +27,7 @@ func headLearns(w *World, sooner func(p *Process, s *semaphore.Semaphore)) {
 	sooner(nil, s)
 	r := w.get(waits, time.Until(due)+2*time.Millisecond)
 	w.must(r.err)
-	if late := r.at.Sub(due); late > d/8 {
+	if late := r.at.Sub(due); !w.Real && late > d/8 {
 		w.Errorf("it was served %v late", late)
 	}
 	w.expire()

@@ -143,7 +143,9 @@ func Processes(t *testing.T, p Primitive) {
 			t.Errorf("%s, then %s", first, second)
 		}
 		a.Signal(syscall.SIGCONT)
-		a.Says("over lease lost")
+		if line := a.Says("over"); !strings.Contains(line, "lease lost") {
+			t.Error(line)
+		}
 		a.Stop()
 		if line := a.Says("released"); !strings.Contains(line, "lease lost") {
 			t.Error(line)
@@ -183,6 +185,104 @@ func Processes(t *testing.T, p Primitive) {
 		}
 		for _, f := range frozen {
 			f.Says("released <nil>")
+		}
+	})
+	t.Run("a_process_that_is_frozen_for_longer_than_the_lease_it_asks_for", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		first := spawn(t, s, "hold") // the server knows the scripts then
+		first.Says("held")
+		first.Stop()
+		first.Says("released <nil>")
+		admin := s.Client()
+		// The server keeps the request until the process is frozen, and grants it then.
+		if err := admin.Do(ctx, "client", "pause", 60_000, "write").Err(); err != nil {
+			t.Fatal(err)
+		}
+		a := spawn(t, s, "hold")
+		s.Await("true", func(ctx context.Context, c *redis.Client) (string, error) {
+			list, err := c.ClientList(ctx).Result()
+			return strconv.FormatBool(strings.Contains(list, "cmd=evalsha")), err
+		})
+		a.Signal(syscall.SIGSTOP)
+		if err := admin.Do(ctx, "client", "unpause").Err(); err != nil {
+			t.Fatal(err)
+		}
+		key := p.Key("x")
+		s.Await("1", func(ctx context.Context, c *redis.Client) (string, error) {
+			n, err := c.Exists(ctx, key).Result()
+			return strconv.FormatInt(n, 10), err
+		})
+		time.Sleep(2*ttl + ttl/2)
+		a.Signal(syscall.SIGCONT)
+		start := time.Now()
+		a.Says("held")
+		if d := time.Since(start); d > ttl+time.Second {
+			t.Errorf("it got the free lock after %v", d)
+		}
+		a.Stop()
+		a.Says("released <nil>")
+	})
+	t.Run("a_server_that_is_frozen_for_longer_than_a_lease_lasts", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		k, err := lockkeeper.New(s.Client(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = k.Close() }()
+		calls := map[string]func(context.Context, Locker) (*lockkeeper.Lease, error){
+			"lock": func(ctx context.Context, l Locker) (*lockkeeper.Lease, error) { return l.Lock(ctx) },
+			"try":  func(ctx context.Context, l Locker) (*lockkeeper.Lease, error) { return l.TryLock(ctx) },
+			"lock without a context that could end": func(_ context.Context, l Locker) (*lockkeeper.Lease, error) {
+				return l.Lock(ctx)
+			},
+		}
+		locks := map[string]Locker{}
+		for name := range calls {
+			l, err := p.New(k, name, Options{TTL: ttl})
+			if err != nil {
+				t.Fatal(err)
+			}
+			locks[name] = l
+		}
+		for range 20 { // connections for each, and the scripts
+			all(len(calls), func(int) {
+				for _, l := range locks {
+					if lease, err := l.TryLock(ctx); err == nil {
+						_ = lease.Release(ctx)
+					}
+				}
+			})
+		}
+		within, cancel := context.WithTimeout(ctx, 12*time.Second)
+		defer cancel()
+		s.Freeze()
+		got := make(chan error, len(calls))
+		for name, call := range calls {
+			go func() {
+				lease, err := call(within, locks[name])
+				if err == nil {
+					err = lease.Release(ctx)
+				}
+				if err != nil {
+					err = fmt.Errorf("%s: %w", name, err)
+				}
+				got <- err
+			}()
+		}
+		time.Sleep(3 * ttl / 2)
+		s.Thaw()
+		late := time.After(5 * time.Second)
+		for range calls {
+			select {
+			case err := <-got:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-late:
+				t.Fatal("nobody holds the lock, and a call has not returned")
+			}
 		}
 	})
 	t.Run("a_server_that_freezes_and_thaws_leaves_no_ghost", func(t *testing.T) {

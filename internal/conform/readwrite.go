@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/faultnet"
+	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 )
 
@@ -21,6 +25,7 @@ var ReadWrite = []Case{
 	{"38_a_waiting_writer_that_crashed_keeps_nobody_out", false, false, waitingWriterCrashes},
 	{"38_a_waiting_writer_that_is_mute_keeps_readers_out_for_a_heartbeats_lifetime", false, false, waitingWriterIsMute},
 	{"39_a_reader_crashes_and_only_its_share_lapses", false, false, readerCrashes},
+	{"39_a_reader_crashes_and_the_others_leave_before_its_share_lapses", false, false, readerCrashesAndOthersLeave},
 	{"40_a_writer_gets_in_when_those_before_it_have_left", false, false, writerGetsIn},
 	{"41_readers_get_in_after_a_streak_of_writers", false, false, writerStreak},
 	{"42_of_two_upgrades_one_fails_at_once", false, false, upgradeConflict},
@@ -31,9 +36,14 @@ var ReadWrite = []Case{
 	{"42_an_upgrade_that_comes_to_nothing_changes_nothing", false, false, upgradeComesToNothing},
 	{"43_a_downgrade_has_no_gap_and_lets_readers_in", false, false, downgrade},
 	{"43_a_conversion_that_is_given_up_is_undone_or_told", false, false, conversionGivenUp},
+	{"43_a_conversion_that_is_given_up_keeps_what_is_held", false, false, conversionKept},
+	{"43_a_conversion_of_which_nothing_is_heard_keeps_what_is_held", false, false, conversionInDoubt},
+	{"61_an_outage_is_not_contention_for_conversions", false, true, outageOfConversions},
 	{"conversions_are_no_losses", false, false, conversionsAreNoLosses},
 	{"looking_tells_readers_from_writers", false, false, looksAtReaders},
 	{"bad_leases_and_streaks_are_errors", false, false, badConversions},
+	{"conversions_of_what_cannot_be_converted", false, false, notConvertible},
+	{"sixteen_writers_may_pass_readers_who_wait", false, false, defaultStreak},
 }
 
 // rw is the read-write lock of a process.
@@ -184,6 +194,26 @@ func readerCrashes(w *World) {
 	w.lost(dead, 0)
 }
 
+// readerCrashesAndOthersLeave: a writer expects the longest of the read leases. When that is given up, it does not wait for its
+// next heartbeat to learn that it has to wait only for the lease of the reader that crashed.
+func readerCrashesAndOthersLeave(w *World) {
+	a, b := w.Process(), w.Process()
+	long := func(p *Process) *rwlock.Lock {
+		l, err := rwlock.New(p.Keeper, "x", &rwlock.Options{TTL: time.Minute})
+		w.must(err)
+		return l
+	}
+	dead, alive := w.take(a.rw("x").RLock), w.take(long(b).RLock)
+	writer := w.begin(w.ctx(), 1, w.Process(slowly).rw("x").Lock)
+	a.Crash()
+	w.release(alive)
+	r := w.get(writer, ttl+50*time.Millisecond)
+	w.must(r.err)
+	w.rises(dead, r.lease)
+	w.release(r.lease)
+	w.clean()
+}
+
 func writerGetsIn(w *World) {
 	before := []*lockkeeper.Lease{w.take(w.Process().rw("x").RLock), w.take(w.Process().rw("x").RLock)}
 	writer := w.begin(w.ctx(), 1, w.Process().rw("x").Lock)
@@ -313,6 +343,9 @@ func upgradeAgain(w *World) {
 			list, err := a.Waiters(w.ctx())
 			return err == nil && len(list) > 0
 		})
+		if !w.Real {
+			synctest.Wait() // the answer that it waits has come
+		}
 		cancel()
 		w.is(w.get(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 	}
@@ -535,8 +568,145 @@ func badConversions(w *World) {
 	}
 }
 
+// conversion is a lease of a process and what is to be made of it.
+type conversion struct {
+	p          *Process
+	l          *rwlock.Lock
+	up         bool
+	first, got *lockkeeper.Lease
+	err        error
+}
+
+// converts lets a context end while an upgrade or a downgrade is under way of which the network loses something for a while.
+func (w *World) converts(up bool, what string, fate faultnet.Fate, lasts time.Duration) *conversion {
+	w.Helper()
+	c := &conversion{p: w.Process(), up: up}
+	var err error
+	c.l, err = rwlock.New(c.p.Keeper, "x", &rwlock.Options{TTL: 20 * ttl})
+	w.must(err)
+	take, convert := c.l.Lock, c.l.Downgrade
+	if up {
+		take, convert = c.l.RLock, c.l.Upgrade
+	}
+	c.first = w.take(take)
+	w.release(w.take(c.p.rw("y").TryLock)) // so that connections and scripts are there
+	c.p.Net.Break(what, 1<<30, fate)
+	mend := time.AfterFunc(lasts, c.p.Net.Mend)
+	w.last = append(w.last, func() { mend.Stop() })
+	ctx, cancel := context.WithTimeout(w.ctx(), ttl/6)
+	defer cancel()
+	began := time.Now()
+	c.got, c.err = convert(ctx, c.first)
+	if took := time.Since(began); took > ttl/6+time.Second+w.slack() {
+		w.Errorf("it returned after %v", took)
+	}
+	return c
+}
+
+// keepsOut checks that the lease keeps out whom it should, and nobody else, for longer than its ttl; and that it can be
+// given back.
+func (w *World) keepsOut(lease *lockkeeper.Lease, readers bool) {
+	w.Helper()
+	if !w.Real {
+		time.Sleep(50 * ttl)
+	}
+	w.must(lease.Err())
+	if left := time.Until(lease.Deadline()); left < ttl {
+		w.Errorf("it is believed for %v", left)
+	}
+	other := w.Process().rw("x")
+	_, err := other.TryLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	r, err := other.TryRLock(w.ctx())
+	if readers {
+		w.is(err, lockkeeper.ErrNotAcquired)
+	} else {
+		w.must(err)
+		w.release(r)
+	}
+	ctx := lease.Context(w.ctx())
+	w.release(lease)
+	<-ctx.Done()
+	w.is(lease.Err(), lockkeeper.ErrReleased)
+	w.release(w.take(other.TryLock))
+}
+
+// conversionKept: it is known soon enough what the server did. If it did it, the new lease is returned after all; if not, the
+// other one is held as before.
+func conversionKept(w *World) {
+	for _, up := range []bool{true, false} {
+		c := w.converts(up, lua.RWLock.Acquire.SHA, faultnet.SwallowReply, time.Minute)
+		if c.err != nil {
+			w.Fatalf("upgrade %v: %v", up, c.err)
+		}
+		w.is(c.first.Err(), lockkeeper.ErrReleased)
+		if c.got.Fence() <= c.first.Fence() {
+			w.Errorf("fence %d after %d", c.got.Fence(), c.first.Fence())
+		}
+		w.keepsOut(c.got, up)
+
+		c = w.converts(up, lua.RWLock.Acquire.SHA, faultnet.LoseRequest, time.Minute)
+		if c.got != nil {
+			w.Errorf("upgrade %v: a lease that the server does not know", up)
+		}
+		if !errors.Is(c.err, context.DeadlineExceeded) || errors.Is(c.err, lockkeeper.ErrLost) {
+			w.Errorf("upgrade %v: %v", up, c.err)
+		}
+		w.keepsOut(c.first, !up)
+	}
+	w.graves()
+}
+
+// conversionInDoubt: nothing is heard of the server for longer than the call lasts. What is held in any case is kept: to read.
+func conversionInDoubt(w *World) {
+	for _, up := range []bool{true, false} {
+		for _, fate := range []faultnet.Fate{faultnet.LoseRequest, faultnet.SwallowReply} {
+			c := w.converts(up, "evalsha", fate, 2*time.Second)
+			held := c.first
+			if up {
+				if c.got != nil || !errors.Is(c.err, context.DeadlineExceeded) || errors.Is(c.err, lockkeeper.ErrLost) {
+					w.Errorf("upgrade, fate %v: %v, %v", fate, c.got.Token(), c.err)
+				}
+			} else {
+				w.must(c.err)
+				w.is(c.first.Err(), lockkeeper.ErrReleased)
+				held = c.got
+			}
+			w.must(held.Err())
+			w.eventually("it to be known", func() bool {
+				_, known := c.p.leases(w)[held.Token()]
+				return known && held.Err() == nil
+			})
+			done := fate == faultnet.SwallowReply
+			if up && done {
+				// The server has a write lease; who asks again is given it at once.
+				lease, err := c.l.Upgrade(w.ctx(), held)
+				w.must(err)
+				if lease.Token() == c.first.Token() && lease.Fence() == c.first.Fence() {
+					w.Error("it is the read lease")
+				}
+				w.is(held.Err(), lockkeeper.ErrReleased)
+				held = lease
+			}
+			w.keepsOut(held, up == done)
+		}
+	}
+	w.graves()
+}
+
+// leases is those of the lock at the server.
+func (p *Process) leases(w *World) map[string]bool {
+	w.Helper()
+	list, err := p.rw("x").Holders(w.ctx())
+	all := map[string]bool{}
+	for _, h := range list {
+		all[h.Token] = err == nil
+	}
+	return all
+}
+
 // conversionGivenUp: whose context ends while an upgrade or a downgrade is under way has its lease as before if the
-// server did not do it, and is told that it is lost if it did. Others come in only then.
+// server did not do it, and is told that it is lost if nothing is heard of it until the lease is over.
 func conversionGivenUp(w *World) {
 	for _, up := range []bool{true, false} {
 		for _, fate := range []faultnet.Fate{faultnet.LoseRequest, faultnet.SwallowReply} {
@@ -549,11 +719,20 @@ func conversionGivenUp(w *World) {
 			lease := w.take(take)
 			other := w.begin(w.ctx(), 1, w.Process().rw("x").Lock)
 			p.Net.Break("evalsha", 1<<30, fate)
-			time.AfterFunc(ttl/4, p.Net.Mend)
+			lasts := ttl / 4
+			if fate == faultnet.SwallowReply {
+				lasts = 2 * ttl
+			}
+			time.AfterFunc(lasts, p.Net.Mend)
 			ctx, cancel := context.WithTimeout(w.ctx(), ttl/6)
 			defer cancel()
-			if got, err := convert(ctx, lease); got != nil || !errors.Is(err, context.DeadlineExceeded) {
-				w.Errorf("upgrade %v, fate %v: %v, %v", up, fate, got.Token(), err)
+			got, err := convert(ctx, lease)
+			if got == nil && !errors.Is(err, context.DeadlineExceeded) {
+				w.Errorf("upgrade %v, fate %v: %v", up, fate, err)
+			}
+			if got != nil { // to read, whatever the server has done
+				w.is(lease.Err(), lockkeeper.ErrReleased)
+				lease = got
 			}
 			if fate == faultnet.LoseRequest {
 				time.Sleep(2 * ttl)
@@ -567,4 +746,69 @@ func conversionGivenUp(w *World) {
 		}
 	}
 	w.graves()
+}
+
+// notConvertible: a lease that is over, another keeper's, and one that is being converted.
+func notConvertible(w *World) {
+	var mu sync.Mutex
+	var told []string
+	p := w.Process(func(o *lockkeeper.Options) {
+		o.Hooks.Released = func(e lockkeeper.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, e.Token)
+		}
+	})
+	l, other := p.rw("x"), w.Process().rw("x")
+	_, err := l.Downgrade(w.ctx(), nil)
+	w.is(err, lockkeeper.ErrReleased)
+	write := w.take(l.Lock)
+	_, err = other.Downgrade(w.ctx(), write)
+	w.is(err, lockkeeper.ErrInvalid)
+	read, err := l.Downgrade(w.ctx(), write)
+	w.must(err)
+	_, err = l.Downgrade(w.ctx(), write)
+	w.is(err, lockkeeper.ErrReleased)
+	_, err = other.Upgrade(w.ctx(), read)
+	w.is(err, lockkeeper.ErrInvalid)
+
+	second := w.take(other.RLock)
+	up := w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return l.Upgrade(ctx, read) })
+	_, err = l.Upgrade(w.ctx(), read)
+	w.is(err, lockkeeper.ErrInvalid)
+	w.release(second)
+	last := w.turn(up)
+	w.release(last)
+	mu.Lock()
+	defer mu.Unlock()
+	if want := []string{write.Token(), read.Token(), last.Token()}; !slices.Equal(told, want) {
+		w.Errorf("told of the release of %q, want %q", told, want)
+	}
+	w.clean()
+}
+
+// defaultStreak: so many and no more, where nothing else was said.
+func defaultStreak(w *World) {
+	const most = 16
+	lock := func() *rwlock.Lock {
+		l, err := rwlock.New(w.Process().Keeper, "x", &rwlock.Options{TTL: time.Minute})
+		w.must(err)
+		return l
+	}
+	first := w.take(lock().Lock)
+	reader := w.begin(w.ctx(), 1, lock().RLock)
+	l := lock()
+	var writers []chan result
+	for i := range most + 2 {
+		writers = append(writers, w.begin(w.ctx(), int64(2+i), l.Lock))
+	}
+	w.release(first)
+	for _, ch := range writers[:most] {
+		w.notYet(reader)
+		w.release(w.turn(ch))
+	}
+	w.release(w.turn(reader))
+	for _, ch := range writers[most:] {
+		w.release(w.turn(ch))
+	}
 }

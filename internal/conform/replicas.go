@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,13 +19,15 @@ import (
 func Replicas(t *testing.T, p Primitive) {
 	redistest.Need(t)
 	primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
-	r := &replicated{deployment: &deployment{t, p, func() redis.UniversalClient { return primary.Client() }}}
+	r := &replicated{deployment: &deployment{t, p, wrapped(func() redis.UniversalClient { return primary.Client() })}}
 	for range 2 {
 		r.replicas = append(r.replicas, redistest.StartReplica(t, primary))
 	}
 	r.haveWhatIsHandedOut()
 	r.tooFew()
+	r.readOnly()
 	r.calledOff()
+	r.adopts()
 	r.notOnDisk()
 	if p.Kind == "mutex" { // the way there is the same for all
 		onCluster(t, p)
@@ -86,8 +89,8 @@ func (r *replicated) tooFew() {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	two := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Within: 300 * time.Millisecond}, "y")
-	most := r.acknowledged(lockkeeper.Acknowledgement{Majority: true, Within: 300 * time.Millisecond}, "y")
+	two := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Within: 1500 * time.Millisecond}, "y")
+	most := r.acknowledged(lockkeeper.Acknowledgement{Majority: true, Within: 1500 * time.Millisecond}, "y")
 	one := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 1, Within: 5 * time.Second}, "y")
 	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "y")
 	r.once(ctx, most) // it has seen two
@@ -139,6 +142,31 @@ func (r *replicated) once(ctx context.Context, l Locker) {
 	}
 }
 
+// readOnly: whoever asks a replica for a lock learns that it cannot be had there, and not that somebody holds it.
+func (r *replicated) readOnly() {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	holder, err := r.lock(r.keeper(lockkeeper.Hooks{}), "read-only").Lock(ctx)
+	if err != nil {
+		r.Fatal(err)
+	}
+	replica := r.replicas[0].Client()
+	r.eventually("the lease at the replica", func() bool { return replica.Exists(ctx, r.p.Key("read-only")).Val() == 1 })
+	k, err := lockkeeper.New(replica, &lockkeeper.Options{Retry: lockkeeper.RetryPolicy{GiveUp: time.Millisecond}})
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { _ = k.Close() })
+	_, err = r.lock(k, "read-only").TryLock(ctx)
+	if errors.Is(err, lockkeeper.ErrNotAcquired) || err == nil || !strings.Contains(err.Error(), "READONLY") {
+		r.Errorf("a replica was asked: %v", err)
+	}
+	if err := holder.Release(ctx); err != nil {
+		r.Error(err)
+	}
+}
+
 // calledOff: a caller whose context ends is let go while replicas are waited for.
 func (r *replicated) calledOff() {
 	r.Helper()
@@ -151,7 +179,7 @@ func (r *replicated) calledOff() {
 	defer cancel()
 	began := time.Now()
 	_, err := l.Lock(ctx)
-	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, lockkeeper.ErrNotAcquired) {
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, lockkeeper.ErrUnavailable) || errors.Is(err, lockkeeper.ErrNotAcquired) {
 		r.Errorf("the error is %v", err)
 	}
 	if took := time.Since(began); took > 1500*time.Millisecond {
@@ -165,12 +193,69 @@ func (r *replicated) calledOff() {
 	})
 }
 
+// adopts: a lease that is adopted is waited for as a new one is. If a replica does not have it in time, it stays with its
+// former holder.
+func (r *replicated) adopts() {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "w")
+	quick := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Within: 1500 * time.Millisecond}, "w")
+	slow := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Within: 20 * time.Second}, "w")
+	lease, err := plain.Lock(ctx)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.replicas[0].Freeze()
+	defer r.replicas[0].Thaw()
+	adopted, err := quick.Adopt(ctx, lease.Token())
+	var not *lockkeeper.NotAcknowledgedError
+	if adopted != nil || !errors.As(err, &not) || not.Replicas != 1 || not.Wanted != 2 {
+		r.Errorf("with a replica that is frozen: %v, %v", adopted.Token(), err)
+	}
+	short, stop := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer stop()
+	if adopted, err := slow.Adopt(short, lease.Token()); adopted != nil || !errors.Is(err, context.DeadlineExceeded) {
+		r.Errorf("the context ends while a replica is frozen: %v, %v", adopted.Token(), err)
+	}
+	if _, err := plain.TryLock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+		r.Errorf("the lease has been given back that could not be adopted: %v", err)
+	}
+	if err := lease.Err(); err != nil {
+		r.Error(err)
+	}
+	got := make(chan *lockkeeper.Lease, 1)
+	go func() {
+		adopted, err := slow.Adopt(ctx, lease.Token())
+		if err != nil {
+			r.Error(err)
+		}
+		got <- adopted
+	}()
+	select {
+	case <-got:
+		r.Fatal("adopted while a replica is frozen")
+	case <-time.After(100 * time.Millisecond):
+	}
+	r.replicas[0].Thaw()
+	if adopted = <-got; adopted.Fence() != lease.Fence() {
+		r.Errorf("fence %d, before it was adopted %d", adopted.Fence(), lease.Fence())
+	}
+	if err := adopted.Release(ctx); err != nil {
+		r.Error(err)
+	}
+	r.once(ctx, plain)
+	if _, err := slow.Adopt(ctx, adopted.Token()); !errors.Is(err, lockkeeper.ErrLost) {
+		r.Errorf("adopted after it was released: %v", err)
+	}
+}
+
 // notOnDisk: a server that does not write its disk, or does not know how to say so, cannot promise it.
 func (r *replicated) notOnDisk() {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	l := r.acknowledged(lockkeeper.Acknowledgement{Fsync: true, Within: 300 * time.Millisecond}, "disk")
+	l := r.acknowledged(lockkeeper.Acknowledgement{Fsync: true, Within: 1500 * time.Millisecond}, "disk")
 	_, err := l.Lock(ctx)
 	var not *lockkeeper.NotAcknowledgedError
 	if !errors.As(err, &not) || not.Err == nil || not.Local {
@@ -199,7 +284,7 @@ func onDisk(t *testing.T, p Primitive) {
 // onCluster: on a Cluster it is the replica of the name's own primary that is waited for.
 func onCluster(t *testing.T, p Primitive) {
 	c := redistest.StartCluster(t, 3, 1)
-	r := &replicated{deployment: &deployment{t, p, func() redis.UniversalClient { return c.Client() }}}
+	r := &replicated{deployment: &deployment{t, p, wrapped(func() redis.UniversalClient { return c.Client() })}}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	node, err := c.Client().MasterForKey(ctx, r.p.Key("x"))
@@ -215,7 +300,7 @@ func onCluster(t *testing.T, p Primitive) {
 			defer c.Replicas[i][0].Thaw()
 		}
 	}
-	l := r.acknowledged(lockkeeper.Acknowledgement{Majority: true, Within: 300 * time.Millisecond}, "x")
+	l := r.acknowledged(lockkeeper.Acknowledgement{Majority: true, Within: 1500 * time.Millisecond}, "x")
 	lease, err := l.Lock(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -79,8 +79,8 @@ type Case struct {
 
 // ttl and beat are short, because on a real server they are waited for.
 const (
-	ttl  = 600 * time.Millisecond
-	beat = 200 * time.Millisecond
+	ttl  = 1500 * time.Millisecond
+	beat = 500 * time.Millisecond
 )
 
 // World is one server, and processes that use it.
@@ -119,9 +119,9 @@ func All(t *testing.T, p Primitive) {
 
 // Run runs every case on both kinds of server.
 func Run(t *testing.T, p Primitive) {
-	cases := slices.Clone(cases)
+	cases := slices.Concat(cases, promises, outages)
 	if !p.Polls {
-		cases = slices.Concat(cases, queued, faults)
+		cases = slices.Concat(cases, queued, queuedPromises, faults)
 	}
 	if p.Fair {
 		cases = append(cases, ordered...)
@@ -169,7 +169,7 @@ func Main(m *testing.M, p Primitive) {
 		os.Exit(0)
 	}
 	flag.Parse()
-	if err := flag.Set("test.parallel", "12"); err != nil {
+	if err := flag.Set("test.parallel", "32"); err != nil {
 		panic(err)
 	}
 	before := goleak.IgnoreCurrent()
@@ -421,12 +421,23 @@ func (w *World) dump() {
 // is checks what an error is, and is not.
 func (w *World) is(err error, want ...error) {
 	w.Helper()
+	ended := slices.Contains(want, error(context.Canceled)) || slices.Contains(want, error(context.DeadlineExceeded))
+	if i := slices.Index(want, lockkeeper.ErrNotAcquired); i >= 0 && w.Real && ended && errors.Is(err, lockkeeper.ErrUnavailable) {
+		want = slices.Clone(want)
+		want[i] = lockkeeper.ErrUnavailable // the first answer was still on its way, or the machine is slow
+	}
 	for _, e := range want {
 		if !errors.Is(err, e) {
 			w.Errorf("the error is not %q: %v", e, err)
 		}
 	}
-	for _, e := range []error{lockkeeper.ErrNotAcquired, lockkeeper.ErrLost, lockkeeper.ErrReleased, lockkeeper.ErrClosed, lockkeeper.ErrInvalid} {
+	if err != nil && strings.Contains(err.Error(), "\n") {
+		w.Errorf("the error has several lines: %q", err)
+	}
+	for _, e := range []error{lockkeeper.ErrNotAcquired, lockkeeper.ErrUnavailable, lockkeeper.ErrLost, lockkeeper.ErrReleased, lockkeeper.ErrClosed, lockkeeper.ErrInvalid} {
+		if e == lockkeeper.ErrUnavailable && slices.Contains(want, lockkeeper.ErrLost) {
+			continue // it can be why
+		}
 		if errors.Is(err, e) && !slices.Contains(want, e) {
 			w.Errorf("the error is %q, too: %v", e, err)
 		}

@@ -45,8 +45,17 @@ func (e *NotAcknowledged) Error() string {
 // Unwrap is the cause, if there is one beside time.
 func (e *NotAcknowledged) Unwrap() error { return e.Err }
 
+// errUnconfirmed: nobody else holds the lock, but its own grant was not waited for long enough.
+var errUnconfirmed = chained(ErrUnavailable, errors.New("the replicas had not acknowledged the grant yet"))
+
 // acknowledged returns the lease when replicas have it. If they do not in time, or ctx ends, the lease is given back.
+// A lease that has come in the place of another is all that its holder has, so there it does not matter if ctx ends.
 func (l *Lock) acknowledged(ctx context.Context, h *Hold) (*Hold, error) {
+	if h.request.origin != nil {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.e.cfg.Acknowledge.Within+graceAfterEnd)
+		defer cancel()
+		ctx = within
+	}
 	err := l.acknowledge(ctx, h)
 	if err == nil {
 		err = h.Err() // the lease may have ended meanwhile
@@ -66,24 +75,60 @@ func (l *Lock) acknowledged(ctx context.Context, h *Hold) (*Hold, error) {
 		case <-ctx.Done():
 		}
 	}
-	if end := ctx.Err(); end != nil {
-		return nil, l.fail(ErrNotAcquired, end, err)
+	if end := ctx.Err(); end != nil && errors.Is(err, end) {
+		return nil, l.fail(errUnconfirmed, end)
 	}
 	return nil, l.fail(err)
 }
 
-// acknowledge waits until replicas have the grant. WAIT counts what its own connection has written, and the grant may
-// have been written by another's; so the same connection asks for the lease once more, which writes, and whatever has
-// that write has the grant as well.
+// acknowledge waits until replicas have the grant. The request for the lease is repeated for that, which changes nothing.
 func (l *Lock) acknowledge(ctx context.Context, h *Hold) error {
+	again := &courier.Call{Script: l.spec.Scripts.Acquire}
+	again.Args = lua.AcquireArgs(nil, h.token, l.args.ttl, l.args.idle, 0, l.args.wake, l.args.sharded, h.request.extra, 0)
+	again.Done = func(call *courier.Call) { h.request.arrived(courier.FateOf(call.Err)) }
+	h.request.leaves(time.Now()) // a release that overtakes it has to bury
+	return l.waitForReplicas(ctx, again, l.allKeys(), func() error {
+		a, err := parseAnswer(again)
+		if err == nil && (a.code != lua.Granted || uint64(a.fence) != h.fence) {
+			h.lose(errNotHeld)
+			err = h.Err()
+		}
+		return err
+	})
+}
+
+// acknowledgeRenewal waits until replicas have a lease that is adopted. Its renewal is repeated for that, which cannot take it
+// again if it is over.
+func (l *Lock) acknowledgeRenewal(ctx context.Context, token string) (renewal, error) {
+	var r renewal
+	again := &courier.Call{Script: l.spec.Scripts.Renew, Sent: time.Now()}
+	again.Args = lua.RenewArgs(nil, token, l.ttl, l.args.idle, 0, l.args.wake, l.args.sharded)
+	again.Done = func(*courier.Call) {}
+	err := l.waitForReplicas(ctx, again, l.allKeys()[:2], func() (err error) {
+		if r, err = parseFullRenewal(again); err == nil && !r.held {
+			err = fmt.Errorf("%w: %w", ErrLost, errNotHeld)
+		}
+		return err
+	})
+	if err != nil {
+		return renewal{}, err // the call may still be under way
+	}
+	return r, nil
+}
+
+// waitForReplicas sends a call that writes, on a connection of its own, and waits until replicas have what it wrote, and so
+// what was written before: WAIT counts what its own connection has written, and the grant may have been written by another's.
+// Check says what is wrong with the answer.
+func (l *Lock) waitForReplicas(ctx context.Context, call *courier.Call, keys []string, check func() error) error {
 	if !l.e.enter(false) {
+		call.Err = redis.ErrClosed // it was not sent
+		call.Done(call)
 		return ErrClosed
 	}
 	done := make(chan error, 1)
-	h.request.leaves(time.Now()) // a release that overtakes it has to bury
-	go func() {                  // go-redis does not interrupt a read when the context ends
+	go func() { // go-redis does not interrupt a read when the context ends
 		defer l.e.exit()
-		done <- l.waitForReplicas(h)
+		done <- l.writeAndWait(call, keys, check)
 	}()
 	select {
 	case err := <-done:
@@ -93,38 +138,31 @@ func (l *Lock) acknowledge(ctx context.Context, h *Hold) error {
 	}
 }
 
-func (l *Lock) waitForReplicas(h *Hold) error {
+func (l *Lock) writeAndWait(call *courier.Call, keys []string, check func() error) error {
 	ctx := context.Background()
 	want := l.e.cfg.Acknowledge
 	result := &NotAcknowledged{Wanted: want.Replicas, Local: !want.Fsync}
 	fail := func(err error) error {
-		result.Err = err
+		result.Err = unavailable(err)
 		return result
 	}
-	conn, primary, err := l.e.connection(ctx, l.key(ofLock))
+	conn, primary, err := l.e.cfg.Client.Conn(ctx, l.key(ofLock))
 	if err != nil {
-		h.request.arrived(courier.Unsent)
+		call.Err = redis.ErrClosed // it was not sent
+		call.Done(call)
 		return fail(err)
 	}
 	defer func() { _ = conn.Close() }()
 
-	s := l.spec.Scripts.Acquire
-	args := lua.AcquireArgs(nil, h.token, l.args.ttl, l.args.idle, 0, l.args.wake, l.args.sharded, h.request.extra, 0)
-	reply, err := conn.EvalSha(ctx, s.SHA, l.allKeys(), args...).Int64Slice()
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		reply, err = conn.Eval(ctx, s.Text, l.allKeys(), args...).Int64Slice()
+	call.Reply, call.Err = conn.EvalSha(ctx, call.Script.SHA, keys, call.Args...).Int64Slice()
+	if redis.HasErrorPrefix(call.Err, "NOSCRIPT") {
+		call.Reply, call.Err = conn.Eval(ctx, call.Script.Text, keys, call.Args...).Int64Slice()
 	}
-	h.request.arrived(courier.FateOf(err))
-	if err != nil {
+	call.Done(call)
+	if err := check(); errors.Is(err, ErrLost) || errors.Is(err, ErrReleased) {
+		return err
+	} else if err != nil {
 		return fail(err)
-	}
-	a, err := parseAnswer(&courier.Call{Reply: reply})
-	if err != nil {
-		return fail(err)
-	}
-	if a.code != lua.Granted || uint64(a.fence) != h.fence {
-		h.lose(errNotHeld)
-		return h.Err()
 	}
 
 	if want.Majority {
@@ -154,21 +192,6 @@ func (l *Lock) waitForReplicas(h *Hold) error {
 		return result
 	}
 	return nil
-}
-
-// connection is one to the primary that has the key, and the name of that.
-func (e *Engine) connection(ctx context.Context, key string) (conn *redis.Conn, primary string, err error) {
-	switch rdb := e.cfg.Client.(type) {
-	case *redis.Client:
-		return rdb.Conn(), "", nil
-	case *redis.ClusterClient:
-		node, err := rdb.MasterForKey(ctx, key)
-		if err != nil {
-			return nil, "", err
-		}
-		return node.Conn(), node.Options().Addr, nil
-	}
-	return nil, "", errors.New("this kind of client has no connections of its own")
 }
 
 var connected = regexp.MustCompile(`(?m)^connected_slaves:(\d+)`)

@@ -12,10 +12,13 @@ import (
 // errStopped: the caller has what it wanted in another way, or must go.
 var errStopped = errors.New("stopped")
 
+// tryLimit is how often something is asked for at the most that does not wait: a try, or a look at who holds.
+const tryLimit = 3
+
 // ask sends calls, one after the other, until one is answered, and returns that. It blocks until then, until ctx ends,
 // until stop is closed (errStopped), until an error comes that will not pass by itself, or until tries have failed; 0
 // means that the retry policy decides. Stray says that a call may yet run of which nothing more will be heard. If the
-// context ended while there was trouble, the error is both.
+// context ended, the error is that and why there was no answer before.
 func (e *Engine) ask(ctx context.Context, stop <-chan struct{}, tries int, prepare func(done func(*courier.Call)) *courier.Call) (answered *courier.Call, stray bool, err error) {
 	var pauses *backoff.ExponentialBackOff
 	began := time.Now()
@@ -32,15 +35,15 @@ func (e *Engine) ask(ctx context.Context, stop <-chan struct{}, tries int, prepa
 		case <-stop:
 			return nil, true, errStopped
 		case <-ctx.Done():
-			if err != nil {
-				return nil, true, errors.Join(ctx.Err(), err)
+			if err == nil {
+				err = errSilence
 			}
-			return nil, true, ctx.Err()
+			return nil, true, chained(err, ctx.Err())
 		}
 		if call.Err == nil {
 			return call, stray, nil
 		}
-		err = call.Err
+		err = unavailable(call.Err)
 		stray = stray || courier.FateOf(err) == courier.Lost
 		if !courier.Passing(err) || try == tries || e.cfg.Retry.exhausted(began, time.Now()) {
 			return nil, stray, err
@@ -56,7 +59,7 @@ func (e *Engine) ask(ctx context.Context, stop <-chan struct{}, tries int, prepa
 			return nil, stray, errStopped
 		case <-ctx.Done():
 			pause.Stop()
-			return nil, stray, errors.Join(ctx.Err(), err)
+			return nil, stray, chained(err, ctx.Err())
 		}
 	}
 }

@@ -6,9 +6,31 @@ import (
 	"time"
 )
 
+// conversion is what there is to know of a lease that is being turned into another. Until that is known to have come about, or
+// not to, a renewal that is refused means nothing.
+type conversion struct {
+	undoing *departure // that finds out what has become of it, once it was given up; nil: it was not, or has not begun
+	left    bool       // Convert has returned
+}
+
+// known is closed when it is known what has become of a conversion that was given up; nil if there is none.
+func (c *conversion) known() <-chan struct{} {
+	if c == nil || c.undoing == nil {
+		return nil
+	}
+	return c.undoing.over
+}
+
 // Convert waits for a lease that comes in the place of another one of the same name, which ends in the same step at the
 // server: there is no moment at which neither is held. The terms say what the new lease is. If it does not come about,
 // the other one is held as before.
+//
+// If ctx ends, or nothing is heard from the server, before that is known, Convert goes on asking what has become of it, for
+// graceAfterEnd in the caller's time and then in the background. If the other lease has come by then, it is returned after
+// all. Else, what the caller may believe is what both leases have in common, and it is kept. Where the new lease allows
+// less (t.Direct), it is a lease like that, which is returned. Where it allows more, it is the one that there was, and the error
+// is returned. Whichever it is, it becomes the lease that the server turns out to have; which lasts for at least as long as
+// the one before it would have, so that the deadline of that holds for both.
 func (l *Lock) Convert(ctx context.Context, from *Hold, t Terms) (*Hold, error) {
 	if from == nil {
 		return nil, l.fail(ErrReleased)
@@ -16,11 +38,14 @@ func (l *Lock) Convert(ctx context.Context, from *Hold, t Terms) (*Hold, error) 
 	if from.lock.keys != l.keys || from.lock.e != l.e {
 		return nil, Invalid("the lease is of %s %q in another keeper or of another lock than %q", from.Kind(), from.Name(), l.spec.Name)
 	}
-	if err := from.Err(); err != nil {
-		return nil, l.fail(err)
+	if err := from.convert(ctx); err != nil {
+		return nil, err
 	}
-	if !from.convert() {
-		return nil, Invalid("the lease of %q is being converted already", from.Name())
+	if next := from.next.Load(); next != nil {
+		if next.Is(t.Flags) { // an earlier call has brought it about
+			return from.handOver(next), nil
+		}
+		return l.Convert(ctx, next, t)
 	}
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -30,19 +55,29 @@ func (l *Lock) Convert(ctx context.Context, from *Hold, t Terms) (*Hold, error) 
 		from.replaced()
 		return h, nil
 	}
-	if d := from.undoing.Swap(nil); d == nil {
-		from.converted()
-	} else { // what became of the conversion is known when it has been undone
+	if d := from.undoing(); d != nil {
 		grace := time.NewTimer(graceAfterEnd)
 		defer grace.Stop()
 		select {
 		case <-d.over:
 		case <-grace.C:
 		}
+		h, known := from.leaveDoubt(d, t)
+		if h != nil && l.e.cfg.Acknowledge.wanted() && h.request != nil && h.token == d.token {
+			h, err = l.acknowledged(ctx, h)
+		}
+		if h != nil {
+			from.replaced()
+			return h, nil
+		}
+		if !known && from.Err() == nil {
+			return nil, err
+		}
 	}
+	from.converted()
 	switch lost := from.Err(); {
 	case ctx.Err() != nil && lost != nil:
-		err = errors.Join(err, lost)
+		err = l.fail(err, lost)
 	case ctx.Err() != nil, errors.Is(err, ErrClosed):
 	case lost != nil:
 		err = l.fail(lost)
@@ -54,24 +89,174 @@ func (l *Lock) Convert(ctx context.Context, from *Hold, t Terms) (*Hold, error) 
 	return nil, err
 }
 
-// convert notes that the lease is being converted: until that has ended, a renewal that is refused means nothing.
-func (h *Hold) convert() bool {
+// convert notes that the lease is being converted. What an earlier call has left unknown is waited for; then it may have become
+// another one.
+func (h *Hold) convert(ctx context.Context) error {
+	for {
+		if err := h.Err(); err != nil {
+			return h.lock.fail(err)
+		}
+		h.mu.Lock()
+		c := h.conversion
+		if c == nil && h.err == nil && h.next.Load() == nil {
+			h.conversion = &conversion{}
+		}
+		h.mu.Unlock()
+		switch {
+		case c == nil:
+			return nil
+		case !c.left:
+			return Invalid("the lease of %q is being converted already", h.Name())
+		case !comes(ctx, c.known()):
+			return h.lock.fail(errSilence, ctx.Err())
+		}
+	}
+}
+
+// leaveDoubt is called when Convert does not wait any longer to learn what has become of the conversion. It returns the
+// lease that the caller is to have in the place of this one, if there is one; else this one stays. Known says whether it was
+// learned.
+func (h *Hold) leaveDoubt(d *departure, t Terms) (instead *Hold, known bool) {
+	e := h.lock.e
+	heir := h
+	if t.Direct {
+		instead = h.lesser(d, t)
+	}
+	if instead != nil {
+		heir = instead
+	}
+	h.mu.Lock()
+	if h.conversion != nil {
+		h.conversion.left = true
+	}
+	h.mu.Unlock()
+	if d.leaveTo(heir) {
+		if instead != nil {
+			instead.start()
+		}
+		return instead, false
+	}
+	if instead != nil {
+		instead.forget()
+	}
+	if found := d.found; found != nil && h.Err() == nil && e.addHold(found) {
+		found.start()
+		return found, true
+	} else if found != nil {
+		found.abandon()
+	}
+	h.settle(nil, d.failure)
+	return nil, true
+}
+
+// lesser is a lease that allows what the terms say, on whichever of two leases the server has: this one, or the one that was to
+// come in its place. It returns nil if this one has ended.
+func (h *Hold) lesser(d *departure, t Terms) *Hold {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.err != nil || h.converting {
-		return false
+	if h.err != nil {
+		return nil
 	}
-	h.converting = true
-	return true
+	l := h.lock.newHold(h.token, int64(h.fence), h.deadline)
+	l.request, l.adopted, l.use = h.request, h.adopted, t.Flags
+	l.conversion = &conversion{undoing: d, left: true}
+	if !h.lock.e.addHold(l) {
+		return nil
+	}
+	return l
+}
+
+// settle takes what has become of a conversion that was given up: the lease that it has led to, or why nobody knows.
+func (h *Hold) settle(found *Hold, err error) {
+	switch {
+	case found != nil:
+		h.become(found)
+		return
+	case errors.Is(err, errConverted):
+		h.lose(errConverted)
+	case err != nil:
+		h.lose(errUnsure)
+	}
+	h.converted()
+}
+
+// become goes on with another lease, which the server has in the place of this one. The holder has this one all the same: what
+// it does with it, it does with the other, and this one ends with that.
+func (h *Hold) become(next *Hold) {
+	h.mu.Lock()
+	h.conversion = nil
+	if h.err != nil {
+		h.mu.Unlock()
+		next.abandon()
+		return
+	}
+	next.former = &h.tenure
+	h.next.Store(next)
+	h.mu.Unlock()
+	h.forget()
+	if !next.lock.e.addHold(next) {
+		next.abandon()
+		return
+	}
+	next.start()
+}
+
+// handOver ends this lease, which has become the next one, and returns that for its holder to have.
+func (h *Hold) handOver(next *Hold) *Hold {
+	next.mu.Lock()
+	next.former = nil
+	next.mu.Unlock()
+	h.tenure.end(ErrReleased)
+	return next
+}
+
+// Became says whether the lease has become one for this use.
+func (h *Hold) Became(use string) bool {
+	next := h.next.Load()
+	return next != nil && next.Is(use)
+}
+
+// now is the lease that the holder of this one has.
+func (h *Hold) now() *Hold {
+	for next := h.next.Load(); next != nil; next = h.next.Load() {
+		h = next
+	}
+	return h
+}
+
+// givenUp notes what finds out what has become of the conversion; nil: it is known that nothing has.
+func (h *Hold) givenUp(d *departure) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.conversion != nil {
+		h.conversion.undoing = d
+	}
+}
+
+func (h *Hold) undoing() *departure {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.conversion == nil {
+		return nil
+	}
+	return h.conversion.undoing
+}
+
+func (h *Hold) isConverting() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.conversion != nil || h.next.Load() != nil
 }
 
 // converted notes that the conversion has not come about.
 func (h *Hold) converted() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.converting = false
-	if h.err == nil && !h.lock.spec.Fixed {
-		h.renewAt = time.Now() // the server may not know it any more
+	h.conversion = nil
+	if h.err == nil && h.next.Load() == nil {
+		if !h.lock.spec.Fixed {
+			h.renewAt = time.Now() // the server may not know it any more
+		}
 		h.setLocked()
 	}
 }
@@ -79,13 +264,14 @@ func (h *Hold) converted() {
 // replaced ends a lease in whose place another one has come: there is nothing to give back.
 func (h *Hold) replaced() {
 	h.mu.Lock()
-	h.converting = false
+	h.conversion = nil
 	if h.err != nil {
 		h.mu.Unlock()
 		return
 	}
-	h.endLocked(ErrReleased)
+	cancel := h.endLocked(h.lock.fail(ErrReleased))
 	h.mu.Unlock()
+	cancel()
 	h.forget()
 	h.observe(Released, time.Since(h.since), nil)
 }

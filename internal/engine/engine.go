@@ -13,6 +13,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"math"
@@ -24,26 +25,24 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 	"github.com/google/uuid"
+	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/clockwork"
 	"github.com/lockkeeper/lockkeeper/internal/courier"
 	"github.com/lockkeeper/lockkeeper/internal/wakeup"
-	"github.com/redis/go-redis/v9"
 )
 
 const (
 	// graveTime is how long a token that was given up while a copy of its request was under way may not be granted.
 	graveTime = time.Minute
-	// closeTime bounds how long Close goes on trying to give things back.
+	// closeTime bounds how long Close waits, and goes on trying to give things back.
 	closeTime = 3 * time.Second
-	// silenceTime is how long an answer may take before it counts as trouble, and no longer as a wait that was cut short.
-	silenceTime = 100 * time.Millisecond
 	// hearTime is how long a message may take that the server says it has sent, before the connection counts as deaf.
 	hearTime = time.Second
 )
 
 // Config is what an engine needs; all fields are required but Observe and Acknowledge.
 type Config struct {
-	Client  redis.UniversalClient
+	Client  *client.Client
 	Prefix  string
 	Period  time.Duration // between the heartbeats of a waiter
 	Life    time.Duration // how long a heartbeat counts
@@ -72,19 +71,21 @@ func (r Retry) exhausted(since, now time.Time) bool {
 
 // Engine is safe for concurrent use.
 type Engine struct {
-	cfg     Config
-	id      string
-	serial  atomic.Uint64
-	began   time.Time
-	courier *courier.Courier
-	clock   clockwork.Clock
-	ear     *wakeup.Ear
-	closing context.Context // ends when Close is called
-	close   context.CancelFunc
+	cfg      Config
+	id       string
+	serial   atomic.Uint64
+	began    time.Time
+	courier  *courier.Courier
+	clock    clockwork.Clock
+	ear      *wakeup.Ear
+	identity identity
+	closing  context.Context // ends when Close is called
+	close    context.CancelFunc
 
 	mu       sync.Mutex // guards what follows; no command runs under it
 	closed   bool
-	closeBy  time.Time          // until when departures repeat themselves after Close
+	closeBy  time.Time          // until when Close waits, and departures repeat themselves after it
+	ended    chan struct{}      // made by Close, closed when no goroutine is left
 	waiters  map[string]*waiter // by serial
 	holds    map[*Hold]struct{}
 	parts    map[*MajorityHold]struct{} // leases of which this keeper's server may have a part
@@ -131,15 +132,18 @@ func New(cfg Config) *Engine {
 // ID is the keeper's id, the first part of all its tokens.
 func (e *Engine) ID() string { return e.id }
 
-// Close wakes all waiters with ErrClosed, gives back what they and the holders have, and waits until that is done: as
-// long as closeTime, and then as long as the client's own timeouts keep commands that are on their way.
+// Close wakes all waiters with ErrClosed, gives back what they and the holders have, and waits until that is done, for
+// closeTime. go-redis cannot be interrupted, so commands whose answers have not come by then, and the goroutines that wait
+// for them, end in the background, as late as the client's own timeouts let them.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	first := !e.closed
 	e.closed = true
 	if first {
 		e.closeBy = time.Now().Add(closeTime)
+		e.ended = make(chan struct{})
 	}
+	wait := time.Until(e.closeBy)
 	waiters := make([]*waiter, 0, len(e.waiters))
 	for _, w := range e.waiters {
 		waiters = append(waiters, w)
@@ -171,6 +175,27 @@ func (e *Engine) Close() error {
 			left = append(left, d)
 		}
 	}
+	if first {
+		go e.end()
+	}
+	over := e.endsWithin(wait)
+	for _, d := range left {
+		if err := d.errNow(); err != nil {
+			return err
+		}
+	}
+	if lost == nil && !over {
+		return errUnended
+	}
+	return lost
+}
+
+// errUnended: nothing that is known of was left undone, but not everything has come to its end.
+var errUnended = fmt.Errorf("lockkeeper: the keeper is closed, but after %v commands are still on their way", closeTime)
+
+// end waits until everything has been given back and no command is on its way, and ends the goroutines.
+func (e *Engine) end() {
+	defer close(e.ended)
 	e.mu.Lock()
 	for e.leaving > 0 {
 		e.left.Wait()
@@ -179,12 +204,23 @@ func (e *Engine) Close() error {
 	e.ear.Close()
 	e.clock.Stop()
 	e.courier.Close()
-	for _, d := range left {
-		if err := d.err(); err != nil {
-			return err
-		}
+}
+
+// endsWithin waits for end, and says whether it came in time.
+func (e *Engine) endsWithin(wait time.Duration) bool {
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-e.ended:
+		return true
+	case <-t.C:
 	}
-	return lost
+	select {
+	case <-e.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // addMajority notes a lease that is to end with this keeper, unless it is closed already.
@@ -282,11 +318,16 @@ func (e *Engine) findDeaf(now time.Time) {
 	var next time.Time
 	deaf := map[string]bool{}
 	e.mu.Lock()
-	for serial, x := range e.expected {
+	for _, x := range e.expected {
 		if !x.by.After(now) {
-			delete(e.expected, serial)
 			deaf[x.channel] = true
-		} else if next.IsZero() || x.by.Before(next) {
+		}
+	}
+	for serial, x := range e.expected {
+		switch {
+		case deaf[x.channel]: // what else was sent to that subscription says nothing of the one that comes
+			delete(e.expected, serial)
+		case next.IsZero() || x.by.Before(next):
 			next = x.by
 		}
 	}

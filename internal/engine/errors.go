@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/lockkeeper/lockkeeper/internal/courier"
 )
 
 // The conditions that callers tell apart. Package lockkeeper shows them to users and documents them.
 var (
 	ErrNotAcquired = errors.New("not acquired")
+	ErrUnavailable = errors.New("server unavailable")
 	ErrLost        = errors.New("lease lost")
 	ErrReleased    = errors.New("lease released")
 	ErrClosed      = errors.New("keeper closed")
@@ -23,28 +26,88 @@ func Invalid(format string, args ...any) error {
 	return fmt.Errorf("lockkeeper: %w: %w", ErrInvalid, fmt.Errorf(format, args...))
 }
 
-// failure is an error of an operation on one lock. Its text is made only when somebody reads it: a refused try is an
-// ordinary answer and must be cheap.
-type failure struct {
-	kind, name string
-	causes     []error
+// errSilence: no answer has come.
+var errSilence = chained(ErrUnavailable, errors.New("no answer"))
+
+// unavailable marks an error of a request with ErrUnavailable if the same request may succeed later without anybody
+// changing anything: Redis gave no answer, or one that says that it cannot serve at present.
+func unavailable(err error) error {
+	if !courier.Passing(err) || errors.Is(err, ErrUnavailable) {
+		return err
+	}
+	return chained(ErrUnavailable, err)
 }
 
-func (f *failure) Error() string {
+// causes is an error that has several, on one line: errors.Join puts each on a line of its own, which breaks logs.
+type causes struct {
+	list []error
+	sep  string
+}
+
+func (c *causes) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "lockkeeper: %s %q", f.kind, f.name)
-	for _, err := range f.causes {
-		b.WriteString(": ")
+	for i, err := range c.list {
+		if i > 0 {
+			b.WriteString(c.sep)
+		}
 		b.WriteString(err.Error())
 	}
 	return b.String()
 }
 
 // Unwrap lets errors.Is and errors.As find every cause.
-func (f *failure) Unwrap() []error { return f.causes }
+func (c *causes) Unwrap() []error { return c.list }
 
-// fail makes an error of this lock out of what caused it.
-func (l *Lock) fail(causes ...error) error {
-	causes = slices.DeleteFunc(causes, func(err error) bool { return err == nil })
-	return &failure{l.spec.Scripts.Kind, l.spec.Name, causes}
+// chained is an error and what caused it.
+func chained(list ...error) error { return &causes{list, ": "} }
+
+// joined is several errors that did not cause each other; those that are nil do not count.
+func joined(list ...error) error {
+	list = slices.DeleteFunc(list, func(err error) bool { return err == nil })
+	switch len(list) {
+	case 0:
+		return nil
+	case 1:
+		return list[0]
+	}
+	return &causes{list, "; "}
+}
+
+// failure is an error of an operation on one lock. Its text is made only when somebody reads it: a refused try is an
+// ordinary answer and must be cheap.
+type failure struct {
+	kind, name string
+	causes
+	few [2]error // where the causes lie if they are no more, which spares an allocation
+}
+
+func (f *failure) Error() string {
+	return fmt.Sprintf("lockkeeper: %s %q: %s", f.kind, f.name, f.causes.Error())
+}
+
+// fail makes an error of this lock out of what caused it. The lock is named once, also if a cause names it.
+func (l *Lock) fail(list ...error) error {
+	f := &failure{kind: l.spec.Scripts.Kind, name: l.spec.Name, causes: causes{sep: ": "}}
+	f.list = f.few[:0]
+	for _, err := range list {
+		if of, ok := err.(*failure); ok && of.kind == f.kind && of.name == f.name {
+			err = bare(of)
+		}
+		if err != nil {
+			f.list = append(f.list, err)
+		}
+	}
+	return f
+}
+
+// bare is an error without the name of the lock.
+func bare(err error) error {
+	f, ok := err.(*failure)
+	switch {
+	case !ok:
+		return err
+	case len(f.list) == 1:
+		return f.list[0]
+	}
+	return &f.causes
 }

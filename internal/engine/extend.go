@@ -16,6 +16,9 @@ type extension struct {
 // Extend makes the lease end ttl from now, and renewals ask for ttl from now on. See Lease.Extend in package
 // lockkeeper.
 func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
+	if next := h.next.Load(); next != nil {
+		return next.Extend(ctx, ttl)
+	}
 	if h.receipt {
 		return Invalid("the permits of %q return by the clock: there is nothing to extend", h.Name())
 	}
@@ -34,11 +37,19 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	defer h.extended()
 	ms := millis(ttl)
 	before := h.cutTo(ms)
-	r, err := h.lock.renew(ctx, h.token, ms, true)
+	keys := renewsFacts
+	if time.Until(before) > h.lock.trust(ms) {
+		keys = renewsAndTells // whoever waits expects it to end later
+	}
+	r, err := h.lock.renew(ctx, h.token, ms, keys, true)
 	if err == nil && !r.held {
+		if h.isConverting() { // it may have been turned into another meanwhile
+			return h.lock.fail(errUnsure)
+		}
 		h.lose(errNotHeld)
 		return h.lock.fail(h.Err())
 	}
+	h.checkDeadline() // the answer may have come too late for it
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.err != nil {
@@ -140,7 +151,7 @@ func (h *Hold) extendsAlone(ctx context.Context) error {
 			return err
 		}
 		if !comes(ctx, before) {
-			return ctx.Err()
+			return chained(errSilence, ctx.Err())
 		}
 	}
 }

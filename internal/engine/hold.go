@@ -25,10 +25,10 @@ type Hold struct {
 	whole   *MajorityHold // that it is a part of, and that is told of its events in the observer's place; nil: none
 	adopted bool          // it came out of a token
 	receipt bool          // nothing is held: it has no end and is not given back; see Limits
+	use     string        // what it is for, if its token says something else; see Convert
 
 	// Guarded by the tenure's mu. There may be a hundred thousand of these, so what few have is behind pointers.
 	claim      bool       // granted for a short time, to be confirmed by the first renewal
-	converting bool       // another lease is about to come in its place
 	onWay      int32      // renewals under way
 	ttl        int64      // ms that a renewal asks for
 	deadline   time.Time  // until when it is believed, if nothing else comes; zero for a receipt
@@ -36,7 +36,8 @@ type Hold struct {
 	kept       time.Time  // when the facts of the name were last kept alive
 	extension  *extension // nil: Extend was never called
 	quiet      chan struct{}
-	undoing    atomic.Pointer[departure]   // of a conversion that was given up
+	conversion *conversion                 // into another lease, while one is under way
+	next       atomic.Pointer[Hold]        // what its holder has in its place; see become
 	pauses     *backoff.ExponentialBackOff // nil while renewals succeed
 	trouble    error                       // why they do not
 	left       *departure                  // once it is released
@@ -110,7 +111,7 @@ func (h *Hold) setLocked() {
 // ring is called by the clock when the lease is to be renewed or its deadline has come.
 func (h *Hold) ring(now time.Time) {
 	h.mu.Lock()
-	if h.err != nil {
+	if h.err != nil || h.next.Load() != nil {
 		h.mu.Unlock()
 		return
 	}
@@ -140,7 +141,11 @@ func (h *Hold) ring(now time.Time) {
 	full := now.Sub(h.kept) > h.lock.e.cfg.Idle/2
 	h.setLocked()
 	h.mu.Unlock()
-	h.lock.e.courier.Send(h.lock.renewCall(h.token, ttl, full, false, func(call *courier.Call) { h.renewed(call, ttl, full) }))
+	keys := renewsLease
+	if full {
+		keys = renewsFacts
+	}
+	h.lock.e.courier.Send(h.lock.renewCall(h.token, ttl, keys, false, func(call *courier.Call) { h.renewed(call, ttl, full) }))
 }
 
 // nextTTLLocked is what a renewal now should ask for; 0 if there should be none.
@@ -172,7 +177,7 @@ func (h *Hold) renewed(call *courier.Call, ttl int64, full bool) {
 		close(h.quiet)
 		h.quiet = nil
 	}
-	if h.err != nil {
+	if h.err != nil || h.next.Load() != nil {
 		h.mu.Unlock()
 		return
 	}
@@ -192,7 +197,7 @@ func (h *Hold) renewed(call *courier.Call, ttl int64, full bool) {
 		h.setLocked()
 		h.mu.Unlock()
 		h.observe(Renewed, now.Sub(h.since), nil)
-	case err == nil && h.converting: // it may have been replaced, and the answer to that be on its way
+	case err == nil && h.conversion != nil: // it may have been replaced, and the answer to that be on its way
 		h.setLocked()
 		h.mu.Unlock()
 	case err == nil:
@@ -214,15 +219,18 @@ func (h *Hold) renewed(call *courier.Call, ttl int64, full bool) {
 	}
 }
 
-// renewCall prepares a renewal. A full one also keeps the facts of the name, and learns the fence; an exact one may
-// shorten the lease, which others, of which a copy may run late, must not.
-func (l *Lock) renewCall(token string, ttl int64, full, exact bool, done func(*courier.Call)) *courier.Call {
-	keys := 1 // alone, so that it works while a cluster moves the slot
-	if full {
-		keys = 2
-	}
-	call := l.call(l.spec.Scripts.Renew, keys, 4, done)
-	call.Args = lua.RenewArgs(call.Args, token, ttl, l.args.idle, flag(exact))
+// How many of the lock's keys a renewal takes, and with them what it does.
+const (
+	renewsLease    = 1 // alone, so that it works while a cluster moves the slot
+	renewsFacts    = 2 // it also keeps the facts of the name, and learns the fence
+	renewsAndTells = 4 // it also tells the first in line when the lease ends now
+)
+
+// renewCall prepares a renewal. An exact one may shorten the lease, which others, of which a copy may run late, must not.
+func (l *Lock) renewCall(token string, ttl int64, keys int, exact bool, done func(*courier.Call)) *courier.Call {
+	call := l.call(l.spec.Scripts.Renew, keys, 6, done)
+	call.Urgent = true
+	call.Args = lua.RenewArgs(call.Args, token, ttl, l.args.idle, flag(exact), l.args.wake, l.args.sharded)
 	return call
 }
 
@@ -253,8 +261,8 @@ type renewal struct {
 	stray bool // a copy of it may still run
 }
 
-// renew is a full renewal that is waited for, and repeated while it fails for a passing reason.
-func (l *Lock) renew(ctx context.Context, token string, ttl int64, exact bool) (r renewal, err error) {
+// renew is a renewal of the facts as well that is waited for, and repeated while it fails for a passing reason.
+func (l *Lock) renew(ctx context.Context, token string, ttl int64, keys int, exact bool) (r renewal, err error) {
 	if err := ctx.Err(); err != nil {
 		return r, err
 	}
@@ -262,7 +270,7 @@ func (l *Lock) renew(ctx context.Context, token string, ttl int64, exact bool) (
 		return r, ErrClosed
 	}
 	call, stray, err := l.e.ask(ctx, l.e.closing.Done(), 0, func(done func(*courier.Call)) *courier.Call {
-		return l.renewCall(token, ttl, true, exact, done)
+		return l.renewCall(token, ttl, keys, exact, done)
 	})
 	r.stray = stray
 	if errors.Is(err, errStopped) {
@@ -271,6 +279,13 @@ func (l *Lock) renew(ctx context.Context, token string, ttl int64, exact bool) (
 	if err != nil {
 		return r, err
 	}
+	r, err = parseFullRenewal(call)
+	r.stray = stray
+	return r, err
+}
+
+// parseFullRenewal looks at the answer to a renewal that also learns the fence.
+func parseFullRenewal(call *courier.Call) (r renewal, err error) {
 	n, err := parseRenewal(call)
 	if err != nil {
 		return r, err
@@ -287,6 +302,11 @@ func (l *Lock) renew(ctx context.Context, token string, ttl int64, exact bool) (
 // lose ends the lease as lost, if it has not ended. Without a reason it is the deadline that has come.
 func (h *Hold) lose(reason error) {
 	h.mu.Lock()
+	if next := h.next.Load(); next != nil {
+		h.mu.Unlock()
+		next.lose(reason)
+		return
+	}
 	if h.err != nil {
 		h.mu.Unlock()
 		return
@@ -303,9 +323,10 @@ func (h *Hold) lose(reason error) {
 	default:
 		reason = errDeadline
 	}
-	err := fmt.Errorf("%w: %w", ErrLost, reason)
-	h.endLocked(err)
+	err := h.lock.fail(ErrLost, reason)
+	cancel := h.endLocked(err)
 	h.mu.Unlock()
+	cancel()
 	h.forget()
 	h.observe(Lost, time.Since(h.since), err)
 }
@@ -335,13 +356,23 @@ func (h *Hold) observe(what What, took time.Duration, err error) {
 // Unused says that nobody ever had the lease. If it was lost release returns ErrLost, and if there is nothing to give
 // back, nil and nil.
 func (h *Hold) release(by func(*courier.Call), unused bool) (*departure, error) {
+	return h.end(by, unused, time.Time{})
+}
+
+// end is release, or Complete until done, if that is set.
+func (h *Hold) end(by func(*courier.Call), unused bool, done time.Time) (*departure, error) {
 	h.checkDeadline()
 	h.mu.Lock()
+	if next := h.next.Load(); next != nil {
+		h.mu.Unlock()
+		return next.end(by, unused, done)
+	}
 	if h.err != nil {
 		err := h.err
 		if errors.Is(err, ErrLost) && h.left == nil {
 			// The holder has now stopped as well. Should the server still know the token, others need not wait.
 			h.left = h.lock.depart(h.token, h.stray(), h.deadline)
+			h.left.done = done
 			h.left.send(h.lock.e.courier.Send)
 		}
 		h.mu.Unlock()
@@ -350,9 +381,10 @@ func (h *Hold) release(by func(*courier.Call), unused bool) (*departure, error) 
 		}
 		return nil, h.lock.fail(err)
 	}
-	h.endLocked(ErrReleased)
+	cancel := h.endLocked(h.lock.fail(ErrReleased))
 	if h.receipt && !unused {
 		h.mu.Unlock()
+		cancel()
 		h.observe(Released, time.Since(h.since), nil)
 		return nil, nil
 	}
@@ -366,9 +398,11 @@ func (h *Hold) release(by func(*courier.Call), unused bool) (*departure, error) 
 		until = h.since.Add(duration(h.ttl))
 	}
 	d := h.lock.depart(h.token, h.stray(), until)
-	d.unused = flag(unused)
+	d.unused, d.done = flag(unused), done
+	d.stray = h.conversion.known() != nil // then it may be another lease by now, which is given back as well
 	h.left = d
 	h.mu.Unlock()
+	cancel()
 	h.forget()
 	d.send(by)
 	h.observe(Released, time.Since(h.since), nil)
@@ -377,6 +411,9 @@ func (h *Hold) release(by func(*courier.Call), unused bool) (*departure, error) 
 
 // Release gives the lease back. See Lease.Release in package lockkeeper.
 func (h *Hold) Release(ctx context.Context) error {
+	if next := h.next.Load(); next != nil {
+		return next.Release(ctx)
+	}
 	by := h.lock.e.courier.Send
 	if ctx.Done() == nil {
 		by = h.lock.e.courier.Carry // nobody can call the caller off
@@ -385,6 +422,12 @@ func (h *Hold) Release(ctx context.Context) error {
 	if d == nil {
 		return err
 	}
+	return h.await(ctx, d, errNoEcho)
+}
+
+// await returns when the departure has been answered and no renewal is under way any more, or when ctx ends; if it has ended
+// already, after a second at the most. The error is silence if no answer came.
+func (h *Hold) await(ctx context.Context, d *departure, silence error) error {
 	var end <-chan time.Time
 	done := ctx.Done()
 	if ctx.Err() != nil {
@@ -393,18 +436,18 @@ func (h *Hold) Release(ctx context.Context) error {
 		end, done = grace.C, nil
 	}
 	h.mu.Lock()
-	quiet := h.quiet
+	quiet, other := h.quiet, h.conversion.known()
 	h.mu.Unlock()
-	for _, c := range []<-chan struct{}{d.over, quiet} {
+	for _, c := range []<-chan struct{}{d.over, quiet, other} {
 		if c == nil {
 			continue
 		}
 		select {
 		case <-c:
 		case <-done:
-			return h.lock.fail(errNoEcho, ctx.Err())
+			return h.lock.fail(silence, ctx.Err())
 		case <-end:
-			return h.lock.fail(errNoEcho, ctx.Err())
+			return h.lock.fail(silence, ctx.Err())
 		}
 	}
 	return d.err()
@@ -426,8 +469,14 @@ func (h *Hold) abandon() { _, _ = h.release(h.lock.e.courier.Send, true) }
 
 // checkDeadline loses a lease whose deadline has passed unnoticed, as it does when the process was frozen.
 func (h *Hold) checkDeadline() {
+	if next := h.next.Load(); next != nil {
+		if err := next.Err(); err != nil {
+			h.tenure.end(err) // whoever ended it may not have come to this one yet
+		}
+		return
+	}
 	h.mu.Lock()
-	over := h.err == nil && !h.receipt && !time.Now().Before(h.deadline)
+	over := h.err == nil && !h.receipt && h.next.Load() == nil && !time.Now().Before(h.deadline)
 	h.mu.Unlock()
 	if over {
 		h.lose(nil)
@@ -436,13 +485,14 @@ func (h *Hold) checkDeadline() {
 
 // Deadline is until when the lease is believed if it is not renewed.
 func (h *Hold) Deadline() time.Time {
+	h = h.now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.deadline
 }
 
 // Token, Fence and Name say what the lease is.
-func (h *Hold) Token() string { return h.token }
+func (h *Hold) Token() string { return h.now().token }
 
 // Fence is the fencing token.
 func (h *Hold) Fence() uint64 { return h.fence }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
+	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/faultnet"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -56,8 +57,12 @@ func inBubble(t *testing.T, test func(s *site)) {
 		s.mini.ClockTTL(true)
 		s.net = faultnet.New(func(context.Context, string, string) (net.Conn, error) { return s.mini.Dial() })
 		rdb := redis.NewClient(s.net.Options(readTimeout))
+		c, err := client.New(rdb)
+		if err != nil {
+			t.Fatal(err)
+		}
 		s.Engine = New(Config{
-			Client: rdb, Prefix: "lock:", Period: 200 * time.Millisecond, Life: 600 * time.Millisecond, Idle: time.Hour,
+			Client: c, Prefix: "lock:", Period: 200 * time.Millisecond, Life: 600 * time.Millisecond, Idle: time.Hour,
 			Retry: Retry{10 * time.Millisecond, time.Second, 10 * time.Second},
 			Log:   slog.New(slog.NewTextHandler(io.Discard, nil)),
 			Observe: func(e Event) {
@@ -121,9 +126,10 @@ func fixed(spec *Spec) { spec.Fixed = true }
 func (s *site) freeze(h *Hold) {
 	s.Helper()
 	s.clock.Stop()
+	done := h.Done()
 	time.Sleep(time.Until(h.Deadline()))
 	select {
-	case <-h.Done():
+	case <-done:
 		s.Fatal("the clockwork still runs")
 	default:
 	}
@@ -134,9 +140,17 @@ func (s *site) freeze(h *Hold) {
 func TestAskingAfterTheLossSeesItAtOnce(t *testing.T) {
 	background := context.Background()
 	for what, ask := range map[string]func(h *Hold, ctx context.Context) error{
-		"Err":                func(h *Hold, _ context.Context) error { return h.Err() },
-		"Context.Err":        func(h *Hold, ctx context.Context) error { return ended(h, ctx.Err()) },
-		"context.Cause":      func(_ *Hold, ctx context.Context) error { return context.Cause(ctx) },
+		"Err":           func(h *Hold, _ context.Context) error { return h.Err() },
+		"Context.Err":   func(h *Hold, ctx context.Context) error { return ended(h, ctx.Err()) },
+		"Done":          func(h *Hold, _ context.Context) error { return isClosed(h, h.Done()) },
+		"Context.Done":  isDone,
+		"Context.Value": func(h *Hold, ctx context.Context) error { return valued(h, ctx) },
+		"context.Cause": func(_ *Hold, ctx context.Context) error { return context.Cause(ctx) },
+		"a derived context": func(h *Hold, ctx context.Context) error {
+			derived, cancel := context.WithTimeout(ctx, time.Hour)
+			defer cancel()
+			return ended(h, derived.Err())
+		},
 		"a new Context":      func(h *Hold, _ context.Context) error { return context.Cause(h.Context(background)) },
 		"a new Context's":    func(h *Hold, _ context.Context) error { return ended(h, h.Context(background).Err()) },
 		"a new Context.Done": func(h *Hold, _ context.Context) error { return isDone(h, h.Context(background)) },
@@ -186,13 +200,21 @@ func ended(h *Hold, err error) error {
 	return err
 }
 
-func isDone(h *Hold, ctx context.Context) error {
+func isDone(h *Hold, ctx context.Context) error { return isClosed(h, ctx.Done()) }
+
+func isClosed(h *Hold, done <-chan struct{}) error {
 	select {
-	case <-ctx.Done():
+	case <-done:
 		return h.Err()
 	default:
 		return nil
 	}
+}
+
+// valued asks for a value only, as context.Cause does.
+func valued(h *Hold, ctx context.Context) error {
+	_ = ctx.Value("any")
+	return ended(h, ctx.(*leaseContext).inner.Err())
 }
 
 func nothing(context.Context, uint64) error { return nil }
@@ -352,7 +374,7 @@ func TestReleaseDoesNotOutlastItsContext(t *testing.T) {
 				cancel()
 				return ctx, cancel
 			},
-			context.Canceled, graceAfterEnd,
+			context.Canceled, time.Second,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -369,7 +391,7 @@ func TestReleaseDoesNotOutlastItsContext(t *testing.T) {
 				if d := time.Since(start); d != c.after {
 					s.Errorf("Release took %v, want %v", d, c.after)
 				}
-				if err := h.Err(); err != ErrReleased {
+				if err := h.Err(); !errors.Is(err, ErrReleased) {
 					s.Error(err)
 				}
 				s.net.Mend()
@@ -470,7 +492,7 @@ func TestTheContextOfALeaseEndsWithItAndWithItsParent(t *testing.T) {
 		}
 		synctest.Wait()
 		h.mu.Lock()
-		if n := len(h.contexts); n != 1 {
+		if n := len(h.contexts); n > 0 {
 			s.Errorf("the lease keeps %d contexts", n)
 		}
 		h.mu.Unlock()
@@ -478,11 +500,66 @@ func TestTheContextOfALeaseEndsWithItAndWithItsParent(t *testing.T) {
 		defer stop()
 		s.must(h.Release(context.Background()))
 		<-child.Done()
-		if context.Cause(second) != ErrReleased || context.Cause(child) != ErrReleased || second.Err() != context.Canceled {
+		if !errors.Is(context.Cause(second), ErrReleased) || context.Cause(child) != context.Cause(second) || second.Err() != context.Canceled {
 			s.Errorf("%v, %v", second.Err(), context.Cause(second))
 		}
-		if ctx := h.Context(context.Background()); context.Cause(ctx) != ErrReleased {
+		if ctx := h.Context(context.Background()); !errors.Is(context.Cause(ctx), ErrReleased) {
 			s.Errorf("after the release: %v", context.Cause(ctx))
+		}
+	})
+}
+
+// TestALeaseKeepsNothingOfContextsThatAreOver: nor of those whose parents never end.
+func TestALeaseKeepsNothingOfContextsThatAreOver(t *testing.T) {
+	inBubble(t, func(s *site) {
+		h := s.hold("x")
+		type key struct{}
+		values := context.WithValue(context.Background(), key{}, "value")
+		heap := func() uint64 {
+			synctest.Wait()
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return m.HeapAlloc
+		}
+		const n = 20_000
+		h.Context(values)
+		before := heap()
+		for i := range n {
+			parent, cancel := context.WithCancel(values)
+			one, other := h.Context(parent), h.Context(values)
+			if one.Value(key{}) != "value" || other.Value(key{}) != "value" || one.Err() != nil || other.Err() != nil {
+				s.Fatal("it is no child of its parent")
+			}
+			cancel()
+			if one.Err() == nil || other.Err() != nil {
+				s.Fatal("it does not end with its parent, or without")
+			}
+			if i%1000 == 0 {
+				synctest.Wait()
+			}
+		}
+		if kept := int64(heap()-before) / n; kept > 100 {
+			s.Errorf("the lease keeps %d bytes of each context that is over", kept)
+		}
+		h.mu.Lock()
+		if n := len(h.contexts); n > 0 {
+			s.Errorf("the lease keeps %d contexts", n)
+		}
+		h.mu.Unlock()
+	})
+}
+
+// TestAContextOfALeaseMayBeTheParentOfAnother: of the same lease, or of one whose loss has not been noticed.
+func TestAContextOfALeaseMayBeTheParentOfAnother(t *testing.T) {
+	inBubble(t, func(s *site) {
+		x, y := s.hold("x"), s.hold("y", func(spec *Spec) { spec.TTL = ttl / 2 })
+		twice := x.Context(x.Context(context.Background()))
+		both := x.Context(y.Context(twice))
+		s.freeze(y)
+		s.must(x.Release(context.Background()))
+		if !errors.Is(context.Cause(twice), ErrReleased) || both.Err() == nil || !errors.Is(y.Err(), ErrLost) {
+			s.Errorf("%v, %v, %v", context.Cause(twice), both.Err(), y.Err())
 		}
 	})
 }

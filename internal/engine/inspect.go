@@ -2,13 +2,13 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/courier"
 	"github.com/lockkeeper/lockkeeper/lua"
-	"github.com/redis/go-redis/v9"
 )
 
 // perPage is how many holders or waiters one script tells of.
@@ -80,7 +80,7 @@ func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
 	}
 }
 
-// inspect only reads, so the client may repeat it as it likes.
+// inspect asks for one page, and repeats the request as a try does.
 func (l *Lock) inspect(ctx context.Context, what int, after int64) ([]any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, l.fail(err)
@@ -88,33 +88,22 @@ func (l *Lock) inspect(ctx context.Context, what int, after int64) ([]any, error
 	if !l.e.enter(false) {
 		return nil, l.fail(ErrClosed)
 	}
-	type result struct {
-		list []any
-		err  error
+	defer l.e.exit()
+	call, _, err := l.e.ask(ctx, l.e.closing.Done(), tryLimit, func(done func(*courier.Call)) *courier.Call {
+		call := l.call(l.spec.Scripts.Inspect, 4, 3, done)
+		call.Mixed = true
+		call.Args = lua.InspectArgs(call.Args, what, after, perPage)
+		return call
+	})
+	switch {
+	case errors.Is(err, errStopped):
+		return nil, l.fail(ErrClosed)
+	case err != nil:
+		return nil, l.fail(err)
+	case len(call.Values) == 0:
+		return nil, l.fail(fmt.Errorf("%w: an empty array from inspect", courier.ErrReply))
 	}
-	done := make(chan result, 1)
-	go func() { // go-redis does not interrupt a read when the context ends
-		defer l.e.exit()
-		s := l.spec.Scripts.Inspect
-		args := lua.InspectArgs(nil, what, after, perPage)
-		v, err := l.e.cfg.Client.EvalSha(ctx, s.SHA, l.allKeys(), args...).Slice()
-		if redis.HasErrorPrefix(err, "NOSCRIPT") {
-			v, err = l.e.cfg.Client.Eval(ctx, s.Text, l.allKeys(), args...).Slice()
-		}
-		if err == nil && len(v) == 0 {
-			err = fmt.Errorf("%w: an empty array from inspect", courier.ErrReply)
-		}
-		done <- result{v, err}
-	}()
-	select {
-	case r := <-done:
-		if r.err != nil {
-			return nil, l.fail(r.err)
-		}
-		return r.list, nil
-	case <-ctx.Done():
-		return nil, l.fail(ctx.Err())
-	}
+	return call.Values, nil
 }
 
 // KeeperOf is the keeper's id in a token, or "" if the token is none of ours.
@@ -136,4 +125,10 @@ func FlagsOf(token string) string {
 }
 
 // Is says whether the lease is one for this use, by the first letter of its flags.
-func (h *Hold) Is(use string) bool { return FlagsOf(h.token) == use }
+func (h *Hold) Is(use string) bool {
+	h = h.now()
+	if h.use != "" {
+		return h.use == use
+	}
+	return FlagsOf(h.token) == use
+}

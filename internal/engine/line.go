@@ -18,8 +18,9 @@ const perBeat = 1000
 
 // line is the waiters of one name in this keeper. They beat together.
 type line struct {
-	lock  *Lock // any lock of the name: its keys and scripts are what counts
-	alarm clockwork.Alarm
+	lock    *Lock // any lock of the name: its keys and scripts are what counts
+	contact *contact
+	alarm   clockwork.Alarm
 
 	mu      sync.Mutex // guards what follows
 	waiters map[*waiter]struct{}
@@ -29,7 +30,7 @@ type line struct {
 	again   bool                        // beat once more when it is back
 	pauses  *backoff.ExponentialBackOff // nil while beats are answered
 	failing time.Time                   // since when they are not
-	trouble error                       // why
+	heard   time.Time                   // when a message last told one of them to ask
 }
 
 // stand puts a waiter that has just been told to wait into its name's line, and sets the clock.
@@ -38,7 +39,7 @@ func (l *Lock) stand(w *waiter, a answer) {
 	e.mu.Lock()
 	n := e.lines[l.key(ofQueue)]
 	if n == nil {
-		n = &line{lock: l, waiters: map[*waiter]struct{}{}, due: time.Now().Add(e.cfg.Period)}
+		n = &line{lock: l, contact: w.known(), waiters: map[*waiter]struct{}{}, due: time.Now().Add(e.cfg.Period)}
 		n.alarm.Ring = n.beat
 		e.lines[l.key(ofQueue)] = n
 		e.ear.Use(l.channel)
@@ -46,12 +47,20 @@ func (l *Lock) stand(w *waiter, a answer) {
 	n.mu.Lock()
 	n.waiters[w] = struct{}{}
 	n.mu.Unlock()
+	due := w.due
+	w.mu.Lock()
+	w.contact = n.contact
+	n.contact.answer(w.asked)
+	w.mu.Unlock()
 	e.mu.Unlock()
 	if w.hasEnded() { // meanwhile, and its end did not find it in the line
 		e.quitLine(w)
 		return
 	}
 	e.clock.Sooner(&n.alarm, n.next(time.Now(), a.ask, a.more))
+	if !due.IsZero() {
+		n.beatAt(due)
+	}
 	w.stands(a.rank)
 }
 
@@ -103,12 +112,37 @@ func (e *Engine) quitLine(w *waiter) {
 	}
 }
 
-// askAt makes the first of the waiter's line ask at that time at the latest.
+// askAt makes the first of the waiter's line ask at that time at the latest, as a message has said.
 func (e *Engine) askAt(w *waiter, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if n := e.lines[w.lock.key(ofQueue)]; n != nil {
+	if n := e.lineLocked(w, at); n != nil {
+		n.mu.Lock()
+		n.heard = time.Now()
+		n.mu.Unlock()
 		e.clock.Sooner(&n.alarm, at)
+	}
+}
+
+// lineWasEmpty notes that nobody stood in line for a release that left at that time. If somebody here had been told to wait
+// before that, then the server has lost the line, as it does when its clock is set ahead; and perhaps nobody else asks
+// before the next heartbeat.
+func (l *Lock) lineWasEmpty(sent time.Time) {
+	e := l.e
+	e.mu.Lock()
+	n := e.lines[l.key(ofQueue)]
+	e.mu.Unlock()
+	if n == nil {
+		return
+	}
+	n.mu.Lock()
+	waiters := slices.Collect(maps.Keys(n.waiters))
+	n.mu.Unlock()
+	for _, w := range waiters {
+		if w.waitedAt(sent) {
+			e.beatAt(w, time.Now())
+			return
+		}
 	}
 }
 
@@ -116,9 +150,26 @@ func (e *Engine) askAt(w *waiter, at time.Time) {
 func (e *Engine) beatAt(w *waiter, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if n := e.lines[w.lock.key(ofQueue)]; n != nil {
+	if n := e.lineLocked(w, at); n != nil {
 		n.beatAt(at)
 	}
+}
+
+// lineLocked is the line in which the waiter stands. If it does not yet, because a message has overtaken the answer that puts
+// it there, it will beat then, at that time at the latest.
+func (e *Engine) lineLocked(w *waiter, at time.Time) *line {
+	if n := e.lines[w.lock.key(ofQueue)]; n != nil {
+		n.mu.Lock()
+		_, stands := n.waiters[w]
+		n.mu.Unlock()
+		if stands {
+			return n
+		}
+	}
+	if w.due.IsZero() || at.Before(w.due) {
+		w.due = at
+	}
+	return nil
 }
 
 func (n *line) beatAt(at time.Time) {
@@ -128,19 +179,6 @@ func (n *line) beatAt(at time.Time) {
 	}
 	n.mu.Unlock()
 	n.lock.e.clock.Sooner(&n.alarm, at)
-}
-
-// trouble is why the waiter's heartbeats fail at present, or nil.
-func (e *Engine) trouble(w *waiter) error {
-	e.mu.Lock()
-	n := e.lines[w.lock.key(ofQueue)]
-	e.mu.Unlock()
-	if n == nil {
-		return nil
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.trouble
 }
 
 // beat is called by the clock: it sends the heartbeats of all who wait, or, before those are due, asks for the first.
@@ -196,7 +234,9 @@ func first(all []*waiter) (first *waiter) {
 // send sends one beat for some waiters.
 func (n *line) send(part []*waiter) {
 	l := n.lock
-	call := l.beatCall(0, len(part), func(call *courier.Call) { n.beaten(call, part) })
+	sent := time.Now()
+	n.contact.sent(sent)
+	call := l.beatCall(0, len(part), func(call *courier.Call) { n.beaten(call, part, sent) })
 	for _, w := range part {
 		call.Args = append(call.Args, w.token)
 	}
@@ -212,8 +252,9 @@ func (n *line) comeBack(part []*waiter) {
 		for _, w := range part {
 			w.arrived(courier.FateOf(call.Err))
 		}
-		n.beaten(call, part)
+		n.beaten(call, part, now)
 	})
+	n.contact.sent(now)
 	for _, w := range part {
 		w.leaves(now)
 		w.mu.Lock()
@@ -233,15 +274,17 @@ func (n *line) comeBack(part []*waiter) {
 // beatCall prepares a beat, to which the tokens are to be appended.
 func (l *Lock) beatCall(back, room int, done func(*courier.Call)) *courier.Call {
 	call := l.call(l.spec.Scripts.Beat, 4, 6+room, done)
+	call.Urgent = true
 	call.Args = lua.BeatArgs(call.Args, l.args.idle, l.args.life, l.args.wake, l.args.sharded, back, l.args.extra)
 	return call
 }
 
 // beaten deals with the answer to a beat.
-func (n *line) beaten(call *courier.Call, part []*waiter) {
+func (n *line) beaten(call *courier.Call, part []*waiter, sent time.Time) {
 	e := n.lock.e
 	p, err := parsePulse(call, len(part))
 	if err != nil {
+		n.contact.fail(sent, err)
 		n.failed(err, part)
 		return
 	}
@@ -264,7 +307,9 @@ func (n *line) beaten(call *courier.Call, part []*waiter) {
 			if x.code == lua.Held && !w.silent {
 				e.expect(w)
 			}
-			w.grant(x.a, call.Sent, x.b-p.now, true)
+			if w.grant(x.a, call.Sent, x.b-p.now, true) == errTooLate {
+				n.beatAt(call.Sent.Add(duration(x.b-p.now) + time.Millisecond)) // when the lease is over
+			}
 		case lua.Waiting:
 			w.waits(call.Sent, p.seq, x.a)
 		case lua.Unknown:
@@ -288,8 +333,11 @@ func (n *line) beaten(call *courier.Call, part []*waiter) {
 	}
 	if len(back) == 0 { // else they are to come back first, which takes a server that can be written to
 		n.mu.Lock()
-		n.pauses, n.trouble = nil, nil
+		n.pauses = nil
 		n.mu.Unlock()
+		n.contact.answer(sent)
+	} else {
+		n.contact.drop(sent)
 	}
 	n.missed(back)
 	for i, w := range part {
@@ -300,25 +348,39 @@ func (n *line) beaten(call *courier.Call, part []*waiter) {
 	if len(back) > 0 {
 		n.comeBack(back)
 	}
+	n.othersToo(part, back)
 	if p.first >= 0 {
 		part[p.first].stands(p.rank)
 	}
 	e.clock.Sooner(&n.alarm, n.next(now, p.ask, p.more || again))
 }
 
+// othersToo makes all beat now if only some of them have, whom the server did not know: the others it may not know either.
+func (n *line) othersToo(part, unknown []*waiter) {
+	n.mu.Lock()
+	some := len(part) < min(len(n.waiters), perBeat)
+	n.mu.Unlock()
+	if some && len(unknown) > 0 {
+		n.beatAt(time.Now())
+	}
+}
+
 // missed looks at waiters that the server did not know. If the keeper was listening all the time since their last
-// heartbeat, then not where the server speaks: the connection is replaced.
+// heartbeat, and was told nothing, then it listens not where the server speaks: the connection is replaced.
 func (n *line) missed(back []*waiter) {
 	if len(back) == 0 {
 		return
 	}
 	e := n.lock.e
 	since := e.ear.Since(n.lock.channel)
+	n.mu.Lock()
+	heard := n.heard
+	n.mu.Unlock()
 	for _, w := range back {
 		w.mu.Lock()
 		asked := w.asked
 		w.mu.Unlock()
-		if !since.IsZero() && since.Before(asked) && !w.silent {
+		if !since.IsZero() && since.Before(asked) && !heard.After(asked) && !w.silent {
 			e.ear.Replace(n.lock.channel)
 			return
 		}
@@ -335,7 +397,7 @@ func (n *line) failed(err error, part []*waiter) {
 		n.pauses = e.cfg.Retry.pauses()
 		n.failing = now
 	}
-	n.trouble, n.due = err, now
+	n.due = now
 	hopeless := !courier.Passing(err) || e.cfg.Retry.exhausted(n.failing, now)
 	pause := min(n.pauses.NextBackOff(), e.cfg.Period)
 	n.mu.Unlock()

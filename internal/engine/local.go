@@ -1,49 +1,58 @@
 package engine
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // localLine is the callers of this process that want one name, of which the first speaks to the server. So Redis sees
 // one contender per process, however many there are.
 type localLine struct {
+	contact contact // of whoever is the first
 	waiting []chan struct{}
 }
 
-// standInLine returns when it is the caller's turn; leave hands the turn on.
-func (e *Engine) standInLine(ctx context.Context, key string) (leave func(), err error) {
+// standInLine returns when it is the caller's turn, with what those before it know of the server; leave hands the turn
+// on. What is known may be maxAge old.
+func (e *Engine) standInLine(ctx context.Context, key string, maxAge time.Duration) (shared *contact, leave func(), err error) {
 	leave = func() { e.leaveLine(key) }
 	e.mu.Lock()
 	n := e.locals[key]
 	if n == nil {
-		e.locals[key] = &localLine{}
+		n = &localLine{contact: contact{maxAge: maxAge}}
+		e.locals[key] = n
 		e.mu.Unlock()
-		return leave, nil
+		return &n.contact, leave, nil
 	}
 	turn := make(chan struct{})
 	n.waiting = append(n.waiting, turn)
 	e.mu.Unlock()
 
-	select {
-	case <-turn:
-		err = nil
-	case <-ctx.Done():
-		err = ErrNotAcquired
-	case <-e.closing.Done():
-		err = ErrClosed
-	}
-	if err == nil {
-		return leave, nil
+	near, stop := nearDeadline(ctx)
+	defer stop()
+	for waiting := true; waiting; {
+		select {
+		case <-turn:
+			return &n.contact, leave, nil
+		case <-ctx.Done():
+			err, waiting = n.contact.waitEnded(ctx), false
+		case <-e.closing.Done():
+			err, waiting = ErrClosed, false
+		case <-near:
+			e.askAgain(key)
+		}
 	}
 	e.mu.Lock()
 	for i, t := range n.waiting {
 		if t == turn {
 			n.waiting = append(n.waiting[:i], n.waiting[i+1:]...)
 			e.mu.Unlock()
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	e.mu.Unlock()
 	e.leaveLine(key) // the turn came as well: hand it on
-	return nil, err
+	return nil, nil, err
 }
 
 func (e *Engine) leaveLine(key string) {

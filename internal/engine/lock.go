@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
@@ -60,6 +61,7 @@ type manner struct {
 type Terms struct {
 	Flags   string // lower-case letters; those of a semaphore come from its limits
 	Permits int    // 0: not said
+	Direct  bool   // of a conversion: it waits for nobody, and what comes allows less
 
 	origin *Hold // in whose place the lease comes, see Convert
 }
@@ -171,11 +173,13 @@ func (l *Lock) Try(ctx context.Context, t Terms) (*Hold, error) { return l.obtai
 
 func (l *Lock) obtain(ctx context.Context, t Terms, wait bool) (*Hold, error) {
 	if l.e.cfg.Observe == nil {
-		return l.request(ctx, t, wait)
+		h, err := l.request(ctx, t, wait)
+		return h, l.alsoEnded(ctx, err)
 	}
 	began := time.Now()
 	l.e.observe(l.event(AcquireBegan))
 	h, err := l.request(ctx, t, wait)
+	err = l.alsoEnded(ctx, err)
 	ev := l.event(AcquireEnded)
 	ev.Took, ev.Err = time.Since(began), err
 	if h != nil {
@@ -187,19 +191,12 @@ func (l *Lock) obtain(ctx context.Context, t Terms, wait bool) (*Hold, error) {
 
 func (l *Lock) request(ctx context.Context, t Terms, wait bool) (*Hold, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, l.fail(ErrNotAcquired, err)
+		return nil, l.fail(err) // nothing was asked, so nothing is known
 	}
 	if l.e.closing.Err() != nil {
 		return nil, l.fail(ErrClosed)
 	}
-	if wait && l.spec.LocalLine {
-		leave, err := l.e.standInLine(ctx, l.key(ofQueue))
-		if err != nil {
-			return nil, l.fail(err, ctx.Err())
-		}
-		defer leave()
-	}
-	h, err := l.acquire(ctx, t, wait)
+	h, err := l.ask(ctx, t, wait)
 	if err == nil && l.e.cfg.Acknowledge.wanted() {
 		h, err = l.acknowledged(ctx, h)
 	}
@@ -210,8 +207,30 @@ func (l *Lock) request(ctx context.Context, t Terms, wait bool) (*Hold, error) {
 	return h, err
 }
 
+// ask acquires without regard to replicas.
+func (l *Lock) ask(ctx context.Context, t Terms, wait bool) (*Hold, error) {
+	if !wait || !l.spec.LocalLine {
+		return l.acquire(ctx, t, wait, nil)
+	}
+	c, leave, err := l.e.standInLine(ctx, l.key(ofQueue), l.e.maxAge())
+	if err != nil {
+		return nil, l.fail(err)
+	}
+	defer leave()
+	return l.acquire(ctx, t, wait, c)
+}
+
+// alsoEnded is the error of a request whose context may have ended, which it then says, whatever else has happened.
+func (l *Lock) alsoEnded(ctx context.Context, err error) error {
+	if end := ctx.Err(); err != nil && end != nil && !errors.Is(err, end) {
+		return l.fail(err, end)
+	}
+	return err
+}
+
 // Adopt makes a lease out of a token that another process, or an earlier life of this one, was granted; it extends it
-// to the whole ttl. The error is ErrLost if the token does not hold the lock any more.
+// to the whole ttl. The error is ErrLost if the token does not hold the lock any more. After any other error the lease is
+// still that process's, and perhaps longer than before.
 func (l *Lock) Adopt(ctx context.Context, token string) (*Hold, error) {
 	if token == "" {
 		return nil, Invalid("the token is empty")
@@ -224,20 +243,34 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Hold, error) {
 
 // adopt is Adopt; the lease becomes a part of the whole, if there is one.
 func (l *Lock) adopt(ctx context.Context, token string, whole *MajorityHold) (*Hold, error) {
-	r, err := l.renew(ctx, token, l.ttl, false)
-	if err != nil {
-		return nil, l.fail(err)
+	for began := time.Now(); ; {
+		r, err := l.renew(ctx, token, l.ttl, renewsFacts, false)
+		if err != nil {
+			return nil, l.fail(err)
+		}
+		if !r.held {
+			return nil, l.fail(ErrLost, errNotHeld)
+		}
+		if l.e.cfg.Acknowledge.wanted() {
+			if r, err = l.acknowledgeRenewal(ctx, token); err != nil {
+				return nil, l.fail(err)
+			}
+		}
+		h := l.newHold(token, r.fence, r.sent.Add(l.trust(l.ttl)))
+		now := time.Now()
+		if !now.Before(h.deadline) { // too late, as in waiter.ask
+			if ctx.Err() != nil || l.e.cfg.Retry.exhausted(began, now) {
+				return nil, l.fail(errTooLate, ctx.Err())
+			}
+			continue
+		}
+		h.whole, h.adopted = whole, true
+		if !l.e.addHold(h) {
+			return nil, l.fail(ErrClosed)
+		}
+		h.start()
+		return h, nil
 	}
-	if !r.held {
-		return nil, l.fail(ErrLost, errNotHeld)
-	}
-	h := l.newHold(token, r.fence, r.sent.Add(l.trust(l.ttl)))
-	h.whole, h.adopted = whole, true
-	if !l.e.addHold(h) {
-		return nil, l.fail(ErrClosed)
-	}
-	h.start()
-	return h, nil
 }
 
 // trust is how long a lease of so many ms may be believed, from the moment its request was sent.

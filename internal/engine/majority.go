@@ -44,7 +44,7 @@ type clockReading struct {
 // The reasons for a failure of a majority, beside what the servers say.
 var (
 	errMinority = errors.New("no majority of the servers")
-	errTooLate  = errors.New("the answer came when the lease was as good as over")
+	errNoQuorum = chained(ErrUnavailable, errMinority) // and to wait may help
 	errResidue  = errors.New("what an attempt before has left there is not given back yet")
 	errYoung    = errors.New("the server has restarted lately and does not count yet")
 )
@@ -150,55 +150,82 @@ func (m *Majority) untilClosed(ctx context.Context) (context.Context, func()) {
 
 // request makes attempts until one succeeds, or it is clear that none will.
 func (m *Majority) request(caller context.Context, wait bool) (*MajorityHold, error) {
-	if err := caller.Err(); err != nil {
-		return nil, m.fail(nil, ErrNotAcquired, err)
+	// Whose context has ended is told so, whatever else has happened.
+	fail := func(answers []error, causes ...error) error {
+		end := caller.Err()
+		if end != nil && !slices.ContainsFunc(causes, func(err error) bool { return errors.Is(err, end) }) {
+			causes = append(causes, end)
+		}
+		return m.fail(answers, causes...)
+	}
+	if caller.Err() != nil {
+		return nil, fail(nil) // nothing was asked, so nothing is known
 	}
 	if m.closed() {
-		return nil, m.fail(nil, ErrClosed)
+		return nil, fail(nil, ErrClosed)
+	}
+	if err := m.checkServers(caller); err != nil {
+		return nil, err
 	}
 	first := m.locks[0]
+	maxAge := 2 * (m.spec.Poll + m.spec.Limit)
+	c := &contact{maxAge: maxAge}
 	if wait {
-		leave, err := first.e.standInLine(caller, first.key(ofQueue))
+		shared, leave, err := first.e.standInLine(caller, first.key(ofQueue), maxAge)
 		if err != nil {
-			return nil, m.fail(nil, err, caller.Err())
+			return nil, fail(nil, err)
 		}
 		defer leave()
+		c = shared
 	}
 	ctx, cancel := m.untilClosed(caller)
 	defer cancel()
 
 	var polls, repeats *backoff.ExponentialBackOff
 	var failing time.Time // since when no majority has answered; zero: one has
-	contended := true     // by what is known so far
 	// What attempts before have left at each server, and which may be in the way.
 	var residue [][]*departure
 	for try := 1; ; try++ {
 		began := time.Now()
+		c.sent(began)
 		u := m.propose()
 		if u.await(ctx) {
+			c.answer(began)
 			return u, nil
 		}
 		v := u.verdict(residue)
 		u.giveUp(ErrReleased)
 		var pause time.Duration
 		switch {
-		case ctx.Err() != nil: // the answers that are missing say nothing, unless they were long in coming
-			contended = contended && (v.contended || time.Since(began) < silenceTime)
+		case v.contended:
+			c.answer(began)
+		case ctx.Err() != nil && time.Since(began) < silenceTime: // the answers that are missing say nothing
+			c.drop(began)
+		default:
+			c.fail(began, chained(v.causes...))
+		}
+		switch {
+		case ctx.Err() != nil:
 		case v.contended && !wait:
-			return nil, m.fail(v.answers, ErrNotAcquired)
+			return nil, fail(v.answers, ErrNotAcquired)
 		case v.contended:
 			if polls == nil {
 				polls = backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstPoll),
 					backoff.WithMaxInterval(m.spec.Poll), backoff.WithMaxElapsedTime(0))
 			}
-			contended, failing, repeats = true, time.Time{}, nil
+			failing, repeats = time.Time{}, nil
 			pause = min(polls.NextBackOff(), v.free)
+			if deadline, ok := ctx.Deadline(); ok {
+				if left := time.Until(deadline) - lookAhead; left > first.e.recent() {
+					pause = min(pause, left) // so as to know at its end whether the servers answer
+				}
+			}
 		default:
 			if repeats == nil {
-				contended, failing, repeats = false, began, first.e.cfg.Retry.pauses()
+				failing, repeats = began, first.e.cfg.Retry.pauses()
 			}
-			if v.hopeless || !wait && try == 3 || wait && first.e.cfg.Retry.exhausted(failing, time.Now()) {
-				return nil, m.fail(v.answers, v.causes...)
+			if v.hopeless || !wait && try == tryLimit || wait && first.e.cfg.Retry.exhausted(failing, time.Now()) {
+				return nil, fail(v.answers, v.causes...)
 			}
 			residue = u.settle(ctx, residue)
 			pause = repeats.NextBackOff()
@@ -214,11 +241,11 @@ func (m *Majority) request(caller context.Context, wait bool) (*MajorityHold, er
 		}
 		switch {
 		case caller.Err() == nil:
-			return nil, m.fail(v.answers, ErrClosed)
-		case contended:
-			return nil, m.fail(v.answers, ErrNotAcquired, caller.Err())
+			return nil, fail(v.answers, ErrClosed)
+		case c.outage(time.Now()) == nil:
+			return nil, fail(v.answers, ErrNotAcquired)
 		}
-		return nil, m.fail(v.answers, append(v.causes, caller.Err())...)
+		return nil, fail(v.answers, v.causes...)
 	}
 }
 
@@ -235,8 +262,9 @@ type verdict struct {
 func (u *MajorityHold) verdict(residue [][]*departure) verdict {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	v := verdict{answers: u.answersLocked(), causes: []error{errMinority}}
-	granted, refused, broken := 0, 0, 0
+	v := verdict{answers: u.answersLocked()}
+	granted, refused := 0, 0
+	var broken, others []error // answers that stay the same until somebody mends something, and other ones
 	var ends []time.Duration
 	for i, err := range v.answers {
 		switch {
@@ -256,15 +284,18 @@ func (u *MajorityHold) verdict(residue [][]*departure) verdict {
 				left = LongestTTL
 			}
 			ends = append(ends, left)
+		case !courier.Passing(err):
+			broken = append(broken, err)
 		default:
-			v.causes = append(v.causes, err)
-			if !courier.Passing(err) {
-				broken++
-			}
+			others = append(others, err)
 		}
 	}
 	v.contended = refused > 0 && granted+refused >= u.m.need
-	v.hopeless = broken > len(u.seats)-u.m.need
+	if v.hopeless = len(broken) > len(u.seats)-u.m.need; v.hopeless {
+		v.causes = append([]error{errMinority}, broken...)
+	} else {
+		v.causes = append(append([]error{errNoQuorum}, broken...), others...)
+	}
 	if v.contended {
 		slices.Sort(ends)
 		v.free = ends[max(u.m.need-granted, 1)-1] + time.Millisecond // leases end within the millisecond that was named

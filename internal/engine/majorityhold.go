@@ -346,7 +346,7 @@ func (u *MajorityHold) delist() {
 
 // keeperClosed releases the lease: there is nobody any more who would renew it at each server.
 func (u *MajorityHold) keeperClosed() {
-	if u.giveUp(ErrReleased) {
+	if u.giveUp(u.m.fail(nil, ErrReleased)) {
 		u.observe(Released, nil)
 	}
 }
@@ -401,7 +401,7 @@ func (u *MajorityHold) answersLocked() []error {
 			answers[i] = s.err
 		case s.hold != nil:
 			s.hold.mu.Lock()
-			answers[i] = s.hold.err
+			answers[i] = bare(s.hold.err)
 			s.hold.mu.Unlock()
 		}
 	}
@@ -427,9 +427,10 @@ func (u *MajorityHold) giveUp(err error) bool {
 		return false
 	}
 	u.deadlineLocked()
-	u.endLocked(err)
+	cancel := u.endLocked(err)
 	holds, keep := u.holdsLocked(), u.adopts && !u.held
 	u.mu.Unlock()
+	cancel()
 	u.delist()
 	for _, h := range holds {
 		if keep {
@@ -617,14 +618,6 @@ type outcome struct {
 	err  error
 }
 
-// bare is the error of one server without the name of the lock, which the error of the whole has.
-func bare(err error) error {
-	if f, ok := err.(*failure); ok && len(f.causes) == 1 {
-		return f.causes[0]
-	}
-	return err
-}
-
 // everywhere does something with each lease that there is and, if it is not nil, something else at the other servers, all
 // at once, and returns when a majority has succeeded, or all have ended. Then it says how many have succeeded, and why
 // the others have not.
@@ -669,12 +662,19 @@ func (u *MajorityHold) Release(ctx context.Context) error {
 		}
 		return err
 	}
-	u.endLocked(ErrReleased)
+	cancel := u.endLocked(u.m.fail(nil, ErrReleased))
 	u.mu.Unlock()
+	cancel()
 	u.delist()
 	u.overdue(time.Now())
 	u.vacate()
-	yes, answers := u.everywhere(func(h *Hold) error { return h.Release(ctx) }, func(i int) error { return u.vacated(ctx, i) })
+	yes, answers := u.everywhere(func(h *Hold) error {
+		err := h.Release(ctx)
+		if errors.Is(err, errNoEcho) {
+			return errSilence // what follows, and that the context has ended, is said once
+		}
+		return err
+	}, func(i int) error { return u.vacated(ctx, i) })
 	u.observe(Released, nil)
 	if yes >= u.m.need {
 		return nil
@@ -691,7 +691,7 @@ func (u *MajorityHold) Release(ctx context.Context) error {
 	if known >= u.m.need {
 		return u.m.fail(answers, ErrLost, errMinority)
 	}
-	return u.m.fail(answers, append([]error{errNoEcho}, causes...)...)
+	return u.m.fail(answers, append(append([]error{errNoEcho}, causes...), ctx.Err())...)
 }
 
 // vacated waits until there is nothing of the lease at a server that has not granted it, or whose grant does not count. A
@@ -775,6 +775,9 @@ func (m *Majority) Adopt(ctx context.Context, token string) (*MajorityHold, erro
 	}
 	if m.closed() {
 		return nil, m.fail(nil, ErrClosed)
+	}
+	if err := m.checkServers(ctx); err != nil {
+		return nil, err
 	}
 	caller := ctx
 	ctx, cancel := m.untilClosed(caller)

@@ -52,10 +52,7 @@ func (w *waiter) concludes(call *courier.Call, a answer) error {
 		if a.more {
 			w.lock.nudge()
 		}
-		if !w.grant(a.fence, call.Sent, a.until-a.now, false) {
-			return errTooLate
-		}
-		return nil
+		return w.grant(a.fence, call.Sent, a.until-a.now, false)
 	case lua.Refused:
 		w.mu.Lock()
 		w.had = w.stray

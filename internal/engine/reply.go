@@ -18,7 +18,7 @@ type numbers []int64
 
 func parseReply(call *courier.Call) (numbers, error) {
 	if call.Err != nil {
-		return nil, call.Err
+		return nil, unavailable(call.Err)
 	}
 	if len(call.Reply) == 0 {
 		return nil, fmt.Errorf("%w: an empty array", courier.ErrReply)
@@ -45,10 +45,11 @@ type answer struct {
 	news              bool // the limits are others from now on
 }
 
-// The bits of what acquire.lua and limit.lua say of more.
+// The bits of what acquire.lua, limit.lua and release.lua say of more.
 const (
 	moreToAdmit   = 1
-	limitsChanged = 2
+	limitsChanged = 2 // acquire and limit
+	lineEmpty     = 2 // release: nobody stood in line
 )
 
 func parseAnswer(call *courier.Call) (answer, error) {

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 )
@@ -25,7 +24,7 @@ type Lease interface {
 func Do(ctx context.Context, l Lease, fn func(ctx context.Context, fence uint64) error) (err error) {
 	defer func() {
 		if e := l.Release(ctx); e != nil {
-			err = errors.Join(err, e)
+			err = joined(err, e)
 		}
 	}()
 	return fn(l.Context(ctx), l.Fence())
@@ -39,7 +38,9 @@ type tenure struct {
 	mu       sync.Mutex    // guards what follows, and the rest of the lease
 	err      error         // nil while held, then ErrReleased or an ErrLost that says why
 	done     chan struct{} // nil until somebody wants to know; closed when the lease is held no more
-	contexts map[*leaseContext]struct{}
+	alone    *inner        // of all contexts whose parents never end; nil until there is one
+	contexts map[*inner]struct{}
+	former   *tenure // of the lease whose holder has this one instead, without knowing; it ends with this one
 }
 
 // deadliner is a lease that loses itself when it is asked to look at the clock and its deadline has passed. It is asked
@@ -48,17 +49,46 @@ type deadliner interface{ checkDeadline() }
 
 func (t *tenure) begin(l deadliner) { t.lease = l }
 
-// endLocked ends the lease for its holder.
-func (t *tenure) endLocked(err error) {
+// inner is what a context of the lease is made of: it ends with its parent, and when it is cancelled.
+type inner struct {
+	context.Context
+	cancel context.CancelCauseFunc
+	forget func() bool // stops waiting for the parent
+}
+
+// endLocked ends the lease for its holder. The caller calls the result when it has given up mu, and before it does anything
+// that others can see: it ends the contexts. Under mu it could not, because a context that ends takes itself from its
+// parent, and that may be a context of this lease, or of another one that finds its deadline passed.
+func (t *tenure) endLocked(err error) (cancel func()) {
 	t.err = err
 	if t.done != nil {
 		close(t.done)
 	}
-	for c := range t.contexts {
-		c.forget()
-		c.cancel(err)
-	}
+	alone, contexts, former := t.alone, t.contexts, t.former
 	t.contexts = nil
+	return func() {
+		if former != nil {
+			former.end(err)
+		}
+		if alone != nil {
+			alone.cancel(err)
+		}
+		for c := range contexts {
+			c.forget()
+			c.cancel(err)
+		}
+	}
+}
+
+// end ends the lease for its holder, if it has not ended.
+func (t *tenure) end(err error) {
+	t.mu.Lock()
+	cancel := func() {}
+	if t.err == nil {
+		cancel = t.endLocked(err)
+	}
+	t.mu.Unlock()
+	cancel()
 }
 
 // Err is nil while the lease is held; then ErrReleased or an error that is ErrLost.
@@ -69,8 +99,9 @@ func (t *tenure) Err() error {
 	return t.err
 }
 
-// Done is closed when the lease is held no more.
+// Done is closed when the lease is held no more; also at once, if the deadline has passed.
 func (t *tenure) Done() <-chan struct{} {
+	t.lease.checkDeadline()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.done == nil {
@@ -82,43 +113,87 @@ func (t *tenure) Done() <-chan struct{} {
 	return t.done
 }
 
-// Context is a child of parent that also ends when the lease does, with the lease's error as its cause.
+// Context is a child of parent that also ends when the lease does, with the lease's error as its cause. The lease keeps
+// nothing of it once the parent has ended, and nothing at all if the parent never ends.
 func (t *tenure) Context(parent context.Context) context.Context {
-	inner, cancel := context.WithCancelCause(parent)
-	c := &leaseContext{Context: inner, lease: t.lease, cancel: cancel}
-	t.lease.checkDeadline()
+	if parent.Done() == nil {
+		return &leaseContext{inner: t.withoutParent(), values: parent, tenure: t}
+	}
+	ctx, cancel := context.WithCancelCause(parent)
+	c := &leaseContext{inner: &inner{Context: ctx, cancel: cancel}, values: parent, tenure: t}
+	t.attach(c.inner)
+	c.look()
+	return c
+}
+
+// attach makes a context end with the lease, unless that has ended.
+func (t *tenure) attach(c *inner) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.err != nil {
-		cancel(t.err)
-		return c
+		return
 	}
 	if t.contexts == nil {
-		t.contexts = map[*leaseContext]struct{}{}
+		t.contexts = map[*inner]struct{}{}
 	}
 	t.contexts[c] = struct{}{}
-	c.forget = context.AfterFunc(inner, func() { // the parent may end first
+	c.forget = context.AfterFunc(c, func() { // the parent may end first
 		t.mu.Lock()
 		delete(t.contexts, c)
 		t.mu.Unlock()
 	})
-	return c
 }
 
-// leaseContext looks at the lease's deadline when it is asked, so that a process that was frozen learns of the loss
-// from the first question, and not only when its clockwork has come round.
+// withoutParent ends with the lease alone.
+func (t *tenure) withoutParent() *inner {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.alone == nil {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		t.alone = &inner{Context: ctx, cancel: cancel}
+	}
+	return t.alone
+}
+
+// leaseContext looks at the lease's deadline whenever it is asked something, so that a process that was frozen learns of the
+// loss from the first question, and not only when its clockwork has come round. A channel that was handed out before, and a
+// context that was derived before, cannot be asked: these end when the clockwork rings.
 type leaseContext struct {
-	context.Context
-	lease  deadliner
-	cancel context.CancelCauseFunc
-	forget func() bool // stops waiting for the parent
+	inner  *inner
+	values context.Context // the parent
+	tenure *tenure
+}
+
+// look ends the context if the lease has ended.
+func (c *leaseContext) look() {
+	if c.inner.Err() != nil {
+		return
+	}
+	if err := c.tenure.Err(); err != nil {
+		c.inner.cancel(err) // whoever ended the lease may not have come to it yet
+	}
+}
+
+// Deadline is as in context.Context.
+func (c *leaseContext) Deadline() (time.Time, bool) { return c.values.Deadline() }
+
+// Done is as in context.Context.
+func (c *leaseContext) Done() <-chan struct{} {
+	c.look()
+	return c.inner.Done()
 }
 
 // Err is as in context.Context.
 func (c *leaseContext) Err() error {
-	if err := c.Context.Err(); err != nil {
-		return err
+	c.look()
+	return c.inner.Err()
+}
+
+// Value is as in context.Context. It is also what context.Cause asks.
+func (c *leaseContext) Value(key any) any {
+	c.look()
+	if v := c.inner.Value(key); v != nil {
+		return v
 	}
-	c.lease.checkDeadline()
-	return c.Context.Err()
+	return c.values.Value(key)
 }

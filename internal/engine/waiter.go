@@ -26,20 +26,23 @@ type waiter struct {
 	whole  *MajorityHold // that the lease will be a part of; nil: none
 	origin *Hold         // in whose place the lease comes; nil: in none's
 	silent bool          // no message will tell it of its grant
-	told   bool          // a message has; guarded by the engine's mu
+	told   bool          // a message has; guarded by the engine's mu, as is due
+	due    time.Time     // when to beat as soon as it stands in line, if something has said so before; zero: nothing has
 	end    chan struct{} // closed when it has ended
 
-	mu    sync.Mutex // guards what follows
-	ended bool
-	hold  *Hold      // how it ended: with a lease,
-	err   error      // or without
-	onWay int        // requests under way
-	had   bool       // a request has reached the server, so that there may be something to give back
-	stray bool       // a request's fate was never learned: a copy of it may run later
-	left  *departure // once it has ended without a lease, if there is something to give back
-	place int64      // in the queue
-	stood bool       // an observer was told of a position,
-	rank  int        // this one
+	mu      sync.Mutex // guards what follows
+	ended   bool
+	contact *contact   // what is known of the server; that of its line, once it stands in one
+	own     contact    // its own, before that
+	hold    *Hold      // how it ended: with a lease,
+	err     error      // or without
+	onWay   int        // requests under way
+	had     bool       // a request has reached the server, so that there may be something to give back
+	stray   bool       // a request's fate was never learned: a copy of it may run later
+	left    *departure // once it has ended without a lease, if there is something to give back
+	place   int64      // in the queue
+	stood   bool       // an observer was told of a position,
+	rank    int        // this one
 	// A grant by message is trusted from asked on, if its fence is larger than floor: asked is when the last request
 	// left to which the server answered that the token waits, and floor the last number it had given out by then. So
 	// the grant was made after that answer, and no clocks need to be compared. Before any answer, asked is when the
@@ -48,9 +51,14 @@ type waiter struct {
 	floor int64
 }
 
-// newWaiter registers a request, so that a message can find it. It returns nil after Close.
-func (l *Lock) newWaiter(t Terms) *waiter {
-	w := &waiter{lock: l, serial: l.e.nextSerial(), end: make(chan struct{})}
+// newWaiter registers a request, so that a message can find it. It returns nil after Close. The contact is that which others
+// have had before it; nil: none have.
+func (l *Lock) newWaiter(t Terms, c *contact) *waiter {
+	w := &waiter{lock: l, contact: c, serial: l.e.nextSerial(), end: make(chan struct{})}
+	if c == nil {
+		w.own.maxAge = l.e.maxAge()
+		w.contact = &w.own
+	}
 	w.token = l.token(w.serial, t)
 	w.silent = strings.Contains(t.Flags, silentFlag)
 	w.extra = l.args.extra
@@ -67,8 +75,8 @@ func (l *Lock) newWaiter(t Terms) *waiter {
 }
 
 // acquire is one request from the first question to its end.
-func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*Hold, error) {
-	w := l.newWaiter(t)
+func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *contact) (*Hold, error) {
+	w := l.newWaiter(t, c)
 	if w == nil {
 		return nil, l.fail(ErrClosed)
 	}
@@ -77,30 +85,47 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*Hold, error) {
 	if !wait || l.e.ear.Listening(l.channel) {
 		return w.await(ctx, wait, wait)
 	}
+	c = w.known()
 	h, err := w.await(ctx, false, true)
 	if !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
 		return h, err
 	}
-	if err := l.listen(ctx); err != nil {
+	if w.origin != nil && w.left != nil { // a copy of the request may have brought the lease
+		if !comes(ctx, w.left.over) {
+			return nil, l.fail(c.waitEnded(ctx))
+		}
+		if w.left.found != nil || w.left.failure != nil {
+			return nil, err
+		}
+		w.origin.givenUp(nil)
+	}
+	if err := l.listen(ctx, c); err != nil {
 		if ctx.Err() != nil {
-			return nil, l.fail(ErrNotAcquired, ctx.Err())
+			return nil, l.fail(err)
 		}
 		if errors.Is(err, wakeup.ErrClosed) {
 			return nil, l.fail(ErrClosed)
 		}
 		t.Flags += silentFlag
 	}
-	if w = l.newWaiter(t); w == nil {
+	if w = l.newWaiter(t, c); w == nil {
 		return nil, l.fail(ErrClosed)
 	}
 	return w.await(ctx, true, true)
 }
 
 // listen returns when the keeper hears the lock's channel, or cannot: no right to, or no answer for a heartbeat.
-func (l *Lock) listen(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, l.e.cfg.Period)
+func (l *Lock) listen(ctx context.Context, c *contact) error {
+	limited, cancel := context.WithTimeout(ctx, l.e.cfg.Period)
 	defer cancel()
-	return l.e.ear.Listen(ctx, l.channel)
+	began := time.Now()
+	c.sent(began)
+	defer c.drop(began)
+	err := l.e.ear.Listen(limited, l.channel)
+	if err != nil && ctx.Err() != nil {
+		return c.waitEnded(ctx)
+	}
+	return err
 }
 
 // await asks, stands in line if that is wished and needed, and returns when the request has ended.
@@ -109,13 +134,17 @@ func (w *waiter) await(ctx context.Context, stand, patient bool) (*Hold, error) 
 		w.leave(err)
 		return w.result()
 	}
-	select {
-	case <-w.end:
-	case <-ctx.Done():
-		if err := w.lock.e.trouble(w); err != nil {
-			w.leave(w.lock.fail(ctx.Err(), err)) // not contention: Redis does not answer
-		} else {
-			w.leave(w.lock.fail(ErrNotAcquired, ctx.Err()))
+	near, stop := nearDeadline(ctx)
+	defer stop()
+	for waiting := true; waiting; {
+		select {
+		case <-w.end:
+			waiting = false
+		case <-ctx.Done():
+			w.leave(w.lock.fail(w.known().waitEnded(ctx)))
+			waiting = false
+		case <-near:
+			w.lock.e.askAgain(w.lock.key(ofQueue))
 		}
 	}
 	if err := ctx.Err(); err != nil {
@@ -129,6 +158,13 @@ func (w *waiter) await(ctx context.Context, stand, patient bool) (*Hold, error) 
 	return w.result()
 }
 
+// known is the waiter's contact with the server.
+func (w *waiter) known() *contact {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.contact
+}
+
 func (w *waiter) result() (*Hold, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,21 +172,48 @@ func (w *waiter) result() (*Hold, error) {
 }
 
 // ask sends the request until it is answered. It returns nil if the token now holds the lock or stands in line, and
-// why not otherwise.
+// why not otherwise. An answer that tells of a grant is as good as none if the lease is over when it comes: then the token
+// asks again at once, and the server says what is so by then. As with answers that do not come, that ends with the
+// context, with the third try of a caller who does not wait, or when the retry policy says so.
 func (w *waiter) ask(ctx context.Context, stand, patient bool) error {
+	l := w.lock
+	tries := 0
+	if !patient {
+		tries = tryLimit
+	}
+	began := time.Now()
+	for try := 1; ; try++ {
+		err := w.askOnce(ctx, stand, tries, began)
+		switch {
+		case !errors.Is(err, errTooLate):
+			if try > 1 && err != nil && errors.Is(err, ctx.Err()) {
+				return l.fail(errTooLate, ctx.Err())
+			}
+			return err
+		case ctx.Err() != nil, try == tries, l.e.cfg.Retry.exhausted(began, time.Now()):
+			return l.fail(errTooLate, ctx.Err())
+		}
+	}
+}
+
+// askOnce sends the request until it is answered, and deals with the answer. Began is when the first left.
+func (w *waiter) askOnce(ctx context.Context, stand bool, tries int, began time.Time) error {
 	l := w.lock
 	var life any = 0
 	if stand {
 		life = l.args.life
 	}
-	tries := 0
-	if !patient {
-		tries = 3
-	}
-	began := time.Now()
+	c := w.known()
 	call, _, err := l.e.ask(ctx, w.end, tries, func(done func(*courier.Call)) *courier.Call {
 		w.leaves(began)
+		sent := time.Now()
+		c.sent(sent)
 		call := l.call(l.spec.Scripts.Acquire, 4, 8, func(call *courier.Call) {
+			if _, err := parseAnswer(call); err != nil {
+				c.fail(sent, err)
+			} else {
+				c.answer(sent)
+			}
 			w.arrived(courier.FateOf(call.Err))
 			done(call)
 		})
@@ -160,11 +223,8 @@ func (w *waiter) ask(ctx context.Context, stand, patient bool) error {
 	switch {
 	case errors.Is(err, errStopped): // a message was quicker than the answer, or Close
 		return nil
-	case err != nil && err == ctx.Err():
-		if time.Since(began) < silenceTime {
-			return l.fail(ErrNotAcquired, errSilence, err)
-		}
-		return l.fail(errSilence, err)
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		return l.fail(c.waitEnded(ctx))
 	case err != nil:
 		return l.fail(err)
 	}
@@ -177,7 +237,7 @@ func (w *waiter) ask(ctx context.Context, stand, patient bool) error {
 		l.limitsChanged(w.token, l.spec.Limits.own())
 	}
 	if a.code == lua.Refused && a.more {
-		return w.ask(ctx, stand, patient) // more is over than one script sweeps
+		return w.askOnce(ctx, stand, tries, began) // more is over than one script sweeps
 	}
 	return w.answered(call, a)
 }
@@ -235,11 +295,11 @@ func (w *waiter) hasEnded() bool {
 func (w *waiter) answered(call *courier.Call, a answer) error {
 	switch a.code {
 	case lua.Granted:
-		w.grant(a.fence, call.Sent, a.until-a.now, false)
+		err := w.grant(a.fence, call.Sent, a.until-a.now, false)
 		if a.more {
 			w.lock.nudge()
 		}
-		return nil
+		return err
 	case lua.Waiting:
 		w.waits(call.Sent, a.seq, a.place)
 		w.lock.stand(w, a)
@@ -262,8 +322,15 @@ func (w *waiter) answered(call *courier.Call, a answer) error {
 
 var (
 	errBuried  = errors.New("the request was given up while it was under way")
-	errSilence = errors.New("no answer from Redis")
+	errTooLate = chained(ErrUnavailable, errors.New("the answer came when the lease was as good as over"))
 )
+
+// waitedAt says whether the waiter had been told to wait by an answer to a request that left before that time.
+func (w *waiter) waitedAt(at time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.place != 0 && w.asked.Before(at)
+}
 
 // waits notes an answer that the token waits.
 func (w *waiter) waits(asked time.Time, seq, place int64) {
@@ -290,30 +357,34 @@ func (w *waiter) push(fence int64) {
 		w.lock.e.beatAt(w, time.Now())
 		return
 	}
-	w.grantThen(fence, asked, w.lock.claim, true, func() {
+	err := w.grantThen(fence, asked, w.lock.claim, true, func() {
 		ev := w.lock.event(WakeupHeard)
 		ev.Token, ev.Fence = w.token, uint64(fence)
 		w.lock.e.observe(ev)
 	})
+	if err == errTooLate {
+		w.lock.e.beatAt(w, time.Now())
+	}
 }
 
 // grant ends the waiter with a lease of ms that was granted after from. Claim says that it may be shorter than what was
-// asked for, and is to be confirmed. It does nothing if the waiter has ended.
-func (w *waiter) grant(fence int64, from time.Time, ms int64, claim bool) bool {
+// asked for, and is to be confirmed. It does nothing if the waiter has ended. If too little is left of the lease it returns
+// errTooLate: the waiter goes on, and the caller has to see to it that it asks again.
+func (w *waiter) grant(fence int64, from time.Time, ms int64, claim bool) error {
 	return w.grantThen(fence, from, ms, claim, func() {})
 }
 
 // grantThen is grant; it calls first before whoever waits learns of the lease.
-func (w *waiter) grantThen(fence int64, from time.Time, ms int64, claim bool, first func()) bool {
+func (w *waiter) grantThen(fence int64, from time.Time, ms int64, claim bool, first func()) error {
 	deadline := from.Add(w.lock.trust(ms))
-	if time.Until(deadline) <= 0 {
-		w.lock.e.beatAt(w, from.Add(duration(ms)+time.Millisecond)) // too little is left: when it is over
-		return false
-	}
 	w.mu.Lock()
 	if w.ended {
 		w.mu.Unlock()
-		return false
+		return nil
+	}
+	if time.Until(deadline) <= 0 {
+		w.mu.Unlock()
+		return errTooLate
 	}
 	h := w.lock.newHold(w.token, fence, deadline)
 	if w.strayLocked() || w.lock.e.cfg.Acknowledge.wanted() { // else it has nothing more to say
@@ -325,7 +396,7 @@ func (w *waiter) grantThen(fence int64, from time.Time, ms int64, claim bool, fi
 	}
 	if !w.lock.e.addHold(h) {
 		w.mu.Unlock()
-		return false // Close is about to make the waiter leave
+		return w.lock.fail(ErrClosed) // Close is about to make the waiter leave
 	}
 	w.ended, w.hold = true, h
 	w.mu.Unlock()
@@ -333,7 +404,7 @@ func (w *waiter) grantThen(fence int64, from time.Time, ms int64, claim bool, fi
 	close(w.end)
 	h.start()
 	w.gone()
-	return true
+	return nil
 }
 
 // leave ends the waiter without a lease, and gives back in the background what it may have at the server. It does
@@ -352,8 +423,8 @@ func (w *waiter) leave(err error) {
 		w.left = w.lock.depart(w.token, w.strayLocked(), time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.Life))
 		w.left.unused = 1
 		if w.origin != nil {
-			w.left.unused, w.left.origin = 2, w.origin
-			w.origin.undoing.Store(w.left)
+			w.left.unused, w.left.origin, w.left.request = 2, w.origin, w
+			w.origin.givenUp(w.left)
 		}
 		w.left.send(w.lock.e.courier.Send)
 	}

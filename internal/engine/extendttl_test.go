@@ -1,0 +1,52 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// TestExtendBeyondMetadataTTLKeepsLease: the metadata of a name notes that its lease was extended beyond the ttl of its token.
+// If the metadata expired before the lease, the next request would cut the lease to the ttl of the token, as it does after
+// the server's clock was set back.
+func TestExtendBeyondMetadataTTLKeepsLease(t *testing.T) {
+	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock} {
+		t.Run(set.Kind, func(t *testing.T) {
+			inBubble(t, func(s *site) {
+				terms := Terms{}
+				if set == lua.RWLock {
+					terms.Flags = "w"
+				}
+				l, err := s.Engine.Lock(Spec{Scripts: set, Name: "x", Bare: set == lua.Mutex, TTL: ttl})
+				if err != nil {
+					s.Fatal(err)
+				}
+				h, err := l.Try(context.Background(), terms)
+				if err != nil {
+					s.Fatal(err)
+				}
+				const long = 5 * time.Hour // longer than the metadata of an unused name is kept
+				if err := h.Extend(context.Background(), long); err != nil {
+					s.Fatal(err)
+				}
+				for range 20 {
+					time.Sleep(long / 20)
+					if _, err := l.Try(context.Background(), terms); !errors.Is(err, ErrNotAcquired) {
+						s.Errorf("somebody else got it: %v", err)
+						return
+					}
+					if at := s.mini.TTL(l.key(ofLock)); at < time.Until(h.Deadline()) {
+						s.Errorf("it is believed for %v, and lasts %v", time.Until(h.Deadline()), at)
+						return
+					}
+				}
+				if err := h.Release(context.Background()); err != nil {
+					s.Error(err)
+				}
+			})
+		})
+	}
+}

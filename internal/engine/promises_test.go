@@ -1,0 +1,147 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/faultnet"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// times notes when a script is sent from now on.
+func (s *site) times(script *lua.Script) func() []time.Time {
+	var mu sync.Mutex
+	var list []time.Time
+	sha := []byte(script.SHA)
+	s.net.Watch(func(b []byte) {
+		if bytes.Contains(b, sha) {
+			mu.Lock()
+			defer mu.Unlock()
+			list = append(list, time.Now())
+		}
+	})
+	return func() []time.Time {
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		return list
+	}
+}
+
+// TestATryIsRepeatedTwiceAtTheMost: however much time there is.
+func TestATryIsRepeatedTwiceAtTheMost(t *testing.T) {
+	inBubble(t, func(s *site) {
+		s.must(s.hold("x").Release(context.Background())) // so that the scripts are known
+		s.net.Break(lua.Mutex.Acquire.SHA, 1<<30, faultnet.LoseRequest)
+		asked := s.times(lua.Mutex.Acquire)
+		if _, err := s.lock("x").Try(context.Background(), Terms{}); err == nil || errors.Is(err, ErrNotAcquired) {
+			s.Errorf("all its requests were lost: %v", err)
+		}
+		if n := len(asked()); n != 3 {
+			s.Errorf("it asked %d times, want 3", n)
+		}
+	})
+}
+
+// TestPausesAreThoseOfTheRetryPolicy: they begin at about Min, grow up to about Max, and are jittered; after GiveUp there are
+// no more.
+func TestPausesAreThoseOfTheRetryPolicy(t *testing.T) {
+	inBubble(t, func(s *site) {
+		s.must(s.hold("x").Release(context.Background()))
+		s.cfg.Retry = Retry{Min: 20 * time.Millisecond, Max: 200 * time.Millisecond, GiveUp: 5 * time.Second}
+		s.net.Break(lua.Mutex.Acquire.SHA, 1<<30, faultnet.LoseRequest)
+		asked := s.times(lua.Mutex.Acquire)
+		start := time.Now()
+		if _, err := s.lock("x").Acquire(context.Background(), Terms{}); err == nil || errors.Is(err, ErrNotAcquired) {
+			s.Errorf("all its requests were lost: %v", err)
+		}
+		r := s.cfg.Retry
+		if d := time.Since(start); d < r.GiveUp || d > r.GiveUp+2*r.Max {
+			s.Errorf("it gave up after %v", d)
+		}
+		list := asked()
+		var longest time.Duration
+		different := map[time.Duration]bool{}
+		for i := range list[1:] {
+			pause := list[i+1].Sub(list[i])
+			longest = max(longest, pause)
+			different[pause] = true
+			if i == 0 && (pause < r.Min/2 || pause > 2*r.Min) {
+				s.Errorf("the first pause is %v", pause)
+			}
+			if pause < r.Min/2 || pause > 2*r.Max {
+				s.Errorf("pause %d is %v", i, pause)
+			}
+		}
+		if longest < r.Max || len(different) < len(list)/2 {
+			s.Errorf("the longest of %d pauses is %v; there are %d different ones", len(list)-1, longest, len(different))
+		}
+	})
+}
+
+// TestAReleaseIsNotRepeatedForEver: when the lease is over by itself, there is nothing to give back.
+func TestAReleaseIsNotRepeatedForEver(t *testing.T) {
+	inBubble(t, func(s *site) {
+		s.must(s.hold("y").Release(context.Background()))
+		h := s.hold("x", fixed)
+		s.net.Break(lua.Mutex.Release.SHA, 1<<30, faultnet.LoseRequest)
+		sent := s.times(lua.Mutex.Release)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*ttl)
+		defer cancel()
+		if err := h.Release(ctx); err == nil || errors.Is(err, ErrLost) || ctx.Err() != nil {
+			s.Errorf("no release has arrived: %v", err)
+		}
+		n := len(sent())
+		if n < 2 {
+			s.Errorf("it was sent %d times", n)
+		}
+		time.Sleep(time.Minute)
+		if more := len(sent()) - n; more != 0 {
+			s.Errorf("it was sent %d times after the lease was over", more)
+		}
+	})
+}
+
+// TestReleasingWhatWasLostLetsOthersInAtOnce: between the holder's deadline and the server's.
+func TestReleasingWhatWasLostLetsOthersInAtOnce(t *testing.T) {
+	inBubble(t, func(s *site) {
+		h := s.hold("x", fixed)
+		time.Sleep(time.Until(h.Deadline()))
+		if err := h.Release(context.Background()); !errors.Is(err, ErrLost) {
+			s.Error(err)
+		}
+		synctest.Wait()
+		if s.mini.Exists("lock:x") {
+			s.Error("the server still has the lease")
+		}
+	})
+}
+
+// TestTheErrorOfALossSaysWhatKeptItFromBeingRenewed: and not only that it was not.
+func TestTheErrorOfALossSaysWhatKeptItFromBeingRenewed(t *testing.T) {
+	inBubble(t, func(s *site) {
+		h := s.hold("x")
+		s.net.Down()
+		<-h.Done()
+		if err := h.Err(); !errors.Is(err, ErrLost) || !errors.Is(err, io.ErrClosedPipe) {
+			s.Error(err)
+		}
+	})
+}
+
+// TestCloseTellsOfADeadlineThatPassedUnnoticed: as in a process that was frozen.
+func TestCloseTellsOfADeadlineThatPassedUnnoticed(t *testing.T) {
+	inBubble(t, func(s *site) {
+		h := s.hold("x")
+		s.freeze(h)
+		if err := s.Close(); !errors.Is(err, ErrLost) {
+			s.Errorf("Close: %v", err)
+		}
+	})
+}

@@ -1,0 +1,390 @@
+package lua_test
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
+)
+
+// The tests in this file are about what every primitive has to do in a state that is out of the ordinary.
+
+// flagsOf is what a token of the primitive says of itself, if one at a time is to have the lock; and what its scripts are
+// asked besides.
+func flagsOf(set *lua.Set) (flags, extra string) {
+	switch set {
+	case lua.RWLock:
+		return "w", ""
+	case lua.Semaphore:
+		return "h1", "1:0:0"
+	}
+	return "", ""
+}
+
+// allAtTime runs a test of every primitive on the embedded server, whose clock stands still but for what the test does to it.
+func allAtTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
+	for _, set := range lua.Sets {
+		t.Run(set.Kind, func(t *testing.T) {
+			atTimeOf(t, set, func(b *bench, pass func(time.Duration)) {
+				if set.Keys == "mutex" {
+					b.keys = []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:beats"}
+				}
+				test(b, pass)
+			})
+		})
+	}
+}
+
+// line acquires for the holder, and puts the others in line.
+func (b *bench) line(holder string, others ...string) {
+	b.Helper()
+	_, extra := flagsOf(b.set)
+	b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, holder, ttl, idle, 0, wake, 0, extra, 0)), lua.Granted)
+	for _, token := range others {
+		b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, extra, 0)), lua.Waiting)
+	}
+}
+
+// isToldToAsk is that one message comes, by which this request is to ask in so many ms.
+func (b *bench) isToldToAsk(sub *redis.PubSub, token string, ms int) {
+	b.Helper()
+	if got, want := b.message(sub), []string{strings.Split(token, ":")[1], strconv.Itoa(-ms)}; fmt.Sprint(got) != fmt.Sprint(want) {
+		b.Fatalf("message %v, want %v", got, want)
+	}
+}
+
+func TestTheFirstInLineIsToldOfALeaseThatWasShortened(t *testing.T) {
+	allAtTime(t, func(b *bench, _ func(time.Duration)) {
+		flags, _ := flagsOf(b.set)
+		holder, first, second := token("a", 1)+flags, token("b", 1)+flags, token("b", 2)+flags
+		b.line(holder, first, second)
+		sub := b.listen("b")
+		b.code(b.renew(holder, 4, 1000, 1), lua.Granted)
+		b.isToldToAsk(sub, first, 1000)
+		b.code(b.renew(holder, 2, 500, 1), lua.Granted) // without the line there is nobody to tell
+		b.untold("b", sub)
+		b.code(b.renew(holder, 4, 20_000, 1), lua.Granted) // it asks before that anyway
+		b.untold("b", sub)
+		b.code(b.renew(token("a", 2)+flags, 4, 1000, 1), lua.Refused)
+		b.untold("b", sub)
+	})
+}
+
+// Of a lock that readers hold the last of them decides when room comes by itself.
+func TestAWriterIsToldOfAReaderThatIsLeft(t *testing.T) {
+	atTimeOf(t, lua.RWLock, func(b *bench, pass func(time.Duration)) {
+		short, middle, long, writer := use("a", 1, "r"), use("a", 2, "r"), use("a", 3, "r"), use("b", 1, "w")
+		for i, r := range []string{short, middle, long} {
+			b.gets(lua.Granted, r, 0)
+			b.renew(r, 2, int64(i+1)*900, 1)
+		}
+		b.gets(lua.Waiting, writer, life)
+		sub := b.listen("b")
+		b.code(b.release(short, 0), lua.Granted) // others last longer
+		b.untold("b", sub)
+	})
+	atTimeOf(t, lua.RWLock, func(b *bench, pass func(time.Duration)) {
+		short, middle, long, writer := use("a", 1, "r"), use("a", 2, "r"), use("a", 3, "r"), use("b", 1, "w")
+		for i, r := range []string{short, middle, long} {
+			b.gets(lua.Granted, r, 0)
+			b.renew(r, 2, int64(i+1)*900, 1)
+		}
+		b.gets(lua.Waiting, writer, life)
+		sub := b.listen("b")
+		b.code(b.release(long, 0), lua.Granted)
+		b.isToldToAsk(sub, writer, 1800)
+		pass(100 * time.Millisecond)
+		b.code(b.release(middle, 0), lua.Granted)
+		b.isToldToAsk(sub, writer, 800)
+	})
+}
+
+// An upgrade does not wait for the lease that it comes in the place of.
+func TestAnUpgradeIsToldOfAReaderThatIsLeft(t *testing.T) {
+	atTimeOf(t, lua.RWLock, func(b *bench, _ func(time.Duration)) {
+		origin, dead, long, up := use("b", 1, "r"), use("a", 1, "r"), use("a", 2, "r"), use("b", 2, "u")
+		for _, r := range []string{origin, dead, long} {
+			b.gets(lua.Granted, r, 0)
+		}
+		b.renew(dead, 2, 1000, 1)
+		b.renew(origin, 2, 40_000, 1)
+		b.code(b.convert(up, origin, life), lua.Waiting)
+		sub := b.listen("b")
+		b.code(b.release(long, 0), lua.Granted)
+		b.isToldToAsk(sub, up, 1000)
+	})
+}
+
+// Whoever has not heard of the conversion believes in the lease that was converted until that would have ended.
+func TestWhatComesInThePlaceOfALeaseEndsNoSooner(t *testing.T) {
+	for from, to := range map[string]string{"w": "d", "r": "u"} {
+		atTimeOf(t, lua.RWLock, func(b *bench, pass func(time.Duration)) {
+			origin, short := use("a", 1, from), "a:2:1000.1000"+to
+			b.gets(lua.Granted, origin, 0)
+			b.renew(origin, 2, 2*ttl, 1)
+			end := b.end(origin)
+			pass(time.Second)
+			b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, short, 1000, idle, 0, wake, 0, origin, 0)), lua.Granted)
+			if got := b.end(short); got != end {
+				b.Errorf("it ends at %d, the lease before it at %d", got, end)
+			}
+			b.beat(0, short) // after the clock was set back it would be cut to its ttl
+			if got := b.end(short); got != end {
+				b.Errorf("a heartbeat has cut it from %d to %d", end, got)
+			}
+			// One that is longer lasts its own time.
+			long := "a:3:600000.6000" + map[string]string{"d": "u", "u": "d"}[to]
+			b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, long, 600000, idle, 0, wake, 0, short, 0)), lua.Granted)
+			if now := b.rdb.Time(ctx).Val().UnixMilli(); b.end(long) < now+599000 {
+				b.Errorf("it ends in %d ms", b.end(long)-now)
+			}
+		})
+	}
+}
+
+// The line moves up when those in front are swept.
+func TestWhoIsFirstAfterASweepIsTold(t *testing.T) {
+	allAtTime(t, func(b *bench, pass func(time.Duration)) {
+		flags, _ := flagsOf(b.set)
+		holder, first, other := token("a", 1)+flags, token("b", 1)+flags, token("c", 1)+flags
+		b.line(holder, token("dead", 1)+flags, token("dead", 2)+flags, token("dead", 3)+flags, first, other)
+		pass(life*time.Millisecond - 2)
+		b.beat(0, first)
+		pass(time.Second)
+		b.renew(holder, 2, 1000, 1)
+		sub := b.listen("b")
+		b.beat(0, other)
+		b.isToldToAsk(sub, first, 1000)
+	})
+}
+
+// After the server's clock was set back, a lease would last too long, and is cut to its ttl when somebody beats.
+func TestTheFirstInLineIsToldOfALeaseThatWasCut(t *testing.T) {
+	allAtTime(t, func(b *bench, pass func(time.Duration)) {
+		flags, extra := flagsOf(b.set)
+		short := "a:1:1000.1000" + flags
+		first, other := token("b", 1)+flags, token("c", 1)+flags
+		b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, short, 1000, idle, 0, wake, 0, extra, 0)), lua.Granted)
+		for _, token := range []string{first, other} {
+			b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, extra, 0)), lua.Waiting)
+		}
+		sub := b.listen("b")
+		if b.rdb.Type(ctx, b.keys[0]).Val() == "string" {
+			b.rdb.PExpire(ctx, b.keys[0], time.Hour)
+		} else {
+			b.rdb.ZIncrBy(ctx, b.keys[0], 3_600_000, short)
+		}
+		b.beat(0, other)
+		b.isToldToAsk(sub, first, 1000)
+	})
+}
+
+// A request that cannot wait for as long as it must leaves the line, and others move up, also if it stood first.
+func TestWhoLeavesForWantOfTimeMakesRoom(t *testing.T) {
+	semAtTime(t, func(b *bench, pass func(time.Duration)) {
+		b.listen("a")
+		sub := b.listen("b")
+		b.asks(lua.Granted, perSecond, permit("a", 1, "c", 2), 0)
+		heavy, light := permit("a", 2, "c", 3), permit("b", 1, "c", 1)
+		b.asks(lua.Waiting, perSecond, heavy, life)
+		b.asks(lua.Waiting, perSecond, light, life)
+		b.asksWithin(lua.Refused, perSecond, heavy, life, 100)
+		b.told(sub, light)
+		b.waits()
+	})
+}
+
+// TestLapsedWaitersAreCalled: when the server's clock was set ahead, whoever waits is alive and knows nothing of it. Whoever
+// takes them out of line tells them to ask, the first of them first, one waiter of each keeper, and no more than ten keepers.
+func TestLapsedWaitersAreCalled(t *testing.T) {
+	ahead := life*time.Millisecond + 500
+	for what, happens := range map[string]func(b *bench, holder, flags string){
+		"release": func(b *bench, holder, _ string) { b.code(b.release(holder, 0), lua.Granted) },
+		"beat":    func(b *bench, _, flags string) { b.beat(0, token("x", 1)+flags) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			allAtTime(t, func(b *bench, pass func(time.Duration)) {
+				flags, _ := flagsOf(b.set)
+				holder := token("a", 1) + flags
+				tokens := []string{token("gone", 1) + flags}
+				subs := map[string]*redis.PubSub{}
+				for i := range 12 {
+					k := "k" + strconv.Itoa(i)
+					subs[k] = b.listen(k)
+					tokens = append(tokens, token(k, 1)+flags, token(k, 2)+flags)
+				}
+				b.line(holder, tokens...)
+				pass(ahead)
+				happens(b, holder, flags)
+				b.members(2)
+				order := slices.SortedFunc(maps.Keys(subs), func(a, b string) int {
+					if what == "release" {
+						return cmp.Or(len(a)-len(b), strings.Compare(a, b))
+					}
+					return strings.Compare(a+":", b+":") // all lapse at once, and are swept by their names
+				})
+				for i, k := range order {
+					if i < 9 { // before them somebody has gone
+						b.isToldToAsk(subs[k], token(k, 1)+flags, 10*(i+1)+1)
+					}
+					b.untold(k, subs[k])
+				}
+			})
+		})
+	}
+}
+
+// TestWrongType: the lock's key holds something else. Whoever asks learns that, also who waits and who looks; whoever gives up
+// waiting is out of line all the same, and may not come back if it is buried.
+func TestWrongType(t *testing.T) {
+	for _, set := range lua.Sets {
+		t.Run(set.Kind, func(t *testing.T) {
+			onBothServers(t, set, func(b *bench) {
+				flags, extra := flagsOf(set)
+				holder, waits, gone := token("a", 1)+flags, token("b", 1)+flags, token("b", 2)+flags
+				b.line(holder, waits, gone)
+				b.rdb.Del(ctx, b.keys[0])
+				b.rdb.RPush(ctx, b.keys[0], "x")
+				wrong := func(what string, s *lua.Script, keys int, args []any) {
+					b.Helper()
+					if v, err := b.rdb.Eval(ctx, s.Text, b.keys[:keys], args...).Result(); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+						b.Errorf("%s: %v, %v", what, v, err)
+					}
+				}
+				ask := func(token string, life int) []any {
+					return lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, extra, 0)
+				}
+				wrong("beat", set.Beat, 4, append(lua.BeatArgs(nil, idle, life, wake, 0, 0, extra), waits))
+				wrong("coming back", set.Beat, 4, append(lua.BeatArgs(nil, idle, life, wake, 0, 1, extra), token("b", 3)+flags, 0))
+				wrong("try", set.Acquire, 4, ask(token("c", 1)+flags, 0))
+				wrong("acquire", set.Acquire, 4, ask(token("c", 2)+flags, life))
+				wrong("renew", set.Renew, 1, lua.RenewArgs(nil, holder, ttl, idle, 0, wake, 0))
+				wrong("renew, in full", set.Renew, 2, lua.RenewArgs(nil, holder, ttl, idle, 0, wake, 0))
+				wrong("inspect", set.Inspect, 4, lua.InspectArgs(nil, lua.InspectHolders, 0, 10))
+				if set.Affirm != nil {
+					wrong("affirm", set.Affirm, 2, lua.AffirmArgs(nil, holder, int64(1), idle, 0))
+				}
+				wrong("release of the lease", set.Release, 4, lua.ReleaseArgs(nil, holder, idle, wake, 0, 0, 0))
+				for _, bury := range []int64{0, 60_000} {
+					for _, token := range []string{waits, gone, token("b", 3) + flags} {
+						wrong("release", set.Release, 4, lua.ReleaseArgs(nil, token, idle, wake, 0, bury, 1))
+					}
+				}
+				b.members(2)
+				b.allExpireBut(0)
+
+				b.rdb.Del(ctx, b.keys[0])
+				b.code(b.eval(set.Acquire, 4, ask(gone, 0)), lua.Buried)
+				b.code(b.eval(set.Acquire, 4, ask(token("c", 3)+flags, 0)), lua.Granted)
+			})
+		})
+	}
+}
+
+// allExpireBut is that every key but one expires.
+func (b *bench) allExpireBut(one int) {
+	b.Helper()
+	for i, k := range b.keys {
+		if i != one && b.rdb.Exists(ctx, k).Val() == 1 {
+			b.expires(i)
+		}
+	}
+}
+
+// TestWhoIsRefusedLearnsThatNothingCanBeWritten: a replica, or a primary that may not write, does not say that a lock is held,
+// whatever the reason for which it would be refused. For the same reason a release does not say that there was nothing.
+func TestWhoIsRefusedLearnsThatNothingCanBeWritten(t *testing.T) {
+	ask := func(b *bench, token string, extra string) any {
+		return b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys, lua.AcquireArgs(nil, token, ttl, idle, 0, wake, 0, extra, 0)...).Err()
+	}
+	type refusal struct {
+		what   string
+		before func(b *bench)
+		asks   func(b *bench) any // an error
+	}
+	list := map[*lua.Set][]refusal{
+		lua.RWLock: {
+			{"a read behind a writer who waits", func(b *bench) {
+				b.listen("w")
+				b.gets(lua.Granted, use("a", 1, "r"), 0)
+				b.gets(lua.Waiting, use("w", 1, "w"), life)
+			}, func(b *bench) any { return ask(b, use("b", 1, "r"), "") }},
+			{"a write beside a reader", func(b *bench) { b.gets(lua.Granted, use("a", 1, "r"), 0) },
+				func(b *bench) any { return ask(b, use("b", 1, "w"), "") }},
+			{"an upgrade beside another", func(b *bench) {
+				b.gets(lua.Granted, use("a", 1, "r"), 0)
+				b.gets(lua.Granted, use("b", 1, "r"), 0)
+				b.code(b.convert(use("a", 2, "u"), use("a", 1, "r"), life), lua.Waiting)
+			}, func(b *bench) any { return ask(b, use("b", 2, "u"), use("b", 1, "r")) }},
+			{"an upgrade beside a reader", func(b *bench) {
+				b.gets(lua.Granted, use("a", 1, "r"), 0)
+				b.gets(lua.Granted, use("b", 1, "r"), 0)
+			}, func(b *bench) any { return ask(b, use("b", 2, "u"), use("b", 1, "r")) }},
+			{"an upgrade of nothing", func(*bench) {}, func(b *bench) any { return ask(b, use("b", 2, "u"), use("b", 1, "r")) }},
+			{"a downgrade of nothing", func(*bench) {}, func(b *bench) any { return ask(b, use("b", 2, "d"), use("b", 1, "w")) }},
+			{"a downgrade of a read", func(b *bench) { b.gets(lua.Granted, use("b", 1, "r"), 0) },
+				func(b *bench) any { return ask(b, use("b", 2, "d"), use("b", 1, "r")) }},
+		},
+		lua.Semaphore: {
+			{"more than there are", func(b *bench) { b.asks(lua.Granted, three, permit("a", 1, "h", 1), 0) },
+				func(b *bench) any { return ask(b, permit("b", 1, "h", 4), three) }},
+			{"more than are left", func(b *bench) { b.asks(lua.Granted, three, permit("a", 1, "h", 2), 0) },
+				func(b *bench) any { return ask(b, permit("b", 1, "h", 2), three) }},
+			{"before they return", func(b *bench) { b.asks(lua.Granted, perSecond, permit("a", 1, "c", 3), 0) },
+				func(b *bench) any { return ask(b, permit("b", 1, "c", 1), perSecond) }},
+			{"a limit that was given up", func(b *bench) {
+				b.asks(lua.Granted, three, permit("a", 1, "h", 1), 0)
+				b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, permit("b", 1, "h", 1), idle, wake, 0, 60_000, 1))
+			}, func(b *bench) any {
+				return b.rdb.Eval(ctx, b.set.Limit.Text, b.keys, lua.LimitArgs(nil, idle, wake, 0, three, 4, permit("b", 1, "h", 1))...).Err()
+			}},
+		},
+	}
+	for _, set := range lua.Sets {
+		flags, extra := flagsOf(set)
+		list[set] = append(list[set], refusal{"it is held", func(b *bench) { b.line(token("a", 1) + flags) },
+			func(b *bench) any { return ask(b, token("b", 1)+flags, extra) }},
+			refusal{"somebody waits", func(b *bench) {
+				b.listen("w")
+				b.line(token("a", 1)+flags, token("w", 1)+flags)
+			}, func(b *bench) any { return ask(b, token("b", 1)+flags, extra) }},
+			refusal{"it is buried", func(b *bench) {
+				b.eval(set.Release, 4, lua.ReleaseArgs(nil, token("b", 1)+flags, idle, wake, 0, 60_000, 1))
+			}, func(b *bench) any { return ask(b, token("b", 1)+flags, extra) }},
+			refusal{"a release of nothing", func(*bench) {}, func(b *bench) any {
+				return b.rdb.Eval(ctx, set.Release.Text, b.keys, lua.ReleaseArgs(nil, token("b", 1)+flags, idle, wake, 0, 0, 0)...).Err()
+			}})
+		t.Run(set.Kind, func(t *testing.T) {
+			own := "{lock:x}:" + set.Keys + ":"
+			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "beats"}, set}
+			do := func(args ...any) {
+				t.Helper()
+				if err := b.rdb.Do(ctx, args...).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, c := range list[set] {
+				c.before(b)
+				do("replicaof", "127.0.0.1", "1")
+				if err, _ := c.asks(b).(error); !redis.HasErrorPrefix(err, "READONLY") {
+					t.Errorf("%s: %v", c.what, err)
+				}
+				do("replicaof", "no", "one")
+				changes := b.changes()
+				_ = c.asks(b)
+				if n := b.changes() - changes; strings.Contains(c.what, "nothing") && n != 0 {
+					t.Errorf("%s: %d changes for the replicas", c.what, n)
+				}
+				do("flushall")
+			}
+		})
+	}
+}

@@ -1,0 +1,146 @@
+package lockkeeper_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/redis/go-redis/v9"
+)
+
+// with is a keeper with options of its own, and its client's connections.
+func (b *bubble) with(o *lockkeeper.Options) *lockkeeper.Keeper {
+	b.Helper()
+	rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return b.mini.Dial() }})
+	k, err := lockkeeper.New(rdb, o)
+	b.must(err)
+	b.last = append(b.last, func() {
+		_ = k.Close()
+		_ = rdb.Close()
+	})
+	return k
+}
+
+// handOver makes a keeper wait for what another one holds, and release it.
+func (b *bubble) handOver(holder, waiter *lockkeeper.Keeper, meanwhile func()) {
+	b.Helper()
+	lock := func(k *lockkeeper.Keeper) *mutex.Mutex {
+		m, err := mutex.New(k, "x", &mutex.Options{TTL: time.Minute})
+		b.must(err)
+		return m
+	}
+	lease, err := lock(holder).Lock(background)
+	b.must(err)
+	got := make(chan *lockkeeper.Lease, 1)
+	go func() {
+		l, err := lock(waiter).Lock(background)
+		if err != nil {
+			b.Error(err)
+		}
+		got <- l
+	}()
+	synctest.Wait()
+	meanwhile()
+	b.must(lease.Release(background))
+	b.must((<-got).Release(background))
+}
+
+// TestThePrefixStandsBeforeEverything: before keys and channels, and with BareNames there is none.
+func TestThePrefixStandsBeforeEverything(t *testing.T) {
+	for prefix, o := range map[string]lockkeeper.Options{
+		"lock:": {}, "app:": {Prefix: "app:"}, "": {BareNames: true},
+	} {
+		t.Run(prefix, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				holder, waiter := b.with(&o), b.with(&o)
+				b.handOver(holder, waiter, func() {
+					want := []string{prefix + "x"}
+					for _, suffix := range []string{"beats", "meta", "queue"} {
+						want = append(want, "{"+prefix+"x}:mutex:"+suffix)
+					}
+					keys := b.mini.Keys()
+					slices.Sort(keys)
+					slices.Sort(want)
+					if !slices.Equal(keys, want) {
+						b.Errorf("keys %q, want %q", keys, want)
+					}
+					if c := b.mini.PubSubChannels("*"); !slices.Equal(c, []string{prefix + "wake:" + waiter.ID()}) {
+						b.Errorf("channels %q", c)
+					}
+				})
+			})
+		})
+	}
+}
+
+// TestTheLoggerIsTold: of what needs somebody's attention, once, and of nothing else.
+func TestTheLoggerIsTold(t *testing.T) {
+	for what, x := range map[string]struct {
+		happens func(b *bubble, p *process)
+		says    string // "" for nothing
+	}{
+		"all is well": {func(*bubble, *process) {}, ""},
+		"no right to subscribe": {func(b *bubble, _ *process) {
+			b.mini.Server().SetPreHook(func(c *server.Peer, command string, _ ...string) bool {
+				if command == "SUBSCRIBE" {
+					c.WriteError("NOPERM this user has no permissions to access one of the channels used as arguments")
+					return true
+				}
+				return false
+			})
+		}, "no right to subscribe"},
+		"a deaf subscription": {func(_ *bubble, p *process) { p.net.DeafenSubscriptions() }, "never came"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				var mu sync.Mutex
+				var log bytes.Buffer
+				p := b.process()
+				b.must(p.rdb.Ping(background).Err()) // so that there is a server to set a hook on
+				b.must(p.Close())
+				var err error
+				p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
+					Heartbeat: beat, Logger: slog.New(slog.NewTextHandler(writer(func(line []byte) (int, error) {
+						mu.Lock()
+						defer mu.Unlock()
+						return log.Write(line)
+					}), nil)),
+				})
+				b.must(err)
+				if what != "a deaf subscription" {
+					x.happens(b, p)
+				}
+				holder := b.with(&lockkeeper.Options{Heartbeat: beat})
+				for i := range 2 {
+					b.handOver(holder, p.Keeper, func() {
+						if what == "a deaf subscription" && i == 0 {
+							x.happens(b, p)
+						}
+					})
+				}
+				time.Sleep(10 * time.Second)
+				b.must(p.Close())
+				mu.Lock()
+				defer mu.Unlock()
+				lines := strings.Count(log.String(), "\n")
+				if x.says == "" && lines != 0 || x.says != "" && (lines != 1 || !strings.Contains(log.String(), x.says) || !strings.Contains(log.String(), "channel=lock:wake:")) {
+					b.Errorf("it was told %q", log.String())
+				}
+			})
+		})
+	}
+}
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }

@@ -1,0 +1,157 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/redlock"
+)
+
+// TestTheFirstKeepersHooksAreThoseOfTheLock: and nothing is told of single servers.
+func TestTheFirstKeepersHooksAreThoseOfTheLock(t *testing.T) {
+	for what, end := range map[string]func(p *process, l *lockkeeper.Lease) error{
+		"Release": func(_ *process, l *lockkeeper.Lease) error { return l.Release(context.Background()) },
+		"Close":   func(p *process, _ *lockkeeper.Lease) error { return p.keepers[2].Close() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			onServers(t, 3, func(w *world) {
+				var mu sync.Mutex
+				told := make([][]string, 0, 3)
+				var of []lockkeeper.Event
+				p := w.process(func(o *lockkeeper.Options) {
+					i := len(told)
+					told = append(told, nil)
+					hook := func(name string) func(lockkeeper.Event) {
+						return func(e lockkeeper.Event) {
+							mu.Lock()
+							defer mu.Unlock()
+							told[i] = append(told[i], name)
+							of = append(of, e)
+						}
+					}
+					o.Hooks = lockkeeper.Hooks{
+						AcquireBegan: hook("AcquireBegan"), AcquireEnded: hook("AcquireEnded"), Waiting: hook("Waiting"),
+						WakeupHeard: hook("WakeupHeard"), WakeupMissed: hook("WakeupMissed"), Renewed: hook("Renewed"),
+						Lost: hook("Lost"), Released: hook("Released"),
+					}
+				})
+				lease := w.hold(p.lock())
+				time.Sleep(ttl / 2)
+				w.must(end(p, lease))
+				synctest.Wait()
+				mu.Lock()
+				defer mu.Unlock()
+				if want := []string{"AcquireBegan", "AcquireEnded", "Renewed", "Released"}; !slices.Equal(told[0], want) || len(told[1])+len(told[2]) != 0 {
+					w.Errorf("told %v, want %v and nothing", told, want)
+				}
+				for _, e := range of[1:] {
+					if e.Kind != "redlock" || e.Name != "x" || e.Token != lease.Token() || e.Fence != lease.Fence() || e.Err != nil {
+						w.Errorf("%+v", e)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestTheServerTimeoutIsATenthOfTheTTL: if nothing else is said, and no more than half a second. A try waits for it three
+// times where there is no majority.
+func TestTheServerTimeoutIsATenthOfTheTTL(t *testing.T) {
+	for ttl, want := range map[time.Duration]time.Duration{time.Second: 100 * time.Millisecond, 30 * time.Second: 500 * time.Millisecond} {
+		onServers(t, 3, func(w *world) {
+			p := w.process()
+			l := p.lock(func(o *redlock.Options) { o.TTL, o.ServerTimeout = ttl, 0 })
+			w.connect(l)
+			p.nets[0].Mute()
+			p.nets[1].Mute()
+			start := time.Now()
+			if _, err := l.TryLock(w.Context()); err == nil {
+				w.Error("one server of three is a majority")
+			}
+			// Each attempt waits, and gives back, which it also waits for; the pauses between are of some ms.
+			if d := time.Since(start); d < 3*want || d > 5*want+100*time.Millisecond {
+				w.Errorf("with a TTL of %v it took %v, which is not three to five times %v", ttl, d, want)
+			}
+		})
+	}
+}
+
+// TestOneGoroutineOfAProcessAsks: the others wait for their turn.
+func TestOneGoroutineOfAProcessAsks(t *testing.T) {
+	asked := func(goroutines int) (n int) {
+		onServers(t, 1, func(w *world) {
+			p := w.process()
+			l := p.lock()
+			w.connect(l)
+			w.take(0)
+			w.servers[0].SetTTL("lock:x", time.Hour)
+			p.nets[0].Count()
+			ctx, cancel := context.WithTimeout(w.Context(), 20*time.Second)
+			defer cancel()
+			var all sync.WaitGroup
+			for range goroutines {
+				all.Go(func() {
+					if _, err := l.Lock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+						w.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			n = p.nets[0].Scripts()
+		})
+		return n
+	}
+	if one, many := asked(1), asked(20); many > 2*one {
+		t.Errorf("20 goroutines have sent %d scripts, one %d", many, one)
+	}
+}
+
+func TestBoundsOfTheOptions(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	onServers(t, 1, func(w *world) {
+		ks := w.process().keepers
+		for _, x := range []struct {
+			o     redlock.Options
+			names string // "": it is fine
+		}{
+			{redlock.Options{Poll: time.Hour}, ""},
+			{redlock.Options{Poll: time.Hour + 1}, "Poll 1h0m0"},
+			{redlock.Options{Poll: 10 * time.Millisecond}, ""},
+			{redlock.Options{Poll: 10*time.Millisecond - 1}, "Poll 9.999999ms"},
+			{redlock.Options{RestartDelay: year}, ""},
+			{redlock.Options{RestartDelay: year + 1}, "RestartDelay 8760h0m0"},
+			{redlock.Options{RestartDelay: 30 * time.Second}, ""},
+			{redlock.Options{ServerTimeout: 15 * time.Second}, ""},
+			{redlock.Options{ServerTimeout: time.Millisecond}, ""},
+			{redlock.Options{ServerTimeout: 15*time.Second + 1}, "ServerTimeout 15.000000001s"},
+		} {
+			_, err := redlock.New(ks, "x", &x.o)
+			switch {
+			case x.names == "" && err != nil:
+				w.Errorf("%+v: %v", x.o, err)
+			case x.names != "" && (!errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), x.names)):
+				w.Errorf("%+v: %v", x.o, err)
+			}
+		}
+	})
+}
+
+func TestTheDefaultOfPollIsThatOfTheReadme(t *testing.T) {
+	page, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile("(?m)^\\| `redlock.Options.Poll` \\| (\\d+) (ms) \\|").FindSubmatch(page)
+	if m == nil || string(m[1])+string(m[2]) != redlock.DefaultPoll.String() {
+		t.Errorf("README says %q, it is %v", m, redlock.DefaultPoll)
+	}
+}
