@@ -21,19 +21,7 @@ func TestTheTableOfFaultsIsTrue(t *testing.T) {
 	if !found {
 		t.Fatal("no table")
 	}
-	var source strings.Builder
-	err = filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && (strings.HasSuffix(path, "_test.go") || strings.Contains(path, "conform") && strings.HasSuffix(path, ".go")) {
-			var text []byte
-			text, err = os.ReadFile(path)
-			source.Write(text)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := source.String()
+	all := testSource(t)
 	n := 0
 	for line := range strings.Lines(table) {
 		cell := strings.Split(line, " | ")
@@ -55,7 +43,53 @@ func TestTheTableOfFaultsIsTrue(t *testing.T) {
 			}
 		}
 	}
-	if n != 58 {
+	if n != 59 {
 		t.Errorf("%d rows", n)
 	}
+}
+
+// TestTheTableOfPromisesIsTrue: every test that it names is there.
+func TestTheTableOfPromisesIsTrue(t *testing.T) {
+	doc, err := os.ReadFile("../docs/testing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(doc), "| promise | tests |\n|---|---|\n")
+	if !found {
+		t.Fatal("no table")
+	}
+	all := testSource(t)
+	for line := range strings.Lines(table) {
+		cell := strings.Split(line, " | ")
+		if len(cell) != 2 {
+			break
+		}
+		names := regexp.MustCompile("`([^`]*)`").FindAllStringSubmatch(cell[1], -1)
+		if len(names) == 0 {
+			t.Errorf("no test: %s", line)
+		}
+		for _, name := range names {
+			if !strings.Contains(all, "func "+name[1]+"(") && !strings.Contains(all, `"`+name[1]+`"`) {
+				t.Errorf("there is no test %s", name[1])
+			}
+		}
+	}
+}
+
+// testSource is the text of all tests, and of the suite that every primitive runs.
+func testSource(t *testing.T) string {
+	t.Helper()
+	var source strings.Builder
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && (strings.HasSuffix(path, "_test.go") || strings.Contains(path, "conform") && strings.HasSuffix(path, ".go")) {
+			var text []byte
+			text, err = os.ReadFile(path)
+			source.Write(text)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return source.String()
 }

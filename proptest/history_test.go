@@ -88,21 +88,24 @@ func (v *view) stands(token string) (at float64, yes bool) {
 
 // history is what the world has seen of the server.
 type history struct {
-	scripts map[string]string // names of the transitions, by their text
-	keys    names.Keys
-	last    *view                // after the last script; nil: it may have changed in another way
-	top     uint64               // the largest fence
-	lost    bool                 // data was lost once
-	ends    map[string]int64     // µs, by the server's clock: when each lease ends or has ended
-	void    map[string]bool      // leases that the server may not know any more
-	gone    map[string]bool      // tokens that were given up, since data was last lost or the clock set forward
-	left    map[string]bool      // tokens that ever were
-	passed  map[string]int       // by how many writers a reader was passed that waits
-	row     int                  // writers in a row that have passed readers
-	heard   map[string]bool      // tokens that a message has brought a lease
-	owed    map[string]time.Time // since when somebody could have been granted a lease
-	instant time.Time            // of the last script
-	asked   int                  // scripts at that instant
+	scripts  map[string]string // names of the transitions, by their text
+	keys     names.Keys
+	last     *view                // after the last script; nil: it may have changed in another way
+	top      uint64               // the largest fence
+	lost     bool                 // data was lost once
+	ends     map[string]int64     // µs, by the server's clock: when each lease ends or has ended
+	void     map[string]bool      // leases that the server may not know any more
+	gone     map[string]bool      // tokens that were given up, since data was last lost or the clock set forward
+	left     map[string]bool      // tokens that ever were
+	passed   map[string]int       // by how many writers a reader was passed that waits
+	row      int                  // writers in a row that have passed readers
+	heard    map[string]bool      // tokens that a message has brought a lease
+	granting map[string]bool      // tokens that were granted one
+	owed     map[string]time.Time // since when somebody could have been granted a lease
+	granted  time.Time            // when somebody last was
+	held     time.Time            // when the lock was last seen held
+	instant  time.Time            // of the last script
+	asked    int                  // scripts at that instant
 }
 
 // begin prepares the history, when the primitive and the server are there.
@@ -114,7 +117,7 @@ func (w *world) begin() {
 	}
 	w.history = history{
 		keys: keys, scripts: map[string]string{}, ends: map[string]int64{}, void: map[string]bool{}, gone: map[string]bool{},
-		left: map[string]bool{}, passed: map[string]int{}, heard: map[string]bool{}, owed: map[string]time.Time{},
+		left: map[string]bool{}, passed: map[string]int{}, heard: map[string]bool{}, granting: map[string]bool{}, owed: map[string]time.Time{},
 	}
 	for _, s := range set.Scripts() {
 		_, w.history.scripts[s.Text], _ = strings.Cut(s.Name, "_")
@@ -236,6 +239,7 @@ func (w *world) stepped(call script) {
 	defer w.mu.Unlock()
 	for token, l := range s.after.leases {
 		w.history.ends[token] = l.ends
+		w.history.held = time.Now()
 	}
 	w.tally["scripts"]++
 	if w.checkPace(); w.history.asked > 1990 {

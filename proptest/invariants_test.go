@@ -44,6 +44,13 @@ const (
 	// who wait are granted it in turn, as soon as the leases of those are over who do not use them: after a heartbeat's
 	// lifetime or their ttl.
 	progress = "who may be granted the lock is granted it in time"
+	// Nobody waits for something that nobody will do. Of a process that runs, and that together with the server has been whole
+	// for as long as it may take to settle (the longest pause between two attempts, the client's time for an answer, and a
+	// heartbeat): every call that does not wait for others, as a try or an adoption, has returned when it has had that time
+	// once more; every other stands in line or holds. And as the server sees it: while somebody asks who has had that time,
+	// the lock is not free for as long. When all faults have ended, so much for all; see progress for when they are served.
+	// The closing of a keeper ends a little after what it goes on with, see Close.
+	live = "nobody waits for what nobody will do"
 	// Nobody asks again and again without letting time pass: messages at one instant are at most a few for each who
 	// wants something.
 	pace = "nobody asks without a pause"
@@ -131,20 +138,24 @@ func (w *world) checkGrant(s *step, token string) {
 	if l.fence <= h.top && !(h.lost && s.before.seq < h.top && uint64(s.after.now) <= h.top) {
 		w.breaksLocked(fences, "%d of %s after %d", l.fence, w.who(token), h.top)
 	}
-	h.top = l.fence
-	if !s.askers[token] && time.Since(w.ahead) < life {
+	h.top, h.granted = l.fence, time.Now()
+	if !s.askers[token] && time.Since(w.ahead) < w.life() {
 		h.void[token] = true // it ends with a heartbeat that the jump of the clock has cut short
 	}
 	w.tally["grants"]++
+	if s.script == "acquire" && s.token == token && h.granting[token] {
+		w.tally["a grant comes too late and is asked for again"]++
+	}
+	h.granting[token] = true
 	at, stood := s.before.stands(token)
 	switch {
-	case s.script == "renew" || !stood && !s.askers[token]:
+	case s.script == "renew" && s.token == token || !stood && !s.askers[token]:
 		w.breaksLocked(grants, "%s gets one by %s of %s", w.who(token), s.script, w.who(s.token))
 	case h.gone[token]:
 		w.breaksLocked(grants, "%s was given up and gets one by %s", w.who(token), s.script)
 	case !s.askers[token] && !w.terms(token).cannot && !w.connected(s.before, token):
 		w.breaksLocked(grants, "%s gets one by %s and cannot be told", w.who(token), s.script)
-	case !s.askers[token] && l.ends > s.before.lapse[token]+1000:
+	case !s.askers[token] && l.ends > max(s.before.lapse[token], w.originEnds(s, token))+1000:
 		w.breaksLocked(grants, "%s is granted one until %d, and its heartbeat lapses at %d", w.who(token), l.ends, s.before.lapse[token])
 	}
 	if back, is := s.back[token]; is && !stood {
@@ -161,6 +172,14 @@ func (w *world) checkGrant(s *step, token string) {
 			w.breaksLocked(order, "%s is granted one before %s", w.who(token), w.who(y.token))
 		}
 	}
+}
+
+// originEnds is when the lease would have ended in whose place that of the token has come; 0 if it has come in none's.
+func (w *world) originEnds(s *step, token string) int64 {
+	if q := w.requestLocked(token); q != nil && q.origin != nil {
+		return s.before.leases[q.origin.lease.Token()].ends
+	}
+	return 0
 }
 
 // replaced says whether a lease has ended because one has come in its place.
@@ -189,6 +208,40 @@ func (w *world) checkBelievers() {
 	}
 }
 
+// checkLive looks whether calls go on, and whether the lock is free and nobody takes it. The caller has the lock.
+func (w *world) checkLive(v *view, holds map[int]bool) {
+	h := &w.history
+	now := time.Now()
+	if len(v.leases) > 0 {
+		h.held = now
+	}
+	var asks *request
+	var longest time.Duration
+	for _, q := range w.requests {
+		if !q.started || q.returned || !q.p.isSteady() || !q.cancelled.IsZero() || q.quits {
+			continue
+		}
+		since := q.began
+		for _, t := range []time.Time{q.p.steady, w.sound} {
+			if t.After(since) {
+				since = t
+			}
+		}
+		took := now.Sub(since)
+		switch {
+		case q.try || q.adopts != nil || q.origin != nil && !q.stands && !holds[q.n]:
+			if took > w.settling()+4*w.lag {
+				w.breaksLocked(live, "%v has not returned after %v", q, now.Sub(q.began))
+			}
+		case q.origin == nil && !(w.lowered && q.count > 1) && took > longest:
+			asks, longest = q, took
+		}
+	}
+	if free := now.Sub(h.held); asks != nil && w.kind.vacant(v) && min(free, longest) > w.settling()+slack+4*w.lag {
+		w.breaksLocked(live, "the lock is free for %v, and %v asks", free, asks)
+	}
+}
+
 // checkOwed looks whether somebody could have been granted a lease for longer than that may take. The caller has the
 // lock.
 func (w *world) checkOwed(v *view) {
@@ -202,11 +255,11 @@ func (w *world) checkOwed(v *view) {
 	if well && len(v.queue) > 0 {
 		for _, token := range w.kind.owed(w, v) {
 			since, known := h.owed[token]
-			if !known {
+			if !known || h.granted.After(since) {
 				since = now
 			}
 			owed[token] = since
-			if now.Sub(since) > period+slack+4*w.lag {
+			if now.Sub(since) > w.period+slack+4*w.lag {
 				w.breaksLocked(progress, "%s could have been granted the lock %v ago", w.who(token), now.Sub(since))
 			}
 		}

@@ -18,6 +18,9 @@ import (
 // kept for the process, and what the process tries to send or to close meanwhile is done when it is thawed. Of what it
 // has given up by then nothing is sent.
 //
+// A process that is frozen and waits for an answer either gives it up when its time is over, though it does not run, or, if
+// its reads stand still, finds the answer when it goes on, however late, or its time over as well.
+//
 // What is sent takes a while, each time another one, so that connections overtake each other. What was under way when a
 // connection was closed arrives all the same.
 type link struct {
@@ -25,8 +28,11 @@ type link struct {
 	lag  time.Duration // the longest that something takes
 	seed int64
 
-	mu      sync.Mutex // guards what follows, and the state of the connections
+	mu      sync.Mutex    // guards what follows, and the state of the connections
+	out, in time.Duration // the longest that something takes besides, for a while
+	last    time.Time     // until when what was sent or told is under way
 	frozen  bool
+	still   bool // and reads stand still
 	refuses bool
 	dead    bool
 	conns   map[*conn]struct{}
@@ -75,19 +81,37 @@ func (l *link) Kill() {
 	l.Down()
 }
 
-// Freeze stops all traffic.
-func (l *link) Freeze() {
+// Slow lets what is sent and what is told take up to so much longer.
+func (l *link) Slow(out, in time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.frozen = true
+	l.out, l.in = out, in
+}
+
+// tail is for how long something will be under way that was sent or told until now.
+func (l *link) tail() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(time.Until(l.last), 0)
+}
+
+// Freeze stops all traffic. If reads stand still, they do not end before Thaw.
+func (l *link) Freeze(still bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.frozen, l.still = true, still
 }
 
 // Thaw lets the traffic go on.
 func (l *link) Thaw() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.frozen = false
+	overdue := l.still
+	l.frozen, l.still = false, false
 	for c := range l.conns {
+		if overdue && !c.deadline.IsZero() && !time.Now().Before(c.deadline) {
+			c.overdue = c.random.Intn(3) == 0
+		}
 		if c.closed {
 			_ = c.Conn.Close()
 			delete(l.conns, c)
@@ -116,6 +140,7 @@ type conn struct {
 	came     time.Time // and of what was read
 	closed   bool
 	deadline time.Time
+	overdue  bool // the deadline has come before what there is to read
 	alarm    *time.Timer
 }
 
@@ -125,7 +150,7 @@ func (c *conn) pump() {
 		k, err := c.Conn.Read(b)
 		got := slices.Clone(b[:k])
 		c.link.mu.Lock()
-		c.delayLocked(&c.came, func() {
+		c.delayLocked(&c.came, c.link.in, func() {
 			c.in = append(c.in, got...)
 			c.inErr = err
 			c.changed.Broadcast()
@@ -140,17 +165,24 @@ func (c *conn) pump() {
 // delayLocked does something after what was to be done last, at the end of a while. It is called and does it with the
 // lock. The first exchange on a connection takes no time: a subscription's client holds a lock during it for which others
 // wait, and while goroutines wait for a lock the clock of a bubble stands still.
-func (c *conn) delayLocked(last *time.Time, do func()) {
-	if c.link.lag == 0 || last.IsZero() {
-		*last = time.Now()
+func (c *conn) delayLocked(last *time.Time, slow time.Duration, do func()) {
+	longest, now := c.link.lag+slow, time.Now()
+	if last.IsZero() || longest == 0 && !last.After(now) {
+		*last = now
 		do()
 		return
 	}
-	at := time.Now().Add(time.Duration(c.random.Int63n(int64(c.link.lag))))
+	at := now
+	if longest > 0 {
+		at = now.Add(time.Duration(c.random.Int63n(int64(longest))))
+	}
 	if !at.After(*last) {
 		at = last.Add(time.Microsecond)
 	}
 	*last = at
+	if at.After(c.link.last) {
+		c.link.last = at
+	}
 	time.AfterFunc(time.Until(at), func() {
 		c.link.mu.Lock()
 		defer c.link.mu.Unlock()
@@ -165,12 +197,15 @@ func (c *conn) Read(b []byte) (int, error) {
 		switch {
 		case c.closed:
 			return 0, net.ErrClosed
+		case c.overdue && !c.link.frozen:
+			return 0, os.ErrDeadlineExceeded
 		case !c.link.frozen && len(c.in) > 0:
 			k := copy(b, c.in)
 			c.in = c.in[k:]
 			return k, nil
 		case !c.link.frozen && c.inErr != nil:
 			return 0, c.inErr
+		case c.link.still: // it does not run
 		case !c.deadline.IsZero() && !time.Now().Before(c.deadline):
 			return 0, os.ErrDeadlineExceeded
 		}
@@ -189,7 +224,7 @@ func (c *conn) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	late := slices.Clone(b)
-	c.delayLocked(&c.sent, func() { _, _ = c.Conn.Write(late) })
+	c.delayLocked(&c.sent, c.link.out, func() { _, _ = c.Conn.Write(late) })
 	return len(b), nil
 }
 
@@ -208,13 +243,14 @@ func (c *conn) Close() error {
 		return nil // Thaw does it
 	}
 	delete(c.link.conns, c)
-	c.delayLocked(&c.sent, func() { _ = c.Conn.Close() })
+	c.delayLocked(&c.sent, c.link.out, func() { _ = c.Conn.Close() })
 	return nil
 }
 
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()
+	c.overdue = false
 	if c.deadline = t; c.alarm != nil {
 		c.alarm.Stop()
 		c.alarm = nil

@@ -69,6 +69,7 @@ type permitModel struct {
 	asks   map[*permitReq]int64 // who asks in the present step, and the lease it gets
 	voided map[*permitReq]bool  // who learned in the present step that it asks for too much
 	deaf   bool                 // somebody was not there to be told
+	called map[string]bool      // keepers that were told to ask because a heartbeat had lapsed
 	reach  func(string)
 }
 
@@ -76,6 +77,7 @@ type permitModel struct {
 func (m *permitModel) begin(now int64) {
 	m.now, m.given, m.deaf, m.rules = now, nil, false, m.force
 	m.asked, m.asks, m.voided = map[*permitReq]bool{}, map[*permitReq]int64{}, map[*permitReq]bool{}
+	m.called = map[string]bool{}
 }
 
 // leased says whether the request's lease is not over.

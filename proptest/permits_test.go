@@ -48,7 +48,7 @@ func TestSemaphoreScriptsAgainstAModel(t *testing.T) {
 		"passed over: its heartbeat has lapsed", "passed over: it does not listen",
 		"passed over: it asks for more than the limit", "passed over: it was to be forewarned",
 		"the first is forewarned of a lease", "the first is forewarned of the clock",
-		"back in line", "back in line, and let in", "held", "unknown", "one that is mute is let in",
+		"one that has lapsed is called", "back in line", "back in line, and let in", "held", "unknown", "one that is mute is let in",
 		"left", "released", "given back unused", "nothing to release", "renewed", "shortened",
 		"the limit is raised", "the limit is lowered", "a caller changes the limits", "the facts are lost",
 		"played to its end",
@@ -311,7 +311,7 @@ func (b *permitBench) releases(q *permitReq, unused bool) {
 	took := q.taken != 0
 	code := b.giveUp(q, bury, unused)
 	got := b.eval(lua.Semaphore.Release, 4, lua.ReleaseArgs(nil, q.token, idle.Milliseconds(), scriptWake, 0, bury, yes(unused)))
-	if len(got) != 2 || got[0] != code || got[1] != 0 {
+	if len(got) != 2 || got[0] != code || got[1] != 0 && (got[1] != 2 || len(b.line()) > 0) {
 		b.wrong("reply %v, want code %d", got, code)
 	}
 	b.reach(map[int64]string{lua.Granted: "released", lua.Left: "left", lua.Refused: "nothing to release"}[code])
@@ -349,17 +349,20 @@ func (b *permitBench) renews(*rapid.T) {
 	q := b.some("lease", func(q *permitReq) bool { return odd || b.leased(q) })
 	ms, exact, keys := q.ttl, 0, rapid.IntRange(1, 2).Draw(b.r, "keys")
 	if rapid.Bool().Draw(b.r, "extended") {
-		ms, exact, keys = rapid.SampledFrom([]int64{1000, 2500, 60000}).Draw(b.r, "ms"), 1, 2
+		ms, exact, keys = rapid.SampledFrom([]int64{1000, 2500, 60000}).Draw(b.r, "ms"), 1, 4
 	}
 	b.starts("%s is renewed for %d ms, exact %d", q.token, ms, exact)
 	before := q.end
 	code := b.renew(q, ms, exact == 1)
-	got := b.eval(lua.Semaphore.Renew, keys, lua.RenewArgs(nil, q.token, ms, idle.Milliseconds(), exact))
+	if keys == 4 && code == lua.Granted {
+		b.settle()
+	}
+	got := b.eval(lua.Semaphore.Renew, keys, lua.RenewArgs(nil, q.token, ms, idle.Milliseconds(), exact, scriptWake, 0))
 	if got[0] != code {
 		b.wrong("reply %v, want code %d", got, code)
 	}
 	if code == lua.Granted {
-		if fence := q.fence * int64(keys-1); got[1] != fence {
+		if fence := q.fence * int64(min(keys, 2)-1); got[1] != fence {
 			b.wrong("reply %v, want fence %d", got, fence)
 		}
 		b.reach("renewed")
@@ -814,7 +817,14 @@ func (b *permitBench) messages(scores map[string]int64) {
 // forewarned is a waiter that was told to ask in so many ms.
 func (b *permitBench) forewarned(q *permitReq, ms int64) {
 	b.r.Helper()
-	if b.voided[q] && ms == 1 {
+	// Who asks for more than the limit learns that when it asks, however soon: at once if it was first in line when the limit
+	// changed, or when room comes if others who stood first turned out not to listen.
+	if b.rules != nil && q.above(*b.rules) {
+		return
+	}
+	if !b.called[q.keeper] && ms%10 == 1 && q.lapse > 0 && q.lapse <= b.now {
+		b.called[q.keeper] = true
+		b.reach("one that has lapsed is called")
 		return
 	}
 	if line := b.line(); len(line) == 0 || line[0] != q || !b.near(ms, b.ends()) {

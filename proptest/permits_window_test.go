@@ -128,7 +128,7 @@ func (b *windowBench) releases(*rapid.T) {
 func (b *windowBench) renews(*rapid.T) {
 	g := draw(b.r, b.grants, "grant")
 	b.time("%s is renewed", g.token)
-	if got := b.eval(lua.Semaphore.Renew, 1, lua.RenewArgs(nil, g.token, 2000, idle.Milliseconds(), 0)); got[0] == lua.Granted {
+	if got := b.eval(lua.Semaphore.Renew, 1, lua.RenewArgs(nil, g.token, 2000, idle.Milliseconds(), 0, scriptWake, 0)); got[0] == lua.Granted {
 		g.until = max(g.until, b.judge()+2000)
 	}
 	b.look()

@@ -40,6 +40,8 @@ type primitive interface {
 	stepped(*world, *step)
 	// owed is some of those connected who may be granted a lease.
 	owed(*world, *view) []string
+	// vacant says whether nobody holds the lock, and whoever asks may have it.
+	vacant(*view) bool
 	// free says whether a try has to succeed.
 	free(*view) bool
 	// lingers is for how long something stays after the end of a lease.
@@ -89,6 +91,7 @@ func (single) together(_ *world, v *view) bool                      { return len
 func (single) excused(*world, *step, string) bool                   { return false }
 func (single) stepped(*world, *step)                                {}
 func (single) free(v *view) bool                                    { return len(v.leases) == 0 && len(v.queue) == 0 }
+func (single) vacant(v *view) bool                                  { return len(v.leases) == 0 }
 func (single) lingers() time.Duration                               { return 0 }
 func (single) isHurt(bool, int64, int64)                            {}
 

@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/faultnet"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+	"pgregory.net/rapid"
 )
 
 // state is how a process fares.
@@ -18,6 +19,7 @@ const (
 	lossy   state = "lossy"   // some of its requests or answers are lost
 	muted   state = "muted"   // it is not subscribed and cannot be
 	away    state = "away"    // it has no connection and gets none
+	slow    state = "slow"    // its requests or answers take long
 	frozen  state = "frozen"  // it does not run; the server sees open connections
 	crashed state = "crashed" // for good
 )
@@ -48,13 +50,13 @@ func (w *world) join() {
 	w.mu.Unlock()
 	l := newLink(faultnet.Buffer(w.server.dial), w.lag, int64(id))
 	p := &process{w: w, id: id, link: l, state: running, steady: time.Now(), rdb: redis.NewClient(&redis.Options{
-		Addr: "127.0.0.1:1", Dialer: l.Dial, DialerRetries: 1, ReadTimeout: timeout, PoolSize: 100,
+		Addr: "127.0.0.1:1", Dialer: l.Dial, DialerRetries: 1, ReadTimeout: w.timeout, PoolSize: 100,
 		// While goroutines wait for a lock the clock of a bubble stands still, so nothing may take time under one.
 		MaxRetries: -1, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, DisableIdentity: true,
 	})}
 	var err error
 	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
-		Heartbeat: period, HeartbeatLifetime: life, Idle: idle,
+		Heartbeat: w.period, HeartbeatLifetime: w.life(), Idle: idle,
 		Hooks: lockkeeper.Hooks{
 			WakeupHeard: func(e lockkeeper.Event) { w.hears(e.Token) },
 		},
@@ -83,7 +85,7 @@ func (w *world) in(states ...state) []*process {
 }
 
 // able is the processes whose program goes on.
-func (w *world) able() []*process { return w.in(running, lossy, muted, away) }
+func (w *world) able() []*process { return w.in(running, lossy, slow, muted, away) }
 
 // isSteady says whether the process and the server are whole and have had the time to settle. The caller has the lock.
 func (p *process) isSteady() bool {
@@ -99,7 +101,7 @@ func (p *process) harm(s state, d time.Duration) {
 	w.mu.Lock()
 	// Requests that are lost for a moment are made good in time; but with a message lost shortly before, a short lease can be
 	// over by then that a waiter was granted and has not heard of.
-	if s != lossy || d >= life || time.Since(p.deafened) < life {
+	if s != lossy || d >= w.life() || w.quick() || w.timeout > usual.timeout || time.Since(p.deafened) < w.life() {
 		w.unwellLocked(p)
 	}
 	w.noteLocked("process %d is %s for %v", p.id, s, d)
@@ -119,7 +121,7 @@ func (p *process) harm(s state, d time.Duration) {
 	case away:
 		p.link.Down()
 	case frozen:
-		p.link.Freeze()
+		p.link.Freeze(rapid.Bool().Draw(w.r, "reads stand still"))
 	}
 	w.after(d, func() { p.recover(s) })
 }
@@ -143,10 +145,14 @@ func (p *process) recover(s state) {
 	}
 	now := time.Now()
 	w.noteLocked("process %d runs again", p.id)
-	p.back, p.steady = now, now.Add(settling+4*w.lag)
+	p.back, p.steady = now, now.Add(w.settling()+4*w.lag)
+	if late := p.link.tail(); late > 0 || s == frozen { // what was sent before, and given up, may come yet
+		p.steady, p.copied = p.steady.Add(late), now.Add(late)
+	}
 	w.mu.Unlock()
 	p.link.Refuse(false)
 	p.link.Mend()
+	p.link.Slow(0, 0)
 	p.link.Thaw()
 	p.wake(running)
 }

@@ -27,12 +27,16 @@ import (
 //   - at most one holder believes in its lease at a time
 //   - every lease that is handed out has a larger fence than all that were handed out before it was asked for
 //   - while no more than a minority of the servers is away, whoever wants the lock gets it
+//   - also after all of them were slow, or stood still, for longer than a lease lasts; and when a majority is there, and has been
+//     for a ttl and the client's time for an answer, the lock is not free for longer than that while somebody asks
+//   - a release returns when the lease would have ended and all answers have come, or their time is over
 //   - a lease that is held is not lost while a majority of the servers can be reached
 //   - when everybody has gone, no server's part of the lock is left
 //
 // The servers' clocks differ by up to an hour, so fences rise only because a majority is made to go on from the largest.
-// Servers crash and keep their data, or are cut off from some processes or all; never more than a minority at a time,
-// and the next only when what the last one left has been mended.
+// Servers crash and keep their data, are cut off from some processes or all, or answer late, from at once to several ttls; never
+// more than a minority at a time, and the next only when what the last one left has been mended. But at times all are slow or
+// away; then leases can be lost, and calls take as long.
 
 // quorum is a schedule of a redlock: a world with several servers.
 type quorum struct {
@@ -44,7 +48,11 @@ type quorum struct {
 
 	// Guarded by world.mu.
 	holding int
-	fence   uint64 // the largest that was handed out
+	fence   uint64        // the largest that was handed out
+	free    time.Time     // since when the lock is, by what is known here, and a majority has been there
+	weaker  bool          // there may be no majority now
+	weak    time.Time     // when it was last so; leases that were held then may be lost
+	slowest time.Duration // that a request and its answer took together
 }
 
 // node is a server with a clock of its own.
@@ -66,11 +74,14 @@ type client struct {
 const (
 	quorumTTL   = 2 * time.Second
 	quorumLimit = 100 * time.Millisecond
+	// quorumSettling is how long it may take that what an attempt, or a fault, has left at the servers is over or given back.
+	quorumSettling = quorumTTL + time.Second
 )
 
 // build draws the servers and the clients.
 func (q *quorum) build() {
 	w := q.world
+	w.timeout = rapid.SampledFrom([]time.Duration{usual.timeout, 7 * time.Second}).Draw(w.r, "timeout")
 	n := rapid.SampledFrom([]int{3, 3, 5}).Draw(w.r, "servers")
 	for range n {
 		s := &node{mini: miniredis.NewMiniRedis(), offset: time.Duration(rapid.IntRange(-3600, 3600).Draw(w.r, "clock")) * time.Second}
@@ -92,7 +103,7 @@ func (q *quorum) build() {
 		for _, s := range q.servers {
 			net := faultnet.New(faultnet.Buffer(func(context.Context, string, string) (net.Conn, error) { return s.mini.Dial() }))
 			net.Delay(time.Duration(rapid.IntRange(0, 8).Draw(w.r, "delay")) * time.Millisecond)
-			rdb := redis.NewClient(net.Options(timeout))
+			rdb := redis.NewClient(net.Options(q.timeout))
 			k, err := lockkeeper.New(rdb, &lockkeeper.Options{
 				Idle: idle, Retry: lockkeeper.RetryPolicy{GiveUp: -1}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 			})
@@ -154,10 +165,14 @@ func (c *client) use(lock *redlock.Lock, hold time.Duration) {
 	q.mu.Lock()
 	before := q.fence
 	q.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // there is no order, so others may come first often
 	defer cancel()
+	asked := time.Now()
 	lease, err := lock.Lock(ctx)
 	q.mu.Lock()
+	if wait := min(time.Since(asked), time.Since(q.free)); q.holding == 0 && !q.weaker && wait > quorumSettling+q.timeout {
+		q.breaksLocked(live, "process %d waits for %v, and nobody holds", c.id, wait)
+	}
 	if err != nil {
 		q.breaksLocked("whoever wants the lock gets it", "process %d: %v", c.id, err)
 		q.mu.Unlock()
@@ -183,26 +198,43 @@ func (c *client) use(lock *redlock.Lock, hold time.Duration) {
 	}
 	q.mu.Lock()
 	q.holding--
-	if err := lease.Err(); err != nil {
+	if err := lease.Err(); err != nil && !q.weaker && q.weak.Before(asked) {
 		q.breaksLocked("a majority keeps the lease", "process %d: %v", c.id, err)
 	}
 	q.noteLocked("process %d releases", c.id)
 	q.mu.Unlock()
-	if err := lease.Release(context.Background()); errors.Is(err, lockkeeper.ErrLost) {
-		q.mu.Lock()
+	began := time.Now()
+	err = lease.Release(context.Background())
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if errors.Is(err, lockkeeper.ErrLost) && !q.weaker && q.weak.Before(asked) {
 		q.breaksLocked("a majority keeps the lease", "process %d, at its release: %v", c.id, err)
-		q.mu.Unlock()
 	}
+	if took := time.Since(began); took > quorumTTL+q.timeout+q.slowest+time.Second {
+		q.breaksLocked(live, "the release of process %d took %v", c.id, took)
+	}
+	q.free = time.Now()
 }
 
-// disturb does something to a minority of the servers for a while, and returns when it is over and mended.
+// disturb does something to a minority of the servers for a while, or sometimes to all, and returns when it is over and mended.
 func (q *quorum) disturb() {
-	minority := rapid.IntRange(1, len(q.servers)/2).Draw(q.r, "how many")
-	which := rapid.Permutation(indexes(len(q.servers))).Draw(q.r, "servers away")[:minority]
-	what := rapid.SampledFrom([]string{"crashed", "cut off", "hanging", "losing answers"}).Draw(q.r, "what")
+	n := rapid.IntRange(1, len(q.servers)/2).Draw(q.r, "how many")
+	kinds := []string{"crashed", "cut off", "hanging", "losing answers", "slow"}
+	all := rapid.IntRange(0, 3).Draw(q.r, "all") == 0
+	if all {
+		n, kinds = len(q.servers), []string{"cut off", "hanging", "slow"}
+	}
+	which := rapid.Permutation(indexes(len(q.servers))).Draw(q.r, "servers away")[:n]
+	what := rapid.SampledFrom(kinds).Draw(q.r, "what")
+	late := func(what string) time.Duration {
+		return time.Duration(rapid.IntRange(0, int(2*quorumTTL/time.Millisecond)).Draw(q.r, what)) * time.Millisecond
+	}
 	q.mu.Lock()
 	q.noteLocked("servers %v are %s", which, what)
 	q.tally["servers are "+what]++
+	if q.weaker = all; all {
+		q.tally["all servers are away"]++
+	}
 	q.mu.Unlock()
 	for _, i := range which {
 		for _, c := range q.clients {
@@ -211,6 +243,13 @@ func (q *quorum) disturb() {
 				continue
 			}
 			switch what {
+			case "slow":
+				out, in := late("requests"), late("answers")
+				q.mu.Lock()
+				q.slowest = max(q.slowest, out+in)
+				q.mu.Unlock()
+				c.nets[i].Delay(out)
+				c.nets[i].DelayReplies(in)
 			case "hanging":
 				c.nets[i].Mute()
 			case "losing answers":
@@ -232,7 +271,16 @@ func (q *quorum) disturb() {
 		}
 	}
 	// Until the leases there have been asked for again, the others are the majority.
-	time.Sleep(quorumTTL + timeout + time.Second)
+	settling := quorumTTL + usual.timeout + time.Second
+	if what == "slow" || all {
+		settling = quorumTTL + q.timeout + q.slowest + time.Second
+	}
+	time.Sleep(settling)
+	q.mu.Lock()
+	if q.weaker {
+		q.weaker, q.weak, q.free = false, time.Now(), time.Now()
+	}
+	q.mu.Unlock()
 	q.fail()
 }
 
@@ -304,5 +352,6 @@ func TestRedlockKeepsItsPromisesWhileAMajorityIsThere(t *testing.T) {
 			q.fail()
 		})
 	})
-	u.report("a lease", "servers are crashed", "servers are cut off", "servers are hanging", "servers are losing answers")
+	u.report("a lease", "servers are crashed", "servers are cut off", "servers are hanging", "servers are losing answers",
+		"servers are slow", "all servers are away")
 }

@@ -33,6 +33,7 @@ type request struct {
 
 	// Guarded by world.mu.
 	began      time.Time
+	started    bool          // the call has been made
 	told       bool          // to release
 	quits      bool          // its context is to end as soon as its process runs
 	cancelled  time.Time     // when it did
@@ -58,25 +59,31 @@ func (q *request) String() string { return fmt.Sprintf("request %d", q.n) }
 func (q *request) ttl() time.Duration { return q.w.ttl + time.Duration(q.n)*time.Millisecond }
 
 // lasts is how long the lease of the request may last from any moment on. The caller has the lock.
-func (q *request) lasts() time.Duration { return max(q.ttl(), q.longest) }
-
-// most is how many requests there may be in a world, so that their numbers stay below a second.
-const most = 900
+func (q *request) lasts() time.Duration {
+	d := max(q.ttl(), q.longest)
+	if q.origin != nil { // it lasts for no less than that would have
+		d = max(d, q.origin.first().lasts())
+	}
+	return d
+}
 
 // newRequest draws a request of the process.
 func (w *world) newRequest(r *rapid.T, p *process, try bool) *request {
-	if len(w.requests) >= most {
+	if len(w.requests) >= w.most() {
 		r.Skip("too many")
 	}
 	q := &request{w: w, p: p, try: try, began: time.Now(), let: make(chan struct{}), turn: make(chan *request, 1)}
 	w.kind.wants(r, q)
 	q.fixed = rapid.Bool().Draw(r, "fixed") && rapid.Bool().Draw(r, "indeed")
-	hold := rapid.SampledFrom([]int{0, 100, 1000, 5000, 20000, 60000}).Draw(r, "hold ms")
+	hold := w.scaled(time.Duration(rapid.SampledFrom([]int{0, 100, 1000, 5000, 20000, 60000}).Draw(r, "hold ms")) * time.Millisecond)
 	q.within = time.Duration(rapid.SampledFrom([]int{1000, 0}).Draw(r, "release ms")) * time.Millisecond
-	patience := rapid.SampledFrom([]int{0, 10000, 1000}).Draw(r, "patience ms")
-	w.enter(q, time.Duration(hold)*time.Millisecond, false)
+	patience := time.Duration(rapid.SampledFrom([]int{0, 10000, 1000}).Draw(r, "patience ms")) * time.Millisecond
+	if w.quick() && rapid.Bool().Draw(r, "less patience") {
+		patience = w.scaled(patience)
+	}
+	w.enter(q, hold, false)
 	if patience > 0 && !try {
-		w.after(time.Duration(patience)*time.Millisecond+211*time.Microsecond, q.quit)
+		w.after(patience+211*time.Microsecond, q.quit)
 	}
 	return q
 }
@@ -145,6 +152,7 @@ func (w *world) tell(q *request) {
 // run is what the program that uses the lock does.
 func (q *request) run() {
 	defer q.cancel()
+	q.starts()
 	lease, err := q.w.kind.get(q)
 	if !q.p.awake() {
 		return
@@ -155,6 +163,13 @@ func (q *request) run() {
 	}
 	q.isGranted(lease)
 	q.keep()
+}
+
+// starts notes that the call is made now.
+func (q *request) starts() {
+	q.w.mu.Lock()
+	defer q.w.mu.Unlock()
+	q.began, q.started = time.Now(), true
 }
 
 // keep holds a lease, and turns it into another, until it releases it.
@@ -199,8 +214,10 @@ func (q *request) keep() {
 func (q *request) become() bool {
 	defer q.cancel()
 	w, from := q.w, q.origin
+	q.starts()
 	w.mu.Lock()
 	from.converting = true
+	token := from.lease.Token()
 	w.mu.Unlock()
 	lease, err := w.kind.get(q)
 	awake := q.p.awake()
@@ -217,8 +234,15 @@ func (q *request) become() bool {
 	}
 	w.mu.Lock()
 	from.endsLocked()
+	gone := !q.cancelled.IsZero()
+	if q.converting = lease.Token() == token; q.converting {
+		w.tally["a lease is kept of which nobody knows whether it was turned into another"]++
+	}
 	w.mu.Unlock()
 	q.isGranted(lease)
+	if gone { // it has a lease all the same, and gives it back
+		w.tell(q)
+	}
 	q.keep()
 	return true
 }
@@ -302,7 +326,7 @@ func (q *request) isGranted(lease *lockkeeper.Lease) {
 	}
 	w.tally["acquisitions"]++
 	l, held := v.leases[lease.Token()]
-	if !w.history.void[lease.Token()] {
+	if !w.history.void[lease.Token()] && !q.converting {
 		if !held {
 			w.breaksLocked(truth, "%v has a lease that the server does not know", q)
 		} else if l.fence != lease.Fence() {
@@ -373,7 +397,7 @@ func (q *request) isOver() {
 		return
 	}
 	w.tally["a lease is lost"]++
-	if q.p.neverHurt() && !q.fixed && !q.converting {
+	if q.p.neverHurt() && !q.fixed {
 		w.breaksLocked(kept, "%v: %v", q, q.lease.Err())
 	}
 }
@@ -447,10 +471,12 @@ func (w *world) look() {
 			w.tally["somebody frozen is granted a lease"]++
 		}
 		above := w.lowered && q.count > 1 // perhaps it may not wait any more
-		if !q.p.isSteady() || !q.cancelled.IsZero() || q.origin != nil || q.adopts != nil || above {
+		// One that cannot be told of its grant learns of it at its next heartbeat, which may be after its end. Then it comes back.
+		blind := w.terms(q.token).cannot && q.ttl() < w.period+slack+4*w.lag
+		if !q.p.isSteady() || !q.cancelled.IsZero() || q.origin != nil || q.adopts != nil || above || blind {
 			continue
 		}
-		settled := now.Sub(q.began) > settling && now.Sub(q.deaf) > settling && now.Sub(q.p.steady) > settling && now.Sub(w.sound) > settling
+		settled := now.Sub(q.began) > w.settling() && now.Sub(q.deaf) > w.settling() && now.Sub(q.p.steady) > w.settling() && now.Sub(w.sound) > w.settling()
 		switch {
 		case q.stands && q.well.IsZero():
 			w.isBackLocked(q, v.queue[i].at)
@@ -459,13 +485,14 @@ func (w *world) look() {
 			q.well, q.deaf = time.Time{}, now
 		case !q.stands && !holds[q.n] && !q.well.IsZero():
 			w.breaksLocked(place, "%v does not stand in the queue", q)
-		case !q.stands && !holds[q.n] && settled && (w.kind.lines() || now.Sub(q.p.lined) > settling):
-			w.breaksLocked(place, "%v never came to the queue", q)
-		case holds[q.n] && settled && now.Sub(q.holding) > period+slack+4*w.lag:
+		case !q.stands && !holds[q.n] && settled && (w.kind.lines() || now.Sub(q.p.lined) > w.settling()):
+			w.breaksLocked(live, "%v neither waits nor holds after %v", q, now.Sub(q.began))
+		case holds[q.n] && settled && now.Sub(q.holding) > w.period+slack+4*w.lag:
 			w.breaksLocked(progress, "%v was granted a lease %v ago and does not know", q, now.Sub(q.holding))
 		}
 	}
 	w.checkOwed(v)
+	w.checkLive(v, holds)
 	w.checkBelievers()
 	w.mu.Unlock()
 	for _, q := range quit {
@@ -483,7 +510,7 @@ func (w *world) isBackLocked(q *request, at float64) {
 	p := q.p
 	// A heartbeat left at most a period before the process was hurt, and another at most as much after it came back as
 	// is waited for a connection.
-	short := p.hurt.IsZero() || p.back.Sub(p.hurt) < life-settling
+	short := p.hurt.IsZero() || p.back.Sub(p.hurt) < w.life()-w.settling()
 	if p.copied.After(p.hurt) {
 		short = false // a copy of its request may have stood in line for it while it was out of it, and gets a new place
 	}

@@ -36,6 +36,7 @@ func (*readWriteLock) lines() bool       { return true }
 
 func (*readWriteLock) lingers() time.Duration    { return 0 }
 func (*readWriteLock) isHurt(bool, int64, int64) {}
+func (*readWriteLock) vacant(v *view) bool       { return len(v.leases) == 0 }
 func (*readWriteLock) free(v *view) bool         { return len(v.leases) == 0 && len(v.queue) == 0 }
 
 func (*readWriteLock) leases(m *miniredis.Miniredis, k names.Keys, v *view) {
@@ -203,7 +204,7 @@ func (l *readWriteLock) converts(w *world, r *rapid.T, use string) {
 			list = append(list, q)
 		}
 	}
-	if len(w.requests) >= most {
+	if len(w.requests) >= w.most() {
 		r.Skip("too many")
 	}
 	from := draw(r, list, "holder")
@@ -211,16 +212,16 @@ func (l *readWriteLock) converts(w *world, r *rapid.T, use string) {
 		w: w, p: from.p, use: use, origin: from, began: time.Now(), within: from.within,
 		let: make(chan struct{}), turn: make(chan *request, 1),
 	}
-	hold := rapid.SampledFrom([]int{100, 1000, 5000}).Draw(r, "hold ms")
+	hold := w.scaled(time.Duration(rapid.SampledFrom([]int{100, 1000, 5000}).Draw(r, "hold ms")) * time.Millisecond)
 	patience := rapid.SampledFrom([]int{0, 10000, 1000, 100}).Draw(r, "patience ms")
-	w.enter(q, time.Duration(hold)*time.Millisecond, false)
+	w.enter(q, hold, false)
 	if patience > 0 {
-		w.after(time.Duration(patience)*time.Millisecond+211*time.Microsecond, q.quit)
+		w.after(w.scaled(time.Duration(patience)*time.Millisecond)+211*time.Microsecond, q.quit)
 	}
 	if !w.calm && rapid.IntRange(0, 3).Draw(r, "its answer is lost") == 0 {
 		fate := rapid.SampledFrom(fates).Draw(r, "fate")
 		q.p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), fate)
-		q.p.harm(lossy, duration(r, 3*time.Second))
+		q.p.harm(lossy, w.while(r, 3*time.Second))
 	}
 	from.turn <- q
 }

@@ -13,10 +13,10 @@ import (
 func (w *world) schedule(r *rapid.T) {
 	defer w.stop()
 	w.begin()
-	w.ttl = rapid.SampledFrom([]time.Duration{3 * time.Second, 10 * time.Second}).Draw(r, "ttl")
+	w.choose(r)
 	w.longest = w.ttl
 	if rapid.Bool().Draw(r, "lag") {
-		w.lag = rapid.SampledFrom([]time.Duration{2 * time.Millisecond, 100 * time.Millisecond}).Draw(r, "the longest")
+		w.lag = w.scaled(rapid.SampledFrom([]time.Duration{2 * time.Millisecond, 100 * time.Millisecond}).Draw(r, "the longest"))
 	}
 	w.kind.settings(r)
 	for range rapid.IntRange(2, 4).Draw(r, "processes") {
@@ -61,6 +61,8 @@ func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
 		{"the holder crashes", w.holderCrashes, false},
 		{"a token is handed on", w.handsOn, false},
 		{"a process freezes", w.hurts(frozen, 20*time.Second), false},
+		{"answers are slow", w.answersAreSlow, false},
+		{"a grant comes late", w.grantComesLate, false},
 		{"the first waiter freezes", w.headFreezes, false},
 		{"a process is cut off", w.hurts(away, 15*time.Second), false},
 		{"a process is muted", w.hurts(muted, 3*time.Second), false},
@@ -70,6 +72,7 @@ func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
 		{"a grant is never heard of", w.neverHeard, false},
 		{"a grant is never confirmed", w.neverConfirmed, false},
 		{"the server forgets its scripts", w.forgetsScripts, false},
+		{"the server freezes", w.serverFreezes, true},
 		{"the server refuses", w.refuses, true},
 		{"the server restarts empty", w.restarts, true},
 		{"the server fails over", w.failsOver, true},
@@ -85,7 +88,7 @@ func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
 
 func (w *world) timePasses(r *rapid.T) {
 	w.saved = append(w.saved, w.server.data())
-	w.advance(duration(r, 20*time.Second))
+	w.advance(w.while(r, 20*time.Second))
 }
 
 func (w *world) comes(r *rapid.T) { w.launch(w.newRequest(r, draw(r, w.able(), "process"), false)) }
@@ -95,7 +98,7 @@ func (w *world) launch(q *request) { w.actors.Go(q.run) }
 func (w *world) severalCome(r *rapid.T) {
 	var list []*request
 	n := rapid.IntRange(2, 4).Draw(r, "how many")
-	if len(w.requests)+n > most {
+	if len(w.requests)+n > w.most() {
 		r.Skip("too many")
 	}
 	for range n {
@@ -110,10 +113,11 @@ func (w *world) severalCome(r *rapid.T) {
 // crowdComes lets many come who hold the lock for a moment each.
 func (w *world) crowdComes(r *rapid.T) {
 	processes := w.able()
-	if len(w.requests)+60 > most || len(processes) == 0 {
+	room := min(60, w.most()-len(w.requests))
+	if room < 5 || len(processes) == 0 {
 		r.Skip("too many")
 	}
-	n := rapid.IntRange(5, 60).Draw(r, "how many")
+	n := rapid.IntRange(5, room).Draw(r, "how many")
 	hold := rapid.SampledFrom([]int{0, 1, 20}).Draw(r, "hold ms")
 	w.note("requests %d to %d, of processes in turn, hold %d ms", len(w.requests), len(w.requests)+n-1, hold)
 	w.reach("a crowd comes")
@@ -225,6 +229,7 @@ func (w *world) releases(r *rapid.T) { w.tell(draw(r, w.holders(), "holder")) }
 func (w *world) extends(r *rapid.T) {
 	q := draw(r, w.content(), "holder")
 	d := rapid.SampledFrom([]time.Duration{time.Second, time.Second, 5 * time.Second, 20 * time.Second}).Draw(r, "to")
+	d = max(w.scaled(d), 10*time.Millisecond)
 	if d < 15*w.lag {
 		r.Skip("a renewal needs the time to connect")
 	}
@@ -237,7 +242,7 @@ func (w *world) extends(r *rapid.T) {
 	w.mu.Unlock()
 	if running && !w.calm && rapid.IntRange(0, 3).Draw(r, "its answer is lost") == 0 {
 		q.p.link.Break("evalsha", 3, faultnet.SwallowReply) // so that it is given up
-		q.p.harm(lossy, 2*time.Second)
+		q.p.harm(lossy, w.scaled(2*time.Second))
 	}
 	w.actors.Go(func() { q.extend(d) })
 }
@@ -252,10 +257,19 @@ func (w *world) content() []*request {
 
 func (w *world) givesUp(r *rapid.T) { draw(r, w.waiters(), "waiter").quit() }
 
-// givesUpGrant ends a wait at the moment of the grant.
+// givesUpGrant ends a wait at the moment of the grant, and perhaps that of another in the same process, whose turn to ask it
+// is then.
 func (w *world) givesUpGrant(r *rapid.T) {
 	head, holder := w.head(r), draw(r, w.holders(), "holder")
 	w.reach("a cancellation meets the grant")
+	if rapid.Bool().Draw(r, "and the next") {
+		for _, q := range w.waiters() {
+			if q.p == head.p && q != head && !q.stands {
+				q.quit()
+				break
+			}
+		}
+	}
 	if rapid.Bool().Draw(r, "release first") {
 		w.tell(holder)
 		head.quit()
@@ -268,12 +282,12 @@ func (w *world) givesUpGrant(r *rapid.T) {
 // finish lets everybody go home, in one of three ways, and looks at what they leave.
 func (w *world) finish(r *rapid.T) {
 	w.look()
-	for _, p := range w.in(lossy, muted, away, frozen) {
+	for _, p := range w.in(lossy, slow, muted, away, frozen) {
 		p.recover(p.state)
 	}
 	w.serverRecovers()
-	if !w.calm { // for hurt processes to come to themselves
-		w.advance(settling + 4*w.lag)
+	if !w.calm { // for hurt processes to come to themselves, and then for every call to go on
+		w.advance(2*w.settling() + w.tail() + slack + 8*w.lag)
 	}
 	switch rapid.SampledFrom([]string{"served", "one by one", "closed"}).Draw(r, "in the end all are") {
 	case "served":
@@ -294,7 +308,7 @@ func (w *world) finish(r *rapid.T) {
 		w.reach("nothing is broken and nothing left")
 	}
 	w.lasted = time.Since(w.start)
-	time.Sleep(w.setBack + max(w.longest+time.Second, life) + w.kind.lingers() + time.Second + slack)
+	time.Sleep(w.setBack + max(w.longest+time.Second, w.life()) + w.kind.lingers() + time.Second + slack)
 	v := w.view()
 	w.checkLeft(len(v.leases) > 0 || len(v.queue) > 0, w.server.keys())
 	time.Sleep(grave)
@@ -314,7 +328,7 @@ func (w *world) serve() {
 			turns++
 		}
 	}
-	within := w.setBack + max(w.longest+time.Second, life) + time.Duration(turns)*(period+slack) + time.Duration(len(w.requests))*(4*w.lag+w.kind.lingers())
+	within := w.setBack + max(w.longest+time.Second, w.life()) + time.Duration(turns)*(w.period+slack) + time.Duration(len(w.requests))*(4*w.lag+w.kind.lingers())
 	for time.Since(begin) < within {
 		for _, q := range w.holders() {
 			w.tell(q)

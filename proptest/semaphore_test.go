@@ -209,6 +209,8 @@ func (p *permits) owed(w *world, v *view) []string {
 	return []string{y.token}
 }
 
+func (p *permits) vacant(v *view) bool { return p.window == 0 && len(v.leases) == 0 }
+
 func (p *permits) free(v *view) bool { return p.window == 0 && len(v.leases) == 0 && len(v.queue) == 0 }
 
 func (p *permits) lingers() time.Duration { return p.per }

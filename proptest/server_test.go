@@ -42,7 +42,8 @@ type redisServer struct {
 	ahead   time.Duration     // of its clock before that of the processes
 	refuses refusal
 	down    bool
-	wrote   bool // the script that runs has changed something
+	frozen  chan struct{} // closed when the server goes on; nil: it does not stand still
+	wrote   bool          // the script that runs has changed something
 }
 
 // script is a run of a script.
@@ -75,7 +76,7 @@ func newServer(step func(script)) *redisServer {
 // dial makes a connection.
 func (s *redisServer) dial(_ context.Context, network, _ string) (net.Conn, error) {
 	s.mu.Lock()
-	down := s.down
+	down := s.down || s.frozen != nil
 	s.mu.Unlock()
 	if down {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: net.ErrClosed}
@@ -90,6 +91,12 @@ func (s *redisServer) hook(peer *server.Peer, cmd string, args ...string) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for s.frozen != nil {
+		frozen := s.frozen
+		s.mu.Unlock()
+		<-frozen
+		s.mu.Lock()
+	}
 	s.tickLocked()
 	if cmd != "EVALSHA" && cmd != "EVAL" { // a subscription, which must not come while a script runs
 		own := peer.ClientName
@@ -175,6 +182,25 @@ func (s *redisServer) refuseWith(why refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refuses = why
+}
+
+// freeze makes the server stand still until thaw: it takes commands and runs them then.
+func (s *redisServer) freeze() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.frozen == nil {
+		s.frozen = make(chan struct{})
+	}
+}
+
+// thaw lets the server go on, if it stands still.
+func (s *redisServer) thaw() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.frozen != nil {
+		close(s.frozen)
+		s.frozen = nil
+	}
 }
 
 // forgetScripts is SCRIPT FLUSH.

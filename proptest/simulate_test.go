@@ -30,6 +30,7 @@ var reached = []string{
 	"several come at once", "a crowd comes", "a wait is cancelled", "a cancellation meets the grant",
 	"a try is granted", "a try is refused", "a lease is lost",
 	"somebody frozen is granted a lease", "a waiter comes back to its place", "a lease is extended", "a lease is adopted",
+	"a process is slow", "the server freezes", "a grant comes too late and is asked for again",
 	"a message is lost and a heartbeat finds the grant", "a grant cannot be confirmed", "a process is lossy", "copies come late",
 	"the server forgets its scripts", "the server restarts empty", "the server fails over",
 	"the clock is set back", "the clock is set forward",

@@ -65,13 +65,14 @@ type singleModel struct {
 	granted map[*singleReq][2]int64 // what it learns by the reply: fence and end
 	absent  map[string]bool         // keepers that a message of this step did not reach
 	changed bool                    // the first in line may not know when to ask
+	lapsed  []*singleReq            // who was taken out of line by this step because it was gone
 	drew    bool                    // there is a new fence
 	heard   []singleWord            // the messages
 }
 
 // begin is a step at a time.
 func (m *singleModel) begin(now int64) {
-	m.now, m.changed, m.drew, m.heard = now, false, false, nil
+	m.now, m.changed, m.drew, m.heard, m.lapsed = now, false, false, nil, nil
 	m.asking, m.granted, m.absent = map[*singleReq]int64{}, map[*singleReq][2]int64{}, map[string]bool{}
 	if m.owner != nil && m.end <= now {
 		m.owner = nil
@@ -137,10 +138,13 @@ func (m *singleModel) fence() int64 {
 }
 
 // save keeps the facts for long enough.
-func (m *singleModel) save() {
+func (m *singleModel) save() { m.saveFor(idle.Milliseconds(), idle.Milliseconds()/2) }
+
+// saveFor keeps the facts for keep ms, if less than least ms are left.
+func (m *singleModel) saveFor(keep, least int64) {
 	from := max(m.now, (m.seq+999)/1000) // fences can be ahead of the clock
-	if idle := idle.Milliseconds(); m.metaEnd < from+idle/2 {
-		m.metaEnd = from + idle
+	if m.metaEnd < from+least {
+		m.metaEnd = from + keep
 	}
 }
 
@@ -186,6 +190,22 @@ func (m *singleModel) admit() {
 	if m.changed {
 		m.forewarn()
 	}
+	m.recall()
+}
+
+// recall tells the keepers of up to ten who have lapsed to ask, the first of them first.
+func (m *singleModel) recall() {
+	told := map[string]bool{}
+	for _, q := range m.lapsed {
+		if told[q.keeper] || m.absent[q.keeper] || len(told) == 10 {
+			continue
+		}
+		if m.hears[q.keeper] {
+			m.heard = append(m.heard, singleWord{q.keeper, q.serial, -int64(10*len(told) + 1)})
+			m.reach("one that has lapsed is called")
+		}
+		told[q.keeper] = true
+	}
 }
 
 // letIn is one such walk along the line; it returns who must be told of it.
@@ -196,7 +216,7 @@ func (m *singleModel) letIn(width int) (told *singleReq) {
 			ms, asks := m.asking[q]
 			if gone := m.absent[q.keeper] || m.beats[q] <= m.now; !asks && gone {
 				m.out(q)
-				m.changed = true
+				m.changed, m.lapsed = true, append(m.lapsed, q)
 				m.reach("passed over: it is gone")
 				continue
 			}
@@ -314,7 +334,7 @@ func (m *singleModel) release(q *singleReq, bury int64) []int64 {
 		m.owner, code = nil, lua.Granted
 	}
 	if bury == 0 && len(m.line) == 0 {
-		return []int64{code, 0}
+		return []int64{code, 2}
 	}
 	if m.line[q] != 0 && (code == lua.Refused || bury > 0) {
 		if m.changed = true; code == lua.Refused {
@@ -334,8 +354,8 @@ func (m *singleModel) release(q *singleReq, bury int64) []int64 {
 	return []int64{code, 0}
 }
 
-// renew is renew, and its reply.
-func (m *singleModel) renew(q *singleReq, ms int64, exact, full bool) []int64 {
+// renew is renew with so many keys, and its reply.
+func (m *singleModel) renew(q *singleReq, ms int64, exact bool, keys int) []int64 {
 	if m.owner != q {
 		return []int64{lua.Refused}
 	}
@@ -347,7 +367,7 @@ func (m *singleModel) renew(q *singleReq, ms int64, exact, full bool) []int64 {
 		m.reach("shortened")
 	}
 	m.end = end
-	if !full {
+	if keys == 1 {
 		return []int64{lua.Granted, 0}
 	}
 	if ms > q.ttl {
@@ -358,7 +378,15 @@ func (m *singleModel) renew(q *singleReq, ms int64, exact, full bool) []int64 {
 	} else {
 		m.fence()
 	}
-	m.save()
+	if keys == 4 {
+		m.changed = true
+		m.admit()
+	}
+	if q.foreign || ms > q.ttl { // the note of the longer ttl outlives the lease
+		m.saveFor(idle.Milliseconds()+ms, ms+1000)
+	} else {
+		m.save()
+	}
 	return []int64{lua.Granted, m.seq}
 }
 
@@ -421,13 +449,20 @@ func (m *singleModel) heartbeat(list []*singleReq, back bool, places []int64) []
 
 // sweep takes out whose heartbeat has lapsed, and graves that are over.
 func (m *singleModel) sweep() {
-	for q, lapse := range m.beats {
-		if lapse <= m.now {
+	inOrder := slices.SortedFunc(maps.Keys(m.beats), func(a, b *singleReq) int {
+		return cmp.Or(cmp.Compare(m.beats[a], m.beats[b]), cmp.Compare(a.token, b.token))
+	})
+	for _, q := range inOrder {
+		if m.beats[q] <= m.now {
 			m.out(q)
+			m.changed, m.lapsed = true, append(m.lapsed, q)
 			m.reach("swept")
 		}
 	}
-	maps.DeleteFunc(m.buried, func(_ *singleReq, until int64) bool { return until <= m.now })
+	maps.DeleteFunc(m.buried, func(_ *singleReq, until int64) bool {
+		m.changed = m.changed || until <= m.now
+		return until <= m.now
+	})
 	m.tidy()
 }
 
@@ -442,7 +477,7 @@ func (m *singleModel) mend() {
 		ttl = m.longest
 	}
 	if m.left() > max(q.ttl, ttl) {
-		m.end = m.now + ttl
+		m.end, m.changed = m.now+ttl, true
 		m.reach("a lease is cut")
 	}
 	if _, asks := m.asking[q]; asks {
@@ -513,7 +548,7 @@ func TestSingleScriptsAgainstAModel(t *testing.T) {
 				"a try is refused", "a buried request", "a copy of a request",
 				"a lease ends by itself", "the line expires", "swept", "a lease is cut",
 				"passed over: it is gone", "passed over: it does not listen", "passed over: it was to be forewarned",
-				"the first is forewarned", "back in line", "held", "unknown", "left", "released", "nothing to release",
+				"the first is forewarned", "one that has lapsed is called", "back in line", "held", "unknown", "left", "released", "nothing to release",
 				"renewed", "shortened", "not renewed", "holders are told", "waiters are told",
 				"the facts are lost", "a lease gets another fence, as the facts were lost", "played to its end",
 			)...)
@@ -724,11 +759,12 @@ func (b *singleBench) renews(*rapid.T) {
 func (b *singleBench) renewed(q *singleReq) {
 	ms, exact, keys := q.ttl, 0, rapid.IntRange(1, 2).Draw(b.r, "keys")
 	if q.foreign || rapid.Bool().Draw(b.r, "extended") {
-		ms, exact, keys = rapid.SampledFrom([]int64{1000, 2500, 60000}).Draw(b.r, "ms"), 1, 2
+		ms, exact = rapid.SampledFrom([]int64{1000, 2500, 60000}).Draw(b.r, "ms"), 1
+		keys = rapid.SampledFrom([]int{2, 4}).Draw(b.r, "keys of an extension")
 	}
 	b.starts("%s is renewed for %d ms, exact %d, with %d keys", q.token, ms, exact, keys)
-	want := b.renew(q, ms, exact == 1, keys == 2)
-	b.replies(want, b.eval(b.set.Renew, keys, lua.RenewArgs(nil, q.token, ms, idle.Milliseconds(), exact)))
+	want := b.renew(q, ms, exact == 1, keys)
+	b.replies(want, b.eval(b.set.Renew, keys, lua.RenewArgs(nil, q.token, ms, idle.Milliseconds(), exact, scriptWake, 0)))
 	switch {
 	case want[0] == lua.Refused:
 		b.reach("not renewed")

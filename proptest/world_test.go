@@ -18,36 +18,82 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Keepers run with these. No two of them end a read and a heartbeat at the same instant.
+// Keepers run with these. What else they run with is drawn for each world.
 const (
-	period  = 2 * time.Second
-	life    = 6 * time.Second
 	idle    = time.Hour
-	timeout = 470 * time.Millisecond // for the answer to a command
-	grave   = time.Minute            // see graveTime in internal/engine
+	life    = 6 * time.Second         // how long a heartbeat counts, unless leases are short
+	grave   = time.Minute             // see graveTime in internal/engine
+	pause   = 1500 * time.Millisecond // the longest between two attempts: Retry.Max, and half as much at random
+	closing = 3 * time.Second         // how long Close goes on giving things back: see closeTime in internal/engine
 )
 
-// settling is how long a process whose network is whole again may take until it is connected and has beaten: the
-// longest pause between two attempts (Retry.Max, and half as much at random), an answer that does not come, and a
-// heartbeat.
-const settling = 1500*time.Millisecond + timeout + period
+// usual is what most worlds have. Those in which leases are shorter are scaled by it.
+var usual = times{ttl: 3 * time.Second, period: life / 3, timeout: 470 * time.Millisecond}
 
 const (
 	slack = 250 * time.Millisecond // the margin of a lease of ten seconds, and whole milliseconds
 	grace = 50 * time.Millisecond  // in which a call returns whose context has ended
 )
 
+// times is how long what matters takes in a world. No two of them end a read and a heartbeat at the same instant.
+type times struct {
+	ttl     time.Duration // requests ask for this and their number in ms, so that a token tells its request
+	period  time.Duration // of heartbeats
+	timeout time.Duration // for the answer to a command
+}
+
+// life is how long a heartbeat counts.
+func (t times) life() time.Duration { return 3 * t.period }
+
+// settling is how long a process whose network is whole again may take until it is connected and has beaten: the
+// longest pause between two attempts, an answer that does not come, and a heartbeat.
+func (t times) settling() time.Duration { return pause + t.timeout + t.period }
+
+// quick says whether leases are so short that what happens to a process for a moment can cost it one.
+func (t times) quick() bool { return t.ttl < usual.ttl }
+
+// scaled is a time that befits leases of the usual length, for leases of this one.
+func (t times) scaled(d time.Duration) time.Duration {
+	if !t.quick() {
+		return d
+	}
+	return d * (t.ttl / time.Millisecond) / (usual.ttl / time.Millisecond)
+}
+
+// choose draws them. In some of those that are quick heartbeats are as short as leases, in others as they usually are. An
+// answer can take longer than leases last.
+func (t *times) choose(r *rapid.T) {
+	*t = usual
+	t.ttl = rapid.SampledFrom([]time.Duration{
+		3 * time.Second, 10 * time.Second, 3 * time.Second, 500 * time.Millisecond, 100 * time.Millisecond, 10 * time.Millisecond,
+	}).Draw(r, "ttl")
+	if t.quick() && rapid.Bool().Draw(r, "quick heartbeats") {
+		t.period = max(t.scaled(t.period), 20*time.Millisecond)
+	}
+	if rapid.Bool().Draw(r, "patient client") {
+		t.timeout = 3*t.ttl + 170*time.Millisecond
+	}
+}
+
+// most is how many requests there may be in a world, so that their numbers, which are added to the ttl, leave it what it is.
+func (t times) most() int { return int(min(900, 4*t.ttl/time.Millisecond)) }
+
+// late is how long something takes that takes too long: from nothing to several ttls.
+func (w *world) late(r *rapid.T) time.Duration {
+	return duration(r, 4*w.ttl+time.Duration(len(w.requests))*time.Millisecond)
+}
+
 // world is one server, processes that use one lock on it, and what happens to them. Everything is started from one
 // goroutine, which draws from rapid; the processes' own goroutines report to it.
 type world struct {
-	run     *run
-	r       *rapid.T
-	kind    primitive
-	server  *redisServer
-	start   time.Time
-	due     []event // what will happen, by the driver's hand
-	actors  sync.WaitGroup
-	ttl     time.Duration // requests ask for this and their number in ms, so that a token tells its request
+	run    *run
+	r      *rapid.T
+	kind   primitive
+	server *redisServer
+	start  time.Time
+	due    []event // what will happen, by the driver's hand
+	actors sync.WaitGroup
+	times
 	longest time.Duration // that a lease was asked for, but for those ms; guarded by mu
 	lag     time.Duration // the longest that a message takes one way
 	calm    bool          // nothing is broken
@@ -135,6 +181,14 @@ func (u *run) simulate(r *rapid.T, kind primitive, schedule func(*world)) {
 	}
 }
 
+// tail is for how long something will be under way that was sent until now.
+func (w *world) tail() (longest time.Duration) {
+	for _, p := range w.processes {
+		longest = max(longest, p.link.tail())
+	}
+	return longest
+}
+
 // leave closes all processes. Those that crashed stay cut off.
 func (w *world) leave() {
 	var wg sync.WaitGroup
@@ -142,13 +196,20 @@ func (w *world) leave() {
 		if p.state != running && p.state != crashed {
 			p.recover(p.state)
 		}
-		wg.Go(func() { _ = p.Close() })
+		wg.Go(func() {
+			began := time.Now()
+			_ = p.Close()
+			if took := time.Since(began); p.state != crashed && took > closing+pause+w.timeout {
+				w.breaks(live, "closing process %d took %v", p.id, took)
+			}
+		})
 	}
 	wg.Wait()
 }
 
 // stop ends all programs.
 func (w *world) stop() {
+	w.server.thaw()
 	w.mu.Lock()
 	again := w.closing
 	w.closing = true
@@ -224,7 +285,7 @@ func (w *world) after(d time.Duration, do func()) {
 
 // advance lets time pass, and what is due happen. It looks whenever something may have changed.
 func (w *world) advance(d time.Duration) {
-	const slice = 500 * time.Millisecond
+	slice := min(500*time.Millisecond, max(w.period/4, 20*time.Millisecond))
 	for end := time.Now().Add(d); ; {
 		next := end
 		var do func()
@@ -266,10 +327,19 @@ func draw[T any](r *rapid.T, list []T, what string) T {
 	return list[rapid.IntRange(0, len(list)-1).Draw(r, what)]
 }
 
+// while is duration for leases of the usual length; where they are shorter, mostly as much less.
+func (w *world) while(r *rapid.T, longest time.Duration) time.Duration {
+	if w.quick() && (w.period < usual.period || rapid.Bool().Draw(r, "quickly")) {
+		longest = w.scaled(longest)
+	}
+	return duration(r, longest)
+}
+
 // duration is a time of some order of magnitude, up to a longest.
 func duration(r *rapid.T, longest time.Duration) time.Duration {
 	d := longest / time.Duration(rapid.SampledFrom([]int{100, 30, 10, 3, 1}).Draw(r, "fraction"))
-	return d - time.Duration(rapid.IntRange(0, int(d/2/time.Millisecond)).Draw(r, "less ms"))*time.Millisecond
+	const unit = 10 * time.Microsecond
+	return d - time.Duration(rapid.IntRange(0, int(d/2/unit)).Draw(r, "less by 10 µs"))*unit
 }
 
 // report shows what a run has reached, and fails it if it should have reached more.
