@@ -1,0 +1,50 @@
+package once_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/once"
+	"github.com/redis/go-redis/v9"
+)
+
+// A report that is started on every host each night, and made once.
+func ExampleOnce_Do() {
+	server, err := miniredis.Run()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+	server.ClockTTL(true)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	k, err := lockkeeper.New(rdb, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer k.Close()
+
+	o, err := once.New(k, "nightly-report", 20*time.Hour, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, host := range []string{"a", "b", "c"} {
+		r, err := o.Do(context.Background(), func(context.Context, uint64) error {
+			fmt.Println("made on host", host)
+			return nil
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(r.Outcome, time.Until(r.Next).Round(time.Hour))
+	}
+	// Output:
+	// made on host a
+	// ran 20h0m0s
+	// done 20h0m0s
+	// done 20h0m0s
+}

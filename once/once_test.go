@@ -1,0 +1,525 @@
+package once_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/lockkeeper/lockkeeper/once"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+)
+
+const key = "{lock:x}:once:holders"
+
+var ctx = context.Background()
+
+// TestMain makes the binary a process that runs the job once, if it is started as one.
+func TestMain(m *testing.M) {
+	if addr := os.Getenv("LOCKKEEPER_ONCE"); addr != "" {
+		child(addr)
+		return
+	}
+	redis.SetLogger(quiet{})
+	goleak.VerifyTestMain(m, redistest.Goroutine())
+}
+
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
+
+// process is a keeper with connections of its own.
+type process struct {
+	*testing.T
+	net    *faultnet.Net
+	keeper *lockkeeper.Keeper
+}
+
+func (p *process) job(period time.Duration, opts *once.Options) *once.Once {
+	p.Helper()
+	o, err := once.New(p.keeper, "x", period, opts)
+	if err != nil {
+		p.Fatal(err)
+	}
+	return o
+}
+
+// asks calls Do with a job that takes a moment and ends so, and checks what comes of it.
+func (p *process) asks(o *once.Once, took time.Duration, ends error, want once.Outcome) once.Result {
+	p.Helper()
+	ran := false
+	r, err := o.Do(ctx, func(ctx context.Context, fence uint64) error {
+		ran = true
+		if fence == 0 {
+			p.Error("no fence")
+		}
+		time.Sleep(took)
+		return ends
+	})
+	if r.Outcome != want || ran != (want == once.Ran) || !errors.Is(err, ends) || ends == nil && err != nil {
+		p.Errorf("Do: %v, %v, ran %t; want %v, %v", r, err, ran, want, ends)
+	}
+	return r
+}
+
+// inBubble runs a test with so many processes on one server, in virtual time.
+func inBubble(t *testing.T, n int, test func(server *miniredis.Miniredis, p []*process)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		server := miniredis.NewMiniRedis()
+		defer server.Close()
+		server.ClockTTL(true)
+		var all []*process
+		for range n {
+			network := faultnet.New(func(context.Context, string, string) (net.Conn, error) { return server.Dial() })
+			rdb := redis.NewClient(network.Options(time.Second))
+			k, err := lockkeeper.New(rdb, &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				network.Mend()
+				_ = k.Close()
+				_ = rdb.Close()
+				time.Sleep(2 * time.Second) // a goroutine of go-redis looks once a second whether its pool was closed
+			}()
+			all = append(all, &process{t, network, k})
+		}
+		test(server, all)
+	})
+}
+
+var errFailed = errors.New("no data")
+
+func TestOneSuccessPerPeriodWheneverTheyStart(t *testing.T) {
+	for name, apart := range map[string]time.Duration{"together": 0, "one after the other": 300 * time.Millisecond} {
+		for what, took := range map[string]time.Duration{"short": 100 * time.Millisecond, "longer than its ttl": 5 * time.Minute} {
+			t.Run(name+", "+what, func(t *testing.T) {
+				inBubble(t, 3, func(server *miniredis.Miniredis, p []*process) {
+					start := time.Now()
+					count := func() map[once.Outcome]int {
+						var mu sync.Mutex
+						var wg sync.WaitGroup
+						seen := map[once.Outcome]int{}
+						for i, p := range p {
+							wg.Go(func() {
+								time.Sleep(time.Duration(i) * apart)
+								r, err := p.job(20*time.Hour, nil).Do(ctx, func(ctx context.Context, _ uint64) error {
+									time.Sleep(took)
+									return context.Cause(ctx)
+								})
+								mu.Lock()
+								defer mu.Unlock()
+								seen[r.Outcome]++
+								if err != nil {
+									t.Error(err)
+								}
+								if r.Outcome != once.Running && r.Next.Sub(start).Round(time.Second) != 20*time.Hour {
+									t.Errorf("%v: next after %v", r.Outcome, r.Next.Sub(start))
+								}
+							})
+						}
+						wg.Wait()
+						return seen
+					}
+					if seen := count(); seen[once.Ran] != 1 || seen[once.Done]+seen[once.Running] != 2 {
+						t.Errorf("%v", seen)
+					}
+					// The period is counted from the begin of the run, however long that took.
+					if left := server.TTL(key) + time.Since(start); left < 20*time.Hour-time.Second || left > 20*time.Hour+time.Second {
+						t.Errorf("the record ends %v after the start", left)
+					}
+					time.Sleep(20*time.Hour - time.Since(start) - time.Second)
+					if seen := count(); seen[once.Done] < 1 || seen[once.Ran] > 1 {
+						t.Errorf("in the last second, to the next period: %v", seen)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestItRunsAgainAfterThePeriodEachDay(t *testing.T) {
+	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
+		a, b := p[0].job(20*time.Hour, nil), p[1].job(20*time.Hour, nil)
+		for day := range 3 {
+			start := time.Now()
+			p[0].asks(a, time.Duration(day)*time.Hour, nil, once.Ran)
+			for time.Since(start) < 20*time.Hour-time.Minute {
+				p[1].asks(b, 0, nil, once.Done) // also when the name's other facts have expired
+				time.Sleep(2 * time.Hour)
+			}
+			time.Sleep(24*time.Hour - time.Since(start))
+		}
+	})
+}
+
+func TestAJobThatFailsOrPanicsIsRunByTheNext(t *testing.T) {
+	inBubble(t, 2, func(server *miniredis.Miniredis, p []*process) {
+		a, b := p[0].job(time.Hour, nil), p[1].job(time.Hour, nil)
+		p[0].asks(a, time.Second, errFailed, once.Ran)
+		func() {
+			defer func() {
+				if recover() != "at the disco" {
+					t.Error("the panic did not come through")
+				}
+			}()
+			_, _ = b.Do(ctx, func(context.Context, uint64) error { panic("at the disco") })
+		}()
+		if server.Exists(key) {
+			t.Error("the lease was left")
+		}
+		p[1].asks(b, time.Second, nil, once.Ran)
+		p[0].asks(a, time.Second, nil, once.Done)
+	})
+}
+
+func TestWhoAsksDuringARunLearnsOfIt(t *testing.T) {
+	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
+		a, b := p[0].job(time.Hour, nil), p[1].job(time.Hour, nil)
+		go p[0].asks(a, 10*time.Minute, nil, once.Ran)
+		time.Sleep(5 * time.Minute)
+		r := p[1].asks(b, 0, nil, once.Running)
+		if left := time.Until(r.Next); left <= 0 || left > 30*time.Second {
+			t.Errorf("its lease ends in %v", left)
+		}
+		if err := b.Reset(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+			t.Errorf("Reset of a run: %v", err)
+		}
+		time.Sleep(6 * time.Minute)
+		p[1].asks(b, 0, nil, once.Done)
+	})
+}
+
+func TestAfterACrashItIsRunElsewhereWhenTheTTLIsOver(t *testing.T) {
+	inBubble(t, 2, func(server *miniredis.Miniredis, p []*process) {
+		opts := &once.Options{TTL: 10 * time.Second}
+		a, b := p[0].job(time.Hour, opts), p[1].job(time.Hour, opts)
+		ended := make(chan error)
+		go func() {
+			_, err := a.Do(ctx, func(ctx context.Context, _ uint64) error {
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+			ended <- err
+		}()
+		time.Sleep(time.Second)
+		p[0].net.Down()
+		crash := time.Now()
+		p[1].asks(b, 0, nil, once.Running)
+		for server.Exists(key) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if d := time.Since(crash); d > 10*time.Second {
+			t.Errorf("the lease outlived the crash by %v", d)
+		}
+		p[1].asks(b, 0, nil, once.Ran)
+		if err := <-ended; !errors.Is(err, lockkeeper.ErrLost) {
+			t.Errorf("the one that was cut off: %v", err)
+		}
+		p[1].asks(b, 0, nil, once.Done)
+	})
+}
+
+// What has succeeded although the lease was lost is no success that others may rely on.
+func TestASuccessWithoutTheLeaseIsToldAsLost(t *testing.T) {
+	inBubble(t, 2, func(server *miniredis.Miniredis, p []*process) {
+		a, b := p[0].job(time.Hour, nil), p[1].job(time.Hour, nil)
+		r, err := a.Do(ctx, func(ctx context.Context, _ uint64) error {
+			server.Del(key)
+			p[1].asks(b, time.Second, nil, once.Ran)
+			return nil // without a look at ctx
+		})
+		if r.Outcome != once.Ran || !errors.Is(err, lockkeeper.ErrLost) {
+			t.Errorf("%v, %v", r, err)
+		}
+		p[0].asks(a, 0, nil, once.Done) // the other's record is as it was
+	})
+}
+
+func TestALostAnswerToTheRecordChangesNothing(t *testing.T) {
+	for name, fate := range map[string]faultnet.Fate{"cut": faultnet.CutReply, "swallowed": faultnet.SwallowReply, "lost": faultnet.LoseRequest} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, 2, func(server *miniredis.Miniredis, p []*process) {
+				start := time.Now()
+				p[0].net.Break(lua.Once.Complete.SHA, 2, fate)
+				p[0].asks(p[0].job(time.Hour, nil), time.Minute, nil, once.Ran)
+				if left := server.TTL(key) + time.Since(start); left < time.Hour-time.Second || left > time.Hour+5*time.Second {
+					t.Errorf("the record ends %v after the start", left)
+				}
+				p[1].asks(p[1].job(time.Hour, nil), 0, nil, once.Done)
+			})
+		})
+	}
+}
+
+func TestASuccessThatCouldNotBeRecordedIsToldSo(t *testing.T) {
+	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
+		a, b := p[0].job(time.Hour, nil), p[1].job(time.Hour, nil)
+		r, err := a.Do(ctx, func(context.Context, uint64) error {
+			p[0].net.Down()
+			return nil
+		})
+		var u *once.UnrecordedError
+		if r.Outcome != once.Ran || !errors.As(err, &u) || errors.Is(err, lockkeeper.ErrLost) {
+			t.Fatalf("%v, %v", r, err)
+		}
+		if !strings.Contains(err.Error(), "the job has succeeded, but may be run again from") {
+			t.Errorf("the error says %q", err)
+		}
+		time.Sleep(time.Until(u.RunAgain))
+		p[1].asks(b, 0, nil, once.Ran)
+	})
+}
+
+// The context that the job had may have ended when it ends.
+func TestACancelledContextDoesNotUndoASuccess(t *testing.T) {
+	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
+		ctx, cancel := context.WithCancel(ctx)
+		r, err := p[0].job(time.Hour, nil).Do(ctx, func(context.Context, uint64) error {
+			cancel()
+			return nil
+		})
+		if r.Outcome != once.Ran || err != nil {
+			t.Errorf("%v, %v", r, err)
+		}
+		p[1].asks(p[1].job(time.Hour, nil), 0, nil, once.Done)
+
+		r, err = p[1].job(time.Hour, nil).Do(ctx, func(context.Context, uint64) error { t.Error("it was run"); return nil })
+		if r.Outcome != once.None || !errors.Is(err, context.Canceled) {
+			t.Errorf("with a context that has ended: %v, %v", r, err)
+		}
+	})
+}
+
+func TestCloseLeavesTheRecord(t *testing.T) {
+	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
+		p[0].asks(p[0].job(time.Hour, nil), 0, nil, once.Ran)
+		if err := p[0].keeper.Close(); err != nil {
+			t.Error(err)
+		}
+		p[1].asks(p[1].job(time.Hour, nil), 0, nil, once.Done)
+	})
+}
+
+func TestCloseDuringARunLetsTheNextRunIt(t *testing.T) {
+	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
+		r, err := p[0].job(time.Hour, nil).Do(ctx, func(ctx context.Context, _ uint64) error {
+			if err := p[0].keeper.Close(); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			return nil
+		})
+		if r.Outcome != once.Ran || !errors.Is(err, lockkeeper.ErrReleased) {
+			t.Errorf("%v, %v", r, err)
+		}
+		p[1].asks(p[1].job(time.Hour, nil), 0, nil, once.Ran)
+	})
+}
+
+// Late copies of what was sent before neither end the record nor make it longer, nor take the lease again.
+func TestLateCopiesDoNotTouchTheRecord(t *testing.T) {
+	inBubble(t, 2, func(server *miniredis.Miniredis, p []*process) {
+		opts := &once.Options{TTL: 30 * time.Second}
+		start := time.Now()
+		var token string
+		// 10 s are left of the period when the job ends: less than the ttl that renewals ask for.
+		r, err := p[0].job(time.Minute, opts).Do(ctx, func(context.Context, uint64) error {
+			token, _ = server.Get(key)
+			time.Sleep(50 * time.Second)
+			return nil
+		})
+		if r.Outcome != once.Ran || err != nil {
+			t.Fatalf("%v, %v", r, err)
+		}
+		rdb := redis.NewClient(p[1].net.Options(time.Second))
+		defer func() { _ = rdb.Close() }()
+		keys := []string{key, "{lock:x}:once:meta", "{lock:x}:once:queue", "{lock:x}:once:beats"}
+		for _, late := range []struct {
+			script *lua.Script
+			keys   int
+			args   []any
+		}{
+			{lua.Once.Renew, 1, lua.RenewArgs(nil, token, 30_000, 1000, 0, "lock:wake:", 0)},
+			{lua.Once.Renew, 2, lua.RenewArgs(nil, token, 30_000, 1000, 0, "lock:wake:", 0)},
+			{lua.Once.Acquire, 4, lua.AcquireArgs(nil, token, 30_000, 1000, 0, "lock:wake:", 0, "", 0)},
+			{lua.Once.Release, 4, lua.ReleaseArgs(nil, token, 1000, "lock:wake:", 0, 0, 0)},
+		} {
+			if err := rdb.Eval(ctx, late.script.Text, keys[:late.keys], late.args...).Err(); err != nil {
+				t.Fatal(err)
+			}
+			p[1].asks(p[1].job(time.Minute, opts), 0, nil, once.Done)
+			if left := server.TTL(key) + time.Since(start); left < 59*time.Second || left > 61*time.Second {
+				t.Errorf("after a late %s the record ends %v after the start", late.script.Name, left)
+			}
+		}
+		time.Sleep(time.Until(r.Next) + time.Second)
+		p[1].asks(p[1].job(time.Minute, opts), 0, nil, once.Ran)
+	})
+}
+
+func TestAJobThatTakesLongerThanThePeriodMayRunAtOnce(t *testing.T) {
+	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
+		a, b := p[0].job(time.Minute, nil), p[1].job(time.Minute, nil)
+		p[0].asks(a, 90*time.Second, nil, once.Ran)
+		p[1].asks(b, 0, nil, once.Ran)
+		p[0].asks(a, 0, nil, once.Done)
+	})
+}
+
+func TestResetLetsItRunAgain(t *testing.T) {
+	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
+		a, b := p[0].job(time.Hour, nil), p[1].job(time.Hour, nil)
+		if err := b.Reset(ctx); err != nil { // there is nothing
+			t.Error(err)
+		}
+		p[0].asks(a, 0, nil, once.Ran)
+		if r, err := b.Status(ctx); r.Outcome != once.Done || err != nil || time.Until(r.Next) > time.Hour || time.Until(r.Next) < time.Hour-time.Second {
+			t.Errorf("Status: %v, %v", r, err)
+		}
+		if err := b.Reset(ctx); err != nil {
+			t.Error(err)
+		}
+		if r, err := b.Status(ctx); r != (once.Result{}) || err != nil {
+			t.Errorf("Status: %v, %v", r, err)
+		}
+		p[1].asks(b, 0, nil, once.Ran)
+		p[0].asks(a, 0, nil, once.Done)
+	})
+}
+
+func TestItIsNotRunWhenRedisDoesNotAnswer(t *testing.T) {
+	inBubble(t, 1, func(_ *miniredis.Miniredis, p []*process) {
+		p[0].net.Down()
+		r, err := p[0].job(time.Hour, nil).Do(ctx, func(context.Context, uint64) error { t.Error("it was run"); return nil })
+		if r.Outcome != once.None || err == nil || errors.Is(err, lockkeeper.ErrNotAcquired) {
+			t.Errorf("%v, %v", r, err)
+		}
+	})
+}
+
+func TestWhatCannotBeIsRefused(t *testing.T) {
+	inBubble(t, 1, func(_ *miniredis.Miniredis, p []*process) {
+		for _, c := range []struct {
+			name   string
+			period time.Duration
+			ttl    time.Duration
+			says   string
+		}{
+			{"", time.Hour, 0, "bad name"},
+			{"x", 0, 0, "period 0s"},
+			{"x", -time.Hour, 0, "period -1h"},
+			{"x", 400 * 24 * time.Hour, 0, "period 9600h"},
+			{"x", 20 * time.Second, 0, "period 20s is shorter than TTL 30s"},
+			{"x", time.Hour, time.Millisecond, "TTL 1ms"},
+		} {
+			if _, err := once.New(p[0].keeper, c.name, c.period, &once.Options{TTL: c.ttl}); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%+v: %v", c, err)
+			}
+		}
+	})
+}
+
+// child is a process that runs the job when it is told to, by a line on its standard input with how the job is to end.
+func child(addr string) {
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	k, err := lockkeeper.New(rdb, nil)
+	if err != nil {
+		panic(err)
+	}
+	period, err := time.ParseDuration(os.Getenv("LOCKKEEPER_PERIOD"))
+	if err != nil {
+		panic(err)
+	}
+	o, err := once.New(k, "x", period, &once.Options{TTL: 400 * time.Millisecond})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("ready")
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		r, err := o.Do(ctx, func(ctx context.Context, _ uint64) error {
+			fmt.Println("runs")
+			switch lines.Text() {
+			case "fail":
+				return errFailed
+			case "hang":
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+			time.Sleep(100 * time.Millisecond)
+			return nil
+		})
+		fmt.Println("result", r.Outcome, err == nil, errors.Is(err, lockkeeper.ErrLost))
+	}
+	_ = k.Close()
+	_ = rdb.Close()
+}
+
+// TestThreeProcesses is the whole of it on a real server: processes that start one after the other, a job that fails, one
+// whose process is killed, one whose process freezes.
+func TestThreeProcesses(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client()
+	const period = 1500 * time.Millisecond
+	var all []*redistest.Child
+	for range 3 {
+		c := redistest.StartChild(t, "LOCKKEEPER_ONCE="+s.Addr, "LOCKKEEPER_PERIOD="+period.String())
+		c.Says("ready")
+		all = append(all, c)
+	}
+	ask := func(c *redistest.Child, how, want string) {
+		t.Helper()
+		c.Tell(how)
+		if got := c.Says("result"); got != "result "+want {
+			t.Errorf("%s: %q, want %q", how, got, want)
+		}
+	}
+	ends := func() { // the lease or the record
+		for rdb.Exists(ctx, key).Val() == 1 {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	ask(all[0], "fail", "ran false false")
+	ask(all[1], "succeed", "ran true false")
+	ask(all[0], "succeed", "done true false")
+	ask(all[2], "succeed", "done true false")
+	ends()
+
+	all[0].Tell("hang")
+	all[0].Says("runs")
+	ask(all[1], "succeed", "running true false")
+	all[0].Signal(syscall.SIGSTOP)
+	ends()
+	ask(all[1], "succeed", "ran true false")
+	all[0].Signal(syscall.SIGCONT)
+	if got := all[0].Says("result"); got != "result ran false true" {
+		t.Errorf("the one that was frozen: %q", got)
+	}
+	ask(all[0], "succeed", "done true false")
+	ends()
+
+	all[2].Tell("hang")
+	all[2].Says("runs")
+	all[2].Signal(syscall.SIGKILL)
+	ask(all[0], "succeed", "running true false")
+	ends()
+	ask(all[0], "succeed", "ran true false")
+	ask(all[1], "succeed", "done true false")
+}
