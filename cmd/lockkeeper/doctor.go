@@ -100,7 +100,8 @@ lock of its own, hands it over and gives it back. It changes no setting, touches
 and deletes these.
 
 Each check ends as ok, warning, error, or unknown if it could not be looked at, which is usual on managed services. With
---json the same is written as one object; docs/operations.md names its fields.
+--json the same is written as one object; its fields are at
+` + operations() + `#doctor
 
 Exit codes: 0 all is ok or unknown, 1 there are warnings, 2 there are errors, 64 wrong usage, 69 Redis does not answer
 or refuses, 130 or 143 it was interrupted.`,
@@ -295,7 +296,7 @@ func (t *target) kind() string {
 // add notes a finding about a node, or about the deployment if there is none. Nodes of which the same was found share
 // one.
 func (d *doctor) add(n *node, check string, f finding) {
-	f.Check, f.Docs, f.Nodes = check, "docs/operations.md#"+docsOf[check], []string{}
+	f.Check, f.Docs, f.Nodes = check, operations()+"#"+docsOf[check], []string{}
 	if n != nil {
 		f.Nodes = append(f.Nodes, n.addr)
 	}

@@ -38,7 +38,7 @@ func (d *doctor) sentinels(ctx context.Context) {
 		all.Go(func() {
 			s := redis.NewSentinelClient(&redis.Options{
 				Addr: addr, Username: o.SentinelUsername, Password: o.SentinelPassword, TLSConfig: o.TLSConfig,
-				DialTimeout: o.DialTimeout, MaxRetries: -1, DialerRetries: once, ContextTimeoutEnabled: true,
+				DialTimeout: o.DialTimeout, MaxRetries: -1, DialerRetries: dialAttempts, ContextTimeoutEnabled: true,
 			})
 			defer func() { _ = s.Close() }()
 			n := &node{doctor: d, addr: addr}

@@ -112,12 +112,19 @@ func (n *node) loadScripts(ctx context.Context) {
 	if n.keys == nil {
 		return
 	}
-	f := finding{Status: failure, Advice: "allow EVAL and EVALSHA: every step of a lock is a script", Right: "+eval +evalsha"}
+	f := finding{Status: failure, Advice: "allow EVAL and EVALSHA: every step of a lock is a script"}
+	lacks := func(err error, byText bool) {
+		if !redis.IsPermissionError(err) {
+			return
+		}
+		f.Right = usedCommand{args: inspection(n.keys, byText)}.missing(err.Error(), n.prefix)
+		if f.Right[0] == '~' {
+			f.Advice = "allow the keys that scripts are for: see the check rights"
+		}
+	}
 	if err := n.inspect(ctx, true); err != nil {
 		f.Seen = "EVAL: " + err.Error()
-		if !redis.IsPermissionError(err) {
-			f.Right = ""
-		}
+		lacks(err, true)
 		if courier.Passing(err) {
 			f.Advice = "see what the server says; it is not a matter of rights"
 		}
@@ -126,9 +133,7 @@ func (n *node) loadScripts(ctx context.Context) {
 	}
 	if err := n.inspect(ctx, false); err != nil {
 		f.Seen = "EVALSHA: " + err.Error()
-		if !redis.IsPermissionError(err) {
-			f.Right = ""
-		}
+		lacks(err, false)
 		if redis.HasErrorPrefix(err, "NOSCRIPT") {
 			f.Status, f.Seen, f.Advice = warning, "the server does not keep scripts", "end what flushes them: each step of a lock is sent twice now"
 		}

@@ -73,6 +73,26 @@ func (c usedCommand) rule() string {
 	return fmt.Sprintf("+%v", c.args[0])
 }
 
+// missing is the ACL rule whose lack a refusal of the command tells of: the command itself, or the pattern of the keys or of
+// the channels that it was for. Those with a hash tag have a pattern of their own.
+func (c usedCommand) missing(refusal, prefix string) string {
+	sign := ""
+	switch {
+	case strings.Contains(refusal, " key"):
+		sign = "~"
+	case strings.Contains(refusal, " channel"):
+		sign = "&"
+	default:
+		return c.rule()
+	}
+	for _, arg := range c.args {
+		if text, ok := arg.(string); ok && strings.HasPrefix(text, "{"+prefix) {
+			return sign + "{" + prefix + "*"
+		}
+	}
+	return sign + prefix + "*"
+}
+
 // optionCommand is one that only an option takes.
 type optionCommand struct {
 	args    []any
@@ -109,13 +129,7 @@ func (n *node) rights(ctx context.Context) {
 		if refusal == "" && !absent {
 			continue
 		}
-		rule := c.rule()
-		switch {
-		case strings.Contains(refusal, " key"):
-			rule = "~" + n.prefix + "* ~{" + n.prefix + "*"
-		case strings.Contains(refusal, " channel"):
-			rule = "&" + n.prefix + "* &{" + n.prefix + "*"
-		}
+		rule := c.missing(refusal, n.prefix)
 		if !slices.Contains(lack, rule) {
 			lack = append(lack, rule)
 		}

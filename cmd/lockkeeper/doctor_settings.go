@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -68,7 +69,7 @@ func (n *node) settings(ctx context.Context) {
 	}
 	f.config = map[string]string{}
 	for _, name := range []string{"maxmemory-policy", "appendfsync", "save", "stop-writes-on-bgsave-error", "min-replicas-to-write", "timeout"} {
-		// One at a time: Redis 6.2 takes but one.
+		// One at a time, as the client has it.
 		got, err := n.client.ConfigGet(ctx, name).Result()
 		if err != nil {
 			f.configErr = err
@@ -79,7 +80,7 @@ func (n *node) settings(ctx context.Context) {
 		}
 	}
 	kind := n.target.kind()
-	n.add(n, "version", f.version(kind))
+	n.add(n, "version", f.version())
 	n.add(n, "role", f.role(kind))
 	n.add(n, "eviction", f.eviction())
 	n.add(n, "memory", f.memory())
@@ -93,36 +94,38 @@ func (n *node) settings(ctx context.Context) {
 // hello takes what HELLO tells where INFO is not allowed.
 func (f *facts) hello(reply any) {
 	m, _ := reply.(map[any]any)
-	for from, to := range map[string]string{"version": "redis_version", "mode": "redis_mode", "role": "role"} {
+	names := map[string]string{"version": "redis_version", "mode": "redis_mode", "role": "role"}
+	if m["server"] == "valkey" { // with its own version, while redis_version is the one that it is compatible with
+		names["version"] = "valkey_version"
+	}
+	for from, to := range names {
 		if v, ok := m[from].(string); ok {
-			if v == "replica" {
-				v = "slave"
-			}
 			f.info[to] = v
 		}
 	}
 }
 
-func (f facts) replica() bool { return f.info["role"] == "slave" }
+// replica says whether the server is one: INFO has another word for it than HELLO.
+func (f facts) replica() bool { return f.info["role"] == "slave" || f.info["role"] == "replica" }
 
-// Oldest servers that have all commands, on their own and in a cluster.
-var (
-	oldest        = []int64{6, 2}
-	oldestCluster = []int64{7, 0}
-)
+// mode is standalone, sentinel or cluster; Valkey has another name for the field.
+func (f facts) mode() string { return cmp.Or(f.info["redis_mode"], f.info["server_mode"]) }
 
-func (f facts) version(kind string) finding {
+// oldest is the first version of Redis that has all commands, in the forms that the scripts use.
+var oldest = []int64{7, 0}
+
+func (f facts) version() finding {
 	v, err := f.told("redis_version")
-	if err != nil {
-		return missing("+info", err)
-	}
 	seen := "Redis " + v
 	if valkey, ok := f.info["valkey_version"]; ok {
-		seen = "Valkey " + valkey + ", which has the commands of Redis " + v
+		seen = "Valkey " + valkey
+		if err == nil {
+			seen += ", which has the commands of Redis " + v
+		}
+		v, err = valkey, nil // all of them have
 	}
-	need := oldest
-	if kind == "cluster" {
-		need = oldestCluster
+	if err != nil {
+		return missing("+info", err)
 	}
 	var have []int64
 	for _, part := range strings.SplitN(v, ".", 3) {
@@ -135,14 +138,17 @@ func (f facts) version(kind string) finding {
 	if len(have) < 2 {
 		return finding{Status: unknown, Seen: seen}
 	}
-	if slices.Compare(have[:2], need) < 0 {
-		return finding{Status: failure, Seen: seen, Advice: fmt.Sprintf("use %d.%d or later", need[0], need[1])}
+	if slices.Compare(have[:2], oldest) < 0 {
+		return finding{
+			Status: failure, Seen: seen + ": whatever waits for a lock fails",
+			Advice: fmt.Sprintf("use Redis %d.%d or later, or Valkey", oldest[0], oldest[1]),
+		}
 	}
 	return finding{Seen: seen}
 }
 
 func (f facts) role(kind string) finding {
-	switch f.info["redis_mode"] {
+	switch f.mode() {
 	case "sentinel":
 		return finding{Status: failure, Seen: "this is a Sentinel", Advice: "use a redis+sentinel:// URL"}
 	case "cluster":

@@ -337,7 +337,8 @@ func TestDoctorFindsMissingRights(t *testing.T) {
 			{"no_scripts", append([]string{"-eval", "-evalsha"}, looking...), 2, "", "", []string{"rights", "scripts", "lease"}},
 			{"no_publish", append([]string{"-publish"}, looking...), 1, "warning", "+publish", []string{"wakeups", "lease"}},
 			{"no_channels", append([]string{"resetchannels"}, looking...), 1, "warning", "&lock:*", []string{"wakeups", "lease"}},
-			{"no_keys", append([]string{"resetkeys", "~lock:*"}, looking...), 2, "error", "~{lock:*", []string{"scripts", "lease"}},
+			{"no_tagged_keys", append([]string{"resetkeys", "~lock:*"}, looking...), 2, "error", "~{lock:*", []string{"scripts", "lease"}},
+			{"no_plain_keys", append([]string{"resetkeys", "~{lock:*"}, looking...), 2, "error", "~lock:*", nil},
 			{"no_ping", append([]string{"-ping"}, looking...), 2, "error", "+ping", []string{"latency"}},
 		} {
 			t.Run(how+"/"+c.name, func(t *testing.T) {
@@ -371,7 +372,14 @@ func TestDoctorFindsMissingRights(t *testing.T) {
 					r.says("rights", "ok", "+info, which Acknowledge.Majority and redlock's RestartDelay")
 					r.says("eviction", "unknown", "+info")
 					r.says("idle", "unknown", "+config|get")
-					r.says("version", "ok", "Redis")
+					r.says("version", "ok")
+				}
+				if strings.HasSuffix(c.name, "_keys") { // it has the other pattern, and may run scripts
+					for _, f := range r.Checks {
+						if f.Right != "" && f.Right != c.says {
+							t.Errorf("%s: it lacks only %s, and is told %q", f.Check, c.says, f.Right)
+						}
+					}
 				}
 				if c.name == "no_publish" {
 					r.says("lease", "warning", "only 0 wake-ups")
@@ -563,20 +571,44 @@ func TestDoctorFindsUnfitTimeouts(t *testing.T) {
 
 func TestDoctorKnowsTheOldestServers(t *testing.T) {
 	for _, c := range []struct {
-		version, kind string
-		want          status
+		version string
+		want    status
 	}{
-		{"6.0.20", "server", failure}, {"6.2.0", "server", fine}, {"6.2.14", "cluster", failure},
-		{"7.0.0", "cluster", fine}, {"10.0.1", "cluster", fine}, {"unstable", "server", unknown},
+		{"6.0.20", failure}, {"6.2.0", failure}, {"6.2.14", failure},
+		{"7.0.0", fine}, {"7.0.15", fine}, {"10.0.1", fine}, {"unstable", unknown},
 	} {
 		f := facts{info: map[string]string{"redis_version": c.version}}
-		if got := f.version(c.kind); got.Status != c.want {
-			t.Errorf("%s on %s: %v, want %v", c.version, c.kind, got, c.want)
+		got := f.version()
+		if got.Status != c.want || got.Status == failure && !strings.Contains(got.Advice, "Redis 7.0 or later") {
+			t.Errorf("%s: %+v, want %v", c.version, got, c.want)
 		}
 	}
-	f := facts{info: map[string]string{"redis_version": "7.2.4", "valkey_version": "8.0.1"}}
-	if got := f.version("server"); got.Status != fine || !strings.HasPrefix(got.Seen, "Valkey 8.0.1") {
-		t.Errorf("%+v", got)
+}
+
+// TestDoctorReadsValkey: its INFO has other fields than that of Redis, and its HELLO tells its own version.
+func TestDoctorReadsValkey(t *testing.T) {
+	for _, c := range []struct{ mode, role, want string }{
+		{"standalone", "master", "ok: primary"},
+		{"standalone", "slave", "error: this is a replica"},
+		{"cluster", "master", "error: this is a node of a cluster"},
+		{"sentinel", "", "error: this is a Sentinel"},
+	} {
+		info := "# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\nserver_mode:" + c.mode + "\r\n"
+		hello := map[any]any{"server": "valkey", "version": "8.0.1", "proto": int64(3), "mode": c.mode}
+		if c.role != "" {
+			info += "# Replication\r\nrole:" + c.role + "\r\n"
+			hello["role"] = strings.Replace(c.role, "slave", "replica", 1)
+		}
+		asked, greeted := facts{info: fields(info)}, facts{info: map[string]string{}}
+		greeted.hello(hello)
+		for f, version := range map[*facts]string{&asked: "Valkey 8.0.1, which has the commands of Redis 7.2.4", &greeted: "Valkey 8.0.1"} {
+			if got := f.version(); got.Status != fine || got.Seen != version {
+				t.Errorf("%+v, want %s", got, version)
+			}
+			if got := f.role("server"); got.Status.String()+": "+got.Seen != c.want {
+				t.Errorf("%s %s: %+v, want %s", c.mode, c.role, got, c.want)
+			}
+		}
 	}
 }
 
@@ -673,6 +705,21 @@ func TestDoctorRefusesWrongUse(t *testing.T) {
 	}
 	if got := redact("redis+sentinel://me:secret@x:1?master_name=m&password=secret"); strings.Contains(got, "secret") {
 		t.Error(got)
+	}
+}
+
+// Who has installed the command has no docs folder.
+func TestDoctorPointsToWhereItCanBeRead(t *testing.T) {
+	_, url := server(t)
+	for _, f := range examined(t, 0, "--redis", url).Checks {
+		if want := "https://github.com/lockkeeper/lockkeeper/blob/main/docs/operations.md#" + docsOf[f.Check]; f.Docs != want {
+			t.Errorf("%s points to %s, want %s", f.Check, f.Docs, want)
+		}
+	}
+	for version, want := range map[string]string{"v1.2.3": "v1.2.3", "": "main", "(devel)": "main", "v0.0.0-20261122063000-0123456789ab": "main", "v1.2.3+dirty": "main"} {
+		if got := branchOf(version); got != want {
+			t.Errorf("the documentation of %q is at %s, want %s", version, got, want)
+		}
 	}
 }
 

@@ -51,7 +51,9 @@ func run(args []string) int {
 Exit codes of its own: 64 wrong usage, 69 Redis does not answer or refuses,
 75 the lock is held by another or the permits are taken, 76 the lock was lost
 while the command ran.`,
-		Example: `  lockkeeper run nightly-report -- ./report.sh
+		Version: version(),
+		Example: `  lockkeeper run deploy -- ./deploy.sh
+  lockkeeper run --once-per 20h nightly-report -- ./report.sh
   lockkeeper doctor --redis redis://locks.internal:6379
   lockkeeper demo`,
 		SilenceErrors: true,

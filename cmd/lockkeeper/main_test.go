@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -171,6 +172,10 @@ func TestARedlockLiesOnTheMajorityOfItsServers(t *testing.T) {
 	run("x", "--", "true").ends(codeUnreachable, "no majority of the servers", "server 1: agreed", "server 3: dial tcp")
 
 	command(t, "run", "--kind", "redlock", "--redis", "redis://a", "--redis", "redis://b", "x", "--", "true").ends(codeUsage, "odd number")
+	s := redistest.Start(t)
+	_, port, _ := net.SplitHostPort(s.Addr)
+	command(t, "run", "--kind", "redlock", "--redis", "redis://"+s.Addr, "--redis", "redis://localhost:"+port, "--redis", "redis://"+servers[0].Addr(),
+		"x", "--", "true").ends(codeUsage, "keepers 1 and 2 of 3 use the same server")
 	command(t, "run", "--redis", "redis://a", "--redis", "redis://b", "x", "--", "true").ends(codeUsage, "more than one server")
 }
 

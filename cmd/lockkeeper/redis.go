@@ -41,8 +41,8 @@ func findTarget(raw string) (*target, error) {
 	return t, nil
 }
 
-// once is how often a client dials: the keeper repeats by itself, and knows by when it must have an answer.
-const once = 1
+// dialAttempts is how often a client dials: the keeper repeats by itself, and knows by when it must have an answer.
+const dialAttempts = 1
 
 // target is a deployment and the settings of its client. One of the three options is set.
 type target struct {
@@ -88,7 +88,7 @@ func parseRedis(raw string) (*target, error) {
 		if err != nil {
 			return nil, err
 		}
-		o.DialerRetries = once
+		o.DialerRetries = dialAttempts
 		t.cluster = o
 		return t, nil
 	case deployment == "sentinel", deployment == "" && u.Query().Has("master_name"):
@@ -99,7 +99,7 @@ func parseRedis(raw string) (*target, error) {
 		if o.MasterName == "" {
 			return nil, fmt.Errorf("no master_name")
 		}
-		o.DialerRetries = once
+		o.DialerRetries = dialAttempts
 		t.sentinel = o
 		return t, nil
 	case deployment != "":
@@ -109,7 +109,7 @@ func parseRedis(raw string) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.DialerRetries = once
+	o.DialerRetries = dialAttempts
 	t.server = o
 	return t, nil
 }

@@ -35,6 +35,8 @@ type runOptions struct {
 	life   time.Duration
 	try    bool
 
+	oncePer time.Duration
+
 	// Of a semaphore alone.
 	limit, atOnce, permits int
 	per                    time.Duration
@@ -63,6 +65,17 @@ nothing is held while the command runs, so that nothing can be lost, and --ttl, 
 With --per the time at which to come back is known: it is on standard error when lockkeeper exits with 75, and a --wait
 that would not be long enough is not begun.
 
+--once-per runs the command at most once per that period over all hosts, counted from its start: for a command that cron
+starts on each of them. Neither a lock nor --try does that, because the lock is free again when the command ends, and a host
+whose clock is a little late runs it once more. If another has run it with success, or is running it, lockkeeper says so on
+standard error and exits with 0. If the command fails (any exit code but 0), if it is killed, or if the lock is lost,
+nothing is recorded, and the next host that asks runs it; after a crash of the host that is when --ttl is over. So a command
+can be run again, never twice with success, but that its success is recorded at Redis only, which can lose it. Choose
+a period somewhat shorter than that of cron, as 20h for a day. Nothing waits, so --wait and --try do not apply; nor do other
+kinds than mutex, and --max-lifetime. The command gets no LOCKKEEPER_TOKEN.
+
+What takes longer than a second is said on standard error: who holds what is waited for, or that Redis does not answer.
+
 If the lock is lost, the command's process group gets SIGTERM, and SIGKILL after --grace; lockkeeper then exits with 76.
 An interrupt while waiting leaves nothing behind. If lockkeeper itself is killed, the lock ends with its TTL, and on
 Linux the command gets SIGTERM. When the command has ended, a server that does not answer is waited for a few seconds; the
@@ -73,8 +86,11 @@ lockkeeper that is stopped does not renew, so that after its TTL the lock is los
 
 Exit codes of lockkeeper's own: 64 wrong usage, 69 Redis does not answer or refuses, 75 the lock is held by another or
 the permits are taken, 76 the lock was lost, 126 the command cannot be run, 127 it was not found.`,
-		Example: `  # only one host makes the report, the others skip it
-  lockkeeper run --try nightly-report -- ./report.sh
+		Example: `  # one host makes the report each night, the others skip it; if it fails, the next host that starts makes it
+  lockkeeper run --once-per 20h nightly-report -- ./report.sh
+
+  # not while another does it
+  lockkeeper run --try reindex -- ./reindex.sh
 
   # wait a minute at the most
   lockkeeper run --wait 1m deploy -- kubectl apply -f .
@@ -117,11 +133,15 @@ the permits are taken, 76 the lock was lost, 126 the command cannot be run, 127 
 	}
 	f := c.Flags()
 	f.StringVar(&o.kind, "kind", "mutex", "what to hold: mutex, fair, read, write, semaphore or redlock")
+	if err := c.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(fmt.Sprintf("bug: run: %v", err))
+	}
 	f.StringArrayVar(&o.redis, "redis", nil, "Redis URL, once for each server of a redlock; default $REDIS_URL, or "+defaultURL+". Forms:\n"+urlHelp+"\n")
 	f.StringVar(&o.prefix, "prefix", lockkeeper.DefaultPrefix, "prefix of the keys in Redis")
 	f.DurationVar(&o.ttl, "ttl", lockkeeper.DefaultTTL, "how long the lock outlives a crash of this host")
 	f.DurationVar(&o.wait, "wait", 0, "how long to wait for the lock; 0: as long as it takes")
 	f.BoolVar(&o.try, "try", false, "do not wait: exit with 75 if another holds it")
+	f.DurationVar(&o.oncePer, "once-per", 0, "run the command at most once per this period, over all hosts; e.g. 20h for a daily one")
 	f.DurationVar(&o.grace, "grace", 10*time.Second, "time between SIGTERM and SIGKILL when the lock is lost")
 	f.DurationVar(&o.life, "max-lifetime", 0, "do not hold the lock longer than this; 0: no bound")
 	f.IntVar(&o.limit, "limit", 0, "semaphore: how many permits there are, at once or, with --per, in a window")
@@ -129,6 +149,16 @@ the permits are taken, 76 the lock was lost, 126 the command cannot be run, 127 
 	f.IntVar(&o.atOnce, "at-once", 0, "semaphore with --per: how many permits may be held at once besides")
 	f.IntVar(&o.permits, "permits", 1, "semaphore: how many permits the command takes")
 	return c
+}
+
+// kinds is what --kind can be, with what it means for those who complete the command line.
+var kinds = []cobra.Completion{
+	"mutex\tone at a time",
+	"fair\tone at a time, in the order in which they came",
+	"read\tany number at once, but not beside write",
+	"write\tone at a time, and nobody under read",
+	"semaphore\tas many as --limit says",
+	"redlock\tone at a time, on the majority of several servers",
 }
 
 // locker is what run needs of a lock.
@@ -161,6 +191,68 @@ func (o *runOptions) lock(ks []*lockkeeper.Keeper, name string) (locker, error) 
 		return permits{s, o.permits}, err
 	}
 	return nil, usage("--kind %q is not one of: mutex, fair, read, write, semaphore, redlock", o.kind)
+}
+
+// holders is who holds what is waited for. Of a redlock it is who holds the first server's part.
+func (o *runOptions) holders(ks []*lockkeeper.Keeper, name string, l locker) func(ctx context.Context) ([]lockkeeper.Holder, error) {
+	one := func(h lockkeeper.Holder, held bool, err error) ([]lockkeeper.Holder, error) {
+		if !held {
+			return nil, err
+		}
+		return []lockkeeper.Holder{h}, nil
+	}
+	return func(ctx context.Context) (list []lockkeeper.Holder, err error) {
+		switch l := l.(type) {
+		case *fair.Lock:
+			return one(l.Holder(ctx))
+		case *mutex.Mutex:
+			return one(l.Holder(ctx))
+		case *redlock.Lock:
+			m, err := mutex.New(ks[0], name, nil)
+			if err != nil {
+				return nil, err
+			}
+			return one(m.Holder(ctx))
+		case *rwlock.Lock:
+			return rwHolders(ctx, l)
+		case reads:
+			return rwHolders(ctx, l.lock)
+		case permits:
+			all, err := l.semaphore.Holders(ctx)
+			for _, h := range all {
+				list = append(list, h.Holder)
+			}
+			return list, err
+		}
+		return nil, nil
+	}
+}
+
+func rwHolders(ctx context.Context, l *rwlock.Lock) (list []lockkeeper.Holder, err error) {
+	all, err := l.Holders(ctx)
+	for _, h := range all {
+		list = append(list, h.Holder)
+	}
+	return list, err
+}
+
+// checkOnce refuses what does not go with --once-per.
+func (o *runOptions) checkOnce(given func(flag string) bool) error {
+	if !given("once-per") {
+		return nil
+	}
+	if o.oncePer <= 0 {
+		return usage("--once-per %v: a period needs a length", o.oncePer)
+	}
+	if o.kind != "mutex" {
+		return usage("--once-per does not go with --kind %s", o.kind)
+	}
+	for _, flag := range []string{"try", "wait", "max-lifetime"} {
+		if given(flag) {
+			return usage("--%s does not go with --once-per: it never waits, and holds for as long as the command runs", flag)
+		}
+	}
+	return nil
 }
 
 // checkKind refuses flags that mean nothing for the kind.
@@ -234,6 +326,9 @@ func (o *runOptions) run(c *cobra.Command, name string, command []string) error 
 	if err := o.checkKind(c.Flags().Changed); err != nil {
 		return err
 	}
+	if err := o.checkOnce(c.Flags().Changed); err != nil {
+		return err
+	}
 	// Before anything is locked: can the command be run at all?
 	path, err := exec.LookPath(command[0])
 	if err != nil {
@@ -268,16 +363,19 @@ func (o *runOptions) run(c *cobra.Command, name string, command []string) error 
 		defer closeSoon(k)
 		ks = append(ks, k)
 	}
+	if o.oncePer > 0 {
+		return o.runOnce(c.Context(), ks[0], name, path, command, signals)
+	}
 	l, err := o.lock(ks, name)
 	if err != nil {
 		return err
 	}
 
-	lease, err := o.acquire(c.Context(), l, signals)
+	lease, err := o.acquire(c.Context(), l, newNotices(name, o.holders(ks, name, l)), signals)
 	if err != nil {
 		return err
 	}
-	code, lost := o.supervise(path, command, lease, signals)
+	code, lost := o.supervise(path, command, heldBy(lease), signals)
 	if err := giveBack(lease, signals); err != nil && lost == nil {
 		if errors.Is(err, lockkeeper.ErrLost) {
 			lost = err
@@ -342,7 +440,8 @@ func keeper(rdb redis.UniversalClient, prefix string) (*lockkeeper.Keeper, error
 }
 
 // acquire takes the lock, as long as no signal says to stop.
-func (o *runOptions) acquire(parent context.Context, l locker, signals <-chan os.Signal) (*lockkeeper.Lease, error) {
+func (o *runOptions) acquire(parent context.Context, l locker, waiting *notices, signals <-chan os.Signal) (*lockkeeper.Lease, error) {
+	defer waiting.stop()
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	if o.wait > 0 {
@@ -366,6 +465,10 @@ func (o *runOptions) acquire(parent context.Context, l locker, signals <-chan os
 		select {
 		case r := <-done:
 			return r.lease, r.err
+		case <-waiting.due:
+			waiting.look(ctx)
+		case text := <-waiting.looked:
+			waiting.say(text)
 		case s := <-signals:
 			if !ends(s) {
 				continue
@@ -379,14 +482,29 @@ func (o *runOptions) acquire(parent context.Context, l locker, signals <-chan os
 	}
 }
 
+// held is what the command runs under.
+type held struct {
+	name, token string // the token of once is not known
+	fence       uint64
+	done        <-chan struct{} // closed when it is held no more
+	err         func() error    // why
+}
+
+func heldBy(l *lockkeeper.Lease) *held { return &held{l.Name(), l.Token(), l.Fence(), l.Done(), l.Err} }
+
+func (h *held) environ() []string {
+	env := []string{"LOCKKEEPER_NAME=" + h.name, "LOCKKEEPER_FENCE=" + strconv.FormatUint(h.fence, 10)}
+	if h.token != "" {
+		env = append(env, "LOCKKEEPER_TOKEN="+h.token)
+	}
+	return env
+}
+
 // supervise runs the command to its end. It returns the exit code as an error, or why the lock was lost meanwhile.
-func (o *runOptions) supervise(path string, command []string, lease *lockkeeper.Lease, signals <-chan os.Signal) (code error, lost error) {
+func (o *runOptions) supervise(path string, command []string, lease *held, signals <-chan os.Signal) (code error, lost error) {
 	cmd := &exec.Cmd{
 		Path: path, Args: command, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Env: append(os.Environ(),
-			"LOCKKEEPER_NAME="+lease.Name(),
-			"LOCKKEEPER_TOKEN="+lease.Token(),
-			"LOCKKEEPER_FENCE="+strconv.FormatUint(lease.Fence(), 10)),
+		Env: append(os.Environ(), lease.environ()...),
 	}
 	group, err := startGroup(cmd)
 	if err != nil {
@@ -396,7 +514,7 @@ func (o *runOptions) supervise(path string, command []string, lease *lockkeeper.
 	ended := make(chan error, 1)
 	go func() { ended <- group.wait(cmd) }()
 	var kill <-chan time.Time
-	done := lease.Done()
+	done := lease.done
 	for {
 		select {
 		case err := <-ended:
@@ -407,8 +525,8 @@ func (o *runOptions) supervise(path string, command []string, lease *lockkeeper.
 			return err, nil
 		case <-done:
 			done = nil
-			lost = lease.Err()
-			fmt.Fprintf(os.Stderr, "lockkeeper: %q: %v; ending the command\n", lease.Name(), lost)
+			lost = lease.err()
+			fmt.Fprintf(os.Stderr, "lockkeeper: %q: %v; ending the command\n", lease.name, lost)
 			group.signal(syscall.SIGTERM)
 			kill = time.After(o.grace)
 		case <-kill:

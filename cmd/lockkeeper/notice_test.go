@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+)
+
+// Who waits learns after a second who is in the way, whatever the lock.
+func TestRunSaysForWhomItWaits(t *testing.T) {
+	rdb, url := server(t)
+	for kind, key := range map[string]string{
+		"mutex": "lock:x", "fair": "{lock:x}:fair:holders", "write": "{lock:x}:rwlock:holders", "read": "{lock:y}:rwlock:holders",
+		"semaphore": "{lock:x}:semaphore:holders",
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			name, other := "x", kind
+			if kind == "read" { // which waits for a writer
+				name, other = "y", "write"
+			}
+			run := func(kind string, args ...string) *cli {
+				flags := []string{"run", "--redis", url, "--kind", kind}
+				if kind == "semaphore" {
+					flags = append(flags, "--limit", "1")
+				}
+				return command(t, append(flags, args...)...)
+			}
+			holder := run(other, name, "--", "sh", "-c", "echo $LOCKKEEPER_TOKEN; exec sleep 60")
+			holder.starts()
+			eventually(t, "it holds", func() bool { return rdb.Exists(ctx, key).Val() == 1 })
+			c := run(kind, "--wait", "2500ms", name, "--", "true")
+			c.starts()
+			c.waits(codeNotAcquired, `waiting for "`+name+`" for 1s: held by the keeper `, "unless it is renewed")
+			_ = holder.Process.Kill()
+			_ = holder.Wait()
+			keeper, _, _ := strings.Cut(holder.out.String(), ":")
+			if keeper == "" || !strings.Contains(c.err.String(), keeper) {
+				t.Errorf("the holder is %q, it said %q", keeper, c.err.String())
+			}
+			if n := strings.Count(c.err.String(), "waiting for"); n != 1 {
+				t.Errorf("it said so %d times:\n%s", n, c.err.String())
+			}
+		})
+	}
+	t.Run("foreign", func(t *testing.T) {
+		t.Parallel()
+		rdb.Set(ctx, "lock:z", "theirs", time.Minute)
+		command(t, "run", "--redis", url, "--wait", "1500ms", "z", "--", "true").ends(codeNotAcquired, `held by the token "theirs"`)
+	})
+	t.Run("at once", func(t *testing.T) {
+		t.Parallel()
+		c := command(t, "run", "--redis", url, "free", "--", "true")
+		c.ends(0)
+		if c.err.Len() > 0 {
+			t.Errorf("it said %q", c.err.String())
+		}
+	})
+}
+
+// A server that does not answer is told of long before run gives up.
+func TestRunSaysEarlyThatRedisDoesNotAnswer(t *testing.T) {
+	s := redistest.Start(t)
+	s.Freeze()
+	frozen := "redis://" + s.Addr
+	for name, c := range map[string]struct {
+		says string
+		args []string
+	}{
+		"refused":     {"refused", []string{"--redis", "redis://127.0.0.1:1", "x", "--", "true"}},
+		"frozen":      {"no answer from Redis", []string{"--redis", frozen, "x", "--", "true"}},
+		"frozen try":  {"no answer from Redis", []string{"--redis", frozen, "--try", "x", "--", "true"}},
+		"frozen once": {"no answer from Redis", []string{"--redis", frozen, "--once-per", "1h", "x", "--", "true"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run := command(t, append([]string{"run"}, c.args...)...)
+			var said watched
+			run.Stderr = &said
+			start := time.Now()
+			run.starts()
+			eventually(t, "it says so", func() bool {
+				return strings.Contains(said.String(), `waiting for "x"`) && strings.Contains(said.String(), c.says)
+			})
+			if d := time.Since(start); d > 5*time.Second {
+				t.Errorf("after %v", d)
+			}
+		})
+	}
+}
+
+func TestNoticesAreSparse(t *testing.T) {
+	for _, c := range []struct {
+		list []lockkeeper.Holder
+		err  error
+		want string
+	}{
+		{nil, nil, `waiting for "x" for 1m5s: nobody holds it at the moment`},
+		{nil, context.DeadlineExceeded, `waiting for "x" for 1m5s: no answer from Redis`},
+		{nil, errors.New("lockkeeper: EOF"), `waiting for "x" for 1m5s: no answer from Redis: EOF`},
+		{[]lockkeeper.Holder{{Keeper: "k", Fence: 7, Left: 1500 * time.Millisecond}}, nil, `waiting for "x" for 1m5s: held by the keeper k with fence 7; this ends in 2s unless it is renewed`},
+		{[]lockkeeper.Holder{{Keeper: "k", Fence: 7}, {}, {}}, nil, `waiting for "x" for 1m5s: held by the keeper k with fence 7 and 2 more`},
+	} {
+		if got := notice("x", c.list, c.err, 65*time.Second); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
+func TestTheVersionIsSaid(t *testing.T) {
+	c := command(t, "--version")
+	c.ends(0)
+	if !strings.HasPrefix(c.out.String(), "lockkeeper version ") || !strings.Contains(c.out.String(), "go1.") {
+		t.Errorf("%q", c.out.String())
+	}
+	info := &debug.BuildInfo{GoVersion: "go1.x", Main: debug.Module{Version: "v1.2.3"}}
+	if got := versionOf(info); !strings.HasPrefix(got, "v1.2.3, go1.x, ") {
+		t.Error(got)
+	}
+	info.Main.Version = "(devel)"
+	info.Settings = []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}}
+	if got := versionOf(info); !strings.HasPrefix(got, "devel abc, changed since, go1.x, ") {
+		t.Error(got)
+	}
+}
+
+func TestCompletionKnowsTheKinds(t *testing.T) {
+	c := command(t, "__complete", "run", "--kind", "")
+	c.ends(0)
+	_, url := server(t)
+	for _, kind := range []string{"mutex", "fair", "read", "write", "semaphore", "redlock"} {
+		if !strings.Contains(c.out.String(), kind+"\t") {
+			t.Errorf("%s is not offered:\n%s", kind, c.out.String())
+		}
+	}
+	for line := range strings.Lines(c.out.String()) { // and nothing is offered that is refused
+		if kind, _, ok := strings.Cut(line, "\t"); ok && kind != "semaphore" {
+			command(t, "run", "--redis", url, "--kind", kind, "c", "--", "true").ends(0)
+		}
+	}
+}
+
+// watched is what a process writes, looked at while it does.
+type watched struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (w *watched) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.Write(b)
+}
+
+func (w *watched) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.String()
+}

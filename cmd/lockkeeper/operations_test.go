@@ -1,0 +1,124 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+)
+
+// TestTakingALockFromItsHolder: what docs/operations.md tells to do by hand lets a newcomer in at once, leaves other holders
+// alone where it says so, and the holder is told at its next renewal.
+func TestTakingALockFromItsHolder(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "\n## Taking a lock from its holder\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	if !found {
+		t.Fatal("docs/operations.md has no such section")
+	}
+	s := redistest.Start(t)
+	rdb := s.Client()
+	const ttl = 900 * time.Millisecond
+	type lock struct {
+		take   func(k *lockkeeper.Keeper) (*lockkeeper.Lease, error)
+		second bool // another holds beside it, and keeps its lease
+	}
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit := 2
+	sem := func(k *lockkeeper.Keeper) (*lockkeeper.Lease, error) {
+		l, err := semaphore.New(k, "orders:42", limit, &semaphore.Options{TTL: ttl})
+		must(err)
+		return l.TryAcquire(ctx, 1)
+	}
+	write := func(k *lockkeeper.Keeper) (*lockkeeper.Lease, error) {
+		l, err := rwlock.New(k, "orders:42", &rwlock.Options{TTL: ttl})
+		must(err)
+		return l.TryLock(ctx)
+	}
+	for row, c := range map[string]lock{
+		"mutex": {take: func(k *lockkeeper.Keeper) (*lockkeeper.Lease, error) {
+			l, err := mutex.New(k, "orders:42", &mutex.Options{TTL: ttl})
+			must(err)
+			return l.TryLock(ctx)
+		}},
+		"fair": {take: func(k *lockkeeper.Keeper) (*lockkeeper.Lease, error) {
+			l, err := fair.New(k, "orders:42", &fair.Options{TTL: ttl})
+			must(err)
+			return l.TryLock(ctx)
+		}},
+		"rwlock, one holder":    {take: write},
+		"rwlock, all":           {take: write},
+		"semaphore, one holder": {take: sem, second: true},
+		"semaphore, all":        {take: sem},
+	} {
+		t.Run(row, func(t *testing.T) {
+			must(rdb.FlushDB(ctx).Err())
+			limit = 1
+			if c.second {
+				limit = 2
+			}
+			_, line, found := strings.Cut(section, "\n| "+row+" | `")
+			command, _, _ := strings.Cut(line, "`")
+			if !found {
+				t.Fatalf("there is no row %q", row)
+			}
+			k, err := lockkeeper.New(rdb, nil)
+			must(err)
+			defer func() { _ = k.Close() }()
+			lease, err := c.take(k)
+			must(err)
+			var other *lockkeeper.Lease
+			if c.second {
+				other, err = c.take(k)
+				must(err)
+			}
+			if _, err := c.take(k); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+				t.Fatalf("it is not held: %v", err)
+			}
+			var args []any
+			for _, f := range strings.Fields(strings.ReplaceAll(command, "TOKEN", lease.Token())) {
+				args = append(args, f)
+			}
+			must(rdb.Do(ctx, args...).Err())
+			next, err := c.take(k)
+			if err != nil {
+				t.Fatalf("after %q: %v", command, err)
+			}
+			if next.Fence() <= lease.Fence() {
+				t.Errorf("fence %d after %d", next.Fence(), lease.Fence())
+			}
+			select {
+			case <-lease.Done():
+			case <-time.After(ttl + 5*time.Second): // a third of the ttl, and what a busy machine takes
+				t.Error("the holder was not told")
+			}
+			if !errors.Is(lease.Err(), lockkeeper.ErrLost) {
+				t.Error(lease.Err())
+			}
+			if c.second {
+				time.Sleep(ttl / 2) // it has been renewed
+				if err := other.Err(); err != nil {
+					t.Errorf("the other holder: %v", err)
+				}
+				if used := rdb.ZScore(ctx, "{lock:orders:42}:semaphore:holders", "used").Val(); used != -2 {
+					t.Errorf("the sum of the permits is %v", used)
+				}
+			}
+		})
+	}
+}

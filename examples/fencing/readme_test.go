@@ -1,0 +1,103 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"database/sql"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestTheSQLOfTheREADMELosesNoPayment runs the statements that the README shows: A reads and is paused, B reads, A writes,
+// B writes.
+func TestTheSQLOfTheREADMELosesNoPayment(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(text), "```sql\n")
+	block, _, found := strings.Cut(block, "```")
+	if !found {
+		t.Fatal("the README has no SQL")
+	}
+	var code strings.Builder
+	for line := range strings.Lines(block) {
+		if schema, ok := strings.CutPrefix(line, "-- CREATE"); ok {
+			code.WriteString("CREATE " + strings.TrimSpace(schema) + ";\n")
+		} else if !strings.HasPrefix(line, "--") {
+			code.WriteString(line)
+		}
+	}
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "bank"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	ctx := context.Background()
+	exec := func(statement string, args ...any) int64 {
+		t.Helper()
+		r, err := db.ExecContext(ctx, statement, args...)
+		if err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+		n, _ := r.RowsAffected()
+		return n
+	}
+	exec("CREATE TABLE account (id INTEGER PRIMARY KEY, balance BIGINT, fence BIGINT DEFAULT 0); INSERT INTO account (id, balance) VALUES (7, 1000)")
+	var reads, writes []string // the statements of either transaction
+	for _, s := range strings.Split(strings.ReplaceAll(code.String(), "$", "?"), ";") {
+		switch s = strings.TrimSpace(s); {
+		case s == "":
+		case strings.HasPrefix(s, "CREATE"):
+			exec(s)
+		case len(reads) == 0 || reads[len(reads)-1] != "COMMIT":
+			reads = append(reads, s)
+		default:
+			writes = append(writes, s)
+		}
+	}
+	// transaction returns the balance that it has read, and whether it was let through.
+	transaction := func(statements []string, fence, balance int64) (read int64, ok bool) {
+		t.Helper()
+		for _, s := range statements {
+			switch word, _, _ := strings.Cut(s, " "); word {
+			case "SELECT":
+				if err := db.QueryRowContext(ctx, s).Scan(&read); err != nil {
+					t.Fatal(err)
+				}
+			case "INSERT", "UPDATE":
+				args := []any{fence, balance}
+				if !strings.Contains(s, "?2") {
+					args = args[:1]
+				}
+				if exec(s, args...) == 0 {
+					exec("ROLLBACK")
+					return 0, false
+				}
+			default:
+				exec(s)
+			}
+		}
+		return read, true
+	}
+	a, _ := transaction(reads, 1, 0)
+	b, _ := transaction(reads, 2, 0)
+	if a != 1000 || b != 1000 {
+		t.Fatalf("A reads %d, B reads %d", a, b)
+	}
+	if _, ok := transaction(writes, 1, a-100); ok {
+		t.Error("the late write of A was let through, and B writes over it: a payment is lost")
+	}
+	if _, ok := transaction(writes, 2, b-100); !ok {
+		t.Error("B, which holds the lock, was refused")
+	}
+	a, _ = transaction(reads, 3, 0) // A does it again
+	if _, ok := transaction(writes, 3, a-100); !ok || a != 900 {
+		t.Errorf("A reads %d, and is let through: %s", a, strconv.FormatBool(ok))
+	}
+}
