@@ -5,7 +5,7 @@ TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 KIND ?= mutex fair rwlock semaphore
 SIMULATIONS := $(addprefix simulate-,$(KIND))
 
-.PHONY: test race lint fmt faults soak fuzz bench bench-test bench-peers bench-quick demo examples-test simulate mutants $(SIMULATIONS)
+.PHONY: test race lint fmt faults soak fuzz bench bench-test bench-peers bench-quick demo examples-test simulate mutants versions oldest-go $(SIMULATIONS)
 
 test: ## the README's command
 	go test ./...
@@ -63,6 +63,18 @@ bench-quick: ## the same with less of each, under a minute: for a look, not for 
 
 demo:
 	go run ./cmd/lockkeeper demo
+
+versions: ## tests on each server version that the README names; VERSIONS, PACKAGES and ARGS narrow it down
+	tools/versions
+
+# The first Go that go.mod lets in. It need not be installed: the go command fetches it.
+OLDEST_GO := $(shell sed -n 's/^go //p' go.mod)
+
+oldest-go: ## vets it with the oldest Go that go.mod lets in, and runs the tests of the core; go.mod may not ask for more than what it depends on
+	@need=$$(go list -m -f '{{if not .Main}}{{.GoVersion}}{{end}}' all | sort -V | tail -n 1); \
+	test "$$need" = $(OLDEST_GO) || { echo "go.mod asks for Go $(OLDEST_GO), what it depends on for $$need"; exit 1; }
+	GOTOOLCHAIN=go$(OLDEST_GO) go vet ./...
+	GOTOOLCHAIN=go$(OLDEST_GO) go test . ./mutex ./fair ./internal/engine ./internal/courier ./internal/wakeup
 
 examples-test: ## the examples that are modules of their own
 	cd examples/fencing && go test ./...
