@@ -35,7 +35,7 @@ func TestTheDefaultsAreThoseOfTheReadme(t *testing.T) {
 		".HeartbeatLifetime": {o.HeartbeatLifetime, DefaultHeartbeatLifetime},
 		".Idle":              {o.Idle, DefaultIdle},
 		".Retry.GiveUp":      {o.Retry.GiveUp, DefaultGiveUp},
-		"Options.TTL":        {DefaultTTL, DefaultTTL}, // what New does with it is in internal/conform
+		"Options.TTL":        {DefaultTTL, DefaultTTL}, // what New does with it is in internal/testing/conformance
 	} {
 		said, err := time.ParseDuration(row(option))
 		if err != nil || x.is != said || x.named != said {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
-	"github.com/lockkeeper/lockkeeper/internal/names"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 )
 
 // Defaults of the options.
@@ -112,7 +112,7 @@ func (o *Options) withDefaults() (Options, error) {
 	case !c.BareNames && c.Prefix == "":
 		c.Prefix = DefaultPrefix
 	}
-	if err := names.CheckPrefix(c.Prefix); err != nil {
+	if err := protocol.CheckPrefix(c.Prefix); err != nil {
 		return c, engine.Invalid("Prefix: %w", err)
 	}
 	// What is set is checked before defaults are derived from it, so that errors name it.

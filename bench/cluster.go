@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 // cluster is three primaries on this machine. They share its cores with each other and with the clients, so that three

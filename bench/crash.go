@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/measure"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 // childRole, in the environment, makes the program a process that holds locks or waits for them: it has what the role is
@@ -184,7 +184,7 @@ func crash(b *bench) {
 				s.must(errs[a.i])
 				after = append(after, float64(a.at.Sub(ends[a.i]))/1e6)
 			}
-			b.results.add(of, l.name, "ms/after-lease", "ms", measure.Median(after))
+			b.results.add(of, l.name, "ms/after-lease", "ms", benchmarks.Median(after))
 			b.results.add(of, l.name, "ms/after-lease-max", "ms", slices.Max(after))
 		})
 	})
@@ -221,7 +221,7 @@ func crash(b *bench) {
 					s.must(a.err)
 					took = append(took, float64(a.at.Sub(began[a.i]))/1e6)
 				}
-				return measure.Median(took)
+				return benchmarks.Median(took)
 			}
 			alone, behind := handoffs(false), handoffs(true)
 			b.results.add(of, l.name, "ms/behind-killed", "ms", behind)

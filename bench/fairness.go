@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/measure"
+	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
 )
 
 // fairness is 64 contenders for one name, who hold it for 10 ms and come again at once.
@@ -80,7 +80,7 @@ func fairness(b *bench) {
 				})
 			}
 			time.Sleep(contenders * hold) // until everybody stands in line
-			before, err := measure.Stats(ctx, b.rdb)
+			before, err := benchmarks.Stats(ctx, b.rdb)
 			s.must(err)
 			mu.Lock()
 			counts = true
@@ -96,7 +96,7 @@ func fairness(b *bench) {
 				}
 			}
 			mu.Unlock()
-			after, err := measure.Stats(ctx, b.rdb)
+			after, err := benchmarks.Stats(ctx, b.rdb)
 			s.must(err)
 			cancel()
 			wg.Wait()

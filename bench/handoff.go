@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/measure"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 // published is the least that a hand-off through the server takes: a bare PUBLISH to a waiter who stands in a line of this
@@ -88,10 +88,10 @@ func handoff(b *bench) {
 				if len(handoffs) == 0 {
 					s.Fatalf("no hand-off in %v", span)
 				}
-				ping := measure.Median(pings)
-				b.results.add(of, sides[i].name, "x-ping", "1", measure.Median(handoffs)/ping)
-				b.results.add(of, sides[i].name, "p99-x-ping", "1", measure.Percentile(handoffs, 99)/ping)
-				b.results.add(of, sides[i].name, "ns/handoff", "ns", measure.Median(handoffs))
+				ping := benchmarks.Median(pings)
+				b.results.add(of, sides[i].name, "x-ping", "1", benchmarks.Median(handoffs)/ping)
+				b.results.add(of, sides[i].name, "p99-x-ping", "1", benchmarks.Percentile(handoffs, 99)/ping)
+				b.results.add(of, sides[i].name, "ns/handoff", "ns", benchmarks.Median(handoffs))
 				b.results.add(of, sides[i].name, "ns/ping", "ns", ping)
 			})
 		})

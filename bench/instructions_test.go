@@ -14,8 +14,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
-	"github.com/lockkeeper/lockkeeper/internal/measure"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/lockkeeper/lockkeeper/semaphore"
@@ -28,24 +28,24 @@ import (
 //	go test -run '^$' -bench Instructions -benchtime 1000x .
 //
 // An operation is a lock with its release; or, under handoff, one that waits for it, the release, and the hand-off, in the
-// last of them with 100,000 more in line. Beside them are two PINGs, the bare commands of measure.Bare, and two scripts that do nothing, with as many keys, arguments and
+// last of them with 100,000 more in line. Beside them are two PINGs, the bare commands of benchmarks.Bare, and two scripts that do nothing, with as many keys, arguments and
 // numbers in the answer as those of a lock have.
 func BenchmarkInstructions(b *testing.B) {
 	redis.SetLogger(silence{}) // until a server answers, every connection is refused
 	locks := []struct {
 		name string
-		new  measure.New
+		new  benchmarks.New
 	}{
-		{"mutex", func(k *lockkeeper.Keeper, name string) (measure.Locker, error) { return mutex.New(k, name, nil) }},
-		{"fair", func(k *lockkeeper.Keeper, name string) (measure.Locker, error) { return fair.New(k, name, nil) }},
-		{"rwlock_read", func(k *lockkeeper.Keeper, name string) (measure.Locker, error) {
+		{"mutex", func(k *lockkeeper.Keeper, name string) (benchmarks.Locker, error) { return mutex.New(k, name, nil) }},
+		{"fair", func(k *lockkeeper.Keeper, name string) (benchmarks.Locker, error) { return fair.New(k, name, nil) }},
+		{"rwlock_read", func(k *lockkeeper.Keeper, name string) (benchmarks.Locker, error) {
 			l, err := rwlock.New(k, name, nil)
-			return measure.Func(l.RLock), err
+			return benchmarks.Func(l.RLock), err
 		}},
-		{"rwlock_write", func(k *lockkeeper.Keeper, name string) (measure.Locker, error) { return rwlock.New(k, name, nil) }},
-		{"semaphore", func(k *lockkeeper.Keeper, name string) (measure.Locker, error) {
+		{"rwlock_write", func(k *lockkeeper.Keeper, name string) (benchmarks.Locker, error) { return rwlock.New(k, name, nil) }},
+		{"semaphore", func(k *lockkeeper.Keeper, name string) (benchmarks.Locker, error) {
 			s, err := semaphore.New(k, name, 1, nil)
-			return measure.Func(func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, 1) }), err
+			return benchmarks.Func(func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, 1) }), err
 		}},
 	}
 	b.Run("pings", func(b *testing.B) {
@@ -59,7 +59,7 @@ func BenchmarkInstructions(b *testing.B) {
 	})
 	b.Run("bare", func(b *testing.B) {
 		instructions(b, func(v *counted) func() error {
-			take, give, err := measure.Bare(ctx, v.at.rdb(b))
+			take, give, err := benchmarks.Bare(ctx, v.at.rdb(b))
 			v.must(err)
 			return func() error {
 				if err := take("x"); err != nil {
@@ -146,12 +146,12 @@ func (v *counted) crowd(keys string, n int) {
 }
 
 // handedOn is an operation by which a lock goes to another keeper, who waits for it.
-func (v *counted) handedOn(n measure.New) func() error {
+func (v *counted) handedOn(n benchmarks.New) func() error {
 	type outcome struct {
 		lease *lockkeeper.Lease
 		err   error
 	}
-	var locks []measure.Locker
+	var locks []benchmarks.Locker
 	var waiting []chan struct{}
 	for range 2 {
 		waits := make(chan struct{}, 1)

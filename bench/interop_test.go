@@ -10,8 +10,8 @@ import (
 	"github.com/bsm/redislock"
 	"github.com/go-redsync/redsync/v4"
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/measure"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
 )
@@ -155,7 +155,7 @@ func (w *world) peerHolds() {
 	}
 	// Heartbeats ask again, and are refused as well.
 	scripts := func(ctx context.Context, rdb *redis.Client) (int, error) {
-		all, err := measure.Stats(ctx, rdb)
+		all, err := benchmarks.Stats(ctx, rdb)
 		return all["evalsha"].Calls, err
 	}
 	before, err := scripts(w.ctx, w.rdb)

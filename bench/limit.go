@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 

@@ -13,8 +13,8 @@ import (
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
-	"github.com/lockkeeper/lockkeeper/internal/measure"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/redis/go-redis/v9"
@@ -190,7 +190,7 @@ func keeperLocks(kind string) func(t redistest.TB, at target, ttl time.Duration)
 		own := func(name, suffix string) string { return "{lock:" + name + "}:" + kind + ":" + suffix }
 		c := client{
 			lock: func(name string) lock {
-				var l measure.Locker
+				var l benchmarks.Locker
 				var err error
 				if kind == "mutex" {
 					l, err = mutex.New(k, name, &mutex.Options{TTL: ttl})
@@ -219,7 +219,7 @@ func keeperLocks(kind string) func(t redistest.TB, at target, ttl time.Duration)
 }
 
 // waiting is one of our locks as a lock.
-func waiting(l measure.Locker) lock {
+func waiting(l benchmarks.Locker) lock {
 	return func(ctx context.Context) (release, error) {
 		lease, err := l.Lock(ctx)
 		if err != nil {
@@ -392,7 +392,7 @@ var readWrites = []readWrite{
 				}
 				return l
 			}
-			return func(name string) lock { return waiting(measure.Func(of(name).RLock)) },
+			return func(name string) lock { return waiting(benchmarks.Func(of(name).RLock)) },
 				func(name string) lock { return waiting(of(name)) }
 		},
 	},
@@ -424,8 +424,8 @@ var readWrites = []readWrite{
 }
 
 // count sums up how often a server has run what clients of this library send, and for how many microseconds.
-func (l library) count(all map[string]measure.Stat) measure.Stat {
-	var sum measure.Stat
+func (l library) count(all map[string]benchmarks.Stat) benchmarks.Stat {
+	var sum benchmarks.Stat
 	for _, list := range [][]string{everyones, l.commands} {
 		for _, name := range list {
 			sum.Calls += all[name].Calls

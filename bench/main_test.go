@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 func TestMain(m *testing.M) {

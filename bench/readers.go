@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/measure"
+	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
 )
 
 // readers is 64 readers that overlap without a pause, each for 1 to 9 ms, and a writer that comes every 100 ms and writes
@@ -72,7 +72,7 @@ func readers(b *bench) {
 				s.Fatal(*err)
 			}
 			b.results.add(of, sides[i].name, "reads/s", "1/s", perSecond)
-			b.results.add(of, sides[i].name, "ms/wait", "ms", measure.Median(waits))
+			b.results.add(of, sides[i].name, "ms/wait", "ms", benchmarks.Median(waits))
 			b.results.add(of, sides[i].name, "ms/wait-max", "ms", slices.Max(waits))
 		})
 	})

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"text/tabwriter"
 
-	"github.com/lockkeeper/lockkeeper/internal/measure"
+	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
 )
 
 // result is one metric of one library in one case. Value is the median over the rounds, Min and Max are the extremes.
@@ -39,7 +39,7 @@ func (r *results) add(of, library, metric, unit string, value float64) {
 		r.list = append(r.list, x)
 	}
 	x.rounds = append(x.rounds, value)
-	x.Value, x.Min, x.Max = measure.Median(x.rounds), slices.Min(x.rounds), slices.Max(x.rounds)
+	x.Value, x.Min, x.Max = benchmarks.Median(x.rounds), slices.Min(x.rounds), slices.Max(x.rounds)
 }
 
 // find is a result, or nil.

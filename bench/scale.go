@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/measure"
+	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -181,12 +181,12 @@ func leasesOf(b *bench, leases int) {
 			}
 			if leases > few && l.renewals > 0 {
 				span := ttl / time.Duration(l.renewals)
-				before, err := measure.Stats(ctx, b.rdb)
+				before, err := benchmarks.Stats(ctx, b.rdb)
 				s.must(err)
 				cpu := cpuTime(s)
 				time.Sleep(span)
 				cpu = cpuTime(s) - cpu
-				after, err := measure.Stats(ctx, b.rdb)
+				after, err := benchmarks.Stats(ctx, b.rdb)
 				s.must(err)
 				commands := float64(l.count(after).Calls - l.count(before).Calls)
 				b.results.add(of, l.name, "cmds/s", "1/s", commands/span.Seconds())
@@ -199,10 +199,10 @@ func leasesOf(b *bench, leases int) {
 
 // serverTime is how long the server runs what clients of a library send meanwhile, in microseconds.
 func (b *bench) serverTime(s *stage, l library, span time.Duration) float64 {
-	before, err := measure.Stats(ctx, b.rdb)
+	before, err := benchmarks.Stats(ctx, b.rdb)
 	s.must(err)
 	time.Sleep(span)
-	after, err := measure.Stats(ctx, b.rdb)
+	after, err := benchmarks.Stats(ctx, b.rdb)
 	s.must(err)
 	return l.count(after).Micros - l.count(before).Micros
 }

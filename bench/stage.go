@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 // failure is what a stage panics with.

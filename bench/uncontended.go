@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/measure"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
 )
@@ -64,7 +64,7 @@ var floors = []library{
 }
 
 func bare(t redistest.TB, c redis.Cmdable, send func(func() error) error) client {
-	take, give, err := measure.Bare(ctx, c)
+	take, give, err := benchmarks.Bare(ctx, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func (b *bench) apart(s *stage, l library, at target, goroutines int, span time.
 		s.must(err)
 		times, counts = append(times, perOp), append(counts, allocs)
 	}
-	return measure.Median(times), measure.Median(counts)
+	return benchmarks.Median(times), benchmarks.Median(counts)
 }
 
 // together has a goroutine for each lock take it and give it back, again and again for so long, and returns the time per

@@ -5,19 +5,19 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
-	"github.com/lockkeeper/lockkeeper/internal/conform"
+	"github.com/lockkeeper/lockkeeper/internal/testing/conformance"
 )
 
-func TestMain(m *testing.M) { conform.Main(m, primitive) }
+func TestMain(m *testing.M) { conformance.Main(m, primitive) }
 
-var primitive = conform.Primitive{
+var primitive = conformance.Primitive{
 	Kind: "fair",
 	Key:  func(name string) string { return "{lock:" + name + "}:fair:holders" },
-	New: func(k *lockkeeper.Keeper, name string, o conform.Options) (conform.Locker, error) {
+	New: func(k *lockkeeper.Keeper, name string, o conformance.Options) (conformance.Locker, error) {
 		return fair.New(k, name, &fair.Options{TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
 	},
 	Fair:  true,
-	Cases: conform.Fair,
+	Cases: conformance.Fair,
 }
 
-func TestConformance(t *testing.T) { conform.All(t, primitive) }
+func TestConformance(t *testing.T) { conformance.All(t, primitive) }

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 // TestTheClockOfARealServerJumps forth and back by an hour, while each primitive is held and waited for. Ahead, all
@@ -127,7 +127,7 @@ var wallClock = regexp.MustCompile(`\.(Unix|UnixMilli|UnixMicro|UnixNano|Round|T
 // looks at the source.
 func TestNothingReadsTheWallClock(t *testing.T) {
 	files := 0
-	for _, dir := range []string{".", "mutex", "fair", "rwlock", "semaphore", "redlock", "lua", "internal/engine", "internal/courier", "internal/clockwork", "internal/wakeup", "internal/names"} {
+	for _, dir := range []string{".", "mutex", "fair", "rwlock", "semaphore", "redlock", "lua", "internal/engine", "internal/transport", "internal/timers", "internal/pubsub", "internal/protocol"} {
 		list, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)

@@ -1,7 +1,7 @@
 // Package faults breaks real servers, connections and processes under locks that are in use, and judges by what the
 // users of the locks saw. It holds tests only.
 //
-// What each primitive does in a fault by itself is in internal/conform. Here many use all of them at once: on servers
+// What each primitive does in a fault by itself is in internal/testing/conformance. Here many use all of them at once: on servers
 // that fail over, slots that move, and for as long as one likes, with faults drawn at random (TestSoak).
 //
 // Every use of a lock is a span of a history: when it was asked for, granted, and given back. The main judge is a sweep

@@ -4,19 +4,19 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/conform"
+	"github.com/lockkeeper/lockkeeper/internal/testing/conformance"
 	"github.com/lockkeeper/lockkeeper/mutex"
 )
 
-func TestMain(m *testing.M) { conform.Main(m, primitive) }
+func TestMain(m *testing.M) { conformance.Main(m, primitive) }
 
-var primitive = conform.Primitive{
+var primitive = conformance.Primitive{
 	Kind: "mutex",
 	Key:  func(name string) string { return "lock:" + name },
-	New: func(k *lockkeeper.Keeper, name string, o conform.Options) (conform.Locker, error) {
+	New: func(k *lockkeeper.Keeper, name string, o conformance.Options) (conformance.Locker, error) {
 		return mutex.New(k, name, &mutex.Options{TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
 	},
-	Cases: conform.Foreign,
+	Cases: conformance.Foreign,
 }
 
-func TestConformance(t *testing.T) { conform.All(t, primitive) }
+func TestConformance(t *testing.T) { conformance.All(t, primitive) }

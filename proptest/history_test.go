@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/lockkeeper/lockkeeper/internal/names"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 )
 
 // name is what is locked in every world.
@@ -89,7 +89,7 @@ func (v *view) stands(token string) (at float64, yes bool) {
 // history is what the world has seen of the server.
 type history struct {
 	scripts  map[string]string // names of the transitions, by their text
-	keys     names.Keys
+	keys     protocol.Keys
 	last     *view                // after the last script; nil: it may have changed in another way
 	top      uint64               // the largest fence
 	lost     bool                 // data was lost once
@@ -111,7 +111,7 @@ type history struct {
 // begin prepares the history, when the primitive and the server are there.
 func (w *world) begin() {
 	set := w.kind.scripts()
-	keys, err := names.For("lock:", name, set.Kind, w.kind.bare())
+	keys, err := protocol.For("lock:", name, set.Kind, w.kind.bare())
 	if err != nil {
 		panic(err)
 	}
@@ -159,14 +159,14 @@ func (w *world) viewInside() *view {
 }
 
 // inString reads the lease of a lock that is one string key.
-func inString(mini *miniredis.Miniredis, keys names.Keys, v *view) {
+func inString(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
 	if token, err := mini.Get(keys.Lock); err == nil {
 		v.leases[token] = lease{v.now + mini.TTL(keys.Lock).Microseconds(), v.seq}
 	}
 }
 
 // inSet reads the leases of a set of them; see leases.lua.
-func inSet(mini *miniredis.Miniredis, keys names.Keys, v *view) {
+func inSet(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
 	scores, _ := mini.SortedSet(keys.Lock)
 	for member, at := range scores {
 		if at < 9e14 {

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 )
 
 // link is the way of one process to the server: a faultnet.Net that can also stand still, as it does for a process

@@ -7,7 +7,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/names"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"pgregory.net/rapid"
 )
@@ -18,7 +18,7 @@ type primitive interface {
 	scripts() *lua.Set
 	bare() bool
 	// leases reads those that lie at the server into the view; also such as are over.
-	leases(*miniredis.Miniredis, names.Keys, *view)
+	leases(*miniredis.Miniredis, protocol.Keys, *view)
 
 	// settings draws what is common to the requests of a world.
 	settings(*rapid.T)
@@ -83,17 +83,17 @@ func (w *world) firstConnected(v *view) *waiting {
 // single is what the locks have in common that one holder has at a time.
 type single struct{}
 
-func (single) leases(m *miniredis.Miniredis, k names.Keys, v *view) { inString(m, k, v) }
-func (single) settings(*rapid.T)                                    {}
-func (single) actions(*world) map[string]func(*rapid.T)             { return nil }
-func (single) wants(*rapid.T, *request)                             {}
-func (single) together(_ *world, v *view) bool                      { return len(v.leases) <= 1 }
-func (single) excused(*world, *step, string) bool                   { return false }
-func (single) stepped(*world, *step)                                {}
-func (single) free(v *view) bool                                    { return len(v.leases) == 0 && len(v.queue) == 0 }
-func (single) vacant(v *view) bool                                  { return len(v.leases) == 0 }
-func (single) lingers() time.Duration                               { return 0 }
-func (single) isHurt(bool, int64, int64)                            {}
+func (single) leases(m *miniredis.Miniredis, k protocol.Keys, v *view) { inString(m, k, v) }
+func (single) settings(*rapid.T)                                       {}
+func (single) actions(*world) map[string]func(*rapid.T)                { return nil }
+func (single) wants(*rapid.T, *request)                                {}
+func (single) together(_ *world, v *view) bool                         { return len(v.leases) <= 1 }
+func (single) excused(*world, *step, string) bool                      { return false }
+func (single) stepped(*world, *step)                                   {}
+func (single) free(v *view) bool                                       { return len(v.leases) == 0 && len(v.queue) == 0 }
+func (single) vacant(v *view) bool                                     { return len(v.leases) == 0 }
+func (single) lingers() time.Duration                                  { return 0 }
+func (single) isHurt(bool, int64, int64)                               {}
 
 // owed: the first in line who is connected, if the lock is free.
 func (single) owed(w *world, v *view) []string {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"pgregory.net/rapid"

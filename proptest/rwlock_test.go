@@ -6,7 +6,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/names"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"pgregory.net/rapid"
@@ -39,7 +39,7 @@ func (*readWriteLock) isHurt(bool, int64, int64) {}
 func (*readWriteLock) vacant(v *view) bool       { return len(v.leases) == 0 }
 func (*readWriteLock) free(v *view) bool         { return len(v.leases) == 0 && len(v.queue) == 0 }
 
-func (*readWriteLock) leases(m *miniredis.Miniredis, k names.Keys, v *view) {
+func (*readWriteLock) leases(m *miniredis.Miniredis, k protocol.Keys, v *view) {
 	inSet(m, k, v)
 	v.pass, _ = strconv.ParseFloat(m.HGet(k.Meta, "pass"), 64)
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/names"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 	"pgregory.net/rapid"
@@ -45,7 +45,7 @@ func (*permits) scripts() *lua.Set { return lua.Semaphore }
 func (*permits) bare() bool        { return false }
 func (*permits) lines() bool       { return true }
 
-func (*permits) leases(m *miniredis.Miniredis, k names.Keys, v *view) {
+func (*permits) leases(m *miniredis.Miniredis, k protocol.Keys, v *view) {
 	inSet(m, k, v)
 	scores, _ := m.SortedSet(k.Lock)
 	for member, at := range scores {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/redis/go-redis/v9"
 )

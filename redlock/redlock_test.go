@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/conform"
+	"github.com/lockkeeper/lockkeeper/internal/testing/conformance"
 	"github.com/lockkeeper/lockkeeper/redlock"
 )
 
@@ -15,21 +15,21 @@ func TestMain(m *testing.M) {
 		child()
 		return
 	}
-	conform.Main(m, primitive)
+	conformance.Main(m, primitive)
 }
 
-var primitive = conform.Primitive{
+var primitive = conformance.Primitive{
 	Kind:  "redlock",
 	Polls: true,
 	Key:   func(name string) string { return "lock:" + name },
-	New: func(k *lockkeeper.Keeper, name string, o conform.Options) (conform.Locker, error) {
+	New: func(k *lockkeeper.Keeper, name string, o conformance.Options) (conformance.Locker, error) {
 		return redlock.New([]*lockkeeper.Keeper{k}, name, &redlock.Options{
 			TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime,
 			ServerTimeout: o.TTL / 2, // leases are short here, and a machine may be busy
 			Poll:          100 * time.Millisecond,
 		})
 	},
-	Cases: conform.Foreign,
+	Cases: conformance.Foreign,
 }
 
-func TestConformance(t *testing.T) { conform.Run(t, primitive) }
+func TestConformance(t *testing.T) { conformance.Run(t, primitive) }

@@ -5,23 +5,23 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/conform"
+	"github.com/lockkeeper/lockkeeper/internal/testing/conformance"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 )
 
-func TestMain(m *testing.M) { conform.Main(m, primitive) }
+func TestMain(m *testing.M) { conformance.Main(m, primitive) }
 
 // primitive is the lock for writing: so it must be as good a lock as the others. What readers do
-// besides is in conform.ReadWrite.
-var primitive = conform.Primitive{
+// besides is in conformance.ReadWrite.
+var primitive = conformance.Primitive{
 	Kind: "rwlock",
 	Key:  func(name string) string { return "{lock:" + name + "}:rwlock:holders" },
-	New: func(k *lockkeeper.Keeper, name string, o conform.Options) (conform.Locker, error) {
+	New: func(k *lockkeeper.Keeper, name string, o conformance.Options) (conformance.Locker, error) {
 		l, err := rwlock.New(k, name, &rwlock.Options{TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
 		return writing{l}, err
 	},
 	Fair:  true,
-	Cases: conform.ReadWrite,
+	Cases: conformance.ReadWrite,
 }
 
 type rw = rwlock.Lock
@@ -42,4 +42,4 @@ func (w writing) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
 	return all, err
 }
 
-func TestConformance(t *testing.T) { conform.All(t, primitive) }
+func TestConformance(t *testing.T) { conformance.All(t, primitive) }

@@ -5,23 +5,23 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/conform"
+	"github.com/lockkeeper/lockkeeper/internal/testing/conformance"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
-func TestMain(m *testing.M) { conform.Main(m, primitive) }
+func TestMain(m *testing.M) { conformance.Main(m, primitive) }
 
 // primitive is a semaphore of which everybody wants all permits: so it must be as good a lock as the others. What it does
-// besides is in conform.Permits.
-var primitive = conform.Primitive{
+// besides is in conformance.Permits.
+var primitive = conformance.Primitive{
 	Kind: "semaphore",
 	Key:  func(name string) string { return "{lock:" + name + "}:semaphore:holders" },
-	New: func(k *lockkeeper.Keeper, name string, o conform.Options) (conform.Locker, error) {
+	New: func(k *lockkeeper.Keeper, name string, o conformance.Options) (conformance.Locker, error) {
 		s, err := semaphore.New(k, name, 3, &semaphore.Options{TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
 		return whole{s}, err
 	},
 	Fair:  true,
-	Cases: conform.Permits,
+	Cases: conformance.Permits,
 }
 
 // whole is all of a semaphore.
@@ -42,4 +42,4 @@ func (w whole) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
 	return all, err
 }
 
-func TestConformance(t *testing.T) { conform.All(t, primitive) }
+func TestConformance(t *testing.T) { conformance.All(t, primitive) }

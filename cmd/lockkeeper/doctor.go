@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/names"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 )
@@ -237,7 +237,7 @@ type node struct {
 	*doctor
 	client *redis.Client
 	addr   string
-	keys   *names.Keys // of a name that lies here; nil: none does, as far as was seen
+	keys   *protocol.Keys // of a name that lies here; nil: none does, as far as was seen
 	facts  facts
 	loaded string // how scripts are loaded; "": they are not
 }

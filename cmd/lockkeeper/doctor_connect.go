@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/names"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 )
@@ -154,7 +154,7 @@ func (n *node) locate(ctx context.Context) {
 		if ok {
 			name += "-" + strconv.Itoa(i)
 		}
-		k, err := names.For(n.prefix, name, lua.Mutex.Kind, false)
+		k, err := protocol.For(n.prefix, name, lua.Mutex.Kind, false)
 		if err != nil {
 			return // newDoctor has checked the prefix, and the name is harmless
 		}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
-	"github.com/lockkeeper/lockkeeper/internal/courier"
-	"github.com/lockkeeper/lockkeeper/internal/names"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 )
@@ -90,7 +90,7 @@ func receive(ctx context.Context, sub *redis.PubSub) (any, error) {
 }
 
 // inspection is the command that runs a script which only looks.
-func inspection(keys *names.Keys, byText bool) []any {
+func inspection(keys *protocol.Keys, byText bool) []any {
 	script := lua.Mutex.Inspect
 	var all []any
 	for _, k := range keys.All() {
@@ -125,7 +125,7 @@ func (n *node) loadScripts(ctx context.Context) {
 	if err := n.inspect(ctx, true); err != nil {
 		f.Seen = "EVAL: " + err.Error()
 		lacks(err, true)
-		if courier.Passing(err) {
+		if transport.Passing(err) {
 			f.Advice = "see what the server says; it is not a matter of rights"
 		}
 		n.add(n, "scripts", f)
@@ -450,7 +450,7 @@ func (d *doctor) tidy(keepers []*lockkeeper.Keeper) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), d.tidyTime()/2)
 	defer cancel()
-	if keys, err := names.For(d.prefix, d.name, lua.Fair.Kind, false); err == nil {
+	if keys, err := protocol.For(d.prefix, d.name, lua.Fair.Kind, false); err == nil {
 		_ = d.ask.Del(ctx, keys.All()...).Err()
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lockkeeper/lockkeeper/internal/names"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -24,7 +24,7 @@ type usedCommand struct {
 var none = []any{}
 
 // usedCommands is what docs/operations.md lists.
-func usedCommands(keys *names.Keys, plain string) []usedCommand {
+func usedCommands(keys *protocol.Keys, plain string) []usedCommand {
 	key, channel, sharded := keys.Meta, plain, keys.Channels()+"doctor"
 	return []usedCommand{
 		{args: inspection(keys, true)},

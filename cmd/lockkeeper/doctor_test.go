@@ -16,9 +16,9 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	miniserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/faultnet"
-	"github.com/lockkeeper/lockkeeper/internal/names"
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -273,7 +273,7 @@ func documentedRules(t *testing.T) (user, password string, rules []string) {
 
 func TestDoctorAsksForTheDocumentedRights(t *testing.T) {
 	_, _, rules := documentedRules(t)
-	keys, err := names.For("lock:", "x", "mutex", false)
+	keys, err := protocol.For("lock:", "x", "mutex", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +295,7 @@ func TestDoctorAsksForTheDocumentedRights(t *testing.T) {
 func TestTryingRightsChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	keys, err := names.For("lock:", "x", "mutex", false)
+	keys, err := protocol.For("lock:", "x", "mutex", false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/internal/redistest"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
 // TestRunTellsAnOutageFromContention: a job that is skipped because another has it must not be skipped because Redis is down.

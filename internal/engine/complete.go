@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -62,7 +62,7 @@ func IsDone(token string) bool { return strings.HasPrefix(token, doneMark) }
 // Forget deletes a record that Holders has told of. It blocks until the server has answered, until ctx ends, or until the
 // retry policy gives up.
 func (l *Lock) Forget(ctx context.Context, record string) error {
-	call, _, err := l.e.ask(ctx, l.e.closing.Done(), 0, func(done func(*courier.Call)) *courier.Call {
+	call, _, err := l.e.ask(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
 		call := l.call(l.spec.Scripts.Release, 4, 6, done)
 		call.Args = lua.ReleaseArgs(call.Args, record, l.args.idle, l.args.wake, l.args.sharded, 0, 0)
 		return call

@@ -26,9 +26,9 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"github.com/google/uuid"
 	"github.com/lockkeeper/lockkeeper/internal/client"
-	"github.com/lockkeeper/lockkeeper/internal/clockwork"
-	"github.com/lockkeeper/lockkeeper/internal/courier"
-	"github.com/lockkeeper/lockkeeper/internal/wakeup"
+	"github.com/lockkeeper/lockkeeper/internal/pubsub"
+	"github.com/lockkeeper/lockkeeper/internal/timers"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
 const (
@@ -75,9 +75,9 @@ type Engine struct {
 	id       string
 	serial   atomic.Uint64
 	began    time.Time
-	courier  *courier.Courier
-	clock    clockwork.Clock
-	ear      *wakeup.Ear
+	courier  *transport.Courier
+	clock    timers.Clock
+	ear      *pubsub.Ear
 	identity identity
 	closing  context.Context // ends when Close is called
 	close    context.CancelFunc
@@ -92,7 +92,7 @@ type Engine struct {
 	lines    map[string]*line           // by the name's queue
 	locals   map[string]*localLine      // by the name's queue
 	expected map[string]expected        // by serial: messages that the server says it has sent
-	listen   clockwork.Alarm            // looks through expected
+	listen   timers.Alarm               // looks through expected
 	leaving  int                        // departures and looks under way
 	replicas map[string]int             // the most that a primary had, as far as was looked, by its address
 	left     *sync.Cond                 // by mu: leaving has become 0
@@ -105,7 +105,7 @@ func New(cfg Config) *Engine {
 		cfg:      cfg,
 		id:       uuid.NewString(),
 		began:    time.Now(),
-		courier:  courier.New(cfg.Client),
+		courier:  transport.New(cfg.Client),
 		waiters:  map[string]*waiter{},
 		holds:    map[*Hold]struct{}{},
 		parts:    map[*MajorityHold]struct{}{},
@@ -117,7 +117,7 @@ func New(cfg Config) *Engine {
 	e.closing, e.close = context.WithCancel(context.Background())
 	e.left = sync.NewCond(&e.mu)
 	e.listen.Ring = e.findDeaf
-	e.ear = wakeup.New(wakeup.Config{
+	e.ear = pubsub.New(pubsub.Config{
 		Client:  cfg.Client,
 		Heard:   e.heard,
 		Resumed: e.resumed,

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
 // The conditions that callers tell apart. Package lockkeeper shows them to users and documents them.
@@ -32,7 +32,7 @@ var errSilence = chained(ErrUnavailable, errors.New("no answer"))
 // unavailable marks an error of a request with ErrUnavailable if the same request may succeed later without anybody
 // changing anything: Redis gave no answer, or one that says that it cannot serve at present.
 func unavailable(err error) error {
-	if !courier.Passing(err) || errors.Is(err, ErrUnavailable) {
+	if !transport.Passing(err) || errors.Is(err, ErrUnavailable) {
 		return err
 	}
 	return chained(ErrUnavailable, err)

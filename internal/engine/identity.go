@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -59,7 +59,7 @@ func (e *Engine) identify() <-chan struct{} {
 	e.identity.next = time.Now().Add(identityPause)
 	e.identity.mu.Unlock()
 	s := lua.Redlock.Identity
-	e.courier.Send(&courier.Call{Script: s, Key: identityKey, Args: s.AppendCommand(nil), Done: func(call *courier.Call) {
+	e.courier.Send(&transport.Call{Script: s, Key: identityKey, Args: s.AppendCommand(nil), Done: func(call *transport.Call) {
 		id, err := parseIdentity(call)
 		e.identified(id, err)
 		close(answered)
@@ -71,7 +71,7 @@ func (e *Engine) identified(id runID, err error) {
 	e.identity.mu.Lock()
 	e.identity.asking = nil
 	warn := false
-	if courier.FateOf(err) == courier.Answered {
+	if transport.FateOf(err) == transport.Answered {
 		e.identity.id, e.identity.next = id, time.Now().Add(identityTime)
 		warn = id == runID{} && !e.identity.warned
 		e.identity.warned = e.identity.warned || warn
@@ -84,7 +84,7 @@ func (e *Engine) identified(id runID, err error) {
 }
 
 // parseIdentity looks at the answer of identity.lua.
-func parseIdentity(call *courier.Call) (id runID, err error) {
+func parseIdentity(call *transport.Call) (id runID, err error) {
 	n, err := parseReply(call)
 	switch {
 	case err != nil:
@@ -92,7 +92,7 @@ func parseIdentity(call *courier.Call) (id runID, err error) {
 	case n[0] == lua.Unknown:
 		return id, n.want(1)
 	case n[0] != lua.Granted:
-		return id, fmt.Errorf("%w: code %d from identity", courier.ErrReply, n[0])
+		return id, fmt.Errorf("%w: code %d from identity", transport.ErrReply, n[0])
 	}
 	if err := n.want(1 + len(id)); err != nil {
 		return id, err

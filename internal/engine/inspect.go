@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -42,7 +42,7 @@ func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
 			fence, ok2 := v[i+1].(int64)
 			left, ok3 := v[i+2].(int64)
 			if !ok || !ok2 || !ok3 {
-				return nil, l.fail(fmt.Errorf("%w: %v from inspect", courier.ErrReply, v[i:i+3]))
+				return nil, l.fail(fmt.Errorf("%w: %v from inspect", transport.ErrReply, v[i:i+3]))
 			}
 			if !seen[token] {
 				seen[token] = true
@@ -69,7 +69,7 @@ func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
 			waited, ok3 := v[i+2].(int64)
 			life, ok4 := v[i+3].(int64)
 			if !ok || !ok2 || !ok3 || !ok4 || place <= after {
-				return nil, l.fail(fmt.Errorf("%w: %v from inspect", courier.ErrReply, v[i:i+4]))
+				return nil, l.fail(fmt.Errorf("%w: %v from inspect", transport.ErrReply, v[i:i+4]))
 			}
 			after = place
 			list = append(list, Waiter{token, duration(max(waited, 0)), duration(life)})
@@ -89,7 +89,7 @@ func (l *Lock) inspect(ctx context.Context, what int, after int64) ([]any, error
 		return nil, l.fail(ErrClosed)
 	}
 	defer l.e.exit()
-	call, _, err := l.e.ask(ctx, l.e.closing.Done(), tryLimit, func(done func(*courier.Call)) *courier.Call {
+	call, _, err := l.e.ask(ctx, l.e.closing.Done(), tryLimit, func(done func(*transport.Call)) *transport.Call {
 		call := l.call(l.spec.Scripts.Inspect, 4, 3, done)
 		call.Mixed = true
 		call.Args = lua.InspectArgs(call.Args, what, after, perPage)
@@ -101,7 +101,7 @@ func (l *Lock) inspect(ctx context.Context, what int, after int64) ([]any, error
 	case err != nil:
 		return nil, l.fail(err)
 	case len(call.Values) == 0:
-		return nil, l.fail(fmt.Errorf("%w: an empty array from inspect", courier.ErrReply))
+		return nil, l.fail(fmt.Errorf("%w: an empty array from inspect", transport.ErrReply))
 	}
 	return call.Values, nil
 }

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -86,7 +86,7 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 			return Taken{}, l.fail(ErrClosed)
 		}
 		token := l.token(l.e.nextSerial(), Terms{})
-		call, stray, err := l.e.ask(ctx, l.e.closing.Done(), 0, func(done func(*courier.Call)) *courier.Call {
+		call, stray, err := l.e.ask(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
 			call := l.call(l.spec.Scripts.Limit, 4, 6, done)
 			call.Args = lua.LimitArgs(call.Args, l.args.idle, l.args.wake, l.args.sharded, l.args.extra, limit, token)
 			return call
@@ -116,20 +116,20 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 }
 
 // parseTaken looks at the answer of limit.lua.
-func parseTaken(call *courier.Call) (numbers, error) {
+func parseTaken(call *transport.Call) (numbers, error) {
 	n, err := parseReply(call)
 	if err != nil {
 		return nil, err
 	}
 	if n[0] != lua.Granted {
-		return nil, fmt.Errorf("%w: code %d from limit", courier.ErrReply, n[0])
+		return nil, fmt.Errorf("%w: code %d from limit", transport.ErrReply, n[0])
 	}
 	if err := n.want(6); err != nil {
 		return nil, err
 	}
 	for _, x := range n {
 		if x < 0 {
-			return nil, fmt.Errorf("%w: %d permits", courier.ErrReply, x)
+			return nil, fmt.Errorf("%w: %d permits", transport.ErrReply, x)
 		}
 	}
 	return n, nil

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/courier"
-	"github.com/lockkeeper/lockkeeper/internal/names"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -71,7 +71,7 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	if e == nil {
 		return nil, Invalid("the keeper is nil")
 	}
-	keys, err := names.For(e.cfg.Prefix, spec.Name, spec.Scripts.Keys, spec.Bare)
+	keys, err := protocol.For(e.cfg.Prefix, spec.Name, spec.Scripts.Keys, spec.Bare)
 	if err != nil {
 		return nil, Invalid("%w", err)
 	}
@@ -288,7 +288,7 @@ func flag(yes bool) int {
 }
 
 // call prepares a run of one of the lock's scripts on so many of its keys, with room for how many arguments.
-func (l *Lock) call(s *lua.Script, keys, room int, done func(*courier.Call)) *courier.Call {
+func (l *Lock) call(s *lua.Script, keys, room int, done func(*transport.Call)) *transport.Call {
 	args := s.AppendCommand(make([]any, 0, 3+keys+room), l.keys[:keys]...)
-	return &courier.Call{Script: s, Key: l.key(ofLock), Args: args, Done: done}
+	return &transport.Call{Script: s, Key: l.key(ofLock), Args: args, Done: done}
 }

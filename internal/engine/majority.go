@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
-	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
 // MajoritySpec says what a lock on the majority of several servers is.
@@ -284,7 +284,7 @@ func (u *MajorityHold) verdict(residue [][]*departure) verdict {
 				left = LongestTTL
 			}
 			ends = append(ends, left)
-		case !courier.Passing(err):
+		case !transport.Passing(err):
 			broken = append(broken, err)
 		default:
 			others = append(others, err)

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -27,9 +27,9 @@ func (l *Lock) proposal(u *MajorityHold) *waiter {
 func (w *waiter) propose(again bool, told func(w *waiter, a answer, sent time.Time, err error)) {
 	l := w.lock
 	w.leaves(time.Now())
-	call := l.call(l.spec.Scripts.Acquire, 4, 8, func(call *courier.Call) {
-		w.arrived(courier.FateOf(call.Err))
-		if again && courier.FateOf(call.Err) == courier.Lost && courier.Passing(call.Err) && !w.hasEnded() {
+	call := l.call(l.spec.Scripts.Acquire, 4, 8, func(call *transport.Call) {
+		w.arrived(transport.FateOf(call.Err))
+		if again && transport.FateOf(call.Err) == transport.Lost && transport.Passing(call.Err) && !w.hasEnded() {
 			w.propose(false, told)
 			return
 		}
@@ -46,7 +46,7 @@ func (w *waiter) propose(again bool, told func(w *waiter, a answer, sent time.Ti
 }
 
 // concludes ends the waiter with a lease, or says why there is none.
-func (w *waiter) concludes(call *courier.Call, a answer) error {
+func (w *waiter) concludes(call *transport.Call, a answer) error {
 	switch a.code {
 	case lua.Granted:
 		if a.more {
@@ -62,19 +62,19 @@ func (w *waiter) concludes(call *courier.Call, a answer) error {
 		return errBuried
 	}
 	w.doubt()
-	return fmt.Errorf("%w: code %d for a try", courier.ErrReply, a.code)
+	return fmt.Errorf("%w: code %d for a try", transport.ErrReply, a.code)
 }
 
 // affirm asks the server for its second word on a lease: that it still holds it, and will give larger fences only.
 func (h *Hold) affirm(least int64, up time.Duration, told func(err error)) {
 	l := h.lock
-	call := l.call(l.spec.Scripts.Affirm, 2, 4, func(call *courier.Call) {
+	call := l.call(l.spec.Scripts.Affirm, 2, 4, func(call *transport.Call) {
 		n, err := parseReply(call)
 		switch {
 		case err != nil:
 		case n[0] == lua.Granted:
 			if err = n.want(2); err == nil && n[1] < least {
-				err = fmt.Errorf("%w: fence %d after %d, from affirm", courier.ErrReply, n[1], least)
+				err = fmt.Errorf("%w: fence %d after %d, from affirm", transport.ErrReply, n[1], least)
 			}
 		case n[0] == lua.Refused:
 			h.lose(errNotHeld)
@@ -84,7 +84,7 @@ func (h *Hold) affirm(least int64, up time.Duration, told func(err error)) {
 				err = fmt.Errorf("%w: it has run for %v", errYoung, duration(n[1]))
 			}
 		default:
-			err = fmt.Errorf("%w: code %d from affirm", courier.ErrReply, n[0])
+			err = fmt.Errorf("%w: code %d from affirm", transport.ErrReply, n[0])
 		}
 		told(err)
 	})

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -16,12 +16,12 @@ import (
 // numbers is a reply: a flat list of integers, the code first.
 type numbers []int64
 
-func parseReply(call *courier.Call) (numbers, error) {
+func parseReply(call *transport.Call) (numbers, error) {
 	if call.Err != nil {
 		return nil, unavailable(call.Err)
 	}
 	if len(call.Reply) == 0 {
-		return nil, fmt.Errorf("%w: an empty array", courier.ErrReply)
+		return nil, fmt.Errorf("%w: an empty array", transport.ErrReply)
 	}
 	return call.Reply, nil
 }
@@ -29,7 +29,7 @@ func parseReply(call *courier.Call) (numbers, error) {
 // want says whether the reply has the length that its code calls for.
 func (n numbers) want(length int) error {
 	if len(n) != length {
-		return fmt.Errorf("%w: %d numbers after code %d, want %d", courier.ErrReply, len(n)-1, n[0], length-1)
+		return fmt.Errorf("%w: %d numbers after code %d, want %d", transport.ErrReply, len(n)-1, n[0], length-1)
 	}
 	return nil
 }
@@ -52,7 +52,7 @@ const (
 	lineEmpty     = 2 // release: nobody stood in line
 )
 
-func parseAnswer(call *courier.Call) (answer, error) {
+func parseAnswer(call *transport.Call) (answer, error) {
 	n, err := parseReply(call)
 	if err != nil {
 		return answer{}, err
@@ -66,7 +66,7 @@ func parseAnswer(call *courier.Call) (answer, error) {
 		a.fence, a.now, a.until = n[1], n[2], n[3]
 		a.more, a.news = n[4]&moreToAdmit != 0, n[4]&limitsChanged != 0
 		if a.fence <= 0 || a.now < 0 || a.until <= a.now {
-			return answer{}, fmt.Errorf("%w: fence %d, lease of %d ms", courier.ErrReply, a.fence, a.until-a.now)
+			return answer{}, fmt.Errorf("%w: fence %d, lease of %d ms", transport.ErrReply, a.fence, a.until-a.now)
 		}
 	case lua.Refused:
 		if err := n.want(4); err != nil {
@@ -82,7 +82,7 @@ func parseAnswer(call *courier.Call) (answer, error) {
 		a.more, a.news = n[6]&moreToAdmit != 0, n[6]&limitsChanged != 0
 	case lua.Buried, lua.Conflict, lua.Above:
 	default:
-		return answer{}, fmt.Errorf("%w: code %d from acquire", courier.ErrReply, a.code)
+		return answer{}, fmt.Errorf("%w: code %d from acquire", transport.ErrReply, a.code)
 	}
 	return a, nil
 }
@@ -102,31 +102,31 @@ type news struct {
 	a, b  int64
 }
 
-func parsePulse(call *courier.Call, tokens int) (pulse, error) {
+func parsePulse(call *transport.Call, tokens int) (pulse, error) {
 	n, err := parseReply(call)
 	if err != nil {
 		return pulse{}, err
 	}
 	if n[0] != lua.Waiting || len(n) < 7 || (len(n)-7)%4 != 0 {
-		return pulse{}, fmt.Errorf("%w: %d numbers, code %d, from beat", courier.ErrReply, len(n), n[0])
+		return pulse{}, fmt.Errorf("%w: %d numbers, code %d, from beat", transport.ErrReply, len(n), n[0])
 	}
 	if n[5] < 0 || n[5] > int64(tokens) {
-		return pulse{}, fmt.Errorf("%w: token %d of %d is the first, from beat", courier.ErrReply, n[5], tokens)
+		return pulse{}, fmt.Errorf("%w: token %d of %d is the first, from beat", transport.ErrReply, n[5], tokens)
 	}
 	p := pulse{now: n[1], seq: n[2], ask: n[3], more: n[4] != 0, first: int(n[5]) - 1, rank: int(n[6])}
 	for rest := n[7:]; len(rest) > 0; rest = rest[4:] {
 		if rest[0] < 1 || rest[0] > int64(tokens) {
-			return pulse{}, fmt.Errorf("%w: token %d of %d, from beat", courier.ErrReply, rest[0], tokens)
+			return pulse{}, fmt.Errorf("%w: token %d of %d, from beat", transport.ErrReply, rest[0], tokens)
 		}
 		x := news{int(rest[0]) - 1, rest[1], rest[2], rest[3]}
 		switch x.code {
 		case lua.Granted, lua.Held:
 			if x.a <= 0 || p.now < 0 {
-				return pulse{}, fmt.Errorf("%w: fence %d at %d, from beat", courier.ErrReply, x.a, p.now)
+				return pulse{}, fmt.Errorf("%w: fence %d at %d, from beat", transport.ErrReply, x.a, p.now)
 			}
 		case lua.Waiting, lua.Unknown, lua.Buried, lua.Refused, lua.Conflict, lua.Above:
 		default:
-			return pulse{}, fmt.Errorf("%w: code %d of a token, from beat", courier.ErrReply, x.code)
+			return pulse{}, fmt.Errorf("%w: code %d of a token, from beat", transport.ErrReply, x.code)
 		}
 		p.news = append(p.news, x)
 	}

@@ -9,24 +9,24 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/internal/courier"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
 // A reply is right, nonsense (ErrReply), or no reply at all.
 
-func reply(n ...int64) *courier.Call { return &courier.Call{Reply: n} }
+func reply(n ...int64) *transport.Call { return &transport.Call{Reply: n} }
 
 // is checks an error: nonsense, or none.
 func is(t *testing.T, err error, nonsense bool) {
 	t.Helper()
-	if errors.Is(err, courier.ErrReply) != nonsense || (err != nil) != nonsense {
+	if errors.Is(err, transport.ErrReply) != nonsense || (err != nil) != nonsense {
 		t.Errorf("the error is %v; nonsense: %v", err, nonsense)
 	}
 }
 
 func TestAnErrorComesThroughEveryParserAsItself(t *testing.T) {
-	call := &courier.Call{Err: io.EOF, Reply: []int64{lua.Granted, 1, 2, 3}}
+	call := &transport.Call{Err: io.EOF, Reply: []int64{lua.Granted, 1, 2, 3}}
 	_, a := parseAnswer(call)
 	_, p := parsePulse(call, 1)
 	_, r := parseRenewal(call)
@@ -242,7 +242,7 @@ func FuzzParseReply(f *testing.F) {
 			default:
 				t.Errorf("code %d out of %v", a.code, n)
 			}
-		} else if a != (answer{}) || !errors.Is(err, courier.ErrReply) {
+		} else if a != (answer{}) || !errors.Is(err, transport.ErrReply) {
 			t.Errorf("%+v, %v", a, err)
 		}
 		if p, err := parsePulse(reply(n...), tokens); err == nil {
@@ -254,14 +254,14 @@ func FuzzParseReply(f *testing.F) {
 					t.Errorf("index %d of %d tokens", x.index, tokens)
 				}
 			}
-		} else if !errors.Is(err, courier.ErrReply) {
+		} else if !errors.Is(err, transport.ErrReply) {
 			t.Error(err)
 		}
 		if r, err := parseRenewal(reply(n...)); err == nil {
 			if granted := r[0] == lua.Granted && len(r) == 2; !granted && (r[0] != lua.Refused || len(r) != 1) {
 				t.Errorf("a renewal out of %v", n)
 			}
-		} else if !errors.Is(err, courier.ErrReply) {
+		} else if !errors.Is(err, transport.ErrReply) {
 			t.Error(err)
 		}
 	})

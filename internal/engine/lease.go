@@ -1,0 +1,509 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/timers"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// Hold is a lease. It is held at first; then, once and for good, released or lost.
+type Hold struct {
+	tenure
+	lock    *Lock
+	token   string
+	request *waiter // that it came out of, if that is still of interest
+	fence   uint64
+	since   time.Time
+	alarm   timers.Alarm
+	whole   *MajorityHold // that it is a part of, and that is told of its events in the observer's place; nil: none
+	adopted bool          // it came out of a token
+	receipt bool          // nothing is held: it has no end and is not given back; see Limits
+	use     string        // what it is for, if its token says something else; see Convert
+
+	// Guarded by the tenure's mu. There may be a hundred thousand of these, so what few have is behind pointers.
+	claim      bool       // granted for a short time, to be confirmed by the first renewal
+	onWay      int32      // renewals under way
+	ttl        int64      // ms that a renewal asks for
+	deadline   time.Time  // until when it is believed, if nothing else comes; zero for a receipt
+	renewAt    time.Time  // zero: not any more
+	kept       time.Time  // when the facts of the name were last kept alive
+	extension  *extension // nil: Extend was never called
+	quiet      chan struct{}
+	conversion *conversion                 // into another lease, while one is under way
+	next       atomic.Pointer[Hold]        // what its holder has in its place; see become
+	pauses     *backoff.ExponentialBackOff // nil while renewals succeed
+	trouble    error                       // why they do not
+	left       *departure                  // once it is released
+}
+
+// The reasons for a loss, beside errNotHeld.
+var (
+	errDeadline = errors.New("it was not renewed in time")
+	errLifetime = errors.New("it has reached its maximum lifetime")
+	errFixed    = errors.New("its time is over and it is not renewed")
+)
+
+func (l *Lock) newHold(token string, fence int64, deadline time.Time) *Hold {
+	now := time.Now()
+	h := &Hold{lock: l, token: token, fence: uint64(fence), since: now, kept: now, ttl: l.ttl, deadline: deadline}
+	h.begin(h)
+	h.alarm.Ring = h.ring
+	if l.spec.Limits.receipts() {
+		h.receipt, h.deadline = true, time.Time{}
+	}
+	return h
+}
+
+// addHold registers a lease; it says no after Close.
+func (e *Engine) addHold(h *Hold) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return false
+	}
+	if !h.receipt {
+		e.holds[h] = struct{}{}
+	}
+	return true
+}
+
+// start sets the clock for a new lease.
+func (h *Hold) start() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err != nil || h.receipt {
+		return
+	}
+	now := time.Now()
+	switch {
+	case !h.lock.spec.Fixed:
+		h.renewAt = h.lock.e.tick(now, min(duration(h.ttl)/3, h.deadline.Sub(now)/3))
+	case h.claim:
+		h.renewAt = now // a fixed lease is confirmed once, for what remains of its time
+	}
+	h.setLocked()
+}
+
+// tick is about after from now, a little sooner: leases that were granted one after the other are renewed together.
+func (e *Engine) tick(now time.Time, after time.Duration) time.Time {
+	at := now.Add(after)
+	if grid := after / 16; grid > 0 {
+		at = at.Add(-(at.Sub(e.began) % grid))
+	}
+	return at
+}
+
+func (h *Hold) setLocked() {
+	at := h.deadline
+	if !h.renewAt.IsZero() && h.renewAt.Before(at) {
+		at = h.renewAt
+	}
+	h.lock.e.clock.Set(&h.alarm, at)
+}
+
+// ring is called by the clock when the lease is to be renewed or its deadline has come.
+func (h *Hold) ring(now time.Time) {
+	h.mu.Lock()
+	if h.err != nil || h.next.Load() != nil {
+		h.mu.Unlock()
+		return
+	}
+	if !now.Before(h.deadline) {
+		h.mu.Unlock()
+		h.lose(nil)
+		return
+	}
+	if h.renewAt.IsZero() || now.Before(h.renewAt) {
+		h.setLocked()
+		h.mu.Unlock()
+		return
+	}
+	ttl := h.nextTTLLocked(now)
+	if ttl == 0 {
+		h.renewAt = time.Time{}
+		h.setLocked()
+		h.mu.Unlock()
+		return
+	}
+	// If this attempt is not answered, others follow before the deadline; not so many that a server which hangs
+	// gathers them.
+	h.renewAt = time.Time{}
+	if h.onWay++; h.onWay < 4 {
+		h.renewAt = now.Add(max(h.deadline.Sub(now)/3, duration(h.ttl)/30))
+	}
+	full := now.Sub(h.kept) > h.lock.e.cfg.Idle/2
+	h.setLocked()
+	h.mu.Unlock()
+	keys := renewsLease
+	if full {
+		keys = renewsFacts
+	}
+	h.lock.e.courier.Send(h.lock.renewCall(h.token, ttl, keys, false, func(call *transport.Call) { h.renewed(call, ttl, full) }))
+}
+
+// nextTTLLocked is what a renewal now should ask for; 0 if there should be none.
+func (h *Hold) nextTTLLocked(now time.Time) int64 {
+	ttl := h.ttl
+	if x := h.extension; x != nil && x.asks > 0 {
+		ttl = min(ttl, x.asks)
+	}
+	spec := h.lock.spec
+	if spec.Fixed {
+		ttl -= millis(now.Sub(h.since))
+	}
+	if spec.MaxLifetime > 0 {
+		ttl = min(ttl, millis(spec.MaxLifetime-now.Sub(h.since)))
+	}
+	if duration(ttl) < ShortestTTL {
+		return 0
+	}
+	return ttl
+}
+
+// renewed deals with the answer to a renewal that asked for ttl.
+func (h *Hold) renewed(call *transport.Call, ttl int64, full bool) {
+	n, err := parseRenewal(call)
+	now := time.Now()
+	h.mu.Lock()
+	h.onWay--
+	if h.onWay == 0 && h.quiet != nil {
+		close(h.quiet)
+		h.quiet = nil
+	}
+	if h.err != nil || h.next.Load() != nil {
+		h.mu.Unlock()
+		return
+	}
+	switch {
+	case err == nil && n[0] == lua.Granted:
+		if d := call.Sent.Add(h.lock.trust(h.sureLocked(call.Sent, ttl))); d.After(h.deadline) {
+			h.deadline = d
+		}
+		h.pauses, h.trouble, h.claim = nil, nil, false
+		if full {
+			h.kept = now
+		}
+		h.renewAt = time.Time{}
+		if !h.lock.spec.Fixed {
+			h.renewAt = h.lock.e.tick(now, min(duration(ttl), h.deadline.Sub(now))/3) // an Extend may have cut it meanwhile
+		}
+		h.setLocked()
+		h.mu.Unlock()
+		h.observe(Renewed, now.Sub(h.since), nil)
+	case err == nil && h.conversion != nil: // it may have been replaced, and the answer to that be on its way
+		h.setLocked()
+		h.mu.Unlock()
+	case err == nil:
+		h.mu.Unlock()
+		h.lose(errNotHeld)
+	case transport.WrongType(err):
+		h.mu.Unlock()
+		h.lose(err)
+	default: // nothing is lost yet: the lease is believed until its deadline, and asked for again before
+		if h.pauses == nil {
+			h.pauses = h.lock.e.cfg.Retry.pauses()
+		}
+		h.trouble = err
+		if at := now.Add(h.pauses.NextBackOff()); h.renewAt.IsZero() || at.Before(h.renewAt) {
+			h.renewAt = at
+		}
+		h.setLocked()
+		h.mu.Unlock()
+	}
+}
+
+// How many of the lock's keys a renewal takes, and with them what it does.
+const (
+	renewsLease    = 1 // alone, so that it works while a cluster moves the slot
+	renewsFacts    = 2 // it also keeps the facts of the name, and learns the fence
+	renewsAndTells = 4 // it also tells the first in line when the lease ends now
+)
+
+// renewCall prepares a renewal. An exact one may shorten the lease, which others, of which a copy may run late, must not.
+func (l *Lock) renewCall(token string, ttl int64, keys int, exact bool, done func(*transport.Call)) *transport.Call {
+	call := l.call(l.spec.Scripts.Renew, keys, 6, done)
+	call.Urgent = true
+	call.Args = lua.RenewArgs(call.Args, token, ttl, l.args.idle, flag(exact), l.args.wake, l.args.sharded)
+	return call
+}
+
+// parseRenewal looks at the answer to a renewal: refused, or granted with a fence.
+func parseRenewal(call *transport.Call) (numbers, error) {
+	n, err := parseReply(call)
+	if err != nil {
+		return nil, err
+	}
+	switch n[0] {
+	case lua.Granted:
+		if err = n.want(2); err == nil && n[1] < 0 {
+			err = fmt.Errorf("%w: fence %d from renew", transport.ErrReply, n[1])
+		}
+	case lua.Refused:
+		err = n.want(1)
+	default:
+		err = fmt.Errorf("%w: code %d from renew", transport.ErrReply, n[0])
+	}
+	return n, err
+}
+
+// renewal is the answer to one that was waited for.
+type renewal struct {
+	sent  time.Time
+	held  bool
+	fence int64
+	stray bool // a copy of it may still run
+}
+
+// renew is a renewal of the facts as well that is waited for, and repeated while it fails for a passing reason.
+func (l *Lock) renew(ctx context.Context, token string, ttl int64, keys int, exact bool) (r renewal, err error) {
+	if err := ctx.Err(); err != nil {
+		return r, err
+	}
+	if l.e.closing.Err() != nil {
+		return r, ErrClosed
+	}
+	call, stray, err := l.e.ask(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
+		return l.renewCall(token, ttl, keys, exact, done)
+	})
+	r.stray = stray
+	if errors.Is(err, errStopped) {
+		return r, ErrClosed
+	}
+	if err != nil {
+		return r, err
+	}
+	r, err = parseFullRenewal(call)
+	r.stray = stray
+	return r, err
+}
+
+// parseFullRenewal looks at the answer to a renewal that also learns the fence.
+func parseFullRenewal(call *transport.Call) (r renewal, err error) {
+	n, err := parseRenewal(call)
+	if err != nil {
+		return r, err
+	}
+	r.sent, r.held = call.Sent, n[0] == lua.Granted
+	if r.held {
+		if r.fence = n[1]; r.fence == 0 {
+			return r, fmt.Errorf("%w: no fence from a full renewal", transport.ErrReply)
+		}
+	}
+	return r, nil
+}
+
+// lose ends the lease as lost, if it has not ended. Without a reason it is the deadline that has come.
+func (h *Hold) lose(reason error) {
+	h.mu.Lock()
+	if next := h.next.Load(); next != nil {
+		h.mu.Unlock()
+		next.lose(reason)
+		return
+	}
+	if h.err != nil {
+		h.mu.Unlock()
+		return
+	}
+	spec := h.lock.spec
+	switch {
+	case reason != nil:
+	case spec.Fixed:
+		reason = errFixed
+	case spec.MaxLifetime > 0 && time.Since(h.since) >= spec.MaxLifetime-Margin(spec.MaxLifetime)-ShortestTTL:
+		reason = errLifetime
+	case h.trouble != nil:
+		reason = fmt.Errorf("%w: %w", errDeadline, h.trouble)
+	default:
+		reason = errDeadline
+	}
+	err := h.lock.fail(ErrLost, reason)
+	cancel := h.endLocked(err)
+	h.mu.Unlock()
+	cancel()
+	h.forget()
+	h.observe(Lost, time.Since(h.since), err)
+}
+
+func (h *Hold) forget() {
+	e := h.lock.e
+	e.clock.Unset(&h.alarm)
+	e.mu.Lock()
+	delete(e.holds, h)
+	e.mu.Unlock()
+}
+
+func (h *Hold) observe(what What, took time.Duration, err error) {
+	if h.whole != nil {
+		h.whole.partDid(h, what)
+		return
+	}
+	if h.lock.e.cfg.Observe == nil {
+		return
+	}
+	ev := h.lock.event(what)
+	ev.Token, ev.Fence, ev.Took, ev.Err = h.token, h.fence, took, err
+	h.lock.e.observe(ev)
+}
+
+// release ends the lease and starts giving it back, by a command that is sent by the function; it returns the departure.
+// Unused says that nobody ever had the lease. If it was lost release returns ErrLost, and if there is nothing to give
+// back, nil and nil.
+func (h *Hold) release(by func(*transport.Call), unused bool) (*departure, error) {
+	return h.end(by, unused, time.Time{})
+}
+
+// end is release, or Complete until done, if that is set.
+func (h *Hold) end(by func(*transport.Call), unused bool, done time.Time) (*departure, error) {
+	h.checkDeadline()
+	h.mu.Lock()
+	if next := h.next.Load(); next != nil {
+		h.mu.Unlock()
+		return next.end(by, unused, done)
+	}
+	if h.err != nil {
+		err := h.err
+		if errors.Is(err, ErrLost) && h.left == nil {
+			// The holder has now stopped as well. Should the server still know the token, others need not wait.
+			h.left = h.lock.depart(h.token, h.stray(), h.deadline)
+			h.left.done = done
+			h.left.send(h.lock.e.courier.Send)
+		}
+		h.mu.Unlock()
+		if errors.Is(err, ErrReleased) {
+			return nil, nil
+		}
+		return nil, h.lock.fail(err)
+	}
+	cancel := h.endLocked(h.lock.fail(ErrReleased))
+	if h.receipt && !unused {
+		h.mu.Unlock()
+		cancel()
+		h.observe(Released, time.Since(h.since), nil)
+		return nil, nil
+	}
+	quiet := h.quiet
+	if h.onWay > 0 && quiet == nil {
+		quiet = make(chan struct{})
+		h.quiet = quiet
+	}
+	until := h.deadline.Add(Margin(duration(h.ttl)))
+	if h.receipt {
+		until = h.since.Add(duration(h.ttl))
+	}
+	d := h.lock.depart(h.token, h.stray(), until)
+	d.unused, d.done = flag(unused), done
+	d.stray = h.conversion.known() != nil // then it may be another lease by now, which is given back as well
+	h.left = d
+	h.mu.Unlock()
+	cancel()
+	h.forget()
+	d.send(by)
+	h.observe(Released, time.Since(h.since), nil)
+	return d, nil
+}
+
+// Release gives the lease back. See Lease.Release in package lockkeeper.
+func (h *Hold) Release(ctx context.Context) error {
+	if next := h.next.Load(); next != nil {
+		return next.Release(ctx)
+	}
+	by := h.lock.e.courier.Send
+	if ctx.Done() == nil {
+		by = h.lock.e.courier.Carry // nobody can call the caller off
+	}
+	d, err := h.release(by, false)
+	if d == nil {
+		return err
+	}
+	return h.await(ctx, d, errNoEcho)
+}
+
+// await returns when the departure has been answered and no renewal is under way any more, or when ctx ends; if it has ended
+// already, after a second at the most. The error is silence if no answer came.
+func (h *Hold) await(ctx context.Context, d *departure, silence error) error {
+	var end <-chan time.Time
+	done := ctx.Done()
+	if ctx.Err() != nil {
+		grace := time.NewTimer(graceAfterEnd)
+		defer grace.Stop()
+		end, done = grace.C, nil
+	}
+	h.mu.Lock()
+	quiet, other := h.quiet, h.conversion.known()
+	h.mu.Unlock()
+	for _, c := range []<-chan struct{}{d.over, quiet, other} {
+		if c == nil {
+			continue
+		}
+		select {
+		case <-c:
+		case <-done:
+			return h.lock.fail(silence, ctx.Err())
+		case <-end:
+			return h.lock.fail(silence, ctx.Err())
+		}
+	}
+	return d.err()
+}
+
+// stray says whether a copy of the request for this lease may yet run, after its release. For a token that another process
+// has got nobody here knows.
+func (h *Hold) stray() bool { return h.adopted || h.request != nil && h.request.hasStray() }
+
+// departure is what gives the lease back, or has; nil if nothing does.
+func (h *Hold) departure() *departure {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.left
+}
+
+// abandon gives the lease back in the background: whoever asked for it has gone.
+func (h *Hold) abandon() { _, _ = h.release(h.lock.e.courier.Send, true) }
+
+// checkDeadline loses a lease whose deadline has passed unnoticed, as it does when the process was frozen.
+func (h *Hold) checkDeadline() {
+	if next := h.next.Load(); next != nil {
+		if err := next.Err(); err != nil {
+			h.tenure.end(err) // whoever ended it may not have come to this one yet
+		}
+		return
+	}
+	h.mu.Lock()
+	over := h.err == nil && !h.receipt && h.next.Load() == nil && !time.Now().Before(h.deadline)
+	h.mu.Unlock()
+	if over {
+		h.lose(nil)
+	}
+}
+
+// Deadline is until when the lease is believed if it is not renewed.
+func (h *Hold) Deadline() time.Time {
+	h = h.now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.deadline
+}
+
+// Token, Fence and Name say what the lease is.
+func (h *Hold) Token() string { return h.now().token }
+
+// Fence is the fencing token.
+func (h *Hold) Fence() uint64 { return h.fence }
+
+// Name is what is locked.
+func (h *Hold) Name() string { return h.lock.spec.Name }
+
+// Kind is the primitive.
+func (h *Hold) Kind() string { return h.lock.spec.Scripts.Kind }
+
+// Do runs fn under the lease and releases it, also when fn panics.
+func (h *Hold) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
+	return Do(ctx, h, fn)
+}

@@ -1,0 +1,622 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(quiet{})
+	goleak.VerifyTestMain(m)
+}
+
+// quiet keeps go-redis from logging every connection that a test has broken.
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
+
+const (
+	ttl         = 3 * time.Second
+	readTimeout = time.Second
+)
+
+// site is an engine in a synctest bubble, with a server and a network.
+type site struct {
+	*testing.T
+	*Engine
+	mini *miniredis.Miniredis
+	net  *faultnet.Net
+
+	mu     sync.Mutex
+	events []Event
+}
+
+func inBubble(t *testing.T, test func(s *site)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{T: t, mini: miniredis.NewMiniRedis()}
+		defer s.mini.Close()
+		s.mini.ClockTTL(true)
+		s.net = faultnet.New(func(context.Context, string, string) (net.Conn, error) { return s.mini.Dial() })
+		rdb := redis.NewClient(s.net.Options(readTimeout))
+		c, err := client.New(rdb)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Engine = New(Config{
+			Client: c, Prefix: "lock:", Period: 200 * time.Millisecond, Life: 600 * time.Millisecond, Idle: time.Hour,
+			Retry: Retry{10 * time.Millisecond, time.Second, 10 * time.Second},
+			Log:   slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Observe: func(e Event) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.events = append(s.events, e)
+			},
+		})
+		test(s)
+		s.net.Mend()
+		_ = s.Close()
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
+	})
+}
+
+func (s *site) lock(name string, change ...func(*Spec)) *Lock {
+	s.Helper()
+	spec := Spec{Scripts: lua.Mutex, Name: name, Bare: true, TTL: ttl, LocalLine: true}
+	for _, f := range change {
+		f(&spec)
+	}
+	l, err := s.Lock(spec)
+	s.must(err)
+	return l
+}
+
+func (s *site) hold(name string, change ...func(*Spec)) *Hold {
+	s.Helper()
+	h, err := s.lock(name, change...).Try(context.Background(), Terms{})
+	s.must(err)
+	return h
+}
+
+func (s *site) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// count is how many such events there were.
+func (s *site) count(what What) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, e := range s.events {
+		if e.What == what {
+			n++
+		}
+	}
+	return n
+}
+
+func fixed(spec *Spec) { spec.Fixed = true }
+
+// freeze lets the deadline of a lease pass while nothing in the process runs: the clockwork does not ring, as in a
+// process that was stopped and has just been let go on, until somebody asks.
+func (s *site) freeze(h *Hold) {
+	s.Helper()
+	s.clock.Stop()
+	done := h.Done()
+	time.Sleep(time.Until(h.Deadline()))
+	select {
+	case <-done:
+		s.Fatal("the clockwork still runs")
+	default:
+	}
+}
+
+// TestAskingAfterTheLossSeesItAtOnce: a process that was frozen past the deadline of its lease finds that out by the
+// first question, whatever it is.
+func TestAskingAfterTheLossSeesItAtOnce(t *testing.T) {
+	background := context.Background()
+	for what, ask := range map[string]func(h *Hold, ctx context.Context) error{
+		"Err":           func(h *Hold, _ context.Context) error { return h.Err() },
+		"Context.Err":   func(h *Hold, ctx context.Context) error { return ended(h, ctx.Err()) },
+		"Done":          func(h *Hold, _ context.Context) error { return isClosed(h, h.Done()) },
+		"Context.Done":  isDone,
+		"Context.Value": func(h *Hold, ctx context.Context) error { return valued(h, ctx) },
+		"context.Cause": func(_ *Hold, ctx context.Context) error { return context.Cause(ctx) },
+		"a derived context": func(h *Hold, ctx context.Context) error {
+			derived, cancel := context.WithTimeout(ctx, time.Hour)
+			defer cancel()
+			return ended(h, derived.Err())
+		},
+		"a new Context":      func(h *Hold, _ context.Context) error { return context.Cause(h.Context(background)) },
+		"a new Context's":    func(h *Hold, _ context.Context) error { return ended(h, h.Context(background).Err()) },
+		"a new Context.Done": func(h *Hold, _ context.Context) error { return isDone(h, h.Context(background)) },
+		"Extend":             func(h *Hold, _ context.Context) error { return h.Extend(background, ttl) },
+		"Release":            func(h *Hold, _ context.Context) error { return h.Release(background) },
+		"Release, its ctx":   func(h *Hold, ctx context.Context) error { return h.Release(ctx) },
+		"Do's after working": func(h *Hold, _ context.Context) error { return h.Do(background, nothing) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(s *site) {
+				h := s.hold("x")
+				ctx := h.Context(background)
+				s.freeze(h)
+				s.net.Count()
+				err := ask(h, ctx)
+				if !errors.Is(err, ErrLost) || errors.Is(err, ErrReleased) {
+					s.Errorf("the answer is %v", err)
+				}
+				select {
+				case <-h.Done():
+				default:
+					s.Error("Done is still open")
+				}
+				select {
+				case <-ctx.Done():
+				default:
+					s.Error("its context goes on")
+				}
+				if cause := context.Cause(ctx); !errors.Is(cause, ErrLost) {
+					s.Errorf("the cause is %v", cause)
+				}
+				if what == "Extend" && s.net.Scripts() != 0 {
+					s.Error("it tried to extend what is lost")
+				}
+				if n := s.count(Lost); n != 1 {
+					s.Errorf("the loss was told %d times", n)
+				}
+			})
+		})
+	}
+}
+
+func ended(h *Hold, err error) error {
+	if errors.Is(err, context.Canceled) {
+		return h.Err()
+	}
+	return err
+}
+
+func isDone(h *Hold, ctx context.Context) error { return isClosed(h, ctx.Done()) }
+
+func isClosed(h *Hold, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return h.Err()
+	default:
+		return nil
+	}
+}
+
+// valued asks for a value only, as context.Cause does.
+func valued(h *Hold, ctx context.Context) error {
+	_ = ctx.Value("any")
+	return ended(h, ctx.(*leaseContext).inner.Err())
+}
+
+func nothing(context.Context, uint64) error { return nil }
+
+// TestALeaseIsBelievedUntilItsDeadlineAndNoLonger: not a nanosecond.
+func TestALeaseIsBelievedUntilItsDeadlineAndNoLonger(t *testing.T) {
+	inBubble(t, func(s *site) {
+		start := time.Now()
+		h := s.hold("x", fixed)
+		if want := start.Add(ttl - 32*time.Millisecond); h.Deadline() != want {
+			s.Errorf("the deadline is %v after the request, want %v", h.Deadline().Sub(start), want.Sub(start))
+		}
+		time.Sleep(time.Until(h.Deadline()) - 1)
+		s.must(h.Err())
+		time.Sleep(time.Nanosecond)
+		if err := h.Err(); !errors.Is(err, ErrLost) || !errors.Is(err, errFixed) {
+			s.Error(err)
+		}
+		if !s.mini.Exists("lock:x") {
+			s.Error("the server had ended it before")
+		}
+	})
+}
+
+// TestReleaseWaitsForARenewalThatIsOnItsWay: when it returns, no renewal is under way and none will be.
+func TestReleaseWaitsForARenewalThatIsOnItsWay(t *testing.T) {
+	inBubble(t, func(s *site) {
+		h := s.hold("x")
+		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+		s.net.Break(lua.Mutex.Renew.SHA, 1, faultnet.SwallowReply)
+		time.Sleep(ttl / 3)
+		if n := h.renewals(); n != 1 {
+			s.Fatalf("%d renewals are under way", n)
+		}
+		start := time.Now()
+		s.must(h.Release(context.Background()))
+		if n := h.renewals(); n != 0 {
+			s.Errorf("%d renewals are under way after Release", n)
+		}
+		if d := time.Since(start); d == 0 || d > readTimeout {
+			s.Errorf("Release took %v", d)
+		}
+		s.net.Count()
+		time.Sleep(3 * ttl)
+		if n := s.net.Scripts(); n != 0 {
+			s.Errorf("%d scripts after Release", n)
+		}
+		if n := s.count(Renewed); n != 0 {
+			s.Errorf("%d renewals were told", n)
+		}
+	})
+}
+
+// TestExtendsGoOneAfterTheOther: the lease ends as the one says that was called last, for the server and for the holder.
+func TestExtendsGoOneAfterTheOther(t *testing.T) {
+	inBubble(t, func(s *site) {
+		h := s.hold("x", fixed)
+		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+		const way = 300 * time.Millisecond
+		s.net.Delay(way)
+		var wg sync.WaitGroup
+		wg.Go(func() { s.must(h.Extend(context.Background(), 20*ttl)) })
+		synctest.Wait()
+		s.net.Delay(0)
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), way/3)
+		defer cancel()
+		if err := h.Extend(ctx, ttl/2); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != way/3 {
+			s.Errorf("an Extend that has to wait for longer than its context: %v, after %v", err, time.Since(start))
+		}
+		s.must(h.Extend(context.Background(), ttl))
+		if d := time.Since(start); d != way {
+			s.Errorf("it took %v, want %v", d, way)
+		}
+		wg.Wait()
+		s.must(h.Err())
+		if server, own := s.mini.TTL("lock:x"), time.Until(h.Deadline()); server != ttl || own > ttl {
+			s.Errorf("%v are left at the server, %v for the holder; want %v", server, own, ttl)
+		}
+		s.must(h.Release(context.Background()))
+	})
+}
+
+// TestAnExtendWhoseAnswerIsLostIsReckonedWith: the server may have obeyed it when it was sent, so from then on the lease is
+// believed for no longer than it leaves, and if it is renewed, that keeps it.
+func TestAnExtendWhoseAnswerIsLostIsReckonedWith(t *testing.T) {
+	inBubble(t, func(s *site) {
+		for _, c := range []struct {
+			what   string
+			change func(*Spec)
+		}{{"not renewed", fixed}, {"renewed", func(*Spec) {}}} {
+			h := s.hold("x", c.change)
+			s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+			s.net.Break(lua.Mutex.Renew.SHA, 1, faultnet.SwallowReply)
+			ctx, cancel := context.WithTimeout(context.Background(), ttl/8)
+			start := time.Now()
+			if err := h.Extend(ctx, ttl/6); !errors.Is(err, context.DeadlineExceeded) {
+				s.Errorf("%s: %v", c.what, err)
+			}
+			cancel()
+			for end := start.Add(ttl); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				if left := s.mini.TTL("lock:x"); h.Err() == nil && time.Until(h.Deadline()) > left {
+					s.Fatalf("%s: after %v, %v are left, and %v are believed", c.what, time.Since(start), left, time.Until(h.Deadline()))
+				}
+			}
+			if lost := h.Err() != nil; lost != (c.what == "not renewed") {
+				s.Errorf("%s: lost %t", c.what, lost)
+			}
+			_ = h.Release(context.Background())
+		}
+	})
+}
+
+// TestARenewalThatAnExtendOvertookDoesNotPutOffTheNext: it asked for the longer time that the lease had before.
+func TestARenewalThatAnExtendOvertookDoesNotPutOffTheNext(t *testing.T) {
+	inBubble(t, func(s *site) {
+		h := s.hold("x")
+		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+		s.net.Delay(ttl / 30)
+		time.Sleep(ttl / 3)
+		if n := h.renewals(); n != 1 {
+			s.Fatalf("%d renewals are under way", n)
+		}
+		s.net.Delay(0)
+		s.must(h.Extend(context.Background(), ttl/6))
+		if n := h.renewals(); n != 1 {
+			s.Fatalf("%d renewals are under way: the Extend has not overtaken it", n)
+		}
+		time.Sleep(ttl)
+		s.must(h.Err())
+		s.must(h.Release(context.Background()))
+	})
+}
+
+func (h *Hold) renewals() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return int(h.onWay)
+}
+
+// TestReleaseDoesNotOutlastItsContext: the lock is given back all the same.
+func TestReleaseDoesNotOutlastItsContext(t *testing.T) {
+	for name, c := range map[string]struct {
+		context func() (context.Context, context.CancelFunc)
+		want    error
+		after   time.Duration
+	}{
+		"it ends meanwhile": {
+			func() (context.Context, context.CancelFunc) {
+				return context.WithTimeout(context.Background(), 100*time.Millisecond)
+			},
+			context.DeadlineExceeded, 100 * time.Millisecond,
+		},
+		"it has ended before": {
+			func() (context.Context, context.CancelFunc) {
+				ctx, cancel := context.WithCancel(context.Background())
+				cancel()
+				return ctx, cancel
+			},
+			context.Canceled, time.Second,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(s *site) {
+				h := s.hold("x", func(spec *Spec) { spec.TTL = time.Hour })
+				s.net.Down()
+				ctx, cancel := c.context()
+				defer cancel()
+				start := time.Now()
+				err := h.Release(ctx)
+				if !errors.Is(err, c.want) || errors.Is(err, ErrLost) {
+					s.Error(err)
+				}
+				if d := time.Since(start); d != c.after {
+					s.Errorf("Release took %v, want %v", d, c.after)
+				}
+				if err := h.Err(); !errors.Is(err, ErrReleased) {
+					s.Error(err)
+				}
+				s.net.Mend()
+				time.Sleep(2 * time.Second)
+				if s.mini.Exists("lock:x") {
+					s.Error("the lock was not given back")
+				}
+			})
+		})
+	}
+}
+
+func TestTheMaximumLifetimeEndsRenewal(t *testing.T) {
+	const most = 10*time.Second + 500*time.Millisecond
+	inBubble(t, func(s *site) {
+		start := time.Now()
+		h := s.hold("x", func(spec *Spec) { spec.MaxLifetime = most })
+		select {
+		case <-h.Done():
+		case <-time.After(2 * most):
+		}
+		if d := time.Since(start); d < most*9/10 || d > most {
+			s.Errorf("it lasted %v", d)
+		}
+		if err := h.Err(); !errors.Is(err, ErrLost) || !errors.Is(err, errLifetime) {
+			s.Error(err)
+		}
+		if n := s.count(Renewed); n < 7 {
+			s.Errorf("it was renewed %d times before", n)
+		}
+		time.Sleep(time.Until(start.Add(most)))
+		if s.mini.Exists("lock:x") {
+			s.Error("at the server it lasts longer")
+		}
+		s.net.Count()
+		time.Sleep(3 * ttl)
+		if n := s.net.Scripts(); n != 0 {
+			s.Errorf("%d scripts after the end", n)
+		}
+	})
+}
+
+// TestRenewalComesAtAThirdOfTheTTL: and when some fail, others come before the deadline.
+func TestRenewalComesAtAThirdOfTheTTL(t *testing.T) {
+	inBubble(t, func(s *site) {
+		h := s.hold("x")
+		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+		for range 10 {
+			before := h.Deadline()
+			s.net.Count()
+			time.Sleep(ttl / 3)
+			synctest.Wait()
+			if n := s.net.Scripts(); n != 1 {
+				s.Errorf("%d scripts in a third of the ttl", n)
+			}
+			if !h.Deadline().After(before) {
+				s.Error("the deadline has not moved")
+			}
+		}
+		s.net.Break(lua.Mutex.Renew.SHA, 3, faultnet.CutReply)
+		time.Sleep(2 * ttl)
+		s.must(h.Err())
+	})
+}
+
+// TestARenewalThatIsAnsweredLateCountsFromWhenItLeft: the server may have counted from then on.
+func TestARenewalThatIsAnsweredLateCountsFromWhenItLeft(t *testing.T) {
+	const late = ttl / 4
+	inBubble(t, func(s *site) {
+		h := s.hold("x")
+		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+		start := time.Now()
+		s.net.Delay(late)
+		time.Sleep(ttl/3 + late)
+		synctest.Wait()
+		if n := s.count(Renewed); n != 1 {
+			s.Fatalf("%d renewals", n)
+		}
+		if d := h.Deadline().Sub(start); d <= ttl || d > ttl/3+ttl-Margin(ttl) {
+			s.Errorf("it is believed until %v after the start", d)
+		}
+	})
+}
+
+func TestTheContextOfALeaseEndsWithItAndWithItsParent(t *testing.T) {
+	inBubble(t, func(s *site) {
+		type key struct{}
+		parent, cancel := context.WithCancelCause(context.WithValue(context.Background(), key{}, "value"))
+		h := s.hold("x")
+		first, second := h.Context(parent), h.Context(context.Background())
+		if first.Value(key{}) != "value" || first.Err() != nil || second.Err() != nil {
+			s.Error("it is no child of its parent")
+		}
+		mine := errors.New("mine")
+		cancel(mine)
+		if first.Err() != context.Canceled || context.Cause(first) != mine || second.Err() != nil {
+			s.Errorf("%v, %v, %v", first.Err(), context.Cause(first), second.Err())
+		}
+		synctest.Wait()
+		h.mu.Lock()
+		if n := len(h.contexts); n > 0 {
+			s.Errorf("the lease keeps %d contexts", n)
+		}
+		h.mu.Unlock()
+		child, stop := context.WithTimeout(second, time.Hour)
+		defer stop()
+		s.must(h.Release(context.Background()))
+		<-child.Done()
+		if !errors.Is(context.Cause(second), ErrReleased) || context.Cause(child) != context.Cause(second) || second.Err() != context.Canceled {
+			s.Errorf("%v, %v", second.Err(), context.Cause(second))
+		}
+		if ctx := h.Context(context.Background()); !errors.Is(context.Cause(ctx), ErrReleased) {
+			s.Errorf("after the release: %v", context.Cause(ctx))
+		}
+	})
+}
+
+// TestALeaseKeepsNothingOfContextsThatAreOver: nor of those whose parents never end.
+func TestALeaseKeepsNothingOfContextsThatAreOver(t *testing.T) {
+	inBubble(t, func(s *site) {
+		h := s.hold("x")
+		type key struct{}
+		values := context.WithValue(context.Background(), key{}, "value")
+		heap := func() uint64 {
+			synctest.Wait()
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return m.HeapAlloc
+		}
+		const n = 20_000
+		h.Context(values)
+		before := heap()
+		for i := range n {
+			parent, cancel := context.WithCancel(values)
+			one, other := h.Context(parent), h.Context(values)
+			if one.Value(key{}) != "value" || other.Value(key{}) != "value" || one.Err() != nil || other.Err() != nil {
+				s.Fatal("it is no child of its parent")
+			}
+			cancel()
+			if one.Err() == nil || other.Err() != nil {
+				s.Fatal("it does not end with its parent, or without")
+			}
+			if i%1000 == 0 {
+				synctest.Wait()
+			}
+		}
+		if kept := int64(heap()-before) / n; kept > 100 {
+			s.Errorf("the lease keeps %d bytes of each context that is over", kept)
+		}
+		h.mu.Lock()
+		if n := len(h.contexts); n > 0 {
+			s.Errorf("the lease keeps %d contexts", n)
+		}
+		h.mu.Unlock()
+	})
+}
+
+// TestAContextOfALeaseMayBeTheParentOfAnother: of the same lease, or of one whose loss has not been noticed.
+func TestAContextOfALeaseMayBeTheParentOfAnother(t *testing.T) {
+	inBubble(t, func(s *site) {
+		x, y := s.hold("x"), s.hold("y", func(spec *Spec) { spec.TTL = ttl / 2 })
+		twice := x.Context(x.Context(context.Background()))
+		both := x.Context(y.Context(twice))
+		s.freeze(y)
+		s.must(x.Release(context.Background()))
+		if !errors.Is(context.Cause(twice), ErrReleased) || both.Err() == nil || !errors.Is(y.Err(), ErrLost) {
+			s.Errorf("%v, %v, %v", context.Cause(twice), both.Err(), y.Err())
+		}
+	})
+}
+
+// TestALeaseThatIsAsGoodAsOverIsNotAskedForWithoutAPause: a waiter that learns of its grant in the last moment of it, since the
+// message was lost, waits until the lease is over, and does not ask and ask.
+func TestALeaseThatIsAsGoodAsOverIsNotAskedForWithoutAPause(t *testing.T) {
+	inBubble(t, func(s *site) {
+		s.must(s.hold("y").Release(context.Background())) // so that there is a server to look at
+		s.must(s.mini.Set("lock:x", "another"))
+		var scripts atomic.Int64
+		s.mini.Server().SetPreHook(func(_ *server.Peer, command string, _ ...string) bool {
+			if command == "EVALSHA" {
+				if scripts.Add(1) > 100 {
+					time.Sleep(time.Millisecond) // or this would never end
+				}
+			}
+			return false
+		})
+		got := make(chan error)
+		go func() {
+			h, err := s.lock("x").Acquire(context.Background(), Terms{})
+			if err == nil {
+				err = h.Release(context.Background())
+			}
+			got <- err
+		}()
+		synctest.Wait()
+		queue, err := s.mini.ZMembers("{lock:x}:mutex:queue")
+		s.must(err)
+		time.Sleep(s.cfg.Period / 2)
+		s.must(s.mini.Set("lock:x", queue[0]))
+		s.mini.SetTTL("lock:x", s.cfg.Period/2+500*time.Microsecond) // half a millisecond is left when it beats
+		_, err = s.mini.ZRem("{lock:x}:mutex:queue", queue[0])
+		s.must(err)
+		before := scripts.Load()
+		s.must(<-got)
+		if n := scripts.Load() - before; n > 10 {
+			s.Errorf("%d scripts", n)
+		}
+	})
+}
+
+// TestManyLeasesNeedNoGoroutines: one timer serves them all.
+func TestManyLeasesNeedNoGoroutines(t *testing.T) {
+	inBubble(t, func(s *site) {
+		l := s.lock("0")
+		_, err := l.Try(context.Background(), Terms{})
+		s.must(err)
+		synctest.Wait()
+		before := runtime.NumGoroutine()
+		for i := range 500 {
+			s.hold(strings.Repeat("x", i+1)).Context(context.Background())
+		}
+		synctest.Wait()
+		if n := runtime.NumGoroutine() - before; n > 10 {
+			s.Errorf("%d goroutines for 500 leases", n)
+		}
+	})
+}

@@ -1,0 +1,218 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/transport"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
+)
+
+// Acknowledgement says what must have a grant before its lease is handed out. Package lockkeeper documents it.
+type Acknowledgement struct {
+	Replicas int
+	Majority bool
+	Fsync    bool
+	Within   time.Duration
+}
+
+func (a Acknowledgement) wanted() bool { return a.Replicas > 0 || a.Majority || a.Fsync }
+
+// NotAcknowledged is why a lease that was granted was not handed out but given back. Package lockkeeper documents it.
+type NotAcknowledged struct {
+	Replicas, Wanted int
+	Local            bool
+	Err              error
+}
+
+// Error is as in error.
+func (e *NotAcknowledged) Error() string {
+	text := fmt.Sprintf("%d of %d replicas have acknowledged it", e.Replicas, e.Wanted)
+	switch {
+	case e.Err != nil:
+		text += ": " + e.Err.Error()
+	case !e.Local:
+		text += ", and the primary has not written it to its disk"
+	}
+	return text
+}
+
+// Unwrap is the cause, if there is one beside time.
+func (e *NotAcknowledged) Unwrap() error { return e.Err }
+
+// errUnconfirmed: nobody else holds the lock, but its own grant was not waited for long enough.
+var errUnconfirmed = chained(ErrUnavailable, errors.New("the replicas had not acknowledged the grant yet"))
+
+// acknowledged returns the lease when replicas have it. If they do not in time, or ctx ends, the lease is given back.
+// A lease that has come in the place of another is all that its holder has, so there it does not matter if ctx ends.
+func (l *Lock) acknowledged(ctx context.Context, h *Hold) (*Hold, error) {
+	if h.request.origin != nil {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.e.cfg.Acknowledge.Within+graceAfterEnd)
+		defer cancel()
+		ctx = within
+	}
+	err := l.acknowledge(ctx, h)
+	if err == nil {
+		err = h.Err() // the lease may have ended meanwhile
+	}
+	if err == nil {
+		return h, nil
+	}
+	if from := h.request.origin; from != nil {
+		from.lose(err) // it ended at the server when this one came in its place
+	}
+	if d, _ := h.release(l.e.courier.Send, true); d != nil {
+		grace := time.NewTimer(graceAfterEnd)
+		defer grace.Stop()
+		select {
+		case <-d.over:
+		case <-grace.C:
+		case <-ctx.Done():
+		}
+	}
+	if end := ctx.Err(); end != nil && errors.Is(err, end) {
+		return nil, l.fail(errUnconfirmed, end)
+	}
+	return nil, l.fail(err)
+}
+
+// acknowledge waits until replicas have the grant. The request for the lease is repeated for that, which changes nothing.
+func (l *Lock) acknowledge(ctx context.Context, h *Hold) error {
+	again := &transport.Call{Script: l.spec.Scripts.Acquire}
+	again.Args = lua.AcquireArgs(nil, h.token, l.args.ttl, l.args.idle, 0, l.args.wake, l.args.sharded, h.request.extra, 0)
+	again.Done = func(call *transport.Call) { h.request.arrived(transport.FateOf(call.Err)) }
+	h.request.leaves(time.Now()) // a release that overtakes it has to bury
+	return l.waitForReplicas(ctx, again, l.allKeys(), func() error {
+		a, err := parseAnswer(again)
+		if err == nil && (a.code != lua.Granted || uint64(a.fence) != h.fence) {
+			h.lose(errNotHeld)
+			err = h.Err()
+		}
+		return err
+	})
+}
+
+// acknowledgeRenewal waits until replicas have a lease that is adopted. Its renewal is repeated for that, which cannot take it
+// again if it is over.
+func (l *Lock) acknowledgeRenewal(ctx context.Context, token string) (renewal, error) {
+	var r renewal
+	again := &transport.Call{Script: l.spec.Scripts.Renew, Sent: time.Now()}
+	again.Args = lua.RenewArgs(nil, token, l.ttl, l.args.idle, 0, l.args.wake, l.args.sharded)
+	again.Done = func(*transport.Call) {}
+	err := l.waitForReplicas(ctx, again, l.allKeys()[:2], func() (err error) {
+		if r, err = parseFullRenewal(again); err == nil && !r.held {
+			err = fmt.Errorf("%w: %w", ErrLost, errNotHeld)
+		}
+		return err
+	})
+	if err != nil {
+		return renewal{}, err // the call may still be under way
+	}
+	return r, nil
+}
+
+// waitForReplicas sends a call that writes, on a connection of its own, and waits until replicas have what it wrote, and so
+// what was written before: WAIT counts what its own connection has written, and the grant may have been written by another's.
+// Check says what is wrong with the answer.
+func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, keys []string, check func() error) error {
+	if !l.e.enter(false) {
+		call.Err = redis.ErrClosed // it was not sent
+		call.Done(call)
+		return ErrClosed
+	}
+	done := make(chan error, 1)
+	go func() { // go-redis does not interrupt a read when the context ends
+		defer l.e.exit()
+		done <- l.writeAndWait(call, keys, check)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() error) error {
+	ctx := context.Background()
+	want := l.e.cfg.Acknowledge
+	result := &NotAcknowledged{Wanted: want.Replicas, Local: !want.Fsync}
+	fail := func(err error) error {
+		result.Err = unavailable(err)
+		return result
+	}
+	conn, primary, err := l.e.cfg.Client.Conn(ctx, l.key(ofLock))
+	if err != nil {
+		call.Err = redis.ErrClosed // it was not sent
+		call.Done(call)
+		return fail(err)
+	}
+	defer func() { _ = conn.Close() }()
+
+	call.Reply, call.Err = conn.EvalSha(ctx, call.Script.SHA, keys, call.Args...).Int64Slice()
+	if redis.HasErrorPrefix(call.Err, "NOSCRIPT") {
+		call.Reply, call.Err = conn.Eval(ctx, call.Script.Text, keys, call.Args...).Int64Slice()
+	}
+	call.Done(call)
+	if err := check(); errors.Is(err, ErrLost) || errors.Is(err, ErrReleased) {
+		return err
+	} else if err != nil {
+		return fail(err)
+	}
+
+	if want.Majority {
+		n, err := replicas(ctx, conn)
+		if err != nil {
+			return fail(err)
+		}
+		result.Wanted = max(want.Replicas, l.e.mostReplicas(primary, n)/2+1)
+	}
+	if want.Fsync {
+		list, err := conn.Do(ctx, "waitaof", 1, result.Wanted, millis(want.Within)).Int64Slice()
+		if err == nil && len(list) != 2 {
+			err = fmt.Errorf("%w: %v from WAITAOF", transport.ErrReply, list)
+		}
+		if err != nil {
+			return fail(err)
+		}
+		result.Local, result.Replicas = list[0] > 0, int(list[1])
+	} else {
+		n, err := conn.Wait(ctx, result.Wanted, want.Within).Result()
+		if err != nil {
+			return fail(err)
+		}
+		result.Replicas = int(n)
+	}
+	if result.Replicas < result.Wanted || !result.Local {
+		return result
+	}
+	return nil
+}
+
+var connected = regexp.MustCompile(`(?m)^connected_slaves:(\d+)`)
+
+// replicas is how many are connected to the primary.
+func replicas(ctx context.Context, conn *redis.Conn) (int, error) {
+	info, err := conn.Info(ctx, "replication").Result()
+	if err != nil {
+		return 0, err
+	}
+	m := connected.FindStringSubmatch(info)
+	if m == nil {
+		return 0, fmt.Errorf("%w: no connected_slaves from INFO", transport.ErrReply)
+	}
+	return strconv.Atoi(m[1])
+}
+
+// mostReplicas is the most replicas that a primary has had at any time, so that one which is cut off is still counted.
+func (e *Engine) mostReplicas(primary string, n int) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.replicas[primary] = max(e.replicas[primary], n)
+	return e.replicas[primary]
+}

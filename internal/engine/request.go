@@ -1,0 +1,458 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/pubsub"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// silentFlag, in a token, says that the keeper cannot hear messages. The waiter is granted the lock in its turn all the
+// same, and learns of it at its next heartbeat.
+const silentFlag = "s"
+
+// waiter is one request on its way to a lease. It ends once, by a grant or by leaving, whichever is first; a grant
+// that comes after it left is given back by its departure.
+type waiter struct {
+	lock   *Lock
+	serial string
+	token  string
+	extra  any           // token of the lease in whose place the one asked for comes, or a semaphore's limits, or ""
+	whole  *MajorityHold // that the lease will be a part of; nil: none
+	origin *Hold         // in whose place the lease comes; nil: in none's
+	silent bool          // no message will tell it of its grant
+	told   bool          // a message has; guarded by the engine's mu, as is due
+	due    time.Time     // when to beat as soon as it stands in line, if something has said so before; zero: nothing has
+	end    chan struct{} // closed when it has ended
+
+	mu      sync.Mutex // guards what follows
+	ended   bool
+	contact *contact   // what is known of the server; that of its line, once it stands in one
+	own     contact    // its own, before that
+	hold    *Hold      // how it ended: with a lease,
+	err     error      // or without
+	onWay   int        // requests under way
+	had     bool       // a request has reached the server, so that there may be something to give back
+	stray   bool       // a request's fate was never learned: a copy of it may run later
+	left    *departure // once it has ended without a lease, if there is something to give back
+	place   int64      // in the queue
+	stood   bool       // an observer was told of a position,
+	rank    int        // this one
+	// A grant by message is trusted from asked on, if its fence is larger than floor: asked is when the last request
+	// left to which the server answered that the token waits, and floor the last number it had given out by then. So
+	// the grant was made after that answer, and no clocks need to be compared. Before any answer, asked is when the
+	// first request left, and every grant was made after that.
+	asked time.Time
+	floor int64
+}
+
+// newWaiter registers a request, so that a message can find it. It returns nil after Close. The contact is that which others
+// have had before it; nil: none have.
+func (l *Lock) newWaiter(t Terms, c *contact) *waiter {
+	w := &waiter{lock: l, contact: c, serial: l.e.nextSerial(), end: make(chan struct{})}
+	if c == nil {
+		w.own.maxAge = l.e.maxAge()
+		w.contact = &w.own
+	}
+	w.token = l.token(w.serial, t)
+	w.silent = strings.Contains(t.Flags, silentFlag)
+	w.extra = l.args.extra
+	if t.origin != nil {
+		w.extra, w.origin = t.origin.token, t.origin
+	}
+	l.e.mu.Lock()
+	defer l.e.mu.Unlock()
+	if l.e.closed {
+		return nil
+	}
+	l.e.waiters[w.serial] = w
+	return w
+}
+
+// acquire is one request from the first question to its end.
+func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *contact) (*Hold, error) {
+	w := l.newWaiter(t, c)
+	if w == nil {
+		return nil, l.fail(ErrClosed)
+	}
+	// A keeper stands in line only when the server has acknowledged that it listens. Until it has had to wait for
+	// something it does not listen, and asks first: most locks are free.
+	if !wait || l.e.ear.Listening(l.channel) {
+		return w.await(ctx, wait, wait)
+	}
+	c = w.known()
+	h, err := w.await(ctx, false, true)
+	if !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
+		return h, err
+	}
+	if w.origin != nil && w.left != nil { // a copy of the request may have brought the lease
+		if !comes(ctx, w.left.over) {
+			return nil, l.fail(c.waitEnded(ctx))
+		}
+		if w.left.found != nil || w.left.failure != nil {
+			return nil, err
+		}
+		w.origin.givenUp(nil)
+	}
+	if err := l.listen(ctx, c); err != nil {
+		if ctx.Err() != nil {
+			return nil, l.fail(err)
+		}
+		if errors.Is(err, pubsub.ErrClosed) {
+			return nil, l.fail(ErrClosed)
+		}
+		t.Flags += silentFlag
+	}
+	if w = l.newWaiter(t, c); w == nil {
+		return nil, l.fail(ErrClosed)
+	}
+	return w.await(ctx, true, true)
+}
+
+// listen returns when the keeper hears the lock's channel, or cannot: no right to, or no answer for a heartbeat.
+func (l *Lock) listen(ctx context.Context, c *contact) error {
+	limited, cancel := context.WithTimeout(ctx, l.e.cfg.Period)
+	defer cancel()
+	began := time.Now()
+	c.sent(began)
+	defer c.drop(began)
+	err := l.e.ear.Listen(limited, l.channel)
+	if err != nil && ctx.Err() != nil {
+		return c.waitEnded(ctx)
+	}
+	return err
+}
+
+// await asks, stands in line if that is wished and needed, and returns when the request has ended.
+func (w *waiter) await(ctx context.Context, stand, patient bool) (*Hold, error) {
+	if err := w.ask(ctx, stand, patient); err != nil {
+		w.leave(err)
+		return w.result()
+	}
+	near, stop := nearDeadline(ctx)
+	defer stop()
+	for waiting := true; waiting; {
+		select {
+		case <-w.end:
+			waiting = false
+		case <-ctx.Done():
+			w.leave(w.lock.fail(w.known().waitEnded(ctx)))
+			waiting = false
+		case <-near:
+			w.lock.e.askAgain(w.lock.key(ofQueue))
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		// Both may come at once; a caller that has gone does not want it. But a lease that has come in the place of another
+		// is all that he has.
+		if h, _ := w.result(); h != nil && w.origin == nil {
+			h.abandon()
+			return nil, w.lock.fail(ErrNotAcquired, err)
+		}
+	}
+	return w.result()
+}
+
+// known is the waiter's contact with the server.
+func (w *waiter) known() *contact {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.contact
+}
+
+func (w *waiter) result() (*Hold, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hold, w.err
+}
+
+// ask sends the request until it is answered. It returns nil if the token now holds the lock or stands in line, and
+// why not otherwise. An answer that tells of a grant is as good as none if the lease is over when it comes: then the token
+// asks again at once, and the server says what is so by then. As with answers that do not come, that ends with the
+// context, with the third try of a caller who does not wait, or when the retry policy says so.
+func (w *waiter) ask(ctx context.Context, stand, patient bool) error {
+	l := w.lock
+	tries := 0
+	if !patient {
+		tries = tryLimit
+	}
+	began := time.Now()
+	for try := 1; ; try++ {
+		err := w.askOnce(ctx, stand, tries, began)
+		switch {
+		case !errors.Is(err, errTooLate):
+			if try > 1 && err != nil && errors.Is(err, ctx.Err()) {
+				return l.fail(errTooLate, ctx.Err())
+			}
+			return err
+		case ctx.Err() != nil, try == tries, l.e.cfg.Retry.exhausted(began, time.Now()):
+			return l.fail(errTooLate, ctx.Err())
+		}
+	}
+}
+
+// askOnce sends the request until it is answered, and deals with the answer. Began is when the first left.
+func (w *waiter) askOnce(ctx context.Context, stand bool, tries int, began time.Time) error {
+	l := w.lock
+	var life any = 0
+	if stand {
+		life = l.args.life
+	}
+	c := w.known()
+	call, _, err := l.e.ask(ctx, w.end, tries, func(done func(*transport.Call)) *transport.Call {
+		w.leaves(began)
+		sent := time.Now()
+		c.sent(sent)
+		call := l.call(l.spec.Scripts.Acquire, 4, 8, func(call *transport.Call) {
+			if _, err := parseAnswer(call); err != nil {
+				c.fail(sent, err)
+			} else {
+				c.answer(sent)
+			}
+			w.arrived(transport.FateOf(call.Err))
+			done(call)
+		})
+		call.Args = lua.AcquireArgs(call.Args, w.token, l.args.ttl, l.args.idle, life, l.args.wake, l.args.sharded, w.extra, l.within(ctx, stand))
+		return call
+	})
+	switch {
+	case errors.Is(err, errStopped): // a message was quicker than the answer, or Close
+		return nil
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		return l.fail(c.waitEnded(ctx))
+	case err != nil:
+		return l.fail(err)
+	}
+	a, err := parseAnswer(call)
+	if err != nil {
+		w.doubt()
+		return l.fail(err)
+	}
+	if a.news && l.spec.Limits != nil {
+		l.limitsChanged(w.token, l.spec.Limits.own())
+	}
+	if a.code == lua.Refused && a.more {
+		return w.askOnce(ctx, stand, tries, began) // more is over than one script sweeps
+	}
+	return w.answered(call, a)
+}
+
+// within is how many ms the caller can wait at the most, if the server can tell how long it will have to; else 0.
+func (l *Lock) within(ctx context.Context, stand bool) any {
+	if end, ok := ctx.Deadline(); ok && stand && l.spec.Limits.byClock() {
+		return max(millis(time.Until(end)), 1)
+	}
+	return 0
+}
+
+// leaves notes that a request is about to leave.
+func (w *waiter) leaves(first time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.onWay++
+	if w.asked.IsZero() {
+		w.asked = first
+	}
+}
+
+// arrived notes what became of a request.
+func (w *waiter) arrived(fate transport.Fate) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.onWay--
+	w.had = w.had || fate != transport.Unsent
+	w.stray = w.stray || fate == transport.Lost
+}
+
+// doubt notes that a request was answered with nonsense: nothing is known of it.
+func (w *waiter) doubt() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stray = true
+}
+
+// strayLocked says whether a copy of a request may yet run.
+func (w *waiter) strayLocked() bool { return w.stray || w.onWay > 0 }
+
+func (w *waiter) hasStray() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.strayLocked()
+}
+
+func (w *waiter) hasEnded() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ended
+}
+
+// answered deals with the answer to a question.
+func (w *waiter) answered(call *transport.Call, a answer) error {
+	switch a.code {
+	case lua.Granted:
+		err := w.grant(a.fence, call.Sent, a.until-a.now, false)
+		if a.more {
+			w.lock.nudge()
+		}
+		return err
+	case lua.Waiting:
+		w.waits(call.Sent, a.seq, a.place)
+		w.lock.stand(w, a)
+		return nil
+	case lua.Refused:
+		w.mu.Lock()
+		w.had = w.stray // nothing, but for what a stray copy may take
+		w.mu.Unlock()
+		if !w.lock.spec.Limits.byClock() {
+			return w.lock.fail(ErrNotAcquired)
+		}
+		return w.lock.fail(ErrNotAcquired, tooSoon(time.Now(), a.left))
+	case lua.Conflict:
+		return w.lock.fail(ErrConflict)
+	case lua.Above:
+		return w.lock.fail(ErrAbove)
+	}
+	return w.lock.fail(ErrNotAcquired, errBuried)
+}
+
+var (
+	errBuried  = errors.New("the request was given up while it was under way")
+	errTooLate = chained(ErrUnavailable, errors.New("the answer came when the lease was as good as over"))
+)
+
+// waitedAt says whether the waiter had been told to wait by an answer to a request that left before that time.
+func (w *waiter) waitedAt(at time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.place != 0 && w.asked.Before(at)
+}
+
+// waits notes an answer that the token waits.
+func (w *waiter) waits(asked time.Time, seq, place int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if asked.After(w.asked) || w.place == 0 {
+		w.asked, w.floor = asked, seq
+	}
+	if place > 0 {
+		w.place = place
+	}
+}
+
+// push takes a grant that a message tells of. The server has granted a claim: the rest of the heartbeat that it last
+// heard, or the whole ttl if that is less. The last heartbeat that was answered is that one or one before it; so the
+// claim lasts until its life is over, counted from when it left.
+func (w *waiter) push(fence int64) {
+	w.mu.Lock()
+	asked, fresh := w.asked, fence > w.floor
+	w.mu.Unlock()
+	trusted := time.Until(asked.Add(w.lock.trust(w.lock.claim)))
+	if !fresh || trusted < duration(w.lock.claim)/8 {
+		// Old news, or too little of the lease is sure: ask, and believe the answer.
+		w.lock.e.beatAt(w, time.Now())
+		return
+	}
+	err := w.grantThen(fence, asked, w.lock.claim, true, func() {
+		ev := w.lock.event(WakeupHeard)
+		ev.Token, ev.Fence = w.token, uint64(fence)
+		w.lock.e.observe(ev)
+	})
+	if err == errTooLate {
+		w.lock.e.beatAt(w, time.Now())
+	}
+}
+
+// grant ends the waiter with a lease of ms that was granted after from. Claim says that it may be shorter than what was
+// asked for, and is to be confirmed. It does nothing if the waiter has ended. If too little is left of the lease it returns
+// errTooLate: the waiter goes on, and the caller has to see to it that it asks again.
+func (w *waiter) grant(fence int64, from time.Time, ms int64, claim bool) error {
+	return w.grantThen(fence, from, ms, claim, func() {})
+}
+
+// grantThen is grant; it calls first before whoever waits learns of the lease.
+func (w *waiter) grantThen(fence int64, from time.Time, ms int64, claim bool, first func()) error {
+	deadline := from.Add(w.lock.trust(ms))
+	w.mu.Lock()
+	if w.ended {
+		w.mu.Unlock()
+		return nil
+	}
+	if time.Until(deadline) <= 0 {
+		w.mu.Unlock()
+		return errTooLate
+	}
+	h := w.lock.newHold(w.token, fence, deadline)
+	if w.strayLocked() || w.lock.e.cfg.Acknowledge.wanted() { // else it has nothing more to say
+		h.request = w
+	}
+	h.claim = claim
+	if w.whole != nil {
+		h.whole, h.since = w.whole, w.whole.began
+	}
+	if !w.lock.e.addHold(h) {
+		w.mu.Unlock()
+		return w.lock.fail(ErrClosed) // Close is about to make the waiter leave
+	}
+	w.ended, w.hold = true, h
+	w.mu.Unlock()
+	first()
+	close(w.end)
+	h.start()
+	w.gone()
+	return nil
+}
+
+// leave ends the waiter without a lease, and gives back in the background what it may have at the server. It does
+// nothing if the waiter has ended.
+func (w *waiter) leave(err error) {
+	w.mu.Lock()
+	if w.ended {
+		w.mu.Unlock()
+		return
+	}
+	if err == ErrClosed { // from Close, which does not know the lock
+		err = w.lock.fail(ErrClosed)
+	}
+	w.ended, w.err = true, err
+	if w.had || w.onWay > 0 {
+		w.left = w.lock.depart(w.token, w.strayLocked(), time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.Life))
+		w.left.unused = 1
+		if w.origin != nil {
+			w.left.unused, w.left.origin, w.left.request = 2, w.origin, w
+			w.origin.givenUp(w.left)
+		}
+		w.left.send(w.lock.e.courier.Send)
+	}
+	close(w.end)
+	w.mu.Unlock()
+	w.gone()
+}
+
+// quit ends the waiter without a lease and gives nothing back. It says whether there may be something at the server. It does
+// nothing if the waiter has ended. The caller calls gone.
+func (w *waiter) quit(err error) (something bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		return false
+	}
+	w.ended, w.err = true, err
+	close(w.end)
+	return w.had || w.strayLocked()
+}
+
+// gone forgets the waiter.
+func (w *waiter) gone() {
+	e := w.lock.e
+	e.mu.Lock()
+	if e.waiters[w.serial] == w { // requests for a majority's token follow one another
+		delete(e.waiters, w.serial)
+	}
+	e.mu.Unlock()
+	w.lock.e.quitLine(w)
+}

@@ -1,0 +1,80 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
+)
+
+// errStopped: the caller has what it wanted in another way, or must go.
+var errStopped = errors.New("stopped")
+
+// tryLimit is how often something is asked for at the most that does not wait: a try, or a look at who holds.
+const tryLimit = 3
+
+// ask sends calls, one after the other, until one is answered, and returns that. It blocks until then, until ctx ends,
+// until stop is closed (errStopped), until an error comes that will not pass by itself, or until tries have failed; 0
+// means that the retry policy decides. Stray says that a call may yet run of which nothing more will be heard. If the
+// context ended, the error is that and why there was no answer before.
+func (e *Engine) ask(ctx context.Context, stop <-chan struct{}, tries int, prepare func(done func(*transport.Call)) *transport.Call) (answered *transport.Call, stray bool, err error) {
+	var pauses *backoff.ExponentialBackOff
+	began := time.Now()
+	for try := 1; ; try++ {
+		done := make(chan struct{})
+		call := prepare(func(*transport.Call) { close(done) })
+		if ctx.Done() == nil {
+			e.courier.Carry(call) // nobody can call the caller off
+		} else {
+			e.courier.Send(call)
+		}
+		select {
+		case <-done:
+		case <-stop:
+			return nil, true, errStopped
+		case <-ctx.Done():
+			if err == nil {
+				err = errSilence
+			}
+			return nil, true, chained(err, ctx.Err())
+		}
+		if call.Err == nil {
+			return call, stray, nil
+		}
+		err = unavailable(call.Err)
+		stray = stray || transport.FateOf(err) == transport.Lost
+		if !transport.Passing(err) || try == tries || e.cfg.Retry.exhausted(began, time.Now()) {
+			return nil, stray, err
+		}
+		if pauses == nil {
+			pauses = e.cfg.Retry.pauses()
+		}
+		pause := time.NewTimer(pauses.NextBackOff())
+		select {
+		case <-pause.C:
+		case <-stop:
+			pause.Stop()
+			return nil, stray, errStopped
+		case <-ctx.Done():
+			pause.Stop()
+			return nil, stray, chained(err, ctx.Err())
+		}
+	}
+}
+
+// comes waits for what a channel's end tells of, and says whether it came before ctx ended.
+func comes(ctx context.Context, what <-chan struct{}) bool {
+	select {
+	case <-what:
+		return true
+	case <-ctx.Done():
+	}
+	select {
+	case <-what:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,140 @@
+package protocol
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestKeysOfAName(t *testing.T) {
+	for _, c := range []struct {
+		prefix, name string
+		bare         bool
+		lock, meta   string
+	}{
+		{"lock:", "orders:42", true, "lock:orders:42", "{lock:orders:42}:mutex:meta"},
+		{"lock:", "orders:42", false, "{lock:orders:42}:mutex:holders", "{lock:orders:42}:mutex:meta"},
+		{"lock:", "{user}:1", true, "lock:{user}:1", "lock:{user}:1:mutex:meta"},
+		{"lock:", "a{b", true, "lock:a{b", "{lock:a{b}:mutex:meta"},
+		{"", "x", true, "x", "{x}:mutex:meta"},
+	} {
+		k, err := For(c.prefix, c.name, "mutex", c.bare)
+		if err != nil || k.Lock != c.lock || k.Meta != c.meta {
+			t.Errorf("%q + %q: %q, %q, %v", c.prefix, c.name, k.Lock, k.Meta, err)
+		}
+	}
+}
+
+func TestNamesThatCannotBeAreRefusedByName(t *testing.T) {
+	for _, name := range []string{"", "}", "a}{b", "a{}b", "{t}:fair:queue", strings.Repeat("x", Longest+1)} {
+		if _, err := For("", name, "mutex", true); !errors.Is(err, ErrBad) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	for _, c := range [][2]string{{"", "{x}"}, {"{", "x}"}, {"{", "{x}"}} { // the keys of x or of {x with the same prefix
+		for _, bare := range []bool{true, false} {
+			if _, err := For(c[0], c[1], "fair", bare); !errors.Is(err, ErrBad) {
+				t.Errorf("%q + %q: %v", c[0], c[1], err)
+			}
+		}
+	}
+	if _, err := For("lock:", "{x}", "mutex", true); err != nil {
+		t.Errorf("behind a prefix nothing is shared: %v", err)
+	}
+	if _, err := For("", "t:fair:queue", "mutex", true); err != nil {
+		t.Errorf("without a hash tag of its own the name cannot be a key of another: %v", err)
+	}
+	if err := CheckPrefix("}"); !errors.Is(err, ErrBad) {
+		t.Error(err)
+	}
+}
+
+// TestAllKeysOfANameShareASlot: for any prefix and name that are accepted, Redis hashes the same part of every key, and
+// no two names share a key.
+func TestAllKeysOfANameShareASlot(t *testing.T) {
+	text := rapid.StringOfN(rapid.SampledFrom([]rune("ab:{}mutexqu")), 0, 12, -1)
+	rapid.Check(t, func(t *rapid.T) {
+		prefix, name, other := text.Draw(t, "prefix"), text.Draw(t, "name"), text.Draw(t, "other")
+		for _, bare := range []bool{true, false} {
+			k, err := For(prefix, name, "mutex", bare)
+			if err != nil {
+				continue
+			}
+			for _, key := range append(k.All(), k.Channels()+"id") {
+				if hashed(key) != hashed(prefix+name) {
+					t.Fatalf("%q hashes %q, the name %q", key, hashed(key), hashed(prefix+name))
+				}
+			}
+			o, err := For(prefix, other, "fair", !bare)
+			if err != nil || other == name {
+				continue
+			}
+			for _, a := range k.All() {
+				for _, b := range o.All() {
+					if a == b {
+						t.Fatalf("%q and %q share %q", name, other, a)
+					}
+				}
+			}
+		}
+	})
+}
+
+// hashed is the part of a key that a cluster hashes, as its specification words it.
+func hashed(key string) string {
+	_, rest, found := strings.Cut(key, "{")
+	if tag, _, ends := strings.Cut(rest, "}"); found && ends && tag != "" {
+		return tag
+	}
+	return key
+}
+
+// FuzzNames: whatever the bytes, a prefix and a name are refused by ErrBad, or all keys are in one slot of a cluster,
+// differ from each other, and lead back to no other name.
+func FuzzNames(f *testing.F) {
+	for _, s := range [][3]string{
+		{"lock:", "orders:42", "orders:4"}, {"", "x", "{x}"}, {"lock:", "{user}:1", "user"}, {"lock:", "a{b", "a"},
+		{"", "}", "{"}, {"{t}", "", "x"}, {"lock:", "a}{b", "a{}b"}, {"\x00", "\xff\xfe\r\n", " "}, {"a{", "b}", "b"},
+		{"", "{t}:fair:queue", "{t}"}, {"{", "}", "x}"}, {"lock:", strings.Repeat("n", Longest+1), "n"},
+	} {
+		f.Add(s[0], s[1], s[2])
+	}
+	f.Fuzz(func(t *testing.T, prefix, name, other string) {
+		if err := CheckPrefix(prefix); err != nil {
+			if !errors.Is(err, ErrBad) {
+				t.Error(err)
+			}
+			return
+		}
+		for _, bare := range []bool{true, false} {
+			k, err := For(prefix, name, "mutex", bare)
+			if err != nil {
+				if !errors.Is(err, ErrBad) || k != (Keys{}) {
+					t.Errorf("%q + %q: %+v, %v", prefix, name, k, err)
+				}
+				continue
+			}
+			if name == "" || len(name) > Longest {
+				t.Errorf("%q was taken", name)
+			}
+			seen := map[string]bool{}
+			for _, key := range k.All() {
+				if hashed(key) != hashed(prefix+name) || seen[key] {
+					t.Errorf("%q + %q: %q hashes %q", prefix, name, key, hashed(key))
+				}
+				seen[key] = true
+			}
+			o, err := For(prefix, other, "mutex", bare)
+			if err != nil || other == name {
+				continue
+			}
+			for _, key := range o.All() {
+				if seen[key] {
+					t.Errorf("%q and %q share %q", name, other, key)
+				}
+			}
+		}
+	})
+}

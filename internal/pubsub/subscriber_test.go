@@ -1,0 +1,493 @@
+package pubsub
+
+import (
+	"context"
+	"errors"
+	"net"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(quiet{})
+	goleak.VerifyTestMain(m, redistest.Goroutine())
+}
+
+// quiet keeps go-redis from logging every connection that a test has broken.
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
+
+// room is an Ear, and what it has heard.
+type room struct {
+	*testing.T
+	*Ear
+	mini    *miniredis.Miniredis
+	net     *faultnet.Net
+	dials   atomic.Int32
+	heard   chan string
+	resumed chan string
+	denied  chan string
+}
+
+func newRoom(t *testing.T, rdb redis.UniversalClient) *room {
+	r := &room{T: t, heard: make(chan string, 100), resumed: make(chan string, 100), denied: make(chan string, 100)}
+	c, err := client.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Ear = New(Config{
+		Client:  c,
+		Heard:   func(payload string) { r.heard <- payload },
+		Resumed: func(channel string) { r.resumed <- channel },
+		Denied:  func(channel string, err error) { r.denied <- channel + ": " + err.Error() },
+	})
+	return r
+}
+
+// inBubble runs a test on an embedded server, in virtual time.
+func inBubble(t *testing.T, test func(r *room)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		mini := miniredis.NewMiniRedis()
+		defer mini.Close()
+		var r *room
+		n := faultnet.New(func(context.Context, string, string) (net.Conn, error) { return mini.Dial() })
+		rdb := redis.NewClient(&redis.Options{
+			Addr: "127.0.0.1:1", DialerRetries: 1,
+			Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				r.dials.Add(1)
+				return n.Dial(ctx, network, addr)
+			},
+		})
+		r = newRoom(t, rdb)
+		r.mini, r.net = mini, n
+		test(r)
+		r.Close() // a goroutine that is left makes the bubble fail
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
+	})
+}
+
+// listens waits until the channel is heard, for as long as a broken connection may take.
+func (r *room) listens(channel string) {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := r.Listen(ctx, channel); err != nil {
+		r.Fatalf("%s is not heard: %v", channel, err)
+	}
+	if !r.Listening(channel) || r.Since(channel).IsZero() {
+		r.Errorf("%s is heard, but the Ear does not say so", channel)
+	}
+}
+
+func (r *room) is(what string, ch <-chan string, want string) {
+	r.Helper()
+	select {
+	case got := <-ch:
+		if got != want {
+			r.Errorf("%s: %q, want %q", what, got, want)
+		}
+	case <-time.After(10 * time.Second):
+		r.Fatalf("%s: nothing, want %q", what, want)
+	}
+}
+
+func (r *room) deaf(channel string) {
+	r.Helper()
+	if r.Listening(channel) || !r.Since(channel).IsZero() {
+		r.Errorf("the Ear says that it hears %s", channel)
+	}
+}
+
+func TestMessagesAreHeard(t *testing.T) {
+	inBubble(t, func(r *room) {
+		r.deaf("c")
+		r.listens("c")
+		r.is("resumed", r.resumed, "c")
+		if n := r.mini.Publish("c", "hello"); n != 1 {
+			r.Errorf("%d subscribers", n)
+		}
+		r.is("heard", r.heard, "hello")
+		r.mini.Publish("other", "not for us")
+		r.mini.Publish("c", "again")
+		r.is("heard", r.heard, "again")
+		if r.Sharded() {
+			r.Error("one server has no shards")
+		}
+	})
+}
+
+func TestOneConnectionServesAllChannelsAndListeners(t *testing.T) {
+	inBubble(t, func(r *room) {
+		done := make(chan error)
+		for i := range 20 {
+			go func() { done <- r.Listen(context.Background(), []string{"a", "b", "c"}[i%3]) }()
+		}
+		for range 20 {
+			if err := <-done; err != nil {
+				r.Error(err)
+			}
+		}
+		for _, c := range []string{"a", "b", "c"} {
+			r.mini.Publish(c, c)
+			r.is("heard", r.heard, c)
+		}
+		if n := r.dials.Load(); n != 1 {
+			r.Errorf("%d connections", n)
+		}
+	})
+}
+
+// TestItListensOnlyOnceTheServerHasAcknowledged: a connection that does not do so is replaced after a while.
+func TestItListensOnlyOnceTheServerHasAcknowledged(t *testing.T) {
+	inBubble(t, func(r *room) {
+		r.net.Break("\r\nsubscribe\r\n", 1, faultnet.SwallowReply)
+		start := time.Now()
+		done := make(chan error, 1)
+		go func() { done <- r.Listen(context.Background(), "c") }()
+		time.Sleep(ackLimit - time.Millisecond)
+		if n := r.mini.PubSubNumSub("c")["c"]; n != 1 {
+			r.Errorf("%d subscribers at the server", n)
+		}
+		r.deaf("c")
+		if len(done)+len(r.resumed) > 0 {
+			r.Error("it was told too soon")
+		}
+		if err := <-done; err != nil {
+			r.Error(err)
+		}
+		if d := time.Since(start); d < ackLimit || d > ackLimit+time.Second {
+			r.Errorf("the connection was replaced after %v", d)
+		}
+		r.is("resumed", r.resumed, "c")
+		if since := r.Since("c"); since.Before(start.Add(ackLimit)) {
+			r.Errorf("heard since %v", since.Sub(start))
+		}
+	})
+}
+
+func TestListenEndsWithItsContext(t *testing.T) {
+	inBubble(t, func(r *room) {
+		r.net.Break("\r\nsubscribe\r\n", 1, faultnet.SwallowReply)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := r.Listen(ctx, "c"); err != context.DeadlineExceeded {
+			r.Error(err)
+		}
+		r.listens("c") // it went on all the same
+	})
+}
+
+// TestAConnectionThatIsLostIsMended: the Ear says at once that it is deaf, and soon that it hears again.
+func TestAConnectionThatIsLostIsMended(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		lose func(r *room)
+	}{
+		{"cut", func(r *room) { r.net.CutSubscriptions() }},
+		{"replaced, because messages did not come", func(r *room) { r.net.DeafenSubscriptions(); r.Replace("c") }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(r *room) {
+				for _, name := range []string{"c", "d"} {
+					r.listens(name)
+					r.is("resumed", r.resumed, name)
+				}
+				for range 3 {
+					before := r.Since("c")
+					r.net.Down()
+					c.lose(r)
+					synctest.Wait()
+					r.deaf("c")
+					r.deaf("d")
+					r.net.Mend()
+					time.Sleep(time.Millisecond)
+					r.listens("c")
+					r.listens("d")
+					if !r.Since("c").After(before) {
+						r.Error("there was a gap, but the Ear does not say so")
+					}
+					if a, b := <-r.resumed, <-r.resumed; a+b != "cd" && a+b != "dc" {
+						r.Errorf("resumed: %s, %s", a, b)
+					}
+					r.mini.Publish("c", "hello")
+					r.is("heard", r.heard, "hello")
+				}
+			})
+		})
+	}
+}
+
+// TestTheFirstLossIsMendedAtOnce: only losses that follow each other make it wait.
+func TestTheFirstLossIsMendedAtOnce(t *testing.T) {
+	inBubble(t, func(r *room) {
+		r.listens("c")
+		for range 10 {
+			time.Sleep(time.Second)
+			now := time.Now()
+			r.net.CutSubscriptions()
+			synctest.Wait()
+			if !r.Since("c").Equal(now) {
+				r.Fatalf("it hears since %v, and was cut off at %v", r.Since("c"), now)
+			}
+		}
+	})
+}
+
+func TestAServerThatIsGoneIsNotHammered(t *testing.T) {
+	inBubble(t, func(r *room) {
+		r.listens("c")
+		r.net.Down()
+		r.dials.Store(0)
+		time.Sleep(time.Minute)
+		if n := r.dials.Load(); n < 30 || n > 150 {
+			r.Errorf("in a minute it tried %d times", n)
+		}
+		r.deaf("c")
+		r.net.Mend()
+		start := time.Now()
+		r.listens("c")
+		if d := time.Since(start); d > 2*time.Second {
+			r.Errorf("it took %v to come back", d)
+		}
+	})
+}
+
+func TestReplacingWhatIsNotThereDoesNothing(t *testing.T) {
+	inBubble(t, func(r *room) {
+		r.Replace("c")
+		r.Use("c")
+		r.Drop("c")
+		if n := r.dials.Load(); n != 0 {
+			r.Errorf("%d connections", n)
+		}
+		r.listens("c")
+		r.is("resumed", r.resumed, "c")
+		r.Replace("d")
+		synctest.Wait()
+		if n := r.dials.Load(); n != 1 || !r.Listening("c") {
+			r.Errorf("%d connections", n)
+		}
+	})
+}
+
+// TestARefusalIsBelievedForAWhile: it is told at once, and asked about again only then.
+func TestARefusalIsBelievedForAWhile(t *testing.T) {
+	const refusal = "NOPERM this user has no permissions to access one of the channels used as arguments"
+	inBubble(t, func(r *room) {
+		r.listens("allowed")
+		asked := 0
+		r.mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
+			if cmd != "SUBSCRIBE" || args[0] != "c" {
+				return false
+			}
+			asked++
+			c.WriteError(refusal)
+			return true
+		})
+		for range 3 {
+			err := r.Listen(context.Background(), "c")
+			if !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), refusal) {
+				r.Error(err)
+			}
+			r.deaf("c")
+			time.Sleep(deniedFor / 4)
+		}
+		if asked != 1 {
+			r.Errorf("the server was asked %d times", asked)
+		}
+		r.is("denied", r.denied, "c: "+refusal)
+		if !r.Listening("allowed") {
+			r.Error("the other channel was given up as well")
+		}
+
+		time.Sleep(deniedFor / 2)
+		if err := r.Listen(context.Background(), "c"); !errors.Is(err, ErrDenied) || asked != 2 {
+			r.Errorf("asked %d times, %v", asked, err)
+		}
+		r.is("denied", r.denied, "c: "+refusal)
+
+		r.mini.Server().SetPreHook(nil)
+		time.Sleep(deniedFor)
+		r.listens("c")
+	})
+}
+
+// TestAServerThatIsStartingIsNoRefusal: what passes by itself is tried again.
+func TestAServerThatIsStartingIsNoRefusal(t *testing.T) {
+	inBubble(t, func(r *room) {
+		left := 3
+		r.listens("other")
+		r.mini.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
+			if cmd != "SUBSCRIBE" || left == 0 {
+				return false
+			}
+			left--
+			c.WriteError("LOADING Redis is loading the dataset in memory")
+			return true
+		})
+		r.listens("c")
+		r.listens("other")
+		if left != 0 || len(r.denied) > 0 {
+			r.Errorf("%d refusals left, %d told", left, len(r.denied))
+		}
+	})
+}
+
+func TestCloseEndsEverything(t *testing.T) {
+	for name, state := range map[string]func(r *room){
+		"unused":     func(*room) {},
+		"listening":  func(r *room) { r.listens("c") },
+		"connecting": func(r *room) { r.net.Down(); go func() { _ = r.Listen(context.Background(), "c") }() },
+		"unheard":    func(r *room) { r.net.Break("\r\nsubscribe\r\n", 9, faultnet.SwallowReply) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *room) {
+				state(r)
+				waits := make(chan error, 1)
+				go func() {
+					for {
+						if err := r.Listen(context.Background(), "c"); err != nil {
+							waits <- err
+							return
+						}
+						time.Sleep(time.Millisecond)
+					}
+				}()
+				time.Sleep(3 * time.Second)
+				start := time.Now()
+				r.Close()
+				if stacks := stacks(); strings.Contains(stacks, "pubsub.(*link).receive(") || strings.Contains(stacks, "pubsub.(*Ear).mend(") {
+					r.Errorf("Close did not wait:\n%s", stacks)
+				}
+				if d := time.Since(start); d != 0 {
+					r.Errorf("Close took %v", d)
+				}
+				r.Close() // again
+				if err := <-waits; err != ErrClosed {
+					r.Error(err)
+				}
+				if err := r.Listen(context.Background(), "c"); err != ErrClosed {
+					r.Error(err)
+				}
+				r.deaf("c")
+				r.Replace("c")
+				synctest.Wait()
+				if n := r.mini.PubSubNumSub("c")["c"]; n != 0 {
+					r.Errorf("%d subscriptions are left", n)
+				}
+				n := r.dials.Load()
+				time.Sleep(time.Minute)
+				if got := r.dials.Load(); got != n {
+					r.Errorf("%d connections after Close", got-n)
+				}
+			})
+		})
+	}
+}
+
+func stacks() string {
+	b := make([]byte, 1<<20)
+	return string(b[:runtime.Stack(b, true)])
+}
+
+func TestNewDoesNothing(t *testing.T) {
+	inBubble(t, func(r *room) {
+		time.Sleep(time.Hour)
+		if n := r.dials.Load(); n != 0 {
+			r.Errorf("%d connections", n)
+		}
+	})
+}
+
+// TestOnARealServer: what an embedded one cannot show.
+func TestOnARealServer(t *testing.T) {
+	s := redistest.Start(t)
+	admin := s.Client()
+	ctx := context.Background()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := newRoom(t, s.Client())
+	defer r.Close()
+	r.listens("c")
+	r.is("resumed", r.resumed, "c")
+
+	must(admin.ClientKillByFilter(ctx, "TYPE", "pubsub").Err())
+	r.is("resumed", r.resumed, "c")
+	must(admin.Publish(ctx, "c", "after the kill").Err())
+	r.is("heard", r.heard, "after the kill")
+
+	must(admin.Do(ctx, "acl", "setuser", "default", "resetchannels", "&c").Err())
+	if err := r.Listen(ctx, "d"); !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "NOPERM") {
+		t.Error(err)
+	}
+	r.deaf("d")
+	if told := <-r.denied; !strings.HasPrefix(told, "d: NOPERM") {
+		t.Error(told)
+	}
+	r.listens("c")
+
+	// The right to a channel that is heard is taken away: the server ends the connection.
+	must(admin.Do(ctx, "acl", "setuser", "default", "resetchannels").Err())
+	if told := <-r.denied; !strings.HasPrefix(told, "c: NOPERM") {
+		t.Error(told)
+	}
+	r.deaf("c")
+}
+
+// TestOnAClusterChannelsAreSharded: each is heard where its slot is, also after the slot has moved.
+func TestOnAClusterChannelsAreSharded(t *testing.T) {
+	c := redistest.StartCluster(t, 2, 0)
+	rdb := c.Client()
+	ctx := context.Background()
+	r := newRoom(t, rdb)
+	defer r.Close()
+	if !r.Sharded() {
+		t.Error("the Ear does not say so")
+	}
+	says := func(channel, text string) {
+		t.Helper()
+		if n, err := rdb.SPublish(ctx, channel, text).Result(); err != nil || n != 1 {
+			t.Errorf("%s: %d subscribers, %v", channel, n, err)
+		}
+		r.is("heard", r.heard, text)
+	}
+	channels := []string{"{a}:wake", "{b}:wake"} // whose slots are apart: 15495 and 3300
+	for _, name := range channels {
+		r.listens(name)
+		r.is("resumed", r.resumed, name)
+		says(name, "hello "+name)
+	}
+	c.Move(channels[0])
+	r.is("resumed", r.resumed, channels[0])
+	r.listens(channels[0])
+	rdb.ReloadState(ctx)
+	for range 1000 { // until the publisher has learned of it as well
+		if n, err := rdb.SPublish(ctx, channels[0], "moved").Result(); err == nil && n == 1 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	r.is("heard", r.heard, "moved")
+	says(channels[1], "still here")
+}

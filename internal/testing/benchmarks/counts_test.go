@@ -1,0 +1,278 @@
+package benchmarks_test
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+	"github.com/redis/go-redis/v9"
+)
+
+var ctx = context.Background()
+
+// acquire is how a lease of the name x is had.
+type acquire func(context.Context) (*lockkeeper.Lease, error)
+
+// contenders is how many keepers want the lock, each of them again as soon as it has given it back.
+const contenders = 8
+
+// ttl is that of the leases, and heartbeat that of the waiters: none of either is due while something is counted.
+const (
+	ttl       = time.Hour
+	heartbeat = time.Minute
+)
+
+// TestCountsStayLow guards what costs time against growing unnoticed. Unlike times, these counts are the same on every
+// machine and in every run: one thing is done after another, each in a millisecond of its own, since scripts look whether
+// time has passed, and no heartbeat or renewal is due meanwhile. A change that makes one larger has to say why, and raise it
+// here.
+func TestCountsStayLow(t *testing.T) {
+	redistest.Need(t)
+	for _, c := range []struct {
+		name     string
+		new      func(*lockkeeper.Keeper) (acquire, error)
+		shared   bool    // all may have it at once
+		calls    float64 // that the scripts of a Lock and its Release make, uncontended
+		allocs   float64 // of a Lock and its Release, in this process
+		handoff  float64 // client commands for each acquisition when all contenders want it
+		passing  float64 // calls inside scripts for each of these
+		messages float64 // for each of these
+	}{
+		{"mutex", func(k *lockkeeper.Keeper) (acquire, error) {
+			l, err := mutex.New(k, "x", &mutex.Options{TTL: ttl})
+			return l.Lock, err
+		}, false, 7, 42, 2, 25, 1},
+		{"fair", func(k *lockkeeper.Keeper) (acquire, error) {
+			l, err := fair.New(k, "x", &fair.Options{TTL: ttl})
+			return l.Lock, err
+		}, false, 8, 42, 2, 25, 1},
+		{"rwlock read", func(k *lockkeeper.Keeper) (acquire, error) {
+			l, err := rwlock.New(k, "x", &rwlock.Options{TTL: ttl})
+			return l.RLock, err
+		}, true, 11, 42, 2, 11, 0},
+		{"rwlock write", func(k *lockkeeper.Keeper) (acquire, error) {
+			l, err := rwlock.New(k, "x", &rwlock.Options{TTL: ttl})
+			return l.Lock, err
+		}, false, 11, 42, 2, 31, 1},
+		{"semaphore", func(k *lockkeeper.Keeper) (acquire, error) {
+			s, err := semaphore.New(k, "x", 1, &semaphore.Options{TTL: ttl})
+			return func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, 1) }, err
+		}, false, 11, 42, 2, 29, 1},
+		{"semaphore by the clock", func(k *lockkeeper.Keeper) (acquire, error) {
+			s, err := semaphore.New(k, "x", 1_000_000, &semaphore.Options{Per: time.Hour})
+			return func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, 1) }, err
+		}, true, 7.2, 26, 1, 7.2, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := redistest.Start(t)
+			n := &counter{t, s.Client()}
+			lock := n.keeper(s, c.new, nil)
+			n.once(lock)
+			const runs = 64
+			calls := n.count(func() {
+				for range runs {
+					n.once(lock)
+				}
+			})
+			n.check("calls inside scripts", calls.inside()/runs, c.calls)
+			n.check("allocations", n.allocations(lock), c.allocs)
+
+			const each = 8
+			if c.shared {
+				calls = n.share(s, c.new, each)
+			} else {
+				calls = n.pass(s, c.new, each)
+			}
+			n.check("client commands for each acquisition", calls.scripts()/(contenders*each), c.handoff)
+			n.check("calls inside scripts for each acquisition", calls.inside()/(contenders*each), c.passing)
+			n.check("messages for each acquisition", calls["publish"]/(contenders*each), c.messages)
+		})
+	}
+}
+
+type counter struct {
+	*testing.T
+	rdb *redis.Client
+}
+
+// keeper makes a lock in a keeper of its own; waiting is called when a request stands in line.
+func (n *counter) keeper(s *redistest.Server, new func(*lockkeeper.Keeper) (acquire, error), waiting func(lockkeeper.Event)) acquire {
+	n.Helper()
+	k, err := lockkeeper.New(s.Client(), &lockkeeper.Options{
+		Heartbeat: heartbeat, HeartbeatLifetime: 3 * heartbeat, Logger: slog.New(slog.DiscardHandler),
+		Hooks: lockkeeper.Hooks{Waiting: waiting},
+	})
+	if err != nil {
+		n.Fatal(err)
+	}
+	n.Cleanup(func() { _ = k.Close() })
+	l, err := new(k)
+	if err != nil {
+		n.Fatal(err)
+	}
+	return l
+}
+
+// allocations is how many a Lock and its Release make: the fewest in some series, since what others do in the meantime, as
+// the collector and timers on a busy machine, only adds to them.
+func (n *counter) allocations(l acquire) float64 {
+	least := math.Inf(1)
+	for range 4 {
+		least = min(least, testing.AllocsPerRun(50, func() { n.once(l) }))
+	}
+	return least
+}
+
+// share counts what it takes that all contenders get a lock which they can hold together, and give it back, so many times.
+func (n *counter) share(s *redistest.Server, new func(*lockkeeper.Keeper) (acquire, error), times int) counts {
+	n.Helper()
+	var locks []acquire
+	for range contenders {
+		l := n.keeper(s, new, nil)
+		n.once(l)
+		locks = append(locks, l)
+	}
+	return n.count(func() {
+		for range times {
+			var leases []*lockkeeper.Lease
+			for _, l := range locks {
+				leases = append(leases, n.get(l))
+			}
+			for _, l := range leases {
+				n.give(l)
+			}
+		}
+	})
+}
+
+// pass counts what it takes that a lock goes through the hands of all contenders, as many times. Whoever has it gives it
+// back when all others are in line, and only then stands in line again.
+func (n *counter) pass(s *redistest.Server, new func(*lockkeeper.Keeper) (acquire, error), times int) counts {
+	n.Helper()
+	type turn struct {
+		who   int
+		lease *lockkeeper.Lease
+	}
+	inLine, turns := make(chan lockkeeper.Event, contenders), make(chan turn, contenders)
+	var locks []acquire
+	for range contenders {
+		locks = append(locks, n.keeper(s, new, func(e lockkeeper.Event) { inLine <- e }))
+	}
+	var all sync.WaitGroup
+	wants := func(i int) {
+		all.Go(func() { turns <- turn{i, n.get(locks[i])} })
+	}
+	next := func() turn {
+		t := <-turns
+		if t.lease == nil {
+			n.FailNow()
+		}
+		return t
+	}
+	for i := range contenders {
+		wants(i)
+	}
+	holder := next()
+	for range contenders - 1 {
+		<-inLine
+	}
+	round := func() {
+		for range contenders {
+			n.give(holder.lease)
+			last := holder.who
+			holder = next()
+			wants(last)
+			<-inLine
+		}
+	}
+	round() // now all keepers have subscribed
+	c := n.count(func() {
+		for range times {
+			round()
+		}
+	})
+	for range contenders - 1 {
+		n.give(holder.lease)
+		holder = next()
+	}
+	n.give(holder.lease)
+	all.Wait()
+	return c
+}
+
+func (n *counter) once(l acquire) { n.give(n.get(l)) }
+
+// get and give begin in a millisecond of their own.
+func (n *counter) get(l acquire) *lockkeeper.Lease {
+	time.Sleep(time.Millisecond)
+	lease, err := l(ctx)
+	if err != nil {
+		n.Error(err)
+	}
+	return lease
+}
+
+func (n *counter) give(l *lockkeeper.Lease) {
+	time.Sleep(time.Millisecond)
+	if err := l.Release(ctx); err != nil {
+		n.Error(err)
+	}
+}
+
+func (n *counter) check(what string, got, most float64) {
+	n.Helper()
+	n.Logf("%s: %.2f, at most %.2f", what, got, most)
+	if got > most {
+		n.Errorf("%s: %.2f, at most %.2f", what, got, most)
+	}
+}
+
+// counts is how often the server has run each command, those in scripts included.
+type counts map[string]float64
+
+// count counts the commands of f.
+func (n *counter) count(f func()) counts {
+	n.Helper()
+	if err := n.rdb.ConfigResetStat(ctx).Err(); err != nil {
+		n.Fatal(err)
+	}
+	f()
+	info, err := n.rdb.Info(ctx, "commandstats").Result()
+	if err != nil {
+		n.Fatal(err)
+	}
+	c := counts{}
+	for line := range strings.Lines(info) {
+		name, rest, _ := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
+		calls, _, _ := strings.Cut(rest, ",")
+		c[name], _ = strconv.ParseFloat(calls, 64)
+	}
+	return c
+}
+
+// scripts is how many scripts were run: all that a keeper sends.
+func (c counts) scripts() float64 { return c["evalsha"] + c["eval"] }
+
+// inside is how many commands scripts have run.
+func (c counts) inside() float64 {
+	var all float64
+	for name, calls := range c {
+		switch name {
+		case "eval", "evalsha", "config|resetstat", "hello", "client|setinfo", "client|maint_notifications", "ping", "subscribe":
+		default:
+			all += calls
+		}
+	}
+	return all
+}

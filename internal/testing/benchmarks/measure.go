@@ -1,0 +1,531 @@
+// Package benchmarks is the benchmarks that every primitive has under the same names and with the same metrics. Each
+// prints ratios that were taken in one run, with the two sides in turns, because the machines are shared and noisy.
+//
+//	x-floor     Lock + Release over a bare SET NX PX plus a bare compare-and-delete script, sent by the same client
+//	x-ping      the median hand-off, from the call of Release to the next holder running, over the median PING
+//	p99-x-ping  the 99th percentile of the hand-offs over the median PING
+//	cmds/op     client commands per acquisition, as the server counts them
+//
+// and for those that serve in order
+//
+//	server-us/op    server time per hand-off, one more waiter that takes its place at the end included
+//	B/waiter        memory of the server per waiter
+//	idle-cmds/s     client commands while a queue stands still; x-beats: over what one heartbeat per keeper makes
+//	turns-min, -max the fewest and the most turns that a contender got
+//	longest-wait-x  the longest wait over what a perfect queue would have taken
+package benchmarks
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/redis/go-redis/v9"
+)
+
+// Locker is what is measured.
+type Locker interface {
+	Lock(ctx context.Context) (*lockkeeper.Lease, error)
+}
+
+// New makes a Locker of a name.
+type New func(k *lockkeeper.Keeper, name string) (Locker, error)
+
+var ctx = context.Background()
+
+// bench is a benchmark with a server of its own.
+type bench struct {
+	*testing.B
+	s   *redistest.Server
+	rdb *redis.Client // for looking, not for locking
+	new New
+}
+
+func start(b *testing.B, n New) *bench {
+	b.Helper()
+	s := redistest.Start(b)
+	return &bench{b, s, s.Client(), n}
+}
+
+// keeper is one with connections of its own.
+func (b *bench) keeper() (*lockkeeper.Keeper, *redis.Client) {
+	b.Helper()
+	return b.keeperWith(lockkeeper.Hooks{})
+}
+
+func (b *bench) keeperWith(h lockkeeper.Hooks) (*lockkeeper.Keeper, *redis.Client) {
+	b.Helper()
+	rdb := b.s.Client()
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Hooks: h, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	b.must(err)
+	b.Cleanup(func() { _ = k.Close() })
+	return k, rdb
+}
+
+func (b *bench) lock(k *lockkeeper.Keeper, name string) Locker {
+	b.Helper()
+	l, err := b.new(k, name)
+	b.must(err)
+	return l
+}
+
+func (b *bench) must(err error) {
+	if err != nil {
+		b.Helper()
+		b.Fatal(err)
+	}
+}
+
+// once is a Lock and its Release.
+func (b *bench) once(l Locker) {
+	lease, err := l.Lock(ctx)
+	if err == nil {
+		err = lease.Release(ctx)
+	}
+	if err != nil {
+		b.Error(err)
+	}
+}
+
+const compareAndDelete = `if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`
+
+// Bare is the least that a lock can cost: a bare SET NX PX to take it, and a bare compare-and-delete script to give it
+// back. It loads the script.
+func Bare(ctx context.Context, c redis.Cmdable) (take, give func(name string) error, err error) {
+	const token = "00000000-0000-4000-8000-000000000000:1"
+	sha, err := c.ScriptLoad(ctx, compareAndDelete).Result()
+	if err != nil {
+		return nil, nil, err
+	}
+	take = func(name string) error {
+		return c.SetArgs(ctx, name, token, redis.SetArgs{Mode: "NX", TTL: 30 * time.Second}).Err()
+	}
+	give = func(name string) error { return c.EvalSha(ctx, sha, []string{name}, token).Err() }
+	return take, give, nil
+}
+
+// floor is a bare lock with its release, inline.
+func (b *bench) floor(rdb *redis.Client) func(name string) {
+	b.Helper()
+	take, give, err := Bare(ctx, rdb)
+	b.must(err)
+	return func(name string) {
+		if err := take(name); err != nil {
+			b.Error(err)
+		}
+		if err := give(name); err != nil {
+			b.Error(err)
+		}
+	}
+}
+
+// turns runs two sides in turns, each for blocks of so many operations, and returns the time per operation of each
+// block. The side that begins alternates.
+func turns(n, block int, a, z func(ops int)) (as, zs []float64) {
+	timed := func(f func(int), ops int) float64 {
+		start := time.Now()
+		f(ops)
+		return float64(time.Since(start).Nanoseconds()) / float64(ops)
+	}
+	for i := 0; n > 0; i++ {
+		ops := min(block, n)
+		n -= ops
+		if i%2 == 0 {
+			as = append(as, timed(a, ops))
+			zs = append(zs, timed(z, ops))
+		} else {
+			zs = append(zs, timed(z, ops))
+			as = append(as, timed(a, ops))
+		}
+	}
+	return as, zs
+}
+
+// Uncontended is one goroutine that locks and releases, beside the floor.
+func Uncontended(b *testing.B, n New) {
+	m := start(b, n)
+	k, rdb := m.keeper()
+	l := m.lock(k, "x")
+	floor := m.floor(rdb)
+	for range 500 {
+		m.once(l)
+		floor("floor")
+	}
+	var allocs uint64
+	b.ResetTimer()
+	ours, bare := turns(b.N, 250, func(ops int) {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range ops {
+			m.once(l)
+		}
+		runtime.ReadMemStats(&after)
+		allocs += after.Mallocs - before.Mallocs
+	}, func(ops int) {
+		for range ops {
+			floor("floor")
+		}
+	})
+	b.StopTimer()
+	b.ReportMetric(Median(ours)/Median(bare), "x-floor")
+	b.ReportMetric(Median(ours), "ns/op")
+	b.ReportMetric(float64(allocs)/float64(b.N), "allocs/op")
+}
+
+// Acknowledged is Uncontended in a keeper that waits until a replica has each grant, beside one that does not; x-plain is
+// the time of the one over that of the other.
+func Acknowledged(b *testing.B, n New) {
+	m := start(b, n)
+	replica := redistest.Start(b, "--replicaof", fmt.Sprintf("127.0.0.1 %d", m.s.Port))
+	replica.Await("up", func(ctx context.Context, c *redis.Client) (string, error) {
+		info, err := c.Info(ctx, "replication").Result()
+		if strings.Contains(info, "master_link_status:up") {
+			return "up", err
+		}
+		return info, err
+	})
+	k, err := lockkeeper.New(m.s.Client(), &lockkeeper.Options{Acknowledge: lockkeeper.Acknowledgement{Replicas: 1}})
+	m.must(err)
+	b.Cleanup(func() { _ = k.Close() })
+	plain, _ := m.keeper()
+	safe, fast := m.lock(k, "x"), m.lock(plain, "y")
+	for range 200 {
+		m.once(safe)
+		m.once(fast)
+	}
+	b.ResetTimer()
+	ours, bare := turns(b.N, 100, func(ops int) {
+		for range ops {
+			m.once(safe)
+		}
+	}, func(ops int) {
+		for range ops {
+			m.once(fast)
+		}
+	})
+	b.StopTimer()
+	b.ReportMetric(Median(ours)/Median(bare), "x-plain")
+	b.ReportMetric(Median(ours), "ns/op")
+}
+
+// UncontendedParallel is 64 goroutines, each on a name of its own, beside as many at the floor.
+func UncontendedParallel(b *testing.B, n New) {
+	const goroutines = 64
+	m := start(b, n)
+	k, rdb := m.keeper()
+	floor := m.floor(rdb)
+	var locks []Locker
+	for i := range goroutines {
+		locks = append(locks, m.lock(k, "x"+strconv.Itoa(i)))
+	}
+	parallel := func(op func(i int)) func(int) {
+		return func(ops int) {
+			var wg sync.WaitGroup
+			for i := range goroutines {
+				wg.Go(func() {
+					for range max(ops/goroutines, 1) {
+						op(i)
+					}
+				})
+			}
+			wg.Wait()
+		}
+	}
+	us := parallel(func(i int) { m.once(locks[i]) })
+	them := parallel(func(i int) { floor("floor" + strconv.Itoa(i)) })
+	us(2000)
+	them(2000)
+	b.ResetTimer()
+	ours, bare := turns(b.N, 50*goroutines, us, them)
+	b.StopTimer()
+	b.ReportMetric(Median(ours)/Median(bare), "x-floor")
+	b.ReportMetric(Median(ours), "ns/op")
+}
+
+// Handoff is so many waiters, in keepers of their own as far as there are 100, behind one holder at a time.
+func Handoff(b *testing.B, n New, waiters ...int) {
+	for _, w := range waiters {
+		b.Run(fmt.Sprintf("waiters=%d", w), func(b *testing.B) { handoff(b, n, w) })
+	}
+}
+
+func handoff(b *testing.B, n New, waiters int) {
+	m := start(b, n)
+	// The holder waits until all others stand in line, sends a PING, and releases: nothing else is going on then, and
+	// nobody has slept, so that both sides find the machine in the same state.
+	inLine := make(chan struct{}, waiters+1)
+	var seen sync.Map
+	hooks := lockkeeper.Hooks{Waiting: func(e lockkeeper.Event) {
+		if _, again := seen.LoadOrStore(e.Token, nil); !again {
+			inLine <- struct{}{}
+		}
+	}}
+	var locks []Locker
+	for range min(waiters+1, 100) {
+		k, _ := m.keeperWith(hooks)
+		locks = append(locks, m.lock(k, "x"))
+	}
+	warm := int64(200)
+	total := warm + int64(b.N)
+	var released, turn int64 // when Release was called, how many turns there were: the holder's alone
+	var samples, pings []float64
+	began := time.Now()
+	done := make(chan struct{})
+	inner, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	behind := 0 // how many stand in line, as far as the holder knows
+	for i := range waiters + 1 {
+		wg.Go(func() {
+			l := locks[i%len(locks)]
+			for {
+				lease, err := l.Lock(inner)
+				now := time.Since(began).Nanoseconds()
+				if err != nil {
+					return
+				}
+				if behind--; behind < 0 {
+					behind = 0
+				}
+				turn++
+				if turn > warm && turn <= total {
+					samples = append(samples, float64(now-released))
+				}
+				if turn == warm {
+					b.ResetTimer()
+				}
+				for behind < waiters {
+					select {
+					case <-inLine:
+						behind++
+					case <-inner.Done():
+						behind = waiters
+					}
+				}
+				start := time.Now()
+				if err := m.rdb.Ping(ctx).Err(); err != nil {
+					b.Error(err)
+				}
+				if turn > warm && turn <= total {
+					pings = append(pings, float64(time.Since(start).Nanoseconds()))
+				}
+				if turn == total {
+					close(done)
+				}
+				released = time.Since(began).Nanoseconds()
+				if err := lease.Release(ctx); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	<-done
+	b.StopTimer()
+	cancel()
+	wg.Wait()
+	b.ReportMetric(Median(samples)/Median(pings), "x-ping")
+	b.ReportMetric(Percentile(samples, 99)/Median(pings), "p99-x-ping")
+	b.ReportMetric(Median(samples), "ns/handoff")
+	b.ReportMetric(Median(pings), "ns/ping")
+}
+
+// Contended is so many keepers that want one name, each again and again, with a hold of 1 ms.
+func Contended(b *testing.B, n New, keepers ...int) {
+	for _, w := range keepers {
+		b.Run(fmt.Sprintf("keepers=%d", w), func(b *testing.B) {
+			m := start(b, n)
+			var locks []Locker
+			for range w {
+				k, _ := m.keeper()
+				locks = append(locks, m.lock(k, "x"))
+			}
+			var left atomic.Int64
+			round := func(ops int) {
+				left.Store(int64(ops))
+				var wg sync.WaitGroup
+				for _, l := range locks {
+					wg.Go(func() {
+						for left.Add(-1) >= 0 {
+							lease, err := l.Lock(ctx)
+							if err != nil {
+								b.Error(err)
+								return
+							}
+							time.Sleep(time.Millisecond)
+							if err := lease.Release(ctx); err != nil {
+								b.Error(err)
+							}
+						}
+					})
+				}
+				wg.Wait()
+			}
+			round(2 * w)
+			m.resetStats()
+			b.ResetTimer()
+			round(b.N)
+			b.StopTimer()
+			b.ReportMetric(float64(m.commands())/float64(b.N), "cmds/op")
+		})
+	}
+}
+
+// Renewal is so many held leases in one keeper.
+func Renewal(b *testing.B, n New, leases ...int) {
+	for _, count := range leases {
+		b.Run(fmt.Sprintf("leases=%d", count), func(b *testing.B) { renewal(b, n, count) })
+	}
+}
+
+func renewal(b *testing.B, n New, count int) {
+	m := start(b, n)
+	k, rdb := m.keeper()
+	var batches atomic.Int64
+	rdb.AddHook(pipelines{&batches})
+	m.once(m.lock(k, "warm"))
+	names := make([]string, count)
+	for i := range names {
+		names[i] = "lease-" + strconv.Itoa(i)
+	}
+	goroutines, heap := runtime.NumGoroutine(), heapInUse()
+	held := make([]*lockkeeper.Lease, count)
+	var wg sync.WaitGroup
+	for g := range 64 {
+		wg.Go(func() {
+			for i := g; i < count; i += 64 {
+				lease, err := m.lock(k, names[i]).Lock(ctx)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				held[i] = lease
+			}
+		})
+	}
+	wg.Wait()
+	perLease := (heapInUse() - heap) / float64(count)
+	m.resetStats()
+	batches.Store(0)
+	peak := 0
+	start := time.Now()
+	b.ResetTimer()
+	for time.Since(start) < 3*time.Second || b.N > int(time.Since(start)/time.Second) && b.N > 1 {
+		peak = max(peak, runtime.NumGoroutine()-goroutines)
+		time.Sleep(time.Millisecond)
+	}
+	b.StopTimer()
+	commands, took := float64(m.commands()), time.Since(start).Seconds()
+	lost := 0
+	for _, l := range held {
+		if l.Err() != nil {
+			lost++
+		}
+	}
+	if lost > 0 {
+		b.Errorf("%d leases were lost", lost)
+	}
+	b.ReportMetric(float64(peak), "goroutines")
+	b.ReportMetric(perLease, "B/lease")
+	b.ReportMetric(commands/took, "cmds/s")
+	b.ReportMetric(commands/float64(max(batches.Load(), 1)), "cmds/batch")
+}
+
+// pipelines counts round trips.
+type pipelines struct{ n *atomic.Int64 }
+
+func (p pipelines) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (p pipelines) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (p pipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		p.n.Add(1)
+		return next(ctx, cmds)
+	}
+}
+
+func heapInUse() float64 {
+	runtime.GC()
+	runtime.GC()
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	return float64(s.HeapAlloc)
+}
+
+func (b *bench) resetStats() {
+	b.Helper()
+	b.must(b.rdb.ConfigResetStat(ctx).Err())
+}
+
+// commands is how many commands clients have sent since resetStats; those that scripts call are not counted.
+func (b *bench) commands() int {
+	b.Helper()
+	sum := 0
+	for name, s := range b.stats() {
+		switch name {
+		case "evalsha", "eval", "subscribe", "ssubscribe", "unsubscribe", "ping", "hello":
+			sum += s.Calls
+		}
+	}
+	return sum
+}
+
+func (b *bench) stats() map[string]Stat {
+	b.Helper()
+	all, err := Stats(ctx, b.rdb)
+	b.must(err)
+	return all
+}
+
+// Stat is what a server knows of one command, whether clients sent it or scripts called it.
+type Stat struct {
+	Calls  int
+	Micros float64 // how long it ran, in all
+}
+
+// Stats asks a server for all commands that it has run since its statistics were reset, by their names in lower case.
+func Stats(ctx context.Context, rdb redis.UniversalClient) (map[string]Stat, error) {
+	info, err := rdb.Info(ctx, "commandstats").Result()
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]Stat{}
+	for line := range strings.Lines(info) {
+		rest, ok := strings.CutPrefix(line, "cmdstat_")
+		name, fields, ok2 := strings.Cut(rest, ":")
+		if !ok || !ok2 {
+			continue
+		}
+		var s Stat
+		for _, f := range strings.Split(fields, ",") {
+			switch key, v, _ := strings.Cut(f, "="); key {
+			case "calls":
+				s.Calls, _ = strconv.Atoi(v)
+			case "usec":
+				s.Micros, _ = strconv.ParseFloat(v, 64)
+			}
+		}
+		all[name] = s
+	}
+	return all, nil
+}
+
+// Median is the middle of a list, or 0 if it is empty.
+func Median(list []float64) float64 { return Percentile(list, 50) }
+
+// Percentile is the value that p percent of a list are below, or 0 if the list is empty.
+func Percentile(list []float64, p int) float64 {
+	if len(list) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(list))
+	return sorted[min(len(sorted)*p/100, len(sorted)-1)]
+}

@@ -1,0 +1,1237 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/redis/go-redis/v9"
+)
+
+// cases is what every primitive does.
+var cases = []Case{
+	{"01_a_counter_is_right_over_many_goroutines_and_keepers", false, false, counterIsRight},
+	{"02_of_100_tries_exactly_one_wins", false, false, oneTryWins},
+	{"03_a_contended_try_returns_at_once_and_leaves_nothing", false, false, tryIsRefused},
+	{"04_the_lock_can_be_taken_straight_after_its_release", false, false, takenAgain},
+	{"05_releasing_twice_or_nil_or_after_a_loss", false, false, releaseTwice},
+	{"06_another_token_changes_nothing", false, false, otherToken},
+	{"07_a_release_with_a_cancelled_context_frees_the_lock", false, false, releaseCancelled},
+	{"08_a_cancelled_wait_leaves_nothing_behind", false, false, cancelledWait},
+	{"08_a_wait_cancelled_as_the_grant_comes_leaves_nothing_behind", false, false, cancelledAtGrant},
+	{"09_a_lost_reply_to_an_acquisition_does_not_matter", false, false, replyLost},
+	{"09_a_late_copy_of_a_request_takes_nothing", false, false, lateCopy},
+	{"10_names", false, false, nameRules},
+	{"11_bad_options_are_errors", false, false, badOptions},
+	{"12_script_flush_is_invisible", false, false, scriptFlush},
+	{"13_a_lease_can_be_rebuilt_from_its_token", false, false, adopt},
+	{"14_a_wait_ended_by_its_deadline_says_both", false, false, waitDeadline},
+	{"15_without_a_deadline_a_wait_outlasts_any_ttl", false, false, longWait},
+	{"16_cancelling_100_waiters_returns_all", false, false, cancelMany},
+	{"17_a_crashed_holder_is_replaced_when_its_lease_ends", false, false, holderCrashes},
+	{"20_a_context_that_has_ended_sends_nothing", false, false, deadContext},
+	{"21_renewed_past_the_ttl_and_ended_at_it_without", false, false, renewal},
+	{"22_extend", false, false, extend},
+	{"23_a_lock_taken_away_by_hand_is_a_loss", false, false, takenByHand},
+	{"24_no_false_alarms", false, false, noFalseAlarm},
+	{"26_an_unreachable_server_is_a_loss_at_the_deadline", false, false, unreachable},
+	{"26_whoever_looks_after_the_deadline_sees_the_loss", false, false, lossIsSeen},
+	{"27_renewal_ends_with_the_release_and_the_maximum_lifetime", false, false, renewalEnds},
+	{"28_fences_rise", false, true, fencesRise},
+	{"54_close", false, false, closing},
+	{"55_a_foreign_key_is_not_touched", false, false, foreignKey},
+	{"56_errors_of_redis_come_through_as_themselves", true, true, redisErrors},
+	{"56_a_server_that_is_gone_is_not_contention", false, false, serverGone},
+	{"58_do", false, false, doCases},
+	{"60_a_grant_whose_answer_came_too_late_is_asked_for_again", false, false, lateGrant},
+	{"60_a_server_that_is_too_slow_for_the_ttl_is_not_waited_for_for_ever", false, false, alwaysLate},
+	{"the_servers_clock_jumps_ahead_of_a_holder", false, false, jumpedOver},
+}
+
+// queued is the behaviours of primitives whose waiters stand in line at the server.
+var queued = []Case{
+	{"18_a_lost_wakeup_costs_a_heartbeat", false, false, wakeupLost},
+	{"18_a_deaf_subscription_costs_a_heartbeat", false, false, wakeupSwallowed},
+	{"19_commands_per_handoff_do_not_grow_with_the_waiters", true, false, commandsBounded},
+	{"27_a_short_lease_that_waited_lasts_its_whole_ttl", false, false, shortLease},
+	{"60_an_adoption_whose_answer_came_too_late_is_asked_for_again", false, false, lateAdoption},
+	{"60_an_extension_whose_answer_came_too_late_is_a_loss", false, false, lateExtension},
+	{"60_a_message_that_overtakes_the_answer_to_its_waiter_is_not_lost", false, false, messageOvertakes},
+	{"33_a_crashed_waiter_is_passed_over", false, false, waiterCrashes},
+	{"27_an_extension_to_less_is_told_to_who_waits", false, false, extendedToLess},
+	{"55_who_waits_learns_that_the_key_has_become_another", false, false, keyBecomesAnother},
+	{"the_servers_clock_is_set_back_and_the_holder_crashes", false, false, setBack},
+	{"the_servers_clock_is_set_ahead_of_those_who_wait", false, false, setAhead},
+	{"57_without_the_right_to_subscribe_or_publish", true, true, noChannels},
+}
+
+// ordered is the behaviours of primitives that serve in order.
+var ordered = []Case{
+	{"30_waiters_are_served_in_order", false, false, inOrder},
+	{"31_a_try_does_not_jump_the_queue", false, false, tryDoesNotJump},
+	{"31_newcomers_pass_those_who_crashed", false, false, newcomersPassTheDead},
+	{"32_a_waiter_in_the_middle_dies", false, false, middleDies},
+	{"33_a_waiter_that_was_cut_off_keeps_its_place", false, false, cutOffKeepsItsPlace},
+	{"34_a_holder_crashes_after_quick_handoffs", false, false, crashAfterHandOffs},
+	{"35_a_wait_cancelled_in_the_middle_leaves_no_ghost", false, false, cancelledInTheMiddle},
+	{"looking_tells_who_waits_and_disturbs_nothing", false, false, looks},
+	{"positions_come_with_the_heartbeats", false, false, positions},
+	{"the_servers_clock_jumps", false, false, clockJumps},
+}
+
+func counterIsRight(w *World) {
+	const keepers, goroutines, rounds = 16, 3, 5
+	var c counter
+	var ls []Locker
+	for range keepers {
+		ls = append(ls, w.Process().Lock("counter"))
+	}
+	all(keepers, func(i int) {
+		l := ls[i]
+		all(goroutines, func(int) {
+			for range rounds {
+				if err := l.Do(w.ctx(), func(context.Context, uint64) error { c.inc(); return nil }); err != nil {
+					w.Error(err)
+				}
+			}
+		})
+	})
+	if want := keepers * goroutines * rounds; c.n != want || c.over.Load() != 0 {
+		w.Errorf("counted %d of %d, %d overlaps", c.n, want, c.over.Load())
+	}
+	w.clean()
+}
+
+func oneTryWins(w *World) {
+	p, q := w.Process().Lock("one"), w.Process().Lock("one")
+	var won atomic.Int32
+	all(100, func(i int) {
+		l := p
+		if i%2 == 0 {
+			l = q
+		}
+		switch _, err := l.TryLock(w.ctx()); {
+		case err == nil:
+			won.Add(1)
+		default:
+			w.is(err, lockkeeper.ErrNotAcquired)
+		}
+	})
+	if won.Load() != 1 {
+		w.Errorf("%d tries won", won.Load())
+	}
+}
+
+func tryIsRefused(w *World) {
+	l := w.hold(w.Process().Lock("x"))
+	before := w.keys()
+	_, err := w.Process().Lock("x").TryLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	if after := w.keys(); strings.Join(before, " ") != strings.Join(after, " ") {
+		w.Errorf("keys before: %v, after: %v", before, after)
+	}
+	w.release(l)
+	w.clean()
+}
+
+func takenAgain(w *World) {
+	l := w.Process().Lock("x")
+	for range 5 {
+		w.free(l)
+		w.release(w.hold(l))
+	}
+	w.clean()
+}
+
+func releaseTwice(w *World) {
+	l := w.Process().Lock("x", fixed)
+	lease := w.hold(l)
+	w.release(lease)
+	w.release(lease)
+	w.is(lease.Err(), lockkeeper.ErrReleased)
+	var none *lockkeeper.Lease
+	w.release(none)
+
+	lost := w.hold(l)
+	w.lost(lost, ttl)
+	w.is(lost.Release(w.ctx()), lockkeeper.ErrLost)
+	w.is(lost.Release(w.ctx()), lockkeeper.ErrLost)
+	w.clean()
+}
+
+func otherToken(w *World) {
+	a, b := w.Process(), w.Process()
+	old := w.hold(a.Lock("x", fixed))
+	a.Crash()
+	w.lost(old, ttl)
+	now := w.hold(b.Lock("x", withTTL(time.Minute)))
+	a.Net.Mend()
+	w.is(old.Release(w.ctx()), lockkeeper.ErrLost)
+	w.is(old.Extend(w.ctx(), time.Second), lockkeeper.ErrLost)
+	for _, token := range []string{now.Token()[:len(now.Token())-1], now.Token() + "0", "x", old.Token()} {
+		if _, err := a.Lock("x").Adopt(w.ctx(), token); !errors.Is(err, lockkeeper.ErrLost) {
+			w.Errorf("adopting %q: %v", token, err)
+		}
+	}
+	if _, err := a.Lock("x").TryLock(w.ctx()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+		w.Errorf("the lock was free: %v", err)
+	}
+	w.must(now.Err())
+	w.release(now)
+}
+
+func releaseCancelled(w *World) {
+	l := w.Process().Lock("x")
+	ctx, cancel := context.WithCancel(w.ctx())
+	lease, err := l.Lock(ctx)
+	w.must(err)
+	cancel()
+	w.must(lease.Release(ctx))
+	if keys := w.keys(); len(keys) > 0 {
+		w.Errorf("left: %v", keys)
+	}
+}
+
+func cancelledWait(w *World) {
+	lease := w.hold(w.Process().Lock("x"))
+	p := w.Process()
+	ctx, cancel := context.WithCancel(w.ctx())
+	ch := w.wants(ctx, p.Lock("x"))
+	w.waiters("x", 1)
+	cancel()
+	r := w.get(ch, 0)
+	w.is(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.waiters("x", 0)
+	w.release(lease)
+	w.graves()
+}
+
+func cancelledAtGrant(w *World) {
+	p, q := w.Process(), w.Process()
+	for i := range 20 {
+		name := fmt.Sprintf("x%d", i)
+		lease := w.hold(p.Lock(name))
+		ctx, cancel := context.WithCancel(w.ctx())
+		l := q.Lock(name)
+		ch := w.wants(ctx, l)
+		w.waiters(name, 1)
+		all(2, func(k int) {
+			if k == 0 {
+				cancel()
+			} else {
+				w.release(lease)
+			}
+		})
+		if r := w.get(ch, 0); r.err == nil {
+			w.release(r.lease)
+		} else {
+			w.is(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
+		}
+		w.graves()
+		w.free(l)
+	}
+	w.graves()
+}
+
+func replyLost(w *World) {
+	for _, fate := range []faultnet.Fate{faultnet.CutReply, faultnet.TearReply, faultnet.SwallowReply, faultnet.LoseRequest} {
+		p := w.Process()
+		l := p.Lock("x", withTTL(10*time.Second))
+		w.free(l) // the scripts are known
+		p.Net.Break("evalsha", 1, fate)
+		lease := w.hold(l)
+		again, err := l.Adopt(w.ctx(), lease.Token())
+		w.must(err)
+		if again.Fence() != lease.Fence() {
+			w.Errorf("fence %d, and %d at the server", lease.Fence(), again.Fence())
+		}
+		p.Net.Break("evalsha", 1, fate)
+		w.release(lease)
+		w.graves()
+
+		p.Net.Break("evalsha", 1, fate)
+		lease, err = l.TryLock(w.ctx())
+		w.must(err)
+		w.release(lease)
+		w.graves()
+	}
+}
+
+// lateCopy: the first copy of a request gets lost on the way, the second is answered, the lease is released, and then
+// the first arrives.
+func lateCopy(w *World) {
+	p := w.Process()
+	l := p.Lock("x", withTTL(time.Minute))
+	w.free(l)
+	p.Net.Break("evalsha", 1, faultnet.CutReply|faultnet.Copy)
+	lease := w.hold(l)
+	w.release(lease)
+	ctx, cancel := context.WithTimeout(w.ctx(), beat)
+	defer cancel()
+	p.Net.Break("evalsha", 1, faultnet.SwallowReply|faultnet.Copy)
+	_, err := l.Lock(ctx)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		w.Fatal(err)
+	}
+	w.graves()
+	w.must(p.Net.Replay())
+	w.graves()
+	w.free(l)
+}
+
+func nameRules(w *World) {
+	p := w.Process()
+	for _, name := range []string{
+		"a", "A", strings.Repeat("n", 1000), "with spaces", "wörld-☂", "{a}", "{a}:b", "a{b}c", "new\nline", "nul\x00", "\xff\xfe", "a{b", ":", "{",
+	} {
+		l := p.Lock(name)
+		lease := w.hold(l)
+		if lease.Name() != name {
+			w.Errorf("name %q became %q", name, lease.Name())
+		}
+		_, err := l.TryLock(w.ctx())
+		w.is(err, lockkeeper.ErrNotAcquired)
+		if name == "a" {
+			w.free(p.Lock("A")) // names are case-sensitive
+		}
+		w.release(lease)
+	}
+	for _, name := range []string{"", strings.Repeat("n", 1025), "}", "a}{b", "a{}b", "{}"} {
+		_, err := w.P.New(p.Keeper, name, Options{TTL: ttl})
+		w.is(err, lockkeeper.ErrInvalid)
+		if len(name) > 0 && len(name) < 100 && !strings.Contains(err.Error(), name) {
+			w.Errorf("the error does not name %q: %v", name, err)
+		}
+	}
+	w.clean()
+}
+
+func badOptions(w *World) {
+	p := w.Process()
+	for _, o := range []Options{
+		{TTL: -time.Second}, {TTL: 1}, {TTL: 999 * time.Microsecond}, {TTL: 9 * time.Millisecond}, {TTL: 1<<63 - 1},
+		{TTL: time.Second, MaxLifetime: time.Millisecond}, {TTL: time.Second, MaxLifetime: -1},
+	} {
+		_, err := w.P.New(p.Keeper, "x", o)
+		w.is(err, lockkeeper.ErrInvalid)
+		if err != nil && !strings.Contains(err.Error(), "TTL") && !strings.Contains(err.Error(), "MaxLifetime") {
+			w.Errorf("the error names no option: %v", err)
+		}
+	}
+	_, err := w.P.New(nil, "x", Options{TTL: ttl})
+	w.is(err, lockkeeper.ErrInvalid)
+	lease := w.hold(p.Lock("x"))
+	for _, d := range []time.Duration{0, -1, time.Microsecond, 1<<63 - 1} {
+		w.is(lease.Extend(w.ctx(), d), lockkeeper.ErrInvalid)
+	}
+	w.must(lease.Err())
+	w.release(lease)
+	_, err = p.Lock("x").Adopt(w.ctx(), "")
+	w.is(err, lockkeeper.ErrInvalid)
+	w.clean()
+}
+
+func scriptFlush(w *World) {
+	p := w.Process()
+	l := p.Lock("x")
+	for range 3 {
+		w.must(w.admin.ScriptFlush(w.ctx()).Err())
+		lease := w.hold(l)
+		w.must(w.admin.ScriptFlush(w.ctx()).Err())
+		w.must(lease.Extend(w.ctx(), ttl))
+		w.must(w.admin.ScriptFlush(w.ctx()).Err())
+		ch := w.wants(w.ctx(), w.Process().Lock("x"))
+		w.waiters("x", 1)
+		w.must(w.admin.ScriptFlush(w.ctx()).Err())
+		w.release(lease)
+		w.release(w.get(ch, beat).lease)
+	}
+	w.clean()
+}
+
+func adopt(w *World) {
+	a, b := w.Process(), w.Process()
+	l := a.Lock("x", fixed)
+	first := w.hold(l)
+	a.Crash() // it is gone, and has passed its token on
+	second, err := b.Lock("x", withTTL(2*ttl)).Adopt(w.ctx(), first.Token())
+	w.must(err)
+	if second.Fence() != first.Fence() || second.Token() != first.Token() {
+		w.Errorf("token %s, fence %d became %s, %d", first.Token(), first.Fence(), second.Token(), second.Fence())
+	}
+	time.Sleep(3 * ttl) // renewed by its new owner
+	w.must(second.Err())
+	w.must(second.Extend(w.ctx(), time.Second))
+	w.release(second)
+	_, err = b.Lock("x").Adopt(w.ctx(), first.Token())
+	w.is(err, lockkeeper.ErrLost)
+	w.graves() // for all that its new owner knows, a copy of the request may yet come
+}
+
+// lateGrant: the request, or its answer, is under way for longer than the lease lasts. Whoever asked must neither believe
+// in that lease nor wait for something else: nobody holds the lock.
+func lateGrant(w *World) {
+	calls := map[string]func(l Locker) (*lockkeeper.Lease, error){
+		"Lock that nobody can call off": func(l Locker) (*lockkeeper.Lease, error) { return l.Lock(w.ctx()) },
+		"Lock": func(l Locker) (*lockkeeper.Lease, error) {
+			ctx, cancel := context.WithTimeout(w.ctx(), 20*ttl)
+			defer cancel()
+			return l.Lock(ctx)
+		},
+		"TryLock": func(l Locker) (*lockkeeper.Lease, error) { return l.TryLock(w.ctx()) },
+	}
+	for _, call := range slices.Sorted(maps.Keys(calls)) {
+		for _, late := range []func(*faultnet.Net, time.Duration){(*faultnet.Net).Delay, (*faultnet.Net).DelayReplies} {
+			p := w.Process()
+			l := p.Lock("x")
+			w.free(l) // connections and scripts are there
+			late(p.Net, 3*ttl/2)
+			ch := make(chan result, 2)
+			ask := func() {
+				lease, err := calls[call](l)
+				ch <- result{lease, err, time.Now()}
+			}
+			go ask()
+			time.Sleep(ttl)
+			late(p.Net, 0)
+			r := w.get(ch, 2*ttl)
+			if r.err != nil {
+				w.Fatalf("%s: %v", call, r.err)
+			}
+			w.must(r.lease.Err())
+			if call != "TryLock" { // and whoever comes after it in this process
+				go ask()
+				time.Sleep(ttl / 10)
+			}
+			w.release(r.lease)
+			if call != "TryLock" {
+				r = w.get(ch, 2*beat)
+				w.must(r.err)
+				w.release(r.lease)
+			}
+		}
+	}
+	w.graves()
+}
+
+// lateAdoption: the answer to an adoption comes after the time that it gives.
+func lateAdoption(w *World) {
+	a, b := w.Process(), w.Process()
+	first := w.hold(a.Lock("x", fixed, withTTL(time.Minute)))
+	a.Crash()
+	l := b.Lock("x")
+	w.free(b.Lock("y"))
+	b.Net.DelayReplies(3 * ttl / 2)
+	ch := make(chan result, 1)
+	go func() {
+		lease, err := l.Adopt(w.ctx(), first.Token())
+		ch <- result{lease, err, time.Now()}
+	}()
+	time.Sleep(ttl)
+	b.Net.DelayReplies(0)
+	r := w.get(ch, 2*ttl)
+	w.must(r.err)
+	time.Sleep(2 * ttl) // it is renewed
+	w.must(r.lease.Err())
+	w.release(r.lease)
+	w.graves()
+}
+
+// lateExtension: the answer to an Extend comes after the time that it gives. The lease is lost then, and Extend says so.
+func lateExtension(w *World) {
+	p := w.Process()
+	lease := w.hold(p.Lock("x", withTTL(time.Minute)))
+	p.Net.DelayReplies(3 * ttl / 2)
+	w.is(lease.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
+	w.is(lease.Err(), lockkeeper.ErrLost)
+	p.Net.DelayReplies(0)
+	w.is(lease.Release(w.ctx()), lockkeeper.ErrLost)
+	w.free(p.Lock("x"))
+	w.graves()
+}
+
+// messageOvertakes: the request took long, and the message that tells of its grant is quicker than the answer that it
+// waits. Too little of the lease is sure then, so it asks, and as soon as it can: not at its next heartbeat.
+func messageOvertakes(w *World) {
+	other := w.Process()
+	held, first := w.hold(other.Lock("y")), w.hold(other.Lock("x"))
+	p := w.Process(func(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = 10*time.Second, 30*time.Second })
+	ctx, cancel := context.WithCancel(w.ctx())
+	listens := w.wants(ctx, p.Lock("y"))
+	w.waiters("y", 1)
+	p.Net.Delay(14 * ttl / 15)
+	ch := w.wants(w.ctx(), p.Lock("x"))
+	time.Sleep(ttl / 2)
+	p.Net.Delay(0)
+	p.Net.DelayReplies(ttl / 2)
+	w.waiters("x", 1)
+	time.Sleep(5 * time.Millisecond) // the answer is under way
+	p.Net.DelayReplies(0)
+	w.release(first)
+	r := w.get(ch, ttl)
+	w.must(r.err)
+	w.release(r.lease)
+	cancel()
+	<-listens
+	w.release(held)
+	w.graves()
+}
+
+// alwaysLate: no answer comes within the lease's time. That is no lock, and not contention either, and it ends when the
+// caller's context does, or the retry policy says so.
+func alwaysLate(w *World) {
+	if w.Real {
+		return // it would take seconds, to show the same
+	}
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = 6 * ttl })
+	l := p.Lock("x")
+	w.free(l)
+	p.Net.Delay(5 * ttl / 4)
+	p.Net.Count()
+	start := time.Now()
+	w.bounded(l, 5*ttl)
+	if n := p.Net.Scripts(); n > 30 {
+		w.Errorf("%d commands in %v", n, time.Since(start))
+	}
+	for what, call := range map[string]func(context.Context) (*lockkeeper.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
+		r := make(chan result, 1)
+		go func() {
+			lease, err := call(w.ctx())
+			r <- result{lease, err, time.Now()}
+		}()
+		if got := w.get(r, 20*ttl); got.err == nil {
+			w.Errorf("%s: a lease that was over", what)
+		} else {
+			w.is(got.err, lockkeeper.ErrUnavailable)
+		}
+	}
+	p.Net.Delay(0)
+	w.eventually("the lock to be free", func() bool {
+		lease, err := l.TryLock(w.ctx())
+		if err == nil {
+			w.release(lease)
+		}
+		return err == nil
+	})
+	w.graves()
+}
+
+func waitDeadline(w *World) {
+	lease := w.hold(w.Process().Lock("x"))
+	l := w.Process().Lock("x")
+	ctx, cancel := context.WithTimeout(w.ctx(), beat)
+	defer cancel()
+	r := w.get(w.wants(ctx, l), beat)
+	w.is(r.err, context.DeadlineExceeded, lockkeeper.ErrNotAcquired)
+	w.release(lease)
+	w.clean()
+}
+
+func longWait(w *World) {
+	lease := w.hold(w.Process().Lock("x"))
+	ch := w.wants(w.ctx(), w.Process().Lock("x"))
+	time.Sleep(4 * ttl)
+	w.must(lease.Err())
+	select {
+	case r := <-ch:
+		w.Fatalf("the wait ended: %v", r.err)
+	default:
+	}
+	w.release(lease)
+	r := w.get(ch, beat)
+	w.must(r.err)
+	w.release(r.lease)
+	w.clean()
+}
+
+func cancelMany(w *World) {
+	lease := w.hold(w.Process().Lock("x"))
+	p := w.Process()
+	ctx, cancel := context.WithCancel(w.ctx())
+	var chans []chan result
+	for range 100 {
+		chans = append(chans, w.wants(ctx, p.Lock("x")))
+	}
+	w.waiters("x", map[bool]int64{true: 100, false: 1}[w.P.Fair])
+	cancel()
+	for _, ch := range chans {
+		w.is(w.get(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	}
+	w.waiters("x", 0)
+	w.release(lease)
+	w.graves()
+}
+
+func holderCrashes(w *World) {
+	a := w.Process()
+	first := w.hold(a.Lock("x"))
+	b := w.Process()
+	ch := w.wants(w.ctx(), b.Lock("x"))
+	w.waiters("x", 1)
+	a.Crash()
+	ends := time.Now().Add(ttl)
+	r := w.get(ch, ttl+50*time.Millisecond)
+	w.must(r.err)
+	if !w.Real && r.at.After(ends.Add(50*time.Millisecond)) {
+		w.Errorf("the waiter got in %v after the lease had ended", r.at.Sub(ends))
+	}
+	if r.lease.Fence() <= first.Fence() {
+		w.Errorf("fence %d after %d", r.lease.Fence(), first.Fence())
+	}
+	w.is(first.Err(), lockkeeper.ErrLost)
+	w.release(r.lease)
+	w.clean()
+}
+
+func wakeupLost(w *World) {
+	lease := w.hold(w.Process().Lock("x", withTTL(10*time.Second)))
+	b := w.Process()
+	ch := w.wants(w.ctx(), b.Lock("x"))
+	w.waiters("x", 1)
+	b.Net.CutSubscriptions()
+	w.release(lease)
+	r := w.get(ch, beat+50*time.Millisecond)
+	w.must(r.err)
+	w.release(r.lease)
+	w.clean()
+}
+
+func wakeupSwallowed(w *World) {
+	lease := w.hold(w.Process().Lock("x", withTTL(10*time.Second)))
+	missed := make(chan struct{}, 10)
+	b := w.Process(func(o *lockkeeper.Options) {
+		o.Hooks.WakeupMissed = func(lockkeeper.Event) { missed <- struct{}{} }
+	})
+	l := b.Lock("x", withTTL(10*time.Second))
+	ch := w.wants(w.ctx(), l)
+	w.waiters("x", 1)
+	b.Net.DeafenSubscriptions()
+	w.release(lease)
+	r := w.get(ch, beat+50*time.Millisecond)
+	w.must(r.err)
+	<-missed // the connection is replaced, and the next wake-up is heard
+	w.release(r.lease)
+
+	lease = w.hold(w.Process().Lock("x", withTTL(10*time.Second)))
+	start := time.Now()
+	ch = w.wants(w.ctx(), l)
+	w.waiters("x", 1)
+	w.release(lease)
+	r = w.get(ch, beat)
+	w.must(r.err)
+	if !w.Real && time.Since(start) > beat/2 {
+		w.Errorf("after the repair a wake-up took %v", time.Since(start))
+	}
+	w.release(r.lease)
+	w.clean()
+}
+
+func commandsBounded(w *World) {
+	counts := map[int]int{}
+	for _, n := range []int{2, 1000} {
+		const keepers, turns = 10, 40
+		var ps []*Process
+		var ls []Locker
+		name := fmt.Sprintf("x%d", n)
+		for range keepers {
+			p := w.Process(func(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = time.Minute, 3*time.Minute })
+			ps = append(ps, p)
+			ls = append(ls, p.Lock(name, withTTL(time.Minute)))
+		}
+		lease := w.hold(ls[0])
+		ctx, cancel := context.WithCancel(w.ctx())
+		got := make(chan *lockkeeper.Lease, n)
+		for i := range n {
+			go func() {
+				if l, err := ls[i%keepers].Lock(ctx); err == nil {
+					got <- l
+				}
+			}()
+		}
+		w.waiters(name, map[bool]int64{true: int64(n), false: int64(min(n, keepers))}[w.P.Fair])
+		for _, p := range ps {
+			p.Net.Count()
+		}
+		done := min(turns, n)
+		for range done {
+			w.release(lease)
+			lease = <-got
+		}
+		for _, p := range ps {
+			counts[n] += p.Net.Scripts()
+		}
+		counts[n] = counts[n] * 100 / done
+		cancel()
+		w.release(lease)
+	}
+	if counts[2] > 220 || counts[1000] > 220 {
+		w.Errorf("commands per 100 hand-offs with 2 and 1000 waiters: %v", counts)
+	}
+}
+
+func deadContext(w *World) {
+	p := w.Process()
+	l := p.Lock("x")
+	w.free(l)
+	lease := w.hold(l)
+	ctx, cancel := context.WithCancel(w.ctx())
+	cancel()
+	p.Net.Count()
+	_, err := l.Lock(ctx)
+	w.is(err, context.Canceled)
+	_, err = l.TryLock(ctx)
+	w.is(err, context.Canceled)
+	w.is(lease.Extend(ctx, time.Second), context.Canceled)
+	_, err = l.Adopt(ctx, lease.Token())
+	w.is(err, context.Canceled)
+	if n := p.Net.Scripts(); n != 0 {
+		w.Errorf("%d scripts were sent", n)
+	}
+	w.release(lease)
+}
+
+func renewal(w *World) {
+	p := w.Process()
+	lease := w.hold(p.Lock("renewed"))
+	ends := w.hold(p.Lock("fixed", fixed))
+	start := time.Now()
+	w.lost(ends, ttl)
+	if d := time.Since(start); !w.Real && (d < ttl*9/10 || d > ttl) {
+		w.Errorf("a fixed lease of %v was believed for %v", ttl, d)
+	}
+	time.Sleep(3 * ttl)
+	w.must(lease.Err())
+	if _, err := w.Process().Lock("renewed").TryLock(w.ctx()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+		w.Errorf("the renewed lock was free: %v", err)
+	}
+	w.free(p.Lock("fixed"))
+	w.release(lease)
+
+	// A fixed lease that comes out of a queue lasts its whole time as well.
+	hour := withTTL(10 * beat)
+	first := w.hold(w.Process().Lock("q"))
+	ch := w.wants(w.ctx(), p.Lock("q", fixed, hour))
+	w.waiters("q", 1)
+	w.release(first)
+	r := w.get(ch, beat)
+	w.must(r.err)
+	w.lost(r.lease, 10*beat)
+	if d := time.Since(r.at); !w.Real && (d < 9*beat || d > 10*beat) {
+		w.Errorf("a fixed lease of %v that was waited for was believed for %v", 10*beat, d)
+	}
+	w.clean()
+}
+
+func extend(w *World) {
+	p := w.Process()
+	l := p.Lock("x", fixed)
+	lease := w.hold(l)
+	w.must(lease.Extend(w.ctx(), 3*ttl))
+	time.Sleep(2 * ttl)
+	w.must(lease.Err())
+	w.must(lease.Extend(w.ctx(), ttl/2))
+	if left := time.Until(lease.Deadline()); left > ttl/2 {
+		w.Errorf("shortened to %v, it is believed for %v", ttl/2, left)
+	}
+	w.lost(lease, ttl/2)
+	w.is(lease.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
+	w.eventually("the lease to end at the server too", func() bool { return len(w.holders("x")) == 0 })
+	w.free(l)
+	released := w.hold(l)
+	w.release(released)
+	w.is(released.Extend(w.ctx(), ttl), lockkeeper.ErrReleased)
+	w.free(l)
+
+	renewed := w.hold(p.Lock("y"))
+	w.must(renewed.Extend(w.ctx(), 4*ttl))
+	time.Sleep(6 * ttl)
+	w.must(renewed.Err())
+	w.release(renewed)
+}
+
+// holders is who holds the lock by the server's clock.
+func (w *World) holders(name string) []string {
+	w.Helper()
+	key := w.P.Key(name)
+	kind, err := w.admin.Type(w.ctx(), key).Result()
+	w.must(err)
+	switch kind {
+	case "string":
+		v, err := w.admin.Get(w.ctx(), key).Result()
+		if err == nil {
+			return []string{v}
+		}
+	case "zset":
+		now, err := w.admin.Time(w.ctx()).Result()
+		w.must(err)
+		list, err := w.admin.ZRangeArgs(w.ctx(), redis.ZRangeArgs{Key: key, ByScore: true, Start: fmt.Sprintf("(%d", now.UnixMilli()), Stop: "900000000000000"}).Result()
+		w.must(err)
+		return list
+	}
+	return nil
+}
+
+func takenByHand(w *World) {
+	p := w.Process()
+	for what, take := range map[string]func(key string) error{
+		"DEL":     func(key string) error { return w.admin.Del(w.ctx(), key).Err() },
+		"FLUSHDB": func(string) error { return w.admin.FlushDB(w.ctx()).Err() },
+		"PEXPIRE": func(key string) error { return w.admin.PExpire(w.ctx(), key, time.Millisecond).Err() },
+		"SET":     func(key string) error { return w.admin.Set(w.ctx(), key, "mine now", time.Minute).Err() },
+	} {
+		lease := w.hold(p.Lock(what))
+		ctx := lease.Context(w.ctx())
+		w.must(take(w.P.Key(what)))
+		w.lost(lease, ttl/3+50*time.Millisecond)
+		<-ctx.Done()
+		if !errors.Is(context.Cause(ctx), lockkeeper.ErrLost) {
+			w.Errorf("%s: cause %v", what, context.Cause(ctx))
+		}
+	}
+}
+
+func noFalseAlarm(w *World) {
+	var losses atomic.Int32
+	p := w.Process(func(o *lockkeeper.Options) { o.Hooks.Lost = func(lockkeeper.Event) { losses.Add(1) } })
+	lease := w.hold(p.Lock("x"))
+	time.Sleep(ttl / 4)
+	p.Net.Break("evalsha", 2, faultnet.CutReply)
+	time.Sleep(2 * ttl)
+	w.must(lease.Err())
+	ctx := lease.Context(w.ctx())
+	w.release(lease)
+	<-ctx.Done()
+	if !errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) || losses.Load() != 0 {
+		w.Errorf("cause %v, %d losses told", context.Cause(ctx), losses.Load())
+	}
+	w.graves()
+}
+
+func unreachable(w *World) {
+	p := w.Process()
+	lease := w.hold(p.Lock("x"))
+	time.Sleep(ttl)
+	p.Crash()
+	down := time.Now()
+	deadline := lease.Deadline()
+	w.lost(lease, ttl)
+	if at := time.Now(); !w.Real && (at.After(down.Add(ttl)) || at.After(deadline)) {
+		w.Errorf("the loss was told %v after the server was gone, deadline %v", at.Sub(down), deadline.Sub(down))
+	}
+	if len(w.holders("x")) != 1 && !w.Real {
+		w.Errorf("the server had ended the lease before its holder stopped believing in it")
+	}
+}
+
+// lossIsSeen: the deadline has passed, and nothing that runs by time has come round to it yet, as in a process that was
+// paused. Whatever a holder looks at first tells of the loss.
+func lossIsSeen(w *World) {
+	paused, over := make(chan struct{}), make(chan struct{})
+	p := w.Process(func(o *lockkeeper.Options) {
+		o.Hooks.Lost = func(e lockkeeper.Event) {
+			if e.Name == "first" { // its hook keeps the process from learning of others
+				close(paused)
+				<-over
+			}
+		}
+	})
+	defer close(over)
+	isOver := func(done <-chan struct{}) bool {
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	}
+	looks := map[string]func(l *lockkeeper.Lease, ctx context.Context) bool{
+		"Err":         func(l *lockkeeper.Lease, _ context.Context) bool { return l.Err() != nil },
+		"Done":        func(l *lockkeeper.Lease, _ context.Context) bool { return isOver(l.Done()) },
+		"Context":     func(l *lockkeeper.Lease, _ context.Context) bool { return isOver(l.Context(w.ctx()).Done()) },
+		"its Err":     func(_ *lockkeeper.Lease, ctx context.Context) bool { return ctx.Err() != nil },
+		"its Done":    func(_ *lockkeeper.Lease, ctx context.Context) bool { return isOver(ctx.Done()) },
+		"its Cause":   func(_ *lockkeeper.Lease, ctx context.Context) bool { return context.Cause(ctx) != nil },
+		"a child":     func(_ *lockkeeper.Lease, ctx context.Context) bool { return childOf(ctx).Err() != nil },
+		"child, Done": func(_ *lockkeeper.Lease, ctx context.Context) bool { return isOver(childOf(ctx).Done()) },
+	}
+	parent, cancel := context.WithCancel(w.ctx())
+	defer cancel()
+	leases := map[string]*lockkeeper.Lease{}
+	for what := range looks {
+		leases[what] = w.hold(p.Lock(what, fixed))
+	}
+	w.hold(p.Lock("first", fixed, withTTL(ttl/2)))
+	contexts := map[string]context.Context{}
+	for what, l := range leases {
+		contexts[what] = l.Context(parent)
+		_ = l.Done()
+	}
+	<-paused
+	for what, look := range looks {
+		l, ctx := leases[what], contexts[what]
+		time.Sleep(time.Until(l.Deadline()))
+		if !look(l, ctx) {
+			w.Errorf("%s does not tell of the loss", what)
+		}
+		w.is(l.Err(), lockkeeper.ErrLost)
+		w.is(context.Cause(ctx), lockkeeper.ErrLost)
+	}
+}
+
+// childOf is a context that is derived now.
+func childOf(ctx context.Context) context.Context {
+	child, cancel := context.WithTimeout(ctx, time.Hour)
+	context.AfterFunc(child, cancel)
+	return child
+}
+
+func renewalEnds(w *World) {
+	renewed := make(chan lockkeeper.Event, 1000)
+	p := w.Process(func(o *lockkeeper.Options) { o.Hooks.Renewed = func(e lockkeeper.Event) { renewed <- e } })
+	lease := w.hold(p.Lock("x"))
+	<-renewed
+	w.release(lease)
+	for len(renewed) > 0 {
+		<-renewed
+	}
+	p.Net.Count()
+	time.Sleep(2 * ttl)
+	if n := p.Net.Scripts(); n != 0 || len(renewed) != 0 {
+		w.Errorf("%d scripts, %d renewals after the release", n, len(renewed))
+	}
+
+	start := time.Now()
+	bounded := w.hold(p.Lock("y", func(o *Options) { o.MaxLifetime = 2 * ttl }))
+	if err := bounded.Extend(w.ctx(), time.Hour); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), "MaxLifetime") {
+		w.Errorf("Extend beyond the maximum lifetime: %v", err)
+	}
+	w.lost(bounded, 2*ttl)
+	if d := time.Since(start); !w.Real && (d < ttl*3/2 || d > 2*ttl) {
+		w.Errorf("with a maximum lifetime of %v the lease lasted %v", 2*ttl, d)
+	}
+	w.eventually("the server to end it as well", func() bool { return len(w.holders("y")) == 0 })
+}
+
+func fencesRise(w *World) {
+	p := w.Process()
+	l := p.Lock("x", fixed)
+	var last uint64
+	next := func(what string) {
+		w.Helper()
+		lease := w.hold(l)
+		if lease.Fence() <= last {
+			w.Errorf("%s: fence %d after %d", what, lease.Fence(), last)
+		}
+		last = lease.Fence()
+		_ = lease.Release(w.ctx())
+		time.Sleep(time.Millisecond) // in which nothing else happens, also in virtual time
+	}
+	for range 5 {
+		next("release")
+	}
+	w.lost(w.hold(l), ttl)
+	next("expiry")
+	w.must(w.admin.FlushAll(w.ctx()).Err())
+	next("FLUSHALL")
+	held := w.hold(l)
+	w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
+	next("DEL")
+	_ = held.Release(w.ctx())
+	if w.Real {
+		w.server.Kill()
+		w.server.Boot()
+	} else {
+		w.mini.FlushAll()
+	}
+	next("restart")
+	// Also when the server's clock was set back and the facts are still there.
+	if !w.Real {
+		w.mini.SetTime(time.Now().Add(-time.Hour))
+		next("clock set back")
+		next("clock set back")
+		w.mini.SetTime(time.Time{})
+	}
+}
+
+// shortLease: a fixed lease shorter than a heartbeat's lifetime, granted by a message, is confirmed for all its time.
+func shortLease(w *World) {
+	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
+	ch := w.wants(w.ctx(), w.Process().Lock("x", fixed, withTTL(2*beat)))
+	w.waiters("x", 1)
+	time.Sleep(beat * 9 / 10)
+	w.release(holder)
+	r := w.get(ch, 0)
+	w.must(r.err)
+	w.eventually("it to be confirmed", func() bool {
+		w.must(r.lease.Err())
+		return r.lease.Deadline().Sub(r.at) > 2*beat-beat/4
+	})
+	w.lost(r.lease, time.Until(r.lease.Deadline())+beat/4)
+}
+
+func waiterCrashes(w *World) {
+	first := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
+	b, c := w.Process(), w.Process()
+	w.wants(w.ctx(), b.Lock("x"))
+	w.waiters("x", 1)
+	ch := w.wants(w.ctx(), c.Lock("x"))
+	w.waiters("x", 2)
+	b.Crash()
+	w.eventually("the server to see it", func() bool {
+		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+b.ID()).Result()
+		return err == nil && n["lock:wake:"+b.ID()] == 0
+	})
+	start := time.Now()
+	w.release(first)
+	r := w.get(ch, 50*time.Millisecond)
+	w.must(r.err)
+	if d := r.at.Sub(start); !w.Real && d > 50*time.Millisecond {
+		w.Errorf("the dead waiter cost the next one %v", d)
+	}
+	w.release(r.lease)
+	w.waiters("x", 0)
+}
+
+func closing(w *World) {
+	p := w.Process()
+	other := w.hold(w.Process().Lock("busy"))
+	lease := w.hold(p.Lock("x"))
+	ctx := lease.Context(w.ctx())
+	var chans []chan result
+	for range 10 {
+		chans = append(chans, w.wants(w.ctx(), p.Lock("busy")))
+	}
+	w.waiters("busy", map[bool]int64{true: 10, false: 1}[w.P.Fair])
+	w.must(p.Close())
+	for _, ch := range chans {
+		w.is(w.get(ch, 0).err, lockkeeper.ErrClosed)
+	}
+	if !errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) {
+		w.Errorf("cause %v", context.Cause(ctx))
+	}
+	w.is(lease.Err(), lockkeeper.ErrReleased)
+	w.release(lease)
+	_, err := p.Lock("x").Lock(w.ctx())
+	w.is(err, lockkeeper.ErrClosed)
+	_, err = p.Lock("x").TryLock(w.ctx())
+	w.is(err, lockkeeper.ErrClosed)
+	_, err = p.Lock("x").Adopt(w.ctx(), other.Token())
+	w.is(err, lockkeeper.ErrClosed)
+	w.must(p.Close())
+	w.must(p.RDB.Ping(w.ctx()).Err()) // the client is the caller's
+	w.release(other)
+	w.graves()
+
+	// A server that is gone does not keep Close for long.
+	q := w.Process()
+	w.hold(q.Lock("x"))
+	q.Crash()
+	start := time.Now()
+	if err := q.Close(); err == nil {
+		w.Error("Close has released a lease without a server")
+	}
+	if d := time.Since(start); d > 5*time.Second {
+		w.Errorf("Close took %v", d)
+	}
+}
+
+func foreignKey(w *World) {
+	p := w.Process()
+	key := w.P.Key("x")
+	w.must(w.admin.LPush(w.ctx(), key, "theirs").Err())
+	l := p.Lock("x")
+	ctx, cancel := context.WithTimeout(w.ctx(), 5*time.Second)
+	defer cancel()
+	for what, call := range map[string]func() error{
+		"Lock":    func() error { _, err := l.Lock(ctx); return err },
+		"TryLock": func() error { _, err := l.TryLock(ctx); return err },
+		"Adopt":   func() error { _, err := l.Adopt(ctx, "t"); return err },
+	} {
+		err := call()
+		w.is(err)
+		if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+			w.Errorf("%s: %v", what, err)
+		}
+	}
+	if v, err := w.admin.LRange(w.ctx(), key, 0, -1).Result(); err != nil || len(v) != 1 || v[0] != "theirs" {
+		w.Errorf("the foreign key is now %v, %v", v, err)
+	}
+}
+
+// redisErrors: what Redis says comes through, wrapped, and nothing is held.
+func redisErrors(w *World) {
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = beat })
+	l := p.Lock("x")
+	lease := w.hold(p.Lock("kept"))
+	ask := func(what string, is func(error) bool, want ...error) {
+		w.Helper()
+		_, err := l.Lock(w.ctx())
+		w.is(err, want...)
+		if err == nil || !is(err) {
+			w.Errorf("%s: Lock: %v", what, err)
+		}
+		_, err = l.TryLock(w.ctx())
+		w.is(err, want...)
+		if err == nil || !is(err) {
+			w.Errorf("%s: TryLock: %v", what, err)
+		}
+		w.must(lease.Err())
+	}
+	admin := func(args ...any) { w.Helper(); w.must(w.admin.Do(w.ctx(), args...).Err()) }
+
+	var waits chan result
+	if !w.P.Polls {
+		waits = w.wants(w.ctx(), p.Lock("kept"))
+		w.waiters("kept", 1)
+	}
+	admin("config", "set", "maxmemory", "1")
+	ask("OOM", redis.IsOOMError)
+	if waits != nil { // whoever waits is told by its next heartbeat
+		r := w.get(waits, 2*beat)
+		w.is(r.err)
+		if !redis.IsOOMError(r.err) {
+			w.Errorf("OOM: a Lock that waited: %v", r.err)
+		}
+	}
+	w.must(lease.Extend(w.ctx(), ttl)) // what is held goes on, and can be given back
+	w.must(lease.Release(w.ctx()))
+	admin("config", "set", "maxmemory", "0")
+	lease = w.hold(p.Lock("kept", withTTL(time.Minute)))
+
+	admin("replicaof", "127.0.0.1", "1")
+	ask("READONLY", func(err error) bool { return redis.HasErrorPrefix(err, "READONLY") }, lockkeeper.ErrUnavailable)
+	admin("replicaof", "no", "one")
+
+	admin("acl", "setuser", "default", "-@scripting")
+	ask("NOPERM", func(err error) bool { return redis.HasErrorPrefix(err, "NOPERM") })
+	admin("acl", "setuser", "default", "+@all")
+
+	admin("config", "set", "min-replicas-to-write", "1")
+	ask("NOREPLICAS", func(err error) bool { return redis.HasErrorPrefix(err, "NOREPLICAS") }, lockkeeper.ErrUnavailable)
+	admin("config", "set", "min-replicas-to-write", "0")
+	w.release(lease)
+
+	denied := redis.NewClient(&redis.Options{Addr: w.server.Addr, Password: "wrong", Username: "nobody"})
+	defer func() { _ = denied.Close() }()
+	k, err := lockkeeper.New(denied, nil)
+	w.must(err)
+	defer func() { _ = k.Close() }()
+	d, err := w.P.New(k, "x", Options{TTL: ttl})
+	w.must(err)
+	if _, err := d.Lock(w.ctx()); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
+		w.Errorf("WRONGPASS: %v", err)
+	}
+	w.free(l)
+	w.graves()
+}
+
+func serverGone(w *World) {
+	a, b := w.Process(), w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = 3 * beat })
+	lease := w.hold(a.Lock("x", withTTL(time.Minute)))
+	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Minute)
+	defer cancel()
+	waits := w.wants(ctx, b.Lock("x"))
+	w.waiters("x", 1)
+	b.Crash()
+	r := w.get(waits, 5*beat)
+	w.is(r.err, lockkeeper.ErrUnavailable)
+	_, err := b.Lock("y").Lock(ctx)
+	w.is(err, lockkeeper.ErrUnavailable)
+	_, err = b.Lock("y").TryLock(ctx)
+	w.is(err, lockkeeper.ErrUnavailable)
+	short, cancel2 := context.WithTimeout(w.ctx(), beat)
+	defer cancel2()
+	_, err = b.Lock("y").Lock(short)
+	w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
+
+	// A short fault is ridden out, in line as well as before.
+	w.waiters("x", 0) // the one that was cut off has lapsed
+	c := w.Process()
+	waits = w.wants(ctx, c.Lock("x"))
+	w.waiters("x", 1)
+	c.Net.Down()
+	fresh := w.wants(ctx, c.Lock("y"))
+	time.Sleep(beat)
+	c.Net.Mend()
+	r = w.get(fresh, 2*time.Second)
+	w.must(r.err)
+	w.release(r.lease)
+	w.release(lease)
+	r = w.get(waits, 2*time.Second)
+	w.must(r.err)
+	w.release(r.lease)
+}
+
+// noChannels: without rights on channels everything works, at the pace of the heartbeats.
+func noChannels(w *World) {
+	w.must(w.admin.Do(w.ctx(), "acl", "setuser", "default", "resetchannels").Err())
+	defer func() { w.must(w.admin.Do(w.ctx(), "acl", "setuser", "default", "allchannels").Err()) }()
+	lease := w.hold(w.Process().Lock("x"))
+	l := w.Process().Lock("x")
+	ch := w.wants(w.ctx(), l)
+	w.waiters("x", 1)
+	w.release(lease)
+	r := w.get(ch, beat)
+	w.must(r.err)
+	time.Sleep(2 * ttl)
+	w.must(r.lease.Err())
+	w.release(r.lease)
+	w.clean()
+
+	// The one that waits may subscribe, the one that releases may not publish.
+	w.must(w.admin.Do(w.ctx(), "acl", "setuser", "mute", "on", ">pw", "+@all", "~*", "resetchannels").Err())
+	w.must(w.admin.Do(w.ctx(), "acl", "setuser", "default", "allchannels").Err())
+	defer func() { w.must(w.admin.Do(w.ctx(), "acl", "deluser", "mute").Err()) }()
+	rdb := redis.NewClient(&redis.Options{Addr: w.server.Addr, Username: "mute", Password: "pw"})
+	defer func() { _ = rdb.Close() }()
+	k, err := lockkeeper.New(rdb, nil)
+	w.must(err)
+	defer func() { _ = k.Close() }()
+	m, err := w.P.New(k, "x", Options{TTL: time.Minute})
+	w.must(err)
+	lease = w.hold(m)
+	ch = w.wants(w.ctx(), l)
+	w.waiters("x", 1)
+	w.release(lease)
+	r = w.get(ch, beat)
+	w.must(r.err)
+	w.release(r.lease)
+	w.clean()
+}
+
+func doCases(w *World) {
+	l := w.Process().Lock("x")
+	mine := errors.New("mine")
+	w.must(l.Do(w.ctx(), func(ctx context.Context, fence uint64) error {
+		if fence == 0 || ctx.Err() != nil {
+			w.Errorf("fence %d, %v", fence, ctx.Err())
+		}
+		return nil
+	}))
+	if err := l.Do(w.ctx(), func(context.Context, uint64) error { return mine }); !errors.Is(err, mine) {
+		w.Error(err)
+	}
+	func() {
+		defer func() {
+			if recover() != "boom" {
+				w.Error("the panic was swallowed")
+			}
+		}()
+		_ = l.Do(w.ctx(), func(context.Context, uint64) error { panic("boom") })
+	}()
+	w.free(l)
+	err := l.Do(w.ctx(), func(ctx context.Context, _ uint64) error {
+		w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	w.is(err, lockkeeper.ErrLost)
+	w.clean()
+}

@@ -1,0 +1,215 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/redis/go-redis/v9"
+)
+
+// Deployments runs a primitive on a cluster and behind Sentinel, with failures.
+func Deployments(t *testing.T, p Primitive) {
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		c := redistest.StartCluster(t, 3, 1)
+		d := &deployment{t, p, wrapped(func() redis.UniversalClient { return c.Client() })}
+		d.handOffs(30)
+		d.slotMoves(c)
+		d.primaryDies(func() { c.Primaries[0].Kill() })
+	})
+	t.Run("sentinel", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.StartSentinel(t, 1)
+		d := &deployment{t, p, wrapped(func() redis.UniversalClient { return s.Client() })}
+		d.handOffs(5)
+		d.primaryDies(s.Primary.Kill)
+	})
+}
+
+// wrapped puts every second client, beginning with the first, into a struct of its own, as services do for tracing. That
+// must make no difference.
+func wrapped(rdb func() redis.UniversalClient) func() redis.UniversalClient {
+	var made atomic.Int32
+	return func() redis.UniversalClient {
+		c := rdb()
+		if made.Add(1)%2 == 0 {
+			return c
+		}
+		switch c := c.(type) {
+		case *redis.Client:
+			return struct{ *redis.Client }{c}
+		case *redis.ClusterClient:
+			return struct{ *redis.ClusterClient }{c}
+		}
+		return c
+	}
+}
+
+type deployment struct {
+	*testing.T
+	p   Primitive
+	rdb func() redis.UniversalClient
+}
+
+// With heartbeat what got no message does not wait for long. With seldom it would wait for longer than all else takes, on
+// any machine.
+const heartbeat, seldom = 2 * time.Second, 20 * time.Second
+
+func (d *deployment) keeper(hooks lockkeeper.Hooks) *lockkeeper.Keeper {
+	d.Helper()
+	return d.beating(heartbeat, hooks)
+}
+
+func (d *deployment) beating(heartbeat time.Duration, hooks lockkeeper.Hooks) *lockkeeper.Keeper {
+	d.Helper()
+	k, err := lockkeeper.New(d.rdb(), &lockkeeper.Options{
+		Heartbeat: heartbeat, Hooks: hooks, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Retry: lockkeeper.RetryPolicy{GiveUp: 20 * time.Second},
+	})
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(func() { _ = k.Close() })
+	return k
+}
+
+func (d *deployment) lock(k *lockkeeper.Keeper, name string) Locker {
+	d.Helper()
+	l, err := d.p.New(k, name, Options{TTL: 30 * time.Second})
+	if err != nil {
+		d.Fatal(err)
+	}
+	return l
+}
+
+// handOffs lets keepers contend for names all over the slots; every wait is ended by a message.
+func (d *deployment) handOffs(names int) {
+	d.Helper()
+	var heard atomic.Int32
+	var ks []*lockkeeper.Keeper
+	for range 3 {
+		ks = append(ks, d.beating(seldom, lockkeeper.Hooks{WakeupHeard: func(lockkeeper.Event) { heard.Add(1) }}))
+	}
+	start := time.Now()
+	all(names, func(n int) {
+		var c counter
+		all(len(ks)*2, func(i int) {
+			l := d.lock(ks[i%len(ks)], fmt.Sprintf("n%d", n))
+			for range 5 {
+				if err := l.Do(context.Background(), func(context.Context, uint64) error { c.inc(); return nil }); err != nil {
+					d.Error(err)
+				}
+			}
+		})
+		if c.n != len(ks)*2*5 || c.over.Load() != 0 {
+			d.Errorf("counted %d, %d overlaps", c.n, c.over.Load())
+		}
+	})
+	// Contenders wait far more often than not, and only messages end a wait before the heartbeat.
+	if n := int(heard.Load()); n < names*10 || time.Since(start) > seldom {
+		d.Errorf("%d names: %d wake-ups heard in %v", names, n, time.Since(start))
+	}
+	d.Logf("%d names, %d wake-ups heard, %v", names, heard.Load(), time.Since(start))
+}
+
+// slotMoves moves the slot of a name that is waited for to another primary; the next wake-up comes from there.
+func (d *deployment) slotMoves(c *redistest.Cluster) {
+	d.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	heard := make(chan struct{}, 10)
+	a := d.lock(d.keeper(lockkeeper.Hooks{}), "moving")
+	b := d.lock(d.keeper(lockkeeper.Hooks{WakeupHeard: func(lockkeeper.Event) { heard <- struct{}{} }}), "moving")
+	pass := func(what string) {
+		d.Helper()
+		lease, err := a.Lock(ctx)
+		if err != nil {
+			d.Fatal(err)
+		}
+		got := make(chan error, 1)
+		go func() {
+			l, err := b.Lock(ctx)
+			if err == nil {
+				err = l.Release(ctx)
+			}
+			got <- err
+		}()
+		rdb := c.Client()
+		d.eventually("a waiter", func() bool { return rdb.ZCard(ctx, "{lock:moving}:"+d.p.Kind+":queue").Val() == 1 })
+		to := c.Move("lock:moving").Client()
+		d.eventually("the subscription to follow", func() bool {
+			list, err := to.PubSubShardChannels(ctx, "{lock:moving}:wake:*").Result()
+			return err == nil && len(list) > 0
+		})
+		if err := lease.Release(ctx); err != nil {
+			d.Errorf("%s: %v", what, err)
+		}
+		if err := <-got; err != nil {
+			d.Errorf("%s: %v", what, err)
+		}
+		select {
+		case <-heard:
+		case <-time.After(heartbeat):
+			d.Errorf("%s: the wake-up was not heard after the slot had moved", what)
+		}
+	}
+	pass("there")
+	pass("and back")
+}
+
+// primaryDies kills a primary under load. Some grants may be lost with it, that is what asynchronous replication
+// means; but everybody goes on, with larger fences.
+func (d *deployment) primaryDies(kill func()) {
+	d.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	k := d.keeper(lockkeeper.Hooks{})
+	var before, after atomic.Uint64
+	killed := make(chan struct{})
+	all(12, func(i int) {
+		l := d.lock(k, fmt.Sprintf("n%d", i))
+		round := func() (uint64, error) {
+			lease, err := l.Lock(ctx)
+			if err != nil {
+				return 0, err
+			}
+			_ = lease.Release(ctx) // it may have been lost
+			return lease.Fence(), nil
+		}
+		first, err := round()
+		if err != nil {
+			d.Error(err)
+		}
+		before.Add(1)
+		if i == 0 {
+			kill()
+			close(killed)
+		}
+		<-killed
+		second, err := round()
+		if err != nil {
+			d.Errorf("after the failover: %v", err)
+		}
+		if second <= first {
+			d.Errorf("fence %d after %d", second, first)
+		}
+		after.Add(1)
+	})
+	d.Logf("%d locks before, %d after", before.Load(), after.Load())
+}
+
+func (d *deployment) eventually(what string, is func() bool) {
+	d.Helper()
+	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			d.Fatalf("not within 10 s: %s", what)
+		}
+	}
+}

@@ -1,0 +1,460 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/redis/go-redis/v9"
+)
+
+// faults is what every primitive does while a server fails. The numbers in the names are those of the table of faults in
+// docs/testing.md.
+var faults = []Case{
+	{"f06_a_server_that_restarts_empty", true, true, restartsEmpty},
+	{"f07_a_server_that_restarts_with_its_data", true, true, restartsWithData},
+	{"f19_a_subscription_that_was_too_slow", true, true, subscriptionOverrun},
+	{"f22_answers_that_never_come", false, false, noAnswers},
+	{"f30_keys_that_were_evicted", false, false, evictedKeys},
+	{"f32_a_server_that_is_busy_with_a_script", true, true, busyServer},
+	{"f33_a_server_that_is_loading", true, true, loadingServer},
+	{"f34_a_replica_that_has_lost_its_primary", true, true, primaryDown},
+	{"f35_a_server_that_refuses_to_write", true, true, writesRefused},
+	{"f35_a_waiter_on_a_server_that_refuses_to_write", true, true, waiterRefused},
+	{"f37_a_server_that_takes_no_more_clients", true, true, serverFull},
+	{"f38_an_application_that_has_used_up_its_pool", true, false, poolUsedUp},
+	{"f39_a_server_that_pauses", true, true, serverPauses},
+	{"f40_a_server_that_refuses_connections", true, true, connectionRefused},
+	{"f53_rights_that_are_missing", true, true, rightsMissing},
+}
+
+// bounded calls Lock with so much time, and checks that it has returned by then, with an error that says that the time
+// was over and not that somebody holds the lock.
+func (w *World) bounded(l Locker, within time.Duration) {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.ctx(), within)
+	defer cancel()
+	start := time.Now()
+	lease, err := l.Lock(ctx)
+	if err == nil {
+		w.release(lease)
+	}
+	w.is(err, context.DeadlineExceeded, lockkeeper.ErrUnavailable)
+	if d := time.Since(start); d > within+w.slack() {
+		w.Errorf("a Lock of %v returned after %v", within, d)
+	}
+}
+
+// rises checks that a fence is larger than another.
+func (w *World) rises(before, after *lockkeeper.Lease) {
+	w.Helper()
+	if after.Fence() <= before.Fence() {
+		w.Errorf("fence %d after %d", after.Fence(), before.Fence())
+	}
+}
+
+// restartsEmpty: the server loses everything. Who held is told so by the next renewal, who waited comes back by itself,
+// and fences go on rising. Until that renewal two may believe in the lock: that is what fences are for.
+func restartsEmpty(w *World) {
+	long := withTTL(10 * ttl)
+	first := w.hold(w.Process().Lock("x", long))
+	ch := w.wants(w.ctx(), w.Process().Lock("x", long))
+	w.waiters("x", 1)
+	w.server.Kill()
+	w.server.Boot()
+	r := w.get(ch, 2*time.Second) // the longest pause between two attempts, and a heartbeat
+	w.must(r.err)
+	w.rises(first, r.lease)
+	w.lost(first, 10*ttl/3)
+	if left := time.Until(first.Deadline()); left < ttl {
+		w.Errorf("the loss was told by the deadline, %v away, and not by a renewal", left)
+	}
+	w.release(r.lease)
+	w.clean()
+}
+
+// restartsWithData: a lease is over at its time, also if that passes while the server is away, and otherwise it goes on,
+// and so does the line of those who wait.
+func restartsWithData(w *World) {
+	w.server = redistest.Start(w.T, "--appendonly", "yes", "--appendfsync", "always")
+	ends := w.hold(w.Process().Lock("ends", fixed))
+	over := time.Now().Add(ttl + 5*time.Millisecond) // at the server, which has the same clock and granted it before
+	goesOn := w.hold(w.Process().Lock("goes-on", withTTL(20*ttl)))
+	ch := w.wants(w.ctx(), w.Process().Lock("goes-on"))
+	w.waiters("goes-on", 1)
+	w.server.Kill()
+	w.lost(ends, ttl)
+	w.server.Boot()
+	time.Sleep(time.Until(over))
+	if keys, err := w.admin.Exists(w.ctx(), w.P.Key("ends")).Result(); err != nil || len(w.holders("ends")) != 0 {
+		w.Errorf("after its time the lease is still there: %d, %v", keys, err)
+	}
+	next := w.hold(w.Process().Lock("ends"))
+	w.rises(ends, next)
+	w.release(next)
+	w.must(goesOn.Extend(w.ctx(), 20*ttl))
+	_, err := w.Process().Lock("goes-on").TryLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	w.release(goesOn)
+	r := w.get(ch, 2*time.Second)
+	w.must(r.err)
+	w.rises(goesOn, r.lease)
+	w.release(r.lease)
+	w.clean()
+}
+
+// subscriptionOverrun: the server ends a subscription that does not read fast enough.
+func subscriptionOverrun(w *World) {
+	w.must(w.admin.ConfigSet(w.ctx(), "client-output-buffer-limit", "pubsub 8192 0 0").Err())
+	lease := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
+	b := w.Process()
+	ch := w.wants(w.ctx(), b.Lock("x"))
+	w.waiters("x", 1)
+	wake := "lock:wake:" + b.ID()
+	subscribed := func() string {
+		list, err := w.admin.Do(w.ctx(), "client", "list", "type", "pubsub").Text()
+		w.must(err)
+		id, _, _ := strings.Cut(list[strings.LastIndex(strings.TrimSpace(list), "\n")+1:], " ") // the youngest
+		return id
+	}
+	before := subscribed()
+	w.must(w.admin.Publish(w.ctx(), wake, strings.Repeat("x", 1<<20)).Err())
+	w.eventually("the server to end the subscription", func() bool { return subscribed() != before })
+	w.release(lease)
+	r := w.get(ch, beat)
+	w.must(r.err)
+	w.release(r.lease)
+	w.eventually("it to listen again", func() bool {
+		n, err := w.admin.PubSubNumSub(w.ctx(), wake).Result()
+		return err == nil && n[wake] == 1
+	})
+	w.clean()
+}
+
+// noAnswers: the server does what it is told, and none of its answers arrives; after a while nothing reaches it either.
+// Nobody learns of a lease, so none may stay, and it is given back as soon as that can be.
+func noAnswers(w *World) {
+	p := w.Process()
+	l := p.Lock("x", withTTL(time.Minute))
+	w.free(l) // the scripts are known
+	p.Net.Break("evalsha", 1<<30, faultnet.SwallowReply)
+	done := make(chan struct{})
+	go func() { w.bounded(l, 2500*time.Millisecond); close(done) }()
+	w.eventually("an attempt to take the lock", func() bool { return len(w.holders("x")) == 1 })
+	time.Sleep(1500 * time.Millisecond) // another attempt
+	p.Net.Down()
+	<-done
+	if len(w.holders("x")) != 1 {
+		w.Error("the lease has gone by itself")
+	}
+	p.Net.Mend()
+	w.graves()
+	w.free(w.Process().Lock("x"))
+}
+
+// evictedKeys: a server that is out of memory has thrown keys of the lock away.
+func evictedKeys(w *World) {
+	for i, kinds := range [][]string{{"holders"}, {"queue"}, {"beats"}, {"meta"}, {"queue", "beats"}, {"queue", "beats", "meta"}, {"holders", "queue", "beats", "meta"}} {
+		name := fmt.Sprintf("x%d", i)
+		first := w.hold(w.Process().Lock(name))
+		l := w.Process().Lock(name)
+		ch := w.wants(w.ctx(), l)
+		w.waiters(name, 1)
+		time.Sleep(time.Millisecond) // fences follow the clock where meta is gone
+		for _, kind := range kinds {
+			key := strings.TrimSuffix(w.queue(name), "queue") + kind
+			if kind == "holders" {
+				key = w.P.Key(name)
+			}
+			w.must(w.admin.Del(w.ctx(), key).Err())
+		}
+		if kinds[0] == "holders" {
+			w.lost(first, ttl/3+50*time.Millisecond)
+		} else {
+			w.release(first)
+		}
+		r := w.get(ch, 2*beat)
+		w.must(r.err)
+		w.rises(first, r.lease)
+		w.must(r.lease.Err())
+		w.release(r.lease)
+		w.free(l)
+	}
+}
+
+// busyServer: a script of somebody else's runs for longer than the server puts up with.
+func busyServer(w *World) {
+	const script = `local t = redis.call('TIME') local till = t[1] * 1000 + t[2] / 1000 + ARGV[1]
+		repeat t = redis.call('TIME') until t[1] * 1000 + t[2] / 1000 > till`
+	w.must(w.admin.ConfigSet(w.ctx(), "busy-reply-threshold", "20").Err())
+	lease := w.hold(w.Process().Lock("held", withTTL(time.Minute)))
+	l := w.Process().Lock("x")
+	w.free(l)
+	slow := redis.NewClient(&redis.Options{Addr: w.server.Addr, ReadTimeout: time.Minute})
+	defer func() { _ = slow.Close() }()
+	ended := make(chan error, 1)
+	go func() { ended <- slow.Eval(w.ctx(), script, nil, 1500).Err() }()
+	w.eventually("BUSY", func() bool { return redis.HasErrorPrefix(w.admin.Ping(w.ctx()).Err(), "BUSY") })
+	w.bounded(l, beat)
+	r := w.get(w.wants(w.ctx(), l), 3*time.Second)
+	w.must(r.err)
+	if err := <-ended; err != nil && !errors.Is(err, redis.Nil) {
+		w.Error(err)
+	}
+	w.release(r.lease)
+	w.must(lease.Err())
+	w.release(lease)
+	w.graves()
+}
+
+// loadingServer: the server has started and reads its data.
+func loadingServer(w *World) {
+	w.server = redistest.Start(w.T, "--key-load-delay", "300", "--loading-process-events-interval-bytes", "1024")
+	w.must(w.admin.Do(w.ctx(), "debug", "populate", 4000).Err())
+	w.must(w.admin.Save(w.ctx()).Err())
+	p := w.Process()
+	l := p.Lock("x", withTTL(time.Minute))
+	w.free(l)
+	w.server.Kill()
+	booted := make(chan struct{})
+	go func() { w.server.Boot(); close(booted) }()
+	w.eventually("LOADING", func() bool { return redis.HasErrorPrefix(w.admin.Ping(w.ctx()).Err(), "LOADING") })
+	w.bounded(l, 3*beat/4) // longer than what counts as a wait cut short
+	_, err := l.TryLock(w.ctx())
+	if !redis.HasErrorPrefix(err, "LOADING") {
+		w.Errorf("a try while the server is loading: %v", err)
+	}
+	r := w.get(w.wants(w.ctx(), l), 5*time.Second)
+	w.must(r.err)
+	<-booted
+	w.release(r.lease)
+}
+
+func primaryDown(w *World) {
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = beat })
+	l := p.Lock("x")
+	w.free(l)
+	w.must(w.admin.ConfigSet(w.ctx(), "replica-serve-stale-data", "no").Err())
+	w.must(w.admin.Do(w.ctx(), "replicaof", "127.0.0.1", "1").Err())
+	for what, call := range map[string]func(context.Context) (*lockkeeper.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
+		_, err := call(w.ctx())
+		w.is(err, lockkeeper.ErrUnavailable)
+		if !redis.HasErrorPrefix(err, "MASTERDOWN") {
+			w.Errorf("%s: %v", what, err)
+		}
+	}
+	w.must(w.admin.Do(w.ctx(), "replicaof", "no", "one").Err())
+	w.free(l)
+	w.graves()
+}
+
+// writesRefused: the server refuses every write, those that give back as well. What it refuses is said; what is held ends
+// by itself, and nobody believes in it for longer.
+func writesRefused(w *World) {
+	w.server = redistest.Start(w.T, "--enable-protected-configs", "yes")
+	dir := filepath.Join(w.server.Dir, "away")
+	for code, way := range map[string][2]func(){
+		"NOREPLICAS": {
+			func() { w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "1").Err()) },
+			func() { w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "0").Err()) },
+		},
+		"MISCONF": { // it cannot save: the directory is gone
+			func() {
+				w.must(os.Mkdir(dir, 0o700))
+				w.must(w.admin.ConfigSet(w.ctx(), "dir", dir).Err())
+				w.must(os.Remove(dir))
+				w.must(w.admin.ConfigSet(w.ctx(), "save", "3600 1").Err())
+				_ = w.admin.BgSave(w.ctx()).Err()
+				w.eventually("a save that failed", func() bool {
+					return strings.Contains(w.admin.Info(w.ctx(), "persistence").Val(), "rdb_last_bgsave_status:err")
+				})
+			},
+			func() { w.must(w.admin.ConfigSet(w.ctx(), "save", "").Err()) },
+		},
+	} {
+		kept, given := w.hold(w.Process().Lock("kept")), w.hold(w.Process().Lock("given"))
+		l := w.Process().Lock("x")
+		way[0]()
+		_, err := l.TryLock(w.ctx())
+		if code == "NOREPLICAS" {
+			w.is(err, lockkeeper.ErrUnavailable)
+		} else {
+			w.is(err) // somebody has to mend it
+		}
+		if !redis.HasErrorPrefix(err, code) {
+			w.Errorf("TryLock: %v, not %s", err, code)
+		}
+		ctx, cancel := context.WithTimeout(w.ctx(), beat)
+		if err := given.Release(ctx); err == nil {
+			w.Errorf("%s: a release succeeded", code)
+		}
+		cancel()
+		w.lost(kept, ttl)
+		w.eventually("the leases to end by themselves", func() bool { return len(w.holders("kept"))+len(w.holders("given")) == 0 })
+		way[1]()
+		w.free(w.Process().Lock("given"))
+		w.free(l)
+	}
+}
+
+// waiterRefused: who waits at a server that begins to refuse writes gives up in time, also when it is not in line any more by
+// then, because the queue has ended with the heartbeats. What it asks until then is little.
+func waiterRefused(w *World) {
+	giveUp := 3*beat + time.Second + 5*beat // the queue ends a second after the heartbeats
+	w.hold(w.Process().Lock("x", withTTL(time.Minute)))
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = giveUp })
+	ch := w.wants(w.ctx(), p.Lock("x"))
+	w.waiters("x", 1)
+	w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "1").Err())
+	w.must(w.admin.ConfigResetStat(w.ctx()).Err())
+	r := w.get(ch, giveUp+5*beat)
+	w.is(r.err, lockkeeper.ErrUnavailable)
+	if !redis.HasErrorPrefix(r.err, "NOREPLICAS") {
+		w.Errorf("it ended with %v", r.err)
+	}
+	var calls int
+	if _, err := fmt.Sscanf(w.admin.InfoMap(w.ctx(), "commandstats").Item("Commandstats", "cmdstat_evalsha"), "calls=%d", &calls); err != nil || calls > 100 {
+		w.Errorf("%d scripts were sent meanwhile, %v", calls, err)
+	}
+	w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "0").Err())
+}
+
+// serverFull: somebody has taken all the connections that the server allows.
+func serverFull(w *World) {
+	a := w.Process()
+	lease := w.hold(a.Lock("x"))
+	b := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = beat })
+	l := b.Lock("y")
+	w.must(w.admin.ConfigSet(w.ctx(), "maxclients", "1").Err())
+	w.bounded(l, 3*beat/4) // longer than what counts as a wait cut short
+	_, err := l.Lock(w.ctx())
+	w.is(err, lockkeeper.ErrUnavailable)
+	if err == nil {
+		w.Error("there was room")
+	}
+	_, err = l.TryLock(w.ctx())
+	w.is(err, lockkeeper.ErrUnavailable)
+	if err == nil {
+		w.Error("there was room for a try")
+	}
+	time.Sleep(2 * ttl)
+	w.must(lease.Err()) // who is in stays in
+	w.must(w.admin.ConfigSet(w.ctx(), "maxclients", "10000").Err())
+	w.free(l)
+	w.release(lease)
+}
+
+// poolUsedUp: the application blocks all connections of the client's pool. Leases are renewed all the same.
+func poolUsedUp(w *World) {
+	p := w.Process()
+	lease := w.hold(p.Lock("x"))
+	blocked, unblock := context.WithCancel(w.ctx())
+	defer unblock()
+	const pool = 20 // as in dialer
+	for range 2 * pool {
+		go p.RDB.BLPop(blocked, time.Minute, "nothing")
+	}
+	w.eventually("a pool that is used up", func() bool {
+		s := p.RDB.PoolStats()
+		return s.TotalConns >= pool && s.IdleConns == 0
+	})
+	time.Sleep(2 * ttl)
+	w.must(lease.Err())
+	w.release(lease)
+	w.free(p.Lock("x"))
+	w.must(w.admin.RPush(w.ctx(), "nothing", slices.Repeat([]any{"x"}, 2*pool)...).Err())
+}
+
+// serverPauses: the server answers nobody for a while, as under CLIENT PAUSE. A short pause disturbs nothing; in a long
+// one a lease is lost at its deadline, at the latest, and what was asked for and given up takes nothing afterwards.
+func serverPauses(w *World) {
+	pause := func(d time.Duration) { w.must(w.admin.ClientPause(w.ctx(), d).Err()) }
+	p := w.Process()
+	lease := w.hold(p.Lock("x"))
+	l := w.Process().Lock("y", withTTL(time.Minute))
+	w.free(l)
+	pause(ttl / 2)
+	w.free(l)
+	w.must(lease.Err())
+	time.Sleep(ttl)
+	w.must(lease.Err())
+	ctx := lease.Context(w.ctx())
+	w.must(lease.Extend(w.ctx(), ttl))
+	if left := time.Until(lease.Deadline()); left > ttl {
+		w.Errorf("a lease of %v is believed for %v", ttl, left)
+	}
+	end := time.Now().Add(2*ttl + time.Second)
+	pause(2*ttl + time.Second)
+	w.bounded(l, beat)
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Until(end)):
+		w.Error("the pause has ended and the loss was not told")
+	}
+	w.is(context.Cause(ctx), lockkeeper.ErrLost)
+	w.is(lease.Release(w.ctx()), lockkeeper.ErrLost)
+	time.Sleep(time.Until(end))
+	w.graves()
+	w.free(l)
+	w.free(p.Lock("x"))
+}
+
+func connectionRefused(w *World) {
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = time.Second })
+	lease := w.hold(p.Lock("x"))
+	deadline := lease.Deadline()
+	w.server.Kill()
+	l := p.Lock("y")
+	w.bounded(l, beat)
+	for what, call := range map[string]func(context.Context) (*lockkeeper.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
+		_, err := call(w.ctx())
+		w.is(err, lockkeeper.ErrUnavailable)
+		if err == nil || !strings.Contains(err.Error(), "refused") {
+			w.Errorf("%s: %v", what, err)
+		}
+	}
+	w.lost(lease, time.Until(deadline))
+	w.server.Boot()
+	w.release(w.hold(l))
+}
+
+func rightsMissing(w *World) {
+	for user, rule := range map[string][]any{
+		"no-keys":      {"~other:*", "&*", "+@all"},
+		"no-time":      {"~*", "&*", "+@all", "-time"},
+		"no-scripting": {"~*", "&*", "+@all", "-@scripting"},
+		"no-writing":   {"~*", "&*", "+@all", "-@write"},
+	} {
+		w.must(w.admin.Do(w.ctx(), append([]any{"acl", "setuser", user, "on", ">pw"}, rule...)...).Err())
+		rdb := redis.NewClient(&redis.Options{Addr: w.server.Addr, Username: user, Password: "pw"})
+		k, err := lockkeeper.New(rdb, nil)
+		w.must(err)
+		l, err := w.P.New(k, "x", Options{TTL: time.Minute})
+		w.must(err)
+		for what, call := range map[string]func(context.Context) (*lockkeeper.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
+			start := time.Now()
+			_, err := call(w.ctx())
+			w.is(err)
+			if err == nil || !strings.Contains(strings.ToLower(err.Error()), "perm") && !strings.Contains(err.Error(), "can't run this command") {
+				w.Errorf("%s: %s: %v", user, what, err)
+			}
+			if d := time.Since(start); d > w.slack() {
+				w.Errorf("%s: %s took %v to say %v", user, what, d, err)
+			}
+		}
+		_ = k.Close()
+		w.must(rdb.Close())
+		if len(w.holders("x")) != 0 {
+			w.Errorf("%s: somebody holds the lock", user)
+		}
+	}
+	w.graves()
+}

@@ -1,0 +1,320 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+)
+
+// The cases in this file are of primitives whose waiters are served in order; the others pass them by.
+
+// looker is a lock that tells who waits.
+type looker interface {
+	Waiters(ctx context.Context) ([]lockkeeper.Waiter, error)
+}
+
+// line makes processes wait for x one after the other, behind a holder, and returns their results.
+func (w *World) line(ps ...*Process) (holder *lockkeeper.Lease, turns []chan result) {
+	w.Helper()
+	holder = w.hold(w.Process().Lock("x", withTTL(time.Minute)))
+	for i, p := range ps {
+		turns = append(turns, w.wants(w.ctx(), p.Lock("x", withTTL(time.Minute))))
+		w.waiters("x", int64(i+1))
+	}
+	return holder, turns
+}
+
+// turn checks that it is this one's turn now, and returns its lease.
+func (w *World) turn(ch chan result) *lockkeeper.Lease {
+	w.Helper()
+	r := w.get(ch, 0)
+	w.must(r.err)
+	return r.lease
+}
+
+// notYet checks that it is not this one's turn.
+func (w *World) notYet(ch chan result) {
+	w.Helper()
+	select {
+	case r := <-ch:
+		w.Fatalf("it was not its turn: %v, %v", r.lease, r.err)
+	default:
+	}
+}
+
+func inOrder(w *World) {
+	first := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
+	ps := []*Process{w.Process(), w.Process(), w.Process(), w.Process()}
+	order := make(chan int, 20)
+	for i := range 20 {
+		l := ps[i%len(ps)].Lock("x")
+		go func() {
+			lease, err := l.Lock(w.ctx())
+			if err != nil {
+				w.Error(err)
+				return
+			}
+			order <- i
+			_ = lease.Release(w.ctx())
+		}()
+		w.waiters("x", int64(i+1))
+	}
+	w.release(first)
+	for i := range 20 {
+		if got := <-order; got != i {
+			w.Errorf("turn %d was that of waiter %d", i, got)
+		}
+	}
+	w.clean()
+}
+
+// tryDoesNotJump takes the lock away by hand, so that it is free while somebody waits.
+func tryDoesNotJump(w *World) {
+	_, turns := w.line(w.Process())
+	w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
+	newcomer := w.Process().Lock("x")
+	_, err := newcomer.TryLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	lease := w.turn(turns[0])
+	w.release(lease)
+	w.free(newcomer)
+}
+
+// newcomersPassTheDead: who asks is served when all before it have crashed.
+func newcomersPassTheDead(w *World) {
+	dead := w.Process()
+	_, _ = w.line(dead, dead, dead)
+	dead.Crash()
+	w.eventually("the server to see it", func() bool {
+		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+dead.ID()).Result()
+		return err == nil && n["lock:wake:"+dead.ID()] == 0
+	})
+	w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
+	w.free(w.Process().Lock("x"))
+}
+
+func middleDies(w *World) {
+	ps := []*Process{w.Process(), w.Process(), w.Process()}
+	holder, turns := w.line(ps...)
+	ps[1].Crash()
+	w.release(holder)
+	lease := w.turn(turns[0])
+	time.Sleep(4 * beat)
+	w.notYet(turns[2])
+	w.release(lease)
+	w.release(w.turn(turns[2]))
+}
+
+// crashAfterHandOffs: one who was far back when it last heard from the server is told in time that it is at the head now.
+func crashAfterHandOffs(w *World) {
+	slow := func(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = time.Minute, 3*time.Minute }
+	first := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
+	var ps []*Process
+	var turns []chan result
+	for i := range 8 {
+		ps = append(ps, w.Process(slow))
+		turns = append(turns, w.wants(w.ctx(), ps[i].Lock("x")))
+		w.waiters("x", int64(i+1))
+	}
+	w.release(first)
+	for i, ch := range turns {
+		r := w.get(ch, ttl+50*time.Millisecond)
+		w.must(r.err)
+		if i == 5 || i == 6 { // this one's message is heard, its renewals and its release are not
+			ps[i].Crash()
+			continue
+		}
+		w.release(r.lease)
+	}
+}
+
+// cutOffKeepsItsPlace: a waiter whose connections break is passed over while it is away, and comes back to its place.
+func cutOffKeepsItsPlace(w *World) {
+	slow := func(o *lockkeeper.Options) { o.HeartbeatLifetime = time.Minute }
+	ps := []*Process{w.Process(slow), w.Process(slow), w.Process(slow)}
+	holder, turns := w.line(ps...)
+	ps[0].Crash()
+	w.eventually("the server to see it", func() bool {
+		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+ps[0].ID()).Result()
+		return err == nil && n["lock:wake:"+ps[0].ID()] == 0
+	})
+	w.release(holder)
+	lease := w.turn(turns[1])
+	w.waiters("x", 1)
+	ps[0].Net.Mend()
+	w.eventually("it to listen again", func() bool { // its beats come back by another connection, and may be sooner
+		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+ps[0].ID()).Result()
+		return err == nil && n["lock:wake:"+ps[0].ID()] == 1
+	})
+	w.waiters("x", 2)
+	w.release(lease)
+	lease = w.turn(turns[0])
+	w.notYet(turns[2])
+	w.release(lease)
+	w.release(w.turn(turns[2]))
+}
+
+// cancelledInTheMiddle leaves no ghost behind.
+func cancelledInTheMiddle(w *World) {
+	holder, turns := w.line(w.Process(), w.Process())
+	ctx, cancel := context.WithCancel(w.ctx())
+	gone := w.wants(ctx, w.Process().Lock("x"))
+	w.waiters("x", 3)
+	last := w.wants(w.ctx(), w.Process().Lock("x"))
+	w.waiters("x", 4)
+	cancel()
+	w.is(w.get(gone, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.waiters("x", 3)
+	w.release(holder)
+	for _, ch := range append(turns, last) {
+		w.release(w.turn(ch))
+	}
+	w.clean()
+}
+
+// looks reads the queue, and does not disturb it.
+func looks(w *World) {
+	ps := []*Process{w.Process(), w.Process(), w.Process()}
+	holder, turns := w.line(ps...)
+	l := w.Process().Lock("x").(looker)
+	list, err := l.Waiters(w.ctx())
+	w.must(err)
+	if len(list) != len(ps) {
+		w.Fatalf("%d waiters of %d", len(list), len(ps))
+	}
+	for i, x := range list {
+		if x.Keeper != ps[i].ID() || !x.Live || x.Waited < 0 || x.Waited > 10*time.Second {
+			w.Errorf("waiter %d is %+v, want one of keeper %s", i, x, ps[i].ID())
+		}
+	}
+	ps[1].Crash()
+	w.eventually("the heartbeat to lapse", func() bool {
+		list, err := l.Waiters(w.ctx())
+		w.must(err)
+		return len(list) == 2 || len(list) == 3 && !list[1].Live && list[0].Live && list[2].Live
+	})
+	w.release(holder)
+	w.release(w.turn(turns[0]))
+	w.release(w.turn(turns[2]))
+	list, err = l.Waiters(w.ctx())
+	w.must(err)
+	if len(list) != 0 {
+		w.Errorf("waiters %+v when all have gone", list)
+	}
+
+	// A queue of several pages, of which nothing is told twice.
+	holder, _ = w.line()
+	many := w.Process()
+	ctx, cancel := context.WithCancel(w.ctx())
+	var chans []chan result
+	for range 1100 {
+		chans = append(chans, w.wants(ctx, many.Lock("x")))
+	}
+	w.waiters("x", 1100)
+	list, err = l.Waiters(w.ctx())
+	w.must(err)
+	seen := map[string]bool{}
+	for _, x := range list {
+		seen[x.Token] = true
+	}
+	if len(list) != 1100 || len(seen) != 1100 {
+		w.Errorf("%d waiters told, %d different ones, of 1100", len(list), len(seen))
+	}
+	cancel()
+	for _, ch := range chans {
+		if r := w.get(ch, time.Second); !errors.Is(r.err, context.Canceled) {
+			w.Errorf("%v", r.err)
+		}
+	}
+	w.release(holder)
+	w.clean()
+}
+
+// positions come with the answers and the heartbeats.
+func positions(w *World) {
+	told := make(chan int, 100)
+	p := w.Process(func(o *lockkeeper.Options) {
+		o.Hooks.Waiting = func(e lockkeeper.Event) { told <- e.Position }
+	})
+	holder, turns := w.line(w.Process(), w.Process(), p)
+	for i, release := range []*lockkeeper.Lease{nil, holder, nil} {
+		if i == 2 {
+			release = w.turn(turns[0])
+		}
+		if release != nil {
+			w.release(release)
+		}
+		select {
+		case at := <-told:
+			if at != 2-i {
+				w.Errorf("position %d, want %d", at, 2-i)
+			}
+		case <-time.After(2*beat + w.slack()):
+			w.Fatalf("position %d was not told", 2-i)
+		}
+	}
+	w.release(w.turn(turns[1]))
+	w.release(w.turn(turns[2]))
+}
+
+// clockJumps sets the server's clock forth and back while somebody holds and others wait. When it jumps ahead, the queue
+// is gone with all else, and those who wait are served as their heartbeats come: here the second of them beats sooner.
+func clockJumps(w *World) {
+	if w.Real {
+		return // its clock is the machine's
+	}
+	sooner := func(o *lockkeeper.Options) { o.Heartbeat = beat / 2 }
+	offset := time.Duration(0)
+	for _, jump := range []time.Duration{time.Hour, -2 * time.Hour} {
+		holder, turns := w.line(w.Process(), w.Process(sooner))
+		offset += jump
+		func() {
+			defer w.shift(offset)() // also when the case has failed, or the bubble would not end
+			if jump > 0 {           // by the server's clock all is over: the lease, and every heartbeat
+				w.lost(holder, time.Minute/3)
+				slices.Reverse(turns)
+			} else {
+				time.Sleep(2 * beat)
+				w.release(holder)
+			}
+			for i, ch := range turns {
+				r := w.get(ch, time.Minute)
+				w.must(r.err)
+				deadline := r.lease.Deadline() // before the server is asked: it may be renewed just then
+				left, err := w.admin.PTTL(w.ctx(), w.P.Key("x")).Result()
+				w.must(err)
+				if until := time.Until(deadline); until > left {
+					w.Errorf("jump %v: believed for %v, but the server ends it in %v", jump, until, left)
+				}
+				for _, later := range turns[i+1:] {
+					w.notYet(later)
+				}
+				w.release(r.lease)
+			}
+		}()
+	}
+}
+
+// shift sets the embedded server's clock so far ahead of the real one, where it goes on, until stop.
+func (w *World) shift(offset time.Duration) (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	w.mini.SetTime(time.Now().Add(offset))
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-end:
+				return
+			case <-time.After(time.Millisecond):
+				w.mini.SetTime(time.Now().Add(offset))
+			}
+		}
+	}()
+	return func() {
+		close(end)
+		<-ended
+	}
+}

@@ -1,0 +1,312 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+)
+
+// outages is how every primitive tells an outage from contention, and both from a context that has ended.
+var outages = []Case{
+	{"61_an_outage_is_not_contention_for_those_who_ask", false, true, outageWhileAsking},
+	{"61_an_outage_is_not_contention_for_those_who_wait", false, true, outageWhileWaiting},
+	{"61_an_outage_is_told_by_every_call", false, true, outageForHolders},
+	{"62_an_ended_context_is_told_whenever_it_ends", false, false, endedAtAnyTime},
+	{"62_contention_is_no_outage_whenever_the_wait_ends", false, false, contentionAtAnyTime},
+	{"63_errors_name_the_lock_once_and_have_one_line", false, false, errorTexts},
+}
+
+// freeze lets nothing be answered any more, until the function that it returns is called.
+func (w *World) freeze(p *Process) (thaw func()) {
+	if w.Real {
+		w.server.Freeze()
+		return w.server.Thaw
+	}
+	p.Net.Mute()
+	return p.Net.Mend
+}
+
+// slow makes an embedded server take so long for a script or a subscription.
+func (w *World) slow(d time.Duration) {
+	if w.Real {
+		return
+	}
+	w.mini.Server().SetPreHook(func(_ *server.Peer, cmd string, _ ...string) bool {
+		if strings.HasPrefix(cmd, "EVAL") || strings.HasSuffix(cmd, "SUBSCRIBE") {
+			time.Sleep(d)
+		}
+		return false
+	})
+}
+
+// within is a call with so much time.
+func (w *World) within(d time.Duration, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(w.ctx(), d)
+	defer cancel()
+	return call(ctx)
+}
+
+// unavailable checks that a call with so much time ends when that is over, because nothing answers.
+func (w *World) unavailable(what string, d time.Duration, call func(context.Context) error) {
+	w.Helper()
+	start := time.Now()
+	err := w.within(d, call)
+	if err == nil {
+		w.Errorf("%s succeeded without an answer", what)
+	}
+	w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
+	if took := time.Since(start); took > d+w.slack() {
+		w.Errorf("%s took %v", what, took)
+	}
+}
+
+// only is the error of a call that returns a lease.
+func only[T any](call func(context.Context) (T, error)) func(context.Context) error {
+	return func(ctx context.Context) error { _, err := call(ctx); return err }
+}
+
+// outageWhileAsking: nobody holds the lock, and the server does not answer.
+func outageWhileAsking(w *World) {
+	p := w.Process()
+	l := p.Lock("x")
+	w.free(l)
+	defer w.freeze(p)()
+	const wait = 500 * time.Millisecond
+	all(5, func(int) { w.unavailable("Lock", wait, only(l.Lock)) })
+	all(5, func(i int) { // also if the first of them has long gone
+		w.unavailable("Lock", wait+time.Duration(i)*20*time.Millisecond, only(l.Lock))
+	})
+	w.is(w.within(wait/2, only(l.TryLock)), lockkeeper.ErrUnavailable) // it may have given up before
+	w.unavailable("a very short Lock", time.Millisecond, only(l.Lock))
+}
+
+// outageWhileWaiting: the server stops answering while some wait for a holder. Whether it has is known at a deadline, wherever
+// that is between two heartbeats; a context that is cancelled can be just before an answer would have been missed.
+func outageWhileWaiting(w *World) {
+	const beat = time.Second
+	waits := []time.Duration{0, beat / 20, beat / 2, 2 * beat} // from a heartbeat after the freeze on
+	if w.Real {
+		waits = waits[:1]
+	}
+	for i, more := range waits {
+		name := fmt.Sprintf("x%d", i)
+		lease := w.hold(w.Process().Lock(name, withTTL(time.Minute)))
+		p := w.Process(func(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = beat, 3*beat })
+		l := p.Lock(name, withTTL(time.Minute))
+		timed, cancel := context.WithTimeout(w.ctx(), beat+20*time.Millisecond+more)
+		defer cancel()
+		called, callOff := context.WithCancel(w.ctx())
+		defer callOff()
+		var chans []chan result
+		for range 3 {
+			chans = append(chans, w.wants(timed, l))
+		}
+		last := w.wants(called, l)
+		w.waiters(name, map[bool]int64{true: 4, false: 1}[w.P.Fair])
+		thaw := w.freeze(p)
+		time.Sleep(beat + more + 200*time.Millisecond)
+		callOff()
+		for _, ch := range chans {
+			w.is(w.get(ch, beat).err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
+		}
+		w.is(w.get(last, beat).err, lockkeeper.ErrUnavailable, context.Canceled)
+		thaw()
+		w.release(lease)
+	}
+}
+
+// outageForHolders: what a holder asks for.
+func outageForHolders(w *World) {
+	p := w.Process()
+	l := p.Lock("x", withTTL(time.Minute))
+	lease, gone := w.hold(l), w.hold(p.Lock("gone", withTTL(time.Minute)))
+	calls := map[string]func(context.Context) error{
+		"Extend": func(ctx context.Context) error { return lease.Extend(ctx, time.Minute) },
+		"Adopt": func(ctx context.Context) error {
+			_, err := l.Adopt(ctx, lease.Token())
+			return err
+		},
+	}
+	if look, ok := l.(interface {
+		Holders(context.Context) ([]lockkeeper.Holder, error)
+	}); ok {
+		calls["Holders"] = only(look.Holders)
+	}
+	thaw := w.freeze(p)
+	defer func() { thaw() }()
+	for what, call := range calls {
+		w.unavailable(what, beat, call)
+	}
+	w.must(lease.Err())
+	w.unavailable("Release", beat, gone.Release)
+	w.is(gone.Err(), lockkeeper.ErrReleased)
+	thaw()
+	thaw = func() {}
+	w.release(lease)
+
+	// A server that does not even take connections.
+	p.Net.Down()
+	w.is(w.within(beat, only(l.TryLock)), lockkeeper.ErrUnavailable)
+}
+
+// endedAtAnyTime: whenever ctx ends during a wait, the error says so, and either that the lock was seen held or that there
+// was no answer.
+func endedAtAnyTime(w *World) {
+	if w.Real {
+		return // the times would be other ones
+	}
+	lease := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
+	w.slow(3 * time.Millisecond)
+	held := 0
+	for d := time.Millisecond; d <= 50*time.Millisecond; d += time.Millisecond {
+		p := w.Process() // that has no connections yet and is not subscribed
+		l := p.Lock("x")
+		chans := make([]chan result, 2)
+		ctx, cancel := context.WithTimeout(w.ctx(), d)
+		for i := range chans {
+			chans[i] = w.wants(ctx, l)
+		}
+		for _, ch := range chans {
+			switch err := w.get(ch, d).err; {
+			case errors.Is(err, lockkeeper.ErrNotAcquired):
+				held++
+				w.is(err, context.DeadlineExceeded, lockkeeper.ErrNotAcquired)
+			default:
+				w.is(err, context.DeadlineExceeded, lockkeeper.ErrUnavailable)
+			}
+		}
+		cancel()
+	}
+	if held == 0 || held == 100 {
+		w.Errorf("in %d of 100 calls the lock was seen held", held)
+	}
+	w.release(lease)
+}
+
+// contentionAtAnyTime: a server that answers is never taken for one that does not, however long the wait was, whoever holds
+// the lock, and whoever speaks to the server.
+func contentionAtAnyTime(w *World) {
+	w.free(w.Process().Lock("x")) // an embedded server is there
+	w.slow(3 * time.Millisecond)
+	for i, d := range []time.Duration{beat / 2, beat, 2 * beat, 5*beat - time.Millisecond, 5 * beat, 5*beat + time.Millisecond, 8 * beat} {
+		if w.Real && i%3 > 0 {
+			continue
+		}
+		name := fmt.Sprintf("x%d", i)
+		p := w.Process()
+		l := p.Lock(name, withTTL(time.Minute))
+		lease := w.hold(l) // in the same process
+		time.Sleep(50 * time.Millisecond)
+		timed, cancel := context.WithTimeout(w.ctx(), d)
+		defer cancel()
+		called, callOff := context.WithCancel(w.ctx())
+		var chans []chan result
+		for range 3 {
+			chans = append(chans, w.wants(timed, l))
+		}
+		last := w.wants(called, l)
+		time.Sleep(d)
+		callOff()
+		for _, ch := range chans {
+			w.is(w.get(ch, 0).err, lockkeeper.ErrNotAcquired, context.DeadlineExceeded)
+		}
+		w.is(w.get(last, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+		w.release(lease)
+	}
+}
+
+// errorTexts: every error of a lock says of which kind and name it is, once and on one line.
+func errorTexts(w *World) {
+	named := func(err error, want ...error) {
+		w.Helper()
+		w.is(err, want...)
+		prefix := fmt.Sprintf("lockkeeper: %s %q: ", w.P.Kind, "x")
+		if err == nil || strings.Count(err.Error(), prefix) != 1 || strings.Count(err.Error(), "lockkeeper: ") != 1 || strings.Contains(err.Error(), "\n") {
+			w.Errorf("the text does not name the lock once and on one line: %q", err)
+		}
+	}
+	p := w.Process()
+	l := p.Lock("x", fixed)
+	released := w.hold(l)
+	ctx := released.Context(w.ctx())
+	w.release(released)
+	named(released.Err(), lockkeeper.ErrReleased)
+	named(context.Cause(ctx), lockkeeper.ErrReleased)
+	named(released.Extend(w.ctx(), ttl), lockkeeper.ErrReleased)
+
+	lost := w.hold(l)
+	ctx = lost.Context(w.ctx())
+	w.lost(lost, ttl)
+	named(lost.Err(), lockkeeper.ErrLost)
+	named(context.Cause(ctx), lockkeeper.ErrLost)
+	named(lost.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
+	named(lost.Release(w.ctx()), lockkeeper.ErrLost)
+
+	own := errors.New("own")
+	err := l.Do(w.ctx(), func(ctx context.Context, _ uint64) error { <-ctx.Done(); return own })
+	named(err, own, lockkeeper.ErrLost)
+
+	p.Net.Break("evalsha", 1000, faultnet.SwallowReply)
+	named(w.within(2*beat, only(l.Lock)), context.DeadlineExceeded, lockkeeper.ErrUnavailable)
+	p.Net.Mend()
+	w.graves()
+	p = w.Process()
+	lease := w.hold(p.Lock("x", withTTL(time.Minute)))
+	p.Net.Down()
+	named(w.within(2*beat, func(ctx context.Context) error { return lease.Release(ctx) }), context.DeadlineExceeded, lockkeeper.ErrUnavailable)
+}
+
+// outageOfConversions: a lease that is to become another one is held, and told as such, when the server does not answer.
+func outageOfConversions(w *World) {
+	p := w.Process()
+	a := p.rw("x")
+	one, other := w.take(a.RLock), w.take(w.Process().rw("x").RLock)
+	w.is(w.within(beat, func(ctx context.Context) error { _, err := a.Upgrade(ctx, one); return err }),
+		lockkeeper.ErrNotAcquired, context.DeadlineExceeded)
+	w.release(other)
+	long := func(name string) *rwlock.Lock {
+		l, err := rwlock.New(p.Keeper, name, &rwlock.Options{TTL: time.Minute})
+		w.must(err)
+		return l
+	}
+	y, z := long("y"), long("z")
+	read, write := w.take(y.RLock), w.take(z.Lock)
+	thaw := w.freeze(p)
+	w.is(w.within(beat, func(ctx context.Context) error { _, err := y.Upgrade(ctx, read); return err }),
+		lockkeeper.ErrUnavailable, context.DeadlineExceeded)
+	w.must(read.Err())
+	err := w.within(beat, func(ctx context.Context) (err error) { read, err = z.Downgrade(ctx, write); return err })
+	if err == nil { // what is held in any case, whatever the server has done, is a read lease
+		w.must(read.Err())
+		w.is(write.Err(), lockkeeper.ErrReleased)
+	} else { // no request has left
+		w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
+		w.must(write.Err())
+	}
+	thaw()
+}
+
+// outageOfPermits: permits that return by the clock, and limits.
+func outageOfPermits(w *World) {
+	p := w.Process()
+	s := p.sem(1, inWindow(time.Minute))
+	w.take(permits(s, 1))
+	err := w.within(beat, func(ctx context.Context) error { _, err := s.Acquire(ctx, 1); return err })
+	w.is(err, lockkeeper.ErrNotAcquired)
+	var soon *semaphore.RateError
+	if !errors.As(err, &soon) {
+		w.Errorf("the error is no RateError: %v", err)
+	}
+	defer w.freeze(p)()
+	w.unavailable("Acquire", beat, func(ctx context.Context) error { _, err := s.Acquire(ctx, 1); return err })
+	w.unavailable("SetLimit", beat, func(ctx context.Context) error { return s.SetLimit(ctx, 2) })
+	w.unavailable("Available", beat, only(s.Available))
+}

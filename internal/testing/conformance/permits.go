@@ -1,0 +1,1066 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+)
+
+// Permits is what the semaphore does beside what every lock does.
+var Permits = []Case{
+	{"44_never_above_the_limit_and_up_to_it", false, false, upToTheLimit},
+	{"45_bad_numbers_of_permits_are_errors_at_once", false, false, badPermits},
+	{"46_permits_of_a_crashed_holder_return_after_its_lease", false, false, permitsOfTheCrashed},
+	{"46_permits_of_a_mute_holder_return_after_its_lease", false, false, permitsOfTheMute},
+	{"47_released_in_another_order_and_by_other_processes", false, false, releasedElsewhere},
+	{"47_what_is_over_gives_nothing_back", false, false, overGivesNothing},
+	{"48_a_deployment_with_a_larger_limit_lets_waiters_in", false, false, deployLarger},
+	{"48_set_limit_raises_at_once_and_lowers_without_a_loss", false, false, setLimit},
+	{"48_a_limit_that_was_lowered_refuses_those_who_ask_for_more", false, false, aboveTheLowered},
+	{"48_the_limit_of_the_latest_caller_is_in_force", false, false, latestLimit},
+	{"49_a_heavy_waiter_is_not_starved", false, false, heavyWaiter},
+	{"50_no_window_holds_more_than_the_limit", false, false, windows},
+	{"50_waiters_get_in_by_the_clock_and_in_order", false, false, byTheClock},
+	{"50_waiting_for_the_clock_takes_few_commands", false, false, fewCommands},
+	{"50_who_cannot_be_served_in_time_is_told_at_once", false, false, toldAtOnce},
+	{"50_a_release_does_not_return_what_returns_by_the_clock", false, false, releaseReturnsNothing},
+	{"50_a_wait_cancelled_as_the_permit_returns_takes_nothing", false, false, cancelledAtReturn},
+	{"50_both_limits_by_one_request", false, false, bothLimits},
+	{"50_a_lost_wakeup_costs_a_heartbeat_and_no_permit", false, false, receiptUnheard},
+	{"50_a_lost_reply_takes_permits_once", false, false, receiptReplyLost},
+	{"50_a_clock_set_back_keeps_permits_for_no_longer", false, false, clockSetBack},
+	{"50_what_the_server_forgets_can_be_taken_again", false, false, forgotten},
+	{"50_a_receipt_holds_nothing", false, false, receipts},
+	{"46_the_permit_of_a_crashed_holder_behind_a_line_that_moved", false, false, crashedBehindTheLine},
+	{"48_a_limit_that_is_raised_tells_the_first_in_line", false, false, raisedTellsTheHead},
+	{"48_a_caller_with_a_larger_limit_tells_the_first_in_line", false, false, callerTellsTheHead},
+	{"48_a_late_copy_of_set_limit_changes_nothing", false, false, lateSetLimit},
+	{"48_set_limit_of_another_kind", false, false, otherKind},
+	{"50_permits_given_back_unused_tell_the_first_in_line", false, false, unusedTellsTheHead},
+	{"50_a_dead_crowd_is_nobody_to_wait_for", false, false, deadCrowd},
+	{"50_late_copies_take_nothing", false, false, lateCopies},
+	{"50_a_fraction_of_a_millisecond_is_not_dropped", false, false, fractionOfAMillisecond},
+	{"50_tries_after_a_clock_set_back", false, false, setBackForTries},
+	{"50_facts_outlast_the_window", false, false, factsOutlastTheWindow},
+	{"54_close_while_permits_are_away", false, false, closePer},
+	{"61_an_outage_is_not_contention_for_permits", false, true, outageOfPermits},
+	{"looking_tells_of_permits", false, false, looksAtPermits},
+}
+
+// per is a window that is short, because on a real server it is waited for, and longer than a heartbeat.
+const per = 2 * beat
+
+// sem is the semaphore of a process.
+func (p *Process) sem(limit int, change ...func(*semaphore.Options)) *semaphore.Semaphore {
+	p.w.Helper()
+	o := &semaphore.Options{TTL: ttl}
+	for _, f := range change {
+		f(o)
+	}
+	s, err := semaphore.New(p.Keeper, "x", limit, o)
+	p.w.must(err)
+	return s
+}
+
+func unrenewed(o *semaphore.Options) { o.NoRenewal = true }
+
+// inWindow makes permits return by the clock, and by nothing else.
+func inWindow(d time.Duration) func(*semaphore.Options) {
+	return func(o *semaphore.Options) { o.TTL, o.Per = 0, d }
+}
+
+// both makes permits return by the clock, and be held as well, so many at once.
+func both(d time.Duration, atOnce int) func(*semaphore.Options) {
+	return func(o *semaphore.Options) { o.Per, o.AtOnce = d, atOnce }
+}
+
+// slowBeats makes heartbeats so rare that none falls into a test.
+func slowBeats(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = time.Minute, 3*time.Minute }
+
+// permits is an acquisition of n.
+func permits(s *semaphore.Semaphore, n int) acquire {
+	return func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, n) }
+}
+
+// available checks how many permits may be had.
+func (w *World) available(s *semaphore.Semaphore, want int) {
+	w.Helper()
+	got, err := s.Available(w.ctx())
+	w.must(err)
+	if got != want {
+		w.Fatalf("%d permits may be had, want %d", got, want)
+	}
+}
+
+// refused checks that a try for n is refused for the moment.
+func (w *World) refused(s *semaphore.Semaphore, n int) error {
+	w.Helper()
+	_, err := s.TryAcquire(w.ctx(), n)
+	w.is(err, lockkeeper.ErrNotAcquired)
+	return err
+}
+
+// rate checks that an error tells when to come back.
+func (w *World) rate(err error) *semaphore.RateError {
+	w.Helper()
+	var rate *semaphore.RateError
+	if !errors.As(err, &rate) {
+		w.Fatalf("the error does not say when to come back: %v", err)
+	}
+	if rate.RetryAfter <= 0 {
+		w.Fatalf("to come back after %v", rate.RetryAfter)
+	}
+	return rate
+}
+
+// next is the next thing that a hook tells.
+func next[T any](w *World, told chan T) (x T) {
+	w.Helper()
+	select {
+	case x = <-told:
+	case <-time.After(10 * time.Second):
+		w.Fatal("the hook was not called")
+	}
+	return x
+}
+
+// expire checks that every key has its expiry.
+func (w *World) expire() {
+	w.Helper()
+	all, err := w.admin.Keys(w.ctx(), "*").Result()
+	w.must(err)
+	for _, k := range all {
+		if d, err := w.admin.PTTL(w.ctx(), k).Result(); err != nil || d == -1 {
+			w.Errorf("%s has no expiry (%v, %v)", k, d, err)
+		}
+	}
+}
+
+// crowd acquires with random weights from several processes at once, and calls f with what it got.
+func (w *World) crowd(processes, goroutines, rounds, limit int, change func(*semaphore.Options), f func(*lockkeeper.Lease, int)) {
+	seed := rand.Uint64()
+	w.Logf("seed %d", seed)
+	var list []*semaphore.Semaphore
+	for range processes {
+		list = append(list, w.Process().sem(limit, change))
+	}
+	all(processes*goroutines, func(i int) {
+		r := rand.New(rand.NewPCG(seed, uint64(i)))
+		for range rounds {
+			n := 1 + r.IntN(limit)
+			lease, err := list[i%processes].Acquire(w.ctx(), n)
+			if err != nil {
+				w.Error(err)
+				return
+			}
+			f(lease, n)
+			time.Sleep(time.Duration(r.IntN(5)) * time.Millisecond)
+		}
+	})
+}
+
+func upToTheLimit(w *World) {
+	const limit = 5
+	var taken, peak, over atomic.Int64
+	w.crowd(4, 4, 12, limit, func(*semaphore.Options) {}, func(lease *lockkeeper.Lease, n int) {
+		now := taken.Add(int64(n))
+		if now > limit {
+			over.Add(1)
+		}
+		for old := peak.Load(); now > old && !peak.CompareAndSwap(old, now); old = peak.Load() {
+		}
+		time.Sleep(time.Millisecond)
+		taken.Add(-int64(n))
+		w.release(lease)
+	})
+	if peak.Load() != limit || over.Load() != 0 {
+		w.Errorf("%d permits of %d at the most, %d times too many", peak.Load(), limit, over.Load())
+	}
+	w.available(w.Process().sem(limit), limit)
+	w.clean()
+}
+
+func badPermits(w *World) {
+	p := w.Process()
+	p.Net.Count()
+	for _, s := range []*semaphore.Semaphore{p.sem(3), p.sem(9, both(per, 3)), p.sem(3, inWindow(per))} {
+		for _, n := range []int{0, -1, 4} {
+			_, err := s.Acquire(w.ctx(), n)
+			w.is(err, lockkeeper.ErrInvalid)
+			_, err = s.TryAcquire(w.ctx(), n)
+			w.is(err, lockkeeper.ErrInvalid)
+			w.is(s.Do(w.ctx(), n, func(context.Context, uint64) error { return nil }), lockkeeper.ErrInvalid)
+		}
+		for _, limit := range []int{0, -1, 1_000_000_001} {
+			w.is(s.SetLimit(w.ctx(), limit), lockkeeper.ErrInvalid)
+		}
+	}
+	if n := p.Net.Scripts(); n != 0 {
+		w.Errorf("%d scripts were sent", n)
+	}
+
+	// The limit in force is lower than this caller's.
+	for _, change := range []func(*semaphore.Options){func(*semaphore.Options) {}, inWindow(per)} {
+		s := p.sem(3, change)
+		lease, err := s.TryAcquire(w.ctx(), 1)
+		w.must(err)
+		w.release(lease)
+		w.must(s.SetLimit(w.ctx(), 2))
+		ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Second)
+		_, err = s.Acquire(ctx, 3)
+		cancel()
+		w.is(err, semaphore.ErrAboveLimit)
+		_, err = s.TryAcquire(w.ctx(), 3)
+		w.is(err, semaphore.ErrAboveLimit)
+		w.waiters("x", 0)
+	}
+	w.clean()
+}
+
+func permitsOfTheCrashed(w *World) { w.permitsReturn((*Process).Crash) }
+
+// permitsOfTheMute: the process is as good as frozen; the connections stay.
+func permitsOfTheMute(w *World) { w.permitsReturn(func(p *Process) { p.Net.Mute() }) }
+
+// permitsReturn takes two of three permits in a process to which something happens then, and waits for them.
+func (w *World) permitsReturn(happens func(*Process)) {
+	a := w.Process()
+	gone := w.take(permits(a.sem(3), 2))
+	b := w.Process().sem(3)
+	held := w.take(permits(b, 1))
+	waits := w.begin(w.ctx(), 1, permits(w.Process().sem(3), 2))
+	happens(a)
+	ends := time.Now().Add(ttl)
+	w.refused(b, 1)
+	r := w.get(waits, ttl+50*time.Millisecond)
+	w.must(r.err)
+	if late := r.at.Sub(ends); !w.Real && late > 50*time.Millisecond {
+		w.Errorf("the permits came back %v after the lease had ended", late)
+	}
+	w.is(gone.Err(), lockkeeper.ErrLost)
+	w.must(held.Err())
+	w.available(b, 0)
+	a.Net.Mend()
+	w.is(gone.Release(w.ctx()), lockkeeper.ErrLost)
+	w.available(b, 0)
+	w.release(r.lease)
+	w.available(b, 2)
+	w.release(held)
+	w.available(b, 3)
+	w.clean()
+}
+
+func releasedElsewhere(w *World) {
+	a, b := w.Process().sem(6, unrenewed), w.Process().sem(6, unrenewed)
+	one, two, three := w.take(permits(a, 1)), w.take(permits(b, 2)), w.take(permits(a, 3))
+	w.available(b, 0)
+	free := 0
+	for _, x := range []struct {
+		lease *lockkeeper.Lease
+		n     int
+	}{{two, 2}, {three, 3}, {one, 1}} {
+		other, err := w.Process().sem(6).Adopt(w.ctx(), x.lease.Token())
+		w.must(err)
+		if other.Fence() != x.lease.Fence() {
+			w.Errorf("fence %d became %d", x.lease.Fence(), other.Fence())
+		}
+		w.release(other)
+		free += x.n
+		w.available(a, free)
+	}
+	w.graves() // of those that were adopted
+}
+
+func overGivesNothing(w *World) {
+	s, t := w.Process().sem(4, unrenewed), w.Process().sem(4)
+	twice := w.take(permits(s, 2))
+	lost := w.take(permits(s, 2))
+	w.release(twice)
+	w.available(t, 2)
+	w.release(twice)
+	w.available(t, 2)
+	copied, err := t.Adopt(w.ctx(), lost.Token())
+	w.must(err)
+	w.release(copied)
+	w.available(t, 4)
+	w.is(lost.Release(w.ctx()), lockkeeper.ErrLost)
+	w.available(t, 4)
+
+	lost = w.take(permits(s, 3))
+	w.lost(lost, ttl)
+	w.eventually("the server to end it as well", func() bool {
+		n, err := t.Available(w.ctx())
+		return err == nil && n == 4
+	})
+	held := w.take(permits(t, 3))
+	w.is(lost.Release(w.ctx()), lockkeeper.ErrLost)
+	w.is(lost.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
+	w.available(t, 1)
+	w.release(held)
+	w.available(t, 4)
+	w.graves() // of the one that was adopted
+}
+
+func deployLarger(w *World) {
+	old := w.Process().sem(1)
+	held := w.take(permits(old, 1))
+	var waits []chan result
+	for i := range 3 {
+		waits = append(waits, w.begin(w.ctx(), int64(i+1), permits(w.Process().sem(1), 1)))
+	}
+	changed := make(chan lockkeeper.Event, 10)
+	process := w.Process(func(o *lockkeeper.Options) {
+		o.Hooks.LimitChanged = func(e lockkeeper.Event) { changed <- e }
+	})
+	newer := process.sem(3)
+	w.refused(newer, 1) // it comes after those in line, and lets them in
+	a, b := w.turn(waits[0]), w.turn(waits[1])
+	if e := next(w, changed); e.Limit != 3 || !strings.HasPrefix(e.Token, process.ID()+":") {
+		w.Errorf("told of %+v", e)
+	}
+	w.waiters("x", 1)
+	w.notYet(waits[2])
+	w.must(held.Err())
+	w.release(a)
+	w.release(w.turn(waits[2]))
+	w.release(b)
+	w.release(held)
+	w.clean()
+}
+
+func setLimit(w *World) {
+	changed := make(chan lockkeeper.Event, 10)
+	s := w.Process(func(o *lockkeeper.Options) {
+		o.Hooks.LimitChanged = func(e lockkeeper.Event) { changed <- e }
+	}).sem(2)
+	one, two := w.take(permits(s, 1)), w.take(permits(s, 1))
+	three := w.begin(w.ctx(), 1, permits(s, 1))
+	four := w.begin(w.ctx(), 2, permits(w.Process().sem(2), 2))
+	w.must(s.SetLimit(w.ctx(), 5))
+	if n, err := w.admin.ZCard(w.ctx(), w.queue("x")).Result(); err != nil || n != 0 {
+		w.Errorf("%d in line after the limit was raised, %v", n, err)
+	}
+	leases := []*lockkeeper.Lease{one, two, w.turn(three), w.turn(four)}
+	if e := next(w, changed); e.Limit != 5 || e.Kind != "semaphore" || e.Name != "x" {
+		w.Errorf("told of %+v", e)
+	}
+	w.available(s, 0)
+
+	// Lowered, leases go on, and nobody gets in until enough have ended.
+	w.must(s.SetLimit(w.ctx(), 2))
+	w.must(s.SetLimit(w.ctx(), 2))
+	if e := next(w, changed); e.Limit != 2 || len(changed) != 0 {
+		w.Errorf("told of %+v and %d more", e, len(changed))
+	}
+	waits := w.begin(w.ctx(), 1, permits(s, 1))
+	time.Sleep(2 * ttl)
+	for _, l := range leases {
+		w.must(l.Err())
+	}
+	w.available(s, 0)
+	w.release(leases[3]) // of five two are back
+	w.release(leases[2])
+	w.available(s, 0)
+	w.notYet(waits)
+	w.release(leases[1])
+	w.release(w.turn(waits))
+	w.available(s, 1)
+	w.release(leases[0])
+	w.clean()
+}
+
+func aboveTheLowered(w *World) {
+	s := w.Process().sem(5)
+	held := []*lockkeeper.Lease{w.take(permits(s, 3)), w.take(permits(s, 2))}
+	light := w.begin(w.ctx(), 1, permits(s, 2))
+	p := w.Process()
+	heavy := []chan result{w.begin(w.ctx(), 2, permits(p.sem(5), 4)), w.begin(w.ctx(), 3, permits(p.sem(5), 5))}
+	last := w.begin(w.ctx(), 4, permits(p.sem(5), 3))
+	w.must(s.SetLimit(w.ctx(), 3)) // all is taken, and stays so
+	for _, ch := range heavy {
+		w.is(w.get(ch, beat+10*time.Millisecond).err, semaphore.ErrAboveLimit)
+	}
+	w.waiters("x", 2)
+	w.notYet(light)
+	w.release(held[0])
+	w.notYet(light)
+	w.release(held[1])
+	lease := w.turn(light)
+	w.notYet(last)
+	w.release(lease)
+	w.release(w.turn(last))
+
+	// The head of the line hears of it at once.
+	held = []*lockkeeper.Lease{w.take(permits(s, 3))}
+	w.must(s.SetLimit(w.ctx(), 5))
+	slow := w.Process(slowBeats).sem(5)
+	first := w.begin(w.ctx(), 1, permits(slow, 5))
+	w.must(s.SetLimit(w.ctx(), 3))
+	w.is(w.get(first, 10*time.Millisecond).err, semaphore.ErrAboveLimit)
+	w.release(held[0])
+	w.clean()
+}
+
+// latestLimit: SetLimit is in force for those who know the same limit as before, until one comes who knows another.
+func latestLimit(w *World) {
+	changed := make(chan int, 10)
+	hook := func(o *lockkeeper.Options) {
+		o.Hooks.LimitChanged = func(e lockkeeper.Event) { changed <- e.Limit }
+	}
+	for _, change := range []func(*semaphore.Options){func(*semaphore.Options) {}, both(time.Hour, 100)} {
+		a, b := w.Process(hook).sem(4, change), w.Process(hook).sem(4, change)
+		w.release(w.take(permits(a, 1))) // with Per it does not come back
+		away := 4 - func() int { n, err := a.Available(w.ctx()); w.must(err); return n }()
+		w.must(a.SetLimit(w.ctx(), 2))
+		lease := w.take(permits(b, 1))
+		w.available(b, 1-away)
+		w.release(lease)
+		c := w.Process(hook).sem(7, change)
+		lease = w.take(permits(c, 1))
+		w.available(b, 6-2*away)
+		w.release(lease)
+		lease = w.take(permits(a, 1)) // the old constant counts again, as that of the latest caller
+		w.available(b, 3-3*away)
+		w.release(lease)
+		for _, want := range []int{2, 7, 4} {
+			if got := next(w, changed); got != want {
+				w.Errorf("told of the limit %d, want %d", got, want)
+			}
+		}
+		if len(changed) != 0 {
+			w.Errorf("told of a limit %d that was in force already", <-changed)
+		}
+		w.must(w.admin.Del(w.ctx(), w.P.Key("x"), "{lock:x}:semaphore:meta").Err())
+	}
+}
+
+func heavyWaiter(w *World) {
+	ps := []*Process{w.Process(), w.Process(), w.Process()}
+	light := w.take(permits(ps[0].sem(3), 1))
+	heavy := w.begin(w.ctx(), 1, permits(ps[1].sem(3), 3))
+	var behind []chan result
+	for i := range 6 {
+		behind = append(behind, w.begin(w.ctx(), int64(i+2), permits(ps[i%3].sem(3), 1)))
+	}
+	s := ps[2].sem(3)
+	w.available(s, 2)
+	w.refused(s, 1) // there is room, but not for those who do not wait
+	time.Sleep(2 * beat)
+	w.notYet(heavy)
+	for _, ch := range behind {
+		w.notYet(ch)
+	}
+	w.release(light)
+	lease := w.turn(heavy)
+	for _, ch := range behind {
+		w.notYet(ch)
+	}
+	w.release(lease)
+	var leases []*lockkeeper.Lease
+	for _, ch := range behind[:3] {
+		leases = append(leases, w.turn(ch))
+	}
+	w.notYet(behind[3])
+	for i, l := range leases {
+		w.release(l)
+		w.release(w.turn(behind[3+i]))
+	}
+	w.clean()
+}
+
+// taking is what was granted, and when, by the server's clock.
+type taking struct {
+	us int64
+	n  int
+}
+
+// inWindows checks that no window of a length holds more than the limit. A fence is the server's µs.
+func (w *World) inWindows(list []taking, d time.Duration, limit int) {
+	w.Helper()
+	if !w.Real { // where many things happen in one µs, fences run ahead of the clock
+		d -= time.Millisecond
+	}
+	slices.SortFunc(list, func(a, b taking) int { return int(a.us - b.us) })
+	sum, from := 0, 0
+	for _, x := range list {
+		for sum += x.n; x.us-list[from].us > d.Microseconds(); from++ {
+			sum -= list[from].n
+		}
+		if sum > limit {
+			w.Errorf("%d permits of %d in a window of %v", sum, limit, time.Duration(x.us-list[from].us)*time.Microsecond)
+		}
+	}
+}
+
+func windows(w *World) {
+	const limit, d = 7, beat / 4
+	for _, change := range []func(*semaphore.Options){inWindow(d), both(d, 7)} {
+		var mu sync.Mutex
+		var list []taking
+		most := 0
+		w.crowd(3, 4, 6, limit, change, func(lease *lockkeeper.Lease, n int) {
+			w.release(lease)
+			mu.Lock()
+			defer mu.Unlock()
+			list = append(list, taking{int64(lease.Fence()), n})
+			most += n
+		})
+		w.inWindows(list, d, limit)
+		// And nothing is wasted: heavy ones leave gaps, but never of half a window's permits.
+		first, last := list[0].us, list[len(list)-1].us
+		if took := time.Duration(last-first) * time.Microsecond; !w.Real && took > 2*d*time.Duration(most)/limit {
+			w.Errorf("%d permits at %d per %v took %v", most, limit, d, took)
+		}
+		w.must(w.admin.Del(w.ctx(), w.P.Key("x"), "{lock:x}:semaphore:meta").Err())
+	}
+}
+
+func byTheClock(w *World) {
+	window := per
+	if w.Real {
+		window *= 3 // all are in line in the first
+	}
+	s := w.Process().sem(2, inWindow(window))
+	at := func(l *lockkeeper.Lease) int64 { return int64(l.Fence()) }
+	first := at(w.take(permits(s, 1)))
+	time.Sleep(window / 4)
+	second := at(w.take(permits(s, 1)))
+	// The third comes when the first returns, the fourth takes the second's and the third's, the others one window later.
+	var waits []chan result
+	for i, n := range []int{1, 2, 1, 1} {
+		waits = append(waits, w.begin(w.ctx(), int64(i+1), permits(w.Process(slowBeats).sem(2, inWindow(window)), n)))
+	}
+	list := []taking{{first, 1}, {second, 1}}
+	var late []time.Duration
+	due := first
+	for i, n := range []int{1, 2, 1, 1} {
+		r := w.get(waits[i], 2*window)
+		w.must(r.err)
+		us := at(r.lease)
+		list = append(list, taking{us, n})
+		if i < 3 {
+			late = append(late, time.Duration(us-due)*time.Microsecond-window)
+			due = us
+		}
+	}
+	w.inWindows(list, window, 2)
+	slices.Sort(late)
+	if worst := late[len(late)-1]; !w.Real && worst > 2*time.Millisecond || late[0] > 50*time.Millisecond {
+		w.Errorf("in line for permits that were back, for %v", late)
+	}
+	if late[0] <= 0 && w.Real {
+		w.Errorf("admitted %v before its permit was back", -late[0])
+	}
+	w.expire()
+}
+
+// fewCommands: a permit that returns costs the one who gets it a question, however many wait.
+func fewCommands(w *World) {
+	counts := map[int]int{}
+	for _, n := range []int{2, 200} {
+		const keepers, turns, d = 5, 40, 20 * time.Millisecond
+		var ps []*Process
+		got := make(chan struct{}, 1000)
+		ctx, cancel := context.WithCancel(w.ctx())
+		w.last = append(w.last, cancel)
+		for range keepers {
+			ps = append(ps, w.Process(slowBeats))
+		}
+		var wg sync.WaitGroup
+		for i := range n {
+			s := ps[i%keepers].sem(1, inWindow(d))
+			wg.Go(func() {
+				for {
+					if _, err := s.Acquire(ctx, 1); err != nil {
+						return
+					}
+					got <- struct{}{}
+				}
+			})
+		}
+		w.eventually("all to stand in line", func() bool {
+			k, err := w.admin.ZCard(w.ctx(), w.queue("x")).Result()
+			return err == nil && k >= int64(n-1)
+		})
+		for range 2 * keepers { // their first questions are over
+			<-got
+		}
+		for _, p := range ps {
+			p.Net.Count()
+		}
+		for len(got) > 0 {
+			<-got
+		}
+		for range turns {
+			<-got
+		}
+		for _, p := range ps {
+			counts[n] += p.Net.Scripts()
+		}
+		counts[n] = counts[n] * 100 / turns
+		cancel()
+		wg.Wait()
+		w.waiters("x", 0)
+	}
+	w.Logf("commands per 100 permits with 2 and 200 waiters: %v", counts)
+	if counts[2] > 400 || counts[200] > 400 {
+		w.Errorf("commands per 100 permits with 2 and 200 waiters: %v", counts)
+	}
+}
+
+func toldAtOnce(w *World) {
+	for _, change := range []func(*semaphore.Options){inWindow(per), both(per, 9)} {
+		p := w.Process()
+		s := p.sem(3, change)
+		began := time.Now()
+		w.release(w.take(permits(s, 2)))
+		took := time.Now()
+		time.Sleep(per / 4)
+		asked := time.Now()
+		rate := w.rate(w.refused(s, 2))
+		if rate.RetryAfter > per || !w.Real && rate.RetryAt != took.Add(per+time.Millisecond) {
+			w.Errorf("told to come back after %v, %v after the permits were taken", rate.RetryAfter, rate.RetryAt.Sub(took))
+		}
+		if rate.RetryAt.Before(began.Add(per)) || rate.RetryAt.Before(asked.Add(rate.RetryAfter)) {
+			w.Errorf("told to come back %v after the permits were taken", rate.RetryAt.Sub(began))
+		}
+
+		// A wait that must end before is not begun; one that need not is.
+		start := time.Now()
+		before := 10 * time.Millisecond
+		if w.Real { // by as much it may be told too late: the answer can be long on its way
+			before = per / 4
+		}
+		ctx, cancel := context.WithDeadline(w.ctx(), rate.RetryAt.Add(-before))
+		p.Net.Count()
+		_, err := s.Acquire(ctx, 2)
+		cancel()
+		w.is(err, lockkeeper.ErrNotAcquired)
+		early := w.rate(err)
+		if d := early.RetryAt.Sub(rate.RetryAt); !w.Real && d != 0 || d < -per/4 { // the first answer can be long on its way
+			w.Errorf("told %v once, and %v later", rate.RetryAt, d)
+		}
+		if d := time.Since(start); d > per/2 {
+			w.Errorf("the refusal took %v", d)
+		}
+		w.waiters("x", 0)
+		w.available(s, 1)
+		late, cancel2 := context.WithDeadline(w.ctx(), rate.RetryAt.Add(10*time.Second))
+		waits := w.begin(late, 1, permits(w.Process().sem(3, change), 2))
+
+		// Those in line come first, and what they will take has to return as well.
+		behind := w.rate(w.refused(s, 2))
+		if !w.Real && behind.RetryAt != rate.RetryAt.Add(per+time.Millisecond) {
+			w.Errorf("behind another told to come back at %v, which gets in at %v", behind.RetryAt, rate.RetryAt)
+		}
+		if !w.Real {
+			time.Sleep(time.Until(rate.RetryAt.Add(-time.Millisecond)))
+			w.notYet(waits)
+		}
+		r := w.get(waits, per)
+		cancel2()
+		w.must(r.err)
+		if late := r.at.Sub(rate.RetryAt); !w.Real && (late < 0 || late > 2*time.Millisecond) {
+			w.Errorf("admitted %v after the time that was told", late)
+		}
+		w.release(r.lease)
+
+		// Who comes back when it was told to, is served; nobody else is there.
+		again := w.rate(w.refused(s, 3))
+		time.Sleep(time.Until(again.RetryAt.Add(-time.Millisecond)))
+		if !w.Real {
+			w.refused(s, 3)
+		}
+		time.Sleep(time.Until(again.RetryAt))
+		lease, err := s.TryAcquire(w.ctx(), 3)
+		w.must(err)
+		w.release(lease)
+		w.must(w.admin.Del(w.ctx(), w.P.Key("x"), "{lock:x}:semaphore:meta").Err())
+	}
+}
+
+func releaseReturnsNothing(w *World) {
+	s := w.Process().sem(3, inWindow(per))
+	lease := w.take(permits(s, 2))
+	w.expire()
+	w.release(lease)
+	w.release(lease)
+	w.available(s, 1)
+	w.rate(w.refused(s, 2))
+	w.eventually("the permits to return", func() bool {
+		n, err := s.Available(w.ctx())
+		return err == nil && n == 3
+	})
+	if d := time.Since(w.began(lease)); d <= per && !w.Real {
+		w.Errorf("they were back after %v", d)
+	}
+	w.clean()
+}
+
+// began is when a lease was granted by the server's clock.
+func (w *World) began(l *lockkeeper.Lease) time.Time { return time.UnixMicro(int64(l.Fence())) }
+
+// cancelledAtReturn: whoever goes at the very moment leaves its permit to others.
+func cancelledAtReturn(w *World) {
+	d, turns := 50*time.Millisecond, 20
+	if w.Real { // long enough that the next one asks before the permit has returned
+		d, turns = 400*time.Millisecond, 5
+	}
+	p := w.Process()
+	probe := w.Process().sem(1, inWindow(d))
+	for i := range turns {
+		s := p.sem(1, inWindow(d))
+		lease, err := probe.Acquire(w.ctx(), 1)
+		w.must(err)
+		ctx, cancel := context.WithCancel(w.ctx())
+		waits := w.begin(ctx, 1, permits(s, 1))
+		offset := time.Duration(i%5-2) * 500 * time.Microsecond
+		if !w.Real {
+			time.Sleep(time.Until(w.began(lease).Add(d + 2*time.Millisecond + offset)))
+		} else {
+			time.Sleep(time.Until(w.began(lease).Add(d + 5*offset)))
+		}
+		cancel()
+		if r := w.get(waits, 0); r.err != nil {
+			w.is(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
+			w.eventually("the permit to be there in time", func() bool {
+				n, err := probe.Available(w.ctx())
+				return err == nil && n == 1
+			})
+			if since := time.Since(w.began(lease)); !w.Real && since > d+10*time.Millisecond {
+				w.Errorf("the permit of a wait that was cancelled was away until %v after the one before", since)
+			}
+		}
+		w.waiters("x", 0)
+	}
+	w.eventually("nothing to be left but graves", func() bool {
+		n, err := probe.Available(w.ctx())
+		return err == nil && n == 1
+	})
+	w.graves()
+}
+
+func bothLimits(w *World) {
+	const limit, atOnce = 5, 2
+	change := both(3*per, atOnce)
+	s := w.Process().sem(limit, change)
+	start := time.Now()
+	one, two := w.take(permits(s, 1)), w.take(permits(s, 1))
+	if err := w.refused(s, 1); errors.As(err, new(*semaphore.RateError)) {
+		w.Errorf("nothing has to return by the clock: %v", err)
+	}
+	holds := func(held, spent int64) {
+		w.Helper()
+		list, err := w.admin.ZMScore(w.ctx(), w.P.Key("x"), "used", "spent").Result()
+		w.must(err)
+		if int64(-list[0]) != held || int64(-list[1]) != spent {
+			w.Errorf("%v held, %v away, want %d and %d", -list[0], -list[1], held, spent)
+		}
+	}
+	holds(2, 2)
+	waits := w.begin(w.ctx(), 1, permits(w.Process().sem(limit, change), 2))
+	holds(2, 2) // who waits has taken nothing
+	w.available(s, 0)
+	w.release(one)
+	holds(1, 2)
+	w.notYet(waits)
+	w.release(two)
+	three := w.turn(waits)
+	holds(2, 4)
+	w.available(s, 0)
+	w.release(three)
+	holds(0, 4)
+	w.available(s, 1)
+
+	// Now it is the clock that two have to wait for, and they hold nothing meanwhile.
+	rate := w.rate(w.refused(s, 2))
+	if rate.RetryAt.Before(start.Add(3 * per)) {
+		w.Errorf("told to come back %v after the first permit was taken", rate.RetryAt.Sub(start))
+	}
+	waits = w.begin(w.ctx(), 1, permits(w.Process().sem(limit, change), 2))
+	holds(0, 4)
+	r := w.get(waits, 3*per+2*time.Millisecond)
+	w.must(r.err)
+	if d := w.began(r.lease).Sub(w.began(one)); d <= 3*per-time.Millisecond {
+		w.Errorf("admitted after %v", d)
+	}
+	time.Sleep(2 * ttl) // it is renewed, and the count of the clock is another matter
+	w.must(r.lease.Err())
+	w.available(s, 0)
+	w.release(r.lease)
+	w.expire()
+}
+
+// receiptUnheard: five wait, and the last is told by a message, which does not come.
+func receiptUnheard(w *World) {
+	const limit = 5
+	p, deaf := w.Process(), w.Process()
+	s := p.sem(limit, inWindow(per))
+	w.take(permits(s, limit))
+	var waits []chan result
+	for i := range limit {
+		by := p
+		if i == limit-1 {
+			by = deaf
+		}
+		waits = append(waits, w.begin(w.ctx(), int64(i+1), permits(by.sem(limit, inWindow(per)), 1)))
+	}
+	deaf.Net.DeafenSubscriptions()
+	first := w.get(waits[0], 2*per)
+	w.must(first.err)
+	r := w.get(waits[limit-1], beat+50*time.Millisecond)
+	w.must(r.err)
+	if d := w.began(r.lease).Sub(w.began(first.lease)); d > 50*time.Millisecond {
+		w.Errorf("who did not hear it was granted its permit %v after the first", d)
+	}
+	if late := r.at.Sub(first.at); !w.Real && late > beat+50*time.Millisecond {
+		w.Errorf("who did not hear it learned of its permit after %v", late)
+	}
+	holders, err := s.Holders(w.ctx())
+	w.must(err)
+	if !w.Real && len(holders) != limit {
+		w.Errorf("%d receipts for %d requests", len(holders), limit)
+	}
+	if n := w.spent(); n > limit || !w.Real && n != limit {
+		w.Errorf("%d permits are away, want %d", n, limit)
+	}
+}
+
+// spent is how many permits are away at the server, or have returned and were not yet taken out.
+func (w *World) spent() int {
+	w.Helper()
+	list, err := w.admin.ZMScore(w.ctx(), w.P.Key("x"), "spent").Result()
+	w.must(err)
+	return int(-list[0])
+}
+
+func receiptReplyLost(w *World) {
+	const d = time.Minute
+	p := w.Process()
+	s := p.sem(100, inWindow(d))
+	w.take(permits(s, 1)) // the scripts are known
+	want := 1
+	for _, fate := range []faultnet.Fate{faultnet.CutReply, faultnet.SwallowReply, faultnet.LoseRequest, faultnet.CutReply | faultnet.Copy} {
+		for _, f := range []func(context.Context, int) (*lockkeeper.Lease, error){s.Acquire, s.TryAcquire} {
+			p.Net.Break("evalsha", 1, fate)
+			lease, err := f(w.ctx(), 3)
+			w.must(err)
+			want += 3
+			if got := w.spent(); got != want {
+				w.Errorf("%d permits are away, want %d", got, want)
+			}
+			w.release(lease)
+			w.must(p.Net.Replay())
+			if got := w.spent(); got != want {
+				w.Errorf("after a late copy %d permits are away, want %d", got, want)
+			}
+		}
+	}
+	// One whose caller has gone before it was answered gives back what it took.
+	ctx, cancel := context.WithTimeout(w.ctx(), beat)
+	defer cancel()
+	p.Net.Break("evalsha", 1, faultnet.SwallowReply|faultnet.Copy)
+	_, err := s.Acquire(ctx, 3)
+	w.is(err, context.DeadlineExceeded, lockkeeper.ErrUnavailable)
+	w.eventually("the permits to be given back", func() bool { return w.spent() == want })
+	w.must(p.Net.Replay())
+	if got := w.spent(); got != want {
+		w.Errorf("after a late copy of a request that was given up %d permits are away, want %d", got, want)
+	}
+	w.available(s, 100-want)
+	w.expire()
+}
+
+// clockSetBack: what was taken an hour ahead of the clock is away for a window from when somebody asks.
+func clockSetBack(w *World) {
+	if w.Real {
+		return // its clock is the machine's
+	}
+	s := w.Process().sem(2, inWindow(per))
+	w.take(permits(s, 2))
+	time.Sleep(per / 2)
+	defer w.mini.SetTime(time.Time{})
+	stop := w.shift(-time.Hour)
+	defer stop()
+	waits := w.begin(w.ctx(), 1, permits(w.Process().sem(2, inWindow(per)), 1))
+	start := time.Now()
+	w.rate(w.refused(s, 1))
+	w.available(s, 0)
+	r := w.get(waits, 2*per)
+	w.must(r.err)
+	if d := r.at.Sub(start); d < per/2 || d > per+beat {
+		w.Errorf("permits were away for %v after the clock was set back, the window is of %v", d, per)
+	}
+	w.available(s, 1)
+	w.expire()
+}
+
+// forgotten: permits that return by the clock are known to the server alone. If it loses its data, or its clock jumps
+// ahead, a window may hold the limit twice, and nobody can tell.
+func forgotten(w *World) {
+	s := w.Process().sem(2, inWindow(time.Minute))
+	again := func(what string) {
+		w.Helper()
+		if _, err := s.TryAcquire(w.ctx(), 2); err != nil {
+			w.Errorf("%s: %v", what, err)
+		}
+		w.rate(w.refused(s, 1))
+	}
+	again("at first")
+	w.must(w.admin.FlushDB(w.ctx()).Err())
+	again("after the data was lost")
+	if !w.Real {
+		defer w.mini.SetTime(time.Time{})
+		defer w.shift(time.Hour)()
+		again("after the clock has jumped")
+	}
+	w.must(w.admin.FlushDB(w.ctx()).Err())
+}
+
+func receipts(w *World) {
+	var lost atomic.Int32
+	p := w.Process(func(o *lockkeeper.Options) { o.Hooks.Lost = func(lockkeeper.Event) { lost.Add(1) } })
+	s := p.sem(2, inWindow(per))
+	lease := w.take(permits(s, 1))
+	other := w.take(permits(s, 1))
+	waited := w.take(permits(s, 1))
+	if other.Fence() <= lease.Fence() || waited.Fence() <= other.Fence() {
+		w.Errorf("fences %d, %d, %d", lease.Fence(), other.Fence(), waited.Fence())
+	}
+	w.is(lease.Extend(w.ctx(), ttl), lockkeeper.ErrInvalid)
+	_, err := s.Adopt(w.ctx(), lease.Token())
+	w.is(err, lockkeeper.ErrInvalid)
+	ctx := lease.Context(w.ctx())
+	p.Net.Count()
+	time.Sleep(2 * per) // and long after its permit has returned
+	if n := p.Net.Scripts(); n != 0 {
+		w.Errorf("%d scripts for receipts", n)
+	}
+	for _, l := range []*lockkeeper.Lease{lease, waited} {
+		select {
+		case <-l.Done():
+			w.Errorf("a receipt is over: %v", l.Err())
+		default:
+		}
+		if !l.Deadline().IsZero() || l.Err() != nil {
+			w.Errorf("deadline %v, %v", l.Deadline(), l.Err())
+		}
+	}
+	w.must(ctx.Err())
+	w.release(lease)
+	w.is(lease.Err(), lockkeeper.ErrReleased)
+	if !errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) {
+		w.Errorf("cause %v", context.Cause(ctx))
+	}
+	w.must(s.Do(w.ctx(), 2, func(ctx context.Context, fence uint64) error {
+		if fence <= waited.Fence() {
+			w.Errorf("fence %d after %d", fence, waited.Fence())
+		}
+		return ctx.Err()
+	}))
+	if lost.Load() != 0 {
+		w.Errorf("%d receipts were called lost", lost.Load())
+	}
+	w.clean()
+}
+
+func closePer(w *World) {
+	p, q := w.Process(), w.Process()
+	s := q.sem(3, inWindow(time.Minute))
+	w.take(permits(s, 1))
+	receipt := w.take(permits(p.sem(3, inWindow(time.Minute)), 1))
+	var waits []chan result
+	for i := range 5 {
+		waits = append(waits, w.begin(w.ctx(), int64(i+1), permits(p.sem(3, inWindow(time.Minute)), 2)))
+	}
+	start := time.Now()
+	w.must(p.Close())
+	if d := time.Since(start); d > 3*time.Second {
+		w.Errorf("Close took %v", d)
+	}
+	for _, ch := range waits {
+		w.is(w.get(ch, 0).err, lockkeeper.ErrClosed)
+	}
+	w.waiters("x", 0)
+	w.available(s, 1) // what was taken is away, what was waited for is not
+	w.release(receipt)
+	w.available(s, 1)
+	closed := p.sem(3, inWindow(time.Minute))
+	_, err := closed.Acquire(w.ctx(), 1)
+	w.is(err, lockkeeper.ErrClosed)
+	_, err = closed.Available(w.ctx())
+	w.is(err, lockkeeper.ErrClosed)
+	w.is(closed.SetLimit(w.ctx(), 1), lockkeeper.ErrClosed)
+	w.must(p.RDB.Ping(w.ctx()).Err())
+}
+
+func looksAtPermits(w *World) {
+	p := w.Process()
+	s := p.sem(5)
+	list, err := s.Holders(w.ctx())
+	w.must(err)
+	if len(list) != 0 {
+		w.Errorf("holders of nothing: %+v", list)
+	}
+	leases := []*lockkeeper.Lease{w.take(permits(s, 1)), w.take(permits(s, 3))}
+	ctx, cancel := context.WithCancel(w.ctx())
+	waits := []chan result{w.begin(ctx, 1, permits(s, 4)), w.begin(ctx, 2, permits(s, 2))}
+	list, err = s.Holders(w.ctx())
+	w.must(err)
+	if len(list) != 2 {
+		w.Fatalf("holders %+v", list)
+	}
+	for _, h := range list {
+		want := map[string]int{leases[0].Token(): 1, leases[1].Token(): 3}[h.Token]
+		if h.Permits != want || h.Keeper != p.ID() || h.Left <= 0 || h.Left > ttl || h.Fence != leases[0].Fence() && h.Fence != leases[1].Fence() {
+			w.Errorf("holder %+v, want %d permits", h, want)
+		}
+	}
+	line, err := s.Waiters(w.ctx())
+	w.must(err)
+	if len(line) != 2 || line[0].Permits != 4 || line[1].Permits != 2 || !line[0].Live || line[0].Keeper != p.ID() {
+		w.Errorf("waiters %+v", line)
+	}
+	w.available(s, 1)
+	cancel()
+	for _, ch := range waits {
+		w.is(w.get(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	}
+	w.waiters("x", 0)
+	for _, l := range leases {
+		w.release(l)
+	}
+	w.clean()
+
+	// With Per it is those whose permits are away.
+	s = p.sem(5, inWindow(time.Minute))
+	receipt := w.take(permits(s, 3))
+	w.release(receipt)
+	list, err = s.Holders(w.ctx())
+	w.must(err)
+	if len(list) != 1 || list[0].Permits != 3 || list[0].Token != receipt.Token() || list[0].Fence != receipt.Fence() || list[0].Left <= 0 || list[0].Left > time.Minute+time.Millisecond {
+		w.Errorf("holders %+v", list)
+	}
+	w.available(s, 2)
+}
+
+// factsOutlastTheWindow: the limit in force is known for as long as permits are away.
+func factsOutlastTheWindow(w *World) {
+	const d = 24 * time.Hour // Idle is an hour
+	w.take(permits(w.Process().sem(2, inWindow(d)), 1))
+	left, err := w.admin.PTTL(w.ctx(), w.meta("x")).Result()
+	w.must(err)
+	if left < d {
+		w.Errorf("the facts end in %v, and the permit returns in %v", left, d)
+	}
+	w.must(w.admin.FlushDB(w.ctx()).Err())
+}

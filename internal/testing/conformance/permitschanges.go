@@ -1,0 +1,214 @@
+package conformance
+
+import (
+	"context"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+)
+
+// What changes when the first in line is to be served, or comes late and must not change anything any more.
+
+// headLearns: the first in line asked when its eight of ten permits would have returned. Something makes that sooner. No
+// heartbeat comes to its help.
+func headLearns(w *World, sooner func(p *Process, s *semaphore.Semaphore)) {
+	const d = 2 * time.Second
+	p := w.Process(slowBeats)
+	s := p.sem(10, inWindow(d))
+	w.take(permits(s, 5))
+	start := time.Now()
+	time.Sleep(d / 4)
+	sooner(p, s)
+	due := start.Add(d)
+	waits := w.begin(w.ctx(), 1, permits(w.Process(slowBeats).sem(10, inWindow(d)), 8))
+	time.Sleep(time.Until(start.Add(d / 2)))
+	sooner(nil, s)
+	r := w.get(waits, time.Until(due)+2*time.Millisecond)
+	w.must(r.err)
+	if late := r.at.Sub(due); !w.Real && late > d/8 {
+		w.Errorf("it was served %v late", late)
+	}
+	w.expire()
+}
+
+func raisedTellsTheHead(w *World) {
+	headLearns(w, func(p *Process, s *semaphore.Semaphore) {
+		if p != nil {
+			w.take(permits(s, 5))
+		} else {
+			w.must(s.SetLimit(w.ctx(), 13))
+		}
+	})
+}
+
+func callerTellsTheHead(w *World) {
+	headLearns(w, func(p *Process, s *semaphore.Semaphore) {
+		if p != nil {
+			w.take(permits(s, 5))
+		} else {
+			w.refused(w.Process(slowBeats).sem(13, inWindow(2*time.Second)), 4)
+		}
+	})
+}
+
+// unusedTellsTheHead: permits that somebody took and never learned of are given back.
+func unusedTellsTheHead(w *World) {
+	ctx, cancel := context.WithCancel(w.ctx())
+	defer cancel()
+	headLearns(w, func(p *Process, s *semaphore.Semaphore) {
+		if p != nil {
+			p.Net.Break("evalsha", 1, faultnet.SwallowReply)
+			go func() { _, _ = s.Acquire(ctx, 5) }()
+			w.eventually("the permits to be taken", func() bool { return w.spent() == 10 })
+		} else {
+			cancel()
+			w.eventually("the permits to be given back", func() bool { return w.spent() == 5 })
+		}
+	})
+}
+
+// crashedBehindTheLine: a holder crashes, and others hand their permit on, until one is first in line that was too far
+// behind to be told when the crashed one's lease ends.
+func crashedBehindTheLine(w *World) {
+	const long = 8 * time.Second // longer than heartbeats last
+	ps := make([]*semaphore.Semaphore, 7)
+	for i := range ps {
+		ps[i] = w.Process(func(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = time.Second, 3*time.Second }).
+			sem(2, unrenewed, func(o *semaphore.Options) { o.TTL = long })
+	}
+	w.take(permits(ps[0], 1))
+	over := time.Now().Add(long)
+	held := w.take(permits(ps[1], 1))
+	time.Sleep(long - 800*time.Millisecond) // less than a heartbeat
+	w.must(held.Extend(w.ctx(), long))
+	var line []chan result
+	for i, s := range ps[2:] {
+		line = append(line, w.begin(w.ctx(), int64(i+1), permits(s, 1)))
+	}
+	for _, ch := range line[:4] {
+		w.release(held)
+		r := w.get(ch, 0)
+		w.must(r.err)
+		held = r.lease
+	}
+	r := w.get(line[4], time.Until(over)+time.Second)
+	w.must(r.err)
+	if late := r.at.Sub(over); !w.Real && late > 2*time.Millisecond {
+		w.Errorf("the permit of the crashed holder came %v late", late)
+	}
+	w.release(held)
+	w.release(r.lease)
+}
+
+// deadCrowd: those whose process has gone are nobody to wait for.
+func deadCrowd(w *World) {
+	const d = time.Minute
+	s := w.Process().sem(1, inWindow(d))
+	w.take(permits(s, 1))
+	dead := w.Process(slowBeats)
+	ctx, cancel := context.WithCancel(w.ctx())
+	defer cancel()
+	for range 80 {
+		go func() { _, _ = dead.sem(1, inWindow(d)).Acquire(ctx, 1) }()
+	}
+	w.waiters("x", 80)
+	dead.Crash()
+	time.Sleep(beat) // the server sees it
+	if after := w.rate(w.refused(s, 1)).RetryAfter; after > d+time.Second {
+		w.Errorf("to come back after %v", after)
+	}
+	hurries, cancelWait := context.WithTimeout(w.ctx(), 2*d)
+	defer cancelWait()
+	waits := make(chan result, 1)
+	go func() {
+		lease, err := s.Acquire(hurries, 1)
+		waits <- result{lease, err, time.Now()}
+	}()
+	select {
+	case r := <-waits:
+		w.Errorf("with two windows to go: %v", r.err)
+	case <-time.After(beat):
+	}
+}
+
+// lateCopies: what was repeated because an answer was lost arrives once more, when it is all over.
+func lateCopies(w *World) {
+	const d = 300 * time.Millisecond
+	p := w.Process()
+	s := p.sem(3, inWindow(d))
+	for _, f := range []func(context.Context, int) (*lockkeeper.Lease, error){s.Acquire, s.TryAcquire} {
+		w.take(permits(s, 1)) // the scripts are known
+		time.Sleep(d + 10*time.Millisecond)
+		p.Net.Break("evalsha", 1, faultnet.CutReply|faultnet.Copy)
+		lease, err := f(w.ctx(), 3)
+		w.must(err)
+		w.release(lease)
+		time.Sleep(d + 10*time.Millisecond)
+		w.available(s, 3)
+		w.must(p.Net.Replay())
+		w.available(s, 3)
+	}
+}
+
+func lateSetLimit(w *World) {
+	told := make(chan lockkeeper.Event, 10)
+	p := w.Process(func(o *lockkeeper.Options) { o.Hooks.LimitChanged = func(e lockkeeper.Event) { told <- e } })
+	s := p.sem(10)
+	lease := w.take(permits(s, 1))
+	w.must(s.SetLimit(w.ctx(), 9))
+	next(w, told)
+	p.Net.Break("evalsha", 1, faultnet.CutReply|faultnet.Copy)
+	w.must(s.SetLimit(w.ctx(), 5))
+	if e := next(w, told); e.Limit != 5 {
+		w.Errorf("told of %d", e.Limit)
+	}
+	w.must(s.SetLimit(w.ctx(), 8))
+	w.must(p.Net.Replay())
+	w.available(s, 7)
+	w.release(lease)
+}
+
+// otherKind: the limit of a window is set where there was none. The window is that of who sets it.
+func otherKind(w *World) {
+	s := w.Process().sem(10)
+	lease := w.take(permits(s, 1))
+	w.must(w.Process().sem(100, inWindow(time.Minute)).SetLimit(w.ctx(), 2))
+	limits, err := w.admin.HGet(w.ctx(), "{lock:x}:semaphore:meta", "limits").Result()
+	w.must(err)
+	if want := "10:0:0 10:2:60000"; limits != want {
+		w.Errorf("limits %q, want %q", limits, want)
+	}
+	w.release(lease)
+}
+
+// fractionOfAMillisecond: a window that is not a whole number of milliseconds is never shorter than what was asked for.
+func fractionOfAMillisecond(w *World) {
+	if w.Real {
+		return // its clock moves between the two
+	}
+	s := w.Process().sem(1, inWindow(10*time.Millisecond+time.Microsecond))
+	w.take(permits(s, 1))
+	time.Sleep(11 * time.Millisecond)
+	w.refused(s, 1)
+	time.Sleep(time.Millisecond)
+	w.take(permits(s, 1))
+}
+
+// setBackForTries: where nobody waits, a lease that lasts too long since the clock was set back is cut by a try.
+func setBackForTries(w *World) {
+	if w.Real {
+		return // its clock is the machine's
+	}
+	crashed := w.Process()
+	w.take(permits(crashed.sem(1), 1))
+	crashed.Crash()
+	defer w.mini.SetTime(time.Time{})
+	stop := w.shift(-time.Hour)
+	defer stop()
+	s := w.Process().sem(1)
+	w.refused(s, 1)
+	time.Sleep(ttl + 2*time.Millisecond)
+	w.release(w.take(func(ctx context.Context) (*lockkeeper.Lease, error) { return s.TryAcquire(ctx, 1) }))
+}

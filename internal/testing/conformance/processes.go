@@ -1,0 +1,321 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/redis/go-redis/v9"
+)
+
+// childRole, in the environment, makes a test binary play a process that locks instead of running tests.
+const childRole = "LOCKKEEPER_CHILD"
+
+// child is such a process. It locks a name, says so on its standard output, and does what its role is.
+func child(p Primitive, role string) {
+	ctx := context.Background()
+	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS")})
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Heartbeat: beat, HeartbeatLifetime: 3 * beat})
+	check(err)
+	role, arg, _ := strings.Cut(role, " ")
+	o := Options{TTL: 2 * ttl}
+	if role == "count" {
+		o.TTL = lockkeeper.DefaultTTL // nobody crashes there, and the machine may be slow
+	}
+	l, err := p.New(k, "x", o)
+	check(err)
+	switch role {
+	case "count": // adds one to a counter in Redis so many times, in two steps
+		n, _ := strconv.Atoi(arg)
+		for range n {
+			check(l.Do(ctx, func(ctx context.Context, _ uint64) error {
+				v, err := rdb.Get(ctx, "counter").Int()
+				if err != nil && err != redis.Nil {
+					return err
+				}
+				return rdb.Set(ctx, "counter", v+1, 0).Err()
+			}))
+		}
+	case "hold": // locks, holds until its standard input ends, and tells of a loss
+		lease, err := l.Lock(ctx)
+		check(err)
+		fmt.Println("held", lease.Fence())
+		go func() {
+			<-lease.Done()
+			fmt.Println("over", lease.Err())
+		}()
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		fmt.Println("released", lease.Release(ctx))
+	}
+	check(k.Close())
+}
+
+func check(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// spawn starts a process in a role.
+func spawn(t *testing.T, s *redistest.Server, role string) *redistest.Child {
+	t.Helper()
+	return redistest.StartChild(t, childRole+"="+role, "REDIS="+s.Addr)
+}
+
+// Processes runs a primitive in processes of their own, and kills and freezes them.
+func Processes(t *testing.T, p Primitive) {
+	ctx := context.Background()
+	queue := "{lock:x}:" + p.Kind + ":queue"
+	waiting := func(t *testing.T, s *redistest.Server, n int) {
+		t.Helper()
+		s.Await(strconv.Itoa(n), func(ctx context.Context, c *redis.Client) (string, error) {
+			v, err := c.ZCard(ctx, queue).Result()
+			return strconv.FormatInt(v, 10), err
+		})
+	}
+	t.Run("a_counter_is_right_over_processes", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		var ps []*redistest.Child
+		for range 4 {
+			ps = append(ps, spawn(t, s, "count 100"))
+		}
+		for _, c := range ps {
+			for range c.Lines {
+			}
+			if err := c.Wait(); err != nil {
+				t.Errorf("a process ended with %v", err)
+			}
+		}
+		if n, err := s.Client().Get(ctx, "counter").Int(); err != nil || n != 400 {
+			t.Errorf("counted %d of 400, %v", n, err)
+		}
+	})
+	t.Run("a_killed_holder_is_replaced_when_its_lease_ends", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		a := spawn(t, s, "hold")
+		a.Says("held")
+		b := spawn(t, s, "hold")
+		waiting(t, s, 1)
+		a.Signal(syscall.SIGKILL)
+		start := time.Now()
+		b.Says("held")
+		if d := time.Since(start); d > 2*ttl+time.Second {
+			t.Errorf("the next holder came %v after the kill, the lease was of %v", d, 2*ttl)
+		}
+	})
+	t.Run("a_killed_waiter_costs_nothing", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		a := spawn(t, s, "hold")
+		a.Says("held")
+		dead := spawn(t, s, "hold")
+		waiting(t, s, 1)
+		b := spawn(t, s, "hold")
+		waiting(t, s, 2)
+		dead.Signal(syscall.SIGKILL)
+		_ = dead.Wait()
+		a.Stop()
+		a.Says("released <nil>")
+		b.Says("held")
+		b.Signal(syscall.SIGKILL)
+	})
+	t.Run("a_frozen_holder_learns_of_its_loss_first_thing", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		a := spawn(t, s, "hold")
+		first := a.Says("held")
+		b := spawn(t, s, "hold")
+		waiting(t, s, 1)
+		a.Signal(syscall.SIGSTOP)
+		second := b.Says("held")
+		if !(first < second) {
+			t.Errorf("%s, then %s", first, second)
+		}
+		a.Signal(syscall.SIGCONT)
+		if line := a.Says("over"); !strings.Contains(line, "lease lost") {
+			t.Error(line)
+		}
+		a.Stop()
+		if line := a.Says("released"); !strings.Contains(line, "lease lost") {
+			t.Error(line)
+		}
+		b.Stop()
+		b.Says("released <nil>")
+	})
+	t.Run("frozen_waiters_cost_one_heartbeat_lifetime_in_all", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		a := spawn(t, s, "hold")
+		a.Says("held")
+		var frozen []*redistest.Child
+		for i := range 3 {
+			frozen = append(frozen, spawn(t, s, "hold"))
+			waiting(t, s, i+1)
+		}
+		b := spawn(t, s, "hold")
+		waiting(t, s, 4)
+		for _, f := range frozen {
+			f.Signal(syscall.SIGSTOP)
+		}
+		a.Stop()
+		a.Says("released <nil>")
+		start := time.Now()
+		b.Says("held")
+		if d := time.Since(start); d > 3*beat+time.Second {
+			t.Errorf("three frozen waiters cost %v, a heartbeat's lifetime is %v", d, 3*beat)
+		}
+		// When they come back they stand in line again, and get in one after the other.
+		for _, f := range frozen {
+			f.Signal(syscall.SIGCONT)
+		}
+		b.Stop()
+		for _, f := range frozen {
+			f.Stop()
+		}
+		for _, f := range frozen {
+			f.Says("released <nil>")
+		}
+	})
+	t.Run("a_process_that_is_frozen_for_longer_than_the_lease_it_asks_for", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		first := spawn(t, s, "hold") // the server knows the scripts then
+		first.Says("held")
+		first.Stop()
+		first.Says("released <nil>")
+		admin := s.Client()
+		// The server keeps the request until the process is frozen, and grants it then.
+		if err := admin.Do(ctx, "client", "pause", 60_000, "write").Err(); err != nil {
+			t.Fatal(err)
+		}
+		a := spawn(t, s, "hold")
+		s.Await("true", func(ctx context.Context, c *redis.Client) (string, error) {
+			list, err := c.ClientList(ctx).Result()
+			return strconv.FormatBool(strings.Contains(list, "cmd=evalsha")), err
+		})
+		a.Signal(syscall.SIGSTOP)
+		if err := admin.Do(ctx, "client", "unpause").Err(); err != nil {
+			t.Fatal(err)
+		}
+		key := p.Key("x")
+		s.Await("1", func(ctx context.Context, c *redis.Client) (string, error) {
+			n, err := c.Exists(ctx, key).Result()
+			return strconv.FormatInt(n, 10), err
+		})
+		time.Sleep(2*ttl + ttl/2)
+		a.Signal(syscall.SIGCONT)
+		start := time.Now()
+		a.Says("held")
+		if d := time.Since(start); d > ttl+time.Second {
+			t.Errorf("it got the free lock after %v", d)
+		}
+		a.Stop()
+		a.Says("released <nil>")
+	})
+	t.Run("a_server_that_is_frozen_for_longer_than_a_lease_lasts", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		k, err := lockkeeper.New(s.Client(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = k.Close() }()
+		calls := map[string]func(context.Context, Locker) (*lockkeeper.Lease, error){
+			"lock": func(ctx context.Context, l Locker) (*lockkeeper.Lease, error) { return l.Lock(ctx) },
+			"try":  func(ctx context.Context, l Locker) (*lockkeeper.Lease, error) { return l.TryLock(ctx) },
+			"lock without a context that could end": func(_ context.Context, l Locker) (*lockkeeper.Lease, error) {
+				return l.Lock(ctx)
+			},
+		}
+		locks := map[string]Locker{}
+		for name := range calls {
+			l, err := p.New(k, name, Options{TTL: ttl})
+			if err != nil {
+				t.Fatal(err)
+			}
+			locks[name] = l
+		}
+		for range 20 { // connections for each, and the scripts
+			all(len(calls), func(int) {
+				for _, l := range locks {
+					if lease, err := l.TryLock(ctx); err == nil {
+						_ = lease.Release(ctx)
+					}
+				}
+			})
+		}
+		within, cancel := context.WithTimeout(ctx, 12*time.Second)
+		defer cancel()
+		s.Freeze()
+		got := make(chan error, len(calls))
+		for name, call := range calls {
+			go func() {
+				lease, err := call(within, locks[name])
+				if err == nil {
+					err = lease.Release(ctx)
+				}
+				if err != nil {
+					err = fmt.Errorf("%s: %w", name, err)
+				}
+				got <- err
+			}()
+		}
+		time.Sleep(3 * ttl / 2)
+		s.Thaw()
+		late := time.After(5 * time.Second)
+		for range calls {
+			select {
+			case err := <-got:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-late:
+				t.Fatal("nobody holds the lock, and a call has not returned")
+			}
+		}
+	})
+	t.Run("a_server_that_freezes_and_thaws_leaves_no_ghost", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		rdb := redis.NewClient(&redis.Options{Addr: s.Addr, ReadTimeout: 50 * time.Millisecond})
+		defer func() { _ = rdb.Close() }()
+		k, err := lockkeeper.New(rdb, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = k.Close() }()
+		l, err := p.New(k, "x", Options{TTL: 30 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 10 {
+			s.Freeze()
+			short, cancel := context.WithTimeout(ctx, 150*time.Millisecond)
+			if _, err := l.Lock(short); err == nil {
+				t.Fatal("a frozen server granted a lock")
+			}
+			cancel()
+			s.Thaw()
+			within, cancel := context.WithTimeout(ctx, 10*time.Second)
+			lease, err := l.Lock(within)
+			cancel()
+			if err != nil {
+				t.Fatalf("round %d: a ghost holds the lock: %v", i, err)
+			}
+			if err := lease.Release(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,580 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/redis/go-redis/v9"
+)
+
+// promises is what the documentation says of every primitive in half a sentence, and what no other case would miss.
+var promises = []Case{
+	{"05_what_is_over_or_refused_sends_nothing", false, false, nothingIsSent},
+	{"11_ttls_from_the_shortest_to_the_longest", false, false, ttlBounds},
+	{"11_without_options_leases_last_thirty_seconds", false, false, defaultTTL},
+	{"13_adopting_extends_to_the_whole_ttl", false, false, adoptsWhole},
+	{"22_an_extend_that_nobody_heard_of_changes_nothing", false, false, extendUnheard},
+	{"22_no_extend_beyond_what_is_left_of_the_maximum_lifetime", false, false, extendTooFar},
+	{"54_close_repeats_what_it_gives_back", false, false, closeRepeats},
+	{"54_close_gives_up_after_three_seconds", false, false, closeGivesUp},
+	{"54_close_tells_of_a_loss", false, false, closeTellsOfALoss},
+	{"54_close_tells_the_hook_and_ends_an_adopt", false, false, closeTells},
+	{"56_an_outage_is_outlasted_without_a_limit", false, false, noGivingUp},
+	{"56_errors_name_the_lock", false, false, errorsNameTheLock},
+	{"58_do_tells_of_a_loss_and_does_not_outlast_its_context", false, false, doEnds},
+	{"contexts_end_before_the_release_leaves", false, false, contextsEndFirst},
+	{"facts_of_a_lease_that_is_held_stay", false, false, factsStay},
+	{"keys_end_when_they_are_said_to", false, false, keysEnd},
+}
+
+// queuedPromises is the same of primitives whose waiters stand in line at the server.
+var queuedPromises = []Case{
+	{"33_a_wait_counts_an_outage_from_its_beginning", false, false, waitCountsTheOutage},
+	{"33_a_heartbeat_counts_for_its_lifetime", false, false, heartbeatsLifetime},
+	{"looking_tells_how_long_one_waits_until_the_keeper_is_closed", false, false, looksAtTimes},
+}
+
+// Fair is what the fair lock does beside what every lock does.
+var Fair = []Case{
+	{"looking_tells_who_holds", false, false, looksAtTheHolder},
+}
+
+// Foreign is for locks whose key is as other libraries write it.
+var Foreign = []Case{
+	{"a_foreign_holder_keeps_others_out_until_its_time_is_over", false, false, foreignHolder},
+}
+
+// contextsEndFirst: when the next holder can get in, the one before has been told that it has to stop.
+func contextsEndFirst(w *World) {
+	cancelled, cancel := context.WithCancel(w.ctx())
+	cancel()
+	for what, end := range map[string]func(p *Process, l *lockkeeper.Lease) error{
+		"Release":                       func(_ *Process, l *lockkeeper.Lease) error { return l.Release(w.ctx()) },
+		"Release with a context to end": func(_ *Process, l *lockkeeper.Lease) error { return l.Release(w.Context()) },
+		"Release with one that has":     func(_ *Process, l *lockkeeper.Lease) error { return l.Release(cancelled) },
+		"Close":                         func(p *Process, _ *lockkeeper.Lease) error { return p.Close() },
+	} {
+		p := w.Process()
+		lease := w.hold(p.Lock("x", fixed, withTTL(time.Minute))) // no renewal of it is sent
+		// What was handed out before cannot look at the lease: somebody has to end it.
+		parent, stop := context.WithCancel(w.ctx())
+		ctx, bound := lease.Context(w.ctx()), lease.Context(parent)
+		child, stopChild := context.WithCancel(bound)
+		ends := []<-chan struct{}{lease.Done(), ctx.Done(), bound.Done(), child.Done()}
+		token, sent := []byte(lease.Token()), make(chan bool, 100)
+		p.Net.Watch(func(b []byte) {
+			if !bytes.Contains(b, token) {
+				return
+			}
+			over := true
+			for _, c := range ends {
+				select {
+				case <-c:
+				default:
+					over = false
+				}
+			}
+			sent <- over
+		})
+		w.must(end(p, lease))
+		p.Net.Watch(nil)
+		if len(sent) == 0 {
+			w.Errorf("%s: nothing was sent", what)
+		}
+		for len(sent) > 0 {
+			if !<-sent {
+				w.Errorf("%s: the release has left, and the lease's contexts go on", what)
+			}
+		}
+		for _, c := range []context.Context{ctx, bound, child} {
+			if !errors.Is(context.Cause(c), lockkeeper.ErrReleased) {
+				w.Errorf("%s: cause %v", what, context.Cause(c))
+			}
+		}
+		stopChild()
+		stop()
+		w.free(w.Process().Lock("x"))
+	}
+}
+
+// closeRepeats: a lease, and a place in the queue, are given back although the server fails for a moment meanwhile.
+func closeRepeats(w *World) {
+	const moment = 500 * time.Millisecond
+	for what, fails := range map[string]func(p *Process){
+		"no connection":     (*Process).Crash,
+		"no answer":         func(p *Process) { p.Net.Break("evalsha", 2, faultnet.CutReply) },
+		"requests get lost": func(p *Process) { p.Net.Break("evalsha", 4, faultnet.LoseRequest) },
+	} {
+		other := w.hold(w.Process().Lock("busy", withTTL(time.Minute)))
+		p := w.Process()
+		w.hold(p.Lock("x", withTTL(time.Minute)))
+		waits := w.wants(w.ctx(), p.Lock("busy"))
+		w.waiters("busy", 1)
+		fails(p)
+		mended := time.AfterFunc(moment, p.Net.Mend)
+		if err := p.Close(); err != nil {
+			w.Errorf("%s: %v", what, err)
+		}
+		mended.Stop()
+		w.is(w.get(waits, 0).err, lockkeeper.ErrClosed)
+		if left := w.holders("x"); len(left) > 0 {
+			w.Errorf("%s: when Close has returned the lock is with %v", what, left)
+		}
+		if !w.P.Polls {
+			if n := w.admin.ZCard(w.ctx(), w.queue("busy")).Val(); n != 0 {
+				w.Errorf("%s: when Close has returned %d stand in line", what, n)
+			}
+		}
+		w.release(other)
+	}
+	w.graves()
+}
+
+// closeGivesUp: not before, and not much later, where nothing keeps commands on their way.
+func closeGivesUp(w *World) {
+	if w.Real {
+		return // it takes three seconds
+	}
+	for what, retry := range map[string]lockkeeper.RetryPolicy{
+		"short": {Max: 100 * time.Millisecond}, "default": {}, "long": {Min: time.Minute},
+	} {
+		p := w.Process(func(o *lockkeeper.Options) { o.Retry = retry })
+		w.hold(p.Lock(what, withTTL(time.Hour)))
+		p.Crash()
+		start := time.Now()
+		err := p.Close()
+		if err == nil || errors.Is(err, lockkeeper.ErrLost) {
+			w.Errorf("Close has released a lease without a server: %v", err)
+		}
+		if d := time.Since(start); d > 3*time.Second || what == "short" && d < 2800*time.Millisecond {
+			w.Errorf("with %s pauses Close took %v", what, d)
+		}
+	}
+}
+
+func closeTellsOfALoss(w *World) {
+	p := w.Process()
+	w.hold(p.Lock("x", withTTL(time.Minute)))
+	w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
+	if err := p.Close(); !errors.Is(err, lockkeeper.ErrLost) {
+		w.Errorf("Close, of a lease that the server did not know any more: %v", err)
+	}
+}
+
+// closeTells: the hook hears of each lease that is released, and who waits for an answer gets ErrClosed.
+func closeTells(w *World) {
+	if w.Real {
+		return // Close waits for the client's timeout
+	}
+	var mu sync.Mutex
+	var told []string
+	p := w.Process(func(o *lockkeeper.Options) {
+		o.Hooks.Released = func(e lockkeeper.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, e.Token)
+		}
+	})
+	lease := w.hold(p.Lock("x", withTTL(time.Minute)))
+	other := w.hold(w.Process().Lock("y", withTTL(time.Minute)))
+	p.Net.Mute()
+	adopted := make(chan error, 1)
+	l := p.Lock("y", withTTL(time.Minute))
+	go func() {
+		_, err := l.Adopt(w.ctx(), other.Token())
+		adopted <- err
+	}()
+	time.Sleep(beat / 10)
+	_ = p.Close()
+	w.is(<-adopted, lockkeeper.ErrClosed)
+	mu.Lock()
+	defer mu.Unlock()
+	if len(told) != 1 || told[0] != lease.Token() {
+		w.Errorf("told of the release of %q, want one of %q", told, lease.Token())
+	}
+}
+
+// nothingIsSent: what can be answered without Redis costs no command.
+func nothingIsSent(w *World) {
+	p := w.Process()
+	l := p.Lock("x", fixed, func(o *Options) { o.MaxLifetime = 2 * ttl })
+	released, lost := w.hold(l), (*lockkeeper.Lease)(nil)
+	w.release(released)
+	lost = w.hold(p.Lock("y", fixed))
+	w.lost(lost, ttl)
+	w.is(lost.Release(w.ctx()), lockkeeper.ErrLost)
+	held := w.hold(l)
+	p.Net.Count()
+	w.release(released)
+	w.is(released.Extend(w.ctx(), ttl), lockkeeper.ErrReleased)
+	w.is(lost.Release(w.ctx()), lockkeeper.ErrLost)
+	w.is(lost.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
+	for _, d := range []time.Duration{0, time.Millisecond, 1000 * 24 * time.Hour, 3 * ttl} { // the last is beyond MaxLifetime
+		w.is(held.Extend(w.ctx(), d), lockkeeper.ErrInvalid)
+	}
+	_, err := l.Adopt(w.ctx(), "")
+	w.is(err, lockkeeper.ErrInvalid)
+	if !w.Real {
+		synctest.Wait()
+	}
+	if n := p.Net.Scripts(); n != 0 {
+		w.Errorf("%d scripts were sent", n)
+	}
+	w.release(held)
+	w.graves()
+}
+
+func ttlBounds(w *World) {
+	const least, most = 10 * time.Millisecond, 365 * 24 * time.Hour
+	p := w.Process()
+	for d, fits := range map[time.Duration]bool{least - 1: false, least: true, most: true, most + 1: false} {
+		l, err := w.P.New(p.Keeper, "x", Options{TTL: d})
+		if fits != (err == nil) {
+			w.Errorf("TTL %v: %v", d, err)
+		}
+		if !fits {
+			w.is(err, lockkeeper.ErrInvalid)
+			continue
+		}
+		if d == most || !w.Real { // a loaded machine loses the shortest
+			w.release(w.hold(l))
+		}
+	}
+	lease := w.hold(p.Lock("x", fixed))
+	w.must(lease.Extend(w.ctx(), most))
+	if left := time.Until(lease.Deadline()); left < most*98/100 {
+		w.Errorf("extended to %v, it is believed for %v", most, left)
+	}
+	w.is(lease.Extend(w.ctx(), most+1), lockkeeper.ErrInvalid)
+	w.release(lease)
+}
+
+func defaultTTL(w *World) {
+	l, err := w.P.New(w.Process().Keeper, "x", Options{})
+	w.must(err)
+	lease := w.hold(l)
+	if left := time.Until(lease.Deadline()); left > 30*time.Second || left < 25*time.Second {
+		w.Errorf("it is believed for %v", left)
+	}
+	w.lasts("x", 30*time.Second)
+	w.release(lease)
+}
+
+// lasts checks how long the lock's key stays: for as long as the lease, or a second more where several leases lie in it.
+func (w *World) lasts(name string, want time.Duration) {
+	w.Helper()
+	left, err := w.admin.PTTL(w.ctx(), w.P.Key(name)).Result()
+	w.must(err)
+	if w.admin.Type(w.ctx(), w.P.Key(name)).Val() == "zset" {
+		want += time.Second
+	}
+	if left > want || left < want-w.slack()-5*time.Millisecond {
+		w.Errorf("the lock's key ends in %v, want %v", left, want)
+	}
+}
+
+func adoptsWhole(w *World) {
+	first := w.hold(w.Process().Lock("x", fixed))
+	lease, err := w.Process().Lock("x", fixed, withTTL(time.Minute)).Adopt(w.ctx(), first.Token())
+	w.must(err)
+	if left := time.Until(lease.Deadline()); left < 55*time.Second || left > time.Minute {
+		w.Errorf("it is believed for %v", left)
+	}
+	w.lasts("x", time.Minute)
+	w.release(lease)
+}
+
+// extendUnheard: there is no connection by which the request could have left.
+func extendUnheard(w *World) {
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = beat })
+	lease := w.hold(p.Lock("x", fixed, withTTL(time.Minute)))
+	p.Crash()
+	w.eventually("no connection to be left", func() bool {
+		for range 20 {
+			if err := p.RDB.Ping(w.ctx()).Err(); err == nil || !strings.Contains(err.Error(), "dial") {
+				return false
+			}
+		}
+		return true
+	})
+	_ = lease.Extend(w.ctx(), time.Minute) // nor any other that it might have tried
+	before, start := lease.Deadline(), time.Now()
+	err := lease.Extend(w.ctx(), 10*time.Second)
+	w.is(err, lockkeeper.ErrUnavailable)
+	if d := time.Since(start); d > 10*time.Second+w.slack() {
+		w.Errorf("it went on for %v", d)
+	}
+	if after := lease.Deadline(); after != before {
+		w.Errorf("it is believed for %v less", before.Sub(after))
+	}
+	p.Net.Mend()
+	w.release(lease)
+}
+
+func extendTooFar(w *World) {
+	lease := w.hold(w.Process().Lock("x", func(o *Options) { o.MaxLifetime = 3 * ttl }))
+	time.Sleep(2 * ttl)
+	err := lease.Extend(w.ctx(), 2*ttl)
+	w.is(err, lockkeeper.ErrInvalid)
+	if err == nil || !strings.Contains(err.Error(), "MaxLifetime") {
+		w.Errorf("the error does not name it: %v", err)
+	}
+	w.must(lease.Err())
+	w.release(lease)
+}
+
+// noGivingUp: with a negative GiveUp only the context bounds how long an outage is waited for.
+func noGivingUp(w *World) {
+	if w.Real {
+		return // it takes a minute
+	}
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = -1 })
+	p.Crash()
+	waits := w.wants(w.ctx(), p.Lock("x"))
+	time.Sleep(time.Minute)
+	w.notYet(waits)
+	p.Net.Mend()
+	r := w.get(waits, 5*time.Second)
+	w.must(r.err)
+	w.release(r.lease)
+}
+
+func errorsNameTheLock(w *World) {
+	p := w.Process()
+	lease := w.hold(p.Lock("the name"))
+	ctx, cancel := context.WithTimeout(w.ctx(), beat/2)
+	defer cancel()
+	l := w.Process().Lock("the name")
+	_, tried := l.TryLock(w.ctx())
+	_, waited := l.Lock(ctx)
+	_, adopted := l.Adopt(w.ctx(), lease.Token()+"0")
+	w.must(p.Close())
+	_, closed := p.Lock("the name").TryLock(w.ctx())
+	for want, err := range map[error]error{
+		lockkeeper.ErrNotAcquired: tried, context.DeadlineExceeded: waited, lockkeeper.ErrLost: adopted, lockkeeper.ErrClosed: closed,
+	} {
+		if !errors.Is(err, want) || !strings.Contains(err.Error(), fmt.Sprintf("%s %q", w.P.Kind, "the name")) {
+			w.Errorf("want %v of %s %q: %v", want, w.P.Kind, "the name", err)
+		}
+	}
+}
+
+// doEnds: a function that has not noticed does not hide the loss, and a server that does not answer keeps nobody.
+func doEnds(w *World) {
+	p := w.Process()
+	w.is(p.Lock("x").Do(w.ctx(), func(ctx context.Context, _ uint64) error {
+		w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
+		<-ctx.Done()
+		return nil
+	}), lockkeeper.ErrLost)
+	if w.Real {
+		return // what follows takes a second and more
+	}
+	ctx, cancel := context.WithCancel(w.ctx())
+	var start time.Time
+	err := p.Lock("x", fixed, withTTL(time.Minute)).Do(ctx, func(context.Context, uint64) error {
+		p.Net.Mute()
+		cancel()
+		start = time.Now()
+		return nil
+	})
+	w.is(err, lockkeeper.ErrUnavailable, context.Canceled)
+	if d := time.Since(start); d > time.Second+w.slack() {
+		w.Errorf("Do went on for %v after its context had ended", d)
+	}
+}
+
+// factsStay: renewal keeps the facts of the name, however long a lease is held.
+func factsStay(w *World) {
+	if w.Real {
+		return // it takes minutes
+	}
+	p := w.Process(func(o *lockkeeper.Options) { o.Idle = time.Minute })
+	lease := w.hold(p.Lock("x", withTTL(10*time.Second)))
+	for range 20 {
+		time.Sleep(15 * time.Second)
+		w.must(lease.Err())
+		left, err := w.admin.PTTL(w.ctx(), w.meta("x")).Result()
+		w.must(err)
+		if left <= 0 {
+			w.Fatal("the facts of a name that is in use have gone")
+		}
+	}
+	w.release(lease)
+}
+
+// meta is the key with the facts of a name.
+func (w *World) meta(name string) string {
+	kind := w.P.Kind
+	if kind == "redlock" {
+		kind = "mutex"
+	}
+	return "{lock:" + name + "}:" + kind + ":meta"
+}
+
+// keysEnd is the table of docs/operations.md: when a key goes that nobody needs any more.
+func keysEnd(w *World) {
+	const idle = 10 * time.Minute
+	p := w.Process(func(o *lockkeeper.Options) { o.Idle = idle })
+	lease := w.hold(p.Lock("x", fixed, withTTL(time.Minute)))
+	w.lasts("x", time.Minute)
+	left, err := w.admin.PTTL(w.ctx(), w.meta("x")).Result()
+	w.must(err)
+	if d := left - idle - time.Minute; d > 5*time.Millisecond || d < -w.slack()-5*time.Millisecond {
+		w.Errorf("the facts end in %v, want Idle and the ttl, %v", left, idle+time.Minute)
+	}
+	if !w.P.Polls {
+		ctx, cancel := context.WithCancel(w.ctx())
+		waits := w.wants(ctx, p.Lock("x"))
+		w.waiters("x", 1)
+		const life = 3 * beat // see Process
+		for _, key := range []string{w.queue("x"), strings.TrimSuffix(w.queue("x"), "queue") + "beats"} {
+			left, err := w.admin.PTTL(w.ctx(), key).Result()
+			w.must(err)
+			if left > life+time.Second || left < time.Second {
+				w.Errorf("%s ends in %v, want a second after the last heartbeat, which counts for %v", key, left, life)
+			}
+		}
+		cancel()
+		w.get(waits, 0)
+	}
+	// Used again, the facts stay for half of that at least: they are not pushed out at each use.
+	if !w.Real {
+		time.Sleep(idle * 2 / 5)
+	}
+	_ = lease.Release(w.ctx())
+	left, err = w.admin.PTTL(w.ctx(), w.meta("x")).Result()
+	w.must(err)
+	if left < idle/2 {
+		w.Errorf("the facts end %v after their last use, Idle is %v", left, idle)
+	}
+}
+
+// waitCountsTheOutage: GiveUp is not counted from when the wait began.
+func waitCountsTheOutage(w *World) {
+	const giveUp = 5 * beat
+	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = giveUp })
+	waits := w.wants(w.ctx(), p.Lock("x"))
+	w.waiters("x", 1)
+	time.Sleep(2 * giveUp)
+	p.Net.Down()
+	time.Sleep(giveUp / 2)
+	p.Net.Mend()
+	time.Sleep(giveUp / 2)
+	w.notYet(waits)
+	w.release(holder)
+	r := w.get(waits, 2*time.Second)
+	w.must(r.err)
+	w.release(r.lease)
+}
+
+// heartbeatsLifetime: the server believes a waiter for as long as its keeper's options say, and no longer.
+func heartbeatsLifetime(w *World) {
+	const life = 20 * beat
+	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
+	ctx, cancel := context.WithCancel(w.ctx())
+	waits := w.wants(ctx, w.Process(func(o *lockkeeper.Options) { o.HeartbeatLifetime = life }).Lock("x"))
+	w.waiters("x", 1)
+	now, err := w.admin.Time(w.ctx()).Result()
+	w.must(err)
+	list, err := w.admin.ZRangeArgsWithScores(w.ctx(), redis.ZRangeArgs{Key: strings.TrimSuffix(w.queue("x"), "queue") + "beats", Start: 0, Stop: -1}).Result()
+	w.must(err)
+	if len(list) != 1 {
+		w.Fatalf("heartbeats: %v", list)
+	}
+	if left := time.UnixMilli(int64(list[0].Score)).Sub(now); left > life || left < life-beat-w.slack() {
+		w.Errorf("the heartbeat counts for %v more, want %v (%s)", left, life, strconv.FormatFloat(list[0].Score, 'f', 0, 64))
+	}
+	cancel()
+	w.get(waits, 0)
+	w.release(holder)
+}
+
+func looksAtTimes(w *World) {
+	p := w.Process()
+	l, ok := p.Lock("x").(looker)
+	if !ok {
+		return // it does not tell who waits
+	}
+	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
+	ctx, cancel := context.WithCancel(w.ctx())
+	waits := w.wants(ctx, w.Process().Lock("x"))
+	w.waiters("x", 1)
+	time.Sleep(2 * beat)
+	list, err := l.Waiters(w.ctx())
+	w.must(err)
+	if len(list) != 1 || list[0].Waited < 2*beat || list[0].Waited > 2*beat+w.slack()+10*time.Millisecond {
+		w.Errorf("waiters %+v after %v", list, 2*beat)
+	}
+	cancel()
+	w.get(waits, 0)
+	ended, end := context.WithCancel(w.ctx())
+	end()
+	_, err = l.Waiters(ended)
+	w.is(err, context.Canceled)
+	w.must(p.Close())
+	_, err = l.Waiters(w.ctx())
+	w.is(err, lockkeeper.ErrClosed)
+	w.release(holder)
+}
+
+func looksAtTheHolder(w *World) {
+	p, q := w.Process(), w.Process()
+	l, err := fair.New(p.Keeper, "x", nil)
+	w.must(err)
+	if h, held, err := l.Holder(w.ctx()); held || err != nil || h != (lockkeeper.Holder{}) {
+		w.Errorf("of a lock that nobody holds: %+v, %t, %v", h, held, err)
+	}
+	lease := w.hold(q.Lock("x", fixed, withTTL(time.Minute)))
+	h, held, err := l.Holder(w.ctx())
+	w.must(err)
+	if left := h.Left; !held || h.Token != lease.Token() || h.Keeper != q.ID() || h.Fence != lease.Fence() || left > time.Minute || left < time.Minute-w.slack()-5*time.Millisecond {
+		w.Errorf("%+v, %t", h, held)
+	}
+	w.release(lease)
+	w.must(p.Close())
+	_, _, err = l.Holder(w.ctx())
+	w.is(err, lockkeeper.ErrClosed)
+}
+
+// foreignHolder: another library's lease keeps others out until it ends, and they get in at that moment, or at their
+// next heartbeat after it was given up, for nobody tells them.
+func foreignHolder(w *World) {
+	key := w.P.Key("x")
+	take := func() { w.must(w.admin.Set(w.ctx(), key, "their token", ttl).Err()) }
+	take()
+	l := w.Process(slowBeats).Lock("x")
+	_, err := l.TryLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	ends := time.Now().Add(ttl)
+	r := w.get(w.wants(w.ctx(), l), ttl+50*time.Millisecond)
+	w.must(r.err)
+	if late := r.at.Sub(ends); !w.Real && (late < -50*time.Millisecond || late > 50*time.Millisecond) {
+		w.Errorf("it got in %v after the end of a foreign lease", late)
+	}
+	_, err = w.Process().Lock("x").Adopt(w.ctx(), "their token")
+	w.is(err, lockkeeper.ErrLost)
+	w.release(r.lease)
+
+	w.must(w.admin.Set(w.ctx(), key, "their token", time.Minute).Err())
+	waits := w.wants(w.ctx(), w.Process().Lock("x"))
+	w.waiters("x", 1)
+	w.must(w.admin.Del(w.ctx(), key).Err())
+	r = w.get(waits, beat)
+	w.must(r.err)
+	if v, err := w.admin.Get(w.ctx(), key).Result(); err != nil || v != r.lease.Token() {
+		w.Errorf("the key is %q, %v, want the token", v, err)
+	}
+	w.release(r.lease)
+}

@@ -1,0 +1,814 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+)
+
+// ReadWrite is what the read-write lock does beside what every lock does.
+var ReadWrite = []Case{
+	{"29_a_read_after_a_write_has_a_larger_fence", false, false, readFences},
+	{"36_readers_together_a_writer_alone", false, false, readersTogether},
+	{"37_readers_stand_behind_a_writer_that_waits", false, false, readersStandBehind},
+	{"38_a_waiting_writer_that_crashed_keeps_nobody_out", false, false, waitingWriterCrashes},
+	{"38_a_waiting_writer_that_is_mute_keeps_readers_out_for_a_heartbeats_lifetime", false, false, waitingWriterIsMute},
+	{"39_a_reader_crashes_and_only_its_share_lapses", false, false, readerCrashes},
+	{"39_a_reader_crashes_and_the_others_leave_before_its_share_lapses", false, false, readerCrashesAndOthersLeave},
+	{"40_a_writer_gets_in_when_those_before_it_have_left", false, false, writerGetsIn},
+	{"41_readers_get_in_after_a_streak_of_writers", false, false, writerStreak},
+	{"42_of_two_upgrades_one_fails_at_once", false, false, upgradeConflict},
+	{"42_an_upgrade_that_was_away_gives_way_to_another", false, false, upgradeWasAway},
+	{"42_an_upgrade_is_told_of_a_reader_that_crashed", false, false, upgradeAfterCrash},
+	{"42_an_upgrade_can_be_tried_again_at_once", false, false, upgradeAgain},
+	{"42_an_upgrade_goes_before_writers_and_keeps_its_lease_till_then", false, false, upgradeGoesFirst},
+	{"42_an_upgrade_that_comes_to_nothing_changes_nothing", false, false, upgradeComesToNothing},
+	{"43_a_downgrade_has_no_gap_and_lets_readers_in", false, false, downgrade},
+	{"43_a_conversion_that_is_given_up_is_undone_or_told", false, false, conversionGivenUp},
+	{"43_a_conversion_that_is_given_up_keeps_what_is_held", false, false, conversionKept},
+	{"43_a_conversion_of_which_nothing_is_heard_keeps_what_is_held", false, false, conversionInDoubt},
+	{"61_an_outage_is_not_contention_for_conversions", false, true, outageOfConversions},
+	{"conversions_are_no_losses", false, false, conversionsAreNoLosses},
+	{"looking_tells_readers_from_writers", false, false, looksAtReaders},
+	{"bad_leases_and_streaks_are_errors", false, false, badConversions},
+	{"conversions_of_what_cannot_be_converted", false, false, notConvertible},
+	{"sixteen_writers_may_pass_readers_who_wait", false, false, defaultStreak},
+}
+
+// rw is the read-write lock of a process.
+func (p *Process) rw(name string, streak ...int) *rwlock.Lock {
+	p.w.Helper()
+	o := &rwlock.Options{TTL: ttl}
+	if len(streak) > 0 {
+		o.WriterStreak = &streak[0]
+	}
+	l, err := rwlock.New(p.Keeper, name, o)
+	p.w.must(err)
+	return l
+}
+
+type acquire = func(context.Context) (*lockkeeper.Lease, error)
+
+// take acquires, or ends the test.
+func (w *World) take(f acquire) *lockkeeper.Lease {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Second)
+	defer cancel()
+	lease, err := f(ctx)
+	w.must(err)
+	return lease
+}
+
+// begin starts an acquisition in the background, and returns when it stands in line as the n-th.
+func (w *World) begin(ctx context.Context, n int64, f acquire) chan result {
+	w.Helper()
+	ch := make(chan result, 1)
+	go func() {
+		lease, err := f(ctx)
+		ch <- result{lease, err, time.Now()}
+	}()
+	w.waiters("x", n)
+	return ch
+}
+
+func readFences(w *World) {
+	l := w.Process().rw("x")
+	last := uint64(0)
+	for i := range 6 {
+		f := l.RLock
+		if i%2 == 0 {
+			f = l.Lock
+		}
+		lease := w.take(f)
+		if lease.Fence() <= last {
+			w.Errorf("fence %d after %d", lease.Fence(), last)
+		}
+		last = lease.Fence()
+		w.release(lease)
+	}
+}
+
+func readersTogether(w *World) {
+	ps := []*Process{w.Process(), w.Process(), w.Process()}
+	var leases []*lockkeeper.Lease
+	for i := range 12 {
+		leases = append(leases, w.take(ps[i%3].rw("x").RLock))
+	}
+	_, err := ps[0].rw("x").TryLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	writer := w.begin(w.ctx(), 1, ps[0].rw("x").Lock)
+	for _, l := range leases {
+		w.notYet(writer)
+		w.release(l)
+	}
+	lease := w.turn(writer)
+	_, err = ps[1].rw("x").TryRLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	w.release(lease)
+	w.release(w.take(ps[1].rw("x").TryRLock))
+	w.clean()
+}
+
+func readersStandBehind(w *World) {
+	l := w.Process().rw("x")
+	first := w.take(l.RLock)
+	_, err := w.Process().rw("x").TryLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	w.release(w.take(l.TryRLock)) // the refused try has left no intent
+
+	ctx, cancel := context.WithCancel(w.ctx())
+	writer := w.begin(ctx, 1, w.Process().rw("x").Lock)
+	_, err = l.TryRLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	reader := w.begin(w.ctx(), 2, w.Process().rw("x").RLock)
+	time.Sleep(2 * beat)
+	w.notYet(reader)
+	cancel() // and when the writer has gone they need not wait
+	w.is(w.get(writer, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.release(w.turn(reader))
+	w.release(first)
+	w.clean()
+}
+
+func waitingWriterCrashes(w *World) {
+	l := w.Process().rw("x")
+	first := w.take(l.RLock)
+	dead := w.Process()
+	w.begin(w.ctx(), 1, dead.rw("x").Lock)
+	dead.Crash()
+	w.eventually("the server to see it", func() bool {
+		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+dead.ID()).Result()
+		return err == nil && n["lock:wake:"+dead.ID()] == 0
+	})
+	w.release(w.take(l.TryRLock))
+	w.release(first)
+}
+
+func waitingWriterIsMute(w *World) {
+	l := w.Process().rw("x")
+	first := w.take(l.RLock)
+	mute := w.Process()
+	w.begin(w.ctx(), 1, mute.rw("x").Lock)
+	mute.Net.Mute() // its subscription stays
+	start := time.Now()
+	reader := make(chan result, 1)
+	go func() {
+		lease, err := w.Process().rw("x").RLock(w.ctx())
+		reader <- result{lease, err, time.Now()}
+	}()
+	r := w.get(reader, 3*beat+beat)
+	w.must(r.err)
+	if d := r.at.Sub(start); d > 4*beat+w.slack() {
+		w.Errorf("readers were kept out for %v", d)
+	}
+	w.release(r.lease)
+	w.release(first)
+}
+
+func readerCrashes(w *World) {
+	a, b := w.Process(), w.Process()
+	dead, alive := w.take(a.rw("x").RLock), w.take(b.rw("x").RLock)
+	at := time.Now()
+	writer := w.begin(w.ctx(), 1, w.Process().rw("x").Lock)
+	a.Crash()
+	time.Sleep(ttl / 2)
+	w.must(alive.Err())
+	w.release(alive)
+	r := w.get(writer, ttl+50*time.Millisecond)
+	w.must(r.err)
+	if d := r.at.Sub(at); !w.Real && (d < ttl/2 || d > ttl+50*time.Millisecond) {
+		w.Errorf("the writer came after %v, the crashed reader's lease was of %v", d, ttl)
+	}
+	w.release(r.lease)
+	w.lost(dead, 0)
+}
+
+// readerCrashesAndOthersLeave: a writer expects the longest of the read leases. When that is given up, it does not wait for its
+// next heartbeat to learn that it has to wait only for the lease of the reader that crashed.
+func readerCrashesAndOthersLeave(w *World) {
+	a, b := w.Process(), w.Process()
+	long := func(p *Process) *rwlock.Lock {
+		l, err := rwlock.New(p.Keeper, "x", &rwlock.Options{TTL: time.Minute})
+		w.must(err)
+		return l
+	}
+	dead, alive := w.take(a.rw("x").RLock), w.take(long(b).RLock)
+	writer := w.begin(w.ctx(), 1, w.Process(slowly).rw("x").Lock)
+	a.Crash()
+	w.release(alive)
+	r := w.get(writer, ttl+50*time.Millisecond)
+	w.must(r.err)
+	w.rises(dead, r.lease)
+	w.release(r.lease)
+	w.clean()
+}
+
+func writerGetsIn(w *World) {
+	before := []*lockkeeper.Lease{w.take(w.Process().rw("x").RLock), w.take(w.Process().rw("x").RLock)}
+	writer := w.begin(w.ctx(), 1, w.Process().rw("x").Lock)
+	var after []chan result
+	for i := range 5 {
+		after = append(after, w.begin(w.ctx(), int64(2+i), w.Process().rw("x").RLock))
+	}
+	second := w.begin(w.ctx(), 7, w.Process().rw("x").Lock)
+	w.release(before[0])
+	w.notYet(writer)
+	w.release(before[1])
+	lease := w.turn(writer)
+	w.release(lease)
+	w.release(w.turn(second)) // writers in a row
+	for _, ch := range after {
+		w.release(w.turn(ch))
+	}
+	w.clean()
+}
+
+func writerStreak(w *World) {
+	for streak, want := range map[int]string{1: "wrwwww", 2: "wwrwww", 0: "wwwwwr", 16: "wwwwwr"} {
+		first := w.take(w.Process().rw("x", streak).Lock)
+		order := make(chan string, 6)
+		turn := func(what string, f acquire) {
+			lease, err := f(w.ctx())
+			if err != nil {
+				w.Error(err)
+			}
+			order <- what
+			_ = lease.Release(w.ctx())
+		}
+		l := w.Process().rw("x", streak)
+		go turn("r", l.RLock)
+		w.waiters("x", 1)
+		for i := range 5 {
+			go turn("w", w.Process().rw("x", streak).Lock)
+			w.waiters("x", int64(2+i))
+		}
+		w.release(first)
+		var got strings.Builder
+		for range 6 {
+			got.WriteString(<-order)
+		}
+		if got.String() != want {
+			w.Errorf("with WriterStreak %d they were served as %s, want %s", streak, got.String(), want)
+		}
+		w.clean()
+	}
+}
+
+func upgradeConflict(w *World) {
+	a, b := w.Process().rw("x"), w.Process().rw("x")
+	ra, rb := w.take(a.RLock), w.take(b.RLock)
+	ch := w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	_, err := b.Upgrade(w.ctx(), rb)
+	w.is(err, rwlock.ErrUpgradeConflict)
+	w.must(rb.Err())
+	w.notYet(ch)
+	w.release(rb)
+	lease := w.turn(ch)
+	w.is(ra.Err(), lockkeeper.ErrReleased)
+	w.release(ra) // does nothing
+	_, err = b.TryRLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	w.release(lease)
+	w.clean()
+}
+
+// upgradeWasAway: while one upgrade is cut off, another one comes; they must not wait for each other.
+func upgradeWasAway(w *World) {
+	long := func(p *Process) *rwlock.Lock {
+		l, err := rwlock.New(p.Keeper, "x", &rwlock.Options{TTL: time.Minute})
+		w.must(err)
+		return l
+	}
+	pa, pb := w.Process(), w.Process()
+	a, b := long(pa), long(pb)
+	ra, rb := w.take(a.RLock), w.take(b.RLock)
+	first := w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	pa.Crash()
+	time.Sleep(4 * beat) // its heartbeat lapses
+	second := make(chan result, 1)
+	go func() {
+		lease, err := b.Upgrade(w.ctx(), rb)
+		second <- result{lease, err, time.Now()}
+	}()
+	w.eventually("the other upgrade to wait", func() bool {
+		list, err := b.Waiters(w.ctx())
+		return err == nil && len(list) > 0 && list[len(list)-1].Keeper == pb.ID()
+	})
+	pa.Net.Mend()
+	w.is(w.get(first, 2*time.Second).err, rwlock.ErrUpgradeConflict)
+	w.must(ra.Err())
+	w.notYet(second)
+	w.release(ra)
+	w.release(w.turn(second))
+	w.clean()
+}
+
+// upgradeAfterCrash: the other reader's lease ends between two heartbeats, that of the upgrade's own is renewed.
+func upgradeAfterCrash(w *World) {
+	slow := w.Process(func(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = 20*ttl, 60*ttl })
+	a := slow.rw("x")
+	ra := w.take(a.RLock)
+	dead := w.Process()
+	w.take(dead.rw("x").RLock)
+	dead.Crash()
+	up := w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	r := w.get(up, ttl+50*time.Millisecond)
+	w.must(r.err)
+	w.release(r.lease)
+}
+
+func upgradeAgain(w *World) {
+	a := w.Process().rw("x")
+	ra, rb := w.take(a.RLock), w.take(w.Process().rw("x").RLock)
+	for range 20 {
+		ctx, cancel := context.WithCancel(w.ctx())
+		ch := make(chan result, 1)
+		go func() {
+			lease, err := a.Upgrade(ctx, ra)
+			ch <- result{lease, err, time.Now()}
+		}()
+		w.eventually("the upgrade to wait", func() bool {
+			w.notYet(ch)
+			list, err := a.Waiters(w.ctx())
+			return err == nil && len(list) > 0
+		})
+		if !w.Real {
+			synctest.Wait() // the answer that it waits has come
+		}
+		cancel()
+		w.is(w.get(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	}
+	up := make(chan result, 1)
+	go func() {
+		lease, err := a.Upgrade(w.ctx(), ra)
+		up <- result{lease, err, time.Now()}
+	}()
+	time.Sleep(beat)
+	w.notYet(up)
+	w.release(rb)
+	w.release(w.turn(up))
+	w.graves() // of requests that were given up under way
+}
+
+func upgradeGoesFirst(w *World) {
+	a := w.Process().rw("x")
+	ra, rb := w.take(a.RLock), w.take(w.Process().rw("x").RLock)
+	ctx := ra.Context(w.ctx())
+	writer := w.begin(w.ctx(), 1, w.Process().rw("x").Lock)
+	up := w.begin(w.ctx(), 2, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	time.Sleep(3 * ttl)
+	w.must(ra.Err())
+	w.notYet(up)
+	w.release(rb)
+	lease := w.turn(up)
+	w.notYet(writer)
+	if lease.Fence() <= ra.Fence() {
+		w.Errorf("fence %d after %d", lease.Fence(), ra.Fence())
+	}
+	<-ctx.Done()
+	if cause := context.Cause(ctx); !errors.Is(cause, lockkeeper.ErrReleased) {
+		w.Errorf("the read lease's contexts ended by %v", cause)
+	}
+	w.release(lease)
+	w.release(w.turn(writer))
+
+	// Alone it need not wait.
+	ra = w.take(a.RLock)
+	lease, err := a.Upgrade(w.ctx(), ra)
+	w.must(err)
+	time.Sleep(2 * ttl)
+	w.must(lease.Err())
+	w.release(lease)
+	w.clean()
+}
+
+func upgradeComesToNothing(w *World) {
+	a := w.Process().rw("x")
+	ra, rb := w.take(a.RLock), w.take(w.Process().rw("x").RLock)
+	ctx, cancel := context.WithCancel(w.ctx())
+	up := w.begin(ctx, 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	cancel()
+	w.is(w.get(up, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.waiters("x", 0)
+	time.Sleep(2 * ttl)
+	w.must(ra.Err())
+	w.release(w.take(a.TryRLock))
+
+	// The read lease is taken away while the upgrade waits: then there is nothing to upgrade.
+	up = w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	w.must(w.admin.ZRem(w.ctx(), w.P.Key("x"), ra.Token()).Err())
+	w.is(w.get(up, 2*ttl).err, lockkeeper.ErrLost)
+	w.is(ra.Err(), lockkeeper.ErrLost)
+	_, err := a.Upgrade(w.ctx(), ra)
+	w.is(err, lockkeeper.ErrLost)
+	w.release(rb)
+	_, err = a.Upgrade(w.ctx(), rb)
+	if err == nil {
+		w.Error("a lease of another keeper was upgraded")
+	}
+
+	// Released while it waits.
+	ra, rb = w.take(a.RLock), w.take(w.Process().rw("x").RLock)
+	up = w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	w.release(ra)
+	w.is(w.get(up, 0).err, lockkeeper.ErrReleased)
+	w.release(rb)
+	w.clean()
+}
+
+func downgrade(w *World) {
+	a := w.Process().rw("x")
+	write := w.take(a.Lock)
+	ctx := write.Context(w.ctx())
+	reader := w.begin(w.ctx(), 1, w.Process().rw("x").RLock)
+	writer := w.begin(w.ctx(), 2, w.Process().rw("x").Lock)
+	late := w.begin(w.ctx(), 3, w.Process().rw("x").RLock)
+	read, err := a.Downgrade(w.ctx(), write)
+	w.must(err)
+	<-ctx.Done()
+	w.is(write.Err(), lockkeeper.ErrReleased)
+	if read.Fence() <= write.Fence() {
+		w.Errorf("fence %d after %d", read.Fence(), write.Fence())
+	}
+	w.notYet(writer) // it waits, and so the readers wait behind it
+	w.notYet(reader)
+	w.release(read)
+	w.release(w.turn(writer))
+	w.release(w.turn(reader))
+	w.release(w.turn(late))
+
+	// With no writer in line the readers come in by it.
+	write = w.take(a.Lock)
+	reader = w.begin(w.ctx(), 1, w.Process().rw("x").RLock)
+	late = w.begin(w.ctx(), 2, w.Process().rw("x").RLock)
+	read, err = a.Downgrade(w.ctx(), write)
+	w.must(err)
+	w.release(w.turn(reader))
+	w.release(w.turn(late))
+	time.Sleep(2 * ttl)
+	w.must(read.Err())
+	_, err = w.Process().rw("x").TryLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	again, err := a.Upgrade(w.ctx(), read)
+	w.must(err)
+	w.release(again)
+
+	// Of a lease that is over.
+	write = w.take(a.Lock)
+	w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
+	_, err = a.Downgrade(w.ctx(), write)
+	w.is(err, lockkeeper.ErrLost)
+	w.is(write.Err(), lockkeeper.ErrLost)
+	w.clean()
+}
+
+// conversionsAreNoLosses: a renewal that meets the conversion under way is refused, and means nothing.
+func conversionsAreNoLosses(w *World) {
+	var lost atomic.Int32
+	p := w.Process(func(o *lockkeeper.Options) {
+		o.Hooks.Lost = func(lockkeeper.Event) { lost.Add(1) }
+	})
+	l, err := rwlock.New(p.Keeper, "x", &rwlock.Options{TTL: 30 * time.Millisecond})
+	w.must(err)
+	if w.Real { // a loaded machine may lose such a short lease
+		l = p.rw("x")
+	}
+	lease := w.take(l.RLock)
+	for i := range 60 {
+		f := l.Upgrade
+		if i%2 == 1 {
+			f = l.Downgrade
+		}
+		lease, err = f(w.ctx(), lease)
+		w.must(err)
+		time.Sleep(time.Duration(i%7) * 3 * time.Millisecond)
+	}
+	w.release(lease)
+	if n := lost.Load(); n != 0 {
+		w.Errorf("%d leases were called lost", n)
+	}
+	w.clean()
+}
+
+func looksAtReaders(w *World) {
+	p := w.Process()
+	l := p.rw("x")
+	a, b := w.take(l.RLock), w.take(l.RLock)
+	ctx, cancel := context.WithCancel(w.ctx())
+	write := w.begin(ctx, 1, l.Lock)
+	read := w.begin(ctx, 2, l.RLock)
+	up := w.begin(ctx, 3, func(ctx context.Context) (*lockkeeper.Lease, error) { return l.Upgrade(ctx, a) })
+	holders, err := l.Holders(w.ctx())
+	w.must(err)
+	for _, h := range holders {
+		if h.Writes || h.Keeper != p.ID() || h.Left <= 0 || h.Left > ttl || h.Fence != a.Fence() && h.Fence != b.Fence() {
+			w.Errorf("holder %+v", h)
+		}
+	}
+	waiters, err := l.Waiters(w.ctx())
+	w.must(err)
+	if len(holders) != 2 || len(waiters) != 3 || !waiters[0].Writes || !waiters[1].Writes || waiters[2].Writes {
+		w.Errorf("holders %+v, waiters %+v", holders, waiters)
+	}
+	for _, x := range waiters {
+		if x.Waited > 10*time.Second {
+			w.Errorf("waiter %+v", x)
+		}
+	}
+	cancel()
+	for _, ch := range []chan result{write, read, up} {
+		w.is(w.get(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	}
+	w.release(a)
+	w.release(b)
+	lease := w.take(l.Lock)
+	holders, err = l.Holders(w.ctx())
+	w.must(err)
+	if len(holders) != 1 || !holders[0].Writes {
+		w.Errorf("holders %+v", holders)
+	}
+	w.release(lease)
+	w.clean()
+}
+
+func badConversions(w *World) {
+	p := w.Process()
+	l := p.rw("x")
+	read := w.take(l.RLock)
+	_, err := l.Downgrade(w.ctx(), read)
+	w.is(err, lockkeeper.ErrInvalid)
+	_, err = p.rw("y").Upgrade(w.ctx(), read)
+	w.is(err, lockkeeper.ErrInvalid)
+	write := w.take(p.rw("y").Lock)
+	_, err = p.rw("y").Upgrade(w.ctx(), write)
+	w.is(err, lockkeeper.ErrInvalid)
+	_, err = l.Upgrade(w.ctx(), nil)
+	w.is(err, lockkeeper.ErrReleased)
+	w.release(read)
+	w.release(write)
+	_, err = l.Upgrade(w.ctx(), read)
+	w.is(err, lockkeeper.ErrReleased)
+	for _, streak := range []int{-1, 1_000_001} {
+		_, err := rwlock.New(p.Keeper, "x", &rwlock.Options{WriterStreak: &streak})
+		w.is(err, lockkeeper.ErrInvalid)
+		if !strings.Contains(err.Error(), fmt.Sprint("WriterStreak ", streak)) {
+			w.Errorf("the error does not name it: %v", err)
+		}
+	}
+}
+
+// conversion is a lease of a process and what is to be made of it.
+type conversion struct {
+	p          *Process
+	l          *rwlock.Lock
+	up         bool
+	first, got *lockkeeper.Lease
+	err        error
+}
+
+// converts lets a context end while an upgrade or a downgrade is under way of which the network loses something for a while.
+func (w *World) converts(up bool, what string, fate faultnet.Fate, lasts time.Duration) *conversion {
+	w.Helper()
+	c := &conversion{p: w.Process(), up: up}
+	var err error
+	c.l, err = rwlock.New(c.p.Keeper, "x", &rwlock.Options{TTL: 20 * ttl})
+	w.must(err)
+	take, convert := c.l.Lock, c.l.Downgrade
+	if up {
+		take, convert = c.l.RLock, c.l.Upgrade
+	}
+	c.first = w.take(take)
+	w.release(w.take(c.p.rw("y").TryLock)) // so that connections and scripts are there
+	c.p.Net.Break(what, 1<<30, fate)
+	mend := time.AfterFunc(lasts, c.p.Net.Mend)
+	w.last = append(w.last, func() { mend.Stop() })
+	ctx, cancel := context.WithTimeout(w.ctx(), ttl/6)
+	defer cancel()
+	began := time.Now()
+	c.got, c.err = convert(ctx, c.first)
+	if took := time.Since(began); took > ttl/6+time.Second+w.slack() {
+		w.Errorf("it returned after %v", took)
+	}
+	return c
+}
+
+// keepsOut checks that the lease keeps out whom it should, and nobody else, for longer than its ttl; and that it can be
+// given back.
+func (w *World) keepsOut(lease *lockkeeper.Lease, readers bool) {
+	w.Helper()
+	if !w.Real {
+		time.Sleep(50 * ttl)
+	}
+	w.must(lease.Err())
+	if left := time.Until(lease.Deadline()); left < ttl {
+		w.Errorf("it is believed for %v", left)
+	}
+	other := w.Process().rw("x")
+	_, err := other.TryLock(w.ctx())
+	w.is(err, lockkeeper.ErrNotAcquired)
+	r, err := other.TryRLock(w.ctx())
+	if readers {
+		w.is(err, lockkeeper.ErrNotAcquired)
+	} else {
+		w.must(err)
+		w.release(r)
+	}
+	ctx := lease.Context(w.ctx())
+	w.release(lease)
+	<-ctx.Done()
+	w.is(lease.Err(), lockkeeper.ErrReleased)
+	w.release(w.take(other.TryLock))
+}
+
+// conversionKept: it is known soon enough what the server did. If it did it, the new lease is returned after all; if not, the
+// other one is held as before.
+func conversionKept(w *World) {
+	for _, up := range []bool{true, false} {
+		c := w.converts(up, lua.RWLock.Acquire.SHA, faultnet.SwallowReply, time.Minute)
+		if c.err != nil {
+			w.Fatalf("upgrade %v: %v", up, c.err)
+		}
+		w.is(c.first.Err(), lockkeeper.ErrReleased)
+		if c.got.Fence() <= c.first.Fence() {
+			w.Errorf("fence %d after %d", c.got.Fence(), c.first.Fence())
+		}
+		w.keepsOut(c.got, up)
+
+		c = w.converts(up, lua.RWLock.Acquire.SHA, faultnet.LoseRequest, time.Minute)
+		if c.got != nil {
+			w.Errorf("upgrade %v: a lease that the server does not know", up)
+		}
+		if !errors.Is(c.err, context.DeadlineExceeded) || errors.Is(c.err, lockkeeper.ErrLost) {
+			w.Errorf("upgrade %v: %v", up, c.err)
+		}
+		w.keepsOut(c.first, !up)
+	}
+	w.graves()
+}
+
+// conversionInDoubt: nothing is heard of the server for longer than the call lasts. What is held in any case is kept: to read.
+func conversionInDoubt(w *World) {
+	for _, up := range []bool{true, false} {
+		for _, fate := range []faultnet.Fate{faultnet.LoseRequest, faultnet.SwallowReply} {
+			c := w.converts(up, "evalsha", fate, 2*time.Second)
+			held := c.first
+			if up {
+				if c.got != nil || !errors.Is(c.err, context.DeadlineExceeded) || errors.Is(c.err, lockkeeper.ErrLost) {
+					w.Errorf("upgrade, fate %v: %v, %v", fate, c.got.Token(), c.err)
+				}
+			} else {
+				w.must(c.err)
+				w.is(c.first.Err(), lockkeeper.ErrReleased)
+				held = c.got
+			}
+			w.must(held.Err())
+			w.eventually("it to be known", func() bool {
+				_, known := c.p.leases(w)[held.Token()]
+				return known && held.Err() == nil
+			})
+			done := fate == faultnet.SwallowReply
+			if up && done {
+				// The server has a write lease; who asks again is given it at once.
+				lease, err := c.l.Upgrade(w.ctx(), held)
+				w.must(err)
+				if lease.Token() == c.first.Token() && lease.Fence() == c.first.Fence() {
+					w.Error("it is the read lease")
+				}
+				w.is(held.Err(), lockkeeper.ErrReleased)
+				held = lease
+			}
+			w.keepsOut(held, up == done)
+		}
+	}
+	w.graves()
+}
+
+// leases is those of the lock at the server.
+func (p *Process) leases(w *World) map[string]bool {
+	w.Helper()
+	list, err := p.rw("x").Holders(w.ctx())
+	all := map[string]bool{}
+	for _, h := range list {
+		all[h.Token] = err == nil
+	}
+	return all
+}
+
+// conversionGivenUp: whose context ends while an upgrade or a downgrade is under way has its lease as before if the
+// server did not do it, and is told that it is lost if nothing is heard of it until the lease is over.
+func conversionGivenUp(w *World) {
+	for _, up := range []bool{true, false} {
+		for _, fate := range []faultnet.Fate{faultnet.LoseRequest, faultnet.SwallowReply} {
+			p := w.Process()
+			l := p.rw("x")
+			take, convert := l.Lock, l.Downgrade
+			if up {
+				take, convert = l.RLock, l.Upgrade
+			}
+			lease := w.take(take)
+			other := w.begin(w.ctx(), 1, w.Process().rw("x").Lock)
+			p.Net.Break("evalsha", 1<<30, fate)
+			lasts := ttl / 4
+			if fate == faultnet.SwallowReply {
+				lasts = 2 * ttl
+			}
+			time.AfterFunc(lasts, p.Net.Mend)
+			ctx, cancel := context.WithTimeout(w.ctx(), ttl/6)
+			defer cancel()
+			got, err := convert(ctx, lease)
+			if got == nil && !errors.Is(err, context.DeadlineExceeded) {
+				w.Errorf("upgrade %v, fate %v: %v", up, fate, err)
+			}
+			if got != nil { // to read, whatever the server has done
+				w.is(lease.Err(), lockkeeper.ErrReleased)
+				lease = got
+			}
+			if fate == faultnet.LoseRequest {
+				time.Sleep(2 * ttl)
+				w.must(lease.Err())
+				w.notYet(other)
+				w.release(lease)
+			} else {
+				w.lost(lease, ttl)
+			}
+			w.release(w.get(other, time.Minute).lease)
+		}
+	}
+	w.graves()
+}
+
+// notConvertible: a lease that is over, another keeper's, and one that is being converted.
+func notConvertible(w *World) {
+	var mu sync.Mutex
+	var told []string
+	p := w.Process(func(o *lockkeeper.Options) {
+		o.Hooks.Released = func(e lockkeeper.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, e.Token)
+		}
+	})
+	l, other := p.rw("x"), w.Process().rw("x")
+	_, err := l.Downgrade(w.ctx(), nil)
+	w.is(err, lockkeeper.ErrReleased)
+	write := w.take(l.Lock)
+	_, err = other.Downgrade(w.ctx(), write)
+	w.is(err, lockkeeper.ErrInvalid)
+	read, err := l.Downgrade(w.ctx(), write)
+	w.must(err)
+	_, err = l.Downgrade(w.ctx(), write)
+	w.is(err, lockkeeper.ErrReleased)
+	_, err = other.Upgrade(w.ctx(), read)
+	w.is(err, lockkeeper.ErrInvalid)
+
+	second := w.take(other.RLock)
+	up := w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return l.Upgrade(ctx, read) })
+	_, err = l.Upgrade(w.ctx(), read)
+	w.is(err, lockkeeper.ErrInvalid)
+	w.release(second)
+	last := w.turn(up)
+	w.release(last)
+	mu.Lock()
+	defer mu.Unlock()
+	if want := []string{write.Token(), read.Token(), last.Token()}; !slices.Equal(told, want) {
+		w.Errorf("told of the release of %q, want %q", told, want)
+	}
+	w.clean()
+}
+
+// defaultStreak: so many and no more, where nothing else was said.
+func defaultStreak(w *World) {
+	const most = 16
+	lock := func() *rwlock.Lock {
+		l, err := rwlock.New(w.Process().Keeper, "x", &rwlock.Options{TTL: time.Minute})
+		w.must(err)
+		return l
+	}
+	first := w.take(lock().Lock)
+	reader := w.begin(w.ctx(), 1, lock().RLock)
+	l := lock()
+	var writers []chan result
+	for i := range most + 2 {
+		writers = append(writers, w.begin(w.ctx(), int64(2+i), l.Lock))
+	}
+	w.release(first)
+	for _, ch := range writers[:most] {
+		w.notYet(reader)
+		w.release(w.turn(ch))
+	}
+	w.release(w.turn(reader))
+	for _, ch := range writers[most:] {
+		w.release(w.turn(ch))
+	}
+}

@@ -1,0 +1,322 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/redis/go-redis/v9"
+)
+
+// Replicas runs a primitive on a primary with two replicas, whose acknowledgement it waits for.
+func Replicas(t *testing.T, p Primitive) {
+	redistest.Need(t)
+	primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
+	r := &replicated{deployment: &deployment{t, p, wrapped(func() redis.UniversalClient { return primary.Client() })}}
+	for range 2 {
+		r.replicas = append(r.replicas, redistest.StartReplica(t, primary))
+	}
+	r.haveWhatIsHandedOut()
+	r.tooFew()
+	r.readOnly()
+	r.calledOff()
+	r.adopts()
+	r.notOnDisk()
+	if p.Kind == "mutex" { // the way there is the same for all
+		onCluster(t, p)
+		onDisk(t, p)
+	}
+}
+
+type replicated struct {
+	*deployment
+	replicas []*redistest.Server
+}
+
+// acknowledged is a lock in a keeper that waits for replicas.
+func (r *replicated) acknowledged(a lockkeeper.Acknowledgement, name string) Locker {
+	r.Helper()
+	k, err := lockkeeper.New(r.rdb(), &lockkeeper.Options{
+		Heartbeat: heartbeat, Acknowledge: a, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { _ = k.Close() })
+	return r.lock(k, name)
+}
+
+// haveWhatIsHandedOut: whoever gets a lease, at once or by a message, finds it on both replicas.
+func (r *replicated) haveWhatIsHandedOut() {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	fences := func(s *redistest.Server) string {
+		return s.Client().HGet(ctx, "{lock:x}:"+r.p.Kind+":meta", "seq").Val()
+	}
+	var locks []Locker
+	for range 3 {
+		locks = append(locks, r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Majority: true, Within: 5 * time.Second}, "x"))
+	}
+	all(len(locks), func(i int) {
+		for range 10 {
+			lease, err := locks[i].Lock(ctx)
+			if err != nil {
+				r.Error(err)
+				return
+			}
+			for _, s := range r.replicas {
+				if s.Client().Exists(ctx, r.p.Key("x")).Val() != 1 || fences(s) != strconv.FormatUint(lease.Fence(), 10) {
+					r.Errorf("a replica does not have the lease that was handed out: fence %s, want %d", fences(s), lease.Fence())
+				}
+			}
+			if err := lease.Release(ctx); err != nil {
+				r.Error(err)
+			}
+		}
+	})
+}
+
+// tooFew: if a replica is frozen, a lease that two must have is not handed out, and nothing is held.
+func (r *replicated) tooFew() {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	two := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Within: 1500 * time.Millisecond}, "y")
+	most := r.acknowledged(lockkeeper.Acknowledgement{Majority: true, Within: 1500 * time.Millisecond}, "y")
+	one := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 1, Within: 5 * time.Second}, "y")
+	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "y")
+	r.once(ctx, most) // it has seen two
+	r.once(ctx, two)  // it has a connection that has written something
+
+	// Whoever waits wrote its request while all replicas were there. It is granted when one is not.
+	holder, err := plain.Lock(ctx)
+	if err != nil {
+		r.Fatal(err)
+	}
+	waits := make(chan error, 1)
+	go func() {
+		_, err := two.Lock(ctx)
+		waits <- err
+	}()
+	rdb := r.rdb()
+	r.eventually("a waiter", func() bool { return rdb.ZCard(ctx, "{lock:y}:"+r.p.Kind+":queue").Val() == 1 })
+	r.replicas[0].Freeze()
+	if err := holder.Release(ctx); err != nil {
+		r.Error(err)
+	}
+	var not *lockkeeper.NotAcknowledgedError
+	if err := <-waits; !errors.As(err, &not) || not.Replicas != 1 {
+		r.Errorf("told by a message: %v", err)
+	}
+	defer r.replicas[0].Thaw()
+	for name, l := range map[string]Locker{"two": two, "a majority": most} {
+		lease, err := l.Lock(ctx)
+		var not *lockkeeper.NotAcknowledgedError
+		if lease != nil || !errors.As(err, &not) || not.Replicas != 1 || not.Wanted != 2 || not.Err != nil || errors.Is(err, lockkeeper.ErrNotAcquired) {
+			r.Errorf("%s: %v, %v", name, lease.Token(), err)
+		}
+		r.once(ctx, plain) // at once: it is free
+	}
+	r.once(ctx, one)
+	r.replicas[0].Thaw()
+	r.once(ctx, two)
+}
+
+// once takes the lock without waiting and gives it back.
+func (r *replicated) once(ctx context.Context, l Locker) {
+	r.Helper()
+	lease, err := l.TryLock(ctx)
+	if err == nil {
+		err = lease.Release(ctx)
+	}
+	if err != nil {
+		r.Error(err)
+	}
+}
+
+// readOnly: whoever asks a replica for a lock learns that it cannot be had there, and not that somebody holds it.
+func (r *replicated) readOnly() {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	holder, err := r.lock(r.keeper(lockkeeper.Hooks{}), "read-only").Lock(ctx)
+	if err != nil {
+		r.Fatal(err)
+	}
+	replica := r.replicas[0].Client()
+	r.eventually("the lease at the replica", func() bool { return replica.Exists(ctx, r.p.Key("read-only")).Val() == 1 })
+	k, err := lockkeeper.New(replica, &lockkeeper.Options{Retry: lockkeeper.RetryPolicy{GiveUp: time.Millisecond}})
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { _ = k.Close() })
+	_, err = r.lock(k, "read-only").TryLock(ctx)
+	if errors.Is(err, lockkeeper.ErrNotAcquired) || err == nil || !strings.Contains(err.Error(), "READONLY") {
+		r.Errorf("a replica was asked: %v", err)
+	}
+	if err := holder.Release(ctx); err != nil {
+		r.Error(err)
+	}
+}
+
+// calledOff: a caller whose context ends is let go while replicas are waited for.
+func (r *replicated) calledOff() {
+	r.Helper()
+	l := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Within: 2 * time.Second}, "z")
+	for _, s := range r.replicas {
+		s.Freeze()
+		defer s.Thaw()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := l.Lock(ctx)
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, lockkeeper.ErrUnavailable) || errors.Is(err, lockkeeper.ErrNotAcquired) {
+		r.Errorf("the error is %v", err)
+	}
+	if took := time.Since(began); took > 1500*time.Millisecond {
+		r.Errorf("let go after %v", took)
+	}
+	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "z")
+	r.eventually("it is free", func() bool {
+		lease, err := plain.TryLock(context.Background())
+		_ = lease.Release(context.Background())
+		return err == nil
+	})
+}
+
+// adopts: a lease that is adopted is waited for as a new one is. If a replica does not have it in time, it stays with its
+// former holder.
+func (r *replicated) adopts() {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "w")
+	quick := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Within: 1500 * time.Millisecond}, "w")
+	slow := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Within: 20 * time.Second}, "w")
+	lease, err := plain.Lock(ctx)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.replicas[0].Freeze()
+	defer r.replicas[0].Thaw()
+	adopted, err := quick.Adopt(ctx, lease.Token())
+	var not *lockkeeper.NotAcknowledgedError
+	if adopted != nil || !errors.As(err, &not) || not.Replicas != 1 || not.Wanted != 2 {
+		r.Errorf("with a replica that is frozen: %v, %v", adopted.Token(), err)
+	}
+	short, stop := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer stop()
+	if adopted, err := slow.Adopt(short, lease.Token()); adopted != nil || !errors.Is(err, context.DeadlineExceeded) {
+		r.Errorf("the context ends while a replica is frozen: %v, %v", adopted.Token(), err)
+	}
+	if _, err := plain.TryLock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+		r.Errorf("the lease has been given back that could not be adopted: %v", err)
+	}
+	if err := lease.Err(); err != nil {
+		r.Error(err)
+	}
+	got := make(chan *lockkeeper.Lease, 1)
+	go func() {
+		adopted, err := slow.Adopt(ctx, lease.Token())
+		if err != nil {
+			r.Error(err)
+		}
+		got <- adopted
+	}()
+	select {
+	case <-got:
+		r.Fatal("adopted while a replica is frozen")
+	case <-time.After(100 * time.Millisecond):
+	}
+	r.replicas[0].Thaw()
+	if adopted = <-got; adopted.Fence() != lease.Fence() {
+		r.Errorf("fence %d, before it was adopted %d", adopted.Fence(), lease.Fence())
+	}
+	if err := adopted.Release(ctx); err != nil {
+		r.Error(err)
+	}
+	r.once(ctx, plain)
+	if _, err := slow.Adopt(ctx, adopted.Token()); !errors.Is(err, lockkeeper.ErrLost) {
+		r.Errorf("adopted after it was released: %v", err)
+	}
+}
+
+// notOnDisk: a server that does not write its disk, or does not know how to say so, cannot promise it.
+func (r *replicated) notOnDisk() {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	l := r.acknowledged(lockkeeper.Acknowledgement{Fsync: true, Within: 1500 * time.Millisecond}, "disk")
+	_, err := l.Lock(ctx)
+	var not *lockkeeper.NotAcknowledgedError
+	if !errors.As(err, &not) || not.Err == nil || not.Local {
+		r.Errorf("the error is %v", err)
+	}
+	r.once(ctx, r.lock(r.keeper(lockkeeper.Hooks{}), "disk"))
+}
+
+// onDisk: a server that writes its disk, and knows how to say so, hands out what it has written.
+func onDisk(t *testing.T, p Primitive) {
+	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	r := &replicated{deployment: &deployment{t, p, func() redis.UniversalClient { return s.Client() }}}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	known := s.Client().Command(ctx).Val()["waitaof"] != nil
+	lease, err := r.acknowledged(lockkeeper.Acknowledgement{Fsync: true, Within: 5 * time.Second}, "x").Lock(ctx)
+	var not *lockkeeper.NotAcknowledgedError
+	if known && err != nil || !known && !errors.As(err, &not) {
+		t.Errorf("the server knows WAITAOF: %t; the error is %v", known, err)
+	}
+	if err := lease.Release(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// onCluster: on a Cluster it is the replica of the name's own primary that is waited for.
+func onCluster(t *testing.T, p Primitive) {
+	c := redistest.StartCluster(t, 3, 1)
+	r := &replicated{deployment: &deployment{t, p, wrapped(func() redis.UniversalClient { return c.Client() })}}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	node, err := c.Client().MasterForKey(ctx, r.p.Key("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var own *redistest.Server
+	for i, primary := range c.Primaries {
+		if primary.Addr == node.Options().Addr {
+			own = c.Replicas[i][0]
+		} else {
+			c.Replicas[i][0].Freeze() // the others do not matter
+			defer c.Replicas[i][0].Thaw()
+		}
+	}
+	l := r.acknowledged(lockkeeper.Acknowledgement{Majority: true, Within: 1500 * time.Millisecond}, "x")
+	lease, err := l.Lock(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if own.Client().DBSize(ctx).Val() == 0 {
+		t.Error("the replica does not have the lease that was handed out")
+	}
+	if err := lease.Release(ctx); err != nil {
+		t.Error(err)
+	}
+	own.Freeze()
+	defer own.Thaw()
+	_, err = l.Lock(ctx)
+	var not *lockkeeper.NotAcknowledgedError
+	if !errors.As(err, &not) || not.Replicas != 0 {
+		t.Errorf("without the replica: %v", err)
+	}
+	r.once(ctx, r.lock(r.keeper(lockkeeper.Hooks{}), "x"))
+}

@@ -1,0 +1,132 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/redis/go-redis/v9"
+)
+
+// documentedRule is the ACL rule that docs/operations.md tells users to set, as the arguments of a command.
+func documentedRule(t testing.TB) []any {
+	t.Helper()
+	text, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(text), "```\nACL SETUSER ")
+	rule, _, ended := strings.Cut(rest, "```")
+	if !found || !ended {
+		t.Fatal("no ACL SETUSER in docs/operations.md")
+	}
+	args := []any{"acl", "setuser"}
+	for _, f := range strings.Fields(rule) {
+		args = append(args, f)
+	}
+	return args
+}
+
+// Rights runs a primitive as a user who has what docs/operations.md lists and no more, on one server and on a cluster:
+// hand-offs work and are told by messages, leases are renewed, and the logger has nothing to say.
+func Rights(t *testing.T, p Primitive) {
+	t.Run("single", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		rights(t, p, []*redistest.Server{s}, func(user, password string) redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: s.Addr, Username: user, Password: password})
+		})
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		c := redistest.StartCluster(t, 3, 0)
+		rights(t, p, c.Primaries, func(user, password string) redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), Username: user, Password: password})
+		})
+	})
+}
+
+func rights(t *testing.T, p Primitive, servers []*redistest.Server, dial func(user, password string) redis.UniversalClient) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	rule := documentedRule(t)
+	user := rule[2].(string)
+	for _, s := range servers {
+		if err := s.Client().Do(ctx, rule...).Err(); err != nil {
+			t.Fatalf("the documented rule: %v", err)
+		}
+	}
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	heard, renewed := make(chan struct{}, 100), make(chan struct{}, 100)
+	d := &deployment{t, p, func() redis.UniversalClient { return dial(user, "change-me") }}
+	var locks []Locker
+	for range 2 {
+		rdb := d.rdb()
+		t.Cleanup(func() { _ = rdb.Close() })
+		k, err := lockkeeper.New(rdb, &lockkeeper.Options{Logger: logger, Hooks: lockkeeper.Hooks{
+			WakeupHeard: func(lockkeeper.Event) { heard <- struct{}{} },
+			Renewed:     func(lockkeeper.Event) { renewed <- struct{}{} },
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = k.Close() })
+		l, err := p.New(k, "orders:42", Options{TTL: 3 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		locks = append(locks, l)
+	}
+	lease, err := locks[0].Lock(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan *lockkeeper.Lease, 1)
+	go func() {
+		l, err := locks[1].Lock(ctx)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- l
+	}()
+	<-renewed
+	if err := lease.Release(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := (<-got).Release(ctx); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-heard:
+	default:
+		t.Error("the wait was not ended by a message")
+	}
+	short, stop := context.WithCancel(ctx) // and a wait that is given up
+	lease, err = locks[0].Lock(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_, err := locks[1].Lock(short)
+		if err == nil {
+			t.Error("two holders")
+		}
+		got <- nil
+	}()
+	<-renewed
+	stop()
+	<-got
+	if err := lease.Release(ctx); err != nil {
+		t.Error(err)
+	}
+	if log.Len() > 0 {
+		t.Errorf("logged:\n%s", log.String())
+	}
+}

@@ -1,0 +1,482 @@
+// Package conformance is what every primitive must do, written once: behaviours that users of a lock library count on.
+// A primitive's test hands itself to Run, which goes through all of them on an embedded server in virtual time, and on
+// a real one.
+package conformance
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+)
+
+func init() { redis.SetLogger(quiet{}) }
+
+// quiet keeps go-redis from logging every connection that a test has broken.
+type quiet struct{}
+
+// Printf is asked by go-redis to log.
+func (quiet) Printf(context.Context, string, ...any) {}
+
+// dialing is a goroutine of go-redis that looks once a second whether its pool has been closed.
+var dialing = goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
+
+// Locker is a lock of any kind, of which one lease at a time is granted.
+type Locker interface {
+	Lock(ctx context.Context) (*lockkeeper.Lease, error)
+	TryLock(ctx context.Context) (*lockkeeper.Lease, error)
+	Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error)
+	Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error
+}
+
+// Options are those that every primitive has.
+type Options struct {
+	TTL         time.Duration
+	NoRenewal   bool
+	MaxLifetime time.Duration
+}
+
+// Primitive is what is tested.
+type Primitive struct {
+	Kind string
+	New  func(k *lockkeeper.Keeper, name string, o Options) (Locker, error)
+	// Key is the Redis key that holds the lease of a name.
+	Key func(name string) string
+	// Fair says that waiters are served in order.
+	Fair bool
+	// Polls says that there is no queue: who waits asks again and again.
+	Polls bool
+	// Cases are those that only this primitive has.
+	Cases []Case
+}
+
+// Case is one behaviour. The numbers in the names are those of the list in docs/testing.md.
+type Case struct {
+	Name  string
+	Real  bool // only on a real server
+	Alone bool // on a server of its own, because it breaks that
+	Test  func(*World)
+}
+
+// ttl and beat are short, because on a real server they are waited for.
+const (
+	ttl  = 1500 * time.Millisecond
+	beat = 500 * time.Millisecond
+)
+
+// World is one server, and processes that use it.
+type World struct {
+	*testing.T
+	P    Primitive
+	Real bool
+
+	mini   *miniredis.Miniredis
+	server *redistest.Server
+	db     int
+	admin  *redis.Client
+	last   []func()
+}
+
+// Process is a keeper with a client and a network of its own.
+type Process struct {
+	*lockkeeper.Keeper
+	Net *faultnet.Net
+	RDB *redis.Client
+	w   *World
+}
+
+// All holds a primitive against everything there is: the cases, deployments, processes, and the documented rights.
+func All(t *testing.T, p Primitive) {
+	for name, part := range map[string]func(*testing.T, Primitive){
+		"cases": Run, "deployments": Deployments, "processes": Processes, "documented_rights": Rights, "replicas": Replicas,
+		"failovers": Failovers,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			part(t, p)
+		})
+	}
+}
+
+// Run runs every case on both kinds of server.
+func Run(t *testing.T, p Primitive) {
+	cases := slices.Concat(cases, promises, outages)
+	if !p.Polls {
+		cases = slices.Concat(cases, queued, queuedPromises, faults)
+	}
+	if p.Fair {
+		cases = append(cases, ordered...)
+	}
+	cases = append(cases, p.Cases...)
+	t.Run("embedded", func(t *testing.T) {
+		for _, c := range cases {
+			t.Run(c.Name, func(t *testing.T) {
+				if c.Real {
+					return // miniredis has no such thing
+				}
+				synctest.Test(t, func(t *testing.T) {
+					m := miniredis.NewMiniRedis()
+					m.ClockTTL(true)
+					w := &World{T: t, P: p, mini: m}
+					defer m.Close()
+					w.run(c.Test)
+				})
+			})
+		}
+	})
+	t.Run("real", func(t *testing.T) {
+		redistest.Need(t)
+		shared := redistest.Start(t, "--databases", strconv.Itoa(len(cases)))
+		t.Run("all", func(t *testing.T) {
+			for i, c := range cases {
+				t.Run(c.Name, func(t *testing.T) {
+					t.Parallel() // they wait most of the time
+					w := &World{T: t, P: p, Real: true, server: shared, db: i}
+					if c.Alone {
+						w.server, w.db = redistest.Start(t), 0
+					}
+					w.run(c.Test)
+				})
+			}
+		})
+	})
+}
+
+// Main runs the tests of a package that hands itself to Run: more of them at once than there are processors, and with
+// a look for goroutines that are left at the end. In a child of such a test it plays the child.
+func Main(m *testing.M, p Primitive) {
+	if role := os.Getenv(childRole); role != "" {
+		child(p, role)
+		os.Exit(0)
+	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", "32"); err != nil {
+		panic(err)
+	}
+	before := goleak.IgnoreCurrent()
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(before, redistest.Goroutine(), dialing); err != nil {
+			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func (w *World) run(test func(*World)) {
+	w.admin = w.dialer(faultnet.New(w.dial))
+	w.last = append(w.last, func() { _ = w.admin.Close() })
+	defer func() {
+		for _, f := range slices.Backward(w.last) {
+			f()
+		}
+		if !w.Real {
+			time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
+		}
+	}()
+	test(w)
+}
+
+func (w *World) ctx() context.Context { return context.Background() }
+
+func (w *World) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if w.mini == nil {
+		return faultnet.TCP(ctx, network, w.server.Addr)
+	}
+	pipe := func(context.Context, string, string) (net.Conn, error) { return w.mini.Dial() }
+	return faultnet.Buffer(pipe)(ctx, network, addr)
+}
+
+func (w *World) dialer(n *faultnet.Net) *redis.Client {
+	o := n.Options(time.Second)
+	o.DB, o.PoolSize = w.db, 20
+	return redis.NewClient(o)
+}
+
+// Process starts a process; change may alter its options.
+func (w *World) Process(change ...func(*lockkeeper.Options)) *Process {
+	w.Helper()
+	n := faultnet.New(w.dial)
+	p := &Process{Net: n, RDB: w.dialer(n), w: w}
+	o := &lockkeeper.Options{
+		Heartbeat: beat, HeartbeatLifetime: 3 * beat, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}
+	for _, f := range change {
+		f(o)
+	}
+	var err error
+	p.Keeper, err = lockkeeper.New(p.RDB, o)
+	w.must(err)
+	w.last = append(w.last, func() {
+		n.Mend()
+		_ = p.Close()
+		_ = p.RDB.Close()
+	})
+	return p
+}
+
+// Crash cuts the process off for good: nothing it does reaches the server any more.
+func (p *Process) Crash() { p.Net.Down() }
+
+// Lock returns the primitive on a name.
+func (p *Process) Lock(name string, change ...func(*Options)) Locker {
+	p.w.Helper()
+	o := Options{TTL: ttl}
+	for _, f := range change {
+		f(&o)
+	}
+	l, err := p.w.P.New(p.Keeper, name, o)
+	p.w.must(err)
+	return l
+}
+
+func fixed(o *Options) { o.NoRenewal = true }
+
+func withTTL(d time.Duration) func(*Options) { return func(o *Options) { o.TTL = d } }
+
+func (w *World) must(err error) {
+	if err != nil {
+		w.Helper()
+		w.Fatal(err)
+	}
+}
+
+// hold locks, or ends the test.
+func (w *World) hold(l Locker) *lockkeeper.Lease {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Second)
+	defer cancel()
+	lease, err := l.Lock(ctx)
+	w.must(err)
+	return lease
+}
+
+func (w *World) release(l *lockkeeper.Lease) {
+	w.Helper()
+	w.must(l.Release(w.ctx()))
+}
+
+// free checks that the lock can be had at once.
+func (w *World) free(l Locker) {
+	w.Helper()
+	lease, err := l.TryLock(w.ctx())
+	w.must(err)
+	w.release(lease)
+}
+
+// wants starts a Lock in the background. The channel gets its result.
+func (w *World) wants(ctx context.Context, l Locker) chan result {
+	ch := make(chan result, 1)
+	go func() {
+		lease, err := l.Lock(ctx)
+		ch <- result{lease, err, time.Now()}
+	}()
+	return ch
+}
+
+type result struct {
+	lease *lockkeeper.Lease
+	err   error
+	at    time.Time
+}
+
+// get waits for a result.
+func (w *World) get(ch chan result, within time.Duration) result {
+	w.Helper()
+	select {
+	case r := <-ch:
+		return r
+	case <-time.After(within + w.slack()):
+		w.Fatalf("no result within %v", within)
+		return result{}
+	}
+}
+
+// slack is what a loaded machine may take on a real server. In virtual time nothing takes any, but to be called first.
+func (w *World) slack() time.Duration {
+	if w.Real {
+		return 3 * time.Second
+	}
+	return time.Millisecond
+}
+
+// waiters waits until so many waiters stand in the queue of the name at the server. In virtual time their keepers know
+// it then, too; a request that is given up before its answer has come leaves a grave. If there is no queue, it waits for
+// as long as they take to have asked a few times.
+func (w *World) waiters(name string, n int64) {
+	w.Helper()
+	if w.P.Polls {
+		time.Sleep(beat / 4)
+		return
+	}
+	w.eventually(fmt.Sprintf("%d waiters", n), func() bool {
+		got, err := w.admin.ZCard(w.ctx(), w.queue(name)).Result()
+		return err == nil && got == n
+	})
+	if !w.Real {
+		synctest.Wait()
+	}
+}
+
+func (w *World) queue(name string) string { return "{lock:" + name + "}:" + w.P.Kind + ":queue" }
+
+// eventually waits until something is so.
+func (w *World) eventually(what string, is func() bool) {
+	w.Helper()
+	end := time.Now().Add(10 * time.Second)
+	for !is() {
+		if time.Now().After(end) {
+			w.Fatalf("not within 10 s: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// keys is all keys of the server but those that may stay: the facts of names.
+func (w *World) keys() []string {
+	w.Helper()
+	all, err := w.admin.Keys(w.ctx(), "*").Result()
+	w.must(err)
+	all = slices.DeleteFunc(all, func(k string) bool { return strings.HasSuffix(k, ":meta") })
+	slices.Sort(all)
+	return all
+}
+
+// clean checks that nothing is left at the server but what has its expiry as a fact of its name.
+func (w *World) clean() {
+	w.Helper()
+	defer func() {
+		if w.Failed() {
+			w.dump()
+		}
+	}()
+	if w.Real { // there a message may overtake an answer, and then a grave stays for a minute
+		w.graves()
+	} else {
+		w.eventually("nothing left behind", func() bool { return len(w.keys()) == 0 })
+	}
+	all, err := w.admin.Keys(w.ctx(), "*").Result()
+	w.must(err)
+	for _, k := range all {
+		if d, err := w.admin.PTTL(w.ctx(), k).Result(); err != nil || d == -1 {
+			w.Errorf("%s has no expiry (%v, %v)", k, d, err)
+		}
+	}
+}
+
+// graves checks that nothing is left at the server but graves.
+func (w *World) graves() {
+	w.Helper()
+	w.eventually("nothing left behind but graves", func() bool {
+		for _, k := range w.keys() {
+			if !strings.HasSuffix(k, ":beats") {
+				return false
+			}
+			members, err := w.admin.ZRange(w.ctx(), k, 0, -1).Result()
+			w.must(err)
+			for _, m := range members {
+				if !strings.HasPrefix(m, "-") {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}
+
+// dump logs what lies at the server.
+func (w *World) dump() {
+	for _, k := range w.keys() {
+		switch kind := w.admin.Type(w.ctx(), k).Val(); kind {
+		case "zset":
+			w.Log(k, w.admin.ZRangeWithScores(w.ctx(), k, 0, -1).Val(), w.admin.PTTL(w.ctx(), k).Val())
+		case "string":
+			w.Log(k, w.admin.Get(w.ctx(), k).Val(), w.admin.PTTL(w.ctx(), k).Val())
+		default:
+			w.Log(k, kind)
+		}
+	}
+}
+
+// is checks what an error is, and is not.
+func (w *World) is(err error, want ...error) {
+	w.Helper()
+	ended := slices.Contains(want, error(context.Canceled)) || slices.Contains(want, error(context.DeadlineExceeded))
+	if i := slices.Index(want, lockkeeper.ErrNotAcquired); i >= 0 && w.Real && ended && errors.Is(err, lockkeeper.ErrUnavailable) {
+		want = slices.Clone(want)
+		want[i] = lockkeeper.ErrUnavailable // the first answer was still on its way, or the machine is slow
+	}
+	for _, e := range want {
+		if !errors.Is(err, e) {
+			w.Errorf("the error is not %q: %v", e, err)
+		}
+	}
+	if err != nil && strings.Contains(err.Error(), "\n") {
+		w.Errorf("the error has several lines: %q", err)
+	}
+	for _, e := range []error{lockkeeper.ErrNotAcquired, lockkeeper.ErrUnavailable, lockkeeper.ErrLost, lockkeeper.ErrReleased, lockkeeper.ErrClosed, lockkeeper.ErrInvalid} {
+		if e == lockkeeper.ErrUnavailable && slices.Contains(want, lockkeeper.ErrLost) {
+			continue // it can be why
+		}
+		if errors.Is(err, e) && !slices.Contains(want, e) {
+			w.Errorf("the error is %q, too: %v", e, err)
+		}
+	}
+}
+
+// lost waits for the loss of a lease.
+func (w *World) lost(l *lockkeeper.Lease, within time.Duration) {
+	w.Helper()
+	select {
+	case <-l.Done():
+	case <-time.After(within + w.slack()):
+		w.Fatalf("the loss was not told within %v", within)
+	}
+	w.is(l.Err(), lockkeeper.ErrLost)
+}
+
+// counter is a number that only a lock keeps right: reading and writing it takes two steps.
+type counter struct {
+	busy atomic.Int32
+	n    int
+	over atomic.Int32 // how often two were at it at once
+}
+
+func (c *counter) inc() {
+	if c.busy.Add(1) != 1 {
+		c.over.Add(1)
+	}
+	n := c.n
+	time.Sleep(50 * time.Microsecond)
+	c.n = n + 1
+	c.busy.Add(-1)
+}
+
+// all runs f so many times at once and waits.
+func all(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { f(i) })
+	}
+	wg.Wait()
+}

@@ -1,0 +1,241 @@
+// Package redistest starts real Redis servers for tests and benchmarks: processes of their own on free loopback ports,
+// which end with the test, or with the test binary if that is killed.
+package redistest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+)
+
+// TB is what servers need of the test that they are for. A testing.TB is one; a program may bring its own. As in a test,
+// Fatal, Fatalf and Skipf do not return.
+type TB interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+	Skipf(format string, args ...any)
+	Cleanup(f func())
+	TempDir() string
+}
+
+// Binary is the server to run: REDIS_SERVER if it is set, or what PATH has.
+func Binary() (string, error) {
+	if path := os.Getenv("REDIS_SERVER"); path != "" {
+		return exec.LookPath(path)
+	}
+	return exec.LookPath("redis-server")
+}
+
+// Need skips the test when there is no redis-server, or fails it when LOCKKEEPER_NEED_REDIS is set, as in CI.
+func Need(t TB) string {
+	t.Helper()
+	path, err := Binary()
+	if err == nil {
+		return path
+	}
+	if os.Getenv("LOCKKEEPER_NEED_REDIS") != "" {
+		t.Fatalf("this test needs a redis-server: %v", err)
+	}
+	t.Skipf("no redis-server on PATH, so this test on a real server is not run: %v", err)
+	return ""
+}
+
+// Server is one redis-server process.
+type Server struct {
+	Addr string
+	Port int
+	Dir  string
+
+	t    TB
+	args []string
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	out  *bytes.Buffer
+	done chan struct{}
+}
+
+// Start starts a server without persistence; args are further options, as in "--maxmemory", "4mb".
+func Start(t TB, args ...string) *Server {
+	t.Helper()
+	Need(t)
+	s := &Server{t: t, Dir: t.TempDir(), Port: FreePort(t)}
+	s.Addr = "127.0.0.1:" + strconv.Itoa(s.Port)
+	s.args = append([]string{
+		"--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--dir", s.Dir, "--save", "", "--appendonly", "no",
+		"--enable-debug-command", "local", "--daemonize", "no",
+		"--repl-diskless-sync-delay", "0", // or each replica is kept waiting for company for five seconds
+	}, args...)
+	s.Boot()
+	t.Cleanup(s.Kill)
+	return s
+}
+
+// Boot starts the process, again after Kill, and returns when it answers.
+func (s *Server) Boot() {
+	s.t.Helper()
+	s.boot(s.args...)
+	for range 1000 { // quietly: go-redis logs every connection that is refused
+		c, err := net.Dial("tcp", s.Addr)
+		if err == nil {
+			_ = c.Close()
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	s.Await("PONG", func(ctx context.Context, c *redis.Client) (string, error) { return c.Ping(ctx).Result() })
+	// Should another server have the port, this one ends.
+	s.Await(strconv.Itoa(s.PID()), func(ctx context.Context, c *redis.Client) (string, error) {
+		return field(c.Info(ctx, "server").Result())("process_id")
+	})
+}
+
+func (s *Server) boot(args ...string) {
+	s.t.Helper()
+	cmd := exec.Command(Need(s.t), args...)
+	out := &bytes.Buffer{}
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := start(cmd); err != nil {
+		s.t.Fatalf("redis-server: %v", err)
+	}
+	done := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(done)
+	}()
+	s.mu.Lock()
+	s.cmd, s.out, s.done = cmd, out, done
+	s.mu.Unlock()
+}
+
+// Await asks until the answer is want.
+func (s *Server) Await(want string, ask func(context.Context, *redis.Client) (string, error)) {
+	s.t.Helper()
+	c := redis.NewClient(&redis.Options{Addr: s.Addr, MaxRetries: -1, DialerRetries: 1, DialTimeout: time.Second, ReadTimeout: 2 * time.Second})
+	defer func() { _ = c.Close() }()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for {
+		got, err := ask(ctx, c)
+		if err == nil && got == want {
+			return
+		}
+		select {
+		case <-s.exited():
+			s.t.Fatalf("redis-server at %s has ended:\n%s", s.Addr, s.output())
+		case <-ctx.Done():
+			s.t.Fatalf("redis-server at %s: %q, %v; want %q\n%s", s.Addr, got, err, want, s.output())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (s *Server) exited() chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.done
+}
+
+func (s *Server) output() string {
+	select {
+	case <-s.exited():
+		return s.out.String()
+	default:
+		return "(it is still running)"
+	}
+}
+
+// Client returns a client that is closed with the test.
+func (s *Server) Client() *redis.Client {
+	c := redis.NewClient(&redis.Options{Addr: s.Addr})
+	s.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// PID is the process.
+func (s *Server) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cmd.Process.Pid
+}
+
+// Kill ends the process by SIGKILL and waits for it.
+func (s *Server) Kill() {
+	_ = syscall.Kill(s.PID(), syscall.SIGKILL)
+	<-s.exited()
+}
+
+// Freeze stops the process by SIGSTOP and returns when it has stopped.
+func (s *Server) Freeze() {
+	s.t.Helper()
+	if err := Freeze(s.PID()); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Thaw lets a frozen process go on.
+func (s *Server) Thaw() { _ = syscall.Kill(s.PID(), syscall.SIGCONT) }
+
+// StartProcess starts a process of any kind. On Linux it is killed when this one ends, however it ends.
+func StartProcess(cmd *exec.Cmd) error { return start(cmd) }
+
+// Freeze stops a process and returns when it has stopped: the signal takes a while to arrive.
+func Freeze(pid int) error {
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for range 500 {
+		if stopped(pid) {
+			return nil
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return fmt.Errorf("process %d did not stop", pid)
+}
+
+// Goroutine is the one that starts processes; it stays.
+func Goroutine() goleak.Option {
+	return goleak.IgnoreAnyFunction("github.com/lockkeeper/lockkeeper/internal/testing/redistest.startAll")
+}
+
+// FreePort is a loopback port that nothing listens on. It is none of those that systems give to outgoing connections and to
+// whoever listens on port 0: a test elsewhere on the machine could be given it before the server has it, or while that is
+// killed and started again.
+func FreePort(t TB) int {
+	t.Helper()
+	const first, last = 10_000, 32_000
+	for range 1000 {
+		port := first + rand.IntN(last-first)
+		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
+		if err != nil {
+			continue
+		}
+		_ = l.Close()
+		ports.Lock()
+		taken := ports.taken[port]
+		ports.taken[port] = true
+		ports.Unlock()
+		if !taken {
+			return port
+		}
+	}
+	t.Fatal("no free port")
+	return 0
+}
+
+var ports = struct {
+	sync.Mutex
+	taken map[int]bool
+}{taken: map[int]bool{}}

@@ -1,0 +1,108 @@
+package timers
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestAlarmsRingOnceAtTheirTimeInOrder: whatever is set, moved and unset, each alarm rings when it was last set to and
+// at no other time.
+func TestAlarmsRingOnceAtTheirTimeInOrder(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		synctest.Test(t, func(*testing.T) {
+			var c Clock
+			start := time.Now()
+			var mu sync.Mutex
+			want := map[int]time.Duration{}
+			alarms := make([]*Alarm, 8)
+			for i := range alarms {
+				alarms[i] = &Alarm{Ring: func(now time.Time) {
+					mu.Lock()
+					defer mu.Unlock()
+					if at, set := want[i]; !set || at != now.Sub(start) || !now.Equal(time.Now()) {
+						r.Errorf("alarm %d rang at %v, told %v; it was set: %v, to %v", i, time.Since(start), now.Sub(start), set, at)
+					}
+					delete(want, i)
+				}}
+			}
+			for range rapid.IntRange(1, 40).Draw(r, "steps") {
+				i := rapid.IntRange(0, len(alarms)-1).Draw(r, "alarm")
+				after := time.Duration(rapid.IntRange(-5, 50).Draw(r, "after")) * time.Millisecond
+				at := time.Now().Add(after)
+				due := max(after, 0) + time.Since(start)
+				mu.Lock()
+				switch rapid.IntRange(0, 3).Draw(r, "what") {
+				case 0:
+					delete(want, i)
+					mu.Unlock()
+					c.Unset(alarms[i])
+				case 1:
+					if old, set := want[i]; !set || old > due {
+						want[i] = due
+					}
+					mu.Unlock()
+					c.Sooner(alarms[i], at)
+				case 2:
+					want[i] = due
+					mu.Unlock()
+					c.Set(alarms[i], at)
+				case 3:
+					mu.Unlock()
+					time.Sleep(max(after, 0))
+				}
+				synctest.Wait()
+			}
+			time.Sleep(time.Second)
+			c.Stop()
+			c.Set(alarms[0], time.Now())
+			time.Sleep(time.Second)
+			mu.Lock()
+			defer mu.Unlock()
+			if len(want) > 0 {
+				r.Fatalf("never rang: %v", want)
+			}
+		})
+	})
+}
+
+func TestStopWaitsForAnAlarmThatRings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c Clock
+		ended := false
+		c.Set(&Alarm{Ring: func(time.Time) {
+			time.Sleep(time.Second)
+			ended = true
+		}}, time.Now())
+		synctest.Wait()
+		c.Stop()
+		if !ended {
+			t.Error("Stop returned while an alarm was ringing")
+		}
+	})
+}
+
+// TestTheSoonestOfManyCounts: alarms are set from many goroutines at once.
+func TestTheSoonestOfManyCounts(t *testing.T) {
+	var c Clock
+	defer c.Stop()
+	for round := range 20000 {
+		now := time.Now()
+		a := &Alarm{Ring: func(time.Time) {}}
+		var all sync.WaitGroup
+		for i := range 4 {
+			all.Go(func() { c.Sooner(a, now.Add(time.Duration(i+1)*time.Hour)) })
+		}
+		all.Wait()
+		c.mu.Lock()
+		at := a.at.Sub(now)
+		c.mu.Unlock()
+		if at != time.Hour {
+			t.Fatalf("round %d: set to %v", round, at)
+		}
+		c.Unset(a)
+	}
+}

@@ -1,0 +1,87 @@
+package transport
+
+import (
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Fate is what is known of a command that ended with an error.
+type Fate int
+
+const (
+	// Answered: the server has said what it did, or that it refused.
+	Answered Fate = iota
+	// Unsent: the command never left.
+	Unsent
+	// Lost: the command may have run, may run yet, or may not, or only its first part has.
+	Lost
+)
+
+// FateOf tells from an error what is known of its command.
+func FateOf(err error) Fate {
+	var dial *net.OpError
+	var left *unsent
+	switch {
+	case torn(err):
+		return Lost
+	case err == nil, isRedis(err):
+		return Answered
+	case errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
+		return Unsent
+	case errors.As(err, &dial) && dial.Op == "dial", errors.As(err, &left):
+		return Unsent
+	}
+	return Lost
+}
+
+// unsent is why a call could not be sent: no server was found for it.
+type unsent struct{ err error }
+
+func (u *unsent) Error() string { return u.err.Error() }
+func (u *unsent) Unwrap() error { return u.err }
+
+// torn says whether the script was stopped in the middle, and what it had done by then stays: while a slot moves away, a
+// key that a script has deleted is not the node's any more, and so cannot be written again by the same script.
+func torn(err error) bool {
+	return isRedis(err) && strings.Contains(err.Error(), "non local key in a cluster node")
+}
+
+// Passing says whether the same request may succeed later without anybody mending anything by hand: the connection
+// broke, the server is starting, a failover or a migration is under way.
+func Passing(err error) bool {
+	if errors.Is(err, redis.ErrClosed) || Nonsense(err) {
+		return false
+	}
+	if FateOf(err) != Answered {
+		return true
+	}
+	for _, code := range []string{
+		"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "BUSY ", "NOREPLICAS ", "MOVED ", "ASK ",
+		"UNBLOCKED ", "max number of clients reached", "NOSCRIPT ", // go-redis takes "ERR " away
+	} {
+		if redis.HasErrorPrefix(err, code) {
+			return true
+		}
+	}
+	return false
+}
+
+// Nonsense says whether what came back was not a reply that a script of ours gives.
+func Nonsense(err error) bool {
+	var number *strconv.NumError
+	return errors.Is(err, ErrReply) || errors.As(err, &number) || err != nil && strings.HasPrefix(err.Error(), "redis: can't parse")
+}
+
+// WrongType says whether a key of the lock holds something else.
+func WrongType(err error) bool {
+	return isRedis(err) && strings.Contains(err.Error(), "WRONGTYPE")
+}
+
+func isRedis(err error) bool {
+	var reply redis.Error
+	return errors.As(err, &reply)
+}

@@ -1,0 +1,862 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(quiet{})
+	goleak.VerifyTestMain(m)
+}
+
+// quiet keeps go-redis from logging every connection that a test has broken.
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
+
+// count answers how often it has run.
+var count = script("return {1, redis.call('INCR', KEYS[1])}")
+
+func script(text string) *lua.Script { return lua.New("test", text) }
+
+// post is a courier in a synctest bubble, with a server and a network.
+type post struct {
+	*testing.T
+	*Courier
+	mini *miniredis.Miniredis
+	net  *faultnet.Net
+	rdb  *redis.Client
+
+	mu    sync.Mutex
+	pipes []int // the number of scripts in each write that had any
+}
+
+const readTimeout = 10 * time.Second
+
+func inBubble(t *testing.T, test func(p *post)) {
+	t.Helper()
+	inBubbleWith(t, redis.Options{PipelinePoolSize: 1000}, test)
+}
+
+func inBubbleWith(t *testing.T, o redis.Options, test func(p *post)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		p := &post{T: t, mini: miniredis.NewMiniRedis()}
+		defer p.mini.Close()
+		p.net = faultnet.New(func(context.Context, string, string) (net.Conn, error) {
+			c, err := p.mini.Dial()
+			if err != nil {
+				return nil, err
+			}
+			k := &tap{Conn: c, p: p, out: make(chan []byte, 100), closed: make(chan struct{})}
+			go k.pump()
+			return k, nil
+		})
+		o.Addr, o.Dialer, o.DialerRetries = "127.0.0.1:1", p.net.Dial, 1
+		if o.ReadTimeout == 0 {
+			o.ReadTimeout = readTimeout
+		}
+		rdb := redis.NewClient(&o)
+		p.rdb = rdb
+		p.Courier = New(of(t, rdb))
+		test(p)
+		p.Close() // a goroutine that is left makes the bubble fail
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
+	})
+}
+
+func of(t *testing.T, rdb redis.UniversalClient) *client.Client {
+	t.Helper()
+	c, err := client.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// tap is a connection that notes how many scripts travel together. Unlike the pipe under it, it takes what is written
+// before the other side has read it, as the network does.
+type tap struct {
+	net.Conn
+	p      *post
+	out    chan []byte
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (c *tap) Write(b []byte) (int, error) {
+	if n := bytes.Count(b, []byte("\r\nevalsha\r\n")) + bytes.Count(b, []byte("\r\neval\r\n")); n > 0 {
+		c.p.mu.Lock()
+		c.p.pipes = append(c.p.pipes, n)
+		c.p.mu.Unlock()
+	}
+	select {
+	case c.out <- bytes.Clone(b):
+		return len(b), nil
+	case <-c.closed:
+		return 0, net.ErrClosed
+	}
+}
+
+func (c *tap) pump() {
+	for {
+		select {
+		case b := <-c.out:
+			_, _ = c.Conn.Write(b)
+		case <-c.closed:
+			return
+		}
+	}
+}
+
+func (c *tap) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// sent is the sizes of the pipelines since it was last asked.
+func (p *post) sent() []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := p.pipes
+	p.pipes = nil
+	return list
+}
+
+// send puts a script on its way; the channel gets the call when it is done.
+func (p *post) send(s *lua.Script) chan *Call {
+	done := make(chan *Call, 2) // a call that is done twice is seen
+	p.Send(&Call{Script: s, Key: "k", Args: s.AppendCommand(nil, "k"), Done: func(c *Call) { done <- c }})
+	return done
+}
+
+// known makes the server know the script, and the courier have a connection.
+func (p *post) known() {
+	p.Helper()
+	if c := <-p.send(count); c.Err != nil {
+		p.Fatal(c.Err)
+	}
+	p.sent()
+	p.mini.Del("k")
+}
+
+// ran is how often the script has run.
+func (p *post) ran(want string) {
+	p.Helper()
+	got, err := p.mini.Get("k")
+	if errors.Is(err, miniredis.ErrKeyNotFound) {
+		got, err = "0", nil
+	}
+	if err != nil || got != want {
+		p.Errorf("the script ran %s times, %v; want %s", got, err, want)
+	}
+}
+
+func TestACallGetsItsReply(t *testing.T) {
+	inBubble(t, func(p *post) {
+		before := time.Now()
+		time.Sleep(time.Second)
+		c := <-p.send(count)
+		if c.Err != nil || !slices.Equal(c.Reply, []int64{1, 1}) {
+			p.Errorf("reply %v, %v", c.Reply, c.Err)
+		}
+		if got := c.Sent.Sub(before); got != time.Second {
+			p.Errorf("sent %v after the start", got)
+		}
+	})
+}
+
+// TestScriptsThatTheServerDoesNotKnowAreSentThemselves: also after they were forgotten, and each runs once.
+func TestScriptsThatTheServerDoesNotKnowAreSentThemselves(t *testing.T) {
+	inBubble(t, func(p *post) {
+		for round := range 3 {
+			p.mini.Del("k")
+			var all []chan *Call
+			for range 20 {
+				all = append(all, p.send(count))
+			}
+			for _, done := range all {
+				if c := <-done; c.Err != nil || len(c.Reply) != 2 {
+					p.Errorf("round %d: %v, %v", round, c.Reply, c.Err)
+				}
+			}
+			p.ran("20")
+			p.flush()
+		}
+	})
+}
+
+func (p *post) flush() {
+	p.Helper()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: p.net.Dial})
+	if err := rdb.ScriptFlush(context.Background()).Err(); err != nil {
+		p.Fatal(err)
+	}
+	_ = rdb.Close()
+}
+
+func TestAServerThatNeverKnowsAScriptIsNotAskedForEver(t *testing.T) {
+	inBubble(t, func(p *post) {
+		p.known()
+		asked := 0
+		p.answer(func(c *server.Peer, cmd string) bool {
+			asked++
+			c.WriteError("NOSCRIPT No matching script.")
+			return true
+		})
+		if c := <-p.send(count); !redis.HasErrorPrefix(c.Err, "NOSCRIPT") || FateOf(c.Err) != Answered {
+			p.Error(c.Err)
+		}
+		if asked != 2 {
+			p.Errorf("asked %d times", asked)
+		}
+	})
+}
+
+// answer lets f answer scripts instead of the server, if it says so.
+func (p *post) answer(f func(c *server.Peer, cmd string) bool) {
+	p.mini.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
+		return strings.HasPrefix(cmd, "EVAL") && f(c, cmd)
+	})
+}
+
+// busy makes every sender wait for an answer that never comes.
+func (p *post) busy() {
+	p.known()
+	for range p.lanes[nil].usual {
+		p.net.Break("evalsha", 1, faultnet.SwallowReply)
+		p.send(count)
+		synctest.Wait()
+	}
+	p.sent()
+}
+
+func TestCallsThatComeWhileOthersAreOnTheirWayTravelTogether(t *testing.T) {
+	for n, want := range map[int][]int{1: {1}, 100: {100}, 128: {128}, 300: {128, 128, 44}} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			inBubble(t, func(p *post) {
+				p.busy()
+				start := time.Now()
+				var all []chan *Call
+				for range n {
+					all = append(all, p.send(count))
+				}
+				for i, done := range all {
+					if c := <-done; c.Err != nil {
+						p.Errorf("call %d: %v", i, c.Err)
+					}
+				}
+				if got := p.sent(); !slices.Equal(got, want) {
+					p.Errorf("pipelines of %v, want %v", got, want)
+				}
+				if d := time.Since(start); d > patience {
+					p.Errorf("although all senders were busy, it should have taken %v, not %v", patience, d)
+				}
+			})
+		})
+	}
+}
+
+func TestALoneCallLeavesAtOnceWhileOthersHang(t *testing.T) {
+	inBubble(t, func(p *post) {
+		p.known()
+		p.net.Break("evalsha", 1, faultnet.SwallowReply)
+		p.send(count)
+		synctest.Wait()
+		start := time.Now()
+		if c := <-p.send(count); c.Err != nil {
+			p.Error(c.Err)
+		}
+		if d := time.Since(start); d != 0 {
+			p.Errorf("it waited for %v", d)
+		}
+	})
+}
+
+func TestAServerThatHangsDoesNotGatherSenders(t *testing.T) {
+	inBubble(t, func(p *post) {
+		p.busy()
+		p.net.Break("evalsha", 10000, faultnet.SwallowReply)
+		for range 1000 {
+			p.send(count)
+			time.Sleep(time.Millisecond)
+		}
+		if n := len(p.sent()); n < 5 || n > 20 {
+			p.Errorf("in a second, %d more senders were started", n)
+		}
+	})
+}
+
+// TestNoCommandIsEverSentAgain: what became of a call is told truthfully, and a script whose fate is not known has run
+// once at the most.
+func TestNoCommandIsEverSentAgain(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		net  func(*post)
+		fate Fate
+		ran  string
+	}{
+		{"its reply is cut off", func(p *post) { p.net.Break("evalsha", 1, faultnet.CutReply) }, Lost, "1"},
+		{"its reply never comes", func(p *post) { p.net.Break("evalsha", 1, faultnet.SwallowReply) }, Lost, "1"},
+		{"it is lost on the way", func(p *post) { p.net.Break("evalsha", 1, faultnet.LoseRequest) }, Lost, "0"},
+		{"there is no connection", func(p *post) { p.net.Down(); <-p.send(count) }, Unsent, "0"}, // the first finds that out
+		{"all is well", func(*post) {}, Answered, "1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(p *post) {
+				p.known()
+				c.net(p)
+				call := <-p.send(count)
+				if got := FateOf(call.Err); got != c.fate || (call.Err == nil) != (c.fate == Answered) {
+					p.Errorf("fate %d, want %d: %v", got, c.fate, call.Err)
+				}
+				if call.Err != nil && !Passing(call.Err) {
+					p.Errorf("it would not pass: %v", call.Err)
+				}
+				p.ran(c.ran)
+				p.net.Mend()
+				time.Sleep(time.Minute) // in which nothing is repeated
+				p.ran(c.ran)
+			})
+		})
+	}
+}
+
+// TestAllCallsOfAPipelineShareItsFate: one that breaks must not be split, nor sent again in part.
+func TestAllCallsOfAPipelineShareItsFate(t *testing.T) {
+	inBubble(t, func(p *post) {
+		p.busy()
+		p.mini.Del("k")
+		p.net.Break("evalsha", 1, faultnet.CutReply)
+		var all []chan *Call
+		for range 50 {
+			all = append(all, p.send(count))
+		}
+		for i, done := range all {
+			if c := <-done; FateOf(c.Err) != Lost {
+				p.Errorf("call %d: %v", i, c.Err)
+			}
+		}
+		time.Sleep(time.Minute)
+		p.ran("50")
+		if got := p.sent(); !slices.Equal(got, []int{50}) {
+			p.Errorf("pipelines of %v", got)
+		}
+	})
+}
+
+func TestEveryCallOfAPipelineGetsItsOwnReply(t *testing.T) {
+	refuse := script("return redis.error_reply('OOM command not allowed')")
+	inBubble(t, func(p *post) {
+		p.known()
+		<-p.send(refuse)
+		p.busy()
+		var all []chan *Call
+		for i := range 30 {
+			s := count
+			if i%3 == 0 {
+				s = refuse
+			}
+			all = append(all, p.send(s))
+		}
+		for i, done := range all {
+			if c := <-done; (i%3 == 0) != redis.HasErrorPrefix(c.Err, "OOM") || (i%3 == 0) == (len(c.Reply) == 2) {
+				p.Errorf("call %d: %v, %v", i, c.Reply, c.Err)
+			}
+		}
+	})
+}
+
+// TestWhatTheServerSays: errors that go all the way from the server through go-redis.
+func TestWhatTheServerSays(t *testing.T) {
+	for _, c := range []struct {
+		says    string
+		passing bool
+	}{
+		{"READONLY You can't write against a read only replica.", true},
+		{"LOADING Redis is loading the dataset in memory", true},
+		{"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", true},
+		{"CLUSTERDOWN The cluster is down", true},
+		{"TRYAGAIN Multiple keys request during rehashing of slot", true},
+		{"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", true},
+		{"NOREPLICAS Not enough good replicas to write.", true},
+		{"MOVED 3999 127.0.0.1:6381", true},
+		{"ASK 3999 127.0.0.1:6381", true},
+		{"OOM command not allowed when used memory > 'maxmemory'.", false},
+		{"NOPERM User default has no permissions to run the 'evalsha' command", false},
+		{"NOAUTH Authentication required.", false},
+		{"WRONGPASS invalid username-password pair or user is disabled.", false},
+		{"WRONGTYPE Operation against a key holding the wrong kind of value", false},
+		{"ERR unknown command 'EVALSHA'", false},
+		{"ERR Script attempted to access a non local key in a cluster node script: 61, on @user_script:66.", true},
+	} {
+		t.Run(strings.Fields(c.says)[0], func(t *testing.T) {
+			inBubble(t, func(p *post) {
+				p.known()
+				p.answer(func(peer *server.Peer, _ string) bool {
+					peer.WriteError(c.says)
+					return true
+				})
+				call := <-p.send(count)
+				if call.Err == nil || !strings.Contains(call.Err.Error(), c.says) {
+					p.Fatalf("%q came through as %v", c.says, call.Err)
+				}
+				want := Answered
+				if strings.Contains(c.says, "non local key") {
+					want = Lost // stopped in the middle
+				}
+				if got := FateOf(call.Err); got != want {
+					p.Errorf("fate %d, want %d", got, want)
+				}
+				if Passing(call.Err) != c.passing {
+					p.Errorf("passing: %v, want %v", !c.passing, c.passing)
+				}
+				if got, want := WrongType(call.Err), strings.HasPrefix(c.says, "WRONGTYPE"); got != want {
+					p.Errorf("wrong type: %v", got)
+				}
+				if Nonsense(call.Err) {
+					p.Error("it is no nonsense")
+				}
+			})
+		})
+	}
+}
+
+// TestRepliesThatNoScriptGives: each ends its call with an error, and asking again would not help.
+func TestRepliesThatNoScriptGives(t *testing.T) {
+	for _, text := range []string{
+		"return 'text'", "return 1", "return redis.status_reply('OK')", "return {'text'}", "return {1, 'text'}",
+		"return {{1}}", "return false", "return {'9223372036854775808'}",
+	} {
+		t.Run(text, func(t *testing.T) {
+			s := script(text)
+			inBubble(t, func(p *post) {
+				c := <-p.send(s)
+				if c.Err == nil || Passing(c.Err) {
+					p.Errorf("%v, %v", c.Reply, c.Err)
+				}
+				if c := <-p.send(count); c.Err != nil { // what follows is not disturbed
+					p.Error(c.Err)
+				}
+			})
+		})
+	}
+}
+
+func TestFatesOfErrors(t *testing.T) {
+	dial := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", errors.New("connection refused"))}
+	read := &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}
+	for _, c := range []struct {
+		name    string
+		err     error
+		fate    Fate
+		passing bool
+	}{
+		{"the connection is refused", dial, Unsent, true},
+		{"the connection is refused, wrapped", fmt.Errorf("cluster: %w", dial), Unsent, true},
+		{"there is no free connection", redis.ErrPoolTimeout, Unsent, true},
+		{"the pool is exhausted", redis.ErrPoolExhausted, Unsent, true},
+		{"the client is closed", redis.ErrClosed, Unsent, false},
+		{"the client is closed, wrapped", fmt.Errorf("x: %w", redis.ErrClosed), Unsent, false},
+		{"the answer does not come", read, Lost, true},
+		{"the connection is cut", io.EOF, Lost, true},
+		{"the connection is cut within the answer", io.ErrUnexpectedEOF, Lost, true},
+		{"the context is cancelled", context.Canceled, Lost, true},
+		{"the context's time is over", context.DeadlineExceeded, Lost, true},
+		{"the reply is empty", redis.Nil, Answered, false},
+		{"the reply is nonsense", fmt.Errorf("%w: seven", ErrReply), Lost, false},
+		{"something else", errors.New("something else"), Lost, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := FateOf(c.err); got != c.fate {
+				t.Errorf("fate %d, want %d", got, c.fate)
+			}
+			if got := Passing(c.err); got != c.passing {
+				t.Errorf("passing: %v", got)
+			}
+		})
+	}
+	if FateOf(nil) != Answered || Nonsense(nil) || WrongType(nil) {
+		t.Error("no error is no trouble")
+	}
+	if WrongType(errors.New("WRONGTYPE, says somebody")) {
+		t.Error("only the server knows of wrong types")
+	}
+}
+
+func TestCloseWaitsForCallsThatAreOnTheirWay(t *testing.T) {
+	inBubble(t, func(p *post) {
+		p.busy()
+		var all []chan *Call
+		for range 200 {
+			all = append(all, p.send(count))
+		}
+		p.Close()
+		for i, done := range all {
+			select {
+			case c := <-done:
+				if c.Err != nil {
+					p.Errorf("call %d: %v", i, c.Err)
+				}
+			default:
+				p.Fatalf("Close returned before call %d was done", i)
+			}
+		}
+		p.Close() // again
+	})
+}
+
+func TestACallAfterCloseIsNotSent(t *testing.T) {
+	inBubble(t, func(p *post) {
+		p.known()
+		p.Close()
+		if c := <-p.send(count); FateOf(c.Err) != Unsent || Passing(c.Err) {
+			p.Error(c.Err)
+		}
+		p.ran("0")
+	})
+}
+
+func TestEveryCallIsDoneOnce(t *testing.T) {
+	inBubble(t, func(p *post) {
+		var all []chan *Call
+		for i := range 500 {
+			switch i % 100 {
+			case 30:
+				p.net.Break("eval", 1, faultnet.CutReply)
+			case 60:
+				p.flush()
+			case 90:
+				p.net.Cut()
+			}
+			all = append(all, p.send(count))
+			if i%7 == 0 {
+				synctest.Wait()
+			}
+		}
+		time.Sleep(time.Minute)
+		for i, done := range all {
+			if len(done) != 1 {
+				p.Errorf("call %d was done %d times", i, len(done))
+			}
+		}
+	})
+}
+
+func TestNewDoesNothing(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
+		t.Error("New has connected")
+		return nil, io.EOF
+	}})
+	defer func() { _ = rdb.Close() }()
+	before := goleak.IgnoreCurrent()
+	c := New(of(t, rdb))
+	if err := goleak.Find(before); err != nil {
+		t.Error(err)
+	}
+	c.Close()
+}
+
+func TestTheCouriersGoroutinesEndWithIt(t *testing.T) {
+	m := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
+	defer func() { _ = rdb.Close() }()
+	c := New(of(t, rdb))
+	var calls sync.WaitGroup
+	for range 100 {
+		calls.Add(1)
+		c.Send(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) { calls.Done() }})
+	}
+	calls.Wait()
+	c.Close()
+	// The server and the client keep theirs; the courier may not.
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	if bytes.Contains(stacks, []byte("(*lane).send")) {
+		t.Errorf("a sender is left:\n%s", stacks)
+	}
+}
+
+func TestAServerThatIsFullMayHaveRoomLater(t *testing.T) {
+	inBubble(t, func(p *post) {
+		p.known()
+		p.answer(func(c *server.Peer, _ string) bool {
+			c.WriteError("ERR max number of clients reached")
+			return true
+		})
+		if c := <-p.send(count); !Passing(c.Err) {
+			p.Errorf("it would not pass: %v", c.Err)
+		}
+	})
+}
+
+// TestWhoIsAloneCarriesItself: in the caller's own goroutine if the way is free, with the others if it is not.
+func TestWhoIsAloneCarriesItself(t *testing.T) {
+	inBubble(t, func(p *post) {
+		p.known()
+		carry := func() (c *Call, own bool) {
+			done := make(chan bool, 2)
+			var returned atomic.Bool
+			c = &Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) {
+				// Somebody else's goroutine gets here when Carry has returned.
+				time.Sleep(time.Millisecond)
+				done <- !returned.Load()
+			}}
+			p.Carry(c)
+			returned.Store(true)
+			own = <-done
+			if len(done) > 0 {
+				p.Error("done twice")
+			}
+			return c, own
+		}
+		goroutines := runtime.NumGoroutine()
+		for range 3 {
+			if c, own := carry(); c.Err != nil || !own || c.Sent.IsZero() {
+				p.Errorf("alone: %v, in its own goroutine %v", c.Err, own)
+			}
+		}
+		if n := runtime.NumGoroutine(); n > goroutines {
+			p.Errorf("%d goroutines more", n-goroutines)
+		}
+		p.flush()
+		if c, _ := carry(); c.Err != nil {
+			p.Errorf("after a flush: %v", c.Err)
+		}
+		p.net.Break("evalsha", 1, faultnet.CutReply)
+		if c, own := carry(); FateOf(c.Err) != Lost || !own {
+			p.Errorf("cut: %v, in its own goroutine %v", c.Err, own)
+		}
+
+		p.net.Break("evalsha", 1, faultnet.SwallowReply)
+		p.send(count)
+		synctest.Wait()
+		if c, own := carry(); c.Err != nil || own {
+			p.Errorf("while another is under way: %v, in its own goroutine %v", c.Err, own)
+		}
+
+		p.Close()
+		if c, _ := carry(); FateOf(c.Err) != Unsent {
+			p.Errorf("after Close: %v", c.Err)
+		}
+	})
+}
+
+// TestCloseWaitsForWhoCarriesItself as for any other.
+func TestCloseWaitsForWhoCarriesItself(t *testing.T) {
+	inBubble(t, func(p *post) {
+		p.known()
+		p.net.Break("evalsha", 1, faultnet.SwallowReply)
+		var done bool
+		go p.Carry(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) { done = true }})
+		synctest.Wait()
+		p.Close()
+		if !done {
+			p.Error("Close has returned before it was done")
+		}
+	})
+}
+
+// TestPipelinePoolBoundsBatches: however many calls wait for a server that hangs, and on whichever way they came, there
+// are never more batches under way than the client has connections for pipelines; and the application's pool is left alone.
+func TestPipelinePoolBoundsBatches(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
+	for size, want := range map[int]int{0: 10, 1: 1, 2: 2, 7: 7, 30: 30} {
+		t.Run(fmt.Sprint("PipelinePoolSize ", size), func(t *testing.T) {
+			inBubbleWith(t, redis.Options{PipelinePoolSize: size, PoolSize: 1}, func(p *post) {
+				p.known()
+				used := p.rdb.Conn() // the application's pool is used up
+				defer func() { _ = used.Close() }()
+				if err := used.Ping(context.Background()).Err(); err != nil {
+					p.Fatal(err)
+				}
+				before := *p.rdb.PoolStats()
+				p.net.Break("evalsha", 10000, faultnet.SwallowReply)
+				var all []chan *Call
+				go p.Carry(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) {}})
+				synctest.Wait()
+				for range 1000 { // 4 s
+					all = append(all, p.send(count))
+					time.Sleep(4 * time.Millisecond)
+				}
+				if n := len(p.sent()); n != want {
+					p.Errorf("%d batches are under way, want %d", n, want)
+				}
+				time.Sleep(readTimeout) // the next ones take the places of those that nobody answered
+				if n := len(p.sent()); n > 2*want {
+					p.Errorf("%d batches were sent in the time of two", n)
+				}
+				p.net.Mend()
+				mended := time.Now()
+				for _, done := range all {
+					<-done
+				}
+				if d := time.Since(mended); d > 2*readTimeout {
+					p.Errorf("when the server answered again, the last call was done after %v", d)
+				}
+				after := p.rdb.PoolStats()
+				if before.Hits != after.Hits || before.Misses != after.Misses || after.Timeouts != 0 {
+					p.Errorf("the application's pool was asked for connections: %+v, then %+v", before, after)
+				}
+			})
+		})
+	}
+}
+
+// TestWithoutAPoolForPipelinesThereAreAsManyBatchesAsConnections: the pool is then the application's as well.
+func TestWithoutAPoolForPipelinesThereAreAsManyBatchesAsConnections(t *testing.T) {
+	inBubbleWith(t, redis.Options{PipelinePoolSize: -1, PoolSize: 3}, func(p *post) {
+		p.known()
+		p.net.Break("evalsha", 1000, faultnet.SwallowReply)
+		for range 1000 {
+			p.send(count)
+			time.Sleep(time.Millisecond)
+		}
+		if n := len(p.sent()); n != 3 {
+			p.Errorf("%d batches under way", n)
+		}
+		p.net.Mend()
+	})
+}
+
+// TestUrgentCallsGoFirst: what renews leases does not wait behind thousands that ask for new ones.
+func TestUrgentCallsGoFirst(t *testing.T) {
+	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *post) {
+		p.known()
+		p.net.Break("evalsha", 1, faultnet.SwallowReply)
+		p.send(count)
+		synctest.Wait()
+		var order []string
+		call := func(urgent bool, name string) {
+			p.Send(&Call{Script: count, Urgent: urgent, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(c *Call) {
+				if c.Err != nil {
+					p.Error(c.Err)
+				}
+				order = append(order, name) // there is but one sender
+			}})
+		}
+		for range 1000 {
+			call(false, "new")
+		}
+		for range 200 {
+			call(true, "renewal")
+		}
+		time.Sleep(readTimeout)
+		synctest.Wait()
+		if want := append(slices.Repeat([]string{"renewal"}, 200), slices.Repeat([]string{"new"}, 1000)...); !slices.Equal(order, want) {
+			p.Errorf("%d calls, the last renewal is number %d", len(order), len(order)-slices.Index(reversed(order), "renewal"))
+		}
+		if got, want := p.sent(), []int{1, 128, 128, 128}; len(got) < 4 || !slices.Equal(got[:4], want) {
+			p.Errorf("pipelines of %v", got)
+		}
+	})
+}
+
+func reversed(list []string) []string {
+	list = slices.Clone(list)
+	slices.Reverse(list)
+	return list
+}
+
+// TestNobodyCarriesItselfWithoutTimeouts: a caller that carries its own call is let go only when the server answers.
+func TestNobodyCarriesItselfWithoutTimeouts(t *testing.T) {
+	inBubbleWith(t, redis.Options{ReadTimeout: -1}, func(p *post) {
+		p.known()
+		p.net.Break("evalsha", 1, faultnet.SwallowReply)
+		p.Carry(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) {}})
+		synctest.Wait()
+		p.net.Cut()
+	})
+}
+
+// TestMixedReplies: also those that are no list end the call.
+func TestMixedReplies(t *testing.T) {
+	inBubble(t, func(p *post) {
+		get := func(text string) *Call {
+			s, done := script(text), make(chan *Call, 1)
+			p.Send(&Call{Script: s, Mixed: true, Key: "k", Args: s.AppendCommand(nil, "k"), Done: func(c *Call) { done <- c }})
+			return <-done
+		}
+		if c := get("return {1, 'text', {2}}"); c.Err != nil || fmt.Sprint(c.Values) != "[1 text [2]]" {
+			p.Errorf("%v, %v", c.Values, c.Err)
+		}
+		if c := get("return 'text'"); c.Err == nil || Passing(c.Err) {
+			p.Errorf("%v, %v", c.Values, c.Err)
+		}
+		if c := get("return redis.error_reply('OOM no')"); !redis.HasErrorPrefix(c.Err, "OOM") {
+			p.Error(c.Err)
+		}
+	})
+}
+
+// traced counts the pipelines that go through a wrapper.
+type traced struct {
+	*redis.Client
+	pipes, sent atomic.Int32
+}
+
+func (c *traced) Pipeline() redis.Pipeliner {
+	c.pipes.Add(1)
+	return &tracedPipeline{c.Client.Pipeline(), c}
+}
+
+type tracedPipeline struct {
+	redis.Pipeliner
+	c *traced
+}
+
+func (p *tracedPipeline) Exec(ctx context.Context) ([]redis.Cmder, error) {
+	p.c.sent.Add(int32(p.Len()))
+	return p.Pipeliner.Exec(ctx)
+}
+
+// TestAWrapperSeesWhatIsSent, because it is asked for the pipelines.
+func TestAWrapperSeesWhatIsSent(t *testing.T) {
+	inBubble(t, func(p *post) {
+		p.known()
+		w := &traced{Client: p.rdb}
+		c := New(of(p.T, w))
+		for range 3 {
+			done := make(chan error, 1)
+			call := &Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(c *Call) { done <- c.Err }}
+			c.Send(call)
+			if err := <-done; err != nil {
+				p.Error(err)
+			}
+			call.Args = count.AppendCommand(nil, "k")
+			c.Carry(call)
+			if err := <-done; err != nil {
+				p.Error(err)
+			}
+		}
+		c.Close()
+		if pipes, sent := w.pipes.Load(), w.sent.Load(); pipes == 0 || sent != 6 {
+			p.Errorf("the wrapper made %d pipelines and saw %d commands", pipes, sent)
+		}
+	})
+}
