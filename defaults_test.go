@@ -31,10 +31,10 @@ func TestTheDefaultsAreThoseOfTheReadme(t *testing.T) {
 		t.Errorf("Prefix: %q, %q, %q", o.Prefix, DefaultPrefix, row("Prefix"))
 	}
 	for option, x := range map[string]struct{ is, named time.Duration }{
-		".Heartbeat":         {o.Heartbeat, DefaultHeartbeat},
-		".HeartbeatLifetime": {o.HeartbeatLifetime, DefaultHeartbeatLifetime},
-		".Idle":              {o.Idle, DefaultIdle},
-		".Retry.GiveUp":      {o.Retry.GiveUp, DefaultGiveUp},
+		".HeartbeatInterval": {o.HeartbeatInterval, DefaultHeartbeatInterval},
+		".HeartbeatTimeout":  {o.HeartbeatTimeout, DefaultHeartbeatTimeout},
+		".MetadataTTL":       {o.MetadataTTL, DefaultMetadataTTL},
+		".Retry.MaxElapsed":  {o.Retry.MaxElapsed, DefaultMaxElapsed},
 		"Options.TTL":        {DefaultTTL, DefaultTTL}, // what New does with it is in internal/testing/conformance
 	} {
 		said, err := time.ParseDuration(row(option))
@@ -42,12 +42,12 @@ func TestTheDefaultsAreThoseOfTheReadme(t *testing.T) {
 			t.Errorf("%s is %v, its constant %v, and README says %q", option, x.is, x.named, row(option))
 		}
 	}
-	if want := "10ms,1s"; row(".Retry.Min`, `.Max") != want || o.Retry.Min != DefaultRetryMin || o.Retry.Max != DefaultRetryMax ||
-		fmt.Sprintf("%v,%v", o.Retry.Min, o.Retry.Max) != want {
-		t.Errorf("Retry: %v, README says %s", o.Retry, row(".Retry.Min`, `.Max"))
+	if want := "10ms,1s"; row(".Retry.MinBackoff`, `.MaxBackoff") != want || o.Retry.MinBackoff != DefaultMinBackoff || o.Retry.MaxBackoff != DefaultMaxBackoff ||
+		fmt.Sprintf("%v,%v", o.Retry.MinBackoff, o.Retry.MaxBackoff) != want {
+		t.Errorf("Retry: %v, README says %s", o.Retry, row(".Retry.MinBackoff`, `.MaxBackoff"))
 	}
-	if o.Acknowledge.Within != DefaultAcknowledgeWithin || !strings.Contains(string(page), "`.Within` 1 s") || o.Acknowledge.Within != time.Second {
-		t.Errorf("Acknowledge.Within is %v", o.Acknowledge.Within)
+	if o.ReplicaAck.Timeout != DefaultReplicaAckTimeout || !strings.Contains(string(page), "`.Timeout` 1 s") || o.ReplicaAck.Timeout != time.Second {
+		t.Errorf("ReplicaAck.Timeout is %v", o.ReplicaAck.Timeout)
 	}
 	if o.Logger == nil {
 		t.Error("there is no logger")
@@ -57,19 +57,19 @@ func TestTheDefaultsAreThoseOfTheReadme(t *testing.T) {
 // TestDefaultsFollowWhatIsSet: as the options say.
 func TestDefaultsFollowWhatIsSet(t *testing.T) {
 	for _, x := range []struct{ set, want Options }{
-		{Options{Heartbeat: time.Second}, Options{Heartbeat: time.Second, HeartbeatLifetime: 3 * time.Second}},
-		{Options{HeartbeatLifetime: 9 * time.Second}, Options{Heartbeat: 3 * time.Second, HeartbeatLifetime: 9 * time.Second}},
-		{Options{Retry: RetryPolicy{Min: time.Minute}}, Options{Retry: RetryPolicy{Min: time.Minute, Max: time.Minute}}},
-		{Options{Retry: RetryPolicy{Max: 5 * time.Millisecond}}, Options{Retry: RetryPolicy{Min: 5 * time.Millisecond, Max: 5 * time.Millisecond}}},
+		{Options{HeartbeatInterval: time.Second}, Options{HeartbeatInterval: time.Second, HeartbeatTimeout: 3 * time.Second}},
+		{Options{HeartbeatTimeout: 9 * time.Second}, Options{HeartbeatInterval: 3 * time.Second, HeartbeatTimeout: 9 * time.Second}},
+		{Options{Retry: RetryPolicy{MinBackoff: time.Minute}}, Options{Retry: RetryPolicy{MinBackoff: time.Minute, MaxBackoff: time.Minute}}},
+		{Options{Retry: RetryPolicy{MaxBackoff: 5 * time.Millisecond}}, Options{Retry: RetryPolicy{MinBackoff: 5 * time.Millisecond, MaxBackoff: 5 * time.Millisecond}}},
 	} {
 		o, err := x.set.withDefaults()
 		if err != nil {
 			t.Errorf("%+v: %v", x.set, err)
 		}
-		if x.want.Heartbeat != 0 && (o.Heartbeat != x.want.Heartbeat || o.HeartbeatLifetime != x.want.HeartbeatLifetime) {
-			t.Errorf("%+v: Heartbeat %v, HeartbeatLifetime %v", x.set, o.Heartbeat, o.HeartbeatLifetime)
+		if x.want.HeartbeatInterval != 0 && (o.HeartbeatInterval != x.want.HeartbeatInterval || o.HeartbeatTimeout != x.want.HeartbeatTimeout) {
+			t.Errorf("%+v: HeartbeatInterval %v, HeartbeatTimeout %v", x.set, o.HeartbeatInterval, o.HeartbeatTimeout)
 		}
-		if x.want.Retry.Min != 0 && (o.Retry.Min != x.want.Retry.Min || o.Retry.Max != x.want.Retry.Max) {
+		if x.want.Retry.MinBackoff != 0 && (o.Retry.MinBackoff != x.want.Retry.MinBackoff || o.Retry.MaxBackoff != x.want.Retry.MaxBackoff) {
 			t.Errorf("%+v: Retry %v", x.set, o.Retry)
 		}
 	}

@@ -48,7 +48,7 @@ var (
 )
 
 // NotAcknowledgedError is returned, to be found with errors.As, when a lease was granted, but replicas did not have the
-// grant in the time that Options.Acknowledge gives them. The grant was undone, or will be after one more round trip:
+// grant in the time that Options.ReplicaAck gives them. The grant was undone, or will be after one more round trip:
 // nothing is held. Its fields:
 //
 //	Replicas int   // how many have acknowledged it

@@ -115,7 +115,7 @@ func ExampleHooks() {
 
 	var acquired, refused, lost atomic.Int64
 	k, _ := lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.Hooks{
-		AcquireEnded: func(e lockkeeper.Event) {
+		AcquireDone: func(e lockkeeper.Event) {
 			if e.Err != nil {
 				refused.Add(1)
 			} else {

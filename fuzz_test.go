@@ -46,8 +46,8 @@ func FuzzOptions(f *testing.F) {
 		}
 		day := int64(24 * time.Hour)
 		k, err := lockkeeper.New(rdb, &lockkeeper.Options{
-			Heartbeat: time.Duration(beat), HeartbeatLifetime: time.Duration(life), Idle: time.Duration(idle),
-			Retry: lockkeeper.RetryPolicy{Min: time.Duration(low), Max: time.Duration(high)},
+			HeartbeatInterval: time.Duration(beat), HeartbeatTimeout: time.Duration(life), MetadataTTL: time.Duration(idle),
+			Retry: lockkeeper.RetryPolicy{MinBackoff: time.Duration(low), MaxBackoff: time.Duration(high)},
 		})
 		if refused(err) {
 			k, err = lockkeeper.New(rdb, nil)
@@ -55,13 +55,13 @@ func FuzzOptions(f *testing.F) {
 				t.Fatal(err)
 			}
 		} else {
-			between("Heartbeat", beat, 10*ms, day/24)
-			between("HeartbeatLifetime", life, 20*ms, day)
-			between("Idle", idle, 60000*ms, 365*day)
-			between("Retry.Min", low, ms, day/24)
-			between("Retry.Max", high, ms, day/24)
+			between("HeartbeatInterval", beat, 10*ms, day/24)
+			between("HeartbeatTimeout", life, 20*ms, day)
+			between("MetadataTTL", idle, 60000*ms, 365*day)
+			between("Retry.MinBackoff", low, ms, day/24)
+			between("Retry.MaxBackoff", high, ms, day/24)
 			if beat != 0 && life != 0 && life < 2*beat || low != 0 && high != 0 && high < low {
-				t.Errorf("Heartbeat %d, HeartbeatLifetime %d, Retry.Min %d, Retry.Max %d were taken", beat, life, low, high)
+				t.Errorf("HeartbeatInterval %d, HeartbeatTimeout %d, Retry.MinBackoff %d, Retry.MaxBackoff %d were taken", beat, life, low, high)
 			}
 		}
 		d, m := time.Duration(ttl), time.Duration(most)
@@ -102,7 +102,7 @@ func FuzzServer(f *testing.F) {
 		"*5\r\n:" + strconv.Itoa(lua.Granted) + "\r\n:7\r\n:100\r\n:100\r\n:0\r\n",
 		"*4\r\n:" + strconv.Itoa(lua.Refused) + "\r\n:100\r\n:25\r\n:0\r\n",
 		"*7\r\n:" + strconv.Itoa(lua.Waiting) + "\r\n:100\r\n:9\r\n:8\r\n:2\r\n:50\r\n:1\r\n",
-		"*1\r\n:" + strconv.Itoa(lua.Buried) + "\r\n",
+		"*1\r\n:" + strconv.Itoa(lua.Tombstoned) + "\r\n",
 		"*0\r\n", "*-1\r\n", "$-1\r\n", "+OK\r\n", ":1\r\n", "$2\r\nno\r\n", "_\r\n", "#t\r\n", "%1\r\n:1\r\n:2\r\n", "~1\r\n:1\r\n",
 		"-ERR no\r\n", "-OOM no\r\n", "-NOSCRIPT no\r\n", "-WRONGTYPE no\r\n", "-MOVED 1 127.0.0.1:1\r\n", "-\r\n", "-LOADING \r\n",
 		"*2\r\n:1\r\n*1\r\n:1\r\n", "*2\r\n$1\r\n1\r\n:7\r\n", "*5\r\n:1\r\n", ">2\r\n+message\r\n:1\r\n", "\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n",

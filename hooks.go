@@ -10,24 +10,24 @@ import (
 // synchronously, from the goroutine in which it happens, which may be one that serves the whole keeper: a hook must
 // not block and must not call the keeper or a lease. They may be called concurrently.
 type Hooks struct {
-	// AcquireBegan: Lock or TryLock was called.
-	AcquireBegan func(Event)
-	// AcquireEnded: it is about to return, after Took, with Err or with the lease of Token and Fence.
-	AcquireEnded func(Event)
-	// Waiting: the request stands in line, behind Position others. It is told once at the beginning, and of the first
+	// AcquireStart: Lock or TryLock was called.
+	AcquireStart func(Event)
+	// AcquireDone: it is about to return, after Duration, with Err or with the lease of Token and Fence.
+	AcquireDone func(Event)
+	// Queued: the request stands in line, behind Position others. It is told once at the beginning, and of the first
 	// request of this keeper and name again whenever a heartbeat has brought a new position with it; no command is
 	// sent to find out.
-	Waiting func(Event)
-	// WakeupHeard: a message brought the lease of Token and Fence.
-	WakeupHeard func(Event)
-	// WakeupMissed: a message that the server says it has sent did not come; the subscription is being replaced.
+	Queued func(Event)
+	// WakeupReceived: a message brought the lease of Token and Fence.
+	WakeupReceived func(Event)
+	// WakeupLost: a message that the server says it has sent did not come; the subscription is being replaced.
 	// Waiters lose at most one heartbeat by it. Only the event itself is told, no name.
-	WakeupMissed func(Event)
-	// Renewed: the lease, held for Took so far, was renewed.
+	WakeupLost func(Event)
+	// Renewed: the lease, held for Duration so far, was renewed.
 	Renewed func(Event)
-	// Lost: the lease was lost, after Took; Err says why. Told once.
+	// Lost: the lease was lost, after Duration; Err says why. Told once.
 	Lost func(Event)
-	// Released: the lease was given back, after Took.
+	// Released: the lease was given back, after Duration.
 	Released func(Event)
 	// LimitChanged: a request of this keeper for a semaphore, or its SetLimit, has made Limit the limit in force; another
 	// was before, or another AtOnce or Per. Token is that of the request. Of a SetLimit that was repeated, since an answer
@@ -41,7 +41,7 @@ type Event struct {
 	Name     string        // what is locked
 	Token    string        // of the request or lease
 	Fence    uint64        // of the lease
-	Took     time.Duration // waited or held so far
+	Duration time.Duration // waited or held so far
 	Position int           // how many stand in line before the request
 	Limit    int           // of a semaphore
 	Err      error
@@ -49,16 +49,16 @@ type Event struct {
 
 // observer makes one function out of the hooks, or nil if none is set.
 func (h Hooks) observer() func(engine.Event) {
-	by := map[engine.What]func(Event){
-		engine.AcquireBegan: h.AcquireBegan,
-		engine.AcquireEnded: h.AcquireEnded,
-		engine.Waiting:      h.Waiting,
-		engine.WakeupHeard:  h.WakeupHeard,
-		engine.WakeupMissed: h.WakeupMissed,
-		engine.Renewed:      h.Renewed,
-		engine.Lost:         h.Lost,
-		engine.Released:     h.Released,
-		engine.LimitChanged: h.LimitChanged,
+	by := map[engine.EventType]func(Event){
+		engine.AcquireStart:   h.AcquireStart,
+		engine.AcquireDone:    h.AcquireDone,
+		engine.Queued:         h.Queued,
+		engine.WakeupReceived: h.WakeupReceived,
+		engine.WakeupLost:     h.WakeupLost,
+		engine.Renewed:        h.Renewed,
+		engine.Lost:           h.Lost,
+		engine.Released:       h.Released,
+		engine.LimitChanged:   h.LimitChanged,
 	}
 	for what, hook := range by {
 		if hook == nil {
@@ -69,8 +69,8 @@ func (h Hooks) observer() func(engine.Event) {
 		return nil
 	}
 	return func(e engine.Event) {
-		if hook := by[e.What]; hook != nil {
-			hook(Event{e.Kind, e.Name, e.Token, e.Fence, e.Took, e.Position, e.Limit, e.Err})
+		if hook := by[e.Type]; hook != nil {
+			hook(Event{e.Kind, e.Name, e.Token, e.Fence, e.Duration, e.Position, e.Limit, e.Err})
 		}
 	}
 }

@@ -8,18 +8,18 @@ import (
 
 // Holder is a lease as the server sees it: in whichever process, and by the server's clock.
 type Holder struct {
-	Token  string
-	Keeper string        // the Keeper.ID of the process; "" if the lease is that of another library
-	Fence  uint64        // 0 likewise
-	Left   time.Duration // until the lease ends if it is not renewed
+	Token     string
+	Keeper    string        // the Keeper.ID of the process; "" if the lease is that of another library
+	Fence     uint64        // 0 likewise
+	ExpiresIn time.Duration // until the lease ends if it is not renewed
 }
 
 // Waiter is a request that stands in line, as the server sees it.
 type Waiter struct {
-	Token  string
-	Keeper string        // the Keeper.ID of the process
-	Waited time.Duration // since it came
-	Live   bool          // whether its heartbeat counts; one that is not live is taken out at its turn, if not before
+	Token    string
+	Keeper   string        // the Keeper.ID of the process
+	WaitTime time.Duration // since it came
+	Alive    bool          // whether its heartbeat counts; one that is not live is taken out at its turn, if not before
 }
 
 // NewHolders is for the packages of this module.
@@ -29,7 +29,7 @@ func NewHolders(list []engine.Holder, err error) ([]Holder, error) {
 	}
 	all := make([]Holder, len(list))
 	for i, h := range list {
-		all[i] = Holder{h.Token, engine.KeeperOf(h.Token), h.Fence, h.Left}
+		all[i] = Holder{h.Token, engine.KeeperOf(h.Token), h.Fence, h.ExpiresIn}
 	}
 	return all, nil
 }
@@ -41,7 +41,7 @@ func NewWaiters(list []engine.Waiter, err error) ([]Waiter, error) {
 	}
 	all := make([]Waiter, len(list))
 	for i, w := range list {
-		all[i] = Waiter{w.Token, engine.KeeperOf(w.Token), w.Waited, w.Life > 0}
+		all[i] = Waiter{w.Token, engine.KeeperOf(w.Token), w.WaitTime, w.HeartbeatLeft > 0}
 	}
 	return all, nil
 }

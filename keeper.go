@@ -43,16 +43,16 @@ func New(rdb redis.UniversalClient, opts *Options) (*Keeper, error) {
 		return nil, err
 	}
 	return &Keeper{engine.New(engine.Config{
-		Client:  c,
-		Prefix:  o.Prefix,
-		Period:  o.Heartbeat,
-		Life:    o.HeartbeatLifetime,
-		Idle:    o.Idle,
-		Retry:   engine.Retry(o.Retry),
-		Log:     o.Logger,
-		Observe: o.Hooks.observer(),
+		Client:            c,
+		Prefix:            o.Prefix,
+		HeartbeatInterval: o.HeartbeatInterval,
+		HeartbeatTimeout:  o.HeartbeatTimeout,
+		MetadataTTL:       o.MetadataTTL,
+		Retry:             engine.Retry(o.Retry),
+		Log:               o.Logger,
+		Observe:           o.Hooks.observer(),
 
-		Acknowledge: engine.Acknowledgement(o.Acknowledge),
+		ReplicaAck: engine.ReplicaAck(o.ReplicaAck),
 	})}, nil
 }
 

@@ -169,11 +169,11 @@ func (b *bubble) processWith(readTimeout time.Duration) *process {
 	}
 	var err error
 	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
-		Heartbeat: beat,
-		Logger:    slog.New(slog.NewTextHandler(io.Discard, nil)),
+		HeartbeatInterval: beat,
+		Logger:            slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Hooks: lockkeeper.Hooks{
-			AcquireBegan: hook("AcquireBegan"), AcquireEnded: hook("AcquireEnded"), Waiting: hook("Waiting"),
-			WakeupHeard: hook("WakeupHeard"), WakeupMissed: hook("WakeupMissed"), Renewed: hook("Renewed"),
+			AcquireStart: hook("AcquireStart"), AcquireDone: hook("AcquireDone"), Queued: hook("Queued"),
+			WakeupReceived: hook("WakeupReceived"), WakeupLost: hook("WakeupLost"), Renewed: hook("Renewed"),
 			Lost: hook("Lost"), Released: hook("Released"),
 		},
 	})
@@ -255,19 +255,19 @@ func (p *process) tells(want ...event) {
 
 func of(lease *lockkeeper.Lease, hook string, took time.Duration, err error) event {
 	return event{hook, lockkeeper.Event{
-		Kind: "mutex", Name: lease.Name(), Token: lease.Token(), Fence: lease.Fence(), Took: took, Err: err,
+		Kind: "mutex", Name: lease.Name(), Token: lease.Token(), Fence: lease.Fence(), Duration: took, Err: err,
 	}}
 }
 
 func TestHooksOfAnAcquisition(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		p, q := b.process(), b.process()
-		began := event{"AcquireBegan", lockkeeper.Event{Kind: "mutex", Name: "x"}}
+		began := event{"AcquireStart", lockkeeper.Event{Kind: "mutex", Name: "x"}}
 		lease := p.hold("x")
-		p.tells(began, of(lease, "AcquireEnded", 0, nil))
+		p.tells(began, of(lease, "AcquireDone", 0, nil))
 
 		_, err := q.mutex("x").TryLock(background)
-		q.tells(began, event{"AcquireEnded", lockkeeper.Event{Kind: "mutex", Name: "x", Err: lockkeeper.ErrNotAcquired}})
+		q.tells(began, event{"AcquireDone", lockkeeper.Event{Kind: "mutex", Name: "x", Err: lockkeeper.ErrNotAcquired}})
 		if !errors.Is(err, lockkeeper.ErrNotAcquired) {
 			b.Error(err)
 		}
@@ -286,10 +286,10 @@ func TestHooksOfAWait(t *testing.T) {
 		at := func(i int) func(*process, *lockkeeper.Lease, time.Duration) {
 			return func(p *process, l *lockkeeper.Lease, took time.Duration) {
 				p.b.Helper()
-				waiting := of(l, "Waiting", 0, nil)
+				waiting := of(l, "Queued", 0, nil)
 				waiting.Fence, waiting.Position = 0, i
-				p.tells(event{"AcquireBegan", lockkeeper.Event{Kind: "mutex", Name: "x"}},
-					waiting, of(l, "WakeupHeard", 0, nil), of(l, "AcquireEnded", took, nil))
+				p.tells(event{"AcquireStart", lockkeeper.Event{Kind: "mutex", Name: "x"}},
+					waiting, of(l, "WakeupReceived", 0, nil), of(l, "AcquireDone", took, nil))
 			}
 		}
 		time.Sleep(beat / 4)
@@ -316,12 +316,12 @@ func TestHookOfAWakeupThatWasMissed(t *testing.T) {
 		missed := 0
 		for _, e := range q.hooks() {
 			switch e.hook {
-			case "WakeupMissed":
+			case "WakeupLost":
 				missed++
 				if e.Event != (lockkeeper.Event{}) {
 					b.Errorf("%+v", e.Event)
 				}
-			case "WakeupHeard":
+			case "WakeupReceived":
 				b.Error("it heard the message")
 			}
 		}
@@ -344,7 +344,7 @@ func TestHooksOfALease(t *testing.T) {
 			if len(told) != 2 || i < 0 {
 				b.Fatalf("told of %v", told)
 			}
-			if e := told[i]; e != of(lease, "Renewed", e.Took, nil) || e.Took < ttl/4 || e.Took > ttl/3 {
+			if e := told[i]; e != of(lease, "Renewed", e.Duration, nil) || e.Duration < ttl/4 || e.Duration > ttl/3 {
 				b.Errorf("%+v", e)
 			}
 		}
@@ -359,10 +359,10 @@ func TestHooksOfALease(t *testing.T) {
 		}
 		e := losses[0]
 		if e.Token != lost.Token() || e.hook != "Lost" || !errors.Is(e.Err, lockkeeper.ErrLost) || e.Fence != lost.Fence() ||
-			e.Took < ttl/3 || e.Took > time.Since(start) {
+			e.Duration < ttl/3 || e.Duration > time.Since(start) {
 			b.Errorf("%+v", e)
 		}
-		if e := losses[1]; e != of(kept, "Released", e.Took, nil) || e.Took < 2*ttl {
+		if e := losses[1]; e != of(kept, "Released", e.Duration, nil) || e.Duration < 2*ttl {
 			b.Errorf("%+v", e)
 		}
 	})

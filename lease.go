@@ -12,11 +12,11 @@ import (
 // A lease belongs to whoever has the value; it does not matter which goroutine releases it. It is safe for concurrent
 // use. All methods are safe on nil: a nil lease is one that was released.
 type Lease struct {
-	hold engine.Lease
+	hold engine.Handle
 }
 
 // NewLease is for the packages of this module; its arguments cannot be made elsewhere.
-func NewLease(h engine.Lease, err error) (*Lease, error) {
+func NewLease(h engine.Handle, err error) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -24,11 +24,11 @@ func NewLease(h engine.Lease, err error) (*Lease, error) {
 }
 
 // Hold is for the packages of this module. It is nil for a lease that lies on several servers.
-func (l *Lease) Hold() *engine.Hold {
+func (l *Lease) Hold() *engine.Lease {
 	if l == nil {
 		return nil
 	}
-	h, _ := l.hold.(*engine.Hold)
+	h, _ := l.hold.(*engine.Lease)
 	return h
 }
 

@@ -11,14 +11,14 @@ import (
 // Defaults of the options.
 const (
 	DefaultPrefix            = "lock:"
-	DefaultHeartbeat         = 2 * time.Second
-	DefaultHeartbeatLifetime = 6 * time.Second
-	DefaultIdle              = time.Hour
+	DefaultHeartbeatInterval = 2 * time.Second
+	DefaultHeartbeatTimeout  = 6 * time.Second
+	DefaultMetadataTTL       = time.Hour
 	DefaultTTL               = 30 * time.Second // of the leases of all primitives
-	DefaultRetryMin          = 10 * time.Millisecond
-	DefaultRetryMax          = time.Second
-	DefaultGiveUp            = 10 * time.Second
-	DefaultAcknowledgeWithin = time.Second
+	DefaultMinBackoff        = 10 * time.Millisecond
+	DefaultMaxBackoff        = time.Second
+	DefaultMaxElapsed        = 10 * time.Second
+	DefaultReplicaAckTimeout = time.Second
 )
 
 // Options are the settings of a keeper. The zero value, and nil, mean the defaults. New copies them.
@@ -26,29 +26,29 @@ type Options struct {
 	// Prefix stands before every name in Redis. All processes that share a lock must have the same. Default "lock:".
 	Prefix string
 
-	// BareNames leaves the prefix away, so that a name is the key: for a mutex that shares its key with another
+	// NoPrefix leaves the prefix away, so that a name is the key: for a mutex that shares its key with another
 	// library. Prefix must then be empty.
-	BareNames bool
+	NoPrefix bool
 
-	// Heartbeat is how often waiters tell the server that they live. It is also how late a waiter may notice what it
+	// HeartbeatInterval is how often waiters tell the server that they live. It is also how late a waiter may notice what it
 	// was not told: a lost message, a lock that a foreign client has given up. Default 2 s.
-	Heartbeat time.Duration
+	HeartbeatInterval time.Duration
 
-	// HeartbeatLifetime is how long the server believes a waiter without another heartbeat, and so how long a frozen
-	// process can hold up those behind it. At least twice Heartbeat. Default 6 s, or three heartbeats if Heartbeat is
+	// HeartbeatTimeout is how long the server believes a waiter without another heartbeat, and so how long a frozen
+	// process can hold up those behind it. At least twice HeartbeatInterval. Default 6 s, or three heartbeats if HeartbeatInterval is
 	// set and this is not.
-	HeartbeatLifetime time.Duration
+	HeartbeatTimeout time.Duration
 
-	// Idle is how long a name's small facts stay in Redis after it was last acquired or released: for half of that at
+	// MetadataTTL is how long a name's small facts stay in Redis after it was last acquired or released: for half of that at
 	// least, since not every use puts their end off. They keep fences in order even if the server's clock is set back.
 	// Default 1 h.
-	Idle time.Duration
+	MetadataTTL time.Duration
 
 	// Retry says how requests are repeated that failed for a passing reason.
 	Retry RetryPolicy
 
-	// Acknowledge says what must have a grant before its lease is handed out. Default: nothing is waited for.
-	Acknowledge Acknowledgement
+	// ReplicaAck says what must have a grant before its lease is handed out. Default: nothing is waited for.
+	ReplicaAck ReplicaAck
 
 	// Hooks observe what happens.
 	Hooks Hooks
@@ -65,16 +65,16 @@ type Options struct {
 type RetryPolicy struct {
 	// Min and Max are the first and the longest pause. Default 10 ms, or Max if that is shorter, and 1 s, or Min if that
 	// is longer.
-	Min, Max time.Duration
+	MinBackoff, MaxBackoff time.Duration
 
-	// GiveUp is how long Lock, Extend and Adopt go on without any answer before they return the error, if their
+	// MaxElapsed is how long Lock, Extend and Adopt go on without any answer before they return the error, if their
 	// context lets them; a waiting Lock counts from its first heartbeat that failed. Negative: for ever. Default
 	// 10 s. A try, and a look at who holds or waits, is repeated twice at the most. Renewals and releases are repeated
 	// until the lease is over by itself.
-	GiveUp time.Duration
+	MaxElapsed time.Duration
 }
 
-// Acknowledgement makes every Lock, and what else acquires or adopts a lease, wait until replicas have the grant, before it
+// ReplicaAck makes every Lock, and what else acquires or adopts a lease, wait until replicas have the grant, before it
 // returns the lease. If they do not have it in time, the grant is undone and the error is a *NotAcknowledgedError; a lease
 // that was to be adopted stays with its former holder.
 //
@@ -82,7 +82,7 @@ type RetryPolicy struct {
 // promoted, unless all have to; and what comes after the grant, a renewal or a release, is not waited for. Fences close
 // it. Each acquisition takes two round trips more, one of them as long as the replicas need, on a connection of the
 // client's main pool, which must have one to spare. (https://redis.io/docs/latest/commands/wait/)
-type Acknowledgement struct {
+type ReplicaAck struct {
 	// Replicas is how many replicas of the primary must have the grant.
 	Replicas int
 
@@ -95,9 +95,9 @@ type Acknowledgement struct {
 	// appendonly on each of them. (https://redis.io/docs/latest/commands/waitaof/)
 	Fsync bool
 
-	// Within is how long they have, from 1 ms; it must be shorter than the ttl of every lock, and than the client's
+	// Timeout is how long they have, from 1 ms; it must be shorter than the ttl of every lock, and than the client's
 	// ReadTimeout. Default 1 s, if anything above is set.
-	Within time.Duration
+	Timeout time.Duration
 }
 
 // withDefaults is the options with every default filled in, checked.
@@ -107,72 +107,72 @@ func (o *Options) withDefaults() (Options, error) {
 		c = *o
 	}
 	switch {
-	case c.BareNames && c.Prefix != "":
-		return c, engine.Invalid("Prefix %q does not go together with BareNames", c.Prefix)
-	case !c.BareNames && c.Prefix == "":
+	case c.NoPrefix && c.Prefix != "":
+		return c, engine.Invalid("Prefix %q does not go together with NoPrefix", c.Prefix)
+	case !c.NoPrefix && c.Prefix == "":
 		c.Prefix = DefaultPrefix
 	}
 	if err := protocol.CheckPrefix(c.Prefix); err != nil {
 		return c, engine.Invalid("Prefix: %w", err)
 	}
 	// What is set is checked before defaults are derived from it, so that errors name it.
-	if err := within("Heartbeat", c.Heartbeat, 10*time.Millisecond, time.Hour); err != nil && c.Heartbeat != 0 {
+	if err := checkRange("HeartbeatInterval", c.HeartbeatInterval, 10*time.Millisecond, time.Hour); err != nil && c.HeartbeatInterval != 0 {
 		return c, err
 	}
-	if err := within("HeartbeatLifetime", c.HeartbeatLifetime, 20*time.Millisecond, 24*time.Hour); err != nil && c.HeartbeatLifetime != 0 {
+	if err := checkRange("HeartbeatTimeout", c.HeartbeatTimeout, 20*time.Millisecond, 24*time.Hour); err != nil && c.HeartbeatTimeout != 0 {
 		return c, err
 	}
-	if c.Heartbeat == 0 {
-		c.Heartbeat = DefaultHeartbeat
-		if c.HeartbeatLifetime != 0 {
-			c.Heartbeat = min(max(c.HeartbeatLifetime/3, 10*time.Millisecond), time.Hour)
+	if c.HeartbeatInterval == 0 {
+		c.HeartbeatInterval = DefaultHeartbeatInterval
+		if c.HeartbeatTimeout != 0 {
+			c.HeartbeatInterval = min(max(c.HeartbeatTimeout/3, 10*time.Millisecond), time.Hour)
 		}
 	}
-	if c.HeartbeatLifetime == 0 {
-		c.HeartbeatLifetime = 3 * c.Heartbeat
+	if c.HeartbeatTimeout == 0 {
+		c.HeartbeatTimeout = 3 * c.HeartbeatInterval
 	}
-	if c.HeartbeatLifetime < 2*c.Heartbeat {
-		return c, engine.Invalid("HeartbeatLifetime %v is shorter than two Heartbeats of %v", c.HeartbeatLifetime, c.Heartbeat)
+	if c.HeartbeatTimeout < 2*c.HeartbeatInterval {
+		return c, engine.Invalid("HeartbeatTimeout %v is shorter than two HeartbeatIntervals of %v", c.HeartbeatTimeout, c.HeartbeatInterval)
 	}
-	if c.Idle == 0 {
-		c.Idle = DefaultIdle
+	if c.MetadataTTL == 0 {
+		c.MetadataTTL = DefaultMetadataTTL
 	}
-	if err := within("Idle", c.Idle, time.Minute, engine.LongestTTL); err != nil {
+	if err := checkRange("MetadataTTL", c.MetadataTTL, time.Minute, engine.LongestTTL); err != nil {
 		return c, err
 	}
 	r := &c.Retry
-	if err := within("Retry.Min", r.Min, time.Millisecond, time.Hour); err != nil && r.Min != 0 {
+	if err := checkRange("Retry.MinBackoff", r.MinBackoff, time.Millisecond, time.Hour); err != nil && r.MinBackoff != 0 {
 		return c, err
 	}
-	if err := within("Retry.Max", r.Max, time.Millisecond, time.Hour); err != nil && r.Max != 0 {
+	if err := checkRange("Retry.MaxBackoff", r.MaxBackoff, time.Millisecond, time.Hour); err != nil && r.MaxBackoff != 0 {
 		return c, err
 	}
-	if r.Min == 0 {
-		r.Min = DefaultRetryMin
-		if r.Max > 0 {
-			r.Min = min(r.Min, r.Max)
+	if r.MinBackoff == 0 {
+		r.MinBackoff = DefaultMinBackoff
+		if r.MaxBackoff > 0 {
+			r.MinBackoff = min(r.MinBackoff, r.MaxBackoff)
 		}
 	}
-	if r.Max == 0 {
-		r.Max = max(DefaultRetryMax, r.Min)
+	if r.MaxBackoff == 0 {
+		r.MaxBackoff = max(DefaultMaxBackoff, r.MinBackoff)
 	}
-	if r.GiveUp == 0 {
-		r.GiveUp = DefaultGiveUp
+	if r.MaxElapsed == 0 {
+		r.MaxElapsed = DefaultMaxElapsed
 	}
-	if r.Max < r.Min {
-		return c, engine.Invalid("Retry.Max %v is shorter than Retry.Min %v", r.Max, r.Min)
+	if r.MaxBackoff < r.MinBackoff {
+		return c, engine.Invalid("Retry.MaxBackoff %v is shorter than Retry.MinBackoff %v", r.MaxBackoff, r.MinBackoff)
 	}
-	a := &c.Acknowledge
+	a := &c.ReplicaAck
 	if a.Replicas < 0 {
-		return c, engine.Invalid("Acknowledge.Replicas %d is negative", a.Replicas)
+		return c, engine.Invalid("ReplicaAck.Replicas %d is negative", a.Replicas)
 	}
-	if a.Within != 0 && a.Replicas == 0 && !a.Majority && !a.Fsync {
-		return c, engine.Invalid("Acknowledge.Within %v is set, but nothing that is to be waited for", a.Within)
+	if a.Timeout != 0 && a.Replicas == 0 && !a.Majority && !a.Fsync {
+		return c, engine.Invalid("ReplicaAck.Timeout %v is set, but nothing that is to be waited for", a.Timeout)
 	}
-	if a.Within == 0 {
-		a.Within = DefaultAcknowledgeWithin
+	if a.Timeout == 0 {
+		a.Timeout = DefaultReplicaAckTimeout
 	}
-	if err := within("Acknowledge.Within", a.Within, time.Millisecond, engine.LongestTTL); err != nil {
+	if err := checkRange("ReplicaAck.Timeout", a.Timeout, time.Millisecond, engine.LongestTTL); err != nil {
 		return c, err
 	}
 	if c.Logger == nil {
@@ -181,7 +181,7 @@ func (o *Options) withDefaults() (Options, error) {
 	return c, nil
 }
 
-func within(option string, d, least, most time.Duration) error {
+func checkRange(option string, d, least, most time.Duration) error {
 	if d < least || d > most {
 		return engine.Invalid("%s %v is not between %v and %v", option, d, least, most)
 	}

@@ -21,34 +21,34 @@ func TestNonsenseIsRefused(t *testing.T) {
 		{lockkeeper.Options{Prefix: "a}"}, []string{"Prefix", "a}"}},
 		{lockkeeper.Options{Prefix: "a{}"}, []string{"Prefix", "a{}"}},
 		{lockkeeper.Options{Prefix: strings.Repeat("long", 257)}, []string{"Prefix", "longlong", "1028"}},
-		{lockkeeper.Options{Prefix: "mine:", BareNames: true}, []string{"Prefix", "mine:", "BareNames"}},
-		{lockkeeper.Options{Heartbeat: -time.Second}, []string{"Heartbeat ", "-1s"}},
-		{lockkeeper.Options{Heartbeat: 1}, []string{"Heartbeat ", "1ns"}},
-		{lockkeeper.Options{Heartbeat: 9 * time.Millisecond}, []string{"Heartbeat ", "9ms", "10ms"}},
-		{lockkeeper.Options{Heartbeat: 61 * time.Minute}, []string{"Heartbeat ", "1h1m0s", "1h0m0s"}},
-		{lockkeeper.Options{Heartbeat: 1<<63 - 1}, []string{"Heartbeat ", "2562047h"}},
-		{lockkeeper.Options{Heartbeat: 10 * time.Millisecond, HeartbeatLifetime: -1}, []string{"HeartbeatLifetime", "-1ns"}},
-		{lockkeeper.Options{Heartbeat: time.Minute, HeartbeatLifetime: 25 * time.Hour}, []string{"HeartbeatLifetime", "25h0m0s"}},
+		{lockkeeper.Options{Prefix: "mine:", NoPrefix: true}, []string{"Prefix", "mine:", "NoPrefix"}},
+		{lockkeeper.Options{HeartbeatInterval: -time.Second}, []string{"HeartbeatInterval ", "-1s"}},
+		{lockkeeper.Options{HeartbeatInterval: 1}, []string{"HeartbeatInterval ", "1ns"}},
+		{lockkeeper.Options{HeartbeatInterval: 9 * time.Millisecond}, []string{"HeartbeatInterval ", "9ms", "10ms"}},
+		{lockkeeper.Options{HeartbeatInterval: 61 * time.Minute}, []string{"HeartbeatInterval ", "1h1m0s", "1h0m0s"}},
+		{lockkeeper.Options{HeartbeatInterval: 1<<63 - 1}, []string{"HeartbeatInterval ", "2562047h"}},
+		{lockkeeper.Options{HeartbeatInterval: 10 * time.Millisecond, HeartbeatTimeout: -1}, []string{"HeartbeatTimeout", "-1ns"}},
+		{lockkeeper.Options{HeartbeatInterval: time.Minute, HeartbeatTimeout: 25 * time.Hour}, []string{"HeartbeatTimeout", "25h0m0s"}},
 		{
-			lockkeeper.Options{Heartbeat: time.Second, HeartbeatLifetime: 1999 * time.Millisecond},
-			[]string{"HeartbeatLifetime", "1.999s", "Heartbeats of 1s"},
+			lockkeeper.Options{HeartbeatInterval: time.Second, HeartbeatTimeout: 1999 * time.Millisecond},
+			[]string{"HeartbeatTimeout", "1.999s", "HeartbeatIntervals of 1s"},
 		},
-		{lockkeeper.Options{Acknowledge: lockkeeper.Acknowledgement{Replicas: -1}}, []string{"Acknowledge.Replicas", "-1"}},
+		{lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: -1}}, []string{"ReplicaAck.Replicas", "-1"}},
 		{
-			lockkeeper.Options{Acknowledge: lockkeeper.Acknowledgement{Replicas: 1, Within: time.Microsecond}},
-			[]string{"Acknowledge.Within", "1µs", "1ms"},
+			lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: time.Microsecond}},
+			[]string{"ReplicaAck.Timeout", "1µs", "1ms"},
 		},
-		{lockkeeper.Options{Acknowledge: lockkeeper.Acknowledgement{Within: time.Second}}, []string{"Acknowledge.Within", "1s"}},
-		{lockkeeper.Options{Idle: -1}, []string{"Idle", "-1ns"}},
-		{lockkeeper.Options{Idle: time.Second}, []string{"Idle", "1s", "1m0s"}},
-		{lockkeeper.Options{Idle: 366 * 24 * time.Hour}, []string{"Idle", "8784h"}},
-		{retry(lockkeeper.RetryPolicy{Min: -1}), []string{"Retry.Min", "-1ns"}},
-		{retry(lockkeeper.RetryPolicy{Min: 1}), []string{"Retry.Min", "1ns"}},
-		{retry(lockkeeper.RetryPolicy{Min: 2 * time.Hour}), []string{"Retry.Min", "2h0m0s"}},
-		{retry(lockkeeper.RetryPolicy{Max: -1}), []string{"Retry.Max", "-1ns"}},
-		{retry(lockkeeper.RetryPolicy{Min: time.Millisecond, Max: time.Microsecond}), []string{"Retry.Max", "1µs"}},
-		{retry(lockkeeper.RetryPolicy{Max: 2 * time.Hour}), []string{"Retry.Max", "2h0m0s"}},
-		{retry(lockkeeper.RetryPolicy{Min: time.Second, Max: time.Millisecond}), []string{"Retry.Max", "1ms", "Retry.Min", "1s"}},
+		{lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Timeout: time.Second}}, []string{"ReplicaAck.Timeout", "1s"}},
+		{lockkeeper.Options{MetadataTTL: -1}, []string{"MetadataTTL", "-1ns"}},
+		{lockkeeper.Options{MetadataTTL: time.Second}, []string{"MetadataTTL", "1s", "1m0s"}},
+		{lockkeeper.Options{MetadataTTL: 366 * 24 * time.Hour}, []string{"MetadataTTL", "8784h"}},
+		{retry(lockkeeper.RetryPolicy{MinBackoff: -1}), []string{"Retry.MinBackoff", "-1ns"}},
+		{retry(lockkeeper.RetryPolicy{MinBackoff: 1}), []string{"Retry.MinBackoff", "1ns"}},
+		{retry(lockkeeper.RetryPolicy{MinBackoff: 2 * time.Hour}), []string{"Retry.MinBackoff", "2h0m0s"}},
+		{retry(lockkeeper.RetryPolicy{MaxBackoff: -1}), []string{"Retry.MaxBackoff", "-1ns"}},
+		{retry(lockkeeper.RetryPolicy{MinBackoff: time.Millisecond, MaxBackoff: time.Microsecond}), []string{"Retry.MaxBackoff", "1µs"}},
+		{retry(lockkeeper.RetryPolicy{MaxBackoff: 2 * time.Hour}), []string{"Retry.MaxBackoff", "2h0m0s"}},
+		{retry(lockkeeper.RetryPolicy{MinBackoff: time.Second, MaxBackoff: time.Millisecond}), []string{"Retry.MaxBackoff", "1ms", "Retry.MinBackoff", "1s"}},
 	} {
 		t.Run(fmt.Sprintf("%.20s %v", c.says[0], c.says[1]), func(t *testing.T) {
 			k, err := lockkeeper.New(noServer(t), &c.options)
@@ -68,22 +68,22 @@ func TestWhatMakesSenseIsTaken(t *testing.T) {
 	for _, o := range []*lockkeeper.Options{
 		nil,
 		{},
-		{BareNames: true},
+		{NoPrefix: true},
 		{Prefix: "{app}:"},
 		{Prefix: strings.Repeat("p", 1024)},
-		{Heartbeat: 10 * time.Millisecond},
-		{Heartbeat: time.Hour},
-		{HeartbeatLifetime: 30 * time.Millisecond},
-		{HeartbeatLifetime: 3 * time.Hour},
-		{Heartbeat: time.Second, HeartbeatLifetime: 2 * time.Second},
-		{Idle: time.Minute},
-		{Acknowledge: lockkeeper.Acknowledgement{Replicas: 2, Majority: true, Fsync: true, Within: time.Millisecond}},
-		{Idle: 365 * 24 * time.Hour},
-		{Retry: lockkeeper.RetryPolicy{Min: time.Minute}}, // longer than the default of Max, which follows
-		{Retry: lockkeeper.RetryPolicy{Max: time.Millisecond}},
-		{Retry: lockkeeper.RetryPolicy{Min: time.Second, Max: time.Second}},
-		{Retry: lockkeeper.RetryPolicy{GiveUp: -1}},
-		{Retry: lockkeeper.RetryPolicy{GiveUp: 1}},
+		{HeartbeatInterval: 10 * time.Millisecond},
+		{HeartbeatInterval: time.Hour},
+		{HeartbeatTimeout: 30 * time.Millisecond},
+		{HeartbeatTimeout: 3 * time.Hour},
+		{HeartbeatInterval: time.Second, HeartbeatTimeout: 2 * time.Second},
+		{MetadataTTL: time.Minute},
+		{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 2, Majority: true, Fsync: true, Timeout: time.Millisecond}},
+		{MetadataTTL: 365 * 24 * time.Hour},
+		{Retry: lockkeeper.RetryPolicy{MinBackoff: time.Minute}}, // longer than the default of Max, which follows
+		{Retry: lockkeeper.RetryPolicy{MaxBackoff: time.Millisecond}},
+		{Retry: lockkeeper.RetryPolicy{MinBackoff: time.Second, MaxBackoff: time.Second}},
+		{Retry: lockkeeper.RetryPolicy{MaxElapsed: -1}},
+		{Retry: lockkeeper.RetryPolicy{MaxElapsed: 1}},
 	} {
 		t.Run(fmt.Sprintf("%.80s", fmt.Sprintf("%+v", o)), func(t *testing.T) {
 			k, err := lockkeeper.New(noServer(t), o)
@@ -112,17 +112,17 @@ func TestNewCopiesItsOptions(t *testing.T) {
 
 func TestTheErrorNamesTheOptionThatWasSet(t *testing.T) {
 	for want, o := range map[string]lockkeeper.Options{
-		"HeartbeatLifetime -1ns":    {HeartbeatLifetime: -1},
-		"HeartbeatLifetime 19ms":    {HeartbeatLifetime: 19 * time.Millisecond},
-		"HeartbeatLifetime 25h0m0s": {HeartbeatLifetime: 25 * time.Hour},
-		"Retry.Max 500":             {Retry: lockkeeper.RetryPolicy{Max: 500 * time.Microsecond}},
+		"HeartbeatTimeout -1ns":    {HeartbeatTimeout: -1},
+		"HeartbeatTimeout 19ms":    {HeartbeatTimeout: 19 * time.Millisecond},
+		"HeartbeatTimeout 25h0m0s": {HeartbeatTimeout: 25 * time.Hour},
+		"Retry.MaxBackoff 500":     {Retry: lockkeeper.RetryPolicy{MaxBackoff: 500 * time.Microsecond}},
 	} {
 		if _, err := lockkeeper.New(noServer(t), &o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got: %v", want, err)
 		}
 	}
 	for _, d := range []time.Duration{20 * time.Millisecond, 24 * time.Hour} { // what the bounds allow
-		if _, err := lockkeeper.New(noServer(t), &lockkeeper.Options{HeartbeatLifetime: d}); err != nil {
+		if _, err := lockkeeper.New(noServer(t), &lockkeeper.Options{HeartbeatTimeout: d}); err != nil {
 			t.Error(err)
 		}
 	}

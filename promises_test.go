@@ -55,10 +55,10 @@ func (b *bubble) handOver(holder, waiter *lockkeeper.Keeper, meanwhile func()) {
 	b.must((<-got).Release(background))
 }
 
-// TestThePrefixStandsBeforeEverything: before keys and channels, and with BareNames there is none.
+// TestThePrefixStandsBeforeEverything: before keys and channels, and with NoPrefix there is none.
 func TestThePrefixStandsBeforeEverything(t *testing.T) {
 	for prefix, o := range map[string]lockkeeper.Options{
-		"lock:": {}, "app:": {Prefix: "app:"}, "": {BareNames: true},
+		"lock:": {}, "app:": {Prefix: "app:"}, "": {NoPrefix: true},
 	} {
 		t.Run(prefix, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
@@ -110,7 +110,7 @@ func TestTheLoggerIsTold(t *testing.T) {
 				b.must(p.Close())
 				var err error
 				p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
-					Heartbeat: beat, Logger: slog.New(slog.NewTextHandler(writer(func(line []byte) (int, error) {
+					HeartbeatInterval: beat, Logger: slog.New(slog.NewTextHandler(writer(func(line []byte) (int, error) {
 						mu.Lock()
 						defer mu.Unlock()
 						return log.Write(line)
@@ -120,7 +120,7 @@ func TestTheLoggerIsTold(t *testing.T) {
 				if what != "a deaf subscription" {
 					x.happens(b, p)
 				}
-				holder := b.with(&lockkeeper.Options{Heartbeat: beat})
+				holder := b.with(&lockkeeper.Options{HeartbeatInterval: beat})
 				for i := range 2 {
 					b.handOver(holder, p.Keeper, func() {
 						if what == "a deaf subscription" && i == 0 {

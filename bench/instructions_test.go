@@ -155,7 +155,7 @@ func (v *counted) handedOn(n benchmarks.New) func() error {
 	var waiting []chan struct{}
 	for range 2 {
 		waits := make(chan struct{}, 1)
-		k := keeper(v, v.at.rdb(v), lockkeeper.Options{Hooks: lockkeeper.Hooks{Waiting: func(lockkeeper.Event) {
+		k := keeper(v, v.at.rdb(v), lockkeeper.Options{Hooks: lockkeeper.Hooks{Queued: func(lockkeeper.Event) {
 			select {
 			case waits <- struct{}{}:
 			default: // its position has changed

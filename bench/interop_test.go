@@ -78,7 +78,7 @@ func exclude(t *testing.T, p peer) {
 			name, key string
 			options   lockkeeper.Options
 		}{
-			{"bare name", "orders:42", lockkeeper.Options{BareNames: true}},
+			{"bare name", "orders:42", lockkeeper.Options{NoPrefix: true}},
 			{"prefix", "shop:orders:42", lockkeeper.Options{Prefix: "shop:"}},
 		} {
 			t.Run(c.name+"/"+k.name, func(t *testing.T) {
@@ -88,7 +88,7 @@ func exclude(t *testing.T, p peer) {
 				w.must(w.rdb.FlushDB(ctx).Err())
 				// A peer does not say when it releases, so heartbeats find out. That they are quick does not matter to
 				// what is tested, only to how long it takes.
-				w.options.Heartbeat, w.options.HeartbeatLifetime = 10*time.Millisecond, 5*time.Second
+				w.options.HeartbeatInterval, w.options.HeartbeatTimeout = 10*time.Millisecond, 5*time.Second
 				c.run(w)
 			})
 		}
@@ -127,7 +127,7 @@ func (w *world) value() string {
 
 func (w *world) peerHolds() {
 	inLine := make(chan struct{}, 1)
-	w.options.Hooks.Waiting = func(lockkeeper.Event) {
+	w.options.Hooks.Queued = func(lockkeeper.Event) {
 		select {
 		case inLine <- struct{}{}:
 		default:

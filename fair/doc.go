@@ -9,17 +9,17 @@
 //
 // # States of a waiter
 //
-// It waits, from the answer to its request on, and beats every Heartbeat (2 s) of its keeper. It is granted the lock
+// It waits, from the answer to its request on, and beats every HeartbeatInterval (2 s) of its keeper. It is granted the lock
 // when all before it have gone: the script that releases the lock writes the grant and sends a message, and the waiter
 // runs without asking again. It leaves, when its context ends; if that is at the very moment of the grant, the lock is
 // given back and goes to the next. It is passed over, if its process has crashed (at once, because nobody hears the
 // message), or if its heartbeat has lapsed. A process that lost its connection and is back before that keeps its place;
-// one that was away for longer than HeartbeatLifetime (6 s), or was cut off before it learned of its place, stands at
+// one that was away for longer than HeartbeatTimeout (6 s), or was cut off before it learned of its place, stands at
 // the end.
 //
 // A process that is frozen when its turn comes still hears, as far as the server can tell. It is granted the lock for
 // the rest of its heartbeat and no longer, so all waiters that are frozen at one time cost the others at most one
-// HeartbeatLifetime together.
+// HeartbeatTimeout together.
 //
 // # Failures
 //

@@ -78,7 +78,7 @@ func ExampleLock_Waiters() {
 		}
 	}
 	for _, w := range waiters {
-		fmt.Println("in line: of this process:", w.Keeper == k.ID(), "alive:", w.Live)
+		fmt.Println("in line: of this process:", w.Keeper == k.ID(), "alive:", w.Alive)
 	}
 	next := waiters[0].Token
 

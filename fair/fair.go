@@ -46,7 +46,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 		Name:        name,
 		TTL:         o.TTL,
 		MaxLifetime: o.MaxLifetime,
-		Fixed:       o.NoRenewal,
+		NoRenewal:   o.NoRenewal,
 	})
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 // Adopt makes a lease out of a token, in another process than the one that acquired it or after a restart, and extends
 // it to the whole TTL. From then on two leases stand for one lock: the former holder must stop using its own, and it
 // should have been acquired with NoRenewal. It blocks as Extend does, and then until replicas have the lease, if the
-// keeper has Acknowledge. The error is ErrLost if the token does not hold the lock any more. After any other error the
+// keeper has ReplicaAck. The error is ErrLost if the token does not hold the lock any more. After any other error the
 // lease is held by its former holder as before, or for longer.
 func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	return lockkeeper.NewLease(l.lock.Adopt(ctx, token))

@@ -26,7 +26,7 @@ type party struct {
 func join(t *testing.T, rdb redis.UniversalClient, name string, lifetime time.Duration) *party {
 	t.Helper()
 	k, err := lockkeeper.New(rdb, &lockkeeper.Options{
-		Heartbeat: 500 * time.Millisecond, Logger: silent, Retry: lockkeeper.RetryPolicy{GiveUp: time.Minute},
+		HeartbeatInterval: 500 * time.Millisecond, Logger: silent, Retry: lockkeeper.RetryPolicy{MaxElapsed: time.Minute},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -247,7 +247,7 @@ func load(t *testing.T, client func() redis.UniversalClient, names int) (stop fu
 	var errs []error
 	for range 3 {
 		rdb := client()
-		k, err := lockkeeper.New(rdb, &lockkeeper.Options{Heartbeat: 500 * time.Millisecond, Logger: silent})
+		k, err := lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatInterval: 500 * time.Millisecond, Logger: silent})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -42,9 +42,9 @@ func newNode(addr string) (*node, error) {
 	})
 	var err error
 	n.Keeper, err = lockkeeper.New(n.rdb, &lockkeeper.Options{
-		Heartbeat: beat, HeartbeatLifetime: 3 * beat, Logger: silent,
-		Retry: lockkeeper.RetryPolicy{Max: beat},
-		Hooks: lockkeeper.Hooks{Waiting: func(e lockkeeper.Event) {
+		HeartbeatInterval: beat, HeartbeatTimeout: 3 * beat, Logger: silent,
+		Retry: lockkeeper.RetryPolicy{MaxBackoff: beat},
+		Hooks: lockkeeper.Hooks{Queued: func(e lockkeeper.Event) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			if n.queued[e.Token] == 0 {
@@ -248,7 +248,7 @@ func majority(t *testing.T, faulty bool) {
 			at[i] = append(at[i], n)
 			keepers = append(keepers, n.Keeper)
 		}
-		l, err := redlock.New(keepers, "x", &redlock.Options{TTL: ttl, Poll: 20 * time.Millisecond})
+		l, err := redlock.New(keepers, "x", &redlock.Options{TTL: ttl, MaxRetryDelay: 20 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -84,7 +84,7 @@ func TestSoak(t *testing.T) {
 // clock.
 var soaked = append(slices.Clone(primitives), primitive{
 	"redlock", 1, false, func(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error) {
-		l, err := redlock.New([]*lockkeeper.Keeper{k}, name, &redlock.Options{TTL: ttl, Poll: 20 * time.Millisecond})
+		l, err := redlock.New([]*lockkeeper.Keeper{k}, name, &redlock.Options{TTL: ttl, MaxRetryDelay: 20 * time.Millisecond})
 		return []use{{weight: 1, acquire: l.Lock}}, err
 	},
 }, primitive{

@@ -34,7 +34,7 @@ if refusal then
   call('ZREM', queue, '')
   return refusal
 end
--- Acknowledge asks again for what is held already, because WAIT counts only what its own connection has written: so this
+-- ReplicaAck asks again for what is held already, because WAIT counts only what its own connection has written: so this
 -- writes, if only what was there.
 if fence and not opened then
   save_facts(idle)

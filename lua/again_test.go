@@ -85,7 +85,9 @@ func TestScriptsFailWhereNothingCanBeWritten(t *testing.T) {
 			if err := b.rdb.Do(ctx, "replicaof", "127.0.0.1", "1").Err(); err != nil {
 				t.Fatal(err)
 			}
-			beat := func(tokens ...any) []any { return append(lua.BeatArgs(nil, idle, life, wake, 0, 0, extra), tokens...) }
+			beat := func(tokens ...any) []any {
+				return append(lua.HeartbeatArgs(nil, idle, life, wake, 0, 0, extra), tokens...)
+			}
 			for what, c := range map[string]struct {
 				script *lua.Script
 				keys   int
@@ -94,13 +96,13 @@ func TestScriptsFailWhereNothingCanBeWritten(t *testing.T) {
 				"acquire of what is held":          {set.Acquire, 4, ask(held, 0)},
 				"acquire of what waits":            {set.Acquire, 4, ask(waits, life)},
 				"acquire that waits":               {set.Acquire, 4, ask(token("a", 3)+suffix, life)},
-				"beat of one in line":              {set.Beat, 4, beat(waits)},
-				"beat of one that is not":          {set.Beat, 4, beat(token("a", 4) + suffix)},
-				"beat of one that holds":           {set.Beat, 4, beat(held)},
-				"beat of nobody":                   {set.Beat, 4, beat()},
+				"beat of one in line":              {set.Heartbeat, 4, beat(waits)},
+				"beat of one that is not":          {set.Heartbeat, 4, beat(token("a", 4) + suffix)},
+				"beat of one that holds":           {set.Heartbeat, 4, beat(held)},
+				"beat of nobody":                   {set.Heartbeat, 4, beat()},
 				"renew, in full":                   {set.Renew, 2, lua.RenewArgs(nil, held, ttl, idle, 0, wake, 0)},
 				"release":                          {set.Release, 4, lua.ReleaseArgs(nil, held, idle, wake, 0, 0, 0)},
-				"affirm":                           {set.Affirm, 2, lua.AffirmArgs(nil, held, int64(1), idle, 0)},
+				"affirm":                           {set.RaiseFence, 2, lua.RaiseFenceArgs(nil, held, int64(1), idle, 0)},
 				"release of what is not, to bury":  {set.Release, 4, lua.ReleaseArgs(nil, token("a", 5)+suffix, idle, wake, 0, 1000, 1)},
 				"release of one that only waits":   {set.Release, 4, lua.ReleaseArgs(nil, waits, idle, wake, 0, 0, 1)},
 				"acquire of what is held, as well": {set.Acquire, 4, ask(held, life)},

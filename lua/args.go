@@ -22,7 +22,7 @@ func RenewArgs(command []any, token any, ttl int64, idle any, exact int, wake, s
 
 // BeatArgs appends ARGV of beat.lua, to which the caller appends the tokens, or with back 1 the pairs of token and
 // place.
-func BeatArgs(command []any, idle, life, wake, sharded any, back int, extra any) []any {
+func HeartbeatArgs(command []any, idle, life, wake, sharded any, back int, extra any) []any {
 	return append(command, idle, life, wake, sharded, back, extra)
 }
 
@@ -32,7 +32,7 @@ func InspectArgs(command []any, what int, after int64, most int) []any {
 }
 
 // AffirmArgs appends ARGV of affirm.lua.
-func AffirmArgs(command []any, token any, least int64, idle any, up int64) []any {
+func RaiseFenceArgs(command []any, token any, least int64, idle any, up int64) []any {
 	return append(command, token, least, idle, up)
 }
 

@@ -151,8 +151,8 @@ func builders(t *testing.T) map[string][]string {
 
 func TestReplyCodesAreTheSameInLuaAndGo(t *testing.T) {
 	codes := map[string]int{
-		"REFUSED": Refused, "GRANTED": Granted, "WAITING": Waiting, "BURIED": Buried, "UNKNOWN": Unknown, "LEFT": Left, "HELD": Held,
-		"CONFLICT": Conflict, "ABOVE": Above,
+		"REFUSED": Refused, "GRANTED": Granted, "WAITING": Waiting, "BURIED": Tombstoned, "UNKNOWN": Unknown, "LEFT": Left, "HELD": Held,
+		"CONFLICT": Conflict, "ABOVE": AboveLimit,
 	}
 	m := regexp.MustCompile(`local ([A-Z, ]+) = ([\d, ]+)\n`).FindStringSubmatch(read(t, "prelude.lua"))
 	names, values := strings.Split(m[1], ", "), strings.Split(m[2], ", ")

@@ -49,17 +49,17 @@ func (s *Script) AppendCommand(command []any, keys ...any) []any {
 
 // Set is the scripts of one primitive.
 type Set struct {
-	Kind     string // the primitive's package: "mutex"
-	Keys     string // the kind that is part of the names of its keys
-	Acquire  *Script
-	Release  *Script
-	Renew    *Script
-	Beat     *Script
-	Inspect  *Script
-	Limit    *Script // of the semaphore alone; else nil
-	Affirm   *Script // of the redlock alone; else nil
-	Identity *Script // likewise
-	Complete *Script // of the mutex, for once; else nil
+	Kind       string // the primitive's package: "mutex"
+	Keys       string // the kind that is part of the names of its keys
+	Acquire    *Script
+	Release    *Script
+	Renew      *Script
+	Heartbeat  *Script
+	Inspect    *Script
+	Limit      *Script // of the semaphore alone; else nil
+	RaiseFence *Script // of the redlock alone; else nil
+	Identity   *Script // likewise
+	Complete   *Script // of the mutex, for once; else nil
 }
 
 // The primitives.
@@ -77,12 +77,12 @@ var Sets = []*Set{Mutex, Fair, RWLock, Semaphore, Redlock}
 
 // Scripts is the scripts of the set, for those who go over all.
 func (s *Set) Scripts() []*Script {
-	all := []*Script{s.Acquire, s.Release, s.Renew, s.Beat, s.Inspect}
+	all := []*Script{s.Acquire, s.Release, s.Renew, s.Heartbeat, s.Inspect}
 	if s.Limit != nil {
 		all = append(all, s.Limit)
 	}
-	if s.Affirm != nil {
-		all = append(all, s.Affirm)
+	if s.RaiseFence != nil {
+		all = append(all, s.RaiseFence)
 	}
 	if s.Identity != nil {
 		all = append(all, s.Identity)
@@ -103,19 +103,19 @@ func assemble(kind string, more ...string) *Set {
 		return New(kind+"_"+transition, a.script())
 	}
 	set := &Set{
-		Kind:    kind,
-		Keys:    kind,
-		Acquire: script("acquire"),
-		Release: script("release"),
-		Renew:   script("renew"),
-		Beat:    script("beat"),
-		Inspect: script("inspect"),
+		Kind:      kind,
+		Keys:      kind,
+		Acquire:   script("acquire"),
+		Release:   script("release"),
+		Renew:     script("renew"),
+		Heartbeat: script("beat"),
+		Inspect:   script("inspect"),
 	}
 	if slices.Contains(more, "limit") {
 		set.Limit = script("limit")
 	}
 	if slices.Contains(more, "affirm") {
-		set.Affirm = script("affirm")
+		set.RaiseFence = script("affirm")
 	}
 	if slices.Contains(more, "identity") {
 		set.Identity = script("identity")

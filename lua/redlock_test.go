@@ -13,7 +13,7 @@ import (
 
 func (b *bench) affirm(token string, least, up int64) []any {
 	b.Helper()
-	return b.eval(b.set.Affirm, 2, lua.AffirmArgs(nil, token, least, idle, up))
+	return b.eval(b.set.RaiseFence, 2, lua.RaiseFenceArgs(nil, token, least, idle, up))
 }
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }

@@ -708,9 +708,9 @@ func TestBuriedUsesGetNothing(t *testing.T) {
 		r, other := use("a", 1, "r"), use("b", 1, "r")
 		for i, x := range []string{r, use("a", 2, "w16"), use("a", 3, "u"), use("a", 4, "d")} {
 			b.code(b.release(x, 60000), lua.Refused)
-			b.code(b.convert(x, other, 0), lua.Buried)
-			b.code(b.convert(x, other, life), lua.Buried)
-			if got := b.beat(1, x, 0); len(got) != 11 || got[8] != int64(lua.Buried) {
+			b.code(b.convert(x, other, 0), lua.Tombstoned)
+			b.code(b.convert(x, other, life), lua.Tombstoned)
+			if got := b.beat(1, x, 0); len(got) != 11 || got[8] != int64(lua.Tombstoned) {
 				b.Errorf("%d, coming back: %v", i, got)
 			}
 		}
@@ -718,7 +718,7 @@ func TestBuriedUsesGetNothing(t *testing.T) {
 		b.members(2)
 		b.gets(lua.Granted, other, 0)
 		b.code(b.release(other, 60000), lua.Granted)
-		b.gets(lua.Buried, other, 0)
+		b.gets(lua.Tombstoned, other, 0)
 	})
 }
 

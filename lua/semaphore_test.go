@@ -70,7 +70,7 @@ func (b *bench) gives(want int, token string, unused int) {
 // beats is a beat of a keeper that knows of these limits.
 func (b *bench) beats(limits string, back int, rest ...any) []any {
 	b.Helper()
-	got := b.eval(b.set.Beat, 4, append(lua.BeatArgs(nil, idle, life, wake, 0, back, limits), rest...))
+	got := b.eval(b.set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, idle, life, wake, 0, back, limits), rest...))
 	b.code(got, lua.Waiting)
 	b.sums()
 	return got
@@ -193,7 +193,7 @@ func TestPermitsAreTakenAndGivenBack(t *testing.T) {
 			b.Errorf("repeated, fence %v became %v", first[0], again[0])
 		}
 		for _, n := range []int{4, 1_000_000_000} {
-			if got := b.asks(lua.Above, three, permit("c", n, "h", n), life); len(got) != 0 {
+			if got := b.asks(lua.AboveLimit, three, permit("c", n, "h", n), life); len(got) != 0 {
 				b.Errorf("reply %v", got)
 			}
 		}
@@ -513,7 +513,7 @@ func TestSetLimit(t *testing.T) {
 		// Lowered: all stay, and who asks for more is told so.
 		b.limit(three, 2, 10, 2, 0, 0, 2)
 		b.leases(held, two, four, one)
-		b.asks(lua.Above, three, permit("c", 1, "h", 3), life)
+		b.asks(lua.AboveLimit, three, permit("c", 1, "h", 3), life)
 		b.asks(lua.Waiting, three, permit("c", 2, "h", 2), life)
 		b.gives(lua.Left, permit("c", 2, "h", 2), 1)
 		b.asks(lua.Refused, "4:0:0", permit("c", 4, "h", 4), 0) // whose caller knows another limit, which is in force then
@@ -547,12 +547,12 @@ func TestWhoWaitsForMoreThanALoweredLimitIsTold(t *testing.T) {
 		for i := 7; i+3 < len(got); i += 4 {
 			told[got[i].(int64)] = got[i+1]
 		}
-		if len(told) != 2 || told[1] != int64(lua.Above) || told[3] != int64(lua.Above) || got[5] != int64(2) {
+		if len(told) != 2 || told[1] != int64(lua.AboveLimit) || told[3] != int64(lua.AboveLimit) || got[5] != int64(2) {
 			b.Errorf("reply %v", got)
 		}
 		b.waits(second, fourth)
 		got = b.beats(five, 1, first, 0)
-		if len(got) != 11 || got[8] != int64(lua.Above) {
+		if len(got) != 11 || got[8] != int64(lua.AboveLimit) {
 			b.Errorf("reply %v", got)
 		}
 		b.waits(second, fourth)

@@ -84,7 +84,7 @@ func (b *bench) renew(token string, keys int, ms int64, exact int) []any {
 
 func (b *bench) beat(back int, rest ...any) []any {
 	b.Helper()
-	return b.eval(b.set.Beat, 4, append(lua.BeatArgs(nil, idle, life, wake, 0, back, ""), rest...))
+	return b.eval(b.set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, idle, life, wake, 0, back, ""), rest...))
 }
 
 func (b *bench) code(reply []any, want int) {
@@ -315,10 +315,10 @@ func TestABuriedTokenGetsNothing(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		b.code(b.release(token("a", 1), 60000), lua.Granted)
-		b.code(b.acquire(token("a", 1), 0), lua.Buried)
-		b.code(b.acquire(token("a", 1), life), lua.Buried)
+		b.code(b.acquire(token("a", 1), 0), lua.Tombstoned)
+		b.code(b.acquire(token("a", 1), life), lua.Tombstoned)
 		got := b.beat(1, token("a", 1), 0)
-		if len(got) != 11 || got[8] != int64(lua.Buried) {
+		if len(got) != 11 || got[8] != int64(lua.Tombstoned) {
 			b.Errorf("coming back: %v", got)
 		}
 		b.holder("")

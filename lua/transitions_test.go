@@ -262,15 +262,15 @@ func TestWrongType(t *testing.T) {
 				ask := func(token string, life int) []any {
 					return lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, extra, 0)
 				}
-				wrong("beat", set.Beat, 4, append(lua.BeatArgs(nil, idle, life, wake, 0, 0, extra), waits))
-				wrong("coming back", set.Beat, 4, append(lua.BeatArgs(nil, idle, life, wake, 0, 1, extra), token("b", 3)+flags, 0))
+				wrong("beat", set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, idle, life, wake, 0, 0, extra), waits))
+				wrong("coming back", set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, idle, life, wake, 0, 1, extra), token("b", 3)+flags, 0))
 				wrong("try", set.Acquire, 4, ask(token("c", 1)+flags, 0))
 				wrong("acquire", set.Acquire, 4, ask(token("c", 2)+flags, life))
 				wrong("renew", set.Renew, 1, lua.RenewArgs(nil, holder, ttl, idle, 0, wake, 0))
 				wrong("renew, in full", set.Renew, 2, lua.RenewArgs(nil, holder, ttl, idle, 0, wake, 0))
 				wrong("inspect", set.Inspect, 4, lua.InspectArgs(nil, lua.InspectHolders, 0, 10))
-				if set.Affirm != nil {
-					wrong("affirm", set.Affirm, 2, lua.AffirmArgs(nil, holder, int64(1), idle, 0))
+				if set.RaiseFence != nil {
+					wrong("affirm", set.RaiseFence, 2, lua.RaiseFenceArgs(nil, holder, int64(1), idle, 0))
 				}
 				wrong("release of the lease", set.Release, 4, lua.ReleaseArgs(nil, holder, idle, wake, 0, 0, 0))
 				for _, bury := range []int64{0, 60_000} {
@@ -282,7 +282,7 @@ func TestWrongType(t *testing.T) {
 				b.allExpireBut(0)
 
 				b.rdb.Del(ctx, b.keys[0])
-				b.code(b.eval(set.Acquire, 4, ask(gone, 0)), lua.Buried)
+				b.code(b.eval(set.Acquire, 4, ask(gone, 0)), lua.Tombstoned)
 				b.code(b.eval(set.Acquire, 4, ask(token("c", 3)+flags, 0)), lua.Granted)
 			})
 		})

@@ -35,7 +35,7 @@ func TestWhoIsCalledOffWhileReplicasAreWaitedForLeavesNothing(t *testing.T) {
 		return false
 	})
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Acknowledge: lockkeeper.Acknowledgement{Replicas: 1}})
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestAMajorityIsThatOfThePrimarysOwnReplicas(t *testing.T) {
 		}, nil
 	}})
 	defer func() { _ = rdb.Close() }()
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Acknowledge: lockkeeper.Acknowledgement{Majority: true}})
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Majority: true}})
 	if err != nil {
 		t.Fatal(err)
 	}

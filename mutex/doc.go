@@ -16,7 +16,7 @@
 // finds the key free may take it past the queue. If order matters, use package fair.
 //
 // A holder that is a client of another library sends no message when it releases. Then a waiter gets in at the moment
-// the lease ends, or at its next heartbeat after the release (Options.Heartbeat of the keeper, 2 s).
+// the lease ends, or at its next heartbeat after the release (Options.HeartbeatInterval of the keeper, 2 s).
 //
 // # Failures
 //

@@ -44,11 +44,11 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 	lock, err := k.Engine().Lock(engine.Spec{
 		Scripts:     lua.Mutex,
 		Name:        name,
-		Bare:        true,
+		PlainKey:    true,
 		TTL:         o.TTL,
 		MaxLifetime: o.MaxLifetime,
-		Fixed:       o.NoRenewal,
-		LocalLine:   true,
+		NoRenewal:   o.NoRenewal,
+		LocalQueue:  true,
 	})
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context, fence uint6
 // Adopt makes a lease out of a token, in another process than the one that acquired it or after a restart, and extends
 // it to the whole TTL. From then on two leases stand for one lock: the former holder must stop using its own, and it
 // should have been acquired with NoRenewal. It blocks as Extend does, and then until replicas have the lease, if the
-// keeper has Acknowledge. The error is ErrLost if the token does not hold the mutex any more. After any other error the
+// keeper has ReplicaAck. The error is ErrLost if the token does not hold the mutex any more. After any other error the
 // lease is held by its former holder as before, or for longer.
 func (m *Mutex) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	return lockkeeper.NewLease(m.lock.Adopt(ctx, token))

@@ -139,7 +139,7 @@ func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 	}
 	next := lease.Since().Add(o.period)
 	err = lease.Complete(ctx, next)
-	if u := (*engine.Unconfirmed)(nil); errors.As(err, &u) {
+	if u := (*engine.RecordUnknown)(nil); errors.As(err, &u) {
 		return Result{Outcome: Ran}, &UnrecordedError{u.LeaseEnds, u.Err}
 	}
 	if err != nil {
@@ -161,7 +161,7 @@ func (o *Once) look(ctx context.Context) (r Result, token string, err error) {
 	if err != nil || len(list) == 0 {
 		return Result{}, "", err
 	}
-	r = Result{Running, time.Now().Add(list[0].Left)}
+	r = Result{Running, time.Now().Add(list[0].ExpiresIn)}
 	if engine.IsDone(list[0].Token) {
 		r.Outcome = Done
 	}

@@ -111,7 +111,7 @@ type history struct {
 // begin prepares the history, when the primitive and the server are there.
 func (w *world) begin() {
 	set := w.kind.scripts()
-	keys, err := protocol.For("lock:", name, set.Kind, w.kind.bare())
+	keys, err := protocol.KeysOf("lock:", name, set.Kind, w.kind.bare())
 	if err != nil {
 		panic(err)
 	}
@@ -151,7 +151,7 @@ func (w *world) viewInside() *view {
 	slices.SortFunc(v.queue, func(a, b waiting) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.token, b.token))
 	})
-	beats, _ := mini.SortedSet(keys.Beats)
+	beats, _ := mini.SortedSet(keys.Heartbeats)
 	for token, at := range beats {
 		v.lapse[token] = int64(at) * 1000
 	}

@@ -281,7 +281,7 @@ func (m *permitModel) caller(l permitLimits) bool {
 // limits.
 func (m *permitModel) ask(q *permitReq, waits bool, patience, place int64) (code, left int64, changed bool) {
 	if m.graves > m.now && q.buried != 0 {
-		return lua.Buried, 0, false
+		return lua.Tombstoned, 0, false
 	}
 	changed = m.caller(q.limits)
 	if m.has(q, *m.rules) { // a copy of its request
@@ -294,7 +294,7 @@ func (m *permitModel) ask(q *permitReq, waits bool, patience, place int64) (code
 		return lua.Granted, 0, changed
 	}
 	if q.above(*m.rules) {
-		return lua.Above, 0, changed
+		return lua.AboveLimit, 0, changed
 	}
 	if len(m.line()) == 0 && m.fits(q, *m.rules) {
 		m.give(q, q.ttl)
@@ -375,10 +375,10 @@ func (m *permitModel) beat(list []*permitReq, limits permitLimits, back bool, pl
 			}
 			continue
 		case back && m.graves > m.now && q.buried != 0:
-			told[q] = append(told[q], lua.Buried)
+			told[q] = append(told[q], lua.Tombstoned)
 			continue
 		case q.above(*m.rules):
-			told[q] = append(told[q], lua.Above)
+			told[q] = append(told[q], lua.AboveLimit)
 			continue
 		case !back:
 			told[q] = append(told[q], lua.Unknown)

@@ -263,9 +263,9 @@ func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 		default:
 			b.reach("a try is refused")
 		}
-	case lua.Buried:
+	case lua.Tombstoned:
 		b.reach("a buried request")
-	case lua.Above:
+	case lua.AboveLimit:
 		b.reach("more than the limit is asked for")
 	}
 	b.compare()
@@ -404,7 +404,7 @@ func (b *permitBench) comesBack(*rapid.T) {
 func (b *permitBench) beatsFor(list []*permitReq, back bool, places []int64) {
 	b.r.Helper()
 	b.starts("%s beat under %v, back %v", permitTokens(list), b.limits, back)
-	args := lua.BeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, yes(back), b.limits.String())
+	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, yes(back), b.limits.String())
 	at := slices.Clone(places)
 	ends := map[*permitReq]int64{}
 	for i, q := range list {
@@ -421,7 +421,7 @@ func (b *permitBench) beatsFor(list []*permitReq, back bool, places []int64) {
 		}
 	}
 	told := b.beat(list, b.limits, back, at)
-	got := b.eval(lua.Semaphore.Beat, 4, args)
+	got := b.eval(lua.Semaphore.Heartbeat, 4, args)
 	if got[0] != lua.Waiting || !b.near(got[1], b.now) || got[4] != 0 || (len(got)-7)%4 != 0 {
 		b.wrong("reply %v", got)
 	}
@@ -451,7 +451,7 @@ func (b *permitBench) beatsFor(list []*permitReq, back bool, places []int64) {
 				b.wrong("reply %v, want fence %d and end %d", got, q.fence, ends[q])
 			}
 			b.reach("held")
-		case lua.Above:
+		case lua.AboveLimit:
 			if q.waits && q.above(*b.rules) {
 				b.void(q)
 			}
@@ -461,7 +461,7 @@ func (b *permitBench) beatsFor(list []*permitReq, back bool, places []int64) {
 	}
 	for q := range b.voided {
 		if slices.Contains(list, q) {
-			told[q] = append(told[q], lua.Above)
+			told[q] = append(told[q], lua.AboveLimit)
 		}
 	}
 	codes := func(told map[*permitReq][]int64) string {

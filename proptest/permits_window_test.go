@@ -140,11 +140,11 @@ func (b *windowBench) beats() {
 		return
 	}
 	b.time("%q beat", b.waiting)
-	args := lua.BeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, 1, b.limits.String())
+	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, 1, b.limits.String())
 	for _, token := range b.waiting {
 		args = append(args, token, 0)
 	}
-	b.eval(lua.Semaphore.Beat, 4, args)
+	b.eval(lua.Semaphore.Heartbeat, 4, args)
 	b.look()
 }
 

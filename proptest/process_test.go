@@ -56,11 +56,11 @@ func (w *world) join() {
 	})}
 	var err error
 	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
-		Heartbeat: w.period, HeartbeatLifetime: w.life(), Idle: idle,
+		HeartbeatInterval: w.period, HeartbeatTimeout: w.life(), MetadataTTL: idle,
 		Hooks: lockkeeper.Hooks{
-			WakeupHeard: func(e lockkeeper.Event) { w.hears(e.Token) },
+			WakeupReceived: func(e lockkeeper.Event) { w.hears(e.Token) },
 		},
-		Retry:  lockkeeper.RetryPolicy{GiveUp: -1},
+		Retry:  lockkeeper.RetryPolicy{MaxElapsed: -1},
 		Logger: silent,
 	})
 	if err != nil {

@@ -227,7 +227,7 @@ func (m *rwModel) begin(now int64) {
 // the code of the reply.
 func (m *rwModel) ask(q *rwReq, waits bool, place int64) int64 {
 	if q.buried > m.now {
-		return lua.Buried
+		return lua.Tombstoned
 	}
 	asks := map[*rwReq]int64{q: q.ttl}
 	if q.end > m.now { // a copy of its request
@@ -329,7 +329,7 @@ func (m *rwModel) beat(list []*rwReq, back bool, places []int64) map[*rwReq][]in
 			told[q] = append(told[q], lua.Held)
 			continue
 		case back && q.buried > m.now:
-			told[q] = append(told[q], lua.Buried)
+			told[q] = append(told[q], lua.Tombstoned)
 			continue
 		case q.use == 'u' && (m.last == nil || m.last.origin.end <= m.now):
 			told[q] = append(told[q], lua.Refused)
@@ -569,7 +569,7 @@ func (b *rwBench) asks(q *rwReq, waits bool) {
 		}
 	case lua.Conflict:
 		b.reach("a conflict")
-	case lua.Buried:
+	case lua.Tombstoned:
 		b.reach("a buried request")
 	}
 	b.compare()
@@ -750,9 +750,9 @@ func (b *rwBench) comesBack(*rapid.T) {
 
 func (b *rwBench) beatsFor(list []*rwReq, back bool, places []int64) {
 	b.begin("%s beat, back %v", rwTokens(list), back)
-	args := lua.BeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, 0, "")
+	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, 0, "")
 	if back {
-		args = lua.BeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, 1, "")
+		args = lua.HeartbeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, 1, "")
 	}
 	if b.upTo == 0 { // a pass that nobody is left for stays until it is looked at, and holds for those who come back
 		b.upTo, _ = b.rdb.HGet(scriptCtx, b.keys[1], "pass").Int64()
@@ -775,7 +775,7 @@ func (b *rwBench) beatsFor(list []*rwReq, back bool, places []int64) {
 		}
 	}
 	told := b.beat(list, back, at)
-	got := b.eval(lua.RWLock.Beat, 4, args)
+	got := b.eval(lua.RWLock.Heartbeat, 4, args)
 	if got[0] != lua.Waiting || !b.near(got[1], b.now) || got[4] != 0 || (len(got)-7)%4 != 0 {
 		b.wrong("reply %v", got)
 	}

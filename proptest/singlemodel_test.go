@@ -272,7 +272,7 @@ func (m *singleModel) when(rank int) int64 {
 func (m *singleModel) acquire(q *singleReq, waits bool) []int64 {
 	if m.graves > m.now && m.buried[q] != 0 {
 		m.reach("a buried request")
-		return []int64{lua.Buried}
+		return []int64{lua.Tombstoned}
 	}
 	until := m.now + q.ttl
 	taken := m.owner == nil && (!m.fair || len(m.line) == 0)
@@ -403,7 +403,7 @@ func (m *singleModel) heartbeat(list []*singleReq, back bool, places []int64) []
 			held = append(held, i)
 			continue
 		case back && m.graves > m.now && m.buried[q] != 0:
-			tell(i, lua.Buried, 0, 0)
+			tell(i, lua.Tombstoned, 0, 0)
 			continue
 		case !back:
 			tell(i, lua.Unknown, 0, 0)
@@ -620,7 +620,7 @@ func singleSequence(r *rapid.T, u *run, set *lua.Set, rdb *redis.Client, mini *m
 		actions["a foreigner comes"] = b.foreignerComes
 		actions["a foreigner goes"] = b.foreignerGoes
 	}
-	if set.Affirm != nil {
+	if set.RaiseFence != nil {
 		actions["the lease is affirmed"] = b.affirms
 	}
 	if mini != nil {
@@ -804,14 +804,14 @@ func (b *singleBench) beatsOf(keeper string, back bool) {
 
 func (b *singleBench) beatsFor(list []*singleReq, back bool, places []int64) {
 	b.starts("%s beat, back %v", singleTokens(list), back)
-	args := lua.BeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, yes(back), "")
+	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, yes(back), "")
 	for i, q := range list {
 		if args = append(args, q.token); back {
 			args = append(args, places[i])
 		}
 	}
 	want := b.heartbeat(list, back, places)
-	got := b.eval(b.set.Beat, 4, args)
+	got := b.eval(b.set.Heartbeat, 4, args)
 	b.replies(want[:7], got[:min(7, len(got))])
 	b.replies(byIndex(want[7:]), byIndex(got[7:]))
 	b.compare()
@@ -886,13 +886,13 @@ func (b *singleBench) affirms(*rapid.T) {
 	q := b.some("lease", func(q *singleReq) bool { return odd || b.owner == q })
 	least, up := b.least(), time.Hour.Milliseconds()*int64(yes(b.mini == nil && rapid.Bool().Draw(b.r, "looks at its uptime")))
 	b.starts("%s is affirmed with %d, up for %d ms", q.token, least, up)
-	args := lua.AffirmArgs(nil, q.token, least, idle.Milliseconds(), up)
+	args := lua.RaiseFenceArgs(nil, q.token, least, idle.Milliseconds(), up)
 	if up > 0 && b.owner == q {
-		if got := b.eval(b.set.Affirm, 2, args); len(got) != 2 || got[0] != lua.Unknown || got[1] >= up {
+		if got := b.eval(b.set.RaiseFence, 2, args); len(got) != 2 || got[0] != lua.Unknown || got[1] >= up {
 			b.wrong("reply %v", got)
 		}
 	} else {
-		b.replies(b.affirm(q, least), b.eval(b.set.Affirm, 2, args))
+		b.replies(b.affirm(q, least), b.eval(b.set.RaiseFence, 2, args))
 	}
 	b.compare()
 }

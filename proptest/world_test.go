@@ -23,7 +23,7 @@ const (
 	idle    = time.Hour
 	life    = 6 * time.Second         // how long a heartbeat counts, unless leases are short
 	grave   = time.Minute             // see graveTime in internal/engine
-	pause   = 1500 * time.Millisecond // the longest between two attempts: Retry.Max, and half as much at random
+	pause   = 1500 * time.Millisecond // the longest between two attempts: Retry.MaxBackoff, and half as much at random
 	closing = 3 * time.Second         // how long Close goes on giving things back: see closeTime in internal/engine
 )
 

@@ -22,7 +22,7 @@
 // everywhere, also where the answer was never seen: a request that is still under way is buried, so that it gets
 // nothing when it arrives.
 //
-// There is no queue: whoever finds the lock taken tries again after a random pause, which grows up to Options.Poll, or
+// There is no queue: whoever finds the lock taken tries again after a random pause, which grows up to Options.MaxRetryDelay, or
 // when the leases in the way end. Of the goroutines of one process that wait for one name, one does so. For an order, or
 // for hand-offs without a pause, use package fair on one server.
 //
@@ -47,7 +47,7 @@
 // # What is not promised
 //
 // A server that restarts without its data gives its part of the lock away, and as many of those as are needed for a
-// majority, within one ttl, give away the lock. Options.RestartDelay keeps a server that has restarted out for a while. A
+// majority, within one ttl, give away the lock. Options.MinUptime keeps a server that has restarted out for a while. A
 // server's clock that jumps ahead by a ttl ends its part of the lock early, with the same effect. A holder that is
 // paused between its look at the lease and its write can be late with any lock, and only a store that checks fences is
 // safe from it: https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html

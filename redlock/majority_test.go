@@ -83,7 +83,7 @@ func (w *world) process(change ...func(*lockkeeper.Options)) *process {
 	for _, m := range w.servers {
 		n := faultnet.New(faultnet.Buffer(func(context.Context, string, string) (net.Conn, error) { return m.Dial() }))
 		rdb := redis.NewClient(n.Options(time.Second))
-		o := &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Retry: lockkeeper.RetryPolicy{GiveUp: 2 * time.Second}}
+		o := &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Retry: lockkeeper.RetryPolicy{MaxElapsed: 2 * time.Second}}
 		for _, f := range change {
 			f(o)
 		}
@@ -249,9 +249,9 @@ func TestNewRefusesKeepersThatMakeNoMajority(t *testing.T) {
 			"ServerTimeout 1µs":   {ServerTimeout: time.Microsecond},
 			"ServerTimeout -1s":   {ServerTimeout: -time.Second},
 			"ServerTimeout 6s":    {ServerTimeout: 6 * time.Second, TTL: 10 * time.Second},
-			"Poll 1ms":            {Poll: time.Millisecond},
-			"RestartDelay 1s":     {RestartDelay: time.Second},
-			"RestartDelay -1s":    {RestartDelay: -time.Second},
+			"MaxRetryDelay 1ms":   {MaxRetryDelay: time.Millisecond},
+			"MinUptime 1s":        {MinUptime: time.Second},
+			"MinUptime -1s":       {MinUptime: -time.Second},
 			"TTL 1ms":             {TTL: time.Millisecond},
 			"MaxLifetime 1s is s": {MaxLifetime: time.Second},
 		} {
@@ -260,9 +260,9 @@ func TestNewRefusesKeepersThatMakeNoMajority(t *testing.T) {
 				w.Errorf("%s: %v", what, err)
 			}
 		}
-		acknowledges := w.process(func(o *lockkeeper.Options) { o.Acknowledge.Replicas = 1 }).keepers
+		acknowledges := w.process(func(o *lockkeeper.Options) { o.ReplicaAck.Replicas = 1 }).keepers
 		_, err := redlock.New([]*lockkeeper.Keeper{ks[0], acknowledges[1], ks[2]}, "x", nil)
-		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), "keeper 2 of 3 has Acknowledge") {
+		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), "keeper 2 of 3 has ReplicaAck") {
 			w.Error(err)
 		}
 		for n := 1; n <= 5; n += 2 {

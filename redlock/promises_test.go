@@ -39,8 +39,8 @@ func TestTheFirstKeepersHooksAreThoseOfTheLock(t *testing.T) {
 						}
 					}
 					o.Hooks = lockkeeper.Hooks{
-						AcquireBegan: hook("AcquireBegan"), AcquireEnded: hook("AcquireEnded"), Waiting: hook("Waiting"),
-						WakeupHeard: hook("WakeupHeard"), WakeupMissed: hook("WakeupMissed"), Renewed: hook("Renewed"),
+						AcquireStart: hook("AcquireStart"), AcquireDone: hook("AcquireDone"), Queued: hook("Waiting"),
+						WakeupReceived: hook("WakeupReceived"), WakeupLost: hook("WakeupLost"), Renewed: hook("Renewed"),
 						Lost: hook("Lost"), Released: hook("Released"),
 					}
 				})
@@ -50,7 +50,7 @@ func TestTheFirstKeepersHooksAreThoseOfTheLock(t *testing.T) {
 				synctest.Wait()
 				mu.Lock()
 				defer mu.Unlock()
-				if want := []string{"AcquireBegan", "AcquireEnded", "Renewed", "Released"}; !slices.Equal(told[0], want) || len(told[1])+len(told[2]) != 0 {
+				if want := []string{"AcquireStart", "AcquireDone", "Renewed", "Released"}; !slices.Equal(told[0], want) || len(told[1])+len(told[2]) != 0 {
 					w.Errorf("told %v, want %v and nothing", told, want)
 				}
 				for _, e := range of[1:] {
@@ -123,13 +123,13 @@ func TestBoundsOfTheOptions(t *testing.T) {
 			o     redlock.Options
 			names string // "": it is fine
 		}{
-			{redlock.Options{Poll: time.Hour}, ""},
-			{redlock.Options{Poll: time.Hour + 1}, "Poll 1h0m0"},
-			{redlock.Options{Poll: 10 * time.Millisecond}, ""},
-			{redlock.Options{Poll: 10*time.Millisecond - 1}, "Poll 9.999999ms"},
-			{redlock.Options{RestartDelay: year}, ""},
-			{redlock.Options{RestartDelay: year + 1}, "RestartDelay 8760h0m0"},
-			{redlock.Options{RestartDelay: 30 * time.Second}, ""},
+			{redlock.Options{MaxRetryDelay: time.Hour}, ""},
+			{redlock.Options{MaxRetryDelay: time.Hour + 1}, "MaxRetryDelay 1h0m0"},
+			{redlock.Options{MaxRetryDelay: 10 * time.Millisecond}, ""},
+			{redlock.Options{MaxRetryDelay: 10*time.Millisecond - 1}, "MaxRetryDelay 9.999999ms"},
+			{redlock.Options{MinUptime: year}, ""},
+			{redlock.Options{MinUptime: year + 1}, "MinUptime 8760h0m0"},
+			{redlock.Options{MinUptime: 30 * time.Second}, ""},
 			{redlock.Options{ServerTimeout: 15 * time.Second}, ""},
 			{redlock.Options{ServerTimeout: time.Millisecond}, ""},
 			{redlock.Options{ServerTimeout: 15*time.Second + 1}, "ServerTimeout 15.000000001s"},
@@ -150,8 +150,8 @@ func TestTheDefaultOfPollIsThatOfTheReadme(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := regexp.MustCompile("(?m)^\\| `redlock.Options.Poll` \\| (\\d+) (ms) \\|").FindSubmatch(page)
-	if m == nil || string(m[1])+string(m[2]) != redlock.DefaultPoll.String() {
-		t.Errorf("README says %q, it is %v", m, redlock.DefaultPoll)
+	m := regexp.MustCompile("(?m)^\\| `redlock.Options.MaxRetryDelay` \\| (\\d+) (ms) \\|").FindSubmatch(page)
+	if m == nil || string(m[1])+string(m[2]) != redlock.DefaultMaxRetryDelay.String() {
+		t.Errorf("README says %q, it is %v", m, redlock.DefaultMaxRetryDelay)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// DefaultPoll is the default of Options.Poll.
-const DefaultPoll = 250 * time.Millisecond
+// DefaultMaxRetryDelay is the default of Options.MaxRetryDelay.
+const DefaultMaxRetryDelay = 250 * time.Millisecond
 
 // Options are the settings of a lock. The zero value, and nil, mean the defaults. New copies them.
 type Options struct {
@@ -31,17 +31,17 @@ type Options struct {
 	// it. At least 1 ms, at most half of TTL. Default a tenth of TTL, but no more than 500 ms.
 	ServerTimeout time.Duration
 
-	// Poll is the longest of the random pauses between two attempts while somebody else holds the lock, on average; they
+	// MaxRetryDelay is the longest of the random pauses between two attempts while somebody else holds the lock, on average; they
 	// begin at 10 ms. At least 10 ms. Default 250 ms.
-	Poll time.Duration
+	MaxRetryDelay time.Duration
 
-	// RestartDelay keeps a server from counting until it has run for so long, by its INFO: a server that restarted
+	// MinUptime keeps a server from counting until it has run for so long, by its INFO: a server that restarted
 	// without its data does not know of leases that were granted before, and after their ttl there are none
 	// (https://redis.io/docs/latest/develop/use/patterns/distributed-locks/, "delayed restarts"). At least TTL; it should
 	// be the longest TTL, or Extend, that any process uses on this name. It takes the right to INFO, and a round trip
 	// more for each acquisition. It does not see data that was lost without a restart, by FLUSHALL, eviction or a
 	// failover to a replica, and it believes the server's wall clock. Default 0: a server counts at once.
-	RestartDelay time.Duration
+	MinUptime time.Duration
 }
 
 // Lock is a lock on one name. It is immutable and safe to share; each acquisition returns a lease of its own. It is not
@@ -68,8 +68,8 @@ func New(keepers []*lockkeeper.Keeper, name string, opts *Options) (*Lock, error
 	if o.TTL == 0 {
 		o.TTL = lockkeeper.DefaultTTL
 	}
-	if o.Poll == 0 {
-		o.Poll = DefaultPoll
+	if o.MaxRetryDelay == 0 {
+		o.MaxRetryDelay = DefaultMaxRetryDelay
 	}
 	var engines []*engine.Engine
 	ids := make([]string, len(keepers))
@@ -83,16 +83,16 @@ func New(keepers []*lockkeeper.Keeper, name string, opts *Options) (*Lock, error
 		Spec: engine.Spec{
 			Scripts:     lua.Redlock,
 			Name:        name,
-			Bare:        true,
+			PlainKey:    true,
 			TTL:         o.TTL,
 			MaxLifetime: o.MaxLifetime,
-			Fixed:       o.NoRenewal,
+			NoRenewal:   o.NoRenewal,
 		},
-		Engines: engines,
-		Limit:   o.ServerTimeout,
-		Poll:    o.Poll,
-		Up:      o.RestartDelay,
-		Fail:    func(answers []error, causes ...error) error { return newError(name, ids, answers, causes) },
+		Engines:       engines,
+		ServerTimeout: o.ServerTimeout,
+		MaxRetryDelay: o.MaxRetryDelay,
+		MinUptime:     o.MinUptime,
+		Fail:          func(answers []error, causes ...error) error { return newError(name, ids, answers, causes) },
 	})
 	if err != nil {
 		return nil, err

@@ -19,14 +19,14 @@ func TestMain(m *testing.M) {
 }
 
 var primitive = conformance.Primitive{
-	Kind:  "redlock",
-	Polls: true,
-	Key:   func(name string) string { return "lock:" + name },
+	Kind:         "redlock",
+	MajorityLock: true,
+	Key:          func(name string) string { return "lock:" + name },
 	New: func(k *lockkeeper.Keeper, name string, o conformance.Options) (conformance.Locker, error) {
 		return redlock.New([]*lockkeeper.Keeper{k}, name, &redlock.Options{
 			TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime,
 			ServerTimeout: o.TTL / 2, // leases are short here, and a machine may be busy
-			Poll:          100 * time.Millisecond,
+			MaxRetryDelay: 100 * time.Millisecond,
 		})
 	},
 	Cases: conformance.Foreign,

@@ -90,7 +90,7 @@ func TestAServerThatWasSlowOnceIsBack(t *testing.T) {
 func TestAnAdoptThatFailsLeavesTheLeaseAsItWas(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		up := w.uptimes()
-		hour := func(o *redlock.Options) { o.TTL, o.NoRenewal, o.RestartDelay = time.Hour, true, time.Hour }
+		hour := func(o *redlock.Options) { o.TTL, o.NoRenewal, o.MinUptime = time.Hour, true, time.Hour }
 		first := w.hold(w.process().lock(hour))
 		w.owned(first, 3)
 		for i := range up[:2] { // they restart, and have their data
@@ -111,7 +111,7 @@ func TestAFenceIsThatOfTheServersThatCount(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		up := w.uptimes()
 		w.offsets = []time.Duration{0, 0, 10 * time.Minute}
-		delay := func(o *redlock.Options) { o.RestartDelay = time.Minute }
+		delay := func(o *redlock.Options) { o.MinUptime = time.Minute }
 		p, q := w.process(), w.process()
 		p.nets[1].Down()
 		first := w.hold(p.lock(delay)) // on servers 1 and 3
@@ -132,7 +132,7 @@ func TestAFenceIsThatOfTheServersThatCount(t *testing.T) {
 func TestAServerCountsWhenItHasRunForTheDelayForCertain(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		up := w.uptimes()
-		l := w.process().lock(func(o *redlock.Options) { o.RestartDelay = time.Minute })
+		l := w.process().lock(func(o *redlock.Options) { o.MinUptime = time.Minute })
 		for _, seconds := range []int64{0, 59, 60, 61} {
 			for i := range up {
 				up[i].Store(seconds)
@@ -152,7 +152,7 @@ func TestAServerCountsWhenItHasRunForTheDelayForCertain(t *testing.T) {
 func TestFencesRiseAfterANameWasIdle(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		w.offsets = []time.Duration{10 * time.Minute, 0, 0}
-		p := w.process(func(o *lockkeeper.Options) { o.Idle = time.Minute })
+		p := w.process(func(o *lockkeeper.Options) { o.MetadataTTL = time.Minute })
 		first := w.hold(p.lock())
 		w.must(first.Release(w.Context()))
 		time.Sleep(2 * time.Minute)
@@ -180,7 +180,7 @@ func TestAServerThatHangsInItsSecondWordIsNamed(t *testing.T) {
 		w.connect(p.lock())
 		time.Sleep(time.Second) // the clocks go on from the last fence
 		p.nets[2].Down()
-		p.nets[0].Break(lua.Redlock.Affirm.SHA, 100, faultnet.SwallowReply)
+		p.nets[0].Break(lua.Redlock.RaiseFence.SHA, 100, faultnet.SwallowReply)
 		ctx, cancel := context.WithTimeout(w.Context(), limit+limit/2)
 		defer cancel()
 		_, err := p.lock().Lock(ctx) // a lock that knows no clocks
@@ -204,7 +204,7 @@ func TestALockWithoutAnEndIsNotAskedForAllTheTime(t *testing.T) {
 		_, err := p.lock().Lock(ctx)
 		w.is(err, lockkeeper.ErrNotAcquired, context.DeadlineExceeded)
 		if n := p.nets[0].Scripts(); n > 100 {
-			w.Errorf("%d scripts at one server in 5s, with a Poll of %v", n, redlock.DefaultPoll)
+			w.Errorf("%d scripts at one server in 5s, with a Poll of %v", n, redlock.DefaultMaxRetryDelay)
 		}
 	})
 }

@@ -55,7 +55,7 @@ func dial(addrs []string, o redlock.Options) (l *redlock.Lock, end func(), err e
 	for _, addr := range addrs {
 		rdb := redis.NewClient(&redis.Options{Addr: addr, DialerRetries: 1, ReadTimeout: time.Second})
 		k, err := lockkeeper.New(rdb, &lockkeeper.Options{
-			Retry: lockkeeper.RetryPolicy{GiveUp: time.Second}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Retry: lockkeeper.RetryPolicy{MaxElapsed: time.Second}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		})
 		if err != nil {
 			return nil, nil, err
@@ -205,7 +205,7 @@ func TestAServerThatForgotStaysOut(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := startServers(t, 3)
-			o := redlock.Options{TTL: 4 * time.Second, ServerTimeout: 200 * time.Millisecond, RestartDelay: c.delay, NoRenewal: true}
+			o := redlock.Options{TTL: 4 * time.Second, ServerTimeout: 200 * time.Millisecond, MinUptime: c.delay, NoRenewal: true}
 			a, b := on(t, s, o), on(t, s, o)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()

@@ -41,7 +41,7 @@ func TestAConversionThatIsNotAcknowledgedLosesTheLease(t *testing.T) {
 				}
 				return l
 			}
-			acknowledged := &lockkeeper.Options{Acknowledge: lockkeeper.Acknowledgement{Replicas: 1, Within: 50 * time.Millisecond}}
+			acknowledged := &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 50 * time.Millisecond}}
 			l, other := keeper(acknowledged), keeper(nil)
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
@@ -98,7 +98,7 @@ func TestAConversionIsWaitedForWhenItsContextEnds(t *testing.T) {
 		return true
 	})
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Acknowledge: lockkeeper.Acknowledgement{Replicas: 1}})
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

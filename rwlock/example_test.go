@@ -33,7 +33,7 @@ func newKeeper() (k *lockkeeper.Keeper, end func()) {
 }
 
 // Many may read at the same time; who writes is alone.
-func ExampleLock_Read() {
+func ExampleLock_DoRead() {
 	ctx := context.Background()
 	k, end := newKeeper()
 	defer end()
@@ -43,14 +43,14 @@ func ExampleLock_Read() {
 	}
 
 	cache := map[string]string{}
-	err = l.Write(ctx, func(ctx context.Context, fence uint64) error {
+	err = l.DoWrite(ctx, func(ctx context.Context, fence uint64) error {
 		cache["price"], cache["currency"] = "42", "EUR" // nobody sees the one without the other
 		return ctx.Err()                                // nil as long as the lock is held
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = l.Read(ctx, func(ctx context.Context, fence uint64) error {
+	err = l.DoRead(ctx, func(ctx context.Context, fence uint64) error {
 		fmt.Println(cache["price"], cache["currency"])
 		return ctx.Err()
 	})

@@ -69,7 +69,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 		Name:        name,
 		TTL:         o.TTL,
 		MaxLifetime: o.MaxLifetime,
-		Fixed:       o.NoRenewal,
+		NoRenewal:   o.NoRenewal,
 	})
 	if err != nil {
 		return nil, err
@@ -111,12 +111,12 @@ func (l *Lock) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 // with the lease's fence, and releases, also if fn panics. It returns RLock's error, or fn's, joined with ErrLost if the
 // lease was lost meanwhile. It releases with ctx: while Redis does not answer it waits
 // until ctx ends, or the lease does.
-func (l *Lock) Read(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
+func (l *Lock) DoRead(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
 	return l.do(ctx, l.read, fn)
 }
 
 // Write is Read with a write lease.
-func (l *Lock) Write(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
+func (l *Lock) DoWrite(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
 	return l.do(ctx, l.write, fn)
 }
 
@@ -175,7 +175,7 @@ func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lock
 // Adopt makes a lease out of a token, read or write, in another process than the one that acquired it or after a
 // restart, and extends it to the whole TTL. From then on two leases stand for one: the former holder must stop using
 // its own, and it should have been acquired with NoRenewal. It blocks as Extend does, and then until replicas have the
-// lease, if the keeper has Acknowledge. The error is ErrLost if the token does not hold the lock any more. After any
+// lease, if the keeper has ReplicaAck. The error is ErrLost if the token does not hold the lock any more. After any
 // other error the lease is held by its former holder as before, or for longer.
 func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	return lockkeeper.NewLease(l.lock.Adopt(ctx, token))

@@ -30,7 +30,7 @@ type rw = rwlock.Lock
 type writing struct{ *rw }
 
 func (w writing) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
-	return w.Write(ctx, fn)
+	return w.DoWrite(ctx, fn)
 }
 
 func (w writing) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {

@@ -20,7 +20,7 @@ func TestBadOptionsAreErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = k.Close() }()
-	slow, err := lockkeeper.New(rdb, &lockkeeper.Options{Acknowledge: lockkeeper.Acknowledgement{Replicas: 1, Within: 8 * time.Second}})
+	slow, err := lockkeeper.New(rdb, &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 8 * time.Second}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestBadOptionsAreErrors(t *testing.T) {
 		{k, 1, &options{Per: time.Second, AtOnce: 1, TTL: time.Millisecond}, "TTL 1ms"},
 		{k, 1, &options{TTL: -1}, "TTL -1ns"},
 		{k, 1, &options{TTL: time.Second, MaxLifetime: time.Millisecond}, "MaxLifetime 1ms"},
-		{slow, 1, &options{Per: 8 * time.Second}, "Per 8s is not longer than the keeper's Acknowledge.Within 8s"},
+		{slow, 1, &options{Per: 8 * time.Second}, "Per 8s is not longer than the keeper's ReplicaAck.Timeout 8s"},
 		{slow, 1, &options{Per: 9 * time.Second}, ""},
 		{slow, 1, &options{Per: time.Second, AtOnce: 1, TTL: 8 * time.Second}, "TTL 8s is not longer"},
 		{slow, 1, &options{Per: time.Second, AtOnce: 1}, ""},

@@ -21,7 +21,7 @@ const (
 
 // ErrAboveLimit is returned when more permits are asked for than the limit that is in force, which somebody else has set
 // lower than New did here. Waiting would not help until it is raised. Nothing is held.
-var ErrAboveLimit = engine.ErrAbove
+var ErrAboveLimit = engine.ErrAboveLimit
 
 // RateError is returned, to be found with errors.As, when a request cannot be met because permits have to return by the
 // clock first: by TryAcquire when they have not, and by Acquire, at once, when they will not before its context ends.
@@ -121,7 +121,7 @@ func New(k *lockkeeper.Keeper, name string, limit int, opts *Options) (*Semaphor
 		Name:        name,
 		TTL:         o.TTL,
 		MaxLifetime: o.MaxLifetime,
-		Fixed:       o.NoRenewal,
+		NoRenewal:   o.NoRenewal,
 		Limits:      limits,
 	})
 	if err != nil {
@@ -158,7 +158,7 @@ func (s *Semaphore) Acquire(ctx context.Context, n int) (*lockkeeper.Lease, erro
 	return lockkeeper.NewLease(s.hold(ctx, n))
 }
 
-func (s *Semaphore) hold(ctx context.Context, n int) (*engine.Hold, error) {
+func (s *Semaphore) hold(ctx context.Context, n int) (*engine.Lease, error) {
 	if err := s.checkPermits(n); err != nil {
 		return nil, err
 	}
@@ -236,7 +236,7 @@ func (s *Semaphore) Available(ctx context.Context) (int, error) {
 // Adopt makes a lease out of a token, in another process than the one that acquired it or after a restart, and extends
 // it to the whole TTL. From then on two leases stand for the same permits: the former holder must stop using its own,
 // and it should have been acquired with NoRenewal. It blocks as Extend does, and then until replicas have the lease, if
-// the keeper has Acknowledge. The error is ErrLost if the token does not hold permits any more, ErrInvalid where there
+// the keeper has ReplicaAck. The error is ErrLost if the token does not hold permits any more, ErrInvalid where there
 // are no leases, with Options.Per and without AtOnce. After any other error the lease is held by its former holder as
 // before, or for longer.
 func (s *Semaphore) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {

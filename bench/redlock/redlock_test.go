@@ -51,7 +51,7 @@ func ours(t testing.TB, list []*redistest.Server, name string) *redlock.Lock {
 	t.Helper()
 	var ks []*lockkeeper.Keeper
 	for _, s := range list {
-		k, err := lockkeeper.New(s.Client(), &lockkeeper.Options{BareNames: true, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		k, err := lockkeeper.New(s.Client(), &lockkeeper.Options{NoPrefix: true, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -118,7 +118,7 @@ func demo(out *os.File) error {
 
 // demoKeeper is the keeper of each process of the demo.
 func demoKeeper(rdb *redis.Client) (*lockkeeper.Keeper, error) {
-	return lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatLifetime: demoLifetime})
+	return lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatTimeout: demoLifetime})
 }
 
 // play shows a part, until the last of its workers has ended.

@@ -397,7 +397,7 @@ func replied(err error) bool {
 // keeper is one of the doctor's own; what it leaves is gone in about a minute, should tidying up fail.
 func (d *doctor) keeper(hooks lockkeeper.Hooks) (*lockkeeper.Keeper, error) {
 	return lockkeeper.New(d.rdb, &lockkeeper.Options{
-		Prefix: d.prefix, BareNames: d.prefix == "", Idle: time.Minute, Logger: d.log, Hooks: hooks,
-		Retry: lockkeeper.RetryPolicy{GiveUp: d.timeout / 4},
+		Prefix: d.prefix, NoPrefix: d.prefix == "", MetadataTTL: time.Minute, Logger: d.log, Hooks: hooks,
+		Retry: lockkeeper.RetryPolicy{MaxElapsed: d.timeout / 4},
 	})
 }

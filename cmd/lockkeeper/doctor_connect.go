@@ -154,7 +154,7 @@ func (n *node) locate(ctx context.Context) {
 		if ok {
 			name += "-" + strconv.Itoa(i)
 		}
-		k, err := protocol.For(n.prefix, name, lua.Mutex.Kind, false)
+		k, err := protocol.KeysOf(n.prefix, name, lua.Mutex.Kind, false)
 		if err != nil {
 			return // newDoctor has checked the prefix, and the name is harmless
 		}

@@ -50,7 +50,7 @@ func (n *node) message(ctx context.Context) (finding, error) {
 	if n.target.cluster == nil {
 		sub, publish, what = n.client.Subscribe(ctx, n.prefix+"wake:"+n.name), n.client.Publish, "a message"
 	} else {
-		sub, publish, what = n.client.SSubscribe(ctx, n.keys.Channels()+"doctor"), n.client.SPublish, "a sharded message"
+		sub, publish, what = n.client.SSubscribe(ctx, n.keys.ChannelPrefix()+"doctor"), n.client.SPublish, "a sharded message"
 	}
 	defer func() { _ = sub.Close() }()
 	var sent time.Time
@@ -125,7 +125,7 @@ func (n *node) loadScripts(ctx context.Context) {
 	if err := n.inspect(ctx, true); err != nil {
 		f.Seen = "EVAL: " + err.Error()
 		lacks(err, true)
-		if transport.Passing(err) {
+		if transport.Retryable(err) {
 			f.Advice = "see what the server says; it is not a matter of rights"
 		}
 		n.add(n, "scripts", f)
@@ -284,8 +284,8 @@ func ms(d time.Duration) float64                  { return float64(d.Microsecond
 
 func judgeLatency(ping []time.Duration) finding {
 	switch {
-	case p99(ping) >= lockkeeper.DefaultHeartbeat:
-		return finding{Status: failure, Advice: fmt.Sprintf("find out what holds the server or the network up: heartbeats are due every %v", lockkeeper.DefaultHeartbeat)}
+	case p99(ping) >= lockkeeper.DefaultHeartbeatInterval:
+		return finding{Status: failure, Advice: fmt.Sprintf("find out what holds the server or the network up: heartbeats are due every %v", lockkeeper.DefaultHeartbeatInterval)}
 	case median(ping) > slowMedian:
 		return finding{Status: warning, Advice: "use a server in the same region: every lock costs a round trip or two"}
 	case p99(ping) > slowP99:
@@ -353,7 +353,7 @@ func (d *doctor) lease(ctx context.Context, nodes []*node) {
 }
 
 // late is a hand-off that was not told by a message, but found at a heartbeat.
-const late = lockkeeper.DefaultHeartbeat / 2
+const late = lockkeeper.DefaultHeartbeatInterval / 2
 
 // handOver returns how long each hand-off took, and how many were told by a message. It stops after one that is late:
 // each further one would be, too.
@@ -361,13 +361,13 @@ func (d *doctor) handOver(ctx context.Context) (times []time.Duration, heard int
 	waiting := make(chan struct{}, 100)
 	var woken atomic.Int64
 	hooks := lockkeeper.Hooks{
-		Waiting: func(lockkeeper.Event) {
+		Queued: func(lockkeeper.Event) {
 			select {
 			case waiting <- struct{}{}:
 			default:
 			}
 		},
-		WakeupHeard: func(lockkeeper.Event) { woken.Add(1) }, // maybe after Lock has returned
+		WakeupReceived: func(lockkeeper.Event) { woken.Add(1) }, // maybe after Lock has returned
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.timeout/2)
 	defer cancel()
@@ -450,7 +450,7 @@ func (d *doctor) tidy(keepers []*lockkeeper.Keeper) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), d.tidyTime()/2)
 	defer cancel()
-	if keys, err := protocol.For(d.prefix, d.name, lua.Fair.Kind, false); err == nil {
+	if keys, err := protocol.KeysOf(d.prefix, d.name, lua.Fair.Kind, false); err == nil {
 		_ = d.ask.Del(ctx, keys.All()...).Err()
 	}
 }

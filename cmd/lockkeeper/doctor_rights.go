@@ -25,7 +25,7 @@ var none = []any{}
 
 // usedCommands is what docs/operations.md lists.
 func usedCommands(keys *protocol.Keys, plain string) []usedCommand {
-	key, channel, sharded := keys.Meta, plain, keys.Channels()+"doctor"
+	key, channel, sharded := keys.Meta, plain, keys.ChannelPrefix()+"doctor"
 	return []usedCommand{
 		{args: inspection(keys, true)},
 		{args: inspection(keys, false)},
@@ -100,9 +100,9 @@ type optionCommand struct {
 }
 
 var optionCommands = []optionCommand{
-	{[]any{"wait", "0", "1"}, "Options.Acknowledge"},
-	{[]any{"waitaof", "0", "0", "1"}, "Acknowledge.Fsync"},
-	{[]any{"info", "server"}, "Acknowledge.Majority and redlock's RestartDelay"},
+	{[]any{"wait", "0", "1"}, "Options.ReplicaAck"},
+	{[]any{"waitaof", "0", "0", "1"}, "ReplicaAck.Fsync"},
+	{[]any{"info", "server"}, "ReplicaAck.Majority and redlock's MinUptime"},
 }
 
 // rights looks whether the user may do what the library does.

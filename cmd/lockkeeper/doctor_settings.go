@@ -296,8 +296,8 @@ func (f facts) idle() finding {
 	switch {
 	case d == 0:
 		return finding{Seen: "connections are not closed for idleness"}
-	case d <= lockkeeper.DefaultHeartbeat:
-		return finding{Status: warning, Seen: fmt.Sprintf("timeout %d: connections are closed after %v", seconds, d), Advice: fmt.Sprintf("set timeout 0, or to more than a heartbeat (%v)", lockkeeper.DefaultHeartbeat)}
+	case d <= lockkeeper.DefaultHeartbeatInterval:
+		return finding{Status: warning, Seen: fmt.Sprintf("timeout %d: connections are closed after %v", seconds, d), Advice: fmt.Sprintf("set timeout 0, or to more than a heartbeat (%v)", lockkeeper.DefaultHeartbeatInterval)}
 	}
 	return finding{Seen: fmt.Sprintf("connections are closed after %v", d)}
 }

@@ -273,7 +273,7 @@ func documentedRules(t *testing.T) (user, password string, rules []string) {
 
 func TestDoctorAsksForTheDocumentedRights(t *testing.T) {
 	_, _, rules := documentedRules(t)
-	keys, err := protocol.For("lock:", "x", "mutex", false)
+	keys, err := protocol.KeysOf("lock:", "x", "mutex", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +295,7 @@ func TestDoctorAsksForTheDocumentedRights(t *testing.T) {
 func TestTryingRightsChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	keys, err := protocol.For("lock:", "x", "mutex", false)
+	keys, err := protocol.KeysOf("lock:", "x", "mutex", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -361,7 +361,7 @@ func TestDoctorFindsMissingRights(t *testing.T) {
 					r.says("rights", c.status, c.says)
 				}
 				if c.name == "all" {
-					r.says("rights", "ok", "+wait, which Options.Acknowledge")
+					r.says("rights", "ok", "+wait, which Options.ReplicaAck")
 					for _, f := range r.Checks {
 						if strings.Contains(f.Seen, "not +info") {
 							t.Errorf("it may: %+v", f)
@@ -369,7 +369,7 @@ func TestDoctorFindsMissingRights(t *testing.T) {
 					}
 				}
 				if c.name == "no_looking" {
-					r.says("rights", "ok", "+info, which Acknowledge.Majority and redlock's RestartDelay")
+					r.says("rights", "ok", "+info, which ReplicaAck.Majority and redlock's MinUptime")
 					r.says("eviction", "unknown", "+info")
 					r.says("idle", "unknown", "+config|get")
 					r.says("version", "ok")
@@ -552,7 +552,7 @@ func TestDoctorFindsAServerThatIsFarAway(t *testing.T) {
 		{[]time.Duration{slowMedian, slowMedian, slowMedian}, fine},
 		{[]time.Duration{1e6, slowMedian + 1, slowMedian + 1}, warning},
 		{[]time.Duration{1e6, 1e6, slowP99 + 1}, warning},
-		{[]time.Duration{1e6, 1e6, lockkeeper.DefaultHeartbeat}, failure},
+		{[]time.Duration{1e6, 1e6, lockkeeper.DefaultHeartbeatInterval}, failure},
 	} {
 		if got := judgeLatency(c.times); got.Status != c.want {
 			t.Errorf("%v: %v, want %v", c.times, got, c.want)

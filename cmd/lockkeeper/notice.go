@@ -79,5 +79,5 @@ func notice(name string, list []lockkeeper.Holder, err error, waited time.Durati
 	if more := len(list) - 1; more > 0 {
 		return fmt.Sprintf("waiting for %q for %v: held by %s and %d more", name, for_, who, more)
 	}
-	return fmt.Sprintf("waiting for %q for %v: held by %s; this ends in %v unless it is renewed", name, for_, who, h.Left.Round(time.Second))
+	return fmt.Sprintf("waiting for %q for %v: held by %s; this ends in %v unless it is renewed", name, for_, who, h.ExpiresIn.Round(time.Second))
 }

@@ -434,7 +434,7 @@ func closeSoon(k *lockkeeper.Keeper) {
 func keeper(rdb redis.UniversalClient, prefix string) (*lockkeeper.Keeper, error) {
 	o := &lockkeeper.Options{Prefix: prefix, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	if prefix == "" {
-		o.BareNames = true
+		o.NoPrefix = true
 	}
 	return lockkeeper.New(rdb, o)
 }

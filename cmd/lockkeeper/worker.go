@@ -111,11 +111,11 @@ var roles = map[string]func(*lockkeeper.Keeper) (role, error){
 	},
 	"read": func(k *lockkeeper.Keeper) (role, error) {
 		l, err := demoReaders(k)
-		return role{readersName, false, 0, l.Read, span{100, 300}, span{}}, err
+		return role{readersName, false, 0, l.DoRead, span{100, 300}, span{}}, err
 	},
 	"write": func(k *lockkeeper.Keeper) (role, error) {
 		l, err := demoReaders(k)
-		return role{readersName, true, 0, l.Write, span{50, 100}, span{300, 600}}, err
+		return role{readersName, true, 0, l.DoWrite, span{50, 100}, span{300, 600}}, err
 	},
 	"call":         func(k *lockkeeper.Keeper) (role, error) { return caller(k, 1, span{50, 150}) },
 	"call-in-bulk": func(k *lockkeeper.Keeper) (role, error) { return caller(k, bulk, span{200, 300}) },

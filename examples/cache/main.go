@@ -185,7 +185,7 @@ type cache struct {
 
 // get reads both parts under the read lock: they are of one version.
 func (c *cache) get(ctx context.Context) (d document, err error) {
-	err = c.lock.Read(ctx, func(ctx context.Context, _ uint64) error {
+	err = c.lock.DoRead(ctx, func(ctx context.Context, _ uint64) error {
 		d, err = c.getUnguarded(ctx)
 		return err
 	})
@@ -211,7 +211,7 @@ func (c *cache) refresh(ctx context.Context) (waited time.Duration, err error) {
 		return 0, err
 	}
 	came := time.Now()
-	err = c.lock.Write(ctx, func(ctx context.Context, _ uint64) error {
+	err = c.lock.DoWrite(ctx, func(ctx context.Context, _ uint64) error {
 		waited = time.Since(came)
 		if err := c.rdb.Set(ctx, titleKey, d.Title, keep).Err(); err != nil {
 			return err

@@ -16,16 +16,16 @@ const doneMark = "done:"
 var errNotRecorded = errors.New("it was not answered whether the work was recorded as done; if it was not, the lease ends by itself")
 
 // Unconfirmed is why it is not known whether work that is done was recorded as done.
-type Unconfirmed struct {
+type RecordUnknown struct {
 	LeaseEnds time.Time // when others get in at the latest, if it was not
 	Err       error
 }
 
 // Error is as in error.
-func (e *Unconfirmed) Error() string { return e.Err.Error() }
+func (e *RecordUnknown) Error() string { return e.Err.Error() }
 
 // Unwrap is the cause.
-func (e *Unconfirmed) Unwrap() error { return e.Err }
+func (e *RecordUnknown) Unwrap() error { return e.Err }
 
 // Complete ends the lease for its holder, as Release does, but leaves a record at the server that keeps everybody else out
 // until that time. If it has passed, it is a release. Like a release it is repeated in the background until the server has
@@ -34,8 +34,8 @@ func (e *Unconfirmed) Unwrap() error { return e.Err }
 //
 // A renewal that is still under way does not find the token in the record, so it changes nothing, whenever it runs. The
 // error is ErrLost or ErrReleased if the lease was over before, and an *Unconfirmed if it is not known what the server has.
-func (h *Hold) Complete(ctx context.Context, until time.Time) error {
-	d, err := h.end(h.lock.e.courier.Send, false, until)
+func (h *Lease) Complete(ctx context.Context, until time.Time) error {
+	d, err := h.end(h.lock.e.transport.Send, false, until)
 	if err != nil {
 		return err
 	}
@@ -44,17 +44,17 @@ func (h *Hold) Complete(ctx context.Context, until time.Time) error {
 	}
 	err = h.await(ctx, d, errNotRecorded)
 	if err != nil && !errors.Is(err, ErrLost) {
-		return &Unconfirmed{d.until, err}
+		return &RecordUnknown{d.until, err}
 	}
-	if err == nil && h.stray() && time.Until(until) < graveTime {
+	if err == nil && h.inDoubt() && time.Until(until) < tombstoneTTL {
 		// A copy of its request could come after the record has ended.
-		h.lock.bury(ctx, h.token)
+		h.lock.tombstone(ctx, h.token)
 	}
 	return err
 }
 
 // Since is when the lease was granted.
-func (h *Hold) Since() time.Time { return h.since }
+func (h *Lease) Since() time.Time { return h.grantedAt }
 
 // IsDone says whether a holder's token is the record of work that is done, and not a lease.
 func IsDone(token string) bool { return strings.HasPrefix(token, doneMark) }
@@ -62,9 +62,9 @@ func IsDone(token string) bool { return strings.HasPrefix(token, doneMark) }
 // Forget deletes a record that Holders has told of. It blocks until the server has answered, until ctx ends, or until the
 // retry policy gives up.
 func (l *Lock) Forget(ctx context.Context, record string) error {
-	call, _, err := l.e.ask(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
+	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
 		call := l.call(l.spec.Scripts.Release, 4, 6, done)
-		call.Args = lua.ReleaseArgs(call.Args, record, l.args.idle, l.args.wake, l.args.sharded, 0, 0)
+		call.Args = lua.ReleaseArgs(call.Args, record, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, 0, 0)
 		return call
 	})
 	if errors.Is(err, errStopped) {

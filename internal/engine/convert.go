@@ -9,8 +9,8 @@ import (
 // conversion is what there is to know of a lease that is being turned into another. Until that is known to have come about, or
 // not to, a renewal that is refused means nothing.
 type conversion struct {
-	undoing *departure // that finds out what has become of it, once it was given up; nil: it was not, or has not begun
-	left    bool       // Convert has returned
+	undoing      *cleanup // that finds out what has become of it, once it was given up; nil: it was not, or has not begun
+	inBackground bool     // Convert has returned
 }
 
 // known is closed when it is known what has become of a conversion that was given up; nil if there is none.
@@ -18,7 +18,7 @@ func (c *conversion) known() <-chan struct{} {
 	if c == nil || c.undoing == nil {
 		return nil
 	}
-	return c.undoing.over
+	return c.undoing.finished
 }
 
 // Convert waits for a lease that comes in the place of another one of the same name, which ends in the same step at the
@@ -31,7 +31,7 @@ func (c *conversion) known() <-chan struct{} {
 // less (t.Direct), it is a lease like that, which is returned. Where it allows more, it is the one that there was, and the error
 // is returned. Whichever it is, it becomes the lease that the server turns out to have; which lasts for at least as long as
 // the one before it would have, so that the deadline of that holds for both.
-func (l *Lock) Convert(ctx context.Context, from *Hold, t Terms) (*Hold, error) {
+func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error) {
 	if from == nil {
 		return nil, l.fail(ErrReleased)
 	}
@@ -56,15 +56,15 @@ func (l *Lock) Convert(ctx context.Context, from *Hold, t Terms) (*Hold, error) 
 		return h, nil
 	}
 	if d := from.undoing(); d != nil {
-		grace := time.NewTimer(graceAfterEnd)
+		grace := time.NewTimer(cancelGrace)
 		defer grace.Stop()
 		select {
-		case <-d.over:
+		case <-d.finished:
 		case <-grace.C:
 		}
-		h, known := from.leaveDoubt(d, t)
-		if h != nil && l.e.cfg.Acknowledge.wanted() && h.request != nil && h.token == d.token {
-			h, err = l.acknowledged(ctx, h)
+		h, known := from.resolveInBackground(d, t)
+		if h != nil && l.e.cfg.ReplicaAck.enabled() && h.request != nil && h.token == d.token {
+			h, err = l.awaitReplicas(ctx, h)
 		}
 		if h != nil {
 			from.replaced()
@@ -74,7 +74,7 @@ func (l *Lock) Convert(ctx context.Context, from *Hold, t Terms) (*Hold, error) 
 			return nil, err
 		}
 	}
-	from.converted()
+	from.endConversion()
 	switch lost := from.Err(); {
 	case ctx.Err() != nil && lost != nil:
 		err = l.fail(err, lost)
@@ -91,7 +91,7 @@ func (l *Lock) Convert(ctx context.Context, from *Hold, t Terms) (*Hold, error) 
 
 // convert notes that the lease is being converted. What an earlier call has left unknown is waited for; then it may have become
 // another one.
-func (h *Hold) convert(ctx context.Context) error {
+func (h *Lease) convert(ctx context.Context) error {
 	for {
 		if err := h.Err(); err != nil {
 			return h.lock.fail(err)
@@ -105,10 +105,10 @@ func (h *Hold) convert(ctx context.Context) error {
 		switch {
 		case c == nil:
 			return nil
-		case !c.left:
+		case !c.inBackground:
 			return Invalid("the lease of %q is being converted already", h.Name())
-		case !comes(ctx, c.known()):
-			return h.lock.fail(errSilence, ctx.Err())
+		case !waitFor(ctx, c.known()):
+			return h.lock.fail(errNoAnswer, ctx.Err())
 		}
 	}
 }
@@ -116,21 +116,21 @@ func (h *Hold) convert(ctx context.Context) error {
 // leaveDoubt is called when Convert does not wait any longer to learn what has become of the conversion. It returns the
 // lease that the caller is to have in the place of this one, if there is one; else this one stays. Known says whether it was
 // learned.
-func (h *Hold) leaveDoubt(d *departure, t Terms) (instead *Hold, known bool) {
+func (h *Lease) resolveInBackground(d *cleanup, t Terms) (instead *Lease, known bool) {
 	e := h.lock.e
 	heir := h
 	if t.Direct {
-		instead = h.lesser(d, t)
+		instead = h.weakerLease(d, t)
 	}
 	if instead != nil {
 		heir = instead
 	}
 	h.mu.Lock()
 	if h.conversion != nil {
-		h.conversion.left = true
+		h.conversion.inBackground = true
 	}
 	h.mu.Unlock()
-	if d.leaveTo(heir) {
+	if d.handTo(heir) {
 		if instead != nil {
 			instead.start()
 		}
@@ -139,7 +139,7 @@ func (h *Hold) leaveDoubt(d *departure, t Terms) (instead *Hold, known bool) {
 	if instead != nil {
 		instead.forget()
 	}
-	if found := d.found; found != nil && h.Err() == nil && e.addHold(found) {
+	if found := d.found; found != nil && h.Err() == nil && e.addLease(found) {
 		found.start()
 		return found, true
 	} else if found != nil {
@@ -151,23 +151,23 @@ func (h *Hold) leaveDoubt(d *departure, t Terms) (instead *Hold, known bool) {
 
 // lesser is a lease that allows what the terms say, on whichever of two leases the server has: this one, or the one that was to
 // come in its place. It returns nil if this one has ended.
-func (h *Hold) lesser(d *departure, t Terms) *Hold {
+func (h *Lease) weakerLease(d *cleanup, t Terms) *Lease {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.err != nil {
 		return nil
 	}
-	l := h.lock.newHold(h.token, int64(h.fence), h.deadline)
+	l := h.lock.newLease(h.token, int64(h.fence), h.deadline)
 	l.request, l.adopted, l.use = h.request, h.adopted, t.Flags
-	l.conversion = &conversion{undoing: d, left: true}
-	if !h.lock.e.addHold(l) {
+	l.conversion = &conversion{undoing: d, inBackground: true}
+	if !h.lock.e.addLease(l) {
 		return nil
 	}
 	return l
 }
 
 // settle takes what has become of a conversion that was given up: the lease that it has led to, or why nobody knows.
-func (h *Hold) settle(found *Hold, err error) {
+func (h *Lease) settle(found *Lease, err error) {
 	switch {
 	case found != nil:
 		h.become(found)
@@ -177,12 +177,12 @@ func (h *Hold) settle(found *Hold, err error) {
 	case err != nil:
 		h.lose(errUnsure)
 	}
-	h.converted()
+	h.endConversion()
 }
 
 // become goes on with another lease, which the server has in the place of this one. The holder has this one all the same: what
 // it does with it, it does with the other, and this one ends with that.
-func (h *Hold) become(next *Hold) {
+func (h *Lease) become(next *Lease) {
 	h.mu.Lock()
 	h.conversion = nil
 	if h.err != nil {
@@ -190,11 +190,11 @@ func (h *Hold) become(next *Hold) {
 		next.abandon()
 		return
 	}
-	next.former = &h.tenure
+	next.former = &h.lifecycle
 	h.next.Store(next)
 	h.mu.Unlock()
 	h.forget()
-	if !next.lock.e.addHold(next) {
+	if !next.lock.e.addLease(next) {
 		next.abandon()
 		return
 	}
@@ -202,22 +202,22 @@ func (h *Hold) become(next *Hold) {
 }
 
 // handOver ends this lease, which has become the next one, and returns that for its holder to have.
-func (h *Hold) handOver(next *Hold) *Hold {
+func (h *Lease) handOver(next *Lease) *Lease {
 	next.mu.Lock()
 	next.former = nil
 	next.mu.Unlock()
-	h.tenure.end(ErrReleased)
+	h.lifecycle.end(ErrReleased)
 	return next
 }
 
 // Became says whether the lease has become one for this use.
-func (h *Hold) Became(use string) bool {
+func (h *Lease) Became(use string) bool {
 	next := h.next.Load()
 	return next != nil && next.Is(use)
 }
 
 // now is the lease that the holder of this one has.
-func (h *Hold) now() *Hold {
+func (h *Lease) current() *Lease {
 	for next := h.next.Load(); next != nil; next = h.next.Load() {
 		h = next
 	}
@@ -225,7 +225,7 @@ func (h *Hold) now() *Hold {
 }
 
 // givenUp notes what finds out what has become of the conversion; nil: it is known that nothing has.
-func (h *Hold) givenUp(d *departure) {
+func (h *Lease) setUndoing(d *cleanup) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.conversion != nil {
@@ -233,7 +233,7 @@ func (h *Hold) givenUp(d *departure) {
 	}
 }
 
-func (h *Hold) undoing() *departure {
+func (h *Lease) undoing() *cleanup {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.conversion == nil {
@@ -242,27 +242,27 @@ func (h *Hold) undoing() *departure {
 	return h.conversion.undoing
 }
 
-func (h *Hold) isConverting() bool {
+func (h *Lease) isConverting() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.conversion != nil || h.next.Load() != nil
 }
 
 // converted notes that the conversion has not come about.
-func (h *Hold) converted() {
+func (h *Lease) endConversion() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.conversion = nil
 	if h.err == nil && h.next.Load() == nil {
-		if !h.lock.spec.Fixed {
+		if !h.lock.spec.NoRenewal {
 			h.renewAt = time.Now() // the server may not know it any more
 		}
-		h.setLocked()
+		h.armLocked()
 	}
 }
 
 // replaced ends a lease in whose place another one has come: there is nothing to give back.
-func (h *Hold) replaced() {
+func (h *Lease) replaced() {
 	h.mu.Lock()
 	h.conversion = nil
 	if h.err != nil {
@@ -273,5 +273,5 @@ func (h *Hold) replaced() {
 	h.mu.Unlock()
 	cancel()
 	h.forget()
-	h.observe(Released, time.Since(h.since), nil)
+	h.observe(Released, time.Since(h.grantedAt), nil)
 }

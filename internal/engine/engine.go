@@ -33,94 +33,94 @@ import (
 
 const (
 	// graveTime is how long a token that was given up while a copy of its request was under way may not be granted.
-	graveTime = time.Minute
+	tombstoneTTL = time.Minute
 	// closeTime bounds how long Close waits, and goes on trying to give things back.
-	closeTime = 3 * time.Second
+	closeTimeout = 3 * time.Second
 	// hearTime is how long a message may take that the server says it has sent, before the connection counts as deaf.
-	hearTime = time.Second
+	wakeupTimeout = time.Second
 )
 
-// Config is what an engine needs; all fields are required but Observe and Acknowledge.
+// Config is what an engine needs; all fields are required but Observe and ReplicaAck.
 type Config struct {
-	Client  *client.Client
-	Prefix  string
-	Period  time.Duration // between the heartbeats of a waiter
-	Life    time.Duration // how long a heartbeat counts
-	Idle    time.Duration // how long a name's small facts are kept after its last use
-	Retry   Retry
-	Log     *slog.Logger
-	Observe func(Event)
-	// Acknowledge says what must have a grant before its lease is handed out.
-	Acknowledge Acknowledgement
+	Client            *client.Client
+	Prefix            string
+	HeartbeatInterval time.Duration // between the heartbeats of a waiter
+	HeartbeatTimeout  time.Duration // how long a heartbeat counts
+	MetadataTTL       time.Duration // how long a name's small facts are kept after its last use
+	Retry             Retry
+	Log               *slog.Logger
+	Observe           func(Event)
+	// ReplicaAck says what must have a grant before its lease is handed out.
+	ReplicaAck ReplicaAck
 }
 
 // Retry says how requests are repeated that fail for a passing reason.
 type Retry struct {
-	Min, Max time.Duration // the first pause and the longest
-	GiveUp   time.Duration // without a break, after which the error is returned; negative: never
+	MinBackoff, MaxBackoff time.Duration // the first pause and the longest
+	MaxElapsed             time.Duration // without a break, after which the error is returned; negative: never
 }
 
-func (r Retry) pauses() *backoff.ExponentialBackOff {
+func (r Retry) newBackoff() *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(r.Min), backoff.WithMaxInterval(r.Max), backoff.WithMaxElapsedTime(0))
+		backoff.WithInitialInterval(r.MinBackoff), backoff.WithMaxInterval(r.MaxBackoff), backoff.WithMaxElapsedTime(0))
 }
 
 func (r Retry) exhausted(since, now time.Time) bool {
-	return r.GiveUp >= 0 && now.Sub(since) >= r.GiveUp
+	return r.MaxElapsed >= 0 && now.Sub(since) >= r.MaxElapsed
 }
 
 // Engine is safe for concurrent use.
 type Engine struct {
-	cfg      Config
-	id       string
-	serial   atomic.Uint64
-	began    time.Time
-	courier  *transport.Courier
-	clock    timers.Clock
-	ear      *pubsub.Ear
-	identity identity
-	closing  context.Context // ends when Close is called
-	close    context.CancelFunc
+	cfg        Config
+	id         string
+	serial     atomic.Uint64
+	started    time.Time
+	transport  *transport.Transport
+	timers     timers.Scheduler
+	subscriber *pubsub.Subscriber
+	identity   identity
+	closing    context.Context // ends when Close is called
+	close      context.CancelFunc
 
-	mu       sync.Mutex // guards what follows; no command runs under it
-	closed   bool
-	closeBy  time.Time          // until when Close waits, and departures repeat themselves after it
-	ended    chan struct{}      // made by Close, closed when no goroutine is left
-	waiters  map[string]*waiter // by serial
-	holds    map[*Hold]struct{}
-	parts    map[*MajorityHold]struct{} // leases of which this keeper's server may have a part
-	lines    map[string]*line           // by the name's queue
-	locals   map[string]*localLine      // by the name's queue
-	expected map[string]expected        // by serial: messages that the server says it has sent
-	listen   timers.Alarm               // looks through expected
-	leaving  int                        // departures and looks under way
-	replicas map[string]int             // the most that a primary had, as far as was looked, by its address
-	left     *sync.Cond                 // by mu: leaving has become 0
-	manner   *manner                    // of the last lock
+	mu          sync.Mutex // guards what follows; no command runs under it
+	closed      bool
+	closeBy     time.Time           // until when Close waits, and departures repeat themselves after it
+	ended       chan struct{}       // made by Close, closed when no goroutine is left
+	requests    map[string]*request // by serial
+	leases      map[*Lease]struct{}
+	majorities  map[*MajorityLease]struct{} // leases of which this keeper's server may have a part
+	queues      map[string]*waitQueue       // by the name's queue
+	localQueues map[string]*localQueue      // by the name's queue
+	expected    map[string]expectedWakeup   // by serial: messages that the server says it has sent
+	wakeupTimer timers.Timer                // looks through expected
+	working     int                         // departures and looks under way
+	replicas    map[string]int              // the most that a primary had, as far as was looked, by its address
+	idle        *sync.Cond                  // by mu: leaving has become 0
+	params      *sharedParams               // of the last lock
 }
 
 // New returns an engine. It does no I/O and starts no goroutine.
 func New(cfg Config) *Engine {
 	e := &Engine{
-		cfg:      cfg,
-		id:       uuid.NewString(),
-		began:    time.Now(),
-		courier:  transport.New(cfg.Client),
-		waiters:  map[string]*waiter{},
-		holds:    map[*Hold]struct{}{},
-		parts:    map[*MajorityHold]struct{}{},
-		lines:    map[string]*line{},
-		locals:   map[string]*localLine{},
-		expected: map[string]expected{},
-		replicas: map[string]int{},
+		cfg:         cfg,
+		id:          uuid.NewString(),
+		started:     time.Now(),
+		transport:   transport.New(cfg.Client),
+		requests:    map[string]*request{},
+		leases:      map[*Lease]struct{}{},
+		majorities:  map[*MajorityLease]struct{}{},
+		queues:      map[string]*waitQueue{},
+		localQueues: map[string]*localQueue{},
+		expected:    map[string]expectedWakeup{},
+		replicas:    map[string]int{},
 	}
 	e.closing, e.close = context.WithCancel(context.Background())
-	e.left = sync.NewCond(&e.mu)
-	e.listen.Ring = e.findDeaf
-	e.ear = pubsub.New(pubsub.Config{
-		Client:  cfg.Client,
-		Heard:   e.heard,
-		Resumed: e.resumed,
+	e.idle = sync.NewCond(&e.mu)
+	e.wakeupTimer.Fire = e.replaceStale
+	e.subscriber = pubsub.New(pubsub.Config{
+		Client:     cfg.Client,
+		Received:   e.received,
+		Subscribed: e.subscribed,
 		Denied: func(channel string, err error) {
 			cfg.Log.Warn("lockkeeper: no right to subscribe to wake-ups; waiters ask at their heartbeats instead",
 				"channel", channel, "error", err)
@@ -140,19 +140,19 @@ func (e *Engine) Close() error {
 	first := !e.closed
 	e.closed = true
 	if first {
-		e.closeBy = time.Now().Add(closeTime)
+		e.closeBy = time.Now().Add(closeTimeout)
 		e.ended = make(chan struct{})
 	}
 	wait := time.Until(e.closeBy)
-	waiters := make([]*waiter, 0, len(e.waiters))
-	for _, w := range e.waiters {
+	waiters := make([]*request, 0, len(e.requests))
+	for _, w := range e.requests {
 		waiters = append(waiters, w)
 	}
-	holds := make([]*Hold, 0, len(e.holds))
-	for h := range e.holds {
+	holds := make([]*Lease, 0, len(e.leases))
+	for h := range e.leases {
 		holds = append(holds, h)
 	}
-	parts := slices.Collect(maps.Keys(e.parts))
+	parts := slices.Collect(maps.Keys(e.majorities))
 	e.mu.Unlock()
 
 	e.close()
@@ -162,52 +162,52 @@ func (e *Engine) Close() error {
 	for _, u := range parts { // before its parts end: it is released, not lost
 		u.keeperClosed()
 	}
-	var left []*departure
+	var left []*cleanup
 	var lost error // a deadline that has passed unnoticed
 	for _, h := range holds {
-		d, err := h.release(e.courier.Send, false)
+		d, err := h.release(e.transport.Send, false)
 		if err != nil {
 			lost = err
 		} else if d == nil { // it was a part
-			d = h.departure()
+			d = h.currentCleanup()
 		}
 		if d != nil {
 			left = append(left, d)
 		}
 	}
 	if first {
-		go e.end()
+		go e.shutdown()
 	}
-	over := e.endsWithin(wait)
+	over := e.waitEnded(wait)
 	for _, d := range left {
 		if err := d.errNow(); err != nil {
 			return err
 		}
 	}
 	if lost == nil && !over {
-		return errUnended
+		return errStillClosing
 	}
 	return lost
 }
 
 // errUnended: nothing that is known of was left undone, but not everything has come to its end.
-var errUnended = fmt.Errorf("lockkeeper: the keeper is closed, but after %v commands are still on their way", closeTime)
+var errStillClosing = fmt.Errorf("lockkeeper: the keeper is closed, but after %v commands are still on their way", closeTimeout)
 
 // end waits until everything has been given back and no command is on its way, and ends the goroutines.
-func (e *Engine) end() {
+func (e *Engine) shutdown() {
 	defer close(e.ended)
 	e.mu.Lock()
-	for e.leaving > 0 {
-		e.left.Wait()
+	for e.working > 0 {
+		e.idle.Wait()
 	}
 	e.mu.Unlock()
-	e.ear.Close()
-	e.clock.Stop()
-	e.courier.Close()
+	e.subscriber.Close()
+	e.timers.Stop()
+	e.transport.Close()
 }
 
 // endsWithin waits for end, and says whether it came in time.
-func (e *Engine) endsWithin(wait time.Duration) bool {
+func (e *Engine) waitEnded(wait time.Duration) bool {
 	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {
@@ -224,19 +224,19 @@ func (e *Engine) endsWithin(wait time.Duration) bool {
 }
 
 // addMajority notes a lease that is to end with this keeper, unless it is closed already.
-func (e *Engine) addMajority(u *MajorityHold) bool {
+func (e *Engine) addMajority(u *MajorityLease) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.closed {
-		e.parts[u] = struct{}{}
+		e.majorities[u] = struct{}{}
 	}
 	return !e.closed
 }
 
-func (e *Engine) dropMajority(u *MajorityHold) {
+func (e *Engine) dropMajority(u *MajorityLease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.parts, u)
+	delete(e.majorities, u)
 }
 
 // observe tells an event to whoever wants to know.
@@ -250,7 +250,7 @@ func (e *Engine) observe(ev Event) {
 func (e *Engine) nextSerial() string { return strconv.FormatUint(e.serial.Add(1), 36) }
 
 // heard takes a wake-up.
-func (e *Engine) heard(payload string) {
+func (e *Engine) received(payload string) {
 	words, err := parseMessage(payload)
 	if err != nil {
 		e.cfg.Log.Warn("lockkeeper: wake-up ignored", "error", err)
@@ -258,11 +258,11 @@ func (e *Engine) heard(payload string) {
 	}
 	for _, x := range words {
 		e.mu.Lock()
-		w := e.waiters[x.serial]
+		w := e.requests[x.serial]
 		if x.fence > 0 {
 			delete(e.expected, x.serial)
 			if w != nil {
-				w.told = true
+				w.notified = true
 			}
 		}
 		e.mu.Unlock()
@@ -271,50 +271,50 @@ func (e *Engine) heard(payload string) {
 		case x.fence > 0:
 			w.push(x.fence)
 		default:
-			e.askAt(w, time.Now().Add(duration(x.ask)+time.Millisecond))
+			e.heartbeatAt(w, time.Now().Add(duration(x.retryIn)+time.Millisecond))
 		}
 	}
 }
 
 // resumed: a subscription has been acknowledged, perhaps after a gap in which messages were lost.
-func (e *Engine) resumed(channel string) {
+func (e *Engine) subscribed(channel string) {
 	now := time.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, n := range e.lines {
+	for _, n := range e.queues {
 		if n.lock.channel == channel {
-			n.beatAt(now)
+			n.heartbeatAt(now)
 		}
 	}
 }
 
 // expected is a message that the server says it has sent.
-type expected struct {
+type expectedWakeup struct {
 	by      time.Time
 	channel string
 }
 
 // expect waits for the message about a grant that is learned of in another way, unless it has come already, or can have
 // been lost with a subscription before this one.
-func (e *Engine) expect(w *waiter) {
-	since := e.ear.Since(w.lock.channel)
+func (e *Engine) expectWakeup(w *request) {
+	since := e.subscriber.SubscribedSince(w.lock.channel)
 	w.mu.Lock()
-	asked := w.asked
+	asked := w.askedAt
 	w.mu.Unlock()
 	if since.IsZero() || since.After(asked) {
 		return
 	}
-	by := time.Now().Add(hearTime)
+	by := time.Now().Add(wakeupTimeout)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !w.told && e.waiters[w.serial] == w {
-		e.expected[w.serial] = expected{by, w.lock.channel}
-		e.clock.Sooner(&e.listen, by)
+	if !w.notified && e.requests[w.serial] == w {
+		e.expected[w.serial] = expectedWakeup{by, w.lock.channel}
+		e.timers.SetIfSooner(&e.wakeupTimer, by)
 	}
 }
 
 // findDeaf replaces subscriptions on which messages did not come.
-func (e *Engine) findDeaf(now time.Time) {
+func (e *Engine) replaceStale(now time.Time) {
 	var next time.Time
 	deaf := map[string]bool{}
 	e.mu.Lock()
@@ -333,17 +333,17 @@ func (e *Engine) findDeaf(now time.Time) {
 	}
 	e.mu.Unlock()
 	if !next.IsZero() {
-		e.clock.Sooner(&e.listen, next)
+		e.timers.SetIfSooner(&e.wakeupTimer, next)
 	}
 	for channel := range deaf {
 		e.cfg.Log.Warn("lockkeeper: a wake-up was sent but never came; replacing the subscription", "channel", channel)
-		e.observe(Event{What: WakeupMissed})
-		e.ear.Replace(channel)
+		e.observe(Event{Type: WakeupLost})
+		e.subscriber.Replace(channel)
 	}
 }
 
 // graceAfterEnd is how long a caller whose context has ended already is kept at the most to see something given back.
-const graceAfterEnd = time.Second
+const cancelGrace = time.Second
 
 // millis turns a duration into what scripts take; it is the one place where that is done.
 func millis(d time.Duration) int64 { return int64(d / time.Millisecond) }

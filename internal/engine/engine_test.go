@@ -16,9 +16,9 @@ func TestOnlyAMessageToThisSubscriptionIsMissed(t *testing.T) {
 	for what, cut := range map[string]bool{"it has been cut": true, "it is deaf": false} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(s *site) {
-				queued := func(spec *Spec) { spec.Scripts, spec.LocalLine = lua.Fair, false }
+				queued := func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.Fair, false }
 				h := s.hold("x", queued)
-				granted := make(chan *Hold, 1)
+				granted := make(chan *Lease, 1)
 				go func() {
 					next, err := s.lock("x", queued).Acquire(context.Background(), Terms{})
 					if err != nil {
@@ -36,12 +36,12 @@ func TestOnlyAMessageToThisSubscriptionIsMissed(t *testing.T) {
 					s.net.CutSubscriptions()
 				}
 				next := <-granted
-				if d := time.Since(released); cut != (d == 0) || d > s.cfg.Period {
+				if d := time.Since(released); cut != (d == 0) || d > s.cfg.HeartbeatInterval {
 					t.Errorf("the grant was known after %v", d)
 				}
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				if n := s.count(WakeupMissed); n != want {
+				if n := s.count(WakeupLost); n != want {
 					t.Errorf("%d messages were missed, want %d", n, want)
 				}
 				s.must(next.Release(context.Background()))
@@ -55,16 +55,16 @@ func TestOnlyAMessageToThisSubscriptionIsMissed(t *testing.T) {
 func TestPermitsThatReturnByTheClockAreHandedOutWhenTheirRequestIsBuried(t *testing.T) {
 	inBubble(t, func(s *site) {
 		l := s.lock("x", func(spec *Spec) {
-			spec.Scripts, spec.LocalLine, spec.Bare = lua.Semaphore, false, false
+			spec.Scripts, spec.LocalQueue, spec.PlainKey = lua.Semaphore, false, false
 			spec.Limits = &Limits{Window: 9, Per: time.Minute}
 		})
-		take := func() *Hold {
+		take := func() *Lease {
 			h, err := l.Try(context.Background(), Terms{Permits: 1})
 			s.must(err)
 			return h
 		}
-		buried := func(h *Hold) bool {
-			_, err := s.mini.ZScore(l.key(ofBeats), "-"+h.token)
+		buried := func(h *Lease) bool {
+			_, err := s.mini.ZScore(l.key(keyHeartbeats), "-"+h.token)
 			return err == nil
 		}
 		if h := take(); buried(h) {
@@ -82,19 +82,19 @@ func TestPermitsThatReturnByTheClockAreHandedOutWhenTheirRequestIsBuried(t *test
 // way when the one before it is told how it ended.
 func TestARequestThatHasEndedLeavesTheNextOneOfItsToken(t *testing.T) {
 	inBubble(t, func(s *site) {
-		l, u := s.lock("x"), &MajorityHold{token: "some token"}
+		l, u := s.lock("x"), &MajorityLease{token: "some token"}
 		first := l.proposal(u)
 		next := l.proposal(u)
-		known := func() *waiter {
+		known := func() *request {
 			s.Engine.mu.Lock()
 			defer s.Engine.mu.Unlock()
-			return s.waiters[u.token]
+			return s.requests[u.token]
 		}
-		first.gone()
+		first.abandoned()
 		if known() != next {
 			t.Error("messages do not find the request that is under way any more")
 		}
-		next.gone()
+		next.abandoned()
 		if known() != nil {
 			t.Error("a request that has ended is still known")
 		}
@@ -104,7 +104,7 @@ func TestARequestThatHasEndedLeavesTheNextOneOfItsToken(t *testing.T) {
 // TestATryGivesUpAsTheRetryPolicySays: each of its attempts may have to wait until the client gives up.
 func TestATryGivesUpAsTheRetryPolicySays(t *testing.T) {
 	inBubble(t, func(s *site) {
-		s.cfg.Retry.GiveUp = readTimeout / 2
+		s.cfg.Retry.MaxElapsed = readTimeout / 2
 		l := s.lock("x")
 		s.must(s.hold("y").Release(context.Background()))
 		s.net.Mute()
@@ -112,7 +112,7 @@ func TestATryGivesUpAsTheRetryPolicySays(t *testing.T) {
 		if _, err := l.Try(context.Background(), Terms{}); err == nil {
 			t.Error("it was granted without an answer")
 		}
-		if d := time.Since(start); d > readTimeout+s.cfg.Period {
+		if d := time.Since(start); d > readTimeout+s.cfg.HeartbeatInterval {
 			t.Errorf("it took %v", d)
 		}
 	})

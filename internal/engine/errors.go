@@ -18,7 +18,7 @@ var (
 	ErrClosed      = errors.New("keeper closed")
 	ErrInvalid     = errors.New("invalid argument")
 	ErrConflict    = errors.New("another upgrade is waiting")
-	ErrAbove       = errors.New("more permits than the limit in force")
+	ErrAboveLimit  = errors.New("more permits than the limit in force")
 )
 
 // Invalid reports an argument that breaks a rule; the text names the option, the value and the rule.
@@ -27,15 +27,15 @@ func Invalid(format string, args ...any) error {
 }
 
 // errSilence: no answer has come.
-var errSilence = chained(ErrUnavailable, errors.New("no answer"))
+var errNoAnswer = chain(ErrUnavailable, errors.New("no answer"))
 
 // unavailable marks an error of a request with ErrUnavailable if the same request may succeed later without anybody
 // changing anything: Redis gave no answer, or one that says that it cannot serve at present.
 func unavailable(err error) error {
-	if !transport.Passing(err) || errors.Is(err, ErrUnavailable) {
+	if !transport.Retryable(err) || errors.Is(err, ErrUnavailable) {
 		return err
 	}
-	return chained(ErrUnavailable, err)
+	return chain(ErrUnavailable, err)
 }
 
 // causes is an error that has several, on one line: errors.Join puts each on a line of its own, which breaks logs.
@@ -59,10 +59,10 @@ func (c *causes) Error() string {
 func (c *causes) Unwrap() []error { return c.list }
 
 // chained is an error and what caused it.
-func chained(list ...error) error { return &causes{list, ": "} }
+func chain(list ...error) error { return &causes{list, ": "} }
 
 // joined is several errors that did not cause each other; those that are nil do not count.
-func joined(list ...error) error {
+func join(list ...error) error {
 	list = slices.DeleteFunc(list, func(err error) bool { return err == nil })
 	switch len(list) {
 	case 0:
@@ -75,23 +75,23 @@ func joined(list ...error) error {
 
 // failure is an error of an operation on one lock. Its text is made only when somebody reads it: a refused try is an
 // ordinary answer and must be cheap.
-type failure struct {
+type lockError struct {
 	kind, name string
 	causes
-	few [2]error // where the causes lie if they are no more, which spares an allocation
+	inline [2]error // where the causes lie if they are no more, which spares an allocation
 }
 
-func (f *failure) Error() string {
+func (f *lockError) Error() string {
 	return fmt.Sprintf("lockkeeper: %s %q: %s", f.kind, f.name, f.causes.Error())
 }
 
 // fail makes an error of this lock out of what caused it. The lock is named once, also if a cause names it.
 func (l *Lock) fail(list ...error) error {
-	f := &failure{kind: l.spec.Scripts.Kind, name: l.spec.Name, causes: causes{sep: ": "}}
-	f.list = f.few[:0]
+	f := &lockError{kind: l.spec.Scripts.Kind, name: l.spec.Name, causes: causes{sep: ": "}}
+	f.list = f.inline[:0]
 	for _, err := range list {
-		if of, ok := err.(*failure); ok && of.kind == f.kind && of.name == f.name {
-			err = bare(of)
+		if of, ok := err.(*lockError); ok && of.kind == f.kind && of.name == f.name {
+			err = withoutName(of)
 		}
 		if err != nil {
 			f.list = append(f.list, err)
@@ -101,8 +101,8 @@ func (l *Lock) fail(list ...error) error {
 }
 
 // bare is an error without the name of the lock.
-func bare(err error) error {
-	f, ok := err.(*failure)
+func withoutName(err error) error {
+	f, ok := err.(*lockError)
 	switch {
 	case !ok:
 		return err

@@ -3,29 +3,29 @@ package engine
 import "time"
 
 // What is the kind of an event.
-type What int
+type EventType int
 
 // The events. Package lockkeeper shows them to users as hooks.
 const (
-	AcquireBegan What = iota
-	AcquireEnded
+	AcquireStart EventType = iota
+	AcquireDone
 	Renewed
 	Lost
 	Released
-	WakeupHeard
-	WakeupMissed
-	Waiting
+	WakeupReceived
+	WakeupLost
+	Queued
 	LimitChanged
 )
 
 // Event is something that happened to one request or lease.
 type Event struct {
-	What     What
+	Type     EventType
 	Kind     string // "mutex"
 	Name     string
 	Token    string
 	Fence    uint64
-	Took     time.Duration // waited, or held
+	Duration time.Duration // waited, or held
 	Position int           // ahead of this waiter in line
 	Limit    int           // in force from now on
 	Err      error

@@ -7,15 +7,15 @@ import (
 
 // extension is what there is to know of a lease once Extend was called. It is guarded by the tenure's mu.
 type extension struct {
-	at    time.Time     // when one last set the deadline; answers to renewals that left before say nothing of it any more
-	stray int64         // the least ms that one of unknown fate may yet cut the lease to; 0: there is none
-	asks  int64         // ms that the one asks for that is under way; 0: none is
-	over  chan struct{} // closed when that one ends
+	at        time.Time     // when one last set the deadline; answers to renewals that left before say nothing of it any more
+	inDoubt   int64         // the least ms that one of unknown fate may yet cut the lease to; 0: there is none
+	requested int64         // ms that the one asks for that is under way; 0: none is
+	done      chan struct{} // closed when that one ends
 }
 
 // Extend makes the lease end ttl from now, and renewals ask for ttl from now on. See Lease.Extend in package
 // lockkeeper.
-func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
+func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if next := h.next.Load(); next != nil {
 		return next.Extend(ctx, ttl)
 	}
@@ -28,18 +28,18 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := h.Err(); err != nil {
 		return h.lock.fail(err)
 	}
-	if err := outlives(ttl, h.lock.spec.MaxLifetime, h.since); err != nil {
+	if err := checkLifetime(ttl, h.lock.spec.MaxLifetime, h.grantedAt); err != nil {
 		return err
 	}
-	if err := h.extendsAlone(ctx); err != nil {
+	if err := h.beginExtension(ctx); err != nil {
 		return h.lock.fail(err)
 	}
-	defer h.extended()
+	defer h.endExtension()
 	ms := millis(ttl)
-	before := h.cutTo(ms)
-	keys := renewsFacts
-	if time.Until(before) > h.lock.trust(ms) {
-		keys = renewsAndTells // whoever waits expects it to end later
+	before := h.lowerDeadline(ms)
+	keys := renewMetadata
+	if time.Until(before) > h.lock.trusted(ms) {
+		keys = renewAndNotify // whoever waits expects it to end later
 	}
 	r, err := h.lock.renew(ctx, h.token, ms, keys, true)
 	if err == nil && !r.held {
@@ -57,28 +57,28 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	}
 	now := time.Now()
 	x := h.extension
-	if r.stray && (x.stray == 0 || ms < x.stray) {
-		x.stray = ms
+	if r.inDoubt && (x.inDoubt == 0 || ms < x.inDoubt) {
+		x.inDoubt = ms
 	}
 	switch {
-	case err != nil && r.stray: // it may run yet, or have run: from here on no more is believed than it leaves
+	case err != nil && r.inDoubt: // it may run yet, or have run: from here on no more is believed than it leaves
 		h.ttl = min(h.ttl, ms)
 	case err != nil: // the server has never heard of it
 		if before.After(h.deadline) {
 			h.deadline = before
 		}
 	default:
-		h.ttl, h.claim, h.kept = ms, false, now
-		if x.stray > 0 {
-			h.ttl = min(ms, x.stray)
+		h.ttl, h.unconfirmed, h.metadataAt = ms, false, now
+		if x.inDoubt > 0 {
+			h.ttl = min(ms, x.inDoubt)
 		}
-		h.deadline = r.sent.Add(h.lock.trust(h.ttl))
+		h.deadline = r.sent.Add(h.lock.trusted(h.ttl))
 	}
 	x.at = now
-	if !h.lock.spec.Fixed {
-		h.renewAt = h.lock.e.tick(now, h.deadline.Sub(now)/3)
+	if !h.lock.spec.NoRenewal {
+		h.renewAt = h.lock.e.renewalTime(now, h.deadline.Sub(now)/3)
 	}
-	h.setLocked()
+	h.armLocked()
 	if err != nil {
 		return h.lock.fail(err)
 	}
@@ -86,7 +86,7 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 }
 
 // outlives refuses to extend a lease beyond its maximum lifetime, if it has one.
-func outlives(ttl, most time.Duration, since time.Time) error {
+func checkLifetime(ttl, most time.Duration, since time.Time) error {
 	if left := most - time.Since(since); most > 0 && ttl > left {
 		return Invalid("ttl %v is more than the %v that are left of MaxLifetime %v", ttl, duration(millis(left)), most)
 	}
@@ -94,40 +94,40 @@ func outlives(ttl, most time.Duration, since time.Time) error {
 }
 
 // renewFor makes renewals ask for so many ms, and one leave now.
-func (h *Hold) renewFor(ms int64) {
+func (h *Lease) setTTL(ms int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.err == nil {
 		h.ttl, h.renewAt = ms, time.Now()
-		h.setLocked()
+		h.armLocked()
 	}
 }
 
 // cutTo believes no more of the lease from now on than an Extend to so many ms leaves, which is about to be sent: it may have
 // run long before its answer comes, and if it is repeated, before that. It returns what was believed until now.
-func (h *Hold) cutTo(ms int64) (before time.Time) {
+func (h *Lease) lowerDeadline(ms int64) (before time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.extension.asks, before = ms, h.deadline
+	h.extension.requested, before = ms, h.deadline
 	now := time.Now()
-	if d := now.Add(h.lock.trust(ms)); h.err == nil && d.Before(before) {
+	if d := now.Add(h.lock.trusted(ms)); h.err == nil && d.Before(before) {
 		h.deadline = d
-		if at := h.lock.e.tick(now, d.Sub(now)/3); !h.lock.spec.Fixed && at.Before(h.renewAt) {
+		if at := h.lock.e.renewalTime(now, d.Sub(now)/3); !h.lock.spec.NoRenewal && at.Before(h.renewAt) {
 			h.renewAt = at
 		}
-		h.setLocked()
+		h.armLocked()
 	}
 	return before
 }
 
 // sureLocked is how many of the ms that a renewal asked for are sure for the lease, if it left at that time.
-func (h *Hold) sureLocked(sent time.Time, ms int64) int64 {
+func (h *Lease) guaranteedLocked(sent time.Time, ms int64) int64 {
 	x := h.extension
 	switch {
 	case x == nil:
 		return ms
-	case x.asks > 0: // one is under way, and may run after this
-		return min(ms, x.asks)
+	case x.requested > 0: // one is under way, and may run after this
+		return min(ms, x.requested)
 	case !sent.After(x.at):
 		return 0
 	}
@@ -136,30 +136,30 @@ func (h *Hold) sureLocked(sent time.Time, ms int64) int64 {
 
 // extendsAlone waits until no other Extend is under way. Of two at once nobody would know which the server had obeyed
 // last.
-func (h *Hold) extendsAlone(ctx context.Context) error {
+func (h *Lease) beginExtension(ctx context.Context) error {
 	for {
 		h.mu.Lock()
 		if h.extension == nil {
 			h.extension = &extension{}
 		}
-		before, err := h.extension.over, h.err
+		before, err := h.extension.done, h.err
 		if before == nil && err == nil {
-			h.extension.over = make(chan struct{})
+			h.extension.done = make(chan struct{})
 		}
 		h.mu.Unlock()
 		if before == nil || err != nil {
 			return err
 		}
-		if !comes(ctx, before) {
-			return chained(errSilence, ctx.Err())
+		if !waitFor(ctx, before) {
+			return chain(errNoAnswer, ctx.Err())
 		}
 	}
 }
 
 // extended lets the next Extend go on.
-func (h *Hold) extended() {
+func (h *Lease) endExtension() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	close(h.extension.over)
-	h.extension.over, h.extension.asks = nil, 0
+	close(h.extension.done)
+	h.extension.done, h.extension.requested = nil, 0
 }

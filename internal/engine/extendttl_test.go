@@ -20,7 +20,7 @@ func TestExtendBeyondMetadataTTLKeepsLease(t *testing.T) {
 				if set == lua.RWLock {
 					terms.Flags = "w"
 				}
-				l, err := s.Engine.Lock(Spec{Scripts: set, Name: "x", Bare: set == lua.Mutex, TTL: ttl})
+				l, err := s.Engine.Lock(Spec{Scripts: set, Name: "x", PlainKey: set == lua.Mutex, TTL: ttl})
 				if err != nil {
 					s.Fatal(err)
 				}
@@ -38,7 +38,7 @@ func TestExtendBeyondMetadataTTLKeepsLease(t *testing.T) {
 						s.Errorf("somebody else got it: %v", err)
 						return
 					}
-					if at := s.mini.TTL(l.key(ofLock)); at < time.Until(h.Deadline()) {
+					if at := s.mini.TTL(l.key(keyLock)); at < time.Until(h.Deadline()) {
 						s.Errorf("it is believed for %v, and lasts %v", time.Until(h.Deadline()), at)
 						return
 					}

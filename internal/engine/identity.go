@@ -59,7 +59,7 @@ func (e *Engine) identify() <-chan struct{} {
 	e.identity.next = time.Now().Add(identityPause)
 	e.identity.mu.Unlock()
 	s := lua.Redlock.Identity
-	e.courier.Send(&transport.Call{Script: s, Key: identityKey, Args: s.AppendCommand(nil), Done: func(call *transport.Call) {
+	e.transport.Send(&transport.Call{Script: s, Key: identityKey, Args: s.AppendCommand(nil), Done: func(call *transport.Call) {
 		id, err := parseIdentity(call)
 		e.identified(id, err)
 		close(answered)
@@ -71,7 +71,7 @@ func (e *Engine) identified(id runID, err error) {
 	e.identity.mu.Lock()
 	e.identity.asking = nil
 	warn := false
-	if transport.FateOf(err) == transport.Answered {
+	if transport.OutcomeOf(err) == transport.Answered {
 		e.identity.id, e.identity.next = id, time.Now().Add(identityTime)
 		warn = id == runID{} && !e.identity.warned
 		e.identity.warned = e.identity.warned || warn
@@ -90,11 +90,11 @@ func parseIdentity(call *transport.Call) (id runID, err error) {
 	case err != nil:
 		return id, err
 	case n[0] == lua.Unknown:
-		return id, n.want(1)
+		return id, n.checkLength(1)
 	case n[0] != lua.Granted:
 		return id, fmt.Errorf("%w: code %d from identity", transport.ErrReply, n[0])
 	}
-	if err := n.want(1 + len(id)); err != nil {
+	if err := n.checkLength(1 + len(id)); err != nil {
 		return id, err
 	}
 	return runID(n[1:]), nil
@@ -106,7 +106,7 @@ func (m *Majority) checkServers(ctx context.Context) error {
 	if len(m.locks) == 1 {
 		return nil
 	}
-	limit, cancel := context.WithTimeout(ctx, m.spec.Limit)
+	limit, cancel := context.WithTimeout(ctx, m.spec.ServerTimeout)
 	defer cancel()
 	var answers []<-chan struct{}
 	for _, l := range m.locks {
@@ -115,7 +115,7 @@ func (m *Majority) checkServers(ctx context.Context) error {
 		}
 	}
 	for _, answered := range answers {
-		comes(limit, answered)
+		waitFor(limit, answered)
 	}
 	i, k := m.sameServer()
 	if k == 0 {
@@ -124,7 +124,7 @@ func (m *Majority) checkServers(ctx context.Context) error {
 	// What is known of the two may be of different times, and one have moved to where the other was.
 	answers = []<-chan struct{}{m.locks[i].e.identify(), m.locks[k].e.identify()}
 	for _, answered := range answers {
-		comes(limit, answered)
+		waitFor(limit, answered)
 	}
 	if i, k = m.sameServer(); k > 0 {
 		return Invalid("keepers %d and %d of %d use the same server, by its run_id: each server counts once", i+1, k+1, len(m.locks))

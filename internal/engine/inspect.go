@@ -12,27 +12,27 @@ import (
 )
 
 // perPage is how many holders or waiters one script tells of.
-const perPage = 500
+const pageSize = 500
 
 // Holder is a lease as the server sees it.
 type Holder struct {
-	Token string
-	Fence uint64
-	Left  time.Duration
+	Token     string
+	Fence     uint64
+	ExpiresIn time.Duration
 }
 
 // Waiter is a request in line as the server sees it.
 type Waiter struct {
-	Token  string
-	Waited time.Duration
-	Life   time.Duration // until its heartbeat lapses; not positive: it has
+	Token         string
+	WaitTime      time.Duration
+	HeartbeatLeft time.Duration // until its heartbeat lapses; not positive: it has
 }
 
 // Holders is who holds the lock. Many are read in parts, and who comes or goes meanwhile may be in it or not.
 func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
 	var list []Holder
 	seen := map[string]bool{}
-	for after := int64(0); ; after += perPage {
+	for after := int64(0); ; after += pageSize {
 		v, err := l.inspect(ctx, lua.InspectHolders, after)
 		if err != nil {
 			return nil, err
@@ -49,7 +49,7 @@ func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
 				list = append(list, Holder{token, uint64(max(fence, 0)), duration(left)})
 			}
 		}
-		if len(v) < perPage*3 {
+		if len(v) < pageSize*3 {
 			return list, nil
 		}
 	}
@@ -74,7 +74,7 @@ func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
 			after = place
 			list = append(list, Waiter{token, duration(max(waited, 0)), duration(life)})
 		}
-		if len(v) < perPage*4 {
+		if len(v) < pageSize*4 {
 			return list, nil
 		}
 	}
@@ -85,14 +85,14 @@ func (l *Lock) inspect(ctx context.Context, what int, after int64) ([]any, error
 	if err := ctx.Err(); err != nil {
 		return nil, l.fail(err)
 	}
-	if !l.e.enter(false) {
+	if !l.e.beginWork(false) {
 		return nil, l.fail(ErrClosed)
 	}
-	defer l.e.exit()
-	call, _, err := l.e.ask(ctx, l.e.closing.Done(), tryLimit, func(done func(*transport.Call)) *transport.Call {
+	defer l.e.endWork()
+	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done(), maxTries, func(done func(*transport.Call)) *transport.Call {
 		call := l.call(l.spec.Scripts.Inspect, 4, 3, done)
 		call.Mixed = true
-		call.Args = lua.InspectArgs(call.Args, what, after, perPage)
+		call.Args = lua.InspectArgs(call.Args, what, after, pageSize)
 		return call
 	})
 	switch {
@@ -125,8 +125,8 @@ func FlagsOf(token string) string {
 }
 
 // Is says whether the lease is one for this use, by the first letter of its flags.
-func (h *Hold) Is(use string) bool {
-	h = h.now()
+func (h *Lease) Is(use string) bool {
+	h = h.current()
 	if h.use != "" {
 		return h.use == use
 	}

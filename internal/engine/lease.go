@@ -14,33 +14,33 @@ import (
 )
 
 // Hold is a lease. It is held at first; then, once and for good, released or lost.
-type Hold struct {
-	tenure
-	lock    *Lock
-	token   string
-	request *waiter // that it came out of, if that is still of interest
-	fence   uint64
-	since   time.Time
-	alarm   timers.Alarm
-	whole   *MajorityHold // that it is a part of, and that is told of its events in the observer's place; nil: none
-	adopted bool          // it came out of a token
-	receipt bool          // nothing is held: it has no end and is not given back; see Limits
-	use     string        // what it is for, if its token says something else; see Convert
+type Lease struct {
+	lifecycle
+	lock      *Lock
+	token     string
+	request   *request // that it came out of, if that is still of interest
+	fence     uint64
+	grantedAt time.Time
+	timer     timers.Timer
+	majority  *MajorityLease // that it is a part of, and that is told of its events in the observer's place; nil: none
+	adopted   bool           // it came out of a token
+	receipt   bool           // nothing is held: it has no end and is not given back; see Limits
+	use       string         // what it is for, if its token says something else; see Convert
 
 	// Guarded by the tenure's mu. There may be a hundred thousand of these, so what few have is behind pointers.
-	claim      bool       // granted for a short time, to be confirmed by the first renewal
-	onWay      int32      // renewals under way
-	ttl        int64      // ms that a renewal asks for
-	deadline   time.Time  // until when it is believed, if nothing else comes; zero for a receipt
-	renewAt    time.Time  // zero: not any more
-	kept       time.Time  // when the facts of the name were last kept alive
-	extension  *extension // nil: Extend was never called
-	quiet      chan struct{}
-	conversion *conversion                 // into another lease, while one is under way
-	next       atomic.Pointer[Hold]        // what its holder has in its place; see become
-	pauses     *backoff.ExponentialBackOff // nil while renewals succeed
-	trouble    error                       // why they do not
-	left       *departure                  // once it is released
+	unconfirmed bool       // granted for a short time, to be confirmed by the first renewal
+	inFlight    int32      // renewals under way
+	ttl         int64      // ms that a renewal asks for
+	deadline    time.Time  // until when it is believed, if nothing else comes; zero for a receipt
+	renewAt     time.Time  // zero: not any more
+	metadataAt  time.Time  // when the facts of the name were last kept alive
+	extension   *extension // nil: Extend was never called
+	drained     chan struct{}
+	conversion  *conversion                 // into another lease, while one is under way
+	next        atomic.Pointer[Lease]       // what its holder has in its place; see become
+	backoff     *backoff.ExponentialBackOff // nil while renewals succeed
+	renewErr    error                       // why they do not
+	cleanup     *cleanup                    // once it is released
 }
 
 // The reasons for a loss, beside errNotHeld.
@@ -50,11 +50,11 @@ var (
 	errFixed    = errors.New("its time is over and it is not renewed")
 )
 
-func (l *Lock) newHold(token string, fence int64, deadline time.Time) *Hold {
+func (l *Lock) newLease(token string, fence int64, deadline time.Time) *Lease {
 	now := time.Now()
-	h := &Hold{lock: l, token: token, fence: uint64(fence), since: now, kept: now, ttl: l.ttl, deadline: deadline}
+	h := &Lease{lock: l, token: token, fence: uint64(fence), grantedAt: now, metadataAt: now, ttl: l.ttl, deadline: deadline}
 	h.begin(h)
-	h.alarm.Ring = h.ring
+	h.timer.Fire = h.onTimer
 	if l.spec.Limits.receipts() {
 		h.receipt, h.deadline = true, time.Time{}
 	}
@@ -62,20 +62,20 @@ func (l *Lock) newHold(token string, fence int64, deadline time.Time) *Hold {
 }
 
 // addHold registers a lease; it says no after Close.
-func (e *Engine) addHold(h *Hold) bool {
+func (e *Engine) addLease(h *Lease) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return false
 	}
 	if !h.receipt {
-		e.holds[h] = struct{}{}
+		e.leases[h] = struct{}{}
 	}
 	return true
 }
 
 // start sets the clock for a new lease.
-func (h *Hold) start() {
+func (h *Lease) start() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.err != nil || h.receipt {
@@ -83,33 +83,33 @@ func (h *Hold) start() {
 	}
 	now := time.Now()
 	switch {
-	case !h.lock.spec.Fixed:
-		h.renewAt = h.lock.e.tick(now, min(duration(h.ttl)/3, h.deadline.Sub(now)/3))
-	case h.claim:
+	case !h.lock.spec.NoRenewal:
+		h.renewAt = h.lock.e.renewalTime(now, min(duration(h.ttl)/3, h.deadline.Sub(now)/3))
+	case h.unconfirmed:
 		h.renewAt = now // a fixed lease is confirmed once, for what remains of its time
 	}
-	h.setLocked()
+	h.armLocked()
 }
 
 // tick is about after from now, a little sooner: leases that were granted one after the other are renewed together.
-func (e *Engine) tick(now time.Time, after time.Duration) time.Time {
+func (e *Engine) renewalTime(now time.Time, after time.Duration) time.Time {
 	at := now.Add(after)
 	if grid := after / 16; grid > 0 {
-		at = at.Add(-(at.Sub(e.began) % grid))
+		at = at.Add(-(at.Sub(e.started) % grid))
 	}
 	return at
 }
 
-func (h *Hold) setLocked() {
+func (h *Lease) armLocked() {
 	at := h.deadline
 	if !h.renewAt.IsZero() && h.renewAt.Before(at) {
 		at = h.renewAt
 	}
-	h.lock.e.clock.Set(&h.alarm, at)
+	h.lock.e.timers.Set(&h.timer, at)
 }
 
 // ring is called by the clock when the lease is to be renewed or its deadline has come.
-func (h *Hold) ring(now time.Time) {
+func (h *Lease) onTimer(now time.Time) {
 	h.mu.Lock()
 	if h.err != nil || h.next.Load() != nil {
 		h.mu.Unlock()
@@ -121,45 +121,45 @@ func (h *Hold) ring(now time.Time) {
 		return
 	}
 	if h.renewAt.IsZero() || now.Before(h.renewAt) {
-		h.setLocked()
+		h.armLocked()
 		h.mu.Unlock()
 		return
 	}
 	ttl := h.nextTTLLocked(now)
 	if ttl == 0 {
 		h.renewAt = time.Time{}
-		h.setLocked()
+		h.armLocked()
 		h.mu.Unlock()
 		return
 	}
 	// If this attempt is not answered, others follow before the deadline; not so many that a server which hangs
 	// gathers them.
 	h.renewAt = time.Time{}
-	if h.onWay++; h.onWay < 4 {
+	if h.inFlight++; h.inFlight < 4 {
 		h.renewAt = now.Add(max(h.deadline.Sub(now)/3, duration(h.ttl)/30))
 	}
-	full := now.Sub(h.kept) > h.lock.e.cfg.Idle/2
-	h.setLocked()
+	full := now.Sub(h.metadataAt) > h.lock.e.cfg.MetadataTTL/2
+	h.armLocked()
 	h.mu.Unlock()
-	keys := renewsLease
+	keys := renewOnly
 	if full {
-		keys = renewsFacts
+		keys = renewMetadata
 	}
-	h.lock.e.courier.Send(h.lock.renewCall(h.token, ttl, keys, false, func(call *transport.Call) { h.renewed(call, ttl, full) }))
+	h.lock.e.transport.Send(h.lock.renewCall(h.token, ttl, keys, false, func(call *transport.Call) { h.renewed(call, ttl, full) }))
 }
 
 // nextTTLLocked is what a renewal now should ask for; 0 if there should be none.
-func (h *Hold) nextTTLLocked(now time.Time) int64 {
+func (h *Lease) nextTTLLocked(now time.Time) int64 {
 	ttl := h.ttl
-	if x := h.extension; x != nil && x.asks > 0 {
-		ttl = min(ttl, x.asks)
+	if x := h.extension; x != nil && x.requested > 0 {
+		ttl = min(ttl, x.requested)
 	}
 	spec := h.lock.spec
-	if spec.Fixed {
-		ttl -= millis(now.Sub(h.since))
+	if spec.NoRenewal {
+		ttl -= millis(now.Sub(h.grantedAt))
 	}
 	if spec.MaxLifetime > 0 {
-		ttl = min(ttl, millis(spec.MaxLifetime-now.Sub(h.since)))
+		ttl = min(ttl, millis(spec.MaxLifetime-now.Sub(h.grantedAt)))
 	}
 	if duration(ttl) < ShortestTTL {
 		return 0
@@ -168,14 +168,14 @@ func (h *Hold) nextTTLLocked(now time.Time) int64 {
 }
 
 // renewed deals with the answer to a renewal that asked for ttl.
-func (h *Hold) renewed(call *transport.Call, ttl int64, full bool) {
+func (h *Lease) renewed(call *transport.Call, ttl int64, full bool) {
 	n, err := parseRenewal(call)
 	now := time.Now()
 	h.mu.Lock()
-	h.onWay--
-	if h.onWay == 0 && h.quiet != nil {
-		close(h.quiet)
-		h.quiet = nil
+	h.inFlight--
+	if h.inFlight == 0 && h.drained != nil {
+		close(h.drained)
+		h.drained = nil
 	}
 	if h.err != nil || h.next.Load() != nil {
 		h.mu.Unlock()
@@ -183,22 +183,22 @@ func (h *Hold) renewed(call *transport.Call, ttl int64, full bool) {
 	}
 	switch {
 	case err == nil && n[0] == lua.Granted:
-		if d := call.Sent.Add(h.lock.trust(h.sureLocked(call.Sent, ttl))); d.After(h.deadline) {
+		if d := call.Sent.Add(h.lock.trusted(h.guaranteedLocked(call.Sent, ttl))); d.After(h.deadline) {
 			h.deadline = d
 		}
-		h.pauses, h.trouble, h.claim = nil, nil, false
+		h.backoff, h.renewErr, h.unconfirmed = nil, nil, false
 		if full {
-			h.kept = now
+			h.metadataAt = now
 		}
 		h.renewAt = time.Time{}
-		if !h.lock.spec.Fixed {
-			h.renewAt = h.lock.e.tick(now, min(duration(ttl), h.deadline.Sub(now))/3) // an Extend may have cut it meanwhile
+		if !h.lock.spec.NoRenewal {
+			h.renewAt = h.lock.e.renewalTime(now, min(duration(ttl), h.deadline.Sub(now))/3) // an Extend may have cut it meanwhile
 		}
-		h.setLocked()
+		h.armLocked()
 		h.mu.Unlock()
-		h.observe(Renewed, now.Sub(h.since), nil)
+		h.observe(Renewed, now.Sub(h.grantedAt), nil)
 	case err == nil && h.conversion != nil: // it may have been replaced, and the answer to that be on its way
-		h.setLocked()
+		h.armLocked()
 		h.mu.Unlock()
 	case err == nil:
 		h.mu.Unlock()
@@ -207,46 +207,46 @@ func (h *Hold) renewed(call *transport.Call, ttl int64, full bool) {
 		h.mu.Unlock()
 		h.lose(err)
 	default: // nothing is lost yet: the lease is believed until its deadline, and asked for again before
-		if h.pauses == nil {
-			h.pauses = h.lock.e.cfg.Retry.pauses()
+		if h.backoff == nil {
+			h.backoff = h.lock.e.cfg.Retry.newBackoff()
 		}
-		h.trouble = err
-		if at := now.Add(h.pauses.NextBackOff()); h.renewAt.IsZero() || at.Before(h.renewAt) {
+		h.renewErr = err
+		if at := now.Add(h.backoff.NextBackOff()); h.renewAt.IsZero() || at.Before(h.renewAt) {
 			h.renewAt = at
 		}
-		h.setLocked()
+		h.armLocked()
 		h.mu.Unlock()
 	}
 }
 
 // How many of the lock's keys a renewal takes, and with them what it does.
 const (
-	renewsLease    = 1 // alone, so that it works while a cluster moves the slot
-	renewsFacts    = 2 // it also keeps the facts of the name, and learns the fence
-	renewsAndTells = 4 // it also tells the first in line when the lease ends now
+	renewOnly      = 1 // alone, so that it works while a cluster moves the slot
+	renewMetadata  = 2 // it also keeps the facts of the name, and learns the fence
+	renewAndNotify = 4 // it also tells the first in line when the lease ends now
 )
 
 // renewCall prepares a renewal. An exact one may shorten the lease, which others, of which a copy may run late, must not.
 func (l *Lock) renewCall(token string, ttl int64, keys int, exact bool, done func(*transport.Call)) *transport.Call {
 	call := l.call(l.spec.Scripts.Renew, keys, 6, done)
 	call.Urgent = true
-	call.Args = lua.RenewArgs(call.Args, token, ttl, l.args.idle, flag(exact), l.args.wake, l.args.sharded)
+	call.Args = lua.RenewArgs(call.Args, token, ttl, l.args.metadataTTL, boolArg(exact), l.args.channelPrefix, l.args.sharded)
 	return call
 }
 
 // parseRenewal looks at the answer to a renewal: refused, or granted with a fence.
-func parseRenewal(call *transport.Call) (numbers, error) {
+func parseRenewal(call *transport.Call) (reply, error) {
 	n, err := parseReply(call)
 	if err != nil {
 		return nil, err
 	}
 	switch n[0] {
 	case lua.Granted:
-		if err = n.want(2); err == nil && n[1] < 0 {
+		if err = n.checkLength(2); err == nil && n[1] < 0 {
 			err = fmt.Errorf("%w: fence %d from renew", transport.ErrReply, n[1])
 		}
 	case lua.Refused:
-		err = n.want(1)
+		err = n.checkLength(1)
 	default:
 		err = fmt.Errorf("%w: code %d from renew", transport.ErrReply, n[0])
 	}
@@ -255,10 +255,10 @@ func parseRenewal(call *transport.Call) (numbers, error) {
 
 // renewal is the answer to one that was waited for.
 type renewal struct {
-	sent  time.Time
-	held  bool
-	fence int64
-	stray bool // a copy of it may still run
+	sent    time.Time
+	held    bool
+	fence   int64
+	inDoubt bool // a copy of it may still run
 }
 
 // renew is a renewal of the facts as well that is waited for, and repeated while it fails for a passing reason.
@@ -269,10 +269,10 @@ func (l *Lock) renew(ctx context.Context, token string, ttl int64, keys int, exa
 	if l.e.closing.Err() != nil {
 		return r, ErrClosed
 	}
-	call, stray, err := l.e.ask(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
+	call, stray, err := l.e.roundTrip(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
 		return l.renewCall(token, ttl, keys, exact, done)
 	})
-	r.stray = stray
+	r.inDoubt = stray
 	if errors.Is(err, errStopped) {
 		return r, ErrClosed
 	}
@@ -280,7 +280,7 @@ func (l *Lock) renew(ctx context.Context, token string, ttl int64, keys int, exa
 		return r, err
 	}
 	r, err = parseFullRenewal(call)
-	r.stray = stray
+	r.inDoubt = stray
 	return r, err
 }
 
@@ -300,7 +300,7 @@ func parseFullRenewal(call *transport.Call) (r renewal, err error) {
 }
 
 // lose ends the lease as lost, if it has not ended. Without a reason it is the deadline that has come.
-func (h *Hold) lose(reason error) {
+func (h *Lease) lose(reason error) {
 	h.mu.Lock()
 	if next := h.next.Load(); next != nil {
 		h.mu.Unlock()
@@ -314,12 +314,12 @@ func (h *Hold) lose(reason error) {
 	spec := h.lock.spec
 	switch {
 	case reason != nil:
-	case spec.Fixed:
+	case spec.NoRenewal:
 		reason = errFixed
-	case spec.MaxLifetime > 0 && time.Since(h.since) >= spec.MaxLifetime-Margin(spec.MaxLifetime)-ShortestTTL:
+	case spec.MaxLifetime > 0 && time.Since(h.grantedAt) >= spec.MaxLifetime-Margin(spec.MaxLifetime)-ShortestTTL:
 		reason = errLifetime
-	case h.trouble != nil:
-		reason = fmt.Errorf("%w: %w", errDeadline, h.trouble)
+	case h.renewErr != nil:
+		reason = fmt.Errorf("%w: %w", errDeadline, h.renewErr)
 	default:
 		reason = errDeadline
 	}
@@ -328,39 +328,39 @@ func (h *Hold) lose(reason error) {
 	h.mu.Unlock()
 	cancel()
 	h.forget()
-	h.observe(Lost, time.Since(h.since), err)
+	h.observe(Lost, time.Since(h.grantedAt), err)
 }
 
-func (h *Hold) forget() {
+func (h *Lease) forget() {
 	e := h.lock.e
-	e.clock.Unset(&h.alarm)
+	e.timers.Cancel(&h.timer)
 	e.mu.Lock()
-	delete(e.holds, h)
+	delete(e.leases, h)
 	e.mu.Unlock()
 }
 
-func (h *Hold) observe(what What, took time.Duration, err error) {
-	if h.whole != nil {
-		h.whole.partDid(h, what)
+func (h *Lease) observe(what EventType, took time.Duration, err error) {
+	if h.majority != nil {
+		h.majority.memberEvent(h, what)
 		return
 	}
 	if h.lock.e.cfg.Observe == nil {
 		return
 	}
 	ev := h.lock.event(what)
-	ev.Token, ev.Fence, ev.Took, ev.Err = h.token, h.fence, took, err
+	ev.Token, ev.Fence, ev.Duration, ev.Err = h.token, h.fence, took, err
 	h.lock.e.observe(ev)
 }
 
 // release ends the lease and starts giving it back, by a command that is sent by the function; it returns the departure.
 // Unused says that nobody ever had the lease. If it was lost release returns ErrLost, and if there is nothing to give
 // back, nil and nil.
-func (h *Hold) release(by func(*transport.Call), unused bool) (*departure, error) {
+func (h *Lease) release(by func(*transport.Call), unused bool) (*cleanup, error) {
 	return h.end(by, unused, time.Time{})
 }
 
 // end is release, or Complete until done, if that is set.
-func (h *Hold) end(by func(*transport.Call), unused bool, done time.Time) (*departure, error) {
+func (h *Lease) end(by func(*transport.Call), unused bool, done time.Time) (*cleanup, error) {
 	h.checkDeadline()
 	h.mu.Lock()
 	if next := h.next.Load(); next != nil {
@@ -369,11 +369,11 @@ func (h *Hold) end(by func(*transport.Call), unused bool, done time.Time) (*depa
 	}
 	if h.err != nil {
 		err := h.err
-		if errors.Is(err, ErrLost) && h.left == nil {
+		if errors.Is(err, ErrLost) && h.cleanup == nil {
 			// The holder has now stopped as well. Should the server still know the token, others need not wait.
-			h.left = h.lock.depart(h.token, h.stray(), h.deadline)
-			h.left.done = done
-			h.left.send(h.lock.e.courier.Send)
+			h.cleanup = h.lock.newCleanup(h.token, h.inDoubt(), h.deadline)
+			h.cleanup.done = done
+			h.cleanup.send(h.lock.e.transport.Send)
 		}
 		h.mu.Unlock()
 		if errors.Is(err, ErrReleased) {
@@ -385,38 +385,38 @@ func (h *Hold) end(by func(*transport.Call), unused bool, done time.Time) (*depa
 	if h.receipt && !unused {
 		h.mu.Unlock()
 		cancel()
-		h.observe(Released, time.Since(h.since), nil)
+		h.observe(Released, time.Since(h.grantedAt), nil)
 		return nil, nil
 	}
-	quiet := h.quiet
-	if h.onWay > 0 && quiet == nil {
+	quiet := h.drained
+	if h.inFlight > 0 && quiet == nil {
 		quiet = make(chan struct{})
-		h.quiet = quiet
+		h.drained = quiet
 	}
 	until := h.deadline.Add(Margin(duration(h.ttl)))
 	if h.receipt {
-		until = h.since.Add(duration(h.ttl))
+		until = h.grantedAt.Add(duration(h.ttl))
 	}
-	d := h.lock.depart(h.token, h.stray(), until)
-	d.unused, d.done = flag(unused), done
-	d.stray = h.conversion.known() != nil // then it may be another lease by now, which is given back as well
-	h.left = d
+	d := h.lock.newCleanup(h.token, h.inDoubt(), until)
+	d.unused, d.done = boolArg(unused), done
+	d.inDoubt = h.conversion.known() != nil // then it may be another lease by now, which is given back as well
+	h.cleanup = d
 	h.mu.Unlock()
 	cancel()
 	h.forget()
 	d.send(by)
-	h.observe(Released, time.Since(h.since), nil)
+	h.observe(Released, time.Since(h.grantedAt), nil)
 	return d, nil
 }
 
 // Release gives the lease back. See Lease.Release in package lockkeeper.
-func (h *Hold) Release(ctx context.Context) error {
+func (h *Lease) Release(ctx context.Context) error {
 	if next := h.next.Load(); next != nil {
 		return next.Release(ctx)
 	}
-	by := h.lock.e.courier.Send
+	by := h.lock.e.transport.Send
 	if ctx.Done() == nil {
-		by = h.lock.e.courier.Carry // nobody can call the caller off
+		by = h.lock.e.transport.SendInline // nobody can call the caller off
 	}
 	d, err := h.release(by, false)
 	if d == nil {
@@ -427,18 +427,18 @@ func (h *Hold) Release(ctx context.Context) error {
 
 // await returns when the departure has been answered and no renewal is under way any more, or when ctx ends; if it has ended
 // already, after a second at the most. The error is silence if no answer came.
-func (h *Hold) await(ctx context.Context, d *departure, silence error) error {
+func (h *Lease) await(ctx context.Context, d *cleanup, silence error) error {
 	var end <-chan time.Time
 	done := ctx.Done()
 	if ctx.Err() != nil {
-		grace := time.NewTimer(graceAfterEnd)
+		grace := time.NewTimer(cancelGrace)
 		defer grace.Stop()
 		end, done = grace.C, nil
 	}
 	h.mu.Lock()
-	quiet, other := h.quiet, h.conversion.known()
+	quiet, other := h.drained, h.conversion.known()
 	h.mu.Unlock()
-	for _, c := range []<-chan struct{}{d.over, quiet, other} {
+	for _, c := range []<-chan struct{}{d.finished, quiet, other} {
 		if c == nil {
 			continue
 		}
@@ -455,23 +455,23 @@ func (h *Hold) await(ctx context.Context, d *departure, silence error) error {
 
 // stray says whether a copy of the request for this lease may yet run, after its release. For a token that another process
 // has got nobody here knows.
-func (h *Hold) stray() bool { return h.adopted || h.request != nil && h.request.hasStray() }
+func (h *Lease) inDoubt() bool { return h.adopted || h.request != nil && h.request.hasInDoubt() }
 
 // departure is what gives the lease back, or has; nil if nothing does.
-func (h *Hold) departure() *departure {
+func (h *Lease) currentCleanup() *cleanup {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.left
+	return h.cleanup
 }
 
 // abandon gives the lease back in the background: whoever asked for it has gone.
-func (h *Hold) abandon() { _, _ = h.release(h.lock.e.courier.Send, true) }
+func (h *Lease) abandon() { _, _ = h.release(h.lock.e.transport.Send, true) }
 
 // checkDeadline loses a lease whose deadline has passed unnoticed, as it does when the process was frozen.
-func (h *Hold) checkDeadline() {
+func (h *Lease) checkDeadline() {
 	if next := h.next.Load(); next != nil {
 		if err := next.Err(); err != nil {
-			h.tenure.end(err) // whoever ended it may not have come to this one yet
+			h.lifecycle.end(err) // whoever ended it may not have come to this one yet
 		}
 		return
 	}
@@ -484,26 +484,26 @@ func (h *Hold) checkDeadline() {
 }
 
 // Deadline is until when the lease is believed if it is not renewed.
-func (h *Hold) Deadline() time.Time {
-	h = h.now()
+func (h *Lease) Deadline() time.Time {
+	h = h.current()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.deadline
 }
 
 // Token, Fence and Name say what the lease is.
-func (h *Hold) Token() string { return h.now().token }
+func (h *Lease) Token() string { return h.current().token }
 
 // Fence is the fencing token.
-func (h *Hold) Fence() uint64 { return h.fence }
+func (h *Lease) Fence() uint64 { return h.fence }
 
 // Name is what is locked.
-func (h *Hold) Name() string { return h.lock.spec.Name }
+func (h *Lease) Name() string { return h.lock.spec.Name }
 
 // Kind is the primitive.
-func (h *Hold) Kind() string { return h.lock.spec.Scripts.Kind }
+func (h *Lease) Kind() string { return h.lock.spec.Scripts.Kind }
 
 // Do runs fn under the lease and releases it, also when fn panics.
-func (h *Hold) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
+func (h *Lease) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
 	return Do(ctx, h, fn)
 }

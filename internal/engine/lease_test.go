@@ -62,7 +62,7 @@ func inBubble(t *testing.T, test func(s *site)) {
 			t.Fatal(err)
 		}
 		s.Engine = New(Config{
-			Client: c, Prefix: "lock:", Period: 200 * time.Millisecond, Life: 600 * time.Millisecond, Idle: time.Hour,
+			Client: c, Prefix: "lock:", HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: 600 * time.Millisecond, MetadataTTL: time.Hour,
 			Retry: Retry{10 * time.Millisecond, time.Second, 10 * time.Second},
 			Log:   slog.New(slog.NewTextHandler(io.Discard, nil)),
 			Observe: func(e Event) {
@@ -83,7 +83,7 @@ func inBubble(t *testing.T, test func(s *site)) {
 
 func (s *site) lock(name string, change ...func(*Spec)) *Lock {
 	s.Helper()
-	spec := Spec{Scripts: lua.Mutex, Name: name, Bare: true, TTL: ttl, LocalLine: true}
+	spec := Spec{Scripts: lua.Mutex, Name: name, PlainKey: true, TTL: ttl, LocalQueue: true}
 	for _, f := range change {
 		f(&spec)
 	}
@@ -92,7 +92,7 @@ func (s *site) lock(name string, change ...func(*Spec)) *Lock {
 	return l
 }
 
-func (s *site) hold(name string, change ...func(*Spec)) *Hold {
+func (s *site) hold(name string, change ...func(*Spec)) *Lease {
 	s.Helper()
 	h, err := s.lock(name, change...).Try(context.Background(), Terms{})
 	s.must(err)
@@ -107,25 +107,25 @@ func (s *site) must(err error) {
 }
 
 // count is how many such events there were.
-func (s *site) count(what What) int {
+func (s *site) count(what EventType) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
 	for _, e := range s.events {
-		if e.What == what {
+		if e.Type == what {
 			n++
 		}
 	}
 	return n
 }
 
-func fixed(spec *Spec) { spec.Fixed = true }
+func fixed(spec *Spec) { spec.NoRenewal = true }
 
 // freeze lets the deadline of a lease pass while nothing in the process runs: the clockwork does not ring, as in a
 // process that was stopped and has just been let go on, until somebody asks.
-func (s *site) freeze(h *Hold) {
+func (s *site) freeze(h *Lease) {
 	s.Helper()
-	s.clock.Stop()
+	s.timers.Stop()
 	done := h.Done()
 	time.Sleep(time.Until(h.Deadline()))
 	select {
@@ -139,25 +139,25 @@ func (s *site) freeze(h *Hold) {
 // first question, whatever it is.
 func TestAskingAfterTheLossSeesItAtOnce(t *testing.T) {
 	background := context.Background()
-	for what, ask := range map[string]func(h *Hold, ctx context.Context) error{
-		"Err":           func(h *Hold, _ context.Context) error { return h.Err() },
-		"Context.Err":   func(h *Hold, ctx context.Context) error { return ended(h, ctx.Err()) },
-		"Done":          func(h *Hold, _ context.Context) error { return isClosed(h, h.Done()) },
+	for what, ask := range map[string]func(h *Lease, ctx context.Context) error{
+		"Err":           func(h *Lease, _ context.Context) error { return h.Err() },
+		"Context.Err":   func(h *Lease, ctx context.Context) error { return ended(h, ctx.Err()) },
+		"Done":          func(h *Lease, _ context.Context) error { return isClosed(h, h.Done()) },
 		"Context.Done":  isDone,
-		"Context.Value": func(h *Hold, ctx context.Context) error { return valued(h, ctx) },
-		"context.Cause": func(_ *Hold, ctx context.Context) error { return context.Cause(ctx) },
-		"a derived context": func(h *Hold, ctx context.Context) error {
+		"Context.Value": func(h *Lease, ctx context.Context) error { return valued(h, ctx) },
+		"context.Cause": func(_ *Lease, ctx context.Context) error { return context.Cause(ctx) },
+		"a derived context": func(h *Lease, ctx context.Context) error {
 			derived, cancel := context.WithTimeout(ctx, time.Hour)
 			defer cancel()
 			return ended(h, derived.Err())
 		},
-		"a new Context":      func(h *Hold, _ context.Context) error { return context.Cause(h.Context(background)) },
-		"a new Context's":    func(h *Hold, _ context.Context) error { return ended(h, h.Context(background).Err()) },
-		"a new Context.Done": func(h *Hold, _ context.Context) error { return isDone(h, h.Context(background)) },
-		"Extend":             func(h *Hold, _ context.Context) error { return h.Extend(background, ttl) },
-		"Release":            func(h *Hold, _ context.Context) error { return h.Release(background) },
-		"Release, its ctx":   func(h *Hold, ctx context.Context) error { return h.Release(ctx) },
-		"Do's after working": func(h *Hold, _ context.Context) error { return h.Do(background, nothing) },
+		"a new Context":      func(h *Lease, _ context.Context) error { return context.Cause(h.Context(background)) },
+		"a new Context's":    func(h *Lease, _ context.Context) error { return ended(h, h.Context(background).Err()) },
+		"a new Context.Done": func(h *Lease, _ context.Context) error { return isDone(h, h.Context(background)) },
+		"Extend":             func(h *Lease, _ context.Context) error { return h.Extend(background, ttl) },
+		"Release":            func(h *Lease, _ context.Context) error { return h.Release(background) },
+		"Release, its ctx":   func(h *Lease, ctx context.Context) error { return h.Release(ctx) },
+		"Do's after working": func(h *Lease, _ context.Context) error { return h.Do(background, nothing) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(s *site) {
@@ -193,16 +193,16 @@ func TestAskingAfterTheLossSeesItAtOnce(t *testing.T) {
 	}
 }
 
-func ended(h *Hold, err error) error {
+func ended(h *Lease, err error) error {
 	if errors.Is(err, context.Canceled) {
 		return h.Err()
 	}
 	return err
 }
 
-func isDone(h *Hold, ctx context.Context) error { return isClosed(h, ctx.Done()) }
+func isDone(h *Lease, ctx context.Context) error { return isClosed(h, ctx.Done()) }
 
-func isClosed(h *Hold, done <-chan struct{}) error {
+func isClosed(h *Lease, done <-chan struct{}) error {
 	select {
 	case <-done:
 		return h.Err()
@@ -212,7 +212,7 @@ func isClosed(h *Hold, done <-chan struct{}) error {
 }
 
 // valued asks for a value only, as context.Cause does.
-func valued(h *Hold, ctx context.Context) error {
+func valued(h *Lease, ctx context.Context) error {
 	_ = ctx.Value("any")
 	return ended(h, ctx.(*leaseContext).inner.Err())
 }
@@ -349,10 +349,10 @@ func TestARenewalThatAnExtendOvertookDoesNotPutOffTheNext(t *testing.T) {
 	})
 }
 
-func (h *Hold) renewals() int {
+func (h *Lease) renewals() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return int(h.onWay)
+	return int(h.inFlight)
 }
 
 // TestReleaseDoesNotOutlastItsContext: the lock is given back all the same.
@@ -590,9 +590,9 @@ func TestALeaseThatIsAsGoodAsOverIsNotAskedForWithoutAPause(t *testing.T) {
 		synctest.Wait()
 		queue, err := s.mini.ZMembers("{lock:x}:mutex:queue")
 		s.must(err)
-		time.Sleep(s.cfg.Period / 2)
+		time.Sleep(s.cfg.HeartbeatInterval / 2)
 		s.must(s.mini.Set("lock:x", queue[0]))
-		s.mini.SetTTL("lock:x", s.cfg.Period/2+500*time.Microsecond) // half a millisecond is left when it beats
+		s.mini.SetTTL("lock:x", s.cfg.HeartbeatInterval/2+500*time.Microsecond) // half a millisecond is left when it beats
 		_, err = s.mini.ZRem("{lock:x}:mutex:queue", queue[0])
 		s.must(err)
 		before := scripts.Load()

@@ -7,7 +7,7 @@ import (
 )
 
 // Lease is what a holder has: a Hold, or a MajorityHold.
-type Lease interface {
+type Handle interface {
 	Name() string
 	Token() string
 	Fence() uint64
@@ -21,10 +21,10 @@ type Lease interface {
 
 // Do runs fn under the lease and releases it, also when fn panics. The result is fn's error, joined with what went
 // wrong with the lease.
-func Do(ctx context.Context, l Lease, fn func(ctx context.Context, fence uint64) error) (err error) {
+func Do(ctx context.Context, l Handle, fn func(ctx context.Context, fence uint64) error) (err error) {
 	defer func() {
 		if e := l.Release(ctx); e != nil {
-			err = joined(err, e)
+			err = join(err, e)
 		}
 	}()
 	return fn(l.Context(ctx), l.Fence())
@@ -32,7 +32,7 @@ func Do(ctx context.Context, l Lease, fn func(ctx context.Context, fence uint64)
 
 // tenure is the part of a lease that is the same for all: that it ends once and for good, and the contexts that end
 // with it.
-type tenure struct {
+type lifecycle struct {
 	lease deadliner // whose tenure it is
 
 	mu       sync.Mutex    // guards what follows, and the rest of the lease
@@ -40,14 +40,14 @@ type tenure struct {
 	done     chan struct{} // nil until somebody wants to know; closed when the lease is held no more
 	alone    *inner        // of all contexts whose parents never end; nil until there is one
 	contexts map[*inner]struct{}
-	former   *tenure // of the lease whose holder has this one instead, without knowing; it ends with this one
+	former   *lifecycle // of the lease whose holder has this one instead, without knowing; it ends with this one
 }
 
 // deadliner is a lease that loses itself when it is asked to look at the clock and its deadline has passed. It is asked
 // without the tenure's mu.
 type deadliner interface{ checkDeadline() }
 
-func (t *tenure) begin(l deadliner) { t.lease = l }
+func (t *lifecycle) begin(l deadliner) { t.lease = l }
 
 // inner is what a context of the lease is made of: it ends with its parent, and when it is cancelled.
 type inner struct {
@@ -59,7 +59,7 @@ type inner struct {
 // endLocked ends the lease for its holder. The caller calls the result when it has given up mu, and before it does anything
 // that others can see: it ends the contexts. Under mu it could not, because a context that ends takes itself from its
 // parent, and that may be a context of this lease, or of another one that finds its deadline passed.
-func (t *tenure) endLocked(err error) (cancel func()) {
+func (t *lifecycle) endLocked(err error) (cancel func()) {
 	t.err = err
 	if t.done != nil {
 		close(t.done)
@@ -81,7 +81,7 @@ func (t *tenure) endLocked(err error) (cancel func()) {
 }
 
 // end ends the lease for its holder, if it has not ended.
-func (t *tenure) end(err error) {
+func (t *lifecycle) end(err error) {
 	t.mu.Lock()
 	cancel := func() {}
 	if t.err == nil {
@@ -92,7 +92,7 @@ func (t *tenure) end(err error) {
 }
 
 // Err is nil while the lease is held; then ErrReleased or an error that is ErrLost.
-func (t *tenure) Err() error {
+func (t *lifecycle) Err() error {
 	t.lease.checkDeadline()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -100,7 +100,7 @@ func (t *tenure) Err() error {
 }
 
 // Done is closed when the lease is held no more; also at once, if the deadline has passed.
-func (t *tenure) Done() <-chan struct{} {
+func (t *lifecycle) Done() <-chan struct{} {
 	t.lease.checkDeadline()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -115,19 +115,19 @@ func (t *tenure) Done() <-chan struct{} {
 
 // Context is a child of parent that also ends when the lease does, with the lease's error as its cause. The lease keeps
 // nothing of it once the parent has ended, and nothing at all if the parent never ends.
-func (t *tenure) Context(parent context.Context) context.Context {
+func (t *lifecycle) Context(parent context.Context) context.Context {
 	if parent.Done() == nil {
-		return &leaseContext{inner: t.withoutParent(), values: parent, tenure: t}
+		return &leaseContext{inner: t.withoutParent(), values: parent, lifecycle: t}
 	}
 	ctx, cancel := context.WithCancelCause(parent)
-	c := &leaseContext{inner: &inner{Context: ctx, cancel: cancel}, values: parent, tenure: t}
+	c := &leaseContext{inner: &inner{Context: ctx, cancel: cancel}, values: parent, lifecycle: t}
 	t.attach(c.inner)
 	c.look()
 	return c
 }
 
 // attach makes a context end with the lease, unless that has ended.
-func (t *tenure) attach(c *inner) {
+func (t *lifecycle) attach(c *inner) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.err != nil {
@@ -145,7 +145,7 @@ func (t *tenure) attach(c *inner) {
 }
 
 // withoutParent ends with the lease alone.
-func (t *tenure) withoutParent() *inner {
+func (t *lifecycle) withoutParent() *inner {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.alone == nil {
@@ -159,9 +159,9 @@ func (t *tenure) withoutParent() *inner {
 // loss from the first question, and not only when its clockwork has come round. A channel that was handed out before, and a
 // context that was derived before, cannot be asked: these end when the clockwork rings.
 type leaseContext struct {
-	inner  *inner
-	values context.Context // the parent
-	tenure *tenure
+	inner     *inner
+	values    context.Context // the parent
+	lifecycle *lifecycle
 }
 
 // look ends the context if the lease has ended.
@@ -169,7 +169,7 @@ func (c *leaseContext) look() {
 	if c.inner.Err() != nil {
 		return
 	}
-	if err := c.tenure.Err(); err != nil {
+	if err := c.lifecycle.Err(); err != nil {
 		c.inner.cancel(err) // whoever ended the lease may not have come to it yet
 	}
 }

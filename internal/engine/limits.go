@@ -82,19 +82,19 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 		if err := ctx.Err(); err != nil {
 			return Taken{}, l.fail(err)
 		}
-		if !l.e.enter(false) {
+		if !l.e.beginWork(false) {
 			return Taken{}, l.fail(ErrClosed)
 		}
 		token := l.token(l.e.nextSerial(), Terms{})
-		call, stray, err := l.e.ask(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
+		call, stray, err := l.e.roundTrip(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
 			call := l.call(l.spec.Scripts.Limit, 4, 6, done)
-			call.Args = lua.LimitArgs(call.Args, l.args.idle, l.args.wake, l.args.sharded, l.args.extra, limit, token)
+			call.Args = lua.LimitArgs(call.Args, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, l.args.extra, limit, token)
 			return call
 		})
 		if stray = stray && limit > 0; stray { // a copy that comes late would undo what others have set since
-			l.bury(ctx, token)
+			l.tombstone(ctx, token)
 		}
-		l.e.exit()
+		l.e.endWork()
 		if err == errStopped {
 			err = ErrClosed
 		}
@@ -116,7 +116,7 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 }
 
 // parseTaken looks at the answer of limit.lua.
-func parseTaken(call *transport.Call) (numbers, error) {
+func parseTaken(call *transport.Call) (reply, error) {
 	n, err := parseReply(call)
 	if err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func parseTaken(call *transport.Call) (numbers, error) {
 	if n[0] != lua.Granted {
 		return nil, fmt.Errorf("%w: code %d from limit", transport.ErrReply, n[0])
 	}
-	if err := n.want(6); err != nil {
+	if err := n.checkLength(6); err != nil {
 		return nil, err
 	}
 	for _, x := range n {

@@ -7,22 +7,22 @@ import (
 
 // localLine is the callers of this process that want one name, of which the first speaks to the server. So Redis sees
 // one contender per process, however many there are.
-type localLine struct {
-	contact contact // of whoever is the first
+type localQueue struct {
+	health  serverHealth // of whoever is the first
 	waiting []chan struct{}
 }
 
 // standInLine returns when it is the caller's turn, with what those before it know of the server; leave hands the turn
 // on. What is known may be maxAge old.
-func (e *Engine) standInLine(ctx context.Context, key string, maxAge time.Duration) (shared *contact, leave func(), err error) {
-	leave = func() { e.leaveLine(key) }
+func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Duration) (shared *serverHealth, leave func(), err error) {
+	leave = func() { e.leaveLocalQueue(key) }
 	e.mu.Lock()
-	n := e.locals[key]
+	n := e.localQueues[key]
 	if n == nil {
-		n = &localLine{contact: contact{maxAge: maxAge}}
-		e.locals[key] = n
+		n = &localQueue{health: serverHealth{maxAge: maxAge}}
+		e.localQueues[key] = n
 		e.mu.Unlock()
-		return &n.contact, leave, nil
+		return &n.health, leave, nil
 	}
 	turn := make(chan struct{})
 	n.waiting = append(n.waiting, turn)
@@ -33,13 +33,13 @@ func (e *Engine) standInLine(ctx context.Context, key string, maxAge time.Durati
 	for waiting := true; waiting; {
 		select {
 		case <-turn:
-			return &n.contact, leave, nil
+			return &n.health, leave, nil
 		case <-ctx.Done():
-			err, waiting = n.contact.waitEnded(ctx), false
+			err, waiting = n.health.waitEnded(ctx), false
 		case <-e.closing.Done():
 			err, waiting = ErrClosed, false
 		case <-near:
-			e.askAgain(key)
+			e.askNow(key)
 		}
 	}
 	e.mu.Lock()
@@ -51,16 +51,16 @@ func (e *Engine) standInLine(ctx context.Context, key string, maxAge time.Durati
 		}
 	}
 	e.mu.Unlock()
-	e.leaveLine(key) // the turn came as well: hand it on
+	e.leaveLocalQueue(key) // the turn came as well: hand it on
 	return nil, nil, err
 }
 
-func (e *Engine) leaveLine(key string) {
+func (e *Engine) leaveLocalQueue(key string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	n := e.locals[key]
+	n := e.localQueues[key]
 	if len(n.waiting) == 0 {
-		delete(e.locals, key)
+		delete(e.localQueues, key)
 		return
 	}
 	close(n.waiting[0])

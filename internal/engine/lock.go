@@ -22,39 +22,39 @@ const (
 type Spec struct {
 	Scripts     *lua.Set
 	Name        string
-	Bare        bool          // the lock's own key is prefix + name, shared with other libraries
+	PlainKey    bool          // the lock's own key is prefix + name, shared with other libraries
 	TTL         time.Duration // of its leases
 	MaxLifetime time.Duration // after which a lease is not renewed any more; 0: no bound
-	Fixed       bool          // leases are not renewed
-	LocalLine   bool          // the waiters of this process stand in line here, and one of them at the server
+	NoRenewal   bool          // leases are not renewed
+	LocalQueue  bool          // the waiters of this process stand in line here, and one of them at the server
 	Limits      *Limits       // of a semaphore, else nil
 }
 
 // Lock is one name of one kind, as one user set it up. It is immutable and safe for concurrent use.
 type Lock struct {
-	*manner
-	e     *Engine
-	spec  Spec
-	keys  [4]any // those of every command, as strings; see the places below
-	claim int64  // ms, of a lease that is granted by message and not yet confirmed
+	*sharedParams
+	e        *Engine
+	spec     Spec
+	keys     [4]any // those of every command, as strings; see the places below
+	claimTTL int64  // ms, of a lease that is granted by message and not yet confirmed
 }
 
 // The places of keys.
 const (
-	ofLock = iota
-	ofMeta
-	ofQueue
-	ofBeats
+	keyLock = iota
+	keyMeta
+	keyQueue
+	keyHeartbeats
 )
 
 // args is what of ARGV is always the same.
-type args struct{ ttl, idle, life, wake, sharded, extra any }
+type scriptArgs struct{ ttl, metadataTTL, heartbeatTimeout, channelPrefix, sharded, extra any }
 
 // manner is what a lock has in common with others that ask in the same way, for there may be a hundred thousand of them.
-type manner struct {
+type sharedParams struct {
 	ttl     int64  // ms
 	channel string // on which this keeper is woken
-	args    args
+	args    scriptArgs
 }
 
 // Terms are what a request asks for beyond the lock itself; the policy reads flags and permits out of the token.
@@ -63,7 +63,7 @@ type Terms struct {
 	Permits int    // 0: not said
 	Direct  bool   // of a conversion: it waits for nobody, and what comes allows less
 
-	origin *Hold // in whose place the lease comes, see Convert
+	origin *Lease // in whose place the lease comes, see Convert
 }
 
 // Lock checks a spec and returns the lock.
@@ -71,55 +71,55 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	if e == nil {
 		return nil, Invalid("the keeper is nil")
 	}
-	keys, err := protocol.For(e.cfg.Prefix, spec.Name, spec.Scripts.Keys, spec.Bare)
+	keys, err := protocol.KeysOf(e.cfg.Prefix, spec.Name, spec.Scripts.Keys, spec.PlainKey)
 	if err != nil {
 		return nil, Invalid("%w", err)
 	}
-	idle := e.cfg.Idle
+	idle := e.cfg.MetadataTTL
 	if spec.Limits != nil {
 		idle += spec.Limits.Per
 		if spec.Limits.receipts() {
-			spec.TTL = e.cfg.Life // how long a grant that was not heard of yet is good for
+			spec.TTL = e.cfg.HeartbeatTimeout // how long a grant that was not heard of yet is good for
 		}
 	}
 	if err := CheckTTL("TTL", spec.TTL); err != nil {
 		return nil, err
 	}
-	switch ack := e.cfg.Acknowledge; {
-	case !ack.wanted():
-	case spec.Limits.receipts() && ack.Within >= spec.Limits.Per:
-		return nil, Invalid("Per %v is not longer than the keeper's Acknowledge.Within %v", spec.Limits.Per, ack.Within)
-	case !spec.Limits.receipts() && ack.Within >= spec.TTL:
-		return nil, Invalid("TTL %v is not longer than the keeper's Acknowledge.Within %v", spec.TTL, ack.Within)
+	switch ack := e.cfg.ReplicaAck; {
+	case !ack.enabled():
+	case spec.Limits.receipts() && ack.Timeout >= spec.Limits.Per:
+		return nil, Invalid("Per %v is not longer than the keeper's ReplicaAck.Timeout %v", spec.Limits.Per, ack.Timeout)
+	case !spec.Limits.receipts() && ack.Timeout >= spec.TTL:
+		return nil, Invalid("TTL %v is not longer than the keeper's ReplicaAck.Timeout %v", spec.TTL, ack.Timeout)
 	}
 	if spec.MaxLifetime < 0 || spec.MaxLifetime > 0 && spec.MaxLifetime < spec.TTL {
 		return nil, Invalid("MaxLifetime %v is shorter than TTL %v (0 means no bound)", spec.MaxLifetime, spec.TTL)
 	}
 	ttl := millis(spec.TTL)
-	l := &Lock{e: e, spec: spec, claim: min(ttl, millis(e.cfg.Life))}
+	l := &Lock{e: e, spec: spec, claimTTL: min(ttl, millis(e.cfg.HeartbeatTimeout))}
 	for i, key := range keys.All() {
 		l.keys[i] = key
 	}
 	wake, sharded, extra := e.cfg.Prefix+"wake:", 0, ""
-	if e.ear.Sharded() {
-		wake, sharded = keys.Channels(), 1
+	if e.subscriber.Sharded() {
+		wake, sharded = keys.ChannelPrefix(), 1
 	}
 	if spec.Limits != nil {
 		extra = spec.Limits.extra()
 	}
-	l.manner = e.mannerOf(manner{ttl: ttl, args: args{ttl, ttl + millis(idle), millis(e.cfg.Life), wake, sharded, extra}})
+	l.sharedParams = e.paramsOf(sharedParams{ttl: ttl, args: scriptArgs{ttl, ttl + millis(idle), millis(e.cfg.HeartbeatTimeout), wake, sharded, extra}})
 	return l, nil
 }
 
 // mannerOf is a manner like this one that other locks have as well, if the last one was like it.
-func (e *Engine) mannerOf(m manner) *manner {
+func (e *Engine) paramsOf(m sharedParams) *sharedParams {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.manner == nil || e.manner.args != m.args {
-		m.channel = m.args.wake.(string) + e.id
-		e.manner = &m
+	if e.params == nil || e.params.args != m.args {
+		m.channel = m.args.channelPrefix.(string) + e.id
+		e.params = &m
 	}
-	return e.manner
+	return e.params
 }
 
 // key is one of the lock's keys.
@@ -127,7 +127,7 @@ func (l *Lock) key(place int) string { return l.keys[place].(string) }
 
 // allKeys is the keys in the order in which scripts take them.
 func (l *Lock) allKeys() []string {
-	return []string{l.key(ofLock), l.key(ofMeta), l.key(ofQueue), l.key(ofBeats)}
+	return []string{l.key(keyLock), l.key(keyMeta), l.key(keyQueue), l.key(keyHeartbeats)}
 }
 
 // CheckTTL refuses a duration that cannot be a lease.
@@ -150,7 +150,7 @@ func (l *Lock) token(serial string, t Terms) string {
 	b = append(b, ':')
 	b = strconv.AppendInt(b, l.ttl, 10)
 	b = append(b, '.')
-	b = strconv.AppendInt(b, l.claim, 10)
+	b = strconv.AppendInt(b, l.claimTTL, 10)
 	if l.spec.Limits != nil {
 		b = append(b, l.spec.Limits.flags()...)
 	}
@@ -161,27 +161,27 @@ func (l *Lock) token(serial string, t Terms) string {
 	return string(b)
 }
 
-func (l *Lock) event(what What) Event {
-	return Event{What: what, Kind: l.spec.Scripts.Kind, Name: l.spec.Name}
+func (l *Lock) event(what EventType) Event {
+	return Event{Type: what, Kind: l.spec.Scripts.Kind, Name: l.spec.Name}
 }
 
 // Acquire waits for a lease until ctx ends.
-func (l *Lock) Acquire(ctx context.Context, t Terms) (*Hold, error) { return l.obtain(ctx, t, true) }
+func (l *Lock) Acquire(ctx context.Context, t Terms) (*Lease, error) { return l.obtain(ctx, t, true) }
 
 // Try asks once for a lease and never waits for another holder.
-func (l *Lock) Try(ctx context.Context, t Terms) (*Hold, error) { return l.obtain(ctx, t, false) }
+func (l *Lock) Try(ctx context.Context, t Terms) (*Lease, error) { return l.obtain(ctx, t, false) }
 
-func (l *Lock) obtain(ctx context.Context, t Terms, wait bool) (*Hold, error) {
+func (l *Lock) obtain(ctx context.Context, t Terms, wait bool) (*Lease, error) {
 	if l.e.cfg.Observe == nil {
 		h, err := l.request(ctx, t, wait)
 		return h, l.alsoEnded(ctx, err)
 	}
 	began := time.Now()
-	l.e.observe(l.event(AcquireBegan))
+	l.e.observe(l.event(AcquireStart))
 	h, err := l.request(ctx, t, wait)
 	err = l.alsoEnded(ctx, err)
-	ev := l.event(AcquireEnded)
-	ev.Took, ev.Err = time.Since(began), err
+	ev := l.event(AcquireDone)
+	ev.Duration, ev.Err = time.Since(began), err
 	if h != nil {
 		ev.Token, ev.Fence = h.token, h.fence
 	}
@@ -189,7 +189,7 @@ func (l *Lock) obtain(ctx context.Context, t Terms, wait bool) (*Hold, error) {
 	return h, err
 }
 
-func (l *Lock) request(ctx context.Context, t Terms, wait bool) (*Hold, error) {
+func (l *Lock) request(ctx context.Context, t Terms, wait bool) (*Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, l.fail(err) // nothing was asked, so nothing is known
 	}
@@ -197,22 +197,22 @@ func (l *Lock) request(ctx context.Context, t Terms, wait bool) (*Hold, error) {
 		return nil, l.fail(ErrClosed)
 	}
 	h, err := l.ask(ctx, t, wait)
-	if err == nil && l.e.cfg.Acknowledge.wanted() {
-		h, err = l.acknowledged(ctx, h)
+	if err == nil && l.e.cfg.ReplicaAck.enabled() {
+		h, err = l.awaitReplicas(ctx, h)
 	}
-	if err == nil && h.receipt && h.stray() {
+	if err == nil && h.receipt && h.inDoubt() {
 		// It is never given back, so nothing else keeps a copy of its request from taking the permits again.
-		l.bury(ctx, h.token)
+		l.tombstone(ctx, h.token)
 	}
 	return h, err
 }
 
 // ask acquires without regard to replicas.
-func (l *Lock) ask(ctx context.Context, t Terms, wait bool) (*Hold, error) {
-	if !wait || !l.spec.LocalLine {
+func (l *Lock) ask(ctx context.Context, t Terms, wait bool) (*Lease, error) {
+	if !wait || !l.spec.LocalQueue {
 		return l.acquire(ctx, t, wait, nil)
 	}
-	c, leave, err := l.e.standInLine(ctx, l.key(ofQueue), l.e.maxAge())
+	c, leave, err := l.e.waitLocally(ctx, l.key(keyQueue), l.e.maxAge())
 	if err != nil {
 		return nil, l.fail(err)
 	}
@@ -231,7 +231,7 @@ func (l *Lock) alsoEnded(ctx context.Context, err error) error {
 // Adopt makes a lease out of a token that another process, or an earlier life of this one, was granted; it extends it
 // to the whole ttl. The error is ErrLost if the token does not hold the lock any more. After any other error the lease is
 // still that process's, and perhaps longer than before.
-func (l *Lock) Adopt(ctx context.Context, token string) (*Hold, error) {
+func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	if token == "" {
 		return nil, Invalid("the token is empty")
 	}
@@ -242,21 +242,21 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Hold, error) {
 }
 
 // adopt is Adopt; the lease becomes a part of the whole, if there is one.
-func (l *Lock) adopt(ctx context.Context, token string, whole *MajorityHold) (*Hold, error) {
+func (l *Lock) adopt(ctx context.Context, token string, whole *MajorityLease) (*Lease, error) {
 	for began := time.Now(); ; {
-		r, err := l.renew(ctx, token, l.ttl, renewsFacts, false)
+		r, err := l.renew(ctx, token, l.ttl, renewMetadata, false)
 		if err != nil {
 			return nil, l.fail(err)
 		}
 		if !r.held {
 			return nil, l.fail(ErrLost, errNotHeld)
 		}
-		if l.e.cfg.Acknowledge.wanted() {
-			if r, err = l.acknowledgeRenewal(ctx, token); err != nil {
+		if l.e.cfg.ReplicaAck.enabled() {
+			if r, err = l.replicateRenewal(ctx, token); err != nil {
 				return nil, l.fail(err)
 			}
 		}
-		h := l.newHold(token, r.fence, r.sent.Add(l.trust(l.ttl)))
+		h := l.newLease(token, r.fence, r.sent.Add(l.trusted(l.ttl)))
 		now := time.Now()
 		if !now.Before(h.deadline) { // too late, as in waiter.ask
 			if ctx.Err() != nil || l.e.cfg.Retry.exhausted(began, now) {
@@ -264,8 +264,8 @@ func (l *Lock) adopt(ctx context.Context, token string, whole *MajorityHold) (*H
 			}
 			continue
 		}
-		h.whole, h.adopted = whole, true
-		if !l.e.addHold(h) {
+		h.majority, h.adopted = whole, true
+		if !l.e.addLease(h) {
 			return nil, l.fail(ErrClosed)
 		}
 		h.start()
@@ -274,13 +274,13 @@ func (l *Lock) adopt(ctx context.Context, token string, whole *MajorityHold) (*H
 }
 
 // trust is how long a lease of so many ms may be believed, from the moment its request was sent.
-func (l *Lock) trust(ms int64) time.Duration {
+func (l *Lock) trusted(ms int64) time.Duration {
 	d := duration(ms)
 	return d - Margin(d)
 }
 
 // flag is how scripts take a yes or no.
-func flag(yes bool) int {
+func boolArg(yes bool) int {
 	if yes {
 		return 1
 	}
@@ -290,5 +290,5 @@ func flag(yes bool) int {
 // call prepares a run of one of the lock's scripts on so many of its keys, with room for how many arguments.
 func (l *Lock) call(s *lua.Script, keys, room int, done func(*transport.Call)) *transport.Call {
 	args := s.AppendCommand(make([]any, 0, 3+keys+room), l.keys[:keys]...)
-	return &transport.Call{Script: s, Key: l.key(ofLock), Args: args, Done: done}
+	return &transport.Call{Script: s, Key: l.key(keyLock), Args: args, Done: done}
 }

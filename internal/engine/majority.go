@@ -14,11 +14,11 @@ import (
 
 // MajoritySpec says what a lock on the majority of several servers is.
 type MajoritySpec struct {
-	Spec                  // of the lock at each server
-	Engines []*Engine     // one for each server
-	Limit   time.Duration // how long one server's answer is waited for; 0: the default
-	Poll    time.Duration // the longest pause between two attempts while others hold the lock
-	Up      time.Duration // how long a server must have run for to count; 0: it does not matter
+	Spec                        // of the lock at each server
+	Engines       []*Engine     // one for each server
+	ServerTimeout time.Duration // how long one server's answer is waited for; 0: the default
+	MaxRetryDelay time.Duration // the longest pause between two attempts while others hold the lock
+	MinUptime     time.Duration // how long a server must have run for to count; 0: it does not matter
 	// Fail makes an error out of what each server has said, in the order of the engines, and what follows from it.
 	// A server that agreed has nil.
 	Fail func(answers []error, causes ...error) error
@@ -31,8 +31,8 @@ type Majority struct {
 	locks []*Lock
 	need  int
 
-	mu    sync.Mutex // guards what follows
-	heard []clockReading
+	mu     sync.Mutex // guards what follows
+	clocks []clockReading
 }
 
 // clockReading is what a server's clock has said.
@@ -43,22 +43,22 @@ type clockReading struct {
 
 // The reasons for a failure of a majority, beside what the servers say.
 var (
-	errMinority = errors.New("no majority of the servers")
-	errNoQuorum = chained(ErrUnavailable, errMinority) // and to wait may help
-	errResidue  = errors.New("what an attempt before has left there is not given back yet")
-	errYoung    = errors.New("the server has restarted lately and does not count yet")
+	errMinority       = errors.New("no majority of the servers")
+	errNoQuorum       = chain(ErrUnavailable, errMinority) // and to wait may help
+	errCleanupPending = errors.New("what an attempt before has left there is not given back yet")
+	errRecentRestart  = errors.New("the server has restarted lately and does not count yet")
 )
 
 const (
 	// firstPoll is about the first pause after an attempt that others were in the way of.
-	firstPoll = 10 * time.Millisecond
+	firstRetryDelay = 10 * time.Millisecond
 	// readingTime is how long a reading of a server's clock is reckoned with.
-	readingTime = time.Minute
+	clockReadingTTL = time.Minute
 	// fenceLead is how far ahead of the servers' clocks a fence is asked for, so that none of them is past it when the
 	// request arrives.
 	fenceLead = 10 * time.Millisecond
 	// largestNumber is the largest that Lua holds exactly, with all below it.
-	largestNumber = 1 << 53
+	maxExactInt = 1 << 53
 )
 
 // NewMajority checks a spec and returns the lock.
@@ -67,7 +67,7 @@ func NewMajority(spec MajoritySpec) (*Majority, error) {
 	if n%2 == 0 {
 		return nil, Invalid("%d keepers: an odd number is needed, for an even one survives the loss of no more servers", n)
 	}
-	m := &Majority{spec: spec, need: n/2 + 1, heard: make([]clockReading, n)}
+	m := &Majority{spec: spec, need: n/2 + 1, clocks: make([]clockReading, n)}
 	for i, e := range spec.Engines {
 		if e == nil {
 			return nil, Invalid("keeper %d of %d is nil", i+1, n)
@@ -75,8 +75,8 @@ func NewMajority(spec MajoritySpec) (*Majority, error) {
 		if k := slices.Index(spec.Engines, e); k < i {
 			return nil, Invalid("keepers %d and %d of %d are the same: each server counts once", k+1, i+1, n)
 		}
-		if e.cfg.Acknowledge.wanted() {
-			return nil, Invalid("keeper %d of %d has Acknowledge, but the servers of a majority have no replicas to wait for", i+1, n)
+		if e.cfg.ReplicaAck.enabled() {
+			return nil, Invalid("keeper %d of %d has ReplicaAck, but the servers of a majority have no replicas to wait for", i+1, n)
 		}
 		l, err := e.Lock(spec.Spec)
 		if err != nil {
@@ -84,38 +84,38 @@ func NewMajority(spec MajoritySpec) (*Majority, error) {
 		}
 		m.locks = append(m.locks, l)
 	}
-	if m.spec.Limit == 0 {
-		m.spec.Limit = max(min(spec.TTL/10, 500*time.Millisecond), time.Millisecond)
+	if m.spec.ServerTimeout == 0 {
+		m.spec.ServerTimeout = max(min(spec.TTL/10, 500*time.Millisecond), time.Millisecond)
 	}
-	if m.spec.Limit < time.Millisecond || m.spec.Limit > spec.TTL/2 {
-		return nil, Invalid("ServerTimeout %v is not between 1ms and half of TTL %v", m.spec.Limit, spec.TTL)
+	if m.spec.ServerTimeout < time.Millisecond || m.spec.ServerTimeout > spec.TTL/2 {
+		return nil, Invalid("ServerTimeout %v is not between 1ms and half of TTL %v", m.spec.ServerTimeout, spec.TTL)
 	}
-	if m.spec.Poll < firstPoll || m.spec.Poll > time.Hour {
-		return nil, Invalid("Poll %v is not between %v and %v", m.spec.Poll, firstPoll, time.Hour)
+	if m.spec.MaxRetryDelay < firstRetryDelay || m.spec.MaxRetryDelay > time.Hour {
+		return nil, Invalid("MaxRetryDelay %v is not between %v and %v", m.spec.MaxRetryDelay, firstRetryDelay, time.Hour)
 	}
-	if m.spec.Up != 0 && (m.spec.Up < spec.TTL || m.spec.Up > LongestTTL) {
-		return nil, Invalid("RestartDelay %v is not between TTL %v and %v (0 means none)", m.spec.Up, spec.TTL, LongestTTL)
+	if m.spec.MinUptime != 0 && (m.spec.MinUptime < spec.TTL || m.spec.MinUptime > LongestTTL) {
+		return nil, Invalid("MinUptime %v is not between TTL %v and %v (0 means none)", m.spec.MinUptime, spec.TTL, LongestTTL)
 	}
 	return m, nil
 }
 
 // Acquire waits for a lease until ctx ends.
-func (m *Majority) Acquire(ctx context.Context) (*MajorityHold, error) { return m.obtain(ctx, true) }
+func (m *Majority) Acquire(ctx context.Context) (*MajorityLease, error) { return m.obtain(ctx, true) }
 
 // Try asks for a lease and never waits for another holder.
-func (m *Majority) Try(ctx context.Context) (*MajorityHold, error) { return m.obtain(ctx, false) }
+func (m *Majority) Try(ctx context.Context) (*MajorityLease, error) { return m.obtain(ctx, false) }
 
 // obtain tells the first keeper's observer of a request.
-func (m *Majority) obtain(ctx context.Context, wait bool) (*MajorityHold, error) {
+func (m *Majority) obtain(ctx context.Context, wait bool) (*MajorityLease, error) {
 	first := m.locks[0]
 	if first.e.cfg.Observe == nil {
 		return m.request(ctx, wait)
 	}
 	began := time.Now()
-	first.e.observe(first.event(AcquireBegan))
+	first.e.observe(first.event(AcquireStart))
 	u, err := m.request(ctx, wait)
-	ev := first.event(AcquireEnded)
-	ev.Took, ev.Err = time.Since(began), err
+	ev := first.event(AcquireDone)
+	ev.Duration, ev.Err = time.Since(began), err
 	if u != nil {
 		ev.Token, ev.Fence = u.token, u.Fence()
 	}
@@ -149,7 +149,7 @@ func (m *Majority) untilClosed(ctx context.Context) (context.Context, func()) {
 }
 
 // request makes attempts until one succeeds, or it is clear that none will.
-func (m *Majority) request(caller context.Context, wait bool) (*MajorityHold, error) {
+func (m *Majority) request(caller context.Context, wait bool) (*MajorityLease, error) {
 	// Whose context has ended is told so, whatever else has happened.
 	fail := func(answers []error, causes ...error) error {
 		end := caller.Err()
@@ -168,10 +168,10 @@ func (m *Majority) request(caller context.Context, wait bool) (*MajorityHold, er
 		return nil, err
 	}
 	first := m.locks[0]
-	maxAge := 2 * (m.spec.Poll + m.spec.Limit)
-	c := &contact{maxAge: maxAge}
+	maxAge := 2 * (m.spec.MaxRetryDelay + m.spec.ServerTimeout)
+	c := &serverHealth{maxAge: maxAge}
 	if wait {
-		shared, leave, err := first.e.standInLine(caller, first.key(ofQueue), maxAge)
+		shared, leave, err := first.e.waitLocally(caller, first.key(keyQueue), maxAge)
 		if err != nil {
 			return nil, fail(nil, err)
 		}
@@ -184,7 +184,7 @@ func (m *Majority) request(caller context.Context, wait bool) (*MajorityHold, er
 	var polls, repeats *backoff.ExponentialBackOff
 	var failing time.Time // since when no majority has answered; zero: one has
 	// What attempts before have left at each server, and which may be in the way.
-	var residue [][]*departure
+	var residue [][]*cleanup
 	for try := 1; ; try++ {
 		began := time.Now()
 		c.sent(began)
@@ -199,10 +199,10 @@ func (m *Majority) request(caller context.Context, wait bool) (*MajorityHold, er
 		switch {
 		case v.contended:
 			c.answer(began)
-		case ctx.Err() != nil && time.Since(began) < silenceTime: // the answers that are missing say nothing
+		case ctx.Err() != nil && time.Since(began) < silenceTimeout: // the answers that are missing say nothing
 			c.drop(began)
 		default:
-			c.fail(began, chained(v.causes...))
+			c.fail(began, chain(v.causes...))
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -210,21 +210,21 @@ func (m *Majority) request(caller context.Context, wait bool) (*MajorityHold, er
 			return nil, fail(v.answers, ErrNotAcquired)
 		case v.contended:
 			if polls == nil {
-				polls = backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstPoll),
-					backoff.WithMaxInterval(m.spec.Poll), backoff.WithMaxElapsedTime(0))
+				polls = backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstRetryDelay),
+					backoff.WithMaxInterval(m.spec.MaxRetryDelay), backoff.WithMaxElapsedTime(0))
 			}
 			failing, repeats = time.Time{}, nil
-			pause = min(polls.NextBackOff(), v.free)
+			pause = min(polls.NextBackOff(), v.retryAfter)
 			if deadline, ok := ctx.Deadline(); ok {
-				if left := time.Until(deadline) - lookAhead; left > first.e.recent() {
+				if left := time.Until(deadline) - deadlineLead; left > first.e.freshness() {
 					pause = min(pause, left) // so as to know at its end whether the servers answer
 				}
 			}
 		default:
 			if repeats == nil {
-				failing, repeats = began, first.e.cfg.Retry.pauses()
+				failing, repeats = began, first.e.cfg.Retry.newBackoff()
 			}
-			if v.hopeless || !wait && try == tryLimit || wait && first.e.cfg.Retry.exhausted(failing, time.Now()) {
+			if v.hopeless || !wait && try == maxTries || wait && first.e.cfg.Retry.exhausted(failing, time.Now()) {
 				return nil, fail(v.answers, v.causes...)
 			}
 			residue = u.settle(ctx, residue)
@@ -251,15 +251,15 @@ func (m *Majority) request(caller context.Context, wait bool) (*MajorityHold, er
 
 // verdict is what the servers' answers to an attempt that has failed come to.
 type verdict struct {
-	answers   []error
-	contended bool          // a majority has answered, and only others were in the way
-	hopeless  bool          // it will not be otherwise until somebody mends something
-	free      time.Duration // if contended: after which the leases in the way may be over
-	causes    []error       // if not contended
+	answers    []error
+	contended  bool          // a majority has answered, and only others were in the way
+	hopeless   bool          // it will not be otherwise until somebody mends something
+	retryAfter time.Duration // if contended: after which the leases in the way may be over
+	causes     []error       // if not contended
 }
 
 // verdict is that of an attempt. Of a server at which an attempt before may have left something, a refusal says nothing.
-func (u *MajorityHold) verdict(residue [][]*departure) verdict {
+func (u *MajorityLease) verdict(residue [][]*cleanup) verdict {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	v := verdict{answers: u.answersLocked()}
@@ -271,7 +271,7 @@ func (u *MajorityHold) verdict(residue [][]*departure) verdict {
 		case errors.Is(err, ErrLost): // before there was a majority
 			err = errTooLate
 		case residue != nil && len(residue[i]) > 0 && errors.Is(err, ErrNotAcquired):
-			err = errResidue
+			err = errCleanupPending
 		}
 		v.answers[i] = err
 		switch {
@@ -279,42 +279,42 @@ func (u *MajorityHold) verdict(residue [][]*departure) verdict {
 			granted++
 		case errors.Is(err, ErrNotAcquired):
 			refused++
-			left := u.seats[i].left
+			left := u.members[i].retryAfter
 			if left == 0 { // it is not known
 				left = LongestTTL
 			}
 			ends = append(ends, left)
-		case !transport.Passing(err):
+		case !transport.Retryable(err):
 			broken = append(broken, err)
 		default:
 			others = append(others, err)
 		}
 	}
 	v.contended = refused > 0 && granted+refused >= u.m.need
-	if v.hopeless = len(broken) > len(u.seats)-u.m.need; v.hopeless {
+	if v.hopeless = len(broken) > len(u.members)-u.m.need; v.hopeless {
 		v.causes = append([]error{errMinority}, broken...)
 	} else {
 		v.causes = append(append([]error{errNoQuorum}, broken...), others...)
 	}
 	if v.contended {
 		slices.Sort(ends)
-		v.free = ends[max(u.m.need-granted, 1)-1] + time.Millisecond // leases end within the millisecond that was named
+		v.retryAfter = ends[max(u.m.need-granted, 1)-1] + time.Millisecond // leases end within the millisecond that was named
 	}
 	return v
 }
 
 // read notes what a server's clock has said.
-func (m *Majority) read(i int, ms int64, sent time.Time) {
+func (m *Majority) noteClock(i int, ms int64, sent time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if ms > 0 && sent.After(m.heard[i].sent) {
-		m.heard[i] = clockReading{ms, sent}
+	if ms > 0 && sent.After(m.clocks[i].sent) {
+		m.clocks[i] = clockReading{ms, sent}
 	}
 }
 
 // least is a fence, in µs, that no server's clock will have passed when a request that leaves now arrives; 0 if the clocks are
 // not known. A guess that is wrong costs a round trip and nothing else.
-func (m *Majority) least() int64 {
+func (m *Majority) leastFence() int64 {
 	if m.need == 1 {
 		return 0 // there is nobody to agree with
 	}
@@ -322,12 +322,12 @@ func (m *Majority) least() int64 {
 	var least int64
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, c := range m.heard {
-		if since := now.Sub(c.sent); c.ms > 0 && c.ms < largestNumber/1000 && since < readingTime {
+	for _, c := range m.clocks {
+		if since := now.Sub(c.sent); c.ms > 0 && c.ms < maxExactInt/1000 && since < clockReadingTTL {
 			least = max(least, c.ms*1000+(time.Millisecond+since+fenceLead).Microseconds())
 		}
 	}
-	if least >= largestNumber {
+	if least >= maxExactInt {
 		return 0
 	}
 	return least
@@ -337,7 +337,7 @@ func (m *Majority) least() int64 {
 func (m *Majority) newToken() string {
 	first := m.locks[0]
 	token := first.token(first.e.nextSerial(), Terms{})
-	if least := m.least(); least > 0 {
+	if least := m.leastFence(); least > 0 {
 		token += "f" + strconv.FormatInt(least, 10)
 	}
 	return token

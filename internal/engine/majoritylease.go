@@ -13,117 +13,117 @@ import (
 // MajorityHold is a lease on a majority of servers, from the first question on. At each server that granted it, it has a
 // Hold, which renews itself and knows when it is lost; the whole is lost when no majority of them is left. A server
 // that did not agree at first, or has lost the lease, is asked again while the others agree.
-type MajorityHold struct {
-	tenure
-	m     *Majority
-	token string
-	began time.Time     // before the first request left
-	news  chan struct{} // something has happened at a seat; capacity 1
-	alarm timers.Alarm
+type MajorityLease struct {
+	lifecycle
+	m       *Majority
+	token   string
+	began   time.Time     // before the first request left
+	changed chan struct{} // something has happened at a seat; capacity 1
+	timer   timers.Timer
 
 	// Guarded by the tenure's mu, which may be held when that of a Hold is taken, and not the other way round.
-	seats  []seat
-	fence  int64     // the largest of the first majority's; 0: not yet known
-	held   bool      // it was handed out
-	adopts bool      // it was made of a token; what does not come about stays as it was
-	told   time.Time // the deadline when the observer was last told of a renewal
-	last   time.Time // the last deadline that is known
-	ttl    int64     // ms that Extend has set; 0: it has not
+	members          []member
+	fence            int64     // the largest of the first majority's; 0: not yet known
+	held             bool      // it was handed out
+	adopts           bool      // it was made of a token; what does not come about stays as it was
+	reportedDeadline time.Time // the deadline when the observer was last told of a renewal
+	lastDeadline     time.Time // the last deadline that is known
+	ttl              int64     // ms that Extend has set; 0: it has not
 }
 
 // seat is the lease at one server.
-type seat struct {
-	request *waiter       // for it, if one is under way
-	last    *waiter       // the last one, under way or not
-	pending bool          // a question is under way
-	settled chan struct{} // closed when it is so no more, and what it brought about in vain is on its way back
-	asked   time.Time     // when it left
-	hold    *Hold         // once it is granted; perhaps over
-	next    int64         // the server's fences go on from here, as far as is known: it counts if that is the lease's or more
-	affirms bool          // the question for that is under way
-	err     error         // why it is not granted
-	left    time.Duration
-	loose   bool       // the server may have something of the lease, or yet take it, of which no hold knows
-	leaves  *departure // gives that back, once the lease has ended
+type member struct {
+	request      *request      // for it, if one is under way
+	last         *request      // the last one, under way or not
+	pending      bool          // a question is under way
+	settled      chan struct{} // closed when it is so no more, and what it brought about in vain is on its way back
+	askedAt      time.Time     // when it left
+	lease        *Lease        // once it is granted; perhaps over
+	next         int64         // the server's fences go on from here, as far as is known: it counts if that is the lease's or more
+	raisingFence bool          // the question for that is under way
+	err          error         // why it is not granted
+	retryAfter   time.Duration
+	inDoubt      bool     // the server may have something of the lease, or yet take it, of which no hold knows
+	leaseCleanup *cleanup // gives that back, once the lease has ended
 }
 
 // live says whether there is a lease at this server.
-func (s *seat) live(now time.Time) bool {
-	if s.hold == nil || s.err != nil {
+func (s *member) live(now time.Time) bool {
+	if s.lease == nil || s.err != nil {
 		return false
 	}
-	s.hold.mu.Lock()
-	defer s.hold.mu.Unlock()
-	return s.hold.err == nil && now.Before(s.hold.deadline)
+	s.lease.mu.Lock()
+	defer s.lease.mu.Unlock()
+	return s.lease.err == nil && now.Before(s.lease.deadline)
 }
 
-func (m *Majority) newHold(token string) *MajorityHold {
-	u := &MajorityHold{m: m, token: token, began: time.Now(), news: make(chan struct{}, 1), seats: make([]seat, len(m.locks))}
+func (m *Majority) newLease(token string) *MajorityLease {
+	u := &MajorityLease{m: m, token: token, began: time.Now(), changed: make(chan struct{}, 1), members: make([]member, len(m.locks))}
 	u.begin(u)
-	u.alarm.Ring = u.overdue
+	u.timer.Fire = u.onTimer
 	return u
 }
 
 // propose begins an attempt: it asks every server.
-func (m *Majority) propose() *MajorityHold {
-	u := m.newHold(m.newToken())
-	for i := range u.seats {
+func (m *Majority) propose() *MajorityLease {
+	u := m.newLease(m.newToken())
+	for i := range u.members {
 		u.ask(i)
 	}
 	return u
 }
 
 // ask asks one server for the lease.
-func (u *MajorityHold) ask(i int) {
+func (u *MajorityLease) ask(i int) {
 	w := u.m.locks[i].proposal(u)
 	u.mu.Lock()
-	s := &u.seats[i]
-	s.asked = time.Now()
-	s.request, s.last, s.pending, s.next, s.affirms = w, w, w != nil, 0, false
+	s := &u.members[i]
+	s.askedAt = time.Now()
+	s.request, s.last, s.pending, s.next, s.raisingFence = w, w, w != nil, 0, false
 	s.settled = make(chan struct{})
-	loose := s.loose
+	loose := s.inDoubt
 	if w == nil {
 		s.err = ErrClosed
 		close(s.settled)
 	}
 	u.mu.Unlock()
 	if w == nil {
-		u.tell()
+		u.notify()
 		return
 	}
 	if loose {
-		w.leaves(time.Now()) // one before it, with the same token
-		w.arrived(transport.Lost)
+		w.copySent(time.Now()) // one before it, with the same token
+		w.copyDone(transport.InDoubt)
 	}
-	w.propose(true, func(w *waiter, a answer, sent time.Time, err error) {
-		u.m.read(i, a.now, sent)
+	w.propose(true, func(w *request, a acquireReply, sent time.Time, err error) {
+		u.m.noteClock(i, a.now, sent)
 		h, ended := w.result()
 		if h == nil && ended == nil {
 			ended = err
 		}
-		u.answered(i, w, h, duration(max(a.left, 0)), ended)
+		u.answered(i, w, h, duration(max(a.retryAfter, 0)), ended)
 	})
 }
 
 // vacate gives back what is loose, when the lease has ended.
-func (u *MajorityHold) vacate() {
+func (u *MajorityLease) cleanUp() {
 	for i, l := range u.m.locks {
-		var d *departure
+		var d *cleanup
 		u.mu.Lock()
-		if s := &u.seats[i]; s.loose && s.request == nil && s.hold == nil && s.leaves == nil {
-			d = l.depart(u.token, true, time.Now().Add(max(u.m.spec.TTL, duration(u.ttl))))
-			s.leaves = d
+		if s := &u.members[i]; s.inDoubt && s.request == nil && s.lease == nil && s.leaseCleanup == nil {
+			d = l.newCleanup(u.token, true, time.Now().Add(max(u.m.spec.TTL, duration(u.ttl))))
+			s.leaseCleanup = d
 		}
 		u.mu.Unlock()
 		if d != nil {
-			d.send(l.e.courier.Send)
+			d.send(l.e.transport.Send)
 		}
 	}
 }
 
-func (u *MajorityHold) tell() {
+func (u *MajorityLease) notify() {
 	select {
-	case u.news <- struct{}{}:
+	case u.changed <- struct{}{}:
 	default:
 	}
 }
@@ -133,17 +133,17 @@ func (u *MajorityHold) tell() {
 // What there may be at the server of a request that has brought nothing stays until the lease has ended, for the server is
 // asked again with the same token: what is granted then, something that is on its way back would take away again, and a
 // token that is buried could not be granted.
-func (u *MajorityHold) answered(i int, w *waiter, h *Hold, left time.Duration, err error) {
+func (u *MajorityLease) answered(i int, w *request, h *Lease, left time.Duration, err error) {
 	u.mu.Lock()
-	s := &u.seats[i]
+	s := &u.members[i]
 	if s.request != w {
 		u.mu.Unlock()
 		return
 	}
-	s.request, s.pending, s.hold, s.left, s.err = nil, false, h, left, bare(err)
+	s.request, s.pending, s.lease, s.retryAfter, s.err = nil, false, h, left, withoutName(err)
 	quits := h == nil && w != nil
-	if quits && u.err == nil && w.quit(err) {
-		s.loose = true
+	if quits && u.err == nil && w.stop(err) {
+		s.inDoubt = true
 	}
 	over := u.err != nil
 	settled, ttl := s.settled, u.ttl
@@ -151,12 +151,12 @@ func (u *MajorityHold) answered(i int, w *waiter, h *Hold, left time.Duration, e
 	u.mu.Unlock()
 	if quits {
 		w.leave(err) // does nothing if it has quit
-		w.gone()
+		w.abandoned()
 	}
 	switch {
 	case h == nil || !over:
 		if h != nil && ttl > 0 {
-			h.renewFor(ttl)
+			h.setTTL(ttl)
 		}
 		u.step()
 	case adopts:
@@ -165,20 +165,20 @@ func (u *MajorityHold) answered(i int, w *waiter, h *Hold, left time.Duration, e
 		h.abandon() // it is too late
 	}
 	close(settled)
-	u.tell()
+	u.notify()
 }
 
 // settleFenceLocked says what the fence of the lease is, as soon as a majority has granted it and until it is handed out: the
 // largest of a majority's. If one of these has dropped out, it may become a larger one; then it says yes. Every majority
 // before shares a server with this one, which has given it a larger fence than that one's.
-func (u *MajorityHold) settleFenceLocked(now time.Time) bool {
+func (u *MajorityLease) settleFenceLocked(now time.Time) bool {
 	if u.held {
 		return false
 	}
 	var fences []int64
-	for i := range u.seats {
-		if s := &u.seats[i]; s.live(now) {
-			fences = append(fences, int64(s.hold.fence))
+	for i := range u.members {
+		if s := &u.members[i]; s.live(now) {
+			fences = append(fences, int64(s.lease.fence))
 		}
 	}
 	if len(fences) < u.m.need {
@@ -192,7 +192,7 @@ func (u *MajorityHold) settleFenceLocked(now time.Time) bool {
 
 // step goes on with what has come to be known: when a majority has granted the lease, those of which it is not sure that
 // their fences go on from the lease's are asked to see to it.
-func (u *MajorityHold) step() {
+func (u *MajorityLease) step() {
 	now := time.Now()
 	u.mu.Lock()
 	if u.err != nil {
@@ -201,43 +201,43 @@ func (u *MajorityHold) step() {
 	}
 	u.settleFenceLocked(now)
 	var affirm []int
-	holds := make([]*Hold, len(u.seats))
-	for i := range u.seats {
-		s := &u.seats[i]
-		if u.fence == 0 || s.affirms || !s.live(now) {
+	holds := make([]*Lease, len(u.members))
+	for i := range u.members {
+		s := &u.members[i]
+		if u.fence == 0 || s.raisingFence || !s.live(now) {
 			continue
 		}
-		if u.m.spec.Up == 0 {
-			s.next = max(s.next, int64(s.hold.fence))
+		if u.m.spec.MinUptime == 0 {
+			s.next = max(s.next, int64(s.lease.fence))
 		}
 		if s.next < u.fence {
-			s.affirms = true
-			holds[i] = s.hold
+			s.raisingFence = true
+			holds[i] = s.lease
 			affirm = append(affirm, i)
 		}
 	}
 	fence := u.fence
 	u.mu.Unlock()
 	for _, i := range affirm {
-		holds[i].affirm(fence, u.m.spec.Up, func(err error) { u.affirmed(i, holds[i], fence, err) })
+		holds[i].raiseFence(fence, u.m.spec.MinUptime, func(err error) { u.fenceRaised(i, holds[i], fence, err) })
 	}
 }
 
 // affirmed takes a server's second word, that its fences go on from this one. Without it the lease there does not count, and
 // the server is asked again.
-func (u *MajorityHold) affirmed(i int, h *Hold, fence int64, err error) {
+func (u *MajorityLease) fenceRaised(i int, h *Lease, fence int64, err error) {
 	u.mu.Lock()
-	s := &u.seats[i]
-	if s.hold != h {
+	s := &u.members[i]
+	if s.lease != h {
 		u.mu.Unlock()
 		return
 	}
-	s.affirms, s.err = false, err
+	s.raisingFence, s.err = false, err
 	adopts, over := u.adopts && !u.held, u.err != nil
 	if err == nil {
 		s.next = max(s.next, fence)
 	} else if !over && !adopts {
-		s.hold, s.loose = nil, true // as in answered
+		s.lease, s.inDoubt = nil, true // as in answered
 	}
 	u.mu.Unlock()
 	switch {
@@ -248,16 +248,16 @@ func (u *MajorityHold) affirmed(i int, h *Hold, fence int64, err error) {
 	default:
 		h.replaced()
 	}
-	u.tell()
+	u.notify()
 }
 
 // tally is how an attempt stands: at how many servers the lease is sure, granted but not sure, refused because another
 // has it, and asked for without an answer yet.
 type tally struct{ sure, granted, refused, pending int }
 
-func (u *MajorityHold) tallyLocked(now time.Time) (t tally) {
-	for i := range u.seats {
-		switch s := &u.seats[i]; {
+func (u *MajorityLease) tallyLocked(now time.Time) (t tally) {
+	for i := range u.members {
+		switch s := &u.members[i]; {
 		case s.pending:
 			t.pending++
 		case errors.Is(s.err, ErrNotAcquired):
@@ -283,8 +283,8 @@ func (t tally) hopeless(need int) bool {
 
 // await returns when an attempt is decided, and whether the lease is there. It waits for no server longer than the
 // limit, once for the lease and once for its second word.
-func (u *MajorityHold) await(ctx context.Context) bool {
-	limit := time.NewTimer(u.m.spec.Limit)
+func (u *MajorityLease) await(ctx context.Context) bool {
+	limit := time.NewTimer(u.m.spec.ServerTimeout)
 	defer limit.Stop()
 	extended := false
 	for {
@@ -295,9 +295,9 @@ func (u *MajorityHold) await(ctx context.Context) bool {
 		granted := u.fence > 0
 		if ctx.Err() == nil && t.sure >= u.m.need {
 			u.held = true
-			u.told = u.deadlineLocked()
+			u.reportedDeadline = u.deadlineLocked()
 			u.mu.Unlock()
-			u.enlist()
+			u.register()
 			return true
 		}
 		u.mu.Unlock()
@@ -309,10 +309,10 @@ func (u *MajorityHold) await(ctx context.Context) bool {
 		}
 		if granted && !extended {
 			extended = true
-			limit.Reset(u.m.spec.Limit)
+			limit.Reset(u.m.spec.ServerTimeout)
 		}
 		select {
-		case <-u.news:
+		case <-u.changed:
 		case <-ctx.Done():
 		case <-limit.C:
 			return false
@@ -321,7 +321,7 @@ func (u *MajorityHold) await(ctx context.Context) bool {
 }
 
 // enlist makes the closing of any keeper end the lease, also of one whose server has no part in it just now.
-func (u *MajorityHold) enlist() {
+func (u *MajorityLease) register() {
 	closed := false
 	for _, l := range u.m.locks {
 		closed = !l.e.addMajority(u) || closed
@@ -331,56 +331,56 @@ func (u *MajorityHold) enlist() {
 	u.mu.Unlock()
 	switch {
 	case over:
-		u.delist()
+		u.unregister()
 	case closed:
 		u.keeperClosed()
 	}
 }
 
 // delist is the opposite of enlist, once the lease has ended.
-func (u *MajorityHold) delist() {
+func (u *MajorityLease) unregister() {
 	for _, l := range u.m.locks {
 		l.e.dropMajority(u)
 	}
 }
 
 // keeperClosed releases the lease: there is nobody any more who would renew it at each server.
-func (u *MajorityHold) keeperClosed() {
+func (u *MajorityLease) keeperClosed() {
 	if u.giveUp(u.m.fail(nil, ErrReleased)) {
 		u.observe(Released, nil)
 	}
 }
 
 // wait sees to it that requests which are not answered are given up when their time is over, once the lease has ended.
-func (u *MajorityHold) wait() {
+func (u *MajorityLease) wait() {
 	u.mu.Lock()
 	var next time.Time
-	for i := range u.seats {
-		if s := &u.seats[i]; s.request != nil && (next.IsZero() || s.asked.Before(next)) {
-			next = s.asked
+	for i := range u.members {
+		if s := &u.members[i]; s.request != nil && (next.IsZero() || s.askedAt.Before(next)) {
+			next = s.askedAt
 		}
 	}
 	u.mu.Unlock()
 	if !next.IsZero() {
-		u.m.locks[0].e.clock.Set(&u.alarm, next.Add(u.m.spec.Limit))
+		u.m.locks[0].e.timers.Set(&u.timer, next.Add(u.m.spec.ServerTimeout))
 	}
 }
 
 // overdue gives up the requests that were not answered in time, once the lease has ended: what they have brought about is
 // undone. As long as it is held they are waited for, since a late answer is as good as any.
-func (u *MajorityHold) overdue(now time.Time) {
-	var late []seat
+func (u *MajorityLease) onTimer(now time.Time) {
+	var late []member
 	u.mu.Lock()
-	for i := range u.seats {
-		s := &u.seats[i]
-		if s.request != nil && now.Sub(s.asked) >= u.m.spec.Limit {
+	for i := range u.members {
+		s := &u.members[i]
+		if s.request != nil && now.Sub(s.askedAt) >= u.m.spec.ServerTimeout {
 			late = append(late, *s)
-			s.request, s.pending, s.hold, s.err = nil, false, nil, errSilence
+			s.request, s.pending, s.lease, s.err = nil, false, nil, errNoAnswer
 		}
 	}
 	u.mu.Unlock()
 	for _, s := range late {
-		s.request.leave(errSilence)
+		s.request.leave(errNoAnswer)
 		if h, _ := s.request.result(); h != nil { // the answer has come just now
 			h.abandon()
 		}
@@ -390,29 +390,29 @@ func (u *MajorityHold) overdue(now time.Time) {
 }
 
 // answersLocked is what each server has said last; nil: it agrees.
-func (u *MajorityHold) answersLocked() []error {
-	answers := make([]error, len(u.seats))
-	for i := range u.seats {
-		s := &u.seats[i]
+func (u *MajorityLease) answersLocked() []error {
+	answers := make([]error, len(u.members))
+	for i := range u.members {
+		s := &u.members[i]
 		switch {
-		case s.pending, s.affirms && time.Since(s.asked) >= u.m.spec.Limit:
-			answers[i] = errSilence
+		case s.pending, s.raisingFence && time.Since(s.askedAt) >= u.m.spec.ServerTimeout:
+			answers[i] = errNoAnswer
 		case s.err != nil:
 			answers[i] = s.err
-		case s.hold != nil:
-			s.hold.mu.Lock()
-			answers[i] = bare(s.hold.err)
-			s.hold.mu.Unlock()
+		case s.lease != nil:
+			s.lease.mu.Lock()
+			answers[i] = withoutName(s.lease.err)
+			s.lease.mu.Unlock()
 		}
 	}
 	return answers
 }
 
 // holdsLocked is the leases at the servers, those that are over included.
-func (u *MajorityHold) holdsLocked() []*Hold {
-	var list []*Hold
-	for i := range u.seats {
-		if h := u.seats[i].hold; h != nil {
+func (u *MajorityLease) holdsLocked() []*Lease {
+	var list []*Lease
+	for i := range u.members {
+		if h := u.members[i].lease; h != nil {
 			list = append(list, h)
 		}
 	}
@@ -420,7 +420,7 @@ func (u *MajorityHold) holdsLocked() []*Hold {
 }
 
 // giveUp ends the lease, and gives back in the background what there is of it. It says whether it did.
-func (u *MajorityHold) giveUp(err error) bool {
+func (u *MajorityLease) giveUp(err error) bool {
 	u.mu.Lock()
 	if u.err != nil {
 		u.mu.Unlock()
@@ -431,7 +431,7 @@ func (u *MajorityHold) giveUp(err error) bool {
 	holds, keep := u.holdsLocked(), u.adopts && !u.held
 	u.mu.Unlock()
 	cancel()
-	u.delist()
+	u.unregister()
 	for _, h := range holds {
 		if keep {
 			h.replaced()
@@ -439,30 +439,30 @@ func (u *MajorityHold) giveUp(err error) bool {
 			h.abandon()
 		}
 	}
-	u.overdue(time.Now())
-	u.vacate()
+	u.onTimer(time.Now())
+	u.cleanUp()
 	return true
 }
 
 // settle waits until what this attempt, and those before it, had is given back, but not longer than the limit in all. What
 // is not given back then it returns, by server, and adds to what was left before.
-func (u *MajorityHold) settle(ctx context.Context, left [][]*departure) [][]*departure {
-	limit, cancel := context.WithTimeout(ctx, u.m.spec.Limit)
+func (u *MajorityLease) settle(ctx context.Context, left [][]*cleanup) [][]*cleanup {
+	limit, cancel := context.WithTimeout(ctx, u.m.spec.ServerTimeout)
 	defer cancel()
-	rest := make([][]*departure, len(u.seats))
-	for i := range u.seats {
+	rest := make([][]*cleanup, len(u.members))
+	for i := range u.members {
 		u.mu.Lock()
-		s := u.seats[i]
+		s := u.members[i]
 		u.mu.Unlock()
-		var list []*departure
+		var list []*cleanup
 		if left != nil {
 			list = left[i]
 		}
-		if d := s.departure(); d != nil {
+		if d := s.cleanup(); d != nil {
 			list = append(list, d)
 		}
 		for _, d := range list {
-			if !comes(limit, d.over) {
+			if !waitFor(limit, d.finished) {
 				rest[i] = append(rest[i], d)
 			}
 		}
@@ -471,33 +471,33 @@ func (u *MajorityHold) settle(ctx context.Context, left [][]*departure) [][]*dep
 }
 
 // departure is that of what was asked for here, if there was something to give back.
-func (s *seat) departure() *departure {
+func (s *member) cleanup() *cleanup {
 	switch {
-	case s.leaves != nil:
-		return s.leaves
-	case s.hold != nil:
-		return s.hold.departure()
+	case s.leaseCleanup != nil:
+		return s.leaseCleanup
+	case s.lease != nil:
+		return s.lease.currentCleanup()
 	case s.last != nil:
 		s.last.mu.Lock()
 		defer s.last.mu.Unlock()
-		return s.last.left
+		return s.last.cleanup
 	}
 	return nil
 }
 
 // partDid is told what has happened to the lease at one server.
-func (u *MajorityHold) partDid(h *Hold, what What) {
+func (u *MajorityLease) memberEvent(h *Lease, what EventType) {
 	switch what {
 	case Renewed:
 		u.renewed()
 	case Lost:
 		u.check()
 	}
-	u.tell()
+	u.notify()
 }
 
 // check loses the lease if no majority is left.
-func (u *MajorityHold) check() {
+func (u *MajorityLease) check() {
 	u.mu.Lock()
 	if !u.held || u.err != nil || u.tallyLocked(time.Now()).sure >= u.m.need {
 		u.mu.Unlock()
@@ -512,7 +512,7 @@ func (u *MajorityHold) check() {
 }
 
 // renewed tells of a renewal when a majority has had one, and asks the servers again at which there is no lease.
-func (u *MajorityHold) renewed() {
+func (u *MajorityLease) renewed() {
 	now := time.Now()
 	spec := u.m.spec
 	u.mu.Lock()
@@ -521,16 +521,16 @@ func (u *MajorityHold) renewed() {
 		return
 	}
 	deadline := u.deadlineLocked()
-	tell := deadline.Sub(u.told) > deadline.Sub(now)/16 // and not each server's
+	tell := deadline.Sub(u.reportedDeadline) > deadline.Sub(now)/16 // and not each server's
 	if tell {
-		u.told = deadline
+		u.reportedDeadline = deadline
 	}
 	var vacant []int
-	for i := range u.seats {
-		s := &u.seats[i]
-		if !s.pending && !s.live(now) && now.Sub(s.asked) >= spec.TTL/4 && // a renewal may come a little before its time
+	for i := range u.members {
+		s := &u.members[i]
+		if !s.pending && !s.live(now) && now.Sub(s.askedAt) >= spec.TTL/4 && // a renewal may come a little before its time
 			(spec.MaxLifetime == 0 || now.Sub(u.began)+spec.TTL <= spec.MaxLifetime) {
-			s.asked = now // whoever comes first does it
+			s.askedAt = now // whoever comes first does it
 			vacant = append(vacant, i)
 		}
 	}
@@ -543,50 +543,50 @@ func (u *MajorityHold) renewed() {
 	}
 }
 
-func (u *MajorityHold) observe(what What, err error) {
+func (u *MajorityLease) observe(what EventType, err error) {
 	first := u.m.locks[0]
 	ev := first.event(what)
-	ev.Token, ev.Fence, ev.Took, ev.Err = u.token, u.Fence(), time.Since(u.began), err
+	ev.Token, ev.Fence, ev.Duration, ev.Err = u.token, u.Fence(), time.Since(u.began), err
 	first.e.observe(ev)
 }
 
 // deadlineLocked is until when a majority is certain: as many of the leases as are needed last until then at least.
-func (u *MajorityHold) deadlineLocked() time.Time {
+func (u *MajorityLease) deadlineLocked() time.Time {
 	var ends []time.Time
-	for i := range u.seats {
-		if s := &u.seats[i]; u.fence > 0 && s.next >= u.fence && s.hold != nil && s.err == nil {
-			s.hold.mu.Lock()
-			if s.hold.err == nil {
-				ends = append(ends, s.hold.deadline)
+	for i := range u.members {
+		if s := &u.members[i]; u.fence > 0 && s.next >= u.fence && s.lease != nil && s.err == nil {
+			s.lease.mu.Lock()
+			if s.lease.err == nil {
+				ends = append(ends, s.lease.deadline)
 			}
-			s.hold.mu.Unlock()
+			s.lease.mu.Unlock()
 		}
 	}
 	if len(ends) >= u.m.need {
 		slices.SortFunc(ends, func(a, b time.Time) int { return b.Compare(a) })
-		u.last = ends[u.m.need-1]
+		u.lastDeadline = ends[u.m.need-1]
 	}
-	return u.last
+	return u.lastDeadline
 }
 
 // Deadline is until when the lease is believed if it is not renewed.
-func (u *MajorityHold) Deadline() time.Time {
+func (u *MajorityLease) Deadline() time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.err != nil {
-		return u.last
+		return u.lastDeadline
 	}
 	return u.deadlineLocked()
 }
 
 // checkDeadline loses a lease whose deadline has passed unnoticed.
-func (u *MajorityHold) checkDeadline() {
+func (u *MajorityLease) checkDeadline() {
 	u.mu.Lock()
 	if u.err != nil || !u.held {
 		u.mu.Unlock()
 		return
 	}
-	var holds []*Hold
+	var holds []*Lease
 	if u.tallyLocked(time.Now()).sure < u.m.need {
 		holds = u.holdsLocked()
 	}
@@ -600,34 +600,34 @@ func (u *MajorityHold) checkDeadline() {
 }
 
 // Token, Fence and Name say what the lease is.
-func (u *MajorityHold) Token() string { return u.token }
+func (u *MajorityLease) Token() string { return u.token }
 
 // Fence is the fencing token.
-func (u *MajorityHold) Fence() uint64 {
+func (u *MajorityLease) Fence() uint64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return uint64(u.fence)
 }
 
 // Name is what is locked.
-func (u *MajorityHold) Name() string { return u.m.spec.Name }
+func (u *MajorityLease) Name() string { return u.m.spec.Name }
 
 // outcome is what became of something at one server.
 type outcome struct {
-	seat int
-	err  error
+	member int
+	err    error
 }
 
 // everywhere does something with each lease that there is and, if it is not nil, something else at the other servers, all
 // at once, and returns when a majority has succeeded, or all have ended. Then it says how many have succeeded, and why
 // the others have not.
-func (u *MajorityHold) everywhere(do func(h *Hold) error, other func(i int) error) (yes int, answers []error) {
+func (u *MajorityLease) onEveryMember(do func(h *Lease) error, other func(i int) error) (yes int, answers []error) {
 	u.mu.Lock()
 	answers = u.answersLocked()
-	tasks := make(map[int]func() error, len(u.seats))
-	for i := range u.seats {
-		if s := &u.seats[i]; s.hold != nil && s.err == nil && !s.pending {
-			h := s.hold
+	tasks := make(map[int]func() error, len(u.members))
+	for i := range u.members {
+		if s := &u.members[i]; s.lease != nil && s.err == nil && !s.pending {
+			h := s.lease
 			tasks[i] = func() error { return do(h) }
 		} else if other != nil {
 			tasks[i] = func() error { return other(i) }
@@ -640,7 +640,7 @@ func (u *MajorityHold) everywhere(do func(h *Hold) error, other func(i int) erro
 	}
 	for n := len(tasks); n > 0 && yes < u.m.need; n-- {
 		o := <-done
-		if answers[o.seat] = bare(o.err); o.err == nil {
+		if answers[o.member] = withoutName(o.err); o.err == nil {
 			yes++
 		}
 	}
@@ -648,7 +648,7 @@ func (u *MajorityHold) everywhere(do func(h *Hold) error, other func(i int) erro
 }
 
 // Release gives the lease back. See Lease.Release in package lockkeeper.
-func (u *MajorityHold) Release(ctx context.Context) error {
+func (u *MajorityLease) Release(ctx context.Context) error {
 	u.checkDeadline()
 	u.mu.Lock()
 	if err := u.err; err != nil {
@@ -665,16 +665,16 @@ func (u *MajorityHold) Release(ctx context.Context) error {
 	cancel := u.endLocked(u.m.fail(nil, ErrReleased))
 	u.mu.Unlock()
 	cancel()
-	u.delist()
-	u.overdue(time.Now())
-	u.vacate()
-	yes, answers := u.everywhere(func(h *Hold) error {
+	u.unregister()
+	u.onTimer(time.Now())
+	u.cleanUp()
+	yes, answers := u.onEveryMember(func(h *Lease) error {
 		err := h.Release(ctx)
 		if errors.Is(err, errNoEcho) {
-			return errSilence // what follows, and that the context has ended, is said once
+			return errNoAnswer // what follows, and that the context has ended, is said once
 		}
 		return err
-	}, func(i int) error { return u.vacated(ctx, i) })
+	}, func(i int) error { return u.cleanedUp(ctx, i) })
 	u.observe(Released, nil)
 	if yes >= u.m.need {
 		return nil
@@ -696,25 +696,25 @@ func (u *MajorityHold) Release(ctx context.Context) error {
 
 // vacated waits until there is nothing of the lease at a server that has not granted it, or whose grant does not count. A
 // request that is under way there is waited for, and what it brings about is on its way back then.
-func (u *MajorityHold) vacated(ctx context.Context, i int) error {
+func (u *MajorityLease) cleanedUp(ctx context.Context, i int) error {
 	u.mu.Lock()
-	settled := u.seats[i].settled
+	settled := u.members[i].settled
 	u.mu.Unlock()
-	if !comes(ctx, settled) {
-		return errSilence
+	if !waitFor(ctx, settled) {
+		return errNoAnswer
 	}
 	u.mu.Lock()
-	s := u.seats[i]
+	s := u.members[i]
 	u.mu.Unlock()
-	d := s.departure()
+	d := s.cleanup()
 	if d == nil && errors.Is(s.err, ErrNotAcquired) {
 		return nil // others have it there
 	}
 	if d == nil {
 		return s.err // no request has come as far, but the server has not said so: it is not one of those that are free again
 	}
-	if !comes(ctx, d.over) {
-		return errSilence
+	if !waitFor(ctx, d.finished) {
+		return errNoAnswer
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -722,33 +722,33 @@ func (u *MajorityHold) vacated(ctx context.Context, i int) error {
 }
 
 // Extend makes the lease end ttl from now. See Lease.Extend in package lockkeeper.
-func (u *MajorityHold) Extend(ctx context.Context, ttl time.Duration) error {
+func (u *MajorityLease) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := CheckTTL("ttl", ttl); err != nil {
 		return err
 	}
 	if err := u.Err(); err != nil {
 		return err
 	}
-	if err := outlives(ttl, u.m.locks[0].spec.MaxLifetime, u.began); err != nil {
+	if err := checkLifetime(ttl, u.m.locks[0].spec.MaxLifetime, u.began); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return u.m.fail(nil, err)
 	}
 	// Who is late goes on in the background, also if ctx ends then.
-	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.m.spec.Limit)
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.m.spec.ServerTimeout)
 	decided := context.AfterFunc(ctx, cancel)
-	yes, answers := u.everywhere(func(h *Hold) error {
+	yes, answers := u.onEveryMember(func(h *Lease) error {
 		err := h.Extend(within, ttl)
 		if err != nil && errors.Is(err, within.Err()) {
-			return errSilence // and if it was the caller's context that ended, that is said once
+			return errNoAnswer // and if it was the caller's context that ended, that is said once
 		}
 		return err
 	}, nil)
 	decided()
 	if yes >= u.m.need {
 		u.mu.Lock()
-		u.told, u.ttl = u.deadlineLocked(), millis(ttl)
+		u.reportedDeadline, u.ttl = u.deadlineLocked(), millis(ttl)
 		u.mu.Unlock()
 		return nil // and the context ends by itself
 	}
@@ -766,7 +766,7 @@ func (u *MajorityHold) Extend(ctx context.Context, ttl time.Duration) error {
 }
 
 // Adopt makes a lease out of a token that another process was granted, and extends it to the whole ttl.
-func (m *Majority) Adopt(ctx context.Context, token string) (*MajorityHold, error) {
+func (m *Majority) Adopt(ctx context.Context, token string) (*MajorityLease, error) {
 	if token == "" {
 		return nil, Invalid("the token is empty")
 	}
@@ -782,18 +782,18 @@ func (m *Majority) Adopt(ctx context.Context, token string) (*MajorityHold, erro
 	caller := ctx
 	ctx, cancel := m.untilClosed(caller)
 	defer cancel()
-	u := m.newHold(token)
+	u := m.newLease(token)
 	u.adopts = true
-	for i := range u.seats {
-		u.seats[i].pending, u.seats[i].asked, u.seats[i].settled = true, u.began, make(chan struct{})
+	for i := range u.members {
+		u.members[i].pending, u.members[i].askedAt, u.members[i].settled = true, u.began, make(chan struct{})
 	}
 	for i, l := range m.locks {
 		go func() {
-			within, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.spec.Limit)
+			within, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.spec.ServerTimeout)
 			defer cancel()
 			h, err := l.adopt(within, token, u)
 			if err != nil && errors.Is(err, within.Err()) {
-				err = errSilence
+				err = errNoAnswer
 			}
 			u.answered(i, nil, h, 0, err)
 		}()
@@ -814,7 +814,7 @@ func (m *Majority) Adopt(ctx context.Context, token string) (*MajorityHold, erro
 		}
 	}
 	switch {
-	case lost > len(u.seats)-m.need:
+	case lost > len(u.members)-m.need:
 		return nil, m.fail(answers, ErrLost, errNotHeld)
 	case ctx.Err() != nil && caller.Err() == nil:
 		return nil, m.fail(answers, ErrClosed)

@@ -49,12 +49,12 @@ func TestATryIsRepeatedTwiceAtTheMost(t *testing.T) {
 	})
 }
 
-// TestPausesAreThoseOfTheRetryPolicy: they begin at about Min, grow up to about Max, and are jittered; after GiveUp there are
+// TestPausesAreThoseOfTheRetryPolicy: they begin at about Min, grow up to about Max, and are jittered; after MaxElapsed there are
 // no more.
 func TestPausesAreThoseOfTheRetryPolicy(t *testing.T) {
 	inBubble(t, func(s *site) {
 		s.must(s.hold("x").Release(context.Background()))
-		s.cfg.Retry = Retry{Min: 20 * time.Millisecond, Max: 200 * time.Millisecond, GiveUp: 5 * time.Second}
+		s.cfg.Retry = Retry{MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond, MaxElapsed: 5 * time.Second}
 		s.net.Break(lua.Mutex.Acquire.SHA, 1<<30, faultnet.LoseRequest)
 		asked := s.times(lua.Mutex.Acquire)
 		start := time.Now()
@@ -62,7 +62,7 @@ func TestPausesAreThoseOfTheRetryPolicy(t *testing.T) {
 			s.Errorf("all its requests were lost: %v", err)
 		}
 		r := s.cfg.Retry
-		if d := time.Since(start); d < r.GiveUp || d > r.GiveUp+2*r.Max {
+		if d := time.Since(start); d < r.MaxElapsed || d > r.MaxElapsed+2*r.MaxBackoff {
 			s.Errorf("it gave up after %v", d)
 		}
 		list := asked()
@@ -72,14 +72,14 @@ func TestPausesAreThoseOfTheRetryPolicy(t *testing.T) {
 			pause := list[i+1].Sub(list[i])
 			longest = max(longest, pause)
 			different[pause] = true
-			if i == 0 && (pause < r.Min/2 || pause > 2*r.Min) {
+			if i == 0 && (pause < r.MinBackoff/2 || pause > 2*r.MinBackoff) {
 				s.Errorf("the first pause is %v", pause)
 			}
-			if pause < r.Min/2 || pause > 2*r.Max {
+			if pause < r.MinBackoff/2 || pause > 2*r.MaxBackoff {
 				s.Errorf("pause %d is %v", i, pause)
 			}
 		}
-		if longest < r.Max || len(different) < len(list)/2 {
+		if longest < r.MaxBackoff || len(different) < len(list)/2 {
 			s.Errorf("the longest of %d pauses is %v; there are %d different ones", len(list)-1, longest, len(different))
 		}
 	})

@@ -14,153 +14,153 @@ import (
 
 // perBeat is how many waiters go into one command: enough for one command per name and period in all but the largest
 // queues, few enough that the script stays around a millisecond.
-const perBeat = 1000
+const heartbeatBatch = 1000
 
 // line is the waiters of one name in this keeper. They beat together.
-type line struct {
-	lock    *Lock // any lock of the name: its keys and scripts are what counts
-	contact *contact
-	alarm   timers.Alarm
+type waitQueue struct {
+	lock   *Lock // any lock of the name: its keys and scripts are what counts
+	health *serverHealth
+	timer  timers.Timer
 
-	mu      sync.Mutex // guards what follows
-	waiters map[*waiter]struct{}
-	onWay   int                         // beats under way
-	sent    time.Time                   // when the last one left
-	due     time.Time                   // when all beat next; who beats before that is the first of them, to ask
-	again   bool                        // beat once more when it is back
-	pauses  *backoff.ExponentialBackOff // nil while beats are answered
-	failing time.Time                   // since when they are not
-	heard   time.Time                   // when a message last told one of them to ask
+	mu           sync.Mutex // guards what follows
+	requests     map[*request]struct{}
+	inFlight     int                         // beats under way
+	sent         time.Time                   // when the last one left
+	due          time.Time                   // when all beat next; who beats before that is the first of them, to ask
+	again        bool                        // beat once more when it is back
+	backoff      *backoff.ExponentialBackOff // nil while beats are answered
+	failingSince time.Time                   // since when they are not
+	receivedAt   time.Time                   // when a message last told one of them to ask
 }
 
 // stand puts a waiter that has just been told to wait into its name's line, and sets the clock.
-func (l *Lock) stand(w *waiter, a answer) {
+func (l *Lock) enqueue(w *request, a acquireReply) {
 	e := l.e
 	e.mu.Lock()
-	n := e.lines[l.key(ofQueue)]
+	n := e.queues[l.key(keyQueue)]
 	if n == nil {
-		n = &line{lock: l, contact: w.known(), waiters: map[*waiter]struct{}{}, due: time.Now().Add(e.cfg.Period)}
-		n.alarm.Ring = n.beat
-		e.lines[l.key(ofQueue)] = n
-		e.ear.Use(l.channel)
+		n = &waitQueue{lock: l, health: w.known(), requests: map[*request]struct{}{}, due: time.Now().Add(e.cfg.HeartbeatInterval)}
+		n.timer.Fire = n.heartbeat
+		e.queues[l.key(keyQueue)] = n
+		e.subscriber.Retain(l.channel)
 	}
 	n.mu.Lock()
-	n.waiters[w] = struct{}{}
+	n.requests[w] = struct{}{}
 	n.mu.Unlock()
 	due := w.due
 	w.mu.Lock()
-	w.contact = n.contact
-	n.contact.answer(w.asked)
+	w.health = n.health
+	n.health.answer(w.askedAt)
 	w.mu.Unlock()
 	e.mu.Unlock()
 	if w.hasEnded() { // meanwhile, and its end did not find it in the line
-		e.quitLine(w)
+		e.leaveQueue(w)
 		return
 	}
-	e.clock.Sooner(&n.alarm, n.next(time.Now(), a.ask, a.more))
+	e.timers.SetIfSooner(&n.timer, n.next(time.Now(), a.retryIn, a.more))
 	if !due.IsZero() {
-		n.beatAt(due)
+		n.heartbeatAt(due)
 	}
-	w.stands(a.rank)
+	w.setPosition(a.rank)
 }
 
 // stands tells of the waiter's position, if it is another than before.
-func (w *waiter) stands(rank int) {
+func (w *request) setPosition(rank int) {
 	e := w.lock.e
 	if e.cfg.Observe == nil {
 		return
 	}
 	w.mu.Lock()
-	moved := !w.ended && (!w.stood || w.rank != rank)
-	w.stood, w.rank = true, rank
+	moved := !w.ended && (!w.queued || w.rank != rank)
+	w.queued, w.rank = true, rank
 	w.mu.Unlock()
 	if moved {
-		ev := w.lock.event(Waiting)
+		ev := w.lock.event(Queued)
 		ev.Token, ev.Position = w.token, rank
 		e.observe(ev)
 	}
 }
 
 // next is when to beat: at the period, or when the server said that asking may be worth while.
-func (n *line) next(now time.Time, ask int64, more bool) time.Time {
+func (n *waitQueue) next(now time.Time, ask int64, more bool) time.Time {
 	switch {
 	case more:
 		return now
-	case ask > 0 && duration(ask) < n.lock.e.cfg.Period:
+	case ask > 0 && duration(ask) < n.lock.e.cfg.HeartbeatInterval:
 		return now.Add(duration(ask) + time.Millisecond) // leases end within the millisecond that was named
 	}
-	return now.Add(n.lock.e.cfg.Period)
+	return now.Add(n.lock.e.cfg.HeartbeatInterval)
 }
 
 // quitLine takes the waiter out of its line, and ends a line that is empty.
-func (e *Engine) quitLine(w *waiter) {
+func (e *Engine) leaveQueue(w *request) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	key := w.lock.key(ofQueue)
-	n := e.lines[key]
+	key := w.lock.key(keyQueue)
+	n := e.queues[key]
 	if n == nil {
 		return
 	}
 	n.mu.Lock()
-	delete(n.waiters, w)
-	empty := len(n.waiters) == 0
+	delete(n.requests, w)
+	empty := len(n.requests) == 0
 	n.mu.Unlock()
 	if empty {
-		delete(e.lines, key)
-		e.clock.Unset(&n.alarm)
-		e.ear.Drop(n.lock.channel)
+		delete(e.queues, key)
+		e.timers.Cancel(&n.timer)
+		e.subscriber.Release(n.lock.channel)
 	}
 }
 
 // askAt makes the first of the waiter's line ask at that time at the latest, as a message has said.
-func (e *Engine) askAt(w *waiter, at time.Time) {
+func (e *Engine) heartbeatAt(w *request, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if n := e.lineLocked(w, at); n != nil {
+	if n := e.queueLocked(w, at); n != nil {
 		n.mu.Lock()
-		n.heard = time.Now()
+		n.receivedAt = time.Now()
 		n.mu.Unlock()
-		e.clock.Sooner(&n.alarm, at)
+		e.timers.SetIfSooner(&n.timer, at)
 	}
 }
 
 // lineWasEmpty notes that nobody stood in line for a release that left at that time. If somebody here had been told to wait
 // before that, then the server has lost the line, as it does when its clock is set ahead; and perhaps nobody else asks
 // before the next heartbeat.
-func (l *Lock) lineWasEmpty(sent time.Time) {
+func (l *Lock) queueWasEmpty(sent time.Time) {
 	e := l.e
 	e.mu.Lock()
-	n := e.lines[l.key(ofQueue)]
+	n := e.queues[l.key(keyQueue)]
 	e.mu.Unlock()
 	if n == nil {
 		return
 	}
 	n.mu.Lock()
-	waiters := slices.Collect(maps.Keys(n.waiters))
+	waiters := slices.Collect(maps.Keys(n.requests))
 	n.mu.Unlock()
 	for _, w := range waiters {
 		if w.waitedAt(sent) {
-			e.beatAt(w, time.Now())
+			e.heartbeatBy(w, time.Now())
 			return
 		}
 	}
 }
 
 // beatAt makes all of the waiter's line beat at that time at the latest.
-func (e *Engine) beatAt(w *waiter, at time.Time) {
+func (e *Engine) heartbeatBy(w *request, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if n := e.lineLocked(w, at); n != nil {
-		n.beatAt(at)
+	if n := e.queueLocked(w, at); n != nil {
+		n.heartbeatAt(at)
 	}
 }
 
 // lineLocked is the line in which the waiter stands. If it does not yet, because a message has overtaken the answer that puts
 // it there, it will beat then, at that time at the latest.
-func (e *Engine) lineLocked(w *waiter, at time.Time) *line {
-	if n := e.lines[w.lock.key(ofQueue)]; n != nil {
+func (e *Engine) queueLocked(w *request, at time.Time) *waitQueue {
+	if n := e.queues[w.lock.key(keyQueue)]; n != nil {
 		n.mu.Lock()
-		_, stands := n.waiters[w]
+		_, stands := n.requests[w]
 		n.mu.Unlock()
 		if stands {
 			return n
@@ -172,53 +172,53 @@ func (e *Engine) lineLocked(w *waiter, at time.Time) *line {
 	return nil
 }
 
-func (n *line) beatAt(at time.Time) {
+func (n *waitQueue) heartbeatAt(at time.Time) {
 	n.mu.Lock()
 	if n.due.After(at) {
 		n.due = at
 	}
 	n.mu.Unlock()
-	n.lock.e.clock.Sooner(&n.alarm, at)
+	n.lock.e.timers.SetIfSooner(&n.timer, at)
 }
 
 // beat is called by the clock: it sends the heartbeats of all who wait, or, before those are due, asks for the first.
-func (n *line) beat(now time.Time) {
+func (n *waitQueue) heartbeat(now time.Time) {
 	e := n.lock.e
-	period := e.cfg.Period
+	period := e.cfg.HeartbeatInterval
 	n.mu.Lock()
-	if len(n.waiters) == 0 {
+	if len(n.requests) == 0 {
 		n.mu.Unlock()
 		return
 	}
-	if n.onWay > 0 && now.Sub(n.sent) < 2*period {
+	if n.inFlight > 0 && now.Sub(n.sent) < 2*period {
 		// The last one is still under way. What made this one due may have come after it ran.
 		n.again = true
 		n.mu.Unlock()
-		e.clock.Set(&n.alarm, now.Add(period))
+		e.timers.Set(&n.timer, now.Add(period))
 		return
 	}
 	n.sent, n.again = now, false
-	all := slices.Collect(maps.Keys(n.waiters))
+	all := slices.Collect(maps.Keys(n.requests))
 	parts := 1
 	early := now.Before(n.due)
 	if !early {
 		n.due = now.Add(period)
-		parts = (len(all) + perBeat - 1) / perBeat
+		parts = (len(all) + heartbeatBatch - 1) / heartbeatBatch
 	}
 	due := n.due
-	n.onWay += parts
+	n.inFlight += parts
 	n.mu.Unlock()
-	e.clock.Set(&n.alarm, due)
+	e.timers.Set(&n.timer, due)
 	if early {
-		all = []*waiter{first(all)}
+		all = []*request{first(all)}
 	}
-	for part := range slices.Chunk(all, perBeat) {
+	for part := range slices.Chunk(all, heartbeatBatch) {
 		n.send(part)
 	}
 }
 
 // first is the waiter that stands before the others.
-func first(all []*waiter) (first *waiter) {
+func first(all []*request) (first *request) {
 	least := int64(0)
 	for _, w := range all {
 		w.mu.Lock()
@@ -232,174 +232,174 @@ func first(all []*waiter) (first *waiter) {
 }
 
 // send sends one beat for some waiters.
-func (n *line) send(part []*waiter) {
+func (n *waitQueue) send(part []*request) {
 	l := n.lock
 	sent := time.Now()
-	n.contact.sent(sent)
-	call := l.beatCall(0, len(part), func(call *transport.Call) { n.beaten(call, part, sent) })
+	n.health.sent(sent)
+	call := l.heartbeatCall(0, len(part), func(call *transport.Call) { n.heartbeatDone(call, part, sent) })
 	for _, w := range part {
 		call.Args = append(call.Args, w.token)
 	}
-	l.e.courier.Send(call)
+	l.e.transport.Send(call)
 }
 
 // comeBack makes waiters stand in line again whom the server does not know: they were passed over while their
 // connection was gone, or the server lost its data. Those who have not missed a heartbeat keep their place.
-func (n *line) comeBack(part []*waiter) {
+func (n *waitQueue) rejoin(part []*request) {
 	l := n.lock
 	now := time.Now()
-	call := l.beatCall(1, 2*len(part), func(call *transport.Call) {
+	call := l.heartbeatCall(1, 2*len(part), func(call *transport.Call) {
 		for _, w := range part {
-			w.arrived(transport.FateOf(call.Err))
+			w.copyDone(transport.OutcomeOf(call.Err))
 		}
-		n.beaten(call, part, now)
+		n.heartbeatDone(call, part, now)
 	})
-	n.contact.sent(now)
+	n.health.sent(now)
 	for _, w := range part {
-		w.leaves(now)
+		w.copySent(now)
 		w.mu.Lock()
 		place := w.place
-		if now.Sub(w.asked) > l.e.cfg.Life {
+		if now.Sub(w.askedAt) > l.e.cfg.HeartbeatTimeout {
 			place = 0
 		}
 		w.mu.Unlock()
 		call.Args = append(call.Args, w.token, place)
 	}
 	n.mu.Lock()
-	n.onWay++
+	n.inFlight++
 	n.mu.Unlock()
-	l.e.courier.Send(call)
+	l.e.transport.Send(call)
 }
 
 // beatCall prepares a beat, to which the tokens are to be appended.
-func (l *Lock) beatCall(back, room int, done func(*transport.Call)) *transport.Call {
-	call := l.call(l.spec.Scripts.Beat, 4, 6+room, done)
+func (l *Lock) heartbeatCall(back, room int, done func(*transport.Call)) *transport.Call {
+	call := l.call(l.spec.Scripts.Heartbeat, 4, 6+room, done)
 	call.Urgent = true
-	call.Args = lua.BeatArgs(call.Args, l.args.idle, l.args.life, l.args.wake, l.args.sharded, back, l.args.extra)
+	call.Args = lua.HeartbeatArgs(call.Args, l.args.metadataTTL, l.args.heartbeatTimeout, l.args.channelPrefix, l.args.sharded, back, l.args.extra)
 	return call
 }
 
 // beaten deals with the answer to a beat.
-func (n *line) beaten(call *transport.Call, part []*waiter, sent time.Time) {
+func (n *waitQueue) heartbeatDone(call *transport.Call, part []*request, sent time.Time) {
 	e := n.lock.e
-	p, err := parsePulse(call, len(part))
+	p, err := parseHeartbeat(call, len(part))
 	if err != nil {
-		n.contact.fail(sent, err)
+		n.health.fail(sent, err)
 		n.failed(err, part)
 		return
 	}
 	now := time.Now()
 	n.mu.Lock()
-	n.onWay--
+	n.inFlight--
 	again := n.again
 	n.mu.Unlock()
 
-	var back []*waiter
+	var back []*request
 	waits := make([]bool, len(part))
 	for i := range waits {
 		waits[i] = true
 	}
-	for _, x := range p.news {
+	for _, x := range p.changes {
 		w := part[x.index]
 		switch x.code {
 		case lua.Granted, lua.Held:
 			waits[x.index] = false
-			if x.code == lua.Held && !w.silent {
-				e.expect(w)
+			if x.code == lua.Held && !w.noPush {
+				e.expectWakeup(w)
 			}
 			if w.grant(x.a, call.Sent, x.b-p.now, true) == errTooLate {
-				n.beatAt(call.Sent.Add(duration(x.b-p.now) + time.Millisecond)) // when the lease is over
+				n.heartbeatAt(call.Sent.Add(duration(x.b-p.now) + time.Millisecond)) // when the lease is over
 			}
 		case lua.Waiting:
-			w.waits(call.Sent, p.seq, x.a)
+			w.stillWaiting(call.Sent, p.seq, x.a)
 		case lua.Unknown:
 			waits[x.index] = false
 			if !w.hasEnded() {
 				back = append(back, w)
 			}
-		case lua.Buried:
+		case lua.Tombstoned:
 			waits[x.index] = false
-			w.leave(n.lock.fail(ErrNotAcquired, errBuried))
+			w.leave(n.lock.fail(ErrNotAcquired, errTombstoned))
 		case lua.Refused:
 			waits[x.index] = false
 			w.leave(n.lock.fail(ErrNotAcquired))
 		case lua.Conflict:
 			waits[x.index] = false
 			w.leave(n.lock.fail(ErrConflict))
-		case lua.Above:
+		case lua.AboveLimit:
 			waits[x.index] = false
-			w.leave(n.lock.fail(ErrAbove))
+			w.leave(n.lock.fail(ErrAboveLimit))
 		}
 	}
 	if len(back) == 0 { // else they are to come back first, which takes a server that can be written to
 		n.mu.Lock()
-		n.pauses = nil
+		n.backoff = nil
 		n.mu.Unlock()
-		n.contact.answer(sent)
+		n.health.answer(sent)
 	} else {
-		n.contact.drop(sent)
+		n.health.drop(sent)
 	}
-	n.missed(back)
+	n.checkMissed(back)
 	for i, w := range part {
 		if waits[i] {
-			w.waits(call.Sent, p.seq, 0)
+			w.stillWaiting(call.Sent, p.seq, 0)
 		}
 	}
 	if len(back) > 0 {
-		n.comeBack(back)
+		n.rejoin(back)
 	}
-	n.othersToo(part, back)
+	n.heartbeatOthers(part, back)
 	if p.first >= 0 {
-		part[p.first].stands(p.rank)
+		part[p.first].setPosition(p.rank)
 	}
-	e.clock.Sooner(&n.alarm, n.next(now, p.ask, p.more || again))
+	e.timers.SetIfSooner(&n.timer, n.next(now, p.retryIn, p.more || again))
 }
 
 // othersToo makes all beat now if only some of them have, whom the server did not know: the others it may not know either.
-func (n *line) othersToo(part, unknown []*waiter) {
+func (n *waitQueue) heartbeatOthers(part, unknown []*request) {
 	n.mu.Lock()
-	some := len(part) < min(len(n.waiters), perBeat)
+	some := len(part) < min(len(n.requests), heartbeatBatch)
 	n.mu.Unlock()
 	if some && len(unknown) > 0 {
-		n.beatAt(time.Now())
+		n.heartbeatAt(time.Now())
 	}
 }
 
 // missed looks at waiters that the server did not know. If the keeper was listening all the time since their last
 // heartbeat, and was told nothing, then it listens not where the server speaks: the connection is replaced.
-func (n *line) missed(back []*waiter) {
+func (n *waitQueue) checkMissed(back []*request) {
 	if len(back) == 0 {
 		return
 	}
 	e := n.lock.e
-	since := e.ear.Since(n.lock.channel)
+	since := e.subscriber.SubscribedSince(n.lock.channel)
 	n.mu.Lock()
-	heard := n.heard
+	heard := n.receivedAt
 	n.mu.Unlock()
 	for _, w := range back {
 		w.mu.Lock()
-		asked := w.asked
+		asked := w.askedAt
 		w.mu.Unlock()
-		if !since.IsZero() && since.Before(asked) && !heard.After(asked) && !w.silent {
-			e.ear.Replace(n.lock.channel)
+		if !since.IsZero() && since.Before(asked) && !heard.After(asked) && !w.noPush {
+			e.subscriber.Replace(n.lock.channel)
 			return
 		}
 	}
 }
 
 // failed deals with a beat that was not answered.
-func (n *line) failed(err error, part []*waiter) {
+func (n *waitQueue) failed(err error, part []*request) {
 	e := n.lock.e
 	now := time.Now()
 	n.mu.Lock()
-	n.onWay--
-	if n.pauses == nil {
-		n.pauses = e.cfg.Retry.pauses()
-		n.failing = now
+	n.inFlight--
+	if n.backoff == nil {
+		n.backoff = e.cfg.Retry.newBackoff()
+		n.failingSince = now
 	}
 	n.due = now
-	hopeless := !transport.Passing(err) || e.cfg.Retry.exhausted(n.failing, now)
-	pause := min(n.pauses.NextBackOff(), e.cfg.Period)
+	hopeless := !transport.Retryable(err) || e.cfg.Retry.exhausted(n.failingSince, now)
+	pause := min(n.backoff.NextBackOff(), e.cfg.HeartbeatInterval)
 	n.mu.Unlock()
 	if hopeless {
 		for _, w := range part {
@@ -407,5 +407,5 @@ func (n *line) failed(err error, part []*waiter) {
 		}
 		return
 	}
-	e.clock.Sooner(&n.alarm, now.Add(pause))
+	e.timers.SetIfSooner(&n.timer, now.Add(pause))
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Acknowledgement says what must have a grant before its lease is handed out. Package lockkeeper documents it.
-type Acknowledgement struct {
+// ReplicaAck says what must have a grant before its lease is handed out. Package lockkeeper documents it.
+type ReplicaAck struct {
 	Replicas int
 	Majority bool
 	Fsync    bool
-	Within   time.Duration
+	Timeout  time.Duration
 }
 
-func (a Acknowledgement) wanted() bool { return a.Replicas > 0 || a.Majority || a.Fsync }
+func (a ReplicaAck) enabled() bool { return a.Replicas > 0 || a.Majority || a.Fsync }
 
 // NotAcknowledged is why a lease that was granted was not handed out but given back. Package lockkeeper documents it.
 type NotAcknowledged struct {
@@ -46,17 +46,17 @@ func (e *NotAcknowledged) Error() string {
 func (e *NotAcknowledged) Unwrap() error { return e.Err }
 
 // errUnconfirmed: nobody else holds the lock, but its own grant was not waited for long enough.
-var errUnconfirmed = chained(ErrUnavailable, errors.New("the replicas had not acknowledged the grant yet"))
+var errReplicasPending = chain(ErrUnavailable, errors.New("the replicas had not acknowledged the grant yet"))
 
 // acknowledged returns the lease when replicas have it. If they do not in time, or ctx ends, the lease is given back.
 // A lease that has come in the place of another is all that its holder has, so there it does not matter if ctx ends.
-func (l *Lock) acknowledged(ctx context.Context, h *Hold) (*Hold, error) {
+func (l *Lock) awaitReplicas(ctx context.Context, h *Lease) (*Lease, error) {
 	if h.request.origin != nil {
-		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.e.cfg.Acknowledge.Within+graceAfterEnd)
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.e.cfg.ReplicaAck.Timeout+cancelGrace)
 		defer cancel()
 		ctx = within
 	}
-	err := l.acknowledge(ctx, h)
+	err := l.replicateGrant(ctx, h)
 	if err == nil {
 		err = h.Err() // the lease may have ended meanwhile
 	}
@@ -66,29 +66,29 @@ func (l *Lock) acknowledged(ctx context.Context, h *Hold) (*Hold, error) {
 	if from := h.request.origin; from != nil {
 		from.lose(err) // it ended at the server when this one came in its place
 	}
-	if d, _ := h.release(l.e.courier.Send, true); d != nil {
-		grace := time.NewTimer(graceAfterEnd)
+	if d, _ := h.release(l.e.transport.Send, true); d != nil {
+		grace := time.NewTimer(cancelGrace)
 		defer grace.Stop()
 		select {
-		case <-d.over:
+		case <-d.finished:
 		case <-grace.C:
 		case <-ctx.Done():
 		}
 	}
 	if end := ctx.Err(); end != nil && errors.Is(err, end) {
-		return nil, l.fail(errUnconfirmed, end)
+		return nil, l.fail(errReplicasPending, end)
 	}
 	return nil, l.fail(err)
 }
 
 // acknowledge waits until replicas have the grant. The request for the lease is repeated for that, which changes nothing.
-func (l *Lock) acknowledge(ctx context.Context, h *Hold) error {
+func (l *Lock) replicateGrant(ctx context.Context, h *Lease) error {
 	again := &transport.Call{Script: l.spec.Scripts.Acquire}
-	again.Args = lua.AcquireArgs(nil, h.token, l.args.ttl, l.args.idle, 0, l.args.wake, l.args.sharded, h.request.extra, 0)
-	again.Done = func(call *transport.Call) { h.request.arrived(transport.FateOf(call.Err)) }
-	h.request.leaves(time.Now()) // a release that overtakes it has to bury
+	again.Args = lua.AcquireArgs(nil, h.token, l.args.ttl, l.args.metadataTTL, 0, l.args.channelPrefix, l.args.sharded, h.request.extra, 0)
+	again.Done = func(call *transport.Call) { h.request.copyDone(transport.OutcomeOf(call.Err)) }
+	h.request.copySent(time.Now()) // a release that overtakes it has to bury
 	return l.waitForReplicas(ctx, again, l.allKeys(), func() error {
-		a, err := parseAnswer(again)
+		a, err := parseAcquire(again)
 		if err == nil && (a.code != lua.Granted || uint64(a.fence) != h.fence) {
 			h.lose(errNotHeld)
 			err = h.Err()
@@ -99,10 +99,10 @@ func (l *Lock) acknowledge(ctx context.Context, h *Hold) error {
 
 // acknowledgeRenewal waits until replicas have a lease that is adopted. Its renewal is repeated for that, which cannot take it
 // again if it is over.
-func (l *Lock) acknowledgeRenewal(ctx context.Context, token string) (renewal, error) {
+func (l *Lock) replicateRenewal(ctx context.Context, token string) (renewal, error) {
 	var r renewal
 	again := &transport.Call{Script: l.spec.Scripts.Renew, Sent: time.Now()}
-	again.Args = lua.RenewArgs(nil, token, l.ttl, l.args.idle, 0, l.args.wake, l.args.sharded)
+	again.Args = lua.RenewArgs(nil, token, l.ttl, l.args.metadataTTL, 0, l.args.channelPrefix, l.args.sharded)
 	again.Done = func(*transport.Call) {}
 	err := l.waitForReplicas(ctx, again, l.allKeys()[:2], func() (err error) {
 		if r, err = parseFullRenewal(again); err == nil && !r.held {
@@ -120,14 +120,14 @@ func (l *Lock) acknowledgeRenewal(ctx context.Context, token string) (renewal, e
 // what was written before: WAIT counts what its own connection has written, and the grant may have been written by another's.
 // Check says what is wrong with the answer.
 func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, keys []string, check func() error) error {
-	if !l.e.enter(false) {
+	if !l.e.beginWork(false) {
 		call.Err = redis.ErrClosed // it was not sent
 		call.Done(call)
 		return ErrClosed
 	}
 	done := make(chan error, 1)
 	go func() { // go-redis does not interrupt a read when the context ends
-		defer l.e.exit()
+		defer l.e.endWork()
 		done <- l.writeAndWait(call, keys, check)
 	}()
 	select {
@@ -140,13 +140,13 @@ func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, keys [
 
 func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() error) error {
 	ctx := context.Background()
-	want := l.e.cfg.Acknowledge
+	want := l.e.cfg.ReplicaAck
 	result := &NotAcknowledged{Wanted: want.Replicas, Local: !want.Fsync}
 	fail := func(err error) error {
 		result.Err = unavailable(err)
 		return result
 	}
-	conn, primary, err := l.e.cfg.Client.Conn(ctx, l.key(ofLock))
+	conn, primary, err := l.e.cfg.Client.Conn(ctx, l.key(keyLock))
 	if err != nil {
 		call.Err = redis.ErrClosed // it was not sent
 		call.Done(call)
@@ -166,14 +166,14 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 	}
 
 	if want.Majority {
-		n, err := replicas(ctx, conn)
+		n, err := connectedReplicas(ctx, conn)
 		if err != nil {
 			return fail(err)
 		}
-		result.Wanted = max(want.Replicas, l.e.mostReplicas(primary, n)/2+1)
+		result.Wanted = max(want.Replicas, l.e.maxReplicas(primary, n)/2+1)
 	}
 	if want.Fsync {
-		list, err := conn.Do(ctx, "waitaof", 1, result.Wanted, millis(want.Within)).Int64Slice()
+		list, err := conn.Do(ctx, "waitaof", 1, result.Wanted, millis(want.Timeout)).Int64Slice()
 		if err == nil && len(list) != 2 {
 			err = fmt.Errorf("%w: %v from WAITAOF", transport.ErrReply, list)
 		}
@@ -182,7 +182,7 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 		}
 		result.Local, result.Replicas = list[0] > 0, int(list[1])
 	} else {
-		n, err := conn.Wait(ctx, result.Wanted, want.Within).Result()
+		n, err := conn.Wait(ctx, result.Wanted, want.Timeout).Result()
 		if err != nil {
 			return fail(err)
 		}
@@ -197,7 +197,7 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 var connected = regexp.MustCompile(`(?m)^connected_slaves:(\d+)`)
 
 // replicas is how many are connected to the primary.
-func replicas(ctx context.Context, conn *redis.Conn) (int, error) {
+func connectedReplicas(ctx context.Context, conn *redis.Conn) (int, error) {
 	info, err := conn.Info(ctx, "replication").Result()
 	if err != nil {
 		return 0, err
@@ -210,7 +210,7 @@ func replicas(ctx context.Context, conn *redis.Conn) (int, error) {
 }
 
 // mostReplicas is the most replicas that a primary has had at any time, so that one which is cut off is still counted.
-func (e *Engine) mostReplicas(primary string, n int) int {
+func (e *Engine) maxReplicas(primary string, n int) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.replicas[primary] = max(e.replicas[primary], n)

@@ -14,9 +14,9 @@ import (
 // has not been looked at, and a lease is never made out of nonsense.
 
 // numbers is a reply: a flat list of integers, the code first.
-type numbers []int64
+type reply []int64
 
-func parseReply(call *transport.Call) (numbers, error) {
+func parseReply(call *transport.Call) (reply, error) {
 	if call.Err != nil {
 		return nil, unavailable(call.Err)
 	}
@@ -27,7 +27,7 @@ func parseReply(call *transport.Call) (numbers, error) {
 }
 
 // want says whether the reply has the length that its code calls for.
-func (n numbers) want(length int) error {
+func (n reply) checkLength(length int) error {
 	if len(n) != length {
 		return fmt.Errorf("%w: %d numbers after code %d, want %d", transport.ErrReply, len(n)-1, n[0], length-1)
 	}
@@ -35,127 +35,127 @@ func (n numbers) want(length int) error {
 }
 
 // answer is the reply of acquire.lua.
-type answer struct {
-	code              int64
-	fence, now, until int64 // granted
-	left              int64 // refused: ms until it may be had, if known
-	seq, place, ask   int64 // waiting
-	rank              int
-	more              bool // there is more to be admitted
-	news              bool // the limits are others from now on
+type acquireReply struct {
+	code                int64
+	fence, now, until   int64 // granted
+	retryAfter          int64 // refused: ms until it may be had, if known
+	seq, place, retryIn int64 // waiting
+	rank                int
+	more                bool // there is more to be admitted
+	limitsChanged       bool // the limits are others from now on
 }
 
 // The bits of what acquire.lua, limit.lua and release.lua say of more.
 const (
 	moreToAdmit   = 1
 	limitsChanged = 2 // acquire and limit
-	lineEmpty     = 2 // release: nobody stood in line
+	queueEmpty    = 2 // release: nobody stood in line
 )
 
-func parseAnswer(call *transport.Call) (answer, error) {
+func parseAcquire(call *transport.Call) (acquireReply, error) {
 	n, err := parseReply(call)
 	if err != nil {
-		return answer{}, err
+		return acquireReply{}, err
 	}
-	a := answer{code: n[0]}
+	a := acquireReply{code: n[0]}
 	switch a.code {
 	case lua.Granted:
-		if err := n.want(5); err != nil {
-			return answer{}, err
+		if err := n.checkLength(5); err != nil {
+			return acquireReply{}, err
 		}
 		a.fence, a.now, a.until = n[1], n[2], n[3]
-		a.more, a.news = n[4]&moreToAdmit != 0, n[4]&limitsChanged != 0
+		a.more, a.limitsChanged = n[4]&moreToAdmit != 0, n[4]&limitsChanged != 0
 		if a.fence <= 0 || a.now < 0 || a.until <= a.now {
-			return answer{}, fmt.Errorf("%w: fence %d, lease of %d ms", transport.ErrReply, a.fence, a.until-a.now)
+			return acquireReply{}, fmt.Errorf("%w: fence %d, lease of %d ms", transport.ErrReply, a.fence, a.until-a.now)
 		}
 	case lua.Refused:
-		if err := n.want(4); err != nil {
-			return answer{}, err
+		if err := n.checkLength(4); err != nil {
+			return acquireReply{}, err
 		}
-		a.now, a.left = n[1], n[2]
-		a.more, a.news = n[3]&moreToAdmit != 0, n[3]&limitsChanged != 0
+		a.now, a.retryAfter = n[1], n[2]
+		a.more, a.limitsChanged = n[3]&moreToAdmit != 0, n[3]&limitsChanged != 0
 	case lua.Waiting:
-		if err := n.want(7); err != nil {
-			return answer{}, err
+		if err := n.checkLength(7); err != nil {
+			return acquireReply{}, err
 		}
-		a.now, a.seq, a.place, a.rank, a.ask = n[1], n[2], n[3], int(n[4]), n[5]
-		a.more, a.news = n[6]&moreToAdmit != 0, n[6]&limitsChanged != 0
-	case lua.Buried, lua.Conflict, lua.Above:
+		a.now, a.seq, a.place, a.rank, a.retryIn = n[1], n[2], n[3], int(n[4]), n[5]
+		a.more, a.limitsChanged = n[6]&moreToAdmit != 0, n[6]&limitsChanged != 0
+	case lua.Tombstoned, lua.Conflict, lua.AboveLimit:
 	default:
-		return answer{}, fmt.Errorf("%w: code %d from acquire", transport.ErrReply, a.code)
+		return acquireReply{}, fmt.Errorf("%w: code %d from acquire", transport.ErrReply, a.code)
 	}
 	return a, nil
 }
 
 // pulse is the reply of beat.lua.
-type pulse struct {
-	now, seq, ask int64
-	more          bool
-	first, rank   int // the first of the tokens that wait, from 0, or -1, and where it stands
-	news          []news
+type heartbeatReply struct {
+	now, seq, retryIn int64
+	more              bool
+	first, rank       int // the first of the tokens that wait, from 0, or -1, and where it stands
+	changes           []tokenChange
 }
 
 // news is what a beat says of one token: its index from 0, a code, and two numbers that depend on the code.
-type news struct {
+type tokenChange struct {
 	index int
 	code  int64
 	a, b  int64
 }
 
-func parsePulse(call *transport.Call, tokens int) (pulse, error) {
+func parseHeartbeat(call *transport.Call, tokens int) (heartbeatReply, error) {
 	n, err := parseReply(call)
 	if err != nil {
-		return pulse{}, err
+		return heartbeatReply{}, err
 	}
 	if n[0] != lua.Waiting || len(n) < 7 || (len(n)-7)%4 != 0 {
-		return pulse{}, fmt.Errorf("%w: %d numbers, code %d, from beat", transport.ErrReply, len(n), n[0])
+		return heartbeatReply{}, fmt.Errorf("%w: %d numbers, code %d, from beat", transport.ErrReply, len(n), n[0])
 	}
 	if n[5] < 0 || n[5] > int64(tokens) {
-		return pulse{}, fmt.Errorf("%w: token %d of %d is the first, from beat", transport.ErrReply, n[5], tokens)
+		return heartbeatReply{}, fmt.Errorf("%w: token %d of %d is the first, from beat", transport.ErrReply, n[5], tokens)
 	}
-	p := pulse{now: n[1], seq: n[2], ask: n[3], more: n[4] != 0, first: int(n[5]) - 1, rank: int(n[6])}
+	p := heartbeatReply{now: n[1], seq: n[2], retryIn: n[3], more: n[4] != 0, first: int(n[5]) - 1, rank: int(n[6])}
 	for rest := n[7:]; len(rest) > 0; rest = rest[4:] {
 		if rest[0] < 1 || rest[0] > int64(tokens) {
-			return pulse{}, fmt.Errorf("%w: token %d of %d, from beat", transport.ErrReply, rest[0], tokens)
+			return heartbeatReply{}, fmt.Errorf("%w: token %d of %d, from beat", transport.ErrReply, rest[0], tokens)
 		}
-		x := news{int(rest[0]) - 1, rest[1], rest[2], rest[3]}
+		x := tokenChange{int(rest[0]) - 1, rest[1], rest[2], rest[3]}
 		switch x.code {
 		case lua.Granted, lua.Held:
 			if x.a <= 0 || p.now < 0 {
-				return pulse{}, fmt.Errorf("%w: fence %d at %d, from beat", transport.ErrReply, x.a, p.now)
+				return heartbeatReply{}, fmt.Errorf("%w: fence %d at %d, from beat", transport.ErrReply, x.a, p.now)
 			}
-		case lua.Waiting, lua.Unknown, lua.Buried, lua.Refused, lua.Conflict, lua.Above:
+		case lua.Waiting, lua.Unknown, lua.Tombstoned, lua.Refused, lua.Conflict, lua.AboveLimit:
 		default:
-			return pulse{}, fmt.Errorf("%w: code %d of a token, from beat", transport.ErrReply, x.code)
+			return heartbeatReply{}, fmt.Errorf("%w: code %d of a token, from beat", transport.ErrReply, x.code)
 		}
-		p.news = append(p.news, x)
+		p.changes = append(p.changes, x)
 	}
 	return p, nil
 }
 
 // word is a part of a message, for one waiter: the fence of what it was granted, or after how many ms it should ask.
 // When a grant was made and for how long is not said, because the waiter knows enough of that; see waiter.push.
-type word struct {
-	serial string
-	fence  int64 // 0: there is no grant
-	ask    int64 // ms
+type wakeup struct {
+	serial  string
+	fence   int64 // 0: there is no grant
+	retryIn int64 // ms
 }
 
-func parseMessage(payload string) ([]word, error) {
+func parseMessage(payload string) ([]wakeup, error) {
 	field := strings.Fields(payload)
 	if len(field) == 0 || len(field)%2 != 0 {
 		return nil, fmt.Errorf("a message of %d fields", len(field))
 	}
-	list := make([]word, 0, len(field)/2)
+	list := make([]wakeup, 0, len(field)/2)
 	for rest := field; len(rest) > 0; rest = rest[2:] {
 		n, err := strconv.ParseInt(rest[1], 10, 64)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("no number: %w", err)
 		case n > 0:
-			list = append(list, word{serial: rest[0], fence: n})
+			list = append(list, wakeup{serial: rest[0], fence: n})
 		case n < 0 && n > math.MinInt64:
-			list = append(list, word{serial: rest[0], ask: -n})
+			list = append(list, wakeup{serial: rest[0], retryIn: -n})
 		default:
 			return nil, fmt.Errorf("neither a fence nor a time: %d", n)
 		}

@@ -15,7 +15,7 @@ import (
 
 // A reply is right, nonsense (ErrReply), or no reply at all.
 
-func reply(n ...int64) *transport.Call { return &transport.Call{Reply: n} }
+func replyOf(n ...int64) *transport.Call { return &transport.Call{Reply: n} }
 
 // is checks an error: nonsense, or none.
 func is(t *testing.T, err error, nonsense bool) {
@@ -27,8 +27,8 @@ func is(t *testing.T, err error, nonsense bool) {
 
 func TestAnErrorComesThroughEveryParserAsItself(t *testing.T) {
 	call := &transport.Call{Err: io.EOF, Reply: []int64{lua.Granted, 1, 2, 3}}
-	_, a := parseAnswer(call)
-	_, p := parsePulse(call, 1)
+	_, a := parseAcquire(call)
+	_, p := parseHeartbeat(call, 1)
 	_, r := parseRenewal(call)
 	_, n := parseReply(call)
 	for i, err := range []error{a, p, r, n} {
@@ -41,43 +41,43 @@ func TestAnErrorComesThroughEveryParserAsItself(t *testing.T) {
 func TestAnswers(t *testing.T) {
 	for _, c := range []struct {
 		reply []int64
-		want  answer
+		want  acquireReply
 		bad   bool
 	}{
-		{[]int64{lua.Granted, 7, 100, 130, 0}, answer{code: lua.Granted, fence: 7, now: 100, until: 130}, false},
-		{[]int64{lua.Granted, 7, 100, 130, 1}, answer{code: lua.Granted, fence: 7, now: 100, until: 130, more: true}, false},
-		{[]int64{lua.Refused, 100, 25, 0}, answer{code: lua.Refused, now: 100, left: 25}, false},
-		{[]int64{lua.Refused, 100, 25, 3}, answer{code: lua.Refused, now: 100, left: 25, more: true, news: true}, false},
-		{[]int64{lua.Granted, 7, 100, 130, 2}, answer{code: lua.Granted, fence: 7, now: 100, until: 130, news: true}, false},
-		{[]int64{lua.Above}, answer{code: lua.Above}, false},
+		{[]int64{lua.Granted, 7, 100, 130, 0}, acquireReply{code: lua.Granted, fence: 7, now: 100, until: 130}, false},
+		{[]int64{lua.Granted, 7, 100, 130, 1}, acquireReply{code: lua.Granted, fence: 7, now: 100, until: 130, more: true}, false},
+		{[]int64{lua.Refused, 100, 25, 0}, acquireReply{code: lua.Refused, now: 100, retryAfter: 25}, false},
+		{[]int64{lua.Refused, 100, 25, 3}, acquireReply{code: lua.Refused, now: 100, retryAfter: 25, more: true, limitsChanged: true}, false},
+		{[]int64{lua.Granted, 7, 100, 130, 2}, acquireReply{code: lua.Granted, fence: 7, now: 100, until: 130, limitsChanged: true}, false},
+		{[]int64{lua.AboveLimit}, acquireReply{code: lua.AboveLimit}, false},
 		{
 			[]int64{lua.Waiting, 100, 9, 8, 2, 50, 1},
-			answer{code: lua.Waiting, now: 100, seq: 9, place: 8, rank: 2, ask: 50, more: true}, false,
+			acquireReply{code: lua.Waiting, now: 100, seq: 9, place: 8, rank: 2, retryIn: 50, more: true}, false,
 		},
-		{[]int64{lua.Buried}, answer{code: lua.Buried}, false},
-		{nil, answer{}, true},
-		{[]int64{}, answer{}, true},
-		{[]int64{lua.Granted}, answer{}, true},
-		{[]int64{lua.Granted, 7, 100}, answer{}, true},
-		{[]int64{lua.Granted, 7, 100, 130}, answer{}, true},
-		{[]int64{lua.Granted, 7, 100, 130, 0, 0}, answer{}, true},
-		{[]int64{lua.Granted, 0, 100, 130, 0}, answer{}, true},
-		{[]int64{lua.Granted, -7, 100, 130, 0}, answer{}, true},
-		{[]int64{lua.Granted, 7, 100, 100, 0}, answer{}, true},
-		{[]int64{lua.Granted, 7, 130, 100, 0}, answer{}, true},
-		{[]int64{lua.Refused}, answer{}, true},
-		{[]int64{lua.Refused, 100, 25}, answer{}, true},
-		{[]int64{lua.Refused, 100, 25, 0, 0}, answer{}, true},
-		{[]int64{lua.Waiting, 100, 9, 8, 2, 50}, answer{}, true},
-		{[]int64{lua.Waiting}, answer{}, true},
-		{[]int64{lua.Unknown, 1, 2, 3}, answer{}, true},
-		{[]int64{lua.Left, 0}, answer{}, true},
-		{[]int64{lua.Held, 7, 100, 130}, answer{}, true},
-		{[]int64{-1, 7, 100, 130}, answer{}, true},
-		{[]int64{math.MaxInt64}, answer{}, true},
+		{[]int64{lua.Tombstoned}, acquireReply{code: lua.Tombstoned}, false},
+		{nil, acquireReply{}, true},
+		{[]int64{}, acquireReply{}, true},
+		{[]int64{lua.Granted}, acquireReply{}, true},
+		{[]int64{lua.Granted, 7, 100}, acquireReply{}, true},
+		{[]int64{lua.Granted, 7, 100, 130}, acquireReply{}, true},
+		{[]int64{lua.Granted, 7, 100, 130, 0, 0}, acquireReply{}, true},
+		{[]int64{lua.Granted, 0, 100, 130, 0}, acquireReply{}, true},
+		{[]int64{lua.Granted, -7, 100, 130, 0}, acquireReply{}, true},
+		{[]int64{lua.Granted, 7, 100, 100, 0}, acquireReply{}, true},
+		{[]int64{lua.Granted, 7, 130, 100, 0}, acquireReply{}, true},
+		{[]int64{lua.Refused}, acquireReply{}, true},
+		{[]int64{lua.Refused, 100, 25}, acquireReply{}, true},
+		{[]int64{lua.Refused, 100, 25, 0, 0}, acquireReply{}, true},
+		{[]int64{lua.Waiting, 100, 9, 8, 2, 50}, acquireReply{}, true},
+		{[]int64{lua.Waiting}, acquireReply{}, true},
+		{[]int64{lua.Unknown, 1, 2, 3}, acquireReply{}, true},
+		{[]int64{lua.Left, 0}, acquireReply{}, true},
+		{[]int64{lua.Held, 7, 100, 130}, acquireReply{}, true},
+		{[]int64{-1, 7, 100, 130}, acquireReply{}, true},
+		{[]int64{math.MaxInt64}, acquireReply{}, true},
 	} {
 		t.Run(fmt.Sprint(c.reply), func(t *testing.T) {
-			got, err := parseAnswer(reply(c.reply...))
+			got, err := parseAcquire(replyOf(c.reply...))
 			is(t, err, c.bad)
 			if got != c.want {
 				t.Errorf("%+v, want %+v", got, c.want)
@@ -114,13 +114,13 @@ func TestPulses(t *testing.T) {
 		{[]int64{lua.Waiting, 100, 9, 50, 0, 0, 0, 1, lua.Granted, 7, 130}, 0, 0, true},
 	} {
 		t.Run(fmt.Sprint(c.reply), func(t *testing.T) {
-			got, err := parsePulse(reply(c.reply...), c.tokens)
+			got, err := parseHeartbeat(replyOf(c.reply...), c.tokens)
 			is(t, err, c.bad)
-			if err == nil && (got.now != 100 || got.seq != 9 || got.ask != 50 || got.more != (c.reply[4] == 1) || len(got.news) != c.news || got.first != int(c.reply[5])-1 || got.rank != int(c.reply[6])) {
+			if err == nil && (got.now != 100 || got.seq != 9 || got.retryIn != 50 || got.more != (c.reply[4] == 1) || len(got.changes) != c.news || got.first != int(c.reply[5])-1 || got.rank != int(c.reply[6])) {
 				t.Errorf("%+v", got)
 			}
-			if c.news > 0 && got.news[0].index != int(c.reply[7])-1 {
-				t.Errorf("%+v", got.news)
+			if c.news > 0 && got.changes[0].index != int(c.reply[7])-1 {
+				t.Errorf("%+v", got.changes)
 			}
 		})
 	}
@@ -143,7 +143,7 @@ func TestRenewals(t *testing.T) {
 		{[]int64{-1}, true},
 	} {
 		t.Run(fmt.Sprint(c.reply), func(t *testing.T) {
-			_, err := parseRenewal(reply(c.reply...))
+			_, err := parseRenewal(replyOf(c.reply...))
 			is(t, err, c.bad)
 		})
 	}
@@ -152,12 +152,12 @@ func TestRenewals(t *testing.T) {
 func TestMessages(t *testing.T) {
 	for _, c := range []struct {
 		payload string
-		want    []word
+		want    []wakeup
 	}{
-		{"a 7", []word{{"a", 7, 0}}},
-		{"a 7 1z 8", []word{{"a", 7, 0}, {"1z", 8, 0}}},
-		{"a -250 b 7", []word{{"a", 0, 250}, {"b", 7, 0}}},
-		{"a 9223372036854775807", []word{{"a", math.MaxInt64, 0}}},
+		{"a 7", []wakeup{{"a", 7, 0}}},
+		{"a 7 1z 8", []wakeup{{"a", 7, 0}, {"1z", 8, 0}}},
+		{"a -250 b 7", []wakeup{{"a", 0, 250}, {"b", 7, 0}}},
+		{"a 9223372036854775807", []wakeup{{"a", math.MaxInt64, 0}}},
 		{"", nil},
 		{" \t\n", nil},
 		{"a", nil},
@@ -220,36 +220,36 @@ func FuzzParseReply(f *testing.F) {
 		{lua.Waiting, 100, 9, 50, 0, 0, 0},
 		{lua.Waiting, 100, 9, 50, 1, 0, 0, 1, lua.Granted, 7, 130, 2, lua.Held, 8, 140},
 		{lua.Waiting, 100, 9, 50, 1, 0, 0, math.MinInt64, lua.Granted, 7, 130},
-		{lua.Buried},
+		{lua.Tombstoned},
 		{lua.Conflict},
-		{lua.Above},
+		{lua.AboveLimit},
 		{math.MaxInt64, math.MinInt64},
 	} {
 		f.Add(pack(n...), 2)
 	}
 	f.Fuzz(func(t *testing.T, b []byte, tokens int) {
 		n := unpack(b)
-		if a, err := parseAnswer(reply(n...)); err == nil {
+		if a, err := parseAcquire(replyOf(n...)); err == nil {
 			switch a.code {
 			case lua.Granted:
 				if a.fence <= 0 || a.until <= a.now {
 					t.Errorf("a grant out of %v: %+v", n, a)
 				}
-			case lua.Refused, lua.Waiting, lua.Buried, lua.Conflict, lua.Above:
+			case lua.Refused, lua.Waiting, lua.Tombstoned, lua.Conflict, lua.AboveLimit:
 				if a.fence != 0 || a.until != 0 {
 					t.Errorf("a grant out of %v: %+v", n, a)
 				}
 			default:
 				t.Errorf("code %d out of %v", a.code, n)
 			}
-		} else if a != (answer{}) || !errors.Is(err, transport.ErrReply) {
+		} else if a != (acquireReply{}) || !errors.Is(err, transport.ErrReply) {
 			t.Errorf("%+v, %v", a, err)
 		}
-		if p, err := parsePulse(reply(n...), tokens); err == nil {
-			if len(p.news) != (len(n)-7)/4 {
-				t.Errorf("%d news out of %v", len(p.news), n)
+		if p, err := parseHeartbeat(replyOf(n...), tokens); err == nil {
+			if len(p.changes) != (len(n)-7)/4 {
+				t.Errorf("%d news out of %v", len(p.changes), n)
 			}
-			for _, x := range p.news {
+			for _, x := range p.changes {
 				if x.index < 0 || x.index >= tokens {
 					t.Errorf("index %d of %d tokens", x.index, tokens)
 				}
@@ -257,7 +257,7 @@ func FuzzParseReply(f *testing.F) {
 		} else if !errors.Is(err, transport.ErrReply) {
 			t.Error(err)
 		}
-		if r, err := parseRenewal(reply(n...)); err == nil {
+		if r, err := parseRenewal(replyOf(n...)); err == nil {
 			if granted := r[0] == lua.Granted && len(r) == 2; !granted && (r[0] != lua.Refused || len(r) != 1) {
 				t.Errorf("a renewal out of %v", n)
 			}
@@ -287,7 +287,7 @@ func FuzzParseMessage(f *testing.F) {
 			t.Errorf("%d words", len(list))
 		}
 		for _, g := range list {
-			if g.serial == "" || g.fence < 0 || g.ask < 0 || (g.fence > 0) == (g.ask > 0) {
+			if g.serial == "" || g.fence < 0 || g.retryIn < 0 || (g.fence > 0) == (g.retryIn > 0) {
 				t.Errorf("%+v", g)
 			}
 		}
@@ -296,7 +296,7 @@ func FuzzParseMessage(f *testing.F) {
 
 func TestALeaseIsNeverMadeOutOfNonsense(t *testing.T) {
 	t.Run("answer", func(t *testing.T) {
-		a, err := parseAnswer(reply(lua.Granted, 7, math.MinInt64, math.MaxInt64, 0))
+		a, err := parseAcquire(replyOf(lua.Granted, 7, math.MinInt64, math.MaxInt64, 0))
 		if err == nil && a.until-a.now <= 0 {
 			t.Errorf("a lease of %d ms", a.until-a.now)
 		}
@@ -309,12 +309,12 @@ func TestALeaseIsNeverMadeOutOfNonsense(t *testing.T) {
 		{1, 77, 0, 0},
 	} {
 		t.Run(fmt.Sprint("beat ", news), func(t *testing.T) {
-			_, err := parsePulse(reply(append([]int64{lua.Waiting, 100, 9, 50, 0, 0, 0}, news...)...), 1)
+			_, err := parseHeartbeat(replyOf(append([]int64{lua.Waiting, 100, 9, 50, 0, 0, 0}, news...)...), 1)
 			is(t, err, true)
 		})
 	}
 	t.Run("renewal", func(t *testing.T) {
-		_, err := parseRenewal(reply(lua.Granted, -7))
+		_, err := parseRenewal(replyOf(lua.Granted, -7))
 		is(t, err, true)
 	})
 }

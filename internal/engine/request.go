@@ -14,53 +14,53 @@ import (
 
 // silentFlag, in a token, says that the keeper cannot hear messages. The waiter is granted the lock in its turn all the
 // same, and learns of it at its next heartbeat.
-const silentFlag = "s"
+const noPushFlag = "s"
 
 // waiter is one request on its way to a lease. It ends once, by a grant or by leaving, whichever is first; a grant
 // that comes after it left is given back by its departure.
-type waiter struct {
-	lock   *Lock
-	serial string
-	token  string
-	extra  any           // token of the lease in whose place the one asked for comes, or a semaphore's limits, or ""
-	whole  *MajorityHold // that the lease will be a part of; nil: none
-	origin *Hold         // in whose place the lease comes; nil: in none's
-	silent bool          // no message will tell it of its grant
-	told   bool          // a message has; guarded by the engine's mu, as is due
-	due    time.Time     // when to beat as soon as it stands in line, if something has said so before; zero: nothing has
-	end    chan struct{} // closed when it has ended
+type request struct {
+	lock     *Lock
+	serial   string
+	token    string
+	extra    any            // token of the lease in whose place the one asked for comes, or a semaphore's limits, or ""
+	majority *MajorityLease // that the lease will be a part of; nil: none
+	origin   *Lease         // in whose place the lease comes; nil: in none's
+	noPush   bool           // no message will tell it of its grant
+	notified bool           // a message has; guarded by the engine's mu, as is due
+	due      time.Time      // when to beat as soon as it stands in line, if something has said so before; zero: nothing has
+	end      chan struct{}  // closed when it has ended
 
-	mu      sync.Mutex // guards what follows
-	ended   bool
-	contact *contact   // what is known of the server; that of its line, once it stands in one
-	own     contact    // its own, before that
-	hold    *Hold      // how it ended: with a lease,
-	err     error      // or without
-	onWay   int        // requests under way
-	had     bool       // a request has reached the server, so that there may be something to give back
-	stray   bool       // a request's fate was never learned: a copy of it may run later
-	left    *departure // once it has ended without a lease, if there is something to give back
-	place   int64      // in the queue
-	stood   bool       // an observer was told of a position,
-	rank    int        // this one
+	mu             sync.Mutex // guards what follows
+	ended          bool
+	health         *serverHealth // what is known of the server; that of its line, once it stands in one
+	own            serverHealth  // its own, before that
+	lease          *Lease        // how it ended: with a lease,
+	err            error         // or without
+	copiesInFlight int           // requests under way
+	had            bool          // a request has reached the server, so that there may be something to give back
+	inDoubt        bool          // a request's fate was never learned: a copy of it may run later
+	cleanup        *cleanup      // once it has ended without a lease, if there is something to give back
+	place          int64         // in the queue
+	queued         bool          // an observer was told of a position,
+	rank           int           // this one
 	// A grant by message is trusted from asked on, if its fence is larger than floor: asked is when the last request
 	// left to which the server answered that the token waits, and floor the last number it had given out by then. So
 	// the grant was made after that answer, and no clocks need to be compared. Before any answer, asked is when the
 	// first request left, and every grant was made after that.
-	asked time.Time
-	floor int64
+	askedAt time.Time
+	floor   int64
 }
 
 // newWaiter registers a request, so that a message can find it. It returns nil after Close. The contact is that which others
 // have had before it; nil: none have.
-func (l *Lock) newWaiter(t Terms, c *contact) *waiter {
-	w := &waiter{lock: l, contact: c, serial: l.e.nextSerial(), end: make(chan struct{})}
+func (l *Lock) newRequest(t Terms, c *serverHealth) *request {
+	w := &request{lock: l, health: c, serial: l.e.nextSerial(), end: make(chan struct{})}
 	if c == nil {
 		w.own.maxAge = l.e.maxAge()
-		w.contact = &w.own
+		w.health = &w.own
 	}
 	w.token = l.token(w.serial, t)
-	w.silent = strings.Contains(t.Flags, silentFlag)
+	w.noPush = strings.Contains(t.Flags, noPushFlag)
 	w.extra = l.args.extra
 	if t.origin != nil {
 		w.extra, w.origin = t.origin.token, t.origin
@@ -70,19 +70,19 @@ func (l *Lock) newWaiter(t Terms, c *contact) *waiter {
 	if l.e.closed {
 		return nil
 	}
-	l.e.waiters[w.serial] = w
+	l.e.requests[w.serial] = w
 	return w
 }
 
 // acquire is one request from the first question to its end.
-func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *contact) (*Hold, error) {
-	w := l.newWaiter(t, c)
+func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *serverHealth) (*Lease, error) {
+	w := l.newRequest(t, c)
 	if w == nil {
 		return nil, l.fail(ErrClosed)
 	}
 	// A keeper stands in line only when the server has acknowledged that it listens. Until it has had to wait for
 	// something it does not listen, and asks first: most locks are free.
-	if !wait || l.e.ear.Listening(l.channel) {
+	if !wait || l.e.subscriber.IsSubscribed(l.channel) {
 		return w.await(ctx, wait, wait)
 	}
 	c = w.known()
@@ -90,14 +90,14 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *contact) (*Ho
 	if !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
 		return h, err
 	}
-	if w.origin != nil && w.left != nil { // a copy of the request may have brought the lease
-		if !comes(ctx, w.left.over) {
+	if w.origin != nil && w.cleanup != nil { // a copy of the request may have brought the lease
+		if !waitFor(ctx, w.cleanup.finished) {
 			return nil, l.fail(c.waitEnded(ctx))
 		}
-		if w.left.found != nil || w.left.failure != nil {
+		if w.cleanup.found != nil || w.cleanup.failure != nil {
 			return nil, err
 		}
-		w.origin.givenUp(nil)
+		w.origin.setUndoing(nil)
 	}
 	if err := l.listen(ctx, c); err != nil {
 		if ctx.Err() != nil {
@@ -106,22 +106,22 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *contact) (*Ho
 		if errors.Is(err, pubsub.ErrClosed) {
 			return nil, l.fail(ErrClosed)
 		}
-		t.Flags += silentFlag
+		t.Flags += noPushFlag
 	}
-	if w = l.newWaiter(t, c); w == nil {
+	if w = l.newRequest(t, c); w == nil {
 		return nil, l.fail(ErrClosed)
 	}
 	return w.await(ctx, true, true)
 }
 
 // listen returns when the keeper hears the lock's channel, or cannot: no right to, or no answer for a heartbeat.
-func (l *Lock) listen(ctx context.Context, c *contact) error {
-	limited, cancel := context.WithTimeout(ctx, l.e.cfg.Period)
+func (l *Lock) listen(ctx context.Context, c *serverHealth) error {
+	limited, cancel := context.WithTimeout(ctx, l.e.cfg.HeartbeatInterval)
 	defer cancel()
 	began := time.Now()
 	c.sent(began)
 	defer c.drop(began)
-	err := l.e.ear.Listen(limited, l.channel)
+	err := l.e.subscriber.Subscribe(limited, l.channel)
 	if err != nil && ctx.Err() != nil {
 		return c.waitEnded(ctx)
 	}
@@ -129,7 +129,7 @@ func (l *Lock) listen(ctx context.Context, c *contact) error {
 }
 
 // await asks, stands in line if that is wished and needed, and returns when the request has ended.
-func (w *waiter) await(ctx context.Context, stand, patient bool) (*Hold, error) {
+func (w *request) await(ctx context.Context, stand, patient bool) (*Lease, error) {
 	if err := w.ask(ctx, stand, patient); err != nil {
 		w.leave(err)
 		return w.result()
@@ -144,7 +144,7 @@ func (w *waiter) await(ctx context.Context, stand, patient bool) (*Hold, error) 
 			w.leave(w.lock.fail(w.known().waitEnded(ctx)))
 			waiting = false
 		case <-near:
-			w.lock.e.askAgain(w.lock.key(ofQueue))
+			w.lock.e.askNow(w.lock.key(keyQueue))
 		}
 	}
 	if err := ctx.Err(); err != nil {
@@ -159,27 +159,27 @@ func (w *waiter) await(ctx context.Context, stand, patient bool) (*Hold, error) 
 }
 
 // known is the waiter's contact with the server.
-func (w *waiter) known() *contact {
+func (w *request) known() *serverHealth {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.contact
+	return w.health
 }
 
-func (w *waiter) result() (*Hold, error) {
+func (w *request) result() (*Lease, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.hold, w.err
+	return w.lease, w.err
 }
 
 // ask sends the request until it is answered. It returns nil if the token now holds the lock or stands in line, and
 // why not otherwise. An answer that tells of a grant is as good as none if the lease is over when it comes: then the token
 // asks again at once, and the server says what is so by then. As with answers that do not come, that ends with the
 // context, with the third try of a caller who does not wait, or when the retry policy says so.
-func (w *waiter) ask(ctx context.Context, stand, patient bool) error {
+func (w *request) ask(ctx context.Context, stand, patient bool) error {
 	l := w.lock
 	tries := 0
 	if !patient {
-		tries = tryLimit
+		tries = maxTries
 	}
 	began := time.Now()
 	for try := 1; ; try++ {
@@ -197,27 +197,27 @@ func (w *waiter) ask(ctx context.Context, stand, patient bool) error {
 }
 
 // askOnce sends the request until it is answered, and deals with the answer. Began is when the first left.
-func (w *waiter) askOnce(ctx context.Context, stand bool, tries int, began time.Time) error {
+func (w *request) askOnce(ctx context.Context, stand bool, tries int, began time.Time) error {
 	l := w.lock
 	var life any = 0
 	if stand {
-		life = l.args.life
+		life = l.args.heartbeatTimeout
 	}
 	c := w.known()
-	call, _, err := l.e.ask(ctx, w.end, tries, func(done func(*transport.Call)) *transport.Call {
-		w.leaves(began)
+	call, _, err := l.e.roundTrip(ctx, w.end, tries, func(done func(*transport.Call)) *transport.Call {
+		w.copySent(began)
 		sent := time.Now()
 		c.sent(sent)
 		call := l.call(l.spec.Scripts.Acquire, 4, 8, func(call *transport.Call) {
-			if _, err := parseAnswer(call); err != nil {
+			if _, err := parseAcquire(call); err != nil {
 				c.fail(sent, err)
 			} else {
 				c.answer(sent)
 			}
-			w.arrived(transport.FateOf(call.Err))
+			w.copyDone(transport.OutcomeOf(call.Err))
 			done(call)
 		})
-		call.Args = lua.AcquireArgs(call.Args, w.token, l.args.ttl, l.args.idle, life, l.args.wake, l.args.sharded, w.extra, l.within(ctx, stand))
+		call.Args = lua.AcquireArgs(call.Args, w.token, l.args.ttl, l.args.metadataTTL, life, l.args.channelPrefix, l.args.sharded, w.extra, l.within(ctx, stand))
 		return call
 	})
 	switch {
@@ -228,12 +228,12 @@ func (w *waiter) askOnce(ctx context.Context, stand bool, tries int, began time.
 	case err != nil:
 		return l.fail(err)
 	}
-	a, err := parseAnswer(call)
+	a, err := parseAcquire(call)
 	if err != nil {
-		w.doubt()
+		w.markInDoubt()
 		return l.fail(err)
 	}
-	if a.news && l.spec.Limits != nil {
+	if a.limitsChanged && l.spec.Limits != nil {
 		l.limitsChanged(w.token, l.spec.Limits.own())
 	}
 	if a.code == lua.Refused && a.more {
@@ -251,93 +251,93 @@ func (l *Lock) within(ctx context.Context, stand bool) any {
 }
 
 // leaves notes that a request is about to leave.
-func (w *waiter) leaves(first time.Time) {
+func (w *request) copySent(first time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.onWay++
-	if w.asked.IsZero() {
-		w.asked = first
+	w.copiesInFlight++
+	if w.askedAt.IsZero() {
+		w.askedAt = first
 	}
 }
 
 // arrived notes what became of a request.
-func (w *waiter) arrived(fate transport.Fate) {
+func (w *request) copyDone(fate transport.Outcome) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.onWay--
-	w.had = w.had || fate != transport.Unsent
-	w.stray = w.stray || fate == transport.Lost
+	w.copiesInFlight--
+	w.had = w.had || fate != transport.NotSent
+	w.inDoubt = w.inDoubt || fate == transport.InDoubt
 }
 
 // doubt notes that a request was answered with nonsense: nothing is known of it.
-func (w *waiter) doubt() {
+func (w *request) markInDoubt() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.stray = true
+	w.inDoubt = true
 }
 
 // strayLocked says whether a copy of a request may yet run.
-func (w *waiter) strayLocked() bool { return w.stray || w.onWay > 0 }
+func (w *request) inDoubtLocked() bool { return w.inDoubt || w.copiesInFlight > 0 }
 
-func (w *waiter) hasStray() bool {
+func (w *request) hasInDoubt() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.strayLocked()
+	return w.inDoubtLocked()
 }
 
-func (w *waiter) hasEnded() bool {
+func (w *request) hasEnded() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.ended
 }
 
 // answered deals with the answer to a question.
-func (w *waiter) answered(call *transport.Call, a answer) error {
+func (w *request) answered(call *transport.Call, a acquireReply) error {
 	switch a.code {
 	case lua.Granted:
 		err := w.grant(a.fence, call.Sent, a.until-a.now, false)
 		if a.more {
-			w.lock.nudge()
+			w.lock.continueAdmitting()
 		}
 		return err
 	case lua.Waiting:
-		w.waits(call.Sent, a.seq, a.place)
-		w.lock.stand(w, a)
+		w.stillWaiting(call.Sent, a.seq, a.place)
+		w.lock.enqueue(w, a)
 		return nil
 	case lua.Refused:
 		w.mu.Lock()
-		w.had = w.stray // nothing, but for what a stray copy may take
+		w.had = w.inDoubt // nothing, but for what a stray copy may take
 		w.mu.Unlock()
 		if !w.lock.spec.Limits.byClock() {
 			return w.lock.fail(ErrNotAcquired)
 		}
-		return w.lock.fail(ErrNotAcquired, tooSoon(time.Now(), a.left))
+		return w.lock.fail(ErrNotAcquired, tooSoon(time.Now(), a.retryAfter))
 	case lua.Conflict:
 		return w.lock.fail(ErrConflict)
-	case lua.Above:
-		return w.lock.fail(ErrAbove)
+	case lua.AboveLimit:
+		return w.lock.fail(ErrAboveLimit)
 	}
-	return w.lock.fail(ErrNotAcquired, errBuried)
+	return w.lock.fail(ErrNotAcquired, errTombstoned)
 }
 
 var (
-	errBuried  = errors.New("the request was given up while it was under way")
-	errTooLate = chained(ErrUnavailable, errors.New("the answer came when the lease was as good as over"))
+	errTombstoned = errors.New("the request was given up while it was under way")
+	errTooLate    = chain(ErrUnavailable, errors.New("the answer came when the lease was as good as over"))
 )
 
 // waitedAt says whether the waiter had been told to wait by an answer to a request that left before that time.
-func (w *waiter) waitedAt(at time.Time) bool {
+func (w *request) waitedAt(at time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.place != 0 && w.asked.Before(at)
+	return w.place != 0 && w.askedAt.Before(at)
 }
 
 // waits notes an answer that the token waits.
-func (w *waiter) waits(asked time.Time, seq, place int64) {
+func (w *request) stillWaiting(asked time.Time, seq, place int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if asked.After(w.asked) || w.place == 0 {
-		w.asked, w.floor = asked, seq
+	if asked.After(w.askedAt) || w.place == 0 {
+		w.askedAt, w.floor = asked, seq
 	}
 	if place > 0 {
 		w.place = place
@@ -347,36 +347,36 @@ func (w *waiter) waits(asked time.Time, seq, place int64) {
 // push takes a grant that a message tells of. The server has granted a claim: the rest of the heartbeat that it last
 // heard, or the whole ttl if that is less. The last heartbeat that was answered is that one or one before it; so the
 // claim lasts until its life is over, counted from when it left.
-func (w *waiter) push(fence int64) {
+func (w *request) push(fence int64) {
 	w.mu.Lock()
-	asked, fresh := w.asked, fence > w.floor
+	asked, fresh := w.askedAt, fence > w.floor
 	w.mu.Unlock()
-	trusted := time.Until(asked.Add(w.lock.trust(w.lock.claim)))
-	if !fresh || trusted < duration(w.lock.claim)/8 {
+	trusted := time.Until(asked.Add(w.lock.trusted(w.lock.claimTTL)))
+	if !fresh || trusted < duration(w.lock.claimTTL)/8 {
 		// Old news, or too little of the lease is sure: ask, and believe the answer.
-		w.lock.e.beatAt(w, time.Now())
+		w.lock.e.heartbeatBy(w, time.Now())
 		return
 	}
-	err := w.grantThen(fence, asked, w.lock.claim, true, func() {
-		ev := w.lock.event(WakeupHeard)
+	err := w.grantThen(fence, asked, w.lock.claimTTL, true, func() {
+		ev := w.lock.event(WakeupReceived)
 		ev.Token, ev.Fence = w.token, uint64(fence)
 		w.lock.e.observe(ev)
 	})
 	if err == errTooLate {
-		w.lock.e.beatAt(w, time.Now())
+		w.lock.e.heartbeatBy(w, time.Now())
 	}
 }
 
 // grant ends the waiter with a lease of ms that was granted after from. Claim says that it may be shorter than what was
 // asked for, and is to be confirmed. It does nothing if the waiter has ended. If too little is left of the lease it returns
 // errTooLate: the waiter goes on, and the caller has to see to it that it asks again.
-func (w *waiter) grant(fence int64, from time.Time, ms int64, claim bool) error {
+func (w *request) grant(fence int64, from time.Time, ms int64, claim bool) error {
 	return w.grantThen(fence, from, ms, claim, func() {})
 }
 
 // grantThen is grant; it calls first before whoever waits learns of the lease.
-func (w *waiter) grantThen(fence int64, from time.Time, ms int64, claim bool, first func()) error {
-	deadline := from.Add(w.lock.trust(ms))
+func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, first func()) error {
+	deadline := from.Add(w.lock.trusted(ms))
 	w.mu.Lock()
 	if w.ended {
 		w.mu.Unlock()
@@ -386,30 +386,30 @@ func (w *waiter) grantThen(fence int64, from time.Time, ms int64, claim bool, fi
 		w.mu.Unlock()
 		return errTooLate
 	}
-	h := w.lock.newHold(w.token, fence, deadline)
-	if w.strayLocked() || w.lock.e.cfg.Acknowledge.wanted() { // else it has nothing more to say
+	h := w.lock.newLease(w.token, fence, deadline)
+	if w.inDoubtLocked() || w.lock.e.cfg.ReplicaAck.enabled() { // else it has nothing more to say
 		h.request = w
 	}
-	h.claim = claim
-	if w.whole != nil {
-		h.whole, h.since = w.whole, w.whole.began
+	h.unconfirmed = claim
+	if w.majority != nil {
+		h.majority, h.grantedAt = w.majority, w.majority.began
 	}
-	if !w.lock.e.addHold(h) {
+	if !w.lock.e.addLease(h) {
 		w.mu.Unlock()
 		return w.lock.fail(ErrClosed) // Close is about to make the waiter leave
 	}
-	w.ended, w.hold = true, h
+	w.ended, w.lease = true, h
 	w.mu.Unlock()
 	first()
 	close(w.end)
 	h.start()
-	w.gone()
+	w.abandoned()
 	return nil
 }
 
 // leave ends the waiter without a lease, and gives back in the background what it may have at the server. It does
 // nothing if the waiter has ended.
-func (w *waiter) leave(err error) {
+func (w *request) leave(err error) {
 	w.mu.Lock()
 	if w.ended {
 		w.mu.Unlock()
@@ -419,23 +419,23 @@ func (w *waiter) leave(err error) {
 		err = w.lock.fail(ErrClosed)
 	}
 	w.ended, w.err = true, err
-	if w.had || w.onWay > 0 {
-		w.left = w.lock.depart(w.token, w.strayLocked(), time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.Life))
-		w.left.unused = 1
+	if w.had || w.copiesInFlight > 0 {
+		w.cleanup = w.lock.newCleanup(w.token, w.inDoubtLocked(), time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.HeartbeatTimeout))
+		w.cleanup.unused = 1
 		if w.origin != nil {
-			w.left.unused, w.left.origin, w.left.request = 2, w.origin, w
-			w.origin.givenUp(w.left)
+			w.cleanup.unused, w.cleanup.origin, w.cleanup.request = 2, w.origin, w
+			w.origin.setUndoing(w.cleanup)
 		}
-		w.left.send(w.lock.e.courier.Send)
+		w.cleanup.send(w.lock.e.transport.Send)
 	}
 	close(w.end)
 	w.mu.Unlock()
-	w.gone()
+	w.abandoned()
 }
 
 // quit ends the waiter without a lease and gives nothing back. It says whether there may be something at the server. It does
 // nothing if the waiter has ended. The caller calls gone.
-func (w *waiter) quit(err error) (something bool) {
+func (w *request) stop(err error) (something bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ended {
@@ -443,16 +443,16 @@ func (w *waiter) quit(err error) (something bool) {
 	}
 	w.ended, w.err = true, err
 	close(w.end)
-	return w.had || w.strayLocked()
+	return w.had || w.inDoubtLocked()
 }
 
 // gone forgets the waiter.
-func (w *waiter) gone() {
+func (w *request) abandoned() {
 	e := w.lock.e
 	e.mu.Lock()
-	if e.waiters[w.serial] == w { // requests for a majority's token follow one another
-		delete(e.waiters, w.serial)
+	if e.requests[w.serial] == w { // requests for a majority's token follow one another
+		delete(e.requests, w.serial)
 	}
 	e.mu.Unlock()
-	w.lock.e.quitLine(w)
+	w.lock.e.leaveQueue(w)
 }

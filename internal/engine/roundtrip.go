@@ -13,22 +13,22 @@ import (
 var errStopped = errors.New("stopped")
 
 // tryLimit is how often something is asked for at the most that does not wait: a try, or a look at who holds.
-const tryLimit = 3
+const maxTries = 3
 
 // ask sends calls, one after the other, until one is answered, and returns that. It blocks until then, until ctx ends,
 // until stop is closed (errStopped), until an error comes that will not pass by itself, or until tries have failed; 0
 // means that the retry policy decides. Stray says that a call may yet run of which nothing more will be heard. If the
 // context ended, the error is that and why there was no answer before.
-func (e *Engine) ask(ctx context.Context, stop <-chan struct{}, tries int, prepare func(done func(*transport.Call)) *transport.Call) (answered *transport.Call, stray bool, err error) {
+func (e *Engine) roundTrip(ctx context.Context, stop <-chan struct{}, tries int, prepare func(done func(*transport.Call)) *transport.Call) (answered *transport.Call, stray bool, err error) {
 	var pauses *backoff.ExponentialBackOff
 	began := time.Now()
 	for try := 1; ; try++ {
 		done := make(chan struct{})
 		call := prepare(func(*transport.Call) { close(done) })
 		if ctx.Done() == nil {
-			e.courier.Carry(call) // nobody can call the caller off
+			e.transport.SendInline(call) // nobody can call the caller off
 		} else {
-			e.courier.Send(call)
+			e.transport.Send(call)
 		}
 		select {
 		case <-done:
@@ -36,20 +36,20 @@ func (e *Engine) ask(ctx context.Context, stop <-chan struct{}, tries int, prepa
 			return nil, true, errStopped
 		case <-ctx.Done():
 			if err == nil {
-				err = errSilence
+				err = errNoAnswer
 			}
-			return nil, true, chained(err, ctx.Err())
+			return nil, true, chain(err, ctx.Err())
 		}
 		if call.Err == nil {
 			return call, stray, nil
 		}
 		err = unavailable(call.Err)
-		stray = stray || transport.FateOf(err) == transport.Lost
-		if !transport.Passing(err) || try == tries || e.cfg.Retry.exhausted(began, time.Now()) {
+		stray = stray || transport.OutcomeOf(err) == transport.InDoubt
+		if !transport.Retryable(err) || try == tries || e.cfg.Retry.exhausted(began, time.Now()) {
 			return nil, stray, err
 		}
 		if pauses == nil {
-			pauses = e.cfg.Retry.pauses()
+			pauses = e.cfg.Retry.newBackoff()
 		}
 		pause := time.NewTimer(pauses.NextBackOff())
 		select {
@@ -59,13 +59,13 @@ func (e *Engine) ask(ctx context.Context, stop <-chan struct{}, tries int, prepa
 			return nil, stray, errStopped
 		case <-ctx.Done():
 			pause.Stop()
-			return nil, stray, chained(err, ctx.Err())
+			return nil, stray, chain(err, ctx.Err())
 		}
 	}
 }
 
 // comes waits for what a channel's end tells of, and says whether it came before ctx ended.
-func comes(ctx context.Context, what <-chan struct{}) bool {
+func waitFor(ctx context.Context, what <-chan struct{}) bool {
 	select {
 	case <-what:
 		return true

@@ -12,43 +12,43 @@ import (
 )
 
 // Longest is the longest name or prefix that is taken, in bytes.
-const Longest = 1024
+const MaxLength = 1024
 
 // ErrBad is what every refusal of a name or a prefix is.
-var ErrBad = errors.New("bad name")
+var ErrBadName = errors.New("bad name")
 
 // Keys are the Redis keys of one name of one kind of lock.
 type Keys struct {
-	Lock  string // where the leases lie; for a mutex the very key that other libraries use
-	Meta  string // hash: small facts, the sequence of numbers
-	Queue string // zset: who waits, by place
-	Beats string // zset: until when a waiter's heartbeat counts
+	Lock       string // where the leases lie; for a mutex the very key that other libraries use
+	Meta       string // hash: small facts, the sequence of numbers
+	Queue      string // zset: who waits, by place
+	Heartbeats string // zset: until when a waiter's heartbeat counts
 
 	tag string
 }
 
 // For derives the keys of a name. Bare says that the lock's own key is prefix + name itself, so that it can be shared
 // with other libraries; the other kinds keep it among the rest.
-func For(prefix, name, kind string, bare bool) (Keys, error) {
+func KeysOf(prefix, name, kind string, bare bool) (Keys, error) {
 	if name == "" {
-		return Keys{}, fmt.Errorf("%w: it is empty", ErrBad)
+		return Keys{}, fmt.Errorf("%w: it is empty", ErrBadName)
 	}
-	if len(name) > Longest {
-		return Keys{}, fmt.Errorf("%w: %q… has %d bytes, the most is %d", ErrBad, name[:32], len(name), Longest)
+	if len(name) > MaxLength {
+		return Keys{}, fmt.Errorf("%w: %q… has %d bytes, the most is %d", ErrBadName, name[:32], len(name), MaxLength)
 	}
 	base := prefix + name
-	tag, err := wrap(base)
+	tag, err := hashTag(base)
 	if err != nil {
 		return Keys{}, err
 	}
-	if tag == base && whole(base) {
-		return Keys{}, fmt.Errorf("%w: %q is nothing but a hash tag, so its keys would be those of %q", ErrBad, base, base[1:len(base)-1])
+	if tag == base && isOnlyTag(base) {
+		return Keys{}, fmt.Errorf("%w: %q is nothing but a hash tag, so its keys would be those of %q", ErrBadName, base, base[1:len(base)-1])
 	}
 	own := tag + ":" + kind + ":"
-	k := Keys{Lock: own + "holders", Meta: own + "meta", Queue: own + "queue", Beats: own + "beats", tag: tag}
+	k := Keys{Lock: own + "holders", Meta: own + "meta", Queue: own + "queue", Heartbeats: own + "beats", tag: tag}
 	if bare {
-		if part := reserved(base); tag == base && part != "" {
-			return Keys{}, fmt.Errorf("%w: %q ends in %q, where another lock keeps its keys", ErrBad, name, part)
+		if part := reservedSuffix(base); tag == base && part != "" {
+			return Keys{}, fmt.Errorf("%w: %q ends in %q, where another lock keeps its keys", ErrBadName, name, part)
 		}
 		k.Lock = base
 	}
@@ -57,23 +57,23 @@ func For(prefix, name, kind string, bare bool) (Keys, error) {
 
 // CheckPrefix says whether names can be put behind the prefix.
 func CheckPrefix(prefix string) error {
-	if len(prefix) > Longest {
-		return fmt.Errorf("%w: %q… has %d bytes, the most is %d", ErrBad, prefix[:32], len(prefix), Longest)
+	if len(prefix) > MaxLength {
+		return fmt.Errorf("%w: %q… has %d bytes, the most is %d", ErrBadName, prefix[:32], len(prefix), MaxLength)
 	}
-	if _, err := wrap(prefix); err != nil && prefix != "" {
+	if _, err := hashTag(prefix); err != nil && prefix != "" {
 		return err
 	}
 	return nil
 }
 
 // All is the keys in the order in which scripts take them.
-func (k Keys) All() []string { return []string{k.Lock, k.Meta, k.Queue, k.Beats} }
+func (k Keys) All() []string { return []string{k.Lock, k.Meta, k.Queue, k.Heartbeats} }
 
 // Channels is the prefix of the sharded channels for this name: a keeper's id completes it.
-func (k Keys) Channels() string { return k.tag + ":wake:" }
+func (k Keys) ChannelPrefix() string { return k.tag + ":wake:" }
 
 // wrap is base so written that Redis hashes the whole of it as it hashes base alone.
-func wrap(base string) (string, error) {
+func hashTag(base string) (string, error) {
 	open := strings.IndexByte(base, '{')
 	if open >= 0 {
 		if length := strings.IndexByte(base[open+1:], '}'); length > 0 {
@@ -81,7 +81,7 @@ func wrap(base string) (string, error) {
 		}
 	}
 	if strings.IndexByte(base, '}') >= 0 {
-		return "", fmt.Errorf("%w: %q has a } without a hash tag such as {user}, so its keys would lie apart on a cluster", ErrBad, base)
+		return "", fmt.Errorf("%w: %q has a } without a hash tag such as {user}, so its keys would lie apart on a cluster", ErrBadName, base)
 	}
 	return "{" + base + "}", nil
 }
@@ -89,12 +89,12 @@ func wrap(base string) (string, error) {
 // whole says whether a tagged base is its hash tag and nothing else. What wrap makes of the untagged base within the
 // braces is the same, and two names that share a queue would be granted each other's locks. It takes an empty prefix, or
 // one that ends in a brace.
-func whole(base string) bool {
+func isOnlyTag(base string) bool {
 	return base[0] == '{' && strings.IndexByte(base, '}') == len(base)-1
 }
 
 // reserved is the end of a tagged base that makes it look like a key beside another lock, or "".
-func reserved(base string) string {
+func reservedSuffix(base string) string {
 	for _, kind := range []string{"mutex", "fair", "rwlock", "semaphore", "once"} {
 		for _, part := range []string{"holders", "meta", "queue", "beats"} {
 			if end := ":" + kind + ":" + part; strings.HasSuffix(base, end) {

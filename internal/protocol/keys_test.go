@@ -20,7 +20,7 @@ func TestKeysOfAName(t *testing.T) {
 		{"lock:", "a{b", true, "lock:a{b", "{lock:a{b}:mutex:meta"},
 		{"", "x", true, "x", "{x}:mutex:meta"},
 	} {
-		k, err := For(c.prefix, c.name, "mutex", c.bare)
+		k, err := KeysOf(c.prefix, c.name, "mutex", c.bare)
 		if err != nil || k.Lock != c.lock || k.Meta != c.meta {
 			t.Errorf("%q + %q: %q, %q, %v", c.prefix, c.name, k.Lock, k.Meta, err)
 		}
@@ -28,25 +28,25 @@ func TestKeysOfAName(t *testing.T) {
 }
 
 func TestNamesThatCannotBeAreRefusedByName(t *testing.T) {
-	for _, name := range []string{"", "}", "a}{b", "a{}b", "{t}:fair:queue", strings.Repeat("x", Longest+1)} {
-		if _, err := For("", name, "mutex", true); !errors.Is(err, ErrBad) {
+	for _, name := range []string{"", "}", "a}{b", "a{}b", "{t}:fair:queue", strings.Repeat("x", MaxLength+1)} {
+		if _, err := KeysOf("", name, "mutex", true); !errors.Is(err, ErrBadName) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
 	for _, c := range [][2]string{{"", "{x}"}, {"{", "x}"}, {"{", "{x}"}} { // the keys of x or of {x with the same prefix
 		for _, bare := range []bool{true, false} {
-			if _, err := For(c[0], c[1], "fair", bare); !errors.Is(err, ErrBad) {
+			if _, err := KeysOf(c[0], c[1], "fair", bare); !errors.Is(err, ErrBadName) {
 				t.Errorf("%q + %q: %v", c[0], c[1], err)
 			}
 		}
 	}
-	if _, err := For("lock:", "{x}", "mutex", true); err != nil {
+	if _, err := KeysOf("lock:", "{x}", "mutex", true); err != nil {
 		t.Errorf("behind a prefix nothing is shared: %v", err)
 	}
-	if _, err := For("", "t:fair:queue", "mutex", true); err != nil {
+	if _, err := KeysOf("", "t:fair:queue", "mutex", true); err != nil {
 		t.Errorf("without a hash tag of its own the name cannot be a key of another: %v", err)
 	}
-	if err := CheckPrefix("}"); !errors.Is(err, ErrBad) {
+	if err := CheckPrefix("}"); !errors.Is(err, ErrBadName) {
 		t.Error(err)
 	}
 }
@@ -58,16 +58,16 @@ func TestAllKeysOfANameShareASlot(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		prefix, name, other := text.Draw(t, "prefix"), text.Draw(t, "name"), text.Draw(t, "other")
 		for _, bare := range []bool{true, false} {
-			k, err := For(prefix, name, "mutex", bare)
+			k, err := KeysOf(prefix, name, "mutex", bare)
 			if err != nil {
 				continue
 			}
-			for _, key := range append(k.All(), k.Channels()+"id") {
+			for _, key := range append(k.All(), k.ChannelPrefix()+"id") {
 				if hashed(key) != hashed(prefix+name) {
 					t.Fatalf("%q hashes %q, the name %q", key, hashed(key), hashed(prefix+name))
 				}
 			}
-			o, err := For(prefix, other, "fair", !bare)
+			o, err := KeysOf(prefix, other, "fair", !bare)
 			if err != nil || other == name {
 				continue
 			}
@@ -97,26 +97,26 @@ func FuzzNames(f *testing.F) {
 	for _, s := range [][3]string{
 		{"lock:", "orders:42", "orders:4"}, {"", "x", "{x}"}, {"lock:", "{user}:1", "user"}, {"lock:", "a{b", "a"},
 		{"", "}", "{"}, {"{t}", "", "x"}, {"lock:", "a}{b", "a{}b"}, {"\x00", "\xff\xfe\r\n", " "}, {"a{", "b}", "b"},
-		{"", "{t}:fair:queue", "{t}"}, {"{", "}", "x}"}, {"lock:", strings.Repeat("n", Longest+1), "n"},
+		{"", "{t}:fair:queue", "{t}"}, {"{", "}", "x}"}, {"lock:", strings.Repeat("n", MaxLength+1), "n"},
 	} {
 		f.Add(s[0], s[1], s[2])
 	}
 	f.Fuzz(func(t *testing.T, prefix, name, other string) {
 		if err := CheckPrefix(prefix); err != nil {
-			if !errors.Is(err, ErrBad) {
+			if !errors.Is(err, ErrBadName) {
 				t.Error(err)
 			}
 			return
 		}
 		for _, bare := range []bool{true, false} {
-			k, err := For(prefix, name, "mutex", bare)
+			k, err := KeysOf(prefix, name, "mutex", bare)
 			if err != nil {
-				if !errors.Is(err, ErrBad) || k != (Keys{}) {
+				if !errors.Is(err, ErrBadName) || k != (Keys{}) {
 					t.Errorf("%q + %q: %+v, %v", prefix, name, k, err)
 				}
 				continue
 			}
-			if name == "" || len(name) > Longest {
+			if name == "" || len(name) > MaxLength {
 				t.Errorf("%q was taken", name)
 			}
 			seen := map[string]bool{}
@@ -126,7 +126,7 @@ func FuzzNames(f *testing.F) {
 				}
 				seen[key] = true
 			}
-			o, err := For(prefix, other, "mutex", bare)
+			o, err := KeysOf(prefix, other, "mutex", bare)
 			if err != nil || other == name {
 				continue
 			}

@@ -26,88 +26,88 @@ var ErrDenied = errors.New("subscription refused")
 var ErrClosed = errors.New("closed")
 
 const (
-	ackLimit    = 5 * time.Second // a connection that has not acknowledged by then is given up
-	deniedFor   = time.Minute     // how long a refusal is believed before it is tried again
-	idleChannel = time.Minute     // how long a channel that nobody waits on is kept
+	ackTimeout         = 5 * time.Second // a connection that has not acknowledged by then is given up
+	denialTTL          = time.Minute     // how long a refusal is believed before it is tried again
+	channelIdleTimeout = time.Minute     // how long a channel that nobody waits on is kept
 )
 
 // Config is what an Ear needs. All fields but Denied are required.
 type Config struct {
-	Client  *client.Client
-	Heard   func(payload string)            // a message; called from one goroutine per connection, must not block
-	Resumed func(channel string)            // the server has acknowledged a channel, at first or again
-	Denied  func(channel string, err error) // the server refuses a channel; told once per refusal
+	Client     *client.Client
+	Received   func(payload string)            // a message; called from one goroutine per connection, must not block
+	Subscribed func(channel string)            // the server has acknowledged a channel, at first or again
+	Denied     func(channel string, err error) // the server refuses a channel; told once per refusal
 }
 
 // Ear is safe for concurrent use.
-type Ear struct {
-	cfg   Config
-	pause *backoff.ExponentialBackOff // between attempts that fail; used by mend alone
+type Subscriber struct {
+	cfg     Config
+	backoff *backoff.ExponentialBackOff // between attempts that fail; used by mend alone
 
-	mu       sync.Mutex // guards what follows; no command runs under it
-	channels map[string]*channel
-	links    map[*link]struct{}
-	failures int  // connections given up since the server acknowledged something
-	mending  bool // a goroutine is in mend
-	closed   bool
-	closing  context.Context
-	close    context.CancelFunc
-	work     sync.WaitGroup
+	mu           sync.Mutex // guards what follows; no command runs under it
+	channels     map[string]*channel
+	conns        map[*conn]struct{}
+	failures     int  // connections given up since the server acknowledged something
+	reconnecting bool // a goroutine is in mend
+	closed       bool
+	closing      context.Context
+	close        context.CancelFunc
+	wg           sync.WaitGroup
 }
 
 // channel is one that is wanted.
 type channel struct {
-	name    string
-	link    *link         // the connection it is or will be heard on; nil while it has none
-	heard   bool          // the server has acknowledged it on link
-	since   time.Time     // when it did
-	denied  error         // why the server refused it
-	until   time.Time     // how long the refusal is believed
-	settled chan struct{} // closed as long as it is heard or denied
-	users   int           // lines of waiters that need it
-	idle    time.Time     // since when there are none
+	name         string
+	conn         *conn         // the connection it is or will be heard on; nil while it has none
+	subscribed   bool          // the server has acknowledged it on link
+	subscribedAt time.Time     // when it did
+	denied       error         // why the server refused it
+	deniedUntil  time.Time     // how long the refusal is believed
+	settled      chan struct{} // closed as long as it is heard or denied
+	refs         int           // lines of waiters that need it
+	idleSince    time.Time     // since when there are none
 }
 
 // link is one subscription connection.
-type link struct {
-	ear  *Ear
-	node *redis.Client // of a cluster; nil on a single server
-	sub  *redis.PubSub
+type conn struct {
+	subscriber *Subscriber
+	node       *redis.Client // of a cluster; nil on a single server
+	sub        *redis.PubSub
 }
 
 // New returns an Ear that listens to nothing. It does no I/O and starts no goroutine.
-func New(cfg Config) *Ear {
-	e := &Ear{cfg: cfg, channels: map[string]*channel{}, links: map[*link]struct{}{}}
-	e.pause = backoff.NewExponentialBackOff(
+func New(cfg Config) *Subscriber {
+	e := &Subscriber{cfg: cfg, channels: map[string]*channel{}, conns: map[*conn]struct{}{}}
+	e.backoff = backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(10*time.Millisecond), backoff.WithMaxInterval(time.Second), backoff.WithMaxElapsedTime(0))
 	e.closing, e.close = context.WithCancel(context.Background())
 	return e
 }
 
 // Sharded says whether messages must be sent by SPUBLISH.
-func (e *Ear) Sharded() bool { return e.cfg.Client.IsCluster() }
+func (e *Subscriber) Sharded() bool { return e.cfg.Client.IsCluster() }
 
 // Listening says whether the server has acknowledged the channel and the connection still stands, as far as is known.
-func (e *Ear) Listening(name string) bool {
+func (e *Subscriber) IsSubscribed(name string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c := e.channels[name]
-	return c != nil && c.heard
+	return c != nil && c.subscribed
 }
 
 // Since is when the server last acknowledged the channel; the zero time if it is not heard now.
-func (e *Ear) Since(name string) time.Time {
+func (e *Subscriber) SubscribedSince(name string) time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c := e.channels[name]; c != nil && c.heard {
-		return c.since
+	if c := e.channels[name]; c != nil && c.subscribed {
+		return c.subscribedAt
 	}
 	return time.Time{}
 }
 
 // Listen returns once the server has acknowledged the channel. It blocks until then, until the server refuses it
 // (ErrDenied), until ctx ends, or until the Ear is closed.
-func (e *Ear) Listen(ctx context.Context, name string) error {
+func (e *Subscriber) Subscribe(ctx context.Context, name string) error {
 	for {
 		e.mu.Lock()
 		if e.closed {
@@ -116,23 +116,23 @@ func (e *Ear) Listen(ctx context.Context, name string) error {
 		}
 		c := e.channels[name]
 		if c == nil {
-			c = &channel{name: name, settled: make(chan struct{}), idle: time.Now()}
+			c = &channel{name: name, settled: make(chan struct{}), idleSince: time.Now()}
 			e.channels[name] = c
 			e.sweepLocked()
 		}
-		if c.heard {
+		if c.subscribed {
 			e.mu.Unlock()
 			return nil
 		}
 		if c.denied != nil {
-			if err := c.denied; time.Now().Before(c.until) {
+			if err := c.denied; time.Now().Before(c.deniedUntil) {
 				e.mu.Unlock()
 				return fmt.Errorf("%w: %w", ErrDenied, err)
 			}
 			c.denied, c.settled = nil, make(chan struct{})
 		}
 		settled := c.settled
-		e.mendLocked()
+		e.reconnectLocked()
 		e.mu.Unlock()
 
 		select {
@@ -146,109 +146,109 @@ func (e *Ear) Listen(ctx context.Context, name string) error {
 }
 
 // Use says that a line of waiters needs the channel from now on, Drop that it needs it no longer.
-func (e *Ear) Use(name string) {
+func (e *Subscriber) Retain(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if c := e.channels[name]; c != nil {
-		c.users++
+		c.refs++
 	}
 }
 
 // Drop undoes a Use. The channel is kept a while, because who waited once will wait again.
-func (e *Ear) Drop(name string) {
+func (e *Subscriber) Release(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c := e.channels[name]; c != nil && c.users > 0 {
-		c.users--
-		c.idle = time.Now()
+	if c := e.channels[name]; c != nil && c.refs > 0 {
+		c.refs--
+		c.idleSince = time.Now()
 	}
 }
 
 // Replace gives up the connection that the channel is on: messages were sent to it and not heard.
-func (e *Ear) Replace(name string) {
+func (e *Subscriber) Replace(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c := e.channels[name]; c != nil && c.link != nil {
-		e.cutLocked(c.link)
+	if c := e.channels[name]; c != nil && c.conn != nil {
+		e.discardLocked(c.conn)
 	}
 }
 
 // Close ends all subscriptions and waits for the goroutines.
-func (e *Ear) Close() {
+func (e *Subscriber) Close() {
 	e.mu.Lock()
 	if !e.closed {
 		e.closed = true
 		e.close()
-		for l := range e.links {
-			e.cutLocked(l)
+		for l := range e.conns {
+			e.discardLocked(l)
 		}
 	}
 	e.mu.Unlock()
-	e.work.Wait()
+	e.wg.Wait()
 }
 
 // sweepLocked drops channels that nobody has waited on for a while; on a single server there is but one.
-func (e *Ear) sweepLocked() {
+func (e *Subscriber) sweepLocked() {
 	if !e.Sharded() {
 		return
 	}
 	for name, c := range e.channels {
-		if c.users > 0 || time.Since(c.idle) < idleChannel {
+		if c.refs > 0 || time.Since(c.idleSince) < channelIdleTimeout {
 			continue
 		}
 		delete(e.channels, name)
-		if l := c.link; l != nil {
-			e.work.Go(func() { _ = l.sub.SUnsubscribe(e.closing, name) })
+		if l := c.conn; l != nil {
+			e.wg.Go(func() { _ = l.sub.SUnsubscribe(e.closing, name) })
 		}
 	}
 }
 
 // cutLocked gives up a connection; its channels are looked for anew.
-func (e *Ear) cutLocked(l *link) {
-	if _, lives := e.links[l]; !lives {
+func (e *Subscriber) discardLocked(l *conn) {
+	if _, lives := e.conns[l]; !lives {
 		return
 	}
-	delete(e.links, l)
+	delete(e.conns, l)
 	e.failures++
 	e.cfg.Client.Reload(e.closing)
-	e.work.Go(func() { _ = l.sub.Close() }) // it may block for as long as go-redis is reconnecting
+	e.wg.Go(func() { _ = l.sub.Close() }) // it may block for as long as go-redis is reconnecting
 	for _, c := range e.channels {
-		if c.link == l {
-			e.looseLocked(c)
+		if c.conn == l {
+			e.detachLocked(c)
 		}
 	}
-	e.mendLocked()
+	e.reconnectLocked()
 }
 
 // looseLocked takes a channel off its connection.
-func (e *Ear) looseLocked(c *channel) {
-	c.link = nil
-	if c.heard {
-		c.heard, c.settled = false, make(chan struct{})
+func (e *Subscriber) detachLocked(c *channel) {
+	c.conn = nil
+	if c.subscribed {
+		c.subscribed, c.settled = false, make(chan struct{})
 	}
 }
 
 // mendLocked sees to it that every channel gets a connection.
-func (e *Ear) mendLocked() {
-	if e.mending || e.closed {
+func (e *Subscriber) reconnectLocked() {
+	if e.reconnecting || e.closed {
 		return
 	}
-	e.mending = true
-	e.work.Go(e.mend)
+	e.reconnecting = true
+	e.wg.Go(e.reconnect)
 }
 
 // mend connects until every channel has a connection. The first loss is mended at once; when losses follow each other
 // and the server acknowledges nothing in between, it takes its time.
-func (e *Ear) mend() {
+func (e *Subscriber) reconnect() {
 	for {
-		loose, failures := e.loose()
+		loose, failures := e.unassigned()
 		switch {
 		case len(loose) == 0:
 			return
 		case failures <= 1:
-			e.pause.Reset()
+			e.backoff.Reset()
 		default:
-			t := time.NewTimer(e.pause.NextBackOff())
+			t := time.NewTimer(e.backoff.NextBackOff())
 			select {
 			case <-t.C:
 			case <-e.closing.Done():
@@ -261,21 +261,21 @@ func (e *Ear) mend() {
 }
 
 // loose is the channels that have no connection, and how often connecting has failed. None ends mending.
-func (e *Ear) loose() ([]*channel, int) {
+func (e *Subscriber) unassigned() ([]*channel, int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var list []*channel
 	for _, c := range e.channels {
-		if c.link == nil && c.denied == nil && !e.closed {
+		if c.conn == nil && c.denied == nil && !e.closed {
 			list = append(list, c)
 		}
 	}
-	e.mending = len(list) > 0
+	e.reconnecting = len(list) > 0
 	return list, e.failures
 }
 
 // connect asks for the channels, each where it belongs.
-func (e *Ear) connect(loose []*channel) {
+func (e *Subscriber) connect(loose []*channel) {
 	byNode := map[*redis.Client][]*channel{}
 	for _, c := range loose {
 		node, err := e.cfg.Client.Primary(e.closing, c.name)
@@ -288,35 +288,35 @@ func (e *Ear) connect(loose []*channel) {
 		byNode[node] = append(byNode[node], c)
 	}
 	for node, list := range byNode {
-		e.subscribe(node, list)
+		e.subscribeOn(node, list)
 	}
 }
 
-func (e *Ear) subscribe(node *redis.Client, list []*channel) {
-	l := e.link(node)
+func (e *Subscriber) subscribeOn(node *redis.Client, list []*channel) {
+	l := e.connFor(node)
 	if l == nil {
 		return
 	}
 	names := make([]string, len(list))
 	e.mu.Lock()
-	if _, lives := e.links[l]; !lives {
+	if _, lives := e.conns[l]; !lives {
 		e.mu.Unlock()
 		return
 	}
 	for i, c := range list {
-		c.link = l
+		c.conn = l
 		names[i] = c.name
 	}
 	e.mu.Unlock()
-	if err := e.request(l, names); err != nil {
-		e.cut(l)
+	if err := e.sendSubscribe(l, names); err != nil {
+		e.discard(l)
 		return
 	}
-	time.AfterFunc(ackLimit, func() { e.overdue(l, list) })
+	time.AfterFunc(ackTimeout, func() { e.checkAck(l, list) })
 }
 
 // request asks for channels. Sharded ones go one by one: a command may not name two slots.
-func (e *Ear) request(l *link, names []string) error {
+func (e *Subscriber) sendSubscribe(l *conn, names []string) error {
 	if !e.Sharded() {
 		return l.sub.Subscribe(e.closing, names...)
 	}
@@ -329,109 +329,109 @@ func (e *Ear) request(l *link, names []string) error {
 }
 
 // link is the connection to the node, a new one if there is none; nil after Close.
-func (e *Ear) link(node *redis.Client) *link {
+func (e *Subscriber) connFor(node *redis.Client) *conn {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return nil
 	}
-	for l := range e.links {
+	for l := range e.conns {
 		if l.node == node {
 			return l
 		}
 	}
-	l := &link{ear: e, node: node}
+	l := &conn{subscriber: e, node: node}
 	if node != nil {
 		l.sub = node.SSubscribe(e.closing)
 	} else {
 		l.sub = e.cfg.Client.Subscribe(e.closing)
 	}
-	e.links[l] = struct{}{}
-	e.work.Go(l.receive)
+	e.conns[l] = struct{}{}
+	e.wg.Go(l.receive)
 	return l
 }
 
 // overdue gives up a connection that has not acknowledged what was asked of it.
-func (e *Ear) overdue(l *link, list []*channel) {
+func (e *Subscriber) checkAck(l *conn, list []*channel) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, c := range list {
-		if c.link == l && !c.heard && c.denied == nil && !e.closed {
-			e.cutLocked(l)
+		if c.conn == l && !c.subscribed && c.denied == nil && !e.closed {
+			e.discardLocked(l)
 			return
 		}
 	}
 }
 
-func (e *Ear) cut(l *link) {
+func (e *Subscriber) discard(l *conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.cutLocked(l)
+	e.discardLocked(l)
 }
 
 // receive hears one connection to its end.
-func (l *link) receive() {
+func (l *conn) receive() {
 	for {
 		msg, err := l.sub.Receive(context.Background())
 		if err != nil {
-			if l.failed(err) {
+			if l.handleError(err) {
 				return
 			}
 			continue
 		}
 		switch msg := msg.(type) {
 		case *redis.Message:
-			l.ear.cfg.Heard(msg.Payload)
+			l.subscriber.cfg.Received(msg.Payload)
 		case *redis.Subscription:
-			l.subscribed(msg)
+			l.handleSubscription(msg)
 		}
 	}
 }
 
-func (l *link) subscribed(s *redis.Subscription) {
-	e := l.ear
+func (l *conn) handleSubscription(s *redis.Subscription) {
+	e := l.subscriber
 	e.mu.Lock()
 	c := e.channels[s.Channel]
-	if c == nil || c.link != l {
+	if c == nil || c.conn != l {
 		e.mu.Unlock()
 		return
 	}
 	switch s.Kind {
 	case "subscribe", "ssubscribe":
-		if !c.heard {
-			c.heard, c.since = true, time.Now()
+		if !c.subscribed {
+			c.subscribed, c.subscribedAt = true, time.Now()
 			close(c.settled)
 		}
 		e.failures = 0
 		e.mu.Unlock()
-		e.cfg.Resumed(s.Channel)
+		e.cfg.Subscribed(s.Channel)
 		return
 	case "sunsubscribe": // the slot has moved; go-redis does not follow it (issues 3099, 3133)
-		e.looseLocked(c)
+		e.detachLocked(c)
 		e.cfg.Client.Reload(e.closing)
-		e.mendLocked()
+		e.reconnectLocked()
 	}
 	e.mu.Unlock()
 }
 
 // failed deals with an error from the connection; it says whether that was its end.
-func (l *link) failed(err error) bool {
-	e := l.ear
+func (l *conn) handleError(err error) bool {
+	e := l.subscriber
 	e.mu.Lock()
-	if _, lives := e.links[l]; !lives {
+	if _, lives := e.conns[l]; !lives {
 		e.mu.Unlock()
 		return true
 	}
-	if transport.FateOf(err) != transport.Answered || transport.Passing(err) {
+	if transport.OutcomeOf(err) != transport.Answered || transport.Retryable(err) {
 		// Also when a slot is elsewhere (MOVED): the reply does not say which, so all are looked for anew.
-		e.cutLocked(l)
+		e.discardLocked(l)
 		e.mu.Unlock()
 		return true
 	}
 	var denied []string
 	for name, c := range e.channels {
-		if c.link == l && !c.heard {
-			c.link, c.denied, c.until = nil, err, time.Now().Add(deniedFor)
+		if c.conn == l && !c.subscribed {
+			c.conn, c.denied, c.deniedUntil = nil, err, time.Now().Add(denialTTL)
 			close(c.settled)
 			denied = append(denied, name)
 		}

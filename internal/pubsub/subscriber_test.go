@@ -33,7 +33,7 @@ func (quiet) Printf(context.Context, string, ...any) {}
 // room is an Ear, and what it has heard.
 type room struct {
 	*testing.T
-	*Ear
+	*Subscriber
 	mini    *miniredis.Miniredis
 	net     *faultnet.Net
 	dials   atomic.Int32
@@ -48,11 +48,11 @@ func newRoom(t *testing.T, rdb redis.UniversalClient) *room {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Ear = New(Config{
-		Client:  c,
-		Heard:   func(payload string) { r.heard <- payload },
-		Resumed: func(channel string) { r.resumed <- channel },
-		Denied:  func(channel string, err error) { r.denied <- channel + ": " + err.Error() },
+	r.Subscriber = New(Config{
+		Client:     c,
+		Received:   func(payload string) { r.heard <- payload },
+		Subscribed: func(channel string) { r.resumed <- channel },
+		Denied:     func(channel string, err error) { r.denied <- channel + ": " + err.Error() },
 	})
 	return r
 }
@@ -88,10 +88,10 @@ func (r *room) listens(channel string) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := r.Listen(ctx, channel); err != nil {
+	if err := r.Subscribe(ctx, channel); err != nil {
 		r.Fatalf("%s is not heard: %v", channel, err)
 	}
-	if !r.Listening(channel) || r.Since(channel).IsZero() {
+	if !r.IsSubscribed(channel) || r.SubscribedSince(channel).IsZero() {
 		r.Errorf("%s is heard, but the Ear does not say so", channel)
 	}
 }
@@ -110,7 +110,7 @@ func (r *room) is(what string, ch <-chan string, want string) {
 
 func (r *room) deaf(channel string) {
 	r.Helper()
-	if r.Listening(channel) || !r.Since(channel).IsZero() {
+	if r.IsSubscribed(channel) || !r.SubscribedSince(channel).IsZero() {
 		r.Errorf("the Ear says that it hears %s", channel)
 	}
 }
@@ -137,7 +137,7 @@ func TestOneConnectionServesAllChannelsAndListeners(t *testing.T) {
 	inBubble(t, func(r *room) {
 		done := make(chan error)
 		for i := range 20 {
-			go func() { done <- r.Listen(context.Background(), []string{"a", "b", "c"}[i%3]) }()
+			go func() { done <- r.Subscribe(context.Background(), []string{"a", "b", "c"}[i%3]) }()
 		}
 		for range 20 {
 			if err := <-done; err != nil {
@@ -160,8 +160,8 @@ func TestItListensOnlyOnceTheServerHasAcknowledged(t *testing.T) {
 		r.net.Break("\r\nsubscribe\r\n", 1, faultnet.SwallowReply)
 		start := time.Now()
 		done := make(chan error, 1)
-		go func() { done <- r.Listen(context.Background(), "c") }()
-		time.Sleep(ackLimit - time.Millisecond)
+		go func() { done <- r.Subscribe(context.Background(), "c") }()
+		time.Sleep(ackTimeout - time.Millisecond)
 		if n := r.mini.PubSubNumSub("c")["c"]; n != 1 {
 			r.Errorf("%d subscribers at the server", n)
 		}
@@ -172,11 +172,11 @@ func TestItListensOnlyOnceTheServerHasAcknowledged(t *testing.T) {
 		if err := <-done; err != nil {
 			r.Error(err)
 		}
-		if d := time.Since(start); d < ackLimit || d > ackLimit+time.Second {
+		if d := time.Since(start); d < ackTimeout || d > ackTimeout+time.Second {
 			r.Errorf("the connection was replaced after %v", d)
 		}
 		r.is("resumed", r.resumed, "c")
-		if since := r.Since("c"); since.Before(start.Add(ackLimit)) {
+		if since := r.SubscribedSince("c"); since.Before(start.Add(ackTimeout)) {
 			r.Errorf("heard since %v", since.Sub(start))
 		}
 	})
@@ -187,7 +187,7 @@ func TestListenEndsWithItsContext(t *testing.T) {
 		r.net.Break("\r\nsubscribe\r\n", 1, faultnet.SwallowReply)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		if err := r.Listen(ctx, "c"); err != context.DeadlineExceeded {
+		if err := r.Subscribe(ctx, "c"); err != context.DeadlineExceeded {
 			r.Error(err)
 		}
 		r.listens("c") // it went on all the same
@@ -210,7 +210,7 @@ func TestAConnectionThatIsLostIsMended(t *testing.T) {
 					r.is("resumed", r.resumed, name)
 				}
 				for range 3 {
-					before := r.Since("c")
+					before := r.SubscribedSince("c")
 					r.net.Down()
 					c.lose(r)
 					synctest.Wait()
@@ -220,7 +220,7 @@ func TestAConnectionThatIsLostIsMended(t *testing.T) {
 					time.Sleep(time.Millisecond)
 					r.listens("c")
 					r.listens("d")
-					if !r.Since("c").After(before) {
+					if !r.SubscribedSince("c").After(before) {
 						r.Error("there was a gap, but the Ear does not say so")
 					}
 					if a, b := <-r.resumed, <-r.resumed; a+b != "cd" && a+b != "dc" {
@@ -243,8 +243,8 @@ func TestTheFirstLossIsMendedAtOnce(t *testing.T) {
 			now := time.Now()
 			r.net.CutSubscriptions()
 			synctest.Wait()
-			if !r.Since("c").Equal(now) {
-				r.Fatalf("it hears since %v, and was cut off at %v", r.Since("c"), now)
+			if !r.SubscribedSince("c").Equal(now) {
+				r.Fatalf("it hears since %v, and was cut off at %v", r.SubscribedSince("c"), now)
 			}
 		}
 	})
@@ -272,8 +272,8 @@ func TestAServerThatIsGoneIsNotHammered(t *testing.T) {
 func TestReplacingWhatIsNotThereDoesNothing(t *testing.T) {
 	inBubble(t, func(r *room) {
 		r.Replace("c")
-		r.Use("c")
-		r.Drop("c")
+		r.Retain("c")
+		r.Release("c")
 		if n := r.dials.Load(); n != 0 {
 			r.Errorf("%d connections", n)
 		}
@@ -281,7 +281,7 @@ func TestReplacingWhatIsNotThereDoesNothing(t *testing.T) {
 		r.is("resumed", r.resumed, "c")
 		r.Replace("d")
 		synctest.Wait()
-		if n := r.dials.Load(); n != 1 || !r.Listening("c") {
+		if n := r.dials.Load(); n != 1 || !r.IsSubscribed("c") {
 			r.Errorf("%d connections", n)
 		}
 	})
@@ -302,29 +302,29 @@ func TestARefusalIsBelievedForAWhile(t *testing.T) {
 			return true
 		})
 		for range 3 {
-			err := r.Listen(context.Background(), "c")
+			err := r.Subscribe(context.Background(), "c")
 			if !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), refusal) {
 				r.Error(err)
 			}
 			r.deaf("c")
-			time.Sleep(deniedFor / 4)
+			time.Sleep(denialTTL / 4)
 		}
 		if asked != 1 {
 			r.Errorf("the server was asked %d times", asked)
 		}
 		r.is("denied", r.denied, "c: "+refusal)
-		if !r.Listening("allowed") {
+		if !r.IsSubscribed("allowed") {
 			r.Error("the other channel was given up as well")
 		}
 
-		time.Sleep(deniedFor / 2)
-		if err := r.Listen(context.Background(), "c"); !errors.Is(err, ErrDenied) || asked != 2 {
+		time.Sleep(denialTTL / 2)
+		if err := r.Subscribe(context.Background(), "c"); !errors.Is(err, ErrDenied) || asked != 2 {
 			r.Errorf("asked %d times, %v", asked, err)
 		}
 		r.is("denied", r.denied, "c: "+refusal)
 
 		r.mini.Server().SetPreHook(nil)
-		time.Sleep(deniedFor)
+		time.Sleep(denialTTL)
 		r.listens("c")
 	})
 }
@@ -354,7 +354,7 @@ func TestCloseEndsEverything(t *testing.T) {
 	for name, state := range map[string]func(r *room){
 		"unused":     func(*room) {},
 		"listening":  func(r *room) { r.listens("c") },
-		"connecting": func(r *room) { r.net.Down(); go func() { _ = r.Listen(context.Background(), "c") }() },
+		"connecting": func(r *room) { r.net.Down(); go func() { _ = r.Subscribe(context.Background(), "c") }() },
 		"unheard":    func(r *room) { r.net.Break("\r\nsubscribe\r\n", 9, faultnet.SwallowReply) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -363,7 +363,7 @@ func TestCloseEndsEverything(t *testing.T) {
 				waits := make(chan error, 1)
 				go func() {
 					for {
-						if err := r.Listen(context.Background(), "c"); err != nil {
+						if err := r.Subscribe(context.Background(), "c"); err != nil {
 							waits <- err
 							return
 						}
@@ -373,7 +373,7 @@ func TestCloseEndsEverything(t *testing.T) {
 				time.Sleep(3 * time.Second)
 				start := time.Now()
 				r.Close()
-				if stacks := stacks(); strings.Contains(stacks, "pubsub.(*link).receive(") || strings.Contains(stacks, "pubsub.(*Ear).mend(") {
+				if stacks := stacks(); strings.Contains(stacks, "pubsub.(*conn).receive(") || strings.Contains(stacks, "pubsub.(*Subscriber).reconnect(") {
 					r.Errorf("Close did not wait:\n%s", stacks)
 				}
 				if d := time.Since(start); d != 0 {
@@ -383,7 +383,7 @@ func TestCloseEndsEverything(t *testing.T) {
 				if err := <-waits; err != ErrClosed {
 					r.Error(err)
 				}
-				if err := r.Listen(context.Background(), "c"); err != ErrClosed {
+				if err := r.Subscribe(context.Background(), "c"); err != ErrClosed {
 					r.Error(err)
 				}
 				r.deaf("c")
@@ -438,7 +438,7 @@ func TestOnARealServer(t *testing.T) {
 	r.is("heard", r.heard, "after the kill")
 
 	must(admin.Do(ctx, "acl", "setuser", "default", "resetchannels", "&c").Err())
-	if err := r.Listen(ctx, "d"); !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "NOPERM") {
+	if err := r.Subscribe(ctx, "d"); !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "NOPERM") {
 		t.Error(err)
 	}
 	r.deaf("d")

@@ -9,46 +9,46 @@ import (
 
 // Clock calls alarms when they are due. It keeps no goroutine: the runtime's timer starts one when something is due,
 // and none runs while nothing is. The zero Clock is ready; it is safe for concurrent use.
-type Clock struct {
+type Scheduler struct {
 	mu      sync.Mutex // guards what follows
-	alarms  alarms
+	timers  timerHeap
 	timer   *time.Timer
 	armed   time.Time // what the timer is set to; zero if it is not running
-	ringing bool      // a goroutine is in ring
+	firing  bool      // a goroutine is in ring
 	stopped bool
-	rung    sync.WaitGroup
+	fired   sync.WaitGroup
 }
 
 // Alarm is something to be called at a time. Fill in Ring before it is set first.
-type Alarm struct {
-	Ring func(now time.Time) // runs on the clock's goroutine: it must not block, and may set alarms
+type Timer struct {
+	Fire func(now time.Time) // runs on the clock's goroutine: it must not block, and may set alarms
 
 	at    time.Time
 	index int // in the heap, from 1; 0 if it is not set
 }
 
 // Set makes the alarm ring at a time, instead of when it was to ring before.
-func (c *Clock) Set(a *Alarm, at time.Time) {
+func (c *Scheduler) Set(a *Timer, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.setLocked(a, at)
 }
 
-func (c *Clock) setLocked(a *Alarm, at time.Time) {
+func (c *Scheduler) setLocked(a *Timer, at time.Time) {
 	if c.stopped {
 		return
 	}
 	a.at = at
 	if a.index > 0 {
-		heap.Fix(&c.alarms, a.index-1)
+		heap.Fix(&c.timers, a.index-1)
 	} else {
-		heap.Push(&c.alarms, a)
+		heap.Push(&c.timers, a)
 	}
 	c.armLocked()
 }
 
 // Sooner is Set for an alarm that may have been set to an earlier time: then it stays.
-func (c *Clock) Sooner(a *Alarm, at time.Time) {
+func (c *Scheduler) SetIfSooner(a *Timer, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if a.index == 0 || a.at.After(at) {
@@ -57,96 +57,96 @@ func (c *Clock) Sooner(a *Alarm, at time.Time) {
 }
 
 // Unset makes the alarm not ring. One that is ringing right now is not waited for.
-func (c *Clock) Unset(a *Alarm) {
+func (c *Scheduler) Cancel(a *Timer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if a.index > 0 {
-		heap.Remove(&c.alarms, a.index-1)
+		heap.Remove(&c.timers, a.index-1)
 	}
 }
 
 // Stop makes all alarms silent, for good, and waits for those that are ringing.
-func (c *Clock) Stop() {
+func (c *Scheduler) Stop() {
 	c.mu.Lock()
 	c.stopped = true
-	for _, a := range c.alarms {
+	for _, a := range c.timers {
 		a.index = 0
 	}
-	c.alarms = nil
+	c.timers = nil
 	if c.timer != nil {
 		c.timer.Stop()
 	}
 	c.mu.Unlock()
-	c.rung.Wait()
+	c.fired.Wait()
 }
 
 // armLocked sets the timer to the first alarm. A timer that is set too early is left: it will ring for nothing once,
 // which is cheaper than to set it anew for every lease that comes and goes.
-func (c *Clock) armLocked() {
-	if len(c.alarms) == 0 || c.ringing {
+func (c *Scheduler) armLocked() {
+	if len(c.timers) == 0 || c.firing {
 		return
 	}
-	at := c.alarms[0].at
+	at := c.timers[0].at
 	if !c.armed.IsZero() && !at.Before(c.armed) {
 		return
 	}
 	c.armed = at
 	if c.timer == nil {
-		c.timer = time.AfterFunc(time.Until(at), c.ring)
+		c.timer = time.AfterFunc(time.Until(at), c.fire)
 	} else {
 		c.timer.Reset(time.Until(at))
 	}
 }
 
-func (c *Clock) ring() {
+func (c *Scheduler) fire() {
 	c.mu.Lock()
 	c.armed = time.Time{}
-	if c.ringing || c.stopped {
+	if c.firing || c.stopped {
 		c.mu.Unlock()
 		return
 	}
-	c.ringing = true
-	c.rung.Add(1)
-	defer c.rung.Done()
+	c.firing = true
+	c.fired.Add(1)
+	defer c.fired.Done()
 	for {
 		now := time.Now()
-		var due []*Alarm
-		for len(c.alarms) > 0 && !c.alarms[0].at.After(now) {
-			due = append(due, heap.Pop(&c.alarms).(*Alarm))
+		var due []*Timer
+		for len(c.timers) > 0 && !c.timers[0].at.After(now) {
+			due = append(due, heap.Pop(&c.timers).(*Timer))
 		}
 		if len(due) == 0 {
 			break
 		}
 		c.mu.Unlock()
 		for _, a := range due {
-			a.Ring(now)
+			a.Fire(now)
 		}
 		c.mu.Lock()
 	}
-	c.ringing = false
+	c.firing = false
 	c.armLocked()
 	c.mu.Unlock()
 }
 
 // alarms is a heap by time.
-type alarms []*Alarm
+type timerHeap []*Timer
 
-func (h alarms) Len() int           { return len(h) }
-func (h alarms) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
-func (h alarms) Swap(i, j int) {
+func (h timerHeap) Len() int           { return len(h) }
+func (h timerHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+func (h timerHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].index, h[j].index = i+1, j+1
 }
 
 // Push is part of heap.Interface.
-func (h *alarms) Push(x any) {
-	a := x.(*Alarm)
+func (h *timerHeap) Push(x any) {
+	a := x.(*Timer)
 	*h = append(*h, a)
 	a.index = len(*h)
 }
 
 // Pop is part of heap.Interface.
-func (h *alarms) Pop() any {
+func (h *timerHeap) Pop() any {
 	old := *h
 	a := old[len(old)-1]
 	old[len(old)-1] = nil

@@ -14,13 +14,13 @@ import (
 func TestAlarmsRingOnceAtTheirTimeInOrder(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		synctest.Test(t, func(*testing.T) {
-			var c Clock
+			var c Scheduler
 			start := time.Now()
 			var mu sync.Mutex
 			want := map[int]time.Duration{}
-			alarms := make([]*Alarm, 8)
+			alarms := make([]*Timer, 8)
 			for i := range alarms {
-				alarms[i] = &Alarm{Ring: func(now time.Time) {
+				alarms[i] = &Timer{Fire: func(now time.Time) {
 					mu.Lock()
 					defer mu.Unlock()
 					if at, set := want[i]; !set || at != now.Sub(start) || !now.Equal(time.Now()) {
@@ -39,13 +39,13 @@ func TestAlarmsRingOnceAtTheirTimeInOrder(t *testing.T) {
 				case 0:
 					delete(want, i)
 					mu.Unlock()
-					c.Unset(alarms[i])
+					c.Cancel(alarms[i])
 				case 1:
 					if old, set := want[i]; !set || old > due {
 						want[i] = due
 					}
 					mu.Unlock()
-					c.Sooner(alarms[i], at)
+					c.SetIfSooner(alarms[i], at)
 				case 2:
 					want[i] = due
 					mu.Unlock()
@@ -71,9 +71,9 @@ func TestAlarmsRingOnceAtTheirTimeInOrder(t *testing.T) {
 
 func TestStopWaitsForAnAlarmThatRings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var c Clock
+		var c Scheduler
 		ended := false
-		c.Set(&Alarm{Ring: func(time.Time) {
+		c.Set(&Timer{Fire: func(time.Time) {
 			time.Sleep(time.Second)
 			ended = true
 		}}, time.Now())
@@ -87,14 +87,14 @@ func TestStopWaitsForAnAlarmThatRings(t *testing.T) {
 
 // TestTheSoonestOfManyCounts: alarms are set from many goroutines at once.
 func TestTheSoonestOfManyCounts(t *testing.T) {
-	var c Clock
+	var c Scheduler
 	defer c.Stop()
 	for round := range 20000 {
 		now := time.Now()
-		a := &Alarm{Ring: func(time.Time) {}}
+		a := &Timer{Fire: func(time.Time) {}}
 		var all sync.WaitGroup
 		for i := range 4 {
-			all.Go(func() { c.Sooner(a, now.Add(time.Duration(i+1)*time.Hour)) })
+			all.Go(func() { c.SetIfSooner(a, now.Add(time.Duration(i+1)*time.Hour)) })
 		}
 		all.Wait()
 		c.mu.Lock()
@@ -103,6 +103,6 @@ func TestTheSoonestOfManyCounts(t *testing.T) {
 		if at != time.Hour {
 			t.Fatalf("round %d: set to %v", round, at)
 		}
-		c.Unset(a)
+		c.Cancel(a)
 	}
 }

@@ -10,53 +10,53 @@ import (
 )
 
 // Fate is what is known of a command that ended with an error.
-type Fate int
+type Outcome int
 
 const (
 	// Answered: the server has said what it did, or that it refused.
-	Answered Fate = iota
+	Answered Outcome = iota
 	// Unsent: the command never left.
-	Unsent
+	NotSent
 	// Lost: the command may have run, may run yet, or may not, or only its first part has.
-	Lost
+	InDoubt
 )
 
 // FateOf tells from an error what is known of its command.
-func FateOf(err error) Fate {
+func OutcomeOf(err error) Outcome {
 	var dial *net.OpError
-	var left *unsent
+	var left *notSentError
 	switch {
-	case torn(err):
-		return Lost
+	case partiallyExecuted(err):
+		return InDoubt
 	case err == nil, isRedis(err):
 		return Answered
 	case errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
-		return Unsent
+		return NotSent
 	case errors.As(err, &dial) && dial.Op == "dial", errors.As(err, &left):
-		return Unsent
+		return NotSent
 	}
-	return Lost
+	return InDoubt
 }
 
 // unsent is why a call could not be sent: no server was found for it.
-type unsent struct{ err error }
+type notSentError struct{ err error }
 
-func (u *unsent) Error() string { return u.err.Error() }
-func (u *unsent) Unwrap() error { return u.err }
+func (u *notSentError) Error() string { return u.err.Error() }
+func (u *notSentError) Unwrap() error { return u.err }
 
 // torn says whether the script was stopped in the middle, and what it had done by then stays: while a slot moves away, a
 // key that a script has deleted is not the node's any more, and so cannot be written again by the same script.
-func torn(err error) bool {
+func partiallyExecuted(err error) bool {
 	return isRedis(err) && strings.Contains(err.Error(), "non local key in a cluster node")
 }
 
 // Passing says whether the same request may succeed later without anybody mending anything by hand: the connection
 // broke, the server is starting, a failover or a migration is under way.
-func Passing(err error) bool {
-	if errors.Is(err, redis.ErrClosed) || Nonsense(err) {
+func Retryable(err error) bool {
+	if errors.Is(err, redis.ErrClosed) || Malformed(err) {
 		return false
 	}
-	if FateOf(err) != Answered {
+	if OutcomeOf(err) != Answered {
 		return true
 	}
 	for _, code := range []string{
@@ -71,7 +71,7 @@ func Passing(err error) bool {
 }
 
 // Nonsense says whether what came back was not a reply that a script of ours gives.
-func Nonsense(err error) bool {
+func Malformed(err error) bool {
 	var number *strconv.NumError
 	return errors.Is(err, ErrReply) || errors.As(err, &number) || err != nil && strings.HasPrefix(err.Error(), "redis: can't parse")
 }

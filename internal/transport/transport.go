@@ -26,14 +26,14 @@ import (
 )
 
 // most commands in one pipeline: enough to spare round trips, few enough that the first need not wait for the last.
-const most = 128
+const maxBatch = 128
 
 // patience is how long a command may lie because all senders are busy, before one more sender is started, as long as
 // there is a connection for it. It grows with the number of senders that are overdue, up to the limit, so that a server
 // that hangs does not gather senders.
 const (
-	patience      = 2 * time.Millisecond
-	patienceLimit = 100 * time.Millisecond
+	overdueAfter    = 2 * time.Millisecond
+	maxOverdueAfter = 100 * time.Millisecond
 )
 
 // Call is one script on its way. The fields above the line are the caller's, those below are set when Done is called.
@@ -50,31 +50,31 @@ type Call struct {
 	Values []any     // the same, of a call that is Mixed
 	Err    error     // nil, or why there is no reply; see Fate
 
-	text bool // the script itself was sent: the server did not have it
+	sentText bool // the script itself was sent: the server did not have it
 }
 
 // Courier sends for one client. It is safe for concurrent use.
-type Courier struct {
+type Transport struct {
 	rdb *client.Client
 
-	mu       sync.Mutex              // guards what follows
-	lanes    map[*redis.Client]*lane // by node; on a single server all calls take the one under nil
-	reloaded time.Time               // when the cluster's layout was last asked for again
+	mu       sync.Mutex                   // guards what follows
+	queues   map[*redis.Client]*nodeQueue // by node; on a single server all calls take the one under nil
+	reloaded time.Time                    // when the cluster's layout was last asked for again
 	closed   bool
-	working  sync.WaitGroup
+	senders  sync.WaitGroup
 }
 
 // New returns a courier for the client. It does no I/O and starts no goroutine.
-func New(rdb *client.Client) *Courier {
-	c := &Courier{rdb: rdb, lanes: map[*redis.Client]*lane{}}
+func New(rdb *client.Client) *Transport {
+	c := &Transport{rdb: rdb, queues: map[*redis.Client]*nodeQueue{}}
 	if !rdb.IsCluster() {
-		c.lanes[nil] = c.newLane(nil)
+		c.queues[nil] = c.newQueue(nil)
 	}
 	return c
 }
 
 // Send puts a call on its way and returns at once.
-func (c *Courier) Send(call *Call) {
+func (c *Transport) Send(call *Call) {
 	call.Sent = time.Now()
 	c.dispatch(call)
 }
@@ -82,90 +82,90 @@ func (c *Courier) Send(call *Call) {
 // Carry is Send for a caller that has nothing else to do until the call is done: if the way is free, it goes there and
 // back in the caller's own goroutine, which spares two switches. It returns when Done has been called, or at once. If the
 // client has no timeouts it always returns at once, since the caller could not be let go before the server answers.
-func (c *Courier) Carry(call *Call) {
+func (c *Transport) SendInline(call *Call) {
 	call.Sent = time.Now()
-	if c.rdb.IsCluster() || c.rdb.WaitsForEver() || !c.lanes[nil].carry(call) {
+	if c.rdb.IsCluster() || c.rdb.WaitsForEver() || !c.queues[nil].sendInline(call) {
 		c.dispatch(call)
 	}
 }
 
 // Close waits until no call is on its way, which takes as long as the client's own timeouts let it, and ends the
 // courier's goroutines. Nothing may be sent from then on.
-func (c *Courier) Close() {
+func (c *Transport) Close() {
 	c.mu.Lock()
 	c.closed = true
-	lanes := slices.Collect(maps.Values(c.lanes))
+	lanes := slices.Collect(maps.Values(c.queues))
 	c.mu.Unlock()
 	for _, l := range lanes {
 		l.close()
 	}
-	c.working.Wait()
+	c.senders.Wait()
 }
 
-func (c *Courier) dispatch(call *Call) {
+func (c *Transport) dispatch(call *Call) {
 	if !c.rdb.IsCluster() {
-		c.lanes[nil].add(call)
+		c.queues[nil].add(call)
 		return
 	}
 	// Calls for different nodes must not wait for each other: one node may hang. Finding the node can take I/O.
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		call.refuse()
+		call.failClosed()
 		return
 	}
-	c.working.Go(func() {
+	c.senders.Go(func() {
 		node, err := c.rdb.Primary(context.Background(), call.Key)
 		if err != nil {
-			call.Err = &unsent{err}
+			call.Err = &notSentError{err}
 			c.reload()
 			call.Done(call)
 			return
 		}
-		c.lane(node).add(call)
+		c.queueFor(node).add(call)
 	})
 }
 
 // refuse ends a call that came after Close.
-func (call *Call) refuse() {
+func (call *Call) failClosed() {
 	call.Err = redis.ErrClosed
 	go call.Done(call)
 }
 
-func (c *Courier) lane(node *redis.Client) *lane {
+func (c *Transport) queueFor(node *redis.Client) *nodeQueue {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := c.lanes[node]
+	l := c.queues[node]
 	if l == nil {
-		l = c.newLane(node)
+		l = c.newQueue(node)
 		l.closed = c.closed
-		c.lanes[node] = l
+		c.queues[node] = l
 	}
 	return l
 }
 
-func (c *Courier) newLane(node *redis.Client) *lane {
+func (c *Transport) newQueue(node *redis.Client) *nodeQueue {
 	limit := c.rdb.Pipelines(node)
-	return &lane{c: c, limit: limit, usual: min(limit, max(4, 2*runtime.GOMAXPROCS(0)))}
+	return &nodeQueue{t: c, limit: limit, preferred: min(limit, max(4, 2*runtime.GOMAXPROCS(0)))}
 }
 
 // lane is the way to one server.
-type lane struct {
-	c     *Courier
-	limit int // batches under way at once: as many as there are connections for
-	usual int // batches under way at once, as long as none is overdue
+type nodeQueue struct {
+	t         *Transport
+	limit     int // batches under way at once: as many as there are connections for
+	preferred int // batches under way at once, as long as none is overdue
 
-	mu      sync.Mutex // guards what follows
-	urgent  []*Call    // those that wait and go first
-	waiting []*Call    // the others that wait
-	busy    int        // batches under way
-	active  int        // senders that are not idle, and callers that carry for themselves
-	own     *sender    // of whoever comes in a goroutine of its own; nil: in use, or not yet there
-	senders int        // goroutines
-	idle    []*sender  // those that wait for something to do, the last to come first to go
-	timer   *time.Timer
-	ticking bool // timer runs: calls wait, and as many senders as usual are busy
-	closed  bool
+	mu         sync.Mutex // guards what follows
+	urgent     []*Call    // those that wait and go first
+	queued     []*Call    // the others that wait
+	inFlight   int        // batches under way
+	active     int        // senders that are not idle, and callers that carry for themselves
+	inline     *sender    // of whoever comes in a goroutine of its own; nil: in use, or not yet there
+	senders    int        // goroutines
+	idle       []*sender  // those that wait for something to do, the last to come first to go
+	timer      *time.Timer
+	timerArmed bool // timer runs: calls wait, and as many senders as usual are busy
+	closed     bool
 }
 
 // sender is a goroutine that carries batches. Senders are kept, because a new goroutine would have to grow its stack
@@ -177,17 +177,17 @@ type sender struct {
 	batch []*Call
 }
 
-func (l *lane) add(call *Call) {
+func (l *nodeQueue) add(call *Call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		call.refuse()
+		call.failClosed()
 		return
 	}
 	if call.Urgent {
 		l.urgent = append(l.urgent, call)
 	} else {
-		l.waiting = append(l.waiting, call)
+		l.queued = append(l.queued, call)
 	}
 	l.scheduleLocked()
 }
@@ -195,21 +195,21 @@ func (l *lane) add(call *Call) {
 // scheduleLocked sees to it that somebody takes what waits: at once, or soon if as many senders as usual are busy. If there
 // is no connection for one more, those that are on their way take it when they are back, as they are at the latest when the
 // client's timeouts are over.
-func (l *lane) scheduleLocked() {
+func (l *nodeQueue) scheduleLocked() {
 	switch {
-	case l.active < l.usual:
-		l.startLocked()
+	case l.active < l.preferred:
+		l.wakeSenderLocked()
 	case l.active < l.limit:
-		l.tickLocked()
+		l.armTimerLocked()
 	}
 }
 
-func (l *lane) newSender() *sender {
-	return &sender{wake: make(chan struct{}, 1), pipe: l.c.rdb.Pipeline()}
+func (l *nodeQueue) newSender() *sender {
+	return &sender{wake: make(chan struct{}, 1), pipe: l.t.rdb.Pipeline()}
 }
 
 // startLocked makes one more sender look for something to do.
-func (l *lane) startLocked() {
+func (l *nodeQueue) wakeSenderLocked() {
 	l.active++
 	if n := len(l.idle); n > 0 {
 		s := l.idle[n-1]
@@ -218,81 +218,81 @@ func (l *lane) startLocked() {
 		return
 	}
 	l.senders++
-	l.c.working.Go(func() { l.send(l.newSender()) })
+	l.t.senders.Go(func() { l.runSender(l.newSender()) })
 }
 
 // carry carries a call in the caller's goroutine if nothing else is under way. If there is, they travel better together.
-func (l *lane) carry(call *Call) bool {
+func (l *nodeQueue) sendInline(call *Call) bool {
 	l.mu.Lock()
-	if l.closed || l.busy > 0 || l.waitLocked() > 0 {
+	if l.closed || l.inFlight > 0 || l.queuedLocked() > 0 {
 		l.mu.Unlock()
 		return false
 	}
-	l.busy++
+	l.inFlight++
 	l.active++
-	l.c.working.Add(1) // Close has not begun to wait: it closes the lanes before
-	s := l.own
-	l.own = nil
+	l.t.senders.Add(1) // Close has not begun to wait: it closes the lanes before
+	s := l.inline
+	l.inline = nil
 	l.mu.Unlock()
 	if s == nil {
 		s = l.newSender()
 	}
 	s.batch = append(s.batch, call)
-	l.c.carry(s)
+	l.t.exchange(s)
 	l.mu.Lock()
-	l.busy--
+	l.inFlight--
 	l.active--
-	l.own = s
-	if l.waitLocked() > 0 {
+	l.inline = s
+	if l.queuedLocked() > 0 {
 		l.scheduleLocked()
 	}
 	l.mu.Unlock()
-	l.c.working.Done()
+	l.t.senders.Done()
 	return true
 }
 
-func (l *lane) waitLocked() int { return len(l.urgent) + len(l.waiting) }
+func (l *nodeQueue) queuedLocked() int { return len(l.urgent) + len(l.queued) }
 
 // tickLocked sees to it that what waits is sent soon, even if every sender hangs.
-func (l *lane) tickLocked() {
-	if l.ticking {
+func (l *nodeQueue) armTimerLocked() {
+	if l.timerArmed {
 		return
 	}
-	l.ticking = true
-	wait := min(patience<<min(l.active-l.usual, 10), patienceLimit)
+	l.timerArmed = true
+	wait := min(overdueAfter<<min(l.active-l.preferred, 10), maxOverdueAfter)
 	if l.timer == nil {
-		l.timer = time.AfterFunc(wait, l.overdue)
+		l.timer = time.AfterFunc(wait, l.timerFired)
 	} else {
 		l.timer.Reset(wait)
 	}
 }
 
-func (l *lane) overdue() {
+func (l *nodeQueue) timerFired() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ticking = false
-	if l.waitLocked() > 0 && l.active < l.limit { // and so there is a sender, which Close waits for
-		l.startLocked()
+	l.timerArmed = false
+	if l.queuedLocked() > 0 && l.active < l.limit { // and so there is a sender, which Close waits for
+		l.wakeSenderLocked()
 	}
 }
 
-func (l *lane) close() {
+func (l *nodeQueue) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
 	for len(l.idle) > 0 {
-		l.startLocked()
+		l.wakeSenderLocked()
 	}
 }
 
 // send carries batches until the lane is closed, or the sender is one too many.
-func (l *lane) send(s *sender) {
+func (l *nodeQueue) runSender(s *sender) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {
-		for l.waitLocked() == 0 || l.busy >= l.limit {
+		for l.queuedLocked() == 0 || l.inFlight >= l.limit {
 			l.active--
-			if l.closed || l.senders > l.usual {
+			if l.closed || l.senders > l.preferred {
 				l.senders--
 				return
 			}
@@ -301,26 +301,26 @@ func (l *lane) send(s *sender) {
 			<-s.wake
 			l.mu.Lock()
 		}
-		s.batch = take(s.batch, &l.urgent)
-		s.batch = take(s.batch, &l.waiting)
-		if l.waitLocked() > 0 {
+		s.batch = takeCalls(s.batch, &l.urgent)
+		s.batch = takeCalls(s.batch, &l.queued)
+		if l.queuedLocked() > 0 {
 			l.scheduleLocked()
 		}
-		l.busy++
+		l.inFlight++
 		l.mu.Unlock()
-		l.c.carry(s)
+		l.t.exchange(s)
 		l.mu.Lock()
-		l.busy--
+		l.inFlight--
 	}
 }
 
 // take moves calls to a batch, as many as there is room for.
-func take(batch []*Call, from *[]*Call) []*Call {
-	if len(batch) == 0 && len(*from) <= most { // as nearly always; nothing is copied
+func takeCalls(batch []*Call, from *[]*Call) []*Call {
+	if len(batch) == 0 && len(*from) <= maxBatch { // as nearly always; nothing is copied
 		batch, *from = *from, batch
 		return batch
 	}
-	n := min(most-len(batch), len(*from))
+	n := min(maxBatch-len(batch), len(*from))
 	if n == 0 {
 		return batch
 	}
@@ -334,27 +334,27 @@ func take(batch []*Call, from *[]*Call) []*Call {
 // once and onceMixed are commands that the client must not send again by itself. The client asks its commands for that.
 // They are two, as a struct of one pointer fits into an interface without an allocation.
 type (
-	once      struct{ *redis.IntSliceCmd }
-	onceMixed struct{ *redis.SliceCmd }
+	noRetry      struct{ *redis.IntSliceCmd }
+	noRetryMixed struct{ *redis.SliceCmd }
 )
 
 // NoRetry is asked by go-redis before it repeats a command.
-func (once) NoRetry() bool { return true }
+func (noRetry) NoRetry() bool { return true }
 
 // NoRetry is as that of once.
-func (onceMixed) NoRetry() bool { return true }
+func (noRetryMixed) NoRetry() bool { return true }
 
 // carry sends the sender's batch in one pipeline, even a batch of one: pipelines have connections of their own in
 // go-redis, so that an application which has used up its pool does not keep its leases from being renewed. On a cluster
 // the pipeline is the client's and not the node's, as the latter would not follow a slot that moves.
-func (c *Courier) carry(s *sender) {
+func (c *Transport) exchange(s *sender) {
 	ctx := context.Background()
 	for _, call := range s.batch {
 		var cmd redis.Cmder
 		if call.Mixed {
-			cmd = onceMixed{redis.NewSliceCmd(ctx, call.Args...)}
+			cmd = noRetryMixed{redis.NewSliceCmd(ctx, call.Args...)}
 		} else {
-			cmd = once{redis.NewIntSliceCmd(ctx, call.Args...)}
+			cmd = noRetry{redis.NewIntSliceCmd(ctx, call.Args...)}
 		}
 		cmd.SetFirstKeyPos(3)
 		s.cmds = append(s.cmds, cmd)
@@ -363,15 +363,15 @@ func (c *Courier) carry(s *sender) {
 	_, failure := s.pipe.Exec(ctx)
 	failed := false
 	for i, call := range s.batch {
-		call.reply(s.cmds[i], failure)
+		call.setResult(s.cmds[i], failure)
 		if call.Err != nil {
-			if !call.text && redis.HasErrorPrefix(call.Err, "NOSCRIPT") {
-				call.text = true
+			if !call.sentText && redis.HasErrorPrefix(call.Err, "NOSCRIPT") {
+				call.sentText = true
 				call.Args[0], call.Args[1] = "eval", call.Script.Text
 				c.dispatch(call)
 				continue
 			}
-			failed = failed || FateOf(call.Err) != Answered
+			failed = failed || OutcomeOf(call.Err) != Answered
 		}
 		call.Done(call)
 	}
@@ -385,13 +385,13 @@ func (c *Courier) carry(s *sender) {
 
 // reply takes that of one command of a pipeline. Each has its own error, unless the connection was refused by the server
 // itself (wrong password): then go-redis leaves the commands untouched.
-func (call *Call) reply(cmd redis.Cmder, pipeline error) {
+func (call *Call) setResult(cmd redis.Cmder, pipeline error) {
 	var none bool
 	switch cmd := cmd.(type) {
-	case once:
+	case noRetry:
 		call.Reply, call.Err = cmd.Result()
 		none = call.Reply == nil
-	case onceMixed:
+	case noRetryMixed:
 		call.Values, call.Err = cmd.Result()
 		none = call.Values == nil
 	}
@@ -406,7 +406,7 @@ func (call *Call) reply(cmd redis.Cmder, pipeline error) {
 
 // reload asks a cluster for its layout after a node did not answer. The client does so by itself only once a minute,
 // and would stay with a dead primary for that long (go-redis issue 3979).
-func (c *Courier) reload() {
+func (c *Transport) reload() {
 	if !c.rdb.IsCluster() {
 		return
 	}

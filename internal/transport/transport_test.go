@@ -44,7 +44,7 @@ func script(text string) *lua.Script { return lua.New("test", text) }
 // post is a courier in a synctest bubble, with a server and a network.
 type post struct {
 	*testing.T
-	*Courier
+	*Transport
 	mini *miniredis.Miniredis
 	net  *faultnet.Net
 	rdb  *redis.Client
@@ -80,7 +80,7 @@ func inBubbleWith(t *testing.T, o redis.Options, test func(p *post)) {
 		}
 		rdb := redis.NewClient(&o)
 		p.rdb = rdb
-		p.Courier = New(of(t, rdb))
+		p.Transport = New(of(t, rdb))
 		test(p)
 		p.Close() // a goroutine that is left makes the bubble fail
 		if err := rdb.Close(); err != nil {
@@ -229,7 +229,7 @@ func TestAServerThatNeverKnowsAScriptIsNotAskedForEver(t *testing.T) {
 			c.WriteError("NOSCRIPT No matching script.")
 			return true
 		})
-		if c := <-p.send(count); !redis.HasErrorPrefix(c.Err, "NOSCRIPT") || FateOf(c.Err) != Answered {
+		if c := <-p.send(count); !redis.HasErrorPrefix(c.Err, "NOSCRIPT") || OutcomeOf(c.Err) != Answered {
 			p.Error(c.Err)
 		}
 		if asked != 2 {
@@ -248,7 +248,7 @@ func (p *post) answer(f func(c *server.Peer, cmd string) bool) {
 // busy makes every sender wait for an answer that never comes.
 func (p *post) busy() {
 	p.known()
-	for range p.lanes[nil].usual {
+	for range p.queues[nil].preferred {
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
 		p.send(count)
 		synctest.Wait()
@@ -274,8 +274,8 @@ func TestCallsThatComeWhileOthersAreOnTheirWayTravelTogether(t *testing.T) {
 				if got := p.sent(); !slices.Equal(got, want) {
 					p.Errorf("pipelines of %v, want %v", got, want)
 				}
-				if d := time.Since(start); d > patience {
-					p.Errorf("although all senders were busy, it should have taken %v, not %v", patience, d)
+				if d := time.Since(start); d > overdueAfter {
+					p.Errorf("although all senders were busy, it should have taken %v, not %v", overdueAfter, d)
 				}
 			})
 		})
@@ -318,13 +318,13 @@ func TestNoCommandIsEverSentAgain(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		net  func(*post)
-		fate Fate
+		fate Outcome
 		ran  string
 	}{
-		{"its reply is cut off", func(p *post) { p.net.Break("evalsha", 1, faultnet.CutReply) }, Lost, "1"},
-		{"its reply never comes", func(p *post) { p.net.Break("evalsha", 1, faultnet.SwallowReply) }, Lost, "1"},
-		{"it is lost on the way", func(p *post) { p.net.Break("evalsha", 1, faultnet.LoseRequest) }, Lost, "0"},
-		{"there is no connection", func(p *post) { p.net.Down(); <-p.send(count) }, Unsent, "0"}, // the first finds that out
+		{"its reply is cut off", func(p *post) { p.net.Break("evalsha", 1, faultnet.CutReply) }, InDoubt, "1"},
+		{"its reply never comes", func(p *post) { p.net.Break("evalsha", 1, faultnet.SwallowReply) }, InDoubt, "1"},
+		{"it is lost on the way", func(p *post) { p.net.Break("evalsha", 1, faultnet.LoseRequest) }, InDoubt, "0"},
+		{"there is no connection", func(p *post) { p.net.Down(); <-p.send(count) }, NotSent, "0"}, // the first finds that out
 		{"all is well", func(*post) {}, Answered, "1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -332,10 +332,10 @@ func TestNoCommandIsEverSentAgain(t *testing.T) {
 				p.known()
 				c.net(p)
 				call := <-p.send(count)
-				if got := FateOf(call.Err); got != c.fate || (call.Err == nil) != (c.fate == Answered) {
+				if got := OutcomeOf(call.Err); got != c.fate || (call.Err == nil) != (c.fate == Answered) {
 					p.Errorf("fate %d, want %d: %v", got, c.fate, call.Err)
 				}
-				if call.Err != nil && !Passing(call.Err) {
+				if call.Err != nil && !Retryable(call.Err) {
 					p.Errorf("it would not pass: %v", call.Err)
 				}
 				p.ran(c.ran)
@@ -358,7 +358,7 @@ func TestAllCallsOfAPipelineShareItsFate(t *testing.T) {
 			all = append(all, p.send(count))
 		}
 		for i, done := range all {
-			if c := <-done; FateOf(c.Err) != Lost {
+			if c := <-done; OutcomeOf(c.Err) != InDoubt {
 				p.Errorf("call %d: %v", i, c.Err)
 			}
 		}
@@ -428,18 +428,18 @@ func TestWhatTheServerSays(t *testing.T) {
 				}
 				want := Answered
 				if strings.Contains(c.says, "non local key") {
-					want = Lost // stopped in the middle
+					want = InDoubt // stopped in the middle
 				}
-				if got := FateOf(call.Err); got != want {
+				if got := OutcomeOf(call.Err); got != want {
 					p.Errorf("fate %d, want %d", got, want)
 				}
-				if Passing(call.Err) != c.passing {
+				if Retryable(call.Err) != c.passing {
 					p.Errorf("passing: %v, want %v", !c.passing, c.passing)
 				}
 				if got, want := WrongType(call.Err), strings.HasPrefix(c.says, "WRONGTYPE"); got != want {
 					p.Errorf("wrong type: %v", got)
 				}
-				if Nonsense(call.Err) {
+				if Malformed(call.Err) {
 					p.Error("it is no nonsense")
 				}
 			})
@@ -457,7 +457,7 @@ func TestRepliesThatNoScriptGives(t *testing.T) {
 			s := script(text)
 			inBubble(t, func(p *post) {
 				c := <-p.send(s)
-				if c.Err == nil || Passing(c.Err) {
+				if c.Err == nil || Retryable(c.Err) {
 					p.Errorf("%v, %v", c.Reply, c.Err)
 				}
 				if c := <-p.send(count); c.Err != nil { // what follows is not disturbed
@@ -474,34 +474,34 @@ func TestFatesOfErrors(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		err     error
-		fate    Fate
+		fate    Outcome
 		passing bool
 	}{
-		{"the connection is refused", dial, Unsent, true},
-		{"the connection is refused, wrapped", fmt.Errorf("cluster: %w", dial), Unsent, true},
-		{"there is no free connection", redis.ErrPoolTimeout, Unsent, true},
-		{"the pool is exhausted", redis.ErrPoolExhausted, Unsent, true},
-		{"the client is closed", redis.ErrClosed, Unsent, false},
-		{"the client is closed, wrapped", fmt.Errorf("x: %w", redis.ErrClosed), Unsent, false},
-		{"the answer does not come", read, Lost, true},
-		{"the connection is cut", io.EOF, Lost, true},
-		{"the connection is cut within the answer", io.ErrUnexpectedEOF, Lost, true},
-		{"the context is cancelled", context.Canceled, Lost, true},
-		{"the context's time is over", context.DeadlineExceeded, Lost, true},
+		{"the connection is refused", dial, NotSent, true},
+		{"the connection is refused, wrapped", fmt.Errorf("cluster: %w", dial), NotSent, true},
+		{"there is no free connection", redis.ErrPoolTimeout, NotSent, true},
+		{"the pool is exhausted", redis.ErrPoolExhausted, NotSent, true},
+		{"the client is closed", redis.ErrClosed, NotSent, false},
+		{"the client is closed, wrapped", fmt.Errorf("x: %w", redis.ErrClosed), NotSent, false},
+		{"the answer does not come", read, InDoubt, true},
+		{"the connection is cut", io.EOF, InDoubt, true},
+		{"the connection is cut within the answer", io.ErrUnexpectedEOF, InDoubt, true},
+		{"the context is cancelled", context.Canceled, InDoubt, true},
+		{"the context's time is over", context.DeadlineExceeded, InDoubt, true},
 		{"the reply is empty", redis.Nil, Answered, false},
-		{"the reply is nonsense", fmt.Errorf("%w: seven", ErrReply), Lost, false},
-		{"something else", errors.New("something else"), Lost, true},
+		{"the reply is nonsense", fmt.Errorf("%w: seven", ErrReply), InDoubt, false},
+		{"something else", errors.New("something else"), InDoubt, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := FateOf(c.err); got != c.fate {
+			if got := OutcomeOf(c.err); got != c.fate {
 				t.Errorf("fate %d, want %d", got, c.fate)
 			}
-			if got := Passing(c.err); got != c.passing {
+			if got := Retryable(c.err); got != c.passing {
 				t.Errorf("passing: %v", got)
 			}
 		})
 	}
-	if FateOf(nil) != Answered || Nonsense(nil) || WrongType(nil) {
+	if OutcomeOf(nil) != Answered || Malformed(nil) || WrongType(nil) {
 		t.Error("no error is no trouble")
 	}
 	if WrongType(errors.New("WRONGTYPE, says somebody")) {
@@ -535,7 +535,7 @@ func TestACallAfterCloseIsNotSent(t *testing.T) {
 	inBubble(t, func(p *post) {
 		p.known()
 		p.Close()
-		if c := <-p.send(count); FateOf(c.Err) != Unsent || Passing(c.Err) {
+		if c := <-p.send(count); OutcomeOf(c.Err) != NotSent || Retryable(c.Err) {
 			p.Error(c.Err)
 		}
 		p.ran("0")
@@ -609,7 +609,7 @@ func TestAServerThatIsFullMayHaveRoomLater(t *testing.T) {
 			c.WriteError("ERR max number of clients reached")
 			return true
 		})
-		if c := <-p.send(count); !Passing(c.Err) {
+		if c := <-p.send(count); !Retryable(c.Err) {
 			p.Errorf("it would not pass: %v", c.Err)
 		}
 	})
@@ -627,7 +627,7 @@ func TestWhoIsAloneCarriesItself(t *testing.T) {
 				time.Sleep(time.Millisecond)
 				done <- !returned.Load()
 			}}
-			p.Carry(c)
+			p.SendInline(c)
 			returned.Store(true)
 			own = <-done
 			if len(done) > 0 {
@@ -649,7 +649,7 @@ func TestWhoIsAloneCarriesItself(t *testing.T) {
 			p.Errorf("after a flush: %v", c.Err)
 		}
 		p.net.Break("evalsha", 1, faultnet.CutReply)
-		if c, own := carry(); FateOf(c.Err) != Lost || !own {
+		if c, own := carry(); OutcomeOf(c.Err) != InDoubt || !own {
 			p.Errorf("cut: %v, in its own goroutine %v", c.Err, own)
 		}
 
@@ -661,7 +661,7 @@ func TestWhoIsAloneCarriesItself(t *testing.T) {
 		}
 
 		p.Close()
-		if c, _ := carry(); FateOf(c.Err) != Unsent {
+		if c, _ := carry(); OutcomeOf(c.Err) != NotSent {
 			p.Errorf("after Close: %v", c.Err)
 		}
 	})
@@ -673,7 +673,7 @@ func TestCloseWaitsForWhoCarriesItself(t *testing.T) {
 		p.known()
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
 		var done bool
-		go p.Carry(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) { done = true }})
+		go p.SendInline(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) { done = true }})
 		synctest.Wait()
 		p.Close()
 		if !done {
@@ -698,7 +698,7 @@ func TestPipelinePoolBoundsBatches(t *testing.T) {
 				before := *p.rdb.PoolStats()
 				p.net.Break("evalsha", 10000, faultnet.SwallowReply)
 				var all []chan *Call
-				go p.Carry(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) {}})
+				go p.SendInline(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) {}})
 				synctest.Wait()
 				for range 1000 { // 4 s
 					all = append(all, p.send(count))
@@ -788,7 +788,7 @@ func TestNobodyCarriesItselfWithoutTimeouts(t *testing.T) {
 	inBubbleWith(t, redis.Options{ReadTimeout: -1}, func(p *post) {
 		p.known()
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		p.Carry(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) {}})
+		p.SendInline(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) {}})
 		synctest.Wait()
 		p.net.Cut()
 	})
@@ -805,7 +805,7 @@ func TestMixedReplies(t *testing.T) {
 		if c := get("return {1, 'text', {2}}"); c.Err != nil || fmt.Sprint(c.Values) != "[1 text [2]]" {
 			p.Errorf("%v, %v", c.Values, c.Err)
 		}
-		if c := get("return 'text'"); c.Err == nil || Passing(c.Err) {
+		if c := get("return 'text'"); c.Err == nil || Retryable(c.Err) {
 			p.Errorf("%v, %v", c.Values, c.Err)
 		}
 		if c := get("return redis.error_reply('OOM no')"); !redis.HasErrorPrefix(c.Err, "OOM") {
@@ -849,7 +849,7 @@ func TestAWrapperSeesWhatIsSent(t *testing.T) {
 				p.Error(err)
 			}
 			call.Args = count.AppendCommand(nil, "k")
-			c.Carry(call)
+			c.SendInline(call)
 			if err := <-done; err != nil {
 				p.Error(err)
 			}

@@ -110,8 +110,8 @@ type counter struct {
 func (n *counter) keeper(s *redistest.Server, new func(*lockkeeper.Keeper) (acquire, error), waiting func(lockkeeper.Event)) acquire {
 	n.Helper()
 	k, err := lockkeeper.New(s.Client(), &lockkeeper.Options{
-		Heartbeat: heartbeat, HeartbeatLifetime: 3 * heartbeat, Logger: slog.New(slog.DiscardHandler),
-		Hooks: lockkeeper.Hooks{Waiting: waiting},
+		HeartbeatInterval: heartbeat, HeartbeatTimeout: 3 * heartbeat, Logger: slog.New(slog.DiscardHandler),
+		Hooks: lockkeeper.Hooks{Queued: waiting},
 	})
 	if err != nil {
 		n.Fatal(err)

@@ -195,7 +195,7 @@ func Acknowledged(b *testing.B, n New) {
 		}
 		return info, err
 	})
-	k, err := lockkeeper.New(m.s.Client(), &lockkeeper.Options{Acknowledge: lockkeeper.Acknowledgement{Replicas: 1}})
+	k, err := lockkeeper.New(m.s.Client(), &lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1}})
 	m.must(err)
 	b.Cleanup(func() { _ = k.Close() })
 	plain, _ := m.keeper()
@@ -266,7 +266,7 @@ func handoff(b *testing.B, n New, waiters int) {
 	// nobody has slept, so that both sides find the machine in the same state.
 	inLine := make(chan struct{}, waiters+1)
 	var seen sync.Map
-	hooks := lockkeeper.Hooks{Waiting: func(e lockkeeper.Event) {
+	hooks := lockkeeper.Hooks{Queued: func(e lockkeeper.Event) {
 		if _, again := seen.LoadOrStore(e.Token, nil); !again {
 			inLine <- struct{}{}
 		}

@@ -103,7 +103,7 @@ func idle(b *testing.B, n New, waiters int) {
 	var wg sync.WaitGroup
 	b.Cleanup(wg.Wait) // after all keepers have been closed
 	for i := range keepers {
-		k, _ := m.keeperWith(lockkeeper.Hooks{Waiting: func(lockkeeper.Event) {
+		k, _ := m.keeperWith(lockkeeper.Hooks{Queued: func(lockkeeper.Event) {
 			select {
 			case waiting <- struct{}{}:
 			default:
@@ -117,7 +117,7 @@ func idle(b *testing.B, n New, waiters int) {
 	for range waiters {
 		<-waiting
 	}
-	const span = 3 * lockkeeper.DefaultHeartbeat
+	const span = 3 * lockkeeper.DefaultHeartbeatInterval
 	m.resetStats()
 	b.ResetTimer()
 	rounds := 0
@@ -127,7 +127,7 @@ func idle(b *testing.B, n New, waiters int) {
 	b.StopTimer()
 	perSecond := float64(m.commands()) / (time.Duration(rounds) * span).Seconds()
 	b.ReportMetric(perSecond, "idle-cmds/s")
-	b.ReportMetric(perSecond/(keepers/lockkeeper.DefaultHeartbeat.Seconds()), "x-beats")
+	b.ReportMetric(perSecond/(keepers/lockkeeper.DefaultHeartbeatInterval.Seconds()), "x-beats")
 	m.must(lease.Err())
 }
 

@@ -194,7 +194,7 @@ func Admit(b *testing.B, waiters int, blocker, waiter New) {
 	var locks []Locker
 	var seen sync.Map
 	for range keepers {
-		k, _ := m.keeperWith(lockkeeper.Hooks{Waiting: func(e lockkeeper.Event) {
+		k, _ := m.keeperWith(lockkeeper.Hooks{Queued: func(e lockkeeper.Event) {
 			if _, again := seen.LoadOrStore(e.Token, nil); !again {
 				inLine <- struct{}{}
 			}

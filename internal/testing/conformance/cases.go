@@ -210,7 +210,7 @@ func cancelledWait(w *World) {
 	w.is(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
 	w.waiters("x", 0)
 	w.release(lease)
-	w.graves()
+	w.tombstones()
 }
 
 func cancelledAtGrant(w *World) {
@@ -234,10 +234,10 @@ func cancelledAtGrant(w *World) {
 		} else {
 			w.is(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
 		}
-		w.graves()
+		w.tombstones()
 		w.free(l)
 	}
-	w.graves()
+	w.tombstones()
 }
 
 func replyLost(w *World) {
@@ -254,13 +254,13 @@ func replyLost(w *World) {
 		}
 		p.Net.Break("evalsha", 1, fate)
 		w.release(lease)
-		w.graves()
+		w.tombstones()
 
 		p.Net.Break("evalsha", 1, fate)
 		lease, err = l.TryLock(w.ctx())
 		w.must(err)
 		w.release(lease)
-		w.graves()
+		w.tombstones()
 	}
 }
 
@@ -280,9 +280,9 @@ func lateCopy(w *World) {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		w.Fatal(err)
 	}
-	w.graves()
+	w.tombstones()
 	w.must(p.Net.Replay())
-	w.graves()
+	w.tombstones()
 	w.free(l)
 }
 
@@ -372,7 +372,7 @@ func adopt(w *World) {
 	w.release(second)
 	_, err = b.Lock("x").Adopt(w.ctx(), first.Token())
 	w.is(err, lockkeeper.ErrLost)
-	w.graves() // for all that its new owner knows, a copy of the request may yet come
+	w.tombstones() // for all that its new owner knows, a copy of the request may yet come
 }
 
 // lateGrant: the request, or its answer, is under way for longer than the lease lasts. Whoever asked must neither believe
@@ -418,7 +418,7 @@ func lateGrant(w *World) {
 			}
 		}
 	}
-	w.graves()
+	w.tombstones()
 }
 
 // lateAdoption: the answer to an adoption comes after the time that it gives.
@@ -441,7 +441,7 @@ func lateAdoption(w *World) {
 	time.Sleep(2 * ttl) // it is renewed
 	w.must(r.lease.Err())
 	w.release(r.lease)
-	w.graves()
+	w.tombstones()
 }
 
 // lateExtension: the answer to an Extend comes after the time that it gives. The lease is lost then, and Extend says so.
@@ -454,7 +454,7 @@ func lateExtension(w *World) {
 	p.Net.DelayReplies(0)
 	w.is(lease.Release(w.ctx()), lockkeeper.ErrLost)
 	w.free(p.Lock("x"))
-	w.graves()
+	w.tombstones()
 }
 
 // messageOvertakes: the request took long, and the message that tells of its grant is quicker than the answer that it
@@ -462,7 +462,7 @@ func lateExtension(w *World) {
 func messageOvertakes(w *World) {
 	other := w.Process()
 	held, first := w.hold(other.Lock("y")), w.hold(other.Lock("x"))
-	p := w.Process(func(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = 10*time.Second, 30*time.Second })
+	p := w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = 10*time.Second, 30*time.Second })
 	ctx, cancel := context.WithCancel(w.ctx())
 	listens := w.wants(ctx, p.Lock("y"))
 	w.waiters("y", 1)
@@ -481,7 +481,7 @@ func messageOvertakes(w *World) {
 	cancel()
 	<-listens
 	w.release(held)
-	w.graves()
+	w.tombstones()
 }
 
 // alwaysLate: no answer comes within the lease's time. That is no lock, and not contention either, and it ends when the
@@ -490,7 +490,7 @@ func alwaysLate(w *World) {
 	if w.Real {
 		return // it would take seconds, to show the same
 	}
-	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = 6 * ttl })
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = 6 * ttl })
 	l := p.Lock("x")
 	w.free(l)
 	p.Net.Delay(5 * ttl / 4)
@@ -520,7 +520,7 @@ func alwaysLate(w *World) {
 		}
 		return err == nil
 	})
-	w.graves()
+	w.tombstones()
 }
 
 func waitDeadline(w *World) {
@@ -566,7 +566,7 @@ func cancelMany(w *World) {
 	}
 	w.waiters("x", 0)
 	w.release(lease)
-	w.graves()
+	w.tombstones()
 }
 
 func holderCrashes(w *World) {
@@ -607,7 +607,7 @@ func wakeupSwallowed(w *World) {
 	lease := w.hold(w.Process().Lock("x", withTTL(10*time.Second)))
 	missed := make(chan struct{}, 10)
 	b := w.Process(func(o *lockkeeper.Options) {
-		o.Hooks.WakeupMissed = func(lockkeeper.Event) { missed <- struct{}{} }
+		o.Hooks.WakeupLost = func(lockkeeper.Event) { missed <- struct{}{} }
 	})
 	l := b.Lock("x", withTTL(10*time.Second))
 	ch := w.wants(w.ctx(), l)
@@ -641,7 +641,7 @@ func commandsBounded(w *World) {
 		var ls []Locker
 		name := fmt.Sprintf("x%d", n)
 		for range keepers {
-			p := w.Process(func(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = time.Minute, 3*time.Minute })
+			p := w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = time.Minute, 3*time.Minute })
 			ps = append(ps, p)
 			ls = append(ls, p.Lock(name, withTTL(time.Minute)))
 		}
@@ -811,7 +811,7 @@ func noFalseAlarm(w *World) {
 	if !errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) || losses.Load() != 0 {
 		w.Errorf("cause %v, %d losses told", context.Cause(ctx), losses.Load())
 	}
-	w.graves()
+	w.tombstones()
 }
 
 func unreachable(w *World) {
@@ -1027,7 +1027,7 @@ func closing(w *World) {
 	w.must(p.Close())
 	w.must(p.RDB.Ping(w.ctx()).Err()) // the client is the caller's
 	w.release(other)
-	w.graves()
+	w.tombstones()
 
 	// A server that is gone does not keep Close for long.
 	q := w.Process()
@@ -1067,7 +1067,7 @@ func foreignKey(w *World) {
 
 // redisErrors: what Redis says comes through, wrapped, and nothing is held.
 func redisErrors(w *World) {
-	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = beat })
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = beat })
 	l := p.Lock("x")
 	lease := w.hold(p.Lock("kept"))
 	ask := func(what string, is func(error) bool, want ...error) {
@@ -1087,7 +1087,7 @@ func redisErrors(w *World) {
 	admin := func(args ...any) { w.Helper(); w.must(w.admin.Do(w.ctx(), args...).Err()) }
 
 	var waits chan result
-	if !w.P.Polls {
+	if !w.P.MajorityLock {
 		waits = w.wants(w.ctx(), p.Lock("kept"))
 		w.waiters("kept", 1)
 	}
@@ -1129,11 +1129,11 @@ func redisErrors(w *World) {
 		w.Errorf("WRONGPASS: %v", err)
 	}
 	w.free(l)
-	w.graves()
+	w.tombstones()
 }
 
 func serverGone(w *World) {
-	a, b := w.Process(), w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = 3 * beat })
+	a, b := w.Process(), w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = 3 * beat })
 	lease := w.hold(a.Lock("x", withTTL(time.Minute)))
 	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Minute)
 	defer cancel()

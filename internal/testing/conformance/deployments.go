@@ -70,8 +70,8 @@ func (d *deployment) keeper(hooks lockkeeper.Hooks) *lockkeeper.Keeper {
 func (d *deployment) beating(heartbeat time.Duration, hooks lockkeeper.Hooks) *lockkeeper.Keeper {
 	d.Helper()
 	k, err := lockkeeper.New(d.rdb(), &lockkeeper.Options{
-		Heartbeat: heartbeat, Hooks: hooks, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		Retry: lockkeeper.RetryPolicy{GiveUp: 20 * time.Second},
+		HeartbeatInterval: heartbeat, Hooks: hooks, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Retry: lockkeeper.RetryPolicy{MaxElapsed: 20 * time.Second},
 	})
 	if err != nil {
 		d.Fatal(err)
@@ -95,7 +95,7 @@ func (d *deployment) handOffs(names int) {
 	var heard atomic.Int32
 	var ks []*lockkeeper.Keeper
 	for range 3 {
-		ks = append(ks, d.beating(seldom, lockkeeper.Hooks{WakeupHeard: func(lockkeeper.Event) { heard.Add(1) }}))
+		ks = append(ks, d.beating(seldom, lockkeeper.Hooks{WakeupReceived: func(lockkeeper.Event) { heard.Add(1) }}))
 	}
 	start := time.Now()
 	all(names, func(n int) {
@@ -126,7 +126,7 @@ func (d *deployment) slotMoves(c *redistest.Cluster) {
 	defer cancel()
 	heard := make(chan struct{}, 10)
 	a := d.lock(d.keeper(lockkeeper.Hooks{}), "moving")
-	b := d.lock(d.keeper(lockkeeper.Hooks{WakeupHeard: func(lockkeeper.Event) { heard <- struct{}{} }}), "moving")
+	b := d.lock(d.keeper(lockkeeper.Hooks{WakeupReceived: func(lockkeeper.Event) { heard <- struct{}{} }}), "moving")
 	pass := func(what string) {
 		d.Helper()
 		lease, err := a.Lock(ctx)

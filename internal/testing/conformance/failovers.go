@@ -40,9 +40,9 @@ func acknowledgedGrant(d *deployment) {
 	s := redistest.StartSentinel(d.T, 1)
 	d = d.on(func() redis.UniversalClient { return s.Client() })
 	k, err := lockkeeper.New(d.rdb(), &lockkeeper.Options{
-		Acknowledge: lockkeeper.Acknowledgement{Replicas: 1, Within: 2 * time.Second},
-		Retry:       lockkeeper.RetryPolicy{GiveUp: 20 * time.Second},
-		Logger:      slog.New(slog.NewTextHandler(io.Discard, nil)),
+		ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 2 * time.Second},
+		Retry:      lockkeeper.RetryPolicy{MaxElapsed: 20 * time.Second},
+		Logger:     slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
 		d.Fatal(err)

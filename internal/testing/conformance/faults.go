@@ -156,7 +156,7 @@ func noAnswers(w *World) {
 		w.Error("the lease has gone by itself")
 	}
 	p.Net.Mend()
-	w.graves()
+	w.tombstones()
 	w.free(w.Process().Lock("x"))
 }
 
@@ -212,7 +212,7 @@ func busyServer(w *World) {
 	w.release(r.lease)
 	w.must(lease.Err())
 	w.release(lease)
-	w.graves()
+	w.tombstones()
 }
 
 // loadingServer: the server has started and reads its data.
@@ -239,7 +239,7 @@ func loadingServer(w *World) {
 }
 
 func primaryDown(w *World) {
-	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = beat })
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = beat })
 	l := p.Lock("x")
 	w.free(l)
 	w.must(w.admin.ConfigSet(w.ctx(), "replica-serve-stale-data", "no").Err())
@@ -253,7 +253,7 @@ func primaryDown(w *World) {
 	}
 	w.must(w.admin.Do(w.ctx(), "replicaof", "no", "one").Err())
 	w.free(l)
-	w.graves()
+	w.tombstones()
 }
 
 // writesRefused: the server refuses every write, those that give back as well. What it refuses is said; what is held ends
@@ -310,7 +310,7 @@ func writesRefused(w *World) {
 func waiterRefused(w *World) {
 	giveUp := 3*beat + time.Second + 5*beat // the queue ends a second after the heartbeats
 	w.hold(w.Process().Lock("x", withTTL(time.Minute)))
-	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = giveUp })
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = giveUp })
 	ch := w.wants(w.ctx(), p.Lock("x"))
 	w.waiters("x", 1)
 	w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "1").Err())
@@ -331,7 +331,7 @@ func waiterRefused(w *World) {
 func serverFull(w *World) {
 	a := w.Process()
 	lease := w.hold(a.Lock("x"))
-	b := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = beat })
+	b := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = beat })
 	l := b.Lock("y")
 	w.must(w.admin.ConfigSet(w.ctx(), "maxclients", "1").Err())
 	w.bounded(l, 3*beat/4) // longer than what counts as a wait cut short
@@ -402,13 +402,13 @@ func serverPauses(w *World) {
 	w.is(context.Cause(ctx), lockkeeper.ErrLost)
 	w.is(lease.Release(w.ctx()), lockkeeper.ErrLost)
 	time.Sleep(time.Until(end))
-	w.graves()
+	w.tombstones()
 	w.free(l)
 	w.free(p.Lock("x"))
 }
 
 func connectionRefused(w *World) {
-	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = time.Second })
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = time.Second })
 	lease := w.hold(p.Lock("x"))
 	deadline := lease.Deadline()
 	w.server.Kill()
@@ -456,5 +456,5 @@ func rightsMissing(w *World) {
 			w.Errorf("%s: somebody holds the lock", user)
 		}
 	}
-	w.graves()
+	w.tombstones()
 }

@@ -17,7 +17,7 @@ type looker interface {
 }
 
 // line makes processes wait for x one after the other, behind a holder, and returns their results.
-func (w *World) line(ps ...*Process) (holder *lockkeeper.Lease, turns []chan result) {
+func (w *World) queueOf(ps ...*Process) (holder *lockkeeper.Lease, turns []chan result) {
 	w.Helper()
 	holder = w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	for i, p := range ps {
@@ -73,7 +73,7 @@ func inOrder(w *World) {
 
 // tryDoesNotJump takes the lock away by hand, so that it is free while somebody waits.
 func tryDoesNotJump(w *World) {
-	_, turns := w.line(w.Process())
+	_, turns := w.queueOf(w.Process())
 	w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
 	newcomer := w.Process().Lock("x")
 	_, err := newcomer.TryLock(w.ctx())
@@ -86,7 +86,7 @@ func tryDoesNotJump(w *World) {
 // newcomersPassTheDead: who asks is served when all before it have crashed.
 func newcomersPassTheDead(w *World) {
 	dead := w.Process()
-	_, _ = w.line(dead, dead, dead)
+	_, _ = w.queueOf(dead, dead, dead)
 	dead.Crash()
 	w.eventually("the server to see it", func() bool {
 		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+dead.ID()).Result()
@@ -98,7 +98,7 @@ func newcomersPassTheDead(w *World) {
 
 func middleDies(w *World) {
 	ps := []*Process{w.Process(), w.Process(), w.Process()}
-	holder, turns := w.line(ps...)
+	holder, turns := w.queueOf(ps...)
 	ps[1].Crash()
 	w.release(holder)
 	lease := w.turn(turns[0])
@@ -110,7 +110,7 @@ func middleDies(w *World) {
 
 // crashAfterHandOffs: one who was far back when it last heard from the server is told in time that it is at the head now.
 func crashAfterHandOffs(w *World) {
-	slow := func(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = time.Minute, 3*time.Minute }
+	slow := func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = time.Minute, 3*time.Minute }
 	first := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	var ps []*Process
 	var turns []chan result
@@ -133,9 +133,9 @@ func crashAfterHandOffs(w *World) {
 
 // cutOffKeepsItsPlace: a waiter whose connections break is passed over while it is away, and comes back to its place.
 func cutOffKeepsItsPlace(w *World) {
-	slow := func(o *lockkeeper.Options) { o.HeartbeatLifetime = time.Minute }
+	slow := func(o *lockkeeper.Options) { o.HeartbeatTimeout = time.Minute }
 	ps := []*Process{w.Process(slow), w.Process(slow), w.Process(slow)}
-	holder, turns := w.line(ps...)
+	holder, turns := w.queueOf(ps...)
 	ps[0].Crash()
 	w.eventually("the server to see it", func() bool {
 		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+ps[0].ID()).Result()
@@ -159,7 +159,7 @@ func cutOffKeepsItsPlace(w *World) {
 
 // cancelledInTheMiddle leaves no ghost behind.
 func cancelledInTheMiddle(w *World) {
-	holder, turns := w.line(w.Process(), w.Process())
+	holder, turns := w.queueOf(w.Process(), w.Process())
 	ctx, cancel := context.WithCancel(w.ctx())
 	gone := w.wants(ctx, w.Process().Lock("x"))
 	w.waiters("x", 3)
@@ -178,7 +178,7 @@ func cancelledInTheMiddle(w *World) {
 // looks reads the queue, and does not disturb it.
 func looks(w *World) {
 	ps := []*Process{w.Process(), w.Process(), w.Process()}
-	holder, turns := w.line(ps...)
+	holder, turns := w.queueOf(ps...)
 	l := w.Process().Lock("x").(looker)
 	list, err := l.Waiters(w.ctx())
 	w.must(err)
@@ -186,7 +186,7 @@ func looks(w *World) {
 		w.Fatalf("%d waiters of %d", len(list), len(ps))
 	}
 	for i, x := range list {
-		if x.Keeper != ps[i].ID() || !x.Live || x.Waited < 0 || x.Waited > 10*time.Second {
+		if x.Keeper != ps[i].ID() || !x.Alive || x.WaitTime < 0 || x.WaitTime > 10*time.Second {
 			w.Errorf("waiter %d is %+v, want one of keeper %s", i, x, ps[i].ID())
 		}
 	}
@@ -194,7 +194,7 @@ func looks(w *World) {
 	w.eventually("the heartbeat to lapse", func() bool {
 		list, err := l.Waiters(w.ctx())
 		w.must(err)
-		return len(list) == 2 || len(list) == 3 && !list[1].Live && list[0].Live && list[2].Live
+		return len(list) == 2 || len(list) == 3 && !list[1].Alive && list[0].Alive && list[2].Alive
 	})
 	w.release(holder)
 	w.release(w.turn(turns[0]))
@@ -206,7 +206,7 @@ func looks(w *World) {
 	}
 
 	// A queue of several pages, of which nothing is told twice.
-	holder, _ = w.line()
+	holder, _ = w.queueOf()
 	many := w.Process()
 	ctx, cancel := context.WithCancel(w.ctx())
 	var chans []chan result
@@ -237,9 +237,9 @@ func looks(w *World) {
 func positions(w *World) {
 	told := make(chan int, 100)
 	p := w.Process(func(o *lockkeeper.Options) {
-		o.Hooks.Waiting = func(e lockkeeper.Event) { told <- e.Position }
+		o.Hooks.Queued = func(e lockkeeper.Event) { told <- e.Position }
 	})
-	holder, turns := w.line(w.Process(), w.Process(), p)
+	holder, turns := w.queueOf(w.Process(), w.Process(), p)
 	for i, release := range []*lockkeeper.Lease{nil, holder, nil} {
 		if i == 2 {
 			release = w.turn(turns[0])
@@ -266,10 +266,10 @@ func clockJumps(w *World) {
 	if w.Real {
 		return // its clock is the machine's
 	}
-	sooner := func(o *lockkeeper.Options) { o.Heartbeat = beat / 2 }
+	sooner := func(o *lockkeeper.Options) { o.HeartbeatInterval = beat / 2 }
 	offset := time.Duration(0)
 	for _, jump := range []time.Duration{time.Hour, -2 * time.Hour} {
-		holder, turns := w.line(w.Process(), w.Process(sooner))
+		holder, turns := w.queueOf(w.Process(), w.Process(sooner))
 		offset += jump
 		func() {
 			defer w.shift(offset)() // also when the case has failed, or the bubble would not end

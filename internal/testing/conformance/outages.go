@@ -99,7 +99,7 @@ func outageWhileWaiting(w *World) {
 	for i, more := range waits {
 		name := fmt.Sprintf("x%d", i)
 		lease := w.hold(w.Process().Lock(name, withTTL(time.Minute)))
-		p := w.Process(func(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = beat, 3*beat })
+		p := w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = beat, 3*beat })
 		l := p.Lock(name, withTTL(time.Minute))
 		timed, cancel := context.WithTimeout(w.ctx(), beat+20*time.Millisecond+more)
 		defer cancel()
@@ -257,7 +257,7 @@ func errorTexts(w *World) {
 	p.Net.Break("evalsha", 1000, faultnet.SwallowReply)
 	named(w.within(2*beat, only(l.Lock)), context.DeadlineExceeded, lockkeeper.ErrUnavailable)
 	p.Net.Mend()
-	w.graves()
+	w.tombstones()
 	p = w.Process()
 	lease := w.hold(p.Lock("x", withTTL(time.Minute)))
 	p.Net.Down()

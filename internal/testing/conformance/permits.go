@@ -84,7 +84,9 @@ func both(d time.Duration, atOnce int) func(*semaphore.Options) {
 }
 
 // slowBeats makes heartbeats so rare that none falls into a test.
-func slowBeats(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = time.Minute, 3*time.Minute }
+func slowBeats(o *lockkeeper.Options) {
+	o.HeartbeatInterval, o.HeartbeatTimeout = time.Minute, 3*time.Minute
+}
 
 // permits is an acquisition of n.
 func permits(s *semaphore.Semaphore, n int) acquire {
@@ -277,7 +279,7 @@ func releasedElsewhere(w *World) {
 		free += x.n
 		w.available(a, free)
 	}
-	w.graves() // of those that were adopted
+	w.tombstones() // of those that were adopted
 }
 
 func overGivesNothing(w *World) {
@@ -307,7 +309,7 @@ func overGivesNothing(w *World) {
 	w.available(t, 1)
 	w.release(held)
 	w.available(t, 4)
-	w.graves() // of the one that was adopted
+	w.tombstones() // of the one that was adopted
 }
 
 func deployLarger(w *World) {
@@ -746,7 +748,7 @@ func cancelledAtReturn(w *World) {
 		n, err := probe.Available(w.ctx())
 		return err == nil && n == 1
 	})
-	w.graves()
+	w.tombstones()
 }
 
 func bothLimits(w *World) {
@@ -1021,13 +1023,13 @@ func looksAtPermits(w *World) {
 	}
 	for _, h := range list {
 		want := map[string]int{leases[0].Token(): 1, leases[1].Token(): 3}[h.Token]
-		if h.Permits != want || h.Keeper != p.ID() || h.Left <= 0 || h.Left > ttl || h.Fence != leases[0].Fence() && h.Fence != leases[1].Fence() {
+		if h.Permits != want || h.Keeper != p.ID() || h.ExpiresIn <= 0 || h.ExpiresIn > ttl || h.Fence != leases[0].Fence() && h.Fence != leases[1].Fence() {
 			w.Errorf("holder %+v, want %d permits", h, want)
 		}
 	}
 	line, err := s.Waiters(w.ctx())
 	w.must(err)
-	if len(line) != 2 || line[0].Permits != 4 || line[1].Permits != 2 || !line[0].Live || line[0].Keeper != p.ID() {
+	if len(line) != 2 || line[0].Permits != 4 || line[1].Permits != 2 || !line[0].Alive || line[0].Keeper != p.ID() {
 		w.Errorf("waiters %+v", line)
 	}
 	w.available(s, 1)
@@ -1047,7 +1049,7 @@ func looksAtPermits(w *World) {
 	w.release(receipt)
 	list, err = s.Holders(w.ctx())
 	w.must(err)
-	if len(list) != 1 || list[0].Permits != 3 || list[0].Token != receipt.Token() || list[0].Fence != receipt.Fence() || list[0].Left <= 0 || list[0].Left > time.Minute+time.Millisecond {
+	if len(list) != 1 || list[0].Permits != 3 || list[0].Token != receipt.Token() || list[0].Fence != receipt.Fence() || list[0].ExpiresIn <= 0 || list[0].ExpiresIn > time.Minute+time.Millisecond {
 		w.Errorf("holders %+v", list)
 	}
 	w.available(s, 2)

@@ -75,7 +75,7 @@ func crashedBehindTheLine(w *World) {
 	const long = 8 * time.Second // longer than heartbeats last
 	ps := make([]*semaphore.Semaphore, 7)
 	for i := range ps {
-		ps[i] = w.Process(func(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = time.Second, 3*time.Second }).
+		ps[i] = w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = time.Second, 3*time.Second }).
 			sem(2, unrenewed, func(o *semaphore.Options) { o.TTL = long })
 	}
 	w.take(permits(ps[0], 1))

@@ -23,7 +23,7 @@ const childRole = "LOCKKEEPER_CHILD"
 func child(p Primitive, role string) {
 	ctx := context.Background()
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS")})
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Heartbeat: beat, HeartbeatLifetime: 3 * beat})
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatInterval: beat, HeartbeatTimeout: 3 * beat})
 	check(err)
 	role, arg, _ := strings.Cut(role, " ")
 	o := Options{TTL: 2 * ttl}

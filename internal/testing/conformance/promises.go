@@ -130,14 +130,14 @@ func closeRepeats(w *World) {
 		if left := w.holders("x"); len(left) > 0 {
 			w.Errorf("%s: when Close has returned the lock is with %v", what, left)
 		}
-		if !w.P.Polls {
+		if !w.P.MajorityLock {
 			if n := w.admin.ZCard(w.ctx(), w.queue("busy")).Val(); n != 0 {
 				w.Errorf("%s: when Close has returned %d stand in line", what, n)
 			}
 		}
 		w.release(other)
 	}
-	w.graves()
+	w.tombstones()
 }
 
 // closeGivesUp: not before, and not much later, where nothing keeps commands on their way.
@@ -146,7 +146,7 @@ func closeGivesUp(w *World) {
 		return // it takes three seconds
 	}
 	for what, retry := range map[string]lockkeeper.RetryPolicy{
-		"short": {Max: 100 * time.Millisecond}, "default": {}, "long": {Min: time.Minute},
+		"short": {MaxBackoff: 100 * time.Millisecond}, "default": {}, "long": {MinBackoff: time.Minute},
 	} {
 		p := w.Process(func(o *lockkeeper.Options) { o.Retry = retry })
 		w.hold(p.Lock(what, withTTL(time.Hour)))
@@ -231,7 +231,7 @@ func nothingIsSent(w *World) {
 		w.Errorf("%d scripts were sent", n)
 	}
 	w.release(held)
-	w.graves()
+	w.tombstones()
 }
 
 func ttlBounds(w *World) {
@@ -296,7 +296,7 @@ func adoptsWhole(w *World) {
 
 // extendUnheard: there is no connection by which the request could have left.
 func extendUnheard(w *World) {
-	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = beat })
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = beat })
 	lease := w.hold(p.Lock("x", fixed, withTTL(time.Minute)))
 	p.Crash()
 	w.eventually("no connection to be left", func() bool {
@@ -333,12 +333,12 @@ func extendTooFar(w *World) {
 	w.release(lease)
 }
 
-// noGivingUp: with a negative GiveUp only the context bounds how long an outage is waited for.
+// noGivingUp: with a negative MaxElapsed only the context bounds how long an outage is waited for.
 func noGivingUp(w *World) {
 	if w.Real {
 		return // it takes a minute
 	}
-	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = -1 })
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = -1 })
 	p.Crash()
 	waits := w.wants(w.ctx(), p.Lock("x"))
 	time.Sleep(time.Minute)
@@ -399,7 +399,7 @@ func factsStay(w *World) {
 	if w.Real {
 		return // it takes minutes
 	}
-	p := w.Process(func(o *lockkeeper.Options) { o.Idle = time.Minute })
+	p := w.Process(func(o *lockkeeper.Options) { o.MetadataTTL = time.Minute })
 	lease := w.hold(p.Lock("x", withTTL(10*time.Second)))
 	for range 20 {
 		time.Sleep(15 * time.Second)
@@ -425,15 +425,15 @@ func (w *World) meta(name string) string {
 // keysEnd is the table of docs/operations.md: when a key goes that nobody needs any more.
 func keysEnd(w *World) {
 	const idle = 10 * time.Minute
-	p := w.Process(func(o *lockkeeper.Options) { o.Idle = idle })
+	p := w.Process(func(o *lockkeeper.Options) { o.MetadataTTL = idle })
 	lease := w.hold(p.Lock("x", fixed, withTTL(time.Minute)))
 	w.lasts("x", time.Minute)
 	left, err := w.admin.PTTL(w.ctx(), w.meta("x")).Result()
 	w.must(err)
 	if d := left - idle - time.Minute; d > 5*time.Millisecond || d < -w.slack()-5*time.Millisecond {
-		w.Errorf("the facts end in %v, want Idle and the ttl, %v", left, idle+time.Minute)
+		w.Errorf("the facts end in %v, want MetadataTTL and the ttl, %v", left, idle+time.Minute)
 	}
-	if !w.P.Polls {
+	if !w.P.MajorityLock {
 		ctx, cancel := context.WithCancel(w.ctx())
 		waits := w.wants(ctx, p.Lock("x"))
 		w.waiters("x", 1)
@@ -456,15 +456,15 @@ func keysEnd(w *World) {
 	left, err = w.admin.PTTL(w.ctx(), w.meta("x")).Result()
 	w.must(err)
 	if left < idle/2 {
-		w.Errorf("the facts end %v after their last use, Idle is %v", left, idle)
+		w.Errorf("the facts end %v after their last use, MetadataTTL is %v", left, idle)
 	}
 }
 
-// waitCountsTheOutage: GiveUp is not counted from when the wait began.
+// waitCountsTheOutage: MaxElapsed is not counted from when the wait began.
 func waitCountsTheOutage(w *World) {
 	const giveUp = 5 * beat
 	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
-	p := w.Process(func(o *lockkeeper.Options) { o.Retry.GiveUp = giveUp })
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = giveUp })
 	waits := w.wants(w.ctx(), p.Lock("x"))
 	w.waiters("x", 1)
 	time.Sleep(2 * giveUp)
@@ -484,7 +484,7 @@ func heartbeatsLifetime(w *World) {
 	const life = 20 * beat
 	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	ctx, cancel := context.WithCancel(w.ctx())
-	waits := w.wants(ctx, w.Process(func(o *lockkeeper.Options) { o.HeartbeatLifetime = life }).Lock("x"))
+	waits := w.wants(ctx, w.Process(func(o *lockkeeper.Options) { o.HeartbeatTimeout = life }).Lock("x"))
 	w.waiters("x", 1)
 	now, err := w.admin.Time(w.ctx()).Result()
 	w.must(err)
@@ -514,7 +514,7 @@ func looksAtTimes(w *World) {
 	time.Sleep(2 * beat)
 	list, err := l.Waiters(w.ctx())
 	w.must(err)
-	if len(list) != 1 || list[0].Waited < 2*beat || list[0].Waited > 2*beat+w.slack()+10*time.Millisecond {
+	if len(list) != 1 || list[0].WaitTime < 2*beat || list[0].WaitTime > 2*beat+w.slack()+10*time.Millisecond {
 		w.Errorf("waiters %+v after %v", list, 2*beat)
 	}
 	cancel()
@@ -539,7 +539,7 @@ func looksAtTheHolder(w *World) {
 	lease := w.hold(q.Lock("x", fixed, withTTL(time.Minute)))
 	h, held, err := l.Holder(w.ctx())
 	w.must(err)
-	if left := h.Left; !held || h.Token != lease.Token() || h.Keeper != q.ID() || h.Fence != lease.Fence() || left > time.Minute || left < time.Minute-w.slack()-5*time.Millisecond {
+	if left := h.ExpiresIn; !held || h.Token != lease.Token() || h.Keeper != q.ID() || h.Fence != lease.Fence() || left > time.Minute || left < time.Minute-w.slack()-5*time.Millisecond {
 		w.Errorf("%+v, %t", h, held)
 	}
 	w.release(lease)

@@ -316,7 +316,7 @@ func upgradeWasAway(w *World) {
 
 // upgradeAfterCrash: the other reader's lease ends between two heartbeats, that of the upgrade's own is renewed.
 func upgradeAfterCrash(w *World) {
-	slow := w.Process(func(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = 20*ttl, 60*ttl })
+	slow := w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = 20*ttl, 60*ttl })
 	a := slow.rw("x")
 	ra := w.take(a.RLock)
 	dead := w.Process()
@@ -358,7 +358,7 @@ func upgradeAgain(w *World) {
 	w.notYet(up)
 	w.release(rb)
 	w.release(w.turn(up))
-	w.graves() // of requests that were given up under way
+	w.tombstones() // of requests that were given up under way
 }
 
 func upgradeGoesFirst(w *World) {
@@ -512,7 +512,7 @@ func looksAtReaders(w *World) {
 	holders, err := l.Holders(w.ctx())
 	w.must(err)
 	for _, h := range holders {
-		if h.Writes || h.Keeper != p.ID() || h.Left <= 0 || h.Left > ttl || h.Fence != a.Fence() && h.Fence != b.Fence() {
+		if h.Writes || h.Keeper != p.ID() || h.ExpiresIn <= 0 || h.ExpiresIn > ttl || h.Fence != a.Fence() && h.Fence != b.Fence() {
 			w.Errorf("holder %+v", h)
 		}
 	}
@@ -522,7 +522,7 @@ func looksAtReaders(w *World) {
 		w.Errorf("holders %+v, waiters %+v", holders, waiters)
 	}
 	for _, x := range waiters {
-		if x.Waited > 10*time.Second {
+		if x.WaitTime > 10*time.Second {
 			w.Errorf("waiter %+v", x)
 		}
 	}
@@ -654,7 +654,7 @@ func conversionKept(w *World) {
 		}
 		w.keepsOut(c.first, !up)
 	}
-	w.graves()
+	w.tombstones()
 }
 
 // conversionInDoubt: nothing is heard of the server for longer than the call lasts. What is held in any case is kept: to read.
@@ -691,7 +691,7 @@ func conversionInDoubt(w *World) {
 			w.keepsOut(held, up == done)
 		}
 	}
-	w.graves()
+	w.tombstones()
 }
 
 // leases is those of the lock at the server.
@@ -745,7 +745,7 @@ func conversionGivenUp(w *World) {
 			w.release(w.get(other, time.Minute).lease)
 		}
 	}
-	w.graves()
+	w.tombstones()
 }
 
 // notConvertible: a lease that is over, another keeper's, and one that is being converted.

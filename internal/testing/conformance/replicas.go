@@ -41,10 +41,10 @@ type replicated struct {
 }
 
 // acknowledged is a lock in a keeper that waits for replicas.
-func (r *replicated) acknowledged(a lockkeeper.Acknowledgement, name string) Locker {
+func (r *replicated) acknowledged(a lockkeeper.ReplicaAck, name string) Locker {
 	r.Helper()
 	k, err := lockkeeper.New(r.rdb(), &lockkeeper.Options{
-		Heartbeat: heartbeat, Acknowledge: a, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		HeartbeatInterval: heartbeat, ReplicaAck: a, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
 		r.Fatal(err)
@@ -63,7 +63,7 @@ func (r *replicated) haveWhatIsHandedOut() {
 	}
 	var locks []Locker
 	for range 3 {
-		locks = append(locks, r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Majority: true, Within: 5 * time.Second}, "x"))
+		locks = append(locks, r.acknowledged(lockkeeper.ReplicaAck{Replicas: 2, Majority: true, Timeout: 5 * time.Second}, "x"))
 	}
 	all(len(locks), func(i int) {
 		for range 10 {
@@ -89,9 +89,9 @@ func (r *replicated) tooFew() {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	two := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Within: 1500 * time.Millisecond}, "y")
-	most := r.acknowledged(lockkeeper.Acknowledgement{Majority: true, Within: 1500 * time.Millisecond}, "y")
-	one := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 1, Within: 5 * time.Second}, "y")
+	two := r.acknowledged(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 1500 * time.Millisecond}, "y")
+	most := r.acknowledged(lockkeeper.ReplicaAck{Majority: true, Timeout: 1500 * time.Millisecond}, "y")
+	one := r.acknowledged(lockkeeper.ReplicaAck{Replicas: 1, Timeout: 5 * time.Second}, "y")
 	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "y")
 	r.once(ctx, most) // it has seen two
 	r.once(ctx, two)  // it has a connection that has written something
@@ -153,7 +153,7 @@ func (r *replicated) readOnly() {
 	}
 	replica := r.replicas[0].Client()
 	r.eventually("the lease at the replica", func() bool { return replica.Exists(ctx, r.p.Key("read-only")).Val() == 1 })
-	k, err := lockkeeper.New(replica, &lockkeeper.Options{Retry: lockkeeper.RetryPolicy{GiveUp: time.Millisecond}})
+	k, err := lockkeeper.New(replica, &lockkeeper.Options{Retry: lockkeeper.RetryPolicy{MaxElapsed: time.Millisecond}})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func (r *replicated) readOnly() {
 // calledOff: a caller whose context ends is let go while replicas are waited for.
 func (r *replicated) calledOff() {
 	r.Helper()
-	l := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Within: 2 * time.Second}, "z")
+	l := r.acknowledged(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 2 * time.Second}, "z")
 	for _, s := range r.replicas {
 		s.Freeze()
 		defer s.Thaw()
@@ -200,8 +200,8 @@ func (r *replicated) adopts() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "w")
-	quick := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Within: 1500 * time.Millisecond}, "w")
-	slow := r.acknowledged(lockkeeper.Acknowledgement{Replicas: 2, Within: 20 * time.Second}, "w")
+	quick := r.acknowledged(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 1500 * time.Millisecond}, "w")
+	slow := r.acknowledged(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 20 * time.Second}, "w")
 	lease, err := plain.Lock(ctx)
 	if err != nil {
 		r.Fatal(err)
@@ -255,7 +255,7 @@ func (r *replicated) notOnDisk() {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	l := r.acknowledged(lockkeeper.Acknowledgement{Fsync: true, Within: 1500 * time.Millisecond}, "disk")
+	l := r.acknowledged(lockkeeper.ReplicaAck{Fsync: true, Timeout: 1500 * time.Millisecond}, "disk")
 	_, err := l.Lock(ctx)
 	var not *lockkeeper.NotAcknowledgedError
 	if !errors.As(err, &not) || not.Err == nil || not.Local {
@@ -271,7 +271,7 @@ func onDisk(t *testing.T, p Primitive) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	known := s.Client().Command(ctx).Val()["waitaof"] != nil
-	lease, err := r.acknowledged(lockkeeper.Acknowledgement{Fsync: true, Within: 5 * time.Second}, "x").Lock(ctx)
+	lease, err := r.acknowledged(lockkeeper.ReplicaAck{Fsync: true, Timeout: 5 * time.Second}, "x").Lock(ctx)
 	var not *lockkeeper.NotAcknowledgedError
 	if known && err != nil || !known && !errors.As(err, &not) {
 		t.Errorf("the server knows WAITAOF: %t; the error is %v", known, err)
@@ -300,7 +300,7 @@ func onCluster(t *testing.T, p Primitive) {
 			defer c.Replicas[i][0].Thaw()
 		}
 	}
-	l := r.acknowledged(lockkeeper.Acknowledgement{Majority: true, Within: 1500 * time.Millisecond}, "x")
+	l := r.acknowledged(lockkeeper.ReplicaAck{Majority: true, Timeout: 1500 * time.Millisecond}, "x")
 	lease, err := l.Lock(ctx)
 	if err != nil {
 		t.Fatal(err)

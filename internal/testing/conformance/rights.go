@@ -71,8 +71,8 @@ func rights(t *testing.T, p Primitive, servers []*redistest.Server, dial func(us
 		rdb := d.rdb()
 		t.Cleanup(func() { _ = rdb.Close() })
 		k, err := lockkeeper.New(rdb, &lockkeeper.Options{Logger: logger, Hooks: lockkeeper.Hooks{
-			WakeupHeard: func(lockkeeper.Event) { heard <- struct{}{} },
-			Renewed:     func(lockkeeper.Event) { renewed <- struct{}{} },
+			WakeupReceived: func(lockkeeper.Event) { heard <- struct{}{} },
+			Renewed:        func(lockkeeper.Event) { renewed <- struct{}{} },
 		}})
 		if err != nil {
 			t.Fatal(err)

@@ -10,7 +10,9 @@ import (
 // The cases in this file are about waiters that must not be left to their next heartbeat.
 
 // slowly is a keeper whose waiters learn nothing by their heartbeats in the time of a test.
-func slowly(o *lockkeeper.Options) { o.Heartbeat, o.HeartbeatLifetime = time.Minute, 3*time.Minute }
+func slowly(o *lockkeeper.Options) {
+	o.HeartbeatInterval, o.HeartbeatTimeout = time.Minute, 3*time.Minute
+}
 
 // extendedToLess: whoever waits expects a long lease. When it is made a short one, and its holder crashes, they do not wait
 // for their next heartbeat.

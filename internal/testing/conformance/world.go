@@ -64,7 +64,7 @@ type Primitive struct {
 	// Fair says that waiters are served in order.
 	Fair bool
 	// Polls says that there is no queue: who waits asks again and again.
-	Polls bool
+	MajorityLock bool
 	// Cases are those that only this primitive has.
 	Cases []Case
 }
@@ -120,7 +120,7 @@ func All(t *testing.T, p Primitive) {
 // Run runs every case on both kinds of server.
 func Run(t *testing.T, p Primitive) {
 	cases := slices.Concat(cases, promises, outages)
-	if !p.Polls {
+	if !p.MajorityLock {
 		cases = slices.Concat(cases, queued, queuedPromises, faults)
 	}
 	if p.Fair {
@@ -219,7 +219,7 @@ func (w *World) Process(change ...func(*lockkeeper.Options)) *Process {
 	n := faultnet.New(w.dial)
 	p := &Process{Net: n, RDB: w.dialer(n), w: w}
 	o := &lockkeeper.Options{
-		Heartbeat: beat, HeartbeatLifetime: 3 * beat, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		HeartbeatInterval: beat, HeartbeatTimeout: 3 * beat, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	for _, f := range change {
 		f(o)
@@ -325,7 +325,7 @@ func (w *World) slack() time.Duration {
 // as long as they take to have asked a few times.
 func (w *World) waiters(name string, n int64) {
 	w.Helper()
-	if w.P.Polls {
+	if w.P.MajorityLock {
 		time.Sleep(beat / 4)
 		return
 	}
@@ -371,7 +371,7 @@ func (w *World) clean() {
 		}
 	}()
 	if w.Real { // there a message may overtake an answer, and then a grave stays for a minute
-		w.graves()
+		w.tombstones()
 	} else {
 		w.eventually("nothing left behind", func() bool { return len(w.keys()) == 0 })
 	}
@@ -385,7 +385,7 @@ func (w *World) clean() {
 }
 
 // graves checks that nothing is left at the server but graves.
-func (w *World) graves() {
+func (w *World) tombstones() {
 	w.Helper()
 	w.eventually("nothing left behind but graves", func() bool {
 		for _, k := range w.keys() {
