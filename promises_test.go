@@ -65,7 +65,7 @@ func TestThePrefixStandsBeforeEverything(t *testing.T) {
 				holder, waiter := b.with(&o), b.with(&o)
 				b.handOver(holder, waiter, func() {
 					want := []string{prefix + "x"}
-					for _, suffix := range []string{"beats", "meta", "queue"} {
+					for _, suffix := range []string{"heartbeats", "meta", "queue"} {
 						want = append(want, "{"+prefix+"x}:mutex:"+suffix)
 					}
 					keys := b.mini.Keys()

@@ -75,7 +75,7 @@ func BenchmarkInstructions(b *testing.B) {
 			acquire, release := redis.NewScript("return {1, 2, 3, 4, 5}"), redis.NewScript("return {1, 2}")
 			v.must(acquire.Load(ctx, rdb).Err())
 			v.must(release.Load(ctx, rdb).Err())
-			keys := []string{"{lock:x}:fair:holders", "{lock:x}:fair:meta", "{lock:x}:fair:queue", "{lock:x}:fair:beats"}
+			keys := []string{"{lock:x}:fair:holders", "{lock:x}:fair:meta", "{lock:x}:fair:queue", "{lock:x}:fair:heartbeats"}
 			token := strings.Repeat("t", 55)
 			return func() error {
 				if err := acquire.EvalSha(ctx, rdb, keys, token, 30000, 3630000, 0, "lock:wake:", 0, "", 0).Err(); err != nil {
@@ -141,7 +141,7 @@ func (v *counted) crowd(keys string, n int) {
 			beats = append(beats, redis.Z{Score: lapse, Member: token})
 		}
 		v.must(rdb.ZAdd(ctx, keys+"queue", line...).Err())
-		v.must(rdb.ZAdd(ctx, keys+"beats", beats...).Err())
+		v.must(rdb.ZAdd(ctx, keys+"heartbeats", beats...).Err())
 	}
 }
 

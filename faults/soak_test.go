@@ -251,7 +251,7 @@ func (s *soak) empty() {
 			case err != nil || d == -1:
 				s.Errorf("%s has no expiry: %v, %v", k, d, err)
 			case strings.HasSuffix(k, ":meta"):
-			case strings.HasSuffix(k, ":beats") && d < time.Minute+5*time.Second:
+			case strings.HasSuffix(k, ":heartbeats") && d < time.Minute+5*time.Second:
 				at := s.admin.Time(ctx).Val()
 				for _, x := range s.admin.ZRangeWithScores(ctx, k, 0, -1).Val() {
 					if m := x.Member.(string); !strings.HasPrefix(m, "-") && int64(x.Score) > at.UnixMilli() {

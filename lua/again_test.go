@@ -28,7 +28,7 @@ func TestWhoAsksAgainForWhatItHasWrites(t *testing.T) {
 	} {
 		t.Run(c.set.Kind+c.flags, func(t *testing.T) {
 			own := "{lock:x}:" + c.set.Keys + ":"
-			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "beats"}, c.set}
+			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, c.set}
 			ask := lua.AcquireArgs(nil, token("a", 1)+c.flags, ttl, idle, 0, wake, 0, c.extra, 0)
 			first := b.eval(c.set.Acquire, 4, ask)
 			b.code(first, lua.Granted)
@@ -70,7 +70,7 @@ func TestScriptsFailWhereNothingCanBeWritten(t *testing.T) {
 	for _, set := range lua.Sets {
 		t.Run(set.Kind, func(t *testing.T) {
 			own := "{lock:x}:" + set.Keys + ":"
-			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "beats"}, set}
+			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, set}
 			suffix, extra := map[string]string{"rwlock": "w", "semaphore": "h1"}[set.Kind], ""
 			if set == lua.Semaphore {
 				extra = "1:0:0"

@@ -6,13 +6,13 @@ package lua
 // so that it is boxed once and not each time.
 
 // AcquireArgs appends ARGV of acquire.lua.
-func AcquireArgs(command []any, token, ttl, idle, life, wake, sharded, extra, within any) []any {
-	return append(command, token, ttl, idle, life, wake, sharded, extra, within)
+func AcquireArgs(command []any, token, ttl, idle, heartbeatTTL, wake, sharded, extra, within any) []any {
+	return append(command, token, ttl, idle, heartbeatTTL, wake, sharded, extra, within)
 }
 
 // ReleaseArgs appends ARGV of release.lua.
-func ReleaseArgs(command []any, token, idle, wake, sharded any, bury int64, unused int) []any {
-	return append(command, token, idle, wake, sharded, bury, unused)
+func ReleaseArgs(command []any, token, idle, wake, sharded any, tombstone int64, unused int) []any {
+	return append(command, token, idle, wake, sharded, tombstone, unused)
 }
 
 // RenewArgs appends ARGV of renew.lua.
@@ -20,10 +20,10 @@ func RenewArgs(command []any, token any, ttl int64, idle any, exact int, wake, s
 	return append(command, token, ttl, idle, exact, wake, sharded)
 }
 
-// BeatArgs appends ARGV of beat.lua, to which the caller appends the tokens, or with back 1 the pairs of token and
+// HeartbeatArgs appends ARGV of heartbeat.lua, to which the caller appends the tokens, or with back 1 the pairs of token and
 // place.
-func HeartbeatArgs(command []any, idle, life, wake, sharded any, back int, extra any) []any {
-	return append(command, idle, life, wake, sharded, back, extra)
+func HeartbeatArgs(command []any, idle, heartbeatTTL, wake, sharded any, back int, extra any) []any {
+	return append(command, idle, heartbeatTTL, wake, sharded, back, extra)
 }
 
 // InspectArgs appends ARGV of inspect.lua.
@@ -31,7 +31,7 @@ func InspectArgs(command []any, what int, after int64, most int) []any {
 	return append(command, what, after, most)
 }
 
-// AffirmArgs appends ARGV of affirm.lua.
+// RaiseFenceArgs appends ARGV of raise_fence.lua.
 func RaiseFenceArgs(command []any, token any, least int64, idle any, up int64) []any {
 	return append(command, token, least, idle, up)
 }

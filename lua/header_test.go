@@ -82,7 +82,7 @@ func TestHeadersMatchBodiesAndCallSites(t *testing.T) {
 				t.Errorf("%s: the header has no %q", name, part)
 			}
 		}
-		if want := []string{"lock", "meta", "queue", "beats"}; !slices.Equal(keys, want[:len(keys)]) || len(keys) == 0 {
+		if want := []string{"lock", "meta", "queue", "heartbeats"}; !slices.Equal(keys, want[:len(keys)]) || len(keys) == 0 {
 			t.Errorf("%s: keys %v; the prelude names them %v", name, keys, want)
 		}
 		if got := builders[name]; !slices.Equal(got, args) {
@@ -112,7 +112,7 @@ func TestHeadersMatchBodiesAndCallSites(t *testing.T) {
 			locals := strings.Split(m[1], ", ")
 			for i, a := range bodyArg.FindAllStringSubmatch(m[2], -1) {
 				n, _ := strconv.Atoi(a[1])
-				if n <= len(args) && i < len(locals) && !related(locals[i], args[n-1]) {
+				if n <= len(args) && i < len(locals) && locals[i] != args[n-1] {
 					t.Errorf("%s: ARGV[%d] is %s in the header and %s in the body", name, n, args[n-1], locals[i])
 				}
 			}
@@ -120,9 +120,10 @@ func TestHeadersMatchBodiesAndCallSites(t *testing.T) {
 	}
 }
 
-// related allows a body to call a flag by another word for what it does.
-func related(local, header string) bool {
-	return local == header || local == "grave" && header == "bury"
+
+// snake is a Go name as a script has it: heartbeatTTL is heartbeat_ttl.
+func snake(name string) string {
+	return strings.ToLower(regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(name, "${1}_${2}"))
 }
 
 // builders is the parameters of each function in args.go, by transition, without the slice that it appends to.
@@ -141,18 +142,18 @@ func builders(t *testing.T) map[string][]string {
 		var names []string
 		for _, p := range fn.Type.Params.List {
 			for _, n := range p.Names {
-				names = append(names, n.Name)
+				names = append(names, snake(n.Name))
 			}
 		}
-		list[strings.ToLower(strings.TrimSuffix(fn.Name.Name, "Args"))] = names[1:]
+		list[snake(strings.TrimSuffix(fn.Name.Name, "Args"))] = names[1:]
 	}
 	return list
 }
 
 func TestReplyCodesAreTheSameInLuaAndGo(t *testing.T) {
 	codes := map[string]int{
-		"REFUSED": Refused, "GRANTED": Granted, "WAITING": Waiting, "BURIED": Tombstoned, "UNKNOWN": Unknown, "LEFT": Left, "HELD": Held,
-		"CONFLICT": Conflict, "ABOVE": AboveLimit,
+		"REFUSED": Refused, "GRANTED": Granted, "WAITING": Waiting, "TOMBSTONED": Tombstoned, "UNKNOWN": Unknown, "LEFT": Left, "HELD": Held,
+		"CONFLICT": Conflict, "ABOVE_LIMIT": AboveLimit,
 	}
 	m := regexp.MustCompile(`local ([A-Z, ]+) = ([\d, ]+)\n`).FindStringSubmatch(read(t, "prelude.lua"))
 	names, values := strings.Split(m[1], ", "), strings.Split(m[2], ", ")
@@ -202,13 +203,13 @@ func TestAScriptMakesOnlyTheFunctionsThatItUses(t *testing.T) {
 		}
 	}
 	// Those that only others call that are left out are left out as well.
-	for name, want := range map[string]bool{"confirm": true, "draw": true, "walk": true, "bury": false, "queue_up": false} {
+	for name, want := range map[string]bool{"confirm": true, "draw_fence": true, "admit_next": true, "add_tombstone": false, "enqueue": false} {
 		if got := strings.Contains(Mutex.Renew.Text, "local function "+name+"("); got != want {
 			t.Errorf("mutex_renew has a function %s: %v, want %v", name, got, want)
 		}
 	}
 	for _, set := range Sets {
-		if short, _, found := strings.Cut(set.Renew.Text, "return {GRANTED, 0}"); !found || strings.Contains(short, "local function walk(") {
+		if short, _, found := strings.Cut(set.Renew.Text, "return {GRANTED, 0}"); !found || strings.Contains(short, "local function admit_next(") {
 			t.Errorf("%s makes functions that a renewal of the lease alone does not need", set.Renew.Name)
 		}
 	}

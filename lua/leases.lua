@@ -117,9 +117,9 @@ local function held_leases(from, most)
   return all
 end
 
--- mend_leases: after the server's clock was set back, no lease may last longer than its whole ttl. It looks at the hundred
+-- maintain_leases: after the server's clock was set back, no lease may last longer than its whole ttl. It looks at the hundred
 -- that last longest.
-local function mend_leases()
+local function maintain_leases()
   local list = call('ZRANGE', lock, ENDLESS, '(' .. now, 'BYSCORE', 'REV', 'LIMIT', 0, 100, 'WITHSCORES')
   for i = 1, #list, 2 do whole(list[i], tonumber(list[i + 1])) end
 end

@@ -2,7 +2,7 @@
 -- KEYS[1] lock     the primitive's own key
 -- KEYS[2] meta     hash: small facts, the sequence of numbers
 -- KEYS[3] queue    zset: token -> place
--- KEYS[4] beats    zset: token -> ms at which its heartbeat lapses
+-- KEYS[4] heartbeats    zset: token -> ms at which its heartbeat lapses
 -- ARGV[1] idle     ms that the meta hash is kept for
 -- ARGV[2] wake     prefix of the wake-up channels
 -- ARGV[3] sharded  1: wake-ups go by sharded channels, 0: by plain ones
@@ -11,22 +11,22 @@
 -- ARGV[6] token    of this call, so that a copy of it that comes late can be refused
 -- returns {GRANTED, permits held, most at once or 0, permits that are to return, most in a window or 0, more}
 --         more is 1 if there is more to be swept or admitted, plus 2 if the limits are others from now on
---       | {BURIED}
+--       | {TOMBSTONED}
 -- writes KEYS[1..4]; work O(log n)
 local idle, limit = tonumber(ARGV[1]), tonumber(ARGV[5])
 local wake, sharded = ARGV[2], ARGV[3]
 extra = ARGV[4]
--- include: facts
-if limit > 0 and graves > now and call('ZSCORE', beats, '-' .. ARGV[6]) then
+-- include: metadata
+if limit > 0 and tombstones > now and call('ZSCORE', heartbeats, '-' .. ARGV[6]) then
   -- As acquire does.
   call('ZREM', queue, '')
-  return {BURIED}
+  return {TOMBSTONED}
 end
 -- include: queue
 -- include: policy.limit
 local more = admit()
-if limit > 0 or seq > saved then save_facts(idle) end
+if limit > 0 or seq > saved then save_metadata(idle) end
 local function most(n)
   return n < math.huge and n or 0
 end
-return {GRANTED, used, most(at_once), spent, most(window), more + news}
+return {GRANTED, used, most(at_once), spent, most(window), more + limits_changed}

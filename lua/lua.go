@@ -68,7 +68,7 @@ var (
 	Fair      = assemble("fair")
 	RWLock    = assemble("rwlock")
 	Semaphore = assemble("semaphore", "limit")
-	Redlock   = under("mutex", assemble("redlock", "affirm", "identity"))
+	Redlock   = under("mutex", assemble("redlock", "raise_fence", "identity"))
 	Once      = like(Mutex, "once")
 )
 
@@ -108,14 +108,14 @@ func assemble(kind string, more ...string) *Set {
 		Acquire:   script("acquire"),
 		Release:   script("release"),
 		Renew:     script("renew"),
-		Heartbeat: script("beat"),
+		Heartbeat: script("heartbeat"),
 		Inspect:   script("inspect"),
 	}
 	if slices.Contains(more, "limit") {
 		set.Limit = script("limit")
 	}
-	if slices.Contains(more, "affirm") {
-		set.RaiseFence = script("affirm")
+	if slices.Contains(more, "raise_fence") {
+		set.RaiseFence = script("raise_fence")
 	}
 	if slices.Contains(more, "identity") {
 		set.Identity = script("identity")

@@ -4,10 +4,10 @@
 -- outside of functions may have one name.
 
 -- Every reply is an array led by one of these; replies.go holds the same list.
-local REFUSED, GRANTED, WAITING, BURIED, UNKNOWN, LEFT, HELD, CONFLICT, ABOVE = 0, 1, 2, 3, 4, 5, 6, 7, 8
+local REFUSED, GRANTED, WAITING, TOMBSTONED, UNKNOWN, LEFT, HELD, CONFLICT, ABOVE_LIMIT = 0, 1, 2, 3, 4, 5, 6, 7, 8
 
 local call, pcall = redis.call, redis.pcall
-local lock, meta, queue, beats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lock, meta, queue, heartbeats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local now, now_us
 
 -- What the parts of a policy leave behind: fence, of what take has granted, and opened, whether others may be let in by
@@ -16,4 +16,4 @@ local now, now_us
 -- news, 2 if the limits have changed; wrong, the error if the lock's key is of another type, which is returned and not
 -- raised, after what can be done all the same. Extra is what a policy is asked besides, if the script has it.
 local fence, opened, refusal, had, ended, held, unswept, wrong, extra
-local news = 0
+local limits_changed = 0

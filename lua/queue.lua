@@ -8,7 +8,7 @@
 -- absent: keeper -> true: a message to it was heard by nobody.
 -- changed: the head of the queue may not know when it should ask.
 -- lapsed: who was taken out of line because its heartbeat had lapsed.
-local asking, trying, granted, voided, absent, changed, lapsed = {}, nil, {}, {}, {}, false, {}
+local asking, trying, granted, rejected, unreachable, changed, lapsed = {}, nil, {}, {}, {}, false, {}
 
 -- A token says what was asked for: <keeper>:<serial>:<ttl>.<claim><flags><permits>. A foreign one does not match.
 local TERMS = '^([^:]+):([^:]+):(%d+)%.(%d+)(%l*)(%d*)$'
@@ -19,27 +19,27 @@ local function ttl_of(token)
 end
 
 -- linger keeps a key for ms more, and never for less than it had.
-local function linger(key, ms)
+local function extend_expiry(key, ms)
   if call('PEXPIRE', key, ms, 'GT') == 0 then call('PEXPIRE', key, ms, 'NX') end
 end
 
 -- listens says whether a keeper has subscribed at this server, as far as can be told.
-local function listens(keeper)
+local function subscribed(keeper)
   local count = pcall('PUBSUB', sharded == '1' and 'SHARDNUMSUB' or 'NUMSUB', wake .. keeper)
   return not count[2] or count[2] > 0
 end
 
 -- present says whether a waiter's keeper can be told, or need not be.
-local function present(keeper, flags)
-  if absent[keeper] then return false end
-  return string.find(flags, 's', 1, true) ~= nil or listens(keeper)
+local function reachable(keeper, flags)
+  if unreachable[keeper] then return false end
+  return string.find(flags, 's', 1, true) ~= nil or subscribed(keeper)
 end
 
 -- include: policy.rest
 
--- queue_up gives a newcomer a ticket and a place at the end of the line, or of its part of the line; a try stands
+-- enqueue gives a newcomer a ticket and a place at the end of the line, or of its part of the line; a try stands
 -- behind all. Tickets rise like fences, by a count of their own.
-local function queue_up(token)
+local function enqueue(token)
   local ticket = math.max((tonumber(call('HGET', meta, 'ticket')) or 0) + 1, now_us)
   call('HSET', meta, 'ticket', ticket)
   local at = place(ticket, token, token == trying)
@@ -48,24 +48,24 @@ local function queue_up(token)
 end
 
 -- bury keeps a token that is being given up from being granted for ms.
-local function bury(token, ms)
-  call('ZADD', beats, now + ms, '-' .. token)
-  linger(beats, ms)
-  call('HSET', meta, 'graves', now + ms)
+local function add_tombstone(token, ms)
+  call('ZADD', heartbeats, now + ms, '-' .. token)
+  extend_expiry(heartbeats, ms)
+  call('HSET', meta, 'tombstones', now + ms)
 end
 
 -- leave takes waiters out of the queue: tokens is a list of at most a few hundred.
-local function leave(tokens)
+local function dequeue(tokens)
   if #tokens == 0 then return end
   call('ZREM', queue, unpack(tokens))
-  call('ZREM', beats, unpack(tokens))
+  call('ZREM', heartbeats, unpack(tokens))
 end
 
 -- send publishes a message to a keeper and returns how many have heard it. One that cannot be sent for want of a right
 -- counts as heard. Nothing is sent to a keeper that does not listen here: it may listen at a replica, where messages
 -- arrive as well and are not counted, and would believe in a grant that is taken back.
 local function send(keeper, text)
-  if not listens(keeper) then return 0 end
+  if not subscribed(keeper) then return 0 end
   local heard = pcall(sharded == '1' and 'SPUBLISH' or 'PUBLISH', wake .. keeper, text)
   return type(heard) == 'table' and 1 or heard
 end
@@ -73,12 +73,12 @@ end
 -- deliver sends the letters, one to each keeper, and says whether all have come: a crashed process has no subscriber,
 -- and what it was granted is taken back. The grants are written already. A waiter that is not told for want of a right
 -- learns of its grant at its next heartbeat.
-local function deliver(letters)
+local function deliver(messages)
   local all = true
-  for keeper, letter in pairs(letters) do
-    if send(keeper, letter.text) == 0 then
-      all, absent[keeper] = false, true
-      for _, token in ipairs(letter) do undo(token) end
+  for keeper, message in pairs(messages) do
+    if send(keeper, message.text) == 0 then
+      all, unreachable[keeper] = false, true
+      for _, token in ipairs(message) do undo(token) end
     end
   end
   return all
@@ -87,16 +87,16 @@ end
 -- forewarn sees to it that the head of the queue asks when room comes by itself, if that is before its next heartbeat,
 -- which comes when half of the present one's life has gone at the latest. Whoever asks right now is told in the reply.
 -- It passes over a hundred who do not listen, and leaves more of them to the next script.
-local function forewarn()
+local function notify_head()
   for _ = 1, 100 do
     local head = call('ZRANGE', queue, 0, 0)[1]
     if not head or asking[head] then return end
     local keeper, serial, _, claim, flags = string.match(head, TERMS)
     if not keeper or string.find(flags, 's', 1, true) then return end
-    local left, lapse = ends(), tonumber(call('ZSCORE', beats, head)) or 0
+    local left, lapse = ends(), tonumber(call('ZSCORE', heartbeats, head)) or 0
     if left == 0 or now + left >= lapse - claim / 2 then return end
     if send(keeper, string.format('%s -%.0f', serial, left)) > 0 then return end
-    leave({head})
+    dequeue({head})
   end
 end
 
@@ -106,21 +106,21 @@ end
 -- heartbeat and no longer, so that all who have frozen are done with when the last of their heartbeats lapses. One that
 -- may not wait any more is told to ask, and is answered why. Heads is who is to be looked at first, if that is known. It
 -- returns 1 if it stopped because it had walked far enough for one script.
-local function walk(heads)
-  local budget, width, letters = 1000, 1, {}
+local function admit_next(heads)
+  local budget, width, messages = 1000, 1, {}
   while budget > 0 do
     heads = heads or next_in_line(width)
     local blocked = not heads or #heads == 0
     if not blocked then
-      local lapse = call('ZMSCORE', beats, unpack(heads))
+      local lapse = call('ZMSCORE', heartbeats, unpack(heads))
       local out = {}
       for i, token in ipairs(heads) do
         local keeper, serial, ttl, claim, flags, permits = string.match(token, TERMS)
         local asks = asking[token]
-        if not keeper or not asks and (absent[keeper] or not lapse[i] or tonumber(lapse[i]) <= now) then
+        if not keeper or not asks and (unreachable[keeper] or not lapse[i] or tonumber(lapse[i]) <= now) then
           out[#out + 1], changed, lapsed[#lapsed + 1] = token, true, token
-        elseif token ~= trying and void(token) then
-          out[#out + 1], changed, voided[token] = token, true, void(token)
+        elseif token ~= trying and ineligible(token) then
+          out[#out + 1], changed, rejected[token] = token, true, ineligible(token)
           if not asks then send(keeper, serial .. ' -1') end
         elseif fits(flags, permits) then
           out[#out + 1] = token
@@ -136,43 +136,43 @@ local function walk(heads)
             granted[token] = {fence, now + ms}
           elseif not string.find(flags, 's', 1, true) then
             local word = string.format('%s %.0f', serial, fence)
-            local letter = letters[keeper]
-            if letter then
-              letter.text = letter.text .. ' ' .. word
-              letter[#letter + 1] = token
+            local message = messages[keeper]
+            if message then
+              message.text = message.text .. ' ' .. word
+              message[#message + 1] = token
             else
-              letters[keeper] = {token, text = word}
+              messages[keeper] = {token, text = word}
             end
           end
-        elseif asks or not MIXED or present(keeper, flags) then
+        elseif asks or not MIXED or reachable(keeper, flags) then
           blocked = true
           break
         else
-          out[#out + 1], changed, absent[keeper] = token, true, true
+          out[#out + 1], changed, unreachable[keeper] = token, true, true
         end
       end
-      leave(out)
+      dequeue(out)
       budget = budget - #heads
     end
     -- Whom a message did not reach has lost its grant again, and others may have it.
     if blocked then
-      if deliver(letters) then return 0 end
-      letters, width = {}, 50
+      if deliver(messages) then return 0 end
+      messages, width = {}, 50
     end
     heads = nil
   end
-  deliver(letters)
+  deliver(messages)
   return 1
 end
 
 -- recall tells those who have lapsed to ask now, up to ten keepers. Mostly they are gone, and nobody hears it, or frozen. But
 -- when the server's clock was set ahead they are alive and know nothing of it, and would ask at their next heartbeats only,
 -- while the lock is free. Those who stood further behind are to ask a little later, so that the first comes back first.
-local function recall()
+local function notify_lapsed()
   local told, n = {}, 0
   for _, token in ipairs(lapsed) do
     local keeper, serial = string.match(token, TERMS)
-    if keeper and not told[keeper] and not absent[keeper] and string.sub(keeper, 1, 1) ~= '-' and n < 10 then
+    if keeper and not told[keeper] and not unreachable[keeper] and string.sub(keeper, 1, 1) ~= '-' and n < 10 then
       told[keeper] = true
       send(keeper, string.format('%s -%.0f', serial, 10 * n + 1))
       n = n + 1
@@ -183,15 +183,15 @@ end
 
 -- admit lets in whoever may be let in. Heads and the result are those of walk.
 local function admit(heads)
-  local more = walk(heads)
-  if changed or news > 0 then forewarn() end
-  if #lapsed > 0 then recall() end
+  local more = admit_next(heads)
+  if changed or limits_changed > 0 then notify_head() end
+  if #lapsed > 0 then notify_lapsed() end
   return unswept and 1 or more
 end
 
 -- when is how many ms from now this waiter should ask again at the latest; 0: at its heartbeat. Only the heads of the
 -- queue are told when the present lease would end, so that the rest stays quiet.
-local function when(rank)
+local function retry_in(rank)
   if rank and rank < 3 then return ends() end
   return 0
 end

@@ -72,7 +72,7 @@ func TestAffirmRaisesTheFencesOfTheHoldersServer(t *testing.T) {
 // The embedded server knows no uptime.
 func TestAServerThatHasNotRunForLongDoesNotAffirm(t *testing.T) {
 	s := redistest.Start(t)
-	b := &bench{t, s.Client(), []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:beats"}, lua.Redlock}
+	b := &bench{t, s.Client(), []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:heartbeats"}, lua.Redlock}
 	holder := token("a", 1)
 	fence := b.acquire(holder, 0)[1].(int64)
 	got := b.affirm(holder, fence+time.Hour.Microseconds(), time.Hour.Milliseconds())

@@ -2,7 +2,7 @@
 -- KEYS[1] lock     the primitive's own key
 -- KEYS[2] meta     hash, given only now and then: to keep it for a long lease, to learn the fence, to note a longer ttl
 -- KEYS[3] queue    zset: token -> place; given, with the next, only if the lease is to end sooner than it would
--- KEYS[4] beats    zset: token -> ms at which its heartbeat lapses
+-- KEYS[4] heartbeats    zset: token -> ms at which its heartbeat lapses
 -- ARGV[1] token    of the acquisition
 -- ARGV[2] ttl      ms from now to the lease's new end
 -- ARGV[3] idle     ms that the meta hash is kept for
@@ -17,7 +17,7 @@ local wake, sharded = ARGV[5], ARGV[6]
 -- include: policy.extend
 if not held then return {REFUSED} end
 if not meta then return {GRANTED, 0} end
--- include: facts
+-- include: metadata
 -- include: queue
 fence = confirm(token, ttl)
 if queue then
@@ -28,5 +28,5 @@ end
 -- The note of a ttl that is longer than the token's has to outlive the lease: without it the lease would be cut to the
 -- token's ttl, as after a clock that was set back.
 local ms = tonumber(ttl)
-if ms > (ttl_of(token) or 0) then save_facts(idle + ms, false, ms + 1000) else save_facts(idle) end
+if ms > (ttl_of(token) or 0) then save_metadata(idle + ms, false, ms + 1000) else save_metadata(idle) end
 return {GRANTED, fence}

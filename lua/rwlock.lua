@@ -67,7 +67,7 @@ local use = use_of(token)
 if (use == 'r' or use == 'w') and call('EXISTS', queue) == 0 then
   look()
   if not some or readers and use == 'r' then
-    local next_fence = draw()
+    local next_fence = draw_fence()
     -- Unless it is there already.
     if call('ZADD', lock, 'NX', now + ttl, token, next_fence, '#' .. token) == 2 then
       keep_lock(ttl, not some)
@@ -84,19 +84,19 @@ if not fence then
     if not ends_at(extra) or use == 'd' and not writes(extra) then
       refusal = {REFUSED, now, 0, 0}
     elseif use == 'd' or alone then
-      fence, opened, looked = draw(), true, false
+      fence, opened, looked = draw_fence(), true, false
       supersede(extra, token, ttl, fence)
       -- A copy of its request may have put it in line.
-      if use == 'u' and call('ZREM', queue, token) == 1 then call('ZREM', beats, token) end
+      if use == 'u' and call('ZREM', queue, token) == 1 then call('ZREM', heartbeats, token) end
     else
       -- Of two attempts to upgrade the same lease the later one counts: the other is on its way out.
       local other, lease_of_other = upgrade()
-      if other and (tonumber(call('ZSCORE', beats, other)) or 0) > now then
+      if other and (tonumber(call('ZSCORE', heartbeats, other)) or 0) > now then
         if lease_of_other ~= extra or serial_of(other) > serial_of(token) then refusal = {CONFLICT} end
       end
-      if life > 0 and not refusal then
+      if heartbeat_ttl > 0 and not refusal then
         -- The other one has lapsed, or is an earlier attempt to upgrade the same lease.
-        if other and other ~= token and call('ZREM', queue, other) == 1 then call('ZREM', beats, other) end
+        if other and other ~= token and call('ZREM', queue, other) == 1 then call('ZREM', heartbeats, other) end
         call('HSET', meta, 'upgrade', token .. ' ' .. extra)
       end
     end
@@ -140,7 +140,7 @@ function next_in_line()
   if use == 'u' and upgrade() ~= head[1] then
     -- Its read lease is over, or another upgrade has come while this one was away.
     call('ZREM', queue, head[1])
-    call('ZREM', beats, head[1])
+    call('ZREM', heartbeats, head[1])
     changed = true
     return next_in_line()
   end
@@ -195,7 +195,7 @@ local function give(token, ms, flags)
   end
   before[token] = was
   alone = use == 'u' or not some
-  local fence = draw()
+  local fence = draw_fence()
   if origin then supersede(origin, token, ms, fence, true) else put(token, ms, fence, alone) end
   if alone then some = token end
   readers = use == 'r'
@@ -221,7 +221,7 @@ end
 
 -- void is why this waiter may not come back any more, a code, or nil: an upgrade may not when its read lease is over, or
 -- when another has come while it was away, for each would wait for the other's read lease.
-local function void(token)
+local function ineligible(token)
   if use_of(token) ~= 'u' then return nil end
   local known = upgrade()
   if known == token then return nil end
@@ -263,6 +263,6 @@ end
 local function holders(from, most)
   return held_leases(from, most)
 end
-local function mend()
-  mend_leases()
+local function maintain()
+  maintain_leases()
 end

@@ -37,7 +37,7 @@ func atTimeOf(t *testing.T, set *lua.Set, test func(b *bench, pass func(time.Dur
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })
 	own := "{lock:x}:" + set.Kind + ":"
-	b := &bench{t, rdb, []string{own + "holders", own + "meta", own + "queue", own + "beats"}, set}
+	b := &bench{t, rdb, []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, set}
 	test(b, func(d time.Duration) {
 		now = now.Add(d)
 		m.SetTime(now)

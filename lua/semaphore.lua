@@ -164,14 +164,14 @@ local n, holds, by_clock = terms_of(token)
 local leased, taken = look(token)
 local known, force = string.match(limits or '', '^(%S+) (%S+)$')
 if known ~= extra then
-  if known then opened, news = true, 2 end
+  if known then opened, limits_changed = true, 2 end
   force, limits = extra, extra .. ' ' .. extra
   call('HSET', meta, 'limits', limits)
   call('PEXPIRE', meta, idle, 'NX')
 end
 hold_to(force)
 -- What was taken under a shorter window now returns later.
-if news > 0 or not known then keep_lock(per) end
+if limits_changed > 0 or not known then keep_lock(per) end
 if holds then
   fence = leased and again(token, ttl)
 elseif taken and taken - BEYOND_ALL + per >= now then
@@ -179,7 +179,7 @@ elseif taken and taken - BEYOND_ALL + per >= now then
 end
 if not fence then
   if above(n, holds, by_clock) then
-    refusal = {ABOVE}
+    refusal = {ABOVE_LIMIT}
   elseif call('EXISTS', queue) == 0 then
     -- What is over is swept now and then, also where there is always room.
     if math.floor(used / 16) < math.floor((used + n) / 16) or math.floor(spent / 16) < math.floor((spent + n) / 16) then
@@ -188,7 +188,7 @@ if not fence then
     if room(n, holds, by_clock) then
       -- Of what it had earlier, which may be in use until now, this takes the place.
       if leased or taken then remove(token, true) end
-      fence = draw()
+      fence = draw_fence()
       enter(token, ttl, fence)
     end
   end
@@ -213,7 +213,7 @@ if limit > 0 then
   local a, w = at_once, window
   if string.match(extra, '^%d+:0:') then a = limit else w = limit end
   if w < math.huge and per == 0 then per = tonumber(string.match(extra, '%d+$')) end
-  news = (a ~= at_once or w ~= window) and 2 or 0
+  limits_changed = (a ~= at_once or w ~= window) and 2 or 0
   at_once, window = a, w
   if a == math.huge then a = 0 end
   if w == math.huge then w = 0 end
@@ -229,21 +229,21 @@ local MIXED = true
 if not at_once then hold_to(string.match(limits or '', ' (%S+)$') or extra) end
 
 -- void is why this waiter may not wait any more: the limit was lowered below what it asks for.
-local function void(token)
-  if at_once and above(terms_of(token)) then return ABOVE end
+local function ineligible(token)
+  if at_once and above(terms_of(token)) then return ABOVE_LIMIT end
 end
 
 -- mend: besides the leases, it looks at those who beat, and takes them out of line if they may not wait any more; there are
--- at most a thousand of them. If the limits were lost with the facts, those that who beats knows of are in force again, so
+-- at most a thousand of them. If the limits were lost with the facts, those that who heartbeats knows of are in force again, so
 -- that a release, which knows of none, can admit somebody.
-local function mend()
-  mend_leases()
+local function maintain()
+  maintain_leases()
   for token in pairs(asking) do
-    local why = void(token)
+    local why = ineligible(token)
     if why then
       call('ZREM', queue, token)
-      call('ZREM', beats, token)
-      voided[token], changed = why, true
+      call('ZREM', heartbeats, token)
+      rejected[token], changed = why, true
     end
   end
   if not limits and next(asking) then
@@ -261,8 +261,8 @@ local function next_in_line()
   if room(1, true, true) then
     return call('ZRANGE', queue, 0, math.min(at_once - used, window - spent, 100) - 1)
   end
-  local heads = news > 0 and call('ZRANGE', queue, 0, 0)
-  return heads and heads[1] and void(heads[1]) and heads
+  local heads = limits_changed > 0 and call('ZRANGE', queue, 0, 0)
+  return heads and heads[1] and ineligible(heads[1]) and heads
 end
 
 -- fits: may this waiter have its permits now?
@@ -281,7 +281,7 @@ local function give(token, ms)
   local had = call('ZMSCORE', lock, token, '@' .. token)
   if had[1] or had[2] then remove(token, true) end
   before[token] = holds and had[2]
-  local next_fence = draw()
+  local next_fence = draw_fence()
   enter(token, ms, next_fence)
   changed = changed or by_clock or used > n
   return next_fence
@@ -322,7 +322,7 @@ end
 -- have to return by the clock first; 0 if that is not known. One that asks for more than there ever is learns that when
 -- there is any room. Of a long queue and of a crowded window it looks at fifty each, and takes the rest for as little as
 -- it can be: for nothing, where some of the fifty are not there.
-local function sure(token)
+local function earliest(token)
   local n, held, by_clock = terms_of(token)
   if not by_clock or not at_once or window == math.huge then return 0 end
   if above(n, held, by_clock) then n = 1 end
@@ -330,14 +330,14 @@ local function sure(token)
   local rank = call('ZRANK', queue, token) or call('ZCARD', queue)
   local needs, total, rest, there = {}, 0, math.max(rank - 50, 0), {}
   local ahead = rank > 0 and call('ZRANGE', queue, 0, math.min(rank, 50) - 1) or {}
-  local lapse = rank > 0 and call('ZMSCORE', beats, unpack(ahead)) or {}
+  local lapse = rank > 0 and call('ZMSCORE', heartbeats, unpack(ahead)) or {}
   for i, other in ipairs(ahead) do
     local need, held, returns = terms_of(other)
     if returns and not above(need, held, returns) and lapse[i] and tonumber(lapse[i]) > now then
       local keeper, _, _, _, flags = string.match(other, TERMS)
       local counts = asking[other]
       if not counts then
-        if there[keeper] == nil then there[keeper] = present(keeper, flags) end
+        if there[keeper] == nil then there[keeper] = reachable(keeper, flags) end
         counts = there[keeper]
       end
       if counts then
@@ -387,9 +387,9 @@ end
 -- ends is when room may come by itself, in ms from now: for a token, as far as that goes by the clock; for the first in
 -- line, also when a lease is over; 0 if that is not known.
 local function ends(token)
-  if token then return sure(token) end
+  if token then return earliest(token) end
   local head = call('ZRANGE', queue, 0, 0)[1]
-  local ms = head and sure(head) or 0
+  local ms = head and earliest(head) or 0
   if ms > 0 then return ms end
   local first = live(0, 1, 'WITHSCORES')
   return first[2] and first[2] - now or 0

@@ -9,13 +9,13 @@
 -- Wants token, ttl, the facts, and open: whether a newcomer may take a free lock, whoever waits. Leaves fence: that of
 -- what was granted at once, or was held already; or nil.
 if open and call('SET', lock, token, 'NX', 'PX', ttl) then
-  fence = draw()
+  fence = draw_fence()
 else
   local owner = pcall('GET', lock)
   if type(owner) == 'table' then return owner end
   if owner == token then
     call('PEXPIRE', lock, ttl, 'GT')
-    fence = seq > 0 and seq or draw()
+    fence = seq > 0 and seq or draw_fence()
   end
 end
 
@@ -64,7 +64,7 @@ end
 -- lease is the fence and the end of the token's lease, or nil.
 local function lease(token)
   if pcall('GET', lock) ~= token then return nil end
-  return seq > 0 and seq or draw(), now + lasts(token)
+  return seq > 0 and seq or draw_fence(), now + lasts(token)
 end
 
 -- confirm is the fence of a lease that is held; it notes a ttl longer than the one asked for at first. A foreign
@@ -72,7 +72,7 @@ end
 local function confirm(token, ttl)
   local first = ttl_of(token)
   if tonumber(ttl) > (first or 0) then call('HSET', meta, 'longer', token .. ' ' .. ttl) end
-  return first and seq > 0 and seq or draw()
+  return first and seq > 0 and seq or draw_fence()
 end
 
 -- next_in_line is up to so many of those whose turn it is now, in order; nil if nobody may run.
@@ -90,7 +90,7 @@ end
 local function give(token, ms)
   free = false
   call('SET', lock, token, 'PX', ms)
-  return draw()
+  return draw_fence()
 end
 
 -- undo takes a grant back that this script has written.
@@ -100,7 +100,7 @@ local function undo()
 end
 
 -- void is why this waiter may not come back any more: there is no reason here.
-local function void()
+local function ineligible()
   return nil
 end
 
@@ -125,16 +125,16 @@ local function holders(from)
   return {{owner, ttl_of(owner) and seq or 0, call('PTTL', lock)}}
 end
 
--- mend: after the server's clock was set back, no lease may last longer than its whole ttl. And one who beats and stands in
+-- mend: after the server's clock was set back, no lease may last longer than its whole ttl. And one who heartbeats and stands in
 -- line may be the very one that holds the lock, by a copy of its request that came late: then it learns of that now.
-local function mend()
+local function maintain()
   local owner = pcall('GET', lock)
   if type(owner) == 'table' then wrong = owner end
   if type(owner) ~= 'string' then return end
   lasts(owner)
   if asking[owner] then
     call('ZREM', queue, owner)
-    call('ZREM', beats, owner)
+    call('ZREM', heartbeats, owner)
     granted[owner], changed = {lease(owner)}, true
   end
 end

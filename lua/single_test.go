@@ -42,7 +42,7 @@ func onBoth(t *testing.T, test func(b *bench)) {
 
 func onBothServers(t *testing.T, set *lua.Set, test func(b *bench)) {
 	own := "{lock:x}:" + set.Keys + ":"
-	keys := []string{own + "holders", own + "meta", own + "queue", own + "beats"}
+	keys := []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}
 	if set.Keys == "mutex" {
 		keys[0] = "lock:x"
 	}
@@ -239,7 +239,7 @@ func TestAReplicasSubscriberIsNotToldOfAGrantThatIsTakenBack(t *testing.T) {
 				return c.Get(ctx, "follows").Result()
 			})
 			own := "{lock:x}:" + set.Kind + ":"
-			keys := []string{own + "holders", own + "meta", own + "queue", own + "beats"}
+			keys := []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}
 			if set == lua.Mutex {
 				keys[0] = "lock:x"
 			}
@@ -433,7 +433,7 @@ func TestASetBackClockDoesNotProlongALease(t *testing.T) {
 	m.ClockTTL(true)
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })
-	b := &bench{t, rdb, []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:beats"}, lua.Mutex}
+	b := &bench{t, rdb, []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:heartbeats"}, lua.Mutex}
 	b.acquire(token("a", 1), 0)
 	b.acquire(token("b", 1), life)
 	rdb.PExpire(ctx, "lock:x", time.Hour) // what setting the clock back by an hour does to an expiry

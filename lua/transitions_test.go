@@ -35,7 +35,7 @@ func allAtTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
 		t.Run(set.Kind, func(t *testing.T) {
 			atTimeOf(t, set, func(b *bench, pass func(time.Duration)) {
 				if set.Keys == "mutex" {
-					b.keys = []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:beats"}
+					b.keys = []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:heartbeats"}
 				}
 				test(b, pass)
 			})
@@ -364,7 +364,7 @@ func TestWhoIsRefusedLearnsThatNothingCanBeWritten(t *testing.T) {
 			}})
 		t.Run(set.Kind, func(t *testing.T) {
 			own := "{lock:x}:" + set.Keys + ":"
-			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "beats"}, set}
+			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, set}
 			do := func(args ...any) {
 				t.Helper()
 				if err := b.rdb.Do(ctx, args...).Err(); err != nil {

@@ -351,7 +351,7 @@ func TestLateCopiesDoNotTouchTheRecord(t *testing.T) {
 		}
 		rdb := redis.NewClient(p[1].net.Options(time.Second))
 		defer func() { _ = rdb.Close() }()
-		keys := []string{key, "{lock:x}:once:meta", "{lock:x}:once:queue", "{lock:x}:once:beats"}
+		keys := []string{key, "{lock:x}:once:meta", "{lock:x}:once:queue", "{lock:x}:once:heartbeats"}
 		for _, late := range []struct {
 			script *lua.Script
 			keys   int

@@ -220,7 +220,7 @@ func (w *world) stepped(call script) {
 		s.token, s.unused = call.argv[0], call.argv[5] == "1"
 	case "renew":
 		s.token = call.argv[0]
-	case "beat":
+	case "heartbeat":
 		n := 1
 		if call.argv[4] == "1" {
 			n = 2

@@ -35,8 +35,7 @@ const takenAt = 8500000000000000
 func TestSemaphoreScriptsAgainstAModel(t *testing.T) {
 	rdb, mini := miniServer(t)
 	run := newRun(t)
-	checkPart(t, 0.6, func(r *rapid.T) { permitSequence(r, run, rdb, mini) })
-	run.report(
+	run.explore(0.6, func(r *rapid.T) { permitSequence(r, run, rdb, mini) },
 		"let in at once: h", "let in at once: c", "let in at once: hc",
 		"let in by a message: h", "let in by a message: c", "let in by a message: hc",
 		"let in by an answer: h", "let in by an answer: c", "let in by an answer: hc",
@@ -73,28 +72,28 @@ func permitSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Minir
 	defer b.close()
 	b.limits = b.drawLimits(rapid.SampledFrom([]string{"h", "c", "hc"}).Draw(r, "kind"))
 	actions := map[string]func(*rapid.T){
-		"":                       func(*rapid.T) {},
-		"one comes":              func(*rapid.T) { b.asksFor(b.newReq(), true, 0) },
-		"several come":           b.severalCome,
-		"several more come":      b.severalCome,
-		"one comes in a hurry":   b.hurries,
-		"one tries":              func(*rapid.T) { b.asksFor(b.newReq(), false, 0) },
-		"another tries":          func(*rapid.T) { b.asksFor(b.newReq(), false, 0) },
-		"a copy arrives":         b.copyArrives,
-		"a holder releases":      b.holderReleases,
-		"another releases":       b.holderReleases,
-		"all holders release":    b.allRelease,
-		"one never learned":      b.givenBack,
-		"a waiter leaves":        b.waiterLeaves,
-		"a stranger leaves":      b.strangerLeaves,
-		"a lease is renewed":     b.renews,
-		"a keeper beats":         b.beats,
-		"another keeper beats":   b.beats,
-		"some come back":         b.comesBack,
-		"a keeper's ear changes": b.ear,
-		"somebody looks":         func(*rapid.T) { b.limitIs(0) },
-		"the limit is set":       b.setsLimit,
-		"callers change":         b.callersChange,
+		"":                          func(*rapid.T) {},
+		"one comes":                 func(*rapid.T) { b.asksFor(b.newReq(), true, 0) },
+		"several come":              b.severalCome,
+		"several more come":         b.severalCome,
+		"one comes in a hurry":      b.hurries,
+		"one tries":                 func(*rapid.T) { b.asksFor(b.newReq(), false, 0) },
+		"another tries":             func(*rapid.T) { b.asksFor(b.newReq(), false, 0) },
+		"a copy arrives":            b.copyArrives,
+		"a holder releases":         b.holderReleases,
+		"another releases":          b.holderReleases,
+		"all holders release":       b.allRelease,
+		"one never learned":         b.givenBack,
+		"a waiter leaves":           b.waiterLeaves,
+		"a stranger leaves":         b.strangerLeaves,
+		"a lease is renewed":        b.renews,
+		"a keeper heartbeats":       b.beats,
+		"another keeper heartbeats": b.beats,
+		"some come back":            b.comesBack,
+		"a keeper's ear changes":    b.ear,
+		"somebody looks":            func(*rapid.T) { b.limitIs(0) },
+		"the limit is set":          b.setsLimit,
+		"callers change":            b.callersChange,
 	}
 	if mini != nil {
 		actions["time passes"] = b.timePasses
@@ -378,7 +377,7 @@ func (b *permitBench) beats(*rapid.T) {
 	k := rapid.SampledFrom(keepers).Draw(b.r, "keeper")
 	var list []*permitReq
 	for _, q := range b.all {
-		if q.keeper == k && (q.waits || q.away || b.leased(q) || q.taken != 0) && rapid.IntRange(0, 4).Draw(b.r, "beats") > 0 {
+		if q.keeper == k && (q.waits || q.away || b.leased(q) || q.taken != 0) && rapid.IntRange(0, 4).Draw(b.r, "heartbeats") > 0 {
 			list = append(list, q)
 		}
 	}

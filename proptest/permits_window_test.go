@@ -46,8 +46,7 @@ type windowBench struct {
 func TestNoWindowHoldsMoreThanTheLimit(t *testing.T) {
 	rdb, mini := miniServer(t)
 	run := newRun(t)
-	checkPart(t, 0.4, func(r *rapid.T) { windowSequence(r, run, rdb, mini) })
-	run.report(
+	run.explore(0.4, func(r *rapid.T) { windowSequence(r, run, rdb, mini) },
 		"the clock is set back", "the clock is set forward", "the clock is set back while permits are to return",
 		"granted at once", "granted later", "the window is full", "all that may be held is held",
 		"given back unused", "played to its end after the clock was set back",

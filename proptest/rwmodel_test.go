@@ -376,8 +376,7 @@ const rwFurther = 4500000000000000
 func TestRWLockScriptsAgainstAModel(t *testing.T) {
 	rdb, mini := miniServer(t)
 	run := newRun(t)
-	checkPart(t, 0.6, func(r *rapid.T) { rwSequence(r, run, rdb, mini) })
-	run.report(
+	run.explore(0.6, func(r *rapid.T) { rwSequence(r, run, rdb, mini) },
 		"let in at once: r", "let in at once: w", "let in at once: u", "let in at once: d",
 		"let in by a message: r", "let in by a message: w", "let in by a message: u",
 		"let in by an answer: r", "let in by an answer: w", "let in by an answer: u",
@@ -410,29 +409,29 @@ func rwSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Miniredis
 	}
 	defer b.close()
 	actions := map[string]func(*rapid.T){
-		"":                       func(*rapid.T) {},
-		"a reader comes":         func(*rapid.T) { b.comes('r', true) },
-		"a writer comes":         func(*rapid.T) { b.comes('w', true) },
-		"several come":           b.severalCome,
-		"several more come":      b.severalCome,
-		"a reader tries":         func(*rapid.T) { b.comes('r', false) },
-		"a writer tries":         func(*rapid.T) { b.comes('w', false) },
-		"a copy arrives":         b.copyArrives,
-		"an upgrade":             func(*rapid.T) { b.converts('u') },
-		"another upgrade":        func(*rapid.T) { b.converts('u') },
-		"an upgrade's turn":      b.upgradesTurn,
-		"another upgrade's turn": b.upgradesTurn,
-		"a downgrade":            func(*rapid.T) { b.converts('d') },
-		"a holder releases":      b.holderReleases,
-		"another releases":       b.holderReleases,
-		"all holders release":    b.allRelease,
-		"a waiter leaves":        b.waiterLeaves,
-		"a stranger leaves":      b.strangerLeaves,
-		"a lease is renewed":     b.renews,
-		"a keeper beats":         b.beats,
-		"another keeper beats":   b.beats,
-		"some come back":         b.comesBack,
-		"a keeper's ear changes": b.ear,
+		"":                          func(*rapid.T) {},
+		"a reader comes":            func(*rapid.T) { b.comes('r', true) },
+		"a writer comes":            func(*rapid.T) { b.comes('w', true) },
+		"several come":              b.severalCome,
+		"several more come":         b.severalCome,
+		"a reader tries":            func(*rapid.T) { b.comes('r', false) },
+		"a writer tries":            func(*rapid.T) { b.comes('w', false) },
+		"a copy arrives":            b.copyArrives,
+		"an upgrade":                func(*rapid.T) { b.converts('u') },
+		"another upgrade":           func(*rapid.T) { b.converts('u') },
+		"an upgrade's turn":         b.upgradesTurn,
+		"another upgrade's turn":    b.upgradesTurn,
+		"a downgrade":               func(*rapid.T) { b.converts('d') },
+		"a holder releases":         b.holderReleases,
+		"another releases":          b.holderReleases,
+		"all holders release":       b.allRelease,
+		"a waiter leaves":           b.waiterLeaves,
+		"a stranger leaves":         b.strangerLeaves,
+		"a lease is renewed":        b.renews,
+		"a keeper heartbeats":       b.beats,
+		"another keeper heartbeats": b.beats,
+		"some come back":            b.comesBack,
+		"a keeper's ear changes":    b.ear,
 	}
 	if mini != nil {
 		actions["time passes"] = b.timePasses
@@ -727,7 +726,7 @@ func (b *rwBench) beats(*rapid.T) {
 	k := rapid.SampledFrom(keepers).Draw(b.r, "keeper")
 	var list []*rwReq
 	for _, q := range b.all {
-		if q.keeper == k && (q.waits || q.away || b.holds(q)) && rapid.IntRange(0, 4).Draw(b.r, "beats") > 0 {
+		if q.keeper == k && (q.waits || q.away || b.holds(q)) && rapid.IntRange(0, 4).Draw(b.r, "heartbeats") > 0 {
 			list = append(list, q)
 		}
 	}

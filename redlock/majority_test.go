@@ -177,7 +177,7 @@ func (w *world) clean() {
 	w.owners() // what has expired is gone
 	for i, m := range w.servers {
 		for _, k := range m.Keys() {
-			if !strings.HasSuffix(k, ":meta") && !strings.HasSuffix(k, ":beats") {
+			if !strings.HasSuffix(k, ":meta") && !strings.HasSuffix(k, ":heartbeats") {
 				w.Errorf("server %d: %s is left", i+1, k)
 			}
 		}

@@ -45,7 +45,7 @@ func KeysOf(prefix, name, kind string, bare bool) (Keys, error) {
 		return Keys{}, fmt.Errorf("%w: %q is nothing but a hash tag, so its keys would be those of %q", ErrBadName, base, base[1:len(base)-1])
 	}
 	own := tag + ":" + kind + ":"
-	k := Keys{Lock: own + "holders", Meta: own + "meta", Queue: own + "queue", Heartbeats: own + "beats", tag: tag}
+	k := Keys{Lock: own + "holders", Meta: own + "meta", Queue: own + "queue", Heartbeats: own + "heartbeats", tag: tag}
 	if bare {
 		if part := reservedSuffix(base); tag == base && part != "" {
 			return Keys{}, fmt.Errorf("%w: %q ends in %q, where another lock keeps its keys", ErrBadName, name, part)
@@ -96,7 +96,7 @@ func isOnlyTag(base string) bool {
 // reserved is the end of a tagged base that makes it look like a key beside another lock, or "".
 func reservedSuffix(base string) string {
 	for _, kind := range []string{"mutex", "fair", "rwlock", "semaphore", "once"} {
-		for _, part := range []string{"holders", "meta", "queue", "beats"} {
+		for _, part := range []string{"holders", "meta", "queue", "heartbeats"} {
 			if end := ":" + kind + ":" + part; strings.HasSuffix(base, end) {
 				return end
 			}

@@ -597,7 +597,7 @@ func TestTheCouriersGoroutinesEndWithIt(t *testing.T) {
 	// The server and the client keep theirs; the courier may not.
 	stacks := make([]byte, 1<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
-	if bytes.Contains(stacks, []byte("(*lane).send")) {
+	if bytes.Contains(stacks, []byte("(*nodeQueue).runSender")) {
 		t.Errorf("a sender is left:\n%s", stacks)
 	}
 }

@@ -162,7 +162,7 @@ func noAnswers(w *World) {
 
 // evictedKeys: a server that is out of memory has thrown keys of the lock away.
 func evictedKeys(w *World) {
-	for i, kinds := range [][]string{{"holders"}, {"queue"}, {"beats"}, {"meta"}, {"queue", "beats"}, {"queue", "beats", "meta"}, {"holders", "queue", "beats", "meta"}} {
+	for i, kinds := range [][]string{{"holders"}, {"queue"}, {"heartbeats"}, {"meta"}, {"queue", "heartbeats"}, {"queue", "heartbeats", "meta"}, {"holders", "queue", "heartbeats", "meta"}} {
 		name := fmt.Sprintf("x%d", i)
 		first := w.hold(w.Process().Lock(name))
 		l := w.Process().Lock(name)

@@ -438,7 +438,7 @@ func keysEnd(w *World) {
 		waits := w.wants(ctx, p.Lock("x"))
 		w.waiters("x", 1)
 		const life = 3 * beat // see Process
-		for _, key := range []string{w.queue("x"), strings.TrimSuffix(w.queue("x"), "queue") + "beats"} {
+		for _, key := range []string{w.queue("x"), strings.TrimSuffix(w.queue("x"), "queue") + "heartbeats"} {
 			left, err := w.admin.PTTL(w.ctx(), key).Result()
 			w.must(err)
 			if left > life+time.Second || left < time.Second {
@@ -488,7 +488,7 @@ func heartbeatsLifetime(w *World) {
 	w.waiters("x", 1)
 	now, err := w.admin.Time(w.ctx()).Result()
 	w.must(err)
-	list, err := w.admin.ZRangeArgsWithScores(w.ctx(), redis.ZRangeArgs{Key: strings.TrimSuffix(w.queue("x"), "queue") + "beats", Start: 0, Stop: -1}).Result()
+	list, err := w.admin.ZRangeArgsWithScores(w.ctx(), redis.ZRangeArgs{Key: strings.TrimSuffix(w.queue("x"), "queue") + "heartbeats", Start: 0, Stop: -1}).Result()
 	w.must(err)
 	if len(list) != 1 {
 		w.Fatalf("heartbeats: %v", list)

@@ -389,7 +389,7 @@ func (w *World) tombstones() {
 	w.Helper()
 	w.eventually("nothing left behind but graves", func() bool {
 		for _, k := range w.keys() {
-			if !strings.HasSuffix(k, ":beats") {
+			if !strings.HasSuffix(k, ":heartbeats") {
 				return false
 			}
 			members, err := w.admin.ZRange(w.ctx(), k, 0, -1).Result()

@@ -1,4 +1,4 @@
--- affirm: a server's second word on a lease that lies on a majority of servers. It still holds, every later fence of
+-- raise_fence: a server's second word on a lease that lies on a majority of servers. It still holds, every later fence of
 -- this server will be larger than the majority's, and the server has not restarted lately.
 -- KEYS[1] lock     the primitive's own key
 -- KEYS[2] meta     hash: small facts, the sequence of numbers
@@ -17,7 +17,7 @@ if up > 0 then
   local ran = math.max(string.match(call('INFO', 'server'), 'uptime_in_seconds:(%d+)') - 1, 0) * 1000
   if ran < up then return {UNKNOWN, ran} end
 end
--- include: facts
+-- include: metadata
 if seq < least then seq = least end
-save_facts(idle)
+save_metadata(idle)
 return {GRANTED, seq}
