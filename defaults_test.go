@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestTheDefaultsAreThoseOfTheReadme: each is in its table, is the exported constant, and is what nothing set amounts to.
-func TestTheDefaultsAreThoseOfTheReadme(t *testing.T) {
+// TestDefaultsMatchReadme: each is in its table, is the exported constant, and is what nothing set amounts to.
+func TestDefaultsMatchReadme(t *testing.T) {
 	page, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -54,8 +54,8 @@ func TestTheDefaultsAreThoseOfTheReadme(t *testing.T) {
 	}
 }
 
-// TestDefaultsFollowWhatIsSet: as the options say.
-func TestDefaultsFollowWhatIsSet(t *testing.T) {
+// TestDerivedDefaults: as the options say.
+func TestDerivedDefaults(t *testing.T) {
 	for _, x := range []struct{ set, want Options }{
 		{Options{HeartbeatInterval: time.Second}, Options{HeartbeatInterval: time.Second, HeartbeatTimeout: 3 * time.Second}},
 		{Options{HeartbeatTimeout: 9 * time.Second}, Options{HeartbeatInterval: 3 * time.Second, HeartbeatTimeout: 9 * time.Second}},

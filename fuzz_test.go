@@ -166,7 +166,7 @@ func FuzzWakeup(f *testing.F) {
 		inBubble(t, func(b *bubble) {
 			holder := b.process().hold("x")
 			p := b.process()
-			got := p.waits("x")
+			got := p.lockAsync("x")
 			b.mini.Publish("lock:wake:"+p.ID(), payload)
 			time.Sleep(beat / 2)
 			select {

@@ -64,7 +64,7 @@ func TestNewDoesNoIOAndStartsNoGoroutine(t *testing.T) {
 	}
 }
 
-func TestNewRefusesClientsThatCannotHoldALock(t *testing.T) {
+func TestNewRejectsUnsupportedClients(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{})
 	defer func() { _ = ring.Close() }()
 	rdb := noServer(t)
@@ -90,7 +90,7 @@ func TestNewRefusesClientsThatCannotHoldALock(t *testing.T) {
 	}
 }
 
-func TestEveryKeeperHasAnIDOfItsOwn(t *testing.T) {
+func TestKeeperIDsAreUnique(t *testing.T) {
 	rdb := noServer(t)
 	seen := map[string]bool{}
 	for range 100 {
@@ -208,7 +208,7 @@ func (p *process) hold(name string) *lockkeeper.Lease {
 }
 
 // waits starts a Lock, and returns once it stands in line.
-func (p *process) waits(name string) <-chan *lockkeeper.Lease {
+func (p *process) lockAsync(name string) <-chan *lockkeeper.Lease {
 	p.b.Helper()
 	m, got := p.mutex(name), make(chan *lockkeeper.Lease, 1)
 	go func() {
@@ -233,7 +233,7 @@ func (p *process) hooks() []event {
 }
 
 // tells checks what was told. A want is a hook and its event, of which Err is checked by errors.Is.
-func (p *process) tells(want ...event) {
+func (p *process) wantHooks(want ...event) {
 	p.b.Helper()
 	got := p.hooks()
 	text := func(list []event) string {
@@ -253,43 +253,43 @@ func (p *process) tells(want ...event) {
 	}
 }
 
-func of(lease *lockkeeper.Lease, hook string, took time.Duration, err error) event {
+func leaseEvent(lease *lockkeeper.Lease, hook string, took time.Duration, err error) event {
 	return event{hook, lockkeeper.Event{
 		Kind: "mutex", Name: lease.Name(), Token: lease.Token(), Fence: lease.Fence(), Duration: took, Err: err,
 	}}
 }
 
-func TestHooksOfAnAcquisition(t *testing.T) {
+func TestAcquireHooks(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		p, q := b.process(), b.process()
 		began := event{"AcquireStart", lockkeeper.Event{Kind: "mutex", Name: "x"}}
 		lease := p.hold("x")
-		p.tells(began, of(lease, "AcquireDone", 0, nil))
+		p.wantHooks(began, leaseEvent(lease, "AcquireDone", 0, nil))
 
 		_, err := q.mutex("x").TryLock(background)
-		q.tells(began, event{"AcquireDone", lockkeeper.Event{Kind: "mutex", Name: "x", Err: lockkeeper.ErrNotAcquired}})
+		q.wantHooks(began, event{"AcquireDone", lockkeeper.Event{Kind: "mutex", Name: "x", Err: lockkeeper.ErrNotAcquired}})
 		if !errors.Is(err, lockkeeper.ErrNotAcquired) {
 			b.Error(err)
 		}
 		b.must(lease.Release(background))
-		p.tells(of(lease, "Released", 0, nil))
+		p.wantHooks(leaseEvent(lease, "Released", 0, nil))
 	})
 }
 
-func TestHooksOfAWait(t *testing.T) {
+func TestWaitHooks(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		p, q, r := b.process(), b.process(), b.process()
 		lease := p.hold("x")
-		second := q.waits("x")
+		second := q.lockAsync("x")
 		time.Sleep(beat / 4)
-		third := r.waits("x")
+		third := r.lockAsync("x")
 		at := func(i int) func(*process, *lockkeeper.Lease, time.Duration) {
 			return func(p *process, l *lockkeeper.Lease, took time.Duration) {
 				p.b.Helper()
-				waiting := of(l, "Queued", 0, nil)
+				waiting := leaseEvent(l, "Queued", 0, nil)
 				waiting.Fence, waiting.Position = 0, i
-				p.tells(event{"AcquireStart", lockkeeper.Event{Kind: "mutex", Name: "x"}},
-					waiting, of(l, "WakeupReceived", 0, nil), of(l, "AcquireDone", took, nil))
+				p.wantHooks(event{"AcquireStart", lockkeeper.Event{Kind: "mutex", Name: "x"}},
+					waiting, leaseEvent(l, "WakeupReceived", 0, nil), leaseEvent(l, "AcquireDone", took, nil))
 			}
 		}
 		time.Sleep(beat / 4)
@@ -304,11 +304,11 @@ func TestHooksOfAWait(t *testing.T) {
 	})
 }
 
-func TestHookOfAWakeupThatWasMissed(t *testing.T) {
+func TestWakeupLostHook(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		p, q := b.process(), b.process()
 		lease := p.hold("x")
-		second := q.waits("x")
+		second := q.lockAsync("x")
 		q.net.DeafenSubscriptions()
 		b.must(lease.Release(background))
 		l2 := <-second
@@ -332,7 +332,7 @@ func TestHookOfAWakeupThatWasMissed(t *testing.T) {
 	})
 }
 
-func TestHooksOfALease(t *testing.T) {
+func TestLeaseHooks(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		p := b.process()
 		kept, lost := p.hold("kept"), p.hold("lost")
@@ -344,7 +344,7 @@ func TestHooksOfALease(t *testing.T) {
 			if len(told) != 2 || i < 0 {
 				b.Fatalf("told of %v", told)
 			}
-			if e := told[i]; e != of(lease, "Renewed", e.Duration, nil) || e.Duration < ttl/4 || e.Duration > ttl/3 {
+			if e := told[i]; e != leaseEvent(lease, "Renewed", e.Duration, nil) || e.Duration < ttl/4 || e.Duration > ttl/3 {
 				b.Errorf("%+v", e)
 			}
 		}
@@ -362,14 +362,14 @@ func TestHooksOfALease(t *testing.T) {
 			e.Duration < ttl/3 || e.Duration > time.Since(start) {
 			b.Errorf("%+v", e)
 		}
-		if e := losses[1]; e != of(kept, "Released", e.Duration, nil) || e.Duration < 2*ttl {
+		if e := losses[1]; e != leaseEvent(kept, "Released", e.Duration, nil) || e.Duration < 2*ttl {
 			b.Errorf("%+v", e)
 		}
 	})
 }
 
-// TestHooksThatAreNotSetAreNotCalled: one alone does not need the others.
-func TestHooksThatAreNotSetAreNotCalled(t *testing.T) {
+// TestUnsetHooksAreSkipped: one alone does not need the others.
+func TestUnsetHooksAreSkipped(t *testing.T) {
 	all := reflect.TypeFor[lockkeeper.Hooks]()
 	for i := range all.NumField() {
 		t.Run(all.Field(i).Name, func(t *testing.T) {
@@ -392,7 +392,7 @@ func TestHooksThatAreNotSetAreNotCalled(t *testing.T) {
 	}
 }
 
-func TestCloseGivesEverythingBackAndLeavesTheClientOpen(t *testing.T) {
+func TestCloseReleasesLeasesAndKeepsClientOpen(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		p, q := b.process(), b.process()
 		other := q.hold("taken")
@@ -441,7 +441,7 @@ func TestCloseGivesEverythingBackAndLeavesTheClientOpen(t *testing.T) {
 	})
 }
 
-func TestCloseOfAnUnusedKeeper(t *testing.T) {
+func TestCloseUnusedKeeper(t *testing.T) {
 	k, err := lockkeeper.New(noServer(t), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -514,7 +514,7 @@ func TestCloseIsBounded(t *testing.T) {
 	}
 }
 
-func TestCloseFromManyGoroutinesAtOnce(t *testing.T) {
+func TestConcurrentClose(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		p := b.process()
 		for i := range 10 {
@@ -535,8 +535,8 @@ func TestCloseFromManyGoroutinesAtOnce(t *testing.T) {
 	})
 }
 
-// TestANilLeaseIsOneThatWasReleased: whatever is asked of it.
-func TestANilLeaseIsOneThatWasReleased(t *testing.T) {
+// TestNilLeaseActsAsReleased: whatever is asked of it.
+func TestNilLeaseActsAsReleased(t *testing.T) {
 	var lease *lockkeeper.Lease
 	asked := map[string]any{
 		"Name":     lease.Name() == "",
@@ -564,14 +564,14 @@ func TestANilLeaseIsOneThatWasReleased(t *testing.T) {
 	}
 }
 
-func TestANilKeeperIsRefused(t *testing.T) {
+func TestNilKeeperRejected(t *testing.T) {
 	if _, err := mutex.New(nil, "x", nil); !errors.Is(err, lockkeeper.ErrInvalid) {
 		t.Error(err)
 	}
 }
 
-// TestALostLeaseMayBeReleasedWhileTheKeeperCloses: the two do not know of each other. It needs -race.
-func TestALostLeaseMayBeReleasedWhileTheKeeperCloses(t *testing.T) {
+// TestReleaseLostLeaseDuringClose: the two do not know of each other. It needs -race.
+func TestReleaseLostLeaseDuringClose(t *testing.T) {
 	m := miniredis.RunT(t)
 	n := faultnet.New(func(context.Context, string, string) (net.Conn, error) { return net.Dial("tcp", m.Addr()) })
 	rdb := redis.NewClient(&redis.Options{Dialer: n.Dial})

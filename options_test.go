@@ -11,8 +11,8 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 )
 
-// TestNonsenseIsRefused: the error says which option it is, and what its value was.
-func TestNonsenseIsRefused(t *testing.T) {
+// TestInvalidOptionsRejected: the error says which option it is, and what its value was.
+func TestInvalidOptionsRejected(t *testing.T) {
 	retry := func(p lockkeeper.RetryPolicy) lockkeeper.Options { return lockkeeper.Options{Retry: p} }
 	for _, c := range []struct {
 		options lockkeeper.Options
@@ -64,7 +64,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatMakesSenseIsTaken(t *testing.T) {
+func TestValidOptionsAccepted(t *testing.T) {
 	for _, o := range []*lockkeeper.Options{
 		nil,
 		{},
@@ -97,8 +97,8 @@ func TestWhatMakesSenseIsTaken(t *testing.T) {
 	}
 }
 
-// TestNewCopiesItsOptions: they are the caller's, and stay as they were.
-func TestNewCopiesItsOptions(t *testing.T) {
+// TestNewCopiesOptions: they are the caller's, and stay as they were.
+func TestNewCopiesOptions(t *testing.T) {
 	var o lockkeeper.Options
 	k, err := lockkeeper.New(noServer(t), &o)
 	if err != nil {
@@ -110,7 +110,7 @@ func TestNewCopiesItsOptions(t *testing.T) {
 	}
 }
 
-func TestTheErrorNamesTheOptionThatWasSet(t *testing.T) {
+func TestErrorNamesInvalidOption(t *testing.T) {
 	for want, o := range map[string]lockkeeper.Options{
 		"HeartbeatTimeout -1ns":    {HeartbeatTimeout: -1},
 		"HeartbeatTimeout 19ms":    {HeartbeatTimeout: 19 * time.Millisecond},

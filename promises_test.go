@@ -32,7 +32,7 @@ func (b *bubble) with(o *lockkeeper.Options) *lockkeeper.Keeper {
 }
 
 // handOver makes a keeper wait for what another one holds, and release it.
-func (b *bubble) handOver(holder, waiter *lockkeeper.Keeper, meanwhile func()) {
+func (b *bubble) handoff(holder, waiter *lockkeeper.Keeper, meanwhile func()) {
 	b.Helper()
 	lock := func(k *lockkeeper.Keeper) *mutex.Mutex {
 		m, err := mutex.New(k, "x", &mutex.Options{TTL: time.Minute})
@@ -55,15 +55,15 @@ func (b *bubble) handOver(holder, waiter *lockkeeper.Keeper, meanwhile func()) {
 	b.must((<-got).Release(background))
 }
 
-// TestThePrefixStandsBeforeEverything: before keys and channels, and with NoPrefix there is none.
-func TestThePrefixStandsBeforeEverything(t *testing.T) {
+// TestPrefixOfKeysAndChannels: before keys and channels, and with NoPrefix there is none.
+func TestPrefixOfKeysAndChannels(t *testing.T) {
 	for prefix, o := range map[string]lockkeeper.Options{
 		"lock:": {}, "app:": {Prefix: "app:"}, "": {NoPrefix: true},
 	} {
 		t.Run(prefix, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
 				holder, waiter := b.with(&o), b.with(&o)
-				b.handOver(holder, waiter, func() {
+				b.handoff(holder, waiter, func() {
 					want := []string{prefix + "x"}
 					for _, suffix := range []string{"heartbeats", "meta", "queue"} {
 						want = append(want, "{"+prefix+"x}:mutex:"+suffix)
@@ -83,8 +83,8 @@ func TestThePrefixStandsBeforeEverything(t *testing.T) {
 	}
 }
 
-// TestTheLoggerIsTold: of what needs somebody's attention, once, and of nothing else.
-func TestTheLoggerIsTold(t *testing.T) {
+// TestLoggerWarnings: of what needs somebody's attention, once, and of nothing else.
+func TestLoggerWarnings(t *testing.T) {
 	for what, x := range map[string]struct {
 		happens func(b *bubble, p *process)
 		says    string // "" for nothing
@@ -122,7 +122,7 @@ func TestTheLoggerIsTold(t *testing.T) {
 				}
 				holder := b.with(&lockkeeper.Options{HeartbeatInterval: beat})
 				for i := range 2 {
-					b.handOver(holder, p.Keeper, func() {
+					b.handoff(holder, p.Keeper, func() {
 						if what == "a deaf subscription" && i == 0 {
 							x.happens(b, p)
 						}

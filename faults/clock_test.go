@@ -17,9 +17,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
-// TestTheClockOfARealServerJumps forth and back by an hour, while each primitive is held and waited for. Ahead, all
+// TestRealServerClockJumps forth and back by an hour, while each primitive is held and waited for. Ahead, all
 // leases are over at once; back, they would lie an hour in the future, and are cut to their own length.
-func TestTheClockOfARealServerJumps(t *testing.T) {
+func TestRealServerClockJumps(t *testing.T) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {
 		if os.Getenv("LOCKKEEPER_NEED_REDIS") != "" {
@@ -122,10 +122,10 @@ func TestTheClockOfARealServerJumps(t *testing.T) {
 // wallClock is what makes of a time.Time something that a jump of this machine's clock changes.
 var wallClock = regexp.MustCompile(`\.(Unix|UnixMilli|UnixMicro|UnixNano|Round|Truncate|UTC|Local|In|Date|Clock)\(`)
 
-// TestNothingReadsTheWallClock: the clock of a process may jump as it likes, because only the monotonic reading of its
+// TestNoWallClockReads: the clock of a process may jump as it likes, because only the monotonic reading of its
 // times is ever looked at, and none is sent to the server. A test cannot set the clock of one process of Go, so this
 // looks at the source.
-func TestNothingReadsTheWallClock(t *testing.T) {
+func TestNoWallClockReads(t *testing.T) {
 	files := 0
 	for _, dir := range []string{".", "mutex", "fair", "rwlock", "semaphore", "redlock", "lua", "internal/engine", "internal/transport", "internal/timers", "internal/pubsub", "internal/protocol"} {
 		list, err := filepath.Glob(filepath.Join("..", dir, "*.go"))

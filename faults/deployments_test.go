@@ -96,10 +96,10 @@ func lost(t *testing.T, leases map[string]*lockkeeper.Lease, within time.Duratio
 	}
 }
 
-// TestAFailoverThatLosesGrants: the replica that takes over has never heard of the leases. Then there are two holders,
+// TestFailoverLosesGrants: the replica that takes over has never heard of the leases. Then there are two holders,
 // which no lock on asynchronous replication can prevent. What is promised is that the second has the larger fence, and
 // that the first is told by its next renewal.
-func TestAFailoverThatLosesGrants(t *testing.T) {
+func TestFailoverLosesGrants(t *testing.T) {
 	const lifetime = 15 * time.Second
 	// lose takes all locks on a primary whose replica hears of nothing, and lets the replica take over.
 	lose := func(t *testing.T, client func() redis.UniversalClient, name string, primary, replica *redistest.Server) {
@@ -139,12 +139,12 @@ func TestAFailoverThatLosesGrants(t *testing.T) {
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
 		c := redistest.StartCluster(t, 3, 1)
-		lose(t, func() redis.UniversalClient { return c.Client() }, nameIn(t, c), c.Primaries[0], c.Replicas[0][0])
+		lose(t, func() redis.UniversalClient { return c.Client() }, nameOnFirstPrimary(t, c), c.Primaries[0], c.Replicas[0][0])
 	})
 }
 
-// nameIn is a name whose keys are with the first primary.
-func nameIn(t *testing.T, c *redistest.Cluster) string {
+// nameOnFirstPrimary is a name whose keys are with the first primary.
+func nameOnFirstPrimary(t *testing.T, c *redistest.Cluster) string {
 	t.Helper()
 	for i := range 100 {
 		name := fmt.Sprintf("n%d", i)
@@ -160,10 +160,10 @@ func nameIn(t *testing.T, c *redistest.Cluster) string {
 	return ""
 }
 
-// TestAPrimaryThatComesBack: a primary freezes and is replaced; nothing of what it had granted was lost. When it thaws it
+// TestOldPrimaryReturns: a primary freezes and is replaced; nothing of what it had granted was lost. When it thaws it
 // takes itself for the primary for some seconds. Who follows Sentinel never sees that. Who is connected to it by hand can
 // take a lock there that somebody else holds, and is told of the loss as soon as it is demoted.
-func TestAPrimaryThatComesBack(t *testing.T) {
+func TestOldPrimaryReturns(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -298,13 +298,13 @@ func load(t *testing.T, client func() redis.UniversalClient, names int) (stop fu
 		for _, err := range errs {
 			t.Error(err)
 		}
-		h.right(t)
+		h.mustBeValid(t)
 		t.Logf("%d grants", len(h.spans))
 	}
 }
 
-// patient keeps a cluster from failing over by itself, as one does on a machine that is busy.
-func patient(t *testing.T, c *redistest.Cluster) {
+// disableAutoFailover keeps a cluster from failing over by itself, as one does on a machine that is busy.
+func disableAutoFailover(t *testing.T, c *redistest.Cluster) {
 	t.Helper()
 	nodes := c.Primaries
 	for _, list := range c.Replicas {
@@ -317,11 +317,11 @@ func patient(t *testing.T, c *redistest.Cluster) {
 	}
 }
 
-// TestAPlannedFailover: replicas take over from primaries that live and hand over. Nobody notices anything.
-func TestAPlannedFailover(t *testing.T) {
+// TestPlannedFailover: replicas take over from primaries that live and hand over. Nobody notices anything.
+func TestPlannedFailover(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 1)
-	patient(t, c)
+	disableAutoFailover(t, c)
 	stop := load(t, func() redis.UniversalClient { return c.Client() }, 3)
 	for i, list := range c.Replicas {
 		r := list[0]
@@ -339,8 +339,8 @@ func TestAPlannedFailover(t *testing.T) {
 	stop()
 }
 
-// TestSlotsMoveUnderLoad: slots move from one primary to another and back, while the locks in them are in use.
-func TestSlotsMoveUnderLoad(t *testing.T) {
+// TestSlotMigrationUnderLoad: slots move from one primary to another and back, while the locks in them are in use.
+func TestSlotMigrationUnderLoad(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0)
 	stop := load(t, func() redis.UniversalClient { return c.Client() }, 1)
@@ -352,9 +352,9 @@ func TestSlotsMoveUnderLoad(t *testing.T) {
 	stop()
 }
 
-// TestASlotThatIsHalfMoved: some keys of a lock are with the old primary and some with the new one. A request that needs
+// TestHalfMigratedSlot: some keys of a lock are with the old primary and some with the new one. A request that needs
 // more than one key waits until that is over, or its context is; a lease, which lies in one, is renewed all the while.
-func TestASlotThatIsHalfMoved(t *testing.T) {
+func TestHalfMigratedSlot(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0)
 	const lifetime = 2 * time.Second
@@ -403,9 +403,9 @@ func TestASlotThatIsHalfMoved(t *testing.T) {
 	}
 }
 
-// TestAHandOffInASlotThatIsMoving: a lock is released to one who waits while its slot has begun to move. The server stops
+// TestHandoffDuringSlotMigration: a lock is released to one who waits while its slot has begun to move. The server stops
 // the script in the middle, since the key that it has deleted is not its own any more. Neither of them notices.
-func TestAHandOffInASlotThatIsMoving(t *testing.T) {
+func TestHandoffDuringSlotMigration(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0)
 	for _, p := range primitives {

@@ -77,8 +77,8 @@ func (h *history) add(s span) {
 	h.spans = append(h.spans, s)
 }
 
-// judge returns what is wrong with the history, at the most a few faults of each kind.
-func (h *history) judge() []string {
+// check returns what is wrong with the history, at the most a few faults of each kind.
+func (h *history) check() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	by := map[string][]span{}
@@ -87,17 +87,17 @@ func (h *history) judge() []string {
 	}
 	var wrong []string
 	for name, spans := range by {
-		wrong = append(wrong, sweep(spans, h.capacity[name])...)
-		wrong = append(wrong, rising(spans, "granted", func(s span) int64 { return s.Granted })...)
+		wrong = append(wrong, checkCapacity(spans, h.capacity[name])...)
+		wrong = append(wrong, checkRising(spans, "granted", func(s span) int64 { return s.Granted })...)
 		if h.ordered[name] {
-			wrong = append(wrong, rising(spans, "in line", func(s span) int64 { return s.Queued })...)
+			wrong = append(wrong, checkRising(spans, "in line", func(s span) int64 { return s.Queued })...)
 		}
 	}
 	return wrong
 }
 
-// sweep: at no moment do users believe in more than there is.
-func sweep(spans []span, capacity int) (wrong []string) {
+// checkCapacity: at no moment do users believe in more than there is.
+func checkCapacity(spans []span, capacity int) (wrong []string) {
 	type edge struct {
 		at, change int64
 		s          span
@@ -125,8 +125,8 @@ func sweep(spans []span, capacity int) (wrong []string) {
 	return wrong
 }
 
-// rising: who asked after another had come so far has a larger fence than that one.
-func rising(spans []span, what string, at func(span) int64) (wrong []string) {
+// checkRising: who asked after another had come so far has a larger fence than that one.
+func checkRising(spans []span, what string, at func(span) int64) (wrong []string) {
 	before := slices.Clone(spans)
 	before = slices.DeleteFunc(before, func(s span) bool { return at(s) == 0 })
 	slices.SortFunc(before, func(a, b span) int { return cmp.Compare(at(a), at(b)) })
@@ -194,10 +194,10 @@ func (h *history) linearizable(within time.Duration) porcupine.CheckResult {
 	return porcupine.Ok
 }
 
-// right fails the test if the judges find anything.
-func (h *history) right(t *testing.T) {
+// mustBeValid fails the test if the judges find anything.
+func (h *history) mustBeValid(t *testing.T) {
 	t.Helper()
-	for _, s := range h.judge() {
+	for _, s := range h.check() {
 		t.Error(s)
 	}
 	if got := h.linearizable(30 * time.Second); got != porcupine.Ok {

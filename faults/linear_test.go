@@ -100,9 +100,9 @@ func (n *node) work(ctx context.Context, name string, u use, hold time.Duration,
 	return s, s.end(context.Background(), lease)
 }
 
-// TestHistoriesAreLinearizable lets keepers with connections of their own contend, in peace and while their connections
+// TestLinearizability lets keepers with connections of their own contend, in peace and while their connections
 // break, answers get lost and scripts are forgotten.
-func TestHistoriesAreLinearizable(t *testing.T) {
+func TestLinearizability(t *testing.T) {
 	for _, p := range primitives {
 		for _, faulty := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/faults=%t", p.kind, faulty), func(t *testing.T) {
@@ -150,7 +150,7 @@ func linear(t *testing.T, p primitive, faulty bool) {
 		n.net.Mend()
 	}
 	all.workers.Wait()
-	h.right(t)
+	h.mustBeValid(t)
 	queued := 0
 	for _, s := range h.spans {
 		if s.Queued > 0 {
@@ -208,9 +208,9 @@ func (c *crowd) contend(running context.Context, n *node, u use) {
 	})
 }
 
-// TestHistoriesOfAMajorityAreLinearizable is the same for a lock on three servers, of which one at a time loses its
+// TestRedlockLinearizability is the same for a lock on three servers, of which one at a time loses its
 // connections or freezes.
-func TestHistoriesOfAMajorityAreLinearizable(t *testing.T) {
+func TestRedlockLinearizability(t *testing.T) {
 	for _, faulty := range []bool{false, true} {
 		t.Run(fmt.Sprintf("faults=%t", faulty), func(t *testing.T) {
 			t.Parallel()
@@ -278,7 +278,7 @@ func majority(t *testing.T, faulty bool) {
 		}
 	}
 	all.workers.Wait()
-	h.right(t)
+	h.mustBeValid(t)
 	t.Logf("%d grants given back, %d lost, %d waits ended", all.given, all.lost, all.gaveUp)
 	if all.given < 20 {
 		t.Errorf("%d grants: too few to tell", all.given)
@@ -380,8 +380,8 @@ func (n *naive) end(all ...*held) {
 	}
 }
 
-// TestBrokenLocksAreReported shows the judges what each kind of lock must not do.
-func TestBrokenLocksAreReported(t *testing.T) {
+// TestCheckersDetectBrokenLocks shows the judges what each kind of lock must not do.
+func TestCheckersDetectBrokenLocks(t *testing.T) {
 	s := redistest.Start(t)
 	for _, c := range []struct {
 		what     string
@@ -390,24 +390,24 @@ func TestBrokenLocksAreReported(t *testing.T) {
 		linear   bool // fences rise and exclusion holds: only the order is wrong
 		use      func(n *naive)
 	}{
-		{"mutex_release_without_a_look_at_the_token", 1, false, false, func(n *naive) {
+		{"mutex_release_without_token_check", 1, false, false, func(n *naive) {
 			a := n.lock(30 * time.Millisecond)
 			b := n.lock(time.Minute) // once a's time is over
 			n.end(a)                 // which frees what is b's
 			n.end(n.lock(time.Minute), b)
 		}},
-		{"mutex_lease_believed_for_too_long", 1, false, false, func(n *naive) {
+		{"mutex_lease_valid_for_too_long", 1, false, false, func(n *naive) {
 			a := n.lock(30 * time.Millisecond)
 			a.lease.deadline = time.Now().Add(time.Minute)
 			n.end(n.lock(time.Minute), a)
 		}},
-		{"fair_fences_of_each_process_of_its_own", 1, true, false, func(n *naive) {
+		{"fair_fences_per_process", 1, true, false, func(n *naive) {
 			n.end(n.lock(time.Minute))
 			n.end(n.lock(time.Minute))
 			n.must(n.rdb.Del(context.Background(), "fence").Err())
 			n.end(n.lock(time.Minute))
 		}},
-		{"fair_newcomer_passes_one_who_waits", 1, true, true, func(n *naive) {
+		{"fair_newcomer_overtakes_waiter", 1, true, true, func(n *naive) {
 			a := n.lock(time.Minute)
 			called := now()
 			queued := now() // b has asked and was refused; it will ask again
@@ -417,13 +417,13 @@ func TestBrokenLocksAreReported(t *testing.T) {
 			b.Called, b.Queued = called, queued
 			n.end(b)
 		}},
-		{"rwlock_reader_that_does_not_look_for_a_writer", readers, false, false, func(n *naive) {
+		{"rwlock_reader_ignores_writer", readers, false, false, func(n *naive) {
 			writer := n.lock(time.Minute)
 			writer.Weight = readers
 			reader := n.took(now(), 1, time.Minute, func() {})
 			n.end(reader, writer)
 		}},
-		{"semaphore_permit_given_back_twice", 2, false, false, func(n *naive) {
+		{"semaphore_permit_released_twice", 2, false, false, func(n *naive) {
 			ctx := context.Background()
 			n.must(n.rdb.Set(ctx, "free", 2, 0).Err())
 			take := func() *held {
@@ -446,7 +446,7 @@ func TestBrokenLocksAreReported(t *testing.T) {
 			n.must(n.rdb.FlushAll(context.Background()).Err())
 			n.h.capacity["x"], n.h.ordered["x"] = c.capacity, c.ordered
 			c.use(n)
-			wrong := n.h.judge()
+			wrong := n.h.check()
 			if len(wrong) == 0 {
 				t.Error("the sweep has found nothing wrong")
 			}

@@ -75,7 +75,7 @@ func TestSoak(t *testing.T) {
 	if s.grants < 100 {
 		t.Errorf("only %d grants: nothing was tested", s.grants)
 	}
-	for _, what := range grown(all) {
+	for _, what := range findGrowth(all) {
 		t.Error(what)
 	}
 }
@@ -107,8 +107,8 @@ type soak struct {
 	grants int
 }
 
-// toil is everything that a process does: all uses of all primitives, until the context ends.
-func (n *node) toil(ctx context.Context, seed uint64, tell func(span), add func(span)) error {
+// runWorkload is everything that a process does: all uses of all primitives, until the context ends.
+func (n *node) runWorkload(ctx context.Context, seed uint64, tell func(span), add func(span)) error {
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	for _, p := range soaked {
@@ -155,7 +155,7 @@ func (s *soak) round(length time.Duration) {
 	for _, n := range s.nodes {
 		seed := s.r.Uint64()
 		nodes.Go(func() {
-			if err := n.toil(ctx, seed, nil, h.add); err != nil {
+			if err := n.runWorkload(ctx, seed, nil, h.add); err != nil {
 				s.Error(err)
 			}
 		})
@@ -179,7 +179,7 @@ func (s *soak) round(length time.Duration) {
 		clear(n.queued) // what waited in vain
 	}
 
-	for _, wrong := range h.judge() {
+	for _, wrong := range h.check() {
 		s.Error(wrong)
 	}
 	for _, x := range h.spans {
@@ -191,7 +191,7 @@ func (s *soak) round(length time.Duration) {
 		s.last[x.Name] = max(s.last[x.Name], x.Fence)
 	}
 	s.grants += len(h.spans)
-	s.empty()
+	s.awaitEmpty()
 }
 
 // fault breaks something, and mends what needs mending before it returns.
@@ -232,9 +232,9 @@ func (s *soak) fault(h *history, children []*toiler) {
 	}
 }
 
-// empty waits until nothing is left at the server but what has its expiry: the facts of names, and beside them graves, for
+// awaitEmpty waits until nothing is left at the server but what has its expiry: the facts of names, and beside them graves, for
 // a minute, and heartbeats that have lapsed, which go when somebody else comes by, or with the graves.
-func (s *soak) empty() {
+func (s *soak) awaitEmpty() {
 	s.Helper()
 	ctx := context.Background()
 	var left []string
@@ -310,7 +310,7 @@ func child() {
 			_ = out.Encode(told{true, s})
 		}
 	}
-	if err := n.toil(ctx, uint64(os.Getpid()), say, none); err != nil {
+	if err := n.runWorkload(ctx, uint64(os.Getpid()), say, none); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
 	n.close()
@@ -367,8 +367,8 @@ func (s *soak) spawn(h *history) *toiler {
 	return c
 }
 
-// over adds what the process held when it ended. It believed in that until then, or until the first deadline.
-func (c *toiler) over(at int64) {
+// addOpenSpans adds what the process held when it ended. It believed in that until then, or until the first deadline.
+func (c *toiler) addOpenSpans(at int64) {
 	<-c.ended
 	_ = c.cmd.Wait()
 	for _, x := range c.open {
@@ -380,7 +380,7 @@ func (c *toiler) over(at int64) {
 func (c *toiler) kill() {
 	at := now()
 	_ = c.cmd.Process.Kill()
-	c.over(at)
+	c.addOpenSpans(at)
 }
 
 func (c *toiler) freeze(d time.Duration) {
@@ -399,7 +399,7 @@ func (c *toiler) stop() {
 		_ = c.cmd.Process.Kill()
 	})
 	defer hung.Stop()
-	c.over(now())
+	c.addOpenSpans(now())
 }
 
 // sample is what is in use when everything rests.
@@ -433,11 +433,11 @@ func (s *soak) measure() sample {
 	return sample{int(m.HeapAlloc), redis, runtime.NumGoroutine(), len(files)}
 }
 
-// grown says what has grown: whose median in the last third of the rounds is more than a quarter above that in the first
+// findGrowth says what has grown: whose median in the last third of the rounds is more than a quarter above that in the first
 // third, the first round left out, and more than that by 4 MiB of the process's heap, 1 MiB of Redis, or by 16 goroutines or
 // files: connections that the clients keep, with a quarter of a MiB of buffers each, of which there are more from the first
 // round on in which many things failed at once. Of fewer than nine rounds it says nothing.
-func grown(all []sample) (wrong []string) {
+func findGrowth(all []sample) (wrong []string) {
 	if len(all) < 9 {
 		return nil
 	}
@@ -468,7 +468,7 @@ func grown(all []sample) (wrong []string) {
 	return wrong
 }
 
-func TestWhatGrowsIsReported(t *testing.T) {
+func TestResourceGrowthReported(t *testing.T) {
 	for what, step := range map[string]sample{
 		"": {}, "heap": {heap: 400 << 10}, "Redis": {redis: 200 << 10}, "goroutines": {goroutines: 2}, "files": {files: 2},
 	} {
@@ -479,7 +479,7 @@ func TestWhatGrowsIsReported(t *testing.T) {
 			x.goroutines, x.files = x.goroutines+i*step.goroutines, x.files+i*step.files
 			all = append(all, x)
 		}
-		got := grown(all)
+		got := findGrowth(all)
 		if what == "" && len(got) > 0 || what != "" && (len(got) != 1 || !strings.HasPrefix(got[0], what)) {
 			t.Errorf("%q grows: %v", what, got)
 		}

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestTheTableOfFaultsIsTrue: in docs/testing.md each of the 58 scenarios has its row, and every test that a row names is
+// TestFaultTableNamesExistingTests: in docs/testing.md each of the 58 scenarios has its row, and every test that a row names is
 // there.
-func TestTheTableOfFaultsIsTrue(t *testing.T) {
+func TestFaultTableNamesExistingTests(t *testing.T) {
 	doc, err := os.ReadFile("../docs/testing.md")
 	if err != nil {
 		t.Fatal(err)
@@ -48,8 +48,8 @@ func TestTheTableOfFaultsIsTrue(t *testing.T) {
 	}
 }
 
-// TestTheTableOfPromisesIsTrue: every test that it names is there.
-func TestTheTableOfPromisesIsTrue(t *testing.T) {
+// TestPromiseTableNamesExistingTests: every test that it names is there.
+func TestPromiseTableNamesExistingTests(t *testing.T) {
 	doc, err := os.ReadFile("../docs/testing.md")
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 
 // WAIT counts what its own connection has written. So one that asks again for what it has must write, also when it asks
 // within the same millisecond and there is nothing new: otherwise WAIT would have nothing to wait for.
-func TestWhoAsksAgainForWhatItHasWrites(t *testing.T) {
+func TestRepeatedAcquireWrites(t *testing.T) {
 	for _, c := range []struct {
 		set          *lua.Set
 		flags, extra string
@@ -64,9 +64,9 @@ func (b *bench) changes() int {
 	return n
 }
 
-// TestScriptsFailWhereNothingCanBeWritten: what answered there without a write would be believed. A waiter would be told again
+// TestScriptsFailOnReadOnlyServer: what answered there without a write would be believed. A waiter would be told again
 // and again that it is not in line, and an affirmed lease that this server's fences go on from its own.
-func TestScriptsFailWhereNothingCanBeWritten(t *testing.T) {
+func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 	for _, set := range lua.Sets {
 		t.Run(set.Kind, func(t *testing.T) {
 			own := "{lock:x}:" + set.Keys + ":"

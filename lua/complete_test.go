@@ -8,7 +8,7 @@ import (
 )
 
 // complete turns a lease into a record, once, for the token that holds it and no other; and also when memory is full.
-func TestCompleteLeavesARecord(t *testing.T) {
+func TestCompleteStoresRecord(t *testing.T) {
 	onBothServers(t, lua.Once, func(b *bench) {
 		complete := func(token string, ms int64, want int) {
 			b.Helper()

@@ -8,7 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-func TestFairNewcomersStandBehindThoseWhoWait(t *testing.T) {
+func TestFairNewcomersQueueBehindWaiters(t *testing.T) {
 	onBothServers(t, lua.Fair, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		sub := b.listen("b")
@@ -34,7 +34,7 @@ func TestFairNewcomersStandBehindThoseWhoWait(t *testing.T) {
 	})
 }
 
-func TestAClaimEndsWithTheHeartbeat(t *testing.T) {
+func TestUnconfirmedGrantEndsWithHeartbeat(t *testing.T) {
 	onBothServers(t, lua.Fair, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		b.listen("b")
@@ -47,7 +47,7 @@ func TestAClaimEndsWithTheHeartbeat(t *testing.T) {
 	})
 }
 
-func TestForewarningHasABound(t *testing.T) {
+func TestNotifyHeadIsBounded(t *testing.T) {
 	onBothServers(t, lua.Fair, func(b *bench) {
 		const short, long = 5 * life, 10 * life // none lapses while they come, however long that takes
 		brief := func(keeper string, serial int) string {
@@ -70,7 +70,7 @@ func TestForewarningHasABound(t *testing.T) {
 	})
 }
 
-func TestInspectTellsAndWritesNothing(t *testing.T) {
+func TestInspectWritesNothing(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		inspect := func(what int, after int64, most int) []any {
 			b.Helper()

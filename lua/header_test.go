@@ -50,7 +50,7 @@ func read(t *testing.T, name string) string {
 	return string(b)
 }
 
-func TestHeadersMatchBodiesAndCallSites(t *testing.T) {
+func TestHeadersMatchBodiesAndCallers(t *testing.T) {
 	builders := builders(t)
 	for _, name := range transitions(t) {
 		text := read(t, name+".lua")
@@ -120,7 +120,6 @@ func TestHeadersMatchBodiesAndCallSites(t *testing.T) {
 	}
 }
 
-
 // snake is a Go name as a script has it: heartbeatTTL is heartbeat_ttl.
 func snake(name string) string {
 	return strings.ToLower(regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(name, "${1}_${2}"))
@@ -150,7 +149,7 @@ func builders(t *testing.T) map[string][]string {
 	return list
 }
 
-func TestReplyCodesAreTheSameInLuaAndGo(t *testing.T) {
+func TestReplyCodesMatchGo(t *testing.T) {
 	codes := map[string]int{
 		"REFUSED": Refused, "GRANTED": Granted, "WAITING": Waiting, "TOMBSTONED": Tombstoned, "UNKNOWN": Unknown, "LEFT": Left, "HELD": Held,
 		"CONFLICT": Conflict, "ABOVE_LIMIT": AboveLimit,
@@ -167,7 +166,7 @@ func TestReplyCodesAreTheSameInLuaAndGo(t *testing.T) {
 	}
 }
 
-func TestScriptsKeepTheHouseRules(t *testing.T) {
+func TestScriptsArePortable(t *testing.T) {
 	for _, set := range Sets {
 		for _, s := range set.Scripts() {
 			if strings.Contains(s.Text, "include:") || strings.Contains(s.Text, "--") {
@@ -185,7 +184,7 @@ func TestScriptsKeepTheHouseRules(t *testing.T) {
 	}
 }
 
-func TestAScriptMakesOnlyTheFunctionsThatItUses(t *testing.T) {
+func TestScriptsDefineOnlyUsedFunctions(t *testing.T) {
 	for _, set := range Sets {
 		for _, s := range set.Scripts() {
 			for _, m := range regexp.MustCompile(`(?m)^local function (\w+)`).FindAllStringSubmatch(s.Text, -1) {
@@ -215,7 +214,7 @@ func TestAScriptMakesOnlyTheFunctionsThatItUses(t *testing.T) {
 	}
 }
 
-func TestTheAssemblyRefusesWhatItWouldBreak(t *testing.T) {
+func TestAssemblyRejectsUnsupportedSource(t *testing.T) {
 	for what, text := range map[string]string{
 		"a function on one line":                "local function f() return 1 end\nlocal x = f()\n",
 		"the same with a comment":               "local function f() return 1 end -- it ends\nlocal x = f()\n",

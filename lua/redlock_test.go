@@ -11,14 +11,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func (b *bench) affirm(token string, least, up int64) []any {
+func (b *bench) raiseFence(token string, least, up int64) []any {
 	b.Helper()
 	return b.eval(b.set.RaiseFence, 2, lua.RaiseFenceArgs(nil, token, least, idle, up))
 }
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
-func TestATokenNamesTheLeastFence(t *testing.T) {
+func TestTokenSetsMinimumFence(t *testing.T) {
 	onBothServers(t, lua.Redlock, func(b *bench) {
 		ahead := time.Now().Add(time.Hour).UnixMicro()
 		wants := func(serial int, least string) string { return token("a", serial) + "f" + least }
@@ -47,21 +47,21 @@ func TestATokenNamesTheLeastFence(t *testing.T) {
 	})
 }
 
-func TestAffirmRaisesTheFencesOfTheHoldersServer(t *testing.T) {
+func TestRaiseFence(t *testing.T) {
 	onBothServers(t, lua.Redlock, func(b *bench) {
 		holder := token("a", 1)
 		fence := b.acquire(holder, 0)[1].(int64)
-		if got := b.affirm(holder, fence-1, 0); got[0] != int64(lua.Granted) || got[1] != fence {
+		if got := b.raiseFence(holder, fence-1, 0); got[0] != int64(lua.Granted) || got[1] != fence {
 			b.Errorf("%v, the fence was %d", got, fence)
 		}
 		higher := fence + time.Hour.Microseconds()
-		if got := b.affirm(holder, higher, 0); got[0] != int64(lua.Granted) || got[1] != higher {
+		if got := b.raiseFence(holder, higher, 0); got[0] != int64(lua.Granted) || got[1] != higher {
 			b.Errorf("%v, raised to %d", got, higher)
 		}
 		// Who does not hold the lock changes nothing.
-		b.code(b.affirm(token("b", 1), higher+1000, 0), lua.Refused)
+		b.code(b.raiseFence(token("b", 1), higher+1000, 0), lua.Refused)
 		b.release(holder, 0)
-		b.code(b.affirm(holder, higher+1000, 0), lua.Refused)
+		b.code(b.raiseFence(holder, higher+1000, 0), lua.Refused)
 		if next := b.acquire(token("b", 2), 0)[1]; next != higher+1 {
 			b.Errorf("the next fence is %v after %d", next, higher)
 		}
@@ -70,22 +70,22 @@ func TestAffirmRaisesTheFencesOfTheHoldersServer(t *testing.T) {
 }
 
 // The embedded server knows no uptime.
-func TestAServerThatHasNotRunForLongDoesNotAffirm(t *testing.T) {
+func TestRaiseFenceNeedsMinUptime(t *testing.T) {
 	s := redistest.Start(t)
 	b := &bench{t, s.Client(), []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:heartbeats"}, lua.Redlock}
 	holder := token("a", 1)
 	fence := b.acquire(holder, 0)[1].(int64)
-	got := b.affirm(holder, fence+time.Hour.Microseconds(), time.Hour.Milliseconds())
+	got := b.raiseFence(holder, fence+time.Hour.Microseconds(), time.Hour.Milliseconds())
 	if ran, ok := got[1].(int64); got[0] != int64(lua.Unknown) || !ok || ran < 0 || ran > 60000 {
 		t.Errorf("%v from a server that was just started", got)
 	}
 	s.Await("yes", func(context.Context, *redis.Client) (string, error) {
-		if b.affirm(holder, 0, 1000)[0] == int64(lua.Granted) {
+		if b.raiseFence(holder, 0, 1000)[0] == int64(lua.Granted) {
 			return "yes", nil
 		}
 		return "", nil
 	})
-	if last := b.affirm(holder, 0, 0)[1]; last != fence {
+	if last := b.raiseFence(holder, 0, 0)[1]; last != fence {
 		t.Errorf("a refusal has moved the fence from %d to %v", fence, last)
 	}
 }

@@ -15,7 +15,7 @@ var (
 
 // A command that is only sent where a queue is long, say, would otherwise be refused to the users whom
 // docs/operations.md tells what rights to give, and to nobody else.
-func TestWhatScriptsCallIsAmongTheDocumentedRights(t *testing.T) {
+func TestScriptCommandsInDocumentedACL(t *testing.T) {
 	text, err := os.ReadFile("../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)

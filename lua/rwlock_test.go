@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// use is a token for a use of a read-write lock, as in "r", "w16", "u" and "d".
-func use(keeper string, serial int, what string) string { return token(keeper, serial) + what }
+// rwToken is a token for a use of a read-write lock, as in "r", "w16", "u" and "d".
+func rwToken(keeper string, serial int, what string) string { return token(keeper, serial) + what }
 
 // onRW runs a test of the read-write lock on both servers. Whatever it has done, every key must have an expiry.
 func onRW(t *testing.T, test func(b *bench)) {
@@ -60,8 +60,8 @@ func (b *bench) convert(token, origin string, life int64) []any {
 	return b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, origin, 0))
 }
 
-// gets acquires, with the code that is wanted, and returns what follows it.
-func (b *bench) gets(want int, token string, life int64) []any {
+// wantAcquire acquires, with the code that is wanted, and returns what follows it.
+func (b *bench) wantAcquire(want int, token string, life int64) []any {
 	b.Helper()
 	got := b.acquire(token, life)
 	b.code(got, want)
@@ -109,9 +109,9 @@ func (b *bench) end(token string) int64 {
 	return int64(b.rdb.ZScore(ctx, b.keys[0], token).Val())
 }
 
-// told is that one message comes, which grants these serials, with the fences that lie with the leases; and returns the
+// notified is that one message comes, which grants these serials, with the fences that lie with the leases; and returns the
 // fences.
-func (b *bench) told(sub *redis.PubSub, tokens ...string) []int64 {
+func (b *bench) notified(sub *redis.PubSub, tokens ...string) []int64 {
 	b.Helper()
 	m := b.message(sub)
 	if len(m) != 2*len(tokens) {
@@ -131,8 +131,8 @@ func (b *bench) told(sub *redis.PubSub, tokens ...string) []int64 {
 	return fences
 }
 
-// untold is that no message has come.
-func (b *bench) untold(keeper string, sub *redis.PubSub) {
+// notNotified is that no message has come.
+func (b *bench) notNotified(keeper string, sub *redis.PubSub) {
 	b.Helper()
 	b.rdb.Publish(ctx, wake+keeper, "mark")
 	if m := b.message(sub); len(m) != 1 || m[0] != "mark" {
@@ -140,8 +140,8 @@ func (b *bench) untold(keeper string, sub *redis.PubSub) {
 	}
 }
 
-// deaf ends a keeper's subscription.
-func (b *bench) deaf(keeper string, sub *redis.PubSub) {
+// unsubscribe ends a keeper's subscription.
+func (b *bench) unsubscribe(keeper string, sub *redis.PubSub) {
 	b.Helper()
 	_ = sub.Close()
 	for b.rdb.PubSubNumSub(ctx, wake+keeper).Val()[wake+keeper] > 0 {
@@ -149,13 +149,13 @@ func (b *bench) deaf(keeper string, sub *redis.PubSub) {
 	}
 }
 
-func TestReadersTogetherAWriterAlone(t *testing.T) {
+func TestReadersShareWriterExcludes(t *testing.T) {
 	onRW(t, func(b *bench) {
-		r1, r2, r3 := use("a", 1, "r"), use("b", 1, "r"), use("a", 2, "r")
-		w, w2 := use("a", 3, "w16"), use("b", 3, "w16")
-		first := b.gets(lua.Granted, r1, 0)
-		second := b.gets(lua.Granted, r2, 0)
-		third := b.gets(lua.Granted, r3, life) // a wait that need not
+		r1, r2, r3 := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("a", 2, "r")
+		w, w2 := rwToken("a", 3, "w16"), rwToken("b", 3, "w16")
+		first := b.wantAcquire(lua.Granted, r1, 0)
+		second := b.wantAcquire(lua.Granted, r2, 0)
+		third := b.wantAcquire(lua.Granted, r3, life) // a wait that need not
 		if f := first[0].(int64); f >= second[0].(int64) || second[0].(int64) >= third[0].(int64) {
 			b.Errorf("fences %v, %v, %v", first[0], second[0], third[0])
 		}
@@ -163,7 +163,7 @@ func TestReadersTogetherAWriterAlone(t *testing.T) {
 			b.Errorf("a lease of %d ms: %v", ms, third)
 		}
 		b.held(r1, r2, r3)
-		refused := b.gets(lua.Refused, w, 0)
+		refused := b.wantAcquire(lua.Refused, w, 0)
 		if left := refused[1].(int64); left <= ttl-1000 || left > ttl {
 			b.Errorf("the last lease is said to end in %d ms", left)
 		}
@@ -171,14 +171,14 @@ func TestReadersTogetherAWriterAlone(t *testing.T) {
 		for _, r := range []string{r1, r3} {
 			b.code(b.release(r, 0), lua.Granted)
 		}
-		b.gets(lua.Refused, w, 0)
+		b.wantAcquire(lua.Refused, w, 0)
 		b.code(b.release(r2, 0), lua.Granted)
 		b.held()
-		if got := b.gets(lua.Granted, w, 0)[0].(int64); got <= third[0].(int64) {
+		if got := b.wantAcquire(lua.Granted, w, 0)[0].(int64); got <= third[0].(int64) {
 			b.Errorf("fence %d after %v", got, third[0])
 		}
-		for _, other := range []string{w2, use("a", 4, "r"), use("b", 4, "r")} {
-			b.gets(lua.Refused, other, 0)
+		for _, other := range []string{w2, rwToken("a", 4, "r"), rwToken("b", 4, "r")} {
+			b.wantAcquire(lua.Refused, other, 0)
 		}
 		b.held(w)
 		b.waits()
@@ -188,38 +188,38 @@ func TestReadersTogetherAWriterAlone(t *testing.T) {
 	})
 }
 
-func TestAReaderStandsBehindAWriterThatWaits(t *testing.T) {
+func TestReaderQueuesBehindWaitingWriter(t *testing.T) {
 	onRW(t, func(b *bench) {
-		r, w, r2, w2 := use("a", 1, "r"), use("b", 1, "w16"), use("c", 1, "r"), use("c", 2, "w16")
-		b.gets(lua.Granted, r, 0)
+		r, w, r2, w2 := rwToken("a", 1, "r"), rwToken("b", 1, "w16"), rwToken("c", 1, "r"), rwToken("c", 2, "w16")
+		b.wantAcquire(lua.Granted, r, 0)
 
 		// A writer that only tries leaves no intent.
-		b.gets(lua.Refused, use("b", 0, "w16"), 0)
-		b.gets(lua.Granted, use("b", 9, "r"), 0)
-		b.code(b.release(use("b", 9, "r"), 0), lua.Granted)
+		b.wantAcquire(lua.Refused, rwToken("b", 0, "w16"), 0)
+		b.wantAcquire(lua.Granted, rwToken("b", 9, "r"), 0)
+		b.code(b.release(rwToken("b", 9, "r"), 0), lua.Granted)
 
 		sub := b.listen("b")
-		wait := b.gets(lua.Waiting, w, life)
+		wait := b.wantAcquire(lua.Waiting, w, life)
 		if wait[3] != int64(0) || wait[4].(int64) <= 0 {
 			b.Errorf("the first waiter: %v", wait)
 		}
-		b.gets(lua.Refused, use("c", 9, "r"), 0)
+		b.wantAcquire(lua.Refused, rwToken("c", 9, "r"), 0)
 		b.waits(w)
 		b.held(r)
-		if got := b.gets(lua.Waiting, r2, life); got[3] != int64(1) || got[2].(int64) <= wait[2].(int64) {
+		if got := b.wantAcquire(lua.Waiting, r2, life); got[3] != int64(1) || got[2].(int64) <= wait[2].(int64) {
 			b.Errorf("the reader: %v, the writer: %v", got, wait)
 		}
-		if got := b.gets(lua.Waiting, w2, life); got[3] != int64(1) {
+		if got := b.wantAcquire(lua.Waiting, w2, life); got[3] != int64(1) {
 			b.Errorf("the second writer: %v", got)
 		}
 		b.waits(w, w2, r2)
-		if again := b.gets(lua.Waiting, w, life); again[2] != wait[2] {
+		if again := b.wantAcquire(lua.Waiting, w, life); again[2] != wait[2] {
 			b.Errorf("a repeated request moved from %v to %v", wait[2], again[2])
 		}
-		b.untold("b", sub)
+		b.notNotified("b", sub)
 
 		// It is the writer's turn when the reader has gone; and when it leaves, the reader need not wait.
-		if fence := b.fence(r); b.release(r, 0)[0] != int64(lua.Granted) || b.told(sub, w)[0] <= fence {
+		if fence := b.fence(r); b.release(r, 0)[0] != int64(lua.Granted) || b.notified(sub, w)[0] <= fence {
 			b.Error("the fence has not risen")
 		}
 		b.held(w)
@@ -227,27 +227,27 @@ func TestAReaderStandsBehindAWriterThatWaits(t *testing.T) {
 	})
 }
 
-func TestWhenTheWriterLeavesTheLineReadersGoIn(t *testing.T) {
+func TestReadersAdmittedWhenWriterLeavesQueue(t *testing.T) {
 	onRW(t, func(b *bench) {
-		r, w, r2, r3 := use("a", 1, "r"), use("b", 1, "w16"), use("c", 1, "r"), use("c", 2, "r")
-		b.gets(lua.Granted, r, 0)
+		r, w, r2, r3 := rwToken("a", 1, "r"), rwToken("b", 1, "w16"), rwToken("c", 1, "r"), rwToken("c", 2, "r")
+		b.wantAcquire(lua.Granted, r, 0)
 		b.listen("b")
 		sub := b.listen("c")
-		b.gets(lua.Waiting, w, life)
-		b.gets(lua.Waiting, r2, life)
-		b.gets(lua.Waiting, r3, life)
+		b.wantAcquire(lua.Waiting, w, life)
+		b.wantAcquire(lua.Waiting, r2, life)
+		b.wantAcquire(lua.Waiting, r3, life)
 		b.code(b.release(w, 0), lua.Left)
-		b.told(sub, r2, r3)
+		b.notified(sub, r2, r3)
 		b.held(r, r2, r3)
 		b.waits()
 		b.code(b.release(w, 0), lua.Refused)
 	})
 }
 
-func TestAWritersReleaseLetsAllReadersInByOneMessageEach(t *testing.T) {
+func TestWriterReleaseAdmitsAllReaders(t *testing.T) {
 	onRW(t, func(b *bench) {
-		w := use("a", 1, "w16")
-		b.gets(lua.Granted, w, 0)
+		w := rwToken("a", 1, "w16")
+		b.wantAcquire(lua.Granted, w, 0)
 		fence := b.fence(w)
 		subs := map[string]*redis.PubSub{}
 		of, all := map[string][]string{}, []string{}
@@ -256,8 +256,8 @@ func TestAWritersReleaseLetsAllReadersInByOneMessageEach(t *testing.T) {
 			if subs[k] == nil {
 				subs[k] = b.listen(k)
 			}
-			r := use(k, i, "r")
-			b.gets(lua.Waiting, r, 10*life) // none lapses while they come, however long that takes
+			r := rwToken(k, i, "r")
+			b.wantAcquire(lua.Waiting, r, 10*life) // none lapses while they come, however long that takes
 			all = append(all, r)
 			of[k] = append(of[k], r)
 		}
@@ -269,11 +269,11 @@ func TestAWritersReleaseLetsAllReadersInByOneMessageEach(t *testing.T) {
 		b.held(all...)
 		b.waits()
 		for k, sub := range subs {
-			told := b.told(sub, of[k]...)
+			told := b.notified(sub, of[k]...)
 			if !slices.IsSorted(told) || told[0] <= fence {
 				b.Errorf("fences %v after %d", told, fence)
 			}
-			b.untold(k, sub)
+			b.notNotified(k, sub)
 		}
 		if d := b.end(all[0]) - b.end(all[249]); d > life || d < -life {
 			b.Errorf("claims end %d ms apart", d)
@@ -281,20 +281,20 @@ func TestAWritersReleaseLetsAllReadersInByOneMessageEach(t *testing.T) {
 	})
 }
 
-func TestReadersOfOneKeeperAreToldTogether(t *testing.T) {
+func TestReadersOfOneKeeperShareAMessage(t *testing.T) {
 	onRW(t, func(b *bench) {
-		w := use("a", 1, "w16")
-		b.gets(lua.Granted, w, 0)
+		w := rwToken("a", 1, "w16")
+		b.wantAcquire(lua.Granted, w, 0)
 		sb, sc := b.listen("b"), b.listen("c")
-		b1, c1, b2 := use("b", 1, "r"), use("c", 1, "r"), use("b", 2, "r")
+		b1, c1, b2 := rwToken("b", 1, "r"), rwToken("c", 1, "r"), rwToken("b", 2, "r")
 		for _, r := range []string{b1, c1, b2} {
-			b.gets(lua.Waiting, r, life)
+			b.wantAcquire(lua.Waiting, r, life)
 		}
 		b.code(b.release(w, 0), lua.Granted)
-		b.told(sb, b1, b2)
-		b.told(sc, c1)
-		b.untold("b", sb)
-		b.untold("c", sc)
+		b.notified(sb, b1, b2)
+		b.notified(sc, c1)
+		b.notNotified("b", sb)
+		b.notNotified("c", sc)
 	})
 }
 
@@ -302,14 +302,14 @@ func TestWriterStreak(t *testing.T) {
 	for flags, want := range map[string]string{"w1": "wrrwrww", "w2": "wwrrrww", "w": "wwwwrrr", "w4": "wwwwrrr", "w5": "wwwwrrr"} {
 		t.Run(flags, func(t *testing.T) {
 			onRW(t, func(b *bench) {
-				holder := use("a", 0, flags)
-				b.gets(lua.Granted, holder, 0)
+				holder := rwToken("a", 0, flags)
+				b.wantAcquire(lua.Granted, holder, 0)
 				sub := b.listen("b")
 				of := map[string]string{}
 				stands := func(serial int, what string) {
-					r := use("b", serial, what)
+					r := rwToken("b", serial, what)
 					of[strconv.Itoa(serial)] = r
-					b.gets(lua.Waiting, r, life)
+					b.wantAcquire(lua.Waiting, r, life)
 				}
 				stands(1, "r")
 				stands(2, "r")
@@ -342,30 +342,30 @@ func TestWriterStreak(t *testing.T) {
 	}
 }
 
-func TestAPassIsForThoseWhoWaitAtThatMoment(t *testing.T) {
+func TestPassCoversOnlyReadersAlreadyWaiting(t *testing.T) {
 	onRW(t, func(b *bench) {
-		w1, w2, w3 := use("a", 1, "w1"), use("b", 1, "w1"), use("b", 2, "w1")
-		r1, r2, late := use("c", 1, "r"), use("c", 2, "r"), use("c", 3, "r")
-		b.gets(lua.Granted, w1, 0)
+		w1, w2, w3 := rwToken("a", 1, "w1"), rwToken("b", 1, "w1"), rwToken("b", 2, "w1")
+		r1, r2, late := rwToken("c", 1, "r"), rwToken("c", 2, "r"), rwToken("c", 3, "r")
+		b.wantAcquire(lua.Granted, w1, 0)
 		sb, sc := b.listen("b"), b.listen("c")
 		for _, x := range []string{r1, r2, w2, w3} {
-			b.gets(lua.Waiting, x, life)
+			b.wantAcquire(lua.Waiting, x, life)
 		}
 		b.release(w1, 0)
-		b.told(sb, w2)
-		b.gets(lua.Waiting, late, life)
-		b.gets(lua.Refused, use("d", 1, "r"), 0)
+		b.notified(sb, w2)
+		b.wantAcquire(lua.Waiting, late, life)
+		b.wantAcquire(lua.Refused, rwToken("d", 1, "r"), 0)
 		b.release(w2, 0)
-		b.told(sc, r1, r2)
+		b.notified(sc, r1, r2)
 		b.held(r1, r2)
 		b.waits(w3, late)
-		b.gets(lua.Refused, use("d", 2, "r"), 0) // the pass is used up
+		b.wantAcquire(lua.Refused, rwToken("d", 2, "r"), 0) // the pass is used up
 		b.release(r1, 0)
-		b.untold("b", sb)
+		b.notNotified("b", sb)
 		b.release(r2, 0)
-		b.told(sb, w3)
+		b.notified(sb, w3)
 		b.release(w3, 0)
-		b.told(sc, late)
+		b.notified(sc, late)
 		b.held(late)
 		b.waits()
 	})
@@ -373,10 +373,10 @@ func TestAPassIsForThoseWhoWaitAtThatMoment(t *testing.T) {
 
 func TestUpgrade(t *testing.T) {
 	onRW(t, func(b *bench) {
-		r, other := use("a", 1, "r"), use("b", 1, "r")
-		u, u2 := use("a", 2, "u"), use("b", 2, "u")
+		r, other := rwToken("a", 1, "r"), rwToken("b", 1, "r")
+		u, u2 := rwToken("a", 2, "u"), rwToken("b", 2, "u")
 		b.code(b.convert(u, r, 0), lua.Refused) // nothing to upgrade
-		b.gets(lua.Granted, r, 0)
+		b.wantAcquire(lua.Granted, r, 0)
 
 		// Alone, at once.
 		got := b.convert(u, r, life)
@@ -386,23 +386,23 @@ func TestUpgrade(t *testing.T) {
 		if again := b.convert(u, r, life); again[0] != int64(lua.Granted) || again[1] != got[1] {
 			b.Errorf("%v was %v when it was repeated", got, again)
 		}
-		b.gets(lua.Refused, other, 0)
+		b.wantAcquire(lua.Refused, other, 0)
 		b.code(b.release(u, 0), lua.Granted)
-		b.code(b.convert(use("a", 3, "u"), u, life), lua.Refused)
+		b.code(b.convert(rwToken("a", 3, "u"), u, life), lua.Refused)
 
 		// Not alone, it waits before all writers, and its read lease goes on.
-		b.gets(lua.Granted, r, 0)
-		b.gets(lua.Granted, other, 0)
+		b.wantAcquire(lua.Granted, r, 0)
+		b.wantAcquire(lua.Granted, other, 0)
 		sub := b.listen("a")
-		w, late := use("a", 4, "w16"), use("a", 5, "r")
-		b.gets(lua.Waiting, w, life)
+		w, late := rwToken("a", 4, "w16"), rwToken("a", 5, "r")
+		b.wantAcquire(lua.Waiting, w, life)
 		b.code(b.convert(u, r, 0), lua.Refused) // only tried
 		b.waits(w)
 		wait := b.convert(u, r, life)
 		if b.code(wait, lua.Waiting); wait[4] != int64(0) {
 			b.Errorf("reply %v", wait)
 		}
-		b.gets(lua.Waiting, late, life)
+		b.wantAcquire(lua.Waiting, late, life)
 		b.waits(u, w, late)
 		b.held(r, other)
 		if again := b.convert(u, r, life); again[0] != int64(lua.Waiting) || again[3] != wait[3] {
@@ -413,10 +413,10 @@ func TestUpgrade(t *testing.T) {
 		b.waits(u, w, late)
 		b.held(r, other)
 		b.code(b.renew(r, 1, ttl, 0), lua.Granted)
-		b.untold("a", sub)
+		b.notNotified("a", sub)
 		before := b.fence(other)
 		b.code(b.release(other, 0), lua.Granted)
-		if f := b.told(sub, u)[0]; f <= before {
+		if f := b.notified(sub, u)[0]; f <= before {
 			b.Errorf("fence %d after %d", f, before)
 		}
 		b.held(u)
@@ -424,17 +424,17 @@ func TestUpgrade(t *testing.T) {
 		b.code(b.release(r, 0), lua.Refused)
 		b.held(u)
 		b.code(b.release(u, 0), lua.Granted)
-		b.told(sub, w)
+		b.notified(sub, w)
 		b.code(b.release(w, 0), lua.Granted)
-		b.told(sub, late)
+		b.notified(sub, late)
 	})
 }
 
-func TestAnUpgradeThatComesToItsTurnByARequestLeavesTheLine(t *testing.T) {
+func TestUpgradeGrantedByRetryLeavesQueue(t *testing.T) {
 	onRW(t, func(b *bench) {
-		r, other, u := use("a", 1, "r"), use("b", 1, "r"), use("a", 2, "u")
-		b.gets(lua.Granted, r, 0)
-		b.gets(lua.Granted, other, 0)
+		r, other, u := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("a", 2, "u")
+		b.wantAcquire(lua.Granted, r, 0)
+		b.wantAcquire(lua.Granted, other, 0)
 		b.listen("a")
 		b.code(b.convert(u, r, life), lua.Waiting)
 		b.rdb.ZRem(ctx, b.keys[0], other, "#"+other) // its lease has ended
@@ -444,33 +444,33 @@ func TestAnUpgradeThatComesToItsTurnByARequestLeavesTheLine(t *testing.T) {
 	})
 }
 
-func TestAnUpgradeIsVoidWithItsReadLease(t *testing.T) {
+func TestUpgradeRefusedWithoutReadLease(t *testing.T) {
 	onRW(t, func(b *bench) {
-		r, other, u, w := use("a", 1, "r"), use("b", 1, "r"), use("a", 2, "u"), use("b", 2, "w16")
-		b.gets(lua.Granted, r, 0)
-		b.gets(lua.Granted, other, 0)
+		r, other, u, w := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("a", 2, "u"), rwToken("b", 2, "w16")
+		b.wantAcquire(lua.Granted, r, 0)
+		b.wantAcquire(lua.Granted, other, 0)
 		sa, sb := b.listen("a"), b.listen("b")
 		b.code(b.convert(u, r, life), lua.Waiting)
-		b.gets(lua.Waiting, w, life)
+		b.wantAcquire(lua.Waiting, w, life)
 		b.code(b.release(r, 0), lua.Granted) // ends the read lease, which is not the last
 		b.waits(w)
 		b.code(b.release(other, 0), lua.Granted)
-		b.told(sb, w)
-		b.untold("a", sa)
+		b.notified(sb, w)
+		b.notNotified("a", sa)
 		b.held(w)
-		got := b.beat(0, u)
+		got := b.heartbeat(0, u)
 		if len(got) != 11 || got[8] != int64(lua.Refused) {
 			b.Errorf("reply %v", got)
 		}
 	})
 }
 
-func TestAnUpgradeOfALapsedWaiterIsNoConflict(t *testing.T) {
+func TestExpiredUpgradeIsNoConflict(t *testing.T) {
 	onRW(t, func(b *bench) {
-		r, other, third := use("a", 1, "r"), use("b", 1, "r"), use("c", 1, "r")
-		u, u2 := use("a", 2, "u"), use("b", 2, "u")
+		r, other, third := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("c", 1, "r")
+		u, u2 := rwToken("a", 2, "u"), rwToken("b", 2, "u")
 		for _, x := range []string{r, other, third} {
-			b.gets(lua.Granted, x, 0)
+			b.wantAcquire(lua.Granted, x, 0)
 		}
 		b.listen("a")
 		sub := b.listen("b")
@@ -479,18 +479,18 @@ func TestAnUpgradeOfALapsedWaiterIsNoConflict(t *testing.T) {
 		b.code(b.convert(u2, other, life), lua.Waiting)
 		b.members(2, u2)
 		b.release(third, 0)
-		b.untold("b", sub)
+		b.notNotified("b", sub)
 		b.release(r, 0)
-		b.told(sub, u2)
+		b.notified(sub, u2)
 		b.held(u2)
 	})
 }
 
-func TestAnUpgradeThatComesBackDoesNotTakeTheReadLeaseOfAnother(t *testing.T) {
+func TestRejoiningUpgradeConflicts(t *testing.T) {
 	onRW(t, func(b *bench) {
-		r, other, u, u2 := use("a", 1, "r"), use("b", 1, "r"), use("a", 2, "u"), use("b", 2, "u")
-		b.gets(lua.Granted, r, 0)
-		b.gets(lua.Granted, other, 0)
+		r, other, u, u2 := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("a", 2, "u"), rwToken("b", 2, "u")
+		b.wantAcquire(lua.Granted, r, 0)
+		b.wantAcquire(lua.Granted, other, 0)
 		b.listen("a")
 		sub := b.listen("b")
 		wait := b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, u, ttl, idle, 1, wake, 0, r, 0))
@@ -498,15 +498,15 @@ func TestAnUpgradeThatComesBackDoesNotTakeTheReadLeaseOfAnother(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		b.code(b.convert(u2, other, life), lua.Waiting)
 		for _, place := range []any{wait[3], 0} {
-			if got := b.beat(1, u, place); len(got) != 11 || got[8] != int64(lua.Conflict) {
+			if got := b.heartbeat(1, u, place); len(got) != 11 || got[8] != int64(lua.Conflict) {
 				b.Errorf("coming back: %v", got)
 			}
 			b.waits(u2)
 		}
 		b.held(r, other)
-		b.untold("b", sub)
+		b.notNotified("b", sub)
 		b.code(b.release(r, 0), lua.Granted)
-		b.told(sub, u2)
+		b.notified(sub, u2)
 		b.held(u2)
 		b.code(b.release(u2, 0), lua.Granted)
 		b.held()
@@ -514,11 +514,11 @@ func TestAnUpgradeThatComesBackDoesNotTakeTheReadLeaseOfAnother(t *testing.T) {
 	})
 }
 
-func TestAnUpgradeWhoseReadLeaseIsOverIsNoConflict(t *testing.T) {
+func TestUpgradeWithExpiredReadLeaseIsNoConflict(t *testing.T) {
 	onRW(t, func(b *bench) {
-		r, other, third, u, u2 := use("a", 1, "r"), use("b", 1, "r"), use("c", 1, "r"), use("a", 2, "u"), use("b", 2, "u")
+		r, other, third, u, u2 := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("c", 1, "r"), rwToken("a", 2, "u"), rwToken("b", 2, "u")
 		for _, x := range []string{r, other, third} {
-			b.gets(lua.Granted, x, 0)
+			b.wantAcquire(lua.Granted, x, 0)
 		}
 		b.listen("a")
 		b.listen("b")
@@ -529,16 +529,16 @@ func TestAnUpgradeWhoseReadLeaseIsOverIsNoConflict(t *testing.T) {
 	})
 }
 
-func TestAnUpgradeThatNobodyHearsOfGivesTheReadLeaseBack(t *testing.T) {
+func TestUndeliveredUpgradeRestoresReadLease(t *testing.T) {
 	onRW(t, func(b *bench) {
-		r, other, u := use("a", 1, "r"), use("b", 1, "r"), use("a", 2, "u")
-		b.gets(lua.Granted, r, 0)
-		b.gets(lua.Granted, other, 0)
+		r, other, u := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("a", 2, "u")
+		b.wantAcquire(lua.Granted, r, 0)
+		b.wantAcquire(lua.Granted, other, 0)
 		b.code(b.renew(r, 2, 2*ttl, 1), lua.Granted)
 		sub := b.listen("a")
 		fence, end := b.fence(r), b.end(r)
 		b.code(b.convert(u, r, life), lua.Waiting)
-		b.deaf("a", sub)
+		b.unsubscribe("a", sub)
 		b.code(b.release(other, 0), lua.Granted)
 		b.held(r)
 		b.waits()
@@ -551,7 +551,7 @@ func TestAnUpgradeThatNobodyHearsOfGivesTheReadLeaseBack(t *testing.T) {
 		b.allExpire()
 
 		// It comes back to its place, and gets what it asked for.
-		got := b.beat(1, u, 0)
+		got := b.heartbeat(1, u, 0)
 		if len(got) != 11 || got[8] != int64(lua.Waiting) {
 			// Alone, it is granted in the reply.
 			got = got[4:]
@@ -566,15 +566,15 @@ func TestAnUpgradeThatNobodyHearsOfGivesTheReadLeaseBack(t *testing.T) {
 
 func TestDowngrade(t *testing.T) {
 	onRW(t, func(b *bench) {
-		w, d, r1, r2 := use("a", 1, "w16"), use("a", 2, "d"), use("b", 1, "r"), use("b", 2, "r")
+		w, d, r1, r2 := rwToken("a", 1, "w16"), rwToken("a", 2, "d"), rwToken("b", 1, "r"), rwToken("b", 2, "r")
 		b.code(b.convert(d, w, life), lua.Refused) // nothing to downgrade
-		fence := b.gets(lua.Granted, w, 0)[0].(int64)
+		fence := b.wantAcquire(lua.Granted, w, 0)[0].(int64)
 		sub := b.listen("b")
-		b.gets(lua.Waiting, r1, life)
-		b.gets(lua.Waiting, r2, life)
+		b.wantAcquire(lua.Waiting, r1, life)
+		b.wantAcquire(lua.Waiting, r2, life)
 		got := b.convert(d, w, life)
 		b.code(got, lua.Granted)
-		if f := b.told(sub, r1, r2); f[0] <= got[1].(int64) || got[1].(int64) <= fence {
+		if f := b.notified(sub, r1, r2); f[0] <= got[1].(int64) || got[1].(int64) <= fence {
 			b.Errorf("fences %v after %v after %d", f, got[1], fence)
 		}
 		b.held(d, r1, r2)
@@ -583,78 +583,78 @@ func TestDowngrade(t *testing.T) {
 			b.Errorf("%v was %v when it was repeated", got, again)
 		}
 		b.code(b.release(w, 0), lua.Refused)
-		b.code(b.convert(use("a", 3, "d"), d, life), lua.Refused) // it is a read lease already
+		b.code(b.convert(rwToken("a", 3, "d"), d, life), lua.Refused) // it is a read lease already
 		b.held(d, r1, r2)
 		b.release(r1, 0)
 		b.release(r2, 0)
 
 		// And up again; and with a writer in line no reader gets in.
-		u := use("a", 4, "u")
+		u := rwToken("a", 4, "u")
 		b.code(b.convert(u, d, 0), lua.Granted)
-		w2 := use("b", 3, "w16")
-		b.gets(lua.Waiting, w2, life)
-		b.gets(lua.Waiting, r1, life)
-		d2 := use("a", 5, "d")
+		w2 := rwToken("b", 3, "w16")
+		b.wantAcquire(lua.Waiting, w2, life)
+		b.wantAcquire(lua.Waiting, r1, life)
+		d2 := rwToken("a", 5, "d")
 		b.code(b.convert(d2, u, life), lua.Granted)
 		b.held(d2)
 		b.waits(w2, r1)
-		b.untold("b", sub)
+		b.notNotified("b", sub)
 		b.release(d2, 0)
-		b.told(sub, w2)
+		b.notified(sub, w2)
 	})
 }
 
-func TestAWaitingWriterThatIsDeadHoldsNobodyUp(t *testing.T) {
+func TestDeadWaitingWriterBlocksNobody(t *testing.T) {
 	onRW(t, func(b *bench) {
-		r, w, u := use("a", 1, "r"), use("dead", 1, "w16"), use("dead", 3, "u")
-		b.gets(lua.Granted, r, 0)
-		dead := use("dead", 2, "r")
-		b.gets(lua.Granted, dead, 0)
-		b.gets(lua.Waiting, w, life)
+		r, w, u := rwToken("a", 1, "r"), rwToken("dead", 1, "w16"), rwToken("dead", 3, "u")
+		b.wantAcquire(lua.Granted, r, 0)
+		dead := rwToken("dead", 2, "r")
+		b.wantAcquire(lua.Granted, dead, 0)
+		b.wantAcquire(lua.Waiting, w, life)
 		b.code(b.convert(u, dead, life), lua.Waiting)
 		b.waits(u, w)
-		r2 := use("b", 1, "r")
-		b.gets(lua.Granted, r2, 0)
+		r2 := rwToken("b", 1, "r")
+		b.wantAcquire(lua.Granted, r2, 0)
 		b.held(r, r2, dead)
 		b.waits()
 
 		// One that may not subscribe is told at its heartbeat; so it counts as there.
-		mute := use("mute", 1, "ws16")
-		b.gets(lua.Waiting, mute, life)
-		b.gets(lua.Refused, use("b", 2, "r"), 0)
+		mute := rwToken("mute", 1, "ws16")
+		b.wantAcquire(lua.Waiting, mute, life)
+		b.wantAcquire(lua.Refused, rwToken("b", 2, "r"), 0)
 		for _, x := range []string{r, r2, dead} {
 			b.code(b.release(x, 0), lua.Granted)
 		}
 		b.held(mute)
-		if got := b.beat(0, mute); len(got) != 11 || got[8] != int64(lua.Held) || got[9] != b.fence(mute) {
+		if got := b.heartbeat(0, mute); len(got) != 11 || got[8] != int64(lua.Held) || got[9] != b.fence(mute) {
 			b.Errorf("reply %v", got)
 		}
 	})
 }
 
-func TestOneThatMayNotSubscribeStaysInLineWhenItIsForewarned(t *testing.T) {
+func TestWaiterWithoutSubscriptionStaysQueued(t *testing.T) {
 	onRW(t, func(b *bench) {
 		short := "a:1:1000.1000r"
 		b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, short, 1000, idle, 0, wake, 0, "", 0))
-		first, mute := use("b", 1, "w16"), use("mute", 1, "ws16")
+		first, mute := rwToken("b", 1, "w16"), rwToken("mute", 1, "ws16")
 		b.listen("b")
-		b.gets(lua.Waiting, first, life)
-		b.gets(lua.Waiting, mute, life)
+		b.wantAcquire(lua.Waiting, first, life)
+		b.wantAcquire(lua.Waiting, mute, life)
 		b.code(b.release(first, 0), lua.Left)
 		b.waits(mute)
 	})
 }
 
-func TestAnUnheardWriterIsPassedOverAndItsStreakDoesNotCount(t *testing.T) {
+func TestUnreachableWriterNotCountedInStreak(t *testing.T) {
 	onRW(t, func(b *bench) {
-		w, dead, live, r := use("a", 1, "w16"), use("dead", 1, "w2"), use("b", 1, "w2"), use("c", 1, "r")
-		b.gets(lua.Granted, w, 0)
-		b.gets(lua.Waiting, r, life)
-		b.gets(lua.Waiting, dead, life)
-		b.gets(lua.Waiting, live, life)
+		w, dead, live, r := rwToken("a", 1, "w16"), rwToken("dead", 1, "w2"), rwToken("b", 1, "w2"), rwToken("c", 1, "r")
+		b.wantAcquire(lua.Granted, w, 0)
+		b.wantAcquire(lua.Waiting, r, life)
+		b.wantAcquire(lua.Waiting, dead, life)
+		b.wantAcquire(lua.Waiting, live, life)
 		sub := b.listen("b")
 		b.release(w, 0)
-		b.told(sub, live)
+		b.notified(sub, live)
 		b.held(live)
 		if s := b.rdb.HGet(ctx, b.keys[1], "streak").Val(); s != "1" {
 			b.Errorf("%s writers have passed the reader, it was one", s)
@@ -665,36 +665,36 @@ func TestAnUnheardWriterIsPassedOverAndItsStreakDoesNotCount(t *testing.T) {
 	})
 }
 
-func TestATryPassesNobody(t *testing.T) {
+func TestTryLockDoesNotOvertake(t *testing.T) {
 	onRW(t, func(b *bench) {
-		w, r := use("a", 1, "w16"), use("b", 1, "r")
-		b.gets(lua.Granted, w, 0)
+		w, r := rwToken("a", 1, "w16"), rwToken("b", 1, "r")
+		b.wantAcquire(lua.Granted, w, 0)
 		sub := b.listen("b")
-		b.gets(lua.Waiting, r, life)
+		b.wantAcquire(lua.Waiting, r, life)
 		b.rdb.Del(ctx, b.keys[0]) // the writer's lease has ended, and the reader has not asked yet
-		b.gets(lua.Refused, use("c", 1, "w16"), 0)
-		b.told(sub, r)
+		b.wantAcquire(lua.Refused, rwToken("c", 1, "w16"), 0)
+		b.notified(sub, r)
 		b.held(r)
 		b.waits()
 
-		b.gets(lua.Refused, use("c", 2, "w16"), 0)
+		b.wantAcquire(lua.Refused, rwToken("c", 2, "w16"), 0)
 		b.code(b.release(r, 0), lua.Granted)
-		b.gets(lua.Granted, use("c", 3, "w16"), 0)
+		b.wantAcquire(lua.Granted, rwToken("c", 3, "w16"), 0)
 	})
 }
 
-func TestATryIsNoReaderThatWasPassed(t *testing.T) {
+func TestTryLockOvertakesNoReader(t *testing.T) {
 	onRW(t, func(b *bench) {
-		w, w1, try := use("a", 1, "w16"), use("b", 1, "w1"), use("c", 1, "w1")
-		b.gets(lua.Granted, w, 0)
+		w, w1, try := rwToken("a", 1, "w16"), rwToken("b", 1, "w1"), rwToken("c", 1, "w1")
+		b.wantAcquire(lua.Granted, w, 0)
 		sub := b.listen("b")
-		b.gets(lua.Waiting, w1, life)
+		b.wantAcquire(lua.Waiting, w1, life)
 		b.rdb.Del(ctx, b.keys[0]) // its lease has ended
-		b.gets(lua.Refused, try, 0)
-		b.told(sub, w1)
-		b.gets(lua.Waiting, use("dead", 1, "r"), life)
+		b.wantAcquire(lua.Refused, try, 0)
+		b.notified(sub, w1)
+		b.wantAcquire(lua.Waiting, rwToken("dead", 1, "r"), life)
 		b.rdb.Del(ctx, b.keys[0])
-		b.gets(lua.Granted, try, 0) // the reader is not there
+		b.wantAcquire(lua.Granted, try, 0) // the reader is not there
 		b.held(try)
 		b.waits()
 		if got := b.rdb.HMGet(ctx, b.keys[1], "streak", "pass").Val(); got[0] != nil && got[0] != "0" || got[1] != nil {
@@ -703,34 +703,34 @@ func TestATryIsNoReaderThatWasPassed(t *testing.T) {
 	})
 }
 
-func TestBuriedUsesGetNothing(t *testing.T) {
+func TestTombstonedReadersAndWritersRefused(t *testing.T) {
 	onRW(t, func(b *bench) {
-		r, other := use("a", 1, "r"), use("b", 1, "r")
-		for i, x := range []string{r, use("a", 2, "w16"), use("a", 3, "u"), use("a", 4, "d")} {
+		r, other := rwToken("a", 1, "r"), rwToken("b", 1, "r")
+		for i, x := range []string{r, rwToken("a", 2, "w16"), rwToken("a", 3, "u"), rwToken("a", 4, "d")} {
 			b.code(b.release(x, 60000), lua.Refused)
 			b.code(b.convert(x, other, 0), lua.Tombstoned)
 			b.code(b.convert(x, other, life), lua.Tombstoned)
-			if got := b.beat(1, x, 0); len(got) != 11 || got[8] != int64(lua.Tombstoned) {
+			if got := b.heartbeat(1, x, 0); len(got) != 11 || got[8] != int64(lua.Tombstoned) {
 				b.Errorf("%d, coming back: %v", i, got)
 			}
 		}
 		b.held()
 		b.members(2)
-		b.gets(lua.Granted, other, 0)
+		b.wantAcquire(lua.Granted, other, 0)
 		b.code(b.release(other, 60000), lua.Granted)
-		b.gets(lua.Tombstoned, other, 0)
+		b.wantAcquire(lua.Tombstoned, other, 0)
 	})
 }
 
-func TestBeatsOfReadersAndWriters(t *testing.T) {
+func TestRWLockHeartbeats(t *testing.T) {
 	onRW(t, func(b *bench) {
-		w, w2, r1, r2 := use("a", 1, "w16"), use("b", 1, "w16"), use("b", 2, "r"), use("b", 3, "r")
-		b.gets(lua.Granted, w, 0)
+		w, w2, r1, r2 := rwToken("a", 1, "w16"), rwToken("b", 1, "w16"), rwToken("b", 2, "r"), rwToken("b", 3, "r")
+		b.wantAcquire(lua.Granted, w, 0)
 		place := map[string]any{}
 		for _, x := range []string{r1, w2, r2} {
-			place[x] = b.gets(lua.Waiting, x, life)[2]
+			place[x] = b.wantAcquire(lua.Waiting, x, life)[2]
 		}
-		got := b.beat(0, r2, r1, w2, use("b", 4, "r"), w)
+		got := b.heartbeat(0, r2, r1, w2, rwToken("b", 4, "r"), w)
 		want := []any{int64(4), int64(lua.Unknown), int64(0), int64(0), int64(5), int64(lua.Held), b.fence(w), b.end(w)}
 		if !slices.Equal(got[7:], want) {
 			b.Errorf("reply %v, want %v in it", got, want)
@@ -741,13 +741,13 @@ func TestBeatsOfReadersAndWriters(t *testing.T) {
 
 		// Who asks when the lock has become free is granted in the reply: the writer before the readers.
 		b.rdb.Del(ctx, b.keys[0])
-		got = b.beat(0, r1, r2, w2)
+		got = b.heartbeat(0, r1, r2, w2)
 		if len(got) != 11 || got[7] != int64(3) || got[8] != int64(lua.Granted) || got[10].(int64)-got[1].(int64) != life {
 			b.Fatalf("reply %v", got)
 		}
 		b.held(w2)
 		b.rdb.Del(ctx, b.keys[0])
-		got = b.beat(0, r2, r1)
+		got = b.heartbeat(0, r2, r1)
 		if len(got) != 15 || got[8] != int64(lua.Granted) || got[12] != int64(lua.Granted) || got[9].(int64) <= got[13].(int64) {
 			b.Fatalf("reply %v", got)
 		}
@@ -756,12 +756,12 @@ func TestBeatsOfReadersAndWriters(t *testing.T) {
 
 		// Each comes back to the place it had.
 		b.rdb.Del(ctx, b.keys[0])
-		b.gets(lua.Granted, w, 0)
-		late := use("b", 5, "r")
-		b.gets(lua.Waiting, late, life)
-		r1, r2, w2 = use("c", 1, "r"), use("c", 2, "r"), use("c", 3, "w16")
-		got = b.beat(1, r2, place[use("b", 3, "r")], w2, place[use("b", 1, "w16")], r1, 0)
-		if got[8] != int64(lua.Waiting) || got[9] != place[use("b", 3, "r")] || got[13] != place[use("b", 1, "w16")] {
+		b.wantAcquire(lua.Granted, w, 0)
+		late := rwToken("b", 5, "r")
+		b.wantAcquire(lua.Waiting, late, life)
+		r1, r2, w2 = rwToken("c", 1, "r"), rwToken("c", 2, "r"), rwToken("c", 3, "w16")
+		got = b.heartbeat(1, r2, place[rwToken("b", 3, "r")], w2, place[rwToken("b", 1, "w16")], r1, 0)
+		if got[8] != int64(lua.Waiting) || got[9] != place[rwToken("b", 3, "r")] || got[13] != place[rwToken("b", 1, "w16")] {
 			b.Fatalf("reply %v", got)
 		}
 		b.waits(w2, r2, late, r1)
@@ -770,11 +770,11 @@ func TestBeatsOfReadersAndWriters(t *testing.T) {
 
 func TestRenewReadAndWriteLeases(t *testing.T) {
 	onRW(t, func(b *bench) {
-		r, other := use("a", 1, "r"), use("b", 1, "r")
+		r, other := rwToken("a", 1, "r"), rwToken("b", 1, "r")
 		b.code(b.renew(r, 1, ttl, 0), lua.Refused)
 		b.held()
-		fence := b.gets(lua.Granted, r, 0)[0]
-		b.gets(lua.Granted, other, 0)
+		fence := b.wantAcquire(lua.Granted, r, 0)[0]
+		b.wantAcquire(lua.Granted, other, 0)
 		lasts := func(token string, ms int64) {
 			b.Helper()
 			now := b.rdb.Time(ctx).Val().UnixMilli()
@@ -806,16 +806,16 @@ func TestRenewReadAndWriteLeases(t *testing.T) {
 				b.Errorf("the leases are kept for %d ms", d)
 			}
 		}
-		b.code(b.renew(use("a", 2, "r"), 2, ttl, 1), lua.Refused)
+		b.code(b.renew(rwToken("a", 2, "r"), 2, ttl, 1), lua.Refused)
 	})
 }
 
-func TestALeaseThatIsOverIsNone(t *testing.T) {
+func TestExpiredLeaseIgnored(t *testing.T) {
 	atTime(t, func(b *bench, pass func(time.Duration)) {
-		r, other, w := use("a", 1, "r"), use("b", 1, "r"), use("c", 1, "w16")
-		b.gets(lua.Granted, r, 0)
+		r, other, w := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("c", 1, "w16")
+		b.wantAcquire(lua.Granted, r, 0)
 		pass(time.Millisecond)
-		b.gets(lua.Granted, other, 0)
+		b.wantAcquire(lua.Granted, other, 0)
 		b.code(b.renew(other, 1, 2*ttl, 0), lua.Granted)
 		pass(ttl*time.Millisecond - 2*time.Millisecond)
 		b.code(b.renew(r, 1, 1, 0), lua.Granted) // it has 1 ms left
@@ -827,18 +827,18 @@ func TestALeaseThatIsOverIsNone(t *testing.T) {
 			b.Errorf("holders %v", got)
 		}
 		b.code(b.renew(r, 1, ttl, 1), lua.Refused)
-		b.code(b.convert(use("a", 2, "u"), r, life), lua.Refused)
-		if got := b.beat(0, r); got[8] != int64(lua.Unknown) {
+		b.code(b.convert(rwToken("a", 2, "u"), r, life), lua.Refused)
+		if got := b.heartbeat(0, r); got[8] != int64(lua.Unknown) {
 			b.Errorf("reply %v", got)
 		}
-		b.code(b.convert(use("b", 2, "u"), other, 0), lua.Granted) // it is alone
-		b.held(use("b", 2, "u"))
+		b.code(b.convert(rwToken("b", 2, "u"), other, 0), lua.Granted) // it is alone
+		b.held(rwToken("b", 2, "u"))
 		pass(ttl * time.Millisecond)
-		b.code(b.release(use("b", 2, "u"), 0), lua.Refused)
-		fence := b.gets(lua.Granted, r, 0)[0].(int64)
+		b.code(b.release(rwToken("b", 2, "u"), 0), lua.Refused)
+		fence := b.wantAcquire(lua.Granted, r, 0)[0].(int64)
 		pass(ttl * time.Millisecond)
-		b.code(b.convert(use("a", 3, "d"), r, life), lua.Refused)
-		if got := b.gets(lua.Granted, w, 0)[0].(int64); got <= fence {
+		b.code(b.convert(rwToken("a", 3, "d"), r, life), lua.Refused)
+		if got := b.wantAcquire(lua.Granted, w, 0)[0].(int64); got <= fence {
 			b.Errorf("fence %d after %d", got, fence)
 		}
 		b.held(w)
@@ -851,17 +851,17 @@ func TestALeaseThatIsOverIsNone(t *testing.T) {
 	})
 }
 
-func TestAnUpgradeIsAloneWhenTheOtherLeasesAreOver(t *testing.T) {
+func TestUpgradeGrantedWhenOtherLeasesExpire(t *testing.T) {
 	atTime(t, func(b *bench, pass func(time.Duration)) {
-		r, other, u := use("a", 1, "r"), use("b", 1, "r"), use("a", 2, "u")
-		b.gets(lua.Granted, r, 0)
-		b.gets(lua.Granted, other, 0)
+		r, other, u := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("a", 2, "u")
+		b.wantAcquire(lua.Granted, r, 0)
+		b.wantAcquire(lua.Granted, other, 0)
 		sub := b.listen("a")
 		b.code(b.convert(u, r, life), lua.Waiting)
 		for range 6 {
 			pass(5 * time.Second)
 			b.code(b.renew(r, 1, ttl, 0), lua.Granted)
-			if got := b.beat(0, u); len(got) > 7 {
+			if got := b.heartbeat(0, u); len(got) > 7 {
 				if got[8] != int64(lua.Granted) || b.rdb.Time(ctx).Val().UnixMilli() < b.end(other) {
 					b.Errorf("reply %v", got)
 				}
@@ -869,25 +869,25 @@ func TestAnUpgradeIsAloneWhenTheOtherLeasesAreOver(t *testing.T) {
 		}
 		b.held(u)
 		b.waits()
-		b.untold("a", sub)
+		b.notNotified("a", sub)
 		// The claim is no shorter than the lease in whose place it comes.
-		if got := b.gets(lua.Refused, use("c", 1, "r"), 0); got[1] != int64(ttl) {
+		if got := b.wantAcquire(lua.Refused, rwToken("c", 1, "r"), 0); got[1] != int64(ttl) {
 			b.Errorf("the claim is said to end in %v ms", got[1])
 		}
 		b.held(u)
 	})
 }
 
-func TestASetBackClockDoesNotProlongReadLeases(t *testing.T) {
+func TestClockSetBackDoesNotProlongReadLeases(t *testing.T) {
 	atTime(t, func(b *bench, pass func(time.Duration)) {
-		r, longer, w := use("a", 1, "r"), use("b", 1, "r"), use("c", 1, "w16")
-		fence := b.gets(lua.Granted, r, 0)[0].(int64)
-		b.gets(lua.Granted, longer, 0)
+		r, longer, w := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("c", 1, "w16")
+		fence := b.wantAcquire(lua.Granted, r, 0)[0].(int64)
+		b.wantAcquire(lua.Granted, longer, 0)
 		b.code(b.renew(longer, 2, 3600000, 1), lua.Granted)
 		b.listen("c")
-		b.gets(lua.Waiting, w, life)
+		b.wantAcquire(lua.Waiting, w, life)
 		pass(-2 * time.Hour)
-		b.beat(0, w)
+		b.heartbeat(0, w)
 		now := b.rdb.Time(ctx).Val().UnixMilli()
 		if left := b.end(r) - now; left != ttl {
 			b.Errorf("the lease lasts %d ms, its ttl is %d", left, ttl)
@@ -895,45 +895,45 @@ func TestASetBackClockDoesNotProlongReadLeases(t *testing.T) {
 		if left := b.end(longer) - now; left != 3600000 {
 			b.Errorf("a lease that was extended to an hour lasts %d ms", left)
 		}
-		if got := b.gets(lua.Waiting, use("c", 2, "r"), life); got[1].(int64) < fence {
+		if got := b.wantAcquire(lua.Waiting, rwToken("c", 2, "r"), life); got[1].(int64) < fence {
 			b.Errorf("the sequence went back: %v", got)
 		}
 		b.code(b.release(w, 0), lua.Left)
-		if f := b.gets(lua.Granted, use("c", 3, "r"), 0)[0].(int64); f <= fence {
+		if f := b.wantAcquire(lua.Granted, rwToken("c", 3, "r"), 0)[0].(int64); f <= fence {
 			b.Errorf("fence %d after %d", f, fence)
 		}
 		b.code(b.release(longer, 0), lua.Granted)
 		b.code(b.renew(r, 1, 2*ttl, 1), lua.Granted) // without the facts nothing longer is noted
-		b.beat(0)
+		b.heartbeat(0)
 		if left := b.end(r) - now; left != ttl {
 			b.Errorf("the lease lasts %d ms, its ttl is %d", left, ttl)
 		}
 		b.code(b.renew(r, 1, 2*ttl, 1), lua.Granted)
-		got := b.beat(0, r) // a holder that did not learn of its grant
+		got := b.heartbeat(0, r) // a holder that did not learn of its grant
 		if len(got) != 11 || got[8] != int64(lua.Held) || got[10] != now+ttl || b.end(r) != now+ttl {
 			b.Errorf("the lease is told of as %v, its ttl is %d", got, ttl)
 		}
 	})
 }
 
-func TestALateReaderOfManyIsSweptAway(t *testing.T) {
+func TestWriterAdmittedBeforeSweepEnds(t *testing.T) {
 	atTime(t, func(b *bench, pass func(time.Duration)) {
 		for i := range 250 {
-			b.gets(lua.Granted, use("a", i, "r"), 0)
+			b.wantAcquire(lua.Granted, rwToken("a", i, "r"), 0)
 		}
-		last := use("b", 1, "r")
+		last := rwToken("b", 1, "r")
 		pass(ttl/2*time.Millisecond + time.Millisecond)
-		b.gets(lua.Granted, last, 0)
+		b.wantAcquire(lua.Granted, last, 0)
 		pass(ttl / 2 * time.Millisecond)
-		b.gets(lua.Refused, use("c", 1, "w16"), 0) // sweeps a hundred
+		b.wantAcquire(lua.Refused, rwToken("c", 1, "w16"), 0) // sweeps a hundred
 		b.code(b.release(last, 0), lua.Granted)
-		b.gets(lua.Granted, use("c", 2, "w16"), 0)
-		b.gets(lua.Refused, use("c", 3, "r"), 0)
-		b.held(use("c", 2, "w16"))
+		b.wantAcquire(lua.Granted, rwToken("c", 2, "w16"), 0)
+		b.wantAcquire(lua.Refused, rwToken("c", 3, "r"), 0)
+		b.held(rwToken("c", 2, "w16"))
 	})
 }
 
-func TestInspectReadersByPages(t *testing.T) {
+func TestInspectReadersPagination(t *testing.T) {
 	onRW(t, func(b *bench) {
 		inspect := func(what int, after int64, most int) []any {
 			b.Helper()
@@ -941,7 +941,7 @@ func TestInspectReadersByPages(t *testing.T) {
 		}
 		var all []string
 		for i := range 7 {
-			r := use("a", i, "r")
+			r := rwToken("a", i, "r")
 			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, r, ttl+100*i, idle, 0, wake, 0, "", 0))
 			all = append(all, r)
 		}
@@ -966,14 +966,14 @@ func TestInspectReadersByPages(t *testing.T) {
 		}
 
 		b.listen("b")
-		u, w1, w2, r := use("b", 1, "u"), use("b", 2, "w16"), use("b", 3, "w"), use("b", 4, "r")
+		u, w1, w2, r := rwToken("b", 1, "u"), rwToken("b", 2, "w16"), rwToken("b", 3, "w"), rwToken("b", 4, "r")
 		for _, x := range []string{r, w1, w2} {
 			if x == r {
-				b.gets(lua.Waiting, w1, life)
-				b.gets(lua.Waiting, r, life)
+				b.wantAcquire(lua.Waiting, w1, life)
+				b.wantAcquire(lua.Waiting, r, life)
 				continue
 			}
-			b.gets(lua.Waiting, x, life)
+			b.wantAcquire(lua.Waiting, x, life)
 		}
 		b.code(b.convert(u, all[0], life), lua.Waiting)
 		seen = nil
@@ -997,17 +997,17 @@ func TestInspectReadersByPages(t *testing.T) {
 	})
 }
 
-func TestForeignEntriesAmongReadersAndWritersAreThrownOut(t *testing.T) {
+func TestRWLockDropsForeignEntries(t *testing.T) {
 	onRW(t, func(b *bench) {
-		w, r := use("a", 1, "w16"), use("b", 1, "r")
-		b.gets(lua.Granted, w, 0)
+		w, r := rwToken("a", 1, "w16"), rwToken("b", 1, "r")
+		b.wantAcquire(lua.Granted, w, 0)
 		for i, junk := range []string{"", "x", "a:b", ":::", "k:1:30000.6000r5!", "k:1:30000.6000u!", "k:1:.5"} {
 			b.rdb.ZAdd(ctx, b.keys[2], redis.Z{Score: 1, Member: junk}, redis.Z{Score: 6e15 + float64(i), Member: junk + "!"})
 		}
 		sub := b.listen("b")
-		b.gets(lua.Waiting, r, life)
+		b.wantAcquire(lua.Waiting, r, life)
 		b.code(b.release(w, 0), lua.Granted)
-		b.told(sub, r)
+		b.notified(sub, r)
 		b.held(r)
 		b.members(2)
 	})

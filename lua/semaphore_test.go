@@ -19,8 +19,8 @@ const (
 	twoAndFour = "2:4:1000"
 )
 
-// permit is a token for n permits: h, which it holds; c, which return by the clock; hc, both.
-func permit(keeper string, serial int, flags string, n int) string {
+// permitToken is a token for n permits: h, which it holds; c, which return by the clock; hc, both.
+func permitToken(keeper string, serial int, flags string, n int) string {
 	return token(keeper, serial) + flags + strconv.Itoa(n)
 }
 
@@ -29,7 +29,7 @@ func permit(keeper string, serial int, flags string, n int) string {
 func onSem(t *testing.T, test func(b *bench)) {
 	onBothServers(t, lua.Semaphore, func(b *bench) {
 		test(b)
-		b.sums()
+		b.checkCounts()
 		b.allExpire()
 	})
 }
@@ -38,41 +38,41 @@ func onSem(t *testing.T, test func(b *bench)) {
 func semAtTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
 	atTimeOf(t, lua.Semaphore, func(b *bench, pass func(time.Duration)) {
 		test(b, pass)
-		b.sums()
+		b.checkCounts()
 	})
 }
 
-// asks is an acquisition by a caller who knows of these limits, with the code that is wanted; it returns what follows.
-func (b *bench) asks(want int, limits, token string, life int64) []any {
+// semaphoreAcquire is an acquisition by a caller who knows of these limits, with the code that is wanted; it returns what follows.
+func (b *bench) semaphoreAcquire(want int, limits, token string, life int64) []any {
 	b.Helper()
-	return b.asksWithin(want, limits, token, life, 0)
+	return b.semaphoreAcquireWithin(want, limits, token, life, 0)
 }
 
-func (b *bench) asksWithin(want int, limits, token string, life, within int64) []any {
+func (b *bench) semaphoreAcquireWithin(want int, limits, token string, life, within int64) []any {
 	b.Helper()
 	got := b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, limits, within))
 	b.code(got, want)
-	b.sums()
+	b.checkCounts()
 	return got[1:]
 }
 
-// gives releases, with the code that is wanted; unused 1 says that nobody had it.
-func (b *bench) gives(want int, token string, unused int) {
+// semaphoreRelease releases, with the code that is wanted; unused 1 says that nobody had it.
+func (b *bench) semaphoreRelease(want int, token string, unused int) {
 	b.Helper()
 	got := b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, token, idle, wake, 0, 0, unused))
 	b.code(got, want)
 	if got[1].(int64)&1 != 0 {
 		b.Fatalf("reply %v: there is more to admit", got)
 	}
-	b.sums()
+	b.checkCounts()
 }
 
-// beats is a beat of a keeper that knows of these limits.
-func (b *bench) beats(limits string, back int, rest ...any) []any {
+// semaphoreHeartbeat is a beat of a keeper that knows of these limits.
+func (b *bench) semaphoreHeartbeat(limits string, back int, rest ...any) []any {
 	b.Helper()
 	got := b.eval(b.set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, idle, life, wake, 0, back, limits), rest...))
 	b.code(got, lua.Waiting)
-	b.sums()
+	b.checkCounts()
 	return got
 }
 
@@ -81,7 +81,7 @@ func (b *bench) limit(limits string, n int, want ...int64) {
 	b.Helper()
 	got := b.eval(b.set.Limit, 4, lua.LimitArgs(nil, idle, wake, 0, limits, n, ""))
 	b.code(got, lua.Granted)
-	b.sums()
+	b.checkCounts()
 	var numbers []int64
 	for _, x := range got[1:] {
 		numbers = append(numbers, x.(int64))
@@ -101,9 +101,9 @@ func permitsOf(token string) int {
 	return n
 }
 
-// sums checks that the counts are those of what lies in the key, and that a fence lies with each lease and receipt and
+// checkCounts checks that the counts are those of what lies in the key, and that a fence lies with each lease and receipt and
 // with nothing else.
-func (b *bench) sums() {
+func (b *bench) checkCounts() {
 	b.Helper()
 	list := b.rdb.ZRangeWithScores(ctx, b.keys[0], 0, -1).Val()
 	used, spent, counts := 0, 0, map[string]int{}
@@ -141,8 +141,8 @@ func (b *bench) sums() {
 	}
 }
 
-// away is whose permits have not been taken out since they were taken, in that order.
-func (b *bench) away(want ...string) {
+// wantTaken is whose permits have not been taken out since they were taken, in that order.
+func (b *bench) wantTaken(want ...string) {
 	b.Helper()
 	got := b.rdb.ZRangeArgs(ctx, redis.ZRangeArgs{Key: b.keys[0], Start: "8500000000000000", Stop: "+inf", ByScore: true}).Val()
 	for i := range got {
@@ -172,38 +172,38 @@ func (b *bench) inForce(want string) {
 	}
 }
 
-func TestPermitsAreTakenAndGivenBack(t *testing.T) {
+func TestAcquireAndReleasePermits(t *testing.T) {
 	onSem(t, func(b *bench) {
-		two, one, late := permit("a", 1, "h", 2), permit("b", 1, "h", 1), permit("b", 2, "h", 1)
-		first := b.asks(lua.Granted, three, two, 0)
+		two, one, late := permitToken("a", 1, "h", 2), permitToken("b", 1, "h", 1), permitToken("b", 2, "h", 1)
+		first := b.semaphoreAcquire(lua.Granted, three, two, 0)
 		if ms := first[2].(int64) - first[1].(int64); ms != ttl || first[3] != int64(0) {
 			b.Errorf("a lease of %d ms: %v", ms, first)
 		}
-		b.asks(lua.Refused, three, permit("b", 9, "h", 2), 0)
-		second := b.asks(lua.Granted, three, one, life)
+		b.semaphoreAcquire(lua.Refused, three, permitToken("b", 9, "h", 2), 0)
+		second := b.semaphoreAcquire(lua.Granted, three, one, life)
 		if first[0].(int64) >= second[0].(int64) || b.fence(one) != second[0] {
 			b.Errorf("fences %v, %v", first, second)
 		}
 		b.leases(one, two)
 		b.limit(three, 0, 3, 3, 0, 0, 0)
-		if got := b.asks(lua.Refused, three, late, 0); got[1] != int64(0) || got[2] != int64(0) {
+		if got := b.semaphoreAcquire(lua.Refused, three, late, 0); got[1] != int64(0) || got[2] != int64(0) {
 			b.Errorf("the clock is said to bring some in %v ms", got[1])
 		}
-		if again := b.asks(lua.Granted, three, two, 0); again[0] != first[0] {
+		if again := b.semaphoreAcquire(lua.Granted, three, two, 0); again[0] != first[0] {
 			b.Errorf("repeated, fence %v became %v", first[0], again[0])
 		}
 		for _, n := range []int{4, 1_000_000_000} {
-			if got := b.asks(lua.AboveLimit, three, permit("c", n, "h", n), life); len(got) != 0 {
+			if got := b.semaphoreAcquire(lua.AboveLimit, three, permitToken("c", n, "h", n), life); len(got) != 0 {
 				b.Errorf("reply %v", got)
 			}
 		}
 		b.waits()
-		b.gives(lua.Granted, two, 0)
-		b.gives(lua.Refused, two, 0)
-		b.gives(lua.Refused, permit("c", 1, "h", 3), 0)
+		b.semaphoreRelease(lua.Granted, two, 0)
+		b.semaphoreRelease(lua.Refused, two, 0)
+		b.semaphoreRelease(lua.Refused, permitToken("c", 1, "h", 3), 0)
 		b.leases(one)
 		b.limit(three, 0, 1, 3, 0, 0, 0)
-		b.gives(lua.Granted, one, 1)
+		b.semaphoreRelease(lua.Granted, one, 1)
 		if n := b.rdb.Exists(ctx, b.keys[0]).Val(); n != 0 {
 			b.Error("the key is left when nothing is held")
 		}
@@ -211,65 +211,65 @@ func TestPermitsAreTakenAndGivenBack(t *testing.T) {
 	})
 }
 
-func TestPermitsInOrder(t *testing.T) {
+func TestPermitsGrantedInOrder(t *testing.T) {
 	onSem(t, func(b *bench) {
-		held, heavy := permit("a", 1, "h", 1), permit("b", 1, "h", 3)
-		l1, l2, l3, l4 := permit("b", 2, "h", 1), permit("c", 1, "h", 1), permit("b", 3, "h", 1), permit("c", 2, "h", 1)
-		b.asks(lua.Granted, three, held, 0)
+		held, heavy := permitToken("a", 1, "h", 1), permitToken("b", 1, "h", 3)
+		l1, l2, l3, l4 := permitToken("b", 2, "h", 1), permitToken("c", 1, "h", 1), permitToken("b", 3, "h", 1), permitToken("c", 2, "h", 1)
+		b.semaphoreAcquire(lua.Granted, three, held, 0)
 		sb, sc := b.listen("b"), b.listen("c")
 		for i, x := range []string{heavy, l1, l2, l3, l4} {
-			if got := b.asks(lua.Waiting, three, x, life); got[3] != int64(i) {
+			if got := b.semaphoreAcquire(lua.Waiting, three, x, life); got[3] != int64(i) {
 				b.Errorf("%s: %v", x, got)
 			}
 		}
-		b.asks(lua.Refused, three, permit("d", 1, "h", 1), 0) // there is room, but somebody waits
+		b.semaphoreAcquire(lua.Refused, three, permitToken("d", 1, "h", 1), 0) // there is room, but somebody waits
 		b.waits(heavy, l1, l2, l3, l4)
-		b.gives(lua.Granted, held, 0)
-		b.told(sb, heavy)
+		b.semaphoreRelease(lua.Granted, held, 0)
+		b.notified(sb, heavy)
 		b.leases(heavy)
-		b.untold("c", sc)
-		b.gives(lua.Granted, heavy, 0)
-		b.told(sb, l1, l3)
-		b.told(sc, l2)
+		b.notNotified("c", sc)
+		b.semaphoreRelease(lua.Granted, heavy, 0)
+		b.notified(sb, l1, l3)
+		b.notified(sc, l2)
 		b.waits(l4)
-		b.gives(lua.Left, l4, 1)
-		b.gives(lua.Granted, l2, 0)
+		b.semaphoreRelease(lua.Left, l4, 1)
+		b.semaphoreRelease(lua.Granted, l2, 0)
 		b.waits()
 		b.leases(l1, l3)
 	})
 }
 
-func TestAGrantThatNobodyHearsIsTakenBack(t *testing.T) {
+func TestUndeliveredGrantRevoked(t *testing.T) {
 	onSem(t, func(b *bench) {
-		held := permit("a", 1, "hc", 2)
-		gone, there := permit("b", 1, "hc", 2), permit("c", 1, "hc", 1)
-		b.asks(lua.Granted, twoAndFour, held, 0)
+		held := permitToken("a", 1, "hc", 2)
+		gone, there := permitToken("b", 1, "hc", 2), permitToken("c", 1, "hc", 1)
+		b.semaphoreAcquire(lua.Granted, twoAndFour, held, 0)
 		deaf, sub := b.listen("b"), b.listen("c")
-		b.asks(lua.Waiting, twoAndFour, gone, life)
-		b.asks(lua.Waiting, twoAndFour, there, life)
-		b.deaf("b", deaf)
-		b.gives(lua.Granted, held, 0)
-		b.told(sub, there)
+		b.semaphoreAcquire(lua.Waiting, twoAndFour, gone, life)
+		b.semaphoreAcquire(lua.Waiting, twoAndFour, there, life)
+		b.unsubscribe("b", deaf)
+		b.semaphoreRelease(lua.Granted, held, 0)
+		b.notified(sub, there)
 		b.waits()
 		b.leases(there)
-		b.away(held, there)
+		b.wantTaken(held, there)
 		b.limit(twoAndFour, 0, 1, 2, 3, 4, 0)
 	})
 }
 
-func TestARefusalSaysWhenPermitsReturn(t *testing.T) {
+func TestRefusalReportsRetryAfter(t *testing.T) {
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
-		first, second := permit("a", 1, "c", 2), permit("a", 2, "c", 1)
-		until := b.asks(lua.Granted, perSecond, first, 0)
+		first, second := permitToken("a", 1, "c", 2), permitToken("a", 2, "c", 1)
+		until := b.semaphoreAcquire(lua.Granted, perSecond, first, 0)
 		if until[2].(int64)-until[1].(int64) != ttl {
 			b.Errorf("a receipt: %v", until)
 		}
 		pass(400 * time.Millisecond)
-		b.asks(lua.Granted, perSecond, second, 0)
-		b.away(first, second)
+		b.semaphoreAcquire(lua.Granted, perSecond, second, 0)
+		b.wantTaken(first, second)
 		in := func(n int, ms int64) {
 			b.Helper()
-			got := b.asks(lua.Refused, perSecond, permit("b", n, "c", n), 0)
+			got := b.semaphoreAcquire(lua.Refused, perSecond, permitToken("b", n, "c", n), 0)
 			if got[1] != ms {
 				b.Errorf("%d permits in %v ms, want %d", n, got[1], ms)
 			}
@@ -278,40 +278,40 @@ func TestARefusalSaysWhenPermitsReturn(t *testing.T) {
 		in(2, 601)
 		in(3, 1001)
 		b.listen("c")
-		if got := b.asks(lua.Waiting, perSecond, permit("c", 1, "c", 1), life); got[4] != int64(601) {
+		if got := b.semaphoreAcquire(lua.Waiting, perSecond, permitToken("c", 1, "c", 1), life); got[4] != int64(601) {
 			b.Errorf("to ask again in %v ms", got[4])
 		}
 		in(1, 601)
 		in(2, 1001)
 		in(3, 1602) // what the one in line takes has to return as well
-		b.waits(permit("c", 1, "c", 1))
+		b.waits(permitToken("c", 1, "c", 1))
 
 		// Not a millisecond sooner, and one permit after the other.
 		pass(600 * time.Millisecond)
-		b.beats(perSecond, 0, permit("c", 1, "c", 1))
-		b.waits(permit("c", 1, "c", 1))
+		b.semaphoreHeartbeat(perSecond, 0, permitToken("c", 1, "c", 1))
+		b.waits(permitToken("c", 1, "c", 1))
 		in(1, 1)
 		pass(time.Millisecond)
-		got := b.beats(perSecond, 0, permit("c", 1, "c", 1))
+		got := b.semaphoreHeartbeat(perSecond, 0, permitToken("c", 1, "c", 1))
 		if len(got) != 11 || got[8] != int64(lua.Granted) {
 			b.Fatalf("reply %v", got)
 		}
-		b.away(second, permit("c", 1, "c", 1))
-		b.asks(lua.Granted, perSecond, permit("d", 1, "c", 1), 0)
+		b.wantTaken(second, permitToken("c", 1, "c", 1))
+		b.semaphoreAcquire(lua.Granted, perSecond, permitToken("d", 1, "c", 1), 0)
 		in(1, 400)
 		pass(1001 * time.Millisecond)
 		b.limit(perSecond, 0, 0, 0, 0, 3, 0)
-		b.asks(lua.Granted, perSecond, permit("d", 2, "c", 3), 0)
+		b.semaphoreAcquire(lua.Granted, perSecond, permitToken("d", 2, "c", 3), 0)
 	})
 }
 
-func TestWhoCannotWaitSoLongIsRefused(t *testing.T) {
+func TestRefusedIfWaitIsTooLong(t *testing.T) {
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
 		b.listen("b")
-		b.asks(lua.Granted, perSecond, permit("a", 1, "c", 3), 0)
-		x := permit("b", 1, "c", 1)
+		b.semaphoreAcquire(lua.Granted, perSecond, permitToken("a", 1, "c", 3), 0)
+		x := permitToken("b", 1, "c", 1)
 		for within, want := range map[int64]int{1: lua.Refused, 1000: lua.Refused, 1001: lua.Waiting, 5000: lua.Waiting} {
-			got := b.asksWithin(want, perSecond, x, life, within)
+			got := b.semaphoreAcquireWithin(want, perSecond, x, life, within)
 			if want == lua.Refused {
 				if got[1] != int64(1001) {
 					b.Errorf("in %v ms, want 1001", got[1])
@@ -320,22 +320,22 @@ func TestWhoCannotWaitSoLongIsRefused(t *testing.T) {
 				continue
 			}
 			b.waits(x)
-			b.gives(lua.Left, x, 1)
+			b.semaphoreRelease(lua.Left, x, 1)
 		}
-		b.away(permit("a", 1, "c", 3))
-		b.asksWithin(lua.Granted, "0:6:1000", x, life, 1)
+		b.wantTaken(permitToken("a", 1, "c", 3))
+		b.semaphoreAcquireWithin(lua.Granted, "0:6:1000", x, life, 1)
 	})
 }
 
-func TestManyHaveToReturnFirst(t *testing.T) {
+func TestRetryAfterWithManyPermits(t *testing.T) {
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
 		const limits, n = "0:200:1000", 200
 		for i := range n {
-			b.asks(lua.Granted, limits, permit("a", i, "c", 1), 0)
+			b.semaphoreAcquire(lua.Granted, limits, permitToken("a", i, "c", 1), 0)
 			pass(time.Millisecond)
 		}
 		for _, x := range []struct{ n, ms int64 }{{1, 801}, {50, 850}, {51, 851}, {200, 1000}} {
-			got := b.asks(lua.Refused, limits, permit("b", int(x.n), "c", int(x.n)), 0)
+			got := b.semaphoreAcquire(lua.Refused, limits, permitToken("b", int(x.n), "c", int(x.n)), 0)
 			if got[1] != x.ms {
 				b.Errorf("%d permits in %v ms, want %d", x.n, got[1], x.ms)
 			}
@@ -343,61 +343,61 @@ func TestManyHaveToReturnFirst(t *testing.T) {
 		// Of a long line as well, if each asks for one.
 		b.listen("c")
 		for i := range 120 {
-			b.asks(lua.Waiting, limits, permit("c", i, "c", 1), life)
+			b.semaphoreAcquire(lua.Waiting, limits, permitToken("c", i, "c", 1), life)
 		}
-		if got := b.asks(lua.Refused, limits, permit("b", 999, "c", 1), 0); got[1] != int64(801+120) {
+		if got := b.semaphoreAcquire(lua.Refused, limits, permitToken("b", 999, "c", 1), 0); got[1] != int64(801+120) {
 			b.Errorf("behind 120 in %v ms, want %d", got[1], 801+120)
 		}
 	})
 }
 
-func TestUnusedPermitsAreGivenBackUsedOnesAreNot(t *testing.T) {
+func TestOnlyUnusedWindowPermitsReturn(t *testing.T) {
 	onSem(t, func(b *bench) {
 		for flags, limits := range map[string]string{"c": "0:3:60000", "hc": "3:3:60000"} {
 			b.rdb.FlushDB(ctx)
 			holds := flags == "hc"
-			used, unused := permit("a", 1, flags, 1), permit("a", 2, flags, 2)
-			b.asks(lua.Granted, limits, used, 0)
-			b.asks(lua.Granted, limits, unused, 0)
-			b.away(used, unused)
+			used, unused := permitToken("a", 1, flags, 1), permitToken("a", 2, flags, 2)
+			b.semaphoreAcquire(lua.Granted, limits, used, 0)
+			b.semaphoreAcquire(lua.Granted, limits, unused, 0)
+			b.wantTaken(used, unused)
 			want := lua.Refused // a receipt holds nothing
 			if holds {
 				want = lua.Granted
 			}
-			b.gives(want, used, 0)
-			b.away(used, unused)
+			b.semaphoreRelease(want, used, 0)
+			b.wantTaken(used, unused)
 			b.leases(map[bool][]string{true: {unused}}[holds]...)
 			sub := b.listen("b")
-			waits := permit("b", 1, flags, 2)
-			b.asks(lua.Waiting, limits, waits, life)
-			b.gives(lua.Granted, unused, 1)
-			b.told(sub, waits)
-			b.away(used, waits)
-			b.gives(lua.Refused, unused, 1)
-			b.away(used, waits)
+			waits := permitToken("b", 1, flags, 2)
+			b.semaphoreAcquire(lua.Waiting, limits, waits, life)
+			b.semaphoreRelease(lua.Granted, unused, 1)
+			b.notified(sub, waits)
+			b.wantTaken(used, waits)
+			b.semaphoreRelease(lua.Refused, unused, 1)
+			b.wantTaken(used, waits)
 		}
 	})
 }
 
 func TestBothLimits(t *testing.T) {
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
-		x, y, z := permit("a", 1, "hc", 2), permit("a", 2, "hc", 2), permit("a", 3, "hc", 1)
-		b.asks(lua.Granted, twoAndFour, x, 0)
-		if got := b.asks(lua.Refused, twoAndFour, z, 0); got[1] != int64(0) {
+		x, y, z := permitToken("a", 1, "hc", 2), permitToken("a", 2, "hc", 2), permitToken("a", 3, "hc", 1)
+		b.semaphoreAcquire(lua.Granted, twoAndFour, x, 0)
+		if got := b.semaphoreAcquire(lua.Refused, twoAndFour, z, 0); got[1] != int64(0) {
 			b.Errorf("the clock is said to bring some in %v ms", got[1])
 		}
-		b.away(x)
-		b.gives(lua.Granted, x, 0)
-		b.asks(lua.Granted, twoAndFour, y, 0)
+		b.wantTaken(x)
+		b.semaphoreRelease(lua.Granted, x, 0)
+		b.semaphoreAcquire(lua.Granted, twoAndFour, y, 0)
 		b.limit(twoAndFour, 0, 2, 2, 4, 4, 0)
-		b.gives(lua.Granted, y, 0)
-		if got := b.asks(lua.Refused, twoAndFour, z, 0); got[1] != int64(1001) {
+		b.semaphoreRelease(lua.Granted, y, 0)
+		if got := b.semaphoreAcquire(lua.Refused, twoAndFour, z, 0); got[1] != int64(1001) {
 			b.Errorf("in %v ms", got[1])
 		}
 		b.leases()
-		b.away(x, y)
+		b.wantTaken(x, y)
 		pass(1001 * time.Millisecond)
-		b.asks(lua.Granted, twoAndFour, z, 0)
+		b.semaphoreAcquire(lua.Granted, twoAndFour, z, 0)
 
 		// The lease goes on when the permit is back by the clock, and the other way round.
 		pass(1001 * time.Millisecond)
@@ -406,82 +406,82 @@ func TestBothLimits(t *testing.T) {
 	})
 }
 
-func TestALeaseThatIsOverLeavesWhatReturnsByTheClock(t *testing.T) {
+func TestExpiredLeaseKeepsWindowPermits(t *testing.T) {
 	const limits = "2:4:3600000"
 	for what, ask := range map[string]func(b *bench, token string){
-		"again": func(b *bench, token string) { b.asks(lua.Granted, limits, token, 0) },
+		"again": func(b *bench, token string) { b.semaphoreAcquire(lua.Granted, limits, token, 0) },
 		"in_line": func(b *bench, token string) {
 			b.listen("a")
-			b.beats(limits, 1, token, 0)
+			b.semaphoreHeartbeat(limits, 1, token, 0)
 			b.waits()
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			semAtTime(t, func(b *bench, pass func(time.Duration)) {
-				x, y := permit("a", 1, "hc", 1), permit("b", 1, "hc", 2)
-				b.asks(lua.Granted, limits, x, 0)
+				x, y := permitToken("a", 1, "hc", 1), permitToken("b", 1, "hc", 2)
+				b.semaphoreAcquire(lua.Granted, limits, x, 0)
 				pass((ttl + 1) * time.Millisecond)
-				b.asks(lua.Granted, limits, y, 0) // sweeps the lease
+				b.semaphoreAcquire(lua.Granted, limits, y, 0) // sweeps the lease
 				b.leases(y)
-				b.away(x, y)
-				b.gives(lua.Granted, y, 0)
+				b.wantTaken(x, y)
+				b.semaphoreRelease(lua.Granted, y, 0)
 
 				// It asks once more, and takes its permit once.
 				pass(time.Millisecond)
 				ask(b, x)
 				b.leases(x)
-				b.away(y, x)
+				b.wantTaken(y, x)
 				b.limit(limits, 0, 1, 2, 3, 4, 0)
 			})
 		})
 	}
 }
 
-func TestALateCopyBringsNothingBack(t *testing.T) {
+func TestLateDuplicateRestoresNothing(t *testing.T) {
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
 		const limits = "2:4:3600000"
-		x, y := permit("a", 1, "hc", 1), permit("b", 1, "hc", 2)
-		b.asks(lua.Granted, limits, x, 0)
+		x, y := permitToken("a", 1, "hc", 1), permitToken("b", 1, "hc", 2)
+		b.semaphoreAcquire(lua.Granted, limits, x, 0)
 		pass((ttl + 1) * time.Millisecond)
-		b.asks(lua.Granted, limits, y, 0)
-		b.asks(lua.Refused, limits, x, 0) // there is no room at once, and its permit is away all the same
-		b.away(x, y)
+		b.semaphoreAcquire(lua.Granted, limits, y, 0)
+		b.semaphoreAcquire(lua.Refused, limits, x, 0) // there is no room at once, and its permit is away all the same
+		b.wantTaken(x, y)
 	})
 }
 
-func TestLimitsOfTheLatestCaller(t *testing.T) {
+func TestLatestCallersLimitsApply(t *testing.T) {
 	onSem(t, func(b *bench) {
 		sub := b.listen("b")
-		held := permit("a", 1, "h", 1)
-		if got := b.asks(lua.Granted, "1:0:0", held, 0); got[3] != int64(0) {
+		held := permitToken("a", 1, "h", 1)
+		if got := b.semaphoreAcquire(lua.Granted, "1:0:0", held, 0); got[3] != int64(0) {
 			b.Errorf("the first limits are news: %v", got)
 		}
-		b1, b2, b3 := permit("b", 1, "h", 1), permit("b", 2, "h", 1), permit("b", 3, "h", 1)
+		b1, b2, b3 := permitToken("b", 1, "h", 1), permitToken("b", 2, "h", 1), permitToken("b", 3, "h", 1)
 		for _, x := range []string{b1, b2, b3} {
-			b.asks(lua.Waiting, "1:0:0", x, life)
+			b.semaphoreAcquire(lua.Waiting, "1:0:0", x, life)
 		}
 
 		// A caller who knows more lets others in, and comes after them.
-		if got := b.asks(lua.Refused, three, permit("c", 1, "h", 1), 0); got[2] != int64(2) {
+		if got := b.semaphoreAcquire(lua.Refused, three, permitToken("c", 1, "h", 1), 0); got[2] != int64(2) {
 			b.Errorf("more is %v, want 2", got)
 		}
-		b.told(sub, b1, b2)
+		b.notified(sub, b1, b2)
 		b.inForce("3:0:0 3:0:0")
 		b.waits(b3)
 
 		// One who knows less takes nothing away.
-		if got := b.asks(lua.Refused, "1:0:0", permit("c", 2, "h", 1), 0); got[2] != int64(2) {
+		if got := b.semaphoreAcquire(lua.Refused, "1:0:0", permitToken("c", 2, "h", 1), 0); got[2] != int64(2) {
 			b.Errorf("more is %v, want 2", got)
 		}
 		b.leases(held, b1, b2)
 		b.limit("1:0:0", 0, 3, 1, 0, 0, 0)
-		b.gives(lua.Granted, held, 0)
-		b.gives(lua.Granted, b1, 0)
+		b.semaphoreRelease(lua.Granted, held, 0)
+		b.semaphoreRelease(lua.Granted, b1, 0)
 		b.waits(b3)
-		b.gives(lua.Granted, b2, 0)
-		b.told(sub, b3)
-		b.gives(lua.Granted, b3, 0)
-		if got := b.asks(lua.Granted, three, permit("c", 3, "h", 3), life); got[3] != int64(2) {
+		b.semaphoreRelease(lua.Granted, b2, 0)
+		b.notified(sub, b3)
+		b.semaphoreRelease(lua.Granted, b3, 0)
+		if got := b.semaphoreAcquire(lua.Granted, three, permitToken("c", 3, "h", 3), life); got[3] != int64(2) {
 			b.Errorf("more is %v, want 2", got)
 		}
 	})
@@ -496,27 +496,27 @@ func TestSetLimit(t *testing.T) {
 		b.limit(three, 5, 0, 5, 0, 0, 2)
 		b.inForce("3:0:0 5:0:0")
 		b.limit(three, 5, 0, 5, 0, 0, 0)
-		held := permit("a", 1, "h", 3)
-		b.asks(lua.Granted, three, held, 0)
+		held := permitToken("a", 1, "h", 3)
+		b.semaphoreAcquire(lua.Granted, three, held, 0)
 		b.inForce("3:0:0 5:0:0") // it holds against those who know what was known
 		sub := b.listen("b")
-		two, four, one := permit("b", 1, "h", 4), permit("b", 2, "h", 2), permit("b", 3, "h", 1)
+		two, four, one := permitToken("b", 1, "h", 4), permitToken("b", 2, "h", 2), permitToken("b", 3, "h", 1)
 		for _, x := range []string{two, four, one} {
-			b.asks(lua.Waiting, three, x, life)
+			b.semaphoreAcquire(lua.Waiting, three, x, life)
 		}
 		b.limit(three, 7, 7, 7, 0, 0, 2)
-		b.told(sub, two)
+		b.notified(sub, two)
 		b.waits(four, one)
 		b.limit(three, 10, 10, 10, 0, 0, 2)
-		b.told(sub, four, one)
+		b.notified(sub, four, one)
 
 		// Lowered: all stay, and who asks for more is told so.
 		b.limit(three, 2, 10, 2, 0, 0, 2)
 		b.leases(held, two, four, one)
-		b.asks(lua.AboveLimit, three, permit("c", 1, "h", 3), life)
-		b.asks(lua.Waiting, three, permit("c", 2, "h", 2), life)
-		b.gives(lua.Left, permit("c", 2, "h", 2), 1)
-		b.asks(lua.Refused, "4:0:0", permit("c", 4, "h", 4), 0) // whose caller knows another limit, which is in force then
+		b.semaphoreAcquire(lua.AboveLimit, three, permitToken("c", 1, "h", 3), life)
+		b.semaphoreAcquire(lua.Waiting, three, permitToken("c", 2, "h", 2), life)
+		b.semaphoreRelease(lua.Left, permitToken("c", 2, "h", 2), 1)
+		b.semaphoreAcquire(lua.Refused, "4:0:0", permitToken("c", 4, "h", 4), 0) // whose caller knows another limit, which is in force then
 		b.inForce("4:0:0 4:0:0")
 	})
 	onSem(t, func(b *bench) { // of both limits it is that of the window
@@ -527,15 +527,15 @@ func TestSetLimit(t *testing.T) {
 	})
 }
 
-func TestWhoWaitsForMoreThanALoweredLimitIsTold(t *testing.T) {
+func TestWaiterAboveLoweredLimitNotified(t *testing.T) {
 	onSem(t, func(b *bench) {
 		const five = "5:0:0"
-		held := permit("a", 1, "h", 5)
-		b.asks(lua.Granted, five, held, 0)
+		held := permitToken("a", 1, "h", 5)
+		b.semaphoreAcquire(lua.Granted, five, held, 0)
 		sub := b.listen("b")
-		first, second, third, fourth := permit("b", 1, "h", 4), permit("b", 2, "h", 2), permit("b", 3, "h", 5), permit("b", 4, "h", 3)
+		first, second, third, fourth := permitToken("b", 1, "h", 4), permitToken("b", 2, "h", 2), permitToken("b", 3, "h", 5), permitToken("b", 4, "h", 3)
 		for _, x := range []string{first, second, third, fourth} {
-			b.asks(lua.Waiting, five, x, life)
+			b.semaphoreAcquire(lua.Waiting, five, x, life)
 		}
 		b.limit(five, 3, 5, 3, 0, 0, 2)
 		if m := b.message(sub); len(m) != 2 || m[0] != "1" || m[1] != "-1" {
@@ -543,7 +543,7 @@ func TestWhoWaitsForMoreThanALoweredLimitIsTold(t *testing.T) {
 		}
 		b.waits(second, third, fourth)
 		told := map[int64]any{}
-		got := b.beats(five, 0, first, second, third, fourth)
+		got := b.semaphoreHeartbeat(five, 0, first, second, third, fourth)
 		for i := 7; i+3 < len(got); i += 4 {
 			told[got[i].(int64)] = got[i+1]
 		}
@@ -551,65 +551,65 @@ func TestWhoWaitsForMoreThanALoweredLimitIsTold(t *testing.T) {
 			b.Errorf("reply %v", got)
 		}
 		b.waits(second, fourth)
-		got = b.beats(five, 1, first, 0)
+		got = b.semaphoreHeartbeat(five, 1, first, 0)
 		if len(got) != 11 || got[8] != int64(lua.AboveLimit) {
 			b.Errorf("reply %v", got)
 		}
 		b.waits(second, fourth)
-		b.gives(lua.Granted, held, 0)
-		b.told(sub, second)
+		b.semaphoreRelease(lua.Granted, held, 0)
+		b.notified(sub, second)
 		b.waits(fourth)
 	})
 }
 
-func TestBeatsOfASemaphore(t *testing.T) {
+func TestSemaphoreHeartbeats(t *testing.T) {
 	onSem(t, func(b *bench) {
 		for flags, limits := range map[string]string{"h": three, "c": "0:3:60000", "hc": "3:3:60000"} {
 			b.rdb.FlushDB(ctx)
-			one, two, far := permit("a", 1, flags, 1), permit("a", 2, flags, 2), permit("a", 3, flags, 1)
-			b.asks(lua.Granted, limits, one, 0)
-			b.asks(lua.Granted, limits, two, 0)
-			got := b.beats(limits, 0, far, two)
+			one, two, far := permitToken("a", 1, flags, 1), permitToken("a", 2, flags, 2), permitToken("a", 3, flags, 1)
+			b.semaphoreAcquire(lua.Granted, limits, one, 0)
+			b.semaphoreAcquire(lua.Granted, limits, two, 0)
+			got := b.semaphoreHeartbeat(limits, 0, far, two)
 			if len(got) != 15 || got[8] != int64(lua.Unknown) || got[12] != int64(lua.Held) || got[13] != b.fence(two) || got[14].(int64) <= got[1].(int64) {
 				b.Errorf("%s: reply %v", flags, got)
 			}
-			got = b.beats(limits, 1, far, 0, one, 0)
+			got = b.semaphoreHeartbeat(limits, 1, far, 0, one, 0)
 			if len(got) != 15 || got[8] != int64(lua.Waiting) || got[12] != int64(lua.Held) {
 				b.Errorf("%s: reply %v", flags, got)
 			}
 			b.waits(far)
-			b.gives(lua.Left, far, 1)
+			b.semaphoreRelease(lua.Left, far, 1)
 		}
 	})
 }
 
-// TestLimitsThatWereLost: what is in force is what the next one knows that comes by, be it by a beat.
-func TestLimitsThatWereLost(t *testing.T) {
+// TestLostLimitsRestoredByCaller: what is in force is what the next one knows that comes by, be it by a beat.
+func TestLostLimitsRestoredByCaller(t *testing.T) {
 	onSem(t, func(b *bench) {
-		held, x, y := permit("a", 1, "h", 2), permit("b", 1, "h", 2), permit("b", 2, "h", 1)
-		b.asks(lua.Granted, three, held, 0)
+		held, x, y := permitToken("a", 1, "h", 2), permitToken("b", 1, "h", 2), permitToken("b", 2, "h", 1)
+		b.semaphoreAcquire(lua.Granted, three, held, 0)
 		b.listen("b")
-		b.asks(lua.Waiting, three, x, life)
-		b.asks(lua.Waiting, three, y, life)
+		b.semaphoreAcquire(lua.Waiting, three, x, life)
+		b.semaphoreAcquire(lua.Waiting, three, y, life)
 		b.rdb.Del(ctx, b.keys[1])
-		got := b.beats(three, 0, y)
+		got := b.semaphoreHeartbeat(three, 0, y)
 		if len(got) != 7 {
 			b.Errorf("reply %v", got)
 		}
 		b.waits(x, y)
 		b.rdb.Del(ctx, b.keys[1])
 		b.rdb.ZRem(ctx, b.keys[0], held, "#"+held, "used")
-		b.beats(three, 0, y)
+		b.semaphoreHeartbeat(three, 0, y)
 		b.leases(x, y)
 		b.waits()
 		b.rdb.Del(ctx, b.keys[1])
-		b.gives(lua.Granted, x, 0) // a release knows of no limits, and needs none
+		b.semaphoreRelease(lua.Granted, x, 0) // a release knows of no limits, and needs none
 		b.limit(three, 0, 1, 3, 0, 0, 0)
 	})
 }
 
-// TestWhatIsOverIsSweptInParts: a hundred thousand of each, of which no script takes out more than a few hundred.
-func TestWhatIsOverIsSweptInParts(t *testing.T) {
+// TestExpiredPermitsSweptInBatches: a hundred thousand of each, of which no script takes out more than a few hundred.
+func TestExpiredPermitsSweptInBatches(t *testing.T) {
 	onSem(t, func(b *bench) {
 		n := 100000
 		if strings.HasSuffix(b.Name(), "embedded") {
@@ -621,14 +621,14 @@ func TestWhatIsOverIsSweptInParts(t *testing.T) {
 			for from := 0; from < n; from += 1000 {
 				var list []redis.Z
 				for i := from; i < from+1000; i++ {
-					x := permit("a", i, "hc", 1)
+					x := permitToken("a", i, "hc", 1)
 					list = append(list, redis.Z{Score: lease, Member: x}, redis.Z{Score: 1e15 + float64(i), Member: "#" + x}, redis.Z{Score: 8.5e15 + taking, Member: "@" + x})
 				}
 				b.rdb.ZAdd(ctx, b.keys[0], list...)
 			}
 			b.rdb.ZAdd(ctx, b.keys[0], redis.Z{Score: float64(-n), Member: "used"}, redis.Z{Score: float64(-n), Member: "spent"})
 			b.rdb.PExpire(ctx, b.keys[0], time.Minute)
-			b.sums()
+			b.checkCounts()
 		}
 		now := float64(b.rdb.Time(ctx).Val().UnixMilli())
 		fill(now-1, now-1002)
@@ -654,7 +654,7 @@ func TestWhatIsOverIsSweptInParts(t *testing.T) {
 		// A try is told that there is more to be swept, until it has room.
 		now = float64(b.rdb.Time(ctx).Val().UnixMilli())
 		fill(now-1, now-1002)
-		x := permit("b", 1, "hc", 1000)
+		x := permitToken("b", 1, "hc", 1000)
 		for scripts = 1; ; scripts++ {
 			got := b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, x, ttl, idle, 0, wake, 0, limits, 0))
 			if got[0] == int64(lua.Granted) {
@@ -667,50 +667,50 @@ func TestWhatIsOverIsSweptInParts(t *testing.T) {
 		if scripts != 4 { // a hundred of each before it looks for room, and two hundred when it does
 			b.Errorf("%d tries for 1000 permits that are over, want 4", scripts)
 		}
-		b.sums()
+		b.checkCounts()
 	})
 }
 
-func TestWhatWasTakenAheadOfTheClock(t *testing.T) {
+func TestPermitsTakenBeforeClockSetBack(t *testing.T) {
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
-		x, y := permit("a", 1, "c", 2), permit("a", 2, "c", 1)
-		b.asks(lua.Granted, perSecond, x, 0)
+		x, y := permitToken("a", 1, "c", 2), permitToken("a", 2, "c", 1)
+		b.semaphoreAcquire(lua.Granted, perSecond, x, 0)
 		pass(200 * time.Millisecond)
-		b.asks(lua.Granted, perSecond, y, 0)
+		b.semaphoreAcquire(lua.Granted, perSecond, y, 0)
 		pass(-time.Hour)
-		if got := b.asks(lua.Refused, perSecond, permit("b", 1, "c", 1), 0); got[1] != int64(1001) {
+		if got := b.semaphoreAcquire(lua.Refused, perSecond, permitToken("b", 1, "c", 1), 0); got[1] != int64(1001) {
 			b.Errorf("in %v ms, want 1001", got[1])
 		}
 		pass(1000 * time.Millisecond)
 		b.limit(perSecond, 0, 0, 0, 3, 3, 0)
 		pass(time.Millisecond)
 		b.limit(perSecond, 0, 0, 0, 0, 3, 0)
-		b.asks(lua.Granted, perSecond, permit("b", 2, "c", 3), 0)
+		b.semaphoreAcquire(lua.Granted, perSecond, permitToken("b", 2, "c", 3), 0)
 	})
 	semAtTime(t, func(b *bench, pass func(time.Duration)) { // leases are cut by the next beat
-		x := permit("a", 1, "hc", 1)
-		b.asks(lua.Granted, twoAndFour, x, 0)
+		x := permitToken("a", 1, "hc", 1)
+		b.semaphoreAcquire(lua.Granted, twoAndFour, x, 0)
 		pass(-time.Hour)
-		b.beats(twoAndFour, 0)
+		b.semaphoreHeartbeat(twoAndFour, 0)
 		if left := b.end(x) - b.rdb.Time(ctx).Val().UnixMilli(); left != ttl {
 			b.Errorf("the lease lasts %d ms, its ttl is %d", left, ttl)
 		}
 	})
 }
 
-func TestAReceiptIsKnownWhileItsPermitsAreAway(t *testing.T) {
+func TestReceiptKnownUntilPermitsReturn(t *testing.T) {
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
-		x := permit("a", 1, "c", 1)
-		first := b.asks(lua.Granted, perSecond, x, 0)
+		x := permitToken("a", 1, "c", 1)
+		first := b.semaphoreAcquire(lua.Granted, perSecond, x, 0)
 		pass(1000 * time.Millisecond)
-		if again := b.asks(lua.Granted, perSecond, x, 0); again[0] != first[0] {
+		if again := b.semaphoreAcquire(lua.Granted, perSecond, x, 0); again[0] != first[0] {
 			b.Errorf("repeated, fence %v became %v", first[0], again[0])
 		}
 		pass(time.Millisecond)
-		if again := b.asks(lua.Granted, perSecond, x, 0); again[0] == first[0] {
+		if again := b.semaphoreAcquire(lua.Granted, perSecond, x, 0); again[0] == first[0] {
 			b.Error("a receipt was known for longer than its permit was away")
 		}
-		b.away(x)
+		b.wantTaken(x)
 		b.code(b.renew(x, 2, ttl, 1), lua.Refused)
 	})
 }
@@ -721,13 +721,13 @@ func TestInspectPermits(t *testing.T) {
 			b.Helper()
 			return b.eval(b.set.Inspect, 4, lua.InspectArgs(nil, what, 0, 10))
 		}
-		x, y, z := permit("a", 1, "hc", 1), permit("a", 2, "hc", 1), permit("b", 1, "hc", 2)
-		b.asks(lua.Granted, twoAndFour, x, 0)
+		x, y, z := permitToken("a", 1, "hc", 1), permitToken("a", 2, "hc", 1), permitToken("b", 1, "hc", 2)
+		b.semaphoreAcquire(lua.Granted, twoAndFour, x, 0)
 		pass(10 * time.Millisecond)
-		b.asks(lua.Granted, twoAndFour, y, 0)
+		b.semaphoreAcquire(lua.Granted, twoAndFour, y, 0)
 		b.listen("b")
-		b.asks(lua.Waiting, twoAndFour, z, life)
-		b.gives(lua.Granted, x, 0)
+		b.semaphoreAcquire(lua.Waiting, twoAndFour, z, life)
+		b.semaphoreRelease(lua.Granted, x, 0)
 		if got := inspect(lua.InspectHolders); len(got) != 4 || got[1] != y || got[2] != b.fence(y) || got[3] != int64(ttl) {
 			b.Errorf("holders %v", got)
 		}
@@ -736,10 +736,10 @@ func TestInspectPermits(t *testing.T) {
 		}
 	})
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
-		x, y := permit("a", 1, "c", 1), permit("a", 2, "c", 2)
-		b.asks(lua.Granted, perSecond, x, 0)
+		x, y := permitToken("a", 1, "c", 1), permitToken("a", 2, "c", 2)
+		b.semaphoreAcquire(lua.Granted, perSecond, x, 0)
 		pass(10 * time.Millisecond)
-		b.asks(lua.Granted, perSecond, y, 0)
+		b.semaphoreAcquire(lua.Granted, perSecond, y, 0)
 		inspect := func() []any {
 			return b.eval(b.set.Inspect, 4, lua.InspectArgs(nil, lua.InspectHolders, 0, 10))
 		}
@@ -754,29 +754,29 @@ func TestInspectPermits(t *testing.T) {
 	})
 }
 
-// TestPermitsThatAreLearnedOfLateAreTakenThen: a waiter whose message was lost begins only when its heartbeat tells it,
+// TestLateGrantCountsFromHeartbeat: a waiter whose message was lost begins only when its heartbeat tells it,
 // and so the window counts from there.
-func TestPermitsThatAreLearnedOfLateAreTakenThen(t *testing.T) {
+func TestLateGrantCountsFromHeartbeat(t *testing.T) {
 	for flags, limits := range map[string]string{"c": "0:1:1000", "hc": "3:1:1000"} {
 		t.Run(flags, func(t *testing.T) {
 			atTimeOf(t, lua.Semaphore, func(b *bench, pass func(time.Duration)) {
-				first, late, next := permit("a", 1, flags, 1), permit("b", 1, flags, 1), permit("c", 1, flags, 1)
-				b.asks(lua.Granted, limits, first, 0)
+				first, late, next := permitToken("a", 1, flags, 1), permitToken("b", 1, flags, 1), permitToken("c", 1, flags, 1)
+				b.semaphoreAcquire(lua.Granted, limits, first, 0)
 				sub := b.listen("b")
-				b.asks(lua.Waiting, limits, late, life)
+				b.semaphoreAcquire(lua.Waiting, limits, late, life)
 				pass(1001 * time.Millisecond)
-				b.beats(limits, 0)
-				b.told(sub, late)
+				b.semaphoreHeartbeat(limits, 0)
+				b.notified(sub, late)
 				pass(600 * time.Millisecond)
-				if got := b.beats(limits, 0, late); got[8] != int64(lua.Held) {
+				if got := b.semaphoreHeartbeat(limits, 0, late); got[8] != int64(lua.Held) {
 					b.Fatalf("reply %v", got)
 				}
 				pass(600 * time.Millisecond)
-				if left := b.asks(lua.Refused, limits, next, 0)[1]; left != int64(401) {
+				if left := b.semaphoreAcquire(lua.Refused, limits, next, 0)[1]; left != int64(401) {
 					b.Errorf("the permit is to return in %v ms, want 401", left)
 				}
 				pass(401 * time.Millisecond)
-				b.asks(lua.Granted, limits, next, 0)
+				b.semaphoreAcquire(lua.Granted, limits, next, 0)
 			})
 		})
 	}

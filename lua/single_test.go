@@ -82,7 +82,7 @@ func (b *bench) renew(token string, keys int, ms int64, exact int) []any {
 	return b.eval(b.set.Renew, keys, lua.RenewArgs(nil, token, ms, idle, exact, wake, 0))
 }
 
-func (b *bench) beat(back int, rest ...any) []any {
+func (b *bench) heartbeat(back int, rest ...any) []any {
 	b.Helper()
 	return b.eval(b.set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, idle, life, wake, 0, back, ""), rest...))
 }
@@ -200,7 +200,7 @@ func TestAcquireQueuesInOrderAndOnce(t *testing.T) {
 	})
 }
 
-func TestReleaseHandsOnToTheFirstThatListens(t *testing.T) {
+func TestReleaseGrantsFirstSubscribedWaiter(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		first := b.acquire(token("a", 1), 0)
 		b.acquire(token("dead", 1), life)
@@ -226,10 +226,10 @@ func TestReleaseHandsOnToTheFirstThatListens(t *testing.T) {
 	})
 }
 
-// TestAReplicasSubscriberIsNotToldOfAGrantThatIsTakenBack: a message goes to replicas too, but only subscribers of the
+// TestRevokedGrantNotPublishedToReplica: a message goes to replicas too, but only subscribers of the
 // primary are counted. So a keeper that still listens at what was the primary before a failover must not hear of a grant
 // that the script takes back because it counts nobody: it would believe in it.
-func TestAReplicasSubscriberIsNotToldOfAGrantThatIsTakenBack(t *testing.T) {
+func TestRevokedGrantNotPublishedToReplica(t *testing.T) {
 	for _, set := range []*lua.Set{lua.Mutex, lua.Fair} {
 		t.Run(set.Kind, func(t *testing.T) {
 			primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
@@ -263,7 +263,7 @@ func TestAReplicasSubscriberIsNotToldOfAGrantThatIsTakenBack(t *testing.T) {
 	}
 }
 
-func TestReleaseLeavesTheQueueOrDoesNothing(t *testing.T) {
+func TestReleaseLeavesQueueOrDoesNothing(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		b.acquire(token("b", 1), life)
@@ -281,7 +281,7 @@ func TestReleaseLeavesTheQueueOrDoesNothing(t *testing.T) {
 
 // A token can hold the lock and stand in line as well: of a mutex, if it asked again since an answer was lost, or if a copy
 // of its request came late, when nobody held it.
-func TestWhoHoldsDoesNotStandInLineForLong(t *testing.T) {
+func TestHolderIsRemovedFromQueue(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		mute := token("c", 1) + "s" // who needs no message
 		both := func() {
@@ -293,7 +293,7 @@ func TestWhoHoldsDoesNotStandInLineForLong(t *testing.T) {
 			}
 		}
 		both()
-		got := b.beat(0, token("b", 1))
+		got := b.heartbeat(0, token("b", 1))
 		if len(got) != 11 || got[7] != int64(1) || got[8] != int64(lua.Granted) {
 			b.Errorf("its heartbeat: %v", got)
 		}
@@ -311,13 +311,13 @@ func TestWhoHoldsDoesNotStandInLineForLong(t *testing.T) {
 	})
 }
 
-func TestABuriedTokenGetsNothing(t *testing.T) {
+func TestTombstonedTokenRefused(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		b.code(b.release(token("a", 1), 60000), lua.Granted)
 		b.code(b.acquire(token("a", 1), 0), lua.Tombstoned)
 		b.code(b.acquire(token("a", 1), life), lua.Tombstoned)
-		got := b.beat(1, token("a", 1), 0)
+		got := b.heartbeat(1, token("a", 1), 0)
 		if len(got) != 11 || got[8] != int64(lua.Tombstoned) {
 			b.Errorf("coming back: %v", got)
 		}
@@ -328,7 +328,7 @@ func TestABuriedTokenGetsNothing(t *testing.T) {
 	})
 }
 
-func TestRenewOnlyWhatIsHeldAndNeverShortenUnlessExact(t *testing.T) {
+func TestRenewShortensOnlyIfExact(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.code(b.renew(token("a", 1), 1, ttl, 0), lua.Refused)
 		b.holder("")
@@ -353,12 +353,12 @@ func TestRenewOnlyWhatIsHeldAndNeverShortenUnlessExact(t *testing.T) {
 	})
 }
 
-func TestBeatKeepsAdmitsAndTellsApart(t *testing.T) {
+func TestHeartbeatAdmitsAndReportsStates(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		p := b.acquire(token("b", 1), life)[3]
 		b.acquire(token("b", 2), life)
-		got := b.beat(0, token("b", 1), token("b", 2), token("b", 3), token("a", 1))
+		got := b.heartbeat(0, token("b", 1), token("b", 2), token("b", 3), token("a", 1))
 		b.code(got, lua.Waiting)
 		want := []any{int64(3), int64(lua.Unknown), int64(0), int64(0), int64(4), int64(lua.Held)}
 		if len(got) != 15 || !slices.Equal(got[7:13], want) {
@@ -370,7 +370,7 @@ func TestBeatKeepsAdmitsAndTellsApart(t *testing.T) {
 
 		// The holder is gone: who asks is granted, without a message.
 		b.rdb.Del(ctx, b.keys[0])
-		got = b.beat(0, token("b", 2), token("b", 1))
+		got = b.heartbeat(0, token("b", 2), token("b", 1))
 		if len(got) != 11 || got[7] != int64(2) || got[8] != int64(lua.Granted) {
 			b.Fatalf("reply %v", got)
 		}
@@ -378,19 +378,19 @@ func TestBeatKeepsAdmitsAndTellsApart(t *testing.T) {
 		b.members(2, token("b", 2))
 
 		// Back with its old place, in front of one that came later.
-		got = b.beat(1, token("c", 1), p)
+		got = b.heartbeat(1, token("c", 1), p)
 		if len(got) != 11 || got[8] != int64(lua.Waiting) || got[9] != p {
 			b.Fatalf("reply %v", got)
 		}
 		b.members(2, token("c", 1), token("b", 2))
-		got = b.beat(1, token("c", 2), 0)
+		got = b.heartbeat(1, token("c", 2), 0)
 		b.members(2, token("c", 1), token("b", 2), token("c", 2))
 		b.expires(1, 2, 3)
 		_ = got
 	})
 }
 
-func TestBeatSweepsTheLapsed(t *testing.T) {
+func TestHeartbeatSweepsExpiredWaiters(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		for i := range 250 {
@@ -399,14 +399,14 @@ func TestBeatSweepsTheLapsed(t *testing.T) {
 		b.acquire(token("b", 1), life)
 		time.Sleep(5 * time.Millisecond)
 		for range 3 {
-			b.beat(0, token("b", 1))
+			b.heartbeat(0, token("b", 1))
 		}
 		b.members(2, token("b", 1))
 		b.members(3, token("b", 1))
 	})
 }
 
-func TestManyDeadWaitersAreWalkedPastInBoundedSteps(t *testing.T) {
+func TestDeadWaitersSkippedInBoundedSteps(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		for i := range 1500 {
@@ -421,14 +421,14 @@ func TestManyDeadWaitersAreWalkedPastInBoundedSteps(t *testing.T) {
 			b.Fatalf("reply %v: more than a thousand waiters were walked past at once", got)
 		}
 		b.holder("")
-		if got := b.beat(0); got[4] != int64(0) {
+		if got := b.heartbeat(0); got[4] != int64(0) {
 			b.Errorf("reply %v: still more to admit", got)
 		}
 		b.holder(token("live", 1))
 	})
 }
 
-func TestASetBackClockDoesNotProlongALease(t *testing.T) {
+func TestClockSetBackDoesNotProlongLease(t *testing.T) {
 	m := miniredis.RunT(t)
 	m.ClockTTL(true)
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
@@ -437,23 +437,23 @@ func TestASetBackClockDoesNotProlongALease(t *testing.T) {
 	b.acquire(token("a", 1), 0)
 	b.acquire(token("b", 1), life)
 	rdb.PExpire(ctx, "lock:x", time.Hour) // what setting the clock back by an hour does to an expiry
-	b.beat(0, token("b", 1))
+	b.heartbeat(0, token("b", 1))
 	if d := rdb.PTTL(ctx, "lock:x").Val(); d > ttl*time.Millisecond {
 		t.Errorf("the lease lasts %v, its ttl is %d ms", d, ttl)
 	}
 	b.renew(token("a", 1), 2, 3600000, 1) // extended on purpose
-	b.beat(0, token("b", 1))
+	b.heartbeat(0, token("b", 1))
 	if d := rdb.PTTL(ctx, "lock:x").Val(); d < 59*time.Minute {
 		t.Errorf("a lease that was extended to an hour was cut to %v", d)
 	}
 	rdb.PExpire(ctx, "lock:x", 3*time.Hour)
-	got := b.beat(0, token("a", 1)) // a holder that did not learn of its grant
+	got := b.heartbeat(0, token("a", 1)) // a holder that did not learn of its grant
 	if len(got) != 11 || got[8] != int64(lua.Held) || got[10].(int64)-got[1].(int64) > 3600000 {
 		t.Errorf("a lease of an hour is told of as %v", got)
 	}
 }
 
-func TestForeignEntriesInTheQueueAreThrownOut(t *testing.T) {
+func TestForeignQueueEntriesDropped(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		for _, junk := range []string{"", "x", "a:b", "a:b:c", ":::", "k:1:30000.6000r5!", "k:1:.5"} {

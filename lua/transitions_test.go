@@ -43,8 +43,8 @@ func allAtTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
 	}
 }
 
-// line acquires for the holder, and puts the others in line.
-func (b *bench) line(holder string, others ...string) {
+// enqueue acquires for the holder, and puts the others in line.
+func (b *bench) enqueue(holder string, others ...string) {
 	b.Helper()
 	_, extra := flagsOf(b.set)
 	b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, holder, ttl, idle, 0, wake, 0, extra, 0)), lua.Granted)
@@ -53,82 +53,82 @@ func (b *bench) line(holder string, others ...string) {
 	}
 }
 
-// isToldToAsk is that one message comes, by which this request is to ask in so many ms.
-func (b *bench) isToldToAsk(sub *redis.PubSub, token string, ms int) {
+// notifiedToRetry is that one message comes, by which this request is to ask in so many ms.
+func (b *bench) notifiedToRetry(sub *redis.PubSub, token string, ms int) {
 	b.Helper()
 	if got, want := b.message(sub), []string{strings.Split(token, ":")[1], strconv.Itoa(-ms)}; fmt.Sprint(got) != fmt.Sprint(want) {
 		b.Fatalf("message %v, want %v", got, want)
 	}
 }
 
-func TestTheFirstInLineIsToldOfALeaseThatWasShortened(t *testing.T) {
+func TestHeadNotifiedOfShortenedLease(t *testing.T) {
 	allAtTime(t, func(b *bench, _ func(time.Duration)) {
 		flags, _ := flagsOf(b.set)
 		holder, first, second := token("a", 1)+flags, token("b", 1)+flags, token("b", 2)+flags
-		b.line(holder, first, second)
+		b.enqueue(holder, first, second)
 		sub := b.listen("b")
 		b.code(b.renew(holder, 4, 1000, 1), lua.Granted)
-		b.isToldToAsk(sub, first, 1000)
+		b.notifiedToRetry(sub, first, 1000)
 		b.code(b.renew(holder, 2, 500, 1), lua.Granted) // without the line there is nobody to tell
-		b.untold("b", sub)
+		b.notNotified("b", sub)
 		b.code(b.renew(holder, 4, 20_000, 1), lua.Granted) // it asks before that anyway
-		b.untold("b", sub)
+		b.notNotified("b", sub)
 		b.code(b.renew(token("a", 2)+flags, 4, 1000, 1), lua.Refused)
-		b.untold("b", sub)
+		b.notNotified("b", sub)
 	})
 }
 
 // Of a lock that readers hold the last of them decides when room comes by itself.
-func TestAWriterIsToldOfAReaderThatIsLeft(t *testing.T) {
+func TestWriterNotifiedOfRemainingReader(t *testing.T) {
 	atTimeOf(t, lua.RWLock, func(b *bench, pass func(time.Duration)) {
-		short, middle, long, writer := use("a", 1, "r"), use("a", 2, "r"), use("a", 3, "r"), use("b", 1, "w")
+		short, middle, long, writer := rwToken("a", 1, "r"), rwToken("a", 2, "r"), rwToken("a", 3, "r"), rwToken("b", 1, "w")
 		for i, r := range []string{short, middle, long} {
-			b.gets(lua.Granted, r, 0)
+			b.wantAcquire(lua.Granted, r, 0)
 			b.renew(r, 2, int64(i+1)*900, 1)
 		}
-		b.gets(lua.Waiting, writer, life)
+		b.wantAcquire(lua.Waiting, writer, life)
 		sub := b.listen("b")
 		b.code(b.release(short, 0), lua.Granted) // others last longer
-		b.untold("b", sub)
+		b.notNotified("b", sub)
 	})
 	atTimeOf(t, lua.RWLock, func(b *bench, pass func(time.Duration)) {
-		short, middle, long, writer := use("a", 1, "r"), use("a", 2, "r"), use("a", 3, "r"), use("b", 1, "w")
+		short, middle, long, writer := rwToken("a", 1, "r"), rwToken("a", 2, "r"), rwToken("a", 3, "r"), rwToken("b", 1, "w")
 		for i, r := range []string{short, middle, long} {
-			b.gets(lua.Granted, r, 0)
+			b.wantAcquire(lua.Granted, r, 0)
 			b.renew(r, 2, int64(i+1)*900, 1)
 		}
-		b.gets(lua.Waiting, writer, life)
+		b.wantAcquire(lua.Waiting, writer, life)
 		sub := b.listen("b")
 		b.code(b.release(long, 0), lua.Granted)
-		b.isToldToAsk(sub, writer, 1800)
+		b.notifiedToRetry(sub, writer, 1800)
 		pass(100 * time.Millisecond)
 		b.code(b.release(middle, 0), lua.Granted)
-		b.isToldToAsk(sub, writer, 800)
+		b.notifiedToRetry(sub, writer, 800)
 	})
 }
 
 // An upgrade does not wait for the lease that it comes in the place of.
-func TestAnUpgradeIsToldOfAReaderThatIsLeft(t *testing.T) {
+func TestUpgradeNotifiedOfRemainingReader(t *testing.T) {
 	atTimeOf(t, lua.RWLock, func(b *bench, _ func(time.Duration)) {
-		origin, dead, long, up := use("b", 1, "r"), use("a", 1, "r"), use("a", 2, "r"), use("b", 2, "u")
+		origin, dead, long, up := rwToken("b", 1, "r"), rwToken("a", 1, "r"), rwToken("a", 2, "r"), rwToken("b", 2, "u")
 		for _, r := range []string{origin, dead, long} {
-			b.gets(lua.Granted, r, 0)
+			b.wantAcquire(lua.Granted, r, 0)
 		}
 		b.renew(dead, 2, 1000, 1)
 		b.renew(origin, 2, 40_000, 1)
 		b.code(b.convert(up, origin, life), lua.Waiting)
 		sub := b.listen("b")
 		b.code(b.release(long, 0), lua.Granted)
-		b.isToldToAsk(sub, up, 1000)
+		b.notifiedToRetry(sub, up, 1000)
 	})
 }
 
 // Whoever has not heard of the conversion believes in the lease that was converted until that would have ended.
-func TestWhatComesInThePlaceOfALeaseEndsNoSooner(t *testing.T) {
+func TestConversionDoesNotEndSooner(t *testing.T) {
 	for from, to := range map[string]string{"w": "d", "r": "u"} {
 		atTimeOf(t, lua.RWLock, func(b *bench, pass func(time.Duration)) {
-			origin, short := use("a", 1, from), "a:2:1000.1000"+to
-			b.gets(lua.Granted, origin, 0)
+			origin, short := rwToken("a", 1, from), "a:2:1000.1000"+to
+			b.wantAcquire(lua.Granted, origin, 0)
 			b.renew(origin, 2, 2*ttl, 1)
 			end := b.end(origin)
 			pass(time.Second)
@@ -136,7 +136,7 @@ func TestWhatComesInThePlaceOfALeaseEndsNoSooner(t *testing.T) {
 			if got := b.end(short); got != end {
 				b.Errorf("it ends at %d, the lease before it at %d", got, end)
 			}
-			b.beat(0, short) // after the clock was set back it would be cut to its ttl
+			b.heartbeat(0, short) // after the clock was set back it would be cut to its ttl
 			if got := b.end(short); got != end {
 				b.Errorf("a heartbeat has cut it from %d to %d", end, got)
 			}
@@ -151,23 +151,23 @@ func TestWhatComesInThePlaceOfALeaseEndsNoSooner(t *testing.T) {
 }
 
 // The line moves up when those in front are swept.
-func TestWhoIsFirstAfterASweepIsTold(t *testing.T) {
+func TestNewHeadNotifiedAfterSweep(t *testing.T) {
 	allAtTime(t, func(b *bench, pass func(time.Duration)) {
 		flags, _ := flagsOf(b.set)
 		holder, first, other := token("a", 1)+flags, token("b", 1)+flags, token("c", 1)+flags
-		b.line(holder, token("dead", 1)+flags, token("dead", 2)+flags, token("dead", 3)+flags, first, other)
+		b.enqueue(holder, token("dead", 1)+flags, token("dead", 2)+flags, token("dead", 3)+flags, first, other)
 		pass(life*time.Millisecond - 2)
-		b.beat(0, first)
+		b.heartbeat(0, first)
 		pass(time.Second)
 		b.renew(holder, 2, 1000, 1)
 		sub := b.listen("b")
-		b.beat(0, other)
-		b.isToldToAsk(sub, first, 1000)
+		b.heartbeat(0, other)
+		b.notifiedToRetry(sub, first, 1000)
 	})
 }
 
 // After the server's clock was set back, a lease would last too long, and is cut to its ttl when somebody beats.
-func TestTheFirstInLineIsToldOfALeaseThatWasCut(t *testing.T) {
+func TestHeadNotifiedOfLeaseCutToTTL(t *testing.T) {
 	allAtTime(t, func(b *bench, pass func(time.Duration)) {
 		flags, extra := flagsOf(b.set)
 		short := "a:1:1000.1000" + flags
@@ -182,33 +182,33 @@ func TestTheFirstInLineIsToldOfALeaseThatWasCut(t *testing.T) {
 		} else {
 			b.rdb.ZIncrBy(ctx, b.keys[0], 3_600_000, short)
 		}
-		b.beat(0, other)
-		b.isToldToAsk(sub, first, 1000)
+		b.heartbeat(0, other)
+		b.notifiedToRetry(sub, first, 1000)
 	})
 }
 
 // A request that cannot wait for as long as it must leaves the line, and others move up, also if it stood first.
-func TestWhoLeavesForWantOfTimeMakesRoom(t *testing.T) {
+func TestRefusedWaiterMakesRoom(t *testing.T) {
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
 		b.listen("a")
 		sub := b.listen("b")
-		b.asks(lua.Granted, perSecond, permit("a", 1, "c", 2), 0)
-		heavy, light := permit("a", 2, "c", 3), permit("b", 1, "c", 1)
-		b.asks(lua.Waiting, perSecond, heavy, life)
-		b.asks(lua.Waiting, perSecond, light, life)
-		b.asksWithin(lua.Refused, perSecond, heavy, life, 100)
-		b.told(sub, light)
+		b.semaphoreAcquire(lua.Granted, perSecond, permitToken("a", 1, "c", 2), 0)
+		heavy, light := permitToken("a", 2, "c", 3), permitToken("b", 1, "c", 1)
+		b.semaphoreAcquire(lua.Waiting, perSecond, heavy, life)
+		b.semaphoreAcquire(lua.Waiting, perSecond, light, life)
+		b.semaphoreAcquireWithin(lua.Refused, perSecond, heavy, life, 100)
+		b.notified(sub, light)
 		b.waits()
 	})
 }
 
-// TestLapsedWaitersAreCalled: when the server's clock was set ahead, whoever waits is alive and knows nothing of it. Whoever
+// TestExpiredWaitersNotified: when the server's clock was set ahead, whoever waits is alive and knows nothing of it. Whoever
 // takes them out of line tells them to ask, the first of them first, one waiter of each keeper, and no more than ten keepers.
-func TestLapsedWaitersAreCalled(t *testing.T) {
+func TestExpiredWaitersNotified(t *testing.T) {
 	ahead := life*time.Millisecond + 500
 	for what, happens := range map[string]func(b *bench, holder, flags string){
 		"release": func(b *bench, holder, _ string) { b.code(b.release(holder, 0), lua.Granted) },
-		"beat":    func(b *bench, _, flags string) { b.beat(0, token("x", 1)+flags) },
+		"beat":    func(b *bench, _, flags string) { b.heartbeat(0, token("x", 1)+flags) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			allAtTime(t, func(b *bench, pass func(time.Duration)) {
@@ -221,7 +221,7 @@ func TestLapsedWaitersAreCalled(t *testing.T) {
 					subs[k] = b.listen(k)
 					tokens = append(tokens, token(k, 1)+flags, token(k, 2)+flags)
 				}
-				b.line(holder, tokens...)
+				b.enqueue(holder, tokens...)
 				pass(ahead)
 				happens(b, holder, flags)
 				b.members(2)
@@ -233,9 +233,9 @@ func TestLapsedWaitersAreCalled(t *testing.T) {
 				})
 				for i, k := range order {
 					if i < 9 { // before them somebody has gone
-						b.isToldToAsk(subs[k], token(k, 1)+flags, 10*(i+1)+1)
+						b.notifiedToRetry(subs[k], token(k, 1)+flags, 10*(i+1)+1)
 					}
-					b.untold(k, subs[k])
+					b.notNotified(k, subs[k])
 				}
 			})
 		})
@@ -250,7 +250,7 @@ func TestWrongType(t *testing.T) {
 			onBothServers(t, set, func(b *bench) {
 				flags, extra := flagsOf(set)
 				holder, waits, gone := token("a", 1)+flags, token("b", 1)+flags, token("b", 2)+flags
-				b.line(holder, waits, gone)
+				b.enqueue(holder, waits, gone)
 				b.rdb.Del(ctx, b.keys[0])
 				b.rdb.RPush(ctx, b.keys[0], "x")
 				wrong := func(what string, s *lua.Script, keys int, args []any) {
@@ -299,9 +299,9 @@ func (b *bench) allExpireBut(one int) {
 	}
 }
 
-// TestWhoIsRefusedLearnsThatNothingCanBeWritten: a replica, or a primary that may not write, does not say that a lock is held,
+// TestRefusalFailsOnReadOnlyServer: a replica, or a primary that may not write, does not say that a lock is held,
 // whatever the reason for which it would be refused. For the same reason a release does not say that there was nothing.
-func TestWhoIsRefusedLearnsThatNothingCanBeWritten(t *testing.T) {
+func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
 	ask := func(b *bench, token string, extra string) any {
 		return b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys, lua.AcquireArgs(nil, token, ttl, idle, 0, wake, 0, extra, 0)...).Err()
 	}
@@ -314,47 +314,47 @@ func TestWhoIsRefusedLearnsThatNothingCanBeWritten(t *testing.T) {
 		lua.RWLock: {
 			{"a read behind a writer who waits", func(b *bench) {
 				b.listen("w")
-				b.gets(lua.Granted, use("a", 1, "r"), 0)
-				b.gets(lua.Waiting, use("w", 1, "w"), life)
-			}, func(b *bench) any { return ask(b, use("b", 1, "r"), "") }},
-			{"a write beside a reader", func(b *bench) { b.gets(lua.Granted, use("a", 1, "r"), 0) },
-				func(b *bench) any { return ask(b, use("b", 1, "w"), "") }},
+				b.wantAcquire(lua.Granted, rwToken("a", 1, "r"), 0)
+				b.wantAcquire(lua.Waiting, rwToken("w", 1, "w"), life)
+			}, func(b *bench) any { return ask(b, rwToken("b", 1, "r"), "") }},
+			{"a write beside a reader", func(b *bench) { b.wantAcquire(lua.Granted, rwToken("a", 1, "r"), 0) },
+				func(b *bench) any { return ask(b, rwToken("b", 1, "w"), "") }},
 			{"an upgrade beside another", func(b *bench) {
-				b.gets(lua.Granted, use("a", 1, "r"), 0)
-				b.gets(lua.Granted, use("b", 1, "r"), 0)
-				b.code(b.convert(use("a", 2, "u"), use("a", 1, "r"), life), lua.Waiting)
-			}, func(b *bench) any { return ask(b, use("b", 2, "u"), use("b", 1, "r")) }},
+				b.wantAcquire(lua.Granted, rwToken("a", 1, "r"), 0)
+				b.wantAcquire(lua.Granted, rwToken("b", 1, "r"), 0)
+				b.code(b.convert(rwToken("a", 2, "u"), rwToken("a", 1, "r"), life), lua.Waiting)
+			}, func(b *bench) any { return ask(b, rwToken("b", 2, "u"), rwToken("b", 1, "r")) }},
 			{"an upgrade beside a reader", func(b *bench) {
-				b.gets(lua.Granted, use("a", 1, "r"), 0)
-				b.gets(lua.Granted, use("b", 1, "r"), 0)
-			}, func(b *bench) any { return ask(b, use("b", 2, "u"), use("b", 1, "r")) }},
-			{"an upgrade of nothing", func(*bench) {}, func(b *bench) any { return ask(b, use("b", 2, "u"), use("b", 1, "r")) }},
-			{"a downgrade of nothing", func(*bench) {}, func(b *bench) any { return ask(b, use("b", 2, "d"), use("b", 1, "w")) }},
-			{"a downgrade of a read", func(b *bench) { b.gets(lua.Granted, use("b", 1, "r"), 0) },
-				func(b *bench) any { return ask(b, use("b", 2, "d"), use("b", 1, "r")) }},
+				b.wantAcquire(lua.Granted, rwToken("a", 1, "r"), 0)
+				b.wantAcquire(lua.Granted, rwToken("b", 1, "r"), 0)
+			}, func(b *bench) any { return ask(b, rwToken("b", 2, "u"), rwToken("b", 1, "r")) }},
+			{"an upgrade of nothing", func(*bench) {}, func(b *bench) any { return ask(b, rwToken("b", 2, "u"), rwToken("b", 1, "r")) }},
+			{"a downgrade of nothing", func(*bench) {}, func(b *bench) any { return ask(b, rwToken("b", 2, "d"), rwToken("b", 1, "w")) }},
+			{"a downgrade of a read", func(b *bench) { b.wantAcquire(lua.Granted, rwToken("b", 1, "r"), 0) },
+				func(b *bench) any { return ask(b, rwToken("b", 2, "d"), rwToken("b", 1, "r")) }},
 		},
 		lua.Semaphore: {
-			{"more than there are", func(b *bench) { b.asks(lua.Granted, three, permit("a", 1, "h", 1), 0) },
-				func(b *bench) any { return ask(b, permit("b", 1, "h", 4), three) }},
-			{"more than are left", func(b *bench) { b.asks(lua.Granted, three, permit("a", 1, "h", 2), 0) },
-				func(b *bench) any { return ask(b, permit("b", 1, "h", 2), three) }},
-			{"before they return", func(b *bench) { b.asks(lua.Granted, perSecond, permit("a", 1, "c", 3), 0) },
-				func(b *bench) any { return ask(b, permit("b", 1, "c", 1), perSecond) }},
+			{"more than there are", func(b *bench) { b.semaphoreAcquire(lua.Granted, three, permitToken("a", 1, "h", 1), 0) },
+				func(b *bench) any { return ask(b, permitToken("b", 1, "h", 4), three) }},
+			{"more than are left", func(b *bench) { b.semaphoreAcquire(lua.Granted, three, permitToken("a", 1, "h", 2), 0) },
+				func(b *bench) any { return ask(b, permitToken("b", 1, "h", 2), three) }},
+			{"before they return", func(b *bench) { b.semaphoreAcquire(lua.Granted, perSecond, permitToken("a", 1, "c", 3), 0) },
+				func(b *bench) any { return ask(b, permitToken("b", 1, "c", 1), perSecond) }},
 			{"a limit that was given up", func(b *bench) {
-				b.asks(lua.Granted, three, permit("a", 1, "h", 1), 0)
-				b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, permit("b", 1, "h", 1), idle, wake, 0, 60_000, 1))
+				b.semaphoreAcquire(lua.Granted, three, permitToken("a", 1, "h", 1), 0)
+				b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, permitToken("b", 1, "h", 1), idle, wake, 0, 60_000, 1))
 			}, func(b *bench) any {
-				return b.rdb.Eval(ctx, b.set.Limit.Text, b.keys, lua.LimitArgs(nil, idle, wake, 0, three, 4, permit("b", 1, "h", 1))...).Err()
+				return b.rdb.Eval(ctx, b.set.Limit.Text, b.keys, lua.LimitArgs(nil, idle, wake, 0, three, 4, permitToken("b", 1, "h", 1))...).Err()
 			}},
 		},
 	}
 	for _, set := range lua.Sets {
 		flags, extra := flagsOf(set)
-		list[set] = append(list[set], refusal{"it is held", func(b *bench) { b.line(token("a", 1) + flags) },
+		list[set] = append(list[set], refusal{"it is held", func(b *bench) { b.enqueue(token("a", 1) + flags) },
 			func(b *bench) any { return ask(b, token("b", 1)+flags, extra) }},
 			refusal{"somebody waits", func(b *bench) {
 				b.listen("w")
-				b.line(token("a", 1)+flags, token("w", 1)+flags)
+				b.enqueue(token("a", 1)+flags, token("w", 1)+flags)
 			}, func(b *bench) any { return ask(b, token("b", 1)+flags, extra) }},
 			refusal{"it is buried", func(b *bench) {
 				b.eval(set.Release, 4, lua.ReleaseArgs(nil, token("b", 1)+flags, idle, wake, 0, 60_000, 1))

@@ -17,8 +17,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestWhoIsCalledOffWhileReplicasAreWaitedForLeavesNothing: the request by which they are waited for arrives after the release.
-func TestWhoIsCalledOffWhileReplicasAreWaitedForLeavesNothing(t *testing.T) {
+// TestCancelDuringReplicaAckReleasesGrant: the request by which they are waited for arrives after the release.
+func TestCancelDuringReplicaAckReleasesGrant(t *testing.T) {
 	m := miniredis.RunT(t)
 	m.ClockTTL(true)
 	var acquires atomic.Int64
@@ -76,8 +76,8 @@ func TestWhoIsCalledOffWhileReplicasAreWaitedForLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestAMajorityIsThatOfThePrimarysOwnReplicas: on a Cluster each primary has its own.
-func TestAMajorityIsThatOfThePrimarysOwnReplicas(t *testing.T) {
+// TestReplicaAckMajorityIsPerPrimary: on a Cluster each primary has its own.
+func TestReplicaAckMajorityIsPerPrimary(t *testing.T) {
 	counts := []int{3, 1}
 	var addrs []string
 	for _, n := range counts {

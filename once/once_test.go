@@ -60,8 +60,8 @@ func (p *process) job(period time.Duration, opts *once.Options) *once.Once {
 	return o
 }
 
-// asks calls Do with a job that takes a moment and ends so, and checks what comes of it.
-func (p *process) asks(o *once.Once, took time.Duration, ends error, want once.Outcome) once.Result {
+// runJob calls Do with a job that takes a moment and ends so, and checks what comes of it.
+func (p *process) runJob(o *once.Once, took time.Duration, ends error, want once.Outcome) once.Result {
 	p.Helper()
 	ran := false
 	r, err := o.Do(ctx, func(ctx context.Context, fence uint64) error {
@@ -107,7 +107,7 @@ func inBubble(t *testing.T, n int, test func(server *miniredis.Miniredis, p []*p
 
 var errFailed = errors.New("no data")
 
-func TestOneSuccessPerPeriodWheneverTheyStart(t *testing.T) {
+func TestOneSuccessPerPeriod(t *testing.T) {
 	for name, apart := range map[string]time.Duration{"together": 0, "one after the other": 300 * time.Millisecond} {
 		for what, took := range map[string]time.Duration{"short": 100 * time.Millisecond, "longer than its ttl": 5 * time.Minute} {
 			t.Run(name+", "+what, func(t *testing.T) {
@@ -155,14 +155,14 @@ func TestOneSuccessPerPeriodWheneverTheyStart(t *testing.T) {
 	}
 }
 
-func TestItRunsAgainAfterThePeriodEachDay(t *testing.T) {
+func TestRunsAgainAfterPeriod(t *testing.T) {
 	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
 		a, b := p[0].job(20*time.Hour, nil), p[1].job(20*time.Hour, nil)
 		for day := range 3 {
 			start := time.Now()
-			p[0].asks(a, time.Duration(day)*time.Hour, nil, once.Ran)
+			p[0].runJob(a, time.Duration(day)*time.Hour, nil, once.Ran)
 			for time.Since(start) < 20*time.Hour-time.Minute {
-				p[1].asks(b, 0, nil, once.Done) // also when the name's other facts have expired
+				p[1].runJob(b, 0, nil, once.Done) // also when the name's other facts have expired
 				time.Sleep(2 * time.Hour)
 			}
 			time.Sleep(24*time.Hour - time.Since(start))
@@ -170,10 +170,10 @@ func TestItRunsAgainAfterThePeriodEachDay(t *testing.T) {
 	})
 }
 
-func TestAJobThatFailsOrPanicsIsRunByTheNext(t *testing.T) {
+func TestFailedJobRunsAgain(t *testing.T) {
 	inBubble(t, 2, func(server *miniredis.Miniredis, p []*process) {
 		a, b := p[0].job(time.Hour, nil), p[1].job(time.Hour, nil)
-		p[0].asks(a, time.Second, errFailed, once.Ran)
+		p[0].runJob(a, time.Second, errFailed, once.Ran)
 		func() {
 			defer func() {
 				if recover() != "at the disco" {
@@ -185,17 +185,17 @@ func TestAJobThatFailsOrPanicsIsRunByTheNext(t *testing.T) {
 		if server.Exists(key) {
 			t.Error("the lease was left")
 		}
-		p[1].asks(b, time.Second, nil, once.Ran)
-		p[0].asks(a, time.Second, nil, once.Done)
+		p[1].runJob(b, time.Second, nil, once.Ran)
+		p[0].runJob(a, time.Second, nil, once.Done)
 	})
 }
 
-func TestWhoAsksDuringARunLearnsOfIt(t *testing.T) {
+func TestCallDuringRunReportsRunning(t *testing.T) {
 	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
 		a, b := p[0].job(time.Hour, nil), p[1].job(time.Hour, nil)
-		go p[0].asks(a, 10*time.Minute, nil, once.Ran)
+		go p[0].runJob(a, 10*time.Minute, nil, once.Ran)
 		time.Sleep(5 * time.Minute)
-		r := p[1].asks(b, 0, nil, once.Running)
+		r := p[1].runJob(b, 0, nil, once.Running)
 		if left := time.Until(r.Next); left <= 0 || left > 30*time.Second {
 			t.Errorf("its lease ends in %v", left)
 		}
@@ -203,11 +203,11 @@ func TestWhoAsksDuringARunLearnsOfIt(t *testing.T) {
 			t.Errorf("Reset of a run: %v", err)
 		}
 		time.Sleep(6 * time.Minute)
-		p[1].asks(b, 0, nil, once.Done)
+		p[1].runJob(b, 0, nil, once.Done)
 	})
 }
 
-func TestAfterACrashItIsRunElsewhereWhenTheTTLIsOver(t *testing.T) {
+func TestRunsElsewhereAfterCrash(t *testing.T) {
 	inBubble(t, 2, func(server *miniredis.Miniredis, p []*process) {
 		opts := &once.Options{TTL: 10 * time.Second}
 		a, b := p[0].job(time.Hour, opts), p[1].job(time.Hour, opts)
@@ -222,54 +222,54 @@ func TestAfterACrashItIsRunElsewhereWhenTheTTLIsOver(t *testing.T) {
 		time.Sleep(time.Second)
 		p[0].net.Down()
 		crash := time.Now()
-		p[1].asks(b, 0, nil, once.Running)
+		p[1].runJob(b, 0, nil, once.Running)
 		for server.Exists(key) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if d := time.Since(crash); d > 10*time.Second {
 			t.Errorf("the lease outlived the crash by %v", d)
 		}
-		p[1].asks(b, 0, nil, once.Ran)
+		p[1].runJob(b, 0, nil, once.Ran)
 		if err := <-ended; !errors.Is(err, lockkeeper.ErrLost) {
 			t.Errorf("the one that was cut off: %v", err)
 		}
-		p[1].asks(b, 0, nil, once.Done)
+		p[1].runJob(b, 0, nil, once.Done)
 	})
 }
 
 // What has succeeded although the lease was lost is no success that others may rely on.
-func TestASuccessWithoutTheLeaseIsToldAsLost(t *testing.T) {
+func TestSuccessAfterLossReturnsErrLost(t *testing.T) {
 	inBubble(t, 2, func(server *miniredis.Miniredis, p []*process) {
 		a, b := p[0].job(time.Hour, nil), p[1].job(time.Hour, nil)
 		r, err := a.Do(ctx, func(ctx context.Context, _ uint64) error {
 			server.Del(key)
-			p[1].asks(b, time.Second, nil, once.Ran)
+			p[1].runJob(b, time.Second, nil, once.Ran)
 			return nil // without a look at ctx
 		})
 		if r.Outcome != once.Ran || !errors.Is(err, lockkeeper.ErrLost) {
 			t.Errorf("%v, %v", r, err)
 		}
-		p[0].asks(a, 0, nil, once.Done) // the other's record is as it was
+		p[0].runJob(a, 0, nil, once.Done) // the other's record is as it was
 	})
 }
 
-func TestALostAnswerToTheRecordChangesNothing(t *testing.T) {
+func TestLostReplyToCompleteIsRetried(t *testing.T) {
 	for name, fate := range map[string]faultnet.Fate{"cut": faultnet.CutReply, "swallowed": faultnet.SwallowReply, "lost": faultnet.LoseRequest} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, 2, func(server *miniredis.Miniredis, p []*process) {
 				start := time.Now()
 				p[0].net.Break(lua.Once.Complete.SHA, 2, fate)
-				p[0].asks(p[0].job(time.Hour, nil), time.Minute, nil, once.Ran)
+				p[0].runJob(p[0].job(time.Hour, nil), time.Minute, nil, once.Ran)
 				if left := server.TTL(key) + time.Since(start); left < time.Hour-time.Second || left > time.Hour+5*time.Second {
 					t.Errorf("the record ends %v after the start", left)
 				}
-				p[1].asks(p[1].job(time.Hour, nil), 0, nil, once.Done)
+				p[1].runJob(p[1].job(time.Hour, nil), 0, nil, once.Done)
 			})
 		})
 	}
 }
 
-func TestASuccessThatCouldNotBeRecordedIsToldSo(t *testing.T) {
+func TestUnrecordedSuccessReturnsError(t *testing.T) {
 	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
 		a, b := p[0].job(time.Hour, nil), p[1].job(time.Hour, nil)
 		r, err := a.Do(ctx, func(context.Context, uint64) error {
@@ -284,12 +284,12 @@ func TestASuccessThatCouldNotBeRecordedIsToldSo(t *testing.T) {
 			t.Errorf("the error says %q", err)
 		}
 		time.Sleep(time.Until(u.RunAgain))
-		p[1].asks(b, 0, nil, once.Ran)
+		p[1].runJob(b, 0, nil, once.Ran)
 	})
 }
 
 // The context that the job had may have ended when it ends.
-func TestACancelledContextDoesNotUndoASuccess(t *testing.T) {
+func TestCancelledContextKeepsSuccess(t *testing.T) {
 	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
 		ctx, cancel := context.WithCancel(ctx)
 		r, err := p[0].job(time.Hour, nil).Do(ctx, func(context.Context, uint64) error {
@@ -299,7 +299,7 @@ func TestACancelledContextDoesNotUndoASuccess(t *testing.T) {
 		if r.Outcome != once.Ran || err != nil {
 			t.Errorf("%v, %v", r, err)
 		}
-		p[1].asks(p[1].job(time.Hour, nil), 0, nil, once.Done)
+		p[1].runJob(p[1].job(time.Hour, nil), 0, nil, once.Done)
 
 		r, err = p[1].job(time.Hour, nil).Do(ctx, func(context.Context, uint64) error { t.Error("it was run"); return nil })
 		if r.Outcome != once.None || !errors.Is(err, context.Canceled) {
@@ -308,17 +308,17 @@ func TestACancelledContextDoesNotUndoASuccess(t *testing.T) {
 	})
 }
 
-func TestCloseLeavesTheRecord(t *testing.T) {
+func TestCloseKeepsRecord(t *testing.T) {
 	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
-		p[0].asks(p[0].job(time.Hour, nil), 0, nil, once.Ran)
+		p[0].runJob(p[0].job(time.Hour, nil), 0, nil, once.Ran)
 		if err := p[0].keeper.Close(); err != nil {
 			t.Error(err)
 		}
-		p[1].asks(p[1].job(time.Hour, nil), 0, nil, once.Done)
+		p[1].runJob(p[1].job(time.Hour, nil), 0, nil, once.Done)
 	})
 }
 
-func TestCloseDuringARunLetsTheNextRunIt(t *testing.T) {
+func TestCloseDuringRunAllowsNextRun(t *testing.T) {
 	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
 		r, err := p[0].job(time.Hour, nil).Do(ctx, func(ctx context.Context, _ uint64) error {
 			if err := p[0].keeper.Close(); err != nil {
@@ -330,12 +330,12 @@ func TestCloseDuringARunLetsTheNextRunIt(t *testing.T) {
 		if r.Outcome != once.Ran || !errors.Is(err, lockkeeper.ErrReleased) {
 			t.Errorf("%v, %v", r, err)
 		}
-		p[1].asks(p[1].job(time.Hour, nil), 0, nil, once.Ran)
+		p[1].runJob(p[1].job(time.Hour, nil), 0, nil, once.Ran)
 	})
 }
 
 // Late copies of what was sent before neither end the record nor make it longer, nor take the lease again.
-func TestLateCopiesDoNotTouchTheRecord(t *testing.T) {
+func TestLateDuplicatesKeepRecord(t *testing.T) {
 	inBubble(t, 2, func(server *miniredis.Miniredis, p []*process) {
 		opts := &once.Options{TTL: 30 * time.Second}
 		start := time.Now()
@@ -365,32 +365,32 @@ func TestLateCopiesDoNotTouchTheRecord(t *testing.T) {
 			if err := rdb.Eval(ctx, late.script.Text, keys[:late.keys], late.args...).Err(); err != nil {
 				t.Fatal(err)
 			}
-			p[1].asks(p[1].job(time.Minute, opts), 0, nil, once.Done)
+			p[1].runJob(p[1].job(time.Minute, opts), 0, nil, once.Done)
 			if left := server.TTL(key) + time.Since(start); left < 59*time.Second || left > 61*time.Second {
 				t.Errorf("after a late %s the record ends %v after the start", late.script.Name, left)
 			}
 		}
 		time.Sleep(time.Until(r.Next) + time.Second)
-		p[1].asks(p[1].job(time.Minute, opts), 0, nil, once.Ran)
+		p[1].runJob(p[1].job(time.Minute, opts), 0, nil, once.Ran)
 	})
 }
 
-func TestAJobThatTakesLongerThanThePeriodMayRunAtOnce(t *testing.T) {
+func TestJobLongerThanPeriodRunsAgain(t *testing.T) {
 	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
 		a, b := p[0].job(time.Minute, nil), p[1].job(time.Minute, nil)
-		p[0].asks(a, 90*time.Second, nil, once.Ran)
-		p[1].asks(b, 0, nil, once.Ran)
-		p[0].asks(a, 0, nil, once.Done)
+		p[0].runJob(a, 90*time.Second, nil, once.Ran)
+		p[1].runJob(b, 0, nil, once.Ran)
+		p[0].runJob(a, 0, nil, once.Done)
 	})
 }
 
-func TestResetLetsItRunAgain(t *testing.T) {
+func TestResetAllowsRerun(t *testing.T) {
 	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
 		a, b := p[0].job(time.Hour, nil), p[1].job(time.Hour, nil)
 		if err := b.Reset(ctx); err != nil { // there is nothing
 			t.Error(err)
 		}
-		p[0].asks(a, 0, nil, once.Ran)
+		p[0].runJob(a, 0, nil, once.Ran)
 		if r, err := b.Status(ctx); r.Outcome != once.Done || err != nil || time.Until(r.Next) > time.Hour || time.Until(r.Next) < time.Hour-time.Second {
 			t.Errorf("Status: %v, %v", r, err)
 		}
@@ -400,12 +400,12 @@ func TestResetLetsItRunAgain(t *testing.T) {
 		if r, err := b.Status(ctx); r != (once.Result{}) || err != nil {
 			t.Errorf("Status: %v, %v", r, err)
 		}
-		p[1].asks(b, 0, nil, once.Ran)
-		p[0].asks(a, 0, nil, once.Done)
+		p[1].runJob(b, 0, nil, once.Ran)
+		p[0].runJob(a, 0, nil, once.Done)
 	})
 }
 
-func TestItIsNotRunWhenRedisDoesNotAnswer(t *testing.T) {
+func TestNotRunWhenRedisIsDown(t *testing.T) {
 	inBubble(t, 1, func(_ *miniredis.Miniredis, p []*process) {
 		p[0].net.Down()
 		r, err := p[0].job(time.Hour, nil).Do(ctx, func(context.Context, uint64) error { t.Error("it was run"); return nil })
@@ -415,7 +415,7 @@ func TestItIsNotRunWhenRedisDoesNotAnswer(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeIsRefused(t *testing.T) {
+func TestInvalidArgumentsRejected(t *testing.T) {
 	inBubble(t, 1, func(_ *miniredis.Miniredis, p []*process) {
 		for _, c := range []struct {
 			name   string

@@ -12,7 +12,7 @@ type fairLock struct{ single }
 
 func (fairLock) scripts() *lua.Set { return lua.Fair }
 func (fairLock) bare() bool        { return false }
-func (fairLock) lines() bool       { return true }
+func (fairLock) queuesAll() bool   { return true }
 
 func (fairLock) get(q *request) (*lockkeeper.Lease, error) {
 	l, err := fair.New(q.p.Keeper, name, &fair.Options{TTL: q.ttl(), NoRenewal: q.fixed})

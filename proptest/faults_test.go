@@ -8,15 +8,15 @@ import (
 	"pgregory.net/rapid"
 )
 
-func (w *world) crashes(r *rapid.T) {
+func (w *world) crashProcess(r *rapid.T) {
 	draw(r, w.in(running, lossy, muted, away, frozen), "process").crash()
 }
 
-func (w *world) holderCrashes(r *rapid.T) { draw(r, w.holders(), "holder").p.crash() }
+func (w *world) crashHolder(r *rapid.T) { draw(r, w.holders(), "holder").p.crash() }
 
-// handsOn crashes a process that has written down the token of a lease. Another makes a lease of it, perhaps too late.
-func (w *world) handsOn(r *rapid.T) {
-	from := draw(r, w.content(), "holder")
+// handOverToken crashes a process that has written down the token of a lease. Another makes a lease of it, perhaps too late.
+func (w *world) handOverToken(r *rapid.T) {
+	from := draw(r, w.steadyHolders(), "holder")
 	var others []*process
 	for _, p := range w.in(running) {
 		if p != from.p {
@@ -37,7 +37,7 @@ func (w *world) handsOn(r *rapid.T) {
 	of := from.first()
 	of.longest = max(of.longest, q.ttl())
 	w.mu.Unlock()
-	from.p.crashes(from)
+	from.p.crashAfterHandover(from)
 	later := time.After(w.while(r, 10*time.Second))
 	w.actors.Go(func() {
 		select {
@@ -48,54 +48,54 @@ func (w *world) handsOn(r *rapid.T) {
 	})
 }
 
-// hurts brings a process into another state for a while.
-func (w *world) hurts(s state, longest time.Duration) func(*rapid.T) {
-	return func(r *rapid.T) { draw(r, w.in(running), "process").harm(s, w.while(r, longest)) }
+// degradeProcess brings a process into another state for a while.
+func (w *world) degradeProcess(s state, longest time.Duration) func(*rapid.T) {
+	return func(r *rapid.T) { draw(r, w.in(running), "process").degrade(s, w.while(r, longest)) }
 }
 
-// headFreezes freezes the first waiter and lets the holder release, so that it is granted a lock that it cannot use.
-func (w *world) headFreezes(r *rapid.T) {
+// freezeHead freezes the first waiter and lets the holder release, so that it is granted a lock that it cannot use.
+func (w *world) freezeHead(r *rapid.T) {
 	head := w.head(r)
 	holder := draw(r, w.holders(), "holder")
 	if holder.p != head.p && rapid.Bool().Draw(r, "until its heartbeat has lapsed") {
-		head.p.harm(frozen, w.life()+w.while(r, 20*time.Second))
+		head.p.degrade(frozen, w.life()+w.while(r, 20*time.Second))
 		w.advance(w.life())
-		w.tell(holder)
+		w.requestRelease(holder)
 		return
 	}
-	head.p.harm(frozen, w.while(r, 20*time.Second))
+	head.p.degrade(frozen, w.while(r, 20*time.Second))
 	if holder.p != head.p {
-		w.tell(holder)
+		w.requestRelease(holder)
 	}
 }
 
-// neverConfirmed lets the holder release while no request of the first waiter arrives, though it hears: it is granted a
+// leaveUnconfirmed lets the holder release while no request of the first waiter arrives, though it hears: it is granted a
 // lease that it cannot make whole.
-func (w *world) neverConfirmed(r *rapid.T) {
+func (w *world) leaveUnconfirmed(r *rapid.T) {
 	head, holder := w.head(r), draw(r, w.holders(), "holder")
 	if head.p == holder.p {
 		r.Skip("the release would not arrive either")
 	}
 	head.p.link.Break("evalsha", 1<<30, rapid.SampledFrom([]faultnet.Fate{faultnet.LoseRequest, faultnet.SwallowReply}).Draw(r, "fate"))
-	head.p.harm(lossy, w.life()+w.while(r, 20*time.Second))
+	head.p.degrade(lossy, w.life()+w.while(r, 20*time.Second))
 	w.reach("a grant cannot be confirmed")
-	w.tell(holder)
+	w.requestRelease(holder)
 }
 
 // fates is what becomes of requests.
 var fates = []faultnet.Fate{faultnet.LoseRequest, faultnet.CutReply, faultnet.TearReply, faultnet.SwallowReply}
 
-// losesAnswers loses up to three requests or answers.
-func (w *world) losesAnswers(r *rapid.T) {
+// loseReplies loses up to three requests or answers.
+func (w *world) loseReplies(r *rapid.T) {
 	p := draw(r, w.in(running), "process")
 	fate := rapid.SampledFrom(fates).Draw(r, "fate")
 	p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), fate)
-	p.harm(lossy, w.while(r, 3*time.Second))
+	p.degrade(lossy, w.while(r, 3*time.Second))
 }
 
-// answersAreSlow lets what a process sends, or what it is told, take long: from nothing to several ttls, each message another
+// slowReplies lets what a process sends, or what it is told, take long: from nothing to several ttls, each message another
 // time. So a grant can be over when it is heard of.
-func (w *world) answersAreSlow(r *rapid.T) {
+func (w *world) slowReplies(r *rapid.T) {
 	p := draw(r, w.in(running), "process")
 	d := w.late(r)
 	var out, in time.Duration
@@ -109,18 +109,18 @@ func (w *world) answersAreSlow(r *rapid.T) {
 	}
 	w.note("what process %d sends takes up to %v more, what it is told %v", p.id, out, in)
 	p.link.Slow(out, in)
-	p.harm(slow, d+w.while(r, 10*time.Second))
+	p.degrade(slow, d+w.while(r, 10*time.Second))
 }
 
-// grantComesLate lets somebody ask for a lock that is free, and the answer takes long: the process is frozen when it comes, or
+// delayGrant lets somebody ask for a lock that is free, and the answer takes long: the process is frozen when it comes, or
 // the server is when the request does, or it is long under way.
-func (w *world) grantComesLate(r *rapid.T) {
+func (w *world) delayGrant(r *rapid.T) {
 	p := draw(r, w.in(running), "process")
 	for _, q := range w.waiters() {
-		q.quit()
+		q.cancelWait()
 	}
 	for _, q := range w.holders() {
-		w.tell(q)
+		w.requestRelease(q)
 	}
 	w.advance(grace + 4*w.lag)
 	if !w.kind.vacant(w.view()) || len(w.requests) >= w.most() {
@@ -139,30 +139,30 @@ func (w *world) grantComesLate(r *rapid.T) {
 		p.link.Slow(0, w.ttl/3)
 		w.launch(q)
 		synctest.Wait()
-		p.harm(frozen, d)
+		p.degrade(frozen, d)
 		p.link.Slow(0, 0)
 	case "server":
-		w.serverFreezesFor(d)
+		w.freezeServerFor(d)
 		w.launch(q)
 	default:
 		p.link.Slow(d/10, d)
-		p.harm(slow, d+w.while(r, 10*time.Second))
+		p.degrade(slow, d+w.while(r, 10*time.Second))
 		w.launch(q)
 	}
 }
 
-// serverFreezes lets the server stand still. It takes what is sent to it, runs it when it goes on, and answers then.
+// freezeServer lets the server stand still. It takes what is sent to it, runs it when it goes on, and answers then.
 // Connections are not made meanwhile: those of a real server would be, but who makes a subscription holds a lock until it is
 // answered, and while goroutines wait for a lock the clock of a bubble stands still.
-func (w *world) serverFreezes(r *rapid.T) {
-	w.serverFreezesFor(w.late(r))
+func (w *world) freezeServer(r *rapid.T) {
+	w.freezeServerFor(w.late(r))
 }
 
-func (w *world) serverFreezesFor(d time.Duration) {
+func (w *world) freezeServerFor(d time.Duration) {
 	w.mu.Lock()
 	w.noteLocked("the server freezes for %v", d)
 	w.tally["the server freezes"]++
-	w.serverHurtLocked(d)
+	w.serverDegradedLocked(d)
 	w.mu.Unlock()
 	synctest.Wait() // no connection is being made
 	w.server.freeze()
@@ -172,14 +172,14 @@ func (w *world) serverFreezesFor(d time.Duration) {
 	})
 }
 
-// copyComesLate loses requests or answers of a process. What it has sent comes to the server once more, long after it
+// delayDuplicate loses requests or answers of a process. What it has sent comes to the server once more, long after it
 // has given up on it: less than a grave lasts, which is what the protocol counts on.
-func (w *world) copyComesLate(r *rapid.T) {
+func (w *world) delayDuplicate(r *rapid.T) {
 	p := draw(r, w.in(running), "process")
 	fate := rapid.SampledFrom(fates).Draw(r, "fate")
 	p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), fate|faultnet.Copy)
 	during := w.while(r, 3*time.Second)
-	p.harm(lossy, during)
+	p.degrade(lossy, during)
 	w.after(during+w.while(r, 20*time.Second), func() { // when none is kept any more
 		w.mu.Lock()
 		w.noteLocked("copies of what process %d has sent come", p.id)
@@ -190,45 +190,45 @@ func (w *world) copyComesLate(r *rapid.T) {
 	})
 }
 
-// losesMessage lets the holder release while the first waiter does not hear: it is deaf and nobody knows, or its
+// loseMessage lets the holder release while the first waiter does not hear: it is deaf and nobody knows, or its
 // subscription or all of its connections are cut and not made again for a while.
-func (w *world) losesMessage(r *rapid.T) {
+func (w *world) loseMessage(r *rapid.T) {
 	head := w.head(r)
 	holder := draw(r, w.holders(), "holder")
 	if how := rapid.SampledFrom([]state{"deaf", muted, away}).Draw(r, "how"); how == "deaf" {
-		head.p.deafen()
+		head.p.makeSubscriptionStale()
 	} else {
-		head.p.harm(how, w.while(r, 3*time.Second))
+		head.p.degrade(how, w.while(r, 3*time.Second))
 	}
 	synctest.Wait()
-	w.tell(holder)
+	w.requestRelease(holder)
 }
 
-// neverHeard ends a wait whose grant the waiter has not heard of.
-func (w *world) neverHeard(r *rapid.T) {
+// cancelUndeliveredGrant ends a wait whose grant the waiter has not heard of.
+func (w *world) cancelUndeliveredGrant(r *rapid.T) {
 	head, holder := w.head(r), draw(r, w.holders(), "holder")
-	head.p.deafen()
-	w.tell(holder)
+	head.p.makeSubscriptionStale()
+	w.requestRelease(holder)
 	synctest.Wait()
 	v := w.view()
 	w.mu.Lock()
 	_, unheard := v.leases[head.token]
 	unheard = unheard && !head.returned
 	w.mu.Unlock()
-	head.quit()
+	head.cancelWait()
 	if unheard {
 		w.reach("a grant is given back unheard")
 	}
 }
 
-func (w *world) forgetsScripts(*rapid.T) {
+func (w *world) flushScripts(*rapid.T) {
 	w.note("the server forgets its scripts")
 	w.reach("the server forgets its scripts")
 	w.server.forgetScripts()
 }
 
-// serverHurtLocked notes that the server is not whole for d.
-func (w *world) serverHurtLocked(d time.Duration) {
+// serverDegradedLocked notes that the server is not whole for d.
+func (w *world) serverDegradedLocked(d time.Duration) {
 	w.ill = time.Now()
 	if sound := w.ill.Add(d + w.settling() + 4*w.lag); sound.After(w.sound) {
 		w.sound = sound
@@ -238,14 +238,14 @@ func (w *world) serverHurtLocked(d time.Duration) {
 	}
 }
 
-// refuses lets the server take no writes, or nothing at all, for a while.
-func (w *world) refuses(r *rapid.T) {
+// refuseCommands lets the server take no writes, or nothing at all, for a while.
+func (w *world) refuseCommands(r *rapid.T) {
 	why := rapid.SampledFrom([]refusal{full, replica, loading}).Draw(r, "why")
 	d := w.while(r, 12*time.Second)
 	w.mu.Lock()
 	w.noteLocked("the server says %s for %v", why, d)
 	w.tally["the server says "+string(why)]++
-	w.serverHurtLocked(d)
+	w.serverDegradedLocked(d)
 	w.mu.Unlock()
 	w.server.refuseWith(why)
 	w.after(d, func() {
@@ -254,25 +254,25 @@ func (w *world) refuses(r *rapid.T) {
 	})
 }
 
-// restarts stops the server for a while. It comes back without any data.
-func (w *world) restarts(r *rapid.T) {
+// restartEmpty stops the server for a while. It comes back without any data.
+func (w *world) restartEmpty(r *rapid.T) {
 	w.note("the server restarts empty")
 	w.reach("the server restarts empty")
-	w.loses(nil, w.while(r, 5*time.Second))
+	w.restartWith(nil, w.while(r, 5*time.Second))
 }
 
-// failsOver stops the server for a while. It comes back with what it knew some time ago, as a replica does that had not
+// failOver stops the server for a while. It comes back with what it knew some time ago, as a replica does that had not
 // got the last writes.
-func (w *world) failsOver(r *rapid.T) {
+func (w *world) failOver(r *rapid.T) {
 	data := draw(r, w.saved[max(0, len(w.saved)-3):], "data")
 	w.note("the server fails over and loses its last writes")
 	w.reach("the server fails over")
-	w.loses(data, w.while(r, 5*time.Second))
+	w.restartWith(data, w.while(r, 5*time.Second))
 }
 
-func (w *world) loses(data []record, d time.Duration) {
+func (w *world) restartWith(data []record, d time.Duration) {
 	w.mu.Lock()
-	w.serverHurtLocked(d)
+	w.serverDegradedLocked(d)
 	w.mu.Unlock()
 	w.server.stop()
 	for _, p := range w.processes {
@@ -281,12 +281,12 @@ func (w *world) loses(data []record, d time.Duration) {
 	synctest.Wait()
 	time.Sleep(d)
 	w.server.start(data)
-	w.losesData(true)
+	w.dataLost(true)
 	w.note("the server runs again")
 }
 
-// jumps sets the server's clock, forward or back. A failover brings nothing back from beyond that.
-func (w *world) jumps(r *rapid.T) {
+// jumpClock sets the server's clock, forward or back. A failover brings nothing back from beyond that.
+func (w *world) jumpClock(r *rapid.T) {
 	by := duration(r, 30*time.Minute)
 	if rapid.Bool().Draw(r, "back") {
 		by = -by
@@ -300,23 +300,23 @@ func (w *world) jumps(r *rapid.T) {
 		w.ahead = time.Now()
 		w.tally["the clock is set forward"]++
 	}
-	w.serverHurtLocked(0)
+	w.serverDegradedLocked(0)
 	w.mu.Unlock()
 	was := w.view().now
 	w.server.jump(by)
 	if by > 0 {
-		w.losesData(false)
+		w.dataLost(false)
 	} else {
 		v := w.view()
 		w.mu.Lock()
 		w.history.last = v
-		w.kind.isHurt(false, was, v.now)
+		w.kind.serverDegraded(false, was, v.now)
 		w.mu.Unlock()
 	}
 }
 
-// serverRecovers ends all that is wrong with the server but its clock.
-func (w *world) serverRecovers() {
+// recoverServer ends all that is wrong with the server but its clock.
+func (w *world) recoverServer() {
 	w.server.thaw()
 	w.server.refuseWith(willing)
 	w.server.forgetScripts()

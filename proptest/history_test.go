@@ -158,15 +158,15 @@ func (w *world) viewInside() *view {
 	return v
 }
 
-// inString reads the lease of a lock that is one string key.
-func inString(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
+// leasesInString reads the lease of a lock that is one string key.
+func leasesInString(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
 	if token, err := mini.Get(keys.Lock); err == nil {
 		v.leases[token] = lease{v.now + mini.TTL(keys.Lock).Microseconds(), v.seq}
 	}
 }
 
-// inSet reads the leases of a set of them; see leases.lua.
-func inSet(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
+// leasesInSet reads the leases of a set of them; see leases.lua.
+func leasesInSet(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
 	scores, _ := mini.SortedSet(keys.Lock)
 	for member, at := range scores {
 		if at < 9e14 {
@@ -270,17 +270,17 @@ func (v *view) until(now int64) *view {
 	return &later
 }
 
-// hears notes that a message has brought a lease.
-func (w *world) hears(token string) {
+// messageReceived notes that a message has brought a lease.
+func (w *world) messageReceived(token string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.history.heard[token] = true
 }
 
-// losesData notes what is void after the server has lost what it knew, or has come to think that much time has passed.
+// dataLost notes what is void after the server has lost what it knew, or has come to think that much time has passed.
 // What was granted before may be over at the server, or known to it no more; what was given back may be held again; who was
 // given up may be granted something by a late copy.
-func (w *world) losesData(data bool) {
+func (w *world) dataLost(data bool) {
 	v := w.view()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -299,7 +299,7 @@ func (w *world) losesData(data bool) {
 	h.last = v
 	h.lost = h.lost || data
 	h.row = math.MaxInt32
-	w.kind.isHurt(true, v.now, v.now)
+	w.kind.serverDegraded(true, v.now, v.now)
 	clear(h.gone)
 	clear(h.passed)
 	clear(h.owed)

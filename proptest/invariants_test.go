@@ -79,7 +79,7 @@ func (w *world) checkStep(s *step) {
 		}
 		if !had || was.ends+1000 < l.ends {
 			if q := w.requestLocked(token); q != nil && l.ends > s.after.now+q.lasts().Microseconds()+1000 {
-				w.breaksLocked(grants, "%s lasts %d µs", w.who(token), l.ends-s.after.now)
+				w.breaksLocked(grants, "%s lasts %d µs", w.tokenName(token), l.ends-s.after.now)
 			}
 		}
 	}
@@ -89,7 +89,7 @@ func (w *world) checkStep(s *step) {
 	}
 	for token, l := range s.before.leases {
 		if _, held := s.after.leases[token]; !held && l.ends > s.after.now+1000 && !(s.script == "release" && s.token == token) && !w.replaced(s, token) {
-			w.breaksLocked(ends, "that of %s, by %s of %s", w.who(token), s.script, w.who(s.token))
+			w.breaksLocked(ends, "that of %s, by %s of %s", w.tokenName(token), s.script, w.tokenName(s.token))
 		}
 	}
 	for _, y := range s.before.queue {
@@ -97,9 +97,9 @@ func (w *world) checkStep(s *step) {
 		_, granted := s.after.leases[y.token]
 		switch {
 		case stands && at != y.at && s.before.lapse[y.token] > s.before.now: // else it was out of line, perhaps with the whole queue
-			w.breaksLocked(place, "%s was moved from %.0f to %.0f by %s", w.who(y.token), y.at, at, s.script)
+			w.breaksLocked(place, "%s was moved from %.0f to %.0f by %s", w.tokenName(y.token), y.at, at, s.script)
 		case !stands && !granted && s.token != y.token && w.connected(s.before, y.token) && !w.kind.excused(w, s, y.token):
-			w.breaksLocked(place, "%s was taken out of line by %s", w.who(y.token), s.script)
+			w.breaksLocked(place, "%s was taken out of line by %s", w.tokenName(y.token), s.script)
 		}
 	}
 	for _, token := range fresh {
@@ -107,9 +107,9 @@ func (w *world) checkStep(s *step) {
 	}
 	w.kind.stepped(w, s)
 	for _, q := range w.requests {
-		if q.believes() && !q.converting && !h.void[q.lease.Token()] {
+		if q.believesHeld() && !q.converting && !h.void[q.lease.Token()] {
 			if _, held := s.after.leases[q.lease.Token()]; !held {
-				w.breaksLocked(belief, "%v, after %s of %s", q, s.script, w.who(s.token))
+				w.breaksLocked(belief, "%v, after %s of %s", q, s.script, w.tokenName(s.token))
 			}
 		}
 	}
@@ -136,7 +136,7 @@ func (w *world) checkGrant(s *step, token string) {
 	h := &w.history
 	l := s.after.leases[token]
 	if l.fence <= h.top && !(h.lost && s.before.seq < h.top && uint64(s.after.now) <= h.top) {
-		w.breaksLocked(fences, "%d of %s after %d", l.fence, w.who(token), h.top)
+		w.breaksLocked(fences, "%d of %s after %d", l.fence, w.tokenName(token), h.top)
 	}
 	h.top, h.granted = l.fence, time.Now()
 	if !s.askers[token] && time.Since(w.ahead) < w.life() {
@@ -150,13 +150,13 @@ func (w *world) checkGrant(s *step, token string) {
 	at, stood := s.before.stands(token)
 	switch {
 	case s.script == "renew" && s.token == token || !stood && !s.askers[token]:
-		w.breaksLocked(grants, "%s gets one by %s of %s", w.who(token), s.script, w.who(s.token))
+		w.breaksLocked(grants, "%s gets one by %s of %s", w.tokenName(token), s.script, w.tokenName(s.token))
 	case h.gone[token]:
-		w.breaksLocked(grants, "%s was given up and gets one by %s", w.who(token), s.script)
+		w.breaksLocked(grants, "%s was given up and gets one by %s", w.tokenName(token), s.script)
 	case !s.askers[token] && !w.terms(token).cannot && !w.connected(s.before, token):
-		w.breaksLocked(grants, "%s gets one by %s and cannot be told", w.who(token), s.script)
+		w.breaksLocked(grants, "%s gets one by %s and cannot be told", w.tokenName(token), s.script)
 	case !s.askers[token] && l.ends > max(s.before.lapse[token], w.originEnds(s, token))+1000:
-		w.breaksLocked(grants, "%s is granted one until %d, and its heartbeat lapses at %d", w.who(token), l.ends, s.before.lapse[token])
+		w.breaksLocked(grants, "%s is granted one until %d, and its heartbeat lapses at %d", w.tokenName(token), l.ends, s.before.lapse[token])
 	}
 	if back, is := s.back[token]; is && !stood {
 		at, stood = back, true
@@ -169,7 +169,7 @@ func (w *world) checkGrant(s *step, token string) {
 			continue // places are times, and this one is of a time that is not known any more
 		}
 		if w.kind.before(w, s, y, token, at, stood) {
-			w.breaksLocked(order, "%s is granted one before %s", w.who(token), w.who(y.token))
+			w.breaksLocked(order, "%s is granted one before %s", w.tokenName(token), w.tokenName(y.token))
 		}
 	}
 }
@@ -199,7 +199,7 @@ func (w *world) replaced(s *step, token string) bool {
 func (w *world) checkBelievers() {
 	v := &view{leases: map[string]lease{}}
 	for _, q := range w.requests {
-		if q.believes() && !q.converting && !w.history.void[q.lease.Token()] {
+		if q.believesHeld() && !q.converting && !w.history.void[q.lease.Token()] {
 			v.leases[q.lease.Token()] = lease{}
 		}
 	}
@@ -260,7 +260,7 @@ func (w *world) checkOwed(v *view) {
 			}
 			owed[token] = since
 			if now.Sub(since) > w.period+slack+4*w.lag {
-				w.breaksLocked(progress, "%s could have been granted the lock %v ago", w.who(token), now.Sub(since))
+				w.breaksLocked(progress, "%s could have been granted the lock %v ago", w.tokenName(token), now.Sub(since))
 			}
 		}
 	}

@@ -164,7 +164,7 @@ func (m mutant) run(t *testing.T, binary string, args ...string) {
 	began := time.Now()
 	test := "^TestSimulation$/^" + m.finds + "$"
 	if m.finds == "redlock" {
-		test = "^TestRedlockKeepsItsPromisesWhileAMajorityIsThere$"
+		test = "^TestRedlockSimulation$"
 	}
 	args = append(args, "-test.run="+test, "-test.timeout=5m", "-rapid.nofailfile", "-rapid.shrinktime=1ms",
 		"-rapid.seed="+*mutantSeed, "-rapid.checks="+*mutantTries)

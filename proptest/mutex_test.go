@@ -12,7 +12,7 @@ type mutexLock struct{ single }
 
 func (mutexLock) scripts() *lua.Set { return lua.Mutex }
 func (mutexLock) bare() bool        { return true }
-func (mutexLock) lines() bool       { return false }
+func (mutexLock) queuesAll() bool   { return false }
 
 func (mutexLock) get(q *request) (*lockkeeper.Lease, error) {
 	l, err := mutex.New(q.p.Keeper, name, &mutex.Options{TTL: q.ttl(), NoRenewal: q.fixed})

@@ -53,7 +53,7 @@ type permitReq struct {
 	away   bool  // it was taken out of line and may come back
 }
 
-func (q *permitReq) claim() int64 { return min(q.ttl, life.Milliseconds()) }
+func (q *permitReq) claimTTL() int64 { return min(q.ttl, life.Milliseconds()) }
 
 // permitModel is the semaphore as it is documented.
 type permitModel struct {
@@ -125,8 +125,8 @@ func (q *permitReq) above(l permitLimits) bool {
 	return q.holds && q.permits > unlimited(l.atOnce) || q.byClock && q.permits > unlimited(l.window)
 }
 
-// line is those who wait.
-func (m *permitModel) line() []*permitReq {
+// queue is those who wait.
+func (m *permitModel) queue() []*permitReq {
 	var list []*permitReq
 	for _, q := range m.all {
 		if q.waits {
@@ -139,8 +139,8 @@ func (m *permitModel) line() []*permitReq {
 	return list
 }
 
-// there says whether a waiter asks right now, or can be told.
-func (m *permitModel) there(q *permitReq) bool {
+// reachable says whether a waiter asks right now, or can be told.
+func (m *permitModel) reachable(q *permitReq) bool {
 	_, asking := m.asks[q]
 	return asking || q.lapse > m.now && (q.mute || m.hears[q.keeper])
 }
@@ -156,14 +156,14 @@ func (m *permitModel) first() int64 {
 	return first
 }
 
-// sure is for how many ms the request cannot have its permits, because those that it and everyone before it need have
+// minWait is for how many ms the request cannot have its permits, because those that it and everyone before it need have
 // to return by the clock first. It plays the future: each takes what it needs as soon as that has returned.
-func (m *permitModel) sure(q *permitReq) int64 {
+func (m *permitModel) minWait(q *permitReq) int64 {
 	if m.rules == nil || m.rules.window == 0 || !q.byClock {
 		return 0
 	}
 	l, at := *m.rules, m.now
-	ahead := m.line()
+	ahead := m.queue()
 	if i := slices.Index(ahead, q); i >= 0 {
 		ahead = ahead[:i]
 	}
@@ -175,7 +175,7 @@ func (m *permitModel) sure(q *permitReq) int64 {
 		}
 	}
 	for _, o := range append(slices.Clone(ahead), q) {
-		if o != q && (!o.byClock || o.above(l) || !m.there(o)) {
+		if o != q && (!o.byClock || o.above(l) || !m.reachable(o)) {
 			continue
 		}
 		need := o.permits
@@ -201,16 +201,16 @@ func (m *permitModel) sure(q *permitReq) int64 {
 
 // ends is in how many ms there may be room for the first in line, as far as that is known.
 func (m *permitModel) ends() int64 {
-	if line := m.line(); len(line) > 0 {
-		if ms := m.sure(line[0]); ms > 0 {
+	if line := m.queue(); len(line) > 0 {
+		if ms := m.minWait(line[0]); ms > 0 {
 			return ms
 		}
 	}
 	return m.first()
 }
 
-// give is what a request gets: a lease of ms, and permits that return by the clock, whatever it had before.
-func (m *permitModel) give(q *permitReq, ms int64) {
+// grant is what a request gets: a lease of ms, and permits that return by the clock, whatever it had before.
+func (m *permitModel) grant(q *permitReq, ms int64) {
 	q.waits, q.away, q.fence = false, false, 0
 	if q.holds {
 		q.end = m.now + ms
@@ -224,16 +224,16 @@ func (m *permitModel) give(q *permitReq, ms int64) {
 	m.given = append(m.given, q)
 }
 
-// out takes a waiter out of line, which may come back.
-func (m *permitModel) out(q *permitReq, why string) {
+// skip takes a waiter out of line, which may come back.
+func (m *permitModel) skip(q *permitReq, why string) {
 	q.waits, q.away = false, true
 	m.reach("passed over: " + why)
 }
 
-// settle lets in whoever may be let in, while there is room for one permit.
-func (m *permitModel) settle() {
+// admit lets in whoever may be let in, while there is room for one permit.
+func (m *permitModel) admit() {
 	for m.rules != nil {
-		line := m.line()
+		line := m.queue()
 		if atOnce, window := m.room(*m.rules); len(line) == 0 || min(atOnce, window) < 1 {
 			return
 		}
@@ -241,29 +241,29 @@ func (m *permitModel) settle() {
 		ms, asking := m.asks[q]
 		switch {
 		case !asking && q.lapse <= m.now:
-			m.out(q, "its heartbeat has lapsed")
+			m.skip(q, "its heartbeat has lapsed")
 		case q.above(*m.rules):
-			m.void(q)
-		case !m.there(q):
+			m.dropIneligible(q)
+		case !m.reachable(q):
 			m.deaf = true
-			m.out(q, "it does not listen")
+			m.skip(q, "it does not listen")
 		case !m.fits(q, *m.rules):
 			return
 		default:
 			if asking {
 				m.asked[q] = true
 			} else {
-				ms = min(q.claim(), q.lapse-m.now)
+				ms = min(q.claimTTL(), q.lapse-m.now)
 			}
-			m.give(q, ms)
+			m.grant(q, ms)
 		}
 	}
 }
 
-// void takes a waiter out that asks for more than there ever is.
-func (m *permitModel) void(q *permitReq) {
+// dropIneligible takes a waiter out that asks for more than there ever is.
+func (m *permitModel) dropIneligible(q *permitReq) {
 	m.voided[q] = true
-	m.out(q, "it asks for more than the limit")
+	m.skip(q, "it asks for more than the limit")
 }
 
 // caller is that somebody asks who knows these limits. It says whether they have changed what is in force.
@@ -276,10 +276,10 @@ func (m *permitModel) caller(l permitLimits) bool {
 	return changed
 }
 
-// ask is acquire. Patience is the ms that it is ready to wait at the most; 0: not said. Place is where a newcomer comes
+// acquire is acquire. Patience is the ms that it is ready to wait at the most; 0: not said. Place is where a newcomer comes
 // to stand. It returns the code of the reply, for how many ms the request is refused, and whether it has changed the
 // limits.
-func (m *permitModel) ask(q *permitReq, waits bool, patience, place int64) (code, left int64, changed bool) {
+func (m *permitModel) acquire(q *permitReq, waits bool, patience, place int64) (code, left int64, changed bool) {
 	if m.graves > m.now && q.buried != 0 {
 		return lua.Tombstoned, 0, false
 	}
@@ -289,15 +289,15 @@ func (m *permitModel) ask(q *permitReq, waits bool, patience, place int64) (code
 			q.end = max(q.end, m.now+q.ttl)
 		}
 		if changed {
-			m.settle()
+			m.admit()
 		}
 		return lua.Granted, 0, changed
 	}
 	if q.above(*m.rules) {
 		return lua.AboveLimit, 0, changed
 	}
-	if len(m.line()) == 0 && m.fits(q, *m.rules) {
-		m.give(q, q.ttl)
+	if len(m.queue()) == 0 && m.fits(q, *m.rules) {
+		m.grant(q, q.ttl)
 		m.asked[q] = true
 		return lua.Granted, 0, changed
 	}
@@ -309,8 +309,8 @@ func (m *permitModel) ask(q *permitReq, waits bool, patience, place int64) (code
 		q.lapse = m.now + life.Milliseconds()
 	}
 	m.asks[q] = q.ttl
-	m.settle()
-	if left = m.sure(q); q.waits && waits && (patience == 0 || left <= patience) {
+	m.admit()
+	if left = m.minWait(q); q.waits && waits && (patience == 0 || left <= patience) {
 		return lua.Waiting, 0, changed
 	}
 	if newcomer { // nobody learns which place it had
@@ -323,8 +323,8 @@ func (m *permitModel) ask(q *permitReq, waits bool, patience, place int64) (code
 	return lua.Refused, left, changed
 }
 
-// giveUp is release.
-func (m *permitModel) giveUp(q *permitReq, bury int64, unused bool) int64 {
+// release is release.
+func (m *permitModel) release(q *permitReq, bury int64, unused bool) int64 {
 	code := int64(lua.Refused)
 	switch {
 	case m.leased(q), !q.holds && unused && q.taken != 0:
@@ -343,7 +343,7 @@ func (m *permitModel) giveUp(q *permitReq, bury int64, unused bool) int64 {
 		q.buried = m.now + bury
 		m.graves = m.now + bury
 	}
-	m.settle()
+	m.admit()
 	return code
 }
 
@@ -358,9 +358,9 @@ func (m *permitModel) renew(q *permitReq, ms int64, exact bool) int64 {
 	return lua.Granted
 }
 
-// beat is beat of a caller who knows limits; places says where those stand who come back. It returns what is told of
+// heartbeat is beat of a caller who knows limits; places says where those stand who come back. It returns what is told of
 // each.
-func (m *permitModel) beat(list []*permitReq, limits permitLimits, back bool, places []int64) map[*permitReq][]int64 {
+func (m *permitModel) heartbeat(list []*permitReq, limits permitLimits, back bool, places []int64) map[*permitReq][]int64 {
 	told := map[*permitReq][]int64{}
 	if m.rules == nil {
 		m.rules = &limits
@@ -388,17 +388,17 @@ func (m *permitModel) beat(list []*permitReq, limits permitLimits, back bool, pl
 			told[q] = append(told[q], lua.Waiting)
 		}
 		q.lapse = m.now + life.Milliseconds()
-		m.asks[q] = q.claim()
+		m.asks[q] = q.claimTTL()
 		if m.force == nil { // it was lost, and those who wait know it
 			m.said, m.force = &limits, &limits
 		}
 	}
-	for _, q := range m.line() {
+	for _, q := range m.queue() {
 		if q.lapse <= m.now {
-			m.out(q, "its heartbeat has lapsed")
+			m.skip(q, "its heartbeat has lapsed")
 		}
 	}
-	m.settle()
+	m.admit()
 	for q := range m.asked {
 		told[q] = append(told[q], lua.Granted)
 	}
@@ -428,7 +428,7 @@ func (m *permitModel) limit(limits permitLimits, limit int64) []int64 {
 		}
 		m.force, m.rules = &after, &after
 	}
-	m.settle()
+	m.admit()
 	held, spent := m.counts(after.per)
 	return []int64{lua.Granted, held, after.atOnce, spent, after.window, news}
 }

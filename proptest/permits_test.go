@@ -29,10 +29,10 @@ type permitBench struct {
 // takenAt is what the score of permits that return by the clock is more than the ms at which they were taken.
 const takenAt = 8500000000000000
 
-// TestSemaphoreScriptsAgainstAModel: whatever is done to a semaphore, in whatever order, and while time passes, the
+// TestSemaphoreScriptsMatchModel: whatever is done to a semaphore, in whatever order, and while time passes, the
 // scripts answer, let in, tell and leave behind what the model does. There are never more permits held than the limit
 // that let them in, and none that return by the clock are missing from the count before they have.
-func TestSemaphoreScriptsAgainstAModel(t *testing.T) {
+func TestSemaphoreScriptsMatchModel(t *testing.T) {
 	rdb, mini := miniServer(t)
 	run := newRun(t)
 	run.explore(0.6, func(r *rapid.T) { permitSequence(r, run, rdb, mini) },
@@ -54,8 +54,8 @@ func TestSemaphoreScriptsAgainstAModel(t *testing.T) {
 	)
 }
 
-// TestSemaphoreScriptsAgainstAModelOnAServer is the same on a real server, for a moment.
-func TestSemaphoreScriptsAgainstAModelOnAServer(t *testing.T) {
+// TestSemaphoreScriptsMatchModelOnRealServer is the same on a real server, for a moment.
+func TestSemaphoreScriptsMatchModelOnRealServer(t *testing.T) {
 	rdb := redistest.Start(t).Client()
 	checkPart(t, 0.1, func(r *rapid.T) { permitSequence(r, &run{tally: map[string]int{}}, rdb, nil) })
 }
@@ -67,19 +67,19 @@ func permitSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Minir
 	}
 	b.permitModel.hears = b.scriptBench.hears
 	b.state = func() string {
-		return fmt.Sprintf("%s hold or spend,%s wait; limits %v, %v in force", b.those(), permitTokens(b.line()), b.said, b.force)
+		return fmt.Sprintf("%s hold or spend,%s wait; limits %v, %v in force", b.those(), permitTokens(b.queue()), b.said, b.force)
 	}
 	defer b.close()
 	b.limits = b.drawLimits(rapid.SampledFrom([]string{"h", "c", "hc"}).Draw(r, "kind"))
 	actions := map[string]func(*rapid.T){
 		"":                          func(*rapid.T) {},
 		"one comes":                 func(*rapid.T) { b.asksFor(b.newReq(), true, 0) },
-		"several come":              b.severalCome,
-		"several more come":         b.severalCome,
-		"one comes in a hurry":      b.hurries,
+		"several come":              b.severalArrive,
+		"several more come":         b.severalArrive,
+		"one comes in a hurry":      b.acquiresWithin,
 		"one tries":                 func(*rapid.T) { b.asksFor(b.newReq(), false, 0) },
 		"another tries":             func(*rapid.T) { b.asksFor(b.newReq(), false, 0) },
-		"a copy arrives":            b.copyArrives,
+		"a copy arrives":            b.duplicateArrives,
 		"a holder releases":         b.holderReleases,
 		"another releases":          b.holderReleases,
 		"all holders release":       b.allRelease,
@@ -87,10 +87,10 @@ func permitSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Minir
 		"a waiter leaves":           b.waiterLeaves,
 		"a stranger leaves":         b.strangerLeaves,
 		"a lease is renewed":        b.renews,
-		"a keeper heartbeats":       b.beats,
-		"another keeper heartbeats": b.beats,
-		"some come back":            b.comesBack,
-		"a keeper's ear changes":    b.ear,
+		"a keeper heartbeats":       b.heartbeats,
+		"another keeper heartbeats": b.heartbeats,
+		"some come back":            b.rejoins,
+		"a keeper's ear changes":    b.toggleSubscription,
 		"somebody looks":            func(*rapid.T) { b.limitIs(0) },
 		"the limit is set":          b.setsLimit,
 		"callers change":            b.callersChange,
@@ -99,12 +99,12 @@ func permitSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Minir
 		actions["time passes"] = b.timePasses
 		actions["something is let end"] = b.somethingEnds
 		actions["something else is let end"] = b.somethingEnds
-		actions["the facts are lost"] = b.factsAreLost
+		actions["the facts are lost"] = b.metadataIsLost
 	}
-	b.severalCome(r)
+	b.severalArrive(r)
 	r.Repeat(actions)
 	if mini != nil && rapid.IntRange(0, 7).Draw(r, "played to its end") == 0 {
-		b.playToTheEnd()
+		b.runToEnd()
 	}
 }
 
@@ -162,7 +162,7 @@ func (b *permitBench) newReq() *permitReq {
 		q.permits = rapid.Int64Range(1, most).Draw(b.r, "permits")
 	}
 	q.ttl = rapid.SampledFrom([]int64{30000, 2000, 6000}).Draw(b.r, "ttl")
-	q.token = fmt.Sprintf("%s:%d:%d.%d%s", q.keeper, q.serial, q.ttl, q.claim(), q.kind())
+	q.token = fmt.Sprintf("%s:%d:%d.%d%s", q.keeper, q.serial, q.ttl, q.claimTTL(), q.kind())
 	if q.mute {
 		q.token += "s"
 	}
@@ -188,8 +188,8 @@ func yes(is bool) int {
 // behind is a place behind all, until the server has given one.
 func (b *permitBench) behind() int64 { return max(b.high, 1e15) + 1 }
 
-// stands takes over the place of a newcomer, after all others.
-func (b *permitBench) stands(q *permitReq, place int64) {
+// queuedAt takes over the place of a newcomer, after all others.
+func (b *permitBench) queuedAt(q *permitReq, place int64) {
 	b.r.Helper()
 	if place <= b.high || place < 1e15 {
 		b.wrong("place %d after %d", place, b.high)
@@ -197,14 +197,14 @@ func (b *permitBench) stands(q *permitReq, place int64) {
 	q.place, b.high = place, place
 }
 
-func (b *permitBench) severalCome(*rapid.T) {
+func (b *permitBench) severalArrive(*rapid.T) {
 	for range rapid.IntRange(2, 5).Draw(b.r, "how many") {
 		b.asksFor(b.newReq(), true, 0)
 	}
 }
 
-// hurries is a request that cannot wait for long.
-func (b *permitBench) hurries(*rapid.T) {
+// acquiresWithin is a request that cannot wait for long.
+func (b *permitBench) acquiresWithin(*rapid.T) {
 	l := b.limits
 	b.asksFor(b.newReq(), true, rapid.SampledFrom([]int64{1, l.per/2 + 1, l.per + 1, 3 * (l.per + 1)}).Draw(b.r, "within"))
 }
@@ -213,8 +213,8 @@ func (b *permitBench) hurries(*rapid.T) {
 func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 	b.r.Helper()
 	b.starts("%s asks under %v, waits %v within %d", q.token, q.limits, waits, within)
-	newcomer, had, others := !q.waits, q.end > b.now || q.taken != 0, len(b.line()) > 0
-	code, left, changed := b.ask(q, waits, within, b.behind())
+	newcomer, had, others := !q.waits, q.end > b.now || q.taken != 0, len(b.queue()) > 0
+	code, left, changed := b.acquire(q, waits, within, b.behind())
 	life := life.Milliseconds() * int64(yes(waits))
 	got := b.eval(lua.Semaphore.Acquire, 4, lua.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), life, scriptWake, 0, q.limits.String(), within))
 	if got[0] != code {
@@ -243,7 +243,7 @@ func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 		}
 	case lua.Waiting:
 		if newcomer {
-			b.stands(q, got[3])
+			b.queuedAt(q, got[3])
 		} else if got[3] != q.place {
 			b.wrong("it moved from %d to %d", q.place, got[3])
 		}
@@ -269,7 +269,7 @@ func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 	}
 	b.compare()
 	if code == lua.Waiting {
-		line := b.line()
+		line := b.queue()
 		rank, ask := slices.Index(line, q), b.ends()
 		if rank > 2 {
 			ask = 0
@@ -294,8 +294,8 @@ func (b *permitBench) some(what string, is func(*permitReq) bool) *permitReq {
 	return draw(b.r, list, what)
 }
 
-// copyArrives: of a request that has been granted, or waits; sometimes of one that is over.
-func (b *permitBench) copyArrives(*rapid.T) {
+// duplicateArrives: of a request that has been granted, or waits; sometimes of one that is over.
+func (b *permitBench) duplicateArrives(*rapid.T) {
 	late := rapid.IntRange(0, 3).Draw(b.r, "late") == 0
 	q := b.some("request", func(q *permitReq) bool {
 		return q.kind() == b.limits.kind() && (late || b.leased(q) || q.waits || q.buried != 0)
@@ -308,9 +308,9 @@ func (b *permitBench) releases(q *permitReq, unused bool) {
 	bury := rapid.SampledFrom([]int64{0, 0, 60000}).Draw(b.r, "bury")
 	b.starts("%s is released, bury %d, unused %v", q.token, bury, unused)
 	took := q.taken != 0
-	code := b.giveUp(q, bury, unused)
+	code := b.release(q, bury, unused)
 	got := b.eval(lua.Semaphore.Release, 4, lua.ReleaseArgs(nil, q.token, idle.Milliseconds(), scriptWake, 0, bury, yes(unused)))
-	if len(got) != 2 || got[0] != code || got[1] != 0 && (got[1] != 2 || len(b.line()) > 0) {
+	if len(got) != 2 || got[0] != code || got[1] != 0 && (got[1] != 2 || len(b.queue()) > 0) {
 		b.wrong("reply %v, want code %d", got, code)
 	}
 	b.reach(map[int64]string{lua.Granted: "released", lua.Left: "left", lua.Refused: "nothing to release"}[code])
@@ -354,7 +354,7 @@ func (b *permitBench) renews(*rapid.T) {
 	before := q.end
 	code := b.renew(q, ms, exact == 1)
 	if keys == 4 && code == lua.Granted {
-		b.settle()
+		b.admit()
 	}
 	got := b.eval(lua.Semaphore.Renew, keys, lua.RenewArgs(nil, q.token, ms, idle.Milliseconds(), exact, scriptWake, 0))
 	if got[0] != code {
@@ -372,8 +372,8 @@ func (b *permitBench) renews(*rapid.T) {
 	b.compare()
 }
 
-// beats is the heartbeat of some of a keeper's requests.
-func (b *permitBench) beats(*rapid.T) {
+// heartbeats is the heartbeat of some of a keeper's requests.
+func (b *permitBench) heartbeats(*rapid.T) {
 	k := rapid.SampledFrom(keepers).Draw(b.r, "keeper")
 	var list []*permitReq
 	for _, q := range b.all {
@@ -381,11 +381,11 @@ func (b *permitBench) beats(*rapid.T) {
 			list = append(list, q)
 		}
 	}
-	b.beatsFor(list, false, nil)
+	b.heartbeatFor(list, false, nil)
 }
 
-// comesBack is a keeper's waiters that were passed over, or whose short first lease is over.
-func (b *permitBench) comesBack(*rapid.T) {
+// rejoins is a keeper's waiters that were passed over, or whose short first lease is over.
+func (b *permitBench) rejoins(*rapid.T) {
 	odd := rapid.IntRange(0, 3).Draw(b.r, "odd") == 0
 	back := func(q *permitReq) bool { return q.kind() == b.limits.kind() && (q.away || odd && q.place != 0) }
 	k := b.some("who", back).keeper
@@ -397,10 +397,10 @@ func (b *permitBench) comesBack(*rapid.T) {
 			places = append(places, q.place*int64(rapid.SampledFrom([]int{1, 1, 0}).Draw(b.r, "keeps its place")))
 		}
 	}
-	b.beatsFor(list, true, places)
+	b.heartbeatFor(list, true, places)
 }
 
-func (b *permitBench) beatsFor(list []*permitReq, back bool, places []int64) {
+func (b *permitBench) heartbeatFor(list []*permitReq, back bool, places []int64) {
 	b.r.Helper()
 	b.starts("%s beat under %v, back %v", permitTokens(list), b.limits, back)
 	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, yes(back), b.limits.String())
@@ -410,7 +410,7 @@ func (b *permitBench) beatsFor(list []*permitReq, back bool, places []int64) {
 		args = append(args, q.token)
 		ends[q] = q.end
 		if !q.holds {
-			ends[q] = b.now + q.claim()
+			ends[q] = b.now + q.claimTTL()
 		}
 		if back {
 			args = append(args, places[i])
@@ -419,7 +419,7 @@ func (b *permitBench) beatsFor(list []*permitReq, back bool, places []int64) {
 			}
 		}
 	}
-	told := b.beat(list, b.limits, back, at)
+	told := b.heartbeat(list, b.limits, back, at)
 	got := b.eval(lua.Semaphore.Heartbeat, 4, args)
 	if got[0] != lua.Waiting || !b.near(got[1], b.now) || got[4] != 0 || (len(got)-7)%4 != 0 {
 		b.wrong("reply %v", got)
@@ -433,7 +433,7 @@ func (b *permitBench) beatsFor(list []*permitReq, back bool, places []int64) {
 			if i := rest[0] - 1; places[i] != 0 && rest[2] != places[i] {
 				b.wrong("reply %v: it had the place %d", got, places[i])
 			} else if places[i] == 0 {
-				b.stands(q, rest[2])
+				b.queuedAt(q, rest[2])
 			}
 			b.reach("back in line")
 			if b.asked[q] {
@@ -441,8 +441,8 @@ func (b *permitBench) beatsFor(list []*permitReq, back bool, places []int64) {
 			}
 		case lua.Granted:
 			q.fence = rest[2]
-			if rest[3]-got[1] != q.claim() {
-				b.wrong("reply %v, want a claim of %d ms", got, q.claim())
+			if rest[3]-got[1] != q.claimTTL() {
+				b.wrong("reply %v, want a claim of %d ms", got, q.claimTTL())
 			}
 			b.reach("let in by an answer: " + q.kind())
 		case lua.Held:
@@ -452,7 +452,7 @@ func (b *permitBench) beatsFor(list []*permitReq, back bool, places []int64) {
 			b.reach("held")
 		case lua.AboveLimit:
 			if q.waits && q.above(*b.rules) {
-				b.void(q)
+				b.dropIneligible(q)
 			}
 		case lua.Unknown:
 			b.reach("unknown")
@@ -476,7 +476,7 @@ func (b *permitBench) beatsFor(list []*permitReq, back bool, places []int64) {
 	b.compare()
 
 	// The first of them that waits.
-	line := b.line()
+	line := b.queue()
 	first := slices.IndexFunc(line, func(q *permitReq) bool { return slices.Contains(list, q) })
 	if got[5] == 0 {
 		if first >= 0 {
@@ -489,8 +489,8 @@ func (b *permitBench) beatsFor(list []*permitReq, back bool, places []int64) {
 	}
 }
 
-// ear: a keeper's subscription comes or goes.
-func (b *permitBench) ear(*rapid.T) {
+// toggleSubscription: a keeper's subscription comes or goes.
+func (b *permitBench) toggleSubscription(*rapid.T) {
 	k := rapid.SampledFrom(keepers[:3]).Draw(b.r, "keeper")
 	b.listen(k, !b.scriptBench.hears[k])
 }
@@ -521,14 +521,14 @@ func (b *permitBench) setsLimit(*rapid.T) { b.limitIs(rapid.Int64Range(1, 8).Dra
 // two kinds: what is let in together then depends on what was swept before.
 func (b *permitBench) callersChange(*rapid.T) {
 	kind := b.limits.kind()
-	if len(b.line()) == 0 && rapid.Bool().Draw(b.r, "odd") {
+	if len(b.queue()) == 0 && rapid.Bool().Draw(b.r, "odd") {
 		kind = rapid.SampledFrom([]string{"h", "c", "hc"}).Draw(b.r, "kind")
 	}
 	b.limits = b.drawLimits(kind)
 }
 
-// factsAreLost: the meta hash is evicted. Fences still rise, because time has passed.
-func (b *permitBench) factsAreLost(*rapid.T) {
+// metadataIsLost: the meta hash is evicted. Fences still rise, because time has passed.
+func (b *permitBench) metadataIsLost(*rapid.T) {
 	b.pass(1)
 	b.starts("the facts are lost")
 	if err := b.rdb.Del(scriptCtx, b.keys[1]).Err(); err != nil {
@@ -574,8 +574,8 @@ func (b *permitBench) pass(ms int64) {
 	b.compare()
 }
 
-// playToTheEnd: if all are alive and nobody renews, everyone gets its permits, or learns that there are never so many.
-func (b *permitBench) playToTheEnd() {
+// runToEnd: if all are alive and nobody renews, everyone gets its permits, or learns that there are never so many.
+func (b *permitBench) runToEnd() {
 	for _, k := range keepers[:3] {
 		b.listen(k, true)
 	}
@@ -589,10 +589,10 @@ func (b *permitBench) playToTheEnd() {
 				}
 			}
 			if len(list) > 0 {
-				b.beatsFor(list, true, places)
+				b.heartbeatFor(list, true, places)
 			}
 		}
-		line := b.line()
+		line := b.queue()
 		if len(line) == 0 {
 			b.reach("played to its end")
 			return
@@ -628,15 +628,15 @@ func (b *permitBench) compare() {
 	for _, z := range lock.Val() {
 		scores[z.Member.(string)] = int64(z.Score)
 	}
-	b.lineIs(queue.Val())
+	b.queueMatches(queue.Val())
 	b.messages(scores)
 	b.fences(scores)
-	b.lockIs(scores, expiry[0].Val().Milliseconds())
+	b.holdersMatch(scores, expiry[0].Val().Milliseconds())
 	lapses := map[string]int64{}
 	for _, z := range beats.Val() {
 		lapses[z.Member.(string)] = int64(z.Score)
 	}
-	for _, q := range b.line() {
+	for _, q := range b.queue() {
 		if !b.near(lapses[q.token], q.lapse) {
 			b.wrong("the heartbeat of %s lapses at %d, want %d", q.token, lapses[q.token], q.lapse)
 		}
@@ -659,23 +659,23 @@ func (b *permitBench) compare() {
 	}
 }
 
-// lineIs compares the line. Who is not there to be told may be taken out sooner than at its turn, and who asks for more
+// queueMatches compares the line. Who is not there to be told may be taken out sooner than at its turn, and who asks for more
 // than there ever is.
-func (b *permitBench) lineIs(queue []redis.Z) {
+func (b *permitBench) queueMatches(queue []redis.Z) {
 	b.r.Helper()
 	at := map[string]int64{}
 	for _, z := range queue {
 		at[z.Member.(string)] = int64(z.Score)
 	}
-	for _, q := range b.line() {
+	for _, q := range b.queue() {
 		switch place, waits := at[q.token]; {
 		case waits && place != q.place:
 			b.wrong("%s stands at %d, want %d", q.token, place, q.place)
 		case waits:
 		case b.rules != nil && q.above(*b.rules):
-			b.void(q)
-		case !b.there(q):
-			b.out(q, "it was to be forewarned")
+			b.dropIneligible(q)
+		case !b.reachable(q):
+			b.skip(q, "it was to be forewarned")
 		default:
 			b.wrong("%s has left the line", q.token)
 		}
@@ -686,9 +686,9 @@ func (b *permitBench) lineIs(queue []redis.Z) {
 	}
 }
 
-// lockIs compares who holds permits, and what has been taken that returns by the clock. What is over may still be there,
+// holdersMatch compares who holds permits, and what has been taken that returns by the clock. What is over may still be there,
 // and is counted as long as it is; it does no harm, as the model knows nothing of it.
-func (b *permitBench) lockIs(scores map[string]int64, expiry int64) {
+func (b *permitBench) holdersMatch(scores map[string]int64, expiry int64) {
 	b.r.Helper()
 	per := int64(0)
 	if b.rules != nil {
@@ -777,7 +777,7 @@ func (b *permitBench) messages(scores map[string]int64) {
 			}
 			q := b.all[serial-1]
 			if number < 0 {
-				b.forewarned(q, -number)
+				b.headNotified(q, -number)
 				continue
 			}
 			q.fence = number
@@ -813,8 +813,8 @@ func (b *permitBench) messages(scores map[string]int64) {
 	}
 }
 
-// forewarned is a waiter that was told to ask in so many ms.
-func (b *permitBench) forewarned(q *permitReq, ms int64) {
+// headNotified is a waiter that was told to ask in so many ms.
+func (b *permitBench) headNotified(q *permitReq, ms int64) {
 	b.r.Helper()
 	// Who asks for more than the limit learns that when it asks, however soon: at once if it was first in line when the limit
 	// changed, or when room comes if others who stood first turned out not to listen.
@@ -826,10 +826,10 @@ func (b *permitBench) forewarned(q *permitReq, ms int64) {
 		b.reach("one that has lapsed is called")
 		return
 	}
-	if line := b.line(); len(line) == 0 || line[0] != q || !b.near(ms, b.ends()) {
+	if line := b.queue(); len(line) == 0 || line[0] != q || !b.near(ms, b.ends()) {
 		b.wrong("%s was forewarned of %d ms, want%s and %d", q.token, ms, permitTokens(line), b.ends())
 	}
-	if b.sure(q) > 0 {
+	if b.minWait(q) > 0 {
 		b.reach("the first is forewarned of the clock")
 	} else {
 		b.reach("the first is forewarned of a lease")

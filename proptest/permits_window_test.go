@@ -38,12 +38,12 @@ type windowBench struct {
 	fence   int64          // the largest so far
 }
 
-// TestNoWindowHoldsMoreThanTheLimit: with limits, arrivals and weights as they come, while waiters and holders are
+// TestWindowNeverExceedsLimit: with limits, arrivals and weights as they come, while waiters and holders are
 // forgotten, and while the server's clock is set forward or back, there are never more permits held at once than the
 // limit, and never more taken in any window, wherever it begins. If the clock is set forward, it is that clock that
 // judges; if it is set back, it is the time that has really passed. When enough of that has passed and nobody holds any,
 // all who wait get their permits.
-func TestNoWindowHoldsMoreThanTheLimit(t *testing.T) {
+func TestWindowNeverExceedsLimit(t *testing.T) {
 	rdb, mini := miniServer(t)
 	run := newRun(t)
 	run.explore(0.4, func(r *rapid.T) { windowSequence(r, run, rdb, mini) },
@@ -76,12 +76,12 @@ func windowSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Minir
 		"another tries":   func(*rapid.T) { b.asks(false) },
 		"one releases":    b.releases,
 		"one renews":      b.renews,
-		"waiters beat":    func(*rapid.T) { b.beats() },
+		"waiters beat":    func(*rapid.T) { b.heartbeats() },
 		"time passes":     b.timePasses,
 		"a window ends":   b.windowEnds,
 		"the clock jumps": b.jumps,
 	})
-	b.playToTheEnd()
+	b.runToEnd()
 }
 
 // judge is the time by the clock that judges.
@@ -108,7 +108,7 @@ func (b *windowBench) asks(waits bool) {
 	case lua.Waiting:
 		b.waiting = append(b.waiting, token)
 	}
-	b.look()
+	b.inspectGrants()
 }
 
 func (b *windowBench) releases(*rapid.T) {
@@ -121,7 +121,7 @@ func (b *windowBench) releases(*rapid.T) {
 		b.grants = slices.DeleteFunc(b.grants, func(o *windowGrant) bool { return o == g })
 		b.tally["given back unused"]++
 	}
-	b.look()
+	b.inspectGrants()
 }
 
 func (b *windowBench) renews(*rapid.T) {
@@ -130,11 +130,11 @@ func (b *windowBench) renews(*rapid.T) {
 	if got := b.eval(lua.Semaphore.Renew, 1, lua.RenewArgs(nil, g.token, 2000, idle.Milliseconds(), 0, scriptWake, 0)); got[0] == lua.Granted {
 		g.until = max(g.until, b.judge()+2000)
 	}
-	b.look()
+	b.inspectGrants()
 }
 
-// beats is the heartbeat of all who wait. Some have been granted something meanwhile, and some have been passed over.
-func (b *windowBench) beats() {
+// heartbeats is the heartbeat of all who wait. Some have been granted something meanwhile, and some have been passed over.
+func (b *windowBench) heartbeats() {
 	if len(b.waiting) == 0 {
 		return
 	}
@@ -144,7 +144,7 @@ func (b *windowBench) beats() {
 		args = append(args, token, 0)
 	}
 	b.eval(lua.Semaphore.Heartbeat, 4, args)
-	b.look()
+	b.inspectGrants()
 }
 
 func (b *windowBench) timePasses(*rapid.T) { b.pass(rapid.Int64Range(1, 3000).Draw(b.r, "ms")) }
@@ -194,8 +194,8 @@ func (b *windowBench) spent() int64 {
 	return n
 }
 
-// look finds what has been granted, and measures.
-func (b *windowBench) look() {
+// inspectGrants finds what has been granted, and measures.
+func (b *windowBench) inspectGrants() {
 	b.r.Helper()
 	list, err := b.rdb.ZRangeWithScores(scriptCtx, b.keys[0], 0, -1).Result()
 	if err != nil {
@@ -275,16 +275,16 @@ func (b *windowBench) those() string {
 	return text.String()
 }
 
-// playToTheEnd: nobody renews or releases any more, and the clock is not set any more. A lease lasts for 30 s at the
+// runToEnd: nobody renews or releases any more, and the clock is not set any more. A lease lasts for 30 s at the
 // most, and one window at least is filled up to half in the time of one and a round.
-func (b *windowBench) playToTheEnd() {
+func (b *windowBench) runToEnd() {
 	const round = 500
 	deadline := b.elapsed + int64(len(b.waiting)+1)*(30_000+b.limits.per+round)
 	for len(b.waiting) > 0 {
 		if b.elapsed > deadline {
 			b.wrong("%q still wait", b.waiting)
 		}
-		b.beats()
+		b.heartbeats()
 		b.pass(max(round, b.limits.per/4))
 	}
 	if b.back && b.elapsed > 0 {
@@ -292,16 +292,16 @@ func (b *windowBench) playToTheEnd() {
 	}
 }
 
-// TestTheTimeUntilPermitsMayBeHadIsTrue: a try is refused with a time before which its permits are not to be had,
+// TestRetryAfterIsLowerBound: a try is refused with a time before which its permits are not to be had,
 // whatever the line and the window hold. The time is exact if fewer than fifty are in line and fifty have to return, or
 // if each asks for one permit.
-func TestTheTimeUntilPermitsMayBeHadIsTrue(t *testing.T) {
+func TestRetryAfterIsLowerBound(t *testing.T) {
 	rdb, mini := miniServer(t)
 	run := newRun(t)
 	checkPart(t, 0.5, func(r *rapid.T) {
 		b := newScriptBench(r, rdb, mini, "semaphore")
 		defer b.close()
-		m := drawCrowd(r, b)
+		m := drawQueue(r, b)
 		q := m.all[len(m.all)-1]
 		m.begin(b.time("%s tries under %v", q.token, q.limits))
 		var line, takings, heaviest int64
@@ -310,7 +310,7 @@ func TestTheTimeUntilPermitsMayBeHadIsTrue(t *testing.T) {
 			takings += int64(yes(o.taken != 0))
 			heaviest = max(heaviest, o.permits)
 		}
-		want := m.sure(q)
+		want := m.minWait(q)
 		got := b.eval(lua.Semaphore.Acquire, 4, lua.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), 0, scriptWake, 0, q.limits.String(), 0))
 		if got[0] == lua.Granted {
 			if want != 0 {
@@ -340,8 +340,8 @@ func TestTheTimeUntilPermitsMayBeHadIsTrue(t *testing.T) {
 		"a crowd that asks for one each")
 }
 
-// drawCrowd writes a semaphore as the scripts leave it behind, and a model of it. The last request is only in the model.
-func drawCrowd(r *rapid.T, b *scriptBench) *permitModel {
+// drawQueue writes a semaphore as the scripts leave it behind, and a model of it. The last request is only in the model.
+func drawQueue(r *rapid.T, b *scriptBench) *permitModel {
 	now := b.time("a crowd")
 	l := permitLimits{window: rapid.Int64Range(1, 150).Draw(r, "limit"), per: rapid.Int64Range(10, 5000).Draw(r, "per")}
 	m := &permitModel{hears: map[string]bool{}, said: &l, force: &l, reach: func(string) {}}

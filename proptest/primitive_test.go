@@ -48,13 +48,13 @@ type primitive interface {
 	lingers() time.Duration
 	// isHurt is called when the server has lost data or thinks that time has passed; or when its clock was set back. Was
 	// and now are the time there, in µs.
-	isHurt(lost bool, was, now int64)
+	serverDegraded(lost bool, was, now int64)
 	// lines says whether all who wait stand in line at the server; else one of each process does.
-	lines() bool
+	queuesAll() bool
 }
 
-// who names a token by its request.
-func (w *world) who(token string) string {
+// tokenName names a token by its request.
+func (w *world) tokenName(token string) string {
 	if t := w.terms(token); !t.foreign {
 		return fmt.Sprintf("request %d", t.number)
 	}
@@ -64,7 +64,7 @@ func (w *world) who(token string) string {
 func (w *world) holdersOf(v *view) []string {
 	var list []string
 	for token := range v.leases {
-		list = append(list, w.who(token))
+		list = append(list, w.tokenName(token))
 	}
 	slices.Sort(list)
 	return list
@@ -83,7 +83,7 @@ func (w *world) firstConnected(v *view) *waiting {
 // single is what the locks have in common that one holder has at a time.
 type single struct{}
 
-func (single) leases(m *miniredis.Miniredis, k protocol.Keys, v *view) { inString(m, k, v) }
+func (single) leases(m *miniredis.Miniredis, k protocol.Keys, v *view) { leasesInString(m, k, v) }
 func (single) settings(*rapid.T)                                       {}
 func (single) actions(*world) map[string]func(*rapid.T)                { return nil }
 func (single) wants(*rapid.T, *request)                                {}
@@ -93,7 +93,7 @@ func (single) stepped(*world, *step)                                   {}
 func (single) free(v *view) bool                                       { return len(v.leases) == 0 && len(v.queue) == 0 }
 func (single) vacant(v *view) bool                                     { return len(v.leases) == 0 }
 func (single) lingers() time.Duration                                  { return 0 }
-func (single) isHurt(bool, int64, int64)                               {}
+func (single) serverDegraded(bool, int64, int64)                       {}
 
 // owed: the first in line who is connected, if the lock is free.
 func (single) owed(w *world, v *view) []string {

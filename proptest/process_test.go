@@ -58,7 +58,7 @@ func (w *world) join() {
 	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
 		HeartbeatInterval: w.period, HeartbeatTimeout: w.life(), MetadataTTL: idle,
 		Hooks: lockkeeper.Hooks{
-			WakeupReceived: func(e lockkeeper.Event) { w.hears(e.Token) },
+			WakeupReceived: func(e lockkeeper.Event) { w.messageReceived(e.Token) },
 		},
 		Retry:  lockkeeper.RetryPolicy{MaxElapsed: -1},
 		Logger: silent,
@@ -84,25 +84,27 @@ func (w *world) in(states ...state) []*process {
 	return list
 }
 
-// able is the processes whose program goes on.
-func (w *world) able() []*process { return w.in(running, lossy, slow, muted, away) }
+// activeProcesses is the processes whose program goes on.
+func (w *world) activeProcesses() []*process { return w.in(running, lossy, slow, muted, away) }
 
 // isSteady says whether the process and the server are whole and have had the time to settle. The caller has the lock.
 func (p *process) isSteady() bool {
 	return p.state == running && !time.Now().Before(p.steady) && !time.Now().Before(p.w.sound)
 }
 
-// neverHurt says whether nothing was ever done to the process or the server. The caller has the lock.
-func (p *process) neverHurt() bool { return p.state == running && p.hurt.IsZero() && p.w.ill.IsZero() }
+// neverDegraded says whether nothing was ever done to the process or the server. The caller has the lock.
+func (p *process) neverDegraded() bool {
+	return p.state == running && p.hurt.IsZero() && p.w.ill.IsZero()
+}
 
-// harm brings a process that is running into another state, which lasts for d.
-func (p *process) harm(s state, d time.Duration) {
+// degrade brings a process that is running into another state, which lasts for d.
+func (p *process) degrade(s state, d time.Duration) {
 	w := p.w
 	w.mu.Lock()
 	// Requests that are lost for a moment are made good in time; but with a message lost shortly before, a short lease can be
 	// over by then that a waiter was granted and has not heard of.
 	if s != lossy || d >= w.life() || w.quick() || w.timeout > usual.timeout || time.Since(p.deafened) < w.life() {
-		w.unwellLocked(p)
+		w.markUnwellLocked(p)
 	}
 	w.noteLocked("process %d is %s for %v", p.id, s, d)
 	if p.isSteady() || p.hurt.IsZero() {
@@ -126,8 +128,8 @@ func (p *process) harm(s state, d time.Duration) {
 	w.after(d, func() { p.recover(s) })
 }
 
-// unwellLocked says that the waiters of the process are not well off.
-func (w *world) unwellLocked(p *process) {
+// markUnwellLocked says that the waiters of the process are not well off.
+func (w *world) markUnwellLocked(p *process) {
 	for _, q := range w.requests {
 		if q.p == p {
 			q.well = time.Time{}
@@ -170,18 +172,18 @@ func (p *process) wake(s state) {
 
 // crash ends a process: nothing that it does reaches the server any more, and nobody looks at its results. Another
 // takes its place.
-func (p *process) crash() { p.crashes(nil) }
+func (p *process) crash() { p.crashAfterHandover(nil) }
 
-// crashes is crash, where the program hands the token of a lease on first, and does not use it any more.
-func (p *process) crashes(handed *request) {
+// crashAfterHandover is crash, where the program hands the token of a lease on first, and does not use it any more.
+func (p *process) crashAfterHandover(handed *request) {
 	w := p.w
 	w.mu.Lock()
 	w.noteLocked("process %d crashes", p.id)
 	w.tally["a process is crashed"]++
-	w.unwellLocked(p)
+	w.markUnwellLocked(p)
 	var until []time.Time
 	for _, q := range w.requests {
-		if q.p == p && q != handed && q.believes() {
+		if q.p == p && q != handed && q.believesHeld() {
 			q.until = q.lease.Deadline()
 			until = append(until, q.until)
 		}
@@ -197,8 +199,8 @@ func (p *process) crashes(handed *request) {
 	w.join()
 }
 
-// awake returns when the process runs; it says whether it will.
-func (p *process) awake() bool {
+// awaitRunning returns when the process runs; it says whether it will.
+func (p *process) awaitRunning() bool {
 	for {
 		p.w.mu.Lock()
 		s, thawed := p.state, p.thawed
@@ -214,16 +216,16 @@ func (p *process) awake() bool {
 	}
 }
 
-// deafen lets nothing through on the subscription of a process. Nothing is lost by that but messages, so its waiters
+// makeSubscriptionStale lets nothing through on the subscription of a process. Nothing is lost by that but messages, so its waiters
 // are still well off, until its keeper finds out and replaces the subscription.
-func (p *process) deafen() {
+func (p *process) makeSubscriptionStale() {
 	w := p.w
 	w.mu.Lock()
 	if p.isSteady() || p.hurt.IsZero() {
 		p.hurt = time.Now()
 	}
 	if p.deafened = time.Now(); p.state == lossy {
-		w.unwellLocked(p)
+		w.markUnwellLocked(p)
 	}
 	w.noteLocked("process %d is deaf", p.id)
 	w.mu.Unlock()

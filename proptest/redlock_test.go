@@ -309,7 +309,7 @@ func perEight(t *testing.T) {
 	t.Cleanup(func() { set(all) })
 }
 
-func TestRedlockKeepsItsPromisesWhileAMajorityIsThere(t *testing.T) {
+func TestRedlockSimulation(t *testing.T) {
 	u := newRun(t)
 	perEight(t)
 	rapid.Check(t, func(r *rapid.T) {

@@ -83,7 +83,7 @@ func (w *world) newRequest(r *rapid.T, p *process, try bool) *request {
 	}
 	w.enter(q, hold, false)
 	if patience > 0 && !try {
-		w.after(patience+211*time.Microsecond, q.quit)
+		w.after(patience+211*time.Microsecond, q.cancelWait)
 	}
 	return q
 }
@@ -109,8 +109,8 @@ func (w *world) enter(q *request, hold time.Duration, quietly bool) {
 	w.noteLocked("process %d: %v%s, try %v, fixed %v, hold %v", q.p.id, q, what, q.try, q.fixed, q.hold)
 }
 
-// quit ends the context of a request, when its process runs.
-func (q *request) quit() {
+// cancelWait ends the context of a request, when its process runs.
+func (q *request) cancelWait() {
 	w := q.w
 	w.mu.Lock()
 	if q.returned || q.p.state == crashed || !q.cancelled.IsZero() {
@@ -138,8 +138,8 @@ func (q *request) quit() {
 	})
 }
 
-// tell makes a holder release.
-func (w *world) tell(q *request) {
+// requestRelease makes a holder release.
+func (w *world) requestRelease(q *request) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !q.told {
@@ -152,32 +152,32 @@ func (w *world) tell(q *request) {
 // run is what the program that uses the lock does.
 func (q *request) run() {
 	defer q.cancel()
-	q.starts()
+	q.markStarted()
 	lease, err := q.w.kind.get(q)
-	if !q.p.awake() {
+	if !q.p.awaitRunning() {
 		return
 	}
 	if lease == nil {
-		q.isRefused(err)
+		q.checkRefused(err)
 		return
 	}
-	q.isGranted(lease)
-	q.keep()
+	q.checkGranted(lease)
+	q.holdLease()
 }
 
-// starts notes that the call is made now.
-func (q *request) starts() {
+// markStarted notes that the call is made now.
+func (q *request) markStarted() {
 	q.w.mu.Lock()
 	defer q.w.mu.Unlock()
 	q.began, q.started = time.Now(), true
 }
 
-// keep holds a lease, and turns it into another, until it releases it.
-func (q *request) keep() {
+// holdLease holds a lease, and turns it into another, until it releases it.
+func (q *request) holdLease() {
 	w, lease := q.w, q.lease
 	w.actors.Go(func() {
 		<-lease.Done()
-		q.isOver()
+		q.checkEnded()
 	})
 	hold := time.NewTimer(q.hold)
 	defer hold.Stop()
@@ -190,12 +190,12 @@ func (q *request) keep() {
 		case <-lease.Done():
 			waits = false
 		case other := <-q.turn:
-			if other.become() {
+			if other.convertLease() {
 				return
 			}
 		}
 	}
-	if !q.p.awake() {
+	if !q.p.awaitRunning() {
 		return
 	}
 	if lease.Err() == nil { // else isOver sees it
@@ -207,20 +207,20 @@ func (q *request) keep() {
 	defer cancel()
 	began := time.Now()
 	err := lease.Release(ctx)
-	q.isReleased(time.Since(began), err)
+	q.checkReleased(time.Since(began), err)
 }
 
-// become turns the lease of the request's origin into its own, and goes on with that. It says whether it has.
-func (q *request) become() bool {
+// convertLease turns the lease of the request's origin into its own, and goes on with that. It says whether it has.
+func (q *request) convertLease() bool {
 	defer q.cancel()
 	w, from := q.w, q.origin
-	q.starts()
+	q.markStarted()
 	w.mu.Lock()
 	from.converting = true
 	token := from.lease.Token()
 	w.mu.Unlock()
 	lease, err := w.kind.get(q)
-	awake := q.p.awake()
+	awake := q.p.awaitRunning()
 	w.mu.Lock()
 	// Unless it is known that it was not turned, the server may know it no more.
 	from.converting = lease == nil && !errors.Is(err, rwlock.ErrUpgradeConflict)
@@ -229,7 +229,7 @@ func (q *request) become() bool {
 	case !awake:
 		return true
 	case lease == nil:
-		q.isRefused(err)
+		q.checkRefused(err)
 		return false
 	}
 	w.mu.Lock()
@@ -239,16 +239,16 @@ func (q *request) become() bool {
 		w.tally["a lease is kept of which nobody knows whether it was turned into another"]++
 	}
 	w.mu.Unlock()
-	q.isGranted(lease)
+	q.checkGranted(lease)
 	if gone { // it has a lease all the same, and gives it back
-		w.tell(q)
+		w.requestRelease(q)
 	}
-	q.keep()
+	q.holdLease()
 	return true
 }
 
-// believes says whether a request believes to hold the lock.
-func (q *request) believes() bool {
+// believesHeld says whether a request believes to hold the lock.
+func (q *request) believesHeld() bool {
 	switch {
 	case q.lease == nil || !q.ended.IsZero():
 		return false
@@ -266,8 +266,8 @@ func (q *request) endsLocked() {
 	}
 }
 
-// isRefused looks at a call that brought no lease.
-func (q *request) isRefused(err error) {
+// checkRefused looks at a call that brought no lease.
+func (q *request) checkRefused(err error) {
 	w := q.w
 	token, held := "", false
 	if q.adopts != nil {
@@ -279,7 +279,7 @@ func (q *request) isRefused(err error) {
 	q.returned = true
 	w.noteLocked("%v: %v", q, err)
 	want := q.ctx.Err()
-	whole := q.p.neverHurt()
+	whole := q.p.neverDegraded()
 	switch {
 	case w.closing && errors.Is(err, lockkeeper.ErrClosed):
 		return
@@ -312,8 +312,8 @@ func (q *request) isRefused(err error) {
 	}
 }
 
-// isGranted looks at a call that brought a lease.
-func (q *request) isGranted(lease *lockkeeper.Lease) {
+// checkGranted looks at a call that brought a lease.
+func (q *request) checkGranted(lease *lockkeeper.Lease) {
 	w := q.w
 	v := w.view()
 	w.mu.Lock()
@@ -358,7 +358,7 @@ func (q *request) extend(d time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	err := q.lease.Extend(ctx, d)
-	if !q.p.awake() {
+	if !q.p.awaitRunning() {
 		return
 	}
 	w.mu.Lock()
@@ -367,7 +367,7 @@ func (q *request) extend(d time.Duration) {
 	switch {
 	case err == nil:
 		w.tally["a lease is extended"]++
-	case q.believes() && !q.converting && !w.closing && q.p.neverHurt():
+	case q.believesHeld() && !q.converting && !w.closing && q.p.neverDegraded():
 		w.breaksLocked(truth, "the extension of %v: %v", q, err)
 	}
 }
@@ -380,8 +380,8 @@ func (q *request) first() *request {
 	return q
 }
 
-// isOver looks at a lease that is held no more.
-func (q *request) isOver() {
+// checkEnded looks at a lease that is held no more.
+func (q *request) checkEnded() {
 	w, token := q.w, q.lease.Token()
 	now := w.server.now().UnixMicro()
 	w.mu.Lock()
@@ -397,13 +397,13 @@ func (q *request) isOver() {
 		return
 	}
 	w.tally["a lease is lost"]++
-	if q.p.neverHurt() && !q.fixed {
+	if q.p.neverDegraded() && !q.fixed {
 		w.breaksLocked(kept, "%v: %v", q, q.lease.Err())
 	}
 }
 
-// isReleased looks at what a release has returned.
-func (q *request) isReleased(took time.Duration, err error) {
+// checkReleased looks at what a release has returned.
+func (q *request) checkReleased(took time.Duration, err error) {
 	w := q.w
 	v := w.view()
 	w.mu.Lock()
@@ -421,13 +421,13 @@ func (q *request) isReleased(took time.Duration, err error) {
 	case w.closing, q.p.state != running:
 	case err == nil && held && !w.history.void[q.lease.Token()]:
 		w.breaksLocked(truth, "%v has released and still holds", q)
-	case err != nil && q.p.neverHurt() && !q.converting && !(q.fixed && errors.Is(err, lockkeeper.ErrLost)):
+	case err != nil && q.p.neverDegraded() && !q.converting && !(q.fixed && errors.Is(err, lockkeeper.ErrLost)):
 		w.breaksLocked(truth, "the release of %v: %v", q, err)
 	}
 }
 
-// look compares what lies at the server with what should, when everything stands still.
-func (w *world) look() {
+// checkState compares what lies at the server with what should, when everything stands still.
+func (w *world) checkState() {
 	synctest.Wait()
 	v := w.view()
 	var quit []*request
@@ -479,13 +479,13 @@ func (w *world) look() {
 		settled := now.Sub(q.began) > w.settling() && now.Sub(q.deaf) > w.settling() && now.Sub(q.p.steady) > w.settling() && now.Sub(w.sound) > w.settling()
 		switch {
 		case q.stands && q.well.IsZero():
-			w.isBackLocked(q, v.queue[i].at)
+			w.checkRejoinedLocked(q, v.queue[i].at)
 		case !q.stands && !holds[q.n] && !q.well.IsZero() && now.Sub(q.p.deafened) < time.Minute:
 			// Its keeper has found out, by a message that did not come, and nobody listens while it replaces the subscription.
 			q.well, q.deaf = time.Time{}, now
 		case !q.stands && !holds[q.n] && !q.well.IsZero():
 			w.breaksLocked(place, "%v does not stand in the queue", q)
-		case !q.stands && !holds[q.n] && settled && (w.kind.lines() || now.Sub(q.p.lined) > w.settling()):
+		case !q.stands && !holds[q.n] && settled && (w.kind.queuesAll() || now.Sub(q.p.lined) > w.settling()):
 			w.breaksLocked(live, "%v neither waits nor holds after %v", q, now.Sub(q.began))
 		case holds[q.n] && settled && now.Sub(q.holding) > w.period+slack+4*w.lag:
 			w.breaksLocked(progress, "%v was granted a lease %v ago and does not know", q, now.Sub(q.holding))
@@ -497,7 +497,7 @@ func (w *world) look() {
 	w.mu.Unlock()
 	for _, q := range quit {
 		q.quits = false
-		q.quit()
+		q.cancelWait()
 	}
 	if len(quit) > 0 {
 		synctest.Wait()
@@ -505,8 +505,8 @@ func (w *world) look() {
 	w.fail()
 }
 
-// isBackLocked looks at a waiter that is well off now, perhaps again.
-func (w *world) isBackLocked(q *request, at float64) {
+// checkRejoinedLocked looks at a waiter that is well off now, perhaps again.
+func (w *world) checkRejoinedLocked(q *request, at float64) {
 	p := q.p
 	// A heartbeat left at most a period before the process was hurt, and another at most as much after it came back as
 	// is waited for a connection.

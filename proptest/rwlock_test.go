@@ -32,15 +32,15 @@ const readers = 4.5e15
 
 func (*readWriteLock) scripts() *lua.Set { return lua.RWLock }
 func (*readWriteLock) bare() bool        { return false }
-func (*readWriteLock) lines() bool       { return true }
+func (*readWriteLock) queuesAll() bool   { return true }
 
-func (*readWriteLock) lingers() time.Duration    { return 0 }
-func (*readWriteLock) isHurt(bool, int64, int64) {}
-func (*readWriteLock) vacant(v *view) bool       { return len(v.leases) == 0 }
-func (*readWriteLock) free(v *view) bool         { return len(v.leases) == 0 && len(v.queue) == 0 }
+func (*readWriteLock) lingers() time.Duration            { return 0 }
+func (*readWriteLock) serverDegraded(bool, int64, int64) {}
+func (*readWriteLock) vacant(v *view) bool               { return len(v.leases) == 0 }
+func (*readWriteLock) free(v *view) bool                 { return len(v.leases) == 0 && len(v.queue) == 0 }
 
 func (*readWriteLock) leases(m *miniredis.Miniredis, k protocol.Keys, v *view) {
-	inSet(m, k, v)
+	leasesInSet(m, k, v)
 	v.pass, _ = strconv.ParseFloat(m.HGet(k.Meta, "pass"), 64)
 }
 
@@ -144,7 +144,7 @@ func (l *readWriteLock) stepped(w *world, s *step) {
 			}
 			h.passed[token]++
 			if l.streak > 0 && h.passed[token] > l.streak {
-				w.breaksLocked(streaks, "%s is passed by %d writers in a row", w.who(token), h.passed[token])
+				w.breaksLocked(streaks, "%s is passed by %d writers in a row", w.tokenName(token), h.passed[token])
 			}
 		}
 	}
@@ -216,12 +216,12 @@ func (l *readWriteLock) converts(w *world, r *rapid.T, use string) {
 	patience := rapid.SampledFrom([]int{0, 10000, 1000, 100}).Draw(r, "patience ms")
 	w.enter(q, hold, false)
 	if patience > 0 {
-		w.after(w.scaled(time.Duration(patience)*time.Millisecond)+211*time.Microsecond, q.quit)
+		w.after(w.scaled(time.Duration(patience)*time.Millisecond)+211*time.Microsecond, q.cancelWait)
 	}
 	if !w.calm && rapid.IntRange(0, 3).Draw(r, "its answer is lost") == 0 {
 		fate := rapid.SampledFrom(fates).Draw(r, "fate")
 		q.p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), fate)
-		q.p.harm(lossy, w.while(r, 3*time.Second))
+		q.p.degrade(lossy, w.while(r, 3*time.Second))
 	}
 	from.turn <- q
 }

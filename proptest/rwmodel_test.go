@@ -38,7 +38,7 @@ type rwReq struct {
 }
 
 func (q *rwReq) reads() bool { return q.use == 'r' || q.use == 'd' }
-func (q *rwReq) claim() int64 {
+func (q *rwReq) claimTTL() int64 {
 	return min(q.ttl, life.Milliseconds())
 }
 
@@ -71,8 +71,8 @@ func (m *rwModel) holders() []*rwReq {
 	return list
 }
 
-// line is those who wait: upgrades, then writers, then readers, in order of arrival.
-func (m *rwModel) line() []*rwReq {
+// queue is those who wait: upgrades, then writers, then readers, in order of arrival.
+func (m *rwModel) queue() []*rwReq {
 	var list []*rwReq
 	for _, q := range m.all {
 		if q.waits {
@@ -125,8 +125,8 @@ func (m *rwModel) fits(q *rwReq) bool {
 	return len(held) == 0
 }
 
-// give is a lease that lasts until then, and no less than the one in whose place it comes would have.
-func (m *rwModel) give(q *rwReq, until int64) {
+// grant is a lease that lasts until then, and no less than the one in whose place it comes would have.
+func (m *rwModel) grant(q *rwReq, until int64) {
 	q.longer = 0
 	if o := q.origin; o != nil {
 		until = max(until, min(o.end, m.now+max(o.ttl, o.longer)))
@@ -139,15 +139,15 @@ func (m *rwModel) give(q *rwReq, until int64) {
 	m.given = append(m.given, q)
 }
 
-// out takes a waiter out of line, which may come back.
-func (m *rwModel) out(q *rwReq, why string) {
+// skip takes a waiter out of line, which may come back.
+func (m *rwModel) skip(q *rwReq, why string) {
 	q.waits, q.away = false, true
 	m.reach("passed over: " + why)
 }
 
 // turn is whose turn it is, of those who wait.
 func (m *rwModel) turn() *rwReq {
-	line := m.line()
+	line := m.queue()
 	if len(line) == 0 {
 		return nil
 	}
@@ -162,8 +162,8 @@ func (m *rwModel) turn() *rwReq {
 	return line[0]
 }
 
-// settle lets in whoever may be let in. Asks is who asks right now, and how long the lease is to be that it gets.
-func (m *rwModel) settle(asks map[*rwReq]int64) {
+// admit lets in whoever may be let in. Asks is who asks right now, and how long the lease is to be that it gets.
+func (m *rwModel) admit(asks map[*rwReq]int64) {
 	for {
 		if held := m.holders(); len(held) > 0 && !held[0].reads() {
 			return
@@ -176,34 +176,34 @@ func (m *rwModel) settle(asks map[*rwReq]int64) {
 		there := asking || q.mute || m.hears[q.keeper]
 		switch {
 		case q.use == 'u' && (q != m.last || q.origin.end <= m.now):
-			m.out(q, "its read lease is over")
+			m.skip(q, "its read lease is over")
 		case !asking && q.lapse <= m.now:
-			m.out(q, "its heartbeat has lapsed")
+			m.skip(q, "its heartbeat has lapsed")
 		case !there:
 			if m.deaf = true; q.use == 'u' && m.fits(q) {
 				m.reach("an upgrade is given its read lease back")
 			}
-			m.out(q, "it does not listen")
+			m.skip(q, "it does not listen")
 		case !m.fits(q):
 			return
 		default:
 			if q.use == 'w' {
-				m.letWriterIn(q)
+				m.admitWriter(q)
 			}
 			if asking {
 				m.asked[q] = true
 			} else {
-				ms = min(q.claim(), q.lapse-m.now)
+				ms = min(q.claimTTL(), q.lapse-m.now)
 			}
-			m.give(q, m.now+ms)
+			m.grant(q, m.now+ms)
 		}
 	}
 }
 
-// letWriterIn counts a writer that has waited.
-func (m *rwModel) letWriterIn(w *rwReq) {
+// admitWriter counts a writer that has waited.
+func (m *rwModel) admitWriter(w *rwReq) {
 	var reader *rwReq
-	for _, q := range m.line() {
+	for _, q := range m.queue() {
 		if q.use == 'r' && q.place != rwTry {
 			reader = q
 		}
@@ -223,9 +223,9 @@ func (m *rwModel) begin(now int64) {
 	m.now, m.given, m.asked, m.deaf, m.called = now, nil, map[*rwReq]bool{}, false, map[string]bool{}
 }
 
-// ask is acquire, with ms for the lease; a try if it does not wait. Place is where a newcomer comes to stand. It returns
+// acquire is acquire, with ms for the lease; a try if it does not wait. Place is where a newcomer comes to stand. It returns
 // the code of the reply.
-func (m *rwModel) ask(q *rwReq, waits bool, place int64) int64 {
+func (m *rwModel) acquire(q *rwReq, waits bool, place int64) int64 {
 	if q.buried > m.now {
 		return lua.Tombstoned
 	}
@@ -233,7 +233,7 @@ func (m *rwModel) ask(q *rwReq, waits bool, place int64) int64 {
 	if q.end > m.now { // a copy of its request
 		q.end = max(q.end, m.now+q.ttl)
 		if q.use == 'd' {
-			m.settle(nil)
+			m.admit(nil)
 		}
 		return lua.Granted
 	}
@@ -243,10 +243,10 @@ func (m *rwModel) ask(q *rwReq, waits bool, place int64) int64 {
 			return lua.Refused
 		}
 		if q.use == 'd' || len(held) == 1 {
-			m.give(q, m.now+q.ttl)
+			m.grant(q, m.now+q.ttl)
 			m.asked[q] = true
 			if q.use == 'd' {
-				m.settle(nil)
+				m.admit(nil)
 			}
 			return lua.Granted
 		}
@@ -255,12 +255,12 @@ func (m *rwModel) ask(q *rwReq, waits bool, place int64) int64 {
 		}
 		if waits {
 			if m.last != nil && m.last != q && m.last.waits && m.last.origin.end > m.now {
-				m.out(m.last, "another upgrade has come")
+				m.skip(m.last, "another upgrade has come")
 			}
 			m.last = q
 		}
-	} else if len(m.line()) == 0 && m.fits(q) {
-		m.give(q, m.now+q.ttl)
+	} else if len(m.queue()) == 0 && m.fits(q) {
+		m.grant(q, m.now+q.ttl)
 		m.asked[q] = true
 		return lua.Granted
 	}
@@ -273,10 +273,10 @@ func (m *rwModel) ask(q *rwReq, waits bool, place int64) int64 {
 		q.place = rwTry
 	}
 	if waits || q.origin == nil {
-		m.settle(asks)
+		m.admit(asks)
 	} else {
 		q.waits = false
-		m.settle(nil)
+		m.admit(nil)
 	}
 	switch {
 	case q.end > m.now:
@@ -290,8 +290,8 @@ func (m *rwModel) ask(q *rwReq, waits bool, place int64) int64 {
 	return lua.Waiting
 }
 
-// giveUp is release.
-func (m *rwModel) giveUp(q *rwReq, bury int64) int64 {
+// release is release.
+func (m *rwModel) release(q *rwReq, bury int64) int64 {
 	code := int64(lua.Refused)
 	switch {
 	case q.end > m.now:
@@ -303,7 +303,7 @@ func (m *rwModel) giveUp(q *rwReq, bury int64) int64 {
 	if bury > 0 {
 		q.buried = m.now + bury
 	}
-	m.settle(nil)
+	m.admit(nil)
 	return code
 }
 
@@ -318,8 +318,8 @@ func (m *rwModel) renew(q *rwReq, ms int64, exact bool) int64 {
 	return lua.Granted
 }
 
-// beat is beat; places says where those stand who come back. It returns what is told of each.
-func (m *rwModel) beat(list []*rwReq, back bool, places []int64) map[*rwReq][]int64 {
+// heartbeat is beat; places says where those stand who come back. It returns what is told of each.
+func (m *rwModel) heartbeat(list []*rwReq, back bool, places []int64) map[*rwReq][]int64 {
 	told := map[*rwReq][]int64{}
 	asks := map[*rwReq]int64{}
 	for i, q := range list {
@@ -346,14 +346,14 @@ func (m *rwModel) beat(list []*rwReq, back bool, places []int64) map[*rwReq][]in
 			told[q] = append(told[q], lua.Waiting)
 		}
 		q.lapse = m.now + life.Milliseconds()
-		asks[q] = q.claim()
+		asks[q] = q.claimTTL()
 	}
-	for _, q := range m.line() {
+	for _, q := range m.queue() {
 		if q.lapse <= m.now {
-			m.out(q, "its heartbeat has lapsed")
+			m.skip(q, "its heartbeat has lapsed")
 		}
 	}
-	m.settle(asks)
+	m.admit(asks)
 	for q := range m.asked {
 		told[q] = append(told[q], lua.Granted)
 	}
@@ -371,9 +371,9 @@ type rwBench struct {
 // rwFurther is how much further back readers stand.
 const rwFurther = 4500000000000000
 
-// TestRWLockScriptsAgainstAModel: whatever is done to a read-write lock, in whatever order, and while time passes, the
+// TestRWLockScriptsMatchModel: whatever is done to a read-write lock, in whatever order, and while time passes, the
 // scripts answer, let in, tell and leave behind what the model does.
-func TestRWLockScriptsAgainstAModel(t *testing.T) {
+func TestRWLockScriptsMatchModel(t *testing.T) {
 	rdb, mini := miniServer(t)
 	run := newRun(t)
 	run.explore(0.6, func(r *rapid.T) { rwSequence(r, run, rdb, mini) },
@@ -390,8 +390,8 @@ func TestRWLockScriptsAgainstAModel(t *testing.T) {
 	)
 }
 
-// TestRWLockScriptsAgainstAModelOnAServer is the same on a real server, for a moment.
-func TestRWLockScriptsAgainstAModelOnAServer(t *testing.T) {
+// TestRWLockScriptsMatchModelOnRealServer is the same on a real server, for a moment.
+func TestRWLockScriptsMatchModelOnRealServer(t *testing.T) {
 	rdb := redistest.Start(t).Client()
 	checkPart(t, 0.1, func(r *rapid.T) { rwSequence(r, &run{tally: map[string]int{}}, rdb, nil) })
 }
@@ -405,18 +405,18 @@ func rwSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Miniredis
 	b.rwModel.hears = b.scriptBench.hears
 	b.state = func() string {
 		return fmt.Sprintf("%s hold it,%s wait; streak %d, a pass up to %d",
-			rwTokens(b.holders()), rwTokens(b.line()), b.streak, b.upTo)
+			rwTokens(b.holders()), rwTokens(b.queue()), b.streak, b.upTo)
 	}
 	defer b.close()
 	actions := map[string]func(*rapid.T){
 		"":                          func(*rapid.T) {},
-		"a reader comes":            func(*rapid.T) { b.comes('r', true) },
-		"a writer comes":            func(*rapid.T) { b.comes('w', true) },
-		"several come":              b.severalCome,
-		"several more come":         b.severalCome,
-		"a reader tries":            func(*rapid.T) { b.comes('r', false) },
-		"a writer tries":            func(*rapid.T) { b.comes('w', false) },
-		"a copy arrives":            b.copyArrives,
+		"a reader comes":            func(*rapid.T) { b.arrives('r', true) },
+		"a writer comes":            func(*rapid.T) { b.arrives('w', true) },
+		"several come":              b.severalArrive,
+		"several more come":         b.severalArrive,
+		"a reader tries":            func(*rapid.T) { b.arrives('r', false) },
+		"a writer tries":            func(*rapid.T) { b.arrives('w', false) },
+		"a copy arrives":            b.duplicateArrives,
 		"an upgrade":                func(*rapid.T) { b.converts('u') },
 		"another upgrade":           func(*rapid.T) { b.converts('u') },
 		"an upgrade's turn":         b.upgradesTurn,
@@ -428,17 +428,17 @@ func rwSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Miniredis
 		"a waiter leaves":           b.waiterLeaves,
 		"a stranger leaves":         b.strangerLeaves,
 		"a lease is renewed":        b.renews,
-		"a keeper heartbeats":       b.beats,
-		"another keeper heartbeats": b.beats,
-		"some come back":            b.comesBack,
-		"a keeper's ear changes":    b.ear,
+		"a keeper heartbeats":       b.heartbeats,
+		"another keeper heartbeats": b.heartbeats,
+		"some come back":            b.rejoins,
+		"a keeper's ear changes":    b.toggleSubscription,
 	}
 	if mini != nil {
 		actions["time passes"] = b.timePasses
 		actions["a lease is let end"] = b.leaseEnds
 		actions["the other leases are let end"] = b.othersEnd
 	}
-	b.severalCome(r)
+	b.severalArrive(r)
 	r.Repeat(actions)
 }
 
@@ -469,7 +469,7 @@ func (b *rwBench) newReq(use byte) *rwReq {
 			flags += strconv.Itoa(q.streak)
 		}
 	}
-	q.token = fmt.Sprintf("%s:%d:%d.%d%s", q.keeper, q.serial, q.ttl, q.claim(), flags)
+	q.token = fmt.Sprintf("%s:%d:%d.%d%s", q.keeper, q.serial, q.ttl, q.claimTTL(), flags)
 	b.all = append(b.all, q)
 	return q
 }
@@ -486,8 +486,8 @@ func (b *rwBench) behind(q *rwReq) int64 {
 	return max(b.high[q.class()], [...]int64{1e6, 1e15, 5e15}[max(q.class(), 0)]) + 1
 }
 
-// stands takes over the place of a newcomer, after all others of its part.
-func (b *rwBench) stands(q *rwReq, place int64) {
+// queuedAt takes over the place of a newcomer, after all others of its part.
+func (b *rwBench) queuedAt(q *rwReq, place int64) {
 	b.r.Helper()
 	class := q.class()
 	if high := b.high[class]; place < high || place == high && q.use != 'u' {
@@ -502,11 +502,11 @@ func (b *rwBench) stands(q *rwReq, place int64) {
 	q.place, b.high[class] = place, place
 }
 
-func (b *rwBench) comes(use byte, waits bool) { b.asks(b.newReq(use), waits) }
+func (b *rwBench) arrives(use byte, waits bool) { b.asks(b.newReq(use), waits) }
 
-func (b *rwBench) severalCome(*rapid.T) {
+func (b *rwBench) severalArrive(*rapid.T) {
 	for range rapid.IntRange(2, 5).Draw(b.r, "how many") {
-		b.comes(rapid.SampledFrom([]byte("rrw")).Draw(b.r, "use"), true)
+		b.arrives(rapid.SampledFrom([]byte("rrw")).Draw(b.r, "use"), true)
 	}
 }
 
@@ -514,8 +514,8 @@ func (b *rwBench) severalCome(*rapid.T) {
 func (b *rwBench) asks(q *rwReq, waits bool) {
 	b.begin("%s asks, waits %v", q.token, waits)
 	newcomer, held := !q.waits, q.end > b.now
-	could := len(b.line()) > 0
-	code := b.ask(q, waits, b.behind(q))
+	could := len(b.queue()) > 0
+	code := b.acquire(q, waits, b.behind(q))
 	patience, origin := int64(0), ""
 	if waits {
 		patience = life.Milliseconds()
@@ -549,7 +549,7 @@ func (b *rwBench) asks(q *rwReq, waits bool) {
 		}
 	case lua.Waiting:
 		if newcomer {
-			b.stands(q, got[3])
+			b.queuedAt(q, got[3])
 		} else if got[3] != q.place {
 			b.wrong("it moved from %d to %d", q.place, got[3])
 		}
@@ -573,7 +573,7 @@ func (b *rwBench) asks(q *rwReq, waits bool) {
 	}
 	b.compare()
 	if code == lua.Waiting {
-		line := b.line()
+		line := b.queue()
 		rank, ask := slices.Index(line, q), b.room()
 		if rank > 2 {
 			ask = 0
@@ -600,7 +600,7 @@ func (b *rwBench) some(what string, is func(*rwReq) bool) *rwReq {
 
 func (b *rwBench) holds(q *rwReq) bool { return q.end > b.now }
 
-func (b *rwBench) copyArrives(*rapid.T) {
+func (b *rwBench) duplicateArrives(*rapid.T) {
 	q := b.some("request", func(q *rwReq) bool { return b.holds(q) || q.waits || q.buried > b.now })
 	b.asks(q, true)
 }
@@ -658,9 +658,9 @@ func (b *rwBench) upgradesTurn(*rapid.T) {
 func (b *rwBench) releases(q *rwReq) {
 	bury := rapid.SampledFrom([]int64{0, 0, 60000}).Draw(b.r, "bury")
 	b.begin("%s is released, bury %d", q.token, bury)
-	code := b.giveUp(q, bury)
+	code := b.release(q, bury)
 	got := b.eval(lua.RWLock.Release, 4, lua.ReleaseArgs(nil, q.token, idle.Milliseconds(), scriptWake, 0, bury, 0))
-	if len(got) != 2 || got[0] != code || got[1] != 0 && (got[1] != 2 || len(b.line()) > 0) {
+	if len(got) != 2 || got[0] != code || got[1] != 0 && (got[1] != 2 || len(b.queue()) > 0) {
 		b.wrong("reply %v, want code %d", got, code)
 	}
 	b.reach(map[int64]string{lua.Granted: "released", lua.Left: "left", lua.Refused: "nothing to release"}[code])
@@ -703,7 +703,7 @@ func (b *rwBench) renewed(q *rwReq, ms int64, exact, keys int) {
 		q.longer = ms
 	}
 	if keys == 4 && code == lua.Granted {
-		b.settle(nil)
+		b.admit(nil)
 	}
 	got := b.eval(lua.RWLock.Renew, keys, lua.RenewArgs(nil, q.token, ms, idle.Milliseconds(), exact, scriptWake, 0))
 	if got[0] != code {
@@ -721,8 +721,8 @@ func (b *rwBench) renewed(q *rwReq, ms int64, exact, keys int) {
 	b.compare()
 }
 
-// beats is the heartbeat of some of a keeper's requests.
-func (b *rwBench) beats(*rapid.T) {
+// heartbeats is the heartbeat of some of a keeper's requests.
+func (b *rwBench) heartbeats(*rapid.T) {
 	k := rapid.SampledFrom(keepers).Draw(b.r, "keeper")
 	var list []*rwReq
 	for _, q := range b.all {
@@ -730,11 +730,11 @@ func (b *rwBench) beats(*rapid.T) {
 			list = append(list, q)
 		}
 	}
-	b.beatsFor(list, false, nil)
+	b.heartbeatFor(list, false, nil)
 }
 
-// comesBack is a keeper's waiters that were passed over.
-func (b *rwBench) comesBack(*rapid.T) {
+// rejoins is a keeper's waiters that were passed over.
+func (b *rwBench) rejoins(*rapid.T) {
 	k := b.some("who", func(q *rwReq) bool { return q.away }).keeper
 	var list []*rwReq
 	var places []int64
@@ -744,10 +744,10 @@ func (b *rwBench) comesBack(*rapid.T) {
 			places = append(places, q.place*int64(rapid.SampledFrom([]int{1, 1, 0}).Draw(b.r, "keeps its place")))
 		}
 	}
-	b.beatsFor(list, true, places)
+	b.heartbeatFor(list, true, places)
 }
 
-func (b *rwBench) beatsFor(list []*rwReq, back bool, places []int64) {
+func (b *rwBench) heartbeatFor(list []*rwReq, back bool, places []int64) {
 	b.begin("%s beat, back %v", rwTokens(list), back)
 	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, 0, "")
 	if back {
@@ -773,7 +773,7 @@ func (b *rwBench) beatsFor(list []*rwReq, back bool, places []int64) {
 			}
 		}
 	}
-	told := b.beat(list, back, at)
+	told := b.heartbeat(list, back, at)
 	got := b.eval(lua.RWLock.Heartbeat, 4, args)
 	if got[0] != lua.Waiting || !b.near(got[1], b.now) || got[4] != 0 || (len(got)-7)%4 != 0 {
 		b.wrong("reply %v", got)
@@ -787,7 +787,7 @@ func (b *rwBench) beatsFor(list []*rwReq, back bool, places []int64) {
 			if i := rest[0] - 1; places[i] != 0 && rest[2] != places[i] {
 				b.wrong("reply %v: it had the place %d", got, places[i])
 			} else if places[i] == 0 {
-				b.stands(q, rest[2])
+				b.queuedAt(q, rest[2])
 			}
 			b.reach("back in line")
 			if b.asked[q] {
@@ -795,8 +795,8 @@ func (b *rwBench) beatsFor(list []*rwReq, back bool, places []int64) {
 			}
 		case lua.Granted:
 			q.fence = rest[2]
-			if rest[3]-got[1] != q.claim() {
-				b.wrong("reply %v, want a claim of %d ms", got, q.claim())
+			if rest[3]-got[1] != q.claimTTL() {
+				b.wrong("reply %v, want a claim of %d ms", got, q.claimTTL())
 			}
 			b.reach("let in by an answer: " + string(q.use))
 		case lua.Held:
@@ -814,7 +814,7 @@ func (b *rwBench) beatsFor(list []*rwReq, back bool, places []int64) {
 	b.compare()
 
 	// The first of them that waits.
-	line := b.line()
+	line := b.queue()
 	first := slices.IndexFunc(line, func(q *rwReq) bool { return slices.Contains(list, q) })
 	if got[5] == 0 {
 		lost := func(q *rwReq) bool { return q.away } // that was the first of them
@@ -844,8 +844,8 @@ func rwCodes(told map[*rwReq][]int64) map[string][]int64 {
 	return codes
 }
 
-// ear: a keeper's subscription comes or goes.
-func (b *rwBench) ear(*rapid.T) {
+// toggleSubscription: a keeper's subscription comes or goes.
+func (b *rwBench) toggleSubscription(*rapid.T) {
 	k := rapid.SampledFrom(keepers[:3]).Draw(b.r, "keeper")
 	b.listen(k, !b.rwModel.hears[k])
 }
@@ -870,21 +870,21 @@ func (b *rwBench) othersEnd(*rapid.T) { b.endButFor(b.some("lease", b.holds)) }
 func (b *rwBench) endButFor(keep *rwReq) {
 	for left := b.left() + 1; left > 0; left -= 5000 {
 		b.renewed(keep, 30000, 1, 4)
-		b.allBeat()
+		b.allHeartbeat()
 		b.pass(min(left, 5000))
 	}
-	b.allBeat()
+	b.allHeartbeat()
 }
 
-func (b *rwBench) allBeat() {
+func (b *rwBench) allHeartbeat() {
 	for _, k := range keepers {
 		var list []*rwReq
-		for _, q := range b.line() {
+		for _, q := range b.queue() {
 			if q.keeper == k {
 				list = append(list, q)
 			}
 		}
-		b.beatsFor(list, false, nil)
+		b.heartbeatFor(list, false, nil)
 	}
 }
 
@@ -941,13 +941,13 @@ func (b *rwBench) compare() {
 	}
 
 	// The line. It expires a second after the last heartbeat.
-	if len(queue.Val()) == 0 && !slices.ContainsFunc(b.line(), func(q *rwReq) bool { return q.lapse > b.now-1000 }) {
-		for _, q := range b.line() {
-			b.out(q, "the line has expired")
+	if len(queue.Val()) == 0 && !slices.ContainsFunc(b.queue(), func(q *rwReq) bool { return q.lapse > b.now-1000 }) {
+		for _, q := range b.queue() {
+			b.skip(q, "the line has expired")
 		}
 	}
 	for got := queue.Val(); ; {
-		line := b.line()
+		line := b.queue()
 		same := len(got) == len(line)
 		for i := 0; same && i < len(got); i++ {
 			same = got[i].Member == line[i].token && int64(got[i].Score) == line[i].place
@@ -958,13 +958,13 @@ func (b *rwBench) compare() {
 		if len(line) <= len(got) {
 			b.wrong("%v wait, want %s", got, rwTokens(line))
 		}
-		b.notForewarned(line[0])
+		b.headNotNotified(line[0])
 	}
 	lapses := map[string]int64{}
 	for _, z := range beats.Val() {
 		lapses[z.Member.(string)] = int64(z.Score)
 	}
-	for _, q := range b.line() {
+	for _, q := range b.queue() {
 		if !b.near(lapses[q.token], q.lapse) {
 			b.wrong("the heartbeat of %s lapses at %d, want %d", q.token, lapses[q.token], q.lapse)
 		}
@@ -983,13 +983,13 @@ func (b *rwBench) compare() {
 	}
 }
 
-// notForewarned: the first in line is not there any more. That can be because nobody heard when it should ask.
-func (b *rwBench) notForewarned(q *rwReq) {
+// headNotNotified: the first in line is not there any more. That can be because nobody heard when it should ask.
+func (b *rwBench) headNotNotified(q *rwReq) {
 	b.r.Helper()
 	if held := b.holders(); b.rwModel.hears[q.keeper] || q.mute || len(held) == 0 || held[0].reads() {
 		b.wrong("%s has left the line", q.token)
 	}
-	b.out(q, "it was to be forewarned")
+	b.skip(q, "it was to be forewarned")
 }
 
 // messages is what the keepers were told by the step.
@@ -1021,8 +1021,8 @@ func (b *rwBench) messages(scores map[string]int64) {
 				continue
 			}
 			if number < 0 {
-				for line := b.line(); len(line) > 0 && line[0] != q; line = line[1:] {
-					b.notForewarned(line[0])
+				for line := b.queue(); len(line) > 0 && line[0] != q; line = line[1:] {
+					b.headNotNotified(line[0])
 				}
 				if !q.waits || !b.near(-number, b.room()) {
 					b.wrong("%s was forewarned of %d ms, want %d", q.token, -number, b.room())
@@ -1052,7 +1052,7 @@ func (b *rwBench) messages(scores map[string]int64) {
 		b.reach("let in by a message: " + string(q.use))
 		if q.use == 'r' {
 			readers++
-			if line := b.line(); len(line) > 0 && line[0].use == 'w' && line[0].place+rwFurther < q.place {
+			if line := b.queue(); len(line) > 0 && line[0].use == 'w' && line[0].place+rwFurther < q.place {
 				b.reach("a pass is used")
 			}
 		}

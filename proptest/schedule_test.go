@@ -29,21 +29,21 @@ func (w *world) schedule(r *rapid.T) {
 // actions is what may happen in a schedule. Each has its own choice of what is broken in it.
 func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
 	actions := map[string]func(*rapid.T){
-		"":                       func(*rapid.T) { w.look() },
+		"":                       func(*rapid.T) { w.checkState() },
 		"time passes":            w.timePasses,
 		"more time passes":       w.timePasses,
 		"still more time passes": w.timePasses,
-		"one comes":              w.comes,
-		"another comes":          w.comes,
-		"several come":           w.severalCome,
-		"a crowd comes":          w.crowdComes,
-		"one tries":              w.tries,
-		"one barges in":          w.barges,
-		"one releases":           w.releases,
-		"one gives up":           w.givesUp,
-		"one gives up its grant": w.givesUpGrant,
-		"one extends":            w.extends,
-		"another extends":        w.extends,
+		"one comes":              w.addWaiter,
+		"another comes":          w.addWaiter,
+		"several come":           w.addWaiters,
+		"a crowd comes":          w.addManyWaiters,
+		"one tries":              w.tryLock,
+		"one barges in":          w.tryLockAtExpiry,
+		"one releases":           w.releaseHolder,
+		"one gives up":           w.cancelWaiter,
+		"one gives up its grant": w.cancelAtGrant,
+		"one extends":            w.extendLease,
+		"another extends":        w.extendLease,
 	}
 	for what, do := range w.kind.actions(w) {
 		actions[what] = do
@@ -57,26 +57,26 @@ func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
 		action func(*rapid.T)
 		rare   bool // such as hide what else would be found
 	}{
-		{"a process crashes", w.crashes, false},
-		{"the holder crashes", w.holderCrashes, false},
-		{"a token is handed on", w.handsOn, false},
-		{"a process freezes", w.hurts(frozen, 20*time.Second), false},
-		{"answers are slow", w.answersAreSlow, false},
-		{"a grant comes late", w.grantComesLate, false},
-		{"the first waiter freezes", w.headFreezes, false},
-		{"a process is cut off", w.hurts(away, 15*time.Second), false},
-		{"a process is muted", w.hurts(muted, 3*time.Second), false},
-		{"answers are lost", w.losesAnswers, false},
-		{"a copy comes late", w.copyComesLate, false},
-		{"a message is lost", w.losesMessage, false},
-		{"a grant is never heard of", w.neverHeard, false},
-		{"a grant is never confirmed", w.neverConfirmed, false},
-		{"the server forgets its scripts", w.forgetsScripts, false},
-		{"the server freezes", w.serverFreezes, true},
-		{"the server refuses", w.refuses, true},
-		{"the server restarts empty", w.restarts, true},
-		{"the server fails over", w.failsOver, true},
-		{"the server's clock jumps", w.jumps, true},
+		{"a process crashes", w.crashProcess, false},
+		{"the holder crashes", w.crashHolder, false},
+		{"a token is handed on", w.handOverToken, false},
+		{"a process freezes", w.degradeProcess(frozen, 20*time.Second), false},
+		{"answers are slow", w.slowReplies, false},
+		{"a grant comes late", w.delayGrant, false},
+		{"the first waiter freezes", w.freezeHead, false},
+		{"a process is cut off", w.degradeProcess(away, 15*time.Second), false},
+		{"a process is muted", w.degradeProcess(muted, 3*time.Second), false},
+		{"answers are lost", w.loseReplies, false},
+		{"a copy comes late", w.delayDuplicate, false},
+		{"a message is lost", w.loseMessage, false},
+		{"a grant is never heard of", w.cancelUndeliveredGrant, false},
+		{"a grant is never confirmed", w.leaveUnconfirmed, false},
+		{"the server forgets its scripts", w.flushScripts, false},
+		{"the server freezes", w.freezeServer, true},
+		{"the server refuses", w.refuseCommands, true},
+		{"the server restarts empty", w.restartEmpty, true},
+		{"the server fails over", w.failOver, true},
+		{"the server's clock jumps", w.jumpClock, true},
 	} {
 		if fault.rare && rapid.IntRange(0, 3).Draw(r, fault.name) == 0 || !fault.rare && rapid.Bool().Draw(r, fault.name) {
 			actions[fault.name] = fault.action
@@ -91,18 +91,20 @@ func (w *world) timePasses(r *rapid.T) {
 	w.advance(w.while(r, 20*time.Second))
 }
 
-func (w *world) comes(r *rapid.T) { w.launch(w.newRequest(r, draw(r, w.able(), "process"), false)) }
+func (w *world) addWaiter(r *rapid.T) {
+	w.launch(w.newRequest(r, draw(r, w.activeProcesses(), "process"), false))
+}
 
 func (w *world) launch(q *request) { w.actors.Go(q.run) }
 
-func (w *world) severalCome(r *rapid.T) {
+func (w *world) addWaiters(r *rapid.T) {
 	var list []*request
 	n := rapid.IntRange(2, 4).Draw(r, "how many")
 	if len(w.requests)+n > w.most() {
 		r.Skip("too many")
 	}
 	for range n {
-		list = append(list, w.newRequest(r, draw(r, w.able(), "process"), false))
+		list = append(list, w.newRequest(r, draw(r, w.activeProcesses(), "process"), false))
 	}
 	w.reach("several come at once")
 	for _, q := range list {
@@ -110,9 +112,9 @@ func (w *world) severalCome(r *rapid.T) {
 	}
 }
 
-// crowdComes lets many come who hold the lock for a moment each.
-func (w *world) crowdComes(r *rapid.T) {
-	processes := w.able()
+// addManyWaiters lets many come who hold the lock for a moment each.
+func (w *world) addManyWaiters(r *rapid.T) {
+	processes := w.activeProcesses()
 	room := min(60, w.most()-len(w.requests))
 	if room < 5 || len(processes) == 0 {
 		r.Skip("too many")
@@ -132,10 +134,10 @@ func (w *world) crowdComes(r *rapid.T) {
 	}
 }
 
-func (w *world) tries(r *rapid.T) { w.try(r, draw(r, w.able(), "process")) }
+func (w *world) tryLock(r *rapid.T) { w.tryLockIn(r, draw(r, w.activeProcesses(), "process")) }
 
-// barges tries at the very moment at which a lease ends, when those who wait have not asked again yet.
-func (w *world) barges(r *rapid.T) {
+// tryLockAtExpiry tries at the very moment at which a lease ends, when those who wait have not asked again yet.
+func (w *world) tryLockAtExpiry(r *rapid.T) {
 	v := w.view()
 	if len(w.waiters()) == 0 || len(v.leases) == 0 {
 		r.Skip("there is nobody to pass")
@@ -151,10 +153,10 @@ func (w *world) barges(r *rapid.T) {
 	if v := w.view(); len(v.leases) == 0 && len(v.queue) > 0 {
 		w.reach("one barges in")
 	}
-	w.try(r, p)
+	w.tryLockIn(r, p)
 }
 
-func (w *world) try(r *rapid.T, p *process) {
+func (w *world) tryLockIn(r *rapid.T, p *process) {
 	q := w.newRequest(r, p, true)
 	synctest.Wait()
 	v := w.view()
@@ -173,7 +175,7 @@ func (w *world) try(r *rapid.T, p *process) {
 	}
 	switch {
 	case !q.returned: // connections that it did not use while they broke cost it an attempt
-		if p.neverHurt() {
+		if p.neverDegraded() {
 			w.breaksLocked(truth, "try %d has not returned", q.n)
 		}
 	case w.lowered && q.count > 1: // perhaps there are never so many any more
@@ -188,7 +190,7 @@ func (w *world) holders() []*request {
 	defer w.mu.Unlock()
 	var list []*request
 	for _, q := range w.requests {
-		if q.believes() && !q.told && q.p.state != frozen && q.p.state != crashed {
+		if q.believesHeld() && !q.told && q.p.state != frozen && q.p.state != crashed {
 			list = append(list, q)
 		}
 	}
@@ -223,11 +225,11 @@ func (w *world) head(r *rapid.T) *request {
 	return nil
 }
 
-func (w *world) releases(r *rapid.T) { w.tell(draw(r, w.holders(), "holder")) }
+func (w *world) releaseHolder(r *rapid.T) { w.requestRelease(draw(r, w.holders(), "holder")) }
 
-// extends lets a holder change how long its lease lasts.
-func (w *world) extends(r *rapid.T) {
-	q := draw(r, w.content(), "holder")
+// extendLease lets a holder change how long its lease lasts.
+func (w *world) extendLease(r *rapid.T) {
+	q := draw(r, w.steadyHolders(), "holder")
 	d := rapid.SampledFrom([]time.Duration{time.Second, time.Second, 5 * time.Second, 20 * time.Second}).Draw(r, "to")
 	d = max(w.scaled(d), 10*time.Millisecond)
 	if d < 15*w.lag {
@@ -242,62 +244,62 @@ func (w *world) extends(r *rapid.T) {
 	w.mu.Unlock()
 	if running && !w.calm && rapid.IntRange(0, 3).Draw(r, "its answer is lost") == 0 {
 		q.p.link.Break("evalsha", 3, faultnet.SwallowReply) // so that it is given up
-		q.p.harm(lossy, w.scaled(2*time.Second))
+		q.p.degrade(lossy, w.scaled(2*time.Second))
 	}
 	w.actors.Go(func() { q.extend(d) })
 }
 
-// content is the holders who are not about to turn their lease into another.
-func (w *world) content() []*request {
+// steadyHolders is the holders who are not about to turn their lease into another.
+func (w *world) steadyHolders() []*request {
 	list := w.holders()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.DeleteFunc(list, func(q *request) bool { return q.converting || len(q.turn) > 0 })
 }
 
-func (w *world) givesUp(r *rapid.T) { draw(r, w.waiters(), "waiter").quit() }
+func (w *world) cancelWaiter(r *rapid.T) { draw(r, w.waiters(), "waiter").cancelWait() }
 
-// givesUpGrant ends a wait at the moment of the grant, and perhaps that of another in the same process, whose turn to ask it
+// cancelAtGrant ends a wait at the moment of the grant, and perhaps that of another in the same process, whose turn to ask it
 // is then.
-func (w *world) givesUpGrant(r *rapid.T) {
+func (w *world) cancelAtGrant(r *rapid.T) {
 	head, holder := w.head(r), draw(r, w.holders(), "holder")
 	w.reach("a cancellation meets the grant")
 	if rapid.Bool().Draw(r, "and the next") {
 		for _, q := range w.waiters() {
 			if q.p == head.p && q != head && !q.stands {
-				q.quit()
+				q.cancelWait()
 				break
 			}
 		}
 	}
 	if rapid.Bool().Draw(r, "release first") {
-		w.tell(holder)
-		head.quit()
+		w.requestRelease(holder)
+		head.cancelWait()
 	} else {
-		head.quit()
-		w.tell(holder)
+		head.cancelWait()
+		w.requestRelease(holder)
 	}
 }
 
 // finish lets everybody go home, in one of three ways, and looks at what they leave.
 func (w *world) finish(r *rapid.T) {
-	w.look()
+	w.checkState()
 	for _, p := range w.in(lossy, slow, muted, away, frozen) {
 		p.recover(p.state)
 	}
-	w.serverRecovers()
+	w.recoverServer()
 	if !w.calm { // for hurt processes to come to themselves, and then for every call to go on
 		w.advance(2*w.settling() + w.tail() + slack + 8*w.lag)
 	}
 	switch rapid.SampledFrom([]string{"served", "one by one", "closed"}).Draw(r, "in the end all are") {
 	case "served":
-		w.serve()
+		w.drainQueue()
 	case "one by one":
 		for _, q := range w.waiters() {
-			q.quit()
+			q.cancelWait()
 		}
 		for _, q := range w.holders() {
-			w.tell(q)
+			w.requestRelease(q)
 		}
 		w.advance(grace + 4*w.lag)
 		w.checkLeft(w.calm && w.lag == 0 && w.kind.lingers() == 0, w.server.keys())
@@ -318,9 +320,9 @@ func (w *world) finish(r *rapid.T) {
 	w.checkLeft(true, w.server.mini.Keys())
 }
 
-// serve sees to it that all who wait are granted a lease, now that nothing is broken any more. Those that could not
+// drainQueue sees to it that all who wait are granted a lease, now that nothing is broken any more. Those that could not
 // subscribe when they came learn of it at their heartbeats, one after the other.
-func (w *world) serve() {
+func (w *world) drainQueue() {
 	begin := time.Now()
 	turns := 10
 	for _, y := range w.view().queue {
@@ -331,7 +333,7 @@ func (w *world) serve() {
 	within := w.setBack + max(w.longest+time.Second, w.life()) + time.Duration(turns)*(w.period+slack) + time.Duration(len(w.requests))*(4*w.lag+w.kind.lingers())
 	for time.Since(begin) < within {
 		for _, q := range w.holders() {
-			w.tell(q)
+			w.requestRelease(q)
 		}
 		if len(w.waiters()) == 0 {
 			w.reach("all who wait are served in the end")

@@ -43,10 +43,10 @@ const (
 
 func (*permits) scripts() *lua.Set { return lua.Semaphore }
 func (*permits) bare() bool        { return false }
-func (*permits) lines() bool       { return true }
+func (*permits) queuesAll() bool   { return true }
 
 func (*permits) leases(m *miniredis.Miniredis, k protocol.Keys, v *view) {
-	inSet(m, k, v)
+	leasesInSet(m, k, v)
 	scores, _ := m.SortedSet(k.Lock)
 	for member, at := range scores {
 		if token, taken := strings.CutPrefix(member, "@"); taken {
@@ -215,7 +215,7 @@ func (p *permits) free(v *view) bool { return p.window == 0 && len(v.leases) == 
 
 func (p *permits) lingers() time.Duration { return p.per }
 
-func (p *permits) isHurt(lost bool, was, now int64) {
+func (p *permits) serverDegraded(lost bool, was, now int64) {
 	if lost {
 		p.taken = nil
 		return

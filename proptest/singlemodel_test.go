@@ -30,7 +30,7 @@ type singleReq struct {
 	place   int64 // in line, or the last it had
 }
 
-func (q *singleReq) claim() int64 {
+func (q *singleReq) claimTTL() int64 {
 	return min(q.ttl, life.Milliseconds())
 }
 
@@ -89,7 +89,7 @@ func (m *singleModel) begin(now int64) {
 		clear(m.buried)
 	}
 	if m.metaEnd != 0 && m.metaEnd <= now {
-		m.lose()
+		m.loseMetadata()
 	}
 	m.tidy()
 }
@@ -148,25 +148,25 @@ func (m *singleModel) saveFor(keep, least int64) {
 	}
 }
 
-// queueUp puts the request at the end of the line.
-func (m *singleModel) queueUp(q *singleReq) {
+// enqueue puts the request at the end of the line.
+func (m *singleModel) enqueue(q *singleReq) {
 	m.ticket = max(m.ticket+1, m.us())
 	m.line[q], q.place = m.ticket, m.ticket
 }
 
-// beat is that the request is alive.
-func (m *singleModel) beat(q *singleReq) {
+// refresh is that the request is alive.
+func (m *singleModel) refresh(q *singleReq) {
 	m.beats[q] = m.now + life.Milliseconds()
 }
 
-// linger keeps the line for a second longer than the last heartbeat.
-func (m *singleModel) linger() {
+// extendQueueExpiry keeps the line for a second longer than the last heartbeat.
+func (m *singleModel) extendQueueExpiry() {
 	until := m.now + life.Milliseconds() + 1000
 	m.lineEnd, m.beatsEnd = max(m.lineEnd, until), max(m.beatsEnd, until)
 }
 
-// out takes a request out of line.
-func (m *singleModel) out(q *singleReq) {
+// dequeue takes a request out of line.
+func (m *singleModel) dequeue(q *singleReq) {
 	delete(m.line, q)
 	delete(m.beats, q)
 	m.tidy()
@@ -176,7 +176,7 @@ func (m *singleModel) out(q *singleReq) {
 // message was not heard, the next ones are looked at fifty at a time, so that some of them may be taken out early.
 func (m *singleModel) admit() {
 	for width := 1; ; width = 50 {
-		told := m.letIn(width)
+		told := m.admitWithin(width)
 		if told == nil || m.hears[told.keeper] {
 			if told != nil {
 				m.heard = append(m.heard, singleWord{told.keeper, told.serial, m.seq})
@@ -188,13 +188,13 @@ func (m *singleModel) admit() {
 		m.reach("passed over: it does not listen")
 	}
 	if m.changed {
-		m.forewarn()
+		m.notifyHead()
 	}
-	m.recall()
+	m.notifyExpired()
 }
 
-// recall tells the keepers of up to ten who have lapsed to ask, the first of them first.
-func (m *singleModel) recall() {
+// notifyExpired tells the keepers of up to ten who have lapsed to ask, the first of them first.
+func (m *singleModel) notifyExpired() {
 	told := map[string]bool{}
 	for _, q := range m.lapsed {
 		if told[q.keeper] || m.absent[q.keeper] || len(told) == 10 {
@@ -208,14 +208,14 @@ func (m *singleModel) recall() {
 	}
 }
 
-// letIn is one such walk along the line; it returns who must be told of it.
-func (m *singleModel) letIn(width int) (told *singleReq) {
+// admitWithin is one such walk along the line; it returns who must be told of it.
+func (m *singleModel) admitWithin(width int) (told *singleReq) {
 	for m.owner == nil && len(m.line) > 0 {
 		line := m.waiters()
 		for _, q := range line[:min(width, len(line))] {
 			ms, asks := m.asking[q]
 			if gone := m.absent[q.keeper] || m.beats[q] <= m.now; !asks && gone {
-				m.out(q)
+				m.dequeue(q)
 				m.changed, m.lapsed = true, append(m.lapsed, q)
 				m.reach("passed over: it is gone")
 				continue
@@ -224,10 +224,10 @@ func (m *singleModel) letIn(width int) (told *singleReq) {
 				break
 			}
 			if !asks {
-				ms = min(q.claim(), m.beats[q]-m.now)
+				ms = min(q.claimTTL(), m.beats[q]-m.now)
 			}
-			m.changed = m.changed || q.ttl == q.claim() || ms < q.claim()/2
-			m.out(q)
+			m.changed = m.changed || q.ttl == q.claimTTL() || ms < q.claimTTL()/2
+			m.dequeue(q)
 			m.owner, m.end = q, m.now+ms
 			fence := m.draw()
 			switch {
@@ -243,11 +243,11 @@ func (m *singleModel) letIn(width int) (told *singleReq) {
 	return told
 }
 
-// forewarn tells the first in line when the lease ends by itself, if that is before it asks anyway.
-func (m *singleModel) forewarn() {
+// notifyHead tells the first in line when the lease ends by itself, if that is before it asks anyway.
+func (m *singleModel) notifyHead() {
 	for len(m.line) > 0 {
 		q := m.waiters()[0]
-		if _, asks := m.asking[q]; asks || q.mute || m.left() == 0 || m.end >= m.beats[q]-q.claim()/2 {
+		if _, asks := m.asking[q]; asks || q.mute || m.left() == 0 || m.end >= m.beats[q]-q.claimTTL()/2 {
 			return
 		}
 		if m.hears[q.keeper] {
@@ -255,7 +255,7 @@ func (m *singleModel) forewarn() {
 			m.reach("the first is forewarned")
 			return
 		}
-		m.out(q)
+		m.dequeue(q)
 		m.reach("passed over: it was to be forewarned")
 	}
 }
@@ -298,20 +298,20 @@ func (m *singleModel) acquire(q *singleReq, waits bool) []int64 {
 	}
 	if !waits && m.owner != nil {
 		m.reach("a try is refused")
-		m.mend()
+		m.repair()
 		return []int64{lua.Refused, m.now, m.left(), 0}
 	}
 	if m.line[q] == 0 {
-		m.queueUp(q)
+		m.enqueue(q)
 	}
 	if waits {
-		m.beat(q)
+		m.refresh(q)
 	}
 	m.asking[q] = q.ttl
 	m.admit()
 	got, done := m.granted[q]
 	if !done && waits {
-		m.linger()
+		m.extendQueueExpiry()
 	}
 	m.save()
 	switch {
@@ -319,7 +319,7 @@ func (m *singleModel) acquire(q *singleReq, waits bool) []int64 {
 		m.reach("let in past those who are not there")
 		return []int64{lua.Granted, got[0], m.now, got[1], 0}
 	case !waits:
-		m.out(q)
+		m.dequeue(q)
 		m.reach("a try lets another in")
 		return []int64{lua.Refused, m.now, m.left(), 0}
 	}
@@ -342,7 +342,7 @@ func (m *singleModel) release(q *singleReq, bury int64) []int64 {
 		} else {
 			m.reach("one that held leaves the line as well")
 		}
-		m.out(q)
+		m.dequeue(q)
 	}
 	if bury > 0 {
 		m.graves = m.now + bury
@@ -411,19 +411,19 @@ func (m *singleModel) heartbeat(list []*singleReq, back bool, places []int64) []
 			continue
 		default:
 			if m.line[q], q.place = places[i], places[i]; places[i] == 0 {
-				m.queueUp(q)
+				m.enqueue(q)
 			}
 			tell(i, lua.Waiting, q.place, 0)
 			m.reach("back in line")
 		}
-		m.asking[q] = q.claim()
-		m.beat(q)
+		m.asking[q] = q.claimTTL()
+		m.refresh(q)
 	}
 	if len(m.asking) > 0 {
-		m.linger()
+		m.extendQueueExpiry()
 	}
 	m.sweep()
-	m.mend()
+	m.repair()
 	for _, i := range held {
 		tell(i, lua.Held, m.seq, m.end)
 		m.reach("held")
@@ -454,7 +454,7 @@ func (m *singleModel) sweep() {
 	})
 	for _, q := range inOrder {
 		if m.beats[q] <= m.now {
-			m.out(q)
+			m.dequeue(q)
 			m.changed, m.lapsed = true, append(m.lapsed, q)
 			m.reach("swept")
 		}
@@ -466,8 +466,8 @@ func (m *singleModel) sweep() {
 	m.tidy()
 }
 
-// mend: no lease lasts longer than its whole ttl, and who holds it does not stand in line.
-func (m *singleModel) mend() {
+// repair: no lease lasts longer than its whole ttl, and who holds it does not stand in line.
+func (m *singleModel) repair() {
 	q := m.owner
 	if q == nil || q.foreign {
 		return
@@ -481,14 +481,14 @@ func (m *singleModel) mend() {
 		m.reach("a lease is cut")
 	}
 	if _, asks := m.asking[q]; asks {
-		m.out(q)
+		m.dequeue(q)
 		m.granted[q], m.changed = [2]int64{m.fence(), m.end}, true
 		m.reach("one that waits learns that it holds")
 	}
 }
 
-// affirm is affirm, and its reply.
-func (m *singleModel) affirm(q *singleReq, least int64) []int64 {
+// raiseFence is affirm, and its reply.
+func (m *singleModel) raiseFence(q *singleReq, least int64) []int64 {
 	if m.owner != q {
 		m.reach("nothing to affirm")
 		return []int64{lua.Refused}
@@ -502,8 +502,8 @@ func (m *singleModel) affirm(q *singleReq, least int64) []int64 {
 	return []int64{lua.Granted, m.seq}
 }
 
-// lose is that the facts are lost.
-func (m *singleModel) lose() {
+// loseMetadata is that the facts are lost.
+func (m *singleModel) loseMetadata() {
 	m.seq, m.ticket, m.graves, m.longer, m.metaEnd = 0, 0, 0, nil, 0
 	m.reach("the facts are lost")
 }
@@ -533,11 +533,11 @@ var reachedByMutexes = []string{
 	"one that waits learns that it holds",
 }
 
-// TestSingleScriptsAgainstAModel: whatever is done to a lock that one holder has at a time, in whatever order, and while
+// TestSingleScriptsMatchModel: whatever is done to a lock that one holder has at a time, in whatever order, and while
 // time passes, the scripts answer, let in, tell and leave behind what the model does, to the millisecond; fences rise
 // with each lease; and if all are alive, nobody waits for ever. A newcomer passes those who wait for a mutex that is
 // free, and nobody who waits for a fair lock.
-func TestSingleScriptsAgainstAModel(t *testing.T) {
+func TestSingleScriptsMatchModel(t *testing.T) {
 	for _, kind := range singles {
 		t.Run(kind.set.Kind, func(t *testing.T) {
 			rdb, mini := miniServer(t)
@@ -556,8 +556,8 @@ func TestSingleScriptsAgainstAModel(t *testing.T) {
 	}
 }
 
-// TestSingleScriptsAgainstAModelOnAServer is the same on a real server, for a moment. What ends there is ended.
-func TestSingleScriptsAgainstAModelOnAServer(t *testing.T) {
+// TestSingleScriptsMatchModelOnRealServer is the same on a real server, for a moment. What ends there is ended.
+func TestSingleScriptsMatchModelOnRealServer(t *testing.T) {
 	for _, kind := range singles {
 		t.Run(kind.set.Kind, func(t *testing.T) {
 			rdb := redistest.Start(t).Client()
@@ -594,26 +594,26 @@ func singleSequence(r *rapid.T, u *run, set *lua.Set, rdb *redis.Client, mini *m
 	actions := map[string]func(*rapid.T){
 		"":                          func(*rapid.T) {},
 		"one comes":                 func(*rapid.T) { b.asks(b.newReq(), true) },
-		"several come":              b.severalCome,
+		"several come":              b.severalArrive,
 		"one tries":                 func(*rapid.T) { b.asks(b.newReq(), false) },
-		"a copy arrives":            b.copyArrives,
-		"the free lock is asked":    b.freeIsAsked,
-		"it is asked again":         b.freeIsAsked,
+		"a copy arrives":            b.duplicateArrives,
+		"the free lock is asked":    b.acquiresWhenFree,
+		"it is asked again":         b.acquiresWhenFree,
 		"the holder releases":       b.holderReleases,
 		"it releases again":         b.holderReleases,
 		"a waiter leaves":           b.waiterLeaves,
 		"a stranger leaves":         b.strangerLeaves,
 		"the lease is renewed":      b.renews,
-		"a keeper heartbeats":       b.keeperBeats,
-		"another keeper heartbeats": b.keeperBeats,
-		"some come back":            b.comesBack,
-		"a keeper's ear changes":    b.ear,
-		"another's ear changes":     b.ear,
-		"somebody looks":            b.looks,
+		"a keeper heartbeats":       b.keeperHeartbeats,
+		"another keeper heartbeats": b.keeperHeartbeats,
+		"some come back":            b.rejoins,
+		"a keeper's ear changes":    b.toggleSubscription,
+		"another's ear changes":     b.toggleSubscription,
+		"somebody looks":            b.inspects,
 		"the lease ends":            b.leaseEnds,
 		"heartbeats lapse":          b.heartbeatsLapse,
 		"the clock was set back":    b.clockWasSetBack,
-		"the facts are lost":        b.factsAreLost,
+		"the facts are lost":        b.metadataIsLost,
 	}
 	if set.Keys == "mutex" { // whose key is that of other libraries, too
 		b.keys[0] = "lock:x"
@@ -621,15 +621,15 @@ func singleSequence(r *rapid.T, u *run, set *lua.Set, rdb *redis.Client, mini *m
 		actions["a foreigner goes"] = b.foreignerGoes
 	}
 	if set.RaiseFence != nil {
-		actions["the lease is affirmed"] = b.affirms
+		actions["the lease is affirmed"] = b.raisesFence
 	}
 	if mini != nil {
 		actions["time passes"] = b.timePasses
 	}
-	b.severalCome(r)
+	b.severalArrive(r)
 	r.Repeat(actions)
 	if mini != nil && rapid.IntRange(0, 7).Draw(r, "played to its end") == 0 {
-		b.playToTheEnd()
+		b.runToEnd()
 	}
 }
 
@@ -645,7 +645,7 @@ func (b *singleBench) newReq() *singleReq {
 	q.keeper = keepers[rapid.SampledFrom([]int{0, 1, 2, 0, 1, 2, 3}).Draw(b.r, "keeper")]
 	q.mute = q.keeper == "mute"
 	q.ttl = rapid.SampledFrom([]int64{30000, 2000, 6000, 2000}).Draw(b.r, "ttl")
-	q.token = fmt.Sprintf("%s:%d:%d.%d%s", q.keeper, q.serial, q.ttl, q.claim(), strings.Repeat("s", yes(q.mute)))
+	q.token = fmt.Sprintf("%s:%d:%d.%d%s", q.keeper, q.serial, q.ttl, q.claimTTL(), strings.Repeat("s", yes(q.mute)))
 	if b.set == lua.Redlock && rapid.Bool().Draw(b.r, "names a fence") {
 		q.least = b.least()
 		q.token += "f" + strconv.FormatInt(q.least, 10)
@@ -683,7 +683,7 @@ func (b *singleBench) holder() *singleReq {
 	return b.owner
 }
 
-func (b *singleBench) severalCome(*rapid.T) {
+func (b *singleBench) severalArrive(*rapid.T) {
 	for range rapid.IntRange(2, 4).Draw(b.r, "how many") {
 		b.asks(b.newReq(), true)
 	}
@@ -702,8 +702,8 @@ func (b *singleBench) asks(q *singleReq, waits bool) {
 	b.compare()
 }
 
-// copyArrives: of a request that waits, holds or was buried; sometimes of one that is over.
-func (b *singleBench) copyArrives(*rapid.T) {
+// duplicateArrives: of a request that waits, holds or was buried; sometimes of one that is over.
+func (b *singleBench) duplicateArrives(*rapid.T) {
 	late := rapid.IntRange(0, 3).Draw(b.r, "late") == 0
 	q := b.some("request", func(q *singleReq) bool {
 		return !q.foreign && (late || b.waits(q) || b.owner == q || b.buried[q] != 0)
@@ -711,9 +711,9 @@ func (b *singleBench) copyArrives(*rapid.T) {
 	b.asks(q, rapid.IntRange(0, 3).Draw(b.r, "try") > 0)
 }
 
-// freeIsAsked: when nobody holds the lock any more, somebody asks before those who wait do: a newcomer, or one of them,
+// acquiresWhenFree: when nobody holds the lock any more, somebody asks before those who wait do: a newcomer, or one of them,
 // by a copy of its request, which goes on as one that waits.
-func (b *singleBench) freeIsAsked(*rapid.T) {
+func (b *singleBench) acquiresWhenFree(*rapid.T) {
 	old := b.some("waiter", b.waits)
 	if b.owner != nil {
 		b.ends(0)
@@ -726,7 +726,7 @@ func (b *singleBench) freeIsAsked(*rapid.T) {
 	if rapid.Bool().Draw(b.r, "releases") {
 		b.released(old, 60000)
 	} else {
-		b.beatsFor([]*singleReq{old}, false, nil)
+		b.heartbeatFor([]*singleReq{old}, false, nil)
 	}
 }
 
@@ -776,17 +776,17 @@ func (b *singleBench) renewed(q *singleReq) {
 	b.compare()
 }
 
-// keeperBeats is the heartbeat of some of a keeper's requests, also of some that are over.
-func (b *singleBench) keeperBeats(*rapid.T) {
-	b.beatsOf(rapid.SampledFrom(keepers).Draw(b.r, "keeper"), false)
+// keeperHeartbeats is the heartbeat of some of a keeper's requests, also of some that are over.
+func (b *singleBench) keeperHeartbeats(*rapid.T) {
+	b.heartbeatOf(rapid.SampledFrom(keepers).Draw(b.r, "keeper"), false)
 }
 
-// comesBack is the same of a keeper that has learned that some of them are not known.
-func (b *singleBench) comesBack(*rapid.T) {
-	b.beatsOf(b.some("who", func(q *singleReq) bool { return !q.foreign && !b.waits(q) }).keeper, true)
+// rejoins is the same of a keeper that has learned that some of them are not known.
+func (b *singleBench) rejoins(*rapid.T) {
+	b.heartbeatOf(b.some("who", func(q *singleReq) bool { return !q.foreign && !b.waits(q) }).keeper, true)
 }
 
-func (b *singleBench) beatsOf(keeper string, back bool) {
+func (b *singleBench) heartbeatOf(keeper string, back bool) {
 	var list []*singleReq
 	var places []int64
 	for _, q := range b.all {
@@ -799,10 +799,10 @@ func (b *singleBench) beatsOf(keeper string, back bool) {
 			places = append(places, q.place*int64(rapid.SampledFrom([]int{1, 1, 0}).Draw(b.r, "keeps its place")))
 		}
 	}
-	b.beatsFor(list, back, places)
+	b.heartbeatFor(list, back, places)
 }
 
-func (b *singleBench) beatsFor(list []*singleReq, back bool, places []int64) {
+func (b *singleBench) heartbeatFor(list []*singleReq, back bool, places []int64) {
 	b.starts("%s beat, back %v", singleTokens(list), back)
 	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, yes(back), "")
 	for i, q := range list {
@@ -827,14 +827,14 @@ func byIndex(told []int64) []int64 {
 	return slices.Concat(news...)
 }
 
-// ear: a keeper's subscription comes or goes.
-func (b *singleBench) ear(*rapid.T) {
+// toggleSubscription: a keeper's subscription comes or goes.
+func (b *singleBench) toggleSubscription(*rapid.T) {
 	k := rapid.SampledFrom(keepers[:3]).Draw(b.r, "keeper")
 	b.listen(k, !b.scriptBench.hears[k])
 }
 
-// looks is inspect.
-func (b *singleBench) looks(*rapid.T) {
+// inspects is inspect.
+func (b *singleBench) inspects(*rapid.T) {
 	what := rapid.IntRange(lua.InspectHolders, lua.InspectWaiters).Draw(b.r, "what")
 	after, most := int64(0), rapid.IntRange(1, 5).Draw(b.r, "most")
 	if rapid.IntRange(0, 2).Draw(b.r, "after") == 0 {
@@ -880,8 +880,8 @@ func (b *singleBench) looks(*rapid.T) {
 	b.compare()
 }
 
-// affirms is affirm. The embedded server knows no uptime, and the real one has just been started.
-func (b *singleBench) affirms(*rapid.T) {
+// raisesFence is affirm. The embedded server knows no uptime, and the real one has just been started.
+func (b *singleBench) raisesFence(*rapid.T) {
 	odd := rapid.IntRange(0, 3).Draw(b.r, "odd") == 0
 	q := b.some("lease", func(q *singleReq) bool { return odd || b.owner == q })
 	least, up := b.least(), time.Hour.Milliseconds()*int64(yes(b.mini == nil && rapid.Bool().Draw(b.r, "looks at its uptime")))
@@ -892,7 +892,7 @@ func (b *singleBench) affirms(*rapid.T) {
 			b.wrong("reply %v", got)
 		}
 	} else {
-		b.replies(b.affirm(q, least), b.eval(b.set.RaiseFence, 2, args))
+		b.replies(b.raiseFence(q, least), b.eval(b.set.RaiseFence, 2, args))
 	}
 	b.compare()
 }
@@ -975,12 +975,12 @@ func (b *singleBench) clockWasSetBack(*rapid.T) {
 	b.end = b.now + 600_000
 	b.compare()
 	if rapid.IntRange(0, 2).Draw(b.r, "somebody heartbeats") > 0 {
-		b.beatsOf(cmp.Or(q.keeper, keepers[0]), false)
+		b.heartbeatOf(cmp.Or(q.keeper, keepers[0]), false)
 	}
 }
 
-// factsAreLost: the meta hash is evicted. Fences still rise, because time has passed.
-func (b *singleBench) factsAreLost(*rapid.T) {
+// metadataIsLost: the meta hash is evicted. Fences still rise, because time has passed.
+func (b *singleBench) metadataIsLost(*rapid.T) {
 	if rapid.Bool().Draw(b.r, "spared") {
 		b.r.Skip("not so often")
 	}
@@ -1001,7 +1001,7 @@ func (b *singleBench) factsAreLost(*rapid.T) {
 	if err := b.rdb.Del(scriptCtx, b.keys[1]).Err(); err != nil {
 		b.wrong("%v", err)
 	}
-	b.lose()
+	b.loseMetadata()
 	b.compare()
 	if q := b.owner; q != nil && !q.foreign && rapid.Bool().Draw(b.r, "the holder asks") {
 		b.asks(q, true)
@@ -1019,9 +1019,9 @@ func (b *singleBench) pass(ms int64) {
 	b.compare()
 }
 
-// playToTheEnd: if all are alive and nobody renews, everyone gets the lock. The lease of another library is cut by nobody,
+// runToEnd: if all are alive and nobody renews, everyone gets the lock. The lease of another library is cut by nobody,
 // so it is given back.
-func (b *singleBench) playToTheEnd() {
+func (b *singleBench) runToEnd() {
 	if b.owner != nil && b.owner.foreign {
 		b.foreignerGoes(b.r)
 	}
@@ -1034,7 +1034,7 @@ func (b *singleBench) playToTheEnd() {
 		}
 		for _, k := range keepers {
 			list := slices.DeleteFunc(b.waiters(), func(q *singleReq) bool { return q.keeper != k })
-			b.beatsFor(list, false, nil)
+			b.heartbeatFor(list, false, nil)
 		}
 		b.pass(5000)
 	}

@@ -189,8 +189,8 @@ func (w *world) tail() (longest time.Duration) {
 	return longest
 }
 
-// leave closes all processes. Those that crashed stay cut off.
-func (w *world) leave() {
+// closeProcesses closes all processes. Those that crashed stay cut off.
+func (w *world) closeProcesses() {
 	var wg sync.WaitGroup
 	for _, p := range w.processes {
 		if p.state != running && p.state != crashed {
@@ -215,7 +215,7 @@ func (w *world) stop() {
 	w.closing = true
 	w.mu.Unlock()
 	if !again {
-		w.leave()
+		w.closeProcesses()
 		w.actors.Wait()
 	}
 }
@@ -303,16 +303,16 @@ func (w *world) advance(d time.Duration) {
 		w.mu.Unlock()
 		if step > slice {
 			time.Sleep(slice)
-			w.look()
+			w.checkState()
 			continue
 		} else if step > 0 {
 			time.Sleep(step)
 		}
 		if do != nil {
-			w.look()
+			w.checkState()
 			do()
 		}
-		w.look()
+		w.checkState()
 		if do == nil {
 			return
 		}

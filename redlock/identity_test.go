@@ -35,8 +35,8 @@ func (w *world) identities(of ...int64) []atomic.Int64 {
 	return ids
 }
 
-// refused checks that every way to a lease says that two keepers use one server, and that nothing is left by it.
-func refused(t *testing.T, l *redlock.Lock, want string) {
+// sameServerRejected checks that every way to a lease says that two keepers use one server, and that nothing is left by it.
+func sameServerRejected(t *testing.T, l *redlock.Lock, want string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -55,17 +55,17 @@ func refused(t *testing.T, l *redlock.Lock, want string) {
 	}
 }
 
-func TestKeepersOfOneServerAreRefused(t *testing.T) {
+func TestKeepersOfSameServerRejected(t *testing.T) {
 	onServers(t, 5, func(w *world) {
 		w.identities(1, 2, 3, 4, 2)
 		p := w.process()
-		refused(t, p.lock(), "keepers 2 and 5 of 5 use the same server")
+		sameServerRejected(t, p.lock(), "keepers 2 and 5 of 5 use the same server")
 		w.clean()
 	})
 }
 
-// TestServersThatDoNotSayWhoTheyAreCount: they may be any.
-func TestServersThatDoNotSayWhoTheyAreCount(t *testing.T) {
+// TestServersWithoutIDAccepted: they may be any.
+func TestServersWithoutIDAccepted(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		w.identities(0, 0, 7)
 		var log bytes.Buffer
@@ -80,8 +80,8 @@ func TestServersThatDoNotSayWhoTheyAreCount(t *testing.T) {
 	})
 }
 
-// TestAServerThatDoesNotAnswerIsWaitedForOnce: what it is is not known, and it is asked again by the way.
-func TestAServerThatDoesNotAnswerIsWaitedForOnce(t *testing.T) {
+// TestUnresponsiveServerIsAwaitedOnce: what it is is not known, and it is asked again by the way.
+func TestUnresponsiveServerIsAwaitedOnce(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		w.identities(1, 2, 2)
 		p := w.process()
@@ -99,13 +99,13 @@ func TestAServerThatDoesNotAnswerIsWaitedForOnce(t *testing.T) {
 		p.nets[2].Mend()
 		time.Sleep(2 * time.Second)
 		w.connect(l) // it is asked again
-		refused(t, l, "keepers 2 and 3 of 3")
+		sameServerRejected(t, l, "keepers 2 and 3 of 3")
 	})
 }
 
-// TestServersThatChangeAreSeen: a failover or a name that is changed can make one of two, within a minute. If two have
+// TestServerChangeDetected: a failover or a name that is changed can make one of two, within a minute. If two have
 // changed places, or one of them was replaced, nothing is wrong.
-func TestServersThatChangeAreSeen(t *testing.T) {
+func TestServerChangeDetected(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		ids := w.identities(1, 2, 3)
 		p := w.process()
@@ -121,14 +121,14 @@ func TestServersThatChangeAreSeen(t *testing.T) {
 		ids[2].Store(2)
 		time.Sleep(time.Minute)
 		w.connect(l) // it is asked again
-		refused(t, l, "keepers 1 and 3 of 3")
+		sameServerRejected(t, l, "keepers 1 and 3 of 3")
 		ids[2].Store(3)
 		w.connect(l)
 	})
 }
 
-// TestRealServersOneServerIsNoMajority: by whatever address, and behind whatever there may be between.
-func TestRealServersOneServerIsNoMajority(t *testing.T) {
+// TestRealServersSameServerRejected: by whatever address, and behind whatever there may be between.
+func TestRealServersSameServerRejected(t *testing.T) {
 	s, other := redistest.Start(t), redistest.Start(t)
 	_, port, err := net.SplitHostPort(s.Addr)
 	if err != nil {
@@ -143,16 +143,16 @@ func TestRealServersOneServerIsNoMajority(t *testing.T) {
 		t.Cleanup(end)
 		return l
 	}
-	refused(t, locks(s.Addr, "localhost:"+port, s.Addr), "keepers 1 and 2 of 3 use the same server")
-	refused(t, locks(s.Addr, other.Addr, "localhost:"+port), "keepers 1 and 3 of 3 use the same server")
+	sameServerRejected(t, locks(s.Addr, "localhost:"+port, s.Addr), "keepers 1 and 2 of 3 use the same server")
+	sameServerRejected(t, locks(s.Addr, other.Addr, "localhost:"+port), "keepers 1 and 3 of 3 use the same server")
 	if n := s.Client().DBSize(t.Context()).Val(); n != 0 {
 		t.Errorf("%d keys are left", n)
 	}
 	round(t, locks(s.Addr, other.Addr, "127.0.0.1:1"))
 }
 
-// TestRealServersWithoutTheRightToAsk: the lock works, and the logger says what is not looked at.
-func TestRealServersWithoutTheRightToAsk(t *testing.T) {
+// TestRealServersWithoutInfoPermission: the lock works, and the logger says what is not looked at.
+func TestRealServersWithoutInfoPermission(t *testing.T) {
 	s := redistest.Start(t)
 	if err := s.Client().Do(t.Context(), "acl", "setuser", "plain", "on", ">secret", "~*", "&*", "+@all", "-info").Err(); err != nil {
 		t.Fatal(err)

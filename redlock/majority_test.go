@@ -194,9 +194,9 @@ func (w *world) is(err error, want ...error) {
 	}
 }
 
-// said checks the answer of each server: 'y' it agreed, 'n' another holds it, 'l' it has lost the lease, '-' there was none;
+// wantReplies checks the answer of each server: 'y' it agreed, 'n' another holds it, 'l' it has lost the lease, '-' there was none;
 // with '?' it does not matter.
-func (w *world) said(err error, want string) {
+func (w *world) wantReplies(err error, want string) {
 	w.Helper()
 	var all *redlock.Error
 	if !errors.As(err, &all) {
@@ -222,15 +222,15 @@ func (w *world) said(err error, want string) {
 	}
 }
 
-// take gives a server's part of the lock to somebody else.
-func (w *world) take(servers ...int) {
+// occupy gives a server's part of the lock to somebody else.
+func (w *world) occupy(servers ...int) {
 	for _, i := range servers {
 		w.must(w.servers[i].Set("lock:x", "theirs"))
 		w.servers[i].SetTTL("lock:x", time.Minute)
 	}
 }
 
-func TestNewRefusesKeepersThatMakeNoMajority(t *testing.T) {
+func TestNewRejectsInvalidKeepers(t *testing.T) {
 	onServers(t, 5, func(w *world) {
 		ks := w.process().keepers
 		for what, list := range map[string][]*lockkeeper.Keeper{
@@ -274,14 +274,14 @@ func TestNewRefusesKeepersThatMakeNoMajority(t *testing.T) {
 }
 
 // Case 51.
-func TestAFailedAttemptGivesBackWhatItGot(t *testing.T) {
+func TestFailedAttemptReleasesGrants(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()
 		l := p.lock()
-		w.take(1, 2)
+		w.occupy(1, 2)
 		_, err := l.TryLock(w.Context())
 		w.is(err, lockkeeper.ErrNotAcquired)
-		w.said(err, "?nn") // two have decided it, whatever the first says
+		w.wantReplies(err, "?nn") // two have decided it, whatever the first says
 		synctest.Wait()
 		if got := w.owners(); !slices.Equal(got, []string{"", "theirs", "theirs"}) {
 			w.Errorf("the servers' parts are with %q", got)
@@ -290,7 +290,7 @@ func TestAFailedAttemptGivesBackWhatItGot(t *testing.T) {
 }
 
 // Case 51, where the answers are never seen.
-func TestAFailedAttemptGivesBackWhatItDoesNotKnowItGot(t *testing.T) {
+func TestFailedAttemptReleasesInDoubtGrants(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()
 		l := p.lock()
@@ -302,7 +302,7 @@ func TestAFailedAttemptGivesBackWhatItDoesNotKnowItGot(t *testing.T) {
 		defer cancel()
 		_, err := l.Lock(ctx)
 		w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
-		w.said(err, "y--")
+		w.wantReplies(err, "y--")
 		time.Sleep(2 * limit)
 		w.clean()
 		for _, n := range p.nets[1:] {
@@ -315,7 +315,7 @@ func TestAFailedAttemptGivesBackWhatItDoesNotKnowItGot(t *testing.T) {
 }
 
 // Case 52.
-func TestAMinorityDoesNotMatter(t *testing.T) {
+func TestMinorityDown(t *testing.T) {
 	for what, fail := range map[string]func(*faultnet.Net){"down": (*faultnet.Net).Down, "hanging": (*faultnet.Net).Mute} {
 		t.Run(what, func(t *testing.T) {
 			onServers(t, 5, func(w *world) {
@@ -344,7 +344,7 @@ func TestAMinorityDoesNotMatter(t *testing.T) {
 }
 
 // Case 52.
-func TestWithoutAMajorityTheErrorComesInTimeAndNamesTheServers(t *testing.T) {
+func TestMajorityDownErrorNamesServers(t *testing.T) {
 	for what, fail := range map[string]func(*faultnet.Net){"down": (*faultnet.Net).Down, "hanging": (*faultnet.Net).Mute} {
 		t.Run(what, func(t *testing.T) {
 			onServers(t, 3, func(w *world) {
@@ -357,14 +357,14 @@ func TestWithoutAMajorityTheErrorComesInTimeAndNamesTheServers(t *testing.T) {
 				start := time.Now()
 				_, err := l.TryLock(w.Context())
 				w.is(err, lockkeeper.ErrUnavailable)
-				w.said(err, "-y-")
+				w.wantReplies(err, "-y-")
 				if d := time.Since(start); d > 7*limit {
 					w.Errorf("a try took %v", d)
 				}
 				start = time.Now()
 				_, err = l.Lock(w.Context())
 				w.is(err, lockkeeper.ErrUnavailable)
-				w.said(err, "-y-")
+				w.wantReplies(err, "-y-")
 				if d := time.Since(start); d < 2*time.Second || d > 4*time.Second {
 					w.Errorf("Lock gave up after %v, its retry policy says 2s", d)
 				}
@@ -398,20 +398,20 @@ func TestWithoutAMajorityTheErrorComesInTimeAndNamesTheServers(t *testing.T) {
 }
 
 // Contention is what it is called only if a majority has answered.
-func TestContentionIsToldFromServersThatDoNotAnswer(t *testing.T) {
+func TestContentionDistinguishedFromOutage(t *testing.T) {
 	onServers(t, 5, func(w *world) {
 		p := w.process()
 		l := p.lock()
-		w.take(4)
+		w.occupy(4)
 		p.nets[0].Down()
 		p.nets[1].Down()
 		_, err := l.TryLock(w.Context()) // three answer, one of them refuses
 		w.is(err, lockkeeper.ErrNotAcquired)
-		w.said(err, "--yyn")
+		w.wantReplies(err, "--yyn")
 		p.nets[2].Down()
 		_, err = l.TryLock(w.Context()) // two answer: there is no lock to be had, held or not
 		w.is(err, lockkeeper.ErrUnavailable)
-		w.said(err, "---yn")
+		w.wantReplies(err, "---yn")
 		if !strings.Contains(err.Error(), "no majority of the servers (server 1: ") {
 			w.Errorf("the text: %v", err)
 		}
@@ -419,7 +419,7 @@ func TestContentionIsToldFromServersThatDoNotAnswer(t *testing.T) {
 }
 
 // A try that repeats itself may meet what it has left behind.
-func TestItsOwnRemainsAreNoContention(t *testing.T) {
+func TestOwnLeftoversAreNoContention(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()
 		l := p.lock()
@@ -441,7 +441,7 @@ func TestItsOwnRemainsAreNoContention(t *testing.T) {
 }
 
 // Case 53.
-func TestASlowAcquisitionIsBelievedForLessOrFails(t *testing.T) {
+func TestSlowAcquireShortensLeaseOrFails(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		// Two servers answer, and their fences have to be made equal: so there are two steps, each within the limit.
 		w.offsets = []time.Duration{0, time.Hour, 2 * time.Hour}
@@ -481,7 +481,7 @@ func TestASlowAcquisitionIsBelievedForLessOrFails(t *testing.T) {
 	})
 }
 
-func TestTheDeadlineIsThatOfTheMajority(t *testing.T) {
+func TestDeadlineIsThatOfMajority(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()
 		lease := w.hold(p.lock())
@@ -500,7 +500,7 @@ func TestTheDeadlineIsThatOfTheMajority(t *testing.T) {
 			w.Errorf("lost %v after the second server was gone, the deadline was %v after it", now.Sub(down), deadline.Sub(down))
 		}
 		w.is(lease.Err(), lockkeeper.ErrLost)
-		w.said(lease.Err(), "-ly") // the first was asked again, without an answer
+		w.wantReplies(lease.Err(), "-ly") // the first was asked again, without an answer
 		if owners := w.owners(); owners[1] != lease.Token() {
 			w.Error("a server had ended the lease before its holder stopped believing in it")
 		}
@@ -513,7 +513,7 @@ func TestTheDeadlineIsThatOfTheMajority(t *testing.T) {
 	})
 }
 
-func TestALossIsToldWhenNoMajorityIsLeft(t *testing.T) {
+func TestLeaseLostWithoutMajority(t *testing.T) {
 	var lost, renewed, released atomic.Int32
 	onServers(t, 3, func(w *world) {
 		p := w.process(func(o *lockkeeper.Options) {
@@ -532,7 +532,7 @@ func TestALossIsToldWhenNoMajorityIsLeft(t *testing.T) {
 		if n := renewed.Load(); n != 2 {
 			w.Errorf("%d renewals were told in two thirds of a ttl", n)
 		}
-		w.take(1, 2) // and is not given back: a lease whose servers forget it one after the other is not lost
+		w.occupy(1, 2) // and is not given back: a lease whose servers forget it one after the other is not lost
 		start := time.Now()
 		w.ends(ctx.Done())
 		if d := time.Since(start); d > ttl/3+20*time.Millisecond {
@@ -551,7 +551,7 @@ func TestALossIsToldWhenNoMajorityIsLeft(t *testing.T) {
 	})
 }
 
-func TestALeaseOutlivesAllServersOneAfterTheOther(t *testing.T) {
+func TestLeaseSurvivesRollingDataLoss(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p, q := w.process(), w.process()
 		lease := w.hold(p.lock())
@@ -572,7 +572,7 @@ func TestALeaseOutlivesAllServersOneAfterTheOther(t *testing.T) {
 	})
 }
 
-func TestAServerThatAnswersLateJoins(t *testing.T) {
+func TestLateServerJoinsLease(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()
 		l := p.lock()
@@ -603,7 +603,7 @@ func TestAServerThatAnswersLateJoins(t *testing.T) {
 
 // A release needs a majority's word that nothing is held there. A server that has not answered the request yet, or refused
 // it, or does not run, holds nothing once that is settled.
-func TestAReleaseCountsServersThatHaveNothing(t *testing.T) {
+func TestReleaseCountsServersWithoutLease(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()
 		l := p.lock()
@@ -632,14 +632,14 @@ func TestAReleaseCountsServersThatHaveNothing(t *testing.T) {
 		release(lease, 0) // its answer has not come for so long, and what it granted is given back
 		w.clean()
 
-		w.take(2)
+		w.occupy(2)
 		lease = w.hold(l)
 		w.owned(lease, 2)
 		release(lease, 0) // others have it
 	})
 }
 
-func TestExtendNeedsAMajority(t *testing.T) {
+func TestExtendNeedsMajority(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()
 		lease := w.hold(p.lock(fixed))
@@ -652,7 +652,7 @@ func TestExtendNeedsAMajority(t *testing.T) {
 		start := time.Now()
 		err := lease.Extend(w.Context(), 3*ttl)
 		w.is(err, lockkeeper.ErrUnavailable)
-		w.said(err, "ly-")
+		w.wantReplies(err, "ly-")
 		if d := time.Since(start); d > limit {
 			w.Errorf("Extend took %v", d)
 		}
@@ -665,7 +665,7 @@ func TestExtendNeedsAMajority(t *testing.T) {
 	})
 }
 
-func TestSixteenContendersAllGetIn(t *testing.T) {
+func TestSixteenContendersAllAcquire(t *testing.T) {
 	onServers(t, 5, func(w *world) {
 		const rounds = 5
 		var busy, n int
@@ -713,7 +713,7 @@ func TestSixteenContendersAllGetIn(t *testing.T) {
 	})
 }
 
-func TestClosingOneKeeperReleasesTheLease(t *testing.T) {
+func TestCloseOneKeeperReleasesLease(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p, q := w.process(), w.process()
 		lease := w.hold(p.lock())
@@ -746,11 +746,11 @@ func TestClosingOneKeeperReleasesTheLease(t *testing.T) {
 }
 
 // Whichever keeper it is: one whose server has a part in the lease, or one whose server has none just now.
-func TestALeaseIsReleasedWhenAnyKeeperIsClosed(t *testing.T) {
+func TestCloseAnyKeeperReleasesLease(t *testing.T) {
 	for i := range 3 {
 		onServers(t, 3, func(w *world) {
 			p := w.process()
-			w.take(1)
+			w.occupy(1)
 			lease := w.hold(p.lock())
 			w.owned(lease, 2)
 			ctx := lease.Context(w.Context())
@@ -765,7 +765,7 @@ func TestALeaseIsReleasedWhenAnyKeeperIsClosed(t *testing.T) {
 	}
 }
 
-func TestAMajorityIsAdoptedByItsToken(t *testing.T) {
+func TestAdoptMajorityByToken(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		w.offsets = []time.Duration{-time.Hour, time.Hour, 0}
 		a, b := w.process(), w.process()
@@ -785,7 +785,7 @@ func TestAMajorityIsAdoptedByItsToken(t *testing.T) {
 		w.must(second.Release(w.Context()))
 		_, err = b.lock().Adopt(w.Context(), first.Token())
 		w.is(err, lockkeeper.ErrLost)
-		w.said(err, "ll-")
+		w.wantReplies(err, "ll-")
 
 		// A minority is not enough, and is left as it was.
 		third := w.hold(b.lock(fixed, func(o *redlock.Options) { o.TTL = time.Hour }))
@@ -797,7 +797,7 @@ func TestAMajorityIsAdoptedByItsToken(t *testing.T) {
 }
 
 // Every majority shares a server with the one before, and that server's clock may be behind.
-func TestFencesRiseHoweverTheClocksDiffer(t *testing.T) {
+func TestFencesRiseDespiteClockSkew(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		w.offsets = []time.Duration{time.Hour, 0, -time.Hour}
 		p := w.process()
@@ -818,7 +818,7 @@ func TestFencesRiseHoweverTheClocksDiffer(t *testing.T) {
 }
 
 // When the clocks are known, one round trip is enough.
-func TestTheServersAgreeOnAFenceInOneRoundTrip(t *testing.T) {
+func TestFenceAgreedInOneRoundTrip(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		w.offsets = []time.Duration{30 * time.Millisecond, 0, -20 * time.Millisecond}
 		p := w.process()

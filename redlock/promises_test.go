@@ -16,8 +16,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/redlock"
 )
 
-// TestTheFirstKeepersHooksAreThoseOfTheLock: and nothing is told of single servers.
-func TestTheFirstKeepersHooksAreThoseOfTheLock(t *testing.T) {
+// TestFirstKeepersHooksAreCalled: and nothing is told of single servers.
+func TestFirstKeepersHooksAreCalled(t *testing.T) {
 	for what, end := range map[string]func(p *process, l *lockkeeper.Lease) error{
 		"Release": func(_ *process, l *lockkeeper.Lease) error { return l.Release(context.Background()) },
 		"Close":   func(p *process, _ *lockkeeper.Lease) error { return p.keepers[2].Close() },
@@ -63,9 +63,9 @@ func TestTheFirstKeepersHooksAreThoseOfTheLock(t *testing.T) {
 	}
 }
 
-// TestTheServerTimeoutIsATenthOfTheTTL: if nothing else is said, and no more than half a second. A try waits for it three
+// TestDefaultServerTimeout: if nothing else is said, and no more than half a second. A try waits for it three
 // times where there is no majority.
-func TestTheServerTimeoutIsATenthOfTheTTL(t *testing.T) {
+func TestDefaultServerTimeout(t *testing.T) {
 	for ttl, want := range map[time.Duration]time.Duration{time.Second: 100 * time.Millisecond, 30 * time.Second: 500 * time.Millisecond} {
 		onServers(t, 3, func(w *world) {
 			p := w.process()
@@ -85,14 +85,14 @@ func TestTheServerTimeoutIsATenthOfTheTTL(t *testing.T) {
 	}
 }
 
-// TestOneGoroutineOfAProcessAsks: the others wait for their turn.
-func TestOneGoroutineOfAProcessAsks(t *testing.T) {
+// TestOneGoroutinePerProcessPolls: the others wait for their turn.
+func TestOneGoroutinePerProcessPolls(t *testing.T) {
 	asked := func(goroutines int) (n int) {
 		onServers(t, 1, func(w *world) {
 			p := w.process()
 			l := p.lock()
 			w.connect(l)
-			w.take(0)
+			w.occupy(0)
 			w.servers[0].SetTTL("lock:x", time.Hour)
 			p.nets[0].Count()
 			ctx, cancel := context.WithTimeout(w.Context(), 20*time.Second)
@@ -115,7 +115,7 @@ func TestOneGoroutineOfAProcessAsks(t *testing.T) {
 	}
 }
 
-func TestBoundsOfTheOptions(t *testing.T) {
+func TestOptionBounds(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 	onServers(t, 1, func(w *world) {
 		ks := w.process().keepers
@@ -145,7 +145,7 @@ func TestBoundsOfTheOptions(t *testing.T) {
 	})
 }
 
-func TestTheDefaultOfPollIsThatOfTheReadme(t *testing.T) {
+func TestDefaultMaxRetryDelayMatchesReadme(t *testing.T) {
 	page, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)

@@ -38,7 +38,7 @@ func (w *world) uptimes() []atomic.Int64 {
 }
 
 // Nothing that gives back what an answer that was lost may have taken comes after the lease has joined there again.
-func TestAServerWhoseAnswersWereLostJoinsForGood(t *testing.T) {
+func TestServerWithLostRepliesJoinsAndStays(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()
 		l := p.lock()
@@ -60,7 +60,7 @@ func TestAServerWhoseAnswersWereLostJoinsForGood(t *testing.T) {
 }
 
 // A server that was slow, or away, for once is back at the next renewal, and the next one may go.
-func TestAServerThatWasSlowOnceIsBack(t *testing.T) {
+func TestSlowServerRejoins(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()
 		l := p.lock()
@@ -87,7 +87,7 @@ func TestAServerThatWasSlowOnceIsBack(t *testing.T) {
 }
 
 // Adopting a lease that lies on servers which do not count leaves it with the process that has it.
-func TestAnAdoptThatFailsLeavesTheLeaseAsItWas(t *testing.T) {
+func TestFailedAdoptLeavesLeaseUnchanged(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		up := w.uptimes()
 		hour := func(o *redlock.Options) { o.TTL, o.NoRenewal, o.MinUptime = time.Hour, true, time.Hour }
@@ -107,7 +107,7 @@ func TestAnAdoptThatFailsLeavesTheLeaseAsItWas(t *testing.T) {
 }
 
 // Which of the first majority does not count in the end does not say what the fence is.
-func TestAFenceIsThatOfTheServersThatCount(t *testing.T) {
+func TestFenceIgnoresServersBelowMinUptime(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		up := w.uptimes()
 		w.offsets = []time.Duration{0, 0, 10 * time.Minute}
@@ -129,7 +129,7 @@ func TestAFenceIsThatOfTheServersThatCount(t *testing.T) {
 }
 
 // A server counts whole seconds, of which one may not have passed.
-func TestAServerCountsWhenItHasRunForTheDelayForCertain(t *testing.T) {
+func TestServerCountsAfterMinUptime(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		up := w.uptimes()
 		l := w.process().lock(func(o *redlock.Options) { o.MinUptime = time.Minute })
@@ -149,7 +149,7 @@ func TestAServerCountsWhenItHasRunForTheDelayForCertain(t *testing.T) {
 }
 
 // The facts of a name live on where its fences are ahead of the server's clock.
-func TestFencesRiseAfterANameWasIdle(t *testing.T) {
+func TestFencesRiseAfterMetadataTTL(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		w.offsets = []time.Duration{10 * time.Minute, 0, 0}
 		p := w.process(func(o *lockkeeper.Options) { o.MetadataTTL = time.Minute })
@@ -173,7 +173,7 @@ func TestFencesRiseAfterANameWasIdle(t *testing.T) {
 }
 
 // A server that does not come to its second word has not agreed.
-func TestAServerThatHangsInItsSecondWordIsNamed(t *testing.T) {
+func TestServerHangingInRaiseFenceIsNamed(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		w.offsets = []time.Duration{0, time.Hour, 0}
 		p := w.process()
@@ -185,14 +185,14 @@ func TestAServerThatHangsInItsSecondWordIsNamed(t *testing.T) {
 		defer cancel()
 		_, err := p.lock().Lock(ctx) // a lock that knows no clocks
 		w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
-		w.said(err, "-?-")
+		w.wantReplies(err, "-?-")
 		p.nets[0].Mend()
 		p.nets[2].Mend()
 	})
 }
 
 // A key that somebody set without an expiry tells nobody when to come back.
-func TestALockWithoutAnEndIsNotAskedForAllTheTime(t *testing.T) {
+func TestKeyWithoutExpiryIsPolledRarely(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		for _, m := range w.servers {
 			w.must(m.Set("lock:x", "theirs"))
@@ -210,7 +210,7 @@ func TestALockWithoutAnEndIsNotAskedForAllTheTime(t *testing.T) {
 }
 
 // Also where the lease lies on a bare majority, and somebody asks while its parts are being released.
-func TestALeaseOfAClosedKeeperIsReleasedAndNotLost(t *testing.T) {
+func TestCloseReleasesLeaseWithoutLoss(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		var lease atomic.Pointer[lockkeeper.Lease]
 		var lost atomic.Int32
@@ -222,7 +222,7 @@ func TestALeaseOfAClosedKeeperIsReleasedAndNotLost(t *testing.T) {
 			}
 			o.Hooks.Lost = func(lockkeeper.Event) { lost.Add(1) }
 		})
-		w.take(2)
+		w.occupy(2)
 		lease.Store(w.hold(p.lock()))
 		for i := range 8 { // so that there is something else to be released
 			m, err := mutex.New(p.keepers[1], fmt.Sprint("m", i), nil)
@@ -238,7 +238,7 @@ func TestALeaseOfAClosedKeeperIsReleasedAndNotLost(t *testing.T) {
 	})
 }
 
-func TestAServerThatJoinsAgainIsAskedForWhatExtendHasSet(t *testing.T) {
+func TestRejoiningServerGetsExtendedTTL(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()
 		lease := w.hold(p.lock())
@@ -257,7 +257,7 @@ func TestAServerThatJoinsAgainIsAskedForWhatExtendHasSet(t *testing.T) {
 	})
 }
 
-func TestExtendNamesTheContextOfTheCaller(t *testing.T) {
+func TestExtendReturnsCallersContextError(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()
 		lease := w.hold(p.lock())
@@ -271,7 +271,7 @@ func TestExtendNamesTheContextOfTheCaller(t *testing.T) {
 		if errors.Is(err, context.Canceled) {
 			w.Errorf("nobody has cancelled anything: %v", err)
 		}
-		w.said(err, "?--")
+		w.wantReplies(err, "?--")
 		_ = lease.Release(ctx)
 	})
 }

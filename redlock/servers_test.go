@@ -34,8 +34,8 @@ func startServers(t *testing.T, n int) []*redistest.Server {
 	return list
 }
 
-// on is the lock of a process on these servers.
-func on(t testing.TB, servers []*redistest.Server, o redlock.Options) *redlock.Lock {
+// newLock is the lock of a process on these servers.
+func newLock(t testing.TB, servers []*redistest.Server, o redlock.Options) *redlock.Lock {
 	t.Helper()
 	var addrs []string
 	for _, s := range servers {
@@ -87,7 +87,7 @@ func round(t *testing.T, l *redlock.Lock) time.Duration {
 	return time.Since(start)
 }
 
-func saidByServers(t *testing.T, err error) []error {
+func serverErrors(t *testing.T, err error) []error {
 	t.Helper()
 	var all *redlock.Error
 	if !errors.As(err, &all) {
@@ -106,13 +106,13 @@ var away = map[string][2]func(*redistest.Server){
 	"frozen": {(*redistest.Server).Freeze, (*redistest.Server).Thaw},
 }
 
-func TestRealServersAMinorityAway(t *testing.T) {
+func TestRealServersMinorityDown(t *testing.T) {
 	redistest.Need(t)
 	for what, do := range away {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			s := startServers(t, 3)
-			l := on(t, s, redlock.Options{TTL: long})
+			l := newLock(t, s, redlock.Options{TTL: long})
 			round(t, l)
 			held, err := l.Lock(t.Context())
 			if err != nil {
@@ -134,24 +134,24 @@ func TestRealServersAMinorityAway(t *testing.T) {
 				t.Fatal(err)
 			}
 			do[1](s[1])
-			if _, err := on(t, s, redlock.Options{TTL: long}).TryLock(t.Context()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+			if _, err := newLock(t, s, redlock.Options{TTL: long}).TryLock(t.Context()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
 				t.Errorf("a try while the lock is held: %v", err)
 			}
 			if err := lease.Release(t.Context()); err != nil {
 				t.Error(err)
 			}
-			noGhost(t, s)
+			noStaleLease(t, s)
 		})
 	}
 }
 
-func TestRealServersAMajorityAway(t *testing.T) {
+func TestRealServersMajorityDown(t *testing.T) {
 	redistest.Need(t)
 	for what, do := range away {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			s := startServers(t, 3)
-			l := on(t, s, redlock.Options{TTL: long})
+			l := newLock(t, s, redlock.Options{TTL: long})
 			round(t, l)
 			do[0](s[0])
 			do[0](s[2])
@@ -160,7 +160,7 @@ func TestRealServersAMajorityAway(t *testing.T) {
 			if err == nil || errors.Is(err, lockkeeper.ErrNotAcquired) {
 				t.Errorf("a try without a majority: %v", err)
 			}
-			said := saidByServers(t, err)
+			said := serverErrors(t, err)
 			if said[0] == nil || said[1] != nil || said[2] == nil {
 				t.Errorf("the servers said %v", said)
 			}
@@ -175,13 +175,13 @@ func TestRealServersAMajorityAway(t *testing.T) {
 			if d := round(t, l); d > soon+3*time.Second {
 				t.Errorf("when they were back, a round took %v", d)
 			}
-			noGhost(t, s)
+			noStaleLease(t, s)
 		})
 	}
 }
 
-// noGhost waits until no server's part of the lock is with anybody, which must be long before a lease would end.
-func noGhost(t *testing.T, servers []*redistest.Server) {
+// noStaleLease waits until no server's part of the lock is with anybody, which must be long before a lease would end.
+func noStaleLease(t *testing.T, servers []*redistest.Server) {
 	t.Helper()
 	start := time.Now()
 	for _, s := range servers {
@@ -196,17 +196,17 @@ func noGhost(t *testing.T, servers []*redistest.Server) {
 }
 
 // A majority lies on servers 1 and 2. Server 2 restarts without its data, so 2 and 3 could be another's.
-func TestAServerThatForgotStaysOut(t *testing.T) {
+func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 	redistest.Need(t)
 	for _, c := range []struct {
 		name  string
 		delay time.Duration
-	}{{"and_without_the_option_there_are_two_holders", 0}, {"with_the_option", 5 * time.Second}} {
+	}{{"two_holders_without_min_uptime", 0}, {"excluded_with_min_uptime", 5 * time.Second}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := startServers(t, 3)
 			o := redlock.Options{TTL: 4 * time.Second, ServerTimeout: 200 * time.Millisecond, MinUptime: c.delay, NoRenewal: true}
-			a, b := on(t, s, o), on(t, s, o)
+			a, b := newLock(t, s, o), newLock(t, s, o)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			for _, l := range []*redlock.Lock{a, b} { // until all of them count
@@ -222,7 +222,7 @@ func TestAServerThatForgotStaysOut(t *testing.T) {
 					time.Sleep(20 * time.Millisecond)
 				}
 			}
-			noGhost(t, s)
+			noStaleLease(t, s)
 			// Until the third has been asked, which the lease does not wait for.
 			if err := s[2].Client().Set(ctx, "lock:x", "another's", 500*time.Millisecond).Err(); err != nil {
 				t.Fatal(err)
@@ -231,7 +231,7 @@ func TestAServerThatForgotStaysOut(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			noGhost(t, s[2:])
+			noStaleLease(t, s[2:])
 			s[1].Kill()
 			s[1].Boot()
 			if c.delay == 0 {
@@ -250,7 +250,7 @@ func TestAServerThatForgotStaysOut(t *testing.T) {
 				if err == nil {
 					t.Fatalf("two holders: fences %d and %d", first.Fence(), second.Fence())
 				}
-				said := saidByServers(t, err)[1]
+				said := serverErrors(t, err)[1]
 				young = said != nil && strings.Contains(said.Error(), "restarted lately")
 			}
 			second, err := b.Lock(ctx)
@@ -299,7 +299,7 @@ func spawn(t *testing.T, servers []*redistest.Server) *redistest.Child {
 	return redistest.StartChild(t, childServers+"="+strings.Join(addrs, ","))
 }
 
-func TestProcessesThatAreKilledAndFrozen(t *testing.T) {
+func TestKilledAndFrozenProcesses(t *testing.T) {
 	redistest.Need(t)
 	t.Parallel()
 	s := startServers(t, 3)

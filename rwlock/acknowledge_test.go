@@ -14,8 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestAConversionThatIsNotAcknowledgedLosesTheLease: the server has ended the old one, and the new one is given back.
-func TestAConversionThatIsNotAcknowledgedLosesTheLease(t *testing.T) {
+// TestUnacknowledgedConversionLosesLease: the server has ended the old one, and the new one is given back.
+func TestUnacknowledgedConversionLosesLease(t *testing.T) {
 	for _, how := range []string{"downgrade", "upgrade"} {
 		t.Run(how, func(t *testing.T) {
 			m := miniredis.RunT(t)
@@ -80,9 +80,9 @@ func TestAConversionThatIsNotAcknowledgedLosesTheLease(t *testing.T) {
 	}
 }
 
-// TestAConversionIsWaitedForWhenItsContextEnds: the server has ended the old lease, so the new one is all that there is, and
+// TestConversionAwaitsReplicaAckAfterCancel: the server has ended the old lease, so the new one is all that there is, and
 // replicas are waited for all the same.
-func TestAConversionIsWaitedForWhenItsContextEnds(t *testing.T) {
+func TestConversionAwaitsReplicaAckAfterCancel(t *testing.T) {
 	m := miniredis.RunT(t)
 	m.ClockTTL(true)
 	var ends atomic.Pointer[context.CancelFunc]

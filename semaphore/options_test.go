@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestBadOptionsAreErrors: each names what is wrong. Nothing is sent, so no server is needed.
-func TestBadOptionsAreErrors(t *testing.T) {
+// TestInvalidOptionsRejected: each names what is wrong. Nothing is sent, so no server is needed.
+func TestInvalidOptionsRejected(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer func() { _ = rdb.Close() }()
 	k, err := lockkeeper.New(rdb, nil)

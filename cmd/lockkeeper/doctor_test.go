@@ -33,8 +33,8 @@ type examination struct {
 	}
 }
 
-// examined runs doctor, which must end in time and with the code.
-func examined(t *testing.T, code int, args ...string) *examination {
+// examine runs doctor, which must end in time and with the code.
+func examine(t *testing.T, code int, args ...string) *examination {
 	t.Helper()
 	c := command(t, append([]string{"doctor", "--json"}, args...)...)
 	start, limit := time.Now(), 10*time.Second
@@ -52,8 +52,8 @@ func examined(t *testing.T, code int, args ...string) *examination {
 	return r
 }
 
-// says wants a check to have come out with a status, and what was seen, advised or is missing to contain texts.
-func (r *examination) says(check, status string, texts ...string) {
+// wantCheck wants a check to have come out with a status, and what was seen, advised or is missing to contain texts.
+func (r *examination) wantCheck(check, status string, texts ...string) {
 	r.Helper()
 	var seen []string
 	for _, c := range r.Checks {
@@ -69,8 +69,8 @@ func (r *examination) says(check, status string, texts ...string) {
 	r.Errorf("no %s of %s with %q, but %q", check, status, texts, seen)
 }
 
-// only wants every check but those to be ok.
-func (r *examination) only(others ...string) {
+// wantAllOKExcept wants every check but those to be ok.
+func (r *examination) wantAllOKExcept(others ...string) {
 	r.Helper()
 	for _, c := range r.Checks {
 		if c.Status != "ok" && !slices.Contains(others, c.Check) {
@@ -101,24 +101,24 @@ func set(t *testing.T, s *redistest.Server, name, value string) {
 	do(t, s, "config", "set", name, value)
 }
 
-// good is a server that is set as docs/operations.md has it.
-func good(t *testing.T, args ...string) (*redistest.Server, string) {
+// goodServer is a server that is set as docs/operations.md has it.
+func goodServer(t *testing.T, args ...string) (*redistest.Server, string) {
 	s := redistest.Start(t, append([]string{"--appendonly", "yes"}, args...)...)
 	return s, "redis://" + s.Addr
 }
 
-func TestDoctorFindsAGoodServerGood(t *testing.T) {
+func TestDoctorAcceptsGoodServer(t *testing.T) {
 	t.Parallel()
-	s, url := good(t)
+	s, url := goodServer(t)
 	before := s.Client().ConfigGet(ctx, "*").Val()
 	for _, prefix := range []string{"lock:", "", "app:{x}:"} {
-		r := examined(t, 0, "--redis", url, "--prefix", prefix)
-		r.only()
+		r := examine(t, 0, "--redis", url, "--prefix", prefix)
+		r.wantAllOKExcept()
 		if r.Status != "ok" || r.Kind != "server" || r.Prefix != prefix || r.URL != url {
 			t.Errorf("%+v", r)
 		}
-		r.says("version", "ok", "Redis "+s.Client().InfoMap(ctx, "server").Item("Server", "redis_version"))
-		r.says("lease", "ok", "handed over 5 times")
+		r.wantCheck("version", "ok", "Redis "+s.Client().InfoMap(ctx, "server").Item("Server", "redis_version"))
+		r.wantCheck("lease", "ok", "handed over 5 times")
 		var checks []string
 		for _, c := range r.Checks {
 			checks = append(checks, c.Check)
@@ -142,9 +142,9 @@ func TestDoctorFindsAGoodServerGood(t *testing.T) {
 	}
 }
 
-func TestDoctorFindsWrongSettings(t *testing.T) {
+func TestDoctorReportsWrongSettings(t *testing.T) {
 	t.Parallel()
-	s, url := good(t)
+	s, url := goodServer(t)
 	for _, c := range []struct {
 		name     string
 		settings []string
@@ -171,18 +171,18 @@ func TestDoctorFindsWrongSettings(t *testing.T) {
 				set(t, s, name, c.settings[i+1])
 				t.Cleanup(func() { set(t, s, name, was) })
 			}
-			r := examined(t, c.code, "--redis", url, "--timeout", "3s")
-			r.only(append(c.others, c.check)...)
-			r.says(c.check, c.status, c.says)
+			r := examine(t, c.code, "--redis", url, "--timeout", "3s")
+			r.wantAllOKExcept(append(c.others, c.check)...)
+			r.wantCheck(c.check, c.status, c.says)
 			for _, o := range c.others {
-				r.says(o, "error")
+				r.wantCheck(o, "error")
 			}
 			empty(t, s)
 		})
 	}
 }
 
-func TestDoctorFindsAFullMemory(t *testing.T) {
+func TestDoctorReportsFullMemory(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	const ballast = 100 // MB, beside which the buffers of connections weigh nothing
@@ -202,17 +202,17 @@ func TestDoctorFindsAFullMemory(t *testing.T) {
 		{2, 2, "error", "OOM", "error"},
 	} {
 		set(t, s, "maxmemory", strconv.FormatInt(int64(used/c.share), 10))
-		r := examined(t, c.code, "--redis", "redis://"+s.Addr)
-		r.only("memory", "lease", "persistence")
-		r.says("memory", c.memory, c.says)
-		r.says("lease", c.lease)
+		r := examine(t, c.code, "--redis", "redis://"+s.Addr)
+		r.wantAllOKExcept("memory", "lease", "persistence")
+		r.wantCheck("memory", c.memory, c.says)
+		r.wantCheck("lease", c.lease)
 		if n := s.Client().DBSize(ctx).Val(); n != ballast {
 			t.Errorf("%d keys, want the %d of before", n, ballast)
 		}
 	}
 }
 
-func TestDoctorFindsADiskThatCannotBeWritten(t *testing.T) {
+func TestDoctorReportsUnwritableDisk(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--save", "3600 1")
 	if err := os.RemoveAll(s.Dir); err != nil {
@@ -222,36 +222,36 @@ func TestDoctorFindsADiskThatCannotBeWritten(t *testing.T) {
 	eventually(t, "the snapshot fails", func() bool {
 		return s.Client().InfoMap(ctx, "persistence").Item("Persistence", "rdb_last_bgsave_status") == "err"
 	})
-	r := examined(t, 2, "--redis", "redis://"+s.Addr, "--timeout", "3s")
-	r.says("persistence", "error", "MISCONF")
-	r.says("lease", "error", "MISCONF")
+	r := examine(t, 2, "--redis", "redis://"+s.Addr, "--timeout", "3s")
+	r.wantCheck("persistence", "error", "MISCONF")
+	r.wantCheck("lease", "error", "MISCONF")
 }
 
-func TestDoctorLooksAtReplicas(t *testing.T) {
+func TestDoctorChecksReplicas(t *testing.T) {
 	t.Parallel()
-	s, url := good(t, "--repl-ping-replica-period", "1", "--min-replicas-max-lag", "1")
+	s, url := goodServer(t, "--repl-ping-replica-period", "1", "--min-replicas-max-lag", "1")
 	replica := redistest.Start(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(s.Port))
 	eventually(t, "the replica is in step", func() bool {
 		return strings.Contains(s.Client().Info(ctx, "replication").Val(), "state=online")
 	})
-	r := examined(t, 1, "--redis", url)
-	r.only("replicas")
-	r.says("replicas", "warning", "goes on granting", "min-replicas-to-write 1")
+	r := examine(t, 1, "--redis", url)
+	r.wantAllOKExcept("replicas")
+	r.wantCheck("replicas", "warning", "goes on granting", "min-replicas-to-write 1")
 	set(t, s, "min-replicas-to-write", "1")
 	eventually(t, "the replica counts", func() bool {
 		return s.Client().InfoMap(ctx, "replication").Item("Replication", "min_slaves_good_slaves") == "1"
 	})
-	examined(t, 0, "--redis", url).says("replicas", "ok", "min-replicas-to-write: 1")
+	examine(t, 0, "--redis", url).wantCheck("replicas", "ok", "min-replicas-to-write: 1")
 
-	r = examined(t, 2, "--redis", "redis://"+replica.Addr)
-	r.says("role", "error", fmt.Sprintf("a replica of 127.0.0.1:%d", s.Port), "primary")
-	r.says("lease", "unknown", "replica")
+	r = examine(t, 2, "--redis", "redis://"+replica.Addr)
+	r.wantCheck("role", "error", fmt.Sprintf("a replica of 127.0.0.1:%d", s.Port), "primary")
+	r.wantCheck("lease", "unknown", "replica")
 
 	replica.Freeze()
 	eventually(t, "the replica is missed", func() bool {
 		return s.Client().InfoMap(ctx, "replication").Item("Replication", "min_slaves_good_slaves") == "0"
 	})
-	examined(t, 2, "--redis", url, "--timeout", "3s").says("replicas", "error", "NOREPLICAS")
+	examine(t, 2, "--redis", url, "--timeout", "3s").wantCheck("replicas", "error", "NOREPLICAS")
 	empty(t, s)
 }
 
@@ -271,7 +271,7 @@ func documentedRules(t *testing.T) (user, password string, rules []string) {
 	return f[0], strings.TrimPrefix(f[2], ">"), f[1:]
 }
 
-func TestDoctorAsksForTheDocumentedRights(t *testing.T) {
+func TestDoctorChecksDocumentedACL(t *testing.T) {
 	_, _, rules := documentedRules(t)
 	keys, err := protocol.KeysOf("lock:", "x", "mutex", false)
 	if err != nil {
@@ -292,7 +292,7 @@ func TestDoctorAsksForTheDocumentedRights(t *testing.T) {
 	}
 }
 
-func TestTryingRightsChangesNothing(t *testing.T) {
+func TestDoctorACLProbesChangeNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	keys, err := protocol.KeysOf("lock:", "x", "mutex", false)
@@ -315,9 +315,9 @@ func TestTryingRightsChangesNothing(t *testing.T) {
 	}
 }
 
-func TestDoctorFindsMissingRights(t *testing.T) {
+func TestDoctorReportsMissingPermissions(t *testing.T) {
 	t.Parallel()
-	s, _ := good(t)
+	s, _ := goodServer(t)
 	user, password, rules := documentedRules(t)
 	url := fmt.Sprintf("redis://%s:%s@%s", user, password, s.Addr)
 	looking := []string{"+info", "+config|get", "+script|load"}
@@ -348,8 +348,8 @@ func TestDoctorFindsMissingRights(t *testing.T) {
 					args = append(args, r)
 				}
 				do(t, s, args...)
-				r := examined(t, c.code, "--redis", url)
-				r.only(append(c.others, "rights")...)
+				r := examine(t, c.code, "--redis", url)
+				r.wantAllOKExcept(append(c.others, "rights")...)
 				for _, o := range c.others {
 					for _, f := range r.Checks {
 						if f.Check == o && f.Status == "ok" {
@@ -358,10 +358,10 @@ func TestDoctorFindsMissingRights(t *testing.T) {
 					}
 				}
 				if c.status != "" {
-					r.says("rights", c.status, c.says)
+					r.wantCheck("rights", c.status, c.says)
 				}
 				if c.name == "all" {
-					r.says("rights", "ok", "+wait, which Options.ReplicaAck")
+					r.wantCheck("rights", "ok", "+wait, which Options.ReplicaAck")
 					for _, f := range r.Checks {
 						if strings.Contains(f.Seen, "not +info") {
 							t.Errorf("it may: %+v", f)
@@ -369,10 +369,10 @@ func TestDoctorFindsMissingRights(t *testing.T) {
 					}
 				}
 				if c.name == "no_looking" {
-					r.says("rights", "ok", "+info, which ReplicaAck.Majority and redlock's MinUptime")
-					r.says("eviction", "unknown", "+info")
-					r.says("idle", "unknown", "+config|get")
-					r.says("version", "ok")
+					r.wantCheck("rights", "ok", "+info, which ReplicaAck.Majority and redlock's MinUptime")
+					r.wantCheck("eviction", "unknown", "+info")
+					r.wantCheck("idle", "unknown", "+config|get")
+					r.wantCheck("version", "ok")
 				}
 				if strings.HasSuffix(c.name, "_keys") { // it has the other pattern, and may run scripts
 					for _, f := range r.Checks {
@@ -382,7 +382,7 @@ func TestDoctorFindsMissingRights(t *testing.T) {
 					}
 				}
 				if c.name == "no_publish" {
-					r.says("lease", "warning", "only 0 wake-ups")
+					r.wantCheck("lease", "warning", "only 0 wake-ups")
 				}
 				empty(t, s)
 			})
@@ -390,19 +390,19 @@ func TestDoctorFindsMissingRights(t *testing.T) {
 	}
 }
 
-func TestDoctorEndsInTimeIfNothingAnswers(t *testing.T) {
+func TestDoctorTimeoutWhenUnresponsive(t *testing.T) {
 	t.Parallel()
-	locked, _ := good(t)
+	locked, _ := goodServer(t)
 	set(t, locked, "requirepass", "secret")
-	frozen, frozenURL := good(t)
+	frozen, frozenURL := goodServer(t)
 	frozen.Freeze()
-	loading, loadingURL := good(t)
+	loading, loadingURL := goodServer(t)
 	do(t, loading, "debug", "populate", 100_000)
 	set(t, loading, "loading-process-events-interval-bytes", "1024")
 	set(t, loading, "key-load-delay", "1000") // µs
 	go loading.Client().Do(ctx, "debug", "reload")
 	eventually(t, "it is loading", func() bool { return redis.IsLoadingError(loading.Client().Get(ctx, "x").Err()) })
-	busy, busyURL := good(t, "--busy-reply-threshold", "10")
+	busy, busyURL := goodServer(t, "--busy-reply-threshold", "10")
 	go busy.Client().Eval(ctx, "while true do end", nil)
 	eventually(t, "it is busy", func() bool { return redis.HasErrorPrefix(busy.Client().Get(ctx, "x").Err(), "BUSY") })
 	for _, c := range []struct{ name, url, says string }{
@@ -417,8 +417,8 @@ func TestDoctorEndsInTimeIfNothingAnswers(t *testing.T) {
 		{"cluster_without_password", "redis+cluster://" + locked.Addr, "NOAUTH"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := examined(t, 69, "--redis", c.url, "--timeout", "2s")
-			r.says("connect", "error", c.says)
+			r := examine(t, 69, "--redis", c.url, "--timeout", "2s")
+			r.wantCheck("connect", "error", c.says)
 			if r.Status != "error" {
 				t.Errorf("status %s", r.Status)
 			}
@@ -431,9 +431,9 @@ func TestDoctorEndsInTimeIfNothingAnswers(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedDoctorLeavesNothing(t *testing.T) {
+func TestInterruptedDoctorCleansUp(t *testing.T) {
 	t.Parallel()
-	s, url := good(t)
+	s, url := goodServer(t)
 	do(t, s, "acl", "setuser", "default", "-publish") // then a hand-off takes a heartbeat
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		c := command(t, "doctor", "--redis", url)
@@ -452,9 +452,9 @@ func TestAnInterruptedDoctorLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestDoctorEndsInTimeIfTheServerFreezesMeanwhile(t *testing.T) {
+func TestDoctorTimeoutWhenServerFreezes(t *testing.T) {
 	t.Parallel()
-	s, url := good(t)
+	s, url := goodServer(t)
 	// When it measures, everything before has been asked.
 	watch := s.Client()
 	go func() {
@@ -463,30 +463,30 @@ func TestDoctorEndsInTimeIfTheServerFreezesMeanwhile(t *testing.T) {
 		}
 		s.Freeze()
 	}()
-	r := examined(t, 2, "--redis", url, "--timeout", "2s")
-	r.says("version", "ok")
-	r.says("lease", "error")
+	r := examine(t, 2, "--redis", url, "--timeout", "2s")
+	r.wantCheck("version", "ok")
+	r.wantCheck("lease", "error")
 }
 
-func TestDoctorOnAnEmbeddedServer(t *testing.T) {
+func TestDoctorOnEmbeddedServer(t *testing.T) {
 	t.Parallel()
 	rdb, url := server(t)
-	r := examined(t, 0, "--redis", url)
-	r.only("version", "role", "eviction", "memory", "persistence", "replicas", "idle")
-	r.says("eviction", "unknown")
-	r.says("rights", "ok", "by trying")
-	r.says("lease", "ok")
+	r := examine(t, 0, "--redis", url)
+	r.wantAllOKExcept("version", "role", "eviction", "memory", "persistence", "replicas", "idle")
+	r.wantCheck("eviction", "unknown")
+	r.wantCheck("rights", "ok", "by trying")
+	r.wantCheck("lease", "ok")
 	if keys := rdb.Keys(ctx, "*").Val(); len(keys) > 0 {
 		t.Errorf("left: %q", keys)
 	}
 }
 
-func TestDoctorFindsAClockThatIsOff(t *testing.T) {
+func TestDoctorReportsClockOffset(t *testing.T) {
 	t.Parallel()
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {
 		m := miniredis.RunT(t)
 		m.SetTime(time.Now().Add(by))
-		examined(t, 1, "--redis", "redis://"+m.Addr()).says("clock", "warning", "NTP")
+		examine(t, 1, "--redis", "redis://"+m.Addr()).wantCheck("clock", "warning", "NTP")
 	}
 	const e = 10 * time.Millisecond
 	for _, c := range []struct {
@@ -507,10 +507,10 @@ func TestDoctorFindsAClockThatIsOff(t *testing.T) {
 	}
 }
 
-func TestDoctorFindsAFlushedScriptCache(t *testing.T) {
+func TestDoctorReportsFlushedScriptCache(t *testing.T) {
 	t.Parallel()
-	s, url := good(t)
-	examined(t, 0, "--redis", url).says("scripts", "ok", "scripts load")
+	s, url := goodServer(t)
+	examine(t, 0, "--redis", url).wantCheck("scripts", "ok", "scripts load")
 	d, err := newDoctor(&target{server: &redis.Options{Addr: s.Addr}}, "lock:", 10*time.Second)
 	if err != nil {
 		t.Fatal(err)
@@ -528,9 +528,9 @@ func TestDoctorFindsAFlushedScriptCache(t *testing.T) {
 	}
 }
 
-func TestDoctorFindsAServerThatIsFarAway(t *testing.T) {
+func TestDoctorReportsHighLatency(t *testing.T) {
 	t.Parallel()
-	s, _ := good(t)
+	s, _ := goodServer(t)
 	n := faultnet.New(faultnet.TCP)
 	n.Delay(slowMedian)
 	d, err := newDoctor(&target{server: &redis.Options{Addr: s.Addr, Dialer: n.Dial}}, "lock:", 10*time.Second)
@@ -560,16 +560,16 @@ func TestDoctorFindsAServerThatIsFarAway(t *testing.T) {
 	}
 }
 
-func TestDoctorFindsUnfitTimeouts(t *testing.T) {
+func TestDoctorReportsUnsuitableTimeouts(t *testing.T) {
 	t.Parallel()
-	_, url := good(t)
-	examined(t, 1, "--redis", url+"?read_timeout=-1").says("client", "warning", "no read_timeout")
-	examined(t, 1, "--redis", url+"?read_timeout=20s").says("client", "warning", "20s")
-	examined(t, 1, "--redis", url+"?dial_timeout=20s").says("client", "warning", "20s")
-	examined(t, 0, "--redis", url+"?read_timeout=2s").says("client", "ok", "2s")
+	_, url := goodServer(t)
+	examine(t, 1, "--redis", url+"?read_timeout=-1").wantCheck("client", "warning", "no read_timeout")
+	examine(t, 1, "--redis", url+"?read_timeout=20s").wantCheck("client", "warning", "20s")
+	examine(t, 1, "--redis", url+"?dial_timeout=20s").wantCheck("client", "warning", "20s")
+	examine(t, 0, "--redis", url+"?read_timeout=2s").wantCheck("client", "ok", "2s")
 }
 
-func TestDoctorKnowsTheOldestServers(t *testing.T) {
+func TestDoctorChecksMinimumVersion(t *testing.T) {
 	for _, c := range []struct {
 		version string
 		want    status
@@ -585,8 +585,8 @@ func TestDoctorKnowsTheOldestServers(t *testing.T) {
 	}
 }
 
-// TestDoctorReadsValkey: its INFO has other fields than that of Redis, and its HELLO tells its own version.
-func TestDoctorReadsValkey(t *testing.T) {
+// TestDoctorOnValkey: its INFO has other fields than that of Redis, and its HELLO tells its own version.
+func TestDoctorOnValkey(t *testing.T) {
 	for _, c := range []struct{ mode, role, want string }{
 		{"standalone", "master", "ok: primary"},
 		{"standalone", "slave", "error: this is a replica"},
@@ -612,7 +612,7 @@ func TestDoctorReadsValkey(t *testing.T) {
 	}
 }
 
-func TestDoctorOnACluster(t *testing.T) {
+func TestDoctorOnCluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 1)
 	var all []*redistest.Server
@@ -627,38 +627,38 @@ func TestDoctorOnACluster(t *testing.T) {
 		})
 	})
 	url := "redis+cluster://" + c.Primaries[0].Addr + "?addr=" + c.Primaries[1].Addr
-	r := examined(t, 0, "--redis", url)
-	r.only()
-	r.says("cluster", "ok", "16384 of 16384")
-	r.says("wakeups", "ok", "sharded")
+	r := examine(t, 0, "--redis", url)
+	r.wantAllOKExcept()
+	r.wantCheck("cluster", "ok", "16384 of 16384")
+	r.wantCheck("wakeups", "ok", "sharded")
 	empty(t, all...)
 	for _, f := range r.Checks { // each primary was asked, and those that say the same are one
 		if f.Check == "eviction" && len(f.Nodes) != 3 {
 			t.Errorf("eviction of %q", f.Nodes)
 		}
 	}
-	examined(t, 0, "--redis", url, "--prefix", "app:{x}:").only() // all its keys are in one slot
+	examine(t, 0, "--redis", url, "--prefix", "app:{x}:").wantAllOKExcept() // all its keys are in one slot
 
 	set(t, c.Primaries[1], "maxmemory-policy", "allkeys-lru")
 	set(t, c.Primaries[2], "min-replicas-to-write", "0")
 	do(t, c.Primaries[2], "acl", "setuser", "default", "-ssubscribe")
-	r = examined(t, 1, "--redis", url)
+	r = examine(t, 1, "--redis", url)
 	for _, f := range r.Checks {
 		if f.Check == "eviction" && f.Status == "warning" && !slices.Equal(f.Nodes, []string{c.Primaries[1].Addr}) {
 			t.Errorf("eviction of %q", f.Nodes)
 		}
 	}
-	r.says("eviction", "ok")
-	r.says("eviction", "warning")
-	r.says("replicas", "warning")
-	r.says("rights", "warning", "+ssubscribe")
-	r.says("wakeups", "warning", "+ssubscribe")
+	r.wantCheck("eviction", "ok")
+	r.wantCheck("eviction", "warning")
+	r.wantCheck("replicas", "warning")
+	r.wantCheck("rights", "warning", "+ssubscribe")
+	r.wantCheck("wakeups", "warning", "+ssubscribe")
 
-	examined(t, 2, "--redis", "redis://"+c.Primaries[0].Addr).says("role", "error", "redis+cluster://")
+	examine(t, 2, "--redis", "redis://"+c.Primaries[0].Addr).wantCheck("role", "error", "redis+cluster://")
 	do(t, c.Primaries[0], "cluster", "delslots", 0)
-	examined(t, 2, "--redis", url, "--timeout", "5s").says("cluster", "error", "16383 of 16384")
-	_, single := good(t)
-	examined(t, 69, "--redis", strings.Replace(single, "redis://", "redis+cluster://", 1)).says("connect", "error", "redis:// URL")
+	examine(t, 2, "--redis", url, "--timeout", "5s").wantCheck("cluster", "error", "16383 of 16384")
+	_, single := goodServer(t)
+	examine(t, 69, "--redis", strings.Replace(single, "redis://", "redis+cluster://", 1)).wantCheck("connect", "error", "redis:// URL")
 }
 
 func TestDoctorOnSentinel(t *testing.T) {
@@ -670,13 +670,13 @@ func TestDoctorOnSentinel(t *testing.T) {
 		return s.Primary.Client().InfoMap(ctx, "replication").Item("Replication", "min_slaves_good_slaves") == "1"
 	})
 	url := "redis+sentinel://" + s.Addrs[0] + "?addr=" + s.Addrs[1] + "&addr=" + s.Addrs[2] + "&master_name="
-	r := examined(t, 0, "--redis", url+"main")
-	r.only()
-	r.says("sentinel", "ok", "quorum", s.Primary.Addr)
+	r := examine(t, 0, "--redis", url+"main")
+	r.wantAllOKExcept()
+	r.wantCheck("sentinel", "ok", "quorum", s.Primary.Addr)
 	empty(t, s.Primary)
-	examined(t, 1, "--redis", url+"main&addr=127.0.0.1:1").says("sentinel", "warning", "refused")
-	examined(t, 69, "--redis", url+"other", "--timeout", "3s").says("sentinel", "error", `"other"`, "master_name")
-	examined(t, 2, "--redis", "redis://"+s.Addrs[0], "--timeout", "3s").says("role", "error", "redis+sentinel://")
+	examine(t, 1, "--redis", url+"main&addr=127.0.0.1:1").wantCheck("sentinel", "warning", "refused")
+	examine(t, 69, "--redis", url+"other", "--timeout", "3s").wantCheck("sentinel", "error", `"other"`, "master_name")
+	examine(t, 2, "--redis", "redis://"+s.Addrs[0], "--timeout", "3s").wantCheck("role", "error", "redis+sentinel://")
 	for _, addr := range s.Addrs[1:] {
 		w := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
 		_ = w.Do(ctx, "shutdown", "nosave").Err() // it closes the connection instead of answering
@@ -687,10 +687,10 @@ func TestDoctorOnSentinel(t *testing.T) {
 		defer func() { _ = w.Close() }()
 		return redis.HasErrorPrefix(w.CkQuorum(ctx, "main").Err(), "NOQUORUM")
 	})
-	examined(t, 2, "--redis", url+"main").says("sentinel", "error", "NOQUORUM")
+	examine(t, 2, "--redis", url+"main").wantCheck("sentinel", "error", "NOQUORUM")
 }
 
-func TestDoctorRefusesWrongUse(t *testing.T) {
+func TestDoctorUsageErrors(t *testing.T) {
 	for _, c := range []struct {
 		says string
 		args []string
@@ -709,9 +709,9 @@ func TestDoctorRefusesWrongUse(t *testing.T) {
 }
 
 // Who has installed the command has no docs folder.
-func TestDoctorPointsToWhereItCanBeRead(t *testing.T) {
+func TestDoctorLinksToDocs(t *testing.T) {
 	_, url := server(t)
-	for _, f := range examined(t, 0, "--redis", url).Checks {
+	for _, f := range examine(t, 0, "--redis", url).Checks {
 		if want := "https://github.com/lockkeeper/lockkeeper/blob/main/docs/operations.md#" + docsOf[f.Check]; f.Docs != want {
 			t.Errorf("%s points to %s, want %s", f.Check, f.Docs, want)
 		}
@@ -723,7 +723,7 @@ func TestDoctorPointsToWhereItCanBeRead(t *testing.T) {
 	}
 }
 
-func TestDoctorsChecksAreDocumented(t *testing.T) {
+func TestDoctorChecksAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
@@ -746,8 +746,8 @@ func TestDoctorsChecksAreDocumented(t *testing.T) {
 	}
 }
 
-// TestDoctorFindsCommandsMissing: by trying, where the server cannot be asked what a user may do.
-func TestDoctorFindsCommandsMissing(t *testing.T) {
+// TestDoctorReportsMissingCommands: by trying, where the server cannot be asked what a user may do.
+func TestDoctorReportsMissingCommands(t *testing.T) {
 	m := miniredis.RunT(t)
 	m.ClockTTL(true)
 	m.Server().SetPreHook(func(c *miniserver.Peer, command string, args ...string) bool {
@@ -757,6 +757,6 @@ func TestDoctorFindsCommandsMissing(t *testing.T) {
 		}
 		return false
 	})
-	r := examined(t, 2, "--redis", "redis://"+m.Addr())
-	r.says("rights", "error", "+zmscore")
+	r := examine(t, 2, "--redis", "redis://"+m.Addr())
+	r.wantCheck("rights", "error", "+zmscore")
 }

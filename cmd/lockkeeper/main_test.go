@@ -138,7 +138,7 @@ func each(t *testing.T, test func(t *testing.T, rdb *redis.Client, lock, queue s
 	}
 }
 
-func TestARedlockLiesOnTheMajorityOfItsServers(t *testing.T) {
+func TestRedlockUsesMajority(t *testing.T) {
 	var rdbs []*redis.Client
 	var servers []*miniredis.Miniredis
 	args := []string{"run", "--kind", "redlock", "--try"}
@@ -179,7 +179,7 @@ func TestARedlockLiesOnTheMajorityOfItsServers(t *testing.T) {
 	command(t, "run", "--redis", "redis://a", "--redis", "redis://b", "x", "--", "true").ends(codeUsage, "more than one server")
 }
 
-func TestTheChildsExitCodeIsPassedOn(t *testing.T) {
+func TestChildExitCodePropagated(t *testing.T) {
 	each(t, func(t *testing.T, rdb *redis.Client, lock, _ string, run func(...string) *cli) {
 		run("x", "--", "sh", "-c", "exit 0").ends(0)
 		run("x", "--", "sh", "-c", "exit 7").ends(7)
@@ -190,7 +190,7 @@ func TestTheChildsExitCodeIsPassedOn(t *testing.T) {
 	})
 }
 
-func TestKindsAreLocksOfTheirOwn(t *testing.T) {
+func TestKindsAreSeparateLocks(t *testing.T) {
 	rdb, url := server(t)
 	for kind, key := range map[string]string{"mutex": "lock:x", "fair": "{lock:x}:fair:holders", "write": "{lock:x}:rwlock:holders"} {
 		c := command(t, "run", "--redis", url, "--kind", kind, "x", "--", "sleep", "60")
@@ -208,7 +208,7 @@ func TestKindsAreLocksOfTheirOwn(t *testing.T) {
 	command(t, "run", "--redis", url, "--kind", "fare", "x", "--", "true").ends(64, `"fare" is not one of`)
 }
 
-func TestReadersRunTogetherAndAWriterAlone(t *testing.T) {
+func TestReadersShareWriterExcludes(t *testing.T) {
 	_, url := server(t)
 	run := func(kind string, args ...string) *cli {
 		return command(t, append([]string{"run", "--redis", url, "--kind", kind}, args...)...)
@@ -242,7 +242,7 @@ func TestReadersRunTogetherAndAWriterAlone(t *testing.T) {
 	run("write", "--try", "x", "--", "true").ends(0)
 }
 
-func TestAtMostSoManyRunAtOnce(t *testing.T) {
+func TestConcurrencyLimit(t *testing.T) {
 	rdb, url := server(t)
 	const limit, runs = 3, 8
 	dir := t.TempDir()
@@ -282,7 +282,7 @@ func TestAtMostSoManyRunAtOnce(t *testing.T) {
 }
 
 // The fence of a grant is the server's time in microseconds, so that the children tell exactly when each was let in.
-func TestAtMostSoManyBeginInAWindow(t *testing.T) {
+func TestWindowLimit(t *testing.T) {
 	for name, args := range map[string][]string{"alone": nil, "at-once": {"--at-once", "2"}} {
 		t.Run(name, func(t *testing.T) {
 			rdb, url := server(t)
@@ -315,7 +315,7 @@ func TestAtMostSoManyBeginInAWindow(t *testing.T) {
 	}
 }
 
-func TestWhenToComeBackIsSaid(t *testing.T) {
+func TestRetryAfterReported(t *testing.T) {
 	_, url := server(t)
 	run := func(args ...string) *cli {
 		return command(t, append([]string{"run", "--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1h"}, args...)...)
@@ -330,7 +330,7 @@ func TestWhenToComeBackIsSaid(t *testing.T) {
 	run("--try", "x", "--", "true").ends(0)
 }
 
-func TestALimitThatWasLoweredSince(t *testing.T) {
+func TestPermitsAboveLoweredLimit(t *testing.T) {
 	rdb, url := server(t)
 	command(t, "run", "--redis", url, "--kind", "semaphore", "--limit", "3", "x", "--", "true").ends(0)
 	k, err := lockkeeper.New(rdb, nil)
@@ -348,7 +348,7 @@ func TestALimitThatWasLoweredSince(t *testing.T) {
 	command(t, "run", "--redis", url, "--kind", "semaphore", "--limit", "3", "--permits", "2", "x", "--", "true").ends(75, "limit in force")
 }
 
-func TestTheChildGetsItsSurroundings(t *testing.T) {
+func TestChildEnvironment(t *testing.T) {
 	rdb, url := server(t)
 	c := command(t, "run", "x y", "--", "sh", "-c", `cat; echo "$LOCKKEEPER_NAME|$LOCKKEEPER_TOKEN|$LOCKKEEPER_FENCE|$MINE|$#" "$@"`, "sh", "-a", "b c")
 	c.Env = append(c.Env, "REDIS_URL="+url, "MINE=untouched")
@@ -364,7 +364,7 @@ func TestTheChildGetsItsSurroundings(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongHasACodeOfItsOwn(t *testing.T) {
+func TestErrorExitCodes(t *testing.T) {
 	rdb, url := server(t)
 	rdb.Set(ctx, "lock:held", "another", time.Minute)
 	rdb.LPush(ctx, "lock:list", "x")
@@ -434,7 +434,7 @@ func TestWhatIsWrongHasACodeOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestHelpHasExamplesForEveryCommandAndCompletionIsThere(t *testing.T) {
+func TestHelpExamplesAndCompletion(t *testing.T) {
 	for _, args := range [][]string{{"--help"}, {"run", "--help"}, {"doctor", "--help"}, {"demo", "--help"}} {
 		c := command(t, args...)
 		c.ends(0)
@@ -451,7 +451,7 @@ func TestHelpHasExamplesForEveryCommandAndCompletionIsThere(t *testing.T) {
 	}
 }
 
-func TestAnInterruptWhileWaitingLeavesNothing(t *testing.T) {
+func TestInterruptWhileWaitingLeavesQueue(t *testing.T) {
 	each(t, func(t *testing.T, rdb *redis.Client, lock, queue string, run func(...string) *cli) {
 		holder := run("x", "--", "sleep", "60")
 		holder.starts()
@@ -474,7 +474,7 @@ func TestAnInterruptWhileWaitingLeavesNothing(t *testing.T) {
 	})
 }
 
-func TestKillingTheHolderLetsTheNextIn(t *testing.T) {
+func TestKilledHolderIsReplaced(t *testing.T) {
 	each(t, func(t *testing.T, rdb *redis.Client, lock, queue string, run func(...string) *cli) {
 		a := run("--ttl", "1s", "x", "--", "sleep", "60")
 		a.starts()
@@ -488,9 +488,9 @@ func TestKillingTheHolderLetsTheNextIn(t *testing.T) {
 	})
 }
 
-// TestRunEndsSoonAfterItsCommand: a server that does not answer any more does not keep it, though its lease is long. A signal
+// TestRunEndsSoonAfterCommand: a server that does not answer any more does not keep it, though its lease is long. A signal
 // ends what waiting there is.
-func TestRunEndsSoonAfterItsCommand(t *testing.T) {
+func TestRunEndsSoonAfterCommand(t *testing.T) {
 	for _, signal := range []bool{false, true} {
 		t.Run(fmt.Sprintf("signal_%t", signal), func(t *testing.T) {
 			t.Parallel()
@@ -530,14 +530,14 @@ func TestRunEndsSoonAfterItsCommand(t *testing.T) {
 	}
 }
 
-func TestAServerThatWantsAPasswordIsNamedSo(t *testing.T) {
+func TestMissingPasswordReported(t *testing.T) {
 	s := redistest.Start(t)
 	set(t, s, "requirepass", "secret")
 	command(t, "run", "--redis", "redis://"+s.Addr, "x", "--", "true").ends(69, "wants a password")
 	command(t, "run", "--redis", "redis://:secret@"+s.Addr, "x", "--", "true").ends(0)
 }
 
-func TestSignalsArePassedOn(t *testing.T) {
+func TestSignalsForwarded(t *testing.T) {
 	rdb, url := server(t)
 	ready := filepath.Join(t.TempDir(), "ready") // the trap is set
 	c := command(t, "run", "--redis", url, "x", "--", "sh", "-c", `trap 'echo got it; exit 5' TERM; : >"$0"; while :; do sleep 0.05; done`, ready)
@@ -560,11 +560,11 @@ func TestSignalsArePassedOn(t *testing.T) {
 	}
 }
 
-func TestWhenTheLockIsLostTheWholeGroupEnds(t *testing.T) {
-	each(t, whenTheLockIsLost)
+func TestLostLockEndsProcessGroup(t *testing.T) {
+	each(t, testLostLock)
 }
 
-func whenTheLockIsLost(t *testing.T, rdb *redis.Client, lock, _ string, run func(...string) *cli) {
+func testLostLock(t *testing.T, rdb *redis.Client, lock, _ string, run func(...string) *cli) {
 	// A child that ignores SIGTERM, with a child of its own.
 	file := t.TempDir() + "/alive"
 	script := `trap 'echo asked >>"$F"' TERM; (trap '' TERM; while :; do echo tick >"$F.2"; sleep 0.02; done) & while :; do sleep 0.05; done`
@@ -592,7 +592,7 @@ func whenTheLockIsLost(t *testing.T, rdb *redis.Client, lock, _ string, run func
 	}
 }
 
-func TestTheDemoDoesItsJob(t *testing.T) {
+func TestDemo(t *testing.T) {
 	c := command(t, "demo")
 	start := time.Now()
 	c.ends(0)
@@ -609,7 +609,7 @@ func TestTheDemoDoesItsJob(t *testing.T) {
 	}
 }
 
-func TestTheDemoCountsWhatIsInAWindow(t *testing.T) {
+func TestDemoMostWithinWindow(t *testing.T) {
 	var all []arrival
 	for i, ms := range []int64{1899, 0, 900, 1900, 1000, 1400} { // as they may be written down
 		all = append(all, arrival{at: time.UnixMilli(ms), permits: 1 + i%2})

@@ -14,7 +14,7 @@ import (
 )
 
 // Who waits learns after a second who is in the way, whatever the lock.
-func TestRunSaysForWhomItWaits(t *testing.T) {
+func TestRunReportsHolderWhileWaiting(t *testing.T) {
 	rdb, url := server(t)
 	for kind, key := range map[string]string{
 		"mutex": "lock:x", "fair": "{lock:x}:fair:holders", "write": "{lock:x}:rwlock:holders", "read": "{lock:y}:rwlock:holders",
@@ -66,7 +66,7 @@ func TestRunSaysForWhomItWaits(t *testing.T) {
 }
 
 // A server that does not answer is told of long before run gives up.
-func TestRunSaysEarlyThatRedisDoesNotAnswer(t *testing.T) {
+func TestRunReportsOutageEarly(t *testing.T) {
 	s := redistest.Start(t)
 	s.Freeze()
 	frozen := "redis://" + s.Addr
@@ -96,7 +96,7 @@ func TestRunSaysEarlyThatRedisDoesNotAnswer(t *testing.T) {
 	}
 }
 
-func TestNoticesAreSparse(t *testing.T) {
+func TestNoticeText(t *testing.T) {
 	for _, c := range []struct {
 		list []lockkeeper.Holder
 		err  error
@@ -114,7 +114,7 @@ func TestNoticesAreSparse(t *testing.T) {
 	}
 }
 
-func TestTheVersionIsSaid(t *testing.T) {
+func TestVersion(t *testing.T) {
 	c := command(t, "--version")
 	c.ends(0)
 	if !strings.HasPrefix(c.out.String(), "lockkeeper version ") || !strings.Contains(c.out.String(), "go1.") {
@@ -131,7 +131,7 @@ func TestTheVersionIsSaid(t *testing.T) {
 	}
 }
 
-func TestCompletionKnowsTheKinds(t *testing.T) {
+func TestCompletionListsKinds(t *testing.T) {
 	c := command(t, "__complete", "run", "--kind", "")
 	c.ends(0)
 	_, url := server(t)

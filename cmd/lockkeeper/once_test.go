@@ -38,7 +38,7 @@ func TestOncePerPeriodOnThreeHosts(t *testing.T) {
 	command(t, "run", "--redis", url, "--once-per", "20h", "x", "--", "false").ends(0, `"x" has been run already`, "the next time is in ")
 }
 
-func TestOncePerPeriodAFailureIsPassedOnAndRunAgain(t *testing.T) {
+func TestOncePerPeriodFailureRunsAgain(t *testing.T) {
 	rdb, url := server(t)
 	run := func(args ...string) *cli {
 		return command(t, append([]string{"run", "--redis", url, "--once-per", "1h", "x", "--"}, args...)...)
@@ -57,7 +57,7 @@ func TestOncePerPeriodAFailureIsPassedOnAndRunAgain(t *testing.T) {
 	run("sh", "-c", "exit 7").ends(0, "has been run already")
 }
 
-func TestOncePerPeriodWhileItRunsAndWhenItIsKilledOrFrozen(t *testing.T) {
+func TestOncePerPeriodRunningKilledOrFrozen(t *testing.T) {
 	rdb, url := server(t)
 	run := func(args ...string) *cli {
 		return command(t, append([]string{"run", "--redis", url, "--once-per", "1h", "--ttl", "600ms", "--grace", "100ms", "x", "--"}, args...)...)
@@ -93,7 +93,7 @@ func TestOncePerPeriodWhileItRunsAndWhenItIsKilledOrFrozen(t *testing.T) {
 	run("false").ends(0, "has been run already")
 }
 
-func TestOncePerPeriodRunsNothingWithoutRedis(t *testing.T) {
+func TestOncePerPeriodNotRunWithoutRedis(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ran")
 	command(t, "run", "--redis", "redis://127.0.0.1:1", "--once-per", "1h", "x", "--", "touch", file).ends(codeUnreachable, "refused")
 	if _, err := os.Stat(file); err == nil {
@@ -101,7 +101,7 @@ func TestOncePerPeriodRunsNothingWithoutRedis(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotGoWithOncePer(t *testing.T) {
+func TestOncePerConflictingFlags(t *testing.T) {
 	for says, args := range map[string][]string{
 		"--once-per 0s":          {"--once-per", "0"},
 		"--once-per -1h":         {"--once-per", "-1h"},

@@ -15,9 +15,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
-// TestTakingALockFromItsHolder: what docs/operations.md tells to do by hand lets a newcomer in at once, leaves other holders
+// TestDocumentedForcedRelease: what docs/operations.md tells to do by hand lets a newcomer in at once, leaves other holders
 // alone where it says so, and the holder is told at its next renewal.
-func TestTakingALockFromItsHolder(t *testing.T) {
+func TestDocumentedForcedRelease(t *testing.T) {
 	text, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)

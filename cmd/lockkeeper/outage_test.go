@@ -6,8 +6,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
-// TestRunTellsAnOutageFromContention: a job that is skipped because another has it must not be skipped because Redis is down.
-func TestRunTellsAnOutageFromContention(t *testing.T) {
+// TestRunDistinguishesOutageFromContention: a job that is skipped because another has it must not be skipped because Redis is down.
+func TestRunDistinguishesOutageFromContention(t *testing.T) {
 	redistest.Need(t)
 	s := redistest.Start(t)
 	url := "redis://" + s.Addr

@@ -9,9 +9,9 @@ import (
 // secret is a password that no error may show.
 const secret = "hunter-2-hunter"
 
-// TestURLsThatCannotBeAreRefused: each of these once made the program panic, connect to another server than was named,
+// TestInvalidURLsRejected: each of these once made the program panic, connect to another server than was named,
 // or show a password.
-func TestURLsThatCannotBeAreRefused(t *testing.T) {
+func TestInvalidURLsRejected(t *testing.T) {
 	for raw, says := range map[string]string{
 		"redis://h?pool_size=-1":                                  "pool_size -1 is not between",
 		"redis+sentinel://h?master_name=x&pool_size=-1":           "pool_size -1 is not between",

@@ -70,7 +70,7 @@ func (x *terminal) state(c *cli) (status syscall.WaitStatus) {
 	return status
 }
 
-func TestControlZStopsRunWithItsCommand(t *testing.T) {
+func TestCtrlZStopsRunAndCommand(t *testing.T) {
 	rdb, url := server(t)
 	x := newTerminal(t)
 	c := command(t, "run", "--redis", url, "x", "--", "sh", "-c", `: >ready; while ! [ -e go ]; do sleep 0.05; done; : >over; exit 7`)
@@ -106,8 +106,8 @@ func TestControlZStopsRunWithItsCommand(t *testing.T) {
 	}
 }
 
-// TestInAPipelineTheTerminalStaysWithTheGroup: whoever reads the output may be a pager, which needs it.
-func TestInAPipelineTheTerminalStaysWithTheGroup(t *testing.T) {
+// TestPipelineKeepsForegroundGroup: whoever reads the output may be a pager, which needs it.
+func TestPipelineKeepsForegroundGroup(t *testing.T) {
 	_, url := server(t)
 	x := newTerminal(t)
 	c := command(t, "run", "--redis", url, "x", "--", "sh", "-c", `echo ready; while ! [ -e go ]; do sleep 0.05; done`)

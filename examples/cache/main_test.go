@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestTheLockKeepsMixesAway(t *testing.T) {
+func TestLockPreventsMixedVersions(t *testing.T) {
 	got, err := run("", time.Second)
 	if err != nil {
 		t.Fatal(err)
@@ -19,7 +19,7 @@ func TestTheLockKeepsMixesAway(t *testing.T) {
 	}
 }
 
-func TestAMixIsTold(t *testing.T) {
+func TestMixedVersionsDetected(t *testing.T) {
 	whole, other := version(1), version(11)
 	if whole.mixed() {
 		t.Errorf("%q is a mix", whole)

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestSeveralProcessesKeepToBothLimits(t *testing.T) {
+func TestProcessesStayWithinBothLimits(t *testing.T) {
 	got, err := run("", 2*time.Second)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func free(t *testing.T, s *semaphore.Semaphore, want int) {
 	}
 }
 
-func TestThePermitIsHeldUntilTheBodyIsClosed(t *testing.T) {
+func TestPermitHeldUntilBodyClosed(t *testing.T) {
 	permits, _ := newSemaphore(t, 3, nil)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "hello")
@@ -104,7 +104,7 @@ func (c *closes) Close() error {
 	return nil
 }
 
-func TestACallThatFailsGivesThePermitBack(t *testing.T) {
+func TestFailedCallReleasesPermit(t *testing.T) {
 	permits, _ := newSemaphore(t, 1, nil)
 	_, err := (&http.Client{Transport: &transport{permits, http.DefaultTransport}}).Get("http://127.0.0.1:1")
 	if err == nil {
@@ -118,7 +118,7 @@ type panics struct{}
 
 func (panics) RoundTrip(*http.Request) (*http.Response, error) { panic("a bug") }
 
-func TestACallThatPanicsGivesThePermitBack(t *testing.T) {
+func TestPanickingCallReleasesPermit(t *testing.T) {
 	permits, _ := newSemaphore(t, 1, nil)
 	func() {
 		defer func() {
@@ -131,7 +131,7 @@ func TestACallThatPanicsGivesThePermitBack(t *testing.T) {
 	free(t, permits, 1)
 }
 
-func TestARequestWithoutHeadersIsNoPanic(t *testing.T) {
+func TestRequestWithoutHeaders(t *testing.T) {
 	permits, _ := newSemaphore(t, 1, nil)
 	r := &http.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "http", Host: "127.0.0.1:1"}}
 	if _, err := (&transport{permits, http.DefaultTransport}).RoundTrip(r); err == nil {
@@ -140,7 +140,7 @@ func TestARequestWithoutHeadersIsNoPanic(t *testing.T) {
 	free(t, permits, 1)
 }
 
-func TestACallWhosePermitCannotComeInTimeIsNotMade(t *testing.T) {
+func TestCallNotMadeIfPermitIsTooLate(t *testing.T) {
 	permits, _ := newSemaphore(t, 1, &semaphore.Options{Per: time.Hour})
 	if _, err := permits.Acquire(t.Context(), 1); err != nil {
 		t.Fatal(err)
@@ -162,7 +162,7 @@ func TestACallWhosePermitCannotComeInTimeIsNotMade(t *testing.T) {
 	}
 }
 
-func TestALostLeaseEndsTheCall(t *testing.T) {
+func TestLostLeaseEndsCall(t *testing.T) {
 	for _, begun := range []bool{false, true} { // the response, when the lease is lost
 		permits, redis := newSemaphore(t, 1, &semaphore.Options{TTL: 300 * time.Millisecond})
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -185,7 +185,7 @@ func TestALostLeaseEndsTheCall(t *testing.T) {
 	}
 }
 
-func TestTheMiddlewareSaysWhenToComeBack(t *testing.T) {
+func TestMiddlewareSetsRetryAfter(t *testing.T) {
 	ask := func(h http.Handler) (int, string) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
@@ -215,7 +215,7 @@ func TestTheMiddlewareSaysWhenToComeBack(t *testing.T) {
 	expect(limit(byClock, nothing), 503, "")
 }
 
-func TestTheMostInAnyWindowIsCounted(t *testing.T) {
+func TestMostWithinWindow(t *testing.T) {
 	var times []time.Time
 	for _, ms := range []int{0, 900, 1000, 1400, 1899, 1900, 5000} {
 		times = append(times, time.Unix(0, 0).Add(time.Duration(ms)*time.Millisecond))
@@ -225,7 +225,7 @@ func TestTheMostInAnyWindowIsCounted(t *testing.T) {
 	}
 }
 
-func TestABrokenLimitIsTold(t *testing.T) {
+func TestBrokenLimitReported(t *testing.T) {
 	for _, x := range []struct {
 		tally
 		want string

@@ -95,7 +95,7 @@ func TestKindOfClient(t *testing.T) {
 	}
 }
 
-func TestNodesAreTheWrappers(t *testing.T) {
+func TestNodesComeFromWrapper(t *testing.T) {
 	node := redis.NewClient(&redis.Options{Addr: "10.1.2.3:4", Dialer: refuse(t), PipelinePoolSize: 5})
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, Dialer: refuse(t)})
 	defer func() { _, _ = node.Close(), cluster.Close() }()
@@ -116,7 +116,7 @@ func TestNodesAreTheWrappers(t *testing.T) {
 	}
 }
 
-func TestPipelinesFollowTheSettings(t *testing.T) {
+func TestPipelinesFollowSettings(t *testing.T) {
 	for _, c := range []struct{ pipelines, pool, want int }{
 		{0, 4, redis.DefaultPipelinePoolSize}, {1, 4, 1}, {2, 4, 2}, {100, 4, 100}, {-1, 4, 4}, {-1, 1, 1},
 	} {
@@ -137,7 +137,7 @@ func TestPipelinesFollowTheSettings(t *testing.T) {
 	}
 }
 
-func TestWaitsForEver(t *testing.T) {
+func TestWaitsForever(t *testing.T) {
 	for _, c := range []struct {
 		rdb  redis.UniversalClient
 		want bool

@@ -10,9 +10,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// TestOnlyAMessageToThisSubscriptionIsMissed: one that was sent to the subscription before is no reason to replace the one
+// TestWakeupLostOnlyOnCurrentSubscription: one that was sent to the subscription before is no reason to replace the one
 // there is. Its waiter learns of the grant when the new one is acknowledged; without that, by its heartbeat.
-func TestOnlyAMessageToThisSubscriptionIsMissed(t *testing.T) {
+func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
 	for what, cut := range map[string]bool{"it has been cut": true, "it is deaf": false} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(s *site) {
@@ -50,9 +50,9 @@ func TestOnlyAMessageToThisSubscriptionIsMissed(t *testing.T) {
 	}
 }
 
-// TestPermitsThatReturnByTheClockAreHandedOutWhenTheirRequestIsBuried: an answer was lost, so a copy of the request may come
+// TestLostReplyTombstonesWindowRequest: an answer was lost, so a copy of the request may come
 // late, and nothing is ever given back that would keep it from taking permits once more.
-func TestPermitsThatReturnByTheClockAreHandedOutWhenTheirRequestIsBuried(t *testing.T) {
+func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 	inBubble(t, func(s *site) {
 		l := s.lock("x", func(spec *Spec) {
 			spec.Scripts, spec.LocalQueue, spec.PlainKey = lua.Semaphore, false, false
@@ -78,9 +78,9 @@ func TestPermitsThatReturnByTheClockAreHandedOutWhenTheirRequestIsBuried(t *test
 	})
 }
 
-// TestARequestThatHasEndedLeavesTheNextOneOfItsToken: those for a majority's token follow one another, and one can be under
+// TestEndedRequestKeepsNextOfSameToken: those for a majority's token follow one another, and one can be under
 // way when the one before it is told how it ended.
-func TestARequestThatHasEndedLeavesTheNextOneOfItsToken(t *testing.T) {
+func TestEndedRequestKeepsNextOfSameToken(t *testing.T) {
 	inBubble(t, func(s *site) {
 		l, u := s.lock("x"), &MajorityLease{token: "some token"}
 		first := l.proposal(u)
@@ -101,8 +101,8 @@ func TestARequestThatHasEndedLeavesTheNextOneOfItsToken(t *testing.T) {
 	})
 }
 
-// TestATryGivesUpAsTheRetryPolicySays: each of its attempts may have to wait until the client gives up.
-func TestATryGivesUpAsTheRetryPolicySays(t *testing.T) {
+// TestTryLockHonorsMaxElapsed: each of its attempts may have to wait until the client gives up.
+func TestTryLockHonorsMaxElapsed(t *testing.T) {
 	inBubble(t, func(s *site) {
 		s.cfg.Retry.MaxElapsed = readTimeout / 2
 		l := s.lock("x")

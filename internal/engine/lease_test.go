@@ -135,9 +135,9 @@ func (s *site) freeze(h *Lease) {
 	}
 }
 
-// TestAskingAfterTheLossSeesItAtOnce: a process that was frozen past the deadline of its lease finds that out by the
+// TestLossVisibleImmediately: a process that was frozen past the deadline of its lease finds that out by the
 // first question, whatever it is.
-func TestAskingAfterTheLossSeesItAtOnce(t *testing.T) {
+func TestLossVisibleImmediately(t *testing.T) {
 	background := context.Background()
 	for what, ask := range map[string]func(h *Lease, ctx context.Context) error{
 		"Err":           func(h *Lease, _ context.Context) error { return h.Err() },
@@ -219,8 +219,8 @@ func valued(h *Lease, ctx context.Context) error {
 
 func nothing(context.Context, uint64) error { return nil }
 
-// TestALeaseIsBelievedUntilItsDeadlineAndNoLonger: not a nanosecond.
-func TestALeaseIsBelievedUntilItsDeadlineAndNoLonger(t *testing.T) {
+// TestLeaseValidUntilDeadline: not a nanosecond.
+func TestLeaseValidUntilDeadline(t *testing.T) {
 	inBubble(t, func(s *site) {
 		start := time.Now()
 		h := s.hold("x", fixed)
@@ -239,8 +239,8 @@ func TestALeaseIsBelievedUntilItsDeadlineAndNoLonger(t *testing.T) {
 	})
 }
 
-// TestReleaseWaitsForARenewalThatIsOnItsWay: when it returns, no renewal is under way and none will be.
-func TestReleaseWaitsForARenewalThatIsOnItsWay(t *testing.T) {
+// TestReleaseWaitsForPendingRenewal: when it returns, no renewal is under way and none will be.
+func TestReleaseWaitsForPendingRenewal(t *testing.T) {
 	inBubble(t, func(s *site) {
 		h := s.hold("x")
 		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
@@ -268,8 +268,8 @@ func TestReleaseWaitsForARenewalThatIsOnItsWay(t *testing.T) {
 	})
 }
 
-// TestExtendsGoOneAfterTheOther: the lease ends as the one says that was called last, for the server and for the holder.
-func TestExtendsGoOneAfterTheOther(t *testing.T) {
+// TestExtendsAreSerialized: the lease ends as the one says that was called last, for the server and for the holder.
+func TestExtendsAreSerialized(t *testing.T) {
 	inBubble(t, func(s *site) {
 		h := s.hold("x", fixed)
 		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
@@ -298,9 +298,9 @@ func TestExtendsGoOneAfterTheOther(t *testing.T) {
 	})
 }
 
-// TestAnExtendWhoseAnswerIsLostIsReckonedWith: the server may have obeyed it when it was sent, so from then on the lease is
+// TestExtendWithLostReply: the server may have obeyed it when it was sent, so from then on the lease is
 // believed for no longer than it leaves, and if it is renewed, that keeps it.
-func TestAnExtendWhoseAnswerIsLostIsReckonedWith(t *testing.T) {
+func TestExtendWithLostReply(t *testing.T) {
 	inBubble(t, func(s *site) {
 		for _, c := range []struct {
 			what   string
@@ -328,8 +328,8 @@ func TestAnExtendWhoseAnswerIsLostIsReckonedWith(t *testing.T) {
 	})
 }
 
-// TestARenewalThatAnExtendOvertookDoesNotPutOffTheNext: it asked for the longer time that the lease had before.
-func TestARenewalThatAnExtendOvertookDoesNotPutOffTheNext(t *testing.T) {
+// TestOvertakenRenewalDoesNotDelayNext: it asked for the longer time that the lease had before.
+func TestOvertakenRenewalDoesNotDelayNext(t *testing.T) {
 	inBubble(t, func(s *site) {
 		h := s.hold("x")
 		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
@@ -355,8 +355,8 @@ func (h *Lease) renewals() int {
 	return int(h.inFlight)
 }
 
-// TestReleaseDoesNotOutlastItsContext: the lock is given back all the same.
-func TestReleaseDoesNotOutlastItsContext(t *testing.T) {
+// TestReleaseReturnsWithItsContext: the lock is given back all the same.
+func TestReleaseReturnsWithItsContext(t *testing.T) {
 	for name, c := range map[string]struct {
 		context func() (context.Context, context.CancelFunc)
 		want    error
@@ -404,7 +404,7 @@ func TestReleaseDoesNotOutlastItsContext(t *testing.T) {
 	}
 }
 
-func TestTheMaximumLifetimeEndsRenewal(t *testing.T) {
+func TestMaxLifetimeEndsRenewal(t *testing.T) {
 	const most = 10*time.Second + 500*time.Millisecond
 	inBubble(t, func(s *site) {
 		start := time.Now()
@@ -434,8 +434,8 @@ func TestTheMaximumLifetimeEndsRenewal(t *testing.T) {
 	})
 }
 
-// TestRenewalComesAtAThirdOfTheTTL: and when some fail, others come before the deadline.
-func TestRenewalComesAtAThirdOfTheTTL(t *testing.T) {
+// TestRenewalAtOneThirdOfTTL: and when some fail, others come before the deadline.
+func TestRenewalAtOneThirdOfTTL(t *testing.T) {
 	inBubble(t, func(s *site) {
 		h := s.hold("x")
 		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
@@ -457,8 +457,8 @@ func TestRenewalComesAtAThirdOfTheTTL(t *testing.T) {
 	})
 }
 
-// TestARenewalThatIsAnsweredLateCountsFromWhenItLeft: the server may have counted from then on.
-func TestARenewalThatIsAnsweredLateCountsFromWhenItLeft(t *testing.T) {
+// TestLateRenewalCountsFromSendTime: the server may have counted from then on.
+func TestLateRenewalCountsFromSendTime(t *testing.T) {
 	const late = ttl / 4
 	inBubble(t, func(s *site) {
 		h := s.hold("x")
@@ -476,7 +476,7 @@ func TestARenewalThatIsAnsweredLateCountsFromWhenItLeft(t *testing.T) {
 	})
 }
 
-func TestTheContextOfALeaseEndsWithItAndWithItsParent(t *testing.T) {
+func TestLeaseContextEndsWithLeaseOrParent(t *testing.T) {
 	inBubble(t, func(s *site) {
 		type key struct{}
 		parent, cancel := context.WithCancelCause(context.WithValue(context.Background(), key{}, "value"))
@@ -509,8 +509,8 @@ func TestTheContextOfALeaseEndsWithItAndWithItsParent(t *testing.T) {
 	})
 }
 
-// TestALeaseKeepsNothingOfContextsThatAreOver: nor of those whose parents never end.
-func TestALeaseKeepsNothingOfContextsThatAreOver(t *testing.T) {
+// TestLeaseDropsEndedContexts: nor of those whose parents never end.
+func TestLeaseDropsEndedContexts(t *testing.T) {
 	inBubble(t, func(s *site) {
 		h := s.hold("x")
 		type key struct{}
@@ -550,8 +550,8 @@ func TestALeaseKeepsNothingOfContextsThatAreOver(t *testing.T) {
 	})
 }
 
-// TestAContextOfALeaseMayBeTheParentOfAnother: of the same lease, or of one whose loss has not been noticed.
-func TestAContextOfALeaseMayBeTheParentOfAnother(t *testing.T) {
+// TestNestedLeaseContexts: of the same lease, or of one whose loss has not been noticed.
+func TestNestedLeaseContexts(t *testing.T) {
 	inBubble(t, func(s *site) {
 		x, y := s.hold("x"), s.hold("y", func(spec *Spec) { spec.TTL = ttl / 2 })
 		twice := x.Context(x.Context(context.Background()))
@@ -564,9 +564,9 @@ func TestAContextOfALeaseMayBeTheParentOfAnother(t *testing.T) {
 	})
 }
 
-// TestALeaseThatIsAsGoodAsOverIsNotAskedForWithoutAPause: a waiter that learns of its grant in the last moment of it, since the
+// TestNoBusyLoopNearLeaseExpiry: a waiter that learns of its grant in the last moment of it, since the
 // message was lost, waits until the lease is over, and does not ask and ask.
-func TestALeaseThatIsAsGoodAsOverIsNotAskedForWithoutAPause(t *testing.T) {
+func TestNoBusyLoopNearLeaseExpiry(t *testing.T) {
 	inBubble(t, func(s *site) {
 		s.must(s.hold("y").Release(context.Background())) // so that there is a server to look at
 		s.must(s.mini.Set("lock:x", "another"))
@@ -603,8 +603,8 @@ func TestALeaseThatIsAsGoodAsOverIsNotAskedForWithoutAPause(t *testing.T) {
 	})
 }
 
-// TestManyLeasesNeedNoGoroutines: one timer serves them all.
-func TestManyLeasesNeedNoGoroutines(t *testing.T) {
+// TestLeasesNeedNoGoroutines: one timer serves them all.
+func TestLeasesNeedNoGoroutines(t *testing.T) {
 	inBubble(t, func(s *site) {
 		l := s.lock("0")
 		_, err := l.Try(context.Background(), Terms{})

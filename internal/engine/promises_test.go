@@ -34,8 +34,8 @@ func (s *site) times(script *lua.Script) func() []time.Time {
 	}
 }
 
-// TestATryIsRepeatedTwiceAtTheMost: however much time there is.
-func TestATryIsRepeatedTwiceAtTheMost(t *testing.T) {
+// TestTryLockRetriesAtMostTwice: however much time there is.
+func TestTryLockRetriesAtMostTwice(t *testing.T) {
 	inBubble(t, func(s *site) {
 		s.must(s.hold("x").Release(context.Background())) // so that the scripts are known
 		s.net.Break(lua.Mutex.Acquire.SHA, 1<<30, faultnet.LoseRequest)
@@ -49,9 +49,9 @@ func TestATryIsRepeatedTwiceAtTheMost(t *testing.T) {
 	})
 }
 
-// TestPausesAreThoseOfTheRetryPolicy: they begin at about Min, grow up to about Max, and are jittered; after MaxElapsed there are
+// TestBackoffFollowsRetryPolicy: they begin at about Min, grow up to about Max, and are jittered; after MaxElapsed there are
 // no more.
-func TestPausesAreThoseOfTheRetryPolicy(t *testing.T) {
+func TestBackoffFollowsRetryPolicy(t *testing.T) {
 	inBubble(t, func(s *site) {
 		s.must(s.hold("x").Release(context.Background()))
 		s.cfg.Retry = Retry{MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond, MaxElapsed: 5 * time.Second}
@@ -85,8 +85,8 @@ func TestPausesAreThoseOfTheRetryPolicy(t *testing.T) {
 	})
 }
 
-// TestAReleaseIsNotRepeatedForEver: when the lease is over by itself, there is nothing to give back.
-func TestAReleaseIsNotRepeatedForEver(t *testing.T) {
+// TestReleaseRetriesEndWithLease: when the lease is over by itself, there is nothing to give back.
+func TestReleaseRetriesEndWithLease(t *testing.T) {
 	inBubble(t, func(s *site) {
 		s.must(s.hold("y").Release(context.Background()))
 		h := s.hold("x", fixed)
@@ -108,8 +108,8 @@ func TestAReleaseIsNotRepeatedForEver(t *testing.T) {
 	})
 }
 
-// TestReleasingWhatWasLostLetsOthersInAtOnce: between the holder's deadline and the server's.
-func TestReleasingWhatWasLostLetsOthersInAtOnce(t *testing.T) {
+// TestReleaseAfterLossFreesLock: between the holder's deadline and the server's.
+func TestReleaseAfterLossFreesLock(t *testing.T) {
 	inBubble(t, func(s *site) {
 		h := s.hold("x", fixed)
 		time.Sleep(time.Until(h.Deadline()))
@@ -123,8 +123,8 @@ func TestReleasingWhatWasLostLetsOthersInAtOnce(t *testing.T) {
 	})
 }
 
-// TestTheErrorOfALossSaysWhatKeptItFromBeingRenewed: and not only that it was not.
-func TestTheErrorOfALossSaysWhatKeptItFromBeingRenewed(t *testing.T) {
+// TestLossErrorIncludesRenewalError: and not only that it was not.
+func TestLossErrorIncludesRenewalError(t *testing.T) {
 	inBubble(t, func(s *site) {
 		h := s.hold("x")
 		s.net.Down()
@@ -135,8 +135,8 @@ func TestTheErrorOfALossSaysWhatKeptItFromBeingRenewed(t *testing.T) {
 	})
 }
 
-// TestCloseTellsOfADeadlineThatPassedUnnoticed: as in a process that was frozen.
-func TestCloseTellsOfADeadlineThatPassedUnnoticed(t *testing.T) {
+// TestCloseReportsUnnoticedLoss: as in a process that was frozen.
+func TestCloseReportsUnnoticedLoss(t *testing.T) {
 	inBubble(t, func(s *site) {
 		h := s.hold("x")
 		s.freeze(h)

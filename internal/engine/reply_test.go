@@ -25,7 +25,7 @@ func is(t *testing.T, err error, nonsense bool) {
 	}
 }
 
-func TestAnErrorComesThroughEveryParserAsItself(t *testing.T) {
+func TestParsersReturnCallError(t *testing.T) {
 	call := &transport.Call{Err: io.EOF, Reply: []int64{lua.Granted, 1, 2, 3}}
 	_, a := parseAcquire(call)
 	_, p := parseHeartbeat(call, 1)
@@ -38,7 +38,7 @@ func TestAnErrorComesThroughEveryParserAsItself(t *testing.T) {
 	}
 }
 
-func TestAnswers(t *testing.T) {
+func TestParseAcquireReply(t *testing.T) {
 	for _, c := range []struct {
 		reply []int64
 		want  acquireReply
@@ -86,7 +86,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-func TestPulses(t *testing.T) {
+func TestParseHeartbeatReply(t *testing.T) {
 	for _, c := range []struct {
 		reply  []int64
 		tokens int
@@ -126,7 +126,7 @@ func TestPulses(t *testing.T) {
 	}
 }
 
-func TestRenewals(t *testing.T) {
+func TestParseRenewReply(t *testing.T) {
 	for _, c := range []struct {
 		reply []int64
 		bad   bool
@@ -149,7 +149,7 @@ func TestRenewals(t *testing.T) {
 	}
 }
 
-func TestMessages(t *testing.T) {
+func TestParseMessage(t *testing.T) {
 	for _, c := range []struct {
 		payload string
 		want    []wakeup
@@ -181,8 +181,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestDurationsDoNotOverflow: whatever number of milliseconds comes, it is no negative time.
-func TestDurationsDoNotOverflow(t *testing.T) {
+// TestDurationDoesNotOverflow: whatever number of milliseconds comes, it is no negative time.
+func TestDurationDoesNotOverflow(t *testing.T) {
 	for ms, want := range map[int64]int64{0: 0, 1: 1e6, 30000: 30000e6, math.MaxInt64: math.MaxInt64, math.MaxInt64 / 1000: math.MaxInt64} {
 		if got := duration(ms); int64(got) != want {
 			t.Errorf("%d ms is %d ns, want %d", ms, got, want)
@@ -294,7 +294,7 @@ func FuzzParseMessage(f *testing.F) {
 	})
 }
 
-func TestALeaseIsNeverMadeOutOfNonsense(t *testing.T) {
+func TestInvalidReplyGrantsNothing(t *testing.T) {
 	t.Run("answer", func(t *testing.T) {
 		a, err := parseAcquire(replyOf(lua.Granted, 7, math.MinInt64, math.MaxInt64, 0))
 		if err == nil && a.until-a.now <= 0 {

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestKeysOfAName(t *testing.T) {
+func TestKeysOfName(t *testing.T) {
 	for _, c := range []struct {
 		prefix, name string
 		bare         bool
@@ -27,7 +27,7 @@ func TestKeysOfAName(t *testing.T) {
 	}
 }
 
-func TestNamesThatCannotBeAreRefusedByName(t *testing.T) {
+func TestInvalidNamesRejected(t *testing.T) {
 	for _, name := range []string{"", "}", "a}{b", "a{}b", "{t}:fair:queue", strings.Repeat("x", MaxLength+1)} {
 		if _, err := KeysOf("", name, "mutex", true); !errors.Is(err, ErrBadName) {
 			t.Errorf("%q: %v", name, err)
@@ -51,9 +51,9 @@ func TestNamesThatCannotBeAreRefusedByName(t *testing.T) {
 	}
 }
 
-// TestAllKeysOfANameShareASlot: for any prefix and name that are accepted, Redis hashes the same part of every key, and
+// TestKeysOfNameShareSlot: for any prefix and name that are accepted, Redis hashes the same part of every key, and
 // no two names share a key.
-func TestAllKeysOfANameShareASlot(t *testing.T) {
+func TestKeysOfNameShareSlot(t *testing.T) {
 	text := rapid.StringOfN(rapid.SampledFrom([]rune("ab:{}mutexqu")), 0, 12, -1)
 	rapid.Check(t, func(t *rapid.T) {
 		prefix, name, other := text.Draw(t, "prefix"), text.Draw(t, "name"), text.Draw(t, "other")

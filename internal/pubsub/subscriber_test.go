@@ -83,8 +83,8 @@ func inBubble(t *testing.T, test func(r *room)) {
 	})
 }
 
-// listens waits until the channel is heard, for as long as a broken connection may take.
-func (r *room) listens(channel string) {
+// mustListen waits until the channel is heard, for as long as a broken connection may take.
+func (r *room) mustListen(channel string) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -108,17 +108,17 @@ func (r *room) is(what string, ch <-chan string, want string) {
 	}
 }
 
-func (r *room) deaf(channel string) {
+func (r *room) notListening(channel string) {
 	r.Helper()
 	if r.IsSubscribed(channel) || !r.SubscribedSince(channel).IsZero() {
 		r.Errorf("the Ear says that it hears %s", channel)
 	}
 }
 
-func TestMessagesAreHeard(t *testing.T) {
+func TestMessagesAreReceived(t *testing.T) {
 	inBubble(t, func(r *room) {
-		r.deaf("c")
-		r.listens("c")
+		r.notListening("c")
+		r.mustListen("c")
 		r.is("resumed", r.resumed, "c")
 		if n := r.mini.Publish("c", "hello"); n != 1 {
 			r.Errorf("%d subscribers", n)
@@ -133,7 +133,7 @@ func TestMessagesAreHeard(t *testing.T) {
 	})
 }
 
-func TestOneConnectionServesAllChannelsAndListeners(t *testing.T) {
+func TestOneConnectionForAllChannels(t *testing.T) {
 	inBubble(t, func(r *room) {
 		done := make(chan error)
 		for i := range 20 {
@@ -154,8 +154,8 @@ func TestOneConnectionServesAllChannelsAndListeners(t *testing.T) {
 	})
 }
 
-// TestItListensOnlyOnceTheServerHasAcknowledged: a connection that does not do so is replaced after a while.
-func TestItListensOnlyOnceTheServerHasAcknowledged(t *testing.T) {
+// TestListenWaitsForSubscribeReply: a connection that does not do so is replaced after a while.
+func TestListenWaitsForSubscribeReply(t *testing.T) {
 	inBubble(t, func(r *room) {
 		r.net.Break("\r\nsubscribe\r\n", 1, faultnet.SwallowReply)
 		start := time.Now()
@@ -165,7 +165,7 @@ func TestItListensOnlyOnceTheServerHasAcknowledged(t *testing.T) {
 		if n := r.mini.PubSubNumSub("c")["c"]; n != 1 {
 			r.Errorf("%d subscribers at the server", n)
 		}
-		r.deaf("c")
+		r.notListening("c")
 		if len(done)+len(r.resumed) > 0 {
 			r.Error("it was told too soon")
 		}
@@ -182,7 +182,7 @@ func TestItListensOnlyOnceTheServerHasAcknowledged(t *testing.T) {
 	})
 }
 
-func TestListenEndsWithItsContext(t *testing.T) {
+func TestListenHonorsContext(t *testing.T) {
 	inBubble(t, func(r *room) {
 		r.net.Break("\r\nsubscribe\r\n", 1, faultnet.SwallowReply)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -190,12 +190,12 @@ func TestListenEndsWithItsContext(t *testing.T) {
 		if err := r.Subscribe(ctx, "c"); err != context.DeadlineExceeded {
 			r.Error(err)
 		}
-		r.listens("c") // it went on all the same
+		r.mustListen("c") // it went on all the same
 	})
 }
 
-// TestAConnectionThatIsLostIsMended: the Ear says at once that it is deaf, and soon that it hears again.
-func TestAConnectionThatIsLostIsMended(t *testing.T) {
+// TestLostConnectionIsReplaced: the Ear says at once that it is deaf, and soon that it hears again.
+func TestLostConnectionIsReplaced(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		lose func(r *room)
@@ -206,7 +206,7 @@ func TestAConnectionThatIsLostIsMended(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			inBubble(t, func(r *room) {
 				for _, name := range []string{"c", "d"} {
-					r.listens(name)
+					r.mustListen(name)
 					r.is("resumed", r.resumed, name)
 				}
 				for range 3 {
@@ -214,12 +214,12 @@ func TestAConnectionThatIsLostIsMended(t *testing.T) {
 					r.net.Down()
 					c.lose(r)
 					synctest.Wait()
-					r.deaf("c")
-					r.deaf("d")
+					r.notListening("c")
+					r.notListening("d")
 					r.net.Mend()
 					time.Sleep(time.Millisecond)
-					r.listens("c")
-					r.listens("d")
+					r.mustListen("c")
+					r.mustListen("d")
 					if !r.SubscribedSince("c").After(before) {
 						r.Error("there was a gap, but the Ear does not say so")
 					}
@@ -234,10 +234,10 @@ func TestAConnectionThatIsLostIsMended(t *testing.T) {
 	}
 }
 
-// TestTheFirstLossIsMendedAtOnce: only losses that follow each other make it wait.
-func TestTheFirstLossIsMendedAtOnce(t *testing.T) {
+// TestFirstReconnectIsImmediate: only losses that follow each other make it wait.
+func TestFirstReconnectIsImmediate(t *testing.T) {
 	inBubble(t, func(r *room) {
-		r.listens("c")
+		r.mustListen("c")
 		for range 10 {
 			time.Sleep(time.Second)
 			now := time.Now()
@@ -250,26 +250,26 @@ func TestTheFirstLossIsMendedAtOnce(t *testing.T) {
 	})
 }
 
-func TestAServerThatIsGoneIsNotHammered(t *testing.T) {
+func TestReconnectBackoff(t *testing.T) {
 	inBubble(t, func(r *room) {
-		r.listens("c")
+		r.mustListen("c")
 		r.net.Down()
 		r.dials.Store(0)
 		time.Sleep(time.Minute)
 		if n := r.dials.Load(); n < 30 || n > 150 {
 			r.Errorf("in a minute it tried %d times", n)
 		}
-		r.deaf("c")
+		r.notListening("c")
 		r.net.Mend()
 		start := time.Now()
-		r.listens("c")
+		r.mustListen("c")
 		if d := time.Since(start); d > 2*time.Second {
 			r.Errorf("it took %v to come back", d)
 		}
 	})
 }
 
-func TestReplacingWhatIsNotThereDoesNothing(t *testing.T) {
+func TestReplaceWithoutSubscription(t *testing.T) {
 	inBubble(t, func(r *room) {
 		r.Replace("c")
 		r.Retain("c")
@@ -277,7 +277,7 @@ func TestReplacingWhatIsNotThereDoesNothing(t *testing.T) {
 		if n := r.dials.Load(); n != 0 {
 			r.Errorf("%d connections", n)
 		}
-		r.listens("c")
+		r.mustListen("c")
 		r.is("resumed", r.resumed, "c")
 		r.Replace("d")
 		synctest.Wait()
@@ -287,11 +287,11 @@ func TestReplacingWhatIsNotThereDoesNothing(t *testing.T) {
 	})
 }
 
-// TestARefusalIsBelievedForAWhile: it is told at once, and asked about again only then.
-func TestARefusalIsBelievedForAWhile(t *testing.T) {
+// TestDenialIsCached: it is told at once, and asked about again only then.
+func TestDenialIsCached(t *testing.T) {
 	const refusal = "NOPERM this user has no permissions to access one of the channels used as arguments"
 	inBubble(t, func(r *room) {
-		r.listens("allowed")
+		r.mustListen("allowed")
 		asked := 0
 		r.mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
 			if cmd != "SUBSCRIBE" || args[0] != "c" {
@@ -306,7 +306,7 @@ func TestARefusalIsBelievedForAWhile(t *testing.T) {
 			if !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), refusal) {
 				r.Error(err)
 			}
-			r.deaf("c")
+			r.notListening("c")
 			time.Sleep(denialTTL / 4)
 		}
 		if asked != 1 {
@@ -325,15 +325,15 @@ func TestARefusalIsBelievedForAWhile(t *testing.T) {
 
 		r.mini.Server().SetPreHook(nil)
 		time.Sleep(denialTTL)
-		r.listens("c")
+		r.mustListen("c")
 	})
 }
 
-// TestAServerThatIsStartingIsNoRefusal: what passes by itself is tried again.
-func TestAServerThatIsStartingIsNoRefusal(t *testing.T) {
+// TestLoadingServerIsRetried: what passes by itself is tried again.
+func TestLoadingServerIsRetried(t *testing.T) {
 	inBubble(t, func(r *room) {
 		left := 3
-		r.listens("other")
+		r.mustListen("other")
 		r.mini.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
 			if cmd != "SUBSCRIBE" || left == 0 {
 				return false
@@ -342,18 +342,18 @@ func TestAServerThatIsStartingIsNoRefusal(t *testing.T) {
 			c.WriteError("LOADING Redis is loading the dataset in memory")
 			return true
 		})
-		r.listens("c")
-		r.listens("other")
+		r.mustListen("c")
+		r.mustListen("other")
 		if left != 0 || len(r.denied) > 0 {
 			r.Errorf("%d refusals left, %d told", left, len(r.denied))
 		}
 	})
 }
 
-func TestCloseEndsEverything(t *testing.T) {
+func TestClose(t *testing.T) {
 	for name, state := range map[string]func(r *room){
 		"unused":     func(*room) {},
-		"listening":  func(r *room) { r.listens("c") },
+		"listening":  func(r *room) { r.mustListen("c") },
 		"connecting": func(r *room) { r.net.Down(); go func() { _ = r.Subscribe(context.Background(), "c") }() },
 		"unheard":    func(r *room) { r.net.Break("\r\nsubscribe\r\n", 9, faultnet.SwallowReply) },
 	} {
@@ -386,7 +386,7 @@ func TestCloseEndsEverything(t *testing.T) {
 				if err := r.Subscribe(context.Background(), "c"); err != ErrClosed {
 					r.Error(err)
 				}
-				r.deaf("c")
+				r.notListening("c")
 				r.Replace("c")
 				synctest.Wait()
 				if n := r.mini.PubSubNumSub("c")["c"]; n != 0 {
@@ -407,7 +407,7 @@ func stacks() string {
 	return string(b[:runtime.Stack(b, true)])
 }
 
-func TestNewDoesNothing(t *testing.T) {
+func TestNewDoesNotConnect(t *testing.T) {
 	inBubble(t, func(r *room) {
 		time.Sleep(time.Hour)
 		if n := r.dials.Load(); n != 0 {
@@ -416,8 +416,8 @@ func TestNewDoesNothing(t *testing.T) {
 	})
 }
 
-// TestOnARealServer: what an embedded one cannot show.
-func TestOnARealServer(t *testing.T) {
+// TestOnRealServer: what an embedded one cannot show.
+func TestOnRealServer(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client()
 	ctx := context.Background()
@@ -429,7 +429,7 @@ func TestOnARealServer(t *testing.T) {
 	}
 	r := newRoom(t, s.Client())
 	defer r.Close()
-	r.listens("c")
+	r.mustListen("c")
 	r.is("resumed", r.resumed, "c")
 
 	must(admin.ClientKillByFilter(ctx, "TYPE", "pubsub").Err())
@@ -441,22 +441,22 @@ func TestOnARealServer(t *testing.T) {
 	if err := r.Subscribe(ctx, "d"); !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "NOPERM") {
 		t.Error(err)
 	}
-	r.deaf("d")
+	r.notListening("d")
 	if told := <-r.denied; !strings.HasPrefix(told, "d: NOPERM") {
 		t.Error(told)
 	}
-	r.listens("c")
+	r.mustListen("c")
 
 	// The right to a channel that is heard is taken away: the server ends the connection.
 	must(admin.Do(ctx, "acl", "setuser", "default", "resetchannels").Err())
 	if told := <-r.denied; !strings.HasPrefix(told, "c: NOPERM") {
 		t.Error(told)
 	}
-	r.deaf("c")
+	r.notListening("c")
 }
 
-// TestOnAClusterChannelsAreSharded: each is heard where its slot is, also after the slot has moved.
-func TestOnAClusterChannelsAreSharded(t *testing.T) {
+// TestClusterChannelsAreSharded: each is heard where its slot is, also after the slot has moved.
+func TestClusterChannelsAreSharded(t *testing.T) {
 	c := redistest.StartCluster(t, 2, 0)
 	rdb := c.Client()
 	ctx := context.Background()
@@ -474,13 +474,13 @@ func TestOnAClusterChannelsAreSharded(t *testing.T) {
 	}
 	channels := []string{"{a}:wake", "{b}:wake"} // whose slots are apart: 15495 and 3300
 	for _, name := range channels {
-		r.listens(name)
+		r.mustListen(name)
 		r.is("resumed", r.resumed, name)
 		says(name, "hello "+name)
 	}
 	c.Move(channels[0])
 	r.is("resumed", r.resumed, channels[0])
-	r.listens(channels[0])
+	r.mustListen(channels[0])
 	rdb.ReloadState(ctx)
 	for range 1000 { // until the publisher has learned of it as well
 		if n, err := rdb.SPublish(ctx, channels[0], "moved").Result(); err == nil && n == 1 {

@@ -9,9 +9,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestAlarmsRingOnceAtTheirTimeInOrder: whatever is set, moved and unset, each alarm rings when it was last set to and
+// TestTimersFireOnceInOrder: whatever is set, moved and unset, each alarm rings when it was last set to and
 // at no other time.
-func TestAlarmsRingOnceAtTheirTimeInOrder(t *testing.T) {
+func TestTimersFireOnceInOrder(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		synctest.Test(t, func(*testing.T) {
 			var c Scheduler
@@ -69,7 +69,7 @@ func TestAlarmsRingOnceAtTheirTimeInOrder(t *testing.T) {
 	})
 }
 
-func TestStopWaitsForAnAlarmThatRings(t *testing.T) {
+func TestStopWaitsForFiringTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Scheduler
 		ended := false
@@ -85,8 +85,8 @@ func TestStopWaitsForAnAlarmThatRings(t *testing.T) {
 	})
 }
 
-// TestTheSoonestOfManyCounts: alarms are set from many goroutines at once.
-func TestTheSoonestOfManyCounts(t *testing.T) {
+// TestEarliestConcurrentTimeWins: alarms are set from many goroutines at once.
+func TestEarliestConcurrentTimeWins(t *testing.T) {
 	var c Scheduler
 	defer c.Stop()
 	for round := range 20000 {

@@ -80,7 +80,7 @@ func inBubbleWith(t *testing.T, o redis.Options, test func(p *post)) {
 		}
 		rdb := redis.NewClient(&o)
 		p.rdb = rdb
-		p.Transport = New(of(t, rdb))
+		p.Transport = New(newClient(t, rdb))
 		test(p)
 		p.Close() // a goroutine that is left makes the bubble fail
 		if err := rdb.Close(); err != nil {
@@ -90,7 +90,7 @@ func inBubbleWith(t *testing.T, o redis.Options, test func(p *post)) {
 	})
 }
 
-func of(t *testing.T, rdb redis.UniversalClient) *client.Client {
+func newClient(t *testing.T, rdb redis.UniversalClient) *client.Client {
 	t.Helper()
 	c, err := client.New(rdb)
 	if err != nil {
@@ -155,8 +155,8 @@ func (p *post) send(s *lua.Script) chan *Call {
 	return done
 }
 
-// known makes the server know the script, and the courier have a connection.
-func (p *post) known() {
+// loadScript makes the server know the script, and the courier have a connection.
+func (p *post) loadScript() {
 	p.Helper()
 	if c := <-p.send(count); c.Err != nil {
 		p.Fatal(c.Err)
@@ -177,7 +177,7 @@ func (p *post) ran(want string) {
 	}
 }
 
-func TestACallGetsItsReply(t *testing.T) {
+func TestReply(t *testing.T) {
 	inBubble(t, func(p *post) {
 		before := time.Now()
 		time.Sleep(time.Second)
@@ -191,8 +191,8 @@ func TestACallGetsItsReply(t *testing.T) {
 	})
 }
 
-// TestScriptsThatTheServerDoesNotKnowAreSentThemselves: also after they were forgotten, and each runs once.
-func TestScriptsThatTheServerDoesNotKnowAreSentThemselves(t *testing.T) {
+// TestUnknownScriptsAreSentInFull: also after they were forgotten, and each runs once.
+func TestUnknownScriptsAreSentInFull(t *testing.T) {
 	inBubble(t, func(p *post) {
 		for round := range 3 {
 			p.mini.Del("k")
@@ -220,9 +220,9 @@ func (p *post) flush() {
 	_ = rdb.Close()
 }
 
-func TestAServerThatNeverKnowsAScriptIsNotAskedForEver(t *testing.T) {
+func TestRepeatedNoScriptFails(t *testing.T) {
 	inBubble(t, func(p *post) {
-		p.known()
+		p.loadScript()
 		asked := 0
 		p.answer(func(c *server.Peer, cmd string) bool {
 			asked++
@@ -245,9 +245,9 @@ func (p *post) answer(f func(c *server.Peer, cmd string) bool) {
 	})
 }
 
-// busy makes every sender wait for an answer that never comes.
-func (p *post) busy() {
-	p.known()
+// blockSenders makes every sender wait for an answer that never comes.
+func (p *post) blockSenders() {
+	p.loadScript()
 	for range p.queues[nil].preferred {
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
 		p.send(count)
@@ -256,11 +256,11 @@ func (p *post) busy() {
 	p.sent()
 }
 
-func TestCallsThatComeWhileOthersAreOnTheirWayTravelTogether(t *testing.T) {
+func TestPendingCallsArePipelined(t *testing.T) {
 	for n, want := range map[int][]int{1: {1}, 100: {100}, 128: {128}, 300: {128, 128, 44}} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			inBubble(t, func(p *post) {
-				p.busy()
+				p.blockSenders()
 				start := time.Now()
 				var all []chan *Call
 				for range n {
@@ -282,9 +282,9 @@ func TestCallsThatComeWhileOthersAreOnTheirWayTravelTogether(t *testing.T) {
 	}
 }
 
-func TestALoneCallLeavesAtOnceWhileOthersHang(t *testing.T) {
+func TestSingleCallNotDelayedByHangingCalls(t *testing.T) {
 	inBubble(t, func(p *post) {
-		p.known()
+		p.loadScript()
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
 		p.send(count)
 		synctest.Wait()
@@ -298,9 +298,9 @@ func TestALoneCallLeavesAtOnceWhileOthersHang(t *testing.T) {
 	})
 }
 
-func TestAServerThatHangsDoesNotGatherSenders(t *testing.T) {
+func TestHangingServerBoundsSenders(t *testing.T) {
 	inBubble(t, func(p *post) {
-		p.busy()
+		p.blockSenders()
 		p.net.Break("evalsha", 10000, faultnet.SwallowReply)
 		for range 1000 {
 			p.send(count)
@@ -312,9 +312,9 @@ func TestAServerThatHangsDoesNotGatherSenders(t *testing.T) {
 	})
 }
 
-// TestNoCommandIsEverSentAgain: what became of a call is told truthfully, and a script whose fate is not known has run
+// TestCommandsAreNeverResent: what became of a call is told truthfully, and a script whose fate is not known has run
 // once at the most.
-func TestNoCommandIsEverSentAgain(t *testing.T) {
+func TestCommandsAreNeverResent(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		net  func(*post)
@@ -329,7 +329,7 @@ func TestNoCommandIsEverSentAgain(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inBubble(t, func(p *post) {
-				p.known()
+				p.loadScript()
 				c.net(p)
 				call := <-p.send(count)
 				if got := OutcomeOf(call.Err); got != c.fate || (call.Err == nil) != (c.fate == Answered) {
@@ -347,10 +347,10 @@ func TestNoCommandIsEverSentAgain(t *testing.T) {
 	}
 }
 
-// TestAllCallsOfAPipelineShareItsFate: one that breaks must not be split, nor sent again in part.
-func TestAllCallsOfAPipelineShareItsFate(t *testing.T) {
+// TestPipelineCallsShareOutcome: one that breaks must not be split, nor sent again in part.
+func TestPipelineCallsShareOutcome(t *testing.T) {
 	inBubble(t, func(p *post) {
-		p.busy()
+		p.blockSenders()
 		p.mini.Del("k")
 		p.net.Break("evalsha", 1, faultnet.CutReply)
 		var all []chan *Call
@@ -370,12 +370,12 @@ func TestAllCallsOfAPipelineShareItsFate(t *testing.T) {
 	})
 }
 
-func TestEveryCallOfAPipelineGetsItsOwnReply(t *testing.T) {
+func TestPipelineCallsGetOwnReplies(t *testing.T) {
 	refuse := script("return redis.error_reply('OOM command not allowed')")
 	inBubble(t, func(p *post) {
-		p.known()
+		p.loadScript()
 		<-p.send(refuse)
-		p.busy()
+		p.blockSenders()
 		var all []chan *Call
 		for i := range 30 {
 			s := count
@@ -392,8 +392,8 @@ func TestEveryCallOfAPipelineGetsItsOwnReply(t *testing.T) {
 	})
 }
 
-// TestWhatTheServerSays: errors that go all the way from the server through go-redis.
-func TestWhatTheServerSays(t *testing.T) {
+// TestServerErrors: errors that go all the way from the server through go-redis.
+func TestServerErrors(t *testing.T) {
 	for _, c := range []struct {
 		says    string
 		passing bool
@@ -417,7 +417,7 @@ func TestWhatTheServerSays(t *testing.T) {
 	} {
 		t.Run(strings.Fields(c.says)[0], func(t *testing.T) {
 			inBubble(t, func(p *post) {
-				p.known()
+				p.loadScript()
 				p.answer(func(peer *server.Peer, _ string) bool {
 					peer.WriteError(c.says)
 					return true
@@ -447,8 +447,8 @@ func TestWhatTheServerSays(t *testing.T) {
 	}
 }
 
-// TestRepliesThatNoScriptGives: each ends its call with an error, and asking again would not help.
-func TestRepliesThatNoScriptGives(t *testing.T) {
+// TestInvalidReplies: each ends its call with an error, and asking again would not help.
+func TestInvalidReplies(t *testing.T) {
 	for _, text := range []string{
 		"return 'text'", "return 1", "return redis.status_reply('OK')", "return {'text'}", "return {1, 'text'}",
 		"return {{1}}", "return false", "return {'9223372036854775808'}",
@@ -468,7 +468,7 @@ func TestRepliesThatNoScriptGives(t *testing.T) {
 	}
 }
 
-func TestFatesOfErrors(t *testing.T) {
+func TestOutcomesOfErrors(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", errors.New("connection refused"))}
 	read := &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}
 	for _, c := range []struct {
@@ -509,9 +509,9 @@ func TestFatesOfErrors(t *testing.T) {
 	}
 }
 
-func TestCloseWaitsForCallsThatAreOnTheirWay(t *testing.T) {
+func TestCloseWaitsForPendingCalls(t *testing.T) {
 	inBubble(t, func(p *post) {
-		p.busy()
+		p.blockSenders()
 		var all []chan *Call
 		for range 200 {
 			all = append(all, p.send(count))
@@ -531,9 +531,9 @@ func TestCloseWaitsForCallsThatAreOnTheirWay(t *testing.T) {
 	})
 }
 
-func TestACallAfterCloseIsNotSent(t *testing.T) {
+func TestCallAfterCloseIsNotSent(t *testing.T) {
 	inBubble(t, func(p *post) {
-		p.known()
+		p.loadScript()
 		p.Close()
 		if c := <-p.send(count); OutcomeOf(c.Err) != NotSent || Retryable(c.Err) {
 			p.Error(c.Err)
@@ -542,7 +542,7 @@ func TestACallAfterCloseIsNotSent(t *testing.T) {
 	})
 }
 
-func TestEveryCallIsDoneOnce(t *testing.T) {
+func TestDoneIsCalledOnce(t *testing.T) {
 	inBubble(t, func(p *post) {
 		var all []chan *Call
 		for i := range 500 {
@@ -568,25 +568,25 @@ func TestEveryCallIsDoneOnce(t *testing.T) {
 	})
 }
 
-func TestNewDoesNothing(t *testing.T) {
+func TestNewDoesNotConnect(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
 		t.Error("New has connected")
 		return nil, io.EOF
 	}})
 	defer func() { _ = rdb.Close() }()
 	before := goleak.IgnoreCurrent()
-	c := New(of(t, rdb))
+	c := New(newClient(t, rdb))
 	if err := goleak.Find(before); err != nil {
 		t.Error(err)
 	}
 	c.Close()
 }
 
-func TestTheCouriersGoroutinesEndWithIt(t *testing.T) {
+func TestCloseEndsGoroutines(t *testing.T) {
 	m := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
 	defer func() { _ = rdb.Close() }()
-	c := New(of(t, rdb))
+	c := New(newClient(t, rdb))
 	var calls sync.WaitGroup
 	for range 100 {
 		calls.Add(1)
@@ -602,9 +602,9 @@ func TestTheCouriersGoroutinesEndWithIt(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsFullMayHaveRoomLater(t *testing.T) {
+func TestMaxClientsErrorIsTemporary(t *testing.T) {
 	inBubble(t, func(p *post) {
-		p.known()
+		p.loadScript()
 		p.answer(func(c *server.Peer, _ string) bool {
 			c.WriteError("ERR max number of clients reached")
 			return true
@@ -615,10 +615,10 @@ func TestAServerThatIsFullMayHaveRoomLater(t *testing.T) {
 	})
 }
 
-// TestWhoIsAloneCarriesItself: in the caller's own goroutine if the way is free, with the others if it is not.
-func TestWhoIsAloneCarriesItself(t *testing.T) {
+// TestSendInlineWhenIdle: in the caller's own goroutine if the way is free, with the others if it is not.
+func TestSendInlineWhenIdle(t *testing.T) {
 	inBubble(t, func(p *post) {
-		p.known()
+		p.loadScript()
 		carry := func() (c *Call, own bool) {
 			done := make(chan bool, 2)
 			var returned atomic.Bool
@@ -667,10 +667,10 @@ func TestWhoIsAloneCarriesItself(t *testing.T) {
 	})
 }
 
-// TestCloseWaitsForWhoCarriesItself as for any other.
-func TestCloseWaitsForWhoCarriesItself(t *testing.T) {
+// TestCloseWaitsForInlineSend as for any other.
+func TestCloseWaitsForInlineSend(t *testing.T) {
 	inBubble(t, func(p *post) {
-		p.known()
+		p.loadScript()
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
 		var done bool
 		go p.SendInline(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) { done = true }})
@@ -689,7 +689,7 @@ func TestPipelinePoolBoundsBatches(t *testing.T) {
 	for size, want := range map[int]int{0: 10, 1: 1, 2: 2, 7: 7, 30: 30} {
 		t.Run(fmt.Sprint("PipelinePoolSize ", size), func(t *testing.T) {
 			inBubbleWith(t, redis.Options{PipelinePoolSize: size, PoolSize: 1}, func(p *post) {
-				p.known()
+				p.loadScript()
 				used := p.rdb.Conn() // the application's pool is used up
 				defer func() { _ = used.Close() }()
 				if err := used.Ping(context.Background()).Err(); err != nil {
@@ -728,10 +728,10 @@ func TestPipelinePoolBoundsBatches(t *testing.T) {
 	}
 }
 
-// TestWithoutAPoolForPipelinesThereAreAsManyBatchesAsConnections: the pool is then the application's as well.
-func TestWithoutAPoolForPipelinesThereAreAsManyBatchesAsConnections(t *testing.T) {
+// TestPoolSizeBoundsBatches: the pool is then the application's as well.
+func TestPoolSizeBoundsBatches(t *testing.T) {
 	inBubbleWith(t, redis.Options{PipelinePoolSize: -1, PoolSize: 3}, func(p *post) {
-		p.known()
+		p.loadScript()
 		p.net.Break("evalsha", 1000, faultnet.SwallowReply)
 		for range 1000 {
 			p.send(count)
@@ -747,7 +747,7 @@ func TestWithoutAPoolForPipelinesThereAreAsManyBatchesAsConnections(t *testing.T
 // TestUrgentCallsGoFirst: what renews leases does not wait behind thousands that ask for new ones.
 func TestUrgentCallsGoFirst(t *testing.T) {
 	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *post) {
-		p.known()
+		p.loadScript()
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
 		p.send(count)
 		synctest.Wait()
@@ -783,10 +783,10 @@ func reversed(list []string) []string {
 	return list
 }
 
-// TestNobodyCarriesItselfWithoutTimeouts: a caller that carries its own call is let go only when the server answers.
-func TestNobodyCarriesItselfWithoutTimeouts(t *testing.T) {
+// TestNoInlineSendWithoutTimeouts: a caller that carries its own call is let go only when the server answers.
+func TestNoInlineSendWithoutTimeouts(t *testing.T) {
 	inBubbleWith(t, redis.Options{ReadTimeout: -1}, func(p *post) {
-		p.known()
+		p.loadScript()
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
 		p.SendInline(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) {}})
 		synctest.Wait()
@@ -835,12 +835,12 @@ func (p *tracedPipeline) Exec(ctx context.Context) ([]redis.Cmder, error) {
 	return p.Pipeliner.Exec(ctx)
 }
 
-// TestAWrapperSeesWhatIsSent, because it is asked for the pipelines.
-func TestAWrapperSeesWhatIsSent(t *testing.T) {
+// TestClientWrapperSeesCommands, because it is asked for the pipelines.
+func TestClientWrapperSeesCommands(t *testing.T) {
 	inBubble(t, func(p *post) {
-		p.known()
+		p.loadScript()
 		w := &traced{Client: p.rdb}
-		c := New(of(p.T, w))
+		c := New(newClient(p.T, w))
 		for range 3 {
 			done := make(chan error, 1)
 			call := &Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(c *Call) { done <- c.Err }}

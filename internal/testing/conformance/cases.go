@@ -17,76 +17,76 @@ import (
 
 // cases is what every primitive does.
 var cases = []Case{
-	{"01_a_counter_is_right_over_many_goroutines_and_keepers", false, false, counterIsRight},
-	{"02_of_100_tries_exactly_one_wins", false, false, oneTryWins},
-	{"03_a_contended_try_returns_at_once_and_leaves_nothing", false, false, tryIsRefused},
-	{"04_the_lock_can_be_taken_straight_after_its_release", false, false, takenAgain},
-	{"05_releasing_twice_or_nil_or_after_a_loss", false, false, releaseTwice},
-	{"06_another_token_changes_nothing", false, false, otherToken},
-	{"07_a_release_with_a_cancelled_context_frees_the_lock", false, false, releaseCancelled},
-	{"08_a_cancelled_wait_leaves_nothing_behind", false, false, cancelledWait},
-	{"08_a_wait_cancelled_as_the_grant_comes_leaves_nothing_behind", false, false, cancelledAtGrant},
-	{"09_a_lost_reply_to_an_acquisition_does_not_matter", false, false, replyLost},
-	{"09_a_late_copy_of_a_request_takes_nothing", false, false, lateCopy},
+	{"01_shared_counter", false, false, sharedCounter},
+	{"02_one_of_100_try_locks_succeeds", false, false, oneTryLockSucceeds},
+	{"03_contended_try_lock_returns_immediately", false, false, tryLockRefused},
+	{"04_reacquire_after_release", false, false, reacquire},
+	{"05_release_twice_nil_or_after_loss", false, false, releaseTwice},
+	{"06_wrong_token_changes_nothing", false, false, wrongToken},
+	{"07_release_with_cancelled_context", false, false, releaseWithCancelledContext},
+	{"08_cancelled_wait_cleans_up", false, false, cancelledWait},
+	{"08_wait_cancelled_during_grant_cleans_up", false, false, cancelDuringGrant},
+	{"09_lost_acquire_reply_is_retried", false, false, lostAcquireReply},
+	{"09_late_duplicate_request_acquires_nothing", false, false, lateDuplicate},
 	{"10_names", false, false, nameRules},
-	{"11_bad_options_are_errors", false, false, badOptions},
-	{"12_script_flush_is_invisible", false, false, scriptFlush},
-	{"13_a_lease_can_be_rebuilt_from_its_token", false, false, adopt},
-	{"14_a_wait_ended_by_its_deadline_says_both", false, false, waitDeadline},
-	{"15_without_a_deadline_a_wait_outlasts_any_ttl", false, false, longWait},
-	{"16_cancelling_100_waiters_returns_all", false, false, cancelMany},
-	{"17_a_crashed_holder_is_replaced_when_its_lease_ends", false, false, holderCrashes},
-	{"20_a_context_that_has_ended_sends_nothing", false, false, deadContext},
-	{"21_renewed_past_the_ttl_and_ended_at_it_without", false, false, renewal},
+	{"11_invalid_options_rejected", false, false, invalidOptions},
+	{"12_script_flush_is_transparent", false, false, scriptFlush},
+	{"13_adopt_by_token", false, false, adopt},
+	{"14_wait_deadline_error_matches_both", false, false, waitDeadline},
+	{"15_wait_without_deadline_outlasts_ttl", false, false, longWait},
+	{"16_cancel_100_waiters", false, false, cancelManyWaiters},
+	{"17_crashed_holder_replaced_at_lease_expiry", false, false, holderCrashes},
+	{"20_ended_context_sends_nothing", false, false, endedContext},
+	{"21_renewal_extends_lease_past_ttl", false, false, renewal},
 	{"22_extend", false, false, extend},
-	{"23_a_lock_taken_away_by_hand_is_a_loss", false, false, takenByHand},
-	{"24_no_false_alarms", false, false, noFalseAlarm},
-	{"26_an_unreachable_server_is_a_loss_at_the_deadline", false, false, unreachable},
-	{"26_whoever_looks_after_the_deadline_sees_the_loss", false, false, lossIsSeen},
-	{"27_renewal_ends_with_the_release_and_the_maximum_lifetime", false, false, renewalEnds},
+	{"23_lock_removed_by_hand_is_lost", false, false, removedByHand},
+	{"24_no_spurious_loss", false, false, noSpuriousLoss},
+	{"26_unreachable_server_is_loss_at_deadline", false, false, unreachableServer},
+	{"26_loss_visible_after_deadline", false, false, lossVisibleAfterDeadline},
+	{"27_renewal_ends_with_release_and_max_lifetime", false, false, renewalEnds},
 	{"28_fences_rise", false, true, fencesRise},
-	{"54_close", false, false, closing},
-	{"55_a_foreign_key_is_not_touched", false, false, foreignKey},
-	{"56_errors_of_redis_come_through_as_themselves", true, true, redisErrors},
-	{"56_a_server_that_is_gone_is_not_contention", false, false, serverGone},
+	{"54_close", false, false, closeKeeper},
+	{"55_foreign_key_is_untouched", false, false, foreignKey},
+	{"56_redis_errors_are_wrapped", true, true, redisErrors},
+	{"56_server_down_is_not_contention", false, false, serverDown},
 	{"58_do", false, false, doCases},
-	{"60_a_grant_whose_answer_came_too_late_is_asked_for_again", false, false, lateGrant},
-	{"60_a_server_that_is_too_slow_for_the_ttl_is_not_waited_for_for_ever", false, false, alwaysLate},
-	{"the_servers_clock_jumps_ahead_of_a_holder", false, false, jumpedOver},
+	{"60_late_grant_is_retried", false, false, lateGrant},
+	{"60_server_slower_than_ttl_is_an_error", false, false, alwaysLateReplies},
+	{"server_clock_jumps_past_lease", false, false, clockJumpsPastLease},
 }
 
 // queued is the behaviours of primitives whose waiters stand in line at the server.
 var queued = []Case{
-	{"18_a_lost_wakeup_costs_a_heartbeat", false, false, wakeupLost},
-	{"18_a_deaf_subscription_costs_a_heartbeat", false, false, wakeupSwallowed},
-	{"19_commands_per_handoff_do_not_grow_with_the_waiters", true, false, commandsBounded},
-	{"27_a_short_lease_that_waited_lasts_its_whole_ttl", false, false, shortLease},
-	{"60_an_adoption_whose_answer_came_too_late_is_asked_for_again", false, false, lateAdoption},
-	{"60_an_extension_whose_answer_came_too_late_is_a_loss", false, false, lateExtension},
-	{"60_a_message_that_overtakes_the_answer_to_its_waiter_is_not_lost", false, false, messageOvertakes},
-	{"33_a_crashed_waiter_is_passed_over", false, false, waiterCrashes},
-	{"27_an_extension_to_less_is_told_to_who_waits", false, false, extendedToLess},
-	{"55_who_waits_learns_that_the_key_has_become_another", false, false, keyBecomesAnother},
-	{"the_servers_clock_is_set_back_and_the_holder_crashes", false, false, setBack},
-	{"the_servers_clock_is_set_ahead_of_those_who_wait", false, false, setAhead},
-	{"57_without_the_right_to_subscribe_or_publish", true, true, noChannels},
+	{"18_lost_wakeup_recovered_by_heartbeat", false, false, wakeupLost},
+	{"18_stale_subscription_recovered_by_heartbeat", false, false, staleSubscription},
+	{"19_commands_per_handoff_are_constant", true, false, handoffCommandsConstant},
+	{"27_short_queued_lease_lasts_full_ttl", false, false, shortLease},
+	{"60_late_adopt_is_retried", false, false, lateAdoption},
+	{"60_late_extend_is_a_loss", false, false, lateExtension},
+	{"60_message_before_reply_is_not_lost", false, false, messageBeforeReply},
+	{"33_crashed_waiter_is_skipped", false, false, waiterCrashes},
+	{"27_shortened_lease_notifies_waiter", false, false, shortenedLease},
+	{"55_waiters_see_changed_key_type", false, false, keyTypeChanges},
+	{"server_clock_set_back_then_holder_crashes", false, false, clockSetBackWhileHeld},
+	{"server_clock_set_ahead_while_queued", false, false, clockSetAheadWhileQueued},
+	{"57_no_permission_to_subscribe_or_publish", true, true, noPubSubPermission},
 }
 
 // ordered is the behaviours of primitives that serve in order.
 var ordered = []Case{
-	{"30_waiters_are_served_in_order", false, false, inOrder},
-	{"31_a_try_does_not_jump_the_queue", false, false, tryDoesNotJump},
-	{"31_newcomers_pass_those_who_crashed", false, false, newcomersPassTheDead},
-	{"32_a_waiter_in_the_middle_dies", false, false, middleDies},
-	{"33_a_waiter_that_was_cut_off_keeps_its_place", false, false, cutOffKeepsItsPlace},
-	{"34_a_holder_crashes_after_quick_handoffs", false, false, crashAfterHandOffs},
-	{"35_a_wait_cancelled_in_the_middle_leaves_no_ghost", false, false, cancelledInTheMiddle},
-	{"looking_tells_who_waits_and_disturbs_nothing", false, false, looks},
-	{"positions_come_with_the_heartbeats", false, false, positions},
-	{"the_servers_clock_jumps", false, false, clockJumps},
+	{"30_waiters_served_in_order", false, false, servedInOrder},
+	{"31_try_lock_does_not_jump_queue", false, false, tryLockDoesNotJump},
+	{"31_newcomers_skip_crashed_waiters", false, false, newcomersSkipCrashed},
+	{"32_middle_waiter_crashes", false, false, middleWaiterCrashes},
+	{"33_disconnected_waiter_keeps_position", false, false, disconnectedKeepsPosition},
+	{"34_holder_crashes_after_quick_handoffs", false, false, crashAfterHandoffs},
+	{"35_cancelled_middle_waiter_leaves_no_entry", false, false, cancelMiddleWaiter},
+	{"inspect_queue_changes_nothing", false, false, inspectQueue},
+	{"heartbeats_report_positions", false, false, heartbeatPositions},
+	{"server_clock_jumps", false, false, clockJumps},
 }
 
-func counterIsRight(w *World) {
+func sharedCounter(w *World) {
 	const keepers, goroutines, rounds = 16, 3, 5
 	var c counter
 	var ls []Locker
@@ -109,7 +109,7 @@ func counterIsRight(w *World) {
 	w.clean()
 }
 
-func oneTryWins(w *World) {
+func oneTryLockSucceeds(w *World) {
 	p, q := w.Process().Lock("one"), w.Process().Lock("one")
 	var won atomic.Int32
 	all(100, func(i int) {
@@ -129,7 +129,7 @@ func oneTryWins(w *World) {
 	}
 }
 
-func tryIsRefused(w *World) {
+func tryLockRefused(w *World) {
 	l := w.hold(w.Process().Lock("x"))
 	before := w.keys()
 	_, err := w.Process().Lock("x").TryLock(w.ctx())
@@ -141,10 +141,10 @@ func tryIsRefused(w *World) {
 	w.clean()
 }
 
-func takenAgain(w *World) {
+func reacquire(w *World) {
 	l := w.Process().Lock("x")
 	for range 5 {
-		w.free(l)
+		w.checkFree(l)
 		w.release(w.hold(l))
 	}
 	w.clean()
@@ -166,7 +166,7 @@ func releaseTwice(w *World) {
 	w.clean()
 }
 
-func otherToken(w *World) {
+func wrongToken(w *World) {
 	a, b := w.Process(), w.Process()
 	old := w.hold(a.Lock("x", fixed))
 	a.Crash()
@@ -187,7 +187,7 @@ func otherToken(w *World) {
 	w.release(now)
 }
 
-func releaseCancelled(w *World) {
+func releaseWithCancelledContext(w *World) {
 	l := w.Process().Lock("x")
 	ctx, cancel := context.WithCancel(w.ctx())
 	lease, err := l.Lock(ctx)
@@ -203,24 +203,24 @@ func cancelledWait(w *World) {
 	lease := w.hold(w.Process().Lock("x"))
 	p := w.Process()
 	ctx, cancel := context.WithCancel(w.ctx())
-	ch := w.wants(ctx, p.Lock("x"))
+	ch := w.lockAsync(ctx, p.Lock("x"))
 	w.waiters("x", 1)
 	cancel()
-	r := w.get(ch, 0)
+	r := w.await(ch, 0)
 	w.is(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
 	w.waiters("x", 0)
 	w.release(lease)
 	w.tombstones()
 }
 
-func cancelledAtGrant(w *World) {
+func cancelDuringGrant(w *World) {
 	p, q := w.Process(), w.Process()
 	for i := range 20 {
 		name := fmt.Sprintf("x%d", i)
 		lease := w.hold(p.Lock(name))
 		ctx, cancel := context.WithCancel(w.ctx())
 		l := q.Lock(name)
-		ch := w.wants(ctx, l)
+		ch := w.lockAsync(ctx, l)
 		w.waiters(name, 1)
 		all(2, func(k int) {
 			if k == 0 {
@@ -229,22 +229,22 @@ func cancelledAtGrant(w *World) {
 				w.release(lease)
 			}
 		})
-		if r := w.get(ch, 0); r.err == nil {
+		if r := w.await(ch, 0); r.err == nil {
 			w.release(r.lease)
 		} else {
 			w.is(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
 		}
 		w.tombstones()
-		w.free(l)
+		w.checkFree(l)
 	}
 	w.tombstones()
 }
 
-func replyLost(w *World) {
+func lostAcquireReply(w *World) {
 	for _, fate := range []faultnet.Fate{faultnet.CutReply, faultnet.TearReply, faultnet.SwallowReply, faultnet.LoseRequest} {
 		p := w.Process()
 		l := p.Lock("x", withTTL(10*time.Second))
-		w.free(l) // the scripts are known
+		w.checkFree(l) // the scripts are known
 		p.Net.Break("evalsha", 1, fate)
 		lease := w.hold(l)
 		again, err := l.Adopt(w.ctx(), lease.Token())
@@ -264,12 +264,12 @@ func replyLost(w *World) {
 	}
 }
 
-// lateCopy: the first copy of a request gets lost on the way, the second is answered, the lease is released, and then
+// lateDuplicate: the first copy of a request gets lost on the way, the second is answered, the lease is released, and then
 // the first arrives.
-func lateCopy(w *World) {
+func lateDuplicate(w *World) {
 	p := w.Process()
 	l := p.Lock("x", withTTL(time.Minute))
-	w.free(l)
+	w.checkFree(l)
 	p.Net.Break("evalsha", 1, faultnet.CutReply|faultnet.Copy)
 	lease := w.hold(l)
 	w.release(lease)
@@ -283,7 +283,7 @@ func lateCopy(w *World) {
 	w.tombstones()
 	w.must(p.Net.Replay())
 	w.tombstones()
-	w.free(l)
+	w.checkFree(l)
 }
 
 func nameRules(w *World) {
@@ -299,7 +299,7 @@ func nameRules(w *World) {
 		_, err := l.TryLock(w.ctx())
 		w.is(err, lockkeeper.ErrNotAcquired)
 		if name == "a" {
-			w.free(p.Lock("A")) // names are case-sensitive
+			w.checkFree(p.Lock("A")) // names are case-sensitive
 		}
 		w.release(lease)
 	}
@@ -313,7 +313,7 @@ func nameRules(w *World) {
 	w.clean()
 }
 
-func badOptions(w *World) {
+func invalidOptions(w *World) {
 	p := w.Process()
 	for _, o := range []Options{
 		{TTL: -time.Second}, {TTL: 1}, {TTL: 999 * time.Microsecond}, {TTL: 9 * time.Millisecond}, {TTL: 1<<63 - 1},
@@ -347,11 +347,11 @@ func scriptFlush(w *World) {
 		w.must(w.admin.ScriptFlush(w.ctx()).Err())
 		w.must(lease.Extend(w.ctx(), ttl))
 		w.must(w.admin.ScriptFlush(w.ctx()).Err())
-		ch := w.wants(w.ctx(), w.Process().Lock("x"))
+		ch := w.lockAsync(w.ctx(), w.Process().Lock("x"))
 		w.waiters("x", 1)
 		w.must(w.admin.ScriptFlush(w.ctx()).Err())
 		w.release(lease)
-		w.release(w.get(ch, beat).lease)
+		w.release(w.await(ch, beat).lease)
 	}
 	w.clean()
 }
@@ -391,7 +391,7 @@ func lateGrant(w *World) {
 		for _, late := range []func(*faultnet.Net, time.Duration){(*faultnet.Net).Delay, (*faultnet.Net).DelayReplies} {
 			p := w.Process()
 			l := p.Lock("x")
-			w.free(l) // connections and scripts are there
+			w.checkFree(l) // connections and scripts are there
 			late(p.Net, 3*ttl/2)
 			ch := make(chan result, 2)
 			ask := func() {
@@ -401,7 +401,7 @@ func lateGrant(w *World) {
 			go ask()
 			time.Sleep(ttl)
 			late(p.Net, 0)
-			r := w.get(ch, 2*ttl)
+			r := w.await(ch, 2*ttl)
 			if r.err != nil {
 				w.Fatalf("%s: %v", call, r.err)
 			}
@@ -412,7 +412,7 @@ func lateGrant(w *World) {
 			}
 			w.release(r.lease)
 			if call != "TryLock" {
-				r = w.get(ch, 2*beat)
+				r = w.await(ch, 2*beat)
 				w.must(r.err)
 				w.release(r.lease)
 			}
@@ -427,7 +427,7 @@ func lateAdoption(w *World) {
 	first := w.hold(a.Lock("x", fixed, withTTL(time.Minute)))
 	a.Crash()
 	l := b.Lock("x")
-	w.free(b.Lock("y"))
+	w.checkFree(b.Lock("y"))
 	b.Net.DelayReplies(3 * ttl / 2)
 	ch := make(chan result, 1)
 	go func() {
@@ -436,7 +436,7 @@ func lateAdoption(w *World) {
 	}()
 	time.Sleep(ttl)
 	b.Net.DelayReplies(0)
-	r := w.get(ch, 2*ttl)
+	r := w.await(ch, 2*ttl)
 	w.must(r.err)
 	time.Sleep(2 * ttl) // it is renewed
 	w.must(r.lease.Err())
@@ -453,21 +453,21 @@ func lateExtension(w *World) {
 	w.is(lease.Err(), lockkeeper.ErrLost)
 	p.Net.DelayReplies(0)
 	w.is(lease.Release(w.ctx()), lockkeeper.ErrLost)
-	w.free(p.Lock("x"))
+	w.checkFree(p.Lock("x"))
 	w.tombstones()
 }
 
-// messageOvertakes: the request took long, and the message that tells of its grant is quicker than the answer that it
+// messageBeforeReply: the request took long, and the message that tells of its grant is quicker than the answer that it
 // waits. Too little of the lease is sure then, so it asks, and as soon as it can: not at its next heartbeat.
-func messageOvertakes(w *World) {
+func messageBeforeReply(w *World) {
 	other := w.Process()
 	held, first := w.hold(other.Lock("y")), w.hold(other.Lock("x"))
 	p := w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = 10*time.Second, 30*time.Second })
 	ctx, cancel := context.WithCancel(w.ctx())
-	listens := w.wants(ctx, p.Lock("y"))
+	listens := w.lockAsync(ctx, p.Lock("y"))
 	w.waiters("y", 1)
 	p.Net.Delay(14 * ttl / 15)
-	ch := w.wants(w.ctx(), p.Lock("x"))
+	ch := w.lockAsync(w.ctx(), p.Lock("x"))
 	time.Sleep(ttl / 2)
 	p.Net.Delay(0)
 	p.Net.DelayReplies(ttl / 2)
@@ -475,7 +475,7 @@ func messageOvertakes(w *World) {
 	time.Sleep(5 * time.Millisecond) // the answer is under way
 	p.Net.DelayReplies(0)
 	w.release(first)
-	r := w.get(ch, ttl)
+	r := w.await(ch, ttl)
 	w.must(r.err)
 	w.release(r.lease)
 	cancel()
@@ -484,19 +484,19 @@ func messageOvertakes(w *World) {
 	w.tombstones()
 }
 
-// alwaysLate: no answer comes within the lease's time. That is no lock, and not contention either, and it ends when the
+// alwaysLateReplies: no answer comes within the lease's time. That is no lock, and not contention either, and it ends when the
 // caller's context does, or the retry policy says so.
-func alwaysLate(w *World) {
+func alwaysLateReplies(w *World) {
 	if w.Real {
 		return // it would take seconds, to show the same
 	}
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = 6 * ttl })
 	l := p.Lock("x")
-	w.free(l)
+	w.checkFree(l)
 	p.Net.Delay(5 * ttl / 4)
 	p.Net.Count()
 	start := time.Now()
-	w.bounded(l, 5*ttl)
+	w.lockTimesOut(l, 5*ttl)
 	if n := p.Net.Scripts(); n > 30 {
 		w.Errorf("%d commands in %v", n, time.Since(start))
 	}
@@ -506,7 +506,7 @@ func alwaysLate(w *World) {
 			lease, err := call(w.ctx())
 			r <- result{lease, err, time.Now()}
 		}()
-		if got := w.get(r, 20*ttl); got.err == nil {
+		if got := w.await(r, 20*ttl); got.err == nil {
 			w.Errorf("%s: a lease that was over", what)
 		} else {
 			w.is(got.err, lockkeeper.ErrUnavailable)
@@ -528,7 +528,7 @@ func waitDeadline(w *World) {
 	l := w.Process().Lock("x")
 	ctx, cancel := context.WithTimeout(w.ctx(), beat)
 	defer cancel()
-	r := w.get(w.wants(ctx, l), beat)
+	r := w.await(w.lockAsync(ctx, l), beat)
 	w.is(r.err, context.DeadlineExceeded, lockkeeper.ErrNotAcquired)
 	w.release(lease)
 	w.clean()
@@ -536,7 +536,7 @@ func waitDeadline(w *World) {
 
 func longWait(w *World) {
 	lease := w.hold(w.Process().Lock("x"))
-	ch := w.wants(w.ctx(), w.Process().Lock("x"))
+	ch := w.lockAsync(w.ctx(), w.Process().Lock("x"))
 	time.Sleep(4 * ttl)
 	w.must(lease.Err())
 	select {
@@ -545,24 +545,24 @@ func longWait(w *World) {
 	default:
 	}
 	w.release(lease)
-	r := w.get(ch, beat)
+	r := w.await(ch, beat)
 	w.must(r.err)
 	w.release(r.lease)
 	w.clean()
 }
 
-func cancelMany(w *World) {
+func cancelManyWaiters(w *World) {
 	lease := w.hold(w.Process().Lock("x"))
 	p := w.Process()
 	ctx, cancel := context.WithCancel(w.ctx())
 	var chans []chan result
 	for range 100 {
-		chans = append(chans, w.wants(ctx, p.Lock("x")))
+		chans = append(chans, w.lockAsync(ctx, p.Lock("x")))
 	}
 	w.waiters("x", map[bool]int64{true: 100, false: 1}[w.P.Fair])
 	cancel()
 	for _, ch := range chans {
-		w.is(w.get(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+		w.is(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 	}
 	w.waiters("x", 0)
 	w.release(lease)
@@ -573,11 +573,11 @@ func holderCrashes(w *World) {
 	a := w.Process()
 	first := w.hold(a.Lock("x"))
 	b := w.Process()
-	ch := w.wants(w.ctx(), b.Lock("x"))
+	ch := w.lockAsync(w.ctx(), b.Lock("x"))
 	w.waiters("x", 1)
 	a.Crash()
 	ends := time.Now().Add(ttl)
-	r := w.get(ch, ttl+50*time.Millisecond)
+	r := w.await(ch, ttl+50*time.Millisecond)
 	w.must(r.err)
 	if !w.Real && r.at.After(ends.Add(50*time.Millisecond)) {
 		w.Errorf("the waiter got in %v after the lease had ended", r.at.Sub(ends))
@@ -593,38 +593,38 @@ func holderCrashes(w *World) {
 func wakeupLost(w *World) {
 	lease := w.hold(w.Process().Lock("x", withTTL(10*time.Second)))
 	b := w.Process()
-	ch := w.wants(w.ctx(), b.Lock("x"))
+	ch := w.lockAsync(w.ctx(), b.Lock("x"))
 	w.waiters("x", 1)
 	b.Net.CutSubscriptions()
 	w.release(lease)
-	r := w.get(ch, beat+50*time.Millisecond)
+	r := w.await(ch, beat+50*time.Millisecond)
 	w.must(r.err)
 	w.release(r.lease)
 	w.clean()
 }
 
-func wakeupSwallowed(w *World) {
+func staleSubscription(w *World) {
 	lease := w.hold(w.Process().Lock("x", withTTL(10*time.Second)))
 	missed := make(chan struct{}, 10)
 	b := w.Process(func(o *lockkeeper.Options) {
 		o.Hooks.WakeupLost = func(lockkeeper.Event) { missed <- struct{}{} }
 	})
 	l := b.Lock("x", withTTL(10*time.Second))
-	ch := w.wants(w.ctx(), l)
+	ch := w.lockAsync(w.ctx(), l)
 	w.waiters("x", 1)
 	b.Net.DeafenSubscriptions()
 	w.release(lease)
-	r := w.get(ch, beat+50*time.Millisecond)
+	r := w.await(ch, beat+50*time.Millisecond)
 	w.must(r.err)
 	<-missed // the connection is replaced, and the next wake-up is heard
 	w.release(r.lease)
 
 	lease = w.hold(w.Process().Lock("x", withTTL(10*time.Second)))
 	start := time.Now()
-	ch = w.wants(w.ctx(), l)
+	ch = w.lockAsync(w.ctx(), l)
 	w.waiters("x", 1)
 	w.release(lease)
-	r = w.get(ch, beat)
+	r = w.await(ch, beat)
 	w.must(r.err)
 	if !w.Real && time.Since(start) > beat/2 {
 		w.Errorf("after the repair a wake-up took %v", time.Since(start))
@@ -633,7 +633,7 @@ func wakeupSwallowed(w *World) {
 	w.clean()
 }
 
-func commandsBounded(w *World) {
+func handoffCommandsConstant(w *World) {
 	counts := map[int]int{}
 	for _, n := range []int{2, 1000} {
 		const keepers, turns = 10, 40
@@ -676,10 +676,10 @@ func commandsBounded(w *World) {
 	}
 }
 
-func deadContext(w *World) {
+func endedContext(w *World) {
 	p := w.Process()
 	l := p.Lock("x")
-	w.free(l)
+	w.checkFree(l)
 	lease := w.hold(l)
 	ctx, cancel := context.WithCancel(w.ctx())
 	cancel()
@@ -711,16 +711,16 @@ func renewal(w *World) {
 	if _, err := w.Process().Lock("renewed").TryLock(w.ctx()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
 		w.Errorf("the renewed lock was free: %v", err)
 	}
-	w.free(p.Lock("fixed"))
+	w.checkFree(p.Lock("fixed"))
 	w.release(lease)
 
 	// A fixed lease that comes out of a queue lasts its whole time as well.
 	hour := withTTL(10 * beat)
 	first := w.hold(w.Process().Lock("q"))
-	ch := w.wants(w.ctx(), p.Lock("q", fixed, hour))
+	ch := w.lockAsync(w.ctx(), p.Lock("q", fixed, hour))
 	w.waiters("q", 1)
 	w.release(first)
-	r := w.get(ch, beat)
+	r := w.await(ch, beat)
 	w.must(r.err)
 	w.lost(r.lease, 10*beat)
 	if d := time.Since(r.at); !w.Real && (d < 9*beat || d > 10*beat) {
@@ -743,11 +743,11 @@ func extend(w *World) {
 	w.lost(lease, ttl/2)
 	w.is(lease.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
 	w.eventually("the lease to end at the server too", func() bool { return len(w.holders("x")) == 0 })
-	w.free(l)
+	w.checkFree(l)
 	released := w.hold(l)
 	w.release(released)
 	w.is(released.Extend(w.ctx(), ttl), lockkeeper.ErrReleased)
-	w.free(l)
+	w.checkFree(l)
 
 	renewed := w.hold(p.Lock("y"))
 	w.must(renewed.Extend(w.ctx(), 4*ttl))
@@ -778,7 +778,7 @@ func (w *World) holders(name string) []string {
 	return nil
 }
 
-func takenByHand(w *World) {
+func removedByHand(w *World) {
 	p := w.Process()
 	for what, take := range map[string]func(key string) error{
 		"DEL":     func(key string) error { return w.admin.Del(w.ctx(), key).Err() },
@@ -797,7 +797,7 @@ func takenByHand(w *World) {
 	}
 }
 
-func noFalseAlarm(w *World) {
+func noSpuriousLoss(w *World) {
 	var losses atomic.Int32
 	p := w.Process(func(o *lockkeeper.Options) { o.Hooks.Lost = func(lockkeeper.Event) { losses.Add(1) } })
 	lease := w.hold(p.Lock("x"))
@@ -814,7 +814,7 @@ func noFalseAlarm(w *World) {
 	w.tombstones()
 }
 
-func unreachable(w *World) {
+func unreachableServer(w *World) {
 	p := w.Process()
 	lease := w.hold(p.Lock("x"))
 	time.Sleep(ttl)
@@ -830,9 +830,9 @@ func unreachable(w *World) {
 	}
 }
 
-// lossIsSeen: the deadline has passed, and nothing that runs by time has come round to it yet, as in a process that was
+// lossVisibleAfterDeadline: the deadline has passed, and nothing that runs by time has come round to it yet, as in a process that was
 // paused. Whatever a holder looks at first tells of the loss.
-func lossIsSeen(w *World) {
+func lossVisibleAfterDeadline(w *World) {
 	paused, over := make(chan struct{}), make(chan struct{})
 	p := w.Process(func(o *lockkeeper.Options) {
 		o.Hooks.Lost = func(e lockkeeper.Event) {
@@ -963,11 +963,11 @@ func fencesRise(w *World) {
 // shortLease: a fixed lease shorter than a heartbeat's lifetime, granted by a message, is confirmed for all its time.
 func shortLease(w *World) {
 	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
-	ch := w.wants(w.ctx(), w.Process().Lock("x", fixed, withTTL(2*beat)))
+	ch := w.lockAsync(w.ctx(), w.Process().Lock("x", fixed, withTTL(2*beat)))
 	w.waiters("x", 1)
 	time.Sleep(beat * 9 / 10)
 	w.release(holder)
-	r := w.get(ch, 0)
+	r := w.await(ch, 0)
 	w.must(r.err)
 	w.eventually("it to be confirmed", func() bool {
 		w.must(r.lease.Err())
@@ -979,9 +979,9 @@ func shortLease(w *World) {
 func waiterCrashes(w *World) {
 	first := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	b, c := w.Process(), w.Process()
-	w.wants(w.ctx(), b.Lock("x"))
+	w.lockAsync(w.ctx(), b.Lock("x"))
 	w.waiters("x", 1)
-	ch := w.wants(w.ctx(), c.Lock("x"))
+	ch := w.lockAsync(w.ctx(), c.Lock("x"))
 	w.waiters("x", 2)
 	b.Crash()
 	w.eventually("the server to see it", func() bool {
@@ -990,7 +990,7 @@ func waiterCrashes(w *World) {
 	})
 	start := time.Now()
 	w.release(first)
-	r := w.get(ch, 50*time.Millisecond)
+	r := w.await(ch, 50*time.Millisecond)
 	w.must(r.err)
 	if d := r.at.Sub(start); !w.Real && d > 50*time.Millisecond {
 		w.Errorf("the dead waiter cost the next one %v", d)
@@ -999,19 +999,19 @@ func waiterCrashes(w *World) {
 	w.waiters("x", 0)
 }
 
-func closing(w *World) {
+func closeKeeper(w *World) {
 	p := w.Process()
 	other := w.hold(w.Process().Lock("busy"))
 	lease := w.hold(p.Lock("x"))
 	ctx := lease.Context(w.ctx())
 	var chans []chan result
 	for range 10 {
-		chans = append(chans, w.wants(w.ctx(), p.Lock("busy")))
+		chans = append(chans, w.lockAsync(w.ctx(), p.Lock("busy")))
 	}
 	w.waiters("busy", map[bool]int64{true: 10, false: 1}[w.P.Fair])
 	w.must(p.Close())
 	for _, ch := range chans {
-		w.is(w.get(ch, 0).err, lockkeeper.ErrClosed)
+		w.is(w.await(ch, 0).err, lockkeeper.ErrClosed)
 	}
 	if !errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) {
 		w.Errorf("cause %v", context.Cause(ctx))
@@ -1088,13 +1088,13 @@ func redisErrors(w *World) {
 
 	var waits chan result
 	if !w.P.MajorityLock {
-		waits = w.wants(w.ctx(), p.Lock("kept"))
+		waits = w.lockAsync(w.ctx(), p.Lock("kept"))
 		w.waiters("kept", 1)
 	}
 	admin("config", "set", "maxmemory", "1")
 	ask("OOM", redis.IsOOMError)
 	if waits != nil { // whoever waits is told by its next heartbeat
-		r := w.get(waits, 2*beat)
+		r := w.await(waits, 2*beat)
 		w.is(r.err)
 		if !redis.IsOOMError(r.err) {
 			w.Errorf("OOM: a Lock that waited: %v", r.err)
@@ -1128,19 +1128,19 @@ func redisErrors(w *World) {
 	if _, err := d.Lock(w.ctx()); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
 		w.Errorf("WRONGPASS: %v", err)
 	}
-	w.free(l)
+	w.checkFree(l)
 	w.tombstones()
 }
 
-func serverGone(w *World) {
+func serverDown(w *World) {
 	a, b := w.Process(), w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = 3 * beat })
 	lease := w.hold(a.Lock("x", withTTL(time.Minute)))
 	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Minute)
 	defer cancel()
-	waits := w.wants(ctx, b.Lock("x"))
+	waits := w.lockAsync(ctx, b.Lock("x"))
 	w.waiters("x", 1)
 	b.Crash()
-	r := w.get(waits, 5*beat)
+	r := w.await(waits, 5*beat)
 	w.is(r.err, lockkeeper.ErrUnavailable)
 	_, err := b.Lock("y").Lock(ctx)
 	w.is(err, lockkeeper.ErrUnavailable)
@@ -1154,31 +1154,31 @@ func serverGone(w *World) {
 	// A short fault is ridden out, in line as well as before.
 	w.waiters("x", 0) // the one that was cut off has lapsed
 	c := w.Process()
-	waits = w.wants(ctx, c.Lock("x"))
+	waits = w.lockAsync(ctx, c.Lock("x"))
 	w.waiters("x", 1)
 	c.Net.Down()
-	fresh := w.wants(ctx, c.Lock("y"))
+	fresh := w.lockAsync(ctx, c.Lock("y"))
 	time.Sleep(beat)
 	c.Net.Mend()
-	r = w.get(fresh, 2*time.Second)
+	r = w.await(fresh, 2*time.Second)
 	w.must(r.err)
 	w.release(r.lease)
 	w.release(lease)
-	r = w.get(waits, 2*time.Second)
+	r = w.await(waits, 2*time.Second)
 	w.must(r.err)
 	w.release(r.lease)
 }
 
-// noChannels: without rights on channels everything works, at the pace of the heartbeats.
-func noChannels(w *World) {
+// noPubSubPermission: without rights on channels everything works, at the pace of the heartbeats.
+func noPubSubPermission(w *World) {
 	w.must(w.admin.Do(w.ctx(), "acl", "setuser", "default", "resetchannels").Err())
 	defer func() { w.must(w.admin.Do(w.ctx(), "acl", "setuser", "default", "allchannels").Err()) }()
 	lease := w.hold(w.Process().Lock("x"))
 	l := w.Process().Lock("x")
-	ch := w.wants(w.ctx(), l)
+	ch := w.lockAsync(w.ctx(), l)
 	w.waiters("x", 1)
 	w.release(lease)
-	r := w.get(ch, beat)
+	r := w.await(ch, beat)
 	w.must(r.err)
 	time.Sleep(2 * ttl)
 	w.must(r.lease.Err())
@@ -1197,10 +1197,10 @@ func noChannels(w *World) {
 	m, err := w.P.New(k, "x", Options{TTL: time.Minute})
 	w.must(err)
 	lease = w.hold(m)
-	ch = w.wants(w.ctx(), l)
+	ch = w.lockAsync(w.ctx(), l)
 	w.waiters("x", 1)
 	w.release(lease)
-	r = w.get(ch, beat)
+	r = w.await(ch, beat)
 	w.must(r.err)
 	w.release(r.lease)
 	w.clean()
@@ -1226,7 +1226,7 @@ func doCases(w *World) {
 		}()
 		_ = l.Do(w.ctx(), func(context.Context, uint64) error { panic("boom") })
 	}()
-	w.free(l)
+	w.checkFree(l)
 	err := l.Do(w.ctx(), func(ctx context.Context, _ uint64) error {
 		w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
 		<-ctx.Done()

@@ -19,23 +19,23 @@ func Deployments(t *testing.T, p Primitive) {
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
 		c := redistest.StartCluster(t, 3, 1)
-		d := &deployment{t, p, wrapped(func() redis.UniversalClient { return c.Client() })}
-		d.handOffs(30)
-		d.slotMoves(c)
-		d.primaryDies(func() { c.Primaries[0].Kill() })
+		d := &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return c.Client() })}
+		d.handoffs(30)
+		d.slotMigrates(c)
+		d.primaryFails(func() { c.Primaries[0].Kill() })
 	})
 	t.Run("sentinel", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.StartSentinel(t, 1)
-		d := &deployment{t, p, wrapped(func() redis.UniversalClient { return s.Client() })}
-		d.handOffs(5)
-		d.primaryDies(s.Primary.Kill)
+		d := &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return s.Client() })}
+		d.handoffs(5)
+		d.primaryFails(s.Primary.Kill)
 	})
 }
 
-// wrapped puts every second client, beginning with the first, into a struct of its own, as services do for tracing. That
+// wrapEverySecondClient puts every second client, beginning with the first, into a struct of its own, as services do for tracing. That
 // must make no difference.
-func wrapped(rdb func() redis.UniversalClient) func() redis.UniversalClient {
+func wrapEverySecondClient(rdb func() redis.UniversalClient) func() redis.UniversalClient {
 	var made atomic.Int32
 	return func() redis.UniversalClient {
 		c := rdb()
@@ -64,10 +64,10 @@ const heartbeat, seldom = 2 * time.Second, 20 * time.Second
 
 func (d *deployment) keeper(hooks lockkeeper.Hooks) *lockkeeper.Keeper {
 	d.Helper()
-	return d.beating(heartbeat, hooks)
+	return d.keeperWithHeartbeat(heartbeat, hooks)
 }
 
-func (d *deployment) beating(heartbeat time.Duration, hooks lockkeeper.Hooks) *lockkeeper.Keeper {
+func (d *deployment) keeperWithHeartbeat(heartbeat time.Duration, hooks lockkeeper.Hooks) *lockkeeper.Keeper {
 	d.Helper()
 	k, err := lockkeeper.New(d.rdb(), &lockkeeper.Options{
 		HeartbeatInterval: heartbeat, Hooks: hooks, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
@@ -89,13 +89,13 @@ func (d *deployment) lock(k *lockkeeper.Keeper, name string) Locker {
 	return l
 }
 
-// handOffs lets keepers contend for names all over the slots; every wait is ended by a message.
-func (d *deployment) handOffs(names int) {
+// handoffs lets keepers contend for names all over the slots; every wait is ended by a message.
+func (d *deployment) handoffs(names int) {
 	d.Helper()
 	var heard atomic.Int32
 	var ks []*lockkeeper.Keeper
 	for range 3 {
-		ks = append(ks, d.beating(seldom, lockkeeper.Hooks{WakeupReceived: func(lockkeeper.Event) { heard.Add(1) }}))
+		ks = append(ks, d.keeperWithHeartbeat(seldom, lockkeeper.Hooks{WakeupReceived: func(lockkeeper.Event) { heard.Add(1) }}))
 	}
 	start := time.Now()
 	all(names, func(n int) {
@@ -119,8 +119,8 @@ func (d *deployment) handOffs(names int) {
 	d.Logf("%d names, %d wake-ups heard, %v", names, heard.Load(), time.Since(start))
 }
 
-// slotMoves moves the slot of a name that is waited for to another primary; the next wake-up comes from there.
-func (d *deployment) slotMoves(c *redistest.Cluster) {
+// slotMigrates moves the slot of a name that is waited for to another primary; the next wake-up comes from there.
+func (d *deployment) slotMigrates(c *redistest.Cluster) {
 	d.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -164,9 +164,9 @@ func (d *deployment) slotMoves(c *redistest.Cluster) {
 	pass("and back")
 }
 
-// primaryDies kills a primary under load. Some grants may be lost with it, that is what asynchronous replication
+// primaryFails kills a primary under load. Some grants may be lost with it, that is what asynchronous replication
 // means; but everybody goes on, with larger fences.
-func (d *deployment) primaryDies(kill func()) {
+func (d *deployment) primaryFails(kill func()) {
 	d.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -17,8 +17,8 @@ import (
 // not promised is tested here as well, because a page that says too little or too much would mislead.
 func Failovers(t *testing.T, p Primitive) {
 	for name, test := range map[string]func(*deployment){
-		"an_acknowledged_grant_outlives_its_primary":       acknowledgedGrant,
-		"a_primary_that_was_replaced_and_does_not_know_it": replacedUnknowingly,
+		"acknowledged_grant_survives_failover": acknowledgedGrantSurvives,
+		"isolated_old_primary":                 isolatedOldPrimary,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -33,8 +33,8 @@ func (d *deployment) on(rdb func() redis.UniversalClient) *deployment {
 	return &deployment{d.T, d.p, rdb}
 }
 
-// acknowledgedGrant: what the only replica has acknowledged is there when that takes over.
-func acknowledgedGrant(d *deployment) {
+// acknowledgedGrantSurvives: what the only replica has acknowledged is there when that takes over.
+func acknowledgedGrantSurvives(d *deployment) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s := redistest.StartSentinel(d.T, 1)
@@ -94,9 +94,9 @@ func acknowledgedGrant(d *deployment) {
 	}
 }
 
-// replacedUnknowingly: a primary is cut off from all but one of its clients, and a replica takes over. The primary goes on
+// isolatedOldPrimary: a primary is cut off from all but one of its clients, and a replica takes over. The primary goes on
 // renewing that client's lease, for as long as the cut lasts, unless it has been told how many replicas it must have.
-func replacedUnknowingly(d *deployment) {
+func isolatedOldPrimary(d *deployment) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	primary := redistest.Start(d.T, "--repl-diskless-sync-delay", "0")

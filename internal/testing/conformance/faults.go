@@ -19,26 +19,26 @@ import (
 // faults is what every primitive does while a server fails. The numbers in the names are those of the table of faults in
 // docs/testing.md.
 var faults = []Case{
-	{"f06_a_server_that_restarts_empty", true, true, restartsEmpty},
-	{"f07_a_server_that_restarts_with_its_data", true, true, restartsWithData},
-	{"f19_a_subscription_that_was_too_slow", true, true, subscriptionOverrun},
-	{"f22_answers_that_never_come", false, false, noAnswers},
-	{"f30_keys_that_were_evicted", false, false, evictedKeys},
-	{"f32_a_server_that_is_busy_with_a_script", true, true, busyServer},
-	{"f33_a_server_that_is_loading", true, true, loadingServer},
-	{"f34_a_replica_that_has_lost_its_primary", true, true, primaryDown},
-	{"f35_a_server_that_refuses_to_write", true, true, writesRefused},
-	{"f35_a_waiter_on_a_server_that_refuses_to_write", true, true, waiterRefused},
-	{"f37_a_server_that_takes_no_more_clients", true, true, serverFull},
-	{"f38_an_application_that_has_used_up_its_pool", true, false, poolUsedUp},
-	{"f39_a_server_that_pauses", true, true, serverPauses},
-	{"f40_a_server_that_refuses_connections", true, true, connectionRefused},
-	{"f53_rights_that_are_missing", true, true, rightsMissing},
+	{"f06_server_restarts_empty", true, true, restartsEmpty},
+	{"f07_server_restarts_with_data", true, true, restartsWithData},
+	{"f19_slow_subscription_disconnected", true, true, subscriptionOverrun},
+	{"f22_no_replies", false, false, noReplies},
+	{"f30_evicted_keys", false, false, evictedKeys},
+	{"f32_server_busy_with_script", true, true, busyServer},
+	{"f33_server_loading", true, true, loadingServer},
+	{"f34_replica_without_primary", true, true, primaryDown},
+	{"f35_server_refuses_writes", true, true, writesRefused},
+	{"f35_waiter_on_server_refusing_writes", true, true, waiterWithWritesRefused},
+	{"f37_server_at_max_clients", true, true, maxClientsReached},
+	{"f38_exhausted_client_pool", true, false, exhaustedPool},
+	{"f39_server_paused", true, true, serverPauses},
+	{"f40_server_refuses_connections", true, true, connectionRefused},
+	{"f53_missing_permissions", true, true, missingPermissions},
 }
 
-// bounded calls Lock with so much time, and checks that it has returned by then, with an error that says that the time
+// lockTimesOut calls Lock with so much time, and checks that it has returned by then, with an error that says that the time
 // was over and not that somebody holds the lock.
-func (w *World) bounded(l Locker, within time.Duration) {
+func (w *World) lockTimesOut(l Locker, within time.Duration) {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx(), within)
 	defer cancel()
@@ -53,8 +53,8 @@ func (w *World) bounded(l Locker, within time.Duration) {
 	}
 }
 
-// rises checks that a fence is larger than another.
-func (w *World) rises(before, after *lockkeeper.Lease) {
+// fenceRises checks that a fence is larger than another.
+func (w *World) fenceRises(before, after *lockkeeper.Lease) {
 	w.Helper()
 	if after.Fence() <= before.Fence() {
 		w.Errorf("fence %d after %d", after.Fence(), before.Fence())
@@ -66,13 +66,13 @@ func (w *World) rises(before, after *lockkeeper.Lease) {
 func restartsEmpty(w *World) {
 	long := withTTL(10 * ttl)
 	first := w.hold(w.Process().Lock("x", long))
-	ch := w.wants(w.ctx(), w.Process().Lock("x", long))
+	ch := w.lockAsync(w.ctx(), w.Process().Lock("x", long))
 	w.waiters("x", 1)
 	w.server.Kill()
 	w.server.Boot()
-	r := w.get(ch, 2*time.Second) // the longest pause between two attempts, and a heartbeat
+	r := w.await(ch, 2*time.Second) // the longest pause between two attempts, and a heartbeat
 	w.must(r.err)
-	w.rises(first, r.lease)
+	w.fenceRises(first, r.lease)
 	w.lost(first, 10*ttl/3)
 	if left := time.Until(first.Deadline()); left < ttl {
 		w.Errorf("the loss was told by the deadline, %v away, and not by a renewal", left)
@@ -88,7 +88,7 @@ func restartsWithData(w *World) {
 	ends := w.hold(w.Process().Lock("ends", fixed))
 	over := time.Now().Add(ttl + 5*time.Millisecond) // at the server, which has the same clock and granted it before
 	goesOn := w.hold(w.Process().Lock("goes-on", withTTL(20*ttl)))
-	ch := w.wants(w.ctx(), w.Process().Lock("goes-on"))
+	ch := w.lockAsync(w.ctx(), w.Process().Lock("goes-on"))
 	w.waiters("goes-on", 1)
 	w.server.Kill()
 	w.lost(ends, ttl)
@@ -98,15 +98,15 @@ func restartsWithData(w *World) {
 		w.Errorf("after its time the lease is still there: %d, %v", keys, err)
 	}
 	next := w.hold(w.Process().Lock("ends"))
-	w.rises(ends, next)
+	w.fenceRises(ends, next)
 	w.release(next)
 	w.must(goesOn.Extend(w.ctx(), 20*ttl))
 	_, err := w.Process().Lock("goes-on").TryLock(w.ctx())
 	w.is(err, lockkeeper.ErrNotAcquired)
 	w.release(goesOn)
-	r := w.get(ch, 2*time.Second)
+	r := w.await(ch, 2*time.Second)
 	w.must(r.err)
-	w.rises(goesOn, r.lease)
+	w.fenceRises(goesOn, r.lease)
 	w.release(r.lease)
 	w.clean()
 }
@@ -116,7 +116,7 @@ func subscriptionOverrun(w *World) {
 	w.must(w.admin.ConfigSet(w.ctx(), "client-output-buffer-limit", "pubsub 8192 0 0").Err())
 	lease := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	b := w.Process()
-	ch := w.wants(w.ctx(), b.Lock("x"))
+	ch := w.lockAsync(w.ctx(), b.Lock("x"))
 	w.waiters("x", 1)
 	wake := "lock:wake:" + b.ID()
 	subscribed := func() string {
@@ -129,7 +129,7 @@ func subscriptionOverrun(w *World) {
 	w.must(w.admin.Publish(w.ctx(), wake, strings.Repeat("x", 1<<20)).Err())
 	w.eventually("the server to end the subscription", func() bool { return subscribed() != before })
 	w.release(lease)
-	r := w.get(ch, beat)
+	r := w.await(ch, beat)
 	w.must(r.err)
 	w.release(r.lease)
 	w.eventually("it to listen again", func() bool {
@@ -139,15 +139,15 @@ func subscriptionOverrun(w *World) {
 	w.clean()
 }
 
-// noAnswers: the server does what it is told, and none of its answers arrives; after a while nothing reaches it either.
+// noReplies: the server does what it is told, and none of its answers arrives; after a while nothing reaches it either.
 // Nobody learns of a lease, so none may stay, and it is given back as soon as that can be.
-func noAnswers(w *World) {
+func noReplies(w *World) {
 	p := w.Process()
 	l := p.Lock("x", withTTL(time.Minute))
-	w.free(l) // the scripts are known
+	w.checkFree(l) // the scripts are known
 	p.Net.Break("evalsha", 1<<30, faultnet.SwallowReply)
 	done := make(chan struct{})
-	go func() { w.bounded(l, 2500*time.Millisecond); close(done) }()
+	go func() { w.lockTimesOut(l, 2500*time.Millisecond); close(done) }()
 	w.eventually("an attempt to take the lock", func() bool { return len(w.holders("x")) == 1 })
 	time.Sleep(1500 * time.Millisecond) // another attempt
 	p.Net.Down()
@@ -157,7 +157,7 @@ func noAnswers(w *World) {
 	}
 	p.Net.Mend()
 	w.tombstones()
-	w.free(w.Process().Lock("x"))
+	w.checkFree(w.Process().Lock("x"))
 }
 
 // evictedKeys: a server that is out of memory has thrown keys of the lock away.
@@ -166,7 +166,7 @@ func evictedKeys(w *World) {
 		name := fmt.Sprintf("x%d", i)
 		first := w.hold(w.Process().Lock(name))
 		l := w.Process().Lock(name)
-		ch := w.wants(w.ctx(), l)
+		ch := w.lockAsync(w.ctx(), l)
 		w.waiters(name, 1)
 		time.Sleep(time.Millisecond) // fences follow the clock where meta is gone
 		for _, kind := range kinds {
@@ -181,12 +181,12 @@ func evictedKeys(w *World) {
 		} else {
 			w.release(first)
 		}
-		r := w.get(ch, 2*beat)
+		r := w.await(ch, 2*beat)
 		w.must(r.err)
-		w.rises(first, r.lease)
+		w.fenceRises(first, r.lease)
 		w.must(r.lease.Err())
 		w.release(r.lease)
-		w.free(l)
+		w.checkFree(l)
 	}
 }
 
@@ -197,14 +197,14 @@ func busyServer(w *World) {
 	w.must(w.admin.ConfigSet(w.ctx(), "busy-reply-threshold", "20").Err())
 	lease := w.hold(w.Process().Lock("held", withTTL(time.Minute)))
 	l := w.Process().Lock("x")
-	w.free(l)
+	w.checkFree(l)
 	slow := redis.NewClient(&redis.Options{Addr: w.server.Addr, ReadTimeout: time.Minute})
 	defer func() { _ = slow.Close() }()
 	ended := make(chan error, 1)
 	go func() { ended <- slow.Eval(w.ctx(), script, nil, 1500).Err() }()
 	w.eventually("BUSY", func() bool { return redis.HasErrorPrefix(w.admin.Ping(w.ctx()).Err(), "BUSY") })
-	w.bounded(l, beat)
-	r := w.get(w.wants(w.ctx(), l), 3*time.Second)
+	w.lockTimesOut(l, beat)
+	r := w.await(w.lockAsync(w.ctx(), l), 3*time.Second)
 	w.must(r.err)
 	if err := <-ended; err != nil && !errors.Is(err, redis.Nil) {
 		w.Error(err)
@@ -222,17 +222,17 @@ func loadingServer(w *World) {
 	w.must(w.admin.Save(w.ctx()).Err())
 	p := w.Process()
 	l := p.Lock("x", withTTL(time.Minute))
-	w.free(l)
+	w.checkFree(l)
 	w.server.Kill()
 	booted := make(chan struct{})
 	go func() { w.server.Boot(); close(booted) }()
 	w.eventually("LOADING", func() bool { return redis.HasErrorPrefix(w.admin.Ping(w.ctx()).Err(), "LOADING") })
-	w.bounded(l, 3*beat/4) // longer than what counts as a wait cut short
+	w.lockTimesOut(l, 3*beat/4) // longer than what counts as a wait cut short
 	_, err := l.TryLock(w.ctx())
 	if !redis.HasErrorPrefix(err, "LOADING") {
 		w.Errorf("a try while the server is loading: %v", err)
 	}
-	r := w.get(w.wants(w.ctx(), l), 5*time.Second)
+	r := w.await(w.lockAsync(w.ctx(), l), 5*time.Second)
 	w.must(r.err)
 	<-booted
 	w.release(r.lease)
@@ -241,7 +241,7 @@ func loadingServer(w *World) {
 func primaryDown(w *World) {
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = beat })
 	l := p.Lock("x")
-	w.free(l)
+	w.checkFree(l)
 	w.must(w.admin.ConfigSet(w.ctx(), "replica-serve-stale-data", "no").Err())
 	w.must(w.admin.Do(w.ctx(), "replicaof", "127.0.0.1", "1").Err())
 	for what, call := range map[string]func(context.Context) (*lockkeeper.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
@@ -252,7 +252,7 @@ func primaryDown(w *World) {
 		}
 	}
 	w.must(w.admin.Do(w.ctx(), "replicaof", "no", "one").Err())
-	w.free(l)
+	w.checkFree(l)
 	w.tombstones()
 }
 
@@ -300,22 +300,22 @@ func writesRefused(w *World) {
 		w.lost(kept, ttl)
 		w.eventually("the leases to end by themselves", func() bool { return len(w.holders("kept"))+len(w.holders("given")) == 0 })
 		way[1]()
-		w.free(w.Process().Lock("given"))
-		w.free(l)
+		w.checkFree(w.Process().Lock("given"))
+		w.checkFree(l)
 	}
 }
 
-// waiterRefused: who waits at a server that begins to refuse writes gives up in time, also when it is not in line any more by
+// waiterWithWritesRefused: who waits at a server that begins to refuse writes gives up in time, also when it is not in line any more by
 // then, because the queue has ended with the heartbeats. What it asks until then is little.
-func waiterRefused(w *World) {
+func waiterWithWritesRefused(w *World) {
 	giveUp := 3*beat + time.Second + 5*beat // the queue ends a second after the heartbeats
 	w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = giveUp })
-	ch := w.wants(w.ctx(), p.Lock("x"))
+	ch := w.lockAsync(w.ctx(), p.Lock("x"))
 	w.waiters("x", 1)
 	w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "1").Err())
 	w.must(w.admin.ConfigResetStat(w.ctx()).Err())
-	r := w.get(ch, giveUp+5*beat)
+	r := w.await(ch, giveUp+5*beat)
 	w.is(r.err, lockkeeper.ErrUnavailable)
 	if !redis.HasErrorPrefix(r.err, "NOREPLICAS") {
 		w.Errorf("it ended with %v", r.err)
@@ -327,14 +327,14 @@ func waiterRefused(w *World) {
 	w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "0").Err())
 }
 
-// serverFull: somebody has taken all the connections that the server allows.
-func serverFull(w *World) {
+// maxClientsReached: somebody has taken all the connections that the server allows.
+func maxClientsReached(w *World) {
 	a := w.Process()
 	lease := w.hold(a.Lock("x"))
 	b := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = beat })
 	l := b.Lock("y")
 	w.must(w.admin.ConfigSet(w.ctx(), "maxclients", "1").Err())
-	w.bounded(l, 3*beat/4) // longer than what counts as a wait cut short
+	w.lockTimesOut(l, 3*beat/4) // longer than what counts as a wait cut short
 	_, err := l.Lock(w.ctx())
 	w.is(err, lockkeeper.ErrUnavailable)
 	if err == nil {
@@ -348,12 +348,12 @@ func serverFull(w *World) {
 	time.Sleep(2 * ttl)
 	w.must(lease.Err()) // who is in stays in
 	w.must(w.admin.ConfigSet(w.ctx(), "maxclients", "10000").Err())
-	w.free(l)
+	w.checkFree(l)
 	w.release(lease)
 }
 
-// poolUsedUp: the application blocks all connections of the client's pool. Leases are renewed all the same.
-func poolUsedUp(w *World) {
+// exhaustedPool: the application blocks all connections of the client's pool. Leases are renewed all the same.
+func exhaustedPool(w *World) {
 	p := w.Process()
 	lease := w.hold(p.Lock("x"))
 	blocked, unblock := context.WithCancel(w.ctx())
@@ -369,7 +369,7 @@ func poolUsedUp(w *World) {
 	time.Sleep(2 * ttl)
 	w.must(lease.Err())
 	w.release(lease)
-	w.free(p.Lock("x"))
+	w.checkFree(p.Lock("x"))
 	w.must(w.admin.RPush(w.ctx(), "nothing", slices.Repeat([]any{"x"}, 2*pool)...).Err())
 }
 
@@ -380,9 +380,9 @@ func serverPauses(w *World) {
 	p := w.Process()
 	lease := w.hold(p.Lock("x"))
 	l := w.Process().Lock("y", withTTL(time.Minute))
-	w.free(l)
+	w.checkFree(l)
 	pause(ttl / 2)
-	w.free(l)
+	w.checkFree(l)
 	w.must(lease.Err())
 	time.Sleep(ttl)
 	w.must(lease.Err())
@@ -393,7 +393,7 @@ func serverPauses(w *World) {
 	}
 	end := time.Now().Add(2*ttl + time.Second)
 	pause(2*ttl + time.Second)
-	w.bounded(l, beat)
+	w.lockTimesOut(l, beat)
 	select {
 	case <-ctx.Done():
 	case <-time.After(time.Until(end)):
@@ -403,8 +403,8 @@ func serverPauses(w *World) {
 	w.is(lease.Release(w.ctx()), lockkeeper.ErrLost)
 	time.Sleep(time.Until(end))
 	w.tombstones()
-	w.free(l)
-	w.free(p.Lock("x"))
+	w.checkFree(l)
+	w.checkFree(p.Lock("x"))
 }
 
 func connectionRefused(w *World) {
@@ -413,7 +413,7 @@ func connectionRefused(w *World) {
 	deadline := lease.Deadline()
 	w.server.Kill()
 	l := p.Lock("y")
-	w.bounded(l, beat)
+	w.lockTimesOut(l, beat)
 	for what, call := range map[string]func(context.Context) (*lockkeeper.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
 		_, err := call(w.ctx())
 		w.is(err, lockkeeper.ErrUnavailable)
@@ -426,7 +426,7 @@ func connectionRefused(w *World) {
 	w.release(w.hold(l))
 }
 
-func rightsMissing(w *World) {
+func missingPermissions(w *World) {
 	for user, rule := range map[string][]any{
 		"no-keys":      {"~other:*", "&*", "+@all"},
 		"no-time":      {"~*", "&*", "+@all", "-time"},

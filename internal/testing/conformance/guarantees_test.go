@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestTheGuaranteesNameTestsThatExist: docs/guarantees.md lists the tests that show what it says. Each must be there, a
+// TestGuaranteesNameExistingTests: docs/guarantees.md lists the tests that show what it says. Each must be there, a
 // function or the name of a case, in the directory that the page says, and be referred to.
-func TestTheGuaranteesNameTestsThatExist(t *testing.T) {
+func TestGuaranteesNameExistingTests(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
 	page, err := os.ReadFile(filepath.Join(root, "docs", "guarantees.md"))
 	if err != nil {

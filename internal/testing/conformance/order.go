@@ -21,22 +21,22 @@ func (w *World) queueOf(ps ...*Process) (holder *lockkeeper.Lease, turns []chan 
 	w.Helper()
 	holder = w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	for i, p := range ps {
-		turns = append(turns, w.wants(w.ctx(), p.Lock("x", withTTL(time.Minute))))
+		turns = append(turns, w.lockAsync(w.ctx(), p.Lock("x", withTTL(time.Minute))))
 		w.waiters("x", int64(i+1))
 	}
 	return holder, turns
 }
 
-// turn checks that it is this one's turn now, and returns its lease.
-func (w *World) turn(ch chan result) *lockkeeper.Lease {
+// granted checks that it is this one's turn now, and returns its lease.
+func (w *World) granted(ch chan result) *lockkeeper.Lease {
 	w.Helper()
-	r := w.get(ch, 0)
+	r := w.await(ch, 0)
 	w.must(r.err)
 	return r.lease
 }
 
-// notYet checks that it is not this one's turn.
-func (w *World) notYet(ch chan result) {
+// notGranted checks that it is not this one's turn.
+func (w *World) notGranted(ch chan result) {
 	w.Helper()
 	select {
 	case r := <-ch:
@@ -45,7 +45,7 @@ func (w *World) notYet(ch chan result) {
 	}
 }
 
-func inOrder(w *World) {
+func servedInOrder(w *World) {
 	first := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	ps := []*Process{w.Process(), w.Process(), w.Process(), w.Process()}
 	order := make(chan int, 20)
@@ -71,20 +71,20 @@ func inOrder(w *World) {
 	w.clean()
 }
 
-// tryDoesNotJump takes the lock away by hand, so that it is free while somebody waits.
-func tryDoesNotJump(w *World) {
+// tryLockDoesNotJump takes the lock away by hand, so that it is free while somebody waits.
+func tryLockDoesNotJump(w *World) {
 	_, turns := w.queueOf(w.Process())
 	w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
 	newcomer := w.Process().Lock("x")
 	_, err := newcomer.TryLock(w.ctx())
 	w.is(err, lockkeeper.ErrNotAcquired)
-	lease := w.turn(turns[0])
+	lease := w.granted(turns[0])
 	w.release(lease)
-	w.free(newcomer)
+	w.checkFree(newcomer)
 }
 
-// newcomersPassTheDead: who asks is served when all before it have crashed.
-func newcomersPassTheDead(w *World) {
+// newcomersSkipCrashed: who asks is served when all before it have crashed.
+func newcomersSkipCrashed(w *World) {
 	dead := w.Process()
 	_, _ = w.queueOf(dead, dead, dead)
 	dead.Crash()
@@ -93,35 +93,35 @@ func newcomersPassTheDead(w *World) {
 		return err == nil && n["lock:wake:"+dead.ID()] == 0
 	})
 	w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
-	w.free(w.Process().Lock("x"))
+	w.checkFree(w.Process().Lock("x"))
 }
 
-func middleDies(w *World) {
+func middleWaiterCrashes(w *World) {
 	ps := []*Process{w.Process(), w.Process(), w.Process()}
 	holder, turns := w.queueOf(ps...)
 	ps[1].Crash()
 	w.release(holder)
-	lease := w.turn(turns[0])
+	lease := w.granted(turns[0])
 	time.Sleep(4 * beat)
-	w.notYet(turns[2])
+	w.notGranted(turns[2])
 	w.release(lease)
-	w.release(w.turn(turns[2]))
+	w.release(w.granted(turns[2]))
 }
 
-// crashAfterHandOffs: one who was far back when it last heard from the server is told in time that it is at the head now.
-func crashAfterHandOffs(w *World) {
+// crashAfterHandoffs: one who was far back when it last heard from the server is told in time that it is at the head now.
+func crashAfterHandoffs(w *World) {
 	slow := func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = time.Minute, 3*time.Minute }
 	first := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	var ps []*Process
 	var turns []chan result
 	for i := range 8 {
 		ps = append(ps, w.Process(slow))
-		turns = append(turns, w.wants(w.ctx(), ps[i].Lock("x")))
+		turns = append(turns, w.lockAsync(w.ctx(), ps[i].Lock("x")))
 		w.waiters("x", int64(i+1))
 	}
 	w.release(first)
 	for i, ch := range turns {
-		r := w.get(ch, ttl+50*time.Millisecond)
+		r := w.await(ch, ttl+50*time.Millisecond)
 		w.must(r.err)
 		if i == 5 || i == 6 { // this one's message is heard, its renewals and its release are not
 			ps[i].Crash()
@@ -131,8 +131,8 @@ func crashAfterHandOffs(w *World) {
 	}
 }
 
-// cutOffKeepsItsPlace: a waiter whose connections break is passed over while it is away, and comes back to its place.
-func cutOffKeepsItsPlace(w *World) {
+// disconnectedKeepsPosition: a waiter whose connections break is passed over while it is away, and comes back to its place.
+func disconnectedKeepsPosition(w *World) {
 	slow := func(o *lockkeeper.Options) { o.HeartbeatTimeout = time.Minute }
 	ps := []*Process{w.Process(slow), w.Process(slow), w.Process(slow)}
 	holder, turns := w.queueOf(ps...)
@@ -142,7 +142,7 @@ func cutOffKeepsItsPlace(w *World) {
 		return err == nil && n["lock:wake:"+ps[0].ID()] == 0
 	})
 	w.release(holder)
-	lease := w.turn(turns[1])
+	lease := w.granted(turns[1])
 	w.waiters("x", 1)
 	ps[0].Net.Mend()
 	w.eventually("it to listen again", func() bool { // its beats come back by another connection, and may be sooner
@@ -151,32 +151,32 @@ func cutOffKeepsItsPlace(w *World) {
 	})
 	w.waiters("x", 2)
 	w.release(lease)
-	lease = w.turn(turns[0])
-	w.notYet(turns[2])
+	lease = w.granted(turns[0])
+	w.notGranted(turns[2])
 	w.release(lease)
-	w.release(w.turn(turns[2]))
+	w.release(w.granted(turns[2]))
 }
 
-// cancelledInTheMiddle leaves no ghost behind.
-func cancelledInTheMiddle(w *World) {
+// cancelMiddleWaiter leaves no ghost behind.
+func cancelMiddleWaiter(w *World) {
 	holder, turns := w.queueOf(w.Process(), w.Process())
 	ctx, cancel := context.WithCancel(w.ctx())
-	gone := w.wants(ctx, w.Process().Lock("x"))
+	gone := w.lockAsync(ctx, w.Process().Lock("x"))
 	w.waiters("x", 3)
-	last := w.wants(w.ctx(), w.Process().Lock("x"))
+	last := w.lockAsync(w.ctx(), w.Process().Lock("x"))
 	w.waiters("x", 4)
 	cancel()
-	w.is(w.get(gone, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.is(w.await(gone, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 	w.waiters("x", 3)
 	w.release(holder)
 	for _, ch := range append(turns, last) {
-		w.release(w.turn(ch))
+		w.release(w.granted(ch))
 	}
 	w.clean()
 }
 
-// looks reads the queue, and does not disturb it.
-func looks(w *World) {
+// inspectQueue reads the queue, and does not disturb it.
+func inspectQueue(w *World) {
 	ps := []*Process{w.Process(), w.Process(), w.Process()}
 	holder, turns := w.queueOf(ps...)
 	l := w.Process().Lock("x").(looker)
@@ -197,8 +197,8 @@ func looks(w *World) {
 		return len(list) == 2 || len(list) == 3 && !list[1].Alive && list[0].Alive && list[2].Alive
 	})
 	w.release(holder)
-	w.release(w.turn(turns[0]))
-	w.release(w.turn(turns[2]))
+	w.release(w.granted(turns[0]))
+	w.release(w.granted(turns[2]))
 	list, err = l.Waiters(w.ctx())
 	w.must(err)
 	if len(list) != 0 {
@@ -211,7 +211,7 @@ func looks(w *World) {
 	ctx, cancel := context.WithCancel(w.ctx())
 	var chans []chan result
 	for range 1100 {
-		chans = append(chans, w.wants(ctx, many.Lock("x")))
+		chans = append(chans, w.lockAsync(ctx, many.Lock("x")))
 	}
 	w.waiters("x", 1100)
 	list, err = l.Waiters(w.ctx())
@@ -225,7 +225,7 @@ func looks(w *World) {
 	}
 	cancel()
 	for _, ch := range chans {
-		if r := w.get(ch, time.Second); !errors.Is(r.err, context.Canceled) {
+		if r := w.await(ch, time.Second); !errors.Is(r.err, context.Canceled) {
 			w.Errorf("%v", r.err)
 		}
 	}
@@ -233,8 +233,8 @@ func looks(w *World) {
 	w.clean()
 }
 
-// positions come with the answers and the heartbeats.
-func positions(w *World) {
+// heartbeatPositions come with the answers and the heartbeats.
+func heartbeatPositions(w *World) {
 	told := make(chan int, 100)
 	p := w.Process(func(o *lockkeeper.Options) {
 		o.Hooks.Queued = func(e lockkeeper.Event) { told <- e.Position }
@@ -242,7 +242,7 @@ func positions(w *World) {
 	holder, turns := w.queueOf(w.Process(), w.Process(), p)
 	for i, release := range []*lockkeeper.Lease{nil, holder, nil} {
 		if i == 2 {
-			release = w.turn(turns[0])
+			release = w.granted(turns[0])
 		}
 		if release != nil {
 			w.release(release)
@@ -256,8 +256,8 @@ func positions(w *World) {
 			w.Fatalf("position %d was not told", 2-i)
 		}
 	}
-	w.release(w.turn(turns[1]))
-	w.release(w.turn(turns[2]))
+	w.release(w.granted(turns[1]))
+	w.release(w.granted(turns[2]))
 }
 
 // clockJumps sets the server's clock forth and back while somebody holds and others wait. When it jumps ahead, the queue
@@ -272,8 +272,8 @@ func clockJumps(w *World) {
 		holder, turns := w.queueOf(w.Process(), w.Process(sooner))
 		offset += jump
 		func() {
-			defer w.shift(offset)() // also when the case has failed, or the bubble would not end
-			if jump > 0 {           // by the server's clock all is over: the lease, and every heartbeat
+			defer w.shiftClock(offset)() // also when the case has failed, or the bubble would not end
+			if jump > 0 {                // by the server's clock all is over: the lease, and every heartbeat
 				w.lost(holder, time.Minute/3)
 				slices.Reverse(turns)
 			} else {
@@ -281,7 +281,7 @@ func clockJumps(w *World) {
 				w.release(holder)
 			}
 			for i, ch := range turns {
-				r := w.get(ch, time.Minute)
+				r := w.await(ch, time.Minute)
 				w.must(r.err)
 				deadline := r.lease.Deadline() // before the server is asked: it may be renewed just then
 				left, err := w.admin.PTTL(w.ctx(), w.P.Key("x")).Result()
@@ -290,7 +290,7 @@ func clockJumps(w *World) {
 					w.Errorf("jump %v: believed for %v, but the server ends it in %v", jump, until, left)
 				}
 				for _, later := range turns[i+1:] {
-					w.notYet(later)
+					w.notGranted(later)
 				}
 				w.release(r.lease)
 			}
@@ -298,8 +298,8 @@ func clockJumps(w *World) {
 	}
 }
 
-// shift sets the embedded server's clock so far ahead of the real one, where it goes on, until stop.
-func (w *World) shift(offset time.Duration) (stop func()) {
+// shiftClock sets the embedded server's clock so far ahead of the real one, where it goes on, until stop.
+func (w *World) shiftClock(offset time.Duration) (stop func()) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	w.mini.SetTime(time.Now().Add(offset))
 	go func() {

@@ -16,12 +16,12 @@ import (
 
 // outages is how every primitive tells an outage from contention, and both from a context that has ended.
 var outages = []Case{
-	{"61_an_outage_is_not_contention_for_those_who_ask", false, true, outageWhileAsking},
-	{"61_an_outage_is_not_contention_for_those_who_wait", false, true, outageWhileWaiting},
-	{"61_an_outage_is_told_by_every_call", false, true, outageForHolders},
-	{"62_an_ended_context_is_told_whenever_it_ends", false, false, endedAtAnyTime},
-	{"62_contention_is_no_outage_whenever_the_wait_ends", false, false, contentionAtAnyTime},
-	{"63_errors_name_the_lock_once_and_have_one_line", false, false, errorTexts},
+	{"61_outage_during_acquire_is_not_contention", false, true, outageDuringAcquire},
+	{"61_outage_during_wait_is_not_contention", false, true, outageDuringWait},
+	{"61_outage_reported_by_every_call", false, true, outageForHolders},
+	{"62_context_error_at_any_time", false, false, contextEndsAnyTime},
+	{"62_contention_is_never_an_outage", false, false, contentionIsNeverOutage},
+	{"63_errors_name_lock_once_on_one_line", false, false, errorMessages},
 }
 
 // freeze lets nothing be answered any more, until the function that it returns is called.
@@ -68,29 +68,29 @@ func (w *World) unavailable(what string, d time.Duration, call func(context.Cont
 	}
 }
 
-// only is the error of a call that returns a lease.
-func only[T any](call func(context.Context) (T, error)) func(context.Context) error {
+// errorOnly is the error of a call that returns a lease.
+func errorOnly[T any](call func(context.Context) (T, error)) func(context.Context) error {
 	return func(ctx context.Context) error { _, err := call(ctx); return err }
 }
 
-// outageWhileAsking: nobody holds the lock, and the server does not answer.
-func outageWhileAsking(w *World) {
+// outageDuringAcquire: nobody holds the lock, and the server does not answer.
+func outageDuringAcquire(w *World) {
 	p := w.Process()
 	l := p.Lock("x")
-	w.free(l)
+	w.checkFree(l)
 	defer w.freeze(p)()
 	const wait = 500 * time.Millisecond
-	all(5, func(int) { w.unavailable("Lock", wait, only(l.Lock)) })
+	all(5, func(int) { w.unavailable("Lock", wait, errorOnly(l.Lock)) })
 	all(5, func(i int) { // also if the first of them has long gone
-		w.unavailable("Lock", wait+time.Duration(i)*20*time.Millisecond, only(l.Lock))
+		w.unavailable("Lock", wait+time.Duration(i)*20*time.Millisecond, errorOnly(l.Lock))
 	})
-	w.is(w.within(wait/2, only(l.TryLock)), lockkeeper.ErrUnavailable) // it may have given up before
-	w.unavailable("a very short Lock", time.Millisecond, only(l.Lock))
+	w.is(w.within(wait/2, errorOnly(l.TryLock)), lockkeeper.ErrUnavailable) // it may have given up before
+	w.unavailable("a very short Lock", time.Millisecond, errorOnly(l.Lock))
 }
 
-// outageWhileWaiting: the server stops answering while some wait for a holder. Whether it has is known at a deadline, wherever
+// outageDuringWait: the server stops answering while some wait for a holder. Whether it has is known at a deadline, wherever
 // that is between two heartbeats; a context that is cancelled can be just before an answer would have been missed.
-func outageWhileWaiting(w *World) {
+func outageDuringWait(w *World) {
 	const beat = time.Second
 	waits := []time.Duration{0, beat / 20, beat / 2, 2 * beat} // from a heartbeat after the freeze on
 	if w.Real {
@@ -107,17 +107,17 @@ func outageWhileWaiting(w *World) {
 		defer callOff()
 		var chans []chan result
 		for range 3 {
-			chans = append(chans, w.wants(timed, l))
+			chans = append(chans, w.lockAsync(timed, l))
 		}
-		last := w.wants(called, l)
+		last := w.lockAsync(called, l)
 		w.waiters(name, map[bool]int64{true: 4, false: 1}[w.P.Fair])
 		thaw := w.freeze(p)
 		time.Sleep(beat + more + 200*time.Millisecond)
 		callOff()
 		for _, ch := range chans {
-			w.is(w.get(ch, beat).err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
+			w.is(w.await(ch, beat).err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 		}
-		w.is(w.get(last, beat).err, lockkeeper.ErrUnavailable, context.Canceled)
+		w.is(w.await(last, beat).err, lockkeeper.ErrUnavailable, context.Canceled)
 		thaw()
 		w.release(lease)
 	}
@@ -138,7 +138,7 @@ func outageForHolders(w *World) {
 	if look, ok := l.(interface {
 		Holders(context.Context) ([]lockkeeper.Holder, error)
 	}); ok {
-		calls["Holders"] = only(look.Holders)
+		calls["Holders"] = errorOnly(look.Holders)
 	}
 	thaw := w.freeze(p)
 	defer func() { thaw() }()
@@ -154,12 +154,12 @@ func outageForHolders(w *World) {
 
 	// A server that does not even take connections.
 	p.Net.Down()
-	w.is(w.within(beat, only(l.TryLock)), lockkeeper.ErrUnavailable)
+	w.is(w.within(beat, errorOnly(l.TryLock)), lockkeeper.ErrUnavailable)
 }
 
-// endedAtAnyTime: whenever ctx ends during a wait, the error says so, and either that the lock was seen held or that there
+// contextEndsAnyTime: whenever ctx ends during a wait, the error says so, and either that the lock was seen held or that there
 // was no answer.
-func endedAtAnyTime(w *World) {
+func contextEndsAnyTime(w *World) {
 	if w.Real {
 		return // the times would be other ones
 	}
@@ -172,10 +172,10 @@ func endedAtAnyTime(w *World) {
 		chans := make([]chan result, 2)
 		ctx, cancel := context.WithTimeout(w.ctx(), d)
 		for i := range chans {
-			chans[i] = w.wants(ctx, l)
+			chans[i] = w.lockAsync(ctx, l)
 		}
 		for _, ch := range chans {
-			switch err := w.get(ch, d).err; {
+			switch err := w.await(ch, d).err; {
 			case errors.Is(err, lockkeeper.ErrNotAcquired):
 				held++
 				w.is(err, context.DeadlineExceeded, lockkeeper.ErrNotAcquired)
@@ -191,10 +191,10 @@ func endedAtAnyTime(w *World) {
 	w.release(lease)
 }
 
-// contentionAtAnyTime: a server that answers is never taken for one that does not, however long the wait was, whoever holds
+// contentionIsNeverOutage: a server that answers is never taken for one that does not, however long the wait was, whoever holds
 // the lock, and whoever speaks to the server.
-func contentionAtAnyTime(w *World) {
-	w.free(w.Process().Lock("x")) // an embedded server is there
+func contentionIsNeverOutage(w *World) {
+	w.checkFree(w.Process().Lock("x")) // an embedded server is there
 	w.slow(3 * time.Millisecond)
 	for i, d := range []time.Duration{beat / 2, beat, 2 * beat, 5*beat - time.Millisecond, 5 * beat, 5*beat + time.Millisecond, 8 * beat} {
 		if w.Real && i%3 > 0 {
@@ -210,21 +210,21 @@ func contentionAtAnyTime(w *World) {
 		called, callOff := context.WithCancel(w.ctx())
 		var chans []chan result
 		for range 3 {
-			chans = append(chans, w.wants(timed, l))
+			chans = append(chans, w.lockAsync(timed, l))
 		}
-		last := w.wants(called, l)
+		last := w.lockAsync(called, l)
 		time.Sleep(d)
 		callOff()
 		for _, ch := range chans {
-			w.is(w.get(ch, 0).err, lockkeeper.ErrNotAcquired, context.DeadlineExceeded)
+			w.is(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.DeadlineExceeded)
 		}
-		w.is(w.get(last, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+		w.is(w.await(last, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 		w.release(lease)
 	}
 }
 
-// errorTexts: every error of a lock says of which kind and name it is, once and on one line.
-func errorTexts(w *World) {
+// errorMessages: every error of a lock says of which kind and name it is, once and on one line.
+func errorMessages(w *World) {
 	named := func(err error, want ...error) {
 		w.Helper()
 		w.is(err, want...)
@@ -255,7 +255,7 @@ func errorTexts(w *World) {
 	named(err, own, lockkeeper.ErrLost)
 
 	p.Net.Break("evalsha", 1000, faultnet.SwallowReply)
-	named(w.within(2*beat, only(l.Lock)), context.DeadlineExceeded, lockkeeper.ErrUnavailable)
+	named(w.within(2*beat, errorOnly(l.Lock)), context.DeadlineExceeded, lockkeeper.ErrUnavailable)
 	p.Net.Mend()
 	w.tombstones()
 	p = w.Process()
@@ -264,8 +264,8 @@ func errorTexts(w *World) {
 	named(w.within(2*beat, func(ctx context.Context) error { return lease.Release(ctx) }), context.DeadlineExceeded, lockkeeper.ErrUnavailable)
 }
 
-// outageOfConversions: a lease that is to become another one is held, and told as such, when the server does not answer.
-func outageOfConversions(w *World) {
+// outageDuringConversion: a lease that is to become another one is held, and told as such, when the server does not answer.
+func outageDuringConversion(w *World) {
 	p := w.Process()
 	a := p.rw("x")
 	one, other := w.take(a.RLock), w.take(w.Process().rw("x").RLock)
@@ -294,8 +294,8 @@ func outageOfConversions(w *World) {
 	thaw()
 }
 
-// outageOfPermits: permits that return by the clock, and limits.
-func outageOfPermits(w *World) {
+// outageForPermits: permits that return by the clock, and limits.
+func outageForPermits(w *World) {
 	p := w.Process()
 	s := p.sem(1, inWindow(time.Minute))
 	w.take(permits(s, 1))
@@ -308,5 +308,5 @@ func outageOfPermits(w *World) {
 	defer w.freeze(p)()
 	w.unavailable("Acquire", beat, func(ctx context.Context) error { _, err := s.Acquire(ctx, 1); return err })
 	w.unavailable("SetLimit", beat, func(ctx context.Context) error { return s.SetLimit(ctx, 2) })
-	w.unavailable("Available", beat, only(s.Available))
+	w.unavailable("Available", beat, errorOnly(s.Available))
 }

@@ -17,43 +17,43 @@ import (
 
 // Permits is what the semaphore does beside what every lock does.
 var Permits = []Case{
-	{"44_never_above_the_limit_and_up_to_it", false, false, upToTheLimit},
-	{"45_bad_numbers_of_permits_are_errors_at_once", false, false, badPermits},
-	{"46_permits_of_a_crashed_holder_return_after_its_lease", false, false, permitsOfTheCrashed},
-	{"46_permits_of_a_mute_holder_return_after_its_lease", false, false, permitsOfTheMute},
-	{"47_released_in_another_order_and_by_other_processes", false, false, releasedElsewhere},
-	{"47_what_is_over_gives_nothing_back", false, false, overGivesNothing},
-	{"48_a_deployment_with_a_larger_limit_lets_waiters_in", false, false, deployLarger},
-	{"48_set_limit_raises_at_once_and_lowers_without_a_loss", false, false, setLimit},
-	{"48_a_limit_that_was_lowered_refuses_those_who_ask_for_more", false, false, aboveTheLowered},
-	{"48_the_limit_of_the_latest_caller_is_in_force", false, false, latestLimit},
-	{"49_a_heavy_waiter_is_not_starved", false, false, heavyWaiter},
-	{"50_no_window_holds_more_than_the_limit", false, false, windows},
-	{"50_waiters_get_in_by_the_clock_and_in_order", false, false, byTheClock},
-	{"50_waiting_for_the_clock_takes_few_commands", false, false, fewCommands},
-	{"50_who_cannot_be_served_in_time_is_told_at_once", false, false, toldAtOnce},
-	{"50_a_release_does_not_return_what_returns_by_the_clock", false, false, releaseReturnsNothing},
-	{"50_a_wait_cancelled_as_the_permit_returns_takes_nothing", false, false, cancelledAtReturn},
-	{"50_both_limits_by_one_request", false, false, bothLimits},
-	{"50_a_lost_wakeup_costs_a_heartbeat_and_no_permit", false, false, receiptUnheard},
-	{"50_a_lost_reply_takes_permits_once", false, false, receiptReplyLost},
-	{"50_a_clock_set_back_keeps_permits_for_no_longer", false, false, clockSetBack},
-	{"50_what_the_server_forgets_can_be_taken_again", false, false, forgotten},
-	{"50_a_receipt_holds_nothing", false, false, receipts},
-	{"46_the_permit_of_a_crashed_holder_behind_a_line_that_moved", false, false, crashedBehindTheLine},
-	{"48_a_limit_that_is_raised_tells_the_first_in_line", false, false, raisedTellsTheHead},
-	{"48_a_caller_with_a_larger_limit_tells_the_first_in_line", false, false, callerTellsTheHead},
-	{"48_a_late_copy_of_set_limit_changes_nothing", false, false, lateSetLimit},
-	{"48_set_limit_of_another_kind", false, false, otherKind},
-	{"50_permits_given_back_unused_tell_the_first_in_line", false, false, unusedTellsTheHead},
-	{"50_a_dead_crowd_is_nobody_to_wait_for", false, false, deadCrowd},
-	{"50_late_copies_take_nothing", false, false, lateCopies},
-	{"50_a_fraction_of_a_millisecond_is_not_dropped", false, false, fractionOfAMillisecond},
-	{"50_tries_after_a_clock_set_back", false, false, setBackForTries},
-	{"50_facts_outlast_the_window", false, false, factsOutlastTheWindow},
-	{"54_close_while_permits_are_away", false, false, closePer},
-	{"61_an_outage_is_not_contention_for_permits", false, true, outageOfPermits},
-	{"looking_tells_of_permits", false, false, looksAtPermits},
+	{"44_limit_reached_but_not_exceeded", false, false, limitReachedNotExceeded},
+	{"45_invalid_permit_counts_rejected", false, false, invalidPermitCounts},
+	{"46_crashed_holders_permits_return_at_expiry", false, false, crashedHoldersPermits},
+	{"46_unresponsive_holders_permits_return_at_expiry", false, false, unresponsiveHoldersPermits},
+	{"47_release_in_other_order_by_other_processes", false, false, releasedByOtherProcess},
+	{"47_ended_lease_returns_nothing", false, false, endedLeaseReturnsNothing},
+	{"48_larger_deployed_limit_admits_waiters", false, false, largerDeployedLimit},
+	{"48_set_limit_raises_and_lowers", false, false, setLimit},
+	{"48_lowered_limit_refuses_larger_requests", false, false, aboveLoweredLimit},
+	{"48_latest_callers_limit_applies", false, false, latestCallersLimit},
+	{"49_heavy_waiter_not_starved", false, false, heavyWaiter},
+	{"50_window_never_exceeds_limit", false, false, windowNeverExceeded},
+	{"50_window_admits_waiters_in_order", false, false, windowAdmitsInOrder},
+	{"50_waiting_for_window_takes_few_commands", false, false, windowWaitCommands},
+	{"50_wait_past_deadline_refused_immediately", false, false, refusedImmediately},
+	{"50_release_keeps_window_permits_taken", false, false, releaseKeepsWindowPermits},
+	{"50_wait_cancelled_at_permit_return_takes_nothing", false, false, cancelAtPermitReturn},
+	{"50_both_limits_in_one_request", false, false, bothLimits},
+	{"50_lost_wakeup_loses_no_permit", false, false, lostWakeupLosesNoPermit},
+	{"50_lost_reply_takes_permits_once", false, false, lostReplyTakesPermitsOnce},
+	{"50_clock_set_back_does_not_prolong_window", false, false, windowClockSetBack},
+	{"50_data_loss_frees_permits", false, false, permitsAfterDataLoss},
+	{"50_receipt_holds_nothing", false, false, receiptHoldsNothing},
+	{"46_crashed_holders_permit_after_queue_moved", false, false, crashedHolderAfterQueueMoved},
+	{"48_raised_limit_notifies_head", false, false, raisedLimitNotifiesHead},
+	{"48_callers_larger_limit_notifies_head", false, false, callersLimitNotifiesHead},
+	{"48_late_duplicate_set_limit_changes_nothing", false, false, lateDuplicateSetLimit},
+	{"48_set_limit_of_other_kind", false, false, setLimitOfOtherKind},
+	{"50_unused_permits_notify_head", false, false, unusedPermitsNotifyHead},
+	{"50_dead_waiters_are_ignored", false, false, deadWaitersIgnored},
+	{"50_late_duplicates_take_nothing", false, false, lateDuplicatesOfPermits},
+	{"50_submillisecond_window_rounded_up", false, false, submillisecondWindow},
+	{"50_try_acquire_after_clock_set_back", false, false, tryAcquireAfterClockSetBack},
+	{"50_metadata_outlasts_window", false, false, metadataOutlastsWindow},
+	{"54_close_during_window", false, false, closeDuringWindow},
+	{"61_permit_outage_is_not_contention", false, true, outageForPermits},
+	{"inspect_permits", false, false, inspectPermits},
 }
 
 // per is a window that is short, because on a real server it is waited for, and longer than a heartbeat.
@@ -71,20 +71,20 @@ func (p *Process) sem(limit int, change ...func(*semaphore.Options)) *semaphore.
 	return s
 }
 
-func unrenewed(o *semaphore.Options) { o.NoRenewal = true }
+func noRenewal(o *semaphore.Options) { o.NoRenewal = true }
 
 // inWindow makes permits return by the clock, and by nothing else.
 func inWindow(d time.Duration) func(*semaphore.Options) {
 	return func(o *semaphore.Options) { o.TTL, o.Per = 0, d }
 }
 
-// both makes permits return by the clock, and be held as well, so many at once.
-func both(d time.Duration, atOnce int) func(*semaphore.Options) {
+// bothLimitsOf makes permits return by the clock, and be held as well, so many at once.
+func bothLimitsOf(d time.Duration, atOnce int) func(*semaphore.Options) {
 	return func(o *semaphore.Options) { o.Per, o.AtOnce = d, atOnce }
 }
 
-// slowBeats makes heartbeats so rare that none falls into a test.
-func slowBeats(o *lockkeeper.Options) {
+// slowHeartbeats makes heartbeats so rare that none falls into a test.
+func slowHeartbeats(o *lockkeeper.Options) {
 	o.HeartbeatInterval, o.HeartbeatTimeout = time.Minute, 3*time.Minute
 }
 
@@ -111,8 +111,8 @@ func (w *World) refused(s *semaphore.Semaphore, n int) error {
 	return err
 }
 
-// rate checks that an error tells when to come back.
-func (w *World) rate(err error) *semaphore.RateError {
+// wantLimitedError checks that an error tells when to come back.
+func (w *World) wantLimitedError(err error) *semaphore.RateError {
 	w.Helper()
 	var rate *semaphore.RateError
 	if !errors.As(err, &rate) {
@@ -124,8 +124,8 @@ func (w *World) rate(err error) *semaphore.RateError {
 	return rate
 }
 
-// next is the next thing that a hook tells.
-func next[T any](w *World, told chan T) (x T) {
+// nextEvent is the next thing that a hook tells.
+func nextEvent[T any](w *World, told chan T) (x T) {
 	w.Helper()
 	select {
 	case x = <-told:
@@ -135,8 +135,8 @@ func next[T any](w *World, told chan T) (x T) {
 	return x
 }
 
-// expire checks that every key has its expiry.
-func (w *World) expire() {
+// checkAllKeysExpire checks that every key has its expiry.
+func (w *World) checkAllKeysExpire() {
 	w.Helper()
 	all, err := w.admin.Keys(w.ctx(), "*").Result()
 	w.must(err)
@@ -147,8 +147,8 @@ func (w *World) expire() {
 	}
 }
 
-// crowd acquires with random weights from several processes at once, and calls f with what it got.
-func (w *World) crowd(processes, goroutines, rounds, limit int, change func(*semaphore.Options), f func(*lockkeeper.Lease, int)) {
+// contend acquires with random weights from several processes at once, and calls f with what it got.
+func (w *World) contend(processes, goroutines, rounds, limit int, change func(*semaphore.Options), f func(*lockkeeper.Lease, int)) {
 	seed := rand.Uint64()
 	w.Logf("seed %d", seed)
 	var list []*semaphore.Semaphore
@@ -170,10 +170,10 @@ func (w *World) crowd(processes, goroutines, rounds, limit int, change func(*sem
 	})
 }
 
-func upToTheLimit(w *World) {
+func limitReachedNotExceeded(w *World) {
 	const limit = 5
 	var taken, peak, over atomic.Int64
-	w.crowd(4, 4, 12, limit, func(*semaphore.Options) {}, func(lease *lockkeeper.Lease, n int) {
+	w.contend(4, 4, 12, limit, func(*semaphore.Options) {}, func(lease *lockkeeper.Lease, n int) {
 		now := taken.Add(int64(n))
 		if now > limit {
 			over.Add(1)
@@ -191,10 +191,10 @@ func upToTheLimit(w *World) {
 	w.clean()
 }
 
-func badPermits(w *World) {
+func invalidPermitCounts(w *World) {
 	p := w.Process()
 	p.Net.Count()
-	for _, s := range []*semaphore.Semaphore{p.sem(3), p.sem(9, both(per, 3)), p.sem(3, inWindow(per))} {
+	for _, s := range []*semaphore.Semaphore{p.sem(3), p.sem(9, bothLimitsOf(per, 3)), p.sem(3, inWindow(per))} {
 		for _, n := range []int{0, -1, 4} {
 			_, err := s.Acquire(w.ctx(), n)
 			w.is(err, lockkeeper.ErrInvalid)
@@ -228,22 +228,24 @@ func badPermits(w *World) {
 	w.clean()
 }
 
-func permitsOfTheCrashed(w *World) { w.permitsReturn((*Process).Crash) }
+func crashedHoldersPermits(w *World) { w.permitsReturnAfterLease((*Process).Crash) }
 
-// permitsOfTheMute: the process is as good as frozen; the connections stay.
-func permitsOfTheMute(w *World) { w.permitsReturn(func(p *Process) { p.Net.Mute() }) }
+// unresponsiveHoldersPermits: the process is as good as frozen; the connections stay.
+func unresponsiveHoldersPermits(w *World) {
+	w.permitsReturnAfterLease(func(p *Process) { p.Net.Mute() })
+}
 
-// permitsReturn takes two of three permits in a process to which something happens then, and waits for them.
-func (w *World) permitsReturn(happens func(*Process)) {
+// permitsReturnAfterLease takes two of three permits in a process to which something happens then, and waits for them.
+func (w *World) permitsReturnAfterLease(happens func(*Process)) {
 	a := w.Process()
 	gone := w.take(permits(a.sem(3), 2))
 	b := w.Process().sem(3)
 	held := w.take(permits(b, 1))
-	waits := w.begin(w.ctx(), 1, permits(w.Process().sem(3), 2))
+	waits := w.acquireAsync(w.ctx(), 1, permits(w.Process().sem(3), 2))
 	happens(a)
 	ends := time.Now().Add(ttl)
 	w.refused(b, 1)
-	r := w.get(waits, ttl+50*time.Millisecond)
+	r := w.await(waits, ttl+50*time.Millisecond)
 	w.must(r.err)
 	if late := r.at.Sub(ends); !w.Real && late > 50*time.Millisecond {
 		w.Errorf("the permits came back %v after the lease had ended", late)
@@ -261,8 +263,8 @@ func (w *World) permitsReturn(happens func(*Process)) {
 	w.clean()
 }
 
-func releasedElsewhere(w *World) {
-	a, b := w.Process().sem(6, unrenewed), w.Process().sem(6, unrenewed)
+func releasedByOtherProcess(w *World) {
+	a, b := w.Process().sem(6, noRenewal), w.Process().sem(6, noRenewal)
 	one, two, three := w.take(permits(a, 1)), w.take(permits(b, 2)), w.take(permits(a, 3))
 	w.available(b, 0)
 	free := 0
@@ -282,8 +284,8 @@ func releasedElsewhere(w *World) {
 	w.tombstones() // of those that were adopted
 }
 
-func overGivesNothing(w *World) {
-	s, t := w.Process().sem(4, unrenewed), w.Process().sem(4)
+func endedLeaseReturnsNothing(w *World) {
+	s, t := w.Process().sem(4, noRenewal), w.Process().sem(4)
 	twice := w.take(permits(s, 2))
 	lost := w.take(permits(s, 2))
 	w.release(twice)
@@ -312,12 +314,12 @@ func overGivesNothing(w *World) {
 	w.tombstones() // of the one that was adopted
 }
 
-func deployLarger(w *World) {
+func largerDeployedLimit(w *World) {
 	old := w.Process().sem(1)
 	held := w.take(permits(old, 1))
 	var waits []chan result
 	for i := range 3 {
-		waits = append(waits, w.begin(w.ctx(), int64(i+1), permits(w.Process().sem(1), 1)))
+		waits = append(waits, w.acquireAsync(w.ctx(), int64(i+1), permits(w.Process().sem(1), 1)))
 	}
 	changed := make(chan lockkeeper.Event, 10)
 	process := w.Process(func(o *lockkeeper.Options) {
@@ -325,15 +327,15 @@ func deployLarger(w *World) {
 	})
 	newer := process.sem(3)
 	w.refused(newer, 1) // it comes after those in line, and lets them in
-	a, b := w.turn(waits[0]), w.turn(waits[1])
-	if e := next(w, changed); e.Limit != 3 || !strings.HasPrefix(e.Token, process.ID()+":") {
+	a, b := w.granted(waits[0]), w.granted(waits[1])
+	if e := nextEvent(w, changed); e.Limit != 3 || !strings.HasPrefix(e.Token, process.ID()+":") {
 		w.Errorf("told of %+v", e)
 	}
 	w.waiters("x", 1)
-	w.notYet(waits[2])
+	w.notGranted(waits[2])
 	w.must(held.Err())
 	w.release(a)
-	w.release(w.turn(waits[2]))
+	w.release(w.granted(waits[2]))
 	w.release(b)
 	w.release(held)
 	w.clean()
@@ -345,14 +347,14 @@ func setLimit(w *World) {
 		o.Hooks.LimitChanged = func(e lockkeeper.Event) { changed <- e }
 	}).sem(2)
 	one, two := w.take(permits(s, 1)), w.take(permits(s, 1))
-	three := w.begin(w.ctx(), 1, permits(s, 1))
-	four := w.begin(w.ctx(), 2, permits(w.Process().sem(2), 2))
+	three := w.acquireAsync(w.ctx(), 1, permits(s, 1))
+	four := w.acquireAsync(w.ctx(), 2, permits(w.Process().sem(2), 2))
 	w.must(s.SetLimit(w.ctx(), 5))
 	if n, err := w.admin.ZCard(w.ctx(), w.queue("x")).Result(); err != nil || n != 0 {
 		w.Errorf("%d in line after the limit was raised, %v", n, err)
 	}
-	leases := []*lockkeeper.Lease{one, two, w.turn(three), w.turn(four)}
-	if e := next(w, changed); e.Limit != 5 || e.Kind != "semaphore" || e.Name != "x" {
+	leases := []*lockkeeper.Lease{one, two, w.granted(three), w.granted(four)}
+	if e := nextEvent(w, changed); e.Limit != 5 || e.Kind != "semaphore" || e.Name != "x" {
 		w.Errorf("told of %+v", e)
 	}
 	w.available(s, 0)
@@ -360,10 +362,10 @@ func setLimit(w *World) {
 	// Lowered, leases go on, and nobody gets in until enough have ended.
 	w.must(s.SetLimit(w.ctx(), 2))
 	w.must(s.SetLimit(w.ctx(), 2))
-	if e := next(w, changed); e.Limit != 2 || len(changed) != 0 {
+	if e := nextEvent(w, changed); e.Limit != 2 || len(changed) != 0 {
 		w.Errorf("told of %+v and %d more", e, len(changed))
 	}
-	waits := w.begin(w.ctx(), 1, permits(s, 1))
+	waits := w.acquireAsync(w.ctx(), 1, permits(s, 1))
 	time.Sleep(2 * ttl)
 	for _, l := range leases {
 		w.must(l.Err())
@@ -372,53 +374,53 @@ func setLimit(w *World) {
 	w.release(leases[3]) // of five two are back
 	w.release(leases[2])
 	w.available(s, 0)
-	w.notYet(waits)
+	w.notGranted(waits)
 	w.release(leases[1])
-	w.release(w.turn(waits))
+	w.release(w.granted(waits))
 	w.available(s, 1)
 	w.release(leases[0])
 	w.clean()
 }
 
-func aboveTheLowered(w *World) {
+func aboveLoweredLimit(w *World) {
 	s := w.Process().sem(5)
 	held := []*lockkeeper.Lease{w.take(permits(s, 3)), w.take(permits(s, 2))}
-	light := w.begin(w.ctx(), 1, permits(s, 2))
+	light := w.acquireAsync(w.ctx(), 1, permits(s, 2))
 	p := w.Process()
-	heavy := []chan result{w.begin(w.ctx(), 2, permits(p.sem(5), 4)), w.begin(w.ctx(), 3, permits(p.sem(5), 5))}
-	last := w.begin(w.ctx(), 4, permits(p.sem(5), 3))
+	heavy := []chan result{w.acquireAsync(w.ctx(), 2, permits(p.sem(5), 4)), w.acquireAsync(w.ctx(), 3, permits(p.sem(5), 5))}
+	last := w.acquireAsync(w.ctx(), 4, permits(p.sem(5), 3))
 	w.must(s.SetLimit(w.ctx(), 3)) // all is taken, and stays so
 	for _, ch := range heavy {
-		w.is(w.get(ch, beat+10*time.Millisecond).err, semaphore.ErrAboveLimit)
+		w.is(w.await(ch, beat+10*time.Millisecond).err, semaphore.ErrAboveLimit)
 	}
 	w.waiters("x", 2)
-	w.notYet(light)
+	w.notGranted(light)
 	w.release(held[0])
-	w.notYet(light)
+	w.notGranted(light)
 	w.release(held[1])
-	lease := w.turn(light)
-	w.notYet(last)
+	lease := w.granted(light)
+	w.notGranted(last)
 	w.release(lease)
-	w.release(w.turn(last))
+	w.release(w.granted(last))
 
 	// The head of the line hears of it at once.
 	held = []*lockkeeper.Lease{w.take(permits(s, 3))}
 	w.must(s.SetLimit(w.ctx(), 5))
-	slow := w.Process(slowBeats).sem(5)
-	first := w.begin(w.ctx(), 1, permits(slow, 5))
+	slow := w.Process(slowHeartbeats).sem(5)
+	first := w.acquireAsync(w.ctx(), 1, permits(slow, 5))
 	w.must(s.SetLimit(w.ctx(), 3))
-	w.is(w.get(first, 10*time.Millisecond).err, semaphore.ErrAboveLimit)
+	w.is(w.await(first, 10*time.Millisecond).err, semaphore.ErrAboveLimit)
 	w.release(held[0])
 	w.clean()
 }
 
-// latestLimit: SetLimit is in force for those who know the same limit as before, until one comes who knows another.
-func latestLimit(w *World) {
+// latestCallersLimit: SetLimit is in force for those who know the same limit as before, until one comes who knows another.
+func latestCallersLimit(w *World) {
 	changed := make(chan int, 10)
 	hook := func(o *lockkeeper.Options) {
 		o.Hooks.LimitChanged = func(e lockkeeper.Event) { changed <- e.Limit }
 	}
-	for _, change := range []func(*semaphore.Options){func(*semaphore.Options) {}, both(time.Hour, 100)} {
+	for _, change := range []func(*semaphore.Options){func(*semaphore.Options) {}, bothLimitsOf(time.Hour, 100)} {
 		a, b := w.Process(hook).sem(4, change), w.Process(hook).sem(4, change)
 		w.release(w.take(permits(a, 1))) // with Per it does not come back
 		away := 4 - func() int { n, err := a.Available(w.ctx()); w.must(err); return n }()
@@ -434,7 +436,7 @@ func latestLimit(w *World) {
 		w.available(b, 3-3*away)
 		w.release(lease)
 		for _, want := range []int{2, 7, 4} {
-			if got := next(w, changed); got != want {
+			if got := nextEvent(w, changed); got != want {
 				w.Errorf("told of the limit %d, want %d", got, want)
 			}
 		}
@@ -448,33 +450,33 @@ func latestLimit(w *World) {
 func heavyWaiter(w *World) {
 	ps := []*Process{w.Process(), w.Process(), w.Process()}
 	light := w.take(permits(ps[0].sem(3), 1))
-	heavy := w.begin(w.ctx(), 1, permits(ps[1].sem(3), 3))
+	heavy := w.acquireAsync(w.ctx(), 1, permits(ps[1].sem(3), 3))
 	var behind []chan result
 	for i := range 6 {
-		behind = append(behind, w.begin(w.ctx(), int64(i+2), permits(ps[i%3].sem(3), 1)))
+		behind = append(behind, w.acquireAsync(w.ctx(), int64(i+2), permits(ps[i%3].sem(3), 1)))
 	}
 	s := ps[2].sem(3)
 	w.available(s, 2)
 	w.refused(s, 1) // there is room, but not for those who do not wait
 	time.Sleep(2 * beat)
-	w.notYet(heavy)
+	w.notGranted(heavy)
 	for _, ch := range behind {
-		w.notYet(ch)
+		w.notGranted(ch)
 	}
 	w.release(light)
-	lease := w.turn(heavy)
+	lease := w.granted(heavy)
 	for _, ch := range behind {
-		w.notYet(ch)
+		w.notGranted(ch)
 	}
 	w.release(lease)
 	var leases []*lockkeeper.Lease
 	for _, ch := range behind[:3] {
-		leases = append(leases, w.turn(ch))
+		leases = append(leases, w.granted(ch))
 	}
-	w.notYet(behind[3])
+	w.notGranted(behind[3])
 	for i, l := range leases {
 		w.release(l)
-		w.release(w.turn(behind[3+i]))
+		w.release(w.granted(behind[3+i]))
 	}
 	w.clean()
 }
@@ -485,8 +487,8 @@ type taking struct {
 	n  int
 }
 
-// inWindows checks that no window of a length holds more than the limit. A fence is the server's µs.
-func (w *World) inWindows(list []taking, d time.Duration, limit int) {
+// checkWindows checks that no window of a length holds more than the limit. A fence is the server's µs.
+func (w *World) checkWindows(list []taking, d time.Duration, limit int) {
 	w.Helper()
 	if !w.Real { // where many things happen in one µs, fences run ahead of the clock
 		d -= time.Millisecond
@@ -503,20 +505,20 @@ func (w *World) inWindows(list []taking, d time.Duration, limit int) {
 	}
 }
 
-func windows(w *World) {
+func windowNeverExceeded(w *World) {
 	const limit, d = 7, beat / 4
-	for _, change := range []func(*semaphore.Options){inWindow(d), both(d, 7)} {
+	for _, change := range []func(*semaphore.Options){inWindow(d), bothLimitsOf(d, 7)} {
 		var mu sync.Mutex
 		var list []taking
 		most := 0
-		w.crowd(3, 4, 6, limit, change, func(lease *lockkeeper.Lease, n int) {
+		w.contend(3, 4, 6, limit, change, func(lease *lockkeeper.Lease, n int) {
 			w.release(lease)
 			mu.Lock()
 			defer mu.Unlock()
 			list = append(list, taking{int64(lease.Fence()), n})
 			most += n
 		})
-		w.inWindows(list, d, limit)
+		w.checkWindows(list, d, limit)
 		// And nothing is wasted: heavy ones leave gaps, but never of half a window's permits.
 		first, last := list[0].us, list[len(list)-1].us
 		if took := time.Duration(last-first) * time.Microsecond; !w.Real && took > 2*d*time.Duration(most)/limit {
@@ -526,7 +528,7 @@ func windows(w *World) {
 	}
 }
 
-func byTheClock(w *World) {
+func windowAdmitsInOrder(w *World) {
 	window := per
 	if w.Real {
 		window *= 3 // all are in line in the first
@@ -539,13 +541,13 @@ func byTheClock(w *World) {
 	// The third comes when the first returns, the fourth takes the second's and the third's, the others one window later.
 	var waits []chan result
 	for i, n := range []int{1, 2, 1, 1} {
-		waits = append(waits, w.begin(w.ctx(), int64(i+1), permits(w.Process(slowBeats).sem(2, inWindow(window)), n)))
+		waits = append(waits, w.acquireAsync(w.ctx(), int64(i+1), permits(w.Process(slowHeartbeats).sem(2, inWindow(window)), n)))
 	}
 	list := []taking{{first, 1}, {second, 1}}
 	var late []time.Duration
 	due := first
 	for i, n := range []int{1, 2, 1, 1} {
-		r := w.get(waits[i], 2*window)
+		r := w.await(waits[i], 2*window)
 		w.must(r.err)
 		us := at(r.lease)
 		list = append(list, taking{us, n})
@@ -554,7 +556,7 @@ func byTheClock(w *World) {
 			due = us
 		}
 	}
-	w.inWindows(list, window, 2)
+	w.checkWindows(list, window, 2)
 	slices.Sort(late)
 	if worst := late[len(late)-1]; !w.Real && worst > 2*time.Millisecond || late[0] > 50*time.Millisecond {
 		w.Errorf("in line for permits that were back, for %v", late)
@@ -562,11 +564,11 @@ func byTheClock(w *World) {
 	if late[0] <= 0 && w.Real {
 		w.Errorf("admitted %v before its permit was back", -late[0])
 	}
-	w.expire()
+	w.checkAllKeysExpire()
 }
 
-// fewCommands: a permit that returns costs the one who gets it a question, however many wait.
-func fewCommands(w *World) {
+// windowWaitCommands: a permit that returns costs the one who gets it a question, however many wait.
+func windowWaitCommands(w *World) {
 	counts := map[int]int{}
 	for _, n := range []int{2, 200} {
 		const keepers, turns, d = 5, 40, 20 * time.Millisecond
@@ -575,7 +577,7 @@ func fewCommands(w *World) {
 		ctx, cancel := context.WithCancel(w.ctx())
 		w.last = append(w.last, cancel)
 		for range keepers {
-			ps = append(ps, w.Process(slowBeats))
+			ps = append(ps, w.Process(slowHeartbeats))
 		}
 		var wg sync.WaitGroup
 		for i := range n {
@@ -619,8 +621,8 @@ func fewCommands(w *World) {
 	}
 }
 
-func toldAtOnce(w *World) {
-	for _, change := range []func(*semaphore.Options){inWindow(per), both(per, 9)} {
+func refusedImmediately(w *World) {
+	for _, change := range []func(*semaphore.Options){inWindow(per), bothLimitsOf(per, 9)} {
 		p := w.Process()
 		s := p.sem(3, change)
 		began := time.Now()
@@ -628,7 +630,7 @@ func toldAtOnce(w *World) {
 		took := time.Now()
 		time.Sleep(per / 4)
 		asked := time.Now()
-		rate := w.rate(w.refused(s, 2))
+		rate := w.wantLimitedError(w.refused(s, 2))
 		if rate.RetryAfter > per || !w.Real && rate.RetryAt != took.Add(per+time.Millisecond) {
 			w.Errorf("told to come back after %v, %v after the permits were taken", rate.RetryAfter, rate.RetryAt.Sub(took))
 		}
@@ -647,7 +649,7 @@ func toldAtOnce(w *World) {
 		_, err := s.Acquire(ctx, 2)
 		cancel()
 		w.is(err, lockkeeper.ErrNotAcquired)
-		early := w.rate(err)
+		early := w.wantLimitedError(err)
 		if d := early.RetryAt.Sub(rate.RetryAt); !w.Real && d != 0 || d < -per/4 { // the first answer can be long on its way
 			w.Errorf("told %v once, and %v later", rate.RetryAt, d)
 		}
@@ -657,18 +659,18 @@ func toldAtOnce(w *World) {
 		w.waiters("x", 0)
 		w.available(s, 1)
 		late, cancel2 := context.WithDeadline(w.ctx(), rate.RetryAt.Add(10*time.Second))
-		waits := w.begin(late, 1, permits(w.Process().sem(3, change), 2))
+		waits := w.acquireAsync(late, 1, permits(w.Process().sem(3, change), 2))
 
 		// Those in line come first, and what they will take has to return as well.
-		behind := w.rate(w.refused(s, 2))
+		behind := w.wantLimitedError(w.refused(s, 2))
 		if !w.Real && behind.RetryAt != rate.RetryAt.Add(per+time.Millisecond) {
 			w.Errorf("behind another told to come back at %v, which gets in at %v", behind.RetryAt, rate.RetryAt)
 		}
 		if !w.Real {
 			time.Sleep(time.Until(rate.RetryAt.Add(-time.Millisecond)))
-			w.notYet(waits)
+			w.notGranted(waits)
 		}
-		r := w.get(waits, per)
+		r := w.await(waits, per)
 		cancel2()
 		w.must(r.err)
 		if late := r.at.Sub(rate.RetryAt); !w.Real && (late < 0 || late > 2*time.Millisecond) {
@@ -677,7 +679,7 @@ func toldAtOnce(w *World) {
 		w.release(r.lease)
 
 		// Who comes back when it was told to, is served; nobody else is there.
-		again := w.rate(w.refused(s, 3))
+		again := w.wantLimitedError(w.refused(s, 3))
 		time.Sleep(time.Until(again.RetryAt.Add(-time.Millisecond)))
 		if !w.Real {
 			w.refused(s, 3)
@@ -690,29 +692,29 @@ func toldAtOnce(w *World) {
 	}
 }
 
-func releaseReturnsNothing(w *World) {
+func releaseKeepsWindowPermits(w *World) {
 	s := w.Process().sem(3, inWindow(per))
 	lease := w.take(permits(s, 2))
-	w.expire()
+	w.checkAllKeysExpire()
 	w.release(lease)
 	w.release(lease)
 	w.available(s, 1)
-	w.rate(w.refused(s, 2))
+	w.wantLimitedError(w.refused(s, 2))
 	w.eventually("the permits to return", func() bool {
 		n, err := s.Available(w.ctx())
 		return err == nil && n == 3
 	})
-	if d := time.Since(w.began(lease)); d <= per && !w.Real {
+	if d := time.Since(w.grantTime(lease)); d <= per && !w.Real {
 		w.Errorf("they were back after %v", d)
 	}
 	w.clean()
 }
 
-// began is when a lease was granted by the server's clock.
-func (w *World) began(l *lockkeeper.Lease) time.Time { return time.UnixMicro(int64(l.Fence())) }
+// grantTime is when a lease was granted by the server's clock.
+func (w *World) grantTime(l *lockkeeper.Lease) time.Time { return time.UnixMicro(int64(l.Fence())) }
 
-// cancelledAtReturn: whoever goes at the very moment leaves its permit to others.
-func cancelledAtReturn(w *World) {
+// cancelAtPermitReturn: whoever goes at the very moment leaves its permit to others.
+func cancelAtPermitReturn(w *World) {
 	d, turns := 50*time.Millisecond, 20
 	if w.Real { // long enough that the next one asks before the permit has returned
 		d, turns = 400*time.Millisecond, 5
@@ -724,21 +726,21 @@ func cancelledAtReturn(w *World) {
 		lease, err := probe.Acquire(w.ctx(), 1)
 		w.must(err)
 		ctx, cancel := context.WithCancel(w.ctx())
-		waits := w.begin(ctx, 1, permits(s, 1))
+		waits := w.acquireAsync(ctx, 1, permits(s, 1))
 		offset := time.Duration(i%5-2) * 500 * time.Microsecond
 		if !w.Real {
-			time.Sleep(time.Until(w.began(lease).Add(d + 2*time.Millisecond + offset)))
+			time.Sleep(time.Until(w.grantTime(lease).Add(d + 2*time.Millisecond + offset)))
 		} else {
-			time.Sleep(time.Until(w.began(lease).Add(d + 5*offset)))
+			time.Sleep(time.Until(w.grantTime(lease).Add(d + 5*offset)))
 		}
 		cancel()
-		if r := w.get(waits, 0); r.err != nil {
+		if r := w.await(waits, 0); r.err != nil {
 			w.is(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
 			w.eventually("the permit to be there in time", func() bool {
 				n, err := probe.Available(w.ctx())
 				return err == nil && n == 1
 			})
-			if since := time.Since(w.began(lease)); !w.Real && since > d+10*time.Millisecond {
+			if since := time.Since(w.grantTime(lease)); !w.Real && since > d+10*time.Millisecond {
 				w.Errorf("the permit of a wait that was cancelled was away until %v after the one before", since)
 			}
 		}
@@ -753,7 +755,7 @@ func cancelledAtReturn(w *World) {
 
 func bothLimits(w *World) {
 	const limit, atOnce = 5, 2
-	change := both(3*per, atOnce)
+	change := bothLimitsOf(3*per, atOnce)
 	s := w.Process().sem(limit, change)
 	start := time.Now()
 	one, two := w.take(permits(s, 1)), w.take(permits(s, 1))
@@ -769,14 +771,14 @@ func bothLimits(w *World) {
 		}
 	}
 	holds(2, 2)
-	waits := w.begin(w.ctx(), 1, permits(w.Process().sem(limit, change), 2))
+	waits := w.acquireAsync(w.ctx(), 1, permits(w.Process().sem(limit, change), 2))
 	holds(2, 2) // who waits has taken nothing
 	w.available(s, 0)
 	w.release(one)
 	holds(1, 2)
-	w.notYet(waits)
+	w.notGranted(waits)
 	w.release(two)
-	three := w.turn(waits)
+	three := w.granted(waits)
 	holds(2, 4)
 	w.available(s, 0)
 	w.release(three)
@@ -784,26 +786,26 @@ func bothLimits(w *World) {
 	w.available(s, 1)
 
 	// Now it is the clock that two have to wait for, and they hold nothing meanwhile.
-	rate := w.rate(w.refused(s, 2))
+	rate := w.wantLimitedError(w.refused(s, 2))
 	if rate.RetryAt.Before(start.Add(3 * per)) {
 		w.Errorf("told to come back %v after the first permit was taken", rate.RetryAt.Sub(start))
 	}
-	waits = w.begin(w.ctx(), 1, permits(w.Process().sem(limit, change), 2))
+	waits = w.acquireAsync(w.ctx(), 1, permits(w.Process().sem(limit, change), 2))
 	holds(0, 4)
-	r := w.get(waits, 3*per+2*time.Millisecond)
+	r := w.await(waits, 3*per+2*time.Millisecond)
 	w.must(r.err)
-	if d := w.began(r.lease).Sub(w.began(one)); d <= 3*per-time.Millisecond {
+	if d := w.grantTime(r.lease).Sub(w.grantTime(one)); d <= 3*per-time.Millisecond {
 		w.Errorf("admitted after %v", d)
 	}
 	time.Sleep(2 * ttl) // it is renewed, and the count of the clock is another matter
 	w.must(r.lease.Err())
 	w.available(s, 0)
 	w.release(r.lease)
-	w.expire()
+	w.checkAllKeysExpire()
 }
 
-// receiptUnheard: five wait, and the last is told by a message, which does not come.
-func receiptUnheard(w *World) {
+// lostWakeupLosesNoPermit: five wait, and the last is told by a message, which does not come.
+func lostWakeupLosesNoPermit(w *World) {
 	const limit = 5
 	p, deaf := w.Process(), w.Process()
 	s := p.sem(limit, inWindow(per))
@@ -814,14 +816,14 @@ func receiptUnheard(w *World) {
 		if i == limit-1 {
 			by = deaf
 		}
-		waits = append(waits, w.begin(w.ctx(), int64(i+1), permits(by.sem(limit, inWindow(per)), 1)))
+		waits = append(waits, w.acquireAsync(w.ctx(), int64(i+1), permits(by.sem(limit, inWindow(per)), 1)))
 	}
 	deaf.Net.DeafenSubscriptions()
-	first := w.get(waits[0], 2*per)
+	first := w.await(waits[0], 2*per)
 	w.must(first.err)
-	r := w.get(waits[limit-1], beat+50*time.Millisecond)
+	r := w.await(waits[limit-1], beat+50*time.Millisecond)
 	w.must(r.err)
-	if d := w.began(r.lease).Sub(w.began(first.lease)); d > 50*time.Millisecond {
+	if d := w.grantTime(r.lease).Sub(w.grantTime(first.lease)); d > 50*time.Millisecond {
 		w.Errorf("who did not hear it was granted its permit %v after the first", d)
 	}
 	if late := r.at.Sub(first.at); !w.Real && late > beat+50*time.Millisecond {
@@ -845,7 +847,7 @@ func (w *World) spent() int {
 	return int(-list[0])
 }
 
-func receiptReplyLost(w *World) {
+func lostReplyTakesPermitsOnce(w *World) {
 	const d = time.Minute
 	p := w.Process()
 	s := p.sem(100, inWindow(d))
@@ -879,11 +881,11 @@ func receiptReplyLost(w *World) {
 		w.Errorf("after a late copy of a request that was given up %d permits are away, want %d", got, want)
 	}
 	w.available(s, 100-want)
-	w.expire()
+	w.checkAllKeysExpire()
 }
 
-// clockSetBack: what was taken an hour ahead of the clock is away for a window from when somebody asks.
-func clockSetBack(w *World) {
+// windowClockSetBack: what was taken an hour ahead of the clock is away for a window from when somebody asks.
+func windowClockSetBack(w *World) {
 	if w.Real {
 		return // its clock is the machine's
 	}
@@ -891,44 +893,44 @@ func clockSetBack(w *World) {
 	w.take(permits(s, 2))
 	time.Sleep(per / 2)
 	defer w.mini.SetTime(time.Time{})
-	stop := w.shift(-time.Hour)
+	stop := w.shiftClock(-time.Hour)
 	defer stop()
-	waits := w.begin(w.ctx(), 1, permits(w.Process().sem(2, inWindow(per)), 1))
+	waits := w.acquireAsync(w.ctx(), 1, permits(w.Process().sem(2, inWindow(per)), 1))
 	start := time.Now()
-	w.rate(w.refused(s, 1))
+	w.wantLimitedError(w.refused(s, 1))
 	w.available(s, 0)
-	r := w.get(waits, 2*per)
+	r := w.await(waits, 2*per)
 	w.must(r.err)
 	if d := r.at.Sub(start); d < per/2 || d > per+beat {
 		w.Errorf("permits were away for %v after the clock was set back, the window is of %v", d, per)
 	}
 	w.available(s, 1)
-	w.expire()
+	w.checkAllKeysExpire()
 }
 
-// forgotten: permits that return by the clock are known to the server alone. If it loses its data, or its clock jumps
+// permitsAfterDataLoss: permits that return by the clock are known to the server alone. If it loses its data, or its clock jumps
 // ahead, a window may hold the limit twice, and nobody can tell.
-func forgotten(w *World) {
+func permitsAfterDataLoss(w *World) {
 	s := w.Process().sem(2, inWindow(time.Minute))
 	again := func(what string) {
 		w.Helper()
 		if _, err := s.TryAcquire(w.ctx(), 2); err != nil {
 			w.Errorf("%s: %v", what, err)
 		}
-		w.rate(w.refused(s, 1))
+		w.wantLimitedError(w.refused(s, 1))
 	}
 	again("at first")
 	w.must(w.admin.FlushDB(w.ctx()).Err())
 	again("after the data was lost")
 	if !w.Real {
 		defer w.mini.SetTime(time.Time{})
-		defer w.shift(time.Hour)()
+		defer w.shiftClock(time.Hour)()
 		again("after the clock has jumped")
 	}
 	w.must(w.admin.FlushDB(w.ctx()).Err())
 }
 
-func receipts(w *World) {
+func receiptHoldsNothing(w *World) {
 	var lost atomic.Int32
 	p := w.Process(func(o *lockkeeper.Options) { o.Hooks.Lost = func(lockkeeper.Event) { lost.Add(1) } })
 	s := p.sem(2, inWindow(per))
@@ -975,14 +977,14 @@ func receipts(w *World) {
 	w.clean()
 }
 
-func closePer(w *World) {
+func closeDuringWindow(w *World) {
 	p, q := w.Process(), w.Process()
 	s := q.sem(3, inWindow(time.Minute))
 	w.take(permits(s, 1))
 	receipt := w.take(permits(p.sem(3, inWindow(time.Minute)), 1))
 	var waits []chan result
 	for i := range 5 {
-		waits = append(waits, w.begin(w.ctx(), int64(i+1), permits(p.sem(3, inWindow(time.Minute)), 2)))
+		waits = append(waits, w.acquireAsync(w.ctx(), int64(i+1), permits(p.sem(3, inWindow(time.Minute)), 2)))
 	}
 	start := time.Now()
 	w.must(p.Close())
@@ -990,7 +992,7 @@ func closePer(w *World) {
 		w.Errorf("Close took %v", d)
 	}
 	for _, ch := range waits {
-		w.is(w.get(ch, 0).err, lockkeeper.ErrClosed)
+		w.is(w.await(ch, 0).err, lockkeeper.ErrClosed)
 	}
 	w.waiters("x", 0)
 	w.available(s, 1) // what was taken is away, what was waited for is not
@@ -1005,7 +1007,7 @@ func closePer(w *World) {
 	w.must(p.RDB.Ping(w.ctx()).Err())
 }
 
-func looksAtPermits(w *World) {
+func inspectPermits(w *World) {
 	p := w.Process()
 	s := p.sem(5)
 	list, err := s.Holders(w.ctx())
@@ -1015,7 +1017,7 @@ func looksAtPermits(w *World) {
 	}
 	leases := []*lockkeeper.Lease{w.take(permits(s, 1)), w.take(permits(s, 3))}
 	ctx, cancel := context.WithCancel(w.ctx())
-	waits := []chan result{w.begin(ctx, 1, permits(s, 4)), w.begin(ctx, 2, permits(s, 2))}
+	waits := []chan result{w.acquireAsync(ctx, 1, permits(s, 4)), w.acquireAsync(ctx, 2, permits(s, 2))}
 	list, err = s.Holders(w.ctx())
 	w.must(err)
 	if len(list) != 2 {
@@ -1035,7 +1037,7 @@ func looksAtPermits(w *World) {
 	w.available(s, 1)
 	cancel()
 	for _, ch := range waits {
-		w.is(w.get(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+		w.is(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 	}
 	w.waiters("x", 0)
 	for _, l := range leases {
@@ -1055,8 +1057,8 @@ func looksAtPermits(w *World) {
 	w.available(s, 2)
 }
 
-// factsOutlastTheWindow: the limit in force is known for as long as permits are away.
-func factsOutlastTheWindow(w *World) {
+// metadataOutlastsWindow: the limit in force is known for as long as permits are away.
+func metadataOutlastsWindow(w *World) {
 	const d = 24 * time.Hour // Idle is an hour
 	w.take(permits(w.Process().sem(2, inWindow(d)), 1))
 	left, err := w.admin.PTTL(w.ctx(), w.meta("x")).Result()

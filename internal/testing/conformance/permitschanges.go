@@ -11,30 +11,30 @@ import (
 
 // What changes when the first in line is to be served, or comes late and must not change anything any more.
 
-// headLearns: the first in line asked when its eight of ten permits would have returned. Something makes that sooner. No
+// headNotifiedWhen: the first in line asked when its eight of ten permits would have returned. Something makes that sooner. No
 // heartbeat comes to its help.
-func headLearns(w *World, sooner func(p *Process, s *semaphore.Semaphore)) {
+func headNotifiedWhen(w *World, sooner func(p *Process, s *semaphore.Semaphore)) {
 	const d = 2 * time.Second
-	p := w.Process(slowBeats)
+	p := w.Process(slowHeartbeats)
 	s := p.sem(10, inWindow(d))
 	w.take(permits(s, 5))
 	start := time.Now()
 	time.Sleep(d / 4)
 	sooner(p, s)
 	due := start.Add(d)
-	waits := w.begin(w.ctx(), 1, permits(w.Process(slowBeats).sem(10, inWindow(d)), 8))
+	waits := w.acquireAsync(w.ctx(), 1, permits(w.Process(slowHeartbeats).sem(10, inWindow(d)), 8))
 	time.Sleep(time.Until(start.Add(d / 2)))
 	sooner(nil, s)
-	r := w.get(waits, time.Until(due)+2*time.Millisecond)
+	r := w.await(waits, time.Until(due)+2*time.Millisecond)
 	w.must(r.err)
 	if late := r.at.Sub(due); !w.Real && late > d/8 {
 		w.Errorf("it was served %v late", late)
 	}
-	w.expire()
+	w.checkAllKeysExpire()
 }
 
-func raisedTellsTheHead(w *World) {
-	headLearns(w, func(p *Process, s *semaphore.Semaphore) {
+func raisedLimitNotifiesHead(w *World) {
+	headNotifiedWhen(w, func(p *Process, s *semaphore.Semaphore) {
 		if p != nil {
 			w.take(permits(s, 5))
 		} else {
@@ -43,21 +43,21 @@ func raisedTellsTheHead(w *World) {
 	})
 }
 
-func callerTellsTheHead(w *World) {
-	headLearns(w, func(p *Process, s *semaphore.Semaphore) {
+func callersLimitNotifiesHead(w *World) {
+	headNotifiedWhen(w, func(p *Process, s *semaphore.Semaphore) {
 		if p != nil {
 			w.take(permits(s, 5))
 		} else {
-			w.refused(w.Process(slowBeats).sem(13, inWindow(2*time.Second)), 4)
+			w.refused(w.Process(slowHeartbeats).sem(13, inWindow(2*time.Second)), 4)
 		}
 	})
 }
 
-// unusedTellsTheHead: permits that somebody took and never learned of are given back.
-func unusedTellsTheHead(w *World) {
+// unusedPermitsNotifyHead: permits that somebody took and never learned of are given back.
+func unusedPermitsNotifyHead(w *World) {
 	ctx, cancel := context.WithCancel(w.ctx())
 	defer cancel()
-	headLearns(w, func(p *Process, s *semaphore.Semaphore) {
+	headNotifiedWhen(w, func(p *Process, s *semaphore.Semaphore) {
 		if p != nil {
 			p.Net.Break("evalsha", 1, faultnet.SwallowReply)
 			go func() { _, _ = s.Acquire(ctx, 5) }()
@@ -69,14 +69,14 @@ func unusedTellsTheHead(w *World) {
 	})
 }
 
-// crashedBehindTheLine: a holder crashes, and others hand their permit on, until one is first in line that was too far
+// crashedHolderAfterQueueMoved: a holder crashes, and others hand their permit on, until one is first in line that was too far
 // behind to be told when the crashed one's lease ends.
-func crashedBehindTheLine(w *World) {
+func crashedHolderAfterQueueMoved(w *World) {
 	const long = 8 * time.Second // longer than heartbeats last
 	ps := make([]*semaphore.Semaphore, 7)
 	for i := range ps {
 		ps[i] = w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = time.Second, 3*time.Second }).
-			sem(2, unrenewed, func(o *semaphore.Options) { o.TTL = long })
+			sem(2, noRenewal, func(o *semaphore.Options) { o.TTL = long })
 	}
 	w.take(permits(ps[0], 1))
 	over := time.Now().Add(long)
@@ -85,15 +85,15 @@ func crashedBehindTheLine(w *World) {
 	w.must(held.Extend(w.ctx(), long))
 	var line []chan result
 	for i, s := range ps[2:] {
-		line = append(line, w.begin(w.ctx(), int64(i+1), permits(s, 1)))
+		line = append(line, w.acquireAsync(w.ctx(), int64(i+1), permits(s, 1)))
 	}
 	for _, ch := range line[:4] {
 		w.release(held)
-		r := w.get(ch, 0)
+		r := w.await(ch, 0)
 		w.must(r.err)
 		held = r.lease
 	}
-	r := w.get(line[4], time.Until(over)+time.Second)
+	r := w.await(line[4], time.Until(over)+time.Second)
 	w.must(r.err)
 	if late := r.at.Sub(over); !w.Real && late > 2*time.Millisecond {
 		w.Errorf("the permit of the crashed holder came %v late", late)
@@ -102,12 +102,12 @@ func crashedBehindTheLine(w *World) {
 	w.release(r.lease)
 }
 
-// deadCrowd: those whose process has gone are nobody to wait for.
-func deadCrowd(w *World) {
+// deadWaitersIgnored: those whose process has gone are nobody to wait for.
+func deadWaitersIgnored(w *World) {
 	const d = time.Minute
 	s := w.Process().sem(1, inWindow(d))
 	w.take(permits(s, 1))
-	dead := w.Process(slowBeats)
+	dead := w.Process(slowHeartbeats)
 	ctx, cancel := context.WithCancel(w.ctx())
 	defer cancel()
 	for range 80 {
@@ -116,7 +116,7 @@ func deadCrowd(w *World) {
 	w.waiters("x", 80)
 	dead.Crash()
 	time.Sleep(beat) // the server sees it
-	if after := w.rate(w.refused(s, 1)).RetryAfter; after > d+time.Second {
+	if after := w.wantLimitedError(w.refused(s, 1)).RetryAfter; after > d+time.Second {
 		w.Errorf("to come back after %v", after)
 	}
 	hurries, cancelWait := context.WithTimeout(w.ctx(), 2*d)
@@ -133,8 +133,8 @@ func deadCrowd(w *World) {
 	}
 }
 
-// lateCopies: what was repeated because an answer was lost arrives once more, when it is all over.
-func lateCopies(w *World) {
+// lateDuplicatesOfPermits: what was repeated because an answer was lost arrives once more, when it is all over.
+func lateDuplicatesOfPermits(w *World) {
 	const d = 300 * time.Millisecond
 	p := w.Process()
 	s := p.sem(3, inWindow(d))
@@ -152,16 +152,16 @@ func lateCopies(w *World) {
 	}
 }
 
-func lateSetLimit(w *World) {
+func lateDuplicateSetLimit(w *World) {
 	told := make(chan lockkeeper.Event, 10)
 	p := w.Process(func(o *lockkeeper.Options) { o.Hooks.LimitChanged = func(e lockkeeper.Event) { told <- e } })
 	s := p.sem(10)
 	lease := w.take(permits(s, 1))
 	w.must(s.SetLimit(w.ctx(), 9))
-	next(w, told)
+	nextEvent(w, told)
 	p.Net.Break("evalsha", 1, faultnet.CutReply|faultnet.Copy)
 	w.must(s.SetLimit(w.ctx(), 5))
-	if e := next(w, told); e.Limit != 5 {
+	if e := nextEvent(w, told); e.Limit != 5 {
 		w.Errorf("told of %d", e.Limit)
 	}
 	w.must(s.SetLimit(w.ctx(), 8))
@@ -170,8 +170,8 @@ func lateSetLimit(w *World) {
 	w.release(lease)
 }
 
-// otherKind: the limit of a window is set where there was none. The window is that of who sets it.
-func otherKind(w *World) {
+// setLimitOfOtherKind: the limit of a window is set where there was none. The window is that of who sets it.
+func setLimitOfOtherKind(w *World) {
 	s := w.Process().sem(10)
 	lease := w.take(permits(s, 1))
 	w.must(w.Process().sem(100, inWindow(time.Minute)).SetLimit(w.ctx(), 2))
@@ -183,8 +183,8 @@ func otherKind(w *World) {
 	w.release(lease)
 }
 
-// fractionOfAMillisecond: a window that is not a whole number of milliseconds is never shorter than what was asked for.
-func fractionOfAMillisecond(w *World) {
+// submillisecondWindow: a window that is not a whole number of milliseconds is never shorter than what was asked for.
+func submillisecondWindow(w *World) {
 	if w.Real {
 		return // its clock moves between the two
 	}
@@ -196,8 +196,8 @@ func fractionOfAMillisecond(w *World) {
 	w.take(permits(s, 1))
 }
 
-// setBackForTries: where nobody waits, a lease that lasts too long since the clock was set back is cut by a try.
-func setBackForTries(w *World) {
+// tryAcquireAfterClockSetBack: where nobody waits, a lease that lasts too long since the clock was set back is cut by a try.
+func tryAcquireAfterClockSetBack(w *World) {
 	if w.Real {
 		return // its clock is the machine's
 	}
@@ -205,7 +205,7 @@ func setBackForTries(w *World) {
 	w.take(permits(crashed.sem(1), 1))
 	crashed.Crash()
 	defer w.mini.SetTime(time.Time{})
-	stop := w.shift(-time.Hour)
+	stop := w.shiftClock(-time.Hour)
 	defer stop()
 	s := w.Process().sem(1)
 	w.refused(s, 1)

@@ -82,7 +82,7 @@ func Processes(t *testing.T, p Primitive) {
 			return strconv.FormatInt(v, 10), err
 		})
 	}
-	t.Run("a_counter_is_right_over_processes", func(t *testing.T) {
+	t.Run("shared_counter_over_processes", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
 		var ps []*redistest.Child
@@ -100,7 +100,7 @@ func Processes(t *testing.T, p Primitive) {
 			t.Errorf("counted %d of 400, %v", n, err)
 		}
 	})
-	t.Run("a_killed_holder_is_replaced_when_its_lease_ends", func(t *testing.T) {
+	t.Run("killed_holder_replaced_at_lease_expiry", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
 		a := spawn(t, s, "hold")
@@ -114,7 +114,7 @@ func Processes(t *testing.T, p Primitive) {
 			t.Errorf("the next holder came %v after the kill, the lease was of %v", d, 2*ttl)
 		}
 	})
-	t.Run("a_killed_waiter_costs_nothing", func(t *testing.T) {
+	t.Run("killed_waiter_causes_no_delay", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
 		a := spawn(t, s, "hold")
@@ -130,7 +130,7 @@ func Processes(t *testing.T, p Primitive) {
 		b.Says("held")
 		b.Signal(syscall.SIGKILL)
 	})
-	t.Run("a_frozen_holder_learns_of_its_loss_first_thing", func(t *testing.T) {
+	t.Run("frozen_holder_sees_loss_on_resume", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
 		a := spawn(t, s, "hold")
@@ -153,7 +153,7 @@ func Processes(t *testing.T, p Primitive) {
 		b.Stop()
 		b.Says("released <nil>")
 	})
-	t.Run("frozen_waiters_cost_one_heartbeat_lifetime_in_all", func(t *testing.T) {
+	t.Run("frozen_waiters_delay_by_one_heartbeat_timeout", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
 		a := spawn(t, s, "hold")
@@ -187,7 +187,7 @@ func Processes(t *testing.T, p Primitive) {
 			f.Says("released <nil>")
 		}
 	})
-	t.Run("a_process_that_is_frozen_for_longer_than_the_lease_it_asks_for", func(t *testing.T) {
+	t.Run("process_frozen_longer_than_requested_lease", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
 		first := spawn(t, s, "hold") // the server knows the scripts then
@@ -223,7 +223,7 @@ func Processes(t *testing.T, p Primitive) {
 		a.Stop()
 		a.Says("released <nil>")
 	})
-	t.Run("a_server_that_is_frozen_for_longer_than_a_lease_lasts", func(t *testing.T) {
+	t.Run("server_frozen_longer_than_lease", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
 		k, err := lockkeeper.New(s.Client(), nil)
@@ -285,7 +285,7 @@ func Processes(t *testing.T, p Primitive) {
 			}
 		}
 	})
-	t.Run("a_server_that_freezes_and_thaws_leaves_no_ghost", func(t *testing.T) {
+	t.Run("server_freeze_leaves_no_stale_lease", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
 		rdb := redis.NewClient(&redis.Options{Addr: s.Addr, ReadTimeout: 50 * time.Millisecond})

@@ -19,43 +19,43 @@ import (
 
 // promises is what the documentation says of every primitive in half a sentence, and what no other case would miss.
 var promises = []Case{
-	{"05_what_is_over_or_refused_sends_nothing", false, false, nothingIsSent},
-	{"11_ttls_from_the_shortest_to_the_longest", false, false, ttlBounds},
-	{"11_without_options_leases_last_thirty_seconds", false, false, defaultTTL},
-	{"13_adopting_extends_to_the_whole_ttl", false, false, adoptsWhole},
-	{"22_an_extend_that_nobody_heard_of_changes_nothing", false, false, extendUnheard},
-	{"22_no_extend_beyond_what_is_left_of_the_maximum_lifetime", false, false, extendTooFar},
-	{"54_close_repeats_what_it_gives_back", false, false, closeRepeats},
-	{"54_close_gives_up_after_three_seconds", false, false, closeGivesUp},
-	{"54_close_tells_of_a_loss", false, false, closeTellsOfALoss},
-	{"54_close_tells_the_hook_and_ends_an_adopt", false, false, closeTells},
-	{"56_an_outage_is_outlasted_without_a_limit", false, false, noGivingUp},
-	{"56_errors_name_the_lock", false, false, errorsNameTheLock},
-	{"58_do_tells_of_a_loss_and_does_not_outlast_its_context", false, false, doEnds},
-	{"contexts_end_before_the_release_leaves", false, false, contextsEndFirst},
-	{"facts_of_a_lease_that_is_held_stay", false, false, factsStay},
-	{"keys_end_when_they_are_said_to", false, false, keysEnd},
+	{"05_ended_or_invalid_calls_send_nothing", false, false, nothingSent},
+	{"11_ttl_bounds", false, false, ttlBounds},
+	{"11_default_ttl", false, false, defaultTTL},
+	{"13_adopt_extends_to_full_ttl", false, false, adoptExtendsToTTL},
+	{"22_unsent_extend_changes_nothing", false, false, unsentExtend},
+	{"22_no_extend_beyond_max_lifetime", false, false, extendBeyondMaxLifetime},
+	{"54_close_retries_releases", false, false, closeRetriesReleases},
+	{"54_close_times_out_after_three_seconds", false, false, closeTimesOut},
+	{"54_close_reports_loss", false, false, closeReportsLoss},
+	{"54_close_calls_hook_and_ends_adopt", false, false, closeHookAndAdopt},
+	{"56_unlimited_retries_outlast_outage", false, false, unlimitedRetries},
+	{"56_errors_name_lock", false, false, errorsNameLock},
+	{"58_do_reports_loss_and_honors_context", false, false, doReportsLoss},
+	{"contexts_end_before_release_is_sent", false, false, contextsEndBeforeRelease},
+	{"metadata_of_held_lease_is_kept", false, false, metadataKept},
+	{"keys_expire_as_documented", false, false, keysExpire},
 }
 
 // queuedPromises is the same of primitives whose waiters stand in line at the server.
 var queuedPromises = []Case{
-	{"33_a_wait_counts_an_outage_from_its_beginning", false, false, waitCountsTheOutage},
-	{"33_a_heartbeat_counts_for_its_lifetime", false, false, heartbeatsLifetime},
-	{"looking_tells_how_long_one_waits_until_the_keeper_is_closed", false, false, looksAtTimes},
+	{"33_max_elapsed_counts_from_outage_start", false, false, maxElapsedFromOutageStart},
+	{"33_heartbeat_counts_until_timeout", false, false, heartbeatTimeoutHonored},
+	{"inspect_wait_times_until_close", false, false, inspectTimes},
 }
 
 // Fair is what the fair lock does beside what every lock does.
 var Fair = []Case{
-	{"looking_tells_who_holds", false, false, looksAtTheHolder},
+	{"inspect_holder", false, false, inspectHolder},
 }
 
 // Foreign is for locks whose key is as other libraries write it.
 var Foreign = []Case{
-	{"a_foreign_holder_keeps_others_out_until_its_time_is_over", false, false, foreignHolder},
+	{"foreign_holder_excludes_until_expiry", false, false, foreignHolder},
 }
 
-// contextsEndFirst: when the next holder can get in, the one before has been told that it has to stop.
-func contextsEndFirst(w *World) {
+// contextsEndBeforeRelease: when the next holder can get in, the one before has been told that it has to stop.
+func contextsEndBeforeRelease(w *World) {
 	cancelled, cancel := context.WithCancel(w.ctx())
 	cancel()
 	for what, end := range map[string]func(p *Process, l *lockkeeper.Lease) error{
@@ -103,12 +103,12 @@ func contextsEndFirst(w *World) {
 		}
 		stopChild()
 		stop()
-		w.free(w.Process().Lock("x"))
+		w.checkFree(w.Process().Lock("x"))
 	}
 }
 
-// closeRepeats: a lease, and a place in the queue, are given back although the server fails for a moment meanwhile.
-func closeRepeats(w *World) {
+// closeRetriesReleases: a lease, and a place in the queue, are given back although the server fails for a moment meanwhile.
+func closeRetriesReleases(w *World) {
 	const moment = 500 * time.Millisecond
 	for what, fails := range map[string]func(p *Process){
 		"no connection":     (*Process).Crash,
@@ -118,7 +118,7 @@ func closeRepeats(w *World) {
 		other := w.hold(w.Process().Lock("busy", withTTL(time.Minute)))
 		p := w.Process()
 		w.hold(p.Lock("x", withTTL(time.Minute)))
-		waits := w.wants(w.ctx(), p.Lock("busy"))
+		waits := w.lockAsync(w.ctx(), p.Lock("busy"))
 		w.waiters("busy", 1)
 		fails(p)
 		mended := time.AfterFunc(moment, p.Net.Mend)
@@ -126,7 +126,7 @@ func closeRepeats(w *World) {
 			w.Errorf("%s: %v", what, err)
 		}
 		mended.Stop()
-		w.is(w.get(waits, 0).err, lockkeeper.ErrClosed)
+		w.is(w.await(waits, 0).err, lockkeeper.ErrClosed)
 		if left := w.holders("x"); len(left) > 0 {
 			w.Errorf("%s: when Close has returned the lock is with %v", what, left)
 		}
@@ -140,8 +140,8 @@ func closeRepeats(w *World) {
 	w.tombstones()
 }
 
-// closeGivesUp: not before, and not much later, where nothing keeps commands on their way.
-func closeGivesUp(w *World) {
+// closeTimesOut: not before, and not much later, where nothing keeps commands on their way.
+func closeTimesOut(w *World) {
 	if w.Real {
 		return // it takes three seconds
 	}
@@ -162,7 +162,7 @@ func closeGivesUp(w *World) {
 	}
 }
 
-func closeTellsOfALoss(w *World) {
+func closeReportsLoss(w *World) {
 	p := w.Process()
 	w.hold(p.Lock("x", withTTL(time.Minute)))
 	w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
@@ -171,8 +171,8 @@ func closeTellsOfALoss(w *World) {
 	}
 }
 
-// closeTells: the hook hears of each lease that is released, and who waits for an answer gets ErrClosed.
-func closeTells(w *World) {
+// closeHookAndAdopt: the hook hears of each lease that is released, and who waits for an answer gets ErrClosed.
+func closeHookAndAdopt(w *World) {
 	if w.Real {
 		return // Close waits for the client's timeout
 	}
@@ -204,8 +204,8 @@ func closeTells(w *World) {
 	}
 }
 
-// nothingIsSent: what can be answered without Redis costs no command.
-func nothingIsSent(w *World) {
+// nothingSent: what can be answered without Redis costs no command.
+func nothingSent(w *World) {
 	p := w.Process()
 	l := p.Lock("x", fixed, func(o *Options) { o.MaxLifetime = 2 * ttl })
 	released, lost := w.hold(l), (*lockkeeper.Lease)(nil)
@@ -266,12 +266,12 @@ func defaultTTL(w *World) {
 	if left := time.Until(lease.Deadline()); left > 30*time.Second || left < 25*time.Second {
 		w.Errorf("it is believed for %v", left)
 	}
-	w.lasts("x", 30*time.Second)
+	w.keyExpiresIn("x", 30*time.Second)
 	w.release(lease)
 }
 
-// lasts checks how long the lock's key stays: for as long as the lease, or a second more where several leases lie in it.
-func (w *World) lasts(name string, want time.Duration) {
+// keyExpiresIn checks how long the lock's key stays: for as long as the lease, or a second more where several leases lie in it.
+func (w *World) keyExpiresIn(name string, want time.Duration) {
 	w.Helper()
 	left, err := w.admin.PTTL(w.ctx(), w.P.Key(name)).Result()
 	w.must(err)
@@ -283,19 +283,19 @@ func (w *World) lasts(name string, want time.Duration) {
 	}
 }
 
-func adoptsWhole(w *World) {
+func adoptExtendsToTTL(w *World) {
 	first := w.hold(w.Process().Lock("x", fixed))
 	lease, err := w.Process().Lock("x", fixed, withTTL(time.Minute)).Adopt(w.ctx(), first.Token())
 	w.must(err)
 	if left := time.Until(lease.Deadline()); left < 55*time.Second || left > time.Minute {
 		w.Errorf("it is believed for %v", left)
 	}
-	w.lasts("x", time.Minute)
+	w.keyExpiresIn("x", time.Minute)
 	w.release(lease)
 }
 
-// extendUnheard: there is no connection by which the request could have left.
-func extendUnheard(w *World) {
+// unsentExtend: there is no connection by which the request could have left.
+func unsentExtend(w *World) {
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = beat })
 	lease := w.hold(p.Lock("x", fixed, withTTL(time.Minute)))
 	p.Crash()
@@ -321,7 +321,7 @@ func extendUnheard(w *World) {
 	w.release(lease)
 }
 
-func extendTooFar(w *World) {
+func extendBeyondMaxLifetime(w *World) {
 	lease := w.hold(w.Process().Lock("x", func(o *Options) { o.MaxLifetime = 3 * ttl }))
 	time.Sleep(2 * ttl)
 	err := lease.Extend(w.ctx(), 2*ttl)
@@ -333,23 +333,23 @@ func extendTooFar(w *World) {
 	w.release(lease)
 }
 
-// noGivingUp: with a negative MaxElapsed only the context bounds how long an outage is waited for.
-func noGivingUp(w *World) {
+// unlimitedRetries: with a negative MaxElapsed only the context bounds how long an outage is waited for.
+func unlimitedRetries(w *World) {
 	if w.Real {
 		return // it takes a minute
 	}
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = -1 })
 	p.Crash()
-	waits := w.wants(w.ctx(), p.Lock("x"))
+	waits := w.lockAsync(w.ctx(), p.Lock("x"))
 	time.Sleep(time.Minute)
-	w.notYet(waits)
+	w.notGranted(waits)
 	p.Net.Mend()
-	r := w.get(waits, 5*time.Second)
+	r := w.await(waits, 5*time.Second)
 	w.must(r.err)
 	w.release(r.lease)
 }
 
-func errorsNameTheLock(w *World) {
+func errorsNameLock(w *World) {
 	p := w.Process()
 	lease := w.hold(p.Lock("the name"))
 	ctx, cancel := context.WithTimeout(w.ctx(), beat/2)
@@ -369,8 +369,8 @@ func errorsNameTheLock(w *World) {
 	}
 }
 
-// doEnds: a function that has not noticed does not hide the loss, and a server that does not answer keeps nobody.
-func doEnds(w *World) {
+// doReportsLoss: a function that has not noticed does not hide the loss, and a server that does not answer keeps nobody.
+func doReportsLoss(w *World) {
 	p := w.Process()
 	w.is(p.Lock("x").Do(w.ctx(), func(ctx context.Context, _ uint64) error {
 		w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
@@ -394,8 +394,8 @@ func doEnds(w *World) {
 	}
 }
 
-// factsStay: renewal keeps the facts of the name, however long a lease is held.
-func factsStay(w *World) {
+// metadataKept: renewal keeps the facts of the name, however long a lease is held.
+func metadataKept(w *World) {
 	if w.Real {
 		return // it takes minutes
 	}
@@ -422,12 +422,12 @@ func (w *World) meta(name string) string {
 	return "{lock:" + name + "}:" + kind + ":meta"
 }
 
-// keysEnd is the table of docs/operations.md: when a key goes that nobody needs any more.
-func keysEnd(w *World) {
+// keysExpire is the table of docs/operations.md: when a key goes that nobody needs any more.
+func keysExpire(w *World) {
 	const idle = 10 * time.Minute
 	p := w.Process(func(o *lockkeeper.Options) { o.MetadataTTL = idle })
 	lease := w.hold(p.Lock("x", fixed, withTTL(time.Minute)))
-	w.lasts("x", time.Minute)
+	w.keyExpiresIn("x", time.Minute)
 	left, err := w.admin.PTTL(w.ctx(), w.meta("x")).Result()
 	w.must(err)
 	if d := left - idle - time.Minute; d > 5*time.Millisecond || d < -w.slack()-5*time.Millisecond {
@@ -435,7 +435,7 @@ func keysEnd(w *World) {
 	}
 	if !w.P.MajorityLock {
 		ctx, cancel := context.WithCancel(w.ctx())
-		waits := w.wants(ctx, p.Lock("x"))
+		waits := w.lockAsync(ctx, p.Lock("x"))
 		w.waiters("x", 1)
 		const life = 3 * beat // see Process
 		for _, key := range []string{w.queue("x"), strings.TrimSuffix(w.queue("x"), "queue") + "heartbeats"} {
@@ -446,7 +446,7 @@ func keysEnd(w *World) {
 			}
 		}
 		cancel()
-		w.get(waits, 0)
+		w.await(waits, 0)
 	}
 	// Used again, the facts stay for half of that at least: they are not pushed out at each use.
 	if !w.Real {
@@ -460,31 +460,31 @@ func keysEnd(w *World) {
 	}
 }
 
-// waitCountsTheOutage: MaxElapsed is not counted from when the wait began.
-func waitCountsTheOutage(w *World) {
+// maxElapsedFromOutageStart: MaxElapsed is not counted from when the wait began.
+func maxElapsedFromOutageStart(w *World) {
 	const giveUp = 5 * beat
 	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = giveUp })
-	waits := w.wants(w.ctx(), p.Lock("x"))
+	waits := w.lockAsync(w.ctx(), p.Lock("x"))
 	w.waiters("x", 1)
 	time.Sleep(2 * giveUp)
 	p.Net.Down()
 	time.Sleep(giveUp / 2)
 	p.Net.Mend()
 	time.Sleep(giveUp / 2)
-	w.notYet(waits)
+	w.notGranted(waits)
 	w.release(holder)
-	r := w.get(waits, 2*time.Second)
+	r := w.await(waits, 2*time.Second)
 	w.must(r.err)
 	w.release(r.lease)
 }
 
-// heartbeatsLifetime: the server believes a waiter for as long as its keeper's options say, and no longer.
-func heartbeatsLifetime(w *World) {
+// heartbeatTimeoutHonored: the server believes a waiter for as long as its keeper's options say, and no longer.
+func heartbeatTimeoutHonored(w *World) {
 	const life = 20 * beat
 	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	ctx, cancel := context.WithCancel(w.ctx())
-	waits := w.wants(ctx, w.Process(func(o *lockkeeper.Options) { o.HeartbeatTimeout = life }).Lock("x"))
+	waits := w.lockAsync(ctx, w.Process(func(o *lockkeeper.Options) { o.HeartbeatTimeout = life }).Lock("x"))
 	w.waiters("x", 1)
 	now, err := w.admin.Time(w.ctx()).Result()
 	w.must(err)
@@ -497,11 +497,11 @@ func heartbeatsLifetime(w *World) {
 		w.Errorf("the heartbeat counts for %v more, want %v (%s)", left, life, strconv.FormatFloat(list[0].Score, 'f', 0, 64))
 	}
 	cancel()
-	w.get(waits, 0)
+	w.await(waits, 0)
 	w.release(holder)
 }
 
-func looksAtTimes(w *World) {
+func inspectTimes(w *World) {
 	p := w.Process()
 	l, ok := p.Lock("x").(looker)
 	if !ok {
@@ -509,7 +509,7 @@ func looksAtTimes(w *World) {
 	}
 	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	ctx, cancel := context.WithCancel(w.ctx())
-	waits := w.wants(ctx, w.Process().Lock("x"))
+	waits := w.lockAsync(ctx, w.Process().Lock("x"))
 	w.waiters("x", 1)
 	time.Sleep(2 * beat)
 	list, err := l.Waiters(w.ctx())
@@ -518,7 +518,7 @@ func looksAtTimes(w *World) {
 		w.Errorf("waiters %+v after %v", list, 2*beat)
 	}
 	cancel()
-	w.get(waits, 0)
+	w.await(waits, 0)
 	ended, end := context.WithCancel(w.ctx())
 	end()
 	_, err = l.Waiters(ended)
@@ -529,7 +529,7 @@ func looksAtTimes(w *World) {
 	w.release(holder)
 }
 
-func looksAtTheHolder(w *World) {
+func inspectHolder(w *World) {
 	p, q := w.Process(), w.Process()
 	l, err := fair.New(p.Keeper, "x", nil)
 	w.must(err)
@@ -554,11 +554,11 @@ func foreignHolder(w *World) {
 	key := w.P.Key("x")
 	take := func() { w.must(w.admin.Set(w.ctx(), key, "their token", ttl).Err()) }
 	take()
-	l := w.Process(slowBeats).Lock("x")
+	l := w.Process(slowHeartbeats).Lock("x")
 	_, err := l.TryLock(w.ctx())
 	w.is(err, lockkeeper.ErrNotAcquired)
 	ends := time.Now().Add(ttl)
-	r := w.get(w.wants(w.ctx(), l), ttl+50*time.Millisecond)
+	r := w.await(w.lockAsync(w.ctx(), l), ttl+50*time.Millisecond)
 	w.must(r.err)
 	if late := r.at.Sub(ends); !w.Real && (late < -50*time.Millisecond || late > 50*time.Millisecond) {
 		w.Errorf("it got in %v after the end of a foreign lease", late)
@@ -568,10 +568,10 @@ func foreignHolder(w *World) {
 	w.release(r.lease)
 
 	w.must(w.admin.Set(w.ctx(), key, "their token", time.Minute).Err())
-	waits := w.wants(w.ctx(), w.Process().Lock("x"))
+	waits := w.lockAsync(w.ctx(), w.Process().Lock("x"))
 	w.waiters("x", 1)
 	w.must(w.admin.Del(w.ctx(), key).Err())
-	r = w.get(waits, beat)
+	r = w.await(waits, beat)
 	w.must(r.err)
 	if v, err := w.admin.Get(w.ctx(), key).Result(); err != nil || v != r.lease.Token() {
 		w.Errorf("the key is %q, %v, want the token", v, err)

@@ -19,31 +19,31 @@ import (
 
 // ReadWrite is what the read-write lock does beside what every lock does.
 var ReadWrite = []Case{
-	{"29_a_read_after_a_write_has_a_larger_fence", false, false, readFences},
-	{"36_readers_together_a_writer_alone", false, false, readersTogether},
-	{"37_readers_stand_behind_a_writer_that_waits", false, false, readersStandBehind},
-	{"38_a_waiting_writer_that_crashed_keeps_nobody_out", false, false, waitingWriterCrashes},
-	{"38_a_waiting_writer_that_is_mute_keeps_readers_out_for_a_heartbeats_lifetime", false, false, waitingWriterIsMute},
-	{"39_a_reader_crashes_and_only_its_share_lapses", false, false, readerCrashes},
-	{"39_a_reader_crashes_and_the_others_leave_before_its_share_lapses", false, false, readerCrashesAndOthersLeave},
-	{"40_a_writer_gets_in_when_those_before_it_have_left", false, false, writerGetsIn},
-	{"41_readers_get_in_after_a_streak_of_writers", false, false, writerStreak},
-	{"42_of_two_upgrades_one_fails_at_once", false, false, upgradeConflict},
-	{"42_an_upgrade_that_was_away_gives_way_to_another", false, false, upgradeWasAway},
-	{"42_an_upgrade_is_told_of_a_reader_that_crashed", false, false, upgradeAfterCrash},
-	{"42_an_upgrade_can_be_tried_again_at_once", false, false, upgradeAgain},
-	{"42_an_upgrade_goes_before_writers_and_keeps_its_lease_till_then", false, false, upgradeGoesFirst},
-	{"42_an_upgrade_that_comes_to_nothing_changes_nothing", false, false, upgradeComesToNothing},
-	{"43_a_downgrade_has_no_gap_and_lets_readers_in", false, false, downgrade},
-	{"43_a_conversion_that_is_given_up_is_undone_or_told", false, false, conversionGivenUp},
-	{"43_a_conversion_that_is_given_up_keeps_what_is_held", false, false, conversionKept},
-	{"43_a_conversion_of_which_nothing_is_heard_keeps_what_is_held", false, false, conversionInDoubt},
-	{"61_an_outage_is_not_contention_for_conversions", false, true, outageOfConversions},
-	{"conversions_are_no_losses", false, false, conversionsAreNoLosses},
-	{"looking_tells_readers_from_writers", false, false, looksAtReaders},
-	{"bad_leases_and_streaks_are_errors", false, false, badConversions},
-	{"conversions_of_what_cannot_be_converted", false, false, notConvertible},
-	{"sixteen_writers_may_pass_readers_who_wait", false, false, defaultStreak},
+	{"29_read_after_write_has_larger_fence", false, false, readFences},
+	{"36_readers_share_writer_excludes", false, false, readersShareWriterExcludes},
+	{"37_readers_queue_behind_waiting_writer", false, false, readersQueueBehindWriter},
+	{"38_crashed_waiting_writer_blocks_nobody", false, false, waitingWriterCrashes},
+	{"38_unresponsive_writer_blocks_for_heartbeat_timeout", false, false, waitingWriterUnresponsive},
+	{"39_only_crashed_readers_lease_expires", false, false, readerCrashes},
+	{"39_reader_crashes_then_others_release", false, false, readerCrashesOthersRelease},
+	{"40_writer_admitted_after_earlier_readers", false, false, writerAdmitted},
+	{"41_readers_admitted_after_writer_streak", false, false, writerStreak},
+	{"42_second_upgrade_fails_immediately", false, false, upgradeConflict},
+	{"42_disconnected_upgrade_yields_to_another", false, false, disconnectedUpgrade},
+	{"42_upgrade_notified_of_crashed_reader", false, false, upgradeAfterReaderCrash},
+	{"42_upgrade_can_be_retried_immediately", false, false, upgradeRetry},
+	{"42_upgrade_precedes_writers_and_keeps_lease", false, false, upgradePrecedesWriters},
+	{"42_failed_upgrade_changes_nothing", false, false, failedUpgrade},
+	{"43_downgrade_has_no_gap_and_admits_readers", false, false, downgrade},
+	{"43_cancelled_conversion_undone_or_lost", false, false, cancelledConversion},
+	{"43_cancelled_conversion_keeps_lease", false, false, cancelledConversionKeepsLease},
+	{"43_in_doubt_conversion_keeps_lease", false, false, conversionInDoubt},
+	{"61_conversion_outage_is_not_contention", false, true, outageDuringConversion},
+	{"conversion_is_not_a_loss", false, false, conversionIsNotALoss},
+	{"inspect_readers_and_writers", false, false, inspectReaders},
+	{"invalid_leases_and_streaks_rejected", false, false, invalidConversions},
+	{"invalid_conversions_refused", false, false, conversionRefused},
+	{"default_writer_streak", false, false, defaultWriterStreak},
 }
 
 // rw is the read-write lock of a process.
@@ -70,8 +70,8 @@ func (w *World) take(f acquire) *lockkeeper.Lease {
 	return lease
 }
 
-// begin starts an acquisition in the background, and returns when it stands in line as the n-th.
-func (w *World) begin(ctx context.Context, n int64, f acquire) chan result {
+// acquireAsync starts an acquisition in the background, and returns when it stands in line as the n-th.
+func (w *World) acquireAsync(ctx context.Context, n int64, f acquire) chan result {
 	w.Helper()
 	ch := make(chan result, 1)
 	go func() {
@@ -99,7 +99,7 @@ func readFences(w *World) {
 	}
 }
 
-func readersTogether(w *World) {
+func readersShareWriterExcludes(w *World) {
 	ps := []*Process{w.Process(), w.Process(), w.Process()}
 	var leases []*lockkeeper.Lease
 	for i := range 12 {
@@ -107,12 +107,12 @@ func readersTogether(w *World) {
 	}
 	_, err := ps[0].rw("x").TryLock(w.ctx())
 	w.is(err, lockkeeper.ErrNotAcquired)
-	writer := w.begin(w.ctx(), 1, ps[0].rw("x").Lock)
+	writer := w.acquireAsync(w.ctx(), 1, ps[0].rw("x").Lock)
 	for _, l := range leases {
-		w.notYet(writer)
+		w.notGranted(writer)
 		w.release(l)
 	}
-	lease := w.turn(writer)
+	lease := w.granted(writer)
 	_, err = ps[1].rw("x").TryRLock(w.ctx())
 	w.is(err, lockkeeper.ErrNotAcquired)
 	w.release(lease)
@@ -120,7 +120,7 @@ func readersTogether(w *World) {
 	w.clean()
 }
 
-func readersStandBehind(w *World) {
+func readersQueueBehindWriter(w *World) {
 	l := w.Process().rw("x")
 	first := w.take(l.RLock)
 	_, err := w.Process().rw("x").TryLock(w.ctx())
@@ -128,15 +128,15 @@ func readersStandBehind(w *World) {
 	w.release(w.take(l.TryRLock)) // the refused try has left no intent
 
 	ctx, cancel := context.WithCancel(w.ctx())
-	writer := w.begin(ctx, 1, w.Process().rw("x").Lock)
+	writer := w.acquireAsync(ctx, 1, w.Process().rw("x").Lock)
 	_, err = l.TryRLock(w.ctx())
 	w.is(err, lockkeeper.ErrNotAcquired)
-	reader := w.begin(w.ctx(), 2, w.Process().rw("x").RLock)
+	reader := w.acquireAsync(w.ctx(), 2, w.Process().rw("x").RLock)
 	time.Sleep(2 * beat)
-	w.notYet(reader)
+	w.notGranted(reader)
 	cancel() // and when the writer has gone they need not wait
-	w.is(w.get(writer, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
-	w.release(w.turn(reader))
+	w.is(w.await(writer, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.release(w.granted(reader))
 	w.release(first)
 	w.clean()
 }
@@ -145,7 +145,7 @@ func waitingWriterCrashes(w *World) {
 	l := w.Process().rw("x")
 	first := w.take(l.RLock)
 	dead := w.Process()
-	w.begin(w.ctx(), 1, dead.rw("x").Lock)
+	w.acquireAsync(w.ctx(), 1, dead.rw("x").Lock)
 	dead.Crash()
 	w.eventually("the server to see it", func() bool {
 		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+dead.ID()).Result()
@@ -155,11 +155,11 @@ func waitingWriterCrashes(w *World) {
 	w.release(first)
 }
 
-func waitingWriterIsMute(w *World) {
+func waitingWriterUnresponsive(w *World) {
 	l := w.Process().rw("x")
 	first := w.take(l.RLock)
 	mute := w.Process()
-	w.begin(w.ctx(), 1, mute.rw("x").Lock)
+	w.acquireAsync(w.ctx(), 1, mute.rw("x").Lock)
 	mute.Net.Mute() // its subscription stays
 	start := time.Now()
 	reader := make(chan result, 1)
@@ -167,7 +167,7 @@ func waitingWriterIsMute(w *World) {
 		lease, err := w.Process().rw("x").RLock(w.ctx())
 		reader <- result{lease, err, time.Now()}
 	}()
-	r := w.get(reader, 3*beat+beat)
+	r := w.await(reader, 3*beat+beat)
 	w.must(r.err)
 	if d := r.at.Sub(start); d > 4*beat+w.slack() {
 		w.Errorf("readers were kept out for %v", d)
@@ -180,12 +180,12 @@ func readerCrashes(w *World) {
 	a, b := w.Process(), w.Process()
 	dead, alive := w.take(a.rw("x").RLock), w.take(b.rw("x").RLock)
 	at := time.Now()
-	writer := w.begin(w.ctx(), 1, w.Process().rw("x").Lock)
+	writer := w.acquireAsync(w.ctx(), 1, w.Process().rw("x").Lock)
 	a.Crash()
 	time.Sleep(ttl / 2)
 	w.must(alive.Err())
 	w.release(alive)
-	r := w.get(writer, ttl+50*time.Millisecond)
+	r := w.await(writer, ttl+50*time.Millisecond)
 	w.must(r.err)
 	if d := r.at.Sub(at); !w.Real && (d < ttl/2 || d > ttl+50*time.Millisecond) {
 		w.Errorf("the writer came after %v, the crashed reader's lease was of %v", d, ttl)
@@ -194,9 +194,9 @@ func readerCrashes(w *World) {
 	w.lost(dead, 0)
 }
 
-// readerCrashesAndOthersLeave: a writer expects the longest of the read leases. When that is given up, it does not wait for its
+// readerCrashesOthersRelease: a writer expects the longest of the read leases. When that is given up, it does not wait for its
 // next heartbeat to learn that it has to wait only for the lease of the reader that crashed.
-func readerCrashesAndOthersLeave(w *World) {
+func readerCrashesOthersRelease(w *World) {
 	a, b := w.Process(), w.Process()
 	long := func(p *Process) *rwlock.Lock {
 		l, err := rwlock.New(p.Keeper, "x", &rwlock.Options{TTL: time.Minute})
@@ -204,32 +204,32 @@ func readerCrashesAndOthersLeave(w *World) {
 		return l
 	}
 	dead, alive := w.take(a.rw("x").RLock), w.take(long(b).RLock)
-	writer := w.begin(w.ctx(), 1, w.Process(slowly).rw("x").Lock)
+	writer := w.acquireAsync(w.ctx(), 1, w.Process(infrequentHeartbeats).rw("x").Lock)
 	a.Crash()
 	w.release(alive)
-	r := w.get(writer, ttl+50*time.Millisecond)
+	r := w.await(writer, ttl+50*time.Millisecond)
 	w.must(r.err)
-	w.rises(dead, r.lease)
+	w.fenceRises(dead, r.lease)
 	w.release(r.lease)
 	w.clean()
 }
 
-func writerGetsIn(w *World) {
+func writerAdmitted(w *World) {
 	before := []*lockkeeper.Lease{w.take(w.Process().rw("x").RLock), w.take(w.Process().rw("x").RLock)}
-	writer := w.begin(w.ctx(), 1, w.Process().rw("x").Lock)
+	writer := w.acquireAsync(w.ctx(), 1, w.Process().rw("x").Lock)
 	var after []chan result
 	for i := range 5 {
-		after = append(after, w.begin(w.ctx(), int64(2+i), w.Process().rw("x").RLock))
+		after = append(after, w.acquireAsync(w.ctx(), int64(2+i), w.Process().rw("x").RLock))
 	}
-	second := w.begin(w.ctx(), 7, w.Process().rw("x").Lock)
+	second := w.acquireAsync(w.ctx(), 7, w.Process().rw("x").Lock)
 	w.release(before[0])
-	w.notYet(writer)
+	w.notGranted(writer)
 	w.release(before[1])
-	lease := w.turn(writer)
+	lease := w.granted(writer)
 	w.release(lease)
-	w.release(w.turn(second)) // writers in a row
+	w.release(w.granted(second)) // writers in a row
 	for _, ch := range after {
-		w.release(w.turn(ch))
+		w.release(w.granted(ch))
 	}
 	w.clean()
 }
@@ -268,13 +268,13 @@ func writerStreak(w *World) {
 func upgradeConflict(w *World) {
 	a, b := w.Process().rw("x"), w.Process().rw("x")
 	ra, rb := w.take(a.RLock), w.take(b.RLock)
-	ch := w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	ch := w.acquireAsync(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	_, err := b.Upgrade(w.ctx(), rb)
 	w.is(err, rwlock.ErrUpgradeConflict)
 	w.must(rb.Err())
-	w.notYet(ch)
+	w.notGranted(ch)
 	w.release(rb)
-	lease := w.turn(ch)
+	lease := w.granted(ch)
 	w.is(ra.Err(), lockkeeper.ErrReleased)
 	w.release(ra) // does nothing
 	_, err = b.TryRLock(w.ctx())
@@ -283,8 +283,8 @@ func upgradeConflict(w *World) {
 	w.clean()
 }
 
-// upgradeWasAway: while one upgrade is cut off, another one comes; they must not wait for each other.
-func upgradeWasAway(w *World) {
+// disconnectedUpgrade: while one upgrade is cut off, another one comes; they must not wait for each other.
+func disconnectedUpgrade(w *World) {
 	long := func(p *Process) *rwlock.Lock {
 		l, err := rwlock.New(p.Keeper, "x", &rwlock.Options{TTL: time.Minute})
 		w.must(err)
@@ -293,7 +293,7 @@ func upgradeWasAway(w *World) {
 	pa, pb := w.Process(), w.Process()
 	a, b := long(pa), long(pb)
 	ra, rb := w.take(a.RLock), w.take(b.RLock)
-	first := w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	first := w.acquireAsync(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	pa.Crash()
 	time.Sleep(4 * beat) // its heartbeat lapses
 	second := make(chan result, 1)
@@ -306,29 +306,29 @@ func upgradeWasAway(w *World) {
 		return err == nil && len(list) > 0 && list[len(list)-1].Keeper == pb.ID()
 	})
 	pa.Net.Mend()
-	w.is(w.get(first, 2*time.Second).err, rwlock.ErrUpgradeConflict)
+	w.is(w.await(first, 2*time.Second).err, rwlock.ErrUpgradeConflict)
 	w.must(ra.Err())
-	w.notYet(second)
+	w.notGranted(second)
 	w.release(ra)
-	w.release(w.turn(second))
+	w.release(w.granted(second))
 	w.clean()
 }
 
-// upgradeAfterCrash: the other reader's lease ends between two heartbeats, that of the upgrade's own is renewed.
-func upgradeAfterCrash(w *World) {
+// upgradeAfterReaderCrash: the other reader's lease ends between two heartbeats, that of the upgrade's own is renewed.
+func upgradeAfterReaderCrash(w *World) {
 	slow := w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = 20*ttl, 60*ttl })
 	a := slow.rw("x")
 	ra := w.take(a.RLock)
 	dead := w.Process()
 	w.take(dead.rw("x").RLock)
 	dead.Crash()
-	up := w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
-	r := w.get(up, ttl+50*time.Millisecond)
+	up := w.acquireAsync(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	r := w.await(up, ttl+50*time.Millisecond)
 	w.must(r.err)
 	w.release(r.lease)
 }
 
-func upgradeAgain(w *World) {
+func upgradeRetry(w *World) {
 	a := w.Process().rw("x")
 	ra, rb := w.take(a.RLock), w.take(w.Process().rw("x").RLock)
 	for range 20 {
@@ -339,7 +339,7 @@ func upgradeAgain(w *World) {
 			ch <- result{lease, err, time.Now()}
 		}()
 		w.eventually("the upgrade to wait", func() bool {
-			w.notYet(ch)
+			w.notGranted(ch)
 			list, err := a.Waiters(w.ctx())
 			return err == nil && len(list) > 0
 		})
@@ -347,7 +347,7 @@ func upgradeAgain(w *World) {
 			synctest.Wait() // the answer that it waits has come
 		}
 		cancel()
-		w.is(w.get(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+		w.is(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 	}
 	up := make(chan result, 1)
 	go func() {
@@ -355,24 +355,24 @@ func upgradeAgain(w *World) {
 		up <- result{lease, err, time.Now()}
 	}()
 	time.Sleep(beat)
-	w.notYet(up)
+	w.notGranted(up)
 	w.release(rb)
-	w.release(w.turn(up))
+	w.release(w.granted(up))
 	w.tombstones() // of requests that were given up under way
 }
 
-func upgradeGoesFirst(w *World) {
+func upgradePrecedesWriters(w *World) {
 	a := w.Process().rw("x")
 	ra, rb := w.take(a.RLock), w.take(w.Process().rw("x").RLock)
 	ctx := ra.Context(w.ctx())
-	writer := w.begin(w.ctx(), 1, w.Process().rw("x").Lock)
-	up := w.begin(w.ctx(), 2, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	writer := w.acquireAsync(w.ctx(), 1, w.Process().rw("x").Lock)
+	up := w.acquireAsync(w.ctx(), 2, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	time.Sleep(3 * ttl)
 	w.must(ra.Err())
-	w.notYet(up)
+	w.notGranted(up)
 	w.release(rb)
-	lease := w.turn(up)
-	w.notYet(writer)
+	lease := w.granted(up)
+	w.notGranted(writer)
 	if lease.Fence() <= ra.Fence() {
 		w.Errorf("fence %d after %d", lease.Fence(), ra.Fence())
 	}
@@ -381,7 +381,7 @@ func upgradeGoesFirst(w *World) {
 		w.Errorf("the read lease's contexts ended by %v", cause)
 	}
 	w.release(lease)
-	w.release(w.turn(writer))
+	w.release(w.granted(writer))
 
 	// Alone it need not wait.
 	ra = w.take(a.RLock)
@@ -393,22 +393,22 @@ func upgradeGoesFirst(w *World) {
 	w.clean()
 }
 
-func upgradeComesToNothing(w *World) {
+func failedUpgrade(w *World) {
 	a := w.Process().rw("x")
 	ra, rb := w.take(a.RLock), w.take(w.Process().rw("x").RLock)
 	ctx, cancel := context.WithCancel(w.ctx())
-	up := w.begin(ctx, 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	up := w.acquireAsync(ctx, 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	cancel()
-	w.is(w.get(up, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.is(w.await(up, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 	w.waiters("x", 0)
 	time.Sleep(2 * ttl)
 	w.must(ra.Err())
 	w.release(w.take(a.TryRLock))
 
 	// The read lease is taken away while the upgrade waits: then there is nothing to upgrade.
-	up = w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	up = w.acquireAsync(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	w.must(w.admin.ZRem(w.ctx(), w.P.Key("x"), ra.Token()).Err())
-	w.is(w.get(up, 2*ttl).err, lockkeeper.ErrLost)
+	w.is(w.await(up, 2*ttl).err, lockkeeper.ErrLost)
 	w.is(ra.Err(), lockkeeper.ErrLost)
 	_, err := a.Upgrade(w.ctx(), ra)
 	w.is(err, lockkeeper.ErrLost)
@@ -420,9 +420,9 @@ func upgradeComesToNothing(w *World) {
 
 	// Released while it waits.
 	ra, rb = w.take(a.RLock), w.take(w.Process().rw("x").RLock)
-	up = w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
+	up = w.acquireAsync(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	w.release(ra)
-	w.is(w.get(up, 0).err, lockkeeper.ErrReleased)
+	w.is(w.await(up, 0).err, lockkeeper.ErrReleased)
 	w.release(rb)
 	w.clean()
 }
@@ -431,9 +431,9 @@ func downgrade(w *World) {
 	a := w.Process().rw("x")
 	write := w.take(a.Lock)
 	ctx := write.Context(w.ctx())
-	reader := w.begin(w.ctx(), 1, w.Process().rw("x").RLock)
-	writer := w.begin(w.ctx(), 2, w.Process().rw("x").Lock)
-	late := w.begin(w.ctx(), 3, w.Process().rw("x").RLock)
+	reader := w.acquireAsync(w.ctx(), 1, w.Process().rw("x").RLock)
+	writer := w.acquireAsync(w.ctx(), 2, w.Process().rw("x").Lock)
+	late := w.acquireAsync(w.ctx(), 3, w.Process().rw("x").RLock)
 	read, err := a.Downgrade(w.ctx(), write)
 	w.must(err)
 	<-ctx.Done()
@@ -441,21 +441,21 @@ func downgrade(w *World) {
 	if read.Fence() <= write.Fence() {
 		w.Errorf("fence %d after %d", read.Fence(), write.Fence())
 	}
-	w.notYet(writer) // it waits, and so the readers wait behind it
-	w.notYet(reader)
+	w.notGranted(writer) // it waits, and so the readers wait behind it
+	w.notGranted(reader)
 	w.release(read)
-	w.release(w.turn(writer))
-	w.release(w.turn(reader))
-	w.release(w.turn(late))
+	w.release(w.granted(writer))
+	w.release(w.granted(reader))
+	w.release(w.granted(late))
 
 	// With no writer in line the readers come in by it.
 	write = w.take(a.Lock)
-	reader = w.begin(w.ctx(), 1, w.Process().rw("x").RLock)
-	late = w.begin(w.ctx(), 2, w.Process().rw("x").RLock)
+	reader = w.acquireAsync(w.ctx(), 1, w.Process().rw("x").RLock)
+	late = w.acquireAsync(w.ctx(), 2, w.Process().rw("x").RLock)
 	read, err = a.Downgrade(w.ctx(), write)
 	w.must(err)
-	w.release(w.turn(reader))
-	w.release(w.turn(late))
+	w.release(w.granted(reader))
+	w.release(w.granted(late))
 	time.Sleep(2 * ttl)
 	w.must(read.Err())
 	_, err = w.Process().rw("x").TryLock(w.ctx())
@@ -473,8 +473,8 @@ func downgrade(w *World) {
 	w.clean()
 }
 
-// conversionsAreNoLosses: a renewal that meets the conversion under way is refused, and means nothing.
-func conversionsAreNoLosses(w *World) {
+// conversionIsNotALoss: a renewal that meets the conversion under way is refused, and means nothing.
+func conversionIsNotALoss(w *World) {
 	var lost atomic.Int32
 	p := w.Process(func(o *lockkeeper.Options) {
 		o.Hooks.Lost = func(lockkeeper.Event) { lost.Add(1) }
@@ -501,14 +501,14 @@ func conversionsAreNoLosses(w *World) {
 	w.clean()
 }
 
-func looksAtReaders(w *World) {
+func inspectReaders(w *World) {
 	p := w.Process()
 	l := p.rw("x")
 	a, b := w.take(l.RLock), w.take(l.RLock)
 	ctx, cancel := context.WithCancel(w.ctx())
-	write := w.begin(ctx, 1, l.Lock)
-	read := w.begin(ctx, 2, l.RLock)
-	up := w.begin(ctx, 3, func(ctx context.Context) (*lockkeeper.Lease, error) { return l.Upgrade(ctx, a) })
+	write := w.acquireAsync(ctx, 1, l.Lock)
+	read := w.acquireAsync(ctx, 2, l.RLock)
+	up := w.acquireAsync(ctx, 3, func(ctx context.Context) (*lockkeeper.Lease, error) { return l.Upgrade(ctx, a) })
 	holders, err := l.Holders(w.ctx())
 	w.must(err)
 	for _, h := range holders {
@@ -528,7 +528,7 @@ func looksAtReaders(w *World) {
 	}
 	cancel()
 	for _, ch := range []chan result{write, read, up} {
-		w.is(w.get(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+		w.is(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 	}
 	w.release(a)
 	w.release(b)
@@ -542,7 +542,7 @@ func looksAtReaders(w *World) {
 	w.clean()
 }
 
-func badConversions(w *World) {
+func invalidConversions(w *World) {
 	p := w.Process()
 	l := p.rw("x")
 	read := w.take(l.RLock)
@@ -577,8 +577,8 @@ type conversion struct {
 	err        error
 }
 
-// converts lets a context end while an upgrade or a downgrade is under way of which the network loses something for a while.
-func (w *World) converts(up bool, what string, fate faultnet.Fate, lasts time.Duration) *conversion {
+// cancelConversion lets a context end while an upgrade or a downgrade is under way of which the network loses something for a while.
+func (w *World) cancelConversion(up bool, what string, fate faultnet.Fate, lasts time.Duration) *conversion {
 	w.Helper()
 	c := &conversion{p: w.Process(), up: up}
 	var err error
@@ -603,9 +603,9 @@ func (w *World) converts(up bool, what string, fate faultnet.Fate, lasts time.Du
 	return c
 }
 
-// keepsOut checks that the lease keeps out whom it should, and nobody else, for longer than its ttl; and that it can be
+// excludes checks that the lease keeps out whom it should, and nobody else, for longer than its ttl; and that it can be
 // given back.
-func (w *World) keepsOut(lease *lockkeeper.Lease, readers bool) {
+func (w *World) excludes(lease *lockkeeper.Lease, readers bool) {
 	w.Helper()
 	if !w.Real {
 		time.Sleep(50 * ttl)
@@ -631,11 +631,11 @@ func (w *World) keepsOut(lease *lockkeeper.Lease, readers bool) {
 	w.release(w.take(other.TryLock))
 }
 
-// conversionKept: it is known soon enough what the server did. If it did it, the new lease is returned after all; if not, the
+// cancelledConversionKeepsLease: it is known soon enough what the server did. If it did it, the new lease is returned after all; if not, the
 // other one is held as before.
-func conversionKept(w *World) {
+func cancelledConversionKeepsLease(w *World) {
 	for _, up := range []bool{true, false} {
-		c := w.converts(up, lua.RWLock.Acquire.SHA, faultnet.SwallowReply, time.Minute)
+		c := w.cancelConversion(up, lua.RWLock.Acquire.SHA, faultnet.SwallowReply, time.Minute)
 		if c.err != nil {
 			w.Fatalf("upgrade %v: %v", up, c.err)
 		}
@@ -643,16 +643,16 @@ func conversionKept(w *World) {
 		if c.got.Fence() <= c.first.Fence() {
 			w.Errorf("fence %d after %d", c.got.Fence(), c.first.Fence())
 		}
-		w.keepsOut(c.got, up)
+		w.excludes(c.got, up)
 
-		c = w.converts(up, lua.RWLock.Acquire.SHA, faultnet.LoseRequest, time.Minute)
+		c = w.cancelConversion(up, lua.RWLock.Acquire.SHA, faultnet.LoseRequest, time.Minute)
 		if c.got != nil {
 			w.Errorf("upgrade %v: a lease that the server does not know", up)
 		}
 		if !errors.Is(c.err, context.DeadlineExceeded) || errors.Is(c.err, lockkeeper.ErrLost) {
 			w.Errorf("upgrade %v: %v", up, c.err)
 		}
-		w.keepsOut(c.first, !up)
+		w.excludes(c.first, !up)
 	}
 	w.tombstones()
 }
@@ -661,7 +661,7 @@ func conversionKept(w *World) {
 func conversionInDoubt(w *World) {
 	for _, up := range []bool{true, false} {
 		for _, fate := range []faultnet.Fate{faultnet.LoseRequest, faultnet.SwallowReply} {
-			c := w.converts(up, "evalsha", fate, 2*time.Second)
+			c := w.cancelConversion(up, "evalsha", fate, 2*time.Second)
 			held := c.first
 			if up {
 				if c.got != nil || !errors.Is(c.err, context.DeadlineExceeded) || errors.Is(c.err, lockkeeper.ErrLost) {
@@ -688,7 +688,7 @@ func conversionInDoubt(w *World) {
 				w.is(held.Err(), lockkeeper.ErrReleased)
 				held = lease
 			}
-			w.keepsOut(held, up == done)
+			w.excludes(held, up == done)
 		}
 	}
 	w.tombstones()
@@ -705,9 +705,9 @@ func (p *Process) leases(w *World) map[string]bool {
 	return all
 }
 
-// conversionGivenUp: whose context ends while an upgrade or a downgrade is under way has its lease as before if the
+// cancelledConversion: whose context ends while an upgrade or a downgrade is under way has its lease as before if the
 // server did not do it, and is told that it is lost if nothing is heard of it until the lease is over.
-func conversionGivenUp(w *World) {
+func cancelledConversion(w *World) {
 	for _, up := range []bool{true, false} {
 		for _, fate := range []faultnet.Fate{faultnet.LoseRequest, faultnet.SwallowReply} {
 			p := w.Process()
@@ -717,7 +717,7 @@ func conversionGivenUp(w *World) {
 				take, convert = l.RLock, l.Upgrade
 			}
 			lease := w.take(take)
-			other := w.begin(w.ctx(), 1, w.Process().rw("x").Lock)
+			other := w.acquireAsync(w.ctx(), 1, w.Process().rw("x").Lock)
 			p.Net.Break("evalsha", 1<<30, fate)
 			lasts := ttl / 4
 			if fate == faultnet.SwallowReply {
@@ -737,19 +737,19 @@ func conversionGivenUp(w *World) {
 			if fate == faultnet.LoseRequest {
 				time.Sleep(2 * ttl)
 				w.must(lease.Err())
-				w.notYet(other)
+				w.notGranted(other)
 				w.release(lease)
 			} else {
 				w.lost(lease, ttl)
 			}
-			w.release(w.get(other, time.Minute).lease)
+			w.release(w.await(other, time.Minute).lease)
 		}
 	}
 	w.tombstones()
 }
 
-// notConvertible: a lease that is over, another keeper's, and one that is being converted.
-func notConvertible(w *World) {
+// conversionRefused: a lease that is over, another keeper's, and one that is being converted.
+func conversionRefused(w *World) {
 	var mu sync.Mutex
 	var told []string
 	p := w.Process(func(o *lockkeeper.Options) {
@@ -773,11 +773,11 @@ func notConvertible(w *World) {
 	w.is(err, lockkeeper.ErrInvalid)
 
 	second := w.take(other.RLock)
-	up := w.begin(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return l.Upgrade(ctx, read) })
+	up := w.acquireAsync(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return l.Upgrade(ctx, read) })
 	_, err = l.Upgrade(w.ctx(), read)
 	w.is(err, lockkeeper.ErrInvalid)
 	w.release(second)
-	last := w.turn(up)
+	last := w.granted(up)
 	w.release(last)
 	mu.Lock()
 	defer mu.Unlock()
@@ -787,8 +787,8 @@ func notConvertible(w *World) {
 	w.clean()
 }
 
-// defaultStreak: so many and no more, where nothing else was said.
-func defaultStreak(w *World) {
+// defaultWriterStreak: so many and no more, where nothing else was said.
+func defaultWriterStreak(w *World) {
 	const most = 16
 	lock := func() *rwlock.Lock {
 		l, err := rwlock.New(w.Process().Keeper, "x", &rwlock.Options{TTL: time.Minute})
@@ -796,19 +796,19 @@ func defaultStreak(w *World) {
 		return l
 	}
 	first := w.take(lock().Lock)
-	reader := w.begin(w.ctx(), 1, lock().RLock)
+	reader := w.acquireAsync(w.ctx(), 1, lock().RLock)
 	l := lock()
 	var writers []chan result
 	for i := range most + 2 {
-		writers = append(writers, w.begin(w.ctx(), int64(2+i), l.Lock))
+		writers = append(writers, w.acquireAsync(w.ctx(), int64(2+i), l.Lock))
 	}
 	w.release(first)
 	for _, ch := range writers[:most] {
-		w.notYet(reader)
-		w.release(w.turn(ch))
+		w.notGranted(reader)
+		w.release(w.granted(ch))
 	}
-	w.release(w.turn(reader))
+	w.release(w.granted(reader))
 	for _, ch := range writers[most:] {
-		w.release(w.turn(ch))
+		w.release(w.granted(ch))
 	}
 }

@@ -19,19 +19,19 @@ import (
 func Replicas(t *testing.T, p Primitive) {
 	redistest.Need(t)
 	primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
-	r := &replicated{deployment: &deployment{t, p, wrapped(func() redis.UniversalClient { return primary.Client() })}}
+	r := &replicated{deployment: &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return primary.Client() })}}
 	for range 2 {
 		r.replicas = append(r.replicas, redistest.StartReplica(t, primary))
 	}
-	r.haveWhatIsHandedOut()
-	r.tooFew()
-	r.readOnly()
-	r.calledOff()
-	r.adopts()
-	r.notOnDisk()
+	r.haveGrantedLeases()
+	r.tooFewReplicas()
+	r.replicaIsReadOnly()
+	r.cancelDuringAck()
+	r.adoptWithAck()
+	r.fsyncUnavailable()
 	if p.Kind == "mutex" { // the way there is the same for all
-		onCluster(t, p)
-		onDisk(t, p)
+		clusterReplicaAck(t, p)
+		fsyncAck(t, p)
 	}
 }
 
@@ -40,8 +40,8 @@ type replicated struct {
 	replicas []*redistest.Server
 }
 
-// acknowledged is a lock in a keeper that waits for replicas.
-func (r *replicated) acknowledged(a lockkeeper.ReplicaAck, name string) Locker {
+// lockWithAck is a lock in a keeper that waits for replicas.
+func (r *replicated) lockWithAck(a lockkeeper.ReplicaAck, name string) Locker {
 	r.Helper()
 	k, err := lockkeeper.New(r.rdb(), &lockkeeper.Options{
 		HeartbeatInterval: heartbeat, ReplicaAck: a, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
@@ -53,8 +53,8 @@ func (r *replicated) acknowledged(a lockkeeper.ReplicaAck, name string) Locker {
 	return r.lock(k, name)
 }
 
-// haveWhatIsHandedOut: whoever gets a lease, at once or by a message, finds it on both replicas.
-func (r *replicated) haveWhatIsHandedOut() {
+// haveGrantedLeases: whoever gets a lease, at once or by a message, finds it on both replicas.
+func (r *replicated) haveGrantedLeases() {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -63,7 +63,7 @@ func (r *replicated) haveWhatIsHandedOut() {
 	}
 	var locks []Locker
 	for range 3 {
-		locks = append(locks, r.acknowledged(lockkeeper.ReplicaAck{Replicas: 2, Majority: true, Timeout: 5 * time.Second}, "x"))
+		locks = append(locks, r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 2, Majority: true, Timeout: 5 * time.Second}, "x"))
 	}
 	all(len(locks), func(i int) {
 		for range 10 {
@@ -84,17 +84,17 @@ func (r *replicated) haveWhatIsHandedOut() {
 	})
 }
 
-// tooFew: if a replica is frozen, a lease that two must have is not handed out, and nothing is held.
-func (r *replicated) tooFew() {
+// tooFewReplicas: if a replica is frozen, a lease that two must have is not handed out, and nothing is held.
+func (r *replicated) tooFewReplicas() {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	two := r.acknowledged(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 1500 * time.Millisecond}, "y")
-	most := r.acknowledged(lockkeeper.ReplicaAck{Majority: true, Timeout: 1500 * time.Millisecond}, "y")
-	one := r.acknowledged(lockkeeper.ReplicaAck{Replicas: 1, Timeout: 5 * time.Second}, "y")
+	two := r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 1500 * time.Millisecond}, "y")
+	most := r.lockWithAck(lockkeeper.ReplicaAck{Majority: true, Timeout: 1500 * time.Millisecond}, "y")
+	one := r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 1, Timeout: 5 * time.Second}, "y")
 	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "y")
-	r.once(ctx, most) // it has seen two
-	r.once(ctx, two)  // it has a connection that has written something
+	r.lockOnce(ctx, most) // it has seen two
+	r.lockOnce(ctx, two)  // it has a connection that has written something
 
 	// Whoever waits wrote its request while all replicas were there. It is granted when one is not.
 	holder, err := plain.Lock(ctx)
@@ -123,15 +123,15 @@ func (r *replicated) tooFew() {
 		if lease != nil || !errors.As(err, &not) || not.Replicas != 1 || not.Wanted != 2 || not.Err != nil || errors.Is(err, lockkeeper.ErrNotAcquired) {
 			r.Errorf("%s: %v, %v", name, lease.Token(), err)
 		}
-		r.once(ctx, plain) // at once: it is free
+		r.lockOnce(ctx, plain) // at once: it is free
 	}
-	r.once(ctx, one)
+	r.lockOnce(ctx, one)
 	r.replicas[0].Thaw()
-	r.once(ctx, two)
+	r.lockOnce(ctx, two)
 }
 
-// once takes the lock without waiting and gives it back.
-func (r *replicated) once(ctx context.Context, l Locker) {
+// lockOnce takes the lock without waiting and gives it back.
+func (r *replicated) lockOnce(ctx context.Context, l Locker) {
 	r.Helper()
 	lease, err := l.TryLock(ctx)
 	if err == nil {
@@ -142,8 +142,8 @@ func (r *replicated) once(ctx context.Context, l Locker) {
 	}
 }
 
-// readOnly: whoever asks a replica for a lock learns that it cannot be had there, and not that somebody holds it.
-func (r *replicated) readOnly() {
+// replicaIsReadOnly: whoever asks a replica for a lock learns that it cannot be had there, and not that somebody holds it.
+func (r *replicated) replicaIsReadOnly() {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -167,10 +167,10 @@ func (r *replicated) readOnly() {
 	}
 }
 
-// calledOff: a caller whose context ends is let go while replicas are waited for.
-func (r *replicated) calledOff() {
+// cancelDuringAck: a caller whose context ends is let go while replicas are waited for.
+func (r *replicated) cancelDuringAck() {
 	r.Helper()
-	l := r.acknowledged(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 2 * time.Second}, "z")
+	l := r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 2 * time.Second}, "z")
 	for _, s := range r.replicas {
 		s.Freeze()
 		defer s.Thaw()
@@ -193,15 +193,15 @@ func (r *replicated) calledOff() {
 	})
 }
 
-// adopts: a lease that is adopted is waited for as a new one is. If a replica does not have it in time, it stays with its
+// adoptWithAck: a lease that is adopted is waited for as a new one is. If a replica does not have it in time, it stays with its
 // former holder.
-func (r *replicated) adopts() {
+func (r *replicated) adoptWithAck() {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "w")
-	quick := r.acknowledged(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 1500 * time.Millisecond}, "w")
-	slow := r.acknowledged(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 20 * time.Second}, "w")
+	quick := r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 1500 * time.Millisecond}, "w")
+	slow := r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 20 * time.Second}, "w")
 	lease, err := plain.Lock(ctx)
 	if err != nil {
 		r.Fatal(err)
@@ -244,34 +244,34 @@ func (r *replicated) adopts() {
 	if err := adopted.Release(ctx); err != nil {
 		r.Error(err)
 	}
-	r.once(ctx, plain)
+	r.lockOnce(ctx, plain)
 	if _, err := slow.Adopt(ctx, adopted.Token()); !errors.Is(err, lockkeeper.ErrLost) {
 		r.Errorf("adopted after it was released: %v", err)
 	}
 }
 
-// notOnDisk: a server that does not write its disk, or does not know how to say so, cannot promise it.
-func (r *replicated) notOnDisk() {
+// fsyncUnavailable: a server that does not write its disk, or does not know how to say so, cannot promise it.
+func (r *replicated) fsyncUnavailable() {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	l := r.acknowledged(lockkeeper.ReplicaAck{Fsync: true, Timeout: 1500 * time.Millisecond}, "disk")
+	l := r.lockWithAck(lockkeeper.ReplicaAck{Fsync: true, Timeout: 1500 * time.Millisecond}, "disk")
 	_, err := l.Lock(ctx)
 	var not *lockkeeper.NotAcknowledgedError
 	if !errors.As(err, &not) || not.Err == nil || not.Local {
 		r.Errorf("the error is %v", err)
 	}
-	r.once(ctx, r.lock(r.keeper(lockkeeper.Hooks{}), "disk"))
+	r.lockOnce(ctx, r.lock(r.keeper(lockkeeper.Hooks{}), "disk"))
 }
 
-// onDisk: a server that writes its disk, and knows how to say so, hands out what it has written.
-func onDisk(t *testing.T, p Primitive) {
+// fsyncAck: a server that writes its disk, and knows how to say so, hands out what it has written.
+func fsyncAck(t *testing.T, p Primitive) {
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	r := &replicated{deployment: &deployment{t, p, func() redis.UniversalClient { return s.Client() }}}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	known := s.Client().Command(ctx).Val()["waitaof"] != nil
-	lease, err := r.acknowledged(lockkeeper.ReplicaAck{Fsync: true, Timeout: 5 * time.Second}, "x").Lock(ctx)
+	lease, err := r.lockWithAck(lockkeeper.ReplicaAck{Fsync: true, Timeout: 5 * time.Second}, "x").Lock(ctx)
 	var not *lockkeeper.NotAcknowledgedError
 	if known && err != nil || !known && !errors.As(err, &not) {
 		t.Errorf("the server knows WAITAOF: %t; the error is %v", known, err)
@@ -281,10 +281,10 @@ func onDisk(t *testing.T, p Primitive) {
 	}
 }
 
-// onCluster: on a Cluster it is the replica of the name's own primary that is waited for.
-func onCluster(t *testing.T, p Primitive) {
+// clusterReplicaAck: on a Cluster it is the replica of the name's own primary that is waited for.
+func clusterReplicaAck(t *testing.T, p Primitive) {
 	c := redistest.StartCluster(t, 3, 1)
-	r := &replicated{deployment: &deployment{t, p, wrapped(func() redis.UniversalClient { return c.Client() })}}
+	r := &replicated{deployment: &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return c.Client() })}}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	node, err := c.Client().MasterForKey(ctx, r.p.Key("x"))
@@ -300,7 +300,7 @@ func onCluster(t *testing.T, p Primitive) {
 			defer c.Replicas[i][0].Thaw()
 		}
 	}
-	l := r.acknowledged(lockkeeper.ReplicaAck{Majority: true, Timeout: 1500 * time.Millisecond}, "x")
+	l := r.lockWithAck(lockkeeper.ReplicaAck{Majority: true, Timeout: 1500 * time.Millisecond}, "x")
 	lease, err := l.Lock(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -318,5 +318,5 @@ func onCluster(t *testing.T, p Primitive) {
 	if !errors.As(err, &not) || not.Replicas != 0 {
 		t.Errorf("without the replica: %v", err)
 	}
-	r.once(ctx, r.lock(r.keeper(lockkeeper.Hooks{}), "x"))
+	r.lockOnce(ctx, r.lock(r.keeper(lockkeeper.Hooks{}), "x"))
 }

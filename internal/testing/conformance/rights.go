@@ -39,20 +39,20 @@ func Rights(t *testing.T, p Primitive) {
 	t.Run("single", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
-		rights(t, p, []*redistest.Server{s}, func(user, password string) redis.UniversalClient {
+		runAsDocumentedUser(t, p, []*redistest.Server{s}, func(user, password string) redis.UniversalClient {
 			return redis.NewClient(&redis.Options{Addr: s.Addr, Username: user, Password: password})
 		})
 	})
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
 		c := redistest.StartCluster(t, 3, 0)
-		rights(t, p, c.Primaries, func(user, password string) redis.UniversalClient {
+		runAsDocumentedUser(t, p, c.Primaries, func(user, password string) redis.UniversalClient {
 			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), Username: user, Password: password})
 		})
 	})
 }
 
-func rights(t *testing.T, p Primitive, servers []*redistest.Server, dial func(user, password string) redis.UniversalClient) {
+func runAsDocumentedUser(t *testing.T, p Primitive, servers []*redistest.Server, dial func(user, password string) redis.UniversalClient) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	rule := documentedRule(t)

@@ -9,32 +9,32 @@ import (
 
 // The cases in this file are about waiters that must not be left to their next heartbeat.
 
-// slowly is a keeper whose waiters learn nothing by their heartbeats in the time of a test.
-func slowly(o *lockkeeper.Options) {
+// infrequentHeartbeats is a keeper whose waiters learn nothing by their heartbeats in the time of a test.
+func infrequentHeartbeats(o *lockkeeper.Options) {
 	o.HeartbeatInterval, o.HeartbeatTimeout = time.Minute, 3*time.Minute
 }
 
-// extendedToLess: whoever waits expects a long lease. When it is made a short one, and its holder crashes, they do not wait
+// shortenedLease: whoever waits expects a long lease. When it is made a short one, and its holder crashes, they do not wait
 // for their next heartbeat.
-func extendedToLess(w *World) {
+func shortenedLease(w *World) {
 	p := w.Process()
 	lease := w.hold(p.Lock("x", fixed, withTTL(time.Minute)))
-	ch := w.wants(w.ctx(), w.Process(slowly).Lock("x"))
+	ch := w.lockAsync(w.ctx(), w.Process(infrequentHeartbeats).Lock("x"))
 	w.waiters("x", 1)
 	w.must(lease.Extend(w.ctx(), ttl))
 	p.Crash()
-	r := w.get(ch, ttl+50*time.Millisecond)
+	r := w.await(ch, ttl+50*time.Millisecond)
 	w.must(r.err)
-	w.rises(lease, r.lease)
+	w.fenceRises(lease, r.lease)
 	w.release(r.lease)
 }
 
-// keyBecomesAnother: somebody writes something else into the lock's key. Whoever waits is told so, as whoever asks is, and
+// keyTypeChanges: somebody writes something else into the lock's key. Whoever waits is told so, as whoever asks is, and
 // leaves nothing behind.
-func keyBecomesAnother(w *World) {
+func keyTypeChanges(w *World) {
 	first := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	a, b := w.Process().Lock("x"), w.Process().Lock("x")
-	turns := []chan result{w.wants(w.ctx(), a), w.wants(w.ctx(), b)}
+	turns := []chan result{w.lockAsync(w.ctx(), a), w.lockAsync(w.ctx(), b)}
 	w.waiters("x", 2)
 	key := w.P.Key("x")
 	w.must(w.admin.Del(w.ctx(), key).Err())
@@ -46,33 +46,33 @@ func keyBecomesAnother(w *World) {
 		}
 	}
 	for _, ch := range turns {
-		r := w.get(ch, 2*beat)
+		r := w.await(ch, 2*beat)
 		w.is(r.err)
 		isToldOf(r.err)
 	}
 	w.waiters("x", 0)
 	isToldOf(first.Release(w.ctx()))
 	w.must(w.admin.Del(w.ctx(), key).Err())
-	w.free(a)
-	w.free(b)
+	w.checkFree(a)
+	w.checkFree(b)
 	w.clean()
 }
 
-// setAhead: the server's clock is set ahead by more than a heartbeat counts, and by less than what a lease has left. All who
+// clockSetAheadWhileQueued: the server's clock is set ahead by more than a heartbeat counts, and by less than what a lease has left. All who
 // wait have lapsed; if they did not ask again, nobody would be there when the lock is free. If it is set ahead by more, the
 // server has forgotten that they wait; then those in the process of the holder ask.
-func setAhead(w *World) {
+func clockSetAheadWhileQueued(w *World) {
 	if w.Real {
 		return // its clock is the machine's
 	}
 	offset := time.Duration(0)
 	for name, ahead := range map[string]time.Duration{"x": 3*time.Minute + 500*time.Millisecond, "y": 7 * time.Minute} {
-		p := w.Process(slowly)
+		p := w.Process(infrequentHeartbeats)
 		holder := w.hold(p.Lock(name, withTTL(time.Hour)))
-		turns := []chan result{w.wants(w.ctx(), p.Lock(name))}
+		turns := []chan result{w.lockAsync(w.ctx(), p.Lock(name))}
 		w.waiters(name, 1)
 		for i := range 3 {
-			turns = append(turns, w.wants(w.ctx(), w.Process(slowly).Lock(name)))
+			turns = append(turns, w.lockAsync(w.ctx(), w.Process(infrequentHeartbeats).Lock(name)))
 			w.waiters(name, int64(i+2))
 		}
 		first := turns[:1]
@@ -80,12 +80,12 @@ func setAhead(w *World) {
 			first = turns
 		}
 		offset += ahead
-		stop := w.shift(offset)
+		stop := w.shiftClock(offset)
 		func() {
 			defer stop() // also when the case has failed, or the bubble would not end
 			w.release(holder)
 			for _, ch := range first { // they come back in order
-				r := w.get(ch, 100*time.Millisecond)
+				r := w.await(ch, 100*time.Millisecond)
 				w.must(r.err)
 				time.Sleep(50 * time.Millisecond)
 				w.release(r.lease)
@@ -96,7 +96,7 @@ func setAhead(w *World) {
 				go func() { back <- <-ch }()
 			}
 			for range others {
-				r := w.get(back, time.Minute+beat)
+				r := w.await(back, time.Minute+beat)
 				w.must(r.err)
 				w.release(r.lease)
 			}

@@ -107,7 +107,7 @@ type Process struct {
 // All holds a primitive against everything there is: the cases, deployments, processes, and the documented rights.
 func All(t *testing.T, p Primitive) {
 	for name, part := range map[string]func(*testing.T, Primitive){
-		"cases": Run, "deployments": Deployments, "processes": Processes, "documented_rights": Rights, "replicas": Replicas,
+		"cases": Run, "deployments": Deployments, "processes": Processes, "documented_acl": Rights, "replicas": Replicas,
 		"failovers": Failovers,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -276,16 +276,16 @@ func (w *World) release(l *lockkeeper.Lease) {
 	w.must(l.Release(w.ctx()))
 }
 
-// free checks that the lock can be had at once.
-func (w *World) free(l Locker) {
+// checkFree checks that the lock can be had at once.
+func (w *World) checkFree(l Locker) {
 	w.Helper()
 	lease, err := l.TryLock(w.ctx())
 	w.must(err)
 	w.release(lease)
 }
 
-// wants starts a Lock in the background. The channel gets its result.
-func (w *World) wants(ctx context.Context, l Locker) chan result {
+// lockAsync starts a Lock in the background. The channel gets its result.
+func (w *World) lockAsync(ctx context.Context, l Locker) chan result {
 	ch := make(chan result, 1)
 	go func() {
 		lease, err := l.Lock(ctx)
@@ -300,8 +300,8 @@ type result struct {
 	at    time.Time
 }
 
-// get waits for a result.
-func (w *World) get(ch chan result, within time.Duration) result {
+// await waits for a result.
+func (w *World) await(ch chan result, within time.Duration) result {
 	w.Helper()
 	select {
 	case r := <-ch:

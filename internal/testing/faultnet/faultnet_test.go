@@ -7,7 +7,7 @@ import (
 )
 
 // A connection that was being made while the network went down is not there afterwards.
-func TestDownWhileDialling(t *testing.T) {
+func TestDownWhileDialing(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer func() { _ = theirs.Close() }()
 	dialling, proceed := make(chan struct{}), make(chan struct{})

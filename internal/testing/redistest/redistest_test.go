@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestClusterAndSentinelComeUp(t *testing.T) {
+func TestStartClusterAndSentinel(t *testing.T) {
 	ctx := context.Background()
 	if err := StartCluster(t, 3, 0).Client().Set(ctx, "k", "v", 0).Err(); err != nil {
 		t.Error(err)
