@@ -9,9 +9,10 @@ import (
 	"time"
 )
 
-// TestDefaultsMatchReadme: each is in its table, is the exported constant, and is what nothing set amounts to.
-func TestDefaultsMatchReadme(t *testing.T) {
-	page, err := os.ReadFile("README.md")
+// TestDefaultsMatchDocs: each default is in the table of docs/options.md, equals the exported constant, and is what nil
+// options mean.
+func TestDefaultsMatchDocs(t *testing.T) {
+	page, err := os.ReadFile("docs/options.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,12 +40,12 @@ func TestDefaultsMatchReadme(t *testing.T) {
 	} {
 		said, err := time.ParseDuration(row(option))
 		if err != nil || x.is != said || x.named != said {
-			t.Errorf("%s is %v, its constant %v, and README says %q", option, x.is, x.named, row(option))
+			t.Errorf("%s is %v, its constant %v, and docs/options.md says %q", option, x.is, x.named, row(option))
 		}
 	}
 	if want := "10ms,1s"; row(".Retry.MinBackoff`, `.MaxBackoff") != want || o.Retry.MinBackoff != DefaultMinBackoff || o.Retry.MaxBackoff != DefaultMaxBackoff ||
 		fmt.Sprintf("%v,%v", o.Retry.MinBackoff, o.Retry.MaxBackoff) != want {
-		t.Errorf("Retry: %v, README says %s", o.Retry, row(".Retry.MinBackoff`, `.MaxBackoff"))
+		t.Errorf("Retry: %v, docs/options.md says %s", o.Retry, row(".Retry.MinBackoff`, `.MaxBackoff"))
 	}
 	if o.ReplicaAck.Timeout != DefaultReplicaAckTimeout || !strings.Contains(string(page), "`.Timeout` 1 s") || o.ReplicaAck.Timeout != time.Second {
 		t.Errorf("ReplicaAck.Timeout is %v", o.ReplicaAck.Timeout)

@@ -145,13 +145,13 @@ func TestOptionBounds(t *testing.T) {
 	})
 }
 
-func TestDefaultMaxRetryDelayMatchesReadme(t *testing.T) {
-	page, err := os.ReadFile("../README.md")
+func TestDefaultMaxRetryDelayMatchesDocs(t *testing.T) {
+	page, err := os.ReadFile("../docs/options.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := regexp.MustCompile("(?m)^\\| `redlock.Options.MaxRetryDelay` \\| (\\d+) (ms) \\|").FindSubmatch(page)
 	if m == nil || string(m[1])+string(m[2]) != redlock.DefaultMaxRetryDelay.String() {
-		t.Errorf("README says %q, it is %v", m, redlock.DefaultMaxRetryDelay)
+		t.Errorf("docs/options.md says %q, it is %v", m, redlock.DefaultMaxRetryDelay)
 	}
 }

@@ -12,17 +12,17 @@ import (
 	"testing"
 )
 
-// TestTheSQLOfTheREADMELosesNoPayment runs the statements that the README shows: A reads and is paused, B reads, A writes,
-// B writes.
-func TestTheSQLOfTheREADMELosesNoPayment(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
+// TestDocumentedSQLRejectsStaleWrite runs the statements of docs/guarantees.md: A reads and is paused, B reads, A writes, B
+// writes.
+func TestDocumentedSQLRejectsStaleWrite(t *testing.T) {
+	text, err := os.ReadFile("../../docs/guarantees.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, block, _ := strings.Cut(string(text), "```sql\n")
 	block, _, found := strings.Cut(block, "```")
 	if !found {
-		t.Fatal("the README has no SQL")
+		t.Fatal("docs/guarantees.md has no SQL")
 	}
 	var code strings.Builder
 	for line := range strings.Lines(block) {
@@ -61,7 +61,7 @@ func TestTheSQLOfTheREADMELosesNoPayment(t *testing.T) {
 			writes = append(writes, s)
 		}
 	}
-	// transaction returns the balance that it has read, and whether it was let through.
+	// transaction returns the balance that it read, and whether it was accepted.
 	transaction := func(statements []string, fence, balance int64) (read int64, ok bool) {
 		t.Helper()
 		for _, s := range statements {
@@ -91,13 +91,13 @@ func TestTheSQLOfTheREADMELosesNoPayment(t *testing.T) {
 		t.Fatalf("A reads %d, B reads %d", a, b)
 	}
 	if _, ok := transaction(writes, 1, a-100); ok {
-		t.Error("the late write of A was let through, and B writes over it: a payment is lost")
+		t.Error("the stale write of A was accepted, and B overwrites it: a payment is lost")
 	}
 	if _, ok := transaction(writes, 2, b-100); !ok {
-		t.Error("B, which holds the lock, was refused")
+		t.Error("B, which holds the lock, was rejected")
 	}
 	a, _ = transaction(reads, 3, 0) // A does it again
 	if _, ok := transaction(writes, 3, a-100); !ok || a != 900 {
-		t.Errorf("A reads %d, and is let through: %s", a, strconv.FormatBool(ok))
+		t.Errorf("A reads %d, accepted: %s", a, strconv.FormatBool(ok))
 	}
 }
