@@ -1,6 +1,10 @@
 package lockkeeper
 
-import "github.com/lockkeeper/lockkeeper/internal/engine"
+import (
+	"fmt"
+
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+)
 
 // The conditions that callers tell apart, with errors.Is. What Redis or the network has said is wrapped as well, and can
 // be found with errors.As. The text of every error is one line and begins with the kind and the name of the lock.
@@ -47,14 +51,28 @@ var (
 	ErrInvalid = engine.ErrInvalid
 )
 
-// NotAcknowledgedError is returned, to be found with errors.As, when a lease was granted, but replicas did not have the
-// grant in the time that Options.ReplicaAck gives them. The grant was undone, or will be after one more round trip:
-// nothing is held. Its fields:
+// NotAcknowledgedError is the error, to be found with errors.As, of a call whose lease was granted but was not acknowledged
+// by replicas within Options.ReplicaAck.Timeout. The grant was undone, or will be after one more round trip: nothing is held.
 //
-//	Replicas int   // how many have acknowledged it
-//	Wanted   int   // how many had to
-//	Local    bool  // the primary has it on its disk, or did not have to
-//	Err      error // what went wrong, if it was something else than time; Unwrap returns it
-//
-// It is not ErrNotAcquired: nobody else has the lock. To try again is of use once the replicas are back.
-type NotAcknowledgedError = engine.NotAcknowledged
+// It is not ErrNotAcquired: nobody else holds the lock. Trying again may succeed once the replicas are back.
+type NotAcknowledgedError struct {
+	Replicas int   // how many replicas acknowledged the grant
+	Wanted   int   // how many had to
+	Local    bool  // the primary has the grant on disk, or did not have to
+	Err      error // what went wrong if it was not the timeout; nil otherwise
+}
+
+// Error implements error.
+func (e *NotAcknowledgedError) Error() string {
+	text := fmt.Sprintf("%d of %d replicas have acknowledged it", e.Replicas, e.Wanted)
+	switch {
+	case e.Err != nil:
+		text += ": " + e.Err.Error()
+	case !e.Local:
+		text += ", and the primary has not written it to its disk"
+	}
+	return text
+}
+
+// Unwrap returns Err.
+func (e *NotAcknowledgedError) Unwrap() error { return e.Err }

@@ -22,26 +22,18 @@ type Waiter struct {
 	Alive    bool          // whether its heartbeat counts; one that is not live is taken out at its turn, if not before
 }
 
-// NewHolders is for the packages of this module.
-func NewHolders(list []engine.Holder, err error) ([]Holder, error) {
-	if err != nil {
-		return nil, err
-	}
+func newHolders(list []engine.Holder) []Holder {
 	all := make([]Holder, len(list))
 	for i, h := range list {
 		all[i] = Holder{h.Token, engine.KeeperOf(h.Token), h.Fence, h.ExpiresIn}
 	}
-	return all, nil
+	return all
 }
 
-// NewWaiters is for the packages of this module.
-func NewWaiters(list []engine.Waiter, err error) ([]Waiter, error) {
-	if err != nil {
-		return nil, err
-	}
+func newWaiters(list []engine.Waiter) []Waiter {
 	all := make([]Waiter, len(list))
 	for i, w := range list {
 		all[i] = Waiter{w.Token, engine.KeeperOf(w.Token), w.WaitTime, w.HeartbeatLeft > 0}
 	}
-	return all, nil
+	return all
 }

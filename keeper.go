@@ -1,13 +1,14 @@
 package lockkeeper
 
 import (
+	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/redis/go-redis/v9"
 )
 
 // Keeper owns what all locks of a process share: the use of the client's connections, one subscription for wake-ups,
-// one clockwork for renewals and heartbeats. One keeper per process and Redis deployment is enough, however many
+// one timer for renewals and heartbeats. One keeper per process and Redis deployment is enough, however many
 // locks, leases and waiters there are.
 //
 // A keeper is safe for concurrent use.
@@ -53,6 +54,9 @@ func New(rdb redis.UniversalClient, opts *Options) (*Keeper, error) {
 		Observe:           o.Hooks.observer(),
 
 		ReplicaAck: engine.ReplicaAck(o.ReplicaAck),
+		NotAcknowledged: func(replicas, wanted int, local bool, cause error) error {
+			return &NotAcknowledgedError{Replicas: replicas, Wanted: wanted, Local: local, Err: cause}
+		},
 	})}, nil
 }
 
@@ -72,10 +76,20 @@ func (k *Keeper) ID() string { return k.engine.ID() }
 // out to be lost when it was, or says that commands are still on their way.
 func (k *Keeper) Close() error { return k.engine.Close() }
 
-// Engine is for the packages of this module, which build the locks on it; the type cannot be named elsewhere.
-func (k *Keeper) Engine() *engine.Engine {
-	if k == nil {
+func init() {
+	access.EngineOf = func(keeper any) *engine.Engine {
+		if k := keeper.(*Keeper); k != nil {
+			return k.engine
+		}
 		return nil
 	}
-	return k.engine
+	access.HandleOf = func(lease any) engine.Handle {
+		if l := lease.(*Lease); l != nil {
+			return l.handle
+		}
+		return nil
+	}
+	access.WrapLease = func(h engine.Handle) any { return &Lease{h} }
+	access.WrapHolders = func(list []engine.Holder) any { return newHolders(list) }
+	access.WrapWaiters = func(list []engine.Waiter) any { return newWaiters(list) }
 }

@@ -207,7 +207,7 @@ func (p *process) hold(name string) *lockkeeper.Lease {
 	return lease
 }
 
-// waits starts a Lock, and returns once it stands in line.
+// lockAsync starts a Lock, and returns once it stands in line.
 func (p *process) lockAsync(name string) <-chan *lockkeeper.Lease {
 	p.b.Helper()
 	m, got := p.mutex(name), make(chan *lockkeeper.Lease, 1)
@@ -232,7 +232,7 @@ func (p *process) hooks() []event {
 	return list
 }
 
-// tells checks what was told. A want is a hook and its event, of which Err is checked by errors.Is.
+// wantHooks checks what was told. A want is a hook and its event, of which Err is checked by errors.Is.
 func (p *process) wantHooks(want ...event) {
 	p.b.Helper()
 	got := p.hooks()
@@ -543,7 +543,6 @@ func TestNilLeaseActsAsReleased(t *testing.T) {
 		"Token":    lease.Token() == "",
 		"Fence":    lease.Fence() == 0,
 		"Deadline": lease.Deadline().IsZero(),
-		"Hold":     lease.Hold() == nil,
 		"Err":      lease.Err() == lockkeeper.ErrReleased,
 		"Extend":   lease.Extend(background, time.Second) == lockkeeper.ErrReleased,
 		"Release":  lease.Release(background) == nil,

@@ -12,24 +12,7 @@ import (
 // A lease belongs to whoever has the value; it does not matter which goroutine releases it. It is safe for concurrent
 // use. All methods are safe on nil: a nil lease is one that was released.
 type Lease struct {
-	hold engine.Handle
-}
-
-// NewLease is for the packages of this module; its arguments cannot be made elsewhere.
-func NewLease(h engine.Handle, err error) (*Lease, error) {
-	if err != nil {
-		return nil, err
-	}
-	return &Lease{h}, nil
-}
-
-// Hold is for the packages of this module. It is nil for a lease that lies on several servers.
-func (l *Lease) Hold() *engine.Lease {
-	if l == nil {
-		return nil
-	}
-	h, _ := l.hold.(*engine.Lease)
-	return h
+	handle engine.Handle
 }
 
 // Name is what is locked.
@@ -37,7 +20,7 @@ func (l *Lease) Name() string {
 	if l == nil {
 		return ""
 	}
-	return l.hold.Name()
+	return l.handle.Name()
 }
 
 // Token is the identity of the lease: what lies in Redis, and what Adopt takes in another process. Whoever knows it
@@ -46,7 +29,7 @@ func (l *Lease) Token() string {
 	if l == nil {
 		return ""
 	}
-	return l.hold.Token()
+	return l.handle.Token()
 }
 
 // Fence is the fencing token: larger than that of every lease of this name that was granted before, also if the
@@ -58,7 +41,7 @@ func (l *Lease) Fence() uint64 {
 	if l == nil {
 		return 0
 	}
-	return l.hold.Fence()
+	return l.handle.Fence()
 }
 
 // Deadline is until when the lease is believed if no renewal succeeds from now on. Its monotonic clock reading is what
@@ -68,7 +51,7 @@ func (l *Lease) Deadline() time.Time {
 	if l == nil {
 		return time.Time{}
 	}
-	return l.hold.Deadline()
+	return l.handle.Deadline()
 }
 
 // Done is closed when the lease is held no more, for whichever reason. Calling Done looks at the clock, as Err does: after
@@ -79,7 +62,7 @@ func (l *Lease) Done() <-chan struct{} {
 	if l == nil {
 		return closed
 	}
-	return l.hold.Done()
+	return l.handle.Done()
 }
 
 // Err is nil while the lease is held. After that it is an error that is ErrReleased, or one that is ErrLost and says how it was
@@ -89,7 +72,7 @@ func (l *Lease) Err() error {
 	if l == nil {
 		return ErrReleased
 	}
-	return l.hold.Err()
+	return l.handle.Err()
 }
 
 // Context returns a child of parent that also ends when the lease does; context.Cause is then the lease's Err,
@@ -108,7 +91,7 @@ func (l *Lease) Context(parent context.Context) context.Context {
 		cancel(ErrReleased)
 		return c
 	}
-	return l.hold.Context(parent)
+	return l.handle.Context(parent)
 }
 
 // Extend makes the lease end ttl from now, sooner or later than before; if the lease is renewed, renewals ask for the
@@ -123,7 +106,7 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if l == nil {
 		return ErrReleased
 	}
-	return l.hold.Extend(ctx, ttl)
+	return l.handle.Extend(ctx, ttl)
 }
 
 // Release gives the lease back and lets the next one in. The lease's contexts end first; renewal has ended when
@@ -139,7 +122,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	if l == nil {
 		return nil
 	}
-	return l.hold.Release(ctx)
+	return l.handle.Release(ctx)
 }
 
 var closed = func() chan struct{} {

@@ -63,7 +63,7 @@ type Options struct {
 // password, out of memory, a key of another type) are returned at once. The toolkit repeats requests itself, with
 // growing, jittered pauses, and keeps go-redis from doing so, because it knows which requests may have run.
 type RetryPolicy struct {
-	// Min and Max are the first and the longest pause. Default 10 ms, or Max if that is shorter, and 1 s, or Min if that
+	// MinBackoff and Max are the first and the longest pause. Default 10 ms, or Max if that is shorter, and 1 s, or Min if that
 	// is longer.
 	MinBackoff, MaxBackoff time.Duration
 

@@ -31,7 +31,7 @@ func (b *bubble) with(o *lockkeeper.Options) *lockkeeper.Keeper {
 	return k
 }
 
-// handOver makes a keeper wait for what another one holds, and release it.
+// handoff makes a keeper wait for what another one holds, and release it.
 func (b *bubble) handoff(holder, waiter *lockkeeper.Keeper, meanwhile func()) {
 	b.Helper()
 	lock := func(k *lockkeeper.Keeper) *mutex.Mutex {

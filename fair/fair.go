@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -41,7 +42,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 	if o.TTL == 0 {
 		o.TTL = lockkeeper.DefaultTTL
 	}
-	lock, err := k.Engine().Lock(engine.Spec{
+	lock, err := access.EngineOf(k).Lock(engine.Spec{
 		Scripts:     lua.Fair,
 		Name:        name,
 		TTL:         o.TTL,
@@ -64,13 +65,13 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 // has given up, ErrClosed that the keeper was closed. Other errors are those of Redis, at once, if somebody has to change
 // something. After any error nothing is held.
 func (l *Lock) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return lockkeeper.NewLease(l.lock.Acquire(ctx, engine.Terms{}))
+	return access.Lease[lockkeeper.Lease](l.lock.Acquire(ctx, engine.Terms{}))
 }
 
 // TryLock takes the lock if it is free and nobody waits for it who is alive. It blocks for a round trip. It returns
 // ErrNotAcquired if it is not the caller's turn; other errors are as for Lock.
 func (l *Lock) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return lockkeeper.NewLease(l.lock.Try(ctx, engine.Terms{}))
+	return access.Lease[lockkeeper.Lease](l.lock.Try(ctx, engine.Terms{}))
 }
 
 // Do runs fn while holding the lock: it locks, calls fn with a context that ends when the lease is lost, and with the
@@ -91,13 +92,13 @@ func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 // keeper has ReplicaAck. The error is ErrLost if the token does not hold the lock any more. After any other error the
 // lease is held by its former holder as before, or for longer.
 func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
-	return lockkeeper.NewLease(l.lock.Adopt(ctx, token))
+	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }
 
 // Holder is who holds the lock at present, in whichever process; held is false if nobody does. It disturbs nothing and
 // blocks for a round trip. Errors are the context's, ErrClosed, and those of Redis.
 func (l *Lock) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err error) {
-	list, err := lockkeeper.NewHolders(l.lock.Holders(ctx))
+	list, err := access.Holders[lockkeeper.Holder](l.lock.Holders(ctx))
 	if err != nil || len(list) == 0 {
 		return lockkeeper.Holder{}, false, err
 	}
@@ -107,5 +108,5 @@ func (l *Lock) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err 
 // Waiters is who waits, in the order in which they will be served. It disturbs nothing; it blocks for a round trip for
 // each 500 waiters, and of those who come or go meanwhile it may tell or not. Errors are as for Holder.
 func (l *Lock) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
-	return lockkeeper.NewWaiters(l.lock.Waiters(ctx))
+	return access.Waiters[lockkeeper.Waiter](l.lock.Waiters(ctx))
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -41,7 +42,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 	if o.TTL == 0 {
 		o.TTL = lockkeeper.DefaultTTL
 	}
-	lock, err := k.Engine().Lock(engine.Spec{
+	lock, err := access.EngineOf(k).Lock(engine.Spec{
 		Scripts:     lua.Mutex,
 		Name:        name,
 		PlainKey:    true,
@@ -65,13 +66,13 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 // ErrClosed that the keeper was closed. Other errors are those of Redis, at once, if somebody has to change something. After
 // any error nothing is held.
 func (m *Mutex) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return lockkeeper.NewLease(m.lock.Acquire(ctx, engine.Terms{}))
+	return access.Lease[lockkeeper.Lease](m.lock.Acquire(ctx, engine.Terms{}))
 }
 
 // TryLock takes the mutex if it is free, and does not wait for a holder: it blocks for a round trip. It returns
 // ErrNotAcquired if another holds it; other errors are as for Lock.
 func (m *Mutex) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return lockkeeper.NewLease(m.lock.Try(ctx, engine.Terms{}))
+	return access.Lease[lockkeeper.Lease](m.lock.Try(ctx, engine.Terms{}))
 }
 
 // Do runs fn while holding the mutex: it locks, calls fn with a context that ends when the lease is lost, and with the
@@ -92,14 +93,14 @@ func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context, fence uint6
 // keeper has ReplicaAck. The error is ErrLost if the token does not hold the mutex any more. After any other error the
 // lease is held by its former holder as before, or for longer.
 func (m *Mutex) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
-	return lockkeeper.NewLease(m.lock.Adopt(ctx, token))
+	return access.Lease[lockkeeper.Lease](m.lock.Adopt(ctx, token))
 }
 
 // Holder is who holds the mutex at present, in whichever process; held is false if nobody does. The lease of another library
 // has a token, and no fence. It disturbs nothing and blocks for a round trip. Errors are the context's, ErrClosed, and
 // those of Redis.
 func (m *Mutex) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err error) {
-	list, err := lockkeeper.NewHolders(m.lock.Holders(ctx))
+	list, err := access.Holders[lockkeeper.Holder](m.lock.Holders(ctx))
 	if err != nil || len(list) == 0 {
 		return lockkeeper.Holder{}, false, err
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -88,7 +89,7 @@ func New(k *lockkeeper.Keeper, name string, period time.Duration, opts *Options)
 	if err := engine.CheckTTL("period", period); err != nil {
 		return nil, err
 	}
-	lock, err := k.Engine().Lock(engine.Spec{Scripts: lua.Once, Name: name, TTL: o.TTL})
+	lock, err := access.EngineOf(k).Lock(engine.Spec{Scripts: lua.Once, Name: name, TTL: o.TTL})
 	if err != nil {
 		return nil, err
 	}

@@ -46,10 +46,10 @@ type primitive interface {
 	free(*view) bool
 	// lingers is for how long something stays after the end of a lease.
 	lingers() time.Duration
-	// isHurt is called when the server has lost data or thinks that time has passed; or when its clock was set back. Was
+	// serverDegraded is called when the server has lost data or thinks that time has passed; or when its clock was set back. Was
 	// and now are the time there, in µs.
 	serverDegraded(lost bool, was, now int64)
-	// lines says whether all who wait stand in line at the server; else one of each process does.
+	// queuesAll says whether all who wait stand in line at the server; else one of each process does.
 	queuesAll() bool
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -74,7 +75,7 @@ func New(keepers []*lockkeeper.Keeper, name string, opts *Options) (*Lock, error
 	var engines []*engine.Engine
 	ids := make([]string, len(keepers))
 	for i, k := range keepers {
-		engines = append(engines, k.Engine())
+		engines = append(engines, access.EngineOf(k))
 		if k != nil {
 			ids[i] = k.ID()
 		}
@@ -109,7 +110,7 @@ func New(keepers []*lockkeeper.Keeper, name string, opts *Options) (*Lock, error
 // retry policy gave up, ErrClosed that one of the keepers was closed. Other errors are those of the servers, at once, if
 // somebody has to change something at so many of them that no majority can come about. All but ErrInvalid are an *Error with the answer of each server. After any error nothing is held.
 func (l *Lock) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return lockkeeper.NewLease(l.lock.Acquire(ctx))
+	return access.Lease[lockkeeper.Lease](l.lock.Acquire(ctx))
 }
 
 // TryLock takes the lock if it is free, and does not wait for a holder: it blocks for a round trip, or for ServerTimeout
@@ -117,7 +118,7 @@ func (l *Lock) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
 // answered and some refused. Of several that try at the same moment it can be that none gets a majority. Other errors are
 // as for Lock.
 func (l *Lock) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return lockkeeper.NewLease(l.lock.Try(ctx))
+	return access.Lease[lockkeeper.Lease](l.lock.Try(ctx))
 }
 
 // Do runs fn while holding the lock: it locks, calls fn with a context that ends when the lease is lost, and with the
@@ -138,5 +139,5 @@ func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 // joined late had given a larger one, that. It blocks until a majority has answered, for ServerTimeout at the most for
 // each of two steps. The error is ErrLost if the token does not hold the lock at a majority any more.
 func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
-	return lockkeeper.NewLease(l.lock.Adopt(ctx, token))
+	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }

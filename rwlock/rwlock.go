@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -64,7 +65,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 	if streak < 0 || streak > mostStreak {
 		return nil, engine.Invalid("WriterStreak %d is not between 0 (no bound) and %d", streak, mostStreak)
 	}
-	lock, err := k.Engine().Lock(engine.Spec{
+	lock, err := access.EngineOf(k).Lock(engine.Spec{
 		Scripts:     lua.RWLock,
 		Name:        name,
 		TTL:         o.TTL,
@@ -86,28 +87,28 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 // ErrClosed that the keeper was closed. Other errors are those of Redis, at once, if somebody has to change something. After
 // any error nothing is held.
 func (l *Lock) RLock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return lockkeeper.NewLease(l.lock.Acquire(ctx, l.read))
+	return access.Lease[lockkeeper.Lease](l.lock.Acquire(ctx, l.read))
 }
 
 // TryRLock takes a read lease if no writer holds the lock or waits for it. It blocks for a round trip. It returns
 // ErrNotAcquired if one does; other errors are as for RLock.
 func (l *Lock) TryRLock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return lockkeeper.NewLease(l.lock.Try(ctx, l.read))
+	return access.Lease[lockkeeper.Lease](l.lock.Try(ctx, l.read))
 }
 
 // Lock waits until the caller may write, and returns the write lease. From the moment at which it stands in line,
 // readers that come stand behind it. Errors are as for RLock.
 func (l *Lock) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return lockkeeper.NewLease(l.lock.Acquire(ctx, l.write))
+	return access.Lease[lockkeeper.Lease](l.lock.Acquire(ctx, l.write))
 }
 
 // TryLock takes the write lease if nobody holds the lock or waits for it, and leaves no trace if somebody does. It blocks
 // for a round trip. It returns ErrNotAcquired if it is not the caller's turn; other errors are as for RLock.
 func (l *Lock) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return lockkeeper.NewLease(l.lock.Try(ctx, l.write))
+	return access.Lease[lockkeeper.Lease](l.lock.Try(ctx, l.write))
 }
 
-// Read runs fn while holding a read lease: it calls RLock, then fn with a context that ends when the lease is lost, and
+// DoRead runs fn while holding a read lease: it calls RLock, then fn with a context that ends when the lease is lost, and
 // with the lease's fence, and releases, also if fn panics. It returns RLock's error, or fn's, joined with ErrLost if the
 // lease was lost meanwhile. It releases with ctx: while Redis does not answer it waits
 // until ctx ends, or the lease does.
@@ -115,7 +116,7 @@ func (l *Lock) DoRead(ctx context.Context, fn func(ctx context.Context, fence ui
 	return l.do(ctx, l.read, fn)
 }
 
-// Write is Read with a write lease.
+// DoWrite is Read with a write lease.
 func (l *Lock) DoWrite(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
 	return l.do(ctx, l.write, fn)
 }
@@ -143,10 +144,11 @@ func (l *Lock) do(ctx context.Context, t engine.Terms, fn func(ctx context.Conte
 //   - ErrInvalid: the lease is none of this lock's write leases, or is being converted already.
 //   - Any other error is as for RLock, and the write lease is held as before: the server has not done it, and will not.
 func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lockkeeper.Lease, err error) {
-	if h := write.Hold(); write != nil && (h == nil || !h.Is("w") && !h.Is("u")) {
+	h := leaseOf(write)
+	if write != nil && (h == nil || !h.Is("w") && !h.Is("u")) {
 		return nil, engine.Invalid("the lease of %q is not a write lease", write.Name())
 	}
-	return lockkeeper.NewLease(l.lock.Convert(ctx, write.Hold(), engine.Terms{Flags: "d", Direct: true}))
+	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, engine.Terms{Flags: "d", Direct: true}))
 }
 
 // Upgrade turns a read lease into a write lease. It waits until no other reader is left, before all writers that wait,
@@ -166,10 +168,17 @@ func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lo
 //     The read lease is held as before. If it was not to be found out what the server did, the server may keep other readers
 //     out until the lease is released; calling Upgrade with it once more finds out, and returns the write lease if it is there.
 func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lockkeeper.Lease, err error) {
-	if h := read.Hold(); read != nil && (h == nil || !h.Is("r") && !h.Is("d") && !h.Became("u")) {
+	h := leaseOf(read)
+	if read != nil && (h == nil || !h.Is("r") && !h.Is("d") && !h.Became("u")) {
 		return nil, engine.Invalid("the lease of %q is not a read lease", read.Name())
 	}
-	return lockkeeper.NewLease(l.lock.Convert(ctx, read.Hold(), engine.Terms{Flags: "u"}))
+	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, engine.Terms{Flags: "u"}))
+}
+
+// leaseOf returns the lease at one server that a user has, or nil if it is nil or one of a majority.
+func leaseOf(l *lockkeeper.Lease) *engine.Lease {
+	h, _ := access.HandleOf(l).(*engine.Lease)
+	return h
 }
 
 // Adopt makes a lease out of a token, read or write, in another process than the one that acquired it or after a
@@ -178,7 +187,7 @@ func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lock
 // lease, if the keeper has ReplicaAck. The error is ErrLost if the token does not hold the lock any more. After any
 // other error the lease is held by its former holder as before, or for longer.
 func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
-	return lockkeeper.NewLease(l.lock.Adopt(ctx, token))
+	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }
 
 // Holder is a lease as the server sees it.
@@ -197,7 +206,7 @@ type Waiter struct {
 // nothing; it blocks for a round trip for each 500 holders, and of those who come or go meanwhile it may tell or not.
 // Errors are the context's, ErrClosed, and those of Redis.
 func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
-	list, err := lockkeeper.NewHolders(l.lock.Holders(ctx))
+	list, err := access.Holders[lockkeeper.Holder](l.lock.Holders(ctx))
 	all := make([]Holder, len(list))
 	for i, h := range list {
 		all[i] = Holder{h, writes(h.Token)}
@@ -208,7 +217,7 @@ func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
 // Waiters is who waits: writers first, then readers, each in order. (After WriterStreak writers readers go first all the
 // same.) It disturbs nothing; it blocks as Holders does, and errors are the same.
 func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
-	list, err := lockkeeper.NewWaiters(l.lock.Waiters(ctx))
+	list, err := access.Waiters[lockkeeper.Waiter](l.lock.Waiters(ctx))
 	all := make([]Waiter, len(list))
 	for i, w := range list {
 		all[i] = Waiter{w, writes(w.Token)}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -116,7 +117,7 @@ func New(k *lockkeeper.Keeper, name string, limit int, opts *Options) (*Semaphor
 	if o.TTL == 0 {
 		o.TTL = lockkeeper.DefaultTTL
 	}
-	lock, err := k.Engine().Lock(engine.Spec{
+	lock, err := access.EngineOf(k).Lock(engine.Spec{
 		Scripts:     lua.Semaphore,
 		Name:        name,
 		TTL:         o.TTL,
@@ -155,7 +156,7 @@ func (s *Semaphore) checkPermits(n int) error {
 // or AtOnce if that is less; ErrAboveLimit that a limit in force is lower than n; ErrClosed that the keeper was closed. Other
 // errors are those of Redis, at once, if somebody has to change something. After any error nothing is held.
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*lockkeeper.Lease, error) {
-	return lockkeeper.NewLease(s.hold(ctx, n))
+	return access.Lease[lockkeeper.Lease](s.hold(ctx, n))
 }
 
 func (s *Semaphore) hold(ctx context.Context, n int) (*engine.Lease, error) {
@@ -174,7 +175,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*lockkeeper.Lease, e
 		return nil, err
 	}
 	h, err := s.lock.Try(ctx, engine.Terms{Permits: n})
-	return lockkeeper.NewLease(h, rated(err))
+	return access.Lease[lockkeeper.Lease](h, rated(err))
 }
 
 // rated makes a RateError of a refusal that is for the clock.
@@ -240,7 +241,7 @@ func (s *Semaphore) Available(ctx context.Context) (int, error) {
 // are no leases, with Options.Per and without AtOnce. After any other error the lease is held by its former holder as
 // before, or for longer.
 func (s *Semaphore) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
-	return lockkeeper.NewLease(s.lock.Adopt(ctx, token))
+	return access.Lease[lockkeeper.Lease](s.lock.Adopt(ctx, token))
 }
 
 // Holder is a lease as the server sees it.
@@ -259,7 +260,7 @@ type Waiter struct {
 // have not returned yet, and Left is until they do. It disturbs nothing; it blocks for a round trip for each 500 holders,
 // and of those who come or go meanwhile it may tell or not. Errors are the context's, ErrClosed, and those of Redis.
 func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
-	list, err := lockkeeper.NewHolders(s.lock.Holders(ctx))
+	list, err := access.Holders[lockkeeper.Holder](s.lock.Holders(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -273,7 +274,7 @@ func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 // Waiters is who waits, in the order in which they will be served. It disturbs nothing; it blocks as Holders does, and
 // errors are the same.
 func (s *Semaphore) Waiters(ctx context.Context) ([]Waiter, error) {
-	list, err := lockkeeper.NewWaiters(s.lock.Waiters(ctx))
+	list, err := access.Waiters[lockkeeper.Waiter](s.lock.Waiters(ctx))
 	if err != nil {
 		return nil, err
 	}

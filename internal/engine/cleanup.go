@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// departure gives up whatever a token has, its lease or its place in line. It repeats itself in the background until
+// cleanup gives up whatever a token has, its lease or its place in line. It repeats itself in the background until
 // the server has answered, or until what the token has is over by itself.
 type cleanup struct {
 	lock      *Lock
@@ -45,7 +45,7 @@ var (
 	errUnsure    = errors.New("it is not known whether it was turned into another lease")
 )
 
-// depart prepares a departure, which Close waits for and which is to be sent now. Stray says that a copy of the token's
+// newCleanup prepares a departure, which Close waits for and which is to be sent now. Stray says that a copy of the token's
 // request may still run: then it is buried.
 func (l *Lock) newCleanup(token string, stray bool, until time.Time) *cleanup {
 	d := &cleanup{lock: l, token: token, until: until, finished: make(chan struct{})}
@@ -57,7 +57,7 @@ func (l *Lock) newCleanup(token string, stray bool, until time.Time) *cleanup {
 	return d
 }
 
-// bury keeps copies of a request that has ended, and of which nothing is to be given back, from being obeyed. It blocks until
+// tombstone keeps copies of a request that has ended, and of which nothing is to be given back, from being obeyed. It blocks until
 // the server has answered, but not for long and not after ctx has ended, and goes on in the background then.
 func (l *Lock) tombstone(ctx context.Context, token string) {
 	d := l.newCleanup(token, true, time.Now().Add(tombstoneTTL))
@@ -112,7 +112,7 @@ func (d *cleanup) sent(call *transport.Call) {
 	d.retry(err)
 }
 
-// looked deals with the answer to a renewal of the lease that has come in the place of the origin.
+// checked deals with the answer to a renewal of the lease that has come in the place of the origin.
 func (d *cleanup) checked(call *transport.Call) {
 	r, err := parseFullRenewal(call)
 	deadline := call.Sent.Add(d.lock.trusted(d.lock.ttl))
@@ -133,7 +133,7 @@ func (d *cleanup) checked(call *transport.Call) {
 	}
 }
 
-// repeat sends it again after a pause, or ends if that is of no use.
+// retry sends it again after a pause, or ends if that is of no use.
 func (d *cleanup) retry(err error) {
 	e, now := d.lock.e, time.Now()
 	d.mu.Lock()
@@ -150,7 +150,7 @@ func (d *cleanup) retry(err error) {
 	e.timers.Set(&d.timer, now.Add(pause))
 }
 
-// mayRepeat says whether a departure may send again at that time: not after Close has returned.
+// mayRetry says whether a departure may send again at that time: not after Close has returned.
 func (e *Engine) mayRetry(at time.Time) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -167,7 +167,7 @@ func (d *cleanup) holder() *Lease {
 	return d.origin
 }
 
-// leaveTo makes a lease learn what has become of the conversion, in the place of Convert. It says no if that is known by now.
+// handTo makes a lease learn what has become of the conversion, in the place of Convert. It says no if that is known by now.
 func (d *cleanup) handTo(heir *Lease) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -189,7 +189,7 @@ func (d *cleanup) finish(had int64, err error) {
 	d.lock.e.endWork()
 }
 
-// enter notes that something has begun which Close has to wait for. After Close it says no, but for what gives back.
+// beginWork notes that something has begun which Close has to wait for. After Close it says no, but for what gives back.
 func (e *Engine) beginWork(givesBack bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -200,7 +200,7 @@ func (e *Engine) beginWork(givesBack bool) bool {
 	return true
 }
 
-// exit notes its end.
+// endWork notes its end.
 func (e *Engine) endWork() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -233,7 +233,7 @@ func (d *cleanup) errNow() error {
 	}
 }
 
-// nudge asks the server to go on admitting, where a script had walked far enough.
+// continueAdmitting asks the server to go on admitting, where a script had walked far enough.
 func (l *Lock) continueAdmitting() {
 	l.e.transport.Send(l.heartbeatCall(0, 0, func(call *transport.Call) {
 		if p, err := parseHeartbeat(call, 0); err == nil && p.more {

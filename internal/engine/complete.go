@@ -15,7 +15,7 @@ const doneMark = "done:"
 
 var errNotRecorded = errors.New("it was not answered whether the work was recorded as done; if it was not, the lease ends by itself")
 
-// Unconfirmed is why it is not known whether work that is done was recorded as done.
+// RecordUnknown is why it is not known whether work that is done was recorded as done.
 type RecordUnknown struct {
 	LeaseEnds time.Time // when others get in at the latest, if it was not
 	Err       error

@@ -113,7 +113,7 @@ func (h *Lease) convert(ctx context.Context) error {
 	}
 }
 
-// leaveDoubt is called when Convert does not wait any longer to learn what has become of the conversion. It returns the
+// resolveInBackground is called when Convert does not wait any longer to learn what has become of the conversion. It returns the
 // lease that the caller is to have in the place of this one, if there is one; else this one stays. Known says whether it was
 // learned.
 func (h *Lease) resolveInBackground(d *cleanup, t Terms) (instead *Lease, known bool) {
@@ -149,7 +149,7 @@ func (h *Lease) resolveInBackground(d *cleanup, t Terms) (instead *Lease, known 
 	return nil, true
 }
 
-// lesser is a lease that allows what the terms say, on whichever of two leases the server has: this one, or the one that was to
+// weakerLease is a lease that allows what the terms say, on whichever of two leases the server has: this one, or the one that was to
 // come in its place. It returns nil if this one has ended.
 func (h *Lease) weakerLease(d *cleanup, t Terms) *Lease {
 	h.mu.Lock()
@@ -216,7 +216,7 @@ func (h *Lease) Became(use string) bool {
 	return next != nil && next.Is(use)
 }
 
-// now is the lease that the holder of this one has.
+// current is the lease that the holder of this one has.
 func (h *Lease) current() *Lease {
 	for next := h.next.Load(); next != nil; next = h.next.Load() {
 		h = next
@@ -224,7 +224,7 @@ func (h *Lease) current() *Lease {
 	return h
 }
 
-// givenUp notes what finds out what has become of the conversion; nil: it is known that nothing has.
+// setUndoing notes what finds out what has become of the conversion; nil: it is known that nothing has.
 func (h *Lease) setUndoing(d *cleanup) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -248,7 +248,7 @@ func (h *Lease) isConverting() bool {
 	return h.conversion != nil || h.next.Load() != nil
 }
 
-// converted notes that the conversion has not come about.
+// endConversion notes that the conversion has not come about.
 func (h *Lease) endConversion() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

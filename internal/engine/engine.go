@@ -32,11 +32,11 @@ import (
 )
 
 const (
-	// graveTime is how long a token that was given up while a copy of its request was under way may not be granted.
+	// tombstoneTTL is how long a token that was given up while a copy of its request was under way may not be granted.
 	tombstoneTTL = time.Minute
-	// closeTime bounds how long Close waits, and goes on trying to give things back.
+	// closeTimeout bounds how long Close waits, and goes on trying to give things back.
 	closeTimeout = 3 * time.Second
-	// hearTime is how long a message may take that the server says it has sent, before the connection counts as deaf.
+	// wakeupTimeout is how long a message may take that the server says it has sent, before the connection counts as deaf.
 	wakeupTimeout = time.Second
 )
 
@@ -52,6 +52,9 @@ type Config struct {
 	Observe           func(Event)
 	// ReplicaAck says what must have a grant before its lease is handed out.
 	ReplicaAck ReplicaAck
+	// NotAcknowledged makes the error for a grant that replicas did not acknowledge in time: so many of those wanted
+	// have; local, if the primary has it on disk or need not; and the cause, if it was not the time.
+	NotAcknowledged func(replicas, wanted int, local bool, cause error) error
 }
 
 // Retry says how requests are repeated that fail for a passing reason.
@@ -190,10 +193,10 @@ func (e *Engine) Close() error {
 	return lost
 }
 
-// errUnended: nothing that is known of was left undone, but not everything has come to its end.
+// errStillClosing: nothing that is known of was left undone, but not everything has come to its end.
 var errStillClosing = fmt.Errorf("lockkeeper: the keeper is closed, but after %v commands are still on their way", closeTimeout)
 
-// end waits until everything has been given back and no command is on its way, and ends the goroutines.
+// shutdown waits until everything has been given back and no command is on its way, and ends the goroutines.
 func (e *Engine) shutdown() {
 	defer close(e.ended)
 	e.mu.Lock()
@@ -206,7 +209,7 @@ func (e *Engine) shutdown() {
 	e.transport.Close()
 }
 
-// endsWithin waits for end, and says whether it came in time.
+// waitEnded waits for end, and says whether it came in time.
 func (e *Engine) waitEnded(wait time.Duration) bool {
 	t := time.NewTimer(wait)
 	defer t.Stop()
@@ -249,7 +252,7 @@ func (e *Engine) observe(ev Event) {
 // nextSerial numbers the requests of this keeper, short, because each waiter's lies in Redis twice.
 func (e *Engine) nextSerial() string { return strconv.FormatUint(e.serial.Add(1), 36) }
 
-// heard takes a wake-up.
+// received takes a wake-up.
 func (e *Engine) received(payload string) {
 	words, err := parseMessage(payload)
 	if err != nil {
@@ -276,7 +279,7 @@ func (e *Engine) received(payload string) {
 	}
 }
 
-// resumed: a subscription has been acknowledged, perhaps after a gap in which messages were lost.
+// subscribed: a subscription has been acknowledged, perhaps after a gap in which messages were lost.
 func (e *Engine) subscribed(channel string) {
 	now := time.Now()
 	e.mu.Lock()
@@ -288,13 +291,13 @@ func (e *Engine) subscribed(channel string) {
 	}
 }
 
-// expected is a message that the server says it has sent.
+// expectedWakeup is a message that the server says it has sent.
 type expectedWakeup struct {
 	by      time.Time
 	channel string
 }
 
-// expect waits for the message about a grant that is learned of in another way, unless it has come already, or can have
+// expectWakeup waits for the message about a grant that is learned of in another way, unless it has come already, or can have
 // been lost with a subscription before this one.
 func (e *Engine) expectWakeup(w *request) {
 	since := e.subscriber.SubscribedSince(w.lock.channel)
@@ -313,7 +316,7 @@ func (e *Engine) expectWakeup(w *request) {
 	}
 }
 
-// findDeaf replaces subscriptions on which messages did not come.
+// replaceStale replaces subscriptions on which messages did not come.
 func (e *Engine) replaceStale(now time.Time) {
 	var next time.Time
 	deaf := map[string]bool{}
@@ -342,7 +345,7 @@ func (e *Engine) replaceStale(now time.Time) {
 	}
 }
 
-// graceAfterEnd is how long a caller whose context has ended already is kept at the most to see something given back.
+// cancelGrace is how long a caller whose context has ended already is kept at the most to see something given back.
 const cancelGrace = time.Second
 
 // millis turns a duration into what scripts take; it is the one place where that is done.

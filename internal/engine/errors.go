@@ -26,7 +26,7 @@ func Invalid(format string, args ...any) error {
 	return fmt.Errorf("lockkeeper: %w: %w", ErrInvalid, fmt.Errorf(format, args...))
 }
 
-// errSilence: no answer has come.
+// errNoAnswer: no answer has come.
 var errNoAnswer = chain(ErrUnavailable, errors.New("no answer"))
 
 // unavailable marks an error of a request with ErrUnavailable if the same request may succeed later without anybody
@@ -58,10 +58,10 @@ func (c *causes) Error() string {
 // Unwrap lets errors.Is and errors.As find every cause.
 func (c *causes) Unwrap() []error { return c.list }
 
-// chained is an error and what caused it.
+// chain is an error and what caused it.
 func chain(list ...error) error { return &causes{list, ": "} }
 
-// joined is several errors that did not cause each other; those that are nil do not count.
+// join is several errors that did not cause each other; those that are nil do not count.
 func join(list ...error) error {
 	list = slices.DeleteFunc(list, func(err error) bool { return err == nil })
 	switch len(list) {
@@ -73,7 +73,7 @@ func join(list ...error) error {
 	return &causes{list, "; "}
 }
 
-// failure is an error of an operation on one lock. Its text is made only when somebody reads it: a refused try is an
+// lockError is an error of an operation on one lock. Its text is made only when somebody reads it: a refused try is an
 // ordinary answer and must be cheap.
 type lockError struct {
 	kind, name string
@@ -100,7 +100,7 @@ func (l *Lock) fail(list ...error) error {
 	return f
 }
 
-// bare is an error without the name of the lock.
+// withoutName is an error without the name of the lock.
 func withoutName(err error) error {
 	f, ok := err.(*lockError)
 	switch {

@@ -2,7 +2,7 @@ package engine
 
 import "time"
 
-// What is the kind of an event.
+// EventType is the kind of an event.
 type EventType int
 
 // The events. Package lockkeeper shows them to users as hooks.

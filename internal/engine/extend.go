@@ -85,7 +85,7 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
-// outlives refuses to extend a lease beyond its maximum lifetime, if it has one.
+// checkLifetime refuses to extend a lease beyond its maximum lifetime, if it has one.
 func checkLifetime(ttl, most time.Duration, since time.Time) error {
 	if left := most - time.Since(since); most > 0 && ttl > left {
 		return Invalid("ttl %v is more than the %v that are left of MaxLifetime %v", ttl, duration(millis(left)), most)
@@ -93,7 +93,7 @@ func checkLifetime(ttl, most time.Duration, since time.Time) error {
 	return nil
 }
 
-// renewFor makes renewals ask for so many ms, and one leave now.
+// setTTL makes renewals ask for so many ms, and one leave now.
 func (h *Lease) setTTL(ms int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -103,7 +103,7 @@ func (h *Lease) setTTL(ms int64) {
 	}
 }
 
-// cutTo believes no more of the lease from now on than an Extend to so many ms leaves, which is about to be sent: it may have
+// lowerDeadline believes no more of the lease from now on than an Extend to so many ms leaves, which is about to be sent: it may have
 // run long before its answer comes, and if it is repeated, before that. It returns what was believed until now.
 func (h *Lease) lowerDeadline(ms int64) (before time.Time) {
 	h.mu.Lock()
@@ -120,7 +120,7 @@ func (h *Lease) lowerDeadline(ms int64) (before time.Time) {
 	return before
 }
 
-// sureLocked is how many of the ms that a renewal asked for are sure for the lease, if it left at that time.
+// guaranteedLocked is how many of the ms that a renewal asked for are sure for the lease, if it left at that time.
 func (h *Lease) guaranteedLocked(sent time.Time, ms int64) int64 {
 	x := h.extension
 	switch {
@@ -134,7 +134,7 @@ func (h *Lease) guaranteedLocked(sent time.Time, ms int64) int64 {
 	return ms
 }
 
-// extendsAlone waits until no other Extend is under way. Of two at once nobody would know which the server had obeyed
+// beginExtension waits until no other Extend is under way. Of two at once nobody would know which the server had obeyed
 // last.
 func (h *Lease) beginExtension(ctx context.Context) error {
 	for {
@@ -156,7 +156,7 @@ func (h *Lease) beginExtension(ctx context.Context) error {
 	}
 }
 
-// extended lets the next Extend go on.
+// endExtension lets the next Extend go on.
 func (h *Lease) endExtension() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

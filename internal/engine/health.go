@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// silenceTime is how long an answer may take before it counts as an outage, and no longer as a wait that was cut
+	// silenceTimeout is how long an answer may take before it counts as an outage, and no longer as a wait that was cut
 	// short.
 	silenceTimeout = 100 * time.Millisecond
-	// lookAhead is how long before its deadline a wait asks once more, if it has not heard from the server lately: time
+	// deadlineLead is how long before its deadline a wait asks once more, if it has not heard from the server lately: time
 	// for an answer, and for silence to count.
 	deadlineLead = 2 * silenceTimeout
 )
 
-// contact records which requests for one name the server has answered, so that a wait whose context ends can tell
+// serverHealth records which requests for one name the server has answered, so that a wait whose context ends can tell
 // contention from an outage. The callers of this process that wait behind each other share one.
 type serverHealth struct {
 	maxAge time.Duration // how old the last answer may be
@@ -101,7 +101,7 @@ func (c *serverHealth) stale(now time.Time, age time.Duration) bool {
 	return c.failure == nil && len(c.inFlight) == 0 && now.Sub(c.answered) > age
 }
 
-// recent is how old an answer may be that is not asked for again before a deadline.
+// freshness is how old an answer may be that is not asked for again before a deadline.
 func (e *Engine) freshness() time.Duration { return e.cfg.HeartbeatInterval / 4 }
 
 // waitEnded is why there is no lease when ctx has ended the wait for it.
@@ -123,7 +123,7 @@ func nearDeadline(ctx context.Context) (fires <-chan time.Time, stop func()) {
 	return nil, func() {}
 }
 
-// askAgain makes the waiters of a name ask now if they have not heard from the server lately.
+// askNow makes the waiters of a name ask now if they have not heard from the server lately.
 func (e *Engine) askNow(key string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

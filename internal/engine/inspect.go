@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// perPage is how many holders or waiters one script tells of.
+// pageSize is how many holders or waiters one script tells of.
 const pageSize = 500
 
 // Holder is a lease as the server sees it.

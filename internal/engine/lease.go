@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// Hold is a lease. It is held at first; then, once and for good, released or lost.
+// Lease is a lease. It is held at first; then, once and for good, released or lost.
 type Lease struct {
 	lifecycle
 	lock      *Lock
@@ -61,7 +61,7 @@ func (l *Lock) newLease(token string, fence int64, deadline time.Time) *Lease {
 	return h
 }
 
-// addHold registers a lease; it says no after Close.
+// addLease registers a lease; it says no after Close.
 func (e *Engine) addLease(h *Lease) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -91,7 +91,7 @@ func (h *Lease) start() {
 	h.armLocked()
 }
 
-// tick is about after from now, a little sooner: leases that were granted one after the other are renewed together.
+// renewalTime is about after from now, a little sooner: leases that were granted one after the other are renewed together.
 func (e *Engine) renewalTime(now time.Time, after time.Duration) time.Time {
 	at := now.Add(after)
 	if grid := after / 16; grid > 0 {
@@ -108,7 +108,7 @@ func (h *Lease) armLocked() {
 	h.lock.e.timers.Set(&h.timer, at)
 }
 
-// ring is called by the clock when the lease is to be renewed or its deadline has come.
+// onTimer is called by the clock when the lease is to be renewed or its deadline has come.
 func (h *Lease) onTimer(now time.Time) {
 	h.mu.Lock()
 	if h.err != nil || h.next.Load() != nil {
@@ -453,11 +453,11 @@ func (h *Lease) await(ctx context.Context, d *cleanup, silence error) error {
 	return d.err()
 }
 
-// stray says whether a copy of the request for this lease may yet run, after its release. For a token that another process
+// inDoubt says whether a copy of the request for this lease may yet run, after its release. For a token that another process
 // has got nobody here knows.
 func (h *Lease) inDoubt() bool { return h.adopted || h.request != nil && h.request.hasInDoubt() }
 
-// departure is what gives the lease back, or has; nil if nothing does.
+// currentCleanup is what gives the lease back, or has; nil if nothing does.
 func (h *Lease) currentCleanup() *cleanup {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Lease is what a holder has: a Hold, or a MajorityHold.
+// Handle is what a holder has: a Hold, or a MajorityHold.
 type Handle interface {
 	Name() string
 	Token() string
@@ -30,7 +30,7 @@ func Do(ctx context.Context, l Handle, fn func(ctx context.Context, fence uint64
 	return fn(l.Context(ctx), l.Fence())
 }
 
-// tenure is the part of a lease that is the same for all: that it ends once and for good, and the contexts that end
+// lifecycle is the part of a lease that is the same for all: that it ends once and for good, and the contexts that end
 // with it.
 type lifecycle struct {
 	lease deadliner // whose tenure it is

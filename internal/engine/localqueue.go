@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// localLine is the callers of this process that want one name, of which the first speaks to the server. So Redis sees
+// localQueue is the callers of this process that want one name, of which the first speaks to the server. So Redis sees
 // one contender per process, however many there are.
 type localQueue struct {
 	health  serverHealth // of whoever is the first
 	waiting []chan struct{}
 }
 
-// standInLine returns when it is the caller's turn, with what those before it know of the server; leave hands the turn
+// waitLocally returns when it is the caller's turn, with what those before it know of the server; leave hands the turn
 // on. What is known may be maxAge old.
 func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Duration) (shared *serverHealth, leave func(), err error) {
 	leave = func() { e.leaveLocalQueue(key) }

@@ -47,10 +47,10 @@ const (
 	keyHeartbeats
 )
 
-// args is what of ARGV is always the same.
+// scriptArgs is what of ARGV is always the same.
 type scriptArgs struct{ ttl, metadataTTL, heartbeatTimeout, channelPrefix, sharded, extra any }
 
-// manner is what a lock has in common with others that ask in the same way, for there may be a hundred thousand of them.
+// sharedParams is what a lock has in common with others that ask in the same way, for there may be a hundred thousand of them.
 type sharedParams struct {
 	ttl     int64  // ms
 	channel string // on which this keeper is woken
@@ -111,7 +111,7 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	return l, nil
 }
 
-// mannerOf is a manner like this one that other locks have as well, if the last one was like it.
+// paramsOf is a manner like this one that other locks have as well, if the last one was like it.
 func (e *Engine) paramsOf(m sharedParams) *sharedParams {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -273,13 +273,13 @@ func (l *Lock) adopt(ctx context.Context, token string, whole *MajorityLease) (*
 	}
 }
 
-// trust is how long a lease of so many ms may be believed, from the moment its request was sent.
+// trusted is how long a lease of so many ms may be believed, from the moment its request was sent.
 func (l *Lock) trusted(ms int64) time.Duration {
 	d := duration(ms)
 	return d - Margin(d)
 }
 
-// flag is how scripts take a yes or no.
+// boolArg is how scripts take a yes or no.
 func boolArg(yes bool) int {
 	if yes {
 		return 1

@@ -50,14 +50,14 @@ var (
 )
 
 const (
-	// firstPoll is about the first pause after an attempt that others were in the way of.
+	// firstRetryDelay is about the first pause after an attempt that others were in the way of.
 	firstRetryDelay = 10 * time.Millisecond
-	// readingTime is how long a reading of a server's clock is reckoned with.
+	// clockReadingTTL is how long a reading of a server's clock is reckoned with.
 	clockReadingTTL = time.Minute
 	// fenceLead is how far ahead of the servers' clocks a fence is asked for, so that none of them is past it when the
 	// request arrives.
 	fenceLead = 10 * time.Millisecond
-	// largestNumber is the largest that Lua holds exactly, with all below it.
+	// maxExactInt is the largest that Lua holds exactly, with all below it.
 	maxExactInt = 1 << 53
 )
 
@@ -303,7 +303,7 @@ func (u *MajorityLease) verdict(residue [][]*cleanup) verdict {
 	return v
 }
 
-// read notes what a server's clock has said.
+// noteClock notes what a server's clock has said.
 func (m *Majority) noteClock(i int, ms int64, sent time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -312,7 +312,7 @@ func (m *Majority) noteClock(i int, ms int64, sent time.Time) {
 	}
 }
 
-// least is a fence, in µs, that no server's clock will have passed when a request that leaves now arrives; 0 if the clocks are
+// leastFence is a fence, in µs, that no server's clock will have passed when a request that leaves now arrives; 0 if the clocks are
 // not known. A guess that is wrong costs a round trip and nothing else.
 func (m *Majority) leastFence() int64 {
 	if m.need == 1 {

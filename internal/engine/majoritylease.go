@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
-// MajorityHold is a lease on a majority of servers, from the first question on. At each server that granted it, it has a
+// MajorityLease is a lease on a majority of servers, from the first question on. At each server that granted it, it has a
 // Hold, which renews itself and knows when it is lost; the whole is lost when no majority of them is left. A server
 // that did not agree at first, or has lost the lease, is asked again while the others agree.
 type MajorityLease struct {
@@ -31,7 +31,7 @@ type MajorityLease struct {
 	ttl              int64     // ms that Extend has set; 0: it has not
 }
 
-// seat is the lease at one server.
+// member is the lease at one server.
 type member struct {
 	request      *request      // for it, if one is under way
 	last         *request      // the last one, under way or not
@@ -105,7 +105,7 @@ func (u *MajorityLease) ask(i int) {
 	})
 }
 
-// vacate gives back what is loose, when the lease has ended.
+// cleanUp gives back what is loose, when the lease has ended.
 func (u *MajorityLease) cleanUp() {
 	for i, l := range u.m.locks {
 		var d *cleanup
@@ -223,7 +223,7 @@ func (u *MajorityLease) step() {
 	}
 }
 
-// affirmed takes a server's second word, that its fences go on from this one. Without it the lease there does not count, and
+// fenceRaised takes a server's second word, that its fences go on from this one. Without it the lease there does not count, and
 // the server is asked again.
 func (u *MajorityLease) fenceRaised(i int, h *Lease, fence int64, err error) {
 	u.mu.Lock()
@@ -320,7 +320,7 @@ func (u *MajorityLease) await(ctx context.Context) bool {
 	}
 }
 
-// enlist makes the closing of any keeper end the lease, also of one whose server has no part in it just now.
+// register makes the closing of any keeper end the lease, also of one whose server has no part in it just now.
 func (u *MajorityLease) register() {
 	closed := false
 	for _, l := range u.m.locks {
@@ -337,7 +337,7 @@ func (u *MajorityLease) register() {
 	}
 }
 
-// delist is the opposite of enlist, once the lease has ended.
+// unregister is the opposite of enlist, once the lease has ended.
 func (u *MajorityLease) unregister() {
 	for _, l := range u.m.locks {
 		l.e.dropMajority(u)
@@ -366,7 +366,7 @@ func (u *MajorityLease) wait() {
 	}
 }
 
-// overdue gives up the requests that were not answered in time, once the lease has ended: what they have brought about is
+// onTimer gives up the requests that were not answered in time, once the lease has ended: what they have brought about is
 // undone. As long as it is held they are waited for, since a late answer is as good as any.
 func (u *MajorityLease) onTimer(now time.Time) {
 	var late []member
@@ -470,7 +470,7 @@ func (u *MajorityLease) settle(ctx context.Context, left [][]*cleanup) [][]*clea
 	return rest
 }
 
-// departure is that of what was asked for here, if there was something to give back.
+// cleanup is that of what was asked for here, if there was something to give back.
 func (s *member) cleanup() *cleanup {
 	switch {
 	case s.leaseCleanup != nil:
@@ -485,7 +485,7 @@ func (s *member) cleanup() *cleanup {
 	return nil
 }
 
-// partDid is told what has happened to the lease at one server.
+// memberEvent is told what has happened to the lease at one server.
 func (u *MajorityLease) memberEvent(h *Lease, what EventType) {
 	switch what {
 	case Renewed:
@@ -618,7 +618,7 @@ type outcome struct {
 	err    error
 }
 
-// everywhere does something with each lease that there is and, if it is not nil, something else at the other servers, all
+// onEveryMember does something with each lease that there is and, if it is not nil, something else at the other servers, all
 // at once, and returns when a majority has succeeded, or all have ended. Then it says how many have succeeded, and why
 // the others have not.
 func (u *MajorityLease) onEveryMember(do func(h *Lease) error, other func(i int) error) (yes int, answers []error) {
@@ -694,7 +694,7 @@ func (u *MajorityLease) Release(ctx context.Context) error {
 	return u.m.fail(answers, append(append([]error{errNoEcho}, causes...), ctx.Err())...)
 }
 
-// vacated waits until there is nothing of the lease at a server that has not granted it, or whose grant does not count. A
+// cleanedUp waits until there is nothing of the lease at a server that has not granted it, or whose grant does not count. A
 // request that is under way there is waited for, and what it brings about is on its way back then.
 func (u *MajorityLease) cleanedUp(ctx context.Context, i int) error {
 	u.mu.Lock()

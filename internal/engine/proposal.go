@@ -45,7 +45,7 @@ func (w *request) propose(again bool, told func(w *request, a acquireReply, sent
 	l.e.transport.Send(call)
 }
 
-// concludes ends the waiter with a lease, or says why there is none.
+// takeReply ends the waiter with a lease, or says why there is none.
 func (w *request) takeReply(call *transport.Call, a acquireReply) error {
 	switch a.code {
 	case lua.Granted:
@@ -65,7 +65,7 @@ func (w *request) takeReply(call *transport.Call, a acquireReply) error {
 	return fmt.Errorf("%w: code %d for a try", transport.ErrReply, a.code)
 }
 
-// affirm asks the server for its second word on a lease: that it still holds it, and will give larger fences only.
+// raiseFence asks the server for its second word on a lease: that it still holds it, and will give larger fences only.
 func (h *Lease) raiseFence(least int64, up time.Duration, told func(err error)) {
 	l := h.lock
 	call := l.call(l.spec.Scripts.RaiseFence, 2, 4, func(call *transport.Call) {

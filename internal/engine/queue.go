@@ -12,11 +12,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// perBeat is how many waiters go into one command: enough for one command per name and period in all but the largest
+// heartbeatBatch is how many waiters go into one command: enough for one command per name and period in all but the largest
 // queues, few enough that the script stays around a millisecond.
 const heartbeatBatch = 1000
 
-// line is the waiters of one name in this keeper. They beat together.
+// waitQueue is the waiters of one name in this keeper. They beat together.
 type waitQueue struct {
 	lock   *Lock // any lock of the name: its keys and scripts are what counts
 	health *serverHealth
@@ -33,7 +33,7 @@ type waitQueue struct {
 	receivedAt   time.Time                   // when a message last told one of them to ask
 }
 
-// stand puts a waiter that has just been told to wait into its name's line, and sets the clock.
+// enqueue puts a waiter that has just been told to wait into its name's line, and sets the clock.
 func (l *Lock) enqueue(w *request, a acquireReply) {
 	e := l.e
 	e.mu.Lock()
@@ -64,7 +64,7 @@ func (l *Lock) enqueue(w *request, a acquireReply) {
 	w.setPosition(a.rank)
 }
 
-// stands tells of the waiter's position, if it is another than before.
+// setPosition tells of the waiter's position, if it is another than before.
 func (w *request) setPosition(rank int) {
 	e := w.lock.e
 	if e.cfg.Observe == nil {
@@ -92,7 +92,7 @@ func (n *waitQueue) next(now time.Time, ask int64, more bool) time.Time {
 	return now.Add(n.lock.e.cfg.HeartbeatInterval)
 }
 
-// quitLine takes the waiter out of its line, and ends a line that is empty.
+// leaveQueue takes the waiter out of its line, and ends a line that is empty.
 func (e *Engine) leaveQueue(w *request) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -112,7 +112,7 @@ func (e *Engine) leaveQueue(w *request) {
 	}
 }
 
-// askAt makes the first of the waiter's line ask at that time at the latest, as a message has said.
+// heartbeatAt makes the first of the waiter's line ask at that time at the latest, as a message has said.
 func (e *Engine) heartbeatAt(w *request, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -124,7 +124,7 @@ func (e *Engine) heartbeatAt(w *request, at time.Time) {
 	}
 }
 
-// lineWasEmpty notes that nobody stood in line for a release that left at that time. If somebody here had been told to wait
+// queueWasEmpty notes that nobody stood in line for a release that left at that time. If somebody here had been told to wait
 // before that, then the server has lost the line, as it does when its clock is set ahead; and perhaps nobody else asks
 // before the next heartbeat.
 func (l *Lock) queueWasEmpty(sent time.Time) {
@@ -146,7 +146,7 @@ func (l *Lock) queueWasEmpty(sent time.Time) {
 	}
 }
 
-// beatAt makes all of the waiter's line beat at that time at the latest.
+// heartbeatBy makes all of the waiter's line beat at that time at the latest.
 func (e *Engine) heartbeatBy(w *request, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -155,7 +155,7 @@ func (e *Engine) heartbeatBy(w *request, at time.Time) {
 	}
 }
 
-// lineLocked is the line in which the waiter stands. If it does not yet, because a message has overtaken the answer that puts
+// queueLocked is the line in which the waiter stands. If it does not yet, because a message has overtaken the answer that puts
 // it there, it will beat then, at that time at the latest.
 func (e *Engine) queueLocked(w *request, at time.Time) *waitQueue {
 	if n := e.queues[w.lock.key(keyQueue)]; n != nil {
@@ -181,7 +181,7 @@ func (n *waitQueue) heartbeatAt(at time.Time) {
 	n.lock.e.timers.SetIfSooner(&n.timer, at)
 }
 
-// beat is called by the clock: it sends the heartbeats of all who wait, or, before those are due, asks for the first.
+// heartbeat is called by the clock: it sends the heartbeats of all who wait, or, before those are due, asks for the first.
 func (n *waitQueue) heartbeat(now time.Time) {
 	e := n.lock.e
 	period := e.cfg.HeartbeatInterval
@@ -243,7 +243,7 @@ func (n *waitQueue) send(part []*request) {
 	l.e.transport.Send(call)
 }
 
-// comeBack makes waiters stand in line again whom the server does not know: they were passed over while their
+// rejoin makes waiters stand in line again whom the server does not know: they were passed over while their
 // connection was gone, or the server lost its data. Those who have not missed a heartbeat keep their place.
 func (n *waitQueue) rejoin(part []*request) {
 	l := n.lock
@@ -271,7 +271,7 @@ func (n *waitQueue) rejoin(part []*request) {
 	l.e.transport.Send(call)
 }
 
-// beatCall prepares a beat, to which the tokens are to be appended.
+// heartbeatCall prepares a beat, to which the tokens are to be appended.
 func (l *Lock) heartbeatCall(back, room int, done func(*transport.Call)) *transport.Call {
 	call := l.call(l.spec.Scripts.Heartbeat, 4, 6+room, done)
 	call.Urgent = true
@@ -279,7 +279,7 @@ func (l *Lock) heartbeatCall(back, room int, done func(*transport.Call)) *transp
 	return call
 }
 
-// beaten deals with the answer to a beat.
+// heartbeatDone deals with the answer to a beat.
 func (n *waitQueue) heartbeatDone(call *transport.Call, part []*request, sent time.Time) {
 	e := n.lock.e
 	p, err := parseHeartbeat(call, len(part))
@@ -355,7 +355,7 @@ func (n *waitQueue) heartbeatDone(call *transport.Call, part []*request, sent ti
 	e.timers.SetIfSooner(&n.timer, n.next(now, p.retryIn, p.more || again))
 }
 
-// othersToo makes all beat now if only some of them have, whom the server did not know: the others it may not know either.
+// heartbeatOthers makes all beat now if only some of them have, whom the server did not know: the others it may not know either.
 func (n *waitQueue) heartbeatOthers(part, unknown []*request) {
 	n.mu.Lock()
 	some := len(part) < min(len(n.requests), heartbeatBatch)
@@ -365,7 +365,7 @@ func (n *waitQueue) heartbeatOthers(part, unknown []*request) {
 	}
 }
 
-// missed looks at waiters that the server did not know. If the keeper was listening all the time since their last
+// checkMissed looks at waiters that the server did not know. If the keeper was listening all the time since their last
 // heartbeat, and was told nothing, then it listens not where the server speaks: the connection is replaced.
 func (n *waitQueue) checkMissed(back []*request) {
 	if len(back) == 0 {

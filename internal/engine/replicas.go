@@ -23,32 +23,10 @@ type ReplicaAck struct {
 
 func (a ReplicaAck) enabled() bool { return a.Replicas > 0 || a.Majority || a.Fsync }
 
-// NotAcknowledged is why a lease that was granted was not handed out but given back. Package lockkeeper documents it.
-type NotAcknowledged struct {
-	Replicas, Wanted int
-	Local            bool
-	Err              error
-}
-
-// Error is as in error.
-func (e *NotAcknowledged) Error() string {
-	text := fmt.Sprintf("%d of %d replicas have acknowledged it", e.Replicas, e.Wanted)
-	switch {
-	case e.Err != nil:
-		text += ": " + e.Err.Error()
-	case !e.Local:
-		text += ", and the primary has not written it to its disk"
-	}
-	return text
-}
-
-// Unwrap is the cause, if there is one beside time.
-func (e *NotAcknowledged) Unwrap() error { return e.Err }
-
-// errUnconfirmed: nobody else holds the lock, but its own grant was not waited for long enough.
+// errReplicasPending: nobody else holds the lock, but its own grant was not waited for long enough.
 var errReplicasPending = chain(ErrUnavailable, errors.New("the replicas had not acknowledged the grant yet"))
 
-// acknowledged returns the lease when replicas have it. If they do not in time, or ctx ends, the lease is given back.
+// awaitReplicas returns the lease when replicas have it. If they do not in time, or ctx ends, the lease is given back.
 // A lease that has come in the place of another is all that its holder has, so there it does not matter if ctx ends.
 func (l *Lock) awaitReplicas(ctx context.Context, h *Lease) (*Lease, error) {
 	if h.request.origin != nil {
@@ -81,7 +59,7 @@ func (l *Lock) awaitReplicas(ctx context.Context, h *Lease) (*Lease, error) {
 	return nil, l.fail(err)
 }
 
-// acknowledge waits until replicas have the grant. The request for the lease is repeated for that, which changes nothing.
+// replicateGrant waits until replicas have the grant. The request for the lease is repeated for that, which changes nothing.
 func (l *Lock) replicateGrant(ctx context.Context, h *Lease) error {
 	again := &transport.Call{Script: l.spec.Scripts.Acquire}
 	again.Args = lua.AcquireArgs(nil, h.token, l.args.ttl, l.args.metadataTTL, 0, l.args.channelPrefix, l.args.sharded, h.request.extra, 0)
@@ -97,7 +75,7 @@ func (l *Lock) replicateGrant(ctx context.Context, h *Lease) error {
 	})
 }
 
-// acknowledgeRenewal waits until replicas have a lease that is adopted. Its renewal is repeated for that, which cannot take it
+// replicateRenewal waits until replicas have a lease that is adopted. Its renewal is repeated for that, which cannot take it
 // again if it is over.
 func (l *Lock) replicateRenewal(ctx context.Context, token string) (renewal, error) {
 	var r renewal
@@ -141,11 +119,8 @@ func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, keys [
 func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() error) error {
 	ctx := context.Background()
 	want := l.e.cfg.ReplicaAck
-	result := &NotAcknowledged{Wanted: want.Replicas, Local: !want.Fsync}
-	fail := func(err error) error {
-		result.Err = unavailable(err)
-		return result
-	}
+	wanted, replicas, local := want.Replicas, 0, !want.Fsync
+	fail := func(err error) error { return l.e.cfg.NotAcknowledged(replicas, wanted, local, unavailable(err)) }
 	conn, primary, err := l.e.cfg.Client.Conn(ctx, l.key(keyLock))
 	if err != nil {
 		call.Err = redis.ErrClosed // it was not sent
@@ -170,33 +145,33 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 		if err != nil {
 			return fail(err)
 		}
-		result.Wanted = max(want.Replicas, l.e.maxReplicas(primary, n)/2+1)
+		wanted = max(want.Replicas, l.e.maxReplicas(primary, n)/2+1)
 	}
 	if want.Fsync {
-		list, err := conn.Do(ctx, "waitaof", 1, result.Wanted, millis(want.Timeout)).Int64Slice()
+		list, err := conn.Do(ctx, "waitaof", 1, wanted, millis(want.Timeout)).Int64Slice()
 		if err == nil && len(list) != 2 {
 			err = fmt.Errorf("%w: %v from WAITAOF", transport.ErrReply, list)
 		}
 		if err != nil {
 			return fail(err)
 		}
-		result.Local, result.Replicas = list[0] > 0, int(list[1])
+		local, replicas = list[0] > 0, int(list[1])
 	} else {
-		n, err := conn.Wait(ctx, result.Wanted, want.Timeout).Result()
+		n, err := conn.Wait(ctx, wanted, want.Timeout).Result()
 		if err != nil {
 			return fail(err)
 		}
-		result.Replicas = int(n)
+		replicas = int(n)
 	}
-	if result.Replicas < result.Wanted || !result.Local {
-		return result
+	if replicas < wanted || !local {
+		return l.e.cfg.NotAcknowledged(replicas, wanted, local, nil)
 	}
 	return nil
 }
 
 var connected = regexp.MustCompile(`(?m)^connected_slaves:(\d+)`)
 
-// replicas is how many are connected to the primary.
+// connectedReplicas is how many are connected to the primary.
 func connectedReplicas(ctx context.Context, conn *redis.Conn) (int, error) {
 	info, err := conn.Info(ctx, "replication").Result()
 	if err != nil {
@@ -209,7 +184,7 @@ func connectedReplicas(ctx context.Context, conn *redis.Conn) (int, error) {
 	return strconv.Atoi(m[1])
 }
 
-// mostReplicas is the most replicas that a primary has had at any time, so that one which is cut off is still counted.
+// maxReplicas is the most replicas that a primary has had at any time, so that one which is cut off is still counted.
 func (e *Engine) maxReplicas(primary string, n int) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 // Replies and messages come from a server that may be broken or not Redis at all: nothing in them is believed that
 // has not been looked at, and a lease is never made out of nonsense.
 
-// numbers is a reply: a flat list of integers, the code first.
+// reply is a reply: a flat list of integers, the code first.
 type reply []int64
 
 func parseReply(call *transport.Call) (reply, error) {
@@ -26,7 +26,7 @@ func parseReply(call *transport.Call) (reply, error) {
 	return call.Reply, nil
 }
 
-// want says whether the reply has the length that its code calls for.
+// checkLength says whether the reply has the length that its code calls for.
 func (n reply) checkLength(length int) error {
 	if len(n) != length {
 		return fmt.Errorf("%w: %d numbers after code %d, want %d", transport.ErrReply, len(n)-1, n[0], length-1)
@@ -34,7 +34,7 @@ func (n reply) checkLength(length int) error {
 	return nil
 }
 
-// answer is the reply of acquire.lua.
+// acquireReply is the reply of acquire.lua.
 type acquireReply struct {
 	code                int64
 	fence, now, until   int64 // granted
@@ -87,7 +87,7 @@ func parseAcquire(call *transport.Call) (acquireReply, error) {
 	return a, nil
 }
 
-// pulse is the reply of beat.lua.
+// heartbeatReply is the reply of beat.lua.
 type heartbeatReply struct {
 	now, seq, retryIn int64
 	more              bool
@@ -95,7 +95,7 @@ type heartbeatReply struct {
 	changes           []tokenChange
 }
 
-// news is what a beat says of one token: its index from 0, a code, and two numbers that depend on the code.
+// tokenChange is what a beat says of one token: its index from 0, a code, and two numbers that depend on the code.
 type tokenChange struct {
 	index int
 	code  int64
@@ -133,7 +133,7 @@ func parseHeartbeat(call *transport.Call, tokens int) (heartbeatReply, error) {
 	return p, nil
 }
 
-// word is a part of a message, for one waiter: the fence of what it was granted, or after how many ms it should ask.
+// wakeup is a part of a message, for one waiter: the fence of what it was granted, or after how many ms it should ask.
 // When a grant was made and for how long is not said, because the waiter knows enough of that; see waiter.push.
 type wakeup struct {
 	serial  string

@@ -12,11 +12,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// silentFlag, in a token, says that the keeper cannot hear messages. The waiter is granted the lock in its turn all the
+// noPushFlag, in a token, says that the keeper cannot hear messages. The waiter is granted the lock in its turn all the
 // same, and learns of it at its next heartbeat.
 const noPushFlag = "s"
 
-// waiter is one request on its way to a lease. It ends once, by a grant or by leaving, whichever is first; a grant
+// request is one request on its way to a lease. It ends once, by a grant or by leaving, whichever is first; a grant
 // that comes after it left is given back by its departure.
 type request struct {
 	lock     *Lock
@@ -51,7 +51,7 @@ type request struct {
 	floor   int64
 }
 
-// newWaiter registers a request, so that a message can find it. It returns nil after Close. The contact is that which others
+// newRequest registers a request, so that a message can find it. It returns nil after Close. The contact is that which others
 // have had before it; nil: none have.
 func (l *Lock) newRequest(t Terms, c *serverHealth) *request {
 	w := &request{lock: l, health: c, serial: l.e.nextSerial(), end: make(chan struct{})}
@@ -250,7 +250,7 @@ func (l *Lock) within(ctx context.Context, stand bool) any {
 	return 0
 }
 
-// leaves notes that a request is about to leave.
+// copySent notes that a request is about to leave.
 func (w *request) copySent(first time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -260,7 +260,7 @@ func (w *request) copySent(first time.Time) {
 	}
 }
 
-// arrived notes what became of a request.
+// copyDone notes what became of a request.
 func (w *request) copyDone(fate transport.Outcome) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -269,14 +269,14 @@ func (w *request) copyDone(fate transport.Outcome) {
 	w.inDoubt = w.inDoubt || fate == transport.InDoubt
 }
 
-// doubt notes that a request was answered with nonsense: nothing is known of it.
+// markInDoubt notes that a request was answered with nonsense: nothing is known of it.
 func (w *request) markInDoubt() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.inDoubt = true
 }
 
-// strayLocked says whether a copy of a request may yet run.
+// inDoubtLocked says whether a copy of a request may yet run.
 func (w *request) inDoubtLocked() bool { return w.inDoubt || w.copiesInFlight > 0 }
 
 func (w *request) hasInDoubt() bool {
@@ -332,7 +332,7 @@ func (w *request) waitedAt(at time.Time) bool {
 	return w.place != 0 && w.askedAt.Before(at)
 }
 
-// waits notes an answer that the token waits.
+// stillWaiting notes an answer that the token waits.
 func (w *request) stillWaiting(asked time.Time, seq, place int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -433,7 +433,7 @@ func (w *request) leave(err error) {
 	w.abandoned()
 }
 
-// quit ends the waiter without a lease and gives nothing back. It says whether there may be something at the server. It does
+// stop ends the waiter without a lease and gives nothing back. It says whether there may be something at the server. It does
 // nothing if the waiter has ended. The caller calls gone.
 func (w *request) stop(err error) (something bool) {
 	w.mu.Lock()
@@ -446,7 +446,7 @@ func (w *request) stop(err error) (something bool) {
 	return w.had || w.inDoubtLocked()
 }
 
-// gone forgets the waiter.
+// abandoned forgets the waiter.
 func (w *request) abandoned() {
 	e := w.lock.e
 	e.mu.Lock()

@@ -12,10 +12,10 @@ import (
 // errStopped: the caller has what it wanted in another way, or must go.
 var errStopped = errors.New("stopped")
 
-// tryLimit is how often something is asked for at the most that does not wait: a try, or a look at who holds.
+// maxTries is how often something is asked for at the most that does not wait: a try, or a look at who holds.
 const maxTries = 3
 
-// ask sends calls, one after the other, until one is answered, and returns that. It blocks until then, until ctx ends,
+// roundTrip sends calls, one after the other, until one is answered, and returns that. It blocks until then, until ctx ends,
 // until stop is closed (errStopped), until an error comes that will not pass by itself, or until tries have failed; 0
 // means that the retry policy decides. Stray says that a call may yet run of which nothing more will be heard. If the
 // context ended, the error is that and why there was no answer before.
@@ -64,7 +64,7 @@ func (e *Engine) roundTrip(ctx context.Context, stop <-chan struct{}, tries int,
 	}
 }
 
-// comes waits for what a channel's end tells of, and says whether it came before ctx ended.
+// waitFor waits for what a channel's end tells of, and says whether it came before ctx ended.
 func waitFor(ctx context.Context, what <-chan struct{}) bool {
 	select {
 	case <-what:

@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// Longest is the longest name or prefix that is taken, in bytes.
+// MaxLength is the longest name or prefix that is taken, in bytes.
 const MaxLength = 1024
 
-// ErrBad is what every refusal of a name or a prefix is.
+// ErrBadName is what every refusal of a name or a prefix is.
 var ErrBadName = errors.New("bad name")
 
 // Keys are the Redis keys of one name of one kind of lock.
@@ -27,7 +27,7 @@ type Keys struct {
 	tag string
 }
 
-// For derives the keys of a name. Bare says that the lock's own key is prefix + name itself, so that it can be shared
+// KeysOf derives the keys of a name. Bare says that the lock's own key is prefix + name itself, so that it can be shared
 // with other libraries; the other kinds keep it among the rest.
 func KeysOf(prefix, name, kind string, bare bool) (Keys, error) {
 	if name == "" {
@@ -69,10 +69,10 @@ func CheckPrefix(prefix string) error {
 // All is the keys in the order in which scripts take them.
 func (k Keys) All() []string { return []string{k.Lock, k.Meta, k.Queue, k.Heartbeats} }
 
-// Channels is the prefix of the sharded channels for this name: a keeper's id completes it.
+// ChannelPrefix is the prefix of the sharded channels for this name: a keeper's id completes it.
 func (k Keys) ChannelPrefix() string { return k.tag + ":wake:" }
 
-// wrap is base so written that Redis hashes the whole of it as it hashes base alone.
+// hashTag is base so written that Redis hashes the whole of it as it hashes base alone.
 func hashTag(base string) (string, error) {
 	open := strings.IndexByte(base, '{')
 	if open >= 0 {
@@ -86,14 +86,14 @@ func hashTag(base string) (string, error) {
 	return "{" + base + "}", nil
 }
 
-// whole says whether a tagged base is its hash tag and nothing else. What wrap makes of the untagged base within the
+// isOnlyTag says whether a tagged base is its hash tag and nothing else. What wrap makes of the untagged base within the
 // braces is the same, and two names that share a queue would be granted each other's locks. It takes an empty prefix, or
 // one that ends in a brace.
 func isOnlyTag(base string) bool {
 	return base[0] == '{' && strings.IndexByte(base, '}') == len(base)-1
 }
 
-// reserved is the end of a tagged base that makes it look like a key beside another lock, or "".
+// reservedSuffix is the end of a tagged base that makes it look like a key beside another lock, or "".
 func reservedSuffix(base string) string {
 	for _, kind := range []string{"mutex", "fair", "rwlock", "semaphore", "once"} {
 		for _, part := range []string{"holders", "meta", "queue", "heartbeats"} {

@@ -39,7 +39,7 @@ type Config struct {
 	Denied     func(channel string, err error) // the server refuses a channel; told once per refusal
 }
 
-// Ear is safe for concurrent use.
+// Subscriber is safe for concurrent use.
 type Subscriber struct {
 	cfg     Config
 	backoff *backoff.ExponentialBackOff // between attempts that fail; used by mend alone
@@ -68,7 +68,7 @@ type channel struct {
 	idleSince    time.Time     // since when there are none
 }
 
-// link is one subscription connection.
+// conn is one subscription connection.
 type conn struct {
 	subscriber *Subscriber
 	node       *redis.Client // of a cluster; nil on a single server
@@ -87,7 +87,7 @@ func New(cfg Config) *Subscriber {
 // Sharded says whether messages must be sent by SPUBLISH.
 func (e *Subscriber) Sharded() bool { return e.cfg.Client.IsCluster() }
 
-// Listening says whether the server has acknowledged the channel and the connection still stands, as far as is known.
+// IsSubscribed says whether the server has acknowledged the channel and the connection still stands, as far as is known.
 func (e *Subscriber) IsSubscribed(name string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -95,7 +95,7 @@ func (e *Subscriber) IsSubscribed(name string) bool {
 	return c != nil && c.subscribed
 }
 
-// Since is when the server last acknowledged the channel; the zero time if it is not heard now.
+// SubscribedSince is when the server last acknowledged the channel; the zero time if it is not heard now.
 func (e *Subscriber) SubscribedSince(name string) time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -105,7 +105,7 @@ func (e *Subscriber) SubscribedSince(name string) time.Time {
 	return time.Time{}
 }
 
-// Listen returns once the server has acknowledged the channel. It blocks until then, until the server refuses it
+// Subscribe returns once the server has acknowledged the channel. It blocks until then, until the server refuses it
 // (ErrDenied), until ctx ends, or until the Ear is closed.
 func (e *Subscriber) Subscribe(ctx context.Context, name string) error {
 	for {
@@ -145,7 +145,7 @@ func (e *Subscriber) Subscribe(ctx context.Context, name string) error {
 	}
 }
 
-// Use says that a line of waiters needs the channel from now on, Drop that it needs it no longer.
+// Retain says that a line of waiters needs the channel from now on, Drop that it needs it no longer.
 func (e *Subscriber) Retain(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -154,7 +154,7 @@ func (e *Subscriber) Retain(name string) {
 	}
 }
 
-// Drop undoes a Use. The channel is kept a while, because who waited once will wait again.
+// Release undoes a Use. The channel is kept a while, because who waited once will wait again.
 func (e *Subscriber) Release(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -203,7 +203,7 @@ func (e *Subscriber) sweepLocked() {
 	}
 }
 
-// cutLocked gives up a connection; its channels are looked for anew.
+// discardLocked gives up a connection; its channels are looked for anew.
 func (e *Subscriber) discardLocked(l *conn) {
 	if _, lives := e.conns[l]; !lives {
 		return
@@ -220,7 +220,7 @@ func (e *Subscriber) discardLocked(l *conn) {
 	e.reconnectLocked()
 }
 
-// looseLocked takes a channel off its connection.
+// detachLocked takes a channel off its connection.
 func (e *Subscriber) detachLocked(c *channel) {
 	c.conn = nil
 	if c.subscribed {
@@ -228,7 +228,7 @@ func (e *Subscriber) detachLocked(c *channel) {
 	}
 }
 
-// mendLocked sees to it that every channel gets a connection.
+// reconnectLocked sees to it that every channel gets a connection.
 func (e *Subscriber) reconnectLocked() {
 	if e.reconnecting || e.closed {
 		return
@@ -237,7 +237,7 @@ func (e *Subscriber) reconnectLocked() {
 	e.wg.Go(e.reconnect)
 }
 
-// mend connects until every channel has a connection. The first loss is mended at once; when losses follow each other
+// reconnect connects until every channel has a connection. The first loss is mended at once; when losses follow each other
 // and the server acknowledges nothing in between, it takes its time.
 func (e *Subscriber) reconnect() {
 	for {
@@ -260,7 +260,7 @@ func (e *Subscriber) reconnect() {
 	}
 }
 
-// loose is the channels that have no connection, and how often connecting has failed. None ends mending.
+// unassigned is the channels that have no connection, and how often connecting has failed. None ends mending.
 func (e *Subscriber) unassigned() ([]*channel, int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -315,7 +315,7 @@ func (e *Subscriber) subscribeOn(node *redis.Client, list []*channel) {
 	time.AfterFunc(ackTimeout, func() { e.checkAck(l, list) })
 }
 
-// request asks for channels. Sharded ones go one by one: a command may not name two slots.
+// sendSubscribe asks for channels. Sharded ones go one by one: a command may not name two slots.
 func (e *Subscriber) sendSubscribe(l *conn, names []string) error {
 	if !e.Sharded() {
 		return l.sub.Subscribe(e.closing, names...)
@@ -328,7 +328,7 @@ func (e *Subscriber) sendSubscribe(l *conn, names []string) error {
 	return nil
 }
 
-// link is the connection to the node, a new one if there is none; nil after Close.
+// connFor is the connection to the node, a new one if there is none; nil after Close.
 func (e *Subscriber) connFor(node *redis.Client) *conn {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -351,7 +351,7 @@ func (e *Subscriber) connFor(node *redis.Client) *conn {
 	return l
 }
 
-// overdue gives up a connection that has not acknowledged what was asked of it.
+// checkAck gives up a connection that has not acknowledged what was asked of it.
 func (e *Subscriber) checkAck(l *conn, list []*channel) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -414,7 +414,7 @@ func (l *conn) handleSubscription(s *redis.Subscription) {
 	e.mu.Unlock()
 }
 
-// failed deals with an error from the connection; it says whether that was its end.
+// handleError deals with an error from the connection; it says whether that was its end.
 func (l *conn) handleError(err error) bool {
 	e := l.subscriber
 	e.mu.Lock()

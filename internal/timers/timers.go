@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Clock calls alarms when they are due. It keeps no goroutine: the runtime's timer starts one when something is due,
+// Scheduler calls alarms when they are due. It keeps no goroutine: the runtime's timer starts one when something is due,
 // and none runs while nothing is. The zero Clock is ready; it is safe for concurrent use.
 type Scheduler struct {
 	mu      sync.Mutex // guards what follows
@@ -19,7 +19,7 @@ type Scheduler struct {
 	fired   sync.WaitGroup
 }
 
-// Alarm is something to be called at a time. Fill in Ring before it is set first.
+// Timer is something to be called at a time. Fill in Ring before it is set first.
 type Timer struct {
 	Fire func(now time.Time) // runs on the clock's goroutine: it must not block, and may set alarms
 
@@ -47,7 +47,7 @@ func (c *Scheduler) setLocked(a *Timer, at time.Time) {
 	c.armLocked()
 }
 
-// Sooner is Set for an alarm that may have been set to an earlier time: then it stays.
+// SetIfSooner is Set for an alarm that may have been set to an earlier time: then it stays.
 func (c *Scheduler) SetIfSooner(a *Timer, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,7 +56,7 @@ func (c *Scheduler) SetIfSooner(a *Timer, at time.Time) {
 	}
 }
 
-// Unset makes the alarm not ring. One that is ringing right now is not waited for.
+// Cancel makes the alarm not ring. One that is ringing right now is not waited for.
 func (c *Scheduler) Cancel(a *Timer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,7 +128,7 @@ func (c *Scheduler) fire() {
 	c.mu.Unlock()
 }
 
-// alarms is a heap by time.
+// timerHeap is a heap by time.
 type timerHeap []*Timer
 
 func (h timerHeap) Len() int           { return len(h) }

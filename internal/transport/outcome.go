@@ -9,19 +9,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Fate is what is known of a command that ended with an error.
+// Outcome is what is known of a command that ended with an error.
 type Outcome int
 
 const (
 	// Answered: the server has said what it did, or that it refused.
 	Answered Outcome = iota
-	// Unsent: the command never left.
+	// NotSent: the command never left.
 	NotSent
-	// Lost: the command may have run, may run yet, or may not, or only its first part has.
+	// InDoubt: the command may have run, may run yet, or may not, or only its first part has.
 	InDoubt
 )
 
-// FateOf tells from an error what is known of its command.
+// OutcomeOf tells from an error what is known of its command.
 func OutcomeOf(err error) Outcome {
 	var dial *net.OpError
 	var left *notSentError
@@ -38,19 +38,19 @@ func OutcomeOf(err error) Outcome {
 	return InDoubt
 }
 
-// unsent is why a call could not be sent: no server was found for it.
+// notSentError is why a call could not be sent: no server was found for it.
 type notSentError struct{ err error }
 
 func (u *notSentError) Error() string { return u.err.Error() }
 func (u *notSentError) Unwrap() error { return u.err }
 
-// torn says whether the script was stopped in the middle, and what it had done by then stays: while a slot moves away, a
+// partiallyExecuted says whether the script was stopped in the middle, and what it had done by then stays: while a slot moves away, a
 // key that a script has deleted is not the node's any more, and so cannot be written again by the same script.
 func partiallyExecuted(err error) bool {
 	return isRedis(err) && strings.Contains(err.Error(), "non local key in a cluster node")
 }
 
-// Passing says whether the same request may succeed later without anybody mending anything by hand: the connection
+// Retryable says whether the same request may succeed later without anybody mending anything by hand: the connection
 // broke, the server is starting, a failover or a migration is under way.
 func Retryable(err error) bool {
 	if errors.Is(err, redis.ErrClosed) || Malformed(err) {
@@ -70,7 +70,7 @@ func Retryable(err error) bool {
 	return false
 }
 
-// Nonsense says whether what came back was not a reply that a script of ours gives.
+// Malformed says whether what came back was not a reply that a script of ours gives.
 func Malformed(err error) bool {
 	var number *strconv.NumError
 	return errors.Is(err, ErrReply) || errors.As(err, &number) || err != nil && strings.HasPrefix(err.Error(), "redis: can't parse")

@@ -25,7 +25,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// most commands in one pipeline: enough to spare round trips, few enough that the first need not wait for the last.
+// maxBatch commands in one pipeline: enough to spare round trips, few enough that the first need not wait for the last.
 const maxBatch = 128
 
 // patience is how long a command may lie because all senders are busy, before one more sender is started, as long as
@@ -53,7 +53,7 @@ type Call struct {
 	sentText bool // the script itself was sent: the server did not have it
 }
 
-// Courier sends for one client. It is safe for concurrent use.
+// Transport sends for one client. It is safe for concurrent use.
 type Transport struct {
 	rdb *client.Client
 
@@ -79,7 +79,7 @@ func (c *Transport) Send(call *Call) {
 	c.dispatch(call)
 }
 
-// Carry is Send for a caller that has nothing else to do until the call is done: if the way is free, it goes there and
+// SendInline is Send for a caller that has nothing else to do until the call is done: if the way is free, it goes there and
 // back in the caller's own goroutine, which spares two switches. It returns when Done has been called, or at once. If the
 // client has no timeouts it always returns at once, since the caller could not be let go before the server answers.
 func (c *Transport) SendInline(call *Call) {
@@ -126,7 +126,7 @@ func (c *Transport) dispatch(call *Call) {
 	})
 }
 
-// refuse ends a call that came after Close.
+// failClosed ends a call that came after Close.
 func (call *Call) failClosed() {
 	call.Err = redis.ErrClosed
 	go call.Done(call)
@@ -149,7 +149,7 @@ func (c *Transport) newQueue(node *redis.Client) *nodeQueue {
 	return &nodeQueue{t: c, limit: limit, preferred: min(limit, max(4, 2*runtime.GOMAXPROCS(0)))}
 }
 
-// lane is the way to one server.
+// nodeQueue is the way to one server.
 type nodeQueue struct {
 	t         *Transport
 	limit     int // batches under way at once: as many as there are connections for
@@ -208,7 +208,7 @@ func (l *nodeQueue) newSender() *sender {
 	return &sender{wake: make(chan struct{}, 1), pipe: l.t.rdb.Pipeline()}
 }
 
-// startLocked makes one more sender look for something to do.
+// wakeSenderLocked makes one more sender look for something to do.
 func (l *nodeQueue) wakeSenderLocked() {
 	l.active++
 	if n := len(l.idle); n > 0 {
@@ -221,7 +221,7 @@ func (l *nodeQueue) wakeSenderLocked() {
 	l.t.senders.Go(func() { l.runSender(l.newSender()) })
 }
 
-// carry carries a call in the caller's goroutine if nothing else is under way. If there is, they travel better together.
+// sendInline carries a call in the caller's goroutine if nothing else is under way. If there is, they travel better together.
 func (l *nodeQueue) sendInline(call *Call) bool {
 	l.mu.Lock()
 	if l.closed || l.inFlight > 0 || l.queuedLocked() > 0 {
@@ -253,7 +253,7 @@ func (l *nodeQueue) sendInline(call *Call) bool {
 
 func (l *nodeQueue) queuedLocked() int { return len(l.urgent) + len(l.queued) }
 
-// tickLocked sees to it that what waits is sent soon, even if every sender hangs.
+// armTimerLocked sees to it that what waits is sent soon, even if every sender hangs.
 func (l *nodeQueue) armTimerLocked() {
 	if l.timerArmed {
 		return
@@ -285,7 +285,7 @@ func (l *nodeQueue) close() {
 	}
 }
 
-// send carries batches until the lane is closed, or the sender is one too many.
+// runSender carries batches until the lane is closed, or the sender is one too many.
 func (l *nodeQueue) runSender(s *sender) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -314,7 +314,7 @@ func (l *nodeQueue) runSender(s *sender) {
 	}
 }
 
-// take moves calls to a batch, as many as there is room for.
+// takeCalls moves calls to a batch, as many as there is room for.
 func takeCalls(batch []*Call, from *[]*Call) []*Call {
 	if len(batch) == 0 && len(*from) <= maxBatch { // as nearly always; nothing is copied
 		batch, *from = *from, batch
@@ -344,7 +344,7 @@ func (noRetry) NoRetry() bool { return true }
 // NoRetry is as that of once.
 func (noRetryMixed) NoRetry() bool { return true }
 
-// carry sends the sender's batch in one pipeline, even a batch of one: pipelines have connections of their own in
+// exchange sends the sender's batch in one pipeline, even a batch of one: pipelines have connections of their own in
 // go-redis, so that an application which has used up its pool does not keep its leases from being renewed. On a cluster
 // the pipeline is the client's and not the node's, as the latter would not follow a slot that moves.
 func (c *Transport) exchange(s *sender) {
@@ -383,7 +383,7 @@ func (c *Transport) exchange(s *sender) {
 	}
 }
 
-// reply takes that of one command of a pipeline. Each has its own error, unless the connection was refused by the server
+// setResult takes that of one command of a pipeline. Each has its own error, unless the connection was refused by the server
 // itself (wrong password): then go-redis leaves the commands untouched.
 func (call *Call) setResult(cmd redis.Cmder, pipeline error) {
 	var none bool

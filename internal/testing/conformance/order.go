@@ -16,7 +16,7 @@ type looker interface {
 	Waiters(ctx context.Context) ([]lockkeeper.Waiter, error)
 }
 
-// line makes processes wait for x one after the other, behind a holder, and returns their results.
+// queueOf makes processes wait for x one after the other, behind a holder, and returns their results.
 func (w *World) queueOf(ps ...*Process) (holder *lockkeeper.Lease, turns []chan result) {
 	w.Helper()
 	holder = w.hold(w.Process().Lock("x", withTTL(time.Minute)))

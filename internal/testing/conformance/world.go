@@ -63,7 +63,7 @@ type Primitive struct {
 	Key func(name string) string
 	// Fair says that waiters are served in order.
 	Fair bool
-	// Polls says that there is no queue: who waits asks again and again.
+	// MajorityLock says that there is no queue: who waits asks again and again.
 	MajorityLock bool
 	// Cases are those that only this primitive has.
 	Cases []Case
@@ -384,7 +384,7 @@ func (w *World) clean() {
 	}
 }
 
-// graves checks that nothing is left at the server but graves.
+// tombstones checks that nothing is left at the server but graves.
 func (w *World) tombstones() {
 	w.Helper()
 	w.eventually("nothing left behind but graves", func() bool {

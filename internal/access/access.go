@@ -1,0 +1,43 @@
+// Package access gives the packages of this module what package lockkeeper does not show to users: the engine behind a
+// keeper, and the values that users get from what an engine returns. Package lockkeeper sets the functions below when it is
+// initialized, as google.golang.org/grpc/internal does it; they take and return its types as any, because this package
+// cannot import it. The generic functions turn them back.
+package access
+
+import "github.com/lockkeeper/lockkeeper/internal/engine"
+
+// Set by package lockkeeper.
+var (
+	// EngineOf returns the engine of a *lockkeeper.Keeper, or nil if that is nil.
+	EngineOf func(keeper any) *engine.Engine
+	// HandleOf returns what a *lockkeeper.Lease wraps, or nil if that is nil.
+	HandleOf func(lease any) engine.Handle
+
+	WrapLease   func(engine.Handle) any   // a *lockkeeper.Lease
+	WrapHolders func([]engine.Holder) any // a []lockkeeper.Holder
+	WrapWaiters func([]engine.Waiter) any // a []lockkeeper.Waiter
+)
+
+// Lease returns the outcome of an acquisition as users get it; L is lockkeeper.Lease.
+func Lease[L any, H engine.Handle](h H, err error) (*L, error) {
+	if err != nil {
+		return nil, err
+	}
+	return WrapLease(h).(*L), nil
+}
+
+// Holders returns holders as users get them; H is lockkeeper.Holder.
+func Holders[H any](list []engine.Holder, err error) ([]H, error) {
+	if err != nil {
+		return nil, err
+	}
+	return WrapHolders(list).([]H), nil
+}
+
+// Waiters returns waiters as users get them; W is lockkeeper.Waiter.
+func Waiters[W any](list []engine.Waiter, err error) ([]W, error) {
+	if err != nil {
+		return nil, err
+	}
+	return WrapWaiters(list).([]W), nil
+}
