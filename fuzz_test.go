@@ -76,8 +76,8 @@ func FuzzOptions(f *testing.F) {
 			}
 		}
 		streak := int(most)
-		if _, err := rwlock.New(k, "x", &rwlock.Options{WriterStreak: &streak}); !refused(err) && streak < 0 {
-			t.Errorf("WriterStreak %d was taken", streak)
+		if _, err := rwlock.New(k, "x", &rwlock.Options{MaxWriterStreak: streak}); !refused(err) && streak > 1_000_000 {
+			t.Errorf("MaxWriterStreak %d was taken", streak)
 		}
 		limit := int(low)
 		if _, err := semaphore.New(k, "x", limit, &semaphore.Options{Per: d, AtOnce: int(high)}); !refused(err) {

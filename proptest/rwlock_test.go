@@ -16,7 +16,7 @@ import (
 // in order of arrival; after a number of writers in a row that have gone before readers, the readers that wait then go
 // before the next writer. A newcomer stands behind all, but a writer goes before readers.
 type readWriteLock struct {
-	streak int // how many writers may go before readers
+	streak int // how many writers may go before readers; negative: no bound
 }
 
 // Uses of a lease, as tokens name them.
@@ -45,7 +45,7 @@ func (*readWriteLock) leases(m *miniredis.Miniredis, k protocol.Keys, v *view) {
 }
 
 func (l *readWriteLock) settings(r *rapid.T) {
-	l.streak = rapid.SampledFrom([]int{1, 2, 3, 0}).Draw(r, "writer streak")
+	l.streak = rapid.SampledFrom([]int{1, 2, 3, -1}).Draw(r, "writer streak")
 }
 
 func (*readWriteLock) wants(r *rapid.T, q *request) {
@@ -53,7 +53,7 @@ func (*readWriteLock) wants(r *rapid.T, q *request) {
 }
 
 func (l *readWriteLock) get(q *request) (*lockkeeper.Lease, error) {
-	lock, err := rwlock.New(q.p.Keeper, name, &rwlock.Options{TTL: q.ttl(), NoRenewal: q.fixed, WriterStreak: &l.streak})
+	lock, err := rwlock.New(q.p.Keeper, name, &rwlock.Options{TTL: q.ttl(), NoRenewal: q.fixed, MaxWriterStreak: l.streak})
 	if err != nil {
 		panic(err)
 	}
@@ -149,7 +149,7 @@ func (l *readWriteLock) stepped(w *world, s *step) {
 		}
 	}
 	if s.after.pass > 0 && s.after.pass != s.before.pass {
-		if l.streak == 0 || h.row < l.streak {
+		if l.streak < 0 || h.row < l.streak {
 			w.breaksLocked(streaks, "readers may pass after %d writers", h.row)
 		}
 		h.row = 0
