@@ -56,7 +56,8 @@ type Set struct {
 	Renew      *Script
 	Heartbeat  *Script
 	Inspect    *Script
-	Limit      *Script // of the semaphore alone; else nil
+	Limit      *Script // of the semaphore and the rate limit; else nil
+	Allow      *Script // of the rate limit alone; else nil
 	RaiseFence *Script // of the redlock alone; else nil
 	Identity   *Script // likewise
 	Complete   *Script // of the mutex, for once; else nil
@@ -70,9 +71,11 @@ var (
 	Semaphore = assemble("semaphore", "limit")
 	Redlock   = under("mutex", assemble("redlock", "raise_fence", "identity"))
 	Once      = like(Mutex, "once")
+	RateLimit = allowing(like(Semaphore, "ratelimit"))
 )
 
-// Sets is all that have scripts of their own, for tests and tools that go over every script. Once has those of the mutex.
+// Sets is all that have scripts of their own, for tests and tools that go over every script. Once has those of the mutex,
+// and RateLimit, but for Allow, those of the semaphore.
 var Sets = []*Set{Mutex, Fair, RWLock, Semaphore, Redlock}
 
 // Scripts is the scripts of the set, for those who go over all.
@@ -80,6 +83,9 @@ func (s *Set) Scripts() []*Script {
 	all := []*Script{s.Acquire, s.Release, s.Renew, s.Heartbeat, s.Inspect}
 	if s.Limit != nil {
 		all = append(all, s.Limit)
+	}
+	if s.Allow != nil {
+		all = append(all, s.Allow)
 	}
 	if s.RaiseFence != nil {
 		all = append(all, s.RaiseFence)
@@ -137,6 +143,16 @@ func like(s *Set, kind string) *Set {
 	c := *s
 	c.Kind, c.Keys = kind, kind
 	return &c
+}
+
+// allowing adds the script that acquires and says what is left of the limit: allow.lua, which calls acquire as a function.
+func allowing(s *Set) *Set {
+	var text strings.Builder
+	for _, p := range parts()["allow"][""] {
+		text.WriteString(p.text)
+	}
+	s.Allow = New(s.Kind+"_allow", "local function acquire()\n"+s.Acquire.Text+"end\n"+text.String())
+	return s
 }
 
 // piece is a part of a file: a function that does not lie in another, the lines between two of them, or what is to be

@@ -95,7 +95,7 @@ func isOnlyTag(base string) bool {
 
 // reservedSuffix is the end of a tagged base that makes it look like a key beside another lock, or "".
 func reservedSuffix(base string) string {
-	for _, kind := range []string{"mutex", "fair", "rwlock", "semaphore", "once"} {
+	for _, kind := range []string{"mutex", "fair", "rwlock", "semaphore", "ratelimit", "once"} {
 		for _, part := range []string{"holders", "meta", "queue", "heartbeats"} {
 			if end := ":" + kind + ":" + part; strings.HasSuffix(base, end) {
 				return end
