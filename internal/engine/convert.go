@@ -50,10 +50,10 @@ func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	t.origin = from
-	h, err := l.obtain(from.Context(waiting), t, true) // the wait ends with the lease that it is for
+	w, err := l.obtain(from.Context(waiting), t, true) // the wait ends with the lease that it is for
 	if err == nil {
 		from.replaced()
-		return h, nil
+		return w.lease, nil
 	}
 	if d := from.undoing(); d != nil {
 		grace := time.NewTimer(cancelGrace)
@@ -64,7 +64,9 @@ func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error
 		}
 		h, known := from.resolveInBackground(d, t)
 		if h != nil && l.e.cfg.ReplicaAck.enabled() && h.request != nil && h.token == d.token {
-			h, err = l.awaitReplicas(ctx, h)
+			if err = l.awaitReplicas(ctx, h.request, h); err != nil {
+				h = nil
+			}
 		}
 		if h != nil {
 			from.replaced()

@@ -242,6 +242,13 @@ func (e *Engine) dropMajority(u *MajorityLease) {
 	delete(e.majorities, u)
 }
 
+// isClosed says whether Close was called.
+func (e *Engine) isClosed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closed
+}
+
 // observe tells an event to whoever wants to know.
 func (e *Engine) observe(ev Event) {
 	if e.cfg.Observe != nil {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -67,6 +68,37 @@ func tooSoon(now time.Time, ms int64) error {
 	}
 	after := duration(ms)
 	return &TooSoon{after, now.Add(after)}
+}
+
+// Quota is what remains of a window, by the server's answer to a request.
+type Quota struct {
+	Limit      int           // in force
+	Remaining  int           // permits that are left of it
+	RetryAfter time.Duration // until the request could be granted, if it was refused and that is known
+	ResetAfter time.Duration // until all permits have returned, if no more are taken
+}
+
+// Take waits for permits that return by the clock alone, until ctx ends. They are granted without a lease; the result is the
+// grant's fence.
+func (l *Lock) Take(ctx context.Context, t Terms) (fence uint64, err error) {
+	t.noLease = true
+	w, err := l.obtain(ctx, t, true)
+	if err != nil {
+		return 0, err
+	}
+	return w.fence, nil
+}
+
+// TryTake is Take for a caller who does not wait, and says what remains of the window. A refusal is no error: then it is not
+// allowed.
+func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, allowed bool, err error) {
+	t.noLease, t.quota = true, &q
+	_, err = l.obtain(ctx, t, false)
+	refused := errors.Is(err, ErrNotAcquired) && q.Limit > 0
+	if refused && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) {
+		return q, false, nil
+	}
+	return q, err == nil, err
 }
 
 // Taken is what a semaphore is held to, and how much of that is taken. A limit of 0 is none.

@@ -63,7 +63,9 @@ type Terms struct {
 	Permits int    // 0: not said
 	Direct  bool   // of a conversion: it waits for nobody, and what comes allows less
 
-	origin *Lease // in whose place the lease comes, see Convert
+	origin  *Lease // in whose place the lease comes, see Convert
+	noLease bool   // the permits return by the clock alone: the request is granted without a lease
+	quota   *Quota // what the answer says of the window, if a caller who does not wait wants to know
 }
 
 // Lock checks a spec and returns the lock.
@@ -166,49 +168,62 @@ func (l *Lock) event(what EventType) Event {
 }
 
 // Acquire waits for a lease until ctx ends.
-func (l *Lock) Acquire(ctx context.Context, t Terms) (*Lease, error) { return l.obtain(ctx, t, true) }
+func (l *Lock) Acquire(ctx context.Context, t Terms) (*Lease, error) {
+	return l.obtainLease(ctx, t, true)
+}
 
 // Try asks once for a lease and never waits for another holder.
-func (l *Lock) Try(ctx context.Context, t Terms) (*Lease, error) { return l.obtain(ctx, t, false) }
+func (l *Lock) Try(ctx context.Context, t Terms) (*Lease, error) {
+	return l.obtainLease(ctx, t, false)
+}
 
-func (l *Lock) obtain(ctx context.Context, t Terms, wait bool) (*Lease, error) {
+func (l *Lock) obtainLease(ctx context.Context, t Terms, wait bool) (*Lease, error) {
+	w, err := l.obtain(ctx, t, wait)
+	if err != nil {
+		return nil, err
+	}
+	return w.lease, nil
+}
+
+// obtain is one acquisition with its events. The request was granted if there is no error.
+func (l *Lock) obtain(ctx context.Context, t Terms, wait bool) (*request, error) {
 	if l.e.cfg.Observe == nil {
-		h, err := l.request(ctx, t, wait)
-		return h, l.alsoEnded(ctx, err)
+		w, err := l.request(ctx, t, wait)
+		return w, l.alsoEnded(ctx, err)
 	}
 	began := time.Now()
 	l.e.observe(l.event(AcquireStart))
-	h, err := l.request(ctx, t, wait)
+	w, err := l.request(ctx, t, wait)
 	err = l.alsoEnded(ctx, err)
 	ev := l.event(AcquireDone)
 	ev.Duration, ev.Err = time.Since(began), err
-	if h != nil {
-		ev.Token, ev.Fence = h.token, h.fence
+	if err == nil {
+		ev.Token, ev.Fence = w.token, w.fence
 	}
 	l.e.observe(ev)
-	return h, err
+	return w, err
 }
 
-func (l *Lock) request(ctx context.Context, t Terms, wait bool) (*Lease, error) {
+func (l *Lock) request(ctx context.Context, t Terms, wait bool) (*request, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, l.fail(err) // nothing was asked, so nothing is known
 	}
 	if l.e.closing.Err() != nil {
 		return nil, l.fail(ErrClosed)
 	}
-	h, err := l.ask(ctx, t, wait)
+	w, err := l.ask(ctx, t, wait)
 	if err == nil && l.e.cfg.ReplicaAck.enabled() {
-		h, err = l.awaitReplicas(ctx, h)
+		err = l.awaitReplicas(ctx, w, w.lease)
 	}
-	if err == nil && h.receipt && h.inDoubt() {
-		// It is never given back, so nothing else keeps a copy of its request from taking the permits again.
-		l.tombstone(ctx, h.token)
+	if err == nil && (w.lease == nil || w.lease.receipt) && w.hasInDoubt() {
+		// What was granted is not released, so nothing else keeps a copy of the request from taking the permits again.
+		l.tombstone(ctx, w.token)
 	}
-	return h, err
+	return w, err
 }
 
 // ask acquires without regard to replicas.
-func (l *Lock) ask(ctx context.Context, t Terms, wait bool) (*Lease, error) {
+func (l *Lock) ask(ctx context.Context, t Terms, wait bool) (*request, error) {
 	if !wait || !l.spec.LocalQueue {
 		return l.acquire(ctx, t, wait, nil)
 	}

@@ -71,7 +71,7 @@ func (w *request) setPosition(rank int) {
 		return
 	}
 	w.mu.Lock()
-	moved := !w.ended && (!w.queued || w.rank != rank)
+	moved := w.outcome == undecided && (!w.queued || w.rank != rank)
 	w.queued, w.rank = true, rank
 	w.mu.Unlock()
 	if moved {

@@ -26,25 +26,32 @@ func (a ReplicaAck) enabled() bool { return a.Replicas > 0 || a.Majority || a.Fs
 // errReplicasPending: nobody else holds the lock, but its own grant was not waited for long enough.
 var errReplicasPending = chain(ErrUnavailable, errors.New("the replicas had not acknowledged the grant yet"))
 
-// awaitReplicas returns the lease when replicas have it. If they do not in time, or ctx ends, the lease is given back.
-// A lease that has come in the place of another is all that its holder has, so there it does not matter if ctx ends.
-func (l *Lock) awaitReplicas(ctx context.Context, h *Lease) (*Lease, error) {
-	if h.request.origin != nil {
+// awaitReplicas returns when replicas have what the request was granted, which is h or no lease. If they do not in time, or
+// ctx ends, that is undone. A lease that has come in the place of another is all that its holder has, so there it does not
+// matter if ctx ends.
+func (l *Lock) awaitReplicas(ctx context.Context, w *request, h *Lease) error {
+	if w.origin != nil {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.e.cfg.ReplicaAck.Timeout+cancelGrace)
 		defer cancel()
 		ctx = within
 	}
-	err := l.replicateGrant(ctx, h)
-	if err == nil {
+	err := l.replicateGrant(ctx, w, h)
+	if err == nil && h != nil {
 		err = h.Err() // the lease may have ended meanwhile
 	}
 	if err == nil {
-		return h, nil
+		return nil
 	}
-	if from := h.request.origin; from != nil {
+	if from := w.origin; from != nil {
 		from.lose(err) // it ended at the server when this one came in its place
 	}
-	if d, _ := h.release(l.e.transport.Send, true); d != nil {
+	var d *cleanup
+	if h != nil {
+		d, _ = h.release(l.e.transport.Send, true)
+	} else {
+		d = w.abandonGrant()
+	}
+	if d != nil {
 		grace := time.NewTimer(cancelGrace)
 		defer grace.Stop()
 		select {
@@ -54,22 +61,25 @@ func (l *Lock) awaitReplicas(ctx context.Context, h *Lease) (*Lease, error) {
 		}
 	}
 	if end := ctx.Err(); end != nil && errors.Is(err, end) {
-		return nil, l.fail(errReplicasPending, end)
+		return l.fail(errReplicasPending, end)
 	}
-	return nil, l.fail(err)
+	return l.fail(err)
 }
 
-// replicateGrant waits until replicas have the grant. The request for the lease is repeated for that, which changes nothing.
-func (l *Lock) replicateGrant(ctx context.Context, h *Lease) error {
+// replicateGrant waits until replicas have the grant. The request is repeated for that, which changes nothing.
+func (l *Lock) replicateGrant(ctx context.Context, w *request, h *Lease) error {
 	again := &transport.Call{Script: l.spec.Scripts.Acquire}
-	again.Args = lua.AcquireArgs(nil, h.token, l.args.ttl, l.args.metadataTTL, 0, l.args.channelPrefix, l.args.sharded, h.request.extra, 0)
-	again.Done = func(call *transport.Call) { h.request.copyDone(transport.OutcomeOf(call.Err)) }
-	h.request.copySent(time.Now()) // a release that overtakes it has to bury
+	again.Args = lua.AcquireArgs(nil, w.token, l.args.ttl, l.args.metadataTTL, 0, l.args.channelPrefix, l.args.sharded, w.extra, 0)
+	again.Done = func(call *transport.Call) { w.copyDone(transport.OutcomeOf(call.Err)) }
+	w.copySent(time.Now()) // a release that overtakes it has to bury
 	return l.waitForReplicas(ctx, again, l.allKeys(), func() error {
 		a, err := parseAcquire(again)
-		if err == nil && (a.code != lua.Granted || uint64(a.fence) != h.fence) {
-			h.lose(errNotHeld)
-			err = h.Err()
+		if err == nil && (a.code != lua.Granted || uint64(a.fence) != w.fence) {
+			err = fmt.Errorf("%w: %w", ErrLost, errNotHeld)
+			if h != nil {
+				h.lose(errNotHeld)
+				err = h.Err()
+			}
 		}
 		return err
 	})

@@ -41,8 +41,9 @@ type acquireReply struct {
 	retryAfter          int64 // refused: ms until it may be had, if known
 	seq, place, retryIn int64 // waiting
 	rank                int
-	more                bool // there is more to be admitted
-	limitsChanged       bool // the limits are others from now on
+	quota               Quota // of allow.lua: granted or refused
+	more                bool  // there is more to be admitted
+	limitsChanged       bool  // the limits are others from now on
 }
 
 // The bits of what acquire.lua, limit.lua and release.lua say of more.
@@ -83,6 +84,28 @@ func parseAcquire(call *transport.Call) (acquireReply, error) {
 	case lua.Tombstoned, lua.Conflict, lua.AboveLimit:
 	default:
 		return acquireReply{}, fmt.Errorf("%w: code %d from acquire", transport.ErrReply, a.code)
+	}
+	return a, nil
+}
+
+// parse looks at the reply to the request: that of acquire.lua, or of allow.lua, which has three numbers more.
+func (w *request) parse(call *transport.Call) (acquireReply, error) {
+	if w.quota == nil || call.Err != nil || len(call.Reply) < 4 || call.Reply[0] != lua.Granted && call.Reply[0] != lua.Refused {
+		return parseAcquire(call)
+	}
+	short := *call
+	short.Reply = call.Reply[:len(call.Reply)-3]
+	a, err := parseAcquire(&short)
+	if err != nil {
+		return acquireReply{}, err
+	}
+	limit, remaining, reset := call.Reply[len(short.Reply)], call.Reply[len(short.Reply)+1], call.Reply[len(short.Reply)+2]
+	if limit <= 0 || remaining < 0 || remaining > limit || reset < 0 {
+		return acquireReply{}, fmt.Errorf("%w: %d permits remain of %d, for %d ms", transport.ErrReply, remaining, limit, reset)
+	}
+	a.quota = Quota{Limit: int(limit), Remaining: int(remaining), ResetAfter: duration(reset)}
+	if a.code == lua.Refused {
+		a.quota.RetryAfter = max(duration(a.retryAfter), 0)
 	}
 	return a, nil
 }

@@ -16,8 +16,18 @@ import (
 // same, and learns of it at its next heartbeat.
 const noPushFlag = "s"
 
-// request is one request on its way to a lease. It ends once, by a grant or by leaving, whichever is first; a grant
-// that comes after it left is given back by its departure.
+// requestOutcome is how a request ended.
+type requestOutcome int
+
+const (
+	undecided requestOutcome = iota
+	leased                   // granted, with a lease
+	permitted                // granted without a lease: its permits return by the clock alone, so nothing is held
+	failed                   // not granted, or not to this caller
+)
+
+// request is one request on its way to a grant. It ends once, by a grant or by leaving, whichever is first; a grant
+// that comes after it left is undone by its cleanup.
 type request struct {
 	lock     *Lock
 	serial   string
@@ -25,17 +35,20 @@ type request struct {
 	extra    any            // token of the lease in whose place the one asked for comes, or a semaphore's limits, or ""
 	majority *MajorityLease // that the lease will be a part of; nil: none
 	origin   *Lease         // in whose place the lease comes; nil: in none's
+	noLease  bool           // a grant is permitted, not leased
 	noPush   bool           // no message will tell it of its grant
+	quota    *Quota         // what the answer says of the window; nil: nobody wants to know
 	notified bool           // a message has; guarded by the engine's mu, as is due
 	due      time.Time      // when to beat as soon as it stands in line, if something has said so before; zero: nothing has
 	end      chan struct{}  // closed when it has ended
 
 	mu             sync.Mutex // guards what follows
-	ended          bool
+	outcome        requestOutcome
 	health         *serverHealth // what is known of the server; that of its line, once it stands in one
 	own            serverHealth  // its own, before that
-	lease          *Lease        // how it ended: with a lease,
-	err            error         // or without
+	lease          *Lease        // if it is leased
+	fence          uint64        // if it is leased or permitted
+	err            error         // if it has failed
 	copiesInFlight int           // requests under way
 	had            bool          // a request has reached the server, so that there may be something to give back
 	inDoubt        bool          // a request's fate was never learned: a copy of it may run later
@@ -61,6 +74,7 @@ func (l *Lock) newRequest(t Terms, c *serverHealth) *request {
 	}
 	w.token = l.token(w.serial, t)
 	w.noPush = strings.Contains(t.Flags, noPushFlag)
+	w.quota, w.noLease = t.quota, t.noLease
 	w.extra = l.args.extra
 	if t.origin != nil {
 		w.extra, w.origin = t.origin.token, t.origin
@@ -74,8 +88,8 @@ func (l *Lock) newRequest(t Terms, c *serverHealth) *request {
 	return w
 }
 
-// acquire is one request from the first question to its end.
-func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *serverHealth) (*Lease, error) {
+// acquire is one request from the first question to its end. Without an error it was granted what it asked for.
+func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *serverHealth) (*request, error) {
 	w := l.newRequest(t, c)
 	if w == nil {
 		return nil, l.fail(ErrClosed)
@@ -83,12 +97,12 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *serverHealth)
 	// A keeper stands in line only when the server has acknowledged that it listens. Until it has had to wait for
 	// something it does not listen, and asks first: most locks are free.
 	if !wait || l.e.subscriber.IsSubscribed(l.channel) {
-		return w.await(ctx, wait, wait)
+		return w, w.await(ctx, wait, wait)
 	}
 	c = w.known()
-	h, err := w.await(ctx, false, true)
+	err := w.await(ctx, false, true)
 	if !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
-		return h, err
+		return w, err
 	}
 	if w.origin != nil && w.cleanup != nil { // a copy of the request may have brought the lease
 		if !waitFor(ctx, w.cleanup.finished) {
@@ -111,7 +125,7 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *serverHealth)
 	if w = l.newRequest(t, c); w == nil {
 		return nil, l.fail(ErrClosed)
 	}
-	return w.await(ctx, true, true)
+	return w, w.await(ctx, true, true)
 }
 
 // listen returns when the keeper hears the lock's channel, or cannot: no right to, or no answer for a heartbeat.
@@ -129,10 +143,11 @@ func (l *Lock) listen(ctx context.Context, c *serverHealth) error {
 }
 
 // await asks, stands in line if that is wished and needed, and returns when the request has ended.
-func (w *request) await(ctx context.Context, stand, patient bool) (*Lease, error) {
+func (w *request) await(ctx context.Context, stand, patient bool) error {
 	if err := w.ask(ctx, stand, patient); err != nil {
 		w.leave(err)
-		return w.result()
+		_, err := w.result()
+		return err
 	}
 	near, stop := nearDeadline(ctx)
 	defer stop()
@@ -150,12 +165,29 @@ func (w *request) await(ctx context.Context, stand, patient bool) (*Lease, error
 	if err := ctx.Err(); err != nil {
 		// Both may come at once; a caller that has gone does not want it. But a lease that has come in the place of another
 		// is all that he has.
-		if h, _ := w.result(); h != nil && w.origin == nil {
-			h.abandon()
-			return nil, w.lock.fail(ErrNotAcquired, err)
+		if w.origin == nil && w.wasGranted() {
+			w.abandonGrant()
+			return w.lock.fail(ErrNotAcquired, err)
 		}
 	}
-	return w.result()
+	_, err := w.result()
+	return err
+}
+
+// abandonGrant undoes in the background what the request was granted, since nobody has it. It returns nil if that is
+// nothing.
+func (w *request) abandonGrant() *cleanup {
+	if h, _ := w.result(); h != nil {
+		d, _ := h.release(w.lock.e.transport.Send, true)
+		return d
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.outcome != permitted {
+		return nil
+	}
+	w.undoLocked()
+	return w.cleanup
 }
 
 // known is the waiter's contact with the server.
@@ -208,8 +240,12 @@ func (w *request) askOnce(ctx context.Context, stand bool, tries int, began time
 		w.copySent(began)
 		sent := time.Now()
 		c.sent(sent)
-		call := l.call(l.spec.Scripts.Acquire, 4, 8, func(call *transport.Call) {
-			if _, err := parseAcquire(call); err != nil {
+		script := l.spec.Scripts.Acquire
+		if w.quota != nil {
+			script = l.spec.Scripts.Allow
+		}
+		call := l.call(script, 4, 8, func(call *transport.Call) {
+			if _, err := w.parse(call); err != nil {
 				c.fail(sent, err)
 			} else {
 				c.answer(sent)
@@ -228,10 +264,13 @@ func (w *request) askOnce(ctx context.Context, stand bool, tries int, began time
 	case err != nil:
 		return l.fail(err)
 	}
-	a, err := parseAcquire(call)
+	a, err := w.parse(call)
 	if err != nil {
 		w.markInDoubt()
 		return l.fail(err)
+	}
+	if w.quota != nil {
+		*w.quota = a.quota
 	}
 	if a.limitsChanged && l.spec.Limits != nil {
 		l.limitsChanged(w.token, l.spec.Limits.own())
@@ -285,10 +324,16 @@ func (w *request) hasInDoubt() bool {
 	return w.inDoubtLocked()
 }
 
+func (w *request) wasGranted() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.outcome == leased || w.outcome == permitted
+}
+
 func (w *request) hasEnded() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.ended
+	return w.outcome != undecided
 }
 
 // answered deals with the answer to a question.
@@ -367,7 +412,7 @@ func (w *request) push(fence int64) {
 	}
 }
 
-// grant ends the waiter with a lease of ms that was granted after from. Claim says that it may be shorter than what was
+// grant ends the request: it was granted for ms after from, with a lease if there is to be one. Claim says that it may be shorter than what was
 // asked for, and is to be confirmed. It does nothing if the waiter has ended. If too little is left of the lease it returns
 // errTooLate: the waiter goes on, and the caller has to see to it that it asks again.
 func (w *request) grant(fence int64, from time.Time, ms int64, claim bool) error {
@@ -378,13 +423,25 @@ func (w *request) grant(fence int64, from time.Time, ms int64, claim bool) error
 func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, first func()) error {
 	deadline := from.Add(w.lock.trusted(ms))
 	w.mu.Lock()
-	if w.ended {
+	if w.outcome != undecided {
 		w.mu.Unlock()
 		return nil
 	}
 	if time.Until(deadline) <= 0 {
 		w.mu.Unlock()
 		return errTooLate
+	}
+	if w.noLease {
+		if w.lock.e.isClosed() {
+			w.mu.Unlock()
+			return w.lock.fail(ErrClosed) // Close is about to make the request leave
+		}
+		w.outcome, w.fence = permitted, uint64(fence)
+		w.mu.Unlock()
+		first()
+		close(w.end)
+		w.abandoned()
+		return nil
 	}
 	h := w.lock.newLease(w.token, fence, deadline)
 	if w.inDoubtLocked() || w.lock.e.cfg.ReplicaAck.enabled() { // else it has nothing more to say
@@ -398,7 +455,7 @@ func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, f
 		w.mu.Unlock()
 		return w.lock.fail(ErrClosed) // Close is about to make the waiter leave
 	}
-	w.ended, w.lease = true, h
+	w.outcome, w.lease, w.fence = leased, h, h.fence
 	w.mu.Unlock()
 	first()
 	close(w.end)
@@ -411,37 +468,42 @@ func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, f
 // nothing if the waiter has ended.
 func (w *request) leave(err error) {
 	w.mu.Lock()
-	if w.ended {
+	if w.outcome != undecided {
 		w.mu.Unlock()
 		return
 	}
 	if err == ErrClosed { // from Close, which does not know the lock
 		err = w.lock.fail(ErrClosed)
 	}
-	w.ended, w.err = true, err
+	w.outcome, w.err = failed, err
 	if w.had || w.copiesInFlight > 0 {
-		w.cleanup = w.lock.newCleanup(w.token, w.inDoubtLocked(), time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.HeartbeatTimeout))
-		w.cleanup.unused = 1
-		if w.origin != nil {
-			w.cleanup.unused, w.cleanup.origin, w.cleanup.request = 2, w.origin, w
-			w.origin.setUndoing(w.cleanup)
-		}
-		w.cleanup.send(w.lock.e.transport.Send)
+		w.undoLocked()
 	}
 	close(w.end)
 	w.mu.Unlock()
 	w.abandoned()
 }
 
-// stop ends the waiter without a lease and gives nothing back. It says whether there may be something at the server. It does
+// undoLocked gives back in the background what the request has, or may have, at the server.
+func (w *request) undoLocked() {
+	w.cleanup = w.lock.newCleanup(w.token, w.inDoubtLocked(), time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.HeartbeatTimeout))
+	w.cleanup.unused = 1
+	if w.origin != nil {
+		w.cleanup.unused, w.cleanup.origin, w.cleanup.request = 2, w.origin, w
+		w.origin.setUndoing(w.cleanup)
+	}
+	w.cleanup.send(w.lock.e.transport.Send)
+}
+
+// quit ends the waiter without a lease and gives nothing back. It says whether there may be something at the server. It does
 // nothing if the waiter has ended. The caller calls gone.
 func (w *request) stop(err error) (something bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.ended {
+	if w.outcome != undecided {
 		return false
 	}
-	w.ended, w.err = true, err
+	w.outcome, w.err = failed, err
 	close(w.end)
 	return w.had || w.inDoubtLocked()
 }
