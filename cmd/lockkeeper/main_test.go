@@ -4,48 +4,41 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
-	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 )
 
 // The tests run this very binary as the command.
 func TestMain(m *testing.M) {
 	if os.Getenv("LOCKKEEPER_TEST_MAIN") != "" {
-		os.Exit(run(os.Args[1:]))
+		main()
 	}
-	redis.SetLogger(silence{})
+	logging.Disable()
 	os.Exit(m.Run())
 }
 
-// cli is one run of the command.
-type cli struct {
+// testCommand is one run of the command.
+type testCommand struct {
 	*testing.T
 	*exec.Cmd
 	out, err bytes.Buffer
 }
 
-func command(t *testing.T, args ...string) *cli {
+func command(t *testing.T, args ...string) *testCommand {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cli{T: t, Cmd: exec.Command(self, args...)}
+	c := &testCommand{T: t, Cmd: exec.Command(self, args...)}
 	// A program with the race detector sleeps a second when it ends, unless told not to.
 	c.Env = append(os.Environ(), "LOCKKEEPER_TEST_MAIN=1", "REDIS_URL=", "GORACE=atexit_sleep_ms=0")
 	c.Stdout, c.Stderr = &c.out, &c.err
@@ -53,14 +46,14 @@ func command(t *testing.T, args ...string) *cli {
 }
 
 // ends runs the command to its end and checks its exit code and what its error output says.
-func (c *cli) ends(code int, says ...string) {
+func (c *testCommand) ends(code int, says ...string) {
 	c.Helper()
 	c.starts()
 	c.waits(code, says...)
 }
 
 // starts starts the command; it does not outlive the test.
-func (c *cli) starts() {
+func (c *testCommand) starts() {
 	c.Helper()
 	if err := c.Start(); err != nil {
 		c.Fatal(err)
@@ -68,14 +61,14 @@ func (c *cli) starts() {
 	c.Cleanup(func() { _ = c.Process.Kill() })
 }
 
-func (c *cli) signals(s syscall.Signal) {
+func (c *testCommand) signals(s syscall.Signal) {
 	c.Helper()
 	if err := c.Process.Signal(s); err != nil {
 		c.Fatal(err)
 	}
 }
 
-func (c *cli) waits(code int, says ...string) {
+func (c *testCommand) waits(code int, says ...string) {
 	c.Helper()
 	err := c.Wait()
 	var ended *exec.ExitError
@@ -114,255 +107,6 @@ func eventually(t *testing.T, what string, is func() bool) {
 }
 
 var ctx = context.Background()
-
-// sorts is the locks that behave differently under run: how to ask for one that nobody else may have at the same time,
-// and the keys of the one named x.
-var sorts = map[string]struct {
-	args        []string
-	lock, queue string
-}{
-	"mutex":     {nil, "lock:x", "{lock:x}:mutex:queue"},
-	"semaphore": {[]string{"--kind", "semaphore", "--limit", "3", "--permits", "2"}, "{lock:x}:semaphore:holders", "{lock:x}:semaphore:queue"},
-}
-
-// each runs a test for each of them.
-func each(t *testing.T, test func(t *testing.T, rdb *redis.Client, lock, queue string, run func(args ...string) *cli)) {
-	for name, sort := range sorts {
-		t.Run(name, func(t *testing.T) {
-			rdb, url := server(t)
-			test(t, rdb, sort.lock, sort.queue, func(args ...string) *cli {
-				t.Helper()
-				return command(t, slices.Concat([]string{"run", "--redis", url}, sort.args, args)...)
-			})
-		})
-	}
-}
-
-func TestRedlockUsesMajority(t *testing.T) {
-	var rdbs []*redis.Client
-	var servers []*miniredis.Miniredis
-	args := []string{"run", "--kind", "redlock", "--try"}
-	for range 3 {
-		m := miniredis.RunT(t)
-		m.ClockTTL(true)
-		rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
-		t.Cleanup(func() { _ = rdb.Close() })
-		servers, rdbs = append(servers, m), append(rdbs, rdb)
-		args = append(args, "--redis", "redis://"+m.Addr())
-	}
-	run := func(argv ...string) *cli { return command(t, append(append([]string{}, args...), argv...)...) }
-	holder := run("x", "--", "sleep", "60")
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
-	for _, rdb := range rdbs {
-		eventually(t, "the lock to be held", func() bool { return rdb.Exists(ctx, "lock:x").Val() == 1 })
-	}
-	run("x", "--", "true").ends(codeNotAcquired, "not acquired")
-	if err := holder.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	holder.waits(128 + 15)
-	for _, rdb := range rdbs {
-		eventually(t, "the lock to be free", func() bool { return rdb.Exists(ctx, "lock:x").Val() == 0 })
-	}
-	servers[1].Close()
-	run("x", "--", "sh", "-c", "exit 7").ends(7)
-	servers[2].Close()
-	run("x", "--", "true").ends(codeUnreachable, "no majority of the servers", "server 1: agreed", "server 3: dial tcp")
-
-	command(t, "run", "--kind", "redlock", "--redis", "redis://a", "--redis", "redis://b", "x", "--", "true").ends(codeUsage, "odd number")
-	s := redistest.Start(t)
-	_, port, _ := net.SplitHostPort(s.Addr)
-	command(t, "run", "--kind", "redlock", "--redis", "redis://"+s.Addr, "--redis", "redis://localhost:"+port, "--redis", "redis://"+servers[0].Addr(),
-		"x", "--", "true").ends(codeUsage, "keepers 1 and 2 of 3 use the same server")
-	command(t, "run", "--redis", "redis://a", "--redis", "redis://b", "x", "--", "true").ends(codeUsage, "more than one server")
-}
-
-func TestChildExitCodePropagated(t *testing.T) {
-	each(t, func(t *testing.T, rdb *redis.Client, lock, _ string, run func(...string) *cli) {
-		run("x", "--", "sh", "-c", "exit 0").ends(0)
-		run("x", "--", "sh", "-c", "exit 7").ends(7)
-		run("x", "--", "sh", "-c", "kill -9 $$").ends(128 + 9)
-		if n := rdb.Exists(ctx, lock).Val(); n != 0 {
-			t.Error("the lock was left")
-		}
-	})
-}
-
-func TestKindsAreSeparateLocks(t *testing.T) {
-	rdb, url := server(t)
-	for kind, key := range map[string]string{"mutex": "lock:x", "fair": "{lock:x}:fair:holders", "write": "{lock:x}:rwlock:holders"} {
-		c := command(t, "run", "--redis", url, "--kind", kind, "x", "--", "sleep", "60")
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, kind+" is held", func() bool { return rdb.Exists(ctx, key).Val() == 1 })
-		command(t, "run", "--redis", url, "--kind", kind, "--try", "x", "--", "true").ends(75)
-		if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-		c.waits(128 + 15)
-		eventually(t, kind+" is free", func() bool { return rdb.Exists(ctx, key).Val() == 0 })
-	}
-	command(t, "run", "--redis", url, "--kind", "fare", "x", "--", "true").ends(64, `"fare" is not one of`)
-}
-
-func TestReadersShareWriterExcludes(t *testing.T) {
-	_, url := server(t)
-	run := func(kind string, args ...string) *cli {
-		return command(t, append([]string{"run", "--redis", url, "--kind", kind}, args...)...)
-	}
-	dir := t.TempDir()
-	var readers []*cli
-	for _, file := range []string{"first", "second"} {
-		c := run("read", "x", "--", "sh", "-c", `: >"$1"; until [ -e go ]; do sleep 0.01; done`, "sh", file)
-		c.Dir = dir
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Process.Kill() })
-		readers = append(readers, c)
-	}
-	for _, file := range []string{"first", "second"} {
-		eventually(t, "the "+file+" reader is in", func() bool {
-			_, err := os.Stat(filepath.Join(dir, file))
-			return err == nil
-		})
-	}
-	run("read", "--try", "x", "--", "true").ends(0)
-	run("write", "--try", "x", "--", "true").ends(75, "not acquired")
-	run("fair", "--try", "x", "--", "true").ends(0)
-	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range readers {
-		c.waits(0)
-	}
-	run("write", "--try", "x", "--", "true").ends(0)
-}
-
-func TestConcurrencyLimit(t *testing.T) {
-	rdb, url := server(t)
-	const limit, runs = 3, 8
-	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "in"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	var all []*cli
-	for i := range runs {
-		c := command(t, "run", "--redis", url, "--kind", "semaphore", "--limit", strconv.Itoa(limit), "x", "--", "sh", "-c",
-			`: >"in/$1"; ls in | wc -l >>counts; until [ -e go ]; do sleep 0.01; done; rm "in/$1"`, "sh", strconv.Itoa(i))
-		c.Dir = dir
-		c.starts()
-		all = append(all, c)
-	}
-	eventually(t, "as many wait as there are too many", func() bool {
-		return rdb.ZCard(ctx, "{lock:x}:semaphore:queue").Val() == runs-limit
-	})
-	eventually(t, "the others run", func() bool {
-		in, err := os.ReadDir(filepath.Join(dir, "in"))
-		return err == nil && len(in) == limit
-	})
-	command(t, "run", "--redis", url, "--kind", "semaphore", "--limit", strconv.Itoa(limit), "--try", "x", "--", "true").ends(75, "not acquired")
-	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range all {
-		c.waits(0)
-	}
-	counts, err := os.ReadFile(filepath.Join(dir, "counts"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := strings.Fields(string(counts))
-	if most := slices.Max(seen); len(seen) != runs || most != strconv.Itoa(limit) {
-		t.Errorf("%d runs, at most %s at once; want %d, and %d", len(seen), most, runs, limit)
-	}
-}
-
-// The fence of a grant is the server's time in microseconds, so that the children tell exactly when each was let in.
-func TestWindowLimit(t *testing.T) {
-	for name, args := range map[string][]string{"alone": nil, "at-once": {"--at-once", "2"}} {
-		t.Run(name, func(t *testing.T) {
-			rdb, url := server(t)
-			const limit, runs, per = 2, 6, 300 * time.Millisecond
-			args := slices.Concat([]string{"run", "--redis", url, "--kind", "semaphore", "--limit", strconv.Itoa(limit), "--per", per.String()},
-				args, []string{"x", "--", "sh", "-c", "echo $LOCKKEEPER_FENCE"})
-			var all []*cli
-			for range runs {
-				c := command(t, args...)
-				c.starts()
-				all = append(all, c)
-			}
-			var at []int64
-			for _, c := range all {
-				c.waits(0)
-				us, err := strconv.ParseInt(strings.TrimSpace(c.out.String()), 10, 64)
-				if err != nil {
-					t.Fatal(err)
-				}
-				at = append(at, us)
-			}
-			slices.Sort(at)
-			for i := limit; i < runs; i++ {
-				if apart := time.Duration(at[i]-at[i-limit]) * time.Microsecond; apart < per {
-					t.Errorf("%d were let in within %v", limit+1, apart)
-				}
-			}
-			eventually(t, "nothing is held", func() bool { return rdb.ZScore(ctx, "{lock:x}:semaphore:holders", "used").Err() == redis.Nil })
-		})
-	}
-}
-
-func TestRetryAfterReported(t *testing.T) {
-	_, url := server(t)
-	run := func(args ...string) *cli {
-		return command(t, append([]string{"run", "--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1h"}, args...)...)
-	}
-	run("--permits", "2", "x", "--", "true").ends(0)
-	run("--try", "--permits", "2", "x", "--", "true").ends(75, "not acquired", "not before 59m")
-	start := time.Now()
-	run("--wait", "59m", "--permits", "2", "x", "--", "true").ends(75, "not acquired", "not before 59m")
-	if d := time.Since(start); d > time.Minute {
-		t.Errorf("it waited for %v, in vain", d)
-	}
-	run("--try", "x", "--", "true").ends(0)
-}
-
-func TestPermitsAboveLoweredLimit(t *testing.T) {
-	rdb, url := server(t)
-	command(t, "run", "--redis", url, "--kind", "semaphore", "--limit", "3", "x", "--", "true").ends(0)
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = k.Close() }()
-	s, err := semaphore.New(k, "x", 3, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.SetLimit(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
-	command(t, "run", "--redis", url, "--kind", "semaphore", "--limit", "3", "--permits", "2", "x", "--", "true").ends(75, "limit in force")
-}
-
-func TestChildEnvironment(t *testing.T) {
-	rdb, url := server(t)
-	c := command(t, "run", "x y", "--", "sh", "-c", `cat; echo "$LOCKKEEPER_NAME|$LOCKKEEPER_TOKEN|$LOCKKEEPER_FENCE|$MINE|$#" "$@"`, "sh", "-a", "b c")
-	c.Env = append(c.Env, "REDIS_URL="+url, "MINE=untouched")
-	c.Stdin = strings.NewReader("input\n")
-	c.ends(0)
-	lines := strings.Split(strings.TrimSpace(c.out.String()), "\n")
-	fields := strings.Split(lines[1], "|")
-	if lines[0] != "input" || fields[0] != "x y" || fields[1] == "" || fields[2] == "" || fields[3] != "untouched" || fields[4] != "2 -a b c" {
-		t.Errorf("%q", c.out.String())
-	}
-	if fence := rdb.HGet(ctx, "{lock:x y}:mutex:meta", "seq").Val(); fence != fields[2] {
-		t.Errorf("fence %s, at the server %s", fields[2], fence)
-	}
-}
 
 func TestErrorExitCodes(t *testing.T) {
 	rdb, url := server(t)
@@ -451,171 +195,26 @@ func TestHelpExamplesAndCompletion(t *testing.T) {
 	}
 }
 
-func TestInterruptWhileWaitingLeavesQueue(t *testing.T) {
-	each(t, func(t *testing.T, rdb *redis.Client, lock, queue string, run func(...string) *cli) {
-		holder := run("x", "--", "sleep", "60")
-		holder.starts()
-		eventually(t, "it holds", func() bool { return rdb.Exists(ctx, lock).Val() == 1 })
-		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-			c := run("x", "--", "true")
-			c.starts()
-			eventually(t, "it waits", func() bool { return rdb.ZCard(ctx, queue).Val() == 1 })
-			c.signals(sig)
-			c.waits(128 + int(sig))
-			if n := rdb.ZCard(ctx, queue).Val(); n != 0 {
-				t.Errorf("%v: %d waiters are left", sig, n)
-			}
-		}
-		holder.signals(syscall.SIGTERM)
-		holder.waits(128 + 15)
-		if n := rdb.Exists(ctx, lock).Val(); n != 0 {
-			t.Error("the lock was left")
-		}
-	})
-}
-
-func TestKilledHolderIsReplaced(t *testing.T) {
-	each(t, func(t *testing.T, rdb *redis.Client, lock, queue string, run func(...string) *cli) {
-		a := run("--ttl", "1s", "x", "--", "sleep", "60")
-		a.starts()
-		eventually(t, "it holds", func() bool { return rdb.Exists(ctx, lock).Val() == 1 })
-		b := run("--wait", "10s", "x", "--", "true")
-		b.starts()
-		eventually(t, "it waits", func() bool { return rdb.ZCard(ctx, queue).Val() == 1 })
-		a.signals(syscall.SIGKILL)
-		b.waits(0)
-		_ = a.Wait()
-	})
-}
-
-// TestRunEndsSoonAfterCommand: a server that does not answer any more does not keep it, though its lease is long. A signal
-// ends what waiting there is.
-func TestRunEndsSoonAfterCommand(t *testing.T) {
-	for _, signal := range []bool{false, true} {
-		t.Run(fmt.Sprintf("signal_%t", signal), func(t *testing.T) {
-			t.Parallel()
-			s := redistest.Start(t)
-			dir := t.TempDir()
-			c := command(t, "run", "--redis", "redis://"+s.Addr, "--ttl", "1h", "x", "--",
-				"sh", "-c", `: >ready; while ! [ -e go ]; do sleep 0.05; done; : >over; exit 9`)
-			c.Dir = dir
-			c.starts()
-			is := func(file string) func() bool {
-				return func() bool { _, err := os.Stat(filepath.Join(dir, file)); return err == nil }
-			}
-			eventually(t, "it runs", is("ready"))
-			s.Freeze()
-			if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			eventually(t, "the command ends", is("over"))
-			start := time.Now()
-			ended := make(chan struct{})
-			go func() {
-				for signal { // the first may come while the command is still ending
-					select {
-					case <-ended:
-						return
-					case <-time.After(200 * time.Millisecond):
-						_ = c.Process.Signal(syscall.SIGTERM)
-					}
-				}
-			}()
-			c.waits(9, "ends by itself")
-			close(ended)
-			if d := time.Since(start); d > 30*time.Second || signal && d > releaseWait {
-				t.Errorf("it took %v", d)
-			}
-		})
-	}
-}
-
-func TestMissingPasswordReported(t *testing.T) {
-	s := redistest.Start(t)
-	set(t, s, "requirepass", "secret")
-	command(t, "run", "--redis", "redis://"+s.Addr, "x", "--", "true").ends(69, "wants a password")
-	command(t, "run", "--redis", "redis://:secret@"+s.Addr, "x", "--", "true").ends(0)
-}
-
-func TestSignalsForwarded(t *testing.T) {
-	rdb, url := server(t)
-	ready := filepath.Join(t.TempDir(), "ready") // the trap is set
-	c := command(t, "run", "--redis", url, "x", "--", "sh", "-c", `trap 'echo got it; exit 5' TERM; : >"$0"; while :; do sleep 0.05; done`, ready)
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "it is ready", func() bool { _, err := os.Stat(ready); return err == nil })
-	if rdb.Exists(ctx, "lock:x").Val() != 1 {
-		t.Error("the command runs without the lock")
-	}
-	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	c.waits(5)
-	if !strings.Contains(c.out.String(), "got it") {
+func TestVersion(t *testing.T) {
+	c := command(t, "--version")
+	c.ends(0)
+	if !strings.HasPrefix(c.out.String(), "lockkeeper version ") || !strings.Contains(c.out.String(), "go1.") {
 		t.Errorf("%q", c.out.String())
 	}
-	if rdb.Exists(ctx, "lock:x").Val() != 0 {
-		t.Error("the lock was left")
-	}
 }
 
-func TestLostLockEndsProcessGroup(t *testing.T) {
-	each(t, testLostLock)
-}
-
-func testLostLock(t *testing.T, rdb *redis.Client, lock, _ string, run func(...string) *cli) {
-	// A child that ignores SIGTERM, with a child of its own.
-	file := t.TempDir() + "/alive"
-	script := `trap 'echo asked >>"$F"' TERM; (trap '' TERM; while :; do echo tick >"$F.2"; sleep 0.02; done) & while :; do sleep 0.05; done`
-	c := run("--ttl", "600ms", "--grace", "300ms", "x", "--", "sh", "-c", script)
-	c.Env = append(c.Env, "F="+file)
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "both run", func() bool { _, err := os.Stat(file + ".2"); return err == nil })
-	start := time.Now()
-	rdb.Del(ctx, lock)
-	c.waits(76, "lost")
-	if d := time.Since(start); d < 300*time.Millisecond || d > 5*time.Second {
-		t.Errorf("it took %v", d)
-	}
-	if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), "asked") {
-		t.Errorf("the child was not asked to end first: %q, %v", b, err)
-	}
-	if err := os.Remove(file + ".2"); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(100 * time.Millisecond)
-	if _, err := os.Stat(file + ".2"); err == nil {
-		t.Error("the grandchild lives on")
-	}
-}
-
-func TestDemo(t *testing.T) {
-	c := command(t, "demo")
-	start := time.Now()
+func TestCompletionListsKinds(t *testing.T) {
+	c := command(t, "__complete", "run", "--kind", "")
 	c.ends(0)
-	if d := time.Since(start); d > 20*time.Second {
-		t.Errorf("the demo took %v", d)
-	}
-	for _, s := range []string{"acquisitions: ", "overlaps seen:          0", "served out of turn:     0",
-		"fences strictly rising: yes", "killed while holding:", "killed while first:", "frozen while first:",
-		"reads: ", "writes: ", "reads beside a write:   0", "fences in order:        yes", "longest wait to write:", "longest read:",
-		"calls seen by the API:", "at once:                4 at most, 4 allowed", "in any second:", "on the way to it:", "killed in a call:"} {
-		if !strings.Contains(c.out.String(), s) {
-			t.Errorf("the summary has no %q:\n%s", s, c.out.String())
+	_, url := server(t)
+	for _, kind := range []string{"mutex", "fair", "read", "write", "semaphore", "redlock"} {
+		if !strings.Contains(c.out.String(), kind+"\t") {
+			t.Errorf("%s is not offered:\n%s", kind, c.out.String())
 		}
 	}
-}
-
-func TestDemoMostWithinWindow(t *testing.T) {
-	var all []arrival
-	for i, ms := range []int64{1899, 0, 900, 1900, 1000, 1400} { // as they may be written down
-		all = append(all, arrival{at: time.UnixMilli(ms), permits: 1 + i%2})
-	}
-	// Those of 1000, 1400, 1899 and 1900: the one of 900 is a whole second before the last.
-	if n := mostWithin(all, time.Second, func(a arrival) time.Time { return a.at }); n != 6 {
-		t.Errorf("%d permits", n)
+	for line := range strings.Lines(c.out.String()) { // and nothing is offered that is refused
+		if kind, _, ok := strings.Cut(line, "\t"); ok && kind != "semaphore" {
+			command(t, "run", "--redis", url, "--kind", kind, "c", "--", "true").ends(0)
+		}
 	}
 }

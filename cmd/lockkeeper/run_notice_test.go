@@ -1,0 +1,112 @@
+package main
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+)
+
+// Who waits learns after a second who is in the way, whatever the lock.
+func TestRunReportsHolderWhileWaiting(t *testing.T) {
+	rdb, url := server(t)
+	for kind, key := range map[string]string{
+		"mutex": "lock:x", "fair": "{lock:x}:fair:holders", "write": "{lock:x}:rwlock:holders", "read": "{lock:y}:rwlock:holders",
+		"semaphore": "{lock:x}:semaphore:holders",
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			name, other := "x", kind
+			if kind == "read" { // which waits for a writer
+				name, other = "y", "write"
+			}
+			run := func(kind string, args ...string) *testCommand {
+				flags := []string{"run", "--redis", url, "--kind", kind}
+				if kind == "semaphore" {
+					flags = append(flags, "--limit", "1")
+				}
+				return command(t, append(flags, args...)...)
+			}
+			holder := run(other, name, "--", "sh", "-c", "echo $LOCKKEEPER_TOKEN; exec sleep 60")
+			holder.starts()
+			eventually(t, "it holds", func() bool { return rdb.Exists(ctx, key).Val() == 1 })
+			c := run(kind, "--wait", "2500ms", name, "--", "true")
+			c.starts()
+			c.waits(exit.NotAcquired, `waiting for "`+name+`" for 1s: held by the keeper `, "unless it is renewed")
+			_ = holder.Process.Kill()
+			_ = holder.Wait()
+			keeper, _, _ := strings.Cut(holder.out.String(), ":")
+			if keeper == "" || !strings.Contains(c.err.String(), keeper) {
+				t.Errorf("the holder is %q, it said %q", keeper, c.err.String())
+			}
+			if n := strings.Count(c.err.String(), "waiting for"); n != 1 {
+				t.Errorf("it said so %d times:\n%s", n, c.err.String())
+			}
+		})
+	}
+	t.Run("foreign", func(t *testing.T) {
+		t.Parallel()
+		rdb.Set(ctx, "lock:z", "theirs", time.Minute)
+		command(t, "run", "--redis", url, "--wait", "1500ms", "z", "--", "true").ends(exit.NotAcquired, `held by the token "theirs"`)
+	})
+	t.Run("at once", func(t *testing.T) {
+		t.Parallel()
+		c := command(t, "run", "--redis", url, "free", "--", "true")
+		c.ends(0)
+		if c.err.Len() > 0 {
+			t.Errorf("it said %q", c.err.String())
+		}
+	})
+}
+
+// A server that does not answer is told of long before run gives up.
+func TestRunReportsOutageEarly(t *testing.T) {
+	s := redistest.Start(t)
+	s.Freeze()
+	frozen := "redis://" + s.Addr
+	for name, c := range map[string]struct {
+		says string
+		args []string
+	}{
+		"refused":     {"refused", []string{"--redis", "redis://127.0.0.1:1", "x", "--", "true"}},
+		"frozen":      {"no answer from Redis", []string{"--redis", frozen, "x", "--", "true"}},
+		"frozen try":  {"no answer from Redis", []string{"--redis", frozen, "--try", "x", "--", "true"}},
+		"frozen once": {"no answer from Redis", []string{"--redis", frozen, "--once-per", "1h", "x", "--", "true"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run := command(t, append([]string{"run"}, c.args...)...)
+			var said watched
+			run.Stderr = &said
+			start := time.Now()
+			run.starts()
+			eventually(t, "it says so", func() bool {
+				return strings.Contains(said.String(), `waiting for "x"`) && strings.Contains(said.String(), c.says)
+			})
+			if d := time.Since(start); d > 5*time.Second {
+				t.Errorf("after %v", d)
+			}
+		})
+	}
+}
+
+// watched is what a process writes, looked at while it does.
+type watched struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (w *watched) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.Write(b)
+}
+
+func (w *watched) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.String()
+}

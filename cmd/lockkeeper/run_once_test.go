@@ -1,0 +1,121 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+)
+
+const onceKey = "{lock:x}:once:holders"
+
+// As cron starts it on three hosts, whose clocks are not quite the same: the job is short, so that it has ended when the
+// next one starts.
+func TestOncePerPeriodOnThreeHosts(t *testing.T) {
+	rdb, url := server(t)
+	dir := t.TempDir()
+	var all []*testCommand
+	for i := range 3 {
+		c := command(t, "run", "--redis", url, "--once-per", "20h", "x", "--", "sh", "-c", "sleep 0.1; echo made >>made")
+		c.Dir = dir
+		c.starts()
+		all = append(all, c)
+		if i < 2 {
+			time.Sleep(300 * time.Millisecond)
+		}
+	}
+	for _, c := range all {
+		c.waits(0)
+	}
+	if made, err := os.ReadFile(filepath.Join(dir, "made")); err != nil || string(made) != "made\n" {
+		t.Errorf("%q, %v", made, err)
+	}
+	if left := rdb.PTTL(ctx, onceKey).Val(); left > 20*time.Hour || left < 20*time.Hour-time.Minute {
+		t.Errorf("it may run again in %v", left)
+	}
+	command(t, "run", "--redis", url, "--once-per", "20h", "x", "--", "false").ends(0, `"x" has been run already`, "the next time is in ")
+}
+
+func TestOncePerPeriodFailureRunsAgain(t *testing.T) {
+	rdb, url := server(t)
+	run := func(args ...string) *testCommand {
+		return command(t, append([]string{"run", "--redis", url, "--once-per", "1h", "x", "--"}, args...)...)
+	}
+	run("sh", "-c", "exit 7").ends(7)
+	run("sh", "-c", "kill -9 $$").ends(128 + 9)
+	run("no-such-command").ends(127, "not found")
+	if n := rdb.Exists(ctx, onceKey).Val(); n != 0 {
+		t.Error("a failure was recorded")
+	}
+	c := run("sh", "-c", `echo "$LOCKKEEPER_NAME|$LOCKKEEPER_TOKEN|$LOCKKEEPER_FENCE"`)
+	c.ends(0)
+	if f := strings.Split(strings.TrimSpace(c.out.String()), "|"); len(f) != 3 || f[0] != "x" || f[1] != "" || len(f[2]) < 10 {
+		t.Errorf("the command sees %q", c.out.String())
+	}
+	run("sh", "-c", "exit 7").ends(0, "has been run already")
+}
+
+func TestOncePerPeriodRunningKilledOrFrozen(t *testing.T) {
+	rdb, url := server(t)
+	run := func(args ...string) *testCommand {
+		return command(t, append([]string{"run", "--redis", url, "--once-per", "1h", "--ttl", "600ms", "--grace", "100ms", "x", "--"}, args...)...)
+	}
+	runs := func() bool { return rdb.Exists(ctx, onceKey).Val() == 1 }
+	over := func() bool { return !runs() }
+
+	c := run("sleep", "60")
+	c.starts()
+	eventually(t, "it runs", runs)
+	run("false").ends(0, "is being run by another")
+	c.signals(syscall.SIGTERM)
+	c.waits(128 + 15)
+	if runs() {
+		t.Error("a command that was ended by a signal was recorded, or its lease left")
+	}
+
+	c = run("sleep", "60")
+	c.starts()
+	eventually(t, "it runs", runs)
+	c.signals(syscall.SIGKILL)
+	eventually(t, "its lease is over", over)
+	_ = c.Wait()
+
+	c = run("sleep", "60")
+	c.starts()
+	eventually(t, "it runs", runs)
+	c.signals(syscall.SIGSTOP)
+	eventually(t, "its lease is over", over)
+	run("true").ends(0)
+	c.signals(syscall.SIGCONT)
+	c.waits(exit.Lost, "was lost while the command ran")
+	run("false").ends(0, "has been run already")
+}
+
+func TestOncePerPeriodNotRunWithoutRedis(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "ran")
+	command(t, "run", "--redis", "redis://127.0.0.1:1", "--once-per", "1h", "x", "--", "touch", file).ends(exit.Unreachable, "refused")
+	if _, err := os.Stat(file); err == nil {
+		t.Error("it was run")
+	}
+}
+
+func TestOncePerConflictingFlags(t *testing.T) {
+	for says, args := range map[string][]string{
+		"--once-per 0s":          {"--once-per", "0"},
+		"--once-per -1h":         {"--once-per", "-1h"},
+		"--kind fair":            {"--once-per", "1h", "--kind", "fair"},
+		"--kind semaphore":       {"--once-per", "1h", "--kind", "semaphore", "--limit", "1"},
+		"--try does not":         {"--once-per", "1h", "--try"},
+		"--wait does not":        {"--once-per", "1h", "--wait", "1m"},
+		"--max-lifetime":         {"--once-per", "1h", "--max-lifetime", "1m"},
+		"shorter than TTL 30s":   {"--once-per", "20s"},
+		"is longer than 8760h":   {"--once-per", "9000h"},
+		`invalid argument "day"`: {"--once-per", "day"},
+	} {
+		command(t, append(append([]string{"run", "--redis", "redis://127.0.0.1:1"}, args...), "x", "--", "true")...).ends(exit.Usage, says)
+	}
+}

@@ -1,0 +1,21 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+)
+
+// TestRunDistinguishesOutageFromContention: a job that is skipped because another has it must not be skipped because Redis is down.
+func TestRunDistinguishesOutageFromContention(t *testing.T) {
+	redistest.Need(t)
+	s := redistest.Start(t)
+	url := "redis://" + s.Addr
+	s.Freeze()
+	defer s.Thaw()
+	for _, kind := range []string{"mutex", "fair", "redlock"} {
+		command(t, "run", "--redis", url, "--kind", kind, "--wait", "700ms", "x", "--", "true").
+			ends(exit.Unreachable, "server unavailable: no ", "deadline exceeded")
+	}
+}

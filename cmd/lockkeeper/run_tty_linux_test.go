@@ -1,0 +1,137 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// terminal is one that a test types on.
+type terminal struct {
+	*testing.T
+	keys, screen *os.File
+}
+
+func newTerminal(t *testing.T) *terminal {
+	t.Helper()
+	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = keys.Close() })
+	if err := unix.IoctlSetPointerInt(int(keys.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(keys.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	screen, err := os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = screen.Close() })
+	return &terminal{t, keys, screen}
+}
+
+// runs starts the command as the one that the terminal belongs to.
+func (x *terminal) runs(c *testCommand) {
+	x.Helper()
+	c.Stdin = x.screen
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	c.starts()
+}
+
+// front is the process group in the foreground.
+func (x *terminal) front() int {
+	x.Helper()
+	id, err := unix.IoctlGetInt(int(x.keys.Fd()), unix.TIOCGPGRP)
+	if err != nil {
+		x.Fatal(err)
+	}
+	return id
+}
+
+// state waits until that of the process has changed.
+func (x *terminal) state(c *testCommand) (status syscall.WaitStatus) {
+	x.Helper()
+	eventually(x.T, "it stops or ends", func() bool {
+		id, err := syscall.Wait4(c.Process.Pid, &status, syscall.WUNTRACED|syscall.WNOHANG, nil)
+		if err != nil {
+			x.Fatal(err)
+		}
+		return id != 0
+	})
+	return status
+}
+
+// The command uses builtins of the shell alone: a shell that is in vfork when the signal comes cannot stop before its child goes
+// on, which is stopped as well.
+func TestCtrlZStopsRunAndCommand(t *testing.T) {
+	rdb, url := server(t)
+	x := newTerminal(t)
+	c := command(t, "run", "--redis", url, "x", "--", "sh", "-c", `: >ready; read line; : >over; exit 7`)
+	c.Dir = t.TempDir()
+	c.Stdout, c.Stderr = x.screen, x.screen
+	is := func(file string) func() bool {
+		return func() bool { _, err := os.Stat(filepath.Join(c.Dir, file)); return err == nil }
+	}
+	x.runs(c)
+	eventually(t, "it runs", is("ready"))
+	if x.front() == c.Process.Pid {
+		t.Error("the command is not in the foreground")
+	}
+	if _, err := x.keys.Write([]byte{'Z' - '@'}); err != nil {
+		t.Fatal(err)
+	}
+	if s := x.state(c); !s.Stopped() {
+		t.Fatalf("not stopped: %v", s)
+	}
+	if x.front() != c.Process.Pid {
+		t.Error("the command, which is stopped, is still in the foreground")
+	}
+	c.signals(syscall.SIGCONT)
+	if _, err := x.keys.Write([]byte("\n")); err != nil { // which only the foreground can read
+		t.Fatal(err)
+	}
+	eventually(t, "the command goes on", is("over"))
+	if s := x.state(c); s.ExitStatus() != 7 {
+		t.Errorf("it ended with %v", s)
+	}
+	if rdb.Exists(ctx, "lock:x").Val() != 0 {
+		t.Error("the lock was left")
+	}
+}
+
+// TestPipelineKeepsForegroundGroup: whoever reads the output may be a pager, which needs it.
+func TestPipelineKeepsForegroundGroup(t *testing.T) {
+	_, url := server(t)
+	x := newTerminal(t)
+	c := command(t, "run", "--redis", url, "x", "--", "sh", "-c", `echo ready; while ! [ -e go ]; do sleep 0.05; done`)
+	c.Dir = t.TempDir()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Stdout, c.Stderr = w, x.screen
+	x.runs(c)
+	_ = w.Close()
+	if line, err := io.ReadAll(io.LimitReader(r, 6)); err != nil || string(line) != "ready\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	if x.front() != c.Process.Pid {
+		t.Error("the command has the terminal")
+	}
+	if err := os.WriteFile(filepath.Join(c.Dir, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s := x.state(c); s.ExitStatus() != 0 {
+		t.Errorf("it ended with %v", s)
+	}
+	_ = r.Close()
+}

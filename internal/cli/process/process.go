@@ -1,0 +1,2 @@
+// Package process starts, signals and awaits the processes of commands.
+package process

@@ -1,0 +1,58 @@
+package redisurl
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+)
+
+// dials says whether a client of such a URL would begin to connect at once, before it is used.
+func dials(raw string) bool {
+	plain, err := url.QueryUnescape(raw)
+	return err == nil && strings.Contains(plain, "min_idle_conns")
+}
+
+// FuzzRedisURL: whatever is said to be a URL is a client or a usage error, never a panic, and no password is shown.
+func FuzzRedisURL(f *testing.F) {
+	for _, s := range [][2]string{
+		{"redis", "127.0.0.1:6379/0"},
+		{"rediss", "127.0.0.1:6379?skip_verify=true"},
+		{"unix", "/tmp/redis.sock?db=1"},
+		{"redis+sentinel", "127.0.0.1:26379?master_name=main&addr=127.0.0.2:26379"},
+		{"redis+cluster", "127.0.0.1:7000?addr=127.0.0.2:7000"},
+		{"redis", "127.0.0.1?pool_size=-1"},
+		{"redis", "127.0.0.1?pipeline_pool_size=99999999999"},
+		{"redis", "127.0.0.1?min_idle_conns=2&max_idle_conns=1&max_concurrent_dials=0"},
+		{"redis+ring", "127.0.0.1"},
+		{"redis+", "127.0.0.1"},
+		{"", "%zz"},
+		{"redis", "[::1"},
+	} {
+		f.Add(s[0], s[1])
+	}
+	f.Fuzz(func(t *testing.T, scheme, rest string) {
+		if dials(rest) {
+			return
+		}
+		for _, raw := range []string{scheme + "://" + rest, scheme + "://u:" + secret + "@" + rest, scheme + ":" + rest} {
+			if raw == "" {
+				continue
+			}
+			rdb, err := Connect(raw)
+			if err == nil {
+				_ = rdb.Close()
+				continue
+			}
+			var own *exit.Error
+			if !errors.As(err, &own) || own.Code != exit.Usage || rdb != nil {
+				t.Errorf("%q: %v", raw, err)
+			}
+			if strings.Contains(err.Error(), secret) {
+				t.Errorf("%q: the password is shown: %v", raw, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,128 @@
+package run
+
+import (
+	"errors"
+	"io"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
+	"github.com/spf13/cobra"
+)
+
+// dials says whether a client of such a URL would begin to connect at once, before it is used.
+func dials(raw string) bool {
+	plain, err := url.QueryUnescape(raw)
+	return err == nil && strings.Contains(plain, "min_idle_conns")
+}
+
+// FuzzRunArguments: whatever stands on the command line of run, either it names a lock that can be, of a lifetime that
+// can be, or it is a usage error. It goes no further than to make the lock: nothing is run and nothing is dialled.
+func FuzzRunArguments(f *testing.F) {
+	for _, s := range []string{
+		"x\n--\ntrue",
+		"--kind\nfair\nx\n--\ntrue",
+		"--kind=write\n--ttl=1m\n--wait=1s\nx\n--\ntrue\n--kind",
+		"--kind\nread\n--max-lifetime\n1h\nx\n--\ntrue",
+		"--kind\nsemaphore\n--limit\n3\nx\n--\ntrue",
+		"--kind\nsemaphore\n--limit\n3\n--permits\n4\nx\n--\ntrue",
+		"--kind\nsemaphore\n--limit\n3\n--per\n1s\n--at-once\n2\nx\n--\ntrue",
+		"--kind\nsemaphore\nx\n--\ntrue",
+		"--limit\n3\nx\n--\ntrue",
+		"--kind\nredlock\n--redis\nredis://a\n--redis\nredis://b\n--redis\nredis://c\nx\n--\ntrue",
+		"--kind\nredlock\nx\n--\ntrue",
+		"--ttl\n-1s\nx\n--\ntrue",
+		"--ttl\n1us\nx\n--\ntrue",
+		"--ttl\n0\nx\n--\ntrue",
+		"--max-lifetime\n1ns\nx\n--\ntrue",
+		"--prefix\n}\nx\n--\ntrue",
+		"--redis\nredis://h?pool_size=-1\nx\n--\ntrue",
+		"a}{b\n--\ntrue",
+		"\n--\n",
+		"--\n--",
+		"--no",
+		"--help",
+		"-",
+		"--kind=\x00\nx\n--\ntrue",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		if dials(line) {
+			return
+		}
+		c := Command()
+		made := false
+		c.RunE = func(c *cobra.Command, args []string) error {
+			flags := c.Flags()
+			text := func(name string) string { return flags.Lookup(name).Value.String() }
+			span := func(name string) time.Duration {
+				d, err := flags.GetDuration(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return d
+			}
+			count := func(name string) int {
+				n, err := flags.GetInt(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+			o := runOptions{
+				kind: text("kind"), ttl: span("ttl"), life: span("max-lifetime"),
+				limit: count("limit"), per: span("per"), atOnce: count("at-once"), permits: count("permits"),
+			}
+			if err := o.checkKind(flags.Changed); err != nil {
+				return err
+			}
+			urls, err := flags.GetStringArray("redis")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var ks []*lockkeeper.Keeper
+			for _, raw := range append(urls, redisurl.Default)[:max(len(urls), 1)] {
+				rdb, err := redisurl.Connect(raw)
+				if err != nil {
+					return err
+				}
+				defer func() { _ = rdb.Close() }()
+				k, err := keeper(rdb, text("prefix"))
+				if err != nil {
+					return err
+				}
+				ks = append(ks, k)
+			}
+			if _, err := o.lock(ks, args[0]); err != nil {
+				return err
+			}
+			made = true
+			switch {
+			case args[0] == "" || len(args[0]) > 1024 || len(args) < 2:
+				t.Errorf("a lock was made out of %q", args)
+			case o.ttl < 10*time.Millisecond && o.ttl != 0, o.life < 0:
+				t.Errorf("a lock of %v, at the most %v, was made", o.ttl, o.life)
+			case o.kind == "semaphore" && (o.limit < 1 || o.permits < 1 || o.permits > o.limit || o.per < 0 || o.atOnce < 0):
+				t.Errorf("%d of %d permits, %d at once, per %v, were made", o.permits, o.limit, o.atOnce, o.per)
+			}
+			return nil
+		}
+		wrong := false
+		c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { wrong = true; return err })
+		c.SilenceErrors, c.SilenceUsage = true, true
+		c.SetOut(io.Discard)
+		c.SetErr(io.Discard)
+		c.SetArgs(strings.Split(line, "\n"))
+		err := c.Execute()
+		var own *exit.Error
+		usage := errors.As(err, &own) && own.Code == exit.Usage
+		if err != nil && (made || !wrong && !usage && !errors.Is(err, lockkeeper.ErrInvalid)) {
+			t.Errorf("%q: %v", line, err)
+		}
+	})
+}

@@ -1,0 +1,28 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+)
+
+func TestNoticeText(t *testing.T) {
+	for _, c := range []struct {
+		list []lockkeeper.Holder
+		err  error
+		want string
+	}{
+		{nil, nil, `waiting for "x" for 1m5s: nobody holds it at the moment`},
+		{nil, context.DeadlineExceeded, `waiting for "x" for 1m5s: no answer from Redis`},
+		{nil, errors.New("lockkeeper: EOF"), `waiting for "x" for 1m5s: no answer from Redis: EOF`},
+		{[]lockkeeper.Holder{{Keeper: "k", Fence: 7, ExpiresIn: 1500 * time.Millisecond}}, nil, `waiting for "x" for 1m5s: held by the keeper k with fence 7; this ends in 2s unless it is renewed`},
+		{[]lockkeeper.Holder{{Keeper: "k", Fence: 7}, {}, {}}, nil, `waiting for "x" for 1m5s: held by the keeper k with fence 7 and 2 more`},
+	} {
+		if got := notice("x", c.list, c.err, 65*time.Second); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}

@@ -1,0 +1,19 @@
+package cli
+
+import (
+	"runtime/debug"
+	"strings"
+	"testing"
+)
+
+func TestVersionOfBuilds(t *testing.T) {
+	info := &debug.BuildInfo{GoVersion: "go1.x", Main: debug.Module{Version: "v1.2.3"}}
+	if got := versionOf(info); !strings.HasPrefix(got, "v1.2.3, go1.x, ") {
+		t.Error(got)
+	}
+	info.Main.Version = "(devel)"
+	info.Settings = []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}}
+	if got := versionOf(info); !strings.HasPrefix(got, "devel abc, changed since, go1.x, ") {
+		t.Error(got)
+	}
+}
