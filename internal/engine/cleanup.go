@@ -12,9 +12,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// cleanup gives up whatever a token has, its lease or its place in line. It repeats itself in the background until
-// the server has answered, or until what the token has is over by itself.
-type cleanup struct {
+// A Cleanup releases whatever a token has at the server, a lease or a queue entry. It is repeated in the background until the
+// server has answered, or until what the token has has expired.
+type Cleanup struct {
 	lock      *Lock
 	token     string
 	tombstone int64     // ms
@@ -38,8 +38,10 @@ type cleanup struct {
 }
 
 var (
-	errNotHeld = errors.New("the server does not know the token")
-	errNoEcho  = chain(ErrUnavailable, errors.New("the release was not answered; the lease ends by itself"))
+	// ErrNotHeld means that the server knows no lease of the token.
+	ErrNotHeld = errors.New("the server does not know the token")
+	// ErrReleaseUnanswered means that the server has not confirmed a release.
+	ErrReleaseUnanswered = Chain(ErrUnavailable, errors.New("the release was not answered; the lease ends by itself"))
 	// Why the lease ends that was to be turned into another by a request that was given up.
 	errConverted = errors.New("it had been turned into another lease, which is over")
 	errUnsure    = errors.New("it is not known whether it was turned into another lease")
@@ -47,8 +49,8 @@ var (
 
 // newCleanup prepares a departure, which Close waits for and which is to be sent now. Stray says that a copy of the token's
 // request may still run: then it is buried.
-func (l *Lock) newCleanup(token string, stray bool, until time.Time) *cleanup {
-	d := &cleanup{lock: l, token: token, until: until, finished: make(chan struct{})}
+func (l *Lock) newCleanup(token string, stray bool, until time.Time) *Cleanup {
+	d := &Cleanup{lock: l, token: token, until: until, finished: make(chan struct{})}
 	if stray {
 		d.tombstone = millis(tombstoneTTL)
 	}
@@ -67,7 +69,7 @@ func (l *Lock) tombstone(ctx context.Context, token string) {
 	waitFor(ctx, d.finished)
 }
 
-func (d *cleanup) send(by func(*transport.Call)) {
+func (d *Cleanup) send(by func(*transport.Call)) {
 	l := d.lock
 	if d.checks {
 		by(l.renewCall(d.token, l.ttl, renewMetadata, false, d.checked))
@@ -84,7 +86,7 @@ func (d *cleanup) send(by func(*transport.Call)) {
 	by(call)
 }
 
-func (d *cleanup) sent(call *transport.Call) {
+func (d *Cleanup) sent(call *transport.Call) {
 	e := d.lock.e
 	n, err := parseReply(call)
 	if err == nil {
@@ -113,7 +115,7 @@ func (d *cleanup) sent(call *transport.Call) {
 }
 
 // checked deals with the answer to a renewal of the lease that has come in the place of the origin.
-func (d *cleanup) checked(call *transport.Call) {
+func (d *Cleanup) checked(call *transport.Call) {
 	r, err := parseFullRenewal(call)
 	deadline := call.Sent.Add(d.lock.trusted(d.lock.ttl))
 	switch {
@@ -134,12 +136,12 @@ func (d *cleanup) checked(call *transport.Call) {
 }
 
 // retry sends it again after a pause, or ends if that is of no use.
-func (d *cleanup) retry(err error) {
+func (d *Cleanup) retry(err error) {
 	e, now := d.lock.e, time.Now()
 	d.mu.Lock()
 	d.inDoubt = d.inDoubt || transport.OutcomeOf(err) == transport.InDoubt
 	if d.backoff == nil {
-		d.backoff = e.cfg.Retry.newBackoff()
+		d.backoff = e.cfg.Retry.NewBackoff()
 	}
 	pause := d.backoff.NextBackOff()
 	d.mu.Unlock()
@@ -158,7 +160,7 @@ func (e *Engine) mayRetry(at time.Time) bool {
 }
 
 // holder is whoever believes to hold what is, or was, in the place of the lease.
-func (d *cleanup) holder() *Lease {
+func (d *Cleanup) holder() *Lease {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.successor != nil {
@@ -168,7 +170,7 @@ func (d *cleanup) holder() *Lease {
 }
 
 // handTo makes a lease learn what has become of the conversion, in the place of Convert. It says no if that is known by now.
-func (d *cleanup) handTo(heir *Lease) bool {
+func (d *Cleanup) handTo(heir *Lease) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.onEnd {
@@ -177,7 +179,7 @@ func (d *cleanup) handTo(heir *Lease) bool {
 	return !d.onEnd
 }
 
-func (d *cleanup) finish(had int64, err error) {
+func (d *Cleanup) finish(had int64, err error) {
 	d.mu.Lock()
 	d.had, d.failure, d.onEnd = had, err, true
 	heir, found := d.successor, d.found
@@ -211,25 +213,25 @@ func (e *Engine) endWork() {
 
 // err is how the departure of a lease ended: nil if the lease was given up; ErrLost if the server did not know it any
 // more, unless an attempt before may have done it.
-func (d *cleanup) err() error {
+func (d *Cleanup) err() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
 	case d.failure != nil:
 		return d.lock.fail(d.failure)
 	case d.had == lua.Refused && !d.inDoubt:
-		return d.lock.fail(ErrLost, errNotHeld)
+		return d.lock.fail(ErrLost, ErrNotHeld)
 	}
 	return nil
 }
 
 // errNow is err of a departure that may not have ended.
-func (d *cleanup) errNow() error {
+func (d *Cleanup) errNow() error {
 	select {
 	case <-d.finished:
 		return d.err()
 	default:
-		return d.lock.fail(errNoEcho)
+		return d.lock.fail(ErrReleaseUnanswered)
 	}
 }
 

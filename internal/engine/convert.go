@@ -9,7 +9,7 @@ import (
 // conversion is what there is to know of a lease that is being turned into another. Until that is known to have come about, or
 // not to, a renewal that is refused means nothing.
 type conversion struct {
-	undoing      *cleanup // that finds out what has become of it, once it was given up; nil: it was not, or has not begun
+	undoing      *Cleanup // that finds out what has become of it, once it was given up; nil: it was not, or has not begun
 	inBackground bool     // Convert has returned
 }
 
@@ -85,7 +85,7 @@ func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error
 		err = l.fail(lost)
 	case errors.Is(err, ErrConflict):
 	case errors.Is(err, ErrNotAcquired): // the server does not know the lease that was to be converted
-		from.lose(errNotHeld)
+		from.lose(ErrNotHeld)
 		err = l.fail(from.Err())
 	}
 	return nil, err
@@ -110,7 +110,7 @@ func (h *Lease) convert(ctx context.Context) error {
 		case !c.inBackground:
 			return Invalid("the lease of %q is being converted already", h.Name())
 		case !waitFor(ctx, c.known()):
-			return h.lock.fail(errNoAnswer, ctx.Err())
+			return h.lock.fail(ErrNoAnswer, ctx.Err())
 		}
 	}
 }
@@ -118,7 +118,7 @@ func (h *Lease) convert(ctx context.Context) error {
 // resolveInBackground is called when Convert does not wait any longer to learn what has become of the conversion. It returns the
 // lease that the caller is to have in the place of this one, if there is one; else this one stays. Known says whether it was
 // learned.
-func (h *Lease) resolveInBackground(d *cleanup, t Terms) (instead *Lease, known bool) {
+func (h *Lease) resolveInBackground(d *Cleanup, t Terms) (instead *Lease, known bool) {
 	e := h.lock.e
 	heir := h
 	if t.Direct {
@@ -153,7 +153,7 @@ func (h *Lease) resolveInBackground(d *cleanup, t Terms) (instead *Lease, known 
 
 // weakerLease is a lease that allows what the terms say, on whichever of two leases the server has: this one, or the one that was to
 // come in its place. It returns nil if this one has ended.
-func (h *Lease) weakerLease(d *cleanup, t Terms) *Lease {
+func (h *Lease) weakerLease(d *Cleanup, t Terms) *Lease {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.err != nil {
@@ -227,7 +227,7 @@ func (h *Lease) current() *Lease {
 }
 
 // setUndoing notes what finds out what has become of the conversion; nil: it is known that nothing has.
-func (h *Lease) setUndoing(d *cleanup) {
+func (h *Lease) setUndoing(d *Cleanup) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.conversion != nil {
@@ -235,7 +235,7 @@ func (h *Lease) setUndoing(d *cleanup) {
 	}
 }
 
-func (h *Lease) undoing() *cleanup {
+func (h *Lease) undoing() *Cleanup {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.conversion == nil {

@@ -63,12 +63,14 @@ type Retry struct {
 	MaxElapsed             time.Duration // without a break, after which the error is returned; negative: never
 }
 
-func (r Retry) newBackoff() *backoff.ExponentialBackOff {
+// NewBackoff returns the pauses between repeated requests.
+func (r Retry) NewBackoff() *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(r.MinBackoff), backoff.WithMaxInterval(r.MaxBackoff), backoff.WithMaxElapsedTime(0))
 }
 
-func (r Retry) exhausted(since, now time.Time) bool {
+// Exhausted reports whether requests that have failed since that time are repeated no more.
+func (r Retry) Exhausted(since, now time.Time) bool {
 	return r.MaxElapsed >= 0 && now.Sub(since) >= r.MaxElapsed
 }
 
@@ -165,7 +167,7 @@ func (e *Engine) Close() error {
 	for _, u := range parts { // before its parts end: it is released, not lost
 		u.keeperClosed()
 	}
-	var left []*cleanup
+	var left []*Cleanup
 	var lost error // a deadline that has passed unnoticed
 	for _, h := range holds {
 		d, err := h.release(e.transport.Send, false)

@@ -26,8 +26,8 @@ func Invalid(format string, args ...any) error {
 	return fmt.Errorf("lockkeeper: %w: %w", ErrInvalid, fmt.Errorf(format, args...))
 }
 
-// errNoAnswer: no answer has come.
-var errNoAnswer = chain(ErrUnavailable, errors.New("no answer"))
+// ErrNoAnswer means that no answer arrived.
+var ErrNoAnswer = Chain(ErrUnavailable, errors.New("no answer"))
 
 // unavailable marks an error of a request with ErrUnavailable if the same request may succeed later without anybody
 // changing anything: Redis gave no answer, or one that says that it cannot serve at present.
@@ -35,7 +35,7 @@ func unavailable(err error) error {
 	if !transport.Retryable(err) || errors.Is(err, ErrUnavailable) {
 		return err
 	}
-	return chain(ErrUnavailable, err)
+	return Chain(ErrUnavailable, err)
 }
 
 // causes is an error that has several, on one line: errors.Join puts each on a line of its own, which breaks logs.
@@ -58,8 +58,8 @@ func (c *causes) Error() string {
 // Unwrap lets errors.Is and errors.As find every cause.
 func (c *causes) Unwrap() []error { return c.list }
 
-// chain is an error and what caused it.
-func chain(list ...error) error { return &causes{list, ": "} }
+// Chain returns an error with its causes, outermost first. errors.Is and errors.As find all of them.
+func Chain(list ...error) error { return &causes{list, ": "} }
 
 // join is several errors that did not cause each other; those that are nil do not count.
 func join(list ...error) error {
@@ -91,7 +91,7 @@ func (l *Lock) fail(list ...error) error {
 	f.list = f.inline[:0]
 	for _, err := range list {
 		if of, ok := err.(*lockError); ok && of.kind == f.kind && of.name == f.name {
-			err = withoutName(of)
+			err = WithoutName(of)
 		}
 		if err != nil {
 			f.list = append(f.list, err)
@@ -100,8 +100,8 @@ func (l *Lock) fail(list ...error) error {
 	return f
 }
 
-// withoutName is an error without the name of the lock.
-func withoutName(err error) error {
+// WithoutName returns an error of a lock without the lock's kind and name, for use in an error that names the lock itself.
+func WithoutName(err error) error {
 	f, ok := err.(*lockError)
 	switch {
 	case !ok:

@@ -28,7 +28,7 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := h.Err(); err != nil {
 		return h.lock.fail(err)
 	}
-	if err := checkLifetime(ttl, h.lock.spec.MaxLifetime, h.grantedAt); err != nil {
+	if err := CheckLifetime(ttl, h.lock.spec.MaxLifetime, h.grantedAt); err != nil {
 		return err
 	}
 	if err := h.beginExtension(ctx); err != nil {
@@ -46,10 +46,10 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 		if h.isConverting() { // it may have been turned into another meanwhile
 			return h.lock.fail(errUnsure)
 		}
-		h.lose(errNotHeld)
+		h.lose(ErrNotHeld)
 		return h.lock.fail(h.Err())
 	}
-	h.checkDeadline() // the answer may have come too late for it
+	h.CheckDeadline() // the answer may have come too late for it
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.err != nil {
@@ -85,8 +85,9 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
-// checkLifetime refuses to extend a lease beyond its maximum lifetime, if it has one.
-func checkLifetime(ttl, most time.Duration, since time.Time) error {
+// CheckLifetime returns ErrInvalid if a lease held since that time may not be extended to ttl from now. Most 0 means that its
+// lifetime is not limited.
+func CheckLifetime(ttl, most time.Duration, since time.Time) error {
 	if left := most - time.Since(since); most > 0 && ttl > left {
 		return Invalid("ttl %v is more than the %v that are left of MaxLifetime %v", ttl, duration(millis(left)), most)
 	}
@@ -151,7 +152,7 @@ func (h *Lease) beginExtension(ctx context.Context) error {
 			return err
 		}
 		if !waitFor(ctx, before) {
-			return chain(errNoAnswer, ctx.Err())
+			return Chain(ErrNoAnswer, ctx.Err())
 		}
 	}
 }

@@ -8,17 +8,18 @@ import (
 )
 
 const (
-	// silenceTimeout is how long an answer may take before it counts as an outage, and no longer as a wait that was cut
-	// short.
-	silenceTimeout = 100 * time.Millisecond
-	// deadlineLead is how long before its deadline a wait asks once more, if it has not heard from the server lately: time
-	// for an answer, and for silence to count.
-	deadlineLead = 2 * silenceTimeout
+	// SilenceTimeout is how long an answer may take before the server counts as unavailable. A wait that ends sooner says
+	// nothing about the server.
+	SilenceTimeout = 100 * time.Millisecond
+	// DeadlineLead is how long before its deadline a wait sends one more request, if the last answer is not recent: enough
+	// for an answer, or for SilenceTimeout to pass.
+	DeadlineLead = 2 * SilenceTimeout
 )
 
-// serverHealth records which requests for one name the server has answered, so that a wait whose context ends can tell
-// contention from an outage. The callers of this process that wait behind each other share one.
-type serverHealth struct {
+// ServerHealth records which requests for one name were answered, so that a wait whose context ends can distinguish
+// contention from an outage. Callers of this process that wait locally for the same name share one. It is safe for
+// concurrent use.
+type ServerHealth struct {
 	maxAge time.Duration // how old the last answer may be
 
 	mu       sync.Mutex   // guards what follows
@@ -31,8 +32,8 @@ type serverHealth struct {
 // maxAge is how old the last answer may be for those who beat.
 func (e *Engine) maxAge() time.Duration { return 2 * e.cfg.HeartbeatInterval }
 
-// sent notes that a request leaves. It ends with answer, fail or drop, with the same time.
-func (c *serverHealth) sent(at time.Time) {
+// Sent records that a request is sent. Exactly one of Answered, Failed and Dropped must follow with the same time.
+func (c *ServerHealth) Sent(at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.inFlight == nil {
@@ -41,14 +42,14 @@ func (c *serverHealth) sent(at time.Time) {
 	c.inFlight = append(c.inFlight, at)
 }
 
-func (c *serverHealth) endLocked(at time.Time) {
+func (c *ServerHealth) endLocked(at time.Time) {
 	if i := slices.IndexFunc(c.inFlight, at.Equal); i >= 0 {
 		c.inFlight = slices.Delete(c.inFlight, i, i+1)
 	}
 }
 
-// answer notes that the server has said who holds the lock.
-func (c *serverHealth) answer(at time.Time) {
+// Answered records that the request sent at that time was answered: the lock is held, or was granted.
+func (c *ServerHealth) Answered(at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.endLocked(at)
@@ -58,8 +59,8 @@ func (c *serverHealth) answer(at time.Time) {
 	c.failure = nil
 }
 
-// fail notes that a request was not answered.
-func (c *serverHealth) fail(at time.Time, err error) {
+// Failed records that the request sent at that time was not answered, or by an error.
+func (c *ServerHealth) Failed(at time.Time, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.endLocked(at)
@@ -68,54 +69,54 @@ func (c *serverHealth) fail(at time.Time, err error) {
 	}
 }
 
-// drop notes that a request has ended without telling anything.
-func (c *serverHealth) drop(at time.Time) {
+// Dropped records that the request sent at that time ended without information about the server.
+func (c *ServerHealth) Dropped(at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.endLocked(at)
 }
 
-// outage is why it is not known who holds the lock: the last request has failed, or one is waited for longer than an
-// answer may take, or there was no answer for too long. It is nil if the server has told not long ago.
-func (c *serverHealth) outage(now time.Time) error {
+// Outage returns why it is not known whether the lock is held: the last request failed, one has been unanswered for longer
+// than SilenceTimeout, or the last answer is too old. It is nil if the server answered recently.
+func (c *ServerHealth) Outage(now time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.failure != nil {
 		return c.failure
 	}
 	for _, at := range c.inFlight {
-		if at.After(c.answered) && now.Sub(at) >= silenceTimeout {
-			return errNoAnswer
+		if at.After(c.answered) && now.Sub(at) >= SilenceTimeout {
+			return ErrNoAnswer
 		}
 	}
 	if c.answered.IsZero() || now.Sub(c.answered) > c.maxAge {
-		return errNoAnswer
+		return ErrNoAnswer
 	}
 	return nil
 }
 
 // stale says whether a question is worth while: the last answer is older than that, and none is awaited.
-func (c *serverHealth) stale(now time.Time, age time.Duration) bool {
+func (c *ServerHealth) stale(now time.Time, age time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.failure == nil && len(c.inFlight) == 0 && now.Sub(c.answered) > age
 }
 
-// freshness is how old an answer may be that is not asked for again before a deadline.
-func (e *Engine) freshness() time.Duration { return e.cfg.HeartbeatInterval / 4 }
+// Freshness is the age up to which the last answer is recent enough for a wait whose deadline is near; see DeadlineLead.
+func (e *Engine) Freshness() time.Duration { return e.cfg.HeartbeatInterval / 4 }
 
 // waitEnded is why there is no lease when ctx has ended the wait for it.
-func (c *serverHealth) waitEnded(ctx context.Context) error {
-	if err := c.outage(time.Now()); err != nil {
-		return chain(err, ctx.Err())
+func (c *ServerHealth) waitEnded(ctx context.Context) error {
+	if err := c.Outage(time.Now()); err != nil {
+		return Chain(err, ctx.Err())
 	}
-	return chain(ErrNotAcquired, ctx.Err())
+	return Chain(ErrNotAcquired, ctx.Err())
 }
 
 // nearDeadline fires shortly before ctx's deadline, if that is not so near already.
 func nearDeadline(ctx context.Context) (fires <-chan time.Time, stop func()) {
 	if deadline, ok := ctx.Deadline(); ok {
-		if left := time.Until(deadline) - deadlineLead; left > 0 {
+		if left := time.Until(deadline) - DeadlineLead; left > 0 {
 			timer := time.NewTimer(left)
 			return timer.C, func() { timer.Stop() }
 		}
@@ -127,7 +128,7 @@ func nearDeadline(ctx context.Context) (fires <-chan time.Time, stop func()) {
 func (e *Engine) askNow(key string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if n := e.queues[key]; n != nil && n.health.stale(time.Now(), e.freshness()) {
+	if n := e.queues[key]; n != nil && n.health.stale(time.Now(), e.Freshness()) {
 		e.timers.SetIfSooner(&n.timer, time.Now())
 	}
 }

@@ -89,7 +89,7 @@ func (l *Lock) inspect(ctx context.Context, what int, after int64) ([]any, error
 		return nil, l.fail(ErrClosed)
 	}
 	defer l.e.endWork()
-	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done(), maxTries, func(done func(*transport.Call)) *transport.Call {
+	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done(), MaxTries, func(done func(*transport.Call)) *transport.Call {
 		call := l.call(l.spec.Scripts.Inspect, 4, 3, done)
 		call.Mixed = true
 		call.Args = lua.InspectArgs(call.Args, what, after, pageSize)

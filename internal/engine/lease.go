@@ -40,10 +40,10 @@ type Lease struct {
 	next        atomic.Pointer[Lease]       // what its holder has in its place; see become
 	backoff     *backoff.ExponentialBackOff // nil while renewals succeed
 	renewErr    error                       // why they do not
-	cleanup     *cleanup                    // once it is released
+	cleanup     *Cleanup                    // once it is released
 }
 
-// The reasons for a loss, beside errNotHeld.
+// The reasons for a loss, beside ErrNotHeld.
 var (
 	errDeadline = errors.New("it was not renewed in time")
 	errLifetime = errors.New("it has reached its maximum lifetime")
@@ -202,13 +202,13 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full bool) {
 		h.mu.Unlock()
 	case err == nil:
 		h.mu.Unlock()
-		h.lose(errNotHeld)
+		h.lose(ErrNotHeld)
 	case transport.WrongType(err):
 		h.mu.Unlock()
 		h.lose(err)
 	default: // nothing is lost yet: the lease is believed until its deadline, and asked for again before
 		if h.backoff == nil {
-			h.backoff = h.lock.e.cfg.Retry.newBackoff()
+			h.backoff = h.lock.e.cfg.Retry.NewBackoff()
 		}
 		h.renewErr = err
 		if at := now.Add(h.backoff.NextBackOff()); h.renewAt.IsZero() || at.Before(h.renewAt) {
@@ -355,13 +355,13 @@ func (h *Lease) observe(what EventType, took time.Duration, err error) {
 // release ends the lease and starts giving it back, by a command that is sent by the function; it returns the departure.
 // Unused says that nobody ever had the lease. If it was lost release returns ErrLost, and if there is nothing to give
 // back, nil and nil.
-func (h *Lease) release(by func(*transport.Call), unused bool) (*cleanup, error) {
+func (h *Lease) release(by func(*transport.Call), unused bool) (*Cleanup, error) {
 	return h.end(by, unused, time.Time{})
 }
 
 // end is release, or Complete until done, if that is set.
-func (h *Lease) end(by func(*transport.Call), unused bool, done time.Time) (*cleanup, error) {
-	h.checkDeadline()
+func (h *Lease) end(by func(*transport.Call), unused bool, done time.Time) (*Cleanup, error) {
+	h.CheckDeadline()
 	h.mu.Lock()
 	if next := h.next.Load(); next != nil {
 		h.mu.Unlock()
@@ -422,12 +422,12 @@ func (h *Lease) Release(ctx context.Context) error {
 	if d == nil {
 		return err
 	}
-	return h.await(ctx, d, errNoEcho)
+	return h.await(ctx, d, ErrReleaseUnanswered)
 }
 
 // await returns when the departure has been answered and no renewal is under way any more, or when ctx ends; if it has ended
 // already, after a second at the most. The error is silence if no answer came.
-func (h *Lease) await(ctx context.Context, d *cleanup, silence error) error {
+func (h *Lease) await(ctx context.Context, d *Cleanup, silence error) error {
 	var end <-chan time.Time
 	done := ctx.Done()
 	if ctx.Err() != nil {
@@ -458,7 +458,7 @@ func (h *Lease) await(ctx context.Context, d *cleanup, silence error) error {
 func (h *Lease) inDoubt() bool { return h.adopted || h.request != nil && h.request.hasInDoubt() }
 
 // currentCleanup is what gives the lease back, or has; nil if nothing does.
-func (h *Lease) currentCleanup() *cleanup {
+func (h *Lease) currentCleanup() *Cleanup {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.cleanup
@@ -467,8 +467,9 @@ func (h *Lease) currentCleanup() *cleanup {
 // abandon gives the lease back in the background: whoever asked for it has gone.
 func (h *Lease) abandon() { _, _ = h.release(h.lock.e.transport.Send, true) }
 
-// checkDeadline loses a lease whose deadline has passed unnoticed, as it does when the process was frozen.
-func (h *Lease) checkDeadline() {
+// CheckDeadline ends the lease as lost if its deadline has passed and its timer has not fired yet, for example because the
+// process was frozen.
+func (h *Lease) CheckDeadline() {
 	if next := h.next.Load(); next != nil {
 		if err := next.Err(); err != nil {
 			h.lifecycle.end(err) // whoever ended it may not have come to this one yet

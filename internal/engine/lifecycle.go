@@ -33,7 +33,7 @@ func Do(ctx context.Context, l Handle, fn func(ctx context.Context, fence uint64
 // lifecycle is the part of a lease that is the same for all: that it ends once and for good, and the contexts that end
 // with it.
 type lifecycle struct {
-	lease deadliner // whose tenure it is
+	lease DeadlineChecker // whose tenure it is
 
 	mu       sync.Mutex    // guards what follows, and the rest of the lease
 	err      error         // nil while held, then ErrReleased or an ErrLost that says why
@@ -43,11 +43,11 @@ type lifecycle struct {
 	former   *lifecycle // of the lease whose holder has this one instead, without knowing; it ends with this one
 }
 
-// deadliner is a lease that loses itself when it is asked to look at the clock and its deadline has passed. It is asked
-// without the tenure's mu.
-type deadliner interface{ checkDeadline() }
+// DeadlineChecker is a lease. CheckDeadline ends it as lost if its deadline has passed. It is called without any of the
+// lease's mutexes held.
+type DeadlineChecker interface{ CheckDeadline() }
 
-func (t *lifecycle) begin(l deadliner) { t.lease = l }
+func (t *lifecycle) begin(l DeadlineChecker) { t.lease = l }
 
 // inner is what a context of the lease is made of: it ends with its parent, and when it is cancelled.
 type inner struct {
@@ -93,7 +93,7 @@ func (t *lifecycle) end(err error) {
 
 // Err is nil while the lease is held; then ErrReleased or an error that is ErrLost.
 func (t *lifecycle) Err() error {
-	t.lease.checkDeadline()
+	t.lease.CheckDeadline()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.err
@@ -101,7 +101,7 @@ func (t *lifecycle) Err() error {
 
 // Done is closed when the lease is held no more; also at once, if the deadline has passed.
 func (t *lifecycle) Done() <-chan struct{} {
-	t.lease.checkDeadline()
+	t.lease.CheckDeadline()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.done == nil {

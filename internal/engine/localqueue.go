@@ -8,18 +8,18 @@ import (
 // localQueue is the callers of this process that want one name, of which the first speaks to the server. So Redis sees
 // one contender per process, however many there are.
 type localQueue struct {
-	health  serverHealth // of whoever is the first
+	health  ServerHealth // of whoever is the first
 	waiting []chan struct{}
 }
 
 // waitLocally returns when it is the caller's turn, with what those before it know of the server; leave hands the turn
 // on. What is known may be maxAge old.
-func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Duration) (shared *serverHealth, leave func(), err error) {
+func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Duration) (shared *ServerHealth, leave func(), err error) {
 	leave = func() { e.leaveLocalQueue(key) }
 	e.mu.Lock()
 	n := e.localQueues[key]
 	if n == nil {
-		n = &localQueue{health: serverHealth{maxAge: maxAge}}
+		n = &localQueue{health: ServerHealth{maxAge: maxAge}}
 		e.localQueues[key] = n
 		e.mu.Unlock()
 		return &n.health, leave, nil

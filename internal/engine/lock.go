@@ -264,7 +264,7 @@ func (l *Lock) adopt(ctx context.Context, token string, whole *MajorityLease) (*
 			return nil, l.fail(err)
 		}
 		if !r.held {
-			return nil, l.fail(ErrLost, errNotHeld)
+			return nil, l.fail(ErrLost, ErrNotHeld)
 		}
 		if l.e.cfg.ReplicaAck.enabled() {
 			if r, err = l.replicateRenewal(ctx, token); err != nil {
@@ -274,8 +274,8 @@ func (l *Lock) adopt(ctx context.Context, token string, whole *MajorityLease) (*
 		h := l.newLease(token, r.fence, r.sent.Add(l.trusted(l.ttl)))
 		now := time.Now()
 		if !now.Before(h.deadline) { // too late, as in waiter.ask
-			if ctx.Err() != nil || l.e.cfg.Retry.exhausted(began, now) {
-				return nil, l.fail(errTooLate, ctx.Err())
+			if ctx.Err() != nil || l.e.cfg.Retry.Exhausted(began, now) {
+				return nil, l.fail(ErrTooLate, ctx.Err())
 			}
 			continue
 		}

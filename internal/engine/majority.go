@@ -44,7 +44,7 @@ type clockReading struct {
 // The reasons for a failure of a majority, beside what the servers say.
 var (
 	errMinority       = errors.New("no majority of the servers")
-	errNoQuorum       = chain(ErrUnavailable, errMinority) // and to wait may help
+	errNoQuorum       = Chain(ErrUnavailable, errMinority) // and to wait may help
 	errCleanupPending = errors.New("what an attempt before has left there is not given back yet")
 	errRecentRestart  = errors.New("the server has restarted lately and does not count yet")
 )
@@ -169,7 +169,7 @@ func (m *Majority) request(caller context.Context, wait bool) (*MajorityLease, e
 	}
 	first := m.locks[0]
 	maxAge := 2 * (m.spec.MaxRetryDelay + m.spec.ServerTimeout)
-	c := &serverHealth{maxAge: maxAge}
+	c := &ServerHealth{maxAge: maxAge}
 	if wait {
 		shared, leave, err := first.e.waitLocally(caller, first.key(keyQueue), maxAge)
 		if err != nil {
@@ -184,13 +184,13 @@ func (m *Majority) request(caller context.Context, wait bool) (*MajorityLease, e
 	var polls, repeats *backoff.ExponentialBackOff
 	var failing time.Time // since when no majority has answered; zero: one has
 	// What attempts before have left at each server, and which may be in the way.
-	var residue [][]*cleanup
+	var residue [][]*Cleanup
 	for try := 1; ; try++ {
 		began := time.Now()
-		c.sent(began)
+		c.Sent(began)
 		u := m.propose()
 		if u.await(ctx) {
-			c.answer(began)
+			c.Answered(began)
 			return u, nil
 		}
 		v := u.verdict(residue)
@@ -198,11 +198,11 @@ func (m *Majority) request(caller context.Context, wait bool) (*MajorityLease, e
 		var pause time.Duration
 		switch {
 		case v.contended:
-			c.answer(began)
-		case ctx.Err() != nil && time.Since(began) < silenceTimeout: // the answers that are missing say nothing
-			c.drop(began)
+			c.Answered(began)
+		case ctx.Err() != nil && time.Since(began) < SilenceTimeout: // the answers that are missing say nothing
+			c.Dropped(began)
 		default:
-			c.fail(began, chain(v.causes...))
+			c.Failed(began, Chain(v.causes...))
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -216,15 +216,15 @@ func (m *Majority) request(caller context.Context, wait bool) (*MajorityLease, e
 			failing, repeats = time.Time{}, nil
 			pause = min(polls.NextBackOff(), v.retryAfter)
 			if deadline, ok := ctx.Deadline(); ok {
-				if left := time.Until(deadline) - deadlineLead; left > first.e.freshness() {
+				if left := time.Until(deadline) - DeadlineLead; left > first.e.Freshness() {
 					pause = min(pause, left) // so as to know at its end whether the servers answer
 				}
 			}
 		default:
 			if repeats == nil {
-				failing, repeats = began, first.e.cfg.Retry.newBackoff()
+				failing, repeats = began, first.e.cfg.Retry.NewBackoff()
 			}
-			if v.hopeless || !wait && try == maxTries || wait && first.e.cfg.Retry.exhausted(failing, time.Now()) {
+			if v.hopeless || !wait && try == MaxTries || wait && first.e.cfg.Retry.Exhausted(failing, time.Now()) {
 				return nil, fail(v.answers, v.causes...)
 			}
 			residue = u.settle(ctx, residue)
@@ -242,7 +242,7 @@ func (m *Majority) request(caller context.Context, wait bool) (*MajorityLease, e
 		switch {
 		case caller.Err() == nil:
 			return nil, fail(v.answers, ErrClosed)
-		case c.outage(time.Now()) == nil:
+		case c.Outage(time.Now()) == nil:
 			return nil, fail(v.answers, ErrNotAcquired)
 		}
 		return nil, fail(v.answers, v.causes...)
@@ -259,7 +259,7 @@ type verdict struct {
 }
 
 // verdict is that of an attempt. Of a server at which an attempt before may have left something, a refusal says nothing.
-func (u *MajorityLease) verdict(residue [][]*cleanup) verdict {
+func (u *MajorityLease) verdict(residue [][]*Cleanup) verdict {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	v := verdict{answers: u.answersLocked()}
@@ -269,7 +269,7 @@ func (u *MajorityLease) verdict(residue [][]*cleanup) verdict {
 	for i, err := range v.answers {
 		switch {
 		case errors.Is(err, ErrLost): // before there was a majority
-			err = errTooLate
+			err = ErrTooLate
 		case residue != nil && len(residue[i]) > 0 && errors.Is(err, ErrNotAcquired):
 			err = errCleanupPending
 		}

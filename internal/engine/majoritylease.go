@@ -44,7 +44,7 @@ type member struct {
 	err          error         // why it is not granted
 	retryAfter   time.Duration
 	inDoubt      bool     // the server may have something of the lease, or yet take it, of which no hold knows
-	leaseCleanup *cleanup // gives that back, once the lease has ended
+	leaseCleanup *Cleanup // gives that back, once the lease has ended
 }
 
 // live says whether there is a lease at this server.
@@ -108,7 +108,7 @@ func (u *MajorityLease) ask(i int) {
 // cleanUp gives back what is loose, when the lease has ended.
 func (u *MajorityLease) cleanUp() {
 	for i, l := range u.m.locks {
-		var d *cleanup
+		var d *Cleanup
 		u.mu.Lock()
 		if s := &u.members[i]; s.inDoubt && s.request == nil && s.lease == nil && s.leaseCleanup == nil {
 			d = l.newCleanup(u.token, true, time.Now().Add(max(u.m.spec.TTL, duration(u.ttl))))
@@ -140,7 +140,7 @@ func (u *MajorityLease) answered(i int, w *request, h *Lease, left time.Duration
 		u.mu.Unlock()
 		return
 	}
-	s.request, s.pending, s.lease, s.retryAfter, s.err = nil, false, h, left, withoutName(err)
+	s.request, s.pending, s.lease, s.retryAfter, s.err = nil, false, h, left, WithoutName(err)
 	quits := h == nil && w != nil
 	if quits && u.err == nil && w.stop(err) {
 		s.inDoubt = true
@@ -375,12 +375,12 @@ func (u *MajorityLease) onTimer(now time.Time) {
 		s := &u.members[i]
 		if s.request != nil && now.Sub(s.askedAt) >= u.m.spec.ServerTimeout {
 			late = append(late, *s)
-			s.request, s.pending, s.lease, s.err = nil, false, nil, errNoAnswer
+			s.request, s.pending, s.lease, s.err = nil, false, nil, ErrNoAnswer
 		}
 	}
 	u.mu.Unlock()
 	for _, s := range late {
-		s.request.leave(errNoAnswer)
+		s.request.leave(ErrNoAnswer)
 		if h, _ := s.request.result(); h != nil { // the answer has come just now
 			h.abandon()
 		}
@@ -396,12 +396,12 @@ func (u *MajorityLease) answersLocked() []error {
 		s := &u.members[i]
 		switch {
 		case s.pending, s.raisingFence && time.Since(s.askedAt) >= u.m.spec.ServerTimeout:
-			answers[i] = errNoAnswer
+			answers[i] = ErrNoAnswer
 		case s.err != nil:
 			answers[i] = s.err
 		case s.lease != nil:
 			s.lease.mu.Lock()
-			answers[i] = withoutName(s.lease.err)
+			answers[i] = WithoutName(s.lease.err)
 			s.lease.mu.Unlock()
 		}
 	}
@@ -446,15 +446,15 @@ func (u *MajorityLease) giveUp(err error) bool {
 
 // settle waits until what this attempt, and those before it, had is given back, but not longer than the limit in all. What
 // is not given back then it returns, by server, and adds to what was left before.
-func (u *MajorityLease) settle(ctx context.Context, left [][]*cleanup) [][]*cleanup {
+func (u *MajorityLease) settle(ctx context.Context, left [][]*Cleanup) [][]*Cleanup {
 	limit, cancel := context.WithTimeout(ctx, u.m.spec.ServerTimeout)
 	defer cancel()
-	rest := make([][]*cleanup, len(u.members))
+	rest := make([][]*Cleanup, len(u.members))
 	for i := range u.members {
 		u.mu.Lock()
 		s := u.members[i]
 		u.mu.Unlock()
-		var list []*cleanup
+		var list []*Cleanup
 		if left != nil {
 			list = left[i]
 		}
@@ -471,7 +471,7 @@ func (u *MajorityLease) settle(ctx context.Context, left [][]*cleanup) [][]*clea
 }
 
 // cleanup is that of what was asked for here, if there was something to give back.
-func (s *member) cleanup() *cleanup {
+func (s *member) cleanup() *Cleanup {
 	switch {
 	case s.leaseCleanup != nil:
 		return s.leaseCleanup
@@ -580,7 +580,7 @@ func (u *MajorityLease) Deadline() time.Time {
 }
 
 // checkDeadline loses a lease whose deadline has passed unnoticed.
-func (u *MajorityLease) checkDeadline() {
+func (u *MajorityLease) CheckDeadline() {
 	u.mu.Lock()
 	if u.err != nil || !u.held {
 		u.mu.Unlock()
@@ -592,7 +592,7 @@ func (u *MajorityLease) checkDeadline() {
 	}
 	u.mu.Unlock()
 	for _, h := range holds {
-		h.checkDeadline() // its loss is told to us
+		h.CheckDeadline() // its loss is told to us
 	}
 	if holds != nil {
 		u.check()
@@ -640,7 +640,7 @@ func (u *MajorityLease) onEveryMember(do func(h *Lease) error, other func(i int)
 	}
 	for n := len(tasks); n > 0 && yes < u.m.need; n-- {
 		o := <-done
-		if answers[o.member] = withoutName(o.err); o.err == nil {
+		if answers[o.member] = WithoutName(o.err); o.err == nil {
 			yes++
 		}
 	}
@@ -649,7 +649,7 @@ func (u *MajorityLease) onEveryMember(do func(h *Lease) error, other func(i int)
 
 // Release gives the lease back. See Lease.Release in package lockkeeper.
 func (u *MajorityLease) Release(ctx context.Context) error {
-	u.checkDeadline()
+	u.CheckDeadline()
 	u.mu.Lock()
 	if err := u.err; err != nil {
 		holds := u.holdsLocked()
@@ -670,8 +670,8 @@ func (u *MajorityLease) Release(ctx context.Context) error {
 	u.cleanUp()
 	yes, answers := u.onEveryMember(func(h *Lease) error {
 		err := h.Release(ctx)
-		if errors.Is(err, errNoEcho) {
-			return errNoAnswer // what follows, and that the context has ended, is said once
+		if errors.Is(err, ErrReleaseUnanswered) {
+			return ErrNoAnswer // what follows, and that the context has ended, is said once
 		}
 		return err
 	}, func(i int) error { return u.cleanedUp(ctx, i) })
@@ -691,7 +691,7 @@ func (u *MajorityLease) Release(ctx context.Context) error {
 	if known >= u.m.need {
 		return u.m.fail(answers, ErrLost, errMinority)
 	}
-	return u.m.fail(answers, append(append([]error{errNoEcho}, causes...), ctx.Err())...)
+	return u.m.fail(answers, append(append([]error{ErrReleaseUnanswered}, causes...), ctx.Err())...)
 }
 
 // cleanedUp waits until there is nothing of the lease at a server that has not granted it, or whose grant does not count. A
@@ -701,7 +701,7 @@ func (u *MajorityLease) cleanedUp(ctx context.Context, i int) error {
 	settled := u.members[i].settled
 	u.mu.Unlock()
 	if !waitFor(ctx, settled) {
-		return errNoAnswer
+		return ErrNoAnswer
 	}
 	u.mu.Lock()
 	s := u.members[i]
@@ -714,7 +714,7 @@ func (u *MajorityLease) cleanedUp(ctx context.Context, i int) error {
 		return s.err // no request has come as far, but the server has not said so: it is not one of those that are free again
 	}
 	if !waitFor(ctx, d.finished) {
-		return errNoAnswer
+		return ErrNoAnswer
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -729,7 +729,7 @@ func (u *MajorityLease) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := u.Err(); err != nil {
 		return err
 	}
-	if err := checkLifetime(ttl, u.m.locks[0].spec.MaxLifetime, u.began); err != nil {
+	if err := CheckLifetime(ttl, u.m.locks[0].spec.MaxLifetime, u.began); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -741,7 +741,7 @@ func (u *MajorityLease) Extend(ctx context.Context, ttl time.Duration) error {
 	yes, answers := u.onEveryMember(func(h *Lease) error {
 		err := h.Extend(within, ttl)
 		if err != nil && errors.Is(err, within.Err()) {
-			return errNoAnswer // and if it was the caller's context that ended, that is said once
+			return ErrNoAnswer // and if it was the caller's context that ended, that is said once
 		}
 		return err
 	}, nil)
@@ -793,7 +793,7 @@ func (m *Majority) Adopt(ctx context.Context, token string) (*MajorityLease, err
 			defer cancel()
 			h, err := l.adopt(within, token, u)
 			if err != nil && errors.Is(err, within.Err()) {
-				err = errNoAnswer
+				err = ErrNoAnswer
 			}
 			u.answered(i, nil, h, 0, err)
 		}()
@@ -815,7 +815,7 @@ func (m *Majority) Adopt(ctx context.Context, token string) (*MajorityLease, err
 	}
 	switch {
 	case lost > len(u.members)-m.need:
-		return nil, m.fail(answers, ErrLost, errNotHeld)
+		return nil, m.fail(answers, ErrLost, ErrNotHeld)
 	case ctx.Err() != nil && caller.Err() == nil:
 		return nil, m.fail(answers, ErrClosed)
 	}

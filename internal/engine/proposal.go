@@ -77,8 +77,8 @@ func (h *Lease) raiseFence(least int64, up time.Duration, told func(err error)) 
 				err = fmt.Errorf("%w: fence %d after %d, from affirm", transport.ErrReply, n[1], least)
 			}
 		case n[0] == lua.Refused:
-			h.lose(errNotHeld)
-			err = errNotHeld
+			h.lose(ErrNotHeld)
+			err = ErrNotHeld
 		case n[0] == lua.Unknown:
 			if err = n.checkLength(2); err == nil {
 				err = fmt.Errorf("%w: it has run for %v", errRecentRestart, duration(n[1]))

@@ -19,7 +19,7 @@ const heartbeatBatch = 1000
 // waitQueue is the waiters of one name in this keeper. They beat together.
 type waitQueue struct {
 	lock   *Lock // any lock of the name: its keys and scripts are what counts
-	health *serverHealth
+	health *ServerHealth
 	timer  timers.Timer
 
 	mu           sync.Mutex // guards what follows
@@ -50,7 +50,7 @@ func (l *Lock) enqueue(w *request, a acquireReply) {
 	due := w.due
 	w.mu.Lock()
 	w.health = n.health
-	n.health.answer(w.askedAt)
+	n.health.Answered(w.askedAt)
 	w.mu.Unlock()
 	e.mu.Unlock()
 	if w.hasEnded() { // meanwhile, and its end did not find it in the line
@@ -235,7 +235,7 @@ func first(all []*request) (first *request) {
 func (n *waitQueue) send(part []*request) {
 	l := n.lock
 	sent := time.Now()
-	n.health.sent(sent)
+	n.health.Sent(sent)
 	call := l.heartbeatCall(0, len(part), func(call *transport.Call) { n.heartbeatDone(call, part, sent) })
 	for _, w := range part {
 		call.Args = append(call.Args, w.token)
@@ -254,7 +254,7 @@ func (n *waitQueue) rejoin(part []*request) {
 		}
 		n.heartbeatDone(call, part, now)
 	})
-	n.health.sent(now)
+	n.health.Sent(now)
 	for _, w := range part {
 		w.copySent(now)
 		w.mu.Lock()
@@ -284,7 +284,7 @@ func (n *waitQueue) heartbeatDone(call *transport.Call, part []*request, sent ti
 	e := n.lock.e
 	p, err := parseHeartbeat(call, len(part))
 	if err != nil {
-		n.health.fail(sent, err)
+		n.health.Failed(sent, err)
 		n.failed(err, part)
 		return
 	}
@@ -307,7 +307,7 @@ func (n *waitQueue) heartbeatDone(call *transport.Call, part []*request, sent ti
 			if x.code == lua.Held && !w.noPush {
 				e.expectWakeup(w)
 			}
-			if w.grant(x.a, call.Sent, x.b-p.now, true) == errTooLate {
+			if w.grant(x.a, call.Sent, x.b-p.now, true) == ErrTooLate {
 				n.heartbeatAt(call.Sent.Add(duration(x.b-p.now) + time.Millisecond)) // when the lease is over
 			}
 		case lua.Waiting:
@@ -335,9 +335,9 @@ func (n *waitQueue) heartbeatDone(call *transport.Call, part []*request, sent ti
 		n.mu.Lock()
 		n.backoff = nil
 		n.mu.Unlock()
-		n.health.answer(sent)
+		n.health.Answered(sent)
 	} else {
-		n.health.drop(sent)
+		n.health.Dropped(sent)
 	}
 	n.checkMissed(back)
 	for i, w := range part {
@@ -394,11 +394,11 @@ func (n *waitQueue) failed(err error, part []*request) {
 	n.mu.Lock()
 	n.inFlight--
 	if n.backoff == nil {
-		n.backoff = e.cfg.Retry.newBackoff()
+		n.backoff = e.cfg.Retry.NewBackoff()
 		n.failingSince = now
 	}
 	n.due = now
-	hopeless := !transport.Retryable(err) || e.cfg.Retry.exhausted(n.failingSince, now)
+	hopeless := !transport.Retryable(err) || e.cfg.Retry.Exhausted(n.failingSince, now)
 	pause := min(n.backoff.NextBackOff(), e.cfg.HeartbeatInterval)
 	n.mu.Unlock()
 	if hopeless {

@@ -24,7 +24,7 @@ type ReplicaAck struct {
 func (a ReplicaAck) enabled() bool { return a.Replicas > 0 || a.Majority || a.Fsync }
 
 // errReplicasPending: nobody else holds the lock, but its own grant was not waited for long enough.
-var errReplicasPending = chain(ErrUnavailable, errors.New("the replicas had not acknowledged the grant yet"))
+var errReplicasPending = Chain(ErrUnavailable, errors.New("the replicas had not acknowledged the grant yet"))
 
 // awaitReplicas returns when replicas have what the request was granted, which is h or no lease. If they do not in time, or
 // ctx ends, that is undone. A lease that has come in the place of another is all that its holder has, so there it does not
@@ -45,7 +45,7 @@ func (l *Lock) awaitReplicas(ctx context.Context, w *request, h *Lease) error {
 	if from := w.origin; from != nil {
 		from.lose(err) // it ended at the server when this one came in its place
 	}
-	var d *cleanup
+	var d *Cleanup
 	if h != nil {
 		d, _ = h.release(l.e.transport.Send, true)
 	} else {
@@ -75,9 +75,9 @@ func (l *Lock) replicateGrant(ctx context.Context, w *request, h *Lease) error {
 	return l.waitForReplicas(ctx, again, l.allKeys(), func() error {
 		a, err := parseAcquire(again)
 		if err == nil && (a.code != lua.Granted || uint64(a.fence) != w.fence) {
-			err = fmt.Errorf("%w: %w", ErrLost, errNotHeld)
+			err = fmt.Errorf("%w: %w", ErrLost, ErrNotHeld)
 			if h != nil {
-				h.lose(errNotHeld)
+				h.lose(ErrNotHeld)
 				err = h.Err()
 			}
 		}
@@ -94,7 +94,7 @@ func (l *Lock) replicateRenewal(ctx context.Context, token string) (renewal, err
 	again.Done = func(*transport.Call) {}
 	err := l.waitForReplicas(ctx, again, l.allKeys()[:2], func() (err error) {
 		if r, err = parseFullRenewal(again); err == nil && !r.held {
-			err = fmt.Errorf("%w: %w", ErrLost, errNotHeld)
+			err = fmt.Errorf("%w: %w", ErrLost, ErrNotHeld)
 		}
 		return err
 	})

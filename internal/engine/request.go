@@ -44,15 +44,15 @@ type request struct {
 
 	mu             sync.Mutex // guards what follows
 	outcome        requestOutcome
-	health         *serverHealth // what is known of the server; that of its line, once it stands in one
-	own            serverHealth  // its own, before that
+	health         *ServerHealth // what is known of the server; that of its line, once it stands in one
+	own            ServerHealth  // its own, before that
 	lease          *Lease        // if it is leased
 	fence          uint64        // if it is leased or permitted
 	err            error         // if it has failed
 	copiesInFlight int           // requests under way
 	had            bool          // a request has reached the server, so that there may be something to give back
 	inDoubt        bool          // a request's fate was never learned: a copy of it may run later
-	cleanup        *cleanup      // once it has ended without a lease, if there is something to give back
+	cleanup        *Cleanup      // once it has ended without a lease, if there is something to give back
 	place          int64         // in the queue
 	queued         bool          // an observer was told of a position,
 	rank           int           // this one
@@ -66,7 +66,7 @@ type request struct {
 
 // newRequest registers a request, so that a message can find it. It returns nil after Close. The contact is that which others
 // have had before it; nil: none have.
-func (l *Lock) newRequest(t Terms, c *serverHealth) *request {
+func (l *Lock) newRequest(t Terms, c *ServerHealth) *request {
 	w := &request{lock: l, health: c, serial: l.e.nextSerial(), end: make(chan struct{})}
 	if c == nil {
 		w.own.maxAge = l.e.maxAge()
@@ -89,7 +89,7 @@ func (l *Lock) newRequest(t Terms, c *serverHealth) *request {
 }
 
 // acquire is one request from the first question to its end. Without an error it was granted what it asked for.
-func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *serverHealth) (*request, error) {
+func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *ServerHealth) (*request, error) {
 	w := l.newRequest(t, c)
 	if w == nil {
 		return nil, l.fail(ErrClosed)
@@ -129,12 +129,12 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *serverHealth)
 }
 
 // listen returns when the keeper hears the lock's channel, or cannot: no right to, or no answer for a heartbeat.
-func (l *Lock) listen(ctx context.Context, c *serverHealth) error {
+func (l *Lock) listen(ctx context.Context, c *ServerHealth) error {
 	limited, cancel := context.WithTimeout(ctx, l.e.cfg.HeartbeatInterval)
 	defer cancel()
 	began := time.Now()
-	c.sent(began)
-	defer c.drop(began)
+	c.Sent(began)
+	defer c.Dropped(began)
 	err := l.e.subscriber.Subscribe(limited, l.channel)
 	if err != nil && ctx.Err() != nil {
 		return c.waitEnded(ctx)
@@ -176,7 +176,7 @@ func (w *request) await(ctx context.Context, stand, patient bool) error {
 
 // abandonGrant undoes in the background what the request was granted, since nobody has it. It returns nil if that is
 // nothing.
-func (w *request) abandonGrant() *cleanup {
+func (w *request) abandonGrant() *Cleanup {
 	if h, _ := w.result(); h != nil {
 		d, _ := h.release(w.lock.e.transport.Send, true)
 		return d
@@ -191,7 +191,7 @@ func (w *request) abandonGrant() *cleanup {
 }
 
 // known is the waiter's contact with the server.
-func (w *request) known() *serverHealth {
+func (w *request) known() *ServerHealth {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.health
@@ -211,19 +211,19 @@ func (w *request) ask(ctx context.Context, stand, patient bool) error {
 	l := w.lock
 	tries := 0
 	if !patient {
-		tries = maxTries
+		tries = MaxTries
 	}
 	began := time.Now()
 	for try := 1; ; try++ {
 		err := w.askOnce(ctx, stand, tries, began)
 		switch {
-		case !errors.Is(err, errTooLate):
+		case !errors.Is(err, ErrTooLate):
 			if try > 1 && err != nil && errors.Is(err, ctx.Err()) {
-				return l.fail(errTooLate, ctx.Err())
+				return l.fail(ErrTooLate, ctx.Err())
 			}
 			return err
-		case ctx.Err() != nil, try == tries, l.e.cfg.Retry.exhausted(began, time.Now()):
-			return l.fail(errTooLate, ctx.Err())
+		case ctx.Err() != nil, try == tries, l.e.cfg.Retry.Exhausted(began, time.Now()):
+			return l.fail(ErrTooLate, ctx.Err())
 		}
 	}
 }
@@ -239,16 +239,16 @@ func (w *request) askOnce(ctx context.Context, stand bool, tries int, began time
 	call, _, err := l.e.roundTrip(ctx, w.end, tries, func(done func(*transport.Call)) *transport.Call {
 		w.copySent(began)
 		sent := time.Now()
-		c.sent(sent)
+		c.Sent(sent)
 		script := l.spec.Scripts.Acquire
 		if w.quota != nil {
 			script = l.spec.Scripts.Allow
 		}
 		call := l.call(script, 4, 8, func(call *transport.Call) {
 			if _, err := w.parse(call); err != nil {
-				c.fail(sent, err)
+				c.Failed(sent, err)
 			} else {
-				c.answer(sent)
+				c.Answered(sent)
 			}
 			w.copyDone(transport.OutcomeOf(call.Err))
 			done(call)
@@ -367,7 +367,8 @@ func (w *request) answered(call *transport.Call, a acquireReply) error {
 
 var (
 	errTombstoned = errors.New("the request was given up while it was under way")
-	errTooLate    = chain(ErrUnavailable, errors.New("the answer came when the lease was as good as over"))
+	// ErrTooLate means that the server granted a lease, but its answer came when the lease was about to expire.
+	ErrTooLate = Chain(ErrUnavailable, errors.New("the answer came when the lease was as good as over"))
 )
 
 // waitedAt says whether the waiter had been told to wait by an answer to a request that left before that time.
@@ -407,14 +408,14 @@ func (w *request) push(fence int64) {
 		ev.Token, ev.Fence = w.token, uint64(fence)
 		w.lock.e.observe(ev)
 	})
-	if err == errTooLate {
+	if err == ErrTooLate {
 		w.lock.e.heartbeatBy(w, time.Now())
 	}
 }
 
 // grant ends the request: it was granted for ms after from, with a lease if there is to be one. Claim says that it may be shorter than what was
 // asked for, and is to be confirmed. It does nothing if the waiter has ended. If too little is left of the lease it returns
-// errTooLate: the waiter goes on, and the caller has to see to it that it asks again.
+// ErrTooLate: the waiter goes on, and the caller has to see to it that it asks again.
 func (w *request) grant(fence int64, from time.Time, ms int64, claim bool) error {
 	return w.grantThen(fence, from, ms, claim, func() {})
 }
@@ -429,7 +430,7 @@ func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, f
 	}
 	if time.Until(deadline) <= 0 {
 		w.mu.Unlock()
-		return errTooLate
+		return ErrTooLate
 	}
 	if w.noLease {
 		if w.lock.e.isClosed() {

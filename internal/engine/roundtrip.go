@@ -12,8 +12,8 @@ import (
 // errStopped: the caller has what it wanted in another way, or must go.
 var errStopped = errors.New("stopped")
 
-// maxTries is how often something is asked for at the most that does not wait: a try, or a look at who holds.
-const maxTries = 3
+// MaxTries bounds how often a request that does not wait, such as TryLock, is repeated after a retryable error.
+const MaxTries = 3
 
 // roundTrip sends calls, one after the other, until one is answered, and returns that. It blocks until then, until ctx ends,
 // until stop is closed (errStopped), until an error comes that will not pass by itself, or until tries have failed; 0
@@ -36,20 +36,20 @@ func (e *Engine) roundTrip(ctx context.Context, stop <-chan struct{}, tries int,
 			return nil, true, errStopped
 		case <-ctx.Done():
 			if err == nil {
-				err = errNoAnswer
+				err = ErrNoAnswer
 			}
-			return nil, true, chain(err, ctx.Err())
+			return nil, true, Chain(err, ctx.Err())
 		}
 		if call.Err == nil {
 			return call, stray, nil
 		}
 		err = unavailable(call.Err)
 		stray = stray || transport.OutcomeOf(err) == transport.InDoubt
-		if !transport.Retryable(err) || try == tries || e.cfg.Retry.exhausted(began, time.Now()) {
+		if !transport.Retryable(err) || try == tries || e.cfg.Retry.Exhausted(began, time.Now()) {
 			return nil, stray, err
 		}
 		if pauses == nil {
-			pauses = e.cfg.Retry.newBackoff()
+			pauses = e.cfg.Retry.NewBackoff()
 		}
 		pause := time.NewTimer(pauses.NextBackOff())
 		select {
@@ -59,7 +59,7 @@ func (e *Engine) roundTrip(ctx context.Context, stop <-chan struct{}, tries int,
 			return nil, stray, errStopped
 		case <-ctx.Done():
 			pause.Stop()
-			return nil, stray, chain(err, ctx.Err())
+			return nil, stray, Chain(err, ctx.Err())
 		}
 	}
 }
