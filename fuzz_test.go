@@ -118,7 +118,7 @@ func FuzzServer(f *testing.F) {
 		inBubble(t, func(b *bubble) {
 			p := b.process()
 			b.must(p.rdb.Ping(background).Err()) // it is there
-			b.mini.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
+			b.Mini.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
 				if !strings.HasPrefix(cmd, "EVAL") {
 					return false
 				}
@@ -145,7 +145,7 @@ func FuzzServer(f *testing.F) {
 					t.Errorf("%s: it is still held after its release", what)
 				}
 			}
-			b.mini.Server().SetPreHook(nil)
+			b.Mini.Server().SetPreHook(nil)
 		})
 	})
 }
@@ -167,8 +167,8 @@ func FuzzWakeup(f *testing.F) {
 			holder := b.process().hold("x")
 			p := b.process()
 			got := p.lockAsync("x")
-			b.mini.Publish("lock:wake:"+p.ID(), payload)
-			time.Sleep(beat / 2)
+			b.Mini.Publish("lock:wake:"+p.ID(), payload)
+			time.Sleep(heartbeatInterval / 2)
 			select {
 			case lease := <-got:
 				if !named {
@@ -182,7 +182,7 @@ func FuzzWakeup(f *testing.F) {
 			case lease := <-got:
 				b.must(lease.Err())
 				b.must(lease.Release(context.Background()))
-			case <-time.After(2 * beat):
+			case <-time.After(2 * heartbeatInterval):
 				t.Errorf("after the message %q the waiter was not let in", payload)
 			}
 		})

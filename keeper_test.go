@@ -18,21 +18,18 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(quiet{})
+	quiet.Redis()
 	goleak.VerifyTestMain(m)
 }
-
-// quiet keeps go-redis from logging every connection that a test has broken.
-type quiet struct{}
-
-func (quiet) Printf(context.Context, string, ...any) {}
 
 var background = context.Background()
 
@@ -105,43 +102,28 @@ func TestKeeperIDsAreUnique(t *testing.T) {
 	}
 }
 
-// bubble is a server in virtual time.
-type bubble struct {
-	*testing.T
-	mini *miniredis.Miniredis
-	last []func()
-}
+// bubble is an embedded server in virtual time.
+type bubble struct{ *embedded.Server }
 
 func inBubble(t *testing.T, test func(b *bubble)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		b := &bubble{T: t, mini: miniredis.NewMiniRedis()}
-		b.mini.ClockTTL(true)
-		defer func() {
-			for _, f := range slices.Backward(b.last) {
-				f()
-			}
-			time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
-			b.mini.Close()
-		}()
-		test(b)
-	})
+	embedded.Run(t, func(s *embedded.Server) { test(&bubble{s}) })
 }
 
 const (
-	ttl  = 3 * time.Second
-	beat = 200 * time.Millisecond
+	ttl               = 3 * time.Second
+	heartbeatInterval = 200 * time.Millisecond
 )
 
-// process is a keeper with a client and a network of its own, and what its hooks have told.
+// process is a keeper with a client and a network of its own. It records the calls of its hooks.
 type process struct {
 	*lockkeeper.Keeper
 	b   *bubble
 	rdb *redis.Client
 	net *faultnet.Net
 
-	mu   sync.Mutex
-	told []event
+	mu     sync.Mutex
+	events []event
 }
 
 type event struct {
@@ -154,22 +136,22 @@ func (b *bubble) process() *process {
 	return b.processWith(time.Second)
 }
 
-// processWith is a process whose client waits for an answer for so long; -1: for ever.
+// processWith starts a process whose client waits readTimeout for a reply, or without a limit if it is -1.
 func (b *bubble) processWith(readTimeout time.Duration) *process {
 	b.Helper()
-	n := faultnet.New(func(context.Context, string, string) (net.Conn, error) { return b.mini.Dial() })
+	n := b.Network()
 	p := &process{b: b, net: n}
 	p.rdb = redis.NewClient(n.Options(readTimeout))
 	hook := func(name string) func(lockkeeper.Event) {
 		return func(e lockkeeper.Event) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.told = append(p.told, event{name, e})
+			p.events = append(p.events, event{name, e})
 		}
 	}
 	var err error
 	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
-		HeartbeatInterval: beat,
+		HeartbeatInterval: heartbeatInterval,
 		Logger:            slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Hooks: lockkeeper.Hooks{
 			AcquireStart: hook("AcquireStart"), AcquireDone: hook("AcquireDone"), Queued: hook("Queued"),
@@ -178,8 +160,8 @@ func (b *bubble) processWith(readTimeout time.Duration) *process {
 		},
 	})
 	b.must(err)
-	b.last = append(b.last, func() {
-		n.Mend()
+	b.Cleanup(func() {
+		n.Restore()
 		_ = p.Close()
 		_ = p.rdb.Close()
 	})
@@ -207,7 +189,7 @@ func (p *process) hold(name string) *lockkeeper.Lease {
 	return lease
 }
 
-// lockAsync starts a Lock, and returns once it stands in line.
+// lockAsync starts a Lock, and returns once it waits in the queue.
 func (p *process) lockAsync(name string) <-chan *lockkeeper.Lease {
 	p.b.Helper()
 	m, got := p.mutex(name), make(chan *lockkeeper.Lease, 1)
@@ -222,18 +204,18 @@ func (p *process) lockAsync(name string) <-chan *lockkeeper.Lease {
 	return got
 }
 
-// hooks is what was told since it was last asked, once everything has come to rest.
+// hooks waits until nothing runs, and returns the calls since the last call of hooks.
 func (p *process) hooks() []event {
 	synctest.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	list := p.told
-	p.told = nil
+	list := p.events
+	p.events = nil
 	return list
 }
 
-// wantHooks checks what was told. A want is a hook and its event, of which Err is checked by errors.Is.
-func (p *process) wantHooks(want ...event) {
+// checkHooks compares the calls since the last check with want. Errors are compared by errors.Is.
+func (p *process) checkHooks(want ...event) {
 	p.b.Helper()
 	got := p.hooks()
 	text := func(list []event) string {
@@ -249,7 +231,7 @@ func (p *process) wantHooks(want ...event) {
 		return err && g == w
 	})
 	if !same {
-		p.b.Errorf("the hooks told\n%s\nwant\n%s", text(got), text(want))
+		p.b.Errorf("hooks called:\n%s\nwant\n%s", text(got), text(want))
 	}
 }
 
@@ -264,15 +246,15 @@ func TestAcquireHooks(t *testing.T) {
 		p, q := b.process(), b.process()
 		began := event{"AcquireStart", lockkeeper.Event{Kind: "mutex", Name: "x"}}
 		lease := p.hold("x")
-		p.wantHooks(began, leaseEvent(lease, "AcquireDone", 0, nil))
+		p.checkHooks(began, leaseEvent(lease, "AcquireDone", 0, nil))
 
 		_, err := q.mutex("x").TryLock(background)
-		q.wantHooks(began, event{"AcquireDone", lockkeeper.Event{Kind: "mutex", Name: "x", Err: lockkeeper.ErrNotAcquired}})
+		q.checkHooks(began, event{"AcquireDone", lockkeeper.Event{Kind: "mutex", Name: "x", Err: lockkeeper.ErrNotAcquired}})
 		if !errors.Is(err, lockkeeper.ErrNotAcquired) {
 			b.Error(err)
 		}
 		b.must(lease.Release(background))
-		p.wantHooks(leaseEvent(lease, "Released", 0, nil))
+		p.checkHooks(leaseEvent(lease, "Released", 0, nil))
 	})
 }
 
@@ -281,25 +263,25 @@ func TestWaitHooks(t *testing.T) {
 		p, q, r := b.process(), b.process(), b.process()
 		lease := p.hold("x")
 		second := q.lockAsync("x")
-		time.Sleep(beat / 4)
+		time.Sleep(heartbeatInterval / 4)
 		third := r.lockAsync("x")
 		at := func(i int) func(*process, *lockkeeper.Lease, time.Duration) {
 			return func(p *process, l *lockkeeper.Lease, took time.Duration) {
 				p.b.Helper()
 				waiting := leaseEvent(l, "Queued", 0, nil)
 				waiting.Fence, waiting.Position = 0, i
-				p.wantHooks(event{"AcquireStart", lockkeeper.Event{Kind: "mutex", Name: "x"}},
+				p.checkHooks(event{"AcquireStart", lockkeeper.Event{Kind: "mutex", Name: "x"}},
 					waiting, leaseEvent(l, "WakeupReceived", 0, nil), leaseEvent(l, "AcquireDone", took, nil))
 			}
 		}
-		time.Sleep(beat / 4)
+		time.Sleep(heartbeatInterval / 4)
 		b.must(lease.Release(background))
 		l2 := <-second
-		at(0)(q, l2, beat/2)
-		time.Sleep(beat / 4)
+		at(0)(q, l2, heartbeatInterval/2)
+		time.Sleep(heartbeatInterval / 4)
 		b.must(l2.Release(background))
 		l3 := <-third
-		at(1)(r, l3, beat/2)
+		at(1)(r, l3, heartbeatInterval/2)
 		b.must(l3.Release(background))
 	})
 }
@@ -309,7 +291,7 @@ func TestWakeupLostHook(t *testing.T) {
 		p, q := b.process(), b.process()
 		lease := p.hold("x")
 		second := q.lockAsync("x")
-		q.net.DeafenSubscriptions()
+		q.net.BlackholeSubscriptions()
 		b.must(lease.Release(background))
 		l2 := <-second
 		time.Sleep(2 * time.Second)
@@ -349,7 +331,7 @@ func TestLeaseHooks(t *testing.T) {
 			}
 		}
 		start := time.Now()
-		b.mini.Del("lock:lost")
+		b.Mini.Del("lock:lost")
 		<-lost.Done()
 		time.Sleep(2 * ttl)
 		b.must(kept.Release(background))
@@ -376,7 +358,7 @@ func TestUnsetHooksAreSkipped(t *testing.T) {
 			inBubble(t, func(b *bubble) {
 				var hooks lockkeeper.Hooks
 				reflect.ValueOf(&hooks).Elem().Field(i).Set(reflect.ValueOf(func(lockkeeper.Event) {}))
-				rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return b.mini.Dial() }})
+				rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return b.Mini.Dial() }})
 				k, err := lockkeeper.New(rdb, &lockkeeper.Options{Hooks: hooks})
 				b.must(err)
 				m, err := mutex.New(k, "x", &mutex.Options{TTL: ttl})
@@ -407,7 +389,7 @@ func TestCloseReleasesLeasesAndKeepsClientOpen(t *testing.T) {
 		synctest.Wait()
 
 		b.must(p.Close())
-		if b.mini.Exists("lock:x") {
+		if b.Mini.Exists("lock:x") {
 			b.Error("its lease is still there")
 		}
 		if err := <-waits; !errors.Is(err, lockkeeper.ErrClosed) {
@@ -419,7 +401,7 @@ func TestCloseReleasesLeasesAndKeepsClientOpen(t *testing.T) {
 		b.must(p.Close())
 		b.must(p.rdb.Ping(background).Err())
 
-		p.net.Count()
+		p.net.ResetCount()
 		for what, call := range map[string]func() error{
 			"Lock":    func() error { _, err := m.Lock(background); return err },
 			"TryLock": func() error { _, err := m.TryLock(background); return err },
@@ -469,8 +451,8 @@ func TestCloseIsBounded(t *testing.T) {
 					go func() { results <- f() }()
 				}
 				call(func() error { _, err := p.mutex("waited for").Lock(background); return err })
-				time.Sleep(beat / 2)
-				p.net.Mute()
+				time.Sleep(heartbeatInterval / 2)
+				p.net.Blackhole()
 				// The first finds the way free, and would travel in its own goroutine.
 				call(func() error { _, err := p.mutex("alone").Lock(background); return err })
 				synctest.Wait()
@@ -526,7 +508,7 @@ func TestConcurrentClose(t *testing.T) {
 				if err := p.Close(); err != nil {
 					b.Error(err)
 				}
-				if keys := slices.DeleteFunc(b.mini.Keys(), func(k string) bool { return strings.HasSuffix(k, ":meta") }); len(keys) > 0 {
+				if keys := slices.DeleteFunc(b.Mini.Keys(), func(k string) bool { return strings.HasSuffix(k, ":meta") }); len(keys) > 0 {
 					b.Errorf("when Close returned there was still %v", keys)
 				}
 			})
@@ -595,7 +577,7 @@ func TestReleaseLostLeaseDuringClose(t *testing.T) {
 	m.Del("lock:lost")
 	_ = lost.Extend(background, time.Minute) // learns of it
 	n.Delay(20 * time.Millisecond)           // Close has to wait
-	n.Count()
+	n.ResetCount()
 	closed := make(chan error, 1)
 	go func() { closed <- k.Close() }()
 	for n.Scripts() == 0 { // until its release is on the way

@@ -18,20 +18,20 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// with is a keeper with options of its own, and its client's connections.
+// with starts a keeper with these options, on a client of its own.
 func (b *bubble) with(o *lockkeeper.Options) *lockkeeper.Keeper {
 	b.Helper()
-	rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return b.mini.Dial() }})
+	rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return b.Mini.Dial() }})
 	k, err := lockkeeper.New(rdb, o)
 	b.must(err)
-	b.last = append(b.last, func() {
+	b.Cleanup(func() {
 		_ = k.Close()
 		_ = rdb.Close()
 	})
 	return k
 }
 
-// handoff makes a keeper wait for what another one holds, and release it.
+// handoff lets waiter wait for a lock that holder holds, calls meanwhile, and lets holder release it.
 func (b *bubble) handoff(holder, waiter *lockkeeper.Keeper, meanwhile func()) {
 	b.Helper()
 	lock := func(k *lockkeeper.Keeper) *mutex.Mutex {
@@ -68,13 +68,13 @@ func TestPrefixOfKeysAndChannels(t *testing.T) {
 					for _, suffix := range []string{"heartbeats", "meta", "queue"} {
 						want = append(want, "{"+prefix+"x}:mutex:"+suffix)
 					}
-					keys := b.mini.Keys()
+					keys := b.Mini.Keys()
 					slices.Sort(keys)
 					slices.Sort(want)
 					if !slices.Equal(keys, want) {
 						b.Errorf("keys %q, want %q", keys, want)
 					}
-					if c := b.mini.PubSubChannels("*"); !slices.Equal(c, []string{prefix + "wake:" + waiter.ID()}) {
+					if c := b.Mini.PubSubChannels("*"); !slices.Equal(c, []string{prefix + "wake:" + waiter.ID()}) {
 						b.Errorf("channels %q", c)
 					}
 				})
@@ -91,7 +91,7 @@ func TestLoggerWarnings(t *testing.T) {
 	}{
 		"all is well": {func(*bubble, *process) {}, ""},
 		"no right to subscribe": {func(b *bubble, _ *process) {
-			b.mini.Server().SetPreHook(func(c *server.Peer, command string, _ ...string) bool {
+			b.Mini.Server().SetPreHook(func(c *server.Peer, command string, _ ...string) bool {
 				if command == "SUBSCRIBE" {
 					c.WriteError("NOPERM this user has no permissions to access one of the channels used as arguments")
 					return true
@@ -99,7 +99,7 @@ func TestLoggerWarnings(t *testing.T) {
 				return false
 			})
 		}, "no right to subscribe"},
-		"a deaf subscription": {func(_ *bubble, p *process) { p.net.DeafenSubscriptions() }, "never came"},
+		"a deaf subscription": {func(_ *bubble, p *process) { p.net.BlackholeSubscriptions() }, "never came"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
@@ -110,7 +110,7 @@ func TestLoggerWarnings(t *testing.T) {
 				b.must(p.Close())
 				var err error
 				p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
-					HeartbeatInterval: beat, Logger: slog.New(slog.NewTextHandler(writer(func(line []byte) (int, error) {
+					HeartbeatInterval: heartbeatInterval, Logger: slog.New(slog.NewTextHandler(writer(func(line []byte) (int, error) {
 						mu.Lock()
 						defer mu.Unlock()
 						return log.Write(line)
@@ -120,7 +120,7 @@ func TestLoggerWarnings(t *testing.T) {
 				if what != "a deaf subscription" {
 					x.happens(b, p)
 				}
-				holder := b.with(&lockkeeper.Options{HeartbeatInterval: beat})
+				holder := b.with(&lockkeeper.Options{HeartbeatInterval: heartbeatInterval})
 				for i := range 2 {
 					b.handoff(holder, p.Keeper, func() {
 						if what == "a deaf subscription" && i == 0 {

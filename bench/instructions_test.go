@@ -208,7 +208,7 @@ func executed(b *testing.B, n int, open func(v *counted) func() error) (count fl
 	}
 	port := strconv.Itoa(redistest.FreePort(b))
 	cmd := exec.Command(valgrind, "--tool=callgrind", "--callgrind-out-file=/dev/null",
-		redistest.Need(b), "--port", port, "--bind", "127.0.0.1", "--save", "", "--hz", "1", "--dynamic-hz", "no")
+		redistest.RequireBinary(b), "--port", port, "--bind", "127.0.0.1", "--save", "", "--hz", "1", "--dynamic-hz", "no")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := redistest.StartProcess(cmd); err != nil {

@@ -30,7 +30,7 @@ func TestUnknownCasesAreRefused(t *testing.T) {
 }
 
 func TestRunMeasuresEveryLibraryAndDrawsCharts(t *testing.T) {
-	redistest.Need(t)
+	redistest.RequireBinary(t)
 	var out, errs strings.Builder
 	dir := t.TempDir()
 	if code := run([]string{"-quick", "-only", "uncontended", "-json", "-plot", dir}, &out, &errs); code != 0 {

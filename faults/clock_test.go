@@ -46,7 +46,7 @@ func TestRealServerClockJumps(t *testing.T) {
 		}
 	}
 	jump(0)
-	redistest.Need(t)
+	redistest.RequireBinary(t)
 	t.Setenv("LD_PRELOAD", shim)
 	t.Setenv("CLOCK_OFFSET", file)
 	s := redistest.Start(t)

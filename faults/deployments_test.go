@@ -346,7 +346,7 @@ func TestSlotMigrationUnderLoad(t *testing.T) {
 	stop := load(t, func() redis.UniversalClient { return c.Client() }, 1)
 	for range 3 {
 		for _, p := range primitives {
-			c.Move("lock:" + p.kind + "-0")
+			c.MoveSlot("lock:" + p.kind + "-0")
 		}
 	}
 	stop()
@@ -369,7 +369,7 @@ func TestHalfMigratedSlot(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := make(chan error, 1)
-			c.Move("lock:"+name, func() {}, func() {
+			c.MoveSlot("lock:"+name, func() {}, func() {
 				renewed := first.Deadline()
 				short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 				defer cancel()
@@ -433,7 +433,7 @@ func TestHandoffDuringSlotMigration(t *testing.T) {
 				}
 				time.Sleep(5 * time.Millisecond)
 			}
-			c.Move("lock:"+name, func() {
+			c.MoveSlot("lock:"+name, func() {
 				start := time.Now()
 				short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 				defer cancel()

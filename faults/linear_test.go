@@ -19,8 +19,8 @@ import (
 
 // Times of the keepers and leases here: short, because they are waited for.
 const (
-	ttl  = 400 * time.Millisecond
-	beat = 100 * time.Millisecond
+	ttl               = 400 * time.Millisecond
+	heartbeatInterval = 100 * time.Millisecond
 )
 
 // node is a keeper with a client and a network of its own.
@@ -42,8 +42,8 @@ func newNode(addr string) (*node, error) {
 	})
 	var err error
 	n.Keeper, err = lockkeeper.New(n.rdb, &lockkeeper.Options{
-		HeartbeatInterval: beat, HeartbeatTimeout: 3 * beat, Logger: silent,
-		Retry: lockkeeper.RetryPolicy{MaxBackoff: beat},
+		HeartbeatInterval: heartbeatInterval, HeartbeatTimeout: 3 * heartbeatInterval, Logger: silent,
+		Retry: lockkeeper.RetryPolicy{MaxBackoff: heartbeatInterval},
 		Hooks: lockkeeper.Hooks{Queued: func(e lockkeeper.Event) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -57,7 +57,7 @@ func newNode(addr string) (*node, error) {
 
 // close mends the network, and closes.
 func (n *node) close() {
-	n.net.Mend()
+	n.net.Restore()
 	_ = n.Close()
 	_ = n.rdb.Close()
 }
@@ -147,7 +147,7 @@ func linear(t *testing.T, p primitive, faulty bool) {
 	}
 	<-running.Done()
 	for _, n := range nodes {
-		n.net.Mend()
+		n.net.Restore()
 	}
 	all.workers.Wait()
 	h.mustBeValid(t)
@@ -274,7 +274,7 @@ func majority(t *testing.T, faulty bool) {
 	<-running.Done()
 	for _, nodes := range at {
 		for _, n := range nodes {
-			n.net.Mend()
+			n.net.Restore()
 		}
 	}
 	all.workers.Wait()
@@ -295,11 +295,11 @@ func breakConnections(ctx context.Context, r *rand.Rand, nodes []*node, admin *r
 		case 1:
 			n.net.CutSubscriptions()
 		case 2:
-			n.net.DeafenSubscriptions()
+			n.net.BlackholeSubscriptions()
 		case 3:
 			n.net.Break("evalsha", 1+r.IntN(3), faultnet.CutReply)
 		case 4:
-			n.net.Break("evalsha", 1+r.IntN(3), faultnet.TearReply)
+			n.net.Break("evalsha", 1+r.IntN(3), faultnet.TruncateReply)
 		case 5:
 			n.net.Break("evalsha", 1, faultnet.LoseRequest)
 		case 6:
@@ -307,7 +307,7 @@ func breakConnections(ctx context.Context, r *rand.Rand, nodes []*node, admin *r
 		case 7: // for longer than a lease lasts, or not
 			n.net.Down()
 			time.Sleep(time.Duration(r.IntN(int(ttl * 3 / 2))))
-			n.net.Mend()
+			n.net.Restore()
 		}
 		time.Sleep(time.Duration(r.IntN(int(30 * time.Millisecond))))
 	}

@@ -11,16 +11,16 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/lockkeeper/lockkeeper/semaphore"
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(quiet{})
+	quiet.Redis()
 	if os.Getenv(childAddr) != "" {
 		child()
 		return
@@ -30,18 +30,13 @@ func TestMain(m *testing.M) {
 	if code == 0 {
 		// go-redis looks once a second whether a pool that it dials for has been closed.
 		dialing := goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
-		if err := goleak.Find(before, redistest.Goroutine(), dialing); err != nil {
+		if err := goleak.Find(before, redistest.IgnoreStarter(), dialing); err != nil {
 			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
 			code = 1
 		}
 	}
 	os.Exit(code)
 }
-
-// quiet keeps go-redis from logging every connection that was broken on purpose.
-type quiet struct{}
-
-func (quiet) Printf(context.Context, string, ...any) {}
 
 // silent drops what keepers log.
 var silent = slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -169,7 +169,7 @@ func (s *soak) round(length time.Duration) {
 		}
 	}
 	for _, n := range s.nodes {
-		n.net.Mend()
+		n.net.Restore()
 	}
 	for _, c := range children {
 		c.stop()
@@ -216,7 +216,7 @@ func (s *soak) fault(h *history, children []*toiler) {
 		{"process frozen", 4, func() { children[c].freeze(pause) }},
 		{"server frozen", 1, func() { s.server.Freeze(); time.Sleep(pause); s.server.Thaw() }},
 		{"server paused", 1, func() { _ = s.admin.ClientPause(ctx, pause/2).Err() }},
-		{"server killed", 1, func() { s.server.Kill(); time.Sleep(pause / 2); s.server.Boot() }},
+		{"server killed", 1, func() { s.server.Kill(); time.Sleep(pause / 2); s.server.Restart() }},
 	}
 	n := 0
 	for _, f := range all {

@@ -7,18 +7,18 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/once"
@@ -36,13 +36,9 @@ func TestMain(m *testing.M) {
 		child(addr)
 		return
 	}
-	redis.SetLogger(quiet{})
-	goleak.VerifyTestMain(m, redistest.Goroutine())
+	quiet.Redis()
+	goleak.VerifyTestMain(m, redistest.IgnoreStarter())
 }
-
-type quiet struct{}
-
-func (quiet) Printf(context.Context, string, ...any) {}
 
 // process is a keeper with connections of its own.
 type process struct {
@@ -78,30 +74,26 @@ func (p *process) runJob(o *once.Once, took time.Duration, ends error, want once
 	return r
 }
 
-// inBubble runs a test with so many processes on one server, in virtual time.
+// inBubble runs a test with n processes on one embedded server, in virtual time.
 func inBubble(t *testing.T, n int, test func(server *miniredis.Miniredis, p []*process)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		server := miniredis.NewMiniRedis()
-		defer server.Close()
-		server.ClockTTL(true)
+	embedded.Run(t, func(s *embedded.Server) {
 		var all []*process
 		for range n {
-			network := faultnet.New(func(context.Context, string, string) (net.Conn, error) { return server.Dial() })
+			network := s.Network()
 			rdb := redis.NewClient(network.Options(time.Second))
 			k, err := lockkeeper.New(rdb, &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 			if err != nil {
-				t.Fatal(err)
+				s.Fatal(err)
 			}
-			defer func() {
-				network.Mend()
+			s.Cleanup(func() {
+				network.Restore()
 				_ = k.Close()
 				_ = rdb.Close()
-				time.Sleep(2 * time.Second) // a goroutine of go-redis looks once a second whether its pool was closed
-			}()
-			all = append(all, &process{t, network, k})
+			})
+			all = append(all, &process{s.T, network, k})
 		}
-		test(server, all)
+		test(s.Mini, all)
 	})
 }
 
@@ -254,7 +246,7 @@ func TestSuccessAfterLossReturnsErrLost(t *testing.T) {
 }
 
 func TestLostReplyToCompleteIsRetried(t *testing.T) {
-	for name, fate := range map[string]faultnet.Fate{"cut": faultnet.CutReply, "swallowed": faultnet.SwallowReply, "lost": faultnet.LoseRequest} {
+	for name, fate := range map[string]faultnet.Fault{"cut": faultnet.CutReply, "swallowed": faultnet.SwallowReply, "lost": faultnet.LoseRequest} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, 2, func(server *miniredis.Miniredis, p []*process) {
 				start := time.Now()
@@ -481,13 +473,13 @@ func TestThreeProcesses(t *testing.T) {
 	var all []*redistest.Child
 	for range 3 {
 		c := redistest.StartChild(t, "LOCKKEEPER_ONCE="+s.Addr, "LOCKKEEPER_PERIOD="+period.String())
-		c.Says("ready")
+		c.WaitForLine("ready")
 		all = append(all, c)
 	}
 	ask := func(c *redistest.Child, how, want string) {
 		t.Helper()
-		c.Tell(how)
-		if got := c.Says("result"); got != "result "+want {
+		c.WriteLine(how)
+		if got := c.WaitForLine("result"); got != "result "+want {
 			t.Errorf("%s: %q, want %q", how, got, want)
 		}
 	}
@@ -502,21 +494,21 @@ func TestThreeProcesses(t *testing.T) {
 	ask(all[2], "succeed", "done true false")
 	ends()
 
-	all[0].Tell("hang")
-	all[0].Says("runs")
+	all[0].WriteLine("hang")
+	all[0].WaitForLine("runs")
 	ask(all[1], "succeed", "running true false")
 	all[0].Signal(syscall.SIGSTOP)
 	ends()
 	ask(all[1], "succeed", "ran true false")
 	all[0].Signal(syscall.SIGCONT)
-	if got := all[0].Says("result"); got != "result ran false true" {
+	if got := all[0].WaitForLine("result"); got != "result ran false true" {
 		t.Errorf("the one that was frozen: %q", got)
 	}
 	ask(all[0], "succeed", "done true false")
 	ends()
 
-	all[2].Tell("hang")
-	all[2].Says("runs")
+	all[2].WriteLine("hang")
+	all[2].WaitForLine("runs")
 	all[2].Signal(syscall.SIGKILL)
 	ask(all[0], "succeed", "running true false")
 	ends()

@@ -76,14 +76,14 @@ func (w *world) leaveUnconfirmed(r *rapid.T) {
 	if head.p == holder.p {
 		r.Skip("the release would not arrive either")
 	}
-	head.p.link.Break("evalsha", 1<<30, rapid.SampledFrom([]faultnet.Fate{faultnet.LoseRequest, faultnet.SwallowReply}).Draw(r, "fate"))
+	head.p.link.Break("evalsha", 1<<30, rapid.SampledFrom([]faultnet.Fault{faultnet.LoseRequest, faultnet.SwallowReply}).Draw(r, "fate"))
 	head.p.degrade(lossy, w.life()+w.while(r, 20*time.Second))
 	w.reach("a grant cannot be confirmed")
 	w.requestRelease(holder)
 }
 
 // fates is what becomes of requests.
-var fates = []faultnet.Fate{faultnet.LoseRequest, faultnet.CutReply, faultnet.TearReply, faultnet.SwallowReply}
+var fates = []faultnet.Fault{faultnet.LoseRequest, faultnet.CutReply, faultnet.TruncateReply, faultnet.SwallowReply}
 
 // loseReplies loses up to three requests or answers.
 func (w *world) loseReplies(r *rapid.T) {

@@ -1,14 +1,13 @@
 package proptest
 
 import (
-	"context"
 	"flag"
 	"os"
 	"runtime"
 	"strconv"
 	"testing"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 )
 
 // checks is how many cases a test tries that is not told how many; the simulation has a number of its own.
@@ -25,7 +24,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	runtime.GOMAXPROCS(1) // what happens at one instant mostly happens in the same order then, and no slower
-	redis.SetLogger(quiet{})
+	quiet.Redis()
 	_, told = os.LookupEnv("RAPID_CHECKS")
 	flag.Visit(func(f *flag.Flag) { told = told || f.Name == "rapid.checks" })
 	if !told {
@@ -50,8 +49,3 @@ func isWhole() bool {
 	n, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String())
 	return err == nil && n >= checks && !testing.Short() && flag.Lookup("rapid.failfile").Value.String() == ""
 }
-
-// quiet keeps go-redis from logging every connection that was broken on purpose.
-type quiet struct{}
-
-func (quiet) Printf(context.Context, string, ...any) {}

@@ -153,7 +153,7 @@ func (p *process) recover(s state) {
 	}
 	w.mu.Unlock()
 	p.link.Refuse(false)
-	p.link.Mend()
+	p.link.Restore()
 	p.link.Slow(0, 0)
 	p.link.Thaw()
 	p.wake(running)
@@ -229,5 +229,5 @@ func (p *process) makeSubscriptionStale() {
 	}
 	w.noteLocked("process %d is deaf", p.id)
 	w.mu.Unlock()
-	p.link.DeafenSubscriptions()
+	p.link.BlackholeSubscriptions()
 }

@@ -140,7 +140,7 @@ func (q *quorum) leave() {
 func (q *quorum) end() {
 	for _, c := range q.clients {
 		for _, n := range c.nets {
-			n.Mend()
+			n.Restore()
 		}
 	}
 	select {
@@ -251,9 +251,9 @@ func (q *quorum) disturb() {
 				c.nets[i].Delay(out)
 				c.nets[i].DelayReplies(in)
 			case "hanging":
-				c.nets[i].Mute()
+				c.nets[i].Blackhole()
 			case "losing answers":
-				c.nets[i].Break("eval", 5, rapid.SampledFrom([]faultnet.Fate{
+				c.nets[i].Break("eval", 5, rapid.SampledFrom([]faultnet.Fault{
 					faultnet.CutReply, faultnet.SwallowReply, faultnet.LoseRequest, faultnet.CutReply | faultnet.Copy,
 				}).Draw(q.r, "fate"))
 			default:
@@ -264,7 +264,7 @@ func (q *quorum) disturb() {
 	time.Sleep(time.Duration(rapid.IntRange(10, 6000).Draw(q.r, "away for")) * time.Millisecond)
 	for _, i := range which {
 		for _, c := range q.clients {
-			c.nets[i].Mend()
+			c.nets[i].Restore()
 			if rapid.Bool().Draw(q.r, "late copies") {
 				_ = c.nets[i].Replay()
 			}

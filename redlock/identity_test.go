@@ -96,7 +96,7 @@ func TestUnresponsiveServerIsAwaitedOnce(t *testing.T) {
 			}
 			w.must(lease.Release(w.Context()))
 		}
-		p.nets[2].Mend()
+		p.nets[2].Restore()
 		time.Sleep(2 * time.Second)
 		w.connect(l) // it is asked again
 		sameServerRejected(t, l, "keepers 2 and 3 of 3")

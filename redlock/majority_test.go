@@ -91,7 +91,7 @@ func (w *world) process(change ...func(*lockkeeper.Options)) *process {
 		w.must(err)
 		p.nets, p.keepers = append(p.nets, n), append(p.keepers, k)
 		w.last = append(w.last, func() {
-			n.Mend()
+			n.Restore()
 			_ = k.Close()
 			_ = rdb.Close()
 		})
@@ -316,7 +316,7 @@ func TestFailedAttemptReleasesInDoubtGrants(t *testing.T) {
 
 // Case 52.
 func TestMinorityDown(t *testing.T) {
-	for what, fail := range map[string]func(*faultnet.Net){"down": (*faultnet.Net).Down, "hanging": (*faultnet.Net).Mute} {
+	for what, fail := range map[string]func(*faultnet.Net){"down": (*faultnet.Net).Down, "hanging": (*faultnet.Net).Blackhole} {
 		t.Run(what, func(t *testing.T) {
 			onServers(t, 5, func(w *world) {
 				p := w.process()
@@ -345,7 +345,7 @@ func TestMinorityDown(t *testing.T) {
 
 // Case 52.
 func TestMajorityDownErrorNamesServers(t *testing.T) {
-	for what, fail := range map[string]func(*faultnet.Net){"down": (*faultnet.Net).Down, "hanging": (*faultnet.Net).Mute} {
+	for what, fail := range map[string]func(*faultnet.Net){"down": (*faultnet.Net).Down, "hanging": (*faultnet.Net).Blackhole} {
 		t.Run(what, func(t *testing.T) {
 			onServers(t, 3, func(w *world) {
 				p := w.process()
@@ -387,9 +387,9 @@ func TestMajorityDownErrorNamesServers(t *testing.T) {
 					got <- err
 				}()
 				time.Sleep(time.Second)
-				p.nets[0].Mend()
+				p.nets[0].Restore()
 				w.must(<-got)
-				p.nets[2].Mend()
+				p.nets[2].Restore()
 				time.Sleep(2 * time.Second)
 				w.clean()
 			})
@@ -434,7 +434,7 @@ func TestOwnLeftoversAreNoContention(t *testing.T) {
 			w.Error(err)
 		}
 		for _, n := range p.nets {
-			n.Mend()
+			n.Restore()
 		}
 		w.must(w.hold(l).Release(w.Context()))
 	})
@@ -469,13 +469,13 @@ func TestSlowAcquireShortensLeaseOrFails(t *testing.T) {
 			w.Errorf("a lease of %v is believed until %v after it was asked for", ttl, d)
 		}
 		w.must(lease.Release(w.Context()))
-		p.nets[1].Mend()
+		p.nets[1].Restore()
 		lease, err = slow(ttl/2 - time.Millisecond)
 		if err == nil {
 			w.Errorf("a lease was handed out with %v left", time.Until(lease.Deadline()))
 		}
 		w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
-		p.nets[1].Mend()
+		p.nets[1].Restore()
 		time.Sleep(ttl)
 		w.clean()
 	})
@@ -506,8 +506,8 @@ func TestDeadlineIsThatOfMajority(t *testing.T) {
 		}
 		w.is(lease.Release(w.Context()), lockkeeper.ErrLost)
 		w.owned(lease, 1)
-		p.nets[0].Mend()
-		p.nets[1].Mend()
+		p.nets[0].Restore()
+		p.nets[1].Restore()
 		time.Sleep(2 * ttl)
 		w.clean()
 	})
@@ -590,7 +590,7 @@ func TestLateServerJoinsLease(t *testing.T) {
 		time.Sleep(3 * ttl) // now it is needed
 		w.must(lease.Err())
 		w.must(lease.Release(w.Context()))
-		p.nets[0].Mend()
+		p.nets[0].Restore()
 		time.Sleep(2 * ttl)
 
 		// And when it answers after the release, what it granted is given back.
@@ -616,7 +616,7 @@ func TestReleaseCountsServersWithoutLease(t *testing.T) {
 			if d := time.Since(start); d > within {
 				w.Errorf("the release took %v", d)
 			}
-			p.nets[1].Mend()
+			p.nets[1].Restore()
 			time.Sleep(4 * ttl)
 		}
 
@@ -648,7 +648,7 @@ func TestExtendNeedsMajority(t *testing.T) {
 		w.must(lease.Extend(w.Context(), 3*ttl))
 		time.Sleep(2 * ttl)
 		w.must(lease.Err())
-		p.nets[2].Mute()
+		p.nets[2].Blackhole()
 		start := time.Now()
 		err := lease.Extend(w.Context(), 3*ttl)
 		w.is(err, lockkeeper.ErrUnavailable)
@@ -811,7 +811,7 @@ func TestFencesRiseDespiteClockSkew(t *testing.T) {
 			}
 			last = lease.Fence()
 			w.must(lease.Release(w.Context()))
-			away.Mend()
+			away.Restore()
 			time.Sleep(2 * ttl)
 		}
 	})
@@ -825,7 +825,7 @@ func TestFenceAgreedInOneRoundTrip(t *testing.T) {
 		l := p.lock()
 		count := func() (n int) {
 			for _, net := range p.nets {
-				net.Count()
+				net.ResetCount()
 			}
 			w.connect(l)
 			for _, net := range p.nets {

@@ -71,8 +71,8 @@ func TestDefaultServerTimeout(t *testing.T) {
 			p := w.process()
 			l := p.lock(func(o *redlock.Options) { o.TTL, o.ServerTimeout = ttl, 0 })
 			w.connect(l)
-			p.nets[0].Mute()
-			p.nets[1].Mute()
+			p.nets[0].Blackhole()
+			p.nets[1].Blackhole()
 			start := time.Now()
 			if _, err := l.TryLock(w.Context()); err == nil {
 				w.Error("one server of three is a majority")
@@ -94,7 +94,7 @@ func TestOneGoroutinePerProcessPolls(t *testing.T) {
 			w.connect(l)
 			w.occupy(0)
 			w.servers[0].SetTTL("lock:x", time.Hour)
-			p.nets[0].Count()
+			p.nets[0].ResetCount()
 			ctx, cancel := context.WithTimeout(w.Context(), 20*time.Second)
 			defer cancel()
 			var all sync.WaitGroup

@@ -49,7 +49,7 @@ func TestServerWithLostRepliesJoinsAndStays(t *testing.T) {
 		lease := w.hold(l)
 		time.Sleep(ttl)
 		w.owned(lease, 3)
-		third.Mend()
+		third.Restore()
 		for range 50 {
 			time.Sleep(ttl / 10)
 			w.owned(lease, 3)
@@ -70,16 +70,16 @@ func TestSlowServerRejoins(t *testing.T) {
 		time.Sleep(3 * limit)
 		w.owned(lease, 3)
 		p.nets[2].Delay(0)
-		p.nets[2].Mute() // for longer than the lease lasts there, and than answers are waited for
+		p.nets[2].Blackhole() // for longer than the lease lasts there, and than answers are waited for
 		time.Sleep(5 * ttl)
-		p.nets[2].Mend()
+		p.nets[2].Restore()
 		time.Sleep(3 * ttl)
 		w.must(lease.Err())
 		w.owned(lease, 3)
 		p.nets[0].Down()
 		time.Sleep(5 * ttl)
 		w.must(lease.Err())
-		p.nets[0].Mend()
+		p.nets[0].Restore()
 		time.Sleep(5 * ttl)
 		w.must(lease.Release(w.Context()))
 		w.clean()
@@ -186,8 +186,8 @@ func TestServerHangingInRaiseFenceIsNamed(t *testing.T) {
 		_, err := p.lock().Lock(ctx) // a lock that knows no clocks
 		w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 		w.wantReplies(err, "-?-")
-		p.nets[0].Mend()
-		p.nets[2].Mend()
+		p.nets[0].Restore()
+		p.nets[2].Restore()
 	})
 }
 
@@ -198,7 +198,7 @@ func TestKeyWithoutExpiryIsPolledRarely(t *testing.T) {
 			w.must(m.Set("lock:x", "theirs"))
 		}
 		p := w.process()
-		p.nets[0].Count()
+		p.nets[0].ResetCount()
 		ctx, cancel := context.WithTimeout(w.Context(), 5*time.Second)
 		defer cancel()
 		_, err := p.lock().Lock(ctx)
@@ -262,8 +262,8 @@ func TestExtendReturnsCallersContextError(t *testing.T) {
 		p := w.process()
 		lease := w.hold(p.lock())
 		w.owned(lease, 3)
-		p.nets[1].Mute()
-		p.nets[2].Mute()
+		p.nets[1].Blackhole()
+		p.nets[2].Blackhole()
 		ctx, cancel := context.WithTimeout(w.Context(), limit/3)
 		defer cancel()
 		err := lease.Extend(ctx, ttl)
@@ -302,8 +302,8 @@ func TestSevenServers(t *testing.T) {
 			w.must(lease.Err())
 			w.must(lease.Release(w.Context()))
 			for _, i := range away {
-				p.nets[i].Mend()
-				q.nets[i].Mend()
+				p.nets[i].Restore()
+				q.nets[i].Restore()
 			}
 			time.Sleep(5 * time.Second) // what is left there ends
 			synctest.Wait()

@@ -102,12 +102,12 @@ func serverErrors(t *testing.T, err error) []error {
 
 // away takes servers away and brings them back, without their data if they were killed.
 var away = map[string][2]func(*redistest.Server){
-	"killed": {(*redistest.Server).Kill, (*redistest.Server).Boot},
+	"killed": {(*redistest.Server).Kill, (*redistest.Server).Restart},
 	"frozen": {(*redistest.Server).Freeze, (*redistest.Server).Thaw},
 }
 
 func TestRealServersMinorityDown(t *testing.T) {
-	redistest.Need(t)
+	redistest.RequireBinary(t)
 	for what, do := range away {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -146,7 +146,7 @@ func TestRealServersMinorityDown(t *testing.T) {
 }
 
 func TestRealServersMajorityDown(t *testing.T) {
-	redistest.Need(t)
+	redistest.RequireBinary(t)
 	for what, do := range away {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -197,7 +197,7 @@ func noStaleLease(t *testing.T, servers []*redistest.Server) {
 
 // A majority lies on servers 1 and 2. Server 2 restarts without its data, so 2 and 3 could be another's.
 func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
-	redistest.Need(t)
+	redistest.RequireBinary(t)
 	for _, c := range []struct {
 		name  string
 		delay time.Duration
@@ -233,7 +233,7 @@ func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 			}
 			noStaleLease(t, s[2:])
 			s[1].Kill()
-			s[1].Boot()
+			s[1].Restart()
 			if c.delay == 0 {
 				second, err := b.Lock(ctx)
 				if err != nil || first.Err() != nil {
@@ -300,24 +300,24 @@ func spawn(t *testing.T, servers []*redistest.Server) *redistest.Child {
 }
 
 func TestKilledAndFrozenProcesses(t *testing.T) {
-	redistest.Need(t)
+	redistest.RequireBinary(t)
 	t.Parallel()
 	s := startServers(t, 3)
 	a := spawn(t, s)
-	first := a.Says("held")
+	first := a.WaitForLine("held")
 	b := spawn(t, s)
 	a.Signal(syscall.SIGKILL)
-	second := b.Says("held")
+	second := b.WaitForLine("held")
 	c := spawn(t, s)
 	b.Signal(syscall.SIGSTOP)
-	third := c.Says("held")
+	third := c.WaitForLine("held")
 	if !(first < second && second < third) {
 		t.Errorf("%s, then %s, then %s", first, second, third)
 	}
 	b.Signal(syscall.SIGCONT)
-	b.Says("over true")
+	b.WaitForLine("over true")
 	b.Stop()
-	b.Says("released true")
+	b.WaitForLine("released true")
 	c.Stop()
-	c.Says("released false")
+	c.WaitForLine("released false")
 }

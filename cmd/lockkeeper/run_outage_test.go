@@ -9,7 +9,7 @@ import (
 
 // TestRunDistinguishesOutageFromContention: a job that is skipped because another has it must not be skipped because Redis is down.
 func TestRunDistinguishesOutageFromContention(t *testing.T) {
-	redistest.Need(t)
+	redistest.RequireBinary(t)
 	s := redistest.Start(t)
 	url := "redis://" + s.Addr
 	s.Freeze()

@@ -15,7 +15,7 @@ import (
 func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
 	for what, cut := range map[string]bool{"it has been cut": true, "it is deaf": false} {
 		t.Run(what, func(t *testing.T) {
-			inBubble(t, func(s *site) {
+			inBubble(t, func(s *fixture) {
 				queued := func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.Fair, false }
 				h := s.hold("x", queued)
 				granted := make(chan *Lease, 1)
@@ -28,7 +28,7 @@ func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
 				}()
 				time.Sleep(1100 * time.Millisecond) // not to a time when a heartbeat leaves
 				released := time.Now()
-				s.net.DeafenSubscriptions()
+				s.net.BlackholeSubscriptions()
 				s.must(h.Release(context.Background()))
 				want := 1
 				if cut {
@@ -41,7 +41,7 @@ func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				if n := s.count(WakeupLost); n != want {
+				if n := s.countEvents(WakeupLost); n != want {
 					t.Errorf("%d messages were missed, want %d", n, want)
 				}
 				s.must(next.Release(context.Background()))
@@ -53,7 +53,7 @@ func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
 // TestLostReplyTombstonesWindowRequest: an answer was lost, so a copy of the request may come
 // late, and nothing is ever given back that would keep it from taking permits once more.
 func TestLostReplyTombstonesWindowRequest(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		l := s.lock("x", func(spec *Spec) {
 			spec.Scripts, spec.LocalQueue, spec.PlainKey = lua.Semaphore, false, false
 			spec.Limits = &Limits{Window: 9, Per: time.Minute}
@@ -81,7 +81,7 @@ func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 // TestEndedRequestKeepsNextOfSameToken: those for a majority's token follow one another, and one can be under
 // way when the one before it is told how it ended.
 func TestEndedRequestKeepsNextOfSameToken(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		l, u := s.lock("x"), &MajorityLease{token: "some token"}
 		first := l.proposal(u)
 		next := l.proposal(u)
@@ -103,11 +103,11 @@ func TestEndedRequestKeepsNextOfSameToken(t *testing.T) {
 
 // TestTryLockHonorsMaxElapsed: each of its attempts may have to wait until the client gives up.
 func TestTryLockHonorsMaxElapsed(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		s.cfg.Retry.MaxElapsed = readTimeout / 2
 		l := s.lock("x")
 		s.must(s.hold("y").Release(context.Background()))
-		s.net.Mute()
+		s.net.Blackhole()
 		start := time.Now()
 		if _, err := l.Try(context.Background(), Terms{}); err == nil {
 			t.Error("it was granted without an answer")

@@ -15,7 +15,7 @@ import (
 func TestExtendBeyondMetadataTTLKeepsLease(t *testing.T) {
 	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock} {
 		t.Run(set.Kind, func(t *testing.T) {
-			inBubble(t, func(s *site) {
+			inBubble(t, func(s *fixture) {
 				terms := Terms{}
 				if set == lua.RWLock {
 					terms.Flags = "w"

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"runtime"
 	"strings"
 	"sync"
@@ -17,21 +16,18 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(quiet{})
+	quiet.Redis()
 	goleak.VerifyTestMain(m)
 }
-
-// quiet keeps go-redis from logging every connection that a test has broken.
-type quiet struct{}
-
-func (quiet) Printf(context.Context, string, ...any) {}
 
 const (
 	ttl         = 3 * time.Second
@@ -39,7 +35,7 @@ const (
 )
 
 // site is an engine in a synctest bubble, with a server and a network.
-type site struct {
+type fixture struct {
 	*testing.T
 	*Engine
 	mini *miniredis.Miniredis
@@ -49,18 +45,13 @@ type site struct {
 	events []Event
 }
 
-func inBubble(t *testing.T, test func(s *site)) {
+func inBubble(t *testing.T, test func(s *fixture)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		s := &site{T: t, mini: miniredis.NewMiniRedis()}
-		defer s.mini.Close()
-		s.mini.ClockTTL(true)
-		s.net = faultnet.New(func(context.Context, string, string) (net.Conn, error) { return s.mini.Dial() })
+	embedded.Run(t, func(server *embedded.Server) {
+		s := &fixture{T: server.T, mini: server.Mini, net: server.Network()}
 		rdb := redis.NewClient(s.net.Options(readTimeout))
 		c, err := client.New(rdb)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s.must(err)
 		s.Engine = New(Config{
 			Client: c, Prefix: "lock:", HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: 600 * time.Millisecond, MetadataTTL: time.Hour,
 			Retry: Retry{10 * time.Millisecond, time.Second, 10 * time.Second},
@@ -72,16 +63,13 @@ func inBubble(t *testing.T, test func(s *site)) {
 			},
 		})
 		test(s)
-		s.net.Mend()
+		s.net.Restore()
 		_ = s.Close()
-		if err := rdb.Close(); err != nil {
-			t.Error(err)
-		}
-		time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
+		s.must(rdb.Close())
 	})
 }
 
-func (s *site) lock(name string, change ...func(*Spec)) *Lock {
+func (s *fixture) lock(name string, change ...func(*Spec)) *Lock {
 	s.Helper()
 	spec := Spec{Scripts: lua.Mutex, Name: name, PlainKey: true, TTL: ttl, LocalQueue: true}
 	for _, f := range change {
@@ -92,14 +80,14 @@ func (s *site) lock(name string, change ...func(*Spec)) *Lock {
 	return l
 }
 
-func (s *site) hold(name string, change ...func(*Spec)) *Lease {
+func (s *fixture) hold(name string, change ...func(*Spec)) *Lease {
 	s.Helper()
 	h, err := s.lock(name, change...).Try(context.Background(), Terms{})
 	s.must(err)
 	return h
 }
 
-func (s *site) must(err error) {
+func (s *fixture) must(err error) {
 	s.Helper()
 	if err != nil {
 		s.Fatal(err)
@@ -107,7 +95,7 @@ func (s *site) must(err error) {
 }
 
 // count is how many such events there were.
-func (s *site) count(what EventType) int {
+func (s *fixture) countEvents(what EventType) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
@@ -123,7 +111,7 @@ func fixed(spec *Spec) { spec.NoRenewal = true }
 
 // freeze lets the deadline of a lease pass while nothing in the process runs: the clockwork does not ring, as in a
 // process that was stopped and has just been let go on, until somebody asks.
-func (s *site) freeze(h *Lease) {
+func (s *fixture) freeze(h *Lease) {
 	s.Helper()
 	s.timers.Stop()
 	done := h.Done()
@@ -160,11 +148,11 @@ func TestLossVisibleImmediately(t *testing.T) {
 		"Do's after working": func(h *Lease, _ context.Context) error { return h.Do(background, nothing) },
 	} {
 		t.Run(what, func(t *testing.T) {
-			inBubble(t, func(s *site) {
+			inBubble(t, func(s *fixture) {
 				h := s.hold("x")
 				ctx := h.Context(background)
 				s.freeze(h)
-				s.net.Count()
+				s.net.ResetCount()
 				err := ask(h, ctx)
 				if !errors.Is(err, ErrLost) || errors.Is(err, ErrReleased) {
 					s.Errorf("the answer is %v", err)
@@ -185,7 +173,7 @@ func TestLossVisibleImmediately(t *testing.T) {
 				if what == "Extend" && s.net.Scripts() != 0 {
 					s.Error("it tried to extend what is lost")
 				}
-				if n := s.count(Lost); n != 1 {
+				if n := s.countEvents(Lost); n != 1 {
 					s.Errorf("the loss was told %d times", n)
 				}
 			})
@@ -221,7 +209,7 @@ func nothing(context.Context, uint64) error { return nil }
 
 // TestLeaseValidUntilDeadline: not a nanosecond.
 func TestLeaseValidUntilDeadline(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		start := time.Now()
 		h := s.hold("x", fixed)
 		if want := start.Add(ttl - 32*time.Millisecond); h.Deadline() != want {
@@ -241,7 +229,7 @@ func TestLeaseValidUntilDeadline(t *testing.T) {
 
 // TestReleaseWaitsForPendingRenewal: when it returns, no renewal is under way and none will be.
 func TestReleaseWaitsForPendingRenewal(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
 		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
 		s.net.Break(lua.Mutex.Renew.SHA, 1, faultnet.SwallowReply)
@@ -257,12 +245,12 @@ func TestReleaseWaitsForPendingRenewal(t *testing.T) {
 		if d := time.Since(start); d == 0 || d > readTimeout {
 			s.Errorf("Release took %v", d)
 		}
-		s.net.Count()
+		s.net.ResetCount()
 		time.Sleep(3 * ttl)
 		if n := s.net.Scripts(); n != 0 {
 			s.Errorf("%d scripts after Release", n)
 		}
-		if n := s.count(Renewed); n != 0 {
+		if n := s.countEvents(Renewed); n != 0 {
 			s.Errorf("%d renewals were told", n)
 		}
 	})
@@ -270,7 +258,7 @@ func TestReleaseWaitsForPendingRenewal(t *testing.T) {
 
 // TestExtendsAreSerialized: the lease ends as the one says that was called last, for the server and for the holder.
 func TestExtendsAreSerialized(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		h := s.hold("x", fixed)
 		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
 		const way = 300 * time.Millisecond
@@ -301,7 +289,7 @@ func TestExtendsAreSerialized(t *testing.T) {
 // TestExtendWithLostReply: the server may have obeyed it when it was sent, so from then on the lease is
 // believed for no longer than it leaves, and if it is renewed, that keeps it.
 func TestExtendWithLostReply(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		for _, c := range []struct {
 			what   string
 			change func(*Spec)
@@ -330,7 +318,7 @@ func TestExtendWithLostReply(t *testing.T) {
 
 // TestOvertakenRenewalDoesNotDelayNext: it asked for the longer time that the lease had before.
 func TestOvertakenRenewalDoesNotDelayNext(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
 		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
 		s.net.Delay(ttl / 30)
@@ -378,7 +366,7 @@ func TestReleaseReturnsWithItsContext(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(s *site) {
+			inBubble(t, func(s *fixture) {
 				h := s.hold("x", func(spec *Spec) { spec.TTL = time.Hour })
 				s.net.Down()
 				ctx, cancel := c.context()
@@ -394,7 +382,7 @@ func TestReleaseReturnsWithItsContext(t *testing.T) {
 				if err := h.Err(); !errors.Is(err, ErrReleased) {
 					s.Error(err)
 				}
-				s.net.Mend()
+				s.net.Restore()
 				time.Sleep(2 * time.Second)
 				if s.mini.Exists("lock:x") {
 					s.Error("the lock was not given back")
@@ -406,7 +394,7 @@ func TestReleaseReturnsWithItsContext(t *testing.T) {
 
 func TestMaxLifetimeEndsRenewal(t *testing.T) {
 	const most = 10*time.Second + 500*time.Millisecond
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		start := time.Now()
 		h := s.hold("x", func(spec *Spec) { spec.MaxLifetime = most })
 		select {
@@ -419,14 +407,14 @@ func TestMaxLifetimeEndsRenewal(t *testing.T) {
 		if err := h.Err(); !errors.Is(err, ErrLost) || !errors.Is(err, errLifetime) {
 			s.Error(err)
 		}
-		if n := s.count(Renewed); n < 7 {
+		if n := s.countEvents(Renewed); n < 7 {
 			s.Errorf("it was renewed %d times before", n)
 		}
 		time.Sleep(time.Until(start.Add(most)))
 		if s.mini.Exists("lock:x") {
 			s.Error("at the server it lasts longer")
 		}
-		s.net.Count()
+		s.net.ResetCount()
 		time.Sleep(3 * ttl)
 		if n := s.net.Scripts(); n != 0 {
 			s.Errorf("%d scripts after the end", n)
@@ -436,12 +424,12 @@ func TestMaxLifetimeEndsRenewal(t *testing.T) {
 
 // TestRenewalAtOneThirdOfTTL: and when some fail, others come before the deadline.
 func TestRenewalAtOneThirdOfTTL(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
 		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
 		for range 10 {
 			before := h.Deadline()
-			s.net.Count()
+			s.net.ResetCount()
 			time.Sleep(ttl / 3)
 			synctest.Wait()
 			if n := s.net.Scripts(); n != 1 {
@@ -460,14 +448,14 @@ func TestRenewalAtOneThirdOfTTL(t *testing.T) {
 // TestLateRenewalCountsFromSendTime: the server may have counted from then on.
 func TestLateRenewalCountsFromSendTime(t *testing.T) {
 	const late = ttl / 4
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
 		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
 		start := time.Now()
 		s.net.Delay(late)
 		time.Sleep(ttl/3 + late)
 		synctest.Wait()
-		if n := s.count(Renewed); n != 1 {
+		if n := s.countEvents(Renewed); n != 1 {
 			s.Fatalf("%d renewals", n)
 		}
 		if d := h.Deadline().Sub(start); d <= ttl || d > ttl/3+ttl-Margin(ttl) {
@@ -477,7 +465,7 @@ func TestLateRenewalCountsFromSendTime(t *testing.T) {
 }
 
 func TestLeaseContextEndsWithLeaseOrParent(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		type key struct{}
 		parent, cancel := context.WithCancelCause(context.WithValue(context.Background(), key{}, "value"))
 		h := s.hold("x")
@@ -511,7 +499,7 @@ func TestLeaseContextEndsWithLeaseOrParent(t *testing.T) {
 
 // TestLeaseDropsEndedContexts: nor of those whose parents never end.
 func TestLeaseDropsEndedContexts(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
 		type key struct{}
 		values := context.WithValue(context.Background(), key{}, "value")
@@ -552,7 +540,7 @@ func TestLeaseDropsEndedContexts(t *testing.T) {
 
 // TestNestedLeaseContexts: of the same lease, or of one whose loss has not been noticed.
 func TestNestedLeaseContexts(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		x, y := s.hold("x"), s.hold("y", func(spec *Spec) { spec.TTL = ttl / 2 })
 		twice := x.Context(x.Context(context.Background()))
 		both := x.Context(y.Context(twice))
@@ -567,7 +555,7 @@ func TestNestedLeaseContexts(t *testing.T) {
 // TestNoBusyLoopNearLeaseExpiry: a waiter that learns of its grant in the last moment of it, since the
 // message was lost, waits until the lease is over, and does not ask and ask.
 func TestNoBusyLoopNearLeaseExpiry(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		s.must(s.hold("y").Release(context.Background())) // so that there is a server to look at
 		s.must(s.mini.Set("lock:x", "another"))
 		var scripts atomic.Int64
@@ -605,7 +593,7 @@ func TestNoBusyLoopNearLeaseExpiry(t *testing.T) {
 
 // TestLeasesNeedNoGoroutines: one timer serves them all.
 func TestLeasesNeedNoGoroutines(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		l := s.lock("0")
 		_, err := l.Try(context.Background(), Terms{})
 		s.must(err)

@@ -15,7 +15,7 @@ import (
 )
 
 // times notes when a script is sent from now on.
-func (s *site) times(script *lua.Script) func() []time.Time {
+func (s *fixture) times(script *lua.Script) func() []time.Time {
 	var mu sync.Mutex
 	var list []time.Time
 	sha := []byte(script.SHA)
@@ -36,7 +36,7 @@ func (s *site) times(script *lua.Script) func() []time.Time {
 
 // TestTryLockRetriesAtMostTwice: however much time there is.
 func TestTryLockRetriesAtMostTwice(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		s.must(s.hold("x").Release(context.Background())) // so that the scripts are known
 		s.net.Break(lua.Mutex.Acquire.SHA, 1<<30, faultnet.LoseRequest)
 		asked := s.times(lua.Mutex.Acquire)
@@ -52,7 +52,7 @@ func TestTryLockRetriesAtMostTwice(t *testing.T) {
 // TestBackoffFollowsRetryPolicy: they begin at about Min, grow up to about Max, and are jittered; after MaxElapsed there are
 // no more.
 func TestBackoffFollowsRetryPolicy(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		s.must(s.hold("x").Release(context.Background()))
 		s.cfg.Retry = Retry{MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond, MaxElapsed: 5 * time.Second}
 		s.net.Break(lua.Mutex.Acquire.SHA, 1<<30, faultnet.LoseRequest)
@@ -87,7 +87,7 @@ func TestBackoffFollowsRetryPolicy(t *testing.T) {
 
 // TestReleaseRetriesEndWithLease: when the lease is over by itself, there is nothing to give back.
 func TestReleaseRetriesEndWithLease(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		s.must(s.hold("y").Release(context.Background()))
 		h := s.hold("x", fixed)
 		s.net.Break(lua.Mutex.Release.SHA, 1<<30, faultnet.LoseRequest)
@@ -110,7 +110,7 @@ func TestReleaseRetriesEndWithLease(t *testing.T) {
 
 // TestReleaseAfterLossFreesLock: between the holder's deadline and the server's.
 func TestReleaseAfterLossFreesLock(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		h := s.hold("x", fixed)
 		time.Sleep(time.Until(h.Deadline()))
 		if err := h.Release(context.Background()); !errors.Is(err, ErrLost) {
@@ -125,7 +125,7 @@ func TestReleaseAfterLossFreesLock(t *testing.T) {
 
 // TestLossErrorIncludesRenewalError: and not only that it was not.
 func TestLossErrorIncludesRenewalError(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
 		s.net.Down()
 		<-h.Done()
@@ -137,7 +137,7 @@ func TestLossErrorIncludesRenewalError(t *testing.T) {
 
 // TestCloseReportsUnnoticedLoss: as in a process that was frozen.
 func TestCloseReportsUnnoticedLoss(t *testing.T) {
-	inBubble(t, func(s *site) {
+	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
 		s.freeze(h)
 		if err := s.Close(); !errors.Is(err, ErrLost) {

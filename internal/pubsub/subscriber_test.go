@@ -14,43 +14,40 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(quiet{})
-	goleak.VerifyTestMain(m, redistest.Goroutine())
+	quiet.Redis()
+	goleak.VerifyTestMain(m, redistest.IgnoreStarter())
 }
-
-// quiet keeps go-redis from logging every connection that a test has broken.
-type quiet struct{}
-
-func (quiet) Printf(context.Context, string, ...any) {}
 
 // room is an Ear, and what it has heard.
-type room struct {
+type fixture struct {
 	*testing.T
 	*Subscriber
-	mini    *miniredis.Miniredis
-	net     *faultnet.Net
-	dials   atomic.Int32
-	heard   chan string
-	resumed chan string
-	denied  chan string
+	mini     *miniredis.Miniredis
+	net      *faultnet.Net
+	dials    atomic.Int32
+	received chan string
+	resumed  chan string
+	denied   chan string
 }
 
-func newRoom(t *testing.T, rdb redis.UniversalClient) *room {
-	r := &room{T: t, heard: make(chan string, 100), resumed: make(chan string, 100), denied: make(chan string, 100)}
+func newFixture(t *testing.T, rdb redis.UniversalClient) *fixture {
+	r := &fixture{T: t, received: make(chan string, 100), resumed: make(chan string, 100), denied: make(chan string, 100)}
 	c, err := client.New(rdb)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Subscriber = New(Config{
 		Client:     c,
-		Received:   func(payload string) { r.heard <- payload },
+		Received:   func(payload string) { r.received <- payload },
 		Subscribed: func(channel string) { r.resumed <- channel },
 		Denied:     func(channel string, err error) { r.denied <- channel + ": " + err.Error() },
 	})
@@ -58,13 +55,11 @@ func newRoom(t *testing.T, rdb redis.UniversalClient) *room {
 }
 
 // inBubble runs a test on an embedded server, in virtual time.
-func inBubble(t *testing.T, test func(r *room)) {
+func inBubble(t *testing.T, test func(r *fixture)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		mini := miniredis.NewMiniRedis()
-		defer mini.Close()
-		var r *room
-		n := faultnet.New(func(context.Context, string, string) (net.Conn, error) { return mini.Dial() })
+	embedded.Run(t, func(s *embedded.Server) {
+		var r *fixture
+		n := s.Network()
 		rdb := redis.NewClient(&redis.Options{
 			Addr: "127.0.0.1:1", DialerRetries: 1,
 			Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -72,19 +67,18 @@ func inBubble(t *testing.T, test func(r *room)) {
 				return n.Dial(ctx, network, addr)
 			},
 		})
-		r = newRoom(t, rdb)
-		r.mini, r.net = mini, n
+		r = newFixture(s.T, rdb)
+		r.mini, r.net = s.Mini, n
 		test(r)
 		r.Close() // a goroutine that is left makes the bubble fail
 		if err := rdb.Close(); err != nil {
-			t.Error(err)
+			s.Error(err)
 		}
-		time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
 	})
 }
 
 // mustListen waits until the channel is heard, for as long as a broken connection may take.
-func (r *room) mustListen(channel string) {
+func (r *fixture) mustSubscribe(channel string) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -96,7 +90,7 @@ func (r *room) mustListen(channel string) {
 	}
 }
 
-func (r *room) is(what string, ch <-chan string, want string) {
+func (r *fixture) expect(what string, ch <-chan string, want string) {
 	r.Helper()
 	select {
 	case got := <-ch:
@@ -108,7 +102,7 @@ func (r *room) is(what string, ch <-chan string, want string) {
 	}
 }
 
-func (r *room) notListening(channel string) {
+func (r *fixture) expectUnsubscribed(channel string) {
 	r.Helper()
 	if r.IsSubscribed(channel) || !r.SubscribedSince(channel).IsZero() {
 		r.Errorf("the Ear says that it hears %s", channel)
@@ -116,17 +110,17 @@ func (r *room) notListening(channel string) {
 }
 
 func TestMessagesAreReceived(t *testing.T) {
-	inBubble(t, func(r *room) {
-		r.notListening("c")
-		r.mustListen("c")
-		r.is("resumed", r.resumed, "c")
+	inBubble(t, func(r *fixture) {
+		r.expectUnsubscribed("c")
+		r.mustSubscribe("c")
+		r.expect("resumed", r.resumed, "c")
 		if n := r.mini.Publish("c", "hello"); n != 1 {
 			r.Errorf("%d subscribers", n)
 		}
-		r.is("heard", r.heard, "hello")
+		r.expect("heard", r.received, "hello")
 		r.mini.Publish("other", "not for us")
 		r.mini.Publish("c", "again")
-		r.is("heard", r.heard, "again")
+		r.expect("heard", r.received, "again")
 		if r.Sharded() {
 			r.Error("one server has no shards")
 		}
@@ -134,7 +128,7 @@ func TestMessagesAreReceived(t *testing.T) {
 }
 
 func TestOneConnectionForAllChannels(t *testing.T) {
-	inBubble(t, func(r *room) {
+	inBubble(t, func(r *fixture) {
 		done := make(chan error)
 		for i := range 20 {
 			go func() { done <- r.Subscribe(context.Background(), []string{"a", "b", "c"}[i%3]) }()
@@ -146,7 +140,7 @@ func TestOneConnectionForAllChannels(t *testing.T) {
 		}
 		for _, c := range []string{"a", "b", "c"} {
 			r.mini.Publish(c, c)
-			r.is("heard", r.heard, c)
+			r.expect("heard", r.received, c)
 		}
 		if n := r.dials.Load(); n != 1 {
 			r.Errorf("%d connections", n)
@@ -156,7 +150,7 @@ func TestOneConnectionForAllChannels(t *testing.T) {
 
 // TestListenWaitsForSubscribeReply: a connection that does not do so is replaced after a while.
 func TestListenWaitsForSubscribeReply(t *testing.T) {
-	inBubble(t, func(r *room) {
+	inBubble(t, func(r *fixture) {
 		r.net.Break("\r\nsubscribe\r\n", 1, faultnet.SwallowReply)
 		start := time.Now()
 		done := make(chan error, 1)
@@ -165,7 +159,7 @@ func TestListenWaitsForSubscribeReply(t *testing.T) {
 		if n := r.mini.PubSubNumSub("c")["c"]; n != 1 {
 			r.Errorf("%d subscribers at the server", n)
 		}
-		r.notListening("c")
+		r.expectUnsubscribed("c")
 		if len(done)+len(r.resumed) > 0 {
 			r.Error("it was told too soon")
 		}
@@ -175,7 +169,7 @@ func TestListenWaitsForSubscribeReply(t *testing.T) {
 		if d := time.Since(start); d < ackTimeout || d > ackTimeout+time.Second {
 			r.Errorf("the connection was replaced after %v", d)
 		}
-		r.is("resumed", r.resumed, "c")
+		r.expect("resumed", r.resumed, "c")
 		if since := r.SubscribedSince("c"); since.Before(start.Add(ackTimeout)) {
 			r.Errorf("heard since %v", since.Sub(start))
 		}
@@ -183,14 +177,14 @@ func TestListenWaitsForSubscribeReply(t *testing.T) {
 }
 
 func TestListenHonorsContext(t *testing.T) {
-	inBubble(t, func(r *room) {
+	inBubble(t, func(r *fixture) {
 		r.net.Break("\r\nsubscribe\r\n", 1, faultnet.SwallowReply)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if err := r.Subscribe(ctx, "c"); err != context.DeadlineExceeded {
 			r.Error(err)
 		}
-		r.mustListen("c") // it went on all the same
+		r.mustSubscribe("c") // it went on all the same
 	})
 }
 
@@ -198,28 +192,28 @@ func TestListenHonorsContext(t *testing.T) {
 func TestLostConnectionIsReplaced(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		lose func(r *room)
+		lose func(r *fixture)
 	}{
-		{"cut", func(r *room) { r.net.CutSubscriptions() }},
-		{"replaced, because messages did not come", func(r *room) { r.net.DeafenSubscriptions(); r.Replace("c") }},
+		{"cut", func(r *fixture) { r.net.CutSubscriptions() }},
+		{"replaced, because messages did not come", func(r *fixture) { r.net.BlackholeSubscriptions(); r.Replace("c") }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inBubble(t, func(r *room) {
+			inBubble(t, func(r *fixture) {
 				for _, name := range []string{"c", "d"} {
-					r.mustListen(name)
-					r.is("resumed", r.resumed, name)
+					r.mustSubscribe(name)
+					r.expect("resumed", r.resumed, name)
 				}
 				for range 3 {
 					before := r.SubscribedSince("c")
 					r.net.Down()
 					c.lose(r)
 					synctest.Wait()
-					r.notListening("c")
-					r.notListening("d")
-					r.net.Mend()
+					r.expectUnsubscribed("c")
+					r.expectUnsubscribed("d")
+					r.net.Restore()
 					time.Sleep(time.Millisecond)
-					r.mustListen("c")
-					r.mustListen("d")
+					r.mustSubscribe("c")
+					r.mustSubscribe("d")
 					if !r.SubscribedSince("c").After(before) {
 						r.Error("there was a gap, but the Ear does not say so")
 					}
@@ -227,7 +221,7 @@ func TestLostConnectionIsReplaced(t *testing.T) {
 						r.Errorf("resumed: %s, %s", a, b)
 					}
 					r.mini.Publish("c", "hello")
-					r.is("heard", r.heard, "hello")
+					r.expect("heard", r.received, "hello")
 				}
 			})
 		})
@@ -236,8 +230,8 @@ func TestLostConnectionIsReplaced(t *testing.T) {
 
 // TestFirstReconnectIsImmediate: only losses that follow each other make it wait.
 func TestFirstReconnectIsImmediate(t *testing.T) {
-	inBubble(t, func(r *room) {
-		r.mustListen("c")
+	inBubble(t, func(r *fixture) {
+		r.mustSubscribe("c")
 		for range 10 {
 			time.Sleep(time.Second)
 			now := time.Now()
@@ -251,18 +245,18 @@ func TestFirstReconnectIsImmediate(t *testing.T) {
 }
 
 func TestReconnectBackoff(t *testing.T) {
-	inBubble(t, func(r *room) {
-		r.mustListen("c")
+	inBubble(t, func(r *fixture) {
+		r.mustSubscribe("c")
 		r.net.Down()
 		r.dials.Store(0)
 		time.Sleep(time.Minute)
 		if n := r.dials.Load(); n < 30 || n > 150 {
 			r.Errorf("in a minute it tried %d times", n)
 		}
-		r.notListening("c")
-		r.net.Mend()
+		r.expectUnsubscribed("c")
+		r.net.Restore()
 		start := time.Now()
-		r.mustListen("c")
+		r.mustSubscribe("c")
 		if d := time.Since(start); d > 2*time.Second {
 			r.Errorf("it took %v to come back", d)
 		}
@@ -270,15 +264,15 @@ func TestReconnectBackoff(t *testing.T) {
 }
 
 func TestReplaceWithoutSubscription(t *testing.T) {
-	inBubble(t, func(r *room) {
+	inBubble(t, func(r *fixture) {
 		r.Replace("c")
 		r.Retain("c")
 		r.Release("c")
 		if n := r.dials.Load(); n != 0 {
 			r.Errorf("%d connections", n)
 		}
-		r.mustListen("c")
-		r.is("resumed", r.resumed, "c")
+		r.mustSubscribe("c")
+		r.expect("resumed", r.resumed, "c")
 		r.Replace("d")
 		synctest.Wait()
 		if n := r.dials.Load(); n != 1 || !r.IsSubscribed("c") {
@@ -290,8 +284,8 @@ func TestReplaceWithoutSubscription(t *testing.T) {
 // TestDenialIsCached: it is told at once, and asked about again only then.
 func TestDenialIsCached(t *testing.T) {
 	const refusal = "NOPERM this user has no permissions to access one of the channels used as arguments"
-	inBubble(t, func(r *room) {
-		r.mustListen("allowed")
+	inBubble(t, func(r *fixture) {
+		r.mustSubscribe("allowed")
 		asked := 0
 		r.mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
 			if cmd != "SUBSCRIBE" || args[0] != "c" {
@@ -306,13 +300,13 @@ func TestDenialIsCached(t *testing.T) {
 			if !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), refusal) {
 				r.Error(err)
 			}
-			r.notListening("c")
+			r.expectUnsubscribed("c")
 			time.Sleep(denialTTL / 4)
 		}
 		if asked != 1 {
 			r.Errorf("the server was asked %d times", asked)
 		}
-		r.is("denied", r.denied, "c: "+refusal)
+		r.expect("denied", r.denied, "c: "+refusal)
 		if !r.IsSubscribed("allowed") {
 			r.Error("the other channel was given up as well")
 		}
@@ -321,19 +315,19 @@ func TestDenialIsCached(t *testing.T) {
 		if err := r.Subscribe(context.Background(), "c"); !errors.Is(err, ErrDenied) || asked != 2 {
 			r.Errorf("asked %d times, %v", asked, err)
 		}
-		r.is("denied", r.denied, "c: "+refusal)
+		r.expect("denied", r.denied, "c: "+refusal)
 
 		r.mini.Server().SetPreHook(nil)
 		time.Sleep(denialTTL)
-		r.mustListen("c")
+		r.mustSubscribe("c")
 	})
 }
 
 // TestLoadingServerIsRetried: what passes by itself is tried again.
 func TestLoadingServerIsRetried(t *testing.T) {
-	inBubble(t, func(r *room) {
+	inBubble(t, func(r *fixture) {
 		left := 3
-		r.mustListen("other")
+		r.mustSubscribe("other")
 		r.mini.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
 			if cmd != "SUBSCRIBE" || left == 0 {
 				return false
@@ -342,8 +336,8 @@ func TestLoadingServerIsRetried(t *testing.T) {
 			c.WriteError("LOADING Redis is loading the dataset in memory")
 			return true
 		})
-		r.mustListen("c")
-		r.mustListen("other")
+		r.mustSubscribe("c")
+		r.mustSubscribe("other")
 		if left != 0 || len(r.denied) > 0 {
 			r.Errorf("%d refusals left, %d told", left, len(r.denied))
 		}
@@ -351,14 +345,14 @@ func TestLoadingServerIsRetried(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	for name, state := range map[string]func(r *room){
-		"unused":     func(*room) {},
-		"listening":  func(r *room) { r.mustListen("c") },
-		"connecting": func(r *room) { r.net.Down(); go func() { _ = r.Subscribe(context.Background(), "c") }() },
-		"unheard":    func(r *room) { r.net.Break("\r\nsubscribe\r\n", 9, faultnet.SwallowReply) },
+	for name, state := range map[string]func(r *fixture){
+		"unused":     func(*fixture) {},
+		"listening":  func(r *fixture) { r.mustSubscribe("c") },
+		"connecting": func(r *fixture) { r.net.Down(); go func() { _ = r.Subscribe(context.Background(), "c") }() },
+		"unheard":    func(r *fixture) { r.net.Break("\r\nsubscribe\r\n", 9, faultnet.SwallowReply) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(r *room) {
+			inBubble(t, func(r *fixture) {
 				state(r)
 				waits := make(chan error, 1)
 				go func() {
@@ -386,7 +380,7 @@ func TestClose(t *testing.T) {
 				if err := r.Subscribe(context.Background(), "c"); err != ErrClosed {
 					r.Error(err)
 				}
-				r.notListening("c")
+				r.expectUnsubscribed("c")
 				r.Replace("c")
 				synctest.Wait()
 				if n := r.mini.PubSubNumSub("c")["c"]; n != 0 {
@@ -408,7 +402,7 @@ func stacks() string {
 }
 
 func TestNewDoesNotConnect(t *testing.T) {
-	inBubble(t, func(r *room) {
+	inBubble(t, func(r *fixture) {
 		time.Sleep(time.Hour)
 		if n := r.dials.Load(); n != 0 {
 			r.Errorf("%d connections", n)
@@ -427,32 +421,32 @@ func TestOnRealServer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := newRoom(t, s.Client())
+	r := newFixture(t, s.Client())
 	defer r.Close()
-	r.mustListen("c")
-	r.is("resumed", r.resumed, "c")
+	r.mustSubscribe("c")
+	r.expect("resumed", r.resumed, "c")
 
 	must(admin.ClientKillByFilter(ctx, "TYPE", "pubsub").Err())
-	r.is("resumed", r.resumed, "c")
+	r.expect("resumed", r.resumed, "c")
 	must(admin.Publish(ctx, "c", "after the kill").Err())
-	r.is("heard", r.heard, "after the kill")
+	r.expect("heard", r.received, "after the kill")
 
 	must(admin.Do(ctx, "acl", "setuser", "default", "resetchannels", "&c").Err())
 	if err := r.Subscribe(ctx, "d"); !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "NOPERM") {
 		t.Error(err)
 	}
-	r.notListening("d")
+	r.expectUnsubscribed("d")
 	if told := <-r.denied; !strings.HasPrefix(told, "d: NOPERM") {
 		t.Error(told)
 	}
-	r.mustListen("c")
+	r.mustSubscribe("c")
 
 	// The right to a channel that is heard is taken away: the server ends the connection.
 	must(admin.Do(ctx, "acl", "setuser", "default", "resetchannels").Err())
 	if told := <-r.denied; !strings.HasPrefix(told, "c: NOPERM") {
 		t.Error(told)
 	}
-	r.notListening("c")
+	r.expectUnsubscribed("c")
 }
 
 // TestClusterChannelsAreSharded: each is heard where its slot is, also after the slot has moved.
@@ -460,7 +454,7 @@ func TestClusterChannelsAreSharded(t *testing.T) {
 	c := redistest.StartCluster(t, 2, 0)
 	rdb := c.Client()
 	ctx := context.Background()
-	r := newRoom(t, rdb)
+	r := newFixture(t, rdb)
 	defer r.Close()
 	if !r.Sharded() {
 		t.Error("the Ear does not say so")
@@ -470,17 +464,17 @@ func TestClusterChannelsAreSharded(t *testing.T) {
 		if n, err := rdb.SPublish(ctx, channel, text).Result(); err != nil || n != 1 {
 			t.Errorf("%s: %d subscribers, %v", channel, n, err)
 		}
-		r.is("heard", r.heard, text)
+		r.expect("heard", r.received, text)
 	}
 	channels := []string{"{a}:wake", "{b}:wake"} // whose slots are apart: 15495 and 3300
 	for _, name := range channels {
-		r.mustListen(name)
-		r.is("resumed", r.resumed, name)
+		r.mustSubscribe(name)
+		r.expect("resumed", r.resumed, name)
 		says(name, "hello "+name)
 	}
-	c.Move(channels[0])
-	r.is("resumed", r.resumed, channels[0])
-	r.mustListen(channels[0])
+	c.MoveSlot(channels[0])
+	r.expect("resumed", r.resumed, channels[0])
+	r.mustSubscribe(channels[0])
 	rdb.ReloadState(ctx)
 	for range 1000 { // until the publisher has learned of it as well
 		if n, err := rdb.SPublish(ctx, channels[0], "moved").Result(); err == nil && n == 1 {
@@ -488,6 +482,6 @@ func TestClusterChannelsAreSharded(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	r.is("heard", r.heard, "moved")
+	r.expect("heard", r.received, "moved")
 	says(channels[1], "still here")
 }

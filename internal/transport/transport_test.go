@@ -20,57 +20,53 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(quiet{})
+	quiet.Redis()
 	goleak.VerifyTestMain(m)
 }
 
-// quiet keeps go-redis from logging every connection that a test has broken.
-type quiet struct{}
-
-func (quiet) Printf(context.Context, string, ...any) {}
-
 // count answers how often it has run.
-var count = script("return {1, redis.call('INCR', KEYS[1])}")
+var counterScript = script("return {1, redis.call('INCR', KEYS[1])}")
 
 func script(text string) *lua.Script { return lua.New("test", text) }
 
 // post is a courier in a synctest bubble, with a server and a network.
-type post struct {
+type fixture struct {
 	*testing.T
 	*Transport
 	mini *miniredis.Miniredis
 	net  *faultnet.Net
 	rdb  *redis.Client
 
-	mu    sync.Mutex
-	pipes []int // the number of scripts in each write that had any
+	mu            sync.Mutex
+	pipelineSizes []int // the number of scripts in each write that had any
 }
 
 const readTimeout = 10 * time.Second
 
-func inBubble(t *testing.T, test func(p *post)) {
+func inBubble(t *testing.T, test func(p *fixture)) {
 	t.Helper()
 	inBubbleWith(t, redis.Options{PipelinePoolSize: 1000}, test)
 }
 
-func inBubbleWith(t *testing.T, o redis.Options, test func(p *post)) {
+func inBubbleWith(t *testing.T, o redis.Options, test func(p *fixture)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		p := &post{T: t, mini: miniredis.NewMiniRedis()}
-		defer p.mini.Close()
+	embedded.Run(t, func(s *embedded.Server) {
+		p := &fixture{T: s.T, mini: s.Mini}
 		p.net = faultnet.New(func(context.Context, string, string) (net.Conn, error) {
 			c, err := p.mini.Dial()
 			if err != nil {
 				return nil, err
 			}
-			k := &tap{Conn: c, p: p, out: make(chan []byte, 100), closed: make(chan struct{})}
+			k := &recordingConn{Conn: c, p: p, out: make(chan []byte, 100), closed: make(chan struct{})}
 			go k.pump()
 			return k, nil
 		})
@@ -80,13 +76,12 @@ func inBubbleWith(t *testing.T, o redis.Options, test func(p *post)) {
 		}
 		rdb := redis.NewClient(&o)
 		p.rdb = rdb
-		p.Transport = New(newClient(t, rdb))
+		p.Transport = New(newClient(p.T, rdb))
 		test(p)
 		p.Close() // a goroutine that is left makes the bubble fail
 		if err := rdb.Close(); err != nil {
-			t.Error(err)
+			p.Error(err)
 		}
-		time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
 	})
 }
 
@@ -101,18 +96,18 @@ func newClient(t *testing.T, rdb redis.UniversalClient) *client.Client {
 
 // tap is a connection that notes how many scripts travel together. Unlike the pipe under it, it takes what is written
 // before the other side has read it, as the network does.
-type tap struct {
+type recordingConn struct {
 	net.Conn
-	p      *post
+	p      *fixture
 	out    chan []byte
 	once   sync.Once
 	closed chan struct{}
 }
 
-func (c *tap) Write(b []byte) (int, error) {
+func (c *recordingConn) Write(b []byte) (int, error) {
 	if n := bytes.Count(b, []byte("\r\nevalsha\r\n")) + bytes.Count(b, []byte("\r\neval\r\n")); n > 0 {
 		c.p.mu.Lock()
-		c.p.pipes = append(c.p.pipes, n)
+		c.p.pipelineSizes = append(c.p.pipelineSizes, n)
 		c.p.mu.Unlock()
 	}
 	select {
@@ -123,7 +118,7 @@ func (c *tap) Write(b []byte) (int, error) {
 	}
 }
 
-func (c *tap) pump() {
+func (c *recordingConn) pump() {
 	for {
 		select {
 		case b := <-c.out:
@@ -134,31 +129,31 @@ func (c *tap) pump() {
 	}
 }
 
-func (c *tap) Close() error {
+func (c *recordingConn) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	return c.Conn.Close()
 }
 
 // sent is the sizes of the pipelines since it was last asked.
-func (p *post) sent() []int {
+func (p *fixture) sent() []int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	list := p.pipes
-	p.pipes = nil
+	list := p.pipelineSizes
+	p.pipelineSizes = nil
 	return list
 }
 
 // send puts a script on its way; the channel gets the call when it is done.
-func (p *post) send(s *lua.Script) chan *Call {
+func (p *fixture) send(s *lua.Script) chan *Call {
 	done := make(chan *Call, 2) // a call that is done twice is seen
 	p.Send(&Call{Script: s, Key: "k", Args: s.AppendCommand(nil, "k"), Done: func(c *Call) { done <- c }})
 	return done
 }
 
 // loadScript makes the server know the script, and the courier have a connection.
-func (p *post) loadScript() {
+func (p *fixture) loadScript() {
 	p.Helper()
-	if c := <-p.send(count); c.Err != nil {
+	if c := <-p.send(counterScript); c.Err != nil {
 		p.Fatal(c.Err)
 	}
 	p.sent()
@@ -166,7 +161,7 @@ func (p *post) loadScript() {
 }
 
 // ran is how often the script has run.
-func (p *post) ran(want string) {
+func (p *fixture) checkRuns(want string) {
 	p.Helper()
 	got, err := p.mini.Get("k")
 	if errors.Is(err, miniredis.ErrKeyNotFound) {
@@ -178,10 +173,10 @@ func (p *post) ran(want string) {
 }
 
 func TestReply(t *testing.T) {
-	inBubble(t, func(p *post) {
+	inBubble(t, func(p *fixture) {
 		before := time.Now()
 		time.Sleep(time.Second)
-		c := <-p.send(count)
+		c := <-p.send(counterScript)
 		if c.Err != nil || !slices.Equal(c.Reply, []int64{1, 1}) {
 			p.Errorf("reply %v, %v", c.Reply, c.Err)
 		}
@@ -193,25 +188,25 @@ func TestReply(t *testing.T) {
 
 // TestUnknownScriptsAreSentInFull: also after they were forgotten, and each runs once.
 func TestUnknownScriptsAreSentInFull(t *testing.T) {
-	inBubble(t, func(p *post) {
+	inBubble(t, func(p *fixture) {
 		for round := range 3 {
 			p.mini.Del("k")
 			var all []chan *Call
 			for range 20 {
-				all = append(all, p.send(count))
+				all = append(all, p.send(counterScript))
 			}
 			for _, done := range all {
 				if c := <-done; c.Err != nil || len(c.Reply) != 2 {
 					p.Errorf("round %d: %v, %v", round, c.Reply, c.Err)
 				}
 			}
-			p.ran("20")
+			p.checkRuns("20")
 			p.flush()
 		}
 	})
 }
 
-func (p *post) flush() {
+func (p *fixture) flush() {
 	p.Helper()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: p.net.Dial})
 	if err := rdb.ScriptFlush(context.Background()).Err(); err != nil {
@@ -221,7 +216,7 @@ func (p *post) flush() {
 }
 
 func TestRepeatedNoScriptFails(t *testing.T) {
-	inBubble(t, func(p *post) {
+	inBubble(t, func(p *fixture) {
 		p.loadScript()
 		asked := 0
 		p.answer(func(c *server.Peer, cmd string) bool {
@@ -229,7 +224,7 @@ func TestRepeatedNoScriptFails(t *testing.T) {
 			c.WriteError("NOSCRIPT No matching script.")
 			return true
 		})
-		if c := <-p.send(count); !redis.HasErrorPrefix(c.Err, "NOSCRIPT") || OutcomeOf(c.Err) != Answered {
+		if c := <-p.send(counterScript); !redis.HasErrorPrefix(c.Err, "NOSCRIPT") || OutcomeOf(c.Err) != Answered {
 			p.Error(c.Err)
 		}
 		if asked != 2 {
@@ -239,18 +234,18 @@ func TestRepeatedNoScriptFails(t *testing.T) {
 }
 
 // answer lets f answer scripts instead of the server, if it says so.
-func (p *post) answer(f func(c *server.Peer, cmd string) bool) {
+func (p *fixture) answer(f func(c *server.Peer, cmd string) bool) {
 	p.mini.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
 		return strings.HasPrefix(cmd, "EVAL") && f(c, cmd)
 	})
 }
 
 // blockSenders makes every sender wait for an answer that never comes.
-func (p *post) blockSenders() {
+func (p *fixture) blockSenders() {
 	p.loadScript()
 	for range p.queues[nil].preferred {
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		p.send(count)
+		p.send(counterScript)
 		synctest.Wait()
 	}
 	p.sent()
@@ -259,12 +254,12 @@ func (p *post) blockSenders() {
 func TestPendingCallsArePipelined(t *testing.T) {
 	for n, want := range map[int][]int{1: {1}, 100: {100}, 128: {128}, 300: {128, 128, 44}} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			inBubble(t, func(p *post) {
+			inBubble(t, func(p *fixture) {
 				p.blockSenders()
 				start := time.Now()
 				var all []chan *Call
 				for range n {
-					all = append(all, p.send(count))
+					all = append(all, p.send(counterScript))
 				}
 				for i, done := range all {
 					if c := <-done; c.Err != nil {
@@ -283,13 +278,13 @@ func TestPendingCallsArePipelined(t *testing.T) {
 }
 
 func TestSingleCallNotDelayedByHangingCalls(t *testing.T) {
-	inBubble(t, func(p *post) {
+	inBubble(t, func(p *fixture) {
 		p.loadScript()
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		p.send(count)
+		p.send(counterScript)
 		synctest.Wait()
 		start := time.Now()
-		if c := <-p.send(count); c.Err != nil {
+		if c := <-p.send(counterScript); c.Err != nil {
 			p.Error(c.Err)
 		}
 		if d := time.Since(start); d != 0 {
@@ -299,11 +294,11 @@ func TestSingleCallNotDelayedByHangingCalls(t *testing.T) {
 }
 
 func TestHangingServerBoundsSenders(t *testing.T) {
-	inBubble(t, func(p *post) {
+	inBubble(t, func(p *fixture) {
 		p.blockSenders()
 		p.net.Break("evalsha", 10000, faultnet.SwallowReply)
 		for range 1000 {
-			p.send(count)
+			p.send(counterScript)
 			time.Sleep(time.Millisecond)
 		}
 		if n := len(p.sent()); n < 5 || n > 20 {
@@ -317,31 +312,31 @@ func TestHangingServerBoundsSenders(t *testing.T) {
 func TestCommandsAreNeverResent(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		net  func(*post)
+		net  func(*fixture)
 		fate Outcome
 		ran  string
 	}{
-		{"its reply is cut off", func(p *post) { p.net.Break("evalsha", 1, faultnet.CutReply) }, InDoubt, "1"},
-		{"its reply never comes", func(p *post) { p.net.Break("evalsha", 1, faultnet.SwallowReply) }, InDoubt, "1"},
-		{"it is lost on the way", func(p *post) { p.net.Break("evalsha", 1, faultnet.LoseRequest) }, InDoubt, "0"},
-		{"there is no connection", func(p *post) { p.net.Down(); <-p.send(count) }, NotSent, "0"}, // the first finds that out
-		{"all is well", func(*post) {}, Answered, "1"},
+		{"its reply is cut off", func(p *fixture) { p.net.Break("evalsha", 1, faultnet.CutReply) }, InDoubt, "1"},
+		{"its reply never comes", func(p *fixture) { p.net.Break("evalsha", 1, faultnet.SwallowReply) }, InDoubt, "1"},
+		{"it is lost on the way", func(p *fixture) { p.net.Break("evalsha", 1, faultnet.LoseRequest) }, InDoubt, "0"},
+		{"there is no connection", func(p *fixture) { p.net.Down(); <-p.send(counterScript) }, NotSent, "0"}, // the first finds that out
+		{"all is well", func(*fixture) {}, Answered, "1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inBubble(t, func(p *post) {
+			inBubble(t, func(p *fixture) {
 				p.loadScript()
 				c.net(p)
-				call := <-p.send(count)
+				call := <-p.send(counterScript)
 				if got := OutcomeOf(call.Err); got != c.fate || (call.Err == nil) != (c.fate == Answered) {
 					p.Errorf("fate %d, want %d: %v", got, c.fate, call.Err)
 				}
 				if call.Err != nil && !Retryable(call.Err) {
 					p.Errorf("it would not pass: %v", call.Err)
 				}
-				p.ran(c.ran)
-				p.net.Mend()
+				p.checkRuns(c.ran)
+				p.net.Restore()
 				time.Sleep(time.Minute) // in which nothing is repeated
-				p.ran(c.ran)
+				p.checkRuns(c.ran)
 			})
 		})
 	}
@@ -349,13 +344,13 @@ func TestCommandsAreNeverResent(t *testing.T) {
 
 // TestPipelineCallsShareOutcome: one that breaks must not be split, nor sent again in part.
 func TestPipelineCallsShareOutcome(t *testing.T) {
-	inBubble(t, func(p *post) {
+	inBubble(t, func(p *fixture) {
 		p.blockSenders()
 		p.mini.Del("k")
 		p.net.Break("evalsha", 1, faultnet.CutReply)
 		var all []chan *Call
 		for range 50 {
-			all = append(all, p.send(count))
+			all = append(all, p.send(counterScript))
 		}
 		for i, done := range all {
 			if c := <-done; OutcomeOf(c.Err) != InDoubt {
@@ -363,7 +358,7 @@ func TestPipelineCallsShareOutcome(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Minute)
-		p.ran("50")
+		p.checkRuns("50")
 		if got := p.sent(); !slices.Equal(got, []int{50}) {
 			p.Errorf("pipelines of %v", got)
 		}
@@ -372,13 +367,13 @@ func TestPipelineCallsShareOutcome(t *testing.T) {
 
 func TestPipelineCallsGetOwnReplies(t *testing.T) {
 	refuse := script("return redis.error_reply('OOM command not allowed')")
-	inBubble(t, func(p *post) {
+	inBubble(t, func(p *fixture) {
 		p.loadScript()
 		<-p.send(refuse)
 		p.blockSenders()
 		var all []chan *Call
 		for i := range 30 {
-			s := count
+			s := counterScript
 			if i%3 == 0 {
 				s = refuse
 			}
@@ -416,13 +411,13 @@ func TestServerErrors(t *testing.T) {
 		{"ERR Script attempted to access a non local key in a cluster node script: 61, on @user_script:66.", true},
 	} {
 		t.Run(strings.Fields(c.says)[0], func(t *testing.T) {
-			inBubble(t, func(p *post) {
+			inBubble(t, func(p *fixture) {
 				p.loadScript()
 				p.answer(func(peer *server.Peer, _ string) bool {
 					peer.WriteError(c.says)
 					return true
 				})
-				call := <-p.send(count)
+				call := <-p.send(counterScript)
 				if call.Err == nil || !strings.Contains(call.Err.Error(), c.says) {
 					p.Fatalf("%q came through as %v", c.says, call.Err)
 				}
@@ -455,12 +450,12 @@ func TestInvalidReplies(t *testing.T) {
 	} {
 		t.Run(text, func(t *testing.T) {
 			s := script(text)
-			inBubble(t, func(p *post) {
+			inBubble(t, func(p *fixture) {
 				c := <-p.send(s)
 				if c.Err == nil || Retryable(c.Err) {
 					p.Errorf("%v, %v", c.Reply, c.Err)
 				}
-				if c := <-p.send(count); c.Err != nil { // what follows is not disturbed
+				if c := <-p.send(counterScript); c.Err != nil { // what follows is not disturbed
 					p.Error(c.Err)
 				}
 			})
@@ -510,11 +505,11 @@ func TestOutcomesOfErrors(t *testing.T) {
 }
 
 func TestCloseWaitsForPendingCalls(t *testing.T) {
-	inBubble(t, func(p *post) {
+	inBubble(t, func(p *fixture) {
 		p.blockSenders()
 		var all []chan *Call
 		for range 200 {
-			all = append(all, p.send(count))
+			all = append(all, p.send(counterScript))
 		}
 		p.Close()
 		for i, done := range all {
@@ -532,18 +527,18 @@ func TestCloseWaitsForPendingCalls(t *testing.T) {
 }
 
 func TestCallAfterCloseIsNotSent(t *testing.T) {
-	inBubble(t, func(p *post) {
+	inBubble(t, func(p *fixture) {
 		p.loadScript()
 		p.Close()
-		if c := <-p.send(count); OutcomeOf(c.Err) != NotSent || Retryable(c.Err) {
+		if c := <-p.send(counterScript); OutcomeOf(c.Err) != NotSent || Retryable(c.Err) {
 			p.Error(c.Err)
 		}
-		p.ran("0")
+		p.checkRuns("0")
 	})
 }
 
 func TestDoneIsCalledOnce(t *testing.T) {
-	inBubble(t, func(p *post) {
+	inBubble(t, func(p *fixture) {
 		var all []chan *Call
 		for i := range 500 {
 			switch i % 100 {
@@ -554,7 +549,7 @@ func TestDoneIsCalledOnce(t *testing.T) {
 			case 90:
 				p.net.Cut()
 			}
-			all = append(all, p.send(count))
+			all = append(all, p.send(counterScript))
 			if i%7 == 0 {
 				synctest.Wait()
 			}
@@ -590,7 +585,7 @@ func TestCloseEndsGoroutines(t *testing.T) {
 	var calls sync.WaitGroup
 	for range 100 {
 		calls.Add(1)
-		c.Send(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) { calls.Done() }})
+		c.Send(&Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: func(*Call) { calls.Done() }})
 	}
 	calls.Wait()
 	c.Close()
@@ -603,13 +598,13 @@ func TestCloseEndsGoroutines(t *testing.T) {
 }
 
 func TestMaxClientsErrorIsTemporary(t *testing.T) {
-	inBubble(t, func(p *post) {
+	inBubble(t, func(p *fixture) {
 		p.loadScript()
 		p.answer(func(c *server.Peer, _ string) bool {
 			c.WriteError("ERR max number of clients reached")
 			return true
 		})
-		if c := <-p.send(count); !Retryable(c.Err) {
+		if c := <-p.send(counterScript); !Retryable(c.Err) {
 			p.Errorf("it would not pass: %v", c.Err)
 		}
 	})
@@ -617,12 +612,12 @@ func TestMaxClientsErrorIsTemporary(t *testing.T) {
 
 // TestSendInlineWhenIdle: in the caller's own goroutine if the way is free, with the others if it is not.
 func TestSendInlineWhenIdle(t *testing.T) {
-	inBubble(t, func(p *post) {
+	inBubble(t, func(p *fixture) {
 		p.loadScript()
 		carry := func() (c *Call, own bool) {
 			done := make(chan bool, 2)
 			var returned atomic.Bool
-			c = &Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) {
+			c = &Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: func(*Call) {
 				// Somebody else's goroutine gets here when Carry has returned.
 				time.Sleep(time.Millisecond)
 				done <- !returned.Load()
@@ -654,7 +649,7 @@ func TestSendInlineWhenIdle(t *testing.T) {
 		}
 
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		p.send(count)
+		p.send(counterScript)
 		synctest.Wait()
 		if c, own := carry(); c.Err != nil || own {
 			p.Errorf("while another is under way: %v, in its own goroutine %v", c.Err, own)
@@ -669,11 +664,11 @@ func TestSendInlineWhenIdle(t *testing.T) {
 
 // TestCloseWaitsForInlineSend as for any other.
 func TestCloseWaitsForInlineSend(t *testing.T) {
-	inBubble(t, func(p *post) {
+	inBubble(t, func(p *fixture) {
 		p.loadScript()
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
 		var done bool
-		go p.SendInline(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) { done = true }})
+		go p.SendInline(&Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: func(*Call) { done = true }})
 		synctest.Wait()
 		p.Close()
 		if !done {
@@ -688,7 +683,7 @@ func TestPipelinePoolBoundsBatches(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
 	for size, want := range map[int]int{0: 10, 1: 1, 2: 2, 7: 7, 30: 30} {
 		t.Run(fmt.Sprint("PipelinePoolSize ", size), func(t *testing.T) {
-			inBubbleWith(t, redis.Options{PipelinePoolSize: size, PoolSize: 1}, func(p *post) {
+			inBubbleWith(t, redis.Options{PipelinePoolSize: size, PoolSize: 1}, func(p *fixture) {
 				p.loadScript()
 				used := p.rdb.Conn() // the application's pool is used up
 				defer func() { _ = used.Close() }()
@@ -698,10 +693,10 @@ func TestPipelinePoolBoundsBatches(t *testing.T) {
 				before := *p.rdb.PoolStats()
 				p.net.Break("evalsha", 10000, faultnet.SwallowReply)
 				var all []chan *Call
-				go p.SendInline(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) {}})
+				go p.SendInline(&Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: func(*Call) {}})
 				synctest.Wait()
 				for range 1000 { // 4 s
-					all = append(all, p.send(count))
+					all = append(all, p.send(counterScript))
 					time.Sleep(4 * time.Millisecond)
 				}
 				if n := len(p.sent()); n != want {
@@ -711,7 +706,7 @@ func TestPipelinePoolBoundsBatches(t *testing.T) {
 				if n := len(p.sent()); n > 2*want {
 					p.Errorf("%d batches were sent in the time of two", n)
 				}
-				p.net.Mend()
+				p.net.Restore()
 				mended := time.Now()
 				for _, done := range all {
 					<-done
@@ -730,30 +725,30 @@ func TestPipelinePoolBoundsBatches(t *testing.T) {
 
 // TestPoolSizeBoundsBatches: the pool is then the application's as well.
 func TestPoolSizeBoundsBatches(t *testing.T) {
-	inBubbleWith(t, redis.Options{PipelinePoolSize: -1, PoolSize: 3}, func(p *post) {
+	inBubbleWith(t, redis.Options{PipelinePoolSize: -1, PoolSize: 3}, func(p *fixture) {
 		p.loadScript()
 		p.net.Break("evalsha", 1000, faultnet.SwallowReply)
 		for range 1000 {
-			p.send(count)
+			p.send(counterScript)
 			time.Sleep(time.Millisecond)
 		}
 		if n := len(p.sent()); n != 3 {
 			p.Errorf("%d batches under way", n)
 		}
-		p.net.Mend()
+		p.net.Restore()
 	})
 }
 
 // TestUrgentCallsGoFirst: what renews leases does not wait behind thousands that ask for new ones.
 func TestUrgentCallsGoFirst(t *testing.T) {
-	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *post) {
+	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *fixture) {
 		p.loadScript()
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		p.send(count)
+		p.send(counterScript)
 		synctest.Wait()
 		var order []string
 		call := func(urgent bool, name string) {
-			p.Send(&Call{Script: count, Urgent: urgent, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(c *Call) {
+			p.Send(&Call{Script: counterScript, Urgent: urgent, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: func(c *Call) {
 				if c.Err != nil {
 					p.Error(c.Err)
 				}
@@ -785,10 +780,10 @@ func reversed(list []string) []string {
 
 // TestNoInlineSendWithoutTimeouts: a caller that carries its own call is let go only when the server answers.
 func TestNoInlineSendWithoutTimeouts(t *testing.T) {
-	inBubbleWith(t, redis.Options{ReadTimeout: -1}, func(p *post) {
+	inBubbleWith(t, redis.Options{ReadTimeout: -1}, func(p *fixture) {
 		p.loadScript()
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		p.SendInline(&Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(*Call) {}})
+		p.SendInline(&Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: func(*Call) {}})
 		synctest.Wait()
 		p.net.Cut()
 	})
@@ -796,7 +791,7 @@ func TestNoInlineSendWithoutTimeouts(t *testing.T) {
 
 // TestMixedReplies: also those that are no list end the call.
 func TestMixedReplies(t *testing.T) {
-	inBubble(t, func(p *post) {
+	inBubble(t, func(p *fixture) {
 		get := func(text string) *Call {
 			s, done := script(text), make(chan *Call, 1)
 			p.Send(&Call{Script: s, Mixed: true, Key: "k", Args: s.AppendCommand(nil, "k"), Done: func(c *Call) { done <- c }})
@@ -837,18 +832,18 @@ func (p *tracedPipeline) Exec(ctx context.Context) ([]redis.Cmder, error) {
 
 // TestClientWrapperSeesCommands, because it is asked for the pipelines.
 func TestClientWrapperSeesCommands(t *testing.T) {
-	inBubble(t, func(p *post) {
+	inBubble(t, func(p *fixture) {
 		p.loadScript()
 		w := &traced{Client: p.rdb}
 		c := New(newClient(p.T, w))
 		for range 3 {
 			done := make(chan error, 1)
-			call := &Call{Script: count, Key: "k", Args: count.AppendCommand(nil, "k"), Done: func(c *Call) { done <- c.Err }}
+			call := &Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: func(c *Call) { done <- c.Err }}
 			c.Send(call)
 			if err := <-done; err != nil {
 				p.Error(err)
 			}
-			call.Args = count.AppendCommand(nil, "k")
+			call.Args = counterScript.AppendCommand(nil, "k")
 			c.SendInline(call)
 			if err := <-done; err != nil {
 				p.Error(err)

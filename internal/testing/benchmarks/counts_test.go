@@ -38,7 +38,7 @@ const (
 // time has passed, and no heartbeat or renewal is due meanwhile. A change that makes one larger has to say why, and raise it
 // here.
 func TestCountsStayLow(t *testing.T) {
-	redistest.Need(t)
+	redistest.RequireBinary(t)
 	for _, c := range []struct {
 		name     string
 		new      func(*lockkeeper.Keeper) (acquire, error)

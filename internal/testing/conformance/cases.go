@@ -93,9 +93,9 @@ func sharedCounter(w *World) {
 	for range keepers {
 		ls = append(ls, w.Process().Lock("counter"))
 	}
-	all(keepers, func(i int) {
+	parallel(keepers, func(i int) {
 		l := ls[i]
-		all(goroutines, func(int) {
+		parallel(goroutines, func(int) {
 			for range rounds {
 				if err := l.Do(w.ctx(), func(context.Context, uint64) error { c.inc(); return nil }); err != nil {
 					w.Error(err)
@@ -103,16 +103,16 @@ func sharedCounter(w *World) {
 			}
 		})
 	})
-	if want := keepers * goroutines * rounds; c.n != want || c.over.Load() != 0 {
-		w.Errorf("counted %d of %d, %d overlaps", c.n, want, c.over.Load())
+	if want := keepers * goroutines * rounds; c.n != want || c.overlaps.Load() != 0 {
+		w.Errorf("counted %d of %d, %d overlaps", c.n, want, c.overlaps.Load())
 	}
-	w.clean()
+	w.checkClean()
 }
 
 func oneTryLockSucceeds(w *World) {
 	p, q := w.Process().Lock("one"), w.Process().Lock("one")
 	var won atomic.Int32
-	all(100, func(i int) {
+	parallel(100, func(i int) {
 		l := p
 		if i%2 == 0 {
 			l = q
@@ -121,7 +121,7 @@ func oneTryLockSucceeds(w *World) {
 		case err == nil:
 			won.Add(1)
 		default:
-			w.is(err, lockkeeper.ErrNotAcquired)
+			w.checkError(err, lockkeeper.ErrNotAcquired)
 		}
 	})
 	if won.Load() != 1 {
@@ -133,12 +133,12 @@ func tryLockRefused(w *World) {
 	l := w.hold(w.Process().Lock("x"))
 	before := w.keys()
 	_, err := w.Process().Lock("x").TryLock(w.ctx())
-	w.is(err, lockkeeper.ErrNotAcquired)
+	w.checkError(err, lockkeeper.ErrNotAcquired)
 	if after := w.keys(); strings.Join(before, " ") != strings.Join(after, " ") {
 		w.Errorf("keys before: %v, after: %v", before, after)
 	}
 	w.release(l)
-	w.clean()
+	w.checkClean()
 }
 
 func reacquire(w *World) {
@@ -147,34 +147,34 @@ func reacquire(w *World) {
 		w.checkFree(l)
 		w.release(w.hold(l))
 	}
-	w.clean()
+	w.checkClean()
 }
 
 func releaseTwice(w *World) {
-	l := w.Process().Lock("x", fixed)
+	l := w.Process().Lock("x", withoutRenewal)
 	lease := w.hold(l)
 	w.release(lease)
 	w.release(lease)
-	w.is(lease.Err(), lockkeeper.ErrReleased)
+	w.checkError(lease.Err(), lockkeeper.ErrReleased)
 	var none *lockkeeper.Lease
 	w.release(none)
 
 	lost := w.hold(l)
-	w.lost(lost, ttl)
-	w.is(lost.Release(w.ctx()), lockkeeper.ErrLost)
-	w.is(lost.Release(w.ctx()), lockkeeper.ErrLost)
-	w.clean()
+	w.awaitLoss(lost, ttl)
+	w.checkError(lost.Release(w.ctx()), lockkeeper.ErrLost)
+	w.checkError(lost.Release(w.ctx()), lockkeeper.ErrLost)
+	w.checkClean()
 }
 
 func wrongToken(w *World) {
 	a, b := w.Process(), w.Process()
-	old := w.hold(a.Lock("x", fixed))
+	old := w.hold(a.Lock("x", withoutRenewal))
 	a.Crash()
-	w.lost(old, ttl)
+	w.awaitLoss(old, ttl)
 	now := w.hold(b.Lock("x", withTTL(time.Minute)))
-	a.Net.Mend()
-	w.is(old.Release(w.ctx()), lockkeeper.ErrLost)
-	w.is(old.Extend(w.ctx(), time.Second), lockkeeper.ErrLost)
+	a.Net.Restore()
+	w.checkError(old.Release(w.ctx()), lockkeeper.ErrLost)
+	w.checkError(old.Extend(w.ctx(), time.Second), lockkeeper.ErrLost)
 	for _, token := range []string{now.Token()[:len(now.Token())-1], now.Token() + "0", "x", old.Token()} {
 		if _, err := a.Lock("x").Adopt(w.ctx(), token); !errors.Is(err, lockkeeper.ErrLost) {
 			w.Errorf("adopting %q: %v", token, err)
@@ -204,13 +204,13 @@ func cancelledWait(w *World) {
 	p := w.Process()
 	ctx, cancel := context.WithCancel(w.ctx())
 	ch := w.lockAsync(ctx, p.Lock("x"))
-	w.waiters("x", 1)
+	w.awaitWaiters("x", 1)
 	cancel()
 	r := w.await(ch, 0)
-	w.is(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
-	w.waiters("x", 0)
+	w.checkError(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.awaitWaiters("x", 0)
 	w.release(lease)
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 func cancelDuringGrant(w *World) {
@@ -221,8 +221,8 @@ func cancelDuringGrant(w *World) {
 		ctx, cancel := context.WithCancel(w.ctx())
 		l := q.Lock(name)
 		ch := w.lockAsync(ctx, l)
-		w.waiters(name, 1)
-		all(2, func(k int) {
+		w.awaitWaiters(name, 1)
+		parallel(2, func(k int) {
 			if k == 0 {
 				cancel()
 			} else {
@@ -232,35 +232,35 @@ func cancelDuringGrant(w *World) {
 		if r := w.await(ch, 0); r.err == nil {
 			w.release(r.lease)
 		} else {
-			w.is(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
+			w.checkError(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
 		}
-		w.tombstones()
+		w.checkOnlyTombstones()
 		w.checkFree(l)
 	}
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 func lostAcquireReply(w *World) {
-	for _, fate := range []faultnet.Fate{faultnet.CutReply, faultnet.TearReply, faultnet.SwallowReply, faultnet.LoseRequest} {
+	for _, fault := range []faultnet.Fault{faultnet.CutReply, faultnet.TruncateReply, faultnet.SwallowReply, faultnet.LoseRequest} {
 		p := w.Process()
 		l := p.Lock("x", withTTL(10*time.Second))
 		w.checkFree(l) // the scripts are known
-		p.Net.Break("evalsha", 1, fate)
+		p.Net.Break("evalsha", 1, fault)
 		lease := w.hold(l)
 		again, err := l.Adopt(w.ctx(), lease.Token())
 		w.must(err)
 		if again.Fence() != lease.Fence() {
 			w.Errorf("fence %d, and %d at the server", lease.Fence(), again.Fence())
 		}
-		p.Net.Break("evalsha", 1, fate)
+		p.Net.Break("evalsha", 1, fault)
 		w.release(lease)
-		w.tombstones()
+		w.checkOnlyTombstones()
 
-		p.Net.Break("evalsha", 1, fate)
+		p.Net.Break("evalsha", 1, fault)
 		lease, err = l.TryLock(w.ctx())
 		w.must(err)
 		w.release(lease)
-		w.tombstones()
+		w.checkOnlyTombstones()
 	}
 }
 
@@ -273,16 +273,16 @@ func lateDuplicate(w *World) {
 	p.Net.Break("evalsha", 1, faultnet.CutReply|faultnet.Copy)
 	lease := w.hold(l)
 	w.release(lease)
-	ctx, cancel := context.WithTimeout(w.ctx(), beat)
+	ctx, cancel := context.WithTimeout(w.ctx(), heartbeatInterval)
 	defer cancel()
 	p.Net.Break("evalsha", 1, faultnet.SwallowReply|faultnet.Copy)
 	_, err := l.Lock(ctx)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		w.Fatal(err)
 	}
-	w.tombstones()
+	w.checkOnlyTombstones()
 	w.must(p.Net.Replay())
-	w.tombstones()
+	w.checkOnlyTombstones()
 	w.checkFree(l)
 }
 
@@ -297,7 +297,7 @@ func nameRules(w *World) {
 			w.Errorf("name %q became %q", name, lease.Name())
 		}
 		_, err := l.TryLock(w.ctx())
-		w.is(err, lockkeeper.ErrNotAcquired)
+		w.checkError(err, lockkeeper.ErrNotAcquired)
 		if name == "a" {
 			w.checkFree(p.Lock("A")) // names are case-sensitive
 		}
@@ -305,12 +305,12 @@ func nameRules(w *World) {
 	}
 	for _, name := range []string{"", strings.Repeat("n", 1025), "}", "a}{b", "a{}b", "{}"} {
 		_, err := w.P.New(p.Keeper, name, Options{TTL: ttl})
-		w.is(err, lockkeeper.ErrInvalid)
+		w.checkError(err, lockkeeper.ErrInvalid)
 		if len(name) > 0 && len(name) < 100 && !strings.Contains(err.Error(), name) {
 			w.Errorf("the error does not name %q: %v", name, err)
 		}
 	}
-	w.clean()
+	w.checkClean()
 }
 
 func invalidOptions(w *World) {
@@ -320,22 +320,22 @@ func invalidOptions(w *World) {
 		{TTL: time.Second, MaxLifetime: time.Millisecond}, {TTL: time.Second, MaxLifetime: -1},
 	} {
 		_, err := w.P.New(p.Keeper, "x", o)
-		w.is(err, lockkeeper.ErrInvalid)
+		w.checkError(err, lockkeeper.ErrInvalid)
 		if err != nil && !strings.Contains(err.Error(), "TTL") && !strings.Contains(err.Error(), "MaxLifetime") {
 			w.Errorf("the error names no option: %v", err)
 		}
 	}
 	_, err := w.P.New(nil, "x", Options{TTL: ttl})
-	w.is(err, lockkeeper.ErrInvalid)
+	w.checkError(err, lockkeeper.ErrInvalid)
 	lease := w.hold(p.Lock("x"))
 	for _, d := range []time.Duration{0, -1, time.Microsecond, 1<<63 - 1} {
-		w.is(lease.Extend(w.ctx(), d), lockkeeper.ErrInvalid)
+		w.checkError(lease.Extend(w.ctx(), d), lockkeeper.ErrInvalid)
 	}
 	w.must(lease.Err())
 	w.release(lease)
 	_, err = p.Lock("x").Adopt(w.ctx(), "")
-	w.is(err, lockkeeper.ErrInvalid)
-	w.clean()
+	w.checkError(err, lockkeeper.ErrInvalid)
+	w.checkClean()
 }
 
 func scriptFlush(w *World) {
@@ -348,17 +348,17 @@ func scriptFlush(w *World) {
 		w.must(lease.Extend(w.ctx(), ttl))
 		w.must(w.admin.ScriptFlush(w.ctx()).Err())
 		ch := w.lockAsync(w.ctx(), w.Process().Lock("x"))
-		w.waiters("x", 1)
+		w.awaitWaiters("x", 1)
 		w.must(w.admin.ScriptFlush(w.ctx()).Err())
 		w.release(lease)
-		w.release(w.await(ch, beat).lease)
+		w.release(w.await(ch, heartbeatInterval).lease)
 	}
-	w.clean()
+	w.checkClean()
 }
 
 func adopt(w *World) {
 	a, b := w.Process(), w.Process()
-	l := a.Lock("x", fixed)
+	l := a.Lock("x", withoutRenewal)
 	first := w.hold(l)
 	a.Crash() // it is gone, and has passed its token on
 	second, err := b.Lock("x", withTTL(2*ttl)).Adopt(w.ctx(), first.Token())
@@ -371,8 +371,8 @@ func adopt(w *World) {
 	w.must(second.Extend(w.ctx(), time.Second))
 	w.release(second)
 	_, err = b.Lock("x").Adopt(w.ctx(), first.Token())
-	w.is(err, lockkeeper.ErrLost)
-	w.tombstones() // for all that its new owner knows, a copy of the request may yet come
+	w.checkError(err, lockkeeper.ErrLost)
+	w.checkOnlyTombstones() // for all that its new owner knows, a copy of the request may yet come
 }
 
 // lateGrant: the request, or its answer, is under way for longer than the lease lasts. Whoever asked must neither believe
@@ -412,19 +412,19 @@ func lateGrant(w *World) {
 			}
 			w.release(r.lease)
 			if call != "TryLock" {
-				r = w.await(ch, 2*beat)
+				r = w.await(ch, 2*heartbeatInterval)
 				w.must(r.err)
 				w.release(r.lease)
 			}
 		}
 	}
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 // lateAdoption: the answer to an adoption comes after the time that it gives.
 func lateAdoption(w *World) {
 	a, b := w.Process(), w.Process()
-	first := w.hold(a.Lock("x", fixed, withTTL(time.Minute)))
+	first := w.hold(a.Lock("x", withoutRenewal, withTTL(time.Minute)))
 	a.Crash()
 	l := b.Lock("x")
 	w.checkFree(b.Lock("y"))
@@ -441,7 +441,7 @@ func lateAdoption(w *World) {
 	time.Sleep(2 * ttl) // it is renewed
 	w.must(r.lease.Err())
 	w.release(r.lease)
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 // lateExtension: the answer to an Extend comes after the time that it gives. The lease is lost then, and Extend says so.
@@ -449,12 +449,12 @@ func lateExtension(w *World) {
 	p := w.Process()
 	lease := w.hold(p.Lock("x", withTTL(time.Minute)))
 	p.Net.DelayReplies(3 * ttl / 2)
-	w.is(lease.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
-	w.is(lease.Err(), lockkeeper.ErrLost)
+	w.checkError(lease.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
+	w.checkError(lease.Err(), lockkeeper.ErrLost)
 	p.Net.DelayReplies(0)
-	w.is(lease.Release(w.ctx()), lockkeeper.ErrLost)
+	w.checkError(lease.Release(w.ctx()), lockkeeper.ErrLost)
 	w.checkFree(p.Lock("x"))
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 // messageBeforeReply: the request took long, and the message that tells of its grant is quicker than the answer that it
@@ -465,13 +465,13 @@ func messageBeforeReply(w *World) {
 	p := w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = 10*time.Second, 30*time.Second })
 	ctx, cancel := context.WithCancel(w.ctx())
 	listens := w.lockAsync(ctx, p.Lock("y"))
-	w.waiters("y", 1)
+	w.awaitWaiters("y", 1)
 	p.Net.Delay(14 * ttl / 15)
 	ch := w.lockAsync(w.ctx(), p.Lock("x"))
 	time.Sleep(ttl / 2)
 	p.Net.Delay(0)
 	p.Net.DelayReplies(ttl / 2)
-	w.waiters("x", 1)
+	w.awaitWaiters("x", 1)
 	time.Sleep(5 * time.Millisecond) // the answer is under way
 	p.Net.DelayReplies(0)
 	w.release(first)
@@ -481,7 +481,7 @@ func messageBeforeReply(w *World) {
 	cancel()
 	<-listens
 	w.release(held)
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 // alwaysLateReplies: no answer comes within the lease's time. That is no lock, and not contention either, and it ends when the
@@ -494,9 +494,9 @@ func alwaysLateReplies(w *World) {
 	l := p.Lock("x")
 	w.checkFree(l)
 	p.Net.Delay(5 * ttl / 4)
-	p.Net.Count()
+	p.Net.ResetCount()
 	start := time.Now()
-	w.lockTimesOut(l, 5*ttl)
+	w.checkLockTimesOut(l, 5*ttl)
 	if n := p.Net.Scripts(); n > 30 {
 		w.Errorf("%d commands in %v", n, time.Since(start))
 	}
@@ -509,7 +509,7 @@ func alwaysLateReplies(w *World) {
 		if got := w.await(r, 20*ttl); got.err == nil {
 			w.Errorf("%s: a lease that was over", what)
 		} else {
-			w.is(got.err, lockkeeper.ErrUnavailable)
+			w.checkError(got.err, lockkeeper.ErrUnavailable)
 		}
 	}
 	p.Net.Delay(0)
@@ -520,18 +520,18 @@ func alwaysLateReplies(w *World) {
 		}
 		return err == nil
 	})
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 func waitDeadline(w *World) {
 	lease := w.hold(w.Process().Lock("x"))
 	l := w.Process().Lock("x")
-	ctx, cancel := context.WithTimeout(w.ctx(), beat)
+	ctx, cancel := context.WithTimeout(w.ctx(), heartbeatInterval)
 	defer cancel()
-	r := w.await(w.lockAsync(ctx, l), beat)
-	w.is(r.err, context.DeadlineExceeded, lockkeeper.ErrNotAcquired)
+	r := w.await(w.lockAsync(ctx, l), heartbeatInterval)
+	w.checkError(r.err, context.DeadlineExceeded, lockkeeper.ErrNotAcquired)
 	w.release(lease)
-	w.clean()
+	w.checkClean()
 }
 
 func longWait(w *World) {
@@ -545,10 +545,10 @@ func longWait(w *World) {
 	default:
 	}
 	w.release(lease)
-	r := w.await(ch, beat)
+	r := w.await(ch, heartbeatInterval)
 	w.must(r.err)
 	w.release(r.lease)
-	w.clean()
+	w.checkClean()
 }
 
 func cancelManyWaiters(w *World) {
@@ -559,14 +559,14 @@ func cancelManyWaiters(w *World) {
 	for range 100 {
 		chans = append(chans, w.lockAsync(ctx, p.Lock("x")))
 	}
-	w.waiters("x", map[bool]int64{true: 100, false: 1}[w.P.Fair])
+	w.awaitWaiters("x", map[bool]int64{true: 100, false: 1}[w.P.Fair])
 	cancel()
 	for _, ch := range chans {
-		w.is(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+		w.checkError(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 	}
-	w.waiters("x", 0)
+	w.awaitWaiters("x", 0)
 	w.release(lease)
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 func holderCrashes(w *World) {
@@ -574,7 +574,7 @@ func holderCrashes(w *World) {
 	first := w.hold(a.Lock("x"))
 	b := w.Process()
 	ch := w.lockAsync(w.ctx(), b.Lock("x"))
-	w.waiters("x", 1)
+	w.awaitWaiters("x", 1)
 	a.Crash()
 	ends := time.Now().Add(ttl)
 	r := w.await(ch, ttl+50*time.Millisecond)
@@ -585,22 +585,22 @@ func holderCrashes(w *World) {
 	if r.lease.Fence() <= first.Fence() {
 		w.Errorf("fence %d after %d", r.lease.Fence(), first.Fence())
 	}
-	w.is(first.Err(), lockkeeper.ErrLost)
+	w.checkError(first.Err(), lockkeeper.ErrLost)
 	w.release(r.lease)
-	w.clean()
+	w.checkClean()
 }
 
 func wakeupLost(w *World) {
 	lease := w.hold(w.Process().Lock("x", withTTL(10*time.Second)))
 	b := w.Process()
 	ch := w.lockAsync(w.ctx(), b.Lock("x"))
-	w.waiters("x", 1)
+	w.awaitWaiters("x", 1)
 	b.Net.CutSubscriptions()
 	w.release(lease)
-	r := w.await(ch, beat+50*time.Millisecond)
+	r := w.await(ch, heartbeatInterval+50*time.Millisecond)
 	w.must(r.err)
 	w.release(r.lease)
-	w.clean()
+	w.checkClean()
 }
 
 func staleSubscription(w *World) {
@@ -611,10 +611,10 @@ func staleSubscription(w *World) {
 	})
 	l := b.Lock("x", withTTL(10*time.Second))
 	ch := w.lockAsync(w.ctx(), l)
-	w.waiters("x", 1)
-	b.Net.DeafenSubscriptions()
+	w.awaitWaiters("x", 1)
+	b.Net.BlackholeSubscriptions()
 	w.release(lease)
-	r := w.await(ch, beat+50*time.Millisecond)
+	r := w.await(ch, heartbeatInterval+50*time.Millisecond)
 	w.must(r.err)
 	<-missed // the connection is replaced, and the next wake-up is heard
 	w.release(r.lease)
@@ -622,15 +622,15 @@ func staleSubscription(w *World) {
 	lease = w.hold(w.Process().Lock("x", withTTL(10*time.Second)))
 	start := time.Now()
 	ch = w.lockAsync(w.ctx(), l)
-	w.waiters("x", 1)
+	w.awaitWaiters("x", 1)
 	w.release(lease)
-	r = w.await(ch, beat)
+	r = w.await(ch, heartbeatInterval)
 	w.must(r.err)
-	if !w.Real && time.Since(start) > beat/2 {
+	if !w.Real && time.Since(start) > heartbeatInterval/2 {
 		w.Errorf("after the repair a wake-up took %v", time.Since(start))
 	}
 	w.release(r.lease)
-	w.clean()
+	w.checkClean()
 }
 
 func handoffCommandsConstant(w *World) {
@@ -655,9 +655,9 @@ func handoffCommandsConstant(w *World) {
 				}
 			}()
 		}
-		w.waiters(name, map[bool]int64{true: int64(n), false: int64(min(n, keepers))}[w.P.Fair])
+		w.awaitWaiters(name, map[bool]int64{true: int64(n), false: int64(min(n, keepers))}[w.P.Fair])
 		for _, p := range ps {
-			p.Net.Count()
+			p.Net.ResetCount()
 		}
 		done := min(turns, n)
 		for range done {
@@ -683,14 +683,14 @@ func endedContext(w *World) {
 	lease := w.hold(l)
 	ctx, cancel := context.WithCancel(w.ctx())
 	cancel()
-	p.Net.Count()
+	p.Net.ResetCount()
 	_, err := l.Lock(ctx)
-	w.is(err, context.Canceled)
+	w.checkError(err, context.Canceled)
 	_, err = l.TryLock(ctx)
-	w.is(err, context.Canceled)
-	w.is(lease.Extend(ctx, time.Second), context.Canceled)
+	w.checkError(err, context.Canceled)
+	w.checkError(lease.Extend(ctx, time.Second), context.Canceled)
 	_, err = l.Adopt(ctx, lease.Token())
-	w.is(err, context.Canceled)
+	w.checkError(err, context.Canceled)
 	if n := p.Net.Scripts(); n != 0 {
 		w.Errorf("%d scripts were sent", n)
 	}
@@ -700,9 +700,9 @@ func endedContext(w *World) {
 func renewal(w *World) {
 	p := w.Process()
 	lease := w.hold(p.Lock("renewed"))
-	ends := w.hold(p.Lock("fixed", fixed))
+	ends := w.hold(p.Lock("fixed", withoutRenewal))
 	start := time.Now()
-	w.lost(ends, ttl)
+	w.awaitLoss(ends, ttl)
 	if d := time.Since(start); !w.Real && (d < ttl*9/10 || d > ttl) {
 		w.Errorf("a fixed lease of %v was believed for %v", ttl, d)
 	}
@@ -715,23 +715,23 @@ func renewal(w *World) {
 	w.release(lease)
 
 	// A fixed lease that comes out of a queue lasts its whole time as well.
-	hour := withTTL(10 * beat)
+	hour := withTTL(10 * heartbeatInterval)
 	first := w.hold(w.Process().Lock("q"))
-	ch := w.lockAsync(w.ctx(), p.Lock("q", fixed, hour))
-	w.waiters("q", 1)
+	ch := w.lockAsync(w.ctx(), p.Lock("q", withoutRenewal, hour))
+	w.awaitWaiters("q", 1)
 	w.release(first)
-	r := w.await(ch, beat)
+	r := w.await(ch, heartbeatInterval)
 	w.must(r.err)
-	w.lost(r.lease, 10*beat)
-	if d := time.Since(r.at); !w.Real && (d < 9*beat || d > 10*beat) {
-		w.Errorf("a fixed lease of %v that was waited for was believed for %v", 10*beat, d)
+	w.awaitLoss(r.lease, 10*heartbeatInterval)
+	if d := time.Since(r.at); !w.Real && (d < 9*heartbeatInterval || d > 10*heartbeatInterval) {
+		w.Errorf("a fixed lease of %v that was waited for was believed for %v", 10*heartbeatInterval, d)
 	}
-	w.clean()
+	w.checkClean()
 }
 
 func extend(w *World) {
 	p := w.Process()
-	l := p.Lock("x", fixed)
+	l := p.Lock("x", withoutRenewal)
 	lease := w.hold(l)
 	w.must(lease.Extend(w.ctx(), 3*ttl))
 	time.Sleep(2 * ttl)
@@ -740,13 +740,13 @@ func extend(w *World) {
 	if left := time.Until(lease.Deadline()); left > ttl/2 {
 		w.Errorf("shortened to %v, it is believed for %v", ttl/2, left)
 	}
-	w.lost(lease, ttl/2)
-	w.is(lease.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
+	w.awaitLoss(lease, ttl/2)
+	w.checkError(lease.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
 	w.eventually("the lease to end at the server too", func() bool { return len(w.holders("x")) == 0 })
 	w.checkFree(l)
 	released := w.hold(l)
 	w.release(released)
-	w.is(released.Extend(w.ctx(), ttl), lockkeeper.ErrReleased)
+	w.checkError(released.Extend(w.ctx(), ttl), lockkeeper.ErrReleased)
 	w.checkFree(l)
 
 	renewed := w.hold(p.Lock("y"))
@@ -789,7 +789,7 @@ func removedByHand(w *World) {
 		lease := w.hold(p.Lock(what))
 		ctx := lease.Context(w.ctx())
 		w.must(take(w.P.Key(what)))
-		w.lost(lease, ttl/3+50*time.Millisecond)
+		w.awaitLoss(lease, ttl/3+50*time.Millisecond)
 		<-ctx.Done()
 		if !errors.Is(context.Cause(ctx), lockkeeper.ErrLost) {
 			w.Errorf("%s: cause %v", what, context.Cause(ctx))
@@ -811,7 +811,7 @@ func noSpuriousLoss(w *World) {
 	if !errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) || losses.Load() != 0 {
 		w.Errorf("cause %v, %d losses told", context.Cause(ctx), losses.Load())
 	}
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 func unreachableServer(w *World) {
@@ -821,7 +821,7 @@ func unreachableServer(w *World) {
 	p.Crash()
 	down := time.Now()
 	deadline := lease.Deadline()
-	w.lost(lease, ttl)
+	w.awaitLoss(lease, ttl)
 	if at := time.Now(); !w.Real && (at.After(down.Add(ttl)) || at.After(deadline)) {
 		w.Errorf("the loss was told %v after the server was gone, deadline %v", at.Sub(down), deadline.Sub(down))
 	}
@@ -851,7 +851,7 @@ func lossVisibleAfterDeadline(w *World) {
 			return false
 		}
 	}
-	looks := map[string]func(l *lockkeeper.Lease, ctx context.Context) bool{
+	observations := map[string]func(l *lockkeeper.Lease, ctx context.Context) bool{
 		"Err":         func(l *lockkeeper.Lease, _ context.Context) bool { return l.Err() != nil },
 		"Done":        func(l *lockkeeper.Lease, _ context.Context) bool { return isOver(l.Done()) },
 		"Context":     func(l *lockkeeper.Lease, _ context.Context) bool { return isOver(l.Context(w.ctx()).Done()) },
@@ -864,24 +864,24 @@ func lossVisibleAfterDeadline(w *World) {
 	parent, cancel := context.WithCancel(w.ctx())
 	defer cancel()
 	leases := map[string]*lockkeeper.Lease{}
-	for what := range looks {
-		leases[what] = w.hold(p.Lock(what, fixed))
+	for what := range observations {
+		leases[what] = w.hold(p.Lock(what, withoutRenewal))
 	}
-	w.hold(p.Lock("first", fixed, withTTL(ttl/2)))
+	w.hold(p.Lock("first", withoutRenewal, withTTL(ttl/2)))
 	contexts := map[string]context.Context{}
 	for what, l := range leases {
 		contexts[what] = l.Context(parent)
 		_ = l.Done()
 	}
 	<-paused
-	for what, look := range looks {
+	for what, observe := range observations {
 		l, ctx := leases[what], contexts[what]
 		time.Sleep(time.Until(l.Deadline()))
-		if !look(l, ctx) {
+		if !observe(l, ctx) {
 			w.Errorf("%s does not tell of the loss", what)
 		}
-		w.is(l.Err(), lockkeeper.ErrLost)
-		w.is(context.Cause(ctx), lockkeeper.ErrLost)
+		w.checkError(l.Err(), lockkeeper.ErrLost)
+		w.checkError(context.Cause(ctx), lockkeeper.ErrLost)
 	}
 }
 
@@ -901,7 +901,7 @@ func renewalEnds(w *World) {
 	for len(renewed) > 0 {
 		<-renewed
 	}
-	p.Net.Count()
+	p.Net.ResetCount()
 	time.Sleep(2 * ttl)
 	if n := p.Net.Scripts(); n != 0 || len(renewed) != 0 {
 		w.Errorf("%d scripts, %d renewals after the release", n, len(renewed))
@@ -912,7 +912,7 @@ func renewalEnds(w *World) {
 	if err := bounded.Extend(w.ctx(), time.Hour); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), "MaxLifetime") {
 		w.Errorf("Extend beyond the maximum lifetime: %v", err)
 	}
-	w.lost(bounded, 2*ttl)
+	w.awaitLoss(bounded, 2*ttl)
 	if d := time.Since(start); !w.Real && (d < ttl*3/2 || d > 2*ttl) {
 		w.Errorf("with a maximum lifetime of %v the lease lasted %v", 2*ttl, d)
 	}
@@ -921,7 +921,7 @@ func renewalEnds(w *World) {
 
 func fencesRise(w *World) {
 	p := w.Process()
-	l := p.Lock("x", fixed)
+	l := p.Lock("x", withoutRenewal)
 	var last uint64
 	next := func(what string) {
 		w.Helper()
@@ -936,7 +936,7 @@ func fencesRise(w *World) {
 	for range 5 {
 		next("release")
 	}
-	w.lost(w.hold(l), ttl)
+	w.awaitLoss(w.hold(l), ttl)
 	next("expiry")
 	w.must(w.admin.FlushAll(w.ctx()).Err())
 	next("FLUSHALL")
@@ -946,7 +946,7 @@ func fencesRise(w *World) {
 	_ = held.Release(w.ctx())
 	if w.Real {
 		w.server.Kill()
-		w.server.Boot()
+		w.server.Restart()
 	} else {
 		w.mini.FlushAll()
 	}
@@ -963,26 +963,26 @@ func fencesRise(w *World) {
 // shortLease: a fixed lease shorter than a heartbeat's lifetime, granted by a message, is confirmed for all its time.
 func shortLease(w *World) {
 	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
-	ch := w.lockAsync(w.ctx(), w.Process().Lock("x", fixed, withTTL(2*beat)))
-	w.waiters("x", 1)
-	time.Sleep(beat * 9 / 10)
+	ch := w.lockAsync(w.ctx(), w.Process().Lock("x", withoutRenewal, withTTL(2*heartbeatInterval)))
+	w.awaitWaiters("x", 1)
+	time.Sleep(heartbeatInterval * 9 / 10)
 	w.release(holder)
 	r := w.await(ch, 0)
 	w.must(r.err)
 	w.eventually("it to be confirmed", func() bool {
 		w.must(r.lease.Err())
-		return r.lease.Deadline().Sub(r.at) > 2*beat-beat/4
+		return r.lease.Deadline().Sub(r.at) > 2*heartbeatInterval-heartbeatInterval/4
 	})
-	w.lost(r.lease, time.Until(r.lease.Deadline())+beat/4)
+	w.awaitLoss(r.lease, time.Until(r.lease.Deadline())+heartbeatInterval/4)
 }
 
 func waiterCrashes(w *World) {
 	first := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	b, c := w.Process(), w.Process()
 	w.lockAsync(w.ctx(), b.Lock("x"))
-	w.waiters("x", 1)
+	w.awaitWaiters("x", 1)
 	ch := w.lockAsync(w.ctx(), c.Lock("x"))
-	w.waiters("x", 2)
+	w.awaitWaiters("x", 2)
 	b.Crash()
 	w.eventually("the server to see it", func() bool {
 		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+b.ID()).Result()
@@ -996,7 +996,7 @@ func waiterCrashes(w *World) {
 		w.Errorf("the dead waiter cost the next one %v", d)
 	}
 	w.release(r.lease)
-	w.waiters("x", 0)
+	w.awaitWaiters("x", 0)
 }
 
 func closeKeeper(w *World) {
@@ -1008,26 +1008,26 @@ func closeKeeper(w *World) {
 	for range 10 {
 		chans = append(chans, w.lockAsync(w.ctx(), p.Lock("busy")))
 	}
-	w.waiters("busy", map[bool]int64{true: 10, false: 1}[w.P.Fair])
+	w.awaitWaiters("busy", map[bool]int64{true: 10, false: 1}[w.P.Fair])
 	w.must(p.Close())
 	for _, ch := range chans {
-		w.is(w.await(ch, 0).err, lockkeeper.ErrClosed)
+		w.checkError(w.await(ch, 0).err, lockkeeper.ErrClosed)
 	}
 	if !errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) {
 		w.Errorf("cause %v", context.Cause(ctx))
 	}
-	w.is(lease.Err(), lockkeeper.ErrReleased)
+	w.checkError(lease.Err(), lockkeeper.ErrReleased)
 	w.release(lease)
 	_, err := p.Lock("x").Lock(w.ctx())
-	w.is(err, lockkeeper.ErrClosed)
+	w.checkError(err, lockkeeper.ErrClosed)
 	_, err = p.Lock("x").TryLock(w.ctx())
-	w.is(err, lockkeeper.ErrClosed)
+	w.checkError(err, lockkeeper.ErrClosed)
 	_, err = p.Lock("x").Adopt(w.ctx(), other.Token())
-	w.is(err, lockkeeper.ErrClosed)
+	w.checkError(err, lockkeeper.ErrClosed)
 	w.must(p.Close())
 	w.must(p.RDB.Ping(w.ctx()).Err()) // the client is the caller's
 	w.release(other)
-	w.tombstones()
+	w.checkOnlyTombstones()
 
 	// A server that is gone does not keep Close for long.
 	q := w.Process()
@@ -1055,7 +1055,7 @@ func foreignKey(w *World) {
 		"Adopt":   func() error { _, err := l.Adopt(ctx, "t"); return err },
 	} {
 		err := call()
-		w.is(err)
+		w.checkError(err)
 		if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
 			w.Errorf("%s: %v", what, err)
 		}
@@ -1067,18 +1067,18 @@ func foreignKey(w *World) {
 
 // redisErrors: what Redis says comes through, wrapped, and nothing is held.
 func redisErrors(w *World) {
-	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = beat })
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = heartbeatInterval })
 	l := p.Lock("x")
 	lease := w.hold(p.Lock("kept"))
 	ask := func(what string, is func(error) bool, want ...error) {
 		w.Helper()
 		_, err := l.Lock(w.ctx())
-		w.is(err, want...)
+		w.checkError(err, want...)
 		if err == nil || !is(err) {
 			w.Errorf("%s: Lock: %v", what, err)
 		}
 		_, err = l.TryLock(w.ctx())
-		w.is(err, want...)
+		w.checkError(err, want...)
 		if err == nil || !is(err) {
 			w.Errorf("%s: TryLock: %v", what, err)
 		}
@@ -1089,13 +1089,13 @@ func redisErrors(w *World) {
 	var waits chan result
 	if !w.P.MajorityLock {
 		waits = w.lockAsync(w.ctx(), p.Lock("kept"))
-		w.waiters("kept", 1)
+		w.awaitWaiters("kept", 1)
 	}
 	admin("config", "set", "maxmemory", "1")
 	ask("OOM", redis.IsOOMError)
 	if waits != nil { // whoever waits is told by its next heartbeat
-		r := w.await(waits, 2*beat)
-		w.is(r.err)
+		r := w.await(waits, 2*heartbeatInterval)
+		w.checkError(r.err)
 		if !redis.IsOOMError(r.err) {
 			w.Errorf("OOM: a Lock that waited: %v", r.err)
 		}
@@ -1129,37 +1129,37 @@ func redisErrors(w *World) {
 		w.Errorf("WRONGPASS: %v", err)
 	}
 	w.checkFree(l)
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 func serverDown(w *World) {
-	a, b := w.Process(), w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = 3 * beat })
+	a, b := w.Process(), w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = 3 * heartbeatInterval })
 	lease := w.hold(a.Lock("x", withTTL(time.Minute)))
 	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Minute)
 	defer cancel()
 	waits := w.lockAsync(ctx, b.Lock("x"))
-	w.waiters("x", 1)
+	w.awaitWaiters("x", 1)
 	b.Crash()
-	r := w.await(waits, 5*beat)
-	w.is(r.err, lockkeeper.ErrUnavailable)
+	r := w.await(waits, 5*heartbeatInterval)
+	w.checkError(r.err, lockkeeper.ErrUnavailable)
 	_, err := b.Lock("y").Lock(ctx)
-	w.is(err, lockkeeper.ErrUnavailable)
+	w.checkError(err, lockkeeper.ErrUnavailable)
 	_, err = b.Lock("y").TryLock(ctx)
-	w.is(err, lockkeeper.ErrUnavailable)
-	short, cancel2 := context.WithTimeout(w.ctx(), beat)
+	w.checkError(err, lockkeeper.ErrUnavailable)
+	short, cancel2 := context.WithTimeout(w.ctx(), heartbeatInterval)
 	defer cancel2()
 	_, err = b.Lock("y").Lock(short)
-	w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
+	w.checkError(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 
 	// A short fault is ridden out, in line as well as before.
-	w.waiters("x", 0) // the one that was cut off has lapsed
+	w.awaitWaiters("x", 0) // the one that was cut off has lapsed
 	c := w.Process()
 	waits = w.lockAsync(ctx, c.Lock("x"))
-	w.waiters("x", 1)
+	w.awaitWaiters("x", 1)
 	c.Net.Down()
 	fresh := w.lockAsync(ctx, c.Lock("y"))
-	time.Sleep(beat)
-	c.Net.Mend()
+	time.Sleep(heartbeatInterval)
+	c.Net.Restore()
 	r = w.await(fresh, 2*time.Second)
 	w.must(r.err)
 	w.release(r.lease)
@@ -1176,14 +1176,14 @@ func noPubSubPermission(w *World) {
 	lease := w.hold(w.Process().Lock("x"))
 	l := w.Process().Lock("x")
 	ch := w.lockAsync(w.ctx(), l)
-	w.waiters("x", 1)
+	w.awaitWaiters("x", 1)
 	w.release(lease)
-	r := w.await(ch, beat)
+	r := w.await(ch, heartbeatInterval)
 	w.must(r.err)
 	time.Sleep(2 * ttl)
 	w.must(r.lease.Err())
 	w.release(r.lease)
-	w.clean()
+	w.checkClean()
 
 	// The one that waits may subscribe, the one that releases may not publish.
 	w.must(w.admin.Do(w.ctx(), "acl", "setuser", "mute", "on", ">pw", "+@all", "~*", "resetchannels").Err())
@@ -1198,12 +1198,12 @@ func noPubSubPermission(w *World) {
 	w.must(err)
 	lease = w.hold(m)
 	ch = w.lockAsync(w.ctx(), l)
-	w.waiters("x", 1)
+	w.awaitWaiters("x", 1)
 	w.release(lease)
-	r = w.await(ch, beat)
+	r = w.await(ch, heartbeatInterval)
 	w.must(r.err)
 	w.release(r.lease)
-	w.clean()
+	w.checkClean()
 }
 
 func doCases(w *World) {
@@ -1232,6 +1232,6 @@ func doCases(w *World) {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	})
-	w.is(err, lockkeeper.ErrLost)
-	w.clean()
+	w.checkError(err, lockkeeper.ErrLost)
+	w.checkClean()
 }

@@ -18,7 +18,7 @@ func clockJumpsPastLease(w *World) {
 	if second.Fence() <= first.Fence() {
 		w.Errorf("fence %d after %d", second.Fence(), first.Fence())
 	}
-	w.lost(first, time.Minute/3)
+	w.awaitLoss(first, time.Minute/3)
 	w.release(second)
 }
 
@@ -44,7 +44,7 @@ func clockSetBackWhileHeld(w *World) {
 	p.Crash()
 	back() // a renewal may have changed it
 	ch := w.lockAsync(w.ctx(), w.Process().Lock("x"))
-	r := w.await(ch, ttl+2*beat)
+	r := w.await(ch, ttl+2*heartbeatInterval)
 	w.must(r.err)
 	if r.lease.Fence() <= first.Fence() {
 		w.Errorf("fence %d after %d", r.lease.Fence(), first.Fence())

@@ -60,11 +60,11 @@ type deployment struct {
 
 // With heartbeat what got no message does not wait for long. With seldom it would wait for longer than all else takes, on
 // any machine.
-const heartbeat, seldom = 2 * time.Second, 20 * time.Second
+const frequentHeartbeat, rareHeartbeat = 2 * time.Second, 20 * time.Second
 
 func (d *deployment) keeper(hooks lockkeeper.Hooks) *lockkeeper.Keeper {
 	d.Helper()
-	return d.keeperWithHeartbeat(heartbeat, hooks)
+	return d.keeperWithHeartbeat(frequentHeartbeat, hooks)
 }
 
 func (d *deployment) keeperWithHeartbeat(heartbeat time.Duration, hooks lockkeeper.Hooks) *lockkeeper.Keeper {
@@ -92,15 +92,15 @@ func (d *deployment) lock(k *lockkeeper.Keeper, name string) Locker {
 // handoffs lets keepers contend for names all over the slots; every wait is ended by a message.
 func (d *deployment) handoffs(names int) {
 	d.Helper()
-	var heard atomic.Int32
+	var received atomic.Int32
 	var ks []*lockkeeper.Keeper
 	for range 3 {
-		ks = append(ks, d.keeperWithHeartbeat(seldom, lockkeeper.Hooks{WakeupReceived: func(lockkeeper.Event) { heard.Add(1) }}))
+		ks = append(ks, d.keeperWithHeartbeat(rareHeartbeat, lockkeeper.Hooks{WakeupReceived: func(lockkeeper.Event) { received.Add(1) }}))
 	}
 	start := time.Now()
-	all(names, func(n int) {
+	parallel(names, func(n int) {
 		var c counter
-		all(len(ks)*2, func(i int) {
+		parallel(len(ks)*2, func(i int) {
 			l := d.lock(ks[i%len(ks)], fmt.Sprintf("n%d", n))
 			for range 5 {
 				if err := l.Do(context.Background(), func(context.Context, uint64) error { c.inc(); return nil }); err != nil {
@@ -108,15 +108,15 @@ func (d *deployment) handoffs(names int) {
 				}
 			}
 		})
-		if c.n != len(ks)*2*5 || c.over.Load() != 0 {
-			d.Errorf("counted %d, %d overlaps", c.n, c.over.Load())
+		if c.n != len(ks)*2*5 || c.overlaps.Load() != 0 {
+			d.Errorf("counted %d, %d overlaps", c.n, c.overlaps.Load())
 		}
 	})
 	// Contenders wait far more often than not, and only messages end a wait before the heartbeat.
-	if n := int(heard.Load()); n < names*10 || time.Since(start) > seldom {
+	if n := int(received.Load()); n < names*10 || time.Since(start) > rareHeartbeat {
 		d.Errorf("%d names: %d wake-ups heard in %v", names, n, time.Since(start))
 	}
-	d.Logf("%d names, %d wake-ups heard, %v", names, heard.Load(), time.Since(start))
+	d.Logf("%d names, %d wake-ups heard, %v", names, received.Load(), time.Since(start))
 }
 
 // slotMigrates moves the slot of a name that is waited for to another primary; the next wake-up comes from there.
@@ -124,9 +124,9 @@ func (d *deployment) slotMigrates(c *redistest.Cluster) {
 	d.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	heard := make(chan struct{}, 10)
+	received := make(chan struct{}, 10)
 	a := d.lock(d.keeper(lockkeeper.Hooks{}), "moving")
-	b := d.lock(d.keeper(lockkeeper.Hooks{WakeupReceived: func(lockkeeper.Event) { heard <- struct{}{} }}), "moving")
+	b := d.lock(d.keeper(lockkeeper.Hooks{WakeupReceived: func(lockkeeper.Event) { received <- struct{}{} }}), "moving")
 	pass := func(what string) {
 		d.Helper()
 		lease, err := a.Lock(ctx)
@@ -143,7 +143,7 @@ func (d *deployment) slotMigrates(c *redistest.Cluster) {
 		}()
 		rdb := c.Client()
 		d.eventually("a waiter", func() bool { return rdb.ZCard(ctx, "{lock:moving}:"+d.p.Kind+":queue").Val() == 1 })
-		to := c.Move("lock:moving").Client()
+		to := c.MoveSlot("lock:moving").Client()
 		d.eventually("the subscription to follow", func() bool {
 			list, err := to.PubSubShardChannels(ctx, "{lock:moving}:wake:*").Result()
 			return err == nil && len(list) > 0
@@ -155,8 +155,8 @@ func (d *deployment) slotMigrates(c *redistest.Cluster) {
 			d.Errorf("%s: %v", what, err)
 		}
 		select {
-		case <-heard:
-		case <-time.After(heartbeat):
+		case <-received:
+		case <-time.After(frequentHeartbeat):
 			d.Errorf("%s: the wake-up was not heard after the slot had moved", what)
 		}
 	}
@@ -173,7 +173,7 @@ func (d *deployment) primaryFails(kill func()) {
 	k := d.keeper(lockkeeper.Hooks{})
 	var before, after atomic.Uint64
 	killed := make(chan struct{})
-	all(12, func(i int) {
+	parallel(12, func(i int) {
 		l := d.lock(k, fmt.Sprintf("n%d", i))
 		round := func() (uint64, error) {
 			lease, err := l.Lock(ctx)

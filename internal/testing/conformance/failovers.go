@@ -22,14 +22,14 @@ func Failovers(t *testing.T, p Primitive) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			redistest.Need(t)
+			redistest.RequireBinary(t)
 			test(&deployment{T: t, p: p})
 		})
 	}
 }
 
 // on makes the deployment's clients from now on.
-func (d *deployment) on(rdb func() redis.UniversalClient) *deployment {
+func (d *deployment) useClient(rdb func() redis.UniversalClient) *deployment {
 	return &deployment{d.T, d.p, rdb}
 }
 
@@ -38,7 +38,7 @@ func acknowledgedGrantSurvives(d *deployment) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s := redistest.StartSentinel(d.T, 1)
-	d = d.on(func() redis.UniversalClient { return s.Client() })
+	d = d.useClient(func() redis.UniversalClient { return s.Client() })
 	k, err := lockkeeper.New(d.rdb(), &lockkeeper.Options{
 		ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: 2 * time.Second},
 		Retry:      lockkeeper.RetryPolicy{MaxElapsed: 20 * time.Second},
@@ -101,8 +101,8 @@ func isolatedOldPrimary(d *deployment) {
 	defer cancel()
 	primary := redistest.Start(d.T, "--repl-diskless-sync-delay", "0")
 	replica := redistest.StartReplica(d.T, primary)
-	here := d.on(func() redis.UniversalClient { return primary.Client() })
-	there := d.on(func() redis.UniversalClient { return replica.Client() })
+	here := d.useClient(func() redis.UniversalClient { return primary.Client() })
+	there := d.useClient(func() redis.UniversalClient { return replica.Client() })
 
 	renewed := make(chan lockkeeper.Event, 1000)
 	l, err := d.p.New(here.keeper(lockkeeper.Hooks{Renewed: func(e lockkeeper.Event) { renewed <- e }}), "x", Options{TTL: 2 * ttl})

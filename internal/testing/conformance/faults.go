@@ -38,7 +38,7 @@ var faults = []Case{
 
 // lockTimesOut calls Lock with so much time, and checks that it has returned by then, with an error that says that the time
 // was over and not that somebody holds the lock.
-func (w *World) lockTimesOut(l Locker, within time.Duration) {
+func (w *World) checkLockTimesOut(l Locker, within time.Duration) {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx(), within)
 	defer cancel()
@@ -47,14 +47,14 @@ func (w *World) lockTimesOut(l Locker, within time.Duration) {
 	if err == nil {
 		w.release(lease)
 	}
-	w.is(err, context.DeadlineExceeded, lockkeeper.ErrUnavailable)
+	w.checkError(err, context.DeadlineExceeded, lockkeeper.ErrUnavailable)
 	if d := time.Since(start); d > within+w.slack() {
 		w.Errorf("a Lock of %v returned after %v", within, d)
 	}
 }
 
 // fenceRises checks that a fence is larger than another.
-func (w *World) fenceRises(before, after *lockkeeper.Lease) {
+func (w *World) checkFenceRises(before, after *lockkeeper.Lease) {
 	w.Helper()
 	if after.Fence() <= before.Fence() {
 		w.Errorf("fence %d after %d", after.Fence(), before.Fence())
@@ -67,48 +67,48 @@ func restartsEmpty(w *World) {
 	long := withTTL(10 * ttl)
 	first := w.hold(w.Process().Lock("x", long))
 	ch := w.lockAsync(w.ctx(), w.Process().Lock("x", long))
-	w.waiters("x", 1)
+	w.awaitWaiters("x", 1)
 	w.server.Kill()
-	w.server.Boot()
+	w.server.Restart()
 	r := w.await(ch, 2*time.Second) // the longest pause between two attempts, and a heartbeat
 	w.must(r.err)
-	w.fenceRises(first, r.lease)
-	w.lost(first, 10*ttl/3)
+	w.checkFenceRises(first, r.lease)
+	w.awaitLoss(first, 10*ttl/3)
 	if left := time.Until(first.Deadline()); left < ttl {
 		w.Errorf("the loss was told by the deadline, %v away, and not by a renewal", left)
 	}
 	w.release(r.lease)
-	w.clean()
+	w.checkClean()
 }
 
 // restartsWithData: a lease is over at its time, also if that passes while the server is away, and otherwise it goes on,
 // and so does the line of those who wait.
 func restartsWithData(w *World) {
 	w.server = redistest.Start(w.T, "--appendonly", "yes", "--appendfsync", "always")
-	ends := w.hold(w.Process().Lock("ends", fixed))
+	ends := w.hold(w.Process().Lock("ends", withoutRenewal))
 	over := time.Now().Add(ttl + 5*time.Millisecond) // at the server, which has the same clock and granted it before
-	goesOn := w.hold(w.Process().Lock("goes-on", withTTL(20*ttl)))
+	kept := w.hold(w.Process().Lock("goes-on", withTTL(20*ttl)))
 	ch := w.lockAsync(w.ctx(), w.Process().Lock("goes-on"))
-	w.waiters("goes-on", 1)
+	w.awaitWaiters("goes-on", 1)
 	w.server.Kill()
-	w.lost(ends, ttl)
-	w.server.Boot()
+	w.awaitLoss(ends, ttl)
+	w.server.Restart()
 	time.Sleep(time.Until(over))
 	if keys, err := w.admin.Exists(w.ctx(), w.P.Key("ends")).Result(); err != nil || len(w.holders("ends")) != 0 {
 		w.Errorf("after its time the lease is still there: %d, %v", keys, err)
 	}
 	next := w.hold(w.Process().Lock("ends"))
-	w.fenceRises(ends, next)
+	w.checkFenceRises(ends, next)
 	w.release(next)
-	w.must(goesOn.Extend(w.ctx(), 20*ttl))
+	w.must(kept.Extend(w.ctx(), 20*ttl))
 	_, err := w.Process().Lock("goes-on").TryLock(w.ctx())
-	w.is(err, lockkeeper.ErrNotAcquired)
-	w.release(goesOn)
+	w.checkError(err, lockkeeper.ErrNotAcquired)
+	w.release(kept)
 	r := w.await(ch, 2*time.Second)
 	w.must(r.err)
-	w.fenceRises(goesOn, r.lease)
+	w.checkFenceRises(kept, r.lease)
 	w.release(r.lease)
-	w.clean()
+	w.checkClean()
 }
 
 // subscriptionOverrun: the server ends a subscription that does not read fast enough.
@@ -117,7 +117,7 @@ func subscriptionOverrun(w *World) {
 	lease := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	b := w.Process()
 	ch := w.lockAsync(w.ctx(), b.Lock("x"))
-	w.waiters("x", 1)
+	w.awaitWaiters("x", 1)
 	wake := "lock:wake:" + b.ID()
 	subscribed := func() string {
 		list, err := w.admin.Do(w.ctx(), "client", "list", "type", "pubsub").Text()
@@ -129,14 +129,14 @@ func subscriptionOverrun(w *World) {
 	w.must(w.admin.Publish(w.ctx(), wake, strings.Repeat("x", 1<<20)).Err())
 	w.eventually("the server to end the subscription", func() bool { return subscribed() != before })
 	w.release(lease)
-	r := w.await(ch, beat)
+	r := w.await(ch, heartbeatInterval)
 	w.must(r.err)
 	w.release(r.lease)
 	w.eventually("it to listen again", func() bool {
 		n, err := w.admin.PubSubNumSub(w.ctx(), wake).Result()
 		return err == nil && n[wake] == 1
 	})
-	w.clean()
+	w.checkClean()
 }
 
 // noReplies: the server does what it is told, and none of its answers arrives; after a while nothing reaches it either.
@@ -147,7 +147,7 @@ func noReplies(w *World) {
 	w.checkFree(l) // the scripts are known
 	p.Net.Break("evalsha", 1<<30, faultnet.SwallowReply)
 	done := make(chan struct{})
-	go func() { w.lockTimesOut(l, 2500*time.Millisecond); close(done) }()
+	go func() { w.checkLockTimesOut(l, 2500*time.Millisecond); close(done) }()
 	w.eventually("an attempt to take the lock", func() bool { return len(w.holders("x")) == 1 })
 	time.Sleep(1500 * time.Millisecond) // another attempt
 	p.Net.Down()
@@ -155,8 +155,8 @@ func noReplies(w *World) {
 	if len(w.holders("x")) != 1 {
 		w.Error("the lease has gone by itself")
 	}
-	p.Net.Mend()
-	w.tombstones()
+	p.Net.Restore()
+	w.checkOnlyTombstones()
 	w.checkFree(w.Process().Lock("x"))
 }
 
@@ -167,23 +167,23 @@ func evictedKeys(w *World) {
 		first := w.hold(w.Process().Lock(name))
 		l := w.Process().Lock(name)
 		ch := w.lockAsync(w.ctx(), l)
-		w.waiters(name, 1)
+		w.awaitWaiters(name, 1)
 		time.Sleep(time.Millisecond) // fences follow the clock where meta is gone
 		for _, kind := range kinds {
-			key := strings.TrimSuffix(w.queue(name), "queue") + kind
+			key := strings.TrimSuffix(w.queueKey(name), "queue") + kind
 			if kind == "holders" {
 				key = w.P.Key(name)
 			}
 			w.must(w.admin.Del(w.ctx(), key).Err())
 		}
 		if kinds[0] == "holders" {
-			w.lost(first, ttl/3+50*time.Millisecond)
+			w.awaitLoss(first, ttl/3+50*time.Millisecond)
 		} else {
 			w.release(first)
 		}
-		r := w.await(ch, 2*beat)
+		r := w.await(ch, 2*heartbeatInterval)
 		w.must(r.err)
-		w.fenceRises(first, r.lease)
+		w.checkFenceRises(first, r.lease)
 		w.must(r.lease.Err())
 		w.release(r.lease)
 		w.checkFree(l)
@@ -203,7 +203,7 @@ func busyServer(w *World) {
 	ended := make(chan error, 1)
 	go func() { ended <- slow.Eval(w.ctx(), script, nil, 1500).Err() }()
 	w.eventually("BUSY", func() bool { return redis.HasErrorPrefix(w.admin.Ping(w.ctx()).Err(), "BUSY") })
-	w.lockTimesOut(l, beat)
+	w.checkLockTimesOut(l, heartbeatInterval)
 	r := w.await(w.lockAsync(w.ctx(), l), 3*time.Second)
 	w.must(r.err)
 	if err := <-ended; err != nil && !errors.Is(err, redis.Nil) {
@@ -212,7 +212,7 @@ func busyServer(w *World) {
 	w.release(r.lease)
 	w.must(lease.Err())
 	w.release(lease)
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 // loadingServer: the server has started and reads its data.
@@ -225,9 +225,9 @@ func loadingServer(w *World) {
 	w.checkFree(l)
 	w.server.Kill()
 	booted := make(chan struct{})
-	go func() { w.server.Boot(); close(booted) }()
+	go func() { w.server.Restart(); close(booted) }()
 	w.eventually("LOADING", func() bool { return redis.HasErrorPrefix(w.admin.Ping(w.ctx()).Err(), "LOADING") })
-	w.lockTimesOut(l, 3*beat/4) // longer than what counts as a wait cut short
+	w.checkLockTimesOut(l, 3*heartbeatInterval/4) // longer than what counts as a wait cut short
 	_, err := l.TryLock(w.ctx())
 	if !redis.HasErrorPrefix(err, "LOADING") {
 		w.Errorf("a try while the server is loading: %v", err)
@@ -239,21 +239,21 @@ func loadingServer(w *World) {
 }
 
 func primaryDown(w *World) {
-	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = beat })
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = heartbeatInterval })
 	l := p.Lock("x")
 	w.checkFree(l)
 	w.must(w.admin.ConfigSet(w.ctx(), "replica-serve-stale-data", "no").Err())
 	w.must(w.admin.Do(w.ctx(), "replicaof", "127.0.0.1", "1").Err())
 	for what, call := range map[string]func(context.Context) (*lockkeeper.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
 		_, err := call(w.ctx())
-		w.is(err, lockkeeper.ErrUnavailable)
+		w.checkError(err, lockkeeper.ErrUnavailable)
 		if !redis.HasErrorPrefix(err, "MASTERDOWN") {
 			w.Errorf("%s: %v", what, err)
 		}
 	}
 	w.must(w.admin.Do(w.ctx(), "replicaof", "no", "one").Err())
 	w.checkFree(l)
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 // writesRefused: the server refuses every write, those that give back as well. What it refuses is said; what is held ends
@@ -285,19 +285,19 @@ func writesRefused(w *World) {
 		way[0]()
 		_, err := l.TryLock(w.ctx())
 		if code == "NOREPLICAS" {
-			w.is(err, lockkeeper.ErrUnavailable)
+			w.checkError(err, lockkeeper.ErrUnavailable)
 		} else {
-			w.is(err) // somebody has to mend it
+			w.checkError(err) // somebody has to mend it
 		}
 		if !redis.HasErrorPrefix(err, code) {
 			w.Errorf("TryLock: %v, not %s", err, code)
 		}
-		ctx, cancel := context.WithTimeout(w.ctx(), beat)
+		ctx, cancel := context.WithTimeout(w.ctx(), heartbeatInterval)
 		if err := given.Release(ctx); err == nil {
 			w.Errorf("%s: a release succeeded", code)
 		}
 		cancel()
-		w.lost(kept, ttl)
+		w.awaitLoss(kept, ttl)
 		w.eventually("the leases to end by themselves", func() bool { return len(w.holders("kept"))+len(w.holders("given")) == 0 })
 		way[1]()
 		w.checkFree(w.Process().Lock("given"))
@@ -308,15 +308,15 @@ func writesRefused(w *World) {
 // waiterWithWritesRefused: who waits at a server that begins to refuse writes gives up in time, also when it is not in line any more by
 // then, because the queue has ended with the heartbeats. What it asks until then is little.
 func waiterWithWritesRefused(w *World) {
-	giveUp := 3*beat + time.Second + 5*beat // the queue ends a second after the heartbeats
+	giveUp := 3*heartbeatInterval + time.Second + 5*heartbeatInterval // the queue ends a second after the heartbeats
 	w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = giveUp })
 	ch := w.lockAsync(w.ctx(), p.Lock("x"))
-	w.waiters("x", 1)
+	w.awaitWaiters("x", 1)
 	w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "1").Err())
 	w.must(w.admin.ConfigResetStat(w.ctx()).Err())
-	r := w.await(ch, giveUp+5*beat)
-	w.is(r.err, lockkeeper.ErrUnavailable)
+	r := w.await(ch, giveUp+5*heartbeatInterval)
+	w.checkError(r.err, lockkeeper.ErrUnavailable)
 	if !redis.HasErrorPrefix(r.err, "NOREPLICAS") {
 		w.Errorf("it ended with %v", r.err)
 	}
@@ -331,17 +331,17 @@ func waiterWithWritesRefused(w *World) {
 func maxClientsReached(w *World) {
 	a := w.Process()
 	lease := w.hold(a.Lock("x"))
-	b := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = beat })
+	b := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = heartbeatInterval })
 	l := b.Lock("y")
 	w.must(w.admin.ConfigSet(w.ctx(), "maxclients", "1").Err())
-	w.lockTimesOut(l, 3*beat/4) // longer than what counts as a wait cut short
+	w.checkLockTimesOut(l, 3*heartbeatInterval/4) // longer than what counts as a wait cut short
 	_, err := l.Lock(w.ctx())
-	w.is(err, lockkeeper.ErrUnavailable)
+	w.checkError(err, lockkeeper.ErrUnavailable)
 	if err == nil {
 		w.Error("there was room")
 	}
 	_, err = l.TryLock(w.ctx())
-	w.is(err, lockkeeper.ErrUnavailable)
+	w.checkError(err, lockkeeper.ErrUnavailable)
 	if err == nil {
 		w.Error("there was room for a try")
 	}
@@ -393,16 +393,16 @@ func serverPauses(w *World) {
 	}
 	end := time.Now().Add(2*ttl + time.Second)
 	pause(2*ttl + time.Second)
-	w.lockTimesOut(l, beat)
+	w.checkLockTimesOut(l, heartbeatInterval)
 	select {
 	case <-ctx.Done():
 	case <-time.After(time.Until(end)):
 		w.Error("the pause has ended and the loss was not told")
 	}
-	w.is(context.Cause(ctx), lockkeeper.ErrLost)
-	w.is(lease.Release(w.ctx()), lockkeeper.ErrLost)
+	w.checkError(context.Cause(ctx), lockkeeper.ErrLost)
+	w.checkError(lease.Release(w.ctx()), lockkeeper.ErrLost)
 	time.Sleep(time.Until(end))
-	w.tombstones()
+	w.checkOnlyTombstones()
 	w.checkFree(l)
 	w.checkFree(p.Lock("x"))
 }
@@ -413,16 +413,16 @@ func connectionRefused(w *World) {
 	deadline := lease.Deadline()
 	w.server.Kill()
 	l := p.Lock("y")
-	w.lockTimesOut(l, beat)
+	w.checkLockTimesOut(l, heartbeatInterval)
 	for what, call := range map[string]func(context.Context) (*lockkeeper.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
 		_, err := call(w.ctx())
-		w.is(err, lockkeeper.ErrUnavailable)
+		w.checkError(err, lockkeeper.ErrUnavailable)
 		if err == nil || !strings.Contains(err.Error(), "refused") {
 			w.Errorf("%s: %v", what, err)
 		}
 	}
-	w.lost(lease, time.Until(deadline))
-	w.server.Boot()
+	w.awaitLoss(lease, time.Until(deadline))
+	w.server.Restart()
 	w.release(w.hold(l))
 }
 
@@ -442,7 +442,7 @@ func missingPermissions(w *World) {
 		for what, call := range map[string]func(context.Context) (*lockkeeper.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
 			start := time.Now()
 			_, err := call(w.ctx())
-			w.is(err)
+			w.checkError(err)
 			if err == nil || !strings.Contains(strings.ToLower(err.Error()), "perm") && !strings.Contains(err.Error(), "can't run this command") {
 				w.Errorf("%s: %s: %v", user, what, err)
 			}
@@ -456,5 +456,5 @@ func missingPermissions(w *World) {
 			w.Errorf("%s: somebody holds the lock", user)
 		}
 	}
-	w.tombstones()
+	w.checkOnlyTombstones()
 }

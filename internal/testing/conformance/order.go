@@ -12,7 +12,7 @@ import (
 // The cases in this file are of primitives whose waiters are served in order; the others pass them by.
 
 // looker is a lock that tells who waits.
-type looker interface {
+type waiterLister interface {
 	Waiters(ctx context.Context) ([]lockkeeper.Waiter, error)
 }
 
@@ -22,13 +22,13 @@ func (w *World) queueOf(ps ...*Process) (holder *lockkeeper.Lease, turns []chan 
 	holder = w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	for i, p := range ps {
 		turns = append(turns, w.lockAsync(w.ctx(), p.Lock("x", withTTL(time.Minute))))
-		w.waiters("x", int64(i+1))
+		w.awaitWaiters("x", int64(i+1))
 	}
 	return holder, turns
 }
 
 // granted checks that it is this one's turn now, and returns its lease.
-func (w *World) granted(ch chan result) *lockkeeper.Lease {
+func (w *World) expectGranted(ch chan result) *lockkeeper.Lease {
 	w.Helper()
 	r := w.await(ch, 0)
 	w.must(r.err)
@@ -36,7 +36,7 @@ func (w *World) granted(ch chan result) *lockkeeper.Lease {
 }
 
 // notGranted checks that it is not this one's turn.
-func (w *World) notGranted(ch chan result) {
+func (w *World) expectNotGranted(ch chan result) {
 	w.Helper()
 	select {
 	case r := <-ch:
@@ -60,7 +60,7 @@ func servedInOrder(w *World) {
 			order <- i
 			_ = lease.Release(w.ctx())
 		}()
-		w.waiters("x", int64(i+1))
+		w.awaitWaiters("x", int64(i+1))
 	}
 	w.release(first)
 	for i := range 20 {
@@ -68,7 +68,7 @@ func servedInOrder(w *World) {
 			w.Errorf("turn %d was that of waiter %d", i, got)
 		}
 	}
-	w.clean()
+	w.checkClean()
 }
 
 // tryLockDoesNotJump takes the lock away by hand, so that it is free while somebody waits.
@@ -77,8 +77,8 @@ func tryLockDoesNotJump(w *World) {
 	w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
 	newcomer := w.Process().Lock("x")
 	_, err := newcomer.TryLock(w.ctx())
-	w.is(err, lockkeeper.ErrNotAcquired)
-	lease := w.granted(turns[0])
+	w.checkError(err, lockkeeper.ErrNotAcquired)
+	lease := w.expectGranted(turns[0])
 	w.release(lease)
 	w.checkFree(newcomer)
 }
@@ -101,11 +101,11 @@ func middleWaiterCrashes(w *World) {
 	holder, turns := w.queueOf(ps...)
 	ps[1].Crash()
 	w.release(holder)
-	lease := w.granted(turns[0])
-	time.Sleep(4 * beat)
-	w.notGranted(turns[2])
+	lease := w.expectGranted(turns[0])
+	time.Sleep(4 * heartbeatInterval)
+	w.expectNotGranted(turns[2])
 	w.release(lease)
-	w.release(w.granted(turns[2]))
+	w.release(w.expectGranted(turns[2]))
 }
 
 // crashAfterHandoffs: one who was far back when it last heard from the server is told in time that it is at the head now.
@@ -117,7 +117,7 @@ func crashAfterHandoffs(w *World) {
 	for i := range 8 {
 		ps = append(ps, w.Process(slow))
 		turns = append(turns, w.lockAsync(w.ctx(), ps[i].Lock("x")))
-		w.waiters("x", int64(i+1))
+		w.awaitWaiters("x", int64(i+1))
 	}
 	w.release(first)
 	for i, ch := range turns {
@@ -142,19 +142,19 @@ func disconnectedKeepsPosition(w *World) {
 		return err == nil && n["lock:wake:"+ps[0].ID()] == 0
 	})
 	w.release(holder)
-	lease := w.granted(turns[1])
-	w.waiters("x", 1)
-	ps[0].Net.Mend()
+	lease := w.expectGranted(turns[1])
+	w.awaitWaiters("x", 1)
+	ps[0].Net.Restore()
 	w.eventually("it to listen again", func() bool { // its beats come back by another connection, and may be sooner
 		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+ps[0].ID()).Result()
 		return err == nil && n["lock:wake:"+ps[0].ID()] == 1
 	})
-	w.waiters("x", 2)
+	w.awaitWaiters("x", 2)
 	w.release(lease)
-	lease = w.granted(turns[0])
-	w.notGranted(turns[2])
+	lease = w.expectGranted(turns[0])
+	w.expectNotGranted(turns[2])
 	w.release(lease)
-	w.release(w.granted(turns[2]))
+	w.release(w.expectGranted(turns[2]))
 }
 
 // cancelMiddleWaiter leaves no ghost behind.
@@ -162,24 +162,24 @@ func cancelMiddleWaiter(w *World) {
 	holder, turns := w.queueOf(w.Process(), w.Process())
 	ctx, cancel := context.WithCancel(w.ctx())
 	gone := w.lockAsync(ctx, w.Process().Lock("x"))
-	w.waiters("x", 3)
+	w.awaitWaiters("x", 3)
 	last := w.lockAsync(w.ctx(), w.Process().Lock("x"))
-	w.waiters("x", 4)
+	w.awaitWaiters("x", 4)
 	cancel()
-	w.is(w.await(gone, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
-	w.waiters("x", 3)
+	w.checkError(w.await(gone, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.awaitWaiters("x", 3)
 	w.release(holder)
 	for _, ch := range append(turns, last) {
-		w.release(w.granted(ch))
+		w.release(w.expectGranted(ch))
 	}
-	w.clean()
+	w.checkClean()
 }
 
 // inspectQueue reads the queue, and does not disturb it.
 func inspectQueue(w *World) {
 	ps := []*Process{w.Process(), w.Process(), w.Process()}
 	holder, turns := w.queueOf(ps...)
-	l := w.Process().Lock("x").(looker)
+	l := w.Process().Lock("x").(waiterLister)
 	list, err := l.Waiters(w.ctx())
 	w.must(err)
 	if len(list) != len(ps) {
@@ -197,8 +197,8 @@ func inspectQueue(w *World) {
 		return len(list) == 2 || len(list) == 3 && !list[1].Alive && list[0].Alive && list[2].Alive
 	})
 	w.release(holder)
-	w.release(w.granted(turns[0]))
-	w.release(w.granted(turns[2]))
+	w.release(w.expectGranted(turns[0]))
+	w.release(w.expectGranted(turns[2]))
 	list, err = l.Waiters(w.ctx())
 	w.must(err)
 	if len(list) != 0 {
@@ -213,7 +213,7 @@ func inspectQueue(w *World) {
 	for range 1100 {
 		chans = append(chans, w.lockAsync(ctx, many.Lock("x")))
 	}
-	w.waiters("x", 1100)
+	w.awaitWaiters("x", 1100)
 	list, err = l.Waiters(w.ctx())
 	w.must(err)
 	seen := map[string]bool{}
@@ -230,34 +230,34 @@ func inspectQueue(w *World) {
 		}
 	}
 	w.release(holder)
-	w.clean()
+	w.checkClean()
 }
 
 // heartbeatPositions come with the answers and the heartbeats.
 func heartbeatPositions(w *World) {
-	told := make(chan int, 100)
+	reported := make(chan int, 100)
 	p := w.Process(func(o *lockkeeper.Options) {
-		o.Hooks.Queued = func(e lockkeeper.Event) { told <- e.Position }
+		o.Hooks.Queued = func(e lockkeeper.Event) { reported <- e.Position }
 	})
 	holder, turns := w.queueOf(w.Process(), w.Process(), p)
 	for i, release := range []*lockkeeper.Lease{nil, holder, nil} {
 		if i == 2 {
-			release = w.granted(turns[0])
+			release = w.expectGranted(turns[0])
 		}
 		if release != nil {
 			w.release(release)
 		}
 		select {
-		case at := <-told:
+		case at := <-reported:
 			if at != 2-i {
 				w.Errorf("position %d, want %d", at, 2-i)
 			}
-		case <-time.After(2*beat + w.slack()):
+		case <-time.After(2*heartbeatInterval + w.slack()):
 			w.Fatalf("position %d was not told", 2-i)
 		}
 	}
-	w.release(w.granted(turns[1]))
-	w.release(w.granted(turns[2]))
+	w.release(w.expectGranted(turns[1]))
+	w.release(w.expectGranted(turns[2]))
 }
 
 // clockJumps sets the server's clock forth and back while somebody holds and others wait. When it jumps ahead, the queue
@@ -266,7 +266,7 @@ func clockJumps(w *World) {
 	if w.Real {
 		return // its clock is the machine's
 	}
-	sooner := func(o *lockkeeper.Options) { o.HeartbeatInterval = beat / 2 }
+	sooner := func(o *lockkeeper.Options) { o.HeartbeatInterval = heartbeatInterval / 2 }
 	offset := time.Duration(0)
 	for _, jump := range []time.Duration{time.Hour, -2 * time.Hour} {
 		holder, turns := w.queueOf(w.Process(), w.Process(sooner))
@@ -274,10 +274,10 @@ func clockJumps(w *World) {
 		func() {
 			defer w.shiftClock(offset)() // also when the case has failed, or the bubble would not end
 			if jump > 0 {                // by the server's clock all is over: the lease, and every heartbeat
-				w.lost(holder, time.Minute/3)
+				w.awaitLoss(holder, time.Minute/3)
 				slices.Reverse(turns)
 			} else {
-				time.Sleep(2 * beat)
+				time.Sleep(2 * heartbeatInterval)
 				w.release(holder)
 			}
 			for i, ch := range turns {
@@ -290,7 +290,7 @@ func clockJumps(w *World) {
 					w.Errorf("jump %v: believed for %v, but the server ends it in %v", jump, until, left)
 				}
 				for _, later := range turns[i+1:] {
-					w.notGranted(later)
+					w.expectNotGranted(later)
 				}
 				w.release(r.lease)
 			}

@@ -30,12 +30,12 @@ func (w *World) freeze(p *Process) (thaw func()) {
 		w.server.Freeze()
 		return w.server.Thaw
 	}
-	p.Net.Mute()
-	return p.Net.Mend
+	p.Net.Blackhole()
+	return p.Net.Restore
 }
 
 // slow makes an embedded server take so long for a script or a subscription.
-func (w *World) slow(d time.Duration) {
+func (w *World) delayServer(d time.Duration) {
 	if w.Real {
 		return
 	}
@@ -48,21 +48,21 @@ func (w *World) slow(d time.Duration) {
 }
 
 // within is a call with so much time.
-func (w *World) within(d time.Duration, call func(context.Context) error) error {
+func (w *World) callWithTimeout(d time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(w.ctx(), d)
 	defer cancel()
 	return call(ctx)
 }
 
 // unavailable checks that a call with so much time ends when that is over, because nothing answers.
-func (w *World) unavailable(what string, d time.Duration, call func(context.Context) error) {
+func (w *World) expectUnavailable(what string, d time.Duration, call func(context.Context) error) {
 	w.Helper()
 	start := time.Now()
-	err := w.within(d, call)
+	err := w.callWithTimeout(d, call)
 	if err == nil {
 		w.Errorf("%s succeeded without an answer", what)
 	}
-	w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
+	w.checkError(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 	if took := time.Since(start); took > d+w.slack() {
 		w.Errorf("%s took %v", what, took)
 	}
@@ -80,44 +80,46 @@ func outageDuringAcquire(w *World) {
 	w.checkFree(l)
 	defer w.freeze(p)()
 	const wait = 500 * time.Millisecond
-	all(5, func(int) { w.unavailable("Lock", wait, errorOnly(l.Lock)) })
-	all(5, func(i int) { // also if the first of them has long gone
-		w.unavailable("Lock", wait+time.Duration(i)*20*time.Millisecond, errorOnly(l.Lock))
+	parallel(5, func(int) { w.expectUnavailable("Lock", wait, errorOnly(l.Lock)) })
+	parallel(5, func(i int) { // also if the first of them has long gone
+		w.expectUnavailable("Lock", wait+time.Duration(i)*20*time.Millisecond, errorOnly(l.Lock))
 	})
-	w.is(w.within(wait/2, errorOnly(l.TryLock)), lockkeeper.ErrUnavailable) // it may have given up before
-	w.unavailable("a very short Lock", time.Millisecond, errorOnly(l.Lock))
+	w.checkError(w.callWithTimeout(wait/2, errorOnly(l.TryLock)), lockkeeper.ErrUnavailable) // it may have given up before
+	w.expectUnavailable("a very short Lock", time.Millisecond, errorOnly(l.Lock))
 }
 
 // outageDuringWait: the server stops answering while some wait for a holder. Whether it has is known at a deadline, wherever
 // that is between two heartbeats; a context that is cancelled can be just before an answer would have been missed.
 func outageDuringWait(w *World) {
-	const beat = time.Second
-	waits := []time.Duration{0, beat / 20, beat / 2, 2 * beat} // from a heartbeat after the freeze on
+	const heartbeatInterval = time.Second
+	waits := []time.Duration{0, heartbeatInterval / 20, heartbeatInterval / 2, 2 * heartbeatInterval} // from a heartbeat after the freeze on
 	if w.Real {
 		waits = waits[:1]
 	}
 	for i, more := range waits {
 		name := fmt.Sprintf("x%d", i)
 		lease := w.hold(w.Process().Lock(name, withTTL(time.Minute)))
-		p := w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = beat, 3*beat })
+		p := w.Process(func(o *lockkeeper.Options) {
+			o.HeartbeatInterval, o.HeartbeatTimeout = heartbeatInterval, 3*heartbeatInterval
+		})
 		l := p.Lock(name, withTTL(time.Minute))
-		timed, cancel := context.WithTimeout(w.ctx(), beat+20*time.Millisecond+more)
+		timed, cancel := context.WithTimeout(w.ctx(), heartbeatInterval+20*time.Millisecond+more)
 		defer cancel()
-		called, callOff := context.WithCancel(w.ctx())
-		defer callOff()
+		called, cancelCall := context.WithCancel(w.ctx())
+		defer cancelCall()
 		var chans []chan result
 		for range 3 {
 			chans = append(chans, w.lockAsync(timed, l))
 		}
 		last := w.lockAsync(called, l)
-		w.waiters(name, map[bool]int64{true: 4, false: 1}[w.P.Fair])
+		w.awaitWaiters(name, map[bool]int64{true: 4, false: 1}[w.P.Fair])
 		thaw := w.freeze(p)
-		time.Sleep(beat + more + 200*time.Millisecond)
-		callOff()
+		time.Sleep(heartbeatInterval + more + 200*time.Millisecond)
+		cancelCall()
 		for _, ch := range chans {
-			w.is(w.await(ch, beat).err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
+			w.checkError(w.await(ch, heartbeatInterval).err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 		}
-		w.is(w.await(last, beat).err, lockkeeper.ErrUnavailable, context.Canceled)
+		w.checkError(w.await(last, heartbeatInterval).err, lockkeeper.ErrUnavailable, context.Canceled)
 		thaw()
 		w.release(lease)
 	}
@@ -135,26 +137,26 @@ func outageForHolders(w *World) {
 			return err
 		},
 	}
-	if look, ok := l.(interface {
+	if observe, ok := l.(interface {
 		Holders(context.Context) ([]lockkeeper.Holder, error)
 	}); ok {
-		calls["Holders"] = errorOnly(look.Holders)
+		calls["Holders"] = errorOnly(observe.Holders)
 	}
 	thaw := w.freeze(p)
 	defer func() { thaw() }()
 	for what, call := range calls {
-		w.unavailable(what, beat, call)
+		w.expectUnavailable(what, heartbeatInterval, call)
 	}
 	w.must(lease.Err())
-	w.unavailable("Release", beat, gone.Release)
-	w.is(gone.Err(), lockkeeper.ErrReleased)
+	w.expectUnavailable("Release", heartbeatInterval, gone.Release)
+	w.checkError(gone.Err(), lockkeeper.ErrReleased)
 	thaw()
 	thaw = func() {}
 	w.release(lease)
 
 	// A server that does not even take connections.
 	p.Net.Down()
-	w.is(w.within(beat, errorOnly(l.TryLock)), lockkeeper.ErrUnavailable)
+	w.checkError(w.callWithTimeout(heartbeatInterval, errorOnly(l.TryLock)), lockkeeper.ErrUnavailable)
 }
 
 // contextEndsAnyTime: whenever ctx ends during a wait, the error says so, and either that the lock was seen held or that there
@@ -164,7 +166,7 @@ func contextEndsAnyTime(w *World) {
 		return // the times would be other ones
 	}
 	lease := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
-	w.slow(3 * time.Millisecond)
+	w.delayServer(3 * time.Millisecond)
 	held := 0
 	for d := time.Millisecond; d <= 50*time.Millisecond; d += time.Millisecond {
 		p := w.Process() // that has no connections yet and is not subscribed
@@ -178,9 +180,9 @@ func contextEndsAnyTime(w *World) {
 			switch err := w.await(ch, d).err; {
 			case errors.Is(err, lockkeeper.ErrNotAcquired):
 				held++
-				w.is(err, context.DeadlineExceeded, lockkeeper.ErrNotAcquired)
+				w.checkError(err, context.DeadlineExceeded, lockkeeper.ErrNotAcquired)
 			default:
-				w.is(err, context.DeadlineExceeded, lockkeeper.ErrUnavailable)
+				w.checkError(err, context.DeadlineExceeded, lockkeeper.ErrUnavailable)
 			}
 		}
 		cancel()
@@ -195,8 +197,8 @@ func contextEndsAnyTime(w *World) {
 // the lock, and whoever speaks to the server.
 func contentionIsNeverOutage(w *World) {
 	w.checkFree(w.Process().Lock("x")) // an embedded server is there
-	w.slow(3 * time.Millisecond)
-	for i, d := range []time.Duration{beat / 2, beat, 2 * beat, 5*beat - time.Millisecond, 5 * beat, 5*beat + time.Millisecond, 8 * beat} {
+	w.delayServer(3 * time.Millisecond)
+	for i, d := range []time.Duration{heartbeatInterval / 2, heartbeatInterval, 2 * heartbeatInterval, 5*heartbeatInterval - time.Millisecond, 5 * heartbeatInterval, 5*heartbeatInterval + time.Millisecond, 8 * heartbeatInterval} {
 		if w.Real && i%3 > 0 {
 			continue
 		}
@@ -207,18 +209,18 @@ func contentionIsNeverOutage(w *World) {
 		time.Sleep(50 * time.Millisecond)
 		timed, cancel := context.WithTimeout(w.ctx(), d)
 		defer cancel()
-		called, callOff := context.WithCancel(w.ctx())
+		called, cancelCall := context.WithCancel(w.ctx())
 		var chans []chan result
 		for range 3 {
 			chans = append(chans, w.lockAsync(timed, l))
 		}
 		last := w.lockAsync(called, l)
 		time.Sleep(d)
-		callOff()
+		cancelCall()
 		for _, ch := range chans {
-			w.is(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.DeadlineExceeded)
+			w.checkError(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.DeadlineExceeded)
 		}
-		w.is(w.await(last, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+		w.checkError(w.await(last, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 		w.release(lease)
 	}
 }
@@ -227,14 +229,14 @@ func contentionIsNeverOutage(w *World) {
 func errorMessages(w *World) {
 	named := func(err error, want ...error) {
 		w.Helper()
-		w.is(err, want...)
+		w.checkError(err, want...)
 		prefix := fmt.Sprintf("lockkeeper: %s %q: ", w.P.Kind, "x")
 		if err == nil || strings.Count(err.Error(), prefix) != 1 || strings.Count(err.Error(), "lockkeeper: ") != 1 || strings.Contains(err.Error(), "\n") {
 			w.Errorf("the text does not name the lock once and on one line: %q", err)
 		}
 	}
 	p := w.Process()
-	l := p.Lock("x", fixed)
+	l := p.Lock("x", withoutRenewal)
 	released := w.hold(l)
 	ctx := released.Context(w.ctx())
 	w.release(released)
@@ -244,7 +246,7 @@ func errorMessages(w *World) {
 
 	lost := w.hold(l)
 	ctx = lost.Context(w.ctx())
-	w.lost(lost, ttl)
+	w.awaitLoss(lost, ttl)
 	named(lost.Err(), lockkeeper.ErrLost)
 	named(context.Cause(ctx), lockkeeper.ErrLost)
 	named(lost.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
@@ -255,21 +257,21 @@ func errorMessages(w *World) {
 	named(err, own, lockkeeper.ErrLost)
 
 	p.Net.Break("evalsha", 1000, faultnet.SwallowReply)
-	named(w.within(2*beat, errorOnly(l.Lock)), context.DeadlineExceeded, lockkeeper.ErrUnavailable)
-	p.Net.Mend()
-	w.tombstones()
+	named(w.callWithTimeout(2*heartbeatInterval, errorOnly(l.Lock)), context.DeadlineExceeded, lockkeeper.ErrUnavailable)
+	p.Net.Restore()
+	w.checkOnlyTombstones()
 	p = w.Process()
 	lease := w.hold(p.Lock("x", withTTL(time.Minute)))
 	p.Net.Down()
-	named(w.within(2*beat, func(ctx context.Context) error { return lease.Release(ctx) }), context.DeadlineExceeded, lockkeeper.ErrUnavailable)
+	named(w.callWithTimeout(2*heartbeatInterval, func(ctx context.Context) error { return lease.Release(ctx) }), context.DeadlineExceeded, lockkeeper.ErrUnavailable)
 }
 
 // outageDuringConversion: a lease that is to become another one is held, and told as such, when the server does not answer.
 func outageDuringConversion(w *World) {
 	p := w.Process()
 	a := p.rw("x")
-	one, other := w.take(a.RLock), w.take(w.Process().rw("x").RLock)
-	w.is(w.within(beat, func(ctx context.Context) error { _, err := a.Upgrade(ctx, one); return err }),
+	one, other := w.mustAcquire(a.RLock), w.mustAcquire(w.Process().rw("x").RLock)
+	w.checkError(w.callWithTimeout(heartbeatInterval, func(ctx context.Context) error { _, err := a.Upgrade(ctx, one); return err }),
 		lockkeeper.ErrNotAcquired, context.DeadlineExceeded)
 	w.release(other)
 	long := func(name string) *rwlock.Lock {
@@ -278,17 +280,17 @@ func outageDuringConversion(w *World) {
 		return l
 	}
 	y, z := long("y"), long("z")
-	read, write := w.take(y.RLock), w.take(z.Lock)
+	read, write := w.mustAcquire(y.RLock), w.mustAcquire(z.Lock)
 	thaw := w.freeze(p)
-	w.is(w.within(beat, func(ctx context.Context) error { _, err := y.Upgrade(ctx, read); return err }),
+	w.checkError(w.callWithTimeout(heartbeatInterval, func(ctx context.Context) error { _, err := y.Upgrade(ctx, read); return err }),
 		lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 	w.must(read.Err())
-	err := w.within(beat, func(ctx context.Context) (err error) { read, err = z.Downgrade(ctx, write); return err })
+	err := w.callWithTimeout(heartbeatInterval, func(ctx context.Context) (err error) { read, err = z.Downgrade(ctx, write); return err })
 	if err == nil { // what is held in any case, whatever the server has done, is a read lease
 		w.must(read.Err())
-		w.is(write.Err(), lockkeeper.ErrReleased)
+		w.checkError(write.Err(), lockkeeper.ErrReleased)
 	} else { // no request has left
-		w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
+		w.checkError(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 		w.must(write.Err())
 	}
 	thaw()
@@ -298,15 +300,15 @@ func outageDuringConversion(w *World) {
 func outageForPermits(w *World) {
 	p := w.Process()
 	s := p.sem(1, inWindow(time.Minute))
-	w.take(permits(s, 1))
-	err := w.within(beat, func(ctx context.Context) error { _, err := s.Acquire(ctx, 1); return err })
-	w.is(err, lockkeeper.ErrNotAcquired)
+	w.mustAcquire(permits(s, 1))
+	err := w.callWithTimeout(heartbeatInterval, func(ctx context.Context) error { _, err := s.Acquire(ctx, 1); return err })
+	w.checkError(err, lockkeeper.ErrNotAcquired)
 	var soon *semaphore.RateError
 	if !errors.As(err, &soon) {
 		w.Errorf("the error is no RateError: %v", err)
 	}
 	defer w.freeze(p)()
-	w.unavailable("Acquire", beat, func(ctx context.Context) error { _, err := s.Acquire(ctx, 1); return err })
-	w.unavailable("SetLimit", beat, func(ctx context.Context) error { return s.SetLimit(ctx, 2) })
-	w.unavailable("Available", beat, errorOnly(s.Available))
+	w.expectUnavailable("Acquire", heartbeatInterval, func(ctx context.Context) error { _, err := s.Acquire(ctx, 1); return err })
+	w.expectUnavailable("SetLimit", heartbeatInterval, func(ctx context.Context) error { return s.SetLimit(ctx, 2) })
+	w.expectUnavailable("Available", heartbeatInterval, errorOnly(s.Available))
 }

@@ -57,7 +57,7 @@ var Permits = []Case{
 }
 
 // per is a window that is short, because on a real server it is waited for, and longer than a heartbeat.
-const per = 2 * beat
+const per = 2 * heartbeatInterval
 
 // sem is the semaphore of a process.
 func (p *Process) sem(limit int, change ...func(*semaphore.Options)) *semaphore.Semaphore {
@@ -83,11 +83,6 @@ func bothLimitsOf(d time.Duration, atOnce int) func(*semaphore.Options) {
 	return func(o *semaphore.Options) { o.Per, o.AtOnce = d, atOnce }
 }
 
-// slowHeartbeats makes heartbeats so rare that none falls into a test.
-func slowHeartbeats(o *lockkeeper.Options) {
-	o.HeartbeatInterval, o.HeartbeatTimeout = time.Minute, 3*time.Minute
-}
-
 // permits is an acquisition of n.
 func permits(s *semaphore.Semaphore, n int) acquire {
 	return func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, n) }
@@ -107,7 +102,7 @@ func (w *World) available(s *semaphore.Semaphore, want int) {
 func (w *World) refused(s *semaphore.Semaphore, n int) error {
 	w.Helper()
 	_, err := s.TryAcquire(w.ctx(), n)
-	w.is(err, lockkeeper.ErrNotAcquired)
+	w.checkError(err, lockkeeper.ErrNotAcquired)
 	return err
 }
 
@@ -125,10 +120,10 @@ func (w *World) wantLimitedError(err error) *semaphore.RateError {
 }
 
 // nextEvent is the next thing that a hook tells.
-func nextEvent[T any](w *World, told chan T) (x T) {
+func nextEvent[T any](w *World, reported chan T) (x T) {
 	w.Helper()
 	select {
-	case x = <-told:
+	case x = <-reported:
 	case <-time.After(10 * time.Second):
 		w.Fatal("the hook was not called")
 	}
@@ -155,7 +150,7 @@ func (w *World) contend(processes, goroutines, rounds, limit int, change func(*s
 	for range processes {
 		list = append(list, w.Process().sem(limit, change))
 	}
-	all(processes*goroutines, func(i int) {
+	parallel(processes*goroutines, func(i int) {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
 		for range rounds {
 			n := 1 + r.IntN(limit)
@@ -188,22 +183,22 @@ func limitReachedNotExceeded(w *World) {
 		w.Errorf("%d permits of %d at the most, %d times too many", peak.Load(), limit, over.Load())
 	}
 	w.available(w.Process().sem(limit), limit)
-	w.clean()
+	w.checkClean()
 }
 
 func invalidPermitCounts(w *World) {
 	p := w.Process()
-	p.Net.Count()
+	p.Net.ResetCount()
 	for _, s := range []*semaphore.Semaphore{p.sem(3), p.sem(9, bothLimitsOf(per, 3)), p.sem(3, inWindow(per))} {
 		for _, n := range []int{0, -1, 4} {
 			_, err := s.Acquire(w.ctx(), n)
-			w.is(err, lockkeeper.ErrInvalid)
+			w.checkError(err, lockkeeper.ErrInvalid)
 			_, err = s.TryAcquire(w.ctx(), n)
-			w.is(err, lockkeeper.ErrInvalid)
-			w.is(s.Do(w.ctx(), n, func(context.Context, uint64) error { return nil }), lockkeeper.ErrInvalid)
+			w.checkError(err, lockkeeper.ErrInvalid)
+			w.checkError(s.Do(w.ctx(), n, func(context.Context, uint64) error { return nil }), lockkeeper.ErrInvalid)
 		}
 		for _, limit := range []int{0, -1, 1_000_000_001} {
-			w.is(s.SetLimit(w.ctx(), limit), lockkeeper.ErrInvalid)
+			w.checkError(s.SetLimit(w.ctx(), limit), lockkeeper.ErrInvalid)
 		}
 	}
 	if n := p.Net.Scripts(); n != 0 {
@@ -220,27 +215,27 @@ func invalidPermitCounts(w *World) {
 		ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Second)
 		_, err = s.Acquire(ctx, 3)
 		cancel()
-		w.is(err, semaphore.ErrAboveLimit)
+		w.checkError(err, semaphore.ErrAboveLimit)
 		_, err = s.TryAcquire(w.ctx(), 3)
-		w.is(err, semaphore.ErrAboveLimit)
-		w.waiters("x", 0)
+		w.checkError(err, semaphore.ErrAboveLimit)
+		w.awaitWaiters("x", 0)
 	}
-	w.clean()
+	w.checkClean()
 }
 
 func crashedHoldersPermits(w *World) { w.permitsReturnAfterLease((*Process).Crash) }
 
 // unresponsiveHoldersPermits: the process is as good as frozen; the connections stay.
 func unresponsiveHoldersPermits(w *World) {
-	w.permitsReturnAfterLease(func(p *Process) { p.Net.Mute() })
+	w.permitsReturnAfterLease(func(p *Process) { p.Net.Blackhole() })
 }
 
 // permitsReturnAfterLease takes two of three permits in a process to which something happens then, and waits for them.
 func (w *World) permitsReturnAfterLease(happens func(*Process)) {
 	a := w.Process()
-	gone := w.take(permits(a.sem(3), 2))
+	gone := w.mustAcquire(permits(a.sem(3), 2))
 	b := w.Process().sem(3)
-	held := w.take(permits(b, 1))
+	held := w.mustAcquire(permits(b, 1))
 	waits := w.acquireAsync(w.ctx(), 1, permits(w.Process().sem(3), 2))
 	happens(a)
 	ends := time.Now().Add(ttl)
@@ -250,22 +245,22 @@ func (w *World) permitsReturnAfterLease(happens func(*Process)) {
 	if late := r.at.Sub(ends); !w.Real && late > 50*time.Millisecond {
 		w.Errorf("the permits came back %v after the lease had ended", late)
 	}
-	w.is(gone.Err(), lockkeeper.ErrLost)
+	w.checkError(gone.Err(), lockkeeper.ErrLost)
 	w.must(held.Err())
 	w.available(b, 0)
-	a.Net.Mend()
-	w.is(gone.Release(w.ctx()), lockkeeper.ErrLost)
+	a.Net.Restore()
+	w.checkError(gone.Release(w.ctx()), lockkeeper.ErrLost)
 	w.available(b, 0)
 	w.release(r.lease)
 	w.available(b, 2)
 	w.release(held)
 	w.available(b, 3)
-	w.clean()
+	w.checkClean()
 }
 
 func releasedByOtherProcess(w *World) {
 	a, b := w.Process().sem(6, noRenewal), w.Process().sem(6, noRenewal)
-	one, two, three := w.take(permits(a, 1)), w.take(permits(b, 2)), w.take(permits(a, 3))
+	one, two, three := w.mustAcquire(permits(a, 1)), w.mustAcquire(permits(b, 2)), w.mustAcquire(permits(a, 3))
 	w.available(b, 0)
 	free := 0
 	for _, x := range []struct {
@@ -281,13 +276,13 @@ func releasedByOtherProcess(w *World) {
 		free += x.n
 		w.available(a, free)
 	}
-	w.tombstones() // of those that were adopted
+	w.checkOnlyTombstones() // of those that were adopted
 }
 
 func endedLeaseReturnsNothing(w *World) {
 	s, t := w.Process().sem(4, noRenewal), w.Process().sem(4)
-	twice := w.take(permits(s, 2))
-	lost := w.take(permits(s, 2))
+	twice := w.mustAcquire(permits(s, 2))
+	lost := w.mustAcquire(permits(s, 2))
 	w.release(twice)
 	w.available(t, 2)
 	w.release(twice)
@@ -296,27 +291,27 @@ func endedLeaseReturnsNothing(w *World) {
 	w.must(err)
 	w.release(copied)
 	w.available(t, 4)
-	w.is(lost.Release(w.ctx()), lockkeeper.ErrLost)
+	w.checkError(lost.Release(w.ctx()), lockkeeper.ErrLost)
 	w.available(t, 4)
 
-	lost = w.take(permits(s, 3))
-	w.lost(lost, ttl)
+	lost = w.mustAcquire(permits(s, 3))
+	w.awaitLoss(lost, ttl)
 	w.eventually("the server to end it as well", func() bool {
 		n, err := t.Available(w.ctx())
 		return err == nil && n == 4
 	})
-	held := w.take(permits(t, 3))
-	w.is(lost.Release(w.ctx()), lockkeeper.ErrLost)
-	w.is(lost.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
+	held := w.mustAcquire(permits(t, 3))
+	w.checkError(lost.Release(w.ctx()), lockkeeper.ErrLost)
+	w.checkError(lost.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
 	w.available(t, 1)
 	w.release(held)
 	w.available(t, 4)
-	w.tombstones() // of the one that was adopted
+	w.checkOnlyTombstones() // of the one that was adopted
 }
 
 func largerDeployedLimit(w *World) {
 	old := w.Process().sem(1)
-	held := w.take(permits(old, 1))
+	held := w.mustAcquire(permits(old, 1))
 	var waits []chan result
 	for i := range 3 {
 		waits = append(waits, w.acquireAsync(w.ctx(), int64(i+1), permits(w.Process().sem(1), 1)))
@@ -327,18 +322,18 @@ func largerDeployedLimit(w *World) {
 	})
 	newer := process.sem(3)
 	w.refused(newer, 1) // it comes after those in line, and lets them in
-	a, b := w.granted(waits[0]), w.granted(waits[1])
+	a, b := w.expectGranted(waits[0]), w.expectGranted(waits[1])
 	if e := nextEvent(w, changed); e.Limit != 3 || !strings.HasPrefix(e.Token, process.ID()+":") {
 		w.Errorf("told of %+v", e)
 	}
-	w.waiters("x", 1)
-	w.notGranted(waits[2])
+	w.awaitWaiters("x", 1)
+	w.expectNotGranted(waits[2])
 	w.must(held.Err())
 	w.release(a)
-	w.release(w.granted(waits[2]))
+	w.release(w.expectGranted(waits[2]))
 	w.release(b)
 	w.release(held)
-	w.clean()
+	w.checkClean()
 }
 
 func setLimit(w *World) {
@@ -346,14 +341,14 @@ func setLimit(w *World) {
 	s := w.Process(func(o *lockkeeper.Options) {
 		o.Hooks.LimitChanged = func(e lockkeeper.Event) { changed <- e }
 	}).sem(2)
-	one, two := w.take(permits(s, 1)), w.take(permits(s, 1))
+	one, two := w.mustAcquire(permits(s, 1)), w.mustAcquire(permits(s, 1))
 	three := w.acquireAsync(w.ctx(), 1, permits(s, 1))
 	four := w.acquireAsync(w.ctx(), 2, permits(w.Process().sem(2), 2))
 	w.must(s.SetLimit(w.ctx(), 5))
-	if n, err := w.admin.ZCard(w.ctx(), w.queue("x")).Result(); err != nil || n != 0 {
+	if n, err := w.admin.ZCard(w.ctx(), w.queueKey("x")).Result(); err != nil || n != 0 {
 		w.Errorf("%d in line after the limit was raised, %v", n, err)
 	}
-	leases := []*lockkeeper.Lease{one, two, w.granted(three), w.granted(four)}
+	leases := []*lockkeeper.Lease{one, two, w.expectGranted(three), w.expectGranted(four)}
 	if e := nextEvent(w, changed); e.Limit != 5 || e.Kind != "semaphore" || e.Name != "x" {
 		w.Errorf("told of %+v", e)
 	}
@@ -374,44 +369,44 @@ func setLimit(w *World) {
 	w.release(leases[3]) // of five two are back
 	w.release(leases[2])
 	w.available(s, 0)
-	w.notGranted(waits)
+	w.expectNotGranted(waits)
 	w.release(leases[1])
-	w.release(w.granted(waits))
+	w.release(w.expectGranted(waits))
 	w.available(s, 1)
 	w.release(leases[0])
-	w.clean()
+	w.checkClean()
 }
 
 func aboveLoweredLimit(w *World) {
 	s := w.Process().sem(5)
-	held := []*lockkeeper.Lease{w.take(permits(s, 3)), w.take(permits(s, 2))}
+	held := []*lockkeeper.Lease{w.mustAcquire(permits(s, 3)), w.mustAcquire(permits(s, 2))}
 	light := w.acquireAsync(w.ctx(), 1, permits(s, 2))
 	p := w.Process()
 	heavy := []chan result{w.acquireAsync(w.ctx(), 2, permits(p.sem(5), 4)), w.acquireAsync(w.ctx(), 3, permits(p.sem(5), 5))}
 	last := w.acquireAsync(w.ctx(), 4, permits(p.sem(5), 3))
 	w.must(s.SetLimit(w.ctx(), 3)) // all is taken, and stays so
 	for _, ch := range heavy {
-		w.is(w.await(ch, beat+10*time.Millisecond).err, semaphore.ErrAboveLimit)
+		w.checkError(w.await(ch, heartbeatInterval+10*time.Millisecond).err, semaphore.ErrAboveLimit)
 	}
-	w.waiters("x", 2)
-	w.notGranted(light)
+	w.awaitWaiters("x", 2)
+	w.expectNotGranted(light)
 	w.release(held[0])
-	w.notGranted(light)
+	w.expectNotGranted(light)
 	w.release(held[1])
-	lease := w.granted(light)
-	w.notGranted(last)
+	lease := w.expectGranted(light)
+	w.expectNotGranted(last)
 	w.release(lease)
-	w.release(w.granted(last))
+	w.release(w.expectGranted(last))
 
 	// The head of the line hears of it at once.
-	held = []*lockkeeper.Lease{w.take(permits(s, 3))}
+	held = []*lockkeeper.Lease{w.mustAcquire(permits(s, 3))}
 	w.must(s.SetLimit(w.ctx(), 5))
 	slow := w.Process(slowHeartbeats).sem(5)
 	first := w.acquireAsync(w.ctx(), 1, permits(slow, 5))
 	w.must(s.SetLimit(w.ctx(), 3))
-	w.is(w.await(first, 10*time.Millisecond).err, semaphore.ErrAboveLimit)
+	w.checkError(w.await(first, 10*time.Millisecond).err, semaphore.ErrAboveLimit)
 	w.release(held[0])
-	w.clean()
+	w.checkClean()
 }
 
 // latestCallersLimit: SetLimit is in force for those who know the same limit as before, until one comes who knows another.
@@ -422,17 +417,17 @@ func latestCallersLimit(w *World) {
 	}
 	for _, change := range []func(*semaphore.Options){func(*semaphore.Options) {}, bothLimitsOf(time.Hour, 100)} {
 		a, b := w.Process(hook).sem(4, change), w.Process(hook).sem(4, change)
-		w.release(w.take(permits(a, 1))) // with Per it does not come back
+		w.release(w.mustAcquire(permits(a, 1))) // with Per it does not come back
 		away := 4 - func() int { n, err := a.Available(w.ctx()); w.must(err); return n }()
 		w.must(a.SetLimit(w.ctx(), 2))
-		lease := w.take(permits(b, 1))
+		lease := w.mustAcquire(permits(b, 1))
 		w.available(b, 1-away)
 		w.release(lease)
 		c := w.Process(hook).sem(7, change)
-		lease = w.take(permits(c, 1))
+		lease = w.mustAcquire(permits(c, 1))
 		w.available(b, 6-2*away)
 		w.release(lease)
-		lease = w.take(permits(a, 1)) // the old constant counts again, as that of the latest caller
+		lease = w.mustAcquire(permits(a, 1)) // the old constant counts again, as that of the latest caller
 		w.available(b, 3-3*away)
 		w.release(lease)
 		for _, want := range []int{2, 7, 4} {
@@ -449,7 +444,7 @@ func latestCallersLimit(w *World) {
 
 func heavyWaiter(w *World) {
 	ps := []*Process{w.Process(), w.Process(), w.Process()}
-	light := w.take(permits(ps[0].sem(3), 1))
+	light := w.mustAcquire(permits(ps[0].sem(3), 1))
 	heavy := w.acquireAsync(w.ctx(), 1, permits(ps[1].sem(3), 3))
 	var behind []chan result
 	for i := range 6 {
@@ -458,27 +453,27 @@ func heavyWaiter(w *World) {
 	s := ps[2].sem(3)
 	w.available(s, 2)
 	w.refused(s, 1) // there is room, but not for those who do not wait
-	time.Sleep(2 * beat)
-	w.notGranted(heavy)
+	time.Sleep(2 * heartbeatInterval)
+	w.expectNotGranted(heavy)
 	for _, ch := range behind {
-		w.notGranted(ch)
+		w.expectNotGranted(ch)
 	}
 	w.release(light)
-	lease := w.granted(heavy)
+	lease := w.expectGranted(heavy)
 	for _, ch := range behind {
-		w.notGranted(ch)
+		w.expectNotGranted(ch)
 	}
 	w.release(lease)
 	var leases []*lockkeeper.Lease
 	for _, ch := range behind[:3] {
-		leases = append(leases, w.granted(ch))
+		leases = append(leases, w.expectGranted(ch))
 	}
-	w.notGranted(behind[3])
+	w.expectNotGranted(behind[3])
 	for i, l := range leases {
 		w.release(l)
-		w.release(w.granted(behind[3+i]))
+		w.release(w.expectGranted(behind[3+i]))
 	}
-	w.clean()
+	w.checkClean()
 }
 
 // taking is what was granted, and when, by the server's clock.
@@ -506,7 +501,7 @@ func (w *World) checkWindows(list []taking, d time.Duration, limit int) {
 }
 
 func windowNeverExceeded(w *World) {
-	const limit, d = 7, beat / 4
+	const limit, d = 7, heartbeatInterval / 4
 	for _, change := range []func(*semaphore.Options){inWindow(d), bothLimitsOf(d, 7)} {
 		var mu sync.Mutex
 		var list []taking
@@ -535,9 +530,9 @@ func windowAdmitsInOrder(w *World) {
 	}
 	s := w.Process().sem(2, inWindow(window))
 	at := func(l *lockkeeper.Lease) int64 { return int64(l.Fence()) }
-	first := at(w.take(permits(s, 1)))
+	first := at(w.mustAcquire(permits(s, 1)))
 	time.Sleep(window / 4)
-	second := at(w.take(permits(s, 1)))
+	second := at(w.mustAcquire(permits(s, 1)))
 	// The third comes when the first returns, the fourth takes the second's and the third's, the others one window later.
 	var waits []chan result
 	for i, n := range []int{1, 2, 1, 1} {
@@ -575,7 +570,7 @@ func windowWaitCommands(w *World) {
 		var ps []*Process
 		got := make(chan struct{}, 1000)
 		ctx, cancel := context.WithCancel(w.ctx())
-		w.last = append(w.last, cancel)
+		w.Cleanup(cancel)
 		for range keepers {
 			ps = append(ps, w.Process(slowHeartbeats))
 		}
@@ -592,14 +587,14 @@ func windowWaitCommands(w *World) {
 			})
 		}
 		w.eventually("all to stand in line", func() bool {
-			k, err := w.admin.ZCard(w.ctx(), w.queue("x")).Result()
+			k, err := w.admin.ZCard(w.ctx(), w.queueKey("x")).Result()
 			return err == nil && k >= int64(n-1)
 		})
 		for range 2 * keepers { // their first questions are over
 			<-got
 		}
 		for _, p := range ps {
-			p.Net.Count()
+			p.Net.ResetCount()
 		}
 		for len(got) > 0 {
 			<-got
@@ -613,7 +608,7 @@ func windowWaitCommands(w *World) {
 		counts[n] = counts[n] * 100 / turns
 		cancel()
 		wg.Wait()
-		w.waiters("x", 0)
+		w.awaitWaiters("x", 0)
 	}
 	w.Logf("commands per 100 permits with 2 and 200 waiters: %v", counts)
 	if counts[2] > 400 || counts[200] > 400 {
@@ -626,7 +621,7 @@ func refusedImmediately(w *World) {
 		p := w.Process()
 		s := p.sem(3, change)
 		began := time.Now()
-		w.release(w.take(permits(s, 2)))
+		w.release(w.mustAcquire(permits(s, 2)))
 		took := time.Now()
 		time.Sleep(per / 4)
 		asked := time.Now()
@@ -645,10 +640,10 @@ func refusedImmediately(w *World) {
 			before = per / 4
 		}
 		ctx, cancel := context.WithDeadline(w.ctx(), rate.RetryAt.Add(-before))
-		p.Net.Count()
+		p.Net.ResetCount()
 		_, err := s.Acquire(ctx, 2)
 		cancel()
-		w.is(err, lockkeeper.ErrNotAcquired)
+		w.checkError(err, lockkeeper.ErrNotAcquired)
 		early := w.wantLimitedError(err)
 		if d := early.RetryAt.Sub(rate.RetryAt); !w.Real && d != 0 || d < -per/4 { // the first answer can be long on its way
 			w.Errorf("told %v once, and %v later", rate.RetryAt, d)
@@ -656,7 +651,7 @@ func refusedImmediately(w *World) {
 		if d := time.Since(start); d > per/2 {
 			w.Errorf("the refusal took %v", d)
 		}
-		w.waiters("x", 0)
+		w.awaitWaiters("x", 0)
 		w.available(s, 1)
 		late, cancel2 := context.WithDeadline(w.ctx(), rate.RetryAt.Add(10*time.Second))
 		waits := w.acquireAsync(late, 1, permits(w.Process().sem(3, change), 2))
@@ -668,7 +663,7 @@ func refusedImmediately(w *World) {
 		}
 		if !w.Real {
 			time.Sleep(time.Until(rate.RetryAt.Add(-time.Millisecond)))
-			w.notGranted(waits)
+			w.expectNotGranted(waits)
 		}
 		r := w.await(waits, per)
 		cancel2()
@@ -694,7 +689,7 @@ func refusedImmediately(w *World) {
 
 func releaseKeepsWindowPermits(w *World) {
 	s := w.Process().sem(3, inWindow(per))
-	lease := w.take(permits(s, 2))
+	lease := w.mustAcquire(permits(s, 2))
 	w.checkAllKeysExpire()
 	w.release(lease)
 	w.release(lease)
@@ -707,7 +702,7 @@ func releaseKeepsWindowPermits(w *World) {
 	if d := time.Since(w.grantTime(lease)); d <= per && !w.Real {
 		w.Errorf("they were back after %v", d)
 	}
-	w.clean()
+	w.checkClean()
 }
 
 // grantTime is when a lease was granted by the server's clock.
@@ -735,7 +730,7 @@ func cancelAtPermitReturn(w *World) {
 		}
 		cancel()
 		if r := w.await(waits, 0); r.err != nil {
-			w.is(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
+			w.checkError(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
 			w.eventually("the permit to be there in time", func() bool {
 				n, err := probe.Available(w.ctx())
 				return err == nil && n == 1
@@ -744,13 +739,13 @@ func cancelAtPermitReturn(w *World) {
 				w.Errorf("the permit of a wait that was cancelled was away until %v after the one before", since)
 			}
 		}
-		w.waiters("x", 0)
+		w.awaitWaiters("x", 0)
 	}
 	w.eventually("nothing to be left but graves", func() bool {
 		n, err := probe.Available(w.ctx())
 		return err == nil && n == 1
 	})
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 func bothLimits(w *World) {
@@ -758,7 +753,7 @@ func bothLimits(w *World) {
 	change := bothLimitsOf(3*per, atOnce)
 	s := w.Process().sem(limit, change)
 	start := time.Now()
-	one, two := w.take(permits(s, 1)), w.take(permits(s, 1))
+	one, two := w.mustAcquire(permits(s, 1)), w.mustAcquire(permits(s, 1))
 	if err := w.refused(s, 1); errors.As(err, new(*semaphore.RateError)) {
 		w.Errorf("nothing has to return by the clock: %v", err)
 	}
@@ -776,9 +771,9 @@ func bothLimits(w *World) {
 	w.available(s, 0)
 	w.release(one)
 	holds(1, 2)
-	w.notGranted(waits)
+	w.expectNotGranted(waits)
 	w.release(two)
-	three := w.granted(waits)
+	three := w.expectGranted(waits)
 	holds(2, 4)
 	w.available(s, 0)
 	w.release(three)
@@ -807,26 +802,26 @@ func bothLimits(w *World) {
 // lostWakeupLosesNoPermit: five wait, and the last is told by a message, which does not come.
 func lostWakeupLosesNoPermit(w *World) {
 	const limit = 5
-	p, deaf := w.Process(), w.Process()
+	p, unsubscribed := w.Process(), w.Process()
 	s := p.sem(limit, inWindow(per))
-	w.take(permits(s, limit))
+	w.mustAcquire(permits(s, limit))
 	var waits []chan result
 	for i := range limit {
 		by := p
 		if i == limit-1 {
-			by = deaf
+			by = unsubscribed
 		}
 		waits = append(waits, w.acquireAsync(w.ctx(), int64(i+1), permits(by.sem(limit, inWindow(per)), 1)))
 	}
-	deaf.Net.DeafenSubscriptions()
+	unsubscribed.Net.BlackholeSubscriptions()
 	first := w.await(waits[0], 2*per)
 	w.must(first.err)
-	r := w.await(waits[limit-1], beat+50*time.Millisecond)
+	r := w.await(waits[limit-1], heartbeatInterval+50*time.Millisecond)
 	w.must(r.err)
 	if d := w.grantTime(r.lease).Sub(w.grantTime(first.lease)); d > 50*time.Millisecond {
 		w.Errorf("who did not hear it was granted its permit %v after the first", d)
 	}
-	if late := r.at.Sub(first.at); !w.Real && late > beat+50*time.Millisecond {
+	if late := r.at.Sub(first.at); !w.Real && late > heartbeatInterval+50*time.Millisecond {
 		w.Errorf("who did not hear it learned of its permit after %v", late)
 	}
 	holders, err := s.Holders(w.ctx())
@@ -851,11 +846,11 @@ func lostReplyTakesPermitsOnce(w *World) {
 	const d = time.Minute
 	p := w.Process()
 	s := p.sem(100, inWindow(d))
-	w.take(permits(s, 1)) // the scripts are known
+	w.mustAcquire(permits(s, 1)) // the scripts are known
 	want := 1
-	for _, fate := range []faultnet.Fate{faultnet.CutReply, faultnet.SwallowReply, faultnet.LoseRequest, faultnet.CutReply | faultnet.Copy} {
+	for _, fault := range []faultnet.Fault{faultnet.CutReply, faultnet.SwallowReply, faultnet.LoseRequest, faultnet.CutReply | faultnet.Copy} {
 		for _, f := range []func(context.Context, int) (*lockkeeper.Lease, error){s.Acquire, s.TryAcquire} {
-			p.Net.Break("evalsha", 1, fate)
+			p.Net.Break("evalsha", 1, fault)
 			lease, err := f(w.ctx(), 3)
 			w.must(err)
 			want += 3
@@ -870,11 +865,11 @@ func lostReplyTakesPermitsOnce(w *World) {
 		}
 	}
 	// One whose caller has gone before it was answered gives back what it took.
-	ctx, cancel := context.WithTimeout(w.ctx(), beat)
+	ctx, cancel := context.WithTimeout(w.ctx(), heartbeatInterval)
 	defer cancel()
 	p.Net.Break("evalsha", 1, faultnet.SwallowReply|faultnet.Copy)
 	_, err := s.Acquire(ctx, 3)
-	w.is(err, context.DeadlineExceeded, lockkeeper.ErrUnavailable)
+	w.checkError(err, context.DeadlineExceeded, lockkeeper.ErrUnavailable)
 	w.eventually("the permits to be given back", func() bool { return w.spent() == want })
 	w.must(p.Net.Replay())
 	if got := w.spent(); got != want {
@@ -890,7 +885,7 @@ func windowClockSetBack(w *World) {
 		return // its clock is the machine's
 	}
 	s := w.Process().sem(2, inWindow(per))
-	w.take(permits(s, 2))
+	w.mustAcquire(permits(s, 2))
 	time.Sleep(per / 2)
 	defer w.mini.SetTime(time.Time{})
 	stop := w.shiftClock(-time.Hour)
@@ -901,7 +896,7 @@ func windowClockSetBack(w *World) {
 	w.available(s, 0)
 	r := w.await(waits, 2*per)
 	w.must(r.err)
-	if d := r.at.Sub(start); d < per/2 || d > per+beat {
+	if d := r.at.Sub(start); d < per/2 || d > per+heartbeatInterval {
 		w.Errorf("permits were away for %v after the clock was set back, the window is of %v", d, per)
 	}
 	w.available(s, 1)
@@ -934,17 +929,17 @@ func receiptHoldsNothing(w *World) {
 	var lost atomic.Int32
 	p := w.Process(func(o *lockkeeper.Options) { o.Hooks.Lost = func(lockkeeper.Event) { lost.Add(1) } })
 	s := p.sem(2, inWindow(per))
-	lease := w.take(permits(s, 1))
-	other := w.take(permits(s, 1))
-	waited := w.take(permits(s, 1))
+	lease := w.mustAcquire(permits(s, 1))
+	other := w.mustAcquire(permits(s, 1))
+	waited := w.mustAcquire(permits(s, 1))
 	if other.Fence() <= lease.Fence() || waited.Fence() <= other.Fence() {
 		w.Errorf("fences %d, %d, %d", lease.Fence(), other.Fence(), waited.Fence())
 	}
-	w.is(lease.Extend(w.ctx(), ttl), lockkeeper.ErrInvalid)
+	w.checkError(lease.Extend(w.ctx(), ttl), lockkeeper.ErrInvalid)
 	_, err := s.Adopt(w.ctx(), lease.Token())
-	w.is(err, lockkeeper.ErrInvalid)
+	w.checkError(err, lockkeeper.ErrInvalid)
 	ctx := lease.Context(w.ctx())
-	p.Net.Count()
+	p.Net.ResetCount()
 	time.Sleep(2 * per) // and long after its permit has returned
 	if n := p.Net.Scripts(); n != 0 {
 		w.Errorf("%d scripts for receipts", n)
@@ -961,7 +956,7 @@ func receiptHoldsNothing(w *World) {
 	}
 	w.must(ctx.Err())
 	w.release(lease)
-	w.is(lease.Err(), lockkeeper.ErrReleased)
+	w.checkError(lease.Err(), lockkeeper.ErrReleased)
 	if !errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) {
 		w.Errorf("cause %v", context.Cause(ctx))
 	}
@@ -974,14 +969,14 @@ func receiptHoldsNothing(w *World) {
 	if lost.Load() != 0 {
 		w.Errorf("%d receipts were called lost", lost.Load())
 	}
-	w.clean()
+	w.checkClean()
 }
 
 func closeDuringWindow(w *World) {
 	p, q := w.Process(), w.Process()
 	s := q.sem(3, inWindow(time.Minute))
-	w.take(permits(s, 1))
-	receipt := w.take(permits(p.sem(3, inWindow(time.Minute)), 1))
+	w.mustAcquire(permits(s, 1))
+	receipt := w.mustAcquire(permits(p.sem(3, inWindow(time.Minute)), 1))
 	var waits []chan result
 	for i := range 5 {
 		waits = append(waits, w.acquireAsync(w.ctx(), int64(i+1), permits(p.sem(3, inWindow(time.Minute)), 2)))
@@ -992,18 +987,18 @@ func closeDuringWindow(w *World) {
 		w.Errorf("Close took %v", d)
 	}
 	for _, ch := range waits {
-		w.is(w.await(ch, 0).err, lockkeeper.ErrClosed)
+		w.checkError(w.await(ch, 0).err, lockkeeper.ErrClosed)
 	}
-	w.waiters("x", 0)
+	w.awaitWaiters("x", 0)
 	w.available(s, 1) // what was taken is away, what was waited for is not
 	w.release(receipt)
 	w.available(s, 1)
 	closed := p.sem(3, inWindow(time.Minute))
 	_, err := closed.Acquire(w.ctx(), 1)
-	w.is(err, lockkeeper.ErrClosed)
+	w.checkError(err, lockkeeper.ErrClosed)
 	_, err = closed.Available(w.ctx())
-	w.is(err, lockkeeper.ErrClosed)
-	w.is(closed.SetLimit(w.ctx(), 1), lockkeeper.ErrClosed)
+	w.checkError(err, lockkeeper.ErrClosed)
+	w.checkError(closed.SetLimit(w.ctx(), 1), lockkeeper.ErrClosed)
 	w.must(p.RDB.Ping(w.ctx()).Err())
 }
 
@@ -1015,7 +1010,7 @@ func inspectPermits(w *World) {
 	if len(list) != 0 {
 		w.Errorf("holders of nothing: %+v", list)
 	}
-	leases := []*lockkeeper.Lease{w.take(permits(s, 1)), w.take(permits(s, 3))}
+	leases := []*lockkeeper.Lease{w.mustAcquire(permits(s, 1)), w.mustAcquire(permits(s, 3))}
 	ctx, cancel := context.WithCancel(w.ctx())
 	waits := []chan result{w.acquireAsync(ctx, 1, permits(s, 4)), w.acquireAsync(ctx, 2, permits(s, 2))}
 	list, err = s.Holders(w.ctx())
@@ -1029,25 +1024,25 @@ func inspectPermits(w *World) {
 			w.Errorf("holder %+v, want %d permits", h, want)
 		}
 	}
-	line, err := s.Waiters(w.ctx())
+	queue, err := s.Waiters(w.ctx())
 	w.must(err)
-	if len(line) != 2 || line[0].Permits != 4 || line[1].Permits != 2 || !line[0].Alive || line[0].Keeper != p.ID() {
-		w.Errorf("waiters %+v", line)
+	if len(queue) != 2 || queue[0].Permits != 4 || queue[1].Permits != 2 || !queue[0].Alive || queue[0].Keeper != p.ID() {
+		w.Errorf("waiters %+v", queue)
 	}
 	w.available(s, 1)
 	cancel()
 	for _, ch := range waits {
-		w.is(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+		w.checkError(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 	}
-	w.waiters("x", 0)
+	w.awaitWaiters("x", 0)
 	for _, l := range leases {
 		w.release(l)
 	}
-	w.clean()
+	w.checkClean()
 
 	// With Per it is those whose permits are away.
 	s = p.sem(5, inWindow(time.Minute))
-	receipt := w.take(permits(s, 3))
+	receipt := w.mustAcquire(permits(s, 3))
 	w.release(receipt)
 	list, err = s.Holders(w.ctx())
 	w.must(err)
@@ -1060,8 +1055,8 @@ func inspectPermits(w *World) {
 // metadataOutlastsWindow: the limit in force is known for as long as permits are away.
 func metadataOutlastsWindow(w *World) {
 	const d = 24 * time.Hour // Idle is an hour
-	w.take(permits(w.Process().sem(2, inWindow(d)), 1))
-	left, err := w.admin.PTTL(w.ctx(), w.meta("x")).Result()
+	w.mustAcquire(permits(w.Process().sem(2, inWindow(d)), 1))
+	left, err := w.admin.PTTL(w.ctx(), w.metaKey("x")).Result()
 	w.must(err)
 	if left < d {
 		w.Errorf("the facts end in %v, and the permit returns in %v", left, d)

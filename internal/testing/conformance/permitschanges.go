@@ -17,7 +17,7 @@ func headNotifiedWhen(w *World, sooner func(p *Process, s *semaphore.Semaphore))
 	const d = 2 * time.Second
 	p := w.Process(slowHeartbeats)
 	s := p.sem(10, inWindow(d))
-	w.take(permits(s, 5))
+	w.mustAcquire(permits(s, 5))
 	start := time.Now()
 	time.Sleep(d / 4)
 	sooner(p, s)
@@ -36,7 +36,7 @@ func headNotifiedWhen(w *World, sooner func(p *Process, s *semaphore.Semaphore))
 func raisedLimitNotifiesHead(w *World) {
 	headNotifiedWhen(w, func(p *Process, s *semaphore.Semaphore) {
 		if p != nil {
-			w.take(permits(s, 5))
+			w.mustAcquire(permits(s, 5))
 		} else {
 			w.must(s.SetLimit(w.ctx(), 13))
 		}
@@ -46,7 +46,7 @@ func raisedLimitNotifiesHead(w *World) {
 func callersLimitNotifiesHead(w *World) {
 	headNotifiedWhen(w, func(p *Process, s *semaphore.Semaphore) {
 		if p != nil {
-			w.take(permits(s, 5))
+			w.mustAcquire(permits(s, 5))
 		} else {
 			w.refused(w.Process(slowHeartbeats).sem(13, inWindow(2*time.Second)), 4)
 		}
@@ -78,22 +78,22 @@ func crashedHolderAfterQueueMoved(w *World) {
 		ps[i] = w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = time.Second, 3*time.Second }).
 			sem(2, noRenewal, func(o *semaphore.Options) { o.TTL = long })
 	}
-	w.take(permits(ps[0], 1))
+	w.mustAcquire(permits(ps[0], 1))
 	over := time.Now().Add(long)
-	held := w.take(permits(ps[1], 1))
+	held := w.mustAcquire(permits(ps[1], 1))
 	time.Sleep(long - 800*time.Millisecond) // less than a heartbeat
 	w.must(held.Extend(w.ctx(), long))
-	var line []chan result
+	var queue []chan result
 	for i, s := range ps[2:] {
-		line = append(line, w.acquireAsync(w.ctx(), int64(i+1), permits(s, 1)))
+		queue = append(queue, w.acquireAsync(w.ctx(), int64(i+1), permits(s, 1)))
 	}
-	for _, ch := range line[:4] {
+	for _, ch := range queue[:4] {
 		w.release(held)
 		r := w.await(ch, 0)
 		w.must(r.err)
 		held = r.lease
 	}
-	r := w.await(line[4], time.Until(over)+time.Second)
+	r := w.await(queue[4], time.Until(over)+time.Second)
 	w.must(r.err)
 	if late := r.at.Sub(over); !w.Real && late > 2*time.Millisecond {
 		w.Errorf("the permit of the crashed holder came %v late", late)
@@ -106,16 +106,16 @@ func crashedHolderAfterQueueMoved(w *World) {
 func deadWaitersIgnored(w *World) {
 	const d = time.Minute
 	s := w.Process().sem(1, inWindow(d))
-	w.take(permits(s, 1))
+	w.mustAcquire(permits(s, 1))
 	dead := w.Process(slowHeartbeats)
 	ctx, cancel := context.WithCancel(w.ctx())
 	defer cancel()
 	for range 80 {
 		go func() { _, _ = dead.sem(1, inWindow(d)).Acquire(ctx, 1) }()
 	}
-	w.waiters("x", 80)
+	w.awaitWaiters("x", 80)
 	dead.Crash()
-	time.Sleep(beat) // the server sees it
+	time.Sleep(heartbeatInterval) // the server sees it
 	if after := w.wantLimitedError(w.refused(s, 1)).RetryAfter; after > d+time.Second {
 		w.Errorf("to come back after %v", after)
 	}
@@ -129,7 +129,7 @@ func deadWaitersIgnored(w *World) {
 	select {
 	case r := <-waits:
 		w.Errorf("with two windows to go: %v", r.err)
-	case <-time.After(beat):
+	case <-time.After(heartbeatInterval):
 	}
 }
 
@@ -139,7 +139,7 @@ func lateDuplicatesOfPermits(w *World) {
 	p := w.Process()
 	s := p.sem(3, inWindow(d))
 	for _, f := range []func(context.Context, int) (*lockkeeper.Lease, error){s.Acquire, s.TryAcquire} {
-		w.take(permits(s, 1)) // the scripts are known
+		w.mustAcquire(permits(s, 1)) // the scripts are known
 		time.Sleep(d + 10*time.Millisecond)
 		p.Net.Break("evalsha", 1, faultnet.CutReply|faultnet.Copy)
 		lease, err := f(w.ctx(), 3)
@@ -153,15 +153,15 @@ func lateDuplicatesOfPermits(w *World) {
 }
 
 func lateDuplicateSetLimit(w *World) {
-	told := make(chan lockkeeper.Event, 10)
-	p := w.Process(func(o *lockkeeper.Options) { o.Hooks.LimitChanged = func(e lockkeeper.Event) { told <- e } })
+	reported := make(chan lockkeeper.Event, 10)
+	p := w.Process(func(o *lockkeeper.Options) { o.Hooks.LimitChanged = func(e lockkeeper.Event) { reported <- e } })
 	s := p.sem(10)
-	lease := w.take(permits(s, 1))
+	lease := w.mustAcquire(permits(s, 1))
 	w.must(s.SetLimit(w.ctx(), 9))
-	nextEvent(w, told)
+	nextEvent(w, reported)
 	p.Net.Break("evalsha", 1, faultnet.CutReply|faultnet.Copy)
 	w.must(s.SetLimit(w.ctx(), 5))
-	if e := nextEvent(w, told); e.Limit != 5 {
+	if e := nextEvent(w, reported); e.Limit != 5 {
 		w.Errorf("told of %d", e.Limit)
 	}
 	w.must(s.SetLimit(w.ctx(), 8))
@@ -173,7 +173,7 @@ func lateDuplicateSetLimit(w *World) {
 // setLimitOfOtherKind: the limit of a window is set where there was none. The window is that of who sets it.
 func setLimitOfOtherKind(w *World) {
 	s := w.Process().sem(10)
-	lease := w.take(permits(s, 1))
+	lease := w.mustAcquire(permits(s, 1))
 	w.must(w.Process().sem(100, inWindow(time.Minute)).SetLimit(w.ctx(), 2))
 	limits, err := w.admin.HGet(w.ctx(), "{lock:x}:semaphore:meta", "limits").Result()
 	w.must(err)
@@ -189,11 +189,11 @@ func submillisecondWindow(w *World) {
 		return // its clock moves between the two
 	}
 	s := w.Process().sem(1, inWindow(10*time.Millisecond+time.Microsecond))
-	w.take(permits(s, 1))
+	w.mustAcquire(permits(s, 1))
 	time.Sleep(11 * time.Millisecond)
 	w.refused(s, 1)
 	time.Sleep(time.Millisecond)
-	w.take(permits(s, 1))
+	w.mustAcquire(permits(s, 1))
 }
 
 // tryAcquireAfterClockSetBack: where nobody waits, a lease that lasts too long since the clock was set back is cut by a try.
@@ -202,7 +202,7 @@ func tryAcquireAfterClockSetBack(w *World) {
 		return // its clock is the machine's
 	}
 	crashed := w.Process()
-	w.take(permits(crashed.sem(1), 1))
+	w.mustAcquire(permits(crashed.sem(1), 1))
 	crashed.Crash()
 	defer w.mini.SetTime(time.Time{})
 	stop := w.shiftClock(-time.Hour)
@@ -210,5 +210,5 @@ func tryAcquireAfterClockSetBack(w *World) {
 	s := w.Process().sem(1)
 	w.refused(s, 1)
 	time.Sleep(ttl + 2*time.Millisecond)
-	w.release(w.take(func(ctx context.Context) (*lockkeeper.Lease, error) { return s.TryAcquire(ctx, 1) }))
+	w.release(w.mustAcquire(func(ctx context.Context) (*lockkeeper.Lease, error) { return s.TryAcquire(ctx, 1) }))
 }

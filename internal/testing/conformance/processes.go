@@ -23,7 +23,7 @@ const childRole = "LOCKKEEPER_CHILD"
 func child(p Primitive, role string) {
 	ctx := context.Background()
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS")})
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatInterval: beat, HeartbeatTimeout: 3 * beat})
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatInterval: heartbeatInterval, HeartbeatTimeout: 3 * heartbeatInterval})
 	check(err)
 	role, arg, _ := strings.Cut(role, " ")
 	o := Options{TTL: 2 * ttl}
@@ -66,7 +66,7 @@ func check(err error) {
 }
 
 // spawn starts a process in a role.
-func spawn(t *testing.T, s *redistest.Server, role string) *redistest.Child {
+func startChild(t *testing.T, s *redistest.Server, role string) *redistest.Child {
 	t.Helper()
 	return redistest.StartChild(t, childRole+"="+role, "REDIS="+s.Addr)
 }
@@ -87,7 +87,7 @@ func Processes(t *testing.T, p Primitive) {
 		s := redistest.Start(t)
 		var ps []*redistest.Child
 		for range 4 {
-			ps = append(ps, spawn(t, s, "count 100"))
+			ps = append(ps, startChild(t, s, "count 100"))
 		}
 		for _, c := range ps {
 			for range c.Lines {
@@ -103,13 +103,13 @@ func Processes(t *testing.T, p Primitive) {
 	t.Run("killed_holder_replaced_at_lease_expiry", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
-		a := spawn(t, s, "hold")
-		a.Says("held")
-		b := spawn(t, s, "hold")
+		a := startChild(t, s, "hold")
+		a.WaitForLine("held")
+		b := startChild(t, s, "hold")
 		waiting(t, s, 1)
 		a.Signal(syscall.SIGKILL)
 		start := time.Now()
-		b.Says("held")
+		b.WaitForLine("held")
 		if d := time.Since(start); d > 2*ttl+time.Second {
 			t.Errorf("the next holder came %v after the kill, the lease was of %v", d, 2*ttl)
 		}
@@ -117,63 +117,63 @@ func Processes(t *testing.T, p Primitive) {
 	t.Run("killed_waiter_causes_no_delay", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
-		a := spawn(t, s, "hold")
-		a.Says("held")
-		dead := spawn(t, s, "hold")
+		a := startChild(t, s, "hold")
+		a.WaitForLine("held")
+		dead := startChild(t, s, "hold")
 		waiting(t, s, 1)
-		b := spawn(t, s, "hold")
+		b := startChild(t, s, "hold")
 		waiting(t, s, 2)
 		dead.Signal(syscall.SIGKILL)
 		_ = dead.Wait()
 		a.Stop()
-		a.Says("released <nil>")
-		b.Says("held")
+		a.WaitForLine("released <nil>")
+		b.WaitForLine("held")
 		b.Signal(syscall.SIGKILL)
 	})
 	t.Run("frozen_holder_sees_loss_on_resume", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
-		a := spawn(t, s, "hold")
-		first := a.Says("held")
-		b := spawn(t, s, "hold")
+		a := startChild(t, s, "hold")
+		first := a.WaitForLine("held")
+		b := startChild(t, s, "hold")
 		waiting(t, s, 1)
 		a.Signal(syscall.SIGSTOP)
-		second := b.Says("held")
+		second := b.WaitForLine("held")
 		if !(first < second) {
 			t.Errorf("%s, then %s", first, second)
 		}
 		a.Signal(syscall.SIGCONT)
-		if line := a.Says("over"); !strings.Contains(line, "lease lost") {
+		if line := a.WaitForLine("over"); !strings.Contains(line, "lease lost") {
 			t.Error(line)
 		}
 		a.Stop()
-		if line := a.Says("released"); !strings.Contains(line, "lease lost") {
+		if line := a.WaitForLine("released"); !strings.Contains(line, "lease lost") {
 			t.Error(line)
 		}
 		b.Stop()
-		b.Says("released <nil>")
+		b.WaitForLine("released <nil>")
 	})
 	t.Run("frozen_waiters_delay_by_one_heartbeat_timeout", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
-		a := spawn(t, s, "hold")
-		a.Says("held")
+		a := startChild(t, s, "hold")
+		a.WaitForLine("held")
 		var frozen []*redistest.Child
 		for i := range 3 {
-			frozen = append(frozen, spawn(t, s, "hold"))
+			frozen = append(frozen, startChild(t, s, "hold"))
 			waiting(t, s, i+1)
 		}
-		b := spawn(t, s, "hold")
+		b := startChild(t, s, "hold")
 		waiting(t, s, 4)
 		for _, f := range frozen {
 			f.Signal(syscall.SIGSTOP)
 		}
 		a.Stop()
-		a.Says("released <nil>")
+		a.WaitForLine("released <nil>")
 		start := time.Now()
-		b.Says("held")
-		if d := time.Since(start); d > 3*beat+time.Second {
-			t.Errorf("three frozen waiters cost %v, a heartbeat's lifetime is %v", d, 3*beat)
+		b.WaitForLine("held")
+		if d := time.Since(start); d > 3*heartbeatInterval+time.Second {
+			t.Errorf("three frozen waiters cost %v, a heartbeat's lifetime is %v", d, 3*heartbeatInterval)
 		}
 		// When they come back they stand in line again, and get in one after the other.
 		for _, f := range frozen {
@@ -184,22 +184,22 @@ func Processes(t *testing.T, p Primitive) {
 			f.Stop()
 		}
 		for _, f := range frozen {
-			f.Says("released <nil>")
+			f.WaitForLine("released <nil>")
 		}
 	})
 	t.Run("process_frozen_longer_than_requested_lease", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
-		first := spawn(t, s, "hold") // the server knows the scripts then
-		first.Says("held")
+		first := startChild(t, s, "hold") // the server knows the scripts then
+		first.WaitForLine("held")
 		first.Stop()
-		first.Says("released <nil>")
+		first.WaitForLine("released <nil>")
 		admin := s.Client()
 		// The server keeps the request until the process is frozen, and grants it then.
 		if err := admin.Do(ctx, "client", "pause", 60_000, "write").Err(); err != nil {
 			t.Fatal(err)
 		}
-		a := spawn(t, s, "hold")
+		a := startChild(t, s, "hold")
 		s.Await("true", func(ctx context.Context, c *redis.Client) (string, error) {
 			list, err := c.ClientList(ctx).Result()
 			return strconv.FormatBool(strings.Contains(list, "cmd=evalsha")), err
@@ -216,12 +216,12 @@ func Processes(t *testing.T, p Primitive) {
 		time.Sleep(2*ttl + ttl/2)
 		a.Signal(syscall.SIGCONT)
 		start := time.Now()
-		a.Says("held")
+		a.WaitForLine("held")
 		if d := time.Since(start); d > ttl+time.Second {
 			t.Errorf("it got the free lock after %v", d)
 		}
 		a.Stop()
-		a.Says("released <nil>")
+		a.WaitForLine("released <nil>")
 	})
 	t.Run("server_frozen_longer_than_lease", func(t *testing.T) {
 		t.Parallel()
@@ -247,7 +247,7 @@ func Processes(t *testing.T, p Primitive) {
 			locks[name] = l
 		}
 		for range 20 { // connections for each, and the scripts
-			all(len(calls), func(int) {
+			parallel(len(calls), func(int) {
 				for _, l := range locks {
 					if lease, err := l.TryLock(ctx); err == nil {
 						_ = lease.Release(ctx)

@@ -65,7 +65,7 @@ func contextsEndBeforeRelease(w *World) {
 		"Close":                         func(p *Process, _ *lockkeeper.Lease) error { return p.Close() },
 	} {
 		p := w.Process()
-		lease := w.hold(p.Lock("x", fixed, withTTL(time.Minute))) // no renewal of it is sent
+		lease := w.hold(p.Lock("x", withoutRenewal, withTTL(time.Minute))) // no renewal of it is sent
 		// What was handed out before cannot look at the lease: somebody has to end it.
 		parent, stop := context.WithCancel(w.ctx())
 		ctx, bound := lease.Context(w.ctx()), lease.Context(parent)
@@ -119,25 +119,25 @@ func closeRetriesReleases(w *World) {
 		p := w.Process()
 		w.hold(p.Lock("x", withTTL(time.Minute)))
 		waits := w.lockAsync(w.ctx(), p.Lock("busy"))
-		w.waiters("busy", 1)
+		w.awaitWaiters("busy", 1)
 		fails(p)
-		mended := time.AfterFunc(moment, p.Net.Mend)
+		restore := time.AfterFunc(moment, p.Net.Restore)
 		if err := p.Close(); err != nil {
 			w.Errorf("%s: %v", what, err)
 		}
-		mended.Stop()
-		w.is(w.await(waits, 0).err, lockkeeper.ErrClosed)
+		restore.Stop()
+		w.checkError(w.await(waits, 0).err, lockkeeper.ErrClosed)
 		if left := w.holders("x"); len(left) > 0 {
 			w.Errorf("%s: when Close has returned the lock is with %v", what, left)
 		}
 		if !w.P.MajorityLock {
-			if n := w.admin.ZCard(w.ctx(), w.queue("busy")).Val(); n != 0 {
+			if n := w.admin.ZCard(w.ctx(), w.queueKey("busy")).Val(); n != 0 {
 				w.Errorf("%s: when Close has returned %d stand in line", what, n)
 			}
 		}
 		w.release(other)
 	}
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 // closeTimesOut: not before, and not much later, where nothing keeps commands on their way.
@@ -177,53 +177,53 @@ func closeHookAndAdopt(w *World) {
 		return // Close waits for the client's timeout
 	}
 	var mu sync.Mutex
-	var told []string
+	var reported []string
 	p := w.Process(func(o *lockkeeper.Options) {
 		o.Hooks.Released = func(e lockkeeper.Event) {
 			mu.Lock()
 			defer mu.Unlock()
-			told = append(told, e.Token)
+			reported = append(reported, e.Token)
 		}
 	})
 	lease := w.hold(p.Lock("x", withTTL(time.Minute)))
 	other := w.hold(w.Process().Lock("y", withTTL(time.Minute)))
-	p.Net.Mute()
+	p.Net.Blackhole()
 	adopted := make(chan error, 1)
 	l := p.Lock("y", withTTL(time.Minute))
 	go func() {
 		_, err := l.Adopt(w.ctx(), other.Token())
 		adopted <- err
 	}()
-	time.Sleep(beat / 10)
+	time.Sleep(heartbeatInterval / 10)
 	_ = p.Close()
-	w.is(<-adopted, lockkeeper.ErrClosed)
+	w.checkError(<-adopted, lockkeeper.ErrClosed)
 	mu.Lock()
 	defer mu.Unlock()
-	if len(told) != 1 || told[0] != lease.Token() {
-		w.Errorf("told of the release of %q, want one of %q", told, lease.Token())
+	if len(reported) != 1 || reported[0] != lease.Token() {
+		w.Errorf("told of the release of %q, want one of %q", reported, lease.Token())
 	}
 }
 
 // nothingSent: what can be answered without Redis costs no command.
 func nothingSent(w *World) {
 	p := w.Process()
-	l := p.Lock("x", fixed, func(o *Options) { o.MaxLifetime = 2 * ttl })
+	l := p.Lock("x", withoutRenewal, func(o *Options) { o.MaxLifetime = 2 * ttl })
 	released, lost := w.hold(l), (*lockkeeper.Lease)(nil)
 	w.release(released)
-	lost = w.hold(p.Lock("y", fixed))
-	w.lost(lost, ttl)
-	w.is(lost.Release(w.ctx()), lockkeeper.ErrLost)
+	lost = w.hold(p.Lock("y", withoutRenewal))
+	w.awaitLoss(lost, ttl)
+	w.checkError(lost.Release(w.ctx()), lockkeeper.ErrLost)
 	held := w.hold(l)
-	p.Net.Count()
+	p.Net.ResetCount()
 	w.release(released)
-	w.is(released.Extend(w.ctx(), ttl), lockkeeper.ErrReleased)
-	w.is(lost.Release(w.ctx()), lockkeeper.ErrLost)
-	w.is(lost.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
+	w.checkError(released.Extend(w.ctx(), ttl), lockkeeper.ErrReleased)
+	w.checkError(lost.Release(w.ctx()), lockkeeper.ErrLost)
+	w.checkError(lost.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
 	for _, d := range []time.Duration{0, time.Millisecond, 1000 * 24 * time.Hour, 3 * ttl} { // the last is beyond MaxLifetime
-		w.is(held.Extend(w.ctx(), d), lockkeeper.ErrInvalid)
+		w.checkError(held.Extend(w.ctx(), d), lockkeeper.ErrInvalid)
 	}
 	_, err := l.Adopt(w.ctx(), "")
-	w.is(err, lockkeeper.ErrInvalid)
+	w.checkError(err, lockkeeper.ErrInvalid)
 	if !w.Real {
 		synctest.Wait()
 	}
@@ -231,7 +231,7 @@ func nothingSent(w *World) {
 		w.Errorf("%d scripts were sent", n)
 	}
 	w.release(held)
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 func ttlBounds(w *World) {
@@ -243,19 +243,19 @@ func ttlBounds(w *World) {
 			w.Errorf("TTL %v: %v", d, err)
 		}
 		if !fits {
-			w.is(err, lockkeeper.ErrInvalid)
+			w.checkError(err, lockkeeper.ErrInvalid)
 			continue
 		}
 		if d == most || !w.Real { // a loaded machine loses the shortest
 			w.release(w.hold(l))
 		}
 	}
-	lease := w.hold(p.Lock("x", fixed))
+	lease := w.hold(p.Lock("x", withoutRenewal))
 	w.must(lease.Extend(w.ctx(), most))
 	if left := time.Until(lease.Deadline()); left < most*98/100 {
 		w.Errorf("extended to %v, it is believed for %v", most, left)
 	}
-	w.is(lease.Extend(w.ctx(), most+1), lockkeeper.ErrInvalid)
+	w.checkError(lease.Extend(w.ctx(), most+1), lockkeeper.ErrInvalid)
 	w.release(lease)
 }
 
@@ -266,12 +266,12 @@ func defaultTTL(w *World) {
 	if left := time.Until(lease.Deadline()); left > 30*time.Second || left < 25*time.Second {
 		w.Errorf("it is believed for %v", left)
 	}
-	w.keyExpiresIn("x", 30*time.Second)
+	w.checkKeyExpiry("x", 30*time.Second)
 	w.release(lease)
 }
 
 // keyExpiresIn checks how long the lock's key stays: for as long as the lease, or a second more where several leases lie in it.
-func (w *World) keyExpiresIn(name string, want time.Duration) {
+func (w *World) checkKeyExpiry(name string, want time.Duration) {
 	w.Helper()
 	left, err := w.admin.PTTL(w.ctx(), w.P.Key(name)).Result()
 	w.must(err)
@@ -284,20 +284,20 @@ func (w *World) keyExpiresIn(name string, want time.Duration) {
 }
 
 func adoptExtendsToTTL(w *World) {
-	first := w.hold(w.Process().Lock("x", fixed))
-	lease, err := w.Process().Lock("x", fixed, withTTL(time.Minute)).Adopt(w.ctx(), first.Token())
+	first := w.hold(w.Process().Lock("x", withoutRenewal))
+	lease, err := w.Process().Lock("x", withoutRenewal, withTTL(time.Minute)).Adopt(w.ctx(), first.Token())
 	w.must(err)
 	if left := time.Until(lease.Deadline()); left < 55*time.Second || left > time.Minute {
 		w.Errorf("it is believed for %v", left)
 	}
-	w.keyExpiresIn("x", time.Minute)
+	w.checkKeyExpiry("x", time.Minute)
 	w.release(lease)
 }
 
 // unsentExtend: there is no connection by which the request could have left.
 func unsentExtend(w *World) {
-	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = beat })
-	lease := w.hold(p.Lock("x", fixed, withTTL(time.Minute)))
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = heartbeatInterval })
+	lease := w.hold(p.Lock("x", withoutRenewal, withTTL(time.Minute)))
 	p.Crash()
 	w.eventually("no connection to be left", func() bool {
 		for range 20 {
@@ -310,14 +310,14 @@ func unsentExtend(w *World) {
 	_ = lease.Extend(w.ctx(), time.Minute) // nor any other that it might have tried
 	before, start := lease.Deadline(), time.Now()
 	err := lease.Extend(w.ctx(), 10*time.Second)
-	w.is(err, lockkeeper.ErrUnavailable)
+	w.checkError(err, lockkeeper.ErrUnavailable)
 	if d := time.Since(start); d > 10*time.Second+w.slack() {
 		w.Errorf("it went on for %v", d)
 	}
 	if after := lease.Deadline(); after != before {
 		w.Errorf("it is believed for %v less", before.Sub(after))
 	}
-	p.Net.Mend()
+	p.Net.Restore()
 	w.release(lease)
 }
 
@@ -325,7 +325,7 @@ func extendBeyondMaxLifetime(w *World) {
 	lease := w.hold(w.Process().Lock("x", func(o *Options) { o.MaxLifetime = 3 * ttl }))
 	time.Sleep(2 * ttl)
 	err := lease.Extend(w.ctx(), 2*ttl)
-	w.is(err, lockkeeper.ErrInvalid)
+	w.checkError(err, lockkeeper.ErrInvalid)
 	if err == nil || !strings.Contains(err.Error(), "MaxLifetime") {
 		w.Errorf("the error does not name it: %v", err)
 	}
@@ -342,8 +342,8 @@ func unlimitedRetries(w *World) {
 	p.Crash()
 	waits := w.lockAsync(w.ctx(), p.Lock("x"))
 	time.Sleep(time.Minute)
-	w.notGranted(waits)
-	p.Net.Mend()
+	w.expectNotGranted(waits)
+	p.Net.Restore()
 	r := w.await(waits, 5*time.Second)
 	w.must(r.err)
 	w.release(r.lease)
@@ -352,7 +352,7 @@ func unlimitedRetries(w *World) {
 func errorsNameLock(w *World) {
 	p := w.Process()
 	lease := w.hold(p.Lock("the name"))
-	ctx, cancel := context.WithTimeout(w.ctx(), beat/2)
+	ctx, cancel := context.WithTimeout(w.ctx(), heartbeatInterval/2)
 	defer cancel()
 	l := w.Process().Lock("the name")
 	_, tried := l.TryLock(w.ctx())
@@ -372,7 +372,7 @@ func errorsNameLock(w *World) {
 // doReportsLoss: a function that has not noticed does not hide the loss, and a server that does not answer keeps nobody.
 func doReportsLoss(w *World) {
 	p := w.Process()
-	w.is(p.Lock("x").Do(w.ctx(), func(ctx context.Context, _ uint64) error {
+	w.checkError(p.Lock("x").Do(w.ctx(), func(ctx context.Context, _ uint64) error {
 		w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
 		<-ctx.Done()
 		return nil
@@ -382,13 +382,13 @@ func doReportsLoss(w *World) {
 	}
 	ctx, cancel := context.WithCancel(w.ctx())
 	var start time.Time
-	err := p.Lock("x", fixed, withTTL(time.Minute)).Do(ctx, func(context.Context, uint64) error {
-		p.Net.Mute()
+	err := p.Lock("x", withoutRenewal, withTTL(time.Minute)).Do(ctx, func(context.Context, uint64) error {
+		p.Net.Blackhole()
 		cancel()
 		start = time.Now()
 		return nil
 	})
-	w.is(err, lockkeeper.ErrUnavailable, context.Canceled)
+	w.checkError(err, lockkeeper.ErrUnavailable, context.Canceled)
 	if d := time.Since(start); d > time.Second+w.slack() {
 		w.Errorf("Do went on for %v after its context had ended", d)
 	}
@@ -404,7 +404,7 @@ func metadataKept(w *World) {
 	for range 20 {
 		time.Sleep(15 * time.Second)
 		w.must(lease.Err())
-		left, err := w.admin.PTTL(w.ctx(), w.meta("x")).Result()
+		left, err := w.admin.PTTL(w.ctx(), w.metaKey("x")).Result()
 		w.must(err)
 		if left <= 0 {
 			w.Fatal("the facts of a name that is in use have gone")
@@ -414,7 +414,7 @@ func metadataKept(w *World) {
 }
 
 // meta is the key with the facts of a name.
-func (w *World) meta(name string) string {
+func (w *World) metaKey(name string) string {
 	kind := w.P.Kind
 	if kind == "redlock" {
 		kind = "mutex"
@@ -426,9 +426,9 @@ func (w *World) meta(name string) string {
 func keysExpire(w *World) {
 	const idle = 10 * time.Minute
 	p := w.Process(func(o *lockkeeper.Options) { o.MetadataTTL = idle })
-	lease := w.hold(p.Lock("x", fixed, withTTL(time.Minute)))
-	w.keyExpiresIn("x", time.Minute)
-	left, err := w.admin.PTTL(w.ctx(), w.meta("x")).Result()
+	lease := w.hold(p.Lock("x", withoutRenewal, withTTL(time.Minute)))
+	w.checkKeyExpiry("x", time.Minute)
+	left, err := w.admin.PTTL(w.ctx(), w.metaKey("x")).Result()
 	w.must(err)
 	if d := left - idle - time.Minute; d > 5*time.Millisecond || d < -w.slack()-5*time.Millisecond {
 		w.Errorf("the facts end in %v, want MetadataTTL and the ttl, %v", left, idle+time.Minute)
@@ -436,13 +436,13 @@ func keysExpire(w *World) {
 	if !w.P.MajorityLock {
 		ctx, cancel := context.WithCancel(w.ctx())
 		waits := w.lockAsync(ctx, p.Lock("x"))
-		w.waiters("x", 1)
-		const life = 3 * beat // see Process
-		for _, key := range []string{w.queue("x"), strings.TrimSuffix(w.queue("x"), "queue") + "heartbeats"} {
+		w.awaitWaiters("x", 1)
+		const timeout = 3 * heartbeatInterval // see Process
+		for _, key := range []string{w.queueKey("x"), strings.TrimSuffix(w.queueKey("x"), "queue") + "heartbeats"} {
 			left, err := w.admin.PTTL(w.ctx(), key).Result()
 			w.must(err)
-			if left > life+time.Second || left < time.Second {
-				w.Errorf("%s ends in %v, want a second after the last heartbeat, which counts for %v", key, left, life)
+			if left > timeout+time.Second || left < time.Second {
+				w.Errorf("%s ends in %v, want a second after the last heartbeat, which counts for %v", key, left, timeout)
 			}
 		}
 		cancel()
@@ -453,7 +453,7 @@ func keysExpire(w *World) {
 		time.Sleep(idle * 2 / 5)
 	}
 	_ = lease.Release(w.ctx())
-	left, err = w.admin.PTTL(w.ctx(), w.meta("x")).Result()
+	left, err = w.admin.PTTL(w.ctx(), w.metaKey("x")).Result()
 	w.must(err)
 	if left < idle/2 {
 		w.Errorf("the facts end %v after their last use, MetadataTTL is %v", left, idle)
@@ -462,17 +462,17 @@ func keysExpire(w *World) {
 
 // maxElapsedFromOutageStart: MaxElapsed is not counted from when the wait began.
 func maxElapsedFromOutageStart(w *World) {
-	const giveUp = 5 * beat
+	const giveUp = 5 * heartbeatInterval
 	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = giveUp })
 	waits := w.lockAsync(w.ctx(), p.Lock("x"))
-	w.waiters("x", 1)
+	w.awaitWaiters("x", 1)
 	time.Sleep(2 * giveUp)
 	p.Net.Down()
 	time.Sleep(giveUp / 2)
-	p.Net.Mend()
+	p.Net.Restore()
 	time.Sleep(giveUp / 2)
-	w.notGranted(waits)
+	w.expectNotGranted(waits)
 	w.release(holder)
 	r := w.await(waits, 2*time.Second)
 	w.must(r.err)
@@ -481,20 +481,20 @@ func maxElapsedFromOutageStart(w *World) {
 
 // heartbeatTimeoutHonored: the server believes a waiter for as long as its keeper's options say, and no longer.
 func heartbeatTimeoutHonored(w *World) {
-	const life = 20 * beat
+	const timeout = 20 * heartbeatInterval
 	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	ctx, cancel := context.WithCancel(w.ctx())
-	waits := w.lockAsync(ctx, w.Process(func(o *lockkeeper.Options) { o.HeartbeatTimeout = life }).Lock("x"))
-	w.waiters("x", 1)
+	waits := w.lockAsync(ctx, w.Process(func(o *lockkeeper.Options) { o.HeartbeatTimeout = timeout }).Lock("x"))
+	w.awaitWaiters("x", 1)
 	now, err := w.admin.Time(w.ctx()).Result()
 	w.must(err)
-	list, err := w.admin.ZRangeArgsWithScores(w.ctx(), redis.ZRangeArgs{Key: strings.TrimSuffix(w.queue("x"), "queue") + "heartbeats", Start: 0, Stop: -1}).Result()
+	list, err := w.admin.ZRangeArgsWithScores(w.ctx(), redis.ZRangeArgs{Key: strings.TrimSuffix(w.queueKey("x"), "queue") + "heartbeats", Start: 0, Stop: -1}).Result()
 	w.must(err)
 	if len(list) != 1 {
 		w.Fatalf("heartbeats: %v", list)
 	}
-	if left := time.UnixMilli(int64(list[0].Score)).Sub(now); left > life || left < life-beat-w.slack() {
-		w.Errorf("the heartbeat counts for %v more, want %v (%s)", left, life, strconv.FormatFloat(list[0].Score, 'f', 0, 64))
+	if left := time.UnixMilli(int64(list[0].Score)).Sub(now); left > timeout || left < timeout-heartbeatInterval-w.slack() {
+		w.Errorf("the heartbeat counts for %v more, want %v (%s)", left, timeout, strconv.FormatFloat(list[0].Score, 'f', 0, 64))
 	}
 	cancel()
 	w.await(waits, 0)
@@ -503,29 +503,29 @@ func heartbeatTimeoutHonored(w *World) {
 
 func inspectTimes(w *World) {
 	p := w.Process()
-	l, ok := p.Lock("x").(looker)
+	l, ok := p.Lock("x").(waiterLister)
 	if !ok {
 		return // it does not tell who waits
 	}
 	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	ctx, cancel := context.WithCancel(w.ctx())
 	waits := w.lockAsync(ctx, w.Process().Lock("x"))
-	w.waiters("x", 1)
-	time.Sleep(2 * beat)
+	w.awaitWaiters("x", 1)
+	time.Sleep(2 * heartbeatInterval)
 	list, err := l.Waiters(w.ctx())
 	w.must(err)
-	if len(list) != 1 || list[0].WaitTime < 2*beat || list[0].WaitTime > 2*beat+w.slack()+10*time.Millisecond {
-		w.Errorf("waiters %+v after %v", list, 2*beat)
+	if len(list) != 1 || list[0].WaitTime < 2*heartbeatInterval || list[0].WaitTime > 2*heartbeatInterval+w.slack()+10*time.Millisecond {
+		w.Errorf("waiters %+v after %v", list, 2*heartbeatInterval)
 	}
 	cancel()
 	w.await(waits, 0)
 	ended, end := context.WithCancel(w.ctx())
 	end()
 	_, err = l.Waiters(ended)
-	w.is(err, context.Canceled)
+	w.checkError(err, context.Canceled)
 	w.must(p.Close())
 	_, err = l.Waiters(w.ctx())
-	w.is(err, lockkeeper.ErrClosed)
+	w.checkError(err, lockkeeper.ErrClosed)
 	w.release(holder)
 }
 
@@ -536,7 +536,7 @@ func inspectHolder(w *World) {
 	if h, held, err := l.Holder(w.ctx()); held || err != nil || h != (lockkeeper.Holder{}) {
 		w.Errorf("of a lock that nobody holds: %+v, %t, %v", h, held, err)
 	}
-	lease := w.hold(q.Lock("x", fixed, withTTL(time.Minute)))
+	lease := w.hold(q.Lock("x", withoutRenewal, withTTL(time.Minute)))
 	h, held, err := l.Holder(w.ctx())
 	w.must(err)
 	if left := h.ExpiresIn; !held || h.Token != lease.Token() || h.Keeper != q.ID() || h.Fence != lease.Fence() || left > time.Minute || left < time.Minute-w.slack()-5*time.Millisecond {
@@ -545,7 +545,7 @@ func inspectHolder(w *World) {
 	w.release(lease)
 	w.must(p.Close())
 	_, _, err = l.Holder(w.ctx())
-	w.is(err, lockkeeper.ErrClosed)
+	w.checkError(err, lockkeeper.ErrClosed)
 }
 
 // foreignHolder: another library's lease keeps others out until it ends, and they get in at that moment, or at their
@@ -556,7 +556,7 @@ func foreignHolder(w *World) {
 	take()
 	l := w.Process(slowHeartbeats).Lock("x")
 	_, err := l.TryLock(w.ctx())
-	w.is(err, lockkeeper.ErrNotAcquired)
+	w.checkError(err, lockkeeper.ErrNotAcquired)
 	ends := time.Now().Add(ttl)
 	r := w.await(w.lockAsync(w.ctx(), l), ttl+50*time.Millisecond)
 	w.must(r.err)
@@ -564,14 +564,14 @@ func foreignHolder(w *World) {
 		w.Errorf("it got in %v after the end of a foreign lease", late)
 	}
 	_, err = w.Process().Lock("x").Adopt(w.ctx(), "their token")
-	w.is(err, lockkeeper.ErrLost)
+	w.checkError(err, lockkeeper.ErrLost)
 	w.release(r.lease)
 
 	w.must(w.admin.Set(w.ctx(), key, "their token", time.Minute).Err())
 	waits := w.lockAsync(w.ctx(), w.Process().Lock("x"))
-	w.waiters("x", 1)
+	w.awaitWaiters("x", 1)
 	w.must(w.admin.Del(w.ctx(), key).Err())
-	r = w.await(waits, beat)
+	r = w.await(waits, heartbeatInterval)
 	w.must(r.err)
 	if v, err := w.admin.Get(w.ctx(), key).Result(); err != nil || v != r.lease.Token() {
 		w.Errorf("the key is %q, %v, want the token", v, err)

@@ -60,7 +60,7 @@ func (p *Process) rw(name string, streak ...int) *rwlock.Lock {
 type acquire = func(context.Context) (*lockkeeper.Lease, error)
 
 // take acquires, or ends the test.
-func (w *World) take(f acquire) *lockkeeper.Lease {
+func (w *World) mustAcquire(f acquire) *lockkeeper.Lease {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Second)
 	defer cancel()
@@ -77,7 +77,7 @@ func (w *World) acquireAsync(ctx context.Context, n int64, f acquire) chan resul
 		lease, err := f(ctx)
 		ch <- result{lease, err, time.Now()}
 	}()
-	w.waiters("x", n)
+	w.awaitWaiters("x", n)
 	return ch
 }
 
@@ -89,7 +89,7 @@ func readFences(w *World) {
 		if i%2 == 0 {
 			f = l.Lock
 		}
-		lease := w.take(f)
+		lease := w.mustAcquire(f)
 		if lease.Fence() <= last {
 			w.Errorf("fence %d after %d", lease.Fence(), last)
 		}
@@ -102,47 +102,47 @@ func readersShareWriterExcludes(w *World) {
 	ps := []*Process{w.Process(), w.Process(), w.Process()}
 	var leases []*lockkeeper.Lease
 	for i := range 12 {
-		leases = append(leases, w.take(ps[i%3].rw("x").RLock))
+		leases = append(leases, w.mustAcquire(ps[i%3].rw("x").RLock))
 	}
 	_, err := ps[0].rw("x").TryLock(w.ctx())
-	w.is(err, lockkeeper.ErrNotAcquired)
+	w.checkError(err, lockkeeper.ErrNotAcquired)
 	writer := w.acquireAsync(w.ctx(), 1, ps[0].rw("x").Lock)
 	for _, l := range leases {
-		w.notGranted(writer)
+		w.expectNotGranted(writer)
 		w.release(l)
 	}
-	lease := w.granted(writer)
+	lease := w.expectGranted(writer)
 	_, err = ps[1].rw("x").TryRLock(w.ctx())
-	w.is(err, lockkeeper.ErrNotAcquired)
+	w.checkError(err, lockkeeper.ErrNotAcquired)
 	w.release(lease)
-	w.release(w.take(ps[1].rw("x").TryRLock))
-	w.clean()
+	w.release(w.mustAcquire(ps[1].rw("x").TryRLock))
+	w.checkClean()
 }
 
 func readersQueueBehindWriter(w *World) {
 	l := w.Process().rw("x")
-	first := w.take(l.RLock)
+	first := w.mustAcquire(l.RLock)
 	_, err := w.Process().rw("x").TryLock(w.ctx())
-	w.is(err, lockkeeper.ErrNotAcquired)
-	w.release(w.take(l.TryRLock)) // the refused try has left no intent
+	w.checkError(err, lockkeeper.ErrNotAcquired)
+	w.release(w.mustAcquire(l.TryRLock)) // the refused try has left no intent
 
 	ctx, cancel := context.WithCancel(w.ctx())
 	writer := w.acquireAsync(ctx, 1, w.Process().rw("x").Lock)
 	_, err = l.TryRLock(w.ctx())
-	w.is(err, lockkeeper.ErrNotAcquired)
+	w.checkError(err, lockkeeper.ErrNotAcquired)
 	reader := w.acquireAsync(w.ctx(), 2, w.Process().rw("x").RLock)
-	time.Sleep(2 * beat)
-	w.notGranted(reader)
+	time.Sleep(2 * heartbeatInterval)
+	w.expectNotGranted(reader)
 	cancel() // and when the writer has gone they need not wait
-	w.is(w.await(writer, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
-	w.release(w.granted(reader))
+	w.checkError(w.await(writer, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.release(w.expectGranted(reader))
 	w.release(first)
-	w.clean()
+	w.checkClean()
 }
 
 func waitingWriterCrashes(w *World) {
 	l := w.Process().rw("x")
-	first := w.take(l.RLock)
+	first := w.mustAcquire(l.RLock)
 	dead := w.Process()
 	w.acquireAsync(w.ctx(), 1, dead.rw("x").Lock)
 	dead.Crash()
@@ -150,25 +150,25 @@ func waitingWriterCrashes(w *World) {
 		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+dead.ID()).Result()
 		return err == nil && n["lock:wake:"+dead.ID()] == 0
 	})
-	w.release(w.take(l.TryRLock))
+	w.release(w.mustAcquire(l.TryRLock))
 	w.release(first)
 }
 
 func waitingWriterUnresponsive(w *World) {
 	l := w.Process().rw("x")
-	first := w.take(l.RLock)
-	mute := w.Process()
-	w.acquireAsync(w.ctx(), 1, mute.rw("x").Lock)
-	mute.Net.Mute() // its subscription stays
+	first := w.mustAcquire(l.RLock)
+	frozen := w.Process()
+	w.acquireAsync(w.ctx(), 1, frozen.rw("x").Lock)
+	frozen.Net.Blackhole() // its subscription stays
 	start := time.Now()
 	reader := make(chan result, 1)
 	go func() {
 		lease, err := w.Process().rw("x").RLock(w.ctx())
 		reader <- result{lease, err, time.Now()}
 	}()
-	r := w.await(reader, 3*beat+beat)
+	r := w.await(reader, 3*heartbeatInterval+heartbeatInterval)
 	w.must(r.err)
-	if d := r.at.Sub(start); d > 4*beat+w.slack() {
+	if d := r.at.Sub(start); d > 4*heartbeatInterval+w.slack() {
 		w.Errorf("readers were kept out for %v", d)
 	}
 	w.release(r.lease)
@@ -177,7 +177,7 @@ func waitingWriterUnresponsive(w *World) {
 
 func readerCrashes(w *World) {
 	a, b := w.Process(), w.Process()
-	dead, alive := w.take(a.rw("x").RLock), w.take(b.rw("x").RLock)
+	dead, alive := w.mustAcquire(a.rw("x").RLock), w.mustAcquire(b.rw("x").RLock)
 	at := time.Now()
 	writer := w.acquireAsync(w.ctx(), 1, w.Process().rw("x").Lock)
 	a.Crash()
@@ -190,7 +190,7 @@ func readerCrashes(w *World) {
 		w.Errorf("the writer came after %v, the crashed reader's lease was of %v", d, ttl)
 	}
 	w.release(r.lease)
-	w.lost(dead, 0)
+	w.awaitLoss(dead, 0)
 }
 
 // readerCrashesOthersRelease: a writer expects the longest of the read leases. When that is given up, it does not wait for its
@@ -202,19 +202,19 @@ func readerCrashesOthersRelease(w *World) {
 		w.must(err)
 		return l
 	}
-	dead, alive := w.take(a.rw("x").RLock), w.take(long(b).RLock)
-	writer := w.acquireAsync(w.ctx(), 1, w.Process(infrequentHeartbeats).rw("x").Lock)
+	dead, alive := w.mustAcquire(a.rw("x").RLock), w.mustAcquire(long(b).RLock)
+	writer := w.acquireAsync(w.ctx(), 1, w.Process(slowHeartbeats).rw("x").Lock)
 	a.Crash()
 	w.release(alive)
 	r := w.await(writer, ttl+50*time.Millisecond)
 	w.must(r.err)
-	w.fenceRises(dead, r.lease)
+	w.checkFenceRises(dead, r.lease)
 	w.release(r.lease)
-	w.clean()
+	w.checkClean()
 }
 
 func writerAdmitted(w *World) {
-	before := []*lockkeeper.Lease{w.take(w.Process().rw("x").RLock), w.take(w.Process().rw("x").RLock)}
+	before := []*lockkeeper.Lease{w.mustAcquire(w.Process().rw("x").RLock), w.mustAcquire(w.Process().rw("x").RLock)}
 	writer := w.acquireAsync(w.ctx(), 1, w.Process().rw("x").Lock)
 	var after []chan result
 	for i := range 5 {
@@ -222,20 +222,20 @@ func writerAdmitted(w *World) {
 	}
 	second := w.acquireAsync(w.ctx(), 7, w.Process().rw("x").Lock)
 	w.release(before[0])
-	w.notGranted(writer)
+	w.expectNotGranted(writer)
 	w.release(before[1])
-	lease := w.granted(writer)
+	lease := w.expectGranted(writer)
 	w.release(lease)
-	w.release(w.granted(second)) // writers in a row
+	w.release(w.expectGranted(second)) // writers in a row
 	for _, ch := range after {
-		w.release(w.granted(ch))
+		w.release(w.expectGranted(ch))
 	}
-	w.clean()
+	w.checkClean()
 }
 
 func writerStreak(w *World) {
 	for streak, want := range map[int]string{1: "wrwwww", 2: "wwrwww", -1: "wwwwwr", 16: "wwwwwr"} {
-		first := w.take(w.Process().rw("x", streak).Lock)
+		first := w.mustAcquire(w.Process().rw("x", streak).Lock)
 		order := make(chan string, 6)
 		turn := func(what string, f acquire) {
 			lease, err := f(w.ctx())
@@ -247,10 +247,10 @@ func writerStreak(w *World) {
 		}
 		l := w.Process().rw("x", streak)
 		go turn("r", l.RLock)
-		w.waiters("x", 1)
+		w.awaitWaiters("x", 1)
 		for i := range 5 {
 			go turn("w", w.Process().rw("x", streak).Lock)
-			w.waiters("x", int64(2+i))
+			w.awaitWaiters("x", int64(2+i))
 		}
 		w.release(first)
 		var got strings.Builder
@@ -260,26 +260,26 @@ func writerStreak(w *World) {
 		if got.String() != want {
 			w.Errorf("with MaxWriterStreak %d they were served as %s, want %s", streak, got.String(), want)
 		}
-		w.clean()
+		w.checkClean()
 	}
 }
 
 func upgradeConflict(w *World) {
 	a, b := w.Process().rw("x"), w.Process().rw("x")
-	ra, rb := w.take(a.RLock), w.take(b.RLock)
+	ra, rb := w.mustAcquire(a.RLock), w.mustAcquire(b.RLock)
 	ch := w.acquireAsync(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	_, err := b.Upgrade(w.ctx(), rb)
-	w.is(err, rwlock.ErrUpgradeConflict)
+	w.checkError(err, rwlock.ErrUpgradeConflict)
 	w.must(rb.Err())
-	w.notGranted(ch)
+	w.expectNotGranted(ch)
 	w.release(rb)
-	lease := w.granted(ch)
-	w.is(ra.Err(), lockkeeper.ErrReleased)
+	lease := w.expectGranted(ch)
+	w.checkError(ra.Err(), lockkeeper.ErrReleased)
 	w.release(ra) // does nothing
 	_, err = b.TryRLock(w.ctx())
-	w.is(err, lockkeeper.ErrNotAcquired)
+	w.checkError(err, lockkeeper.ErrNotAcquired)
 	w.release(lease)
-	w.clean()
+	w.checkClean()
 }
 
 // disconnectedUpgrade: while one upgrade is cut off, another one comes; they must not wait for each other.
@@ -291,10 +291,10 @@ func disconnectedUpgrade(w *World) {
 	}
 	pa, pb := w.Process(), w.Process()
 	a, b := long(pa), long(pb)
-	ra, rb := w.take(a.RLock), w.take(b.RLock)
+	ra, rb := w.mustAcquire(a.RLock), w.mustAcquire(b.RLock)
 	first := w.acquireAsync(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	pa.Crash()
-	time.Sleep(4 * beat) // its heartbeat lapses
+	time.Sleep(4 * heartbeatInterval) // its heartbeat lapses
 	second := make(chan result, 1)
 	go func() {
 		lease, err := b.Upgrade(w.ctx(), rb)
@@ -304,22 +304,22 @@ func disconnectedUpgrade(w *World) {
 		list, err := b.Waiters(w.ctx())
 		return err == nil && len(list) > 0 && list[len(list)-1].Keeper == pb.ID()
 	})
-	pa.Net.Mend()
-	w.is(w.await(first, 2*time.Second).err, rwlock.ErrUpgradeConflict)
+	pa.Net.Restore()
+	w.checkError(w.await(first, 2*time.Second).err, rwlock.ErrUpgradeConflict)
 	w.must(ra.Err())
-	w.notGranted(second)
+	w.expectNotGranted(second)
 	w.release(ra)
-	w.release(w.granted(second))
-	w.clean()
+	w.release(w.expectGranted(second))
+	w.checkClean()
 }
 
 // upgradeAfterReaderCrash: the other reader's lease ends between two heartbeats, that of the upgrade's own is renewed.
 func upgradeAfterReaderCrash(w *World) {
 	slow := w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = 20*ttl, 60*ttl })
 	a := slow.rw("x")
-	ra := w.take(a.RLock)
+	ra := w.mustAcquire(a.RLock)
 	dead := w.Process()
-	w.take(dead.rw("x").RLock)
+	w.mustAcquire(dead.rw("x").RLock)
 	dead.Crash()
 	up := w.acquireAsync(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	r := w.await(up, ttl+50*time.Millisecond)
@@ -329,7 +329,7 @@ func upgradeAfterReaderCrash(w *World) {
 
 func upgradeRetry(w *World) {
 	a := w.Process().rw("x")
-	ra, rb := w.take(a.RLock), w.take(w.Process().rw("x").RLock)
+	ra, rb := w.mustAcquire(a.RLock), w.mustAcquire(w.Process().rw("x").RLock)
 	for range 20 {
 		ctx, cancel := context.WithCancel(w.ctx())
 		ch := make(chan result, 1)
@@ -338,7 +338,7 @@ func upgradeRetry(w *World) {
 			ch <- result{lease, err, time.Now()}
 		}()
 		w.eventually("the upgrade to wait", func() bool {
-			w.notGranted(ch)
+			w.expectNotGranted(ch)
 			list, err := a.Waiters(w.ctx())
 			return err == nil && len(list) > 0
 		})
@@ -346,32 +346,32 @@ func upgradeRetry(w *World) {
 			synctest.Wait() // the answer that it waits has come
 		}
 		cancel()
-		w.is(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+		w.checkError(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 	}
 	up := make(chan result, 1)
 	go func() {
 		lease, err := a.Upgrade(w.ctx(), ra)
 		up <- result{lease, err, time.Now()}
 	}()
-	time.Sleep(beat)
-	w.notGranted(up)
+	time.Sleep(heartbeatInterval)
+	w.expectNotGranted(up)
 	w.release(rb)
-	w.release(w.granted(up))
-	w.tombstones() // of requests that were given up under way
+	w.release(w.expectGranted(up))
+	w.checkOnlyTombstones() // of requests that were given up under way
 }
 
 func upgradePrecedesWriters(w *World) {
 	a := w.Process().rw("x")
-	ra, rb := w.take(a.RLock), w.take(w.Process().rw("x").RLock)
+	ra, rb := w.mustAcquire(a.RLock), w.mustAcquire(w.Process().rw("x").RLock)
 	ctx := ra.Context(w.ctx())
 	writer := w.acquireAsync(w.ctx(), 1, w.Process().rw("x").Lock)
 	up := w.acquireAsync(w.ctx(), 2, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	time.Sleep(3 * ttl)
 	w.must(ra.Err())
-	w.notGranted(up)
+	w.expectNotGranted(up)
 	w.release(rb)
-	lease := w.granted(up)
-	w.notGranted(writer)
+	lease := w.expectGranted(up)
+	w.expectNotGranted(writer)
 	if lease.Fence() <= ra.Fence() {
 		w.Errorf("fence %d after %d", lease.Fence(), ra.Fence())
 	}
@@ -380,37 +380,37 @@ func upgradePrecedesWriters(w *World) {
 		w.Errorf("the read lease's contexts ended by %v", cause)
 	}
 	w.release(lease)
-	w.release(w.granted(writer))
+	w.release(w.expectGranted(writer))
 
 	// Alone it need not wait.
-	ra = w.take(a.RLock)
+	ra = w.mustAcquire(a.RLock)
 	lease, err := a.Upgrade(w.ctx(), ra)
 	w.must(err)
 	time.Sleep(2 * ttl)
 	w.must(lease.Err())
 	w.release(lease)
-	w.clean()
+	w.checkClean()
 }
 
 func failedUpgrade(w *World) {
 	a := w.Process().rw("x")
-	ra, rb := w.take(a.RLock), w.take(w.Process().rw("x").RLock)
+	ra, rb := w.mustAcquire(a.RLock), w.mustAcquire(w.Process().rw("x").RLock)
 	ctx, cancel := context.WithCancel(w.ctx())
 	up := w.acquireAsync(ctx, 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	cancel()
-	w.is(w.await(up, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
-	w.waiters("x", 0)
+	w.checkError(w.await(up, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.awaitWaiters("x", 0)
 	time.Sleep(2 * ttl)
 	w.must(ra.Err())
-	w.release(w.take(a.TryRLock))
+	w.release(w.mustAcquire(a.TryRLock))
 
 	// The read lease is taken away while the upgrade waits: then there is nothing to upgrade.
 	up = w.acquireAsync(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	w.must(w.admin.ZRem(w.ctx(), w.P.Key("x"), ra.Token()).Err())
-	w.is(w.await(up, 2*ttl).err, lockkeeper.ErrLost)
-	w.is(ra.Err(), lockkeeper.ErrLost)
+	w.checkError(w.await(up, 2*ttl).err, lockkeeper.ErrLost)
+	w.checkError(ra.Err(), lockkeeper.ErrLost)
 	_, err := a.Upgrade(w.ctx(), ra)
-	w.is(err, lockkeeper.ErrLost)
+	w.checkError(err, lockkeeper.ErrLost)
 	w.release(rb)
 	_, err = a.Upgrade(w.ctx(), rb)
 	if err == nil {
@@ -418,17 +418,17 @@ func failedUpgrade(w *World) {
 	}
 
 	// Released while it waits.
-	ra, rb = w.take(a.RLock), w.take(w.Process().rw("x").RLock)
+	ra, rb = w.mustAcquire(a.RLock), w.mustAcquire(w.Process().rw("x").RLock)
 	up = w.acquireAsync(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	w.release(ra)
-	w.is(w.await(up, 0).err, lockkeeper.ErrReleased)
+	w.checkError(w.await(up, 0).err, lockkeeper.ErrReleased)
 	w.release(rb)
-	w.clean()
+	w.checkClean()
 }
 
 func downgrade(w *World) {
 	a := w.Process().rw("x")
-	write := w.take(a.Lock)
+	write := w.mustAcquire(a.Lock)
 	ctx := write.Context(w.ctx())
 	reader := w.acquireAsync(w.ctx(), 1, w.Process().rw("x").RLock)
 	writer := w.acquireAsync(w.ctx(), 2, w.Process().rw("x").Lock)
@@ -436,40 +436,40 @@ func downgrade(w *World) {
 	read, err := a.Downgrade(w.ctx(), write)
 	w.must(err)
 	<-ctx.Done()
-	w.is(write.Err(), lockkeeper.ErrReleased)
+	w.checkError(write.Err(), lockkeeper.ErrReleased)
 	if read.Fence() <= write.Fence() {
 		w.Errorf("fence %d after %d", read.Fence(), write.Fence())
 	}
-	w.notGranted(writer) // it waits, and so the readers wait behind it
-	w.notGranted(reader)
+	w.expectNotGranted(writer) // it waits, and so the readers wait behind it
+	w.expectNotGranted(reader)
 	w.release(read)
-	w.release(w.granted(writer))
-	w.release(w.granted(reader))
-	w.release(w.granted(late))
+	w.release(w.expectGranted(writer))
+	w.release(w.expectGranted(reader))
+	w.release(w.expectGranted(late))
 
 	// With no writer in line the readers come in by it.
-	write = w.take(a.Lock)
+	write = w.mustAcquire(a.Lock)
 	reader = w.acquireAsync(w.ctx(), 1, w.Process().rw("x").RLock)
 	late = w.acquireAsync(w.ctx(), 2, w.Process().rw("x").RLock)
 	read, err = a.Downgrade(w.ctx(), write)
 	w.must(err)
-	w.release(w.granted(reader))
-	w.release(w.granted(late))
+	w.release(w.expectGranted(reader))
+	w.release(w.expectGranted(late))
 	time.Sleep(2 * ttl)
 	w.must(read.Err())
 	_, err = w.Process().rw("x").TryLock(w.ctx())
-	w.is(err, lockkeeper.ErrNotAcquired)
+	w.checkError(err, lockkeeper.ErrNotAcquired)
 	again, err := a.Upgrade(w.ctx(), read)
 	w.must(err)
 	w.release(again)
 
 	// Of a lease that is over.
-	write = w.take(a.Lock)
+	write = w.mustAcquire(a.Lock)
 	w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
 	_, err = a.Downgrade(w.ctx(), write)
-	w.is(err, lockkeeper.ErrLost)
-	w.is(write.Err(), lockkeeper.ErrLost)
-	w.clean()
+	w.checkError(err, lockkeeper.ErrLost)
+	w.checkError(write.Err(), lockkeeper.ErrLost)
+	w.checkClean()
 }
 
 // conversionIsNotALoss: a renewal that meets the conversion under way is refused, and means nothing.
@@ -483,7 +483,7 @@ func conversionIsNotALoss(w *World) {
 	if w.Real { // a loaded machine may lose such a short lease
 		l = p.rw("x")
 	}
-	lease := w.take(l.RLock)
+	lease := w.mustAcquire(l.RLock)
 	for i := range 60 {
 		f := l.Upgrade
 		if i%2 == 1 {
@@ -497,13 +497,13 @@ func conversionIsNotALoss(w *World) {
 	if n := lost.Load(); n != 0 {
 		w.Errorf("%d leases were called lost", n)
 	}
-	w.clean()
+	w.checkClean()
 }
 
 func inspectReaders(w *World) {
 	p := w.Process()
 	l := p.rw("x")
-	a, b := w.take(l.RLock), w.take(l.RLock)
+	a, b := w.mustAcquire(l.RLock), w.mustAcquire(l.RLock)
 	ctx, cancel := context.WithCancel(w.ctx())
 	write := w.acquireAsync(ctx, 1, l.Lock)
 	read := w.acquireAsync(ctx, 2, l.RLock)
@@ -527,39 +527,39 @@ func inspectReaders(w *World) {
 	}
 	cancel()
 	for _, ch := range []chan result{write, read, up} {
-		w.is(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+		w.checkError(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 	}
 	w.release(a)
 	w.release(b)
-	lease := w.take(l.Lock)
+	lease := w.mustAcquire(l.Lock)
 	holders, err = l.Holders(w.ctx())
 	w.must(err)
 	if len(holders) != 1 || !holders[0].Writes {
 		w.Errorf("holders %+v", holders)
 	}
 	w.release(lease)
-	w.clean()
+	w.checkClean()
 }
 
 func invalidConversions(w *World) {
 	p := w.Process()
 	l := p.rw("x")
-	read := w.take(l.RLock)
+	read := w.mustAcquire(l.RLock)
 	_, err := l.Downgrade(w.ctx(), read)
-	w.is(err, lockkeeper.ErrInvalid)
+	w.checkError(err, lockkeeper.ErrInvalid)
 	_, err = p.rw("y").Upgrade(w.ctx(), read)
-	w.is(err, lockkeeper.ErrInvalid)
-	write := w.take(p.rw("y").Lock)
+	w.checkError(err, lockkeeper.ErrInvalid)
+	write := w.mustAcquire(p.rw("y").Lock)
 	_, err = p.rw("y").Upgrade(w.ctx(), write)
-	w.is(err, lockkeeper.ErrInvalid)
+	w.checkError(err, lockkeeper.ErrInvalid)
 	_, err = l.Upgrade(w.ctx(), nil)
-	w.is(err, lockkeeper.ErrReleased)
+	w.checkError(err, lockkeeper.ErrReleased)
 	w.release(read)
 	w.release(write)
 	_, err = l.Upgrade(w.ctx(), read)
-	w.is(err, lockkeeper.ErrReleased)
+	w.checkError(err, lockkeeper.ErrReleased)
 	_, err = rwlock.New(p.Keeper, "x", &rwlock.Options{MaxWriterStreak: 1_000_001})
-	w.is(err, lockkeeper.ErrInvalid)
+	w.checkError(err, lockkeeper.ErrInvalid)
 	if !strings.Contains(err.Error(), "MaxWriterStreak 1000001") {
 		w.Errorf("the error does not name it: %v", err)
 	}
@@ -567,15 +567,15 @@ func invalidConversions(w *World) {
 
 // conversion is a lease of a process and what is to be made of it.
 type conversion struct {
-	p          *Process
-	l          *rwlock.Lock
-	up         bool
-	first, got *lockkeeper.Lease
-	err        error
+	p                   *Process
+	l                   *rwlock.Lock
+	up                  bool
+	original, converted *lockkeeper.Lease
+	err                 error
 }
 
 // cancelConversion lets a context end while an upgrade or a downgrade is under way of which the network loses something for a while.
-func (w *World) cancelConversion(up bool, what string, fate faultnet.Fate, lasts time.Duration) *conversion {
+func (w *World) cancelConversion(up bool, what string, fault faultnet.Fault, lasts time.Duration) *conversion {
 	w.Helper()
 	c := &conversion{p: w.Process(), up: up}
 	var err error
@@ -585,15 +585,15 @@ func (w *World) cancelConversion(up bool, what string, fate faultnet.Fate, lasts
 	if up {
 		take, convert = c.l.RLock, c.l.Upgrade
 	}
-	c.first = w.take(take)
-	w.release(w.take(c.p.rw("y").TryLock)) // so that connections and scripts are there
-	c.p.Net.Break(what, 1<<30, fate)
-	mend := time.AfterFunc(lasts, c.p.Net.Mend)
-	w.last = append(w.last, func() { mend.Stop() })
+	c.original = w.mustAcquire(take)
+	w.release(w.mustAcquire(c.p.rw("y").TryLock)) // so that connections and scripts are there
+	c.p.Net.Break(what, 1<<30, fault)
+	restore := time.AfterFunc(lasts, c.p.Net.Restore)
+	w.Cleanup(func() { restore.Stop() })
 	ctx, cancel := context.WithTimeout(w.ctx(), ttl/6)
 	defer cancel()
 	began := time.Now()
-	c.got, c.err = convert(ctx, c.first)
+	c.converted, c.err = convert(ctx, c.original)
 	if took := time.Since(began); took > ttl/6+time.Second+w.slack() {
 		w.Errorf("it returned after %v", took)
 	}
@@ -602,7 +602,7 @@ func (w *World) cancelConversion(up bool, what string, fate faultnet.Fate, lasts
 
 // excludes checks that the lease keeps out whom it should, and nobody else, for longer than its ttl; and that it can be
 // given back.
-func (w *World) excludes(lease *lockkeeper.Lease, readers bool) {
+func (w *World) checkExcludes(lease *lockkeeper.Lease, readers bool) {
 	w.Helper()
 	if !w.Real {
 		time.Sleep(50 * ttl)
@@ -613,10 +613,10 @@ func (w *World) excludes(lease *lockkeeper.Lease, readers bool) {
 	}
 	other := w.Process().rw("x")
 	_, err := other.TryLock(w.ctx())
-	w.is(err, lockkeeper.ErrNotAcquired)
+	w.checkError(err, lockkeeper.ErrNotAcquired)
 	r, err := other.TryRLock(w.ctx())
 	if readers {
-		w.is(err, lockkeeper.ErrNotAcquired)
+		w.checkError(err, lockkeeper.ErrNotAcquired)
 	} else {
 		w.must(err)
 		w.release(r)
@@ -624,8 +624,8 @@ func (w *World) excludes(lease *lockkeeper.Lease, readers bool) {
 	ctx := lease.Context(w.ctx())
 	w.release(lease)
 	<-ctx.Done()
-	w.is(lease.Err(), lockkeeper.ErrReleased)
-	w.release(w.take(other.TryLock))
+	w.checkError(lease.Err(), lockkeeper.ErrReleased)
+	w.release(w.mustAcquire(other.TryLock))
 }
 
 // cancelledConversionKeepsLease: it is known soon enough what the server did. If it did it, the new lease is returned after all; if not, the
@@ -636,59 +636,59 @@ func cancelledConversionKeepsLease(w *World) {
 		if c.err != nil {
 			w.Fatalf("upgrade %v: %v", up, c.err)
 		}
-		w.is(c.first.Err(), lockkeeper.ErrReleased)
-		if c.got.Fence() <= c.first.Fence() {
-			w.Errorf("fence %d after %d", c.got.Fence(), c.first.Fence())
+		w.checkError(c.original.Err(), lockkeeper.ErrReleased)
+		if c.converted.Fence() <= c.original.Fence() {
+			w.Errorf("fence %d after %d", c.converted.Fence(), c.original.Fence())
 		}
-		w.excludes(c.got, up)
+		w.checkExcludes(c.converted, up)
 
 		c = w.cancelConversion(up, lua.RWLock.Acquire.SHA, faultnet.LoseRequest, time.Minute)
-		if c.got != nil {
+		if c.converted != nil {
 			w.Errorf("upgrade %v: a lease that the server does not know", up)
 		}
 		if !errors.Is(c.err, context.DeadlineExceeded) || errors.Is(c.err, lockkeeper.ErrLost) {
 			w.Errorf("upgrade %v: %v", up, c.err)
 		}
-		w.excludes(c.first, !up)
+		w.checkExcludes(c.original, !up)
 	}
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 // conversionInDoubt: nothing is heard of the server for longer than the call lasts. What is held in any case is kept: to read.
 func conversionInDoubt(w *World) {
 	for _, up := range []bool{true, false} {
-		for _, fate := range []faultnet.Fate{faultnet.LoseRequest, faultnet.SwallowReply} {
-			c := w.cancelConversion(up, "evalsha", fate, 2*time.Second)
-			held := c.first
+		for _, fault := range []faultnet.Fault{faultnet.LoseRequest, faultnet.SwallowReply} {
+			c := w.cancelConversion(up, "evalsha", fault, 2*time.Second)
+			held := c.original
 			if up {
-				if c.got != nil || !errors.Is(c.err, context.DeadlineExceeded) || errors.Is(c.err, lockkeeper.ErrLost) {
-					w.Errorf("upgrade, fate %v: %v, %v", fate, c.got.Token(), c.err)
+				if c.converted != nil || !errors.Is(c.err, context.DeadlineExceeded) || errors.Is(c.err, lockkeeper.ErrLost) {
+					w.Errorf("upgrade, fate %v: %v, %v", fault, c.converted.Token(), c.err)
 				}
 			} else {
 				w.must(c.err)
-				w.is(c.first.Err(), lockkeeper.ErrReleased)
-				held = c.got
+				w.checkError(c.original.Err(), lockkeeper.ErrReleased)
+				held = c.converted
 			}
 			w.must(held.Err())
 			w.eventually("it to be known", func() bool {
 				_, known := c.p.leases(w)[held.Token()]
 				return known && held.Err() == nil
 			})
-			done := fate == faultnet.SwallowReply
+			done := fault == faultnet.SwallowReply
 			if up && done {
 				// The server has a write lease; who asks again is given it at once.
 				lease, err := c.l.Upgrade(w.ctx(), held)
 				w.must(err)
-				if lease.Token() == c.first.Token() && lease.Fence() == c.first.Fence() {
+				if lease.Token() == c.original.Token() && lease.Fence() == c.original.Fence() {
 					w.Error("it is the read lease")
 				}
-				w.is(held.Err(), lockkeeper.ErrReleased)
+				w.checkError(held.Err(), lockkeeper.ErrReleased)
 				held = lease
 			}
-			w.excludes(held, up == done)
+			w.checkExcludes(held, up == done)
 		}
 	}
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 // leases is those of the lock at the server.
@@ -706,82 +706,82 @@ func (p *Process) leases(w *World) map[string]bool {
 // server did not do it, and is told that it is lost if nothing is heard of it until the lease is over.
 func cancelledConversion(w *World) {
 	for _, up := range []bool{true, false} {
-		for _, fate := range []faultnet.Fate{faultnet.LoseRequest, faultnet.SwallowReply} {
+		for _, fault := range []faultnet.Fault{faultnet.LoseRequest, faultnet.SwallowReply} {
 			p := w.Process()
 			l := p.rw("x")
 			take, convert := l.Lock, l.Downgrade
 			if up {
 				take, convert = l.RLock, l.Upgrade
 			}
-			lease := w.take(take)
+			lease := w.mustAcquire(take)
 			other := w.acquireAsync(w.ctx(), 1, w.Process().rw("x").Lock)
-			p.Net.Break("evalsha", 1<<30, fate)
+			p.Net.Break("evalsha", 1<<30, fault)
 			lasts := ttl / 4
-			if fate == faultnet.SwallowReply {
+			if fault == faultnet.SwallowReply {
 				lasts = 2 * ttl
 			}
-			time.AfterFunc(lasts, p.Net.Mend)
+			time.AfterFunc(lasts, p.Net.Restore)
 			ctx, cancel := context.WithTimeout(w.ctx(), ttl/6)
 			defer cancel()
 			got, err := convert(ctx, lease)
 			if got == nil && !errors.Is(err, context.DeadlineExceeded) {
-				w.Errorf("upgrade %v, fate %v: %v", up, fate, err)
+				w.Errorf("upgrade %v, fate %v: %v", up, fault, err)
 			}
 			if got != nil { // to read, whatever the server has done
-				w.is(lease.Err(), lockkeeper.ErrReleased)
+				w.checkError(lease.Err(), lockkeeper.ErrReleased)
 				lease = got
 			}
-			if fate == faultnet.LoseRequest {
+			if fault == faultnet.LoseRequest {
 				time.Sleep(2 * ttl)
 				w.must(lease.Err())
-				w.notGranted(other)
+				w.expectNotGranted(other)
 				w.release(lease)
 			} else {
-				w.lost(lease, ttl)
+				w.awaitLoss(lease, ttl)
 			}
 			w.release(w.await(other, time.Minute).lease)
 		}
 	}
-	w.tombstones()
+	w.checkOnlyTombstones()
 }
 
 // conversionRefused: a lease that is over, another keeper's, and one that is being converted.
 func conversionRefused(w *World) {
 	var mu sync.Mutex
-	var told []string
+	var reported []string
 	p := w.Process(func(o *lockkeeper.Options) {
 		o.Hooks.Released = func(e lockkeeper.Event) {
 			mu.Lock()
 			defer mu.Unlock()
-			told = append(told, e.Token)
+			reported = append(reported, e.Token)
 		}
 	})
 	l, other := p.rw("x"), w.Process().rw("x")
 	_, err := l.Downgrade(w.ctx(), nil)
-	w.is(err, lockkeeper.ErrReleased)
-	write := w.take(l.Lock)
+	w.checkError(err, lockkeeper.ErrReleased)
+	write := w.mustAcquire(l.Lock)
 	_, err = other.Downgrade(w.ctx(), write)
-	w.is(err, lockkeeper.ErrInvalid)
+	w.checkError(err, lockkeeper.ErrInvalid)
 	read, err := l.Downgrade(w.ctx(), write)
 	w.must(err)
 	_, err = l.Downgrade(w.ctx(), write)
-	w.is(err, lockkeeper.ErrReleased)
+	w.checkError(err, lockkeeper.ErrReleased)
 	_, err = other.Upgrade(w.ctx(), read)
-	w.is(err, lockkeeper.ErrInvalid)
+	w.checkError(err, lockkeeper.ErrInvalid)
 
-	second := w.take(other.RLock)
+	second := w.mustAcquire(other.RLock)
 	up := w.acquireAsync(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return l.Upgrade(ctx, read) })
 	_, err = l.Upgrade(w.ctx(), read)
-	w.is(err, lockkeeper.ErrInvalid)
+	w.checkError(err, lockkeeper.ErrInvalid)
 	w.release(second)
-	last := w.granted(up)
+	last := w.expectGranted(up)
 	w.release(last)
 	mu.Lock()
 	defer mu.Unlock()
-	if want := []string{write.Token(), read.Token(), last.Token()}; !slices.Equal(told, want) {
-		w.Errorf("told of the release of %q, want %q", told, want)
+	if want := []string{write.Token(), read.Token(), last.Token()}; !slices.Equal(reported, want) {
+		w.Errorf("told of the release of %q, want %q", reported, want)
 	}
-	w.clean()
+	w.checkClean()
 }
 
 // defaultWriterStreak: so many and no more, where nothing else was said.
@@ -792,7 +792,7 @@ func defaultWriterStreak(w *World) {
 		w.must(err)
 		return l
 	}
-	first := w.take(lock().Lock)
+	first := w.mustAcquire(lock().Lock)
 	reader := w.acquireAsync(w.ctx(), 1, lock().RLock)
 	l := lock()
 	var writers []chan result
@@ -801,11 +801,11 @@ func defaultWriterStreak(w *World) {
 	}
 	w.release(first)
 	for _, ch := range writers[:most] {
-		w.notGranted(reader)
-		w.release(w.granted(ch))
+		w.expectNotGranted(reader)
+		w.release(w.expectGranted(ch))
 	}
-	w.release(w.granted(reader))
+	w.release(w.expectGranted(reader))
 	for _, ch := range writers[most:] {
-		w.release(w.granted(ch))
+		w.release(w.expectGranted(ch))
 	}
 }

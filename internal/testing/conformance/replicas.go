@@ -17,7 +17,7 @@ import (
 
 // Replicas runs a primitive on a primary with two replicas, whose acknowledgement it waits for.
 func Replicas(t *testing.T, p Primitive) {
-	redistest.Need(t)
+	redistest.RequireBinary(t)
 	primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
 	r := &replicated{deployment: &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return primary.Client() })}}
 	for range 2 {
@@ -44,7 +44,7 @@ type replicated struct {
 func (r *replicated) lockWithAck(a lockkeeper.ReplicaAck, name string) Locker {
 	r.Helper()
 	k, err := lockkeeper.New(r.rdb(), &lockkeeper.Options{
-		HeartbeatInterval: heartbeat, ReplicaAck: a, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		HeartbeatInterval: frequentHeartbeat, ReplicaAck: a, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
 		r.Fatal(err)
@@ -65,7 +65,7 @@ func (r *replicated) haveGrantedLeases() {
 	for range 3 {
 		locks = append(locks, r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 2, Majority: true, Timeout: 5 * time.Second}, "x"))
 	}
-	all(len(locks), func(i int) {
+	parallel(len(locks), func(i int) {
 		for range 10 {
 			lease, err := locks[i].Lock(ctx)
 			if err != nil {

@@ -64,14 +64,14 @@ func runAsDocumentedUser(t *testing.T, p Primitive, servers []*redistest.Server,
 	}
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	heard, renewed := make(chan struct{}, 100), make(chan struct{}, 100)
+	received, renewed := make(chan struct{}, 100), make(chan struct{}, 100)
 	d := &deployment{t, p, func() redis.UniversalClient { return dial(user, "change-me") }}
 	var locks []Locker
 	for range 2 {
 		rdb := d.rdb()
 		t.Cleanup(func() { _ = rdb.Close() })
 		k, err := lockkeeper.New(rdb, &lockkeeper.Options{Logger: logger, Hooks: lockkeeper.Hooks{
-			WakeupReceived: func(lockkeeper.Event) { heard <- struct{}{} },
+			WakeupReceived: func(lockkeeper.Event) { received <- struct{}{} },
 			Renewed:        func(lockkeeper.Event) { renewed <- struct{}{} },
 		}})
 		if err != nil {
@@ -104,7 +104,7 @@ func runAsDocumentedUser(t *testing.T, p Primitive, servers []*redistest.Server,
 		t.Error(err)
 	}
 	select {
-	case <-heard:
+	case <-received:
 	default:
 		t.Error("the wait was not ended by a message")
 	}

@@ -3,29 +3,22 @@ package conformance
 import (
 	"strings"
 	"time"
-
-	"github.com/lockkeeper/lockkeeper"
 )
 
 // The cases in this file are about waiters that must not be left to their next heartbeat.
-
-// infrequentHeartbeats is a keeper whose waiters learn nothing by their heartbeats in the time of a test.
-func infrequentHeartbeats(o *lockkeeper.Options) {
-	o.HeartbeatInterval, o.HeartbeatTimeout = time.Minute, 3*time.Minute
-}
 
 // shortenedLease: whoever waits expects a long lease. When it is made a short one, and its holder crashes, they do not wait
 // for their next heartbeat.
 func shortenedLease(w *World) {
 	p := w.Process()
-	lease := w.hold(p.Lock("x", fixed, withTTL(time.Minute)))
-	ch := w.lockAsync(w.ctx(), w.Process(infrequentHeartbeats).Lock("x"))
-	w.waiters("x", 1)
+	lease := w.hold(p.Lock("x", withoutRenewal, withTTL(time.Minute)))
+	ch := w.lockAsync(w.ctx(), w.Process(slowHeartbeats).Lock("x"))
+	w.awaitWaiters("x", 1)
 	w.must(lease.Extend(w.ctx(), ttl))
 	p.Crash()
 	r := w.await(ch, ttl+50*time.Millisecond)
 	w.must(r.err)
-	w.fenceRises(lease, r.lease)
+	w.checkFenceRises(lease, r.lease)
 	w.release(r.lease)
 }
 
@@ -35,7 +28,7 @@ func keyTypeChanges(w *World) {
 	first := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	a, b := w.Process().Lock("x"), w.Process().Lock("x")
 	turns := []chan result{w.lockAsync(w.ctx(), a), w.lockAsync(w.ctx(), b)}
-	w.waiters("x", 2)
+	w.awaitWaiters("x", 2)
 	key := w.P.Key("x")
 	w.must(w.admin.Del(w.ctx(), key).Err())
 	w.must(w.admin.LPush(w.ctx(), key, "theirs").Err())
@@ -46,16 +39,16 @@ func keyTypeChanges(w *World) {
 		}
 	}
 	for _, ch := range turns {
-		r := w.await(ch, 2*beat)
-		w.is(r.err)
+		r := w.await(ch, 2*heartbeatInterval)
+		w.checkError(r.err)
 		isToldOf(r.err)
 	}
-	w.waiters("x", 0)
+	w.awaitWaiters("x", 0)
 	isToldOf(first.Release(w.ctx()))
 	w.must(w.admin.Del(w.ctx(), key).Err())
 	w.checkFree(a)
 	w.checkFree(b)
-	w.clean()
+	w.checkClean()
 }
 
 // clockSetAheadWhileQueued: the server's clock is set ahead by more than a heartbeat counts, and by less than what a lease has left. All who
@@ -67,13 +60,13 @@ func clockSetAheadWhileQueued(w *World) {
 	}
 	offset := time.Duration(0)
 	for name, ahead := range map[string]time.Duration{"x": 3*time.Minute + 500*time.Millisecond, "y": 7 * time.Minute} {
-		p := w.Process(infrequentHeartbeats)
+		p := w.Process(slowHeartbeats)
 		holder := w.hold(p.Lock(name, withTTL(time.Hour)))
 		turns := []chan result{w.lockAsync(w.ctx(), p.Lock(name))}
-		w.waiters(name, 1)
+		w.awaitWaiters(name, 1)
 		for i := range 3 {
-			turns = append(turns, w.lockAsync(w.ctx(), w.Process(infrequentHeartbeats).Lock(name)))
-			w.waiters(name, int64(i+2))
+			turns = append(turns, w.lockAsync(w.ctx(), w.Process(slowHeartbeats).Lock(name)))
+			w.awaitWaiters(name, int64(i+2))
 		}
 		first := turns[:1]
 		if name == "x" {
@@ -96,7 +89,7 @@ func clockSetAheadWhileQueued(w *World) {
 				go func() { back <- <-ch }()
 			}
 			for range others {
-				r := w.await(back, time.Minute+beat)
+				r := w.await(back, time.Minute+heartbeatInterval)
 				w.must(r.err)
 				w.release(r.lease)
 			}

@@ -23,19 +23,15 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
 
-func init() { redis.SetLogger(quiet{}) }
-
-// quiet keeps go-redis from logging every connection that a test has broken.
-type quiet struct{}
-
-// Printf is asked by go-redis to log.
-func (quiet) Printf(context.Context, string, ...any) {}
+func init() { quiet.Redis() }
 
 // dialing is a goroutine of go-redis that looks once a second whether its pool has been closed.
 var dialing = goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
@@ -79,8 +75,8 @@ type Case struct {
 
 // ttl and beat are short, because on a real server they are waited for.
 const (
-	ttl  = 1500 * time.Millisecond
-	beat = 500 * time.Millisecond
+	ttl               = 1500 * time.Millisecond
+	heartbeatInterval = 500 * time.Millisecond
 )
 
 // World is one server, and processes that use it.
@@ -93,7 +89,6 @@ type World struct {
 	server *redistest.Server
 	db     int
 	admin  *redis.Client
-	last   []func()
 }
 
 // Process is a keeper with a client and a network of its own.
@@ -133,18 +128,15 @@ func Run(t *testing.T, p Primitive) {
 				if c.Real {
 					return // miniredis has no such thing
 				}
-				synctest.Test(t, func(t *testing.T) {
-					m := miniredis.NewMiniRedis()
-					m.ClockTTL(true)
-					w := &World{T: t, P: p, mini: m}
-					defer m.Close()
+				embedded.Run(t, func(s *embedded.Server) {
+					w := &World{T: s.T, P: p, mini: s.Mini}
 					w.run(c.Test)
 				})
 			})
 		}
 	})
 	t.Run("real", func(t *testing.T) {
-		redistest.Need(t)
+		redistest.RequireBinary(t)
 		shared := redistest.Start(t, "--databases", strconv.Itoa(len(cases)))
 		t.Run("all", func(t *testing.T) {
 			for i, c := range cases {
@@ -175,7 +167,7 @@ func Main(m *testing.M, p Primitive) {
 	before := goleak.IgnoreCurrent()
 	code := m.Run()
 	if code == 0 {
-		if err := goleak.Find(before, redistest.Goroutine(), dialing); err != nil {
+		if err := goleak.Find(before, redistest.IgnoreStarter(), dialing); err != nil {
 			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
 			code = 1
 		}
@@ -185,15 +177,7 @@ func Main(m *testing.M, p Primitive) {
 
 func (w *World) run(test func(*World)) {
 	w.admin = w.dialer(faultnet.New(w.dial))
-	w.last = append(w.last, func() { _ = w.admin.Close() })
-	defer func() {
-		for _, f := range slices.Backward(w.last) {
-			f()
-		}
-		if !w.Real {
-			time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
-		}
-	}()
+	w.Cleanup(func() { _ = w.admin.Close() })
 	test(w)
 }
 
@@ -219,7 +203,7 @@ func (w *World) Process(change ...func(*lockkeeper.Options)) *Process {
 	n := faultnet.New(w.dial)
 	p := &Process{Net: n, RDB: w.dialer(n), w: w}
 	o := &lockkeeper.Options{
-		HeartbeatInterval: beat, HeartbeatTimeout: 3 * beat, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		HeartbeatInterval: heartbeatInterval, HeartbeatTimeout: 3 * heartbeatInterval, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	for _, f := range change {
 		f(o)
@@ -227,12 +211,17 @@ func (w *World) Process(change ...func(*lockkeeper.Options)) *Process {
 	var err error
 	p.Keeper, err = lockkeeper.New(p.RDB, o)
 	w.must(err)
-	w.last = append(w.last, func() {
-		n.Mend()
+	w.Cleanup(func() {
+		n.Restore()
 		_ = p.Close()
 		_ = p.RDB.Close()
 	})
 	return p
+}
+
+// slowHeartbeats makes heartbeats so rare that no heartbeat is due during a test.
+func slowHeartbeats(o *lockkeeper.Options) {
+	o.HeartbeatInterval, o.HeartbeatTimeout = time.Minute, 3*time.Minute
 }
 
 // Crash cuts the process off for good: nothing it does reaches the server any more.
@@ -250,7 +239,7 @@ func (p *Process) Lock(name string, change ...func(*Options)) Locker {
 	return l
 }
 
-func fixed(o *Options) { o.NoRenewal = true }
+func withoutRenewal(o *Options) { o.NoRenewal = true }
 
 func withTTL(d time.Duration) func(*Options) { return func(o *Options) { o.TTL = d } }
 
@@ -323,14 +312,14 @@ func (w *World) slack() time.Duration {
 // waiters waits until so many waiters stand in the queue of the name at the server. In virtual time their keepers know
 // it then, too; a request that is given up before its answer has come leaves a grave. If there is no queue, it waits for
 // as long as they take to have asked a few times.
-func (w *World) waiters(name string, n int64) {
+func (w *World) awaitWaiters(name string, n int64) {
 	w.Helper()
 	if w.P.MajorityLock {
-		time.Sleep(beat / 4)
+		time.Sleep(heartbeatInterval / 4)
 		return
 	}
 	w.eventually(fmt.Sprintf("%d waiters", n), func() bool {
-		got, err := w.admin.ZCard(w.ctx(), w.queue(name)).Result()
+		got, err := w.admin.ZCard(w.ctx(), w.queueKey(name)).Result()
 		return err == nil && got == n
 	})
 	if !w.Real {
@@ -338,7 +327,7 @@ func (w *World) waiters(name string, n int64) {
 	}
 }
 
-func (w *World) queue(name string) string { return "{lock:" + name + "}:" + w.P.Kind + ":queue" }
+func (w *World) queueKey(name string) string { return "{lock:" + name + "}:" + w.P.Kind + ":queue" }
 
 // eventually waits until something is so.
 func (w *World) eventually(what string, is func() bool) {
@@ -363,7 +352,7 @@ func (w *World) keys() []string {
 }
 
 // clean checks that nothing is left at the server but what has its expiry as a fact of its name.
-func (w *World) clean() {
+func (w *World) checkClean() {
 	w.Helper()
 	defer func() {
 		if w.Failed() {
@@ -371,7 +360,7 @@ func (w *World) clean() {
 		}
 	}()
 	if w.Real { // there a message may overtake an answer, and then a grave stays for a minute
-		w.tombstones()
+		w.checkOnlyTombstones()
 	} else {
 		w.eventually("nothing left behind", func() bool { return len(w.keys()) == 0 })
 	}
@@ -384,8 +373,8 @@ func (w *World) clean() {
 	}
 }
 
-// tombstones checks that nothing is left at the server but graves.
-func (w *World) tombstones() {
+// checkOnlyTombstones checks that nothing is left at the server but tombstones.
+func (w *World) checkOnlyTombstones() {
 	w.Helper()
 	w.eventually("nothing left behind but graves", func() bool {
 		for _, k := range w.keys() {
@@ -419,7 +408,7 @@ func (w *World) dump() {
 }
 
 // is checks what an error is, and is not.
-func (w *World) is(err error, want ...error) {
+func (w *World) checkError(err error, want ...error) {
 	w.Helper()
 	ended := slices.Contains(want, error(context.Canceled)) || slices.Contains(want, error(context.DeadlineExceeded))
 	if i := slices.Index(want, lockkeeper.ErrNotAcquired); i >= 0 && w.Real && ended && errors.Is(err, lockkeeper.ErrUnavailable) {
@@ -445,26 +434,26 @@ func (w *World) is(err error, want ...error) {
 }
 
 // lost waits for the loss of a lease.
-func (w *World) lost(l *lockkeeper.Lease, within time.Duration) {
+func (w *World) awaitLoss(l *lockkeeper.Lease, within time.Duration) {
 	w.Helper()
 	select {
 	case <-l.Done():
 	case <-time.After(within + w.slack()):
 		w.Fatalf("the loss was not told within %v", within)
 	}
-	w.is(l.Err(), lockkeeper.ErrLost)
+	w.checkError(l.Err(), lockkeeper.ErrLost)
 }
 
 // counter is a number that only a lock keeps right: reading and writing it takes two steps.
 type counter struct {
-	busy atomic.Int32
-	n    int
-	over atomic.Int32 // how often two were at it at once
+	busy     atomic.Int32
+	n        int
+	overlaps atomic.Int32 // how often two were at it at once
 }
 
 func (c *counter) inc() {
 	if c.busy.Add(1) != 1 {
-		c.over.Add(1)
+		c.overlaps.Add(1)
 	}
 	n := c.n
 	time.Sleep(50 * time.Microsecond)
@@ -473,7 +462,7 @@ func (c *counter) inc() {
 }
 
 // all runs f so many times at once and waits.
-func all(n int, f func(i int)) {
+func parallel(n int, f func(i int)) {
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() { f(i) })

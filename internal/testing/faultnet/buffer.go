@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Buffer makes the connections of a dialer take what is written at once, as TCP does and net.Pipe does not. Without it
-// a client that writes a long pipeline and a server that answers its first commands wait for each other.
+// Buffer gives the connections of a dialer a write buffer, as TCP has and net.Pipe has not. Without it, a client
+// that writes a long pipeline and a server that replies to its first commands block each other.
 func Buffer(dial Dialer) Dialer {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		inner, err := dial(ctx, network, addr)
@@ -26,7 +26,7 @@ type buffered struct {
 	net.Conn
 
 	mu      sync.Mutex // guards what follows
-	more    sync.Cond  // something was written, or the end
+	more    sync.Cond  // signaled when something was written and at the end
 	pending []byte
 	err     error // why nothing can be written any more
 }

@@ -1,6 +1,6 @@
-// Package faultnet is a network for tests that loses, cuts, delays and repeats what go-redis sends, on purpose. It
-// wraps the connections of a client's Dialer, so it works on a real server and on an embedded one in a synctest
-// bubble.
+// Package faultnet is a network for tests that injects faults: it loses, cuts, delays and repeats what go-redis
+// sends. It wraps the connections of a client's Dialer, so it works with a real server and with an embedded one in
+// a synctest bubble.
 package faultnet
 
 import (
@@ -16,63 +16,63 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Dialer makes connections.
+// Dialer opens connections.
 type Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// TCP is the ordinary Dialer.
+// TCP is a Dialer for plain TCP.
 func TCP(ctx context.Context, network, addr string) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, network, addr)
 }
 
-// Fate is what becomes of a command.
-type Fate int
+// Fault is what happens to a command.
+type Fault int
 
 const (
-	// CutReply closes the connection after the server has answered, so that the answer is lost.
-	CutReply Fate = iota
-	// SwallowReply loses the answer and all that come after it on that connection, which stays open, so that the client
-	// waits.
+	// CutReply lets the server run the command, loses its reply, and closes the connection.
+	CutReply Fault = iota
+	// SwallowReply loses the reply and all later replies on that connection, which stays open, so the client times
+	// out.
 	SwallowReply
 	// LoseRequest loses the command and closes the connection.
 	LoseRequest
-	// TearReply lets the first half of what the server has answered through, and closes the connection.
-	TearReply
+	// TruncateReply delivers the first half of the reply and closes the connection.
+	TruncateReply
 
-	// Copy, added to another fate, keeps a copy of the command for Replay.
-	Copy Fate = 1 << 4
+	// Copy, added to another fault, keeps a copy of the command for Replay.
+	Copy Fault = 1 << 4
 )
 
 // Net is a network. It is safe for concurrent use.
 type Net struct {
 	dial Dialer
 
-	mu       sync.Mutex // guards what follows
-	conns    map[*conn]struct{}
-	rules    []*rule
-	down     bool
-	mute     bool
-	delay    time.Duration
-	replies  time.Duration // by which what is read is late
-	watch    func(sent []byte)
-	written  [][]byte // commands seen, while counting
-	counting bool
-	copies   [][]byte
-	database []byte // the command by which connections choose their database, if they did
+	mu         sync.Mutex // guards the fields below
+	conns      map[*conn]struct{}
+	rules      []*rule
+	down       bool
+	blackhole  bool
+	delay      time.Duration
+	replyDelay time.Duration // delay of everything that is read
+	watch      func(sent []byte)
+	written    [][]byte // commands sent since ResetCount
+	counting   bool
+	copies     [][]byte
+	database   []byte // the SELECT command of the connections, if there was one
 }
 
-// selecting is that command.
-var selecting = regexp.MustCompile(`\*2\r\n\$6\r\nselect\r\n\$\d+\r\n\d+\r\n`)
+// selectCommand matches a SELECT command.
+var selectCommand = regexp.MustCompile(`\*2\r\n\$6\r\nselect\r\n\$\d+\r\n\d+\r\n`)
 
 type rule struct {
 	match []byte
-	fate  Fate
+	fault Fault
 	times int
 }
 
 // New returns a network over a dialer.
 func New(dial Dialer) *Net { return &Net{dial: dial, conns: map[*conn]struct{}{}} }
 
-// Dial is a Dialer.
+// Dial implements Dialer.
 func (n *Net) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	refused := &net.OpError{Op: "dial", Net: network, Err: io.ErrClosedPipe}
 	n.mu.Lock()
@@ -87,7 +87,7 @@ func (n *Net) Dial(ctx context.Context, network, addr string) (net.Conn, error) 
 	}
 	c := &conn{Conn: inner, net: n}
 	n.mu.Lock()
-	down = n.down // meanwhile
+	down = n.down // it may have changed while dialing
 	if !down {
 		n.conns[c] = struct{}{}
 	}
@@ -99,9 +99,9 @@ func (n *Net) Dial(ctx context.Context, network, addr string) (net.Conn, error) 
 	return c, nil
 }
 
-// Options are those of a client on this network, which gives up an answer after timeout. New connections do not ask for
-// notifications of maintenance: they would do so under a lock, and while goroutines wait for a lock the clock of a
-// testing/synctest bubble stands still.
+// Options returns the options of a client on this network that waits timeout for a reply. Maintenance
+// notifications are disabled: a new connection would request them while it holds a lock, and while goroutines wait
+// for a lock the clock of a testing/synctest bubble does not advance.
 func (n *Net) Options(timeout time.Duration) *redis.Options {
 	return &redis.Options{
 		Addr: "127.0.0.1:1", Dialer: n.Dial, DialerRetries: 1, ReadTimeout: timeout,
@@ -109,21 +109,22 @@ func (n *Net) Options(timeout time.Duration) *redis.Options {
 	}
 }
 
-// Break lets the next commands that contain the text meet their fate. Case matters: go-redis writes lower case.
-func (n *Net) Break(text string, times int, fate Fate) {
+// Break applies a fault to the next commands that contain text, the given number of times. Case matters: go-redis
+// writes lower case.
+func (n *Net) Break(text string, times int, fault Fault) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.rules = append(n.rules, &rule{[]byte(text), fate, times})
+	n.rules = append(n.rules, &rule{[]byte(text), fault, times})
 }
 
-// Mend forgets all rules and brings the network up.
-func (n *Net) Mend() {
+// Restore removes all faults.
+func (n *Net) Restore() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.rules, n.down, n.mute, n.delay, n.replies = nil, false, false, 0, 0
+	n.rules, n.down, n.blackhole, n.delay, n.replyDelay = nil, false, false, 0, 0
 }
 
-// Down cuts every connection and lets no new one through until Mend.
+// Down cuts every connection and refuses new ones until Restore.
 func (n *Net) Down() {
 	n.mu.Lock()
 	n.down = true
@@ -131,41 +132,42 @@ func (n *Net) Down() {
 	n.Cut()
 }
 
-// Mute loses everything that is sent from now on, and lets no new connection through; those that are there stay open.
-func (n *Net) Mute() {
+// Blackhole discards everything that is sent from now on and refuses new connections, until Restore. Open
+// connections stay open.
+func (n *Net) Blackhole() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.down, n.mute = true, true
+	n.down, n.blackhole = true, true
 }
 
-// Delay holds every write back for a while.
+// Delay delays every write by d.
 func (n *Net) Delay(d time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.delay = d
 }
 
-// DelayReplies holds everything back for a while that the server says.
+// DelayReplies delays everything that the server sends by d.
 func (n *Net) DelayReplies(d time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.replies = d
+	n.replyDelay = d
 }
 
-// Cut closes all connections that are open.
+// Cut closes all open connections.
 func (n *Net) Cut() { n.cut(func(*conn) bool { return true }) }
 
-// CutSubscriptions closes the connections on which something was subscribed to.
+// CutSubscriptions closes the connections that have subscribed to a channel.
 func (n *Net) CutSubscriptions() { n.cut(func(c *conn) bool { return c.subscribed }) }
 
-// DeafenSubscriptions lets nothing through any more on the connections on which something was subscribed to; they
-// stay open.
-func (n *Net) DeafenSubscriptions() {
+// BlackholeSubscriptions discards everything that arrives on the connections that have subscribed to a channel.
+// They stay open.
+func (n *Net) BlackholeSubscriptions() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for c := range n.conns {
 		if c.subscribed {
-			c.deaf = true
+			c.dropReplies = true
 		}
 	}
 }
@@ -184,21 +186,21 @@ func (n *Net) cut(which func(*conn) bool) {
 	}
 }
 
-// Count starts counting commands anew.
-func (n *Net) Count() {
+// ResetCount starts a new count of commands.
+func (n *Net) ResetCount() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.counting, n.written = true, nil
 }
 
-// Watch calls a function with everything that is sent from now on, before it leaves.
+// Watch calls f with everything that is sent from now on, before it is sent.
 func (n *Net) Watch(f func(sent []byte)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.watch = f
 }
 
-// Scripts is how many scripts were sent since Count.
+// Scripts returns the number of scripts sent since ResetCount.
 func (n *Net) Scripts() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -209,7 +211,7 @@ func (n *Net) Scripts() int {
 	return sum
 }
 
-// Replay sends the copies that were kept, each on a connection of its own, and waits for the answers.
+// Replay sends each copied command on a connection of its own and waits for the replies.
 func (n *Net) Replay() error {
 	n.mu.Lock()
 	copies, database := n.copies, n.database
@@ -227,7 +229,7 @@ func (n *Net) Replay() error {
 			if _, err := c.Write(b); err != nil {
 				return err
 			}
-			for k := 0; k == 0; { // a pipe hands on empty writes as well
+			for k := 0; k == 0; { // a pipe passes on empty writes as well
 				if k, err = c.Read(make([]byte, 4096)); err != nil {
 					return err
 				}
@@ -249,14 +251,14 @@ func (n *Net) anyAddr() string {
 	return ""
 }
 
-// fate is what is to become of a write.
-func (n *Net) fate(c *conn, b []byte) (f Fate, hit bool, delay time.Duration) {
+// faultFor returns the fault for a write, and its delay.
+func (n *Net) faultFor(c *conn, b []byte) (f Fault, hit bool, delay time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if bytes.Contains(b, []byte("subscribe\r\n")) {
 		c.subscribed = true
 	}
-	if found := selecting.Find(b); found != nil {
+	if found := selectCommand.Find(b); found != nil {
 		n.database = bytes.Clone(found)
 	}
 	if n.counting {
@@ -269,47 +271,47 @@ func (n *Net) fate(c *conn, b []byte) (f Fate, hit bool, delay time.Duration) {
 		if r.times--; r.times <= 0 {
 			n.rules = append(n.rules[:i:i], n.rules[i+1:]...)
 		}
-		if r.fate&Copy != 0 {
+		if r.fault&Copy != 0 {
 			n.copies = append(n.copies, bytes.Clone(b))
 		}
-		return r.fate &^ Copy, true, n.delay
+		return r.fault &^ Copy, true, n.delay
 	}
 	return 0, false, n.delay
 }
 
-// conn is one connection of the network.
+// conn is a connection of the network.
 type conn struct {
 	net.Conn
-	net        *Net
-	subscribed bool // guarded by net.mu, as is deaf
-	deaf       bool
+	net         *Net
+	subscribed  bool // guarded by net.mu, as is dropReplies
+	dropReplies bool
 
-	mu   sync.Mutex
-	lose *Fate // what becomes of the next answer
+	mu         sync.Mutex
+	replyFault *Fault // of the next reply
 }
 
 func (c *conn) Write(b []byte) (int, error) {
 	c.net.mu.Lock()
-	mute, watch := c.net.mute, c.net.watch
+	blackhole, watch := c.net.blackhole, c.net.watch
 	c.net.mu.Unlock()
 	if watch != nil {
 		watch(b)
 	}
-	if mute {
+	if blackhole {
 		return len(b), nil
 	}
-	fate, hit, delay := c.net.fate(c, b)
+	fault, hit, delay := c.net.faultFor(c, b)
 	if delay > 0 {
 		time.Sleep(delay)
 	}
 	if hit {
-		switch fate {
+		switch fault {
 		case LoseRequest:
 			_ = c.Close()
 			return len(b), nil
-		case CutReply, SwallowReply, TearReply:
+		case CutReply, SwallowReply, TruncateReply:
 			c.mu.Lock()
-			c.lose = &fate
+			c.replyFault = &fault
 			c.mu.Unlock()
 		}
 	}
@@ -323,27 +325,27 @@ func (c *conn) Read(b []byte) (int, error) {
 			return k, err
 		}
 		c.net.mu.Lock()
-		deaf, late := c.deaf, c.net.replies
+		drop, delay := c.dropReplies, c.net.replyDelay
 		c.net.mu.Unlock()
-		if late > 0 {
-			time.Sleep(late)
+		if delay > 0 {
+			time.Sleep(delay)
 		}
 		c.mu.Lock()
-		lose := c.lose
-		c.lose = nil
+		fault := c.replyFault
+		c.replyFault = nil
 		c.mu.Unlock()
 		switch {
-		case deaf:
-		case lose == nil:
+		case drop:
+		case fault == nil:
 			return k, nil
-		case *lose == SwallowReply:
+		case *fault == SwallowReply:
 			c.net.mu.Lock()
-			c.deaf = true // else the rest of a pipeline's answers would come, one command too early
+			c.dropReplies = true // otherwise later replies of the pipeline would be taken for those of the commands before
 			c.net.mu.Unlock()
-		case *lose == CutReply:
+		case *fault == CutReply:
 			_ = c.Close()
 			return 0, io.EOF
-		case *lose == TearReply:
+		case *fault == TruncateReply:
 			_ = c.Close()
 			return k / 2, nil
 		}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A connection that was being made while the network went down is not there afterwards.
+// TestDownWhileDialing checks that a connection that was being opened while the network went down is closed.
 func TestDownWhileDialing(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer func() { _ = theirs.Close() }()
@@ -25,9 +25,9 @@ func TestDownWhileDialing(t *testing.T) {
 	n.Down()
 	close(proceed)
 	if err := <-done; err == nil {
-		t.Fatal("a connection came through")
+		t.Fatal("Dial succeeded")
 	}
 	if _, err := ours.Write([]byte("x")); err == nil {
-		t.Error("and was left open")
+		t.Error("the connection was left open")
 	}
 }

@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// Child is this test binary once more, in a process of its own: what it is to do stands in its environment, which its
-// TestMain looks at. It ends with the test, and at the latest with this process.
+// Child is another process of this test binary. Its environment tells its TestMain what to run. It ends with the
+// test, or at the latest with this process.
 type Child struct {
-	Lines chan string // what it prints; closed when it has ended
+	Lines chan string // what it prints; closed when the process has ended
 
 	t   TB
 	cmd *exec.Cmd
 	in  io.WriteCloser
 }
 
-// StartChild starts one; env is added to the environment, as "name=value".
+// StartChild starts a child. env is added to its environment, as "name=value".
 func StartChild(t TB, env ...string) *Child {
 	t.Helper()
 	self, err := os.Executable()
@@ -50,25 +50,25 @@ func StartChild(t TB, env ...string) *Child {
 	return c
 }
 
-// Says waits for a line that begins so.
-func (c *Child) Says(prefix string) string {
+// WaitForLine waits for a line with this prefix on the process's standard output and returns it.
+func (c *Child) WaitForLine(prefix string) string {
 	c.t.Helper()
 	for timeout := time.After(15 * time.Second); ; {
 		select {
 		case line, ok := <-c.Lines:
 			if !ok {
-				c.t.Fatalf("the process ended without saying %q", prefix)
+				c.t.Fatalf("the process ended without printing %q", prefix)
 			}
 			if strings.HasPrefix(line, prefix) {
 				return line
 			}
 		case <-timeout:
-			c.t.Fatalf("the process did not say %q", prefix)
+			c.t.Fatalf("the process did not print %q", prefix)
 		}
 	}
 }
 
-// Signal sends a signal. After SIGSTOP the process stands still when it returns.
+// Signal sends a signal. After SIGSTOP it returns when the process has stopped.
 func (c *Child) Signal(sig syscall.Signal) {
 	c.t.Helper()
 	if sig == syscall.SIGSTOP {
@@ -82,16 +82,16 @@ func (c *Child) Signal(sig syscall.Signal) {
 	}
 }
 
-// Tell writes a line to the process's standard input.
-func (c *Child) Tell(line string) {
+// WriteLine writes a line to the process's standard input.
+func (c *Child) WriteLine(line string) {
 	c.t.Helper()
 	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-// Stop closes the process's standard input, which asks it to end.
+// Stop closes the process's standard input, at which the process ends.
 func (c *Child) Stop() { _ = c.in.Close() }
 
-// Wait returns when the process has ended, with how; all that it has printed must have been read.
+// Wait waits until the process has ended and returns its error. The caller must have read all its output.
 func (c *Child) Wait() error { return c.cmd.Wait() }

@@ -21,7 +21,7 @@ type Sentinel struct {
 	t        TB
 }
 
-// StartSentinel starts a primary, replicas and three sentinels, which fail over a second after the primary is gone.
+// StartSentinel starts a primary, replicas and three sentinels, which fail over a second after the primary fails.
 func StartSentinel(t TB, replicas int) *Sentinel {
 	t.Helper()
 	s := &Sentinel{t: t, Primary: Start(t)}
@@ -37,7 +37,7 @@ func StartSentinel(t TB, replicas int) *Sentinel {
 			t.Fatal(err)
 		}
 		w := &Server{t: t, Port: port, Addr: "127.0.0.1:" + strconv.Itoa(port), Dir: dir}
-		w.boot(conf, "--sentinel")
+		w.launch(conf, "--sentinel")
 		t.Cleanup(w.Kill)
 		s.Addrs = append(s.Addrs, w.Addr)
 	}
@@ -62,7 +62,7 @@ func StartSentinel(t TB, replicas int) *Sentinel {
 	return s
 }
 
-// StartReplica starts a replica of a server, and returns when it is up.
+// StartReplica starts a replica of a server and returns when it is in sync.
 func StartReplica(t TB, of *Server) *Server {
 	t.Helper()
 	r := Start(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(of.Port))
@@ -72,21 +72,21 @@ func StartReplica(t TB, of *Server) *Server {
 	return r
 }
 
-// Client returns a client that follows the sentinels; it is closed with the test.
+// Client returns a client that follows the sentinels. It is closed with the test.
 func (s *Sentinel) Client() *redis.Client {
 	c := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: s.Addrs})
 	s.t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
-// Cluster is primaries, each with replicas.
+// Cluster is a Redis Cluster.
 type Cluster struct {
 	Primaries []*Server
 	Replicas  [][]*Server // of each primary
 	t         TB
 }
 
-// StartCluster starts a cluster that shares the slots evenly and fails over after a second.
+// StartCluster starts a cluster with evenly distributed slots that fails over after a second.
 func StartCluster(t TB, primaries, replicas int) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t, Replicas: make([][]*Server, primaries)}
@@ -148,7 +148,7 @@ func StartCluster(t TB, primaries, replicas int) *Cluster {
 	return c
 }
 
-// Addrs is the primaries' addresses.
+// Addrs returns the addresses of the primaries.
 func (c *Cluster) Addrs() []string {
 	var list []string
 	for _, p := range c.Primaries {
@@ -157,16 +157,17 @@ func (c *Cluster) Addrs() []string {
 	return list
 }
 
-// Client returns a client of the cluster; it is closed with the test.
+// Client returns a client of the cluster. It is closed with the test.
 func (c *Cluster) Client() *redis.ClusterClient {
 	k := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs()})
 	c.t.Cleanup(func() { _ = k.Close() })
 	return k
 }
 
-// Move moves the slot of a key, with all keys in it, to another primary, as a resharding does, and returns that. It
-// calls the first of meanwhile when the move has begun and no key has moved yet, and the second when half of them have.
-func (c *Cluster) Move(key string, meanwhile ...func()) *Server {
+// MoveSlot migrates the slot of a key, with all keys in it, to another primary, as resharding does, and returns
+// that primary. It calls the first of meanwhile when the migration has begun and no key has moved yet, and the
+// second when half of the keys have moved.
+func (c *Cluster) MoveSlot(key string, meanwhile ...func()) *Server {
 	c.t.Helper()
 	ctx := context.Background()
 	must := func(err error) {
@@ -198,8 +199,8 @@ func (c *Cluster) Move(key string, meanwhile ...func()) *Server {
 		}
 		return nil
 	}
-	// The target makes its claim larger than all that it knows of. If a move before this one is not known everywhere yet,
-	// that may not be enough, and in the end no primary would take the slot for its own.
+	// The target claims the slot with an epoch above all that it knows of. If an earlier migration is not known on
+	// all primaries yet, that epoch may be too low, and in the end no primary would own the slot.
 	for _, p := range c.Primaries {
 		p.Await("agreed", func(ctx context.Context, k *redis.Client) (string, error) {
 			epoch, err := field(k.ClusterInfo(ctx).Result())("cluster_current_epoch")
@@ -249,7 +250,7 @@ func (c *Cluster) Move(key string, meanwhile ...func()) *Server {
 	return to
 }
 
-// field picks a field out of what INFO and CLUSTER INFO answer.
+// field returns a function that picks a field from the reply to INFO or CLUSTER INFO.
 func field(info string, err error) func(name string) (string, error) {
 	return func(name string) (string, error) {
 		for line := range strings.Lines(info) {

@@ -11,7 +11,7 @@ import (
 )
 
 // start starts a process that is killed when this one ends, however it ends. The kernel sends that signal when the
-// starting thread ends, not the process (prctl(2), PR_SET_PDEATHSIG), so one thread, which lasts, starts them all.
+// starting thread ends, not the process (prctl(2), PR_SET_PDEATHSIG), so one permanent thread starts them all.
 func start(cmd *exec.Cmd) error {
 	starter.once.Do(func() { go startAll() })
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -32,7 +32,7 @@ func startAll() {
 	}
 }
 
-// stopped says whether SIGSTOP has arrived.
+// stopped reports whether SIGSTOP has taken effect.
 func stopped(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	i := bytes.LastIndexByte(stat, ')')

@@ -9,7 +9,7 @@ import (
 
 func start(cmd *exec.Cmd) error { return cmd.Start() }
 
-// stopped waits, because there is no portable way to see whether SIGSTOP has arrived.
+// stopped waits, because there is no portable way to see whether SIGSTOP has taken effect.
 func stopped(int) bool {
 	time.Sleep(50 * time.Millisecond)
 	return true

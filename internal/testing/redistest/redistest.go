@@ -1,5 +1,5 @@
-// Package redistest starts real Redis servers for tests and benchmarks: processes of their own on free loopback ports,
-// which end with the test, or with the test binary if that is killed.
+// Package redistest starts real Redis servers for tests and benchmarks, as processes on free loopback ports. They
+// end with the test, or with the test binary if that is killed.
 package redistest
 
 import (
@@ -19,8 +19,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TB is what servers need of the test that they are for. A testing.TB is one; a program may bring its own. As in a test,
-// Fatal, Fatalf and Skipf do not return.
+// TB is the part of testing.TB that servers need. Programs can implement it themselves. As in a test, Fatal,
+// Fatalf and Skipf must not return.
 type TB interface {
 	Helper()
 	Fatal(args ...any)
@@ -30,7 +30,7 @@ type TB interface {
 	TempDir() string
 }
 
-// Binary is the server to run: REDIS_SERVER if it is set, or what PATH has.
+// Binary returns the path of the server to run: REDIS_SERVER if it is set, otherwise redis-server from PATH.
 func Binary() (string, error) {
 	if path := os.Getenv("REDIS_SERVER"); path != "" {
 		return exec.LookPath(path)
@@ -38,8 +38,9 @@ func Binary() (string, error) {
 	return exec.LookPath("redis-server")
 }
 
-// Need skips the test when there is no redis-server, or fails it when LOCKKEEPER_NEED_REDIS is set, as in CI.
-func Need(t TB) string {
+// RequireBinary returns the path of redis-server. Without one it skips the test, or fails it if
+// LOCKKEEPER_NEED_REDIS is set, as in CI.
+func RequireBinary(t TB) string {
 	t.Helper()
 	path, err := Binary()
 	if err == nil {
@@ -67,27 +68,27 @@ type Server struct {
 	done chan struct{}
 }
 
-// Start starts a server without persistence; args are further options, as in "--maxmemory", "4mb".
+// Start starts a server without persistence. args are further options, such as "--maxmemory", "4mb".
 func Start(t TB, args ...string) *Server {
 	t.Helper()
-	Need(t)
+	RequireBinary(t)
 	s := &Server{t: t, Dir: t.TempDir(), Port: FreePort(t)}
 	s.Addr = "127.0.0.1:" + strconv.Itoa(s.Port)
 	s.args = append([]string{
 		"--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--dir", s.Dir, "--save", "", "--appendonly", "no",
 		"--enable-debug-command", "local", "--daemonize", "no",
-		"--repl-diskless-sync-delay", "0", // or each replica is kept waiting for company for five seconds
+		"--repl-diskless-sync-delay", "0", // otherwise a replica waits five seconds for others to sync with
 	}, args...)
-	s.Boot()
+	s.Restart()
 	t.Cleanup(s.Kill)
 	return s
 }
 
-// Boot starts the process, again after Kill, and returns when it answers.
-func (s *Server) Boot() {
+// Restart starts the process, again after Kill, and returns when it answers.
+func (s *Server) Restart() {
 	s.t.Helper()
-	s.boot(s.args...)
-	for range 1000 { // quietly: go-redis logs every connection that is refused
+	s.launch(s.args...)
+	for range 1000 { // net.Dial, because go-redis logs every refused connection
 		c, err := net.Dial("tcp", s.Addr)
 		if err == nil {
 			_ = c.Close()
@@ -96,15 +97,15 @@ func (s *Server) Boot() {
 		time.Sleep(5 * time.Millisecond)
 	}
 	s.Await("PONG", func(ctx context.Context, c *redis.Client) (string, error) { return c.Ping(ctx).Result() })
-	// Should another server have the port, this one ends.
+	// If another process has the port, this server ends.
 	s.Await(strconv.Itoa(s.PID()), func(ctx context.Context, c *redis.Client) (string, error) {
 		return field(c.Info(ctx, "server").Result())("process_id")
 	})
 }
 
-func (s *Server) boot(args ...string) {
+func (s *Server) launch(args ...string) {
 	s.t.Helper()
-	cmd := exec.Command(Need(s.t), args...)
+	cmd := exec.Command(RequireBinary(s.t), args...)
 	out := &bytes.Buffer{}
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := start(cmd); err != nil {
@@ -120,7 +121,7 @@ func (s *Server) boot(args ...string) {
 	s.mu.Unlock()
 }
 
-// Await asks until the answer is want.
+// Await repeats ask until its result is want.
 func (s *Server) Await(want string, ask func(context.Context, *redis.Client) (string, error)) {
 	s.t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: s.Addr, MaxRetries: -1, DialerRetries: 1, DialTimeout: time.Second, ReadTimeout: 2 * time.Second})
@@ -164,14 +165,14 @@ func (s *Server) Client() *redis.Client {
 	return c
 }
 
-// PID is the process.
+// PID returns the process id.
 func (s *Server) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cmd.Process.Pid
 }
 
-// Kill ends the process by SIGKILL and waits for it.
+// Kill ends the process by SIGKILL and waits for its end.
 func (s *Server) Kill() {
 	_ = syscall.Kill(s.PID(), syscall.SIGKILL)
 	<-s.exited()
@@ -185,13 +186,13 @@ func (s *Server) Freeze() {
 	}
 }
 
-// Thaw lets a frozen process go on.
+// Thaw continues a frozen process.
 func (s *Server) Thaw() { _ = syscall.Kill(s.PID(), syscall.SIGCONT) }
 
-// StartProcess starts a process of any kind. On Linux it is killed when this one ends, however it ends.
+// StartProcess starts a process that, on Linux, is killed when this one ends, however it ends.
 func StartProcess(cmd *exec.Cmd) error { return start(cmd) }
 
-// Freeze stops a process and returns when it has stopped: the signal takes a while to arrive.
+// Freeze stops a process and returns when it has stopped: the signal takes effect with a delay.
 func Freeze(pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return err
@@ -205,14 +206,14 @@ func Freeze(pid int) error {
 	return fmt.Errorf("process %d did not stop", pid)
 }
 
-// Goroutine is the one that starts processes; it stays.
-func Goroutine() goleak.Option {
+// IgnoreStarter makes goleak ignore the goroutine that starts processes, which never ends.
+func IgnoreStarter() goleak.Option {
 	return goleak.IgnoreAnyFunction("github.com/lockkeeper/lockkeeper/internal/testing/redistest.startAll")
 }
 
-// FreePort is a loopback port that nothing listens on. It is none of those that systems give to outgoing connections and to
-// whoever listens on port 0: a test elsewhere on the machine could be given it before the server has it, or while that is
-// killed and started again.
+// FreePort returns a loopback port that nothing listens on. It is outside the range from which systems choose
+// ports for outgoing connections and for listeners on port 0. Otherwise a test elsewhere on the machine could get
+// the port before the server starts, or while it is killed and restarted.
 func FreePort(t TB) int {
 	t.Helper()
 	const first, last = 10_000, 32_000
