@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 )
 
 // Holder is a lease as the server sees it: in whichever process, and by the server's clock.
@@ -25,7 +26,7 @@ type Waiter struct {
 func newHolders(list []engine.Holder) []Holder {
 	all := make([]Holder, len(list))
 	for i, h := range list {
-		all[i] = Holder{h.Token, engine.KeeperOf(h.Token), h.Fence, h.ExpiresIn}
+		all[i] = Holder{h.Token, keeperOf(h.Token), h.Fence, h.ExpiresIn}
 	}
 	return all
 }
@@ -33,7 +34,13 @@ func newHolders(list []engine.Holder) []Holder {
 func newWaiters(list []engine.Waiter) []Waiter {
 	all := make([]Waiter, len(list))
 	for i, w := range list {
-		all[i] = Waiter{w.Token, engine.KeeperOf(w.Token), w.WaitTime, w.HeartbeatLeft > 0}
+		all[i] = Waiter{w.Token, keeperOf(w.Token), w.WaitTime, w.HeartbeatLeft > 0}
 	}
 	return all
+}
+
+// keeperOf returns the id of the keeper that a token is of, or "" for the token of another library.
+func keeperOf(token string) string {
+	t, _ := protocol.ParseToken(token)
+	return t.Keeper
 }

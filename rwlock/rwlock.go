@@ -2,11 +2,13 @@ package rwlock
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -202,10 +204,8 @@ func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
 	return all, err
 }
 
+// writes reports whether a token is of a writer, or of a reader that is being upgraded.
 func writes(token string) bool {
-	switch engine.FlagsOf(token) {
-	case "w", "u":
-		return true
-	}
-	return false
+	t, _ := protocol.ParseToken(token)
+	return strings.HasPrefix(t.Flags, "w") || strings.HasPrefix(t.Flags, "u")
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -266,7 +267,7 @@ func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 	}
 	all := make([]Holder, len(list))
 	for i, h := range list {
-		all[i] = Holder{h, engine.PermitsOf(h.Token)}
+		all[i] = Holder{h, permitsOf(h.Token)}
 	}
 	return all, nil
 }
@@ -280,7 +281,13 @@ func (s *Semaphore) Waiters(ctx context.Context) ([]Waiter, error) {
 	}
 	all := make([]Waiter, len(list))
 	for i, w := range list {
-		all[i] = Waiter{w, engine.PermitsOf(w.Token)}
+		all[i] = Waiter{w, permitsOf(w.Token)}
 	}
 	return all, nil
+}
+
+// permitsOf returns how many permits a token is for.
+func permitsOf(token string) int {
+	t, _ := protocol.ParseToken(token)
+	return int(t.Number)
 }

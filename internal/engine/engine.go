@@ -26,6 +26,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"github.com/google/uuid"
 	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -263,16 +264,16 @@ func (e *Engine) nextSerial() string { return strconv.FormatUint(e.serial.Add(1)
 
 // received takes a wake-up.
 func (e *Engine) received(payload string) {
-	words, err := parseMessage(payload)
+	wakeups, err := protocol.ParseMessage(payload)
 	if err != nil {
 		e.cfg.Log.Warn("lockkeeper: wake-up ignored", "error", err)
 		return
 	}
-	for _, x := range words {
+	for _, x := range wakeups {
 		e.mu.Lock()
-		w := e.requests[x.serial]
-		if x.fence > 0 {
-			delete(e.expected, x.serial)
+		w := e.requests[x.Serial]
+		if x.Fence > 0 {
+			delete(e.expected, x.Serial)
 			if w != nil {
 				w.notified = true
 			}
@@ -280,10 +281,10 @@ func (e *Engine) received(payload string) {
 		e.mu.Unlock()
 		switch {
 		case w == nil: // granted by a reply already, or given up, and then its departure gives the grant back
-		case x.fence > 0:
-			w.push(x.fence)
+		case x.Fence > 0:
+			w.push(x.Fence)
 		default:
-			e.heartbeatAt(w, time.Now().Add(duration(x.retryIn)+time.Millisecond))
+			e.heartbeatAt(w, time.Now().Add(duration(x.RetryIn)+time.Millisecond))
 		}
 	}
 }

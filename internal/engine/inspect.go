@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -106,29 +106,12 @@ func (l *Lock) inspect(ctx context.Context, what int, after int64) ([]any, error
 	return call.Values, nil
 }
 
-// KeeperOf is the keeper's id in a token, or "" if the token is none of ours.
-func KeeperOf(token string) string {
-	id, rest, ok := strings.Cut(token, ":")
-	if !ok || strings.Count(rest, ":") != 1 {
-		return ""
-	}
-	return id
-}
-
-// FlagsOf is what a token asks for: the first letter behind its times, or "".
-func FlagsOf(token string) string {
-	_, terms, _ := strings.Cut(token, ".")
-	if i := strings.IndexFunc(terms, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
-		return terms[i : i+1]
-	}
-	return ""
-}
-
-// Is says whether the lease is one for this use, by the first letter of its flags.
+// Is reports whether the lease is one for this use, by the first letter of its token's flags; "" if there are none.
 func (h *Lease) Is(use string) bool {
 	h = h.current()
 	if h.use != "" {
 		return h.use == use
 	}
-	return FlagsOf(h.token) == use
+	t, _ := protocol.ParseToken(h.token)
+	return t.Flags[:min(len(t.Flags), 1)] == use
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -172,14 +171,4 @@ func (l *Lock) limitsChanged(token string, limit int) {
 	ev := l.event(LimitChanged)
 	ev.Token, ev.Limit = token, limit
 	l.e.observe(ev)
-}
-
-// PermitsOf is how many permits a token is about: the number at its end.
-func PermitsOf(token string) int {
-	i := len(token)
-	for i > 0 && token[i-1] >= '0' && token[i-1] <= '9' {
-		i--
-	}
-	n, _ := strconv.Atoi(token[i:])
-	return n
 }

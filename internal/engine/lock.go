@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"strconv"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -145,22 +144,13 @@ func CheckTTL(option string, d time.Duration) error {
 
 // token names one request, and says what it asks for; TERMS in queue.lua takes it apart.
 func (l *Lock) token(serial string, t Terms) string {
-	b := make([]byte, 0, 64)
-	b = append(b, l.e.id...)
-	b = append(b, ':')
-	b = append(b, serial...)
-	b = append(b, ':')
-	b = strconv.AppendInt(b, l.ttl, 10)
-	b = append(b, '.')
-	b = strconv.AppendInt(b, l.claimTTL, 10)
+	flags := t.Flags
 	if l.spec.Limits != nil {
-		b = append(b, l.spec.Limits.flags()...)
+		flags = l.spec.Limits.flags() + flags
 	}
-	b = append(b, t.Flags...)
-	if t.Permits > 0 {
-		b = strconv.AppendInt(b, int64(t.Permits), 10)
-	}
-	return string(b)
+	return protocol.Token{
+		Keeper: l.e.id, Serial: serial, TTL: l.ttl, ClaimTTL: l.claimTTL, Flags: flags, Number: int64(t.Permits),
+	}.String()
 }
 
 func (l *Lock) event(what EventType) Event {

@@ -2,9 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"math"
-	"strconv"
-	"strings"
 
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -154,34 +151,4 @@ func parseHeartbeat(call *transport.Call, tokens int) (heartbeatReply, error) {
 		p.changes = append(p.changes, x)
 	}
 	return p, nil
-}
-
-// wakeup is a part of a message, for one waiter: the fence of what it was granted, or after how many ms it should ask.
-// When a grant was made and for how long is not said, because the waiter knows enough of that; see waiter.push.
-type wakeup struct {
-	serial  string
-	fence   int64 // 0: there is no grant
-	retryIn int64 // ms
-}
-
-func parseMessage(payload string) ([]wakeup, error) {
-	field := strings.Fields(payload)
-	if len(field) == 0 || len(field)%2 != 0 {
-		return nil, fmt.Errorf("a message of %d fields", len(field))
-	}
-	list := make([]wakeup, 0, len(field)/2)
-	for rest := field; len(rest) > 0; rest = rest[2:] {
-		n, err := strconv.ParseInt(rest[1], 10, 64)
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("no number: %w", err)
-		case n > 0:
-			list = append(list, wakeup{serial: rest[0], fence: n})
-		case n < 0 && n > math.MinInt64:
-			list = append(list, wakeup{serial: rest[0], retryIn: -n})
-		default:
-			return nil, fmt.Errorf("neither a fence nor a time: %d", n)
-		}
-	}
-	return list, nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -149,38 +148,6 @@ func TestParseRenewReply(t *testing.T) {
 	}
 }
 
-func TestParseMessage(t *testing.T) {
-	for _, c := range []struct {
-		payload string
-		want    []wakeup
-	}{
-		{"a 7", []wakeup{{"a", 7, 0}}},
-		{"a 7 1z 8", []wakeup{{"a", 7, 0}, {"1z", 8, 0}}},
-		{"a -250 b 7", []wakeup{{"a", 0, 250}, {"b", 7, 0}}},
-		{"a 9223372036854775807", []wakeup{{"a", math.MaxInt64, 0}}},
-		{"", nil},
-		{" \t\n", nil},
-		{"a", nil},
-		{"a 7 b", nil},
-		{"a x", nil},
-		{"a 7.0", nil},
-		{"a 1e3", nil},
-		{"a 0x7", nil},
-		{"a 0", nil},
-		{"a -0", nil},
-		{"a 9223372036854775808", nil},
-		{"a -9223372036854775808", nil},
-		{"\x00\xff 7 \xff", nil},
-	} {
-		t.Run(c.payload, func(t *testing.T) {
-			got, err := parseMessage(c.payload)
-			if (err == nil) != (c.want != nil) || fmt.Sprint(got) != fmt.Sprint(c.want) {
-				t.Errorf("%v, %v; want %v", got, err, c.want)
-			}
-		})
-	}
-}
-
 // TestDurationDoesNotOverflow: whatever number of milliseconds comes, it is no negative time.
 func TestDurationDoesNotOverflow(t *testing.T) {
 	for ms, want := range map[int64]int64{0: 0, 1: 1e6, 30000: 30000e6, math.MaxInt64: math.MaxInt64, math.MaxInt64 / 1000: math.MaxInt64} {
@@ -263,33 +230,6 @@ func FuzzParseReply(f *testing.F) {
 			}
 		} else if !errors.Is(err, transport.ErrReply) {
 			t.Error(err)
-		}
-	})
-}
-
-// FuzzParseMessage: whoever may publish on the channel cannot make the parser panic, nor make up what cannot be.
-func FuzzParseMessage(f *testing.F) {
-	for _, s := range []string{
-		"", "a 7", "a 7 1z 8", "a -250", "a 7 b", "a 0", "a x", "a 9223372036854775808", "a -9223372036854775808", "\xff\x00 1",
-		"a\u00a07\u20031", strings.Repeat("a 1 1 ", 1000),
-	} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, payload string) {
-		list, err := parseMessage(payload)
-		if err != nil {
-			if list != nil {
-				t.Errorf("%v, %v", list, err)
-			}
-			return
-		}
-		if len(list) == 0 || 2*len(list) != len(strings.Fields(payload)) {
-			t.Errorf("%d words", len(list))
-		}
-		for _, g := range list {
-			if g.serial == "" || g.fence < 0 || g.retryIn < 0 || (g.fence > 0) == (g.retryIn > 0) {
-				t.Errorf("%+v", g)
-			}
 		}
 	})
 }

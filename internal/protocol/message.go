@@ -1,0 +1,40 @@
+package protocol
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Wakeup is the part of a message that is for one waiter: it was granted the lock, or should ask again soon. A message does
+// not say when the grant was made or for how long: the waiter derives that from its last heartbeat.
+type Wakeup struct {
+	Serial  string
+	Fence   int64 // of the grant; 0: there is none
+	RetryIn int64 // ms after which to ask again, if there is no grant
+}
+
+// ParseMessage takes apart a message that a script published to a keeper: pairs of a serial and a number, which is a fence
+// or, if negative, the ms after which to ask again.
+func ParseMessage(payload string) ([]Wakeup, error) {
+	field := strings.Fields(payload)
+	if len(field) == 0 || len(field)%2 != 0 {
+		return nil, fmt.Errorf("a message of %d fields", len(field))
+	}
+	list := make([]Wakeup, 0, len(field)/2)
+	for rest := field; len(rest) > 0; rest = rest[2:] {
+		n, err := strconv.ParseInt(rest[1], 10, 64)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("no number: %w", err)
+		case n > 0:
+			list = append(list, Wakeup{Serial: rest[0], Fence: n})
+		case n < 0 && n > math.MinInt64:
+			list = append(list, Wakeup{Serial: rest[0], RetryIn: -n})
+		default:
+			return nil, fmt.Errorf("neither a fence nor a time: %d", n)
+		}
+	}
+	return list, nil
+}

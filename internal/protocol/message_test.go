@@ -1,0 +1,67 @@
+package protocol
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+)
+
+func TestParseMessage(t *testing.T) {
+	for _, c := range []struct {
+		payload string
+		want    []Wakeup
+	}{
+		{"a 7", []Wakeup{{"a", 7, 0}}},
+		{"a 7 1z 8", []Wakeup{{"a", 7, 0}, {"1z", 8, 0}}},
+		{"a -250 b 7", []Wakeup{{"a", 0, 250}, {"b", 7, 0}}},
+		{"a 9223372036854775807", []Wakeup{{"a", math.MaxInt64, 0}}},
+		{"", nil},
+		{" \t\n", nil},
+		{"a", nil},
+		{"a 7 b", nil},
+		{"a x", nil},
+		{"a 7.0", nil},
+		{"a 1e3", nil},
+		{"a 0x7", nil},
+		{"a 0", nil},
+		{"a -0", nil},
+		{"a 9223372036854775808", nil},
+		{"a -9223372036854775808", nil},
+		{"\x00\xff 7 \xff", nil},
+	} {
+		t.Run(c.payload, func(t *testing.T) {
+			got, err := ParseMessage(c.payload)
+			if (err == nil) != (c.want != nil) || fmt.Sprint(got) != fmt.Sprint(c.want) {
+				t.Errorf("%v, %v; want %v", got, err, c.want)
+			}
+		})
+	}
+}
+
+// FuzzParseMessage: no message makes the parser panic or return an impossible value.
+func FuzzParseMessage(f *testing.F) {
+	for _, s := range []string{
+		"", "a 7", "a 7 1z 8", "a -250", "a 7 b", "a 0", "a x", "a 9223372036854775808", "a -9223372036854775808", "\xff\x00 1",
+		"a\u00a07\u20031", strings.Repeat("a 1 1 ", 1000),
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, payload string) {
+		list, err := ParseMessage(payload)
+		if err != nil {
+			if list != nil {
+				t.Errorf("%v, %v", list, err)
+			}
+			return
+		}
+		if len(list) == 0 || 2*len(list) != len(strings.Fields(payload)) {
+			t.Errorf("%d wakeups", len(list))
+		}
+		for _, g := range list {
+			if g.Serial == "" || g.Fence < 0 || g.RetryIn < 0 || (g.Fence > 0) == (g.RetryIn > 0) {
+				t.Errorf("%+v", g)
+			}
+		}
+	})
+}

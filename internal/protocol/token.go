@@ -1,0 +1,76 @@
+package protocol
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Token is the identity of a request and of the lease that it is granted, and what it asks for. In text it is
+//
+//	<keeper>:<serial>:<ttl>.<claim ttl><flags><number>
+//
+// with the times in ms, the flags lower-case letters that the policy of the primitive reads, and the number left out if it is
+// 0. Scripts read it in one place, lua/lib/token.lua.
+type Token struct {
+	Keeper   string // id of the keeper
+	Serial   string // of the request in the keeper
+	TTL      int64  // ms: of the lease
+	ClaimTTL int64  // ms: of a lease granted without a request, until it is confirmed
+	Flags    string
+	Number   int64 // a semaphore's permits, a writer's streak, or a least fence
+}
+
+// String returns the text of the token.
+func (t Token) String() string {
+	b := make([]byte, 0, 64)
+	b = append(b, t.Keeper...)
+	b = append(b, ':')
+	b = append(b, t.Serial...)
+	b = append(b, ':')
+	b = strconv.AppendInt(b, t.TTL, 10)
+	b = append(b, '.')
+	b = strconv.AppendInt(b, t.ClaimTTL, 10)
+	b = append(b, t.Flags...)
+	if t.Number > 0 {
+		b = strconv.AppendInt(b, t.Number, 10)
+	}
+	return string(b)
+}
+
+// ParseToken takes a token apart. It reports false for the token of another library.
+func ParseToken(text string) (t Token, ok bool) {
+	var terms string
+	if t.Keeper, terms, ok = strings.Cut(text, ":"); !ok || t.Keeper == "" {
+		return Token{}, false
+	}
+	if t.Serial, terms, ok = strings.Cut(terms, ":"); !ok || t.Serial == "" {
+		return Token{}, false
+	}
+	if t.TTL, terms, ok = number(terms); !ok || !strings.HasPrefix(terms, ".") {
+		return Token{}, false
+	}
+	if t.ClaimTTL, terms, ok = number(terms[1:]); !ok {
+		return Token{}, false
+	}
+	end := 0
+	for end < len(terms) && terms[end] >= 'a' && terms[end] <= 'z' {
+		end++
+	}
+	t.Flags, terms = terms[:end], terms[end:]
+	if terms != "" {
+		if t.Number, terms, ok = number(terms); !ok || terms != "" {
+			return Token{}, false
+		}
+	}
+	return t, true
+}
+
+// number cuts a decimal number of one digit or more off the front of a text.
+func number(text string) (n int64, rest string, ok bool) {
+	end := 0
+	for end < len(text) && text[end] >= '0' && text[end] <= '9' {
+		end++
+	}
+	n, err := strconv.ParseInt(text[:end], 10, 64)
+	return n, text[end:], err == nil
+}
