@@ -9,22 +9,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Outcome is what is known of a command that ended with an error.
+// Outcome says whether the server ran a command that ended with an error.
 type Outcome int
 
 const (
-	// Answered: the server has said what it did, or that it refused.
+	// Answered: the server has replied.
 	Answered Outcome = iota
-	// NotSent: the command never left.
+	// NotSent: the command was not sent.
 	NotSent
-	// InDoubt: the command may have run, may run yet, or may not, or only its first part has.
+	// InDoubt: the command may have run, in whole or in part, or may run later.
 	InDoubt
 )
 
-// OutcomeOf tells from an error what is known of its command.
+// OutcomeOf classifies the error of a command. A nil error is Answered.
 func OutcomeOf(err error) Outcome {
 	var dial *net.OpError
-	var left *notSentError
+	var notSent *notSentError
 	switch {
 	case partiallyExecuted(err):
 		return InDoubt
@@ -32,26 +32,27 @@ func OutcomeOf(err error) Outcome {
 		return Answered
 	case errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
 		return NotSent
-	case errors.As(err, &dial) && dial.Op == "dial", errors.As(err, &left):
+	case errors.As(err, &dial) && dial.Op == "dial", errors.As(err, &notSent):
 		return NotSent
 	}
 	return InDoubt
 }
 
-// notSentError is why a call could not be sent: no server was found for it.
+// notSentError reports that no node was found for a call.
 type notSentError struct{ err error }
 
-func (u *notSentError) Error() string { return u.err.Error() }
-func (u *notSentError) Unwrap() error { return u.err }
+func (e *notSentError) Error() string { return e.err.Error() }
+func (e *notSentError) Unwrap() error { return e.err }
 
-// partiallyExecuted says whether the script was stopped in the middle, and what it had done by then stays: while a slot moves away, a
-// key that a script has deleted is not the node's any more, and so cannot be written again by the same script.
+// partiallyExecuted reports whether the server stopped the script after some of its writes, which stay. It happens while
+// a slot moves to another node: a key that the script deleted no longer belongs to this node, so the script cannot write
+// it again.
 func partiallyExecuted(err error) bool {
 	return isRedis(err) && strings.Contains(err.Error(), "non local key in a cluster node")
 }
 
-// Retryable says whether the same request may succeed later without anybody mending anything by hand: the connection
-// broke, the server is starting, a failover or a migration is under way.
+// Retryable reports whether the same request may succeed later without manual intervention: the connection broke, the
+// server is starting, or a failover or slot migration is in progress.
 func Retryable(err error) bool {
 	if errors.Is(err, redis.ErrClosed) || Malformed(err) {
 		return false
@@ -61,7 +62,7 @@ func Retryable(err error) bool {
 	}
 	for _, code := range []string{
 		"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "BUSY ", "NOREPLICAS ", "MOVED ", "ASK ",
-		"UNBLOCKED ", "max number of clients reached", "NOSCRIPT ", // go-redis takes "ERR " away
+		"UNBLOCKED ", "max number of clients reached", "NOSCRIPT ", // go-redis removes "ERR "
 	} {
 		if redis.HasErrorPrefix(err, code) {
 			return true
@@ -70,13 +71,13 @@ func Retryable(err error) bool {
 	return false
 }
 
-// Malformed says whether what came back was not a reply that a script of ours gives.
+// Malformed reports whether the error is due to a reply that none of our scripts returns.
 func Malformed(err error) bool {
 	var number *strconv.NumError
 	return errors.Is(err, ErrReply) || errors.As(err, &number) || err != nil && strings.HasPrefix(err.Error(), "redis: can't parse")
 }
 
-// WrongType says whether a key of the lock holds something else.
+// WrongType reports whether a key of the lock has another Redis type than the script expects.
 func WrongType(err error) bool {
 	return isRedis(err) && strings.Contains(err.Error(), "WRONGTYPE")
 }

@@ -1,0 +1,83 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// noRetry and noRetryMixed are commands that go-redis must not repeat. They are two types because a struct of one
+// pointer is stored in an interface without an allocation.
+type (
+	noRetry      struct{ *redis.IntSliceCmd }
+	noRetryMixed struct{ *redis.SliceCmd }
+)
+
+// NoRetry is called by go-redis before it repeats a command.
+func (noRetry) NoRetry() bool { return true }
+
+// NoRetry is called by go-redis before it repeats a command.
+func (noRetryMixed) NoRetry() bool { return true }
+
+// exchange sends the sender's batch in one pipeline and calls Done for each call. A single call is sent in a pipeline as
+// well: go-redis has separate connections for pipelines, so leases are renewed even while the application has exhausted
+// the main pool. On a cluster it uses the client's pipeline and not the node's, which would not follow a slot that moves.
+func (t *Transport) exchange(s *sender) {
+	ctx := context.Background()
+	for _, call := range s.batch {
+		var cmd redis.Cmder
+		if call.Mixed {
+			cmd = noRetryMixed{redis.NewSliceCmd(ctx, call.Args...)}
+		} else {
+			cmd = noRetry{redis.NewIntSliceCmd(ctx, call.Args...)}
+		}
+		cmd.SetFirstKeyPos(3)
+		s.cmds = append(s.cmds, cmd)
+	}
+	_ = s.pipe.BatchProcess(ctx, s.cmds...)
+	_, pipelineErr := s.pipe.Exec(ctx)
+	unanswered := false
+	for i, call := range s.batch {
+		call.setResult(s.cmds[i], pipelineErr)
+		if call.Err != nil {
+			if !call.sentText && redis.HasErrorPrefix(call.Err, "NOSCRIPT") {
+				call.sentText = true
+				call.Args[0], call.Args[1] = "eval", call.Script.Text
+				t.dispatch(call)
+				continue
+			}
+			unanswered = unanswered || OutcomeOf(call.Err) != Answered
+		}
+		call.Done(call)
+	}
+	clear(s.cmds)
+	clear(s.batch)
+	s.cmds, s.batch = s.cmds[:0], s.batch[:0]
+	if unanswered {
+		t.reload()
+	}
+}
+
+// setResult sets the reply or the error of one command of a pipeline. Each command has its own error, unless the server
+// refused the connection itself (wrong password): then go-redis leaves the commands unset and returns the error of the
+// pipeline.
+func (call *Call) setResult(cmd redis.Cmder, pipelineErr error) {
+	var unset bool
+	switch cmd := cmd.(type) {
+	case noRetry:
+		call.Reply, call.Err = cmd.Result()
+		unset = call.Reply == nil
+	case noRetryMixed:
+		call.Values, call.Err = cmd.Result()
+		unset = call.Values == nil
+	}
+	if call.Err == nil && unset {
+		call.Err = pipelineErr
+	}
+	if call.Err != nil && strings.Contains(call.Err.Error(), "unauthenticated") {
+		// The server's reply to a command with many arguments, where it replies NOAUTH to others.
+		call.Err = fmt.Errorf("the server wants a password (set one in the client's options): %w", call.Err)
+	}
+}
