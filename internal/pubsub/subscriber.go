@@ -1,8 +1,9 @@
-// Package pubsub hears the messages that tell a waiter it holds its lock.
+// Package pubsub receives the messages that tell a waiter that it was granted its lock.
 //
-// An Ear keeps one subscription connection per server: one in all on a single server, one per primary that is waited
-// on in a cluster. A message is never needed for safety, and a lost one costs a heartbeat at the most, so the Ear's
-// duty is to say truthfully whether the server has acknowledged a channel, and to get it back when it is gone.
+// A Subscriber keeps one connection per server: a single one for a single server, and in a cluster one to each primary
+// that has a channel in use. Safety never depends on a message, and a lost message delays a waiter by one heartbeat at
+// most. What matters is that the Subscriber reports correctly whether the server has acknowledged a channel, and that it
+// subscribes again after a connection is lost.
 package pubsub
 
 import (
@@ -14,431 +15,293 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 	"github.com/lockkeeper/lockkeeper/internal/client"
-	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrDenied is what Listen returns when the server refuses the subscription: the user has no right to the channel, or
+// ErrDenied is returned by Subscribe when the server refuses the subscription: the user has no right to the channel, or
 // the server does not know the command.
 var ErrDenied = errors.New("subscription refused")
 
-// ErrClosed is what Listen returns when the Ear has been closed.
+// ErrClosed is returned by Subscribe after Close.
 var ErrClosed = errors.New("closed")
 
 const (
-	ackTimeout         = 5 * time.Second // a connection that has not acknowledged by then is given up
-	denialTTL          = time.Minute     // how long a refusal is believed before it is tried again
-	channelIdleTimeout = time.Minute     // how long a channel that nobody waits on is kept
+	ackTimeout         = 5 * time.Second // after which a connection that has not acknowledged a channel is closed
+	denialTTL          = time.Minute     // how long a refused channel is not tried again
+	channelIdleTimeout = time.Minute     // how long an unused channel stays subscribed
 )
 
-// Config is what an Ear needs. All fields but Denied are required.
+// Config is what a Subscriber needs. All fields are required.
 type Config struct {
 	Client     *client.Client
-	Received   func(payload string)            // a message; called from one goroutine per connection, must not block
-	Subscribed func(channel string)            // the server has acknowledged a channel, at first or again
-	Denied     func(channel string, err error) // the server refuses a channel; told once per refusal
+	Received   func(payload string)            // called for each message, from one goroutine per connection; must not block
+	Subscribed func(channel string)            // called when the server acknowledges a channel, the first time and after each reconnection
+	Denied     func(channel string, err error) // called once when the server refuses a channel
 }
 
-// Subscriber is safe for concurrent use.
+// Subscriber subscribes to channels. It is safe for concurrent use.
 type Subscriber struct {
 	cfg     Config
-	backoff *backoff.ExponentialBackOff // between attempts that fail; used by mend alone
+	backoff *backoff.ExponentialBackOff // between failed attempts; used by reconnect only
 
-	mu           sync.Mutex // guards what follows; no command runs under it
+	mu           sync.Mutex // guards the fields below; not held while a command is sent
 	channels     map[string]*channel
 	conns        map[*conn]struct{}
-	failures     int  // connections given up since the server acknowledged something
-	reconnecting bool // a goroutine is in mend
+	failures     int  // connections lost, and failed node lookups, since the last acknowledgement
+	reconnecting bool // a goroutine is in reconnect
 	closed       bool
 	closing      context.Context
 	close        context.CancelFunc
 	wg           sync.WaitGroup
 }
 
-// channel is one that is wanted.
+// channel is a channel that is or will be subscribed.
 type channel struct {
 	name         string
-	conn         *conn         // the connection it is or will be heard on; nil while it has none
-	subscribed   bool          // the server has acknowledged it on link
-	subscribedAt time.Time     // when it did
-	denied       error         // why the server refused it
-	deniedUntil  time.Time     // how long the refusal is believed
-	settled      chan struct{} // closed as long as it is heard or denied
-	refs         int           // lines of waiters that need it
-	idleSince    time.Time     // since when there are none
+	conn         *conn         // that it is or will be subscribed on; nil if none is assigned
+	subscribed   bool          // the server has acknowledged it on conn
+	subscribedAt time.Time     // when the server acknowledged it
+	denied       error         // why the server refused it, or nil
+	deniedUntil  time.Time     // when it may be tried again
+	settled      chan struct{} // closed while the channel is subscribed or denied
+	refs         int           // Retain calls without a Release
+	idleSince    time.Time     // when refs became 0
 }
 
-// conn is one subscription connection.
-type conn struct {
-	subscriber *Subscriber
-	node       *redis.Client // of a cluster; nil on a single server
-	sub        *redis.PubSub
-}
-
-// New returns an Ear that listens to nothing. It does no I/O and starts no goroutine.
+// New returns a Subscriber without channels. It does no I/O and starts no goroutine.
 func New(cfg Config) *Subscriber {
-	e := &Subscriber{cfg: cfg, channels: map[string]*channel{}, conns: map[*conn]struct{}{}}
-	e.backoff = backoff.NewExponentialBackOff(
+	s := &Subscriber{cfg: cfg, channels: map[string]*channel{}, conns: map[*conn]struct{}{}}
+	s.backoff = backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(10*time.Millisecond), backoff.WithMaxInterval(time.Second), backoff.WithMaxElapsedTime(0))
-	e.closing, e.close = context.WithCancel(context.Background())
-	return e
+	s.closing, s.close = context.WithCancel(context.Background())
+	return s
 }
 
-// Sharded says whether messages must be sent by SPUBLISH.
-func (e *Subscriber) Sharded() bool { return e.cfg.Client.IsCluster() }
+// Sharded reports whether messages must be published with SPUBLISH.
+func (s *Subscriber) Sharded() bool { return s.cfg.Client.IsCluster() }
 
-// IsSubscribed says whether the server has acknowledged the channel and the connection still stands, as far as is known.
-func (e *Subscriber) IsSubscribed(name string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	c := e.channels[name]
-	return c != nil && c.subscribed
+// IsSubscribed reports whether the server has acknowledged the channel on a connection that is not known to be lost.
+func (s *Subscriber) IsSubscribed(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ch := s.channels[name]
+	return ch != nil && ch.subscribed
 }
 
-// SubscribedSince is when the server last acknowledged the channel; the zero time if it is not heard now.
-func (e *Subscriber) SubscribedSince(name string) time.Time {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if c := e.channels[name]; c != nil && c.subscribed {
-		return c.subscribedAt
+// SubscribedSince returns when the server last acknowledged the channel, or the zero time if it is not subscribed.
+func (s *Subscriber) SubscribedSince(name string) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ch := s.channels[name]; ch != nil && ch.subscribed {
+		return ch.subscribedAt
 	}
 	return time.Time{}
 }
 
-// Subscribe returns once the server has acknowledged the channel. It blocks until then, until the server refuses it
-// (ErrDenied), until ctx ends, or until the Ear is closed.
-func (e *Subscriber) Subscribe(ctx context.Context, name string) error {
+// Subscribe subscribes to the channel. It blocks until the server acknowledges or refuses it (ErrDenied), until ctx ends,
+// or until the Subscriber is closed (ErrClosed). If ctx ends, the subscription continues in the background.
+func (s *Subscriber) Subscribe(ctx context.Context, name string) error {
 	for {
-		e.mu.Lock()
-		if e.closed {
-			e.mu.Unlock()
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
 			return ErrClosed
 		}
-		c := e.channels[name]
-		if c == nil {
-			c = &channel{name: name, settled: make(chan struct{}), idleSince: time.Now()}
-			e.channels[name] = c
-			e.sweepLocked()
+		ch := s.channels[name]
+		if ch == nil {
+			ch = &channel{name: name, settled: make(chan struct{}), idleSince: time.Now()}
+			s.channels[name] = ch
+			s.sweepLocked()
 		}
-		if c.subscribed {
-			e.mu.Unlock()
+		if ch.subscribed {
+			s.mu.Unlock()
 			return nil
 		}
-		if c.denied != nil {
-			if err := c.denied; time.Now().Before(c.deniedUntil) {
-				e.mu.Unlock()
+		if ch.denied != nil {
+			if err := ch.denied; time.Now().Before(ch.deniedUntil) {
+				s.mu.Unlock()
 				return fmt.Errorf("%w: %w", ErrDenied, err)
 			}
-			c.denied, c.settled = nil, make(chan struct{})
+			ch.denied, ch.settled = nil, make(chan struct{})
 		}
-		settled := c.settled
-		e.reconnectLocked()
-		e.mu.Unlock()
+		settled := ch.settled
+		s.reconnectLocked()
+		s.mu.Unlock()
 
 		select {
 		case <-settled:
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-e.closing.Done():
+		case <-s.closing.Done():
 			return ErrClosed
 		}
 	}
 }
 
-// Retain says that a line of waiters needs the channel from now on, Drop that it needs it no longer.
-func (e *Subscriber) Retain(name string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if c := e.channels[name]; c != nil {
-		c.refs++
+// Retain marks the channel as in use by one more queue of waiters. Release undoes it.
+func (s *Subscriber) Retain(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ch := s.channels[name]; ch != nil {
+		ch.refs++
 	}
 }
 
-// Release undoes a Use. The channel is kept a while, because who waited once will wait again.
-func (e *Subscriber) Release(name string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if c := e.channels[name]; c != nil && c.refs > 0 {
-		c.refs--
-		c.idleSince = time.Now()
+// Release undoes a Retain. An unused channel stays subscribed for a while, because it is likely to be used again.
+func (s *Subscriber) Release(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ch := s.channels[name]; ch != nil && ch.refs > 0 {
+		ch.refs--
+		ch.idleSince = time.Now()
 	}
 }
 
-// Replace gives up the connection that the channel is on: messages were sent to it and not heard.
-func (e *Subscriber) Replace(name string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if c := e.channels[name]; c != nil && c.conn != nil {
-		e.discardLocked(c.conn)
+// Replace closes the channel's connection and subscribes again on a new one. Call it when messages were sent but not
+// received.
+func (s *Subscriber) Replace(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ch := s.channels[name]; ch != nil && ch.conn != nil {
+		s.discardLocked(ch.conn)
 	}
 }
 
-// Close ends all subscriptions and waits for the goroutines.
-func (e *Subscriber) Close() {
-	e.mu.Lock()
-	if !e.closed {
-		e.closed = true
-		e.close()
-		for l := range e.conns {
-			e.discardLocked(l)
+// Close closes all connections and waits for the goroutines to end.
+func (s *Subscriber) Close() {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		s.close()
+		for c := range s.conns {
+			s.discardLocked(c)
 		}
 	}
-	e.mu.Unlock()
-	e.wg.Wait()
+	s.mu.Unlock()
+	s.wg.Wait()
 }
 
-// sweepLocked drops channels that nobody has waited on for a while; on a single server there is but one.
-func (e *Subscriber) sweepLocked() {
-	if !e.Sharded() {
+// sweepLocked unsubscribes from channels that have been unused for channelIdleTimeout. On a single server there is only
+// one channel, which stays.
+func (s *Subscriber) sweepLocked() {
+	if !s.Sharded() {
 		return
 	}
-	for name, c := range e.channels {
-		if c.refs > 0 || time.Since(c.idleSince) < channelIdleTimeout {
+	for name, ch := range s.channels {
+		if ch.refs > 0 || time.Since(ch.idleSince) < channelIdleTimeout {
 			continue
 		}
-		delete(e.channels, name)
-		if l := c.conn; l != nil {
-			e.wg.Go(func() { _ = l.sub.SUnsubscribe(e.closing, name) })
+		delete(s.channels, name)
+		if c := ch.conn; c != nil {
+			s.wg.Go(func() { _ = c.sub.SUnsubscribe(s.closing, name) })
 		}
 	}
 }
 
-// discardLocked gives up a connection; its channels are looked for anew.
-func (e *Subscriber) discardLocked(l *conn) {
-	if _, lives := e.conns[l]; !lives {
+// detachLocked removes a channel from its connection.
+func (s *Subscriber) detachLocked(ch *channel) {
+	ch.conn = nil
+	if ch.subscribed {
+		ch.subscribed, ch.settled = false, make(chan struct{})
+	}
+}
+
+// reconnectLocked starts reconnect if it is not running.
+func (s *Subscriber) reconnectLocked() {
+	if s.reconnecting || s.closed {
 		return
 	}
-	delete(e.conns, l)
-	e.failures++
-	e.cfg.Client.Reload(e.closing)
-	e.wg.Go(func() { _ = l.sub.Close() }) // it may block for as long as go-redis is reconnecting
-	for _, c := range e.channels {
-		if c.conn == l {
-			e.detachLocked(c)
-		}
-	}
-	e.reconnectLocked()
+	s.reconnecting = true
+	s.wg.Go(s.reconnect)
 }
 
-// detachLocked takes a channel off its connection.
-func (e *Subscriber) detachLocked(c *channel) {
-	c.conn = nil
-	if c.subscribed {
-		c.subscribed, c.settled = false, make(chan struct{})
-	}
-}
-
-// reconnectLocked sees to it that every channel gets a connection.
-func (e *Subscriber) reconnectLocked() {
-	if e.reconnecting || e.closed {
-		return
-	}
-	e.reconnecting = true
-	e.wg.Go(e.reconnect)
-}
-
-// reconnect connects until every channel has a connection. The first loss is mended at once; when losses follow each other
-// and the server acknowledges nothing in between, it takes its time.
-func (e *Subscriber) reconnect() {
+// reconnect assigns connections until every channel has one. It does so at once after a first failure, and with backoff
+// while failures follow each other without an acknowledgement in between.
+func (s *Subscriber) reconnect() {
 	for {
-		loose, failures := e.unassigned()
+		unassigned, failures := s.unassigned()
 		switch {
-		case len(loose) == 0:
+		case len(unassigned) == 0:
 			return
 		case failures <= 1:
-			e.backoff.Reset()
+			s.backoff.Reset()
 		default:
-			t := time.NewTimer(e.backoff.NextBackOff())
+			timer := time.NewTimer(s.backoff.NextBackOff())
 			select {
-			case <-t.C:
-			case <-e.closing.Done():
-				t.Stop()
+			case <-timer.C:
+			case <-s.closing.Done():
+				timer.Stop()
 				continue
 			}
 		}
-		e.connect(loose)
+		s.connect(unassigned)
 	}
 }
 
-// unassigned is the channels that have no connection, and how often connecting has failed. None ends mending.
-func (e *Subscriber) unassigned() ([]*channel, int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// unassigned returns the channels that have no connection, and the number of failures. If there are none, or after
+// Close, it clears reconnecting.
+func (s *Subscriber) unassigned() ([]*channel, int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var list []*channel
-	for _, c := range e.channels {
-		if c.conn == nil && c.denied == nil && !e.closed {
-			list = append(list, c)
+	for _, ch := range s.channels {
+		if ch.conn == nil && ch.denied == nil && !s.closed {
+			list = append(list, ch)
 		}
 	}
-	e.reconnecting = len(list) > 0
-	return list, e.failures
+	s.reconnecting = len(list) > 0
+	return list, s.failures
 }
 
-// connect asks for the channels, each where it belongs.
-func (e *Subscriber) connect(loose []*channel) {
+// connect subscribes to the channels, each on the connection to its node.
+func (s *Subscriber) connect(channels []*channel) {
 	byNode := map[*redis.Client][]*channel{}
-	for _, c := range loose {
-		node, err := e.cfg.Client.Primary(e.closing, c.name)
+	for _, ch := range channels {
+		node, err := s.cfg.Client.Primary(s.closing, ch.name)
 		if err != nil {
-			e.mu.Lock()
-			e.failures++
-			e.mu.Unlock()
+			s.mu.Lock()
+			s.failures++
+			s.mu.Unlock()
 			continue
 		}
-		byNode[node] = append(byNode[node], c)
+		byNode[node] = append(byNode[node], ch)
 	}
 	for node, list := range byNode {
-		e.subscribeOn(node, list)
+		s.subscribeOn(node, list)
 	}
 }
 
-func (e *Subscriber) subscribeOn(node *redis.Client, list []*channel) {
-	l := e.connFor(node)
-	if l == nil {
+func (s *Subscriber) subscribeOn(node *redis.Client, channels []*channel) {
+	c := s.connTo(node)
+	if c == nil {
 		return
 	}
-	names := make([]string, len(list))
-	e.mu.Lock()
-	if _, lives := e.conns[l]; !lives {
-		e.mu.Unlock()
+	names := make([]string, len(channels))
+	s.mu.Lock()
+	if _, open := s.conns[c]; !open {
+		s.mu.Unlock()
 		return
 	}
-	for i, c := range list {
-		c.conn = l
-		names[i] = c.name
+	for i, ch := range channels {
+		ch.conn = c
+		names[i] = ch.name
 	}
-	e.mu.Unlock()
-	if err := e.sendSubscribe(l, names); err != nil {
-		e.discard(l)
+	s.mu.Unlock()
+	if err := c.subscribe(names); err != nil {
+		s.discard(c)
 		return
 	}
-	time.AfterFunc(ackTimeout, func() { e.checkAck(l, list) })
+	time.AfterFunc(ackTimeout, func() { s.checkAck(c, channels) })
 }
 
-// sendSubscribe asks for channels. Sharded ones go one by one: a command may not name two slots.
-func (e *Subscriber) sendSubscribe(l *conn, names []string) error {
-	if !e.Sharded() {
-		return l.sub.Subscribe(e.closing, names...)
-	}
-	for _, name := range names {
-		if err := l.sub.SSubscribe(e.closing, name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// connFor is the connection to the node, a new one if there is none; nil after Close.
-func (e *Subscriber) connFor(node *redis.Client) *conn {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return nil
-	}
-	for l := range e.conns {
-		if l.node == node {
-			return l
-		}
-	}
-	l := &conn{subscriber: e, node: node}
-	if node != nil {
-		l.sub = node.SSubscribe(e.closing)
-	} else {
-		l.sub = e.cfg.Client.Subscribe(e.closing)
-	}
-	e.conns[l] = struct{}{}
-	e.wg.Go(l.receive)
-	return l
-}
-
-// checkAck gives up a connection that has not acknowledged what was asked of it.
-func (e *Subscriber) checkAck(l *conn, list []*channel) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, c := range list {
-		if c.conn == l && !c.subscribed && c.denied == nil && !e.closed {
-			e.discardLocked(l)
+// checkAck closes the connection if the server has neither acknowledged nor refused all of the channels.
+func (s *Subscriber) checkAck(c *conn, channels []*channel) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ch := range channels {
+		if ch.conn == c && !ch.subscribed && ch.denied == nil && !s.closed {
+			s.discardLocked(c)
 			return
 		}
 	}
-}
-
-func (e *Subscriber) discard(l *conn) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.discardLocked(l)
-}
-
-// receive hears one connection to its end.
-func (l *conn) receive() {
-	for {
-		msg, err := l.sub.Receive(context.Background())
-		if err != nil {
-			if l.handleError(err) {
-				return
-			}
-			continue
-		}
-		switch msg := msg.(type) {
-		case *redis.Message:
-			l.subscriber.cfg.Received(msg.Payload)
-		case *redis.Subscription:
-			l.handleSubscription(msg)
-		}
-	}
-}
-
-func (l *conn) handleSubscription(s *redis.Subscription) {
-	e := l.subscriber
-	e.mu.Lock()
-	c := e.channels[s.Channel]
-	if c == nil || c.conn != l {
-		e.mu.Unlock()
-		return
-	}
-	switch s.Kind {
-	case "subscribe", "ssubscribe":
-		if !c.subscribed {
-			c.subscribed, c.subscribedAt = true, time.Now()
-			close(c.settled)
-		}
-		e.failures = 0
-		e.mu.Unlock()
-		e.cfg.Subscribed(s.Channel)
-		return
-	case "sunsubscribe": // the slot has moved; go-redis does not follow it (issues 3099, 3133)
-		e.detachLocked(c)
-		e.cfg.Client.Reload(e.closing)
-		e.reconnectLocked()
-	}
-	e.mu.Unlock()
-}
-
-// handleError deals with an error from the connection; it says whether that was its end.
-func (l *conn) handleError(err error) bool {
-	e := l.subscriber
-	e.mu.Lock()
-	if _, lives := e.conns[l]; !lives {
-		e.mu.Unlock()
-		return true
-	}
-	if transport.OutcomeOf(err) != transport.Answered || transport.Retryable(err) {
-		// Also when a slot is elsewhere (MOVED): the reply does not say which, so all are looked for anew.
-		e.discardLocked(l)
-		e.mu.Unlock()
-		return true
-	}
-	var denied []string
-	for name, c := range e.channels {
-		if c.conn == l && !c.subscribed {
-			c.conn, c.denied, c.deniedUntil = nil, err, time.Now().Add(denialTTL)
-			close(c.settled)
-			denied = append(denied, name)
-		}
-	}
-	e.mu.Unlock()
-	for _, name := range denied {
-		e.cfg.Denied(name, err)
-	}
-	return false
 }

@@ -1,0 +1,151 @@
+package pubsub
+
+import (
+	"context"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/transport"
+	"github.com/redis/go-redis/v9"
+)
+
+// conn is one subscription connection.
+type conn struct {
+	subscriber *Subscriber
+	node       *redis.Client // the node of a cluster; nil on a single server
+	sub        *redis.PubSub
+}
+
+// connTo returns the connection to the node and opens one if there is none. It returns nil after Close.
+func (s *Subscriber) connTo(node *redis.Client) *conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	for c := range s.conns {
+		if c.node == node {
+			return c
+		}
+	}
+	c := &conn{subscriber: s, node: node}
+	if node != nil {
+		c.sub = node.SSubscribe(s.closing)
+	} else {
+		c.sub = s.cfg.Client.Subscribe(s.closing)
+	}
+	s.conns[c] = struct{}{}
+	s.wg.Go(c.receive)
+	return c
+}
+
+// discard closes a connection. Its channels are subscribed again on a new one.
+func (s *Subscriber) discard(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.discardLocked(c)
+}
+
+func (s *Subscriber) discardLocked(c *conn) {
+	if _, open := s.conns[c]; !open {
+		return
+	}
+	delete(s.conns, c)
+	s.failures++
+	s.cfg.Client.Reload(s.closing)
+	s.wg.Go(func() { _ = c.sub.Close() }) // may block while go-redis is reconnecting
+	for _, ch := range s.channels {
+		if ch.conn == c {
+			s.detachLocked(ch)
+		}
+	}
+	s.reconnectLocked()
+}
+
+// subscribe sends the command to subscribe to the channels. Sharded channels take one command each, since a command must
+// not name two slots.
+func (c *conn) subscribe(names []string) error {
+	s := c.subscriber
+	if !s.Sharded() {
+		return c.sub.Subscribe(s.closing, names...)
+	}
+	for _, name := range names {
+		if err := c.sub.SSubscribe(s.closing, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receive handles what the connection receives until the connection is closed.
+func (c *conn) receive() {
+	for {
+		msg, err := c.sub.Receive(context.Background())
+		if err != nil {
+			if c.handleError(err) {
+				return
+			}
+			continue
+		}
+		switch msg := msg.(type) {
+		case *redis.Message:
+			c.subscriber.cfg.Received(msg.Payload)
+		case *redis.Subscription:
+			c.handleSubscription(msg)
+		}
+	}
+}
+
+func (c *conn) handleSubscription(msg *redis.Subscription) {
+	s := c.subscriber
+	s.mu.Lock()
+	ch := s.channels[msg.Channel]
+	if ch == nil || ch.conn != c {
+		s.mu.Unlock()
+		return
+	}
+	switch msg.Kind {
+	case "subscribe", "ssubscribe":
+		if !ch.subscribed {
+			ch.subscribed, ch.subscribedAt = true, time.Now()
+			close(ch.settled)
+		}
+		s.failures = 0
+		s.mu.Unlock()
+		s.cfg.Subscribed(msg.Channel)
+		return
+	case "sunsubscribe": // the slot has moved; go-redis does not follow it (issues 3099, 3133)
+		s.detachLocked(ch)
+		s.cfg.Client.Reload(s.closing)
+		s.reconnectLocked()
+	}
+	s.mu.Unlock()
+}
+
+// handleError handles an error from the connection and reports whether the connection is closed.
+func (c *conn) handleError(err error) (closed bool) {
+	s := c.subscriber
+	s.mu.Lock()
+	if _, open := s.conns[c]; !open {
+		s.mu.Unlock()
+		return true
+	}
+	if transport.OutcomeOf(err) != transport.Answered || transport.Retryable(err) {
+		// This includes MOVED: the reply does not name the channel, so all channels of the connection are subscribed again.
+		s.discardLocked(c)
+		s.mu.Unlock()
+		return true
+	}
+	var denied []string
+	for name, ch := range s.channels {
+		if ch.conn == c && !ch.subscribed {
+			ch.conn, ch.denied, ch.deniedUntil = nil, err, time.Now().Add(denialTTL)
+			close(ch.settled)
+			denied = append(denied, name)
+		}
+	}
+	s.mu.Unlock()
+	for _, name := range denied {
+		s.cfg.Denied(name, err)
+	}
+	return false
+}
