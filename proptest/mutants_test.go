@@ -74,7 +74,7 @@ var mutants = []mutant{
 	{"a turn in the process is lost when its caller has given up", "internal/engine/localqueue.go", "	e.leaveLocalQueue(key) // the turn came as well: hand it on\n", "", "mutex"},
 	{"a turn in the process is not handed on", "internal/engine/localqueue.go", "	close(n.waiting[0])\n", "", "mutex"},
 	{"a request that was not answered is not repeated", "internal/engine/roundtrip.go", "		case <-pause.C:\n", "		case <-make(chan time.Time):\n", "fair"},
-	{"the clock stops when it has rung", "internal/timers/timers.go", "	c.firing = false\n	c.armLocked()\n", "	c.firing = false\n", "fair"},
+	{"the clock stops when it has rung", "internal/timers/timers.go", "	s.firing = false\n	s.armLocked()\n", "	s.firing = false\n", "fair"},
 	{"an attempt that failed is not followed by another", "internal/engine/majority.go", "			pause = repeats.NextBackOff()\n", "			pause = time.Hour\n", "redlock"},
 	{"who is not known does not come back", "internal/engine/queue.go", "	if len(back) > 0 {\n		n.rejoin(back)\n	}\n", "", "fair"},
 }

@@ -1,4 +1,5 @@
-// Package timers calls what is due: one heap and one timer for all the leases and heartbeats of a keeper.
+// Package timers calls functions at given times: one heap and one runtime timer for all leases and heartbeats of a
+// keeper.
 package timers
 
 import (
@@ -7,128 +8,130 @@ import (
 	"time"
 )
 
-// Scheduler calls alarms when they are due. It keeps no goroutine: the runtime's timer starts one when something is due,
-// and none runs while nothing is. The zero Clock is ready; it is safe for concurrent use.
+// Scheduler calls the functions of timers when they are due. It keeps no goroutine: the runtime timer starts one when
+// something is due. The zero Scheduler is ready to use. It is safe for concurrent use.
 type Scheduler struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	timers  timerHeap
 	timer   *time.Timer
-	armed   time.Time // what the timer is set to; zero if it is not running
-	firing  bool      // a goroutine is in ring
+	armed   time.Time // when timer fires; zero if it is not running
+	firing  bool      // a goroutine is in fire
 	stopped bool
 	fired   sync.WaitGroup
 }
 
-// Timer is something to be called at a time. Fill in Ring before it is set first.
+// Timer is a function and the time at which it is called. Set Fire before the timer is first set.
 type Timer struct {
-	Fire func(now time.Time) // runs on the clock's goroutine: it must not block, and may set alarms
+	Fire func(now time.Time) // called from the scheduler's goroutine; must not block, may set timers
 
 	at    time.Time
-	index int // in the heap, from 1; 0 if it is not set
+	index int // in the heap, from 1; 0 if the timer is not set
 }
 
-// Set makes the alarm ring at a time, instead of when it was to ring before.
-func (c *Scheduler) Set(a *Timer, at time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.setLocked(a, at)
+// Set sets the time at which the timer fires. It replaces an earlier setting.
+func (s *Scheduler) Set(t *Timer, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setLocked(t, at)
 }
 
-func (c *Scheduler) setLocked(a *Timer, at time.Time) {
-	if c.stopped {
+func (s *Scheduler) setLocked(t *Timer, at time.Time) {
+	if s.stopped {
 		return
 	}
-	a.at = at
-	if a.index > 0 {
-		heap.Fix(&c.timers, a.index-1)
+	t.at = at
+	if t.index > 0 {
+		heap.Fix(&s.timers, t.index-1)
 	} else {
-		heap.Push(&c.timers, a)
+		heap.Push(&s.timers, t)
 	}
-	c.armLocked()
+	s.armLocked()
 }
 
-// SetIfSooner is Set for an alarm that may have been set to an earlier time: then it stays.
-func (c *Scheduler) SetIfSooner(a *Timer, at time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if a.index == 0 || a.at.After(at) {
-		c.setLocked(a, at)
-	}
-}
-
-// Cancel makes the alarm not ring. One that is ringing right now is not waited for.
-func (c *Scheduler) Cancel(a *Timer) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if a.index > 0 {
-		heap.Remove(&c.timers, a.index-1)
+// SetIfSooner sets the timer unless it is set to that time or an earlier one already.
+func (s *Scheduler) SetIfSooner(t *Timer, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.index == 0 || t.at.After(at) {
+		s.setLocked(t, at)
 	}
 }
 
-// Stop makes all alarms silent, for good, and waits for those that are ringing.
-func (c *Scheduler) Stop() {
-	c.mu.Lock()
-	c.stopped = true
-	for _, a := range c.timers {
-		a.index = 0
+// Cancel unsets the timer. It does not wait for a call of Fire that has started.
+func (s *Scheduler) Cancel(t *Timer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.index > 0 {
+		heap.Remove(&s.timers, t.index-1)
 	}
-	c.timers = nil
-	if c.timer != nil {
-		c.timer.Stop()
-	}
-	c.mu.Unlock()
-	c.fired.Wait()
 }
 
-// armLocked sets the timer to the first alarm. A timer that is set too early is left: it will ring for nothing once,
-// which is cheaper than to set it anew for every lease that comes and goes.
-func (c *Scheduler) armLocked() {
-	if len(c.timers) == 0 || c.firing {
+// Stop cancels all timers for good and waits for calls of Fire that have started. Setting a timer has no effect from
+// then on.
+func (s *Scheduler) Stop() {
+	s.mu.Lock()
+	s.stopped = true
+	for _, t := range s.timers {
+		t.index = 0
+	}
+	s.timers = nil
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.mu.Unlock()
+	s.fired.Wait()
+}
+
+// armLocked sets the runtime timer to the time of the first Timer. If the runtime timer fires too early it is left as it
+// is: firing once for nothing is cheaper than setting it again for every lease that ends.
+func (s *Scheduler) armLocked() {
+	if len(s.timers) == 0 || s.firing {
 		return
 	}
-	at := c.timers[0].at
-	if !c.armed.IsZero() && !at.Before(c.armed) {
+	at := s.timers[0].at
+	if !s.armed.IsZero() && !at.Before(s.armed) {
 		return
 	}
-	c.armed = at
-	if c.timer == nil {
-		c.timer = time.AfterFunc(time.Until(at), c.fire)
+	s.armed = at
+	if s.timer == nil {
+		s.timer = time.AfterFunc(time.Until(at), s.fire)
 	} else {
-		c.timer.Reset(time.Until(at))
+		s.timer.Reset(time.Until(at))
 	}
 }
 
-func (c *Scheduler) fire() {
-	c.mu.Lock()
-	c.armed = time.Time{}
-	if c.firing || c.stopped {
-		c.mu.Unlock()
+// fire calls the functions that are due, including those that become due meanwhile.
+func (s *Scheduler) fire() {
+	s.mu.Lock()
+	s.armed = time.Time{}
+	if s.firing || s.stopped {
+		s.mu.Unlock()
 		return
 	}
-	c.firing = true
-	c.fired.Add(1)
-	defer c.fired.Done()
+	s.firing = true
+	s.fired.Add(1)
+	defer s.fired.Done()
 	for {
 		now := time.Now()
 		var due []*Timer
-		for len(c.timers) > 0 && !c.timers[0].at.After(now) {
-			due = append(due, heap.Pop(&c.timers).(*Timer))
+		for len(s.timers) > 0 && !s.timers[0].at.After(now) {
+			due = append(due, heap.Pop(&s.timers).(*Timer))
 		}
 		if len(due) == 0 {
 			break
 		}
-		c.mu.Unlock()
-		for _, a := range due {
-			a.Fire(now)
+		s.mu.Unlock()
+		for _, t := range due {
+			t.Fire(now)
 		}
-		c.mu.Lock()
+		s.mu.Lock()
 	}
-	c.firing = false
-	c.armLocked()
-	c.mu.Unlock()
+	s.firing = false
+	s.armLocked()
+	s.mu.Unlock()
 }
 
-// timerHeap is a heap by time.
+// timerHeap is a heap ordered by time. It implements heap.Interface.
 type timerHeap []*Timer
 
 func (h timerHeap) Len() int           { return len(h) }
@@ -138,19 +141,19 @@ func (h timerHeap) Swap(i, j int) {
 	h[i].index, h[j].index = i+1, j+1
 }
 
-// Push is part of heap.Interface.
+// Push implements heap.Interface.
 func (h *timerHeap) Push(x any) {
-	a := x.(*Timer)
-	*h = append(*h, a)
-	a.index = len(*h)
+	t := x.(*Timer)
+	*h = append(*h, t)
+	t.index = len(*h)
 }
 
-// Pop is part of heap.Interface.
+// Pop implements heap.Interface.
 func (h *timerHeap) Pop() any {
 	old := *h
-	a := old[len(old)-1]
+	t := old[len(old)-1]
 	old[len(old)-1] = nil
 	*h = old[:len(old)-1]
-	a.index = 0
-	return a
+	t.index = 0
+	return t
 }
