@@ -1,8 +1,9 @@
-// Package client says what kind of deployment a go-redis client talks to, and what its settings allow.
+// Package client detects the deployment that a go-redis client connects to, a single server or a cluster, and reads the
+// client's settings. No other package does.
 //
-// It is the one place that does. It goes by the methods of the client and not by its type, so that a struct which embeds
-// a client, as wrappers for tracing and metrics do, is what the embedded client is; and it uses the wrapper's own
-// methods, so that a wrapper that overrides one sees what is sent.
+// It examines the client's methods and not its type. A struct that embeds a client, as wrappers for tracing and metrics
+// do, is therefore treated like the embedded client. The wrapper's own methods are used, so a wrapper that overrides one
+// sees the commands.
 package client
 
 import (
@@ -13,47 +14,47 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Client is a client whose kind is known. Its methods are those of the client that was given; what is sent should go
-// through Pipeline, and what is received through Subscribe.
+// Client is a go-redis client of a known kind. Commands should be sent with Pipeline, and messages received with
+// Subscribe.
 type Client struct {
 	redis.UniversalClient
 	single  single  // nil on a cluster
 	cluster cluster // nil on a single server
 }
 
-// single is what a client of one server has, be it behind Sentinel or not.
+// single is implemented by clients of a single server, with or without Sentinel.
 type single interface {
 	Conn() *redis.Conn
 	Options() *redis.Options
 }
 
-// cluster is what a client of a cluster has.
+// cluster is implemented by clients of a cluster.
 type cluster interface {
 	MasterForKey(ctx context.Context, key string) (*redis.Client, error)
 	ReloadState(ctx context.Context)
 	Options() *redis.ClusterOptions
 }
 
-// ring is what a client has that spreads keys by itself.
+// ring is implemented by clients that distribute keys over servers themselves.
 type ring interface{ Options() *redis.RingOptions }
 
-// New says what the client is. The error says why it cannot be used.
+// New detects the kind of the client. The error says why the client cannot be used.
 func New(rdb redis.UniversalClient) (*Client, error) {
 	if rdb == nil || isNil(rdb) {
-		return nil, errors.New("the client is nil")
+		return nil, errors.New("the client is nil; pass a *redis.Client or a *redis.ClusterClient")
 	}
 	switch c := rdb.(type) {
 	case ring:
-		return nil, errors.New("a redis.Ring moves keys when a server is down, which would grant a lock twice; use a Cluster or Sentinel client")
+		return nil, errors.New("a redis.Ring moves keys to another server when one is down, so a lock could be granted twice; use a Cluster or Sentinel client")
 	case cluster:
 		return &Client{UniversalClient: rdb, cluster: c}, nil
 	case single:
 		return &Client{UniversalClient: rdb, single: c}, nil
 	case *redis.AutoPipeliner:
-		return nil, errors.New("a redis.AutoPipeliner is not needed, as requests share pipelines anyway; use the client that it was made of")
+		return nil, errors.New("a redis.AutoPipeliner is not supported, and not needed since requests share pipelines; use the client that it was created from")
 	}
-	return nil, errors.New("it cannot be told whether this is the client of a server or of a cluster, as it has the methods of neither; " +
-		"a wrapper must embed *redis.Client or *redis.ClusterClient, and not the interface redis.UniversalClient")
+	return nil, errors.New("the client has the methods of neither a single server's nor a cluster's client; " +
+		"a wrapper must embed *redis.Client or *redis.ClusterClient, not the interface redis.UniversalClient")
 }
 
 // isNil reports whether the client is a nil pointer, or a wrapper that embeds one.
@@ -82,10 +83,10 @@ func holdsNil(v reflect.Value) bool {
 
 var universal = reflect.TypeFor[redis.UniversalClient]()
 
-// IsCluster says whether keys are spread over several primaries, so that a call must be sent to the one that has its key.
+// IsCluster reports whether the client connects to a cluster, where a command must be sent to the node that has its key.
 func (c *Client) IsCluster() bool { return c.cluster != nil }
 
-// Primary is the cluster's node that has the key, and nil on a single server. It may take I/O.
+// Primary returns the cluster's node that has the key, and nil on a single server. It may do I/O.
 func (c *Client) Primary(ctx context.Context, key string) (*redis.Client, error) {
 	if c.cluster == nil {
 		return nil, nil
@@ -93,15 +94,15 @@ func (c *Client) Primary(ctx context.Context, key string) (*redis.Client, error)
 	return c.cluster.MasterForKey(ctx, key)
 }
 
-// Reload makes a client of a cluster ask for the layout again, in the background. It does nothing on a single server.
+// Reload makes the client of a cluster request the slot map again, in the background. It does nothing on a single server.
 func (c *Client) Reload(ctx context.Context) {
 	if c.cluster != nil {
 		c.cluster.ReloadState(ctx)
 	}
 }
 
-// Conn is a connection of its own to the primary that has the key, taken from the client's main pool, and the primary's
-// address, which is "" on a single server: there it may change, with a failover.
+// Conn returns a dedicated connection from the client's main pool to the primary that has the key, and the primary's
+// address. On a single server the address is "", because a failover may change it.
 func (c *Client) Conn(ctx context.Context, key string) (conn *redis.Conn, addr string, err error) {
 	if c.cluster == nil {
 		return c.single.Conn(), "", nil
@@ -113,9 +114,9 @@ func (c *Client) Conn(ctx context.Context, key string) (conn *redis.Conn, addr s
 	return node.Conn(), node.Options().Addr, nil
 }
 
-// Pipelines is how many pipelines may be under way at once to a node, or to the single server if node is nil, before
-// go-redis takes connections for them from its main pool. If it has no connections for pipelines alone
-// (PipelinePoolSize below 0), it is the size of the main pool, which then serves everybody.
+// Pipelines returns how many pipelines to a node (to the single server if node is nil) may be in flight at once before
+// go-redis takes connections for them from its main pool. If there is no pool for pipelines (PipelinePoolSize below 0),
+// it is the size of the main pool, which the application uses as well.
 func (c *Client) Pipelines(node *redis.Client) int {
 	var o *redis.Options
 	switch {
@@ -133,7 +134,8 @@ func (c *Client) Pipelines(node *redis.Client) int {
 	return max(o.PoolSize, 1)
 }
 
-// WaitsForEver says whether the client may wait without end for a server that does not answer.
+// WaitsForEver reports whether the client has no timeouts, so that a command may block for ever if the server does not
+// answer.
 func (c *Client) WaitsForEver() bool {
 	if c.cluster != nil {
 		o := c.cluster.Options()

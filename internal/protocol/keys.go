@@ -1,7 +1,7 @@
-// Package protocol turns what a user calls a lock into the Redis keys and channels that belong to it.
+// Package protocol derives the Redis keys and channels of a lock from its name.
 //
-// All keys of a name lie in one slot of a cluster: either the name brings a hash tag of its own, or the keys beside
-// the lock's own wrap it in one. (Cluster specification, "Hash tags":
+// All keys of a name are in the same slot of a cluster: either the name contains a hash tag, or the other keys enclose
+// the lock's own key in one. (Cluster specification, "Hash tags":
 // https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags)
 package protocol
 
@@ -11,30 +11,30 @@ import (
 	"strings"
 )
 
-// MaxLength is the longest name or prefix that is taken, in bytes.
+// MaxLength is the maximum length of a name, and of a prefix, in bytes.
 const MaxLength = 1024
 
-// ErrBadName is what every refusal of a name or a prefix is.
+// ErrBadName is wrapped by every error about a name or a prefix.
 var ErrBadName = errors.New("bad name")
 
 // Keys are the Redis keys of one name of one kind of lock.
 type Keys struct {
-	Lock       string // where the leases lie; for a mutex the very key that other libraries use
-	Meta       string // hash: small facts, the sequence of numbers
-	Queue      string // zset: who waits, by place
-	Heartbeats string // zset: until when a waiter's heartbeat counts
+	Lock       string // the leases; for a mutex the key that other libraries use as well
+	Meta       string // hash: metadata, such as the last fence
+	Queue      string // zset: the waiters' tokens by place
+	Heartbeats string // zset: the waiters' tokens by the time at which their heartbeats expire
 
 	tag string
 }
 
-// KeysOf derives the keys of a name. Bare says that the lock's own key is prefix + name itself, so that it can be shared
-// with other libraries; the other kinds keep it among the rest.
-func KeysOf(prefix, name, kind string, bare bool) (Keys, error) {
+// KeysOf derives the keys of a name. If plain is set, the lock's own key is prefix + name, so that it can be shared with
+// other libraries; otherwise it is named like the other keys.
+func KeysOf(prefix, name, kind string, plain bool) (Keys, error) {
 	if name == "" {
-		return Keys{}, fmt.Errorf("%w: it is empty", ErrBadName)
+		return Keys{}, fmt.Errorf("%w: the name is empty", ErrBadName)
 	}
 	if len(name) > MaxLength {
-		return Keys{}, fmt.Errorf("%w: %q… has %d bytes, the most is %d", ErrBadName, name[:32], len(name), MaxLength)
+		return Keys{}, fmt.Errorf("%w: %q… has %d bytes, the maximum is %d", ErrBadName, name[:32], len(name), MaxLength)
 	}
 	base := prefix + name
 	tag, err := hashTag(base)
@@ -42,23 +42,23 @@ func KeysOf(prefix, name, kind string, bare bool) (Keys, error) {
 		return Keys{}, err
 	}
 	if tag == base && isOnlyTag(base) {
-		return Keys{}, fmt.Errorf("%w: %q is nothing but a hash tag, so its keys would be those of %q", ErrBadName, base, base[1:len(base)-1])
+		return Keys{}, fmt.Errorf("%w: %q consists of a hash tag alone, so it would share its keys with %q; leave out the braces", ErrBadName, base, base[1:len(base)-1])
 	}
 	own := tag + ":" + kind + ":"
 	k := Keys{Lock: own + "holders", Meta: own + "meta", Queue: own + "queue", Heartbeats: own + "heartbeats", tag: tag}
-	if bare {
-		if part := reservedSuffix(base); tag == base && part != "" {
-			return Keys{}, fmt.Errorf("%w: %q ends in %q, where another lock keeps its keys", ErrBadName, name, part)
+	if plain {
+		if suffix := reservedSuffix(base); tag == base && suffix != "" {
+			return Keys{}, fmt.Errorf("%w: %q ends in %q, which is reserved for the keys of other locks; choose another ending", ErrBadName, name, suffix)
 		}
 		k.Lock = base
 	}
 	return k, nil
 }
 
-// CheckPrefix says whether names can be put behind the prefix.
+// CheckPrefix returns an error if names cannot follow the prefix.
 func CheckPrefix(prefix string) error {
 	if len(prefix) > MaxLength {
-		return fmt.Errorf("%w: %q… has %d bytes, the most is %d", ErrBadName, prefix[:32], len(prefix), MaxLength)
+		return fmt.Errorf("%w: %q… has %d bytes, the maximum is %d", ErrBadName, prefix[:32], len(prefix), MaxLength)
 	}
 	if _, err := hashTag(prefix); err != nil && prefix != "" {
 		return err
@@ -66,34 +66,35 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// All is the keys in the order in which scripts take them.
+// All returns the keys in the order in which scripts take them.
 func (k Keys) All() []string { return []string{k.Lock, k.Meta, k.Queue, k.Heartbeats} }
 
-// ChannelPrefix is the prefix of the sharded channels for this name: a keeper's id completes it.
+// ChannelPrefix returns the prefix of the name's sharded channels. A keeper's id follows it.
 func (k Keys) ChannelPrefix() string { return k.tag + ":wake:" }
 
-// hashTag is base so written that Redis hashes the whole of it as it hashes base alone.
+// hashTag returns the base if it contains a hash tag, and otherwise encloses it in one, so that keys that start with the
+// result are in the same slot as base.
 func hashTag(base string) (string, error) {
 	open := strings.IndexByte(base, '{')
 	if open >= 0 {
 		if length := strings.IndexByte(base[open+1:], '}'); length > 0 {
-			return base, nil // it has a hash tag
+			return base, nil
 		}
 	}
 	if strings.IndexByte(base, '}') >= 0 {
-		return "", fmt.Errorf("%w: %q has a } without a hash tag such as {user}, so its keys would lie apart on a cluster", ErrBadName, base)
+		return "", fmt.Errorf("%w: %q contains a } but no hash tag such as {user}, so its keys could be in different slots of a cluster; remove the } or add a { before it", ErrBadName, base)
 	}
 	return "{" + base + "}", nil
 }
 
-// isOnlyTag says whether a tagged base is its hash tag and nothing else. What wrap makes of the untagged base within the
-// braces is the same, and two names that share a queue would be granted each other's locks. It takes an empty prefix, or
-// one that ends in a brace.
+// isOnlyTag reports whether a base that contains a hash tag consists of that tag alone. The name within the braces would
+// then have the same keys, and two names that share a queue would be granted each other's locks. It can only happen with
+// an empty prefix, or with one that starts with the opening brace.
 func isOnlyTag(base string) bool {
 	return base[0] == '{' && strings.IndexByte(base, '}') == len(base)-1
 }
 
-// reservedSuffix is the end of a tagged base that makes it look like a key beside another lock, or "".
+// reservedSuffix returns the suffix of a base with a hash tag that makes it look like a key of another lock, or "".
 func reservedSuffix(base string) string {
 	for _, kind := range []string{"mutex", "fair", "rwlock", "semaphore", "ratelimit", "once"} {
 		for _, part := range []string{"holders", "meta", "queue", "heartbeats"} {
