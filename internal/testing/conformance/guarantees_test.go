@@ -9,20 +9,18 @@ import (
 	"testing"
 )
 
-// TestGuaranteesNameExistingTests: docs/guarantees.md lists the tests that show what it says. Each must be there, a
-// function or the name of a case, in the directory that the page says, and be referred to.
+// TestGuaranteesNameExistingTests: docs/testing.md lists the tests that show what docs/guarantees.md says. Each must exist, as
+// a function or as the name of a case, in the directory that the list names, and the guarantees must refer to it.
 func TestGuaranteesNameExistingTests(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
-	page, err := os.ReadFile(filepath.Join(root, "docs", "guarantees.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, _, found := strings.Cut(string(page), "\n## The tests\n")
+	text := readPage(t, filepath.Join(root, "docs", "guarantees.md"))
+	_, list, found := strings.Cut(readPage(t, filepath.Join(root, "docs", "testing.md")), "\n## Tests of the guarantees\n")
 	if !found {
-		t.Fatal("the page has no list of tests")
+		t.Fatal("docs/testing.md has no list of tests")
 	}
+	list, _, _ = strings.Cut(list, "\n## ")
 	listed := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| (\\d+) \\| `(\\S+)` \\| `(\\S+)` \\|$").FindAllStringSubmatch(string(page), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| (\\d+) \\| `(\\S+)` \\| `(\\S+)` \\|$").FindAllStringSubmatch(list, -1) {
 		number, name, dir := m[1], m[2], m[3]
 		listed[number] = true
 		if !strings.Contains(text, "["+number+"]") {
@@ -44,6 +42,15 @@ func TestGuaranteesNameExistingTests(t *testing.T) {
 	if len(listed) == 0 {
 		t.Error("the list of tests is empty")
 	}
+}
+
+func readPage(t *testing.T, path string) string {
+	t.Helper()
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(page)
 }
 
 // inSource says whether a Go file in the directory has the text.
