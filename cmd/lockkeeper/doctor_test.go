@@ -23,9 +23,10 @@ type examination struct {
 	*testing.T
 	Status, URL, Kind, Prefix string
 	Checks                    []struct {
-		Check, Status, Seen, Advice, Right, Docs string
-		Nodes                                    []string
-		Values                                   map[string]float64
+		Check, Status, Detail, Advice, Docs string
+		ACLRules                            string `json:"acl_rules"`
+		Nodes                               []string
+		Values                              map[string]float64
 	}
 }
 
@@ -53,7 +54,7 @@ func (r *examination) wantCheck(check, status string, texts ...string) {
 	r.Helper()
 	var seen []string
 	for _, c := range r.Checks {
-		all := strings.Join([]string{c.Seen, c.Advice, c.Right}, " | ")
+		all := strings.Join([]string{c.Detail, c.Advice, c.ACLRules}, " | ")
 		if c.Check != check {
 			continue
 		}
@@ -70,7 +71,7 @@ func (r *examination) wantAllOKExcept(others ...string) {
 	r.Helper()
 	for _, c := range r.Checks {
 		if c.Status != "ok" && !slices.Contains(others, c.Check) {
-			r.Errorf("%s: %s: %s", c.Check, c.Status, c.Seen)
+			r.Errorf("%s: %s: %s", c.Check, c.Status, c.Detail)
 		}
 	}
 }
@@ -114,8 +115,8 @@ func TestDoctorAcceptsGoodServer(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		r.wantCheck("version", "ok", "Redis "+s.Client().InfoMap(ctx, "server").Item("Server", "redis_version"))
-		r.wantCheck("scripts", "ok", "scripts load")
-		r.wantCheck("lease", "ok", "handed over 5 times")
+		r.wantCheck("scripts", "ok", "scripts can be loaded")
+		r.wantCheck("lock", "ok", "handed over 5 times")
 		var checks []string
 		for _, c := range r.Checks {
 			checks = append(checks, c.Check)
@@ -123,7 +124,7 @@ func TestDoctorAcceptsGoodServer(t *testing.T) {
 				t.Errorf("%s points to %s", c.Check, c.Docs)
 			}
 		}
-		want := strings.Fields("connect version role eviction memory persistence replicas idle rights wakeups scripts clock latency client lease")
+		want := strings.Fields("connection version role eviction memory persistence replicas idle-timeout permissions pubsub scripts clock latency client-timeouts lock")
 		if !slices.Equal(checks, want) {
 			t.Errorf("the checks are %q, want %q", checks, want)
 		}
@@ -135,7 +136,7 @@ func TestDoctorAcceptsGoodServer(t *testing.T) {
 	c := command(t, "doctor")
 	c.Env = append(c.Env, "REDIS_URL="+url)
 	c.ends(0)
-	for _, line := range []string{"ok       eviction     noeviction\n", "errors: 0, warnings: 0, unknown: 0, ok: 15\n"} {
+	for _, line := range []string{"ok       eviction        noeviction\n", "errors: 0, warnings: 0, unknown: 0, ok: 15\n"} {
 		if !strings.Contains(c.out.String(), line) {
 			t.Errorf("no %q in\n%s", line, c.out.String())
 		}
@@ -160,9 +161,9 @@ func TestDoctorReportsWrongSettings(t *testing.T) {
 		{"snapshots", []string{"appendonly", "no", "save", "3600 1"}, 1, "persistence", "warning", "snapshots: 3600 1", nil},
 		{"written_some_time", []string{"appendfsync", "no"}, 1, "persistence", "warning", "power loss", nil},
 		{"written_at_once", []string{"appendfsync", "always"}, 0, "persistence", "ok", "always", nil},
-		{"no_replicas", []string{"min-replicas-to-write", "1"}, 2, "replicas", "error", "NOREPLICAS", []string{"lease"}},
-		{"closing_soon", []string{"timeout", "2"}, 1, "idle", "warning", "after 2s", nil},
-		{"closing_late", []string{"timeout", "300"}, 0, "idle", "ok", "5m", nil},
+		{"no_replicas", []string{"min-replicas-to-write", "1"}, 2, "replicas", "error", "NOREPLICAS", []string{"lock"}},
+		{"closing_soon", []string{"timeout", "2"}, 1, "idle-timeout", "warning", "after 2s", nil},
+		{"closing_late", []string{"timeout", "300"}, 0, "idle-timeout", "ok", "5m", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for i := 0; i < len(c.settings); i += 2 {
@@ -195,7 +196,7 @@ func TestDoctorReportsFullMemory(t *testing.T) {
 		share        float64
 		code         int
 		memory, says string
-		lease        string
+		lock         string
 	}{
 		{0.5, 1, "ok", "5", "ok"}, // persistence is a warning here
 		{0.94, 1, "warning", "9", "ok"},
@@ -203,9 +204,9 @@ func TestDoctorReportsFullMemory(t *testing.T) {
 	} {
 		set(t, s, "maxmemory", strconv.FormatInt(int64(used/c.share), 10))
 		r := examine(t, c.code, "--redis", "redis://"+s.Addr)
-		r.wantAllOKExcept("memory", "lease", "persistence")
+		r.wantAllOKExcept("memory", "lock", "persistence")
 		r.wantCheck("memory", c.memory, c.says)
-		r.wantCheck("lease", c.lease)
+		r.wantCheck("lock", c.lock)
 		if n := s.Client().DBSize(ctx).Val(); n != ballast {
 			t.Errorf("%d keys, want the %d of before", n, ballast)
 		}
@@ -224,7 +225,7 @@ func TestDoctorReportsUnwritableDisk(t *testing.T) {
 	})
 	r := examine(t, 2, "--redis", "redis://"+s.Addr, "--timeout", "3s")
 	r.wantCheck("persistence", "error", "MISCONF")
-	r.wantCheck("lease", "error", "MISCONF")
+	r.wantCheck("lock", "error", "MISCONF")
 }
 
 func TestDoctorChecksReplicas(t *testing.T) {
@@ -236,7 +237,7 @@ func TestDoctorChecksReplicas(t *testing.T) {
 	})
 	r := examine(t, 1, "--redis", url)
 	r.wantAllOKExcept("replicas")
-	r.wantCheck("replicas", "warning", "goes on granting", "min-replicas-to-write 1")
+	r.wantCheck("replicas", "warning", "continues to grant", "min-replicas-to-write 1")
 	set(t, s, "min-replicas-to-write", "1")
 	eventually(t, "the replica counts", func() bool {
 		return s.Client().InfoMap(ctx, "replication").Item("Replication", "min_slaves_good_slaves") == "1"
@@ -245,7 +246,7 @@ func TestDoctorChecksReplicas(t *testing.T) {
 
 	r = examine(t, 2, "--redis", "redis://"+replica.Addr)
 	r.wantCheck("role", "error", fmt.Sprintf("a replica of 127.0.0.1:%d", s.Port), "primary")
-	r.wantCheck("lease", "unknown", "replica")
+	r.wantCheck("lock", "unknown", "replica")
 
 	replica.Freeze()
 	eventually(t, "the replica is missed", func() bool {
@@ -276,26 +277,26 @@ func TestDoctorReportsMissingPermissions(t *testing.T) {
 	s, _ := goodServer(t)
 	user, password, rules := documentedRules(t)
 	url := fmt.Sprintf("redis://%s:%s@%s", user, password, s.Addr)
-	looking := []string{"+info", "+config|get", "+script|load"}
-	for how, dry := range map[string][]string{"DRYRUN": {"+acl|dryrun"}, "trying": nil} {
+	reading := []string{"+info", "+config|get", "+script|load"}
+	for how, dry := range map[string][]string{"DRYRUN": {"+acl|dryrun"}, "sending": nil} {
 		for _, c := range []struct {
 			name   string
 			rules  []string
 			code   int
-			status string // of rights
+			status string // of permissions
 			says   string
 			others []string
 		}{
-			{"all", looking, 0, "ok", how, nil},
-			{"no_looking", nil, 0, "ok", how, []string{"eviction", "memory", "persistence", "replicas", "idle"}},
-			{"no_zmscore", append([]string{"-zmscore"}, looking...), 2, "error", "+zmscore", []string{"lease"}},
-			{"no_set", append([]string{"-set"}, looking...), 2, "error", "+set", []string{"lease"}},
-			{"no_scripts", append([]string{"-eval", "-evalsha"}, looking...), 2, "", "", []string{"rights", "scripts", "lease"}},
-			{"no_publish", append([]string{"-publish"}, looking...), 1, "warning", "+publish", []string{"wakeups", "lease"}},
-			{"no_channels", append([]string{"resetchannels"}, looking...), 1, "warning", "&lock:*", []string{"wakeups", "lease"}},
-			{"no_tagged_keys", append([]string{"resetkeys", "~lock:*"}, looking...), 2, "error", "~{lock:*", []string{"scripts", "lease"}},
-			{"no_plain_keys", append([]string{"resetkeys", "~{lock:*"}, looking...), 2, "error", "~lock:*", nil},
-			{"no_ping", append([]string{"-ping"}, looking...), 2, "error", "+ping", []string{"latency"}},
+			{"all", reading, 0, "ok", how, nil},
+			{"no_reading", nil, 0, "ok", how, []string{"eviction", "memory", "persistence", "replicas", "idle-timeout"}},
+			{"no_zmscore", append([]string{"-zmscore"}, reading...), 2, "error", "+zmscore", []string{"lock"}},
+			{"no_set", append([]string{"-set"}, reading...), 2, "error", "+set", []string{"lock"}},
+			{"no_scripts", append([]string{"-eval", "-evalsha"}, reading...), 2, "", "", []string{"permissions", "scripts", "lock"}},
+			{"no_publish", append([]string{"-publish"}, reading...), 1, "warning", "+publish", []string{"pubsub", "lock"}},
+			{"no_channels", append([]string{"resetchannels"}, reading...), 1, "warning", "&lock:*", []string{"pubsub", "lock"}},
+			{"no_tagged_keys", append([]string{"resetkeys", "~lock:*"}, reading...), 2, "error", "~{lock:*", []string{"scripts", "lock"}},
+			{"no_plain_keys", append([]string{"resetkeys", "~{lock:*"}, reading...), 2, "error", "~lock:*", nil},
+			{"no_ping", append([]string{"-ping"}, reading...), 2, "error", "+ping", []string{"latency"}},
 		} {
 			t.Run(how+"/"+c.name, func(t *testing.T) {
 				do(t, s, "acl", "deluser", user)
@@ -305,40 +306,40 @@ func TestDoctorReportsMissingPermissions(t *testing.T) {
 				}
 				do(t, s, args...)
 				r := examine(t, c.code, "--redis", url)
-				r.wantAllOKExcept(append(c.others, "rights")...)
+				r.wantAllOKExcept(append(c.others, "permissions")...)
 				for _, o := range c.others {
 					for _, f := range r.Checks {
 						if f.Check == o && f.Status == "ok" {
-							t.Errorf("%s is ok: %s", o, f.Seen)
+							t.Errorf("%s is ok: %s", o, f.Detail)
 						}
 					}
 				}
 				if c.status != "" {
-					r.wantCheck("rights", c.status, c.says)
+					r.wantCheck("permissions", c.status, c.says)
 				}
 				if c.name == "all" {
-					r.wantCheck("rights", "ok", "+wait, which Options.ReplicaAck")
+					r.wantCheck("permissions", "ok", "+wait, which is needed for Options.ReplicaAck")
 					for _, f := range r.Checks {
-						if strings.Contains(f.Seen, "not +info") {
+						if strings.Contains(f.Detail, "not +info") {
 							t.Errorf("it may: %+v", f)
 						}
 					}
 				}
-				if c.name == "no_looking" {
-					r.wantCheck("rights", "ok", "+info, which ReplicaAck.Majority and redlock's MinUptime")
+				if c.name == "no_reading" {
+					r.wantCheck("permissions", "ok", "+info, which is needed for ReplicaAck.Majority and redlock.Options.MinUptime")
 					r.wantCheck("eviction", "unknown", "+info")
-					r.wantCheck("idle", "unknown", "+config|get")
+					r.wantCheck("idle-timeout", "unknown", "+config|get")
 					r.wantCheck("version", "ok")
 				}
 				if strings.HasSuffix(c.name, "_keys") { // it has the other pattern, and may run scripts
 					for _, f := range r.Checks {
-						if f.Right != "" && f.Right != c.says {
-							t.Errorf("%s: it lacks only %s, and is told %q", f.Check, c.says, f.Right)
+						if f.ACLRules != "" && f.ACLRules != c.says {
+							t.Errorf("%s: only %s is missing, but acl_rules is %q", f.Check, c.says, f.ACLRules)
 						}
 					}
 				}
 				if c.name == "no_publish" {
-					r.wantCheck("lease", "warning", "only 0 wake-ups")
+					r.wantCheck("lock", "warning", "only 0 wake-ups")
 				}
 				empty(t, s)
 			})
@@ -374,7 +375,7 @@ func TestDoctorTimeoutWhenUnresponsive(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := examine(t, 69, "--redis", c.url, "--timeout", "2s")
-			r.wantCheck("connect", "error", c.says)
+			r.wantCheck("connection", "error", c.says)
 			if r.Status != "error" {
 				t.Errorf("status %s", r.Status)
 			}
@@ -421,17 +422,17 @@ func TestDoctorTimeoutWhenServerFreezes(t *testing.T) {
 	}()
 	r := examine(t, 2, "--redis", url, "--timeout", "2s")
 	r.wantCheck("version", "ok")
-	r.wantCheck("lease", "error")
+	r.wantCheck("lock", "error")
 }
 
 func TestDoctorOnEmbeddedServer(t *testing.T) {
 	t.Parallel()
 	rdb, url := server(t)
 	r := examine(t, 0, "--redis", url)
-	r.wantAllOKExcept("version", "role", "eviction", "memory", "persistence", "replicas", "idle")
+	r.wantAllOKExcept("version", "role", "eviction", "memory", "persistence", "replicas", "idle-timeout")
 	r.wantCheck("eviction", "unknown")
-	r.wantCheck("rights", "ok", "by trying")
-	r.wantCheck("lease", "ok")
+	r.wantCheck("permissions", "ok", "by sending the commands")
+	r.wantCheck("lock", "ok")
 	if keys := rdb.Keys(ctx, "*").Val(); len(keys) > 0 {
 		t.Errorf("left: %q", keys)
 	}
@@ -449,10 +450,10 @@ func TestDoctorReportsClockOffset(t *testing.T) {
 func TestDoctorReportsUnsuitableTimeouts(t *testing.T) {
 	t.Parallel()
 	_, url := goodServer(t)
-	examine(t, 1, "--redis", url+"?read_timeout=-1").wantCheck("client", "warning", "no read_timeout")
-	examine(t, 1, "--redis", url+"?read_timeout=20s").wantCheck("client", "warning", "20s")
-	examine(t, 1, "--redis", url+"?dial_timeout=20s").wantCheck("client", "warning", "20s")
-	examine(t, 0, "--redis", url+"?read_timeout=2s").wantCheck("client", "ok", "2s")
+	examine(t, 1, "--redis", url+"?read_timeout=-1").wantCheck("client-timeouts", "warning", "no read_timeout")
+	examine(t, 1, "--redis", url+"?read_timeout=20s").wantCheck("client-timeouts", "warning", "20s")
+	examine(t, 1, "--redis", url+"?dial_timeout=20s").wantCheck("client-timeouts", "warning", "20s")
+	examine(t, 0, "--redis", url+"?read_timeout=2s").wantCheck("client-timeouts", "ok", "2s")
 }
 
 func TestDoctorOnCluster(t *testing.T) {
@@ -473,7 +474,7 @@ func TestDoctorOnCluster(t *testing.T) {
 	r := examine(t, 0, "--redis", url)
 	r.wantAllOKExcept()
 	r.wantCheck("cluster", "ok", "16384 of 16384")
-	r.wantCheck("wakeups", "ok", "sharded")
+	r.wantCheck("pubsub", "ok", "sharded")
 	empty(t, all...)
 	for _, f := range r.Checks { // each primary was asked, and those that say the same are one
 		if f.Check == "eviction" && len(f.Nodes) != 3 {
@@ -494,14 +495,14 @@ func TestDoctorOnCluster(t *testing.T) {
 	r.wantCheck("eviction", "ok")
 	r.wantCheck("eviction", "warning")
 	r.wantCheck("replicas", "warning")
-	r.wantCheck("rights", "warning", "+ssubscribe")
-	r.wantCheck("wakeups", "warning", "+ssubscribe")
+	r.wantCheck("permissions", "warning", "+ssubscribe")
+	r.wantCheck("pubsub", "warning", "+ssubscribe")
 
 	examine(t, 2, "--redis", "redis://"+c.Primaries[0].Addr).wantCheck("role", "error", "redis+cluster://")
 	do(t, c.Primaries[0], "cluster", "delslots", 0)
 	examine(t, 2, "--redis", url, "--timeout", "5s").wantCheck("cluster", "error", "16383 of 16384")
 	_, single := goodServer(t)
-	examine(t, 69, "--redis", strings.Replace(single, "redis://", "redis+cluster://", 1)).wantCheck("connect", "error", "redis:// URL")
+	examine(t, 69, "--redis", strings.Replace(single, "redis://", "redis+cluster://", 1)).wantCheck("connection", "error", "redis:// URL")
 }
 
 func TestDoctorOnSentinel(t *testing.T) {
@@ -540,7 +541,7 @@ func TestDoctorUsageErrors(t *testing.T) {
 	}{
 		{"no arguments", []string{"x"}},
 		{"shorter than 1s", []string{"--timeout", "999ms"}},
-		{"the forms are", []string{"--redis", "http://x"}},
+		{"supported forms", []string{"--redis", "http://x"}},
 		{"Prefix", []string{"--prefix", "a}b"}},
 		{"unknown flag", []string{"--fix"}},
 	} {
@@ -560,5 +561,5 @@ func TestDoctorReportsMissingCommands(t *testing.T) {
 		return false
 	})
 	r := examine(t, 2, "--redis", "redis://"+m.Addr())
-	r.wantCheck("rights", "error", "+zmscore")
+	r.wantCheck("permissions", "error", "+zmscore")
 }

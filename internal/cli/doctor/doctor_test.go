@@ -45,7 +45,7 @@ func TestDoctorChecksDocumentedACL(t *testing.T) {
 	}
 	for _, r := range rules {
 		if strings.HasPrefix(r, "+") && !asked[r] {
-			t.Errorf("%s is not looked at", r)
+			t.Errorf("%s is not checked", r)
 		}
 		delete(asked, r)
 	}
@@ -88,13 +88,13 @@ func TestDoctorReportsFlushedScriptCache(t *testing.T) {
 	limited, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	nodes := d.connect(limited)
-	nodes[0].loadScripts(limited)
+	nodes[0].checkScripts(limited)
 	if err := s.Client().ScriptFlush(ctx).Err(); err != nil {
 		t.Fatal(err)
 	}
-	nodes[0].lookForScripts(limited)
+	nodes[0].recheckScripts(limited)
 	f := d.findings[len(d.findings)-1]
-	if f.Check != "scripts" || f.Status != warning || !strings.Contains(f.Seen, "flushed meanwhile") {
+	if f.Check != "scripts" || f.Status != statusWarning || !strings.Contains(f.Detail, "flushed during") {
 		t.Errorf("%+v", f)
 	}
 }
@@ -103,7 +103,7 @@ func TestDoctorReportsHighLatency(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--appendonly", "yes")
 	n := faultnet.New(faultnet.TCP)
-	n.Delay(slowMedian)
+	n.Delay(maxMedianLatency)
 	d, err := newDoctor(&redisurl.Target{Server: &redis.Options{Addr: s.Addr, Dialer: n.Dial}}, "lock:", 10*time.Second)
 	if err != nil {
 		t.Fatal(err)
@@ -111,21 +111,21 @@ func TestDoctorReportsHighLatency(t *testing.T) {
 	defer d.close()
 	found := d.examine(ctx)
 	for _, f := range found.Checks {
-		if f.Check == "latency" && f.Status != warning || f.Check != "latency" && f.Status != fine {
-			t.Errorf("%s: %v: %s", f.Check, f.Status, f.Seen)
+		if f.Check == "latency" && f.Status != statusWarning || f.Check != "latency" && f.Status != statusOK {
+			t.Errorf("%s: %v: %s", f.Check, f.Status, f.Detail)
 		}
 	}
 	for _, c := range []struct {
 		times []time.Duration
 		want  status
 	}{
-		{[]time.Duration{1e6, 1e6, 1e6}, fine},
-		{[]time.Duration{slowMedian, slowMedian, slowMedian}, fine},
-		{[]time.Duration{1e6, slowMedian + 1, slowMedian + 1}, warning},
-		{[]time.Duration{1e6, 1e6, slowP99 + 1}, warning},
-		{[]time.Duration{1e6, 1e6, lockkeeper.DefaultHeartbeatInterval}, failure},
+		{[]time.Duration{1e6, 1e6, 1e6}, statusOK},
+		{[]time.Duration{maxMedianLatency, maxMedianLatency, maxMedianLatency}, statusOK},
+		{[]time.Duration{1e6, maxMedianLatency + 1, maxMedianLatency + 1}, statusWarning},
+		{[]time.Duration{1e6, 1e6, maxP99Latency + 1}, statusWarning},
+		{[]time.Duration{1e6, 1e6, lockkeeper.DefaultHeartbeatInterval}, statusError},
 	} {
-		if got := judgeLatency(c.times); got.Status != c.want {
+		if got := evaluateLatency(c.times); got.Status != c.want {
 			t.Errorf("%v: %v, want %v", c.times, got, c.want)
 		}
 	}
@@ -136,12 +136,12 @@ func TestDoctorChecksMinimumVersion(t *testing.T) {
 		version string
 		want    status
 	}{
-		{"6.0.20", failure}, {"6.2.0", failure}, {"6.2.14", failure},
-		{"7.0.0", fine}, {"7.0.15", fine}, {"10.0.1", fine}, {"unstable", unknown},
+		{"6.0.20", statusError}, {"6.2.0", statusError}, {"6.2.14", statusError},
+		{"7.0.0", statusOK}, {"7.0.15", statusOK}, {"10.0.1", statusOK}, {"unstable", statusUnknown},
 	} {
-		f := facts{info: map[string]string{"redis_version": c.version}}
+		f := serverInfo{info: map[string]string{"redis_version": c.version}}
 		got := f.version()
-		if got.Status != c.want || got.Status == failure && !strings.Contains(got.Advice, "Redis 7.0 or later") {
+		if got.Status != c.want || got.Status == statusError && !strings.Contains(got.Advice, "Redis 7.0 or later") {
 			t.Errorf("%s: %+v, want %v", c.version, got, c.want)
 		}
 	}
@@ -161,13 +161,13 @@ func TestDoctorOnValkey(t *testing.T) {
 			info += "# Replication\r\nrole:" + c.role + "\r\n"
 			hello["role"] = strings.Replace(c.role, "slave", "replica", 1)
 		}
-		asked, greeted := facts{info: fields(info)}, facts{info: map[string]string{}}
+		asked, greeted := serverInfo{info: infoFields(info)}, serverInfo{info: map[string]string{}}
 		greeted.hello(hello)
-		for f, version := range map[*facts]string{&asked: "Valkey 8.0.1, which has the commands of Redis 7.2.4", &greeted: "Valkey 8.0.1"} {
-			if got := f.version(); got.Status != fine || got.Seen != version {
+		for f, version := range map[*serverInfo]string{&asked: "Valkey 8.0.1, compatible with Redis 7.2.4", &greeted: "Valkey 8.0.1"} {
+			if got := f.version(); got.Status != statusOK || got.Detail != version {
 				t.Errorf("%+v, want %s", got, version)
 			}
-			if got := f.role("server"); got.Status.String()+": "+got.Seen != c.want {
+			if got := f.role("server"); got.Status.String()+": "+got.Detail != c.want {
 				t.Errorf("%s %s: %+v, want %s", c.mode, c.role, got, c.want)
 			}
 		}
@@ -182,12 +182,12 @@ func TestDoctorLinksToDocs(t *testing.T) {
 	}
 	defer d.close()
 	for _, f := range d.examine(ctx).Checks {
-		if want := "https://github.com/lockkeeper/lockkeeper/blob/main/docs/operations.md#" + docsOf[f.Check]; f.Docs != want {
+		if want := "https://github.com/lockkeeper/lockkeeper/blob/main/docs/operations.md#" + docsSection[f.Check]; f.Docs != want {
 			t.Errorf("%s points to %s, want %s", f.Check, f.Docs, want)
 		}
 	}
 	for version, want := range map[string]string{"v1.2.3": "v1.2.3", "": "main", "(devel)": "main", "v0.0.0-20261122063000-0123456789ab": "main", "v1.2.3+dirty": "main"} {
-		if got := branchOf(version); got != want {
+		if got := docsRef(version); got != want {
 			t.Errorf("the documentation of %q is at %s, want %s", version, got, want)
 		}
 	}
@@ -202,35 +202,35 @@ func TestDoctorChecksAreDocumented(t *testing.T) {
 	if !found {
 		t.Fatal("no section about doctor")
 	}
-	for _, check := range order {
+	for _, check := range checks {
 		if !strings.Contains(section, "| `"+check+"` |") {
 			t.Errorf("%s is not documented", check)
 		}
-		title := docsOf[check]
+		title := docsSection[check]
 		if title == "" || !strings.Contains(string(text), "\n## "+strings.ToUpper(title[:1])+title[1:]+"\n") {
 			t.Errorf("%s points to %q, which is no section", check, title)
 		}
 	}
-	if len(order) != len(docsOf) {
-		t.Errorf("%d checks, %d pointers", len(order), len(docsOf))
+	if len(checks) != len(docsSection) {
+		t.Errorf("%d checks, %d pointers", len(checks), len(docsSection))
 	}
 }
 
 func TestClockOffsetJudged(t *testing.T) {
 	const e = 10 * time.Millisecond
 	for _, c := range []struct {
-		samples []offset
+		samples []clockSample
 		want    status
 	}{
-		{[]offset{{0, e}, {5 * time.Millisecond, e}}, fine},
-		{[]offset{{900 * time.Millisecond, e}}, fine},
-		{[]offset{{1005 * time.Millisecond, e}}, fine}, // it may be less than a second
-		{[]offset{{1100 * time.Millisecond, e}}, warning},
-		{[]offset{{-1100 * time.Millisecond, e}}, warning},
-		{[]offset{{0, e}, {50 * time.Millisecond, e}}, warning}, // it has jumped
-		{[]offset{{0, e}, {50 * time.Millisecond, 5 * e}}, fine},
+		{[]clockSample{{0, e}, {5 * time.Millisecond, e}}, statusOK},
+		{[]clockSample{{900 * time.Millisecond, e}}, statusOK},
+		{[]clockSample{{1005 * time.Millisecond, e}}, statusOK}, // it may be less than a second
+		{[]clockSample{{1100 * time.Millisecond, e}}, statusWarning},
+		{[]clockSample{{-1100 * time.Millisecond, e}}, statusWarning},
+		{[]clockSample{{0, e}, {50 * time.Millisecond, e}}, statusWarning}, // it has jumped
+		{[]clockSample{{0, e}, {50 * time.Millisecond, 5 * e}}, statusOK},
 	} {
-		if got := judgeClock(c.samples); got.Status != c.want {
+		if got := evaluateClock(c.samples); got.Status != c.want {
 			t.Errorf("%v: %v, want %v", c.samples, got, c.want)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package redisurl makes clients from Redis URLs.
+// Package redisurl parses Redis URLs of the command line and creates clients from them.
 package redisurl
 
 import (
@@ -12,13 +12,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// Default is the URL that is used if neither --redis nor REDIS_URL is set.
 const Default = "redis://127.0.0.1:6379"
 
-const Help = `redis://user:password@host:6379/0           one server (rediss:// with TLS, unix:// for a socket)
+const forms = `redis://user:password@host:6379/0    one server; rediss:// with TLS, unix:// for a socket
 redis+sentinel://host:26379?master_name=main&addr=host2:26379
 redis+cluster://host:7000?addr=host2:7000&addr=host3:7000`
 
-// Connect makes a client out of a URL; without one it takes REDIS_URL, and then a server on this host.
+// Usage returns the help text of the flag --redis.
+func Usage(what string) string {
+	return what + "; default $REDIS_URL, or " + Default + ". Supported forms:\n" + forms + "\n"
+}
+
+// Connect returns a client of the deployment that raw names, as in [Parse].
 func Connect(raw string) (redis.UniversalClient, error) {
 	t, err := Parse(raw)
 	if err != nil {
@@ -27,7 +33,8 @@ func Connect(raw string) (redis.UniversalClient, error) {
 	return t.Client(), nil
 }
 
-// Parse is what a URL names; without one it takes REDIS_URL, and then a server on this host.
+// Parse parses a Redis URL. If raw is empty, it uses REDIS_URL, and then [Default]. Its errors have the exit code
+// [exit.Usage] and show no passwords.
 func Parse(raw string) (*Target, error) {
 	from := "--redis"
 	if raw == "" {
@@ -38,26 +45,27 @@ func Parse(raw string) (*Target, error) {
 	}
 	t, err := parse(raw)
 	if err != nil {
-		return nil, exit.Usagef("%s %q: %w; the forms are\n%s", from, Redact(raw), err, Help)
+		return nil, exit.Usagef("%s %q: %w; supported forms:\n%s", from, Redact(raw), err, forms)
 	}
 	return t, nil
 }
 
-// DialAttempts is how often a client dials: the keeper repeats by itself, and knows by when it must have an answer.
+// DialAttempts is how often a client dials before it returns an error. The keeper retries by itself, within its own deadlines.
 const DialAttempts = 1
 
-// Target is a deployment and the settings of its client. One of the three options is set.
+// Target is a deployment with the options of its client. Exactly one of Server, Sentinel and Cluster is set.
 type Target struct {
-	URL      string // without the password
+	URL      string // without passwords
 	Server   *redis.Options
 	Sentinel *redis.FailoverOptions
 	Cluster  *redis.ClusterOptions
 }
 
+// Client returns a new client.
 func (t *Target) Client() redis.UniversalClient {
 	switch {
 	case t.Cluster != nil:
-		o := *t.Cluster // the client fills defaults in
+		o := *t.Cluster // NewClusterClient changes its options
 		return redis.NewClusterClient(&o)
 	case t.Sentinel != nil:
 		return redis.NewFailoverClient(t.Sentinel)
@@ -65,8 +73,8 @@ func (t *Target) Client() redis.UniversalClient {
 	return redis.NewClient(t.Server)
 }
 
-// Strict is the target with a client that sends nothing twice and gives up with the context of a command.
-func (t *Target) Strict() *Target {
+// WithoutRetries returns a target whose client sends each command once, and stops waiting when the context of the command ends.
+func (t *Target) WithoutRetries() *Target {
 	c := *t
 	switch {
 	case t.Cluster != nil:
@@ -85,6 +93,7 @@ func (t *Target) Strict() *Target {
 	return &c
 }
 
+// Kind returns server, sentinel or cluster.
 func (t *Target) Kind() string {
 	switch {
 	case t.Cluster != nil:
@@ -101,14 +110,14 @@ func parse(raw string) (*Target, error) {
 		return nil, fmt.Errorf("not a URL")
 	}
 	if u.Opaque != "" {
-		return nil, fmt.Errorf("no // after %q", u.Scheme+":") // the client would take it for a server on this host
+		return nil, fmt.Errorf("no // after %q", u.Scheme+":") // go-redis would connect to localhost
 	}
 	if port := u.Port(); port != "" {
 		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-			return nil, fmt.Errorf("the port %s is not between 1 and 65535", port)
+			return nil, fmt.Errorf("port %s is not between 1 and 65535", port)
 		}
 	}
-	if err := checkCounts(u.Query()); err != nil {
+	if err := checkSizes(u.Query()); err != nil {
 		return nil, err
 	}
 	t := &Target{URL: Redact(raw)}
@@ -135,7 +144,7 @@ func parse(raw string) (*Target, error) {
 		t.Sentinel = o
 		return t, nil
 	case deployment != "":
-		return nil, fmt.Errorf("the scheme %q is unknown", scheme+"+"+deployment)
+		return nil, fmt.Errorf("unknown scheme %q", scheme+"+"+deployment)
 	}
 	o, err := redis.ParseURL(u.String())
 	if err != nil {
@@ -146,9 +155,9 @@ func parse(raw string) (*Target, error) {
 	return t, nil
 }
 
-// counts are the options of a URL that say how much of something the client makes, and the most that is taken. The
-// client makes some of it at once, and panics if that cannot be.
-var counts = map[string]int{
+// maxSizes are the upper limits of the URL options that set sizes. go-redis allocates some of them at once, and panics if
+// they are negative or too large.
+var maxSizes = map[string]int{
 	"pool_size":                  10_000,
 	"pipeline_pool_size":         10_000,
 	"min_idle_conns":             10_000,
@@ -159,18 +168,19 @@ var counts = map[string]int{
 	"pipeline_write_buffer_size": 16 << 20,
 }
 
-func checkCounts(q url.Values) error {
-	for name, most := range counts {
+func checkSizes(q url.Values) error {
+	for name, limit := range maxSizes {
 		for _, v := range q[name] {
-			if n, err := strconv.Atoi(v); err == nil && (n < 0 || n > most) { // the client says what is no number
-				return fmt.Errorf("%s %d is not between 0 and %d", name, n, most)
+			if n, err := strconv.Atoi(v); err == nil && (n < 0 || n > limit) { // go-redis reports what is not a number
+				return fmt.Errorf("%s %d is not between 0 and %d", name, n, limit)
 			}
 		}
 	}
 	return nil
 }
 
-// Redact hides passwords: that of the user, and those that may stand among the options or where no URL has any.
+// Redact returns the URL without passwords. It removes all options, and everything that is not in the form of a URL, because
+// both may contain passwords.
 func Redact(raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil || u.Opaque != "" || u.Scheme == "" {

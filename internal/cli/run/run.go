@@ -140,7 +140,7 @@ the permits are taken, 76 the lock was lost, 126 the command cannot be run, 127 
 	if err := c.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(fmt.Sprintf("bug: run: %v", err))
 	}
-	f.StringArrayVar(&o.redis, "redis", nil, "Redis URL, once for each server of a redlock; default $REDIS_URL, or "+redisurl.Default+". Forms:\n"+redisurl.Help+"\n")
+	f.StringArrayVar(&o.redis, "redis", nil, redisurl.Usage("Redis `URL`, repeated for each server of a redlock"))
 	f.StringVar(&o.prefix, "prefix", lockkeeper.DefaultPrefix, "prefix of the keys in Redis")
 	f.DurationVar(&o.ttl, "ttl", lockkeeper.DefaultTTL, "how long the lock outlives a crash of this host")
 	f.DurationVar(&o.wait, "wait", 0, "how long to wait for the lock; 0: as long as it takes")

@@ -1,0 +1,141 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+)
+
+// Exit codes of doctor alone. It runs no command, so they cannot be mistaken for the exit code of one.
+const (
+	exitWarnings = 1
+	exitErrors   = 2
+)
+
+// status is the result of a check.
+type status int
+
+const (
+	statusOK      status = iota
+	statusUnknown        // the check could not be made
+	statusWarning        // locks work, but a crash, a failover or full memory does more damage than necessary
+	statusError          // locks do not work, or a held lock can be lost in normal operation
+)
+
+var statusNames = [...]string{"ok", "unknown", "warning", "error"}
+
+func (s status) String() string { return statusNames[s] }
+
+// MarshalText encodes the status as its name.
+func (s status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// finding is the result of a check on one or several nodes. The names of its fields are documented in docs/operations.md and
+// must not change within a major version.
+type finding struct {
+	Check    string             `json:"check"`
+	Status   status             `json:"status"`
+	Nodes    []string           `json:"nodes"`               // addresses; empty if the finding is about the whole deployment
+	Detail   string             `json:"detail"`              // what was found
+	Advice   string             `json:"advice,omitempty"`    // what to do
+	ACLRules string             `json:"acl_rules,omitempty"` // the missing rules, as ACL SETUSER takes them
+	Docs     string             `json:"docs"`                // URL of the section of the documentation
+	Values   map[string]float64 `json:"values,omitempty"`    // measurements; durations in milliseconds
+}
+
+// report has the findings of all checks.
+type report struct {
+	Status status    `json:"status"` // the worst status of the findings, where unknown counts as ok
+	URL    string    `json:"url"`
+	Kind   string    `json:"kind"` // server, sentinel or cluster
+	Prefix string    `json:"prefix"`
+	Checks []finding `json:"checks"`
+
+	unreachable bool // no server answered
+}
+
+// checks are the names of the checks, in the order of the report.
+var checks = []string{
+	"connection", "sentinel", "cluster", "version", "role", "eviction", "memory", "persistence", "replicas", "idle-timeout",
+	"permissions", "pubsub", "scripts", "clock", "latency", "client-timeouts", "lock",
+}
+
+// docsSection is the section of docs/operations.md that explains each check.
+var docsSection = map[string]string{
+	"connection": "doctor", "sentinel": "failovers", "cluster": "settings", "version": "settings", "role": "failovers",
+	"eviction": "settings", "memory": "settings", "persistence": "settings", "replicas": "failovers",
+	"idle-timeout": "settings", "permissions": "permissions", "pubsub": "permissions", "scripts": "doctor",
+	"clock": "settings", "latency": "doctor", "client-timeouts": "doctor", "lock": "doctor",
+}
+
+// sort orders the findings and sets the overall status.
+func (r *report) sort() {
+	slices.SortStableFunc(r.Checks, func(a, b finding) int {
+		return cmp.Or(slices.Index(checks, a.Check)-slices.Index(checks, b.Check), slices.Compare(a.Nodes, b.Nodes))
+	})
+	for _, f := range r.Checks {
+		slices.Sort(f.Nodes)
+		if f.Status > statusUnknown {
+			r.Status = max(r.Status, f.Status)
+		}
+	}
+}
+
+func (r *report) exitCode() int {
+	switch {
+	case r.unreachable:
+		return exit.Unreachable
+	case r.Status == statusError:
+		return exitErrors
+	case r.Status == statusWarning:
+		return exitWarnings
+	}
+	return 0
+}
+
+// text formats the report for people.
+func (r *report) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, %s, prefix %q\n\n", r.URL, r.Kind, r.Prefix)
+	var count [len(statusNames)]int
+	for _, f := range r.Checks {
+		count[f.Status]++
+		detail := f.Detail
+		if len(f.Nodes) > 0 && r.Kind != "server" {
+			detail = strings.Join(f.Nodes, ", ") + ": " + detail
+		}
+		fmt.Fprintf(&b, "%-8s %-15s %s\n", f.Status, f.Check, detail)
+		line := func(label, text string) { fmt.Fprintf(&b, "%25s%-11s%s\n", "", label, text) }
+		if f.ACLRules != "" {
+			line("ACL rules:", f.ACLRules)
+		}
+		if f.Advice != "" {
+			line("advice:", f.Advice)
+		}
+		if f.Status != statusOK {
+			line("see:", f.Docs)
+		}
+	}
+	fmt.Fprintf(&b, "\nerrors: %d, warnings: %d, unknown: %d, ok: %d\n", count[statusError], count[statusWarning], count[statusUnknown], count[statusOK])
+	return b.String()
+}
+
+// docsURL is the address of docs/operations.md: users who have only installed the command have no copy of it.
+func docsURL() string {
+	ref := "main"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		ref = docsRef(info.Main.Version)
+	}
+	return "https://github.com/lockkeeper/lockkeeper/blob/" + ref + "/docs/operations.md"
+}
+
+// docsRef returns the Git ref that has the documentation of a version: its tag if it is a release, otherwise main.
+func docsRef(version string) string {
+	if !strings.HasPrefix(version, "v") || strings.ContainsAny(version, "-+") {
+		return "main"
+	}
+	return version
+}
