@@ -58,7 +58,7 @@ func TestInvalidOptionsRejected(t *testing.T) {
 		{k, 1, &options{Per: time.Second, AtOnce: 1, TTL: time.Millisecond}, "TTL 1ms"},
 		{k, 1, &options{TTL: -1}, "TTL -1ns"},
 		{k, 1, &options{TTL: time.Second, MaxLifetime: time.Millisecond}, "MaxLifetime 1ms"},
-		{slow, 1, &options{Per: 8 * time.Second}, "Per 8s is not longer than the keeper's ReplicaAck.Timeout 8s"},
+		{slow, 1, &options{Per: 8 * time.Second}, "window 8s is not longer than the keeper's ReplicaAck.Timeout 8s"},
 		{slow, 1, &options{Per: 9 * time.Second}, ""},
 		{slow, 1, &options{Per: time.Second, AtOnce: 1, TTL: 8 * time.Second}, "TTL 8s is not longer"},
 		{slow, 1, &options{Per: time.Second, AtOnce: 1}, ""},

@@ -88,16 +88,19 @@ func (l *Lock) Take(ctx context.Context, t Terms) (fence uint64, err error) {
 	return w.fence, nil
 }
 
-// TryTake is Take for a caller who does not wait, and says what remains of the window. A refusal is no error: then it is not
-// allowed.
-func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, allowed bool, err error) {
+// TryTake is Take for a caller who does not wait, and says what remains of the window. A refusal is no error: then
+// there is no fence.
+func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, fence uint64, err error) {
 	t.noLease, t.quota = true, &q
-	_, err = l.obtain(ctx, t, false)
+	w, err := l.obtain(ctx, t, false)
 	refused := errors.Is(err, ErrNotAcquired) && q.Limit > 0
-	if refused && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) {
-		return q, false, nil
+	switch {
+	case err == nil:
+		return q, w.fence, nil
+	case refused && (ctx.Err() == nil || !errors.Is(err, ctx.Err())):
+		return q, 0, nil
 	}
-	return q, err == nil, err
+	return q, 0, err
 }
 
 // Taken is what a semaphore is held to, and how much of that is taken. A limit of 0 is none.

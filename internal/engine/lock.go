@@ -89,7 +89,7 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	switch ack := e.cfg.ReplicaAck; {
 	case !ack.enabled():
 	case spec.Limits.receipts() && ack.Timeout >= spec.Limits.Per:
-		return nil, Invalid("Per %v is not longer than the keeper's ReplicaAck.Timeout %v", spec.Limits.Per, ack.Timeout)
+		return nil, Invalid("window %v is not longer than the keeper's ReplicaAck.Timeout %v", spec.Limits.Per, ack.Timeout)
 	case !spec.Limits.receipts() && ack.Timeout >= spec.TTL:
 		return nil, Invalid("TTL %v is not longer than the keeper's ReplicaAck.Timeout %v", spec.TTL, ack.Timeout)
 	}

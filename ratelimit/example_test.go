@@ -1,0 +1,174 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
+	"github.com/redis/go-redis/v9"
+)
+
+// newKeeper returns a keeper on a server within the process.
+func newKeeper() (k *lockkeeper.Keeper, end func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		log.Fatal(err)
+	}
+	server.ClockTTL(true) // leases end
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	k, err = lockkeeper.New(rdb, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return k, func() {
+		_ = k.Close()
+		_ = rdb.Close()
+		server.Close()
+	}
+}
+
+// A hundred mails per minute and user. A refused caller learns when to try again.
+func ExampleLimiter_AllowN() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	mails, err := ratelimit.New(k, "mails:user-7", 100, time.Minute, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	for _, n := range []int{80, 30, 20} {
+		r, err := mails.AllowN(ctx, n)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%d mails: allowed %t, %d of %d remain\n", n, r.Allowed, r.Remaining, r.Limit)
+		if !r.Allowed {
+			seconds := (r.RetryAfter + time.Second - 1) / time.Second // as in a Retry-After header
+			fmt.Println("retry after about a minute:", seconds > 55 && seconds <= 61)
+		}
+	}
+	// Output:
+	// 80 mails: allowed true, 20 of 100 remain
+	// 30 mails: allowed false, 20 of 100 remain
+	// retry after about a minute: true
+	// 20 mails: allowed true, 0 of 100 remain
+}
+
+// Two in any window of 200 ms: the fifth waits for two windows.
+func ExampleLimiter_Wait() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	reports, err := ratelimit.New(k, "reports", 2, 200*time.Millisecond, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	start := time.Now()
+	for range 5 {
+		if err := reports.Wait(ctx); err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println("two windows have passed:", time.Since(start) >= 400*time.Millisecond)
+	// Output:
+	// two windows have passed: true
+}
+
+// A call that cannot be granted before its context ends fails at once, and takes nothing.
+func ExampleLimitedError() {
+	k, end := newKeeper()
+	defer end()
+	reports, err := ratelimit.New(k, "reports", 2, time.Hour, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
+	if err := reports.WaitN(ctx, 2); err != nil {
+		log.Fatal(err)
+	}
+	err = reports.Wait(ctx) // does not wait for a minute
+	var limited *ratelimit.LimitedError
+	if errors.As(err, &limited) {
+		fmt.Println("not acquired:", errors.Is(err, lockkeeper.ErrNotAcquired))
+		deadline, _ := ctx.Deadline()
+		fmt.Println("possible after the deadline:", limited.RetryAt.After(deadline))
+	}
+	// Output:
+	// not acquired: true
+	// possible after the deadline: true
+}
+
+// A hundred calls in any second, ten at once: both permits are taken in one step.
+func ExampleOptions() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	api, err := ratelimit.New(k, "api", 100, time.Second, &ratelimit.Options{MaxConcurrent: 10})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	lease, err := api.AcquireN(ctx, 10)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = api.TryAcquire(ctx)
+	fmt.Println("one more at once:", err == nil)
+	_, err = api.AcquireN(ctx, 11)
+	fmt.Println(err)
+
+	// The release returns the permits to MaxConcurrent. To the window they return a second after they were taken.
+	if err := lease.Release(ctx); err != nil {
+		log.Fatal(err)
+	}
+	err = api.Do(ctx, func(ctx context.Context, fence uint64) error {
+		return nil // call the API here; ctx ends if the lease is lost
+	})
+	fmt.Println("after the release:", err == nil)
+	// Output:
+	// one more at once: false
+	// lockkeeper: invalid argument: n 11 is not between 1 and MaxConcurrent 10
+	// after the release: true
+}
+
+// The limit can be changed for all processes while they run.
+func ExampleLimiter_SetLimit() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	api, err := ratelimit.New(k, "api", 100, time.Minute, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	r, err := api.AllowN(ctx, 60)
+	fmt.Println(r.Remaining, err)
+
+	// Lowered below what is taken: nothing is allowed until enough permits have returned.
+	if err := api.SetLimit(ctx, 50); err != nil {
+		log.Fatal(err)
+	}
+	r, err = api.Allow(ctx)
+	fmt.Println(r.Allowed, r.Limit, r.Remaining, err)
+	_, err = api.AllowN(ctx, 51)
+	fmt.Println("51 are never possible:", errors.Is(err, ratelimit.ErrAboveLimit))
+
+	if err := api.SetLimit(ctx, 100); err != nil {
+		log.Fatal(err)
+	}
+	r, err = api.Allow(ctx)
+	fmt.Println(r.Allowed, r.Limit, r.Remaining, err)
+	// Output:
+	// 40 <nil>
+	// false 50 0 <nil>
+	// 51 are never possible: true
+	// true 100 39 <nil>
+}
