@@ -1,14 +1,16 @@
-// Package engine is the machinery that every primitive shares: one engine per keeper, which sends the scripts, stands
-// in line, beats, hears of grants, keeps leases alive and says when one is lost. A primitive adds a policy in Lua, and
-// a Spec.
+// Package engine implements what all primitives share, on one server or cluster: it sends requests, waits in queues, sends
+// heartbeats, receives wake-ups, renews leases and detects their loss. There is one Engine per keeper. A primitive adds a
+// policy in Lua and a Spec.
 //
-// The parts: an Engine owns the connection use. A Lock is one name of one kind. A waiter is one request on its way to
-// a lease; the waiters of one name beat together in a line. A Hold is a lease. A departure gives something back, and
-// goes on trying after everybody else has gone home.
+//   - Engine (engine.go) owns the use of the client: one transport, one subscription, one set of timers.
+//   - Lock (lock.go) is one name of one primitive.
+//   - request (request.go) is one acquisition. Requests that wait for the same name share a waitQueue (queue.go), which
+//     sends their heartbeats, and before that, for a mutex, a localQueue (localqueue.go).
+//   - Lease (lease.go) is what a request is granted; lifecycle (lifecycle.go) is its end and its contexts.
+//   - Cleanup (cleanup.go) releases a lease or a queue entry, and retries in the background after its caller has returned.
 //
-// Which clock decides: on the server its own, by TIME. In this process the monotonic clock, and always counted from a
-// moment before the request left that the server's answer refers to, so that a holder never believes longer than the
-// server does.
+// Time: the server goes by its own clock, TIME. This process goes by the monotonic clock and counts a deadline from before
+// the request was sent that the server answered, so a holder never trusts a lease longer than the server grants it.
 package engine
 
 import (
@@ -26,42 +28,39 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"github.com/google/uuid"
 	"github.com/lockkeeper/lockkeeper/internal/client"
-	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
 const (
-	// tombstoneTTL is how long a token that was given up while a copy of its request was under way may not be granted.
+	// tombstoneTTL is how long a tombstone keeps late copies of an abandoned request from being granted.
 	tombstoneTTL = time.Minute
-	// closeTimeout bounds how long Close waits, and goes on trying to give things back.
+	// closeTimeout bounds how long Close waits, and how long cleanups are retried after it was called.
 	closeTimeout = 3 * time.Second
-	// wakeupTimeout is how long a message may take that the server says it has sent, before the connection counts as deaf.
-	wakeupTimeout = time.Second
 )
 
-// Config is what an engine needs; all fields are required but Observe and ReplicaAck.
+// Config configures an engine. All fields are required but Observe and ReplicaAck.
 type Config struct {
 	Client            *client.Client
 	Prefix            string
 	HeartbeatInterval time.Duration // between the heartbeats of a waiter
-	HeartbeatTimeout  time.Duration // how long a heartbeat counts
-	MetadataTTL       time.Duration // how long a name's small facts are kept after its last use
+	HeartbeatTimeout  time.Duration // after which a waiter without a heartbeat is skipped
+	MetadataTTL       time.Duration // how long metadata of an unused name is kept
 	Retry             Retry
 	Log               *slog.Logger
 	Observe           func(Event)
-	// ReplicaAck says what must have a grant before its lease is handed out.
+	// ReplicaAck says which replicas must have a grant before its lease is returned.
 	ReplicaAck ReplicaAck
-	// NotAcknowledged makes the error for a grant that replicas did not acknowledge in time: so many of those wanted
-	// have; local, if the primary has it on disk or need not; and the cause, if it was not the time.
+	// NotAcknowledged returns the error for a grant that replicas did not acknowledge in time. Local reports whether the
+	// primary has the grant on disk or need not; cause is nil if the time was over.
 	NotAcknowledged func(replicas, wanted int, local bool, cause error) error
 }
 
-// Retry says how requests are repeated that fail for a passing reason.
+// Retry says how requests that fail for a transient reason are repeated.
 type Retry struct {
-	MinBackoff, MaxBackoff time.Duration // the first pause and the longest
-	MaxElapsed             time.Duration // without a break, after which the error is returned; negative: never
+	MinBackoff, MaxBackoff time.Duration // of the pauses
+	MaxElapsed             time.Duration // of failures without an answer, after which the error is returned; negative: never
 }
 
 // NewBackoff returns the pauses between repeated requests.
@@ -90,18 +89,18 @@ type Engine struct {
 
 	mu          sync.Mutex // guards what follows; no command runs under it
 	closed      bool
-	closeBy     time.Time           // until when Close waits, and departures repeat themselves after it
+	closeBy     time.Time           // until when Close waits and cleanups are retried; set by Close
 	ended       chan struct{}       // made by Close, closed when no goroutine is left
 	requests    map[string]*request // by serial
 	leases      map[*Lease]struct{}
-	majorities  map[*MajorityLease]struct{} // leases of which this keeper's server may have a part
+	majorities  map[*MajorityLease]struct{} // majority leases of which this server may have a part
 	queues      map[string]*waitQueue       // by the name's queue
 	localQueues map[string]*localQueue      // by the name's queue
-	expected    map[string]expectedWakeup   // by serial: messages that the server says it has sent
-	wakeupTimer timers.Timer                // looks through expected
-	working     int                         // departures and looks under way
-	replicas    map[string]int              // the most that a primary had, as far as was looked, by its address
-	idle        *sync.Cond                  // by mu: leaving has become 0
+	expected    map[string]expectedWakeup   // by serial; see wakeup.go
+	wakeupTimer timers.Timer                // for expected
+	working     int                         // cleanups and other work that Close waits for
+	replicas    map[string]int              // the most that a primary was seen to have, by its address
+	idle        *sync.Cond                  // of mu: working has become 0
 	params      *sharedParams               // of the last lock
 }
 
@@ -135,7 +134,7 @@ func New(cfg Config) *Engine {
 	return e
 }
 
-// ID is the keeper's id, the first part of all its tokens.
+// ID returns the keeper's id, the first part of all its tokens.
 func (e *Engine) ID() string { return e.id }
 
 // Close wakes all waiters with ErrClosed, gives back what they and the holders have, and waits until that is done, for
@@ -196,10 +195,10 @@ func (e *Engine) Close() error {
 	return lost
 }
 
-// errStillClosing: nothing that is known of was left undone, but not everything has come to its end.
+// errStillClosing: no cleanup is known to have failed, but commands are still under way.
 var errStillClosing = fmt.Errorf("lockkeeper: the keeper is closed, but after %v commands are still on their way", closeTimeout)
 
-// shutdown waits until everything has been given back and no command is on its way, and ends the goroutines.
+// shutdown waits until all cleanups have ended and no command is under way, and ends the goroutines.
 func (e *Engine) shutdown() {
 	defer close(e.ended)
 	e.mu.Lock()
@@ -252,113 +251,20 @@ func (e *Engine) isClosed() bool {
 	return e.closed
 }
 
-// observe tells an event to whoever wants to know.
+// observe reports an event to the observer, if there is one.
 func (e *Engine) observe(ev Event) {
 	if e.cfg.Observe != nil {
 		e.cfg.Observe(ev)
 	}
 }
 
-// nextSerial numbers the requests of this keeper, short, because each waiter's lies in Redis twice.
+// nextSerial returns the serial of a new request. It is short, because Redis stores that of each waiter twice.
 func (e *Engine) nextSerial() string { return strconv.FormatUint(e.serial.Add(1), 36) }
 
-// received takes a wake-up.
-func (e *Engine) received(payload string) {
-	wakeups, err := protocol.ParseMessage(payload)
-	if err != nil {
-		e.cfg.Log.Warn("lockkeeper: wake-up ignored", "error", err)
-		return
-	}
-	for _, x := range wakeups {
-		e.mu.Lock()
-		w := e.requests[x.Serial]
-		if x.Fence > 0 {
-			delete(e.expected, x.Serial)
-			if w != nil {
-				w.notified = true
-			}
-		}
-		e.mu.Unlock()
-		switch {
-		case w == nil: // granted by a reply already, or given up, and then its departure gives the grant back
-		case x.Fence > 0:
-			w.push(x.Fence)
-		default:
-			e.heartbeatAt(w, time.Now().Add(duration(x.RetryIn)+time.Millisecond))
-		}
-	}
-}
-
-// subscribed: a subscription has been acknowledged, perhaps after a gap in which messages were lost.
-func (e *Engine) subscribed(channel string) {
-	now := time.Now()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, n := range e.queues {
-		if n.lock.channel == channel {
-			n.heartbeatAt(now)
-		}
-	}
-}
-
-// expectedWakeup is a message that the server says it has sent.
-type expectedWakeup struct {
-	by      time.Time
-	channel string
-}
-
-// expectWakeup waits for the message about a grant that is learned of in another way, unless it has come already, or can have
-// been lost with a subscription before this one.
-func (e *Engine) expectWakeup(w *request) {
-	since := e.subscriber.SubscribedSince(w.lock.channel)
-	w.mu.Lock()
-	asked := w.askedAt
-	w.mu.Unlock()
-	if since.IsZero() || since.After(asked) {
-		return
-	}
-	by := time.Now().Add(wakeupTimeout)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !w.notified && e.requests[w.serial] == w {
-		e.expected[w.serial] = expectedWakeup{by, w.lock.channel}
-		e.timers.SetIfSooner(&e.wakeupTimer, by)
-	}
-}
-
-// replaceStale replaces subscriptions on which messages did not come.
-func (e *Engine) replaceStale(now time.Time) {
-	var next time.Time
-	deaf := map[string]bool{}
-	e.mu.Lock()
-	for _, x := range e.expected {
-		if !x.by.After(now) {
-			deaf[x.channel] = true
-		}
-	}
-	for serial, x := range e.expected {
-		switch {
-		case deaf[x.channel]: // what else was sent to that subscription says nothing of the one that comes
-			delete(e.expected, serial)
-		case next.IsZero() || x.by.Before(next):
-			next = x.by
-		}
-	}
-	e.mu.Unlock()
-	if !next.IsZero() {
-		e.timers.SetIfSooner(&e.wakeupTimer, next)
-	}
-	for channel := range deaf {
-		e.cfg.Log.Warn("lockkeeper: a wake-up was sent but never came; replacing the subscription", "channel", channel)
-		e.observe(Event{Type: WakeupLost})
-		e.subscriber.Replace(channel)
-	}
-}
-
-// cancelGrace is how long a caller whose context has ended already is kept at the most to see something given back.
+// cancelGrace is how long a caller whose context has ended waits at most for a cleanup.
 const cancelGrace = time.Second
 
-// millis turns a duration into what scripts take; it is the one place where that is done.
+// millis converts a duration to the milliseconds that scripts take; nothing else does.
 func millis(d time.Duration) int64 { return int64(d / time.Millisecond) }
 
 func duration(ms int64) time.Duration {
@@ -368,6 +274,6 @@ func duration(ms int64) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// Margin is what a holder trusts a lease less than the server grants it: clocks that run at different speeds, and the
-// server's whole milliseconds. (The drift factor of https://redis.io/docs/latest/develop/use/patterns/distributed-locks/)
+// Margin is the safety margin subtracted from a lease's server-side TTL, for clock drift and the server's whole
+// milliseconds. (The drift factor of https://redis.io/docs/latest/develop/use/patterns/distributed-locks/)
 func Margin(d time.Duration) time.Duration { return d/100 + 2*time.Millisecond }

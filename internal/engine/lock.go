@@ -10,35 +10,34 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// Bounds of what users may ask for. A lease shorter than the shortest would be over before its answer is read; the
-// longest keeps every sum of milliseconds far from overflow.
+// Bounds of a ttl. A shorter lease would end before its reply is read; a longer one could overflow sums of milliseconds.
 const (
 	ShortestTTL = 10 * time.Millisecond
 	LongestTTL  = 365 * 24 * time.Hour
 )
 
-// Spec says what a lock is.
+// Spec describes a lock.
 type Spec struct {
 	Scripts     *lua.Set
 	Name        string
 	PlainKey    bool          // the lock's own key is prefix + name, shared with other libraries
 	TTL         time.Duration // of its leases
-	MaxLifetime time.Duration // after which a lease is not renewed any more; 0: no bound
+	MaxLifetime time.Duration // after which a lease is no longer renewed; 0: no bound
 	NoRenewal   bool          // leases are not renewed
-	LocalQueue  bool          // the waiters of this process stand in line here, and one of them at the server
+	LocalQueue  bool          // waiters of this process queue here first, and one of them at the server
 	Limits      *Limits       // of a semaphore, else nil
 }
 
-// Lock is one name of one kind, as one user set it up. It is immutable and safe for concurrent use.
+// Lock is one name of one primitive with the settings of one user. It is immutable and safe for concurrent use.
 type Lock struct {
 	*sharedParams
 	e        *Engine
 	spec     Spec
-	keys     [4]any // those of every command, as strings; see the places below
-	claimTTL int64  // ms, of a lease that is granted by message and not yet confirmed
+	keys     [4]any // of every command, as strings, by the indexes below
+	claimTTL int64  // ms: of a lease granted by a message, until it is confirmed
 }
 
-// The places of keys.
+// Indexes of keys.
 const (
 	keyLock = iota
 	keyMeta
@@ -46,28 +45,28 @@ const (
 	keyHeartbeats
 )
 
-// scriptArgs is what of ARGV is always the same.
+// scriptArgs are the arguments that are the same in all calls of a lock.
 type scriptArgs struct{ ttl, metadataTTL, heartbeatTimeout, channelPrefix, sharded, extra any }
 
-// sharedParams is what a lock has in common with others that ask in the same way, for there may be a hundred thousand of them.
+// sharedParams are parameters shared by locks with identical settings, to save memory.
 type sharedParams struct {
 	ttl     int64  // ms
-	channel string // on which this keeper is woken
+	channel string // on which this keeper receives wake-ups
 	args    scriptArgs
 }
 
-// Terms are what a request asks for beyond the lock itself; the policy reads flags and permits out of the token.
+// Terms are what a request asks for beyond the lock itself. The policy reads flags and permits from the token.
 type Terms struct {
 	Flags   string // lower-case letters; those of a semaphore come from its limits
-	Permits int    // 0: not said
-	Direct  bool   // of a conversion: it waits for nobody, and what comes allows less
+	Permits int    // 0: none
+	Direct  bool   // of a conversion to a weaker lease, which never waits
 
-	origin  *Lease // in whose place the lease comes, see Convert
+	origin  *Lease // the lease to be replaced; see Convert
 	noLease bool   // the permits return by the clock alone: the request is granted without a lease
 	quota   *Quota // what the answer says of the window, if a caller who does not wait wants to know
 }
 
-// Lock checks a spec and returns the lock.
+// Lock returns the lock of a spec. The error is ErrInvalid.
 func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	if e == nil {
 		return nil, Invalid("the keeper is nil")
@@ -80,7 +79,7 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	if spec.Limits != nil {
 		idle += spec.Limits.Per
 		if spec.Limits.receipts() {
-			spec.TTL = e.cfg.HeartbeatTimeout // how long a grant that was not heard of yet is good for
+			spec.TTL = e.cfg.HeartbeatTimeout // of a grant by a message, until it is confirmed
 		}
 	}
 	if err := CheckTTL("TTL", spec.TTL); err != nil {
@@ -112,7 +111,7 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	return l, nil
 }
 
-// paramsOf is a manner like this one that other locks have as well, if the last one was like it.
+// paramsOf returns the parameters of the previous lock if they are equal, and else these.
 func (e *Engine) paramsOf(m sharedParams) *sharedParams {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -123,26 +122,26 @@ func (e *Engine) paramsOf(m sharedParams) *sharedParams {
 	return e.params
 }
 
-// key is one of the lock's keys.
-func (l *Lock) key(place int) string { return l.keys[place].(string) }
+// key returns one of the lock's keys.
+func (l *Lock) key(index int) string { return l.keys[index].(string) }
 
-// allKeys is the keys in the order in which scripts take them.
+// allKeys returns the keys in the order in which scripts take them.
 func (l *Lock) allKeys() []string {
 	return []string{l.key(keyLock), l.key(keyMeta), l.key(keyQueue), l.key(keyHeartbeats)}
 }
 
-// CheckTTL refuses a duration that cannot be a lease.
+// CheckTTL returns an ErrInvalid that names the option if a duration cannot be that of a lease.
 func CheckTTL(option string, d time.Duration) error {
 	switch {
 	case d < ShortestTTL:
-		return Invalid("%s %v is shorter than %v, the time that an answer and clock drift may take", option, d, ShortestTTL)
+		return Invalid("%s %v is shorter than %v, which a reply and clock drift may take", option, d, ShortestTTL)
 	case d > LongestTTL:
 		return Invalid("%s %v is longer than %v", option, d, LongestTTL)
 	}
 	return nil
 }
 
-// token names one request, and says what it asks for; TERMS in queue.lua takes it apart.
+// token returns the token of a request.
 func (l *Lock) token(serial string, t Terms) string {
 	flags := t.Flags
 	if l.spec.Limits != nil {
@@ -153,16 +152,16 @@ func (l *Lock) token(serial string, t Terms) string {
 	}.String()
 }
 
-func (l *Lock) event(what EventType) Event {
-	return Event{Type: what, Kind: l.spec.Scripts.Kind, Name: l.spec.Name}
+func (l *Lock) event(t EventType) Event {
+	return Event{Type: t, Kind: l.spec.Scripts.Kind, Name: l.spec.Name}
 }
 
-// Acquire waits for a lease until ctx ends.
+// Acquire waits for a lease until ctx ends. Package lockkeeper documents the errors.
 func (l *Lock) Acquire(ctx context.Context, t Terms) (*Lease, error) {
 	return l.obtainLease(ctx, t, true)
 }
 
-// Try asks once for a lease and never waits for another holder.
+// Try asks for a lease and never waits for another holder.
 func (l *Lock) Try(ctx context.Context, t Terms) (*Lease, error) {
 	return l.obtainLease(ctx, t, false)
 }
@@ -175,7 +174,7 @@ func (l *Lock) obtainLease(ctx context.Context, t Terms, wait bool) (*Lease, err
 	return w.lease, nil
 }
 
-// obtain is one acquisition with its events. The request was granted if there is no error.
+// obtain makes one acquisition and reports its events. If there is no error, the request was granted.
 func (l *Lock) obtain(ctx context.Context, t Terms, wait bool) (*request, error) {
 	if l.e.cfg.Observe == nil {
 		w, err := l.request(ctx, t, wait)
@@ -196,7 +195,7 @@ func (l *Lock) obtain(ctx context.Context, t Terms, wait bool) (*request, error)
 
 func (l *Lock) request(ctx context.Context, t Terms, wait bool) (*request, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, l.fail(err) // nothing was asked, so nothing is known
+		return nil, l.fail(err) // the server was not asked, so nothing else is known
 	}
 	if l.e.closing.Err() != nil {
 		return nil, l.fail(ErrClosed)
@@ -206,13 +205,13 @@ func (l *Lock) request(ctx context.Context, t Terms, wait bool) (*request, error
 		err = l.awaitReplicas(ctx, w, w.lease)
 	}
 	if err == nil && (w.lease == nil || w.lease.receipt) && w.hasInDoubt() {
-		// What was granted is not released, so nothing else keeps a copy of the request from taking the permits again.
+		// These permits are not released, so only a tombstone keeps a late copy of the request from taking them again.
 		l.tombstone(ctx, w.token)
 	}
 	return w, err
 }
 
-// ask acquires without regard to replicas.
+// ask acquires, before any replica acknowledgement.
 func (l *Lock) ask(ctx context.Context, t Terms, wait bool) (*request, error) {
 	if !wait || !l.spec.LocalQueue {
 		return l.acquire(ctx, t, wait, nil)
@@ -225,7 +224,7 @@ func (l *Lock) ask(ctx context.Context, t Terms, wait bool) (*request, error) {
 	return l.acquire(ctx, t, wait, c)
 }
 
-// alsoEnded is the error of a request whose context may have ended, which it then says, whatever else has happened.
+// alsoEnded makes the error of a request match ctx.Err() if ctx has ended, whatever else went wrong.
 func (l *Lock) alsoEnded(ctx context.Context, err error) error {
 	if end := ctx.Err(); err != nil && end != nil && !errors.Is(err, end) {
 		return l.fail(err, end)
@@ -233,9 +232,9 @@ func (l *Lock) alsoEnded(ctx context.Context, err error) error {
 	return err
 }
 
-// Adopt makes a lease out of a token that another process, or an earlier life of this one, was granted; it extends it
-// to the whole ttl. The error is ErrLost if the token does not hold the lock any more. After any other error the lease is
-// still that process's, and perhaps longer than before.
+// Adopt makes a lease from a token that was granted to another process, or to this one before a restart, and extends it to
+// the whole ttl. The error is ErrLost if the token no longer holds the lock. After any other error the lease still belongs
+// to that process, possibly extended.
 func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	if token == "" {
 		return nil, Invalid("the token is empty")
@@ -278,13 +277,13 @@ func (l *Lock) adopt(ctx context.Context, token string, whole *MajorityLease) (*
 	}
 }
 
-// trusted is how long a lease of so many ms may be believed, from the moment its request was sent.
+// trusted returns how long a lease of so many ms is valid for its holder, from when its request was sent.
 func (l *Lock) trusted(ms int64) time.Duration {
 	d := duration(ms)
 	return d - Margin(d)
 }
 
-// boolArg is how scripts take a yes or no.
+// boolArg encodes a boolean for scripts.
 func boolArg(yes bool) int {
 	if yes {
 		return 1
@@ -292,7 +291,7 @@ func boolArg(yes bool) int {
 	return 0
 }
 
-// call prepares a run of one of the lock's scripts on so many of its keys, with room for how many arguments.
+// call prepares a call of a script with the first keys of the lock and room for that many arguments.
 func (l *Lock) call(s *lua.Script, keys, room int, done func(*transport.Call)) *transport.Call {
 	args := s.AppendCommand(make([]any, 0, 3+keys+room), l.keys[:keys]...)
 	return &transport.Call{Script: s, Key: l.key(keyLock), Args: args, Done: done}

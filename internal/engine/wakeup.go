@@ -1,0 +1,112 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+)
+
+// A grant is published to the keeper of the waiter. A message can be lost; safety never depends on one, and a waiter that
+// missed one learns of its grant
+//
+//   - from the reply to its next heartbeat, at most HeartbeatInterval later (queue.go);
+//   - at once, if the connection was lost: when the new subscription is acknowledged, all waiters send a heartbeat (subscribed);
+//   - if the heartbeat finds a grant whose message does not come, the subscription is stale and is replaced (expectWakeup);
+//   - the script itself takes a grant back if nobody received its message (deliver in lua).
+
+// wakeupTimeout is how long a published message may take before the subscription counts as stale.
+const wakeupTimeout = time.Second
+
+// received handles a message.
+func (e *Engine) received(payload string) {
+	wakeups, err := protocol.ParseMessage(payload)
+	if err != nil {
+		e.cfg.Log.Warn("lockkeeper: wake-up ignored", "error", err)
+		return
+	}
+	for _, x := range wakeups {
+		e.mu.Lock()
+		w := e.requests[x.Serial]
+		if x.Fence > 0 {
+			delete(e.expected, x.Serial)
+			if w != nil {
+				w.notified = true
+			}
+		}
+		e.mu.Unlock()
+		switch {
+		case w == nil: // granted by a reply already, or abandoned: then its cleanup releases the grant
+		case x.Fence > 0:
+			w.push(x.Fence)
+		default:
+			e.heartbeatAt(w, time.Now().Add(duration(x.RetryIn)+time.Millisecond))
+		}
+	}
+}
+
+// subscribed handles the acknowledgement of a subscription. Messages may have been lost before it, so all waiters of the
+// channel send a heartbeat.
+func (e *Engine) subscribed(channel string) {
+	now := time.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, n := range e.queues {
+		if n.lock.channel == channel {
+			n.heartbeatAt(now)
+		}
+	}
+}
+
+// expectedWakeup is a message that the server has published, as far as is known.
+type expectedWakeup struct {
+	by      time.Time // when the subscription counts as stale if it has not come
+	channel string
+}
+
+// expectWakeup expects the message about a grant that a heartbeat has found, unless it was received already or could have
+// been lost with an earlier subscription.
+func (e *Engine) expectWakeup(w *request) {
+	since := e.subscriber.SubscribedSince(w.lock.channel)
+	w.mu.Lock()
+	asked := w.askedAt
+	w.mu.Unlock()
+	if since.IsZero() || since.After(asked) {
+		return
+	}
+	by := time.Now().Add(wakeupTimeout)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !w.notified && e.requests[w.serial] == w {
+		e.expected[w.serial] = expectedWakeup{by, w.lock.channel}
+		e.timers.SetIfSooner(&e.wakeupTimer, by)
+	}
+}
+
+// replaceStale replaces subscriptions on which expected messages did not come.
+func (e *Engine) replaceStale(now time.Time) {
+	var next time.Time
+	stale := map[string]bool{}
+	e.mu.Lock()
+	for _, x := range e.expected {
+		if !x.by.After(now) {
+			stale[x.channel] = true
+		}
+	}
+	for serial, x := range e.expected {
+		switch {
+		case stale[x.channel]: // the others were published to the same subscription
+			delete(e.expected, serial)
+		case next.IsZero() || x.by.Before(next):
+			next = x.by
+		}
+	}
+	e.mu.Unlock()
+	if !next.IsZero() {
+		e.timers.SetIfSooner(&e.wakeupTimer, next)
+	}
+	for channel := range stale {
+		e.cfg.Log.Warn("lockkeeper: a wake-up was sent but never came; replacing the subscription", "channel", channel)
+		e.observe(Event{Type: WakeupLost})
+		e.subscriber.Replace(channel)
+	}
+}
