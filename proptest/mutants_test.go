@@ -62,21 +62,21 @@ var mutants = []mutant{
 	{"a small request passes a large one", "lua/semaphore.lua", "  elseif call('EXISTS', queue) == 0 then", "  elseif true then", "semaphore"},
 
 	// The keeper: what it believes, and what it sees to.
-	{"a deadline is counted from the answer", "internal/engine/request.go", "w.grant(a.fence, call.Sent, a.until-a.now, false)", "w.grant(a.fence, time.Now(), a.until-a.current, false)", "fair"},
-	{"a claim's deadline is counted from the message", "internal/engine/request.go", "w.grantThen(fence, asked, w.lock.claimTTL, true, func() {", "w.grantThen(fence, time.Now(), w.lock.unconfirmed, true, func() {", "fair"},
+	{"a deadline is counted from the answer", "internal/engine/request.go", "w.grant(a.fence, call.Sent, a.until-a.now, false)", "w.grant(a.fence, time.Now(), a.until-a.now, false)", "fair"},
+	{"a claim's deadline is counted from the message", "internal/engine/request.go", "w.grantThen(fence, asked, w.lock.claimTTL, true, func() {", "w.grantThen(fence, time.Now(), w.lock.claimTTL, true, func() {", "fair"},
 	{"the server's clock is taken for the process's", "internal/engine/request.go", "w.grant(a.fence, call.Sent, a.until-a.now, false)", "w.grant(a.fence, call.Sent, a.until-time.Now().UnixMilli(), false)", "fair"},
-	{"waiters do not beat", "internal/engine/queue.go", "	for part := range slices.Chunk(all, heartbeatBatch) {\n		n.send(part)\n	}\n", "", "fair"},
+	{"waiters do not beat", "internal/engine/queue.go", "	for batch := range slices.Chunk(waiters, heartbeatBatch) {\n		q.send(batch)\n	}\n", "", "fair"},
 	{"a claim is not confirmed", "internal/engine/lease.go", "h.renewAt = h.lock.e.renewalTime(now, min(duration(h.ttl)/3, h.deadline.Sub(now)/3))", "h.renewAt = now.Add(duration(h.ttl))", "fair"},
 	{"an Extend counts from its answer only", "internal/engine/extend.go", "if d := now.Add(h.lock.trusted(ms)); h.err == nil && d.Before(before) {", "if d := now.Add(h.lock.trusted(ms)); d.IsZero() {", "fair"},
 	{"a wait that was given up is not undone", "internal/engine/request.go", "	if w.had || w.copiesInFlight > 0 {", "	if false {", "fair"},
 	{"a grant that came too late is not asked for again", "internal/engine/request.go", "			w.lock.continueAdmitting()\n		}\n		return err\n", "			w.lock.continueAdmitting()\n		}\n		_ = err\n		return nil\n", "fair"},
-	{"a waiter is not put into its line", "internal/engine/queue.go", "	n.requests[w] = struct{}{}\n", "", "fair"},
-	{"a turn in the process is lost when its caller has given up", "internal/engine/localqueue.go", "	e.leaveLocalQueue(key) // the turn came as well: hand it on\n", "", "mutex"},
-	{"a turn in the process is not handed on", "internal/engine/localqueue.go", "	close(n.waiting[0])\n", "", "mutex"},
+	{"a waiter is not put into its line", "internal/engine/queue.go", "	q.requests[w] = struct{}{}\n", "", "fair"},
+	{"a turn in the process is lost when its caller has given up", "internal/engine/localqueue.go", "	e.leaveLocalQueue(key) // the turn came at the same time: hand it on\n", "", "mutex"},
+	{"a turn in the process is not handed on", "internal/engine/localqueue.go", "	close(q.waiting[0])\n", "", "mutex"},
 	{"a request that was not answered is not repeated", "internal/engine/roundtrip.go", "		case <-pause.C:\n", "		case <-make(chan time.Time):\n", "fair"},
 	{"the clock stops when it has rung", "internal/timers/timers.go", "	s.firing = false\n	s.armLocked()\n", "	s.firing = false\n", "fair"},
 	{"an attempt that failed is not followed by another", "internal/engine/majority.go", "			pause = repeats.NextBackOff()\n", "			pause = time.Hour\n", "redlock"},
-	{"who is not known does not come back", "internal/engine/queue.go", "	if len(back) > 0 {\n		n.rejoin(back)\n	}\n", "", "fair"},
+	{"who is not known does not come back", "internal/engine/queue.go", "	if len(unknown) > 0 {\n		q.rejoin(unknown)\n	}\n", "", "fair"},
 }
 
 // TestMutants: each of the deliberate bugs can still be made, and with -mutants the simulation finds each.

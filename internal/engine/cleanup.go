@@ -12,197 +12,220 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// A Cleanup releases whatever a token has at the server, a lease or a queue entry. It is repeated in the background until the
-// server has answered, or until what the token has has expired.
+// A Cleanup releases whatever a token has at the server, a lease or a queue entry. It retries in the background until the
+// server has answered, or until the lease or entry must have expired.
 type Cleanup struct {
 	lock      *Lock
 	token     string
-	tombstone int64     // ms
-	unused    int       // 1: whoever asked never learned of a lease, so that nothing of it was used; 2: see origin
-	origin    *Lease    // in whose place the lease would have come. If it has come, it is not given up but looked for, and kept
-	request   *request  // for that lease
-	checks    bool      // it is there, and looked for now
-	until     time.Time // when there is nothing left to give up
-	done      time.Time // instead of releasing, the work is recorded as done until then; see Complete
+	tombstone int64     // ms for which the token must not be granted again; 0: no tombstone
+	unused    int       // an argument of release.lua: usedLease, unusedLease or unusedUnlessGranted
+	origin    *Lease    // for a conversion: the lease that is converted; see unusedUnlessGranted
+	request   *request  // for a conversion: its request
+	until     time.Time // when the lease or entry must have expired
+	done      time.Time // if set, a record that lasts until then replaces the lease; see Complete
 	timer     timers.Timer
 	backoff   *backoff.ExponentialBackOff
-	finished  chan struct{} // closed when it has ended
+	finished  chan struct{} // closed when state becomes cleanupEnded
 
-	mu        sync.Mutex // guards what follows
-	inDoubt   bool       // an attempt's fate was not learned, so the server may have done it already
-	had       int64      // the server's answer
-	failure   error      // or why there is none
-	found     *Lease     // the lease that has come in the place of the origin, not yet begun
-	onEnd     bool       // it has ended
-	successor *Lease     // that is told of it then; nil: Convert waits for that
+	mu        sync.Mutex // guards the fields below
+	state     cleanupState
+	inDoubt   bool   // the outcome of an attempt is unknown, so the server may have done it already
+	had       int64  // the server's answer
+	failure   error  // why there is no answer, or nil
+	found     *Lease // the lease that replaced the origin, not started yet
+	successor *Lease // the lease whose settle is called at the end; nil: Convert waits instead
 }
+
+type cleanupState int
+
+const (
+	cleanupReleasing cleanupState = iota // sends release.lua or complete.lua
+	cleanupChecking                      // the conversion took effect; renews the new lease to learn its fence
+	cleanupEnded
+)
+
+// The values of release.lua's argument unused.
+const (
+	usedLease           = 0 // the lease was in use
+	unusedLease         = 1 // the caller never had the lease, so nothing was done under it
+	unusedUnlessGranted = 2 // as unusedLease, but a lease that replaced the origin is not released; the reply is Held
+)
 
 var (
 	// ErrNotHeld means that the server knows no lease of the token.
-	ErrNotHeld = errors.New("the server does not know the token")
+	ErrNotHeld = errors.New("the server does not know the token: the lease expired there, or its key was deleted or lost")
 	// ErrReleaseUnanswered means that the server has not confirmed a release.
-	ErrReleaseUnanswered = Chain(ErrUnavailable, errors.New("the release was not answered; the lease ends by itself"))
-	// Why the lease ends that was to be turned into another by a request that was given up.
-	errConverted = errors.New("it had been turned into another lease, which is over")
-	errUnsure    = errors.New("it is not known whether it was turned into another lease")
+	ErrReleaseUnanswered = Chain(ErrUnavailable, errors.New("the release was not answered; if the server did not run it, the lease expires by itself"))
+	// errConverted and errUnsure are why a lease is lost after a conversion whose outcome was unknown at first.
+	errConverted = errors.New("it was converted to another lease, which has ended")
+	errUnsure    = errors.New("it is not known whether it was converted to another lease")
 )
 
-// newCleanup prepares a departure, which Close waits for and which is to be sent now. Stray says that a copy of the token's
-// request may still run: then it is buried.
-func (l *Lock) newCleanup(token string, stray bool, until time.Time) *Cleanup {
-	d := &Cleanup{lock: l, token: token, until: until, finished: make(chan struct{})}
-	if stray {
-		d.tombstone = millis(tombstoneTTL)
+// newCleanup returns a cleanup for which Close waits. The caller must call send. If inDoubt is set, a copy of the token's
+// request may still run, and the token gets a tombstone.
+func (l *Lock) newCleanup(token string, inDoubt bool, until time.Time) *Cleanup {
+	c := &Cleanup{lock: l, token: token, until: until, finished: make(chan struct{})}
+	if inDoubt {
+		c.tombstone = millis(tombstoneTTL)
 	}
-	d.timer.Fire = func(time.Time) { d.send(l.e.transport.Send) }
+	c.timer.Fire = func(time.Time) { c.send(l.e.transport.Send) }
 	l.e.beginWork(true)
-	return d
+	return c
 }
 
-// tombstone keeps copies of a request that has ended, and of which nothing is to be given back, from being obeyed. It blocks until
-// the server has answered, but not for long and not after ctx has ended, and goes on in the background then.
+// tombstone prevents copies of a request that has ended from being granted. There is nothing to release. It blocks until
+// the server has answered, for cancelGrace at most, or until ctx ends, and continues in the background after that.
 func (l *Lock) tombstone(ctx context.Context, token string) {
-	d := l.newCleanup(token, true, time.Now().Add(tombstoneTTL))
-	d.send(l.e.transport.Send)
+	c := l.newCleanup(token, true, time.Now().Add(tombstoneTTL))
+	c.send(l.e.transport.Send)
 	ctx, cancel := context.WithTimeout(ctx, cancelGrace)
 	defer cancel()
-	waitFor(ctx, d.finished)
+	waitFor(ctx, c.finished)
 }
 
-func (d *Cleanup) send(by func(*transport.Call)) {
-	l := d.lock
-	if d.checks {
-		by(l.renewCall(d.token, l.ttl, renewMetadata, false, d.checked))
+// send sends the command of the current state, by Transport.Send or SendInline.
+func (c *Cleanup) send(by func(*transport.Call)) {
+	l := c.lock
+	c.mu.Lock()
+	state := c.state
+	c.mu.Unlock()
+	if state == cleanupChecking {
+		by(l.renewCall(c.token, l.ttl, renewMetadata, false, c.checked))
 		return
 	}
-	if ms := millis(time.Until(d.done)); ms > 0 { // if the time is over already, there is nothing to record
-		call := l.call(l.spec.Scripts.Complete, 1, 2, d.sent)
-		call.Args = lua.CompleteArgs(call.Args, d.token, ms)
+	if ms := millis(time.Until(c.done)); ms > 0 { // otherwise the record would have expired already
+		call := l.call(l.spec.Scripts.Complete, 1, 2, c.released)
+		call.Args = lua.CompleteArgs(call.Args, c.token, ms)
 		by(call)
 		return
 	}
-	call := l.call(l.spec.Scripts.Release, 4, 6, d.sent)
-	call.Args = lua.ReleaseArgs(call.Args, d.token, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, d.tombstone, d.unused)
+	call := l.call(l.spec.Scripts.Release, 4, 6, c.released)
+	call.Args = lua.ReleaseArgs(call.Args, c.token, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, c.tombstone, c.unused)
 	by(call)
 }
 
-func (d *Cleanup) sent(call *transport.Call) {
-	e := d.lock.e
+// released handles the reply of release.lua or complete.lua.
+func (c *Cleanup) released(call *transport.Call) {
+	e := c.lock.e
 	n, err := parseReply(call)
 	if err == nil {
 		err = n.checkLength(2)
 	}
-	if err == nil && n[0] == lua.Held && d.unused == 2 {
-		if d.holder().Err() != nil {
-			d.unused = 1 // nobody wants it any more
+	if err == nil && n[0] == lua.Held && c.unused == unusedUnlessGranted {
+		if c.holder().Err() != nil {
+			c.unused = unusedLease // its holder has released or lost it meanwhile
 		} else {
-			d.checks = true
+			c.mu.Lock()
+			c.state = cleanupChecking
+			c.mu.Unlock()
 		}
-		d.send(e.transport.Send)
+		c.send(e.transport.Send)
 		return
 	}
 	if err == nil {
-		d.finish(n[0], nil)
+		c.finish(n[0], nil)
 		if n[1]&moreToAdmit != 0 {
-			d.lock.continueAdmitting()
+			c.lock.continueAdmitting()
 		}
 		if n[1]&queueEmpty != 0 {
-			d.lock.queueWasEmpty(call.Sent)
+			c.lock.queueWasEmpty(call.Sent)
 		}
 		return
 	}
-	d.retry(err)
+	c.retry(err)
 }
 
-// checked deals with the answer to a renewal of the lease that has come in the place of the origin.
-func (d *Cleanup) checked(call *transport.Call) {
+// checked handles the answer to a renewal of the lease that replaced the origin.
+func (c *Cleanup) checked(call *transport.Call) {
 	r, err := parseFullRenewal(call)
-	deadline := call.Sent.Add(d.lock.trusted(d.lock.ttl))
+	deadline := call.Sent.Add(c.lock.trusted(c.lock.ttl))
 	switch {
 	case err != nil:
-		d.retry(err)
+		c.retry(err)
 	case !r.held:
-		d.finish(0, errConverted)
+		c.finish(0, errConverted)
 	case !time.Now().Before(deadline):
-		d.send(d.lock.e.transport.Send) // the answer was too long in coming
+		c.send(c.lock.e.transport.Send) // the answer took longer than the lease lasts
 	default:
-		h := d.lock.newLease(d.token, r.fence, deadline)
-		h.request = d.request
-		d.mu.Lock()
-		d.found = h
-		d.mu.Unlock()
-		d.finish(lua.Held, nil)
+		h := c.lock.newLease(c.token, r.fence, deadline)
+		h.request = c.request
+		c.mu.Lock()
+		c.found = h
+		c.mu.Unlock()
+		c.finish(lua.Held, nil)
 	}
 }
 
-// retry sends it again after a pause, or ends if that is of no use.
-func (d *Cleanup) retry(err error) {
-	e, now := d.lock.e, time.Now()
-	d.mu.Lock()
-	d.inDoubt = d.inDoubt || transport.OutcomeOf(err) == transport.InDoubt
-	if d.backoff == nil {
-		d.backoff = e.cfg.Retry.NewBackoff()
+// retry sends the command again after a pause, or ends the cleanup if the error is permanent or time has run out.
+func (c *Cleanup) retry(err error) {
+	e, now := c.lock.e, time.Now()
+	c.mu.Lock()
+	c.inDoubt = c.inDoubt || transport.OutcomeOf(err) == transport.InDoubt
+	if c.backoff == nil {
+		c.backoff = e.cfg.Retry.NewBackoff()
 	}
-	pause := d.backoff.NextBackOff()
-	d.mu.Unlock()
-	if !transport.Retryable(err) || now.Add(pause).After(d.until) || !e.mayRetry(now.Add(pause)) {
-		d.finish(0, err)
+	pause := c.backoff.NextBackOff()
+	c.mu.Unlock()
+	if !transport.Retryable(err) || now.Add(pause).After(c.until) || !e.mayRetry(now.Add(pause)) {
+		c.finish(0, err)
 		return
 	}
-	e.timers.Set(&d.timer, now.Add(pause))
+	e.timers.Set(&c.timer, now.Add(pause))
 }
 
-// mayRetry says whether a departure may send again at that time: not after Close has returned.
+// mayRetry reports whether a cleanup may send again at that time: not after Close has returned.
 func (e *Engine) mayRetry(at time.Time) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return !e.closed || at.Before(e.closeBy)
 }
 
-// holder is whoever believes to hold what is, or was, in the place of the lease.
-func (d *Cleanup) holder() *Lease {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.successor != nil {
-		return d.successor
+// holder returns the lease that the caller of Convert has now.
+func (c *Cleanup) holder() *Lease {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.successor != nil {
+		return c.successor
 	}
-	return d.origin
+	return c.origin
 }
 
-// handTo makes a lease learn what has become of the conversion, in the place of Convert. It says no if that is known by now.
-func (d *Cleanup) handTo(heir *Lease) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.onEnd {
-		d.successor = heir
+// handTo makes the cleanup call settle of the lease when it ends, since Convert no longer waits. It returns false if the
+// cleanup has ended already.
+func (c *Cleanup) handTo(successor *Lease) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == cleanupEnded {
+		return false
 	}
-	return !d.onEnd
+	c.successor = successor
+	return true
 }
 
-func (d *Cleanup) finish(had int64, err error) {
-	d.mu.Lock()
-	d.had, d.failure, d.onEnd = had, err, true
-	heir, found := d.successor, d.found
-	d.mu.Unlock()
-	if heir != nil {
-		heir.settle(found, err)
+func (c *Cleanup) finish(had int64, err error) {
+	c.mu.Lock()
+	c.had, c.failure, c.state = had, err, cleanupEnded
+	successor, found := c.successor, c.found
+	c.mu.Unlock()
+	if successor != nil {
+		successor.settle(found, err)
 	}
-	close(d.finished)
-	d.lock.e.endWork()
+	close(c.finished)
+	c.lock.e.endWork()
 }
 
-// beginWork notes that something has begun which Close has to wait for. After Close it says no, but for what gives back.
-func (e *Engine) beginWork(givesBack bool) bool {
+// beginWork registers work that Close waits for. It returns false after Close, unless the work releases something.
+func (e *Engine) beginWork(releases bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed && !givesBack {
+	if e.closed && !releases {
 		return false
 	}
 	e.working++
 	return true
 }
 
-// endWork notes its end.
+// endWork undoes a beginWork that returned true.
 func (e *Engine) endWork() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -211,31 +234,31 @@ func (e *Engine) endWork() {
 	}
 }
 
-// err is how the departure of a lease ended: nil if the lease was given up; ErrLost if the server did not know it any
-// more, unless an attempt before may have done it.
-func (d *Cleanup) err() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// err returns how a release ended: nil if the server has released the lease, ErrLost if the server did not know the
+// lease. If the outcome of an earlier attempt is unknown, that attempt may have released it, and err returns nil.
+func (c *Cleanup) err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch {
-	case d.failure != nil:
-		return d.lock.fail(d.failure)
-	case d.had == lua.Refused && !d.inDoubt:
-		return d.lock.fail(ErrLost, ErrNotHeld)
+	case c.failure != nil:
+		return c.lock.fail(c.failure)
+	case c.had == lua.Refused && !c.inDoubt:
+		return c.lock.fail(ErrLost, ErrNotHeld)
 	}
 	return nil
 }
 
-// errNow is err of a departure that may not have ended.
-func (d *Cleanup) errNow() error {
+// errNow is err for a cleanup that may not have ended yet.
+func (c *Cleanup) errNow() error {
 	select {
-	case <-d.finished:
-		return d.err()
+	case <-c.finished:
+		return c.err()
 	default:
-		return d.lock.fail(ErrReleaseUnanswered)
+		return c.lock.fail(ErrReleaseUnanswered)
 	}
 }
 
-// continueAdmitting asks the server to go on admitting, where a script had walked far enough.
+// continueAdmitting makes the server go on admitting waiters after a script reached the limit of one run.
 func (l *Lock) continueAdmitting() {
 	l.e.transport.Send(l.heartbeatCall(0, 0, func(call *transport.Call) {
 		if p, err := parseHeartbeat(call, 0); err == nil && p.more {

@@ -10,30 +10,30 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// doneMark stands before the token in the record that complete.lua leaves.
+// doneMark precedes the token in the record that complete.lua writes.
 const doneMark = "done:"
 
-var errNotRecorded = errors.New("it was not answered whether the work was recorded as done; if it was not, the lease ends by itself")
+var errNotRecorded = errors.New("the record that the work is done was not confirmed; if it was not written, the lease expires by itself")
 
-// RecordUnknown is why it is not known whether work that is done was recorded as done.
+// RecordUnknown is the error of a Complete that the server has not confirmed.
 type RecordUnknown struct {
-	LeaseEnds time.Time // when others get in at the latest, if it was not
+	LeaseEnds time.Time // when others can acquire the lock at the latest, if the record was not written
 	Err       error
 }
 
-// Error is as in error.
+// Error implements error.
 func (e *RecordUnknown) Error() string { return e.Err.Error() }
 
-// Unwrap is the cause.
+// Unwrap returns Err.
 func (e *RecordUnknown) Unwrap() error { return e.Err }
 
-// Complete ends the lease for its holder, as Release does, but leaves a record at the server that keeps everybody else out
-// until that time. If it has passed, it is a release. Like a release it is repeated in the background until the server has
-// answered or the lease is over by itself, blocks until then or until ctx ends, for a second at the most if ctx has ended
-// already, and is not undone by Close.
+// Complete ends the lease for its holder, as Release does, but leaves a record at the server that prevents all acquisitions
+// until the given time. If that time has passed, it releases the lease. As with Release, the command is retried in the
+// background until the server has answered or the lease has expired. Complete blocks until then or until ctx ends, and for
+// cancelGrace at most if ctx has ended already. Close does not undo it.
 //
-// A renewal that is still under way does not find the token in the record, so it changes nothing, whenever it runs. The
-// error is ErrLost or ErrReleased if the lease was over before, and an *Unconfirmed if it is not known what the server has.
+// A renewal that is still in flight has no effect, whenever it runs: the record is not the token. The error is ErrLost or
+// ErrReleased if the lease had ended before, and a *RecordUnknown if the server has not confirmed the record.
 func (h *Lease) Complete(ctx context.Context, until time.Time) error {
 	d, err := h.end(h.lock.e.transport.Send, false, until)
 	if err != nil {
@@ -47,19 +47,19 @@ func (h *Lease) Complete(ctx context.Context, until time.Time) error {
 		return &RecordUnknown{d.until, err}
 	}
 	if err == nil && h.inDoubt() && time.Until(until) < tombstoneTTL {
-		// A copy of its request could come after the record has ended.
+		// A copy of its request could run after the record has expired.
 		h.lock.tombstone(ctx, h.token)
 	}
 	return err
 }
 
-// Since is when the lease was granted.
+// Since returns when the lease was granted.
 func (h *Lease) Since() time.Time { return h.grantedAt }
 
-// IsDone says whether a holder's token is the record of work that is done, and not a lease.
+// IsDone reports whether a holder's token is a record written by Complete, and not a lease.
 func IsDone(token string) bool { return strings.HasPrefix(token, doneMark) }
 
-// Forget deletes a record that Holders has told of. It blocks until the server has answered, until ctx ends, or until the
+// Forget deletes a record that Holders has returned. It blocks until the server has answered, until ctx ends, or until the
 // retry policy gives up.
 func (l *Lock) Forget(ctx context.Context, record string) error {
 	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {

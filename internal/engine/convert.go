@@ -6,43 +6,47 @@ import (
 	"time"
 )
 
-// conversion is what there is to know of a lease that is being turned into another. Until that is known to have come about, or
-// not to, a renewal that is refused means nothing.
+// conversion is the state of a lease while it is being converted to another one. Until the outcome is known, a renewal that
+// is refused does not mean that the lease is lost.
+//
+// A conversion begins without undoing. If its request is given up, undoing is set, and Convert waits for it. When Convert
+// returns before undoing has ended, inBackground is set.
 type conversion struct {
-	undoing      *Cleanup // that finds out what has become of it, once it was given up; nil: it was not, or has not begun
+	undoing      *Cleanup // determines the outcome after the request was given up; nil until then
 	inBackground bool     // Convert has returned
 }
 
-// known is closed when it is known what has become of a conversion that was given up; nil if there is none.
-func (c *conversion) known() <-chan struct{} {
+// resolved returns a channel that is closed when the outcome of a conversion that was given up is known, or nil if none
+// was given up.
+func (c *conversion) resolved() <-chan struct{} {
 	if c == nil || c.undoing == nil {
 		return nil
 	}
 	return c.undoing.finished
 }
 
-// Convert waits for a lease that comes in the place of another one of the same name, which ends in the same step at the
-// server: there is no moment at which neither is held. The terms say what the new lease is. If it does not come about,
-// the other one is held as before.
+// Convert acquires a lease, described by the terms, that replaces another lease of the same name. The server ends the old
+// lease and grants the new one in one step, so there is no moment at which neither is held. If the conversion fails, the old
+// lease is held as before.
 //
-// If ctx ends, or nothing is heard from the server, before that is known, Convert goes on asking what has become of it, for
-// graceAfterEnd in the caller's time and then in the background. If the other lease has come by then, it is returned after
-// all. Else, what the caller may believe is what both leases have in common, and it is kept. Where the new lease allows
-// less (t.Direct), it is a lease like that, which is returned. Where it allows more, it is the one that there was, and the error
-// is returned. Whichever it is, it becomes the lease that the server turns out to have; which lasts for at least as long as
-// the one before it would have, so that the deadline of that holds for both.
+// If ctx ends or the server does not answer before the outcome is known, Convert determines the outcome, for cancelGrace in
+// the caller's time and then in the background. If the conversion turns out to have taken effect within that time, the new
+// lease is returned. Otherwise the caller keeps what both leases permit. If the new lease permits less (t.Direct), Convert
+// returns a lease that permits as much as the new one. If it permits more, the caller keeps the old lease and gets the
+// error. In either case, that lease becomes the one that the server turns out to have. The new lease lasts at least as long
+// as the old one would have, so the old lease's deadline is valid for both.
 func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error) {
 	if from == nil {
 		return nil, l.fail(ErrReleased)
 	}
 	if from.lock.keys != l.keys || from.lock.e != l.e {
-		return nil, Invalid("the lease is of %s %q in another keeper or of another lock than %q", from.Kind(), from.Name(), l.spec.Name)
+		return nil, Invalid("the lease is of %s %q, of another keeper or another lock than %q; pass a lease of this lock", from.Kind(), from.Name(), l.spec.Name)
 	}
-	if err := from.convert(ctx); err != nil {
+	if err := from.beginConversion(ctx); err != nil {
 		return nil, err
 	}
 	if next := from.next.Load(); next != nil {
-		if next.Is(t.Flags) { // an earlier call has brought it about
+		if next.Is(t.Flags) { // an earlier call's conversion took effect
 			return from.handOver(next), nil
 		}
 		return l.Convert(ctx, next, t)
@@ -50,20 +54,20 @@ func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	t.origin = from
-	w, err := l.obtain(from.Context(waiting), t, true) // the wait ends with the lease that it is for
+	w, err := l.obtain(from.Context(waiting), t, true) // the wait ends when the old lease does
 	if err == nil {
 		from.replaced()
 		return w.lease, nil
 	}
-	if d := from.undoing(); d != nil {
+	if c := from.undoing(); c != nil {
 		grace := time.NewTimer(cancelGrace)
 		defer grace.Stop()
 		select {
-		case <-d.finished:
+		case <-c.finished:
 		case <-grace.C:
 		}
-		h, known := from.resolveInBackground(d, t)
-		if h != nil && l.e.cfg.ReplicaAck.enabled() && h.request != nil && h.token == d.token {
+		h, known := from.resolveInBackground(c, t)
+		if h != nil && l.e.cfg.ReplicaAck.enabled() && h.request != nil && h.token == c.token {
 			if err = l.awaitReplicas(ctx, h.request, h); err != nil {
 				h = nil
 			}
@@ -84,16 +88,16 @@ func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error
 	case lost != nil:
 		err = l.fail(lost)
 	case errors.Is(err, ErrConflict):
-	case errors.Is(err, ErrNotAcquired): // the server does not know the lease that was to be converted
+	case errors.Is(err, ErrNotAcquired): // the server does not know the old lease
 		from.lose(ErrNotHeld)
 		err = l.fail(from.Err())
 	}
 	return nil, err
 }
 
-// convert notes that the lease is being converted. What an earlier call has left unknown is waited for; then it may have become
-// another one.
-func (h *Lease) convert(ctx context.Context) error {
+// beginConversion marks the lease as being converted. If the outcome of an earlier conversion is unknown, it waits for it;
+// the lease may then have become another one.
+func (h *Lease) beginConversion(ctx context.Context) error {
 	for {
 		if err := h.Err(); err != nil {
 			return h.lock.fail(err)
@@ -108,31 +112,30 @@ func (h *Lease) convert(ctx context.Context) error {
 		case c == nil:
 			return nil
 		case !c.inBackground:
-			return Invalid("the lease of %q is being converted already", h.Name())
-		case !waitFor(ctx, c.known()):
+			return Invalid("the lease of %q is being converted by another call; wait until that call has returned", h.Name())
+		case !waitFor(ctx, c.resolved()):
 			return h.lock.fail(ErrNoAnswer, ctx.Err())
 		}
 	}
 }
 
-// resolveInBackground is called when Convert does not wait any longer to learn what has become of the conversion. It returns the
-// lease that the caller is to have in the place of this one, if there is one; else this one stays. Known says whether it was
-// learned.
-func (h *Lease) resolveInBackground(d *Cleanup, t Terms) (instead *Lease, known bool) {
+// resolveInBackground is called when Convert stops waiting for the outcome. It returns the lease that the caller gets
+// instead of h, or nil if the caller keeps h. known reports whether the outcome is known by now.
+func (h *Lease) resolveInBackground(c *Cleanup, t Terms) (instead *Lease, known bool) {
 	e := h.lock.e
-	heir := h
+	successor := h
 	if t.Direct {
-		instead = h.weakerLease(d, t)
+		instead = h.weakerLease(c, t)
 	}
 	if instead != nil {
-		heir = instead
+		successor = instead
 	}
 	h.mu.Lock()
 	if h.conversion != nil {
 		h.conversion.inBackground = true
 	}
 	h.mu.Unlock()
-	if d.handTo(heir) {
+	if c.handTo(successor) {
 		if instead != nil {
 			instead.start()
 		}
@@ -141,19 +144,19 @@ func (h *Lease) resolveInBackground(d *Cleanup, t Terms) (instead *Lease, known 
 	if instead != nil {
 		instead.forget()
 	}
-	if found := d.found; found != nil && h.Err() == nil && e.addLease(found) {
+	if found := c.found; found != nil && h.Err() == nil && e.addLease(found) {
 		found.start()
 		return found, true
 	} else if found != nil {
 		found.abandon()
 	}
-	h.settle(nil, d.failure)
+	h.settle(nil, c.failure)
 	return nil, true
 }
 
-// weakerLease is a lease that allows what the terms say, on whichever of two leases the server has: this one, or the one that was to
-// come in its place. It returns nil if this one has ended.
-func (h *Lease) weakerLease(d *Cleanup, t Terms) *Lease {
+// weakerLease returns a lease that permits what the terms say and is valid whichever lease the server has, h or the one
+// that was to replace it. It returns nil if h has ended.
+func (h *Lease) weakerLease(c *Cleanup, t Terms) *Lease {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.err != nil {
@@ -161,14 +164,15 @@ func (h *Lease) weakerLease(d *Cleanup, t Terms) *Lease {
 	}
 	l := h.lock.newLease(h.token, int64(h.fence), h.deadline)
 	l.request, l.adopted, l.use = h.request, h.adopted, t.Flags
-	l.conversion = &conversion{undoing: d, inBackground: true}
+	l.conversion = &conversion{undoing: c, inBackground: true}
 	if !h.lock.e.addLease(l) {
 		return nil
 	}
 	return l
 }
 
-// settle takes what has become of a conversion that was given up: the lease that it has led to, or why nobody knows.
+// settle applies the outcome of a conversion that was given up: the lease that it led to if it took effect, or the error
+// if the outcome stays unknown.
 func (h *Lease) settle(found *Lease, err error) {
 	switch {
 	case found != nil:
@@ -182,8 +186,8 @@ func (h *Lease) settle(found *Lease, err error) {
 	h.endConversion()
 }
 
-// become goes on with another lease, which the server has in the place of this one. The holder has this one all the same: what
-// it does with it, it does with the other, and this one ends with that.
+// become makes next, which the server has instead of h, continue h. The holder still has h: its methods act on next, and h
+// ends when next does.
 func (h *Lease) become(next *Lease) {
 	h.mu.Lock()
 	h.conversion = nil
@@ -203,7 +207,7 @@ func (h *Lease) become(next *Lease) {
 	next.start()
 }
 
-// handOver ends this lease, which has become the next one, and returns that for its holder to have.
+// handOver ends h and returns next, which continued it, for the holder to use directly.
 func (h *Lease) handOver(next *Lease) *Lease {
 	next.mu.Lock()
 	next.former = nil
@@ -212,13 +216,13 @@ func (h *Lease) handOver(next *Lease) *Lease {
 	return next
 }
 
-// Became says whether the lease has become one for this use.
+// Became reports whether the lease has become one for this use.
 func (h *Lease) Became(use string) bool {
 	next := h.next.Load()
 	return next != nil && next.Is(use)
 }
 
-// current is the lease that the holder of this one has.
+// current returns the lease that h has become, or h.
 func (h *Lease) current() *Lease {
 	for next := h.next.Load(); next != nil; next = h.next.Load() {
 		h = next
@@ -226,12 +230,12 @@ func (h *Lease) current() *Lease {
 	return h
 }
 
-// setUndoing notes what finds out what has become of the conversion; nil: it is known that nothing has.
-func (h *Lease) setUndoing(d *Cleanup) {
+// setUndoing sets the cleanup that determines the outcome of the conversion, or nil if it is known to have had no effect.
+func (h *Lease) setUndoing(c *Cleanup) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.conversion != nil {
-		h.conversion.undoing = d
+		h.conversion.undoing = c
 	}
 }
 
@@ -250,20 +254,20 @@ func (h *Lease) isConverting() bool {
 	return h.conversion != nil || h.next.Load() != nil
 }
 
-// endConversion notes that the conversion has not come about.
+// endConversion resumes the lease after a conversion that had no effect.
 func (h *Lease) endConversion() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.conversion = nil
 	if h.err == nil && h.next.Load() == nil {
 		if !h.lock.spec.NoRenewal {
-			h.renewAt = time.Now() // the server may not know it any more
+			h.renewAt = time.Now() // the server may no longer know it
 		}
 		h.armLocked()
 	}
 }
 
-// replaced ends a lease in whose place another one has come: there is nothing to give back.
+// replaced ends a lease that another one replaced. The server has nothing left to release.
 func (h *Lease) replaced() {
 	h.mu.Lock()
 	h.conversion = nil

@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
-// The conditions that callers tell apart. Package lockkeeper shows them to users and documents them.
+// The errors that callers distinguish. Package lockkeeper exports and documents them.
 var (
 	ErrNotAcquired = errors.New("not acquired")
 	ErrUnavailable = errors.New("server unavailable")
@@ -21,7 +21,7 @@ var (
 	ErrAboveLimit  = errors.New("more permits than the limit in force")
 )
 
-// Invalid reports an argument that breaks a rule; the text names the option, the value and the rule.
+// Invalid returns an ErrInvalid. The text names the option, its value and the rule that it violates.
 func Invalid(format string, args ...any) error {
 	return fmt.Errorf("lockkeeper: %w: %w", ErrInvalid, fmt.Errorf(format, args...))
 }
@@ -29,8 +29,8 @@ func Invalid(format string, args ...any) error {
 // ErrNoAnswer means that no answer arrived.
 var ErrNoAnswer = Chain(ErrUnavailable, errors.New("no answer"))
 
-// unavailable marks an error of a request with ErrUnavailable if the same request may succeed later without anybody
-// changing anything: Redis gave no answer, or one that says that it cannot serve at present.
+// unavailable adds ErrUnavailable to the error of a request if the same request may succeed later without manual
+// intervention: Redis did not answer, or answered that it cannot serve requests at present.
 func unavailable(err error) error {
 	if !transport.Retryable(err) || errors.Is(err, ErrUnavailable) {
 		return err
@@ -38,7 +38,8 @@ func unavailable(err error) error {
 	return Chain(ErrUnavailable, err)
 }
 
-// causes is an error that has several, on one line: errors.Join puts each on a line of its own, which breaks logs.
+// causes is an error that wraps several errors. Its text is one line; that of errors.Join has one line for each, which does
+// not suit logs.
 type causes struct {
 	list []error
 	sep  string
@@ -61,7 +62,7 @@ func (c *causes) Unwrap() []error { return c.list }
 // Chain returns an error with its causes, outermost first. errors.Is and errors.As find all of them.
 func Chain(list ...error) error { return &causes{list, ": "} }
 
-// join is several errors that did not cause each other; those that are nil do not count.
+// join returns an error that wraps the errors that are not nil, none of which caused another. It returns nil if all are nil.
 func join(list ...error) error {
 	list = slices.DeleteFunc(list, func(err error) bool { return err == nil })
 	switch len(list) {
@@ -73,25 +74,25 @@ func join(list ...error) error {
 	return &causes{list, "; "}
 }
 
-// lockError is an error of an operation on one lock. Its text is made only when somebody reads it: a refused try is an
-// ordinary answer and must be cheap.
+// lockError is an error of an operation on one lock. Its text is formatted only when it is read, because a TryLock that is
+// refused must be cheap.
 type lockError struct {
 	kind, name string
 	causes
-	inline [2]error // where the causes lie if they are no more, which spares an allocation
+	inline [2]error // storage of up to two causes, which saves an allocation
 }
 
 func (f *lockError) Error() string {
 	return fmt.Sprintf("lockkeeper: %s %q: %s", f.kind, f.name, f.causes.Error())
 }
 
-// fail makes an error of this lock out of what caused it. The lock is named once, also if a cause names it.
+// fail returns an error of this lock with its causes. Causes that are nil are omitted, and the lock is named only once.
 func (l *Lock) fail(list ...error) error {
 	f := &lockError{kind: l.spec.Scripts.Kind, name: l.spec.Name, causes: causes{sep: ": "}}
 	f.list = f.inline[:0]
 	for _, err := range list {
-		if of, ok := err.(*lockError); ok && of.kind == f.kind && of.name == f.name {
-			err = WithoutName(of)
+		if cause, ok := err.(*lockError); ok && cause.kind == f.kind && cause.name == f.name {
+			err = WithoutName(cause)
 		}
 		if err != nil {
 			f.list = append(f.list, err)

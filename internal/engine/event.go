@@ -2,10 +2,10 @@ package engine
 
 import "time"
 
-// EventType is the kind of an event.
+// EventType is the type of an event.
 type EventType int
 
-// The events. Package lockkeeper shows them to users as hooks.
+// The events. Package lockkeeper documents them as hooks.
 const (
 	AcquireStart EventType = iota
 	AcquireDone
@@ -25,8 +25,8 @@ type Event struct {
 	Name     string
 	Token    string
 	Fence    uint64
-	Duration time.Duration // waited, or held
-	Position int           // ahead of this waiter in line
-	Limit    int           // in force from now on
+	Duration time.Duration // of the wait, or since the grant
+	Position int           // the number of waiters ahead in the queue
+	Limit    int           // the limit now in force
 	Err      error
 }

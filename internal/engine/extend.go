@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// extension is what there is to know of a lease once Extend was called. It is guarded by the tenure's mu.
+// extension is the state of a lease on which Extend was called. It is guarded by the lifecycle's mu.
 type extension struct {
-	at        time.Time     // when one last set the deadline; answers to renewals that left before say nothing of it any more
-	inDoubt   int64         // the least ms that one of unknown fate may yet cut the lease to; 0: there is none
-	requested int64         // ms that the one asks for that is under way; 0: none is
-	done      chan struct{} // closed when that one ends
+	at        time.Time     // when Extend last set the deadline; answers to renewals sent before are ignored
+	inDoubt   int64         // the shortest ttl, in ms, of calls whose outcome is unknown: one may still run; 0: none
+	requested int64         // the ttl, in ms, of the call in progress; 0: none
+	done      chan struct{} // closed when the call in progress ends
 }
 
-// Extend makes the lease end ttl from now, and renewals ask for ttl from now on. See Lease.Extend in package
+// Extend makes the lease expire ttl from now, and renewals request ttl from now on. See Lease.Extend in package
 // lockkeeper.
 func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if next := h.next.Load(); next != nil {
@@ -39,17 +39,17 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	before := h.lowerDeadline(ms)
 	keys := renewMetadata
 	if time.Until(before) > h.lock.trusted(ms) {
-		keys = renewAndNotify // whoever waits expects it to end later
+		keys = renewAndNotify // waiters expect it to end later
 	}
 	r, err := h.lock.renew(ctx, h.token, ms, keys, true)
 	if err == nil && !r.held {
-		if h.isConverting() { // it may have been turned into another meanwhile
+		if h.isConverting() { // it may have been converted meanwhile
 			return h.lock.fail(errUnsure)
 		}
 		h.lose(ErrNotHeld)
 		return h.lock.fail(h.Err())
 	}
-	h.CheckDeadline() // the answer may have come too late for it
+	h.CheckDeadline() // the answer may have arrived after the deadline
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.err != nil {
@@ -61,9 +61,9 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 		x.inDoubt = ms
 	}
 	switch {
-	case err != nil && r.inDoubt: // it may run yet, or have run: from here on no more is believed than it leaves
+	case err != nil && r.inDoubt: // it may have run or may still run: trust only the shorter of both ttls
 		h.ttl = min(h.ttl, ms)
-	case err != nil: // the server has never heard of it
+	case err != nil: // the server did not receive it
 		if before.After(h.deadline) {
 			h.deadline = before
 		}
@@ -85,11 +85,11 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
-// CheckLifetime returns ErrInvalid if a lease held since that time may not be extended to ttl from now. Most 0 means that its
-// lifetime is not limited.
-func CheckLifetime(ttl, most time.Duration, since time.Time) error {
-	if left := most - time.Since(since); most > 0 && ttl > left {
-		return Invalid("ttl %v is more than the %v that are left of MaxLifetime %v", ttl, duration(millis(left)), most)
+// CheckLifetime returns ErrInvalid if a lease held since that time may not be extended to ttl from now. If maxLifetime is 0,
+// the lifetime is not limited.
+func CheckLifetime(ttl, maxLifetime time.Duration, since time.Time) error {
+	if left := maxLifetime - time.Since(since); maxLifetime > 0 && ttl > left {
+		return Invalid("ttl %v exceeds the %v that are left of MaxLifetime %v; extend by less, or set a longer MaxLifetime", ttl, duration(millis(left)), maxLifetime)
 	}
 	return nil
 }
@@ -104,8 +104,8 @@ func (h *Lease) setTTL(ms int64) {
 	}
 }
 
-// lowerDeadline believes no more of the lease from now on than an Extend to so many ms leaves, which is about to be sent: it may have
-// run long before its answer comes, and if it is repeated, before that. It returns what was believed until now.
+// lowerDeadline limits the deadline to what an Extend to ms, which is about to be sent, will leave. The server may run it
+// long before its answer arrives. lowerDeadline returns the previous deadline.
 func (h *Lease) lowerDeadline(ms int64) (before time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -121,13 +121,13 @@ func (h *Lease) lowerDeadline(ms int64) (before time.Time) {
 	return before
 }
 
-// guaranteedLocked is how many of the ms that a renewal asked for are sure for the lease, if it left at that time.
+// guaranteedLocked returns for how many ms a renewal that was sent at that time and requested ms is sure to keep the lease.
 func (h *Lease) guaranteedLocked(sent time.Time, ms int64) int64 {
 	x := h.extension
 	switch {
 	case x == nil:
 		return ms
-	case x.requested > 0: // one is under way, and may run after this
+	case x.requested > 0: // an Extend is in progress and may run after the renewal
 		return min(ms, x.requested)
 	case !sent.After(x.at):
 		return 0
@@ -135,29 +135,29 @@ func (h *Lease) guaranteedLocked(sent time.Time, ms int64) int64 {
 	return ms
 }
 
-// beginExtension waits until no other Extend is under way. Of two at once nobody would know which the server had obeyed
-// last.
+// beginExtension waits until no other Extend of the lease is in progress. If two ran at once, it would not be known which
+// one the server ran last.
 func (h *Lease) beginExtension(ctx context.Context) error {
 	for {
 		h.mu.Lock()
 		if h.extension == nil {
 			h.extension = &extension{}
 		}
-		before, err := h.extension.done, h.err
-		if before == nil && err == nil {
+		inProgress, err := h.extension.done, h.err
+		if inProgress == nil && err == nil {
 			h.extension.done = make(chan struct{})
 		}
 		h.mu.Unlock()
-		if before == nil || err != nil {
+		if inProgress == nil || err != nil {
 			return err
 		}
-		if !waitFor(ctx, before) {
+		if !waitFor(ctx, inProgress) {
 			return Chain(ErrNoAnswer, ctx.Err())
 		}
 	}
 }
 
-// endExtension lets the next Extend go on.
+// endExtension lets the next Extend start.
 func (h *Lease) endExtension() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

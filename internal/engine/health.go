@@ -20,101 +20,103 @@ const (
 // contention from an outage. Callers of this process that wait locally for the same name share one. It is safe for
 // concurrent use.
 type ServerHealth struct {
-	maxAge time.Duration // how old the last answer may be
+	maxAge time.Duration // how old the last answer may be before the server counts as unavailable
 
-	mu       sync.Mutex   // guards what follows
-	answered time.Time    // when the last request left that was answered: the lock was held, or became ours
-	inFlight []time.Time  // when each request left that has not ended
-	inline   [1]time.Time // where inFlight lies as long as it is no longer, which spares an allocation
-	failure  error        // of the last request that failed, if none that left after it was answered
+	mu       sync.Mutex   // guards the fields below
+	answered time.Time    // when the most recent answered request was sent
+	inFlight []time.Time  // when each request was sent that has not ended
+	inline   [1]time.Time // storage of inFlight while it has one element, which saves an allocation
+	failure  error        // of the last request that failed, unless a later one was answered
 }
 
-// maxAge is how old the last answer may be for those who beat.
+// maxAge returns how old the last answer may be for requests that send heartbeats.
 func (e *Engine) maxAge() time.Duration { return 2 * e.cfg.HeartbeatInterval }
 
 // Sent records that a request is sent. Exactly one of Answered, Failed and Dropped must follow with the same time.
-func (c *ServerHealth) Sent(at time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.inFlight == nil {
-		c.inFlight = c.inline[:0]
+func (s *ServerHealth) Sent(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inFlight == nil {
+		s.inFlight = s.inline[:0]
 	}
-	c.inFlight = append(c.inFlight, at)
+	s.inFlight = append(s.inFlight, at)
 }
 
-func (c *ServerHealth) endLocked(at time.Time) {
-	if i := slices.IndexFunc(c.inFlight, at.Equal); i >= 0 {
-		c.inFlight = slices.Delete(c.inFlight, i, i+1)
+func (s *ServerHealth) endLocked(at time.Time) {
+	if i := slices.IndexFunc(s.inFlight, at.Equal); i >= 0 {
+		s.inFlight = slices.Delete(s.inFlight, i, i+1)
 	}
 }
 
 // Answered records that the request sent at that time was answered: the lock is held, or was granted.
-func (c *ServerHealth) Answered(at time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.endLocked(at)
-	if at.After(c.answered) {
-		c.answered = at
+func (s *ServerHealth) Answered(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endLocked(at)
+	if at.After(s.answered) {
+		s.answered = at
 	}
-	c.failure = nil
+	s.failure = nil
 }
 
 // Failed records that the request sent at that time was not answered, or by an error.
-func (c *ServerHealth) Failed(at time.Time, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.endLocked(at)
-	if at.After(c.answered) {
-		c.failure = err
+func (s *ServerHealth) Failed(at time.Time, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endLocked(at)
+	if at.After(s.answered) {
+		s.failure = err
 	}
 }
 
 // Dropped records that the request sent at that time ended without information about the server.
-func (c *ServerHealth) Dropped(at time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.endLocked(at)
+func (s *ServerHealth) Dropped(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endLocked(at)
 }
 
 // Outage returns why it is not known whether the lock is held: the last request failed, one has been unanswered for longer
 // than SilenceTimeout, or the last answer is too old. It is nil if the server answered recently.
-func (c *ServerHealth) Outage(now time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.failure != nil {
-		return c.failure
+func (s *ServerHealth) Outage(now time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failure != nil {
+		return s.failure
 	}
-	for _, at := range c.inFlight {
-		if at.After(c.answered) && now.Sub(at) >= SilenceTimeout {
+	for _, at := range s.inFlight {
+		if at.After(s.answered) && now.Sub(at) >= SilenceTimeout {
 			return ErrNoAnswer
 		}
 	}
-	if c.answered.IsZero() || now.Sub(c.answered) > c.maxAge {
+	if s.answered.IsZero() || now.Sub(s.answered) > s.maxAge {
 		return ErrNoAnswer
 	}
 	return nil
 }
 
-// stale says whether a question is worth while: the last answer is older than that, and none is awaited.
-func (c *ServerHealth) stale(now time.Time, age time.Duration) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.failure == nil && len(c.inFlight) == 0 && now.Sub(c.answered) > age
+// stale reports whether another request would give new information: the last answer is older than age, and no request is in
+// flight.
+func (s *ServerHealth) stale(now time.Time, age time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failure == nil && len(s.inFlight) == 0 && now.Sub(s.answered) > age
 }
 
 // Freshness is the age up to which the last answer is recent enough for a wait whose deadline is near; see DeadlineLead.
 func (e *Engine) Freshness() time.Duration { return e.cfg.HeartbeatInterval / 4 }
 
-// waitEnded is why there is no lease when ctx has ended the wait for it.
-func (c *ServerHealth) waitEnded(ctx context.Context) error {
-	if err := c.Outage(time.Now()); err != nil {
+// waitEnded returns the error of a wait that ctx has ended: contention or an outage.
+func (s *ServerHealth) waitEnded(ctx context.Context) error {
+	if err := s.Outage(time.Now()); err != nil {
 		return Chain(err, ctx.Err())
 	}
 	return Chain(ErrNotAcquired, ctx.Err())
 }
 
-// nearDeadline fires shortly before ctx's deadline, if that is not so near already.
-func nearDeadline(ctx context.Context) (fires <-chan time.Time, stop func()) {
+// nearDeadline returns a channel that receives DeadlineLead before ctx's deadline, or nil if that time has passed or there is
+// no deadline.
+func nearDeadline(ctx context.Context) (near <-chan time.Time, stop func()) {
 	if deadline, ok := ctx.Deadline(); ok {
 		if left := time.Until(deadline) - DeadlineLead; left > 0 {
 			timer := time.NewTimer(left)
@@ -124,11 +126,11 @@ func nearDeadline(ctx context.Context) (fires <-chan time.Time, stop func()) {
 	return nil, func() {}
 }
 
-// askNow makes the waiters of a name ask now if they have not heard from the server lately.
+// askNow makes the first waiter of a name send a heartbeat now if the last answer is not recent.
 func (e *Engine) askNow(key string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if n := e.queues[key]; n != nil && n.health.stale(time.Now(), e.Freshness()) {
-		e.timers.SetIfSooner(&n.timer, time.Now())
+	if q := e.queues[key]; q != nil && q.health.stale(time.Now(), e.Freshness()) {
+		e.timers.SetIfSooner(&q.timer, time.Now())
 	}
 }

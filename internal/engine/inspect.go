@@ -11,24 +11,25 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// pageSize is how many holders or waiters one script tells of.
+// pageSize is the maximum number of holders or waiters that one script returns.
 const pageSize = 500
 
-// Holder is a lease as the server sees it.
+// Holder is a lease at the server.
 type Holder struct {
 	Token     string
 	Fence     uint64
 	ExpiresIn time.Duration
 }
 
-// Waiter is a request in line as the server sees it.
+// Waiter is a queue entry at the server.
 type Waiter struct {
 	Token         string
 	WaitTime      time.Duration
-	HeartbeatLeft time.Duration // until its heartbeat lapses; not positive: it has
+	HeartbeatLeft time.Duration // until its heartbeat expires; not positive if it has
 }
 
-// Holders is who holds the lock. Many are read in parts, and who comes or goes meanwhile may be in it or not.
+// Holders returns the leases of the lock. A long list is read in pages; leases that are granted or end meanwhile may or may
+// not be included.
 func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
 	var list []Holder
 	seen := map[string]bool{}
@@ -55,7 +56,8 @@ func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
 	}
 }
 
-// Waiters is who waits, in order. A long queue is read in parts, and who comes or goes meanwhile may be in it or not.
+// Waiters returns the queue in order. A long queue is read in pages; waiters that join or leave meanwhile may or may not be
+// included.
 func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
 	var list []Waiter
 	for after := int64(0); ; {
@@ -80,7 +82,7 @@ func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
 	}
 }
 
-// inspect asks for one page, and repeats the request as a try does.
+// inspect requests one page. It makes up to MaxTries attempts.
 func (l *Lock) inspect(ctx context.Context, what int, after int64) ([]any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, l.fail(err)

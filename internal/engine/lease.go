@@ -399,7 +399,7 @@ func (h *Lease) end(by func(*transport.Call), unused bool, done time.Time) (*Cle
 	}
 	d := h.lock.newCleanup(h.token, h.inDoubt(), until)
 	d.unused, d.done = boolArg(unused), done
-	d.inDoubt = h.conversion.known() != nil // then it may be another lease by now, which is given back as well
+	d.inDoubt = h.conversion.resolved() != nil // then it may be another lease by now, which is given back as well
 	h.cleanup = d
 	h.mu.Unlock()
 	cancel()
@@ -436,7 +436,7 @@ func (h *Lease) await(ctx context.Context, d *Cleanup, silence error) error {
 		end, done = grace.C, nil
 	}
 	h.mu.Lock()
-	quiet, other := h.drained, h.conversion.known()
+	quiet, other := h.drained, h.conversion.resolved()
 	h.mu.Unlock()
 	for _, c := range []<-chan struct{}{d.finished, quiet, other} {
 		if c == nil {

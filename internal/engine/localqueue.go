@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// localQueue is the callers of this process that want one name, of which the first speaks to the server. So Redis sees
-// one contender per process, however many there are.
+// localQueue holds the callers of this process that wait for one name. Only the first of them sends requests, so the server
+// sees one waiter per process, however many callers there are.
 type localQueue struct {
-	health  ServerHealth // of whoever is the first
+	health  ServerHealth // of the first caller, handed on with its turn
 	waiting []chan struct{}
 }
 
-// waitLocally returns when it is the caller's turn, with what those before it know of the server; leave hands the turn
-// on. What is known may be maxAge old.
+// waitLocally blocks until it is the caller's turn, until ctx ends, or until the keeper is closed. It returns the health that
+// the callers of the name share, for which an answer may be maxAge old. The caller must call leave to end its turn.
 func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Duration) (shared *ServerHealth, leave func(), err error) {
 	leave = func() { e.leaveLocalQueue(key) }
 	e.mu.Lock()
-	n := e.localQueues[key]
-	if n == nil {
-		n = &localQueue{health: ServerHealth{maxAge: maxAge}}
-		e.localQueues[key] = n
+	q := e.localQueues[key]
+	if q == nil {
+		q = &localQueue{health: ServerHealth{maxAge: maxAge}}
+		e.localQueues[key] = q
 		e.mu.Unlock()
-		return &n.health, leave, nil
+		return &q.health, leave, nil
 	}
 	turn := make(chan struct{})
-	n.waiting = append(n.waiting, turn)
+	q.waiting = append(q.waiting, turn)
 	e.mu.Unlock()
 
 	near, stop := nearDeadline(ctx)
@@ -33,9 +33,9 @@ func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Durati
 	for waiting := true; waiting; {
 		select {
 		case <-turn:
-			return &n.health, leave, nil
+			return &q.health, leave, nil
 		case <-ctx.Done():
-			err, waiting = n.health.waitEnded(ctx), false
+			err, waiting = q.health.waitEnded(ctx), false
 		case <-e.closing.Done():
 			err, waiting = ErrClosed, false
 		case <-near:
@@ -43,26 +43,26 @@ func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Durati
 		}
 	}
 	e.mu.Lock()
-	for i, t := range n.waiting {
+	for i, t := range q.waiting {
 		if t == turn {
-			n.waiting = append(n.waiting[:i], n.waiting[i+1:]...)
+			q.waiting = append(q.waiting[:i], q.waiting[i+1:]...)
 			e.mu.Unlock()
 			return nil, nil, err
 		}
 	}
 	e.mu.Unlock()
-	e.leaveLocalQueue(key) // the turn came as well: hand it on
+	e.leaveLocalQueue(key) // the turn came at the same time: hand it on
 	return nil, nil, err
 }
 
 func (e *Engine) leaveLocalQueue(key string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	n := e.localQueues[key]
-	if len(n.waiting) == 0 {
+	q := e.localQueues[key]
+	if len(q.waiting) == 0 {
 		delete(e.localQueues, key)
 		return
 	}
-	close(n.waiting[0])
-	n.waiting = n.waiting[1:]
+	close(q.waiting[0])
+	q.waiting = q.waiting[1:]
 }

@@ -12,59 +12,59 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// heartbeatBatch is how many waiters go into one command: enough for one command per name and period in all but the largest
-// queues, few enough that the script stays around a millisecond.
+// heartbeatBatch is the maximum number of waiters in one command: enough for one command per name and interval in all but the
+// largest queues, few enough that the script takes about a millisecond.
 const heartbeatBatch = 1000
 
-// waitQueue is the waiters of one name in this keeper. They beat together.
+// waitQueue holds the waiters of one name in this keeper. It sends their heartbeats together.
 type waitQueue struct {
-	lock   *Lock // any lock of the name: its keys and scripts are what counts
+	lock   *Lock // any lock of the name, for its keys and scripts
 	health *ServerHealth
 	timer  timers.Timer
 
-	mu           sync.Mutex // guards what follows
+	mu           sync.Mutex // guards the fields below
 	requests     map[*request]struct{}
-	inFlight     int                         // beats under way
-	sent         time.Time                   // when the last one left
-	due          time.Time                   // when all beat next; who beats before that is the first of them, to ask
-	again        bool                        // beat once more when it is back
-	backoff      *backoff.ExponentialBackOff // nil while beats are answered
-	failingSince time.Time                   // since when they are not
-	receivedAt   time.Time                   // when a message last told one of them to ask
+	inFlight     int                         // heartbeat commands in flight
+	sent         time.Time                   // when the last one was sent
+	due          time.Time                   // when the next heartbeats of all waiters are due; a heartbeat before that is of the first waiter only
+	again        bool                        // send one more when the last one is answered
+	backoff      *backoff.ExponentialBackOff // nil while heartbeats are answered
+	failingSince time.Time                   // when the first heartbeat was not answered
+	receivedAt   time.Time                   // when a message last said when to send a heartbeat
 }
 
-// enqueue puts a waiter that has just been told to wait into its name's line, and sets the clock.
+// enqueue adds a request that the server has queued to its name's waitQueue, and schedules the next heartbeat.
 func (l *Lock) enqueue(w *request, a acquireReply) {
 	e := l.e
 	e.mu.Lock()
-	n := e.queues[l.key(keyQueue)]
-	if n == nil {
-		n = &waitQueue{lock: l, health: w.known(), requests: map[*request]struct{}{}, due: time.Now().Add(e.cfg.HeartbeatInterval)}
-		n.timer.Fire = n.heartbeat
-		e.queues[l.key(keyQueue)] = n
+	q := e.queues[l.key(keyQueue)]
+	if q == nil {
+		q = &waitQueue{lock: l, health: w.known(), requests: map[*request]struct{}{}, due: time.Now().Add(e.cfg.HeartbeatInterval)}
+		q.timer.Fire = q.heartbeat
+		e.queues[l.key(keyQueue)] = q
 		e.subscriber.Retain(l.channel)
 	}
-	n.mu.Lock()
-	n.requests[w] = struct{}{}
-	n.mu.Unlock()
+	q.mu.Lock()
+	q.requests[w] = struct{}{}
+	q.mu.Unlock()
 	due := w.due
 	w.mu.Lock()
-	w.health = n.health
-	n.health.Answered(w.askedAt)
+	w.health = q.health
+	q.health.Answered(w.askedAt)
 	w.mu.Unlock()
 	e.mu.Unlock()
-	if w.hasEnded() { // meanwhile, and its end did not find it in the line
+	if w.hasEnded() { // meanwhile, so it was not removed when it ended
 		e.leaveQueue(w)
 		return
 	}
-	e.timers.SetIfSooner(&n.timer, n.next(time.Now(), a.retryIn, a.more))
+	e.timers.SetIfSooner(&q.timer, q.next(time.Now(), a.retryIn, a.more))
 	if !due.IsZero() {
-		n.heartbeatAt(due)
+		q.heartbeatAt(due)
 	}
 	w.setPosition(a.rank)
 }
 
-// setPosition tells of the waiter's position, if it is another than before.
+// setPosition reports the position of a waiter to the observer, if it has changed.
 func (w *request) setPosition(rank int) {
 	e := w.lock.e
 	if e.cfg.Observe == nil {
@@ -81,63 +81,64 @@ func (w *request) setPosition(rank int) {
 	}
 }
 
-// next is when to beat: at the period, or when the server said that asking may be worth while.
-func (n *waitQueue) next(now time.Time, ask int64, more bool) time.Time {
+// next returns when the next heartbeat is due: after the interval, or after retryIn ms, when the server expects that a waiter
+// can be granted the lock. If more is set, it is due at once.
+func (q *waitQueue) next(now time.Time, retryIn int64, more bool) time.Time {
 	switch {
 	case more:
 		return now
-	case ask > 0 && duration(ask) < n.lock.e.cfg.HeartbeatInterval:
-		return now.Add(duration(ask) + time.Millisecond) // leases end within the millisecond that was named
+	case retryIn > 0 && duration(retryIn) < q.lock.e.cfg.HeartbeatInterval:
+		return now.Add(duration(retryIn) + time.Millisecond) // a lease ends within the given millisecond
 	}
-	return now.Add(n.lock.e.cfg.HeartbeatInterval)
+	return now.Add(q.lock.e.cfg.HeartbeatInterval)
 }
 
-// leaveQueue takes the waiter out of its line, and ends a line that is empty.
+// leaveQueue removes the request from its waitQueue, and the waitQueue if it is empty.
 func (e *Engine) leaveQueue(w *request) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	key := w.lock.key(keyQueue)
-	n := e.queues[key]
-	if n == nil {
+	q := e.queues[key]
+	if q == nil {
 		return
 	}
-	n.mu.Lock()
-	delete(n.requests, w)
-	empty := len(n.requests) == 0
-	n.mu.Unlock()
+	q.mu.Lock()
+	delete(q.requests, w)
+	empty := len(q.requests) == 0
+	q.mu.Unlock()
 	if empty {
 		delete(e.queues, key)
-		e.timers.Cancel(&n.timer)
-		e.subscriber.Release(n.lock.channel)
+		e.timers.Cancel(&q.timer)
+		e.subscriber.Release(q.lock.channel)
 	}
 }
 
-// heartbeatAt makes the first of the waiter's line ask at that time at the latest, as a message has said.
+// heartbeatAt makes the first waiter of the request's queue send a heartbeat at that time at the latest, as a message asked for.
 func (e *Engine) heartbeatAt(w *request, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if n := e.queueLocked(w, at); n != nil {
-		n.mu.Lock()
-		n.receivedAt = time.Now()
-		n.mu.Unlock()
-		e.timers.SetIfSooner(&n.timer, at)
+	if q := e.queueLocked(w, at); q != nil {
+		q.mu.Lock()
+		q.receivedAt = time.Now()
+		q.mu.Unlock()
+		e.timers.SetIfSooner(&q.timer, at)
 	}
 }
 
-// queueWasEmpty notes that nobody stood in line for a release that left at that time. If somebody here had been told to wait
-// before that, then the server has lost the line, as it does when its clock is set ahead; and perhaps nobody else asks
-// before the next heartbeat.
+// queueWasEmpty handles a release, sent at that time, that found the queue empty. If the server had queued a waiter of this
+// keeper before, it has lost the queue, as happens when its clock is set forward. The waiters then send heartbeats at once,
+// since the lock may otherwise stay free until the next heartbeat.
 func (l *Lock) queueWasEmpty(sent time.Time) {
 	e := l.e
 	e.mu.Lock()
-	n := e.queues[l.key(keyQueue)]
+	q := e.queues[l.key(keyQueue)]
 	e.mu.Unlock()
-	if n == nil {
+	if q == nil {
 		return
 	}
-	n.mu.Lock()
-	waiters := slices.Collect(maps.Keys(n.requests))
-	n.mu.Unlock()
+	q.mu.Lock()
+	waiters := slices.Collect(maps.Keys(q.requests))
+	q.mu.Unlock()
 	for _, w := range waiters {
 		if w.waitedAt(sent) {
 			e.heartbeatBy(w, time.Now())
@@ -146,24 +147,24 @@ func (l *Lock) queueWasEmpty(sent time.Time) {
 	}
 }
 
-// heartbeatBy makes all of the waiter's line beat at that time at the latest.
+// heartbeatBy makes all waiters of the request's queue send heartbeats at that time at the latest.
 func (e *Engine) heartbeatBy(w *request, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if n := e.queueLocked(w, at); n != nil {
-		n.heartbeatAt(at)
+	if q := e.queueLocked(w, at); q != nil {
+		q.heartbeatAt(at)
 	}
 }
 
-// queueLocked is the line in which the waiter stands. If it does not yet, because a message has overtaken the answer that puts
-// it there, it will beat then, at that time at the latest.
+// queueLocked returns the waitQueue that the request is in. If the request is in none yet, because a message has overtaken the
+// reply that queues it, queueLocked returns nil and notes that a heartbeat is due at that time when the request is queued.
 func (e *Engine) queueLocked(w *request, at time.Time) *waitQueue {
-	if n := e.queues[w.lock.key(keyQueue)]; n != nil {
-		n.mu.Lock()
-		_, stands := n.requests[w]
-		n.mu.Unlock()
-		if stands {
-			return n
+	if q := e.queues[w.lock.key(keyQueue)]; q != nil {
+		q.mu.Lock()
+		_, queued := q.requests[w]
+		q.mu.Unlock()
+		if queued {
+			return q
 		}
 	}
 	if w.due.IsZero() || at.Before(w.due) {
@@ -172,55 +173,57 @@ func (e *Engine) queueLocked(w *request, at time.Time) *waitQueue {
 	return nil
 }
 
-func (n *waitQueue) heartbeatAt(at time.Time) {
-	n.mu.Lock()
-	if n.due.After(at) {
-		n.due = at
+// heartbeatAt makes all waiters send heartbeats at that time at the latest.
+func (q *waitQueue) heartbeatAt(at time.Time) {
+	q.mu.Lock()
+	if q.due.After(at) {
+		q.due = at
 	}
-	n.mu.Unlock()
-	n.lock.e.timers.SetIfSooner(&n.timer, at)
+	q.mu.Unlock()
+	q.lock.e.timers.SetIfSooner(&q.timer, at)
 }
 
-// heartbeat is called by the clock: it sends the heartbeats of all who wait, or, before those are due, asks for the first.
-func (n *waitQueue) heartbeat(now time.Time) {
-	e := n.lock.e
-	period := e.cfg.HeartbeatInterval
-	n.mu.Lock()
-	if len(n.requests) == 0 {
-		n.mu.Unlock()
+// heartbeat is called by the timer. It sends the heartbeats of all waiters, or of the first waiter only if those of all are not
+// due yet.
+func (q *waitQueue) heartbeat(now time.Time) {
+	e := q.lock.e
+	interval := e.cfg.HeartbeatInterval
+	q.mu.Lock()
+	if len(q.requests) == 0 {
+		q.mu.Unlock()
 		return
 	}
-	if n.inFlight > 0 && now.Sub(n.sent) < 2*period {
-		// The last one is still under way. What made this one due may have come after it ran.
-		n.again = true
-		n.mu.Unlock()
-		e.timers.Set(&n.timer, now.Add(period))
+	if q.inFlight > 0 && now.Sub(q.sent) < 2*interval {
+		// The last one is in flight. It may have run before the event that made this one due.
+		q.again = true
+		q.mu.Unlock()
+		e.timers.Set(&q.timer, now.Add(interval))
 		return
 	}
-	n.sent, n.again = now, false
-	all := slices.Collect(maps.Keys(n.requests))
-	parts := 1
-	early := now.Before(n.due)
+	q.sent, q.again = now, false
+	waiters := slices.Collect(maps.Keys(q.requests))
+	batches := 1
+	early := now.Before(q.due)
 	if !early {
-		n.due = now.Add(period)
-		parts = (len(all) + heartbeatBatch - 1) / heartbeatBatch
+		q.due = now.Add(interval)
+		batches = (len(waiters) + heartbeatBatch - 1) / heartbeatBatch
 	}
-	due := n.due
-	n.inFlight += parts
-	n.mu.Unlock()
-	e.timers.Set(&n.timer, due)
+	due := q.due
+	q.inFlight += batches
+	q.mu.Unlock()
+	e.timers.Set(&q.timer, due)
 	if early {
-		all = []*request{first(all)}
+		waiters = []*request{firstWaiter(waiters)}
 	}
-	for part := range slices.Chunk(all, heartbeatBatch) {
-		n.send(part)
+	for batch := range slices.Chunk(waiters, heartbeatBatch) {
+		q.send(batch)
 	}
 }
 
-// first is the waiter that stands before the others.
-func first(all []*request) (first *request) {
+// firstWaiter returns the waiter that is ahead of the others in the queue.
+func firstWaiter(waiters []*request) (first *request) {
 	least := int64(0)
-	for _, w := range all {
+	for _, w := range waiters {
 		w.mu.Lock()
 		place := w.place
 		w.mu.Unlock()
@@ -231,31 +234,31 @@ func first(all []*request) (first *request) {
 	return first
 }
 
-// send sends one beat for some waiters.
-func (n *waitQueue) send(part []*request) {
-	l := n.lock
+// send sends the heartbeats of some waiters in one command.
+func (q *waitQueue) send(batch []*request) {
+	l := q.lock
 	sent := time.Now()
-	n.health.Sent(sent)
-	call := l.heartbeatCall(0, len(part), func(call *transport.Call) { n.heartbeatDone(call, part, sent) })
-	for _, w := range part {
+	q.health.Sent(sent)
+	call := l.heartbeatCall(0, len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent) })
+	for _, w := range batch {
 		call.Args = append(call.Args, w.token)
 	}
 	l.e.transport.Send(call)
 }
 
-// rejoin makes waiters stand in line again whom the server does not know: they were passed over while their
-// connection was gone, or the server lost its data. Those who have not missed a heartbeat keep their place.
-func (n *waitQueue) rejoin(part []*request) {
-	l := n.lock
+// rejoin queues waiters again that the server does not know: it passed over them while their subscription was interrupted, or
+// it lost its data. Waiters that have not missed a heartbeat keep their place.
+func (q *waitQueue) rejoin(batch []*request) {
+	l := q.lock
 	now := time.Now()
-	call := l.heartbeatCall(1, 2*len(part), func(call *transport.Call) {
-		for _, w := range part {
+	call := l.heartbeatCall(1, 2*len(batch), func(call *transport.Call) {
+		for _, w := range batch {
 			w.copyDone(transport.OutcomeOf(call.Err))
 		}
-		n.heartbeatDone(call, part, now)
+		q.heartbeatDone(call, batch, now)
 	})
-	n.health.Sent(now)
-	for _, w := range part {
+	q.health.Sent(now)
+	for _, w := range batch {
 		w.copySent(now)
 		w.mu.Lock()
 		place := w.place
@@ -265,147 +268,149 @@ func (n *waitQueue) rejoin(part []*request) {
 		w.mu.Unlock()
 		call.Args = append(call.Args, w.token, place)
 	}
-	n.mu.Lock()
-	n.inFlight++
-	n.mu.Unlock()
+	q.mu.Lock()
+	q.inFlight++
+	q.mu.Unlock()
 	l.e.transport.Send(call)
 }
 
-// heartbeatCall prepares a beat, to which the tokens are to be appended.
-func (l *Lock) heartbeatCall(back, room int, done func(*transport.Call)) *transport.Call {
+// heartbeatCall prepares a heartbeat command, to which the caller appends the tokens. If rejoin is 1, each token is followed by
+// its place and is queued again.
+func (l *Lock) heartbeatCall(rejoin, room int, done func(*transport.Call)) *transport.Call {
 	call := l.call(l.spec.Scripts.Heartbeat, 4, 6+room, done)
 	call.Urgent = true
-	call.Args = lua.HeartbeatArgs(call.Args, l.args.metadataTTL, l.args.heartbeatTimeout, l.args.channelPrefix, l.args.sharded, back, l.args.extra)
+	call.Args = lua.HeartbeatArgs(call.Args, l.args.metadataTTL, l.args.heartbeatTimeout, l.args.channelPrefix, l.args.sharded, rejoin, l.args.extra)
 	return call
 }
 
-// heartbeatDone deals with the answer to a beat.
-func (n *waitQueue) heartbeatDone(call *transport.Call, part []*request, sent time.Time) {
-	e := n.lock.e
-	p, err := parseHeartbeat(call, len(part))
+// heartbeatDone handles the reply to a heartbeat command.
+func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent time.Time) {
+	e := q.lock.e
+	p, err := parseHeartbeat(call, len(batch))
 	if err != nil {
-		n.health.Failed(sent, err)
-		n.failed(err, part)
+		q.health.Failed(sent, err)
+		q.failed(err, batch)
 		return
 	}
 	now := time.Now()
-	n.mu.Lock()
-	n.inFlight--
-	again := n.again
-	n.mu.Unlock()
+	q.mu.Lock()
+	q.inFlight--
+	again := q.again
+	q.mu.Unlock()
 
-	var back []*request
-	waits := make([]bool, len(part))
-	for i := range waits {
-		waits[i] = true
+	var unknown []*request
+	waiting := make([]bool, len(batch))
+	for i := range waiting {
+		waiting[i] = true
 	}
 	for _, x := range p.changes {
-		w := part[x.index]
+		w := batch[x.index]
 		switch x.code {
 		case lua.Granted, lua.Held:
-			waits[x.index] = false
+			waiting[x.index] = false
 			if x.code == lua.Held && !w.noPush {
 				e.expectWakeup(w)
 			}
 			if w.grant(x.a, call.Sent, x.b-p.now, true) == ErrTooLate {
-				n.heartbeatAt(call.Sent.Add(duration(x.b-p.now) + time.Millisecond)) // when the lease is over
+				q.heartbeatAt(call.Sent.Add(duration(x.b-p.now) + time.Millisecond)) // when the lease has ended
 			}
 		case lua.Waiting:
 			w.stillWaiting(call.Sent, p.seq, x.a)
 		case lua.Unknown:
-			waits[x.index] = false
+			waiting[x.index] = false
 			if !w.hasEnded() {
-				back = append(back, w)
+				unknown = append(unknown, w)
 			}
 		case lua.Tombstoned:
-			waits[x.index] = false
-			w.leave(n.lock.fail(ErrNotAcquired, errTombstoned))
+			waiting[x.index] = false
+			w.leave(q.lock.fail(ErrNotAcquired, errTombstoned))
 		case lua.Refused:
-			waits[x.index] = false
-			w.leave(n.lock.fail(ErrNotAcquired))
+			waiting[x.index] = false
+			w.leave(q.lock.fail(ErrNotAcquired))
 		case lua.Conflict:
-			waits[x.index] = false
-			w.leave(n.lock.fail(ErrConflict))
+			waiting[x.index] = false
+			w.leave(q.lock.fail(ErrConflict))
 		case lua.AboveLimit:
-			waits[x.index] = false
-			w.leave(n.lock.fail(ErrAboveLimit))
+			waiting[x.index] = false
+			w.leave(q.lock.fail(ErrAboveLimit))
 		}
 	}
-	if len(back) == 0 { // else they are to come back first, which takes a server that can be written to
-		n.mu.Lock()
-		n.backoff = nil
-		n.mu.Unlock()
-		n.health.Answered(sent)
+	if len(unknown) == 0 { // otherwise they must rejoin first, which requires that the server can be written to
+		q.mu.Lock()
+		q.backoff = nil
+		q.mu.Unlock()
+		q.health.Answered(sent)
 	} else {
-		n.health.Dropped(sent)
+		q.health.Dropped(sent)
 	}
-	n.checkMissed(back)
-	for i, w := range part {
-		if waits[i] {
+	q.checkMissed(unknown)
+	for i, w := range batch {
+		if waiting[i] {
 			w.stillWaiting(call.Sent, p.seq, 0)
 		}
 	}
-	if len(back) > 0 {
-		n.rejoin(back)
+	if len(unknown) > 0 {
+		q.rejoin(unknown)
 	}
-	n.heartbeatOthers(part, back)
+	q.heartbeatOthers(batch, unknown)
 	if p.first >= 0 {
-		part[p.first].setPosition(p.rank)
+		batch[p.first].setPosition(p.rank)
 	}
-	e.timers.SetIfSooner(&n.timer, n.next(now, p.retryIn, p.more || again))
+	e.timers.SetIfSooner(&q.timer, q.next(now, p.retryIn, p.more || again))
 }
 
-// heartbeatOthers makes all beat now if only some of them have, whom the server did not know: the others it may not know either.
-func (n *waitQueue) heartbeatOthers(part, unknown []*request) {
-	n.mu.Lock()
-	some := len(part) < min(len(n.requests), heartbeatBatch)
-	n.mu.Unlock()
+// heartbeatOthers makes all waiters send heartbeats now if the heartbeat was of some of them only and the server did not know
+// one: it may not know the others either.
+func (q *waitQueue) heartbeatOthers(batch, unknown []*request) {
+	q.mu.Lock()
+	some := len(batch) < min(len(q.requests), heartbeatBatch)
+	q.mu.Unlock()
 	if some && len(unknown) > 0 {
-		n.heartbeatAt(time.Now())
+		q.heartbeatAt(time.Now())
 	}
 }
 
-// checkMissed looks at waiters that the server did not know. If the keeper was listening all the time since their last
-// heartbeat, and was told nothing, then it listens not where the server speaks: the connection is replaced.
-func (n *waitQueue) checkMissed(back []*request) {
-	if len(back) == 0 {
+// checkMissed replaces the subscription if the server did not know a waiter although the keeper was subscribed, and received no
+// message, since the waiter's last heartbeat. Then the subscription does not receive what the server publishes.
+func (q *waitQueue) checkMissed(unknown []*request) {
+	if len(unknown) == 0 {
 		return
 	}
-	e := n.lock.e
-	since := e.subscriber.SubscribedSince(n.lock.channel)
-	n.mu.Lock()
-	heard := n.receivedAt
-	n.mu.Unlock()
-	for _, w := range back {
+	e := q.lock.e
+	since := e.subscriber.SubscribedSince(q.lock.channel)
+	q.mu.Lock()
+	received := q.receivedAt
+	q.mu.Unlock()
+	for _, w := range unknown {
 		w.mu.Lock()
 		asked := w.askedAt
 		w.mu.Unlock()
-		if !since.IsZero() && since.Before(asked) && !heard.After(asked) && !w.noPush {
-			e.subscriber.Replace(n.lock.channel)
+		if !since.IsZero() && since.Before(asked) && !received.After(asked) && !w.noPush {
+			e.subscriber.Replace(q.lock.channel)
 			return
 		}
 	}
 }
 
-// failed deals with a beat that was not answered.
-func (n *waitQueue) failed(err error, part []*request) {
-	e := n.lock.e
+// failed handles a heartbeat command that was not answered.
+func (q *waitQueue) failed(err error, batch []*request) {
+	e := q.lock.e
 	now := time.Now()
-	n.mu.Lock()
-	n.inFlight--
-	if n.backoff == nil {
-		n.backoff = e.cfg.Retry.NewBackoff()
-		n.failingSince = now
+	q.mu.Lock()
+	q.inFlight--
+	if q.backoff == nil {
+		q.backoff = e.cfg.Retry.NewBackoff()
+		q.failingSince = now
 	}
-	n.due = now
-	hopeless := !transport.Retryable(err) || e.cfg.Retry.Exhausted(n.failingSince, now)
-	pause := min(n.backoff.NextBackOff(), e.cfg.HeartbeatInterval)
-	n.mu.Unlock()
-	if hopeless {
-		for _, w := range part {
-			w.leave(n.lock.fail(err))
+	q.due = now
+	giveUp := !transport.Retryable(err) || e.cfg.Retry.Exhausted(q.failingSince, now)
+	pause := min(q.backoff.NextBackOff(), e.cfg.HeartbeatInterval)
+	q.mu.Unlock()
+	if giveUp {
+		for _, w := range batch {
+			w.leave(q.lock.fail(err))
 		}
 		return
 	}
-	e.timers.SetIfSooner(&n.timer, now.Add(pause))
+	e.timers.SetIfSooner(&q.timer, now.Add(pause))
 }

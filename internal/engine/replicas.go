@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ReplicaAck says what must have a grant before its lease is handed out. Package lockkeeper documents it.
+// ReplicaAck says which replicas must have a grant before its lease is returned. Package lockkeeper documents it.
 type ReplicaAck struct {
 	Replicas int
 	Majority bool
@@ -23,12 +23,12 @@ type ReplicaAck struct {
 
 func (a ReplicaAck) enabled() bool { return a.Replicas > 0 || a.Majority || a.Fsync }
 
-// errReplicasPending: nobody else holds the lock, but its own grant was not waited for long enough.
-var errReplicasPending = Chain(ErrUnavailable, errors.New("the replicas had not acknowledged the grant yet"))
+// errReplicasPending is the error of a wait for replicas that ctx has ended. The lock was granted and not held elsewhere.
+var errReplicasPending = Chain(ErrUnavailable, errors.New("the replicas had not acknowledged the grant when the context ended"))
 
-// awaitReplicas returns when replicas have what the request was granted, which is h or no lease. If they do not in time, or
-// ctx ends, that is undone. A lease that has come in the place of another is all that its holder has, so there it does not
-// matter if ctx ends.
+// awaitReplicas waits until replicas have what the request was granted: the lease h, or nothing but permits if h is nil. If
+// they do not have it in time or ctx ends, the grant is undone. If the request was a conversion, its lease is the only one
+// that the caller has left, so ctx is ignored.
 func (l *Lock) awaitReplicas(ctx context.Context, w *request, h *Lease) error {
 	if w.origin != nil {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.e.cfg.ReplicaAck.Timeout+cancelGrace)
@@ -43,7 +43,7 @@ func (l *Lock) awaitReplicas(ctx context.Context, w *request, h *Lease) error {
 		return nil
 	}
 	if from := w.origin; from != nil {
-		from.lose(err) // it ended at the server when this one came in its place
+		from.lose(err) // the new lease replaced it at the server
 	}
 	var d *Cleanup
 	if h != nil {
@@ -66,12 +66,13 @@ func (l *Lock) awaitReplicas(ctx context.Context, w *request, h *Lease) error {
 	return l.fail(err)
 }
 
-// replicateGrant waits until replicas have the grant. The request is repeated for that, which changes nothing.
+// replicateGrant waits until replicas have the grant. It repeats the request on the connection that waits, which has no
+// further effect.
 func (l *Lock) replicateGrant(ctx context.Context, w *request, h *Lease) error {
 	again := &transport.Call{Script: l.spec.Scripts.Acquire}
 	again.Args = lua.AcquireArgs(nil, w.token, l.args.ttl, l.args.metadataTTL, 0, l.args.channelPrefix, l.args.sharded, w.extra, 0)
 	again.Done = func(call *transport.Call) { w.copyDone(transport.OutcomeOf(call.Err)) }
-	w.copySent(time.Now()) // a release that overtakes it has to bury
+	w.copySent(time.Now()) // a release that overtakes it must leave a tombstone
 	return l.waitForReplicas(ctx, again, l.allKeys(), func() error {
 		a, err := parseAcquire(again)
 		if err == nil && (a.code != lua.Granted || uint64(a.fence) != w.fence) {
@@ -85,8 +86,8 @@ func (l *Lock) replicateGrant(ctx context.Context, w *request, h *Lease) error {
 	})
 }
 
-// replicateRenewal waits until replicas have a lease that is adopted. Its renewal is repeated for that, which cannot take it
-// again if it is over.
+// replicateRenewal waits until replicas have a lease that is adopted. It repeats the renewal on the connection that waits,
+// which does not revive a lease that has ended.
 func (l *Lock) replicateRenewal(ctx context.Context, token string) (renewal, error) {
 	var r renewal
 	again := &transport.Call{Script: l.spec.Scripts.Renew, Sent: time.Now()}
@@ -99,14 +100,14 @@ func (l *Lock) replicateRenewal(ctx context.Context, token string) (renewal, err
 		return err
 	})
 	if err != nil {
-		return renewal{}, err // the call may still be under way
+		return renewal{}, err // r may still be written to
 	}
 	return r, nil
 }
 
-// waitForReplicas sends a call that writes, on a connection of its own, and waits until replicas have what it wrote, and so
-// what was written before: WAIT counts what its own connection has written, and the grant may have been written by another's.
-// Check says what is wrong with the answer.
+// waitForReplicas sends a call that writes on a dedicated connection, and waits until replicas have that write, and so all
+// earlier ones. WAIT considers only what its own connection has written, but another client's connection may have written the
+// grant. check parses the reply of the call.
 func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, keys []string, check func() error) error {
 	if !l.e.beginWork(false) {
 		call.Err = redis.ErrClosed // it was not sent
@@ -128,8 +129,8 @@ func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, keys [
 
 func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() error) error {
 	ctx := context.Background()
-	want := l.e.cfg.ReplicaAck
-	wanted, replicas, local := want.Replicas, 0, !want.Fsync
+	ack := l.e.cfg.ReplicaAck
+	wanted, replicas, local := ack.Replicas, 0, !ack.Fsync
 	fail := func(err error) error { return l.e.cfg.NotAcknowledged(replicas, wanted, local, unavailable(err)) }
 	conn, primary, err := l.e.cfg.Client.Conn(ctx, l.key(keyLock))
 	if err != nil {
@@ -150,15 +151,15 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 		return fail(err)
 	}
 
-	if want.Majority {
+	if ack.Majority {
 		n, err := connectedReplicas(ctx, conn)
 		if err != nil {
 			return fail(err)
 		}
-		wanted = max(want.Replicas, l.e.maxReplicas(primary, n)/2+1)
+		wanted = max(ack.Replicas, l.e.maxReplicas(primary, n)/2+1)
 	}
-	if want.Fsync {
-		list, err := conn.Do(ctx, "waitaof", 1, wanted, millis(want.Timeout)).Int64Slice()
+	if ack.Fsync {
+		list, err := conn.Do(ctx, "waitaof", 1, wanted, millis(ack.Timeout)).Int64Slice()
 		if err == nil && len(list) != 2 {
 			err = fmt.Errorf("%w: %v from WAITAOF", transport.ErrReply, list)
 		}
@@ -167,7 +168,7 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 		}
 		local, replicas = list[0] > 0, int(list[1])
 	} else {
-		n, err := conn.Wait(ctx, wanted, want.Timeout).Result()
+		n, err := conn.Wait(ctx, wanted, ack.Timeout).Result()
 		if err != nil {
 			return fail(err)
 		}
@@ -181,7 +182,7 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 
 var connected = regexp.MustCompile(`(?m)^connected_slaves:(\d+)`)
 
-// connectedReplicas is how many are connected to the primary.
+// connectedReplicas returns how many replicas are connected to the primary.
 func connectedReplicas(ctx context.Context, conn *redis.Conn) (int, error) {
 	info, err := conn.Info(ctx, "replication").Result()
 	if err != nil {
@@ -194,7 +195,7 @@ func connectedReplicas(ctx context.Context, conn *redis.Conn) (int, error) {
 	return strconv.Atoi(m[1])
 }
 
-// maxReplicas is the most replicas that a primary has had at any time, so that one which is cut off is still counted.
+// maxReplicas returns the maximum number of replicas that were seen at a primary, so that a disconnected one is still counted.
 func (e *Engine) maxReplicas(primary string, n int) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()

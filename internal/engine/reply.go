@@ -7,10 +7,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// Replies and messages come from a server that may be broken or not Redis at all: nothing in them is believed that
-// has not been looked at, and a lease is never made out of nonsense.
+// Replies are checked completely before they are used. The server may be broken or not Redis at all, and must not be able to
+// cause a lease that was never granted.
 
-// reply is a reply: a flat list of integers, the code first.
+// reply is the reply of a script: integers, of which the first is a code.
 type reply []int64
 
 func parseReply(call *transport.Call) (reply, error) {
@@ -23,7 +23,7 @@ func parseReply(call *transport.Call) (reply, error) {
 	return call.Reply, nil
 }
 
-// checkLength says whether the reply has the length that its code calls for.
+// checkLength returns an error if the reply does not have the length that its code requires.
 func (n reply) checkLength(length int) error {
 	if len(n) != length {
 		return fmt.Errorf("%w: %d numbers after code %d, want %d", transport.ErrReply, len(n)-1, n[0], length-1)
@@ -31,23 +31,23 @@ func (n reply) checkLength(length int) error {
 	return nil
 }
 
-// acquireReply is the reply of acquire.lua.
+// acquireReply is the reply of acquire.lua or allow.lua.
 type acquireReply struct {
 	code                int64
 	fence, now, until   int64 // granted
-	retryAfter          int64 // refused: ms until it may be had, if known
+	retryAfter          int64 // refused: ms until it may be granted, if known
 	seq, place, retryIn int64 // waiting
 	rank                int
-	quota               Quota // of allow.lua: granted or refused
-	more                bool  // there is more to be admitted
-	limitsChanged       bool  // the limits are others from now on
+	quota               Quota // allow.lua: granted or refused
+	more                bool  // more waiters may be admitted; see moreToAdmit
+	limitsChanged       bool  // the request has changed the limits in force
 }
 
-// The bits of what acquire.lua, limit.lua and release.lua say of more.
+// The bits of the last number of the replies of acquire.lua, limit.lua and release.lua.
 const (
-	moreToAdmit   = 1
+	moreToAdmit   = 1 // the script reached the limit of one run before it had admitted all it could
 	limitsChanged = 2 // acquire and limit
-	queueEmpty    = 2 // release: nobody stood in line
+	queueEmpty    = 2 // release
 )
 
 func parseAcquire(call *transport.Call) (acquireReply, error) {
@@ -85,7 +85,7 @@ func parseAcquire(call *transport.Call) (acquireReply, error) {
 	return a, nil
 }
 
-// parse looks at the reply to the request: that of acquire.lua, or of allow.lua, which has three numbers more.
+// parse parses the reply to the request: that of acquire.lua, or that of allow.lua, which has three more numbers.
 func (w *request) parse(call *transport.Call) (acquireReply, error) {
 	if w.quota == nil || call.Err != nil || len(call.Reply) < 4 || call.Reply[0] != lua.Granted && call.Reply[0] != lua.Refused {
 		return parseAcquire(call)
@@ -107,15 +107,16 @@ func (w *request) parse(call *transport.Call) (acquireReply, error) {
 	return a, nil
 }
 
-// heartbeatReply is the reply of beat.lua.
+// heartbeatReply is the reply of heartbeat.lua.
 type heartbeatReply struct {
 	now, seq, retryIn int64
 	more              bool
-	first, rank       int // the first of the tokens that wait, from 0, or -1, and where it stands
+	first, rank       int // the index of the first token that waits, or -1, and its position in the queue
 	changes           []tokenChange
 }
 
-// tokenChange is what a beat says of one token: its index from 0, a code, and two numbers that depend on the code.
+// tokenChange is the state of one token in the reply of heartbeat.lua: its index, a code, and two numbers that depend on the
+// code.
 type tokenChange struct {
 	index int
 	code  int64
@@ -128,25 +129,25 @@ func parseHeartbeat(call *transport.Call, tokens int) (heartbeatReply, error) {
 		return heartbeatReply{}, err
 	}
 	if n[0] != lua.Waiting || len(n) < 7 || (len(n)-7)%4 != 0 {
-		return heartbeatReply{}, fmt.Errorf("%w: %d numbers, code %d, from beat", transport.ErrReply, len(n), n[0])
+		return heartbeatReply{}, fmt.Errorf("%w: %d numbers, code %d, from heartbeat", transport.ErrReply, len(n), n[0])
 	}
 	if n[5] < 0 || n[5] > int64(tokens) {
-		return heartbeatReply{}, fmt.Errorf("%w: token %d of %d is the first, from beat", transport.ErrReply, n[5], tokens)
+		return heartbeatReply{}, fmt.Errorf("%w: token %d of %d is the first, from heartbeat", transport.ErrReply, n[5], tokens)
 	}
 	p := heartbeatReply{now: n[1], seq: n[2], retryIn: n[3], more: n[4] != 0, first: int(n[5]) - 1, rank: int(n[6])}
 	for rest := n[7:]; len(rest) > 0; rest = rest[4:] {
 		if rest[0] < 1 || rest[0] > int64(tokens) {
-			return heartbeatReply{}, fmt.Errorf("%w: token %d of %d, from beat", transport.ErrReply, rest[0], tokens)
+			return heartbeatReply{}, fmt.Errorf("%w: token %d of %d, from heartbeat", transport.ErrReply, rest[0], tokens)
 		}
 		x := tokenChange{int(rest[0]) - 1, rest[1], rest[2], rest[3]}
 		switch x.code {
 		case lua.Granted, lua.Held:
 			if x.a <= 0 || p.now < 0 {
-				return heartbeatReply{}, fmt.Errorf("%w: fence %d at %d, from beat", transport.ErrReply, x.a, p.now)
+				return heartbeatReply{}, fmt.Errorf("%w: fence %d at %d, from heartbeat", transport.ErrReply, x.a, p.now)
 			}
 		case lua.Waiting, lua.Unknown, lua.Tombstoned, lua.Refused, lua.Conflict, lua.AboveLimit:
 		default:
-			return heartbeatReply{}, fmt.Errorf("%w: code %d of a token, from beat", transport.ErrReply, x.code)
+			return heartbeatReply{}, fmt.Errorf("%w: code %d of a token, from heartbeat", transport.ErrReply, x.code)
 		}
 		p.changes = append(p.changes, x)
 	}

@@ -9,24 +9,24 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
-// errStopped: the caller has what it wanted in another way, or must go.
+// errStopped means that stop was closed: the caller no longer needs the answer.
 var errStopped = errors.New("stopped")
 
 // MaxTries bounds how often a request that does not wait, such as TryLock, is repeated after a retryable error.
 const MaxTries = 3
 
-// roundTrip sends calls, one after the other, until one is answered, and returns that. It blocks until then, until ctx ends,
-// until stop is closed (errStopped), until an error comes that will not pass by itself, or until tries have failed; 0
-// means that the retry policy decides. Stray says that a call may yet run of which nothing more will be heard. If the
-// context ended, the error is that and why there was no answer before.
-func (e *Engine) roundTrip(ctx context.Context, stop <-chan struct{}, tries int, prepare func(done func(*transport.Call)) *transport.Call) (answered *transport.Call, stray bool, err error) {
-	var pauses *backoff.ExponentialBackOff
+// roundTrip sends calls, one after the other, until one is answered, and returns it. It blocks until then, until ctx ends,
+// until stop is closed (errStopped), until an error is not retryable, or until maxAttempts have failed; if maxAttempts is 0,
+// the retry policy decides. inDoubt reports that a call may still run whose outcome will not be known. If ctx ended, the error
+// wraps ctx.Err() and why there was no answer before.
+func (e *Engine) roundTrip(ctx context.Context, stop <-chan struct{}, maxAttempts int, prepare func(done func(*transport.Call)) *transport.Call) (answered *transport.Call, inDoubt bool, err error) {
+	var retries *backoff.ExponentialBackOff
 	began := time.Now()
-	for try := 1; ; try++ {
+	for attempt := 1; ; attempt++ {
 		done := make(chan struct{})
 		call := prepare(func(*transport.Call) { close(done) })
 		if ctx.Done() == nil {
-			e.transport.SendInline(call) // nobody can call the caller off
+			e.transport.SendInline(call) // the wait cannot be canceled
 		} else {
 			e.transport.Send(call)
 		}
@@ -41,38 +41,38 @@ func (e *Engine) roundTrip(ctx context.Context, stop <-chan struct{}, tries int,
 			return nil, true, Chain(err, ctx.Err())
 		}
 		if call.Err == nil {
-			return call, stray, nil
+			return call, inDoubt, nil
 		}
 		err = unavailable(call.Err)
-		stray = stray || transport.OutcomeOf(err) == transport.InDoubt
-		if !transport.Retryable(err) || try == tries || e.cfg.Retry.Exhausted(began, time.Now()) {
-			return nil, stray, err
+		inDoubt = inDoubt || transport.OutcomeOf(err) == transport.InDoubt
+		if !transport.Retryable(err) || attempt == maxAttempts || e.cfg.Retry.Exhausted(began, time.Now()) {
+			return nil, inDoubt, err
 		}
-		if pauses == nil {
-			pauses = e.cfg.Retry.NewBackoff()
+		if retries == nil {
+			retries = e.cfg.Retry.NewBackoff()
 		}
-		pause := time.NewTimer(pauses.NextBackOff())
+		pause := time.NewTimer(retries.NextBackOff())
 		select {
 		case <-pause.C:
 		case <-stop:
 			pause.Stop()
-			return nil, stray, errStopped
+			return nil, inDoubt, errStopped
 		case <-ctx.Done():
 			pause.Stop()
-			return nil, stray, Chain(err, ctx.Err())
+			return nil, inDoubt, Chain(err, ctx.Err())
 		}
 	}
 }
 
-// waitFor waits for what a channel's end tells of, and says whether it came before ctx ended.
-func waitFor(ctx context.Context, what <-chan struct{}) bool {
+// waitFor waits until the channel is closed or ctx ends, and reports whether the channel is closed.
+func waitFor(ctx context.Context, closed <-chan struct{}) bool {
 	select {
-	case <-what:
+	case <-closed:
 		return true
 	case <-ctx.Done():
 	}
 	select {
-	case <-what:
+	case <-closed:
 		return true
 	default:
 		return false
