@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// cases is what every primitive does.
+// cases are the cases of every primitive.
 var cases = []Case{
 	{"01_shared_counter", false, false, sharedCounter},
 	{"02_one_of_100_try_locks_succeeds", false, false, oneTryLockSucceeds},
@@ -55,7 +55,7 @@ var cases = []Case{
 	{"server_clock_jumps_past_lease", false, false, clockJumpsPastLease},
 }
 
-// queued is the behaviours of primitives whose waiters stand in line at the server.
+// queued are the cases of primitives with a queue at the server.
 var queued = []Case{
 	{"18_lost_wakeup_recovered_by_heartbeat", false, false, wakeupLost},
 	{"18_stale_subscription_recovered_by_heartbeat", false, false, staleSubscription},
@@ -72,7 +72,7 @@ var queued = []Case{
 	{"57_no_permission_to_subscribe_or_publish", true, true, noPubSubPermission},
 }
 
-// ordered is the behaviours of primitives that serve in order.
+// ordered are the cases of primitives that serve waiters in order.
 var ordered = []Case{
 	{"30_waiters_served_in_order", false, false, servedInOrder},
 	{"31_try_lock_does_not_jump_queue", false, false, tryLockDoesNotJump},
@@ -125,7 +125,7 @@ func oneTryLockSucceeds(w *World) {
 		}
 	})
 	if won.Load() != 1 {
-		w.Errorf("%d tries won", won.Load())
+		w.Errorf("%d TryLock calls succeeded", won.Load())
 	}
 }
 
@@ -244,7 +244,7 @@ func lostAcquireReply(w *World) {
 	for _, fault := range []faultnet.Fault{faultnet.CutReply, faultnet.TruncateReply, faultnet.SwallowReply, faultnet.LoseRequest} {
 		p := w.Process()
 		l := p.Lock("x", withTTL(10*time.Second))
-		w.checkFree(l) // the scripts are known
+		w.checkFree(l) // load the scripts
 		p.Net.Break("evalsha", 1, fault)
 		lease := w.hold(l)
 		again, err := l.Adopt(w.ctx(), lease.Token())
@@ -264,8 +264,8 @@ func lostAcquireReply(w *World) {
 	}
 }
 
-// lateDuplicate: the first copy of a request gets lost on the way, the second is answered, the lease is released, and then
-// the first arrives.
+// lateDuplicate checks that a late copy of a request grants nothing: the first copy is delayed, the second is
+// answered and its lease released, and then the first arrives.
 func lateDuplicate(w *World) {
 	p := w.Process()
 	l := p.Lock("x", withTTL(time.Minute))
@@ -360,7 +360,7 @@ func adopt(w *World) {
 	a, b := w.Process(), w.Process()
 	l := a.Lock("x", withoutRenewal)
 	first := w.hold(l)
-	a.Crash() // it is gone, and has passed its token on
+	a.Crash() // it crashes after it has passed on its token
 	second, err := b.Lock("x", withTTL(2*ttl)).Adopt(w.ctx(), first.Token())
 	w.must(err)
 	if second.Fence() != first.Fence() || second.Token() != first.Token() {
@@ -372,14 +372,14 @@ func adopt(w *World) {
 	w.release(second)
 	_, err = b.Lock("x").Adopt(w.ctx(), first.Token())
 	w.checkError(err, lockkeeper.ErrLost)
-	w.checkOnlyTombstones() // for all that its new owner knows, a copy of the request may yet come
+	w.checkOnlyTombstones() // the new owner cannot know whether a copy of the request is still under way
 }
 
-// lateGrant: the request, or its answer, is under way for longer than the lease lasts. Whoever asked must neither believe
-// in that lease nor wait for something else: nobody holds the lock.
+// lateGrant checks a request whose reply arrives after the lease has expired. The caller must neither return that
+// lease nor wait until its next heartbeat: nobody holds the lock.
 func lateGrant(w *World) {
 	calls := map[string]func(l Locker) (*lockkeeper.Lease, error){
-		"Lock that nobody can call off": func(l Locker) (*lockkeeper.Lease, error) { return l.Lock(w.ctx()) },
+		"Lock without cancellation": func(l Locker) (*lockkeeper.Lease, error) { return l.Lock(w.ctx()) },
 		"Lock": func(l Locker) (*lockkeeper.Lease, error) {
 			ctx, cancel := context.WithTimeout(w.ctx(), 20*ttl)
 			defer cancel()
@@ -391,7 +391,7 @@ func lateGrant(w *World) {
 		for _, late := range []func(*faultnet.Net, time.Duration){(*faultnet.Net).Delay, (*faultnet.Net).DelayReplies} {
 			p := w.Process()
 			l := p.Lock("x")
-			w.checkFree(l) // connections and scripts are there
+			w.checkFree(l) // open connections and load scripts
 			late(p.Net, 3*ttl/2)
 			ch := make(chan result, 2)
 			ask := func() {
@@ -406,7 +406,7 @@ func lateGrant(w *World) {
 				w.Fatalf("%s: %v", call, r.err)
 			}
 			w.must(r.lease.Err())
-			if call != "TryLock" { // and whoever comes after it in this process
+			if call != "TryLock" { // and the next caller in this process
 				go ask()
 				time.Sleep(ttl / 10)
 			}
@@ -421,7 +421,7 @@ func lateGrant(w *World) {
 	w.checkOnlyTombstones()
 }
 
-// lateAdoption: the answer to an adoption comes after the time that it gives.
+// lateAdoption checks that Adopt fails if its reply arrives after the time that it grants.
 func lateAdoption(w *World) {
 	a, b := w.Process(), w.Process()
 	first := w.hold(a.Lock("x", withoutRenewal, withTTL(time.Minute)))
@@ -438,13 +438,13 @@ func lateAdoption(w *World) {
 	b.Net.DelayReplies(0)
 	r := w.await(ch, 2*ttl)
 	w.must(r.err)
-	time.Sleep(2 * ttl) // it is renewed
+	time.Sleep(2 * ttl) // it is renewed meanwhile
 	w.must(r.lease.Err())
 	w.release(r.lease)
 	w.checkOnlyTombstones()
 }
 
-// lateExtension: the answer to an Extend comes after the time that it gives. The lease is lost then, and Extend says so.
+// lateExtension checks that Extend reports the loss of a lease if its reply arrives after the time that it grants.
 func lateExtension(w *World) {
 	p := w.Process()
 	lease := w.hold(p.Lock("x", withTTL(time.Minute)))
@@ -457,8 +457,8 @@ func lateExtension(w *World) {
 	w.checkOnlyTombstones()
 }
 
-// messageBeforeReply: the request took long, and the message that tells of its grant is quicker than the answer that it
-// waits. Too little of the lease is sure then, so it asks, and as soon as it can: not at its next heartbeat.
+// messageBeforeReply delays the reply that a request waits, so that the wake-up message overtakes it. Too little
+// time of the lease is certain then, and the waiter asks at once, not at its next heartbeat.
 func messageBeforeReply(w *World) {
 	other := w.Process()
 	held, first := w.hold(other.Lock("y")), w.hold(other.Lock("x"))
@@ -472,7 +472,7 @@ func messageBeforeReply(w *World) {
 	p.Net.Delay(0)
 	p.Net.DelayReplies(ttl / 2)
 	w.awaitWaiters("x", 1)
-	time.Sleep(5 * time.Millisecond) // the answer is under way
+	time.Sleep(5 * time.Millisecond) // the reply is under way
 	p.Net.DelayReplies(0)
 	w.release(first)
 	r := w.await(ch, ttl)
@@ -484,11 +484,11 @@ func messageBeforeReply(w *World) {
 	w.checkOnlyTombstones()
 }
 
-// alwaysLateReplies: no answer comes within the lease's time. That is no lock, and not contention either, and it ends when the
-// caller's context does, or the retry policy says so.
+// alwaysLateReplies checks that calls fail if every reply arrives after the lease's time. The error is not
+// contention, and a wait ends with the caller's context or by the retry policy.
 func alwaysLateReplies(w *World) {
 	if w.Real {
-		return // it would take seconds, to show the same
+		return // it would take seconds and show the same
 	}
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = 6 * ttl })
 	l := p.Lock("x")
@@ -507,7 +507,7 @@ func alwaysLateReplies(w *World) {
 			r <- result{lease, err, time.Now()}
 		}()
 		if got := w.await(r, 20*ttl); got.err == nil {
-			w.Errorf("%s: a lease that was over", what)
+			w.Errorf("%s: it returned an expired lease", what)
 		} else {
 			w.checkError(got.err, lockkeeper.ErrUnavailable)
 		}
@@ -580,7 +580,7 @@ func holderCrashes(w *World) {
 	r := w.await(ch, ttl+50*time.Millisecond)
 	w.must(r.err)
 	if !w.Real && r.at.After(ends.Add(50*time.Millisecond)) {
-		w.Errorf("the waiter got in %v after the lease had ended", r.at.Sub(ends))
+		w.Errorf("the waiter was granted the lock %v after the lease had ended", r.at.Sub(ends))
 	}
 	if r.lease.Fence() <= first.Fence() {
 		w.Errorf("fence %d after %d", r.lease.Fence(), first.Fence())
@@ -616,7 +616,7 @@ func staleSubscription(w *World) {
 	w.release(lease)
 	r := w.await(ch, heartbeatInterval+50*time.Millisecond)
 	w.must(r.err)
-	<-missed // the connection is replaced, and the next wake-up is heard
+	<-missed // the connection has been replaced, and the next wake-up is received
 	w.release(r.lease)
 
 	lease = w.hold(w.Process().Lock("x", withTTL(10*time.Second)))
@@ -627,7 +627,7 @@ func staleSubscription(w *World) {
 	r = w.await(ch, heartbeatInterval)
 	w.must(r.err)
 	if !w.Real && time.Since(start) > heartbeatInterval/2 {
-		w.Errorf("after the repair a wake-up took %v", time.Since(start))
+		w.Errorf("on the new subscription a wake-up took %v", time.Since(start))
 	}
 	w.release(r.lease)
 	w.checkClean()
@@ -704,7 +704,7 @@ func renewal(w *World) {
 	start := time.Now()
 	w.awaitLoss(ends, ttl)
 	if d := time.Since(start); !w.Real && (d < ttl*9/10 || d > ttl) {
-		w.Errorf("a fixed lease of %v was believed for %v", ttl, d)
+		w.Errorf("a lease of %v without renewal was believed held for %v", ttl, d)
 	}
 	time.Sleep(3 * ttl)
 	w.must(lease.Err())
@@ -714,7 +714,7 @@ func renewal(w *World) {
 	w.checkFree(p.Lock("fixed"))
 	w.release(lease)
 
-	// A fixed lease that comes out of a queue lasts its whole time as well.
+	// A lease without renewal that is granted after a wait lasts its whole ttl as well.
 	hour := withTTL(10 * heartbeatInterval)
 	first := w.hold(w.Process().Lock("q"))
 	ch := w.lockAsync(w.ctx(), p.Lock("q", withoutRenewal, hour))
@@ -724,7 +724,7 @@ func renewal(w *World) {
 	w.must(r.err)
 	w.awaitLoss(r.lease, 10*heartbeatInterval)
 	if d := time.Since(r.at); !w.Real && (d < 9*heartbeatInterval || d > 10*heartbeatInterval) {
-		w.Errorf("a fixed lease of %v that was waited for was believed for %v", 10*heartbeatInterval, d)
+		w.Errorf("a lease of %v without renewal was believed held for %v after a wait", 10*heartbeatInterval, d)
 	}
 	w.checkClean()
 }
@@ -738,7 +738,7 @@ func extend(w *World) {
 	w.must(lease.Err())
 	w.must(lease.Extend(w.ctx(), ttl/2))
 	if left := time.Until(lease.Deadline()); left > ttl/2 {
-		w.Errorf("shortened to %v, it is believed for %v", ttl/2, left)
+		w.Errorf("shortened to %v, it is believed held for %v", ttl/2, left)
 	}
 	w.awaitLoss(lease, ttl/2)
 	w.checkError(lease.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
@@ -756,7 +756,7 @@ func extend(w *World) {
 	w.release(renewed)
 }
 
-// holders is who holds the lock by the server's clock.
+// holders returns the tokens of the leases that have not expired by the server's clock.
 func (w *World) holders(name string) []string {
 	w.Helper()
 	key := w.P.Key(name)
@@ -784,7 +784,7 @@ func removedByHand(w *World) {
 		"DEL":     func(key string) error { return w.admin.Del(w.ctx(), key).Err() },
 		"FLUSHDB": func(string) error { return w.admin.FlushDB(w.ctx()).Err() },
 		"PEXPIRE": func(key string) error { return w.admin.PExpire(w.ctx(), key, time.Millisecond).Err() },
-		"SET":     func(key string) error { return w.admin.Set(w.ctx(), key, "mine now", time.Minute).Err() },
+		"SET":     func(key string) error { return w.admin.Set(w.ctx(), key, "foreign", time.Minute).Err() },
 	} {
 		lease := w.hold(p.Lock(what))
 		ctx := lease.Context(w.ctx())
@@ -809,7 +809,7 @@ func noSpuriousLoss(w *World) {
 	w.release(lease)
 	<-ctx.Done()
 	if !errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) || losses.Load() != 0 {
-		w.Errorf("cause %v, %d losses told", context.Cause(ctx), losses.Load())
+		w.Errorf("cause %v, %d calls of Lost", context.Cause(ctx), losses.Load())
 	}
 	w.checkOnlyTombstones()
 }
@@ -823,20 +823,20 @@ func unreachableServer(w *World) {
 	deadline := lease.Deadline()
 	w.awaitLoss(lease, ttl)
 	if at := time.Now(); !w.Real && (at.After(down.Add(ttl)) || at.After(deadline)) {
-		w.Errorf("the loss was told %v after the server was gone, deadline %v", at.Sub(down), deadline.Sub(down))
+		w.Errorf("the loss was reported %v after the server went down, deadline %v", at.Sub(down), deadline.Sub(down))
 	}
 	if len(w.holders("x")) != 1 && !w.Real {
-		w.Errorf("the server had ended the lease before its holder stopped believing in it")
+		w.Errorf("the lease expired at the server before its holder considered it lost")
 	}
 }
 
-// lossVisibleAfterDeadline: the deadline has passed, and nothing that runs by time has come round to it yet, as in a process that was
-// paused. Whatever a holder looks at first tells of the loss.
+// lossVisibleAfterDeadline checks that every way to observe a lease reports the loss once the deadline has passed,
+// even if no timer has fired yet, as in a process that was paused.
 func lossVisibleAfterDeadline(w *World) {
 	paused, over := make(chan struct{}), make(chan struct{})
 	p := w.Process(func(o *lockkeeper.Options) {
 		o.Hooks.Lost = func(e lockkeeper.Event) {
-			if e.Name == "first" { // its hook keeps the process from learning of others
+			if e.Name == "first" { // its hook blocks, so that others are not called
 				close(paused)
 				<-over
 			}
@@ -878,14 +878,14 @@ func lossVisibleAfterDeadline(w *World) {
 		l, ctx := leases[what], contexts[what]
 		time.Sleep(time.Until(l.Deadline()))
 		if !observe(l, ctx) {
-			w.Errorf("%s does not tell of the loss", what)
+			w.Errorf("%s does not report the loss", what)
 		}
 		w.checkError(l.Err(), lockkeeper.ErrLost)
 		w.checkError(context.Cause(ctx), lockkeeper.ErrLost)
 	}
 }
 
-// childOf is a context that is derived now.
+// childOf derives a context from ctx.
 func childOf(ctx context.Context) context.Context {
 	child, cancel := context.WithTimeout(ctx, time.Hour)
 	context.AfterFunc(child, cancel)
@@ -931,7 +931,7 @@ func fencesRise(w *World) {
 		}
 		last = lease.Fence()
 		_ = lease.Release(w.ctx())
-		time.Sleep(time.Millisecond) // in which nothing else happens, also in virtual time
+		time.Sleep(time.Millisecond) // the clock advances, also in virtual time
 	}
 	for range 5 {
 		next("release")
@@ -951,7 +951,7 @@ func fencesRise(w *World) {
 		w.mini.FlushAll()
 	}
 	next("restart")
-	// Also when the server's clock was set back and the facts are still there.
+	// Fences rise after the server's clock was set back, too, while the metadata exists.
 	if !w.Real {
 		w.mini.SetTime(time.Now().Add(-time.Hour))
 		next("clock set back")
@@ -960,7 +960,8 @@ func fencesRise(w *World) {
 	}
 }
 
-// shortLease: a fixed lease shorter than a heartbeat's lifetime, granted by a message, is confirmed for all its time.
+// shortLease checks that a lease without renewal that is shorter than the heartbeat timeout, and granted by a
+// message, is confirmed for its whole ttl.
 func shortLease(w *World) {
 	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	ch := w.lockAsync(w.ctx(), w.Process().Lock("x", withoutRenewal, withTTL(2*heartbeatInterval)))
@@ -984,7 +985,7 @@ func waiterCrashes(w *World) {
 	ch := w.lockAsync(w.ctx(), c.Lock("x"))
 	w.awaitWaiters("x", 2)
 	b.Crash()
-	w.eventually("the server to see it", func() bool {
+	w.eventually("the heartbeat to lapse", func() bool {
 		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+b.ID()).Result()
 		return err == nil && n["lock:wake:"+b.ID()] == 0
 	})
@@ -993,7 +994,7 @@ func waiterCrashes(w *World) {
 	r := w.await(ch, 50*time.Millisecond)
 	w.must(r.err)
 	if d := r.at.Sub(start); !w.Real && d > 50*time.Millisecond {
-		w.Errorf("the dead waiter cost the next one %v", d)
+		w.Errorf("the crashed waiter delayed the next one by %v", d)
 	}
 	w.release(r.lease)
 	w.awaitWaiters("x", 0)
@@ -1025,17 +1026,17 @@ func closeKeeper(w *World) {
 	_, err = p.Lock("x").Adopt(w.ctx(), other.Token())
 	w.checkError(err, lockkeeper.ErrClosed)
 	w.must(p.Close())
-	w.must(p.RDB.Ping(w.ctx()).Err()) // the client is the caller's
+	w.must(p.RDB.Ping(w.ctx()).Err()) // the client belongs to the caller
 	w.release(other)
 	w.checkOnlyTombstones()
 
-	// A server that is gone does not keep Close for long.
+	// Close does not wait long for a server that is down.
 	q := w.Process()
 	w.hold(q.Lock("x"))
 	q.Crash()
 	start := time.Now()
 	if err := q.Close(); err == nil {
-		w.Error("Close has released a lease without a server")
+		w.Error("Close released a lease although the server was down")
 	}
 	if d := time.Since(start); d > 5*time.Second {
 		w.Errorf("Close took %v", d)
@@ -1065,7 +1066,7 @@ func foreignKey(w *World) {
 	}
 }
 
-// redisErrors: what Redis says comes through, wrapped, and nothing is held.
+// redisErrors checks that errors of Redis are returned, wrapped, and that nothing is held.
 func redisErrors(w *World) {
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = heartbeatInterval })
 	l := p.Lock("x")
@@ -1093,14 +1094,14 @@ func redisErrors(w *World) {
 	}
 	admin("config", "set", "maxmemory", "1")
 	ask("OOM", redis.IsOOMError)
-	if waits != nil { // whoever waits is told by its next heartbeat
+	if waits != nil { // a waiter learns it from its next heartbeat
 		r := w.await(waits, 2*heartbeatInterval)
 		w.checkError(r.err)
 		if !redis.IsOOMError(r.err) {
 			w.Errorf("OOM: a Lock that waited: %v", r.err)
 		}
 	}
-	w.must(lease.Extend(w.ctx(), ttl)) // what is held goes on, and can be given back
+	w.must(lease.Extend(w.ctx(), ttl)) // a lease that is held can be extended and released
 	w.must(lease.Release(w.ctx()))
 	admin("config", "set", "maxmemory", "0")
 	lease = w.hold(p.Lock("kept", withTTL(time.Minute)))
@@ -1151,8 +1152,8 @@ func serverDown(w *World) {
 	_, err = b.Lock("y").Lock(short)
 	w.checkError(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 
-	// A short fault is ridden out, in line as well as before.
-	w.awaitWaiters("x", 0) // the one that was cut off has lapsed
+	// Short faults are retried, both while waiting and before.
+	w.awaitWaiters("x", 0) // the waiter that was cut off has lapsed
 	c := w.Process()
 	waits = w.lockAsync(ctx, c.Lock("x"))
 	w.awaitWaiters("x", 1)
@@ -1169,7 +1170,7 @@ func serverDown(w *World) {
 	w.release(r.lease)
 }
 
-// noPubSubPermission: without rights on channels everything works, at the pace of the heartbeats.
+// noPubSubPermission checks that locks work without permissions on channels, as fast as heartbeats allow.
 func noPubSubPermission(w *World) {
 	w.must(w.admin.Do(w.ctx(), "acl", "setuser", "default", "resetchannels").Err())
 	defer func() { w.must(w.admin.Do(w.ctx(), "acl", "setuser", "default", "allchannels").Err()) }()
@@ -1185,7 +1186,7 @@ func noPubSubPermission(w *World) {
 	w.release(r.lease)
 	w.checkClean()
 
-	// The one that waits may subscribe, the one that releases may not publish.
+	// The waiter may subscribe, but the releasing client may not publish.
 	w.must(w.admin.Do(w.ctx(), "acl", "setuser", "mute", "on", ">pw", "+@all", "~*", "resetchannels").Err())
 	w.must(w.admin.Do(w.ctx(), "acl", "setuser", "default", "allchannels").Err())
 	defer func() { w.must(w.admin.Do(w.ctx(), "acl", "deluser", "mute").Err()) }()

@@ -2,18 +2,18 @@ package conformance
 
 import "time"
 
-// clockJumpsPastLease: the server's clock jumps past the end of a lease, and the next one gets in. The first holder is told by its
-// next renewal; until then there are two.
+// clockJumpsPastLease sets the server's clock past the end of a lease, so the next waiter is granted the lock. The
+// first holder learns of it by its next renewal; until then there are two.
 func clockJumpsPastLease(w *World) {
 	if w.Real {
-		return // its clock is the machine's
+		return // a real server uses the clock of the machine
 	}
 	first := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	defer w.mini.SetTime(time.Time{})
 	defer w.shiftClock(time.Hour)()
 	second := w.hold(w.Process().Lock("x"))
 	if err := first.Err(); err != nil {
-		w.Errorf("the first holder has been told before it has asked: %v", err)
+		w.Errorf("the first holder considers its lease lost before its renewal: %v", err)
 	}
 	if second.Fence() <= first.Fence() {
 		w.Errorf("fence %d after %d", second.Fence(), first.Fence())
@@ -22,9 +22,9 @@ func clockJumpsPastLease(w *World) {
 	w.release(second)
 }
 
-// clockSetBackWhileHeld: the server's clock is set back while somebody holds. The lease is renewed as before. When its holder has
-// crashed it would last until the clock is there again; it is cut to its ttl when the next one stands in line. A primitive
-// without a line has nobody who does that.
+// clockSetBackWhileHeld sets the server's clock back while the lock is held. The lease is renewed as before. After a
+// crash of its holder it would last until the clock has caught up; the next waiter's heartbeat shortens it to its
+// ttl. A primitive without a queue has no waiter that does so.
 func clockSetBackWhileHeld(w *World) {
 	if w.Real {
 		return
@@ -33,7 +33,8 @@ func clockSetBackWhileHeld(w *World) {
 	first := w.hold(p.Lock("x"))
 	defer w.mini.SetTime(time.Time{})
 	defer w.shiftClock(-time.Hour)()
-	// A server keeps the time at which a key ends, the embedded one how long it has left. So this is done by hand.
+	// A server stores the time at which a key expires, the embedded one the time that is left, so this shifts it by
+	// hand.
 	back := func() {
 		key := w.P.Key("x")
 		w.must(w.admin.PExpire(w.ctx(), key, w.admin.PTTL(w.ctx(), key).Val()+time.Hour).Err())
@@ -42,7 +43,7 @@ func clockSetBackWhileHeld(w *World) {
 	time.Sleep(2 * ttl)
 	w.must(first.Err())
 	p.Crash()
-	back() // a renewal may have changed it
+	back() // a renewal may have replaced it
 	ch := w.lockAsync(w.ctx(), w.Process().Lock("x"))
 	r := w.await(ch, ttl+2*heartbeatInterval)
 	w.must(r.err)

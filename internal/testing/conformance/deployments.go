@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Deployments runs a primitive on a cluster and behind Sentinel, with failures.
+// Deployments runs a primitive on a Redis Cluster and behind Sentinel, with failures.
 func Deployments(t *testing.T, p Primitive) {
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
@@ -33,8 +33,8 @@ func Deployments(t *testing.T, p Primitive) {
 	})
 }
 
-// wrapEverySecondClient puts every second client, beginning with the first, into a struct of its own, as services do for tracing. That
-// must make no difference.
+// wrapEverySecondClient wraps every second client, beginning with the first, in a struct, as services do for
+// tracing. That must make no difference.
 func wrapEverySecondClient(rdb func() redis.UniversalClient) func() redis.UniversalClient {
 	var made atomic.Int32
 	return func() redis.UniversalClient {
@@ -58,8 +58,8 @@ type deployment struct {
 	rdb func() redis.UniversalClient
 }
 
-// With heartbeat what got no message does not wait for long. With seldom it would wait for longer than all else takes, on
-// any machine.
+// With frequentHeartbeat a lost message does not delay a test for long. With rareHeartbeat it delays it beyond any
+// limit, on any machine.
 const frequentHeartbeat, rareHeartbeat = 2 * time.Second, 20 * time.Second
 
 func (d *deployment) keeper(hooks lockkeeper.Hooks) *lockkeeper.Keeper {
@@ -89,7 +89,7 @@ func (d *deployment) lock(k *lockkeeper.Keeper, name string) Locker {
 	return l
 }
 
-// handoffs lets keepers contend for names all over the slots; every wait is ended by a message.
+// handoffs lets keepers contend for names in all slots and checks that every wait is ended by a message.
 func (d *deployment) handoffs(names int) {
 	d.Helper()
 	var received atomic.Int32
@@ -112,14 +112,14 @@ func (d *deployment) handoffs(names int) {
 			d.Errorf("counted %d, %d overlaps", c.n, c.overlaps.Load())
 		}
 	})
-	// Contenders wait far more often than not, and only messages end a wait before the heartbeat.
+	// Contenders almost always wait, and only messages end a wait before the heartbeat.
 	if n := int(received.Load()); n < names*10 || time.Since(start) > rareHeartbeat {
-		d.Errorf("%d names: %d wake-ups heard in %v", names, n, time.Since(start))
+		d.Errorf("%d names: %d wake-ups received in %v", names, n, time.Since(start))
 	}
-	d.Logf("%d names, %d wake-ups heard, %v", names, received.Load(), time.Since(start))
+	d.Logf("%d names, %d wake-ups received, %v", names, received.Load(), time.Since(start))
 }
 
-// slotMigrates moves the slot of a name that is waited for to another primary; the next wake-up comes from there.
+// slotMigrates migrates the slot of a name with a waiter. The next wake-up comes from the new primary.
 func (d *deployment) slotMigrates(c *redistest.Cluster) {
 	d.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -144,7 +144,7 @@ func (d *deployment) slotMigrates(c *redistest.Cluster) {
 		rdb := c.Client()
 		d.eventually("a waiter", func() bool { return rdb.ZCard(ctx, "{lock:moving}:"+d.p.Kind+":queue").Val() == 1 })
 		to := c.MoveSlot("lock:moving").Client()
-		d.eventually("the subscription to follow", func() bool {
+		d.eventually("the subscription at the new primary", func() bool {
 			list, err := to.PubSubShardChannels(ctx, "{lock:moving}:wake:*").Result()
 			return err == nil && len(list) > 0
 		})
@@ -157,15 +157,15 @@ func (d *deployment) slotMigrates(c *redistest.Cluster) {
 		select {
 		case <-received:
 		case <-time.After(frequentHeartbeat):
-			d.Errorf("%s: the wake-up was not heard after the slot had moved", what)
+			d.Errorf("%s: no wake-up was received after the slot had moved", what)
 		}
 	}
 	pass("there")
 	pass("and back")
 }
 
-// primaryFails kills a primary under load. Some grants may be lost with it, that is what asynchronous replication
-// means; but everybody goes on, with larger fences.
+// primaryFails kills a primary under load. Asynchronous replication may lose grants, but every process continues,
+// with larger fences.
 func (d *deployment) primaryFails(kill func()) {
 	d.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -180,7 +180,7 @@ func (d *deployment) primaryFails(kill func()) {
 			if err != nil {
 				return 0, err
 			}
-			_ = lease.Release(ctx) // it may have been lost
+			_ = lease.Release(ctx) // it may be lost
 			return lease.Fence(), nil
 		}
 		first, err := round()

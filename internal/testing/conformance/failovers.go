@@ -13,8 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Failovers puts a replica in the place of its primary, and shows what that can cost: docs/guarantees.md says so. What is
-// not promised is tested here as well, because a page that says too little or too much would mislead.
+// Failovers promotes a replica and shows the consequences that docs/guarantees.md describes. What is not promised is
+// tested as well, so that the page says neither too little nor too much.
 func Failovers(t *testing.T, p Primitive) {
 	for name, test := range map[string]func(*deployment){
 		"acknowledged_grant_survives_failover": acknowledgedGrantSurvives,
@@ -28,12 +28,12 @@ func Failovers(t *testing.T, p Primitive) {
 	}
 }
 
-// on makes the deployment's clients from now on.
+// useClient sets the client of the deployment from now on.
 func (d *deployment) useClient(rdb func() redis.UniversalClient) *deployment {
 	return &deployment{d.T, d.p, rdb}
 }
 
-// acknowledgedGrantSurvives: what the only replica has acknowledged is there when that takes over.
+// acknowledgedGrantSurvives checks that a grant which the only replica has acknowledged exists after its promotion.
 func acknowledgedGrantSurvives(d *deployment) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -64,7 +64,7 @@ func acknowledgedGrantSurvives(d *deployment) {
 	d.eventually("the grant at the primary", func() bool { return primary.Exists(ctx, d.p.Key("x")).Val() == 1 })
 	select {
 	case err := <-got:
-		d.Fatalf("the replica is frozen, and Lock has returned: %v, %v", lease.Token(), err)
+		d.Fatalf("Lock returned although the replica is frozen: %v, %v", lease.Token(), err)
 	case <-time.After(20 * time.Millisecond): // a round trip without replicas takes less than one
 	}
 	s.Replicas[0].Thaw()
@@ -80,22 +80,22 @@ func acknowledgedGrantSurvives(d *deployment) {
 			d.Fatalf("fence %d was given to a second holder, after %d", second.Fence(), lease.Fence())
 		}
 		if errors.Is(err, lockkeeper.ErrNotAcquired) {
-			break // the replica has answered
+			break // the replica has acknowledged
 		}
 	}
 	if !errors.Is(err, lockkeeper.ErrNotAcquired) {
-		d.Fatalf("the replica did not take over: %v", err)
+		d.Fatalf("the replica was not promoted: %v", err)
 	}
 	if err := lease.Extend(ctx, time.Minute); err != nil {
-		d.Errorf("the holder asked: %v", err)
+		d.Errorf("the first holder: %v", err)
 	}
 	if err := lease.Release(ctx); err != nil {
 		d.Error(err)
 	}
 }
 
-// isolatedOldPrimary: a primary is cut off from all but one of its clients, and a replica takes over. The primary goes on
-// renewing that client's lease, for as long as the cut lasts, unless it has been told how many replicas it must have.
+// isolatedOldPrimary partitions a primary with one of its clients and promotes a replica. The old primary renews
+// that client's lease as long as the partition lasts, unless min-replicas-to-write forbids it.
 func isolatedOldPrimary(d *deployment) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -116,7 +116,7 @@ func isolatedOldPrimary(d *deployment) {
 	if err := replica.Client().ReplicaOf(ctx, "no", "one").Err(); err != nil {
 		d.Fatal(err)
 	}
-	// At the latest when the lease ends there, because nobody renews it.
+	// At the latest when the lease expires there, because nobody renews it.
 	second, err := there.lock(there.keeper(lockkeeper.Hooks{}), "x").Lock(ctx)
 	if err != nil {
 		d.Fatal(err)
@@ -131,7 +131,7 @@ func isolatedOldPrimary(d *deployment) {
 		<-renewed
 	}
 	if err := first.Err(); err != nil {
-		d.Errorf("the first holder has been told: %v", err)
+		d.Errorf("the first holder considers its lease lost: %v", err)
 	}
 	if err := second.Err(); err != nil {
 		d.Errorf("the second holder has lost it: %v", err)
@@ -142,7 +142,7 @@ func isolatedOldPrimary(d *deployment) {
 	select {
 	case <-first.Done():
 	case <-time.After(2*ttl + time.Second):
-		d.Error("a primary without replicas goes on although it must have one")
+		d.Error("a primary without replicas renews although it must have one")
 	}
 	if err := second.Release(ctx); err != nil {
 		d.Error(err)

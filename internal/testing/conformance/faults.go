@@ -16,8 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// faults is what every primitive does while a server fails. The numbers in the names are those of the table of faults in
-// docs/testing.md.
+// faults are the cases in which the server fails.
 var faults = []Case{
 	{"f06_server_restarts_empty", true, true, restartsEmpty},
 	{"f07_server_restarts_with_data", true, true, restartsWithData},
@@ -36,8 +35,8 @@ var faults = []Case{
 	{"f53_missing_permissions", true, true, missingPermissions},
 }
 
-// lockTimesOut calls Lock with so much time, and checks that it has returned by then, with an error that says that the time
-// was over and not that somebody holds the lock.
+// checkLockTimesOut calls Lock with this timeout and checks that it returns in time, with an error for the expired
+// time and not for contention.
 func (w *World) checkLockTimesOut(l Locker, within time.Duration) {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx(), within)
@@ -53,7 +52,7 @@ func (w *World) checkLockTimesOut(l Locker, within time.Duration) {
 	}
 }
 
-// fenceRises checks that a fence is larger than another.
+// checkFenceRises checks that the fence of after is larger than that of before.
 func (w *World) checkFenceRises(before, after *lockkeeper.Lease) {
 	w.Helper()
 	if after.Fence() <= before.Fence() {
@@ -61,8 +60,9 @@ func (w *World) checkFenceRises(before, after *lockkeeper.Lease) {
 	}
 }
 
-// restartsEmpty: the server loses everything. Who held is told so by the next renewal, who waited comes back by itself,
-// and fences go on rising. Until that renewal two may believe in the lock: that is what fences are for.
+// restartsEmpty restarts the server without its data. A holder learns of the loss by its next renewal, a waiter
+// rejoins the queue, and fences keep rising. Until that renewal two processes may believe that they hold the lock,
+// which is why there are fences.
 func restartsEmpty(w *World) {
 	long := withTTL(10 * ttl)
 	first := w.hold(w.Process().Lock("x", long))
@@ -70,38 +70,38 @@ func restartsEmpty(w *World) {
 	w.awaitWaiters("x", 1)
 	w.server.Kill()
 	w.server.Restart()
-	r := w.await(ch, 2*time.Second) // the longest pause between two attempts, and a heartbeat
+	r := w.await(ch, 2*time.Second) // the longest backoff, and a heartbeat
 	w.must(r.err)
 	w.checkFenceRises(first, r.lease)
 	w.awaitLoss(first, 10*ttl/3)
 	if left := time.Until(first.Deadline()); left < ttl {
-		w.Errorf("the loss was told by the deadline, %v away, and not by a renewal", left)
+		w.Errorf("the loss was reported by the deadline, %v away, and not by a renewal", left)
 	}
 	w.release(r.lease)
 	w.checkClean()
 }
 
-// restartsWithData: a lease is over at its time, also if that passes while the server is away, and otherwise it goes on,
-// and so does the line of those who wait.
+// restartsWithData restarts a server with its data. A lease expires at its time, also while the server is down;
+// other leases and the queue remain.
 func restartsWithData(w *World) {
 	w.server = redistest.Start(w.T, "--appendonly", "yes", "--appendfsync", "always")
 	ends := w.hold(w.Process().Lock("ends", withoutRenewal))
-	over := time.Now().Add(ttl + 5*time.Millisecond) // at the server, which has the same clock and granted it before
-	kept := w.hold(w.Process().Lock("goes-on", withTTL(20*ttl)))
-	ch := w.lockAsync(w.ctx(), w.Process().Lock("goes-on"))
-	w.awaitWaiters("goes-on", 1)
+	over := time.Now().Add(ttl + 5*time.Millisecond) // at the server, which uses the same clock and granted the lease earlier
+	kept := w.hold(w.Process().Lock("kept", withTTL(20*ttl)))
+	ch := w.lockAsync(w.ctx(), w.Process().Lock("kept"))
+	w.awaitWaiters("kept", 1)
 	w.server.Kill()
 	w.awaitLoss(ends, ttl)
 	w.server.Restart()
 	time.Sleep(time.Until(over))
 	if keys, err := w.admin.Exists(w.ctx(), w.P.Key("ends")).Result(); err != nil || len(w.holders("ends")) != 0 {
-		w.Errorf("after its time the lease is still there: %d, %v", keys, err)
+		w.Errorf("the expired lease still exists: %d, %v", keys, err)
 	}
 	next := w.hold(w.Process().Lock("ends"))
 	w.checkFenceRises(ends, next)
 	w.release(next)
 	w.must(kept.Extend(w.ctx(), 20*ttl))
-	_, err := w.Process().Lock("goes-on").TryLock(w.ctx())
+	_, err := w.Process().Lock("kept").TryLock(w.ctx())
 	w.checkError(err, lockkeeper.ErrNotAcquired)
 	w.release(kept)
 	r := w.await(ch, 2*time.Second)
@@ -111,7 +111,8 @@ func restartsWithData(w *World) {
 	w.checkClean()
 }
 
-// subscriptionOverrun: the server ends a subscription that does not read fast enough.
+// subscriptionOverrun checks that waiters are notified again after the server has closed a subscription that reads
+// too slowly.
 func subscriptionOverrun(w *World) {
 	w.must(w.admin.ConfigSet(w.ctx(), "client-output-buffer-limit", "pubsub 8192 0 0").Err())
 	lease := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
@@ -122,7 +123,7 @@ func subscriptionOverrun(w *World) {
 	subscribed := func() string {
 		list, err := w.admin.Do(w.ctx(), "client", "list", "type", "pubsub").Text()
 		w.must(err)
-		id, _, _ := strings.Cut(list[strings.LastIndex(strings.TrimSpace(list), "\n")+1:], " ") // the youngest
+		id, _, _ := strings.Cut(list[strings.LastIndex(strings.TrimSpace(list), "\n")+1:], " ") // the newest
 		return id
 	}
 	before := subscribed()
@@ -132,15 +133,15 @@ func subscriptionOverrun(w *World) {
 	r := w.await(ch, heartbeatInterval)
 	w.must(r.err)
 	w.release(r.lease)
-	w.eventually("it to listen again", func() bool {
+	w.eventually("a new subscription", func() bool {
 		n, err := w.admin.PubSubNumSub(w.ctx(), wake).Result()
 		return err == nil && n[wake] == 1
 	})
 	w.checkClean()
 }
 
-// noReplies: the server does what it is told, and none of its answers arrives; after a while nothing reaches it either.
-// Nobody learns of a lease, so none may stay, and it is given back as soon as that can be.
+// noReplies loses every reply, and after a while every request. The caller never learns of its lease, so the lease
+// must not remain: it is released as soon as the server can be reached.
 func noReplies(w *World) {
 	p := w.Process()
 	l := p.Lock("x", withTTL(time.Minute))
@@ -153,14 +154,14 @@ func noReplies(w *World) {
 	p.Net.Down()
 	<-done
 	if len(w.holders("x")) != 1 {
-		w.Error("the lease has gone by itself")
+		w.Error("the lease expired before it could be released")
 	}
 	p.Net.Restore()
 	w.checkOnlyTombstones()
 	w.checkFree(w.Process().Lock("x"))
 }
 
-// evictedKeys: a server that is out of memory has thrown keys of the lock away.
+// evictedKeys checks that a lock recovers after a server without memory has evicted any of its keys.
 func evictedKeys(w *World) {
 	for i, kinds := range [][]string{{"holders"}, {"queue"}, {"heartbeats"}, {"meta"}, {"queue", "heartbeats"}, {"queue", "heartbeats", "meta"}, {"holders", "queue", "heartbeats", "meta"}} {
 		name := fmt.Sprintf("x%d", i)
@@ -168,7 +169,7 @@ func evictedKeys(w *World) {
 		l := w.Process().Lock(name)
 		ch := w.lockAsync(w.ctx(), l)
 		w.awaitWaiters(name, 1)
-		time.Sleep(time.Millisecond) // fences follow the clock where meta is gone
+		time.Sleep(time.Millisecond) // without metadata, fences follow the clock
 		for _, kind := range kinds {
 			key := strings.TrimSuffix(w.queueKey(name), "queue") + kind
 			if kind == "holders" {
@@ -190,7 +191,7 @@ func evictedKeys(w *World) {
 	}
 }
 
-// busyServer: a script of somebody else's runs for longer than the server puts up with.
+// busyServer checks the errors while a script of another client runs for longer than the server allows.
 func busyServer(w *World) {
 	const script = `local t = redis.call('TIME') local till = t[1] * 1000 + t[2] / 1000 + ARGV[1]
 		repeat t = redis.call('TIME') until t[1] * 1000 + t[2] / 1000 > till`
@@ -215,7 +216,7 @@ func busyServer(w *World) {
 	w.checkOnlyTombstones()
 }
 
-// loadingServer: the server has started and reads its data.
+// loadingServer checks the errors while a server that has just started loads its data.
 func loadingServer(w *World) {
 	w.server = redistest.Start(w.T, "--key-load-delay", "300", "--loading-process-events-interval-bytes", "1024")
 	w.must(w.admin.Do(w.ctx(), "debug", "populate", 4000).Err())
@@ -230,7 +231,7 @@ func loadingServer(w *World) {
 	w.checkLockTimesOut(l, 3*heartbeatInterval/4) // longer than what counts as a wait cut short
 	_, err := l.TryLock(w.ctx())
 	if !redis.HasErrorPrefix(err, "LOADING") {
-		w.Errorf("a try while the server is loading: %v", err)
+		w.Errorf("TryLock while the server is loading: %v", err)
 	}
 	r := w.await(w.lockAsync(w.ctx(), l), 5*time.Second)
 	w.must(r.err)
@@ -256,8 +257,8 @@ func primaryDown(w *World) {
 	w.checkOnlyTombstones()
 }
 
-// writesRefused: the server refuses every write, those that give back as well. What it refuses is said; what is held ends
-// by itself, and nobody believes in it for longer.
+// writesRefused checks a server that refuses every write, including releases. Calls return its error; leases expire,
+// and their holders consider them lost in time.
 func writesRefused(w *World) {
 	w.server = redistest.Start(w.T, "--enable-protected-configs", "yes")
 	dir := filepath.Join(w.server.Dir, "away")
@@ -266,7 +267,7 @@ func writesRefused(w *World) {
 			func() { w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "1").Err()) },
 			func() { w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "0").Err()) },
 		},
-		"MISCONF": { // it cannot save: the directory is gone
+		"MISCONF": { // it cannot save: its directory is missing
 			func() {
 				w.must(os.Mkdir(dir, 0o700))
 				w.must(w.admin.ConfigSet(w.ctx(), "dir", dir).Err())
@@ -287,7 +288,7 @@ func writesRefused(w *World) {
 		if code == "NOREPLICAS" {
 			w.checkError(err, lockkeeper.ErrUnavailable)
 		} else {
-			w.checkError(err) // somebody has to mend it
+			w.checkError(err) // an operator has to resolve it
 		}
 		if !redis.HasErrorPrefix(err, code) {
 			w.Errorf("TryLock: %v, not %s", err, code)
@@ -305,10 +306,10 @@ func writesRefused(w *World) {
 	}
 }
 
-// waiterWithWritesRefused: who waits at a server that begins to refuse writes gives up in time, also when it is not in line any more by
-// then, because the queue has ended with the heartbeats. What it asks until then is little.
+// waiterWithWritesRefused checks that a waiter gives up in time when the server begins to refuse writes, even if its
+// queue entry has expired by then, and that it sends few commands until then.
 func waiterWithWritesRefused(w *World) {
-	giveUp := 3*heartbeatInterval + time.Second + 5*heartbeatInterval // the queue ends a second after the heartbeats
+	giveUp := 3*heartbeatInterval + time.Second + 5*heartbeatInterval // the queue expires a second after the heartbeats
 	w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = giveUp })
 	ch := w.lockAsync(w.ctx(), p.Lock("x"))
@@ -327,7 +328,7 @@ func waiterWithWritesRefused(w *World) {
 	w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "0").Err())
 }
 
-// maxClientsReached: somebody has taken all the connections that the server allows.
+// maxClientsReached checks locks while other clients use all connections that the server allows.
 func maxClientsReached(w *World) {
 	a := w.Process()
 	lease := w.hold(a.Lock("x"))
@@ -338,21 +339,21 @@ func maxClientsReached(w *World) {
 	_, err := l.Lock(w.ctx())
 	w.checkError(err, lockkeeper.ErrUnavailable)
 	if err == nil {
-		w.Error("there was room")
+		w.Error("Lock succeeded without a free connection")
 	}
 	_, err = l.TryLock(w.ctx())
 	w.checkError(err, lockkeeper.ErrUnavailable)
 	if err == nil {
-		w.Error("there was room for a try")
+		w.Error("TryLock succeeded without a free connection")
 	}
 	time.Sleep(2 * ttl)
-	w.must(lease.Err()) // who is in stays in
+	w.must(lease.Err()) // existing connections remain
 	w.must(w.admin.ConfigSet(w.ctx(), "maxclients", "10000").Err())
 	w.checkFree(l)
 	w.release(lease)
 }
 
-// exhaustedPool: the application blocks all connections of the client's pool. Leases are renewed all the same.
+// exhaustedPool checks that leases are renewed while the application blocks all connections of the client's pool.
 func exhaustedPool(w *World) {
 	p := w.Process()
 	lease := w.hold(p.Lock("x"))
@@ -373,8 +374,8 @@ func exhaustedPool(w *World) {
 	w.must(w.admin.RPush(w.ctx(), "nothing", slices.Repeat([]any{"x"}, 2*pool)...).Err())
 }
 
-// serverPauses: the server answers nobody for a while, as under CLIENT PAUSE. A short pause disturbs nothing; in a long
-// one a lease is lost at its deadline, at the latest, and what was asked for and given up takes nothing afterwards.
+// serverPauses pauses the server, as CLIENT PAUSE does. A short pause has no effect. In a long one a lease is lost
+// by its deadline, and requests that were given up acquire nothing afterwards.
 func serverPauses(w *World) {
 	pause := func(d time.Duration) { w.must(w.admin.ClientPause(w.ctx(), d).Err()) }
 	p := w.Process()
@@ -389,7 +390,7 @@ func serverPauses(w *World) {
 	ctx := lease.Context(w.ctx())
 	w.must(lease.Extend(w.ctx(), ttl))
 	if left := time.Until(lease.Deadline()); left > ttl {
-		w.Errorf("a lease of %v is believed for %v", ttl, left)
+		w.Errorf("a lease of %v is believed held for %v", ttl, left)
 	}
 	end := time.Now().Add(2*ttl + time.Second)
 	pause(2*ttl + time.Second)
@@ -397,7 +398,7 @@ func serverPauses(w *World) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(time.Until(end)):
-		w.Error("the pause has ended and the loss was not told")
+		w.Error("the loss was not reported by the end of the pause")
 	}
 	w.checkError(context.Cause(ctx), lockkeeper.ErrLost)
 	w.checkError(lease.Release(w.ctx()), lockkeeper.ErrLost)
@@ -453,7 +454,7 @@ func missingPermissions(w *World) {
 		_ = k.Close()
 		w.must(rdb.Close())
 		if len(w.holders("x")) != 0 {
-			w.Errorf("%s: somebody holds the lock", user)
+			w.Errorf("%s: the lock is held", user)
 		}
 	}
 	w.checkOnlyTombstones()

@@ -9,9 +9,9 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 )
 
-// The cases in this file are of primitives whose waiters are served in order; the others pass them by.
+// The cases in this file are of primitives that serve waiters in order.
 
-// looker is a lock that tells who waits.
+// waiterLister is a lock that lists its waiters.
 type waiterLister interface {
 	Waiters(ctx context.Context) ([]lockkeeper.Waiter, error)
 }
@@ -27,7 +27,7 @@ func (w *World) queueOf(ps ...*Process) (holder *lockkeeper.Lease, turns []chan 
 	return holder, turns
 }
 
-// granted checks that it is this one's turn now, and returns its lease.
+// expectGranted checks that the wait ends now, and returns its lease.
 func (w *World) expectGranted(ch chan result) *lockkeeper.Lease {
 	w.Helper()
 	r := w.await(ch, 0)
@@ -35,12 +35,12 @@ func (w *World) expectGranted(ch chan result) *lockkeeper.Lease {
 	return r.lease
 }
 
-// notGranted checks that it is not this one's turn.
+// expectNotGranted checks that the wait goes on.
 func (w *World) expectNotGranted(ch chan result) {
 	w.Helper()
 	select {
 	case r := <-ch:
-		w.Fatalf("it was not its turn: %v, %v", r.lease, r.err)
+		w.Fatalf("the wait ended out of order: %v, %v", r.lease, r.err)
 	default:
 	}
 }
@@ -65,13 +65,13 @@ func servedInOrder(w *World) {
 	w.release(first)
 	for i := range 20 {
 		if got := <-order; got != i {
-			w.Errorf("turn %d was that of waiter %d", i, got)
+			w.Errorf("grant %d went to waiter %d", i, got)
 		}
 	}
 	w.checkClean()
 }
 
-// tryLockDoesNotJump takes the lock away by hand, so that it is free while somebody waits.
+// tryLockDoesNotJump deletes the lease, so that the lock is free while another process waits.
 func tryLockDoesNotJump(w *World) {
 	_, turns := w.queueOf(w.Process())
 	w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
@@ -83,12 +83,12 @@ func tryLockDoesNotJump(w *World) {
 	w.checkFree(newcomer)
 }
 
-// newcomersSkipCrashed: who asks is served when all before it have crashed.
+// newcomersSkipCrashed checks that a newcomer is served when all waiters before it have crashed.
 func newcomersSkipCrashed(w *World) {
 	dead := w.Process()
 	_, _ = w.queueOf(dead, dead, dead)
 	dead.Crash()
-	w.eventually("the server to see it", func() bool {
+	w.eventually("the heartbeat to lapse", func() bool {
 		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+dead.ID()).Result()
 		return err == nil && n["lock:wake:"+dead.ID()] == 0
 	})
@@ -108,7 +108,8 @@ func middleWaiterCrashes(w *World) {
 	w.release(w.expectGranted(turns[2]))
 }
 
-// crashAfterHandoffs: one who was far back when it last heard from the server is told in time that it is at the head now.
+// crashAfterHandoffs checks that a waiter that was far from the head at its last heartbeat is notified in time that
+// it is the head now.
 func crashAfterHandoffs(w *World) {
 	slow := func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = time.Minute, 3*time.Minute }
 	first := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
@@ -123,7 +124,7 @@ func crashAfterHandoffs(w *World) {
 	for i, ch := range turns {
 		r := w.await(ch, ttl+50*time.Millisecond)
 		w.must(r.err)
-		if i == 5 || i == 6 { // this one's message is heard, its renewals and its release are not
+		if i == 5 || i == 6 { // it receives its message, but its renewals and its release are lost
 			ps[i].Crash()
 			continue
 		}
@@ -131,13 +132,14 @@ func crashAfterHandoffs(w *World) {
 	}
 }
 
-// disconnectedKeepsPosition: a waiter whose connections break is passed over while it is away, and comes back to its place.
+// disconnectedKeepsPosition checks that a waiter whose connections break is skipped while it is away, and rejoins at
+// its old position.
 func disconnectedKeepsPosition(w *World) {
 	slow := func(o *lockkeeper.Options) { o.HeartbeatTimeout = time.Minute }
 	ps := []*Process{w.Process(slow), w.Process(slow), w.Process(slow)}
 	holder, turns := w.queueOf(ps...)
 	ps[0].Crash()
-	w.eventually("the server to see it", func() bool {
+	w.eventually("the heartbeat to lapse", func() bool {
 		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+ps[0].ID()).Result()
 		return err == nil && n["lock:wake:"+ps[0].ID()] == 0
 	})
@@ -145,7 +147,7 @@ func disconnectedKeepsPosition(w *World) {
 	lease := w.expectGranted(turns[1])
 	w.awaitWaiters("x", 1)
 	ps[0].Net.Restore()
-	w.eventually("it to listen again", func() bool { // its beats come back by another connection, and may be sooner
+	w.eventually("a new subscription", func() bool { // heartbeats use another connection and may return sooner
 		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+ps[0].ID()).Result()
 		return err == nil && n["lock:wake:"+ps[0].ID()] == 1
 	})
@@ -157,7 +159,7 @@ func disconnectedKeepsPosition(w *World) {
 	w.release(w.expectGranted(turns[2]))
 }
 
-// cancelMiddleWaiter leaves no ghost behind.
+// cancelMiddleWaiter checks that a cancelled wait leaves no entry in the queue.
 func cancelMiddleWaiter(w *World) {
 	holder, turns := w.queueOf(w.Process(), w.Process())
 	ctx, cancel := context.WithCancel(w.ctx())
@@ -175,7 +177,7 @@ func cancelMiddleWaiter(w *World) {
 	w.checkClean()
 }
 
-// inspectQueue reads the queue, and does not disturb it.
+// inspectQueue checks that listing the waiters is correct and does not change the queue.
 func inspectQueue(w *World) {
 	ps := []*Process{w.Process(), w.Process(), w.Process()}
 	holder, turns := w.queueOf(ps...)
@@ -202,10 +204,10 @@ func inspectQueue(w *World) {
 	list, err = l.Waiters(w.ctx())
 	w.must(err)
 	if len(list) != 0 {
-		w.Errorf("waiters %+v when all have gone", list)
+		w.Errorf("waiters %+v of an empty queue", list)
 	}
 
-	// A queue of several pages, of which nothing is told twice.
+	// A queue of several pages, in which no waiter may be listed twice.
 	holder, _ = w.queueOf()
 	many := w.Process()
 	ctx, cancel := context.WithCancel(w.ctx())
@@ -221,7 +223,7 @@ func inspectQueue(w *World) {
 		seen[x.Token] = true
 	}
 	if len(list) != 1100 || len(seen) != 1100 {
-		w.Errorf("%d waiters told, %d different ones, of 1100", len(list), len(seen))
+		w.Errorf("%d waiters listed, %d distinct, of 1100", len(list), len(seen))
 	}
 	cancel()
 	for _, ch := range chans {
@@ -233,7 +235,7 @@ func inspectQueue(w *World) {
 	w.checkClean()
 }
 
-// heartbeatPositions come with the answers and the heartbeats.
+// heartbeatPositions checks that the Queued hook gets positions with replies and heartbeats.
 func heartbeatPositions(w *World) {
 	reported := make(chan int, 100)
 	p := w.Process(func(o *lockkeeper.Options) {
@@ -253,15 +255,15 @@ func heartbeatPositions(w *World) {
 				w.Errorf("position %d, want %d", at, 2-i)
 			}
 		case <-time.After(2*heartbeatInterval + w.slack()):
-			w.Fatalf("position %d was not told", 2-i)
+			w.Fatalf("position %d was not reported", 2-i)
 		}
 	}
 	w.release(w.expectGranted(turns[1]))
 	w.release(w.expectGranted(turns[2]))
 }
 
-// clockJumps sets the server's clock forth and back while somebody holds and others wait. When it jumps ahead, the queue
-// is gone with all else, and those who wait are served as their heartbeats come: here the second of them beats sooner.
+// clockJumps sets the server's clock forward and back while the lock is held and others wait. After a jump forward
+// all keys have expired, and waiters are served in the order of their heartbeats: here the second one's comes first.
 func clockJumps(w *World) {
 	if w.Real {
 		return // its clock is the machine's
@@ -272,8 +274,8 @@ func clockJumps(w *World) {
 		holder, turns := w.queueOf(w.Process(), w.Process(sooner))
 		offset += jump
 		func() {
-			defer w.shiftClock(offset)() // also when the case has failed, or the bubble would not end
-			if jump > 0 {                // by the server's clock all is over: the lease, and every heartbeat
+			defer w.shiftClock(offset)() // also if the case fails, or the bubble would not end
+			if jump > 0 {                // by the server's clock everything has expired: the lease and every heartbeat
 				w.awaitLoss(holder, time.Minute/3)
 				slices.Reverse(turns)
 			} else {
@@ -283,11 +285,11 @@ func clockJumps(w *World) {
 			for i, ch := range turns {
 				r := w.await(ch, time.Minute)
 				w.must(r.err)
-				deadline := r.lease.Deadline() // before the server is asked: it may be renewed just then
+				deadline := r.lease.Deadline() // read it before asking the server: it may be renewed just then
 				left, err := w.admin.PTTL(w.ctx(), w.P.Key("x")).Result()
 				w.must(err)
 				if until := time.Until(deadline); until > left {
-					w.Errorf("jump %v: believed for %v, but the server ends it in %v", jump, until, left)
+					w.Errorf("jump %v: believed held for %v, but it expires at the server in %v", jump, until, left)
 				}
 				for _, later := range turns[i+1:] {
 					w.expectNotGranted(later)
@@ -298,7 +300,7 @@ func clockJumps(w *World) {
 	}
 }
 
-// shiftClock sets the embedded server's clock so far ahead of the real one, where it goes on, until stop.
+// shiftClock sets the embedded server's clock ahead of the real one by offset, where it advances, until stop.
 func (w *World) shiftClock(offset time.Duration) (stop func()) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	w.mini.SetTime(time.Now().Add(offset))

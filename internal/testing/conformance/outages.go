@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
-// outages is how every primitive tells an outage from contention, and both from a context that has ended.
+// outages are the cases that tell outages, contention and ended contexts apart.
 var outages = []Case{
 	{"61_outage_during_acquire_is_not_contention", false, true, outageDuringAcquire},
 	{"61_outage_during_wait_is_not_contention", false, true, outageDuringWait},
@@ -24,7 +24,7 @@ var outages = []Case{
 	{"63_errors_name_lock_once_on_one_line", false, false, errorMessages},
 }
 
-// freeze lets nothing be answered any more, until the function that it returns is called.
+// freeze stops all replies until thaw is called.
 func (w *World) freeze(p *Process) (thaw func()) {
 	if w.Real {
 		w.server.Freeze()
@@ -34,7 +34,7 @@ func (w *World) freeze(p *Process) (thaw func()) {
 	return p.Net.Restore
 }
 
-// slow makes an embedded server take so long for a script or a subscription.
+// delayServer makes an embedded server take d for each script or subscription.
 func (w *World) delayServer(d time.Duration) {
 	if w.Real {
 		return
@@ -47,20 +47,20 @@ func (w *World) delayServer(d time.Duration) {
 	})
 }
 
-// within is a call with so much time.
+// callWithTimeout calls a function with a context that ends after d.
 func (w *World) callWithTimeout(d time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(w.ctx(), d)
 	defer cancel()
 	return call(ctx)
 }
 
-// unavailable checks that a call with so much time ends when that is over, because nothing answers.
+// expectUnavailable checks that a call with this timeout fails when it has passed, because nothing replies.
 func (w *World) expectUnavailable(what string, d time.Duration, call func(context.Context) error) {
 	w.Helper()
 	start := time.Now()
 	err := w.callWithTimeout(d, call)
 	if err == nil {
-		w.Errorf("%s succeeded without an answer", what)
+		w.Errorf("%s succeeded without a reply", what)
 	}
 	w.checkError(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 	if took := time.Since(start); took > d+w.slack() {
@@ -68,12 +68,12 @@ func (w *World) expectUnavailable(what string, d time.Duration, call func(contex
 	}
 }
 
-// errorOnly is the error of a call that returns a lease.
+// errorOnly drops the result of a call except its error.
 func errorOnly[T any](call func(context.Context) (T, error)) func(context.Context) error {
 	return func(ctx context.Context) error { _, err := call(ctx); return err }
 }
 
-// outageDuringAcquire: nobody holds the lock, and the server does not answer.
+// outageDuringAcquire: the lock is free and the server does not reply.
 func outageDuringAcquire(w *World) {
 	p := w.Process()
 	l := p.Lock("x")
@@ -81,18 +81,18 @@ func outageDuringAcquire(w *World) {
 	defer w.freeze(p)()
 	const wait = 500 * time.Millisecond
 	parallel(5, func(int) { w.expectUnavailable("Lock", wait, errorOnly(l.Lock)) })
-	parallel(5, func(i int) { // also if the first of them has long gone
+	parallel(5, func(i int) { // also if the first caller gave up long ago
 		w.expectUnavailable("Lock", wait+time.Duration(i)*20*time.Millisecond, errorOnly(l.Lock))
 	})
 	w.checkError(w.callWithTimeout(wait/2, errorOnly(l.TryLock)), lockkeeper.ErrUnavailable) // it may have given up before
 	w.expectUnavailable("a very short Lock", time.Millisecond, errorOnly(l.Lock))
 }
 
-// outageDuringWait: the server stops answering while some wait for a holder. Whether it has is known at a deadline, wherever
-// that is between two heartbeats; a context that is cancelled can be just before an answer would have been missed.
+// outageDuringWait stops the server's replies while others wait for a holder. A deadline is long enough to notice
+// it, wherever it falls between two heartbeats; a cancellation can come just before the first reply is missed.
 func outageDuringWait(w *World) {
 	const heartbeatInterval = time.Second
-	waits := []time.Duration{0, heartbeatInterval / 20, heartbeatInterval / 2, 2 * heartbeatInterval} // from a heartbeat after the freeze on
+	waits := []time.Duration{0, heartbeatInterval / 20, heartbeatInterval / 2, 2 * heartbeatInterval} // counted from a heartbeat after the freeze
 	if w.Real {
 		waits = waits[:1]
 	}
@@ -125,7 +125,7 @@ func outageDuringWait(w *World) {
 	}
 }
 
-// outageForHolders: what a holder asks for.
+// outageForHolders checks the calls of a holder.
 func outageForHolders(w *World) {
 	p := w.Process()
 	l := p.Lock("x", withTTL(time.Minute))
@@ -154,22 +154,22 @@ func outageForHolders(w *World) {
 	thaw = func() {}
 	w.release(lease)
 
-	// A server that does not even take connections.
+	// A server that does not accept connections.
 	p.Net.Down()
 	w.checkError(w.callWithTimeout(heartbeatInterval, errorOnly(l.TryLock)), lockkeeper.ErrUnavailable)
 }
 
-// contextEndsAnyTime: whenever ctx ends during a wait, the error says so, and either that the lock was seen held or that there
-// was no answer.
+// contextEndsAnyTime checks that whenever ctx ends during a wait, the error says so, and either that the lock was
+// held or that there was no reply.
 func contextEndsAnyTime(w *World) {
 	if w.Real {
-		return // the times would be other ones
+		return // the times would differ
 	}
 	lease := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	w.delayServer(3 * time.Millisecond)
 	held := 0
 	for d := time.Millisecond; d <= 50*time.Millisecond; d += time.Millisecond {
-		p := w.Process() // that has no connections yet and is not subscribed
+		p := w.Process() // without connections or subscription
 		l := p.Lock("x")
 		chans := make([]chan result, 2)
 		ctx, cancel := context.WithTimeout(w.ctx(), d)
@@ -188,15 +188,15 @@ func contextEndsAnyTime(w *World) {
 		cancel()
 	}
 	if held == 0 || held == 100 {
-		w.Errorf("in %d of 100 calls the lock was seen held", held)
+		w.Errorf("%d of 100 calls found the lock held", held)
 	}
 	w.release(lease)
 }
 
-// contentionIsNeverOutage: a server that answers is never taken for one that does not, however long the wait was, whoever holds
-// the lock, and whoever speaks to the server.
+// contentionIsNeverOutage checks that a server that replies is never reported as unavailable, however long the wait
+// is, whoever holds the lock, and whatever else uses the server.
 func contentionIsNeverOutage(w *World) {
-	w.checkFree(w.Process().Lock("x")) // an embedded server is there
+	w.checkFree(w.Process().Lock("x")) // wait until the embedded server replies
 	w.delayServer(3 * time.Millisecond)
 	for i, d := range []time.Duration{heartbeatInterval / 2, heartbeatInterval, 2 * heartbeatInterval, 5*heartbeatInterval - time.Millisecond, 5 * heartbeatInterval, 5*heartbeatInterval + time.Millisecond, 8 * heartbeatInterval} {
 		if w.Real && i%3 > 0 {
@@ -225,7 +225,7 @@ func contentionIsNeverOutage(w *World) {
 	}
 }
 
-// errorMessages: every error of a lock says of which kind and name it is, once and on one line.
+// errorMessages checks that the error of a lock has its kind and name, once and on one line.
 func errorMessages(w *World) {
 	named := func(err error, want ...error) {
 		w.Helper()
@@ -266,7 +266,8 @@ func errorMessages(w *World) {
 	named(w.callWithTimeout(2*heartbeatInterval, func(ctx context.Context) error { return lease.Release(ctx) }), context.DeadlineExceeded, lockkeeper.ErrUnavailable)
 }
 
-// outageDuringConversion: a lease that is to become another one is held, and told as such, when the server does not answer.
+// outageDuringConversion checks that the original lease of a conversion remains held, and is reported so, while the
+// server does not reply.
 func outageDuringConversion(w *World) {
 	p := w.Process()
 	a := p.rw("x")
@@ -286,10 +287,10 @@ func outageDuringConversion(w *World) {
 		lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 	w.must(read.Err())
 	err := w.callWithTimeout(heartbeatInterval, func(ctx context.Context) (err error) { read, err = z.Downgrade(ctx, write); return err })
-	if err == nil { // what is held in any case, whatever the server has done, is a read lease
+	if err == nil { // in any case a read lease is held, whatever the server has done
 		w.must(read.Err())
 		w.checkError(write.Err(), lockkeeper.ErrReleased)
-	} else { // no request has left
+	} else { // no request was sent
 		w.checkError(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 		w.must(write.Err())
 	}

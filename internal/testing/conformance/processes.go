@@ -16,10 +16,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// childRole, in the environment, makes a test binary play a process that locks instead of running tests.
+// childRole is the environment variable that makes a test binary run as a child process.
 const childRole = "LOCKKEEPER_CHILD"
 
-// child is such a process. It locks a name, says so on its standard output, and does what its role is.
+// child runs in a child process: it locks a name, prints so, and does what its role says.
 func child(p Primitive, role string) {
 	ctx := context.Background()
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS")})
@@ -28,12 +28,12 @@ func child(p Primitive, role string) {
 	role, arg, _ := strings.Cut(role, " ")
 	o := Options{TTL: 2 * ttl}
 	if role == "count" {
-		o.TTL = lockkeeper.DefaultTTL // nobody crashes there, and the machine may be slow
+		o.TTL = lockkeeper.DefaultTTL // no process crashes there, and the machine may be slow
 	}
 	l, err := p.New(k, "x", o)
 	check(err)
 	switch role {
-	case "count": // adds one to a counter in Redis so many times, in two steps
+	case "count": // increments a counter in Redis this many times, in two steps
 		n, _ := strconv.Atoi(arg)
 		for range n {
 			check(l.Do(ctx, func(ctx context.Context, _ uint64) error {
@@ -44,7 +44,7 @@ func child(p Primitive, role string) {
 				return rdb.Set(ctx, "counter", v+1, 0).Err()
 			}))
 		}
-	case "hold": // locks, holds until its standard input ends, and tells of a loss
+	case "hold": // locks, holds until its standard input ends, and reports a loss
 		lease, err := l.Lock(ctx)
 		check(err)
 		fmt.Println("held", lease.Fence())
@@ -65,13 +65,13 @@ func check(err error) {
 	}
 }
 
-// spawn starts a process in a role.
+// startChild starts a child process in a role.
 func startChild(t *testing.T, s *redistest.Server, role string) *redistest.Child {
 	t.Helper()
 	return redistest.StartChild(t, childRole+"="+role, "REDIS="+s.Addr)
 }
 
-// Processes runs a primitive in processes of their own, and kills and freezes them.
+// Processes runs a primitive in several processes, and kills and freezes them.
 func Processes(t *testing.T, p Primitive) {
 	ctx := context.Background()
 	queue := "{lock:x}:" + p.Kind + ":queue"
@@ -111,7 +111,7 @@ func Processes(t *testing.T, p Primitive) {
 		start := time.Now()
 		b.WaitForLine("held")
 		if d := time.Since(start); d > 2*ttl+time.Second {
-			t.Errorf("the next holder came %v after the kill, the lease was of %v", d, 2*ttl)
+			t.Errorf("the next holder was granted the lock %v after the kill, with a lease of %v", d, 2*ttl)
 		}
 	})
 	t.Run("killed_waiter_causes_no_delay", func(t *testing.T) {
@@ -173,9 +173,9 @@ func Processes(t *testing.T, p Primitive) {
 		start := time.Now()
 		b.WaitForLine("held")
 		if d := time.Since(start); d > 3*heartbeatInterval+time.Second {
-			t.Errorf("three frozen waiters cost %v, a heartbeat's lifetime is %v", d, 3*heartbeatInterval)
+			t.Errorf("three frozen waiters delayed the queue by %v, the heartbeat timeout is %v", d, 3*heartbeatInterval)
 		}
-		// When they come back they stand in line again, and get in one after the other.
+		// When they are continued, they rejoin the queue and are granted the lock one after the other.
 		for _, f := range frozen {
 			f.Signal(syscall.SIGCONT)
 		}
@@ -190,12 +190,12 @@ func Processes(t *testing.T, p Primitive) {
 	t.Run("process_frozen_longer_than_requested_lease", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
-		first := startChild(t, s, "hold") // the server knows the scripts then
+		first := startChild(t, s, "hold") // loads the scripts
 		first.WaitForLine("held")
 		first.Stop()
 		first.WaitForLine("released <nil>")
 		admin := s.Client()
-		// The server keeps the request until the process is frozen, and grants it then.
+		// The server delays the request until the process is frozen, and grants it then.
 		if err := admin.Do(ctx, "client", "pause", 60_000, "write").Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -246,7 +246,7 @@ func Processes(t *testing.T, p Primitive) {
 			}
 			locks[name] = l
 		}
-		for range 20 { // connections for each, and the scripts
+		for range 20 { // opens connections and loads the scripts
 			parallel(len(calls), func(int) {
 				for _, l := range locks {
 					if lease, err := l.TryLock(ctx); err == nil {
@@ -281,7 +281,7 @@ func Processes(t *testing.T, p Primitive) {
 					t.Error(err)
 				}
 			case <-late:
-				t.Fatal("nobody holds the lock, and a call has not returned")
+				t.Fatal("the lock is free, and a call has not returned")
 			}
 		}
 	})
@@ -311,7 +311,7 @@ func Processes(t *testing.T, p Primitive) {
 			lease, err := l.Lock(within)
 			cancel()
 			if err != nil {
-				t.Fatalf("round %d: a ghost holds the lock: %v", i, err)
+				t.Fatalf("round %d: an unknown lease holds the lock: %v", i, err)
 			}
 			if err := lease.Release(ctx); err != nil {
 				t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// promises is what the documentation says of every primitive in half a sentence, and what no other case would miss.
+// promises are cases for statements in the documentation that no other case covers.
 var promises = []Case{
 	{"05_ended_or_invalid_calls_send_nothing", false, false, nothingSent},
 	{"11_ttl_bounds", false, false, ttlBounds},
@@ -37,24 +37,25 @@ var promises = []Case{
 	{"keys_expire_as_documented", false, false, keysExpire},
 }
 
-// queuedPromises is the same of primitives whose waiters stand in line at the server.
+// queuedPromises are the same for primitives with a queue at the server.
 var queuedPromises = []Case{
 	{"33_max_elapsed_counts_from_outage_start", false, false, maxElapsedFromOutageStart},
 	{"33_heartbeat_counts_until_timeout", false, false, heartbeatTimeoutHonored},
 	{"inspect_wait_times_until_close", false, false, inspectTimes},
 }
 
-// Fair is what the fair lock does beside what every lock does.
+// Fair are the cases of the fair lock alone.
 var Fair = []Case{
 	{"inspect_holder", false, false, inspectHolder},
 }
 
-// Foreign is for locks whose key is as other libraries write it.
+// Foreign are the cases of locks whose key has the format of other libraries.
 var Foreign = []Case{
 	{"foreign_holder_excludes_until_expiry", false, false, foreignHolder},
 }
 
-// contextsEndBeforeRelease: when the next holder can get in, the one before has been told that it has to stop.
+// contextsEndBeforeRelease checks that the contexts of a lease have ended before its release reaches the server, so
+// that its holder has stopped before the next one is granted the lock.
 func contextsEndBeforeRelease(w *World) {
 	cancelled, cancel := context.WithCancel(w.ctx())
 	cancel()
@@ -65,8 +66,8 @@ func contextsEndBeforeRelease(w *World) {
 		"Close":                         func(p *Process, _ *lockkeeper.Lease) error { return p.Close() },
 	} {
 		p := w.Process()
-		lease := w.hold(p.Lock("x", withoutRenewal, withTTL(time.Minute))) // no renewal of it is sent
-		// What was handed out before cannot look at the lease: somebody has to end it.
+		lease := w.hold(p.Lock("x", withoutRenewal, withTTL(time.Minute))) // none of its renewals is sent
+		// Contexts that were derived before cannot check the lease: they must be cancelled.
 		parent, stop := context.WithCancel(w.ctx())
 		ctx, bound := lease.Context(w.ctx()), lease.Context(parent)
 		child, stopChild := context.WithCancel(bound)
@@ -93,7 +94,7 @@ func contextsEndBeforeRelease(w *World) {
 		}
 		for len(sent) > 0 {
 			if !<-sent {
-				w.Errorf("%s: the release has left, and the lease's contexts go on", what)
+				w.Errorf("%s: the release was sent, and the lease's contexts have not ended", what)
 			}
 		}
 		for _, c := range []context.Context{ctx, bound, child} {
@@ -107,7 +108,7 @@ func contextsEndBeforeRelease(w *World) {
 	}
 }
 
-// closeRetriesReleases: a lease, and a place in the queue, are given back although the server fails for a moment meanwhile.
+// closeRetriesReleases checks that Close releases leases and queue entries although the server fails for a moment.
 func closeRetriesReleases(w *World) {
 	const moment = 500 * time.Millisecond
 	for what, fails := range map[string]func(p *Process){
@@ -128,11 +129,11 @@ func closeRetriesReleases(w *World) {
 		restore.Stop()
 		w.checkError(w.await(waits, 0).err, lockkeeper.ErrClosed)
 		if left := w.holders("x"); len(left) > 0 {
-			w.Errorf("%s: when Close has returned the lock is with %v", what, left)
+			w.Errorf("%s: after Close the lock is held by %v", what, left)
 		}
 		if !w.P.MajorityLock {
 			if n := w.admin.ZCard(w.ctx(), w.queueKey("busy")).Val(); n != 0 {
-				w.Errorf("%s: when Close has returned %d stand in line", what, n)
+				w.Errorf("%s: after Close %d wait", what, n)
 			}
 		}
 		w.release(other)
@@ -140,7 +141,8 @@ func closeRetriesReleases(w *World) {
 	w.checkOnlyTombstones()
 }
 
-// closeTimesOut: not before, and not much later, where nothing keeps commands on their way.
+// closeTimesOut checks that Close returns no earlier and not much later than its timeout if no commands are under
+// way.
 func closeTimesOut(w *World) {
 	if w.Real {
 		return // it takes three seconds
@@ -154,7 +156,7 @@ func closeTimesOut(w *World) {
 		start := time.Now()
 		err := p.Close()
 		if err == nil || errors.Is(err, lockkeeper.ErrLost) {
-			w.Errorf("Close has released a lease without a server: %v", err)
+			w.Errorf("Close released a lease although the server was down: %v", err)
 		}
 		if d := time.Since(start); d > 3*time.Second || what == "short" && d < 2800*time.Millisecond {
 			w.Errorf("with %s pauses Close took %v", what, d)
@@ -167,11 +169,12 @@ func closeReportsLoss(w *World) {
 	w.hold(p.Lock("x", withTTL(time.Minute)))
 	w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
 	if err := p.Close(); !errors.Is(err, lockkeeper.ErrLost) {
-		w.Errorf("Close, of a lease that the server did not know any more: %v", err)
+		w.Errorf("Close with a lease that the server has lost: %v", err)
 	}
 }
 
-// closeHookAndAdopt: the hook hears of each lease that is released, and who waits for an answer gets ErrClosed.
+// closeHookAndAdopt checks that the Released hook is called for each lease that Close releases, and that a call in
+// progress returns ErrClosed.
 func closeHookAndAdopt(w *World) {
 	if w.Real {
 		return // Close waits for the client's timeout
@@ -200,11 +203,11 @@ func closeHookAndAdopt(w *World) {
 	mu.Lock()
 	defer mu.Unlock()
 	if len(reported) != 1 || reported[0] != lease.Token() {
-		w.Errorf("told of the release of %q, want one of %q", reported, lease.Token())
+		w.Errorf("Released was called for %q, want one call for %q", reported, lease.Token())
 	}
 }
 
-// nothingSent: what can be answered without Redis costs no command.
+// nothingSent checks that calls which need no command send none.
 func nothingSent(w *World) {
 	p := w.Process()
 	l := p.Lock("x", withoutRenewal, func(o *Options) { o.MaxLifetime = 2 * ttl })
@@ -219,7 +222,7 @@ func nothingSent(w *World) {
 	w.checkError(released.Extend(w.ctx(), ttl), lockkeeper.ErrReleased)
 	w.checkError(lost.Release(w.ctx()), lockkeeper.ErrLost)
 	w.checkError(lost.Extend(w.ctx(), ttl), lockkeeper.ErrLost)
-	for _, d := range []time.Duration{0, time.Millisecond, 1000 * 24 * time.Hour, 3 * ttl} { // the last is beyond MaxLifetime
+	for _, d := range []time.Duration{0, time.Millisecond, 1000 * 24 * time.Hour, 3 * ttl} { // the last exceeds MaxLifetime
 		w.checkError(held.Extend(w.ctx(), d), lockkeeper.ErrInvalid)
 	}
 	_, err := l.Adopt(w.ctx(), "")
@@ -246,14 +249,14 @@ func ttlBounds(w *World) {
 			w.checkError(err, lockkeeper.ErrInvalid)
 			continue
 		}
-		if d == most || !w.Real { // a loaded machine loses the shortest
+		if d == most || !w.Real { // on a loaded machine the shortest would be lost
 			w.release(w.hold(l))
 		}
 	}
 	lease := w.hold(p.Lock("x", withoutRenewal))
 	w.must(lease.Extend(w.ctx(), most))
 	if left := time.Until(lease.Deadline()); left < most*98/100 {
-		w.Errorf("extended to %v, it is believed for %v", most, left)
+		w.Errorf("extended to %v, it is believed held for %v", most, left)
 	}
 	w.checkError(lease.Extend(w.ctx(), most+1), lockkeeper.ErrInvalid)
 	w.release(lease)
@@ -270,7 +273,8 @@ func defaultTTL(w *World) {
 	w.release(lease)
 }
 
-// keyExpiresIn checks how long the lock's key stays: for as long as the lease, or a second more where several leases lie in it.
+// checkKeyExpiry checks the expiry of the lock's key: that of the lease, or a second later where the key has several
+// leases.
 func (w *World) checkKeyExpiry(name string, want time.Duration) {
 	w.Helper()
 	left, err := w.admin.PTTL(w.ctx(), w.P.Key(name)).Result()
@@ -279,7 +283,7 @@ func (w *World) checkKeyExpiry(name string, want time.Duration) {
 		want += time.Second
 	}
 	if left > want || left < want-w.slack()-5*time.Millisecond {
-		w.Errorf("the lock's key ends in %v, want %v", left, want)
+		w.Errorf("the lock's key expires in %v, want %v", left, want)
 	}
 }
 
@@ -294,12 +298,12 @@ func adoptExtendsToTTL(w *World) {
 	w.release(lease)
 }
 
-// unsentExtend: there is no connection by which the request could have left.
+// unsentExtend checks Extend if there is no connection to send it on.
 func unsentExtend(w *World) {
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = heartbeatInterval })
 	lease := w.hold(p.Lock("x", withoutRenewal, withTTL(time.Minute)))
 	p.Crash()
-	w.eventually("no connection to be left", func() bool {
+	w.eventually("no open connection", func() bool {
 		for range 20 {
 			if err := p.RDB.Ping(w.ctx()).Err(); err == nil || !strings.Contains(err.Error(), "dial") {
 				return false
@@ -307,15 +311,15 @@ func unsentExtend(w *World) {
 		}
 		return true
 	})
-	_ = lease.Extend(w.ctx(), time.Minute) // nor any other that it might have tried
+	_ = lease.Extend(w.ctx(), time.Minute) // nor any other attempt
 	before, start := lease.Deadline(), time.Now()
 	err := lease.Extend(w.ctx(), 10*time.Second)
 	w.checkError(err, lockkeeper.ErrUnavailable)
 	if d := time.Since(start); d > 10*time.Second+w.slack() {
-		w.Errorf("it went on for %v", d)
+		w.Errorf("it lasted %v", d)
 	}
 	if after := lease.Deadline(); after != before {
-		w.Errorf("it is believed for %v less", before.Sub(after))
+		w.Errorf("it is believed held for %v less", before.Sub(after))
 	}
 	p.Net.Restore()
 	w.release(lease)
@@ -333,7 +337,7 @@ func extendBeyondMaxLifetime(w *World) {
 	w.release(lease)
 }
 
-// unlimitedRetries: with a negative MaxElapsed only the context bounds how long an outage is waited for.
+// unlimitedRetries checks that with a negative MaxElapsed only the context limits the wait during an outage.
 func unlimitedRetries(w *World) {
 	if w.Real {
 		return // it takes a minute
@@ -369,7 +373,8 @@ func errorsNameLock(w *World) {
 	}
 }
 
-// doReportsLoss: a function that has not noticed does not hide the loss, and a server that does not answer keeps nobody.
+// doReportsLoss checks that Do reports a loss that its function has not noticed, and that a server which does not
+// reply does not block it.
 func doReportsLoss(w *World) {
 	p := w.Process()
 	w.checkError(p.Lock("x").Do(w.ctx(), func(ctx context.Context, _ uint64) error {
@@ -378,7 +383,7 @@ func doReportsLoss(w *World) {
 		return nil
 	}), lockkeeper.ErrLost)
 	if w.Real {
-		return // what follows takes a second and more
+		return // the rest takes more than a second
 	}
 	ctx, cancel := context.WithCancel(w.ctx())
 	var start time.Time
@@ -390,11 +395,11 @@ func doReportsLoss(w *World) {
 	})
 	w.checkError(err, lockkeeper.ErrUnavailable, context.Canceled)
 	if d := time.Since(start); d > time.Second+w.slack() {
-		w.Errorf("Do went on for %v after its context had ended", d)
+		w.Errorf("Do returned %v after its context had ended", d)
 	}
 }
 
-// metadataKept: renewal keeps the facts of the name, however long a lease is held.
+// metadataKept checks that renewals keep the metadata of a name, however long a lease is held.
 func metadataKept(w *World) {
 	if w.Real {
 		return // it takes minutes
@@ -407,13 +412,13 @@ func metadataKept(w *World) {
 		left, err := w.admin.PTTL(w.ctx(), w.metaKey("x")).Result()
 		w.must(err)
 		if left <= 0 {
-			w.Fatal("the facts of a name that is in use have gone")
+			w.Fatal("the metadata of a name in use was deleted")
 		}
 	}
 	w.release(lease)
 }
 
-// meta is the key with the facts of a name.
+// metaKey returns the key of the metadata of a name.
 func (w *World) metaKey(name string) string {
 	kind := w.P.Kind
 	if kind == "redlock" {
@@ -422,7 +427,7 @@ func (w *World) metaKey(name string) string {
 	return "{lock:" + name + "}:" + kind + ":meta"
 }
 
-// keysExpire is the table of docs/operations.md: when a key goes that nobody needs any more.
+// keysExpire checks the table in docs/operations.md: when unused keys expire.
 func keysExpire(w *World) {
 	const idle = 10 * time.Minute
 	p := w.Process(func(o *lockkeeper.Options) { o.MetadataTTL = idle })
@@ -431,7 +436,7 @@ func keysExpire(w *World) {
 	left, err := w.admin.PTTL(w.ctx(), w.metaKey("x")).Result()
 	w.must(err)
 	if d := left - idle - time.Minute; d > 5*time.Millisecond || d < -w.slack()-5*time.Millisecond {
-		w.Errorf("the facts end in %v, want MetadataTTL and the ttl, %v", left, idle+time.Minute)
+		w.Errorf("the metadata expires in %v, want MetadataTTL and the ttl, %v", left, idle+time.Minute)
 	}
 	if !w.P.MajorityLock {
 		ctx, cancel := context.WithCancel(w.ctx())
@@ -442,13 +447,13 @@ func keysExpire(w *World) {
 			left, err := w.admin.PTTL(w.ctx(), key).Result()
 			w.must(err)
 			if left > timeout+time.Second || left < time.Second {
-				w.Errorf("%s ends in %v, want a second after the last heartbeat, which counts for %v", key, left, timeout)
+				w.Errorf("%s expires in %v, want a second after the heartbeat timeout of %v", key, left, timeout)
 			}
 		}
 		cancel()
 		w.await(waits, 0)
 	}
-	// Used again, the facts stay for half of that at least: they are not pushed out at each use.
+	// With each use the metadata remains for at least half of MetadataTTL: its expiry is not extended at each use.
 	if !w.Real {
 		time.Sleep(idle * 2 / 5)
 	}
@@ -456,11 +461,11 @@ func keysExpire(w *World) {
 	left, err = w.admin.PTTL(w.ctx(), w.metaKey("x")).Result()
 	w.must(err)
 	if left < idle/2 {
-		w.Errorf("the facts end %v after their last use, MetadataTTL is %v", left, idle)
+		w.Errorf("the metadata expires %v after its last use, MetadataTTL is %v", left, idle)
 	}
 }
 
-// maxElapsedFromOutageStart: MaxElapsed is not counted from when the wait began.
+// maxElapsedFromOutageStart checks that MaxElapsed is not counted from the start of the wait.
 func maxElapsedFromOutageStart(w *World) {
 	const giveUp = 5 * heartbeatInterval
 	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
@@ -479,7 +484,8 @@ func maxElapsedFromOutageStart(w *World) {
 	w.release(r.lease)
 }
 
-// heartbeatTimeoutHonored: the server believes a waiter for as long as its keeper's options say, and no longer.
+// heartbeatTimeoutHonored checks that the server considers a waiter alive for its keeper's HeartbeatTimeout and no
+// longer.
 func heartbeatTimeoutHonored(w *World) {
 	const timeout = 20 * heartbeatInterval
 	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
@@ -494,7 +500,7 @@ func heartbeatTimeoutHonored(w *World) {
 		w.Fatalf("heartbeats: %v", list)
 	}
 	if left := time.UnixMilli(int64(list[0].Score)).Sub(now); left > timeout || left < timeout-heartbeatInterval-w.slack() {
-		w.Errorf("the heartbeat counts for %v more, want %v (%s)", left, timeout, strconv.FormatFloat(list[0].Score, 'f', 0, 64))
+		w.Errorf("the heartbeat lapses in %v, want %v (%s)", left, timeout, strconv.FormatFloat(list[0].Score, 'f', 0, 64))
 	}
 	cancel()
 	w.await(waits, 0)
@@ -505,7 +511,7 @@ func inspectTimes(w *World) {
 	p := w.Process()
 	l, ok := p.Lock("x").(waiterLister)
 	if !ok {
-		return // it does not tell who waits
+		return // it does not list waiters
 	}
 	holder := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	ctx, cancel := context.WithCancel(w.ctx())
@@ -534,7 +540,7 @@ func inspectHolder(w *World) {
 	l, err := fair.New(p.Keeper, "x", nil)
 	w.must(err)
 	if h, held, err := l.Holder(w.ctx()); held || err != nil || h != (lockkeeper.Holder{}) {
-		w.Errorf("of a lock that nobody holds: %+v, %t, %v", h, held, err)
+		w.Errorf("of a free lock: %+v, %t, %v", h, held, err)
 	}
 	lease := w.hold(q.Lock("x", withoutRenewal, withTTL(time.Minute)))
 	h, held, err := l.Holder(w.ctx())
@@ -548,8 +554,8 @@ func inspectHolder(w *World) {
 	w.checkError(err, lockkeeper.ErrClosed)
 }
 
-// foreignHolder: another library's lease keeps others out until it ends, and they get in at that moment, or at their
-// next heartbeat after it was given up, for nobody tells them.
+// foreignHolder checks that the lease of another library excludes others until it expires. They are granted the lock
+// at that moment, or, if it is deleted, at their next heartbeat, because no message is sent.
 func foreignHolder(w *World) {
 	key := w.P.Key("x")
 	take := func() { w.must(w.admin.Set(w.ctx(), key, "their token", ttl).Err()) }
@@ -561,7 +567,7 @@ func foreignHolder(w *World) {
 	r := w.await(w.lockAsync(w.ctx(), l), ttl+50*time.Millisecond)
 	w.must(r.err)
 	if late := r.at.Sub(ends); !w.Real && (late < -50*time.Millisecond || late > 50*time.Millisecond) {
-		w.Errorf("it got in %v after the end of a foreign lease", late)
+		w.Errorf("it was granted the lock %v after the end of a foreign lease", late)
 	}
 	_, err = w.Process().Lock("x").Adopt(w.ctx(), "their token")
 	w.checkError(err, lockkeeper.ErrLost)

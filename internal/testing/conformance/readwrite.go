@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/rwlock"
 )
 
-// ReadWrite is what the read-write lock does beside what every lock does.
+// ReadWrite are the cases of the read-write lock alone.
 var ReadWrite = []Case{
 	{"29_read_after_write_has_larger_fence", false, false, readFences},
 	{"36_readers_share_writer_excludes", false, false, readersShareWriterExcludes},
@@ -45,7 +45,7 @@ var ReadWrite = []Case{
 	{"default_writer_streak", false, false, defaultWriterStreak},
 }
 
-// rw is the read-write lock of a process.
+// rw returns the read-write lock of a process.
 func (p *Process) rw(name string, streak ...int) *rwlock.Lock {
 	p.w.Helper()
 	o := &rwlock.Options{TTL: ttl}
@@ -59,7 +59,7 @@ func (p *Process) rw(name string, streak ...int) *rwlock.Lock {
 
 type acquire = func(context.Context) (*lockkeeper.Lease, error)
 
-// take acquires, or ends the test.
+// mustAcquire acquires a lease or ends the test.
 func (w *World) mustAcquire(f acquire) *lockkeeper.Lease {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Second)
@@ -69,7 +69,7 @@ func (w *World) mustAcquire(f acquire) *lockkeeper.Lease {
 	return lease
 }
 
-// acquireAsync starts an acquisition in the background, and returns when it stands in line as the n-th.
+// acquireAsync starts an acquisition in the background and returns when n waiters are in the queue.
 func (w *World) acquireAsync(ctx context.Context, n int64, f acquire) chan result {
 	w.Helper()
 	ch := make(chan result, 1)
@@ -124,7 +124,7 @@ func readersQueueBehindWriter(w *World) {
 	first := w.mustAcquire(l.RLock)
 	_, err := w.Process().rw("x").TryLock(w.ctx())
 	w.checkError(err, lockkeeper.ErrNotAcquired)
-	w.release(w.mustAcquire(l.TryRLock)) // the refused try has left no intent
+	w.release(w.mustAcquire(l.TryRLock)) // the refused try left no queue entry
 
 	ctx, cancel := context.WithCancel(w.ctx())
 	writer := w.acquireAsync(ctx, 1, w.Process().rw("x").Lock)
@@ -133,7 +133,7 @@ func readersQueueBehindWriter(w *World) {
 	reader := w.acquireAsync(w.ctx(), 2, w.Process().rw("x").RLock)
 	time.Sleep(2 * heartbeatInterval)
 	w.expectNotGranted(reader)
-	cancel() // and when the writer has gone they need not wait
+	cancel() // without the writer they need not wait
 	w.checkError(w.await(writer, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
 	w.release(w.expectGranted(reader))
 	w.release(first)
@@ -146,7 +146,7 @@ func waitingWriterCrashes(w *World) {
 	dead := w.Process()
 	w.acquireAsync(w.ctx(), 1, dead.rw("x").Lock)
 	dead.Crash()
-	w.eventually("the server to see it", func() bool {
+	w.eventually("the heartbeat to lapse", func() bool {
 		n, err := w.admin.PubSubNumSub(w.ctx(), "lock:wake:"+dead.ID()).Result()
 		return err == nil && n["lock:wake:"+dead.ID()] == 0
 	})
@@ -159,7 +159,7 @@ func waitingWriterUnresponsive(w *World) {
 	first := w.mustAcquire(l.RLock)
 	frozen := w.Process()
 	w.acquireAsync(w.ctx(), 1, frozen.rw("x").Lock)
-	frozen.Net.Blackhole() // its subscription stays
+	frozen.Net.Blackhole() // its subscription remains
 	start := time.Now()
 	reader := make(chan result, 1)
 	go func() {
@@ -169,7 +169,7 @@ func waitingWriterUnresponsive(w *World) {
 	r := w.await(reader, 3*heartbeatInterval+heartbeatInterval)
 	w.must(r.err)
 	if d := r.at.Sub(start); d > 4*heartbeatInterval+w.slack() {
-		w.Errorf("readers were kept out for %v", d)
+		w.Errorf("readers waited %v", d)
 	}
 	w.release(r.lease)
 	w.release(first)
@@ -187,14 +187,14 @@ func readerCrashes(w *World) {
 	r := w.await(writer, ttl+50*time.Millisecond)
 	w.must(r.err)
 	if d := r.at.Sub(at); !w.Real && (d < ttl/2 || d > ttl+50*time.Millisecond) {
-		w.Errorf("the writer came after %v, the crashed reader's lease was of %v", d, ttl)
+		w.Errorf("the writer was granted the lock after %v, the crashed reader's ttl is %v", d, ttl)
 	}
 	w.release(r.lease)
 	w.awaitLoss(dead, 0)
 }
 
-// readerCrashesOthersRelease: a writer expects the longest of the read leases. When that is given up, it does not wait for its
-// next heartbeat to learn that it has to wait only for the lease of the reader that crashed.
+// readerCrashesOthersRelease checks that a writer, which expects the longest of the read leases, does not wait until
+// its next heartbeat when that lease is released and only the shorter lease of a crashed reader is left.
 func readerCrashesOthersRelease(w *World) {
 	a, b := w.Process(), w.Process()
 	long := func(p *Process) *rwlock.Lock {
@@ -226,7 +226,7 @@ func writerAdmitted(w *World) {
 	w.release(before[1])
 	lease := w.expectGranted(writer)
 	w.release(lease)
-	w.release(w.expectGranted(second)) // writers in a row
+	w.release(w.expectGranted(second)) // consecutive writers
 	for _, ch := range after {
 		w.release(w.expectGranted(ch))
 	}
@@ -275,14 +275,15 @@ func upgradeConflict(w *World) {
 	w.release(rb)
 	lease := w.expectGranted(ch)
 	w.checkError(ra.Err(), lockkeeper.ErrReleased)
-	w.release(ra) // does nothing
+	w.release(ra) // it has no effect
 	_, err = b.TryRLock(w.ctx())
 	w.checkError(err, lockkeeper.ErrNotAcquired)
 	w.release(lease)
 	w.checkClean()
 }
 
-// disconnectedUpgrade: while one upgrade is cut off, another one comes; they must not wait for each other.
+// disconnectedUpgrade checks that an upgrade that was cut off and another one that has begun meanwhile do not wait
+// for each other.
 func disconnectedUpgrade(w *World) {
 	long := func(p *Process) *rwlock.Lock {
 		l, err := rwlock.New(p.Keeper, "x", &rwlock.Options{TTL: time.Minute})
@@ -294,7 +295,7 @@ func disconnectedUpgrade(w *World) {
 	ra, rb := w.mustAcquire(a.RLock), w.mustAcquire(b.RLock)
 	first := w.acquireAsync(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	pa.Crash()
-	time.Sleep(4 * heartbeatInterval) // its heartbeat lapses
+	time.Sleep(4 * heartbeatInterval) // until its heartbeat lapses
 	second := make(chan result, 1)
 	go func() {
 		lease, err := b.Upgrade(w.ctx(), rb)
@@ -313,7 +314,8 @@ func disconnectedUpgrade(w *World) {
 	w.checkClean()
 }
 
-// upgradeAfterReaderCrash: the other reader's lease ends between two heartbeats, that of the upgrade's own is renewed.
+// upgradeAfterReaderCrash lets the other reader's lease expire between two heartbeats, while the upgrade's own lease
+// is renewed.
 func upgradeAfterReaderCrash(w *World) {
 	slow := w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = 20*ttl, 60*ttl })
 	a := slow.rw("x")
@@ -343,7 +345,7 @@ func upgradeRetry(w *World) {
 			return err == nil && len(list) > 0
 		})
 		if !w.Real {
-			synctest.Wait() // the answer that it waits has come
+			synctest.Wait() // until the reply that it waits has arrived
 		}
 		cancel()
 		w.checkError(w.await(ch, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
@@ -357,7 +359,7 @@ func upgradeRetry(w *World) {
 	w.expectNotGranted(up)
 	w.release(rb)
 	w.release(w.expectGranted(up))
-	w.checkOnlyTombstones() // of requests that were given up under way
+	w.checkOnlyTombstones() // of requests that were given up while under way
 }
 
 func upgradePrecedesWriters(w *World) {
@@ -377,12 +379,12 @@ func upgradePrecedesWriters(w *World) {
 	}
 	<-ctx.Done()
 	if cause := context.Cause(ctx); !errors.Is(cause, lockkeeper.ErrReleased) {
-		w.Errorf("the read lease's contexts ended by %v", cause)
+		w.Errorf("the cause of the read lease's contexts is %v", cause)
 	}
 	w.release(lease)
 	w.release(w.expectGranted(writer))
 
-	// Alone it need not wait.
+	// Without other readers it need not wait.
 	ra = w.mustAcquire(a.RLock)
 	lease, err := a.Upgrade(w.ctx(), ra)
 	w.must(err)
@@ -404,7 +406,7 @@ func failedUpgrade(w *World) {
 	w.must(ra.Err())
 	w.release(w.mustAcquire(a.TryRLock))
 
-	// The read lease is taken away while the upgrade waits: then there is nothing to upgrade.
+	// If the read lease is deleted while the upgrade waits, there is nothing to upgrade.
 	up = w.acquireAsync(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	w.must(w.admin.ZRem(w.ctx(), w.P.Key("x"), ra.Token()).Err())
 	w.checkError(w.await(up, 2*ttl).err, lockkeeper.ErrLost)
@@ -417,7 +419,7 @@ func failedUpgrade(w *World) {
 		w.Error("a lease of another keeper was upgraded")
 	}
 
-	// Released while it waits.
+	// The lease is released while the upgrade waits.
 	ra, rb = w.mustAcquire(a.RLock), w.mustAcquire(w.Process().rw("x").RLock)
 	up = w.acquireAsync(w.ctx(), 1, func(ctx context.Context) (*lockkeeper.Lease, error) { return a.Upgrade(ctx, ra) })
 	w.release(ra)
@@ -440,14 +442,14 @@ func downgrade(w *World) {
 	if read.Fence() <= write.Fence() {
 		w.Errorf("fence %d after %d", read.Fence(), write.Fence())
 	}
-	w.expectNotGranted(writer) // it waits, and so the readers wait behind it
+	w.expectNotGranted(writer) // it waits, and therefore readers wait behind it
 	w.expectNotGranted(reader)
 	w.release(read)
 	w.release(w.expectGranted(writer))
 	w.release(w.expectGranted(reader))
 	w.release(w.expectGranted(late))
 
-	// With no writer in line the readers come in by it.
+	// Without a writer in the queue the downgrade admits readers.
 	write = w.mustAcquire(a.Lock)
 	reader = w.acquireAsync(w.ctx(), 1, w.Process().rw("x").RLock)
 	late = w.acquireAsync(w.ctx(), 2, w.Process().rw("x").RLock)
@@ -463,7 +465,7 @@ func downgrade(w *World) {
 	w.must(err)
 	w.release(again)
 
-	// Of a lease that is over.
+	// A lease that has ended.
 	write = w.mustAcquire(a.Lock)
 	w.must(w.admin.Del(w.ctx(), w.P.Key("x")).Err())
 	_, err = a.Downgrade(w.ctx(), write)
@@ -472,7 +474,8 @@ func downgrade(w *World) {
 	w.checkClean()
 }
 
-// conversionIsNotALoss: a renewal that meets the conversion under way is refused, and means nothing.
+// conversionIsNotALoss checks that a renewal that the server refuses because of a conversion under way does not
+// report a loss.
 func conversionIsNotALoss(w *World) {
 	var lost atomic.Int32
 	p := w.Process(func(o *lockkeeper.Options) {
@@ -495,7 +498,7 @@ func conversionIsNotALoss(w *World) {
 	}
 	w.release(lease)
 	if n := lost.Load(); n != 0 {
-		w.Errorf("%d leases were called lost", n)
+		w.Errorf("%d leases were reported lost", n)
 	}
 	w.checkClean()
 }
@@ -565,7 +568,7 @@ func invalidConversions(w *World) {
 	}
 }
 
-// conversion is a lease of a process and what is to be made of it.
+// conversion is a lease and its conversion under way.
 type conversion struct {
 	p                   *Process
 	l                   *rwlock.Lock
@@ -574,7 +577,7 @@ type conversion struct {
 	err                 error
 }
 
-// cancelConversion lets a context end while an upgrade or a downgrade is under way of which the network loses something for a while.
+// cancelConversion cancels a conversion under way during a fault of the network that lasts for a while.
 func (w *World) cancelConversion(up bool, what string, fault faultnet.Fault, lasts time.Duration) *conversion {
 	w.Helper()
 	c := &conversion{p: w.Process(), up: up}
@@ -586,7 +589,7 @@ func (w *World) cancelConversion(up bool, what string, fault faultnet.Fault, las
 		take, convert = c.l.RLock, c.l.Upgrade
 	}
 	c.original = w.mustAcquire(take)
-	w.release(w.mustAcquire(c.p.rw("y").TryLock)) // so that connections and scripts are there
+	w.release(w.mustAcquire(c.p.rw("y").TryLock)) // opens connections and loads scripts
 	c.p.Net.Break(what, 1<<30, fault)
 	restore := time.AfterFunc(lasts, c.p.Net.Restore)
 	w.Cleanup(func() { restore.Stop() })
@@ -600,8 +603,8 @@ func (w *World) cancelConversion(up bool, what string, fault faultnet.Fault, las
 	return c
 }
 
-// excludes checks that the lease keeps out whom it should, and nobody else, for longer than its ttl; and that it can be
-// given back.
+// checkExcludes checks that the lease excludes writers, and readers or not, for longer than its ttl, and that it can
+// be released.
 func (w *World) checkExcludes(lease *lockkeeper.Lease, readers bool) {
 	w.Helper()
 	if !w.Real {
@@ -609,7 +612,7 @@ func (w *World) checkExcludes(lease *lockkeeper.Lease, readers bool) {
 	}
 	w.must(lease.Err())
 	if left := time.Until(lease.Deadline()); left < ttl {
-		w.Errorf("it is believed for %v", left)
+		w.Errorf("it is believed held for %v", left)
 	}
 	other := w.Process().rw("x")
 	_, err := other.TryLock(w.ctx())
@@ -628,8 +631,8 @@ func (w *World) checkExcludes(lease *lockkeeper.Lease, readers bool) {
 	w.release(w.mustAcquire(other.TryLock))
 }
 
-// cancelledConversionKeepsLease: it is known soon enough what the server did. If it did it, the new lease is returned after all; if not, the
-// other one is held as before.
+// cancelledConversionKeepsLease checks a cancelled conversion whose outcome becomes known in time. If the server did
+// it, the new lease is returned; if not, the original one remains held.
 func cancelledConversionKeepsLease(w *World) {
 	for _, up := range []bool{true, false} {
 		c := w.cancelConversion(up, lua.RWLock.Acquire.SHA, faultnet.SwallowReply, time.Minute)
@@ -644,7 +647,7 @@ func cancelledConversionKeepsLease(w *World) {
 
 		c = w.cancelConversion(up, lua.RWLock.Acquire.SHA, faultnet.LoseRequest, time.Minute)
 		if c.converted != nil {
-			w.Errorf("upgrade %v: a lease that the server does not know", up)
+			w.Errorf("upgrade %v: the lease is not at the server", up)
 		}
 		if !errors.Is(c.err, context.DeadlineExceeded) || errors.Is(c.err, lockkeeper.ErrLost) {
 			w.Errorf("upgrade %v: %v", up, c.err)
@@ -654,7 +657,8 @@ func cancelledConversionKeepsLease(w *World) {
 	w.checkOnlyTombstones()
 }
 
-// conversionInDoubt: nothing is heard of the server for longer than the call lasts. What is held in any case is kept: to read.
+// conversionInDoubt checks a conversion whose outcome is unknown when the call returns. The read lease, which is
+// held in any case, remains.
 func conversionInDoubt(w *World) {
 	for _, up := range []bool{true, false} {
 		for _, fault := range []faultnet.Fault{faultnet.LoseRequest, faultnet.SwallowReply} {
@@ -662,7 +666,7 @@ func conversionInDoubt(w *World) {
 			held := c.original
 			if up {
 				if c.converted != nil || !errors.Is(c.err, context.DeadlineExceeded) || errors.Is(c.err, lockkeeper.ErrLost) {
-					w.Errorf("upgrade, fate %v: %v, %v", fault, c.converted.Token(), c.err)
+					w.Errorf("upgrade, fault %v: %v, %v", fault, c.converted.Token(), c.err)
 				}
 			} else {
 				w.must(c.err)
@@ -670,17 +674,17 @@ func conversionInDoubt(w *World) {
 				held = c.converted
 			}
 			w.must(held.Err())
-			w.eventually("it to be known", func() bool {
+			w.eventually("the outcome to be known", func() bool {
 				_, known := c.p.leases(w)[held.Token()]
 				return known && held.Err() == nil
 			})
 			done := fault == faultnet.SwallowReply
 			if up && done {
-				// The server has a write lease; who asks again is given it at once.
+				// The server has a write lease, which a new request gets at once.
 				lease, err := c.l.Upgrade(w.ctx(), held)
 				w.must(err)
 				if lease.Token() == c.original.Token() && lease.Fence() == c.original.Fence() {
-					w.Error("it is the read lease")
+					w.Error("the read lease was returned")
 				}
 				w.checkError(held.Err(), lockkeeper.ErrReleased)
 				held = lease
@@ -691,7 +695,7 @@ func conversionInDoubt(w *World) {
 	w.checkOnlyTombstones()
 }
 
-// leases is those of the lock at the server.
+// leases returns the tokens of the lock's leases at the server.
 func (p *Process) leases(w *World) map[string]bool {
 	w.Helper()
 	list, err := p.rw("x").Holders(w.ctx())
@@ -702,8 +706,8 @@ func (p *Process) leases(w *World) map[string]bool {
 	return all
 }
 
-// cancelledConversion: whose context ends while an upgrade or a downgrade is under way has its lease as before if the
-// server did not do it, and is told that it is lost if nothing is heard of it until the lease is over.
+// cancelledConversion checks that after a cancelled conversion the lease is as before if the server did not do it,
+// and is reported lost if nothing is known of it when it expires.
 func cancelledConversion(w *World) {
 	for _, up := range []bool{true, false} {
 		for _, fault := range []faultnet.Fault{faultnet.LoseRequest, faultnet.SwallowReply} {
@@ -725,9 +729,9 @@ func cancelledConversion(w *World) {
 			defer cancel()
 			got, err := convert(ctx, lease)
 			if got == nil && !errors.Is(err, context.DeadlineExceeded) {
-				w.Errorf("upgrade %v, fate %v: %v", up, fault, err)
+				w.Errorf("upgrade %v, fault %v: %v", up, fault, err)
 			}
-			if got != nil { // to read, whatever the server has done
+			if got != nil { // a read lease, whatever the server has done
 				w.checkError(lease.Err(), lockkeeper.ErrReleased)
 				lease = got
 			}
@@ -745,7 +749,8 @@ func cancelledConversion(w *World) {
 	w.checkOnlyTombstones()
 }
 
-// conversionRefused: a lease that is over, another keeper's, and one that is being converted.
+// conversionRefused checks conversions of a lease that has ended, of another keeper's, and of one that is being
+// converted.
 func conversionRefused(w *World) {
 	var mu sync.Mutex
 	var reported []string
@@ -779,12 +784,12 @@ func conversionRefused(w *World) {
 	mu.Lock()
 	defer mu.Unlock()
 	if want := []string{write.Token(), read.Token(), last.Token()}; !slices.Equal(reported, want) {
-		w.Errorf("told of the release of %q, want %q", reported, want)
+		w.Errorf("Released was called for %q, want %q", reported, want)
 	}
 	w.checkClean()
 }
 
-// defaultWriterStreak: so many and no more, where nothing else was said.
+// defaultWriterStreak checks how many writers may precede waiting readers by default.
 func defaultWriterStreak(w *World) {
 	const most = 16
 	lock := func() *rwlock.Lock {

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Replicas runs a primitive on a primary with two replicas, whose acknowledgement it waits for.
+// Replicas runs a primitive on a primary with two replicas and waits for their acknowledgement.
 func Replicas(t *testing.T, p Primitive) {
 	redistest.RequireBinary(t)
 	primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
@@ -29,7 +29,7 @@ func Replicas(t *testing.T, p Primitive) {
 	r.cancelDuringAck()
 	r.adoptWithAck()
 	r.fsyncUnavailable()
-	if p.Kind == "mutex" { // the way there is the same for all
+	if p.Kind == "mutex" { // the code path is the same for all
 		clusterReplicaAck(t, p)
 		fsyncAck(t, p)
 	}
@@ -40,7 +40,7 @@ type replicated struct {
 	replicas []*redistest.Server
 }
 
-// lockWithAck is a lock in a keeper that waits for replicas.
+// lockWithAck returns a lock of a new keeper that waits for replicas.
 func (r *replicated) lockWithAck(a lockkeeper.ReplicaAck, name string) Locker {
 	r.Helper()
 	k, err := lockkeeper.New(r.rdb(), &lockkeeper.Options{
@@ -53,7 +53,8 @@ func (r *replicated) lockWithAck(a lockkeeper.ReplicaAck, name string) Locker {
 	return r.lock(k, name)
 }
 
-// haveGrantedLeases: whoever gets a lease, at once or by a message, finds it on both replicas.
+// haveGrantedLeases checks that every lease, granted at once or by a message, is on both replicas when it is
+// returned.
 func (r *replicated) haveGrantedLeases() {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -74,7 +75,7 @@ func (r *replicated) haveGrantedLeases() {
 			}
 			for _, s := range r.replicas {
 				if s.Client().Exists(ctx, r.p.Key("x")).Val() != 1 || fences(s) != strconv.FormatUint(lease.Fence(), 10) {
-					r.Errorf("a replica does not have the lease that was handed out: fence %s, want %d", fences(s), lease.Fence())
+					r.Errorf("a replica does not have the lease that was returned: fence %s, want %d", fences(s), lease.Fence())
 				}
 			}
 			if err := lease.Release(ctx); err != nil {
@@ -84,7 +85,8 @@ func (r *replicated) haveGrantedLeases() {
 	})
 }
 
-// tooFewReplicas: if a replica is frozen, a lease that two must have is not handed out, and nothing is held.
+// tooFewReplicas checks that with a frozen replica a lease that needs two acknowledgements is not returned, and
+// nothing is held.
 func (r *replicated) tooFewReplicas() {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -93,10 +95,10 @@ func (r *replicated) tooFewReplicas() {
 	most := r.lockWithAck(lockkeeper.ReplicaAck{Majority: true, Timeout: 1500 * time.Millisecond}, "y")
 	one := r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 1, Timeout: 5 * time.Second}, "y")
 	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "y")
-	r.lockOnce(ctx, most) // it has seen two
-	r.lockOnce(ctx, two)  // it has a connection that has written something
+	r.lockOnce(ctx, most) // it knows that there are two replicas
+	r.lockOnce(ctx, two)  // its connection has written something
 
-	// Whoever waits wrote its request while all replicas were there. It is granted when one is not.
+	// The waiter enqueued while all replicas were there, and is granted the lock when one is frozen.
 	holder, err := plain.Lock(ctx)
 	if err != nil {
 		r.Fatal(err)
@@ -114,7 +116,7 @@ func (r *replicated) tooFewReplicas() {
 	}
 	var not *lockkeeper.NotAcknowledgedError
 	if err := <-waits; !errors.As(err, &not) || not.Replicas != 1 {
-		r.Errorf("told by a message: %v", err)
+		r.Errorf("granted by a message: %v", err)
 	}
 	defer r.replicas[0].Thaw()
 	for name, l := range map[string]Locker{"two": two, "a majority": most} {
@@ -123,14 +125,14 @@ func (r *replicated) tooFewReplicas() {
 		if lease != nil || !errors.As(err, &not) || not.Replicas != 1 || not.Wanted != 2 || not.Err != nil || errors.Is(err, lockkeeper.ErrNotAcquired) {
 			r.Errorf("%s: %v, %v", name, lease.Token(), err)
 		}
-		r.lockOnce(ctx, plain) // at once: it is free
+		r.lockOnce(ctx, plain) // at once: the lock is free
 	}
 	r.lockOnce(ctx, one)
 	r.replicas[0].Thaw()
 	r.lockOnce(ctx, two)
 }
 
-// lockOnce takes the lock without waiting and gives it back.
+// lockOnce acquires the lock without waiting and releases it.
 func (r *replicated) lockOnce(ctx context.Context, l Locker) {
 	r.Helper()
 	lease, err := l.TryLock(ctx)
@@ -142,7 +144,7 @@ func (r *replicated) lockOnce(ctx context.Context, l Locker) {
 	}
 }
 
-// replicaIsReadOnly: whoever asks a replica for a lock learns that it cannot be had there, and not that somebody holds it.
+// replicaIsReadOnly checks that the error of a replica is not contention.
 func (r *replicated) replicaIsReadOnly() {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -160,14 +162,14 @@ func (r *replicated) replicaIsReadOnly() {
 	r.Cleanup(func() { _ = k.Close() })
 	_, err = r.lock(k, "read-only").TryLock(ctx)
 	if errors.Is(err, lockkeeper.ErrNotAcquired) || err == nil || !strings.Contains(err.Error(), "READONLY") {
-		r.Errorf("a replica was asked: %v", err)
+		r.Errorf("Lock on a replica: %v", err)
 	}
 	if err := holder.Release(ctx); err != nil {
 		r.Error(err)
 	}
 }
 
-// cancelDuringAck: a caller whose context ends is let go while replicas are waited for.
+// cancelDuringAck checks that a caller whose context ends does not wait for replicas any longer.
 func (r *replicated) cancelDuringAck() {
 	r.Helper()
 	l := r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 2 * time.Second}, "z")
@@ -183,7 +185,7 @@ func (r *replicated) cancelDuringAck() {
 		r.Errorf("the error is %v", err)
 	}
 	if took := time.Since(began); took > 1500*time.Millisecond {
-		r.Errorf("let go after %v", took)
+		r.Errorf("it returned after %v", took)
 	}
 	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "z")
 	r.eventually("it is free", func() bool {
@@ -193,8 +195,8 @@ func (r *replicated) cancelDuringAck() {
 	})
 }
 
-// adoptWithAck: a lease that is adopted is waited for as a new one is. If a replica does not have it in time, it stays with its
-// former holder.
+// adoptWithAck checks that Adopt waits for replicas as an acquisition does. If a replica does not acknowledge in
+// time, the lease remains with its former holder.
 func (r *replicated) adoptWithAck() {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -219,7 +221,7 @@ func (r *replicated) adoptWithAck() {
 		r.Errorf("the context ends while a replica is frozen: %v, %v", adopted.Token(), err)
 	}
 	if _, err := plain.TryLock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-		r.Errorf("the lease has been given back that could not be adopted: %v", err)
+		r.Errorf("the lease that could not be adopted was released: %v", err)
 	}
 	if err := lease.Err(); err != nil {
 		r.Error(err)
@@ -250,7 +252,7 @@ func (r *replicated) adoptWithAck() {
 	}
 }
 
-// fsyncUnavailable: a server that does not write its disk, or does not know how to say so, cannot promise it.
+// fsyncUnavailable checks the error of a server that does not write to disk, or cannot acknowledge it.
 func (r *replicated) fsyncUnavailable() {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -264,7 +266,7 @@ func (r *replicated) fsyncUnavailable() {
 	r.lockOnce(ctx, r.lock(r.keeper(lockkeeper.Hooks{}), "disk"))
 }
 
-// fsyncAck: a server that writes its disk, and knows how to say so, hands out what it has written.
+// fsyncAck checks that a server with WAITAOF returns leases that are on its disk.
 func fsyncAck(t *testing.T, p Primitive) {
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	r := &replicated{deployment: &deployment{t, p, func() redis.UniversalClient { return s.Client() }}}
@@ -281,7 +283,7 @@ func fsyncAck(t *testing.T, p Primitive) {
 	}
 }
 
-// clusterReplicaAck: on a Cluster it is the replica of the name's own primary that is waited for.
+// clusterReplicaAck checks that on a Cluster the replica of the name's own primary must acknowledge.
 func clusterReplicaAck(t *testing.T, p Primitive) {
 	c := redistest.StartCluster(t, 3, 1)
 	r := &replicated{deployment: &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return c.Client() })}}
@@ -306,7 +308,7 @@ func clusterReplicaAck(t *testing.T, p Primitive) {
 		t.Fatal(err)
 	}
 	if own.Client().DBSize(ctx).Val() == 0 {
-		t.Error("the replica does not have the lease that was handed out")
+		t.Error("the replica does not have the lease that was returned")
 	}
 	if err := lease.Release(ctx); err != nil {
 		t.Error(err)

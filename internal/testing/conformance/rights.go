@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// documentedRule is the ACL rule that docs/operations.md tells users to set, as the arguments of a command.
+// documentedRule returns the ACL rule from docs/operations.md as the arguments of a command.
 func documentedRule(t testing.TB) []any {
 	t.Helper()
 	text, err := os.ReadFile("../docs/operations.md")
@@ -33,8 +33,8 @@ func documentedRule(t testing.TB) []any {
 	return args
 }
 
-// Rights runs a primitive as a user who has what docs/operations.md lists and no more, on one server and on a cluster:
-// hand-offs work and are told by messages, leases are renewed, and the logger has nothing to say.
+// Rights runs a primitive as a user with the permissions in docs/operations.md and no more, on one server and on a
+// cluster: waits are ended by messages, leases are renewed, and nothing is logged.
 func Rights(t *testing.T, p Primitive) {
 	t.Run("single", func(t *testing.T) {
 		t.Parallel()
@@ -108,7 +108,7 @@ func runAsDocumentedUser(t *testing.T, p Primitive, servers []*redistest.Server,
 	default:
 		t.Error("the wait was not ended by a message")
 	}
-	short, stop := context.WithCancel(ctx) // and a wait that is given up
+	short, stop := context.WithCancel(ctx) // and a wait that is cancelled
 	lease, err = locks[0].Lock(ctx)
 	if err != nil {
 		t.Fatal(err)

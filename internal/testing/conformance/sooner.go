@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// The cases in this file are about waiters that must not be left to their next heartbeat.
+// The cases in this file are about waiters that must not wait until their next heartbeat.
 
-// shortenedLease: whoever waits expects a long lease. When it is made a short one, and its holder crashes, they do not wait
-// for their next heartbeat.
+// shortenedLease checks that waiters behind a long lease do not wait until their next heartbeat if the lease is
+// shortened and its holder crashes.
 func shortenedLease(w *World) {
 	p := w.Process()
 	lease := w.hold(p.Lock("x", withoutRenewal, withTTL(time.Minute)))
@@ -22,8 +22,8 @@ func shortenedLease(w *World) {
 	w.release(r.lease)
 }
 
-// keyTypeChanges: somebody writes something else into the lock's key. Whoever waits is told so, as whoever asks is, and
-// leaves nothing behind.
+// keyTypeChanges writes a value of another type to the lock's key. Both waiters and new callers get an error and
+// leave nothing behind.
 func keyTypeChanges(w *World) {
 	first := w.hold(w.Process().Lock("x", withTTL(time.Minute)))
 	a, b := w.Process().Lock("x"), w.Process().Lock("x")
@@ -35,7 +35,7 @@ func keyTypeChanges(w *World) {
 	isToldOf := func(err error) {
 		w.Helper()
 		if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
-			w.Errorf("it was told %v", err)
+			w.Errorf("its error is %v", err)
 		}
 	}
 	for _, ch := range turns {
@@ -51,12 +51,12 @@ func keyTypeChanges(w *World) {
 	w.checkClean()
 }
 
-// clockSetAheadWhileQueued: the server's clock is set ahead by more than a heartbeat counts, and by less than what a lease has left. All who
-// wait have lapsed; if they did not ask again, nobody would be there when the lock is free. If it is set ahead by more, the
-// server has forgotten that they wait; then those in the process of the holder ask.
+// clockSetAheadWhileQueued sets the server's clock forward by more than the heartbeat timeout and less than the rest
+// of the lease. All waiters have lapsed and must rejoin, or nobody would be there when the lock is free. If it is
+// set forward by more, the queue has expired, and the waiters in the holder's process ask.
 func clockSetAheadWhileQueued(w *World) {
 	if w.Real {
-		return // its clock is the machine's
+		return // a real server uses the clock of the machine
 	}
 	offset := time.Duration(0)
 	for name, ahead := range map[string]time.Duration{"x": 3*time.Minute + 500*time.Millisecond, "y": 7 * time.Minute} {
@@ -75,15 +75,15 @@ func clockSetAheadWhileQueued(w *World) {
 		offset += ahead
 		stop := w.shiftClock(offset)
 		func() {
-			defer stop() // also when the case has failed, or the bubble would not end
+			defer stop() // also if the case fails, or the bubble would not end
 			w.release(holder)
-			for _, ch := range first { // they come back in order
+			for _, ch := range first { // they rejoin in order
 				r := w.await(ch, 100*time.Millisecond)
 				w.must(r.err)
 				time.Sleep(50 * time.Millisecond)
 				w.release(r.lease)
 			}
-			others := turns[len(first):] // they come back at their heartbeats, which two may have at once
+			others := turns[len(first):] // they rejoin at their heartbeats, which two may send at once
 			back := make(chan result, len(others))
 			for _, ch := range others {
 				go func() { back <- <-ch }()

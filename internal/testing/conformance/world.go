@@ -1,6 +1,5 @@
-// Package conformance is what every primitive must do, written once: behaviours that users of a lock library count on.
-// A primitive's test hands itself to Run, which goes through all of them on an embedded server in virtual time, and on
-// a real one.
+// Package conformance has the behaviour that every primitive must have, written once. The test of a primitive passes
+// it to Run, which runs all cases on an embedded server in virtual time and on a real one.
 package conformance
 
 import (
@@ -33,10 +32,10 @@ import (
 
 func init() { quiet.Redis() }
 
-// dialing is a goroutine of go-redis that looks once a second whether its pool has been closed.
+// dialing ignores a goroutine of go-redis that checks once a second whether its pool has been closed.
 var dialing = goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
 
-// Locker is a lock of any kind, of which one lease at a time is granted.
+// Locker is a lock of any kind that grants one lease at a time.
 type Locker interface {
 	Lock(ctx context.Context) (*lockkeeper.Lease, error)
 	TryLock(ctx context.Context) (*lockkeeper.Lease, error)
@@ -44,42 +43,42 @@ type Locker interface {
 	Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error
 }
 
-// Options are those that every primitive has.
+// Options are the options that every primitive has.
 type Options struct {
 	TTL         time.Duration
 	NoRenewal   bool
 	MaxLifetime time.Duration
 }
 
-// Primitive is what is tested.
+// Primitive is the primitive under test.
 type Primitive struct {
 	Kind string
 	New  func(k *lockkeeper.Keeper, name string, o Options) (Locker, error)
-	// Key is the Redis key that holds the lease of a name.
+	// Key returns the Redis key of the lease of a name.
 	Key func(name string) string
-	// Fair says that waiters are served in order.
+	// Fair: waiters are served in order.
 	Fair bool
-	// MajorityLock says that there is no queue: who waits asks again and again.
+	// MajorityLock: there is no queue, and waiters retry.
 	MajorityLock bool
-	// Cases are those that only this primitive has.
+	// Cases are the cases of this primitive alone.
 	Cases []Case
 }
 
-// Case is one behaviour. The numbers in the names are those of the list in docs/testing.md.
+// Case is a behaviour.
 type Case struct {
 	Name  string
 	Real  bool // only on a real server
-	Alone bool // on a server of its own, because it breaks that
+	Alone bool // on a server of its own, because it breaks the server
 	Test  func(*World)
 }
 
-// ttl and beat are short, because on a real server they are waited for.
+// ttl and heartbeatInterval are short, because real servers make tests wait for them.
 const (
 	ttl               = 1500 * time.Millisecond
 	heartbeatInterval = 500 * time.Millisecond
 )
 
-// World is one server, and processes that use it.
+// World is a server and the processes that use it.
 type World struct {
 	*testing.T
 	P    Primitive
@@ -99,7 +98,7 @@ type Process struct {
 	w   *World
 }
 
-// All holds a primitive against everything there is: the cases, deployments, processes, and the documented rights.
+// All runs all tests of a primitive: the cases, deployments, processes, and the documented permissions.
 func All(t *testing.T, p Primitive) {
 	for name, part := range map[string]func(*testing.T, Primitive){
 		"cases": Run, "deployments": Deployments, "processes": Processes, "documented_acl": Rights, "replicas": Replicas,
@@ -112,7 +111,7 @@ func All(t *testing.T, p Primitive) {
 	}
 }
 
-// Run runs every case on both kinds of server.
+// Run runs every case on an embedded and on a real server.
 func Run(t *testing.T, p Primitive) {
 	cases := slices.Concat(cases, promises, outages)
 	if !p.MajorityLock {
@@ -126,7 +125,7 @@ func Run(t *testing.T, p Primitive) {
 		for _, c := range cases {
 			t.Run(c.Name, func(t *testing.T) {
 				if c.Real {
-					return // miniredis has no such thing
+					return // miniredis does not support it
 				}
 				embedded.Run(t, func(s *embedded.Server) {
 					w := &World{T: s.T, P: p, mini: s.Mini}
@@ -141,7 +140,7 @@ func Run(t *testing.T, p Primitive) {
 		t.Run("all", func(t *testing.T) {
 			for i, c := range cases {
 				t.Run(c.Name, func(t *testing.T) {
-					t.Parallel() // they wait most of the time
+					t.Parallel() // they mostly wait
 					w := &World{T: t, P: p, Real: true, server: shared, db: i}
 					if c.Alone {
 						w.server, w.db = redistest.Start(t), 0
@@ -153,8 +152,8 @@ func Run(t *testing.T, p Primitive) {
 	})
 }
 
-// Main runs the tests of a package that hands itself to Run: more of them at once than there are processors, and with
-// a look for goroutines that are left at the end. In a child of such a test it plays the child.
+// Main runs the tests of a package that calls Run: more at once than there are processors, with a check for
+// goroutines left at the end. In a child process it plays the child's role.
 func Main(m *testing.M, p Primitive) {
 	if role := os.Getenv(childRole); role != "" {
 		child(p, role)
@@ -168,7 +167,7 @@ func Main(m *testing.M, p Primitive) {
 	code := m.Run()
 	if code == 0 {
 		if err := goleak.Find(before, redistest.IgnoreStarter(), dialing); err != nil {
-			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
+			fmt.Fprintln(os.Stderr, "goroutines left:", err)
 			code = 1
 		}
 	}
@@ -224,10 +223,10 @@ func slowHeartbeats(o *lockkeeper.Options) {
 	o.HeartbeatInterval, o.HeartbeatTimeout = time.Minute, 3*time.Minute
 }
 
-// Crash cuts the process off for good: nothing it does reaches the server any more.
+// Crash cuts the process off for good: nothing that it does reaches the server.
 func (p *Process) Crash() { p.Net.Down() }
 
-// Lock returns the primitive on a name.
+// Lock returns a lock of the primitive with this name.
 func (p *Process) Lock(name string, change ...func(*Options)) Locker {
 	p.w.Helper()
 	o := Options{TTL: ttl}
@@ -250,7 +249,7 @@ func (w *World) must(err error) {
 	}
 }
 
-// hold locks, or ends the test.
+// hold acquires the lock or ends the test.
 func (w *World) hold(l Locker) *lockkeeper.Lease {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Second)
@@ -265,7 +264,7 @@ func (w *World) release(l *lockkeeper.Lease) {
 	w.must(l.Release(w.ctx()))
 }
 
-// checkFree checks that the lock can be had at once.
+// checkFree checks that the lock is free.
 func (w *World) checkFree(l Locker) {
 	w.Helper()
 	lease, err := l.TryLock(w.ctx())
@@ -273,7 +272,7 @@ func (w *World) checkFree(l Locker) {
 	w.release(lease)
 }
 
-// lockAsync starts a Lock in the background. The channel gets its result.
+// lockAsync starts a Lock in the background and returns a channel for its result.
 func (w *World) lockAsync(ctx context.Context, l Locker) chan result {
 	ch := make(chan result, 1)
 	go func() {
@@ -301,7 +300,7 @@ func (w *World) await(ch chan result, within time.Duration) result {
 	}
 }
 
-// slack is what a loaded machine may take on a real server. In virtual time nothing takes any, but to be called first.
+// slack returns the delay to tolerate on a real server on a loaded machine. In virtual time nothing is delayed.
 func (w *World) slack() time.Duration {
 	if w.Real {
 		return 3 * time.Second
@@ -309,9 +308,9 @@ func (w *World) slack() time.Duration {
 	return time.Millisecond
 }
 
-// waiters waits until so many waiters stand in the queue of the name at the server. In virtual time their keepers know
-// it then, too; a request that is given up before its answer has come leaves a grave. If there is no queue, it waits for
-// as long as they take to have asked a few times.
+// awaitWaiters waits until the queue of the name has n waiters. In virtual time their keepers know it then, too; a
+// request that is given up before its reply has come leaves a tombstone. Without a queue it waits for as long as a
+// few attempts take.
 func (w *World) awaitWaiters(name string, n int64) {
 	w.Helper()
 	if w.P.MajorityLock {
@@ -329,7 +328,7 @@ func (w *World) awaitWaiters(name string, n int64) {
 
 func (w *World) queueKey(name string) string { return "{lock:" + name + "}:" + w.P.Kind + ":queue" }
 
-// eventually waits until something is so.
+// eventually waits until a condition is true.
 func (w *World) eventually(what string, is func() bool) {
 	w.Helper()
 	end := time.Now().Add(10 * time.Second)
@@ -341,7 +340,7 @@ func (w *World) eventually(what string, is func() bool) {
 	}
 }
 
-// keys is all keys of the server but those that may stay: the facts of names.
+// keys returns all keys of the server except metadata, which may remain.
 func (w *World) keys() []string {
 	w.Helper()
 	all, err := w.admin.Keys(w.ctx(), "*").Result()
@@ -351,7 +350,7 @@ func (w *World) keys() []string {
 	return all
 }
 
-// clean checks that nothing is left at the server but what has its expiry as a fact of its name.
+// checkClean checks that nothing remains at the server except metadata, which must expire.
 func (w *World) checkClean() {
 	w.Helper()
 	defer func() {
@@ -359,7 +358,7 @@ func (w *World) checkClean() {
 			w.dump()
 		}
 	}()
-	if w.Real { // there a message may overtake an answer, and then a grave stays for a minute
+	if w.Real { // there a message may overtake a reply, and then a tombstone remains for a minute
 		w.checkOnlyTombstones()
 	} else {
 		w.eventually("nothing left behind", func() bool { return len(w.keys()) == 0 })
@@ -376,7 +375,7 @@ func (w *World) checkClean() {
 // checkOnlyTombstones checks that nothing is left at the server but tombstones.
 func (w *World) checkOnlyTombstones() {
 	w.Helper()
-	w.eventually("nothing left behind but graves", func() bool {
+	w.eventually("nothing left behind but tombstones", func() bool {
 		for _, k := range w.keys() {
 			if !strings.HasSuffix(k, ":heartbeats") {
 				return false
@@ -393,7 +392,7 @@ func (w *World) checkOnlyTombstones() {
 	})
 }
 
-// dump logs what lies at the server.
+// dump logs all keys of the server.
 func (w *World) dump() {
 	for _, k := range w.keys() {
 		switch kind := w.admin.Type(w.ctx(), k).Val(); kind {
@@ -407,13 +406,13 @@ func (w *World) dump() {
 	}
 }
 
-// is checks what an error is, and is not.
+// checkError checks which of the package's errors err is, and that it is no other.
 func (w *World) checkError(err error, want ...error) {
 	w.Helper()
 	ended := slices.Contains(want, error(context.Canceled)) || slices.Contains(want, error(context.DeadlineExceeded))
 	if i := slices.Index(want, lockkeeper.ErrNotAcquired); i >= 0 && w.Real && ended && errors.Is(err, lockkeeper.ErrUnavailable) {
 		want = slices.Clone(want)
-		want[i] = lockkeeper.ErrUnavailable // the first answer was still on its way, or the machine is slow
+		want[i] = lockkeeper.ErrUnavailable // the first reply was still under way, or the machine is slow
 	}
 	for _, e := range want {
 		if !errors.Is(err, e) {
@@ -421,34 +420,34 @@ func (w *World) checkError(err error, want ...error) {
 		}
 	}
 	if err != nil && strings.Contains(err.Error(), "\n") {
-		w.Errorf("the error has several lines: %q", err)
+		w.Errorf("the error has more than one line: %q", err)
 	}
 	for _, e := range []error{lockkeeper.ErrNotAcquired, lockkeeper.ErrUnavailable, lockkeeper.ErrLost, lockkeeper.ErrReleased, lockkeeper.ErrClosed, lockkeeper.ErrInvalid} {
 		if e == lockkeeper.ErrUnavailable && slices.Contains(want, lockkeeper.ErrLost) {
-			continue // it can be why
+			continue // it may be the cause
 		}
 		if errors.Is(err, e) && !slices.Contains(want, e) {
-			w.Errorf("the error is %q, too: %v", e, err)
+			w.Errorf("the error is also %q: %v", e, err)
 		}
 	}
 }
 
-// lost waits for the loss of a lease.
+// awaitLoss waits until a lease is lost.
 func (w *World) awaitLoss(l *lockkeeper.Lease, within time.Duration) {
 	w.Helper()
 	select {
 	case <-l.Done():
 	case <-time.After(within + w.slack()):
-		w.Fatalf("the loss was not told within %v", within)
+		w.Fatalf("the loss was not reported within %v", within)
 	}
 	w.checkError(l.Err(), lockkeeper.ErrLost)
 }
 
-// counter is a number that only a lock keeps right: reading and writing it takes two steps.
+// counter is a number that only mutual exclusion keeps correct: incrementing it takes two steps.
 type counter struct {
 	busy     atomic.Int32
 	n        int
-	overlaps atomic.Int32 // how often two were at it at once
+	overlaps atomic.Int32 // increments that overlapped
 }
 
 func (c *counter) inc() {
@@ -461,7 +460,7 @@ func (c *counter) inc() {
 	c.busy.Add(-1)
 }
 
-// all runs f so many times at once and waits.
+// parallel runs f n times concurrently and waits.
 func parallel(n int, f func(i int)) {
 	var wg sync.WaitGroup
 	for i := range n {
