@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestDefaultsMatchDocs: each default is in the table of docs/options.md, equals the exported constant, and is what nil
-// options mean.
+// TestDefaultsMatchDocs checks that each default is in the table of docs/options.md, equals the exported constant,
+// and applies with nil options.
 func TestDefaultsMatchDocs(t *testing.T) {
 	page, err := os.ReadFile("docs/options.md")
 	if err != nil {
@@ -55,7 +55,7 @@ func TestDefaultsMatchDocs(t *testing.T) {
 	}
 }
 
-// TestDerivedDefaults: as the options say.
+// TestDerivedDefaults checks defaults that depend on other options.
 func TestDerivedDefaults(t *testing.T) {
 	for _, x := range []struct{ set, want Options }{
 		{Options{HeartbeatInterval: time.Second}, Options{HeartbeatInterval: time.Second, HeartbeatTimeout: 3 * time.Second}},

@@ -19,8 +19,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// FuzzOptions: whatever the numbers, a keeper and each lock are refused with ErrInvalid, or are within the bounds that
-// the documentation names.
+// FuzzOptions checks that keepers and locks reject numbers with ErrInvalid unless they are within the documented
+// bounds.
 func FuzzOptions(f *testing.F) {
 	ms := int64(time.Millisecond)
 	for _, n := range [][7]int64{
@@ -32,21 +32,21 @@ func FuzzOptions(f *testing.F) {
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	f.Cleanup(func() { _ = rdb.Close() })
-	f.Fuzz(func(t *testing.T, ttl, most, beat, life, idle, low, high int64) {
+	f.Fuzz(func(t *testing.T, ttl, most, interval, timeout, idle, low, high int64) {
 		refused := func(err error) bool {
 			if err != nil && !errors.Is(err, lockkeeper.ErrInvalid) {
-				t.Errorf("neither taken nor ErrInvalid: %v", err)
+				t.Errorf("neither accepted nor ErrInvalid: %v", err)
 			}
 			return err != nil
 		}
 		between := func(option string, n, least, greatest int64) {
 			if n != 0 && (n < least || n > greatest) {
-				t.Errorf("%s %v was taken", option, time.Duration(n))
+				t.Errorf("%s %v was accepted", option, time.Duration(n))
 			}
 		}
 		day := int64(24 * time.Hour)
 		k, err := lockkeeper.New(rdb, &lockkeeper.Options{
-			HeartbeatInterval: time.Duration(beat), HeartbeatTimeout: time.Duration(life), MetadataTTL: time.Duration(idle),
+			HeartbeatInterval: time.Duration(interval), HeartbeatTimeout: time.Duration(timeout), MetadataTTL: time.Duration(idle),
 			Retry: lockkeeper.RetryPolicy{MinBackoff: time.Duration(low), MaxBackoff: time.Duration(high)},
 		})
 		if refused(err) {
@@ -55,13 +55,13 @@ func FuzzOptions(f *testing.F) {
 				t.Fatal(err)
 			}
 		} else {
-			between("HeartbeatInterval", beat, 10*ms, day/24)
-			between("HeartbeatTimeout", life, 20*ms, day)
+			between("HeartbeatInterval", interval, 10*ms, day/24)
+			between("HeartbeatTimeout", timeout, 20*ms, day)
 			between("MetadataTTL", idle, 60000*ms, 365*day)
 			between("Retry.MinBackoff", low, ms, day/24)
 			between("Retry.MaxBackoff", high, ms, day/24)
-			if beat != 0 && life != 0 && life < 2*beat || low != 0 && high != 0 && high < low {
-				t.Errorf("HeartbeatInterval %d, HeartbeatTimeout %d, Retry.MinBackoff %d, Retry.MaxBackoff %d were taken", beat, life, low, high)
+			if interval != 0 && timeout != 0 && timeout < 2*interval || low != 0 && high != 0 && high < low {
+				t.Errorf("HeartbeatInterval %d, HeartbeatTimeout %d, Retry.MinBackoff %d, Retry.MaxBackoff %d were accepted", interval, timeout, low, high)
 			}
 		}
 		d, m := time.Duration(ttl), time.Duration(most)
@@ -77,24 +77,24 @@ func FuzzOptions(f *testing.F) {
 		}
 		streak := int(most)
 		if _, err := rwlock.New(k, "x", &rwlock.Options{MaxWriterStreak: streak}); !refused(err) && streak > 1_000_000 {
-			t.Errorf("MaxWriterStreak %d was taken", streak)
+			t.Errorf("MaxWriterStreak %d was accepted", streak)
 		}
 		limit := int(low)
 		if _, err := semaphore.New(k, "x", limit, &semaphore.Options{Per: d, AtOnce: int(high)}); !refused(err) {
 			between("Per", ttl, int64(semaphore.ShortestPer), int64(semaphore.LongestPer))
 			if limit < 1 || limit > 1_000_000_000 || high < 0 {
-				t.Errorf("limit %d, AtOnce %d were taken", limit, high)
+				t.Errorf("limit %d, AtOnce %d were accepted", limit, high)
 			}
 		}
 	})
 }
 
-// hugeReply announces a million elements or bytes. The client makes room for them before it has seen one, so a hostile
-// server can exhaust the memory of whoever connects to it; nothing that stands on the client can prevent that.
+// hugeReply announces a million elements or bytes. The client allocates memory for them before it has read any, so a
+// hostile server can exhaust the memory of a client; code on top of the client cannot prevent it.
 var hugeReply = regexp.MustCompile(`[0-9]{7}`)
 
-// FuzzServer: a server that answers scripts with anything makes nothing panic, and nobody a holder, unless the answer
-// says in so many words that the lease was granted; and what was given out is gone again, or can be.
+// FuzzServer checks that no reply to a script causes a panic, or a lease unless the reply grants one, and that such
+// a lease can be released.
 func FuzzServer(f *testing.F) {
 	for _, s := range []string{
 		"*5\r\n:" + strconv.Itoa(lua.Granted) + "\r\n:7\r\n:100\r\n:3100\r\n:0\r\n",
@@ -117,14 +117,14 @@ func FuzzServer(f *testing.F) {
 		granted := strings.HasPrefix(answer, "*5\r\n:"+strconv.Itoa(lua.Granted)+"\r\n")
 		inBubble(t, func(b *bubble) {
 			p := b.process()
-			b.must(p.rdb.Ping(background).Err()) // it is there
+			b.must(p.rdb.Ping(background).Err()) // the server is up
 			b.Mini.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
 				if !strings.HasPrefix(cmd, "EVAL") {
 					return false
 				}
 				c.WriteRaw(answer)
 				c.Flush()
-				c.Close() // nothing more comes
+				c.Close() // no more data
 				return true
 			})
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -138,7 +138,7 @@ func FuzzServer(f *testing.F) {
 					t.Errorf("%s: %v and %v", what, lease, err)
 				}
 				if lease != nil && what != "Adopt" && (!granted || lease.Fence() == 0 || lease.Err() != nil) {
-					t.Errorf("%s: a lease with fence %d, %v, out of %q", what, lease.Fence(), lease.Err(), answer)
+					t.Errorf("%s: a lease with fence %d, %v, from %q", what, lease.Fence(), lease.Err(), answer)
 				}
 				_ = lease.Release(ctx)
 				if lease != nil && lease.Err() == nil {
@@ -150,8 +150,8 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
-// FuzzWakeup: a message that the channel of a keeper brings, from whoever may publish there, makes nobody a holder who
-// is not named in it with a fence, and the wait goes on.
+// FuzzWakeup checks that no message on a keeper's channel grants a lease to a request that is not in it with a
+// fence, and that the wait continues.
 func FuzzWakeup(f *testing.F) {
 	for _, s := range []string{"", "1 7", "1 -250", "1 0", "1", "2 7", "1 x", "1 99999999999999999", "1 -9223372036854775808", "1 7 2", "\x00 1", strings.Repeat("1 -1 ", 500)} {
 		f.Add(s)
@@ -172,7 +172,7 @@ func FuzzWakeup(f *testing.F) {
 			select {
 			case lease := <-got:
 				if !named {
-					t.Errorf("a lease with fence %d out of %q", lease.Fence(), payload)
+					t.Errorf("a lease with fence %d from %q", lease.Fence(), payload)
 				}
 				return
 			default:
@@ -183,7 +183,7 @@ func FuzzWakeup(f *testing.F) {
 				b.must(lease.Err())
 				b.must(lease.Release(context.Background()))
 			case <-time.After(2 * heartbeatInterval):
-				t.Errorf("after the message %q the waiter was not let in", payload)
+				t.Errorf("after the message %q the waiter was not granted the lock", payload)
 			}
 		})
 	})

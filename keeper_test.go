@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 
 var background = context.Background()
 
-// noServer is a client that must not connect.
+// noServer returns a client that fails the test if it connects.
 func noServer(t *testing.T) *redis.Client {
 	rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
 		t.Error("the client has connected")
@@ -304,11 +304,11 @@ func TestWakeupLostHook(t *testing.T) {
 					b.Errorf("%+v", e.Event)
 				}
 			case "WakeupReceived":
-				b.Error("it heard the message")
+				b.Error("the message was received")
 			}
 		}
 		if missed != 1 {
-			b.Errorf("told %d times", missed)
+			b.Errorf("%d calls of WakeupLost", missed)
 		}
 		b.must(l2.Release(background))
 	})
@@ -320,13 +320,13 @@ func TestLeaseHooks(t *testing.T) {
 		kept, lost := p.hold("kept"), p.hold("lost")
 		p.hooks()
 		time.Sleep(ttl / 3)
-		told := p.hooks()
+		calls := p.hooks()
 		for _, lease := range []*lockkeeper.Lease{kept, lost} {
-			i := slices.IndexFunc(told, func(e event) bool { return e.Token == lease.Token() })
-			if len(told) != 2 || i < 0 {
-				b.Fatalf("told of %v", told)
+			i := slices.IndexFunc(calls, func(e event) bool { return e.Token == lease.Token() })
+			if len(calls) != 2 || i < 0 {
+				b.Fatalf("calls %v", calls)
 			}
-			if e := told[i]; e != leaseEvent(lease, "Renewed", e.Duration, nil) || e.Duration < ttl/4 || e.Duration > ttl/3 {
+			if e := calls[i]; e != leaseEvent(lease, "Renewed", e.Duration, nil) || e.Duration < ttl/4 || e.Duration > ttl/3 {
 				b.Errorf("%+v", e)
 			}
 		}
@@ -337,7 +337,7 @@ func TestLeaseHooks(t *testing.T) {
 		b.must(kept.Release(background))
 		losses := slices.DeleteFunc(p.hooks(), func(e event) bool { return e.hook == "Renewed" && e.Token == kept.Token() })
 		if len(losses) != 2 {
-			b.Fatalf("told of %v", losses)
+			b.Fatalf("calls %v", losses)
 		}
 		e := losses[0]
 		if e.Token != lost.Token() || e.hook != "Lost" || !errors.Is(e.Err, lockkeeper.ErrLost) || e.Fence != lost.Fence() ||
@@ -350,7 +350,7 @@ func TestLeaseHooks(t *testing.T) {
 	})
 }
 
-// TestUnsetHooksAreSkipped: one alone does not need the others.
+// TestUnsetHooksAreSkipped checks that one hook can be set without the others.
 func TestUnsetHooksAreSkipped(t *testing.T) {
 	all := reflect.TypeFor[lockkeeper.Hooks]()
 	for i := range all.NumField() {
@@ -390,7 +390,7 @@ func TestCloseReleasesLeasesAndKeepsClientOpen(t *testing.T) {
 
 		b.must(p.Close())
 		if b.Mini.Exists("lock:x") {
-			b.Error("its lease is still there")
+			b.Error("its lease still exists")
 		}
 		if err := <-waits; !errors.Is(err, lockkeeper.ErrClosed) {
 			b.Errorf("the waiter got %v", err)
@@ -435,35 +435,35 @@ func TestCloseUnusedKeeper(t *testing.T) {
 	}
 }
 
-// TestCloseIsBounded: a server that does not answer keeps Close for 3 s, however long the client waits for it; and calls
-// that are under way return as soon as Close is called, also those whose context never ends.
+// TestCloseIsBounded checks that Close waits at most 3 s for a server that does not reply, whatever the client's
+// timeout is, and that calls under way return as soon as Close is called, also if their context never ends.
 func TestCloseIsBounded(t *testing.T) {
 	for _, timeout := range []time.Duration{-1, time.Second, 30 * time.Second} {
 		t.Run(fmt.Sprint("ReadTimeout ", timeout), func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
 				p := b.processWith(timeout)
 				lease := p.hold("held")
-				other := b.process().hold("waited for")
+				other := b.process().hold("contended")
 				results := make(chan error, 10)
 				calls := 0
 				call := func(f func() error) {
 					calls++
 					go func() { results <- f() }()
 				}
-				call(func() error { _, err := p.mutex("waited for").Lock(background); return err })
+				call(func() error { _, err := p.mutex("contended").Lock(background); return err })
 				time.Sleep(heartbeatInterval / 2)
 				p.net.Blackhole()
-				// The first finds the way free, and would travel in its own goroutine.
+				// The first call would be sent inline, in its own goroutine.
 				call(func() error { _, err := p.mutex("alone").Lock(background); return err })
 				synctest.Wait()
 				call(func() error { _, err := p.mutex("together").Lock(background); return err })
-				call(func() error { _, err := p.mutex("a try").TryLock(background); return err })
-				call(func() error { _, err := p.mutex("waited for").Adopt(background, other.Token()); return err })
+				call(func() error { _, err := p.mutex("uncontended").TryLock(background); return err })
+				call(func() error { _, err := p.mutex("contended").Adopt(background, other.Token()); return err })
 				synctest.Wait()
 
 				start := time.Now()
 				if err := p.Close(); err == nil {
-					b.Error("Close has released a lease that nobody answered for")
+					b.Error("Close reports no error for a release without a reply")
 				}
 				if d := time.Since(start); d > 3*time.Second {
 					b.Errorf("Close took %v", d)
@@ -480,17 +480,17 @@ func TestCloseIsBounded(t *testing.T) {
 					}
 				}
 				if timeout == 30*time.Second {
-					waits = 1 // the one that is in its own goroutine, until the client's timeout
+					waits = 1 // the call that is sent inline, until the client's timeout
 				}
 				if calls > waits {
-					b.Errorf("%d calls have not returned when Close had", calls)
+					b.Errorf("%d calls had not returned when Close returned", calls)
 				}
 				again := time.Now()
 				_ = p.Close()
 				if d := time.Since(again); d > 0 {
-					b.Errorf("Close again took %v", d)
+					b.Errorf("the second Close took %v", d)
 				}
-				b.must(p.rdb.Close()) // ends all that was left; a goroutine that is left makes the bubble fail
+				b.must(p.rdb.Close()) // ends all that is left; the bubble fails if a goroutine is left running
 			})
 		})
 	}
@@ -509,7 +509,7 @@ func TestConcurrentClose(t *testing.T) {
 					b.Error(err)
 				}
 				if keys := slices.DeleteFunc(b.Mini.Keys(), func(k string) bool { return strings.HasSuffix(k, ":meta") }); len(keys) > 0 {
-					b.Errorf("when Close returned there was still %v", keys)
+					b.Errorf("after Close these keys remained: %v", keys)
 				}
 			})
 		}
@@ -517,7 +517,7 @@ func TestConcurrentClose(t *testing.T) {
 	})
 }
 
-// TestNilLeaseActsAsReleased: whatever is asked of it.
+// TestNilLeaseActsAsReleased checks all methods of a nil lease.
 func TestNilLeaseActsAsReleased(t *testing.T) {
 	var lease *lockkeeper.Lease
 	asked := map[string]any{
@@ -551,7 +551,7 @@ func TestNilKeeperRejected(t *testing.T) {
 	}
 }
 
-// TestReleaseLostLeaseDuringClose: the two do not know of each other. It needs -race.
+// TestReleaseLostLeaseDuringClose checks a release during Close, which is not synchronized with it. It needs -race.
 func TestReleaseLostLeaseDuringClose(t *testing.T) {
 	m := miniredis.RunT(t)
 	n := faultnet.New(func(context.Context, string, string) (net.Conn, error) { return net.Dial("tcp", m.Addr()) })
@@ -575,12 +575,12 @@ func TestReleaseLostLeaseDuringClose(t *testing.T) {
 	take("held")
 	lost := take("lost")
 	m.Del("lock:lost")
-	_ = lost.Extend(background, time.Minute) // learns of it
-	n.Delay(20 * time.Millisecond)           // Close has to wait
+	_ = lost.Extend(background, time.Minute) // notices the loss
+	n.Delay(20 * time.Millisecond)           // makes Close wait
 	n.ResetCount()
 	closed := make(chan error, 1)
 	go func() { closed <- k.Close() }()
-	for n.Scripts() == 0 { // until its release is on the way
+	for n.Scripts() == 0 { // until its release is sent
 		runtime.Gosched()
 	}
 	_ = lost.Release(background)

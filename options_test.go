@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 )
 
-// TestInvalidOptionsRejected: the error says which option it is, and what its value was.
+// TestInvalidOptionsRejected checks that the error names the option and its value.
 func TestInvalidOptionsRejected(t *testing.T) {
 	retry := func(p lockkeeper.RetryPolicy) lockkeeper.Options { return lockkeeper.Options{Retry: p} }
 	for _, c := range []struct {
@@ -57,7 +57,7 @@ func TestInvalidOptionsRejected(t *testing.T) {
 			}
 			for _, s := range c.says {
 				if !strings.Contains(err.Error(), s) {
-					t.Errorf("the error does not say %q: %v", s, err)
+					t.Errorf("the error does not contain %q: %v", s, err)
 				}
 			}
 		})
@@ -79,7 +79,7 @@ func TestValidOptionsAccepted(t *testing.T) {
 		{MetadataTTL: time.Minute},
 		{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 2, Majority: true, Fsync: true, Timeout: time.Millisecond}},
 		{MetadataTTL: 365 * 24 * time.Hour},
-		{Retry: lockkeeper.RetryPolicy{MinBackoff: time.Minute}}, // longer than the default of Max, which follows
+		{Retry: lockkeeper.RetryPolicy{MinBackoff: time.Minute}}, // longer than the default of MaxBackoff, which is raised to it
 		{Retry: lockkeeper.RetryPolicy{MaxBackoff: time.Millisecond}},
 		{Retry: lockkeeper.RetryPolicy{MinBackoff: time.Second, MaxBackoff: time.Second}},
 		{Retry: lockkeeper.RetryPolicy{MaxElapsed: -1}},
@@ -97,7 +97,7 @@ func TestValidOptionsAccepted(t *testing.T) {
 	}
 }
 
-// TestNewCopiesOptions: they are the caller's, and stay as they were.
+// TestNewCopiesOptions checks that New does not change the caller's options.
 func TestNewCopiesOptions(t *testing.T) {
 	var o lockkeeper.Options
 	k, err := lockkeeper.New(noServer(t), &o)
@@ -106,7 +106,7 @@ func TestNewCopiesOptions(t *testing.T) {
 	}
 	defer func() { _ = k.Close() }()
 	if !reflect.ValueOf(o).IsZero() {
-		t.Errorf("they have become %+v", o)
+		t.Errorf("they were changed to %+v", o)
 	}
 }
 
@@ -121,7 +121,7 @@ func TestErrorNamesInvalidOption(t *testing.T) {
 			t.Errorf("want %q, got: %v", want, err)
 		}
 	}
-	for _, d := range []time.Duration{20 * time.Millisecond, 24 * time.Hour} { // what the bounds allow
+	for _, d := range []time.Duration{20 * time.Millisecond, 24 * time.Hour} { // the bounds are valid
 		if _, err := lockkeeper.New(noServer(t), &lockkeeper.Options{HeartbeatTimeout: d}); err != nil {
 			t.Error(err)
 		}

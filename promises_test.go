@@ -99,7 +99,7 @@ func TestLoggerWarnings(t *testing.T) {
 				return false
 			})
 		}, "no right to subscribe"},
-		"a deaf subscription": {func(_ *bubble, p *process) { p.net.BlackholeSubscriptions() }, "never came"},
+		"a silent subscription": {func(_ *bubble, p *process) { p.net.BlackholeSubscriptions() }, "never came"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
@@ -117,13 +117,13 @@ func TestLoggerWarnings(t *testing.T) {
 					}), nil)),
 				})
 				b.must(err)
-				if what != "a deaf subscription" {
+				if what != "a silent subscription" {
 					x.happens(b, p)
 				}
 				holder := b.with(&lockkeeper.Options{HeartbeatInterval: heartbeatInterval})
 				for i := range 2 {
 					b.handoff(holder, p.Keeper, func() {
-						if what == "a deaf subscription" && i == 0 {
+						if what == "a silent subscription" && i == 0 {
 							x.happens(b, p)
 						}
 					})
@@ -134,7 +134,7 @@ func TestLoggerWarnings(t *testing.T) {
 				defer mu.Unlock()
 				lines := strings.Count(log.String(), "\n")
 				if x.says == "" && lines != 0 || x.says != "" && (lines != 1 || !strings.Contains(log.String(), x.says) || !strings.Contains(log.String(), "channel=lock:wake:")) {
-					b.Errorf("it was told %q", log.String())
+					b.Errorf("it logged %q", log.String())
 				}
 			})
 		})

@@ -31,7 +31,7 @@ func newKeeper() (k *lockkeeper.Keeper, end func()) {
 	}
 }
 
-// Lock stands in line until it is the caller's turn, or its context ends.
+// Lock waits in the queue until the lock is granted or its context ends.
 func ExampleLock_Lock() {
 	k, end := newKeeper()
 	defer end()
@@ -54,7 +54,7 @@ func ExampleLock_Lock() {
 	// working, with a fence: true
 }
 
-// Waiters tells who stands in line, in whichever process, in the order in which they will be served.
+// Waiters lists the waiters of all processes in the order in which they will be served.
 func ExampleLock_Waiters() {
 	ctx := context.Background()
 	k, end := newKeeper()
@@ -78,15 +78,15 @@ func ExampleLock_Waiters() {
 		}
 	}
 	for _, w := range waiters {
-		fmt.Println("in line: of this process:", w.Keeper == k.ID(), "alive:", w.Alive)
+		fmt.Println("waiting: of this process:", w.Keeper == k.ID(), "alive:", w.Alive)
 	}
 	next := waiters[0].Token
 
 	_ = first.Release(ctx)
 	lease := <-second
-	fmt.Println("the first in line was served:", lease.Token() == next)
+	fmt.Println("the first waiter was served:", lease.Token() == next)
 	_ = lease.Release(ctx)
 	// Output:
-	// in line: of this process: true alive: true
-	// the first in line was served: true
+	// waiting: of this process: true alive: true
+	// the first waiter was served: true
 }

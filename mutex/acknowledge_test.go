@@ -17,7 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestCancelDuringReplicaAckReleasesGrant: the request by which they are waited for arrives after the release.
+// TestCancelDuringReplicaAckReleasesGrant delays the request that waits for replicas until after the release.
 func TestCancelDuringReplicaAckReleasesGrant(t *testing.T) {
 	m := miniredis.RunT(t)
 	m.ClockTTL(true)
@@ -44,7 +44,7 @@ func TestCancelDuringReplicaAckReleasesGrant(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Then connections and scripts are there: EVALSHA, NOSCRIPT, EVAL; and EVALSHA for the replicas.
+	// Opens connections and loads scripts: EVALSHA, NOSCRIPT, EVAL, and EVALSHA for the replicas.
 	lease, err := l.Lock(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -61,22 +61,22 @@ func TestCancelDuringReplicaAckReleasesGrant(t *testing.T) {
 	if _, err = l.Lock(ctx); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); m.Exists("lock:x"); time.Sleep(time.Millisecond) { // it is given back in the background
+	for end := time.Now().Add(10 * time.Second); m.Exists("lock:x"); time.Sleep(time.Millisecond) { // it is released in the background
 		if time.Now().After(end) {
-			t.Error("the lock is with somebody, and nobody has it")
+			t.Error("the lock is held by a lease that nobody has")
 			break
 		}
 	}
 	close(gone)
-	if err := k.Close(); err != nil { // it waits for what is under way
+	if err := k.Close(); err != nil { // it waits for releases under way
 		t.Error(err)
 	}
 	if owner, err := m.Get("lock:x"); err == nil {
-		t.Errorf("the lock is with %s for %v more, and nobody has it", owner, m.TTL("lock:x"))
+		t.Errorf("the lock is held by %s for %v more, which nobody has", owner, m.TTL("lock:x"))
 	}
 }
 
-// TestReplicaAckMajorityIsPerPrimary: on a Cluster each primary has its own.
+// TestReplicaAckMajorityIsPerPrimary checks that on a Cluster the replicas of each primary are counted.
 func TestReplicaAckMajorityIsPerPrimary(t *testing.T) {
 	counts := []int{3, 1}
 	var addrs []string

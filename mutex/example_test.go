@@ -51,8 +51,8 @@ func ExampleMutex_Do() {
 	// <nil>
 }
 
-// Lock waits for as long as its context lets it. The lease's context ends the work if the lock is lost, and its fence
-// goes with each write.
+// Lock waits until its context ends. The lease's context ends the work if the lock is lost, and each write carries
+// the lease's fence.
 func ExampleMutex_Lock() {
 	k, end := newKeeper()
 	defer end()
@@ -74,7 +74,7 @@ func ExampleMutex_Lock() {
 	// written: true
 }
 
-// TryLock does not wait; being refused is an ordinary answer.
+// TryLock does not wait. A refusal is not a failure.
 func ExampleMutex_TryLock() {
 	ctx := context.Background()
 	k, end := newKeeper()
@@ -95,7 +95,7 @@ func ExampleMutex_TryLock() {
 	// somebody else does it
 }
 
-// A process takes a lock and passes it on: the token is all that the next one needs.
+// A process acquires a lock and hands it over: the next process needs only the token.
 func ExampleMutex_Adopt() {
 	ctx := context.Background()
 	k, end := newKeeper()
@@ -107,7 +107,7 @@ func ExampleMutex_Adopt() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	token := first.Token() // travels with the job
+	token := first.Token() // sent along with the job
 
 	lease, err := m.Adopt(ctx, token)
 	if err != nil {

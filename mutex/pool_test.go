@@ -16,8 +16,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestExhaustedPool has the application block every connection of its pool, on eight processors. The locks must not
-// notice: no call fails or is slow, no lease is lost, and none of them ever asks for a connection of that pool.
+// TestExhaustedPool blocks every connection of the application's pool, on eight processors. No call may fail or be
+// slow, no lease may be lost, and no call may use that pool.
 func TestExhaustedPool(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
 	server := redistest.Start(t)
@@ -73,7 +73,7 @@ func exhaustedPool(t *testing.T, rdb redis.UniversalClient, nodesOf func(context
 	for i, node := range nodes {
 		size := node.Options().PoolSize
 		for range size {
-			conn := node.Conn() // taken until it is closed, as by a command that blocks
+			conn := node.Conn() // taken until it is closed, as by a blocking command
 			defer func() { _ = conn.Close() }()
 			if err := conn.Ping(ctx).Err(); err != nil {
 				t.Fatal(err)
@@ -91,7 +91,7 @@ func exhaustedPool(t *testing.T, rdb redis.UniversalClient, nodesOf func(context
 	}
 	var slowest, pairs atomic.Int64
 	var workers sync.WaitGroup
-	end := time.Now().Add(time.Second) // in which every lease is renewed
+	end := time.Now().Add(time.Second) // during which every lease is renewed
 	for i := range 40 {
 		m := lock("taken %d", i)
 		workers.Go(func() {
@@ -111,7 +111,7 @@ func exhaustedPool(t *testing.T, rdb redis.UniversalClient, nodesOf func(context
 					}
 				}
 				if i%2 == 0 {
-					own = context.Background() // then a call may travel in the caller's own goroutine
+					own = context.Background() // then a call may be sent inline, in the caller's goroutine
 				}
 			}
 		})
@@ -130,13 +130,13 @@ func exhaustedPool(t *testing.T, rdb redis.UniversalClient, nodesOf func(context
 		}
 	}
 	t.Logf("%d pairs, the slowest took %v", pairs.Load(), time.Duration(slowest.Load()))
-	if d := time.Duration(slowest.Load()); d > 4*time.Second { // the machine may be busy; go-redis waits for 6 s for its pool
+	if d := time.Duration(slowest.Load()); d > 4*time.Second { // the machine may be busy; go-redis waits 6 s for a connection of its pool
 		t.Errorf("a call took %v", d)
 	}
 	for i, node := range nodes {
 		now, was := node.PoolStats(), before[i]
 		if n := now.Hits + now.Misses + now.WaitCount - was.Hits - was.Misses - was.WaitCount; n != 0 || now.Timeouts != 0 {
-			t.Errorf("the application's pool was asked for a connection %d times, %d in vain", n, now.Timeouts)
+			t.Errorf("the application's pool was asked for a connection %d times, %d without success", n, now.Timeouts)
 		}
 		want := node.Options().PipelinePoolSize
 		if want == 0 {

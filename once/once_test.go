@@ -30,7 +30,7 @@ const key = "{lock:x}:once:holders"
 
 var ctx = context.Background()
 
-// TestMain makes the binary a process that runs the job once, if it is started as one.
+// TestMain runs the job in a child process.
 func TestMain(m *testing.M) {
 	if addr := os.Getenv("LOCKKEEPER_ONCE"); addr != "" {
 		child(addr)
@@ -56,7 +56,7 @@ func (p *process) job(period time.Duration, opts *once.Options) *once.Once {
 	return o
 }
 
-// runJob calls Do with a job that takes a moment and ends so, and checks what comes of it.
+// runJob calls Do with a job that takes a moment and returns ends, and checks the result.
 func (p *process) runJob(o *once.Once, took time.Duration, ends error, want once.Outcome) once.Result {
 	p.Helper()
 	ran := false
@@ -133,7 +133,7 @@ func TestOneSuccessPerPeriod(t *testing.T) {
 					if seen := count(); seen[once.Ran] != 1 || seen[once.Done]+seen[once.Running] != 2 {
 						t.Errorf("%v", seen)
 					}
-					// The period is counted from the begin of the run, however long that took.
+					// The period is counted from the start of the run, however long the run took.
 					if left := server.TTL(key) + time.Since(start); left < 20*time.Hour-time.Second || left > 20*time.Hour+time.Second {
 						t.Errorf("the record ends %v after the start", left)
 					}
@@ -154,7 +154,7 @@ func TestRunsAgainAfterPeriod(t *testing.T) {
 			start := time.Now()
 			p[0].runJob(a, time.Duration(day)*time.Hour, nil, once.Ran)
 			for time.Since(start) < 20*time.Hour-time.Minute {
-				p[1].runJob(b, 0, nil, once.Done) // also when the name's other facts have expired
+				p[1].runJob(b, 0, nil, once.Done) // also after the metadata of the name has expired
 				time.Sleep(2 * time.Hour)
 			}
 			time.Sleep(24*time.Hour - time.Since(start))
@@ -169,13 +169,13 @@ func TestFailedJobRunsAgain(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() != "at the disco" {
-					t.Error("the panic did not come through")
+					t.Error("the panic was not passed on")
 				}
 			}()
 			_, _ = b.Do(ctx, func(context.Context, uint64) error { panic("at the disco") })
 		}()
 		if server.Exists(key) {
-			t.Error("the lease was left")
+			t.Error("the lease was not released")
 		}
 		p[1].runJob(b, time.Second, nil, once.Ran)
 		p[0].runJob(a, time.Second, nil, once.Done)
@@ -223,34 +223,34 @@ func TestRunsElsewhereAfterCrash(t *testing.T) {
 		}
 		p[1].runJob(b, 0, nil, once.Ran)
 		if err := <-ended; !errors.Is(err, lockkeeper.ErrLost) {
-			t.Errorf("the one that was cut off: %v", err)
+			t.Errorf("the process that was cut off: %v", err)
 		}
 		p[1].runJob(b, 0, nil, once.Done)
 	})
 }
 
-// What has succeeded although the lease was lost is no success that others may rely on.
+// A run that succeeds after its lease was lost is not recorded as a success.
 func TestSuccessAfterLossReturnsErrLost(t *testing.T) {
 	inBubble(t, 2, func(server *miniredis.Miniredis, p []*process) {
 		a, b := p[0].job(time.Hour, nil), p[1].job(time.Hour, nil)
 		r, err := a.Do(ctx, func(ctx context.Context, _ uint64) error {
 			server.Del(key)
 			p[1].runJob(b, time.Second, nil, once.Ran)
-			return nil // without a look at ctx
+			return nil // ignores ctx
 		})
 		if r.Outcome != once.Ran || !errors.Is(err, lockkeeper.ErrLost) {
 			t.Errorf("%v, %v", r, err)
 		}
-		p[0].runJob(a, 0, nil, once.Done) // the other's record is as it was
+		p[0].runJob(a, 0, nil, once.Done) // the other's record is unchanged
 	})
 }
 
 func TestLostReplyToCompleteIsRetried(t *testing.T) {
-	for name, fate := range map[string]faultnet.Fault{"cut": faultnet.CutReply, "swallowed": faultnet.SwallowReply, "lost": faultnet.LoseRequest} {
+	for name, fault := range map[string]faultnet.Fault{"cut": faultnet.CutReply, "swallowed": faultnet.SwallowReply, "lost": faultnet.LoseRequest} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, 2, func(server *miniredis.Miniredis, p []*process) {
 				start := time.Now()
-				p[0].net.Break(lua.Once.Complete.SHA, 2, fate)
+				p[0].net.Break(lua.Once.Complete.SHA, 2, fault)
 				p[0].runJob(p[0].job(time.Hour, nil), time.Minute, nil, once.Ran)
 				if left := server.TTL(key) + time.Since(start); left < time.Hour-time.Second || left > time.Hour+5*time.Second {
 					t.Errorf("the record ends %v after the start", left)
@@ -280,7 +280,7 @@ func TestUnrecordedSuccessReturnsError(t *testing.T) {
 	})
 }
 
-// The context that the job had may have ended when it ends.
+// The job's context may have ended when the job ends.
 func TestCancelledContextKeepsSuccess(t *testing.T) {
 	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -326,13 +326,13 @@ func TestCloseDuringRunAllowsNextRun(t *testing.T) {
 	})
 }
 
-// Late copies of what was sent before neither end the record nor make it longer, nor take the lease again.
+// Late copies of earlier requests neither end the record, nor extend it, nor acquire the lease again.
 func TestLateDuplicatesKeepRecord(t *testing.T) {
 	inBubble(t, 2, func(server *miniredis.Miniredis, p []*process) {
 		opts := &once.Options{TTL: 30 * time.Second}
 		start := time.Now()
 		var token string
-		// 10 s are left of the period when the job ends: less than the ttl that renewals ask for.
+		// The job ends 10 s before the end of the period, less than the ttl that renewals ask for.
 		r, err := p[0].job(time.Minute, opts).Do(ctx, func(context.Context, uint64) error {
 			token, _ = server.Get(key)
 			time.Sleep(50 * time.Second)
@@ -379,7 +379,7 @@ func TestJobLongerThanPeriodRunsAgain(t *testing.T) {
 func TestResetAllowsRerun(t *testing.T) {
 	inBubble(t, 2, func(_ *miniredis.Miniredis, p []*process) {
 		a, b := p[0].job(time.Hour, nil), p[1].job(time.Hour, nil)
-		if err := b.Reset(ctx); err != nil { // there is nothing
+		if err := b.Reset(ctx); err != nil { // nothing is recorded
 			t.Error(err)
 		}
 		p[0].runJob(a, 0, nil, once.Ran)
@@ -429,7 +429,7 @@ func TestInvalidArgumentsRejected(t *testing.T) {
 	})
 }
 
-// child is a process that runs the job when it is told to, by a line on its standard input with how the job is to end.
+// child runs the job for each line on its standard input, which says how the job ends.
 func child(addr string) {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	k, err := lockkeeper.New(rdb, nil)
@@ -464,8 +464,8 @@ func child(addr string) {
 	_ = rdb.Close()
 }
 
-// TestThreeProcesses is the whole of it on a real server: processes that start one after the other, a job that fails, one
-// whose process is killed, one whose process freezes.
+// TestThreeProcesses runs processes on a real server one after the other: a job that fails, one whose process is
+// killed, and one whose process is frozen.
 func TestThreeProcesses(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client()
@@ -483,7 +483,7 @@ func TestThreeProcesses(t *testing.T) {
 			t.Errorf("%s: %q, want %q", how, got, want)
 		}
 	}
-	ends := func() { // the lease or the record
+	ends := func() { // waits for the end of the lease or the record
 		for rdb.Exists(ctx, key).Val() == 1 {
 			time.Sleep(5 * time.Millisecond)
 		}
@@ -502,7 +502,7 @@ func TestThreeProcesses(t *testing.T) {
 	ask(all[1], "succeed", "ran true false")
 	all[0].Signal(syscall.SIGCONT)
 	if got := all[0].WaitForLine("result"); got != "result ran false true" {
-		t.Errorf("the one that was frozen: %q", got)
+		t.Errorf("the process that was frozen: %q", got)
 	}
 	ask(all[0], "succeed", "done true false")
 	ends()

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestUnacknowledgedConversionLosesLease: the server has ended the old one, and the new one is given back.
+// TestUnacknowledgedConversionLosesLease checks that the old lease has ended and the new one is released.
 func TestUnacknowledgedConversionLosesLease(t *testing.T) {
 	for _, how := range []string{"downgrade", "upgrade"} {
 		t.Run(how, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestUnacknowledgedConversionLosesLease(t *testing.T) {
 				t.Fatalf("%v", err)
 			}
 			if err := old.Err(); !errors.Is(err, lockkeeper.ErrLost) {
-				t.Errorf("the old lease is believed: %v", err)
+				t.Errorf("the old lease is still held: %v", err)
 			}
 			second, err := other.Lock(ctx)
 			if err != nil {
@@ -80,8 +80,8 @@ func TestUnacknowledgedConversionLosesLease(t *testing.T) {
 	}
 }
 
-// TestConversionAwaitsReplicaAckAfterCancel: the server has ended the old lease, so the new one is all that there is, and
-// replicas are waited for all the same.
+// TestConversionAwaitsReplicaAckAfterCancel checks that a cancelled conversion still waits for replicas: the server
+// has ended the old lease, so only the new one is left.
 func TestConversionAwaitsReplicaAckAfterCancel(t *testing.T) {
 	m := miniredis.RunT(t)
 	m.ClockTTL(true)
@@ -92,7 +92,7 @@ func TestConversionAwaitsReplicaAckAfterCancel(t *testing.T) {
 		}
 		if cancel := ends.Load(); cancel != nil {
 			(*cancel)()
-			time.Sleep(20 * time.Millisecond) // for those who do not wait to go
+			time.Sleep(20 * time.Millisecond) // gives a call that does not wait the time to return
 		}
 		c.WriteInt(1)
 		return true

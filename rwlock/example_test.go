@@ -32,7 +32,7 @@ func newKeeper() (k *lockkeeper.Keeper, end func()) {
 	}
 }
 
-// Many may read at the same time; who writes is alone.
+// Any number of processes may read at the same time; a writer is alone.
 func ExampleLock_DoRead() {
 	ctx := context.Background()
 	k, end := newKeeper()
@@ -44,7 +44,7 @@ func ExampleLock_DoRead() {
 
 	cache := map[string]string{}
 	err = l.DoWrite(ctx, func(ctx context.Context, fence uint64) error {
-		cache["price"], cache["currency"] = "42", "EUR" // nobody sees the one without the other
+		cache["price"], cache["currency"] = "42", "EUR" // readers see both or neither
 		return ctx.Err()                                // nil as long as the lock is held
 	})
 	if err != nil {
@@ -60,7 +60,7 @@ func ExampleLock_DoRead() {
 	// <nil>
 }
 
-// Who has rebuilt a cache goes on to read it, and lets the other readers in, but no writer.
+// After it has rebuilt a cache, a process downgrades to read it, which admits other readers but no writer.
 func ExampleLock_Downgrade() {
 	ctx := context.Background()
 	k, end := newKeeper()
@@ -71,7 +71,7 @@ func ExampleLock_Downgrade() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer write.Release(ctx) // does nothing once it is a read lease
+	defer write.Release(ctx) // has no effect once it is a read lease
 
 	read, err := l.Downgrade(ctx, write)
 	if err != nil {
@@ -91,8 +91,8 @@ func ExampleLock_Downgrade() {
 	// another writes: false
 }
 
-// Who reads and finds that it must write upgrades. Of two who do so at the same time one has to step back, and what it
-// has read is out of date when its turn comes.
+// A reader that must write upgrades its lease. Of two upgrades at the same time one fails, and must read again when
+// it is granted the lock, because its data is out of date.
 func ExampleLock_Upgrade() {
 	ctx := context.Background()
 	k, end := newKeeper()
@@ -104,7 +104,7 @@ func ExampleLock_Upgrade() {
 		seen := counter
 		write, err := l.Upgrade(ctx, read)
 		if errors.Is(err, rwlock.ErrUpgradeConflict) {
-			fmt.Println("another upgrades: after you")
+			fmt.Println("another upgrades: step back")
 			_ = read.Release(ctx)
 			if write, err = l.Lock(ctx); err == nil {
 				seen = counter // read again
@@ -125,7 +125,7 @@ func ExampleLock_Upgrade() {
 	both.Go(func() { increase(two) })
 	both.Wait()
 	// Output:
-	// another upgrades: after you
+	// another upgrades: step back
 	// counted to 1
 	// counted to 2
 }

@@ -11,8 +11,8 @@ import (
 
 func TestMain(m *testing.M) { conformance.Main(m, primitive) }
 
-// primitive is the lock for writing: so it must be as good a lock as the others. What readers do
-// besides is in conformance.ReadWrite.
+// primitive is the lock for writing, which must pass the tests of every lock. conformance.ReadWrite has the tests of
+// readers.
 var primitive = conformance.Primitive{
 	Kind: "rwlock",
 	Key:  func(name string) string { return "{lock:" + name + "}:rwlock:holders" },
@@ -26,7 +26,7 @@ var primitive = conformance.Primitive{
 
 type rw = rwlock.Lock
 
-// writing is the lock for writing.
+// writing adapts the lock for writing to conformance.Locker.
 type writing struct{ *rw }
 
 func (w writing) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {

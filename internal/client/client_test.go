@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Wrappers as services make them for tracing and metrics.
+// Wrappers such as services write for tracing and metrics.
 type (
 	wrappedClient  struct{ *redis.Client }
 	wrappedCluster struct{ *redis.ClusterClient }
@@ -22,7 +22,7 @@ type (
 	wrappedAny     struct{ redis.UniversalClient }
 )
 
-// overriding finds its nodes in a way of its own.
+// overriding overrides how its nodes are found.
 type overriding struct {
 	*redis.ClusterClient
 	node *redis.Client
@@ -30,10 +30,10 @@ type overriding struct {
 
 func (o overriding) MasterForKey(context.Context, string) (*redis.Client, error) { return o.node, nil }
 
-// refuse is a dialer that must not be used.
+// refuse returns a dialer that fails the test.
 func refuse(t *testing.T) func(context.Context, string, string) (net.Conn, error) {
 	return func(context.Context, string, string) (net.Conn, error) {
-		t.Error("it has connected")
+		t.Error("the client has connected")
 		return nil, io.EOF
 	}
 }

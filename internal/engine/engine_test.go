@@ -10,10 +10,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// TestWakeupLostOnlyOnCurrentSubscription: one that was sent to the subscription before is no reason to replace the one
-// there is. Its waiter learns of the grant when the new one is acknowledged; without that, by its heartbeat.
+// TestWakeupLostOnlyOnCurrentSubscription checks that a message that was sent to an earlier subscription does not
+// replace the current one. Its waiter learns of the grant when the new subscription is confirmed, or otherwise by
+// its heartbeat.
 func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
-	for what, cut := range map[string]bool{"it has been cut": true, "it is deaf": false} {
+	for what, cut := range map[string]bool{"closed": true, "silent": false} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(s *fixture) {
 				queued := func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.Fair, false }
@@ -26,7 +27,7 @@ func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
 					}
 					granted <- next
 				}()
-				time.Sleep(1100 * time.Millisecond) // not to a time when a heartbeat leaves
+				time.Sleep(1100 * time.Millisecond) // avoid the time of a heartbeat
 				released := time.Now()
 				s.net.BlackholeSubscriptions()
 				s.must(h.Release(context.Background()))
@@ -50,8 +51,8 @@ func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
 	}
 }
 
-// TestLostReplyTombstonesWindowRequest: an answer was lost, so a copy of the request may come
-// late, and nothing is ever given back that would keep it from taking permits once more.
+// TestLostReplyTombstonesWindowRequest checks that a request whose reply was lost is tombstoned, because no release
+// prevents a late copy of it from taking permits again.
 func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		l := s.lock("x", func(spec *Spec) {
@@ -63,23 +64,23 @@ func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 			s.must(err)
 			return h
 		}
-		buried := func(h *Lease) bool {
+		tombstoned := func(h *Lease) bool {
 			_, err := s.mini.ZScore(l.key(keyHeartbeats), "-"+h.token)
 			return err == nil
 		}
-		if h := take(); buried(h) {
-			t.Error("no answer was lost, but it is buried")
+		if h := take(); tombstoned(h) {
+			t.Error("no reply was lost, but the request is tombstoned")
 		}
 		s.net.Delay(10 * time.Millisecond)
 		s.net.Break("evalsha", 1, faultnet.CutReply)
-		if h := take(); !buried(h) {
-			t.Error("it was handed out before it was buried")
+		if h := take(); !tombstoned(h) {
+			t.Error("the lease was returned before the request was tombstoned")
 		}
 	})
 }
 
-// TestEndedRequestKeepsNextOfSameToken: those for a majority's token follow one another, and one can be under
-// way when the one before it is told how it ended.
+// TestEndedRequestKeepsNextOfSameToken checks that the end of a request does not remove a later request with the
+// same token of a majority.
 func TestEndedRequestKeepsNextOfSameToken(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		l, u := s.lock("x"), &MajorityLease{token: "some token"}
@@ -92,16 +93,17 @@ func TestEndedRequestKeepsNextOfSameToken(t *testing.T) {
 		}
 		first.abandoned()
 		if known() != next {
-			t.Error("messages do not find the request that is under way any more")
+			t.Error("messages do not find the request under way")
 		}
 		next.abandoned()
 		if known() != nil {
-			t.Error("a request that has ended is still known")
+			t.Error("an ended request is still registered")
 		}
 	})
 }
 
-// TestTryLockHonorsMaxElapsed: each of its attempts may have to wait until the client gives up.
+// TestTryLockHonorsMaxElapsed checks that TryLock honors MaxElapsed although each attempt may wait for the client's
+// timeout.
 func TestTryLockHonorsMaxElapsed(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		s.cfg.Retry.MaxElapsed = readTimeout / 2
@@ -110,10 +112,10 @@ func TestTryLockHonorsMaxElapsed(t *testing.T) {
 		s.net.Blackhole()
 		start := time.Now()
 		if _, err := l.Try(context.Background(), Terms{}); err == nil {
-			t.Error("it was granted without an answer")
+			t.Error("TryLock succeeded without a reply")
 		}
 		if d := time.Since(start); d > readTimeout+s.cfg.HeartbeatInterval {
-			t.Errorf("it took %v", d)
+			t.Errorf("TryLock took %v", d)
 		}
 	})
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// TestExtendBeyondMetadataTTLKeepsLease: the metadata of a name notes that its lease was extended beyond the ttl of its token.
-// If the metadata expired before the lease, the next request would cut the lease to the ttl of the token, as it does after
-// the server's clock was set back.
+// TestExtendBeyondMetadataTTLKeepsLease checks a lease that is extended for longer than MetadataTTL. The metadata
+// records that the lease was extended beyond the ttl in its token. If it expired before the lease, the next request
+// would shorten the lease to the ttl in the token, as it does after the server's clock was set back.
 func TestExtendBeyondMetadataTTLKeepsLease(t *testing.T) {
 	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock} {
 		t.Run(set.Kind, func(t *testing.T) {
@@ -35,11 +35,11 @@ func TestExtendBeyondMetadataTTLKeepsLease(t *testing.T) {
 				for range 20 {
 					time.Sleep(long / 20)
 					if _, err := l.Try(context.Background(), terms); !errors.Is(err, ErrNotAcquired) {
-						s.Errorf("somebody else got it: %v", err)
+						s.Errorf("another request acquired the lock: %v", err)
 						return
 					}
 					if at := s.mini.TTL(l.key(keyLock)); at < time.Until(h.Deadline()) {
-						s.Errorf("it is believed for %v, and lasts %v", time.Until(h.Deadline()), at)
+						s.Errorf("the holder's deadline is in %v, the lease lasts %v", time.Until(h.Deadline()), at)
 						return
 					}
 				}

@@ -34,7 +34,7 @@ const (
 	readTimeout = time.Second
 )
 
-// site is an engine in a synctest bubble, with a server and a network.
+// fixture is an engine in a synctest bubble, with a server and a network.
 type fixture struct {
 	*testing.T
 	*Engine
@@ -94,7 +94,7 @@ func (s *fixture) must(err error) {
 	}
 }
 
-// count is how many such events there were.
+// countEvents returns the number of events of this type.
 func (s *fixture) countEvents(what EventType) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,10 +107,10 @@ func (s *fixture) countEvents(what EventType) int {
 	return n
 }
 
-func fixed(spec *Spec) { spec.NoRenewal = true }
+func withoutRenewal(spec *Spec) { spec.NoRenewal = true }
 
-// freeze lets the deadline of a lease pass while nothing in the process runs: the clockwork does not ring, as in a
-// process that was stopped and has just been let go on, until somebody asks.
+// freeze lets the deadline of a lease pass without firing any timer, as in a process that was stopped and has just
+// been continued.
 func (s *fixture) freeze(h *Lease) {
 	s.Helper()
 	s.timers.Stop()
@@ -118,13 +118,13 @@ func (s *fixture) freeze(h *Lease) {
 	time.Sleep(time.Until(h.Deadline()))
 	select {
 	case <-done:
-		s.Fatal("the clockwork still runs")
+		s.Fatal("a timer has fired")
 	default:
 	}
 }
 
-// TestLossVisibleImmediately: a process that was frozen past the deadline of its lease finds that out by the
-// first question, whatever it is.
+// TestLossVisibleImmediately checks that every call on a lease reports the loss in a process that was frozen past
+// the deadline.
 func TestLossVisibleImmediately(t *testing.T) {
 	background := context.Background()
 	for what, ask := range map[string]func(h *Lease, ctx context.Context) error{
@@ -132,7 +132,7 @@ func TestLossVisibleImmediately(t *testing.T) {
 		"Context.Err":   func(h *Lease, ctx context.Context) error { return ended(h, ctx.Err()) },
 		"Done":          func(h *Lease, _ context.Context) error { return isClosed(h, h.Done()) },
 		"Context.Done":  isDone,
-		"Context.Value": func(h *Lease, ctx context.Context) error { return valued(h, ctx) },
+		"Context.Value": func(h *Lease, ctx context.Context) error { return causeOf(h, ctx) },
 		"context.Cause": func(_ *Lease, ctx context.Context) error { return context.Cause(ctx) },
 		"a derived context": func(h *Lease, ctx context.Context) error {
 			derived, cancel := context.WithTimeout(ctx, time.Hour)
@@ -155,26 +155,26 @@ func TestLossVisibleImmediately(t *testing.T) {
 				s.net.ResetCount()
 				err := ask(h, ctx)
 				if !errors.Is(err, ErrLost) || errors.Is(err, ErrReleased) {
-					s.Errorf("the answer is %v", err)
+					s.Errorf("the result is %v", err)
 				}
 				select {
 				case <-h.Done():
 				default:
-					s.Error("Done is still open")
+					s.Error("Done is not closed")
 				}
 				select {
 				case <-ctx.Done():
 				default:
-					s.Error("its context goes on")
+					s.Error("its context has not ended")
 				}
 				if cause := context.Cause(ctx); !errors.Is(cause, ErrLost) {
 					s.Errorf("the cause is %v", cause)
 				}
 				if what == "Extend" && s.net.Scripts() != 0 {
-					s.Error("it tried to extend what is lost")
+					s.Error("it sent an Extend of a lost lease")
 				}
 				if n := s.countEvents(Lost); n != 1 {
-					s.Errorf("the loss was told %d times", n)
+					s.Errorf("the loss was reported %d times", n)
 				}
 			})
 		})
@@ -199,19 +199,19 @@ func isClosed(h *Lease, done <-chan struct{}) error {
 	}
 }
 
-// valued asks for a value only, as context.Cause does.
-func valued(h *Lease, ctx context.Context) error {
+// causeOf calls Value only, as context.Cause does.
+func causeOf(h *Lease, ctx context.Context) error {
 	_ = ctx.Value("any")
 	return ended(h, ctx.(*leaseContext).inner.Err())
 }
 
 func nothing(context.Context, uint64) error { return nil }
 
-// TestLeaseValidUntilDeadline: not a nanosecond.
+// TestLeaseValidUntilDeadline checks that a lease is valid until its deadline and lost from then on.
 func TestLeaseValidUntilDeadline(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		start := time.Now()
-		h := s.hold("x", fixed)
+		h := s.hold("x", withoutRenewal)
 		if want := start.Add(ttl - 32*time.Millisecond); h.Deadline() != want {
 			s.Errorf("the deadline is %v after the request, want %v", h.Deadline().Sub(start), want.Sub(start))
 		}
@@ -222,16 +222,17 @@ func TestLeaseValidUntilDeadline(t *testing.T) {
 			s.Error(err)
 		}
 		if !s.mini.Exists("lock:x") {
-			s.Error("the server had ended it before")
+			s.Error("the lease expired at the server before")
 		}
 	})
 }
 
-// TestReleaseWaitsForPendingRenewal: when it returns, no renewal is under way and none will be.
+// TestReleaseWaitsForPendingRenewal checks that no renewal is under way when Release returns, and none is sent
+// later.
 func TestReleaseWaitsForPendingRenewal(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
-		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+		s.must(h.Extend(context.Background(), ttl)) // load the script
 		s.net.Break(lua.Mutex.Renew.SHA, 1, faultnet.SwallowReply)
 		time.Sleep(ttl / 3)
 		if n := h.renewals(); n != 1 {
@@ -251,16 +252,17 @@ func TestReleaseWaitsForPendingRenewal(t *testing.T) {
 			s.Errorf("%d scripts after Release", n)
 		}
 		if n := s.countEvents(Renewed); n != 0 {
-			s.Errorf("%d renewals were told", n)
+			s.Errorf("%d Renewed events", n)
 		}
 	})
 }
 
-// TestExtendsAreSerialized: the lease ends as the one says that was called last, for the server and for the holder.
+// TestExtendsAreSerialized checks that the Extend that was called last determines the end of the lease, at the
+// server and for the holder.
 func TestExtendsAreSerialized(t *testing.T) {
 	inBubble(t, func(s *fixture) {
-		h := s.hold("x", fixed)
-		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+		h := s.hold("x", withoutRenewal)
+		s.must(h.Extend(context.Background(), ttl)) // load the script
 		const way = 300 * time.Millisecond
 		s.net.Delay(way)
 		var wg sync.WaitGroup
@@ -271,7 +273,7 @@ func TestExtendsAreSerialized(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), way/3)
 		defer cancel()
 		if err := h.Extend(ctx, ttl/2); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != way/3 {
-			s.Errorf("an Extend that has to wait for longer than its context: %v, after %v", err, time.Since(start))
+			s.Errorf("an Extend whose context ends before its turn: %v, after %v", err, time.Since(start))
 		}
 		s.must(h.Extend(context.Background(), ttl))
 		if d := time.Since(start); d != way {
@@ -280,22 +282,22 @@ func TestExtendsAreSerialized(t *testing.T) {
 		wg.Wait()
 		s.must(h.Err())
 		if server, own := s.mini.TTL("lock:x"), time.Until(h.Deadline()); server != ttl || own > ttl {
-			s.Errorf("%v are left at the server, %v for the holder; want %v", server, own, ttl)
+			s.Errorf("the lease ends in %v at the server, in %v for the holder; want %v", server, own, ttl)
 		}
 		s.must(h.Release(context.Background()))
 	})
 }
 
-// TestExtendWithLostReply: the server may have obeyed it when it was sent, so from then on the lease is
-// believed for no longer than it leaves, and if it is renewed, that keeps it.
+// TestExtendWithLostReply checks an Extend whose reply is lost. The server may have applied it when it was sent, so
+// from then on the holder's deadline is the earlier of the two, and a renewal keeps the lease.
 func TestExtendWithLostReply(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		for _, c := range []struct {
 			what   string
 			change func(*Spec)
-		}{{"not renewed", fixed}, {"renewed", func(*Spec) {}}} {
+		}{{"not renewed", withoutRenewal}, {"renewed", func(*Spec) {}}} {
 			h := s.hold("x", c.change)
-			s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+			s.must(h.Extend(context.Background(), ttl)) // load the script
 			s.net.Break(lua.Mutex.Renew.SHA, 1, faultnet.SwallowReply)
 			ctx, cancel := context.WithTimeout(context.Background(), ttl/8)
 			start := time.Now()
@@ -305,7 +307,7 @@ func TestExtendWithLostReply(t *testing.T) {
 			cancel()
 			for end := start.Add(ttl); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 				if left := s.mini.TTL("lock:x"); h.Err() == nil && time.Until(h.Deadline()) > left {
-					s.Fatalf("%s: after %v, %v are left, and %v are believed", c.what, time.Since(start), left, time.Until(h.Deadline()))
+					s.Fatalf("%s: after %v the lease ends in %v, but for the holder in %v", c.what, time.Since(start), left, time.Until(h.Deadline()))
 				}
 			}
 			if lost := h.Err() != nil; lost != (c.what == "not renewed") {
@@ -316,11 +318,12 @@ func TestExtendWithLostReply(t *testing.T) {
 	})
 }
 
-// TestOvertakenRenewalDoesNotDelayNext: it asked for the longer time that the lease had before.
+// TestOvertakenRenewalDoesNotDelayNext checks that a renewal which an Extend has overtaken, and which asked for the
+// earlier, longer time, does not delay the next renewal.
 func TestOvertakenRenewalDoesNotDelayNext(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
-		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+		s.must(h.Extend(context.Background(), ttl)) // load the script
 		s.net.Delay(ttl / 30)
 		time.Sleep(ttl / 3)
 		if n := h.renewals(); n != 1 {
@@ -343,7 +346,8 @@ func (h *Lease) renewals() int {
 	return int(h.inFlight)
 }
 
-// TestReleaseReturnsWithItsContext: the lock is given back all the same.
+// TestReleaseReturnsWithItsContext checks that Release returns when its context ends, and that the lock is released
+// nevertheless.
 func TestReleaseReturnsWithItsContext(t *testing.T) {
 	for name, c := range map[string]struct {
 		context func() (context.Context, context.CancelFunc)
@@ -385,7 +389,7 @@ func TestReleaseReturnsWithItsContext(t *testing.T) {
 				s.net.Restore()
 				time.Sleep(2 * time.Second)
 				if s.mini.Exists("lock:x") {
-					s.Error("the lock was not given back")
+					s.Error("the lock was not released")
 				}
 			})
 		})
@@ -412,7 +416,7 @@ func TestMaxLifetimeEndsRenewal(t *testing.T) {
 		}
 		time.Sleep(time.Until(start.Add(most)))
 		if s.mini.Exists("lock:x") {
-			s.Error("at the server it lasts longer")
+			s.Error("the lease lasts longer at the server")
 		}
 		s.net.ResetCount()
 		time.Sleep(3 * ttl)
@@ -422,11 +426,12 @@ func TestMaxLifetimeEndsRenewal(t *testing.T) {
 	})
 }
 
-// TestRenewalAtOneThirdOfTTL: and when some fail, others come before the deadline.
+// TestRenewalAtOneThirdOfTTL checks that renewals are sent after a third of the ttl, and repeated before the
+// deadline if they fail.
 func TestRenewalAtOneThirdOfTTL(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
-		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+		s.must(h.Extend(context.Background(), ttl)) // load the script
 		for range 10 {
 			before := h.Deadline()
 			s.net.ResetCount()
@@ -445,12 +450,13 @@ func TestRenewalAtOneThirdOfTTL(t *testing.T) {
 	})
 }
 
-// TestLateRenewalCountsFromSendTime: the server may have counted from then on.
+// TestLateRenewalCountsFromSendTime checks that the deadline is counted from when the renewal was sent, because the
+// server may have counted from then on.
 func TestLateRenewalCountsFromSendTime(t *testing.T) {
 	const late = ttl / 4
 	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
-		s.must(h.Extend(context.Background(), ttl)) // so that the script is known
+		s.must(h.Extend(context.Background(), ttl)) // load the script
 		start := time.Now()
 		s.net.Delay(late)
 		time.Sleep(ttl/3 + late)
@@ -459,7 +465,7 @@ func TestLateRenewalCountsFromSendTime(t *testing.T) {
 			s.Fatalf("%d renewals", n)
 		}
 		if d := h.Deadline().Sub(start); d <= ttl || d > ttl/3+ttl-Margin(ttl) {
-			s.Errorf("it is believed until %v after the start", d)
+			s.Errorf("its deadline is %v after the start", d)
 		}
 	})
 }
@@ -471,7 +477,7 @@ func TestLeaseContextEndsWithLeaseOrParent(t *testing.T) {
 		h := s.hold("x")
 		first, second := h.Context(parent), h.Context(context.Background())
 		if first.Value(key{}) != "value" || first.Err() != nil || second.Err() != nil {
-			s.Error("it is no child of its parent")
+			s.Error("the context is not derived from its parent")
 		}
 		mine := errors.New("mine")
 		cancel(mine)
@@ -497,7 +503,8 @@ func TestLeaseContextEndsWithLeaseOrParent(t *testing.T) {
 	})
 }
 
-// TestLeaseDropsEndedContexts: nor of those whose parents never end.
+// TestLeaseDropsEndedContexts checks that a lease does not keep contexts that have ended, even if their parents
+// never end.
 func TestLeaseDropsEndedContexts(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
@@ -517,18 +524,18 @@ func TestLeaseDropsEndedContexts(t *testing.T) {
 			parent, cancel := context.WithCancel(values)
 			one, other := h.Context(parent), h.Context(values)
 			if one.Value(key{}) != "value" || other.Value(key{}) != "value" || one.Err() != nil || other.Err() != nil {
-				s.Fatal("it is no child of its parent")
+				s.Fatal("the context is not derived from its parent")
 			}
 			cancel()
 			if one.Err() == nil || other.Err() != nil {
-				s.Fatal("it does not end with its parent, or without")
+				s.Fatal("the context has not ended, or ended without its parent")
 			}
 			if i%1000 == 0 {
 				synctest.Wait()
 			}
 		}
 		if kept := int64(heap()-before) / n; kept > 100 {
-			s.Errorf("the lease keeps %d bytes of each context that is over", kept)
+			s.Errorf("the lease keeps %d bytes of each ended context", kept)
 		}
 		h.mu.Lock()
 		if n := len(h.contexts); n > 0 {
@@ -538,7 +545,8 @@ func TestLeaseDropsEndedContexts(t *testing.T) {
 	})
 }
 
-// TestNestedLeaseContexts: of the same lease, or of one whose loss has not been noticed.
+// TestNestedLeaseContexts checks a lease's context derived from another context of the same lease, and of a lease
+// whose loss was not noticed yet.
 func TestNestedLeaseContexts(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		x, y := s.hold("x"), s.hold("y", func(spec *Spec) { spec.TTL = ttl / 2 })
@@ -552,11 +560,11 @@ func TestNestedLeaseContexts(t *testing.T) {
 	})
 }
 
-// TestNoBusyLoopNearLeaseExpiry: a waiter that learns of its grant in the last moment of it, since the
-// message was lost, waits until the lease is over, and does not ask and ask.
+// TestNoBusyLoopNearLeaseExpiry checks that a waiter which learns of its grant only just before it expires, because
+// the message was lost, waits until it has expired instead of asking again and again.
 func TestNoBusyLoopNearLeaseExpiry(t *testing.T) {
 	inBubble(t, func(s *fixture) {
-		s.must(s.hold("y").Release(context.Background())) // so that there is a server to look at
+		s.must(s.hold("y").Release(context.Background())) // creates the server's database
 		s.must(s.mini.Set("lock:x", "another"))
 		var scripts atomic.Int64
 		s.mini.Server().SetPreHook(func(_ *server.Peer, command string, _ ...string) bool {
@@ -580,7 +588,7 @@ func TestNoBusyLoopNearLeaseExpiry(t *testing.T) {
 		s.must(err)
 		time.Sleep(s.cfg.HeartbeatInterval / 2)
 		s.must(s.mini.Set("lock:x", queue[0]))
-		s.mini.SetTTL("lock:x", s.cfg.HeartbeatInterval/2+500*time.Microsecond) // half a millisecond is left when it beats
+		s.mini.SetTTL("lock:x", s.cfg.HeartbeatInterval/2+500*time.Microsecond) // at the heartbeat half a millisecond is left
 		_, err = s.mini.ZRem("{lock:x}:mutex:queue", queue[0])
 		s.must(err)
 		before := scripts.Load()
@@ -591,7 +599,7 @@ func TestNoBusyLoopNearLeaseExpiry(t *testing.T) {
 	})
 }
 
-// TestLeasesNeedNoGoroutines: one timer serves them all.
+// TestLeasesNeedNoGoroutines checks that one timer serves all leases.
 func TestLeasesNeedNoGoroutines(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		l := s.lock("0")

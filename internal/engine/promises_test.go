@@ -14,8 +14,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// times notes when a script is sent from now on.
-func (s *fixture) times(script *lua.Script) func() []time.Time {
+// sendTimes records when a script is sent from now on.
+func (s *fixture) sendTimes(script *lua.Script) func() []time.Time {
 	var mu sync.Mutex
 	var list []time.Time
 	sha := []byte(script.SHA)
@@ -34,36 +34,36 @@ func (s *fixture) times(script *lua.Script) func() []time.Time {
 	}
 }
 
-// TestTryLockRetriesAtMostTwice: however much time there is.
+// TestTryLockRetriesAtMostTwice checks that TryLock sends at most three requests, however much time there is.
 func TestTryLockRetriesAtMostTwice(t *testing.T) {
 	inBubble(t, func(s *fixture) {
-		s.must(s.hold("x").Release(context.Background())) // so that the scripts are known
+		s.must(s.hold("x").Release(context.Background())) // load the scripts
 		s.net.Break(lua.Mutex.Acquire.SHA, 1<<30, faultnet.LoseRequest)
-		asked := s.times(lua.Mutex.Acquire)
+		asked := s.sendTimes(lua.Mutex.Acquire)
 		if _, err := s.lock("x").Try(context.Background(), Terms{}); err == nil || errors.Is(err, ErrNotAcquired) {
 			s.Errorf("all its requests were lost: %v", err)
 		}
 		if n := len(asked()); n != 3 {
-			s.Errorf("it asked %d times, want 3", n)
+			s.Errorf("%d requests, want 3", n)
 		}
 	})
 }
 
-// TestBackoffFollowsRetryPolicy: they begin at about Min, grow up to about Max, and are jittered; after MaxElapsed there are
-// no more.
+// TestBackoffFollowsRetryPolicy checks that the pauses begin at about MinBackoff, grow to about MaxBackoff, and are
+// jittered, and that there are no more attempts after MaxElapsed.
 func TestBackoffFollowsRetryPolicy(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		s.must(s.hold("x").Release(context.Background()))
 		s.cfg.Retry = Retry{MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond, MaxElapsed: 5 * time.Second}
 		s.net.Break(lua.Mutex.Acquire.SHA, 1<<30, faultnet.LoseRequest)
-		asked := s.times(lua.Mutex.Acquire)
+		asked := s.sendTimes(lua.Mutex.Acquire)
 		start := time.Now()
 		if _, err := s.lock("x").Acquire(context.Background(), Terms{}); err == nil || errors.Is(err, ErrNotAcquired) {
 			s.Errorf("all its requests were lost: %v", err)
 		}
 		r := s.cfg.Retry
 		if d := time.Since(start); d < r.MaxElapsed || d > r.MaxElapsed+2*r.MaxBackoff {
-			s.Errorf("it gave up after %v", d)
+			s.Errorf("it returned after %v", d)
 		}
 		list := asked()
 		var longest time.Duration
@@ -80,22 +80,22 @@ func TestBackoffFollowsRetryPolicy(t *testing.T) {
 			}
 		}
 		if longest < r.MaxBackoff || len(different) < len(list)/2 {
-			s.Errorf("the longest of %d pauses is %v; there are %d different ones", len(list)-1, longest, len(different))
+			s.Errorf("the longest of %d pauses is %v, %d of them are distinct", len(list)-1, longest, len(different))
 		}
 	})
 }
 
-// TestReleaseRetriesEndWithLease: when the lease is over by itself, there is nothing to give back.
+// TestReleaseRetriesEndWithLease checks that a release is not retried after the lease has expired.
 func TestReleaseRetriesEndWithLease(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		s.must(s.hold("y").Release(context.Background()))
-		h := s.hold("x", fixed)
+		h := s.hold("x", withoutRenewal)
 		s.net.Break(lua.Mutex.Release.SHA, 1<<30, faultnet.LoseRequest)
-		sent := s.times(lua.Mutex.Release)
+		sent := s.sendTimes(lua.Mutex.Release)
 		ctx, cancel := context.WithTimeout(context.Background(), 2*ttl)
 		defer cancel()
 		if err := h.Release(ctx); err == nil || errors.Is(err, ErrLost) || ctx.Err() != nil {
-			s.Errorf("no release has arrived: %v", err)
+			s.Errorf("no release arrived: %v", err)
 		}
 		n := len(sent())
 		if n < 2 {
@@ -103,15 +103,15 @@ func TestReleaseRetriesEndWithLease(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if more := len(sent()) - n; more != 0 {
-			s.Errorf("it was sent %d times after the lease was over", more)
+			s.Errorf("it was sent %d times after the lease had expired", more)
 		}
 	})
 }
 
-// TestReleaseAfterLossFreesLock: between the holder's deadline and the server's.
+// TestReleaseAfterLossFreesLock checks a release between the holder's deadline and the server's.
 func TestReleaseAfterLossFreesLock(t *testing.T) {
 	inBubble(t, func(s *fixture) {
-		h := s.hold("x", fixed)
+		h := s.hold("x", withoutRenewal)
 		time.Sleep(time.Until(h.Deadline()))
 		if err := h.Release(context.Background()); !errors.Is(err, ErrLost) {
 			s.Error(err)
@@ -123,7 +123,7 @@ func TestReleaseAfterLossFreesLock(t *testing.T) {
 	})
 }
 
-// TestLossErrorIncludesRenewalError: and not only that it was not.
+// TestLossErrorIncludesRenewalError checks that the cause of a loss includes why the renewal failed.
 func TestLossErrorIncludesRenewalError(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
@@ -135,7 +135,8 @@ func TestLossErrorIncludesRenewalError(t *testing.T) {
 	})
 }
 
-// TestCloseReportsUnnoticedLoss: as in a process that was frozen.
+// TestCloseReportsUnnoticedLoss checks that Close reports a loss that was not noticed before, as in a process that
+// was frozen.
 func TestCloseReportsUnnoticedLoss(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		h := s.hold("x")

@@ -12,15 +12,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// A reply is right, nonsense (ErrReply), or no reply at all.
+// A call has a valid reply, an invalid one (ErrReply), or none.
 
 func replyOf(n ...int64) *transport.Call { return &transport.Call{Reply: n} }
 
-// is checks an error: nonsense, or none.
-func is(t *testing.T, err error, nonsense bool) {
+// checkReplyError checks whether err is ErrReply.
+func checkReplyError(t *testing.T, err error, invalid bool) {
 	t.Helper()
-	if errors.Is(err, transport.ErrReply) != nonsense || (err != nil) != nonsense {
-		t.Errorf("the error is %v; nonsense: %v", err, nonsense)
+	if errors.Is(err, transport.ErrReply) != invalid || (err != nil) != invalid {
+		t.Errorf("the error is %v; invalid: %v", err, invalid)
 	}
 }
 
@@ -77,7 +77,7 @@ func TestParseAcquireReply(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.reply), func(t *testing.T) {
 			got, err := parseAcquire(replyOf(c.reply...))
-			is(t, err, c.bad)
+			checkReplyError(t, err, c.bad)
 			if got != c.want {
 				t.Errorf("%+v, want %+v", got, c.want)
 			}
@@ -87,10 +87,10 @@ func TestParseAcquireReply(t *testing.T) {
 
 func TestParseHeartbeatReply(t *testing.T) {
 	for _, c := range []struct {
-		reply  []int64
-		tokens int
-		news   int
-		bad    bool
+		reply   []int64
+		tokens  int
+		changes int
+		bad     bool
 	}{
 		{[]int64{lua.Waiting, 100, 9, 50, 0, 0, 0}, 0, 0, false},
 		{[]int64{lua.Waiting, 100, 9, 50, 0, 0, 0}, 3, 0, false},
@@ -114,11 +114,11 @@ func TestParseHeartbeatReply(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.reply), func(t *testing.T) {
 			got, err := parseHeartbeat(replyOf(c.reply...), c.tokens)
-			is(t, err, c.bad)
-			if err == nil && (got.now != 100 || got.seq != 9 || got.retryIn != 50 || got.more != (c.reply[4] == 1) || len(got.changes) != c.news || got.first != int(c.reply[5])-1 || got.rank != int(c.reply[6])) {
+			checkReplyError(t, err, c.bad)
+			if err == nil && (got.now != 100 || got.seq != 9 || got.retryIn != 50 || got.more != (c.reply[4] == 1) || len(got.changes) != c.changes || got.first != int(c.reply[5])-1 || got.rank != int(c.reply[6])) {
 				t.Errorf("%+v", got)
 			}
-			if c.news > 0 && got.changes[0].index != int(c.reply[7])-1 {
+			if c.changes > 0 && got.changes[0].index != int(c.reply[7])-1 {
 				t.Errorf("%+v", got.changes)
 			}
 		})
@@ -143,12 +143,12 @@ func TestParseRenewReply(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.reply), func(t *testing.T) {
 			_, err := parseRenewal(replyOf(c.reply...))
-			is(t, err, c.bad)
+			checkReplyError(t, err, c.bad)
 		})
 	}
 }
 
-// TestDurationDoesNotOverflow: whatever number of milliseconds comes, it is no negative time.
+// TestDurationDoesNotOverflow checks that no number of milliseconds becomes a negative duration.
 func TestDurationDoesNotOverflow(t *testing.T) {
 	for ms, want := range map[int64]int64{0: 0, 1: 1e6, 30000: 30000e6, math.MaxInt64: math.MaxInt64, math.MaxInt64 / 1000: math.MaxInt64} {
 		if got := duration(ms); int64(got) != want {
@@ -157,7 +157,7 @@ func TestDurationDoesNotOverflow(t *testing.T) {
 	}
 }
 
-// pack and unpack carry numbers through the fuzzer.
+// pack and unpack encode numbers for the fuzzer.
 func pack(n ...int64) []byte {
 	var b []byte
 	for _, v := range n {
@@ -174,7 +174,7 @@ func unpack(b []byte) []int64 {
 	return n
 }
 
-// FuzzParseReply: no list of numbers makes a parser panic, or believe what cannot be.
+// FuzzParseReply checks that no list of numbers makes a parser panic or return impossible values.
 func FuzzParseReply(f *testing.F) {
 	for _, n := range [][]int64{
 		nil,
@@ -200,21 +200,21 @@ func FuzzParseReply(f *testing.F) {
 			switch a.code {
 			case lua.Granted:
 				if a.fence <= 0 || a.until <= a.now {
-					t.Errorf("a grant out of %v: %+v", n, a)
+					t.Errorf("a grant from %v: %+v", n, a)
 				}
 			case lua.Refused, lua.Waiting, lua.Tombstoned, lua.Conflict, lua.AboveLimit:
 				if a.fence != 0 || a.until != 0 {
-					t.Errorf("a grant out of %v: %+v", n, a)
+					t.Errorf("a grant from %v: %+v", n, a)
 				}
 			default:
-				t.Errorf("code %d out of %v", a.code, n)
+				t.Errorf("code %d from %v", a.code, n)
 			}
 		} else if a != (acquireReply{}) || !errors.Is(err, transport.ErrReply) {
 			t.Errorf("%+v, %v", a, err)
 		}
 		if p, err := parseHeartbeat(replyOf(n...), tokens); err == nil {
 			if len(p.changes) != (len(n)-7)/4 {
-				t.Errorf("%d news out of %v", len(p.changes), n)
+				t.Errorf("%d changes from %v", len(p.changes), n)
 			}
 			for _, x := range p.changes {
 				if x.index < 0 || x.index >= tokens {
@@ -226,7 +226,7 @@ func FuzzParseReply(f *testing.F) {
 		}
 		if r, err := parseRenewal(replyOf(n...)); err == nil {
 			if granted := r[0] == lua.Granted && len(r) == 2; !granted && (r[0] != lua.Refused || len(r) != 1) {
-				t.Errorf("a renewal out of %v", n)
+				t.Errorf("a renewal from %v", n)
 			}
 		} else if !errors.Is(err, transport.ErrReply) {
 			t.Error(err)
@@ -241,20 +241,20 @@ func TestInvalidReplyGrantsNothing(t *testing.T) {
 			t.Errorf("a lease of %d ms", a.until-a.now)
 		}
 	})
-	for _, news := range [][]int64{
+	for _, changes := range [][]int64{
 		{1, lua.Granted, 0, 130},
 		{1, lua.Granted, -7, 130},
 		{1, lua.Held, 0, 130},
 		{1, lua.Left, 0, 0},
 		{1, 77, 0, 0},
 	} {
-		t.Run(fmt.Sprint("beat ", news), func(t *testing.T) {
-			_, err := parseHeartbeat(replyOf(append([]int64{lua.Waiting, 100, 9, 50, 0, 0, 0}, news...)...), 1)
-			is(t, err, true)
+		t.Run(fmt.Sprint("heartbeat ", changes), func(t *testing.T) {
+			_, err := parseHeartbeat(replyOf(append([]int64{lua.Waiting, 100, 9, 50, 0, 0, 0}, changes...)...), 1)
+			checkReplyError(t, err, true)
 		})
 	}
 	t.Run("renewal", func(t *testing.T) {
 		_, err := parseRenewal(replyOf(lua.Granted, -7))
-		is(t, err, true)
+		checkReplyError(t, err, true)
 	})
 }

@@ -33,7 +33,7 @@ func TestInvalidNamesRejected(t *testing.T) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-	for _, c := range [][2]string{{"", "{x}"}, {"{", "x}"}, {"{", "{x}"}} { // the keys of x or of {x with the same prefix
+	for _, c := range [][2]string{{"", "{x}"}, {"{", "x}"}, {"{", "{x}"}} { // these would share keys with x or {x
 		for _, bare := range []bool{true, false} {
 			if _, err := KeysOf(c[0], c[1], "fair", bare); !errors.Is(err, ErrBadName) {
 				t.Errorf("%q + %q: %v", c[0], c[1], err)
@@ -41,17 +41,17 @@ func TestInvalidNamesRejected(t *testing.T) {
 		}
 	}
 	if _, err := KeysOf("lock:", "{x}", "mutex", true); err != nil {
-		t.Errorf("behind a prefix nothing is shared: %v", err)
+		t.Errorf("with a prefix no key is shared: %v", err)
 	}
 	if _, err := KeysOf("", "t:fair:queue", "mutex", true); err != nil {
-		t.Errorf("without a hash tag of its own the name cannot be a key of another: %v", err)
+		t.Errorf("a name without a hash tag cannot be a key of another name: %v", err)
 	}
 	if err := CheckPrefix("}"); !errors.Is(err, ErrBadName) {
 		t.Error(err)
 	}
 }
 
-// TestKeysOfNameShareSlot: for any prefix and name that are accepted, Redis hashes the same part of every key, and
+// TestKeysOfNameShareSlot checks that for all valid prefixes and names, Redis hashes the same part of every key, and
 // no two names share a key.
 func TestKeysOfNameShareSlot(t *testing.T) {
 	text := rapid.StringOfN(rapid.SampledFrom([]rune("ab:{}mutexqu")), 0, 12, -1)
@@ -82,7 +82,7 @@ func TestKeysOfNameShareSlot(t *testing.T) {
 	})
 }
 
-// hashed is the part of a key that a cluster hashes, as its specification words it.
+// hashed returns the part of a key that a cluster hashes, by its specification.
 func hashed(key string) string {
 	_, rest, found := strings.Cut(key, "{")
 	if tag, _, ends := strings.Cut(rest, "}"); found && ends && tag != "" {
@@ -91,8 +91,8 @@ func hashed(key string) string {
 	return key
 }
 
-// FuzzNames: whatever the bytes, a prefix and a name are refused by ErrBad, or all keys are in one slot of a cluster,
-// differ from each other, and lead back to no other name.
+// FuzzNames checks that every prefix and name is rejected as ErrBadName, or its keys are in one slot of a cluster,
+// distinct, and not shared with another name.
 func FuzzNames(f *testing.F) {
 	for _, s := range [][3]string{
 		{"lock:", "orders:42", "orders:4"}, {"", "x", "{x}"}, {"lock:", "{user}:1", "user"}, {"lock:", "a{b", "a"},
@@ -117,7 +117,7 @@ func FuzzNames(f *testing.F) {
 				continue
 			}
 			if name == "" || len(name) > MaxLength {
-				t.Errorf("%q was taken", name)
+				t.Errorf("%q was accepted", name)
 			}
 			seen := map[string]bool{}
 			for _, key := range k.All() {

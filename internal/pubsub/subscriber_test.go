@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, redistest.IgnoreStarter())
 }
 
-// room is an Ear, and what it has heard.
+// fixture is a Subscriber and what it has received.
 type fixture struct {
 	*testing.T
 	*Subscriber
@@ -54,7 +54,7 @@ func newFixture(t *testing.T, rdb redis.UniversalClient) *fixture {
 	return r
 }
 
-// inBubble runs a test on an embedded server, in virtual time.
+// inBubble runs a test on an embedded server in virtual time.
 func inBubble(t *testing.T, test func(r *fixture)) {
 	t.Helper()
 	embedded.Run(t, func(s *embedded.Server) {
@@ -70,23 +70,23 @@ func inBubble(t *testing.T, test func(r *fixture)) {
 		r = newFixture(s.T, rdb)
 		r.mini, r.net = s.Mini, n
 		test(r)
-		r.Close() // a goroutine that is left makes the bubble fail
+		r.Close() // the bubble fails if a goroutine is left running
 		if err := rdb.Close(); err != nil {
 			s.Error(err)
 		}
 	})
 }
 
-// mustListen waits until the channel is heard, for as long as a broken connection may take.
+// mustSubscribe waits until the channel is subscribed, for as long as replacing a connection may take.
 func (r *fixture) mustSubscribe(channel string) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := r.Subscribe(ctx, channel); err != nil {
-		r.Fatalf("%s is not heard: %v", channel, err)
+		r.Fatalf("%s is not subscribed: %v", channel, err)
 	}
 	if !r.IsSubscribed(channel) || r.SubscribedSince(channel).IsZero() {
-		r.Errorf("%s is heard, but the Ear does not say so", channel)
+		r.Errorf("%s is subscribed, but IsSubscribed and SubscribedSince do not say so", channel)
 	}
 }
 
@@ -105,7 +105,7 @@ func (r *fixture) expect(what string, ch <-chan string, want string) {
 func (r *fixture) expectUnsubscribed(channel string) {
 	r.Helper()
 	if r.IsSubscribed(channel) || !r.SubscribedSince(channel).IsZero() {
-		r.Errorf("the Ear says that it hears %s", channel)
+		r.Errorf("%s is reported as subscribed", channel)
 	}
 }
 
@@ -117,12 +117,12 @@ func TestMessagesAreReceived(t *testing.T) {
 		if n := r.mini.Publish("c", "hello"); n != 1 {
 			r.Errorf("%d subscribers", n)
 		}
-		r.expect("heard", r.received, "hello")
+		r.expect("received", r.received, "hello")
 		r.mini.Publish("other", "not for us")
 		r.mini.Publish("c", "again")
-		r.expect("heard", r.received, "again")
+		r.expect("received", r.received, "again")
 		if r.Sharded() {
-			r.Error("one server has no shards")
+			r.Error("a single server has no sharded channels")
 		}
 	})
 }
@@ -140,7 +140,7 @@ func TestOneConnectionForAllChannels(t *testing.T) {
 		}
 		for _, c := range []string{"a", "b", "c"} {
 			r.mini.Publish(c, c)
-			r.expect("heard", r.received, c)
+			r.expect("received", r.received, c)
 		}
 		if n := r.dials.Load(); n != 1 {
 			r.Errorf("%d connections", n)
@@ -148,7 +148,8 @@ func TestOneConnectionForAllChannels(t *testing.T) {
 	})
 }
 
-// TestListenWaitsForSubscribeReply: a connection that does not do so is replaced after a while.
+// TestListenWaitsForSubscribeReply checks that Subscribe waits for the server's reply, and that a connection without
+// one is replaced after a while.
 func TestListenWaitsForSubscribeReply(t *testing.T) {
 	inBubble(t, func(r *fixture) {
 		r.net.Break("\r\nsubscribe\r\n", 1, faultnet.SwallowReply)
@@ -161,7 +162,7 @@ func TestListenWaitsForSubscribeReply(t *testing.T) {
 		}
 		r.expectUnsubscribed("c")
 		if len(done)+len(r.resumed) > 0 {
-			r.Error("it was told too soon")
+			r.Error("Subscribe returned too soon")
 		}
 		if err := <-done; err != nil {
 			r.Error(err)
@@ -171,7 +172,7 @@ func TestListenWaitsForSubscribeReply(t *testing.T) {
 		}
 		r.expect("resumed", r.resumed, "c")
 		if since := r.SubscribedSince("c"); since.Before(start.Add(ackTimeout)) {
-			r.Errorf("heard since %v", since.Sub(start))
+			r.Errorf("subscribed since %v", since.Sub(start))
 		}
 	})
 }
@@ -184,11 +185,11 @@ func TestListenHonorsContext(t *testing.T) {
 		if err := r.Subscribe(ctx, "c"); err != context.DeadlineExceeded {
 			r.Error(err)
 		}
-		r.mustSubscribe("c") // it went on all the same
+		r.mustSubscribe("c") // the subscription was made nevertheless
 	})
 }
 
-// TestLostConnectionIsReplaced: the Ear says at once that it is deaf, and soon that it hears again.
+// TestLostConnectionIsReplaced checks that a lost subscription is reported at once, and replaced soon.
 func TestLostConnectionIsReplaced(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -215,20 +216,20 @@ func TestLostConnectionIsReplaced(t *testing.T) {
 					r.mustSubscribe("c")
 					r.mustSubscribe("d")
 					if !r.SubscribedSince("c").After(before) {
-						r.Error("there was a gap, but the Ear does not say so")
+						r.Error("the gap is not visible in SubscribedSince")
 					}
 					if a, b := <-r.resumed, <-r.resumed; a+b != "cd" && a+b != "dc" {
 						r.Errorf("resumed: %s, %s", a, b)
 					}
 					r.mini.Publish("c", "hello")
-					r.expect("heard", r.received, "hello")
+					r.expect("received", r.received, "hello")
 				}
 			})
 		})
 	}
 }
 
-// TestFirstReconnectIsImmediate: only losses that follow each other make it wait.
+// TestFirstReconnectIsImmediate checks that only consecutive losses delay a reconnect.
 func TestFirstReconnectIsImmediate(t *testing.T) {
 	inBubble(t, func(r *fixture) {
 		r.mustSubscribe("c")
@@ -238,7 +239,7 @@ func TestFirstReconnectIsImmediate(t *testing.T) {
 			r.net.CutSubscriptions()
 			synctest.Wait()
 			if !r.SubscribedSince("c").Equal(now) {
-				r.Fatalf("it hears since %v, and was cut off at %v", r.SubscribedSince("c"), now)
+				r.Fatalf("subscribed since %v, disconnected at %v", r.SubscribedSince("c"), now)
 			}
 		}
 	})
@@ -251,14 +252,14 @@ func TestReconnectBackoff(t *testing.T) {
 		r.dials.Store(0)
 		time.Sleep(time.Minute)
 		if n := r.dials.Load(); n < 30 || n > 150 {
-			r.Errorf("in a minute it tried %d times", n)
+			r.Errorf("%d attempts in a minute", n)
 		}
 		r.expectUnsubscribed("c")
 		r.net.Restore()
 		start := time.Now()
 		r.mustSubscribe("c")
 		if d := time.Since(start); d > 2*time.Second {
-			r.Errorf("it took %v to come back", d)
+			r.Errorf("it took %v to resubscribe", d)
 		}
 	})
 }
@@ -281,7 +282,8 @@ func TestReplaceWithoutSubscription(t *testing.T) {
 	})
 }
 
-// TestDenialIsCached: it is told at once, and asked about again only then.
+// TestDenialIsCached checks that a denial is reported at once, and that the server is asked again only after a
+// while.
 func TestDenialIsCached(t *testing.T) {
 	const refusal = "NOPERM this user has no permissions to access one of the channels used as arguments"
 	inBubble(t, func(r *fixture) {
@@ -308,7 +310,7 @@ func TestDenialIsCached(t *testing.T) {
 		}
 		r.expect("denied", r.denied, "c: "+refusal)
 		if !r.IsSubscribed("allowed") {
-			r.Error("the other channel was given up as well")
+			r.Error("the other channel was denied as well")
 		}
 
 		time.Sleep(denialTTL / 2)
@@ -323,7 +325,7 @@ func TestDenialIsCached(t *testing.T) {
 	})
 }
 
-// TestLoadingServerIsRetried: what passes by itself is tried again.
+// TestLoadingServerIsRetried checks that temporary errors are retried.
 func TestLoadingServerIsRetried(t *testing.T) {
 	inBubble(t, func(r *fixture) {
 		left := 3
@@ -339,7 +341,7 @@ func TestLoadingServerIsRetried(t *testing.T) {
 		r.mustSubscribe("c")
 		r.mustSubscribe("other")
 		if left != 0 || len(r.denied) > 0 {
-			r.Errorf("%d refusals left, %d told", left, len(r.denied))
+			r.Errorf("%d refusals left, %d denials reported", left, len(r.denied))
 		}
 	})
 }
@@ -349,7 +351,7 @@ func TestClose(t *testing.T) {
 		"unused":     func(*fixture) {},
 		"listening":  func(r *fixture) { r.mustSubscribe("c") },
 		"connecting": func(r *fixture) { r.net.Down(); go func() { _ = r.Subscribe(context.Background(), "c") }() },
-		"unheard":    func(r *fixture) { r.net.Break("\r\nsubscribe\r\n", 9, faultnet.SwallowReply) },
+		"unanswered": func(r *fixture) { r.net.Break("\r\nsubscribe\r\n", 9, faultnet.SwallowReply) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(r *fixture) {
@@ -368,7 +370,7 @@ func TestClose(t *testing.T) {
 				start := time.Now()
 				r.Close()
 				if stacks := stacks(); strings.Contains(stacks, "pubsub.(*conn).receive(") || strings.Contains(stacks, "pubsub.(*Subscriber).reconnect(") {
-					r.Errorf("Close did not wait:\n%s", stacks)
+					r.Errorf("Close did not wait for its goroutines:\n%s", stacks)
 				}
 				if d := time.Since(start); d != 0 {
 					r.Errorf("Close took %v", d)
@@ -384,7 +386,7 @@ func TestClose(t *testing.T) {
 				r.Replace("c")
 				synctest.Wait()
 				if n := r.mini.PubSubNumSub("c")["c"]; n != 0 {
-					r.Errorf("%d subscriptions are left", n)
+					r.Errorf("%d subscriptions left", n)
 				}
 				n := r.dials.Load()
 				time.Sleep(time.Minute)
@@ -410,7 +412,7 @@ func TestNewDoesNotConnect(t *testing.T) {
 	})
 }
 
-// TestOnRealServer: what an embedded one cannot show.
+// TestOnRealServer checks what an embedded server does not support.
 func TestOnRealServer(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client()
@@ -429,27 +431,28 @@ func TestOnRealServer(t *testing.T) {
 	must(admin.ClientKillByFilter(ctx, "TYPE", "pubsub").Err())
 	r.expect("resumed", r.resumed, "c")
 	must(admin.Publish(ctx, "c", "after the kill").Err())
-	r.expect("heard", r.received, "after the kill")
+	r.expect("received", r.received, "after the kill")
 
 	must(admin.Do(ctx, "acl", "setuser", "default", "resetchannels", "&c").Err())
 	if err := r.Subscribe(ctx, "d"); !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "NOPERM") {
 		t.Error(err)
 	}
 	r.expectUnsubscribed("d")
-	if told := <-r.denied; !strings.HasPrefix(told, "d: NOPERM") {
-		t.Error(told)
+	if denial := <-r.denied; !strings.HasPrefix(denial, "d: NOPERM") {
+		t.Error(denial)
 	}
 	r.mustSubscribe("c")
 
-	// The right to a channel that is heard is taken away: the server ends the connection.
+	// Without the permission for a subscribed channel, the server closes the connection.
 	must(admin.Do(ctx, "acl", "setuser", "default", "resetchannels").Err())
-	if told := <-r.denied; !strings.HasPrefix(told, "c: NOPERM") {
-		t.Error(told)
+	if denial := <-r.denied; !strings.HasPrefix(denial, "c: NOPERM") {
+		t.Error(denial)
 	}
 	r.expectUnsubscribed("c")
 }
 
-// TestClusterChannelsAreSharded: each is heard where its slot is, also after the slot has moved.
+// TestClusterChannelsAreSharded checks that each channel is subscribed at the node of its slot, also after the slot
+// has moved.
 func TestClusterChannelsAreSharded(t *testing.T) {
 	c := redistest.StartCluster(t, 2, 0)
 	rdb := c.Client()
@@ -457,16 +460,16 @@ func TestClusterChannelsAreSharded(t *testing.T) {
 	r := newFixture(t, rdb)
 	defer r.Close()
 	if !r.Sharded() {
-		t.Error("the Ear does not say so")
+		t.Error("channels are not reported as sharded")
 	}
 	says := func(channel, text string) {
 		t.Helper()
 		if n, err := rdb.SPublish(ctx, channel, text).Result(); err != nil || n != 1 {
 			t.Errorf("%s: %d subscribers, %v", channel, n, err)
 		}
-		r.expect("heard", r.received, text)
+		r.expect("received", r.received, text)
 	}
-	channels := []string{"{a}:wake", "{b}:wake"} // whose slots are apart: 15495 and 3300
+	channels := []string{"{a}:wake", "{b}:wake"} // in distinct slots: 15495 and 3300
 	for _, name := range channels {
 		r.mustSubscribe(name)
 		r.expect("resumed", r.resumed, name)
@@ -476,12 +479,12 @@ func TestClusterChannelsAreSharded(t *testing.T) {
 	r.expect("resumed", r.resumed, channels[0])
 	r.mustSubscribe(channels[0])
 	rdb.ReloadState(ctx)
-	for range 1000 { // until the publisher has learned of it as well
+	for range 1000 { // until the publisher knows it as well
 		if n, err := rdb.SPublish(ctx, channels[0], "moved").Result(); err == nil && n == 1 {
 			break
 		}
 		time.Sleep(time.Millisecond)
 	}
-	r.expect("heard", r.received, "moved")
+	r.expect("received", r.received, "moved")
 	says(channels[1], "still here")
 }

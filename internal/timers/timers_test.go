@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTimersFireOnceInOrder: whatever is set, moved and unset, each alarm rings when it was last set to and
-// at no other time.
+// TestTimersFireOnceInOrder checks that after any sequence of setting, moving and cancelling, each timer fires once,
+// at the time it was last set to.
 func TestTimersFireOnceInOrder(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		synctest.Test(t, func(*testing.T) {
@@ -18,19 +18,19 @@ func TestTimersFireOnceInOrder(t *testing.T) {
 			start := time.Now()
 			var mu sync.Mutex
 			want := map[int]time.Duration{}
-			alarms := make([]*Timer, 8)
-			for i := range alarms {
-				alarms[i] = &Timer{Fire: func(now time.Time) {
+			timers := make([]*Timer, 8)
+			for i := range timers {
+				timers[i] = &Timer{Fire: func(now time.Time) {
 					mu.Lock()
 					defer mu.Unlock()
 					if at, set := want[i]; !set || at != now.Sub(start) || !now.Equal(time.Now()) {
-						r.Errorf("alarm %d rang at %v, told %v; it was set: %v, to %v", i, time.Since(start), now.Sub(start), set, at)
+						r.Errorf("timer %d fired at %v, with time %v; set: %v, to %v", i, time.Since(start), now.Sub(start), set, at)
 					}
 					delete(want, i)
 				}}
 			}
 			for range rapid.IntRange(1, 40).Draw(r, "steps") {
-				i := rapid.IntRange(0, len(alarms)-1).Draw(r, "alarm")
+				i := rapid.IntRange(0, len(timers)-1).Draw(r, "timer")
 				after := time.Duration(rapid.IntRange(-5, 50).Draw(r, "after")) * time.Millisecond
 				at := time.Now().Add(after)
 				due := max(after, 0) + time.Since(start)
@@ -39,17 +39,17 @@ func TestTimersFireOnceInOrder(t *testing.T) {
 				case 0:
 					delete(want, i)
 					mu.Unlock()
-					c.Cancel(alarms[i])
+					c.Cancel(timers[i])
 				case 1:
 					if old, set := want[i]; !set || old > due {
 						want[i] = due
 					}
 					mu.Unlock()
-					c.SetIfSooner(alarms[i], at)
+					c.SetIfSooner(timers[i], at)
 				case 2:
 					want[i] = due
 					mu.Unlock()
-					c.Set(alarms[i], at)
+					c.Set(timers[i], at)
 				case 3:
 					mu.Unlock()
 					time.Sleep(max(after, 0))
@@ -58,12 +58,12 @@ func TestTimersFireOnceInOrder(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			c.Stop()
-			c.Set(alarms[0], time.Now())
+			c.Set(timers[0], time.Now())
 			time.Sleep(time.Second)
 			mu.Lock()
 			defer mu.Unlock()
 			if len(want) > 0 {
-				r.Fatalf("never rang: %v", want)
+				r.Fatalf("never fired: %v", want)
 			}
 		})
 	})
@@ -80,12 +80,12 @@ func TestStopWaitsForFiringTimer(t *testing.T) {
 		synctest.Wait()
 		c.Stop()
 		if !ended {
-			t.Error("Stop returned while an alarm was ringing")
+			t.Error("Stop returned while a timer was firing")
 		}
 	})
 }
 
-// TestEarliestConcurrentTimeWins: alarms are set from many goroutines at once.
+// TestEarliestConcurrentTimeWins sets a timer from many goroutines at once.
 func TestEarliestConcurrentTimeWins(t *testing.T) {
 	var c Scheduler
 	defer c.Stop()

@@ -33,12 +33,12 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// count answers how often it has run.
+// counterScript returns how often it has run.
 var counterScript = script("return {1, redis.call('INCR', KEYS[1])}")
 
 func script(text string) *lua.Script { return lua.New("test", text) }
 
-// post is a courier in a synctest bubble, with a server and a network.
+// fixture is a transport in a synctest bubble, with a server and a network.
 type fixture struct {
 	*testing.T
 	*Transport
@@ -47,7 +47,7 @@ type fixture struct {
 	rdb  *redis.Client
 
 	mu            sync.Mutex
-	pipelineSizes []int // the number of scripts in each write that had any
+	pipelineSizes []int // the number of scripts in each write that has any
 }
 
 const readTimeout = 10 * time.Second
@@ -78,7 +78,7 @@ func inBubbleWith(t *testing.T, o redis.Options, test func(p *fixture)) {
 		p.rdb = rdb
 		p.Transport = New(newClient(p.T, rdb))
 		test(p)
-		p.Close() // a goroutine that is left makes the bubble fail
+		p.Close() // the bubble fails if a goroutine is left running
 		if err := rdb.Close(); err != nil {
 			p.Error(err)
 		}
@@ -94,8 +94,8 @@ func newClient(t *testing.T, rdb redis.UniversalClient) *client.Client {
 	return c
 }
 
-// tap is a connection that notes how many scripts travel together. Unlike the pipe under it, it takes what is written
-// before the other side has read it, as the network does.
+// recordingConn is a connection that records how many scripts are written together. Unlike the pipe below it, it
+// accepts a write before the other side has read it, as TCP does.
 type recordingConn struct {
 	net.Conn
 	p      *fixture
@@ -134,7 +134,7 @@ func (c *recordingConn) Close() error {
 	return c.Conn.Close()
 }
 
-// sent is the sizes of the pipelines since it was last asked.
+// sent returns the sizes of the pipelines since its last call.
 func (p *fixture) sent() []int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,14 +143,14 @@ func (p *fixture) sent() []int {
 	return list
 }
 
-// send puts a script on its way; the channel gets the call when it is done.
+// send sends a script and returns a channel for the completed call.
 func (p *fixture) send(s *lua.Script) chan *Call {
-	done := make(chan *Call, 2) // a call that is done twice is seen
+	done := make(chan *Call, 2) // a call that completes twice is noticed
 	p.Send(&Call{Script: s, Key: "k", Args: s.AppendCommand(nil, "k"), Done: func(c *Call) { done <- c }})
 	return done
 }
 
-// loadScript makes the server know the script, and the courier have a connection.
+// loadScript loads the script and makes the transport open a connection.
 func (p *fixture) loadScript() {
 	p.Helper()
 	if c := <-p.send(counterScript); c.Err != nil {
@@ -160,7 +160,7 @@ func (p *fixture) loadScript() {
 	p.mini.Del("k")
 }
 
-// ran is how often the script has run.
+// checkRuns checks how often the script has run.
 func (p *fixture) checkRuns(want string) {
 	p.Helper()
 	got, err := p.mini.Get("k")
@@ -186,7 +186,8 @@ func TestReply(t *testing.T) {
 	})
 }
 
-// TestUnknownScriptsAreSentInFull: also after they were forgotten, and each runs once.
+// TestUnknownScriptsAreSentInFull checks that scripts which the server does not know, or has forgotten, are sent in
+// full and run once.
 func TestUnknownScriptsAreSentInFull(t *testing.T) {
 	inBubble(t, func(p *fixture) {
 		for round := range 3 {
@@ -233,14 +234,14 @@ func TestRepeatedNoScriptFails(t *testing.T) {
 	})
 }
 
-// answer lets f answer scripts instead of the server, if it says so.
+// answer replies to scripts by f instead of the server if f returns true.
 func (p *fixture) answer(f func(c *server.Peer, cmd string) bool) {
 	p.mini.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
 		return strings.HasPrefix(cmd, "EVAL") && f(c, cmd)
 	})
 }
 
-// blockSenders makes every sender wait for an answer that never comes.
+// blockSenders occupies every sender with a call that gets no reply.
 func (p *fixture) blockSenders() {
 	p.loadScript()
 	for range p.queues[nil].preferred {
@@ -270,7 +271,7 @@ func TestPendingCallsArePipelined(t *testing.T) {
 					p.Errorf("pipelines of %v, want %v", got, want)
 				}
 				if d := time.Since(start); d > overdueAfter {
-					p.Errorf("although all senders were busy, it should have taken %v, not %v", overdueAfter, d)
+					p.Errorf("with all senders busy, it should have taken %v, not %v", overdueAfter, d)
 				}
 			})
 		})
@@ -307,42 +308,42 @@ func TestHangingServerBoundsSenders(t *testing.T) {
 	})
 }
 
-// TestCommandsAreNeverResent: what became of a call is told truthfully, and a script whose fate is not known has run
-// once at the most.
+// TestCommandsAreNeverResent checks that the outcome of a call is correct, and that a script whose outcome is
+// unknown has run at most once.
 func TestCommandsAreNeverResent(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		net  func(*fixture)
-		fate Outcome
-		ran  string
+		name    string
+		net     func(*fixture)
+		outcome Outcome
+		ran     string
 	}{
 		{"its reply is cut off", func(p *fixture) { p.net.Break("evalsha", 1, faultnet.CutReply) }, InDoubt, "1"},
 		{"its reply never comes", func(p *fixture) { p.net.Break("evalsha", 1, faultnet.SwallowReply) }, InDoubt, "1"},
-		{"it is lost on the way", func(p *fixture) { p.net.Break("evalsha", 1, faultnet.LoseRequest) }, InDoubt, "0"},
-		{"there is no connection", func(p *fixture) { p.net.Down(); <-p.send(counterScript) }, NotSent, "0"}, // the first finds that out
-		{"all is well", func(*fixture) {}, Answered, "1"},
+		{"the request is lost", func(p *fixture) { p.net.Break("evalsha", 1, faultnet.LoseRequest) }, InDoubt, "0"},
+		{"there is no connection", func(p *fixture) { p.net.Down(); <-p.send(counterScript) }, NotSent, "0"}, // the first call notices it
+		{"no fault", func(*fixture) {}, Answered, "1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inBubble(t, func(p *fixture) {
 				p.loadScript()
 				c.net(p)
 				call := <-p.send(counterScript)
-				if got := OutcomeOf(call.Err); got != c.fate || (call.Err == nil) != (c.fate == Answered) {
-					p.Errorf("fate %d, want %d: %v", got, c.fate, call.Err)
+				if got := OutcomeOf(call.Err); got != c.outcome || (call.Err == nil) != (c.outcome == Answered) {
+					p.Errorf("outcome %d, want %d: %v", got, c.outcome, call.Err)
 				}
 				if call.Err != nil && !Retryable(call.Err) {
-					p.Errorf("it would not pass: %v", call.Err)
+					p.Errorf("it is not retryable: %v", call.Err)
 				}
 				p.checkRuns(c.ran)
 				p.net.Restore()
-				time.Sleep(time.Minute) // in which nothing is repeated
+				time.Sleep(time.Minute) // during which nothing is repeated
 				p.checkRuns(c.ran)
 			})
 		})
 	}
 }
 
-// TestPipelineCallsShareOutcome: one that breaks must not be split, nor sent again in part.
+// TestPipelineCallsShareOutcome checks that a broken pipeline is neither split nor resent in part.
 func TestPipelineCallsShareOutcome(t *testing.T) {
 	inBubble(t, func(p *fixture) {
 		p.blockSenders()
@@ -387,7 +388,7 @@ func TestPipelineCallsGetOwnReplies(t *testing.T) {
 	})
 }
 
-// TestServerErrors: errors that go all the way from the server through go-redis.
+// TestServerErrors checks errors on their way from the server through go-redis.
 func TestServerErrors(t *testing.T) {
 	for _, c := range []struct {
 		says    string
@@ -426,23 +427,23 @@ func TestServerErrors(t *testing.T) {
 					want = InDoubt // stopped in the middle
 				}
 				if got := OutcomeOf(call.Err); got != want {
-					p.Errorf("fate %d, want %d", got, want)
+					p.Errorf("outcome %d, want %d", got, want)
 				}
 				if Retryable(call.Err) != c.passing {
-					p.Errorf("passing: %v, want %v", !c.passing, c.passing)
+					p.Errorf("retryable: %v, want %v", !c.passing, c.passing)
 				}
 				if got, want := WrongType(call.Err), strings.HasPrefix(c.says, "WRONGTYPE"); got != want {
 					p.Errorf("wrong type: %v", got)
 				}
 				if Malformed(call.Err) {
-					p.Error("it is no nonsense")
+					p.Error("it is not an invalid reply")
 				}
 			})
 		})
 	}
 }
 
-// TestInvalidReplies: each ends its call with an error, and asking again would not help.
+// TestInvalidReplies checks that each invalid reply ends its call with an error that is not retryable.
 func TestInvalidReplies(t *testing.T) {
 	for _, text := range []string{
 		"return 'text'", "return 1", "return redis.status_reply('OK')", "return {'text'}", "return {1, 'text'}",
@@ -455,7 +456,7 @@ func TestInvalidReplies(t *testing.T) {
 				if c.Err == nil || Retryable(c.Err) {
 					p.Errorf("%v, %v", c.Reply, c.Err)
 				}
-				if c := <-p.send(counterScript); c.Err != nil { // what follows is not disturbed
+				if c := <-p.send(counterScript); c.Err != nil { // later calls are not affected
 					p.Error(c.Err)
 				}
 			})
@@ -469,7 +470,7 @@ func TestOutcomesOfErrors(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		err     error
-		fate    Outcome
+		outcome Outcome
 		passing bool
 	}{
 		{"the connection is refused", dial, NotSent, true},
@@ -478,29 +479,29 @@ func TestOutcomesOfErrors(t *testing.T) {
 		{"the pool is exhausted", redis.ErrPoolExhausted, NotSent, true},
 		{"the client is closed", redis.ErrClosed, NotSent, false},
 		{"the client is closed, wrapped", fmt.Errorf("x: %w", redis.ErrClosed), NotSent, false},
-		{"the answer does not come", read, InDoubt, true},
+		{"the reply does not arrive", read, InDoubt, true},
 		{"the connection is cut", io.EOF, InDoubt, true},
-		{"the connection is cut within the answer", io.ErrUnexpectedEOF, InDoubt, true},
+		{"the connection is cut within the reply", io.ErrUnexpectedEOF, InDoubt, true},
 		{"the context is cancelled", context.Canceled, InDoubt, true},
-		{"the context's time is over", context.DeadlineExceeded, InDoubt, true},
+		{"the context's deadline has passed", context.DeadlineExceeded, InDoubt, true},
 		{"the reply is empty", redis.Nil, Answered, false},
-		{"the reply is nonsense", fmt.Errorf("%w: seven", ErrReply), InDoubt, false},
+		{"the reply is invalid", fmt.Errorf("%w: seven", ErrReply), InDoubt, false},
 		{"something else", errors.New("something else"), InDoubt, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := OutcomeOf(c.err); got != c.fate {
-				t.Errorf("fate %d, want %d", got, c.fate)
+			if got := OutcomeOf(c.err); got != c.outcome {
+				t.Errorf("outcome %d, want %d", got, c.outcome)
 			}
 			if got := Retryable(c.err); got != c.passing {
-				t.Errorf("passing: %v", got)
+				t.Errorf("retryable: %v", got)
 			}
 		})
 	}
 	if OutcomeOf(nil) != Answered || Malformed(nil) || WrongType(nil) {
-		t.Error("no error is no trouble")
+		t.Error("nil is reported as retryable")
 	}
-	if WrongType(errors.New("WRONGTYPE, says somebody")) {
-		t.Error("only the server knows of wrong types")
+	if WrongType(errors.New("WRONGTYPE, from elsewhere")) {
+		t.Error("an error that is not from the server is reported as a wrong type")
 	}
 }
 
@@ -519,7 +520,7 @@ func TestCloseWaitsForPendingCalls(t *testing.T) {
 					p.Errorf("call %d: %v", i, c.Err)
 				}
 			default:
-				p.Fatalf("Close returned before call %d was done", i)
+				p.Fatalf("Close returned before call %d completed", i)
 			}
 		}
 		p.Close() // again
@@ -557,7 +558,7 @@ func TestDoneIsCalledOnce(t *testing.T) {
 		time.Sleep(time.Minute)
 		for i, done := range all {
 			if len(done) != 1 {
-				p.Errorf("call %d was done %d times", i, len(done))
+				p.Errorf("call %d completed %d times", i, len(done))
 			}
 		}
 	})
@@ -565,7 +566,7 @@ func TestDoneIsCalledOnce(t *testing.T) {
 
 func TestNewDoesNotConnect(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
-		t.Error("New has connected")
+		t.Error("New connected")
 		return nil, io.EOF
 	}})
 	defer func() { _ = rdb.Close() }()
@@ -589,7 +590,7 @@ func TestCloseEndsGoroutines(t *testing.T) {
 	}
 	calls.Wait()
 	c.Close()
-	// The server and the client keep theirs; the courier may not.
+	// The server and the client keep their goroutines; the transport must not.
 	stacks := make([]byte, 1<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
 	if bytes.Contains(stacks, []byte("(*nodeQueue).runSender")) {
@@ -605,12 +606,13 @@ func TestMaxClientsErrorIsTemporary(t *testing.T) {
 			return true
 		})
 		if c := <-p.send(counterScript); !Retryable(c.Err) {
-			p.Errorf("it would not pass: %v", c.Err)
+			p.Errorf("it is not retryable: %v", c.Err)
 		}
 	})
 }
 
-// TestSendInlineWhenIdle: in the caller's own goroutine if the way is free, with the others if it is not.
+// TestSendInlineWhenIdle checks that a call is sent in the caller's goroutine if no other is under way, and batched
+// with others otherwise.
 func TestSendInlineWhenIdle(t *testing.T) {
 	inBubble(t, func(p *fixture) {
 		p.loadScript()
@@ -618,7 +620,7 @@ func TestSendInlineWhenIdle(t *testing.T) {
 			done := make(chan bool, 2)
 			var returned atomic.Bool
 			c = &Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: func(*Call) {
-				// Somebody else's goroutine gets here when Carry has returned.
+				// The sender's goroutine gets here after SendInline has returned.
 				time.Sleep(time.Millisecond)
 				done <- !returned.Load()
 			}}
@@ -626,18 +628,18 @@ func TestSendInlineWhenIdle(t *testing.T) {
 			returned.Store(true)
 			own = <-done
 			if len(done) > 0 {
-				p.Error("done twice")
+				p.Error("completed twice")
 			}
 			return c, own
 		}
 		goroutines := runtime.NumGoroutine()
 		for range 3 {
 			if c, own := carry(); c.Err != nil || !own || c.Sent.IsZero() {
-				p.Errorf("alone: %v, in its own goroutine %v", c.Err, own)
+				p.Errorf("alone: %v, in the caller's goroutine %v", c.Err, own)
 			}
 		}
 		if n := runtime.NumGoroutine(); n > goroutines {
-			p.Errorf("%d goroutines more", n-goroutines)
+			p.Errorf("%d more goroutines", n-goroutines)
 		}
 		p.flush()
 		if c, _ := carry(); c.Err != nil {
@@ -645,14 +647,14 @@ func TestSendInlineWhenIdle(t *testing.T) {
 		}
 		p.net.Break("evalsha", 1, faultnet.CutReply)
 		if c, own := carry(); OutcomeOf(c.Err) != InDoubt || !own {
-			p.Errorf("cut: %v, in its own goroutine %v", c.Err, own)
+			p.Errorf("cut: %v, in the caller's goroutine %v", c.Err, own)
 		}
 
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
 		p.send(counterScript)
 		synctest.Wait()
 		if c, own := carry(); c.Err != nil || own {
-			p.Errorf("while another is under way: %v, in its own goroutine %v", c.Err, own)
+			p.Errorf("while another is under way: %v, in the caller's goroutine %v", c.Err, own)
 		}
 
 		p.Close()
@@ -662,7 +664,7 @@ func TestSendInlineWhenIdle(t *testing.T) {
 	})
 }
 
-// TestCloseWaitsForInlineSend as for any other.
+// TestCloseWaitsForInlineSend checks that Close waits for a call that is sent inline, as for any other.
 func TestCloseWaitsForInlineSend(t *testing.T) {
 	inBubble(t, func(p *fixture) {
 		p.loadScript()
@@ -672,20 +674,21 @@ func TestCloseWaitsForInlineSend(t *testing.T) {
 		synctest.Wait()
 		p.Close()
 		if !done {
-			p.Error("Close has returned before it was done")
+			p.Error("Close returned before the call completed")
 		}
 	})
 }
 
-// TestPipelinePoolBoundsBatches: however many calls wait for a server that hangs, and on whichever way they came, there
-// are never more batches under way than the client has connections for pipelines; and the application's pool is left alone.
+// TestPipelinePoolBoundsBatches checks that however many calls wait for a server that hangs, sent inline or not, no
+// more batches are under way than the client has connections for pipelines, and that no connection of the
+// application's pool is used.
 func TestPipelinePoolBoundsBatches(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
 	for size, want := range map[int]int{0: 10, 1: 1, 2: 2, 7: 7, 30: 30} {
 		t.Run(fmt.Sprint("PipelinePoolSize ", size), func(t *testing.T) {
 			inBubbleWith(t, redis.Options{PipelinePoolSize: size, PoolSize: 1}, func(p *fixture) {
 				p.loadScript()
-				used := p.rdb.Conn() // the application's pool is used up
+				used := p.rdb.Conn() // exhaust the application's pool
 				defer func() { _ = used.Close() }()
 				if err := used.Ping(context.Background()).Err(); err != nil {
 					p.Fatal(err)
@@ -702,28 +705,28 @@ func TestPipelinePoolBoundsBatches(t *testing.T) {
 				if n := len(p.sent()); n != want {
 					p.Errorf("%d batches are under way, want %d", n, want)
 				}
-				time.Sleep(readTimeout) // the next ones take the places of those that nobody answered
+				time.Sleep(readTimeout) // the next batches replace those that timed out
 				if n := len(p.sent()); n > 2*want {
 					p.Errorf("%d batches were sent in the time of two", n)
 				}
 				p.net.Restore()
-				mended := time.Now()
+				restored := time.Now()
 				for _, done := range all {
 					<-done
 				}
-				if d := time.Since(mended); d > 2*readTimeout {
-					p.Errorf("when the server answered again, the last call was done after %v", d)
+				if d := time.Since(restored); d > 2*readTimeout {
+					p.Errorf("after the server replied again, the last call took %v", d)
 				}
 				after := p.rdb.PoolStats()
 				if before.Hits != after.Hits || before.Misses != after.Misses || after.Timeouts != 0 {
-					p.Errorf("the application's pool was asked for connections: %+v, then %+v", before, after)
+					p.Errorf("the application's pool was used: %+v, then %+v", before, after)
 				}
 			})
 		})
 	}
 }
 
-// TestPoolSizeBoundsBatches: the pool is then the application's as well.
+// TestPoolSizeBoundsBatches checks the bound if the pool is shared with the application.
 func TestPoolSizeBoundsBatches(t *testing.T) {
 	inBubbleWith(t, redis.Options{PipelinePoolSize: -1, PoolSize: 3}, func(p *fixture) {
 		p.loadScript()
@@ -739,7 +742,7 @@ func TestPoolSizeBoundsBatches(t *testing.T) {
 	})
 }
 
-// TestUrgentCallsGoFirst: what renews leases does not wait behind thousands that ask for new ones.
+// TestUrgentCallsGoFirst checks that renewals do not wait behind thousands of new requests.
 func TestUrgentCallsGoFirst(t *testing.T) {
 	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *fixture) {
 		p.loadScript()
@@ -752,7 +755,7 @@ func TestUrgentCallsGoFirst(t *testing.T) {
 				if c.Err != nil {
 					p.Error(c.Err)
 				}
-				order = append(order, name) // there is but one sender
+				order = append(order, name) // there is only one sender
 			}})
 		}
 		for range 1000 {
@@ -778,7 +781,8 @@ func reversed(list []string) []string {
 	return list
 }
 
-// TestNoInlineSendWithoutTimeouts: a caller that carries its own call is let go only when the server answers.
+// TestNoInlineSendWithoutTimeouts checks that no call is sent inline by a client without timeouts, because its
+// caller could not return before the server replies.
 func TestNoInlineSendWithoutTimeouts(t *testing.T) {
 	inBubbleWith(t, redis.Options{ReadTimeout: -1}, func(p *fixture) {
 		p.loadScript()
@@ -789,7 +793,8 @@ func TestNoInlineSendWithoutTimeouts(t *testing.T) {
 	})
 }
 
-// TestMixedReplies: also those that are no list end the call.
+// TestMixedReplies checks calls whose reply may have strings and nested lists, and that any other reply ends the
+// call.
 func TestMixedReplies(t *testing.T) {
 	inBubble(t, func(p *fixture) {
 		get := func(text string) *Call {
@@ -809,7 +814,7 @@ func TestMixedReplies(t *testing.T) {
 	})
 }
 
-// traced counts the pipelines that go through a wrapper.
+// traced wraps a client and counts its pipelines.
 type traced struct {
 	*redis.Client
 	pipes, sent atomic.Int32
@@ -830,7 +835,7 @@ func (p *tracedPipeline) Exec(ctx context.Context) ([]redis.Cmder, error) {
 	return p.Pipeliner.Exec(ctx)
 }
 
-// TestClientWrapperSeesCommands, because it is asked for the pipelines.
+// TestClientWrapperSeesCommands checks that pipelines are created by the wrapper.
 func TestClientWrapperSeesCommands(t *testing.T) {
 	inBubble(t, func(p *fixture) {
 		p.loadScript()

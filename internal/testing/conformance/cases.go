@@ -704,7 +704,7 @@ func renewal(w *World) {
 	start := time.Now()
 	w.awaitLoss(ends, ttl)
 	if d := time.Since(start); !w.Real && (d < ttl*9/10 || d > ttl) {
-		w.Errorf("a lease of %v without renewal was believed held for %v", ttl, d)
+		w.Errorf("a lease of %v without renewal was relied on for %v", ttl, d)
 	}
 	time.Sleep(3 * ttl)
 	w.must(lease.Err())
@@ -724,7 +724,7 @@ func renewal(w *World) {
 	w.must(r.err)
 	w.awaitLoss(r.lease, 10*heartbeatInterval)
 	if d := time.Since(r.at); !w.Real && (d < 9*heartbeatInterval || d > 10*heartbeatInterval) {
-		w.Errorf("a lease of %v without renewal was believed held for %v after a wait", 10*heartbeatInterval, d)
+		w.Errorf("a lease of %v without renewal was relied on for %v after a wait", 10*heartbeatInterval, d)
 	}
 	w.checkClean()
 }
@@ -738,7 +738,7 @@ func extend(w *World) {
 	w.must(lease.Err())
 	w.must(lease.Extend(w.ctx(), ttl/2))
 	if left := time.Until(lease.Deadline()); left > ttl/2 {
-		w.Errorf("shortened to %v, it is believed held for %v", ttl/2, left)
+		w.Errorf("shortened to %v, its holder relies on it for %v", ttl/2, left)
 	}
 	w.awaitLoss(lease, ttl/2)
 	w.checkError(lease.Extend(w.ctx(), ttl), lockkeeper.ErrLost)

@@ -390,7 +390,7 @@ func serverPauses(w *World) {
 	ctx := lease.Context(w.ctx())
 	w.must(lease.Extend(w.ctx(), ttl))
 	if left := time.Until(lease.Deadline()); left > ttl {
-		w.Errorf("a lease of %v is believed held for %v", ttl, left)
+		w.Errorf("a lease of %v is relied on for %v", ttl, left)
 	}
 	end := time.Now().Add(2*ttl + time.Second)
 	pause(2*ttl + time.Second)

@@ -289,7 +289,7 @@ func clockJumps(w *World) {
 				left, err := w.admin.PTTL(w.ctx(), w.P.Key("x")).Result()
 				w.must(err)
 				if until := time.Until(deadline); until > left {
-					w.Errorf("jump %v: believed held for %v, but it expires at the server in %v", jump, until, left)
+					w.Errorf("jump %v: relied on for %v, but it expires at the server in %v", jump, until, left)
 				}
 				for _, later := range turns[i+1:] {
 					w.expectNotGranted(later)

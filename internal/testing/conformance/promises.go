@@ -256,7 +256,7 @@ func ttlBounds(w *World) {
 	lease := w.hold(p.Lock("x", withoutRenewal))
 	w.must(lease.Extend(w.ctx(), most))
 	if left := time.Until(lease.Deadline()); left < most*98/100 {
-		w.Errorf("extended to %v, it is believed held for %v", most, left)
+		w.Errorf("extended to %v, its holder relies on it for %v", most, left)
 	}
 	w.checkError(lease.Extend(w.ctx(), most+1), lockkeeper.ErrInvalid)
 	w.release(lease)
@@ -267,7 +267,7 @@ func defaultTTL(w *World) {
 	w.must(err)
 	lease := w.hold(l)
 	if left := time.Until(lease.Deadline()); left > 30*time.Second || left < 25*time.Second {
-		w.Errorf("it is believed for %v", left)
+		w.Errorf("its holder relies on it for %v", left)
 	}
 	w.checkKeyExpiry("x", 30*time.Second)
 	w.release(lease)
@@ -292,7 +292,7 @@ func adoptExtendsToTTL(w *World) {
 	lease, err := w.Process().Lock("x", withoutRenewal, withTTL(time.Minute)).Adopt(w.ctx(), first.Token())
 	w.must(err)
 	if left := time.Until(lease.Deadline()); left < 55*time.Second || left > time.Minute {
-		w.Errorf("it is believed for %v", left)
+		w.Errorf("its holder relies on it for %v", left)
 	}
 	w.checkKeyExpiry("x", time.Minute)
 	w.release(lease)
@@ -319,7 +319,7 @@ func unsentExtend(w *World) {
 		w.Errorf("it lasted %v", d)
 	}
 	if after := lease.Deadline(); after != before {
-		w.Errorf("it is believed held for %v less", before.Sub(after))
+		w.Errorf("its holder relies on it for %v less", before.Sub(after))
 	}
 	p.Net.Restore()
 	w.release(lease)

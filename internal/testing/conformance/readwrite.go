@@ -612,7 +612,7 @@ func (w *World) checkExcludes(lease *lockkeeper.Lease, readers bool) {
 	}
 	w.must(lease.Err())
 	if left := time.Until(lease.Deadline()); left < ttl {
-		w.Errorf("it is believed held for %v", left)
+		w.Errorf("its holder relies on it for %v", left)
 	}
 	other := w.Process().rw("x")
 	_, err := other.TryLock(w.ctx())
