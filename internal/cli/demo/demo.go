@@ -4,9 +4,7 @@ package demo
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -18,31 +16,36 @@ import (
 )
 
 const (
-	demoTTL      = 2 * time.Second
-	demoLifetime = 1500 * time.Millisecond // of a waiter's heartbeat
+	demoTTL              = 2 * time.Second
+	demoHeartbeatTimeout = 1500 * time.Millisecond
 )
 
+// Command returns the command demo.
 func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "Watch processes contend for locks on an embedded server",
-		Long: `Watch processes contend for locks, on a server that is embedded in the demo: nothing needs to be installed.
+		Long: `Watch processes contend for locks on a server that is embedded in the demo. Nothing
+needs to be installed. The demo takes about seventeen seconds. On a terminal it draws
+the state of each process, otherwise it prints one line per event.
 
-First six processes contend for one fair lock. They are served in the order in which they came. A holder is killed
-(SIGKILL) while it works; the next one gets in when its lease of 2 s ends. Then the first in line is killed, which costs
-the others nothing, and then the first in line is frozen (SIGSTOP), which costs them at most the lifetime of its
-heartbeat, 1.5 s. At the end the demo says how often the lock was acquired, whether two were ever inside at once, whether
-anybody was served out of turn, and whether the fences rose all the time.
+1. A fair lock. Six processes contend for it and acquire it in the order of their
+   requests. One process is killed (SIGKILL) while it holds the lock; the next one
+   acquires the lock when the lease of 2s expires. Then the first process of the queue
+   is killed, which does not delay the others, and the first process of the queue is
+   frozen (SIGSTOP), which delays them by at most the heartbeat timeout of 1.5s.
 
-Then four processes read under a read-write lock without a pause, so that there is always one inside, and a fifth one
-writes now and then. It gets in all the same, as soon as those have left who were inside when it came. At the end the demo
-says how many reads and writes there were, whether a write was ever beside a read, and how long the writer had to wait.
+2. A read-write lock. Four processes read without a pause, so that there is always a
+   reader. A fifth process writes now and then: it acquires the lock as soon as the
+   readers that came before it have released it.
 
-At last six processes call an API that stands four calls at once and twenty in any second, two of them in bulk, which
-counts for two. They keep to it by a semaphore. One is killed in a call; its permits come back when its lease ends. At the
-end the demo says how many calls the API has seen, and how many at once and in any second at the most.
+3. A rate limit. Six processes call an API that permits 4 calls at once and 20 in any
+   second. Two of them make bulk calls, which count as two. One process is killed
+   during a call; its permits are available again when its lease expires.
 
-It takes about seventeen seconds. On a terminal it draws, otherwise it prints lines.`,
+After each part the demo prints what it has measured, for example whether two processes
+ever held a lock at the same time, and whether the fences increased. If a guarantee was
+violated, the exit code is 1.`,
 		Example: "  lockkeeper demo\n  lockkeeper demo | head -20",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -55,19 +58,11 @@ It takes about seventeen seconds. On a terminal it draws, otherwise it prints li
 	return c
 }
 
-// show is the demo as it is seen.
-type show struct {
-	out   io.Writer
-	tty   bool
-	start time.Time
-	drawn int // lines on the screen that are to be drawn over
-}
-
-// part is a part of the demo: workers that contend for a lock, and what is seen of it.
-type part interface {
-	take(w *worker, e event, stopping bool) // a worker tells something
-	paint(b *strings.Builder)               // how things stand
-	sum() (asItShould bool)                 // say what came of it
+// scenario is a part of the demo.
+type scenario interface {
+	handle(w *worker, e event, stopping bool) // handles an event of a worker
+	stateText() string                        // the state of the scenario, for the terminal
+	summarize() (ok bool)                     // prints the summary; false if a guarantee was violated
 }
 
 func demo(out *os.File) error {
@@ -84,8 +79,8 @@ func demo(out *os.File) error {
 		return err
 	}
 	defer func() { _ = k.Close() }()
-	s := &show{out: out, tty: isTerminal(out), start: time.Now()}
-	first, err := newLine(s, k)
+	s := &screen{out: out, tty: isTerminal(out), start: time.Now()}
+	first, err := newQueue(s, k)
 	if err != nil {
 		return err
 	}
@@ -97,42 +92,42 @@ func demo(out *os.File) error {
 	if err != nil {
 		return err
 	}
-	s.say("six processes contend for the fair lock %q; its lease is %v", lineName, demoTTL)
-	if err := s.play(first, first.workers, server.Addr(), 8*time.Second); err != nil {
+	s.printf("six processes contend for the fair lock %q with a TTL of %v", fairName, demoTTL)
+	if err := s.run(first, first.workers, server.Addr(), 8*time.Second); err != nil {
 		return err
 	}
-	good := first.sum()
+	ok := first.summarize()
 	fmt.Fprintln(out)
-	s.say("four processes read under the read-write lock %q without a pause, a fifth one writes now and then", readersName)
-	if err := s.play(second, second.workers, server.Addr(), 3500*time.Millisecond); err != nil {
+	s.printf("four processes read under the read-write lock %q without a pause, a fifth one writes now and then", readersName)
+	if err := s.run(second, second.workers, server.Addr(), 3500*time.Millisecond); err != nil {
 		return err
 	}
-	good = second.sum() && good
+	ok = second.summarize() && ok
 	fmt.Fprintln(out)
-	s.say("six processes call the API %q, which stands %d calls at once and %d in any second", apiName, apiAtOnce, apiMany)
-	if err := s.play(third, third.workers, server.Addr(), 5500*time.Millisecond); err != nil {
+	s.printf("six processes call the API %q, which permits %d calls at once and %d in any second", apiName, apiAtOnce, apiMany)
+	if err := s.run(third, third.workers, server.Addr(), 5500*time.Millisecond); err != nil {
 		return err
 	}
-	if !third.sum() || !good {
-		return &exit.Error{Code: 1, Err: fmt.Errorf("the demo did not go as it should")}
+	if !third.summarize() || !ok {
+		return &exit.Error{Code: 1, Err: fmt.Errorf("the demo failed: a guarantee was violated, or a fault could not be injected")}
 	}
 	return nil
 }
 
-// demoKeeper is the keeper of each process of the demo.
+// demoKeeper returns the keeper that each process of the demo uses.
 func demoKeeper(rdb *redis.Client) (*lockkeeper.Keeper, error) {
-	return lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatTimeout: demoLifetime})
+	return lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatTimeout: demoHeartbeatTimeout})
 }
 
-// play shows a part, until the last of its workers has ended.
-func (s *show) play(p part, workers []*worker, addr string, length time.Duration) error {
+// run starts the workers, shows the scenario for some time, stops the workers and waits until the last one has ended.
+func (s *screen) run(p scenario, workers []*worker, addr string, length time.Duration) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	events := make(chan told)
+	events := make(chan workerEvent)
 	for _, w := range workers {
-		if err := w.begin(self, addr, events); err != nil {
+		if err := w.start(self, addr, events); err != nil {
 			return err
 		}
 		defer func() { _ = w.cmd.Process.Kill() }()
@@ -143,21 +138,21 @@ func (s *show) play(p part, workers []*worker, addr string, length time.Duration
 	stopping := false
 	for alive := len(workers); alive > 0; {
 		select {
-		case t := <-events:
-			if t.e.State == "" {
+		case e := <-events:
+			if e.State == "" {
 				alive--
 				continue
 			}
-			t.w.note(t.e)
-			if t.e.Error != "" {
-				s.say("%s: %s", t.w.id, t.e.Error)
+			e.worker.update(e.event)
+			if e.Error != "" {
+				s.printf("%s: %s", e.worker.id, e.Error)
 			}
-			p.take(t.w, t.e, stopping)
+			p.handle(e.worker, e.event, stopping)
 		case <-end:
 			stopping = true
 			for _, w := range workers {
 				process.Resume(w.cmd.Process)
-				_ = w.in.Close()
+				_ = w.stdin.Close()
 			}
 		case <-tick.C:
 			s.draw(p)
@@ -168,63 +163,18 @@ func (s *show) play(p part, workers []*worker, addr string, length time.Duration
 	return nil
 }
 
-// say prints a line, above the drawing if there is one.
-func (s *show) say(format string, args ...any) {
-	s.erase()
-	fmt.Fprintf(s.out, "%6.3fs  %s\n", time.Since(s.start).Seconds(), fmt.Sprintf(format, args...))
-}
-
-// draw paints a part, over what was painted before.
-func (s *show) draw(p part) {
-	if !s.tty {
-		return
-	}
-	var b strings.Builder
-	p.paint(&b)
-	s.erase()
-	s.drawn = strings.Count(b.String(), "\n")
-	fmt.Fprint(s.out, b.String())
-}
-
-func (s *show) erase() {
-	if s.drawn > 0 {
-		fmt.Fprintf(s.out, "\x1b[%dA\x1b[J", s.drawn)
-		s.drawn = 0
-	}
-}
-
-// marks is how the states of a worker are drawn.
-var marks = map[string]string{
-	"holds":  "\x1b[32m● holds \x1b[0m",
-	"reads":  "\x1b[32m● reads \x1b[0m",
-	"calls":  "\x1b[32m● calls \x1b[0m",
-	"writes": "\x1b[33m◆ writes\x1b[0m",
-	"waits":  "○ waits ",
-	"killed": "\x1b[31m✗ killed\x1b[0m",
-	"frozen": "\x1b[36m✻ frozen\x1b[0m",
-}
-
-// paint draws a worker that is in the state.
-func (w *worker) paint(b *strings.Builder, state string) {
-	mark := marks[state]
-	if mark == "" {
-		mark = fmt.Sprintf("  %-6s", state)
-	}
-	fmt.Fprintf(b, "  %-8s  %s %6.2fs  %3d leases  last fence %d\n", w.id, mark, time.Since(w.since).Seconds(), w.leases, w.fence)
-}
-
-// look asks the server who holds or waits, in the words of the demo: ids of workers, or why it could not be told.
-func look[T any](workers []*worker, ask func(context.Context) ([]T, error), keeper func(T) string) []string {
+// workerIDs asks the server for holders or waiters and returns the ids of their workers, or the error as the only element.
+func workerIDs[T any](workers []*worker, query func(context.Context) ([]T, error), keeperID func(T) string) []string {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	list, err := ask(ctx)
+	list, err := query(ctx)
 	if err != nil {
 		return []string{err.Error()}
 	}
 	var ids []string
 	for _, x := range list {
 		for _, w := range workers {
-			if w.keeper == keeper(x) {
+			if w.keeper == keeperID(x) {
 				ids = append(ids, w.id)
 			}
 		}
@@ -232,7 +182,5 @@ func look[T any](workers []*worker, ask func(context.Context) ([]T, error), keep
 	return ids
 }
 
-func isTerminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb" && f.Name() != os.DevNull
-}
+// rounded rounds a measured duration for the output.
+func rounded(d time.Duration) time.Duration { return d.Round(100 * time.Microsecond) }

@@ -14,111 +14,112 @@ import (
 
 const (
 	apiName   = "api"
-	apiAtOnce = 4  // calls that it stands at the same time,
-	apiMany   = 20 // and in any
+	apiAtOnce = 4  // calls at once
+	apiMany   = 20 // calls in any window
 	apiWindow = time.Second
 
-	// Calls arrive a little after they were permitted, some more so than others. As long as the difference is within the
-	// margin, the limit holds at the API for certain if permits return after its window and the margin.
+	// Calls reach the API some time after they were permitted, and the delays differ. The limit holds at the API as long as they
+	// differ by no more than this margin, which the workers add to the window.
 	apiMargin = 250 * time.Millisecond
 
-	callersMany  = 4
-	callersBulky = 2 // besides
-	bulk         = 2 // what one of their calls counts
-	apiStruck    = time.Second
+	singleCallers = 4
+	bulkCallers   = 2
+	bulkPermits   = 2 // of each call of a bulk caller
+	killAfter     = time.Second
 
-	// apiSlack is how much later than the end of its lease the permits of one that was killed may be in use again: others
-	// have to want them, and must be permitted by the clock.
-	apiSlack = 2 * time.Second
+	// maxReuseDelay is how long after the end of the lease of a killed worker its permits may remain unused: other workers
+	// must need them, and the limit per window must permit the calls.
+	maxReuseDelay = 2 * time.Second
 )
 
-// calls is the part of the demo in which processes call an API that has limits, and one is killed in a call.
+// calls is the scenario in which workers call an API that has limits, and one is killed during a call.
 type calls struct {
-	*show
+	*screen
 	rdb     *redis.Client
-	limit   *semaphore.Semaphore // for looking
+	limit   *semaphore.Semaphore // only for queries
 	workers []*worker
-	began   time.Time
+	started time.Time
 
-	together int // the most at once, as the API counts
-	killed   *worker
-	struck   time.Time
-	back     time.Duration // until what it held was in use again
-	bulky    int           // calls of those that take more
+	maxConcurrent int // permits of the calls in progress at the API
+	killed        *worker
+	killedAt      time.Time
+	reusedAfter   time.Duration // from the kill until the permits of the worker were in use again
+	bulkCalls     int
 }
 
-// demoAPI is the limits that all keep to.
+// demoAPI are the limits that all workers observe.
 func demoAPI(k *lockkeeper.Keeper) (*semaphore.Semaphore, error) {
 	return semaphore.New(k, apiName, apiMany, &semaphore.Options{Per: apiWindow + apiMargin, AtOnce: apiAtOnce, TTL: demoTTL})
 }
 
-func newCalls(s *show, k *lockkeeper.Keeper, rdb *redis.Client) (*calls, error) {
+func newCalls(s *screen, k *lockkeeper.Keeper, rdb *redis.Client) (*calls, error) {
 	limit, err := demoAPI(k)
 	if err != nil {
 		return nil, err
 	}
-	c := &calls{show: s, rdb: rdb, limit: limit}
-	for i := range callersMany {
+	c := &calls{screen: s, rdb: rdb, limit: limit}
+	for i := range singleCallers {
 		c.workers = append(c.workers, &worker{id: fmt.Sprintf("caller-%d", i+1), role: "call"})
 	}
-	for i := range callersBulky {
-		c.workers = append(c.workers, &worker{id: fmt.Sprintf("bulk-%d", i+1), role: "call-in-bulk"})
+	for i := range bulkCallers {
+		c.workers = append(c.workers, &worker{id: fmt.Sprintf("bulk-%d", i+1), role: "bulk-call"})
 	}
 	return c, nil
 }
 
-func (c *calls) take(w *worker, e event, stopping bool) {
-	if c.began.IsZero() {
-		c.began = time.Now()
+func (c *calls) handle(w *worker, e event, stopping bool) {
+	if c.started.IsZero() {
+		c.started = time.Now()
 	}
-	if e.State != "holds" {
+	if e.State != stateHolding {
 		return
 	}
-	bulky := w.role == "call-in-bulk"
-	if bulky {
-		c.bulky++
+	bulk := w.role == "bulk-call"
+	if bulk {
+		c.bulkCalls++
 	}
-	c.together = max(c.together, e.Together)
+	c.maxConcurrent = max(c.maxConcurrent, e.Concurrent)
 	if !c.tty {
-		c.say("%s calls; at once: %d", w.id, e.Together)
+		c.printf("%s calls; permits in use: %d", w.id, e.Concurrent)
 	}
 	switch {
-	case c.killed == nil && bulky && !stopping && w.since.Sub(c.began) >= apiStruck:
-		c.strike(w)
-	// What a worker tells may be older than the blow, so the server is asked, too.
-	case c.killed != nil && c.back == 0 && e.Together > apiAtOnce-bulk && c.held(c.killed) == 0:
-		c.back = time.Since(c.struck)
-		c.say("the permits of %s are in use again %v later: its lease was of %v at the most", c.killed.id, c.back.Round(100*time.Microsecond), demoTTL)
+	case c.killed == nil && bulk && !stopping && w.since.Sub(c.started) >= killAfter:
+		c.kill(w)
+	// The event may be older than the kill, so check at the server that the lease has expired.
+	case c.killed != nil && c.reusedAfter == 0 && e.Concurrent > apiAtOnce-bulkPermits && c.held(c.killed) == 0:
+		c.reusedAfter = time.Since(c.killedAt)
+		c.printf("the permits of %s are in use again %v later: its lease expires after at most %v", c.killed.id, rounded(c.reusedAfter), demoTTL)
 	}
 }
 
-// strike kills a worker in its call, if it still is. The API sees that its connection is gone and is done with it.
-func (c *calls) strike(w *worker) {
+// kill kills a worker during its call, unless the call has ended. The API notices that the connection is closed, and ends the
+// call.
+func (c *calls) kill(w *worker) {
 	permits := c.held(w)
 	if permits == 0 {
-		return // the next time
+		return // try again at the next call
 	}
-	if err := kill(w); err != nil {
-		c.say("%s cannot be struck here: %v", w.id, err)
+	if err := kill(w.cmd.Process); err != nil {
+		c.printf("fault injection into %s failed: %v", w.id, err)
 		return
 	}
-	c.killed, c.struck = w, time.Now()
-	w.state, w.since = "killed", c.struck
-	c.say("%s is killed in its call; it holds %d permits", w.id, permits)
+	c.killed, c.killedAt = w, time.Now()
+	w.state, w.since = stateKilled, c.killedAt
+	c.printf("%s is killed during a call; it holds %d permits", w.id, permits)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if err := depart.Run(ctx, c.rdb, []string{"demo:inside:" + apiName}, w.id).Err(); err != nil {
-		c.say("the API: %v", err)
+	if err := leave.Run(ctx, c.rdb, []string{"demo:inside:" + apiName}, w.id).Err(); err != nil {
+		c.printf("the API: %v", err)
 	}
 }
 
-// held is how many permits a worker holds, as the server has it.
+// held returns how many permits the worker holds at the server.
 func (c *calls) held(w *worker) (permits int) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	list, err := c.limit.Holders(ctx)
 	if err != nil {
-		c.say("who holds permits: %v", err)
+		c.printf("listing the holders failed: %v", err)
 	}
 	for _, h := range list {
 		if h.Keeper == w.keeper {
@@ -128,30 +129,28 @@ func (c *calls) held(w *worker) (permits int) {
 	return permits
 }
 
-func (c *calls) paint(b *strings.Builder) {
-	fmt.Fprintln(b)
+func (c *calls) stateText() string {
+	var b strings.Builder
+	fmt.Fprintln(&b)
 	for _, w := range c.workers {
-		state := w.state
-		if state == "holds" {
-			state = "calls"
-		}
-		w.paint(b, state)
+		w.writeLine(&b, "calling")
 	}
-	inside := look(c.workers, c.limit.Holders, func(h semaphore.Holder) string { return h.Keeper })
-	waiting := look(c.workers, c.limit.Waiters, func(w semaphore.Waiter) string { return w.Keeper })
-	fmt.Fprintf(b, "\n  permits with: %s\n", strings.Join(inside, " "))
-	fmt.Fprintf(b, "  in line:      %s\n", strings.Join(waiting, " "))
-	fmt.Fprintf(b, "  at most %d at once\n", c.together)
+	holders := workerIDs(c.workers, c.limit.Holders, func(h semaphore.Holder) string { return h.Keeper })
+	waiting := workerIDs(c.workers, c.limit.Waiters, func(w semaphore.Waiter) string { return w.Keeper })
+	fmt.Fprintf(&b, "\n  holders: %s\n", strings.Join(holders, " "))
+	fmt.Fprintf(&b, "  queue:   %s\n", strings.Join(waiting, " "))
+	fmt.Fprintf(&b, "  at most %d at once\n", c.maxConcurrent)
+	return b.String()
 }
 
-// arrival is a call as the API saw it.
+// arrival is a call as the API has recorded it, with times of the clock of the server.
 type arrival struct {
-	at      time.Time // when it came,
-	granted time.Time // and when it was permitted: both by the server's clock
+	at      time.Time
+	granted time.Time // when the call was permitted
 	permits int
 }
 
-// arrivals is what the API has written down.
+// arrivals returns the calls that the API has recorded.
 func (c *calls) arrivals() ([]arrival, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -170,8 +169,8 @@ func (c *calls) arrivals() ([]arrival, error) {
 	return all, nil
 }
 
-// mostWithin is the most permits that calls took less than d apart, by one of their times.
-func mostWithin(calls []arrival, d time.Duration, when func(arrival) time.Time) (most int) {
+// maxWithin returns the largest number of permits of calls in any window of length d, by the given time of each call.
+func maxWithin(calls []arrival, d time.Duration, when func(arrival) time.Time) (most int) {
 	calls = slices.SortedFunc(slices.Values(calls), func(a, b arrival) int { return when(a).Compare(when(b)) })
 	first, sum := 0, 0
 	for _, c := range calls {
@@ -185,30 +184,30 @@ func mostWithin(calls []arrival, d time.Duration, when func(arrival) time.Time) 
 	return most
 }
 
-func (c *calls) sum() bool {
+func (c *calls) summarize() bool {
 	all, err := c.arrivals()
 	if err != nil || len(all) == 0 {
-		c.say("the API has seen nothing: %v", err)
+		c.printf("the API has recorded no calls: %v", err)
 		return false
 	}
 	total := 0
-	least, longest := time.Duration(1<<62), time.Duration(0) // on the way to the API
+	shortest, longest := time.Duration(1<<62), time.Duration(0) // delays until the calls reached the API
 	for _, a := range all {
 		total += a.permits
-		way := a.at.Sub(a.granted)
-		least, longest = min(least, way), max(longest, way)
+		delay := a.at.Sub(a.granted)
+		shortest, longest = min(shortest, delay), max(longest, delay)
 	}
-	came := mostWithin(all, apiWindow, func(a arrival) time.Time { return a.at })
-	permitted := mostWithin(all, apiWindow+apiMargin, func(a arrival) time.Time { return a.granted })
-	fmt.Fprintf(c.out, "\ncalls seen by the API:  %d, of which %d count for %d\n", len(all), c.bulky, bulk)
-	fmt.Fprintf(c.out, "at once:                %d at most, %d allowed\n", c.together, apiAtOnce)
-	fmt.Fprintf(c.out, "in any second:          %d at most, %d allowed\n", came, apiMany)
-	fmt.Fprintf(c.out, "on the way to it:       up to %v longer than the fastest; the margin is %v\n", (longest - least).Round(100*time.Microsecond), apiMargin)
+	arrived := maxWithin(all, apiWindow, func(a arrival) time.Time { return a.at })
+	permitted := maxWithin(all, apiWindow+apiMargin, func(a arrival) time.Time { return a.granted })
+	fmt.Fprintf(c.out, "\ncalls:                  %d, of which %d count as %d\n", len(all), c.bulkCalls, bulkPermits)
+	fmt.Fprintf(c.out, "at once:                at most %d, allowed %d\n", c.maxConcurrent, apiAtOnce)
+	fmt.Fprintf(c.out, "in any second:          at most %d, allowed %d\n", arrived, apiMany)
+	fmt.Fprintf(c.out, "delays of calls:        differ by %v; the margin is %v\n", rounded(longest-shortest), apiMargin)
 	if c.killed != nil {
-		fmt.Fprintf(c.out, "killed in a call:       %s; its permits were in use again %v later (its lease was of %v at the most)\n",
-			c.killed.id, c.back.Round(100*time.Microsecond), demoTTL)
+		fmt.Fprintf(c.out, "killed during a call:   %s; its permits were in use again %v later (the lease expires after at most %v)\n",
+			c.killed.id, rounded(c.reusedAfter), demoTTL)
 	}
-	// Without the margin only what was permitted is sure.
-	within := permitted <= apiMany && (came <= apiMany || longest-least > apiMargin)
-	return within && c.together <= apiAtOnce && c.bulky > 1 && c.back > 0 && c.back < demoTTL+apiSlack
+	// If the delays differ by more than the margin, only the times at which calls were permitted are bounded.
+	within := permitted <= apiMany && (arrived <= apiMany || longest-shortest > apiMargin)
+	return within && c.maxConcurrent <= apiAtOnce && c.bulkCalls > 1 && c.reusedAfter > 0 && c.reusedAfter < demoTTL+maxReuseDelay
 }

@@ -18,49 +18,60 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The demo's workers are processes: this program again, told to work until it is stopped. Each says on its standard
-// output what it does, a JSON object a line.
+// The workers of the demo are processes that run this program with the hidden command demo-worker until their standard input
+// is closed. A worker writes an event whenever its state changes, as one JSON object per line.
 
-// event is what a worker says.
+// event is a change of the state of a worker.
 type event struct {
-	State  string        `json:"state"`            // starts, waits, holds, leaves, left
-	Keeper string        `json:"keeper,omitempty"` // when it starts: how the server knows it
-	Fence  uint64        `json:"fence,omitempty"`
-	Took   time.Duration `json:"took,omitempty"` // when it holds: the wait; when it leaves: its stay
-	// What the protected resource saw when the worker came in, at the server and so in its order.
-	Inside    string `json:"inside,omitempty"`     // a worker that was still inside and should not have been
-	Together  int    `json:"together,omitempty"`   // how many are inside now; in calls, by what they count
-	LastFence uint64 `json:"last_fence,omitempty"` // the largest that the worker's own must exceed
-	Error     string `json:"error,omitempty"`
+	State    string        `json:"state"`
+	Keeper   string        `json:"keeper,omitempty"` // the keeper's ID, in stateStarting
+	Fence    uint64        `json:"fence,omitempty"`
+	Duration time.Duration `json:"duration,omitempty"` // in stateHolding of the wait, in stateReleasing of the hold
+	// In stateHolding, from the protected resource, which is kept at the server:
+	Inside     string `json:"inside,omitempty"`     // a worker that used the resource and must not have
+	Concurrent int    `json:"concurrent,omitempty"` // workers that use the resource; permits of the calls, if it is the API
+	LastFence  uint64 `json:"last_fence,omitempty"` // the largest fence that the worker's fence must exceed
+	Error      string `json:"error,omitempty"`
 }
 
-// worker is one process of the demo, as the demo sees it.
+// States of a worker. It reports the first five itself.
+const (
+	stateStarting  = "starting"
+	stateWaiting   = "waiting"
+	stateHolding   = "holding"
+	stateReleasing = "releasing"
+	stateIdle      = "idle"
+	stateKilled    = "killed"
+	stateFrozen    = "frozen"
+)
+
+// worker is a process of the demo.
 type worker struct {
 	id     string
 	role   string
 	keeper string
 	cmd    *exec.Cmd
-	in     io.Closer
+	stdin  io.Closer // closing it stops the worker
 	state  string
 	since  time.Time
 	fence  uint64
 	leases int
 }
 
-// told is an event with the worker that told it; an event without a state says that the worker has ended.
-type told struct {
-	w *worker
-	e event
+// workerEvent is an event of a worker. An event without a state means that the process has ended.
+type workerEvent struct {
+	worker *worker
+	event
 }
 
-// begin starts the worker's process.
-func (w *worker) begin(self, addr string, events chan<- told) error {
-	w.state, w.since = "starts", time.Now()
+// start starts the process of the worker.
+func (w *worker) start(self, addr string, events chan<- workerEvent) error {
+	w.state, w.since = stateStarting, time.Now()
 	w.cmd = exec.Command(self, "demo-worker", "--addr", addr, "--id", w.id, "--role", w.role)
 	w.cmd.Stderr = os.Stderr
 	process.KillWithParent(w.cmd)
 	var err error
-	if w.in, err = w.cmd.StdinPipe(); err != nil {
+	if w.stdin, err = w.cmd.StdinPipe(); err != nil {
 		return err
 	}
 	out, err := w.cmd.StdoutPipe()
@@ -74,95 +85,98 @@ func (w *worker) begin(self, addr string, events chan<- told) error {
 		for sc := bufio.NewScanner(out); sc.Scan(); {
 			var e event
 			if json.Unmarshal(sc.Bytes(), &e) == nil && e.State != "" {
-				events <- told{w, e}
+				events <- workerEvent{w, e}
 			}
 		}
 		_ = w.cmd.Wait()
-		events <- told{w: w}
+		events <- workerEvent{worker: w}
 	}()
 	return nil
 }
 
-// note takes over what the worker tells of itself.
-func (w *worker) note(e event) {
+// update applies an event to the state of the worker.
+func (w *worker) update(e event) {
 	if e.Keeper != "" {
 		w.keeper = e.Keeper
 	}
 	w.state, w.since = e.State, time.Now()
-	if e.State == "holds" {
+	if e.State == stateHolding {
 		w.fence = e.Fence
 		w.leases++
 	}
 }
 
-// role is what a worker does, over and over.
+// role is what a worker does in a loop.
 type role struct {
-	name  string // of the lock
-	alone bool   // nobody else may be inside
-	calls int    // not 0: it calls the API, and so much is what each call counts
-	do    func(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error
-	stay  span
-	rest  span
+	name      string // of the lock
+	exclusive bool   // no other worker may use the resource at the same time
+	permits   int    // of each call, if the resource is the API; otherwise 0
+	do        func(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error
+	hold      interval
+	idle      interval
 }
 
-// roles is all that workers can be.
+// roles are the values of --role.
 var roles = map[string]func(*lockkeeper.Keeper) (role, error){
-	"stand-in-line": func(k *lockkeeper.Keeper) (role, error) {
-		l, err := demoLine(k)
-		return role{lineName, true, 0, l.Do, span{40, 120}, span{10, 60}}, err
+	"fair": func(k *lockkeeper.Keeper) (role, error) {
+		l, err := demoFair(k)
+		return role{fairName, true, 0, l.Do, interval{40, 120}, interval{10, 60}}, err
 	},
 	"read": func(k *lockkeeper.Keeper) (role, error) {
 		l, err := demoReaders(k)
-		return role{readersName, false, 0, l.DoRead, span{100, 300}, span{}}, err
+		return role{readersName, false, 0, l.DoRead, interval{100, 300}, interval{}}, err
 	},
 	"write": func(k *lockkeeper.Keeper) (role, error) {
 		l, err := demoReaders(k)
-		return role{readersName, true, 0, l.DoWrite, span{50, 100}, span{300, 600}}, err
+		return role{readersName, true, 0, l.DoWrite, interval{50, 100}, interval{300, 600}}, err
 	},
-	"call":         func(k *lockkeeper.Keeper) (role, error) { return caller(k, 1, span{50, 150}) },
-	"call-in-bulk": func(k *lockkeeper.Keeper) (role, error) { return caller(k, bulk, span{200, 300}) },
+	"call":      func(k *lockkeeper.Keeper) (role, error) { return caller(k, 1, interval{50, 150}) },
+	"bulk-call": func(k *lockkeeper.Keeper) (role, error) { return caller(k, bulkPermits, interval{200, 300}) },
 }
 
-// caller calls the API without a pause, as far as it is permitted.
-func caller(k *lockkeeper.Keeper, permits int, stay span) (role, error) {
+// caller calls the API in a loop, as often as the limits permit.
+func caller(k *lockkeeper.Keeper, permits int, hold interval) (role, error) {
 	s, err := demoAPI(k)
 	do := func(ctx context.Context, fn func(context.Context, uint64) error) error { return s.Do(ctx, permits, fn) }
-	return role{apiName, false, permits, do, stay, span{}}, err
+	return role{apiName, false, permits, do, hold, interval{}}, err
 }
 
-// The protected resource: who is inside, by whether alone; the largest fence that came in, and the largest of those who
-// must be alone. Whoever comes in gets to know who is there that should not be.
+// The protected resource has a hash of the workers that use it, with whether each is exclusive, and a hash with the largest
+// fence of all and of exclusive workers. enter returns a worker that must not be there, how many workers use the resource, and
+// the fence that the fence of the worker must exceed.
 var (
 	enter = redis.NewScript(`
-		local id, fence, alone = ARGV[1], ARGV[2], ARGV[3]
+		local id, fence, exclusive = ARGV[1], ARGV[2], ARGV[3]
 		local wrong, all = '', redis.call('HGETALL', KEYS[1])
 		for i = 1, #all, 2 do
-			if alone == '1' or all[i + 1] == '1' then
+			if exclusive == '1' or all[i + 1] == '1' then
 				wrong = all[i]
 				redis.call('HDEL', KEYS[1], wrong)
 			end
 		end
-		redis.call('HSET', KEYS[1], id, alone)
-		local last = redis.call('HMGET', KEYS[2], 'all', 'alone')
+		redis.call('HSET', KEYS[1], id, exclusive)
+		local last = redis.call('HMGET', KEYS[2], 'all', 'exclusive')
 		if tonumber(fence) > tonumber(last[1] or 0) then redis.call('HSET', KEYS[2], 'all', fence) end
-		if alone == '1' then redis.call('HSET', KEYS[2], 'alone', fence) end
-		return {wrong, tostring(redis.call('HLEN', KEYS[1])), alone == '1' and last[1] or last[2] or '0'}`)
-	depart = redis.NewScript(`return redis.call('HDEL', KEYS[1], ARGV[1])`)
+		if exclusive == '1' then redis.call('HSET', KEYS[2], 'exclusive', fence) end
+		return {wrong, tostring(redis.call('HLEN', KEYS[1])), exclusive == '1' and last[1] or last[2] or '0'}`)
+	leave = redis.NewScript(`return redis.call('HDEL', KEYS[1], ARGV[1])`)
 )
 
-// The API: who is in a call, by what that counts; and all calls, each with when it came, its fence, which is when it was
-// permitted, in µs, and what it counts. It answers how much is in calls now.
+// The API has a hash of the workers that are in a call, with their permits, and a list of all calls: the time of the call, the
+// fence, which is the time at which the call was permitted, both in µs, and the permits. enterAPI returns the permits of the
+// calls in progress.
 var enterAPI = redis.NewScript(`
-	local id, fence, counts = ARGV[1], ARGV[2], ARGV[3]
+	local id, fence, permits = ARGV[1], ARGV[2], ARGV[3]
 	local now = redis.call('TIME')
-	redis.call('HSET', KEYS[1], id, counts)
-	redis.call('RPUSH', KEYS[2], string.format('%.0f', now[1] * 1000000 + now[2]) .. ' ' .. fence .. ' ' .. counts)
+	redis.call('HSET', KEYS[1], id, permits)
+	redis.call('RPUSH', KEYS[2], string.format('%.0f', now[1] * 1000000 + now[2]) .. ' ' .. fence .. ' ' .. permits)
 	local sum = 0
 	for _, n in ipairs(redis.call('HVALS', KEYS[1])) do sum = sum + n end
 	return sum`)
 
+// WorkerCommand returns the hidden command that the demo runs in its workers.
 func WorkerCommand() *cobra.Command {
-	var addr, id, does string
+	var addr, id, role string
 	c := &cobra.Command{
 		Use:    "demo-worker",
 		Hidden: true,
@@ -170,21 +184,21 @@ func WorkerCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithCancel(c.Context())
 			defer cancel()
-			go func() { // the parent closes our input to stop us
+			go func() { // the demo closes standard input to stop the worker
 				_, _ = os.Stdin.Read(make([]byte, 1))
 				cancel()
 			}()
-			return work(ctx, addr, id, does)
+			return work(ctx, addr, id, role)
 		},
 	}
 	c.Flags().StringVar(&addr, "addr", "", "address of the server")
-	c.Flags().StringVar(&id, "id", "", "name of the worker")
-	c.Flags().StringVar(&does, "role", "", "what the worker does")
+	c.Flags().StringVar(&id, "id", "", "id of the worker")
+	c.Flags().StringVar(&role, "role", "", "role of the worker")
 	return c
 }
 
-func work(ctx context.Context, addr, id, does string) error {
-	say := func(e event) { _ = json.NewEncoder(os.Stdout).Encode(e) }
+func work(ctx context.Context, addr, id, roleName string) error {
+	report := func(e event) { _ = json.NewEncoder(os.Stdout).Encode(e) }
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer func() { _ = rdb.Close() }()
 	k, err := demoKeeper(rdb)
@@ -192,66 +206,67 @@ func work(ctx context.Context, addr, id, does string) error {
 		return err
 	}
 	defer func() { _ = k.Close() }()
-	build, known := roles[does]
+	build, known := roles[roleName]
 	if !known {
-		return exit.Usagef("--role %q is unknown", does)
+		return exit.Usagef("unknown --role %q", roleName)
 	}
 	r, err := build(k)
 	if err != nil {
 		return err
 	}
-	say(event{State: "starts", Keeper: k.ID()})
+	report(event{State: stateStarting, Keeper: k.ID()})
 	for ctx.Err() == nil {
-		say(event{State: "waits"})
-		came := time.Now()
+		report(event{State: stateWaiting})
+		requested := time.Now()
 		err := r.do(ctx, func(ctx context.Context, fence uint64) error {
-			in := time.Now()
-			e := event{State: "holds", Fence: fence, Took: in.Sub(came)}
+			acquired := time.Now()
+			e := event{State: stateHolding, Fence: fence, Duration: acquired.Sub(requested)}
 			if err := r.enter(ctx, rdb, id, &e); err != nil {
 				return err
 			}
-			say(e)
-			r.stay.pause(ctx)
-			err := r.depart(context.WithoutCancel(ctx), rdb, id)
-			say(event{State: "leaves", Took: time.Since(in)})
+			report(e)
+			r.hold.sleep(ctx)
+			err := r.leave(context.WithoutCancel(ctx), rdb, id)
+			report(event{State: stateReleasing, Duration: time.Since(acquired)})
 			return err
 		})
 		if err != nil && ctx.Err() == nil {
-			say(event{State: "left", Error: err.Error()})
+			report(event{State: stateIdle, Error: err.Error()})
 			return err
 		}
-		say(event{State: "left"})
-		r.rest.pause(ctx)
+		report(event{State: stateIdle})
+		r.idle.sleep(ctx)
 	}
 	return nil
 }
 
-// enter goes into the protected resource, and notes what it saw.
+// enter begins to use the protected resource, and sets the fields of e that come from it.
 func (r role) enter(ctx context.Context, rdb *redis.Client, id string, e *event) (err error) {
-	if r.calls > 0 {
-		e.Together, err = enterAPI.Run(ctx, rdb, []string{"demo:inside:" + r.name, "demo:calls:" + r.name}, id, e.Fence, r.calls).Int()
+	if r.permits > 0 {
+		e.Concurrent, err = enterAPI.Run(ctx, rdb, []string{"demo:inside:" + r.name, "demo:calls:" + r.name}, id, e.Fence, r.permits).Int()
 		return err
 	}
-	saw, err := enter.Run(ctx, rdb, []string{"demo:inside:" + r.name, "demo:fences:" + r.name}, id, e.Fence, r.alone).StringSlice()
+	reply, err := enter.Run(ctx, rdb, []string{"demo:inside:" + r.name, "demo:fences:" + r.name}, id, e.Fence, r.exclusive).StringSlice()
 	if err != nil {
 		return err
 	}
-	e.Inside = saw[0]
-	_, err = fmt.Sscan(saw[1]+" "+saw[2], &e.Together, &e.LastFence)
+	e.Inside = reply[0]
+	_, err = fmt.Sscan(reply[1]+" "+reply[2], &e.Concurrent, &e.LastFence)
 	return err
 }
 
-func (r role) depart(ctx context.Context, rdb *redis.Client, id string) error {
-	return depart.Run(ctx, rdb, []string{"demo:inside:" + r.name}, id).Err()
+// leave ends the use of the protected resource.
+func (r role) leave(ctx context.Context, rdb *redis.Client, id string) error {
+	return leave.Run(ctx, rdb, []string{"demo:inside:" + r.name}, id).Err()
 }
 
-// span is between how many and how many milliseconds something takes.
-type span struct{ least, most int }
+// interval is a range of durations in milliseconds.
+type interval struct{ min, max int }
 
-// pause waits for some time of the span, or until ctx ends.
-func (s span) pause(ctx context.Context) {
+// sleep waits for a random duration of the interval, or until ctx ends.
+func (i interval) sleep(ctx context.Context) {
 	select {
 	case <-ctx.Done():
-	case <-time.After(time.Duration(s.least+rand.IntN(s.most-s.least+1)) * time.Millisecond):
+	case <-time.After(time.Duration(i.min+rand.IntN(i.max-i.min+1)) * time.Millisecond):
 	}
 }
