@@ -35,7 +35,7 @@ func TestRunReportsHolderWhileWaiting(t *testing.T) {
 			eventually(t, "it holds", func() bool { return rdb.Exists(ctx, key).Val() == 1 })
 			c := run(kind, "--wait", "2500ms", name, "--", "true")
 			c.starts()
-			c.waits(exit.NotAcquired, `waiting for "`+name+`" for 1s: held by the keeper `, "unless it is renewed")
+			c.waits(exit.NotAcquired, `waiting for "`+name+`" for 1s: held by keeper `, "unless it is renewed")
 			_ = holder.Process.Kill()
 			_ = holder.Wait()
 			keeper, _, _ := strings.Cut(holder.out.String(), ":")
@@ -50,7 +50,7 @@ func TestRunReportsHolderWhileWaiting(t *testing.T) {
 	t.Run("foreign", func(t *testing.T) {
 		t.Parallel()
 		rdb.Set(ctx, "lock:z", "theirs", time.Minute)
-		command(t, "run", "--redis", url, "--wait", "1500ms", "z", "--", "true").ends(exit.NotAcquired, `held by the token "theirs"`)
+		command(t, "run", "--redis", url, "--wait", "1500ms", "z", "--", "true").ends(exit.NotAcquired, `held by token "theirs"`)
 	})
 	t.Run("at once", func(t *testing.T) {
 		t.Parallel()

@@ -37,7 +37,7 @@ func TestOncePerPeriodOnThreeHosts(t *testing.T) {
 	if left := rdb.PTTL(ctx, onceKey).Val(); left > 20*time.Hour || left < 20*time.Hour-time.Minute {
 		t.Errorf("it may run again in %v", left)
 	}
-	command(t, "run", "--redis", url, "--once-per", "20h", "x", "--", "false").ends(0, `"x" has been run already`, "the next time is in ")
+	command(t, "run", "--redis", url, "--once-per", "20h", "x", "--", "false").ends(0, `"x" has already run in this period`, "the next one starts in ")
 }
 
 func TestOncePerPeriodFailureRunsAgain(t *testing.T) {
@@ -56,7 +56,7 @@ func TestOncePerPeriodFailureRunsAgain(t *testing.T) {
 	if f := strings.Split(strings.TrimSpace(c.out.String()), "|"); len(f) != 3 || f[0] != "x" || f[1] != "" || len(f[2]) < 10 {
 		t.Errorf("the command sees %q", c.out.String())
 	}
-	run("sh", "-c", "exit 7").ends(0, "has been run already")
+	run("sh", "-c", "exit 7").ends(0, "has already run")
 }
 
 func TestOncePerPeriodRunningKilledOrFrozen(t *testing.T) {
@@ -70,7 +70,7 @@ func TestOncePerPeriodRunningKilledOrFrozen(t *testing.T) {
 	c := run("sleep", "60")
 	c.starts()
 	eventually(t, "it runs", runs)
-	run("false").ends(0, "is being run by another")
+	run("false").ends(0, "is already running elsewhere")
 	c.signals(syscall.SIGTERM)
 	c.waits(128 + 15)
 	if runs() {
@@ -92,7 +92,7 @@ func TestOncePerPeriodRunningKilledOrFrozen(t *testing.T) {
 	run("true").ends(0)
 	c.signals(syscall.SIGCONT)
 	c.waits(exit.Lost, "was lost while the command ran")
-	run("false").ends(0, "has been run already")
+	run("false").ends(0, "has already run")
 }
 
 func TestOncePerPeriodNotRunWithoutRedis(t *testing.T) {
@@ -109,8 +109,8 @@ func TestOncePerConflictingFlags(t *testing.T) {
 		"--once-per -1h":         {"--once-per", "-1h"},
 		"--kind fair":            {"--once-per", "1h", "--kind", "fair"},
 		"--kind semaphore":       {"--once-per", "1h", "--kind", "semaphore", "--limit", "1"},
-		"--try does not":         {"--once-per", "1h", "--try"},
-		"--wait does not":        {"--once-per", "1h", "--wait", "1m"},
+		"--try cannot":         {"--once-per", "1h", "--try"},
+		"--wait cannot":        {"--once-per", "1h", "--wait", "1m"},
 		"--max-lifetime":         {"--once-per", "1h", "--max-lifetime", "1m"},
 		"shorter than TTL 30s":   {"--once-per", "20s"},
 		"is longer than 8760h":   {"--once-per", "9000h"},

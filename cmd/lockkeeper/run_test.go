@@ -339,7 +339,7 @@ func TestRunEndsSoonAfterCommand(t *testing.T) {
 					}
 				}
 			}()
-			c.waits(9, "ends by itself")
+			c.waits(9, "the lock will expire")
 			close(ended)
 			if d := time.Since(start); d > 30*time.Second || signal && d > 5*time.Second {
 				t.Errorf("it took %v", d)

@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 )
 
-// dials says whether a client of such a URL would begin to connect at once, before it is used.
+// dials reports whether a client of the URL would connect before it is used.
 func dials(raw string) bool {
 	plain, err := url.QueryUnescape(raw)
 	return err == nil && strings.Contains(plain, "min_idle_conns")

@@ -14,14 +14,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// dials says whether a client of such a URL would begin to connect at once, before it is used.
+// dials reports whether a client of the URL would connect before it is used.
 func dials(raw string) bool {
 	plain, err := url.QueryUnescape(raw)
 	return err == nil && strings.Contains(plain, "min_idle_conns")
 }
 
-// FuzzRunArguments: whatever stands on the command line of run, either it names a lock that can be, of a lifetime that
-// can be, or it is a usage error. It goes no further than to make the lock: nothing is run and nothing is dialled.
+// FuzzRunArguments checks that any command line of run either gives a lock with valid options, or a usage error. It only creates
+// the lock: nothing is run, and no connection is made.
 func FuzzRunArguments(f *testing.F) {
 	for _, s := range []string{
 		"x\n--\ntrue",
@@ -56,11 +56,11 @@ func FuzzRunArguments(f *testing.F) {
 			return
 		}
 		c := Command()
-		made := false
+		created := false
 		c.RunE = func(c *cobra.Command, args []string) error {
 			flags := c.Flags()
 			text := func(name string) string { return flags.Lookup(name).Value.String() }
-			span := func(name string) time.Duration {
+			duration := func(name string) time.Duration {
 				d, err := flags.GetDuration(name)
 				if err != nil {
 					t.Fatal(err)
@@ -74,11 +74,11 @@ func FuzzRunArguments(f *testing.F) {
 				}
 				return n
 			}
-			o := runOptions{
-				kind: text("kind"), ttl: span("ttl"), life: span("max-lifetime"),
-				limit: count("limit"), per: span("per"), atOnce: count("at-once"), permits: count("permits"),
+			o := options{
+				kind: text("kind"), ttl: duration("ttl"), maxLifetime: duration("max-lifetime"),
+				limit: count("limit"), per: duration("per"), atOnce: count("at-once"), permits: count("permits"),
 			}
-			if err := o.checkKind(flags.Changed); err != nil {
+			if err := o.validateKind(flags.Changed); err != nil {
 				return err
 			}
 			urls, err := flags.GetStringArray("redis")
@@ -92,23 +92,23 @@ func FuzzRunArguments(f *testing.F) {
 					return err
 				}
 				defer func() { _ = rdb.Close() }()
-				k, err := keeper(rdb, text("prefix"))
+				k, err := newKeeper(rdb, text("prefix"))
 				if err != nil {
 					return err
 				}
 				ks = append(ks, k)
 			}
-			if _, err := o.lock(ks, args[0]); err != nil {
+			if _, err := o.newLock(ks, args[0]); err != nil {
 				return err
 			}
-			made = true
+			created = true
 			switch {
 			case args[0] == "" || len(args[0]) > 1024 || len(args) < 2:
-				t.Errorf("a lock was made out of %q", args)
-			case o.ttl < 10*time.Millisecond && o.ttl != 0, o.life < 0:
-				t.Errorf("a lock of %v, at the most %v, was made", o.ttl, o.life)
+				t.Errorf("a lock was created from %q", args)
+			case o.ttl < 10*time.Millisecond && o.ttl != 0, o.maxLifetime < 0:
+				t.Errorf("a lock with TTL %v and maximum lifetime %v was created", o.ttl, o.maxLifetime)
 			case o.kind == "semaphore" && (o.limit < 1 || o.permits < 1 || o.permits > o.limit || o.per < 0 || o.atOnce < 0):
-				t.Errorf("%d of %d permits, %d at once, per %v, were made", o.permits, o.limit, o.atOnce, o.per)
+				t.Errorf("a semaphore with --permits %d --limit %d --at-once %d --per %v was created", o.permits, o.limit, o.atOnce, o.per)
 			}
 			return nil
 		}
@@ -121,7 +121,7 @@ func FuzzRunArguments(f *testing.F) {
 		err := c.Execute()
 		var own *exit.Error
 		usage := errors.As(err, &own) && own.Code == exit.Usage
-		if err != nil && (made || !wrong && !usage && !errors.Is(err, lockkeeper.ErrInvalid)) {
+		if err != nil && (created || !wrong && !usage && !errors.Is(err, lockkeeper.ErrInvalid)) {
 			t.Errorf("%q: %v", line, err)
 		}
 	})

@@ -14,15 +14,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/once"
 )
 
-// runOnce runs the command unless it has succeeded in this period or is running. That others have run it is a success.
-func (o *runOptions) runOnce(parent context.Context, k *lockkeeper.Keeper, name, path string, command []string, signals <-chan os.Signal) error {
+// runOnce runs the command unless it has already succeeded in this period, or is running elsewhere; both are successes.
+func (o *options) runOnce(parent context.Context, k *lockkeeper.Keeper, name, path string, command []string, signals <-chan os.Signal) error {
 	job, err := once.New(k, name, o.oncePer, &once.Options{TTL: o.ttl})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
-	begins, ended := make(chan *held), make(chan error)
+	started, ended := make(chan *held), make(chan error)
 	type result struct {
 		once.Result
 		err error
@@ -30,7 +30,7 @@ func (o *runOptions) runOnce(parent context.Context, k *lockkeeper.Keeper, name,
 	done := make(chan result, 1)
 	go func() {
 		r, err := job.Do(ctx, func(ctx context.Context, fence uint64) error {
-			begins <- &held{name: name, fence: fence, done: ctx.Done(), err: func() error { return context.Cause(ctx) }}
+			started <- &held{name: name, fence: fence, done: ctx.Done(), err: func() error { return context.Cause(ctx) }}
 			return <-ended
 		})
 		done <- result{r, err}
@@ -41,13 +41,13 @@ func (o *runOptions) runOnce(parent context.Context, k *lockkeeper.Keeper, name,
 	})
 	defer waiting.stop()
 	var code, lost error
-	var stopped os.Signal
+	var interrupt os.Signal
 	for {
 		select {
-		case lease := <-begins: // in this goroutine, whose thread the command is bound to
+		case lease := <-started: // in this goroutine, because supervise binds the command to its thread
 			code, lost = o.supervise(path, command, lease, signals)
 			waiting.stop()
-			time.AfterFunc(releaseWait, cancel)
+			time.AfterFunc(releaseTimeout, cancel)
 			switch {
 			case lost != nil:
 				ended <- lost
@@ -56,31 +56,32 @@ func (o *runOptions) runOnce(parent context.Context, k *lockkeeper.Keeper, name,
 			}
 		case s := <-signals:
 			if process.Terminates(s) {
-				stopped = s
+				interrupt = s
 				cancel()
 			}
 		case <-waiting.due:
-			waiting.look(ctx)
-		case text := <-waiting.looked:
-			waiting.say(text)
+			waiting.query(ctx)
+		case text := <-waiting.text:
+			waiting.print(text)
 		case r := <-done:
-			if stopped != nil && r.Outcome == once.None {
-				return &exit.Error{Code: 128 + int(stopped.(syscall.Signal))}
+			if interrupt != nil && r.Outcome == once.None {
+				return &exit.Error{Code: 128 + int(interrupt.(syscall.Signal))}
 			}
-			return outcome(name, r.Result, r.err, code, lost)
+			return onceError(name, r.Result, r.err, code, lost)
 		}
 	}
 }
 
-// outcome says what came of it: code is how the command has ended, and lost why it was ended.
-func outcome(name string, r once.Result, err, code, lost error) error {
+// onceError reports the outcome and returns the error of run. Code is the exit code of the command, and lost is set if the lock
+// was lost while the command ran.
+func onceError(name string, r once.Result, err, code, lost error) error {
 	var unrecorded *once.UnrecordedError
 	switch {
 	case r.Outcome == once.Done && err == nil:
-		fmt.Fprintf(os.Stderr, "lockkeeper: %q has been run already; the next time is in %v\n", name, time.Until(r.Next).Round(time.Second))
+		fmt.Fprintf(os.Stderr, "lockkeeper: %q has already run in this period; the next one starts in %v\n", name, time.Until(r.Next).Round(time.Second))
 		return nil
 	case r.Outcome == once.Running && err == nil:
-		fmt.Fprintf(os.Stderr, "lockkeeper: %q is being run by another\n", name)
+		fmt.Fprintf(os.Stderr, "lockkeeper: %q is already running elsewhere\n", name)
 		return nil
 	case r.Outcome != once.Ran:
 		return err
@@ -94,7 +95,7 @@ func outcome(name string, r once.Result, err, code, lost error) error {
 	case errors.As(err, &unrecorded):
 		fmt.Fprintln(os.Stderr, "lockkeeper:", exit.Message(err))
 	case err != nil && err != code:
-		fmt.Fprintln(os.Stderr, "lockkeeper:", exit.Message(err), "(the lock ends by itself)")
+		fmt.Fprintln(os.Stderr, "lockkeeper:", exit.Message(err), "(the lock will expire)")
 	}
 	return code
 }

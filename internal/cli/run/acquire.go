@@ -1,0 +1,102 @@
+package run
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/cli/process"
+	"github.com/redis/go-redis/v9"
+)
+
+// How long run waits for a server that does not answer when it releases the lock, and when it closes the keeper.
+const (
+	releaseTimeout = 5 * time.Second
+	closeTimeout   = time.Second
+)
+
+func newKeeper(rdb redis.UniversalClient, prefix string) (*lockkeeper.Keeper, error) {
+	return lockkeeper.New(rdb, &lockkeeper.Options{
+		Prefix: prefix, NoPrefix: prefix == "", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+}
+
+// acquire acquires the lock. A signal that terminates ends the wait.
+func (o *options) acquire(parent context.Context, l locker, waiting *notices, signals <-chan os.Signal) (*lockkeeper.Lease, error) {
+	defer waiting.stop()
+	ctx, cancel := context.WithCancel(parent)
+	defer cancel()
+	if o.wait > 0 {
+		ctx, cancel = context.WithTimeout(ctx, o.wait)
+		defer cancel()
+	}
+	type result struct {
+		lease *lockkeeper.Lease
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		lock := l.Lock
+		if o.try {
+			lock = l.TryLock
+		}
+		lease, err := lock(ctx)
+		done <- result{lease, err}
+	}()
+	for {
+		select {
+		case r := <-done:
+			return r.lease, r.err
+		case <-waiting.due:
+			waiting.query(ctx)
+		case text := <-waiting.text:
+			waiting.print(text)
+		case s := <-signals:
+			if !process.Terminates(s) {
+				continue
+			}
+			cancel()
+			if r := <-done; r.lease != nil {
+				_ = release(r.lease, signals)
+			}
+			return nil, &exit.Error{Code: 128 + int(s.(syscall.Signal))}
+		}
+	}
+}
+
+// release releases the lease. It stops waiting for the server after releaseTimeout or a signal that terminates; the lock
+// then expires.
+func release(lease *lockkeeper.Lease, signals <-chan os.Signal) error {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- lease.Release(ctx) }()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case s := <-signals:
+			if process.Terminates(s) {
+				cancel()
+			}
+		}
+	}
+}
+
+// closeWithin closes the keeper. If that takes longer than timeout, it leaves it to the end of the process: go-redis does not
+// interrupt commands that wait for a server that hangs.
+func closeWithin(k *lockkeeper.Keeper, timeout time.Duration) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = k.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(timeout):
+	}
+}

@@ -1,0 +1,158 @@
+package run
+
+import (
+	"context"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/redlock"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+	"github.com/spf13/cobra"
+)
+
+// kinds are the values of --kind, with descriptions for shell completion.
+var kinds = []cobra.Completion{
+	"mutex\tone command at a time",
+	"fair\tone command at a time, in the order of the requests",
+	"read\tany number of commands at a time, but none together with write",
+	"write\tone command at a time, and none together with read",
+	"semaphore\tas many commands as --limit permits",
+	"redlock\tone command at a time, on a majority of several servers",
+}
+
+// locker is what run needs of a lock.
+type locker interface {
+	Lock(ctx context.Context) (*lockkeeper.Lease, error)
+	TryLock(ctx context.Context) (*lockkeeper.Lease, error)
+}
+
+// permits is a semaphore from which run takes n permits.
+type permits struct {
+	semaphore *semaphore.Semaphore
+	n         int
+}
+
+func (p permits) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
+	return p.semaphore.Acquire(ctx, p.n)
+}
+
+func (p permits) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
+	return p.semaphore.TryAcquire(ctx, p.n)
+}
+
+// readSide is the read side of a read-write lock.
+type readSide struct{ lock *rwlock.Lock }
+
+func (r readSide) Lock(ctx context.Context) (*lockkeeper.Lease, error) { return r.lock.RLock(ctx) }
+
+func (r readSide) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
+	return r.lock.TryRLock(ctx)
+}
+
+// newLock creates the lock of the kind that the flags name.
+func (o *options) newLock(ks []*lockkeeper.Keeper, name string) (locker, error) {
+	k := ks[0]
+	switch o.kind {
+	case "redlock":
+		return redlock.New(ks, name, &redlock.Options{TTL: o.ttl, MaxLifetime: o.maxLifetime})
+	case "mutex":
+		return mutex.New(k, name, &mutex.Options{TTL: o.ttl, MaxLifetime: o.maxLifetime})
+	case "fair":
+		return fair.New(k, name, &fair.Options{TTL: o.ttl, MaxLifetime: o.maxLifetime})
+	case "read", "write":
+		l, err := rwlock.New(k, name, &rwlock.Options{TTL: o.ttl, MaxLifetime: o.maxLifetime})
+		if o.kind == "read" {
+			return readSide{l}, err
+		}
+		return l, err
+	case "semaphore":
+		so := &semaphore.Options{TTL: o.ttl, MaxLifetime: o.maxLifetime, Per: o.per, AtOnce: o.atOnce}
+		if o.per != 0 && o.atOnce == 0 {
+			so.TTL = 0 // no lease
+		}
+		s, err := semaphore.New(k, name, o.limit, so)
+		return permits{s, o.permits}, err
+	}
+	return nil, exit.Usagef("--kind %q is not one of: mutex, fair, read, write, semaphore, redlock", o.kind)
+}
+
+// validateKind rejects flags that have no meaning for the kind of the lock.
+func (o *options) validateKind(isSet func(flag string) bool) error {
+	if o.kind != "semaphore" {
+		for _, flag := range []string{"limit", "per", "at-once", "permits"} {
+			if isSet(flag) {
+				return exit.Usagef("--%s is for --kind semaphore, not for --kind %s", flag, o.kind)
+			}
+		}
+		return nil
+	}
+	switch { // semaphore.New validates the rest
+	case !isSet("limit"):
+		return exit.Usagef("--kind semaphore needs --limit")
+	case isSet("per") && o.per == 0:
+		return exit.Usagef("--per 0s: the window must be positive")
+	case isSet("at-once") && !isSet("per"):
+		return exit.Usagef("--at-once is for a limit with --per; without it, --limit is the number of permits at a time")
+	case isSet("at-once") && o.atOnce == 0:
+		return exit.Usagef("--at-once 0: no command could run")
+	case o.permits < 1:
+		return exit.Usagef("--permits %d: a command takes at least one permit", o.permits)
+	case o.limit > 0 && o.permits > o.limit:
+		return exit.Usagef("--permits %d is more than --limit %d", o.permits, o.limit)
+	case o.atOnce > 0 && o.permits > o.atOnce:
+		return exit.Usagef("--permits %d is more than --at-once %d", o.permits, o.atOnce)
+	case isSet("per") && !isSet("at-once"):
+		for _, flag := range []string{"ttl", "grace", "max-lifetime"} {
+			if isSet(flag) {
+				return exit.Usagef("--%s cannot be used with --per unless --at-once is given: nothing is held", flag)
+			}
+		}
+	}
+	return nil
+}
+
+// holders returns a function that lists the holders of the lock; of a redlock, those at the first server.
+func holders(ks []*lockkeeper.Keeper, name string, l locker) func(ctx context.Context) ([]lockkeeper.Holder, error) {
+	one := func(h lockkeeper.Holder, held bool, err error) ([]lockkeeper.Holder, error) {
+		if !held {
+			return nil, err
+		}
+		return []lockkeeper.Holder{h}, nil
+	}
+	return func(ctx context.Context) (list []lockkeeper.Holder, err error) {
+		switch l := l.(type) {
+		case *fair.Lock:
+			return one(l.Holder(ctx))
+		case *mutex.Mutex:
+			return one(l.Holder(ctx))
+		case *redlock.Lock:
+			m, err := mutex.New(ks[0], name, nil)
+			if err != nil {
+				return nil, err
+			}
+			return one(m.Holder(ctx))
+		case *rwlock.Lock:
+			return rwHolders(ctx, l)
+		case readSide:
+			return rwHolders(ctx, l.lock)
+		case permits:
+			all, err := l.semaphore.Holders(ctx)
+			for _, h := range all {
+				list = append(list, h.Holder)
+			}
+			return list, err
+		}
+		return nil, nil
+	}
+}
+
+func rwHolders(ctx context.Context, l *rwlock.Lock) (list []lockkeeper.Holder, err error) {
+	all, err := l.Holders(ctx)
+	for _, h := range all {
+		list = append(list, h.Holder)
+	}
+	return list, err
+}
