@@ -15,14 +15,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
-// TestDocumentedForcedRelease: what docs/operations.md tells to do by hand lets a newcomer in at once, leaves other holders
-// alone where it says so, and the holder is told at its next renewal.
+// TestDocumentedForcedRelease: the commands of docs/operations.md free a lock for a newcomer at once, leave other holders alone
+// where the page says so, and the holder learns of the loss from its next renewal.
 func TestDocumentedForcedRelease(t *testing.T) {
 	text, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, found := strings.Cut(string(text), "\n## Taking a lock from its holder\n")
+	_, section, found := strings.Cut(string(text), "\n## Forced release\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	if !found {
 		t.Fatal("docs/operations.md has no such section")
@@ -88,7 +88,7 @@ func TestDocumentedForcedRelease(t *testing.T) {
 				must(err)
 			}
 			if _, err := c.take(k); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-				t.Fatalf("it is not held: %v", err)
+				t.Fatalf("the lock is not held: %v", err)
 			}
 			var args []any
 			for _, f := range strings.Fields(strings.ReplaceAll(command, "TOKEN", lease.Token())) {
@@ -105,7 +105,7 @@ func TestDocumentedForcedRelease(t *testing.T) {
 			select {
 			case <-lease.Done():
 			case <-time.After(ttl + 5*time.Second): // a third of the ttl, and what a busy machine takes
-				t.Error("the holder was not told")
+				t.Error("the holder has not noticed")
 			}
 			if !errors.Is(lease.Err(), lockkeeper.ErrLost) {
 				t.Error(lease.Err())
