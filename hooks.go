@@ -6,28 +6,27 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 )
 
-// Hooks are called when something happens, for metrics and traces. Unset ones cost nothing. They are called
-// synchronously, from the goroutine in which it happens, which may be one that serves the whole keeper: a hook must
-// not block and must not call the keeper or a lease. They may be called concurrently.
+// Hooks are functions that are called on events, for metrics and traces. Unset hooks cost nothing. A hook is called
+// synchronously, from a goroutine that may serve the whole keeper: it must not block and must not call methods of the
+// keeper or of a lease. Hooks may be called concurrently.
 type Hooks struct {
-	// AcquireStart: Lock or TryLock was called.
+	// AcquireStart is called when a call such as Lock or TryLock starts.
 	AcquireStart func(Event)
-	// AcquireDone: it is about to return, after Duration, with Err or with the lease of Token and Fence.
+	// AcquireDone is called before it returns, after Duration, with Err or with the lease of Token and Fence.
 	AcquireDone func(Event)
-	// Queued: the request stands in line, behind Position others. It is told once at the beginning, and of the first
-	// request of this keeper and name again whenever a heartbeat has brought a new position with it; no command is
-	// sent to find out.
+	// Queued is called when a request was queued behind Position others. For the first request of a name in this keeper it is
+	// called again when a heartbeat returns another position; no command is sent for that.
 	Queued func(Event)
-	// WakeupReceived: a message brought the lease of Token and Fence.
+	// WakeupReceived is called when a message granted the lease of Token and Fence.
 	WakeupReceived func(Event)
-	// WakeupLost: a message that the server says it has sent did not come; the subscription is being replaced.
-	// Waiters lose at most one heartbeat by it. Only the event itself is told, no name.
+	// WakeupLost is called when a message that the server has sent was not received. The subscription is replaced. Waiters
+	// are delayed by at most one HeartbeatInterval. All fields of the event are zero.
 	WakeupLost func(Event)
-	// Renewed: the lease, held for Duration so far, was renewed.
+	// Renewed is called when a lease, held for Duration so far, was renewed.
 	Renewed func(Event)
-	// Lost: the lease was lost, after Duration; Err says why. Told once.
+	// Lost is called once when a lease was lost, after Duration. Err is the reason.
 	Lost func(Event)
-	// Released: the lease was given back, after Duration.
+	// Released is called when a lease was released, after Duration.
 	Released func(Event)
 	// LimitChanged: a request of this keeper for a semaphore, or its SetLimit, has made Limit the limit in force; another
 	// was before, or another AtOnce or Per. Token is that of the request. Of a SetLimit that was repeated, since an answer
@@ -35,21 +34,21 @@ type Hooks struct {
 	LimitChanged func(Event)
 }
 
-// Event is what a hook is told. Fields that an event does not have are zero.
+// Event is the argument of a hook. Fields that do not apply are zero.
 type Event struct {
-	Kind     string        // the primitive: "mutex"
-	Name     string        // what is locked
-	Token    string        // of the request or lease
-	Fence    uint64        // of the lease
-	Duration time.Duration // waited or held so far
-	Position int           // how many stand in line before the request
+	Kind     string        // the kind of the lock, such as "mutex"
+	Name     string        // the name of the lock
+	Token    string        // the token of the request or lease
+	Fence    uint64        // the fence of the lease
+	Duration time.Duration // of the wait, or since the grant
+	Position int           // the number of requests ahead in the queue
 	Limit    int           // of a semaphore
 	Err      error
 }
 
-// observer makes one function out of the hooks, or nil if none is set.
+// observer returns a function that calls the hook of an event, or nil if no hook is set.
 func (h Hooks) observer() func(engine.Event) {
-	by := map[engine.EventType]func(Event){
+	hooks := map[engine.EventType]func(Event){
 		engine.AcquireStart:   h.AcquireStart,
 		engine.AcquireDone:    h.AcquireDone,
 		engine.Queued:         h.Queued,
@@ -60,16 +59,16 @@ func (h Hooks) observer() func(engine.Event) {
 		engine.Released:       h.Released,
 		engine.LimitChanged:   h.LimitChanged,
 	}
-	for what, hook := range by {
+	for event, hook := range hooks {
 		if hook == nil {
-			delete(by, what)
+			delete(hooks, event)
 		}
 	}
-	if len(by) == 0 {
+	if len(hooks) == 0 {
 		return nil
 	}
 	return func(e engine.Event) {
-		if hook := by[e.Type]; hook != nil {
+		if hook := hooks[e.Type]; hook != nil {
 			hook(Event{e.Kind, e.Name, e.Token, e.Fence, e.Duration, e.Position, e.Limit, e.Err})
 		}
 	}

@@ -7,20 +7,20 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 )
 
-// Holder is a lease as the server sees it: in whichever process, and by the server's clock.
+// Holder is a lease at the server, of any process. Times are by the server's clock.
 type Holder struct {
 	Token     string
-	Keeper    string        // the Keeper.ID of the process; "" if the lease is that of another library
-	Fence     uint64        // 0 likewise
-	ExpiresIn time.Duration // until the lease ends if it is not renewed
+	Keeper    string        // the Keeper.ID of the holder; "" if another library holds the lock
+	Fence     uint64        // 0 if another library holds the lock
+	ExpiresIn time.Duration // until the lease expires if it is not renewed
 }
 
-// Waiter is a request that stands in line, as the server sees it.
+// Waiter is a queued request at the server, of any process. Times are by the server's clock.
 type Waiter struct {
 	Token    string
-	Keeper   string        // the Keeper.ID of the process
-	WaitTime time.Duration // since it came
-	Alive    bool          // whether its heartbeat counts; one that is not live is taken out at its turn, if not before
+	Keeper   string        // the Keeper.ID of the waiter
+	WaitTime time.Duration // since it was queued
+	Alive    bool          // its heartbeat has not timed out; otherwise it is removed at its turn at the latest
 }
 
 func newHolders(list []engine.Holder) []Holder {
@@ -39,7 +39,7 @@ func newWaiters(list []engine.Waiter) []Waiter {
 	return all
 }
 
-// keeperOf returns the id of the keeper that a token is of, or "" for the token of another library.
+// keeperOf returns the id of the keeper that created a token, or "" if another library did.
 func keeperOf(token string) string {
 	t, _ := protocol.ParseToken(token)
 	return t.Keeper

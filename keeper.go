@@ -7,33 +7,31 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Keeper owns what all locks of a process share: the use of the client's connections, one subscription for wake-ups,
-// one timer for renewals and heartbeats. One keeper per process and Redis deployment is enough, however many
-// locks, leases and waiters there are.
+// Keeper owns what all locks of a process share: the pipelines to Redis, one subscription for wake-ups, and one timer for
+// renewals and heartbeats. One keeper per process and Redis deployment is enough for any number of locks, leases and
+// waiters.
 //
-// A keeper is safe for concurrent use.
+// It is safe for concurrent use.
 type Keeper struct {
 	engine *engine.Engine
 }
 
-// New returns a keeper on a client of go-redis: a single server, Sentinel (redis.NewFailoverClient) or Cluster. Nil
-// options mean the defaults.
+// New returns a keeper that uses a go-redis client: of a single server, Sentinel (redis.NewFailoverClient) or Cluster. Nil
+// options mean the defaults. New does no I/O and starts no goroutine; goroutines start when they are needed. The error
+// matches ErrInvalid.
 //
-// It does no I/O and starts no goroutine; those start when they are needed. The client stays the caller's: it must
-// stay open until Close has returned, and its settings apply, above all its timeouts. Its own retries do not matter.
-// A client without timeouts (ReadTimeout: -1) is accepted, but a connection whose other end is gone without a word is
-// then never free again, and one after the other all of them may be lost like that.
+// The client remains the caller's and must stay open until Close has returned. Its settings apply, in particular its
+// timeouts; its retry settings do not. A client without timeouts (ReadTimeout: -1) is accepted, but a connection that
+// broke without notice then never becomes free again, and in time all connections may be lost this way.
 //
-// Requests take connections that go-redis keeps for pipelines, as many as the client's PipelinePoolSize (10 by default) and
-// not of its main pool, so locks work while the application has used that up. Keepers that share a client share these.
-// With a negative PipelinePoolSize there is only the main pool.
+// Requests use the connections that go-redis keeps for pipelines, PipelinePoolSize of them (10 by default), and not those
+// of the main pool. So locks work even while the application has exhausted the main pool. Keepers of the same client share
+// these connections. If PipelinePoolSize is negative, there is only the main pool.
 //
-// The client may be wrapped in a struct that embeds a *redis.Client or a *redis.ClusterClient; its Pipeline and Subscribe
-// are used, and on a cluster its MasterForKey. Refused are a redis.Ring, because it moves keys to another server when one
-// is down, and so would grant a lock twice; a redis.AutoPipeliner; and any other type of which it cannot be told whether
-// it is a cluster's, such as a struct that embeds the interface redis.UniversalClient.
-//
-// The error is ErrInvalid.
+// The client may be a struct that embeds a *redis.Client or a *redis.ClusterClient; its methods Pipeline and Subscribe are
+// used, and on a cluster MasterForKey. New refuses a redis.Ring, which moves keys to another server when one is down, so
+// that a lock could be granted twice; a redis.AutoPipeliner; and any type that is neither a single server's nor a
+// cluster's client, such as a struct that embeds the interface redis.UniversalClient.
 func New(rdb redis.UniversalClient, opts *Options) (*Keeper, error) {
 	c, err := client.New(rdb)
 	if err != nil {
@@ -60,20 +58,19 @@ func New(rdb redis.UniversalClient, opts *Options) (*Keeper, error) {
 	})}, nil
 }
 
-// ID is the keeper's id, a UUID: the first part of the token of each of its leases.
+// ID returns the keeper's id, a UUID. It is the first part of the tokens of the keeper's leases.
 func (k *Keeper) ID() string { return k.engine.ID() }
 
-// Close ends the keeper: waiting calls return ErrClosed, leases that are held are released (their contexts end with
-// ErrReleased), the subscription is closed. It blocks until that is done and all goroutines of the keeper have ended, for
-// 3 s at the most. If Redis has not answered by then, Close returns an error, and goroutines that wait for commands on
-// their way are left: they end by the client's own timeouts, or when the client is closed. What could not be given back
-// ends by itself.
+// Close closes the keeper: waiting calls return ErrClosed, held leases are released and their contexts canceled with
+// ErrReleased, and the subscription is closed. It blocks until this is done and the keeper's goroutines have ended, for at
+// most 3 s. If Redis has not answered by then, Close returns an error, and goroutines that wait for an answer remain until
+// the client's timeouts pass or the client is closed. Leases that could not be released expire.
 //
-// A call whose context cannot end (context.Background()) may carry its request in its own goroutine, and then returns
-// ErrClosed when that is answered or when the client's timeouts are over; all others return at once.
+// Waiting calls return at once. The exception is a call whose context cannot end, such as context.Background(): it may be
+// sending its request in its own goroutine, and then returns when the server answers or the client's timeouts pass.
 //
-// The client is left open. Closing twice is fine. The error is that of a lease that could not be released, or that turned
-// out to be lost when it was, or says that commands are still on their way.
+// Close does not close the client. It may be called again. The error is that of a lease that could not be released, or
+// that was found to be lost, or says that commands are still in flight.
 func (k *Keeper) Close() error { return k.engine.Close() }
 
 func init() {

@@ -7,15 +7,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 )
 
-// Lease is a lock, permit or hold that was granted. It ends once and for good: released, or lost.
+// Lease is a lock or permit that was granted. It ends once: it is released, or it is lost.
 //
-// A lease belongs to whoever has the value; it does not matter which goroutine releases it. It is safe for concurrent
-// use. All methods are safe on nil: a nil lease is one that was released.
+// Any goroutine may use and release it. It is safe for concurrent use. All methods may be called on a nil *Lease, which
+// behaves like a lease that has been released.
 type Lease struct {
 	handle engine.Handle
 }
 
-// Name is what is locked.
+// Name returns the name of the lock.
 func (l *Lease) Name() string {
 	if l == nil {
 		return ""
@@ -23,8 +23,8 @@ func (l *Lease) Name() string {
 	return l.handle.Name()
 }
 
-// Token is the identity of the lease: what lies in Redis, and what Adopt takes in another process. Whoever knows it
-// can release the lease.
+// Token returns the identity of the lease: the value that is stored in Redis, and that Adopt takes in another process.
+// Anyone who knows the token can release the lease.
 func (l *Lease) Token() string {
 	if l == nil {
 		return ""
@@ -32,10 +32,10 @@ func (l *Lease) Token() string {
 	return l.handle.Token()
 }
 
-// Fence is the fencing token: larger than that of every lease of this name that was granted before, also if the
-// server lost its data in between, as long as its clock was not set back at the same time. It stays the same for the
-// life of the lease. A store that remembers the largest fence it has seen, at reads as well as at writes, and refuses
-// smaller ones is safe from holders that do not know yet that they have lost the lock.
+// Fence returns the fencing token: a number larger than the fence of every earlier lease of this name. This holds even
+// after the server has lost its data, unless its clock was set back at the same time. It does not change during the life
+// of the lease. A store that remembers the largest fence it has seen, at reads and writes, and refuses smaller ones, is
+// protected from holders that have lost the lock without knowing it yet.
 // (https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html)
 func (l *Lease) Fence() uint64 {
 	if l == nil {
@@ -44,9 +44,9 @@ func (l *Lease) Fence() uint64 {
 	return l.handle.Fence()
 }
 
-// Deadline is until when the lease is believed if no renewal succeeds from now on. Its monotonic clock reading is what
-// counts. It is before the moment at which the server ends the lease, and for a lease that has just come out of a
-// queue it can be sooner than the ttl: the first renewal makes it whole.
+// Deadline returns when the lease is lost if no renewal succeeds until then. Compare it with time.Now; its monotonic clock
+// reading is what counts. The server ends the lease later than this. If the lease was granted after a wait in a queue, the
+// deadline can be sooner than TTL from the grant until the first renewal.
 func (l *Lease) Deadline() time.Time {
 	if l == nil {
 		return time.Time{}
@@ -54,10 +54,10 @@ func (l *Lease) Deadline() time.Time {
 	return l.handle.Deadline()
 }
 
-// Done is closed when the lease is held no more, for whichever reason. Calling Done looks at the clock, as Err does: after
-// the deadline it returns a channel that is closed. A channel that was returned before is closed by a timer; in a process
-// that was paused past the deadline, code that waits on it may run for some milliseconds before the timer does, so call
-// Err once more before a step that must not be late.
+// Done returns a channel that is closed when the lease ends, for whatever reason. Done checks the deadline, as Err does:
+// after the deadline it returns a closed channel. A channel that was returned earlier is closed by a timer. If the process
+// was paused past the deadline, that timer can fire some milliseconds after the process resumes, so call Err again before
+// a step that must not run without the lease.
 func (l *Lease) Done() <-chan struct{} {
 	if l == nil {
 		return closed
@@ -65,9 +65,9 @@ func (l *Lease) Done() <-chan struct{} {
 	return l.handle.Done()
 }
 
-// Err is nil while the lease is held. After that it is an error that is ErrReleased, or one that is ErrLost and says how it was
-// lost. It looks at the clock: in a process that was frozen past the deadline it tells the loss at once, even before
-// the timers of the process have run.
+// Err returns nil while the lease is held, and afterwards an error that matches ErrReleased or ErrLost; the latter says how
+// the lease was lost. Err checks the deadline itself, so after a pause of the process it reports the loss at once, even
+// before the timers of the process have fired.
 func (l *Lease) Err() error {
 	if l == nil {
 		return ErrReleased
@@ -75,16 +75,16 @@ func (l *Lease) Err() error {
 	return l.handle.Err()
 }
 
-// Context returns a child of parent that also ends when the lease does; context.Cause is then the lease's Err,
-// which is ErrReleased or ErrLost. Use it for the work that the lock guards.
+// Context returns a child of parent that is also canceled when the lease ends; context.Cause then returns an error that
+// matches ErrReleased or ErrLost. Use it for the work that the lock protects.
 //
-// Whatever the context is asked (Err, Done, Value, context.Cause, or to be the parent of another) it looks at the clock, as
-// Lease.Err does. A context that was derived from it earlier is asked without it, and ends by a timer, as a channel does
-// that Done returned earlier.
+// Every method of the context, context.Cause, and deriving another context from it check the lease's deadline, as Err
+// does. A context that was derived earlier does not check it, and is canceled by a timer, like a channel that Done
+// returned earlier.
 //
-// The lease keeps some hundred bytes for each context until its parent ends, and nothing if the parent never ends. So if a
-// lease that is held for long is asked for many contexts whose parents live as long, derive a parent for each with
-// context.WithCancel, and cancel it when the work is done.
+// The lease keeps some hundred bytes for each context until its parent ends, and nothing if the parent never ends. If you
+// create many contexts of a long-lived lease whose parents live as long, derive a parent for each with context.WithCancel
+// and cancel it when the work is done.
 func (l *Lease) Context(parent context.Context) context.Context {
 	if l == nil {
 		c, cancel := context.WithCancelCause(parent)
@@ -94,14 +94,14 @@ func (l *Lease) Context(parent context.Context) context.Context {
 	return l.handle.Context(parent)
 }
 
-// Extend makes the lease end ttl from now, sooner or later than before; if the lease is renewed, renewals ask for the
-// same ttl from then on. It blocks until the server has answered, until ctx ends, or until the retry policy gives up;
-// before that, while another Extend of the same lease is under way.
+// Extend makes the lease expire ttl from now, whether that is sooner or later than before. Renewals, if the lease has any,
+// request the same ttl from then on. Extend blocks until the server has answered, until ctx ends, or until the retry
+// policy gives up. If another Extend of the lease is in progress, it waits for that one first.
 //
-// The error is ErrLost or ErrReleased if the lease is over, which it then stays: nothing is taken again. It is
-// ErrInvalid for a ttl that cannot be, or that is more than is left of MaxLifetime. After any other error the lease is
-// held as before, but if the request may have reached the server it is believed no longer than that would leave it. From
-// the call on the lease is believed for no longer than ttl: if the answer does not come by then, it is lost.
+// The error matches ErrLost or ErrReleased if the lease has ended; Extend never acquires it again. It matches ErrInvalid
+// if ttl is out of range or exceeds what is left of MaxLifetime. After any other error the lease is still held, but if the
+// request may have reached the server, its deadline is not later than the request would have set it. While Extend is in
+// progress the deadline is at most ttl from the call: if the answer does not arrive by then, the lease is lost.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if l == nil {
 		return ErrReleased
@@ -109,15 +109,16 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	return l.handle.Extend(ctx, ttl)
 }
 
-// Release gives the lease back and lets the next one in. The lease's contexts end first; renewal has ended when
-// Release returns.
+// Release ends the lease and lets the next waiter acquire the lock. It first cancels the lease's contexts. When it
+// returns, the lease is no longer renewed.
 //
-// It blocks until the server has answered or ctx ends. If ctx has ended already, the lease is released all the same
-// and Release waits for the answer for a second at the most, so that it can be deferred with the context that the
-// work had. If no answer came, the release is repeated in the background until there is one or the lease is over.
+// Release blocks until the server has answered or ctx ends. If ctx has ended before the call, Release is sent nevertheless
+// and waits for the answer for at most a second, so it can be deferred with the context of the work. If there was no
+// answer, the release is retried in the background until there is one or the lease has expired.
 //
-// Releasing twice, or a nil lease, does nothing and returns nil. The error is ErrLost if the lease was lost before, so
-// that what it guarded may have been disturbed; any other means that the server has not confirmed the release yet.
+// Releasing a lease again, or a nil lease, does nothing and returns nil. The error matches ErrLost if the lease was lost
+// before the call: what it protected may have been accessed by another holder. Any other error means that the server has
+// not confirmed the release yet.
 func (l *Lease) Release(ctx context.Context) error {
 	if l == nil {
 		return nil

@@ -8,99 +8,100 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 )
 
-// Defaults of the options.
+// The defaults of the options.
 const (
 	DefaultPrefix            = "lock:"
 	DefaultHeartbeatInterval = 2 * time.Second
 	DefaultHeartbeatTimeout  = 6 * time.Second
 	DefaultMetadataTTL       = time.Hour
-	DefaultTTL               = 30 * time.Second // of the leases of all primitives
+	DefaultTTL               = 30 * time.Second // of the leases of all packages
 	DefaultMinBackoff        = 10 * time.Millisecond
 	DefaultMaxBackoff        = time.Second
 	DefaultMaxElapsed        = 10 * time.Second
 	DefaultReplicaAckTimeout = time.Second
 )
 
-// Options are the settings of a keeper. The zero value, and nil, mean the defaults. New copies them.
+// Options are the settings of a keeper. Nil, and the zero value of each field, mean the defaults. New copies them.
 type Options struct {
-	// Prefix stands before every name in Redis. All processes that share a lock must have the same. Default "lock:".
+	// Prefix precedes every name in Redis keys. All processes that share a lock must use the same prefix. Default "lock:".
 	Prefix string
 
-	// NoPrefix leaves the prefix away, so that a name is the key: for a mutex that shares its key with another
-	// library. Prefix must then be empty.
+	// NoPrefix uses no prefix, so that the key of a mutex is its name, for example to share it with another library.
+	// Prefix must then be empty.
 	NoPrefix bool
 
-	// HeartbeatInterval is how often waiters tell the server that they live. It is also how late a waiter may notice what it
-	// was not told: a lost message, a lock that a foreign client has given up. Default 2 s.
+	// HeartbeatInterval is how often waiters send heartbeats to the server. It is also the maximum delay with which a waiter
+	// is granted the lock after a wake-up was lost, or after another library released the lock. From 10 ms to 1 h. Default
+	// 2 s, or a third of HeartbeatTimeout if only that is set.
 	HeartbeatInterval time.Duration
 
-	// HeartbeatTimeout is how long the server believes a waiter without another heartbeat, and so how long a frozen
-	// process can hold up those behind it. At least twice HeartbeatInterval. Default 6 s, or three heartbeats if HeartbeatInterval is
-	// set and this is not.
+	// HeartbeatTimeout is how long the server keeps a waiter after its last heartbeat. Frozen waiters delay the queue by at
+	// most this time in total. At least twice HeartbeatInterval and at most 24 h. Default 6 s, or three times
+	// HeartbeatInterval if that is set.
 	HeartbeatTimeout time.Duration
 
-	// MetadataTTL is how long a name's small facts stay in Redis after it was last acquired or released: for half of that at
-	// least, since not every use puts their end off. They keep fences in order even if the server's clock is set back.
-	// Default 1 h.
+	// MetadataTTL is how long the metadata of an unused name is kept in Redis: at least half of it, since not every use
+	// extends its expiry. The metadata keep fences in order even if the server's clock is set back. At least 1 min. Default
+	// 1 h.
 	MetadataTTL time.Duration
 
-	// Retry says how requests are repeated that failed for a passing reason.
+	// Retry controls how requests that failed with a transient error are retried.
 	Retry RetryPolicy
 
-	// ReplicaAck says what must have a grant before its lease is handed out. Default: nothing is waited for.
+	// ReplicaAck makes acquisitions wait until replicas have the grant. Default: no waiting.
 	ReplicaAck ReplicaAck
 
-	// Hooks observe what happens.
+	// Hooks are called on events, for metrics and traces.
 	Hooks Hooks
 
-	// Logger gets what needs somebody's attention: a right that is missing, a subscription that had to be replaced.
-	// Default slog.Default().
+	// Logger receives warnings that need attention: a missing permission, a subscription that had to be replaced. Default
+	// slog.Default().
 	Logger *slog.Logger
 }
 
-// RetryPolicy says how requests are repeated that failed for a passing reason: a connection that broke or could not
-// be made, a server that is starting, failing over or moving a slot. Errors that somebody has to mend (no right, wrong
-// password, out of memory, a key of another type) are returned at once. The toolkit repeats requests itself, with
-// growing, jittered pauses, and keeps go-redis from doing so, because it knows which requests may have run.
+// RetryPolicy controls how requests that failed with a transient error are retried: a connection that broke or could not
+// be established, a server that is starting, failing over or moving a slot. Errors that require intervention (missing
+// permission, wrong password, out of memory, a key of another type) are returned at once. Lockkeeper retries requests
+// itself, with exponential backoff and jitter, and disables the retries of go-redis for them, because it knows which
+// requests may have run already.
 type RetryPolicy struct {
-	// MinBackoff and Max are the first and the longest pause. Default 10 ms, or Max if that is shorter, and 1 s, or Min if that
-	// is longer.
+	// MinBackoff and MaxBackoff are the first and the longest pause between attempts, from 1 ms to 1 h. MinBackoff defaults
+	// to 10 ms, or to MaxBackoff if that is shorter; MaxBackoff to 1 s, or to MinBackoff if that is longer.
 	MinBackoff, MaxBackoff time.Duration
 
-	// MaxElapsed is how long Lock, Extend and Adopt go on without any answer before they return the error, if their
-	// context lets them; a waiting Lock counts from its first heartbeat that failed. Negative: for ever. Default
-	// 10 s. A try, and a look at who holds or waits, is repeated twice at the most. Renewals and releases are repeated
-	// until the lease is over by itself.
+	// MaxElapsed is how long Lock, Extend and Adopt retry without an answer before they return the error, unless ctx ends
+	// earlier; a waiting Lock counts from its first heartbeat that failed. A negative value means no limit. Default 10 s.
+	// TryLock, Holders and Waiters are retried at most twice. Renewals and releases are retried until the lease expires.
 	MaxElapsed time.Duration
 }
 
-// ReplicaAck makes every Lock, and what else acquires or adopts a lease, wait until replicas have the grant, before it
-// returns the lease. If they do not have it in time, the grant is undone and the error is a *NotAcknowledgedError; a lease
-// that was to be adopted stays with its former holder.
+// ReplicaAck makes every call that acquires or adopts a lease wait until replicas have the grant before it returns. If they
+// do not have it in time, the grant is undone and the error is a *NotAcknowledgedError; a lease that was to be adopted
+// stays with its former holder.
 //
-// It narrows what a failover may cost, and does not close it: a replica that has not acknowledged may be the one that is
-// promoted, unless all have to; and what comes after the grant, a renewal or a release, is not waited for. Fences close
-// it. Each acquisition takes two round trips more, one of them as long as the replicas need, on a connection of the
-// client's main pool, which must have one to spare. (https://redis.io/docs/latest/commands/wait/)
+// It makes it less likely that a failover loses a grant, but does not exclude it: a replica that has not acknowledged may
+// be promoted, unless all replicas must acknowledge, and renewals and releases are not waited for. Only fences protect
+// against that. Each acquisition takes two more round trips, one of which includes the replication, on a connection of the
+// client's main pool, which must have one available. (https://redis.io/docs/latest/commands/wait/)
 type ReplicaAck struct {
-	// Replicas is how many replicas of the primary must have the grant.
+	// Replicas is the number of replicas that must have the grant.
 	Replicas int
 
-	// Majority says that more than half of the replicas must have it: of the most that the primary was seen to have
-	// since the keeper was made, so that one that is cut off counts. A primary without any cannot grant anything then. With
-	// Replicas, both must be met.
+	// Majority requires that more than half of the replicas have the grant. It counts the maximum number of replicas that the
+	// primary was seen to have since the keeper was created, so a disconnected one counts. A primary without replicas then
+	// cannot grant anything. If Replicas is set too, both conditions must hold.
 	Majority bool
 
-	// Fsync says that the primary and those replicas must have written it to their disks. It takes Redis 7.2, and
-	// appendonly on each of them. (https://redis.io/docs/latest/commands/waitaof/)
+	// Fsync requires that the primary and those replicas have the grant on disk. It needs Redis 7.2 and appendonly on each of
+	// them. (https://redis.io/docs/latest/commands/waitaof/)
 	Fsync bool
 
-	// Timeout is how long they have, from 1 ms; it must be shorter than the ttl of every lock, and than the client's
-	// ReadTimeout. Default 1 s, if anything above is set.
+	// Timeout is how long to wait, at least 1 ms. It must be shorter than the TTL of every lock and than the client's
+	// ReadTimeout. Default 1 s, if one of the fields above is set.
 	Timeout time.Duration
 }
 
-// withDefaults is the options with every default filled in, checked.
+// withDefaults returns a checked copy of the options with all defaults set.
 func (o *Options) withDefaults() (Options, error) {
 	var c Options
 	if o != nil {
@@ -108,14 +109,14 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	switch {
 	case c.NoPrefix && c.Prefix != "":
-		return c, engine.Invalid("Prefix %q does not go together with NoPrefix", c.Prefix)
+		return c, engine.Invalid("Prefix %q is set together with NoPrefix; set only one of them", c.Prefix)
 	case !c.NoPrefix && c.Prefix == "":
 		c.Prefix = DefaultPrefix
 	}
 	if err := protocol.CheckPrefix(c.Prefix); err != nil {
 		return c, engine.Invalid("Prefix: %w", err)
 	}
-	// What is set is checked before defaults are derived from it, so that errors name it.
+	// Fields that are set are checked before defaults are derived from them, so that errors name the right field.
 	if err := checkRange("HeartbeatInterval", c.HeartbeatInterval, 10*time.Millisecond, time.Hour); err != nil && c.HeartbeatInterval != 0 {
 		return c, err
 	}
@@ -132,7 +133,7 @@ func (o *Options) withDefaults() (Options, error) {
 		c.HeartbeatTimeout = 3 * c.HeartbeatInterval
 	}
 	if c.HeartbeatTimeout < 2*c.HeartbeatInterval {
-		return c, engine.Invalid("HeartbeatTimeout %v is shorter than two HeartbeatIntervals of %v", c.HeartbeatTimeout, c.HeartbeatInterval)
+		return c, engine.Invalid("HeartbeatTimeout %v is shorter than twice the HeartbeatInterval of %v", c.HeartbeatTimeout, c.HeartbeatInterval)
 	}
 	if c.MetadataTTL == 0 {
 		c.MetadataTTL = DefaultMetadataTTL
@@ -164,10 +165,10 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	a := &c.ReplicaAck
 	if a.Replicas < 0 {
-		return c, engine.Invalid("ReplicaAck.Replicas %d is negative", a.Replicas)
+		return c, engine.Invalid("ReplicaAck.Replicas %d is negative; 0 means not to wait for a number of replicas", a.Replicas)
 	}
 	if a.Timeout != 0 && a.Replicas == 0 && !a.Majority && !a.Fsync {
-		return c, engine.Invalid("ReplicaAck.Timeout %v is set, but nothing that is to be waited for", a.Timeout)
+		return c, engine.Invalid("ReplicaAck.Timeout %v is set, but none of Replicas, Majority and Fsync; set one of them", a.Timeout)
 	}
 	if a.Timeout == 0 {
 		a.Timeout = DefaultReplicaAckTimeout

@@ -31,7 +31,7 @@ func TestInvalidOptionsRejected(t *testing.T) {
 		{lockkeeper.Options{HeartbeatInterval: time.Minute, HeartbeatTimeout: 25 * time.Hour}, []string{"HeartbeatTimeout", "25h0m0s"}},
 		{
 			lockkeeper.Options{HeartbeatInterval: time.Second, HeartbeatTimeout: 1999 * time.Millisecond},
-			[]string{"HeartbeatTimeout", "1.999s", "HeartbeatIntervals of 1s"},
+			[]string{"HeartbeatTimeout", "1.999s", "twice the HeartbeatInterval of 1s"},
 		},
 		{lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: -1}}, []string{"ReplicaAck.Replicas", "-1"}},
 		{

@@ -1,5 +1,5 @@
-// Package once runs a job at most once per period over all processes: a report that every host's cron starts at two in
-// the morning, of which one is enough.
+// Package once runs a job at most once per period across all processes: for example a report that cron starts on every host
+// at two in the morning, but that only one host should make.
 //
 //	o, err := once.New(k, "nightly-report", 20*time.Hour, nil)
 //	…
@@ -10,40 +10,40 @@
 //	default: // r.Outcome is once.Done or once.Running: elsewhere
 //	}
 //
-// A lock alone does not do that: it is free again when the job ends, and a process that comes a little later does the job
-// once more. So the first process takes a lease, which is renewed while the job runs, and when the job has succeeded it
-// leaves a record at the server instead of the lease. Who comes before the period is over finds the lease or the record,
-// does nothing, and learns which. Nobody waits.
+// A lock alone is not enough: it is free again when the job ends, and a process that starts a little later runs the job
+// again. Therefore the first process acquires a lease, which is renewed while the job runs. When the job has succeeded, a
+// record replaces the lease at the server and stays until the period ends. Other processes find the lease or the record, do
+// not run the job, and learn which of the two they found. No process waits.
 //
 // # The period
 //
-// It is counted from when the run was granted its lease, however long the job takes. Choose it shorter than the interval
-// at which the job is started, by more than the starts may vary (clocks of hosts, load, daylight saving time), and longer
-// than the time over which the hosts' starts are spread: 20 h for a job that starts every day at two. Each run uses the
-// period of the process that makes it. If the job takes longer than the period, it may run again when it ends.
+// The period starts when the run is granted its lease, however long the job takes. It must be shorter than the interval at
+// which the job is started, by more than the start times vary (clocks of the hosts, load, daylight saving time), and longer
+// than the time within which all hosts start it: for a job that is started every day at two, 20 h. The period is that of the
+// process that runs the job. If the job takes longer than the period, it may run again when it ends.
 //
-// # What can fail
+// # Failures
 //
-// What is promised is at most one success per period, and one run at a time. A run that does not succeed may be followed
-// by another in the same period, so the job must be able to be run again:
+// The guarantee is at most one success per period, and one run at a time. A run that does not succeed may be followed by
+// another one in the same period, so it must be possible to run the job again:
 //
-//   - The job returns an error or panics: the lease is released at once, and the next process that asks runs the job. None
-//     is told; somebody has to ask.
-//   - The process crashes: the same, after the ttl at the most (30 s).
-//   - The lease is lost while the job runs, because the process was frozen or Redis did not answer for the ttl, or lost its
-//     data: the job's context ends with cause lockkeeper.ErrLost, as does Do, and another process may run the job already. A
-//     job whose writes must not mix with those of the next one passes on the fence.
-//   - The job succeeds, but Redis does not answer when that is to be recorded: this is repeated until the lease is over. If
-//     no answer has come, the error is an *UnrecordedError: the job is done, but may be run once more.
-//   - Redis does not answer when the job is to begin: it is not run, by anybody who cannot reach Redis, and the error is not
-//     nil. If a job has to run in any case, that is the caller's decision.
-//   - Redis loses the record: eviction, FLUSHALL, a restart without persistence, a failover to a replica that does not have
-//     it. Then the job may be run again. If the server's clock is set forward, the record ends early; if it is set back,
-//     late.
+//   - The job returns an error or panics: the lease is released at once, and the next process that calls Do runs the job.
+//     Other processes are not notified.
+//   - The process crashes: the same, after the TTL at most (30 s).
+//   - The lease is lost while the job runs, because the process was paused, Redis did not answer for the TTL, or Redis lost
+//     its data: the job's context is canceled with cause lockkeeper.ErrLost, which Do returns, too. Another process may
+//     already run the job. If the writes of the two must not mix, pass the fence with each write.
+//   - The job succeeds, but Redis does not answer when the success is recorded: the record is retried until the lease
+//     expires. If there was no answer, Do returns an *UnrecordedError: the job is done, but may be run once more.
+//   - Redis does not answer when the job should start: processes that cannot reach Redis do not run it, and Do returns an
+//     error. Whether to run the job nevertheless is for the caller to decide.
+//   - Redis loses the record: by eviction, FLUSHALL, a restart without persistence, or a failover to a replica that does not
+//     have it. The job may then be run again. If the server's clock is set forward, the record expires early; if it is set
+//     back, late.
 //
 // # In Redis
 //
-// One string, {lock:NAME}:once:holders: the token of the run, or "done:" and the token, each with its expiry. To have the
-// job run again in the same period, delete the record with Reset, or by hand with DEL; while the job is running, deleting
-// the key takes the lease from it. The job is not excluded by a mutex of the same name, nor by any other kind of lock.
+// There is one string key, {lock:NAME}:once:holders. Its value is the token of the run, or "done:" and the token, each with
+// an expiry. To have the job run again in the same period, delete the record with Reset, or with DEL. Deleting the key while
+// the job is running ends the lease. A mutex of the same name, or any other kind of lock, does not exclude the job.
 package once

@@ -12,31 +12,31 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// Options are the settings of a job. The zero value, and nil, mean the defaults. New copies them.
+// Options are the settings of a job. Nil, and the zero value of each field, mean the defaults. New copies them.
 type Options struct {
-	// TTL is how long the lease outlives a crash of the process that runs the job, and so after how long another may run
-	// it. It is renewed while the job runs. Whole milliseconds, at least 10 ms, at most the period. Default 30 s.
+	// TTL is how long the lease lasts without renewal, and so how long after a crash another process may run the job. The
+	// lease is renewed while the job runs. From 10 ms to the period, in whole milliseconds. Default 30 s.
 	TTL time.Duration
 }
 
-// Once is a job that may succeed once per period. It is immutable and safe for concurrent use.
+// Once is a job that may succeed at most once per period. It is immutable and safe for concurrent use.
 type Once struct {
 	lock   *engine.Lock
 	period time.Duration
 }
 
-// Outcome is what came of asking.
+// Outcome says whether the job was run.
 type Outcome int
 
 // The outcomes.
 const (
-	None    Outcome = iota // nothing: Do failed before it could run the job; of Status: the job may run
-	Ran                    // the job was run by this call; the error says how it ended
-	Done                   // it has succeeded in this period already, so it was not run
-	Running                // it is running, started by another call, so it was not run
+	None    Outcome = iota // Do: it failed before the job was run; Status: the job may be run
+	Ran                    // this call ran the job; the error says how it ended
+	Done                   // the job has already succeeded in this period, and was not run
+	Running                // another call is running the job, and it was not run again
 )
 
-// String is as in fmt.Stringer.
+// String implements fmt.Stringer.
 func (o Outcome) String() string {
 	switch o {
 	case None:
@@ -51,33 +51,34 @@ func (o Outcome) String() string {
 	return fmt.Sprintf("Outcome(%d)", int(o))
 }
 
-// Result is what came of asking.
+// Result is the result of Do and Status.
 type Result struct {
 	Outcome Outcome
 
-	// Next is when the job may be run again, by this process's clock: after a success or Done, when the period is over. If
-	// it is Running, when its lease ends unless it is renewed, which it is as long as the job runs. Zero if it may be run at
-	// once, or if that is not known.
+	// Next is when the job may be run again, by this process's clock. After a success, and for Done, it is the end of the
+	// period. For Running it is when the lease expires unless it is renewed, as it is while the job runs. It is zero if the
+	// job may be run at once, or if the time is not known.
 	Next time.Time
 }
 
-// UnrecordedError is returned, to be found with errors.As, when the job has succeeded, but Redis has not confirmed that this
-// was recorded. If it was, nobody runs the job until the period is over; if not, it may be run again.
+// UnrecordedError is returned by Do if the job has succeeded but Redis has not confirmed the record of it. Find it with
+// errors.As. If the record was written, the job is not run again until the period ends; otherwise it may be run again.
 type UnrecordedError struct {
-	RunAgain time.Time // from when on it may be run again in this period, if it is at all
-	Err      error     // what went wrong
+	RunAgain time.Time // the earliest time at which the job may be run again in this period
+	Err      error     // why there was no confirmation
 }
 
-// Error is as in error.
+// Error implements error.
 func (e *UnrecordedError) Error() string {
 	return fmt.Sprintf("%v; the job has succeeded, but may be run again from %s on", e.Err, e.RunAgain.Format(time.TimeOnly))
 }
 
-// Unwrap is the cause.
+// Unwrap returns Err.
 func (e *UnrecordedError) Unwrap() error { return e.Err }
 
-// New returns the job of a name. It sends nothing. The error is ErrInvalid, for a name that is empty, longer than 1024
-// bytes or breaks the cluster's hash tags, a period longer than 365 days or shorter than the TTL, or an option out of range.
+// New returns a job. It sends nothing. The error matches lockkeeper.ErrInvalid: the name is empty, longer than 1024 bytes or
+// breaks the hash tags of a cluster, the period is longer than 365 days or shorter than the TTL, or an option is out of
+// range.
 func New(k *lockkeeper.Keeper, name string, period time.Duration, opts *Options) (*Once, error) {
 	var o Options
 	if opts != nil {
@@ -94,33 +95,33 @@ func New(k *lockkeeper.Keeper, name string, period time.Duration, opts *Options)
 		return nil, err
 	}
 	if period < o.TTL {
-		return nil, engine.Invalid("period %v is shorter than TTL %v", period, o.TTL)
+		return nil, engine.Invalid("period %v is shorter than TTL %v; choose a shorter TTL", period, o.TTL)
 	}
 	return &Once{lock, period}, nil
 }
 
-// Do runs fn if the job has neither succeeded in this period nor is running, in whichever process. It does not wait for
-// another run. fn gets a child of ctx that ends when the lease is lost, and the lease's fence.
+// Do runs fn unless the job has already succeeded in this period or is running, in any process. It does not wait for another
+// run. fn gets a child of ctx that is canceled when the lease is lost, and the lease's fence.
 //
-// When fn returns nil, its success is recorded, and the job is not run again until the period is over, counted from when
-// fn was allowed to run. When fn returns an error or panics, the lease is released, and another call may run the job at
-// once. ctx may have ended by then: what is to be sent is sent all the same, and its answer waited for for a second at the
-// most.
+// If fn returns nil, the success is recorded, and the job is not run again until the period ends, which starts when the
+// lease is granted. If fn returns an error or panics, the lease is released, and another call may run the job at once. If
+// ctx has ended by then, the record or the release is sent nevertheless, and Do waits for the answer for at most a second.
 //
-// The error is nil if the job was run and has succeeded, or was not to be run: the Outcome tells. Otherwise:
+// The error is nil if the job has succeeded, or was not run because it is Done or Running. Otherwise:
 //
-//   - Outcome None: the job was not run, since it could not be learned whether it may. The error is the context's, that of
-//     Redis, or lockkeeper.ErrClosed.
-//   - Outcome Ran: fn's error, if it returned one. If the lease was lost meanwhile, the error is lockkeeper.ErrLost as well,
-//     or alone if fn has succeeded nevertheless: another may be running the job. It is an *UnrecordedError if fn has succeeded
-//     and Redis did not confirm that this was recorded, and lockkeeper.ErrReleased if the keeper was closed while fn ran. If
-//     fn's error comes with another one, the release was not answered, and others may run the job when the ttl is over.
+//   - Outcome None: the job was not run, because it is not known whether it may be. The error is the context's, that of Redis,
+//     or matches lockkeeper.ErrClosed.
+//   - Outcome Ran: the error matches that of fn, if fn returned one. It matches lockkeeper.ErrLost if the lease was lost
+//     meanwhile, even if fn succeeded: another process may be running the job. It is an *UnrecordedError if fn succeeded but
+//     Redis did not confirm the record. It matches lockkeeper.ErrReleased if fn succeeded but the keeper was closed
+//     meanwhile. If it matches another error besides that of fn, the release was not answered, and the job may be run again
+//     when the lease expires.
 func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) (Result, error) {
 	lease, err := o.lock.Try(ctx, engine.Terms{})
 	if errors.Is(err, lockkeeper.ErrNotAcquired) && ctx.Err() == nil {
 		r, err := o.Status(ctx)
 		if err == nil && r.Outcome == None {
-			r.Outcome = Running // until a moment ago
+			r.Outcome = Running // it was running when this call was refused
 		}
 		return r, err
 	}
@@ -136,7 +137,7 @@ func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 	err = fn(lease.Context(ctx), lease.Fence())
 	returned = true
 	if err != nil {
-		return Result{Outcome: Ran}, both(err, lease.Release(ctx))
+		return Result{Outcome: Ran}, join(err, lease.Release(ctx))
 	}
 	next := lease.Since().Add(o.period)
 	err = lease.Complete(ctx, next)
@@ -149,15 +150,15 @@ func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 	return Result{Ran, next}, nil
 }
 
-// Status is Done or Running if the job may not be run at present, and None if it may. It changes nothing and blocks for a
-// round trip. Errors are the context's, lockkeeper.ErrClosed, and those of Redis.
+// Status returns Done or Running if the job may not be run at present, and None if it may. It changes nothing. It blocks for
+// a round trip or until ctx ends. The error is the context's, that of Redis, or matches lockkeeper.ErrClosed.
 func (o *Once) Status(ctx context.Context) (Result, error) {
-	r, _, err := o.look(ctx)
+	r, _, err := o.read(ctx)
 	return r, err
 }
 
-// look is Status, and what lies at the server.
-func (o *Once) look(ctx context.Context) (r Result, token string, err error) {
+// read returns the status of the job, and the token or record at the server.
+func (o *Once) read(ctx context.Context) (r Result, token string, err error) {
 	list, err := o.lock.Holders(ctx)
 	if err != nil || len(list) == 0 {
 		return Result{}, "", err
@@ -169,24 +170,25 @@ func (o *Once) look(ctx context.Context) (r Result, token string, err error) {
 	return r, list[0].Token, nil
 }
 
-// Reset deletes the record of a success, so that the job may be run again before the period is over. It does nothing if
-// there is none. A run that is under way is left alone, and the error is lockkeeper.ErrNotAcquired. Other errors are the
-// context's, lockkeeper.ErrClosed, and those of Redis.
+// Reset deletes the record of a success, so that the job may be run again before the period ends. It does nothing if there
+// is none. It blocks until Redis has answered, until ctx ends, or until the retry policy gives up. If the job is running,
+// Reset does not affect it and the error matches lockkeeper.ErrNotAcquired. Other errors are the context's, those of Redis,
+// or match lockkeeper.ErrClosed.
 func (o *Once) Reset(ctx context.Context) error {
-	r, token, err := o.look(ctx)
+	r, token, err := o.read(ctx)
 	switch {
 	case err != nil:
 		return err
 	case r.Outcome == Running:
-		return fmt.Errorf("%w: the job is running", lockkeeper.ErrNotAcquired)
+		return fmt.Errorf("%w: the job is running; wait until it has ended", lockkeeper.ErrNotAcquired)
 	case r.Outcome == Done:
 		return o.lock.Forget(ctx, token)
 	}
 	return nil
 }
 
-// both is an error that is each of them, on one line.
-func both(a, b error) error {
+// join returns an error that wraps both, on one line. b may be nil.
+func join(a, b error) error {
 	if b == nil {
 		return a
 	}
