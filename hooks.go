@@ -28,9 +28,10 @@ type Hooks struct {
 	Lost func(Event)
 	// Released is called when a lease was released, after Duration.
 	Released func(Event)
-	// LimitChanged: a request of this keeper for a semaphore, or its SetLimit, has made Limit the limit in force; another
-	// was before, or another AtOnce or Per. Token is that of the request. Of a SetLimit that was repeated, since an answer
-	// was lost, it is told in any case; of a request of which the first answer was lost it is not.
+	// LimitChanged is called when a request of this keeper, or SetLimit, made Limit the limit in force of a semaphore or rate
+	// limit, and the limit or its other settings (the window, the permits at once) were different before. Token is that of
+	// the request. The event is not reliable if an answer was lost: a SetLimit that was retried always causes it, a request
+	// whose first answer was lost never does.
 	LimitChanged func(Event)
 }
 
@@ -42,7 +43,7 @@ type Event struct {
 	Fence    uint64        // the fence of the lease
 	Duration time.Duration // of the wait, or since the grant
 	Position int           // the number of requests ahead in the queue
-	Limit    int           // of a semaphore
+	Limit    int           // the limit in force
 	Err      error
 }
 

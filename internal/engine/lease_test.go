@@ -202,7 +202,7 @@ func isClosed(h *Lease, done <-chan struct{}) error {
 // causeOf calls Value only, as context.Cause does.
 func causeOf(h *Lease, ctx context.Context) error {
 	_ = ctx.Value("any")
-	return ended(h, ctx.(*leaseContext).inner.Err())
+	return ended(h, ctx.(*leaseContext).cancelable.Err())
 }
 
 func nothing(context.Context, uint64) error { return nil }

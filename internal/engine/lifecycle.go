@@ -19,8 +19,8 @@ type Handle interface {
 	Release(ctx context.Context) error
 }
 
-// Do runs fn under the lease and releases it, also when fn panics. The result is fn's error, joined with what went
-// wrong with the lease.
+// Do runs fn with a context of the lease, and then releases the lease, even if fn panics. It returns the error of fn, joined
+// with that of Release.
 func Do(ctx context.Context, l Handle, fn func(ctx context.Context, fence uint64) error) (err error) {
 	defer func() {
 		if e := l.Release(ctx); e != nil {
@@ -30,170 +30,169 @@ func Do(ctx context.Context, l Handle, fn func(ctx context.Context, fence uint64
 	return fn(l.Context(ctx), l.Fence())
 }
 
-// lifecycle is the part of a lease that is the same for all: that it ends once and for good, and the contexts that end
-// with it.
+// lifecycle is the part that all leases have in common: the end, which happens once, and the contexts that it cancels.
 type lifecycle struct {
-	lease DeadlineChecker // whose tenure it is
+	lease DeadlineChecker // the lease of which it is a part
 
-	mu       sync.Mutex    // guards what follows, and the rest of the lease
-	err      error         // nil while held, then ErrReleased or an ErrLost that says why
-	done     chan struct{} // nil until somebody wants to know; closed when the lease is held no more
-	alone    *inner        // of all contexts whose parents never end; nil until there is one
-	contexts map[*inner]struct{}
-	former   *lifecycle // of the lease whose holder has this one instead, without knowing; it ends with this one
+	mu         sync.Mutex               // guards the fields below, and those of the lease that say so
+	err        error                    // nil while held; then an error that matches ErrReleased or ErrLost
+	done       chan struct{}            // closed when the lease ends; nil until Done is called
+	background *cancelable              // shared by all contexts whose parents never end; nil until there is one
+	contexts   map[*cancelable]struct{} // of contexts whose parents may end
+	former     *lifecycle               // of a lease that became this one and that the holder still uses; it ends with this one
 }
 
 // DeadlineChecker is a lease. CheckDeadline ends it as lost if its deadline has passed. It is called without any of the
 // lease's mutexes held.
 type DeadlineChecker interface{ CheckDeadline() }
 
-func (t *lifecycle) begin(l DeadlineChecker) { t.lease = l }
+func (l *lifecycle) begin(lease DeadlineChecker) { l.lease = lease }
 
-// inner is what a context of the lease is made of: it ends with its parent, and when it is cancelled.
-type inner struct {
+// cancelable is the context behind a leaseContext. It ends with its parent, and when the lease cancels it.
+type cancelable struct {
 	context.Context
 	cancel context.CancelCauseFunc
-	forget func() bool // stops waiting for the parent
+	stop   func() bool // stops the function that removes it from contexts
 }
 
-// endLocked ends the lease for its holder. The caller calls the result when it has given up mu, and before it does anything
-// that others can see: it ends the contexts. Under mu it could not, because a context that ends takes itself from its
-// parent, and that may be a context of this lease, or of another one that finds its deadline passed.
-func (t *lifecycle) endLocked(err error) (cancel func()) {
-	t.err = err
-	if t.done != nil {
-		close(t.done)
+// endLocked ends the lease for its holder and returns a function that cancels the contexts. The caller must call it after it
+// has unlocked mu, and before any action that others can observe. With mu locked it could deadlock: a context that is canceled
+// removes itself from its parent, which may be a context of this lease, or of another lease whose deadline has passed.
+func (l *lifecycle) endLocked(err error) (cancel func()) {
+	l.err = err
+	if l.done != nil {
+		close(l.done)
 	}
-	alone, contexts, former := t.alone, t.contexts, t.former
-	t.contexts = nil
+	background, contexts, former := l.background, l.contexts, l.former
+	l.contexts = nil
 	return func() {
 		if former != nil {
 			former.end(err)
 		}
-		if alone != nil {
-			alone.cancel(err)
+		if background != nil {
+			background.cancel(err)
 		}
 		for c := range contexts {
-			c.forget()
+			c.stop()
 			c.cancel(err)
 		}
 	}
 }
 
-// end ends the lease for its holder, if it has not ended.
-func (t *lifecycle) end(err error) {
-	t.mu.Lock()
+// end ends the lease for its holder and cancels the contexts. It does nothing if the lease has ended.
+func (l *lifecycle) end(err error) {
+	l.mu.Lock()
 	cancel := func() {}
-	if t.err == nil {
-		cancel = t.endLocked(err)
+	if l.err == nil {
+		cancel = l.endLocked(err)
 	}
-	t.mu.Unlock()
+	l.mu.Unlock()
 	cancel()
 }
 
-// Err is nil while the lease is held; then ErrReleased or an error that is ErrLost.
-func (t *lifecycle) Err() error {
-	t.lease.CheckDeadline()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.err
+// Err returns nil while the lease is held, and then an error that matches ErrReleased or ErrLost.
+func (l *lifecycle) Err() error {
+	l.lease.CheckDeadline()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
 }
 
-// Done is closed when the lease is held no more; also at once, if the deadline has passed.
-func (t *lifecycle) Done() <-chan struct{} {
-	t.lease.CheckDeadline()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.done == nil {
-		t.done = make(chan struct{})
-		if t.err != nil {
-			close(t.done)
+// Done returns a channel that is closed when the lease ends. If the deadline has passed, it is closed already.
+func (l *lifecycle) Done() <-chan struct{} {
+	l.lease.CheckDeadline()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.done == nil {
+		l.done = make(chan struct{})
+		if l.err != nil {
+			close(l.done)
 		}
 	}
-	return t.done
+	return l.done
 }
 
-// Context is a child of parent that also ends when the lease does, with the lease's error as its cause. The lease keeps
-// nothing of it once the parent has ended, and nothing at all if the parent never ends.
-func (t *lifecycle) Context(parent context.Context) context.Context {
+// Context returns a child of parent that is also canceled when the lease ends, with the lease's error as its cause. The lease
+// keeps a reference to it until the parent ends, and none if the parent never ends.
+func (l *lifecycle) Context(parent context.Context) context.Context {
 	if parent.Done() == nil {
-		return &leaseContext{inner: t.withoutParent(), values: parent, lifecycle: t}
+		return &leaseContext{cancelable: l.withoutParent(), parent: parent, lifecycle: l}
 	}
 	ctx, cancel := context.WithCancelCause(parent)
-	c := &leaseContext{inner: &inner{Context: ctx, cancel: cancel}, values: parent, lifecycle: t}
-	t.attach(c.inner)
-	c.look()
+	c := &leaseContext{cancelable: &cancelable{Context: ctx, cancel: cancel}, parent: parent, lifecycle: l}
+	l.attach(c.cancelable)
+	c.check()
 	return c
 }
 
-// attach makes a context end with the lease, unless that has ended.
-func (t *lifecycle) attach(c *inner) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.err != nil {
+// attach makes the end of the lease cancel the context. It does nothing if the lease has ended.
+func (l *lifecycle) attach(c *cancelable) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
 		return
 	}
-	if t.contexts == nil {
-		t.contexts = map[*inner]struct{}{}
+	if l.contexts == nil {
+		l.contexts = map[*cancelable]struct{}{}
 	}
-	t.contexts[c] = struct{}{}
-	c.forget = context.AfterFunc(c, func() { // the parent may end first
-		t.mu.Lock()
-		delete(t.contexts, c)
-		t.mu.Unlock()
+	l.contexts[c] = struct{}{}
+	c.stop = context.AfterFunc(c, func() { // the parent may end first
+		l.mu.Lock()
+		delete(l.contexts, c)
+		l.mu.Unlock()
 	})
 }
 
-// withoutParent ends with the lease alone.
-func (t *lifecycle) withoutParent() *inner {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.alone == nil {
+// withoutParent returns the context that only the end of the lease cancels.
+func (l *lifecycle) withoutParent() *cancelable {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.background == nil {
 		ctx, cancel := context.WithCancelCause(context.Background())
-		t.alone = &inner{Context: ctx, cancel: cancel}
+		l.background = &cancelable{Context: ctx, cancel: cancel}
 	}
-	return t.alone
+	return l.background
 }
 
-// leaseContext looks at the lease's deadline whenever it is asked something, so that a process that was frozen learns of the
-// loss from the first question, and not only when its clockwork has come round. A channel that was handed out before, and a
-// context that was derived before, cannot be asked: these end when the clockwork rings.
+// leaseContext checks the lease's deadline in each of its methods. A process that was paused past the deadline thus learns of
+// the loss from its first call, even before its timers fire. A Done channel that was returned earlier, and a context that was
+// derived earlier, do not check; they end when the lease's timer fires.
 type leaseContext struct {
-	inner     *inner
-	values    context.Context // the parent
-	lifecycle *lifecycle
+	cancelable *cancelable
+	parent     context.Context
+	lifecycle  *lifecycle
 }
 
-// look ends the context if the lease has ended.
-func (c *leaseContext) look() {
-	if c.inner.Err() != nil {
+// check cancels the context if the lease has ended.
+func (c *leaseContext) check() {
+	if c.cancelable.Err() != nil {
 		return
 	}
 	if err := c.lifecycle.Err(); err != nil {
-		c.inner.cancel(err) // whoever ended the lease may not have come to it yet
+		c.cancelable.cancel(err) // the goroutine that ended the lease may not have canceled it yet
 	}
 }
 
-// Deadline is as in context.Context.
-func (c *leaseContext) Deadline() (time.Time, bool) { return c.values.Deadline() }
+// Deadline implements context.Context.
+func (c *leaseContext) Deadline() (time.Time, bool) { return c.parent.Deadline() }
 
-// Done is as in context.Context.
+// Done implements context.Context.
 func (c *leaseContext) Done() <-chan struct{} {
-	c.look()
-	return c.inner.Done()
+	c.check()
+	return c.cancelable.Done()
 }
 
-// Err is as in context.Context.
+// Err implements context.Context.
 func (c *leaseContext) Err() error {
-	c.look()
-	return c.inner.Err()
+	c.check()
+	return c.cancelable.Err()
 }
 
-// Value is as in context.Context. It is also what context.Cause asks.
+// Value implements context.Context. context.Cause calls it, too.
 func (c *leaseContext) Value(key any) any {
-	c.look()
-	if v := c.inner.Value(key); v != nil {
+	c.check()
+	if v := c.cancelable.Value(key); v != nil {
 		return v
 	}
-	return c.values.Value(key)
+	return c.parent.Value(key)
 }
