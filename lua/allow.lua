@@ -1,25 +1,25 @@
--- allow: acquire, whose text stands before this as a function, and what is left of the limit after it. Takes the keys and
--- arguments of acquire. To its reply, if that is GRANTED or REFUSED, it appends three numbers:
+-- allow: of the rate limit: acquire, and what remains of the limit after it. It takes the keys and arguments of acquire. To
+-- the reply of acquire, if that is GRANTED or REFUSED, it appends three numbers:
 --   the limit in force · permits that remain of it · ms until all that are taken have returned
--- What remains is never more than there is. It is exact if each request took one permit, or if not more than a hundred
--- takings are over and not yet swept; else it may be less.
+-- The permits that remain are never too many. The number is exact if each request took one permit, or if at most a hundred
+-- tokens are to be swept; else it may be too low.
+-- include: policy/semaphore/terms
+local function acquire()
+  -- include: acquire
+end
 local reply = acquire()
-local granted = reply[1] == 1
-if not granted and reply[1] ~= 0 then return reply end
-local lock, taken_at, now = KEYS[1], 8500000000000000, reply[granted and 3 or 2]
-local limit, per = string.match(redis.call('HGET', KEYS[2], 'limits'), '^%S+ %d+:(%d+):(%d+)$')
-limit, per = tonumber(limit), tonumber(per)
-local spent = -(tonumber(redis.call('ZMSCORE', lock, 'spent')[1]) or 0)
-local over = taken_at + now - per - 1
-local n = spent > 0 and redis.call('ZCOUNT', lock, taken_at, over) or 0
-spent = spent - n
-if n > 0 then
-  for _, token in ipairs(redis.call('ZRANGE', lock, taken_at, over, 'BYSCORE', 'LIMIT', 0, 100)) do
-    spent = spent - tonumber(string.match(token, '%d+$')) + 1
+if reply[1] ~= GRANTED and reply[1] ~= REFUSED then return reply end
+local remaining, returned_until = window - spent, BY_CLOCK + now - per - 1
+local returned = spent > 0 and call('ZCOUNT', lock, BY_CLOCK, returned_until) or 0
+if returned > 0 then
+  remaining = remaining + returned
+  for _, member in ipairs(call('ZRANGE', lock, BY_CLOCK, returned_until, 'BYSCORE', 'LIMIT', 0, 100)) do
+    remaining = remaining + terms_of(string.sub(member, 2)) - 1
   end
 end
-local last = redis.call('ZRANGE', lock, '+inf', string.format('(%.0f', over), 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
-reply[#reply + 1] = limit
-reply[#reply + 1] = math.max(limit - spent, 0)
-reply[#reply + 1] = last and math.min(last - taken_at - now, 0) + per + 1 or 0
+local last = call('ZRANGE', lock, '+inf', string.format('(%.0f', returned_until), 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+local n = #reply
+reply[n + 1] = window
+reply[n + 2] = math.max(remaining, 0)
+reply[n + 3] = last and math.min(last - BY_CLOCK - now, 0) + per + 1 or 0
 return reply

@@ -1,50 +1,52 @@
 package lua
 
-// The functions in this file are the only place where a script's ARGV is put together. Each appends to a command, in
-// the order of the header of the file that it is named for; the parameters bear the names that the header gives.
-// Durations are whole milliseconds, yes and no are 1 and 0. What does not change from call to call is passed as any,
-// so that it is boxed once and not each time.
+// The functions in this file are the only place where a script's ARGV is put together. Each appends to a command, in the
+// order of the header of the file that it is named for; the parameters have the names of the header. Durations are whole
+// milliseconds, yes and no are 1 and 0. Arguments that do not change from call to call are of type any, so that they are
+// boxed once and not each time.
 
 // AcquireArgs appends ARGV of acquire.lua.
-func AcquireArgs(command []any, token, ttl, idle, heartbeatTTL, wake, sharded, extra, within any) []any {
-	return append(command, token, ttl, idle, heartbeatTTL, wake, sharded, extra, within)
+func AcquireArgs(command []any, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, sharded, policyArg, maxWait any) []any {
+	return append(command, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, sharded, policyArg, maxWait)
 }
 
 // ReleaseArgs appends ARGV of release.lua.
-func ReleaseArgs(command []any, token, idle, wake, sharded any, tombstone int64, unused int) []any {
-	return append(command, token, idle, wake, sharded, tombstone, unused)
+func ReleaseArgs(command []any, token, metadataTTL, channelPrefix, sharded any, tombstone int64, cancel int) []any {
+	return append(command, token, metadataTTL, channelPrefix, sharded, tombstone, cancel)
 }
 
 // RenewArgs appends ARGV of renew.lua.
-func RenewArgs(command []any, token any, ttl int64, idle any, exact int, wake, sharded any) []any {
-	return append(command, token, ttl, idle, exact, wake, sharded)
+func RenewArgs(command []any, token any, ttl int64, metadataTTL any, exact int, channelPrefix, sharded any) []any {
+	return append(command, token, ttl, metadataTTL, exact, channelPrefix, sharded)
 }
 
-// HeartbeatArgs appends ARGV of heartbeat.lua, to which the caller appends the tokens, or with back 1 the pairs of token and
-// place.
-func HeartbeatArgs(command []any, idle, heartbeatTTL, wake, sharded any, back int, extra any) []any {
-	return append(command, idle, heartbeatTTL, wake, sharded, back, extra)
+// HeartbeatArgs appends ARGV of heartbeat.lua, to which the caller appends the tokens, or with rejoin 1 the pairs of token
+// and place.
+func HeartbeatArgs(command []any, metadataTTL, heartbeatTTL, channelPrefix, sharded any, rejoin int, policyArg any) []any {
+	return append(command, metadataTTL, heartbeatTTL, channelPrefix, sharded, rejoin, policyArg)
 }
 
-// InspectArgs appends ARGV of inspect.lua.
-func InspectArgs(command []any, what int, after int64, most int) []any {
-	return append(command, what, after, most)
+// InspectArgs appends ARGV of inspect.lua. The subject is InspectHolders or InspectWaiters.
+func InspectArgs(command []any, subject int, after int64, count int) []any {
+	return append(command, subject, after, count)
 }
 
 // RaiseFenceArgs appends ARGV of raise_fence.lua.
-func RaiseFenceArgs(command []any, token any, least int64, idle any, up int64) []any {
-	return append(command, token, least, idle, up)
+func RaiseFenceArgs(command []any, token any, minFence int64, metadataTTL any, minUptime int64) []any {
+	return append(command, token, minFence, metadataTTL, minUptime)
 }
 
 // CompleteArgs appends ARGV of complete.lua.
-func CompleteArgs(command []any, token any, ms int64) []any { return append(command, token, ms) }
-
-// LimitArgs appends ARGV of limit.lua.
-func LimitArgs(command []any, idle, wake, sharded, extra any, limit int, token string) []any {
-	return append(command, idle, wake, sharded, extra, limit, token)
+func CompleteArgs(command []any, token any, recordTTL int64) []any {
+	return append(command, token, recordTTL)
 }
 
-// What inspect tells of.
+// LimitArgs appends ARGV of limit.lua.
+func LimitArgs(command []any, metadataTTL, channelPrefix, sharded, policyArg any, limit int, token string) []any {
+	return append(command, metadataTTL, channelPrefix, sharded, policyArg, limit, token)
+}
+
+// The subjects of inspect.
 const (
 	InspectHolders = 0
 	InspectWaiters = 1

@@ -16,6 +16,8 @@ import (
 // The header of every transition says what it takes and answers. These tests hold it against the body of the script,
 // against the function in args.go that puts ARGV together, and against the list of reply codes in Go.
 
+var everySet = append(slices.Clone(Sets), Once, RateLimit)
+
 var (
 	headerKey = regexp.MustCompile(`^-- KEYS\[(\d)\] (\w+)`)
 	headerArg = regexp.MustCompile(`^-- ARGV\[(\d)(\.\.)?\] (\w+)`)
@@ -154,10 +156,10 @@ func TestReplyCodesMatchGo(t *testing.T) {
 		"REFUSED": Refused, "GRANTED": Granted, "WAITING": Waiting, "TOMBSTONED": Tombstoned, "UNKNOWN": Unknown, "LEFT": Left, "HELD": Held,
 		"CONFLICT": Conflict, "ABOVE_LIMIT": AboveLimit,
 	}
-	m := regexp.MustCompile(`local ([A-Z, ]+) = ([\d, ]+)\n`).FindStringSubmatch(read(t, "prelude.lua"))
+	m := regexp.MustCompile(`local ([A-Z_, ]+) = ([\d, ]+)\n`).FindStringSubmatch(read(t, "lib/prelude.lua"))
 	names, values := strings.Split(m[1], ", "), strings.Split(m[2], ", ")
 	if len(names) != len(codes) || len(values) != len(codes) {
-		t.Fatalf("prelude.lua has %v = %v", names, values)
+		t.Fatalf("lib/prelude.lua has %v = %v", names, values)
 	}
 	for i, n := range names {
 		if got, want := fmt.Sprint(codes[n]), values[i]; got != want {
@@ -167,7 +169,7 @@ func TestReplyCodesMatchGo(t *testing.T) {
 }
 
 func TestScriptsArePortable(t *testing.T) {
-	for _, set := range Sets {
+	for _, set := range everySet {
 		for _, s := range set.Scripts() {
 			if strings.Contains(s.Text, "include:") || strings.Contains(s.Text, "--") {
 				t.Errorf("%s: a comment or an include is left", s.Name)
@@ -185,7 +187,7 @@ func TestScriptsArePortable(t *testing.T) {
 }
 
 func TestScriptsDefineOnlyUsedFunctions(t *testing.T) {
-	for _, set := range Sets {
+	for _, set := range everySet {
 		for _, s := range set.Scripts() {
 			for _, m := range regexp.MustCompile(`(?m)^local function (\w+)`).FindAllStringSubmatch(s.Text, -1) {
 				if n := len(regexp.MustCompile(`\b`+m[1]+`\b`).FindAllString(s.Text, -1)); n < 2 {
@@ -194,47 +196,36 @@ func TestScriptsDefineOnlyUsedFunctions(t *testing.T) {
 			}
 		}
 	}
-	// One comes before what calls it first, and no sooner than it has to.
-	short, _, _ := strings.Cut(Semaphore.Release.Text, "return wrong or {had, 2}")
-	for name, want := range map[string]bool{"remove": true, "write": true, "terms_of": true, "enter": false, "sweep": false, "draw": false} {
-		if got := strings.Contains(short, "local function "+name+"("); got != want {
-			t.Errorf("a semaphore_release that lets in nobody makes a function %s: %v, want %v", name, got, want)
-		}
-	}
-	// Those that only others call that are left out are left out as well.
-	for name, want := range map[string]bool{"confirm": true, "draw_fence": true, "admit_next": true, "add_tombstone": false, "enqueue": false} {
-		if got := strings.Contains(Mutex.Renew.Text, "local function "+name+"("); got != want {
-			t.Errorf("mutex_renew has a function %s: %v, want %v", name, got, want)
-		}
-	}
-	for _, set := range Sets {
-		if short, _, found := strings.Cut(set.Renew.Text, "return {GRANTED, 0}"); !found || strings.Contains(short, "local function admit_next(") {
-			t.Errorf("%s makes functions that a renewal of the lease alone does not need", set.Renew.Name)
-		}
-	}
-}
-
-func TestAssemblyRejectsUnsupportedSource(t *testing.T) {
-	for what, text := range map[string]string{
-		"a function on one line":                "local function f() return 1 end\nlocal x = f()\n",
-		"the same with a comment":               "local function f() return 1 end -- it ends\nlocal x = f()\n",
-		"a function that the part's end cuts":   "-- part: a\nlocal function f()\n-- part: b\nlocal x\n",
-		"a name that is declared twice":         "local x = 1\nlocal function x()\nend\nreturn x\n",
-		"a name that is declared as another is": "local a, b = 1, 2\nlocal b = 3\n",
-		"a global's name":                       "local next = nil\n",
+	// Parts that only the other paths need come after the place where the common path returns.
+	for _, c := range []struct {
+		script       *Script
+		returns      string
+		needed, late []string
+	}{
+		{Mutex.Acquire, "{GRANTED, fence,", []string{"next_fence"}, []string{"admit", "frees_in"}},
+		{Mutex.Release, "{outcome, 2}", nil, []string{"admit", "save_metadata"}},
+		{RWLock.Acquire, "{GRANTED, fence,", []string{"read_state"}, []string{"replace", "waiting_upgrade", "admit"}},
+		{Semaphore.Acquire, "{GRANTED, fence,", []string{"enter"}, []string{"sweep", "remove", "admit"}},
+		{Semaphore.Release, "{outcome, 2}", []string{"remove", "write", "terms_of"}, []string{"enter", "sweep", "next_fence"}},
+		{Mutex.Renew, "{GRANTED, 0}", nil, []string{"confirm", "save_metadata", "admit"}},
+		{Semaphore.Renew, "{GRANTED, 0}", []string{"ends_at"}, []string{"confirm", "save_metadata", "admit"}},
 	} {
-		t.Run(what, func(t *testing.T) {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("it took %q", text)
-				}
-			}()
-			a := assembly{kind: "test", pieces: cut(text)[""]}
-			_ = a.script()
-		})
-	}
-	a := assembly{kind: "test", pieces: cut("local a = b.f\nlocal function f()\nend\nlocal c = 1\n")[""]}
-	if got, want := a.script(), "local a = b.f\nlocal function f()\nend\nlocal c = 1\n"; got != want {
-		t.Errorf("of a function whose name is used before only: %q, want %q", got, want)
+		path, rest, found := strings.Cut(c.script.Text, "return "+c.returns)
+		if !found {
+			path, rest, found = strings.Cut(c.script.Text, "return type_error or "+c.returns)
+		}
+		if !found {
+			t.Errorf("%s does not return %s", c.script.Name, c.returns)
+		}
+		for _, name := range c.needed {
+			if !strings.Contains(path, "local function "+name+"(") {
+				t.Errorf("%s has no function %s before it returns %s", c.script.Name, name, c.returns)
+			}
+		}
+		for _, name := range c.late {
+			if strings.Contains(path, "local function "+name+"(") || !strings.Contains(rest, "local function "+name+"(") {
+				t.Errorf("%s has a function %s before it returns %s, or has none", c.script.Name, name, c.returns)
+			}
+		}
 	}
 }

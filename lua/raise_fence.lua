@@ -1,23 +1,24 @@
--- raise_fence: a server's second word on a lease that lies on a majority of servers. It still holds, every later fence of
--- this server will be larger than the majority's, and the server has not restarted lately.
+-- raise_fence: confirms at one server a lease that a majority of servers has granted. The lease is still held, every later
+-- fence of this server will be larger than the majority's, and the server has not restarted lately.
 -- KEYS[1] lock     the primitive's own key
--- KEYS[2] meta     hash: small facts, the sequence of numbers
--- ARGV[1] token    of the acquisition
--- ARGV[2] least    the majority's fence
--- ARGV[3] idle     ms that the meta hash is kept for
--- ARGV[4] up       ms that the server must have run for; 0: it does not matter
+-- KEYS[2] meta     hash: metadata of the name
+-- ARGV[1] token    of the lease
+-- ARGV[2] min_fence    the majority's fence
+-- ARGV[3] metadata_ttl     ms for which the metadata is kept
+-- ARGV[4] min_uptime       ms that the server must have run for; 0: any
 -- returns {GRANTED, the last fence of this server} | {REFUSED} | {UNKNOWN, ms that the server has run for}
 -- writes KEYS[2]; work O(1)
-local token, least, idle, up = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local token, min_fence, metadata_ttl, min_uptime = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local owner = pcall('GET', lock)
 if type(owner) == 'table' then return owner end
 if owner ~= token then return {REFUSED} end
-if up > 0 then
-  -- It counts whole seconds, by the clock's seconds: so it can be up to one too many.
-  local ran = math.max(string.match(call('INFO', 'server'), 'uptime_in_seconds:(%d+)') - 1, 0) * 1000
-  if ran < up then return {UNKNOWN, ran} end
+if min_uptime > 0 then
+  -- INFO counts whole seconds of the clock, so it may be up to one second too many.
+  local uptime = math.max(string.match(call('INFO', 'server'), 'uptime_in_seconds:(%d+)') - 1, 0) * 1000
+  if uptime < min_uptime then return {UNKNOWN, uptime} end
 end
--- include: metadata
-if seq < least then seq = least end
-save_metadata(idle)
+-- include: lib/metadata
+-- include: lib/save_metadata
+if seq < min_fence then seq = min_fence end
+save_metadata(metadata_ttl)
 return {GRANTED, seq}

@@ -1,14 +1,14 @@
 package lua
 
-// Codes that lead the replies; prelude.lua holds the same list.
+// Codes that lead the replies; lib/prelude.lua holds the same list.
 const (
-	Refused    = 0 // no: another holds it, or there is nothing to give up or to renew
-	Granted    = 1 // the token holds it
-	Waiting    = 2 // the token stands in line
-	Tombstoned = 3 // the token was given up while its request was under way, and gets nothing any more
-	Unknown    = 4 // the token neither holds nor waits
-	Left       = 5 // the token stood in line and has left it
-	Held       = 6 // the token was granted the lock earlier, and a message was sent to say so
-	Conflict   = 7 // what was asked for would wait for another that waits for it
-	AboveLimit = 8 // more was asked for than there can ever be
+	Refused    = 0 // not granted, or there is no lease to release or to renew
+	Granted    = 1 // the token has the lease
+	Waiting    = 2 // the token is in the queue
+	Tombstoned = 3 // the request was cancelled earlier, and is not granted any more
+	Unknown    = 4 // the token has no lease and no place in the queue
+	Left       = 5 // the token was in the queue and has left it
+	Held       = 6 // the token was granted the lease earlier, and a message was sent to say so
+	Conflict   = 7 // two upgrades would wait for each other
+	AboveLimit = 8 // more permits are requested than there can ever be
 )

@@ -165,7 +165,7 @@ func leasesInString(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
 	}
 }
 
-// leasesInSet reads the leases of a set of them; see leases.lua.
+// leasesInSet reads the leases of a set of them; see lua/policy/leases/scores.lua.
 func leasesInSet(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
 	scores, _ := mini.SortedSet(keys.Lock)
 	for member, at := range scores {

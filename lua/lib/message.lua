@@ -1,0 +1,17 @@
+-- message: publishes to a keeper's channel. Wants channel_prefix and sharded. A message is a list of pairs, of which each is
+-- a serial with a fence (the lease was granted), with a negative number of ms (retry then), or with -1 (retry at once).
+
+-- subscribed says whether a keeper has subscribed at this server, or true if the server does not say.
+local function subscribed(keeper)
+  local count = pcall('PUBSUB', sharded == '1' and 'SHARDNUMSUB' or 'NUMSUB', channel_prefix .. keeper)
+  return not count[2] or count[2] > 0
+end
+
+-- send publishes a message and returns how many have received it: 1 if the server does not allow it. It is not published
+-- if the keeper is not subscribed here: a subscriber at a replica would receive it without being counted, and would rely
+-- on a grant that is undone.
+local function send(keeper, text)
+  if not subscribed(keeper) then return 0 end
+  local receivers = pcall(sharded == '1' and 'SPUBLISH' or 'PUBLISH', channel_prefix .. keeper, text)
+  return type(receivers) == 'table' and 1 or receivers
+end

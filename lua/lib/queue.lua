@@ -1,0 +1,16 @@
+-- queue: the state of one run over the queue.
+
+-- callers: token -> true, or the ms of the lease that it gets: requests that this script answers. They need no message.
+-- granted: token -> {fence, until}: leases that this script has granted to callers.
+-- rejected: token -> code: waiters that were removed because they have become ineligible.
+-- unreachable: keeper -> true: it is not subscribed.
+-- try_token: the token of a try, which is in the queue during this script only.
+-- lapsed: waiters that were removed because their heartbeats had lapsed.
+local callers, granted, rejected, unreachable, try_token, lapsed = {}, {}, {}, {}, nil, {}
+
+-- dequeue removes waiters from the queue: at most a few hundred tokens.
+local function dequeue(tokens)
+  if #tokens == 0 then return end
+  call('ZREM', queue, unpack(tokens))
+  call('ZREM', heartbeats, unpack(tokens))
+end

@@ -1,0 +1,17 @@
+-- token: the grammar of a token. It identifies one request and the lease that the request leads to, and says what was asked
+-- for, so that a script can grant it to a waiter in another process without any other record:
+--
+--   <keeper>:<serial>:<ttl>.<claim_ttl><flags><number>
+--
+--   keeper     the UUID of the process's keeper. Its messages go to the channel <channel_prefix><keeper>
+--   serial     the number of the request in its keeper, in base 36
+--   ttl        ms of the lease
+--   claim_ttl  ms of an unconfirmed lease: one that was granted to a waiter by a message
+--   flags      lower-case letters. s: the keeper cannot subscribe, and learns of a grant by its next heartbeat. Others
+--              belong to the policy: r w u d of rwlock, h c of semaphore, f of redlock
+--   number     of the policy: the permits of a semaphore, the maximum writer streak of a rwlock's w, the least fence of a
+--              redlock's f; else empty
+--
+-- This is the only pattern that takes a token apart: string.match(token, TOKEN) gives the six parts in this order as
+-- strings, or nil for a token of another library.
+local TOKEN = '^([^:]+):([^:]+):(%d+)%.(%d+)(%l*)(%d*)$'

@@ -1,0 +1,33 @@
+-- include: lib/fence
+local IN_ORDER, WAITERS_DIFFER = true, false
+
+-- free: whether the lock is free; nil if it is not known yet.
+local free = outcome == GRANTED or nil
+
+local function next_in_line(count)
+  if free == nil then free = call('EXISTS', lock) == 0 end
+  return free and call('ZRANGE', queue, 0, count - 1)
+end
+
+local function fits()
+  return free
+end
+
+local function write_grant(token, ms)
+  free = false
+  call('SET', lock, token, 'PX', ms)
+  return next_fence()
+end
+
+local function undo_grant()
+  free = true
+  call('DEL', lock)
+end
+
+local function ineligible()
+  return nil
+end
+
+local function frees_in()
+  return math.max(call('PTTL', lock), 0)
+end

@@ -1,0 +1,14 @@
+-- include: policy/KIND/lease_of
+
+-- A waiter may be the holder itself, by a copy of its request that arrived late. It is told so now.
+local function maintain()
+  local owner = pcall('GET', lock)
+  if type(owner) == 'table' then type_error = owner end
+  if type(owner) ~= 'string' then return end
+  ms_left(owner)
+  if callers[owner] then
+    call('ZREM', queue, owner)
+    call('ZREM', heartbeats, owner)
+    granted[owner], head_stale = {lease_of(owner)}, true
+  end
+end

@@ -1,0 +1,8 @@
+outcome = REFUSED
+local owner = pcall('GET', lock)
+if owner == token then
+  call('DEL', lock)
+  outcome = GRANTED
+elseif type(owner) == 'table' then
+  type_error = owner
+end

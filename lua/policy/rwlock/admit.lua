@@ -1,0 +1,114 @@
+-- include: lib/fence
+-- include: policy/rwlock/state
+-- include: policy/rwlock/upgrade
+-- include: policy/rwlock/replace
+-- include: policy/rwlock/frees_in
+-- include: policy/rwlock/readers
+local IN_ORDER, WAITERS_DIFFER = false, true
+
+-- undo_data: token -> what write_grant has changed besides the lease.
+local undo_data = {}
+
+local next_in_line
+function next_in_line()
+  read_state()
+  if writer_holds then return nil end
+  local head = call('ZRANGE', queue, 0, 0)
+  if #head == 0 then return head end
+  local purpose = purpose_of(head[1])
+  if purpose == 'r' then return call('ZRANGE', queue, 0, 99) end
+  if purpose == 'u' and waiting_upgrade() ~= head[1] then
+    -- Its read lease has ended, or another upgrade has come while this one was away.
+    call('ZREM', queue, head[1])
+    call('ZREM', heartbeats, head[1])
+    head_stale = true
+    return next_in_line()
+  end
+  if purpose == 'w' then
+    local pass = call('HGET', meta, 'pass')
+    if pass then
+      local list = call('ZRANGE', queue, READERS, pass, 'BYSCORE', 'LIMIT', 0, 100)
+      if #list > 0 then return list end
+      call('HDEL', meta, 'pass')
+    end
+  end
+  return head
+end
+
+-- If the waiter does not fit because of leases that end sooner than the one that this script releases, then the retry time
+-- that it was told is too late.
+local function fits(flags)
+  read_state()
+  local purpose, may = string.sub(flags, 1, 1), not holder
+  if purpose == 'r' then
+    may = not writer_holds
+  elseif purpose == 'u' then
+    may = sole and holder == select(2, waiting_upgrade())
+  end
+  if would_end and not may and now + frees_in() < would_end then head_stale = true end
+  return may
+end
+
+-- count_streak counts a writer that passes waiting readers. When it is as many as the writer's token allows, the readers
+-- that wait now go before the next writer. It returns the old values.
+local function count_streak(token, number)
+  local list = call('ZRANGE', queue, '+inf', READERS, 'BYSCORE', 'REV', 'LIMIT', 0, 2, 'WITHSCORES')
+  local last = token ~= try_token and list[list[1] == try_token and 4 or 2]
+  local known = call('HMGET', meta, 'streak', 'pass')
+  local streak, max_streak = 0, tonumber(number) or 0
+  if last then streak = (tonumber(known[1]) or 0) + 1 end
+  if max_streak > 0 and streak >= max_streak then
+    call('HSET', meta, 'streak', 0, 'pass', last)
+  elseif streak > 0 or known[1] and known[1] ~= '0' then
+    call('HSET', meta, 'streak', streak)
+  end
+  return {streak = known[1] or 0, pass = known[2]}
+end
+
+local function write_grant(token, ms, flags, number)
+  local purpose, old, origin = string.sub(flags, 1, 1), {}, nil
+  if purpose == 'u' then
+    origin = select(2, waiting_upgrade())
+    old = {
+      origin = origin,
+      at = call('ZSCORE', lock, origin),
+      fence = call('ZSCORE', lock, '#' .. origin),
+      longer = call('ZSCORE', lock, '+' .. origin),
+    }
+    call('HDEL', meta, 'upgrade')
+  elseif purpose == 'w' then
+    old = count_streak(token, number)
+  end
+  undo_data[token] = old
+  sole = purpose == 'u' or not holder
+  local fence = next_fence()
+  if origin then replace(origin, token, ms, fence, true) else put(token, ms, fence, sole) end
+  if sole then holder = token end
+  readers_hold = purpose == 'r'
+  writer_holds = not readers_hold
+  return fence
+end
+
+local function undo_grant(token)
+  local old = undo_data[token]
+  remove(token)
+  if old.origin then
+    call('ZADD', lock, old.at, old.origin, old.fence, '#' .. old.origin)
+    if old.longer then call('ZADD', lock, old.longer, '+' .. old.origin) end
+    keep_lock(old.at - now)
+    call('HSET', meta, 'upgrade', token .. ' ' .. old.origin)
+  elseif old.streak then
+    call('HSET', meta, 'streak', old.streak)
+    if old.pass then call('HSET', meta, 'pass', old.pass) else call('HDEL', meta, 'pass') end
+  end
+  state_known = false
+end
+
+-- An upgrade may not wait any more when its read lease has ended, or when another has come while it was away: each would
+-- wait for the other's read lease.
+local function ineligible(token)
+  if purpose_of(token) ~= 'u' then return nil end
+  local known = waiting_upgrade()
+  if known == token then return nil end
+  return known and CONFLICT or REFUSED
+end

@@ -1,0 +1,37 @@
+-- A lease that the token has already; or an upgrade or a downgrade, for which policy_arg is the token of the lease that it
+-- replaces.
+-- include: policy/leases/ends_at
+local held_until = ends_at(token)
+-- include: policy/leases/existing
+-- include: policy/rwlock/upgrade
+-- include: policy/rwlock/replace
+if fence then
+  freed = purpose == 'd'
+elseif purpose == 'd' or purpose == 'u' then
+  read_state()
+  local origin_purpose = purpose_of(policy_arg)
+  if not ends_at(policy_arg) or purpose == 'd' and (origin_purpose == 'r' or origin_purpose == 'd') then
+    refusal = {REFUSED, now, 0, 0}
+  elseif purpose == 'd' or sole then
+    fence, freed, state_known = next_fence(), true, false
+    replace(policy_arg, token, ttl, fence)
+    -- A copy of its request may have queued it.
+    if purpose == 'u' and call('ZREM', queue, token) == 1 then call('ZREM', heartbeats, token) end
+  else
+    -- Each of two upgrades would wait for the other's read lease. Of two attempts to upgrade the same lease the later one
+    -- counts: the other is being cancelled.
+    local function serial_of(token)
+      local _, serial = string.match(token, TOKEN)
+      return tonumber(serial, 36)
+    end
+    local other, origin_of_other = waiting_upgrade()
+    if other and (tonumber(call('ZSCORE', heartbeats, other)) or 0) > now then
+      if origin_of_other ~= policy_arg or serial_of(other) > serial_of(token) then refusal = {CONFLICT} end
+    end
+    if heartbeat_ttl > 0 and not refusal then
+      -- The other one has lapsed, or is an earlier attempt to upgrade the same lease.
+      if other and other ~= token and call('ZREM', queue, other) == 1 then call('ZREM', heartbeats, other) end
+      call('HSET', meta, 'upgrade', token .. ' ' .. policy_arg)
+    end
+  end
+end

@@ -1,0 +1,15 @@
+-- rwlock: many may hold the lock for reading, or one for writing. The first letter of a token's flags is its purpose:
+--   r  to read
+--   w  to write; its number is the maximum writer streak, 0: unlimited
+--   u  an upgrade: to write, in place of the token's own read lease
+--   d  a downgrade: to read, in place of the token's own write lease
+-- In the queue an upgrade is before all writers, and writers before all readers, each in order of arrival; see place. The
+-- meta hash has besides: streak, the writers in a row that have passed waiting readers; pass, the place up to which readers
+-- go before the next writer; upgrade, the tokens of the waiting upgrade and of its read lease.
+-- include: lib/token
+
+-- purpose_of is the letter, or nil. A lease for which it is neither r nor d is a write lease.
+local function purpose_of(token)
+  local _, _, _, _, flags = string.match(token, TOKEN)
+  return flags and string.sub(flags, 1, 1)
+end

@@ -1,0 +1,10 @@
+-- include: policy/semaphore/state
+
+-- set_limits sets the limits in force from <at once>:<in a window>:<ms of the window>.
+local function set_limits(text)
+  local a, w, ms = string.match(text or '', '^(%d+):(%d+):(%d+)$')
+  if not a then return end
+  at_once, window, per = tonumber(a), tonumber(w), tonumber(ms)
+  if at_once == 0 then at_once = math.huge end
+  if window == 0 then window = math.huge end
+end

@@ -1,0 +1,18 @@
+-- set_limit: of the transition limit. It counts what is taken, and sets a new limit: that of the window, if the caller has one.
+-- include: policy/semaphore/counts
+-- include: policy/semaphore/sweep
+-- include: policy/semaphore/load_limits
+read_counts('used')
+if limit > 0 then
+  local known = string.match(limits or '', '^(%S+)') or policy_arg
+  local a, w = at_once, window
+  if string.match(policy_arg, '^%d+:0:') then a = limit else w = limit end
+  if w < math.huge and per == 0 then per = tonumber(string.match(policy_arg, '%d+$')) end
+  if a ~= at_once or w ~= window then limits_changed, head_stale = 2, true end
+  at_once, window = a, w
+  if a == math.huge then a = 0 end
+  if w == math.huge then w = 0 end
+  call('HSET', meta, 'limits', string.format('%s %.0f:%.0f:%.0f', known, a, w, per))
+  keep_lock(per)
+end
+has_room(math.huge, true, true)
