@@ -16,8 +16,6 @@ import (
 // The header of every transition says what it takes and answers. These tests hold it against the body of the script,
 // against the function in args.go that puts ARGV together, and against the list of reply codes in Go.
 
-var everySet = append(slices.Clone(Sets), Once, RateLimit)
-
 var (
 	headerKey = regexp.MustCompile(`^-- KEYS\[(\d)\] (\w+)`)
 	headerArg = regexp.MustCompile(`^-- ARGV\[(\d)(\.\.)?\] (\w+)`)
@@ -169,7 +167,7 @@ func TestReplyCodesMatchGo(t *testing.T) {
 }
 
 func TestScriptsArePortable(t *testing.T) {
-	for _, set := range everySet {
+	for _, set := range All {
 		for _, s := range set.Scripts() {
 			if strings.Contains(s.Text, "include:") || strings.Contains(s.Text, "--") {
 				t.Errorf("%s: a comment or an include is left", s.Name)
@@ -187,7 +185,7 @@ func TestScriptsArePortable(t *testing.T) {
 }
 
 func TestScriptsDefineOnlyUsedFunctions(t *testing.T) {
-	for _, set := range everySet {
+	for _, set := range All {
 		for _, s := range set.Scripts() {
 			for _, m := range regexp.MustCompile(`(?m)^local function (\w+)`).FindAllStringSubmatch(s.Text, -1) {
 				if n := len(regexp.MustCompile(`\b`+m[1]+`\b`).FindAllString(s.Text, -1)); n < 2 {

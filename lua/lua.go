@@ -21,6 +21,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 )
 
@@ -78,8 +79,12 @@ var (
 	RateLimit = like(Semaphore, "ratelimit")
 )
 
-// Sets is all sets but Once and RateLimit, which have the scripts of another, and one of their own at most.
-var Sets = []*Set{Mutex, Fair, RWLock, Semaphore, Redlock}
+// Sets is the primitives that have a policy of their own; All is those too that have the scripts of another. Everything that
+// goes over the kinds of locks is derived from these.
+var (
+	Sets = []*Set{Mutex, Fair, RWLock, Semaphore, Redlock}
+	All  = append(slices.Clone(Sets), Once, RateLimit)
+)
 
 // Scripts is all scripts of the set.
 func (s *Set) Scripts() []*Script {

@@ -85,7 +85,7 @@ func allFiles(t *testing.T) []string {
 // TestEveryFileIsIncluded: a file that no script includes is dead; so is one whose policy includes another in its place.
 func TestEveryFileIsIncluded(t *testing.T) {
 	included := map[string]bool{}
-	for _, set := range everySet {
+	for _, set := range All {
 		for _, s := range set.Scripts() {
 			_, transition, _ := strings.Cut(s.Name, "_")
 			maps.Copy(included, assemble(set.policies, transition).included)
@@ -102,7 +102,7 @@ func TestEveryFileIsIncluded(t *testing.T) {
 // name one, and the script would fail only where it comes to that.
 func TestScriptsUseNoUnknownGlobals(t *testing.T) {
 	known := []string{"ARGV", "KEYS", "ipairs", "math", "next", "pairs", "redis", "select", "string", "tonumber", "type", "unpack"}
-	for _, set := range everySet {
+	for _, set := range All {
 		for _, s := range set.Scripts() {
 			chunk, err := parse.Parse(strings.NewReader(s.Text), s.Name)
 			if err != nil {

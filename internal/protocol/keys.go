@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/lockkeeper/lockkeeper/lua"
 )
 
 // MaxLength is the maximum length of a name, and of a prefix, in bytes.
@@ -96,9 +98,9 @@ func isOnlyTag(base string) bool {
 
 // reservedSuffix returns the suffix of a base with a hash tag that makes it look like a key of another lock, or "".
 func reservedSuffix(base string) string {
-	for _, kind := range []string{"mutex", "fair", "rwlock", "semaphore", "ratelimit", "once"} {
+	for _, set := range lua.All {
 		for _, part := range []string{"holders", "meta", "queue", "heartbeats"} {
-			if end := ":" + kind + ":" + part; strings.HasSuffix(base, end) {
+			if end := ":" + set.Keys + ":" + part; strings.HasSuffix(base, end) {
 				return end
 			}
 		}
