@@ -333,7 +333,7 @@ func (m *Majority) leastFence() int64 {
 	return least
 }
 
-// newToken names one attempt, the same at all servers; redlock.lua takes it apart.
+// newToken names one attempt, the same at all servers; lua/policy/redlock reads its least fence.
 func (m *Majority) newToken() string {
 	first := m.locks[0]
 	token := first.token(first.e.nextSerial(), Terms{})
