@@ -488,9 +488,9 @@ func (w *request) leave(err error) {
 // undoLocked gives back in the background what the request has, or may have, at the server.
 func (w *request) undoLocked() {
 	w.cleanup = w.lock.newCleanup(w.token, w.inDoubtLocked(), time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.HeartbeatTimeout))
-	w.cleanup.unused = 1
+	w.cleanup.unused = unusedLease
 	if w.origin != nil {
-		w.cleanup.unused, w.cleanup.origin, w.cleanup.request = 2, w.origin, w
+		w.cleanup.unused, w.cleanup.origin, w.cleanup.request = unusedUnlessGranted, w.origin, w
 		w.origin.setUndoing(w.cleanup)
 	}
 	w.cleanup.send(w.lock.e.transport.Send)
