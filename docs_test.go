@@ -1,0 +1,83 @@
+package lockkeeper
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestDocLinksResolve: relative links in the documentation lead to files, directories and headings that exist.
+func TestDocLinksResolve(t *testing.T) {
+	for _, page := range pages(t) {
+		for _, m := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(read(t, page), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			path, anchor, _ := strings.Cut(m[1], "#")
+			target := page
+			if path != "" {
+				target = filepath.Join(filepath.Dir(page), path)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s: %s leads nowhere", page, m[1])
+			} else if anchor != "" && !anchors(read(t, target))[anchor] {
+				t.Errorf("%s: %s leads to no heading", page, m[1])
+			}
+		}
+	}
+}
+
+// TestContributingNamesExistingCode: a file that CONTRIBUTING.md names exists, and contains the names that follow it.
+func TestContributingNamesExistingCode(t *testing.T) {
+	n := 0
+	for line := range strings.Lines(read(t, "CONTRIBUTING.md")) {
+		file := ""
+		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(line, -1) {
+			switch ext := filepath.Ext(m[1]); {
+			case strings.Contains(m[1], "NAME"):
+			case strings.Contains(m[1], "/") && (ext == ".go" || ext == ".lua"):
+				file = m[1]
+				read(t, file)
+				n++
+			case file != "" && regexp.MustCompile(`^\w+$`).MatchString(m[1]):
+				if !regexp.MustCompile(`\b` + m[1] + `\b`).MatchString(read(t, file)) {
+					t.Errorf("%s has no %s", file, m[1])
+				}
+				n++
+			}
+		}
+	}
+	if n < 40 {
+		t.Errorf("only %d names were found", n)
+	}
+}
+
+func pages(t *testing.T) []string {
+	t.Helper()
+	list, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(list, "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Error(err)
+	}
+	return string(text)
+}
+
+// anchors are the ids that GitHub gives to the headings of a page.
+func anchors(page string) map[string]bool {
+	all := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(page, -1) {
+		id := regexp.MustCompile(`[^\w\- ]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		all[strings.ReplaceAll(id, " ", "-")] = true
+	}
+	return all
+}
