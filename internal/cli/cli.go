@@ -1,4 +1,4 @@
-// Package cli is the command line of lockkeeper. Each command is in a package of its own.
+// Package cli implements the command line of lockkeeper. Each command has a package of its own.
 package cli
 
 import (
@@ -19,15 +19,16 @@ import (
 
 // Main runs the command line and returns the exit code.
 func Main(args []string) int {
-	logging.Disable() // errors are returned; the log of go-redis would mix with the child's output
+	logging.Disable() // errors are returned as well, and the log would mix with the output of the child
 	root := &cobra.Command{
 		Use:   "lockkeeper",
-		Short: "Fair, read-write and counting locks on Redis",
-		Long: `lockkeeper runs commands under distributed locks on Redis or Valkey.
+		Short: "Run commands under distributed locks on Redis",
+		Long: `lockkeeper runs commands under distributed locks on Redis or Valkey, and checks whether
+a Redis deployment is fit for locks.
 
-Exit codes of its own: 64 wrong usage, 69 Redis does not answer or refuses,
-75 the lock is held by another or the permits are taken, 76 the lock was lost
-while the command ran.`,
+Exit codes of lockkeeper itself: 64 wrong usage, 69 Redis does not answer or refuses,
+75 the lock is held or the permits are taken, 76 the lock was lost while the command
+ran. The command doctor has exit codes of its own.`,
 		Version: version(),
 		Example: `  lockkeeper run deploy -- ./deploy.sh
   lockkeeper run --once-per 20h nightly-report -- ./report.sh
@@ -51,7 +52,7 @@ while the command ran.`,
 	return report(root.ExecuteContext(context.Background()))
 }
 
-// report says what went wrong and picks the exit code.
+// report prints the error and returns its exit code.
 func report(err error) int {
 	if err == nil {
 		return 0

@@ -6,7 +6,7 @@ import (
 	"runtime/debug"
 )
 
-// version is what --version says: the module's version, or the commit that a build from a checkout was made of.
+// version is the output of --version: the version of the module or, in a build from a checkout, the commit.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -16,19 +16,19 @@ func version() string {
 }
 
 func versionOf(info *debug.BuildInfo) string {
-	of := info.Main.Version
-	if of == "" || of == "(devel)" {
-		of = "devel"
-		var commit, changed string
+	v := info.Main.Version
+	if v == "" || v == "(devel)" {
+		v = "devel"
+		var commit, modified string
 		for _, s := range info.Settings {
 			switch {
 			case s.Key == "vcs.revision":
 				commit = " " + s.Value
 			case s.Key == "vcs.modified" && s.Value == "true":
-				changed = ", changed since"
+				modified = ", modified"
 			}
 		}
-		of += commit + changed
+		v += commit + modified
 	}
-	return fmt.Sprintf("%s, %s, %s/%s", of, info.GoVersion, runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("%s, %s, %s/%s", v, info.GoVersion, runtime.GOOS, runtime.GOARCH)
 }

@@ -5,10 +5,10 @@ import (
 	"syscall"
 )
 
-// KillWithParent lets the process be killed when lockkeeper ends, frozen or not.
+// KillWithParent makes the system kill the process when lockkeeper ends, even if the process is suspended.
 func KillWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
-// terminateWithParent lets the command get SIGTERM when lockkeeper is killed: it must not outlive the lock unnoticed.
+// terminateWithParent makes the system send SIGTERM to the command when lockkeeper is killed, because the lock then expires.
 func terminateWithParent(a *syscall.SysProcAttr) { a.Pdeathsig = syscall.SIGTERM }

@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Forwarded is the signals that are passed on to the command.
+// Forwarded are the signals that are forwarded to the command.
 var Forwarded = []os.Signal{
 	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,
 }
 
-// Terminates says whether a signal that comes while waiting ends the wait.
+// Terminates reports whether the signal ends a wait for the lock. The other signals of Forwarded are only for the command.
 func Terminates(s os.Signal) bool {
 	switch s {
 	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
@@ -29,26 +29,28 @@ func Terminates(s os.Signal) bool {
 	return false
 }
 
-// Group is the command's process group. It is one of its own, so that all of it can be ended when the lock is lost;
-// on a terminal it is put in the foreground, so that the command can read from it and gets its interrupts. In a pipeline
-// it is not, because the others in it, a pager say, are in lockkeeper's own group and need the terminal themselves.
+// Group is a process group for the command, so that all its processes can be ended when the lock is lost. If lockkeeper is in
+// the foreground of a terminal, the group becomes the foreground group, so that the command can read from the terminal and gets
+// its interrupts. In a pipeline it does not, because other programs of the pipeline, such as a pager, are in the group of
+// lockkeeper and need the terminal.
 type Group struct {
 	id  int
-	tty int // the terminal's descriptor, or -1
+	tty int // file descriptor of the terminal, or -1
 }
 
+// Start starts the command in a new process group. It binds the goroutine to its thread until Restore.
 func Start(cmd *exec.Cmd) (*Group, error) {
 	g := &Group{tty: -1}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in := int(os.Stdin.Fd())
-	if front, err := unix.IoctlGetInt(in, unix.TIOCGPGRP); err == nil && front == syscall.Getpgrp() && !piped(os.Stdout) && !piped(os.Stderr) {
+	if foreground, err := unix.IoctlGetInt(in, unix.TIOCGPGRP); err == nil && foreground == syscall.Getpgrp() && !isPipe(os.Stdout) && !isPipe(os.Stderr) {
 		g.tty = in
 		cmd.SysProcAttr.Foreground = true
 		cmd.SysProcAttr.Ctty = in
-		signal.Ignore(syscall.SIGTTOU) // or taking the terminal back would stop us
+		signal.Ignore(syscall.SIGTTOU) // sent when lockkeeper, in the background, makes itself the foreground group
 	}
 	terminateWithParent(cmd.SysProcAttr)
-	// The signal for the parent's death comes when the thread ends that started the child; this one lasts.
+	// The parent-death signal is sent when the thread that started the child ends.
 	runtime.LockOSThread()
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -57,33 +59,32 @@ func Start(cmd *exec.Cmd) (*Group, error) {
 	return g, nil
 }
 
-// piped says whether somebody else reads what is written there.
-func piped(f *os.File) bool {
+func isPipe(f *os.File) bool {
 	i, err := f.Stat()
 	return err == nil && i.Mode()&os.ModeNamedPipe != 0
 }
 
-// Signal sends a signal to all of the group.
+// Signal sends a signal to all processes of the group.
 func (g *Group) Signal(s syscall.Signal) { _ = syscall.Kill(-g.id, s) }
 
-// takeBack takes the terminal from the command, if it is not somebody else's meanwhile: the shell's, say.
-func (g *Group) takeBack() {
-	if front, err := unix.IoctlGetInt(g.tty, unix.TIOCGPGRP); err == nil && front == g.id {
+// reclaimTerminal makes lockkeeper the foreground group again, unless another group, such as the shell, is in the foreground.
+func (g *Group) reclaimTerminal() {
+	if foreground, err := unix.IoctlGetInt(g.tty, unix.TIOCGPGRP); err == nil && foreground == g.id {
 		_ = unix.IoctlSetPointerInt(g.tty, unix.TIOCSPGRP, syscall.Getpgrp())
 	}
 }
 
-// Restore ends what Start began.
+// Restore undoes the changes of Start to the terminal and the thread. It must be called by the goroutine that called Start.
 func (g *Group) Restore() {
 	if g.tty >= 0 {
-		g.takeBack()
+		g.reclaimTerminal()
 		signal.Reset(syscall.SIGTTOU)
 	}
 	runtime.UnlockOSThread()
 }
 
-// Wait waits for the end of the command and returns its exit code as an error. While it is stopped from the terminal, by
-// control-Z, lockkeeper is too, so that the shell gets the terminal; it goes on when lockkeeper does.
+// Wait waits for the end of the command and returns its exit code as an error. When the terminal stops the command, by
+// control-Z, Wait stops lockkeeper too, so that the shell gets the terminal. When lockkeeper continues, so does the command.
 func (g *Group) Wait(*exec.Cmd) error {
 	for {
 		var status syscall.WaitStatus
@@ -107,21 +108,22 @@ func (g *Group) Wait(*exec.Cmd) error {
 	}
 }
 
-// stop stops lockkeeper until somebody lets it go on, and then the command goes on, in the foreground if lockkeeper is.
+// stop stops lockkeeper. When it is continued, it continues the command, in the foreground if lockkeeper is.
 func (g *Group) stop() {
-	goesOn := make(chan os.Signal, 1)
-	signal.Notify(goesOn, syscall.SIGCONT)
-	defer signal.Stop(goesOn)
-	g.takeBack()
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, syscall.SIGCONT)
+	defer signal.Stop(continued)
+	g.reclaimTerminal()
 	_ = syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
-	<-goesOn
-	if front, err := unix.IoctlGetInt(g.tty, unix.TIOCGPGRP); err == nil && front == syscall.Getpgrp() {
+	<-continued
+	if foreground, err := unix.IoctlGetInt(g.tty, unix.TIOCGPGRP); err == nil && foreground == syscall.Getpgrp() {
 		_ = unix.IoctlSetPointerInt(g.tty, unix.TIOCSPGRP, g.id)
 	}
 	g.Signal(syscall.SIGCONT)
 }
 
-// Suspend stops a process, Resume lets it go on.
+// Suspend suspends a process.
 func Suspend(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
 
+// Resume continues a suspended process.
 func Resume(p *os.Process) { _ = p.Signal(syscall.SIGCONT) }

@@ -10,14 +10,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 )
 
-// Forwarded is the signals that are passed on to the command; Windows has but one.
+// Forwarded are the signals that are forwarded to the command.
 var Forwarded = []os.Signal{os.Interrupt}
 
+// Terminates reports whether the signal ends a wait.
 func Terminates(os.Signal) bool { return true }
 
-// Group is the command alone: there are no process groups here, and no way to ask a process to end.
+// Group is the process of the command: Windows has no process groups like those of Unix, and no signal that asks a process to
+// end.
 type Group struct{ process *os.Process }
 
+// Start starts the command.
 func Start(cmd *exec.Cmd) (*Group, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -25,10 +28,13 @@ func Start(cmd *exec.Cmd) (*Group, error) {
 	return &Group{cmd.Process}, nil
 }
 
+// Signal kills the process, whatever the signal.
 func (g *Group) Signal(syscall.Signal) { _ = g.process.Kill() }
 
+// Restore does nothing.
 func (g *Group) Restore() {}
 
+// KillWithParent does nothing: Windows cannot end a process together with its parent.
 func KillWithParent(*exec.Cmd) {}
 
 // Wait waits for the end of the command and returns its exit code as an error.
@@ -44,7 +50,8 @@ func (g *Group) Wait(cmd *exec.Cmd) error {
 	}
 }
 
-// Suspend cannot be done here.
+// Suspend is not supported on Windows.
 func Suspend(*os.Process) error { return errors.ErrUnsupported }
 
+// Resume does nothing.
 func Resume(*os.Process) {}

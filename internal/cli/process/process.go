@@ -1,2 +1,2 @@
-// Package process starts, signals and awaits the processes of commands.
+// Package process starts, signals and waits for the processes of commands, on systems with and without process groups.
 package process

@@ -78,7 +78,7 @@ func onceError(name string, r once.Result, err, code, lost error) error {
 	var unrecorded *once.UnrecordedError
 	switch {
 	case r.Outcome == once.Done && err == nil:
-		fmt.Fprintf(os.Stderr, "lockkeeper: %q has already run in this period; the next one starts in %v\n", name, time.Until(r.Next).Round(time.Second))
+		fmt.Fprintf(os.Stderr, "lockkeeper: %q has already run in this period; the next period starts in %v\n", name, time.Until(r.Next).Round(time.Second))
 		return nil
 	case r.Outcome == once.Running && err == nil:
 		fmt.Fprintf(os.Stderr, "lockkeeper: %q is already running elsewhere\n", name)
