@@ -15,8 +15,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
-// TestDocumentedForcedRelease: the commands of docs/operations.md free a lock for a newcomer at once, leave other holders alone
-// where the page says so, and the holder learns of the loss from its next renewal.
+// TestDocumentedForcedRelease checks the commands of docs/operations.md that end a lease by hand: another process can then
+// acquire the lock at once, other holders keep their leases where the page says so, and the holder detects the loss at its next
+// renewal.
 func TestDocumentedForcedRelease(t *testing.T) {
 	text, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
@@ -32,7 +33,7 @@ func TestDocumentedForcedRelease(t *testing.T) {
 	const ttl = 900 * time.Millisecond
 	type lock struct {
 		take   func(k *lockkeeper.Keeper) (*lockkeeper.Lease, error)
-		second bool // another holds beside it, and keeps its lease
+		second bool // there is a second holder, which keeps its lease
 	}
 	must := func(err error) {
 		if err != nil {
@@ -104,14 +105,14 @@ func TestDocumentedForcedRelease(t *testing.T) {
 			}
 			select {
 			case <-lease.Done():
-			case <-time.After(ttl + 5*time.Second): // a third of the ttl, and what a busy machine takes
-				t.Error("the holder has not noticed")
+			case <-time.After(ttl + 5*time.Second): // a third of the TTL, and time for a slow machine
+				t.Error("the holder did not detect the loss")
 			}
 			if !errors.Is(lease.Err(), lockkeeper.ErrLost) {
 				t.Error(lease.Err())
 			}
 			if c.second {
-				time.Sleep(ttl / 2) // it has been renewed
+				time.Sleep(ttl / 2) // so that it has been renewed
 				if err := other.Err(); err != nil {
 					t.Errorf("the other holder: %v", err)
 				}

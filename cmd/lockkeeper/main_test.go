@@ -16,7 +16,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 )
 
-// The tests run this very binary as the command.
+// The tests run the test binary as the command.
 func TestMain(m *testing.M) {
 	if os.Getenv("LOCKKEEPER_TEST_MAIN") != "" {
 		main()
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// testCommand is one run of the command.
+// testCommand is a run of the command.
 type testCommand struct {
 	*testing.T
 	*exec.Cmd
@@ -39,20 +39,20 @@ func command(t *testing.T, args ...string) *testCommand {
 		t.Fatal(err)
 	}
 	c := &testCommand{T: t, Cmd: exec.Command(self, args...)}
-	// A program with the race detector sleeps a second when it ends, unless told not to.
+	// With the race detector, a program sleeps for a second before it exits, unless GORACE prevents it.
 	c.Env = append(os.Environ(), "LOCKKEEPER_TEST_MAIN=1", "REDIS_URL=", "GORACE=atexit_sleep_ms=0")
 	c.Stdout, c.Stderr = &c.out, &c.err
 	return c
 }
 
-// ends runs the command to its end and checks its exit code and what its error output says.
+// ends runs the command and checks its exit code and texts of its standard error.
 func (c *testCommand) ends(code int, says ...string) {
 	c.Helper()
 	c.starts()
 	c.waits(code, says...)
 }
 
-// starts starts the command; it does not outlive the test.
+// starts starts the command. It is killed at the end of the test.
 func (c *testCommand) starts() {
 	c.Helper()
 	if err := c.Start(); err != nil {
@@ -68,6 +68,7 @@ func (c *testCommand) signals(s syscall.Signal) {
 	}
 }
 
+// waits waits for the end of the command and checks it as ends does.
 func (c *testCommand) waits(code int, says ...string) {
 	c.Helper()
 	err := c.Wait()
@@ -83,7 +84,7 @@ func (c *testCommand) waits(code int, says ...string) {
 	}
 	for _, s := range says {
 		if !strings.Contains(c.err.String(), s) {
-			c.Errorf("%v: the error output has no %q:\n%s", c.Args[1:], s, c.err.String())
+			c.Errorf("%v: standard error has no %q:\n%s", c.Args[1:], s, c.err.String())
 		}
 	}
 }
@@ -101,7 +102,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within 10 s: %s", what)
+			t.Fatalf("timeout after 10 s: %s", what)
 		}
 	}
 }
@@ -212,7 +213,7 @@ func TestCompletionListsKinds(t *testing.T) {
 			t.Errorf("%s is not offered:\n%s", kind, c.out.String())
 		}
 	}
-	for line := range strings.Lines(c.out.String()) { // and nothing is offered that is refused
+	for line := range strings.Lines(c.out.String()) { // all of them are accepted
 		if kind, _, ok := strings.Cut(line, "\t"); ok && kind != "semaphore" {
 			command(t, "run", "--redis", url, "--kind", kind, "c", "--", "true").ends(0)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
-// Who waits learns after a second who is in the way, whatever the lock.
+// A waiter prints the holder after a second, for all kinds of locks.
 func TestRunReportsHolderWhileWaiting(t *testing.T) {
 	rdb, url := server(t)
 	for kind, key := range map[string]string{
@@ -20,7 +20,7 @@ func TestRunReportsHolderWhileWaiting(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			name, other := "x", kind
-			if kind == "read" { // which waits for a writer
+			if kind == "read" { // the read side waits for a writer
 				name, other = "y", "write"
 			}
 			run := func(kind string, args ...string) *testCommand {
@@ -40,10 +40,10 @@ func TestRunReportsHolderWhileWaiting(t *testing.T) {
 			_ = holder.Wait()
 			keeper, _, _ := strings.Cut(holder.out.String(), ":")
 			if keeper == "" || !strings.Contains(c.err.String(), keeper) {
-				t.Errorf("the holder is %q, it said %q", keeper, c.err.String())
+				t.Errorf("the holder is %q, the notices are %q", keeper, c.err.String())
 			}
 			if n := strings.Count(c.err.String(), "waiting for"); n != 1 {
-				t.Errorf("it said so %d times:\n%s", n, c.err.String())
+				t.Errorf("%d notices:\n%s", n, c.err.String())
 			}
 		})
 	}
@@ -57,12 +57,12 @@ func TestRunReportsHolderWhileWaiting(t *testing.T) {
 		c := command(t, "run", "--redis", url, "free", "--", "true")
 		c.ends(0)
 		if c.err.Len() > 0 {
-			t.Errorf("it said %q", c.err.String())
+			t.Errorf("standard error: %q", c.err.String())
 		}
 	})
 }
 
-// A server that does not answer is told of long before run gives up.
+// An outage is reported long before run fails.
 func TestRunReportsOutageEarly(t *testing.T) {
 	s := redistest.Start(t)
 	s.Freeze()
@@ -79,33 +79,33 @@ func TestRunReportsOutageEarly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			run := command(t, append([]string{"run"}, c.args...)...)
-			var said watched
-			run.Stderr = &said
+			var stderr lockedBuffer
+			run.Stderr = &stderr
 			start := time.Now()
 			run.starts()
-			eventually(t, "it says so", func() bool {
-				return strings.Contains(said.String(), `waiting for "x"`) && strings.Contains(said.String(), c.says)
+			eventually(t, "the outage is reported", func() bool {
+				return strings.Contains(stderr.String(), `waiting for "x"`) && strings.Contains(stderr.String(), c.says)
 			})
 			if d := time.Since(start); d > 5*time.Second {
-				t.Errorf("after %v", d)
+				t.Errorf("the outage was reported after %v", d)
 			}
 		})
 	}
 }
 
-// watched is what a process writes, looked at while it does.
-type watched struct {
+// lockedBuffer is a buffer that can be read while a process writes to it.
+type lockedBuffer struct {
 	mu  sync.Mutex
 	all strings.Builder
 }
 
-func (w *watched) Write(b []byte) (int, error) {
+func (w *lockedBuffer) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.all.Write(b)
 }
 
-func (w *watched) String() string {
+func (w *lockedBuffer) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.all.String()

@@ -13,8 +13,8 @@ import (
 
 const onceKey = "{lock:x}:once:holders"
 
-// As cron starts it on three hosts, whose clocks are not quite the same: the job is short, so that it has ended when the
-// next one starts.
+// cron starts the command on three hosts with clocks that differ a little. The command is short, and ends before the next host
+// starts it.
 func TestOncePerPeriodOnThreeHosts(t *testing.T) {
 	rdb, url := server(t)
 	dir := t.TempDir()
@@ -35,9 +35,9 @@ func TestOncePerPeriodOnThreeHosts(t *testing.T) {
 		t.Errorf("%q, %v", made, err)
 	}
 	if left := rdb.PTTL(ctx, onceKey).Val(); left > 20*time.Hour || left < 20*time.Hour-time.Minute {
-		t.Errorf("it may run again in %v", left)
+		t.Errorf("the period ends in %v", left)
 	}
-	command(t, "run", "--redis", url, "--once-per", "20h", "x", "--", "false").ends(0, `"x" has already run in this period`, "the next one starts in ")
+	command(t, "run", "--redis", url, "--once-per", "20h", "x", "--", "false").ends(0, `"x" has already run in this period`, "the next period starts in ")
 }
 
 func TestOncePerPeriodFailureRunsAgain(t *testing.T) {
@@ -54,7 +54,7 @@ func TestOncePerPeriodFailureRunsAgain(t *testing.T) {
 	c := run("sh", "-c", `echo "$LOCKKEEPER_NAME|$LOCKKEEPER_TOKEN|$LOCKKEEPER_FENCE"`)
 	c.ends(0)
 	if f := strings.Split(strings.TrimSpace(c.out.String()), "|"); len(f) != 3 || f[0] != "x" || f[1] != "" || len(f[2]) < 10 {
-		t.Errorf("the command sees %q", c.out.String())
+		t.Errorf("the output of the command is %q", c.out.String())
 	}
 	run("sh", "-c", "exit 7").ends(0, "has already run")
 }
@@ -65,7 +65,7 @@ func TestOncePerPeriodRunningKilledOrFrozen(t *testing.T) {
 		return command(t, append([]string{"run", "--redis", url, "--once-per", "1h", "--ttl", "600ms", "--grace", "100ms", "x", "--"}, args...)...)
 	}
 	runs := func() bool { return rdb.Exists(ctx, onceKey).Val() == 1 }
-	over := func() bool { return !runs() }
+	expired := func() bool { return !runs() }
 
 	c := run("sleep", "60")
 	c.starts()
@@ -74,21 +74,21 @@ func TestOncePerPeriodRunningKilledOrFrozen(t *testing.T) {
 	c.signals(syscall.SIGTERM)
 	c.waits(128 + 15)
 	if runs() {
-		t.Error("a command that was ended by a signal was recorded, or its lease left")
+		t.Error("the command was recorded although a signal ended it, or its lease was not released")
 	}
 
 	c = run("sleep", "60")
 	c.starts()
 	eventually(t, "it runs", runs)
 	c.signals(syscall.SIGKILL)
-	eventually(t, "its lease is over", over)
+	eventually(t, "its lease expires", expired)
 	_ = c.Wait()
 
 	c = run("sleep", "60")
 	c.starts()
 	eventually(t, "it runs", runs)
 	c.signals(syscall.SIGSTOP)
-	eventually(t, "its lease is over", over)
+	eventually(t, "its lease expires", expired)
 	run("true").ends(0)
 	c.signals(syscall.SIGCONT)
 	c.waits(exit.Lost, "was lost while the command ran")
@@ -99,7 +99,7 @@ func TestOncePerPeriodNotRunWithoutRedis(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ran")
 	command(t, "run", "--redis", "redis://127.0.0.1:1", "--once-per", "1h", "x", "--", "touch", file).ends(exit.Unreachable, "refused")
 	if _, err := os.Stat(file); err == nil {
-		t.Error("it was run")
+		t.Error("the command was run")
 	}
 }
 
@@ -109,8 +109,8 @@ func TestOncePerConflictingFlags(t *testing.T) {
 		"--once-per -1h":         {"--once-per", "-1h"},
 		"--kind fair":            {"--once-per", "1h", "--kind", "fair"},
 		"--kind semaphore":       {"--once-per", "1h", "--kind", "semaphore", "--limit", "1"},
-		"--try cannot":         {"--once-per", "1h", "--try"},
-		"--wait cannot":        {"--once-per", "1h", "--wait", "1m"},
+		"--try cannot":           {"--once-per", "1h", "--try"},
+		"--wait cannot":          {"--once-per", "1h", "--wait", "1m"},
 		"--max-lifetime":         {"--once-per", "1h", "--max-lifetime", "1m"},
 		"shorter than TTL 30s":   {"--once-per", "20s"},
 		"is longer than 8760h":   {"--once-per", "9000h"},

@@ -7,7 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
-// TestRunDistinguishesOutageFromContention: a job that is skipped because another has it must not be skipped because Redis is down.
+// A job that is skipped while another process holds the lock must not be skipped because Redis is down.
 func TestRunDistinguishesOutageFromContention(t *testing.T) {
 	redistest.RequireBinary(t)
 	s := redistest.Start(t)

@@ -20,9 +20,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// sorts is the locks that behave differently under run: how to ask for one that nobody else may have at the same time,
-// and the keys of the one named x.
-var sorts = map[string]struct {
+// exclusiveLocks are locks whose implementations differ, with the flags for an exclusive lock and the keys of the lock x.
+var exclusiveLocks = map[string]struct {
 	args        []string
 	lock, queue string
 }{
@@ -30,14 +29,14 @@ var sorts = map[string]struct {
 	"semaphore": {[]string{"--kind", "semaphore", "--limit", "3", "--permits", "2"}, "{lock:x}:semaphore:holders", "{lock:x}:semaphore:queue"},
 }
 
-// each runs a test for each of them.
-func each(t *testing.T, test func(t *testing.T, rdb *redis.Client, lock, queue string, run func(args ...string) *testCommand)) {
-	for name, sort := range sorts {
+// forEachLock runs a test for each of them.
+func forEachLock(t *testing.T, test func(t *testing.T, rdb *redis.Client, lock, queue string, run func(args ...string) *testCommand)) {
+	for name, l := range exclusiveLocks {
 		t.Run(name, func(t *testing.T) {
 			rdb, url := server(t)
-			test(t, rdb, sort.lock, sort.queue, func(args ...string) *testCommand {
+			test(t, rdb, l.lock, l.queue, func(args ...string) *testCommand {
 				t.Helper()
-				return command(t, slices.Concat([]string{"run", "--redis", url}, sort.args, args)...)
+				return command(t, slices.Concat([]string{"run", "--redis", url}, l.args, args)...)
 			})
 		})
 	}
@@ -85,12 +84,12 @@ func TestRedlockUsesMajority(t *testing.T) {
 }
 
 func TestChildExitCodePropagated(t *testing.T) {
-	each(t, func(t *testing.T, rdb *redis.Client, lock, _ string, run func(...string) *testCommand) {
+	forEachLock(t, func(t *testing.T, rdb *redis.Client, lock, _ string, run func(...string) *testCommand) {
 		run("x", "--", "sh", "-c", "exit 0").ends(0)
 		run("x", "--", "sh", "-c", "exit 7").ends(7)
 		run("x", "--", "sh", "-c", "kill -9 $$").ends(128 + 9)
 		if n := rdb.Exists(ctx, lock).Val(); n != 0 {
-			t.Error("the lock was left")
+			t.Error("the lock was not released")
 		}
 	})
 }
@@ -162,7 +161,7 @@ func TestConcurrencyLimit(t *testing.T) {
 		c.starts()
 		all = append(all, c)
 	}
-	eventually(t, "as many wait as there are too many", func() bool {
+	eventually(t, "the commands above the limit wait", func() bool {
 		return rdb.ZCard(ctx, "{lock:x}:semaphore:queue").Val() == runs-limit
 	})
 	eventually(t, "the others run", func() bool {
@@ -182,11 +181,11 @@ func TestConcurrencyLimit(t *testing.T) {
 	}
 	seen := strings.Fields(string(counts))
 	if most := slices.Max(seen); len(seen) != runs || most != strconv.Itoa(limit) {
-		t.Errorf("%d runs, at most %s at once; want %d, and %d", len(seen), most, runs, limit)
+		t.Errorf("%d runs with at most %s at once; want %d with at most %d", len(seen), most, runs, limit)
 	}
 }
 
-// The fence of a grant is the server's time in microseconds, so that the children tell exactly when each was let in.
+// The fence of a grant is the time of the server in microseconds, so the children print exactly when each was granted.
 func TestWindowLimit(t *testing.T) {
 	for name, args := range map[string][]string{"alone": nil, "at-once": {"--at-once", "2"}} {
 		t.Run(name, func(t *testing.T) {
@@ -212,7 +211,7 @@ func TestWindowLimit(t *testing.T) {
 			slices.Sort(at)
 			for i := limit; i < runs; i++ {
 				if apart := time.Duration(at[i]-at[i-limit]) * time.Microsecond; apart < per {
-					t.Errorf("%d were let in within %v", limit+1, apart)
+					t.Errorf("%d were granted within %v", limit+1, apart)
 				}
 			}
 			eventually(t, "nothing is held", func() bool { return rdb.ZScore(ctx, "{lock:x}:semaphore:holders", "used").Err() == redis.Nil })
@@ -230,7 +229,7 @@ func TestRetryAfterReported(t *testing.T) {
 	start := time.Now()
 	run("--wait", "59m", "--permits", "2", "x", "--", "true").ends(75, "not acquired", "not before 59m")
 	if d := time.Since(start); d > time.Minute {
-		t.Errorf("it waited for %v, in vain", d)
+		t.Errorf("it waited for %v, although --wait was too short", d)
 	}
 	run("--try", "x", "--", "true").ends(0)
 }
@@ -270,10 +269,10 @@ func TestChildEnvironment(t *testing.T) {
 }
 
 func TestInterruptWhileWaitingLeavesQueue(t *testing.T) {
-	each(t, func(t *testing.T, rdb *redis.Client, lock, queue string, run func(...string) *testCommand) {
+	forEachLock(t, func(t *testing.T, rdb *redis.Client, lock, queue string, run func(...string) *testCommand) {
 		holder := run("x", "--", "sleep", "60")
 		holder.starts()
-		eventually(t, "it holds", func() bool { return rdb.Exists(ctx, lock).Val() == 1 })
+		eventually(t, "the lock is held", func() bool { return rdb.Exists(ctx, lock).Val() == 1 })
 		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 			c := run("x", "--", "true")
 			c.starts()
@@ -281,22 +280,22 @@ func TestInterruptWhileWaitingLeavesQueue(t *testing.T) {
 			c.signals(sig)
 			c.waits(128 + int(sig))
 			if n := rdb.ZCard(ctx, queue).Val(); n != 0 {
-				t.Errorf("%v: %d waiters are left", sig, n)
+				t.Errorf("%v: %d waiters are still queued", sig, n)
 			}
 		}
 		holder.signals(syscall.SIGTERM)
 		holder.waits(128 + 15)
 		if n := rdb.Exists(ctx, lock).Val(); n != 0 {
-			t.Error("the lock was left")
+			t.Error("the lock was not released")
 		}
 	})
 }
 
 func TestKilledHolderIsReplaced(t *testing.T) {
-	each(t, func(t *testing.T, rdb *redis.Client, lock, queue string, run func(...string) *testCommand) {
+	forEachLock(t, func(t *testing.T, rdb *redis.Client, lock, queue string, run func(...string) *testCommand) {
 		a := run("--ttl", "1s", "x", "--", "sleep", "60")
 		a.starts()
-		eventually(t, "it holds", func() bool { return rdb.Exists(ctx, lock).Val() == 1 })
+		eventually(t, "the lock is held", func() bool { return rdb.Exists(ctx, lock).Val() == 1 })
 		b := run("--wait", "10s", "x", "--", "true")
 		b.starts()
 		eventually(t, "it waits", func() bool { return rdb.ZCard(ctx, queue).Val() == 1 })
@@ -306,8 +305,7 @@ func TestKilledHolderIsReplaced(t *testing.T) {
 	})
 }
 
-// TestRunEndsSoonAfterCommand: a server that does not answer any more does not keep it, though its lease is long. A signal
-// ends what waiting there is.
+// If the server stops answering, run ends soon after the command even if the lease is long, and at once after a signal.
 func TestRunEndsSoonAfterCommand(t *testing.T) {
 	for _, signal := range []bool{false, true} {
 		t.Run(fmt.Sprintf("signal_%t", signal), func(t *testing.T) {
@@ -330,7 +328,7 @@ func TestRunEndsSoonAfterCommand(t *testing.T) {
 			start := time.Now()
 			ended := make(chan struct{})
 			go func() {
-				for signal { // the first may come while the command is still ending
+				for signal { // the first signal may arrive before the command has ended
 					select {
 					case <-ended:
 						return
@@ -357,7 +355,7 @@ func TestMissingPasswordReported(t *testing.T) {
 
 func TestSignalsForwarded(t *testing.T) {
 	rdb, url := server(t)
-	ready := filepath.Join(t.TempDir(), "ready") // the trap is set
+	ready := filepath.Join(t.TempDir(), "ready") // created when the trap is set
 	c := command(t, "run", "--redis", url, "x", "--", "sh", "-c", `trap 'echo got it; exit 5' TERM; : >"$0"; while :; do sleep 0.05; done`, ready)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -374,12 +372,12 @@ func TestSignalsForwarded(t *testing.T) {
 		t.Errorf("%q", c.out.String())
 	}
 	if rdb.Exists(ctx, "lock:x").Val() != 0 {
-		t.Error("the lock was left")
+		t.Error("the lock was not released")
 	}
 }
 
 func TestLostLockEndsProcessGroup(t *testing.T) {
-	each(t, testLostLock)
+	forEachLock(t, testLostLock)
 }
 
 func testLostLock(t *testing.T, rdb *redis.Client, lock, _ string, run func(...string) *testCommand) {
@@ -399,13 +397,13 @@ func testLostLock(t *testing.T, rdb *redis.Client, lock, _ string, run func(...s
 		t.Errorf("it took %v", d)
 	}
 	if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), "asked") {
-		t.Errorf("the child was not asked to end first: %q, %v", b, err)
+		t.Errorf("the child did not get SIGTERM first: %q, %v", b, err)
 	}
 	if err := os.Remove(file + ".2"); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(100 * time.Millisecond)
 	if _, err := os.Stat(file + ".2"); err == nil {
-		t.Error("the grandchild lives on")
+		t.Error("the grandchild was not killed")
 	}
 }

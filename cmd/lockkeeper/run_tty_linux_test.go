@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is one that a test types on.
+// terminal is a pseudo-terminal: the test writes to keys, and the command uses screen.
 type terminal struct {
 	*testing.T
 	keys, screen *os.File
@@ -39,7 +39,7 @@ func newTerminal(t *testing.T) *terminal {
 	return &terminal{t, keys, screen}
 }
 
-// runs starts the command as the one that the terminal belongs to.
+// runs starts the command as the session leader of the terminal.
 func (x *terminal) runs(c *testCommand) {
 	x.Helper()
 	c.Stdin = x.screen
@@ -47,8 +47,8 @@ func (x *terminal) runs(c *testCommand) {
 	c.starts()
 }
 
-// front is the process group in the foreground.
-func (x *terminal) front() int {
+// foreground returns the process group in the foreground.
+func (x *terminal) foreground() int {
 	x.Helper()
 	id, err := unix.IoctlGetInt(int(x.keys.Fd()), unix.TIOCGPGRP)
 	if err != nil {
@@ -57,7 +57,7 @@ func (x *terminal) front() int {
 	return id
 }
 
-// state waits until that of the process has changed.
+// state waits until the process stops or ends.
 func (x *terminal) state(c *testCommand) (status syscall.WaitStatus) {
 	x.Helper()
 	eventually(x.T, "it stops or ends", func() bool {
@@ -83,7 +83,7 @@ func TestCtrlZStopsRunAndCommand(t *testing.T) {
 	}
 	x.runs(c)
 	eventually(t, "it runs", is("ready"))
-	if x.front() == c.Process.Pid {
+	if x.foreground() == c.Process.Pid {
 		t.Error("the command is not in the foreground")
 	}
 	if _, err := x.keys.Write([]byte{'Z' - '@'}); err != nil {
@@ -92,8 +92,8 @@ func TestCtrlZStopsRunAndCommand(t *testing.T) {
 	if s := x.state(c); !s.Stopped() {
 		t.Fatalf("not stopped: %v", s)
 	}
-	if x.front() != c.Process.Pid {
-		t.Error("the command, which is stopped, is still in the foreground")
+	if x.foreground() != c.Process.Pid {
+		t.Error("the stopped command is still in the foreground")
 	}
 	c.signals(syscall.SIGCONT)
 	if _, err := x.keys.Write([]byte("\n")); err != nil { // which only the foreground can read
@@ -101,14 +101,14 @@ func TestCtrlZStopsRunAndCommand(t *testing.T) {
 	}
 	eventually(t, "the command goes on", is("over"))
 	if s := x.state(c); s.ExitStatus() != 7 {
-		t.Errorf("it ended with %v", s)
+		t.Errorf("the status is %v", s)
 	}
 	if rdb.Exists(ctx, "lock:x").Val() != 0 {
-		t.Error("the lock was left")
+		t.Error("the lock was not released")
 	}
 }
 
-// TestPipelineKeepsForegroundGroup: whoever reads the output may be a pager, which needs it.
+// The reader of the pipe may be a pager, which needs the foreground group.
 func TestPipelineKeepsForegroundGroup(t *testing.T) {
 	_, url := server(t)
 	x := newTerminal(t)
@@ -124,14 +124,14 @@ func TestPipelineKeepsForegroundGroup(t *testing.T) {
 	if line, err := io.ReadAll(io.LimitReader(r, 6)); err != nil || string(line) != "ready\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
-	if x.front() != c.Process.Pid {
-		t.Error("the command has the terminal")
+	if x.foreground() != c.Process.Pid {
+		t.Error("the command is in the foreground")
 	}
 	if err := os.WriteFile(filepath.Join(c.Dir, "go"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if s := x.state(c); s.ExitStatus() != 0 {
-		t.Errorf("it ended with %v", s)
+		t.Errorf("the status is %v", s)
 	}
 	_ = r.Close()
 }

@@ -18,7 +18,7 @@ import (
 
 var ctx = context.Background()
 
-// documentedRules is the rules that docs/operations.md gives a user.
+// documentedRules returns the ACL rules of docs/operations.md.
 func documentedRules(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/operations.md")
@@ -39,18 +39,18 @@ func TestDoctorChecksDocumentedACL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := map[string]bool{}
+	checked := map[string]bool{}
 	for _, c := range usedCommands(&keys, "lock:x") {
-		asked[c.rule()] = true
+		checked[c.rule()] = true
 	}
 	for _, r := range rules {
-		if strings.HasPrefix(r, "+") && !asked[r] {
+		if strings.HasPrefix(r, "+") && !checked[r] {
 			t.Errorf("%s is not checked", r)
 		}
-		delete(asked, r)
+		delete(checked, r)
 	}
-	if len(asked) > 0 {
-		t.Errorf("not documented: %v", asked)
+	if len(checked) > 0 {
+		t.Errorf("not documented: %v", checked)
 	}
 }
 
@@ -70,9 +70,9 @@ func TestDoctorACLProbesChangeNothing(t *testing.T) {
 		if len(args) == 0 {
 			continue
 		}
-		_ = rdb.Do(ctx, args...).Err() // wrong on purpose
+		_ = rdb.Do(ctx, args...).Err() // most of these commands fail
 		if n := rdb.InfoMap(ctx, "persistence").Item("Persistence", "rdb_changes_since_last_save"); n != "0" {
-			t.Fatalf("%q has made %s changes", args, n)
+			t.Fatalf("%q made %s changes", args, n)
 		}
 	}
 }
@@ -147,7 +147,7 @@ func TestDoctorChecksMinimumVersion(t *testing.T) {
 	}
 }
 
-// TestDoctorOnValkey: its INFO has other fields than that of Redis, and its HELLO tells its own version.
+// On Valkey, INFO has other fields than on Redis, and HELLO has the version of Valkey.
 func TestDoctorOnValkey(t *testing.T) {
 	for _, c := range []struct{ mode, role, want string }{
 		{"standalone", "master", "ok: primary"},
@@ -161,9 +161,9 @@ func TestDoctorOnValkey(t *testing.T) {
 			info += "# Replication\r\nrole:" + c.role + "\r\n"
 			hello["role"] = strings.Replace(c.role, "slave", "replica", 1)
 		}
-		asked, greeted := serverInfo{info: infoFields(info)}, serverInfo{info: map[string]string{}}
-		greeted.hello(hello)
-		for f, version := range map[*serverInfo]string{&asked: "Valkey 8.0.1, compatible with Redis 7.2.4", &greeted: "Valkey 8.0.1"} {
+		fromInfo, fromHello := serverInfo{info: infoFields(info)}, serverInfo{info: map[string]string{}}
+		fromHello.hello(hello)
+		for f, version := range map[*serverInfo]string{&fromInfo: "Valkey 8.0.1, compatible with Redis 7.2.4", &fromHello: "Valkey 8.0.1"} {
 			if got := f.version(); got.Status != statusOK || got.Detail != version {
 				t.Errorf("%+v, want %s", got, version)
 			}
@@ -174,7 +174,7 @@ func TestDoctorOnValkey(t *testing.T) {
 	}
 }
 
-// A user who has installed the command has no docs folder.
+// Users who have only installed the command have no docs folder.
 func TestDoctorLinksToDocs(t *testing.T) {
 	d, err := newDoctor(&redisurl.Target{Server: &redis.Options{Addr: miniredis.RunT(t).Addr()}}, "lock:", 10*time.Second)
 	if err != nil {
@@ -200,7 +200,7 @@ func TestDoctorChecksAreDocumented(t *testing.T) {
 	}
 	_, section, found := strings.Cut(string(text), "\n## Doctor\n")
 	if !found {
-		t.Fatal("no section about doctor")
+		t.Fatal("docs/operations.md has no section about doctor")
 	}
 	for _, check := range checks {
 		if !strings.Contains(section, "| `"+check+"` |") {
@@ -208,11 +208,11 @@ func TestDoctorChecksAreDocumented(t *testing.T) {
 		}
 		title := docsSection[check]
 		if title == "" || !strings.Contains(string(text), "\n## "+strings.ToUpper(title[:1])+title[1:]+"\n") {
-			t.Errorf("%s points to %q, which is no section", check, title)
+			t.Errorf("%s links to %q, which is not a section", check, title)
 		}
 	}
 	if len(checks) != len(docsSection) {
-		t.Errorf("%d checks, %d pointers", len(checks), len(docsSection))
+		t.Errorf("%d checks, %d links", len(checks), len(docsSection))
 	}
 }
 
@@ -224,10 +224,10 @@ func TestClockOffsetJudged(t *testing.T) {
 	}{
 		{[]clockSample{{0, e}, {5 * time.Millisecond, e}}, statusOK},
 		{[]clockSample{{900 * time.Millisecond, e}}, statusOK},
-		{[]clockSample{{1005 * time.Millisecond, e}}, statusOK}, // it may be less than a second
+		{[]clockSample{{1005 * time.Millisecond, e}}, statusOK}, // within the uncertainty
 		{[]clockSample{{1100 * time.Millisecond, e}}, statusWarning},
 		{[]clockSample{{-1100 * time.Millisecond, e}}, statusWarning},
-		{[]clockSample{{0, e}, {50 * time.Millisecond, e}}, statusWarning}, // it has jumped
+		{[]clockSample{{0, e}, {50 * time.Millisecond, e}}, statusWarning}, // a jump
 		{[]clockSample{{0, e}, {50 * time.Millisecond, 5 * e}}, statusOK},
 	} {
 		if got := evaluateClock(c.samples); got.Status != c.want {

@@ -8,11 +8,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 )
 
-// secret is a password that no error may show.
+// secret is a password that must not be in any error.
 const secret = "hunter-2-hunter"
 
-// TestInvalidURLsRejected: each of these once made the program panic, connect to another server than was named,
-// or show a password.
+// Without validation, these URLs cause a panic in go-redis, a connection to another server, or an error that shows a password.
 func TestInvalidURLsRejected(t *testing.T) {
 	for raw, says := range map[string]string{
 		"redis://h?pool_size=-1":                                  "pool_size -1 is not between",

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/redis/go-redis/v9"
+)
+
+func TestDoctorChecksReplicas(t *testing.T) {
+	t.Parallel()
+	s, url := goodServer(t, "--repl-ping-replica-period", "1", "--min-replicas-max-lag", "1")
+	replica := redistest.Start(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(s.Port))
+	eventually(t, "the replica is online", func() bool {
+		return strings.Contains(s.Client().Info(ctx, "replication").Val(), "state=online")
+	})
+	r := examine(t, 1, "--redis", url)
+	r.wantAllOKExcept("replicas")
+	r.wantCheck("replicas", "warning", "continues to grant", "min-replicas-to-write 1")
+	set(t, s, "min-replicas-to-write", "1")
+	eventually(t, "the replica is counted", func() bool {
+		return s.Client().InfoMap(ctx, "replication").Item("Replication", "min_slaves_good_slaves") == "1"
+	})
+	examine(t, 0, "--redis", url).wantCheck("replicas", "ok", "min-replicas-to-write: 1")
+
+	r = examine(t, 2, "--redis", "redis://"+replica.Addr)
+	r.wantCheck("role", "error", fmt.Sprintf("a replica of 127.0.0.1:%d", s.Port), "primary")
+	r.wantCheck("lock", "unknown", "replica")
+
+	replica.Freeze()
+	eventually(t, "the replica is no longer counted", func() bool {
+		return s.Client().InfoMap(ctx, "replication").Item("Replication", "min_slaves_good_slaves") == "0"
+	})
+	examine(t, 2, "--redis", url, "--timeout", "3s").wantCheck("replicas", "error", "NOREPLICAS")
+	wantNoKeys(t, s)
+}
+
+func TestDoctorOnEmbeddedServer(t *testing.T) {
+	t.Parallel()
+	rdb, url := server(t)
+	r := examine(t, 0, "--redis", url)
+	r.wantAllOKExcept("version", "role", "eviction", "memory", "persistence", "replicas", "idle-timeout")
+	r.wantCheck("eviction", "unknown")
+	r.wantCheck("permissions", "ok", "by sending the commands")
+	r.wantCheck("lock", "ok")
+	if keys := rdb.Keys(ctx, "*").Val(); len(keys) > 0 {
+		t.Errorf("keys were not deleted: %q", keys)
+	}
+}
+
+func TestDoctorOnCluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, 1)
+	var all []*redistest.Server
+	for i, p := range c.Primaries {
+		all = append(all, p, c.Replicas[i][0])
+		set(t, p, "appendonly", "yes")
+		set(t, p, "min-replicas-to-write", "1")
+	}
+	eventually(t, "the replicas are online", func() bool {
+		return !slices.ContainsFunc(c.Primaries, func(p *redistest.Server) bool {
+			return p.Client().InfoMap(ctx, "replication").Item("Replication", "min_slaves_good_slaves") != "1"
+		})
+	})
+	url := "redis+cluster://" + c.Primaries[0].Addr + "?addr=" + c.Primaries[1].Addr
+	r := examine(t, 0, "--redis", url)
+	r.wantAllOKExcept()
+	r.wantCheck("cluster", "ok", "16384 of 16384")
+	r.wantCheck("pubsub", "ok", "sharded")
+	wantNoKeys(t, all...)
+	for _, f := range r.Checks { // equal findings of the three primaries are merged
+		if f.Check == "eviction" && len(f.Nodes) != 3 {
+			t.Errorf("the finding of eviction is about %q", f.Nodes)
+		}
+	}
+	examine(t, 0, "--redis", url, "--prefix", "app:{x}:").wantAllOKExcept() // all its keys are in one slot
+
+	set(t, c.Primaries[1], "maxmemory-policy", "allkeys-lru")
+	set(t, c.Primaries[2], "min-replicas-to-write", "0")
+	do(t, c.Primaries[2], "acl", "setuser", "default", "-ssubscribe")
+	r = examine(t, 1, "--redis", url)
+	for _, f := range r.Checks {
+		if f.Check == "eviction" && f.Status == "warning" && !slices.Equal(f.Nodes, []string{c.Primaries[1].Addr}) {
+			t.Errorf("the finding of eviction is about %q", f.Nodes)
+		}
+	}
+	r.wantCheck("eviction", "ok")
+	r.wantCheck("eviction", "warning")
+	r.wantCheck("replicas", "warning")
+	r.wantCheck("permissions", "warning", "+ssubscribe")
+	r.wantCheck("pubsub", "warning", "+ssubscribe")
+
+	examine(t, 2, "--redis", "redis://"+c.Primaries[0].Addr).wantCheck("role", "error", "redis+cluster://")
+	do(t, c.Primaries[0], "cluster", "delslots", 0)
+	examine(t, 2, "--redis", url, "--timeout", "5s").wantCheck("cluster", "error", "16383 of 16384")
+	_, single := goodServer(t)
+	examine(t, 69, "--redis", strings.Replace(single, "redis://", "redis+cluster://", 1)).wantCheck("connection", "error", "redis:// URL")
+}
+
+func TestDoctorOnSentinel(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t, 1)
+	set(t, s.Primary, "appendonly", "yes")
+	set(t, s.Primary, "min-replicas-to-write", "1")
+	eventually(t, "the replica is counted", func() bool {
+		return s.Primary.Client().InfoMap(ctx, "replication").Item("Replication", "min_slaves_good_slaves") == "1"
+	})
+	url := "redis+sentinel://" + s.Addrs[0] + "?addr=" + s.Addrs[1] + "&addr=" + s.Addrs[2] + "&master_name="
+	r := examine(t, 0, "--redis", url+"main")
+	r.wantAllOKExcept()
+	r.wantCheck("sentinel", "ok", "quorum", s.Primary.Addr)
+	wantNoKeys(t, s.Primary)
+	examine(t, 1, "--redis", url+"main&addr=127.0.0.1:1").wantCheck("sentinel", "warning", "refused")
+	examine(t, 69, "--redis", url+"other", "--timeout", "3s").wantCheck("sentinel", "error", `"other"`, "master_name")
+	examine(t, 2, "--redis", "redis://"+s.Addrs[0], "--timeout", "3s").wantCheck("role", "error", "redis+sentinel://")
+	for _, addr := range s.Addrs[1:] {
+		w := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
+		_ = w.Do(ctx, "shutdown", "nosave").Err() // the server closes the connection without a reply
+		_ = w.Close()
+	}
+	eventually(t, "the sentinels have no quorum", func() bool {
+		w := redis.NewSentinelClient(&redis.Options{Addr: s.Addrs[0]})
+		defer func() { _ = w.Close() }()
+		return redis.HasErrorPrefix(w.CkQuorum(ctx, "main").Err(), "NOQUORUM")
+	})
+	examine(t, 2, "--redis", url+"main").wantCheck("sentinel", "error", "NOQUORUM")
+}

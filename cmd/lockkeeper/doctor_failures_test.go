@@ -1,0 +1,103 @@
+package main
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+func TestDoctorTimeoutWhenUnresponsive(t *testing.T) {
+	t.Parallel()
+	locked, _ := goodServer(t)
+	set(t, locked, "requirepass", "secret")
+	frozen, frozenURL := goodServer(t)
+	frozen.Freeze()
+	loading, loadingURL := goodServer(t)
+	do(t, loading, "debug", "populate", 100_000)
+	set(t, loading, "loading-process-events-interval-bytes", "1024")
+	set(t, loading, "key-load-delay", "1000") // µs
+	go loading.Client().Do(ctx, "debug", "reload")
+	eventually(t, "it is loading", func() bool { return redis.IsLoadingError(loading.Client().Get(ctx, "x").Err()) })
+	busy, busyURL := goodServer(t, "--busy-reply-threshold", "10")
+	go busy.Client().Eval(ctx, "while true do end", nil)
+	eventually(t, "it is busy", func() bool { return redis.HasErrorPrefix(busy.Client().Get(ctx, "x").Err(), "BUSY") })
+	for _, c := range []struct{ name, url, says string }{
+		{"refused", "redis://127.0.0.1:1", "refused"},
+		{"wrong_password", "redis://:wrong@" + locked.Addr, "password"},
+		{"no_password", "redis://" + locked.Addr, "password"},
+		{"frozen", frozenURL, "no answer within 1s"},
+		{"loading", loadingURL, "LOADING"},
+		{"busy", busyURL, "BUSY"},
+		{"no_sentinel", "redis+sentinel://127.0.0.1:1?master_name=main", "check the URL"},
+		{"no_cluster", "redis+cluster://127.0.0.1:1", "refused"},
+		{"cluster_without_password", "redis+cluster://" + locked.Addr, "NOAUTH"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := examine(t, 69, "--redis", c.url, "--timeout", "2s")
+			r.wantCheck("connection", "error", c.says)
+			if r.Status != "error" {
+				t.Errorf("status %s", r.Status)
+			}
+		})
+	}
+	c := command(t, "doctor", "--redis", "redis://:wrong@"+locked.Addr)
+	c.ends(69)
+	if strings.Contains(c.out.String()+c.err.String(), "wrong@") {
+		t.Error("the password was shown")
+	}
+}
+
+func TestInterruptedDoctorCleansUp(t *testing.T) {
+	t.Parallel()
+	s, url := goodServer(t)
+	do(t, s, "acl", "setuser", "default", "-publish") // so that a hand-off takes until the heartbeat
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		c := command(t, "doctor", "--redis", url)
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "doctor holds its lock", func() bool { return len(s.Client().Keys(ctx, "*:holders").Val()) > 0 })
+		if err := c.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		c.waits(128 + int(sig))
+		if c.out.Len() > 0 {
+			t.Errorf("%v: a report was written: %q", sig, c.out.String())
+		}
+		wantNoKeys(t, s)
+	}
+}
+
+func TestDoctorTimeoutWhenServerFreezes(t *testing.T) {
+	t.Parallel()
+	s, url := goodServer(t)
+	// TIME is the first command of the check clock, which comes after the check version.
+	watch := s.Client()
+	go func() {
+		for watch.InfoMap(ctx, "commandstats").Item("Commandstats", "cmdstat_time") == "" {
+			time.Sleep(time.Millisecond)
+		}
+		s.Freeze()
+	}()
+	r := examine(t, 2, "--redis", url, "--timeout", "2s")
+	r.wantCheck("version", "ok")
+	r.wantCheck("lock", "error")
+}
+
+func TestDoctorUsageErrors(t *testing.T) {
+	for _, c := range []struct {
+		says string
+		args []string
+	}{
+		{"no arguments", []string{"x"}},
+		{"shorter than 1s", []string{"--timeout", "999ms"}},
+		{"supported forms", []string{"--redis", "http://x"}},
+		{"Prefix", []string{"--prefix", "a}b"}},
+		{"unknown flag", []string{"--fix"}},
+	} {
+		command(t, append([]string{"doctor"}, c.args...)...).ends(64, c.says)
+	}
+}

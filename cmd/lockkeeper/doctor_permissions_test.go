@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	miniserver "github.com/alicebob/miniredis/v2/server"
+)
+
+// documentedRules returns the user of docs/operations.md with its password and its ACL rules.
+func documentedRules(t *testing.T) (user, password string, rules []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "```\nACL SETUSER ")
+	block, _, found := strings.Cut(rest, "```")
+	f := strings.Fields(block)
+	if !found || len(f) < 3 {
+		t.Fatal("no ACL SETUSER in docs/operations.md")
+	}
+	return f[0], strings.TrimPrefix(f[2], ">"), f[1:]
+}
+
+func TestDoctorReportsMissingPermissions(t *testing.T) {
+	t.Parallel()
+	s, _ := goodServer(t)
+	user, password, rules := documentedRules(t)
+	url := fmt.Sprintf("redis://%s:%s@%s", user, password, s.Addr)
+	reading := []string{"+info", "+config|get", "+script|load"}
+	for how, dry := range map[string][]string{"DRYRUN": {"+acl|dryrun"}, "sending": nil} {
+		for _, c := range []struct {
+			name   string
+			rules  []string
+			code   int
+			status string // of permissions
+			says   string
+			others []string
+		}{
+			{"all", reading, 0, "ok", how, nil},
+			{"no_reading", nil, 0, "ok", how, []string{"eviction", "memory", "persistence", "replicas", "idle-timeout"}},
+			{"no_zmscore", append([]string{"-zmscore"}, reading...), 2, "error", "+zmscore", []string{"lock"}},
+			{"no_set", append([]string{"-set"}, reading...), 2, "error", "+set", []string{"lock"}},
+			{"no_scripts", append([]string{"-eval", "-evalsha"}, reading...), 2, "", "", []string{"permissions", "scripts", "lock"}},
+			{"no_publish", append([]string{"-publish"}, reading...), 1, "warning", "+publish", []string{"pubsub", "lock"}},
+			{"no_channels", append([]string{"resetchannels"}, reading...), 1, "warning", "&lock:*", []string{"pubsub", "lock"}},
+			{"no_tagged_keys", append([]string{"resetkeys", "~lock:*"}, reading...), 2, "error", "~{lock:*", []string{"scripts", "lock"}},
+			{"no_plain_keys", append([]string{"resetkeys", "~{lock:*"}, reading...), 2, "error", "~lock:*", nil},
+			{"no_ping", append([]string{"-ping"}, reading...), 2, "error", "+ping", []string{"latency"}},
+		} {
+			t.Run(how+"/"+c.name, func(t *testing.T) {
+				do(t, s, "acl", "deluser", user)
+				args := []any{"acl", "setuser", user}
+				for _, r := range slices.Concat(rules, dry, c.rules) {
+					args = append(args, r)
+				}
+				do(t, s, args...)
+				r := examine(t, c.code, "--redis", url)
+				r.wantAllOKExcept(append(c.others, "permissions")...)
+				for _, o := range c.others {
+					for _, f := range r.Checks {
+						if f.Check == o && f.Status == "ok" {
+							t.Errorf("%s is ok: %s", o, f.Detail)
+						}
+					}
+				}
+				if c.status != "" {
+					r.wantCheck("permissions", c.status, c.says)
+				}
+				if c.name == "all" {
+					r.wantCheck("permissions", "ok", "+wait, which is needed for Options.ReplicaAck")
+					for _, f := range r.Checks {
+						if strings.Contains(f.Detail, "not +info") {
+							t.Errorf("+info is reported as missing: %+v", f)
+						}
+					}
+				}
+				if c.name == "no_reading" {
+					r.wantCheck("permissions", "ok", "+info, which is needed for ReplicaAck.Majority and redlock.Options.MinUptime")
+					r.wantCheck("eviction", "unknown", "+info")
+					r.wantCheck("idle-timeout", "unknown", "+config|get")
+					r.wantCheck("version", "ok")
+				}
+				if strings.HasSuffix(c.name, "_keys") { // the other pattern and scripts are permitted
+					for _, f := range r.Checks {
+						if f.ACLRules != "" && f.ACLRules != c.says {
+							t.Errorf("%s: only %s is missing, but acl_rules is %q", f.Check, c.says, f.ACLRules)
+						}
+					}
+				}
+				if c.name == "no_publish" {
+					r.wantCheck("lock", "warning", "only 0 wake-ups")
+				}
+				wantNoKeys(t, s)
+			})
+		}
+	}
+}
+
+// The embedded server has no ACL DRYRUN, so commands are sent.
+func TestDoctorReportsMissingCommands(t *testing.T) {
+	m := miniredis.RunT(t)
+	m.ClockTTL(true)
+	m.Server().SetPreHook(func(c *miniserver.Peer, command string, args ...string) bool {
+		if command == "ZMSCORE" {
+			c.WriteError("ERR unknown command 'zmscore', with args beginning with: " + strings.Join(args, " "))
+			return true
+		}
+		return false
+	})
+	r := examine(t, 2, "--redis", "redis://"+m.Addr())
+	r.wantCheck("permissions", "error", "+zmscore")
+}
