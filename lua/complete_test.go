@@ -7,7 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// complete turns a lease into a record, once, for the token that holds it and no other; and also when memory is full.
+// complete turns a lease into a record, once, only for the token that holds it, and also when memory is full.
 func TestCompleteStoresRecord(t *testing.T) {
 	onBothServers(t, lua.Once, func(b *bench) {
 		complete := func(token string, ms int64, want int) {

@@ -12,8 +12,8 @@ func TestFairNewcomersQueueBehindWaiters(t *testing.T) {
 	onBothServers(t, lua.Fair, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		sub := b.listen("b")
-		b.acquire(token("b", 1), life)
-		b.acquire(token("b", 2), life)
+		b.acquire(token("b", 1), heartbeatTTL)
+		b.acquire(token("b", 2), heartbeatTTL)
 		b.rdb.Del(ctx, b.keys[0]) // free, and somebody waits
 		b.code(b.acquire(token("c", 1), 0), lua.Refused)
 		b.holder(token("b", 1))
@@ -22,10 +22,10 @@ func TestFairNewcomersQueueBehindWaiters(t *testing.T) {
 		}
 		b.members(2, token("b", 2))
 
-		// Those before it are not there any more: whoever asks is served.
+		// The waiters before it are gone: a request is granted.
 		b.rdb.Del(ctx, b.keys[0])
 		_ = sub.Close()
-		for b.rdb.PubSubNumSub(ctx, wake+"b").Val()[wake+"b"] > 0 {
+		for b.rdb.PubSubNumSub(ctx, channelPrefix+"b").Val()[channelPrefix+"b"] > 0 {
 			time.Sleep(time.Millisecond)
 		}
 		b.code(b.acquire(token("c", 2), 0), lua.Granted)
@@ -38,24 +38,24 @@ func TestUnconfirmedGrantEndsWithHeartbeat(t *testing.T) {
 	onBothServers(t, lua.Fair, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		b.listen("b")
-		b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token("b", 1), ttl, idle, life/2, wake, 0, "", 0))
+		b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token("b", 1), ttl, metadataTTL, heartbeatTTL/2, channelPrefix, 0, "", 0))
 		b.code(b.release(token("a", 1), 0), lua.Granted)
 		b.holder(token("b", 1))
-		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > life/2*time.Millisecond || d <= 0 {
-			b.Errorf("a claim of %v, the heartbeat lapses in %d ms", d, life/2)
+		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > heartbeatTTL/2*time.Millisecond || d <= 0 {
+			b.Errorf("a claim of %v, the heartbeat lapses in %d ms", d, heartbeatTTL/2)
 		}
 	})
 }
 
 func TestNotifyHeadIsBounded(t *testing.T) {
 	onBothServers(t, lua.Fair, func(b *bench) {
-		const short, long = 5 * life, 10 * life // none lapses while they come, however long that takes
+		const short, long = 5 * heartbeatTTL, 10 * heartbeatTTL // none lapses while they come, however long that takes
 		brief := func(keeper string, serial int) string {
 			return fmt.Sprintf("%s:%d:%d.%d", keeper, serial, short, short)
 		}
 		b.listen("live")
 		enter := func(token string) {
-			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, short, idle, long, wake, 0, "", 0))
+			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, short, metadataTTL, long, channelPrefix, 0, "", 0))
 		}
 		enter(brief("live", 1))
 		enter(brief("live", 2))
@@ -65,7 +65,7 @@ func TestNotifyHeadIsBounded(t *testing.T) {
 		b.code(b.release(brief("live", 1), 0), lua.Granted)
 		b.holder(brief("live", 2))
 		if n := b.rdb.ZCard(ctx, b.keys[2]).Val(); n != 150 {
-			b.Errorf("%d of 250 who do not listen are left after one script, want 150", n)
+			b.Errorf("%d of 250 waiters without a subscription are left after one script, want 150", n)
 		}
 	})
 }
@@ -88,7 +88,7 @@ func TestInspectWritesNothing(t *testing.T) {
 		fence := b.acquire(token("a", 1), 0)[1]
 		var places []any
 		for i := range 3 {
-			places = append(places, b.acquire(token("b", i), life)[3])
+			places = append(places, b.acquire(token("b", i), heartbeatTTL)[3])
 		}
 		got := inspect(lua.InspectHolders, 0, 10)
 		if len(got) != 4 || got[0] != int64(1) || got[1] != token("a", 1) || got[2] != fence || got[3].(int64) <= 0 {

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// The header of every transition says what it takes and answers. These tests hold it against the body of the script,
-// against the function in args.go that puts ARGV together, and against the list of reply codes in Go.
+// The header of every transition documents its arguments and replies. These tests compare it with the body of the script,
+// with the function in args.go that puts ARGV together, and with the list of reply codes in Go.
 
 var (
 	headerKey = regexp.MustCompile(`^-- KEYS\[(\d)\] (\w+)`)
@@ -120,12 +120,12 @@ func TestHeadersMatchBodiesAndCallers(t *testing.T) {
 	}
 }
 
-// snake is a Go name as a script has it: heartbeatTTL is heartbeat_ttl.
+// snake returns a Go name as a script has it: heartbeatTTL is heartbeat_ttl.
 func snake(name string) string {
 	return strings.ToLower(regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(name, "${1}_${2}"))
 }
 
-// builders is the parameters of each function in args.go, by transition, without the slice that it appends to.
+// builders returns the parameters of each function in args.go, by transition, without the slice that it appends to.
 func builders(t *testing.T) map[string][]string {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), "args.go", nil, 0)

@@ -13,7 +13,7 @@ import (
 	"github.com/yuin/gopher-lua/parse"
 )
 
-// contract is what policy/README.md says that a policy defines: by part, its functions and constants, none for statements.
+// contract returns the functions and constants that policy/README.md lists for each part; none for statements.
 func contract(t *testing.T) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile("policy/README.md")
@@ -66,7 +66,7 @@ func TestPoliciesFulfilTheContract(t *testing.T) {
 	}
 }
 
-// allFiles is the paths of all Lua files.
+// allFiles returns the paths of all Lua files.
 func allFiles(t *testing.T) []string {
 	t.Helper()
 	var list []string
@@ -98,8 +98,8 @@ func TestEveryFileIsIncluded(t *testing.T) {
 	}
 }
 
-// Redis scripts have no globals of their own. A part that is included after, or in a block before, what uses it would make a
-// name one, and the script would fail only where it comes to that.
+// Redis scripts have no globals of their own. A part that is included after its use, or in a block before it, would make a name
+// global, and the script would fail only when it gets there.
 func TestScriptsUseNoUnknownGlobals(t *testing.T) {
 	known := []string{"ARGV", "KEYS", "ipairs", "math", "next", "pairs", "redis", "select", "string", "tonumber", "type", "unpack"}
 	for _, set := range All {
@@ -121,7 +121,7 @@ func TestScriptsUseNoUnknownGlobals(t *testing.T) {
 	}
 }
 
-// globals is the names of the globals that a function reads or writes, with the functions in it.
+// globals returns the names of the globals that a function and its inner functions read or write.
 func globals(f *glua.FunctionProto) []string {
 	var list []string
 	for _, code := range f.Code {

@@ -13,7 +13,7 @@ import (
 
 func (b *bench) raiseFence(token string, least, up int64) []any {
 	b.Helper()
-	return b.eval(b.set.RaiseFence, 2, lua.RaiseFenceArgs(nil, token, least, idle, up))
+	return b.eval(b.set.RaiseFence, 2, lua.RaiseFenceArgs(nil, token, least, metadataTTL, up))
 }
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
@@ -34,7 +34,7 @@ func TestTokenSetsMinimumFence(t *testing.T) {
 		b.code(b.acquire(wants(2, decimal(ahead+1000)), 0), lua.Refused)
 		b.release(first, 0)
 
-		// A refused request has moved nothing, and a number that is too small counts for nothing.
+		// A refused request changes nothing, and a least fence that is too small has no effect.
 		second := wants(3, "5")
 		got = b.acquire(second, 0)
 		if got[1] != ahead+1 {
@@ -58,7 +58,7 @@ func TestRaiseFence(t *testing.T) {
 		if got := b.raiseFence(holder, higher, 0); got[0] != int64(lua.Granted) || got[1] != higher {
 			b.Errorf("%v, raised to %d", got, higher)
 		}
-		// Who does not hold the lock changes nothing.
+		// A token that does not hold the lock changes nothing.
 		b.code(b.raiseFence(token("b", 1), higher+1000, 0), lua.Refused)
 		b.release(holder, 0)
 		b.code(b.raiseFence(holder, higher+1000, 0), lua.Refused)
@@ -69,7 +69,7 @@ func TestRaiseFence(t *testing.T) {
 	})
 }
 
-// The embedded server knows no uptime.
+// The embedded server does not report an uptime.
 func TestRaiseFenceNeedsMinUptime(t *testing.T) {
 	s := redistest.Start(t)
 	b := &bench{t, s.Client(), []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:heartbeats"}, lua.Redlock}

@@ -12,8 +12,8 @@ var (
 	command = regexp.MustCompile(`'([A-Z]+)'`)
 )
 
-// A command that is only sent where a queue is long, say, would otherwise be refused to the users whom
-// docs/operations.md tells what rights to give, and to nobody else.
+// Without this test, a command that a script rarely calls would fail for users with the rights that docs/operations.md lists,
+// and for no others.
 func TestScriptCommandsInDocumentedACL(t *testing.T) {
 	text, err := os.ReadFile("../docs/operations.md")
 	if err != nil {

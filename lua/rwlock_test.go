@@ -12,10 +12,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// rwToken is a token for a use of a read-write lock, as in "r", "w16", "u" and "d".
+// rwToken returns a token with flags and a number, such as "r", "w16", "u" and "d".
 func rwToken(keeper string, serial int, what string) string { return token(keeper, serial) + what }
 
-// onRW runs a test of the read-write lock on both servers. Whatever it has done, every key must have an expiry.
+// onRW runs a test of the read-write lock on both servers. After it, every key must have an expiry.
 func onRW(t *testing.T, test func(b *bench)) {
 	onBothServers(t, lua.RWLock, func(b *bench) {
 		test(b)
@@ -23,8 +23,7 @@ func onRW(t *testing.T, test func(b *bench)) {
 	})
 }
 
-// atTime is a bench of the read-write lock on the embedded server, whose clock stands still but for what the test does
-// to it.
+// atTime runs a test of the read-write lock on the embedded server, whose clock only the test moves.
 func atTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
 	atTimeOf(t, lua.RWLock, test)
 }
@@ -54,21 +53,21 @@ func (b *bench) allExpire() {
 	}
 }
 
-// convert is acquire with a lease in whose place the new one comes.
-func (b *bench) convert(token, origin string, life int64) []any {
+// convert acquires a lease that replaces another.
+func (b *bench) convert(token, origin string, heartbeatTTL int64) []any {
 	b.Helper()
-	return b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, origin, 0))
+	return b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, origin, 0))
 }
 
-// wantAcquire acquires, with the code that is wanted, and returns what follows it.
-func (b *bench) wantAcquire(want int, token string, life int64) []any {
+// wantAcquire acquires, expects a reply code, and returns what follows it.
+func (b *bench) wantAcquire(want int, token string, heartbeatTTL int64) []any {
 	b.Helper()
-	got := b.acquire(token, life)
+	got := b.acquire(token, heartbeatTTL)
 	b.code(got, want)
 	return got[1:]
 }
 
-// held is who holds it, in any order, and whether all else that lies with the leases is of these.
+// held expects these holders, in any order, and nothing else in the lock's key than what belongs to them.
 func (b *bench) held(want ...string) {
 	b.Helper()
 	got := b.rdb.ZRangeArgs(ctx, redis.ZRangeArgs{Key: b.keys[0], Start: "1", Stop: "900000000000000", ByScore: true}).Val()
@@ -84,7 +83,7 @@ func (b *bench) held(want ...string) {
 	}
 }
 
-// waits is who waits, in order, each with a heartbeat.
+// waits expects these waiters, in order, each with a heartbeat.
 func (b *bench) waits(want ...string) {
 	b.Helper()
 	b.members(2, want...)
@@ -103,14 +102,13 @@ func (b *bench) fence(token string) int64 {
 	return int64(b.rdb.ZScore(ctx, b.keys[0], "#"+token).Val())
 }
 
-// end is the ms at which a token's lease ends.
+// end returns the ms at which a token's lease ends.
 func (b *bench) end(token string) int64 {
 	b.Helper()
 	return int64(b.rdb.ZScore(ctx, b.keys[0], token).Val())
 }
 
-// notified is that one message comes, which grants these serials, with the fences that lie with the leases; and returns the
-// fences.
+// notified expects one message, which grants leases to these serials with the fences that are stored. It returns the fences.
 func (b *bench) notified(sub *redis.PubSub, tokens ...string) []int64 {
 	b.Helper()
 	m := b.message(sub)
@@ -131,10 +129,10 @@ func (b *bench) notified(sub *redis.PubSub, tokens ...string) []int64 {
 	return fences
 }
 
-// notNotified is that no message has come.
+// notNotified expects that no message has arrived.
 func (b *bench) notNotified(keeper string, sub *redis.PubSub) {
 	b.Helper()
-	b.rdb.Publish(ctx, wake+keeper, "mark")
+	b.rdb.Publish(ctx, channelPrefix+keeper, "mark")
 	if m := b.message(sub); len(m) != 1 || m[0] != "mark" {
 		b.Fatalf("message %v", m)
 	}
@@ -144,7 +142,7 @@ func (b *bench) notNotified(keeper string, sub *redis.PubSub) {
 func (b *bench) unsubscribe(keeper string, sub *redis.PubSub) {
 	b.Helper()
 	_ = sub.Close()
-	for b.rdb.PubSubNumSub(ctx, wake+keeper).Val()[wake+keeper] > 0 {
+	for b.rdb.PubSubNumSub(ctx, channelPrefix+keeper).Val()[channelPrefix+keeper] > 0 {
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -155,7 +153,7 @@ func TestReadersShareWriterExcludes(t *testing.T) {
 		w, w2 := rwToken("a", 3, "w16"), rwToken("b", 3, "w16")
 		first := b.wantAcquire(lua.Granted, r1, 0)
 		second := b.wantAcquire(lua.Granted, r2, 0)
-		third := b.wantAcquire(lua.Granted, r3, life) // a wait that need not
+		third := b.wantAcquire(lua.Granted, r3, heartbeatTTL) // a wait that need not
 		if f := first[0].(int64); f >= second[0].(int64) || second[0].(int64) >= third[0].(int64) {
 			b.Errorf("fences %v, %v, %v", first[0], second[0], third[0])
 		}
@@ -193,32 +191,32 @@ func TestReaderQueuesBehindWaitingWriter(t *testing.T) {
 		r, w, r2, w2 := rwToken("a", 1, "r"), rwToken("b", 1, "w16"), rwToken("c", 1, "r"), rwToken("c", 2, "w16")
 		b.wantAcquire(lua.Granted, r, 0)
 
-		// A writer that only tries leaves no intent.
+		// A writer's try leaves nothing behind.
 		b.wantAcquire(lua.Refused, rwToken("b", 0, "w16"), 0)
 		b.wantAcquire(lua.Granted, rwToken("b", 9, "r"), 0)
 		b.code(b.release(rwToken("b", 9, "r"), 0), lua.Granted)
 
 		sub := b.listen("b")
-		wait := b.wantAcquire(lua.Waiting, w, life)
+		wait := b.wantAcquire(lua.Waiting, w, heartbeatTTL)
 		if wait[3] != int64(0) || wait[4].(int64) <= 0 {
 			b.Errorf("the first waiter: %v", wait)
 		}
 		b.wantAcquire(lua.Refused, rwToken("c", 9, "r"), 0)
 		b.waits(w)
 		b.held(r)
-		if got := b.wantAcquire(lua.Waiting, r2, life); got[3] != int64(1) || got[2].(int64) <= wait[2].(int64) {
+		if got := b.wantAcquire(lua.Waiting, r2, heartbeatTTL); got[3] != int64(1) || got[2].(int64) <= wait[2].(int64) {
 			b.Errorf("the reader: %v, the writer: %v", got, wait)
 		}
-		if got := b.wantAcquire(lua.Waiting, w2, life); got[3] != int64(1) {
+		if got := b.wantAcquire(lua.Waiting, w2, heartbeatTTL); got[3] != int64(1) {
 			b.Errorf("the second writer: %v", got)
 		}
 		b.waits(w, w2, r2)
-		if again := b.wantAcquire(lua.Waiting, w, life); again[2] != wait[2] {
+		if again := b.wantAcquire(lua.Waiting, w, heartbeatTTL); again[2] != wait[2] {
 			b.Errorf("a repeated request moved from %v to %v", wait[2], again[2])
 		}
 		b.notNotified("b", sub)
 
-		// It is the writer's turn when the reader has gone; and when it leaves, the reader need not wait.
+		// It is the writer's turn when the reader has released; and when the writer leaves, the reader need not wait.
 		if fence := b.fence(r); b.release(r, 0)[0] != int64(lua.Granted) || b.notified(sub, w)[0] <= fence {
 			b.Error("the fence has not risen")
 		}
@@ -233,9 +231,9 @@ func TestReadersAdmittedWhenWriterLeavesQueue(t *testing.T) {
 		b.wantAcquire(lua.Granted, r, 0)
 		b.listen("b")
 		sub := b.listen("c")
-		b.wantAcquire(lua.Waiting, w, life)
-		b.wantAcquire(lua.Waiting, r2, life)
-		b.wantAcquire(lua.Waiting, r3, life)
+		b.wantAcquire(lua.Waiting, w, heartbeatTTL)
+		b.wantAcquire(lua.Waiting, r2, heartbeatTTL)
+		b.wantAcquire(lua.Waiting, r3, heartbeatTTL)
 		b.code(b.release(w, 0), lua.Left)
 		b.notified(sub, r2, r3)
 		b.held(r, r2, r3)
@@ -257,7 +255,7 @@ func TestWriterReleaseAdmitsAllReaders(t *testing.T) {
 				subs[k] = b.listen(k)
 			}
 			r := rwToken(k, i, "r")
-			b.wantAcquire(lua.Waiting, r, 10*life) // none lapses while they come, however long that takes
+			b.wantAcquire(lua.Waiting, r, 10*heartbeatTTL) // none lapses while they come, however long that takes
 			all = append(all, r)
 			of[k] = append(of[k], r)
 		}
@@ -275,7 +273,7 @@ func TestWriterReleaseAdmitsAllReaders(t *testing.T) {
 			}
 			b.notNotified(k, sub)
 		}
-		if d := b.end(all[0]) - b.end(all[249]); d > life || d < -life {
+		if d := b.end(all[0]) - b.end(all[249]); d > heartbeatTTL || d < -heartbeatTTL {
 			b.Errorf("claims end %d ms apart", d)
 		}
 	})
@@ -288,7 +286,7 @@ func TestReadersOfOneKeeperShareAMessage(t *testing.T) {
 		sb, sc := b.listen("b"), b.listen("c")
 		b1, c1, b2 := rwToken("b", 1, "r"), rwToken("c", 1, "r"), rwToken("b", 2, "r")
 		for _, r := range []string{b1, c1, b2} {
-			b.wantAcquire(lua.Waiting, r, life)
+			b.wantAcquire(lua.Waiting, r, heartbeatTTL)
 		}
 		b.code(b.release(w, 0), lua.Granted)
 		b.notified(sb, b1, b2)
@@ -309,7 +307,7 @@ func TestWriterStreak(t *testing.T) {
 				stands := func(serial int, what string) {
 					r := rwToken("b", serial, what)
 					of[strconv.Itoa(serial)] = r
-					b.wantAcquire(lua.Waiting, r, life)
+					b.wantAcquire(lua.Waiting, r, heartbeatTTL)
 				}
 				stands(1, "r")
 				stands(2, "r")
@@ -349,11 +347,11 @@ func TestPassCoversOnlyReadersAlreadyWaiting(t *testing.T) {
 		b.wantAcquire(lua.Granted, w1, 0)
 		sb, sc := b.listen("b"), b.listen("c")
 		for _, x := range []string{r1, r2, w2, w3} {
-			b.wantAcquire(lua.Waiting, x, life)
+			b.wantAcquire(lua.Waiting, x, heartbeatTTL)
 		}
 		b.release(w1, 0)
 		b.notified(sb, w2)
-		b.wantAcquire(lua.Waiting, late, life)
+		b.wantAcquire(lua.Waiting, late, heartbeatTTL)
 		b.wantAcquire(lua.Refused, rwToken("d", 1, "r"), 0)
 		b.release(w2, 0)
 		b.notified(sc, r1, r2)
@@ -378,37 +376,37 @@ func TestUpgrade(t *testing.T) {
 		b.code(b.convert(u, r, 0), lua.Refused) // nothing to upgrade
 		b.wantAcquire(lua.Granted, r, 0)
 
-		// Alone, at once.
-		got := b.convert(u, r, life)
+		// The only holder is granted it at once.
+		got := b.convert(u, r, heartbeatTTL)
 		b.code(got, lua.Granted)
 		b.held(u)
 		b.waits()
-		if again := b.convert(u, r, life); again[0] != int64(lua.Granted) || again[1] != got[1] {
+		if again := b.convert(u, r, heartbeatTTL); again[0] != int64(lua.Granted) || again[1] != got[1] {
 			b.Errorf("%v was %v when it was repeated", got, again)
 		}
 		b.wantAcquire(lua.Refused, other, 0)
 		b.code(b.release(u, 0), lua.Granted)
-		b.code(b.convert(rwToken("a", 3, "u"), u, life), lua.Refused)
+		b.code(b.convert(rwToken("a", 3, "u"), u, heartbeatTTL), lua.Refused)
 
-		// Not alone, it waits before all writers, and its read lease goes on.
+		// With other readers it waits before all writers, and its read lease continues.
 		b.wantAcquire(lua.Granted, r, 0)
 		b.wantAcquire(lua.Granted, other, 0)
 		sub := b.listen("a")
 		w, late := rwToken("a", 4, "w16"), rwToken("a", 5, "r")
-		b.wantAcquire(lua.Waiting, w, life)
+		b.wantAcquire(lua.Waiting, w, heartbeatTTL)
 		b.code(b.convert(u, r, 0), lua.Refused) // only tried
 		b.waits(w)
-		wait := b.convert(u, r, life)
+		wait := b.convert(u, r, heartbeatTTL)
 		if b.code(wait, lua.Waiting); wait[4] != int64(0) {
 			b.Errorf("reply %v", wait)
 		}
-		b.wantAcquire(lua.Waiting, late, life)
+		b.wantAcquire(lua.Waiting, late, heartbeatTTL)
 		b.waits(u, w, late)
 		b.held(r, other)
-		if again := b.convert(u, r, life); again[0] != int64(lua.Waiting) || again[3] != wait[3] {
+		if again := b.convert(u, r, heartbeatTTL); again[0] != int64(lua.Waiting) || again[3] != wait[3] {
 			b.Errorf("%v was %v when it was repeated", wait, again)
 		}
-		b.code(b.convert(u2, other, life), lua.Conflict)
+		b.code(b.convert(u2, other, heartbeatTTL), lua.Conflict)
 		b.code(b.convert(u2, other, 0), lua.Conflict)
 		b.waits(u, w, late)
 		b.held(r, other)
@@ -436,9 +434,9 @@ func TestUpgradeGrantedByRetryLeavesQueue(t *testing.T) {
 		b.wantAcquire(lua.Granted, r, 0)
 		b.wantAcquire(lua.Granted, other, 0)
 		b.listen("a")
-		b.code(b.convert(u, r, life), lua.Waiting)
+		b.code(b.convert(u, r, heartbeatTTL), lua.Waiting)
 		b.rdb.ZRem(ctx, b.keys[0], other, "#"+other) // its lease has ended
-		b.code(b.convert(u, r, life), lua.Granted)
+		b.code(b.convert(u, r, heartbeatTTL), lua.Granted)
 		b.held(u)
 		b.waits()
 	})
@@ -450,8 +448,8 @@ func TestUpgradeRefusedWithoutReadLease(t *testing.T) {
 		b.wantAcquire(lua.Granted, r, 0)
 		b.wantAcquire(lua.Granted, other, 0)
 		sa, sb := b.listen("a"), b.listen("b")
-		b.code(b.convert(u, r, life), lua.Waiting)
-		b.wantAcquire(lua.Waiting, w, life)
+		b.code(b.convert(u, r, heartbeatTTL), lua.Waiting)
+		b.wantAcquire(lua.Waiting, w, heartbeatTTL)
 		b.code(b.release(r, 0), lua.Granted) // ends the read lease, which is not the last
 		b.waits(w)
 		b.code(b.release(other, 0), lua.Granted)
@@ -476,7 +474,7 @@ func TestExpiredUpgradeIsNoConflict(t *testing.T) {
 		sub := b.listen("b")
 		b.code(b.convert(u, r, 1), lua.Waiting)
 		time.Sleep(5 * time.Millisecond)
-		b.code(b.convert(u2, other, life), lua.Waiting)
+		b.code(b.convert(u2, other, heartbeatTTL), lua.Waiting)
 		b.members(2, u2)
 		b.release(third, 0)
 		b.notNotified("b", sub)
@@ -493,10 +491,10 @@ func TestRejoiningUpgradeConflicts(t *testing.T) {
 		b.wantAcquire(lua.Granted, other, 0)
 		b.listen("a")
 		sub := b.listen("b")
-		wait := b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, u, ttl, idle, 1, wake, 0, r, 0))
+		wait := b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, u, ttl, metadataTTL, 1, channelPrefix, 0, r, 0))
 		b.code(wait, lua.Waiting)
 		time.Sleep(5 * time.Millisecond)
-		b.code(b.convert(u2, other, life), lua.Waiting)
+		b.code(b.convert(u2, other, heartbeatTTL), lua.Waiting)
 		for _, place := range []any{wait[3], 0} {
 			if got := b.heartbeat(1, u, place); len(got) != 11 || got[8] != int64(lua.Conflict) {
 				b.Errorf("coming back: %v", got)
@@ -522,9 +520,9 @@ func TestUpgradeWithExpiredReadLeaseIsNoConflict(t *testing.T) {
 		}
 		b.listen("a")
 		b.listen("b")
-		b.code(b.convert(u, r, life), lua.Waiting)
+		b.code(b.convert(u, r, heartbeatTTL), lua.Waiting)
 		b.rdb.ZRem(ctx, b.keys[0], r, "#"+r) // it has ended
-		b.code(b.convert(u2, other, life), lua.Waiting)
+		b.code(b.convert(u2, other, heartbeatTTL), lua.Waiting)
 		b.waits(u2)
 	})
 }
@@ -537,7 +535,7 @@ func TestUndeliveredUpgradeRestoresReadLease(t *testing.T) {
 		b.code(b.renew(r, 2, 2*ttl, 1), lua.Granted)
 		sub := b.listen("a")
 		fence, end := b.fence(r), b.end(r)
-		b.code(b.convert(u, r, life), lua.Waiting)
+		b.code(b.convert(u, r, heartbeatTTL), lua.Waiting)
 		b.unsubscribe("a", sub)
 		b.code(b.release(other, 0), lua.Granted)
 		b.held(r)
@@ -550,10 +548,10 @@ func TestUndeliveredUpgradeRestoresReadLease(t *testing.T) {
 		}
 		b.allExpire()
 
-		// It comes back to its place, and gets what it asked for.
+		// It rejoins at its place, and gets what it requested.
 		got := b.heartbeat(1, u, 0)
 		if len(got) != 11 || got[8] != int64(lua.Waiting) {
-			// Alone, it is granted in the reply.
+			// As the only holder, it is granted in the reply.
 			got = got[4:]
 		}
 		if got[len(got)-3] != int64(lua.Granted) || got[len(got)-2].(int64) <= fence {
@@ -567,35 +565,35 @@ func TestUndeliveredUpgradeRestoresReadLease(t *testing.T) {
 func TestDowngrade(t *testing.T) {
 	onRW(t, func(b *bench) {
 		w, d, r1, r2 := rwToken("a", 1, "w16"), rwToken("a", 2, "d"), rwToken("b", 1, "r"), rwToken("b", 2, "r")
-		b.code(b.convert(d, w, life), lua.Refused) // nothing to downgrade
+		b.code(b.convert(d, w, heartbeatTTL), lua.Refused) // nothing to downgrade
 		fence := b.wantAcquire(lua.Granted, w, 0)[0].(int64)
 		sub := b.listen("b")
-		b.wantAcquire(lua.Waiting, r1, life)
-		b.wantAcquire(lua.Waiting, r2, life)
-		got := b.convert(d, w, life)
+		b.wantAcquire(lua.Waiting, r1, heartbeatTTL)
+		b.wantAcquire(lua.Waiting, r2, heartbeatTTL)
+		got := b.convert(d, w, heartbeatTTL)
 		b.code(got, lua.Granted)
 		if f := b.notified(sub, r1, r2); f[0] <= got[1].(int64) || got[1].(int64) <= fence {
 			b.Errorf("fences %v after %v after %d", f, got[1], fence)
 		}
 		b.held(d, r1, r2)
 		b.waits()
-		if again := b.convert(d, w, life); again[0] != int64(lua.Granted) || again[1] != got[1] {
+		if again := b.convert(d, w, heartbeatTTL); again[0] != int64(lua.Granted) || again[1] != got[1] {
 			b.Errorf("%v was %v when it was repeated", got, again)
 		}
 		b.code(b.release(w, 0), lua.Refused)
-		b.code(b.convert(rwToken("a", 3, "d"), d, life), lua.Refused) // it is a read lease already
+		b.code(b.convert(rwToken("a", 3, "d"), d, heartbeatTTL), lua.Refused) // it is a read lease already
 		b.held(d, r1, r2)
 		b.release(r1, 0)
 		b.release(r2, 0)
 
-		// And up again; and with a writer in line no reader gets in.
+		// Upgrade again; and while a writer waits, no reader is admitted.
 		u := rwToken("a", 4, "u")
 		b.code(b.convert(u, d, 0), lua.Granted)
 		w2 := rwToken("b", 3, "w16")
-		b.wantAcquire(lua.Waiting, w2, life)
-		b.wantAcquire(lua.Waiting, r1, life)
+		b.wantAcquire(lua.Waiting, w2, heartbeatTTL)
+		b.wantAcquire(lua.Waiting, r1, heartbeatTTL)
 		d2 := rwToken("a", 5, "d")
-		b.code(b.convert(d2, u, life), lua.Granted)
+		b.code(b.convert(d2, u, heartbeatTTL), lua.Granted)
 		b.held(d2)
 		b.waits(w2, r1)
 		b.notNotified("b", sub)
@@ -610,17 +608,17 @@ func TestDeadWaitingWriterBlocksNobody(t *testing.T) {
 		b.wantAcquire(lua.Granted, r, 0)
 		dead := rwToken("dead", 2, "r")
 		b.wantAcquire(lua.Granted, dead, 0)
-		b.wantAcquire(lua.Waiting, w, life)
-		b.code(b.convert(u, dead, life), lua.Waiting)
+		b.wantAcquire(lua.Waiting, w, heartbeatTTL)
+		b.code(b.convert(u, dead, heartbeatTTL), lua.Waiting)
 		b.waits(u, w)
 		r2 := rwToken("b", 1, "r")
 		b.wantAcquire(lua.Granted, r2, 0)
 		b.held(r, r2, dead)
 		b.waits()
 
-		// One that may not subscribe is told at its heartbeat; so it counts as there.
+		// A waiter that may not subscribe learns of a grant by its heartbeat, so it counts as reachable.
 		mute := rwToken("mute", 1, "ws16")
-		b.wantAcquire(lua.Waiting, mute, life)
+		b.wantAcquire(lua.Waiting, mute, heartbeatTTL)
 		b.wantAcquire(lua.Refused, rwToken("b", 2, "r"), 0)
 		for _, x := range []string{r, r2, dead} {
 			b.code(b.release(x, 0), lua.Granted)
@@ -635,11 +633,11 @@ func TestDeadWaitingWriterBlocksNobody(t *testing.T) {
 func TestWaiterWithoutSubscriptionStaysQueued(t *testing.T) {
 	onRW(t, func(b *bench) {
 		short := "a:1:1000.1000r"
-		b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, short, 1000, idle, 0, wake, 0, "", 0))
+		b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, short, 1000, metadataTTL, 0, channelPrefix, 0, "", 0))
 		first, mute := rwToken("b", 1, "w16"), rwToken("mute", 1, "ws16")
 		b.listen("b")
-		b.wantAcquire(lua.Waiting, first, life)
-		b.wantAcquire(lua.Waiting, mute, life)
+		b.wantAcquire(lua.Waiting, first, heartbeatTTL)
+		b.wantAcquire(lua.Waiting, mute, heartbeatTTL)
 		b.code(b.release(first, 0), lua.Left)
 		b.waits(mute)
 	})
@@ -649,9 +647,9 @@ func TestUnreachableWriterNotCountedInStreak(t *testing.T) {
 	onRW(t, func(b *bench) {
 		w, dead, live, r := rwToken("a", 1, "w16"), rwToken("dead", 1, "w2"), rwToken("b", 1, "w2"), rwToken("c", 1, "r")
 		b.wantAcquire(lua.Granted, w, 0)
-		b.wantAcquire(lua.Waiting, r, life)
-		b.wantAcquire(lua.Waiting, dead, life)
-		b.wantAcquire(lua.Waiting, live, life)
+		b.wantAcquire(lua.Waiting, r, heartbeatTTL)
+		b.wantAcquire(lua.Waiting, dead, heartbeatTTL)
+		b.wantAcquire(lua.Waiting, live, heartbeatTTL)
 		sub := b.listen("b")
 		b.release(w, 0)
 		b.notified(sub, live)
@@ -670,7 +668,7 @@ func TestTryLockDoesNotOvertake(t *testing.T) {
 		w, r := rwToken("a", 1, "w16"), rwToken("b", 1, "r")
 		b.wantAcquire(lua.Granted, w, 0)
 		sub := b.listen("b")
-		b.wantAcquire(lua.Waiting, r, life)
+		b.wantAcquire(lua.Waiting, r, heartbeatTTL)
 		b.rdb.Del(ctx, b.keys[0]) // the writer's lease has ended, and the reader has not asked yet
 		b.wantAcquire(lua.Refused, rwToken("c", 1, "w16"), 0)
 		b.notified(sub, r)
@@ -688,11 +686,11 @@ func TestTryLockOvertakesNoReader(t *testing.T) {
 		w, w1, try := rwToken("a", 1, "w16"), rwToken("b", 1, "w1"), rwToken("c", 1, "w1")
 		b.wantAcquire(lua.Granted, w, 0)
 		sub := b.listen("b")
-		b.wantAcquire(lua.Waiting, w1, life)
+		b.wantAcquire(lua.Waiting, w1, heartbeatTTL)
 		b.rdb.Del(ctx, b.keys[0]) // its lease has ended
 		b.wantAcquire(lua.Refused, try, 0)
 		b.notified(sub, w1)
-		b.wantAcquire(lua.Waiting, rwToken("dead", 1, "r"), life)
+		b.wantAcquire(lua.Waiting, rwToken("dead", 1, "r"), heartbeatTTL)
 		b.rdb.Del(ctx, b.keys[0])
 		b.wantAcquire(lua.Granted, try, 0) // the reader is not there
 		b.held(try)
@@ -709,7 +707,7 @@ func TestTombstonedReadersAndWritersRefused(t *testing.T) {
 		for i, x := range []string{r, rwToken("a", 2, "w16"), rwToken("a", 3, "u"), rwToken("a", 4, "d")} {
 			b.code(b.release(x, 60000), lua.Refused)
 			b.code(b.convert(x, other, 0), lua.Tombstoned)
-			b.code(b.convert(x, other, life), lua.Tombstoned)
+			b.code(b.convert(x, other, heartbeatTTL), lua.Tombstoned)
 			if got := b.heartbeat(1, x, 0); len(got) != 11 || got[8] != int64(lua.Tombstoned) {
 				b.Errorf("%d, coming back: %v", i, got)
 			}
@@ -728,7 +726,7 @@ func TestRWLockHeartbeats(t *testing.T) {
 		b.wantAcquire(lua.Granted, w, 0)
 		place := map[string]any{}
 		for _, x := range []string{r1, w2, r2} {
-			place[x] = b.wantAcquire(lua.Waiting, x, life)[2]
+			place[x] = b.wantAcquire(lua.Waiting, x, heartbeatTTL)[2]
 		}
 		got := b.heartbeat(0, r2, r1, w2, rwToken("b", 4, "r"), w)
 		want := []any{int64(4), int64(lua.Unknown), int64(0), int64(0), int64(5), int64(lua.Held), b.fence(w), b.end(w)}
@@ -739,10 +737,10 @@ func TestRWLockHeartbeats(t *testing.T) {
 			b.Errorf("the first of them: %v", got)
 		}
 
-		// Who asks when the lock has become free is granted in the reply: the writer before the readers.
+		// A request after the lock has become free is granted in the reply: the writer before the readers.
 		b.rdb.Del(ctx, b.keys[0])
 		got = b.heartbeat(0, r1, r2, w2)
-		if len(got) != 11 || got[7] != int64(3) || got[8] != int64(lua.Granted) || got[10].(int64)-got[1].(int64) != life {
+		if len(got) != 11 || got[7] != int64(3) || got[8] != int64(lua.Granted) || got[10].(int64)-got[1].(int64) != heartbeatTTL {
 			b.Fatalf("reply %v", got)
 		}
 		b.held(w2)
@@ -754,11 +752,11 @@ func TestRWLockHeartbeats(t *testing.T) {
 		b.held(r1, r2)
 		b.waits()
 
-		// Each comes back to the place it had.
+		// Each rejoins at its old place.
 		b.rdb.Del(ctx, b.keys[0])
 		b.wantAcquire(lua.Granted, w, 0)
 		late := rwToken("b", 5, "r")
-		b.wantAcquire(lua.Waiting, late, life)
+		b.wantAcquire(lua.Waiting, late, heartbeatTTL)
 		r1, r2, w2 = rwToken("c", 1, "r"), rwToken("c", 2, "r"), rwToken("c", 3, "w16")
 		got = b.heartbeat(1, r2, place[rwToken("b", 3, "r")], w2, place[rwToken("b", 1, "w16")], r1, 0)
 		if got[8] != int64(lua.Waiting) || got[9] != place[rwToken("b", 3, "r")] || got[13] != place[rwToken("b", 1, "w16")] {
@@ -827,7 +825,7 @@ func TestExpiredLeaseIgnored(t *testing.T) {
 			b.Errorf("holders %v", got)
 		}
 		b.code(b.renew(r, 1, ttl, 1), lua.Refused)
-		b.code(b.convert(rwToken("a", 2, "u"), r, life), lua.Refused)
+		b.code(b.convert(rwToken("a", 2, "u"), r, heartbeatTTL), lua.Refused)
 		if got := b.heartbeat(0, r); got[8] != int64(lua.Unknown) {
 			b.Errorf("reply %v", got)
 		}
@@ -837,7 +835,7 @@ func TestExpiredLeaseIgnored(t *testing.T) {
 		b.code(b.release(rwToken("b", 2, "u"), 0), lua.Refused)
 		fence := b.wantAcquire(lua.Granted, r, 0)[0].(int64)
 		pass(ttl * time.Millisecond)
-		b.code(b.convert(rwToken("a", 3, "d"), r, life), lua.Refused)
+		b.code(b.convert(rwToken("a", 3, "d"), r, heartbeatTTL), lua.Refused)
 		if got := b.wantAcquire(lua.Granted, w, 0)[0].(int64); got <= fence {
 			b.Errorf("fence %d after %d", got, fence)
 		}
@@ -857,7 +855,7 @@ func TestUpgradeGrantedWhenOtherLeasesExpire(t *testing.T) {
 		b.wantAcquire(lua.Granted, r, 0)
 		b.wantAcquire(lua.Granted, other, 0)
 		sub := b.listen("a")
-		b.code(b.convert(u, r, life), lua.Waiting)
+		b.code(b.convert(u, r, heartbeatTTL), lua.Waiting)
 		for range 6 {
 			pass(5 * time.Second)
 			b.code(b.renew(r, 1, ttl, 0), lua.Granted)
@@ -870,7 +868,7 @@ func TestUpgradeGrantedWhenOtherLeasesExpire(t *testing.T) {
 		b.held(u)
 		b.waits()
 		b.notNotified("a", sub)
-		// The claim is no shorter than the lease in whose place it comes.
+		// The unconfirmed lease is no shorter than the one that it replaces.
 		if got := b.wantAcquire(lua.Refused, rwToken("c", 1, "r"), 0); got[1] != int64(ttl) {
 			b.Errorf("the claim is said to end in %v ms", got[1])
 		}
@@ -885,7 +883,7 @@ func TestClockSetBackDoesNotProlongReadLeases(t *testing.T) {
 		b.wantAcquire(lua.Granted, longer, 0)
 		b.code(b.renew(longer, 2, 3600000, 1), lua.Granted)
 		b.listen("c")
-		b.wantAcquire(lua.Waiting, w, life)
+		b.wantAcquire(lua.Waiting, w, heartbeatTTL)
 		pass(-2 * time.Hour)
 		b.heartbeat(0, w)
 		now := b.rdb.Time(ctx).Val().UnixMilli()
@@ -895,7 +893,7 @@ func TestClockSetBackDoesNotProlongReadLeases(t *testing.T) {
 		if left := b.end(longer) - now; left != 3600000 {
 			b.Errorf("a lease that was extended to an hour lasts %d ms", left)
 		}
-		if got := b.wantAcquire(lua.Waiting, rwToken("c", 2, "r"), life); got[1].(int64) < fence {
+		if got := b.wantAcquire(lua.Waiting, rwToken("c", 2, "r"), heartbeatTTL); got[1].(int64) < fence {
 			b.Errorf("the sequence went back: %v", got)
 		}
 		b.code(b.release(w, 0), lua.Left)
@@ -911,7 +909,7 @@ func TestClockSetBackDoesNotProlongReadLeases(t *testing.T) {
 		b.code(b.renew(r, 1, 2*ttl, 1), lua.Granted)
 		got := b.heartbeat(0, r) // a holder that did not learn of its grant
 		if len(got) != 11 || got[8] != int64(lua.Held) || got[10] != now+ttl || b.end(r) != now+ttl {
-			b.Errorf("the lease is told of as %v, its ttl is %d", got, ttl)
+			b.Errorf("the lease is reported as %v, its ttl is %d", got, ttl)
 		}
 	})
 }
@@ -942,7 +940,7 @@ func TestInspectReadersPagination(t *testing.T) {
 		var all []string
 		for i := range 7 {
 			r := rwToken("a", i, "r")
-			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, r, ttl+100*i, idle, 0, wake, 0, "", 0))
+			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, r, ttl+100*i, metadataTTL, 0, channelPrefix, 0, "", 0))
 			all = append(all, r)
 		}
 		var seen []string
@@ -969,13 +967,13 @@ func TestInspectReadersPagination(t *testing.T) {
 		u, w1, w2, r := rwToken("b", 1, "u"), rwToken("b", 2, "w16"), rwToken("b", 3, "w"), rwToken("b", 4, "r")
 		for _, x := range []string{r, w1, w2} {
 			if x == r {
-				b.wantAcquire(lua.Waiting, w1, life)
-				b.wantAcquire(lua.Waiting, r, life)
+				b.wantAcquire(lua.Waiting, w1, heartbeatTTL)
+				b.wantAcquire(lua.Waiting, r, heartbeatTTL)
 				continue
 			}
-			b.wantAcquire(lua.Waiting, x, life)
+			b.wantAcquire(lua.Waiting, x, heartbeatTTL)
 		}
-		b.code(b.convert(u, all[0], life), lua.Waiting)
+		b.code(b.convert(u, all[0], heartbeatTTL), lua.Waiting)
 		seen = nil
 		after := int64(0)
 		for {
@@ -983,7 +981,7 @@ func TestInspectReadersPagination(t *testing.T) {
 			for i := 1; i < len(got); i += 4 {
 				seen = append(seen, got[i].(string))
 				after = got[i+1].(int64)
-				if waited := got[i+2].(int64); waited < 0 || waited > 10000 || got[i+3].(int64) <= 0 || got[i+3].(int64) > life {
+				if waited := got[i+2].(int64); waited < 0 || waited > 10000 || got[i+3].(int64) <= 0 || got[i+3].(int64) > heartbeatTTL {
 					b.Errorf("waiter %v", got[i:i+4])
 				}
 			}
@@ -1005,7 +1003,7 @@ func TestRWLockDropsForeignEntries(t *testing.T) {
 			b.rdb.ZAdd(ctx, b.keys[2], redis.Z{Score: 1, Member: junk}, redis.Z{Score: 6e15 + float64(i), Member: junk + "!"})
 		}
 		sub := b.listen("b")
-		b.wantAcquire(lua.Waiting, r, life)
+		b.wantAcquire(lua.Waiting, r, heartbeatTTL)
 		b.code(b.release(w, 0), lua.Granted)
 		b.notified(sub, r)
 		b.held(r)

@@ -12,20 +12,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Limits as scripts are told of them, and tokens of those who know them: three at once; three in a second; both.
+// Limits as they are passed to scripts: three at once; three in a second; both.
 const (
 	three      = "3:0:0"
 	perSecond  = "0:3:1000"
 	twoAndFour = "2:4:1000"
 )
 
-// permitToken is a token for n permits: h, which it holds; c, which return by the clock; hc, both.
+// permitToken returns a token for n permits: h, held; c, by the clock; hc, both.
 func permitToken(keeper string, serial int, flags string, n int) string {
 	return token(keeper, serial) + flags + strconv.Itoa(n)
 }
 
-// onSem runs a test of the semaphore on both servers. Whatever it has done, the counts must be right and every key must
-// have an expiry.
+// onSem runs a test of the semaphore on both servers. After it, the counts must be right and every key must have an expiry.
 func onSem(t *testing.T, test func(b *bench)) {
 	onBothServers(t, lua.Semaphore, func(b *bench) {
 		test(b)
@@ -34,7 +33,7 @@ func onSem(t *testing.T, test func(b *bench)) {
 	})
 }
 
-// semAtTime is a semaphore on the embedded server, whose clock stands still but for what the test does to it.
+// semAtTime runs a test of the semaphore on the embedded server, whose clock only the test moves.
 func semAtTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
 	atTimeOf(t, lua.Semaphore, func(b *bench, pass func(time.Duration)) {
 		test(b, pass)
@@ -42,24 +41,24 @@ func semAtTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
 	})
 }
 
-// semaphoreAcquire is an acquisition by a caller who knows of these limits, with the code that is wanted; it returns what follows.
-func (b *bench) semaphoreAcquire(want int, limits, token string, life int64) []any {
+// semaphoreAcquire acquires with these limits, expects a reply code, and returns what follows it.
+func (b *bench) semaphoreAcquire(want int, limits, token string, heartbeatTTL int64) []any {
 	b.Helper()
-	return b.semaphoreAcquireWithin(want, limits, token, life, 0)
+	return b.semaphoreAcquireWithin(want, limits, token, heartbeatTTL, 0)
 }
 
-func (b *bench) semaphoreAcquireWithin(want int, limits, token string, life, within int64) []any {
+func (b *bench) semaphoreAcquireWithin(want int, limits, token string, heartbeatTTL, maxWait int64) []any {
 	b.Helper()
-	got := b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, limits, within))
+	got := b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, limits, maxWait))
 	b.code(got, want)
 	b.checkCounts()
 	return got[1:]
 }
 
-// semaphoreRelease releases, with the code that is wanted; unused 1 says that nobody had it.
-func (b *bench) semaphoreRelease(want int, token string, unused int) {
+// semaphoreRelease releases and expects a reply code; cancel is the argument.
+func (b *bench) semaphoreRelease(want int, token string, cancel int) {
 	b.Helper()
-	got := b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, token, idle, wake, 0, 0, unused))
+	got := b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, token, metadataTTL, channelPrefix, 0, 0, cancel))
 	b.code(got, want)
 	if got[1].(int64)&1 != 0 {
 		b.Fatalf("reply %v: there is more to admit", got)
@@ -67,19 +66,19 @@ func (b *bench) semaphoreRelease(want int, token string, unused int) {
 	b.checkCounts()
 }
 
-// semaphoreHeartbeat is a beat of a keeper that knows of these limits.
-func (b *bench) semaphoreHeartbeat(limits string, back int, rest ...any) []any {
+// semaphoreHeartbeat sends the heartbeats of a keeper with these limits.
+func (b *bench) semaphoreHeartbeat(limits string, rejoin int, rest ...any) []any {
 	b.Helper()
-	got := b.eval(b.set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, idle, life, wake, 0, back, limits), rest...))
+	got := b.eval(b.set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, rejoin, limits), rest...))
 	b.code(got, lua.Waiting)
 	b.checkCounts()
 	return got
 }
 
-// limit asks for the limits, and makes n the one in force unless it is 0. It checks the reply, more included.
+// limit reads the limits, and sets n unless it is 0. It checks the reply, more included.
 func (b *bench) limit(limits string, n int, want ...int64) {
 	b.Helper()
-	got := b.eval(b.set.Limit, 4, lua.LimitArgs(nil, idle, wake, 0, limits, n, ""))
+	got := b.eval(b.set.Limit, 4, lua.LimitArgs(nil, metadataTTL, channelPrefix, 0, limits, n, ""))
 	b.code(got, lua.Granted)
 	b.checkCounts()
 	var numbers []int64
@@ -91,7 +90,7 @@ func (b *bench) limit(limits string, n int, want ...int64) {
 	}
 }
 
-// permitsOf is the number at a token's end.
+// permitsOf returns the number at a token's end.
 func permitsOf(token string) int {
 	i := len(token)
 	for i > 0 && token[i-1] >= '0' && token[i-1] <= '9' {
@@ -101,8 +100,8 @@ func permitsOf(token string) int {
 	return n
 }
 
-// checkCounts checks that the counts are those of what lies in the key, and that a fence lies with each lease and receipt and
-// with nothing else.
+// checkCounts expects that the counts match the members of the key, and that there is a fence for each lease and each @token
+// and for nothing else.
 func (b *bench) checkCounts() {
 	b.Helper()
 	list := b.rdb.ZRangeWithScores(ctx, b.keys[0], 0, -1).Val()
@@ -141,7 +140,7 @@ func (b *bench) checkCounts() {
 	}
 }
 
-// wantTaken is whose permits have not been taken out since they were taken, in that order.
+// wantTaken expects these @tokens, in the order in which they were written.
 func (b *bench) wantTaken(want ...string) {
 	b.Helper()
 	got := b.rdb.ZRangeArgs(ctx, redis.ZRangeArgs{Key: b.keys[0], Start: "8500000000000000", Stop: "+inf", ByScore: true}).Val()
@@ -149,11 +148,11 @@ func (b *bench) wantTaken(want ...string) {
 		got[i] = strings.TrimPrefix(got[i], "@")
 	}
 	if !slices.Equal(got, want) && len(got)+len(want) > 0 {
-		b.Fatalf("permits of %v are away, want %v", got, want)
+		b.Fatalf("permits of %v are taken, want %v", got, want)
 	}
 }
 
-// leases is who has leases, over or not.
+// leases expects leases of these tokens, expired or not.
 func (b *bench) leases(want ...string) {
 	b.Helper()
 	got := b.rdb.ZRangeArgs(ctx, redis.ZRangeArgs{Key: b.keys[0], Start: "1", Stop: "900000000000000", ByScore: true}).Val()
@@ -164,7 +163,7 @@ func (b *bench) leases(want ...string) {
 	}
 }
 
-// inForce is what meta says of the limits: those of the last caller, and those in force.
+// inForce expects these limits in the metadata: those of the last caller, and those in force.
 func (b *bench) inForce(want string) {
 	b.Helper()
 	if got := b.rdb.HGet(ctx, b.keys[1], "limits").Val(); got != want {
@@ -180,7 +179,7 @@ func TestAcquireAndReleasePermits(t *testing.T) {
 			b.Errorf("a lease of %d ms: %v", ms, first)
 		}
 		b.semaphoreAcquire(lua.Refused, three, permitToken("b", 9, "h", 2), 0)
-		second := b.semaphoreAcquire(lua.Granted, three, one, life)
+		second := b.semaphoreAcquire(lua.Granted, three, one, heartbeatTTL)
 		if first[0].(int64) >= second[0].(int64) || b.fence(one) != second[0] {
 			b.Errorf("fences %v, %v", first, second)
 		}
@@ -193,7 +192,7 @@ func TestAcquireAndReleasePermits(t *testing.T) {
 			b.Errorf("repeated, fence %v became %v", first[0], again[0])
 		}
 		for _, n := range []int{4, 1_000_000_000} {
-			if got := b.semaphoreAcquire(lua.AboveLimit, three, permitToken("c", n, "h", n), life); len(got) != 0 {
+			if got := b.semaphoreAcquire(lua.AboveLimit, three, permitToken("c", n, "h", n), heartbeatTTL); len(got) != 0 {
 				b.Errorf("reply %v", got)
 			}
 		}
@@ -218,7 +217,7 @@ func TestPermitsGrantedInOrder(t *testing.T) {
 		b.semaphoreAcquire(lua.Granted, three, held, 0)
 		sb, sc := b.listen("b"), b.listen("c")
 		for i, x := range []string{heavy, l1, l2, l3, l4} {
-			if got := b.semaphoreAcquire(lua.Waiting, three, x, life); got[3] != int64(i) {
+			if got := b.semaphoreAcquire(lua.Waiting, three, x, heartbeatTTL); got[3] != int64(i) {
 				b.Errorf("%s: %v", x, got)
 			}
 		}
@@ -245,8 +244,8 @@ func TestUndeliveredGrantRevoked(t *testing.T) {
 		gone, there := permitToken("b", 1, "hc", 2), permitToken("c", 1, "hc", 1)
 		b.semaphoreAcquire(lua.Granted, twoAndFour, held, 0)
 		deaf, sub := b.listen("b"), b.listen("c")
-		b.semaphoreAcquire(lua.Waiting, twoAndFour, gone, life)
-		b.semaphoreAcquire(lua.Waiting, twoAndFour, there, life)
+		b.semaphoreAcquire(lua.Waiting, twoAndFour, gone, heartbeatTTL)
+		b.semaphoreAcquire(lua.Waiting, twoAndFour, there, heartbeatTTL)
 		b.unsubscribe("b", deaf)
 		b.semaphoreRelease(lua.Granted, held, 0)
 		b.notified(sub, there)
@@ -278,15 +277,15 @@ func TestRefusalReportsRetryAfter(t *testing.T) {
 		in(2, 601)
 		in(3, 1001)
 		b.listen("c")
-		if got := b.semaphoreAcquire(lua.Waiting, perSecond, permitToken("c", 1, "c", 1), life); got[4] != int64(601) {
-			b.Errorf("to ask again in %v ms", got[4])
+		if got := b.semaphoreAcquire(lua.Waiting, perSecond, permitToken("c", 1, "c", 1), heartbeatTTL); got[4] != int64(601) {
+			b.Errorf("retry in %v ms", got[4])
 		}
 		in(1, 601)
 		in(2, 1001)
 		in(3, 1602) // what the one in line takes has to return as well
 		b.waits(permitToken("c", 1, "c", 1))
 
-		// Not a millisecond sooner, and one permit after the other.
+		// Not a millisecond earlier, and one permit after the other.
 		pass(600 * time.Millisecond)
 		b.semaphoreHeartbeat(perSecond, 0, permitToken("c", 1, "c", 1))
 		b.waits(permitToken("c", 1, "c", 1))
@@ -310,8 +309,8 @@ func TestRefusedIfWaitIsTooLong(t *testing.T) {
 		b.listen("b")
 		b.semaphoreAcquire(lua.Granted, perSecond, permitToken("a", 1, "c", 3), 0)
 		x := permitToken("b", 1, "c", 1)
-		for within, want := range map[int64]int{1: lua.Refused, 1000: lua.Refused, 1001: lua.Waiting, 5000: lua.Waiting} {
-			got := b.semaphoreAcquireWithin(want, perSecond, x, life, within)
+		for maxWait, want := range map[int64]int{1: lua.Refused, 1000: lua.Refused, 1001: lua.Waiting, 5000: lua.Waiting} {
+			got := b.semaphoreAcquireWithin(want, perSecond, x, heartbeatTTL, maxWait)
 			if want == lua.Refused {
 				if got[1] != int64(1001) {
 					b.Errorf("in %v ms, want 1001", got[1])
@@ -323,7 +322,7 @@ func TestRefusedIfWaitIsTooLong(t *testing.T) {
 			b.semaphoreRelease(lua.Left, x, 1)
 		}
 		b.wantTaken(permitToken("a", 1, "c", 3))
-		b.semaphoreAcquireWithin(lua.Granted, "0:6:1000", x, life, 1)
+		b.semaphoreAcquireWithin(lua.Granted, "0:6:1000", x, heartbeatTTL, 1)
 	})
 }
 
@@ -340,10 +339,10 @@ func TestRetryAfterWithManyPermits(t *testing.T) {
 				b.Errorf("%d permits in %v ms, want %d", x.n, got[1], x.ms)
 			}
 		}
-		// Of a long line as well, if each asks for one.
+		// In a long queue as well, if each waiter requests one.
 		b.listen("c")
 		for i := range 120 {
-			b.semaphoreAcquire(lua.Waiting, limits, permitToken("c", i, "c", 1), life)
+			b.semaphoreAcquire(lua.Waiting, limits, permitToken("c", i, "c", 1), heartbeatTTL)
 		}
 		if got := b.semaphoreAcquire(lua.Refused, limits, permitToken("b", 999, "c", 1), 0); got[1] != int64(801+120) {
 			b.Errorf("behind 120 in %v ms, want %d", got[1], 801+120)
@@ -356,24 +355,24 @@ func TestOnlyUnusedWindowPermitsReturn(t *testing.T) {
 		for flags, limits := range map[string]string{"c": "0:3:60000", "hc": "3:3:60000"} {
 			b.rdb.FlushDB(ctx)
 			holds := flags == "hc"
-			used, unused := permitToken("a", 1, flags, 1), permitToken("a", 2, flags, 2)
+			used, cancel := permitToken("a", 1, flags, 1), permitToken("a", 2, flags, 2)
 			b.semaphoreAcquire(lua.Granted, limits, used, 0)
-			b.semaphoreAcquire(lua.Granted, limits, unused, 0)
-			b.wantTaken(used, unused)
+			b.semaphoreAcquire(lua.Granted, limits, cancel, 0)
+			b.wantTaken(used, cancel)
 			want := lua.Refused // a receipt holds nothing
 			if holds {
 				want = lua.Granted
 			}
 			b.semaphoreRelease(want, used, 0)
-			b.wantTaken(used, unused)
-			b.leases(map[bool][]string{true: {unused}}[holds]...)
+			b.wantTaken(used, cancel)
+			b.leases(map[bool][]string{true: {cancel}}[holds]...)
 			sub := b.listen("b")
 			waits := permitToken("b", 1, flags, 2)
-			b.semaphoreAcquire(lua.Waiting, limits, waits, life)
-			b.semaphoreRelease(lua.Granted, unused, 1)
+			b.semaphoreAcquire(lua.Waiting, limits, waits, heartbeatTTL)
+			b.semaphoreRelease(lua.Granted, cancel, 1)
 			b.notified(sub, waits)
 			b.wantTaken(used, waits)
-			b.semaphoreRelease(lua.Refused, unused, 1)
+			b.semaphoreRelease(lua.Refused, cancel, 1)
 			b.wantTaken(used, waits)
 		}
 	})
@@ -399,7 +398,7 @@ func TestBothLimits(t *testing.T) {
 		pass(1001 * time.Millisecond)
 		b.semaphoreAcquire(lua.Granted, twoAndFour, z, 0)
 
-		// The lease goes on when the permit is back by the clock, and the other way round.
+		// The lease continues when the permit has returned by the clock, and the other way round.
 		pass(1001 * time.Millisecond)
 		b.limit(twoAndFour, 0, 1, 2, 0, 4, 0)
 		b.leases(z)
@@ -426,7 +425,7 @@ func TestExpiredLeaseKeepsWindowPermits(t *testing.T) {
 				b.wantTaken(x, y)
 				b.semaphoreRelease(lua.Granted, y, 0)
 
-				// It asks once more, and takes its permit once.
+				// It asks again, and takes its permit once.
 				pass(time.Millisecond)
 				ask(b, x)
 				b.leases(x)
@@ -458,10 +457,10 @@ func TestLatestCallersLimitsApply(t *testing.T) {
 		}
 		b1, b2, b3 := permitToken("b", 1, "h", 1), permitToken("b", 2, "h", 1), permitToken("b", 3, "h", 1)
 		for _, x := range []string{b1, b2, b3} {
-			b.semaphoreAcquire(lua.Waiting, "1:0:0", x, life)
+			b.semaphoreAcquire(lua.Waiting, "1:0:0", x, heartbeatTTL)
 		}
 
-		// A caller who knows more lets others in, and comes after them.
+		// A caller with higher limits admits waiters, and comes after them.
 		if got := b.semaphoreAcquire(lua.Refused, three, permitToken("c", 1, "h", 1), 0); got[2] != int64(2) {
 			b.Errorf("more is %v, want 2", got)
 		}
@@ -469,7 +468,7 @@ func TestLatestCallersLimitsApply(t *testing.T) {
 		b.inForce("3:0:0 3:0:0")
 		b.waits(b3)
 
-		// One who knows less takes nothing away.
+		// A caller with lower limits takes nothing away.
 		if got := b.semaphoreAcquire(lua.Refused, "1:0:0", permitToken("c", 2, "h", 1), 0); got[2] != int64(2) {
 			b.Errorf("more is %v, want 2", got)
 		}
@@ -481,7 +480,7 @@ func TestLatestCallersLimitsApply(t *testing.T) {
 		b.semaphoreRelease(lua.Granted, b2, 0)
 		b.notified(sub, b3)
 		b.semaphoreRelease(lua.Granted, b3, 0)
-		if got := b.semaphoreAcquire(lua.Granted, three, permitToken("c", 3, "h", 3), life); got[3] != int64(2) {
+		if got := b.semaphoreAcquire(lua.Granted, three, permitToken("c", 3, "h", 3), heartbeatTTL); got[3] != int64(2) {
 			b.Errorf("more is %v, want 2", got)
 		}
 	})
@@ -502,7 +501,7 @@ func TestSetLimit(t *testing.T) {
 		sub := b.listen("b")
 		two, four, one := permitToken("b", 1, "h", 4), permitToken("b", 2, "h", 2), permitToken("b", 3, "h", 1)
 		for _, x := range []string{two, four, one} {
-			b.semaphoreAcquire(lua.Waiting, three, x, life)
+			b.semaphoreAcquire(lua.Waiting, three, x, heartbeatTTL)
 		}
 		b.limit(three, 7, 7, 7, 0, 0, 2)
 		b.notified(sub, two)
@@ -510,11 +509,11 @@ func TestSetLimit(t *testing.T) {
 		b.limit(three, 10, 10, 10, 0, 0, 2)
 		b.notified(sub, four, one)
 
-		// Lowered: all stay, and who asks for more is told so.
+		// A lower limit: all leases continue, and a request above it is refused as such.
 		b.limit(three, 2, 10, 2, 0, 0, 2)
 		b.leases(held, two, four, one)
-		b.semaphoreAcquire(lua.AboveLimit, three, permitToken("c", 1, "h", 3), life)
-		b.semaphoreAcquire(lua.Waiting, three, permitToken("c", 2, "h", 2), life)
+		b.semaphoreAcquire(lua.AboveLimit, three, permitToken("c", 1, "h", 3), heartbeatTTL)
+		b.semaphoreAcquire(lua.Waiting, three, permitToken("c", 2, "h", 2), heartbeatTTL)
 		b.semaphoreRelease(lua.Left, permitToken("c", 2, "h", 2), 1)
 		b.semaphoreAcquire(lua.Refused, "4:0:0", permitToken("c", 4, "h", 4), 0) // whose caller knows another limit, which is in force then
 		b.inForce("4:0:0 4:0:0")
@@ -535,11 +534,11 @@ func TestWaiterAboveLoweredLimitNotified(t *testing.T) {
 		sub := b.listen("b")
 		first, second, third, fourth := permitToken("b", 1, "h", 4), permitToken("b", 2, "h", 2), permitToken("b", 3, "h", 5), permitToken("b", 4, "h", 3)
 		for _, x := range []string{first, second, third, fourth} {
-			b.semaphoreAcquire(lua.Waiting, five, x, life)
+			b.semaphoreAcquire(lua.Waiting, five, x, heartbeatTTL)
 		}
 		b.limit(five, 3, 5, 3, 0, 0, 2)
 		if m := b.message(sub); len(m) != 2 || m[0] != "1" || m[1] != "-1" {
-			b.Errorf("message %v, want one to ask at once", m)
+			b.Errorf("message %v, want one to retry at once", m)
 		}
 		b.waits(second, third, fourth)
 		told := map[int64]any{}
@@ -583,14 +582,14 @@ func TestSemaphoreHeartbeats(t *testing.T) {
 	})
 }
 
-// TestLostLimitsRestoredByCaller: what is in force is what the next one knows that comes by, be it by a beat.
+// TestLostLimitsRestoredByCaller: the limits of the next caller are in force, be it by a heartbeat.
 func TestLostLimitsRestoredByCaller(t *testing.T) {
 	onSem(t, func(b *bench) {
 		held, x, y := permitToken("a", 1, "h", 2), permitToken("b", 1, "h", 2), permitToken("b", 2, "h", 1)
 		b.semaphoreAcquire(lua.Granted, three, held, 0)
 		b.listen("b")
-		b.semaphoreAcquire(lua.Waiting, three, x, life)
-		b.semaphoreAcquire(lua.Waiting, three, y, life)
+		b.semaphoreAcquire(lua.Waiting, three, x, heartbeatTTL)
+		b.semaphoreAcquire(lua.Waiting, three, y, heartbeatTTL)
 		b.rdb.Del(ctx, b.keys[1])
 		got := b.semaphoreHeartbeat(three, 0, y)
 		if len(got) != 7 {
@@ -608,7 +607,7 @@ func TestLostLimitsRestoredByCaller(t *testing.T) {
 	})
 }
 
-// TestExpiredPermitsSweptInBatches: a hundred thousand of each, of which no script takes out more than a few hundred.
+// TestExpiredPermitsSweptInBatches: a hundred thousand of each, of which no script removes more than a few hundred.
 func TestExpiredPermitsSweptInBatches(t *testing.T) {
 	onSem(t, func(b *bench) {
 		n := 100000
@@ -635,7 +634,7 @@ func TestExpiredPermitsSweptInBatches(t *testing.T) {
 		size := b.rdb.ZCard(ctx, b.keys[0]).Val()
 		scripts := 0
 		for more := true; more; scripts++ {
-			got := b.eval(b.set.Limit, 4, lua.LimitArgs(nil, idle, wake, 0, limits, 0, ""))
+			got := b.eval(b.set.Limit, 4, lua.LimitArgs(nil, metadataTTL, channelPrefix, 0, limits, 0, ""))
 			more = got[5] == int64(1)
 			left := b.rdb.ZCard(ctx, b.keys[0]).Val()
 			if size-left > 3*3*100+2 {
@@ -651,12 +650,12 @@ func TestExpiredPermitsSweptInBatches(t *testing.T) {
 			b.Errorf("%d entries are left", size)
 		}
 
-		// A try is told that there is more to be swept, until it has room.
+		// The reply to a try says that there is more to sweep, until there is room.
 		now = float64(b.rdb.Time(ctx).Val().UnixMilli())
 		fill(now-1, now-1002)
 		x := permitToken("b", 1, "hc", 1000)
 		for scripts = 1; ; scripts++ {
-			got := b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, x, ttl, idle, 0, wake, 0, limits, 0))
+			got := b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, x, ttl, metadataTTL, 0, channelPrefix, 0, limits, 0))
 			if got[0] == int64(lua.Granted) {
 				break
 			}
@@ -726,12 +725,12 @@ func TestInspectPermits(t *testing.T) {
 		pass(10 * time.Millisecond)
 		b.semaphoreAcquire(lua.Granted, twoAndFour, y, 0)
 		b.listen("b")
-		b.semaphoreAcquire(lua.Waiting, twoAndFour, z, life)
+		b.semaphoreAcquire(lua.Waiting, twoAndFour, z, heartbeatTTL)
 		b.semaphoreRelease(lua.Granted, x, 0)
 		if got := inspect(lua.InspectHolders); len(got) != 4 || got[1] != y || got[2] != b.fence(y) || got[3] != int64(ttl) {
 			b.Errorf("holders %v", got)
 		}
-		if got := inspect(lua.InspectWaiters); len(got) != 5 || got[1] != z || got[4] != int64(life) {
+		if got := inspect(lua.InspectWaiters); len(got) != 5 || got[1] != z || got[4] != int64(heartbeatTTL) {
 			b.Errorf("waiters %v", got)
 		}
 	})
@@ -754,8 +753,8 @@ func TestInspectPermits(t *testing.T) {
 	})
 }
 
-// TestLateGrantCountsFromHeartbeat: a waiter whose message was lost begins only when its heartbeat tells it,
-// and so the window counts from there.
+// TestLateGrantCountsFromHeartbeat: a waiter whose message was lost starts only when its heartbeat is answered, so the window
+// counts from then.
 func TestLateGrantCountsFromHeartbeat(t *testing.T) {
 	for flags, limits := range map[string]string{"c": "0:1:1000", "hc": "3:1:1000"} {
 		t.Run(flags, func(t *testing.T) {
@@ -763,7 +762,7 @@ func TestLateGrantCountsFromHeartbeat(t *testing.T) {
 				first, late, next := permitToken("a", 1, flags, 1), permitToken("b", 1, flags, 1), permitToken("c", 1, flags, 1)
 				b.semaphoreAcquire(lua.Granted, limits, first, 0)
 				sub := b.listen("b")
-				b.semaphoreAcquire(lua.Waiting, limits, late, life)
+				b.semaphoreAcquire(lua.Waiting, limits, late, heartbeatTTL)
 				pass(1001 * time.Millisecond)
 				b.semaphoreHeartbeat(limits, 0)
 				b.notified(sub, late)

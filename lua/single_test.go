@@ -15,12 +15,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Each script alone: a state before, one call, the reply and the state after; on the embedded server and on a real
-// one, so that the two are seen to agree.
+// Each script on its own: a state before, one call, the reply and the state after; on the embedded server and on a real one,
+// which shows that the two agree.
 
 const (
-	ttl, idle, life = 30000, 3600000, 6000
-	wake            = "lock:wake:"
+	ttl, metadataTTL, heartbeatTTL = 30000, 3600000, 6000
+	channelPrefix                  = "lock:channelPrefix:"
 )
 
 var ctx = context.Background()
@@ -33,7 +33,7 @@ type bench struct {
 	set  *lua.Set
 }
 
-// onBoth runs a test of what all single locks do, on both servers.
+// onBoth runs a test of what the mutex and those that extend it do, on both servers.
 func onBoth(t *testing.T, test func(b *bench)) {
 	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.Redlock} {
 		t.Run(set.Kind, func(t *testing.T) { onBothServers(t, set, test) })
@@ -67,24 +67,24 @@ func (b *bench) eval(s *lua.Script, keys int, args []any) []any {
 	return v
 }
 
-func (b *bench) acquire(token string, life int64) []any {
+func (b *bench) acquire(token string, heartbeatTTL int64) []any {
 	b.Helper()
-	return b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, "", 0))
+	return b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, "", 0))
 }
 
 func (b *bench) release(token string, bury int64) []any {
 	b.Helper()
-	return b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, token, idle, wake, 0, bury, 0))
+	return b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, token, metadataTTL, channelPrefix, 0, bury, 0))
 }
 
 func (b *bench) renew(token string, keys int, ms int64, exact int) []any {
 	b.Helper()
-	return b.eval(b.set.Renew, keys, lua.RenewArgs(nil, token, ms, idle, exact, wake, 0))
+	return b.eval(b.set.Renew, keys, lua.RenewArgs(nil, token, ms, metadataTTL, exact, channelPrefix, 0))
 }
 
 func (b *bench) heartbeat(back int, rest ...any) []any {
 	b.Helper()
-	return b.eval(b.set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, idle, life, wake, 0, back, ""), rest...))
+	return b.eval(b.set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, back, ""), rest...))
 }
 
 func (b *bench) code(reply []any, want int) {
@@ -94,7 +94,7 @@ func (b *bench) code(reply []any, want int) {
 	}
 }
 
-// holder, queue and beats are the state.
+// holder, members and expires expect a state: the mutex's holder, the members of a key, and expiries.
 func (b *bench) holder(want string) {
 	b.Helper()
 	if got := b.rdb.Get(ctx, b.keys[0]).Val(); got != want {
@@ -119,10 +119,10 @@ func (b *bench) expires(keys ...int) {
 	}
 }
 
-// listen makes a keeper hear.
+// listen subscribes a keeper.
 func (b *bench) listen(keeper string) *redis.PubSub {
 	b.Helper()
-	sub := b.rdb.Subscribe(ctx, wake+keeper)
+	sub := b.rdb.Subscribe(ctx, channelPrefix+keeper)
 	if _, err := sub.Receive(ctx); err != nil {
 		b.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func (b *bench) message(sub *redis.PubSub) []string {
 }
 
 func token(keeper string, serial int) string {
-	return fmt.Sprintf("%s:%d:%d.%d", keeper, serial, ttl, life)
+	return fmt.Sprintf("%s:%d:%d.%d", keeper, serial, ttl, heartbeatTTL)
 }
 
 func TestAcquireFreeHeldAndOwn(t *testing.T) {
@@ -153,7 +153,7 @@ func TestAcquireFreeHeldAndOwn(t *testing.T) {
 			b.Errorf("a lease of %d ms", lease)
 		}
 
-		again := b.acquire(token("a", 1), life)
+		again := b.acquire(token("a", 1), heartbeatTTL)
 		b.code(again, lua.Granted)
 		if again[1] != got[1] {
 			b.Errorf("fence %v became %v", got[1], again[1])
@@ -177,20 +177,20 @@ func TestAcquireQueuesInOrderAndOnce(t *testing.T) {
 		b.acquire(token("a", 1), 0)
 		var places []int64
 		for i := range 5 {
-			got := b.acquire(token("b", i), life)
+			got := b.acquire(token("b", i), heartbeatTTL)
 			b.code(got, lua.Waiting)
 			if got[4] != int64(i) {
 				b.Errorf("waiter %d stands at %v", i, got[4])
 			}
 			if ask := got[5].(int64); (ask > 0) != (i < 3) {
-				b.Errorf("waiter %d is to ask again within %d ms", i, ask)
+				b.Errorf("waiter %d has to retry within %d ms", i, ask)
 			}
 			places = append(places, got[3].(int64))
 		}
 		if !slices.IsSorted(places) {
 			b.Errorf("places %v", places)
 		}
-		again := b.acquire(token("b", 2), life)
+		again := b.acquire(token("b", 2), heartbeatTTL)
 		b.code(again, lua.Waiting)
 		if again[3] != places[2] {
 			b.Errorf("a repeated request moved from %d to %v", places[2], again[3])
@@ -203,9 +203,9 @@ func TestAcquireQueuesInOrderAndOnce(t *testing.T) {
 func TestReleaseGrantsFirstSubscribedWaiter(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		first := b.acquire(token("a", 1), 0)
-		b.acquire(token("dead", 1), life)
-		b.acquire(token("live", 1), life)
-		b.acquire(token("live", 2), life)
+		b.acquire(token("dead", 1), heartbeatTTL)
+		b.acquire(token("live", 1), heartbeatTTL)
+		b.acquire(token("live", 2), heartbeatTTL)
 		sub := b.listen("live")
 		got := b.release(token("a", 1), 0)
 		b.code(got, lua.Granted)
@@ -219,16 +219,16 @@ func TestReleaseGrantsFirstSubscribedWaiter(t *testing.T) {
 		if fence := fmt.Sprint(first[1]); m[1] <= fence {
 			b.Errorf("fence %s after %s", m[1], fence)
 		}
-		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > life*time.Millisecond || d <= 0 {
-			b.Errorf("a grant by message lasts %v, not the %d ms of a claim", d, life)
+		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > heartbeatTTL*time.Millisecond || d <= 0 {
+			b.Errorf("a grant by message lasts %v, not the %d ms of a claim", d, heartbeatTTL)
 		}
 		b.expires(0, 1, 2, 3)
 	})
 }
 
-// TestRevokedGrantNotPublishedToReplica: a message goes to replicas too, but only subscribers of the
-// primary are counted. So a keeper that still listens at what was the primary before a failover must not hear of a grant
-// that the script takes back because it counts nobody: it would believe in it.
+// TestRevokedGrantNotPublishedToReplica: a message reaches replicas too, but only subscribers of the primary are counted. A
+// keeper that is still subscribed at the primary of before a failover must not receive a grant that the script undoes because
+// it counts no subscriber: it would rely on it.
 func TestRevokedGrantNotPublishedToReplica(t *testing.T) {
 	for _, set := range []*lua.Set{lua.Mutex, lua.Fair} {
 		t.Run(set.Kind, func(t *testing.T) {
@@ -244,20 +244,20 @@ func TestRevokedGrantNotPublishedToReplica(t *testing.T) {
 				keys[0] = "lock:x"
 			}
 			b := &bench{t, primary.Client(), keys, set}
-			sub := replica.Client().Subscribe(ctx, wake+"astray")
+			sub := replica.Client().Subscribe(ctx, channelPrefix+"astray")
 			defer func() { _ = sub.Close() }()
 			if _, err := sub.Receive(ctx); err != nil {
 				t.Fatal(err)
 			}
 			b.acquire(token("a", 1), 0)
-			b.acquire(token("astray", 1), life)
+			b.acquire(token("astray", 1), heartbeatTTL)
 			b.release(token("a", 1), 0)
 			b.holder("")
-			if err := b.rdb.Publish(ctx, wake+"astray", "the end").Err(); err != nil {
+			if err := b.rdb.Publish(ctx, channelPrefix+"astray", "the end").Err(); err != nil {
 				t.Fatal(err)
 			}
 			if m := b.message(sub); strings.Join(m, " ") != "the end" {
-				t.Errorf("it was told %v", m)
+				t.Errorf("it received %v", m)
 			}
 		})
 	}
@@ -266,7 +266,7 @@ func TestRevokedGrantNotPublishedToReplica(t *testing.T) {
 func TestReleaseLeavesQueueOrDoesNothing(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
-		b.acquire(token("b", 1), life)
+		b.acquire(token("b", 1), heartbeatTTL)
 		b.code(b.release(token("b", 1), 0), lua.Left)
 		b.members(2)
 		b.members(3)
@@ -279,15 +279,15 @@ func TestReleaseLeavesQueueOrDoesNothing(t *testing.T) {
 	})
 }
 
-// A token can hold the lock and stand in line as well: of a mutex, if it asked again since an answer was lost, or if a copy
-// of its request came late, when nobody held it.
+// A token can hold a mutex and be queued as well: if it asked again since a reply was lost, or if a copy of its request
+// arrived late, when the mutex was free.
 func TestHolderIsRemovedFromQueue(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		mute := token("c", 1) + "s" // who needs no message
 		both := func() {
 			b.acquire(token("a", 1), 0)
-			b.acquire(token("b", 1), life)
-			b.acquire(mute, life)
+			b.acquire(token("b", 1), heartbeatTTL)
+			b.acquire(mute, heartbeatTTL)
 			if err := b.rdb.Set(ctx, b.keys[0], token("b", 1), ttl*time.Millisecond).Err(); err != nil {
 				b.Fatal(err)
 			}
@@ -316,7 +316,7 @@ func TestTombstonedTokenRefused(t *testing.T) {
 		b.acquire(token("a", 1), 0)
 		b.code(b.release(token("a", 1), 60000), lua.Granted)
 		b.code(b.acquire(token("a", 1), 0), lua.Tombstoned)
-		b.code(b.acquire(token("a", 1), life), lua.Tombstoned)
+		b.code(b.acquire(token("a", 1), heartbeatTTL), lua.Tombstoned)
 		got := b.heartbeat(1, token("a", 1), 0)
 		if len(got) != 11 || got[8] != int64(lua.Tombstoned) {
 			b.Errorf("coming back: %v", got)
@@ -356,8 +356,8 @@ func TestRenewShortensOnlyIfExact(t *testing.T) {
 func TestHeartbeatAdmitsAndReportsStates(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
-		p := b.acquire(token("b", 1), life)[3]
-		b.acquire(token("b", 2), life)
+		p := b.acquire(token("b", 1), heartbeatTTL)[3]
+		b.acquire(token("b", 2), heartbeatTTL)
 		got := b.heartbeat(0, token("b", 1), token("b", 2), token("b", 3), token("a", 1))
 		b.code(got, lua.Waiting)
 		want := []any{int64(3), int64(lua.Unknown), int64(0), int64(0), int64(4), int64(lua.Held)}
@@ -365,10 +365,10 @@ func TestHeartbeatAdmitsAndReportsStates(t *testing.T) {
 			b.Errorf("reply %v, want %v in it", got, want)
 		}
 		if ask := got[3].(int64); ask <= 0 || ask > ttl {
-			b.Errorf("ask again within %d", ask)
+			b.Errorf("retry within %d", ask)
 		}
 
-		// The holder is gone: who asks is granted, without a message.
+		// The holder is gone: a request is granted, without a message.
 		b.rdb.Del(ctx, b.keys[0])
 		got = b.heartbeat(0, token("b", 2), token("b", 1))
 		if len(got) != 11 || got[7] != int64(2) || got[8] != int64(lua.Granted) {
@@ -377,7 +377,7 @@ func TestHeartbeatAdmitsAndReportsStates(t *testing.T) {
 		b.holder(token("b", 1))
 		b.members(2, token("b", 2))
 
-		// Back with its old place, in front of one that came later.
+		// It rejoins with its old place, before one that came later.
 		got = b.heartbeat(1, token("c", 1), p)
 		if len(got) != 11 || got[8] != int64(lua.Waiting) || got[9] != p {
 			b.Fatalf("reply %v", got)
@@ -394,9 +394,9 @@ func TestHeartbeatSweepsExpiredWaiters(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		for i := range 250 {
-			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token("frozen", i), ttl, idle, 1, wake, 0, "", 0))
+			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token("frozen", i), ttl, metadataTTL, 1, channelPrefix, 0, "", 0))
 		}
-		b.acquire(token("b", 1), life)
+		b.acquire(token("b", 1), heartbeatTTL)
 		time.Sleep(5 * time.Millisecond)
 		for range 3 {
 			b.heartbeat(0, token("b", 1))
@@ -413,7 +413,7 @@ func TestDeadWaitersSkippedInBoundedSteps(t *testing.T) {
 			b.rdb.ZAdd(ctx, b.keys[2], redis.Z{Score: float64(i + 1), Member: token("dead", i)})
 			b.rdb.ZAdd(ctx, b.keys[3], redis.Z{Score: 9999999999999, Member: token("dead", i)})
 		}
-		b.acquire(token("live", 1), life)
+		b.acquire(token("live", 1), heartbeatTTL)
 		b.listen("live")
 		got := b.release(token("a", 1), 0)
 		b.code(got, lua.Granted)
@@ -435,7 +435,7 @@ func TestClockSetBackDoesNotProlongLease(t *testing.T) {
 	t.Cleanup(func() { _ = rdb.Close() })
 	b := &bench{t, rdb, []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:heartbeats"}, lua.Mutex}
 	b.acquire(token("a", 1), 0)
-	b.acquire(token("b", 1), life)
+	b.acquire(token("b", 1), heartbeatTTL)
 	rdb.PExpire(ctx, "lock:x", time.Hour) // what setting the clock back by an hour does to an expiry
 	b.heartbeat(0, token("b", 1))
 	if d := rdb.PTTL(ctx, "lock:x").Val(); d > ttl*time.Millisecond {
@@ -449,7 +449,7 @@ func TestClockSetBackDoesNotProlongLease(t *testing.T) {
 	rdb.PExpire(ctx, "lock:x", 3*time.Hour)
 	got := b.heartbeat(0, token("a", 1)) // a holder that did not learn of its grant
 	if len(got) != 11 || got[8] != int64(lua.Held) || got[10].(int64)-got[1].(int64) > 3600000 {
-		t.Errorf("a lease of an hour is told of as %v", got)
+		t.Errorf("a lease of an hour is reported as %v", got)
 	}
 }
 
@@ -459,7 +459,7 @@ func TestForeignQueueEntriesDropped(t *testing.T) {
 		for _, junk := range []string{"", "x", "a:b", "a:b:c", ":::", "k:1:30000.6000r5!", "k:1:.5"} {
 			b.rdb.ZAdd(ctx, b.keys[2], redis.Z{Score: 1, Member: junk})
 		}
-		b.acquire(token("live", 1), life)
+		b.acquire(token("live", 1), heartbeatTTL)
 		b.listen("live")
 		b.code(b.release(token("a", 1), 0), lua.Granted)
 		b.holder(token("live", 1))

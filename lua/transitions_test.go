@@ -15,11 +15,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The tests in this file are about what every primitive has to do in a state that is out of the ordinary.
+// The tests in this file are about what every primitive has to do in unusual states.
 
-// flagsOf is what a token of the primitive says of itself, if one at a time is to have the lock; and what its scripts are
-// asked besides.
-func flagsOf(set *lua.Set) (flags, extra string) {
+// flagsOf returns the flags of a token, and the policy's argument, with which only one request at a time holds the lock.
+func flagsOf(set *lua.Set) (flags, policyArg string) {
 	switch set {
 	case lua.RWLock:
 		return "w", ""
@@ -29,7 +28,7 @@ func flagsOf(set *lua.Set) (flags, extra string) {
 	return "", ""
 }
 
-// allAtTime runs a test of every primitive on the embedded server, whose clock stands still but for what the test does to it.
+// allAtTime runs a test of every primitive on the embedded server, whose clock only the test moves.
 func allAtTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
 	for _, set := range lua.Sets {
 		t.Run(set.Kind, func(t *testing.T) {
@@ -43,17 +42,17 @@ func allAtTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
 	}
 }
 
-// enqueue acquires for the holder, and puts the others in line.
+// enqueue acquires for the holder, and queues the others.
 func (b *bench) enqueue(holder string, others ...string) {
 	b.Helper()
-	_, extra := flagsOf(b.set)
-	b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, holder, ttl, idle, 0, wake, 0, extra, 0)), lua.Granted)
+	_, policyArg := flagsOf(b.set)
+	b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, holder, ttl, metadataTTL, 0, channelPrefix, 0, policyArg, 0)), lua.Granted)
 	for _, token := range others {
-		b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, extra, 0)), lua.Waiting)
+		b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, policyArg, 0)), lua.Waiting)
 	}
 }
 
-// notifiedToRetry is that one message comes, by which this request is to ask in so many ms.
+// notifiedToRetry expects one message, which tells this request to retry in so many ms.
 func (b *bench) notifiedToRetry(sub *redis.PubSub, token string, ms int) {
 	b.Helper()
 	if got, want := b.message(sub), []string{strings.Split(token, ":")[1], strconv.Itoa(-ms)}; fmt.Sprint(got) != fmt.Sprint(want) {
@@ -78,7 +77,7 @@ func TestHeadNotifiedOfShortenedLease(t *testing.T) {
 	})
 }
 
-// Of a lock that readers hold the last of them decides when room comes by itself.
+// Where readers hold the lock, it frees up by itself when the last of their leases ends.
 func TestWriterNotifiedOfRemainingReader(t *testing.T) {
 	atTimeOf(t, lua.RWLock, func(b *bench, pass func(time.Duration)) {
 		short, middle, long, writer := rwToken("a", 1, "r"), rwToken("a", 2, "r"), rwToken("a", 3, "r"), rwToken("b", 1, "w")
@@ -86,7 +85,7 @@ func TestWriterNotifiedOfRemainingReader(t *testing.T) {
 			b.wantAcquire(lua.Granted, r, 0)
 			b.renew(r, 2, int64(i+1)*900, 1)
 		}
-		b.wantAcquire(lua.Waiting, writer, life)
+		b.wantAcquire(lua.Waiting, writer, heartbeatTTL)
 		sub := b.listen("b")
 		b.code(b.release(short, 0), lua.Granted) // others last longer
 		b.notNotified("b", sub)
@@ -97,7 +96,7 @@ func TestWriterNotifiedOfRemainingReader(t *testing.T) {
 			b.wantAcquire(lua.Granted, r, 0)
 			b.renew(r, 2, int64(i+1)*900, 1)
 		}
-		b.wantAcquire(lua.Waiting, writer, life)
+		b.wantAcquire(lua.Waiting, writer, heartbeatTTL)
 		sub := b.listen("b")
 		b.code(b.release(long, 0), lua.Granted)
 		b.notifiedToRetry(sub, writer, 1800)
@@ -107,7 +106,7 @@ func TestWriterNotifiedOfRemainingReader(t *testing.T) {
 	})
 }
 
-// An upgrade does not wait for the lease that it comes in the place of.
+// An upgrade does not wait for the lease that it replaces.
 func TestUpgradeNotifiedOfRemainingReader(t *testing.T) {
 	atTimeOf(t, lua.RWLock, func(b *bench, _ func(time.Duration)) {
 		origin, dead, long, up := rwToken("b", 1, "r"), rwToken("a", 1, "r"), rwToken("a", 2, "r"), rwToken("b", 2, "u")
@@ -116,14 +115,14 @@ func TestUpgradeNotifiedOfRemainingReader(t *testing.T) {
 		}
 		b.renew(dead, 2, 1000, 1)
 		b.renew(origin, 2, 40_000, 1)
-		b.code(b.convert(up, origin, life), lua.Waiting)
+		b.code(b.convert(up, origin, heartbeatTTL), lua.Waiting)
 		sub := b.listen("b")
 		b.code(b.release(long, 0), lua.Granted)
 		b.notifiedToRetry(sub, up, 1000)
 	})
 }
 
-// Whoever has not heard of the conversion believes in the lease that was converted until that would have ended.
+// A holder that has not learned of the conversion relies on the converted lease until that would have ended.
 func TestConversionDoesNotEndSooner(t *testing.T) {
 	for from, to := range map[string]string{"w": "d", "r": "u"} {
 		atTimeOf(t, lua.RWLock, func(b *bench, pass func(time.Duration)) {
@@ -132,7 +131,7 @@ func TestConversionDoesNotEndSooner(t *testing.T) {
 			b.renew(origin, 2, 2*ttl, 1)
 			end := b.end(origin)
 			pass(time.Second)
-			b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, short, 1000, idle, 0, wake, 0, origin, 0)), lua.Granted)
+			b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, short, 1000, metadataTTL, 0, channelPrefix, 0, origin, 0)), lua.Granted)
 			if got := b.end(short); got != end {
 				b.Errorf("it ends at %d, the lease before it at %d", got, end)
 			}
@@ -140,9 +139,9 @@ func TestConversionDoesNotEndSooner(t *testing.T) {
 			if got := b.end(short); got != end {
 				b.Errorf("a heartbeat has cut it from %d to %d", end, got)
 			}
-			// One that is longer lasts its own time.
+			// A longer one lasts for its own ttl.
 			long := "a:3:600000.6000" + map[string]string{"d": "u", "u": "d"}[to]
-			b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, long, 600000, idle, 0, wake, 0, short, 0)), lua.Granted)
+			b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, long, 600000, metadataTTL, 0, channelPrefix, 0, short, 0)), lua.Granted)
 			if now := b.rdb.Time(ctx).Val().UnixMilli(); b.end(long) < now+599000 {
 				b.Errorf("it ends in %d ms", b.end(long)-now)
 			}
@@ -150,13 +149,13 @@ func TestConversionDoesNotEndSooner(t *testing.T) {
 	}
 }
 
-// The line moves up when those in front are swept.
+// The queue advances when its first waiters are swept.
 func TestNewHeadNotifiedAfterSweep(t *testing.T) {
 	allAtTime(t, func(b *bench, pass func(time.Duration)) {
 		flags, _ := flagsOf(b.set)
 		holder, first, other := token("a", 1)+flags, token("b", 1)+flags, token("c", 1)+flags
 		b.enqueue(holder, token("dead", 1)+flags, token("dead", 2)+flags, token("dead", 3)+flags, first, other)
-		pass(life*time.Millisecond - 2)
+		pass(heartbeatTTL*time.Millisecond - 2)
 		b.heartbeat(0, first)
 		pass(time.Second)
 		b.renew(holder, 2, 1000, 1)
@@ -166,15 +165,15 @@ func TestNewHeadNotifiedAfterSweep(t *testing.T) {
 	})
 }
 
-// After the server's clock was set back, a lease would last too long, and is cut to its ttl when somebody beats.
+// After the server's clock was set back, a lease would last too long. A heartbeat cuts it to its ttl.
 func TestHeadNotifiedOfLeaseCutToTTL(t *testing.T) {
 	allAtTime(t, func(b *bench, pass func(time.Duration)) {
-		flags, extra := flagsOf(b.set)
+		flags, policyArg := flagsOf(b.set)
 		short := "a:1:1000.1000" + flags
 		first, other := token("b", 1)+flags, token("c", 1)+flags
-		b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, short, 1000, idle, 0, wake, 0, extra, 0)), lua.Granted)
+		b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, short, 1000, metadataTTL, 0, channelPrefix, 0, policyArg, 0)), lua.Granted)
 		for _, token := range []string{first, other} {
-			b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, extra, 0)), lua.Waiting)
+			b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, policyArg, 0)), lua.Waiting)
 		}
 		sub := b.listen("b")
 		if b.rdb.Type(ctx, b.keys[0]).Val() == "string" {
@@ -187,28 +186,28 @@ func TestHeadNotifiedOfLeaseCutToTTL(t *testing.T) {
 	})
 }
 
-// A request that cannot wait for as long as it must leaves the line, and others move up, also if it stood first.
+// A request that cannot wait for as long as it would have to leaves the queue, and others advance, also if it was the first.
 func TestRefusedWaiterMakesRoom(t *testing.T) {
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
 		b.listen("a")
 		sub := b.listen("b")
 		b.semaphoreAcquire(lua.Granted, perSecond, permitToken("a", 1, "c", 2), 0)
 		heavy, light := permitToken("a", 2, "c", 3), permitToken("b", 1, "c", 1)
-		b.semaphoreAcquire(lua.Waiting, perSecond, heavy, life)
-		b.semaphoreAcquire(lua.Waiting, perSecond, light, life)
-		b.semaphoreAcquireWithin(lua.Refused, perSecond, heavy, life, 100)
+		b.semaphoreAcquire(lua.Waiting, perSecond, heavy, heartbeatTTL)
+		b.semaphoreAcquire(lua.Waiting, perSecond, light, heartbeatTTL)
+		b.semaphoreAcquireWithin(lua.Refused, perSecond, heavy, heartbeatTTL, 100)
 		b.notified(sub, light)
 		b.waits()
 	})
 }
 
-// TestExpiredWaitersNotified: when the server's clock was set ahead, whoever waits is alive and knows nothing of it. Whoever
-// takes them out of line tells them to ask, the first of them first, one waiter of each keeper, and no more than ten keepers.
+// TestExpiredWaitersNotified: when the server's clock was set ahead, the waiters are alive and do not know of it. The script
+// that removes them tells them to retry, the first of them first, one waiter of each keeper, and at most ten keepers.
 func TestExpiredWaitersNotified(t *testing.T) {
-	ahead := life*time.Millisecond + 500
+	ahead := heartbeatTTL*time.Millisecond + 500
 	for what, happens := range map[string]func(b *bench, holder, flags string){
-		"release": func(b *bench, holder, _ string) { b.code(b.release(holder, 0), lua.Granted) },
-		"beat":    func(b *bench, _, flags string) { b.heartbeat(0, token("x", 1)+flags) },
+		"release":   func(b *bench, holder, _ string) { b.code(b.release(holder, 0), lua.Granted) },
+		"heartbeat": func(b *bench, _, flags string) { b.heartbeat(0, token("x", 1)+flags) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			allAtTime(t, func(b *bench, pass func(time.Duration)) {
@@ -242,13 +241,13 @@ func TestExpiredWaitersNotified(t *testing.T) {
 	}
 }
 
-// TestWrongType: the lock's key holds something else. Whoever asks learns that, also who waits and who looks; whoever gives up
-// waiting is out of line all the same, and may not come back if it is buried.
+// TestWrongType: the lock's key has another type. Requests, heartbeats and inspect return the error. A cancelled waiter leaves
+// the queue all the same, and may not rejoin if it has a tombstone.
 func TestWrongType(t *testing.T) {
 	for _, set := range lua.Sets {
 		t.Run(set.Kind, func(t *testing.T) {
 			onBothServers(t, set, func(b *bench) {
-				flags, extra := flagsOf(set)
+				flags, policyArg := flagsOf(set)
 				holder, waits, gone := token("a", 1)+flags, token("b", 1)+flags, token("b", 2)+flags
 				b.enqueue(holder, waits, gone)
 				b.rdb.Del(ctx, b.keys[0])
@@ -259,23 +258,23 @@ func TestWrongType(t *testing.T) {
 						b.Errorf("%s: %v, %v", what, v, err)
 					}
 				}
-				ask := func(token string, life int) []any {
-					return lua.AcquireArgs(nil, token, ttl, idle, life, wake, 0, extra, 0)
+				ask := func(token string, heartbeatTTL int) []any {
+					return lua.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, policyArg, 0)
 				}
-				wrong("beat", set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, idle, life, wake, 0, 0, extra), waits))
-				wrong("coming back", set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, idle, life, wake, 0, 1, extra), token("b", 3)+flags, 0))
+				wrong("heartbeat", set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, 0, policyArg), waits))
+				wrong("coming back", set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, 1, policyArg), token("b", 3)+flags, 0))
 				wrong("try", set.Acquire, 4, ask(token("c", 1)+flags, 0))
-				wrong("acquire", set.Acquire, 4, ask(token("c", 2)+flags, life))
-				wrong("renew", set.Renew, 1, lua.RenewArgs(nil, holder, ttl, idle, 0, wake, 0))
-				wrong("renew, in full", set.Renew, 2, lua.RenewArgs(nil, holder, ttl, idle, 0, wake, 0))
+				wrong("acquire", set.Acquire, 4, ask(token("c", 2)+flags, heartbeatTTL))
+				wrong("renew", set.Renew, 1, lua.RenewArgs(nil, holder, ttl, metadataTTL, 0, channelPrefix, 0))
+				wrong("renew, in full", set.Renew, 2, lua.RenewArgs(nil, holder, ttl, metadataTTL, 0, channelPrefix, 0))
 				wrong("inspect", set.Inspect, 4, lua.InspectArgs(nil, lua.InspectHolders, 0, 10))
 				if set.RaiseFence != nil {
-					wrong("affirm", set.RaiseFence, 2, lua.RaiseFenceArgs(nil, holder, int64(1), idle, 0))
+					wrong("affirm", set.RaiseFence, 2, lua.RaiseFenceArgs(nil, holder, int64(1), metadataTTL, 0))
 				}
-				wrong("release of the lease", set.Release, 4, lua.ReleaseArgs(nil, holder, idle, wake, 0, 0, 0))
+				wrong("release of the lease", set.Release, 4, lua.ReleaseArgs(nil, holder, metadataTTL, channelPrefix, 0, 0, 0))
 				for _, bury := range []int64{0, 60_000} {
 					for _, token := range []string{waits, gone, token("b", 3) + flags} {
-						wrong("release", set.Release, 4, lua.ReleaseArgs(nil, token, idle, wake, 0, bury, 1))
+						wrong("release", set.Release, 4, lua.ReleaseArgs(nil, token, metadataTTL, channelPrefix, 0, bury, 1))
 					}
 				}
 				b.members(2)
@@ -289,7 +288,7 @@ func TestWrongType(t *testing.T) {
 	}
 }
 
-// allExpireBut is that every key but one expires.
+// allExpireBut expects that every key but one expires.
 func (b *bench) allExpireBut(one int) {
 	b.Helper()
 	for i, k := range b.keys {
@@ -299,11 +298,11 @@ func (b *bench) allExpireBut(one int) {
 	}
 }
 
-// TestRefusalFailsOnReadOnlyServer: a replica, or a primary that may not write, does not say that a lock is held,
-// whatever the reason for which it would be refused. For the same reason a release does not say that there was nothing.
+// TestRefusalFailsOnReadOnlyServer: a replica, or a primary that may not write, does not say that a lock is held, whatever the
+// reason of the refusal. For the same reason a release does not say that there was no lease.
 func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
-	ask := func(b *bench, token string, extra string) any {
-		return b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys, lua.AcquireArgs(nil, token, ttl, idle, 0, wake, 0, extra, 0)...).Err()
+	ask := func(b *bench, token string, policyArg string) any {
+		return b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys, lua.AcquireArgs(nil, token, ttl, metadataTTL, 0, channelPrefix, 0, policyArg, 0)...).Err()
 	}
 	type refusal struct {
 		what   string
@@ -312,17 +311,17 @@ func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
 	}
 	list := map[*lua.Set][]refusal{
 		lua.RWLock: {
-			{"a read behind a writer who waits", func(b *bench) {
+			{"a read behind a waiting writer", func(b *bench) {
 				b.listen("w")
 				b.wantAcquire(lua.Granted, rwToken("a", 1, "r"), 0)
-				b.wantAcquire(lua.Waiting, rwToken("w", 1, "w"), life)
+				b.wantAcquire(lua.Waiting, rwToken("w", 1, "w"), heartbeatTTL)
 			}, func(b *bench) any { return ask(b, rwToken("b", 1, "r"), "") }},
 			{"a write beside a reader", func(b *bench) { b.wantAcquire(lua.Granted, rwToken("a", 1, "r"), 0) },
 				func(b *bench) any { return ask(b, rwToken("b", 1, "w"), "") }},
 			{"an upgrade beside another", func(b *bench) {
 				b.wantAcquire(lua.Granted, rwToken("a", 1, "r"), 0)
 				b.wantAcquire(lua.Granted, rwToken("b", 1, "r"), 0)
-				b.code(b.convert(rwToken("a", 2, "u"), rwToken("a", 1, "r"), life), lua.Waiting)
+				b.code(b.convert(rwToken("a", 2, "u"), rwToken("a", 1, "r"), heartbeatTTL), lua.Waiting)
 			}, func(b *bench) any { return ask(b, rwToken("b", 2, "u"), rwToken("b", 1, "r")) }},
 			{"an upgrade beside a reader", func(b *bench) {
 				b.wantAcquire(lua.Granted, rwToken("a", 1, "r"), 0)
@@ -342,25 +341,25 @@ func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
 				func(b *bench) any { return ask(b, permitToken("b", 1, "c", 1), perSecond) }},
 			{"a limit that was given up", func(b *bench) {
 				b.semaphoreAcquire(lua.Granted, three, permitToken("a", 1, "h", 1), 0)
-				b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, permitToken("b", 1, "h", 1), idle, wake, 0, 60_000, 1))
+				b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, permitToken("b", 1, "h", 1), metadataTTL, channelPrefix, 0, 60_000, 1))
 			}, func(b *bench) any {
-				return b.rdb.Eval(ctx, b.set.Limit.Text, b.keys, lua.LimitArgs(nil, idle, wake, 0, three, 4, permitToken("b", 1, "h", 1))...).Err()
+				return b.rdb.Eval(ctx, b.set.Limit.Text, b.keys, lua.LimitArgs(nil, metadataTTL, channelPrefix, 0, three, 4, permitToken("b", 1, "h", 1))...).Err()
 			}},
 		},
 	}
 	for _, set := range lua.Sets {
-		flags, extra := flagsOf(set)
+		flags, policyArg := flagsOf(set)
 		list[set] = append(list[set], refusal{"it is held", func(b *bench) { b.enqueue(token("a", 1) + flags) },
-			func(b *bench) any { return ask(b, token("b", 1)+flags, extra) }},
+			func(b *bench) any { return ask(b, token("b", 1)+flags, policyArg) }},
 			refusal{"somebody waits", func(b *bench) {
 				b.listen("w")
 				b.enqueue(token("a", 1)+flags, token("w", 1)+flags)
-			}, func(b *bench) any { return ask(b, token("b", 1)+flags, extra) }},
-			refusal{"it is buried", func(b *bench) {
-				b.eval(set.Release, 4, lua.ReleaseArgs(nil, token("b", 1)+flags, idle, wake, 0, 60_000, 1))
-			}, func(b *bench) any { return ask(b, token("b", 1)+flags, extra) }},
+			}, func(b *bench) any { return ask(b, token("b", 1)+flags, policyArg) }},
+			refusal{"it has a tombstone", func(b *bench) {
+				b.eval(set.Release, 4, lua.ReleaseArgs(nil, token("b", 1)+flags, metadataTTL, channelPrefix, 0, 60_000, 1))
+			}, func(b *bench) any { return ask(b, token("b", 1)+flags, policyArg) }},
 			refusal{"a release of nothing", func(*bench) {}, func(b *bench) any {
-				return b.rdb.Eval(ctx, set.Release.Text, b.keys, lua.ReleaseArgs(nil, token("b", 1)+flags, idle, wake, 0, 0, 0)...).Err()
+				return b.rdb.Eval(ctx, set.Release.Text, b.keys, lua.ReleaseArgs(nil, token("b", 1)+flags, metadataTTL, channelPrefix, 0, 0, 0)...).Err()
 			}})
 		t.Run(set.Kind, func(t *testing.T) {
 			own := "{lock:x}:" + set.Keys + ":"
