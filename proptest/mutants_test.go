@@ -75,7 +75,7 @@ var mutants = []mutant{
 	{"a turn in the process is not handed on", "internal/engine/localqueue.go", "	close(q.waiting[0])\n", "", "mutex"},
 	{"a request that was not answered is not repeated", "internal/engine/roundtrip.go", "		case <-pause.C:\n", "		case <-make(chan time.Time):\n", "fair"},
 	{"the clock stops when it has rung", "internal/timers/timers.go", "	s.firing = false\n	s.armLocked()\n", "	s.firing = false\n", "fair"},
-	{"an attempt that failed is not followed by another", "internal/engine/majority.go", "			pause = repeats.NextBackOff()\n", "			pause = time.Hour\n", "redlock"},
+	{"an attempt that failed is not followed by another", "internal/quorum/attempt.go", "	return a.repeats.NextBackOff(), nil\n", "	return time.Hour, nil\n", "redlock"},
 	{"who is not known does not come back", "internal/engine/queue.go", "	if len(unknown) > 0 {\n		q.rejoin(unknown)\n	}\n", "", "fair"},
 }
 

@@ -74,7 +74,7 @@ func TestServersWithoutIDAccepted(t *testing.T) {
 			w.connect(p.lock())
 			time.Sleep(2 * time.Minute)
 		}
-		if n := strings.Count(log.String(), "does not say which it is"); n != 2 {
+		if n := strings.Count(log.String(), "does not report its run_id"); n != 2 {
 			w.Errorf("it was logged %d times of two servers:\n%s", n, &log)
 		}
 	})
@@ -175,7 +175,7 @@ func TestRealServersWithoutInfoPermission(t *testing.T) {
 	}
 	round(t, l)
 	round(t, l)
-	if n := strings.Count(log.String(), "does not say which it is"); n != 3 {
+	if n := strings.Count(log.String(), "does not report its run_id"); n != 3 {
 		t.Errorf("it was logged %d times of three keepers:\n%s", n, &log)
 	}
 }

@@ -430,7 +430,7 @@ func TestOwnLeftoversAreNoContention(t *testing.T) {
 		}
 		_, err := l.TryLock(w.Context())
 		w.is(err, lockkeeper.ErrUnavailable)
-		if err == nil || !strings.Contains(err.Error(), "not given back yet") {
+		if err == nil || !strings.Contains(err.Error(), "still being cleaned up there") {
 			w.Error(err)
 		}
 		for _, n := range p.nets {

@@ -7,6 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/quorum"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -48,7 +49,7 @@ type Options struct {
 // Lock is a lock on one name. It is immutable and safe to share; each acquisition returns a lease of its own. It is not
 // re-entrant: a holder that locks again waits for itself.
 type Lock struct {
-	lock *engine.Majority
+	lock *quorum.Lock
 }
 
 // New returns the lock of a name on the servers of these keepers. It sends nothing. The error is ErrInvalid, for a number
@@ -80,7 +81,7 @@ func New(keepers []*lockkeeper.Keeper, name string, opts *Options) (*Lock, error
 			ids[i] = k.ID()
 		}
 	}
-	lock, err := engine.NewMajority(engine.MajoritySpec{
+	lock, err := quorum.New(quorum.Spec{
 		Spec: engine.Spec{
 			Scripts:     lua.Redlock,
 			Name:        name,

@@ -251,7 +251,7 @@ func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 					t.Fatalf("two holders: fences %d and %d", first.Fence(), second.Fence())
 				}
 				said := serverErrors(t, err)[1]
-				young = said != nil && strings.Contains(said.Error(), "restarted lately")
+				young = said != nil && strings.Contains(said.Error(), "restarted recently")
 			}
 			second, err := b.Lock(ctx)
 			if err != nil {

@@ -83,7 +83,7 @@ type Engine struct {
 	transport  *transport.Transport
 	timers     timers.Scheduler
 	subscriber *pubsub.Subscriber
-	identity   identity
+	server     serverIdentity
 	closing    context.Context // ends when Close is called
 	close      context.CancelFunc
 
@@ -93,15 +93,15 @@ type Engine struct {
 	ended       chan struct{}       // made by Close, closed when no goroutine is left
 	requests    map[string]*request // by serial
 	leases      map[*Lease]struct{}
-	majorities  map[*MajorityLease]struct{} // majority leases of which this server may have a part
-	queues      map[string]*waitQueue       // by the name's queue
-	localQueues map[string]*localQueue      // by the name's queue
-	expected    map[string]expectedWakeup   // by serial; see wakeup.go
-	wakeupTimer timers.Timer                // for expected
-	working     int                         // cleanups and other work that Close waits for
-	replicas    map[string]int              // the most that a primary was seen to have, by its address
-	idle        *sync.Cond                  // of mu: working has become 0
-	params      *sharedParams               // of the last lock
+	onClose     map[CloseObserver]struct{}
+	queues      map[string]*waitQueue     // by the name's queue
+	localQueues map[string]*localQueue    // by the name's queue
+	expected    map[string]expectedWakeup // by serial; see wakeup.go
+	wakeupTimer timers.Timer              // for expected
+	working     int                       // cleanups and other work that Close waits for
+	replicas    map[string]int            // the most that a primary was seen to have, by its address
+	idle        *sync.Cond                // of mu: working has become 0
+	params      *sharedParams             // of the last lock
 }
 
 // New returns an engine. It does no I/O and starts no goroutine.
@@ -113,7 +113,7 @@ func New(cfg Config) *Engine {
 		transport:   transport.New(cfg.Client),
 		requests:    map[string]*request{},
 		leases:      map[*Lease]struct{}{},
-		majorities:  map[*MajorityLease]struct{}{},
+		onClose:     map[CloseObserver]struct{}{},
 		queues:      map[string]*waitQueue{},
 		localQueues: map[string]*localQueue{},
 		expected:    map[string]expectedWakeup{},
@@ -157,15 +157,15 @@ func (e *Engine) Close() error {
 	for h := range e.leases {
 		holds = append(holds, h)
 	}
-	parts := slices.Collect(maps.Keys(e.majorities))
+	observers := slices.Collect(maps.Keys(e.onClose))
 	e.mu.Unlock()
 
 	e.close()
 	for _, w := range waiters {
 		w.leave(ErrClosed)
 	}
-	for _, u := range parts { // before its parts end: it is released, not lost
-		u.keeperClosed()
+	for _, o := range observers { // first, so that a lease made of parts is released, and not lost with its parts
+		o.KeeperClosed()
 	}
 	var left []*Cleanup
 	var lost error // a deadline that has passed unnoticed
@@ -226,22 +226,6 @@ func (e *Engine) waitEnded(wait time.Duration) bool {
 	default:
 		return false
 	}
-}
-
-// addMajority notes a lease that is to end with this keeper, unless it is closed already.
-func (e *Engine) addMajority(u *MajorityLease) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.closed {
-		e.majorities[u] = struct{}{}
-	}
-	return !e.closed
-}
-
-func (e *Engine) dropMajority(u *MajorityLease) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.majorities, u)
 }
 
 // isClosed says whether Close was called.

@@ -79,25 +79,25 @@ func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 	})
 }
 
-// TestEndedRequestKeepsNextOfSameToken checks that the end of a request does not remove a later request with the
-// same token of a majority.
+// TestEndedRequestKeepsNextOfSameToken checks that the end of a request does not remove a later request with the same token.
 func TestEndedRequestKeepsNextOfSameToken(t *testing.T) {
 	inBubble(t, func(s *fixture) {
-		l, u := s.lock("x"), &MajorityLease{token: "some token"}
-		first := l.proposal(u)
-		next := l.proposal(u)
+		const token = "some token"
+		l := s.lock("x")
+		first := l.NewTokenRequest(token, nil, false)
+		next := l.NewTokenRequest(token, nil, false)
 		known := func() *request {
 			s.Engine.mu.Lock()
 			defer s.Engine.mu.Unlock()
-			return s.requests[u.token]
+			return s.requests[token]
 		}
-		first.abandoned()
-		if known() != next {
-			t.Error("messages do not find the request under way")
+		first.Cancel(ErrReleased)
+		if known() != &next.request {
+			t.Error("the request that is under way is not registered any more")
 		}
-		next.abandoned()
+		next.Cancel(ErrReleased)
 		if known() != nil {
-			t.Error("an ended request is still registered")
+			t.Error("a request that has ended is still registered")
 		}
 	})
 }

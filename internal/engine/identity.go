@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -11,80 +10,83 @@ import (
 )
 
 const (
-	// identityTime is how long it is believed which server a keeper uses: a name may come to mean another, or a failover
-	// change it.
-	identityTime = time.Minute
-	// identityPause is the pause before a server is asked again that has not answered.
-	identityPause = time.Second
-	// identityKey says which node of a cluster is asked. Two keepers on one cluster ask the same.
-	identityKey = "lockkeeper"
+	// serverIDTTL is how long a server's identity is used before it is queried again: an address may come to mean another
+	// server, or a failover may change it.
+	serverIDTTL = time.Minute
+	// serverIDRetry is the pause before the next query of a server that did not answer.
+	serverIDRetry = time.Second
+	// serverIDKey says which node of a cluster is queried: the same one for two keepers on the same cluster.
+	serverIDKey = "lockkeeper"
 )
 
-// runID is what a server calls itself from its start to its end; zero: it is not known.
-type runID [4]int64
+// ServerID is the run_id of a server, which differs after each restart; zero: the server does not report it.
+type ServerID [4]int64
 
-// identity is what a keeper knows of its server. The zero value knows nothing.
-type identity struct {
+// serverIdentity is what an engine knows of its server's run_id. The zero value is ready for use.
+type serverIdentity struct {
 	mu     sync.Mutex // guards what follows
-	id     runID
-	next   time.Time     // when the server is to be asked again; zero: it never was asked
-	asking chan struct{} // closed when the question is answered that is under way; nil: none is
+	id     ServerID
+	next   time.Time     // when the server is to be queried again; zero: it has not been queried
+	query  chan struct{} // closed when the query that was sent has been answered; nil: there is none
 	warned bool
 }
 
-// known is which server this is, as far as is known, and whether it was ever asked. What is known is refreshed in the background
-// now and then.
-func (e *Engine) known() (id runID, asked bool) {
-	e.identity.mu.Lock()
-	id, next := e.identity.id, e.identity.next
-	e.identity.mu.Unlock()
+// ServerID returns which server the keeper of the lock uses, as far as is known, and whether it was ever queried. It does not
+// block. A result that is a minute old is refreshed in the background.
+func (l *Lock) ServerID() (id ServerID, queried bool) {
+	e := l.e
+	e.server.mu.Lock()
+	id, next := e.server.id, e.server.next
+	e.server.mu.Unlock()
 	if next.IsZero() {
 		return id, false
 	}
 	if !time.Now().Before(next) {
-		e.identify()
+		l.QueryServerID()
 	}
 	return id, true
 }
 
-// identify asks the server which it is, unless a question is under way, and returns what is closed when it is answered.
-func (e *Engine) identify() <-chan struct{} {
-	e.identity.mu.Lock()
-	if answered := e.identity.asking; answered != nil {
-		e.identity.mu.Unlock()
+// QueryServerID asks the server for its run_id, unless a query is already unanswered. It does not block; the result is closed
+// when the query has been answered or has failed.
+func (l *Lock) QueryServerID() <-chan struct{} {
+	e := l.e
+	e.server.mu.Lock()
+	if answered := e.server.query; answered != nil {
+		e.server.mu.Unlock()
 		return answered
 	}
 	answered := make(chan struct{})
-	e.identity.asking = answered
-	e.identity.next = time.Now().Add(identityPause)
-	e.identity.mu.Unlock()
-	s := lua.Redlock.Identity
-	e.transport.Send(&transport.Call{Script: s, Key: identityKey, Args: s.AppendCommand(nil), Done: func(call *transport.Call) {
-		id, err := parseIdentity(call)
-		e.identified(id, err)
+	e.server.query = answered
+	e.server.next = time.Now().Add(serverIDRetry)
+	e.server.mu.Unlock()
+	s := l.spec.Scripts.Identity
+	e.transport.Send(&transport.Call{Script: s, Key: serverIDKey, Args: s.AppendCommand(nil), Done: func(call *transport.Call) {
+		id, err := parseServerID(call)
+		e.setServerID(id, err)
 		close(answered)
 	}})
 	return answered
 }
 
-func (e *Engine) identified(id runID, err error) {
-	e.identity.mu.Lock()
-	e.identity.asking = nil
+func (e *Engine) setServerID(id ServerID, err error) {
+	e.server.mu.Lock()
+	e.server.query = nil
 	warn := false
 	if transport.OutcomeOf(err) == transport.Answered {
-		e.identity.id, e.identity.next = id, time.Now().Add(identityTime)
-		warn = id == runID{} && !e.identity.warned
-		e.identity.warned = e.identity.warned || warn
+		e.server.id, e.server.next = id, time.Now().Add(serverIDTTL)
+		warn = id == ServerID{} && !e.server.warned
+		e.server.warned = e.server.warned || warn
 	}
-	e.identity.mu.Unlock()
+	e.server.mu.Unlock()
 	if warn {
-		e.cfg.Log.Warn("lockkeeper: the server does not say which it is (INFO server, run_id); a redlock cannot see whether another of its keepers uses the same server",
+		e.cfg.Log.Warn("lockkeeper: the server does not report its run_id (INFO server); whether another keeper uses the same server cannot be detected",
 			"keeper", e.id, "error", err)
 	}
 }
 
-// parseIdentity looks at the answer of identity.lua.
-func parseIdentity(call *transport.Call) (id runID, err error) {
+// parseServerID parses the reply of identity.lua.
+func parseServerID(call *transport.Call) (id ServerID, err error) {
 	n, err := parseReply(call)
 	switch {
 	case err != nil:
@@ -97,50 +99,5 @@ func parseIdentity(call *transport.Call) (id runID, err error) {
 	if err := n.checkLength(1 + len(id)); err != nil {
 		return id, err
 	}
-	return runID(n[1:]), nil
-}
-
-// checkServers refuses keepers that use the same server. It asks each at the first use, and waits for that as long as for
-// any answer; a server that does not answer, or does not say which it is, is not held against anybody.
-func (m *Majority) checkServers(ctx context.Context) error {
-	if len(m.locks) == 1 {
-		return nil
-	}
-	limit, cancel := context.WithTimeout(ctx, m.spec.ServerTimeout)
-	defer cancel()
-	var answers []<-chan struct{}
-	for _, l := range m.locks {
-		if _, asked := l.e.known(); !asked {
-			answers = append(answers, l.e.identify())
-		}
-	}
-	for _, answered := range answers {
-		waitFor(limit, answered)
-	}
-	i, k := m.sameServer()
-	if k == 0 {
-		return nil
-	}
-	// What is known of the two may be of different times, and one have moved to where the other was.
-	answers = []<-chan struct{}{m.locks[i].e.identify(), m.locks[k].e.identify()}
-	for _, answered := range answers {
-		waitFor(limit, answered)
-	}
-	if i, k = m.sameServer(); k > 0 {
-		return Invalid("keepers %d and %d of %d use the same server, by its run_id: each server counts once", i+1, k+1, len(m.locks))
-	}
-	return nil
-}
-
-// sameServer is two keepers that use the same server, as far as is known; 0 and 0 if there are none.
-func (m *Majority) sameServer() (i, k int) {
-	seen := map[runID]int{}
-	for k, l := range m.locks {
-		id, _ := l.e.known()
-		if i, is := seen[id]; is && id != (runID{}) {
-			return i, k
-		}
-		seen[id] = k
-	}
-	return 0, 0
+	return ServerID(n[1:]), nil
 }

@@ -22,10 +22,10 @@ type Lease struct {
 	fence     uint64
 	grantedAt time.Time
 	timer     timers.Timer
-	majority  *MajorityLease // that it is a part of, and that is told of its events in the observer's place; nil: none
-	adopted   bool           // it came out of a token
-	receipt   bool           // nothing is held: it has no end and is not given back; see Limits
-	use       string         // what it is for, if its token says something else; see Convert
+	owner     *Owner // the lease that it is part of, which gets its events; nil: none
+	adopted   bool   // it came out of a token
+	receipt   bool   // nothing is held: it has no end and is not given back; see Limits
+	use       string // what it is for, if its token says something else; see Convert
 
 	// Guarded by the tenure's mu. There may be a hundred thousand of these, so what few have is behind pointers.
 	unconfirmed bool       // granted for a short time, to be confirmed by the first renewal
@@ -340,8 +340,8 @@ func (h *Lease) forget() {
 }
 
 func (h *Lease) observe(what EventType, took time.Duration, err error) {
-	if h.majority != nil {
-		h.majority.memberEvent(h, what)
+	if h.owner != nil {
+		h.owner.Observer.PartEvent(what)
 		return
 	}
 	if h.lock.e.cfg.Observe == nil {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Handle is what a holder has: a Hold, or a MajorityHold.
+// Handle is a lease as its holder uses it: a Lease, or one that is made of several.
 type Handle interface {
 	Name() string
 	Token() string

@@ -245,8 +245,8 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	return l.adopt(ctx, token, nil)
 }
 
-// adopt is Adopt; the lease becomes a part of the whole, if there is one.
-func (l *Lock) adopt(ctx context.Context, token string, whole *MajorityLease) (*Lease, error) {
+// adopt is Adopt; the lease is part of the owner, if there is one.
+func (l *Lock) adopt(ctx context.Context, token string, owner *Owner) (*Lease, error) {
 	for began := time.Now(); ; {
 		r, err := l.renew(ctx, token, l.ttl, renewMetadata, false)
 		if err != nil {
@@ -268,7 +268,7 @@ func (l *Lock) adopt(ctx context.Context, token string, whole *MajorityLease) (*
 			}
 			continue
 		}
-		h.majority, h.adopted = whole, true
+		h.owner, h.adopted = owner, true
 		if !l.e.addLease(h) {
 			return nil, l.fail(ErrClosed)
 		}

@@ -32,15 +32,15 @@ type request struct {
 	lock     *Lock
 	serial   string
 	token    string
-	extra    any            // token of the lease in whose place the one asked for comes, or a semaphore's limits, or ""
-	majority *MajorityLease // that the lease will be a part of; nil: none
-	origin   *Lease         // in whose place the lease comes; nil: in none's
-	noLease  bool           // a grant is permitted, not leased
-	noPush   bool           // no message will tell it of its grant
-	quota    *Quota         // what the answer says of the window; nil: nobody wants to know
-	notified bool           // a message has; guarded by the engine's mu, as is due
-	due      time.Time      // when to beat as soon as it stands in line, if something has said so before; zero: nothing has
-	end      chan struct{}  // closed when it has ended
+	extra    any           // token of the lease in whose place the one asked for comes, or a semaphore's limits, or ""
+	owner    *Owner        // of the lease, see Lease.owner; nil: none
+	origin   *Lease        // in whose place the lease comes; nil: in none's
+	noLease  bool          // a grant is permitted, not leased
+	noPush   bool          // no message will tell it of its grant
+	quota    *Quota        // what the answer says of the window; nil: nobody wants to know
+	notified bool          // a message has; guarded by the engine's mu, as is due
+	due      time.Time     // when to beat as soon as it stands in line, if something has said so before; zero: nothing has
+	end      chan struct{} // closed when it has ended
 
 	mu             sync.Mutex // guards what follows
 	outcome        requestOutcome
@@ -449,8 +449,8 @@ func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, f
 		h.request = w
 	}
 	h.unconfirmed = claim
-	if w.majority != nil {
-		h.majority, h.grantedAt = w.majority, w.majority.began
+	if w.owner != nil {
+		h.owner, h.grantedAt = w.owner, w.owner.Since
 	}
 	if !w.lock.e.addLease(h) {
 		w.mu.Unlock()
@@ -513,7 +513,7 @@ func (w *request) stop(err error) (something bool) {
 func (w *request) abandoned() {
 	e := w.lock.e
 	e.mu.Lock()
-	if e.requests[w.serial] == w { // requests for a majority's token follow one another
+	if e.requests[w.serial] == w { // else it is a later one of the same token; see NewTokenRequest
 		delete(e.requests, w.serial)
 	}
 	e.mu.Unlock()

@@ -1,0 +1,287 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/timers"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// This file has what another package needs to build one lease of several, each at a server of its own and so of another
+// Engine: a request that does not wait, its lease, and a way to raise the server's fence. Package quorum does so.
+
+// Owner is a lease that has others as its parts. The parts report their events to it and not to the keeper's observer.
+type Owner struct {
+	Since    time.Time // MaxLifetime and the duration in events count from here
+	Observer PartObserver
+}
+
+// PartObserver receives the events of a lease that is part of another one: Renewed, Lost or Released. It is called without
+// any mutex of this package held.
+type PartObserver interface{ PartEvent(EventType) }
+
+// CloseObserver is notified by Close, once, after waiting calls have been ended and before any lease of the engine ends. It is
+// called without any mutex of this package held.
+type CloseObserver interface{ KeeperClosed() }
+
+// OnClose makes Close notify the observer, until RemoveOnClose is called with it. It returns false if Close has been called
+// already: then the observer is not notified.
+func (e *Engine) OnClose(o CloseObserver) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed {
+		e.onClose[o] = struct{}{}
+	}
+	return !e.closed
+}
+
+// RemoveOnClose undoes OnClose. Close may be notifying the observer at this moment, and is not waited for.
+func (e *Engine) RemoveOnClose(o CloseObserver) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.onClose, o)
+}
+
+// Closing is a context that ends when Close is called.
+func (e *Engine) Closing() context.Context { return e.closing }
+
+// Timers are the timers of the engine. They stop, without firing, when it has been closed.
+func (e *Engine) Timers() *timers.Scheduler { return &e.timers }
+
+// Retry is the retry policy of the keeper.
+func (e *Engine) Retry() Retry { return e.cfg.Retry }
+
+// AwaitsReplicas reports whether the keeper hands out leases only when replicas have acknowledged them.
+func (e *Engine) AwaitsReplicas() bool { return e.cfg.ReplicaAck.enabled() }
+
+// Engine is the engine of the lock's keeper.
+func (l *Lock) Engine() *Engine { return l.e }
+
+// Observe passes an event of this lock to the keeper's observer. It sets the event's Kind and Name.
+func (l *Lock) Observe(ev Event) {
+	ev.Kind, ev.Name = l.spec.Scripts.Kind, l.spec.Name
+	l.e.observe(ev)
+}
+
+// NewServerHealth returns a record for a caller that shares none. MaxAge is how old the last answer may be before the server
+// counts as unavailable.
+func NewServerHealth(maxAge time.Duration) *ServerHealth { return &ServerHealth{maxAge: maxAge} }
+
+// WaitLocally returns when no other goroutine of this process that called it for the lock's name is ahead of the caller. It
+// returns what those before have recorded about the server; leave admits the next one. Otherwise the error is ErrClosed, or
+// says how the wait ended with ctx.
+func (l *Lock) WaitLocally(ctx context.Context, maxAge time.Duration) (shared *ServerHealth, leave func(), err error) {
+	return l.e.waitLocally(ctx, l.key(keyQueue), maxAge)
+}
+
+// NewToken returns a token for a new request of this lock, with flags and a number that the policy reads; see protocol.Token.
+func (l *Lock) NewToken(flags string, number int64) string {
+	return protocol.Token{
+		Keeper: l.e.id, Serial: l.e.nextSerial(), TTL: l.ttl, ClaimTTL: l.claimTTL, Flags: flags, Number: number,
+	}.String()
+}
+
+// A TokenRequest asks the server for a lease with a token that the caller has made, and may use at other servers as well and
+// again after a request with it has ended. It does not block and does not wait for another holder.
+//
+// It ends once: with a lease, by Drop, by Cancel, or when the engine is closed. Send must be called once; the other methods are
+// safe for concurrent use.
+type TokenRequest struct{ request }
+
+// TokenReply is the outcome of a TokenRequest.
+type TokenReply struct {
+	Lease      *Lease        // nil: not granted, or the request had ended before
+	Err        error         // why there is no lease
+	RetryAfter time.Duration // if refused: when the lease in the way expires at the latest; 0: not known
+	Sent       time.Time     // when the request was sent that was answered
+	ServerTime int64         // the server's clock when it answered, in ms; 0: not in the reply
+}
+
+// NewTokenRequest returns a request for a lease that is part of the owner. InDoubt says that an earlier request with this token
+// may still arrive at the server. It returns nil if the engine is closed.
+func (l *Lock) NewTokenRequest(token string, owner *Owner, inDoubt bool) *TokenRequest {
+	// It is registered under the token. A serial in it may be of another keeper, and so equal to one of this keeper's.
+	r := &TokenRequest{request{lock: l, serial: token, token: token, owner: owner, end: make(chan struct{})}}
+	r.had, r.inDoubt = inDoubt, inDoubt
+	l.e.mu.Lock()
+	defer l.e.mu.Unlock()
+	if l.e.closed {
+		return nil
+	}
+	l.e.requests[r.serial] = &r.request
+	return r
+}
+
+// Send sends the request, and once more if its connection breaks. It does not block. Done is called when there is an answer or
+// an error, without any mutex of this package held; the request has then ended if there is a lease, and only then.
+func (r *TokenRequest) Send(done func(*TokenRequest, TokenReply)) { r.send(true, done) }
+
+func (r *TokenRequest) send(again bool, done func(*TokenRequest, TokenReply)) {
+	l := r.lock
+	r.copySent(time.Now())
+	call := l.call(l.spec.Scripts.Acquire, 4, 8, func(call *transport.Call) {
+		r.copyDone(transport.OutcomeOf(call.Err))
+		if again && transport.OutcomeOf(call.Err) == transport.InDoubt && transport.Retryable(call.Err) && !r.hasEnded() {
+			r.send(false, done)
+			return
+		}
+		a, err := parseAcquire(call)
+		if err == nil {
+			err = r.takeReply(call, a)
+		} else if call.Err == nil {
+			r.markInDoubt()
+		}
+		reply := TokenReply{RetryAfter: duration(max(a.retryAfter, 0)), Sent: call.Sent, ServerTime: a.now}
+		reply.Lease, reply.Err = r.result()
+		if reply.Lease == nil && reply.Err == nil {
+			reply.Err = err
+		}
+		done(r, reply)
+	})
+	call.Args = lua.AcquireArgs(call.Args, r.token, l.args.ttl, l.args.metadataTTL, 0, l.args.channelPrefix, l.args.sharded, "", 0)
+	l.e.transport.Send(call)
+}
+
+// takeReply ends the request with a lease, or returns why there is none.
+func (r *TokenRequest) takeReply(call *transport.Call, a acquireReply) error {
+	switch a.code {
+	case lua.Granted:
+		if a.more {
+			r.lock.continueAdmitting()
+		}
+		return r.grant(a.fence, call.Sent, a.until-a.now, false)
+	case lua.Refused:
+		r.mu.Lock()
+		r.had = r.inDoubt
+		r.mu.Unlock()
+		return ErrNotAcquired
+	case lua.Tombstoned:
+		return errTombstoned
+	}
+	r.markInDoubt()
+	return fmt.Errorf("%w: code %d for a request that does not wait", transport.ErrReply, a.code)
+}
+
+// Drop ends the request without a lease and without a cleanup. It reports whether the server may have granted it, or may still
+// do so: then the caller has to call Lock.CleanUp at some time. It does nothing and returns false if the request has ended.
+func (r *TokenRequest) Drop(err error) (inDoubt bool) { return r.stop(err) }
+
+// Cancel ends the request without a lease, if it has not ended, and starts a Cleanup if the server may have granted it or may
+// still do so. It also forgets a request that was dropped.
+func (r *TokenRequest) Cancel(err error) {
+	r.leave(err)
+	r.abandoned()
+}
+
+// Lease is what the request was granted; nil: nothing, or nothing yet.
+func (r *TokenRequest) Lease() *Lease {
+	h, _ := r.result()
+	return h
+}
+
+// Cleanup is what Cancel, or the engine's Close, has started; nil: nothing.
+func (r *TokenRequest) Cleanup() *Cleanup {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cleanup
+}
+
+// CleanUp releases whatever the token has at the server, in the background, and keeps requests with it that arrive later from
+// being granted. It is repeated until the server has answered, but not beyond that time.
+func (l *Lock) CleanUp(token string, until time.Time) *Cleanup {
+	d := l.newCleanup(token, true, until)
+	d.send(l.e.transport.Send)
+	return d
+}
+
+// Done is closed when the cleanup has ended.
+func (d *Cleanup) Done() <-chan struct{} { return d.finished }
+
+// Failure is why the cleanup ended without an answer of the server; nil: it was answered, or has not ended.
+func (d *Cleanup) Failure() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.failure
+}
+
+// AdoptAs is Adopt for a lease that is part of the owner.
+func (l *Lock) AdoptAs(ctx context.Context, token string, owner *Owner) (*Lease, error) {
+	return l.adopt(ctx, token, owner)
+}
+
+// State returns the lease's deadline, and its error once it has ended. Other than Err it does not check the deadline and has no
+// effect, so it may be called with the mutex of the owner held.
+func (h *Lease) State() (deadline time.Time, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.deadline, h.err
+}
+
+// SetTTL makes renewals ask for ttl from now on, and sends the first of them at once.
+func (h *Lease) SetTTL(ttl time.Duration) { h.setTTL(millis(ttl)) }
+
+// Detach ends the lease in this process and leaves it at the server. It does nothing if the lease has ended.
+func (h *Lease) Detach() { h.replaced() }
+
+// Abandon releases the lease in the background, as one that no caller has used.
+func (h *Lease) Abandon() { h.abandon() }
+
+// Cleanup is what releases the lease, or has; nil: it was not released.
+func (h *Lease) Cleanup() *Cleanup { return h.currentCleanup() }
+
+// ErrRecentRestart means that the server has not run for as long as it was required to.
+var ErrRecentRestart = errors.New("the server restarted recently and does not count yet")
+
+// RaiseFence makes the server give fences larger than this one for the lock's name from now on, provided that it still has the
+// lease and, if minUptime is not 0, has run for that long. It does not block. Done is called, without any mutex of this package
+// held, with nil when the server has confirmed all of that. If the server does not have the lease, the lease is lost before
+// Done is called with ErrNotHeld.
+func (h *Lease) RaiseFence(fence int64, minUptime time.Duration, done func(error)) {
+	l := h.lock
+	call := l.call(l.spec.Scripts.RaiseFence, 2, 4, func(call *transport.Call) {
+		n, err := parseReply(call)
+		switch {
+		case err != nil:
+		case n[0] == lua.Granted:
+			if err = n.checkLength(2); err == nil && n[1] < fence {
+				err = fmt.Errorf("%w: fence %d after %d, from raise_fence", transport.ErrReply, n[1], fence)
+			}
+		case n[0] == lua.Refused:
+			h.lose(ErrNotHeld)
+			err = ErrNotHeld
+		case n[0] == lua.Unknown:
+			if err = n.checkLength(2); err == nil {
+				err = fmt.Errorf("%w: it has run for %v", ErrRecentRestart, duration(n[1]))
+			}
+		default:
+			err = fmt.Errorf("%w: code %d from raise_fence", transport.ErrReply, n[0])
+		}
+		done(err)
+	})
+	call.Args = lua.RaiseFenceArgs(call.Args, h.token, fence, l.args.metadataTTL, millis(minUptime))
+	l.e.transport.Send(call)
+}
+
+// Lifecycle gives a lease that is built of parts the same Err, Done and Context as any other. Begin must be called before
+// anything else. It is safe for concurrent use.
+type Lifecycle struct{ lifecycle }
+
+// Begin sets the lease whose deadline Err, Done and the contexts check whenever they are called.
+func (t *Lifecycle) Begin(lease DeadlineChecker) { t.begin(lease) }
+
+// End ends the lease for its holder, unless it has ended: Err returns err from now on, and Done is closed. The caller may hold
+// its own mutex, and calls the result when it has unlocked it and before others can notice the end in another way: it ends the
+// contexts, which may check the deadline of this lease or another one.
+func (t *Lifecycle) End(err error) (endContexts func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err != nil {
+		return func() {}
+	}
+	return t.endLocked(err)
+}

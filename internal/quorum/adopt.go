@@ -1,0 +1,69 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+)
+
+// Adopt makes a lease of a token that another process was granted, and extends it to the whole TTL. If it fails, the servers
+// keep what they have of the token. It blocks until a majority has answered, for ServerTimeout at most for each of two steps.
+func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
+	if token == "" {
+		return nil, engine.Invalid("the token is empty")
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, l.fail(nil, err)
+	}
+	if l.closed() {
+		return nil, l.fail(nil, engine.ErrClosed)
+	}
+	if err := l.checkServers(ctx); err != nil {
+		return nil, err
+	}
+	caller := ctx
+	ctx, cancel := l.untilClosed(caller)
+	defer cancel()
+	u := l.newLease(token)
+	u.adopted = true
+	for i := range u.members {
+		u.members[i].askedAt, u.members[i].settled = u.owner.Since, make(chan struct{})
+	}
+	for i := range l.locks {
+		go u.adoptAt(ctx, i)
+	}
+	if u.await(ctx) {
+		return u, nil
+	}
+	u.mu.Lock()
+	answers := u.answersLocked()
+	u.mu.Unlock()
+	u.giveUp(engine.ErrReleased)
+	lost, causes := 0, []error{errMinority}
+	for _, err := range answers {
+		if errors.Is(err, engine.ErrLost) {
+			lost++
+		} else if err != nil {
+			causes = append(causes, err)
+		}
+	}
+	switch {
+	case lost > len(u.members)-l.need:
+		return nil, l.fail(answers, engine.ErrLost, engine.ErrNotHeld)
+	case ctx.Err() != nil && caller.Err() == nil:
+		return nil, l.fail(answers, engine.ErrClosed)
+	}
+	return nil, l.fail(answers, append(causes, caller.Err())...)
+}
+
+// adoptAt adopts the part at one server. It goes on when ctx has ended, so as to know what the server has.
+func (u *Lease) adoptAt(ctx context.Context, i int) {
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.lock.spec.ServerTimeout)
+	defer cancel()
+	part, err := u.lock.locks[i].AdoptAs(limited, u.token, &u.owner)
+	if err != nil && errors.Is(err, limited.Err()) {
+		err = engine.ErrNoAnswer
+	}
+	u.answered(i, nil, part, 0, err)
+}

@@ -1,0 +1,247 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+)
+
+// Acquire blocks until there is a lease, ctx ends, or the retry policy gives up.
+func (l *Lock) Acquire(ctx context.Context) (*Lease, error) { return l.observed(ctx, true) }
+
+// Try does not wait for another holder. It blocks for a few attempts at most while no majority answers.
+func (l *Lock) Try(ctx context.Context) (*Lease, error) { return l.observed(ctx, false) }
+
+// observed is an acquisition whose start and end the first keeper's observer gets.
+func (l *Lock) observed(ctx context.Context, wait bool) (*Lease, error) {
+	first, began := l.locks[0], time.Now()
+	first.Observe(engine.Event{Type: engine.AcquireStart})
+	u, err := l.acquire(ctx, wait)
+	done := engine.Event{Type: engine.AcquireDone, Duration: time.Since(began), Err: err}
+	if u != nil {
+		done.Token, done.Fence = u.token, u.Fence()
+	}
+	first.Observe(done)
+	return u, err
+}
+
+// acquisition is one call of Acquire or Try: attempts until one succeeds, or it is clear that none will.
+type acquisition struct {
+	lock    *Lock
+	caller  context.Context
+	ctx     context.Context // of the caller; also ends when a keeper is closed
+	wait    bool            // for other holders
+	health  *engine.ServerHealth
+	polls   *backoff.ExponentialBackOff // pauses while others hold the lock; nil: they have not yet
+	repeats *backoff.ExponentialBackOff // pauses while no majority answers; nil: one did last time
+	failing time.Time                   // when the first of these attempts began
+	// leftovers are the unfinished cleanups of earlier attempts, by server. They may be why a server refuses; nil: none.
+	leftovers [][]*engine.Cleanup
+}
+
+func (l *Lock) acquire(caller context.Context, wait bool) (*Lease, error) {
+	a := acquisition{lock: l, caller: caller, wait: wait}
+	if caller.Err() != nil {
+		return nil, a.fail(nil) // no server was asked, so nothing is known
+	}
+	if l.closed() {
+		return nil, a.fail(nil, engine.ErrClosed)
+	}
+	if err := l.checkServers(caller); err != nil {
+		return nil, err
+	}
+	maxAge := 2 * (l.spec.MaxRetryDelay + l.spec.ServerTimeout)
+	if wait {
+		shared, leave, err := l.locks[0].WaitLocally(caller, maxAge)
+		if err != nil {
+			return nil, a.fail(nil, err)
+		}
+		defer leave()
+		a.health = shared
+	} else {
+		a.health = engine.NewServerHealth(maxAge)
+	}
+	ctx, cancel := l.untilClosed(caller)
+	defer cancel()
+	a.ctx = ctx
+	return a.run()
+}
+
+// fail makes an error of the lock. It says that the caller's context has ended, if it has, whatever else has happened.
+func (a *acquisition) fail(answers []error, causes ...error) error {
+	end := a.caller.Err()
+	if end != nil && !slices.ContainsFunc(causes, func(err error) bool { return errors.Is(err, end) }) {
+		causes = append(causes, end)
+	}
+	return a.lock.fail(answers, causes...)
+}
+
+func (a *acquisition) run() (*Lease, error) {
+	for try := 1; ; try++ {
+		began := time.Now()
+		a.health.Sent(began)
+		u := a.lock.propose()
+		if u.await(a.ctx) {
+			a.health.Answered(began)
+			return u, nil
+		}
+		v := u.verdict(a.leftovers)
+		u.giveUp(engine.ErrReleased)
+		switch {
+		case v.contended:
+			a.health.Answered(began)
+		case a.ctx.Err() != nil && time.Since(began) < engine.SilenceTimeout:
+			a.health.Dropped(began) // too early to conclude anything from the missing answers
+		default:
+			a.health.Failed(began, engine.Chain(v.causes...))
+		}
+		pause, err := a.pause(u, v, try, began)
+		if err != nil {
+			return nil, err
+		}
+		if !sleep(a.ctx, pause) {
+			return nil, a.ended(v)
+		}
+	}
+}
+
+// pause is how long to wait after an attempt that failed; it returns an error if another attempt is of no use.
+func (a *acquisition) pause(u *Lease, v verdict, try int, began time.Time) (time.Duration, error) {
+	retry := a.lock.spec.Engines[0].Retry()
+	switch {
+	case a.ctx.Err() != nil:
+		return 0, nil
+	case v.contended && !a.wait:
+		return 0, a.fail(v.answers, engine.ErrNotAcquired)
+	case v.contended:
+		a.repeats = nil
+		return a.pollDelay(v), nil
+	}
+	if a.repeats == nil {
+		a.failing, a.repeats = began, retry.NewBackoff()
+	}
+	if v.hopeless || !a.wait && try == engine.MaxTries || a.wait && retry.Exhausted(a.failing, time.Now()) {
+		return 0, a.fail(v.answers, v.causes...)
+	}
+	a.leftovers = u.awaitCleanups(a.ctx, a.leftovers)
+	return a.repeats.NextBackOff(), nil
+}
+
+// pollDelay is the pause while others hold the lock: random, and no longer than their leases.
+func (a *acquisition) pollDelay(v verdict) time.Duration {
+	if a.polls == nil {
+		a.polls = backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstRetryDelay),
+			backoff.WithMaxInterval(a.lock.spec.MaxRetryDelay), backoff.WithMaxElapsedTime(0))
+	}
+	delay := min(a.polls.NextBackOff(), v.retryAfter)
+	if deadline, ok := a.ctx.Deadline(); ok {
+		if left := time.Until(deadline) - engine.DeadlineLead; left > a.lock.spec.Engines[0].Freshness() {
+			delay = min(delay, left) // to know at the deadline whether the servers still answer
+		}
+	}
+	return delay
+}
+
+// ended is the error of an acquisition whose context has ended; the verdict is that of the last attempt.
+func (a *acquisition) ended(v verdict) error {
+	switch {
+	case a.caller.Err() == nil:
+		return a.fail(v.answers, engine.ErrClosed)
+	case a.health.Outage(time.Now()) == nil:
+		return a.fail(v.answers, engine.ErrNotAcquired)
+	}
+	return a.fail(v.answers, v.causes...)
+}
+
+// sleep returns after a pause or when ctx has ended, and reports whether ctx has not ended.
+func sleep(ctx context.Context, pause time.Duration) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// propose starts an attempt: it asks every server.
+func (l *Lock) propose() *Lease {
+	u := l.newLease(l.newToken())
+	for i := range u.members {
+		u.ask(i)
+	}
+	return u
+}
+
+// await returns when an attempt is decided, and reports whether the lease is held. It waits no longer than ServerTimeout for a
+// majority to grant the lease, and as long again for the fence.
+func (u *Lease) await(ctx context.Context) bool {
+	limit := time.NewTimer(u.lock.spec.ServerTimeout)
+	defer limit.Stop()
+	extended := false
+	for {
+		u.mu.Lock()
+		now := time.Now()
+		larger := u.settleFenceLocked(now)
+		t := u.tallyLocked(now)
+		granted := u.fence > 0
+		if ctx.Err() == nil && t.agreed >= u.lock.need {
+			u.state = leaseHeld
+			u.reportedDeadline = u.deadlineLocked()
+			u.mu.Unlock()
+			u.register()
+			return true
+		}
+		u.mu.Unlock()
+		if larger {
+			u.raiseFences()
+		}
+		if t.failed(u.lock.need) || ctx.Err() != nil {
+			return false
+		}
+		if granted && !extended {
+			extended = true
+			limit.Reset(u.lock.spec.ServerTimeout)
+		}
+		select {
+		case <-u.changed:
+		case <-ctx.Done():
+		case <-limit.C:
+			return false
+		}
+	}
+}
+
+// awaitCleanups waits until what this attempt, and those before it, left at the servers is released, for ServerTimeout at most.
+// It returns the cleanups that are unfinished then, by server.
+func (u *Lease) awaitCleanups(ctx context.Context, earlier [][]*engine.Cleanup) [][]*engine.Cleanup {
+	limit, cancel := context.WithTimeout(ctx, u.lock.spec.ServerTimeout)
+	defer cancel()
+	unfinished := make([][]*engine.Cleanup, len(u.members))
+	for i := range u.members {
+		u.mu.Lock()
+		s := u.members[i]
+		u.mu.Unlock()
+		var list []*engine.Cleanup
+		if earlier != nil {
+			list = earlier[i]
+		}
+		if c := s.currentCleanup(); c != nil {
+			list = append(list, c)
+		}
+		for _, c := range list {
+			if !waitFor(limit, c.Done()) {
+				unfinished[i] = append(unfinished[i], c)
+			}
+		}
+	}
+	return unfinished
+}

@@ -1,0 +1,162 @@
+package quorum
+
+import (
+	"slices"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+)
+
+const (
+	// clockReadingTTL is how long a reading of a server's clock is used.
+	clockReadingTTL = time.Minute
+	// fenceLead is how far ahead of the servers' clocks a fence is asked for, so that no clock has passed it when the request
+	// arrives.
+	fenceLead = 10 * time.Millisecond
+	// leastFenceFlag, in a token, says that its number is the least fence of the lease; see lua/policy/redlock.
+	leastFenceFlag = "f"
+	// maxExactInt is the largest integer up to which Lua represents all integers exactly.
+	maxExactInt = 1 << 53
+)
+
+// clockReading is a server's clock at some moment.
+type clockReading struct {
+	ms   int64     // 0: not known
+	sent time.Time // when the request was sent whose answer had it
+}
+
+// noteClock records a reading of a server's clock, in ms.
+func (l *Lock) noteClock(i int, ms int64, sent time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ms > 0 && sent.After(l.clocks[i].sent) {
+		l.clocks[i] = clockReading{ms, sent}
+	}
+}
+
+// leastFence is a fence, in µs, that no server's clock will have passed when a request that is sent now arrives; 0 if the clocks
+// are not known. A wrong estimate costs a round trip and nothing else.
+func (l *Lock) leastFence() int64 {
+	if l.need == 1 {
+		return 0 // no other server has to agree
+	}
+	now := time.Now()
+	var least int64
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.clocks {
+		if since := now.Sub(c.sent); c.ms > 0 && c.ms < maxExactInt/1000 && since < clockReadingTTL {
+			least = max(least, c.ms*1000+(time.Millisecond+since+fenceLead).Microseconds())
+		}
+	}
+	if least >= maxExactInt {
+		return 0
+	}
+	return least
+}
+
+// newToken makes the token of one attempt, the same for all servers, with the least fence that its lease shall have, if the
+// clocks are known.
+func (l *Lock) newToken() string {
+	least := l.leastFence()
+	if least == 0 {
+		return l.locks[0].NewToken("", 0)
+	}
+	return l.locks[0].NewToken(leastFenceFlag, least)
+}
+
+// settleFenceLocked sets the lease's fence as soon as a majority has granted the lease: to the largest fence of a majority. Until
+// the lease is handed out the fence becomes larger if one of these servers has dropped out meanwhile; it reports whether it did.
+// Every earlier majority shares a server with this one, which gave this lease a larger fence than the earlier lease's.
+func (u *Lease) settleFenceLocked(now time.Time) (larger bool) {
+	if u.state == leaseHeld || u.state == leaseOver {
+		return false
+	}
+	var fences []int64
+	for i := range u.members {
+		if s := &u.members[i]; s.live(now) {
+			fences = append(fences, int64(s.part.Fence()))
+		}
+	}
+	if len(fences) < u.lock.need {
+		return false
+	}
+	slices.Sort(fences)
+	before := u.fence
+	u.fence = max(u.fence, fences[u.lock.need-1])
+	return u.fence > before
+}
+
+// agreesLocked reports whether the server has granted the lease and gives only fences that are larger than the lease's.
+func (u *Lease) agreesLocked(s *member) bool {
+	return s.granted() && u.fence > 0 && s.fenceFloor >= u.fence
+}
+
+// raiseFences settles the fence if it can, and sends requests to raise it to servers that granted the lease with a smaller one.
+// With MinUptime all servers are asked, because the same request checks their uptime.
+func (u *Lease) raiseFences() {
+	now := time.Now()
+	type smaller struct {
+		i    int
+		part *engine.Lease
+	}
+	var raise []smaller
+	u.mu.Lock()
+	if u.state.ended() {
+		u.mu.Unlock()
+		return
+	}
+	u.settleFenceLocked(now)
+	fence := u.fence
+	for i := range u.members {
+		s := &u.members[i]
+		if fence == 0 || s.state != memberGranted || !s.live(now) {
+			continue
+		}
+		if u.lock.spec.MinUptime == 0 {
+			s.fenceFloor = max(s.fenceFloor, int64(s.part.Fence()))
+		}
+		if s.fenceFloor < fence {
+			s.state = memberRaising
+			raise = append(raise, smaller{i, s.part})
+		}
+	}
+	u.mu.Unlock()
+	for _, r := range raise {
+		r.part.RaiseFence(fence, u.lock.spec.MinUptime, func(err error) { u.fenceRaised(r.i, r.part, fence, err) })
+	}
+}
+
+// fenceRaised handles the answer of a server that was asked to raise its fence. If it did not, its part of the lease does not
+// count, and the server is asked for the lease again later.
+func (u *Lease) fenceRaised(i int, part *engine.Lease, fence int64, err error) {
+	u.mu.Lock()
+	s := &u.members[i]
+	if s.part != part {
+		u.mu.Unlock()
+		return
+	}
+	ended, keep := u.state.ended(), u.keepsPartsLocked()
+	if s.state == memberRaising {
+		s.state = memberGranted
+		if err != nil {
+			s.state, s.err = memberFailed, err
+		}
+	} // else the part has expired meanwhile, and the server has been asked again
+	switch {
+	case err == nil:
+		s.fenceFloor = max(s.fenceFloor, fence)
+	case !ended && !keep:
+		s.part, s.inDoubt = nil, true // see answered
+	}
+	u.mu.Unlock()
+	switch {
+	case err == nil:
+		u.raiseFences()
+	case ended && !keep:
+		part.Abandon()
+	default:
+		part.Detach()
+	}
+	u.notify()
+}

@@ -1,0 +1,360 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/timers"
+)
+
+// leaseState is what a Lease is for its caller.
+type leaseState int
+
+const (
+	leaseAcquiring leaseState = iota // an attempt, or an adoption
+	leaseHeld                        // a majority has agreed, and the lease was handed out
+	leaseFailed                      // ended before it was handed out
+	leaseOver                        // released or lost after it was held
+)
+
+func (s leaseState) ended() bool { return s == leaseFailed || s == leaseOver }
+
+// Lease is a lease at a majority of servers, from the first request on. It implements engine.Handle. Each server that grants it
+// has a part, which renews itself and knows when it is lost; the Lease is lost when no majority of parts is left. A server that
+// did not grant the lease, or has lost its part, is asked again while the others agree.
+type Lease struct {
+	lock      *Lock
+	token     string
+	owner     engine.Owner     // of the parts: this lease, since before the first request was sent
+	lifecycle engine.Lifecycle // ended under mu, together with state
+	changed   chan struct{}    // something has happened at a member; capacity 1
+	timer     timers.Timer
+
+	mu               sync.Mutex // guards what follows; see the package comment for the order
+	state            leaseState
+	adopted          bool // made of a token; see keepsPartsLocked
+	members          []member
+	fence            int64         // 0: not yet known; see settleFenceLocked
+	ttl              time.Duration // set by Extend; 0: it was not
+	reportedDeadline time.Time     // the deadline at the last Renewed event
+	lastDeadline     time.Time     // the last deadline that was known
+}
+
+func (l *Lock) newLease(token string) *Lease {
+	u := &Lease{lock: l, token: token, changed: make(chan struct{}, 1), members: make([]member, len(l.locks))}
+	u.owner = engine.Owner{Since: time.Now(), Observer: u}
+	u.lifecycle.Begin(u)
+	u.timer.Fire = u.onTimer
+	return u
+}
+
+// keepsPartsLocked reports whether the parts stay at the servers if the lease ends now or has ended: those of an adoption that
+// failed are still the previous holder's.
+func (u *Lease) keepsPartsLocked() bool {
+	return u.adopted && (u.state == leaseAcquiring || u.state == leaseFailed)
+}
+
+// notify wakes await.
+func (u *Lease) notify() {
+	select {
+	case u.changed <- struct{}{}:
+	default:
+	}
+}
+
+// register makes closing any of the keepers release the lease, also one whose server has no part of it just now.
+func (u *Lease) register() {
+	open := true
+	for _, e := range u.lock.spec.Engines {
+		open = e.OnClose(u) && open
+	}
+	u.mu.Lock()
+	ended := u.state.ended()
+	u.mu.Unlock()
+	switch {
+	case ended:
+		u.unregister()
+	case !open:
+		u.KeeperClosed()
+	}
+}
+
+// unregister undoes register, once the lease has ended.
+func (u *Lease) unregister() {
+	for _, e := range u.lock.spec.Engines {
+		e.RemoveOnClose(u)
+	}
+}
+
+// KeeperClosed releases the lease, because one of its parts is not renewed any more. It implements engine.CloseObserver.
+func (u *Lease) KeeperClosed() {
+	if u.giveUp(u.lock.fail(nil, engine.ErrReleased)) {
+		u.observe(engine.Released, nil)
+	}
+}
+
+// PartEvent handles what happened to one of the parts. It implements engine.PartObserver.
+func (u *Lease) PartEvent(event engine.EventType) {
+	switch event {
+	case engine.Renewed:
+		u.partRenewed()
+	case engine.Lost:
+		u.checkMajority()
+	}
+	u.notify()
+}
+
+// checkMajority ends the lease as lost if no majority is left.
+func (u *Lease) checkMajority() {
+	u.mu.Lock()
+	if u.state != leaseHeld || u.tallyLocked(time.Now()).agreed >= u.lock.need {
+		u.mu.Unlock()
+		return
+	}
+	answers := u.answersLocked()
+	u.mu.Unlock()
+	err := u.lock.fail(answers, engine.ErrLost, errMinority)
+	if u.giveUp(err) { // the parts that are left keep no other holder out
+		u.observe(engine.Lost, err)
+	}
+}
+
+// partRenewed reports a renewal if a majority has been renewed, and asks servers without a live part for the lease.
+func (u *Lease) partRenewed() {
+	now := time.Now()
+	spec := &u.lock.spec
+	since := u.owner.Since
+	u.mu.Lock()
+	if u.state != leaseHeld {
+		u.mu.Unlock()
+		return
+	}
+	deadline := u.deadlineLocked()
+	report := deadline.Sub(u.reportedDeadline) > deadline.Sub(now)/16 // once, and not for each part
+	if report {
+		u.reportedDeadline = deadline
+	}
+	var vacant []int
+	for i := range u.members {
+		s := &u.members[i]
+		if s.state != memberAsking && !s.live(now) && now.Sub(s.askedAt) >= spec.TTL/4 && // a renewal may be a little early
+			(spec.MaxLifetime == 0 || now.Sub(since)+spec.TTL <= spec.MaxLifetime) {
+			s.askedAt = now // so that no other goroutine asks as well
+			vacant = append(vacant, i)
+		}
+	}
+	u.mu.Unlock()
+	for _, i := range vacant {
+		u.ask(i)
+	}
+	if report {
+		u.observe(engine.Renewed, nil)
+	}
+}
+
+// observe passes an event to the first keeper's observer.
+func (u *Lease) observe(event engine.EventType, err error) {
+	u.lock.locks[0].Observe(engine.Event{Type: event, Token: u.token, Fence: u.Fence(), Duration: time.Since(u.owner.Since), Err: err})
+}
+
+// endLocked ends the lease for its holder. The caller calls the result after it has unlocked mu; see engine.Lifecycle.
+func (u *Lease) endLocked(err error) (endContexts func()) {
+	if u.state == leaseHeld {
+		u.state = leaseOver
+	} else {
+		u.state = leaseFailed
+	}
+	return u.lifecycle.End(err)
+}
+
+// giveUp ends the lease and releases what there is of it in the background. It reports whether the lease had not ended before.
+func (u *Lease) giveUp(err error) bool {
+	u.mu.Lock()
+	if u.state.ended() {
+		u.mu.Unlock()
+		return false
+	}
+	u.deadlineLocked()
+	keep := u.keepsPartsLocked()
+	endContexts := u.endLocked(err)
+	parts := u.partsLocked()
+	u.mu.Unlock()
+	endContexts()
+	u.unregister()
+	for _, part := range parts {
+		if keep {
+			part.Detach()
+		} else {
+			part.Abandon()
+		}
+	}
+	u.onTimer(time.Now())
+	u.cleanUp()
+	return true
+}
+
+// deadlineLocked is until when a majority is certain: the latest time that as many parts as are needed reach.
+func (u *Lease) deadlineLocked() time.Time {
+	var deadlines []time.Time
+	for i := range u.members {
+		if s := &u.members[i]; u.agreesLocked(s) {
+			if deadline, err := s.part.State(); err == nil {
+				deadlines = append(deadlines, deadline)
+			}
+		}
+	}
+	if len(deadlines) >= u.lock.need {
+		slices.SortFunc(deadlines, func(a, b time.Time) int { return b.Compare(a) })
+		u.lastDeadline = deadlines[u.lock.need-1]
+	}
+	return u.lastDeadline
+}
+
+// CheckDeadline ends the lease as lost if its deadline has passed. It implements engine.DeadlineChecker.
+func (u *Lease) CheckDeadline() {
+	u.mu.Lock()
+	if u.state != leaseHeld {
+		u.mu.Unlock()
+		return
+	}
+	var parts []*engine.Lease
+	if u.tallyLocked(time.Now()).agreed < u.lock.need {
+		parts = u.partsLocked()
+	}
+	u.mu.Unlock()
+	for _, part := range parts {
+		part.CheckDeadline() // PartEvent gets its loss
+	}
+	if parts != nil {
+		u.checkMajority()
+	}
+}
+
+// Name, Token, Fence, Deadline, Err, Done and Context are as in engine.Handle.
+func (u *Lease) Name() string { return u.lock.spec.Name }
+
+// Token is the identity of the lease, the same at all servers.
+func (u *Lease) Token() string { return u.token }
+
+// Fence is the fencing token.
+func (u *Lease) Fence() uint64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return uint64(u.fence)
+}
+
+// Deadline is until when the lease is held if it is not renewed. It does not check whether that has passed.
+func (u *Lease) Deadline() time.Time {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.state.ended() {
+		return u.lastDeadline
+	}
+	return u.deadlineLocked()
+}
+
+// Err is nil while the lease is held, and then says how it ended.
+func (u *Lease) Err() error { return u.lifecycle.Err() }
+
+// Done is closed when the lease has ended.
+func (u *Lease) Done() <-chan struct{} { return u.lifecycle.Done() }
+
+// Context is a child of parent that also ends with the lease.
+func (u *Lease) Context(parent context.Context) context.Context { return u.lifecycle.Context(parent) }
+
+// Release releases the lease; see lockkeeper.Lease. It returns when a majority has nothing of the lease any more; the other
+// servers are cleaned up in the background.
+func (u *Lease) Release(ctx context.Context) error {
+	u.CheckDeadline()
+	u.mu.Lock()
+	if u.state.ended() {
+		parts := u.partsLocked()
+		u.mu.Unlock()
+		for _, part := range parts {
+			part.Abandon() // the holder has stopped by now
+		}
+		if err := u.Err(); !errors.Is(err, engine.ErrReleased) {
+			return err
+		}
+		return nil
+	}
+	endContexts := u.endLocked(u.lock.fail(nil, engine.ErrReleased))
+	u.mu.Unlock()
+	endContexts()
+	u.unregister()
+	u.onTimer(time.Now())
+	u.cleanUp()
+	succeeded, answers := u.onEveryMember(func(part *engine.Lease) error {
+		err := part.Release(ctx)
+		if errors.Is(err, engine.ErrReleaseUnanswered) {
+			return engine.ErrNoAnswer // its text, and that ctx has ended, are in the error once
+		}
+		return err
+	}, func(i int) error { return u.cleanedUp(ctx, i) })
+	u.observe(engine.Released, nil)
+	if succeeded >= u.lock.need {
+		return nil
+	}
+	var causes []error
+	known := 0 // servers of which it is known that they have nothing of the lease
+	for _, err := range answers {
+		if err == nil || errors.Is(err, engine.ErrLost) {
+			known++
+		} else {
+			causes = append(causes, err)
+		}
+	}
+	if known >= u.lock.need {
+		return u.lock.fail(answers, engine.ErrLost, errMinority)
+	}
+	return u.lock.fail(answers, append(append([]error{engine.ErrReleaseUnanswered}, causes...), ctx.Err())...)
+}
+
+// Extend makes the lease end ttl from now; see lockkeeper.Lease. It returns when a majority has confirmed it, and waits no longer
+// than ServerTimeout; the other servers are extended in the background.
+func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
+	if err := engine.CheckTTL("ttl", ttl); err != nil {
+		return err
+	}
+	if err := u.Err(); err != nil {
+		return err
+	}
+	if err := engine.CheckLifetime(ttl, u.lock.spec.MaxLifetime, u.owner.Since); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return u.lock.fail(nil, err)
+	}
+	// Once a majority has confirmed it, the other servers have the rest of the time, also if ctx ends then.
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.lock.spec.ServerTimeout)
+	decided := context.AfterFunc(ctx, cancel)
+	succeeded, answers := u.onEveryMember(func(part *engine.Lease) error {
+		err := part.Extend(limited, ttl)
+		if err != nil && errors.Is(err, limited.Err()) {
+			return engine.ErrNoAnswer // if it was ctx that ended, the error says so once
+		}
+		return err
+	}, nil)
+	decided()
+	if succeeded >= u.lock.need {
+		u.mu.Lock()
+		u.reportedDeadline, u.ttl = u.deadlineLocked(), ttl
+		u.mu.Unlock()
+		return nil // limited ends by itself
+	}
+	cancel()
+	if err := u.Err(); err != nil {
+		return err
+	}
+	causes := []error{errMinority}
+	for _, err := range answers {
+		if err != nil && !errors.Is(err, engine.ErrLost) { // of a part, that is: the lease is held
+			causes = append(causes, err)
+		}
+	}
+	return u.lock.fail(answers, append(causes, ctx.Err())...)
+}

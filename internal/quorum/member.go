@@ -1,0 +1,262 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+)
+
+// memberState is how a server stands to a lease.
+type memberState int
+
+const (
+	memberAsking  memberState = iota // it was asked for the lease, or is about to be, and has not answered
+	memberGranted                    // it granted the lease. The part may be lost by now
+	memberRaising                    // it granted the lease, and was asked to raise its fence
+	memberFailed                     // it did not grant the lease, or its grant does not count
+)
+
+// member is one server of a lease. It is guarded by Lease.mu.
+type member struct {
+	state   memberState
+	err     error         // why it failed
+	askedAt time.Time     // when the server was last asked for the lease
+	settled chan struct{} // closed when the last request is answered or given up, and its cleanup, if any, has begun
+
+	request    *engine.TokenRequest // the last one; nil: of an adopted lease, or the keeper was closed
+	part       *engine.Lease        // the last lease that was granted, perhaps lost by now; nil: none, or it does not count
+	fenceFloor int64                // the server gives only fences larger than this, or equal for the part itself; 0: not known
+	retryAfter time.Duration        // if it refused: when the lease in the way expires at the latest; 0: not known
+	inDoubt    bool                 // the server may have, or still grant, a lease that part is not
+	cleanup    *engine.Cleanup      // releases what is in doubt, once the whole lease has ended
+}
+
+// granted reports whether the server has granted the lease, as far as is known.
+func (s *member) granted() bool { return s.state == memberGranted || s.state == memberRaising }
+
+// live reports whether the server has granted the lease and its part is held.
+func (s *member) live(now time.Time) bool {
+	if !s.granted() {
+		return false
+	}
+	deadline, err := s.part.State()
+	return err == nil && now.Before(deadline)
+}
+
+// currentCleanup is what releases what there is at the server; nil: nothing was there, or nothing has begun to release it.
+func (s *member) currentCleanup() *engine.Cleanup {
+	switch {
+	case s.cleanup != nil:
+		return s.cleanup
+	case s.part != nil:
+		return s.part.Cleanup()
+	case s.request != nil:
+		return s.request.Cleanup()
+	}
+	return nil
+}
+
+// ask sends a server a request for the lease.
+func (u *Lease) ask(i int) {
+	u.mu.Lock()
+	inDoubt := u.members[i].inDoubt
+	u.mu.Unlock()
+	r := u.lock.locks[i].NewTokenRequest(u.token, &u.owner, inDoubt)
+	u.mu.Lock()
+	s := &u.members[i]
+	s.state, s.askedAt, s.request, s.fenceFloor = memberAsking, time.Now(), r, 0
+	s.settled = make(chan struct{})
+	if r == nil {
+		s.state, s.err = memberFailed, engine.ErrClosed
+		close(s.settled)
+	}
+	u.mu.Unlock()
+	if r == nil {
+		u.notify()
+		return
+	}
+	r.Send(func(r *engine.TokenRequest, reply engine.TokenReply) {
+		u.lock.noteClock(i, reply.ServerTime, reply.Sent)
+		u.answered(i, r, reply.Lease, reply.RetryAfter, reply.Err)
+	})
+}
+
+// answered handles a server's answer to a request, or to an adoption, for which r is nil: a part, or why there is none. It does
+// nothing if the request has been given up.
+//
+// What a failed request may have left at the server is not released before the lease has ended. The server is asked again with
+// the same token until then: a cleanup would release what that is granted, or its tombstone would prevent it.
+func (u *Lease) answered(i int, r *engine.TokenRequest, part *engine.Lease, retryAfter time.Duration, err error) {
+	u.mu.Lock()
+	s := &u.members[i]
+	if s.state != memberAsking || s.request != r {
+		u.mu.Unlock()
+		return
+	}
+	s.state, s.part, s.retryAfter, s.err = memberGranted, part, retryAfter, nil
+	if part == nil {
+		s.state, s.err = memberFailed, engine.WithoutName(err)
+	}
+	ended, keep := u.state.ended(), u.keepsPartsLocked()
+	failed := part == nil && r != nil
+	if failed && !ended && r.Drop(err) {
+		s.inDoubt = true
+	}
+	settled, ttl := s.settled, u.ttl
+	u.mu.Unlock()
+	if failed {
+		r.Cancel(err) // nothing is left to end if it was dropped
+	}
+	switch {
+	case part == nil || !ended:
+		if part != nil && ttl > 0 {
+			part.SetTTL(ttl)
+		}
+		u.raiseFences()
+	case keep:
+		part.Detach()
+	default:
+		part.Abandon() // too late
+	}
+	close(settled)
+	u.notify()
+}
+
+// armTimer sets the timer of a lease that has ended to the time when the next unanswered request is given up.
+func (u *Lease) armTimer() {
+	u.mu.Lock()
+	var next time.Time
+	for i := range u.members {
+		if s := &u.members[i]; s.unanswered() && (next.IsZero() || s.askedAt.Before(next)) {
+			next = s.askedAt
+		}
+	}
+	u.mu.Unlock()
+	if !next.IsZero() {
+		u.lock.spec.Engines[0].Timers().Set(&u.timer, next.Add(u.lock.spec.ServerTimeout))
+	}
+}
+
+// unanswered reports whether there is a request without an answer. An adoption ends by its own context.
+func (s *member) unanswered() bool { return s.state == memberAsking && s.request != nil }
+
+// onTimer gives up requests that were not answered within ServerTimeout, once the lease has ended. As long as it is held a late
+// answer is as good as any.
+func (u *Lease) onTimer(now time.Time) {
+	var late []member
+	u.mu.Lock()
+	for i := range u.members {
+		s := &u.members[i]
+		if s.unanswered() && now.Sub(s.askedAt) >= u.lock.spec.ServerTimeout {
+			late = append(late, *s)
+			s.state, s.part, s.err = memberFailed, nil, engine.ErrNoAnswer
+		}
+	}
+	u.mu.Unlock()
+	for _, s := range late {
+		s.request.Cancel(engine.ErrNoAnswer)
+		if part := s.request.Lease(); part != nil { // the answer has just arrived
+			part.Abandon()
+		}
+		close(s.settled)
+	}
+	u.armTimer()
+}
+
+// cleanUp releases what is in doubt at the servers, once the lease has ended.
+func (u *Lease) cleanUp() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	until := time.Now().Add(max(u.lock.spec.TTL, u.ttl))
+	for i, l := range u.lock.locks {
+		if s := &u.members[i]; s.inDoubt && !s.unanswered() && s.part == nil && s.cleanup == nil {
+			s.cleanup = l.CleanUp(u.token, until)
+		}
+	}
+}
+
+// answersLocked is what each server answered last; nil: it agrees.
+func (u *Lease) answersLocked() []error {
+	answers := make([]error, len(u.members))
+	for i := range u.members {
+		switch s := &u.members[i]; {
+		case s.state == memberAsking, s.state == memberRaising && time.Since(s.askedAt) >= u.lock.spec.ServerTimeout:
+			answers[i] = engine.ErrNoAnswer
+		case s.state == memberFailed:
+			answers[i] = s.err
+		default:
+			_, err := s.part.State()
+			answers[i] = engine.WithoutName(err)
+		}
+	}
+	return answers
+}
+
+// partsLocked is the parts at all servers, including those that have ended.
+func (u *Lease) partsLocked() []*engine.Lease {
+	var list []*engine.Lease
+	for i := range u.members {
+		if part := u.members[i].part; part != nil {
+			list = append(list, part)
+		}
+	}
+	return list
+}
+
+// onEveryMember calls do with each part that was granted and, if it is not nil, other for the other servers, all concurrently. It
+// returns when a majority has succeeded or all have ended: how many succeeded, and the answer of each server.
+func (u *Lease) onEveryMember(do func(part *engine.Lease) error, other func(i int) error) (succeeded int, answers []error) {
+	u.mu.Lock()
+	answers = u.answersLocked()
+	tasks := make(map[int]func() error, len(u.members))
+	for i := range u.members {
+		if s := &u.members[i]; s.granted() {
+			part := s.part
+			tasks[i] = func() error { return do(part) }
+		} else if other != nil {
+			tasks[i] = func() error { return other(i) }
+		}
+	}
+	u.mu.Unlock()
+	type result struct {
+		i   int
+		err error
+	}
+	results := make(chan result, len(tasks))
+	for i, task := range tasks {
+		go func() { results <- result{i, task()} }()
+	}
+	for n := len(tasks); n > 0 && succeeded < u.lock.need; n-- {
+		r := <-results
+		if answers[r.i] = engine.WithoutName(r.err); r.err == nil {
+			succeeded++
+		}
+	}
+	return succeeded, answers
+}
+
+// cleanedUp waits until a server that has no part has nothing else of a lease that has ended: until its unanswered request is
+// answered or given up, and what that left is released.
+func (u *Lease) cleanedUp(ctx context.Context, i int) error {
+	u.mu.Lock()
+	settled := u.members[i].settled
+	u.mu.Unlock()
+	if !waitFor(ctx, settled) {
+		return engine.ErrNoAnswer
+	}
+	u.mu.Lock()
+	s := u.members[i]
+	u.mu.Unlock()
+	c := s.currentCleanup()
+	switch {
+	case c == nil && errors.Is(s.err, engine.ErrNotAcquired):
+		return nil // another holder has the lock there
+	case c == nil:
+		return s.err // no request reached the server. Without an answer it does not count as released
+	case !waitFor(ctx, c.Done()):
+		return engine.ErrNoAnswer
+	}
+	return c.Failure()
+}

@@ -1,0 +1,134 @@
+// Package quorum is a lock on the majority of several independent servers. It is built on package engine, where everything is
+// about one server, and package redlock is its front end.
+//
+// A Lock asks all servers for a lease under one token (attempt.go, verdict.go). Each server that grants it has a part of the
+// Lease: an engine.Lease, which renews itself (member.go). The Lease is handed out when a majority has a part and gives only
+// larger fences from then on (fence.go), and is lost when no majority is left (lease.go). docs/protocol.md says why that is safe.
+//
+// # Locks
+//
+// Mutexes are taken in this order: Lease.mu, then those of package engine, among them that of a Lease's Lifecycle. Lock.mu is
+// taken with no other mutex held, and nothing is called under it. The engine calls PartEvent, KeeperClosed and the functions
+// given to Send and RaiseFence without any of its mutexes held, so these take Lease.mu. Nothing under Lease.mu blocks.
+package quorum
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+)
+
+// Spec describes a lock on the majority of several servers.
+type Spec struct {
+	engine.Spec                    // of the lock at each server
+	Engines       []*engine.Engine // one for each server
+	ServerTimeout time.Duration    // how long one server's answer is awaited, for each step; 0: the default
+	MaxRetryDelay time.Duration    // the longest pause between two attempts while others hold the lock
+	MinUptime     time.Duration    // how long a server must have run before it counts; 0: it counts at once
+	// Fail makes an error of what each server answered last, in the order of the engines, and of its causes. The answer of a
+	// server that agreed is nil. No answers mean that no server was asked.
+	Fail func(answers []error, causes ...error) error
+}
+
+// Lock is a lock on one name at the majority of several servers. Its settings are immutable. It is safe for concurrent use.
+type Lock struct {
+	spec  Spec
+	locks []*engine.Lock // one for each server. The first one's keeper has the observer, the retry policy and the local queue
+	need  int            // how many servers are a majority
+
+	mu     sync.Mutex // guards what follows
+	clocks []clockReading
+}
+
+// Causes of errors, besides those of package engine and the servers' own.
+var (
+	errMinority       = errors.New("no majority of the servers")
+	errNoQuorum       = engine.Chain(engine.ErrUnavailable, errMinority) // and another attempt may succeed
+	errCleanupPending = errors.New("a previous attempt is still being cleaned up there")
+)
+
+// firstRetryDelay is the average of the first pause after an attempt that others prevented.
+const firstRetryDelay = 10 * time.Millisecond
+
+// New checks a spec and returns the lock. It does no I/O. The error is ErrInvalid.
+func New(spec Spec) (*Lock, error) {
+	n := len(spec.Engines)
+	if n%2 == 0 {
+		return nil, engine.Invalid("%d keepers: an odd number is needed; an even one tolerates no more failures", n)
+	}
+	l := &Lock{spec: spec, need: n/2 + 1, clocks: make([]clockReading, n)}
+	for i, e := range spec.Engines {
+		if e == nil {
+			return nil, engine.Invalid("keeper %d of %d is nil", i+1, n)
+		}
+		if k := slices.Index(spec.Engines, e); k < i {
+			return nil, engine.Invalid("keepers %d and %d of %d are the same: each server counts once", k+1, i+1, n)
+		}
+		if e.AwaitsReplicas() {
+			return nil, engine.Invalid("keeper %d of %d has ReplicaAck, but the servers of a majority have no replicas to wait for", i+1, n)
+		}
+		at, err := e.Lock(spec.Spec)
+		if err != nil {
+			return nil, err
+		}
+		l.locks = append(l.locks, at)
+	}
+	if l.spec.ServerTimeout == 0 {
+		l.spec.ServerTimeout = max(min(spec.TTL/10, 500*time.Millisecond), time.Millisecond)
+	}
+	if l.spec.ServerTimeout < time.Millisecond || l.spec.ServerTimeout > spec.TTL/2 {
+		return nil, engine.Invalid("ServerTimeout %v is not between 1ms and half of TTL %v", l.spec.ServerTimeout, spec.TTL)
+	}
+	if spec.MaxRetryDelay < firstRetryDelay || spec.MaxRetryDelay > time.Hour {
+		return nil, engine.Invalid("MaxRetryDelay %v is not between %v and %v", spec.MaxRetryDelay, firstRetryDelay, time.Hour)
+	}
+	if spec.MinUptime != 0 && (spec.MinUptime < spec.TTL || spec.MinUptime > engine.LongestTTL) {
+		return nil, engine.Invalid("MinUptime %v is not between TTL %v and %v (0 means none)", spec.MinUptime, spec.TTL, engine.LongestTTL)
+	}
+	return l, nil
+}
+
+// fail makes an error of the lock. Causes that are nil do not count.
+func (l *Lock) fail(answers []error, causes ...error) error {
+	causes = slices.DeleteFunc(causes, func(err error) bool { return err == nil })
+	return l.spec.Fail(answers, causes...)
+}
+
+// closed reports whether one of the keepers is closed.
+func (l *Lock) closed() bool {
+	return slices.ContainsFunc(l.spec.Engines, func(e *engine.Engine) bool { return e.Closing().Err() != nil })
+}
+
+// untilClosed is a child of ctx that also ends when one of the keepers is closed.
+func (l *Lock) untilClosed(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	stops := make([]func() bool, 0, len(l.locks))
+	for _, e := range l.spec.Engines {
+		stops = append(stops, context.AfterFunc(e.Closing(), cancel))
+	}
+	return ctx, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		cancel()
+	}
+}
+
+// waitFor returns when the channel is closed or ctx has ended, and reports whether the channel is closed.
+func waitFor(ctx context.Context, closed <-chan struct{}) bool {
+	select {
+	case <-closed:
+		return true
+	case <-ctx.Done():
+	}
+	select {
+	case <-closed:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,52 @@
+package quorum
+
+import (
+	"context"
+
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+)
+
+// checkServers returns ErrInvalid if two keepers use the same server, by its run_id. At the first use it queries each server and
+// waits for ServerTimeout at most. A server that does not answer, or does not report its run_id, is not compared.
+func (l *Lock) checkServers(ctx context.Context) error {
+	if len(l.locks) == 1 {
+		return nil
+	}
+	limit, cancel := context.WithTimeout(ctx, l.spec.ServerTimeout)
+	defer cancel()
+	var answers []<-chan struct{}
+	for _, at := range l.locks {
+		if _, queried := at.ServerID(); !queried {
+			answers = append(answers, at.QueryServerID())
+		}
+	}
+	for _, answered := range answers {
+		waitFor(limit, answered)
+	}
+	i, k := l.sameServer()
+	if k == 0 {
+		return nil
+	}
+	// The two may have been queried at different times, and one of them may have moved to where the other was.
+	answers = []<-chan struct{}{l.locks[i].QueryServerID(), l.locks[k].QueryServerID()}
+	for _, answered := range answers {
+		waitFor(limit, answered)
+	}
+	if i, k = l.sameServer(); k > 0 {
+		return engine.Invalid("keepers %d and %d of %d use the same server, by its run_id: each server counts once", i+1, k+1, len(l.locks))
+	}
+	return nil
+}
+
+// sameServer returns two keepers that use the same server, as far as is known; 0 and 0 if there are none.
+func (l *Lock) sameServer() (i, k int) {
+	seen := map[engine.ServerID]int{}
+	for k, at := range l.locks {
+		id, _ := at.ServerID()
+		if i, is := seen[id]; is && id != (engine.ServerID{}) {
+			return i, k
+		}
+		seen[id] = k
+	}
+	return 0, 0
+}
