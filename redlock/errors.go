@@ -7,9 +7,8 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 )
 
-// Error is something that did not come about, or a lease that was lost, with what each server has said. errors.Is finds
-// what follows from it (ErrNotAcquired, ErrUnavailable, ErrLost, ErrClosed, a context's error) and, if it follows from them, the errors
-// of the servers; errors.As finds the Error.
+// Error is a failed operation, or a lost lease, with the last answer of each server. errors.Is matches the result
+// (ErrNotAcquired, ErrUnavailable, ErrLost, ErrClosed, a context's error) and, where they caused it, the servers' errors.
 type Error struct {
 	Name    string
 	Servers []ServerError // in the order of the keepers; empty if none was asked
@@ -17,12 +16,11 @@ type Error struct {
 	causes []error
 }
 
-// ServerError is what one server has said.
+// ServerError is the answer of one server.
 type ServerError struct {
 	Keeper string // the Keeper.ID
-	// Err is nil if the server agreed. It is ErrNotAcquired if another holds the server's part of the lock, ErrLost if the
-	// server does not know the lease any more, ErrUnavailable if it has not answered, and otherwise why its answer does not
-	// count.
+	// Err is nil if the server agreed. It is ErrNotAcquired if another holder has the server's part of the lock, ErrLost if
+	// the server no longer knows the lease, ErrUnavailable if it did not answer, and otherwise why its answer does not count.
 	Err error
 }
 
@@ -34,7 +32,7 @@ func newError(name string, ids []string, answers, causes []error) *Error {
 	return e
 }
 
-// Error names the lock, what happened, and what each server said.
+// Error returns a text that names the lock, the causes, and the answer of each server.
 func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "lockkeeper: redlock %q", e.Name)
@@ -48,11 +46,11 @@ func (e *Error) Error() string {
 		if i == 0 {
 			sep = " ("
 		}
-		said := "agreed"
+		answer := "agreed"
 		if s.Err != nil {
-			said = strings.TrimPrefix(s.Err.Error(), lockkeeper.ErrUnavailable.Error()+": ") // what it is says so
+			answer = strings.TrimPrefix(s.Err.Error(), lockkeeper.ErrUnavailable.Error()+": ") // the rest implies it
 		}
-		fmt.Fprintf(&b, "%sserver %d: %s", sep, i+1, said)
+		fmt.Fprintf(&b, "%sserver %d: %s", sep, i+1, answer)
 	}
 	if len(e.Servers) > 0 {
 		b.WriteString(")")
@@ -60,7 +58,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// isAnswer says whether the text of a cause stands with its server.
+// isAnswer reports whether a cause is the answer of a server, so that its text is printed there.
 func (e *Error) isAnswer(cause error) bool {
 	for _, s := range e.Servers {
 		if s.Err == cause {
@@ -70,5 +68,5 @@ func (e *Error) isAnswer(cause error) bool {
 	return false
 }
 
-// Unwrap lets errors.Is and errors.As find every cause.
+// Unwrap returns the causes, for errors.Is and errors.As.
 func (e *Error) Unwrap() []error { return e.causes }

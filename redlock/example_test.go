@@ -40,7 +40,7 @@ func newKeepers() (keepers []*lockkeeper.Keeper, servers []*miniredis.Miniredis,
 	}
 }
 
-// One server may be down.
+// The lock works while one server of three is down.
 func ExampleLock_Do() {
 	keepers, servers, end := newKeepers()
 	defer end()
@@ -59,7 +59,7 @@ func ExampleLock_Do() {
 	// <nil>
 }
 
-// An error tells a lock that somebody else holds from servers that do not answer.
+// An error distinguishes a lock that is held elsewhere from servers that do not answer.
 func ExampleError() {
 	ctx := context.Background()
 	keepers, servers, end := newKeepers()

@@ -19,7 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// identities lets the servers say who they are, by small numbers; 0 is one that does not say.
+// identities makes the servers report run_ids, given as small numbers; 0: the server does not report one.
 func (w *world) identities(of ...int64) []atomic.Int64 {
 	ids := make([]atomic.Int64, len(w.servers))
 	for i, m := range w.servers {
@@ -35,7 +35,7 @@ func (w *world) identities(of ...int64) []atomic.Int64 {
 	return ids
 }
 
-// sameServerRejected checks that every way to a lease says that two keepers use one server, and that nothing is left by it.
+// sameServerRejected checks that every method that acquires returns an error that names the keepers of one server.
 func sameServerRejected(t *testing.T, l *redlock.Lock, want string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -64,7 +64,7 @@ func TestKeepersOfSameServerRejected(t *testing.T) {
 	})
 }
 
-// TestServersWithoutIDAccepted: they may be any.
+// TestServersWithoutIDAccepted: servers that do not report a run_id are not compared, which is logged once per keeper.
 func TestServersWithoutIDAccepted(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		w.identities(0, 0, 7)
@@ -75,12 +75,12 @@ func TestServersWithoutIDAccepted(t *testing.T) {
 			time.Sleep(2 * time.Minute)
 		}
 		if n := strings.Count(log.String(), "does not report its run_id"); n != 2 {
-			w.Errorf("it was logged %d times of two servers:\n%s", n, &log)
+			w.Errorf("logged %d times for two servers:\n%s", n, &log)
 		}
 	})
 }
 
-// TestUnresponsiveServerIsAwaitedOnce: what it is is not known, and it is asked again by the way.
+// TestUnresponsiveServerIsAwaitedOnce: later calls do not wait for its run_id, which is queried in the background.
 func TestUnresponsiveServerIsAwaitedOnce(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		w.identities(1, 2, 2)
@@ -98,13 +98,13 @@ func TestUnresponsiveServerIsAwaitedOnce(t *testing.T) {
 		}
 		p.nets[2].Restore()
 		time.Sleep(2 * time.Second)
-		w.connect(l) // it is asked again
+		w.connect(l) // the server is queried again
 		sameServerRejected(t, l, "keepers 2 and 3 of 3")
 	})
 }
 
-// TestServerChangeDetected: a failover or a name that is changed can make one of two, within a minute. If two have
-// changed places, or one of them was replaced, nothing is wrong.
+// TestServerChangeDetected: a failover or a changed DNS name can lead two keepers to one server, which is noticed within a
+// minute. Two servers that have swapped places, or one that was replaced, are accepted.
 func TestServerChangeDetected(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		ids := w.identities(1, 2, 3)
@@ -120,14 +120,14 @@ func TestServerChangeDetected(t *testing.T) {
 		}
 		ids[2].Store(2)
 		time.Sleep(time.Minute)
-		w.connect(l) // it is asked again
+		w.connect(l) // the server is queried again
 		sameServerRejected(t, l, "keepers 1 and 3 of 3")
 		ids[2].Store(3)
 		w.connect(l)
 	})
 }
 
-// TestRealServersSameServerRejected: by whatever address, and behind whatever there may be between.
+// TestRealServersSameServerRejected: whatever address the server is reached by.
 func TestRealServersSameServerRejected(t *testing.T) {
 	s, other := redistest.Start(t), redistest.Start(t)
 	_, port, err := net.SplitHostPort(s.Addr)
@@ -151,7 +151,7 @@ func TestRealServersSameServerRejected(t *testing.T) {
 	round(t, locks(s.Addr, other.Addr, "127.0.0.1:1"))
 }
 
-// TestRealServersWithoutInfoPermission: the lock works, and the logger says what is not looked at.
+// TestRealServersWithoutInfoPermission: the lock works, and what cannot be detected is logged.
 func TestRealServersWithoutInfoPermission(t *testing.T) {
 	s := redistest.Start(t)
 	if err := s.Client().Do(t.Context(), "acl", "setuser", "plain", "on", ">secret", "~*", "&*", "+@all", "-info").Err(); err != nil {
@@ -176,6 +176,6 @@ func TestRealServersWithoutInfoPermission(t *testing.T) {
 	round(t, l)
 	round(t, l)
 	if n := strings.Count(log.String(), "does not report its run_id"); n != 3 {
-		t.Errorf("it was logged %d times of three keepers:\n%s", n, &log)
+		t.Errorf("logged %d times for three keepers:\n%s", n, &log)
 	}
 }

@@ -28,7 +28,7 @@ const (
 	limit = 60 * time.Millisecond // ServerTimeout
 )
 
-// world is several servers with clocks of their own, in virtual time.
+// world is several servers, each with its own clock, in virtual time.
 type world struct {
 	*testing.T
 	servers []*miniredis.Miniredis
@@ -37,7 +37,7 @@ type world struct {
 	last    []func()
 }
 
-// onServers runs a test in a bubble with so many servers.
+// onServers runs a test in a synctest bubble with n servers.
 func onServers(t *testing.T, n int, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -45,11 +45,11 @@ func onServers(t *testing.T, n int, test func(w *world)) {
 		for i := range n {
 			m := miniredis.NewMiniRedis()
 			m.ClockTTL(true)
-			first, err := m.Dial() // so that there is something to set a hook on
+			first, err := m.Dial() // Server() is nil before the first connection
 			w.must(err)
 			w.must(first.Close())
 			m.Server().SetPreHook(func(_ *server.Peer, command string, _ ...string) bool {
-				if strings.HasPrefix(command, "EVAL") { // not what a script calls: the server is locked then
+				if strings.HasPrefix(command, "EVAL") { // not a command that a script calls: then the server is locked
 					time.Sleep(time.Duration(w.slow.Load()))
 					m.SetTime(time.Now().Add(w.offsets[i]))
 				}
@@ -64,13 +64,13 @@ func onServers(t *testing.T, n int, test func(w *world)) {
 			for _, m := range w.servers {
 				m.Close()
 			}
-			time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
+			time.Sleep(time.Minute) // go-redis ends its goroutines by timers
 		}()
 		test(w)
 	})
 }
 
-// process has a keeper, and a network, for each server.
+// process is a client process: a keeper and a network for each server.
 type process struct {
 	w       *world
 	nets    []*faultnet.Net
@@ -119,13 +119,14 @@ func (w *world) must(err error) {
 	}
 }
 
-// ends waits for the end of something that is to end by itself. A lease that is renewed would keep the clock going for good.
+// ends waits until the channel is closed, for a minute of virtual time at most: a lease that is renewed forever would otherwise
+// keep the test running.
 func (w *world) ends(done <-chan struct{}) {
 	w.Helper()
 	select {
 	case <-done:
 	case <-time.After(time.Minute):
-		w.Fatal("it has not ended after a minute")
+		w.Fatal("not ended after a minute")
 	}
 }
 
@@ -138,14 +139,14 @@ func (w *world) hold(l *redlock.Lock) *lockkeeper.Lease {
 	return lease
 }
 
-// connect makes connections and the scripts known.
+// connect opens the connections and loads the scripts.
 func (w *world) connect(l *redlock.Lock) {
 	w.Helper()
 	w.must(w.hold(l).Release(w.Context()))
-	synctest.Wait() // also at those that the majority did not wait for
+	synctest.Wait() // also at the servers that the majority did not wait for
 }
 
-// owners is who has each server's part of the lock; "" is nobody.
+// owners is the token that each server has for the lock; "": none.
 func (w *world) owners() []string {
 	list := make([]string, len(w.servers))
 	for i, m := range w.servers {
@@ -155,7 +156,7 @@ func (w *world) owners() []string {
 	return list
 }
 
-// owned checks at how many servers the lease lies, after what is under way has been done.
+// owned checks how many servers have the lease, when all commands under way have ended.
 func (w *world) owned(by *lockkeeper.Lease, want int) {
 	w.Helper()
 	synctest.Wait()
@@ -166,15 +167,15 @@ func (w *world) owned(by *lockkeeper.Lease, want int) {
 		}
 	}
 	if n != want {
-		w.Errorf("the lease lies at %d servers, want %d", n, want)
+		w.Errorf("%d servers have the lease, want %d", n, want)
 	}
 }
 
-// clean checks that nothing is left but what expires as a fact of the name, and graves.
+// clean checks that no keys are left but metadata and tombstones, which expire.
 func (w *world) clean() {
 	w.Helper()
 	synctest.Wait()
-	w.owners() // what has expired is gone
+	w.owners() // expired keys are gone
 	for i, m := range w.servers {
 		for _, k := range m.Keys() {
 			if !strings.HasSuffix(k, ":meta") && !strings.HasSuffix(k, ":heartbeats") {
@@ -184,18 +185,18 @@ func (w *world) clean() {
 	}
 }
 
-// is checks what an error is, and is not.
+// is checks which of the package's errors an error matches.
 func (w *world) is(err error, want ...error) {
 	w.Helper()
 	for _, e := range []error{lockkeeper.ErrNotAcquired, lockkeeper.ErrUnavailable, lockkeeper.ErrLost, lockkeeper.ErrReleased, lockkeeper.ErrClosed, context.DeadlineExceeded} {
 		if errors.Is(err, e) != slices.Contains(want, e) {
-			w.Errorf("is it %q? want %v: %v", e, slices.Contains(want, e), err)
+			w.Errorf("errors.Is %q is not %v: %v", e, slices.Contains(want, e), err)
 		}
 	}
 }
 
-// wantReplies checks the answer of each server: 'y' it agreed, 'n' another holds it, 'l' it has lost the lease, '-' there was none;
-// with '?' it does not matter.
+// wantReplies checks the answer of each server in an error: 'y' agreed, 'n' another holder has it, 'l' the lease is lost there,
+// '-' no answer or another error, '?' any.
 func (w *world) wantReplies(err error, want string) {
 	w.Helper()
 	var all *redlock.Error
@@ -218,11 +219,11 @@ func (w *world) wantReplies(err error, want string) {
 		}
 	}
 	if got != want {
-		w.Errorf("the servers said %s, want %s: %v", got, want, err)
+		w.Errorf("the servers' answers are %s, want %s: %v", got, want, err)
 	}
 }
 
-// occupy gives a server's part of the lock to somebody else.
+// occupy gives the lock at some servers to another holder.
 func (w *world) occupy(servers ...int) {
 	for _, i := range servers {
 		w.must(w.servers[i].Set("lock:x", "theirs"))
@@ -281,15 +282,15 @@ func TestFailedAttemptReleasesGrants(t *testing.T) {
 		w.occupy(1, 2)
 		_, err := l.TryLock(w.Context())
 		w.is(err, lockkeeper.ErrNotAcquired)
-		w.wantReplies(err, "?nn") // two have decided it, whatever the first says
+		w.wantReplies(err, "?nn") // two refusals decide it, whatever the first answers
 		synctest.Wait()
 		if got := w.owners(); !slices.Equal(got, []string{"", "theirs", "theirs"}) {
-			w.Errorf("the servers' parts are with %q", got)
+			w.Errorf("the servers' owners are %q", got)
 		}
 	})
 }
 
-// Case 51, where the answers are never seen.
+// Case 51, where the answers are lost.
 func TestFailedAttemptReleasesInDoubtGrants(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()
@@ -306,7 +307,7 @@ func TestFailedAttemptReleasesInDoubtGrants(t *testing.T) {
 		time.Sleep(2 * limit)
 		w.clean()
 		for _, n := range p.nets[1:] {
-			w.must(n.Replay()) // the requests arrive once more
+			w.must(n.Replay()) // copies of the requests arrive later
 		}
 		w.clean()
 		w.must(w.hold(l).Release(w.Context()))
@@ -328,7 +329,7 @@ func TestMinorityDown(t *testing.T) {
 					start := time.Now()
 					lease := w.hold(l)
 					if d := time.Since(start); d > 0 {
-						w.Errorf("two of five servers cost %v", d)
+						w.Errorf("with two of five servers away a lock took %v", d)
 					}
 					time.Sleep(3 * ttl)
 					w.must(lease.Err())
@@ -377,7 +378,7 @@ func TestMajorityDownErrorNamesServers(t *testing.T) {
 					w.Errorf("a wait of 300ms took %v", d)
 				}
 
-				// A short fault is ridden out.
+				// A short outage is survived.
 				got := make(chan error, 1)
 				go func() {
 					lease, err := l.Lock(w.Context())
@@ -397,7 +398,7 @@ func TestMajorityDownErrorNamesServers(t *testing.T) {
 	}
 }
 
-// Contention is what it is called only if a majority has answered.
+// TestContentionDistinguishedFromOutage: the error is ErrNotAcquired only if a majority has answered.
 func TestContentionDistinguishedFromOutage(t *testing.T) {
 	onServers(t, 5, func(w *world) {
 		p := w.process()
@@ -409,16 +410,16 @@ func TestContentionDistinguishedFromOutage(t *testing.T) {
 		w.is(err, lockkeeper.ErrNotAcquired)
 		w.wantReplies(err, "--yyn")
 		p.nets[2].Down()
-		_, err = l.TryLock(w.Context()) // two answer: there is no lock to be had, held or not
+		_, err = l.TryLock(w.Context()) // two answer: no majority is possible, whether the lock is held or not
 		w.is(err, lockkeeper.ErrUnavailable)
 		w.wantReplies(err, "---yn")
 		if !strings.Contains(err.Error(), "no majority of the servers (server 1: ") {
-			w.Errorf("the text: %v", err)
+			w.Errorf("text: %v", err)
 		}
 	})
 }
 
-// A try that repeats itself may meet what it has left behind.
+// TestOwnLeftoversAreNoContention: a repeated attempt may be refused because of what the one before it left at the servers.
 func TestOwnLeftoversAreNoContention(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()
@@ -443,7 +444,7 @@ func TestOwnLeftoversAreNoContention(t *testing.T) {
 // Case 53.
 func TestSlowAcquireShortensLeaseOrFails(t *testing.T) {
 	onServers(t, 3, func(w *world) {
-		// Two servers answer, and their fences have to be made equal: so there are two steps, each within the limit.
+		// Two servers answer, and one of them has to raise its fence: two steps, each within ServerTimeout.
 		w.offsets = []time.Duration{0, time.Hour, 2 * time.Hour}
 		p := w.process()
 		slow := func(delay time.Duration) (*lockkeeper.Lease, error) {
@@ -466,7 +467,7 @@ func TestSlowAcquireShortensLeaseOrFails(t *testing.T) {
 			w.Fatalf("two steps took %v", d)
 		}
 		if d := lease.Deadline().Sub(start); d > ttl-ttl/100-2*time.Millisecond {
-			w.Errorf("a lease of %v is believed until %v after it was asked for", ttl, d)
+			w.Errorf("the deadline of a lease of %v is %v after the request", ttl, d)
 		}
 		w.must(lease.Release(w.Context()))
 		p.nets[1].Restore()
@@ -487,22 +488,22 @@ func TestDeadlineIsThatOfMajority(t *testing.T) {
 		lease := w.hold(p.lock())
 		w.owned(lease, 3)
 		p.nets[0].Down()
-		time.Sleep(5 * ttl) // one server is not needed
+		time.Sleep(5 * ttl) // one server may be away
 		w.must(lease.Err())
 		p.nets[1].Down()
 		down, deadline := time.Now(), lease.Deadline()
-		time.Sleep(ttl / 2) // the third is renewed
+		time.Sleep(ttl / 2) // only the third renews
 		if d := lease.Deadline(); d != deadline {
-			w.Errorf("with one server of three the deadline has moved by %v", d.Sub(deadline))
+			w.Errorf("with one server of three the deadline moved by %v", d.Sub(deadline))
 		}
 		w.ends(lease.Done())
 		if now := time.Now(); now != deadline || now.Sub(down) > ttl {
-			w.Errorf("lost %v after the second server was gone, the deadline was %v after it", now.Sub(down), deadline.Sub(down))
+			w.Errorf("lost %v after the second server was cut off, the deadline was %v after it", now.Sub(down), deadline.Sub(down))
 		}
 		w.is(lease.Err(), lockkeeper.ErrLost)
-		w.wantReplies(lease.Err(), "-ly") // the first was asked again, without an answer
+		w.wantReplies(lease.Err(), "-ly") // the first was asked for the lease again, without an answer
 		if owners := w.owners(); owners[1] != lease.Token() {
-			w.Error("a server had ended the lease before its holder stopped believing in it")
+			w.Error("a server ended the lease before its holder's deadline")
 		}
 		w.is(lease.Release(w.Context()), lockkeeper.ErrLost)
 		w.owned(lease, 1)
@@ -528,25 +529,25 @@ func TestLeaseLostWithoutMajority(t *testing.T) {
 		w.must(lease.Err())
 		w.must(ctx.Err())
 		time.Sleep(ttl / 3)
-		w.owned(lease, 3) // the server that had lost it has been asked again
+		w.owned(lease, 3) // the server that lost it was asked again
 		if n := renewed.Load(); n != 2 {
-			w.Errorf("%d renewals were told in two thirds of a ttl", n)
+			w.Errorf("%d Renewed events in two thirds of a TTL", n)
 		}
-		w.occupy(1, 2) // and is not given back: a lease whose servers forget it one after the other is not lost
+		w.occupy(1, 2) // a majority is gone at once
 		start := time.Now()
 		w.ends(ctx.Done())
 		if d := time.Since(start); d > ttl/3+20*time.Millisecond {
-			w.Errorf("the loss was told after %v", d)
+			w.Errorf("lost after %v", d)
 		}
 		if !errors.Is(context.Cause(ctx), lockkeeper.ErrLost) {
 			w.Errorf("cause %v", context.Cause(ctx))
 		}
 		w.is(lease.Err(), lockkeeper.ErrLost)
-		w.owned(lease, 0) // what was left of it keeps nobody out
+		w.owned(lease, 0) // what was left of it was released
 		w.is(lease.Release(w.Context()), lockkeeper.ErrLost)
 		w.is(lease.Extend(w.Context(), ttl), lockkeeper.ErrLost)
 		if lost.Load() != 1 || released.Load() != 0 {
-			w.Errorf("%d losses and %d releases were told", lost.Load(), released.Load())
+			w.Errorf("%d Lost and %d Released events", lost.Load(), released.Load())
 		}
 	})
 }
@@ -581,19 +582,19 @@ func TestLateServerJoinsLease(t *testing.T) {
 		start := time.Now()
 		lease := w.hold(l)
 		if d := time.Since(start); d > 0 {
-			w.Errorf("a slow server cost %v", d)
+			w.Errorf("with a slow server a lock took %v", d)
 		}
 		w.owned(lease, 2)
 		time.Sleep(limit)
 		w.owned(lease, 3)
 		p.nets[0].Down()
-		time.Sleep(3 * ttl) // now it is needed
+		time.Sleep(3 * ttl) // now the third server is needed
 		w.must(lease.Err())
 		w.must(lease.Release(w.Context()))
 		p.nets[0].Restore()
 		time.Sleep(2 * ttl)
 
-		// And when it answers after the release, what it granted is given back.
+		// If it answers after the release, what it granted is released.
 		lease = w.hold(l)
 		w.must(lease.Release(w.Context()))
 		time.Sleep(limit)
@@ -601,8 +602,8 @@ func TestLateServerJoinsLease(t *testing.T) {
 	})
 }
 
-// A release needs a majority's word that nothing is held there. A server that has not answered the request yet, or refused
-// it, or does not run, holds nothing once that is settled.
+// TestReleaseCountsServersWithoutLease: Release needs a majority of servers without the lease. A server that has not answered the
+// request yet, or refused it, counts as soon as that is known.
 func TestReleaseCountsServersWithoutLease(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()
@@ -621,7 +622,7 @@ func TestReleaseCountsServersWithoutLease(t *testing.T) {
 		}
 
 		p.nets[2].Delay(limit / 2)
-		release(w.hold(l), limit) // it has not answered yet
+		release(w.hold(l), limit) // the third server has not answered yet
 		w.clean()
 		p.nets[2].Delay(0)
 
@@ -629,13 +630,13 @@ func TestReleaseCountsServersWithoutLease(t *testing.T) {
 		lease := w.hold(l)
 		time.Sleep(limit)
 		w.owned(lease, 3)
-		release(lease, 0) // its answer has not come for so long, and what it granted is given back
+		release(lease, 0) // its answer was lost, and what it granted is released
 		w.clean()
 
 		w.occupy(2)
 		lease = w.hold(l)
 		w.owned(lease, 2)
-		release(lease, 0) // others have it
+		release(lease, 0) // another holder has it there
 	})
 }
 
@@ -659,7 +660,7 @@ func TestExtendNeedsMajority(t *testing.T) {
 		w.must(lease.Err())
 		w.ends(lease.Done())
 		if d := time.Since(start); d > ttl {
-			w.Errorf("the lease was believed for %v more", d)
+			w.Errorf("the lease was held for %v more", d)
 		}
 		w.is(lease.Extend(w.Context(), ttl), lockkeeper.ErrLost)
 	})
@@ -676,7 +677,7 @@ func TestSixteenContendersAllAcquire(t *testing.T) {
 		for i := range 16 {
 			p := w.process()
 			for k, net := range p.nets {
-				net.Delay(time.Duration(1+(i*7+k*3)%5) * time.Millisecond) // so that each comes first somewhere
+				net.Delay(time.Duration(1+(i*7+k*3)%5) * time.Millisecond) // so that each is first at some server
 			}
 			l := p.lock()
 			all.Go(func() {
@@ -745,7 +746,7 @@ func TestCloseOneKeeperReleasesLease(t *testing.T) {
 	})
 }
 
-// Whichever keeper it is: one whose server has a part in the lease, or one whose server has none just now.
+// TestCloseAnyKeeperReleasesLease: closing a keeper releases the lease also if its server has no part of it.
 func TestCloseAnyKeeperReleasesLease(t *testing.T) {
 	for i := range 3 {
 		onServers(t, 3, func(w *world) {
@@ -777,7 +778,7 @@ func TestAdoptMajorityByToken(t *testing.T) {
 		b.nets[2].Down()
 		second, err := b.lock().Adopt(w.Context(), first.Token())
 		w.must(err)
-		if second.Fence() < first.Fence() { // larger it may be: the server with the last clock can have joined late
+		if second.Fence() < first.Fence() { // it may be larger: the server whose clock is ahead may have joined late
 			w.Errorf("fence %d became %d", first.Fence(), second.Fence())
 		}
 		time.Sleep(3 * ttl)
@@ -787,7 +788,7 @@ func TestAdoptMajorityByToken(t *testing.T) {
 		w.is(err, lockkeeper.ErrLost)
 		w.wantReplies(err, "ll-")
 
-		// A minority is not enough, and is left as it was.
+		// A minority is not enough, and the lease there is left as it was.
 		third := w.hold(b.lock(fixed, func(o *redlock.Options) { o.TTL = time.Hour }))
 		w.servers[0].Del("lock:x")
 		_, err = w.process().lock(func(o *redlock.Options) { o.TTL = time.Hour }).Adopt(w.Context(), third.Token())
@@ -796,7 +797,7 @@ func TestAdoptMajorityByToken(t *testing.T) {
 	})
 }
 
-// Every majority shares a server with the one before, and that server's clock may be behind.
+// TestFencesRiseDespiteClockSkew: each majority shares a server with the one before, whose clock may be behind.
 func TestFencesRiseDespiteClockSkew(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		w.offsets = []time.Duration{time.Hour, 0, -time.Hour}
@@ -805,7 +806,7 @@ func TestFencesRiseDespiteClockSkew(t *testing.T) {
 		for round := range 12 {
 			away := p.nets[round%3]
 			away.Down()
-			lease := w.hold(p.lock()) // a lock that knows no clocks yet
+			lease := w.hold(p.lock()) // a new lock, which knows no server's clock yet
 			if lease.Fence() <= last {
 				w.Errorf("round %d: fence %d after %d", round, lease.Fence(), last)
 			}
@@ -817,7 +818,7 @@ func TestFencesRiseDespiteClockSkew(t *testing.T) {
 	})
 }
 
-// When the clocks are known, one round trip is enough.
+// TestFenceAgreedInOneRoundTrip: one round trip is enough when the servers' clocks are known.
 func TestFenceAgreedInOneRoundTrip(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		w.offsets = []time.Duration{30 * time.Millisecond, 0, -20 * time.Millisecond}
@@ -837,7 +838,7 @@ func TestFenceAgreedInOneRoundTrip(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		for range 5 {
 			if n := count(); n != 6 {
-				w.Errorf("%d commands for a lock and its release on three servers", n)
+				w.Errorf("%d scripts for a lock and its release on three servers", n)
 			}
 		}
 	})

@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/redlock"
 )
 
-// TestFirstKeepersHooksAreCalled: and nothing is told of single servers.
+// TestFirstKeepersHooksAreCalled: and no hooks for events at single servers.
 func TestFirstKeepersHooksAreCalled(t *testing.T) {
 	for what, end := range map[string]func(p *process, l *lockkeeper.Lease) error{
 		"Release": func(_ *process, l *lockkeeper.Lease) error { return l.Release(context.Background()) },
@@ -51,7 +51,7 @@ func TestFirstKeepersHooksAreCalled(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				if want := []string{"AcquireStart", "AcquireDone", "Renewed", "Released"}; !slices.Equal(told[0], want) || len(told[1])+len(told[2]) != 0 {
-					w.Errorf("told %v, want %v and nothing", told, want)
+					w.Errorf("events %v, want %v at the first keeper and none at the others", told, want)
 				}
 				for _, e := range of[1:] {
 					if e.Kind != "redlock" || e.Name != "x" || e.Token != lease.Token() || e.Fence != lease.Fence() || e.Err != nil {
@@ -63,8 +63,7 @@ func TestFirstKeepersHooksAreCalled(t *testing.T) {
 	}
 }
 
-// TestDefaultServerTimeout: if nothing else is said, and no more than half a second. A try waits for it three
-// times where there is no majority.
+// TestDefaultServerTimeout: a tenth of TTL, but at most half a second. Without a majority TryLock makes three attempts.
 func TestDefaultServerTimeout(t *testing.T) {
 	for ttl, want := range map[time.Duration]time.Duration{time.Second: 100 * time.Millisecond, 30 * time.Second: 500 * time.Millisecond} {
 		onServers(t, 3, func(w *world) {
@@ -77,7 +76,7 @@ func TestDefaultServerTimeout(t *testing.T) {
 			if _, err := l.TryLock(w.Context()); err == nil {
 				w.Error("one server of three is a majority")
 			}
-			// Each attempt waits, and gives back, which it also waits for; the pauses between are of some ms.
+			// Each attempt waits for answers and then for cleanups; the pauses between attempts are a few ms.
 			if d := time.Since(start); d < 3*want || d > 5*want+100*time.Millisecond {
 				w.Errorf("with a TTL of %v it took %v, which is not three to five times %v", ttl, d, want)
 			}
@@ -85,7 +84,7 @@ func TestDefaultServerTimeout(t *testing.T) {
 	}
 }
 
-// TestOneGoroutinePerProcessPolls: the others wait for their turn.
+// TestOneGoroutinePerProcessPolls: the others wait locally.
 func TestOneGoroutinePerProcessPolls(t *testing.T) {
 	asked := func(goroutines int) (n int) {
 		onServers(t, 1, func(w *world) {
@@ -111,7 +110,7 @@ func TestOneGoroutinePerProcessPolls(t *testing.T) {
 		return n
 	}
 	if one, many := asked(1), asked(20); many > 2*one {
-		t.Errorf("20 goroutines have sent %d scripts, one %d", many, one)
+		t.Errorf("20 goroutines sent %d scripts, one sent %d", many, one)
 	}
 }
 
@@ -121,7 +120,7 @@ func TestOptionBounds(t *testing.T) {
 		ks := w.process().keepers
 		for _, x := range []struct {
 			o     redlock.Options
-			names string // "": it is fine
+			names string // "": valid
 		}{
 			{redlock.Options{MaxRetryDelay: time.Hour}, ""},
 			{redlock.Options{MaxRetryDelay: time.Hour + 1}, "MaxRetryDelay 1h0m0"},

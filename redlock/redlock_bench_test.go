@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/redlock"
 )
 
-// One server: what the majority costs over a mutex. Several servers are measured in bench/redlock.
+// One server: the overhead over a mutex. Several servers are measured in bench/redlock.
 
 func locker(k *lockkeeper.Keeper, name string) (benchmarks.Locker, error) {
 	return redlock.New([]*lockkeeper.Keeper{k}, name, nil)

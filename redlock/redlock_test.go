@@ -25,7 +25,7 @@ var primitive = conformance.Primitive{
 	New: func(k *lockkeeper.Keeper, name string, o conformance.Options) (conformance.Locker, error) {
 		return redlock.New([]*lockkeeper.Keeper{k}, name, &redlock.Options{
 			TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime,
-			ServerTimeout: o.TTL / 2, // leases are short here, and a machine may be busy
+			ServerTimeout: o.TTL / 2, // the leases are short, and the machine may be busy
 			MaxRetryDelay: 100 * time.Millisecond,
 		})
 	},

@@ -18,7 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/redlock"
 )
 
-// uptimes lets the servers say for how many seconds they have run, also to scripts.
+// uptimes makes the servers report these uptimes in seconds, also to scripts.
 func (w *world) uptimes() []atomic.Int64 {
 	up := make([]atomic.Int64, len(w.servers))
 	for i, m := range w.servers {
@@ -37,7 +37,8 @@ func (w *world) uptimes() []atomic.Int64 {
 	return up
 }
 
-// Nothing that gives back what an answer that was lost may have taken comes after the lease has joined there again.
+// TestServerWithLostRepliesJoinsAndStays: no cleanup of a request whose answer was lost releases what a later request with the same
+// token was granted.
 func TestServerWithLostRepliesJoinsAndStays(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()
@@ -59,7 +60,8 @@ func TestServerWithLostRepliesJoinsAndStays(t *testing.T) {
 	})
 }
 
-// A server that was slow, or away, for once is back at the next renewal, and the next one may go.
+// TestSlowServerRejoins: a server that was slow or cut off has a part of the lease again after the next renewal, so that another
+// server may fail.
 func TestSlowServerRejoins(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()
@@ -70,7 +72,7 @@ func TestSlowServerRejoins(t *testing.T) {
 		time.Sleep(3 * limit)
 		w.owned(lease, 3)
 		p.nets[2].Delay(0)
-		p.nets[2].Blackhole() // for longer than the lease lasts there, and than answers are waited for
+		p.nets[2].Blackhole() // for longer than the lease lasts there, and than answers are awaited
 		time.Sleep(5 * ttl)
 		p.nets[2].Restore()
 		time.Sleep(3 * ttl)
@@ -86,14 +88,14 @@ func TestSlowServerRejoins(t *testing.T) {
 	})
 }
 
-// Adopting a lease that lies on servers which do not count leaves it with the process that has it.
+// TestFailedAdoptLeavesLeaseUnchanged: if too many of the servers that have the lease do not count, it stays with its holder.
 func TestFailedAdoptLeavesLeaseUnchanged(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		up := w.uptimes()
 		hour := func(o *redlock.Options) { o.TTL, o.NoRenewal, o.MinUptime = time.Hour, true, time.Hour }
 		first := w.hold(w.process().lock(hour))
 		w.owned(first, 3)
-		for i := range up[:2] { // they restart, and have their data
+		for i := range up[:2] { // they restart with their data
 			up[i].Store(10)
 		}
 		if _, err := w.process().lock(hour).Adopt(w.Context(), first.Token()); err == nil {
@@ -106,7 +108,7 @@ func TestFailedAdoptLeavesLeaseUnchanged(t *testing.T) {
 	})
 }
 
-// Which of the first majority does not count in the end does not say what the fence is.
+// TestFenceIgnoresServersBelowMinUptime: the fence of a server that turns out not to count does not decide the lease's fence.
 func TestFenceIgnoresServersBelowMinUptime(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		up := w.uptimes()
@@ -128,7 +130,7 @@ func TestFenceIgnoresServersBelowMinUptime(t *testing.T) {
 	})
 }
 
-// A server counts whole seconds, of which one may not have passed.
+// TestServerCountsAfterMinUptime: the uptime is in whole seconds, and may be one second too large.
 func TestServerCountsAfterMinUptime(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		up := w.uptimes()
@@ -148,7 +150,7 @@ func TestServerCountsAfterMinUptime(t *testing.T) {
 	})
 }
 
-// The facts of a name live on where its fences are ahead of the server's clock.
+// TestFencesRiseAfterMetadataTTL: metadata is kept for longer where its last fence is ahead of the server's clock.
 func TestFencesRiseAfterMetadataTTL(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		w.offsets = []time.Duration{10 * time.Minute, 0, 0}
@@ -172,18 +174,18 @@ func TestFencesRiseAfterMetadataTTL(t *testing.T) {
 	})
 }
 
-// A server that does not come to its second word has not agreed.
+// TestServerHangingInRaiseFenceIsNamed: a server that has not answered the request to raise its fence has not agreed.
 func TestServerHangingInRaiseFenceIsNamed(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		w.offsets = []time.Duration{0, time.Hour, 0}
 		p := w.process()
 		w.connect(p.lock())
-		time.Sleep(time.Second) // the clocks go on from the last fence
+		time.Sleep(time.Second) // so that the clocks have passed the last fence
 		p.nets[2].Down()
 		p.nets[0].Break(lua.Redlock.RaiseFence.SHA, 100, faultnet.SwallowReply)
 		ctx, cancel := context.WithTimeout(w.Context(), limit+limit/2)
 		defer cancel()
-		_, err := p.lock().Lock(ctx) // a lock that knows no clocks
+		_, err := p.lock().Lock(ctx) // a new lock, which knows no server's clock
 		w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 		w.wantReplies(err, "-?-")
 		p.nets[0].Restore()
@@ -191,7 +193,7 @@ func TestServerHangingInRaiseFenceIsNamed(t *testing.T) {
 	})
 }
 
-// A key that somebody set without an expiry tells nobody when to come back.
+// TestKeyWithoutExpiryIsPolledRarely: a key without an expiry does not say when to retry.
 func TestKeyWithoutExpiryIsPolledRarely(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		for _, m := range w.servers {
@@ -204,12 +206,13 @@ func TestKeyWithoutExpiryIsPolledRarely(t *testing.T) {
 		_, err := p.lock().Lock(ctx)
 		w.is(err, lockkeeper.ErrNotAcquired, context.DeadlineExceeded)
 		if n := p.nets[0].Scripts(); n > 100 {
-			w.Errorf("%d scripts at one server in 5s, with a Poll of %v", n, redlock.DefaultMaxRetryDelay)
+			w.Errorf("%d scripts at one server in 5s, with a MaxRetryDelay of %v", n, redlock.DefaultMaxRetryDelay)
 		}
 	})
 }
 
-// Also where the lease lies on a bare majority, and somebody asks while its parts are being released.
+// TestCloseReleasesLeaseWithoutLoss: also if no more than a majority has the lease, and Err is called while its parts are being
+// released.
 func TestCloseReleasesLeaseWithoutLoss(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		var lease atomic.Pointer[lockkeeper.Lease]
@@ -224,7 +227,7 @@ func TestCloseReleasesLeaseWithoutLoss(t *testing.T) {
 		})
 		w.occupy(2)
 		lease.Store(w.hold(p.lock()))
-		for i := range 8 { // so that there is something else to be released
+		for i := range 8 { // so that Close has other leases to release
 			m, err := mutex.New(p.keepers[1], fmt.Sprint("m", i), nil)
 			w.must(err)
 			_, err = m.Lock(w.Context())
@@ -233,7 +236,7 @@ func TestCloseReleasesLeaseWithoutLoss(t *testing.T) {
 		w.must(p.keepers[1].Close())
 		w.is(lease.Load().Err(), lockkeeper.ErrReleased)
 		if n := lost.Load(); n > 0 {
-			w.Errorf("%d losses were told", n)
+			w.Errorf("%d Lost events", n)
 		}
 	})
 }
@@ -251,7 +254,7 @@ func TestRejoiningServerGetsExtendedTTL(t *testing.T) {
 		}
 		w.owned(lease, 3)
 		if d := time.Until(lease.Deadline()); d < 5*ttl {
-			w.Errorf("it is believed for %v more, renewals ask for %v", d, 10*ttl)
+			w.Errorf("the deadline is in %v, renewals ask for %v", d, 10*ttl)
 		}
 		w.must(lease.Release(w.Context()))
 	})
@@ -269,14 +272,14 @@ func TestExtendReturnsCallersContextError(t *testing.T) {
 		err := lease.Extend(ctx, ttl)
 		w.is(err, lockkeeper.ErrUnavailable, context.DeadlineExceeded)
 		if errors.Is(err, context.Canceled) {
-			w.Errorf("nobody has cancelled anything: %v", err)
+			w.Errorf("the caller's context was not cancelled: %v", err)
 		}
 		w.wantReplies(err, "?--")
 		_ = lease.Release(ctx)
 	})
 }
 
-// Seven servers go on with any three of them away.
+// TestSevenServers: the lock works with any three of seven servers down.
 func TestSevenServers(t *testing.T) {
 	onServers(t, 7, func(w *world) {
 		p, q := w.process(), w.process()
@@ -305,7 +308,7 @@ func TestSevenServers(t *testing.T) {
 				p.nets[i].Restore()
 				q.nets[i].Restore()
 			}
-			time.Sleep(5 * time.Second) // what is left there ends
+			time.Sleep(5 * time.Second) // what was left there expires
 			synctest.Wait()
 		}
 		w.clean()

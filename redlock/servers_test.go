@@ -18,11 +18,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Real servers, and processes, that are killed and frozen. Machines can be slow, so what has to be quick is far quicker
-// than what it must not wait for.
+// These tests kill and freeze real servers and processes. Machines can be slow, so what must be quick is compared with something
+// that takes far longer.
 const (
-	long = 10 * time.Second // of leases that must not end in a test
-	soon = 3 * time.Second  // within which all is done that waits for no lease to end
+	long = 10 * time.Second // TTL of leases that must not expire during a test
+	soon = 3 * time.Second  // limit for everything that does not wait for a lease to expire
 )
 
 func startServers(t *testing.T, n int) []*redistest.Server {
@@ -34,7 +34,7 @@ func startServers(t *testing.T, n int) []*redistest.Server {
 	return list
 }
 
-// newLock is the lock of a process on these servers.
+// newLock returns a lock on these servers with keepers of its own, as another process has.
 func newLock(t testing.TB, servers []*redistest.Server, o redlock.Options) *redlock.Lock {
 	t.Helper()
 	var addrs []string
@@ -71,7 +71,7 @@ func dial(addrs []string, o redlock.Options) (l *redlock.Lock, end func(), err e
 	}, err
 }
 
-// round takes the lock and gives it back, and returns how long that took.
+// round acquires and releases the lock, and returns how long that took.
 func round(t *testing.T, l *redlock.Lock) time.Duration {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -100,7 +100,7 @@ func serverErrors(t *testing.T, err error) []error {
 	return list
 }
 
-// away takes servers away and brings them back, without their data if they were killed.
+// away stops servers and starts them again, without their data if they were killed.
 var away = map[string][2]func(*redistest.Server){
 	"killed": {(*redistest.Server).Kill, (*redistest.Server).Restart},
 	"frozen": {(*redistest.Server).Freeze, (*redistest.Server).Thaw},
@@ -162,7 +162,7 @@ func TestRealServersMajorityDown(t *testing.T) {
 			}
 			said := serverErrors(t, err)
 			if said[0] == nil || said[1] != nil || said[2] == nil {
-				t.Errorf("the servers said %v", said)
+				t.Errorf("the servers' answers are %v", said)
 			}
 			if _, err = l.Lock(t.Context()); err == nil || errors.Is(err, lockkeeper.ErrNotAcquired) {
 				t.Errorf("without a majority: %v", err)
@@ -173,14 +173,14 @@ func TestRealServersMajorityDown(t *testing.T) {
 			do[1](s[0])
 			do[1](s[2])
 			if d := round(t, l); d > soon+3*time.Second {
-				t.Errorf("when they were back, a round took %v", d)
+				t.Errorf("after the servers were started, a round took %v", d)
 			}
 			noStaleLease(t, s)
 		})
 	}
 }
 
-// noStaleLease waits until no server's part of the lock is with anybody, which must be long before a lease would end.
+// noStaleLease waits until no server has an owner of the lock, which must be long before a lease would expire.
 func noStaleLease(t *testing.T, servers []*redistest.Server) {
 	t.Helper()
 	start := time.Now()
@@ -191,11 +191,12 @@ func noStaleLease(t *testing.T, servers []*redistest.Server) {
 		})
 	}
 	if d := time.Since(start); d > long/2 {
-		t.Errorf("a part of the lock was held for %v", d)
+		t.Errorf("a server had an owner for %v", d)
 	}
 }
 
-// A majority lies on servers 1 and 2. Server 2 restarts without its data, so 2 and 3 could be another's.
+// TestMinUptimeExcludesServerWithDataLoss: servers 1 and 2 have granted the lease. Server 2 restarts without its data, so another
+// process could acquire a majority of 2 and 3.
 func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 	redistest.RequireBinary(t)
 	for _, c := range []struct {
@@ -209,7 +210,7 @@ func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 			a, b := newLock(t, s, o), newLock(t, s, o)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
-			for _, l := range []*redlock.Lock{a, b} { // until all of them count
+			for _, l := range []*redlock.Lock{a, b} { // until all servers count
 				for {
 					lease, err := l.TryLock(ctx)
 					if err == nil {
@@ -223,7 +224,7 @@ func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 				}
 			}
 			noStaleLease(t, s)
-			// Until the third has been asked, which the lease does not wait for.
+			// For as long as the lease may be requested at the third server.
 			if err := s[2].Client().Set(ctx, "lock:x", "another's", 500*time.Millisecond).Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -237,7 +238,7 @@ func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 			if c.delay == 0 {
 				second, err := b.Lock(ctx)
 				if err != nil || first.Err() != nil {
-					t.Fatalf("two holders are what the option is for; there is one: %v, %v", err, first.Err())
+					t.Fatalf("without MinUptime there should be two holders: %v, %v", err, first.Err())
 				}
 				_ = second.Release(ctx)
 				return
@@ -245,7 +246,7 @@ func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 			for young := false; !young; {
 				second, err := b.TryLock(ctx)
 				if lost := first.Err(); lost != nil {
-					t.Fatalf("the first lease is over before anything was seen: %v", lost)
+					t.Fatalf("the first lease ended too early: %v", lost)
 				}
 				if err == nil {
 					t.Fatalf("two holders: fences %d and %d", first.Fence(), second.Fence())
@@ -265,10 +266,10 @@ func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 	}
 }
 
-// childServers, in the environment, makes the test binary a process that locks on these servers.
+// childServers is the environment variable that makes the test binary run child, with these servers.
 const childServers = "LOCKKEEPER_SERVERS"
 
-// child locks, says so, holds until its standard input ends, and tells of a loss.
+// child acquires the lock, prints that, holds it until its standard input ends, and prints whether it was lost.
 func child() {
 	l, end, err := dial(strings.Split(os.Getenv(childServers), ","), redlock.Options{TTL: 1200 * time.Millisecond})
 	if err == nil {
