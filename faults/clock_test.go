@@ -17,8 +17,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
-// TestRealServerClockJumps forth and back by an hour, while each primitive is held and waited for. Ahead, all
-// leases are over at once; back, they would lie an hour in the future, and are cut to their own length.
+// TestRealServerClockJumps sets the clock forward and back by an hour while each primitive is held and contended.
+// After a jump forward all leases have expired; after a jump back they would last an hour longer, and are shortened
+// to their ttl.
 func TestRealServerClockJumps(t *testing.T) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {
@@ -76,7 +77,7 @@ func TestRealServerClockJumps(t *testing.T) {
 		for _, p := range primitives {
 			for admin.ZCard(ctx, "{lock:x}:"+p.kind+":queue").Val() != 1 {
 				if ctx.Err() != nil {
-					t.Fatal("nobody waits")
+					t.Fatal("no waiter")
 				}
 				time.Sleep(5 * time.Millisecond)
 			}
@@ -85,16 +86,16 @@ func TestRealServerClockJumps(t *testing.T) {
 		if at := admin.Time(ctx).Val(); at.Sub(time.Now().Add(offset)).Abs() > time.Second {
 			t.Fatalf("the server's clock is at %v, and should be at %v", at, time.Now().Add(offset))
 		}
-		if by > 0 { // all is over by the server's clock, and the next renewal says so
+		if by > 0 { // all has expired by the server's clock, and the next renewal reports it
 			lost(t, first, lifetime)
-		} else { // after a beat, nothing is granted for longer than it was asked for
+		} else { // after a heartbeat, no grant lasts longer than requested
 			cut := func() bool {
 				d, err := admin.PTTL(ctx, "lock:x").Result()
 				return err == nil && d > 0 && d <= lifetime
 			}
 			for end := time.Now().Add(5 * time.Second); !cut(); time.Sleep(10 * time.Millisecond) {
 				if time.Now().After(end) {
-					t.Error("a mutex lies in the future")
+					t.Error("the lease of a mutex lasts too long")
 					break
 				}
 			}
@@ -110,7 +111,7 @@ func TestRealServerClockJumps(t *testing.T) {
 				t.Errorf("%s: fence %d after %d", r.kind, r.lease.Fence(), first[r.kind].Fence())
 			}
 			if left := time.Until(r.lease.Deadline()); left > lifetime {
-				t.Errorf("%s: believed for %v", r.kind, left)
+				t.Errorf("%s: relied on for %v", r.kind, left)
 			}
 			if err := r.lease.Release(ctx); err != nil {
 				t.Errorf("%s: %v", r.kind, err)
@@ -119,12 +120,11 @@ func TestRealServerClockJumps(t *testing.T) {
 	}
 }
 
-// wallClock is what makes of a time.Time something that a jump of this machine's clock changes.
+// wallClock matches calls that depend on this machine's wall clock.
 var wallClock = regexp.MustCompile(`\.(Unix|UnixMilli|UnixMicro|UnixNano|Round|Truncate|UTC|Local|In|Date|Clock)\(`)
 
-// TestNoWallClockReads: the clock of a process may jump as it likes, because only the monotonic reading of its
-// times is ever looked at, and none is sent to the server. A test cannot set the clock of one process of Go, so this
-// looks at the source.
+// TestNoWallClockReads checks that the clock of a process may jump, because only the monotonic reading of times is
+// used, and none is sent to the server. A test cannot set the clock of one process, so this checks the source.
 func TestNoWallClockReads(t *testing.T) {
 	files := 0
 	for _, dir := range []string{".", "mutex", "fair", "rwlock", "semaphore", "redlock", "lua", "internal/engine", "internal/transport", "internal/timers", "internal/pubsub", "internal/protocol"} {
@@ -149,9 +149,9 @@ func TestNoWallClockReads(t *testing.T) {
 		}
 	}
 	if files < 30 {
-		t.Errorf("only %d files were looked at", files)
+		t.Errorf("only %d files were checked", files)
 	}
 	if !wallClock.MatchString("time.Now().UnixMilli()") {
-		t.Error("this test sees nothing")
+		t.Error("the pattern matches nothing")
 	}
 }

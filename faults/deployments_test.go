@@ -14,8 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// party is a keeper in a deployment, with the first use of every primitive under the same name.
-type party struct {
+// deploymentClient is a keeper in a deployment, with one use of every primitive under the same name.
+type deploymentClient struct {
 	*testing.T
 	uses map[string]use
 
@@ -23,7 +23,7 @@ type party struct {
 	granted map[string]int64
 }
 
-func join(t *testing.T, rdb redis.UniversalClient, name string, lifetime time.Duration) *party {
+func join(t *testing.T, rdb redis.UniversalClient, name string, lifetime time.Duration) *deploymentClient {
 	t.Helper()
 	k, err := lockkeeper.New(rdb, &lockkeeper.Options{
 		HeartbeatInterval: 500 * time.Millisecond, Logger: silent, Retry: lockkeeper.RetryPolicy{MaxElapsed: time.Minute},
@@ -32,7 +32,7 @@ func join(t *testing.T, rdb redis.UniversalClient, name string, lifetime time.Du
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = k.Close() })
-	p := &party{T: t, uses: map[string]use{}, granted: map[string]int64{}}
+	p := &deploymentClient{T: t, uses: map[string]use{}, granted: map[string]int64{}}
 	for _, kind := range primitives {
 		uses, err := kind.uses(k, name, lifetime)
 		if err != nil {
@@ -46,8 +46,8 @@ func join(t *testing.T, rdb redis.UniversalClient, name string, lifetime time.Du
 	return p
 }
 
-// all takes every primitive, and notes when it had it. What could not be had is an error, and a nil lease.
-func (p *party) all(ctx context.Context) map[string]*lockkeeper.Lease {
+// all acquires every primitive, and records when. A failure is an error of the test and a nil lease.
+func (p *deploymentClient) all(ctx context.Context) map[string]*lockkeeper.Lease {
 	p.Helper()
 	leases := map[string]*lockkeeper.Lease{}
 	var each sync.WaitGroup
@@ -67,8 +67,8 @@ func (p *party) all(ctx context.Context) map[string]*lockkeeper.Lease {
 	return leases
 }
 
-// release gives back what is held.
-func (p *party) release(leases map[string]*lockkeeper.Lease) {
+// release releases all leases.
+func (p *deploymentClient) release(leases map[string]*lockkeeper.Lease) {
 	p.Helper()
 	for kind, l := range leases {
 		if err := l.Release(context.Background()); err != nil {
@@ -77,7 +77,7 @@ func (p *party) release(leases map[string]*lockkeeper.Lease) {
 	}
 }
 
-// lost waits until all leases are known to be lost.
+// lost waits until all leases are lost.
 func lost(t *testing.T, leases map[string]*lockkeeper.Lease, within time.Duration) {
 	t.Helper()
 	late := time.After(within)
@@ -85,7 +85,7 @@ func lost(t *testing.T, leases map[string]*lockkeeper.Lease, within time.Duratio
 		select {
 		case <-l.Done():
 		case <-late:
-			t.Fatalf("%s: the loss was not told within %v", kind, within)
+			t.Fatalf("%s: the loss was not reported within %v", kind, within)
 		}
 		if !errors.Is(l.Err(), lockkeeper.ErrLost) {
 			t.Errorf("%s: %v", kind, l.Err())
@@ -96,12 +96,12 @@ func lost(t *testing.T, leases map[string]*lockkeeper.Lease, within time.Duratio
 	}
 }
 
-// TestFailoverLosesGrants: the replica that takes over has never heard of the leases. Then there are two holders,
-// which no lock on asynchronous replication can prevent. What is promised is that the second has the larger fence, and
-// that the first is told by its next renewal.
+// TestFailoverLosesGrants promotes a replica that does not have the leases. Then there are two holders, which no
+// lock on asynchronous replication can prevent. The second has the larger fence, and the first learns of the loss by
+// its next renewal.
 func TestFailoverLosesGrants(t *testing.T) {
 	const lifetime = 15 * time.Second
-	// lose takes all locks on a primary whose replica hears of nothing, and lets the replica take over.
+	// lose acquires all locks on a primary whose replica is disconnected, and promotes the replica.
 	lose := func(t *testing.T, client func() redis.UniversalClient, name string, primary, replica *redistest.Server) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -126,7 +126,7 @@ func TestFailoverLosesGrants(t *testing.T) {
 		lost(t, first, lifetime)
 		for kind, l := range first {
 			if time.Until(l.Deadline()) <= 0 {
-				t.Errorf("%s: the loss was told by the deadline, not by a renewal", kind)
+				t.Errorf("%s: the loss was reported by the deadline, not by a renewal", kind)
 			}
 		}
 		b.release(second)
@@ -143,7 +143,7 @@ func TestFailoverLosesGrants(t *testing.T) {
 	})
 }
 
-// nameOnFirstPrimary is a name whose keys are with the first primary.
+// nameOnFirstPrimary returns a name whose keys are on the first primary.
 func nameOnFirstPrimary(t *testing.T, c *redistest.Cluster) string {
 	t.Helper()
 	for i := range 100 {
@@ -160,9 +160,9 @@ func nameOnFirstPrimary(t *testing.T, c *redistest.Cluster) string {
 	return ""
 }
 
-// TestOldPrimaryReturns: a primary freezes and is replaced; nothing of what it had granted was lost. When it thaws it
-// takes itself for the primary for some seconds. Who follows Sentinel never sees that. Who is connected to it by hand can
-// take a lock there that somebody else holds, and is told of the loss as soon as it is demoted.
+// TestOldPrimaryReturns freezes a primary that is then replaced without losing any grant. After it is thawed, it
+// acts as a primary for some seconds. Clients of Sentinel never see that. A client that is connected to it directly
+// can acquire a lock there that is held elsewhere, and learns of the loss as soon as the old primary is demoted.
 func TestOldPrimaryReturns(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -174,7 +174,7 @@ func TestOldPrimaryReturns(t *testing.T) {
 	caught := s.Primary.Client()
 	s.Replicas[0].Await("1", func(context.Context, *redis.Client) (string, error) {
 		_ = caught.Set(ctx, "last", 1, 0).Err()
-		return s.Replicas[0].Client().Get(ctx, "last").Result() // and so has all that came before it
+		return s.Replicas[0].Client().Get(ctx, "last").Result() // and therefore everything before
 	})
 	s.Primary.Freeze()
 	frozen := time.Now()
@@ -185,7 +185,7 @@ func TestOldPrimaryReturns(t *testing.T) {
 		ends[kind] = l.Deadline()
 	}
 	believed, still := map[string]int64{}, 0
-	for kind, l := range first { // until the new primary has answered a renewal, or the lease's time is over
+	for kind, l := range first { // until the new primary has replied to a renewal, or the lease has expired
 		for l.Err() == nil && !l.Deadline().After(ends[kind]) {
 			select {
 			case <-l.Done():
@@ -209,7 +209,7 @@ func TestOldPrimaryReturns(t *testing.T) {
 			t.Errorf("%s: fence %d after %d", kind, l.Fence(), first[kind].Fence())
 		}
 		if b.granted[kind] < believed[kind] {
-			t.Errorf("%s: it was granted to another %v before its holder stopped believing in it", kind, time.Duration(believed[kind]-b.granted[kind]))
+			t.Errorf("%s: it was granted to another %v before its holder considered it lost", kind, time.Duration(believed[kind]-b.granted[kind]))
 		}
 	}
 	s.Primary.Thaw()
@@ -236,8 +236,8 @@ func TestOldPrimaryReturns(t *testing.T) {
 	b.release(second)
 }
 
-// load uses all primitives, names of them, over keepers with clients of their own, until stop is called and a
-// hundred more grants were made. Nothing may go wrong: whatever is done to the servers meanwhile loses nothing.
+// load uses all primitives, by several keepers with clients of their own, until stop is called and a hundred more
+// leases were granted. No call may fail: nothing that is done to the servers meanwhile loses data.
 func load(t *testing.T, client func() redis.UniversalClient, names int) (stop func()) {
 	t.Helper()
 	h := newHistory()
@@ -264,7 +264,7 @@ func load(t *testing.T, client func() redis.UniversalClient, names int) (stop fu
 				u := uses[rand.IntN(len(uses))]
 				workers.Go(func() {
 					for ctx.Err() == nil {
-						// Not ctx: a wait that is cut short is no success.
+						// Not ctx: a cancelled wait is no success.
 						x, err := n.work(context.Background(), name, u, time.Duration(rand.IntN(int(5*time.Millisecond))), nil)
 						if x.Fence > 0 {
 							h.add(x)
@@ -289,7 +289,7 @@ func load(t *testing.T, client func() redis.UniversalClient, names int) (stop fu
 		end := time.Now().Add(30 * time.Second)
 		for n := count(); count() < n+100; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Errorf("%d grants within 30 s: it does not go on", count()-n)
+				t.Errorf("only %d grants within 30 s", count()-n)
 				break
 			}
 		}
@@ -303,7 +303,7 @@ func load(t *testing.T, client func() redis.UniversalClient, names int) (stop fu
 	}
 }
 
-// disableAutoFailover keeps a cluster from failing over by itself, as one does on a machine that is busy.
+// disableAutoFailover keeps a cluster on a busy machine from failing over by itself.
 func disableAutoFailover(t *testing.T, c *redistest.Cluster) {
 	t.Helper()
 	nodes := c.Primaries
@@ -317,7 +317,7 @@ func disableAutoFailover(t *testing.T, c *redistest.Cluster) {
 	}
 }
 
-// TestPlannedFailover: replicas take over from primaries that live and hand over. Nobody notices anything.
+// TestPlannedFailover promotes replicas in agreement with their primaries. No call fails.
 func TestPlannedFailover(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 1)
@@ -339,7 +339,7 @@ func TestPlannedFailover(t *testing.T) {
 	stop()
 }
 
-// TestSlotMigrationUnderLoad: slots move from one primary to another and back, while the locks in them are in use.
+// TestSlotMigrationUnderLoad migrates slots to another primary and back while their locks are in use.
 func TestSlotMigrationUnderLoad(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0)
@@ -352,8 +352,8 @@ func TestSlotMigrationUnderLoad(t *testing.T) {
 	stop()
 }
 
-// TestHalfMigratedSlot: some keys of a lock are with the old primary and some with the new one. A request that needs
-// more than one key waits until that is over, or its context is; a lease, which lies in one, is renewed all the while.
+// TestHalfMigratedSlot leaves some keys of a lock on the old primary and some on the new one. A request with more
+// than one key waits until the migration ends, or its context; a lease, which is in one key, is renewed meanwhile.
 func TestHalfMigratedSlot(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0)
@@ -403,8 +403,8 @@ func TestHalfMigratedSlot(t *testing.T) {
 	}
 }
 
-// TestHandoffDuringSlotMigration: a lock is released to one who waits while its slot has begun to move. The server stops
-// the script in the middle, since the key that it has deleted is not its own any more. Neither of them notices.
+// TestHandoffDuringSlotMigration releases a lock with a waiter while its slot has begun to migrate. The server stops
+// the script in the middle, because the key that it has deleted is not its own any more. No call fails.
 func TestHandoffDuringSlotMigration(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0)

@@ -1,11 +1,11 @@
-// Package faults breaks real servers, connections and processes under locks that are in use, and judges by what the
-// users of the locks saw. It holds tests only.
+// Package faults injects faults into real servers, connections and processes while locks are in use, and checks what
+// their users observed. It contains only tests.
 //
-// What each primitive does in a fault by itself is in internal/testing/conformance. Here many use all of them at once: on servers
-// that fail over, slots that move, and for as long as one likes, with faults drawn at random (TestSoak).
+// internal/testing/conformance tests each primitive under single faults. Here many processes use all primitives at
+// once: on servers that fail over, with slots that migrate, and for any duration with random faults (TestSoak).
 //
-// Every use of a lock is a span of a history: when it was asked for, granted, and given back. The main judge is a sweep
-// over the spans: at no moment may more be held than there is. Beside it, fences must rise, and
-// github.com/anishathalye/porcupine looks for one order of all grants and releases that explains the history. Each judge
-// is shown locks that are broken on purpose, and has to say so.
+// Every use of a lock is a span of a history: when it was requested, granted, and released. The main checker sweeps
+// over the spans: at no moment may more be held than the capacity. In addition fences must rise, and
+// github.com/anishathalye/porcupine looks for an order of all grants and releases that explains the history. Each
+// checker is tested with locks that are broken on purpose.
 package faults

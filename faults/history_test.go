@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// now is the monotonic clock of the machine in ns: the same for all processes.
+// now returns the monotonic clock of the machine in ns, which is the same for all processes.
 func now() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
@@ -23,26 +23,26 @@ func now() int64 {
 	return t.Nano()
 }
 
-// span is one use of a lock, as its user saw it. Times are those of now.
+// span is one use of a lock, as its user observed it. Times are those of now.
 type span struct {
 	Name    string
-	Weight  int // how much of the name's capacity it takes
+	Weight  int // its share of the name's capacity
 	Fence   uint64
-	Called  int64 // when it was asked for
-	Queued  int64 // when it was known to stand in line; 0: it was not
-	Granted int64 // when the user learned of the grant
-	Until   int64 // until when the user believed in it: the release was called, or the deadline had come
-	Freed   int64 // when the release was confirmed; 0: it was not, and the server may have ended it at any time later
+	Called  int64 // when it was requested
+	Queued  int64 // when it was known to be in the queue; 0: it was not
+	Granted int64 // when the call returned the lease
+	Until   int64 // until when the user relied on it: the release was called, or the deadline passed
+	Freed   int64 // when the release was confirmed; 0: it was not, and the lease may have ended at any later time
 }
 
-// grant is what a history needs of a lease.
+// grant is the part of a lease that a history needs.
 type grant interface {
 	Fence() uint64
 	Deadline() time.Time
 	Release(ctx context.Context) error
 }
 
-// ends notes that the user believes in the lease no longer: it is about to give it back, or the deadline has come.
+// ends records that the user no longer relies on the lease: it is about to release it, or the deadline has passed.
 func (s *span) ends(lease grant) {
 	s.Until = now()
 	if left := time.Until(lease.Deadline()); left < 0 {
@@ -50,7 +50,7 @@ func (s *span) ends(lease grant) {
 	}
 }
 
-// end gives the lease back.
+// end releases the lease.
 func (s *span) end(ctx context.Context, lease grant) error {
 	err := lease.Release(ctx)
 	if err == nil {
@@ -59,13 +59,13 @@ func (s *span) end(ctx context.Context, lease grant) error {
 	return err
 }
 
-// history is spans of names, each with a capacity: 1 for a lock, the limit of a semaphore; of a read-write lock a writer
-// takes all and a reader one.
+// history is the spans of names, each with a capacity: 1 for a lock, the limit of a semaphore; a writer takes all of
+// a read-write lock and a reader one.
 type history struct {
 	capacity map[string]int
-	ordered  map[string]bool // whose waiters are served in the order in which they came
+	ordered  map[string]bool // whether waiters are served in order
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	spans []span
 }
 
@@ -77,7 +77,7 @@ func (h *history) add(s span) {
 	h.spans = append(h.spans, s)
 }
 
-// check returns what is wrong with the history, at the most a few faults of each kind.
+// check returns the violations in the history, at most a few of each kind.
 func (h *history) check() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -90,13 +90,13 @@ func (h *history) check() []string {
 		wrong = append(wrong, checkCapacity(spans, h.capacity[name])...)
 		wrong = append(wrong, checkRising(spans, "granted", func(s span) int64 { return s.Granted })...)
 		if h.ordered[name] {
-			wrong = append(wrong, checkRising(spans, "in line", func(s span) int64 { return s.Queued })...)
+			wrong = append(wrong, checkRising(spans, "queued", func(s span) int64 { return s.Queued })...)
 		}
 	}
 	return wrong
 }
 
-// checkCapacity: at no moment do users believe in more than there is.
+// checkCapacity checks that at no moment users rely on more than the capacity.
 func checkCapacity(spans []span, capacity int) (wrong []string) {
 	type edge struct {
 		at, change int64
@@ -125,7 +125,7 @@ func checkCapacity(spans []span, capacity int) (wrong []string) {
 	return wrong
 }
 
-// checkRising: who asked after another had come so far has a larger fence than that one.
+// checkRising checks that a request made after another had come this far has a larger fence.
 func checkRising(spans []span, what string, at func(span) int64) (wrong []string) {
 	before := slices.Clone(spans)
 	before = slices.DeleteFunc(before, func(s span) bool { return at(s) == 0 })
@@ -153,9 +153,9 @@ type step struct {
 	fence  uint64
 }
 
-// linearizable says whether there is an order of all grants and releases of each name, each at some moment between its
-// beginning and its end, in which fences rise and never more is held than there is. That a try was refused is left out:
-// it may be for those who wait.
+// linearizable reports whether there is an order of all grants and releases of each name, each at some moment
+// between its beginning and its end, in which fences rise and the capacity is never exceeded. Refused tries are left
+// out: waiters may cause them.
 func (h *history) linearizable(within time.Duration) porcupine.CheckResult {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -194,7 +194,7 @@ func (h *history) linearizable(within time.Duration) porcupine.CheckResult {
 	return porcupine.Ok
 }
 
-// mustBeValid fails the test if the judges find anything.
+// mustBeValid fails the test if a checker finds a violation.
 func (h *history) mustBeValid(t *testing.T) {
 	t.Helper()
 	for _, s := range h.check() {

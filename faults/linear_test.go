@@ -17,7 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Times of the keepers and leases here: short, because they are waited for.
+// Times of keepers and leases are short, because tests wait for them.
 const (
 	ttl               = 400 * time.Millisecond
 	heartbeatInterval = 100 * time.Millisecond
@@ -38,7 +38,7 @@ func newNode(addr string) (*node, error) {
 	n.net = faultnet.New(faultnet.TCP)
 	n.rdb = redis.NewClient(&redis.Options{
 		Addr: addr, Dialer: n.net.Dial, DialerRetries: 1, ReadTimeout: time.Second,
-		PoolSize: 5, PipelinePoolSize: 8, // each connection that the pools keep, broken or not, has 64 KiB of buffers
+		PoolSize: 5, PipelinePoolSize: 8, // each connection in the pools, broken or not, has 64 KiB of buffers
 	})
 	var err error
 	n.Keeper, err = lockkeeper.New(n.rdb, &lockkeeper.Options{
@@ -55,14 +55,14 @@ func newNode(addr string) (*node, error) {
 	return n, err
 }
 
-// close mends the network, and closes.
+// close restores the network and closes.
 func (n *node) close() {
 	n.net.Restore()
 	_ = n.Close()
 	_ = n.rdb.Close()
 }
 
-// waited is when a token was known to stand in line, and forgets it.
+// waited returns when a token was known to be in the queue, and forgets it.
 func (n *node) waited(token string) int64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -71,9 +71,9 @@ func (n *node) waited(token string) int64 {
 	return at
 }
 
-// work uses a lock once: it waits as long as its context lets it, holds for a while, or until the lease is lost, and
-// gives it back. Tell, if any, is told of the span when it was granted, with its deadline for its end, and again before
-// it is given back. The span is what came of it; without a fence, nothing did.
+// work uses a lock once: it waits until its context ends, holds for a while or until the lease is lost, and releases
+// it. tell, if not nil, is called with the span when it was granted, with its deadline as its end, and again before
+// the release. The result is the final span, without a fence if nothing was granted.
 func (n *node) work(ctx context.Context, name string, u use, hold time.Duration, tell func(span)) (span, error) {
 	s := span{Name: name, Weight: u.weight, Called: now()}
 	lease, err := u.acquire(ctx)
@@ -81,7 +81,7 @@ func (n *node) work(ctx context.Context, name string, u use, hold time.Duration,
 		return s, err
 	}
 	s.Granted, s.Fence, s.Queued = now(), lease.Fence(), n.waited(lease.Token())
-	if u.per > 0 { // it was taken when it was called for, or later
+	if u.per > 0 { // it was taken when it was requested, or later
 		s.Until = s.Called + int64(u.per)
 		return s, nil
 	}
@@ -100,8 +100,8 @@ func (n *node) work(ctx context.Context, name string, u use, hold time.Duration,
 	return s, s.end(context.Background(), lease)
 }
 
-// TestLinearizability lets keepers with connections of their own contend, in peace and while their connections
-// break, answers get lost and scripts are forgotten.
+// TestLinearizability lets keepers contend, without faults and while connections break, replies are lost and scripts
+// are flushed.
 func TestLinearizability(t *testing.T) {
 	for _, p := range primitives {
 		for _, faulty := range []bool{false, true} {
@@ -117,7 +117,7 @@ func linear(t *testing.T, p primitive, faulty bool) {
 	seed := rand.Uint64()
 	defer func() {
 		if t.Failed() {
-			t.Logf("seed %d", seed) // of the faults and the pauses; what the machine makes of them differs
+			t.Logf("seed %d", seed) // of the faults and the pauses; timing differs
 		}
 	}()
 	s := redistest.Start(t)
@@ -126,7 +126,7 @@ func linear(t *testing.T, p primitive, faulty bool) {
 	running, stop := context.WithTimeout(context.Background(), 3*time.Second)
 	defer stop()
 	var nodes []*node
-	all := crowd{history: h, seed: seed, faulty: faulty}
+	all := contenders{history: h, seed: seed, faulty: faulty}
 	for range 4 {
 		n, err := newNode(s.Addr)
 		if err != nil {
@@ -157,17 +157,17 @@ func linear(t *testing.T, p primitive, faulty bool) {
 			queued++
 		}
 	}
-	t.Logf("%d grants given back, %d lost, %d waits ended; %d had stood in line", all.given, all.lost, all.gaveUp, queued)
+	t.Logf("%d leases released, %d lost, %d waits ended; %d had been queued", all.given, all.lost, all.gaveUp, queued)
 	if all.given < 20 || queued < 10 {
-		t.Errorf("%d grants, %d after a wait: too few to tell", all.given, queued)
+		t.Errorf("%d grants, %d after a wait: too few", all.given, queued)
 	}
 }
 
-// crowd is those who contend for the lock x, and what became of that.
-type crowd struct {
+// contenders is the contenders for the lock x, and their results.
+type contenders struct {
 	*history
 	seed    uint64
-	faulty  bool // something is broken meanwhile
+	faulty  bool // faults are injected
 	workers sync.WaitGroup
 
 	mu                  sync.Mutex // guards what follows
@@ -175,8 +175,8 @@ type crowd struct {
 	given, lost, gaveUp int
 }
 
-// contend uses the lock again and again, until the context ends.
-func (c *crowd) contend(running context.Context, n *node, u use) {
+// contend uses the lock repeatedly until the context ends.
+func (c *contenders) contend(running context.Context, n *node, u use) {
 	c.many++
 	r := rand.New(rand.NewPCG(c.seed, c.many))
 	c.workers.Go(func() {
@@ -208,7 +208,7 @@ func (c *crowd) contend(running context.Context, n *node, u use) {
 	})
 }
 
-// TestRedlockLinearizability is the same for a lock on three servers, of which one at a time loses its
+// TestRedlockLinearizability does the same with a lock on three servers, one of which at a time loses its
 // connections or freezes.
 func TestRedlockLinearizability(t *testing.T) {
 	for _, faulty := range []bool{false, true} {
@@ -236,7 +236,7 @@ func majority(t *testing.T, faulty bool) {
 	running, stop := context.WithTimeout(context.Background(), 3*time.Second)
 	defer stop()
 	at := make([][]*node, many) // by server
-	all := crowd{history: h, seed: seed, faulty: faulty}
+	all := contenders{history: h, seed: seed, faulty: faulty}
 	for range 4 {
 		var keepers []*lockkeeper.Keeper
 		for i, s := range servers {
@@ -279,13 +279,13 @@ func majority(t *testing.T, faulty bool) {
 	}
 	all.workers.Wait()
 	h.mustBeValid(t)
-	t.Logf("%d grants given back, %d lost, %d waits ended", all.given, all.lost, all.gaveUp)
+	t.Logf("%d leases released, %d lost, %d waits ended", all.given, all.lost, all.gaveUp)
 	if all.given < 20 {
-		t.Errorf("%d grants: too few to tell", all.given)
+		t.Errorf("%d grants: too few", all.given)
 	}
 }
 
-// breakConnections breaks the nodes' connections, one fault after another, until the context ends.
+// breakConnections injects faults into the nodes' connections, one after another, until the context ends.
 func breakConnections(ctx context.Context, r *rand.Rand, nodes []*node, admin *redis.Client) {
 	for ctx.Err() == nil {
 		n := nodes[r.IntN(len(nodes))]
@@ -304,7 +304,7 @@ func breakConnections(ctx context.Context, r *rand.Rand, nodes []*node, admin *r
 			n.net.Break("evalsha", 1, faultnet.LoseRequest)
 		case 6:
 			_ = admin.ScriptFlush(ctx).Err()
-		case 7: // for longer than a lease lasts, or not
+		case 7: // longer or shorter than a lease lasts
 			n.net.Down()
 			time.Sleep(time.Duration(r.IntN(int(ttl * 3 / 2))))
 			n.net.Restore()
@@ -313,7 +313,7 @@ func breakConnections(ctx context.Context, r *rand.Rand, nodes []*node, admin *r
 	}
 }
 
-// naive is a lock as one should not write it.
+// naive is an incorrect lock.
 type naive struct {
 	t   *testing.T
 	rdb *redis.Client
@@ -340,13 +340,13 @@ func (n *naive) must(err error) {
 	}
 }
 
-// held is a span and the lease that it is of.
+// held is a span and its lease.
 type held struct {
 	span
 	lease *naiveLease
 }
 
-// took notes a grant that was asked for at a time.
+// took records a grant that was requested at this time.
 func (n *naive) took(called int64, weight int, lifetime time.Duration, release func()) *held {
 	n.t.Helper()
 	fence, err := n.rdb.Incr(context.Background(), "fence").Result()
@@ -357,11 +357,11 @@ func (n *naive) took(called int64, weight int, lifetime time.Duration, release f
 	}
 }
 
-// lock is SET NX. Its release does not look at whose lock it is.
+// lock is SET NX. Its release does not check the owner.
 func (n *naive) lock(lifetime time.Duration) *held {
 	n.t.Helper()
 	called := now()
-	for { // an earlier one has to end by itself first
+	for { // an earlier lease must expire first
 		ok, err := n.rdb.SetNX(context.Background(), "x", "token", lifetime).Result()
 		n.must(err)
 		if ok {
@@ -380,7 +380,7 @@ func (n *naive) end(all ...*held) {
 	}
 }
 
-// TestCheckersDetectBrokenLocks shows the judges what each kind of lock must not do.
+// TestCheckersDetectBrokenLocks runs the checkers on histories that violate each property.
 func TestCheckersDetectBrokenLocks(t *testing.T) {
 	s := redistest.Start(t)
 	for _, c := range []struct {
@@ -392,8 +392,8 @@ func TestCheckersDetectBrokenLocks(t *testing.T) {
 	}{
 		{"mutex_release_without_token_check", 1, false, false, func(n *naive) {
 			a := n.lock(30 * time.Millisecond)
-			b := n.lock(time.Minute) // once a's time is over
-			n.end(a)                 // which frees what is b's
+			b := n.lock(time.Minute) // after a's lease has expired
+			n.end(a)                 // which deletes b's lease
 			n.end(n.lock(time.Minute), b)
 		}},
 		{"mutex_lease_valid_for_too_long", 1, false, false, func(n *naive) {
@@ -410,7 +410,7 @@ func TestCheckersDetectBrokenLocks(t *testing.T) {
 		{"fair_newcomer_overtakes_waiter", 1, true, true, func(n *naive) {
 			a := n.lock(time.Minute)
 			called := now()
-			queued := now() // b has asked and was refused; it will ask again
+			queued := now() // b was refused and will ask again
 			n.end(a)
 			n.end(n.lock(time.Minute))
 			b := n.lock(time.Minute)
@@ -448,7 +448,7 @@ func TestCheckersDetectBrokenLocks(t *testing.T) {
 			c.use(n)
 			wrong := n.h.check()
 			if len(wrong) == 0 {
-				t.Error("the sweep has found nothing wrong")
+				t.Error("the sweep found no violation")
 			}
 			t.Log(wrong)
 			want := porcupine.Illegal

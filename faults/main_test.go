@@ -28,20 +28,20 @@ func TestMain(m *testing.M) {
 	before := goleak.IgnoreCurrent()
 	code := m.Run()
 	if code == 0 {
-		// go-redis looks once a second whether a pool that it dials for has been closed.
+		// go-redis checks once a second whether a pool that it dials for has been closed.
 		dialing := goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
 		if err := goleak.Find(before, redistest.IgnoreStarter(), dialing); err != nil {
-			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
+			fmt.Fprintln(os.Stderr, "goroutines left:", err)
 			code = 1
 		}
 	}
 	os.Exit(code)
 }
 
-// silent drops what keepers log.
+// silent discards the logs of keepers.
 var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// use is one way to use a lock, and how much of its capacity that takes.
+// use is one way to use a lock, and its share of the capacity.
 type use struct {
 	weight  int
 	acquire func(ctx context.Context) (*lockkeeper.Lease, error)
@@ -52,7 +52,7 @@ type use struct {
 type primitive struct {
 	kind     string
 	capacity int  // of a name
-	ordered  bool // its waiters are served in the order in which they came
+	ordered  bool // its waiters are served in order
 	uses     func(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error)
 }
 

@@ -25,11 +25,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestSoak uses all primitives on one server for as long as SOAK says, while whatever can fail fails: connections,
-// processes that are killed and frozen, the server, which keeps its data. It goes in rounds. At the end of each,
-// everything is mended and comes to rest; then the history is judged, and what is in use is measured.
+// TestSoak uses all primitives on one server for as long as SOAK says, while connections break, processes are killed
+// and frozen, and the server, which keeps its data, fails. It runs in rounds. At the end of each all faults end;
+// then the history is checked, and the use of resources is measured.
 //
-// The seed is printed, and taken from SOAK_SEED; it gives the same faults in the same order, if not at the same moments.
+// The seed is logged, and taken from SOAK_SEED. It determines the faults and their order, but not their exact times.
 func TestSoak(t *testing.T) {
 	length, round := 3*time.Second, time.Second
 	if v := os.Getenv("SOAK"); v != "" {
@@ -73,15 +73,14 @@ func TestSoak(t *testing.T) {
 	}
 	t.Logf("%d grants; faults: %v", s.grants, s.faults)
 	if s.grants < 100 {
-		t.Errorf("only %d grants: nothing was tested", s.grants)
+		t.Errorf("only %d grants: too few", s.grants)
 	}
 	for _, what := range findGrowth(all) {
 		t.Error(what)
 	}
 }
 
-// soaked is the primitives of a soak: those that hold, the lock on a majority, here of one, and permits that return by the
-// clock.
+// soaked are the primitives of a soak, including a lock on a majority, here of one server, and limits by the clock.
 var soaked = append(slices.Clone(primitives), primitive{
 	"redlock", 1, false, func(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error) {
 		l, err := redlock.New([]*lockkeeper.Keeper{k}, name, &redlock.Options{TTL: ttl, MaxRetryDelay: 20 * time.Millisecond})
@@ -102,12 +101,12 @@ type soak struct {
 	nodes  []*node
 	r      *rand.Rand
 
-	last   map[string]uint64 // by name: the largest fence of the rounds before
-	faults map[string]int    // how often which
+	last   map[string]uint64 // by name: the largest fence of earlier rounds
+	faults map[string]int    // how often each was injected
 	grants int
 }
 
-// runWorkload is everything that a process does: all uses of all primitives, until the context ends.
+// runWorkload runs all uses of all primitives until the context ends.
 func (n *node) runWorkload(ctx context.Context, seed uint64, tell func(span), add func(span)) error {
 	var workers sync.WaitGroup
 	defer workers.Wait()
@@ -141,7 +140,7 @@ func (n *node) runWorkload(ctx context.Context, seed uint64, tell func(span), ad
 	return nil
 }
 
-// round runs for a while with faults, mends everything, lets it come to rest, and judges.
+// round runs for a while with faults, restores everything, waits until all is idle, and checks.
 func (s *soak) round(length time.Duration) {
 	h := newHistory()
 	for _, p := range soaked {
@@ -160,7 +159,7 @@ func (s *soak) round(length time.Duration) {
 			}
 		})
 	}
-	children := []*toiler{s.spawn(h), s.spawn(h), s.spawn(h)}
+	children := []*childProcess{s.spawn(h), s.spawn(h), s.spawn(h)}
 	for ctx.Err() == nil {
 		s.fault(h, children)
 		select {
@@ -176,7 +175,7 @@ func (s *soak) round(length time.Duration) {
 	}
 	nodes.Wait()
 	for _, n := range s.nodes {
-		clear(n.queued) // what waited in vain
+		clear(n.queued) // waits that ended without a lease
 	}
 
 	for _, wrong := range h.check() {
@@ -194,8 +193,8 @@ func (s *soak) round(length time.Duration) {
 	s.awaitEmpty()
 }
 
-// fault breaks something, and mends what needs mending before it returns.
-func (s *soak) fault(h *history, children []*toiler) {
+// fault injects a fault, and restores what needs it before it returns.
+func (s *soak) fault(h *history, children []*childProcess) {
 	ctx := context.Background()
 	c := s.r.IntN(len(children))
 	pause := time.Duration(s.r.IntN(int(2 * ttl)))
@@ -232,8 +231,8 @@ func (s *soak) fault(h *history, children []*toiler) {
 	}
 }
 
-// awaitEmpty waits until nothing is left at the server but what has its expiry: the facts of names, and beside them graves, for
-// a minute, and heartbeats that have lapsed, which go when somebody else comes by, or with the graves.
+// awaitEmpty waits until only data with an expiry is left at the server: metadata, tombstones, for a minute, and
+// lapsed heartbeats, which are removed by later requests or with the tombstones.
 func (s *soak) awaitEmpty() {
 	s.Helper()
 	ctx := context.Background()
@@ -266,15 +265,16 @@ func (s *soak) awaitEmpty() {
 			return
 		}
 	}
-	s.Errorf("left behind: %v", left)
+	s.Errorf("keys left: %v", left)
 }
 
-// childAddr, in the environment, makes the test binary a process that works on that server until its standard input ends.
+// childAddr is the environment variable that makes the test binary a process that works on that server until its
+// standard input ends.
 const childAddr = "LOCKKEEPER_SOAK_CHILD"
 
-// told is what such a process says of a span, once when it is granted and once before it is given back.
-type told struct {
-	Over bool // there is nothing more to come of it
+// spanReport is what such a process prints of a span, when it is granted and before it is released.
+type spanReport struct {
+	Complete bool // the span is complete
 	span
 }
 
@@ -289,7 +289,7 @@ func child() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
 	}()
-	var mu sync.Mutex // guards what follows
+	var mu sync.Mutex // guards the fields below
 	out := json.NewEncoder(os.Stdout)
 	begun := map[string]bool{}
 	say := func(s span) {
@@ -301,13 +301,13 @@ func child() {
 		if over {
 			delete(begun, key)
 		}
-		_ = out.Encode(told{over, s})
+		_ = out.Encode(spanReport{over, s})
 	}
 	none := func(s span) {
 		if strings.HasPrefix(s.Name, "rate") {
 			mu.Lock()
 			defer mu.Unlock()
-			_ = out.Encode(told{true, s})
+			_ = out.Encode(spanReport{true, s})
 		}
 	}
 	if err := n.runWorkload(ctx, uint64(os.Getpid()), say, none); err != nil {
@@ -316,24 +316,24 @@ func child() {
 	n.close()
 }
 
-// toiler is such a process, as its parent sees it.
-type toiler struct {
+// childProcess is such a process, seen by its parent.
+type childProcess struct {
 	s     *soak
 	h     *history
 	cmd   *exec.Cmd
 	in    io.Closer
-	ended chan struct{} // when everything that it has said was read
+	ended chan struct{} // when all its output was read
 
 	mu   sync.Mutex
-	open map[string]span // granted, and not said to be over
+	open map[string]span // granted and not complete
 }
 
-func (s *soak) spawn(h *history) *toiler {
+func (s *soak) spawn(h *history) *childProcess {
 	self, err := os.Executable()
 	if err != nil {
 		s.Fatal(err)
 	}
-	c := &toiler{s: s, h: h, cmd: exec.Command(self), ended: make(chan struct{}), open: map[string]span{}}
+	c := &childProcess{s: s, h: h, cmd: exec.Command(self), ended: make(chan struct{}), open: map[string]span{}}
 	c.cmd.Env = append(os.Environ(), childAddr+"="+s.server.Addr)
 	c.cmd.Stderr = os.Stderr
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
@@ -349,13 +349,13 @@ func (s *soak) spawn(h *history) *toiler {
 	go func() {
 		defer close(c.ended)
 		for sc := bufio.NewScanner(out); sc.Scan(); {
-			var x told
+			var x spanReport
 			if json.Unmarshal(sc.Bytes(), &x) != nil {
-				continue // it was killed as it wrote
+				continue // it was killed while it wrote
 			}
 			key := x.Name + strconv.FormatUint(x.Fence, 10)
 			c.mu.Lock()
-			if x.Over {
+			if x.Complete {
 				delete(c.open, key)
 				h.add(x.span)
 			} else {
@@ -367,8 +367,9 @@ func (s *soak) spawn(h *history) *toiler {
 	return c
 }
 
-// addOpenSpans adds what the process held when it ended. It believed in that until then, or until the first deadline.
-func (c *toiler) addOpenSpans(at int64) {
+// addOpenSpans adds what the process held when it ended. It relied on that until then, or until the deadline if that
+// was earlier.
+func (c *childProcess) addOpenSpans(at int64) {
 	<-c.ended
 	_ = c.cmd.Wait()
 	for _, x := range c.open {
@@ -377,13 +378,13 @@ func (c *toiler) addOpenSpans(at int64) {
 	}
 }
 
-func (c *toiler) kill() {
+func (c *childProcess) kill() {
 	at := now()
 	_ = c.cmd.Process.Kill()
 	c.addOpenSpans(at)
 }
 
-func (c *toiler) freeze(d time.Duration) {
+func (c *childProcess) freeze(d time.Duration) {
 	if err := redistest.Freeze(c.cmd.Process.Pid); err != nil {
 		c.s.Error(err)
 	}
@@ -391,8 +392,8 @@ func (c *toiler) freeze(d time.Duration) {
 	_ = c.cmd.Process.Signal(syscall.SIGCONT)
 }
 
-// stop lets the process give everything back and end.
-func (c *toiler) stop() {
+// stop lets the process release everything and end.
+func (c *childProcess) stop() {
 	_ = c.in.Close()
 	hung := time.AfterFunc(30*time.Second, func() {
 		c.s.Error("a process did not end")
@@ -402,7 +403,7 @@ func (c *toiler) stop() {
 	c.addOpenSpans(now())
 }
 
-// sample is what is in use when everything rests.
+// sample is the resources in use when the system is idle.
 type sample struct {
 	heap, redis, goroutines, files int
 }
@@ -433,10 +434,10 @@ func (s *soak) measure() sample {
 	return sample{int(m.HeapAlloc), redis, runtime.NumGoroutine(), len(files)}
 }
 
-// findGrowth says what has grown: whose median in the last third of the rounds is more than a quarter above that in the first
-// third, the first round left out, and more than that by 4 MiB of the process's heap, 1 MiB of Redis, or by 16 goroutines or
-// files: connections that the clients keep, with a quarter of a MiB of buffers each, of which there are more from the first
-// round on in which many things failed at once. Of fewer than nine rounds it says nothing.
+// findGrowth returns what has grown: where the median in the last third of the rounds is more than a quarter above
+// that in the first third, without the first round, and by more than 4 MiB of heap, 1 MiB of Redis memory, or 16
+// goroutines or files (clients keep connections with a quarter of a MiB of buffers each, and their number grows at
+// first when many faults coincide). For fewer than nine rounds it returns nothing.
 func findGrowth(all []sample) (wrong []string) {
 	if len(all) < 9 {
 		return nil

@@ -48,7 +48,7 @@ func TestFaultTableNamesExistingTests(t *testing.T) {
 	}
 }
 
-// TestPromiseTableNamesExistingTests: every test that it names is there.
+// TestPromiseTableNamesExistingTests checks that every test in the table of smaller promises exists.
 func TestPromiseTableNamesExistingTests(t *testing.T) {
 	doc, err := os.ReadFile("../docs/testing.md")
 	if err != nil {
@@ -76,7 +76,7 @@ func TestPromiseTableNamesExistingTests(t *testing.T) {
 	}
 }
 
-// testSource is the text of all tests, and of the suite that every primitive runs.
+// testSource returns the text of all tests, and of the suite that every primitive runs.
 func testSource(t *testing.T) string {
 	t.Helper()
 	var source strings.Builder

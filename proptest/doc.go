@@ -1,9 +1,9 @@
-// Package proptest puts the locks through schedules that nobody would think of, on one embedded server in virtual time:
-// processes that come, wait, give up, crash, freeze and lose connections, requests, answers or messages; a network that
-// is slow, lets connections overtake each other and delivers copies late; a server that loses its data or its last
-// writes, forgets scripts, refuses commands, and whose clock jumps. What happens is drawn at random. What must hold in
-// every schedule stands in invariants_test.go, and is looked at after each script that the server runs. A schedule that
-// breaks something is made as short as possible, and shown step by step with its virtual time and a seed to run it again.
+// Package proptest tests the locks in random schedules, on an embedded server in virtual time: processes that
+// arrive, wait, cancel, crash, freeze and lose connections, requests, replies or messages; a network that is slow,
+// reorders connections and delivers late duplicates; a server that loses its data or its last writes, forgets
+// scripts, refuses commands, and whose clock jumps. What must hold in every schedule is in invariants_test.go, and
+// is checked after each script. A schedule that breaks a promise is shortened, and shown step by step with its
+// virtual time and a seed to repeat it.
 //
 //	go test ./proptest                                  # some schedules of each primitive, others each time
 //	go test ./proptest -rapid.checks=1000               # more of them
@@ -29,6 +29,6 @@
 //	singlemodel_test.go, rwmodel_test.go, permits_test.go   the scripts against plain models, which are no part of the
 //	                     simulation; scripts_test.go is what they share
 //
-// What happens at one instant is not always in the same order, so a seed brings back its failure mostly, not always;
-// therefore the log of the first schedule that failed is shown as well.
+// Events of one instant are not always in the same order, so a seed usually, but not always, reproduces its failure.
+// Therefore the log of the first failed schedule is shown as well.
 package proptest

@@ -6,8 +6,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// fairLock: one holder, and strict order. Those in line go by their tickets, and who never stood in line, because it was
-// granted the lock at once, comes after all who were connected then.
+// fairLock: one holder, and strict order. Waiters are served by their tickets; a request that was granted the lock
+// at once comes after all that were connected then.
 type fairLock struct{ single }
 
 func (fairLock) scripts() *lua.Set { return lua.Fair }

@@ -9,12 +9,13 @@ import (
 )
 
 func (w *world) crashProcess(r *rapid.T) {
-	draw(r, w.in(running, lossy, muted, away, frozen), "process").crash()
+	draw(r, w.in(running, lossy, unsubscribed, disconnected, frozen), "process").crash()
 }
 
 func (w *world) crashHolder(r *rapid.T) { draw(r, w.holders(), "holder").p.crash() }
 
-// handOverToken crashes a process that has written down the token of a lease. Another makes a lease of it, perhaps too late.
+// handOverToken crashes a process that has handed over the token of a lease. Another process adopts it, perhaps too
+// late.
 func (w *world) handOverToken(r *rapid.T) {
 	from := draw(r, w.steadyHolders(), "holder")
 	var others []*process
@@ -28,12 +29,12 @@ func (w *world) handOverToken(r *rapid.T) {
 		r.Skip("too many")
 	}
 	q := &request{
-		w: w, p: to, use: from.use, count: from.count, adopts: from, began: time.Now(), within: time.Second,
-		let: make(chan struct{}), turn: make(chan *request, 1),
+		w: w, p: to, use: from.use, count: from.count, adopts: from, began: time.Now(), releaseTimeout: time.Second,
+		releaseCh: make(chan struct{}), convertTo: make(chan *request, 1),
 	}
 	w.enter(q, w.while(r, 10*time.Second), false)
 	w.mu.Lock()
-	w.noteLocked("its token is that of %v", from)
+	w.noteLocked("it adopts the token of %v", from)
 	of := from.first()
 	of.longest = max(of.longest, q.ttl())
 	w.mu.Unlock()
@@ -48,18 +49,19 @@ func (w *world) handOverToken(r *rapid.T) {
 	})
 }
 
-// degradeProcess brings a process into another state for a while.
+// degradeProcess puts a process into another state for a while.
 func (w *world) degradeProcess(s state, longest time.Duration) func(*rapid.T) {
 	return func(r *rapid.T) { draw(r, w.in(running), "process").degrade(s, w.while(r, longest)) }
 }
 
-// freezeHead freezes the first waiter and lets the holder release, so that it is granted a lock that it cannot use.
+// freezeHead freezes the first waiter and lets the holder release, so that the waiter is granted a lock that it
+// cannot use.
 func (w *world) freezeHead(r *rapid.T) {
 	head := w.head(r)
 	holder := draw(r, w.holders(), "holder")
 	if holder.p != head.p && rapid.Bool().Draw(r, "until its heartbeat has lapsed") {
-		head.p.degrade(frozen, w.life()+w.while(r, 20*time.Second))
-		w.advance(w.life())
+		head.p.degrade(frozen, w.heartbeatTimeout()+w.while(r, 20*time.Second))
+		w.advance(w.heartbeatTimeout())
 		w.requestRelease(holder)
 		return
 	}
@@ -69,51 +71,51 @@ func (w *world) freezeHead(r *rapid.T) {
 	}
 }
 
-// leaveUnconfirmed lets the holder release while no request of the first waiter arrives, though it hears: it is granted a
-// lease that it cannot make whole.
+// leaveUnconfirmed lets the holder release while requests of the first waiter are lost, but messages are not: it is
+// granted a lease that it cannot confirm.
 func (w *world) leaveUnconfirmed(r *rapid.T) {
 	head, holder := w.head(r), draw(r, w.holders(), "holder")
 	if head.p == holder.p {
-		r.Skip("the release would not arrive either")
+		r.Skip("the release would be lost as well")
 	}
-	head.p.link.Break("evalsha", 1<<30, rapid.SampledFrom([]faultnet.Fault{faultnet.LoseRequest, faultnet.SwallowReply}).Draw(r, "fate"))
-	head.p.degrade(lossy, w.life()+w.while(r, 20*time.Second))
+	head.p.link.Break("evalsha", 1<<30, rapid.SampledFrom([]faultnet.Fault{faultnet.LoseRequest, faultnet.SwallowReply}).Draw(r, "fault"))
+	head.p.degrade(lossy, w.heartbeatTimeout()+w.while(r, 20*time.Second))
 	w.reach("a grant cannot be confirmed")
 	w.requestRelease(holder)
 }
 
-// fates is what becomes of requests.
-var fates = []faultnet.Fault{faultnet.LoseRequest, faultnet.CutReply, faultnet.TruncateReply, faultnet.SwallowReply}
+// replyFaults are the faults of requests and replies.
+var replyFaults = []faultnet.Fault{faultnet.LoseRequest, faultnet.CutReply, faultnet.TruncateReply, faultnet.SwallowReply}
 
-// loseReplies loses up to three requests or answers.
+// loseReplies loses up to three requests or replies.
 func (w *world) loseReplies(r *rapid.T) {
 	p := draw(r, w.in(running), "process")
-	fate := rapid.SampledFrom(fates).Draw(r, "fate")
-	p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), fate)
+	fault := rapid.SampledFrom(replyFaults).Draw(r, "fault")
+	p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), fault)
 	p.degrade(lossy, w.while(r, 3*time.Second))
 }
 
-// slowReplies lets what a process sends, or what it is told, take long: from nothing to several ttls, each message another
-// time. So a grant can be over when it is heard of.
+// slowReplies delays the requests or replies of a process: from nothing to several ttls, each message differently.
+// So a grant can have expired when its process learns of it.
 func (w *world) slowReplies(r *rapid.T) {
 	p := draw(r, w.in(running), "process")
 	d := w.late(r)
 	var out, in time.Duration
-	switch rapid.SampledFrom([]string{"requests", "answers", "both"}).Draw(r, "which") {
+	switch rapid.SampledFrom([]string{"requests", "replies", "both"}).Draw(r, "which") {
 	case "requests":
 		out = d
-	case "answers":
+	case "replies":
 		in = d
 	default:
 		out, in = d/2, d/2
 	}
-	w.note("what process %d sends takes up to %v more, what it is told %v", p.id, out, in)
+	w.note("requests of process %d take up to %v longer, replies %v", p.id, out, in)
 	p.link.Slow(out, in)
 	p.degrade(slow, d+w.while(r, 10*time.Second))
 }
 
-// delayGrant lets somebody ask for a lock that is free, and the answer takes long: the process is frozen when it comes, or
-// the server is when the request does, or it is long under way.
+// delayGrant delays the reply to a request for the free lock: the process is frozen when the reply comes, or the
+// server when the request does, or the reply is slow.
 func (w *world) delayGrant(r *rapid.T) {
 	p := draw(r, w.in(running), "process")
 	for _, q := range w.waiters() {
@@ -124,18 +126,18 @@ func (w *world) delayGrant(r *rapid.T) {
 	}
 	w.advance(grace + 4*w.lag)
 	if !w.kind.vacant(w.view()) || len(w.requests) >= w.most() {
-		r.Skip("it is not free")
+		r.Skip("the lock is held")
 	}
-	w.reach("somebody asks and the answer is late")
+	w.reach("a reply to a request is late")
 	q := &request{
-		w: w, p: p, try: rapid.IntRange(0, 3).Draw(r, "try") == 0, began: time.Now(), within: time.Second,
-		let: make(chan struct{}), turn: make(chan *request, 1),
+		w: w, p: p, try: rapid.IntRange(0, 3).Draw(r, "try") == 0, began: time.Now(), releaseTimeout: time.Second,
+		releaseCh: make(chan struct{}), convertTo: make(chan *request, 1),
 	}
 	w.kind.wants(r, q)
 	w.enter(q, w.while(r, time.Second), false)
 	d := q.ttl() + w.late(r)
 	switch rapid.SampledFrom([]string{"process", "server", "answer"}).Draw(r, "what is late") {
-	case "process": // it has asked, and the answer is not there yet
+	case "process": // the request is sent and the reply has not come
 		p.link.Slow(0, w.ttl/3)
 		w.launch(q)
 		synctest.Wait()
@@ -151,9 +153,9 @@ func (w *world) delayGrant(r *rapid.T) {
 	}
 }
 
-// freezeServer lets the server stand still. It takes what is sent to it, runs it when it goes on, and answers then.
-// Connections are not made meanwhile: those of a real server would be, but who makes a subscription holds a lock until it is
-// answered, and while goroutines wait for a lock the clock of a bubble stands still.
+// freezeServer freezes the server. It accepts requests and runs them when it is thawed. No connections are made
+// meanwhile: a real server would accept them, but the client of a subscription holds a mutex until it has a reply,
+// and while goroutines wait for a mutex the clock of a bubble does not advance.
 func (w *world) freezeServer(r *rapid.T) {
 	w.freezeServerFor(w.late(r))
 }
@@ -164,38 +166,38 @@ func (w *world) freezeServerFor(d time.Duration) {
 	w.tally["the server freezes"]++
 	w.serverDegradedLocked(d)
 	w.mu.Unlock()
-	synctest.Wait() // no connection is being made
+	synctest.Wait() // no connection is being opened
 	w.server.freeze()
 	w.after(d, func() {
-		w.note("the server goes on")
+		w.note("the server is thawed")
 		w.server.thaw()
 	})
 }
 
-// delayDuplicate loses requests or answers of a process. What it has sent comes to the server once more, long after it
-// has given up on it: less than a grave lasts, which is what the protocol counts on.
+// delayDuplicate loses requests or replies of a process, and sends the requests again long after they were given up,
+// but before their tombstones expire, which is what the protocol relies on.
 func (w *world) delayDuplicate(r *rapid.T) {
 	p := draw(r, w.in(running), "process")
-	fate := rapid.SampledFrom(fates).Draw(r, "fate")
-	p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), fate|faultnet.Copy)
+	fault := rapid.SampledFrom(replyFaults).Draw(r, "fault")
+	p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), fault|faultnet.Copy)
 	during := w.while(r, 3*time.Second)
 	p.degrade(lossy, during)
-	w.after(during+w.while(r, 20*time.Second), func() { // when none is kept any more
+	w.after(during+w.while(r, 20*time.Second), func() { // when no more are copied
 		w.mu.Lock()
-		w.noteLocked("copies of what process %d has sent come", p.id)
-		w.tally["copies come late"]++
-		p.copied = time.Now()
+		w.noteLocked("duplicates of requests of process %d arrive", p.id)
+		w.tally["duplicates arrive late"]++
+		p.lastDuplicate = time.Now()
 		w.mu.Unlock()
 		w.actors.Go(func() { _ = p.link.Replay() })
 	})
 }
 
-// loseMessage lets the holder release while the first waiter does not hear: it is deaf and nobody knows, or its
-// subscription or all of its connections are cut and not made again for a while.
+// loseMessage lets the holder release while the first waiter gets no messages: its subscription is stale, or its
+// subscription or all of its connections are cut and not reopened for a while.
 func (w *world) loseMessage(r *rapid.T) {
 	head := w.head(r)
 	holder := draw(r, w.holders(), "holder")
-	if how := rapid.SampledFrom([]state{"deaf", muted, away}).Draw(r, "how"); how == "deaf" {
+	if how := rapid.SampledFrom([]state{"stale", unsubscribed, disconnected}).Draw(r, "how"); how == "stale" {
 		head.p.makeSubscriptionStale()
 	} else {
 		head.p.degrade(how, w.while(r, 3*time.Second))
@@ -204,7 +206,7 @@ func (w *world) loseMessage(r *rapid.T) {
 	w.requestRelease(holder)
 }
 
-// cancelUndeliveredGrant ends a wait whose grant the waiter has not heard of.
+// cancelUndeliveredGrant cancels a wait whose grant the waiter does not know.
 func (w *world) cancelUndeliveredGrant(r *rapid.T) {
 	head, holder := w.head(r), draw(r, w.holders(), "holder")
 	head.p.makeSubscriptionStale()
@@ -217,7 +219,7 @@ func (w *world) cancelUndeliveredGrant(r *rapid.T) {
 	w.mu.Unlock()
 	head.cancelWait()
 	if unheard {
-		w.reach("a grant is given back unheard")
+		w.reach("an undelivered grant is released")
 	}
 }
 
@@ -227,18 +229,18 @@ func (w *world) flushScripts(*rapid.T) {
 	w.server.forgetScripts()
 }
 
-// serverDegradedLocked notes that the server is not whole for d.
+// serverDegradedLocked records that the server is degraded for d.
 func (w *world) serverDegradedLocked(d time.Duration) {
-	w.ill = time.Now()
-	if sound := w.ill.Add(d + w.settling() + 4*w.lag); sound.After(w.sound) {
-		w.sound = sound
+	w.degradedAt = time.Now()
+	if sound := w.degradedAt.Add(d + w.settling() + 4*w.lag); sound.After(w.healthyFrom) {
+		w.healthyFrom = sound
 	}
 	for _, q := range w.requests {
-		q.well = time.Time{}
+		q.healthySince = time.Time{}
 	}
 }
 
-// refuseCommands lets the server take no writes, or nothing at all, for a while.
+// refuseCommands makes the server refuse writes, or all commands, for a while.
 func (w *world) refuseCommands(r *rapid.T) {
 	why := rapid.SampledFrom([]refusal{full, replica, loading}).Draw(r, "why")
 	d := w.while(r, 12*time.Second)
@@ -249,20 +251,20 @@ func (w *world) refuseCommands(r *rapid.T) {
 	w.mu.Unlock()
 	w.server.refuseWith(why)
 	w.after(d, func() {
-		w.note("the server says that no more")
+		w.note("the server accepts commands again")
 		w.server.refuseWith(willing)
 	})
 }
 
-// restartEmpty stops the server for a while. It comes back without any data.
+// restartEmpty stops the server for a while. It restarts without any data.
 func (w *world) restartEmpty(r *rapid.T) {
 	w.note("the server restarts empty")
 	w.reach("the server restarts empty")
 	w.restartWith(nil, w.while(r, 5*time.Second))
 }
 
-// failOver stops the server for a while. It comes back with what it knew some time ago, as a replica does that had not
-// got the last writes.
+// failOver stops the server for a while. It restarts with an earlier snapshot, like a replica without the last
+// writes.
 func (w *world) failOver(r *rapid.T) {
 	data := draw(r, w.saved[max(0, len(w.saved)-3):], "data")
 	w.note("the server fails over and loses its last writes")
@@ -285,7 +287,7 @@ func (w *world) restartWith(data []record, d time.Duration) {
 	w.note("the server runs again")
 }
 
-// jumpClock sets the server's clock, forward or back. A failover brings nothing back from beyond that.
+// jumpClock sets the server's clock, forward or back. A failover restores nothing from before that.
 func (w *world) jumpClock(r *rapid.T) {
 	by := duration(r, 30*time.Minute)
 	if rapid.Bool().Draw(r, "back") {
@@ -315,7 +317,7 @@ func (w *world) jumpClock(r *rapid.T) {
 	}
 }
 
-// recoverServer ends all that is wrong with the server but its clock.
+// recoverServer ends all faults of the server but its clock.
 func (w *world) recoverServer() {
 	w.server.thaw()
 	w.server.refuseWith(willing)

@@ -12,21 +12,21 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 )
 
-// name is what is locked in every world.
+// name is the name of the lock in every world.
 const name = "x"
 
-// terms is what a token says.
+// terms is the content of a token.
 type terms struct {
-	number  int    // of the request
-	keeper  string // the process
-	ttl     int64  // ms
-	use     string // flags without that of who cannot be told
-	count   int    // permits, or the bound of a streak
-	cannot  bool   // it cannot be told by a message
-	foreign bool   // none of ours
+	number       int    // of the request
+	keeper       string // the process
+	ttl          int64  // ms
+	use          string // flags without the one for no notifications
+	count        int    // permits, or the maximum writer streak
+	unnotifiable bool   // it gets no notifications
+	foreign      bool   // not a token of this module
 }
 
-// terms takes a token apart. The ttl of a request has its number in it.
+// terms parses a token. The ttl of a request contains its number.
 func (w *world) terms(token string) terms {
 	keeper, rest, _ := strings.Cut(token, ":")
 	_, rest, _ = strings.Cut(rest, ":")
@@ -40,11 +40,11 @@ func (w *world) terms(token string) terms {
 	flags := strings.TrimLeft(rest, "0123456789")
 	t.use = strings.TrimRight(flags, "0123456789")
 	t.count, _ = strconv.Atoi(flags[len(t.use):])
-	t.use, t.cannot = strings.CutSuffix(t.use, "s")
+	t.use, t.unnotifiable = strings.CutSuffix(t.use, "s")
 	return t
 }
 
-// requestLocked is the request of a token, or nil.
+// requestLocked returns the request of a token, or nil.
 func (w *world) requestLocked(token string) *request {
 	if n := w.terms(token).number; n >= 0 && n < len(w.requests) {
 		return w.requests[n]
@@ -52,32 +52,32 @@ func (w *world) requestLocked(token string) *request {
 	return nil
 }
 
-// lease is one that lies at the server.
+// lease is a lease at the server.
 type lease struct {
 	ends  int64 // µs, by the server's clock
 	fence uint64
 }
 
-// waiting is somebody in line.
+// waiting is a queue entry.
 type waiting struct {
 	token string
 	at    float64
 }
 
-// view is what lies at the server, at one moment by its clock.
+// view is the state of the server at one moment of its clock.
 type view struct {
 	now    int64 // µs
 	seq    uint64
-	leases map[string]lease // those that are held
+	leases map[string]lease // not expired
 	queue  []waiting        // in order
-	lapse  map[string]int64 // µs, when heartbeats do
+	lapse  map[string]int64 // µs, when heartbeats lapse
 	pass   float64          // of a read-write lock: the place up to which readers go first
-	limits string           // of a semaphore: those in force,
-	taken  []taking         // and what was taken that returns by the clock
+	limits string           // of a semaphore: the limits in force
+	taken  []taking         // and the permits taken from a window
 }
 
-// stands is where a token stands in line.
-func (v *view) stands(token string) (at float64, yes bool) {
+// position returns the place of a token in the queue.
+func (v *view) position(token string) (at float64, yes bool) {
 	for _, y := range v.queue {
 		if y.token == token {
 			return y.at, true
@@ -86,29 +86,29 @@ func (v *view) stands(token string) (at float64, yes bool) {
 	return 0, false
 }
 
-// history is what the world has seen of the server.
+// history is what the world has observed of the server.
 type history struct {
-	scripts  map[string]string // names of the transitions, by their text
-	keys     protocol.Keys
-	last     *view                // after the last script; nil: it may have changed in another way
-	top      uint64               // the largest fence
-	lost     bool                 // data was lost once
-	ends     map[string]int64     // µs, by the server's clock: when each lease ends or has ended
-	void     map[string]bool      // leases that the server may not know any more
-	gone     map[string]bool      // tokens that were given up, since data was last lost or the clock set forward
-	left     map[string]bool      // tokens that ever were
-	passed   map[string]int       // by how many writers a reader was passed that waits
-	row      int                  // writers in a row that have passed readers
-	heard    map[string]bool      // tokens that a message has brought a lease
-	granting map[string]bool      // tokens that were granted one
-	owed     map[string]time.Time // since when somebody could have been granted a lease
-	granted  time.Time            // when somebody last was
-	held     time.Time            // when the lock was last seen held
-	instant  time.Time            // of the last script
-	asked    int                  // scripts at that instant
+	scripts       map[string]string // names of the transitions, by their text
+	keys          protocol.Keys
+	last          *view                // after the last script; nil: it may have changed since
+	maxFence      uint64               // the largest fence
+	lost          bool                 // data was lost
+	ends          map[string]int64     // µs, by the server's clock: when each lease expires
+	unknownLeases map[string]bool      // leases that the server may have lost
+	givenUp       map[string]bool      // tokens that were given up, since data was last lost or the clock set forward
+	everGivenUp   map[string]bool      // tokens that were ever given up
+	passed        map[string]int       // by how many writers a waiting reader was overtaken
+	writerStreak  int                  // consecutive writers that overtook readers
+	notified      map[string]bool      // tokens that were granted a lease by a message
+	granting      map[string]bool      // tokens that were granted a lease
+	owed          map[string]time.Time // since when a waiter could have been granted a lease
+	lastGrant     time.Time            // when a lease was last granted
+	heldAt        time.Time            // when the lock was last seen held
+	instant       time.Time            // of the last script
+	asked         int                  // scripts at that instant
 }
 
-// begin prepares the history, when the primitive and the server are there.
+// begin prepares the history when the primitive and the server exist.
 func (w *world) begin() {
 	set := w.kind.scripts()
 	keys, err := protocol.KeysOf("lock:", name, set.Kind, w.kind.bare())
@@ -116,8 +116,8 @@ func (w *world) begin() {
 		panic(err)
 	}
 	w.history = history{
-		keys: keys, scripts: map[string]string{}, ends: map[string]int64{}, void: map[string]bool{}, gone: map[string]bool{},
-		left: map[string]bool{}, passed: map[string]int{}, heard: map[string]bool{}, granting: map[string]bool{}, owed: map[string]time.Time{},
+		keys: keys, scripts: map[string]string{}, ends: map[string]int64{}, unknownLeases: map[string]bool{}, givenUp: map[string]bool{},
+		everGivenUp: map[string]bool{}, passed: map[string]int{}, notified: map[string]bool{}, granting: map[string]bool{}, owed: map[string]time.Time{},
 	}
 	for _, s := range set.Scripts() {
 		_, w.history.scripts[s.Text], _ = strings.Cut(s.Name, "_")
@@ -125,7 +125,7 @@ func (w *world) begin() {
 	w.history.last = w.view()
 }
 
-// view reads what lies at the server, when no script runs.
+// view reads the state of the server while no script runs.
 func (w *world) view() *view {
 	w.server.mu.Lock()
 	defer w.server.mu.Unlock()
@@ -133,7 +133,7 @@ func (w *world) view() *view {
 	return w.viewInside()
 }
 
-// viewInside is view for a caller that has the server's lock and has brought its clock up to date.
+// viewInside is view for a caller that holds the server's mutex and has updated its clock.
 func (w *world) viewInside() *view {
 	mini, keys := w.server.mini, w.history.keys
 	v := &view{now: w.server.nowLocked().UnixMicro(), leases: map[string]lease{}, lapse: map[string]int64{}}
@@ -151,21 +151,21 @@ func (w *world) viewInside() *view {
 	slices.SortFunc(v.queue, func(a, b waiting) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.token, b.token))
 	})
-	beats, _ := mini.SortedSet(keys.Heartbeats)
-	for token, at := range beats {
+	heartbeats, _ := mini.SortedSet(keys.Heartbeats)
+	for token, at := range heartbeats {
 		v.lapse[token] = int64(at) * 1000
 	}
 	return v
 }
 
-// leasesInString reads the lease of a lock that is one string key.
+// leasesInString reads the lease of a lock whose key is a string.
 func leasesInString(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
 	if token, err := mini.Get(keys.Lock); err == nil {
 		v.leases[token] = lease{v.now + mini.TTL(keys.Lock).Microseconds(), v.seq}
 	}
 }
 
-// leasesInSet reads the leases of a set of them; see lua/policy/leases/scores.lua.
+// leasesInSet reads the leases of a lock whose key is a sorted set; see lua/policy/leases/scores.lua.
 func leasesInSet(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
 	scores, _ := mini.SortedSet(keys.Lock)
 	for member, at := range scores {
@@ -175,9 +175,9 @@ func leasesInSet(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
 	}
 }
 
-// connected says whether a waiter can be told of a grant: its process is subscribed, and its heartbeat has not lapsed.
-// Only then is it in line for sure. One that could not subscribe when it came counts too, unless others of its process
-// could, who cannot be told now: then the process is taken to be gone.
+// connected reports whether a waiter can be notified of a grant: its process is subscribed, and its heartbeat has
+// not lapsed. Only then its place in the queue is certain. A waiter that could not subscribe counts as well, unless
+// others of its process could, who cannot be notified now: then the process is considered dead.
 func (w *world) connected(v *view, token string) bool {
 	t := w.terms(token)
 	if t.foreign || v.lapse[token] <= v.now {
@@ -187,29 +187,29 @@ func (w *world) connected(v *view, token string) bool {
 	if w.server.mini.PubSubNumSub(channel)[channel] > 0 {
 		return true
 	}
-	return t.cannot && !slices.ContainsFunc(v.queue, func(y waiting) bool {
+	return t.unnotifiable && !slices.ContainsFunc(v.queue, func(y waiting) bool {
 		other := w.terms(y.token)
-		return other.keeper == t.keeper && !other.cannot
+		return other.keeper == t.keeper && !other.unnotifiable
 	})
 }
 
-// step is a script that has run, and what lay at the server before and after it.
+// step is a script that has run, with the state before and after it.
 type step struct {
 	script        string
-	askers        map[string]bool    // the tokens that it was called with
+	askers        map[string]bool    // the tokens in its arguments
 	token         string             // of acquire, release and renew
-	unused        bool               // of release: nobody learned of the lease
-	back          map[string]float64 // places to which askers come back
+	unused        bool               // of release: the lease was never returned to a caller
+	rejoinAt      map[string]float64 // places at which tokens rejoin
 	before, after *view
 }
 
-// stepped is called after each script; the server runs no other meanwhile.
+// stepped is called after each script, while the server runs no other.
 func (w *world) stepped(call script) {
 	name, ours := w.history.scripts[call.text]
 	if !ours {
-		panic("a script that is none of ours")
+		panic("unknown script")
 	}
-	s := &step{script: name, askers: map[string]bool{}, back: map[string]float64{}, before: w.history.last, after: w.viewInside()}
+	s := &step{script: name, askers: map[string]bool{}, rejoinAt: map[string]float64{}, before: w.history.last, after: w.viewInside()}
 	w.history.last = s.after
 	switch name {
 	case "inspect":
@@ -228,7 +228,7 @@ func (w *world) stepped(call script) {
 		for i := 6; i < len(call.argv); i += n {
 			s.askers[call.argv[i]] = true
 			if n == 2 && call.argv[i+1] != "0" {
-				s.back[call.argv[i]], _ = strconv.ParseFloat(call.argv[i+1], 64)
+				s.rejoinAt[call.argv[i]], _ = strconv.ParseFloat(call.argv[i+1], 64)
 			}
 		}
 	}
@@ -239,7 +239,7 @@ func (w *world) stepped(call script) {
 	defer w.mu.Unlock()
 	for token, l := range s.after.leases {
 		w.history.ends[token] = l.ends
-		w.history.held = time.Now()
+		w.history.heldAt = time.Now()
 	}
 	w.tally["scripts"]++
 	if w.checkPace(); w.history.asked > 1990 {
@@ -248,11 +248,11 @@ func (w *world) stepped(call script) {
 	s.before = s.before.until(s.after.now)
 	w.checkStep(s)
 	if name == "release" && !call.failed {
-		w.history.gone[s.token], w.history.left[s.token] = true, true
+		w.history.givenUp[s.token], w.history.everGivenUp[s.token] = true, true
 	}
 }
 
-// until is what was left of a view at a later moment: leases and heartbeats end by themselves.
+// until returns what is left of a view at a later moment: leases expire by themselves.
 func (v *view) until(now int64) *view {
 	later := *v
 	later.now = now
@@ -270,16 +270,16 @@ func (v *view) until(now int64) *view {
 	return &later
 }
 
-// messageReceived notes that a message has brought a lease.
+// messageReceived records that a message has granted a lease.
 func (w *world) messageReceived(token string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.history.heard[token] = true
+	w.history.notified[token] = true
 }
 
-// dataLost notes what is void after the server has lost what it knew, or has come to think that much time has passed.
-// What was granted before may be over at the server, or known to it no more; what was given back may be held again; who was
-// given up may be granted something by a late copy.
+// dataLost records what is unknown after the server has lost data, or its clock jumped forward. Earlier leases may
+// have expired at the server or be unknown to it; released ones may be held again; requests that were given up may
+// be granted a lease by a late duplicate.
 func (w *world) dataLost(data bool) {
 	v := w.view()
 	w.mu.Lock()
@@ -287,20 +287,20 @@ func (w *world) dataLost(data bool) {
 	h := &w.history
 	for _, leases := range []*view{h.last, v} {
 		for token := range leases.leases {
-			h.void[token] = true
+			h.unknownLeases[token] = true
 		}
 	}
 	for _, q := range w.requests {
 		if q.lease != nil && q.ended.IsZero() {
-			h.void[q.lease.Token()] = true
+			h.unknownLeases[q.lease.Token()] = true
 		}
-		q.well, q.stood = time.Time{}, false
+		q.healthySince, q.positionKnown = time.Time{}, false
 	}
 	h.last = v
 	h.lost = h.lost || data
-	h.row = math.MaxInt32
+	h.writerStreak = math.MaxInt32
 	w.kind.serverDegraded(true, v.now, v.now)
-	clear(h.gone)
+	clear(h.givenUp)
 	clear(h.passed)
 	clear(h.owed)
 }

@@ -11,15 +11,15 @@ import (
 	"github.com/yuin/gopher-lua/parse"
 )
 
-// interpreter runs scripts as the embedded server does, but makes a Lua state once and not for every call, which is
-// most of what a call costs there. It also lets a command of a script be refused. There is one for all worlds, because
-// they run one after the other.
+// interpreter runs scripts as the embedded server does, but with one Lua state for all calls, because creating it is
+// most of the cost of a call there. It can also refuse commands of scripts. All worlds share it, because they run
+// one after the other.
 type interpreter struct {
-	mu     sync.Mutex // held while a script runs; guards what follows
+	mu     sync.Mutex // held while a script runs; guards the fields below
 	state  *lua.LState
 	protos map[string]*lua.FunctionProto // by text
 
-	// Of the script that runs.
+	// Of the current script.
 	srv    *server.Server
 	refuse func(command string) string // the error of a command, or ""
 
@@ -28,7 +28,7 @@ type interpreter struct {
 	reader *bufio.Reader
 }
 
-// inScript is the name of the client that commands of scripts come from.
+// inScript is the client name for commands of scripts.
 const inScript = "script"
 
 var theInterpreter = newInterpreter()
@@ -53,7 +53,7 @@ func newInterpreter() *interpreter {
 	return in
 }
 
-// run runs a script on the server and writes its reply to whoever called it. It says whether that was no error.
+// run runs a script on the server and writes its reply to the caller. It reports whether the script succeeded.
 func (in *interpreter) run(srv *server.Server, refuse func(string) string, caller *server.Peer, text string, keys, argv []string) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -97,7 +97,7 @@ func table(list []string) *lua.LTable {
 	return t
 }
 
-// answer writes what a script has returned. Those of ours return arrays and errors.
+// answer writes the result of a script: an array or an error.
 func answer(caller *server.Peer, v lua.LValue) {
 	switch v := v.(type) {
 	case *lua.LTable:
@@ -118,8 +118,8 @@ func answer(caller *server.Peer, v lua.LValue) {
 	}
 }
 
-// command is redis.call, which raises errors, and redis.pcall, which returns them. It is one atomic step with the rest
-// of the script because scripts run one at a time, and whatever else is sent to the server touches no key.
+// command is redis.call, which raises errors, and redis.pcall, which returns them. It is atomic with the rest of the
+// script because scripts run one at a time, and other commands touch no key.
 func (in *interpreter) command(l *lua.LState, raises bool) int {
 	args := make([]string, l.GetTop())
 	for i := range args {
@@ -152,7 +152,7 @@ func (in *interpreter) command(l *lua.LState, raises bool) int {
 	return 1
 }
 
-// value is a reply of the server as Lua sees it.
+// value converts a reply of the server to Lua.
 func value(reply any) lua.LValue {
 	switch r := reply.(type) {
 	case int:

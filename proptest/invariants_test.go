@@ -7,68 +7,68 @@ import (
 	"time"
 )
 
-// What is promised, whatever happens to processes, network and server. Where a fault voids a promise, it says so.
+// The promises, whatever happens to processes, network and server, with their exceptions after faults.
 //
-// A waiter is connected while the server could tell it of a grant: its process is subscribed, and its heartbeat has not
-// lapsed. It is well off while its process runs, is connected and has been for long enough to have beaten, and the
-// server is whole. The first promises are looked at after every script, as steps from what lay at the server before it.
+// A waiter is connected while the server can notify it of a grant: its process is subscribed, and its heartbeat has
+// not lapsed. It is healthy while its process runs, is connected and has been for long enough to have sent a
+// heartbeat, and the server is healthy. The first promises are checked after every script, as steps from the state
+// before it.
 const (
-	// At each moment by the server's clock, the leases that are held may be held together: one; or some readers, or one
-	// writer. Of those who believe to hold it, from the return of the call to that of Release or the end of the lease,
-	// the same is true; but for those whose leases the server has lost with its data, or ended because its clock was set
-	// forward: fences are for them.
-	exclusion = "only those hold the lock together who may"
-	// Whoever believes to hold a lease holds it at the server, with the same exception; and but for a lease that was to be
-	// turned into another by a call that has failed, of which nobody knows what the server did.
-	belief = "no holder believes longer than the server"
-	// Each lease has a larger fence than those before it, also after data was lost; but not if the clock was set back as
-	// well.
+	// At each moment of the server's clock, the leases may be held together: one; or some readers, or one writer.
+	// The same is true of the holders that consider their lease held, from the return of the call to that of Release
+	// or the end of the lease, except for leases that the server has lost with its data, or that expired because its
+	// clock was set forward: fences exist for them.
+	exclusion = "incompatible leases are never held at once"
+	// A lease that its holder considers held is held at the server, with the same exceptions, and except for the
+	// original lease of a failed conversion whose outcome is unknown.
+	belief = "a holder considers its lease lost before the server does"
+	// Each lease has a larger fence than those before it, also after data was lost, but not if the clock was set
+	// back as well.
 	fences = "fences rise"
-	// Nobody is granted a lease while somebody stands in line before it who is connected, and is not granted one in the
-	// same step. Who stands before whom is the primitive's to say.
+	// No request is granted a lease while a connected waiter precedes it in the queue and is not granted one in the
+	// same step. The primitive defines who precedes whom.
 	order = "waiters are served in order"
-	// Nobody who is connected is taken out of line but by a grant or by leaving, and nobody is moved.
+	// A connected waiter leaves the queue only by a grant or by its own release, and its place does not change.
 	place = "a waiter keeps its place"
-	// A lease is granted to those who ask or stand in line, for no longer than they asked for; to who is not asking for
-	// no longer than its heartbeat counts, and only if it can be told. Who was given up gets nothing any more, until data is lost or the clock set
-	// forward: graves are for late copies of its requests.
-	grants = "a lease is granted to who asks, for as long as it asks"
-	// A lease ends by its own release, or by itself.
-	ends = "nobody ends the lease of another"
+	// Leases are granted to requests that ask or wait, for no longer than requested; to a request that does not ask
+	// for no longer than its heartbeat is valid, and only if it can be notified. Requests that were given up are
+	// granted nothing, until data is lost or the clock set forward: tombstones stop late duplicates of them.
+	grants = "leases are granted as requested"
+	// A lease ends by its own release or by expiry.
+	ends = "no request ends the lease of another"
 
-	// One that was well off, and then away for so short a time that no heartbeat can have lapsed, has its old place when
-	// it is back; but for one of whose request a copy came meanwhile.
-	comeback = "who was away for a moment keeps its place"
-	// With a waiter who is well off: who may be granted a lease, of those who are connected, is granted it within a
-	// heartbeat, be it that a message was lost or that a lease has ended by itself. And when all faults have ended, all
-	// who wait are granted it in turn, as soon as the leases of those are over who do not use them: after a heartbeat's
-	// lifetime or their ttl.
-	progress = "who may be granted the lock is granted it in time"
-	// Nobody waits for something that nobody will do. Of a process that runs, and that together with the server has been whole
-	// for as long as it may take to settle (the longest pause between two attempts, the client's time for an answer, and a
-	// heartbeat): every call that does not wait for others, as a try or an adoption, has returned when it has had that time
-	// once more; every other stands in line or holds. And as the server sees it: while somebody asks who has had that time,
-	// the lock is not free for as long. When all faults have ended, so much for all; see progress for when they are served.
-	// The closing of a keeper ends a little after what it goes on with, see Close.
-	live = "nobody waits for what nobody will do"
-	// Nobody asks again and again without letting time pass: messages at one instant are at most a few for each who
-	// wants something.
-	pace = "nobody asks without a pause"
-	// A call ends when its context does.
+	// A waiter that was healthy, and away for too short for any heartbeat to lapse, has its old place when it
+	// recovers, unless a duplicate of its request arrived meanwhile.
+	comeback = "a waiter that was away for a moment keeps its place"
+	// With a healthy waiter: the connected waiter that can be granted a lease is granted it within a heartbeat
+	// interval, even if a message was lost or a lease has expired. When all faults have ended, all waiters are
+	// granted it in turn, as soon as unused leases have expired: after the heartbeat timeout or their ttl.
+	progress = "the next waiter is granted the lock in time"
+	// No call waits for something that never happens. In a process that runs and that has been healthy, together
+	// with the server, for the settling time (the maximum backoff, the client's timeout, and a heartbeat interval):
+	// every call that does not wait for others, such as a try or an adoption, has returned after the settling time;
+	// every other waits in the queue or holds. At the server: while a request asks that has had this time, the lock
+	// is not free for as long. When all faults have ended, this is true of all; progress says when they are granted
+	// the lock. Closing a keeper ends soon after its cleanup, see Close.
+	live = "no call waits forever"
+	// No request is repeated without a pause: at one instant there are at most a few messages for each request.
+	pace = "no busy loop"
+	// A call returns when its context ends.
 	bounded = "a call returns when its context has ended"
-	// What calls return is so: who is granted a lease has it at the server, fails only for the reason that is told, and
-	// gives the lease back. A try succeeds if nobody holds or waits, and fails if it cannot be granted.
-	truth = "calls tell the truth"
-	// A lease that is renewed, by a process to which nothing happened on a server to which nothing happened, is not
+	// Results of calls are true: a request that is granted a lease has it at the server, fails only for the reported
+	// reason, and releases the lease. A try succeeds if the lock is free and nobody waits, and fails if the lock
+	// cannot be granted.
+	truth = "results of calls are true"
+	// A lease that is renewed, by a process that was never degraded on a server that was never degraded, is not
 	// lost.
 	kept = "a lease lasts"
-	// When all have gone nothing is left behind: at once but for the facts of the name if nothing was broken; else when
-	// leases, heartbeats and graves are over. In the end the facts go, too. That no goroutine is left is seen to by the
-	// bubble.
-	nothing = "nothing is left behind"
+	// After all processes are closed nothing remains: at once except metadata if there were no faults; otherwise
+	// when leases, heartbeats and tombstones have expired. In the end the metadata expires, too. The bubble checks
+	// that no goroutine is left.
+	nothing = "nothing remains"
 )
 
-// checkStep looks at what a script has done. The caller has the lock.
+// checkStep checks what a script has done. The caller holds the mutex.
 func (w *world) checkStep(s *step) {
 	h := &w.history
 	var fresh []string
@@ -93,13 +93,13 @@ func (w *world) checkStep(s *step) {
 		}
 	}
 	for _, y := range s.before.queue {
-		at, stands := s.after.stands(y.token)
+		at, stands := s.after.position(y.token)
 		_, granted := s.after.leases[y.token]
 		switch {
-		case stands && at != y.at && s.before.lapse[y.token] > s.before.now: // else it was out of line, perhaps with the whole queue
+		case stands && at != y.at && s.before.lapse[y.token] > s.before.now: // otherwise it was outside the queue, perhaps with the whole queue
 			w.breaksLocked(place, "%s was moved from %.0f to %.0f by %s", w.tokenName(y.token), y.at, at, s.script)
 		case !stands && !granted && s.token != y.token && w.connected(s.before, y.token) && !w.kind.excused(w, s, y.token):
-			w.breaksLocked(place, "%s was taken out of line by %s", w.tokenName(y.token), s.script)
+			w.breaksLocked(place, "%s was removed from the queue by %s", w.tokenName(y.token), s.script)
 		}
 	}
 	for _, token := range fresh {
@@ -107,7 +107,7 @@ func (w *world) checkStep(s *step) {
 	}
 	w.kind.stepped(w, s)
 	for _, q := range w.requests {
-		if q.believesHeld() && !q.converting && !h.void[q.lease.Token()] {
+		if q.believesHeld() && !q.converting && !h.unknownLeases[q.lease.Token()] {
 			if _, held := s.after.leases[q.lease.Token()]; !held {
 				w.breaksLocked(belief, "%v, after %s of %s", q, s.script, w.tokenName(s.token))
 			}
@@ -115,8 +115,8 @@ func (w *world) checkStep(s *step) {
 	}
 }
 
-// checkPace looks how many scripts run at one instant. What would go on for ever, since in virtual time an answer takes
-// none, ends the schedule here and now. The caller has the lock.
+// checkPace counts the scripts at one instant. A loop that would never end, because replies take no virtual time,
+// ends the schedule here. The caller holds the mutex.
 func (w *world) checkPace() {
 	h := &w.history
 	if now := time.Now(); !now.Equal(h.instant) {
@@ -131,42 +131,42 @@ func (w *world) checkPace() {
 	}
 }
 
-// checkGrant looks at a new lease. The caller has the lock.
+// checkGrant checks a new lease. The caller holds the mutex.
 func (w *world) checkGrant(s *step, token string) {
 	h := &w.history
 	l := s.after.leases[token]
-	if l.fence <= h.top && !(h.lost && s.before.seq < h.top && uint64(s.after.now) <= h.top) {
-		w.breaksLocked(fences, "%d of %s after %d", l.fence, w.tokenName(token), h.top)
+	if l.fence <= h.maxFence && !(h.lost && s.before.seq < h.maxFence && uint64(s.after.now) <= h.maxFence) {
+		w.breaksLocked(fences, "%d of %s after %d", l.fence, w.tokenName(token), h.maxFence)
 	}
-	h.top, h.granted = l.fence, time.Now()
-	if !s.askers[token] && time.Since(w.ahead) < w.life() {
-		h.void[token] = true // it ends with a heartbeat that the jump of the clock has cut short
+	h.maxFence, h.lastGrant = l.fence, time.Now()
+	if !s.askers[token] && time.Since(w.ahead) < w.heartbeatTimeout() {
+		h.unknownLeases[token] = true // it ends with a heartbeat that the jump of the clock has shortened
 	}
 	w.tally["grants"]++
 	if s.script == "acquire" && s.token == token && h.granting[token] {
-		w.tally["a grant comes too late and is asked for again"]++
+		w.tally["a grant arrives too late and is requested again"]++
 	}
 	h.granting[token] = true
-	at, stood := s.before.stands(token)
+	at, stood := s.before.position(token)
 	switch {
 	case s.script == "renew" && s.token == token || !stood && !s.askers[token]:
-		w.breaksLocked(grants, "%s gets one by %s of %s", w.tokenName(token), s.script, w.tokenName(s.token))
-	case h.gone[token]:
-		w.breaksLocked(grants, "%s was given up and gets one by %s", w.tokenName(token), s.script)
-	case !s.askers[token] && !w.terms(token).cannot && !w.connected(s.before, token):
-		w.breaksLocked(grants, "%s gets one by %s and cannot be told", w.tokenName(token), s.script)
+		w.breaksLocked(grants, "%s is granted one by %s of %s", w.tokenName(token), s.script, w.tokenName(s.token))
+	case h.givenUp[token]:
+		w.breaksLocked(grants, "%s was given up and is granted one by %s", w.tokenName(token), s.script)
+	case !s.askers[token] && !w.terms(token).unnotifiable && !w.connected(s.before, token):
+		w.breaksLocked(grants, "%s is granted one by %s and cannot be notified", w.tokenName(token), s.script)
 	case !s.askers[token] && l.ends > max(s.before.lapse[token], w.originEnds(s, token))+1000:
 		w.breaksLocked(grants, "%s is granted one until %d, and its heartbeat lapses at %d", w.tokenName(token), l.ends, s.before.lapse[token])
 	}
-	if back, is := s.back[token]; is && !stood {
+	if back, is := s.rejoinAt[token]; is && !stood {
 		at, stood = back, true
 	}
 	for _, y := range s.before.queue {
-		if _, still := s.after.stands(y.token); !still || y.token == token || !w.connected(s.after, y.token) {
+		if _, still := s.after.position(y.token); !still || y.token == token || !w.connected(s.after, y.token) {
 			continue
 		}
 		if h.lost && w.setBack > 0 && y.at > float64(s.after.now) {
-			continue // places are times, and this one is of a time that is not known any more
+			continue // places are times, and this one is ahead of the clock
 		}
 		if w.kind.before(w, s, y, token, at, stood) {
 			w.breaksLocked(order, "%s is granted one before %s", w.tokenName(token), w.tokenName(y.token))
@@ -174,7 +174,7 @@ func (w *world) checkGrant(s *step, token string) {
 	}
 }
 
-// originEnds is when the lease would have ended in whose place that of the token has come; 0 if it has come in none's.
+// originEnds returns when the lease would have expired that the token's lease replaces, or 0.
 func (w *world) originEnds(s *step, token string) int64 {
 	if q := w.requestLocked(token); q != nil && q.origin != nil {
 		return s.before.leases[q.origin.lease.Token()].ends
@@ -182,7 +182,7 @@ func (w *world) originEnds(s *step, token string) int64 {
 	return 0
 }
 
-// replaced says whether a lease has ended because one has come in its place.
+// replaced reports whether a lease has ended because another has replaced it.
 func (w *world) replaced(s *step, token string) bool {
 	for other := range s.after.leases {
 		if _, had := s.before.leases[other]; had {
@@ -195,41 +195,41 @@ func (w *world) replaced(s *step, token string) bool {
 	return false
 }
 
-// checkBelievers looks whether those may hold the lock together who believe to. The caller has the lock.
+// checkBelievers checks that the leases that holders consider held are compatible. The caller holds the mutex.
 func (w *world) checkBelievers() {
 	v := &view{leases: map[string]lease{}}
 	for _, q := range w.requests {
-		if q.believesHeld() && !q.converting && !w.history.void[q.lease.Token()] {
+		if q.believesHeld() && !q.converting && !w.history.unknownLeases[q.lease.Token()] {
 			v.leases[q.lease.Token()] = lease{}
 		}
 	}
 	if !w.kind.together(w, v) {
-		w.breaksLocked(exclusion, "as they believe: %v", w.holdersOf(v))
+		w.breaksLocked(exclusion, "for their holders: %v", w.holdersOf(v))
 	}
 }
 
-// checkLive looks whether calls go on, and whether the lock is free and nobody takes it. The caller has the lock.
+// checkLive checks that calls make progress, and that the lock is not left free. The caller holds the mutex.
 func (w *world) checkLive(v *view, holds map[int]bool) {
 	h := &w.history
 	now := time.Now()
 	if len(v.leases) > 0 {
-		h.held = now
+		h.heldAt = now
 	}
 	var asks *request
 	var longest time.Duration
 	for _, q := range w.requests {
-		if !q.started || q.returned || !q.p.isSteady() || !q.cancelled.IsZero() || q.quits {
+		if !q.started || q.returned || !q.p.isSteady() || !q.cancelled.IsZero() || q.cancelOnThaw {
 			continue
 		}
 		since := q.began
-		for _, t := range []time.Time{q.p.steady, w.sound} {
+		for _, t := range []time.Time{q.p.steadyFrom, w.healthyFrom} {
 			if t.After(since) {
 				since = t
 			}
 		}
 		took := now.Sub(since)
 		switch {
-		case q.try || q.adopts != nil || q.origin != nil && !q.stands && !holds[q.n]:
+		case q.try || q.adopts != nil || q.origin != nil && !q.queued && !holds[q.n]:
 			if took > w.settling()+4*w.lag {
 				w.breaksLocked(live, "%v has not returned after %v", q, now.Sub(q.began))
 			}
@@ -237,25 +237,25 @@ func (w *world) checkLive(v *view, holds map[int]bool) {
 			asks, longest = q, took
 		}
 	}
-	if free := now.Sub(h.held); asks != nil && w.kind.vacant(v) && min(free, longest) > w.settling()+slack+4*w.lag {
-		w.breaksLocked(live, "the lock is free for %v, and %v asks", free, asks)
+	if free := now.Sub(h.heldAt); asks != nil && w.kind.vacant(v) && min(free, longest) > w.settling()+slack+4*w.lag {
+		w.breaksLocked(live, "the lock has been free for %v while %v waits", free, asks)
 	}
 }
 
-// checkOwed looks whether somebody could have been granted a lease for longer than that may take. The caller has the
-// lock.
+// checkOwed checks that no waiter could have been granted a lease for longer than that may take. The caller holds
+// the mutex.
 func (w *world) checkOwed(v *view) {
 	h := &w.history
 	now := time.Now()
 	well := false
 	for _, q := range w.requests {
-		well = well || q.stands && !q.returned && !q.well.IsZero() && q.p.isSteady()
+		well = well || q.queued && !q.returned && !q.healthySince.IsZero() && q.p.isSteady()
 	}
 	owed := map[string]time.Time{}
 	if well && len(v.queue) > 0 {
 		for _, token := range w.kind.owed(w, v) {
 			since, known := h.owed[token]
-			if !known || h.granted.After(since) {
+			if !known || h.lastGrant.After(since) {
 				since = now
 			}
 			owed[token] = since

@@ -13,30 +13,29 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 )
 
-// link is the way of one process to the server: a faultnet.Net that can also stand still, as it does for a process
-// that is frozen. Then nothing goes through in either direction and the server sees open connections: what it sends is
-// kept for the process, and what the process tries to send or to close meanwhile is done when it is thawed. Of what it
-// has given up by then nothing is sent.
+// link is the connection of one process to the server: a faultnet.Net that can also be frozen, as for a process that
+// is frozen. Then nothing passes in either direction and the server sees open connections: what it sends is kept,
+// and what the process tries to send or close is done on Thaw. Requests that were given up by then are not sent.
 //
-// A process that is frozen and waits for an answer either gives it up when its time is over, though it does not run, or, if
-// its reads stand still, finds the answer when it goes on, however late, or its time over as well.
+// A frozen process that waits for a reply either times out, although it does not run, or, if its reads are frozen,
+// finds the reply when it is thawed, however late, or a timeout.
 //
-// What is sent takes a while, each time another one, so that connections overtake each other. What was under way when a
-// connection was closed arrives all the same.
+// Each message takes a different time, so connections overtake each other. Data that was under way when a connection
+// was closed still arrives.
 type link struct {
 	*faultnet.Net
 	lag  time.Duration // the longest that something takes
 	seed int64
 
-	mu      sync.Mutex    // guards what follows, and the state of the connections
-	out, in time.Duration // the longest that something takes besides, for a while
-	last    time.Time     // until when what was sent or told is under way
-	frozen  bool
-	still   bool // and reads stand still
-	refuses bool
-	dead    bool
-	conns   map[*conn]struct{}
-	dialled int64
+	mu                sync.Mutex    // guards the fields below, and the state of the connections
+	outDelay, inDelay time.Duration // additional maximum latency, for a while
+	last              time.Time     // until when data is under way
+	frozen            bool
+	readsFrozen       bool // reads are frozen, too
+	refuses           bool
+	dead              bool
+	conns             map[*conn]struct{}
+	dialled           int64
 }
 
 func newLink(dial faultnet.Dialer, lag time.Duration, seed int64) *link {
@@ -66,14 +65,14 @@ func (l *link) Dial(ctx context.Context, network, addr string) (net.Conn, error)
 	return c, nil
 }
 
-// Refuse lets no new connection through, or lets them through again.
+// Refuse refuses new connections, or allows them again.
 func (l *link) Refuse(yes bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refuses = yes
 }
 
-// Kill ends all traffic for good.
+// Kill ends all traffic permanently.
 func (l *link) Kill() {
 	l.mu.Lock()
 	l.dead = true
@@ -81,33 +80,33 @@ func (l *link) Kill() {
 	l.Down()
 }
 
-// Slow lets what is sent and what is told take up to so much longer.
+// Slow adds up to this latency to requests and replies.
 func (l *link) Slow(out, in time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.out, l.in = out, in
+	l.outDelay, l.inDelay = out, in
 }
 
-// tail is for how long something will be under way that was sent or told until now.
+// tail returns for how long data that was sent until now is under way.
 func (l *link) tail() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return max(time.Until(l.last), 0)
 }
 
-// Freeze stops all traffic. If reads stand still, they do not end before Thaw.
+// Freeze stops all traffic. If reads are frozen, they do not return before Thaw.
 func (l *link) Freeze(still bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.frozen, l.still = true, still
+	l.frozen, l.readsFrozen = true, still
 }
 
-// Thaw lets the traffic go on.
+// Thaw resumes the traffic.
 func (l *link) Thaw() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	overdue := l.still
-	l.frozen, l.still = false, false
+	overdue := l.readsFrozen
+	l.frozen, l.readsFrozen = false, false
 	for c := range l.conns {
 		if overdue && !c.deadline.IsZero() && !time.Now().Before(c.deadline) {
 			c.overdue = c.random.Intn(3) == 0
@@ -125,23 +124,23 @@ func (l *link) Thaw() {
 	}
 }
 
-// conn is one connection of a link. It reads ahead, so that the server never waits for the process to read.
+// conn is a connection of a link. It reads ahead, so that the server never blocks on the process.
 type conn struct {
 	net.Conn
 	link *link
 
 	// Guarded by link.mu.
-	changed  sync.Cond // something came, or the state is another
-	in       []byte    // read and not yet taken
-	inErr    error     // why nothing more will come
+	changed  sync.Cond // data arrived, or the state changed
+	in       []byte    // read from the server, not yet by the process
+	inErr    error     // why no more data follows
 	out      []byte    // written while frozen
 	random   *rand.Rand
-	sent     time.Time // when the last of what was written arrives
-	came     time.Time // and of what was read
+	sent     time.Time // when the last write arrives
+	came     time.Time // and the last read
 	closed   bool
 	deadline time.Time
-	overdue  bool // the deadline has come before what there is to read
-	alarm    *time.Timer
+	overdue  bool // the deadline passed before the data was read
+	timer    *time.Timer
 }
 
 func (c *conn) pump() {
@@ -150,7 +149,7 @@ func (c *conn) pump() {
 		k, err := c.Conn.Read(b)
 		got := slices.Clone(b[:k])
 		c.link.mu.Lock()
-		c.delayLocked(&c.came, c.link.in, func() {
+		c.delayLocked(&c.came, c.link.inDelay, func() {
 			c.in = append(c.in, got...)
 			c.inErr = err
 			c.changed.Broadcast()
@@ -162,9 +161,9 @@ func (c *conn) pump() {
 	}
 }
 
-// delayLocked does something after what was to be done last, at the end of a while. It is called and does it with the
-// lock. The first exchange on a connection takes no time: a subscription's client holds a lock during it for which others
-// wait, and while goroutines wait for a lock the clock of a bubble stands still.
+// delayLocked runs do after a delay, and after everything that was delayed before. It is called, and calls do, with
+// the mutex held. The first exchange on a connection is not delayed: the client of a subscription holds a mutex
+// during it for which others wait, and while goroutines wait for a mutex the clock of a bubble does not advance.
 func (c *conn) delayLocked(last *time.Time, slow time.Duration, do func()) {
 	longest, now := c.link.lag+slow, time.Now()
 	if last.IsZero() || longest == 0 && !last.After(now) {
@@ -205,7 +204,7 @@ func (c *conn) Read(b []byte) (int, error) {
 			return k, nil
 		case !c.link.frozen && c.inErr != nil:
 			return 0, c.inErr
-		case c.link.still: // it does not run
+		case c.link.readsFrozen: // frozen
 		case !c.deadline.IsZero() && !time.Now().Before(c.deadline):
 			return 0, os.ErrDeadlineExceeded
 		}
@@ -224,7 +223,7 @@ func (c *conn) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	late := slices.Clone(b)
-	c.delayLocked(&c.sent, c.link.out, func() { _, _ = c.Conn.Write(late) })
+	c.delayLocked(&c.sent, c.link.outDelay, func() { _, _ = c.Conn.Write(late) })
 	return len(b), nil
 }
 
@@ -236,14 +235,14 @@ func (c *conn) Close() error {
 	}
 	c.closed = true
 	c.changed.Broadcast()
-	if c.alarm != nil {
-		c.alarm.Stop()
+	if c.timer != nil {
+		c.timer.Stop()
 	}
 	if c.link.frozen {
 		return nil // Thaw does it
 	}
 	delete(c.link.conns, c)
-	c.delayLocked(&c.sent, c.link.out, func() { _ = c.Conn.Close() })
+	c.delayLocked(&c.sent, c.link.outDelay, func() { _ = c.Conn.Close() })
 	return nil
 }
 
@@ -251,12 +250,12 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()
 	c.overdue = false
-	if c.deadline = t; c.alarm != nil {
-		c.alarm.Stop()
-		c.alarm = nil
+	if c.deadline = t; c.timer != nil {
+		c.timer.Stop()
+		c.timer = nil
 	}
 	if !t.IsZero() {
-		c.alarm = time.AfterFunc(time.Until(t), func() {
+		c.timer = time.AfterFunc(time.Until(t), func() {
 			c.link.mu.Lock()
 			defer c.link.mu.Unlock()
 			c.changed.Broadcast()

@@ -10,11 +10,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 )
 
-// checks is how many cases a test tries that is not told how many; the simulation has a number of its own.
+// checks is the default number of checks; the simulation has its own.
 const checks = 400
 
-// told says whether somebody has said how many.
-var told bool
+// checksSet reports whether the number of checks was set.
+var checksSet bool
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -23,17 +23,17 @@ func TestMain(m *testing.M) {
 			m.intoScripts()
 		}
 	}
-	runtime.GOMAXPROCS(1) // what happens at one instant mostly happens in the same order then, and no slower
+	runtime.GOMAXPROCS(1) // events of one instant then mostly happen in the same order, and no slower
 	quiet.Redis()
-	_, told = os.LookupEnv("RAPID_CHECKS")
-	flag.Visit(func(f *flag.Flag) { told = told || f.Name == "rapid.checks" })
-	if !told {
+	_, checksSet = os.LookupEnv("RAPID_CHECKS")
+	flag.Visit(func(f *flag.Flag) { checksSet = checksSet || f.Name == "rapid.checks" })
+	if !checksSet {
 		setFlag("rapid.checks", strconv.Itoa(checks))
 	}
 	os.Exit(m.Run())
 }
 
-// setFlag sets a flag and returns what it was.
+// setFlag sets a flag and returns its former value.
 func setFlag(name, value string) (was string) {
 	f := flag.Lookup(name)
 	was = f.Value.String()
@@ -43,8 +43,8 @@ func setFlag(name, value string) (was string) {
 	return was
 }
 
-// isWhole says whether a run is of the usual length or longer, so that it should reach everything. One that repeats a
-// schedule is not.
+// isWhole reports whether a run is of the default length or longer, so that it should reach everything. A run that
+// repeats a schedule is not.
 func isWhole() bool {
 	n, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String())
 	return err == nil && n >= checks && !testing.Short() && flag.Lookup("rapid.failfile").Value.String() == ""

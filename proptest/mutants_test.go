@@ -23,63 +23,63 @@ var (
 	mutantTries = flag.String("mutants.checks", "500", "how many schedules may look for one")
 )
 
-// mutant is a deliberate bug: in a file of this module, a text that stands there once is replaced. The simulation of a
-// primitive has to find it.
+// mutant is a deliberate bug: in a file of this module, a text that occurs once is replaced. The simulation of a
+// primitive must find it.
 type mutant struct {
-	bug      string // what is wrong
+	bug      string // description
 	file     string // below the root of the module
 	old, new string
 	finds    string // the primitive whose simulation finds it
 }
 
 var mutants = []mutant{
-	// Scripts: who may have what.
-	{"release does not look whose lease it is", "lua/policy/mutex/release.lua", "if owner == token then\n  call('DEL', lock)", "if owner then\n  call('DEL', lock)", "fair"},
-	{"a lease of another is taken over", "lua/policy/mutex/newcomer.lua", "if call('SET', lock, token, 'NX', 'PX', ttl) then", "if call('SET', lock, token, 'PX', ttl) then", "mutex"},
-	{"a renewal takes a lease again that is over", "lua/policy/mutex/renew.lua", "renewed = owner == token\n", "renewed = owner == token or call('SET', lock, token, 'NX', 'PX', ttl) and true\n", "fair"},
-	{"fences are counted, and time does not matter", "lua/lib/fence.lua", "if now_us > seq then seq = now_us else seq = seq + 1 end", "seq = seq + 1", "fair"},
-	{"fences are the time, and are not counted", "lua/lib/fence.lua", "if now_us > seq then seq = now_us else seq = seq + 1 end", "seq = now_us", "rwlock"},
-	{"a newcomer passes the queue", "lua/policy/fair/newcomer.lua", "if call('EXISTS', queue) == 0 and call('SET'", "if call('SET'", "fair"},
-	{"a grant that nobody hears of is not taken back", "lua/lib/admit.lua", "for _, token in ipairs(message) do undo_grant(token) end", "", "fair"},
-	{"who was given up is not buried", "lua/release.lua", "call('ZADD', heartbeats, now + tombstone, '-' .. token)", "", "fair"},
-	{"graves are not looked at", "lua/lib/tombstone.lua", "if tombstones > now and call('ZSCORE', heartbeats, '-' .. token) then", "if false then", "fair"},
-	{"the living are swept with the dead", "lua/heartbeat.lua", "lapsed = call('ZRANGE', heartbeats, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)", "lapsed = call('ZRANGE', heartbeats, '-inf', now + heartbeat_ttl / 2, 'BYSCORE', 'LIMIT', 0, 100)", "fair"},
-	{"whose heartbeat has lapsed is served all the same", "lua/lib/admit.lua", "(unreachable[keeper] or not lapse[i] or tonumber(lapse[i]) <= now)", "unreachable[keeper]", "fair"},
-	{"a claim lasts longer than the heartbeat", "lua/lib/admit.lua", "ms = math.min(ms, tonumber(lapse[i]) - now)", "ms = tonumber(ttl)", "fair"},
-	{"who comes back gets a new place", "lua/heartbeat.lua", "if at > 0 then call('ZADD', queue, at, token) else at = enqueue(token) end", "at = enqueue(token)", "fair"},
-	{"a release admits nobody", "lua/release.lua", "local more = type_error and 0 or admit(outcome == GRANTED and IN_ORDER and first)", "local more = 0", "fair"},
-	{"tickets are not counted", "lua/lib/enqueue.lua", "local ticket = math.max((tonumber(call('HGET', meta, 'ticket')) or 0) + 1, now_us)", "local ticket = 2000000000000000 - now_us", "fair"},
-	{"the lock's key has no end", "lua/policy/leases/keep_lock.lua", "call('PEXPIRE', lock, ms + 1000)\n", "\n", "rwlock"},
-	{"a writer comes beside readers", "lua/policy/rwlock/admit.lua", "string.sub(flags, 1, 1), not holder\n", "string.sub(flags, 1, 1), not writer_holds\n", "rwlock"},
-	{"a reader passes writers who wait", "lua/policy/rwlock/newcomer.lua", "if (purpose == 'r' or purpose == 'w') and call('EXISTS', queue) == 0 then", "if purpose == 'r' or purpose == 'w' and call('EXISTS', queue) == 0 then", "rwlock"},
-	{"the streak of writers has no bound", "lua/policy/rwlock/admit.lua", "if max_streak > 0 and streak >= max_streak then", "if false then", "rwlock"},
-	{"readers pass after one writer too few", "lua/policy/rwlock/admit.lua", "if max_streak > 0 and streak >= max_streak then", "if max_streak > 0 and streak >= max_streak - 1 and last then", "rwlock"},
+	// Scripts.
+	{"release does not check the owner", "lua/policy/mutex/release.lua", "if owner == token then\n  call('DEL', lock)", "if owner then\n  call('DEL', lock)", "fair"},
+	{"acquire overwrites the lease of another", "lua/policy/mutex/newcomer.lua", "if call('SET', lock, token, 'NX', 'PX', ttl) then", "if call('SET', lock, token, 'PX', ttl) then", "mutex"},
+	{"a renewal recreates an expired lease", "lua/policy/mutex/renew.lua", "renewed = owner == token\n", "renewed = owner == token or call('SET', lock, token, 'NX', 'PX', ttl) and true\n", "fair"},
+	{"fences are a counter without the time", "lua/lib/fence.lua", "if now_us > seq then seq = now_us else seq = seq + 1 end", "seq = seq + 1", "fair"},
+	{"fences are the time without a counter", "lua/lib/fence.lua", "if now_us > seq then seq = now_us else seq = seq + 1 end", "seq = now_us", "rwlock"},
+	{"a newcomer overtakes the queue", "lua/policy/fair/newcomer.lua", "if call('EXISTS', queue) == 0 and call('SET'", "if call('SET'", "fair"},
+	{"an undelivered grant is not undone", "lua/lib/admit.lua", "for _, token in ipairs(message) do undo_grant(token) end", "", "fair"},
+	{"a cancelled request is not tombstoned", "lua/release.lua", "call('ZADD', heartbeats, now + tombstone, '-' .. token)", "", "fair"},
+	{"tombstones are ignored", "lua/lib/tombstone.lua", "if tombstones > now and call('ZSCORE', heartbeats, '-' .. token) then", "if false then", "fair"},
+	{"live waiters are swept", "lua/heartbeat.lua", "lapsed = call('ZRANGE', heartbeats, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)", "lapsed = call('ZRANGE', heartbeats, '-inf', now + heartbeat_ttl / 2, 'BYSCORE', 'LIMIT', 0, 100)", "fair"},
+	{"waiters with a lapsed heartbeat are served", "lua/lib/admit.lua", "(unreachable[keeper] or not lapse[i] or tonumber(lapse[i]) <= now)", "unreachable[keeper]", "fair"},
+	{"an unconfirmed lease outlasts the heartbeat", "lua/lib/admit.lua", "ms = math.min(ms, tonumber(lapse[i]) - now)", "ms = tonumber(ttl)", "fair"},
+	{"a rejoining waiter gets a new place", "lua/heartbeat.lua", "if at > 0 then call('ZADD', queue, at, token) else at = enqueue(token) end", "at = enqueue(token)", "fair"},
+	{"a release admits no waiter", "lua/release.lua", "local more = type_error and 0 or admit(outcome == GRANTED and IN_ORDER and first)", "local more = 0", "fair"},
+	{"tickets do not rise", "lua/lib/enqueue.lua", "local ticket = math.max((tonumber(call('HGET', meta, 'ticket')) or 0) + 1, now_us)", "local ticket = 2000000000000000 - now_us", "fair"},
+	{"the lock's key has no expiry", "lua/policy/leases/keep_lock.lua", "call('PEXPIRE', lock, ms + 1000)\n", "\n", "rwlock"},
+	{"a writer is granted beside readers", "lua/policy/rwlock/admit.lua", "string.sub(flags, 1, 1), not holder\n", "string.sub(flags, 1, 1), not writer_holds\n", "rwlock"},
+	{"a reader overtakes waiting writers", "lua/policy/rwlock/newcomer.lua", "if (purpose == 'r' or purpose == 'w') and call('EXISTS', queue) == 0 then", "if purpose == 'r' or purpose == 'w' and call('EXISTS', queue) == 0 then", "rwlock"},
+	{"the writer streak has no limit", "lua/policy/rwlock/admit.lua", "if max_streak > 0 and streak >= max_streak then", "if false then", "rwlock"},
+	{"readers go first after one writer too few", "lua/policy/rwlock/admit.lua", "if max_streak > 0 and streak >= max_streak then", "if max_streak > 0 and streak >= max_streak - 1 and last then", "rwlock"},
 	{"a downgrade keeps the write lease", "lua/policy/rwlock/replace.lua", "  remove(origin)\n", "  if purpose_of(token) ~= 'd' then remove(origin) end\n", "rwlock"},
-	{"what tells who listens is not there", "lua/lib/reachable.lua", "local function reachable(keeper, flags)", "local function absence(keeper, flags)", "semaphore"},
-	{"permits are not given back", "lua/policy/semaphore/remove.lua", "    used = used - n\n    set_count('used', used, add, gone)\n", "", "semaphore"},
-	{"permits are given back twice", "lua/policy/semaphore/remove.lua", "    used = used - n\n    set_count('used', used, add, gone)\n", "    used = used - 2 * n\n    set_count('used', used, add, gone)\n", "semaphore"},
-	{"a window gives back too soon", "lua/policy/semaphore/sweep.lua", "BY_CLOCK + now - per - 1, 'BYSCORE'", "BY_CLOCK + now - per / 2 - 1, 'BYSCORE'", "semaphore"},
-	{"a small request passes a large one", "lua/policy/semaphore/newcomer.lua", "queue_empty = call('EXISTS', queue) == 0\n", "queue_empty = true\n", "semaphore"},
+	{"subscribers cannot be counted", "lua/lib/reachable.lua", "local function reachable(keeper, flags)", "local function absence(keeper, flags)", "semaphore"},
+	{"permits are not returned", "lua/policy/semaphore/remove.lua", "    used = used - n\n    set_count('used', used, add, gone)\n", "", "semaphore"},
+	{"permits are returned twice", "lua/policy/semaphore/remove.lua", "    used = used - n\n    set_count('used', used, add, gone)\n", "    used = used - 2 * n\n    set_count('used', used, add, gone)\n", "semaphore"},
+	{"a window returns permits too early", "lua/policy/semaphore/sweep.lua", "BY_CLOCK + now - per - 1, 'BYSCORE'", "BY_CLOCK + now - per / 2 - 1, 'BYSCORE'", "semaphore"},
+	{"a small request overtakes a large one", "lua/policy/semaphore/newcomer.lua", "queue_empty = call('EXISTS', queue) == 0\n", "queue_empty = true\n", "semaphore"},
 
-	// The keeper: what it believes, and what it sees to.
-	{"a deadline is counted from the answer", "internal/engine/request.go", "w.grant(a.fence, call.Sent, a.until-a.now, false)", "w.grant(a.fence, time.Now(), a.until-a.now, false)", "fair"},
-	{"a claim's deadline is counted from the message", "internal/engine/request.go", "w.grantThen(fence, asked, w.lock.claimTTL, true, func() {", "w.grantThen(fence, time.Now(), w.lock.claimTTL, true, func() {", "fair"},
-	{"the server's clock is taken for the process's", "internal/engine/request.go", "w.grant(a.fence, call.Sent, a.until-a.now, false)", "w.grant(a.fence, call.Sent, a.until-time.Now().UnixMilli(), false)", "fair"},
-	{"waiters do not beat", "internal/engine/queue.go", "	for batch := range slices.Chunk(waiters, heartbeatBatch) {\n		q.send(batch)\n	}\n", "", "fair"},
-	{"a claim is not confirmed", "internal/engine/lease.go", "h.renewAt = h.lock.e.renewalTime(now, min(duration(h.ttl)/3, h.deadline.Sub(now)/3))", "h.renewAt = now.Add(duration(h.ttl))", "fair"},
-	{"an Extend counts from its answer only", "internal/engine/extend.go", "if d := now.Add(h.lock.trusted(ms)); h.err == nil && d.Before(before) {", "if d := now.Add(h.lock.trusted(ms)); d.IsZero() {", "fair"},
-	{"a wait that was given up is not undone", "internal/engine/request.go", "	if w.had || w.copiesInFlight > 0 {", "	if false {", "fair"},
-	{"a grant that came too late is not asked for again", "internal/engine/request.go", "			w.lock.continueAdmitting()\n		}\n		return err\n", "			w.lock.continueAdmitting()\n		}\n		_ = err\n		return nil\n", "fair"},
-	{"a waiter is not put into its line", "internal/engine/queue.go", "	q.requests[w] = struct{}{}\n", "", "fair"},
-	{"a turn in the process is lost when its caller has given up", "internal/engine/localqueue.go", "	e.leaveLocalQueue(key) // the turn came at the same time: hand it on\n", "", "mutex"},
-	{"a turn in the process is not handed on", "internal/engine/localqueue.go", "	close(q.waiting[0])\n", "", "mutex"},
-	{"a request that was not answered is not repeated", "internal/engine/roundtrip.go", "		case <-pause.C:\n", "		case <-make(chan time.Time):\n", "fair"},
-	{"the clock stops when it has rung", "internal/timers/timers.go", "	s.firing = false\n	s.armLocked()\n", "	s.firing = false\n", "fair"},
-	{"an attempt that failed is not followed by another", "internal/quorum/attempt.go", "	return a.repeats.NextBackOff(), nil\n", "	return time.Hour, nil\n", "redlock"},
-	{"who is not known does not come back", "internal/engine/queue.go", "	if len(unknown) > 0 {\n		q.rejoin(unknown)\n	}\n", "", "fair"},
+	// The keeper.
+	{"a deadline is counted from the reply", "internal/engine/request.go", "w.grant(a.fence, call.Sent, a.until-a.now, false)", "w.grant(a.fence, time.Now(), a.until-a.now, false)", "fair"},
+	{"an unconfirmed lease's deadline is counted from the message", "internal/engine/request.go", "w.grantThen(fence, asked, w.lock.claimTTL, true, func() {", "w.grantThen(fence, time.Now(), w.lock.claimTTL, true, func() {", "fair"},
+	{"the server's clock is compared with the process's", "internal/engine/request.go", "w.grant(a.fence, call.Sent, a.until-a.now, false)", "w.grant(a.fence, call.Sent, a.until-time.Now().UnixMilli(), false)", "fair"},
+	{"waiters send no heartbeats", "internal/engine/queue.go", "	for batch := range slices.Chunk(waiters, heartbeatBatch) {\n		q.send(batch)\n	}\n", "", "fair"},
+	{"an unconfirmed lease is not confirmed", "internal/engine/lease.go", "h.renewAt = h.lock.e.renewalTime(now, min(duration(h.ttl)/3, h.deadline.Sub(now)/3))", "h.renewAt = now.Add(duration(h.ttl))", "fair"},
+	{"an Extend counts from its reply only", "internal/engine/extend.go", "if d := now.Add(h.lock.trusted(ms)); h.err == nil && d.Before(before) {", "if d := now.Add(h.lock.trusted(ms)); d.IsZero() {", "fair"},
+	{"a cancelled wait is not released", "internal/engine/request.go", "	if w.had || w.copiesInFlight > 0 {", "	if false {", "fair"},
+	{"a grant that arrived too late is not requested again", "internal/engine/request.go", "			w.lock.continueAdmitting()\n		}\n		return err\n", "			w.lock.continueAdmitting()\n		}\n		_ = err\n		return nil\n", "fair"},
+	{"a waiter is not added to its queue", "internal/engine/queue.go", "	q.requests[w] = struct{}{}\n", "", "fair"},
+	{"a turn in the local queue is lost when its caller is cancelled", "internal/engine/localqueue.go", "	e.leaveLocalQueue(key) // the turn came at the same time: hand it on\n", "", "mutex"},
+	{"a turn in the local queue is not passed on", "internal/engine/localqueue.go", "	close(q.waiting[0])\n", "", "mutex"},
+	{"a request without a reply is not retried", "internal/engine/roundtrip.go", "		case <-pause.C:\n", "		case <-make(chan time.Time):\n", "fair"},
+	{"timers stop after one has fired", "internal/timers/timers.go", "	s.firing = false\n	s.armLocked()\n", "	s.firing = false\n", "fair"},
+	{"a failed attempt is not retried", "internal/quorum/attempt.go", "	return a.repeats.NextBackOff(), nil\n", "	return time.Hour, nil\n", "redlock"},
+	{"an unknown waiter does not rejoin", "internal/engine/queue.go", "	if len(unknown) > 0 {\n		q.rejoin(unknown)\n	}\n", "", "fair"},
 }
 
-// TestMutants: each of the deliberate bugs can still be made, and with -mutants the simulation finds each.
+// TestMutants checks that each deliberate bug still applies. With -mutants the simulation must find each.
 func TestMutants(t *testing.T) {
 	root, err := filepath.Abs("..")
 	if err != nil {
@@ -93,7 +93,7 @@ func TestMutants(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n := bytes.Count(text, []byte(m.old)); n != 1 {
-				t.Fatalf("%q stands %d times in %s, want once", m.old, n, m.file)
+				t.Fatalf("%q occurs %d times in %s, want once", m.old, n, m.file)
 			}
 			switch {
 			case !*runMutants:
@@ -112,7 +112,7 @@ var (
 	promised   = regexp.MustCompile(`BROKEN: ([^:]*)`)
 )
 
-// build builds this test with the mutant's text in place of a file.
+// build builds this test binary with the mutated file.
 func (m mutant) build(t *testing.T, path string, text []byte) (binary string) {
 	dir := t.TempDir()
 	mutated, overlay := filepath.Join(dir, "mutated"), filepath.Join(dir, "overlay")
@@ -132,7 +132,7 @@ func (m mutant) build(t *testing.T, path string, text []byte) (binary string) {
 	return binary
 }
 
-// intoScripts makes the bug in the scripts of this process, which have neither comments nor indentation.
+// intoScripts applies the bug to the scripts of this process, which have neither comments nor indentation.
 func (m mutant) intoScripts() {
 	bare := func(text string) string {
 		var b strings.Builder
@@ -150,16 +150,16 @@ func (m mutant) intoScripts() {
 				*s = *lua.New(s.Name, strings.Replace(s.Text, bare(m.old), bare(m.new), 1))
 				made = true
 			default:
-				panic(fmt.Sprintf("%q stands more than once in %s", m.old, s.Name))
+				panic(fmt.Sprintf("%q occurs more than once in %s", m.old, s.Name))
 			}
 		}
 	}
 	if !made {
-		panic(fmt.Sprintf("%q stands in no script", m.old))
+		panic(fmt.Sprintf("%q occurs in no script", m.old))
 	}
 }
 
-// run expects the simulation in a test binary to fail for a promise that is broken.
+// run expects the simulation in a test binary to report a broken promise.
 func (m mutant) run(t *testing.T, binary string, args ...string) {
 	began := time.Now()
 	test := "^TestSimulation$/^" + m.finds + "$"
@@ -171,7 +171,7 @@ func (m mutant) run(t *testing.T, binary string, args ...string) {
 	out, err := exec.Command(binary, args...).CombinedOutput()
 	promise := promised.FindSubmatch(out)
 	if err == nil || promise == nil {
-		t.Fatalf("the mutant survives, after %v:\n%s", time.Since(began), out)
+		t.Fatalf("the mutant survived, after %v:\n%s", time.Since(began), out)
 	}
 	checks, seed := "?", "?"
 	if found := foundAfter.FindSubmatch(out); found != nil {

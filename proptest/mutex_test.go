@@ -6,8 +6,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/mutex"
 )
 
-// mutexLock: one holder. Who asks may take the mutex past those who wait, when it is free; but they go in order of their
-// tickets. The requests of one process stand in line there, and the first of them at the server.
+// mutexLock: one holder. A newcomer may overtake waiters when the mutex is free, but waiters are served by their
+// tickets. Requests of one process wait there, and the first of them at the server.
 type mutexLock struct{ single }
 
 func (mutexLock) scripts() *lua.Set { return lua.Mutex }
@@ -29,6 +29,6 @@ func (mutexLock) get(q *request) (*lockkeeper.Lease, error) {
 }
 
 func (mutexLock) before(_ *world, s *step, y waiting, token string, at float64, stood bool) bool {
-	asks := s.script == "acquire" && s.token == token // perhaps again, since an answer was lost
+	asks := s.script == "acquire" && s.token == token // perhaps again after a lost reply
 	return stood && y.at < at && !asks
 }

@@ -33,51 +33,51 @@ func unlimited(limit int64) int64 {
 
 // permitReq is a request for permits, and what the model knows of it.
 type permitReq struct {
-	token   string
-	keeper  string
-	serial  int
-	limits  permitLimits // that its caller knows of
-	permits int64
-	holds   bool // until its lease is over
-	byClock bool // they return by the clock
-	mute    bool // it cannot be told by a message
-	ttl     int64
+	token        string
+	keeper       string
+	serial       int
+	limits       permitLimits // that its caller knows of
+	permits      int64
+	holds        bool // until its lease is over
+	byClock      bool // they return by the clock
+	unnotifiable bool // it cannot be told by a message
+	ttl          int64
 
-	waits  bool
-	place  int64 // in line, or the last it had
-	lapse  int64 // of its heartbeat
-	end    int64 // of its lease
-	taken  int64 // when it took permits that return by the clock, unless it is known that they have; 0: it did not
-	fence  int64
-	buried int64 // until, unless it is known that it is not any more
-	away   bool  // it was taken out of line and may come back
+	waits           bool
+	place           int64 // in line, or the last it had
+	lapse           int64 // of its heartbeat
+	end             int64 // of its lease
+	taken           int64 // when it took permits that return by the clock, unless it is known that they have; 0: it did not
+	fence           int64
+	tombstonedUntil int64 // until, unless it is known that it is not any more
+	away            bool  // it was taken out of line and may come back
 }
 
-func (q *permitReq) claimTTL() int64 { return min(q.ttl, life.Milliseconds()) }
+func (q *permitReq) claimTTL() int64 { return min(q.ttl, heartbeatTimeout.Milliseconds()) }
 
 // permitModel is the semaphore as it is documented.
 type permitModel struct {
-	now    int64
-	all    []*permitReq
-	hears  map[string]bool // keepers that listen
-	said   *permitLimits   // what the last caller knew; nil: that is lost, or nobody has come
-	force  *permitLimits   // in force
-	rules  *permitLimits   // what the present step goes by: those, or what the caller knows
-	graves int64           // until when tokens are buried
-	given  []*permitReq    // let in by the present step, in order
-	asked  map[*permitReq]bool
-	asks   map[*permitReq]int64 // who asks in the present step, and the lease it gets
-	voided map[*permitReq]bool  // who learned in the present step that it asks for too much
-	deaf   bool                 // somebody was not there to be told
-	called map[string]bool      // keepers that were told to ask because a heartbeat had lapsed
-	reach  func(string)
+	now             int64
+	all             []*permitReq
+	subscribed      map[string]bool // keepers that listen
+	lastNotified    *permitLimits   // what the last caller knew; nil: that is lost, or nobody has come
+	force           *permitLimits   // in force
+	rules           *permitLimits   // what the present step goes by: those, or what the caller knows
+	tombstonesUntil int64           // until when tokens are buried
+	given           []*permitReq    // let in by the present step, in order
+	asked           map[*permitReq]bool
+	asks            map[*permitReq]int64 // who asks in the present step, and the lease it gets
+	ineligible      map[*permitReq]bool  // who learned in the present step that it asks for too much
+	unreachable     bool                 // somebody was not there to be told
+	notified        map[string]bool      // keepers that were told to ask because a heartbeat had lapsed
+	reach           func(string)
 }
 
 // begin is a step at a time.
 func (m *permitModel) begin(now int64) {
-	m.now, m.given, m.deaf, m.rules = now, nil, false, m.force
-	m.asked, m.asks, m.voided = map[*permitReq]bool{}, map[*permitReq]int64{}, map[*permitReq]bool{}
-	m.called = map[string]bool{}
+	m.now, m.given, m.unreachable, m.rules = now, nil, false, m.force
+	m.asked, m.asks, m.ineligible = map[*permitReq]bool{}, map[*permitReq]int64{}, map[*permitReq]bool{}
+	m.notified = map[string]bool{}
 }
 
 // leased says whether the request's lease is not over.
@@ -142,7 +142,7 @@ func (m *permitModel) queue() []*permitReq {
 // reachable says whether a waiter asks right now, or can be told.
 func (m *permitModel) reachable(q *permitReq) bool {
 	_, asking := m.asks[q]
-	return asking || q.lapse > m.now && (q.mute || m.hears[q.keeper])
+	return asking || q.lapse > m.now && (q.unnotifiable || m.subscribed[q.keeper])
 }
 
 // first is in how many ms the first lease ends; 0 if there is none.
@@ -227,7 +227,7 @@ func (m *permitModel) grant(q *permitReq, ms int64) {
 // skip takes a waiter out of line, which may come back.
 func (m *permitModel) skip(q *permitReq, why string) {
 	q.waits, q.away = false, true
-	m.reach("passed over: " + why)
+	m.reach("skipped: " + why)
 }
 
 // admit lets in whoever may be let in, while there is room for one permit.
@@ -245,8 +245,8 @@ func (m *permitModel) admit() {
 		case q.above(*m.rules):
 			m.dropIneligible(q)
 		case !m.reachable(q):
-			m.deaf = true
-			m.skip(q, "it does not listen")
+			m.unreachable = true
+			m.skip(q, "not subscribed")
 		case !m.fits(q, *m.rules):
 			return
 		default:
@@ -262,17 +262,17 @@ func (m *permitModel) admit() {
 
 // dropIneligible takes a waiter out that asks for more than there ever is.
 func (m *permitModel) dropIneligible(q *permitReq) {
-	m.voided[q] = true
+	m.ineligible[q] = true
 	m.skip(q, "it asks for more than the limit")
 }
 
 // caller is that somebody asks who knows these limits. It says whether they have changed what is in force.
 func (m *permitModel) caller(l permitLimits) bool {
-	if m.said != nil && *m.said == l {
+	if m.lastNotified != nil && *m.lastNotified == l {
 		return false
 	}
-	changed := m.said != nil
-	m.said, m.force, m.rules = &l, &l, &l
+	changed := m.lastNotified != nil
+	m.lastNotified, m.force, m.rules = &l, &l, &l
 	return changed
 }
 
@@ -280,7 +280,7 @@ func (m *permitModel) caller(l permitLimits) bool {
 // to stand. It returns the code of the reply, for how many ms the request is refused, and whether it has changed the
 // limits.
 func (m *permitModel) acquire(q *permitReq, waits bool, patience, place int64) (code, left int64, changed bool) {
-	if m.graves > m.now && q.buried != 0 {
+	if m.tombstonesUntil > m.now && q.tombstonedUntil != 0 {
 		return lua.Tombstoned, 0, false
 	}
 	changed = m.caller(q.limits)
@@ -306,7 +306,7 @@ func (m *permitModel) acquire(q *permitReq, waits bool, patience, place int64) (
 		q.waits, q.place = true, place
 	}
 	if waits {
-		q.lapse = m.now + life.Milliseconds()
+		q.lapse = m.now + heartbeatTimeout.Milliseconds()
 	}
 	m.asks[q] = q.ttl
 	m.admit()
@@ -324,7 +324,7 @@ func (m *permitModel) acquire(q *permitReq, waits bool, patience, place int64) (
 }
 
 // release is release.
-func (m *permitModel) release(q *permitReq, bury int64, unused bool) int64 {
+func (m *permitModel) release(q *permitReq, tombstone int64, unused bool) int64 {
 	code := int64(lua.Refused)
 	switch {
 	case m.leased(q), !q.holds && unused && q.taken != 0:
@@ -339,9 +339,9 @@ func (m *permitModel) release(q *permitReq, bury int64, unused bool) int64 {
 	if code != lua.Granted {
 		q.waits, q.away = false, false
 	}
-	if bury > 0 {
-		q.buried = m.now + bury
-		m.graves = m.now + bury
+	if tombstone > 0 {
+		q.tombstonedUntil = m.now + tombstone
+		m.tombstonesUntil = m.now + tombstone
 	}
 	m.admit()
 	return code
@@ -361,7 +361,7 @@ func (m *permitModel) renew(q *permitReq, ms int64, exact bool) int64 {
 // heartbeat is beat of a caller who knows limits; places says where those stand who come back. It returns what is told of
 // each.
 func (m *permitModel) heartbeat(list []*permitReq, limits permitLimits, back bool, places []int64) map[*permitReq][]int64 {
-	told := map[*permitReq][]int64{}
+	changes := map[*permitReq][]int64{}
 	if m.rules == nil {
 		m.rules = &limits
 	}
@@ -369,28 +369,28 @@ func (m *permitModel) heartbeat(list []*permitReq, limits permitLimits, back boo
 		switch {
 		case q.waits:
 		case m.has(q, *m.rules):
-			told[q] = append(told[q], lua.Held)
+			changes[q] = append(changes[q], lua.Held)
 			if m.spends(q, m.rules.per) {
 				q.taken = m.now
 			}
 			continue
-		case back && m.graves > m.now && q.buried != 0:
-			told[q] = append(told[q], lua.Tombstoned)
+		case back && m.tombstonesUntil > m.now && q.tombstonedUntil != 0:
+			changes[q] = append(changes[q], lua.Tombstoned)
 			continue
 		case q.above(*m.rules):
-			told[q] = append(told[q], lua.AboveLimit)
+			changes[q] = append(changes[q], lua.AboveLimit)
 			continue
 		case !back:
-			told[q] = append(told[q], lua.Unknown)
+			changes[q] = append(changes[q], lua.Unknown)
 			continue
 		default:
 			q.waits, q.away, q.place = true, false, places[i]
-			told[q] = append(told[q], lua.Waiting)
+			changes[q] = append(changes[q], lua.Waiting)
 		}
-		q.lapse = m.now + life.Milliseconds()
+		q.lapse = m.now + heartbeatTimeout.Milliseconds()
 		m.asks[q] = q.claimTTL()
 		if m.force == nil { // it was lost, and those who wait know it
-			m.said, m.force = &limits, &limits
+			m.lastNotified, m.force = &limits, &limits
 		}
 	}
 	for _, q := range m.queue() {
@@ -400,9 +400,9 @@ func (m *permitModel) heartbeat(list []*permitReq, limits permitLimits, back boo
 	}
 	m.admit()
 	for q := range m.asked {
-		told[q] = append(told[q], lua.Granted)
+		changes[q] = append(changes[q], lua.Granted)
 	}
-	return told
+	return changes
 }
 
 // limit is limit of a caller who knows limits. It returns the reply.
@@ -410,7 +410,7 @@ func (m *permitModel) limit(limits permitLimits, limit int64) []int64 {
 	if m.rules == nil {
 		m.rules = &limits
 	}
-	after, news := *m.rules, int64(0)
+	after, changes := *m.rules, int64(0)
 	if limit > 0 {
 		if limits.window == 0 {
 			after.atOnce = limit
@@ -421,16 +421,16 @@ func (m *permitModel) limit(limits permitLimits, limit int64) []int64 {
 			}
 		}
 		if after != *m.rules {
-			news = 2
+			changes = 2
 		}
-		if m.said == nil {
-			m.said = &limits
+		if m.lastNotified == nil {
+			m.lastNotified = &limits
 		}
 		m.force, m.rules = &after, &after
 	}
 	m.admit()
 	held, spent := m.counts(after.per)
-	return []int64{lua.Granted, held, after.atOnce, spent, after.window, news}
+	return []int64{lua.Granted, held, after.atOnce, spent, after.window, changes}
 }
 
 func permitTokens(list []*permitReq) string {

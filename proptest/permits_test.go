@@ -36,21 +36,21 @@ func TestSemaphoreScriptsMatchModel(t *testing.T) {
 	rdb, mini := miniServer(t)
 	run := newRun(t)
 	run.explore(0.6, func(r *rapid.T) { permitSequence(r, run, rdb, mini) },
-		"let in at once: h", "let in at once: c", "let in at once: hc",
-		"let in by a message: h", "let in by a message: c", "let in by a message: hc",
-		"let in by an answer: h", "let in by an answer: c", "let in by an answer: hc",
-		"several are let in together", "a try is refused", "a try is refused until a time",
-		"a try is granted past those who are not there", "it cannot wait so long", "it can wait so long",
-		"a light one waits behind a heavy one", "a buried request", "a copy of a request",
+		"granted at once: h", "granted at once: c", "granted at once: hc",
+		"granted by a message: h", "granted by a message: c", "granted by a message: hc",
+		"granted by a reply: h", "granted by a reply: c", "granted by a reply: hc",
+		"several are admitted together", "a try is refused", "a try is refused until a time",
+		"a try is granted past waiters that are gone", "it cannot wait so long", "it can wait so long",
+		"a light one waits behind a heavy one", "a tombstoned request", "a duplicate of a request",
 		"more than the limit is asked for", "permits are taken once more by one token",
-		"a lease ends by itself", "permits return by the clock", "a lease outlasts its permits' window",
-		"passed over: its heartbeat has lapsed", "passed over: it does not listen",
-		"passed over: it asks for more than the limit", "passed over: it was to be forewarned",
+		"a lease expires", "permits return by the clock", "a lease outlasts its permits' window",
+		"skipped: its heartbeat has lapsed", "skipped: not subscribed",
+		"skipped: it asks for more than the limit", "skipped: not subscribed for the notification of the head",
 		"the first is forewarned of a lease", "the first is forewarned of the clock",
-		"one that has lapsed is called", "back in line", "back in line, and let in", "held", "unknown", "one that is mute is let in",
+		"a lapsed waiter is notified", "rejoined the queue", "rejoined the queue and granted", "held", "unknown", "a waiter without notifications is granted",
 		"left", "released", "given back unused", "nothing to release", "renewed", "shortened",
-		"the limit is raised", "the limit is lowered", "a caller changes the limits", "the facts are lost",
-		"played to its end",
+		"the limit is raised", "the limit is lowered", "a caller changes the limits", "the metadata is lost",
+		"run to the end",
 	)
 }
 
@@ -65,45 +65,45 @@ func permitSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Minir
 		permitModel: &permitModel{reach: func(what string) { u.tally[what]++ }},
 		scriptBench: newScriptBench(r, rdb, mini, "semaphore"),
 	}
-	b.permitModel.hears = b.scriptBench.hears
+	b.permitModel.subscribed = b.scriptBench.subscribed
 	b.state = func() string {
-		return fmt.Sprintf("%s hold or spend,%s wait; limits %v, %v in force", b.those(), permitTokens(b.queue()), b.said, b.force)
+		return fmt.Sprintf("%s hold or spend,%s wait; limits %v, %v in force", b.those(), permitTokens(b.queue()), b.lastNotified, b.force)
 	}
 	defer b.close()
 	b.limits = b.drawLimits(rapid.SampledFrom([]string{"h", "c", "hc"}).Draw(r, "kind"))
 	actions := map[string]func(*rapid.T){
-		"":                          func(*rapid.T) {},
-		"one comes":                 func(*rapid.T) { b.asksFor(b.newReq(), true, 0) },
-		"several come":              b.severalArrive,
-		"several more come":         b.severalArrive,
-		"one comes in a hurry":      b.acquiresWithin,
-		"one tries":                 func(*rapid.T) { b.asksFor(b.newReq(), false, 0) },
-		"another tries":             func(*rapid.T) { b.asksFor(b.newReq(), false, 0) },
-		"a copy arrives":            b.duplicateArrives,
-		"a holder releases":         b.holderReleases,
-		"another releases":          b.holderReleases,
-		"all holders release":       b.allRelease,
-		"one never learned":         b.givenBack,
-		"a waiter leaves":           b.waiterLeaves,
-		"a stranger leaves":         b.strangerLeaves,
-		"a lease is renewed":        b.renews,
-		"a keeper heartbeats":       b.heartbeats,
-		"another keeper heartbeats": b.heartbeats,
-		"some come back":            b.rejoins,
-		"a keeper's ear changes":    b.toggleSubscription,
-		"somebody looks":            func(*rapid.T) { b.limitIs(0) },
-		"the limit is set":          b.setsLimit,
-		"callers change":            b.callersChange,
+		"":                               func(*rapid.T) {},
+		"a waiter arrives":               func(*rapid.T) { b.asksFor(b.newReq(), true, 0) },
+		"several waiters arrive":         b.severalArrive,
+		"several more waiters arrive":    b.severalArrive,
+		"one comes in a hurry":           b.acquiresWithin,
+		"a try":                          func(*rapid.T) { b.asksFor(b.newReq(), false, 0) },
+		"another tries":                  func(*rapid.T) { b.asksFor(b.newReq(), false, 0) },
+		"a duplicate arrives":            b.duplicateArrives,
+		"a holder releases":              b.holderReleases,
+		"another releases":               b.holderReleases,
+		"all holders release":            b.allRelease,
+		"one never learned":              b.givenBack,
+		"a waiter leaves":                b.waiterLeaves,
+		"an unknown request is released": b.strangerLeaves,
+		"a lease is renewed":             b.renews,
+		"a keeper heartbeats":            b.heartbeats,
+		"another keeper heartbeats":      b.heartbeats,
+		"waiters rejoin":                 b.rejoins,
+		"a subscription changes":         b.toggleSubscription,
+		"the lock is inspected":          func(*rapid.T) { b.limitIs(0) },
+		"the limit is set":               b.setsLimit,
+		"callers change":                 b.callersChange,
 	}
 	if mini != nil {
 		actions["time passes"] = b.timePasses
 		actions["something is let end"] = b.somethingEnds
 		actions["something else is let end"] = b.somethingEnds
-		actions["the facts are lost"] = b.metadataIsLost
+		actions["the metadata is lost"] = b.metadataIsLost
 	}
 	b.severalArrive(r)
 	r.Repeat(actions)
-	if mini != nil && rapid.IntRange(0, 7).Draw(r, "played to its end") == 0 {
+	if mini != nil && rapid.IntRange(0, 7).Draw(r, "run to the end") == 0 {
 		b.runToEnd()
 	}
 }
@@ -146,7 +146,7 @@ func (b *permitBench) comesTo(now int64) {
 	b.begin(now)
 	for _, q := range b.all {
 		if q.end != 0 && q.end <= now {
-			b.reach("a lease ends by itself")
+			b.reach("a lease expires")
 			q.end = 0
 		}
 	}
@@ -156,14 +156,14 @@ func (b *permitBench) comesTo(now int64) {
 func (b *permitBench) newReq() *permitReq {
 	q := &permitReq{serial: len(b.all) + 1, limits: b.limits, holds: b.limits.atOnce > 0, byClock: b.limits.window > 0}
 	q.keeper = keepers[rapid.SampledFrom([]int{0, 1, 2, 0, 1, 2, 3}).Draw(b.r, "keeper")]
-	q.mute = q.keeper == "mute"
+	q.unnotifiable = q.keeper == "mute"
 	q.permits = 1
 	if most := b.limits.most(); rapid.Bool().Draw(b.r, "heavy") {
 		q.permits = rapid.Int64Range(1, most).Draw(b.r, "permits")
 	}
 	q.ttl = rapid.SampledFrom([]int64{30000, 2000, 6000}).Draw(b.r, "ttl")
 	q.token = fmt.Sprintf("%s:%d:%d.%d%s", q.keeper, q.serial, q.ttl, q.claimTTL(), q.kind())
-	if q.mute {
+	if q.unnotifiable {
 		q.token += "s"
 	}
 	q.token += strconv.FormatInt(q.permits, 10)
@@ -192,7 +192,7 @@ func (b *permitBench) behind() int64 { return max(b.high, 1e15) + 1 }
 func (b *permitBench) queuedAt(q *permitReq, place int64) {
 	b.r.Helper()
 	if place <= b.high || place < 1e15 {
-		b.wrong("place %d after %d", place, b.high)
+		b.failf("place %d after %d", place, b.high)
 	}
 	q.place, b.high = place, place
 }
@@ -215,44 +215,44 @@ func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 	b.starts("%s asks under %v, waits %v within %d", q.token, q.limits, waits, within)
 	newcomer, had, others := !q.waits, q.end > b.now || q.taken != 0, len(b.queue()) > 0
 	code, left, changed := b.acquire(q, waits, within, b.behind())
-	life := life.Milliseconds() * int64(yes(waits))
+	life := heartbeatTimeout.Milliseconds() * int64(yes(waits))
 	got := b.eval(lua.Semaphore.Acquire, 4, lua.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), life, scriptWake, 0, q.limits.String(), within))
 	if got[0] != code {
-		b.wrong("reply %v, want code %d", got, code)
+		b.failf("reply %v, want code %d", got, code)
 	}
 	if changed {
 		b.reach("a caller changes the limits")
 	}
-	news := int64(2 * yes(changed))
+	changes := int64(2 * yes(changed))
 	switch code {
 	case lua.Granted:
-		if got[3]-got[2] != q.ttl || !b.near(got[2], b.now) || got[4] != news {
-			b.wrong("reply %v, want a lease of %d ms, news %d", got, q.ttl, news)
+		if got[3]-got[2] != q.ttl || !b.near(got[2], b.now) || got[4] != changes {
+			b.failf("reply %v, want a lease of %d ms, news %d", got, q.ttl, changes)
 		}
 		if had && !slices.Contains(b.given, q) {
-			b.reach("a copy of a request")
+			b.reach("a duplicate of a request")
 			if got[1] != q.fence {
-				b.wrong("the fence %d became %d", q.fence, got[1])
+				b.failf("the fence %d became %d", q.fence, got[1])
 			}
 		} else {
 			q.fence = got[1]
-			b.reach("let in at once: " + q.kind())
+			b.reach("granted at once: " + q.kind())
 			if others && !waits {
-				b.reach("a try is granted past those who are not there")
+				b.reach("a try is granted past waiters that are gone")
 			}
 		}
 	case lua.Waiting:
 		if newcomer {
 			b.queuedAt(q, got[3])
 		} else if got[3] != q.place {
-			b.wrong("it moved from %d to %d", q.place, got[3])
+			b.failf("it moved from %d to %d", q.place, got[3])
 		}
 		if within > 0 {
 			b.reach("it can wait so long")
 		}
 	case lua.Refused:
-		if !b.near(got[2], left) || got[3] != news {
-			b.wrong("reply %v, want %d ms, news %d", got, left, news)
+		if !b.near(got[2], left) || got[3] != changes {
+			b.failf("reply %v, want %d ms, news %d", got, left, changes)
 		}
 		switch {
 		case waits:
@@ -263,7 +263,7 @@ func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 			b.reach("a try is refused")
 		}
 	case lua.Tombstoned:
-		b.reach("a buried request")
+		b.reach("a tombstoned request")
 	case lua.AboveLimit:
 		b.reach("more than the limit is asked for")
 	}
@@ -274,8 +274,8 @@ func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 		if rank > 2 {
 			ask = 0
 		}
-		if got[4] != int64(rank) || !b.near(got[5], ask) || got[6] != news || got[2] < b.seq {
-			b.wrong("reply %v, want rank %d, %d ms, news %d", got, rank, ask, news)
+		if got[4] != int64(rank) || !b.near(got[5], ask) || got[6] != changes || got[2] < b.seq {
+			b.failf("reply %v, want rank %d, %d ms, news %d", got, rank, ask, changes)
 		}
 		if atOnce, window := b.room(*b.rules); min(atOnce, window) >= q.permits {
 			b.reach("a light one waits behind a heavy one")
@@ -298,20 +298,20 @@ func (b *permitBench) some(what string, is func(*permitReq) bool) *permitReq {
 func (b *permitBench) duplicateArrives(*rapid.T) {
 	late := rapid.IntRange(0, 3).Draw(b.r, "late") == 0
 	q := b.some("request", func(q *permitReq) bool {
-		return q.kind() == b.limits.kind() && (late || b.leased(q) || q.waits || q.buried != 0)
+		return q.kind() == b.limits.kind() && (late || b.leased(q) || q.waits || q.tombstonedUntil != 0)
 	})
 	b.asksFor(q, true, 0)
 }
 
 // releases is release.
 func (b *permitBench) releases(q *permitReq, unused bool) {
-	bury := rapid.SampledFrom([]int64{0, 0, 60000}).Draw(b.r, "bury")
-	b.starts("%s is released, bury %d, unused %v", q.token, bury, unused)
+	tombstone := rapid.SampledFrom([]int64{0, 0, 60000}).Draw(b.r, "tombstone ms")
+	b.starts("%s is released, bury %d, unused %v", q.token, tombstone, unused)
 	took := q.taken != 0
-	code := b.release(q, bury, unused)
-	got := b.eval(lua.Semaphore.Release, 4, lua.ReleaseArgs(nil, q.token, idle.Milliseconds(), scriptWake, 0, bury, yes(unused)))
+	code := b.release(q, tombstone, unused)
+	got := b.eval(lua.Semaphore.Release, 4, lua.ReleaseArgs(nil, q.token, idle.Milliseconds(), scriptWake, 0, tombstone, yes(unused)))
 	if len(got) != 2 || got[0] != code || got[1] != 0 && (got[1] != 2 || len(b.queue()) > 0) {
-		b.wrong("reply %v, want code %d", got, code)
+		b.failf("reply %v, want code %d", got, code)
 	}
 	b.reach(map[int64]string{lua.Granted: "released", lua.Left: "left", lua.Refused: "nothing to release"}[code])
 	if unused && took {
@@ -358,11 +358,11 @@ func (b *permitBench) renews(*rapid.T) {
 	}
 	got := b.eval(lua.Semaphore.Renew, keys, lua.RenewArgs(nil, q.token, ms, idle.Milliseconds(), exact, scriptWake, 0))
 	if got[0] != code {
-		b.wrong("reply %v, want code %d", got, code)
+		b.failf("reply %v, want code %d", got, code)
 	}
 	if code == lua.Granted {
 		if fence := q.fence * int64(min(keys, 2)-1); got[1] != fence {
-			b.wrong("reply %v, want fence %d", got, fence)
+			b.failf("reply %v, want fence %d", got, fence)
 		}
 		b.reach("renewed")
 		if q.end < before {
@@ -392,7 +392,7 @@ func (b *permitBench) rejoins(*rapid.T) {
 	var list []*permitReq
 	var places []int64
 	for _, q := range b.all {
-		if q.keeper == k && (back(q) || q.waits || q.buried != 0 && q.kind() == b.limits.kind()) && rapid.IntRange(0, 4).Draw(b.r, "comes") > 0 {
+		if q.keeper == k && (back(q) || q.waits || q.tombstonedUntil != 0 && q.kind() == b.limits.kind()) && rapid.IntRange(0, 4).Draw(b.r, "comes") > 0 {
 			list = append(list, q)
 			places = append(places, q.place*int64(rapid.SampledFrom([]int{1, 1, 0}).Draw(b.r, "keeps its place")))
 		}
@@ -403,7 +403,7 @@ func (b *permitBench) rejoins(*rapid.T) {
 func (b *permitBench) heartbeatFor(list []*permitReq, back bool, places []int64) {
 	b.r.Helper()
 	b.starts("%s beat under %v, back %v", permitTokens(list), b.limits, back)
-	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, yes(back), b.limits.String())
+	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), heartbeatTimeout.Milliseconds(), scriptWake, 0, yes(back), b.limits.String())
 	at := slices.Clone(places)
 	ends := map[*permitReq]int64{}
 	for i, q := range list {
@@ -419,35 +419,35 @@ func (b *permitBench) heartbeatFor(list []*permitReq, back bool, places []int64)
 			}
 		}
 	}
-	told := b.heartbeat(list, b.limits, back, at)
+	changes := b.heartbeat(list, b.limits, back, at)
 	got := b.eval(lua.Semaphore.Heartbeat, 4, args)
 	if got[0] != lua.Waiting || !b.near(got[1], b.now) || got[4] != 0 || (len(got)-7)%4 != 0 {
-		b.wrong("reply %v", got)
+		b.failf("reply %v", got)
 	}
-	heard := map[*permitReq][]int64{}
+	received := map[*permitReq][]int64{}
 	for rest := got[7:]; len(rest) > 0; rest = rest[4:] {
 		q := list[rest[0]-1]
-		heard[q] = append(heard[q], rest[1])
+		received[q] = append(received[q], rest[1])
 		switch rest[1] {
 		case lua.Waiting:
 			if i := rest[0] - 1; places[i] != 0 && rest[2] != places[i] {
-				b.wrong("reply %v: it had the place %d", got, places[i])
+				b.failf("reply %v: it had the place %d", got, places[i])
 			} else if places[i] == 0 {
 				b.queuedAt(q, rest[2])
 			}
-			b.reach("back in line")
+			b.reach("rejoined the queue")
 			if b.asked[q] {
-				b.reach("back in line, and let in")
+				b.reach("rejoined the queue and granted")
 			}
 		case lua.Granted:
 			q.fence = rest[2]
 			if rest[3]-got[1] != q.claimTTL() {
-				b.wrong("reply %v, want a claim of %d ms", got, q.claimTTL())
+				b.failf("reply %v, want a claim of %d ms", got, q.claimTTL())
 			}
-			b.reach("let in by an answer: " + q.kind())
+			b.reach("granted by a reply: " + q.kind())
 		case lua.Held:
 			if rest[2] != q.fence || !b.near(rest[3], ends[q]) {
-				b.wrong("reply %v, want fence %d and end %d", got, q.fence, ends[q])
+				b.failf("reply %v, want fence %d and end %d", got, q.fence, ends[q])
 			}
 			b.reach("held")
 		case lua.AboveLimit:
@@ -458,20 +458,20 @@ func (b *permitBench) heartbeatFor(list []*permitReq, back bool, places []int64)
 			b.reach("unknown")
 		}
 	}
-	for q := range b.voided {
+	for q := range b.ineligible {
 		if slices.Contains(list, q) {
-			told[q] = append(told[q], lua.AboveLimit)
+			changes[q] = append(changes[q], lua.AboveLimit)
 		}
 	}
-	codes := func(told map[*permitReq][]int64) string {
+	codes := func(changes map[*permitReq][]int64) string {
 		list := map[string][]int64{}
-		for q, codes := range told {
+		for q, codes := range changes {
 			list[q.token] = codes
 		}
 		return fmt.Sprint(list)
 	}
-	if codes(heard) != codes(told) {
-		b.wrong("reply %v tells %v, want %v", got, codes(heard), codes(told))
+	if codes(received) != codes(changes) {
+		b.failf("reply %v tells %v, want %v", got, codes(received), codes(changes))
 	}
 	b.compare()
 
@@ -480,19 +480,19 @@ func (b *permitBench) heartbeatFor(list []*permitReq, back bool, places []int64)
 	first := slices.IndexFunc(line, func(q *permitReq) bool { return slices.Contains(list, q) })
 	if got[5] == 0 {
 		if first >= 0 {
-			b.wrong("reply %v, the first is %s", got, line[first].token)
+			b.failf("reply %v, the first is %s", got, line[first].token)
 		}
 	} else if q := list[got[5]-1]; first < 0 || line[got[6]] != q || first != int(got[6]) {
-		b.wrong("reply %v, the line is %s", got, permitTokens(line))
+		b.failf("reply %v, the line is %s", got, permitTokens(line))
 	} else if first < 3 && !b.near(got[3], b.ends()) || first > 2 && got[3] != 0 {
-		b.wrong("reply %v, want %d ms", got, b.ends())
+		b.failf("reply %v, want %d ms", got, b.ends())
 	}
 }
 
 // toggleSubscription: a keeper's subscription comes or goes.
 func (b *permitBench) toggleSubscription(*rapid.T) {
 	k := rapid.SampledFrom(keepers[:3]).Draw(b.r, "keeper")
-	b.listen(k, !b.scriptBench.hears[k])
+	b.listen(k, !b.scriptBench.subscribed[k])
 }
 
 // limitIs is limit.
@@ -502,7 +502,7 @@ func (b *permitBench) limitIs(limit int64) {
 	want := b.limit(b.limits, limit)
 	got := b.eval(lua.Semaphore.Limit, 4, lua.LimitArgs(nil, idle.Milliseconds(), scriptWake, 0, b.limits.String(), int(limit), ""))
 	if !slices.Equal(got, want) {
-		b.wrong("reply %v, want %v", got, want)
+		b.failf("reply %v, want %v", got, want)
 	}
 	if was != nil && limit > 0 {
 		switch now := *b.force; {
@@ -530,12 +530,12 @@ func (b *permitBench) callersChange(*rapid.T) {
 // metadataIsLost: the meta hash is evicted. Fences still rise, because time has passed.
 func (b *permitBench) metadataIsLost(*rapid.T) {
 	b.pass(1)
-	b.starts("the facts are lost")
+	b.starts("the metadata is lost")
 	if err := b.rdb.Del(scriptCtx, b.keys[1]).Err(); err != nil {
-		b.wrong("%v", err)
+		b.failf("%v", err)
 	}
-	b.said, b.force, b.rules, b.graves, b.seq = nil, nil, nil, 0, 0
-	b.reach("the facts are lost")
+	b.lastNotified, b.force, b.rules, b.tombstonesUntil, b.seq = nil, nil, nil, 0, 0
+	b.reach("the metadata is lost")
 }
 
 func (b *permitBench) timePasses(*rapid.T) {
@@ -594,12 +594,12 @@ func (b *permitBench) runToEnd() {
 		}
 		line := b.queue()
 		if len(line) == 0 {
-			b.reach("played to its end")
+			b.reach("run to the end")
 			return
 		}
 		// In 5 s a window of 5 s or a lease that is not renewed is over; there are longer ones.
 		if rounds > 20+5*len(b.all) {
-			b.wrong("%s still wait", permitTokens(line))
+			b.failf("%s still wait", permitTokens(line))
 		}
 		next := int64(5000)
 		if ms := b.ends(); ms > 0 {
@@ -616,13 +616,13 @@ func (b *permitBench) compare() {
 	pipe.Publish(scriptCtx, scriptMark, scriptMark)
 	lock := pipe.ZRangeWithScores(scriptCtx, b.keys[0], 0, -1)
 	queue := pipe.ZRangeWithScores(scriptCtx, b.keys[2], 0, -1)
-	beats := pipe.ZRangeWithScores(scriptCtx, b.keys[3], 0, -1)
+	heartbeats := pipe.ZRangeWithScores(scriptCtx, b.keys[3], 0, -1)
 	var expiry [4]*redis.DurationCmd
 	for i, k := range b.keys {
 		expiry[i] = pipe.PTTL(scriptCtx, k)
 	}
 	if _, err := pipe.Exec(scriptCtx); err != nil {
-		b.wrong("%v", err)
+		b.failf("%v", err)
 	}
 	scores := map[string]int64{}
 	for _, z := range lock.Val() {
@@ -633,28 +633,28 @@ func (b *permitBench) compare() {
 	b.fences(scores)
 	b.holdersMatch(scores, expiry[0].Val().Milliseconds())
 	lapses := map[string]int64{}
-	for _, z := range beats.Val() {
+	for _, z := range heartbeats.Val() {
 		lapses[z.Member.(string)] = int64(z.Score)
 	}
 	for _, q := range b.queue() {
 		if !b.near(lapses[q.token], q.lapse) {
-			b.wrong("the heartbeat of %s lapses at %d, want %d", q.token, lapses[q.token], q.lapse)
+			b.failf("the heartbeat of %s lapses at %d, want %d", q.token, lapses[q.token], q.lapse)
 		}
 		q.lapse = lapses[q.token]
 	}
 	for _, q := range b.all {
 		switch until := lapses["-"+q.token]; {
-		case until == 0 && q.buried > b.now:
-			b.wrong("%s is not buried any more, want until %d", q.token, q.buried)
-		case until != 0 && !b.near(until, q.buried):
-			b.wrong("%s is buried until %d, want %d", q.token, until, q.buried)
+		case until == 0 && q.tombstonedUntil > b.now:
+			b.failf("%s is not buried any more, want until %d", q.token, q.tombstonedUntil)
+		case until != 0 && !b.near(until, q.tombstonedUntil):
+			b.failf("%s is buried until %d, want %d", q.token, until, q.tombstonedUntil)
 		default:
-			q.buried = until
+			q.tombstonedUntil = until
 		}
 	}
 	for i, d := range expiry {
 		if d.Val() != -2 && d.Val() <= 0 {
-			b.wrong("%s does not expire: %v", b.keys[i], d.Val())
+			b.failf("%s does not expire: %v", b.keys[i], d.Val())
 		}
 	}
 }
@@ -670,19 +670,19 @@ func (b *permitBench) queueMatches(queue []redis.Z) {
 	for _, q := range b.queue() {
 		switch place, waits := at[q.token]; {
 		case waits && place != q.place:
-			b.wrong("%s stands at %d, want %d", q.token, place, q.place)
+			b.failf("%s stands at %d, want %d", q.token, place, q.place)
 		case waits:
 		case b.rules != nil && q.above(*b.rules):
 			b.dropIneligible(q)
 		case !b.reachable(q):
 			b.skip(q, "it was to be forewarned")
 		default:
-			b.wrong("%s has left the line", q.token)
+			b.failf("%s has left the line", q.token)
 		}
 		delete(at, q.token)
 	}
 	for token, place := range at {
-		b.wrong("%s stands at %d", token, place)
+		b.failf("%s stands at %d", token, place)
 	}
 }
 
@@ -706,14 +706,14 @@ func (b *permitBench) holdersMatch(scores map[string]int64, expiry int64) {
 		switch {
 		case b.leased(q):
 			if !b.near(end, q.end) {
-				b.wrong("the lease of %s ends at %d, want %d", q.token, end, q.end)
+				b.failf("the lease of %s ends at %d, want %d", q.token, end, q.end)
 			}
-			if b.force != nil && expiry < q.end-b.now-b.slack {
-				b.wrong("the leases expire in %d ms, that of %s in %d", expiry, q.token, q.end-b.now)
+			if b.force != nil && expiry < q.end-b.now-b.tolerance {
+				b.failf("the leases expire in %d ms, that of %s in %d", expiry, q.token, q.end-b.now)
 			}
 			q.end = end
 		case end > b.now:
-			b.wrong("%s holds permits until %d", q.token, end)
+			b.failf("%s holds permits until %d", q.token, end)
 		}
 		if leased {
 			used += q.permits
@@ -721,34 +721,34 @@ func (b *permitBench) holdersMatch(scores map[string]int64, expiry int64) {
 		}
 		switch {
 		case took && !b.near(mark-takenAt, q.taken):
-			b.wrong("%s took permits at %d, want %d", q.token, mark-takenAt, q.taken)
+			b.failf("%s took permits at %d, want %d", q.token, mark-takenAt, q.taken)
 		case took:
 			spent, q.taken = spent+q.permits, mark-takenAt
-			if b.force != nil && expiry < q.taken+per-b.now-b.slack {
-				b.wrong("what is taken expires in %d ms, what %s took returns in %d", expiry, q.token, q.taken+per-b.now)
+			if b.force != nil && expiry < q.taken+per-b.now-b.tolerance {
+				b.failf("what is taken expires in %d ms, what %s took returns in %d", expiry, q.token, q.taken+per-b.now)
 			}
 			if b.leased(q) && !b.spends(q, per) {
 				b.reach("a lease outlasts its permits' window")
 			}
-		case b.rules != nil && b.spends(q, per) && q.taken+per-b.now >= b.slack: // else it may have returned by now
-			b.wrong("nothing is left of what %s took at %d", q.token, q.taken)
+		case b.rules != nil && b.spends(q, per) && q.taken+per-b.now >= b.tolerance: // else it may have returned by now
+			b.failf("nothing is left of what %s took at %d", q.token, q.taken)
 		case q.taken != 0:
 			b.reach("permits return by the clock")
 			q.taken = 0
 		}
 		if numbered != (leased || took && !q.holds) {
-			b.wrong("%s: a lease %v, permits taken %v, a fence %v", q.token, leased, took, numbered)
+			b.failf("%s: a lease %v, permits taken %v, a fence %v", q.token, leased, took, numbered)
 		}
 		if numbered && fence != q.fence {
-			b.wrong("the fence of %s is %d, want %d", q.token, fence, q.fence)
+			b.failf("the fence of %s is %d, want %d", q.token, fence, q.fence)
 		}
 	}
 	if -scores["used"] != used || -scores["spent"] != spent {
-		b.wrong("the counts are %d and %d, want %d and %d", -scores["used"], -scores["spent"], used, spent)
+		b.failf("the counts are %d and %d, want %d and %d", -scores["used"], -scores["spent"], used, spent)
 	}
 	for member := range scores {
 		if !members[member] {
-			b.wrong("%s is left of a lease that is over", member)
+			b.failf("%s is left of a lease that is over", member)
 		}
 	}
 }
@@ -756,12 +756,12 @@ func (b *permitBench) holdersMatch(scores map[string]int64, expiry int64) {
 // messages is what the keepers were told by the step.
 func (b *permitBench) messages(scores map[string]int64) {
 	b.r.Helper()
-	told := map[string][]*permitReq{}
+	changes := map[string][]*permitReq{}
 	count := map[string]int{}
 	for {
 		x, err := b.sub.ReceiveTimeout(scriptCtx, 5*time.Second)
 		if err != nil {
-			b.wrong("%v", err)
+			b.failf("%v", err)
 		}
 		m := x.(*redis.Message)
 		if m.Channel == scriptMark {
@@ -773,7 +773,7 @@ func (b *permitBench) messages(scores map[string]int64) {
 			serial, _ := strconv.Atoi(field[i])
 			number, _ := strconv.ParseInt(field[i+1], 10, 64)
 			if serial < 1 || serial > len(b.all) || b.all[serial-1].keeper != keeper {
-				b.wrong("message %q to %s", m.Payload, keeper)
+				b.failf("message %q to %s", m.Payload, keeper)
 			}
 			q := b.all[serial-1]
 			if number < 0 {
@@ -781,7 +781,7 @@ func (b *permitBench) messages(scores map[string]int64) {
 				continue
 			}
 			q.fence = number
-			told[keeper] = append(told[keeper], q)
+			changes[keeper] = append(changes[keeper], q)
 			if i == 0 {
 				count[keeper]++
 			}
@@ -792,23 +792,23 @@ func (b *permitBench) messages(scores map[string]int64) {
 		if b.asked[q] {
 			continue
 		}
-		if q.mute {
+		if q.unnotifiable {
 			q.fence = scores["#"+q.token]
-			b.reach("one that is mute is let in")
+			b.reach("a waiter without notifications is granted")
 			continue
 		}
 		want[q.keeper] = append(want[q.keeper], q)
-		b.reach("let in by a message: " + q.kind())
+		b.reach("granted by a message: " + q.kind())
 	}
 	if len(b.given) > 1 {
-		b.reach("several are let in together")
+		b.reach("several are admitted together")
 	}
-	for k := range maps.Keys(b.scriptBench.hears) {
-		if !slices.Equal(told[k], want[k]) {
-			b.wrong("%s was told of%s, want%s", k, permitTokens(told[k]), permitTokens(want[k]))
+	for k := range maps.Keys(b.scriptBench.subscribed) {
+		if !slices.Equal(changes[k], want[k]) {
+			b.failf("%s was told of%s, want%s", k, permitTokens(changes[k]), permitTokens(want[k]))
 		}
-		if count[k] > 1 && !b.deaf {
-			b.wrong("%s was told by %d messages", k, count[k])
+		if count[k] > 1 && !b.unreachable {
+			b.failf("%s was told by %d messages", k, count[k])
 		}
 	}
 }
@@ -821,13 +821,13 @@ func (b *permitBench) headNotified(q *permitReq, ms int64) {
 	if b.rules != nil && q.above(*b.rules) {
 		return
 	}
-	if !b.called[q.keeper] && ms%10 == 1 && q.lapse > 0 && q.lapse <= b.now {
-		b.called[q.keeper] = true
-		b.reach("one that has lapsed is called")
+	if !b.notified[q.keeper] && ms%10 == 1 && q.lapse > 0 && q.lapse <= b.now {
+		b.notified[q.keeper] = true
+		b.reach("a lapsed waiter is notified")
 		return
 	}
 	if line := b.queue(); len(line) == 0 || line[0] != q || !b.near(ms, b.ends()) {
-		b.wrong("%s was forewarned of %d ms, want%s and %d", q.token, ms, permitTokens(line), b.ends())
+		b.failf("%s was forewarned of %d ms, want%s and %d", q.token, ms, permitTokens(line), b.ends())
 	}
 	if b.minWait(q) > 0 {
 		b.reach("the first is forewarned of the clock")
@@ -841,7 +841,7 @@ func (b *permitBench) fences(scores map[string]int64) {
 	b.r.Helper()
 	for _, q := range b.given {
 		if fence := scores["#"+q.token]; fence != q.fence || fence <= b.fence {
-			b.wrong("%s has the fence %d and was told of %d, after %d", q.token, fence, q.fence, b.fence)
+			b.failf("%s has the fence %d and was told of %d, after %d", q.token, fence, q.fence, b.fence)
 		}
 		b.fence, b.seq = q.fence, q.fence
 	}

@@ -69,17 +69,17 @@ func windowSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Minir
 		b.limits.atOnce = rapid.Int64Range(1, 10).Draw(r, "at once")
 	}
 	r.Repeat(map[string]func(*rapid.T){
-		"":                func(*rapid.T) {},
-		"one comes":       func(*rapid.T) { b.asks(true) },
-		"another comes":   func(*rapid.T) { b.asks(true) },
-		"one tries":       func(*rapid.T) { b.asks(false) },
-		"another tries":   func(*rapid.T) { b.asks(false) },
-		"one releases":    b.releases,
-		"one renews":      b.renews,
-		"waiters beat":    func(*rapid.T) { b.heartbeats() },
-		"time passes":     b.timePasses,
-		"a window ends":   b.windowEnds,
-		"the clock jumps": b.jumps,
+		"":                       func(*rapid.T) {},
+		"a waiter arrives":       func(*rapid.T) { b.asks(true) },
+		"another waiter arrives": func(*rapid.T) { b.asks(true) },
+		"a try":                  func(*rapid.T) { b.asks(false) },
+		"another tries":          func(*rapid.T) { b.asks(false) },
+		"a holder releases":      b.releases,
+		"one renews":             b.renews,
+		"waiters beat":           func(*rapid.T) { b.heartbeats() },
+		"time passes":            b.timePasses,
+		"a window ends":          b.windowEnds,
+		"the clock jumps":        b.jumps,
 	})
 	b.runToEnd()
 }
@@ -101,7 +101,7 @@ func (b *windowBench) asks(waits bool) {
 	ttl := rapid.SampledFrom([]int64{2000, 30000}).Draw(b.r, "ttl")
 	token := fmt.Sprintf("mute:%d:%d.2000%ss%d", b.serial, ttl, b.limits.kind(), permits)
 	b.time("%s asks, waits %v, %d ms have passed", token, waits, b.elapsed)
-	got := b.eval(lua.Semaphore.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle.Milliseconds(), life.Milliseconds()*int64(yes(waits)), scriptWake, 0, b.limits.String(), 0))
+	got := b.eval(lua.Semaphore.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle.Milliseconds(), heartbeatTimeout.Milliseconds()*int64(yes(waits)), scriptWake, 0, b.limits.String(), 0))
 	switch got[0] {
 	case lua.Granted:
 		b.tally["granted at once"]++
@@ -139,7 +139,7 @@ func (b *windowBench) heartbeats() {
 		return
 	}
 	b.time("%q beat", b.waiting)
-	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, 1, b.limits.String())
+	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), heartbeatTimeout.Milliseconds(), scriptWake, 0, 1, b.limits.String())
 	for _, token := range b.waiting {
 		args = append(args, token, 0)
 	}
@@ -199,7 +199,7 @@ func (b *windowBench) inspectGrants() {
 	b.r.Helper()
 	list, err := b.rdb.ZRangeWithScores(scriptCtx, b.keys[0], 0, -1).Result()
 	if err != nil {
-		b.wrong("%v", err)
+		b.failf("%v", err)
 	}
 	scores := map[string]int64{}
 	var used, spent int64
@@ -215,7 +215,7 @@ func (b *windowBench) inspectGrants() {
 		}
 	}
 	if used != -scores["used"] || spent != -scores["spent"] {
-		b.wrong("the counts are %d and %d, want %d and %d", -scores["used"], -scores["spent"], used, spent)
+		b.failf("the counts are %d and %d, want %d and %d", -scores["used"], -scores["spent"], used, spent)
 	}
 	var fresh []*windowGrant
 	for member, fence := range scores {
@@ -237,7 +237,7 @@ func (b *windowBench) inspectGrants() {
 	slices.SortFunc(fresh, func(g, o *windowGrant) int { return int(b.fences[g.token] - b.fences[o.token]) })
 	for _, g := range fresh {
 		if fence := b.fences[g.token]; fence <= b.fence {
-			b.wrong("%s has the fence %d after %d", g.token, fence, b.fence)
+			b.failf("%s has the fence %d after %d", g.token, fence, b.fence)
 		}
 		b.fence = b.fences[g.token]
 		b.grants = append(b.grants, g)
@@ -252,13 +252,13 @@ func (b *windowBench) inspectGrants() {
 		}
 	}
 	if held > unlimited(b.limits.atOnce) {
-		b.wrong("%d permits are held, the limit is %d:%s", held, b.limits.atOnce, b.those())
+		b.failf("%d permits are held, the limit is %d:%s", held, b.limits.atOnce, b.those())
 	}
 	if held == b.limits.atOnce {
 		b.tally["all that may be held is held"]++
 	}
 	if spent := b.spent(); spent > b.limits.window {
-		b.wrong("%d permits were taken in the last %d ms, the limit is %d", spent, b.limits.per, b.limits.window)
+		b.failf("%d permits were taken in the last %d ms, the limit is %d", spent, b.limits.per, b.limits.window)
 	} else if spent == b.limits.window {
 		b.tally["the window is full"]++
 	}
@@ -282,7 +282,7 @@ func (b *windowBench) runToEnd() {
 	deadline := b.elapsed + int64(len(b.waiting)+1)*(30_000+b.limits.per+round)
 	for len(b.waiting) > 0 {
 		if b.elapsed > deadline {
-			b.wrong("%q still wait", b.waiting)
+			b.failf("%q still wait", b.waiting)
 		}
 		b.heartbeats()
 		b.pass(max(round, b.limits.per/4))
@@ -314,16 +314,16 @@ func TestRetryAfterIsLowerBound(t *testing.T) {
 		got := b.eval(lua.Semaphore.Acquire, 4, lua.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), 0, scriptWake, 0, q.limits.String(), 0))
 		if got[0] == lua.Granted {
 			if want != 0 {
-				b.wrong("granted, want it refused for %d ms", want)
+				b.failf("granted, want it refused for %d ms", want)
 			}
 			run.tally["granted"]++
 			return
 		}
 		switch exact := line < 50 && takings < 50 || heaviest <= 1 && q.permits == 1; {
 		case got[2] > want:
-			b.wrong("%d in line, %d to return: %d ms, but it is granted in %d", line, takings, got[2], want)
+			b.failf("%d in line, %d to return: %d ms, but it is granted in %d", line, takings, got[2], want)
 		case exact && got[2] != want:
-			b.wrong("%d in line, %d to return: %d ms, want %d", line, takings, got[2], want)
+			b.failf("%d in line, %d to return: %d ms, want %d", line, takings, got[2], want)
 		case got[2] == want:
 			run.tally["exact"]++
 		default:
@@ -344,19 +344,19 @@ func TestRetryAfterIsLowerBound(t *testing.T) {
 func drawQueue(r *rapid.T, b *scriptBench) *permitModel {
 	now := b.time("a crowd")
 	l := permitLimits{window: rapid.Int64Range(1, 150).Draw(r, "limit"), per: rapid.Int64Range(10, 5000).Draw(r, "per")}
-	m := &permitModel{hears: map[string]bool{}, said: &l, force: &l, reach: func(string) {}}
+	m := &permitModel{subscribed: map[string]bool{}, lastNotified: &l, force: &l, reach: func(string) {}}
 	heavy := int64(1)
 	if rapid.Bool().Draw(r, "heavy") {
 		heavy = min(l.window, 6)
 	}
 	req := func() *permitReq {
-		q := &permitReq{serial: len(m.all) + 1, keeper: "mute", mute: true, limits: l, byClock: true, ttl: 6000}
+		q := &permitReq{serial: len(m.all) + 1, keeper: "mute", unnotifiable: true, limits: l, byClock: true, ttl: 6000}
 		q.permits = rapid.Int64Range(1, heavy).Draw(r, "permits")
 		q.token = fmt.Sprintf("mute:%d:6000.6000cs%d", q.serial, q.permits)
 		m.all = append(m.all, q)
 		return q
 	}
-	lock, queue, beats := map[string]int64{}, map[string]int64{}, map[string]int64{}
+	lock, queue, heartbeats := map[string]int64{}, map[string]int64{}, map[string]int64{}
 	spent := int64(0)
 	for range rapid.IntRange(0, 130).Draw(r, "to return") {
 		if spent+heavy > l.window {
@@ -373,11 +373,11 @@ func drawQueue(r *rapid.T, b *scriptBench) *permitModel {
 	for range rapid.IntRange(0, 130).Draw(r, "in line") {
 		q := req()
 		q.waits, q.place, q.lapse = true, now*1000+int64(q.serial), now+5000
-		queue[q.token], beats[q.token] = q.place, q.lapse
+		queue[q.token], heartbeats[q.token] = q.place, q.lapse
 	}
 	pipe := b.rdb.Pipeline()
 	pipe.HSet(scriptCtx, b.keys[1], "limits", l.String()+" "+l.String(), "ticket", now*1000+1000)
-	for key, members := range map[string]map[string]int64{b.keys[0]: lock, b.keys[2]: queue, b.keys[3]: beats} {
+	for key, members := range map[string]map[string]int64{b.keys[0]: lock, b.keys[2]: queue, b.keys[3]: heartbeats} {
 		var list []redis.Z
 		for member := range maps.Keys(members) {
 			list = append(list, redis.Z{Member: member, Score: float64(members[member])})
@@ -388,7 +388,7 @@ func drawQueue(r *rapid.T, b *scriptBench) *permitModel {
 		}
 	}
 	if _, err := pipe.Exec(scriptCtx); err != nil {
-		b.wrong("%v", err)
+		b.failf("%v", err)
 	}
 	req()
 	return m

@@ -12,48 +12,47 @@ import (
 	"pgregory.net/rapid"
 )
 
-// primitive is what the simulation needs to know of one. The value belongs to one world. Functions that are given a
-// world are called with its lock.
+// primitive is what the simulation needs to know of a primitive. The value belongs to one world. Methods with a
+// world are called with its mutex held.
 type primitive interface {
 	scripts() *lua.Set
 	bare() bool
-	// leases reads those that lie at the server into the view; also such as are over.
+	// leases reads the leases at the server into the view, including expired ones.
 	leases(*miniredis.Miniredis, protocol.Keys, *view)
 
-	// settings draws what is common to the requests of a world.
+	// settings draws what the requests of a world have in common.
 	settings(*rapid.T)
-	// actions is what may happen besides.
+	// actions returns additional actions.
 	actions(*world) map[string]func(*rapid.T)
-	// wants draws what a request is for.
+	// wants draws the use of a request.
 	wants(*rapid.T, *request)
 	// get makes the request.
 	get(*request) (*lockkeeper.Lease, error)
 
-	// together says whether the leases of the view may be held at the same time.
+	// together reports whether the leases of the view may be held at the same time.
 	together(*world, *view) bool
-	// before says whether a waiter who is connected goes before a token that was granted a lease in a step. Stood says
-	// that the token was in line, and at where.
+	// before reports whether a connected waiter precedes a token that was granted a lease in a step. stood: the
+	// token was in the queue, at this place.
 	before(w *world, s *step, y waiting, token string, at float64, stood bool) bool
-	// excused says whether the waiter had to be taken out of line in the step.
+	// excused reports whether the step had to remove the waiter.
 	excused(w *world, s *step, token string) bool
-	// stepped looks at what else should be so after a step.
+	// stepped checks what else must hold after a step.
 	stepped(*world, *step)
-	// owed is some of those connected who may be granted a lease.
+	// owed returns connected waiters that may be granted a lease.
 	owed(*world, *view) []string
-	// vacant says whether nobody holds the lock, and whoever asks may have it.
+	// vacant reports whether the lock is free for whoever asks.
 	vacant(*view) bool
-	// free says whether a try has to succeed.
+	// free reports whether a try must succeed.
 	free(*view) bool
-	// lingers is for how long something stays after the end of a lease.
+	// lingers returns how long data remains after the end of a lease.
 	lingers() time.Duration
-	// serverDegraded is called when the server has lost data or thinks that time has passed; or when its clock was set back. Was
-	// and now are the time there, in µs.
+	// serverDegraded is called when the server has lost data or its clock was set. was and now are its times, in µs.
 	serverDegraded(lost bool, was, now int64)
-	// queuesAll says whether all who wait stand in line at the server; else one of each process does.
+	// queuesAll reports whether all waiters are in the queue at the server, rather than one per process.
 	queuesAll() bool
 }
 
-// tokenName names a token by its request.
+// tokenName returns the name of a token's request.
 func (w *world) tokenName(token string) string {
 	if t := w.terms(token); !t.foreign {
 		return fmt.Sprintf("request %d", t.number)
@@ -70,7 +69,7 @@ func (w *world) holdersOf(v *view) []string {
 	return list
 }
 
-// firstConnected is the first of the queue who is, or nil.
+// firstConnected returns the first connected waiter, or nil.
 func (w *world) firstConnected(v *view) *waiting {
 	for i, y := range v.queue {
 		if w.connected(v, y.token) {
@@ -80,7 +79,7 @@ func (w *world) firstConnected(v *view) *waiting {
 	return nil
 }
 
-// single is what the locks have in common that one holder has at a time.
+// single is the common part of exclusive locks.
 type single struct{}
 
 func (single) leases(m *miniredis.Miniredis, k protocol.Keys, v *view) { leasesInString(m, k, v) }
@@ -95,7 +94,7 @@ func (single) vacant(v *view) bool                                     { return 
 func (single) lingers() time.Duration                                  { return 0 }
 func (single) serverDegraded(bool, int64, int64)                       {}
 
-// owed: the first in line who is connected, if the lock is free.
+// owed returns the first connected waiter, if the lock is free.
 func (single) owed(w *world, v *view) []string {
 	if y := w.firstConnected(v); y != nil && len(v.leases) == 0 {
 		return []string{y.token}

@@ -11,17 +11,17 @@ import (
 	"pgregory.net/rapid"
 )
 
-// state is how a process fares.
+// state is the state of a process.
 type state string
 
 const (
-	running state = "running"
-	lossy   state = "lossy"   // some of its requests or answers are lost
-	muted   state = "muted"   // it is not subscribed and cannot be
-	away    state = "away"    // it has no connection and gets none
-	slow    state = "slow"    // its requests or answers take long
-	frozen  state = "frozen"  // it does not run; the server sees open connections
-	crashed state = "crashed" // for good
+	running      state = "running"
+	lossy        state = "lossy"        // some of its requests or replies are lost
+	unsubscribed state = "unsubscribed" // it is not subscribed and cannot subscribe
+	disconnected state = "disconnected" // it has no connection and cannot connect
+	slow         state = "slow"         // its requests or replies are slow
+	frozen       state = "frozen"       // it does not run; the server sees open connections
+	crashed      state = "crashed"      // permanently
 )
 
 // process is a keeper with a client and a network of its own.
@@ -33,30 +33,31 @@ type process struct {
 	link *link
 
 	// Guarded by world.mu.
-	state    state
-	steady   time.Time     // from when on it is whole and has settled, if it is running
-	hurt     time.Time     // when it was last whole before that; zero: it always was
-	back     time.Time     // when it came back
-	deafened time.Time     // when its subscription was last deafened
-	copied   time.Time     // when copies of what it has sent last came
-	lined    time.Time     // when one of its requests was last seen in line or holding
-	thawed   chan struct{} // closed when a frozen one runs again, or never will
+	state         state
+	steadyFrom    time.Time     // from when on it is healthy and has settled, if it is running
+	degradedAt    time.Time     // when it was last degraded; zero: never
+	recoveredAt   time.Time     // when it last recovered
+	staleSince    time.Time     // when its subscription last became stale
+	lastDuplicate time.Time     // when duplicates of its requests last arrived
+	lastActive    time.Time     // when one of its requests was last seen waiting or holding
+	thawed        chan struct{} // closed when it is thawed or crashes
 }
 
-// join starts one more process.
+// join starts another process.
 func (w *world) join() {
 	w.mu.Lock()
 	id := len(w.processes)
 	w.mu.Unlock()
 	l := newLink(faultnet.Buffer(w.server.dial), w.lag, int64(id))
-	p := &process{w: w, id: id, link: l, state: running, steady: time.Now(), rdb: redis.NewClient(&redis.Options{
+	p := &process{w: w, id: id, link: l, state: running, steadyFrom: time.Now(), rdb: redis.NewClient(&redis.Options{
 		Addr: "127.0.0.1:1", Dialer: l.Dial, DialerRetries: 1, ReadTimeout: w.timeout, PoolSize: 100,
-		// While goroutines wait for a lock the clock of a bubble stands still, so nothing may take time under one.
+		// While goroutines wait for a mutex the clock of a bubble does not advance, so nothing may take time under
+		// one.
 		MaxRetries: -1, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, DisableIdentity: true,
 	})}
 	var err error
 	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
-		HeartbeatInterval: w.period, HeartbeatTimeout: w.life(), MetadataTTL: idle,
+		HeartbeatInterval: w.period, HeartbeatTimeout: w.heartbeatTimeout(), MetadataTTL: idle,
 		Hooks: lockkeeper.Hooks{
 			WakeupReceived: func(e lockkeeper.Event) { w.messageReceived(e.Token) },
 		},
@@ -71,7 +72,7 @@ func (w *world) join() {
 	w.processes = append(w.processes, p)
 }
 
-// in is all processes in one of the states.
+// in returns the processes in one of these states.
 func (w *world) in(states ...state) []*process {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -84,31 +85,34 @@ func (w *world) in(states ...state) []*process {
 	return list
 }
 
-// activeProcesses is the processes whose program goes on.
-func (w *world) activeProcesses() []*process { return w.in(running, lossy, slow, muted, away) }
+// activeProcesses returns the processes whose program runs.
+func (w *world) activeProcesses() []*process {
+	return w.in(running, lossy, slow, unsubscribed, disconnected)
+}
 
-// isSteady says whether the process and the server are whole and have had the time to settle. The caller has the lock.
+// isSteady reports whether the process and the server are healthy and have had time to settle. The caller holds the
+// mutex.
 func (p *process) isSteady() bool {
-	return p.state == running && !time.Now().Before(p.steady) && !time.Now().Before(p.w.sound)
+	return p.state == running && !time.Now().Before(p.steadyFrom) && !time.Now().Before(p.w.healthyFrom)
 }
 
-// neverDegraded says whether nothing was ever done to the process or the server. The caller has the lock.
+// neverDegraded reports whether neither the process nor the server was ever degraded. The caller holds the mutex.
 func (p *process) neverDegraded() bool {
-	return p.state == running && p.hurt.IsZero() && p.w.ill.IsZero()
+	return p.state == running && p.degradedAt.IsZero() && p.w.degradedAt.IsZero()
 }
 
-// degrade brings a process that is running into another state, which lasts for d.
+// degrade puts a running process into another state for d.
 func (p *process) degrade(s state, d time.Duration) {
 	w := p.w
 	w.mu.Lock()
-	// Requests that are lost for a moment are made good in time; but with a message lost shortly before, a short lease can be
-	// over by then that a waiter was granted and has not heard of.
-	if s != lossy || d >= w.life() || w.quick() || w.timeout > usual.timeout || time.Since(p.deafened) < w.life() {
+	// Requests that are lost for a moment are retried in time; but with a message lost shortly before, a short lease
+	// that a waiter was granted without knowing it can expire by then.
+	if s != lossy || d >= w.heartbeatTimeout() || w.quick() || w.timeout > usual.timeout || time.Since(p.staleSince) < w.heartbeatTimeout() {
 		w.markUnwellLocked(p)
 	}
 	w.noteLocked("process %d is %s for %v", p.id, s, d)
-	if p.isSteady() || p.hurt.IsZero() {
-		p.hurt = time.Now()
+	if p.isSteady() || p.degradedAt.IsZero() {
+		p.degradedAt = time.Now()
 	}
 	p.state = s
 	if s == frozen {
@@ -117,22 +121,22 @@ func (p *process) degrade(s state, d time.Duration) {
 	w.tally["a process is "+string(s)]++
 	w.mu.Unlock()
 	switch s {
-	case muted:
+	case unsubscribed:
 		p.link.Refuse(true)
 		p.link.CutSubscriptions()
-	case away:
+	case disconnected:
 		p.link.Down()
 	case frozen:
-		p.link.Freeze(rapid.Bool().Draw(w.r, "reads stand still"))
+		p.link.Freeze(rapid.Bool().Draw(w.r, "reads are frozen"))
 	}
 	w.after(d, func() { p.recover(s) })
 }
 
-// markUnwellLocked says that the waiters of the process are not well off.
+// markUnwellLocked marks the waiters of the process as unhealthy.
 func (w *world) markUnwellLocked(p *process) {
 	for _, q := range w.requests {
 		if q.p == p {
-			q.well = time.Time{}
+			q.healthySince = time.Time{}
 		}
 	}
 }
@@ -147,9 +151,9 @@ func (p *process) recover(s state) {
 	}
 	now := time.Now()
 	w.noteLocked("process %d runs again", p.id)
-	p.back, p.steady = now, now.Add(w.settling()+4*w.lag)
-	if late := p.link.tail(); late > 0 || s == frozen { // what was sent before, and given up, may come yet
-		p.steady, p.copied = p.steady.Add(late), now.Add(late)
+	p.recoveredAt, p.steadyFrom = now, now.Add(w.settling()+4*w.lag)
+	if late := p.link.tail(); late > 0 || s == frozen { // requests that were sent before and given up may still arrive
+		p.steadyFrom, p.lastDuplicate = p.steadyFrom.Add(late), now.Add(late)
 	}
 	w.mu.Unlock()
 	p.link.Refuse(false)
@@ -159,7 +163,7 @@ func (p *process) recover(s state) {
 	p.wake(running)
 }
 
-// wake brings a process into a state in which its goroutines do not stand still.
+// wake puts a process into a state in which its goroutines run.
 func (p *process) wake(s state) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -170,11 +174,12 @@ func (p *process) wake(s state) {
 	}
 }
 
-// crash ends a process: nothing that it does reaches the server any more, and nobody looks at its results. Another
-// takes its place.
+// crash ends a process: nothing that it does reaches the server any more, and its results are ignored. Another
+// process replaces it.
 func (p *process) crash() { p.crashAfterHandover(nil) }
 
-// crashAfterHandover is crash, where the program hands the token of a lease on first, and does not use it any more.
+// crashAfterHandover is crash after the program has handed over the token of a lease, which it does not use any
+// more.
 func (p *process) crashAfterHandover(handed *request) {
 	w := p.w
 	w.mu.Lock()
@@ -184,22 +189,22 @@ func (p *process) crashAfterHandover(handed *request) {
 	var until []time.Time
 	for _, q := range w.requests {
 		if q.p == p && q != handed && q.believesHeld() {
-			q.until = q.lease.Deadline()
-			until = append(until, q.until)
+			q.deadline = q.lease.Deadline()
+			until = append(until, q.deadline)
 		}
 	}
 	w.mu.Unlock()
 	p.link.Kill()
 	p.wake(crashed)
 	p.link.Thaw()
-	go func() { _ = p.Close() }() // so that it keeps nobody busy
+	go func() { _ = p.Close() }() // so that it does no more work
 	for _, at := range until {
-		w.after(time.Until(at), func() {}) // looks
+		w.after(time.Until(at), func() {}) // checks the state
 	}
 	w.join()
 }
 
-// awaitRunning returns when the process runs; it says whether it will.
+// awaitRunning waits until the process runs, and reports false if it has crashed.
 func (p *process) awaitRunning() bool {
 	for {
 		p.w.mu.Lock()
@@ -216,18 +221,18 @@ func (p *process) awaitRunning() bool {
 	}
 }
 
-// makeSubscriptionStale lets nothing through on the subscription of a process. Nothing is lost by that but messages, so its waiters
-// are still well off, until its keeper finds out and replaces the subscription.
+// makeSubscriptionStale silences the subscription of a process. Only messages are lost, so its waiters remain
+// healthy until its keeper notices it and replaces the subscription.
 func (p *process) makeSubscriptionStale() {
 	w := p.w
 	w.mu.Lock()
-	if p.isSteady() || p.hurt.IsZero() {
-		p.hurt = time.Now()
+	if p.isSteady() || p.degradedAt.IsZero() {
+		p.degradedAt = time.Now()
 	}
-	if p.deafened = time.Now(); p.state == lossy {
+	if p.staleSince = time.Now(); p.state == lossy {
 		w.markUnwellLocked(p)
 	}
-	w.noteLocked("process %d is deaf", p.id)
+	w.noteLocked("the subscription of process %d is stale", p.id)
 	w.mu.Unlock()
 	p.link.BlackholeSubscriptions()
 }

@@ -22,37 +22,37 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What a lock on the majority of several servers promises, whatever is drawn:
+// The promises of a lock on the majority of several servers:
 //
-//   - at most one holder believes in its lease at a time
-//   - every lease that is handed out has a larger fence than all that were handed out before it was asked for
-//   - while no more than a minority of the servers is away, whoever wants the lock gets it
-//   - also after all of them were slow, or stood still, for longer than a lease lasts; and when a majority is there, and has been
-//     for a ttl and the client's time for an answer, the lock is not free for longer than that while somebody asks
-//   - a release returns when the lease would have ended and all answers have come, or their time is over
+//   - at most one holder considers its lease held at a time
+//   - every lease has a larger fence than all that were returned before it was requested
+//   - while no more than a minority of the servers is down, every request is granted
+//   - also after all of them were slow or frozen for longer than a ttl; and while a majority is up, and has been
+//     for a ttl and the client's timeout, the lock is not free for longer than that while a request waits
+//   - a release returns when the lease would have expired and all replies have come or timed out
 //   - a lease that is held is not lost while a majority of the servers can be reached
-//   - when everybody has gone, no server's part of the lock is left
+//   - in the end no key of the lock is left on any server
 //
-// The servers' clocks differ by up to an hour, so fences rise only because a majority is made to go on from the largest.
-// Servers crash and keep their data, are cut off from some processes or all, or answer late, from at once to several ttls; never
-// more than a minority at a time, and the next only when what the last one left has been mended. But at times all are slow or
-// away; then leases can be lost, and calls take as long.
+// The servers' clocks differ by up to an hour, so fences rise only because a majority is raised to the largest.
+// Servers crash and keep their data, are disconnected from some processes or all, or reply late, from at once to
+// several ttls; never more than a minority at a time, and the next only after recovery from the last fault. But at
+// times all are slow or disconnected; then leases can be lost, and calls take as long.
 
 // quorum is a schedule of a redlock: a world with several servers.
 type quorum struct {
 	*world
 	servers []*node
 	clients []*client
-	stop    chan struct{} // closed when the clients are to go
+	stop    chan struct{} // closed when the clients should finish
 	gone    sync.WaitGroup
 
 	// Guarded by world.mu.
 	holding int
-	fence   uint64        // the largest that was handed out
-	free    time.Time     // since when the lock is, by what is known here, and a majority has been there
+	fence   uint64        // the largest returned
+	free    time.Time     // since when the lock is free, as far as known here, with a majority up
 	weaker  bool          // there may be no majority now
-	weak    time.Time     // when it was last so; leases that were held then may be lost
-	slowest time.Duration // that a request and its answer took together
+	weak    time.Time     // when there last was none; leases held then may be lost
+	slowest time.Duration // the longest round trip
 }
 
 // node is a server with a clock of its own.
@@ -74,7 +74,7 @@ type client struct {
 const (
 	quorumTTL   = 2 * time.Second
 	quorumLimit = 100 * time.Millisecond
-	// quorumSettling is how long it may take that what an attempt, or a fault, has left at the servers is over or given back.
+	// quorumSettling is how long leftovers of an attempt or a fault take at most to expire or be released.
 	quorumSettling = quorumTTL + time.Second
 )
 
@@ -86,7 +86,7 @@ func (q *quorum) build() {
 	for range n {
 		s := &node{mini: miniredis.NewMiniRedis(), offset: time.Duration(rapid.IntRange(-3600, 3600).Draw(w.r, "clock")) * time.Second}
 		s.mini.ClockTTL(true)
-		if first, err := s.mini.Dial(); err == nil { // so that there is something to set a hook on
+		if first, err := s.mini.Dial(); err == nil { // creates the command table for a hook
 			_ = first.Close()
 		}
 		s.mini.Server().SetPreHook(func(_ *server.Peer, command string, _ ...string) bool {
@@ -116,7 +116,7 @@ func (q *quorum) build() {
 	}
 }
 
-// renew makes the lock anew, so that it knows nothing of the servers' clocks.
+// renew creates the lock anew, without what it knows of the servers' clocks.
 func (c *client) renew() {
 	var err error
 	c.lock, err = redlock.New(c.keepers, "x", &redlock.Options{TTL: quorumTTL, ServerTimeout: quorumLimit})
@@ -136,7 +136,7 @@ func (q *quorum) leave() {
 	}
 }
 
-// end takes everything down, wherever the schedule has ended.
+// end tears everything down, wherever the schedule has ended.
 func (q *quorum) end() {
 	for _, c := range q.clients {
 		for _, n := range c.nets {
@@ -158,23 +158,23 @@ func (q *quorum) end() {
 	}
 }
 
-// use takes the lock and holds it for a while. Between the look at the lease and the next promise is no time in which it
-// could be lost.
+// use acquires the lock and holds it for a while. Between a check of the lease and the next promise no time passes
+// in which it could be lost.
 func (c *client) use(lock *redlock.Lock, hold time.Duration) {
 	q := c.q
 	q.mu.Lock()
 	before := q.fence
 	q.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // there is no order, so others may come first often
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // without order, others may often come first
 	defer cancel()
 	asked := time.Now()
 	lease, err := lock.Lock(ctx)
 	q.mu.Lock()
 	if wait := min(time.Since(asked), time.Since(q.free)); q.holding == 0 && !q.weaker && wait > quorumSettling+q.timeout {
-		q.breaksLocked(live, "process %d waits for %v, and nobody holds", c.id, wait)
+		q.breaksLocked(live, "process %d has waited for %v while the lock is free", c.id, wait)
 	}
 	if err != nil {
-		q.breaksLocked("whoever wants the lock gets it", "process %d: %v", c.id, err)
+		q.breaksLocked("every request is granted", "process %d: %v", c.id, err)
 		q.mu.Unlock()
 		return
 	}
@@ -216,10 +216,10 @@ func (c *client) use(lock *redlock.Lock, hold time.Duration) {
 	q.free = time.Now()
 }
 
-// disturb does something to a minority of the servers for a while, or sometimes to all, and returns when it is over and mended.
+// disturb degrades a minority of the servers for a while, or sometimes all, and returns after their recovery.
 func (q *quorum) disturb() {
 	n := rapid.IntRange(1, len(q.servers)/2).Draw(q.r, "how many")
-	kinds := []string{"crashed", "cut off", "hanging", "losing answers", "slow"}
+	kinds := []string{"crashed", "cut off", "hanging", "losing replies", "slow"}
 	all := rapid.IntRange(0, 3).Draw(q.r, "all") == 0
 	if all {
 		n, kinds = len(q.servers), []string{"cut off", "hanging", "slow"}
@@ -238,13 +238,13 @@ func (q *quorum) disturb() {
 	q.mu.Unlock()
 	for _, i := range which {
 		for _, c := range q.clients {
-			// A server is away for all, or a network is broken for some.
+			// A server is down for all, or the network is broken for some.
 			if what != "crashed" && rapid.Bool().Draw(q.r, "spared") {
 				continue
 			}
 			switch what {
 			case "slow":
-				out, in := late("requests"), late("answers")
+				out, in := late("requests"), late("replies")
 				q.mu.Lock()
 				q.slowest = max(q.slowest, out+in)
 				q.mu.Unlock()
@@ -252,10 +252,10 @@ func (q *quorum) disturb() {
 				c.nets[i].DelayReplies(in)
 			case "hanging":
 				c.nets[i].Blackhole()
-			case "losing answers":
+			case "losing replies":
 				c.nets[i].Break("eval", 5, rapid.SampledFrom([]faultnet.Fault{
 					faultnet.CutReply, faultnet.SwallowReply, faultnet.LoseRequest, faultnet.CutReply | faultnet.Copy,
-				}).Draw(q.r, "fate"))
+				}).Draw(q.r, "fault"))
 			default:
 				c.nets[i].Down()
 			}
@@ -270,7 +270,7 @@ func (q *quorum) disturb() {
 			}
 		}
 	}
-	// Until the leases there have been asked for again, the others are the majority.
+	// Until the leases there have been requested again, the others are the majority.
 	settling := quorumTTL + usual.timeout + time.Second
 	if what == "slow" || all {
 		settling = quorumTTL + q.timeout + q.slowest + time.Second
@@ -292,7 +292,7 @@ func indexes(n int) []int {
 	return list
 }
 
-// perEight lets a test run one schedule for eight of the others: several servers, and waiters that poll, cost more.
+// perEight makes a test run one schedule for eight of the others: several servers and polling cost more.
 func perEight(t *testing.T) {
 	t.Helper()
 	all := flag.Lookup("rapid.checks").Value.String()
@@ -352,6 +352,6 @@ func TestRedlockSimulation(t *testing.T) {
 			q.fail()
 		})
 	})
-	u.report("a lease", "servers are crashed", "servers are cut off", "servers are hanging", "servers are losing answers",
+	u.report("a lease", "servers are crashed", "servers are cut off", "servers are hanging", "servers are losing replies",
 		"servers are slow", "all servers are away")
 }

@@ -13,55 +13,55 @@ import (
 	"pgregory.net/rapid"
 )
 
-// request is a call for a lease, and what became of it.
+// request is a call for a lease, and its result.
 type request struct {
-	w      *world
-	n      int
-	p      *process
-	use    string   // what the lease is for, as the primitive says it
-	count  int      // of permits
-	origin *request // in whose place the lease is to come
-	adopts *request // whose token it makes a lease of
-	try    bool
-	fixed  bool          // not renewed
-	hold   time.Duration // how long the lease is kept
-	within time.Duration // what Release may take; 0: its context has ended before
-	ctx    context.Context
-	cancel context.CancelFunc
-	let    chan struct{} // closed when the holder is told to release
-	turn   chan *request // what the holder is to turn its lease into
+	w              *world
+	n              int
+	p              *process
+	use            string   // the use of the lease, as the primitive defines it
+	count          int      // of permits
+	origin         *request // which this lease replaces
+	adopts         *request // whose token it adopts
+	try            bool
+	fixed          bool          // not renewed
+	hold           time.Duration // how long the lease is kept
+	releaseTimeout time.Duration // the timeout of Release; 0: its context has ended before
+	ctx            context.Context
+	cancel         context.CancelFunc
+	releaseCh      chan struct{} // closed when the holder should release
+	convertTo      chan *request // conversions for the holder to make
 
 	// Guarded by world.mu.
-	began      time.Time
-	started    bool          // the call has been made
-	told       bool          // to release
-	quits      bool          // its context is to end as soon as its process runs
-	cancelled  time.Time     // when it did
-	token      string        // once it was seen in the queue
-	at         float64       // its place there
-	stands     bool          // it is there now
-	well       time.Time     // since when it is well off; zero: it is not
-	stood      bool          // it was well off once, so it knows its place
-	missing    bool          // it was seen out of the queue, waiting
-	deaf       time.Time     // when it was out of the queue because its process is deaf
-	holding    time.Time     // since when it was seen holding a lease, waiting
-	longest    time.Duration // that its lease may be asked for; 0: the ttl
-	returned   bool
-	lease      *lockkeeper.Lease
-	converting bool      // it is turned into another, or nobody knows whether it was
-	until      time.Time // of a crashed one: its deadline; zero: its token was handed on
-	ended      time.Time // when it no longer believed to hold the lock
+	began            time.Time
+	started          bool          // the call has been made
+	releaseRequested bool          // to release
+	cancelOnThaw     bool          // to be cancelled as soon as its process is thawed
+	cancelled        time.Time     // when it was cancelled
+	token            string        // set when it was first seen in the queue
+	position         float64       // its position in the queue
+	queued           bool          // it is in the queue now
+	healthySince     time.Time     // since when it is healthy; zero: it is not
+	positionKnown    bool          // it was healthy once, so its keeper knows its position
+	leftQueue        bool          // it was seen outside the queue while waiting
+	staleAt          time.Time     // when it was outside the queue because of a stale subscription
+	holdingSince     time.Time     // since when it has held a lease without knowing it
+	longest          time.Duration // the maximum of its lease; 0: the ttl
+	returned         bool
+	lease            *lockkeeper.Lease
+	converting       bool      // it is being converted, or the outcome is unknown
+	deadline         time.Time // of a crashed process: its deadline; zero: its token was handed over
+	ended            time.Time // when its holder knew that it had ended
 }
 
 func (q *request) String() string { return fmt.Sprintf("request %d", q.n) }
 
-// ttl tells the request apart from all others.
+// ttl returns a ttl that identifies the request.
 func (q *request) ttl() time.Duration { return q.w.ttl + time.Duration(q.n)*time.Millisecond }
 
-// lasts is how long the lease of the request may last from any moment on. The caller has the lock.
+// lasts returns how long the lease of the request may last from any moment on. The caller holds the mutex.
 func (q *request) lasts() time.Duration {
 	d := max(q.ttl(), q.longest)
-	if q.origin != nil { // it lasts for no less than that would have
+	if q.origin != nil { // it lasts at least as long as the original
 		d = max(d, q.origin.first().lasts())
 	}
 	return d
@@ -72,11 +72,11 @@ func (w *world) newRequest(r *rapid.T, p *process, try bool) *request {
 	if len(w.requests) >= w.most() {
 		r.Skip("too many")
 	}
-	q := &request{w: w, p: p, try: try, began: time.Now(), let: make(chan struct{}), turn: make(chan *request, 1)}
+	q := &request{w: w, p: p, try: try, began: time.Now(), releaseCh: make(chan struct{}), convertTo: make(chan *request, 1)}
 	w.kind.wants(r, q)
 	q.fixed = rapid.Bool().Draw(r, "fixed") && rapid.Bool().Draw(r, "indeed")
 	hold := w.scaled(time.Duration(rapid.SampledFrom([]int{0, 100, 1000, 5000, 20000, 60000}).Draw(r, "hold ms")) * time.Millisecond)
-	q.within = time.Duration(rapid.SampledFrom([]int{1000, 0}).Draw(r, "release ms")) * time.Millisecond
+	q.releaseTimeout = time.Duration(rapid.SampledFrom([]int{1000, 0}).Draw(r, "release ms")) * time.Millisecond
 	patience := time.Duration(rapid.SampledFrom([]int{0, 10000, 1000}).Draw(r, "patience ms")) * time.Millisecond
 	if w.quick() && rapid.Bool().Draw(r, "less patience") {
 		patience = w.scaled(patience)
@@ -88,13 +88,13 @@ func (w *world) newRequest(r *rapid.T, p *process, try bool) *request {
 	return q
 }
 
-// enter gives a request its number. Quietly: somebody else notes that it came.
+// enter registers a request. quietly: the caller logs it.
 func (w *world) enter(q *request, hold time.Duration, quietly bool) {
 	q.ctx, q.cancel = context.WithCancel(context.Background())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	q.n = len(w.requests)
-	q.hold = hold + time.Duration(53+137*q.n)*time.Microsecond // no two requests do something at the same instant
+	q.hold = hold + time.Duration(53+137*q.n)*time.Microsecond // no two requests act at the same instant
 	w.requests = append(w.requests, q)
 	if quietly {
 		return
@@ -109,7 +109,7 @@ func (w *world) enter(q *request, hold time.Duration, quietly bool) {
 	w.noteLocked("process %d: %v%s, try %v, fixed %v, hold %v", q.p.id, q, what, q.try, q.fixed, q.hold)
 }
 
-// cancelWait ends the context of a request, when its process runs.
+// cancelWait cancels a request when its process runs.
 func (q *request) cancelWait() {
 	w := q.w
 	w.mu.Lock()
@@ -117,7 +117,7 @@ func (q *request) cancelWait() {
 		w.mu.Unlock()
 		return
 	}
-	if q.quits = q.p.state == frozen; q.quits {
+	if q.cancelOnThaw = q.p.state == frozen; q.cancelOnThaw {
 		w.mu.Unlock()
 		return
 	}
@@ -127,7 +127,7 @@ func (q *request) cancelWait() {
 	q.cancel()
 	within := grace
 	if q.origin != nil {
-		within += time.Second // it learns first what has become of the lease that it has
+		within += time.Second // it first finds out the state of its original lease
 	}
 	w.after(within, func() {
 		w.mu.Lock()
@@ -142,14 +142,14 @@ func (q *request) cancelWait() {
 func (w *world) requestRelease(q *request) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !q.told {
-		w.noteLocked("%v is told to release", q)
-		q.told = true
-		close(q.let)
+	if !q.releaseRequested {
+		w.noteLocked("%v should release", q)
+		q.releaseRequested = true
+		close(q.releaseCh)
 	}
 }
 
-// run is what the program that uses the lock does.
+// run is the program that uses the lock.
 func (q *request) run() {
 	defer q.cancel()
 	q.markStarted()
@@ -165,14 +165,14 @@ func (q *request) run() {
 	q.holdLease()
 }
 
-// markStarted notes that the call is made now.
+// markStarted records that the call is made now.
 func (q *request) markStarted() {
 	q.w.mu.Lock()
 	defer q.w.mu.Unlock()
 	q.began, q.started = time.Now(), true
 }
 
-// holdLease holds a lease, and turns it into another, until it releases it.
+// holdLease holds a lease, and converts it, until it releases it.
 func (q *request) holdLease() {
 	w, lease := q.w, q.lease
 	w.actors.Go(func() {
@@ -185,11 +185,11 @@ func (q *request) holdLease() {
 		select {
 		case <-hold.C:
 			waits = false
-		case <-q.let:
+		case <-q.releaseCh:
 			waits = false
 		case <-lease.Done():
 			waits = false
-		case other := <-q.turn:
+		case other := <-q.convertTo:
 			if other.convertLease() {
 				return
 			}
@@ -198,19 +198,19 @@ func (q *request) holdLease() {
 	if !q.p.awaitRunning() {
 		return
 	}
-	if lease.Err() == nil { // else isOver sees it
+	if lease.Err() == nil { // otherwise checkEnded records it
 		w.mu.Lock()
 		q.endsLocked()
 		w.mu.Unlock()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), q.within)
+	ctx, cancel := context.WithTimeout(context.Background(), q.releaseTimeout)
 	defer cancel()
 	began := time.Now()
 	err := lease.Release(ctx)
 	q.checkReleased(time.Since(began), err)
 }
 
-// convertLease turns the lease of the request's origin into its own, and goes on with that. It says whether it has.
+// convertLease converts the lease of the request's origin and continues with the new one. It reports whether it has.
 func (q *request) convertLease() bool {
 	defer q.cancel()
 	w, from := q.w, q.origin
@@ -222,7 +222,7 @@ func (q *request) convertLease() bool {
 	lease, err := w.kind.get(q)
 	awake := q.p.awaitRunning()
 	w.mu.Lock()
-	// Unless it is known that it was not turned, the server may know it no more.
+	// Unless the conversion is known to have failed, the server may not have the lease any more.
 	from.converting = lease == nil && !errors.Is(err, rwlock.ErrUpgradeConflict)
 	w.mu.Unlock()
 	switch {
@@ -236,37 +236,37 @@ func (q *request) convertLease() bool {
 	from.endsLocked()
 	gone := !q.cancelled.IsZero()
 	if q.converting = lease.Token() == token; q.converting {
-		w.tally["a lease is kept of which nobody knows whether it was turned into another"]++
+		w.tally["a lease is kept whose conversion is in doubt"]++
 	}
 	w.mu.Unlock()
 	q.checkGranted(lease)
-	if gone { // it has a lease all the same, and gives it back
+	if gone { // it has a lease nevertheless, and releases it
 		w.requestRelease(q)
 	}
 	q.holdLease()
 	return true
 }
 
-// believesHeld says whether a request believes to hold the lock.
+// believesHeld reports whether the holder considers its lease held.
 func (q *request) believesHeld() bool {
 	switch {
 	case q.lease == nil || !q.ended.IsZero():
 		return false
 	case q.p.state == crashed:
-		return time.Now().Before(q.until)
+		return time.Now().Before(q.deadline)
 	}
 	return q.lease.Err() == nil
 }
 
-// endsLocked notes when a request ceased to believe.
+// endsLocked records when the holder knew that its lease had ended.
 func (q *request) endsLocked() {
 	if q.ended.IsZero() {
 		q.ended = time.Now()
-		q.w.noteLocked("%v believes no more", q)
+		q.w.noteLocked("%v no longer holds its lease", q)
 	}
 }
 
-// checkRefused looks at a call that brought no lease.
+// checkRefused checks a call that returned no lease.
 func (q *request) checkRefused(err error) {
 	w := q.w
 	token, held := "", false
@@ -285,10 +285,10 @@ func (q *request) checkRefused(err error) {
 		return
 	case q.adopts != nil:
 		if errors.Is(err, lockkeeper.ErrLost) {
-			if held && whole && q.p.isSteady() && !w.history.void[token] {
+			if held && whole && q.p.isSteady() && !w.history.unknownLeases[token] {
 				w.breaksLocked(truth, "%v: %v", q, err)
 			}
-		} else if (want == nil || !errors.Is(err, want)) && w.ill.IsZero() {
+		} else if (want == nil || !errors.Is(err, want)) && w.degradedAt.IsZero() {
 			w.breaksLocked(truth, "%v: %v", q, err)
 		}
 		return
@@ -297,7 +297,7 @@ func (q *request) checkRefused(err error) {
 	case q.try && errors.Is(err, lockkeeper.ErrNotAcquired):
 		w.tally["a try is refused"]++
 		return
-	case (want == nil || !errors.Is(err, want)) && (q.try && whole || !q.try && w.ill.IsZero()):
+	case (want == nil || !errors.Is(err, want)) && (q.try && whole || !q.try && w.degradedAt.IsZero()):
 		w.breaksLocked(truth, "%v: %v", q, err)
 	case !q.try && whole && w.lag == 0 && !errors.Is(err, lockkeeper.ErrNotAcquired):
 		w.breaksLocked(truth, "%v: %v", q, err)
@@ -312,7 +312,7 @@ func (q *request) checkRefused(err error) {
 	}
 }
 
-// checkGranted looks at a call that brought a lease.
+// checkGranted checks a call that returned a lease.
 func (q *request) checkGranted(lease *lockkeeper.Lease) {
 	w := q.w
 	v := w.view()
@@ -320,15 +320,15 @@ func (q *request) checkGranted(lease *lockkeeper.Lease) {
 	defer w.mu.Unlock()
 	q.returned, q.lease = true, lease
 	w.noteLocked("%v is granted a lease, fence %d", q, lease.Fence())
-	if lease.Err() != nil { // over before its process woke up
+	if lease.Err() != nil { // expired before its process was thawed
 		q.ended = time.Now()
 		return
 	}
 	w.tally["acquisitions"]++
 	l, held := v.leases[lease.Token()]
-	if !w.history.void[lease.Token()] && !q.converting {
+	if !w.history.unknownLeases[lease.Token()] && !q.converting {
 		if !held {
-			w.breaksLocked(truth, "%v has a lease that the server does not know", q)
+			w.breaksLocked(truth, "%v has a lease that is not at the server", q)
 		} else if l.fence != lease.Fence() {
 			w.breaksLocked(truth, "%v has fence %d, and %d at the server", q, lease.Fence(), l.fence)
 		}
@@ -338,21 +338,21 @@ func (q *request) checkGranted(lease *lockkeeper.Lease) {
 	case q.try:
 		w.tally["a try is granted"]++
 	case q.origin != nil:
-		w.tally["a lease is turned into another"]++
+		w.tally["a lease is converted"]++
 	case q.adopts != nil:
 		w.tally["a lease is adopted"]++
 	case q.token == "":
 		w.tally["granted at once"]++
-	case w.history.heard[lease.Token()]:
+	case w.history.notified[lease.Token()]:
 		w.tally["granted by a message"]++
-	case !q.holding.IsZero():
+	case !q.holdingSince.IsZero():
 		w.tally["a message is lost and a heartbeat finds the grant"]++
 	default:
 		w.tally["granted by an answer to a heartbeat"]++
 	}
 }
 
-// extend makes the lease end d from now.
+// extend extends the lease to d from now.
 func (q *request) extend(d time.Duration) {
 	w := q.w
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -372,7 +372,7 @@ func (q *request) extend(d time.Duration) {
 	}
 }
 
-// first is the request that the token of the lease comes from.
+// first returns the request from which the token of the lease comes.
 func (q *request) first() *request {
 	for q.adopts != nil {
 		q = q.adopts
@@ -380,7 +380,7 @@ func (q *request) first() *request {
 	return q
 }
 
-// checkEnded looks at a lease that is held no more.
+// checkEnded checks a lease that has ended.
 func (q *request) checkEnded() {
 	w, token := q.w, q.lease.Token()
 	now := w.server.now().UnixMicro()
@@ -390,7 +390,7 @@ func (q *request) checkEnded() {
 		return
 	}
 	q.endsLocked()
-	if over := now - w.history.ends[token]; over >= 0 && !q.converting && !w.history.void[token] {
+	if over := now - w.history.ends[token]; over >= 0 && !q.converting && !w.history.unknownLeases[token] {
 		w.breaksLocked(belief, "%v, until %d µs after it", q, over)
 	}
 	if w.closing || errors.Is(q.lease.Err(), lockkeeper.ErrReleased) {
@@ -402,14 +402,14 @@ func (q *request) checkEnded() {
 	}
 }
 
-// checkReleased looks at what a release has returned.
+// checkReleased checks the result of a release.
 func (q *request) checkReleased(took time.Duration, err error) {
 	w := q.w
 	v := w.view()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.noteLocked("%v is released: %v", q, err)
-	limit := q.within
+	limit := q.releaseTimeout
 	if limit == 0 {
 		limit = time.Second // see Lease.Release
 	}
@@ -419,76 +419,77 @@ func (q *request) checkReleased(took time.Duration, err error) {
 	_, held := v.leases[q.lease.Token()]
 	switch {
 	case w.closing, q.p.state != running:
-	case err == nil && held && !w.history.void[q.lease.Token()]:
+	case err == nil && held && !w.history.unknownLeases[q.lease.Token()]:
 		w.breaksLocked(truth, "%v has released and still holds", q)
 	case err != nil && q.p.neverDegraded() && !q.converting && !(q.fixed && errors.Is(err, lockkeeper.ErrLost)):
 		w.breaksLocked(truth, "the release of %v: %v", q, err)
 	}
 }
 
-// checkState compares what lies at the server with what should, when everything stands still.
+// checkState checks the state when no goroutine runs.
 func (w *world) checkState() {
 	synctest.Wait()
 	v := w.view()
 	var quit []*request
 	w.mu.Lock()
 	now := time.Now()
-	inLine := map[int]int{} // numbers of requests
+	inLine := map[int]int{} // by request
 	for i, y := range v.queue {
 		inLine[w.terms(y.token).number] = i + 1
 	}
 	holds := map[int]bool{}
 	for token := range v.leases {
-		if !w.history.left[token] { // else a copy of what was given up has come, and its grave was lost
+		if !w.history.everGivenUp[token] { // otherwise a duplicate of a released request arrived after its tombstone was lost
 			holds[w.terms(token).number] = true
 		}
 	}
 	for _, q := range w.requests {
 		if inLine[q.n] > 0 || holds[q.n] {
-			q.p.lined = now
+			q.p.lastActive = now
 		}
 	}
 	for _, q := range w.requests {
 		i := inLine[q.n] - 1
-		q.stands = i >= 0
+		q.queued = i >= 0
 		if q.returned || q.p.state == crashed {
 			continue
 		}
-		if q.stands {
+		if q.queued {
 			q.token = v.queue[i].token
 		}
-		if q.quits && q.p.state != frozen {
+		if q.cancelOnThaw && q.p.state != frozen {
 			quit = append(quit, q)
 			continue
 		}
-		q.missing = q.missing || q.token != "" && !q.stands && !holds[q.n]
+		q.leftQueue = q.leftQueue || q.token != "" && !q.queued && !holds[q.n]
 		if !holds[q.n] || q.p.state != running {
-			q.holding = time.Time{}
-		} else if q.holding.IsZero() {
-			q.holding = now
+			q.holdingSince = time.Time{}
+		} else if q.holdingSince.IsZero() {
+			q.holdingSince = now
 		}
 		if holds[q.n] && q.p.state == frozen {
-			w.tally["somebody frozen is granted a lease"]++
+			w.tally["a frozen process is granted a lease"]++
 		}
-		above := w.lowered && q.count > 1 // perhaps it may not wait any more
-		// One that cannot be told of its grant learns of it at its next heartbeat, which may be after its end. Then it comes back.
-		blind := w.terms(q.token).cannot && q.ttl() < w.period+slack+4*w.lag
+		above := w.lowered && q.count > 1 // perhaps it is above the limit
+		// A waiter without notifications learns of its grant by its next heartbeat, which may be after the lease has
+		// expired. Then it rejoins.
+		blind := w.terms(q.token).unnotifiable && q.ttl() < w.period+slack+4*w.lag
 		if !q.p.isSteady() || !q.cancelled.IsZero() || q.origin != nil || q.adopts != nil || above || blind {
 			continue
 		}
-		settled := now.Sub(q.began) > w.settling() && now.Sub(q.deaf) > w.settling() && now.Sub(q.p.steady) > w.settling() && now.Sub(w.sound) > w.settling()
+		settled := now.Sub(q.began) > w.settling() && now.Sub(q.staleAt) > w.settling() && now.Sub(q.p.steadyFrom) > w.settling() && now.Sub(w.healthyFrom) > w.settling()
 		switch {
-		case q.stands && q.well.IsZero():
+		case q.queued && q.healthySince.IsZero():
 			w.checkRejoinedLocked(q, v.queue[i].at)
-		case !q.stands && !holds[q.n] && !q.well.IsZero() && now.Sub(q.p.deafened) < time.Minute:
-			// Its keeper has found out, by a message that did not come, and nobody listens while it replaces the subscription.
-			q.well, q.deaf = time.Time{}, now
-		case !q.stands && !holds[q.n] && !q.well.IsZero():
-			w.breaksLocked(place, "%v does not stand in the queue", q)
-		case !q.stands && !holds[q.n] && settled && (w.kind.queuesAll() || now.Sub(q.p.lined) > w.settling()):
+		case !q.queued && !holds[q.n] && !q.healthySince.IsZero() && now.Sub(q.p.staleSince) < time.Minute:
+			// Its keeper has noticed the stale subscription, and nothing is subscribed while it is replaced.
+			q.healthySince, q.staleAt = time.Time{}, now
+		case !q.queued && !holds[q.n] && !q.healthySince.IsZero():
+			w.breaksLocked(place, "%v is not in the queue", q)
+		case !q.queued && !holds[q.n] && settled && (w.kind.queuesAll() || now.Sub(q.p.lastActive) > w.settling()):
 			w.breaksLocked(live, "%v neither waits nor holds after %v", q, now.Sub(q.began))
-		case holds[q.n] && settled && now.Sub(q.holding) > w.period+slack+4*w.lag:
-			w.breaksLocked(progress, "%v was granted a lease %v ago and does not know", q, now.Sub(q.holding))
+		case holds[q.n] && settled && now.Sub(q.holdingSince) > w.period+slack+4*w.lag:
+			w.breaksLocked(progress, "%v was granted a lease %v ago and does not know it", q, now.Sub(q.holdingSince))
 		}
 	}
 	w.checkOwed(v)
@@ -496,7 +497,7 @@ func (w *world) checkState() {
 	w.checkBelievers()
 	w.mu.Unlock()
 	for _, q := range quit {
-		q.quits = false
+		q.cancelOnThaw = false
 		q.cancelWait()
 	}
 	if len(quit) > 0 {
@@ -505,25 +506,25 @@ func (w *world) checkState() {
 	w.fail()
 }
 
-// checkRejoinedLocked looks at a waiter that is well off now, perhaps again.
+// checkRejoinedLocked checks a waiter that is healthy, perhaps again.
 func (w *world) checkRejoinedLocked(q *request, at float64) {
 	p := q.p
-	// A heartbeat left at most a period before the process was hurt, and another at most as much after it came back as
-	// is waited for a connection.
-	short := p.hurt.IsZero() || p.back.Sub(p.hurt) < w.life()-w.settling()
-	if p.copied.After(p.hurt) {
-		short = false // a copy of its request may have stood in line for it while it was out of it, and gets a new place
+	// The last heartbeat was sent at most an interval before the process was degraded, and the next one at most a
+	// connection's wait after it recovered.
+	short := p.degradedAt.IsZero() || p.recoveredAt.Sub(p.degradedAt) < w.heartbeatTimeout()-w.settling()
+	if p.lastDuplicate.After(p.degradedAt) {
+		short = false // a duplicate of its request may have taken a new place in the queue while it was outside
 	}
 	switch {
-	case at == q.at:
-		if q.missing {
-			w.tally["a waiter comes back to its place"]++
+	case at == q.position:
+		if q.leftQueue {
+			w.tally["a waiter rejoins at its old position"]++
 		}
-	case short && q.stood && w.ill.IsZero(): // else its answer was lost, so it did not know that it waits
-		w.breaksLocked(comeback, "%v has come from %.0f to %.0f", q, q.at, at)
-	case q.missing:
-		w.tally["a waiter comes back at the end"]++
+	case short && q.positionKnown && w.degradedAt.IsZero(): // otherwise its reply was lost, so it did not know that it waits
+		w.breaksLocked(comeback, "%v moved from %.0f to %.0f", q, q.position, at)
+	case q.leftQueue:
+		w.tally["a waiter rejoins at the end"]++
 	}
-	q.missing = false
-	q.at, q.well, q.stood = at, time.Now(), true
+	q.leftQueue = false
+	q.position, q.healthySince, q.positionKnown = at, time.Now(), true
 }

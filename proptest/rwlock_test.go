@@ -12,14 +12,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// readWriteLock: any number of readers, or one writer. Upgrades stand before writers, and writers before readers, each
-// in order of arrival; after a number of writers in a row that have gone before readers, the readers that wait then go
-// before the next writer. A newcomer stands behind all, but a writer goes before readers.
+// readWriteLock: any number of readers, or one writer. Upgrades precede writers, and writers precede readers, each
+// in order of arrival. After a number of consecutive writers that went before waiting readers, those readers go
+// before the next writer. A newcomer is behind all, except that a writer precedes readers.
 type readWriteLock struct {
-	streak int // how many writers may go before readers; negative: no bound
+	streak int // MaxWriterStreak; negative: unlimited
 }
 
-// Uses of a lease, as tokens name them.
+// Uses of a lease in tokens.
 const (
 	reads      = "r"
 	writing    = "w"
@@ -27,7 +27,7 @@ const (
 	downgrades = "d"
 )
 
-// readers is where their places begin.
+// readers is the smallest place of readers.
 const readers = 4.5e15
 
 func (*readWriteLock) scripts() *lua.Set { return lua.RWLock }
@@ -90,7 +90,7 @@ func (*readWriteLock) together(w *world, v *view) bool {
 
 func (*readWriteLock) before(w *world, s *step, y waiting, token string, at float64, stood bool) bool {
 	t := w.terms(token)
-	passes := y.at >= readers && y.at <= s.before.pass // the waiter is a reader whose turn has come before the next writer
+	passes := y.at >= readers && y.at <= s.before.pass // the waiter is a reader that goes before the next writer
 	q := w.requestLocked(token)
 	switch {
 	case t.use == upgrades || t.use == downgrades:
@@ -109,12 +109,12 @@ func (*readWriteLock) before(w *world, s *step, y waiting, token string, at floa
 	return true
 }
 
-// excused: an upgrade goes when its read lease is over, or a later one of the same lease, or another, has come.
+// excused: an upgrade ends when its read lease does, or when a later upgrade of the same or another lease waits.
 func (*readWriteLock) excused(w *world, s *step, token string) bool {
 	return w.terms(token).use == upgrades
 }
 
-// stepped counts how many writers have gone before readers who wait.
+// stepped counts the writers that overtake waiting readers.
 func (l *readWriteLock) stepped(w *world, s *step) {
 	h := &w.history
 	wrote := false
@@ -136,30 +136,30 @@ func (l *readWriteLock) stepped(w *world, s *step) {
 	}
 	if wrote {
 		if waited := s.before.queue; len(here) > 0 || len(waited) > 0 && waited[len(waited)-1].at >= readers {
-			h.row++
+			h.writerStreak++
 		}
 		for token := range here {
-			if _, waited := s.before.stands(token); !waited || !w.connected(s.after, token) {
+			if _, waited := s.before.position(token); !waited || !w.connected(s.after, token) {
 				continue
 			}
 			h.passed[token]++
 			if l.streak > 0 && h.passed[token] > l.streak {
-				w.breaksLocked(streaks, "%s is passed by %d writers in a row", w.tokenName(token), h.passed[token])
+				w.breaksLocked(streaks, "%s was overtaken by %d consecutive writers", w.tokenName(token), h.passed[token])
 			}
 		}
 	}
 	if s.after.pass > 0 && s.after.pass != s.before.pass {
-		if l.streak < 0 || h.row < l.streak {
-			w.breaksLocked(streaks, "readers may pass after %d writers", h.row)
+		if l.streak < 0 || h.writerStreak < l.streak {
+			w.breaksLocked(streaks, "readers go first after %d writers", h.writerStreak)
 		}
-		h.row = 0
+		h.writerStreak = 0
 		w.tally["readers go before the next writer"]++
 	}
 }
 
-// streaks: a reader who waits and is connected is passed by as many writers in a row as writers allow and no more; and
-// readers go before a writer who waits only after so many writers have gone before readers, be it these or others.
-const streaks = "readers are passed by so many writers and no more"
+// streaks: a connected waiting reader is overtaken by at most MaxWriterStreak consecutive writers, and readers go
+// before a waiting writer only after so many writers, these or others, went before readers.
+const streaks = "writers overtake readers up to the streak"
 
 func (l *readWriteLock) owed(w *world, v *view) []string {
 	for token := range v.leases {
@@ -172,7 +172,7 @@ func (l *readWriteLock) owed(w *world, v *view) []string {
 	case y == nil:
 		return nil
 	case y.at < readers && w.terms(y.token).use == upgrades:
-		return nil // it needs the lock alone but for its own lease
+		return nil // no other lease may remain but its own
 	case y.at < readers && len(v.leases) == 0:
 		return []string{y.token}
 	case y.at < readers:
@@ -196,11 +196,11 @@ func (l *readWriteLock) actions(w *world) map[string]func(*rapid.T) {
 	}
 }
 
-// converts lets a holder turn its lease into another.
+// converts lets a holder convert its lease.
 func (l *readWriteLock) converts(w *world, r *rapid.T, use string) {
 	var list []*request
 	for _, q := range w.holders() {
-		if reading(q.use) == (use == upgrades) && !q.converting && len(q.turn) == 0 && q.p.state == running {
+		if reading(q.use) == (use == upgrades) && !q.converting && len(q.convertTo) == 0 && q.p.state == running {
 			list = append(list, q)
 		}
 	}
@@ -209,8 +209,8 @@ func (l *readWriteLock) converts(w *world, r *rapid.T, use string) {
 	}
 	from := draw(r, list, "holder")
 	q := &request{
-		w: w, p: from.p, use: use, origin: from, began: time.Now(), within: from.within,
-		let: make(chan struct{}), turn: make(chan *request, 1),
+		w: w, p: from.p, use: use, origin: from, began: time.Now(), releaseTimeout: from.releaseTimeout,
+		releaseCh: make(chan struct{}), convertTo: make(chan *request, 1),
 	}
 	hold := w.scaled(time.Duration(rapid.SampledFrom([]int{100, 1000, 5000}).Draw(r, "hold ms")) * time.Millisecond)
 	patience := rapid.SampledFrom([]int{0, 10000, 1000, 100}).Draw(r, "patience ms")
@@ -218,10 +218,10 @@ func (l *readWriteLock) converts(w *world, r *rapid.T, use string) {
 	if patience > 0 {
 		w.after(w.scaled(time.Duration(patience)*time.Millisecond)+211*time.Microsecond, q.cancelWait)
 	}
-	if !w.calm && rapid.IntRange(0, 3).Draw(r, "its answer is lost") == 0 {
-		fate := rapid.SampledFrom(fates).Draw(r, "fate")
-		q.p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), fate)
+	if !w.noFaults && rapid.IntRange(0, 3).Draw(r, "its reply is lost") == 0 {
+		fault := rapid.SampledFrom(replyFaults).Draw(r, "fault")
+		q.p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), fault)
 		q.p.degrade(lossy, w.while(r, 3*time.Second))
 	}
-	from.turn <- q
+	from.convertTo <- q
 }

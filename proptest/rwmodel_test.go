@@ -16,51 +16,51 @@ import (
 	"pgregory.net/rapid"
 )
 
-// rwReq is a request for a read or write lease, and what the model knows of it.
+// rwReq is a request for a read or write lease in the model.
 type rwReq struct {
-	token  string
-	keeper string
-	serial int
-	use    byte // r, w, u, d
-	streak int  // of a writer: how many may pass readers that wait; 0: any number
-	mute   bool // it cannot be told by a message
-	ttl    int64
-	origin *rwReq // of an upgrade or a downgrade
+	token        string
+	keeper       string
+	serial       int
+	use          byte // r, w, u, d
+	streak       int  // of a writer: the MaxWriterStreak; 0: unlimited
+	unnotifiable bool // it gets no notifications
+	ttl          int64
+	origin       *rwReq // of an upgrade or a downgrade
 
-	waits  bool
-	place  int64 // in line, or the last it had
-	lapse  int64 // of its heartbeat
-	end    int64 // of its lease
-	fence  int64
-	buried int64 // until
-	away   bool  // it was taken out of line and may come back
-	longer int64 // ms that its lease was made to last, if more than its ttl
+	waits           bool
+	place           int64 // in the queue, or its last one
+	lapse           int64 // of its heartbeat
+	end             int64 // of its lease
+	fence           int64
+	tombstonedUntil int64 // until
+	dequeued        bool  // it was removed from the queue and may rejoin
+	longer          int64 // the ttl in ms that its lease was extended to, if above its own
 }
 
 func (q *rwReq) reads() bool { return q.use == 'r' || q.use == 'd' }
 func (q *rwReq) claimTTL() int64 {
-	return min(q.ttl, life.Milliseconds())
+	return min(q.ttl, heartbeatTimeout.Milliseconds())
 }
 
-// rwTry is where a try stands while it is looked whether it need not wait: behind all, because it passes nobody.
+// rwTry is the place of a try during its check: behind all, because it overtakes nobody.
 const rwTry = 1 << 53
 
-// rwModel is the read-write lock as it is documented.
+// rwModel is a model of the documented read-write lock.
 type rwModel struct {
-	now    int64
-	all    []*rwReq
-	hears  map[string]bool // keepers that listen
-	streak int             // writers in a row that were let in past readers
-	upTo   int64           // the readers up to this place go before the next writer; 0: there is no pass
-	last   *rwReq          // the upgrade that has waited last: only that may be let in
-	given  []*rwReq        // let in by the present step, in order,
-	asked  map[*rwReq]bool // those of them that learn of it by the reply
-	deaf   bool            // somebody was not there to be told
-	called map[string]bool // keepers that were told to ask because a heartbeat had lapsed
-	reach  func(string)
+	now         int64
+	all         []*rwReq
+	subscribed  map[string]bool // keepers with a subscription
+	streak      int             // consecutive writers granted before readers
+	upTo        int64           // readers up to this place go before the next writer; 0: none
+	last        *rwReq          // the latest waiting upgrade: only that may be granted
+	given       []*rwReq        // granted in this step, in order
+	asked       map[*rwReq]bool // those of them that learn it from the reply
+	unreachable bool            // a waiter could not be notified
+	notified    map[string]bool // keepers notified to retry because a heartbeat had lapsed
+	reach       func(string)
 }
 
-// holders is those whose lease is not over.
+// holders returns the requests whose lease has not expired.
 func (m *rwModel) holders() []*rwReq {
 	var list []*rwReq
 	for _, q := range m.all {
@@ -71,7 +71,7 @@ func (m *rwModel) holders() []*rwReq {
 	return list
 }
 
-// queue is those who wait: upgrades, then writers, then readers, in order of arrival.
+// queue returns the waiters: upgrades, then writers, then readers, in order of arrival.
 func (m *rwModel) queue() []*rwReq {
 	var list []*rwReq
 	for _, q := range m.all {
@@ -85,8 +85,8 @@ func (m *rwModel) queue() []*rwReq {
 	return list
 }
 
-// left is in how many ms the last lease ends.
-func (m *rwModel) left() int64 {
+// remaining returns the ms until the last lease expires.
+func (m *rwModel) remaining() int64 {
 	var most int64
 	for _, q := range m.holders() {
 		most = max(most, q.end-m.now)
@@ -94,7 +94,7 @@ func (m *rwModel) left() int64 {
 	return most
 }
 
-// after says whether the request was made later than the other.
+// after reports whether the request was made later than the other.
 func (q *rwReq) after(o *rwReq) bool {
 	serial := func(q *rwReq) int {
 		n, _ := strconv.Atoi(strings.Split(q.token, ":")[1])
@@ -103,17 +103,17 @@ func (q *rwReq) after(o *rwReq) bool {
 	return serial(q) > serial(o)
 }
 
-// room is in how many ms there may be room for those who wait. An upgrade does not wait for its own read lease.
+// room returns the ms until waiters may be granted the lock. An upgrade does not wait for its own read lease.
 func (m *rwModel) room() int64 {
 	held := m.holders()
 	slices.SortStableFunc(held, func(a, b *rwReq) int { return cmp.Compare(b.end, a.end) })
 	if m.last != nil && len(held) > 1 && held[0] == m.last.origin {
 		return held[1].end - m.now
 	}
-	return m.left()
+	return m.remaining()
 }
 
-// fits says whether the request goes with what is held now.
+// fits reports whether the request is compatible with the current leases.
 func (m *rwModel) fits(q *rwReq) bool {
 	held := m.holders()
 	switch q.use {
@@ -125,7 +125,7 @@ func (m *rwModel) fits(q *rwReq) bool {
 	return len(held) == 0
 }
 
-// grant is a lease that lasts until then, and no less than the one in whose place it comes would have.
+// grant grants a lease until this time, or until the end of the lease that it replaces, if that is later.
 func (m *rwModel) grant(q *rwReq, until int64) {
 	q.longer = 0
 	if o := q.origin; o != nil {
@@ -135,34 +135,35 @@ func (m *rwModel) grant(q *rwReq, until int64) {
 		}
 		o.end = 0
 	}
-	q.waits, q.away, q.end, q.fence = false, false, until, 0
+	q.waits, q.dequeued, q.end, q.fence = false, false, until, 0
 	m.given = append(m.given, q)
 }
 
-// skip takes a waiter out of line, which may come back.
+// skip removes a waiter, which may rejoin.
 func (m *rwModel) skip(q *rwReq, why string) {
-	q.waits, q.away = false, true
-	m.reach("passed over: " + why)
+	q.waits, q.dequeued = false, true
+	m.reach("skipped: " + why)
 }
 
-// turn is whose turn it is, of those who wait.
+// turn returns the next waiter to be granted the lock.
 func (m *rwModel) turn() *rwReq {
-	line := m.queue()
-	if len(line) == 0 {
+	waiting := m.queue()
+	if len(waiting) == 0 {
 		return nil
 	}
-	if line[0].use == 'w' {
-		for _, q := range line {
+	if waiting[0].use == 'w' {
+		for _, q := range waiting {
 			if q.use == 'r' && q.place <= m.upTo {
 				return q
 			}
 		}
 		m.upTo = 0
 	}
-	return line[0]
+	return waiting[0]
 }
 
-// admit lets in whoever may be let in. Asks is who asks right now, and how long the lease is to be that it gets.
+// admit grants the lock to the waiters whose turn it is. asks are the requests of this step and the ttl to grant
+// them.
 func (m *rwModel) admit(asks map[*rwReq]int64) {
 	for {
 		if held := m.holders(); len(held) > 0 && !held[0].reads() {
@@ -173,17 +174,17 @@ func (m *rwModel) admit(asks map[*rwReq]int64) {
 			return
 		}
 		ms, asking := asks[q]
-		there := asking || q.mute || m.hears[q.keeper]
+		there := asking || q.unnotifiable || m.subscribed[q.keeper]
 		switch {
 		case q.use == 'u' && (q != m.last || q.origin.end <= m.now):
-			m.skip(q, "its read lease is over")
+			m.skip(q, "its read lease has expired")
 		case !asking && q.lapse <= m.now:
 			m.skip(q, "its heartbeat has lapsed")
 		case !there:
-			if m.deaf = true; q.use == 'u' && m.fits(q) {
-				m.reach("an upgrade is given its read lease back")
+			if m.unreachable = true; q.use == 'u' && m.fits(q) {
+				m.reach("an upgrade is skipped and keeps its read lease")
 			}
-			m.skip(q, "it does not listen")
+			m.skip(q, "not subscribed")
 		case !m.fits(q):
 			return
 		default:
@@ -200,7 +201,7 @@ func (m *rwModel) admit(asks map[*rwReq]int64) {
 	}
 }
 
-// admitWriter counts a writer that has waited.
+// admitWriter counts a writer that waited.
 func (m *rwModel) admitWriter(w *rwReq) {
 	var reader *rwReq
 	for _, q := range m.queue() {
@@ -218,19 +219,19 @@ func (m *rwModel) admitWriter(w *rwReq) {
 	}
 }
 
-// begin is a step at a time.
+// begin begins a step at this time.
 func (m *rwModel) begin(now int64) {
-	m.now, m.given, m.asked, m.deaf, m.called = now, nil, map[*rwReq]bool{}, false, map[string]bool{}
+	m.now, m.given, m.asked, m.unreachable, m.notified = now, nil, map[*rwReq]bool{}, false, map[string]bool{}
 }
 
-// acquire is acquire, with ms for the lease; a try if it does not wait. Place is where a newcomer comes to stand. It returns
-// the code of the reply.
+// acquire models the script acquire with ms for the lease; a try if it does not wait. place is that of a newcomer.
+// It returns the code of the reply.
 func (m *rwModel) acquire(q *rwReq, waits bool, place int64) int64 {
-	if q.buried > m.now {
+	if q.tombstonedUntil > m.now {
 		return lua.Tombstoned
 	}
 	asks := map[*rwReq]int64{q: q.ttl}
-	if q.end > m.now { // a copy of its request
+	if q.end > m.now { // a duplicate of its request
 		q.end = max(q.end, m.now+q.ttl)
 		if q.use == 'd' {
 			m.admit(nil)
@@ -255,7 +256,7 @@ func (m *rwModel) acquire(q *rwReq, waits bool, place int64) int64 {
 		}
 		if waits {
 			if m.last != nil && m.last != q && m.last.waits && m.last.origin.end > m.now {
-				m.skip(m.last, "another upgrade has come")
+				m.skip(m.last, "a later upgrade waits")
 			}
 			m.last = q
 		}
@@ -268,7 +269,7 @@ func (m *rwModel) acquire(q *rwReq, waits bool, place int64) int64 {
 		q.waits, q.place = true, place
 	}
 	if waits {
-		q.lapse = m.now + life.Milliseconds()
+		q.lapse = m.now + heartbeatTimeout.Milliseconds()
 	} else if q.origin == nil {
 		q.place = rwTry
 	}
@@ -282,16 +283,16 @@ func (m *rwModel) acquire(q *rwReq, waits bool, place int64) int64 {
 	case q.end > m.now:
 		return lua.Granted
 	case !waits:
-		q.waits, q.away = false, false
+		q.waits, q.dequeued = false, false
 		return lua.Refused
 	case !q.waits:
-		return -1 // it was not its turn and never will be
+		return -1 // it was skipped for good
 	}
 	return lua.Waiting
 }
 
-// release is release.
-func (m *rwModel) release(q *rwReq, bury int64) int64 {
+// release models the script release.
+func (m *rwModel) release(q *rwReq, tombstone int64) int64 {
 	code := int64(lua.Refused)
 	switch {
 	case q.end > m.now:
@@ -299,15 +300,15 @@ func (m *rwModel) release(q *rwReq, bury int64) int64 {
 	case q.waits:
 		code = lua.Left
 	}
-	q.waits, q.end, q.away = false, 0, false
-	if bury > 0 {
-		q.buried = m.now + bury
+	q.waits, q.end, q.dequeued = false, 0, false
+	if tombstone > 0 {
+		q.tombstonedUntil = m.now + tombstone
 	}
 	m.admit(nil)
 	return code
 }
 
-// renew is renew.
+// renew models the script renew.
 func (m *rwModel) renew(q *rwReq, ms int64, exact bool) int64 {
 	if q.end <= m.now {
 		return lua.Refused
@@ -318,34 +319,34 @@ func (m *rwModel) renew(q *rwReq, ms int64, exact bool) int64 {
 	return lua.Granted
 }
 
-// heartbeat is beat; places says where those stand who come back. It returns what is told of each.
+// heartbeat models the script heartbeat. places are those of rejoining waiters. It returns the changes by request.
 func (m *rwModel) heartbeat(list []*rwReq, back bool, places []int64) map[*rwReq][]int64 {
-	told := map[*rwReq][]int64{}
+	changes := map[*rwReq][]int64{}
 	asks := map[*rwReq]int64{}
 	for i, q := range list {
 		switch {
 		case q.waits:
 		case q.end > m.now:
-			told[q] = append(told[q], lua.Held)
+			changes[q] = append(changes[q], lua.Held)
 			continue
-		case back && q.buried > m.now:
-			told[q] = append(told[q], lua.Tombstoned)
+		case back && q.tombstonedUntil > m.now:
+			changes[q] = append(changes[q], lua.Tombstoned)
 			continue
 		case q.use == 'u' && (m.last == nil || m.last.origin.end <= m.now):
-			told[q] = append(told[q], lua.Refused)
+			changes[q] = append(changes[q], lua.Refused)
 			continue
 		case q.use == 'u' && m.last != q:
-			m.reach("an upgrade gives way")
-			told[q] = append(told[q], lua.Conflict)
+			m.reach("an upgrade yields")
+			changes[q] = append(changes[q], lua.Conflict)
 			continue
 		case !back:
-			told[q] = append(told[q], lua.Unknown)
+			changes[q] = append(changes[q], lua.Unknown)
 			continue
 		default:
-			q.waits, q.away, q.place = true, false, places[i]
-			told[q] = append(told[q], lua.Waiting)
+			q.waits, q.dequeued, q.place = true, false, places[i]
+			changes[q] = append(changes[q], lua.Waiting)
 		}
-		q.lapse = m.now + life.Milliseconds()
+		q.lapse = m.now + heartbeatTimeout.Milliseconds()
 		asks[q] = q.claimTTL()
 	}
 	for _, q := range m.queue() {
@@ -355,12 +356,12 @@ func (m *rwModel) heartbeat(list []*rwReq, back bool, places []int64) map[*rwReq
 	}
 	m.admit(asks)
 	for q := range m.asked {
-		told[q] = append(told[q], lua.Granted)
+		changes[q] = append(changes[q], lua.Granted)
 	}
-	return told
+	return changes
 }
 
-// rwBench is a server on which the scripts run beside the model.
+// rwBench runs the scripts beside the model.
 type rwBench struct {
 	*rwModel
 	*scriptBench
@@ -368,29 +369,29 @@ type rwBench struct {
 	high  map[int]int64 // the largest place so far of upgrades, writers, readers
 }
 
-// rwFurther is how much further back readers stand.
+// rwFurther is the offset of the places of readers.
 const rwFurther = 4500000000000000
 
-// TestRWLockScriptsMatchModel: whatever is done to a read-write lock, in whatever order, and while time passes, the
-// scripts answer, let in, tell and leave behind what the model does.
+// TestRWLockScriptsMatchModel checks that for all operations on a read-write lock, in any order, while time passes,
+// the scripts reply, grant, notify and store what the model does.
 func TestRWLockScriptsMatchModel(t *testing.T) {
 	rdb, mini := miniServer(t)
 	run := newRun(t)
 	run.explore(0.6, func(r *rapid.T) { rwSequence(r, run, rdb, mini) },
-		"let in at once: r", "let in at once: w", "let in at once: u", "let in at once: d",
-		"let in by a message: r", "let in by a message: w", "let in by a message: u",
-		"let in by an answer: r", "let in by an answer: w", "let in by an answer: u",
-		"several readers are let in together", "a try is refused", "a try is granted past those who are not there",
-		"a conflict", "a conversion is refused", "a buried request", "a copy of a request", "a writer and readers wait",
-		"a lease ends by itself", "a streak of writers ends", "a pass is used",
-		"passed over: its read lease is over", "passed over: its heartbeat has lapsed", "passed over: it does not listen",
-		"passed over: it was to be forewarned", "the first is forewarned", "an upgrade is given its read lease back",
-		"one that has lapsed is called", "back in line", "back in line, and let in", "held", "unknown", "one that is mute is let in",
+		"granted at once: r", "granted at once: w", "granted at once: u", "granted at once: d",
+		"granted by a message: r", "granted by a message: w", "granted by a message: u",
+		"granted by a reply: r", "granted by a reply: w", "granted by a reply: u",
+		"several readers are admitted together", "a try is refused", "a try is granted past waiters that are gone",
+		"a conflict", "a conversion is refused", "a tombstoned request", "a duplicate of a request", "a writer and readers wait",
+		"a lease expires", "a streak of writers ends", "readers pass a writer",
+		"skipped: its read lease has expired", "skipped: its heartbeat has lapsed", "skipped: not subscribed",
+		"skipped: not subscribed for the notification of the head", "the head is notified", "an upgrade is skipped and keeps its read lease",
+		"a lapsed waiter is notified", "rejoined the queue", "rejoined the queue and granted", "held", "unknown", "a waiter without notifications is granted",
 		"left", "released", "renewed", "shortened",
 	)
 }
 
-// TestRWLockScriptsMatchModelOnRealServer is the same on a real server, for a moment.
+// TestRWLockScriptsMatchModelOnRealServer runs a part of the same on a real server.
 func TestRWLockScriptsMatchModelOnRealServer(t *testing.T) {
 	rdb := redistest.Start(t).Client()
 	checkPart(t, 0.1, func(r *rapid.T) { rwSequence(r, &run{tally: map[string]int{}}, rdb, nil) })
@@ -402,41 +403,41 @@ func rwSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Miniredis
 		scriptBench: newScriptBench(r, rdb, mini, "rwlock"),
 		high:        map[int]int64{},
 	}
-	b.rwModel.hears = b.scriptBench.hears
+	b.rwModel.subscribed = b.scriptBench.subscribed
 	b.state = func() string {
 		return fmt.Sprintf("%s hold it,%s wait; streak %d, a pass up to %d",
 			rwTokens(b.holders()), rwTokens(b.queue()), b.streak, b.upTo)
 	}
 	defer b.close()
 	actions := map[string]func(*rapid.T){
-		"":                          func(*rapid.T) {},
-		"a reader comes":            func(*rapid.T) { b.arrives('r', true) },
-		"a writer comes":            func(*rapid.T) { b.arrives('w', true) },
-		"several come":              b.severalArrive,
-		"several more come":         b.severalArrive,
-		"a reader tries":            func(*rapid.T) { b.arrives('r', false) },
-		"a writer tries":            func(*rapid.T) { b.arrives('w', false) },
-		"a copy arrives":            b.duplicateArrives,
-		"an upgrade":                func(*rapid.T) { b.converts('u') },
-		"another upgrade":           func(*rapid.T) { b.converts('u') },
-		"an upgrade's turn":         b.upgradesTurn,
-		"another upgrade's turn":    b.upgradesTurn,
-		"a downgrade":               func(*rapid.T) { b.converts('d') },
-		"a holder releases":         b.holderReleases,
-		"another releases":          b.holderReleases,
-		"all holders release":       b.allRelease,
-		"a waiter leaves":           b.waiterLeaves,
-		"a stranger leaves":         b.strangerLeaves,
-		"a lease is renewed":        b.renews,
-		"a keeper heartbeats":       b.heartbeats,
-		"another keeper heartbeats": b.heartbeats,
-		"some come back":            b.rejoins,
-		"a keeper's ear changes":    b.toggleSubscription,
+		"":                               func(*rapid.T) {},
+		"a reader arrives":               func(*rapid.T) { b.arrives('r', true) },
+		"a writer arrives":               func(*rapid.T) { b.arrives('w', true) },
+		"several waiters arrive":         b.severalArrive,
+		"several more waiters arrive":    b.severalArrive,
+		"a reader tries":                 func(*rapid.T) { b.arrives('r', false) },
+		"a writer tries":                 func(*rapid.T) { b.arrives('w', false) },
+		"a duplicate arrives":            b.duplicateArrives,
+		"an upgrade":                     func(*rapid.T) { b.converts('u') },
+		"another upgrade":                func(*rapid.T) { b.converts('u') },
+		"an upgrade's turn":              b.upgradesTurn,
+		"another upgrade's turn":         b.upgradesTurn,
+		"a downgrade":                    func(*rapid.T) { b.converts('d') },
+		"a holder releases":              b.holderReleases,
+		"another releases":               b.holderReleases,
+		"all holders release":            b.allRelease,
+		"a waiter leaves":                b.waiterLeaves,
+		"an unknown request is released": b.strangerLeaves,
+		"a lease is renewed":             b.renews,
+		"a keeper heartbeats":            b.heartbeats,
+		"another keeper heartbeats":      b.heartbeats,
+		"waiters rejoin":                 b.rejoins,
+		"a subscription changes":         b.toggleSubscription,
 	}
 	if mini != nil {
 		actions["time passes"] = b.timePasses
-		actions["a lease is let end"] = b.leaseEnds
-		actions["the other leases are let end"] = b.othersEnd
+		actions["a lease expires"] = b.leaseEnds
+		actions["the other leases expire"] = b.othersEnd
 	}
 	b.severalArrive(r)
 	r.Repeat(actions)
@@ -448,20 +449,20 @@ func (b *rwBench) begin(format string, args ...any) {
 	b.rwModel.begin(now)
 	for _, q := range b.all {
 		if q.end != 0 && q.end <= now {
-			b.reach("a lease ends by itself")
+			b.reach("a lease expires")
 			q.end = 0
 		}
 	}
 }
 
-// newReq draws a request.
+// newReq draws a new request.
 func (b *rwBench) newReq(use byte) *rwReq {
 	q := &rwReq{serial: len(b.all) + 1, use: use}
 	q.keeper = keepers[rapid.SampledFrom([]int{0, 1, 2, 0, 1, 2, 3}).Draw(b.r, "keeper")]
-	q.mute = q.keeper == "mute"
+	q.unnotifiable = q.keeper == "mute"
 	q.ttl = rapid.SampledFrom([]int64{30000, 2000, 6000}).Draw(b.r, "ttl")
 	flags := string(use)
-	if q.mute {
+	if q.unnotifiable {
 		flags += "s"
 	}
 	if use == 'w' {
@@ -474,11 +475,11 @@ func (b *rwBench) newReq(use byte) *rwReq {
 	return q
 }
 
-// class is which part of the line a request stands in.
+// class returns the part of the queue that a request belongs to.
 func (q *rwReq) class() int { return strings.IndexByte("uwr", q.use) }
 
-// behind is a place behind all of the request's part of the line, until the server has given it one. Upgrades of one
-// millisecond have the same.
+// behind returns a place behind all others of the request's part of the queue, until the server has assigned one.
+// Upgrades of the same millisecond share a place.
 func (b *rwBench) behind(q *rwReq) int64 {
 	if q.use == 'u' && b.mini != nil {
 		return max(b.high[0], b.now)
@@ -486,15 +487,15 @@ func (b *rwBench) behind(q *rwReq) int64 {
 	return max(b.high[q.class()], [...]int64{1e6, 1e15, 5e15}[max(q.class(), 0)]) + 1
 }
 
-// queuedAt takes over the place of a newcomer, after all others of its part.
+// queuedAt adopts the place that the server assigned to a newcomer, behind all others of its part.
 func (b *rwBench) queuedAt(q *rwReq, place int64) {
 	b.r.Helper()
 	class := q.class()
 	if high := b.high[class]; place < high || place == high && q.use != 'u' {
-		b.wrong("place %d after %d", place, high)
+		b.failf("place %d after %d", place, high)
 	}
 	if low := [...]int64{1, 1e15, 5e15}[class]; place < low || place > low*6 && class > 0 {
-		b.wrong("place %d of a %c", place, q.use)
+		b.failf("place %d of a %c", place, q.use)
 	}
 	if b.upTo == q.place {
 		b.upTo = place
@@ -510,48 +511,48 @@ func (b *rwBench) severalArrive(*rapid.T) {
 	}
 }
 
-// asks is acquire.
+// asks runs acquire.
 func (b *rwBench) asks(q *rwReq, waits bool) {
-	b.begin("%s asks, waits %v", q.token, waits)
+	b.begin("acquire %s, waits %v", q.token, waits)
 	newcomer, held := !q.waits, q.end > b.now
 	could := len(b.queue()) > 0
 	code := b.acquire(q, waits, b.behind(q))
 	patience, origin := int64(0), ""
 	if waits {
-		patience = life.Milliseconds()
+		patience = heartbeatTimeout.Milliseconds()
 	}
 	if q.origin != nil {
 		origin = q.origin.token
 	}
 	got := b.eval(lua.RWLock.Acquire, 4, lua.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), patience, scriptWake, 0, origin, 0))
 	if code == -1 {
-		b.r.Fatalf("%s: the model has lost it", b.did)
+		b.r.Fatalf("%s: the model has lost it", b.currentStep)
 	}
 	if got[0] != code {
-		b.wrong("reply %v, want code %d", got, code)
+		b.failf("reply %v, want code %d", got, code)
 	}
 	switch code {
 	case lua.Granted:
 		if got[3]-got[2] != q.ttl || !b.near(got[2], b.now) || got[4] != 0 {
-			b.wrong("reply %v, want a lease of %d ms", got, q.ttl)
+			b.failf("reply %v, want a lease of %d ms", got, q.ttl)
 		}
 		if held {
-			b.reach("a copy of a request")
+			b.reach("a duplicate of a request")
 			if got[1] != q.fence {
-				b.wrong("the fence %d became %d", q.fence, got[1])
+				b.failf("the fence %d became %d", q.fence, got[1])
 			}
 		} else {
 			q.fence = got[1]
-			b.reach("let in at once: " + string(q.use))
+			b.reach("granted at once: " + string(q.use))
 			if could && !waits && q.origin == nil {
-				b.reach("a try is granted past those who are not there")
+				b.reach("a try is granted past waiters that are gone")
 			}
 		}
 	case lua.Waiting:
 		if newcomer {
 			b.queuedAt(q, got[3])
 		} else if got[3] != q.place {
-			b.wrong("it moved from %d to %d", q.place, got[3])
+			b.failf("it moved from %d to %d", q.place, got[3])
 		}
 	case lua.Refused:
 		left := b.room()
@@ -564,30 +565,30 @@ func (b *rwBench) asks(q *rwReq, waits bool) {
 			b.reach("a try is refused")
 		}
 		if !b.near(got[2], left) {
-			b.wrong("reply %v, want %d ms", got, left)
+			b.failf("reply %v, want %d ms", got, left)
 		}
 	case lua.Conflict:
 		b.reach("a conflict")
 	case lua.Tombstoned:
-		b.reach("a buried request")
+		b.reach("a tombstoned request")
 	}
 	b.compare()
 	if code == lua.Waiting {
-		line := b.queue()
-		rank, ask := slices.Index(line, q), b.room()
+		waiting := b.queue()
+		rank, ask := slices.Index(waiting, q), b.room()
 		if rank > 2 {
 			ask = 0
 		}
 		if got[4] != int64(rank) || !b.near(got[5], ask) || got[6] != 0 || got[2] < b.fence {
-			b.wrong("reply %v, want rank %d, %d ms", got, rank, ask)
+			b.failf("reply %v, want rank %d, %d ms", got, rank, ask)
 		}
-		if line[0].use != 'r' && q.use == 'r' {
+		if waiting[0].use != 'r' && q.use == 'r' {
 			b.reach("a writer and readers wait")
 		}
 	}
 }
 
-// some draws one of those for whom it is so.
+// some draws a request that satisfies is.
 func (b *rwBench) some(what string, is func(*rwReq) bool) *rwReq {
 	var list []*rwReq
 	for _, q := range b.all {
@@ -601,7 +602,7 @@ func (b *rwBench) some(what string, is func(*rwReq) bool) *rwReq {
 func (b *rwBench) holds(q *rwReq) bool { return q.end > b.now }
 
 func (b *rwBench) duplicateArrives(*rapid.T) {
-	q := b.some("request", func(q *rwReq) bool { return b.holds(q) || q.waits || q.buried > b.now })
+	q := b.some("request", func(q *rwReq) bool { return b.holds(q) || q.waits || q.tombstonedUntil > b.now })
 	b.asks(q, true)
 }
 
@@ -640,7 +641,7 @@ func (b *rwBench) upgradesTurn(*rapid.T) {
 		other.origin = draw(b.r, held, "origin")
 		b.asks(other, true)
 	}
-	if !q.mute {
+	if !q.unnotifiable {
 		b.listen(q.keeper, rapid.Bool().Draw(b.r, "listens"))
 	}
 	if b.mini != nil && rapid.Bool().Draw(b.r, "the others end") {
@@ -656,12 +657,12 @@ func (b *rwBench) upgradesTurn(*rapid.T) {
 
 // releases is release.
 func (b *rwBench) releases(q *rwReq) {
-	bury := rapid.SampledFrom([]int64{0, 0, 60000}).Draw(b.r, "bury")
-	b.begin("%s is released, bury %d", q.token, bury)
-	code := b.release(q, bury)
-	got := b.eval(lua.RWLock.Release, 4, lua.ReleaseArgs(nil, q.token, idle.Milliseconds(), scriptWake, 0, bury, 0))
+	tombstone := rapid.SampledFrom([]int64{0, 0, 60000}).Draw(b.r, "tombstone ms")
+	b.begin("%s is released, bury %d", q.token, tombstone)
+	code := b.release(q, tombstone)
+	got := b.eval(lua.RWLock.Release, 4, lua.ReleaseArgs(nil, q.token, idle.Milliseconds(), scriptWake, 0, tombstone, 0))
 	if len(got) != 2 || got[0] != code || got[1] != 0 && (got[1] != 2 || len(b.queue()) > 0) {
-		b.wrong("reply %v, want code %d", got, code)
+		b.failf("reply %v, want code %d", got, code)
 	}
 	b.reach(map[int64]string{lua.Granted: "released", lua.Left: "left", lua.Refused: "nothing to release"}[code])
 	b.compare()
@@ -707,11 +708,11 @@ func (b *rwBench) renewed(q *rwReq, ms int64, exact, keys int) {
 	}
 	got := b.eval(lua.RWLock.Renew, keys, lua.RenewArgs(nil, q.token, ms, idle.Milliseconds(), exact, scriptWake, 0))
 	if got[0] != code {
-		b.wrong("reply %v, want code %d", got, code)
+		b.failf("reply %v, want code %d", got, code)
 	}
 	if code == lua.Granted {
 		if fence := q.fence * int64(min(keys, 2)-1); got[1] != fence {
-			b.wrong("reply %v, want fence %d", got, fence)
+			b.failf("reply %v, want fence %d", got, fence)
 		}
 		b.reach("renewed")
 		if q.end < before {
@@ -726,7 +727,7 @@ func (b *rwBench) heartbeats(*rapid.T) {
 	k := rapid.SampledFrom(keepers).Draw(b.r, "keeper")
 	var list []*rwReq
 	for _, q := range b.all {
-		if q.keeper == k && (q.waits || q.away || b.holds(q)) && rapid.IntRange(0, 4).Draw(b.r, "heartbeats") > 0 {
+		if q.keeper == k && (q.waits || q.dequeued || b.holds(q)) && rapid.IntRange(0, 4).Draw(b.r, "heartbeats") > 0 {
 			list = append(list, q)
 		}
 	}
@@ -735,11 +736,11 @@ func (b *rwBench) heartbeats(*rapid.T) {
 
 // rejoins is a keeper's waiters that were passed over.
 func (b *rwBench) rejoins(*rapid.T) {
-	k := b.some("who", func(q *rwReq) bool { return q.away }).keeper
+	k := b.some("who", func(q *rwReq) bool { return q.dequeued }).keeper
 	var list []*rwReq
 	var places []int64
 	for _, q := range b.all {
-		if q.keeper == k && (q.away || q.buried > b.now || q.waits) && rapid.IntRange(0, 4).Draw(b.r, "comes") > 0 {
+		if q.keeper == k && (q.dequeued || q.tombstonedUntil > b.now || q.waits) && rapid.IntRange(0, 4).Draw(b.r, "comes") > 0 {
 			list = append(list, q)
 			places = append(places, q.place*int64(rapid.SampledFrom([]int{1, 1, 0}).Draw(b.r, "keeps its place")))
 		}
@@ -749,9 +750,9 @@ func (b *rwBench) rejoins(*rapid.T) {
 
 func (b *rwBench) heartbeatFor(list []*rwReq, back bool, places []int64) {
 	b.begin("%s beat, back %v", rwTokens(list), back)
-	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, 0, "")
+	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), heartbeatTimeout.Milliseconds(), scriptWake, 0, 0, "")
 	if back {
-		args = lua.HeartbeatArgs(nil, idle.Milliseconds(), life.Milliseconds(), scriptWake, 0, 1, "")
+		args = lua.HeartbeatArgs(nil, idle.Milliseconds(), heartbeatTimeout.Milliseconds(), scriptWake, 0, 1, "")
 	}
 	if b.upTo == 0 { // a pass that nobody is left for stays until it is looked at, and holds for those who come back
 		b.upTo, _ = b.rdb.HGet(scriptCtx, b.keys[1], "pass").Int64()
@@ -773,58 +774,58 @@ func (b *rwBench) heartbeatFor(list []*rwReq, back bool, places []int64) {
 			}
 		}
 	}
-	told := b.heartbeat(list, back, at)
+	changes := b.heartbeat(list, back, at)
 	got := b.eval(lua.RWLock.Heartbeat, 4, args)
 	if got[0] != lua.Waiting || !b.near(got[1], b.now) || got[4] != 0 || (len(got)-7)%4 != 0 {
-		b.wrong("reply %v", got)
+		b.failf("reply %v", got)
 	}
-	heard := map[*rwReq][]int64{}
+	received := map[*rwReq][]int64{}
 	for rest := got[7:]; len(rest) > 0; rest = rest[4:] {
 		q := list[rest[0]-1]
-		heard[q] = append(heard[q], rest[1])
+		received[q] = append(received[q], rest[1])
 		switch rest[1] {
 		case lua.Waiting:
 			if i := rest[0] - 1; places[i] != 0 && rest[2] != places[i] {
-				b.wrong("reply %v: it had the place %d", got, places[i])
+				b.failf("reply %v: it had the place %d", got, places[i])
 			} else if places[i] == 0 {
 				b.queuedAt(q, rest[2])
 			}
-			b.reach("back in line")
+			b.reach("rejoined the queue")
 			if b.asked[q] {
-				b.reach("back in line, and let in")
+				b.reach("rejoined the queue and granted")
 			}
 		case lua.Granted:
 			q.fence = rest[2]
 			if rest[3]-got[1] != q.claimTTL() {
-				b.wrong("reply %v, want a claim of %d ms", got, q.claimTTL())
+				b.failf("reply %v, want a claim of %d ms", got, q.claimTTL())
 			}
-			b.reach("let in by an answer: " + string(q.use))
+			b.reach("granted by a reply: " + string(q.use))
 		case lua.Held:
 			if rest[2] != q.fence || !b.near(rest[3], ends[q]) {
-				b.wrong("reply %v, want fence %d and end %d", got, q.fence, ends[q])
+				b.failf("reply %v, want fence %d and end %d", got, q.fence, ends[q])
 			}
 			b.reach("held")
 		case lua.Unknown:
 			b.reach("unknown")
 		}
 	}
-	if fmt.Sprint(rwCodes(heard)) != fmt.Sprint(rwCodes(told)) {
-		b.wrong("reply %v tells %v, want %v", got, rwCodes(heard), rwCodes(told))
+	if fmt.Sprint(rwCodes(received)) != fmt.Sprint(rwCodes(changes)) {
+		b.failf("reply %v tells %v, want %v", got, rwCodes(received), rwCodes(changes))
 	}
 	b.compare()
 
 	// The first of them that waits.
-	line := b.queue()
-	first := slices.IndexFunc(line, func(q *rwReq) bool { return slices.Contains(list, q) })
+	waiting := b.queue()
+	first := slices.IndexFunc(waiting, func(q *rwReq) bool { return slices.Contains(list, q) })
 	if got[5] == 0 {
-		lost := func(q *rwReq) bool { return q.away } // that was the first of them
+		lost := func(q *rwReq) bool { return q.dequeued } // that was the first of them
 		if first >= 0 && !slices.ContainsFunc(list, lost) {
-			b.wrong("reply %v, the first is %s", got, line[first].token)
+			b.failf("reply %v, the first is %s", got, waiting[first].token)
 		}
-	} else if q := list[got[5]-1]; first < 0 || line[first].place != q.place || line[got[6]] != q {
-		b.wrong("reply %v, the line is %s", got, rwTokens(line))
+	} else if q := list[got[5]-1]; first < 0 || waiting[first].place != q.place || waiting[got[6]] != q {
+		b.failf("reply %v, the line is %s", got, rwTokens(waiting))
 	} else if first < 3 && !b.near(got[3], b.room()) || first > 2 && got[3] != 0 {
-		b.wrong("reply %v, want %d ms", got, b.room())
+		b.failf("reply %v, want %d ms", got, b.room())
 	}
 }
 
@@ -836,9 +837,9 @@ func rwTokens(list []*rwReq) string {
 	return b.String()
 }
 
-func rwCodes(told map[*rwReq][]int64) map[string][]int64 {
+func rwCodes(changes map[*rwReq][]int64) map[string][]int64 {
 	codes := map[string][]int64{}
-	for q, list := range told {
+	for q, list := range changes {
 		codes[q.token] = list
 	}
 	return codes
@@ -847,7 +848,7 @@ func rwCodes(told map[*rwReq][]int64) map[string][]int64 {
 // toggleSubscription: a keeper's subscription comes or goes.
 func (b *rwBench) toggleSubscription(*rapid.T) {
 	k := rapid.SampledFrom(keepers[:3]).Draw(b.r, "keeper")
-	b.listen(k, !b.rwModel.hears[k])
+	b.listen(k, !b.rwModel.subscribed[k])
 }
 
 func (b *rwBench) timePasses(*rapid.T) {
@@ -868,7 +869,7 @@ func (b *rwBench) othersEnd(*rapid.T) { b.endButFor(b.some("lease", b.holds)) }
 
 // endButFor lets time pass while all heartbeats are sent and one lease is kept, until the others are over.
 func (b *rwBench) endButFor(keep *rwReq) {
-	for left := b.left() + 1; left > 0; left -= 5000 {
+	for left := b.remaining() + 1; left > 0; left -= 5000 {
 		b.renewed(keep, 30000, 1, 4)
 		b.allHeartbeat()
 		b.pass(min(left, 5000))
@@ -902,13 +903,13 @@ func (b *rwBench) compare() {
 	pipe.Publish(scriptCtx, scriptMark, scriptMark)
 	leases := pipe.ZRangeWithScores(scriptCtx, b.keys[0], 0, -1)
 	queue := pipe.ZRangeWithScores(scriptCtx, b.keys[2], 0, -1)
-	beats := pipe.ZRangeWithScores(scriptCtx, b.keys[3], 0, -1)
+	heartbeats := pipe.ZRangeWithScores(scriptCtx, b.keys[3], 0, -1)
 	var expiry [4]*redis.DurationCmd
 	for i, k := range b.keys {
 		expiry[i] = pipe.PTTL(scriptCtx, k)
 	}
 	if _, err := pipe.Exec(scriptCtx); err != nil {
-		b.wrong("%v", err)
+		b.failf("%v", err)
 	}
 	scores := map[string]int64{}
 	for _, z := range leases.Val() {
@@ -923,50 +924,50 @@ func (b *rwBench) compare() {
 		switch {
 		case b.holds(q):
 			if !b.near(end, q.end) {
-				b.wrong("the lease of %s ends at %d, want %d", q.token, end, q.end)
+				b.failf("the lease of %s ends at %d, want %d", q.token, end, q.end)
 			}
 			if fence := scores["#"+q.token]; fence != q.fence {
-				b.wrong("the fence of %s is %d, want %d", q.token, fence, q.fence)
+				b.failf("the fence of %s is %d, want %d", q.token, fence, q.fence)
 			}
 			q.end = end
 		case end > b.now:
-			b.wrong("%s holds it until %d", q.token, end)
+			b.failf("%s holds it until %d", q.token, end)
 		}
 	}
 
 	for member := range scores {
 		if _, is := scores[strings.TrimLeft(member, "#+")]; !is {
-			b.wrong("%s is left of a lease that is over", member)
+			b.failf("%s is left of a lease that is over", member)
 		}
 	}
 
 	// The line. It expires a second after the last heartbeat.
 	if len(queue.Val()) == 0 && !slices.ContainsFunc(b.queue(), func(q *rwReq) bool { return q.lapse > b.now-1000 }) {
 		for _, q := range b.queue() {
-			b.skip(q, "the line has expired")
+			b.skip(q, "the queue has expired")
 		}
 	}
 	for got := queue.Val(); ; {
-		line := b.queue()
-		same := len(got) == len(line)
+		waiting := b.queue()
+		same := len(got) == len(waiting)
 		for i := 0; same && i < len(got); i++ {
-			same = got[i].Member == line[i].token && int64(got[i].Score) == line[i].place
+			same = got[i].Member == waiting[i].token && int64(got[i].Score) == waiting[i].place
 		}
 		if same {
 			break
 		}
-		if len(line) <= len(got) {
-			b.wrong("%v wait, want %s", got, rwTokens(line))
+		if len(waiting) <= len(got) {
+			b.failf("%v wait, want %s", got, rwTokens(waiting))
 		}
-		b.headNotNotified(line[0])
+		b.headNotNotified(waiting[0])
 	}
 	lapses := map[string]int64{}
-	for _, z := range beats.Val() {
+	for _, z := range heartbeats.Val() {
 		lapses[z.Member.(string)] = int64(z.Score)
 	}
 	for _, q := range b.queue() {
 		if !b.near(lapses[q.token], q.lapse) {
-			b.wrong("the heartbeat of %s lapses at %d, want %d", q.token, lapses[q.token], q.lapse)
+			b.failf("the heartbeat of %s lapses at %d, want %d", q.token, lapses[q.token], q.lapse)
 		}
 		q.lapse = lapses[q.token]
 	}
@@ -976,9 +977,9 @@ func (b *rwBench) compare() {
 		switch {
 		case d.Val() == -2: // it does not exist
 		case ms <= 0:
-			b.wrong("%s does not expire: %v", b.keys[i], d.Val())
-		case i == 0 && ms < b.left()-b.slack:
-			b.wrong("%s expires in %d ms, a lease lasts %d", b.keys[i], ms, b.left())
+			b.failf("%s does not expire: %v", b.keys[i], d.Val())
+		case i == 0 && ms < b.remaining()-b.tolerance:
+			b.failf("%s expires in %d ms, a lease lasts %d", b.keys[i], ms, b.remaining())
 		}
 	}
 }
@@ -986,8 +987,8 @@ func (b *rwBench) compare() {
 // headNotNotified: the first in line is not there any more. That can be because nobody heard when it should ask.
 func (b *rwBench) headNotNotified(q *rwReq) {
 	b.r.Helper()
-	if held := b.holders(); b.rwModel.hears[q.keeper] || q.mute || len(held) == 0 || held[0].reads() {
-		b.wrong("%s has left the line", q.token)
+	if held := b.holders(); b.rwModel.subscribed[q.keeper] || q.unnotifiable || len(held) == 0 || held[0].reads() {
+		b.failf("%s has left the line", q.token)
 	}
 	b.skip(q, "it was to be forewarned")
 }
@@ -995,12 +996,12 @@ func (b *rwBench) headNotNotified(q *rwReq) {
 // messages is what the keepers were told by the step.
 func (b *rwBench) messages(scores map[string]int64) {
 	b.r.Helper()
-	told := map[string][]*rwReq{}
+	changes := map[string][]*rwReq{}
 	count := map[string]int{}
 	for {
 		x, err := b.sub.ReceiveTimeout(scriptCtx, 5*time.Second)
 		if err != nil {
-			b.wrong("%v", err)
+			b.failf("%v", err)
 		}
 		m := x.(*redis.Message)
 		if m.Channel == scriptMark {
@@ -1012,26 +1013,26 @@ func (b *rwBench) messages(scores map[string]int64) {
 			serial, _ := strconv.Atoi(field[i])
 			number, _ := strconv.ParseInt(field[i+1], 10, 64)
 			if serial < 1 || serial > len(b.all) || b.all[serial-1].keeper != keeper {
-				b.wrong("message %q to %s", m.Payload, keeper)
+				b.failf("message %q to %s", m.Payload, keeper)
 			}
 			q := b.all[serial-1]
-			if number < 0 && !b.called[keeper] && -number%10 == 1 && q.lapse > 0 && q.lapse <= b.now {
-				b.called[keeper] = true
-				b.reach("one that has lapsed is called")
+			if number < 0 && !b.notified[keeper] && -number%10 == 1 && q.lapse > 0 && q.lapse <= b.now {
+				b.notified[keeper] = true
+				b.reach("a lapsed waiter is notified")
 				continue
 			}
 			if number < 0 {
-				for line := b.queue(); len(line) > 0 && line[0] != q; line = line[1:] {
-					b.headNotNotified(line[0])
+				for waiting := b.queue(); len(waiting) > 0 && waiting[0] != q; waiting = waiting[1:] {
+					b.headNotNotified(waiting[0])
 				}
 				if !q.waits || !b.near(-number, b.room()) {
-					b.wrong("%s was forewarned of %d ms, want %d", q.token, -number, b.room())
+					b.failf("%s was forewarned of %d ms, want %d", q.token, -number, b.room())
 				}
-				b.reach("the first is forewarned")
+				b.reach("the head is notified")
 				continue
 			}
 			q.fence = number
-			told[keeper] = append(told[keeper], q)
+			changes[keeper] = append(changes[keeper], q)
 			if i == 0 {
 				count[keeper]++
 			}
@@ -1043,29 +1044,29 @@ func (b *rwBench) messages(scores map[string]int64) {
 		if b.asked[q] {
 			continue
 		}
-		if q.mute {
+		if q.unnotifiable {
 			q.fence = scores["#"+q.token]
-			b.reach("one that is mute is let in")
+			b.reach("a waiter without notifications is granted")
 			continue
 		}
 		want[q.keeper] = append(want[q.keeper], q)
-		b.reach("let in by a message: " + string(q.use))
+		b.reach("granted by a message: " + string(q.use))
 		if q.use == 'r' {
 			readers++
-			if line := b.queue(); len(line) > 0 && line[0].use == 'w' && line[0].place+rwFurther < q.place {
-				b.reach("a pass is used")
+			if waiting := b.queue(); len(waiting) > 0 && waiting[0].use == 'w' && waiting[0].place+rwFurther < q.place {
+				b.reach("readers pass a writer")
 			}
 		}
 	}
 	if readers > 1 {
-		b.reach("several readers are let in together")
+		b.reach("several readers are admitted together")
 	}
 	for _, k := range keepers {
-		if !slices.Equal(told[k], want[k]) {
-			b.wrong("%s was told of%s, want%s", k, rwTokens(told[k]), rwTokens(want[k]))
+		if !slices.Equal(changes[k], want[k]) {
+			b.failf("%s was told of%s, want%s", k, rwTokens(changes[k]), rwTokens(want[k]))
 		}
-		if count[k] > 1 && !b.deaf {
-			b.wrong("%s was told by %d messages", k, count[k])
+		if count[k] > 1 && !b.unreachable {
+			b.failf("%s was told by %d messages", k, count[k])
 		}
 	}
 }
@@ -1078,7 +1079,7 @@ func (b *rwBench) fences(scores map[string]int64) {
 			continue
 		}
 		if fence := scores["#"+q.token]; fence != q.fence || fence <= b.fence {
-			b.wrong("%s has the fence %d and was told of %d, after %d", q.token, fence, q.fence, b.fence)
+			b.failf("%s has the fence %d and was told of %d, after %d", q.token, fence, q.fence, b.fence)
 		}
 		b.fence = q.fence
 	}

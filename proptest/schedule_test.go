@@ -26,50 +26,50 @@ func (w *world) schedule(r *rapid.T) {
 	w.finish(r)
 }
 
-// actions is what may happen in a schedule. Each has its own choice of what is broken in it.
+// actions returns what may happen in a schedule. Each schedule has its own selection of faults.
 func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
 	actions := map[string]func(*rapid.T){
-		"":                       func(*rapid.T) { w.checkState() },
-		"time passes":            w.timePasses,
-		"more time passes":       w.timePasses,
-		"still more time passes": w.timePasses,
-		"one comes":              w.addWaiter,
-		"another comes":          w.addWaiter,
-		"several come":           w.addWaiters,
-		"a crowd comes":          w.addManyWaiters,
-		"one tries":              w.tryLock,
-		"one barges in":          w.tryLockAtExpiry,
-		"one releases":           w.releaseHolder,
-		"one gives up":           w.cancelWaiter,
-		"one gives up its grant": w.cancelAtGrant,
-		"one extends":            w.extendLease,
-		"another extends":        w.extendLease,
+		"":                                   func(*rapid.T) { w.checkState() },
+		"time passes":                        w.timePasses,
+		"more time passes":                   w.timePasses,
+		"still more time passes":             w.timePasses,
+		"a waiter arrives":                   w.addWaiter,
+		"another waiter arrives":             w.addWaiter,
+		"several waiters arrive":             w.addWaiters,
+		"many waiters arrive":                w.addManyWaiters,
+		"a try":                              w.tryLock,
+		"a try at the expiry of a lease":     w.tryLockAtExpiry,
+		"a holder releases":                  w.releaseHolder,
+		"a waiter is cancelled":              w.cancelWaiter,
+		"a waiter is cancelled at its grant": w.cancelAtGrant,
+		"a lease is extended":                w.extendLease,
+		"another lease is extended":          w.extendLease,
 	}
 	for what, do := range w.kind.actions(w) {
 		actions[what] = do
 	}
-	w.calm = true
+	w.noFaults = true
 	if rapid.IntRange(0, 7).Draw(r, "faults") == 0 {
 		return actions
 	}
 	for _, fault := range []struct {
 		name   string
 		action func(*rapid.T)
-		rare   bool // such as hide what else would be found
+		rare   bool // these hide other failures
 	}{
 		{"a process crashes", w.crashProcess, false},
 		{"the holder crashes", w.crashHolder, false},
-		{"a token is handed on", w.handOverToken, false},
+		{"a token is handed over", w.handOverToken, false},
 		{"a process freezes", w.degradeProcess(frozen, 20*time.Second), false},
 		{"answers are slow", w.slowReplies, false},
-		{"a grant comes late", w.delayGrant, false},
-		{"the first waiter freezes", w.freezeHead, false},
-		{"a process is cut off", w.degradeProcess(away, 15*time.Second), false},
-		{"a process is muted", w.degradeProcess(muted, 3*time.Second), false},
+		{"a grant is delayed", w.delayGrant, false},
+		{"the head freezes", w.freezeHead, false},
+		{"a process is disconnected", w.degradeProcess(disconnected, 15*time.Second), false},
+		{"a process is unsubscribed", w.degradeProcess(unsubscribed, 3*time.Second), false},
 		{"answers are lost", w.loseReplies, false},
-		{"a copy comes late", w.delayDuplicate, false},
+		{"a duplicate is delayed", w.delayDuplicate, false},
 		{"a message is lost", w.loseMessage, false},
-		{"a grant is never heard of", w.cancelUndeliveredGrant, false},
+		{"the reply to a grant is lost and the wait is cancelled", w.cancelUndeliveredGrant, false},
 		{"a grant is never confirmed", w.leaveUnconfirmed, false},
 		{"the server forgets its scripts", w.flushScripts, false},
 		{"the server freezes", w.freezeServer, true},
@@ -80,7 +80,7 @@ func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
 	} {
 		if fault.rare && rapid.IntRange(0, 3).Draw(r, fault.name) == 0 || !fault.rare && rapid.Bool().Draw(r, fault.name) {
 			actions[fault.name] = fault.action
-			w.calm = false
+			w.noFaults = false
 		}
 	}
 	return actions
@@ -106,13 +106,13 @@ func (w *world) addWaiters(r *rapid.T) {
 	for range n {
 		list = append(list, w.newRequest(r, draw(r, w.activeProcesses(), "process"), false))
 	}
-	w.reach("several come at once")
+	w.reach("several waiters arrive at once")
 	for _, q := range list {
 		w.launch(q)
 	}
 }
 
-// addManyWaiters lets many come who hold the lock for a moment each.
+// addManyWaiters adds many waiters that hold the lock for a moment each.
 func (w *world) addManyWaiters(r *rapid.T) {
 	processes := w.activeProcesses()
 	room := min(60, w.most()-len(w.requests))
@@ -122,11 +122,11 @@ func (w *world) addManyWaiters(r *rapid.T) {
 	n := rapid.IntRange(5, room).Draw(r, "how many")
 	hold := rapid.SampledFrom([]int{0, 1, 20}).Draw(r, "hold ms")
 	w.note("requests %d to %d, of processes in turn, hold %d ms", len(w.requests), len(w.requests)+n-1, hold)
-	w.reach("a crowd comes")
+	w.reach("many waiters arrive")
 	for i := range n {
 		q := &request{
-			w: w, p: processes[i%len(processes)], began: time.Now(), within: time.Second,
-			let: make(chan struct{}), turn: make(chan *request, 1),
+			w: w, p: processes[i%len(processes)], began: time.Now(), releaseTimeout: time.Second,
+			releaseCh: make(chan struct{}), convertTo: make(chan *request, 1),
 		}
 		w.kind.wants(r, q)
 		w.enter(q, time.Duration(hold)*time.Millisecond, true)
@@ -136,7 +136,7 @@ func (w *world) addManyWaiters(r *rapid.T) {
 
 func (w *world) tryLock(r *rapid.T) { w.tryLockIn(r, draw(r, w.activeProcesses(), "process")) }
 
-// tryLockAtExpiry tries at the very moment at which a lease ends, when those who wait have not asked again yet.
+// tryLockAtExpiry tries at the moment at which a lease expires, before waiters have asked again.
 func (w *world) tryLockAtExpiry(r *rapid.T) {
 	v := w.view()
 	if len(w.waiters()) == 0 || len(v.leases) == 0 {
@@ -151,7 +151,7 @@ func (w *world) tryLockAtExpiry(r *rapid.T) {
 	}
 	w.advance(time.Duration(first-v.now) * time.Microsecond)
 	if v := w.view(); len(v.leases) == 0 && len(v.queue) > 0 {
-		w.reach("one barges in")
+		w.reach("a try at the expiry of a lease")
 	}
 	w.tryLockIn(r, p)
 }
@@ -165,57 +165,57 @@ func (w *world) tryLockIn(r *rapid.T, p *process) {
 		return
 	}
 	synctest.Wait()
-	after := w.view() // another may have come first at the same instant
+	after := w.view() // another may have arrived first at the same instant
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, at := range w.history.ends { // nor does it matter in which fraction of a millisecond a lease ends
+	for _, at := range w.history.ends { // the fraction of a millisecond in which a lease expires does not matter
 		if d := at - v.now; -1000 < d && d < 1000 {
 			return
 		}
 	}
 	switch {
-	case !q.returned: // connections that it did not use while they broke cost it an attempt
+	case !q.returned: // unused connections that broke meanwhile cost it an attempt
 		if p.neverDegraded() {
 			w.breaksLocked(truth, "try %d has not returned", q.n)
 		}
-	case w.lowered && q.count > 1: // perhaps there are never so many any more
+	case w.lowered && q.count > 1: // perhaps there are never so many permits any more
 	case w.kind.free(v) && w.kind.free(after) && q.lease == nil && p.isSteady():
 		w.breaksLocked(truth, "try %d was refused a lock that is free", q.n)
 	}
 }
 
-// holders is those who believe to hold the lock and whose process runs.
+// holders returns the requests that consider their lease held and whose process runs.
 func (w *world) holders() []*request {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var list []*request
 	for _, q := range w.requests {
-		if q.believesHeld() && !q.told && q.p.state != frozen && q.p.state != crashed {
+		if q.believesHeld() && !q.releaseRequested && q.p.state != frozen && q.p.state != crashed {
 			list = append(list, q)
 		}
 	}
 	return list
 }
 
-// waiters is those who wait and whose process runs.
+// waiters returns the requests that wait and whose process runs.
 func (w *world) waiters() []*request {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var list []*request
 	for _, q := range w.requests {
-		if !q.returned && q.cancelled.IsZero() && !q.quits && q.p.state != frozen && q.p.state != crashed {
+		if !q.returned && q.cancelled.IsZero() && !q.cancelOnThaw && q.p.state != frozen && q.p.state != crashed {
 			list = append(list, q)
 		}
 	}
 	return list
 }
 
-// head is the first of the queue, if its process is well.
+// head returns the first waiter, if its process is healthy.
 func (w *world) head(r *rapid.T) *request {
 	for _, y := range w.view().queue {
 		w.mu.Lock()
 		q := w.requestLocked(y.token)
-		ok := q != nil && !q.well.IsZero() && q.p.state == running && !q.returned && q.cancelled.IsZero()
+		ok := q != nil && !q.healthySince.IsZero() && q.p.state == running && !q.returned && q.cancelled.IsZero()
 		w.mu.Unlock()
 		if ok {
 			return q
@@ -227,7 +227,7 @@ func (w *world) head(r *rapid.T) *request {
 
 func (w *world) releaseHolder(r *rapid.T) { w.requestRelease(draw(r, w.holders(), "holder")) }
 
-// extendLease lets a holder change how long its lease lasts.
+// extendLease extends or shortens the lease of a holder.
 func (w *world) extendLease(r *rapid.T) {
 	q := draw(r, w.steadyHolders(), "holder")
 	d := rapid.SampledFrom([]time.Duration{time.Second, time.Second, 5 * time.Second, 20 * time.Second}).Draw(r, "to")
@@ -242,31 +242,31 @@ func (w *world) extendLease(r *rapid.T) {
 	w.longest = max(w.longest, d)
 	running := q.p.state == running
 	w.mu.Unlock()
-	if running && !w.calm && rapid.IntRange(0, 3).Draw(r, "its answer is lost") == 0 {
+	if running && !w.noFaults && rapid.IntRange(0, 3).Draw(r, "its answer is lost") == 0 {
 		q.p.link.Break("evalsha", 3, faultnet.SwallowReply) // so that it is given up
 		q.p.degrade(lossy, w.scaled(2*time.Second))
 	}
 	w.actors.Go(func() { q.extend(d) })
 }
 
-// steadyHolders is the holders who are not about to turn their lease into another.
+// steadyHolders returns the holders that are not about to convert their lease.
 func (w *world) steadyHolders() []*request {
 	list := w.holders()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.DeleteFunc(list, func(q *request) bool { return q.converting || len(q.turn) > 0 })
+	return slices.DeleteFunc(list, func(q *request) bool { return q.converting || len(q.convertTo) > 0 })
 }
 
 func (w *world) cancelWaiter(r *rapid.T) { draw(r, w.waiters(), "waiter").cancelWait() }
 
-// cancelAtGrant ends a wait at the moment of the grant, and perhaps that of another in the same process, whose turn to ask it
-// is then.
+// cancelAtGrant cancels a wait at the moment of the grant, and perhaps that of the next waiter in the same process,
+// which asks then.
 func (w *world) cancelAtGrant(r *rapid.T) {
 	head, holder := w.head(r), draw(r, w.holders(), "holder")
 	w.reach("a cancellation meets the grant")
 	if rapid.Bool().Draw(r, "and the next") {
 		for _, q := range w.waiters() {
-			if q.p == head.p && q != head && !q.stands {
+			if q.p == head.p && q != head && !q.queued {
 				q.cancelWait()
 				break
 			}
@@ -281,20 +281,20 @@ func (w *world) cancelAtGrant(r *rapid.T) {
 	}
 }
 
-// finish lets everybody go home, in one of three ways, and looks at what they leave.
+// finish ends the schedule in one of three ways, and checks what remains.
 func (w *world) finish(r *rapid.T) {
 	w.checkState()
-	for _, p := range w.in(lossy, slow, muted, away, frozen) {
+	for _, p := range w.in(lossy, slow, unsubscribed, disconnected, frozen) {
 		p.recover(p.state)
 	}
 	w.recoverServer()
-	if !w.calm { // for hurt processes to come to themselves, and then for every call to go on
+	if !w.noFaults { // so that degraded processes recover, and then calls proceed
 		w.advance(2*w.settling() + w.tail() + slack + 8*w.lag)
 	}
-	switch rapid.SampledFrom([]string{"served", "one by one", "closed"}).Draw(r, "in the end all are") {
+	switch rapid.SampledFrom([]string{"served", "cancelled", "closed"}).Draw(r, "at the end waiters are") {
 	case "served":
 		w.drainQueue()
-	case "one by one":
+	case "cancelled":
 		for _, q := range w.waiters() {
 			q.cancelWait()
 		}
@@ -302,41 +302,41 @@ func (w *world) finish(r *rapid.T) {
 			w.requestRelease(q)
 		}
 		w.advance(grace + 4*w.lag)
-		w.checkLeft(w.calm && w.lag == 0 && w.kind.lingers() == 0, w.server.keys())
+		w.checkLeft(w.noFaults && w.lag == 0 && w.kind.lingers() == 0, w.server.keys())
 	}
 	w.stop()
-	w.checkLeft(w.calm && w.lag == 0 && w.kind.lingers() == 0, w.server.keys())
-	if w.calm {
-		w.reach("nothing is broken and nothing left")
+	w.checkLeft(w.noFaults && w.lag == 0 && w.kind.lingers() == 0, w.server.keys())
+	if w.noFaults {
+		w.reach("nothing is left without faults")
 	}
-	w.lasted = time.Since(w.start)
-	time.Sleep(w.setBack + max(w.longest+time.Second, w.life()) + w.kind.lingers() + time.Second + slack)
+	w.elapsed = time.Since(w.start)
+	time.Sleep(w.setBack + max(w.longest+time.Second, w.heartbeatTimeout()) + w.kind.lingers() + time.Second + slack)
 	v := w.view()
 	w.checkLeft(len(v.leases) > 0 || len(v.queue) > 0, w.server.keys())
-	time.Sleep(grave)
+	time.Sleep(tombstoneTTL)
 	w.checkLeft(true, w.server.keys())
 	time.Sleep(idle + w.longest)
 	w.server.now()
 	w.checkLeft(true, w.server.mini.Keys())
 }
 
-// drainQueue sees to it that all who wait are granted a lease, now that nothing is broken any more. Those that could not
-// subscribe when they came learn of it at their heartbeats, one after the other.
+// drainQueue checks that all waiters are granted a lease now that there are no more faults. Waiters that could not
+// subscribe learn of it by their heartbeats, one after the other.
 func (w *world) drainQueue() {
 	begin := time.Now()
 	turns := 10
 	for _, y := range w.view().queue {
-		if w.terms(y.token).cannot {
+		if w.terms(y.token).unnotifiable {
 			turns++
 		}
 	}
-	within := w.setBack + max(w.longest+time.Second, w.life()) + time.Duration(turns)*(w.period+slack) + time.Duration(len(w.requests))*(4*w.lag+w.kind.lingers())
+	within := w.setBack + max(w.longest+time.Second, w.heartbeatTimeout()) + time.Duration(turns)*(w.period+slack) + time.Duration(len(w.requests))*(4*w.lag+w.kind.lingers())
 	for time.Since(begin) < within {
 		for _, q := range w.holders() {
 			w.requestRelease(q)
 		}
 		if len(w.waiters()) == 0 {
-			w.reach("all who wait are served in the end")
+			w.reach("all waiters are served at the end")
 			return
 		}
 		w.advance(10*time.Millisecond + 4*w.lag + w.kind.lingers()/10)

@@ -15,23 +15,23 @@ import (
 	"pgregory.net/rapid"
 )
 
-// scriptBench is a server on which scripts run, and what a test of them beside a model stands on.
+// scriptBench is a server on which scripts run, and what the tests beside a model share.
 type scriptBench struct {
-	r     *rapid.T
-	rdb   *redis.Client
-	mini  *miniredis.Miniredis // nil: a real server, whose time cannot be set
-	sub   *redis.PubSub        // on which all keepers hear
-	hears map[string]bool      // keepers that listen
-	slack int64                // ms by which the server may differ
-	keys  []string
-	state func() string // of the model
-	did   string        // the present step
-	log   []string      // the steps
+	r           *rapid.T
+	rdb         *redis.Client
+	mini        *miniredis.Miniredis // nil: a real server, whose clock cannot be set
+	sub         *redis.PubSub        // the subscription of all keepers
+	subscribed  map[string]bool      // keepers with a subscription
+	tolerance   int64                // the tolerance for the server's time, in ms
+	keys        []string
+	state       func() string // of the model
+	currentStep string        // the current step
+	log         []string      // the steps
 }
 
 const (
 	scriptWake = "lock:wake:"
-	scriptMark = "mark" // a channel on which each step ends
+	scriptMark = "mark" // a channel with a message at the end of each step
 )
 
 var (
@@ -39,7 +39,7 @@ var (
 	keepers   = []string{"a", "b", "c", "mute"}
 )
 
-// checkPart is rapid.Check with a part of the sequences.
+// checkPart is rapid.Check with a fraction of the checks.
 func checkPart(t *testing.T, part float64, sequence func(*rapid.T)) {
 	checks := flag.Lookup("rapid.checks").Value
 	all := checks.String()
@@ -54,8 +54,8 @@ func checkPart(t *testing.T, part float64, sequence func(*rapid.T)) {
 	rapid.Check(t, sequence)
 }
 
-// explore runs sequences until each of what is wanted was reached, or five times as many as a part of the checks have not
-// reached it: what is rare is missing from few sequences now and then, and what cannot be reached is missing from all.
+// explore runs sequences until everything in want was reached, or for at most five times this fraction of the
+// checks: a rare case is missing from some runs, an unreachable one from all.
 func (u *run) explore(part float64, sequence func(*rapid.T), want ...string) {
 	u.t.Helper()
 	missing := func(what string) bool { return u.tally[what] == 0 }
@@ -68,7 +68,7 @@ func (u *run) explore(part float64, sequence func(*rapid.T), want ...string) {
 	u.report(want...)
 }
 
-// miniServer is an embedded server whose clock stands until it is set.
+// miniServer starts an embedded server whose clock only advances when it is set.
 func miniServer(t *testing.T) (*redis.Client, *miniredis.Miniredis) {
 	mini := miniredis.RunT(t)
 	mini.SetTime(time.UnixMilli(1_800_000_000_000))
@@ -78,20 +78,20 @@ func miniServer(t *testing.T) (*redis.Client, *miniredis.Miniredis) {
 	return rdb, mini
 }
 
-// newScriptBench empties the server. Most keepers listen.
+// newScriptBench empties the server and subscribes most keepers.
 func newScriptBench(r *rapid.T, rdb *redis.Client, mini *miniredis.Miniredis, kind string) *scriptBench {
 	if err := rdb.FlushAll(scriptCtx).Err(); err != nil {
 		r.Fatal(err)
 	}
-	b := &scriptBench{r: r, rdb: rdb, mini: mini, hears: map[string]bool{}, state: func() string { return "" }}
+	b := &scriptBench{r: r, rdb: rdb, mini: mini, subscribed: map[string]bool{}, state: func() string { return "" }}
 	for _, key := range []string{"holders", "meta", "queue", "heartbeats"} {
 		b.keys = append(b.keys, "{lock:x}:"+kind+":"+key)
 	}
 	if mini == nil {
-		b.slack = 3000
+		b.tolerance = 3000
 	}
 	b.sub = rdb.Subscribe(scriptCtx, scriptMark)
-	b.confirmed()
+	b.awaitSubscription()
 	for _, k := range keepers[:3] {
 		b.listen(k, rapid.IntRange(0, 4).Draw(r, k+" listens") > 0)
 	}
@@ -100,46 +100,46 @@ func newScriptBench(r *rapid.T, rdb *redis.Client, mini *miniredis.Miniredis, ki
 
 func (b *scriptBench) close() { _ = b.sub.Close() }
 
-// time begins a step and is the time that the server has now.
+// time begins a step and returns the server's time.
 func (b *scriptBench) time(format string, args ...any) int64 {
 	b.r.Helper()
-	b.did = fmt.Sprintf(format, args...)
+	b.currentStep = fmt.Sprintf(format, args...)
 	t, err := b.rdb.Time(scriptCtx).Result()
 	if err != nil {
-		b.wrong("%v", err)
+		b.failf("%v", err)
 	}
-	b.log = append(b.log, fmt.Sprintf("%d: %s", t.UnixMilli(), b.did))
+	b.log = append(b.log, fmt.Sprintf("%d: %s", t.UnixMilli(), b.currentStep))
 	return t.UnixMilli()
 }
 
-func (b *scriptBench) wrong(format string, args ...any) {
+func (b *scriptBench) failf(format string, args ...any) {
 	b.r.Helper()
 	for _, line := range b.log[max(0, len(b.log)-40):] {
 		b.r.Log(line)
 	}
-	b.r.Logf("by the model%s; %v listen", b.state(), b.hears)
-	b.r.Fatalf("%s: %s", b.did, fmt.Sprintf(format, args...))
+	b.r.Logf("the model:%s; subscribed: %v", b.state(), b.subscribed)
+	b.r.Fatalf("%s: %s", b.currentStep, fmt.Sprintf(format, args...))
 }
 
 func (b *scriptBench) eval(s *lua.Script, keys int, args []any) []int64 {
 	b.r.Helper()
 	v, err := b.rdb.Eval(scriptCtx, s.Text, b.keys[:keys], args...).Int64Slice()
 	if err != nil {
-		b.wrong("%v", err)
+		b.failf("%v", err)
 	}
 	return v
 }
 
 func (b *scriptBench) near(got, want int64) bool {
-	return got-want <= b.slack && want-got <= b.slack
+	return got-want <= b.tolerance && want-got <= b.tolerance
 }
 
-// listen makes a keeper hear, or not.
+// listen subscribes or unsubscribes a keeper.
 func (b *scriptBench) listen(keeper string, hears bool) {
-	if b.hears[keeper] == hears {
+	if b.subscribed[keeper] == hears {
 		return
 	}
-	b.hears[keeper] = hears
+	b.subscribed[keeper] = hears
 	var err error
 	if hears {
 		err = b.sub.Subscribe(scriptCtx, scriptWake+keeper)
@@ -149,10 +149,10 @@ func (b *scriptBench) listen(keeper string, hears bool) {
 	if err != nil {
 		b.r.Fatal(err)
 	}
-	b.confirmed()
+	b.awaitSubscription()
 }
 
-func (b *scriptBench) confirmed() {
+func (b *scriptBench) awaitSubscription() {
 	if m, err := b.sub.ReceiveTimeout(scriptCtx, 5*time.Second); err != nil {
 		b.r.Fatal(err)
 	} else if _, ok := m.(*redis.Subscription); !ok {

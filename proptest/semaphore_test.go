@@ -28,14 +28,14 @@ type permits struct {
 	taken   []taking      // in the last window
 }
 
-// taking is permits that were taken.
+// taking is permits taken from a window.
 type taking struct {
 	token string
 	at    int64 // µs, by the server's clock
 	count int
 }
 
-// What is promised besides.
+// Additional promises.
 const (
 	limits  = "never more permits are held than the limit"
 	windows = "never more permits are taken in a window than the limit"
@@ -71,7 +71,7 @@ func (p *permits) settings(r *rapid.T) {
 	p.highest = p.atOnce
 }
 
-// most is how many permits one request may want.
+// most returns the maximum number of permits of a request.
 func (p *permits) most() int {
 	if p.window == 0 {
 		return p.atOnce
@@ -109,7 +109,7 @@ func (p *permits) get(q *request) (*lockkeeper.Lease, error) {
 	return s.Acquire(q.ctx, q.count)
 }
 
-// held is how many permits are.
+// held returns the number of held permits.
 func (*permits) held(w *world, v *view) int {
 	sum := 0
 	for token := range v.leases {
@@ -170,7 +170,7 @@ func (p *permits) stepped(w *world, s *step) {
 	}
 }
 
-// spent is how many permits have not returned.
+// spent returns the number of permits that have not returned.
 func (p *permits) spent(now int64) int {
 	sum := 0
 	p.taken = slices.DeleteFunc(p.taken, func(t taking) bool { return t.at+p.per.Milliseconds() < now })
@@ -193,8 +193,8 @@ func (p *permits) away(w *world, v *view) int {
 
 func (p *permits) owed(w *world, v *view) []string {
 	y := w.firstConnected(v)
-	for _, other := range v.queue { // one that cannot be told keeps the others out until its heartbeat lapses
-		if y != nil && other.at < y.at && w.terms(other.token).cannot && v.lapse[other.token] > v.now {
+	for _, other := range v.queue { // a waiter without notifications blocks the others until its heartbeat lapses
+		if y != nil && other.at < y.at && w.terms(other.token).unnotifiable && v.lapse[other.token] > v.now {
 			return nil
 		}
 	}
@@ -221,7 +221,7 @@ func (p *permits) serverDegraded(lost bool, was, now int64) {
 		return
 	}
 	p.spent(was / 1000)
-	for i := range p.taken { // what was taken in the future
+	for i := range p.taken { // permits taken in the future
 		p.taken[i].at = min(p.taken[i].at, now/1000)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 )
 
-// refusal is why the server refuses commands.
+// refusal is the error with which the server refuses commands.
 type refusal string
 
 const (
@@ -25,46 +25,46 @@ const (
 	loading refusal = "LOADING Redis is loading the dataset in memory"
 )
 
-// frees is what a server whose memory is full still does, and writes everything that changes data, of what scripts use.
+// frees are the commands of scripts that a server without memory still runs; writes are all that change data.
 var (
 	frees  = []string{"DEL", "ZREM", "HDEL", "PEXPIRE"}
 	writes = append([]string{"SET", "ZADD", "HSET"}, frees...)
 )
 
-// redisServer is the embedded server and what can be done to it. Each script is one atomic step, which the world is
-// told of.
+// redisServer is the embedded server with its faults. Each script is one atomic step, which is reported to the
+// world.
 type redisServer struct {
 	mini *miniredis.Miniredis
-	step func(call script) // is told of each script that has run
+	step func(call script) // called after each script
 
-	mu      sync.Mutex        // held while a script runs; guards what follows
+	mu      sync.Mutex        // held while a script runs; guards the fields below
 	known   map[string]string // scripts by their SHA
-	ahead   time.Duration     // of its clock before that of the processes
+	ahead   time.Duration     // the offset of its clock to that of the processes
 	refuses refusal
 	down    bool
-	frozen  chan struct{} // closed when the server goes on; nil: it does not stand still
-	wrote   bool          // the script that runs has changed something
+	frozen  chan struct{} // closed when the server is thawed; nil: not frozen
+	wrote   bool          // the current script has written
 }
 
 // script is a run of a script.
 type script struct {
 	keys, argv []string
 	text       string
-	failed     bool // with an error; what it had written stays written
+	failed     bool // with an error; its writes remain
 }
 
-// sha is what EVALSHA calls a script.
+// sha returns the SHA that EVALSHA uses.
 func sha(text string) string {
 	sum := sha1.Sum([]byte(text))
 	return hex.EncodeToString(sum[:])
 }
 
-// newServer starts a server that tells of each script.
+// newServer starts a server that reports each script.
 func newServer(step func(script)) *redisServer {
 	s := &redisServer{mini: miniredis.NewMiniRedis(), known: map[string]string{}, step: step}
 	s.mini.SetTime(time.Now())
 	s.mini.ClockTTL(true)
-	conn, err := s.mini.Dial() // it has a command table from now on
+	conn, err := s.mini.Dial() // creates the command table
 	if err != nil {
 		panic(err)
 	}
@@ -73,7 +73,7 @@ func newServer(step func(script)) *redisServer {
 	return s
 }
 
-// dial makes a connection.
+// dial opens a connection.
 func (s *redisServer) dial(_ context.Context, network, _ string) (net.Conn, error) {
 	s.mu.Lock()
 	down := s.down || s.frozen != nil
@@ -84,7 +84,7 @@ func (s *redisServer) dial(_ context.Context, network, _ string) (net.Conn, erro
 	return s.mini.Dial()
 }
 
-// hook looks at each command before it runs and says whether it has dealt with it.
+// hook handles each command before it runs, and reports whether it has.
 func (s *redisServer) hook(peer *server.Peer, cmd string, args ...string) bool {
 	if peer.ClientName == inScript {
 		return false
@@ -98,7 +98,7 @@ func (s *redisServer) hook(peer *server.Peer, cmd string, args ...string) bool {
 		s.mu.Lock()
 	}
 	s.tickLocked()
-	if cmd != "EVALSHA" && cmd != "EVAL" { // a subscription, which must not come while a script runs
+	if cmd != "EVALSHA" && cmd != "EVAL" { // a subscription, which must not run while a script does
 		own := peer.ClientName
 		peer.ClientName = inScript
 		s.mini.Server().Dispatch(peer, append([]string{cmd}, args...))
@@ -133,7 +133,7 @@ func (s *redisServer) hook(peer *server.Peer, cmd string, args ...string) bool {
 	return true
 }
 
-// refuse is the error of a command inside a script. A script that has written may go on writing when memory is full.
+// refuse returns the error of a command inside a script. A script that has written may continue without memory.
 func (s *redisServer) refuse(cmd string) string {
 	if !slices.Contains(writes, cmd) {
 		return ""
@@ -148,13 +148,13 @@ func (s *redisServer) refuse(cmd string) string {
 	return ""
 }
 
-// tickLocked brings the server's clock up to date.
+// tickLocked updates the server's clock.
 func (s *redisServer) tickLocked() { s.mini.SetTime(s.nowLocked()) }
 
-// nowLocked is the time at the server.
+// nowLocked returns the server's time.
 func (s *redisServer) nowLocked() time.Time { return time.Now().Add(s.ahead) }
 
-// now is the time at the server, which is also what its data is looked at with.
+// now returns the server's time and updates its clock.
 func (s *redisServer) now() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,8 +162,7 @@ func (s *redisServer) now() time.Time {
 	return s.nowLocked()
 }
 
-// jump sets the server's clock. Keys end at their moment by that clock, so those that have an end last longer when it is
-// set back.
+// jump sets the server's clock. Keys expire at a time by that clock, so after a jump back they last longer.
 func (s *redisServer) jump(by time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,14 +176,14 @@ func (s *redisServer) jump(by time.Duration) {
 	s.tickLocked()
 }
 
-// refuseWith makes the server refuse commands, or take them again.
+// refuseWith makes the server refuse commands, or accept them again.
 func (s *redisServer) refuseWith(why refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refuses = why
 }
 
-// freeze makes the server stand still until thaw: it takes commands and runs them then.
+// freeze makes the server hold all commands until thaw.
 func (s *redisServer) freeze() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,7 +192,7 @@ func (s *redisServer) freeze() {
 	}
 }
 
-// thaw lets the server go on, if it stands still.
+// thaw resumes a frozen server.
 func (s *redisServer) thaw() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,21 +202,21 @@ func (s *redisServer) thaw() {
 	}
 }
 
-// forgetScripts is SCRIPT FLUSH.
+// forgetScripts runs SCRIPT FLUSH.
 func (s *redisServer) forgetScripts() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.known)
 }
 
-// stop lets no connection through until start; connections that are there are the caller's to cut.
+// stop refuses new connections until start. The caller cuts existing ones.
 func (s *redisServer) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.down = true
 }
 
-// start lets connections through again, to a server with that data and without scripts.
+// start accepts connections again, with this data and without scripts.
 func (s *redisServer) start(data []record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,7 +245,7 @@ func (s *redisServer) start(data []record) {
 	}
 }
 
-// record is a key and what lies in it: scores, or fields, or a text.
+// record is a key and its value: scores, fields, or text.
 type record struct {
 	key    string
 	ends   time.Time // by the server's clock; zero: never
@@ -255,7 +254,7 @@ type record struct {
 	scores map[string]float64
 }
 
-// data is a copy of all that lies at the server.
+// data returns a copy of all data of the server.
 func (s *redisServer) data() []record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,7 +285,7 @@ func (s *redisServer) data() []record {
 	return list
 }
 
-// keys is what lies at the server but the facts of names.
+// keys returns the keys of the server except metadata.
 func (s *redisServer) keys() []string {
 	s.now()
 	return slices.DeleteFunc(s.mini.Keys(), func(k string) bool { return strings.HasSuffix(k, ":meta") })

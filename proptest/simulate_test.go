@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// primitives is all that are simulated. Seeds are of schedules in which something was found once.
+// primitives are the simulated primitives. seeds are those of schedules that found a failure once.
 var primitives = []struct {
 	name  string
 	kind  func() primitive
@@ -19,7 +19,7 @@ var primitives = []struct {
 	{"mutex", func() primitive { return mutexLock{} }, nil, nil},
 	{"fair", func() primitive { return fairLock{} }, nil, nil},
 	{"rwlock", func() primitive { return &readWriteLock{} }, nil, []string{
-		"a lease is turned into another", "readers go before the next writer",
+		"a lease is converted", "readers go before the next writer",
 	}},
 	{"semaphore", func() primitive { return &permits{} }, []uint64{2}, []string{"the limit changes"}},
 }
@@ -27,22 +27,22 @@ var primitives = []struct {
 // reached is what many schedules of any primitive should reach.
 var reached = []string{
 	"granted at once", "granted by a message", "granted by an answer to a heartbeat",
-	"several come at once", "a crowd comes", "a wait is cancelled", "a cancellation meets the grant",
+	"several waiters arrive at once", "many waiters arrive", "a wait is cancelled", "a cancellation meets the grant",
 	"a try is granted", "a try is refused", "a lease is lost",
-	"somebody frozen is granted a lease", "a waiter comes back to its place", "a lease is extended", "a lease is adopted",
-	"a process is slow", "the server freezes", "a grant comes too late and is asked for again",
-	"a message is lost and a heartbeat finds the grant", "a grant cannot be confirmed", "a process is lossy", "copies come late",
+	"a frozen process is granted a lease", "a waiter rejoins at its old position", "a lease is extended", "a lease is adopted",
+	"a process is slow", "the server freezes", "a grant arrives too late and is requested again",
+	"a message is lost and a heartbeat finds the grant", "a grant cannot be confirmed", "a process is lossy", "duplicates arrive late",
 	"the server forgets its scripts", "the server restarts empty", "the server fails over",
 	"the clock is set back", "the clock is set forward",
 	"the server says " + string(full), "the server says " + string(replica), "the server says " + string(loading),
-	"all who wait are served in the end", "nothing is broken and nothing left",
+	"all waiters are served at the end", "nothing is left without faults",
 }
 
-// few is how many schedules of each primitive are run if nobody says how many.
+// few is the default number of schedules of each primitive.
 var few = 30
 
 const (
-	many = 300 // of which it can be expected that they reach everything
+	many = 300 // which should reach everything
 )
 
 var (
@@ -50,7 +50,8 @@ var (
 	within       = flag.Duration("within", 24*time.Hour, "but stop after this time for each, and say what was reached")
 )
 
-// TestSimulation: whatever happens to processes, network and server, what is promised holds; see invariants_test.go.
+// TestSimulation checks that the promises in invariants_test.go hold, whatever happens to processes, network and
+// server.
 func TestSimulation(t *testing.T) {
 	for _, p := range primitives {
 		t.Run(p.name, func(t *testing.T) {
@@ -71,12 +72,12 @@ func TestSimulation(t *testing.T) {
 			}
 			defer setFlag("rapid.seed", asked)
 			seed, _ := strconv.ParseUint(asked, 10, 64)
-			if seed == 0 && !told && *acquisitions == 0 {
-				seed = 1 // an ordinary run says whether a change has broken something; others look for what is broken
+			if seed == 0 && !checksSet && *acquisitions == 0 {
+				seed = 1 // a default run shows whether a change has broken something; others search
 			}
 			setFlag("rapid.seed", strconv.FormatUint(seed, 10))
 			n := few
-			if told {
+			if checksSet {
 				n, _ = strconv.Atoi(flag.Lookup("rapid.checks").Value.String())
 			}
 			for {
@@ -84,7 +85,7 @@ func TestSimulation(t *testing.T) {
 				if run.tally["acquisitions"] >= *acquisitions && (*acquisitions == 0 || run.took >= 24*time.Hour) || time.Since(began) > *within {
 					break
 				}
-				if seed > 0 { // the next schedules, and not the same again
+				if seed > 0 { // the next schedules, not the same again
 					seed += 1 << 32
 					setFlag("rapid.seed", strconv.FormatUint(seed, 10))
 				}

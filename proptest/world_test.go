@@ -18,41 +18,41 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Keepers run with these. What else they run with is drawn for each world.
+// Options of keepers. Others are drawn for each world.
 const (
-	idle    = time.Hour
-	life    = 6 * time.Second         // how long a heartbeat counts, unless leases are short
-	grave   = time.Minute             // see graveTime in internal/engine
-	pause   = 1500 * time.Millisecond // the longest between two attempts: Retry.MaxBackoff, and half as much at random
-	closing = 3 * time.Second         // how long Close goes on giving things back: see closeTime in internal/engine
+	idle             = time.Hour
+	heartbeatTimeout = 6 * time.Second         // HeartbeatTimeout, unless leases are short
+	tombstoneTTL     = time.Minute             // see graveTime in internal/engine
+	pause            = 1500 * time.Millisecond // the maximum backoff: Retry.MaxBackoff plus half of it as jitter
+	closing          = 3 * time.Second         // how long Close retries releases: see closeTime in internal/engine
 )
 
-// usual is what most worlds have. Those in which leases are shorter are scaled by it.
-var usual = times{ttl: 3 * time.Second, period: life / 3, timeout: 470 * time.Millisecond}
+// usual are the times of most worlds. Worlds with shorter leases scale them.
+var usual = times{ttl: 3 * time.Second, period: heartbeatTimeout / 3, timeout: 470 * time.Millisecond}
 
 const (
 	slack = 250 * time.Millisecond // the margin of a lease of ten seconds, and whole milliseconds
-	grace = 50 * time.Millisecond  // in which a call returns whose context has ended
+	grace = 50 * time.Millisecond  // in which a call returns after its context has ended
 )
 
-// times is how long what matters takes in a world. No two of them end a read and a heartbeat at the same instant.
+// times are the durations of a world. No two of them end a read and a heartbeat at the same instant.
 type times struct {
-	ttl     time.Duration // requests ask for this and their number in ms, so that a token tells its request
-	period  time.Duration // of heartbeats
-	timeout time.Duration // for the answer to a command
+	ttl     time.Duration // requests have this ttl plus their number in ms, so that a token identifies its request
+	period  time.Duration // HeartbeatInterval
+	timeout time.Duration // of a command
 }
 
-// life is how long a heartbeat counts.
-func (t times) life() time.Duration { return 3 * t.period }
+// heartbeatTimeout returns the HeartbeatTimeout.
+func (t times) heartbeatTimeout() time.Duration { return 3 * t.period }
 
-// settling is how long a process whose network is whole again may take until it is connected and has beaten: the
-// longest pause between two attempts, an answer that does not come, and a heartbeat.
+// settling returns how long a process takes at most, after its network has recovered, until it is connected and has
+// sent a heartbeat: the maximum backoff, a timeout, and a heartbeat interval.
 func (t times) settling() time.Duration { return pause + t.timeout + t.period }
 
-// quick says whether leases are so short that what happens to a process for a moment can cost it one.
+// quick reports whether leases are so short that a brief fault can cost a process its lease.
 func (t times) quick() bool { return t.ttl < usual.ttl }
 
-// scaled is a time that befits leases of the usual length, for leases of this one.
+// scaled scales a duration that fits usual leases to the leases of this world.
 func (t times) scaled(d time.Duration) time.Duration {
 	if !t.quick() {
 		return d
@@ -60,8 +60,8 @@ func (t times) scaled(d time.Duration) time.Duration {
 	return d * (t.ttl / time.Millisecond) / (usual.ttl / time.Millisecond)
 }
 
-// choose draws them. In some of those that are quick heartbeats are as short as leases, in others as they usually are. An
-// answer can take longer than leases last.
+// choose draws the times. With short leases, heartbeats are as short or as usual. A reply can take longer than
+// leases last.
 func (t *times) choose(r *rapid.T) {
 	*t = usual
 	t.ttl = rapid.SampledFrom([]time.Duration{
@@ -75,45 +75,46 @@ func (t *times) choose(r *rapid.T) {
 	}
 }
 
-// most is how many requests there may be in a world, so that their numbers, which are added to the ttl, leave it what it is.
+// most returns the maximum number of requests in a world, so that their numbers, which are added to the ttl, hardly
+// change it.
 func (t times) most() int { return int(min(900, 4*t.ttl/time.Millisecond)) }
 
-// late is how long something takes that takes too long: from nothing to several ttls.
+// late draws an excessive delay: from nothing to several ttls.
 func (w *world) late(r *rapid.T) time.Duration {
 	return duration(r, 4*w.ttl+time.Duration(len(w.requests))*time.Millisecond)
 }
 
-// world is one server, processes that use one lock on it, and what happens to them. Everything is started from one
-// goroutine, which draws from rapid; the processes' own goroutines report to it.
+// world is a server, the processes that use one lock on it, and the faults. One goroutine, which draws from rapid,
+// starts everything; the goroutines of processes report to it.
 type world struct {
 	run    *run
 	r      *rapid.T
 	kind   primitive
 	server *redisServer
 	start  time.Time
-	due    []event // what will happen, by the driver's hand
+	due    []event // what the driver will do
 	actors sync.WaitGroup
 	times
-	longest time.Duration // that a lease was asked for, but for those ms; guarded by mu
-	lag     time.Duration // the longest that a message takes one way
-	calm    bool          // nothing is broken
-	lasted  time.Duration // until all had gone home
+	longest  time.Duration // the longest lease requested, without those ms; guarded by mu
+	lag      time.Duration // the maximum one-way latency
+	noFaults bool          // no faults are injected
+	elapsed  time.Duration // until all processes were closed
 
-	mu        sync.Mutex // guards what follows, and what processes and requests say is guarded by it
-	processes []*process
-	requests  []*request
-	tally     map[string]int // how often something was reached
-	closing   bool           // the end has begun
-	ill       time.Time      // when the server was last hurt; zero: it never was
-	sound     time.Time      // from when on it is whole and all have had the time to notice
-	setBack   time.Duration  // how far its clock was set back, in all
-	ahead     time.Time      // when its clock was last set forward
-	lowered   bool           // the limit was set, perhaps below what somebody asks for
-	saved     [][]record     // its data at some moments, which a failover brings back
-	history   history
-	wrong     string // the first promise that was broken
-	log       []string
-	logged    int // so many lines of it are shown
+	mu          sync.Mutex // guards the fields below, and those of processes and requests that say so
+	processes   []*process
+	requests    []*request
+	tally       map[string]int // how often each event was reached
+	closing     bool           // processes are being closed
+	degradedAt  time.Time      // when the server was last degraded; zero: never
+	healthyFrom time.Time      // from when on the server is healthy and all processes have noticed
+	setBack     time.Duration  // by how much its clock was set back in total
+	ahead       time.Time      // when its clock was last set forward
+	lowered     bool           // the limit was changed, perhaps below what a request asks for
+	saved       [][]record     // snapshots of its data, which a failover restores
+	history     history
+	firstBroken string // the first broken promise
+	log         []string
+	logged      int // number of lines already shown
 }
 
 type event struct {
@@ -125,12 +126,12 @@ type event struct {
 type run struct {
 	t     *testing.T
 	tally map[string]int
-	took  time.Duration // of virtual time, without waiting for keys to expire after all have gone
-	first []string      // what happened in the first that failed
+	took  time.Duration // in virtual time, without waiting for keys to expire after the end
+	first []string      // the log of the first failed schedule
 }
 
-// newRun begins a run. What happens at one instant is not always in the same order, so a schedule that failed may not
-// fail again; therefore the first failure is shown whatever becomes of it.
+// newRun begins a run. Events of one instant are not always in the same order, so a failed schedule may not fail
+// again. Therefore the first failure is always shown.
 func newRun(t *testing.T) *run {
 	u := &run{t: t, tally: map[string]int{}}
 	t.Cleanup(func() {
@@ -141,7 +142,7 @@ func newRun(t *testing.T) *run {
 	return u
 }
 
-// broken is what a schedule panics with that has broken a promise.
+// broken is the panic value of a schedule that broke a promise.
 type broken string
 
 func (u *run) keep(log []string) {
@@ -150,15 +151,14 @@ func (u *run) keep(log []string) {
 	}
 }
 
-// simulate runs a schedule in a bubble of its own. What is panicked with must not end the bubble but the iteration.
-// Rapid tells failures apart by where they come from, so a broken promise must not come from the same line as rapid's
-// own word that a shortened schedule is too short.
+// simulate runs a schedule in a bubble of its own. A panic must not end the bubble but the iteration. Rapid
+// distinguishes failures by where they come from, so a broken promise must not come from the same line as rapid's
+// own message that a shortened schedule is too short.
 func (u *run) simulate(r *rapid.T, kind primitive, schedule func(*world)) {
 	var out any
 	var took time.Duration
 	mine := map[string]int{}
-	// Pauses between attempts and the names of keepers are random by themselves; this makes them part of the schedule.
-	//lint:ignore SA1019 there is no other way to seed what the libraries draw from
+	// Backoff jitter and the names of keepers are random; this makes them part of the schedule.
 	rand.Seed(1)
 	uuid.SetRand(rand.New(rand.NewSource(1)))
 	defer uuid.SetRand(nil)
@@ -166,7 +166,7 @@ func (u *run) simulate(r *rapid.T, kind primitive, schedule func(*world)) {
 		w := &world{run: u, r: r, kind: kind, start: time.Now(), tally: mine}
 		w.server = newServer(w.stepped)
 		defer w.end()
-		defer func() { took, out = w.lasted, recover() }()
+		defer func() { took, out = w.elapsed, recover() }()
 		schedule(w)
 	})
 	if promise, is := out.(broken); is {
@@ -181,7 +181,7 @@ func (u *run) simulate(r *rapid.T, kind primitive, schedule func(*world)) {
 	}
 }
 
-// tail is for how long something will be under way that was sent until now.
+// tail returns for how long data that was sent until now is under way.
 func (w *world) tail() (longest time.Duration) {
 	for _, p := range w.processes {
 		longest = max(longest, p.link.tail())
@@ -189,7 +189,7 @@ func (w *world) tail() (longest time.Duration) {
 	return longest
 }
 
-// closeProcesses closes all processes. Those that crashed stay cut off.
+// closeProcesses closes all processes. Crashed ones stay disconnected.
 func (w *world) closeProcesses() {
 	var wg sync.WaitGroup
 	for _, p := range w.processes {
@@ -220,7 +220,7 @@ func (w *world) stop() {
 	}
 }
 
-// end takes the world down. Synctest fails the test if a goroutine is left that does not end.
+// end tears the world down. Synctest fails the test if a goroutine is left.
 func (w *world) end() {
 	for _, p := range w.processes {
 		_ = p.rdb.Close()
@@ -229,7 +229,7 @@ func (w *world) end() {
 	time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
 }
 
-// note writes down what happens, to be shown if the schedule fails.
+// note logs an event, to be shown if the schedule fails.
 func (w *world) note(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -240,12 +240,12 @@ func (w *world) noteLocked(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf("%12v  ", time.Since(w.start))+fmt.Sprintf(format, args...))
 }
 
-// breaksLocked notes that a promise was broken. The promise is always in the same words, because rapid compares them
-// when it shortens a schedule; the rest goes to the log.
+// breaksLocked records a broken promise. The name of the promise is constant, because rapid compares it when it
+// shortens a schedule; the rest is logged.
 func (w *world) breaksLocked(promise, format string, args ...any) {
 	w.noteLocked("BROKEN: "+promise+": "+format, args...)
-	if w.wrong == "" {
-		w.wrong = promise
+	if w.firstBroken == "" {
+		w.firstBroken = promise
 	}
 }
 
@@ -255,7 +255,7 @@ func (w *world) breaks(promise, format string, args ...any) {
 	w.breaksLocked(promise, format, args...)
 }
 
-// reach counts something that should happen now and then.
+// reach counts an event that should happen now and then.
 func (w *world) reach(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -270,20 +270,20 @@ func (w *world) fail() {
 		w.r.Log(line)
 	}
 	w.logged = len(w.log)
-	if w.wrong != "" {
+	if w.firstBroken != "" {
 		w.run.keep(w.log)
-		panic(broken(w.wrong))
+		panic(broken(w.firstBroken))
 	}
 }
 
-// after lets the driver do something in a while.
+// after schedules a function of the driver.
 func (w *world) after(d time.Duration, do func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.due = append(w.due, event{time.Now().Add(d), do})
 }
 
-// advance lets time pass, and what is due happen. It looks whenever something may have changed.
+// advance advances the time and runs what is due. It checks the state whenever something may have changed.
 func (w *world) advance(d time.Duration) {
 	slice := min(500*time.Millisecond, max(w.period/4, 20*time.Millisecond))
 	for end := time.Now().Add(d); ; {
@@ -319,7 +319,7 @@ func (w *world) advance(d time.Duration) {
 	}
 }
 
-// draw is one of a list, if there is one.
+// draw draws an element of a list, or skips if it is empty.
 func draw[T any](r *rapid.T, list []T, what string) T {
 	if len(list) == 0 {
 		r.Skip("none")
@@ -327,7 +327,7 @@ func draw[T any](r *rapid.T, list []T, what string) T {
 	return list[rapid.IntRange(0, len(list)-1).Draw(r, what)]
 }
 
-// while is duration for leases of the usual length; where they are shorter, mostly as much less.
+// while is duration for usual leases. With shorter leases it is mostly scaled.
 func (w *world) while(r *rapid.T, longest time.Duration) time.Duration {
 	if w.quick() && (w.period < usual.period || rapid.Bool().Draw(r, "quickly")) {
 		longest = w.scaled(longest)
@@ -335,14 +335,14 @@ func (w *world) while(r *rapid.T, longest time.Duration) time.Duration {
 	return duration(r, longest)
 }
 
-// duration is a time of some order of magnitude, up to a longest.
+// duration draws a duration of some order of magnitude, up to a maximum.
 func duration(r *rapid.T, longest time.Duration) time.Duration {
 	d := longest / time.Duration(rapid.SampledFrom([]int{100, 30, 10, 3, 1}).Draw(r, "fraction"))
 	const unit = 10 * time.Microsecond
 	return d - time.Duration(rapid.IntRange(0, int(d/2/unit)).Draw(r, "less by 10 µs"))*unit
 }
 
-// report shows what a run has reached, and fails it if it should have reached more.
+// report logs what a run has reached, and fails it if something in want is missing.
 func (u *run) report(want ...string) {
 	u.t.Helper()
 	var b strings.Builder
@@ -360,5 +360,5 @@ func (u *run) report(want ...string) {
 	}
 }
 
-// silent is for keepers whose warnings are no news.
+// silent discards the expected warnings of keepers.
 var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
