@@ -27,7 +27,7 @@ type role struct {
 	Names       []string
 }
 
-// child asks for all names, says "held" when it has them all, and goes on until its standard input ends.
+// child locks all names, prints "held" when it has them all, and runs until its standard input ends.
 func child(text string) {
 	check := func(err error) {
 		if err != nil {
@@ -86,10 +86,10 @@ func (b *bench) spawn(s *stage, l library, ttl time.Duration, names []string) (h
 	return done, kill
 }
 
-// settle is how long a waiter is given to stand in line where the server cannot say whether it does.
+// settle is the time for a waiter to join the queue where the server cannot report it.
 const settle = 300 * time.Millisecond
 
-// inLine waits until so many stand in line for each name.
+// inLine waits until count waiters are in the queue of each name.
 func (b *bench) inLine(s *stage, c client, names []string, count int) {
 	if c.inLine == nil {
 		time.Sleep(settle)
@@ -103,7 +103,7 @@ func (b *bench) inLine(s *stage, c client, names []string, count int) {
 				break
 			}
 			if time.Now().After(deadline) {
-				s.Fatalf("%d of %d stand in line", n, count)
+				s.Fatalf("%d of %d wait", n, count)
 			}
 		}
 	}

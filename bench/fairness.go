@@ -79,7 +79,7 @@ func fairness(b *bench) {
 					}
 				})
 			}
-			time.Sleep(contenders * hold) // until everybody stands in line
+			time.Sleep(contenders * hold) // until all wait
 			before, err := benchmarks.Stats(ctx, b.rdb)
 			s.must(err)
 			mu.Lock()

@@ -28,9 +28,9 @@ func published() library {
 				known, _ := lines.LoadOrStore(name, &line{})
 				l := known.(*line)
 				channel := name + ":" + rand.Text()
-				ear := rdb.Subscribe(ctx, channel)
-				t.Cleanup(func() { _ = ear.Close() })
-				if _, err := ear.Receive(ctx); err != nil { // that it is subscribed
+				sub := rdb.Subscribe(ctx, channel)
+				t.Cleanup(func() { _ = sub.Close() })
+				if _, err := sub.Receive(ctx); err != nil { // the subscription is confirmed
 					t.Fatal(err)
 				}
 				give := func() error {
@@ -57,8 +57,8 @@ func published() library {
 					}
 					l.Unlock()
 					if !free {
-						// Not until ctx ends: whoever stands in line gets it, even if the time is over.
-						if _, err := ear.ReceiveTimeout(context.Background(), 5*time.Second); err != nil {
+						// Not until ctx ends: a waiter in the queue gets the lock even if the time is over.
+						if _, err := sub.ReceiveTimeout(context.Background(), 5*time.Second); err != nil {
 							return nil, err
 						}
 					}
@@ -69,7 +69,7 @@ func published() library {
 	}
 }
 
-// handoff is contenders for one name. Whoever has it keeps it for 1 ms, so that who wants it stands in line by then, sends
+// handoff is contenders for one name. Whoever has it keeps it for 1 ms, so that contenders are queued by then, sends
 // two PINGs of which the second counts, and gives it back: PING and hand-off find the machine in the same state, that
 // after a round trip. Who gave it back comes again when another has it.
 //

@@ -28,7 +28,7 @@ import (
 //	go test -run '^$' -bench Instructions -benchtime 1000x .
 //
 // An operation is a lock with its release; or, under handoff, one that waits for it, the release, and the hand-off, in the
-// last of them with 100,000 more in line. Beside them are two PINGs, the bare commands of benchmarks.Bare, and two scripts that do nothing, with as many keys, arguments and
+// last of them with 100,000 more waiting. Beside them are two PINGs, the bare commands of benchmarks.Bare, and two scripts that do nothing, with as many keys, arguments and
 // numbers in the answer as those of a lock have.
 func BenchmarkInstructions(b *testing.B) {
 	redis.SetLogger(silence{}) // until a server answers, every connection is refused
@@ -134,14 +134,14 @@ func (v *counted) crowd(keys string, n int) {
 	const behindAll, most = 9e15, 1000
 	lapse := float64(time.Now().Add(time.Hour).UnixMilli())
 	for from := 0; from < n; from += most {
-		var line, beats []redis.Z
+		var line, heartbeats []redis.Z
 		for i := from; i < from+most; i++ {
 			token := fmt.Sprintf("%s:%d:30000.6000", strings.Repeat("k", 36), i)
 			line = append(line, redis.Z{Score: behindAll, Member: token})
-			beats = append(beats, redis.Z{Score: lapse, Member: token})
+			heartbeats = append(heartbeats, redis.Z{Score: lapse, Member: token})
 		}
 		v.must(rdb.ZAdd(ctx, keys+"queue", line...).Err())
-		v.must(rdb.ZAdd(ctx, keys+"heartbeats", beats...).Err())
+		v.must(rdb.ZAdd(ctx, keys+"heartbeats", heartbeats...).Err())
 	}
 }
 

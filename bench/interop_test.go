@@ -226,7 +226,7 @@ func (w *world) bothCount() {
 	var locks []lock // ours are the even ones
 	here := w.mutex()
 	for i := range each {
-		m := here // some share a keeper, and so a place in line
+		m := here // some share a keeper, and therefore a place in the queue
 		if i >= each/2 {
 			m = w.mutex()
 		}

@@ -88,11 +88,11 @@ type client struct {
 // library is one of those that are compared.
 type library struct {
 	name     string
-	module   string // whose version is told; "" for this one
+	module   string // whose version is printed; "" for this one
 	settings string
 	etcd     bool     // it needs etcd instead of Redis
 	renewals int      // how often in a ttl it renews a lease that is held; 0 if it does not
-	inLine   bool     // its waiters stand in line at the server
+	inLine   bool     // its waiters are in a queue at the server
 	local    bool     // of those of one process only the first does
 	commands []string // what its clients send, beside what all send; what only scripts call has other names
 	open     func(t redistest.TB, at target, ttl time.Duration) client
@@ -352,7 +352,7 @@ func etcdLocks(t redistest.TB, at target, ttl time.Duration) client {
 			if len(holder.Kvs) == 0 {
 				return 0, errors.New(name + " is not held")
 			}
-			// It is told in whole seconds, rounded down: at the moment at which the number changes it is exact.
+			// The time is in whole seconds, rounded down: when the number changes it is exact.
 			for last := int64(-1); ; {
 				l, err := c.TimeToLive(ctx, clientv3.LeaseID(holder.Kvs[0].Lease))
 				if err != nil {

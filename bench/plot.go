@@ -160,7 +160,7 @@ func ticks(names []string) []plot.Tick {
 	return list
 }
 
-// colours can be told apart by those who do not see all of them (Okabe and Ito, https://jfly.uni-koeln.de/color/).
+// colours are distinguishable for people with colour blindness (Okabe and Ito, https://jfly.uni-koeln.de/color/).
 var colours = []color.Color{
 	color.RGBA{R: 0x00, G: 0x72, B: 0xb2, A: 0xff},
 	color.RGBA{R: 0xd5, G: 0x5e, B: 0x00, A: 0xff},

@@ -38,11 +38,11 @@ func repeats(b *bench, count int) int {
 }
 
 // waitersOf is so many waiters for one name, through 10 clients. They give the lock back at once, and come again when
-// another has it. More than 1,000 are measured only where they stand in line: to poll, they would have to send 100,000
+// another has it. More than 1,000 are measured only where they queue: to poll, they would have to send 100,000
 // requests and more in a second.
 //
 //	server-us/op    time of the server per hand-off, for all that clients send meanwhile
-//	net-us/op       the same without what the waiters cost while they only wait, where they stand in line
+//	net-us/op       the same without what the waiters cost while they only wait, where they queue
 //	handoffs/s      hand-offs
 //	idle-us/s       time of the server per second while somebody holds the lock and the others wait
 //	B/waiter        memory of the clients' process per waiter, its goroutine included

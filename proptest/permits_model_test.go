@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// permitLimits is what a caller of a semaphore knows of it. A limit of 0 is none.
+// permitLimits are the limits that a caller knows. 0 means no limit.
 type permitLimits struct {
 	atOnce, window, per int64
 }
@@ -19,7 +19,7 @@ func (l permitLimits) String() string {
 	return fmt.Sprintf("%d:%d:%d", l.atOnce, l.window, l.per)
 }
 
-// most is the most permits that one request can ask for.
+// most returns the maximum number of permits of one request.
 func (l permitLimits) most() int64 {
 	return min(unlimited(l.atOnce), unlimited(l.window))
 }
@@ -31,64 +31,64 @@ func unlimited(limit int64) int64 {
 	return limit
 }
 
-// permitReq is a request for permits, and what the model knows of it.
+// permitReq is a request for permits in the model.
 type permitReq struct {
 	token        string
 	keeper       string
 	serial       int
-	limits       permitLimits // that its caller knows of
+	limits       permitLimits // known to its caller
 	permits      int64
-	holds        bool // until its lease is over
+	holds        bool // until its lease expires
 	byClock      bool // they return by the clock
-	unnotifiable bool // it cannot be told by a message
+	unnotifiable bool // it gets no notifications
 	ttl          int64
 
 	waits           bool
-	place           int64 // in line, or the last it had
+	place           int64 // in the queue, or its last one
 	lapse           int64 // of its heartbeat
 	end             int64 // of its lease
-	taken           int64 // when it took permits that return by the clock, unless it is known that they have; 0: it did not
+	taken           int64 // when it took permits that return by the clock, until they are known to have returned; 0: never
 	fence           int64
-	tombstonedUntil int64 // until, unless it is known that it is not any more
-	away            bool  // it was taken out of line and may come back
+	tombstonedUntil int64 // until, unless the tombstone is known to be lost
+	away            bool  // it was removed from the queue and may rejoin
 }
 
 func (q *permitReq) claimTTL() int64 { return min(q.ttl, heartbeatTimeout.Milliseconds()) }
 
-// permitModel is the semaphore as it is documented.
+// permitModel is a model of the documented semaphore.
 type permitModel struct {
 	now             int64
 	all             []*permitReq
-	subscribed      map[string]bool // keepers that listen
-	lastNotified    *permitLimits   // what the last caller knew; nil: that is lost, or nobody has come
+	subscribed      map[string]bool // keepers with a subscription
+	lastNotified    *permitLimits   // the limits of the last caller; nil: lost, or there was none
 	force           *permitLimits   // in force
-	rules           *permitLimits   // what the present step goes by: those, or what the caller knows
-	tombstonesUntil int64           // until when tokens are buried
-	given           []*permitReq    // let in by the present step, in order
+	rules           *permitLimits   // the limits of this step: those in force, or the caller's
+	tombstonesUntil int64           // until when there are tombstones
+	given           []*permitReq    // granted in this step, in order
 	asked           map[*permitReq]bool
-	asks            map[*permitReq]int64 // who asks in the present step, and the lease it gets
-	ineligible      map[*permitReq]bool  // who learned in the present step that it asks for too much
-	unreachable     bool                 // somebody was not there to be told
-	notified        map[string]bool      // keepers that were told to ask because a heartbeat had lapsed
+	asks            map[*permitReq]int64 // requests of this step, and the ttl to grant them
+	ineligible      map[*permitReq]bool  // requests above the limit in this step
+	unreachable     bool                 // a waiter could not be notified
+	notified        map[string]bool      // keepers notified to retry because a heartbeat had lapsed
 	reach           func(string)
 }
 
-// begin is a step at a time.
+// begin begins a step at this time.
 func (m *permitModel) begin(now int64) {
 	m.now, m.given, m.unreachable, m.rules = now, nil, false, m.force
 	m.asked, m.asks, m.ineligible = map[*permitReq]bool{}, map[*permitReq]int64{}, map[*permitReq]bool{}
 	m.notified = map[string]bool{}
 }
 
-// leased says whether the request's lease is not over.
+// leased reports whether the request's lease has not expired.
 func (m *permitModel) leased(q *permitReq) bool { return q.end > m.now }
 
-// spends says whether what the request took has not returned to a window.
+// spends reports whether the permits that the request took have not returned to a window.
 func (m *permitModel) spends(q *permitReq, per int64) bool {
 	return q.taken != 0 && q.taken+per >= m.now
 }
 
-// has says whether the request was granted something that is not over: a lease, or else permits by the clock.
+// has reports whether the request has an unexpired grant: a lease, or else permits by the clock.
 func (m *permitModel) has(q *permitReq, l permitLimits) bool {
 	if q.holds {
 		return m.leased(q)
@@ -96,7 +96,7 @@ func (m *permitModel) has(q *permitReq, l permitLimits) bool {
 	return m.spends(q, l.per)
 }
 
-// counts is the permits that are held, and those that are to return.
+// counts returns the permits that are held, and those that are to return.
 func (m *permitModel) counts(per int64) (held, spent int64) {
 	for _, q := range m.all {
 		if m.leased(q) {
@@ -109,7 +109,7 @@ func (m *permitModel) counts(per int64) (held, spent int64) {
 	return held, spent
 }
 
-// room is how many permits are left of each kind.
+// room returns how many permits of each kind are left.
 func (m *permitModel) room(l permitLimits) (atOnce, window int64) {
 	held, spent := m.counts(l.per)
 	return unlimited(l.atOnce) - held, unlimited(l.window) - spent
@@ -120,12 +120,12 @@ func (m *permitModel) fits(q *permitReq, l permitLimits) bool {
 	return (!q.holds || q.permits <= atOnce) && (!q.byClock || q.permits <= window)
 }
 
-// above says whether there are never so many.
+// above reports whether there are never so many permits.
 func (q *permitReq) above(l permitLimits) bool {
 	return q.holds && q.permits > unlimited(l.atOnce) || q.byClock && q.permits > unlimited(l.window)
 }
 
-// queue is those who wait.
+// queue returns the waiters in order.
 func (m *permitModel) queue() []*permitReq {
 	var list []*permitReq
 	for _, q := range m.all {
@@ -139,13 +139,13 @@ func (m *permitModel) queue() []*permitReq {
 	return list
 }
 
-// reachable says whether a waiter asks right now, or can be told.
+// reachable reports whether a waiter asks in this step, or can be notified.
 func (m *permitModel) reachable(q *permitReq) bool {
 	_, asking := m.asks[q]
 	return asking || q.lapse > m.now && (q.unnotifiable || m.subscribed[q.keeper])
 }
 
-// first is in how many ms the first lease ends; 0 if there is none.
+// first returns the ms until the first lease expires, or 0.
 func (m *permitModel) first() int64 {
 	var first int64
 	for _, q := range m.all {
@@ -156,8 +156,9 @@ func (m *permitModel) first() int64 {
 	return first
 }
 
-// minWait is for how many ms the request cannot have its permits, because those that it and everyone before it need have
-// to return by the clock first. It plays the future: each takes what it needs as soon as that has returned.
+// minWait returns the ms for which the request cannot have its permits, because those that it and the waiters before
+// it need must return by the clock first. It simulates the future: each takes what it needs as soon as that has
+// returned.
 func (m *permitModel) minWait(q *permitReq) int64 {
 	if m.rules == nil || m.rules.window == 0 || !q.byClock {
 		return 0
@@ -179,7 +180,7 @@ func (m *permitModel) minWait(q *permitReq) int64 {
 			continue
 		}
 		need := o.permits
-		if o.above(l) { // it learns that when there is any room
+		if o.above(l) { // it learns that when any permit is free
 			need = 1
 		}
 		for {
@@ -199,7 +200,7 @@ func (m *permitModel) minWait(q *permitReq) int64 {
 	return at - m.now
 }
 
-// ends is in how many ms there may be room for the first in line, as far as that is known.
+// ends returns the ms until the head may be granted its permits, as far as known.
 func (m *permitModel) ends() int64 {
 	if line := m.queue(); len(line) > 0 {
 		if ms := m.minWait(line[0]); ms > 0 {
@@ -209,7 +210,7 @@ func (m *permitModel) ends() int64 {
 	return m.first()
 }
 
-// grant is what a request gets: a lease of ms, and permits that return by the clock, whatever it had before.
+// grant grants a lease of ms, and permits that return by the clock, whatever the request had before.
 func (m *permitModel) grant(q *permitReq, ms int64) {
 	q.waits, q.away, q.fence = false, false, 0
 	if q.holds {
@@ -224,13 +225,13 @@ func (m *permitModel) grant(q *permitReq, ms int64) {
 	m.given = append(m.given, q)
 }
 
-// skip takes a waiter out of line, which may come back.
+// skip removes a waiter, which may rejoin.
 func (m *permitModel) skip(q *permitReq, why string) {
 	q.waits, q.away = false, true
 	m.reach("skipped: " + why)
 }
 
-// admit lets in whoever may be let in, while there is room for one permit.
+// admit grants permits to the next waiters while at least one permit is free.
 func (m *permitModel) admit() {
 	for m.rules != nil {
 		line := m.queue()
@@ -260,13 +261,13 @@ func (m *permitModel) admit() {
 	}
 }
 
-// dropIneligible takes a waiter out that asks for more than there ever is.
+// dropIneligible removes a waiter that asks for more than the limit.
 func (m *permitModel) dropIneligible(q *permitReq) {
 	m.ineligible[q] = true
 	m.skip(q, "it asks for more than the limit")
 }
 
-// caller is that somebody asks who knows these limits. It says whether they have changed what is in force.
+// caller applies the limits of a caller, and reports whether those in force have changed.
 func (m *permitModel) caller(l permitLimits) bool {
 	if m.lastNotified != nil && *m.lastNotified == l {
 		return false
@@ -276,15 +277,14 @@ func (m *permitModel) caller(l permitLimits) bool {
 	return changed
 }
 
-// acquire is acquire. Patience is the ms that it is ready to wait at the most; 0: not said. Place is where a newcomer comes
-// to stand. It returns the code of the reply, for how many ms the request is refused, and whether it has changed the
-// limits.
+// acquire models the script acquire. patience is the maximum wait in ms, 0 if unknown; place is that of a newcomer.
+// It returns the code of the reply, the ms for which the request is refused, and whether it has changed the limits.
 func (m *permitModel) acquire(q *permitReq, waits bool, patience, place int64) (code, left int64, changed bool) {
 	if m.tombstonesUntil > m.now && q.tombstonedUntil != 0 {
 		return lua.Tombstoned, 0, false
 	}
 	changed = m.caller(q.limits)
-	if m.has(q, *m.rules) { // a copy of its request
+	if m.has(q, *m.rules) { // a duplicate of its request
 		if q.holds {
 			q.end = max(q.end, m.now+q.ttl)
 		}
@@ -313,7 +313,7 @@ func (m *permitModel) acquire(q *permitReq, waits bool, patience, place int64) (
 	if left = m.minWait(q); q.waits && waits && (patience == 0 || left <= patience) {
 		return lua.Waiting, 0, changed
 	}
-	if newcomer { // nobody learns which place it had
+	if newcomer { // its place is not reported
 		q.place = 0
 	}
 	if !q.waits {
@@ -323,7 +323,7 @@ func (m *permitModel) acquire(q *permitReq, waits bool, patience, place int64) (
 	return lua.Refused, left, changed
 }
 
-// release is release.
+// release models the script release.
 func (m *permitModel) release(q *permitReq, tombstone int64, unused bool) int64 {
 	code := int64(lua.Refused)
 	switch {
@@ -347,7 +347,7 @@ func (m *permitModel) release(q *permitReq, tombstone int64, unused bool) int64 
 	return code
 }
 
-// renew is renew.
+// renew models the script renew.
 func (m *permitModel) renew(q *permitReq, ms int64, exact bool) int64 {
 	if !m.leased(q) {
 		return lua.Refused
@@ -358,8 +358,8 @@ func (m *permitModel) renew(q *permitReq, ms int64, exact bool) int64 {
 	return lua.Granted
 }
 
-// heartbeat is beat of a caller who knows limits; places says where those stand who come back. It returns what is told of
-// each.
+// heartbeat models the script heartbeat of a caller with these limits. places are those of rejoining waiters. It
+// returns the changes by request.
 func (m *permitModel) heartbeat(list []*permitReq, limits permitLimits, back bool, places []int64) map[*permitReq][]int64 {
 	changes := map[*permitReq][]int64{}
 	if m.rules == nil {
@@ -389,7 +389,7 @@ func (m *permitModel) heartbeat(list []*permitReq, limits permitLimits, back boo
 		}
 		q.lapse = m.now + heartbeatTimeout.Milliseconds()
 		m.asks[q] = q.claimTTL()
-		if m.force == nil { // it was lost, and those who wait know it
+		if m.force == nil { // it was lost, and the waiters know it
 			m.lastNotified, m.force = &limits, &limits
 		}
 	}
@@ -405,7 +405,7 @@ func (m *permitModel) heartbeat(list []*permitReq, limits permitLimits, back boo
 	return changes
 }
 
-// limit is limit of a caller who knows limits. It returns the reply.
+// limit models the script limit of a caller with these limits. It returns the reply.
 func (m *permitModel) limit(limits permitLimits, limit int64) []int64 {
 	if m.rules == nil {
 		m.rules = &limits

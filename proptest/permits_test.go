@@ -16,22 +16,22 @@ import (
 	"pgregory.net/rapid"
 )
 
-// permitBench is a server on which the scripts run beside the model.
+// permitBench runs the scripts beside the model.
 type permitBench struct {
 	*permitModel
 	*scriptBench
-	limits permitLimits // that callers know of at present
+	limits permitLimits // of the current callers
 	fence  int64        // the largest so far
-	seq    int64        // the largest that the facts know of
+	seq    int64        // the largest in the metadata
 	high   int64        // the largest place so far
 }
 
-// takenAt is what the score of permits that return by the clock is more than the ms at which they were taken.
+// takenAt is added to the ms at which permits were taken, in the scores of those that return by the clock.
 const takenAt = 8500000000000000
 
-// TestSemaphoreScriptsMatchModel: whatever is done to a semaphore, in whatever order, and while time passes, the
-// scripts answer, let in, tell and leave behind what the model does. There are never more permits held than the limit
-// that let them in, and none that return by the clock are missing from the count before they have.
+// TestSemaphoreScriptsMatchModel checks that for all operations on a semaphore, in any order, while time passes, the
+// scripts reply, grant, notify and store what the model does; that never more permits are held than the limit under
+// which they were granted; and that permits by the clock are counted until they return.
 func TestSemaphoreScriptsMatchModel(t *testing.T) {
 	rdb, mini := miniServer(t)
 	run := newRun(t)
@@ -46,15 +46,15 @@ func TestSemaphoreScriptsMatchModel(t *testing.T) {
 		"a lease expires", "permits return by the clock", "a lease outlasts its permits' window",
 		"skipped: its heartbeat has lapsed", "skipped: not subscribed",
 		"skipped: it asks for more than the limit", "skipped: not subscribed for the notification of the head",
-		"the first is forewarned of a lease", "the first is forewarned of the clock",
+		"the head is notified of a lease", "the head is notified of the clock",
 		"a lapsed waiter is notified", "rejoined the queue", "rejoined the queue and granted", "held", "unknown", "a waiter without notifications is granted",
-		"left", "released", "given back unused", "nothing to release", "renewed", "shortened",
+		"left", "released", "released unused", "nothing to release", "renewed", "shortened",
 		"the limit is raised", "the limit is lowered", "a caller changes the limits", "the metadata is lost",
 		"run to the end",
 	)
 }
 
-// TestSemaphoreScriptsMatchModelOnRealServer is the same on a real server, for a moment.
+// TestSemaphoreScriptsMatchModelOnRealServer runs a part of the same on a real server.
 func TestSemaphoreScriptsMatchModelOnRealServer(t *testing.T) {
 	rdb := redistest.Start(t).Client()
 	checkPart(t, 0.1, func(r *rapid.T) { permitSequence(r, &run{tally: map[string]int{}}, rdb, nil) })
@@ -72,28 +72,28 @@ func permitSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Minir
 	defer b.close()
 	b.limits = b.drawLimits(rapid.SampledFrom([]string{"h", "c", "hc"}).Draw(r, "kind"))
 	actions := map[string]func(*rapid.T){
-		"":                               func(*rapid.T) {},
-		"a waiter arrives":               func(*rapid.T) { b.asksFor(b.newReq(), true, 0) },
-		"several waiters arrive":         b.severalArrive,
-		"several more waiters arrive":    b.severalArrive,
-		"one comes in a hurry":           b.acquiresWithin,
-		"a try":                          func(*rapid.T) { b.asksFor(b.newReq(), false, 0) },
-		"another tries":                  func(*rapid.T) { b.asksFor(b.newReq(), false, 0) },
-		"a duplicate arrives":            b.duplicateArrives,
-		"a holder releases":              b.holderReleases,
-		"another releases":               b.holderReleases,
-		"all holders release":            b.allRelease,
-		"one never learned":              b.givenBack,
-		"a waiter leaves":                b.waiterLeaves,
-		"an unknown request is released": b.strangerLeaves,
-		"a lease is renewed":             b.renews,
-		"a keeper heartbeats":            b.heartbeats,
-		"another keeper heartbeats":      b.heartbeats,
-		"waiters rejoin":                 b.rejoins,
-		"a subscription changes":         b.toggleSubscription,
-		"the lock is inspected":          func(*rapid.T) { b.limitIs(0) },
-		"the limit is set":               b.setsLimit,
-		"callers change":                 b.callersChange,
+		"":                                  func(*rapid.T) {},
+		"a waiter arrives":                  func(*rapid.T) { b.asksFor(b.newReq(), true, 0) },
+		"several waiters arrive":            b.severalArrive,
+		"several more waiters arrive":       b.severalArrive,
+		"a waiter arrives with little time": b.acquiresWithin,
+		"a try":                             func(*rapid.T) { b.asksFor(b.newReq(), false, 0) },
+		"another tries":                     func(*rapid.T) { b.asksFor(b.newReq(), false, 0) },
+		"a duplicate arrives":               b.duplicateArrives,
+		"a holder releases":                 b.holderReleases,
+		"another releases":                  b.holderReleases,
+		"all holders release":               b.allRelease,
+		"a lease is released unused":        b.givenBack,
+		"a waiter leaves":                   b.waiterLeaves,
+		"an unknown request is released":    b.strangerLeaves,
+		"a lease is renewed":                b.renews,
+		"a keeper heartbeats":               b.heartbeats,
+		"another keeper heartbeats":         b.heartbeats,
+		"waiters rejoin":                    b.rejoins,
+		"a subscription changes":            b.toggleSubscription,
+		"the lock is inspected":             func(*rapid.T) { b.limitIs(0) },
+		"the limit is set":                  b.setsLimit,
+		"callers change":                    b.callersChange,
 	}
 	if mini != nil {
 		actions["time passes"] = b.timePasses
@@ -108,7 +108,7 @@ func permitSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Minir
 	}
 }
 
-// those is who holds permits, or has some that are to return.
+// those lists the requests with permits that are held or to return.
 func (b *permitBench) those() string {
 	var list []string
 	for _, q := range b.all {
@@ -135,13 +135,13 @@ func (b *permitBench) drawLimits(kind string) permitLimits {
 	return l
 }
 
-// starts begins a step, at the time that the server has now.
+// starts begins a step at the server's current time.
 func (b *permitBench) starts(format string, args ...any) {
 	b.r.Helper()
 	b.comesTo(b.time(format, args...))
 }
 
-// comesTo is that it is now.
+// comesTo sets the time.
 func (b *permitBench) comesTo(now int64) {
 	b.begin(now)
 	for _, q := range b.all {
@@ -152,7 +152,7 @@ func (b *permitBench) comesTo(now int64) {
 	}
 }
 
-// newReq draws a request.
+// newReq draws a new request.
 func (b *permitBench) newReq() *permitReq {
 	q := &permitReq{serial: len(b.all) + 1, limits: b.limits, holds: b.limits.atOnce > 0, byClock: b.limits.window > 0}
 	q.keeper = keepers[rapid.SampledFrom([]int{0, 1, 2, 0, 1, 2, 3}).Draw(b.r, "keeper")]
@@ -171,7 +171,7 @@ func (b *permitBench) newReq() *permitReq {
 	return q
 }
 
-// kind is h, c or hc: what a token says of permits under these limits.
+// kind returns h, c or hc, as in tokens with permits under these limits.
 func (l permitLimits) kind() string {
 	return strings.Repeat("h", yes(l.atOnce > 0)) + strings.Repeat("c", yes(l.window > 0))
 }
@@ -185,10 +185,10 @@ func yes(is bool) int {
 	return 0
 }
 
-// behind is a place behind all, until the server has given one.
+// behind returns a place behind all, until the server has assigned one.
 func (b *permitBench) behind() int64 { return max(b.high, 1e15) + 1 }
 
-// queuedAt takes over the place of a newcomer, after all others.
+// queuedAt adopts the place that the server assigned to a newcomer, behind all others.
 func (b *permitBench) queuedAt(q *permitReq, place int64) {
 	b.r.Helper()
 	if place <= b.high || place < 1e15 {
@@ -209,10 +209,10 @@ func (b *permitBench) acquiresWithin(*rapid.T) {
 	b.asksFor(b.newReq(), true, rapid.SampledFrom([]int64{1, l.per/2 + 1, l.per + 1, 3 * (l.per + 1)}).Draw(b.r, "within"))
 }
 
-// asksFor is acquire.
+// asksFor runs acquire.
 func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 	b.r.Helper()
-	b.starts("%s asks under %v, waits %v within %d", q.token, q.limits, waits, within)
+	b.starts("acquire %s under %v, waits %v within %d", q.token, q.limits, waits, within)
 	newcomer, had, others := !q.waits, q.end > b.now || q.taken != 0, len(b.queue()) > 0
 	code, left, changed := b.acquire(q, waits, within, b.behind())
 	life := heartbeatTimeout.Milliseconds() * int64(yes(waits))
@@ -227,7 +227,7 @@ func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 	switch code {
 	case lua.Granted:
 		if got[3]-got[2] != q.ttl || !b.near(got[2], b.now) || got[4] != changes {
-			b.failf("reply %v, want a lease of %d ms, news %d", got, q.ttl, changes)
+			b.failf("reply %v, want a lease of %d ms, change %d", got, q.ttl, changes)
 		}
 		if had && !slices.Contains(b.given, q) {
 			b.reach("a duplicate of a request")
@@ -252,7 +252,7 @@ func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 		}
 	case lua.Refused:
 		if !b.near(got[2], left) || got[3] != changes {
-			b.failf("reply %v, want %d ms, news %d", got, left, changes)
+			b.failf("reply %v, want %d ms, change %d", got, left, changes)
 		}
 		switch {
 		case waits:
@@ -275,7 +275,7 @@ func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 			ask = 0
 		}
 		if got[4] != int64(rank) || !b.near(got[5], ask) || got[6] != changes || got[2] < b.seq {
-			b.failf("reply %v, want rank %d, %d ms, news %d", got, rank, ask, changes)
+			b.failf("reply %v, want rank %d, %d ms, change %d", got, rank, ask, changes)
 		}
 		if atOnce, window := b.room(*b.rules); min(atOnce, window) >= q.permits {
 			b.reach("a light one waits behind a heavy one")
@@ -283,7 +283,7 @@ func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 	}
 }
 
-// some draws one of those for whom it is so.
+// some draws a request that satisfies is.
 func (b *permitBench) some(what string, is func(*permitReq) bool) *permitReq {
 	var list []*permitReq
 	for _, q := range b.all {
@@ -294,7 +294,7 @@ func (b *permitBench) some(what string, is func(*permitReq) bool) *permitReq {
 	return draw(b.r, list, what)
 }
 
-// duplicateArrives: of a request that has been granted, or waits; sometimes of one that is over.
+// duplicateArrives repeats a request that was granted, or waits, and sometimes one that has ended.
 func (b *permitBench) duplicateArrives(*rapid.T) {
 	late := rapid.IntRange(0, 3).Draw(b.r, "late") == 0
 	q := b.some("request", func(q *permitReq) bool {
@@ -303,10 +303,10 @@ func (b *permitBench) duplicateArrives(*rapid.T) {
 	b.asksFor(q, true, 0)
 }
 
-// releases is release.
+// releases runs release.
 func (b *permitBench) releases(q *permitReq, unused bool) {
 	tombstone := rapid.SampledFrom([]int64{0, 0, 60000}).Draw(b.r, "tombstone ms")
-	b.starts("%s is released, bury %d, unused %v", q.token, tombstone, unused)
+	b.starts("%s is released, tombstone %d, unused %v", q.token, tombstone, unused)
 	took := q.taken != 0
 	code := b.release(q, tombstone, unused)
 	got := b.eval(lua.Semaphore.Release, 4, lua.ReleaseArgs(nil, q.token, idle.Milliseconds(), scriptWake, 0, tombstone, yes(unused)))
@@ -315,7 +315,7 @@ func (b *permitBench) releases(q *permitReq, unused bool) {
 	}
 	b.reach(map[int64]string{lua.Granted: "released", lua.Left: "left", lua.Refused: "nothing to release"}[code])
 	if unused && took {
-		b.reach("given back unused")
+		b.reach("released unused")
 	}
 	b.compare()
 }
@@ -342,7 +342,7 @@ func (b *permitBench) strangerLeaves(*rapid.T) {
 	b.releases(b.some("stranger", func(q *permitReq) bool { return !q.waits && !b.leased(q) }), rapid.Bool().Draw(b.r, "unused"))
 }
 
-// renews is renew.
+// renews runs renew.
 func (b *permitBench) renews(*rapid.T) {
 	odd := rapid.IntRange(0, 5).Draw(b.r, "odd") == 0
 	q := b.some("lease", func(q *permitReq) bool { return odd || b.leased(q) })
@@ -372,7 +372,7 @@ func (b *permitBench) renews(*rapid.T) {
 	b.compare()
 }
 
-// heartbeats is the heartbeat of some of a keeper's requests.
+// heartbeats runs the heartbeat of some of a keeper's requests.
 func (b *permitBench) heartbeats(*rapid.T) {
 	k := rapid.SampledFrom(keepers).Draw(b.r, "keeper")
 	var list []*permitReq
@@ -384,7 +384,7 @@ func (b *permitBench) heartbeats(*rapid.T) {
 	b.heartbeatFor(list, false, nil)
 }
 
-// rejoins is a keeper's waiters that were passed over, or whose short first lease is over.
+// rejoins is the heartbeat of a keeper's waiters that were skipped, or whose short first lease has expired.
 func (b *permitBench) rejoins(*rapid.T) {
 	odd := rapid.IntRange(0, 3).Draw(b.r, "odd") == 0
 	back := func(q *permitReq) bool { return q.kind() == b.limits.kind() && (q.away || odd && q.place != 0) }
@@ -402,7 +402,7 @@ func (b *permitBench) rejoins(*rapid.T) {
 
 func (b *permitBench) heartbeatFor(list []*permitReq, back bool, places []int64) {
 	b.r.Helper()
-	b.starts("%s beat under %v, back %v", permitTokens(list), b.limits, back)
+	b.starts("heartbeats of %s under %v, rejoin %v", permitTokens(list), b.limits, back)
 	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), heartbeatTimeout.Milliseconds(), scriptWake, 0, yes(back), b.limits.String())
 	at := slices.Clone(places)
 	ends := map[*permitReq]int64{}
@@ -442,7 +442,7 @@ func (b *permitBench) heartbeatFor(list []*permitReq, back bool, places []int64)
 		case lua.Granted:
 			q.fence = rest[2]
 			if rest[3]-got[1] != q.claimTTL() {
-				b.failf("reply %v, want a claim of %d ms", got, q.claimTTL())
+				b.failf("reply %v, want an unconfirmed lease of %d ms", got, q.claimTTL())
 			}
 			b.reach("granted by a reply: " + q.kind())
 		case lua.Held:
@@ -471,7 +471,7 @@ func (b *permitBench) heartbeatFor(list []*permitReq, back bool, places []int64)
 		return fmt.Sprint(list)
 	}
 	if codes(received) != codes(changes) {
-		b.failf("reply %v tells %v, want %v", got, codes(received), codes(changes))
+		b.failf("reply %v reports %v, want %v", got, codes(received), codes(changes))
 	}
 	b.compare()
 
@@ -483,21 +483,21 @@ func (b *permitBench) heartbeatFor(list []*permitReq, back bool, places []int64)
 			b.failf("reply %v, the first is %s", got, line[first].token)
 		}
 	} else if q := list[got[5]-1]; first < 0 || line[got[6]] != q || first != int(got[6]) {
-		b.failf("reply %v, the line is %s", got, permitTokens(line))
+		b.failf("reply %v, the queue is %s", got, permitTokens(line))
 	} else if first < 3 && !b.near(got[3], b.ends()) || first > 2 && got[3] != 0 {
 		b.failf("reply %v, want %d ms", got, b.ends())
 	}
 }
 
-// toggleSubscription: a keeper's subscription comes or goes.
+// toggleSubscription subscribes or unsubscribes a keeper.
 func (b *permitBench) toggleSubscription(*rapid.T) {
 	k := rapid.SampledFrom(keepers[:3]).Draw(b.r, "keeper")
 	b.listen(k, !b.scriptBench.subscribed[k])
 }
 
-// limitIs is limit.
+// limitIs runs limit.
 func (b *permitBench) limitIs(limit int64) {
-	b.starts("the limit is %d by one who knows %v", limit, b.limits)
+	b.starts("the limit is set to %d by a caller with %v", limit, b.limits)
 	was := b.force
 	want := b.limit(b.limits, limit)
 	got := b.eval(lua.Semaphore.Limit, 4, lua.LimitArgs(nil, idle.Milliseconds(), scriptWake, 0, b.limits.String(), int(limit), ""))
@@ -517,8 +517,8 @@ func (b *permitBench) limitIs(limit int64) {
 
 func (b *permitBench) setsLimit(*rapid.T) { b.limitIs(rapid.Int64Range(1, 8).Draw(b.r, "limit")) }
 
-// callersChange: those who come from now on know of other limits, mostly of the same kind. Nobody waits for permits of
-// two kinds: what is let in together then depends on what was swept before.
+// callersChange changes the limits that later callers know, mostly without changing the kind. No two kinds wait
+// together: what is granted together then depends on what was swept before.
 func (b *permitBench) callersChange(*rapid.T) {
 	kind := b.limits.kind()
 	if len(b.queue()) == 0 && rapid.Bool().Draw(b.r, "odd") {
@@ -527,7 +527,7 @@ func (b *permitBench) callersChange(*rapid.T) {
 	b.limits = b.drawLimits(kind)
 }
 
-// metadataIsLost: the meta hash is evicted. Fences still rise, because time has passed.
+// metadataIsLost evicts the metadata. Fences still rise, because time has passed.
 func (b *permitBench) metadataIsLost(*rapid.T) {
 	b.pass(1)
 	b.starts("the metadata is lost")
@@ -546,7 +546,7 @@ func (b *permitBench) timePasses(*rapid.T) {
 	b.pass(rapid.SampledFrom(list).Draw(b.r, "ms"))
 }
 
-// somethingEnds lets time pass until a lease or a heartbeat ends, or permits return, or a millisecond less.
+// somethingEnds advances time until a lease or a heartbeat ends, or permits return, or a millisecond less.
 func (b *permitBench) somethingEnds(*rapid.T) {
 	var list []int64
 	for _, q := range b.all {
@@ -574,7 +574,8 @@ func (b *permitBench) pass(ms int64) {
 	b.compare()
 }
 
-// runToEnd: if all are alive and nobody renews, everyone gets its permits, or learns that there are never so many.
+// runToEnd checks that every waiter is granted its permits, or learns that there are never so many, if all are alive
+// and nobody renews.
 func (b *permitBench) runToEnd() {
 	for _, k := range keepers[:3] {
 		b.listen(k, true)
@@ -597,7 +598,7 @@ func (b *permitBench) runToEnd() {
 			b.reach("run to the end")
 			return
 		}
-		// In 5 s a window of 5 s or a lease that is not renewed is over; there are longer ones.
+		// In 5 s a window of 5 s or a lease without renewal has ended; there are longer ones.
 		if rounds > 20+5*len(b.all) {
 			b.failf("%s still wait", permitTokens(line))
 		}
@@ -609,7 +610,7 @@ func (b *permitBench) runToEnd() {
 	}
 }
 
-// compare holds what lies at the server, and what it has told, against the model.
+// compare compares the server's data and messages with the model.
 func (b *permitBench) compare() {
 	b.r.Helper()
 	pipe := b.rdb.Pipeline()
@@ -645,9 +646,9 @@ func (b *permitBench) compare() {
 	for _, q := range b.all {
 		switch until := lapses["-"+q.token]; {
 		case until == 0 && q.tombstonedUntil > b.now:
-			b.failf("%s is not buried any more, want until %d", q.token, q.tombstonedUntil)
+			b.failf("%s has no tombstone, want until %d", q.token, q.tombstonedUntil)
 		case until != 0 && !b.near(until, q.tombstonedUntil):
-			b.failf("%s is buried until %d, want %d", q.token, until, q.tombstonedUntil)
+			b.failf("%s is tombstoned until %d, want %d", q.token, until, q.tombstonedUntil)
 		default:
 			q.tombstonedUntil = until
 		}
@@ -659,8 +660,8 @@ func (b *permitBench) compare() {
 	}
 }
 
-// queueMatches compares the line. Who is not there to be told may be taken out sooner than at its turn, and who asks for more
-// than there ever is.
+// queueMatches compares the queue. Waiters that cannot be notified, or that ask for more than the limit, may be
+// removed before their turn.
 func (b *permitBench) queueMatches(queue []redis.Z) {
 	b.r.Helper()
 	at := map[string]int64{}
@@ -670,24 +671,24 @@ func (b *permitBench) queueMatches(queue []redis.Z) {
 	for _, q := range b.queue() {
 		switch place, waits := at[q.token]; {
 		case waits && place != q.place:
-			b.failf("%s stands at %d, want %d", q.token, place, q.place)
+			b.failf("%s is at place %d, want %d", q.token, place, q.place)
 		case waits:
 		case b.rules != nil && q.above(*b.rules):
 			b.dropIneligible(q)
 		case !b.reachable(q):
-			b.skip(q, "it was to be forewarned")
+			b.skip(q, "not subscribed for the notification of the head")
 		default:
-			b.failf("%s has left the line", q.token)
+			b.failf("%s has left the queue", q.token)
 		}
 		delete(at, q.token)
 	}
 	for token, place := range at {
-		b.failf("%s stands at %d", token, place)
+		b.failf("%s is at place %d", token, place)
 	}
 }
 
-// holdersMatch compares who holds permits, and what has been taken that returns by the clock. What is over may still be there,
-// and is counted as long as it is; it does no harm, as the model knows nothing of it.
+// holdersMatch compares the permits that are held, and those that return by the clock. Expired ones may still be
+// stored, and are counted until they are removed; the model does not know them.
 func (b *permitBench) holdersMatch(scores map[string]int64, expiry int64) {
 	b.r.Helper()
 	per := int64(0)
@@ -730,7 +731,7 @@ func (b *permitBench) holdersMatch(scores map[string]int64, expiry int64) {
 			if b.leased(q) && !b.spends(q, per) {
 				b.reach("a lease outlasts its permits' window")
 			}
-		case b.rules != nil && b.spends(q, per) && q.taken+per-b.now >= b.tolerance: // else it may have returned by now
+		case b.rules != nil && b.spends(q, per) && q.taken+per-b.now >= b.tolerance: // otherwise they may have returned by now
 			b.failf("nothing is left of what %s took at %d", q.token, q.taken)
 		case q.taken != 0:
 			b.reach("permits return by the clock")
@@ -748,12 +749,12 @@ func (b *permitBench) holdersMatch(scores map[string]int64, expiry int64) {
 	}
 	for member := range scores {
 		if !members[member] {
-			b.failf("%s is left of a lease that is over", member)
+			b.failf("%s is left of an expired lease", member)
 		}
 	}
 }
 
-// messages is what the keepers were told by the step.
+// messages compares the messages of the step.
 func (b *permitBench) messages(scores map[string]int64) {
 	b.r.Helper()
 	changes := map[string][]*permitReq{}
@@ -805,19 +806,19 @@ func (b *permitBench) messages(scores map[string]int64) {
 	}
 	for k := range maps.Keys(b.scriptBench.subscribed) {
 		if !slices.Equal(changes[k], want[k]) {
-			b.failf("%s was told of%s, want%s", k, permitTokens(changes[k]), permitTokens(want[k]))
+			b.failf("%s was notified of%s, want%s", k, permitTokens(changes[k]), permitTokens(want[k]))
 		}
 		if count[k] > 1 && !b.unreachable {
-			b.failf("%s was told by %d messages", k, count[k])
+			b.failf("%s got %d messages", k, count[k])
 		}
 	}
 }
 
-// headNotified is a waiter that was told to ask in so many ms.
+// headNotified checks the notification of a waiter to retry after ms.
 func (b *permitBench) headNotified(q *permitReq, ms int64) {
 	b.r.Helper()
-	// Who asks for more than the limit learns that when it asks, however soon: at once if it was first in line when the limit
-	// changed, or when room comes if others who stood first turned out not to listen.
+	// A request above the limit learns it when it asks, however soon: at once if it was the head when the limit
+	// changed, or when permits are free if others before it were not subscribed.
 	if b.rules != nil && q.above(*b.rules) {
 		return
 	}
@@ -827,21 +828,21 @@ func (b *permitBench) headNotified(q *permitReq, ms int64) {
 		return
 	}
 	if line := b.queue(); len(line) == 0 || line[0] != q || !b.near(ms, b.ends()) {
-		b.failf("%s was forewarned of %d ms, want%s and %d", q.token, ms, permitTokens(line), b.ends())
+		b.failf("%s was notified to retry after %d ms, want%s and %d", q.token, ms, permitTokens(line), b.ends())
 	}
 	if b.minWait(q) > 0 {
-		b.reach("the first is forewarned of the clock")
+		b.reach("the head is notified of the clock")
 	} else {
-		b.reach("the first is forewarned of a lease")
+		b.reach("the head is notified of a lease")
 	}
 }
 
-// fences rise in the order in which those were let in whom the step has let in.
+// fences checks that fences rise in the order in which the step granted leases.
 func (b *permitBench) fences(scores map[string]int64) {
 	b.r.Helper()
 	for _, q := range b.given {
 		if fence := scores["#"+q.token]; fence != q.fence || fence <= b.fence {
-			b.failf("%s has the fence %d and was told of %d, after %d", q.token, fence, q.fence, b.fence)
+			b.failf("%s has the fence %d and was notified of %d, after %d", q.token, fence, q.fence, b.fence)
 		}
 		b.fence, b.seq = q.fence, q.fence
 	}

@@ -15,41 +15,40 @@ import (
 	"pgregory.net/rapid"
 )
 
-// windowGrant is a grant as it was seen at the server.
+// windowGrant is a grant observed at the server.
 type windowGrant struct {
 	token   string
 	permits int64
-	at      int64 // by the clock that judges
-	until   int64 // its lease, by the clock that judges; 0: it is over, or there was none
+	at      int64 // by the reference clock
+	until   int64 // end of its lease by the reference clock; 0: it has ended, or there was none
 }
 
-// windowBench is a semaphore whose server's clock is set, and a clock that is not.
+// windowBench is a semaphore with a server clock that is set, and a clock that is not.
 type windowBench struct {
 	*scriptBench
 	tally   map[string]int
 	limits  permitLimits
 	back    bool // the server's clock is set back, else forward
 	now     int64
-	elapsed int64 // ms that have really passed
+	elapsed int64 // ms of real time
 	serial  int
 	waiting []string
 	fences  map[string]int64
-	grants  []*windowGrant // that were not given back unused, in order
+	grants  []*windowGrant // not released unused, in order
 	fence   int64          // the largest so far
 }
 
-// TestWindowNeverExceedsLimit: with limits, arrivals and weights as they come, while waiters and holders are
-// forgotten, and while the server's clock is set forward or back, there are never more permits held at once than the
-// limit, and never more taken in any window, wherever it begins. If the clock is set forward, it is that clock that
-// judges; if it is set back, it is the time that has really passed. When enough of that has passed and nobody holds any,
-// all who wait get their permits.
+// TestWindowNeverExceedsLimit checks that with any limits, arrivals and weights, while waiters and holders are lost,
+// and while the server's clock is set forward or back, never more permits are held than the limit, and never more
+// taken in any window, wherever it begins. The reference clock is the server's if it is set forward, and real time
+// if it is set back. When enough time has passed and nobody holds any, all waiters get their permits.
 func TestWindowNeverExceedsLimit(t *testing.T) {
 	rdb, mini := miniServer(t)
 	run := newRun(t)
 	run.explore(0.4, func(r *rapid.T) { windowSequence(r, run, rdb, mini) },
 		"the clock is set back", "the clock is set forward", "the clock is set back while permits are to return",
-		"granted at once", "granted later", "the window is full", "all that may be held is held",
-		"given back unused", "played to its end after the clock was set back",
+		"granted at once", "granted later", "the window is full", "all permits are held",
+		"released unused", "run to the end after the clock was set back",
 	)
 }
 
@@ -60,8 +59,8 @@ func windowSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Minir
 	b.now = 1_800_000_000_000
 	b.state = func() string { return fmt.Sprintf(" %d ms have passed, %q wait", b.elapsed, b.waiting) }
 	b.back = rapid.Bool().Draw(r, "back")
-	// When the clock is set back, the expiry of a key at a real server moves away with the ends of the leases in it, but at
-	// the embedded one it does not.
+	// When the clock is set back, the expiry of a key at a real server moves with the ends of the leases in it, but
+	// not at the embedded one.
 	mini.ClockTTL(!b.back)
 	b.limits.window = rapid.Int64Range(1, 10).Draw(r, "in a window")
 	b.limits.per = rapid.Int64Range(10, 5000).Draw(r, "per")
@@ -69,22 +68,22 @@ func windowSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Minir
 		b.limits.atOnce = rapid.Int64Range(1, 10).Draw(r, "at once")
 	}
 	r.Repeat(map[string]func(*rapid.T){
-		"":                       func(*rapid.T) {},
-		"a waiter arrives":       func(*rapid.T) { b.asks(true) },
-		"another waiter arrives": func(*rapid.T) { b.asks(true) },
-		"a try":                  func(*rapid.T) { b.asks(false) },
-		"another tries":          func(*rapid.T) { b.asks(false) },
-		"a holder releases":      b.releases,
-		"one renews":             b.renews,
-		"waiters beat":           func(*rapid.T) { b.heartbeats() },
-		"time passes":            b.timePasses,
-		"a window ends":          b.windowEnds,
-		"the clock jumps":        b.jumps,
+		"":                        func(*rapid.T) {},
+		"a waiter arrives":        func(*rapid.T) { b.asks(true) },
+		"another waiter arrives":  func(*rapid.T) { b.asks(true) },
+		"a try":                   func(*rapid.T) { b.asks(false) },
+		"another tries":           func(*rapid.T) { b.asks(false) },
+		"a holder releases":       b.releases,
+		"a lease is renewed":      b.renews,
+		"waiters send heartbeats": func(*rapid.T) { b.heartbeats() },
+		"time passes":             b.timePasses,
+		"a window ends":           b.windowEnds,
+		"the clock jumps":         b.jumps,
 	})
 	b.runToEnd()
 }
 
-// judge is the time by the clock that judges.
+// judge returns the time by the reference clock.
 func (b *windowBench) judge() int64 {
 	if b.back {
 		return b.elapsed
@@ -100,7 +99,7 @@ func (b *windowBench) asks(waits bool) {
 	}
 	ttl := rapid.SampledFrom([]int64{2000, 30000}).Draw(b.r, "ttl")
 	token := fmt.Sprintf("mute:%d:%d.2000%ss%d", b.serial, ttl, b.limits.kind(), permits)
-	b.time("%s asks, waits %v, %d ms have passed", token, waits, b.elapsed)
+	b.time("acquire %s, waits %v, %d ms have passed", token, waits, b.elapsed)
 	got := b.eval(lua.Semaphore.Acquire, 4, lua.AcquireArgs(nil, token, ttl, idle.Milliseconds(), heartbeatTimeout.Milliseconds()*int64(yes(waits)), scriptWake, 0, b.limits.String(), 0))
 	switch got[0] {
 	case lua.Granted:
@@ -119,7 +118,7 @@ func (b *windowBench) releases(*rapid.T) {
 	g.until = 0
 	if unused {
 		b.grants = slices.DeleteFunc(b.grants, func(o *windowGrant) bool { return o == g })
-		b.tally["given back unused"]++
+		b.tally["released unused"]++
 	}
 	b.inspectGrants()
 }
@@ -133,12 +132,13 @@ func (b *windowBench) renews(*rapid.T) {
 	b.inspectGrants()
 }
 
-// heartbeats is the heartbeat of all who wait. Some have been granted something meanwhile, and some have been passed over.
+// heartbeats runs the heartbeat of all waiters. Some have been granted permits meanwhile, and some have been
+// skipped.
 func (b *windowBench) heartbeats() {
 	if len(b.waiting) == 0 {
 		return
 	}
-	b.time("%q beat", b.waiting)
+	b.time("heartbeats of %q", b.waiting)
 	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), heartbeatTimeout.Milliseconds(), scriptWake, 0, 1, b.limits.String())
 	for _, token := range b.waiting {
 		args = append(args, token, 0)
@@ -149,7 +149,7 @@ func (b *windowBench) heartbeats() {
 
 func (b *windowBench) timePasses(*rapid.T) { b.pass(rapid.Int64Range(1, 3000).Draw(b.r, "ms")) }
 
-// windowEnds: time passes until permits return, if the clock is not set meanwhile, or a millisecond less.
+// windowEnds advances time until permits return, if the clock is not set meanwhile, or a millisecond less.
 func (b *windowBench) windowEnds(*rapid.T) {
 	g := draw(b.r, b.grants, "grant")
 	if ms := g.at + b.limits.per + 1 - b.judge() - int64(rapid.IntRange(0, 1).Draw(b.r, "less")); ms > 0 {
@@ -183,7 +183,7 @@ func (b *windowBench) setTo(now int64) {
 	b.mini.SetTime(time.UnixMilli(now))
 }
 
-// spent is the permits that are to return.
+// spent returns the permits that are to return.
 func (b *windowBench) spent() int64 {
 	var n int64
 	for _, g := range b.grants {
@@ -194,7 +194,7 @@ func (b *windowBench) spent() int64 {
 	return n
 }
 
-// inspectGrants finds what has been granted, and measures.
+// inspectGrants reads what has been granted, and checks the limits.
 func (b *windowBench) inspectGrants() {
 	b.r.Helper()
 	list, err := b.rdb.ZRangeWithScores(scriptCtx, b.keys[0], 0, -1).Result()
@@ -255,7 +255,7 @@ func (b *windowBench) inspectGrants() {
 		b.failf("%d permits are held, the limit is %d:%s", held, b.limits.atOnce, b.those())
 	}
 	if held == b.limits.atOnce {
-		b.tally["all that may be held is held"]++
+		b.tally["all permits are held"]++
 	}
 	if spent := b.spent(); spent > b.limits.window {
 		b.failf("%d permits were taken in the last %d ms, the limit is %d", spent, b.limits.per, b.limits.window)
@@ -264,7 +264,7 @@ func (b *windowBench) inspectGrants() {
 	}
 }
 
-// those is who holds permits.
+// those lists the holders.
 func (b *windowBench) those() string {
 	var text strings.Builder
 	for _, g := range b.grants {
@@ -275,8 +275,8 @@ func (b *windowBench) those() string {
 	return text.String()
 }
 
-// runToEnd: nobody renews or releases any more, and the clock is not set any more. A lease lasts for 30 s at the
-// most, and one window at least is filled up to half in the time of one and a round.
+// runToEnd stops renewals, releases and jumps of the clock. A lease lasts 30 s at the most, and at least one window
+// is filled to half in its length and a round.
 func (b *windowBench) runToEnd() {
 	const round = 500
 	deadline := b.elapsed + int64(len(b.waiting)+1)*(30_000+b.limits.per+round)
@@ -288,13 +288,13 @@ func (b *windowBench) runToEnd() {
 		b.pass(max(round, b.limits.per/4))
 	}
 	if b.back && b.elapsed > 0 {
-		b.tally["played to its end after the clock was set back"]++
+		b.tally["run to the end after the clock was set back"]++
 	}
 }
 
-// TestRetryAfterIsLowerBound: a try is refused with a time before which its permits are not to be had,
-// whatever the line and the window hold. The time is exact if fewer than fifty are in line and fifty have to return, or
-// if each asks for one permit.
+// TestRetryAfterIsLowerBound checks that a refused try gets a time before which its permits are not available,
+// whatever the queue and the window hold. The time is exact if fewer than fifty requests wait and fewer than fifty
+// permits have to return, or if each asks for one permit.
 func TestRetryAfterIsLowerBound(t *testing.T) {
 	rdb, mini := miniServer(t)
 	run := newRun(t)
@@ -321,26 +321,27 @@ func TestRetryAfterIsLowerBound(t *testing.T) {
 		}
 		switch exact := line < 50 && takings < 50 || heaviest <= 1 && q.permits == 1; {
 		case got[2] > want:
-			b.failf("%d in line, %d to return: %d ms, but it is granted in %d", line, takings, got[2], want)
+			b.failf("%d waiting, %d to return: %d ms, but it is granted in %d", line, takings, got[2], want)
 		case exact && got[2] != want:
-			b.failf("%d in line, %d to return: %d ms, want %d", line, takings, got[2], want)
+			b.failf("%d waiting, %d to return: %d ms, want %d", line, takings, got[2], want)
 		case got[2] == want:
 			run.tally["exact"]++
 		default:
-			run.tally["sooner than it is"]++
+			run.tally["earlier than possible"]++
 		}
 		for what, reached := range map[string]bool{
-			"a long line": line > 50, "a crowded window": takings > 50, "a line for more than a window": want > q.limits.per+1,
-			"a crowd that asks for one each": line > 50 && heaviest == 1,
+			"a long queue": line > 50, "a crowded window": takings > 50, "a queue for more than a window": want > q.limits.per+1,
+			"many waiters for one permit each": line > 50 && heaviest == 1,
 		} {
 			run.tally[what] += yes(reached)
 		}
 	})
-	run.report("granted", "exact", "sooner than it is", "a long line", "a crowded window", "a line for more than a window",
-		"a crowd that asks for one each")
+	run.report("granted", "exact", "earlier than possible", "a long queue", "a crowded window", "a queue for more than a window",
+		"many waiters for one permit each")
 }
 
-// drawQueue writes a semaphore as the scripts leave it behind, and a model of it. The last request is only in the model.
+// drawQueue writes a semaphore as the scripts would leave it, and a model of it. The last request is only in the
+// model.
 func drawQueue(r *rapid.T, b *scriptBench) *permitModel {
 	now := b.time("a crowd")
 	l := permitLimits{window: rapid.Int64Range(1, 150).Draw(r, "limit"), per: rapid.Int64Range(10, 5000).Draw(r, "per")}
@@ -370,7 +371,7 @@ func drawQueue(r *rapid.T, b *scriptBench) *permitModel {
 	if spent > 0 {
 		lock["spent"] = -spent
 	}
-	for range rapid.IntRange(0, 130).Draw(r, "in line") {
+	for range rapid.IntRange(0, 130).Draw(r, "waiting") {
 		q := req()
 		q.waits, q.place, q.lapse = true, now*1000+int64(q.serial), now+5000
 		queue[q.token], heartbeats[q.token] = q.place, q.lapse

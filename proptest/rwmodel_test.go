@@ -606,7 +606,7 @@ func (b *rwBench) duplicateArrives(*rapid.T) {
 	b.asks(q, true)
 }
 
-// converts asks for a lease in the place of another one: mostly of one that is right.
+// converts requests a lease in place of another, mostly a valid one.
 func (b *rwBench) converts(use byte) {
 	odd := rapid.IntRange(0, 5).Draw(b.r, "odd") == 0
 	from := b.some("origin", func(q *rwReq) bool { return odd || b.holds(q) && q.reads() == (use == 'u') })
@@ -619,7 +619,7 @@ func (b *rwBench) converts(use byte) {
 	b.asks(q, waits)
 }
 
-// upgradesTurn: an upgrade waits until it is alone, and perhaps is not there any more then.
+// upgradesTurn lets an upgrade wait until it is alone, when its process may be gone.
 func (b *rwBench) upgradesTurn(*rapid.T) {
 	held := b.holders()
 	if len(held) < 2 {
@@ -655,10 +655,10 @@ func (b *rwBench) upgradesTurn(*rapid.T) {
 	}
 }
 
-// releases is release.
+// releases runs release.
 func (b *rwBench) releases(q *rwReq) {
 	tombstone := rapid.SampledFrom([]int64{0, 0, 60000}).Draw(b.r, "tombstone ms")
-	b.begin("%s is released, bury %d", q.token, tombstone)
+	b.begin("%s is released, tombstone %d", q.token, tombstone)
 	code := b.release(q, tombstone)
 	got := b.eval(lua.RWLock.Release, 4, lua.ReleaseArgs(nil, q.token, idle.Milliseconds(), scriptWake, 0, tombstone, 0))
 	if len(got) != 2 || got[0] != code || got[1] != 0 && (got[1] != 2 || len(b.queue()) > 0) {
@@ -685,7 +685,7 @@ func (b *rwBench) strangerLeaves(*rapid.T) {
 	b.releases(b.some("stranger", func(q *rwReq) bool { return !q.waits && !b.holds(q) }))
 }
 
-// renews is renew.
+// renews runs renew.
 func (b *rwBench) renews(*rapid.T) {
 	odd := rapid.IntRange(0, 5).Draw(b.r, "odd") == 0
 	q := b.some("lease", func(q *rwReq) bool { return odd || b.holds(q) })
@@ -722,7 +722,7 @@ func (b *rwBench) renewed(q *rwReq, ms int64, exact, keys int) {
 	b.compare()
 }
 
-// heartbeats is the heartbeat of some of a keeper's requests.
+// heartbeats runs the heartbeat of some of a keeper's requests.
 func (b *rwBench) heartbeats(*rapid.T) {
 	k := rapid.SampledFrom(keepers).Draw(b.r, "keeper")
 	var list []*rwReq
@@ -734,7 +734,7 @@ func (b *rwBench) heartbeats(*rapid.T) {
 	b.heartbeatFor(list, false, nil)
 }
 
-// rejoins is a keeper's waiters that were passed over.
+// rejoins is the heartbeat of a keeper's waiters that were skipped.
 func (b *rwBench) rejoins(*rapid.T) {
 	k := b.some("who", func(q *rwReq) bool { return q.dequeued }).keeper
 	var list []*rwReq
@@ -749,17 +749,17 @@ func (b *rwBench) rejoins(*rapid.T) {
 }
 
 func (b *rwBench) heartbeatFor(list []*rwReq, back bool, places []int64) {
-	b.begin("%s beat, back %v", rwTokens(list), back)
+	b.begin("heartbeats of %s, rejoin %v", rwTokens(list), back)
 	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), heartbeatTimeout.Milliseconds(), scriptWake, 0, 0, "")
 	if back {
 		args = lua.HeartbeatArgs(nil, idle.Milliseconds(), heartbeatTimeout.Milliseconds(), scriptWake, 0, 1, "")
 	}
-	if b.upTo == 0 { // a pass that nobody is left for stays until it is looked at, and holds for those who come back
+	if b.upTo == 0 { // without readers it remains until the next check, and holds for those that rejoin
 		b.upTo, _ = b.rdb.HGet(scriptCtx, b.keys[1], "pass").Int64()
 	}
 	at := slices.Clone(places)
 	ahead := map[int]int64{}
-	ends := map[*rwReq]int64{} // before others are let in, an upgrade in the place of one of them
+	ends := map[*rwReq]int64{} // before others are granted, an upgrade in place of one of them
 	for i, q := range list {
 		args = append(args, q.token)
 		ends[q] = q.end
@@ -845,7 +845,7 @@ func rwCodes(changes map[*rwReq][]int64) map[string][]int64 {
 	return codes
 }
 
-// toggleSubscription: a keeper's subscription comes or goes.
+// toggleSubscription subscribes or unsubscribes a keeper.
 func (b *rwBench) toggleSubscription(*rapid.T) {
 	k := rapid.SampledFrom(keepers[:3]).Draw(b.r, "keeper")
 	b.listen(k, !b.rwModel.subscribed[k])
@@ -855,7 +855,7 @@ func (b *rwBench) timePasses(*rapid.T) {
 	b.pass(rapid.SampledFrom([]int64{1, 500, 1999, 3000, 1, 500, 1999, 3000, 6000, 31000}).Draw(b.r, "ms"))
 }
 
-// leaseEnds lets time pass until a lease or a heartbeat ends, or a millisecond less.
+// leaseEnds advances time until a lease or a heartbeat ends, or a millisecond less.
 func (b *rwBench) leaseEnds(*rapid.T) {
 	q := b.some("lease", func(q *rwReq) bool { return b.holds(q) || q.waits && q.lapse > b.now })
 	end := q.lapse
@@ -867,7 +867,7 @@ func (b *rwBench) leaseEnds(*rapid.T) {
 
 func (b *rwBench) othersEnd(*rapid.T) { b.endButFor(b.some("lease", b.holds)) }
 
-// endButFor lets time pass while all heartbeats are sent and one lease is kept, until the others are over.
+// endButFor advances time, with all heartbeats and one lease kept, until the other leases have expired.
 func (b *rwBench) endButFor(keep *rwReq) {
 	for left := b.remaining() + 1; left > 0; left -= 5000 {
 		b.renewed(keep, 30000, 1, 4)
@@ -896,7 +896,7 @@ func (b *rwBench) pass(ms int64) {
 	b.compare()
 }
 
-// compare holds what lies at the server, and what it has told, against the model.
+// compare compares the server's data and messages with the model.
 func (b *rwBench) compare() {
 	b.r.Helper()
 	pipe := b.rdb.Pipeline()
@@ -941,7 +941,7 @@ func (b *rwBench) compare() {
 		}
 	}
 
-	// The line. It expires a second after the last heartbeat.
+	// The queue. It expires a second after the last heartbeat.
 	if len(queue.Val()) == 0 && !slices.ContainsFunc(b.queue(), func(q *rwReq) bool { return q.lapse > b.now-1000 }) {
 		for _, q := range b.queue() {
 			b.skip(q, "the queue has expired")
@@ -984,16 +984,16 @@ func (b *rwBench) compare() {
 	}
 }
 
-// headNotNotified: the first in line is not there any more. That can be because nobody heard when it should ask.
+// headNotNotified: the head is gone, perhaps because nobody received the message when it should retry.
 func (b *rwBench) headNotNotified(q *rwReq) {
 	b.r.Helper()
 	if held := b.holders(); b.rwModel.subscribed[q.keeper] || q.unnotifiable || len(held) == 0 || held[0].reads() {
-		b.failf("%s has left the line", q.token)
+		b.failf("%s has left the queue", q.token)
 	}
-	b.skip(q, "it was to be forewarned")
+	b.skip(q, "not subscribed for the notification of the head")
 }
 
-// messages is what the keepers were told by the step.
+// messages compares the messages of the step.
 func (b *rwBench) messages(scores map[string]int64) {
 	b.r.Helper()
 	changes := map[string][]*rwReq{}
@@ -1026,7 +1026,7 @@ func (b *rwBench) messages(scores map[string]int64) {
 					b.headNotNotified(waiting[0])
 				}
 				if !q.waits || !b.near(-number, b.room()) {
-					b.failf("%s was forewarned of %d ms, want %d", q.token, -number, b.room())
+					b.failf("%s was notified to retry after %d ms, want %d", q.token, -number, b.room())
 				}
 				b.reach("the head is notified")
 				continue
@@ -1063,15 +1063,15 @@ func (b *rwBench) messages(scores map[string]int64) {
 	}
 	for _, k := range keepers {
 		if !slices.Equal(changes[k], want[k]) {
-			b.failf("%s was told of%s, want%s", k, rwTokens(changes[k]), rwTokens(want[k]))
+			b.failf("%s was notified of%s, want%s", k, rwTokens(changes[k]), rwTokens(want[k]))
 		}
 		if count[k] > 1 && !b.unreachable {
-			b.failf("%s was told by %d messages", k, count[k])
+			b.failf("%s got %d messages", k, count[k])
 		}
 	}
 }
 
-// fences rise in the order in which those were let in whom the step has let in.
+// fences checks that fences rise in the order in which the step granted leases.
 func (b *rwBench) fences(scores map[string]int64) {
 	b.r.Helper()
 	for _, q := range b.given {
@@ -1079,7 +1079,7 @@ func (b *rwBench) fences(scores map[string]int64) {
 			continue
 		}
 		if fence := scores["#"+q.token]; fence != q.fence || fence <= b.fence {
-			b.failf("%s has the fence %d and was told of %d, after %d", q.token, fence, q.fence, b.fence)
+			b.failf("%s has the fence %d and was notified of %d, after %d", q.token, fence, q.fence, b.fence)
 		}
 		b.fence = q.fence
 	}

@@ -109,7 +109,7 @@ func ExampleSemaphore_Acquire() {
 	// two windows have gone: true
 }
 
-// Who could not be served before its context ends is told so at once, and takes nothing.
+// A request that cannot be served before its context ends fails at once and takes nothing.
 func ExampleRateError() {
 	k, end := newKeeper()
 	defer end()

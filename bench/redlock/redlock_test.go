@@ -11,7 +11,7 @@
 //	x-redsync  ours over that of redsync, so below 1 we are better; x-failfast with its option SetFailFast, by which it
 //	           waits for no more answers than it needs when it locks
 //
-// Ours come with a fence, are renewed, and have told that they are lost; redsync's are not and have not.
+// Ours come with a fence, are renewed, and have reported no loss; those of redsync are neither.
 package redlock_test
 
 import (

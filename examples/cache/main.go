@@ -72,7 +72,7 @@ func (r *result) print(out io.Writer) {
 	fmt.Fprintf(out, "without the lock:  %d reads by one reader, %d stale mixes\n", r.unguarded.reads, r.unguarded.mixes)
 }
 
-// document is what the source serves. Of each version the text names the title, so that a mix can be told.
+// document is what the source serves. Of each version the text names the title, so that a mix can be detected.
 type document struct{ Title, Text string }
 
 func version(n int64) document {

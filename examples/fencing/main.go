@@ -271,7 +271,7 @@ func holder(args []string) {
 		fmt.Println("refused")
 		check(add(ctx, lock, s, "first", way, func() {})) // all of it again, with a new lease
 	case errors.Is(err, lockkeeper.ErrLost):
-		fmt.Println("done") // it is told of the loss, and too late
+		fmt.Println("done") // its loss is reported too late
 	default:
 		check(fmt.Errorf("the lease was not lost: %w", err))
 	}

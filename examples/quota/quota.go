@@ -61,7 +61,7 @@ type body struct {
 
 // Close is part of io.Closer. Calling it again does nothing to the permit.
 func (b *body) Close() error {
-	err := b.ReadCloser.Close() // first: a lease that is given back ends the request's context
+	err := b.ReadCloser.Close() // first: the release of a lease ends the request's context
 	giveBack(b.lease)
 	return err
 }

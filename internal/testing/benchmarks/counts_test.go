@@ -21,28 +21,28 @@ import (
 
 var ctx = context.Background()
 
-// acquire is how a lease of the name x is had.
+// acquire acquires a lease of the name x.
 type acquire func(context.Context) (*lockkeeper.Lease, error)
 
-// contenders is how many keepers want the lock, each of them again as soon as it has given it back.
+// contenders is the number of keepers that want the lock, each again as soon as it has released it.
 const contenders = 8
 
-// ttl is that of the leases, and heartbeat that of the waiters: none of either is due while something is counted.
+// ttl is that of leases, and heartbeat that of waiters: none of either is due while commands are counted.
 const (
 	ttl       = time.Hour
 	heartbeat = time.Minute
 )
 
-// TestCountsStayLow guards what costs time against growing unnoticed. Unlike times, these counts are the same on every
-// machine and in every run: one thing is done after another, each in a millisecond of its own, since scripts look whether
-// time has passed, and no heartbeat or renewal is due meanwhile. A change that makes one larger has to say why, and raise it
-// here.
+// TestCountsStayLow limits counts that cost time. Unlike times, they are the same on every machine and in every run:
+// operations run one after the other, each in a millisecond of its own, because scripts check whether time has
+// passed, and no heartbeat or renewal is due meanwhile. A change that increases a count has to justify it and raise
+// the limit here.
 func TestCountsStayLow(t *testing.T) {
 	redistest.RequireBinary(t)
 	for _, c := range []struct {
 		name     string
 		new      func(*lockkeeper.Keeper) (acquire, error)
-		shared   bool    // all may have it at once
+		shared   bool    // all may hold it at once
 		calls    float64 // that the scripts of a Lock and its Release make, uncontended
 		allocs   float64 // of a Lock and its Release, in this process
 		handoff  float64 // client commands for each acquisition when all contenders want it
@@ -106,7 +106,7 @@ type counter struct {
 	rdb *redis.Client
 }
 
-// keeper makes a lock in a keeper of its own; waiting is called when a request stands in line.
+// keeper creates a lock in a keeper of its own; waiting is called when a request waits in the queue.
 func (n *counter) keeper(s *redistest.Server, new func(*lockkeeper.Keeper) (acquire, error), waiting func(lockkeeper.Event)) acquire {
 	n.Helper()
 	k, err := lockkeeper.New(s.Client(), &lockkeeper.Options{
@@ -124,8 +124,8 @@ func (n *counter) keeper(s *redistest.Server, new func(*lockkeeper.Keeper) (acqu
 	return l
 }
 
-// allocations is how many a Lock and its Release make: the fewest in some series, since what others do in the meantime, as
-// the collector and timers on a busy machine, only adds to them.
+// allocations returns the allocations of a Lock and its Release: the fewest in some series, because the collector
+// and timers on a busy machine only add to them.
 func (n *counter) allocations(l acquire) float64 {
 	least := math.Inf(1)
 	for range 4 {
@@ -134,7 +134,7 @@ func (n *counter) allocations(l acquire) float64 {
 	return least
 }
 
-// share counts what it takes that all contenders get a lock which they can hold together, and give it back, so many times.
+// share counts the commands for all contenders to acquire a lock together and release it.
 func (n *counter) share(s *redistest.Server, new func(*lockkeeper.Keeper) (acquire, error), times int) counts {
 	n.Helper()
 	var locks []acquire
@@ -156,8 +156,8 @@ func (n *counter) share(s *redistest.Server, new func(*lockkeeper.Keeper) (acqui
 	})
 }
 
-// pass counts what it takes that a lock goes through the hands of all contenders, as many times. Whoever has it gives it
-// back when all others are in line, and only then stands in line again.
+// pass counts the commands to pass a lock on through all contenders. The holder releases it when all others wait,
+// and only then waits again.
 func (n *counter) pass(s *redistest.Server, new func(*lockkeeper.Keeper) (acquire, error), times int) counts {
 	n.Helper()
 	type turn struct {
@@ -238,7 +238,7 @@ func (n *counter) check(what string, got, most float64) {
 	}
 }
 
-// counts is how often the server has run each command, those in scripts included.
+// counts is the number of calls of each command, including those in scripts.
 type counts map[string]float64
 
 // count counts the commands of f.
@@ -261,10 +261,10 @@ func (n *counter) count(f func()) counts {
 	return c
 }
 
-// scripts is how many scripts were run: all that a keeper sends.
+// scripts returns the number of scripts: all that a keeper sends.
 func (c counts) scripts() float64 { return c["evalsha"] + c["eval"] }
 
-// inside is how many commands scripts have run.
+// inside returns the number of commands that scripts have run.
 func (c counts) inside() float64 {
 	var all float64
 	for name, calls := range c {

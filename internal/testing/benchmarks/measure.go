@@ -10,7 +10,7 @@
 //
 //	server-us/op    server time per hand-off, one more waiter that takes its place at the end included
 //	B/waiter        memory of the server per waiter
-//	idle-cmds/s     client commands while a queue stands still; x-beats: over what one heartbeat per keeper makes
+//	idle-cmds/s     client commands while a queue does not move; x-heartbeats: relative to one heartbeat per keeper
 //	turns-min, -max the fewest and the most turns that a contender got
 //	longest-wait-x  the longest wait over what a perfect queue would have taken
 package benchmarks
@@ -34,12 +34,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Locker is what is measured.
+// Locker is the lock under test.
 type Locker interface {
 	Lock(ctx context.Context) (*lockkeeper.Lease, error)
 }
 
-// New makes a Locker of a name.
+// New creates a Locker.
 type New func(k *lockkeeper.Keeper, name string) (Locker, error)
 
 var ctx = context.Background()
@@ -48,7 +48,7 @@ var ctx = context.Background()
 type bench struct {
 	*testing.B
 	s   *redistest.Server
-	rdb *redis.Client // for looking, not for locking
+	rdb *redis.Client // for inspection, not for locking
 	new New
 }
 
@@ -58,7 +58,7 @@ func start(b *testing.B, n New) *bench {
 	return &bench{b, s, s.Client(), n}
 }
 
-// keeper is one with connections of its own.
+// keeper returns a keeper with connections of its own.
 func (b *bench) keeper() (*lockkeeper.Keeper, *redis.Client) {
 	b.Helper()
 	return b.keeperWith(lockkeeper.Hooks{})
@@ -87,7 +87,7 @@ func (b *bench) must(err error) {
 	}
 }
 
-// once is a Lock and its Release.
+// once runs a Lock and its Release.
 func (b *bench) once(l Locker) {
 	lease, err := l.Lock(ctx)
 	if err == nil {
@@ -100,8 +100,8 @@ func (b *bench) once(l Locker) {
 
 const compareAndDelete = `if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`
 
-// Bare is the least that a lock can cost: a bare SET NX PX to take it, and a bare compare-and-delete script to give it
-// back. It loads the script.
+// Bare is the minimum cost of a lock: a bare SET NX PX to acquire it, and a bare compare-and-delete script to
+// release it. It loads the script.
 func Bare(ctx context.Context, c redis.Cmdable) (take, give func(name string) error, err error) {
 	const token = "00000000-0000-4000-8000-000000000000:1"
 	sha, err := c.ScriptLoad(ctx, compareAndDelete).Result()
@@ -130,8 +130,8 @@ func (b *bench) floor(rdb *redis.Client) func(name string) {
 	}
 }
 
-// turns runs two sides in turns, each for blocks of so many operations, and returns the time per operation of each
-// block. The side that begins alternates.
+// turns runs two sides in turns, each for blocks of operations, and returns the time per operation of each block.
+// The side that begins alternates.
 func turns(n, block int, a, z func(ops int)) (as, zs []float64) {
 	timed := func(f func(int), ops int) float64 {
 		start := time.Now()
@@ -253,7 +253,7 @@ func UncontendedParallel(b *testing.B, n New) {
 	b.ReportMetric(Median(ours), "ns/op")
 }
 
-// Handoff is so many waiters, in keepers of their own as far as there are 100, behind one holder at a time.
+// Handoff runs waiters, in keepers of their own up to 100, behind one holder at a time.
 func Handoff(b *testing.B, n New, waiters ...int) {
 	for _, w := range waiters {
 		b.Run(fmt.Sprintf("waiters=%d", w), func(b *testing.B) { handoff(b, n, w) })
@@ -262,8 +262,8 @@ func Handoff(b *testing.B, n New, waiters ...int) {
 
 func handoff(b *testing.B, n New, waiters int) {
 	m := start(b, n)
-	// The holder waits until all others stand in line, sends a PING, and releases: nothing else is going on then, and
-	// nobody has slept, so that both sides find the machine in the same state.
+	// The holder waits until all others are in the queue, sends a PING, and releases: nothing else runs then, and no
+	// process has slept, so both sides find the machine in the same state.
 	inLine := make(chan struct{}, waiters+1)
 	var seen sync.Map
 	hooks := lockkeeper.Hooks{Queued: func(e lockkeeper.Event) {
@@ -284,7 +284,7 @@ func handoff(b *testing.B, n New, waiters int) {
 	done := make(chan struct{})
 	inner, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	behind := 0 // how many stand in line, as far as the holder knows
+	behind := 0 // how many wait, as far as the holder knows
 	for i := range waiters + 1 {
 		wg.Go(func() {
 			l := locks[i%len(locks)]
@@ -465,7 +465,7 @@ func (b *bench) resetStats() {
 	b.must(b.rdb.ConfigResetStat(ctx).Err())
 }
 
-// commands is how many commands clients have sent since resetStats; those that scripts call are not counted.
+// commands returns how many commands clients have sent since resetStats; those of scripts are not counted.
 func (b *bench) commands() int {
 	b.Helper()
 	sum := 0

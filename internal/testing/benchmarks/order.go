@@ -14,7 +14,7 @@ import (
 )
 
 // Scale is what a hand-off costs the server in queues of so many waiters. The scripts are run as a keeper runs them,
-// because no machine holds that many keepers: whoever is told by message is the next to release, and one more stands
+// because no machine holds that many keepers: whoever gets the message is the next to release, and one more waits
 // at the end.
 func Scale(b *testing.B, n New, set *lua.Set, waiters ...int) {
 	for _, w := range waiters {
@@ -127,7 +127,7 @@ func idle(b *testing.B, n New, waiters int) {
 	b.StopTimer()
 	perSecond := float64(m.commands()) / (time.Duration(rounds) * span).Seconds()
 	b.ReportMetric(perSecond, "idle-cmds/s")
-	b.ReportMetric(perSecond/(keepers/lockkeeper.DefaultHeartbeatInterval.Seconds()), "x-beats")
+	b.ReportMetric(perSecond/(keepers/lockkeeper.DefaultHeartbeatInterval.Seconds()), "x-heartbeats")
 	m.must(lease.Err())
 }
 
@@ -163,7 +163,7 @@ func Fairness(b *testing.B, n New) {
 				mu.Lock()
 				over := false
 				switch count++; {
-				case count == contenders: // everybody stands in line now
+				case count == contenders: // all wait now
 					began = got
 				case count > contenders && count <= (rounds+1)*contenders:
 					turns[i]++

@@ -187,7 +187,7 @@ func Flow(b *testing.B, limited func(k *lockkeeper.Keeper, limit int, per time.D
 					})
 				}
 			}
-			for granted.Load() < int64(2*c.limit) { // everybody stands in line
+			for granted.Load() < int64(2*c.limit) { // until all wait
 				time.Sleep(time.Millisecond)
 			}
 			m.resetStats()

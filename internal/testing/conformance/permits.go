@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
-// Permits is what the semaphore does beside what every lock does.
+// Permits are the cases of the semaphore alone.
 var Permits = []Case{
 	{"44_limit_reached_but_not_exceeded", false, false, limitReachedNotExceeded},
 	{"45_invalid_permit_counts_rejected", false, false, invalidPermitCounts},
@@ -56,10 +56,10 @@ var Permits = []Case{
 	{"inspect_permits", false, false, inspectPermits},
 }
 
-// per is a window that is short, because on a real server it is waited for, and longer than a heartbeat.
+// per is a short window, because real servers make tests wait for it, but longer than a heartbeat.
 const per = 2 * heartbeatInterval
 
-// sem is the semaphore of a process.
+// sem returns the semaphore of a process.
 func (p *Process) sem(limit int, change ...func(*semaphore.Options)) *semaphore.Semaphore {
 	p.w.Helper()
 	o := &semaphore.Options{TTL: ttl}
@@ -83,22 +83,22 @@ func bothLimitsOf(d time.Duration, atOnce int) func(*semaphore.Options) {
 	return func(o *semaphore.Options) { o.Per, o.AtOnce = d, atOnce }
 }
 
-// permits is an acquisition of n.
+// permits acquires n permits.
 func permits(s *semaphore.Semaphore, n int) acquire {
 	return func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, n) }
 }
 
-// available checks how many permits may be had.
+// available checks how many permits are available.
 func (w *World) available(s *semaphore.Semaphore, want int) {
 	w.Helper()
 	got, err := s.Available(w.ctx())
 	w.must(err)
 	if got != want {
-		w.Fatalf("%d permits may be had, want %d", got, want)
+		w.Fatalf("%d permits are available, want %d", got, want)
 	}
 }
 
-// refused checks that a try for n is refused for the moment.
+// refused checks that a try for n permits is refused.
 func (w *World) refused(s *semaphore.Semaphore, n int) error {
 	w.Helper()
 	_, err := s.TryAcquire(w.ctx(), n)
@@ -106,20 +106,20 @@ func (w *World) refused(s *semaphore.Semaphore, n int) error {
 	return err
 }
 
-// wantLimitedError checks that an error tells when to come back.
+// wantLimitedError checks that an error says when to retry.
 func (w *World) wantLimitedError(err error) *semaphore.RateError {
 	w.Helper()
 	var rate *semaphore.RateError
 	if !errors.As(err, &rate) {
-		w.Fatalf("the error does not say when to come back: %v", err)
+		w.Fatalf("the error does not say when to retry: %v", err)
 	}
 	if rate.RetryAfter <= 0 {
-		w.Fatalf("to come back after %v", rate.RetryAfter)
+		w.Fatalf("RetryAfter is %v", rate.RetryAfter)
 	}
 	return rate
 }
 
-// nextEvent is the next thing that a hook tells.
+// nextEvent returns the next event of a hook.
 func nextEvent[T any](w *World, reported chan T) (x T) {
 	w.Helper()
 	select {
@@ -130,7 +130,7 @@ func nextEvent[T any](w *World, reported chan T) (x T) {
 	return x
 }
 
-// checkAllKeysExpire checks that every key has its expiry.
+// checkAllKeysExpire checks that every key has an expiry.
 func (w *World) checkAllKeysExpire() {
 	w.Helper()
 	all, err := w.admin.Keys(w.ctx(), "*").Result()
@@ -142,7 +142,7 @@ func (w *World) checkAllKeysExpire() {
 	}
 }
 
-// contend acquires with random weights from several processes at once, and calls f with what it got.
+// contend acquires with random weights from several processes at once, and calls f with each lease.
 func (w *World) contend(processes, goroutines, rounds, limit int, change func(*semaphore.Options), f func(*lockkeeper.Lease, int)) {
 	seed := rand.Uint64()
 	w.Logf("seed %d", seed)
@@ -225,12 +225,12 @@ func invalidPermitCounts(w *World) {
 
 func crashedHoldersPermits(w *World) { w.permitsReturnAfterLease((*Process).Crash) }
 
-// unresponsiveHoldersPermits: the process is as good as frozen; the connections stay.
+// unresponsiveHoldersPermits blocks the network of a process, as if it were frozen; the connections remain.
 func unresponsiveHoldersPermits(w *World) {
 	w.permitsReturnAfterLease(func(p *Process) { p.Net.Blackhole() })
 }
 
-// permitsReturnAfterLease takes two of three permits in a process to which something happens then, and waits for them.
+// permitsReturnAfterLease takes two of three permits in a process that then fails, and waits for them.
 func (w *World) permitsReturnAfterLease(happens func(*Process)) {
 	a := w.Process()
 	gone := w.mustAcquire(permits(a.sem(3), 2))
@@ -243,7 +243,7 @@ func (w *World) permitsReturnAfterLease(happens func(*Process)) {
 	r := w.await(waits, ttl+50*time.Millisecond)
 	w.must(r.err)
 	if late := r.at.Sub(ends); !w.Real && late > 50*time.Millisecond {
-		w.Errorf("the permits came back %v after the lease had ended", late)
+		w.Errorf("the permits returned %v after the lease had expired", late)
 	}
 	w.checkError(gone.Err(), lockkeeper.ErrLost)
 	w.must(held.Err())
@@ -276,7 +276,7 @@ func releasedByOtherProcess(w *World) {
 		free += x.n
 		w.available(a, free)
 	}
-	w.checkOnlyTombstones() // of those that were adopted
+	w.checkOnlyTombstones() // of adopted leases
 }
 
 func endedLeaseReturnsNothing(w *World) {
@@ -306,7 +306,7 @@ func endedLeaseReturnsNothing(w *World) {
 	w.available(t, 1)
 	w.release(held)
 	w.available(t, 4)
-	w.checkOnlyTombstones() // of the one that was adopted
+	w.checkOnlyTombstones() // of the adopted lease
 }
 
 func largerDeployedLimit(w *World) {
@@ -321,10 +321,10 @@ func largerDeployedLimit(w *World) {
 		o.Hooks.LimitChanged = func(e lockkeeper.Event) { changed <- e }
 	})
 	newer := process.sem(3)
-	w.refused(newer, 1) // it comes after those in line, and lets them in
+	w.refused(newer, 1) // it is behind the waiters, and admits them
 	a, b := w.expectGranted(waits[0]), w.expectGranted(waits[1])
 	if e := nextEvent(w, changed); e.Limit != 3 || !strings.HasPrefix(e.Token, process.ID()+":") {
-		w.Errorf("told of %+v", e)
+		w.Errorf("LimitChanged with %+v", e)
 	}
 	w.awaitWaiters("x", 1)
 	w.expectNotGranted(waits[2])
@@ -346,19 +346,19 @@ func setLimit(w *World) {
 	four := w.acquireAsync(w.ctx(), 2, permits(w.Process().sem(2), 2))
 	w.must(s.SetLimit(w.ctx(), 5))
 	if n, err := w.admin.ZCard(w.ctx(), w.queueKey("x")).Result(); err != nil || n != 0 {
-		w.Errorf("%d in line after the limit was raised, %v", n, err)
+		w.Errorf("%d waiting after the limit was raised, %v", n, err)
 	}
 	leases := []*lockkeeper.Lease{one, two, w.expectGranted(three), w.expectGranted(four)}
 	if e := nextEvent(w, changed); e.Limit != 5 || e.Kind != "semaphore" || e.Name != "x" {
-		w.Errorf("told of %+v", e)
+		w.Errorf("LimitChanged with %+v", e)
 	}
 	w.available(s, 0)
 
-	// Lowered, leases go on, and nobody gets in until enough have ended.
+	// After the limit is lowered, leases last, and nobody is granted permits until enough have ended.
 	w.must(s.SetLimit(w.ctx(), 2))
 	w.must(s.SetLimit(w.ctx(), 2))
 	if e := nextEvent(w, changed); e.Limit != 2 || len(changed) != 0 {
-		w.Errorf("told of %+v and %d more", e, len(changed))
+		w.Errorf("LimitChanged with %+v and %d more", e, len(changed))
 	}
 	waits := w.acquireAsync(w.ctx(), 1, permits(s, 1))
 	time.Sleep(2 * ttl)
@@ -366,7 +366,7 @@ func setLimit(w *World) {
 		w.must(l.Err())
 	}
 	w.available(s, 0)
-	w.release(leases[3]) // of five two are back
+	w.release(leases[3]) // two of five are free
 	w.release(leases[2])
 	w.available(s, 0)
 	w.expectNotGranted(waits)
@@ -384,7 +384,7 @@ func aboveLoweredLimit(w *World) {
 	p := w.Process()
 	heavy := []chan result{w.acquireAsync(w.ctx(), 2, permits(p.sem(5), 4)), w.acquireAsync(w.ctx(), 3, permits(p.sem(5), 5))}
 	last := w.acquireAsync(w.ctx(), 4, permits(p.sem(5), 3))
-	w.must(s.SetLimit(w.ctx(), 3)) // all is taken, and stays so
+	w.must(s.SetLimit(w.ctx(), 3)) // all are taken, and remain so
 	for _, ch := range heavy {
 		w.checkError(w.await(ch, heartbeatInterval+10*time.Millisecond).err, semaphore.ErrAboveLimit)
 	}
@@ -398,7 +398,7 @@ func aboveLoweredLimit(w *World) {
 	w.release(lease)
 	w.release(w.expectGranted(last))
 
-	// The head of the line hears of it at once.
+	// The head is notified at once.
 	held = []*lockkeeper.Lease{w.mustAcquire(permits(s, 3))}
 	w.must(s.SetLimit(w.ctx(), 5))
 	slow := w.Process(slowHeartbeats).sem(5)
@@ -409,7 +409,8 @@ func aboveLoweredLimit(w *World) {
 	w.checkClean()
 }
 
-// latestCallersLimit: SetLimit is in force for those who know the same limit as before, until one comes who knows another.
+// latestCallersLimit checks that SetLimit applies to callers with the same limit as before, until one arrives with
+// another limit.
 func latestCallersLimit(w *World) {
 	changed := make(chan int, 10)
 	hook := func(o *lockkeeper.Options) {
@@ -427,16 +428,16 @@ func latestCallersLimit(w *World) {
 		lease = w.mustAcquire(permits(c, 1))
 		w.available(b, 6-2*away)
 		w.release(lease)
-		lease = w.mustAcquire(permits(a, 1)) // the old constant counts again, as that of the latest caller
+		lease = w.mustAcquire(permits(a, 1)) // the old limit applies again, as that of the latest caller
 		w.available(b, 3-3*away)
 		w.release(lease)
 		for _, want := range []int{2, 7, 4} {
 			if got := nextEvent(w, changed); got != want {
-				w.Errorf("told of the limit %d, want %d", got, want)
+				w.Errorf("LimitChanged with %d, want %d", got, want)
 			}
 		}
 		if len(changed) != 0 {
-			w.Errorf("told of a limit %d that was in force already", <-changed)
+			w.Errorf("LimitChanged with %d, which was in force already", <-changed)
 		}
 		w.must(w.admin.Del(w.ctx(), w.P.Key("x"), "{lock:x}:semaphore:meta").Err())
 	}
@@ -452,7 +453,7 @@ func heavyWaiter(w *World) {
 	}
 	s := ps[2].sem(3)
 	w.available(s, 2)
-	w.refused(s, 1) // there is room, but not for those who do not wait
+	w.refused(s, 1) // there are free permits, but waiters come first
 	time.Sleep(2 * heartbeatInterval)
 	w.expectNotGranted(heavy)
 	for _, ch := range behind {
@@ -476,16 +477,16 @@ func heavyWaiter(w *World) {
 	w.checkClean()
 }
 
-// taking is what was granted, and when, by the server's clock.
+// taking is permits granted at a time of the server's clock.
 type taking struct {
 	us int64
 	n  int
 }
 
-// checkWindows checks that no window of a length holds more than the limit. A fence is the server's µs.
+// checkWindows checks that no window of a length has more than the limit. A fence is the server's µs.
 func (w *World) checkWindows(list []taking, d time.Duration, limit int) {
 	w.Helper()
-	if !w.Real { // where many things happen in one µs, fences run ahead of the clock
+	if !w.Real { // with many grants in one µs, fences run ahead of the clock
 		d -= time.Millisecond
 	}
 	slices.SortFunc(list, func(a, b taking) int { return int(a.us - b.us) })
@@ -514,7 +515,7 @@ func windowNeverExceeded(w *World) {
 			most += n
 		})
 		w.checkWindows(list, d, limit)
-		// And nothing is wasted: heavy ones leave gaps, but never of half a window's permits.
+		// No permits are wasted: large requests leave gaps, but never of half a window's permits.
 		first, last := list[0].us, list[len(list)-1].us
 		if took := time.Duration(last-first) * time.Microsecond; !w.Real && took > 2*d*time.Duration(most)/limit {
 			w.Errorf("%d permits at %d per %v took %v", most, limit, d, took)
@@ -526,14 +527,15 @@ func windowNeverExceeded(w *World) {
 func windowAdmitsInOrder(w *World) {
 	window := per
 	if w.Real {
-		window *= 3 // all are in line in the first
+		window *= 3 // all wait in the first
 	}
 	s := w.Process().sem(2, inWindow(window))
 	at := func(l *lockkeeper.Lease) int64 { return int64(l.Fence()) }
 	first := at(w.mustAcquire(permits(s, 1)))
 	time.Sleep(window / 4)
 	second := at(w.mustAcquire(permits(s, 1)))
-	// The third comes when the first returns, the fourth takes the second's and the third's, the others one window later.
+	// The third gets those of the first when they return, the fourth those of the second and third, the others one
+	// window later.
 	var waits []chan result
 	for i, n := range []int{1, 2, 1, 1} {
 		waits = append(waits, w.acquireAsync(w.ctx(), int64(i+1), permits(w.Process(slowHeartbeats).sem(2, inWindow(window)), n)))
@@ -554,15 +556,15 @@ func windowAdmitsInOrder(w *World) {
 	w.checkWindows(list, window, 2)
 	slices.Sort(late)
 	if worst := late[len(late)-1]; !w.Real && worst > 2*time.Millisecond || late[0] > 50*time.Millisecond {
-		w.Errorf("in line for permits that were back, for %v", late)
+		w.Errorf("waiting for returned permits for %v", late)
 	}
 	if late[0] <= 0 && w.Real {
-		w.Errorf("admitted %v before its permit was back", -late[0])
+		w.Errorf("admitted %v before its permit returned", -late[0])
 	}
 	w.checkAllKeysExpire()
 }
 
-// windowWaitCommands: a permit that returns costs the one who gets it a question, however many wait.
+// windowWaitCommands checks that a returned permit costs its waiter one request, however many wait.
 func windowWaitCommands(w *World) {
 	counts := map[int]int{}
 	for _, n := range []int{2, 200} {
@@ -586,11 +588,11 @@ func windowWaitCommands(w *World) {
 				}
 			})
 		}
-		w.eventually("all to stand in line", func() bool {
+		w.eventually("all to wait", func() bool {
 			k, err := w.admin.ZCard(w.ctx(), w.queueKey("x")).Result()
 			return err == nil && k >= int64(n-1)
 		})
-		for range 2 * keepers { // their first questions are over
+		for range 2 * keepers { // their first requests are over
 			<-got
 		}
 		for _, p := range ps {
@@ -627,16 +629,16 @@ func refusedImmediately(w *World) {
 		asked := time.Now()
 		rate := w.wantLimitedError(w.refused(s, 2))
 		if rate.RetryAfter > per || !w.Real && rate.RetryAt != took.Add(per+time.Millisecond) {
-			w.Errorf("told to come back after %v, %v after the permits were taken", rate.RetryAfter, rate.RetryAt.Sub(took))
+			w.Errorf("RetryAfter is %v, %v after the permits were taken", rate.RetryAfter, rate.RetryAt.Sub(took))
 		}
 		if rate.RetryAt.Before(began.Add(per)) || rate.RetryAt.Before(asked.Add(rate.RetryAfter)) {
-			w.Errorf("told to come back %v after the permits were taken", rate.RetryAt.Sub(began))
+			w.Errorf("RetryAt is %v after the permits were taken", rate.RetryAt.Sub(began))
 		}
 
-		// A wait that must end before is not begun; one that need not is.
+		// A wait that cannot succeed before its deadline is not begun.
 		start := time.Now()
 		before := 10 * time.Millisecond
-		if w.Real { // by as much it may be told too late: the answer can be long on its way
+		if w.Real { // the reply can be late by this much
 			before = per / 4
 		}
 		ctx, cancel := context.WithDeadline(w.ctx(), rate.RetryAt.Add(-before))
@@ -645,8 +647,8 @@ func refusedImmediately(w *World) {
 		cancel()
 		w.checkError(err, lockkeeper.ErrNotAcquired)
 		early := w.wantLimitedError(err)
-		if d := early.RetryAt.Sub(rate.RetryAt); !w.Real && d != 0 || d < -per/4 { // the first answer can be long on its way
-			w.Errorf("told %v once, and %v later", rate.RetryAt, d)
+		if d := early.RetryAt.Sub(rate.RetryAt); !w.Real && d != 0 || d < -per/4 { // the first reply can be late
+			w.Errorf("RetryAt was %v, and %v later", rate.RetryAt, d)
 		}
 		if d := time.Since(start); d > per/2 {
 			w.Errorf("the refusal took %v", d)
@@ -656,10 +658,10 @@ func refusedImmediately(w *World) {
 		late, cancel2 := context.WithDeadline(w.ctx(), rate.RetryAt.Add(10*time.Second))
 		waits := w.acquireAsync(late, 1, permits(w.Process().sem(3, change), 2))
 
-		// Those in line come first, and what they will take has to return as well.
+		// Waiters come first, and their permits have to return as well.
 		behind := w.wantLimitedError(w.refused(s, 2))
 		if !w.Real && behind.RetryAt != rate.RetryAt.Add(per+time.Millisecond) {
-			w.Errorf("behind another told to come back at %v, which gets in at %v", behind.RetryAt, rate.RetryAt)
+			w.Errorf("behind another RetryAt is %v, but the other is granted at %v", behind.RetryAt, rate.RetryAt)
 		}
 		if !w.Real {
 			time.Sleep(time.Until(rate.RetryAt.Add(-time.Millisecond)))
@@ -669,11 +671,11 @@ func refusedImmediately(w *World) {
 		cancel2()
 		w.must(r.err)
 		if late := r.at.Sub(rate.RetryAt); !w.Real && (late < 0 || late > 2*time.Millisecond) {
-			w.Errorf("admitted %v after the time that was told", late)
+			w.Errorf("admitted %v after RetryAt", late)
 		}
 		w.release(r.lease)
 
-		// Who comes back when it was told to, is served; nobody else is there.
+		// A caller that retries at that time is served if nobody else asks.
 		again := w.wantLimitedError(w.refused(s, 3))
 		time.Sleep(time.Until(again.RetryAt.Add(-time.Millisecond)))
 		if !w.Real {
@@ -705,10 +707,10 @@ func releaseKeepsWindowPermits(w *World) {
 	w.checkClean()
 }
 
-// grantTime is when a lease was granted by the server's clock.
+// grantTime returns when a lease was granted by the server's clock.
 func (w *World) grantTime(l *lockkeeper.Lease) time.Time { return time.UnixMicro(int64(l.Fence())) }
 
-// cancelAtPermitReturn: whoever goes at the very moment leaves its permit to others.
+// cancelAtPermitReturn checks that a waiter that is cancelled when its permit returns leaves it to others.
 func cancelAtPermitReturn(w *World) {
 	d, turns := 50*time.Millisecond, 20
 	if w.Real { // long enough that the next one asks before the permit has returned
@@ -741,7 +743,7 @@ func cancelAtPermitReturn(w *World) {
 		}
 		w.awaitWaiters("x", 0)
 	}
-	w.eventually("nothing to be left but graves", func() bool {
+	w.eventually("nothing left but tombstones", func() bool {
 		n, err := probe.Available(w.ctx())
 		return err == nil && n == 1
 	})
@@ -767,7 +769,7 @@ func bothLimits(w *World) {
 	}
 	holds(2, 2)
 	waits := w.acquireAsync(w.ctx(), 1, permits(w.Process().sem(limit, change), 2))
-	holds(2, 2) // who waits has taken nothing
+	holds(2, 2) // waiters have taken nothing
 	w.available(s, 0)
 	w.release(one)
 	holds(1, 2)
@@ -780,10 +782,10 @@ func bothLimits(w *World) {
 	holds(0, 4)
 	w.available(s, 1)
 
-	// Now it is the clock that two have to wait for, and they hold nothing meanwhile.
+	// Now two wait for the clock, and hold nothing meanwhile.
 	rate := w.wantLimitedError(w.refused(s, 2))
 	if rate.RetryAt.Before(start.Add(3 * per)) {
-		w.Errorf("told to come back %v after the first permit was taken", rate.RetryAt.Sub(start))
+		w.Errorf("RetryAt is %v after the first permit was taken", rate.RetryAt.Sub(start))
 	}
 	waits = w.acquireAsync(w.ctx(), 1, permits(w.Process().sem(limit, change), 2))
 	holds(0, 4)
@@ -792,14 +794,14 @@ func bothLimits(w *World) {
 	if d := w.grantTime(r.lease).Sub(w.grantTime(one)); d <= 3*per-time.Millisecond {
 		w.Errorf("admitted after %v", d)
 	}
-	time.Sleep(2 * ttl) // it is renewed, and the count of the clock is another matter
+	time.Sleep(2 * ttl) // it is renewed, independently of the window
 	w.must(r.lease.Err())
 	w.available(s, 0)
 	w.release(r.lease)
 	w.checkAllKeysExpire()
 }
 
-// lostWakeupLosesNoPermit: five wait, and the last is told by a message, which does not come.
+// lostWakeupLosesNoPermit loses the message to the last of five waiters.
 func lostWakeupLosesNoPermit(w *World) {
 	const limit = 5
 	p, unsubscribed := w.Process(), w.Process()
@@ -819,10 +821,10 @@ func lostWakeupLosesNoPermit(w *World) {
 	r := w.await(waits[limit-1], heartbeatInterval+50*time.Millisecond)
 	w.must(r.err)
 	if d := w.grantTime(r.lease).Sub(w.grantTime(first.lease)); d > 50*time.Millisecond {
-		w.Errorf("who did not hear it was granted its permit %v after the first", d)
+		w.Errorf("the waiter without the message was granted its permit %v after the first", d)
 	}
 	if late := r.at.Sub(first.at); !w.Real && late > heartbeatInterval+50*time.Millisecond {
-		w.Errorf("who did not hear it learned of its permit after %v", late)
+		w.Errorf("the waiter without the message learned of its permit after %v", late)
 	}
 	holders, err := s.Holders(w.ctx())
 	w.must(err)
@@ -834,7 +836,7 @@ func lostWakeupLosesNoPermit(w *World) {
 	}
 }
 
-// spent is how many permits are away at the server, or have returned and were not yet taken out.
+// spent returns the number of permits that are to return, including returned ones that are still stored.
 func (w *World) spent() int {
 	w.Helper()
 	list, err := w.admin.ZMScore(w.ctx(), w.P.Key("x"), "spent").Result()
@@ -846,7 +848,7 @@ func lostReplyTakesPermitsOnce(w *World) {
 	const d = time.Minute
 	p := w.Process()
 	s := p.sem(100, inWindow(d))
-	w.mustAcquire(permits(s, 1)) // the scripts are known
+	w.mustAcquire(permits(s, 1)) // load the scripts
 	want := 1
 	for _, fault := range []faultnet.Fault{faultnet.CutReply, faultnet.SwallowReply, faultnet.LoseRequest, faultnet.CutReply | faultnet.Copy} {
 		for _, f := range []func(context.Context, int) (*lockkeeper.Lease, error){s.Acquire, s.TryAcquire} {
@@ -864,13 +866,13 @@ func lostReplyTakesPermitsOnce(w *World) {
 			}
 		}
 	}
-	// One whose caller has gone before it was answered gives back what it took.
+	// A request whose caller has gone before the reply returns its permits.
 	ctx, cancel := context.WithTimeout(w.ctx(), heartbeatInterval)
 	defer cancel()
 	p.Net.Break("evalsha", 1, faultnet.SwallowReply|faultnet.Copy)
 	_, err := s.Acquire(ctx, 3)
 	w.checkError(err, context.DeadlineExceeded, lockkeeper.ErrUnavailable)
-	w.eventually("the permits to be given back", func() bool { return w.spent() == want })
+	w.eventually("the permits to be returned", func() bool { return w.spent() == want })
 	w.must(p.Net.Replay())
 	if got := w.spent(); got != want {
 		w.Errorf("after a late copy of a request that was given up %d permits are away, want %d", got, want)
@@ -879,10 +881,10 @@ func lostReplyTakesPermitsOnce(w *World) {
 	w.checkAllKeysExpire()
 }
 
-// windowClockSetBack: what was taken an hour ahead of the clock is away for a window from when somebody asks.
+// windowClockSetBack checks that permits taken an hour ahead of the clock return a window after the next request.
 func windowClockSetBack(w *World) {
 	if w.Real {
-		return // its clock is the machine's
+		return // a real server uses the clock of the machine
 	}
 	s := w.Process().sem(2, inWindow(per))
 	w.mustAcquire(permits(s, 2))
@@ -903,8 +905,8 @@ func windowClockSetBack(w *World) {
 	w.checkAllKeysExpire()
 }
 
-// permitsAfterDataLoss: permits that return by the clock are known to the server alone. If it loses its data, or its clock jumps
-// ahead, a window may hold the limit twice, and nobody can tell.
+// permitsAfterDataLoss checks that only the server knows permits that return by the clock. If it loses its data, or
+// its clock jumps ahead, a window may have twice the limit, which cannot be detected.
 func permitsAfterDataLoss(w *World) {
 	s := w.Process().sem(2, inWindow(time.Minute))
 	again := func(what string) {
@@ -990,7 +992,7 @@ func closeDuringWindow(w *World) {
 		w.checkError(w.await(ch, 0).err, lockkeeper.ErrClosed)
 	}
 	w.awaitWaiters("x", 0)
-	w.available(s, 1) // what was taken is away, what was waited for is not
+	w.available(s, 1) // what was taken is still to return, what was waited for is not
 	w.release(receipt)
 	w.available(s, 1)
 	closed := p.sem(3, inWindow(time.Minute))
@@ -1052,14 +1054,14 @@ func inspectPermits(w *World) {
 	w.available(s, 2)
 }
 
-// metadataOutlastsWindow: the limit in force is known for as long as permits are away.
+// metadataOutlastsWindow checks that the limit in force is kept until all permits have returned.
 func metadataOutlastsWindow(w *World) {
 	const d = 24 * time.Hour // Idle is an hour
 	w.mustAcquire(permits(w.Process().sem(2, inWindow(d)), 1))
 	left, err := w.admin.PTTL(w.ctx(), w.metaKey("x")).Result()
 	w.must(err)
 	if left < d {
-		w.Errorf("the facts end in %v, and the permit returns in %v", left, d)
+		w.Errorf("the metadata expires in %v, and the permit returns in %v", left, d)
 	}
 	w.must(w.admin.FlushDB(w.ctx()).Err())
 }

@@ -9,10 +9,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
-// What changes when the first in line is to be served, or comes late and must not change anything any more.
+// Cases in which the head can be served earlier, and of late duplicates.
 
-// headNotifiedWhen: the first in line asked when its eight of ten permits would have returned. Something makes that sooner. No
-// heartbeat comes to its help.
+// headNotifiedWhen waits for the time when eight of ten permits return, and makes that earlier. No heartbeat helps.
 func headNotifiedWhen(w *World, sooner func(p *Process, s *semaphore.Semaphore)) {
 	const d = 2 * time.Second
 	p := w.Process(slowHeartbeats)
@@ -53,7 +52,7 @@ func callersLimitNotifiesHead(w *World) {
 	})
 }
 
-// unusedPermitsNotifyHead: permits that somebody took and never learned of are given back.
+// unusedPermitsNotifyHead checks that permits which were granted to a cancelled request are returned.
 func unusedPermitsNotifyHead(w *World) {
 	ctx, cancel := context.WithCancel(w.ctx())
 	defer cancel()
@@ -64,15 +63,15 @@ func unusedPermitsNotifyHead(w *World) {
 			w.eventually("the permits to be taken", func() bool { return w.spent() == 10 })
 		} else {
 			cancel()
-			w.eventually("the permits to be given back", func() bool { return w.spent() == 5 })
+			w.eventually("the permits to be returned", func() bool { return w.spent() == 5 })
 		}
 	})
 }
 
-// crashedHolderAfterQueueMoved: a holder crashes, and others hand their permit on, until one is first in line that was too far
-// behind to be told when the crashed one's lease ends.
+// crashedHolderAfterQueueMoved crashes a holder while others pass on their permit, until the head is a waiter that
+// was too far back to know when the crashed holder's lease expires.
 func crashedHolderAfterQueueMoved(w *World) {
-	const long = 8 * time.Second // longer than heartbeats last
+	const long = 8 * time.Second // longer than HeartbeatTimeout
 	ps := make([]*semaphore.Semaphore, 7)
 	for i := range ps {
 		ps[i] = w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = time.Second, 3*time.Second }).
@@ -81,7 +80,7 @@ func crashedHolderAfterQueueMoved(w *World) {
 	w.mustAcquire(permits(ps[0], 1))
 	over := time.Now().Add(long)
 	held := w.mustAcquire(permits(ps[1], 1))
-	time.Sleep(long - 800*time.Millisecond) // less than a heartbeat
+	time.Sleep(long - 800*time.Millisecond) // less than a heartbeat interval
 	w.must(held.Extend(w.ctx(), long))
 	var queue []chan result
 	for i, s := range ps[2:] {
@@ -102,7 +101,7 @@ func crashedHolderAfterQueueMoved(w *World) {
 	w.release(r.lease)
 }
 
-// deadWaitersIgnored: those whose process has gone are nobody to wait for.
+// deadWaitersIgnored checks that waiters of dead processes are not waited for.
 func deadWaitersIgnored(w *World) {
 	const d = time.Minute
 	s := w.Process().sem(1, inWindow(d))
@@ -115,7 +114,7 @@ func deadWaitersIgnored(w *World) {
 	}
 	w.awaitWaiters("x", 80)
 	dead.Crash()
-	time.Sleep(heartbeatInterval) // the server sees it
+	time.Sleep(heartbeatInterval) // until the heartbeats lapse
 	if after := w.wantLimitedError(w.refused(s, 1)).RetryAfter; after > d+time.Second {
 		w.Errorf("to come back after %v", after)
 	}
@@ -133,13 +132,13 @@ func deadWaitersIgnored(w *World) {
 	}
 }
 
-// lateDuplicatesOfPermits: what was repeated because an answer was lost arrives once more, when it is all over.
+// lateDuplicatesOfPermits repeats requests whose replies were lost after all have ended.
 func lateDuplicatesOfPermits(w *World) {
 	const d = 300 * time.Millisecond
 	p := w.Process()
 	s := p.sem(3, inWindow(d))
 	for _, f := range []func(context.Context, int) (*lockkeeper.Lease, error){s.Acquire, s.TryAcquire} {
-		w.mustAcquire(permits(s, 1)) // the scripts are known
+		w.mustAcquire(permits(s, 1)) // load the scripts
 		time.Sleep(d + 10*time.Millisecond)
 		p.Net.Break("evalsha", 1, faultnet.CutReply|faultnet.Copy)
 		lease, err := f(w.ctx(), 3)
@@ -162,7 +161,7 @@ func lateDuplicateSetLimit(w *World) {
 	p.Net.Break("evalsha", 1, faultnet.CutReply|faultnet.Copy)
 	w.must(s.SetLimit(w.ctx(), 5))
 	if e := nextEvent(w, reported); e.Limit != 5 {
-		w.Errorf("told of %d", e.Limit)
+		w.Errorf("LimitChanged with %d", e.Limit)
 	}
 	w.must(s.SetLimit(w.ctx(), 8))
 	w.must(p.Net.Replay())
@@ -170,7 +169,7 @@ func lateDuplicateSetLimit(w *World) {
 	w.release(lease)
 }
 
-// setLimitOfOtherKind: the limit of a window is set where there was none. The window is that of who sets it.
+// setLimitOfOtherKind sets the limit of a window where there was none. The window is that of the caller.
 func setLimitOfOtherKind(w *World) {
 	s := w.Process().sem(10)
 	lease := w.mustAcquire(permits(s, 1))
@@ -183,10 +182,11 @@ func setLimitOfOtherKind(w *World) {
 	w.release(lease)
 }
 
-// submillisecondWindow: a window that is not a whole number of milliseconds is never shorter than what was asked for.
+// submillisecondWindow checks that a window that is not a whole number of milliseconds is never shorter than
+// requested.
 func submillisecondWindow(w *World) {
 	if w.Real {
-		return // its clock moves between the two
+		return // a real server's clock advances between the two
 	}
 	s := w.Process().sem(1, inWindow(10*time.Millisecond+time.Microsecond))
 	w.mustAcquire(permits(s, 1))
@@ -196,10 +196,11 @@ func submillisecondWindow(w *World) {
 	w.mustAcquire(permits(s, 1))
 }
 
-// tryAcquireAfterClockSetBack: where nobody waits, a lease that lasts too long since the clock was set back is cut by a try.
+// tryAcquireAfterClockSetBack checks that a try shortens a lease that lasts too long after the clock was set back,
+// if nobody waits.
 func tryAcquireAfterClockSetBack(w *World) {
 	if w.Real {
-		return // its clock is the machine's
+		return // a real server uses the clock of the machine
 	}
 	crashed := w.Process()
 	w.mustAcquire(permits(crashed.sem(1), 1))
