@@ -64,29 +64,31 @@ func TestOncePerPeriodRunningKilledOrFrozen(t *testing.T) {
 	run := func(args ...string) *testCommand {
 		return command(t, append([]string{"run", "--redis", url, "--once-per", "1h", "--ttl", "600ms", "--grace", "100ms", "x", "--"}, args...)...)
 	}
-	runs := func() bool { return rdb.Exists(ctx, onceKey).Val() == 1 }
-	expired := func() bool { return !runs() }
+	held := func() bool { return rdb.Exists(ctx, onceKey).Val() == 1 }
+	expired := func() bool { return !held() }
+	// starts returns when the command runs, which is later than when the lease is at the server.
+	starts := func() *testCommand {
+		file := filepath.Join(t.TempDir(), "started")
+		c := run("sh", "-c", `: >"$0"; exec sleep 60`, file)
+		c.starts()
+		eventually(t, "it runs", func() bool { _, err := os.Stat(file); return err == nil })
+		return c
+	}
 
-	c := run("sleep", "60")
-	c.starts()
-	eventually(t, "it runs", runs)
+	c := starts()
 	run("false").ends(0, "is already running elsewhere")
 	c.signals(syscall.SIGTERM)
 	c.waits(128 + 15)
-	if runs() {
+	if held() {
 		t.Error("the command was recorded although a signal ended it, or its lease was not released")
 	}
 
-	c = run("sleep", "60")
-	c.starts()
-	eventually(t, "it runs", runs)
+	c = starts()
 	c.signals(syscall.SIGKILL)
 	eventually(t, "its lease expires", expired)
 	_ = c.Wait()
 
-	c = run("sleep", "60")
-	c.starts()
-	eventually(t, "it runs", runs)
+	c = starts()
 	c.signals(syscall.SIGSTOP)
 	eventually(t, "its lease expires", expired)
 	run("true").ends(0)
