@@ -214,7 +214,7 @@ func TestWindowLimit(t *testing.T) {
 					t.Errorf("%d were granted within %v", limit+1, apart)
 				}
 			}
-			eventually(t, "nothing is held", func() bool { return rdb.ZScore(ctx, "{lock:x}:semaphore:holders", "used").Err() == redis.Nil })
+			eventually(t, "nothing is held", func() bool { return rdb.ZScore(ctx, "{lock:x}:ratelimit:holders", "used").Err() == redis.Nil })
 		})
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/semaphore"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -36,7 +36,7 @@ const (
 type calls struct {
 	*screen
 	rdb     *redis.Client
-	limit   *semaphore.Semaphore // only for queries
+	limit   *ratelimit.Limiter // only for queries
 	workers []*worker
 	started time.Time
 
@@ -48,8 +48,8 @@ type calls struct {
 }
 
 // demoAPI are the limits that all workers observe.
-func demoAPI(k *lockkeeper.Keeper) (*semaphore.Semaphore, error) {
-	return semaphore.New(k, apiName, apiMany, &semaphore.Options{Per: apiWindow + apiMargin, AtOnce: apiAtOnce, TTL: demoTTL})
+func demoAPI(k *lockkeeper.Keeper) (*ratelimit.Limiter, error) {
+	return ratelimit.New(k, apiName, apiMany, apiWindow+apiMargin, &ratelimit.Options{MaxConcurrent: apiAtOnce, TTL: demoTTL})
 }
 
 func newCalls(s *screen, k *lockkeeper.Keeper, rdb *redis.Client) (*calls, error) {
@@ -135,8 +135,8 @@ func (c *calls) stateText() string {
 	for _, w := range c.workers {
 		w.writeLine(&b, "calling")
 	}
-	holders := workerIDs(c.workers, c.limit.Holders, func(h semaphore.Holder) string { return h.Keeper })
-	waiting := workerIDs(c.workers, c.limit.Waiters, func(w semaphore.Waiter) string { return w.Keeper })
+	holders := workerIDs(c.workers, c.limit.Holders, func(h ratelimit.Holder) string { return h.Keeper })
+	waiting := workerIDs(c.workers, c.limit.Waiters, func(w ratelimit.Waiter) string { return w.Keeper })
 	fmt.Fprintf(&b, "\n  holders: %s\n", strings.Join(holders, " "))
 	fmt.Fprintf(&b, "  queue:   %s\n", strings.Join(waiting, " "))
 	fmt.Fprintf(&b, "  at most %d at once\n", c.maxConcurrent)

@@ -137,7 +137,9 @@ var roles = map[string]func(*lockkeeper.Keeper) (role, error){
 // caller calls the API in a loop, as often as the limits permit.
 func caller(k *lockkeeper.Keeper, permits int, hold interval) (role, error) {
 	s, err := demoAPI(k)
-	do := func(ctx context.Context, fn func(context.Context, uint64) error) error { return s.Do(ctx, permits, fn) }
+	do := func(ctx context.Context, fn func(context.Context, uint64) error) error {
+		return s.DoN(ctx, permits, fn)
+	}
 	return role{apiName, false, permits, do, hold, interval{}}, err
 }
 

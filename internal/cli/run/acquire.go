@@ -26,7 +26,7 @@ func newKeeper(rdb redis.UniversalClient, prefix string) (*lockkeeper.Keeper, er
 }
 
 // acquire acquires the lock. A signal that terminates ends the wait.
-func (o *options) acquire(parent context.Context, l locker, waiting *notices, signals <-chan os.Signal) (*lockkeeper.Lease, error) {
+func (o *options) acquire(parent context.Context, l locker, waiting *notices, signals <-chan os.Signal) (*held, error) {
 	defer waiting.stop()
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
@@ -35,16 +35,12 @@ func (o *options) acquire(parent context.Context, l locker, waiting *notices, si
 		defer cancel()
 	}
 	type result struct {
-		lease *lockkeeper.Lease
+		lease *held
 		err   error
 	}
 	done := make(chan result, 1)
 	go func() {
-		lock := l.Lock
-		if o.try {
-			lock = l.TryLock
-		}
-		lease, err := lock(ctx)
+		lease, err := o.lock(ctx, l)
 		done <- result{lease, err}
 	}()
 	for {
@@ -68,13 +64,36 @@ func (o *options) acquire(parent context.Context, l locker, waiting *notices, si
 	}
 }
 
-// release releases the lease. It stops waiting for the server after releaseTimeout or a signal that terminates; the lock
+// lock acquires the lock, or takes permits that are not held.
+func (o *options) lock(ctx context.Context, l locker) (*held, error) {
+	if r, ok := l.(rate); ok && o.atOnce == 0 {
+		fence, err := r.take(ctx, o.try)
+		if err != nil {
+			return nil, err
+		}
+		return &held{name: r.name, fence: fence}, nil
+	}
+	lock := l.Lock
+	if o.try {
+		lock = l.TryLock
+	}
+	lease, err := lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &held{lease.Name(), lease.Token(), lease.Fence(), lease.Done(), lease.Err, lease.Release}, nil
+}
+
+// release releases the lease, if there is one. It stops waiting for the server after releaseTimeout or a signal that terminates; the lock
 // then expires.
-func release(lease *lockkeeper.Lease, signals <-chan os.Signal) error {
+func release(lease *held, signals <-chan os.Signal) error {
+	if lease.release == nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- lease.Release(ctx) }()
+	go func() { done <- lease.release(ctx) }()
 	for {
 		select {
 		case err := <-done:

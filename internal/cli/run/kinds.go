@@ -2,11 +2,13 @@ package run
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/lockkeeper/lockkeeper/semaphore"
@@ -43,6 +45,40 @@ func (p permits) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 	return p.semaphore.TryAcquire(ctx, p.n)
 }
 
+// rate is a rate limit from which run takes n permits. Lock and TryLock are for one that has MaxConcurrent.
+type rate struct {
+	name    string
+	limiter *ratelimit.Limiter
+	n       int
+}
+
+func (r rate) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
+	return r.limiter.AcquireN(ctx, r.n)
+}
+
+func (r rate) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
+	return r.limiter.TryAcquireN(ctx, r.n)
+}
+
+// take waits for permits that are not held, or tries to take them, and returns the number of the grant.
+func (r rate) take(ctx context.Context, try bool) (fence uint64, err error) {
+	if !try {
+		err = r.limiter.DoN(ctx, r.n, func(_ context.Context, granted uint64) error {
+			fence = granted
+			return nil
+		})
+		return fence, err
+	}
+	result, err := r.limiter.AllowN(ctx, r.n)
+	switch {
+	case err != nil || result.Allowed:
+		return result.Fence, err
+	case result.RetryAfter == 0:
+		return 0, fmt.Errorf("lockkeeper: ratelimit %q: %w", r.name, lockkeeper.ErrNotAcquired)
+	}
+	return 0, fmt.Errorf("lockkeeper: ratelimit %q: %w: not before %v from now", r.name, lockkeeper.ErrNotAcquired, result.RetryAfter)
+}
+
 // readSide is the read side of a read-write lock.
 type readSide struct{ lock *rwlock.Lock }
 
@@ -69,12 +105,16 @@ func (o *options) newLock(ks []*lockkeeper.Keeper, name string) (locker, error) 
 		}
 		return l, err
 	case "semaphore":
-		so := &semaphore.Options{TTL: o.ttl, MaxLifetime: o.maxLifetime, Per: o.per, AtOnce: o.atOnce}
-		if o.per != 0 && o.atOnce == 0 {
-			so.TTL = 0 // no lease
+		if o.per == 0 {
+			s, err := semaphore.New(k, name, o.limit, &semaphore.Options{TTL: o.ttl, MaxLifetime: o.maxLifetime})
+			return permits{s, o.permits}, err
 		}
-		s, err := semaphore.New(k, name, o.limit, so)
-		return permits{s, o.permits}, err
+		ro := &ratelimit.Options{MaxConcurrent: o.atOnce, TTL: o.ttl, MaxLifetime: o.maxLifetime}
+		if o.atOnce == 0 {
+			ro.TTL = 0 // no lease
+		}
+		l, err := ratelimit.New(k, name, o.limit, o.per, ro)
+		return rate{name, l, o.permits}, err
 	}
 	return nil, exit.Usagef("--kind %q is not one of: mutex, fair, read, write, semaphore, redlock", o.kind)
 }
@@ -89,7 +129,7 @@ func (o *options) validateKind(isSet func(flag string) bool) error {
 		}
 		return nil
 	}
-	switch { // semaphore.New validates the rest
+	switch { // semaphore.New and ratelimit.New validate the rest
 	case !isSet("limit"):
 		return exit.Usagef("--kind semaphore needs --limit")
 	case isSet("per") && o.per == 0:
@@ -140,6 +180,12 @@ func holders(ks []*lockkeeper.Keeper, name string, l locker) func(ctx context.Co
 			return rwHolders(ctx, l.lock)
 		case permits:
 			all, err := l.semaphore.Holders(ctx)
+			for _, h := range all {
+				list = append(list, h.Holder)
+			}
+			return list, err
+		case rate:
+			all, err := l.limiter.Holders(ctx)
 			for _, h := range all {
 				list = append(list, h.Holder)
 			}

@@ -59,8 +59,9 @@ Semaphores: The limit applies to all hosts together, and commands start in the o
 their requests. A command takes --permits permits. With --per, at most --limit permits
 are taken in any window of that length, and --at-once limits how many are taken at the
 same time. If callers give different limits, the most recent ones apply. With --per and
-without --at-once nothing is held while the command runs: nothing can be lost, and
---ttl, --grace and --max-lifetime are not permitted. When such a limit is exhausted,
+without --at-once nothing is held while the command runs: nothing can be lost, the
+command gets no LOCKKEEPER_TOKEN, and --ttl, --grace and --max-lifetime are not
+permitted. When such a limit is exhausted,
 lockkeeper prints when permits return, and does not wait if --wait is too short.
 
 Once per period: --once-per runs the command at most once per period on all hosts,
@@ -255,7 +256,7 @@ func (o *options) runLocked(ctx context.Context, l locker, waiting *notices, pat
 	if err != nil {
 		return err
 	}
-	code, lost := o.supervise(path, command, heldBy(lease), signals)
+	code, lost := o.supervise(path, command, lease, signals)
 	if err := release(lease, signals); err != nil && lost == nil {
 		if errors.Is(err, lockkeeper.ErrLost) {
 			lost = err

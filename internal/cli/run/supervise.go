@@ -1,6 +1,7 @@
 package run
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,20 +11,18 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/process"
 )
 
-// held is the lease under which the command runs.
+// held is the lease under which the command runs, or permits that are not held.
 type held struct {
-	name, token string // without a token if the command runs once per period
+	name, token string // without a token if the command runs once per period, or holds nothing
 	fence       uint64
-	done        <-chan struct{} // closed when the lease is lost
-	err         func() error    // why
+	done        <-chan struct{}                 // closed when the lease is lost; nil if nothing is held
+	err         func() error                    // why
+	release     func(ctx context.Context) error // nil if run need not release anything
 }
-
-func heldBy(l *lockkeeper.Lease) *held { return &held{l.Name(), l.Token(), l.Fence(), l.Done(), l.Err} }
 
 func (h *held) environ() []string {
 	env := []string{"LOCKKEEPER_NAME=" + h.name, "LOCKKEEPER_FENCE=" + strconv.FormatUint(h.fence, 10)}
