@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
@@ -80,10 +81,12 @@ func FuzzOptions(f *testing.F) {
 			t.Errorf("MaxWriterStreak %d was accepted", streak)
 		}
 		limit := int(low)
-		if _, err := semaphore.New(k, "x", limit, &semaphore.Options{Per: d, AtOnce: int(high)}); !refused(err) {
-			between("Per", ttl, int64(semaphore.ShortestPer), int64(semaphore.LongestPer))
+		if _, err := ratelimit.New(k, "x", limit, d, &ratelimit.Options{MaxConcurrent: int(high)}); !refused(err) {
+			if d < ratelimit.MinWindow || d > ratelimit.MaxWindow {
+				t.Errorf("window %v was accepted", d)
+			}
 			if limit < 1 || limit > 1_000_000_000 || high < 0 {
-				t.Errorf("limit %d, AtOnce %d were accepted", limit, high)
+				t.Errorf("limit %d, MaxConcurrent %d were accepted", limit, high)
 			}
 		}
 	})

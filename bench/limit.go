@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,7 +10,7 @@ import (
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
-	"github.com/lockkeeper/lockkeeper/semaphore"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
 )
 
 // limiter is a library that lets so many calls pass in a second.
@@ -27,20 +26,17 @@ type pass func(ctx context.Context) (bool, error)
 
 var limiters = []limiter{
 	{
-		name: "lockkeeper semaphore", settings: "Per of a second, TryAcquire",
+		name: "lockkeeper ratelimit", settings: "a window of a second, Allow",
 		open: func(t redistest.TB, at target, perSecond int) func(name string) pass {
 			k := keeper(t, at.rdb(t), lockkeeper.Options{})
 			return func(name string) pass {
-				sem, err := semaphore.New(k, name, perSecond, &semaphore.Options{Per: time.Second})
+				l, err := ratelimit.New(k, name, perSecond, time.Second, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				return func(ctx context.Context) (bool, error) {
-					_, err := sem.TryAcquire(ctx, 1) // a receipt, which need not be released
-					if errors.Is(err, lockkeeper.ErrNotAcquired) {
-						return false, nil
-					}
-					return err == nil, err
+					r, err := l.Allow(ctx)
+					return r.Allowed, err
 				}
 			}
 		},

@@ -76,15 +76,19 @@ func (n *node) waited(token string) int64 {
 // the release. The result is the final span, without a fence if nothing was granted.
 func (n *node) work(ctx context.Context, name string, u use, hold time.Duration, tell func(span)) (span, error) {
 	s := span{Name: name, Weight: u.weight, Called: now()}
+	if u.take != nil {
+		err := u.take(ctx, u.weight, func(_ context.Context, fence uint64) error {
+			// It was taken when it was called for, or later.
+			s.Granted, s.Fence, s.Until = now(), fence, s.Called+int64(u.per)
+			return nil
+		})
+		return s, err
+	}
 	lease, err := u.acquire(ctx)
 	if err != nil {
 		return s, err
 	}
 	s.Granted, s.Fence, s.Queued = now(), lease.Fence(), n.waited(lease.Token())
-	if u.per > 0 { // it was taken when it was requested, or later
-		s.Until = s.Called + int64(u.per)
-		return s, nil
-	}
 	if tell != nil {
 		s.Until = s.Granted + int64(time.Until(lease.Deadline()))
 		tell(s)

@@ -45,7 +45,10 @@ var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
 type use struct {
 	weight  int
 	acquire func(ctx context.Context) (*lockkeeper.Lease, error)
-	per     time.Duration // after which a permit returns by the clock; 0: it is held
+
+	// Of permits that are not held: how to take them, and the window. Then acquire is nil.
+	take func(ctx context.Context, n int, fn func(ctx context.Context, fence uint64) error) error
+	per  time.Duration
 }
 
 // primitive is a kind of lock.

@@ -20,8 +20,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/redlock"
-	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -89,8 +89,8 @@ var soaked = append(slices.Clone(primitives), primitive{
 }, primitive{
 	"rate", 20, false, func(k *lockkeeper.Keeper, name string, _ time.Duration) ([]use, error) {
 		const per = 200 * time.Millisecond
-		s, err := semaphore.New(k, name, 20, &semaphore.Options{Per: per})
-		return []use{{weight: 3, per: per, acquire: func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, 3) }}}, err
+		l, err := ratelimit.New(k, name, 20, per, nil)
+		return []use{{weight: 3, per: per, take: l.DoN}}, err
 	},
 })
 

@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 	"pgregory.net/rapid"
 )
@@ -18,8 +19,8 @@ import (
 // permits: so many may be held at once, and so many taken in any window of time. Waiters are served strictly in order,
 // also those who want more than those behind them. The limit can be changed, by which no permits are taken away.
 //
-// A semaphore that limits nothing but a window has no leases to look at; here such a one limits holders, too, but to
-// more than there are.
+// It is a semaphore, or a rate limit if there is a window. A rate limit without MaxConcurrent has no leases to look at; here
+// such a one limits holders, too, but to more than there are.
 type permits struct {
 	atOnce  int
 	window  int           // 0: no limit
@@ -41,9 +42,15 @@ const (
 	windows = "never more permits are taken in a window than the limit"
 )
 
-func (*permits) scripts() *lua.Set { return lua.Semaphore }
-func (*permits) bare() bool        { return false }
-func (*permits) queuesAll() bool   { return true }
+func (p *permits) scripts() *lua.Set {
+	if p.window > 0 {
+		return lua.RateLimit
+	}
+	return lua.Semaphore
+}
+
+func (*permits) bare() bool      { return false }
+func (*permits) queuesAll() bool { return true }
 
 func (*permits) leases(m *miniredis.Miniredis, k protocol.Keys, v *view) {
 	leasesInSet(m, k, v)
@@ -86,20 +93,42 @@ func (p *permits) wants(r *rapid.T, q *request) {
 	}
 }
 
-func (p *permits) semaphore(k *lockkeeper.Keeper, o semaphore.Options) *semaphore.Semaphore {
-	limit := p.atOnce
+// permitLock is what a semaphore and a rate limit with leases have in common.
+type permitLock interface {
+	Acquire(ctx context.Context, n int) (*lockkeeper.Lease, error)
+	TryAcquire(ctx context.Context, n int) (*lockkeeper.Lease, error)
+	Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error)
+	SetLimit(ctx context.Context, limit int) error
+}
+
+// limiter is a rate limit with the names of the semaphore.
+type limiter struct{ *ratelimit.Limiter }
+
+func (l limiter) Acquire(ctx context.Context, n int) (*lockkeeper.Lease, error) {
+	return l.AcquireN(ctx, n)
+}
+
+func (l limiter) TryAcquire(ctx context.Context, n int) (*lockkeeper.Lease, error) {
+	return l.TryAcquireN(ctx, n)
+}
+
+func (p *permits) open(k *lockkeeper.Keeper, ttl time.Duration, noRenewal bool) (l permitLock) {
+	var err error
 	if p.window > 0 {
-		limit, o.Per, o.AtOnce = p.window, p.per, p.atOnce
+		var r *ratelimit.Limiter
+		r, err = ratelimit.New(k, name, p.window, p.per, &ratelimit.Options{MaxConcurrent: p.atOnce, TTL: ttl, NoRenewal: noRenewal})
+		l = limiter{r}
+	} else {
+		l, err = semaphore.New(k, name, p.atOnce, &semaphore.Options{TTL: ttl, NoRenewal: noRenewal})
 	}
-	s, err := semaphore.New(k, name, limit, &o)
 	if err != nil {
 		panic(err)
 	}
-	return s
+	return l
 }
 
 func (p *permits) get(q *request) (*lockkeeper.Lease, error) {
-	s := p.semaphore(q.p.Keeper, semaphore.Options{TTL: q.ttl(), NoRenewal: q.fixed})
+	s := p.open(q.p.Keeper, q.ttl(), q.fixed)
 	if q.adopts != nil {
 		return s.Adopt(q.ctx, q.adopts.lease.Token())
 	}
@@ -242,7 +271,7 @@ func (p *permits) actions(w *world) map[string]func(*rapid.T) {
 		w.actors.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
-			_ = p.semaphore(by.Keeper, semaphore.Options{}).SetLimit(ctx, to)
+			_ = p.open(by.Keeper, 0, false).SetLimit(ctx, to)
 		})
 	}}
 }

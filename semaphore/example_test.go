@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
@@ -54,117 +53,6 @@ func ExampleSemaphore_Do() {
 	// meanwhile there are 1
 	// <nil>
 	// now there are 3 <nil>
-}
-
-// A hundred permits a minute, which return by the clock. Who does not get one learns when to come back.
-func ExampleSemaphore_TryAcquire() {
-	ctx := context.Background()
-	k, end := newKeeper()
-	defer end()
-	mails, err := semaphore.New(k, "mails:user-7", 100, &semaphore.Options{Per: time.Minute})
-	if err != nil {
-		log.Fatal(err)
-	}
-
-	send := func(n int) {
-		_, err := mails.TryAcquire(ctx, n) // there is nothing to release
-		var soon *semaphore.RateError
-		switch {
-		case err == nil:
-			fmt.Println(n, "may go")
-		case errors.As(err, &soon):
-			seconds := (soon.RetryAfter + time.Second - 1) / time.Second // as in a Retry-After header
-			fmt.Println(n, "have to wait; about a minute:", seconds > 55 && seconds <= 61)
-		default:
-			log.Fatal(err)
-		}
-	}
-	send(80)
-	send(30)
-	send(20)
-	// Output:
-	// 80 may go
-	// 30 have to wait; about a minute: true
-	// 20 may go
-}
-
-// Two in any window of 200 ms: the fifth has to wait for two of them.
-func ExampleSemaphore_Acquire() {
-	ctx := context.Background()
-	k, end := newKeeper()
-	defer end()
-	s, err := semaphore.New(k, "reports", 2, &semaphore.Options{Per: 200 * time.Millisecond})
-	if err != nil {
-		log.Fatal(err)
-	}
-
-	start := time.Now()
-	for range 5 {
-		if _, err := s.Acquire(ctx, 1); err != nil {
-			log.Fatal(err)
-		}
-	}
-	fmt.Println("two windows have gone:", time.Since(start) >= 400*time.Millisecond)
-	// Output:
-	// two windows have gone: true
-}
-
-// A request that cannot be served before its context ends fails at once and takes nothing.
-func ExampleRateError() {
-	k, end := newKeeper()
-	defer end()
-	s, err := semaphore.New(k, "reports", 2, &semaphore.Options{Per: time.Hour})
-	if err != nil {
-		log.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-
-	if _, err := s.Acquire(ctx, 2); err != nil {
-		log.Fatal(err)
-	}
-	_, err = s.Acquire(ctx, 1) // does not wait for the minute
-	var soon *semaphore.RateError
-	if errors.As(err, &soon) {
-		fmt.Println("not acquired:", errors.Is(err, lockkeeper.ErrNotAcquired))
-		deadline, _ := ctx.Deadline()
-		fmt.Println("possible after the deadline:", soon.RetryAt.After(deadline))
-	}
-	// Output:
-	// not acquired: true
-	// possible after the deadline: true
-}
-
-// Ten calls at once and a hundred in any second: both permits are taken in one step.
-func ExampleOptions() {
-	ctx := context.Background()
-	k, end := newKeeper()
-	defer end()
-	api, err := semaphore.New(k, "api", 100, &semaphore.Options{Per: time.Second, AtOnce: 10})
-	if err != nil {
-		log.Fatal(err)
-	}
-
-	lease, err := api.Acquire(ctx, 10)
-	if err != nil {
-		log.Fatal(err)
-	}
-	_, err = api.TryAcquire(ctx, 1)
-	fmt.Println("one more at once:", err == nil)
-	_, err = api.Acquire(ctx, 11)
-	fmt.Println(err)
-
-	// What is held at once returns with the lease; what was taken of the hundred returns a second after it was.
-	if err := lease.Release(ctx); err != nil {
-		log.Fatal(err)
-	}
-	lease, err = api.TryAcquire(ctx, 1)
-	fmt.Println("after the release:", err == nil)
-	_ = lease.Release(ctx)
-	// Output:
-	// one more at once: false
-	// lockkeeper: invalid argument: n 11 is not between 1 and AtOnce 10
-	// after the release: true
 }
 
 // The limit can be changed for all processes while they run.

@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
-	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
@@ -31,15 +29,3 @@ func BenchmarkHandoff(b *testing.B) { benchmarks.Handoff(b, acquiring(1000), 1, 
 func BenchmarkContended(b *testing.B) { benchmarks.Contended(b, acquiring(1000), 8, 64) }
 
 func BenchmarkAdmit(b *testing.B) { benchmarks.Admit(b, 1000, acquiring(1000), acquiring(1)) }
-
-func BenchmarkPer(b *testing.B) {
-	benchmarks.Per(b, lua.Semaphore, 100, 10000, 100000)
-	b.Run("swept=100000", func(b *testing.B) { benchmarks.Sweep(b, lua.Semaphore, 100000) })
-}
-
-func BenchmarkFlow(b *testing.B) {
-	benchmarks.Flow(b, func(k *lockkeeper.Keeper, limit int, per time.Duration) (benchmarks.Locker, error) {
-		s, err := semaphore.New(k, "x", limit, &semaphore.Options{Per: per})
-		return benchmarks.Func(func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, 1) }), err
-	})
-}

@@ -1,8 +1,8 @@
-// Command quota shows a semaphore at work: an API that stands ten calls at once and a hundred in any second, and four
+// Command quota shows a rate limit at work: an API that stands ten calls at once and a hundred in any second, and four
 // processes that together keep to that.
 //
 // The API is an HTTP server within the program, which counts. The processes are this program again, and call it as fast
-// as they are let, at first with the semaphore, then without. What they use for it is in quota.go: an http.RoundTripper.
+// as they may, at first with the limit, then without. What they use for it is in quota.go: an http.RoundTripper.
 // The other way round there is a middleware, which answers 429 and says when to come back.
 //
 //	go run ./examples/quota
@@ -36,7 +36,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/semaphore"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -53,7 +53,7 @@ const (
 // Where a process that is to call the API finds what it needs, in its environment.
 const (
 	envAPI   = "QUOTA_API"
-	envRedis = "QUOTA_REDIS" // empty: without the semaphore
+	envRedis = "QUOTA_REDIS" // empty: without the limit
 	envFor   = "QUOTA_FOR"
 )
 
@@ -63,7 +63,7 @@ func main() {
 		return
 	}
 	url := flag.String("redis", "", "URL of a Redis server, as redis://127.0.0.1:6379; default: an embedded one")
-	length := flag.Duration("for", 4*time.Second, "how long to call with the semaphore")
+	length := flag.Duration("for", 4*time.Second, "how long to call with the limit")
 	flag.Parse()
 	got, err := run(*url, *length)
 	check(err)
@@ -87,7 +87,7 @@ type result struct {
 
 func (r *result) print(out io.Writer) {
 	fmt.Fprintf(out, "the API stands:         %d calls at once, %d in any %v\n", atOnce, perWindow, window)
-	fmt.Fprintf(out, "with the semaphore:     %d at once, %d in any %v; %d calls by %d processes\n",
+	fmt.Fprintf(out, "with the limit:         %d at once, %d in any %v; %d calls by %d processes\n",
 		r.guarded.atOnce, r.guarded.inWindow, window, r.guarded.calls, processes)
 	fmt.Fprintf(out, "without it:             %d at once, %d in any %v; %d calls\n",
 		r.unguarded.atOnce, r.unguarded.inWindow, window, r.unguarded.calls)
@@ -96,7 +96,7 @@ func (r *result) print(out io.Writer) {
 	fmt.Fprintf(out, "behind the middleware:  %d, Retry-After: %s\n", r.answers, r.retryAfter)
 }
 
-// run lets the processes call the API, with the semaphore for a while, and without it for a moment.
+// run lets the processes call the API, with the limit for a while, and without it for a moment.
 func run(url string, length time.Duration) (*result, error) {
 	if url == "" {
 		server := miniredis.NewMiniRedis()
@@ -164,11 +164,11 @@ func call(api, url, length string) error {
 			return err
 		}
 		defer end()
-		permits, err := semaphore.New(k, "example:quota", perWindow, &semaphore.Options{Per: window + margin, AtOnce: atOnce})
+		limiter, err := ratelimit.New(k, "example:quota", perWindow, window+margin, &ratelimit.Options{MaxConcurrent: atOnce})
 		if err != nil {
 			return err
 		}
-		client.Transport = &transport{permits, next}
+		client.Transport = &transport{limiter, next}
 	}
 	var all sync.WaitGroup
 	errs := make([]error, callers)
@@ -224,7 +224,7 @@ type api struct {
 	inside  int
 	most    int         // inside at the same time
 	came    []time.Time // when each call came, in order
-	granted []time.Time // and its permit, by the clock of Redis; nothing without the semaphore
+	granted []time.Time // and its permit, by the clock of Redis; nothing without the limit
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -296,7 +296,7 @@ func mostWithin(times []time.Time, d time.Duration) (most int) {
 	return most
 }
 
-// errMargin: it is not the semaphore's fault.
+// errMargin: it is not the limiter's fault.
 var errMargin = errors.New("some were under way longer than others, and the margin is too small for that")
 
 // broken says which limit was not kept, if any.
@@ -323,11 +323,11 @@ func knock(url string) (answers []int, retryAfter string, err error) {
 	defer end()
 	const allowed = 3
 	// A name of its own for each run, so that another just before does not count.
-	permits, err := semaphore.New(k, "example:quota:"+k.ID(), allowed, &semaphore.Options{Per: 10 * time.Second})
+	limiter, err := ratelimit.New(k, "example:quota:"+k.ID(), allowed, 10*time.Second, nil)
 	if err != nil {
 		return nil, "", err
 	}
-	handler := limit(permits, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	handler := limit(limiter, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	for range allowed + 1 {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodGet, "/", nil))

@@ -8,13 +8,14 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/semaphore"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
 )
 
 // The processes that call the API are this very binary.
@@ -31,7 +32,7 @@ func TestProcessesStayWithinBothLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got.print(t.Output()) // how much there is without the semaphore is a matter of the machine
+	got.print(t.Output()) // how much there is without the limit is a matter of the machine
 	if err := got.guarded.broken(); errors.Is(err, errMargin) {
 		t.Log(err)
 	} else if err != nil {
@@ -45,8 +46,8 @@ func TestProcessesStayWithinBothLimits(t *testing.T) {
 	}
 }
 
-// newSemaphore returns a semaphore on a server of its own.
-func newSemaphore(t *testing.T, limit int, o *semaphore.Options) (*semaphore.Semaphore, *miniredis.Miniredis) {
+// newLimiter returns a limiter on a server of its own.
+func newLimiter(t *testing.T, limit int, window time.Duration, o *ratelimit.Options) (*ratelimit.Limiter, *miniredis.Miniredis) {
 	t.Helper()
 	server := miniredis.RunT(t)
 	server.ClockTTL(true)
@@ -55,15 +56,22 @@ func newSemaphore(t *testing.T, limit int, o *semaphore.Options) (*semaphore.Sem
 		t.Fatal(err)
 	}
 	t.Cleanup(end)
-	s, err := semaphore.New(k, "x", limit, o)
+	l, err := ratelimit.New(k, "x", limit, window, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s, server
+	return l, server
+}
+
+// held returns a limiter that bounds only how many permits are held: the limit of its window is not reached.
+func held(t *testing.T, n int) *ratelimit.Limiter {
+	t.Helper()
+	l, _ := newLimiter(t, 1000, time.Second, &ratelimit.Options{MaxConcurrent: n})
+	return l
 }
 
 // free checks how many permits there are.
-func free(t *testing.T, s *semaphore.Semaphore, want int) {
+func free(t *testing.T, s *ratelimit.Limiter, want int) {
 	t.Helper()
 	if n, err := s.Available(t.Context()); n != want || err != nil {
 		t.Errorf("%d permits, %v; want %d", n, err, want)
@@ -71,7 +79,7 @@ func free(t *testing.T, s *semaphore.Semaphore, want int) {
 }
 
 func TestPermitHeldUntilBodyClosed(t *testing.T) {
-	permits, _ := newSemaphore(t, 3, nil)
+	permits := held(t, 3)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "hello")
 	}))
@@ -105,7 +113,7 @@ func (c *closes) Close() error {
 }
 
 func TestFailedCallReleasesPermit(t *testing.T) {
-	permits, _ := newSemaphore(t, 1, nil)
+	permits := held(t, 1)
 	_, err := (&http.Client{Transport: &transport{permits, http.DefaultTransport}}).Get("http://127.0.0.1:1")
 	if err == nil {
 		t.Fatal("somebody answered")
@@ -119,7 +127,7 @@ type panics struct{}
 func (panics) RoundTrip(*http.Request) (*http.Response, error) { panic("a bug") }
 
 func TestPanickingCallReleasesPermit(t *testing.T) {
-	permits, _ := newSemaphore(t, 1, nil)
+	permits := held(t, 1)
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -132,7 +140,7 @@ func TestPanickingCallReleasesPermit(t *testing.T) {
 }
 
 func TestRequestWithoutHeaders(t *testing.T) {
-	permits, _ := newSemaphore(t, 1, nil)
+	permits := held(t, 1)
 	r := &http.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "http", Host: "127.0.0.1:1"}}
 	if _, err := (&transport{permits, http.DefaultTransport}).RoundTrip(r); err == nil {
 		t.Error("somebody answered")
@@ -141,8 +149,18 @@ func TestRequestWithoutHeaders(t *testing.T) {
 }
 
 func TestCallNotMadeIfPermitIsTooLate(t *testing.T) {
-	permits, _ := newSemaphore(t, 1, &semaphore.Options{Per: time.Hour})
-	if _, err := permits.Acquire(t.Context(), 1); err != nil {
+	for _, maxConcurrent := range []int{0, 1} {
+		callNotMade(t, maxConcurrent)
+	}
+}
+
+func callNotMade(t *testing.T, maxConcurrent int) {
+	limiter, _ := newLimiter(t, 1, time.Hour, &ratelimit.Options{MaxConcurrent: maxConcurrent})
+	var next http.RoundTripper = &pacedTransport{limiter, http.DefaultTransport}
+	if maxConcurrent > 0 {
+		next = &transport{limiter, http.DefaultTransport}
+	}
+	if err := limiter.Do(t.Context(), func(context.Context, uint64) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -152,8 +170,8 @@ func TestCallNotMadeIfPermitIsTooLate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = (&http.Client{Transport: &transport{permits, http.DefaultTransport}}).Do(r)
-	var soon *semaphore.RateError
+	_, err = (&http.Client{Transport: next}).Do(r)
+	var soon *ratelimit.LimitedError
 	if !errors.As(err, &soon) || soon.RetryAfter < 59*time.Minute {
 		t.Errorf("%v", err)
 	}
@@ -164,7 +182,7 @@ func TestCallNotMadeIfPermitIsTooLate(t *testing.T) {
 
 func TestLostLeaseEndsCall(t *testing.T) {
 	for _, begun := range []bool{false, true} { // the response, when the lease is lost
-		permits, redis := newSemaphore(t, 1, &semaphore.Options{TTL: 300 * time.Millisecond})
+		permits, redis := newLimiter(t, 1000, time.Second, &ratelimit.Options{MaxConcurrent: 1, TTL: 300 * time.Millisecond})
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if begun {
 				_ = http.NewResponseController(w).Flush()
@@ -185,34 +203,23 @@ func TestLostLeaseEndsCall(t *testing.T) {
 	}
 }
 
-func TestMiddlewareSetsRetryAfter(t *testing.T) {
-	ask := func(h http.Handler) (int, string) {
+func TestMiddlewareSetsHeaders(t *testing.T) {
+	limiter, redis := newLimiter(t, 2, 90*time.Second-time.Millisecond, nil)
+	h := limit(limiter, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	expect := func(code int, limit, remaining, reset, retryAfter string) {
+		t.Helper()
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
-		return w.Code, w.Header().Get("Retry-After")
-	}
-	expect := func(h http.Handler, code int, after string) {
-		t.Helper()
-		if c, a := ask(h); c != code || a != after {
-			t.Errorf("%d, Retry-After %q; want %d, %q", c, a, code, after)
+		got := []string{w.Header().Get("RateLimit-Limit"), w.Header().Get("RateLimit-Remaining"), w.Header().Get("RateLimit-Reset"), w.Header().Get("Retry-After")}
+		if want := []string{limit, remaining, reset, retryAfter}; w.Code != code || !slices.Equal(got, want) {
+			t.Errorf("%d, headers %q; want %d, %q", w.Code, got, code, want)
 		}
 	}
-	nothing := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-
-	byClock, redis := newSemaphore(t, 1, &semaphore.Options{Per: 90*time.Second - time.Millisecond})
-	h := limit(byClock, nothing)
-	expect(h, 200, "")
-	expect(h, 429, "90")
-
-	held, _ := newSemaphore(t, 1, nil)
-	h = limit(held, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		expect(limit(held, nothing), 429, "") // while this one is inside
-	}))
-	expect(h, 200, "")
-	free(t, held, 1)
-
+	expect(200, "2", "1", "90", "")
+	expect(200, "2", "0", "90", "")
+	expect(429, "2", "0", "90", "90")
 	redis.SetError("ERR no")
-	expect(limit(byClock, nothing), 503, "")
+	expect(503, "", "", "", "")
 }
 
 func TestMostWithinWindow(t *testing.T) {

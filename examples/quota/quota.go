@@ -2,30 +2,30 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/semaphore"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
 )
 
-// transport sends each request when the semaphore permits it, and holds the permit until the response's body is closed.
+// transport sends each request when the limiter, which has MaxConcurrent, permits it, and holds the permit until the
+// response's body is closed.
 //
-// A request whose permit cannot come before its context ends fails at once, with a *semaphore.RateError. One whose lease
-// is lost is ended, with an error that is lockkeeper.ErrLost. A call that is given up, by its context or by closing the
+// A request whose permit cannot come before its context ends fails at once, with a *ratelimit.LimitedError. One whose
+// lease is lost is ended, with an error that is lockkeeper.ErrLost. A call that is given up, by its context or by closing the
 // body before its end, may be under way at the server for a little longer than its permit is held. A connection that is
 // upgraded (101) cannot be written to through this body.
 type transport struct {
-	permits *semaphore.Semaphore
+	limiter *ratelimit.Limiter
 	next    http.RoundTripper
 }
 
 // RoundTrip is part of http.RoundTripper.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	lease, err := t.permits.Acquire(r.Context(), 1)
+	lease, err := t.limiter.Acquire(r.Context())
 	if err != nil {
 		if r.Body != nil {
 			r.Body.Close() // as every RoundTripper has to
@@ -74,26 +74,49 @@ func giveBack(lease *lockkeeper.Lease) {
 	_ = lease.Release(ctx)
 }
 
-// limit is a middleware: it passes requests on as the semaphore permits, and answers the others with 429 and Retry-After.
-// While Redis does not answer, it answers 503; who would rather let everything through then does so here.
-func limit(permits *semaphore.Semaphore, next http.Handler) http.Handler {
+// pacedTransport sends each request when the limiter, which has no MaxConcurrent, permits it.
+type pacedTransport struct {
+	limiter *ratelimit.Limiter
+	next    http.RoundTripper
+}
+
+// RoundTrip is part of http.RoundTripper.
+func (t *pacedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := t.limiter.Wait(r.Context()); err != nil {
+		if r.Body != nil {
+			r.Body.Close() // as every RoundTripper has to
+		}
+		return nil, err
+	}
+	return t.next.RoundTrip(r)
+}
+
+// limit is a middleware: it passes requests on as the limiter, which has no MaxConcurrent, allows them, and answers the
+// others with 429 and Retry-After. The limiter's name says who shares the limit; for one per user, make it of the user.
+// While Redis does not answer, it answers 503; to let everything through then, do so here.
+func limit(limiter *ratelimit.Limiter, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), time.Second) // for Redis, not for the handler
-		lease, err := permits.TryAcquire(ctx, 1)
+		result, err := limiter.Allow(ctx)
 		cancel()
-		var soon *semaphore.RateError
-		switch {
-		case errors.As(err, &soon):
-			seconds := (soon.RetryAfter + time.Second - 1) / time.Second // whole ones, rounded up: not too early
-			w.Header().Set("Retry-After", strconv.FormatInt(int64(seconds), 10))
-			http.Error(w, "too many requests", http.StatusTooManyRequests)
-		case errors.Is(err, lockkeeper.ErrNotAcquired): // too many at once: nobody knows for how long
-			http.Error(w, "too many requests", http.StatusTooManyRequests)
-		case err != nil:
+		if err != nil {
 			http.Error(w, "the limit cannot be checked", http.StatusServiceUnavailable)
-		default:
-			defer giveBack(lease) // with AtOnce; a permit that returns by the clock does so whatever we do
-			next.ServeHTTP(w, r.WithContext(lease.Context(r.Context())))
+			return
 		}
+		h := w.Header()
+		h.Set("RateLimit-Limit", strconv.Itoa(result.Limit))
+		h.Set("RateLimit-Remaining", strconv.Itoa(result.Remaining))
+		h.Set("RateLimit-Reset", seconds(result.ResetAfter))
+		if !result.Allowed {
+			h.Set("Retry-After", seconds(max(result.RetryAfter, time.Second)))
+			http.Error(w, "too many requests", http.StatusTooManyRequests)
+			return
+		}
+		next.ServeHTTP(w, r)
 	})
+}
+
+// seconds is a duration as headers have it: whole seconds, rounded up, so that nobody comes too early.
+func seconds(d time.Duration) string {
+	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }

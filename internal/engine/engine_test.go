@@ -56,16 +56,19 @@ func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
 func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		l := s.lock("x", func(spec *Spec) {
-			spec.Scripts, spec.LocalQueue, spec.PlainKey = lua.Semaphore, false, false
+			spec.Scripts, spec.LocalQueue, spec.PlainKey = lua.RateLimit, false, false
 			spec.Limits = &Limits{Window: 9, Per: time.Minute}
 		})
-		take := func() *Lease {
-			h, err := l.Try(context.Background(), Terms{Permits: 1})
+		take := func() *request {
+			w, err := l.obtain(context.Background(), Terms{Permits: 1}, false)
 			s.must(err)
-			return h
+			if w.lease != nil || w.outcome != permitted {
+				t.Errorf("outcome %d, lease %v", w.outcome, w.lease)
+			}
+			return w
 		}
-		tombstoned := func(h *Lease) bool {
-			_, err := s.mini.ZScore(l.key(keyHeartbeats), "-"+h.token)
+		tombstoned := func(w *request) bool {
+			_, err := s.mini.ZScore(l.key(keyHeartbeats), "-"+w.token)
 			return err == nil
 		}
 		if h := take(); tombstoned(h) {

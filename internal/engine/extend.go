@@ -19,9 +19,6 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if next := h.next.Load(); next != nil {
 		return next.Extend(ctx, ttl)
 	}
-	if h.receipt {
-		return Invalid("the permits of %q return by the clock: there is nothing to extend", h.Name())
-	}
 	if err := CheckTTL("ttl", ttl); err != nil {
 		return err
 	}

@@ -24,14 +24,13 @@ type Lease struct {
 	timer     timers.Timer
 	owner     *Owner // the lease that it is part of, which gets its events; nil: none
 	adopted   bool   // it came out of a token
-	receipt   bool   // nothing is held: it has no end and is not given back; see Limits
 	use       string // what it is for, if its token says something else; see Convert
 
 	// Guarded by the tenure's mu. There may be a hundred thousand of these, so what few have is behind pointers.
 	unconfirmed bool       // granted for a short time, to be confirmed by the first renewal
 	inFlight    int32      // renewals under way
 	ttl         int64      // ms that a renewal asks for
-	deadline    time.Time  // until when it is believed, if nothing else comes; zero for a receipt
+	deadline    time.Time  // until when it is believed, if nothing else comes
 	renewAt     time.Time  // zero: not any more
 	metadataAt  time.Time  // when the facts of the name were last kept alive
 	extension   *extension // nil: Extend was never called
@@ -55,9 +54,6 @@ func (l *Lock) newLease(token string, fence int64, deadline time.Time) *Lease {
 	h := &Lease{lock: l, token: token, fence: uint64(fence), grantedAt: now, metadataAt: now, ttl: l.ttl, deadline: deadline}
 	h.begin(h)
 	h.timer.Fire = h.onTimer
-	if l.spec.Limits.receipts() {
-		h.receipt, h.deadline = true, time.Time{}
-	}
 	return h
 }
 
@@ -68,9 +64,7 @@ func (e *Engine) addLease(h *Lease) bool {
 	if e.closed {
 		return false
 	}
-	if !h.receipt {
-		e.leases[h] = struct{}{}
-	}
+	e.leases[h] = struct{}{}
 	return true
 }
 
@@ -78,7 +72,7 @@ func (e *Engine) addLease(h *Lease) bool {
 func (h *Lease) start() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.err != nil || h.receipt {
+	if h.err != nil {
 		return
 	}
 	now := time.Now()
@@ -382,21 +376,12 @@ func (h *Lease) end(by func(*transport.Call), unused bool, done time.Time) (*Cle
 		return nil, h.lock.fail(err)
 	}
 	cancel := h.endLocked(h.lock.fail(ErrReleased))
-	if h.receipt && !unused {
-		h.mu.Unlock()
-		cancel()
-		h.observe(Released, time.Since(h.grantedAt), nil)
-		return nil, nil
-	}
 	quiet := h.drained
 	if h.inFlight > 0 && quiet == nil {
 		quiet = make(chan struct{})
 		h.drained = quiet
 	}
 	until := h.deadline.Add(Margin(duration(h.ttl)))
-	if h.receipt {
-		until = h.grantedAt.Add(duration(h.ttl))
-	}
 	d := h.lock.newCleanup(h.token, h.inDoubt(), until)
 	d.unused, d.done = boolArg(unused), done
 	d.inDoubt = h.conversion.resolved() != nil // then it may be another lease by now, which is given back as well
@@ -477,7 +462,7 @@ func (h *Lease) CheckDeadline() {
 		return
 	}
 	h.mu.Lock()
-	over := h.err == nil && !h.receipt && h.next.Load() == nil && !time.Now().Before(h.deadline)
+	over := h.err == nil && h.next.Load() == nil && !time.Now().Before(h.deadline)
 	h.mu.Unlock()
 	if over {
 		h.lose(nil)

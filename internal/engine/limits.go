@@ -17,9 +17,8 @@ type Limits struct {
 	Per    time.Duration // whole milliseconds
 }
 
-// receipts says whether leases hold nothing: their permits return by the clock and by nothing else. They are not
-// renewed, have no end, and are not given back.
-func (l *Limits) receipts() bool { return l != nil && l.AtOnce == 0 }
+// clockOnly says whether permits return by the clock and by nothing else. Then requests are granted without a lease.
+func (l *Limits) clockOnly() bool { return l != nil && l.AtOnce == 0 }
 
 // byClock says whether permits return by the clock, so that the server can tell when.
 func (l *Limits) byClock() bool { return l != nil && l.Window > 0 }
@@ -27,7 +26,7 @@ func (l *Limits) byClock() bool { return l != nil && l.Window > 0 }
 // flags is what a token says of its permits: h, held until the lease is over; c, back by the clock.
 func (l *Limits) flags() string {
 	switch {
-	case l.receipts():
+	case l.clockOnly():
 		return "c"
 	case l.byClock():
 		return "hc"
@@ -80,7 +79,6 @@ type Quota struct {
 // Take waits for permits that return by the clock alone, until ctx ends. They are granted without a lease; the result is the
 // grant's fence.
 func (l *Lock) Take(ctx context.Context, t Terms) (fence uint64, err error) {
-	t.noLease = true
 	w, err := l.obtain(ctx, t, true)
 	if err != nil {
 		return 0, err
@@ -91,7 +89,7 @@ func (l *Lock) Take(ctx context.Context, t Terms) (fence uint64, err error) {
 // TryTake is Take for a caller who does not wait, and says what remains of the window. A refusal is no error: then
 // there is no fence.
 func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, fence uint64, err error) {
-	t.noLease, t.quota = true, &q
+	t.quota = &q
 	w, err := l.obtain(ctx, t, false)
 	refused := errors.Is(err, ErrNotAcquired) && q.Limit > 0
 	switch {

@@ -61,9 +61,8 @@ type Terms struct {
 	Permits int    // 0: none
 	Direct  bool   // of a conversion to a weaker lease, which never waits
 
-	origin  *Lease // the lease to be replaced; see Convert
-	noLease bool   // the permits return by the clock alone: the request is granted without a lease
-	quota   *Quota // what the answer says of the window, if a caller who does not wait wants to know
+	origin *Lease // the lease to be replaced; see Convert
+	quota  *Quota // what the answer says of the window, if a caller who does not wait wants to know
 }
 
 // Lock returns the lock of a spec. The error is ErrInvalid.
@@ -78,7 +77,7 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	idle := e.cfg.MetadataTTL
 	if spec.Limits != nil {
 		idle += spec.Limits.Per
-		if spec.Limits.receipts() {
+		if spec.Limits.clockOnly() {
 			spec.TTL = e.cfg.HeartbeatTimeout // of a grant by a message, until it is confirmed
 		}
 	}
@@ -87,9 +86,9 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	}
 	switch ack := e.cfg.ReplicaAck; {
 	case !ack.enabled():
-	case spec.Limits.receipts() && ack.Timeout >= spec.Limits.Per:
+	case spec.Limits.clockOnly() && ack.Timeout >= spec.Limits.Per:
 		return nil, Invalid("window %v is not longer than the keeper's ReplicaAck.Timeout %v", spec.Limits.Per, ack.Timeout)
-	case !spec.Limits.receipts() && ack.Timeout >= spec.TTL:
+	case !spec.Limits.clockOnly() && ack.Timeout >= spec.TTL:
 		return nil, Invalid("TTL %v is not longer than the keeper's ReplicaAck.Timeout %v", spec.TTL, ack.Timeout)
 	}
 	if spec.MaxLifetime < 0 || spec.MaxLifetime > 0 && spec.MaxLifetime < spec.TTL {
@@ -204,7 +203,7 @@ func (l *Lock) request(ctx context.Context, t Terms, wait bool) (*request, error
 	if err == nil && l.e.cfg.ReplicaAck.enabled() {
 		err = l.awaitReplicas(ctx, w, w.lease)
 	}
-	if err == nil && (w.lease == nil || w.lease.receipt) && w.hasInDoubt() {
+	if err == nil && w.lease == nil && w.hasInDoubt() {
 		// These permits are not released, so only a tombstone keeps a late copy of the request from taking them again.
 		l.tombstone(ctx, w.token)
 	}
@@ -238,9 +237,6 @@ func (l *Lock) alsoEnded(ctx context.Context, err error) error {
 func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	if token == "" {
 		return nil, Invalid("the token is empty")
-	}
-	if l.spec.Limits.receipts() {
-		return nil, Invalid("the permits of %q return by the clock: there is no lease to adopt", l.spec.Name)
 	}
 	return l.adopt(ctx, token, nil)
 }

@@ -35,7 +35,6 @@ type request struct {
 	extra    any           // token of the lease in whose place the one asked for comes, or a semaphore's limits, or ""
 	owner    *Owner        // of the lease, see Lease.owner; nil: none
 	origin   *Lease        // in whose place the lease comes; nil: in none's
-	noLease  bool          // a grant is permitted, not leased
 	noPush   bool          // no message will tell it of its grant
 	quota    *Quota        // what the answer says of the window; nil: nobody wants to know
 	notified bool          // a message has; guarded by the engine's mu, as is due
@@ -74,7 +73,7 @@ func (l *Lock) newRequest(t Terms, c *ServerHealth) *request {
 	}
 	w.token = l.token(w.serial, t)
 	w.noPush = strings.Contains(t.Flags, noPushFlag)
-	w.quota, w.noLease = t.quota, t.noLease
+	w.quota = t.quota
 	w.extra = l.args.extra
 	if t.origin != nil {
 		w.extra, w.origin = t.origin.token, t.origin
@@ -432,7 +431,7 @@ func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, f
 		w.mu.Unlock()
 		return ErrTooLate
 	}
-	if w.noLease {
+	if w.lock.spec.Limits.clockOnly() {
 		if w.lock.e.isClosed() {
 			w.mu.Unlock()
 			return w.lock.fail(ErrClosed) // Close is about to make the request leave

@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
@@ -69,10 +70,17 @@ func TestCountsStayLow(t *testing.T) {
 			s, err := semaphore.New(k, "x", 1, &semaphore.Options{TTL: ttl})
 			return func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, 1) }, err
 		}, false, 11, 42, 2, 29, 1},
-		{"semaphore by the clock", func(k *lockkeeper.Keeper) (acquire, error) {
-			s, err := semaphore.New(k, "x", 1_000_000, &semaphore.Options{Per: time.Hour})
-			return func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, 1) }, err
+		{"rate limit, Wait", func(k *lockkeeper.Keeper) (acquire, error) {
+			l, err := ratelimit.New(k, "x", 1_000_000, time.Hour, nil)
+			return func(ctx context.Context) (*lockkeeper.Lease, error) { return nil, l.Wait(ctx) }, err
 		}, true, 7.2, 26, 1, 7.2, 0},
+		{"rate limit, Allow", func(k *lockkeeper.Keeper) (acquire, error) {
+			l, err := ratelimit.New(k, "x", 1_000_000, time.Hour, nil)
+			return func(ctx context.Context) (*lockkeeper.Lease, error) {
+				_, err := l.Allow(ctx)
+				return nil, err
+			}, err
+		}, true, 11.2, 26, 1, 11.2, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := redistest.Start(t)

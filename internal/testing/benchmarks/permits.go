@@ -161,7 +161,7 @@ func (p *permits) bytes() float64 {
 
 // Flow is 640 goroutines in 10 keepers that want one permit after the other, far more than there are: x-limit is how many
 // of the permits that the limit allows were given out, cmds/op and msgs/op what each took.
-func Flow(b *testing.B, limited func(k *lockkeeper.Keeper, limit int, per time.Duration) (Locker, error)) {
+func Flow(b *testing.B, limited func(k *lockkeeper.Keeper, limit int, per time.Duration) (func(ctx context.Context) error, error)) {
 	const keepers, each = 10, 64
 	for _, c := range []struct {
 		limit int
@@ -174,12 +174,12 @@ func Flow(b *testing.B, limited func(k *lockkeeper.Keeper, limit int, per time.D
 			var wg sync.WaitGroup
 			for range keepers {
 				k, _ := m.keeper()
-				l, err := limited(k, c.limit, c.per)
+				wait, err := limited(k, c.limit, c.per)
 				m.must(err)
 				for range each {
 					wg.Go(func() {
 						for {
-							if _, err := l.Lock(inner); err != nil {
+							if wait(inner) != nil {
 								return
 							}
 							granted.Add(1)

@@ -11,7 +11,6 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/rwlock"
-	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
 // outages are the cases that tell outages, contention and ended contexts apart.
@@ -295,21 +294,4 @@ func outageDuringConversion(w *World) {
 		w.must(write.Err())
 	}
 	thaw()
-}
-
-// outageForPermits: permits that return by the clock, and limits.
-func outageForPermits(w *World) {
-	p := w.Process()
-	s := p.sem(1, inWindow(time.Minute))
-	w.mustAcquire(permits(s, 1))
-	err := w.callWithTimeout(heartbeatInterval, func(ctx context.Context) error { _, err := s.Acquire(ctx, 1); return err })
-	w.checkError(err, lockkeeper.ErrNotAcquired)
-	var soon *semaphore.RateError
-	if !errors.As(err, &soon) {
-		w.Errorf("the error is no RateError: %v", err)
-	}
-	defer w.freeze(p)()
-	w.expectUnavailable("Acquire", heartbeatInterval, func(ctx context.Context) error { _, err := s.Acquire(ctx, 1); return err })
-	w.expectUnavailable("SetLimit", heartbeatInterval, func(ctx context.Context) error { return s.SetLimit(ctx, 2) })
-	w.expectUnavailable("Available", heartbeatInterval, errorOnly(s.Available))
 }

@@ -120,7 +120,13 @@ func Run(t *testing.T, p Primitive) {
 	if p.Fair {
 		cases = append(cases, ordered...)
 	}
-	cases = append(cases, p.Cases...)
+	runCases(t, p, append(cases, p.Cases...))
+}
+
+// RunOwn runs only the cases that the primitive alone has: those of all are run with another one of the same scripts.
+func RunOwn(t *testing.T, p Primitive) { runCases(t, p, p.Cases) }
+
+func runCases(t *testing.T, p Primitive, cases []Case) {
 	t.Run("embedded", func(t *testing.T) {
 		for _, c := range cases {
 			t.Run(c.Name, func(t *testing.T) {

@@ -1,0 +1,1048 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
+)
+
+// RateLimits are the cases of package ratelimit.
+var RateLimits = []Case{
+	{"44_invalid_permit_counts_rejected", false, false, invalidLimitCounts},
+	{"48_latest_callers_limit_applies", false, false, latestCallersWindowLimit},
+	{"50_window_never_exceeds_limit", false, false, windowNeverExceeded},
+	{"50_window_admits_waiters_in_order", false, false, windowAdmitsInOrder},
+	{"50_waiting_for_window_takes_few_commands", false, false, windowWaitCommands},
+	{"50_wait_past_deadline_refused_immediately", false, false, refusedImmediately},
+	{"50_permits_return_by_clock_alone", false, false, permitsReturnByClockAlone},
+	{"50_wait_cancelled_at_permit_return_takes_nothing", false, false, cancelAtPermitReturn},
+	{"50_both_limits_in_one_request", false, false, bothLimits},
+	{"50_lost_wakeup_loses_no_permit", false, false, lostWakeupLosesNoPermit},
+	{"50_lost_reply_takes_permits_once", false, false, lostReplyTakesPermitsOnce},
+	{"50_clock_set_back_does_not_prolong_window", false, false, windowClockSetBack},
+	{"50_data_loss_frees_permits", false, false, permitsAfterDataLoss},
+	{"50_nothing_is_held_without_a_lease", false, false, nothingHeldWithoutLease},
+	{"50_result_says_what_remains", false, false, resultSaysWhatRemains},
+	{"48_raised_limit_notifies_head", false, false, raisedLimitNotifiesHead},
+	{"48_callers_larger_limit_notifies_head", false, false, callersLimitNotifiesHead},
+	{"48_set_limit_of_other_kind", false, false, setLimitOfOtherKind},
+	{"50_unused_permits_notify_head", false, false, unusedPermitsNotifyHead},
+	{"50_dead_waiters_are_ignored", false, false, deadWaitersIgnored},
+	{"50_late_duplicates_take_nothing", false, false, lateDuplicatesOfPermits},
+	{"50_submillisecond_window_rounded_up", false, false, submillisecondWindow},
+	{"50_metadata_outlasts_window", false, false, metadataOutlastsWindow},
+	{"54_close_during_window", false, false, closeDuringWindow},
+	{"61_permit_outage_is_not_contention", false, true, outageForLimits},
+	{"inspect_rate_limit", false, false, inspectRateLimit},
+}
+
+// limiter is a rate limiter under test. Its Acquire and TryAcquire are the calls for whichever there is: with MaxConcurrent
+// a lease, and without it permits that are not held.
+type limiter struct {
+	*ratelimit.Limiter
+	w      *World
+	leases bool
+}
+
+// limiter returns the limiter of a process. With maxConcurrent 0 nothing is held.
+func (p *Process) limiter(limit int, window time.Duration, maxConcurrent int) limiter {
+	p.w.Helper()
+	o := &ratelimit.Options{MaxConcurrent: maxConcurrent}
+	if maxConcurrent > 0 {
+		o.TTL = ttl
+	}
+	l, err := ratelimit.New(p.Keeper, "x", limit, window, o)
+	p.w.must(err)
+	return limiter{l, p.w, maxConcurrent > 0}
+}
+
+// grant is what a request was granted: a fence, and a lease if there is one.
+type grant struct {
+	fence uint64
+	lease *lockkeeper.Lease
+}
+
+func (g grant) Fence() uint64 { return g.fence }
+
+func leased(lease *lockkeeper.Lease, err error) (grant, error) {
+	return grant{lease.Fence(), lease}, err
+}
+
+// Acquire waits for n permits.
+func (l limiter) Acquire(ctx context.Context, n int) (g grant, err error) {
+	if l.leases {
+		return leased(l.AcquireN(ctx, n))
+	}
+	err = l.DoN(ctx, n, func(_ context.Context, fence uint64) error {
+		g.fence = fence
+		return nil
+	})
+	return g, err
+}
+
+// notAllowed is a refusal by AllowN as an error.
+type notAllowed struct{ ratelimit.LimitedError }
+
+func (notAllowed) Error() string { return "not allowed" }
+func (notAllowed) Unwrap() error { return lockkeeper.ErrNotAcquired }
+
+// TryAcquire takes n permits or is refused.
+func (l limiter) TryAcquire(ctx context.Context, n int) (grant, error) {
+	if l.leases {
+		return leased(l.TryAcquireN(ctx, n))
+	}
+	r, err := l.AllowN(ctx, n)
+	if err != nil {
+		return grant{}, err
+	}
+	if r.Allowed != (r.Fence > 0) || r.Limit < n || r.Remaining < 0 || r.Remaining > r.Limit || r.RetryAfter < 0 ||
+		r.Allowed && (r.RetryAfter != 0 || r.ResetAfter <= 0 || r.Remaining > r.Limit-n) {
+		l.w.Errorf("for %d permits: %+v", n, r)
+	}
+	if !r.Allowed {
+		return grant{}, &notAllowed{ratelimit.LimitedError{RetryAfter: r.RetryAfter, RetryAt: time.Now().Add(r.RetryAfter)}}
+	}
+	return grant{fence: r.Fence}, nil
+}
+
+// mustTake takes n permits.
+func (w *World) mustTake(l limiter, n int) grant {
+	w.Helper()
+	g, err := l.Acquire(w.ctx(), n)
+	w.must(err)
+	return g
+}
+
+// giveBack releases the lease, if there is one.
+func (w *World) giveBack(g grant) {
+	w.Helper()
+	if g.lease != nil {
+		w.release(g.lease)
+	}
+}
+
+// taken is how a call for permits ended.
+type taken struct {
+	grant grant
+	err   error
+	at    time.Time
+}
+
+// takeAsync asks for n permits; it returns when k requests are queued.
+func (w *World) takeAsync(ctx context.Context, k int64, l limiter, n int) chan taken {
+	w.Helper()
+	ch := make(chan taken, 1)
+	go func() {
+		g, err := l.Acquire(ctx, n)
+		ch <- taken{g, err, time.Now()}
+	}()
+	w.awaitWaiters("x", k)
+	return ch
+}
+
+func (w *World) awaitTake(ch chan taken, within time.Duration) taken {
+	w.Helper()
+	select {
+	case r := <-ch:
+		return r
+	case <-time.After(within + w.slack()):
+		w.Fatalf("no result within %v", within)
+		return taken{}
+	}
+}
+
+// notTaken checks that the call still waits.
+func (w *World) notTaken(ch chan taken) {
+	w.Helper()
+	select {
+	case r := <-ch:
+		w.Fatalf("granted %+v, %v", r.grant, r.err)
+	default:
+	}
+}
+
+// limited checks that n permits are refused at present.
+func (w *World) limited(l limiter, n int) error {
+	w.Helper()
+	_, err := l.TryAcquire(w.ctx(), n)
+	w.checkError(err, lockkeeper.ErrNotAcquired)
+	return err
+}
+
+// wantLimitedError checks that an error says when to try again.
+func (w *World) wantLimitedError(err error) *ratelimit.LimitedError {
+	w.Helper()
+	limited := new(ratelimit.LimitedError)
+	if refusal := (*notAllowed)(nil); errors.As(err, &refusal) {
+		limited = &refusal.LimitedError
+	} else if !errors.As(err, &limited) {
+		w.Fatalf("the error does not say when to try again: %v", err)
+	}
+	if limited.RetryAfter <= 0 {
+		w.Fatalf("retry after %v", limited.RetryAfter)
+	}
+	return limited
+}
+
+// taking is what was granted, and when, by the server's clock.
+type taking struct {
+	us int64
+	n  int
+}
+
+// checkWindows checks that no window of a length holds more than the limit. A fence is the server's µs.
+func (w *World) checkWindows(list []taking, d time.Duration, limit int) {
+	w.Helper()
+	if !w.Real { // where many things happen in one µs, fences run ahead of the clock
+		d -= time.Millisecond
+	}
+	slices.SortFunc(list, func(a, b taking) int { return int(a.us - b.us) })
+	sum, from := 0, 0
+	for _, x := range list {
+		for sum += x.n; x.us-list[from].us > d.Microseconds(); from++ {
+			sum -= list[from].n
+		}
+		if sum > limit {
+			w.Errorf("%d permits of %d in a window of %v", sum, limit, time.Duration(x.us-list[from].us)*time.Microsecond)
+		}
+	}
+}
+
+func windowNeverExceeded(w *World) {
+	const limit, d = 7, heartbeatInterval / 4
+	for _, maxConcurrent := range []int{0, 7} {
+		var mu sync.Mutex
+		var list []taking
+		most := 0
+		w.contendForLimit(3, 4, 6, limit, d, maxConcurrent, func(g grant, n int) {
+			w.giveBack(g)
+			mu.Lock()
+			defer mu.Unlock()
+			list = append(list, taking{int64(g.fence), n})
+			most += n
+		})
+		w.checkWindows(list, d, limit)
+		// And nothing is wasted: heavy ones leave gaps, but never of half a window's permits.
+		first, last := list[0].us, list[len(list)-1].us
+		if took := time.Duration(last-first) * time.Microsecond; !w.Real && took > 2*d*time.Duration(most)/limit {
+			w.Errorf("%d permits at %d per %v took %v", most, limit, d, took)
+		}
+		w.must(w.admin.Del(w.ctx(), w.P.Key("x"), "{lock:x}:ratelimit:meta").Err())
+	}
+}
+
+func windowAdmitsInOrder(w *World) {
+	window := per
+	if w.Real {
+		window *= 3 // all are in line in the first
+	}
+	s := w.Process().limiter(2, window, 0)
+	at := func(g grant) int64 { return int64(g.fence) }
+	first := at(w.mustTake(s, 1))
+	time.Sleep(window / 4)
+	second := at(w.mustTake(s, 1))
+	// The third comes when the first returns, the fourth takes the second's and the third's, the others one window later.
+	var waits []chan taken
+	for i, n := range []int{1, 2, 1, 1} {
+		waits = append(waits, w.takeAsync(w.ctx(), int64(i+1), w.Process(slowHeartbeats).limiter(2, window, 0), n))
+	}
+	list := []taking{{first, 1}, {second, 1}}
+	var late []time.Duration
+	due := first
+	for i, n := range []int{1, 2, 1, 1} {
+		r := w.awaitTake(waits[i], 2*window)
+		w.must(r.err)
+		us := at(r.grant)
+		list = append(list, taking{us, n})
+		if i < 3 {
+			late = append(late, time.Duration(us-due)*time.Microsecond-window)
+			due = us
+		}
+	}
+	w.checkWindows(list, window, 2)
+	slices.Sort(late)
+	if worst := late[len(late)-1]; !w.Real && worst > 2*time.Millisecond || late[0] > 50*time.Millisecond {
+		w.Errorf("in line for permits that were back, for %v", late)
+	}
+	if late[0] <= 0 && w.Real {
+		w.Errorf("admitted %v before its permit was back", -late[0])
+	}
+	w.checkAllKeysExpire()
+}
+
+// windowWaitCommands: a permit that returns costs the one who gets it a question, however many wait.
+func windowWaitCommands(w *World) {
+	counts := map[int]int{}
+	for _, n := range []int{2, 200} {
+		const keepers, turns, d = 5, 40, 20 * time.Millisecond
+		var ps []*Process
+		got := make(chan struct{}, 1000)
+		ctx, cancel := context.WithCancel(w.ctx())
+		w.Cleanup(cancel)
+		for range keepers {
+			ps = append(ps, w.Process(slowHeartbeats))
+		}
+		var wg sync.WaitGroup
+		for i := range n {
+			s := ps[i%keepers].limiter(1, d, 0)
+			wg.Go(func() {
+				for {
+					if _, err := s.Acquire(ctx, 1); err != nil {
+						return
+					}
+					got <- struct{}{}
+				}
+			})
+		}
+		w.eventually("all to stand in line", func() bool {
+			k, err := w.admin.ZCard(w.ctx(), w.queueKey("x")).Result()
+			return err == nil && k >= int64(n-1)
+		})
+		for range 2 * keepers { // their first questions are over
+			<-got
+		}
+		for _, p := range ps {
+			p.Net.ResetCount()
+		}
+		for len(got) > 0 {
+			<-got
+		}
+		for range turns {
+			<-got
+		}
+		for _, p := range ps {
+			counts[n] += p.Net.Scripts()
+		}
+		counts[n] = counts[n] * 100 / turns
+		cancel()
+		wg.Wait()
+		w.awaitWaiters("x", 0)
+	}
+	w.Logf("commands per 100 permits with 2 and 200 waiters: %v", counts)
+	if counts[2] > 400 || counts[200] > 400 {
+		w.Errorf("commands per 100 permits with 2 and 200 waiters: %v", counts)
+	}
+}
+
+func refusedImmediately(w *World) {
+	for _, atOnce := range []int{0, 9} {
+		p := w.Process()
+		s := p.limiter(3, per, atOnce)
+		began := time.Now()
+		w.giveBack(w.mustTake(s, 2))
+		took := time.Now()
+		time.Sleep(per / 4)
+		asked := time.Now()
+		rate := w.wantLimitedError(w.limited(s, 2))
+		if rate.RetryAfter > per || !w.Real && rate.RetryAt != took.Add(per+time.Millisecond) {
+			w.Errorf("told to come back after %v, %v after the permits were taken", rate.RetryAfter, rate.RetryAt.Sub(took))
+		}
+		if rate.RetryAt.Before(began.Add(per)) || rate.RetryAt.Before(asked.Add(rate.RetryAfter)) {
+			w.Errorf("told to come back %v after the permits were taken", rate.RetryAt.Sub(began))
+		}
+
+		// A wait that must end before is not begun; one that need not is.
+		start := time.Now()
+		before := 10 * time.Millisecond
+		if w.Real { // by as much it may be told too late: the answer can be long on its way
+			before = per / 4
+		}
+		ctx, cancel := context.WithDeadline(w.ctx(), rate.RetryAt.Add(-before))
+		p.Net.ResetCount()
+		_, err := s.Acquire(ctx, 2)
+		cancel()
+		w.checkError(err, lockkeeper.ErrNotAcquired)
+		early := w.wantLimitedError(err)
+		if d := early.RetryAt.Sub(rate.RetryAt); !w.Real && d != 0 || d < -per/4 { // the first answer can be long on its way
+			w.Errorf("told %v once, and %v later", rate.RetryAt, d)
+		}
+		if d := time.Since(start); d > per/2 {
+			w.Errorf("the refusal took %v", d)
+		}
+		w.awaitWaiters("x", 0)
+		w.available(s, 1)
+		late, cancel2 := context.WithDeadline(w.ctx(), rate.RetryAt.Add(10*time.Second))
+		waits := w.takeAsync(late, 1, w.Process().limiter(3, per, atOnce), 2)
+
+		// Those in line come first, and what they will take has to return as well.
+		behind := w.wantLimitedError(w.limited(s, 2))
+		if !w.Real && behind.RetryAt != rate.RetryAt.Add(per+time.Millisecond) {
+			w.Errorf("behind another told to come back at %v, which gets in at %v", behind.RetryAt, rate.RetryAt)
+		}
+		if !w.Real {
+			time.Sleep(time.Until(rate.RetryAt.Add(-time.Millisecond)))
+			w.notTaken(waits)
+		}
+		r := w.awaitTake(waits, per)
+		cancel2()
+		w.must(r.err)
+		if late := r.at.Sub(rate.RetryAt); !w.Real && (late < 0 || late > 2*time.Millisecond) {
+			w.Errorf("admitted %v after the time that was told", late)
+		}
+		w.giveBack(r.grant)
+
+		// Who comes back when it was told to, is served; nobody else is there.
+		again := w.wantLimitedError(w.limited(s, 3))
+		time.Sleep(time.Until(again.RetryAt.Add(-time.Millisecond)))
+		if !w.Real {
+			w.limited(s, 3)
+		}
+		time.Sleep(time.Until(again.RetryAt))
+		lease, err := s.TryAcquire(w.ctx(), 3)
+		w.must(err)
+		w.giveBack(lease)
+		w.must(w.admin.Del(w.ctx(), w.P.Key("x"), "{lock:x}:ratelimit:meta").Err())
+	}
+}
+
+// permitsReturnByClockAlone: the end of the lease, if there is one, returns nothing to the window.
+func permitsReturnByClockAlone(w *World) {
+	for _, maxConcurrent := range []int{0, 3} {
+		s := w.Process().limiter(3, per, maxConcurrent)
+		g := w.mustTake(s, 2)
+		w.checkAllKeysExpire()
+		w.giveBack(g)
+		w.giveBack(g)
+		w.available(s, 1)
+		w.wantLimitedError(w.limited(s, 2))
+		w.eventually("the permits to return", func() bool {
+			n, err := s.Available(w.ctx())
+			return err == nil && n == 3
+		})
+		if d := time.Since(w.grantTime(g)); d <= per && !w.Real {
+			w.Errorf("they were back after %v", d)
+		}
+		w.checkClean()
+	}
+}
+
+// grantTime is when a request was granted by the server's clock.
+func (w *World) grantTime(g grant) time.Time { return time.UnixMicro(int64(g.fence)) }
+
+// cancelAtPermitReturn: whoever goes at the very moment leaves its permit to others.
+func cancelAtPermitReturn(w *World) {
+	d, turns := 50*time.Millisecond, 20
+	if w.Real { // long enough that the next one asks before the permit has returned
+		d, turns = 400*time.Millisecond, 5
+	}
+	p := w.Process()
+	probe := w.Process().limiter(1, d, 0)
+	for i := range turns {
+		s := p.limiter(1, d, 0)
+		lease, err := probe.Acquire(w.ctx(), 1)
+		w.must(err)
+		ctx, cancel := context.WithCancel(w.ctx())
+		waits := w.takeAsync(ctx, 1, s, 1)
+		offset := time.Duration(i%5-2) * 500 * time.Microsecond
+		if !w.Real {
+			time.Sleep(time.Until(w.grantTime(lease).Add(d + 2*time.Millisecond + offset)))
+		} else {
+			time.Sleep(time.Until(w.grantTime(lease).Add(d + 5*offset)))
+		}
+		cancel()
+		if r := w.awaitTake(waits, 0); r.err != nil {
+			w.checkError(r.err, lockkeeper.ErrNotAcquired, context.Canceled)
+			w.eventually("the permit to be there in time", func() bool {
+				n, err := probe.Available(w.ctx())
+				return err == nil && n == 1
+			})
+			if since := time.Since(w.grantTime(lease)); !w.Real && since > d+10*time.Millisecond {
+				w.Errorf("the permit of a wait that was cancelled was away until %v after the one before", since)
+			}
+		}
+		w.awaitWaiters("x", 0)
+	}
+	w.eventually("nothing to be left but graves", func() bool {
+		n, err := probe.Available(w.ctx())
+		return err == nil && n == 1
+	})
+	w.checkOnlyTombstones()
+}
+
+func bothLimits(w *World) {
+	const limit, atOnce = 5, 2
+	s := w.Process().limiter(limit, 3*per, atOnce)
+	start := time.Now()
+	one, two := w.mustTake(s, 1), w.mustTake(s, 1)
+	if err := w.limited(s, 1); errors.As(err, new(*ratelimit.LimitedError)) {
+		w.Errorf("nothing has to return by the clock: %v", err)
+	}
+	holds := func(held, spent int64) {
+		w.Helper()
+		list, err := w.admin.ZMScore(w.ctx(), w.P.Key("x"), "used", "spent").Result()
+		w.must(err)
+		if int64(-list[0]) != held || int64(-list[1]) != spent {
+			w.Errorf("%v held, %v away, want %d and %d", -list[0], -list[1], held, spent)
+		}
+	}
+	holds(2, 2)
+	waits := w.takeAsync(w.ctx(), 1, w.Process().limiter(limit, 3*per, atOnce), 2)
+	holds(2, 2) // who waits has taken nothing
+	w.available(s, 0)
+	w.giveBack(one)
+	holds(1, 2)
+	w.notTaken(waits)
+	w.giveBack(two)
+	r := w.awaitTake(waits, 0)
+	w.must(r.err)
+	three := r.grant
+	holds(2, 4)
+	w.available(s, 0)
+	w.giveBack(three)
+	holds(0, 4)
+	w.available(s, 1)
+
+	// Now it is the clock that two have to wait for, and they hold nothing meanwhile.
+	rate := w.wantLimitedError(w.limited(s, 2))
+	if rate.RetryAt.Before(start.Add(3 * per)) {
+		w.Errorf("told to come back %v after the first permit was taken", rate.RetryAt.Sub(start))
+	}
+	waits = w.takeAsync(w.ctx(), 1, w.Process().limiter(limit, 3*per, atOnce), 2)
+	holds(0, 4)
+	r = w.awaitTake(waits, 3*per+2*time.Millisecond)
+	w.must(r.err)
+	if d := w.grantTime(r.grant).Sub(w.grantTime(one)); d <= 3*per-time.Millisecond {
+		w.Errorf("admitted after %v", d)
+	}
+	time.Sleep(2 * ttl) // it is renewed, and the count of the clock is another matter
+	w.must(r.grant.lease.Err())
+	w.available(s, 0)
+	w.giveBack(r.grant)
+	w.checkAllKeysExpire()
+}
+
+// lostWakeupLosesNoPermit: five wait, and the last is told by a message, which does not come.
+func lostWakeupLosesNoPermit(w *World) {
+	const limit = 5
+	p, unsubscribed := w.Process(), w.Process()
+	s := p.limiter(limit, per, 0)
+	w.mustTake(s, limit)
+	var waits []chan taken
+	for i := range limit {
+		by := p
+		if i == limit-1 {
+			by = unsubscribed
+		}
+		waits = append(waits, w.takeAsync(w.ctx(), int64(i+1), by.limiter(limit, per, 0), 1))
+	}
+	unsubscribed.Net.BlackholeSubscriptions()
+	first := w.awaitTake(waits[0], 2*per)
+	w.must(first.err)
+	r := w.awaitTake(waits[limit-1], heartbeatInterval+50*time.Millisecond)
+	w.must(r.err)
+	if d := w.grantTime(r.grant).Sub(w.grantTime(first.grant)); d > 50*time.Millisecond {
+		w.Errorf("who did not hear it was granted its permit %v after the first", d)
+	}
+	if late := r.at.Sub(first.at); !w.Real && late > heartbeatInterval+50*time.Millisecond {
+		w.Errorf("who did not hear it learned of its permit after %v", late)
+	}
+	holders, err := s.Holders(w.ctx())
+	w.must(err)
+	if !w.Real && len(holders) != limit {
+		w.Errorf("%d receipts for %d requests", len(holders), limit)
+	}
+	if n := w.spent(); n > limit || !w.Real && n != limit {
+		w.Errorf("%d permits are away, want %d", n, limit)
+	}
+}
+
+// spent is how many permits are away at the server, or have returned and were not yet taken out.
+func (w *World) spent() int {
+	w.Helper()
+	list, err := w.admin.ZMScore(w.ctx(), w.P.Key("x"), "spent").Result()
+	w.must(err)
+	return int(-list[0])
+}
+
+func lostReplyTakesPermitsOnce(w *World) {
+	const d = time.Minute
+	p := w.Process()
+	s := p.limiter(100, d, 0)
+	w.mustTake(s, 1) // the scripts are known
+	want := 1
+	for _, fault := range []faultnet.Fault{faultnet.CutReply, faultnet.SwallowReply, faultnet.LoseRequest, faultnet.CutReply | faultnet.Copy} {
+		for _, f := range []func(context.Context, int) (grant, error){s.Acquire, s.TryAcquire} {
+			p.Net.Break("evalsha", 1, fault)
+			lease, err := f(w.ctx(), 3)
+			w.must(err)
+			want += 3
+			if got := w.spent(); got != want {
+				w.Errorf("%d permits are away, want %d", got, want)
+			}
+			w.giveBack(lease)
+			w.must(p.Net.Replay())
+			if got := w.spent(); got != want {
+				w.Errorf("after a late copy %d permits are away, want %d", got, want)
+			}
+		}
+	}
+	// One whose caller has gone before it was answered gives back what it took.
+	ctx, cancel := context.WithTimeout(w.ctx(), heartbeatInterval)
+	defer cancel()
+	p.Net.Break("evalsha", 1, faultnet.SwallowReply|faultnet.Copy)
+	_, err := s.Acquire(ctx, 3)
+	w.checkError(err, context.DeadlineExceeded, lockkeeper.ErrUnavailable)
+	w.eventually("the permits to be given back", func() bool { return w.spent() == want })
+	w.must(p.Net.Replay())
+	if got := w.spent(); got != want {
+		w.Errorf("after a late copy of a request that was given up %d permits are away, want %d", got, want)
+	}
+	w.available(s, 100-want)
+	w.checkAllKeysExpire()
+}
+
+// windowClockSetBack: what was taken an hour ahead of the clock is away for a window from when somebody asks.
+func windowClockSetBack(w *World) {
+	if w.Real {
+		return // its clock is the machine's
+	}
+	s := w.Process().limiter(2, per, 0)
+	w.mustTake(s, 2)
+	time.Sleep(per / 2)
+	defer w.mini.SetTime(time.Time{})
+	stop := w.shiftClock(-time.Hour)
+	defer stop()
+	waits := w.takeAsync(w.ctx(), 1, w.Process().limiter(2, per, 0), 1)
+	start := time.Now()
+	w.wantLimitedError(w.limited(s, 1))
+	w.available(s, 0)
+	r := w.awaitTake(waits, 2*per)
+	w.must(r.err)
+	if d := r.at.Sub(start); d < per/2 || d > per+heartbeatInterval {
+		w.Errorf("permits were away for %v after the clock was set back, the window is of %v", d, per)
+	}
+	w.available(s, 1)
+	w.checkAllKeysExpire()
+}
+
+// permitsAfterDataLoss: permits that return by the clock are known to the server alone. If it loses its data, or its clock jumps
+// ahead, a window may hold the limit twice, and nobody can tell.
+func permitsAfterDataLoss(w *World) {
+	s := w.Process().limiter(2, time.Minute, 0)
+	again := func(what string) {
+		w.Helper()
+		if _, err := s.TryAcquire(w.ctx(), 2); err != nil {
+			w.Errorf("%s: %v", what, err)
+		}
+		w.wantLimitedError(w.limited(s, 1))
+	}
+	again("at first")
+	w.must(w.admin.FlushDB(w.ctx()).Err())
+	again("after the data was lost")
+	if !w.Real {
+		defer w.mini.SetTime(time.Time{})
+		defer w.shiftClock(time.Hour)()
+		again("after the clock has jumped")
+	}
+	w.must(w.admin.FlushDB(w.ctx()).Err())
+}
+
+// nothingHeldWithoutLease: permits that return by the clock alone are not renewed, released or lost, and no call pretends
+// that they were.
+func nothingHeldWithoutLease(w *World) {
+	var lost, released atomic.Int32
+	p := w.Process(func(o *lockkeeper.Options) {
+		o.Hooks.Lost = func(lockkeeper.Event) { lost.Add(1) }
+		o.Hooks.Released = func(lockkeeper.Event) { released.Add(1) }
+	})
+	s := p.limiter(2, per, 0)
+	one, two, waited := w.mustTake(s, 1), w.mustTake(s, 1), w.mustTake(s, 1)
+	if two.fence <= one.fence || waited.fence <= two.fence {
+		w.Errorf("fences %d, %d, %d", one.fence, two.fence, waited.fence)
+	}
+	holders, err := s.Holders(w.ctx())
+	w.must(err)
+	p.Net.ResetCount()
+	_, err = s.Limiter.Acquire(w.ctx())
+	w.checkError(err, lockkeeper.ErrInvalid)
+	_, err = s.Limiter.TryAcquire(w.ctx())
+	w.checkError(err, lockkeeper.ErrInvalid)
+	_, err = s.Adopt(w.ctx(), holders[0].Token)
+	w.checkError(err, lockkeeper.ErrInvalid)
+	bounded := p.limiter(2, per, 2)
+	w.checkError(bounded.Wait(w.ctx()), lockkeeper.ErrInvalid)
+	_, err = bounded.Allow(w.ctx())
+	w.checkError(err, lockkeeper.ErrInvalid)
+	time.Sleep(2 * per) // and long after its permit has returned
+	if n := p.Net.Scripts(); n != 0 {
+		w.Errorf("%d scripts for permits that are not held", n)
+	}
+	w.must(s.DoN(w.ctx(), 2, func(ctx context.Context, fence uint64) error {
+		if fence <= waited.fence {
+			w.Errorf("fence %d after %d", fence, waited.fence)
+		}
+		return ctx.Err()
+	}))
+	if lost.Load() != 0 || released.Load() != 0 {
+		w.Errorf("%d were called lost and %d released", lost.Load(), released.Load())
+	}
+	w.checkClean()
+}
+
+// resultSaysWhatRemains: by the limit in force and the server's clock, and in the same step.
+func resultSaysWhatRemains(w *World) {
+	p := w.Process()
+	s := p.limiter(10, per, 0)
+	is := func(n int, want ratelimit.Result) {
+		w.Helper()
+		got, err := s.AllowN(w.ctx(), n)
+		w.must(err)
+		if (got.Fence > 0) != want.Allowed {
+			w.Errorf("fence %d: %+v", got.Fence, got)
+		}
+		got.Fence = 0
+		if w.Real { // its clock moves
+			got.RetryAfter, got.ResetAfter = want.RetryAfter, want.ResetAfter
+		}
+		if got != want {
+			w.Errorf("for %d permits %+v, want %+v", n, got, want)
+		}
+	}
+	const ms = time.Millisecond
+	is(4, ratelimit.Result{Allowed: true, Limit: 10, Remaining: 6, ResetAfter: per + ms})
+	p.Net.ResetCount() // the script is known
+	time.Sleep(per / 4)
+	is(7, ratelimit.Result{Limit: 10, Remaining: 6, RetryAfter: per*3/4 + ms, ResetAfter: per*3/4 + ms})
+	is(6, ratelimit.Result{Allowed: true, Limit: 10, Remaining: 0, ResetAfter: per + ms})
+	is(5, ratelimit.Result{Limit: 10, Remaining: 0, RetryAfter: per + ms, ResetAfter: per + ms})
+	if n := p.Net.Scripts(); n != 3 {
+		w.Errorf("%d scripts for 3 answers", n)
+	}
+	w.must(s.SetLimit(w.ctx(), 12))
+	is(2, ratelimit.Result{Allowed: true, Limit: 12, Remaining: 0, ResetAfter: per + ms})
+	w.eventually("all to return", func() bool {
+		n, err := s.Available(w.ctx())
+		return err == nil && n == 12
+	})
+	is(1, ratelimit.Result{Allowed: true, Limit: 12, Remaining: 11, ResetAfter: per + ms})
+	w.must(s.SetLimit(w.ctx(), 2))
+	_, err := s.AllowN(w.ctx(), 3)
+	w.checkError(err, ratelimit.ErrAboveLimit)
+}
+
+func closeDuringWindow(w *World) {
+	p, q := w.Process(), w.Process()
+	s := q.limiter(3, time.Minute, 0)
+	w.mustTake(s, 1)
+	w.mustTake(p.limiter(3, time.Minute, 0), 1)
+	var waits []chan taken
+	for i := range 5 {
+		waits = append(waits, w.takeAsync(w.ctx(), int64(i+1), p.limiter(3, time.Minute, 0), 2))
+	}
+	start := time.Now()
+	w.must(p.Close())
+	if d := time.Since(start); d > 3*time.Second {
+		w.Errorf("Close took %v", d)
+	}
+	for _, ch := range waits {
+		w.checkError(w.awaitTake(ch, 0).err, lockkeeper.ErrClosed)
+	}
+	w.awaitWaiters("x", 0)
+	w.available(s, 1) // what was taken is away, what was waited for is not
+	closed := p.limiter(3, time.Minute, 0)
+	_, err := closed.Acquire(w.ctx(), 1)
+	w.checkError(err, lockkeeper.ErrClosed)
+	_, err = closed.Available(w.ctx())
+	w.checkError(err, lockkeeper.ErrClosed)
+	w.checkError(closed.SetLimit(w.ctx(), 1), lockkeeper.ErrClosed)
+	w.must(p.RDB.Ping(w.ctx()).Err())
+}
+
+// metadataOutlastsWindow: the limit in force is known for as long as permits are away.
+func metadataOutlastsWindow(w *World) {
+	const d = 24 * time.Hour // Idle is an hour
+	w.mustTake(w.Process().limiter(2, d, 0), 1)
+	left, err := w.admin.PTTL(w.ctx(), w.metaKey("x")).Result()
+	w.must(err)
+	if left < d {
+		w.Errorf("the facts end in %v, and the permit returns in %v", left, d)
+	}
+	w.must(w.admin.FlushDB(w.ctx()).Err())
+}
+
+// headNotifiedWhen: the first in line asked when its eight of ten permits would have returned. Something makes that sooner. No
+// heartbeat comes to its help.
+func headNotifiedWhen(w *World, sooner func(p *Process, s limiter)) {
+	const d = 2 * time.Second
+	p := w.Process(slowHeartbeats)
+	s := p.limiter(10, d, 0)
+	w.mustTake(s, 5)
+	start := time.Now()
+	time.Sleep(d / 4)
+	sooner(p, s)
+	due := start.Add(d)
+	waits := w.takeAsync(w.ctx(), 1, w.Process(slowHeartbeats).limiter(10, d, 0), 8)
+	time.Sleep(time.Until(start.Add(d / 2)))
+	sooner(nil, s)
+	r := w.awaitTake(waits, time.Until(due)+2*time.Millisecond)
+	w.must(r.err)
+	if late := r.at.Sub(due); !w.Real && late > d/8 {
+		w.Errorf("it was served %v late", late)
+	}
+	w.checkAllKeysExpire()
+}
+
+func raisedLimitNotifiesHead(w *World) {
+	headNotifiedWhen(w, func(p *Process, s limiter) {
+		if p != nil {
+			w.mustTake(s, 5)
+		} else {
+			w.must(s.SetLimit(w.ctx(), 13))
+		}
+	})
+}
+
+func callersLimitNotifiesHead(w *World) {
+	headNotifiedWhen(w, func(p *Process, s limiter) {
+		if p != nil {
+			w.mustTake(s, 5)
+		} else {
+			w.limited(w.Process(slowHeartbeats).limiter(13, 2*time.Second, 0), 4)
+		}
+	})
+}
+
+// unusedPermitsNotifyHead: permits that somebody took and never learned of are given back.
+func unusedPermitsNotifyHead(w *World) {
+	ctx, cancel := context.WithCancel(w.ctx())
+	defer cancel()
+	headNotifiedWhen(w, func(p *Process, s limiter) {
+		if p != nil {
+			p.Net.Break("evalsha", 1, faultnet.SwallowReply)
+			go func() { _, _ = s.Acquire(ctx, 5) }()
+			w.eventually("the permits to be taken", func() bool { return w.spent() == 10 })
+		} else {
+			cancel()
+			w.eventually("the permits to be given back", func() bool { return w.spent() == 5 })
+		}
+	})
+}
+
+// deadWaitersIgnored: those whose process has gone are nobody to wait for.
+func deadWaitersIgnored(w *World) {
+	const d = time.Minute
+	s := w.Process().limiter(1, d, 0)
+	w.mustTake(s, 1)
+	dead := w.Process(slowHeartbeats)
+	ctx, cancel := context.WithCancel(w.ctx())
+	defer cancel()
+	for range 80 {
+		go func() { _, _ = dead.limiter(1, d, 0).Acquire(ctx, 1) }()
+	}
+	w.awaitWaiters("x", 80)
+	dead.Crash()
+	time.Sleep(heartbeatInterval) // the server sees it
+	if after := w.wantLimitedError(w.limited(s, 1)).RetryAfter; after > d+time.Second {
+		w.Errorf("to come back after %v", after)
+	}
+	hurries, cancelWait := context.WithTimeout(w.ctx(), 2*d)
+	defer cancelWait()
+	waits := make(chan taken, 1)
+	go func() {
+		lease, err := s.Acquire(hurries, 1)
+		waits <- taken{lease, err, time.Now()}
+	}()
+	select {
+	case r := <-waits:
+		w.Errorf("with two windows to go: %v", r.err)
+	case <-time.After(heartbeatInterval):
+	}
+}
+
+// lateDuplicatesOfPermits: what was repeated because an answer was lost arrives once more, when it is all over.
+func lateDuplicatesOfPermits(w *World) {
+	const d = 300 * time.Millisecond
+	p := w.Process()
+	s := p.limiter(3, d, 0)
+	for _, f := range []func(context.Context, int) (grant, error){s.Acquire, s.TryAcquire} {
+		w.mustTake(s, 1) // the scripts are known
+		time.Sleep(d + 10*time.Millisecond)
+		p.Net.Break("evalsha", 1, faultnet.CutReply|faultnet.Copy)
+		lease, err := f(w.ctx(), 3)
+		w.must(err)
+		w.giveBack(lease)
+		time.Sleep(d + 10*time.Millisecond)
+		w.available(s, 3)
+		w.must(p.Net.Replay())
+		w.available(s, 3)
+	}
+}
+
+// setLimitOfOtherKind: who knows of another window and of MaxConcurrent sets the limit of the window that is in force, and
+// nothing else.
+func setLimitOfOtherKind(w *World) {
+	w.mustTake(w.Process().limiter(10, time.Minute, 0), 1)
+	w.must(w.Process().limiter(100, time.Second, 5).SetLimit(w.ctx(), 2))
+	limits, err := w.admin.HGet(w.ctx(), w.metaKey("x"), "limits").Result()
+	w.must(err)
+	if want := "0:10:60000 0:2:60000"; limits != want {
+		w.Errorf("limits %q, want %q", limits, want)
+	}
+}
+
+// submillisecondWindow: a window that is not a whole number of milliseconds is never shorter than what was asked for.
+func submillisecondWindow(w *World) {
+	if w.Real {
+		return // its clock moves between the two
+	}
+	s := w.Process().limiter(1, 10*time.Millisecond+time.Microsecond, 0)
+	w.mustTake(s, 1)
+	time.Sleep(11 * time.Millisecond)
+	w.limited(s, 1)
+	time.Sleep(time.Millisecond)
+	w.mustTake(s, 1)
+}
+
+// outageForLimits: permits that return by the clock, and limits.
+func outageForLimits(w *World) {
+	p := w.Process()
+	s := p.limiter(1, time.Minute, 0)
+	w.mustTake(s, 1)
+	err := w.callWithTimeout(heartbeatInterval, func(ctx context.Context) error { _, err := s.Acquire(ctx, 1); return err })
+	w.checkError(err, lockkeeper.ErrNotAcquired)
+	var soon *ratelimit.LimitedError
+	if !errors.As(err, &soon) {
+		w.Errorf("the error is not a LimitedError: %v", err)
+	}
+	defer w.freeze(p)()
+	w.expectUnavailable("Acquire", heartbeatInterval, func(ctx context.Context) error { _, err := s.Acquire(ctx, 1); return err })
+	w.expectUnavailable("SetLimit", heartbeatInterval, func(ctx context.Context) error { return s.SetLimit(ctx, 2) })
+	w.expectUnavailable("Available", heartbeatInterval, errorOnly(s.Available))
+}
+
+// contendForLimit takes random numbers of permits from several processes at once, and calls f with what it was granted.
+func (w *World) contendForLimit(processes, goroutines, rounds, limit int, window time.Duration, maxConcurrent int, f func(grant, int)) {
+	seed := rand.Uint64()
+	w.Logf("seed %d", seed)
+	var list []limiter
+	for range processes {
+		list = append(list, w.Process().limiter(limit, window, maxConcurrent))
+	}
+	parallel(processes*goroutines, func(i int) {
+		r := rand.New(rand.NewPCG(seed, uint64(i)))
+		for range rounds {
+			n := 1 + r.IntN(limit)
+			g, err := list[i%processes].Acquire(w.ctx(), n)
+			if err != nil {
+				w.Error(err)
+				return
+			}
+			f(g, n)
+			time.Sleep(time.Duration(r.IntN(5)) * time.Millisecond)
+		}
+	})
+}
+
+func invalidLimitCounts(w *World) {
+	p := w.Process()
+	p.Net.ResetCount()
+	for _, s := range []limiter{p.limiter(9, per, 3), p.limiter(3, per, 0)} {
+		for _, n := range []int{0, -1, 4} {
+			_, err := s.Acquire(w.ctx(), n)
+			w.checkError(err, lockkeeper.ErrInvalid)
+			_, err = s.TryAcquire(w.ctx(), n)
+			w.checkError(err, lockkeeper.ErrInvalid)
+			w.checkError(s.WaitN(w.ctx(), n), lockkeeper.ErrInvalid)
+			w.checkError(s.DoN(w.ctx(), n, func(context.Context, uint64) error { return nil }), lockkeeper.ErrInvalid)
+		}
+		for _, limit := range []int{0, -1, 1_000_000_001} {
+			w.checkError(s.SetLimit(w.ctx(), limit), lockkeeper.ErrInvalid)
+		}
+	}
+	if n := p.Net.Scripts(); n != 0 {
+		w.Errorf("%d scripts were sent", n)
+	}
+
+	// The limit in force is lower than this caller's.
+	s := p.limiter(3, per, 0)
+	w.mustTake(s, 1)
+	w.must(s.SetLimit(w.ctx(), 2))
+	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Second)
+	_, err := s.Acquire(ctx, 3)
+	cancel()
+	w.checkError(err, ratelimit.ErrAboveLimit)
+	_, err = s.TryAcquire(w.ctx(), 3)
+	w.checkError(err, ratelimit.ErrAboveLimit)
+	w.awaitWaiters("x", 0)
+}
+
+// latestCallersWindowLimit: SetLimit is in force for those who know the same limit as before, until one comes who knows
+// another.
+func latestCallersWindowLimit(w *World) {
+	changed := make(chan int, 10)
+	hook := func(o *lockkeeper.Options) {
+		o.Hooks.LimitChanged = func(e lockkeeper.Event) {
+			if e.Kind != "ratelimit" {
+				w.Errorf("%+v", e)
+			}
+			changed <- e.Limit
+		}
+	}
+	for _, maxConcurrent := range []int{0, 100} {
+		a, b := w.Process(hook).limiter(4, time.Hour, maxConcurrent), w.Process(hook).limiter(4, time.Hour, maxConcurrent)
+		take := func(l limiter) { w.giveBack(w.mustTake(l, 1)) } // it does not return for an hour
+		take(a)
+		w.available(a, 3)
+		w.must(a.SetLimit(w.ctx(), 2))
+		take(b)
+		w.available(b, 0)
+		c := w.Process(hook).limiter(7, time.Hour, maxConcurrent)
+		take(c)
+		w.available(b, 4)
+		take(a) // the old limit is in force again, as that of the latest caller
+		w.available(b, 0)
+		for _, want := range []int{2, 7, 4} {
+			if got := nextEvent(w, changed); got != want {
+				w.Errorf("told of the limit %d, want %d", got, want)
+			}
+		}
+		if len(changed) != 0 {
+			w.Errorf("told of a limit %d that was in force already", <-changed)
+		}
+		w.must(w.admin.Del(w.ctx(), w.P.Key("x"), w.metaKey("x")).Err())
+	}
+}
+
+// inspectRateLimit: without leases the holders are those whose permits have not returned.
+func inspectRateLimit(w *World) {
+	p := w.Process()
+	s := p.limiter(5, time.Minute, 0)
+	g := w.mustTake(s, 3)
+	ctx, cancel := context.WithCancel(w.ctx())
+	waits := w.takeAsync(ctx, 1, s, 4)
+	list, err := s.Holders(w.ctx())
+	w.must(err)
+	if len(list) != 1 || list[0].Permits != 3 || list[0].Keeper != p.ID() || list[0].Fence != g.fence || list[0].ExpiresIn <= 0 || list[0].ExpiresIn > time.Minute+time.Millisecond {
+		w.Errorf("holders %+v", list)
+	}
+	queue, err := s.Waiters(w.ctx())
+	w.must(err)
+	if len(queue) != 1 || queue[0].Permits != 4 || !queue[0].Alive || queue[0].Keeper != p.ID() {
+		w.Errorf("waiters %+v", queue)
+	}
+	w.available(s, 2)
+	cancel()
+	w.checkError(w.awaitTake(waits, 0).err, lockkeeper.ErrNotAcquired, context.Canceled)
+	w.awaitWaiters("x", 0)
+	w.must(w.admin.Del(w.ctx(), w.P.Key("x"), w.metaKey("x")).Err())
+
+	s = p.limiter(5, time.Minute, 5)
+	g = w.mustTake(s, 3)
+	list, err = s.Holders(w.ctx())
+	w.must(err)
+	if len(list) != 1 || list[0].Permits != 3 || list[0].Token != g.lease.Token() || list[0].ExpiresIn > ttl {
+		w.Errorf("holders %+v", list)
+	}
+	w.giveBack(g)
+	if list, err = s.Holders(w.ctx()); err != nil || len(list) != 0 {
+		w.Errorf("holders %+v, %v", list, err)
+	}
+}
