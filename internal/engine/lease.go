@@ -13,36 +13,36 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// Lease is a lease. It is held at first; then, once and for good, released or lost.
+// Lease is a lease at one server. It is held, and then, once and for good, released or lost. It is safe for concurrent use.
 type Lease struct {
 	lifecycle
 	lock      *Lock
 	token     string
-	request   *request // that it came out of, if that is still of interest
+	request   *request // that was granted it, if that is still needed
 	fence     uint64
 	grantedAt time.Time
 	timer     timers.Timer
 	owner     *Owner // the lease that it is part of, which gets its events; nil: none
-	adopted   bool   // it came out of a token
-	use       string // what it is for, if its token says something else; see Convert
+	adopted   bool   // made from a token by Adopt
+	use       string // its use, if that is not what its token says; see Convert
 
-	// Guarded by the tenure's mu. There may be a hundred thousand of these, so what few have is behind pointers.
-	unconfirmed bool       // granted for a short time, to be confirmed by the first renewal
+	// Guarded by the lifecycle's mu. A process may have a hundred thousand leases, so what few have is behind pointers.
+	unconfirmed bool       // granted by a message, until the first renewal confirms it
 	inFlight    int32      // renewals under way
 	ttl         int64      // ms that a renewal asks for
 	deadline    time.Time  // until when it is believed, if nothing else comes
-	renewAt     time.Time  // zero: not any more
-	metadataAt  time.Time  // when the facts of the name were last kept alive
+	renewAt     time.Time  // zero: no renewal is due
+	metadataAt  time.Time  // when a renewal last extended the metadata of the name
 	extension   *extension // nil: Extend was never called
 	drained     chan struct{}
-	conversion  *conversion                 // into another lease, while one is under way
-	next        atomic.Pointer[Lease]       // what its holder has in its place; see become
+	conversion  *conversion                 // while one is under way
+	next        atomic.Pointer[Lease]       // the lease that has replaced it for its holder; see become
 	backoff     *backoff.ExponentialBackOff // nil while renewals succeed
-	renewErr    error                       // why they do not
+	renewErr    error                       // the last error of a renewal
 	cleanup     *Cleanup                    // once it is released
 }
 
-// The reasons for a loss, beside ErrNotHeld.
+// Reasons for a loss, in addition to ErrNotHeld.
 var (
 	errDeadline = errors.New("it was not renewed in time")
 	errLifetime = errors.New("it has reached its maximum lifetime")
@@ -57,7 +57,7 @@ func (l *Lock) newLease(token string, fence int64, deadline time.Time) *Lease {
 	return h
 }
 
-// addLease registers a lease; it says no after Close.
+// addLease registers a lease. It reports false after Close.
 func (e *Engine) addLease(h *Lease) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -68,7 +68,7 @@ func (e *Engine) addLease(h *Lease) bool {
 	return true
 }
 
-// start sets the clock for a new lease.
+// start sets the timer of a new lease.
 func (h *Lease) start() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -80,12 +80,13 @@ func (h *Lease) start() {
 	case !h.lock.spec.NoRenewal:
 		h.renewAt = h.lock.e.renewalTime(now, min(duration(h.ttl)/3, h.deadline.Sub(now)/3))
 	case h.unconfirmed:
-		h.renewAt = now // a fixed lease is confirmed once, for what remains of its time
+		h.renewAt = now // confirmed once, for what remains of its time
 	}
 	h.armLocked()
 }
 
-// renewalTime is about after from now, a little sooner: leases that were granted one after the other are renewed together.
+// renewalTime returns a time a little less than after from now, rounded so that leases granted one after the other are
+// renewed together.
 func (e *Engine) renewalTime(now time.Time, after time.Duration) time.Time {
 	at := now.Add(after)
 	if grid := after / 16; grid > 0 {
@@ -102,7 +103,7 @@ func (h *Lease) armLocked() {
 	h.lock.e.timers.Set(&h.timer, at)
 }
 
-// onTimer is called by the clock when the lease is to be renewed or its deadline has come.
+// onTimer runs when a renewal is due or the deadline has passed.
 func (h *Lease) onTimer(now time.Time) {
 	h.mu.Lock()
 	if h.err != nil || h.next.Load() != nil {
@@ -126,8 +127,7 @@ func (h *Lease) onTimer(now time.Time) {
 		h.mu.Unlock()
 		return
 	}
-	// If this attempt is not answered, others follow before the deadline; not so many that a server which hangs
-	// gathers them.
+	// If this renewal is not answered, others follow before the deadline, but never more than a few at once.
 	h.renewAt = time.Time{}
 	if h.inFlight++; h.inFlight < 4 {
 		h.renewAt = now.Add(max(h.deadline.Sub(now)/3, duration(h.ttl)/30))
@@ -142,7 +142,7 @@ func (h *Lease) onTimer(now time.Time) {
 	h.lock.e.transport.Send(h.lock.renewCall(h.token, ttl, keys, false, func(call *transport.Call) { h.renewed(call, ttl, full) }))
 }
 
-// nextTTLLocked is what a renewal now should ask for; 0 if there should be none.
+// nextTTLLocked returns the ms that a renewal now should ask for, or 0 if there should be none.
 func (h *Lease) nextTTLLocked(now time.Time) int64 {
 	ttl := h.ttl
 	if x := h.extension; x != nil && x.requested > 0 {
@@ -161,7 +161,7 @@ func (h *Lease) nextTTLLocked(now time.Time) int64 {
 	return ttl
 }
 
-// renewed deals with the answer to a renewal that asked for ttl.
+// renewed handles the reply to a renewal that asked for ttl.
 func (h *Lease) renewed(call *transport.Call, ttl int64, full bool) {
 	n, err := parseRenewal(call)
 	now := time.Now()
@@ -186,12 +186,12 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full bool) {
 		}
 		h.renewAt = time.Time{}
 		if !h.lock.spec.NoRenewal {
-			h.renewAt = h.lock.e.renewalTime(now, min(duration(ttl), h.deadline.Sub(now))/3) // an Extend may have cut it meanwhile
+			h.renewAt = h.lock.e.renewalTime(now, min(duration(ttl), h.deadline.Sub(now))/3) // an Extend may have shortened it meanwhile
 		}
 		h.armLocked()
 		h.mu.Unlock()
 		h.observe(Renewed, now.Sub(h.grantedAt), nil)
-	case err == nil && h.conversion != nil: // it may have been replaced, and the answer to that be on its way
+	case err == nil && h.conversion != nil: // it may have been converted, with the reply still under way
 		h.armLocked()
 		h.mu.Unlock()
 	case err == nil:
@@ -200,7 +200,7 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full bool) {
 	case transport.WrongType(err):
 		h.mu.Unlock()
 		h.lose(err)
-	default: // nothing is lost yet: the lease is believed until its deadline, and asked for again before
+	default: // not lost yet: it is valid until its deadline, and renewed again before
 		if h.backoff == nil {
 			h.backoff = h.lock.e.cfg.Retry.NewBackoff()
 		}
@@ -213,14 +213,14 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full bool) {
 	}
 }
 
-// How many of the lock's keys a renewal takes, and with them what it does.
+// What a renewal does, by how many of the lock's keys it takes.
 const (
-	renewOnly      = 1 // alone, so that it works while a cluster moves the slot
-	renewMetadata  = 2 // it also keeps the facts of the name, and learns the fence
-	renewAndNotify = 4 // it also tells the first in line when the lease ends now
+	renewOnly      = 1 // the lease alone, which also works while a cluster migrates the slot
+	renewMetadata  = 2 // also extends the metadata, and returns the fence
+	renewAndNotify = 4 // also notifies the head of the queue of the new end
 )
 
-// renewCall prepares a renewal. An exact one may shorten the lease, which others, of which a copy may run late, must not.
+// renewCall prepares a renewal. An exact one may shorten the lease; others must not, since a copy may run late.
 func (l *Lock) renewCall(token string, ttl int64, keys int, exact bool, done func(*transport.Call)) *transport.Call {
 	call := l.call(l.spec.Scripts.Renew, keys, 6, done)
 	call.Urgent = true
@@ -228,7 +228,7 @@ func (l *Lock) renewCall(token string, ttl int64, keys int, exact bool, done fun
 	return call
 }
 
-// parseRenewal looks at the answer to a renewal: refused, or granted with a fence.
+// parseRenewal checks the reply to a renewal: refused, or granted with a fence.
 func parseRenewal(call *transport.Call) (reply, error) {
 	n, err := parseReply(call)
 	if err != nil {
@@ -247,15 +247,16 @@ func parseRenewal(call *transport.Call) (reply, error) {
 	return n, err
 }
 
-// renewal is the answer to one that was waited for.
+// renewal is the result of a renewal that was waited for.
 type renewal struct {
 	sent    time.Time
 	held    bool
 	fence   int64
-	inDoubt bool // a copy of it may still run
+	inDoubt bool // a copy of the call may still run
 }
 
-// renew is a renewal of the facts as well that is waited for, and repeated while it fails for a passing reason.
+// renew renews a lease and the metadata. It blocks until that is answered, and repeats it while it fails for a transient
+// reason.
 func (l *Lock) renew(ctx context.Context, token string, ttl int64, keys int, exact bool) (r renewal, err error) {
 	if err := ctx.Err(); err != nil {
 		return r, err
@@ -278,7 +279,7 @@ func (l *Lock) renew(ctx context.Context, token string, ttl int64, keys int, exa
 	return r, err
 }
 
-// parseFullRenewal looks at the answer to a renewal that also learns the fence.
+// parseFullRenewal checks the reply to a renewal that returns the fence.
 func parseFullRenewal(call *transport.Call) (r renewal, err error) {
 	n, err := parseRenewal(call)
 	if err != nil {
@@ -293,7 +294,7 @@ func parseFullRenewal(call *transport.Call) (r renewal, err error) {
 	return r, nil
 }
 
-// lose ends the lease as lost, if it has not ended. Without a reason it is the deadline that has come.
+// lose ends the lease as lost, if it has not ended. Without a reason its deadline has passed.
 func (h *Lease) lose(reason error) {
 	h.mu.Lock()
 	if next := h.next.Load(); next != nil {
@@ -346,14 +347,13 @@ func (h *Lease) observe(what EventType, took time.Duration, err error) {
 	h.lock.e.observe(ev)
 }
 
-// release ends the lease and starts giving it back, by a command that is sent by the function; it returns the departure.
-// Unused says that nobody ever had the lease. If it was lost release returns ErrLost, and if there is nothing to give
-// back, nil and nil.
+// release ends the lease and starts its cleanup, which it returns; by sends the command. unused says that nobody ever had the
+// lease. The error is ErrLost if the lease was lost; if there is nothing to clean up, both are nil.
 func (h *Lease) release(by func(*transport.Call), unused bool) (*Cleanup, error) {
 	return h.end(by, unused, time.Time{})
 }
 
-// end is release, or Complete until done, if that is set.
+// end is release, or Complete if done is set.
 func (h *Lease) end(by func(*transport.Call), unused bool, done time.Time) (*Cleanup, error) {
 	h.CheckDeadline()
 	h.mu.Lock()
@@ -384,7 +384,7 @@ func (h *Lease) end(by func(*transport.Call), unused bool, done time.Time) (*Cle
 	until := h.deadline.Add(Margin(duration(h.ttl)))
 	d := h.lock.newCleanup(h.token, h.inDoubt(), until)
 	d.unused, d.done = boolArg(unused), done
-	d.inDoubt = h.conversion.resolved() != nil // then it may be another lease by now, which is given back as well
+	d.inDoubt = h.conversion.resolved() != nil // then it may be another lease by now, which is released as well
 	h.cleanup = d
 	h.mu.Unlock()
 	cancel()
@@ -394,14 +394,14 @@ func (h *Lease) end(by func(*transport.Call), unused bool, done time.Time) (*Cle
 	return d, nil
 }
 
-// Release gives the lease back. See Lease.Release in package lockkeeper.
+// Release releases the lease. See Lease.Release in package lockkeeper.
 func (h *Lease) Release(ctx context.Context) error {
 	if next := h.next.Load(); next != nil {
 		return next.Release(ctx)
 	}
 	by := h.lock.e.transport.Send
 	if ctx.Done() == nil {
-		by = h.lock.e.transport.SendInline // nobody can call the caller off
+		by = h.lock.e.transport.SendInline // the caller cannot be cancelled
 	}
 	d, err := h.release(by, false)
 	if d == nil {
@@ -410,8 +410,8 @@ func (h *Lease) Release(ctx context.Context) error {
 	return h.await(ctx, d, ErrReleaseUnanswered)
 }
 
-// await returns when the departure has been answered and no renewal is under way any more, or when ctx ends; if it has ended
-// already, after a second at the most. The error is silence if no answer came.
+// await returns when the cleanup has ended and no renewal is under way, or when ctx ends; if that has ended already, after
+// cancelGrace at most. The error is silence if there was no reply.
 func (h *Lease) await(ctx context.Context, d *Cleanup, silence error) error {
 	var end <-chan time.Time
 	done := ctx.Done()
@@ -438,18 +438,18 @@ func (h *Lease) await(ctx context.Context, d *Cleanup, silence error) error {
 	return d.err()
 }
 
-// inDoubt says whether a copy of the request for this lease may yet run, after its release. For a token that another process
-// has got nobody here knows.
+// inDoubt reports whether a copy of the request for this lease may still run after its release. For an adopted token that is
+// not known.
 func (h *Lease) inDoubt() bool { return h.adopted || h.request != nil && h.request.hasInDoubt() }
 
-// currentCleanup is what gives the lease back, or has; nil if nothing does.
+// currentCleanup returns the cleanup of the lease, or nil.
 func (h *Lease) currentCleanup() *Cleanup {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.cleanup
 }
 
-// abandon gives the lease back in the background: whoever asked for it has gone.
+// abandon releases the lease in the background: its caller has returned.
 func (h *Lease) abandon() { _, _ = h.release(h.lock.e.transport.Send, true) }
 
 // CheckDeadline ends the lease as lost if its deadline has passed and its timer has not fired yet, for example because the
@@ -457,7 +457,7 @@ func (h *Lease) abandon() { _, _ = h.release(h.lock.e.transport.Send, true) }
 func (h *Lease) CheckDeadline() {
 	if next := h.next.Load(); next != nil {
 		if err := next.Err(); err != nil {
-			h.lifecycle.end(err) // whoever ended it may not have come to this one yet
+			h.lifecycle.end(err) // which ended before this one was updated
 		}
 		return
 	}
@@ -469,7 +469,7 @@ func (h *Lease) CheckDeadline() {
 	}
 }
 
-// Deadline is until when the lease is believed if it is not renewed.
+// Deadline returns until when the lease is valid if it is not renewed.
 func (h *Lease) Deadline() time.Time {
 	h = h.current()
 	h.mu.Lock()
@@ -477,19 +477,19 @@ func (h *Lease) Deadline() time.Time {
 	return h.deadline
 }
 
-// Token, Fence and Name say what the lease is.
+// Token returns the identity of the lease.
 func (h *Lease) Token() string { return h.current().token }
 
-// Fence is the fencing token.
+// Fence returns the fencing token.
 func (h *Lease) Fence() uint64 { return h.fence }
 
-// Name is what is locked.
+// Name returns what is locked.
 func (h *Lease) Name() string { return h.lock.spec.Name }
 
-// Kind is the primitive.
+// Kind returns the primitive.
 func (h *Lease) Kind() string { return h.lock.spec.Scripts.Kind }
 
-// Do runs fn under the lease and releases it, also when fn panics.
+// Do calls fn while the lease is held and releases it, also if fn panics.
 func (h *Lease) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
 	return Do(ctx, h, fn)
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// noPushFlag, in a token, says that the keeper cannot hear messages. The waiter is granted the lock in its turn all the
+// noPushFlag, in a token, says that the keeper cannot receive messages. The waiter is granted the lock in its turn all the
 // same, and learns of it at its next heartbeat.
 const noPushFlag = "s"
 
-// requestOutcome is how a request ended.
+// requestOutcome is the state of a request: undecided, or how it ended.
 type requestOutcome int
 
 const (
@@ -32,39 +32,38 @@ type request struct {
 	lock     *Lock
 	serial   string
 	token    string
-	extra    any           // token of the lease in whose place the one asked for comes, or a semaphore's limits, or ""
+	extra    any           // the token of the lease to be replaced, or a semaphore's limits, or ""
 	owner    *Owner        // of the lease, see Lease.owner; nil: none
-	origin   *Lease        // in whose place the lease comes; nil: in none's
-	noPush   bool          // no message will tell it of its grant
-	quota    *Quota        // what the answer says of the window; nil: nobody wants to know
-	notified bool          // a message has; guarded by the engine's mu, as is due
-	due      time.Time     // when to beat as soon as it stands in line, if something has said so before; zero: nothing has
-	end      chan struct{} // closed when it has ended
+	origin   *Lease        // the lease to be replaced; nil: none
+	noPush   bool          // the keeper cannot receive messages
+	quota    *Quota        // where to store what the reply says of the window; nil: nowhere
+	notified bool          // a message about its grant came; guarded by the engine's mu, as is due
+	due      time.Time     // when to send a heartbeat once it is queued, if that was asked for before; zero: not asked
+	end      chan struct{} // closed when the request has ended
 
 	mu             sync.Mutex // guards what follows
 	outcome        requestOutcome
-	health         *ServerHealth // what is known of the server; that of its line, once it stands in one
-	own            ServerHealth  // its own, before that
+	health         *ServerHealth // of the server; that of its queue, once it is queued
+	own            ServerHealth  // before that
 	lease          *Lease        // if it is leased
 	fence          uint64        // if it is leased or permitted
 	err            error         // if it has failed
-	copiesInFlight int           // requests under way
-	had            bool          // a request has reached the server, so that there may be something to give back
-	inDoubt        bool          // a request's fate was never learned: a copy of it may run later
-	cleanup        *Cleanup      // once it has ended without a lease, if there is something to give back
+	copiesInFlight int           // calls under way
+	had            bool          // a call may have reached the server, so there may be something to clean up
+	inDoubt        bool          // the outcome of a call is unknown: a copy of it may run later
+	cleanup        *Cleanup      // once it has ended without a lease, if there is something to clean up
 	place          int64         // in the queue
-	queued         bool          // an observer was told of a position,
+	queued         bool          // a position was reported:
 	rank           int           // this one
-	// A grant by message is trusted from asked on, if its fence is larger than floor: asked is when the last request
-	// left to which the server answered that the token waits, and floor the last number it had given out by then. So
-	// the grant was made after that answer, and no clocks need to be compared. Before any answer, asked is when the
-	// first request left, and every grant was made after that.
+	// A grant by a message counts from askedAt if its fence is larger than floor. askedAt is when the last call was sent that
+	// the server answered with "waiting", and floor is the last fence it had drawn by then. So the grant was made after
+	// that answer, and no clocks need to be compared. Before any answer, askedAt is when the first call was sent.
 	askedAt time.Time
 	floor   int64
 }
 
-// newRequest registers a request, so that a message can find it. It returns nil after Close. The contact is that which others
-// have had before it; nil: none have.
+// newRequest registers a request, so that messages find it. It returns nil after Close. c is the health that earlier requests
+// have recorded, or nil.
 func (l *Lock) newRequest(t Terms, c *ServerHealth) *request {
 	w := &request{lock: l, health: c, serial: l.e.nextSerial(), end: make(chan struct{})}
 	if c == nil {
@@ -87,14 +86,14 @@ func (l *Lock) newRequest(t Terms, c *ServerHealth) *request {
 	return w
 }
 
-// acquire is one request from the first question to its end. Without an error it was granted what it asked for.
+// acquire makes one request and waits for its end. Without an error it was granted what it asked for.
 func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *ServerHealth) (*request, error) {
 	w := l.newRequest(t, c)
 	if w == nil {
 		return nil, l.fail(ErrClosed)
 	}
-	// A keeper stands in line only when the server has acknowledged that it listens. Until it has had to wait for
-	// something it does not listen, and asks first: most locks are free.
+	// A request is queued only once the server has acknowledged the keeper's subscription. A keeper subscribes when it has to
+	// wait for the first time, so until then a request is a try: most locks are free.
 	if !wait || l.e.subscriber.IsSubscribed(l.channel) {
 		return w, w.await(ctx, wait, wait)
 	}
@@ -103,7 +102,7 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *ServerHealth)
 	if !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
 		return w, err
 	}
-	if w.origin != nil && w.cleanup != nil { // a copy of the request may have brought the lease
+	if w.origin != nil && w.cleanup != nil { // a copy of the call may have been granted the lease
 		if !waitFor(ctx, w.cleanup.finished) {
 			return nil, l.fail(c.waitEnded(ctx))
 		}
@@ -127,7 +126,8 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *ServerHealth)
 	return w, w.await(ctx, true, true)
 }
 
-// listen returns when the keeper hears the lock's channel, or cannot: no right to, or no answer for a heartbeat.
+// listen subscribes the keeper to the lock's channel. It returns an error if that is not permitted, or not acknowledged within
+// a heartbeat interval.
 func (l *Lock) listen(ctx context.Context, c *ServerHealth) error {
 	limited, cancel := context.WithTimeout(ctx, l.e.cfg.HeartbeatInterval)
 	defer cancel()
@@ -141,7 +141,8 @@ func (l *Lock) listen(ctx context.Context, c *ServerHealth) error {
 	return err
 }
 
-// await asks, stands in line if that is wished and needed, and returns when the request has ended.
+// await sends the request, waits in the queue if stand is set and the lock is not free, and returns when the request has
+// ended. A patient request is repeated for as long as the retry policy allows.
 func (w *request) await(ctx context.Context, stand, patient bool) error {
 	if err := w.ask(ctx, stand, patient); err != nil {
 		w.leave(err)
@@ -162,8 +163,8 @@ func (w *request) await(ctx context.Context, stand, patient bool) error {
 		}
 	}
 	if err := ctx.Err(); err != nil {
-		// Both may come at once; a caller that has gone does not want it. But a lease that has come in the place of another
-		// is all that he has.
+		// The grant and the end of ctx may coincide; then the caller does not get it, unless it replaces the lease that the
+		// caller had.
 		if w.origin == nil && w.wasGranted() {
 			w.abandonGrant()
 			return w.lock.fail(ErrNotAcquired, err)
@@ -173,8 +174,7 @@ func (w *request) await(ctx context.Context, stand, patient bool) error {
 	return err
 }
 
-// abandonGrant undoes in the background what the request was granted, since nobody has it. It returns nil if that is
-// nothing.
+// abandonGrant releases in the background what the request was granted and nobody uses. It returns nil if that is nothing.
 func (w *request) abandonGrant() *Cleanup {
 	if h, _ := w.result(); h != nil {
 		d, _ := h.release(w.lock.e.transport.Send, true)
@@ -189,7 +189,7 @@ func (w *request) abandonGrant() *Cleanup {
 	return w.cleanup
 }
 
-// known is the waiter's contact with the server.
+// known returns what is known of the health of the server.
 func (w *request) known() *ServerHealth {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -202,10 +202,9 @@ func (w *request) result() (*Lease, error) {
 	return w.lease, w.err
 }
 
-// ask sends the request until it is answered. It returns nil if the token now holds the lock or stands in line, and
-// why not otherwise. An answer that tells of a grant is as good as none if the lease is over when it comes: then the token
-// asks again at once, and the server says what is so by then. As with answers that do not come, that ends with the
-// context, with the third try of a caller who does not wait, or when the retry policy says so.
+// ask sends the request until it is answered. It returns nil if the token now holds the lock or is queued. A reply that grants
+// a lease which is over when the reply arrives counts as none: the request is sent again at once. As for replies that do not
+// come, that ends with the context, with the third attempt of a try, or when the retry policy gives up.
 func (w *request) ask(ctx context.Context, stand, patient bool) error {
 	l := w.lock
 	tries := 0
@@ -227,7 +226,7 @@ func (w *request) ask(ctx context.Context, stand, patient bool) error {
 	}
 }
 
-// askOnce sends the request until it is answered, and deals with the answer. Began is when the first left.
+// askOnce sends the request until it is answered, and handles the reply. began is when the first call was sent.
 func (w *request) askOnce(ctx context.Context, stand bool, tries int, began time.Time) error {
 	l := w.lock
 	var life any = 0
@@ -256,7 +255,7 @@ func (w *request) askOnce(ctx context.Context, stand bool, tries int, began time
 		return call
 	})
 	switch {
-	case errors.Is(err, errStopped): // a message was quicker than the answer, or Close
+	case errors.Is(err, errStopped): // a message came before the reply, or Close was called
 		return nil
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return l.fail(c.waitEnded(ctx))
@@ -275,12 +274,12 @@ func (w *request) askOnce(ctx context.Context, stand bool, tries int, began time
 		l.limitsChanged(w.token, l.spec.Limits.own())
 	}
 	if a.code == lua.Refused && a.more {
-		return w.askOnce(ctx, stand, tries, began) // more is over than one script sweeps
+		return w.askOnce(ctx, stand, tries, began) // more leases have ended than one script sweeps
 	}
 	return w.answered(call, a)
 }
 
-// within is how many ms the caller can wait at the most, if the server can tell how long it will have to; else 0.
+// within returns how many ms the caller can wait at most, or 0 if the server cannot know how long it would have to.
 func (l *Lock) within(ctx context.Context, stand bool) any {
 	if end, ok := ctx.Deadline(); ok && stand && l.spec.Limits.byClock() {
 		return max(millis(time.Until(end)), 1)
@@ -288,7 +287,7 @@ func (l *Lock) within(ctx context.Context, stand bool) any {
 	return 0
 }
 
-// copySent notes that a request is about to leave.
+// copySent notes that a call is about to be sent.
 func (w *request) copySent(first time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -298,7 +297,7 @@ func (w *request) copySent(first time.Time) {
 	}
 }
 
-// copyDone notes what became of a request.
+// copyDone notes the outcome of a call.
 func (w *request) copyDone(fate transport.Outcome) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -307,14 +306,14 @@ func (w *request) copyDone(fate transport.Outcome) {
 	w.inDoubt = w.inDoubt || fate == transport.InDoubt
 }
 
-// markInDoubt notes that a request was answered with nonsense: nothing is known of it.
+// markInDoubt notes that a call got a malformed reply, so its outcome is unknown.
 func (w *request) markInDoubt() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.inDoubt = true
 }
 
-// inDoubtLocked says whether a copy of a request may yet run.
+// inDoubtLocked reports whether a copy of a call may still run.
 func (w *request) inDoubtLocked() bool { return w.inDoubt || w.copiesInFlight > 0 }
 
 func (w *request) hasInDoubt() bool {
@@ -335,7 +334,7 @@ func (w *request) hasEnded() bool {
 	return w.outcome != undecided
 }
 
-// answered deals with the answer to a question.
+// answered handles the reply of acquire.lua.
 func (w *request) answered(call *transport.Call, a acquireReply) error {
 	switch a.code {
 	case lua.Granted:
@@ -350,7 +349,7 @@ func (w *request) answered(call *transport.Call, a acquireReply) error {
 		return nil
 	case lua.Refused:
 		w.mu.Lock()
-		w.had = w.inDoubt // nothing, but for what a stray copy may take
+		w.had = w.inDoubt // nothing, unless a copy in doubt is granted something
 		w.mu.Unlock()
 		if !w.lock.spec.Limits.byClock() {
 			return w.lock.fail(ErrNotAcquired)
@@ -370,14 +369,14 @@ var (
 	ErrTooLate = Chain(ErrUnavailable, errors.New("the answer came when the lease was as good as over"))
 )
 
-// waitedAt says whether the waiter had been told to wait by an answer to a request that left before that time.
+// waitedAt reports whether a call sent before that time was answered with "waiting".
 func (w *request) waitedAt(at time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.place != 0 && w.askedAt.Before(at)
 }
 
-// stillWaiting notes an answer that the token waits.
+// stillWaiting notes that the server answered "waiting" to a call sent at that time.
 func (w *request) stillWaiting(asked time.Time, seq, place int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -389,16 +388,16 @@ func (w *request) stillWaiting(asked time.Time, seq, place int64) {
 	}
 }
 
-// push takes a grant that a message tells of. The server has granted a claim: the rest of the heartbeat that it last
-// heard, or the whole ttl if that is less. The last heartbeat that was answered is that one or one before it; so the
-// claim lasts until its life is over, counted from when it left.
+// push handles the message about a grant. Such a grant lasts until the heartbeat times out that the server received last, or
+// for the ttl if that is shorter. The last heartbeat that was answered is that one or an earlier one; so the lease lasts for
+// claimTTL, counted from when that heartbeat was sent.
 func (w *request) push(fence int64) {
 	w.mu.Lock()
 	asked, fresh := w.askedAt, fence > w.floor
 	w.mu.Unlock()
 	trusted := time.Until(asked.Add(w.lock.trusted(w.lock.claimTTL)))
 	if !fresh || trusted < duration(w.lock.claimTTL)/8 {
-		// Old news, or too little of the lease is sure: ask, and believe the answer.
+		// An old message, or too little of the lease is certain: ask the server.
 		w.lock.e.heartbeatBy(w, time.Now())
 		return
 	}
@@ -412,14 +411,14 @@ func (w *request) push(fence int64) {
 	}
 }
 
-// grant ends the request: it was granted for ms after from, with a lease if there is to be one. Claim says that it may be shorter than what was
-// asked for, and is to be confirmed. It does nothing if the waiter has ended. If too little is left of the lease it returns
-// ErrTooLate: the waiter goes on, and the caller has to see to it that it asks again.
+// grant ends the request as granted, for ms from then on. claim says that the grant may be shorter than the ttl and has to be
+// confirmed. It does nothing if the request has ended. If too little is left of the lease, it returns ErrTooLate: the request
+// goes on, and the caller must make it ask again.
 func (w *request) grant(fence int64, from time.Time, ms int64, claim bool) error {
 	return w.grantThen(fence, from, ms, claim, func() {})
 }
 
-// grantThen is grant; it calls first before whoever waits learns of the lease.
+// grantThen is grant, and calls first before the caller of the request is unblocked.
 func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, first func()) error {
 	deadline := from.Add(w.lock.trusted(ms))
 	w.mu.Lock()
@@ -434,7 +433,7 @@ func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, f
 	if w.lock.spec.Limits.clockOnly() {
 		if w.lock.e.isClosed() {
 			w.mu.Unlock()
-			return w.lock.fail(ErrClosed) // Close is about to make the request leave
+			return w.lock.fail(ErrClosed) // Close is about to end the request
 		}
 		w.outcome, w.fence = permitted, uint64(fence)
 		w.mu.Unlock()
@@ -444,7 +443,7 @@ func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, f
 		return nil
 	}
 	h := w.lock.newLease(w.token, fence, deadline)
-	if w.inDoubtLocked() || w.lock.e.cfg.ReplicaAck.enabled() { // else it has nothing more to say
+	if w.inDoubtLocked() || w.lock.e.cfg.ReplicaAck.enabled() { // otherwise it is no longer needed
 		h.request = w
 	}
 	h.unconfirmed = claim
@@ -453,7 +452,7 @@ func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, f
 	}
 	if !w.lock.e.addLease(h) {
 		w.mu.Unlock()
-		return w.lock.fail(ErrClosed) // Close is about to make the waiter leave
+		return w.lock.fail(ErrClosed) // Close is about to end the request
 	}
 	w.outcome, w.lease, w.fence = leased, h, h.fence
 	w.mu.Unlock()
@@ -464,8 +463,8 @@ func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, f
 	return nil
 }
 
-// leave ends the waiter without a lease, and gives back in the background what it may have at the server. It does
-// nothing if the waiter has ended.
+// leave ends the request as failed, and cleans up in the background what it may have at the server. It does nothing if the
+// request has ended.
 func (w *request) leave(err error) {
 	w.mu.Lock()
 	if w.outcome != undecided {
@@ -484,7 +483,7 @@ func (w *request) leave(err error) {
 	w.abandoned()
 }
 
-// undoLocked gives back in the background what the request has, or may have, at the server.
+// undoLocked starts a cleanup of what the request has, or may have, at the server.
 func (w *request) undoLocked() {
 	w.cleanup = w.lock.newCleanup(w.token, w.inDoubtLocked(), time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.HeartbeatTimeout))
 	w.cleanup.unused = unusedLease
@@ -508,7 +507,7 @@ func (w *request) stop(err error) (something bool) {
 	return w.had || w.inDoubtLocked()
 }
 
-// abandoned forgets the waiter.
+// abandoned unregisters the request.
 func (w *request) abandoned() {
 	e := w.lock.e
 	e.mu.Lock()
