@@ -12,13 +12,13 @@ import (
 // schedule draws what happens in a world, from its beginning to its end.
 func (w *world) schedule(r *rapid.T) {
 	defer w.stop()
-	w.begin()
 	w.choose(r)
 	w.longest = w.ttl
 	if rapid.Bool().Draw(r, "lag") {
 		w.lag = w.scaled(rapid.SampledFrom([]time.Duration{2 * time.Millisecond, 100 * time.Millisecond}).Draw(r, "the longest"))
 	}
 	w.kind.settings(r)
+	w.begin() // with the scripts and keys that the settings call for
 	for range rapid.IntRange(2, 4).Draw(r, "processes") {
 		w.join()
 	}
