@@ -69,7 +69,8 @@ func TestServersWithoutIDAccepted(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		w.identities(0, 0, 7)
 		var log bytes.Buffer
-		p := w.process(func(o *lockkeeper.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		logger := slog.New(slog.NewTextHandler(&log, nil)) // one handler, whose mutex guards the buffer
+		p := w.process(func(o *lockkeeper.Options) { o.Logger = logger })
 		for range 3 {
 			w.connect(p.lock())
 			time.Sleep(2 * time.Minute)
@@ -158,11 +159,12 @@ func TestRealServersWithoutInfoPermission(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, nil)) // one handler, whose mutex guards the buffer
 	var ks []*lockkeeper.Keeper
 	for i := range 3 {
 		rdb := redis.NewClient(&redis.Options{Addr: s.Addr, Username: "plain", Password: "secret", DB: i})
 		t.Cleanup(func() { _ = rdb.Close() })
-		k, err := lockkeeper.New(rdb, &lockkeeper.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		k, err := lockkeeper.New(rdb, &lockkeeper.Options{Logger: logger})
 		if err != nil {
 			t.Fatal(err)
 		}
