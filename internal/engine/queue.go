@@ -36,10 +36,11 @@ type waitQueue struct {
 // enqueue adds a request that the server has queued to its name's waitQueue, and schedules the next heartbeat.
 func (l *Lock) enqueue(w *request, a acquireReply) {
 	e := l.e
+	known := w.known()
 	e.mu.Lock()
 	q := e.queues[l.key(keyQueue)]
 	if q == nil {
-		q = &waitQueue{lock: l, health: w.known(), requests: map[*request]struct{}{}, due: time.Now().Add(e.cfg.HeartbeatInterval)}
+		q = &waitQueue{lock: l, health: known, requests: map[*request]struct{}{}, due: time.Now().Add(e.cfg.HeartbeatInterval)}
 		q.timer.Fire = q.heartbeat
 		e.queues[l.key(keyQueue)] = q
 		e.subscriber.Retain(l.channel)
@@ -48,11 +49,11 @@ func (l *Lock) enqueue(w *request, a acquireReply) {
 	q.requests[w] = struct{}{}
 	q.mu.Unlock()
 	due := w.due
-	w.mu.Lock()
+	e.mu.Unlock()
+	w.mu.Lock() // not under e.mu: a grant takes the two in the other order
 	w.health = q.health
 	q.health.Answered(w.askedAt)
 	w.mu.Unlock()
-	e.mu.Unlock()
 	if w.hasEnded() { // meanwhile, so it was not removed when it ended
 		e.leaveQueue(w)
 		return
