@@ -85,7 +85,7 @@ func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 			if err := b.rdb.Do(ctx, "replicaof", "127.0.0.1", "1").Err(); err != nil {
 				t.Fatal(err)
 			}
-			beat := func(tokens ...any) []any {
+			heartbeat := func(tokens ...any) []any {
 				return append(lua.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, 0, policyArg), tokens...)
 			}
 			for what, c := range map[string]struct {
@@ -96,14 +96,14 @@ func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 				"acquire of what is held":          {set.Acquire, 4, ask(held, 0)},
 				"acquire of what waits":            {set.Acquire, 4, ask(waits, heartbeatTTL)},
 				"acquire that waits":               {set.Acquire, 4, ask(token("a", 3)+suffix, heartbeatTTL)},
-				"heartbeat of a waiter":            {set.Heartbeat, 4, beat(waits)},
-				"heartbeat of an unknown token":    {set.Heartbeat, 4, beat(token("a", 4) + suffix)},
-				"heartbeat of a holder":            {set.Heartbeat, 4, beat(held)},
-				"heartbeat without tokens":         {set.Heartbeat, 4, beat()},
+				"heartbeat of a waiter":            {set.Heartbeat, 4, heartbeat(waits)},
+				"heartbeat of an unknown token":    {set.Heartbeat, 4, heartbeat(token("a", 4) + suffix)},
+				"heartbeat of a holder":            {set.Heartbeat, 4, heartbeat(held)},
+				"heartbeat without tokens":         {set.Heartbeat, 4, heartbeat()},
 				"renew, in full":                   {set.Renew, 2, lua.RenewArgs(nil, held, ttl, metadataTTL, 0, channelPrefix, 0)},
 				"release":                          {set.Release, 4, lua.ReleaseArgs(nil, held, metadataTTL, channelPrefix, 0, 0, 0)},
-				"affirm":                           {set.RaiseFence, 2, lua.RaiseFenceArgs(nil, held, int64(1), metadataTTL, 0)},
-				"release of what is not, to bury":  {set.Release, 4, lua.ReleaseArgs(nil, token("a", 5)+suffix, metadataTTL, channelPrefix, 0, 1000, 1)},
+				"raise_fence":                      {set.RaiseFence, 2, lua.RaiseFenceArgs(nil, held, int64(1), metadataTTL, 0)},
+				"release of nothing, to tombstone": {set.Release, 4, lua.ReleaseArgs(nil, token("a", 5)+suffix, metadataTTL, channelPrefix, 0, 1000, 1)},
 				"release of one that only waits":   {set.Release, 4, lua.ReleaseArgs(nil, waits, metadataTTL, channelPrefix, 0, 0, 1)},
 				"acquire of what is held, as well": {set.Acquire, 4, ask(held, heartbeatTTL)},
 			} {

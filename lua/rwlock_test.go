@@ -267,9 +267,9 @@ func TestWriterReleaseAdmitsAllReaders(t *testing.T) {
 		b.held(all...)
 		b.waits()
 		for k, sub := range subs {
-			told := b.notified(sub, of[k]...)
-			if !slices.IsSorted(told) || told[0] <= fence {
-				b.Errorf("fences %v after %d", told, fence)
+			fences := b.notified(sub, of[k]...)
+			if !slices.IsSorted(fences) || fences[0] <= fence {
+				b.Errorf("fences %v after %d", fences, fence)
 			}
 			b.notNotified(k, sub)
 		}
@@ -901,7 +901,7 @@ func TestClockSetBackDoesNotProlongReadLeases(t *testing.T) {
 			b.Errorf("fence %d after %d", f, fence)
 		}
 		b.code(b.release(longer, 0), lua.Granted)
-		b.code(b.renew(r, 1, 2*ttl, 1), lua.Granted) // without the facts nothing longer is noted
+		b.code(b.renew(r, 1, 2*ttl, 1), lua.Granted) // without metadata no longer ttl is recorded
 		b.heartbeat(0)
 		if left := b.end(r) - now; left != ttl {
 			b.Errorf("the lease lasts %d ms, its ttl is %d", left, ttl)

@@ -243,10 +243,10 @@ func TestUndeliveredGrantRevoked(t *testing.T) {
 		held := permitToken("a", 1, "hc", 2)
 		gone, there := permitToken("b", 1, "hc", 2), permitToken("c", 1, "hc", 1)
 		b.semaphoreAcquire(lua.Granted, twoAndFour, held, 0)
-		deaf, sub := b.listen("b"), b.listen("c")
+		stale, sub := b.listen("b"), b.listen("c")
 		b.semaphoreAcquire(lua.Waiting, twoAndFour, gone, heartbeatTTL)
 		b.semaphoreAcquire(lua.Waiting, twoAndFour, there, heartbeatTTL)
-		b.unsubscribe("b", deaf)
+		b.unsubscribe("b", stale)
 		b.semaphoreRelease(lua.Granted, held, 0)
 		b.notified(sub, there)
 		b.waits()
@@ -541,12 +541,12 @@ func TestWaiterAboveLoweredLimitNotified(t *testing.T) {
 			b.Errorf("message %v, want one to retry at once", m)
 		}
 		b.waits(second, third, fourth)
-		told := map[int64]any{}
+		listed := map[int64]any{}
 		got := b.semaphoreHeartbeat(five, 0, first, second, third, fourth)
 		for i := 7; i+3 < len(got); i += 4 {
-			told[got[i].(int64)] = got[i+1]
+			listed[got[i].(int64)] = got[i+1]
 		}
-		if len(told) != 2 || told[1] != int64(lua.AboveLimit) || told[3] != int64(lua.AboveLimit) || got[5] != int64(2) {
+		if len(listed) != 2 || listed[1] != int64(lua.AboveLimit) || listed[3] != int64(lua.AboveLimit) || got[5] != int64(2) {
 			b.Errorf("reply %v", got)
 		}
 		b.waits(second, fourth)

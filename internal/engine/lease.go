@@ -264,10 +264,10 @@ func (l *Lock) renew(ctx context.Context, token string, ttl int64, keys int, exa
 	if l.e.closing.Err() != nil {
 		return r, ErrClosed
 	}
-	call, stray, err := l.e.roundTrip(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
+	call, inDoubt, err := l.e.roundTrip(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
 		return l.renewCall(token, ttl, keys, exact, done)
 	})
-	r.inDoubt = stray
+	r.inDoubt = inDoubt
 	if errors.Is(err, errStopped) {
 		return r, ErrClosed
 	}
@@ -275,7 +275,7 @@ func (l *Lock) renew(ctx context.Context, token string, ttl int64, keys int, exa
 		return r, err
 	}
 	r, err = parseFullRenewal(call)
-	r.inDoubt = stray
+	r.inDoubt = inDoubt
 	return r, err
 }
 

@@ -34,7 +34,7 @@ func (l *Limits) flags() string {
 	return "h"
 }
 
-// extra is how scripts are told.
+// extra encodes the limits for scripts.
 func (l *Limits) extra() string {
 	return fmt.Sprintf("%d:%d:%d", l.AtOnce, l.Window, millis(l.Per))
 }
@@ -118,12 +118,12 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 			return Taken{}, l.fail(ErrClosed)
 		}
 		token := l.token(l.e.nextSerial(), Terms{})
-		call, stray, err := l.e.roundTrip(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
+		call, inDoubt, err := l.e.roundTrip(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
 			call := l.call(l.spec.Scripts.Limit, 4, 6, done)
 			call.Args = lua.LimitArgs(call.Args, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, l.args.extra, limit, token)
 			return call
 		})
-		if stray = stray && limit > 0; stray { // a copy that comes late would undo what others have set since
+		if inDoubt = inDoubt && limit > 0; inDoubt { // a late copy would undo what others have set since
 			l.tombstone(ctx, token)
 		}
 		l.e.endWork()
@@ -137,7 +137,7 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 		if err != nil {
 			return Taken{}, l.fail(err)
 		}
-		if stray || n[5]&limitsChanged != 0 { // the answer that said so may have been lost
+		if inDoubt || n[5]&limitsChanged != 0 { // the reply that said so may have been lost
 			l.limitsChanged("", limit)
 		}
 		if n[5]&moreToAdmit == 0 {

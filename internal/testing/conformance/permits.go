@@ -276,7 +276,7 @@ func largerDeployedLimit(w *World) {
 	w.refused(newer, 1) // it comes after those in line, and lets them in
 	a, b := w.expectGranted(waits[0]), w.expectGranted(waits[1])
 	if e := nextEvent(w, changed); e.Limit != 3 || !strings.HasPrefix(e.Token, process.ID()+":") {
-		w.Errorf("told of %+v", e)
+		w.Errorf("LimitChanged reported %+v", e)
 	}
 	w.awaitWaiters("x", 1)
 	w.expectNotGranted(waits[2])
@@ -302,7 +302,7 @@ func setLimit(w *World) {
 	}
 	leases := []*lockkeeper.Lease{one, two, w.expectGranted(three), w.expectGranted(four)}
 	if e := nextEvent(w, changed); e.Limit != 5 || e.Kind != "semaphore" || e.Name != "x" {
-		w.Errorf("told of %+v", e)
+		w.Errorf("LimitChanged reported %+v", e)
 	}
 	w.available(s, 0)
 
@@ -310,7 +310,7 @@ func setLimit(w *World) {
 	w.must(s.SetLimit(w.ctx(), 2))
 	w.must(s.SetLimit(w.ctx(), 2))
 	if e := nextEvent(w, changed); e.Limit != 2 || len(changed) != 0 {
-		w.Errorf("told of %+v and %d more", e, len(changed))
+		w.Errorf("LimitChanged reported %+v and %d more", e, len(changed))
 	}
 	waits := w.acquireAsync(w.ctx(), 1, permits(s, 1))
 	time.Sleep(2 * ttl)
@@ -382,11 +382,11 @@ func latestCallersLimit(w *World) {
 	w.release(lease)
 	for _, want := range []int{2, 7, 4} {
 		if got := nextEvent(w, changed); got != want {
-			w.Errorf("told of the limit %d, want %d", got, want)
+			w.Errorf("LimitChanged reported %d, want %d", got, want)
 		}
 	}
 	if len(changed) != 0 {
-		w.Errorf("told of a limit %d that was in force already", <-changed)
+		w.Errorf("LimitChanged reported %d, which was in force already", <-changed)
 	}
 	w.must(w.admin.Del(w.ctx(), w.P.Key("x"), w.metaKey("x")).Err())
 }

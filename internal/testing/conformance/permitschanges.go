@@ -12,7 +12,7 @@ import (
 // What changes when the first in line is to be served, or comes late and must not change anything any more.
 
 // crashedHolderAfterQueueMoved: a holder crashes, and others hand their permit on, until one is first in line that was too far
-// behind to be told when the crashed one's lease ends.
+// behind to be notified of the end of the crashed one's lease.
 func crashedHolderAfterQueueMoved(w *World) {
 	const long = 8 * time.Second // longer than heartbeats last
 	ps := make([]*semaphore.Semaphore, 7)
@@ -54,7 +54,7 @@ func lateDuplicateSetLimit(w *World) {
 	p.Net.Break("evalsha", 1, faultnet.CutReply|faultnet.Copy)
 	w.must(s.SetLimit(w.ctx(), 5))
 	if e := nextEvent(w, reported); e.Limit != 5 {
-		w.Errorf("told of %d", e.Limit)
+		w.Errorf("LimitChanged reported %d", e.Limit)
 	}
 	w.must(s.SetLimit(w.ctx(), 8))
 	w.must(p.Net.Replay())

@@ -270,7 +270,7 @@ func windowAdmitsInOrder(w *World) {
 	w.checkWindows(list, window, 2)
 	slices.Sort(late)
 	if worst := late[len(late)-1]; !w.Real && worst > 2*time.Millisecond || late[0] > 50*time.Millisecond {
-		w.Errorf("in line for permits that were back, for %v", late)
+		w.Errorf("queued after the permits had returned, for %v", late)
 	}
 	if late[0] <= 0 && w.Real {
 		w.Errorf("admitted %v before its permit was back", -late[0])
@@ -278,7 +278,7 @@ func windowAdmitsInOrder(w *World) {
 	w.checkAllKeysExpire()
 }
 
-// windowWaitCommands: a permit that returns costs the one who gets it a question, however many wait.
+// windowWaitCommands: a returned permit costs its next user one request, however many wait.
 func windowWaitCommands(w *World) {
 	counts := map[int]int{}
 	for _, n := range []int{2, 200} {
@@ -302,11 +302,11 @@ func windowWaitCommands(w *World) {
 				}
 			})
 		}
-		w.eventually("all to stand in line", func() bool {
+		w.eventually("all to be queued", func() bool {
 			k, err := w.admin.ZCard(w.ctx(), w.queueKey("x")).Result()
 			return err == nil && k >= int64(n-1)
 		})
-		for range 2 * keepers { // their first questions are over
+		for range 2 * keepers { // their first requests have been answered
 			<-got
 		}
 		for _, p := range ps {
@@ -343,16 +343,16 @@ func refusedImmediately(w *World) {
 		asked := time.Now()
 		rate := w.wantLimitedError(w.limited(s, 2))
 		if rate.RetryAfter > per || !w.Real && rate.RetryAt != took.Add(per+time.Millisecond) {
-			w.Errorf("told to come back after %v, %v after the permits were taken", rate.RetryAfter, rate.RetryAt.Sub(took))
+			w.Errorf("RetryAfter %v, %v after the permits were taken", rate.RetryAfter, rate.RetryAt.Sub(took))
 		}
 		if rate.RetryAt.Before(began.Add(per)) || rate.RetryAt.Before(asked.Add(rate.RetryAfter)) {
-			w.Errorf("told to come back %v after the permits were taken", rate.RetryAt.Sub(began))
+			w.Errorf("RetryAt is %v after the permits were taken", rate.RetryAt.Sub(began))
 		}
 
-		// A wait that must end before is not begun; one that need not is.
+		// A wait whose deadline is too early is refused; a longer one is not.
 		start := time.Now()
 		before := 10 * time.Millisecond
-		if w.Real { // by as much it may be told too late: the answer can be long on its way
+		if w.Real { // the reply can be delayed, and the time be too late by as much
 			before = per / 4
 		}
 		ctx, cancel := context.WithDeadline(w.ctx(), rate.RetryAt.Add(-before))
@@ -361,8 +361,8 @@ func refusedImmediately(w *World) {
 		cancel()
 		w.checkError(err, lockkeeper.ErrNotAcquired)
 		early := w.wantLimitedError(err)
-		if d := early.RetryAt.Sub(rate.RetryAt); !w.Real && d != 0 || d < -per/4 { // the first answer can be long on its way
-			w.Errorf("told %v once, and %v later", rate.RetryAt, d)
+		if d := early.RetryAt.Sub(rate.RetryAt); !w.Real && d != 0 || d < -per/4 { // the first reply can be delayed
+			w.Errorf("RetryAt was %v, and later %v more", rate.RetryAt, d)
 		}
 		if d := time.Since(start); d > per/2 {
 			w.Errorf("the refusal took %v", d)
@@ -372,10 +372,10 @@ func refusedImmediately(w *World) {
 		late, cancel2 := context.WithDeadline(w.ctx(), rate.RetryAt.Add(10*time.Second))
 		waits := w.takeAsync(late, 1, w.Process().limiter(3, per, atOnce), 2)
 
-		// Those in line come first, and what they will take has to return as well.
+		// Queued requests come first, and what they will take has to return as well.
 		behind := w.wantLimitedError(w.limited(s, 2))
 		if !w.Real && behind.RetryAt != rate.RetryAt.Add(per+time.Millisecond) {
-			w.Errorf("behind another told to come back at %v, which gets in at %v", behind.RetryAt, rate.RetryAt)
+			w.Errorf("RetryAt behind another is %v, and that of the other %v", behind.RetryAt, rate.RetryAt)
 		}
 		if !w.Real {
 			time.Sleep(time.Until(rate.RetryAt.Add(-time.Millisecond)))
@@ -385,11 +385,11 @@ func refusedImmediately(w *World) {
 		cancel2()
 		w.must(r.err)
 		if late := r.at.Sub(rate.RetryAt); !w.Real && (late < 0 || late > 2*time.Millisecond) {
-			w.Errorf("admitted %v after the time that was told", late)
+			w.Errorf("admitted %v after RetryAt", late)
 		}
 		w.giveBack(r.grant)
 
-		// Who comes back when it was told to, is served; nobody else is there.
+		// A caller that retries at RetryAt is served if there is nobody else.
 		again := w.wantLimitedError(w.limited(s, 3))
 		time.Sleep(time.Until(again.RetryAt.Add(-time.Millisecond)))
 		if !w.Real {
@@ -460,7 +460,7 @@ func cancelAtPermitReturn(w *World) {
 		}
 		w.awaitWaiters("x", 0)
 	}
-	w.eventually("nothing to be left but graves", func() bool {
+	w.eventually("nothing to be left but tombstones", func() bool {
 		n, err := probe.Available(w.ctx())
 		return err == nil && n == 1
 	})
@@ -503,7 +503,7 @@ func bothLimits(w *World) {
 	// Now it is the clock that two have to wait for, and they hold nothing meanwhile.
 	rate := w.wantLimitedError(w.limited(s, 2))
 	if rate.RetryAt.Before(start.Add(3 * per)) {
-		w.Errorf("told to come back %v after the first permit was taken", rate.RetryAt.Sub(start))
+		w.Errorf("RetryAt is %v after the first permit was taken", rate.RetryAt.Sub(start))
 	}
 	waits = w.takeAsync(w.ctx(), 1, w.Process().limiter(limit, 3*per, atOnce), 2)
 	holds(0, 4)
@@ -519,7 +519,7 @@ func bothLimits(w *World) {
 	w.checkAllKeysExpire()
 }
 
-// lostWakeupLosesNoPermit: five wait, and the last is told by a message, which does not come.
+// lostWakeupLosesNoPermit: five wait, and the message to the last is lost.
 func lostWakeupLosesNoPermit(w *World) {
 	const limit = 5
 	p, unsubscribed := w.Process(), w.Process()
@@ -763,7 +763,7 @@ func metadataOutlastsWindow(w *World) {
 	left, err := w.admin.PTTL(w.ctx(), w.metaKey("x")).Result()
 	w.must(err)
 	if left < d {
-		w.Errorf("the facts end in %v, and the permit returns in %v", left, d)
+		w.Errorf("the metadata expire in %v, and the permit returns in %v", left, d)
 	}
 	w.must(w.admin.FlushDB(w.ctx()).Err())
 }
@@ -1001,11 +1001,11 @@ func latestCallersWindowLimit(w *World) {
 		w.available(b, 0)
 		for _, want := range []int{2, 7, 4} {
 			if got := nextEvent(w, changed); got != want {
-				w.Errorf("told of the limit %d, want %d", got, want)
+				w.Errorf("LimitChanged reported %d, want %d", got, want)
 			}
 		}
 		if len(changed) != 0 {
-			w.Errorf("told of a limit %d that was in force already", <-changed)
+			w.Errorf("LimitChanged reported %d, which was in force already", <-changed)
 		}
 		w.must(w.admin.Del(w.ctx(), w.P.Key("x"), w.metaKey("x")).Err())
 	}
