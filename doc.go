@@ -33,20 +33,21 @@
 //
 // # Acquiring
 //
-// A call that waits (Lock, RLock, Acquire) is bounded by ctx alone; without a deadline it waits as long as it takes. When
-// ctx ends, it returns at once: it leaves the queue in the background, and a grant that arrives meanwhile is released. A
+// A call that waits (Lock, RLock, Acquire) waits until it is granted, until ctx ends, or until Redis has failed for longer
+// than the keeper's [RetryPolicy] allows. When ctx ends, it returns at once: it leaves the queue in the background, and a grant that arrives meanwhile is released. A
 // try (TryLock and so on) never waits for a holder; it blocks for a round trip. After any error nothing is held. The error
 // is
 //
 //   - ctx.Err(), if ctx ended the call; with [ErrNotAcquired] if the lock was held elsewhere, and with [ErrUnavailable] if
 //     Redis was not answering,
 //   - [ErrNotAcquired], of a try: the lock is held elsewhere, or others are queued before the caller,
-//   - [ErrUnavailable]: Redis gave no answer until the keeper's [RetryPolicy] gave up,
+//   - [ErrUnavailable]: Redis gave no answer, or could not serve, until the keeper's [RetryPolicy] gave up,
 //   - [ErrClosed]: the keeper was closed,
 //   - an error of Redis that does not pass without somebody changing something, at once.
 //
 // Do acquires, calls fn with a context that ends when the lease is lost and with the lease's fence, and releases, also if
-// fn panics. It returns the error of the acquisition, or fn's, joined with [ErrLost] if the lease was lost meanwhile. It
+// fn panics. It returns the error of the acquisition, or fn's, joined with that of the release: [ErrLost] if the lease was lost
+// meanwhile, [ErrUnavailable] if the release was not answered. It
 // releases with ctx: while Redis does not answer, it waits until ctx or the lease ends.
 //
 // Adopt makes a lease from a token, in another process than the one that acquired it or after a restart, and extends it to
@@ -63,7 +64,7 @@
 //
 // Every grant is a lease: it belongs to one token and ends by itself unless it is renewed. A lease is held, and then, once
 // and for good, either released, because its holder released it, or lost, because the server no longer knows it or its
-// deadline passed while the server could not be reached. A lost lease is never acquired again behind its holder's back.
+// deadline passed: while the server could not be reached, or without renewal (NoRenewal, MaxLifetime). A lost lease is never acquired again behind its holder's back.
 //
 // # Clocks
 //

@@ -1,4 +1,4 @@
-// Package fair is a FIFO lock: requests are granted in the order in which they reached the server, whichever process they
+// Package fair is a FIFO lock: requests are granted in the order in which the server queued them, whichever process they
 // came from.
 //
 // # Order
@@ -17,8 +17,8 @@
 // HeartbeatTimeout (6 s), or was disconnected before it learned its place, goes to the end of the queue.
 //
 // A process that is frozen when its turn comes still has a subscription, as far as the server can tell. It is granted the
-// lock for what is left of its heartbeat timeout and no longer, so frozen waiters delay the queue by at most one
-// HeartbeatTimeout in total.
+// lock for what is left of its heartbeat timeout and no longer, so waiters that are frozen at one moment delay the queue by at
+// most one HeartbeatTimeout in total.
 //
 // # Failures
 //

@@ -45,8 +45,8 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 }
 
 // Lock queues until it is the caller's turn, until ctx ends, or until Redis cannot be used, and returns the lease.
-// Requests made one after the other are granted in that order; concurrent ones in the order in which they reach the
-// server. Package [lockkeeper] documents the errors.
+// Requests are granted in the order in which the server queued them. The first wait of a keeper subscribes before its request
+// is queued, which takes one round trip more. Package [lockkeeper] documents the errors.
 func (l *Lock) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](l.lock.Acquire(ctx, engine.Terms{}))
 }

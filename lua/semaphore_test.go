@@ -131,7 +131,7 @@ func (b *bench) checkCounts() {
 		b.Fatalf("counts %v, but %d are held and %d away: %v", counts, used, spent, list)
 	}
 	if len(fences) != len(owners) {
-		b.Fatalf("fences of %v, leases and receipts of %v", fences, owners)
+		b.Fatalf("fences of %v, leases and grants of %v", fences, owners)
 	}
 	for token := range owners {
 		if !fences[token] {
@@ -261,7 +261,7 @@ func TestRefusalReportsRetryAfter(t *testing.T) {
 		first, second := permitToken("a", 1, "c", 2), permitToken("a", 2, "c", 1)
 		until := b.semaphoreAcquire(lua.Granted, perSecond, first, 0)
 		if until[2].(int64)-until[1].(int64) != ttl {
-			b.Errorf("a receipt: %v", until)
+			b.Errorf("a grant without a lease: %v", until)
 		}
 		pass(400 * time.Millisecond)
 		b.semaphoreAcquire(lua.Granted, perSecond, second, 0)
@@ -359,7 +359,7 @@ func TestOnlyUnusedWindowPermitsReturn(t *testing.T) {
 			b.semaphoreAcquire(lua.Granted, limits, used, 0)
 			b.semaphoreAcquire(lua.Granted, limits, cancel, 0)
 			b.wantTaken(used, cancel)
-			want := lua.Refused // a receipt holds nothing
+			want := lua.Refused // a grant without a lease holds nothing
 			if holds {
 				want = lua.Granted
 			}
@@ -707,7 +707,7 @@ func TestReceiptKnownUntilPermitsReturn(t *testing.T) {
 		}
 		pass(time.Millisecond)
 		if again := b.semaphoreAcquire(lua.Granted, perSecond, x, 0); again[0] == first[0] {
-			b.Error("a receipt was known for longer than its permit was away")
+			b.Error("a grant was known for longer than its permit was away")
 		}
 		b.wantTaken(x)
 		b.code(b.renew(x, 2, ttl, 1), lua.Refused)
@@ -744,11 +744,11 @@ func TestInspectPermits(t *testing.T) {
 		}
 		got := inspect()
 		if len(got) != 7 || got[1] != x || got[2] != b.fence(x) || got[3] != int64(991) || got[4] != y || got[6] != int64(1001) {
-			b.Errorf("receipts %v", got)
+			b.Errorf("grants %v", got)
 		}
 		pass(991 * time.Millisecond)
 		if got := inspect(); len(got) != 4 || got[1] != y {
-			b.Errorf("receipts %v", got)
+			b.Errorf("grants %v", got)
 		}
 	})
 }

@@ -20,6 +20,6 @@
 //
 // # Failures
 //
-// A holder that crashes loses the mutex when its lease ends; the first in the queue retries at that moment. A waiter that
+// A holder that crashes loses the mutex when its lease ends; the first three waiters retry at that moment. A waiter that
 // crashes is skipped. If the key is deleted or overwritten by hand, the holder loses its lease at its next renewal.
 package mutex

@@ -5,7 +5,7 @@
 // is checked after each script. A schedule that breaks a promise is shortened, and shown step by step with its
 // virtual time and a seed to repeat it.
 //
-//	go test ./proptest                                  # some schedules of each primitive, others each time
+//	go test ./proptest                                  # some schedules of each primitive, the same each time
 //	go test ./proptest -rapid.checks=1000               # more of them
 //	go test ./proptest -run Simulation/fair -rapid.seed=N   # those of a run that failed
 //	make simulate N=1000000                             # until there were so many acquisitions, and a virtual day

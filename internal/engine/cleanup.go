@@ -44,7 +44,7 @@ const (
 	cleanupEnded
 )
 
-// The values of release.lua's argument unused.
+// The values of release.lua's argument cancel.
 const (
 	usedLease           = 0 // the lease was in use
 	unusedLease         = 1 // the caller never had the lease, so nothing was done under it

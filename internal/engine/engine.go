@@ -138,7 +138,7 @@ func New(cfg Config) *Engine {
 func (e *Engine) ID() string { return e.id }
 
 // Close wakes all waiters with ErrClosed, gives back what they and the holders have, and waits until that is done, for
-// closeTime. go-redis cannot be interrupted, so commands whose answers have not come by then, and the goroutines that wait
+// closeTimeout. go-redis cannot be interrupted, so commands whose answers have not come by then, and the goroutines that wait
 // for them, end in the background, as late as the client's own timeouts let them.
 func (e *Engine) Close() error {
 	e.mu.Lock()

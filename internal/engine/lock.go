@@ -258,7 +258,7 @@ func (l *Lock) adopt(ctx context.Context, token string, owner *Owner) (*Lease, e
 		}
 		h := l.newLease(token, r.fence, r.sent.Add(l.trusted(l.ttl)))
 		now := time.Now()
-		if !now.Before(h.deadline) { // too late, as in waiter.ask
+		if !now.Before(h.deadline) { // too late, as in request.ask
 			if ctx.Err() != nil || l.e.cfg.Retry.Exhausted(began, now) {
 				return nil, l.fail(ErrTooLate, ctx.Err())
 			}

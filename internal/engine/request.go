@@ -494,8 +494,8 @@ func (w *request) undoLocked() {
 	w.cleanup.send(w.lock.e.transport.Send)
 }
 
-// quit ends the waiter without a lease and gives nothing back. It says whether there may be something at the server. It does
-// nothing if the waiter has ended. The caller calls gone.
+// stop ends the request as failed, without a cleanup. It reports whether there may be something to clean up at the server. It
+// does nothing if the request has ended. The caller calls abandoned.
 func (w *request) stop(err error) (something bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

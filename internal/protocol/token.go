@@ -15,7 +15,7 @@ type Token struct {
 	Keeper   string // id of the keeper
 	Serial   string // of the request in the keeper
 	TTL      int64  // ms: of the lease
-	ClaimTTL int64  // ms: of a lease granted without a request, until it is confirmed
+	ClaimTTL int64  // ms: of a lease granted to a waiter, until it is confirmed
 	Flags    string
 	Number   int64 // a semaphore's permits, a writer's streak, or a least fence
 }

@@ -25,7 +25,7 @@ local function deliver(messages)
 end
 
 -- admit_waiters grants everything that the policy allows now and sends the messages. It removes waiters whose heartbeats
--- have lapsed, and those without a subscription; a live one rejoins later with its old place. One that has become
+-- have lapsed, and those without a subscription; a live one rejoins later. One that has become
 -- ineligible is told to retry, and is then answered why. A waiter that is not a caller gets an unconfirmed lease that ends
 -- with its heartbeat, so that all frozen waiters together delay the queue by at most one heartbeat timeout.
 -- heads is a list of the first waiters, if it is known. It returns 1 if there may be more to admit, else 0.

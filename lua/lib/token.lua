@@ -6,7 +6,7 @@
 --   keeper     the UUID of the process's keeper. Its messages go to the channel <channel_prefix><keeper>
 --   serial     the number of the request in its keeper, in base 36
 --   ttl        ms of the lease
---   claim_ttl  ms of an unconfirmed lease: one that was granted to a waiter by a message
+--   claim_ttl  ms of an unconfirmed lease: one granted to a waiter, by a message or in the reply to a heartbeat
 --   flags      lower-case letters. s: the keeper cannot subscribe, and learns of a grant by its next heartbeat. Others
 --              belong to the policy: r w u d of rwlock, h c of semaphore, f of redlock
 --   number     of the policy: the permits of a semaphore, the maximum writer streak of a rwlock's w, the least fence of a

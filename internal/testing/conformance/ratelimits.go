@@ -547,7 +547,7 @@ func lostWakeupLosesNoPermit(w *World) {
 	holders, err := s.Holders(w.ctx())
 	w.must(err)
 	if !w.Real && len(holders) != limit {
-		w.Errorf("%d receipts for %d requests", len(holders), limit)
+		w.Errorf("%d grants for %d requests", len(holders), limit)
 	}
 	if n := w.spent(); n > limit || !w.Real && n != limit {
 		w.Errorf("%d permits are away, want %d", n, limit)
