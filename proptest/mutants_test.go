@@ -20,7 +20,7 @@ var (
 	runMutants  = flag.Bool("mutants", false, "build the module with each deliberate bug and let the simulation find it; takes minutes")
 	mutantSeed  = flag.String("mutants.seed", "1", "the seed of the schedules that find them")
 	withMutant  = flag.String("mutant", "", "run with this bug in the scripts")
-	mutantTries = flag.String("mutants.checks", "500", "how many schedules may look for one")
+	mutantTries = flag.String("mutants.checks", "3000", "how many schedules may look for one")
 )
 
 // mutant is a deliberate bug: in a file of this module, a text that occurs once is replaced. The simulation of a
