@@ -269,7 +269,7 @@ func TestWrongType(t *testing.T) {
 				wrong("renew, in full", set.Renew, 2, lua.RenewArgs(nil, holder, ttl, metadataTTL, 0, channelPrefix, 0))
 				wrong("inspect", set.Inspect, 4, lua.InspectArgs(nil, lua.InspectHolders, 0, 10))
 				if set.RaiseFence != nil {
-					wrong("affirm", set.RaiseFence, 2, lua.RaiseFenceArgs(nil, holder, int64(1), metadataTTL, 0))
+					wrong("raise_fence", set.RaiseFence, 2, lua.RaiseFenceArgs(nil, holder, int64(1), metadataTTL, 0))
 				}
 				wrong("release of the lease", set.Release, 4, lua.ReleaseArgs(nil, holder, metadataTTL, channelPrefix, 0, 0, 0))
 				for _, bury := range []int64{0, 60_000} {

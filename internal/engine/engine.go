@@ -6,7 +6,7 @@
 //   - Lock (lock.go) is one name of one primitive.
 //   - request (request.go) is one acquisition. Requests that wait for the same name share a waitQueue (queue.go), which
 //     sends their heartbeats, and before that, for a mutex, a localQueue (localqueue.go).
-//   - Lease (lease.go) is what a request is granted; lifecycle (lifecycle.go) is its end and its contexts.
+//   - Lease (lease.go, renewal.go) is what a request is granted; lifecycle (lifecycle.go) is its end and its contexts.
 //   - Cleanup (cleanup.go) releases a lease or a queue entry, and retries in the background after its caller has returned.
 //
 // Time: the server goes by its own clock, TIME. This process goes by the monotonic clock and counts a deadline from before
