@@ -161,7 +161,8 @@ func (w *world) viewInside() *view {
 // leasesInString reads the lease of a lock whose key is a string.
 func leasesInString(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
 	if token, err := mini.Get(keys.Lock); err == nil {
-		v.leases[token] = lease{v.now + mini.TTL(keys.Lock).Microseconds(), v.seq}
+		left := mini.TTL(keys.Lock) + time.Microsecond - 1 // rounded up: the key exists for what is left of a microsecond
+		v.leases[token] = lease{v.now + left.Microseconds(), v.seq}
 	}
 }
 
