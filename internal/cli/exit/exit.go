@@ -22,6 +22,7 @@ type Error struct {
 	Err  error // printed to standard error; nil prints nothing
 }
 
+// Error implements error.
 func (e *Error) Error() string {
 	if e.Err == nil {
 		return ""
@@ -29,6 +30,7 @@ func (e *Error) Error() string {
 	return e.Err.Error()
 }
 
+// Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Usagef returns an error with the exit code [Usage].

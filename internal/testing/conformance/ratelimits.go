@@ -91,7 +91,10 @@ func (l limiter) Acquire(ctx context.Context, n int) (g grant, err error) {
 // notAllowed is a refusal by AllowN as an error.
 type notAllowed struct{ ratelimit.LimitedError }
 
+// Error implements error.
 func (notAllowed) Error() string { return "not allowed" }
+
+// Unwrap makes it match lockkeeper.ErrNotAcquired.
 func (notAllowed) Unwrap() error { return lockkeeper.ErrNotAcquired }
 
 // TryAcquire takes n permits or is refused.

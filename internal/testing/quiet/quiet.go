@@ -12,4 +12,5 @@ func Redis() { redis.SetLogger(discard{}) }
 
 type discard struct{}
 
+// Printf implements the logger of go-redis.
 func (discard) Printf(context.Context, string, ...any) {}
