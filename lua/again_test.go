@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -29,7 +30,7 @@ func TestRepeatedAcquireWrites(t *testing.T) {
 		t.Run(c.set.Kind+c.flags, func(t *testing.T) {
 			own := "{lock:x}:" + c.set.Keys + ":"
 			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, c.set}
-			ask := lua.AcquireArgs(nil, token("a", 1)+c.flags, ttl, metadataTTL, 0, channelPrefix, 0, c.policyArg, 0)
+			ask := protocol.AcquireArgs(nil, token("a", 1)+c.flags, ttl, metadataTTL, 0, channelPrefix, 0, c.policyArg, 0)
 			first := b.eval(c.set.Acquire, 4, ask)
 			b.code(first, lua.Granted)
 			for range 200 {
@@ -77,7 +78,7 @@ func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 			}
 			held, waits := token("a", 1)+suffix, token("a", 2)+suffix
 			ask := func(token string, heartbeatTTL int) []any {
-				return lua.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, policyArg, 0)
+				return protocol.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, policyArg, 0)
 			}
 			b.listen("a")
 			b.code(b.eval(set.Acquire, 4, ask(held, 0)), lua.Granted)
@@ -86,7 +87,7 @@ func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 				t.Fatal(err)
 			}
 			heartbeat := func(tokens ...any) []any {
-				return append(lua.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, 0, policyArg), tokens...)
+				return append(protocol.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, 0, policyArg), tokens...)
 			}
 			for what, c := range map[string]struct {
 				script *lua.Script
@@ -100,11 +101,11 @@ func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 				"heartbeat of an unknown token":    {set.Heartbeat, 4, heartbeat(token("a", 4) + suffix)},
 				"heartbeat of a holder":            {set.Heartbeat, 4, heartbeat(held)},
 				"heartbeat without tokens":         {set.Heartbeat, 4, heartbeat()},
-				"renew, in full":                   {set.Renew, 2, lua.RenewArgs(nil, held, ttl, metadataTTL, 0, channelPrefix, 0)},
-				"release":                          {set.Release, 4, lua.ReleaseArgs(nil, held, metadataTTL, channelPrefix, 0, 0, 0)},
-				"raise_fence":                      {set.RaiseFence, 2, lua.RaiseFenceArgs(nil, held, int64(1), metadataTTL, 0)},
-				"release of nothing, to tombstone": {set.Release, 4, lua.ReleaseArgs(nil, token("a", 5)+suffix, metadataTTL, channelPrefix, 0, 1000, 1)},
-				"release of one that only waits":   {set.Release, 4, lua.ReleaseArgs(nil, waits, metadataTTL, channelPrefix, 0, 0, 1)},
+				"renew, in full":                   {set.Renew, 2, protocol.RenewArgs(nil, held, ttl, metadataTTL, 0, channelPrefix, 0)},
+				"release":                          {set.Release, 4, protocol.ReleaseArgs(nil, held, metadataTTL, channelPrefix, 0, 0, 0)},
+				"raise_fence":                      {set.RaiseFence, 2, protocol.RaiseFenceArgs(nil, held, int64(1), metadataTTL, 0)},
+				"release of nothing, to tombstone": {set.Release, 4, protocol.ReleaseArgs(nil, token("a", 5)+suffix, metadataTTL, channelPrefix, 0, 1000, 1)},
+				"release of one that only waits":   {set.Release, 4, protocol.ReleaseArgs(nil, waits, metadataTTL, channelPrefix, 0, 0, 1)},
 				"acquire of what is held, as well": {set.Acquire, 4, ask(held, heartbeatTTL)},
 			} {
 				if c.script == nil {

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -12,7 +13,7 @@ func TestCompleteStoresRecord(t *testing.T) {
 	onBothServers(t, lua.Once, func(b *bench) {
 		complete := func(token string, ms int64, want int) {
 			b.Helper()
-			b.code(b.eval(lua.Once.Complete, 1, lua.CompleteArgs(nil, token, ms)), want)
+			b.code(b.eval(lua.Once.Complete, 1, protocol.CompleteArgs(nil, token, ms)), want)
 		}
 		lies := func(want string, least, most time.Duration) {
 			b.Helper()

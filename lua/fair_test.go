@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -38,7 +39,7 @@ func TestUnconfirmedGrantEndsWithHeartbeat(t *testing.T) {
 	onBothServers(t, lua.Fair, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		b.listen("b")
-		b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token("b", 1), ttl, metadataTTL, heartbeatTTL/2, channelPrefix, 0, "", 0))
+		b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, token("b", 1), ttl, metadataTTL, heartbeatTTL/2, channelPrefix, 0, "", 0))
 		b.code(b.release(token("a", 1), 0), lua.Granted)
 		b.holder(token("b", 1))
 		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > heartbeatTTL/2*time.Millisecond || d <= 0 {
@@ -55,7 +56,7 @@ func TestNotifyHeadIsBounded(t *testing.T) {
 		}
 		b.listen("live")
 		enter := func(token string) {
-			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, short, metadataTTL, long, channelPrefix, 0, "", 0))
+			b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, token, short, metadataTTL, long, channelPrefix, 0, "", 0))
 		}
 		enter(brief("live", 1))
 		enter(brief("live", 2))
@@ -74,12 +75,12 @@ func TestInspectWritesNothing(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		inspect := func(what int, after int64, most int) []any {
 			b.Helper()
-			return b.eval(b.set.Inspect, 4, lua.InspectArgs(nil, what, after, most))
+			return b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, what, after, most))
 		}
-		if got := inspect(lua.InspectHolders, 0, 10); len(got) != 1 || got[0] != int64(0) {
+		if got := inspect(protocol.InspectHolders, 0, 10); len(got) != 1 || got[0] != int64(0) {
 			b.Errorf("of nothing: %v", got)
 		}
-		if got := inspect(lua.InspectWaiters, 0, 10); len(got) != 1 {
+		if got := inspect(protocol.InspectWaiters, 0, 10); len(got) != 1 {
 			b.Errorf("of nobody: %v", got)
 		}
 		if keys := b.rdb.Keys(ctx, "*").Val(); len(keys) != 0 {
@@ -90,20 +91,20 @@ func TestInspectWritesNothing(t *testing.T) {
 		for i := range 3 {
 			places = append(places, b.acquire(token("b", i), heartbeatTTL)[3])
 		}
-		got := inspect(lua.InspectHolders, 0, 10)
+		got := inspect(protocol.InspectHolders, 0, 10)
 		if len(got) != 4 || got[0] != int64(1) || got[1] != token("a", 1) || got[2] != fence || got[3].(int64) <= 0 {
 			b.Errorf("the holder: %v", got)
 		}
-		got = inspect(lua.InspectWaiters, 0, 2)
+		got = inspect(protocol.InspectWaiters, 0, 2)
 		if len(got) != 9 || got[1] != token("b", 0) || got[2] != places[0] || got[5] != token("b", 1) || got[8].(int64) <= 0 {
 			b.Errorf("the first two: %v", got)
 		}
-		got = inspect(lua.InspectWaiters, places[1].(int64), 2)
+		got = inspect(protocol.InspectWaiters, places[1].(int64), 2)
 		if len(got) != 5 || got[1] != token("b", 2) {
 			b.Errorf("the last: %v", got)
 		}
 		b.rdb.Set(ctx, b.keys[0], "foreign", time.Minute)
-		if got := inspect(lua.InspectHolders, 0, 10); got[1] != "foreign" || got[2] != int64(0) {
+		if got := inspect(protocol.InspectHolders, 0, 10); got[1] != "foreign" || got[2] != int64(0) {
 			b.Errorf("a foreign holder: %v", got)
 		}
 	})

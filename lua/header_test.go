@@ -14,7 +14,7 @@ import (
 )
 
 // The header of every transition documents its arguments and replies. These tests compare it with the body of the script,
-// with the function in args.go that puts ARGV together, and with the list of reply codes in Go.
+// with the function in internal/protocol/args.go that puts ARGV together, and with the list of reply codes in Go.
 
 var (
 	headerKey = regexp.MustCompile(`^-- KEYS\[(\d)\] (\w+)`)
@@ -128,7 +128,7 @@ func snake(name string) string {
 // builders returns the parameters of each function in args.go, by transition, without the slice that it appends to.
 func builders(t *testing.T) map[string][]string {
 	t.Helper()
-	f, err := parser.ParseFile(token.NewFileSet(), "args.go", nil, 0)
+	f, err := parser.ParseFile(token.NewFileSet(), "../internal/protocol/args.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -13,7 +14,7 @@ import (
 
 func (b *bench) raiseFence(token string, least, up int64) []any {
 	b.Helper()
-	return b.eval(b.set.RaiseFence, 2, lua.RaiseFenceArgs(nil, token, least, metadataTTL, up))
+	return b.eval(b.set.RaiseFence, 2, protocol.RaiseFenceArgs(nil, token, least, metadataTTL, up))
 }
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }

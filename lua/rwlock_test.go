@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 )
@@ -56,7 +57,7 @@ func (b *bench) allExpire() {
 // convert acquires a lease that replaces another.
 func (b *bench) convert(token, origin string, heartbeatTTL int64) []any {
 	b.Helper()
-	return b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, origin, 0))
+	return b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, origin, 0))
 }
 
 // wantAcquire acquires, expects a reply code, and returns what follows it.
@@ -491,7 +492,7 @@ func TestRejoiningUpgradeConflicts(t *testing.T) {
 		b.wantAcquire(lua.Granted, other, 0)
 		b.listen("a")
 		sub := b.listen("b")
-		wait := b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, u, ttl, metadataTTL, 1, channelPrefix, 0, r, 0))
+		wait := b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, u, ttl, metadataTTL, 1, channelPrefix, 0, r, 0))
 		b.code(wait, lua.Waiting)
 		time.Sleep(5 * time.Millisecond)
 		b.code(b.convert(u2, other, heartbeatTTL), lua.Waiting)
@@ -633,7 +634,7 @@ func TestDeadWaitingWriterBlocksNobody(t *testing.T) {
 func TestWaiterWithoutSubscriptionStaysQueued(t *testing.T) {
 	onRW(t, func(b *bench) {
 		short := "a:1:1000.1000r"
-		b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, short, 1000, metadataTTL, 0, channelPrefix, 0, "", 0))
+		b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, short, 1000, metadataTTL, 0, channelPrefix, 0, "", 0))
 		first, mute := rwToken("b", 1, "w16"), rwToken("mute", 1, "ws16")
 		b.listen("b")
 		b.wantAcquire(lua.Waiting, first, heartbeatTTL)
@@ -817,11 +818,11 @@ func TestExpiredLeaseIgnored(t *testing.T) {
 		b.code(b.renew(other, 1, 2*ttl, 0), lua.Granted)
 		pass(ttl*time.Millisecond - 2*time.Millisecond)
 		b.code(b.renew(r, 1, 1, 0), lua.Granted) // it has 1 ms left
-		if got := b.eval(b.set.Inspect, 4, lua.InspectArgs(nil, lua.InspectHolders, 0, 10)); got[0] != int64(2) || got[3] != int64(1) {
+		if got := b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10)); got[0] != int64(2) || got[3] != int64(1) {
 			b.Errorf("holders %v", got)
 		}
 		pass(time.Millisecond)
-		if got := b.eval(b.set.Inspect, 4, lua.InspectArgs(nil, lua.InspectHolders, 0, 10)); got[0] != int64(1) || got[1] != other {
+		if got := b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10)); got[0] != int64(1) || got[1] != other {
 			b.Errorf("holders %v", got)
 		}
 		b.code(b.renew(r, 1, ttl, 1), lua.Refused)
@@ -935,17 +936,17 @@ func TestInspectReadersPagination(t *testing.T) {
 	onRW(t, func(b *bench) {
 		inspect := func(what int, after int64, most int) []any {
 			b.Helper()
-			return b.eval(b.set.Inspect, 4, lua.InspectArgs(nil, what, after, most))
+			return b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, what, after, most))
 		}
 		var all []string
 		for i := range 7 {
 			r := rwToken("a", i, "r")
-			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, r, ttl+100*i, metadataTTL, 0, channelPrefix, 0, "", 0))
+			b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, r, ttl+100*i, metadataTTL, 0, channelPrefix, 0, "", 0))
 			all = append(all, r)
 		}
 		var seen []string
 		for after := 0; ; after += 3 {
-			got := inspect(lua.InspectHolders, int64(after), 3)
+			got := inspect(protocol.InspectHolders, int64(after), 3)
 			if int(got[0].(int64))*3 != len(got)-1 {
 				b.Fatalf("reply %v", got)
 			}
@@ -977,7 +978,7 @@ func TestInspectReadersPagination(t *testing.T) {
 		seen = nil
 		after := int64(0)
 		for {
-			got := inspect(lua.InspectWaiters, after, 3)
+			got := inspect(protocol.InspectWaiters, after, 3)
 			for i := 1; i < len(got); i += 4 {
 				seen = append(seen, got[i].(string))
 				after = got[i+1].(int64)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 )
@@ -49,7 +50,7 @@ func (b *bench) semaphoreAcquire(want int, limits, token string, heartbeatTTL in
 
 func (b *bench) semaphoreAcquireWithin(want int, limits, token string, heartbeatTTL, maxWait int64) []any {
 	b.Helper()
-	got := b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, limits, maxWait))
+	got := b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, limits, maxWait))
 	b.code(got, want)
 	b.checkCounts()
 	return got[1:]
@@ -58,7 +59,7 @@ func (b *bench) semaphoreAcquireWithin(want int, limits, token string, heartbeat
 // semaphoreRelease releases and expects a reply code; cancel is the argument.
 func (b *bench) semaphoreRelease(want int, token string, cancel int) {
 	b.Helper()
-	got := b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, token, metadataTTL, channelPrefix, 0, 0, cancel))
+	got := b.eval(b.set.Release, 4, protocol.ReleaseArgs(nil, token, metadataTTL, channelPrefix, 0, 0, cancel))
 	b.code(got, want)
 	if got[1].(int64)&1 != 0 {
 		b.Fatalf("reply %v: there is more to admit", got)
@@ -69,7 +70,7 @@ func (b *bench) semaphoreRelease(want int, token string, cancel int) {
 // semaphoreHeartbeat sends the heartbeats of a keeper with these limits.
 func (b *bench) semaphoreHeartbeat(limits string, rejoin int, rest ...any) []any {
 	b.Helper()
-	got := b.eval(b.set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, rejoin, limits), rest...))
+	got := b.eval(b.set.Heartbeat, 4, append(protocol.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, rejoin, limits), rest...))
 	b.code(got, lua.Waiting)
 	b.checkCounts()
 	return got
@@ -78,7 +79,7 @@ func (b *bench) semaphoreHeartbeat(limits string, rejoin int, rest ...any) []any
 // limit reads the limits, and sets n unless it is 0. It checks the reply, more included.
 func (b *bench) limit(limits string, n int, want ...int64) {
 	b.Helper()
-	got := b.eval(b.set.Limit, 4, lua.LimitArgs(nil, metadataTTL, channelPrefix, 0, limits, n, ""))
+	got := b.eval(b.set.Limit, 4, protocol.LimitArgs(nil, metadataTTL, channelPrefix, 0, limits, n, ""))
 	b.code(got, lua.Granted)
 	b.checkCounts()
 	var numbers []int64
@@ -634,7 +635,7 @@ func TestExpiredPermitsSweptInBatches(t *testing.T) {
 		size := b.rdb.ZCard(ctx, b.keys[0]).Val()
 		scripts := 0
 		for more := true; more; scripts++ {
-			got := b.eval(b.set.Limit, 4, lua.LimitArgs(nil, metadataTTL, channelPrefix, 0, limits, 0, ""))
+			got := b.eval(b.set.Limit, 4, protocol.LimitArgs(nil, metadataTTL, channelPrefix, 0, limits, 0, ""))
 			more = got[5] == int64(1)
 			left := b.rdb.ZCard(ctx, b.keys[0]).Val()
 			if size-left > 3*3*100+2 {
@@ -655,7 +656,7 @@ func TestExpiredPermitsSweptInBatches(t *testing.T) {
 		fill(now-1, now-1002)
 		x := permitToken("b", 1, "hc", 1000)
 		for scripts = 1; ; scripts++ {
-			got := b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, x, ttl, metadataTTL, 0, channelPrefix, 0, limits, 0))
+			got := b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, x, ttl, metadataTTL, 0, channelPrefix, 0, limits, 0))
 			if got[0] == int64(lua.Granted) {
 				break
 			}
@@ -718,7 +719,7 @@ func TestInspectPermits(t *testing.T) {
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
 		inspect := func(what int) []any {
 			b.Helper()
-			return b.eval(b.set.Inspect, 4, lua.InspectArgs(nil, what, 0, 10))
+			return b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, what, 0, 10))
 		}
 		x, y, z := permitToken("a", 1, "hc", 1), permitToken("a", 2, "hc", 1), permitToken("b", 1, "hc", 2)
 		b.semaphoreAcquire(lua.Granted, twoAndFour, x, 0)
@@ -727,10 +728,10 @@ func TestInspectPermits(t *testing.T) {
 		b.listen("b")
 		b.semaphoreAcquire(lua.Waiting, twoAndFour, z, heartbeatTTL)
 		b.semaphoreRelease(lua.Granted, x, 0)
-		if got := inspect(lua.InspectHolders); len(got) != 4 || got[1] != y || got[2] != b.fence(y) || got[3] != int64(ttl) {
+		if got := inspect(protocol.InspectHolders); len(got) != 4 || got[1] != y || got[2] != b.fence(y) || got[3] != int64(ttl) {
 			b.Errorf("holders %v", got)
 		}
-		if got := inspect(lua.InspectWaiters); len(got) != 5 || got[1] != z || got[4] != int64(heartbeatTTL) {
+		if got := inspect(protocol.InspectWaiters); len(got) != 5 || got[1] != z || got[4] != int64(heartbeatTTL) {
 			b.Errorf("waiters %v", got)
 		}
 	})
@@ -740,7 +741,7 @@ func TestInspectPermits(t *testing.T) {
 		pass(10 * time.Millisecond)
 		b.semaphoreAcquire(lua.Granted, perSecond, y, 0)
 		inspect := func() []any {
-			return b.eval(b.set.Inspect, 4, lua.InspectArgs(nil, lua.InspectHolders, 0, 10))
+			return b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10))
 		}
 		got := inspect()
 		if len(got) != 7 || got[1] != x || got[2] != b.fence(x) || got[3] != int64(991) || got[4] != y || got[6] != int64(1001) {

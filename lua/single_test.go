@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -69,22 +70,22 @@ func (b *bench) eval(s *lua.Script, keys int, args []any) []any {
 
 func (b *bench) acquire(token string, heartbeatTTL int64) []any {
 	b.Helper()
-	return b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, "", 0))
+	return b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, "", 0))
 }
 
 func (b *bench) release(token string, bury int64) []any {
 	b.Helper()
-	return b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, token, metadataTTL, channelPrefix, 0, bury, 0))
+	return b.eval(b.set.Release, 4, protocol.ReleaseArgs(nil, token, metadataTTL, channelPrefix, 0, bury, 0))
 }
 
 func (b *bench) renew(token string, keys int, ms int64, exact int) []any {
 	b.Helper()
-	return b.eval(b.set.Renew, keys, lua.RenewArgs(nil, token, ms, metadataTTL, exact, channelPrefix, 0))
+	return b.eval(b.set.Renew, keys, protocol.RenewArgs(nil, token, ms, metadataTTL, exact, channelPrefix, 0))
 }
 
 func (b *bench) heartbeat(back int, rest ...any) []any {
 	b.Helper()
-	return b.eval(b.set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, back, ""), rest...))
+	return b.eval(b.set.Heartbeat, 4, append(protocol.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, back, ""), rest...))
 }
 
 func (b *bench) code(reply []any, want int) {
@@ -394,7 +395,7 @@ func TestHeartbeatSweepsExpiredWaiters(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		for i := range 250 {
-			b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token("frozen", i), ttl, metadataTTL, 1, channelPrefix, 0, "", 0))
+			b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, token("frozen", i), ttl, metadataTTL, 1, channelPrefix, 0, "", 0))
 		}
 		b.acquire(token("b", 1), heartbeatTTL)
 		time.Sleep(5 * time.Millisecond)

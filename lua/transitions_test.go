@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -46,9 +47,9 @@ func allAtTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
 func (b *bench) enqueue(holder string, others ...string) {
 	b.Helper()
 	_, policyArg := flagsOf(b.set)
-	b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, holder, ttl, metadataTTL, 0, channelPrefix, 0, policyArg, 0)), lua.Granted)
+	b.code(b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, holder, ttl, metadataTTL, 0, channelPrefix, 0, policyArg, 0)), lua.Granted)
 	for _, token := range others {
-		b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, policyArg, 0)), lua.Waiting)
+		b.code(b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, policyArg, 0)), lua.Waiting)
 	}
 }
 
@@ -131,7 +132,7 @@ func TestConversionDoesNotEndSooner(t *testing.T) {
 			b.renew(origin, 2, 2*ttl, 1)
 			end := b.end(origin)
 			pass(time.Second)
-			b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, short, 1000, metadataTTL, 0, channelPrefix, 0, origin, 0)), lua.Granted)
+			b.code(b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, short, 1000, metadataTTL, 0, channelPrefix, 0, origin, 0)), lua.Granted)
 			if got := b.end(short); got != end {
 				b.Errorf("it ends at %d, the lease before it at %d", got, end)
 			}
@@ -141,7 +142,7 @@ func TestConversionDoesNotEndSooner(t *testing.T) {
 			}
 			// A longer one lasts for its own ttl.
 			long := "a:3:600000.6000" + map[string]string{"d": "u", "u": "d"}[to]
-			b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, long, 600000, metadataTTL, 0, channelPrefix, 0, short, 0)), lua.Granted)
+			b.code(b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, long, 600000, metadataTTL, 0, channelPrefix, 0, short, 0)), lua.Granted)
 			if now := b.rdb.Time(ctx).Val().UnixMilli(); b.end(long) < now+599000 {
 				b.Errorf("it ends in %d ms", b.end(long)-now)
 			}
@@ -171,9 +172,9 @@ func TestHeadNotifiedOfLeaseCutToTTL(t *testing.T) {
 		flags, policyArg := flagsOf(b.set)
 		short := "a:1:1000.1000" + flags
 		first, other := token("b", 1)+flags, token("c", 1)+flags
-		b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, short, 1000, metadataTTL, 0, channelPrefix, 0, policyArg, 0)), lua.Granted)
+		b.code(b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, short, 1000, metadataTTL, 0, channelPrefix, 0, policyArg, 0)), lua.Granted)
 		for _, token := range []string{first, other} {
-			b.code(b.eval(b.set.Acquire, 4, lua.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, policyArg, 0)), lua.Waiting)
+			b.code(b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, policyArg, 0)), lua.Waiting)
 		}
 		sub := b.listen("b")
 		if b.rdb.Type(ctx, b.keys[0]).Val() == "string" {
@@ -259,22 +260,22 @@ func TestWrongType(t *testing.T) {
 					}
 				}
 				ask := func(token string, heartbeatTTL int) []any {
-					return lua.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, policyArg, 0)
+					return protocol.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, policyArg, 0)
 				}
-				wrong("heartbeat", set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, 0, policyArg), waits))
-				wrong("coming back", set.Heartbeat, 4, append(lua.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, 1, policyArg), token("b", 3)+flags, 0))
+				wrong("heartbeat", set.Heartbeat, 4, append(protocol.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, 0, policyArg), waits))
+				wrong("coming back", set.Heartbeat, 4, append(protocol.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, 1, policyArg), token("b", 3)+flags, 0))
 				wrong("try", set.Acquire, 4, ask(token("c", 1)+flags, 0))
 				wrong("acquire", set.Acquire, 4, ask(token("c", 2)+flags, heartbeatTTL))
-				wrong("renew", set.Renew, 1, lua.RenewArgs(nil, holder, ttl, metadataTTL, 0, channelPrefix, 0))
-				wrong("renew, in full", set.Renew, 2, lua.RenewArgs(nil, holder, ttl, metadataTTL, 0, channelPrefix, 0))
-				wrong("inspect", set.Inspect, 4, lua.InspectArgs(nil, lua.InspectHolders, 0, 10))
+				wrong("renew", set.Renew, 1, protocol.RenewArgs(nil, holder, ttl, metadataTTL, 0, channelPrefix, 0))
+				wrong("renew, in full", set.Renew, 2, protocol.RenewArgs(nil, holder, ttl, metadataTTL, 0, channelPrefix, 0))
+				wrong("inspect", set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10))
 				if set.RaiseFence != nil {
-					wrong("raise_fence", set.RaiseFence, 2, lua.RaiseFenceArgs(nil, holder, int64(1), metadataTTL, 0))
+					wrong("raise_fence", set.RaiseFence, 2, protocol.RaiseFenceArgs(nil, holder, int64(1), metadataTTL, 0))
 				}
-				wrong("release of the lease", set.Release, 4, lua.ReleaseArgs(nil, holder, metadataTTL, channelPrefix, 0, 0, 0))
+				wrong("release of the lease", set.Release, 4, protocol.ReleaseArgs(nil, holder, metadataTTL, channelPrefix, 0, 0, 0))
 				for _, bury := range []int64{0, 60_000} {
 					for _, token := range []string{waits, gone, token("b", 3) + flags} {
-						wrong("release", set.Release, 4, lua.ReleaseArgs(nil, token, metadataTTL, channelPrefix, 0, bury, 1))
+						wrong("release", set.Release, 4, protocol.ReleaseArgs(nil, token, metadataTTL, channelPrefix, 0, bury, 1))
 					}
 				}
 				b.members(2)
@@ -302,7 +303,7 @@ func (b *bench) allExpireBut(one int) {
 // reason of the refusal. For the same reason a release does not say that there was no lease.
 func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
 	ask := func(b *bench, token string, policyArg string) any {
-		return b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys, lua.AcquireArgs(nil, token, ttl, metadataTTL, 0, channelPrefix, 0, policyArg, 0)...).Err()
+		return b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys, protocol.AcquireArgs(nil, token, ttl, metadataTTL, 0, channelPrefix, 0, policyArg, 0)...).Err()
 	}
 	type refusal struct {
 		what   string
@@ -341,9 +342,9 @@ func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
 				func(b *bench) any { return ask(b, permitToken("b", 1, "c", 1), perSecond) }},
 			{"a limit that was given up", func(b *bench) {
 				b.semaphoreAcquire(lua.Granted, three, permitToken("a", 1, "h", 1), 0)
-				b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, permitToken("b", 1, "h", 1), metadataTTL, channelPrefix, 0, 60_000, 1))
+				b.eval(b.set.Release, 4, protocol.ReleaseArgs(nil, permitToken("b", 1, "h", 1), metadataTTL, channelPrefix, 0, 60_000, 1))
 			}, func(b *bench) any {
-				return b.rdb.Eval(ctx, b.set.Limit.Text, b.keys, lua.LimitArgs(nil, metadataTTL, channelPrefix, 0, three, 4, permitToken("b", 1, "h", 1))...).Err()
+				return b.rdb.Eval(ctx, b.set.Limit.Text, b.keys, protocol.LimitArgs(nil, metadataTTL, channelPrefix, 0, three, 4, permitToken("b", 1, "h", 1))...).Err()
 			}},
 		},
 	}
@@ -356,10 +357,10 @@ func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
 				b.enqueue(token("a", 1)+flags, token("w", 1)+flags)
 			}, func(b *bench) any { return ask(b, token("b", 1)+flags, policyArg) }},
 			refusal{"it has a tombstone", func(b *bench) {
-				b.eval(set.Release, 4, lua.ReleaseArgs(nil, token("b", 1)+flags, metadataTTL, channelPrefix, 0, 60_000, 1))
+				b.eval(set.Release, 4, protocol.ReleaseArgs(nil, token("b", 1)+flags, metadataTTL, channelPrefix, 0, 60_000, 1))
 			}, func(b *bench) any { return ask(b, token("b", 1)+flags, policyArg) }},
 			refusal{"a release of nothing", func(*bench) {}, func(b *bench) any {
-				return b.rdb.Eval(ctx, set.Release.Text, b.keys, lua.ReleaseArgs(nil, token("b", 1)+flags, metadataTTL, channelPrefix, 0, 0, 0)...).Err()
+				return b.rdb.Eval(ctx, set.Release.Text, b.keys, protocol.ReleaseArgs(nil, token("b", 1)+flags, metadataTTL, channelPrefix, 0, 0, 0)...).Err()
 			}})
 		t.Run(set.Kind, func(t *testing.T) {
 			own := "{lock:x}:" + set.Keys + ":"

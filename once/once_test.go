@@ -16,6 +16,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
@@ -349,10 +350,10 @@ func TestLateDuplicatesKeepRecord(t *testing.T) {
 			keys   int
 			args   []any
 		}{
-			{lua.Once.Renew, 1, lua.RenewArgs(nil, token, 30_000, 1000, 0, "lock:wake:", 0)},
-			{lua.Once.Renew, 2, lua.RenewArgs(nil, token, 30_000, 1000, 0, "lock:wake:", 0)},
-			{lua.Once.Acquire, 4, lua.AcquireArgs(nil, token, 30_000, 1000, 0, "lock:wake:", 0, "", 0)},
-			{lua.Once.Release, 4, lua.ReleaseArgs(nil, token, 1000, "lock:wake:", 0, 0, 0)},
+			{lua.Once.Renew, 1, protocol.RenewArgs(nil, token, 30_000, 1000, 0, "lock:wake:", 0)},
+			{lua.Once.Renew, 2, protocol.RenewArgs(nil, token, 30_000, 1000, 0, "lock:wake:", 0)},
+			{lua.Once.Acquire, 4, protocol.AcquireArgs(nil, token, 30_000, 1000, 0, "lock:wake:", 0, "", 0)},
+			{lua.Once.Release, 4, protocol.ReleaseArgs(nil, token, 1000, "lock:wake:", 0, 0, 0)},
 		} {
 			if err := rdb.Eval(ctx, late.script.Text, keys[:late.keys], late.args...).Err(); err != nil {
 				t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -216,7 +217,7 @@ func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 	newcomer, had, others := !q.waits, q.end > b.now || q.taken != 0, len(b.queue()) > 0
 	code, left, changed := b.acquire(q, waits, within, b.behind())
 	life := heartbeatTimeout.Milliseconds() * int64(yes(waits))
-	got := b.eval(lua.Semaphore.Acquire, 4, lua.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), life, scriptWake, 0, q.limits.String(), within))
+	got := b.eval(lua.Semaphore.Acquire, 4, protocol.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), life, scriptWake, 0, q.limits.String(), within))
 	if got[0] != code {
 		b.failf("reply %v, want code %d", got, code)
 	}
@@ -309,7 +310,7 @@ func (b *permitBench) releases(q *permitReq, unused bool) {
 	b.starts("%s is released, tombstone %d, unused %v", q.token, tombstone, unused)
 	took := q.taken != 0
 	code := b.release(q, tombstone, unused)
-	got := b.eval(lua.Semaphore.Release, 4, lua.ReleaseArgs(nil, q.token, idle.Milliseconds(), scriptWake, 0, tombstone, yes(unused)))
+	got := b.eval(lua.Semaphore.Release, 4, protocol.ReleaseArgs(nil, q.token, idle.Milliseconds(), scriptWake, 0, tombstone, yes(unused)))
 	if len(got) != 2 || got[0] != code || got[1] != 0 && (got[1] != 2 || len(b.queue()) > 0) {
 		b.failf("reply %v, want code %d", got, code)
 	}
@@ -356,7 +357,7 @@ func (b *permitBench) renews(*rapid.T) {
 	if keys == 4 && code == lua.Granted {
 		b.admit()
 	}
-	got := b.eval(lua.Semaphore.Renew, keys, lua.RenewArgs(nil, q.token, ms, idle.Milliseconds(), exact, scriptWake, 0))
+	got := b.eval(lua.Semaphore.Renew, keys, protocol.RenewArgs(nil, q.token, ms, idle.Milliseconds(), exact, scriptWake, 0))
 	if got[0] != code {
 		b.failf("reply %v, want code %d", got, code)
 	}
@@ -403,7 +404,7 @@ func (b *permitBench) rejoins(*rapid.T) {
 func (b *permitBench) heartbeatFor(list []*permitReq, back bool, places []int64) {
 	b.r.Helper()
 	b.starts("heartbeats of %s under %v, rejoin %v", permitTokens(list), b.limits, back)
-	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), heartbeatTimeout.Milliseconds(), scriptWake, 0, yes(back), b.limits.String())
+	args := protocol.HeartbeatArgs(nil, idle.Milliseconds(), heartbeatTimeout.Milliseconds(), scriptWake, 0, yes(back), b.limits.String())
 	at := slices.Clone(places)
 	ends := map[*permitReq]int64{}
 	for i, q := range list {
@@ -500,7 +501,7 @@ func (b *permitBench) limitIs(limit int64) {
 	b.starts("the limit is set to %d by a caller with %v", limit, b.limits)
 	was := b.force
 	want := b.limit(b.limits, limit)
-	got := b.eval(lua.Semaphore.Limit, 4, lua.LimitArgs(nil, idle.Milliseconds(), scriptWake, 0, b.limits.String(), int(limit), ""))
+	got := b.eval(lua.Semaphore.Limit, 4, protocol.LimitArgs(nil, idle.Milliseconds(), scriptWake, 0, b.limits.String(), int(limit), ""))
 	if !slices.Equal(got, want) {
 		b.failf("reply %v, want %v", got, want)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -698,7 +699,7 @@ func (b *singleBench) asks(q *singleReq, waits bool) {
 		b.reach("the least fence is given")
 	}
 	patience := heartbeatTimeout.Milliseconds() * int64(yes(waits))
-	args := lua.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), patience, scriptWake, 0, "", 0)
+	args := protocol.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), patience, scriptWake, 0, "", 0)
 	b.replies(want, b.eval(b.set.Acquire, 4, args))
 	b.compare()
 }
@@ -740,7 +741,7 @@ func (b *singleBench) released(q *singleReq, tombstone int64) {
 	unused := rapid.IntRange(0, 2).Draw(b.r, "unused")
 	b.starts("%s is released, tombstone %d, unused %d", q.token, tombstone, unused)
 	want := b.release(q, tombstone)
-	b.replies(want, b.eval(b.set.Release, 4, lua.ReleaseArgs(nil, q.token, idle.Milliseconds(), scriptWake, 0, tombstone, unused)))
+	b.replies(want, b.eval(b.set.Release, 4, protocol.ReleaseArgs(nil, q.token, idle.Milliseconds(), scriptWake, 0, tombstone, unused)))
 	b.reach(map[int64]string{lua.Granted: "released", lua.Left: "left", lua.Refused: "nothing to release"}[want[0]])
 	b.compare()
 }
@@ -765,7 +766,7 @@ func (b *singleBench) renewed(q *singleReq) {
 	}
 	b.starts("%s is renewed for %d ms, exact %d, with %d keys", q.token, ms, exact, keys)
 	want := b.renew(q, ms, exact == 1, keys)
-	b.replies(want, b.eval(b.set.Renew, keys, lua.RenewArgs(nil, q.token, ms, idle.Milliseconds(), exact, scriptWake, 0)))
+	b.replies(want, b.eval(b.set.Renew, keys, protocol.RenewArgs(nil, q.token, ms, idle.Milliseconds(), exact, scriptWake, 0)))
 	switch {
 	case want[0] == lua.Refused:
 		b.reach("not renewed")
@@ -805,7 +806,7 @@ func (b *singleBench) heartbeatOf(keeper string, back bool) {
 
 func (b *singleBench) heartbeatFor(list []*singleReq, back bool, places []int64) {
 	b.starts("heartbeats of %s, rejoin %v", singleTokens(list), back)
-	args := lua.HeartbeatArgs(nil, idle.Milliseconds(), heartbeatTimeout.Milliseconds(), scriptWake, 0, yes(back), "")
+	args := protocol.HeartbeatArgs(nil, idle.Milliseconds(), heartbeatTimeout.Milliseconds(), scriptWake, 0, yes(back), "")
 	for i, q := range list {
 		if args = append(args, q.token); back {
 			args = append(args, places[i])
@@ -836,21 +837,21 @@ func (b *singleBench) toggleSubscription(*rapid.T) {
 
 // inspects runs inspect.
 func (b *singleBench) inspects(*rapid.T) {
-	what := rapid.IntRange(lua.InspectHolders, lua.InspectWaiters).Draw(b.r, "what")
+	what := rapid.IntRange(protocol.InspectHolders, protocol.InspectWaiters).Draw(b.r, "what")
 	after, most := int64(0), rapid.IntRange(1, 5).Draw(b.r, "most")
 	if rapid.IntRange(0, 2).Draw(b.r, "after") == 0 {
 		after = 1
-		if what == lua.InspectWaiters {
+		if what == protocol.InspectWaiters {
 			after = b.queue[b.some("waiter", b.waits)]
 		}
 	}
 	b.starts("inspect %d after %d", what, after)
 	tokens, numbers := []string{}, []int64{}
-	if q := b.owner; what == lua.InspectHolders && q != nil && after == 0 {
+	if q := b.owner; what == protocol.InspectHolders && q != nil && after == 0 {
 		tokens, numbers = append(tokens, q.token), append(numbers, b.seq*int64(yes(!q.foreign)), b.remaining())
 		b.reach("holders are listed")
 	}
-	if what == lua.InspectWaiters {
+	if what == protocol.InspectWaiters {
 		for _, q := range b.waiters() {
 			if at := b.queue[q]; at > after && len(tokens) < most {
 				waited := int64(math.Floor(float64(b.now*1000-at) / 1000))
@@ -859,7 +860,7 @@ func (b *singleBench) inspects(*rapid.T) {
 			}
 		}
 	}
-	reply, err := b.rdb.Eval(scriptCtx, b.set.Inspect.Text, b.keys, lua.InspectArgs(nil, what, after, most)...).Slice()
+	reply, err := b.rdb.Eval(scriptCtx, b.set.Inspect.Text, b.keys, protocol.InspectArgs(nil, what, after, most)...).Slice()
 	if err != nil {
 		b.failf("%v", err)
 	}
@@ -887,7 +888,7 @@ func (b *singleBench) raisesFence(*rapid.T) {
 	q := b.some("lease", func(q *singleReq) bool { return odd || b.owner == q })
 	least, up := b.least(), time.Hour.Milliseconds()*int64(yes(b.mini == nil && rapid.Bool().Draw(b.r, "checks the uptime")))
 	b.starts("the fence of %s is raised to %d, minimum uptime %d ms", q.token, least, up)
-	args := lua.RaiseFenceArgs(nil, q.token, least, idle.Milliseconds(), up)
+	args := protocol.RaiseFenceArgs(nil, q.token, least, idle.Milliseconds(), up)
 	if up > 0 && b.owner == q {
 		if got := b.eval(b.set.RaiseFence, 2, args); len(got) != 2 || got[0] != lua.Unknown || got[1] >= up {
 			b.failf("reply %v", got)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -95,12 +96,12 @@ func (c *Cleanup) send(by func(*transport.Call)) {
 	}
 	if ms := millis(time.Until(c.done)); ms > 0 { // otherwise the record would have expired already
 		call := l.call(l.spec.Scripts.Complete, 1, 2, c.released)
-		call.Args = lua.CompleteArgs(call.Args, c.token, ms)
+		call.Args = protocol.CompleteArgs(call.Args, c.token, ms)
 		by(call)
 		return
 	}
 	call := l.call(l.spec.Scripts.Release, 4, 6, c.released)
-	call.Args = lua.ReleaseArgs(call.Args, c.token, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, c.tombstone, c.unused)
+	call.Args = protocol.ReleaseArgs(call.Args, c.token, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, c.tombstone, c.unused)
 	by(call)
 }
 

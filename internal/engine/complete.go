@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
-	"github.com/lockkeeper/lockkeeper/lua"
 )
 
 // doneMark precedes the token in the record that complete.lua writes.
@@ -64,7 +64,7 @@ func IsDone(token string) bool { return strings.HasPrefix(token, doneMark) }
 func (l *Lock) Forget(ctx context.Context, record string) error {
 	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
 		call := l.call(l.spec.Scripts.Release, 4, 6, done)
-		call.Args = lua.ReleaseArgs(call.Args, record, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, 0, 0)
+		call.Args = protocol.ReleaseArgs(call.Args, record, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, 0, 0)
 		return call
 	})
 	if errors.Is(err, errStopped) {

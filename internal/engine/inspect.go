@@ -8,7 +8,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
-	"github.com/lockkeeper/lockkeeper/lua"
 )
 
 // pageSize is the maximum number of holders or waiters that one script returns.
@@ -34,7 +33,7 @@ func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
 	var list []Holder
 	seen := map[string]bool{}
 	for after := int64(0); ; after += pageSize {
-		v, err := l.inspect(ctx, lua.InspectHolders, after)
+		v, err := l.inspect(ctx, protocol.InspectHolders, after)
 		if err != nil {
 			return nil, err
 		}
@@ -61,7 +60,7 @@ func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
 func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
 	var list []Waiter
 	for after := int64(0); ; {
-		v, err := l.inspect(ctx, lua.InspectWaiters, after)
+		v, err := l.inspect(ctx, protocol.InspectWaiters, after)
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +93,7 @@ func (l *Lock) inspect(ctx context.Context, what int, after int64) ([]any, error
 	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done(), MaxTries, func(done func(*transport.Call)) *transport.Call {
 		call := l.call(l.spec.Scripts.Inspect, 4, 3, done)
 		call.Mixed = true
-		call.Args = lua.InspectArgs(call.Args, what, after, pageSize)
+		call.Args = protocol.InspectArgs(call.Args, what, after, pageSize)
 		return call
 	})
 	switch {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -120,7 +121,7 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 		token := l.token(l.e.nextSerial(), Terms{})
 		call, inDoubt, err := l.e.roundTrip(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
 			call := l.call(l.spec.Scripts.Limit, 4, 6, done)
-			call.Args = lua.LimitArgs(call.Args, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, l.args.extra, limit, token)
+			call.Args = protocol.LimitArgs(call.Args, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, l.args.extra, limit, token)
 			return call
 		})
 		if inDoubt = inDoubt && limit > 0; inDoubt { // a late copy would undo what others have set since

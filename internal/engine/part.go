@@ -143,7 +143,7 @@ func (r *TokenRequest) send(again bool, done func(*TokenRequest, TokenReply)) {
 		}
 		done(r, reply)
 	})
-	call.Args = lua.AcquireArgs(call.Args, r.token, l.args.ttl, l.args.metadataTTL, 0, l.args.channelPrefix, l.args.sharded, "", 0)
+	call.Args = protocol.AcquireArgs(call.Args, r.token, l.args.ttl, l.args.metadataTTL, 0, l.args.channelPrefix, l.args.sharded, "", 0)
 	l.e.transport.Send(call)
 }
 
@@ -263,7 +263,7 @@ func (h *Lease) RaiseFence(fence int64, minUptime time.Duration, done func(error
 		}
 		done(err)
 	})
-	call.Args = lua.RaiseFenceArgs(call.Args, h.token, fence, l.args.metadataTTL, millis(minUptime))
+	call.Args = protocol.RaiseFenceArgs(call.Args, h.token, fence, l.args.metadataTTL, millis(minUptime))
 	l.e.transport.Send(call)
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -242,7 +243,7 @@ func (q *waitQueue) send(batch []*request) {
 	q.health.Sent(sent)
 	call := l.heartbeatCall(0, len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent) })
 	for _, w := range batch {
-		call.Args = append(call.Args, w.token)
+		call.Args = protocol.HeartbeatWaiter(call.Args, w.token)
 	}
 	l.e.transport.Send(call)
 }
@@ -267,7 +268,7 @@ func (q *waitQueue) rejoin(batch []*request) {
 			place = 0
 		}
 		w.mu.Unlock()
-		call.Args = append(call.Args, w.token, place)
+		call.Args = protocol.RejoiningWaiter(call.Args, w.token, place)
 	}
 	q.mu.Lock()
 	q.inFlight++
@@ -280,7 +281,7 @@ func (q *waitQueue) rejoin(batch []*request) {
 func (l *Lock) heartbeatCall(rejoin, room int, done func(*transport.Call)) *transport.Call {
 	call := l.call(l.spec.Scripts.Heartbeat, 4, 6+room, done)
 	call.Urgent = true
-	call.Args = lua.HeartbeatArgs(call.Args, l.args.metadataTTL, l.args.heartbeatTimeout, l.args.channelPrefix, l.args.sharded, rejoin, l.args.extra)
+	call.Args = protocol.HeartbeatArgs(call.Args, l.args.metadataTTL, l.args.heartbeatTimeout, l.args.channelPrefix, l.args.sharded, rejoin, l.args.extra)
 	return call
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -149,7 +150,7 @@ const (
 func (l *Lock) renewCall(token string, ttl int64, keys int, exact bool, done func(*transport.Call)) *transport.Call {
 	call := l.call(l.spec.Scripts.Renew, keys, 6, done)
 	call.Urgent = true
-	call.Args = lua.RenewArgs(call.Args, token, ttl, l.args.metadataTTL, boolArg(exact), l.args.channelPrefix, l.args.sharded)
+	call.Args = protocol.RenewArgs(call.Args, token, ttl, l.args.metadataTTL, boolArg(exact), l.args.channelPrefix, l.args.sharded)
 	return call
 }
 

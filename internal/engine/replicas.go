@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -70,7 +71,7 @@ func (l *Lock) awaitReplicas(ctx context.Context, w *request, h *Lease) error {
 // further effect.
 func (l *Lock) replicateGrant(ctx context.Context, w *request, h *Lease) error {
 	again := &transport.Call{Script: l.spec.Scripts.Acquire}
-	again.Args = lua.AcquireArgs(nil, w.token, l.args.ttl, l.args.metadataTTL, 0, l.args.channelPrefix, l.args.sharded, w.extra, 0)
+	again.Args = protocol.AcquireArgs(nil, w.token, l.args.ttl, l.args.metadataTTL, 0, l.args.channelPrefix, l.args.sharded, w.extra, 0)
 	again.Done = func(call *transport.Call) { w.copyDone(transport.OutcomeOf(call.Err)) }
 	w.copySent(time.Now()) // a release that overtakes it must leave a tombstone
 	return l.waitForReplicas(ctx, again, l.allKeys(), func() error {
@@ -91,7 +92,7 @@ func (l *Lock) replicateGrant(ctx context.Context, w *request, h *Lease) error {
 func (l *Lock) replicateRenewal(ctx context.Context, token string) (renewal, error) {
 	var r renewal
 	again := &transport.Call{Script: l.spec.Scripts.Renew, Sent: time.Now()}
-	again.Args = lua.RenewArgs(nil, token, l.ttl, l.args.metadataTTL, 0, l.args.channelPrefix, l.args.sharded)
+	again.Args = protocol.RenewArgs(nil, token, l.ttl, l.args.metadataTTL, 0, l.args.channelPrefix, l.args.sharded)
 	again.Done = func(*transport.Call) {}
 	err := l.waitForReplicas(ctx, again, l.allKeys()[:2], func() (err error) {
 		if r, err = parseFullRenewal(again); err == nil && !r.held {

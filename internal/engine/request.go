@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -251,7 +252,7 @@ func (w *request) askOnce(ctx context.Context, stand bool, tries int, began time
 			w.copyDone(transport.OutcomeOf(call.Err))
 			done(call)
 		})
-		call.Args = lua.AcquireArgs(call.Args, w.token, l.args.ttl, l.args.metadataTTL, life, l.args.channelPrefix, l.args.sharded, w.extra, l.within(ctx, stand))
+		call.Args = protocol.AcquireArgs(call.Args, w.token, l.args.ttl, l.args.metadataTTL, life, l.args.channelPrefix, l.args.sharded, w.extra, l.within(ctx, stand))
 		return call
 	})
 	switch {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 )
@@ -31,7 +32,7 @@ func scale(b *testing.B, n New, set *lua.Set, waiters int) {
 	_, err := sub.Receive(ctx)
 	m.must(err)
 	acquire := func(p redis.Pipeliner, i int) {
-		p.EvalSha(ctx, set.Acquire.SHA, keys, lua.AcquireArgs(nil, token(i), ttl, idle, life, wake, 0, "", 0)...)
+		p.EvalSha(ctx, set.Acquire.SHA, keys, protocol.AcquireArgs(nil, token(i), ttl, idle, life, wake, 0, "", 0)...)
 	}
 	next := 0
 	for next <= waiters { // the first gets it
@@ -56,7 +57,7 @@ func scale(b *testing.B, n New, set *lua.Set, waiters int) {
 	turn := func() {
 		_, err := m.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 			acquire(p, next)
-			p.EvalSha(ctx, set.Release.SHA, keys, lua.ReleaseArgs(nil, holder, idle, wake, 0, 0, 0)...)
+			p.EvalSha(ctx, set.Release.SHA, keys, protocol.ReleaseArgs(nil, holder, idle, wake, 0, 0, 0)...)
 			return nil
 		})
 		m.must(err)

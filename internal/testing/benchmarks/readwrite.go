@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 )
@@ -127,10 +128,10 @@ func ScaleReaders(b *testing.B, n New, set *lua.Set, readers ...int) {
 			m := start(b, n)
 			keys, token := scriptBench(m, set)
 			acquire := func(p redis.Pipeliner, i int) {
-				p.EvalSha(ctx, set.Acquire.SHA, keys, lua.AcquireArgs(nil, token(i)+"r", 3600000, 3600000, 0, "lock:wake:", 0, "", 0)...)
+				p.EvalSha(ctx, set.Acquire.SHA, keys, protocol.AcquireArgs(nil, token(i)+"r", 3600000, 3600000, 0, "lock:wake:", 0, "", 0)...)
 			}
 			release := func(p redis.Pipeliner, i int) {
-				p.EvalSha(ctx, set.Release.SHA, keys, lua.ReleaseArgs(nil, token(i)+"r", 3600000, "lock:wake:", 0, 0, 0)...)
+				p.EvalSha(ctx, set.Release.SHA, keys, protocol.ReleaseArgs(nil, token(i)+"r", 3600000, "lock:wake:", 0, 0, 0)...)
 			}
 			for i := 0; i < count; i += 1000 {
 				_, err := m.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {

@@ -1,9 +1,9 @@
-package lua
+package protocol
 
 // The functions in this file are the only place where a script's ARGV is put together. Each appends to a command, in the
-// order of the header of the file that it is named for; the parameters have the names of the header. Durations are whole
-// milliseconds, yes and no are 1 and 0. Arguments that do not change from call to call are of type any, so that they are
-// boxed once and not each time.
+// order of the header of the script that it is named for; the parameters have the names of the header, which a test in
+// package lua checks. Durations are whole milliseconds, yes and no are 1 and 0. Arguments that do not change from call to
+// call are of type any, so that they are boxed once and not each time.
 
 // AcquireArgs appends ARGV of acquire.lua.
 func AcquireArgs(command []any, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, sharded, policyArg, maxWait any) []any {
@@ -20,10 +20,18 @@ func RenewArgs(command []any, token any, ttl int64, metadataTTL any, exact int, 
 	return append(command, token, ttl, metadataTTL, exact, channelPrefix, sharded)
 }
 
-// HeartbeatArgs appends ARGV of heartbeat.lua, to which the caller appends the tokens, or with rejoin 1 the pairs of token
-// and place.
+// HeartbeatArgs appends the first part of ARGV of heartbeat.lua. The waiters follow: with rejoin 0 by HeartbeatWaiter, with
+// rejoin 1 by RejoiningWaiter.
 func HeartbeatArgs(command []any, metadataTTL, heartbeatTTL, channelPrefix, sharded any, rejoin int, policyArg any) []any {
 	return append(command, metadataTTL, heartbeatTTL, channelPrefix, sharded, rejoin, policyArg)
+}
+
+// HeartbeatWaiter appends a waiter to a command of HeartbeatArgs.
+func HeartbeatWaiter(command []any, token string) []any { return append(command, token) }
+
+// RejoiningWaiter appends a waiter that is to be queued again at its place, or at the end if that is 0.
+func RejoiningWaiter(command []any, token string, place int64) []any {
+	return append(command, token, place)
 }
 
 // InspectArgs appends ARGV of inspect.lua. The subject is InspectHolders or InspectWaiters.
