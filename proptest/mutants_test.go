@@ -62,9 +62,9 @@ var mutants = []mutant{
 	{"a small request overtakes a large one", "lua/policy/semaphore/newcomer.lua", "queue_empty = call('EXISTS', queue) == 0\n", "queue_empty = true\n", "semaphore"},
 
 	// The keeper.
-	{"a deadline is counted from the reply", "internal/engine/request.go", "w.grant(a.fence, call.Sent, a.until-a.now, false)", "w.grant(a.fence, time.Now(), a.until-a.now, false)", "fair"},
+	{"a deadline is counted from the reply", "internal/engine/request.go", "w.grant(a.Fence, call.Sent, a.ExpiresIn, false)", "w.grant(a.Fence, time.Now(), a.ExpiresIn, false)", "fair"},
 	{"an unconfirmed lease's deadline is counted from the message", "internal/engine/request.go", "w.grantThen(fence, asked, w.lock.claimTTL, true, func() {", "w.grantThen(fence, time.Now(), w.lock.claimTTL, true, func() {", "fair"},
-	{"the server's clock is compared with the process's", "internal/engine/request.go", "w.grant(a.fence, call.Sent, a.until-a.now, false)", "w.grant(a.fence, call.Sent, a.until-time.Now().UnixMilli(), false)", "fair"},
+	{"the server's clock is compared with the process's", "internal/engine/request.go", "w.grant(a.Fence, call.Sent, a.ExpiresIn, false)", "w.grant(a.Fence, call.Sent, a.Now+a.ExpiresIn-time.Now().UnixMilli(), false)", "fair"},
 	{"waiters send no heartbeats", "internal/engine/queue.go", "	for batch := range slices.Chunk(waiters, heartbeatBatch) {\n		q.send(batch)\n	}\n", "", "fair"},
 	{"an unconfirmed lease is not confirmed", "internal/engine/lease.go", "h.renewAt = h.lock.e.renewalTime(now, min(duration(h.ttl)/3, h.deadline.Sub(now)/3))", "h.renewAt = now.Add(duration(h.ttl))", "fair"},
 	{"an Extend counts from its reply only", "internal/engine/extend.go", "if d := now.Add(h.lock.trusted(ms)); h.err == nil && d.Before(before) {", "if d := now.Add(h.lock.trusted(ms)); d.IsZero() {", "fair"},

@@ -45,13 +45,6 @@ const (
 	cleanupEnded
 )
 
-// The values of release.lua's argument cancel.
-const (
-	usedLease           = 0 // the lease was in use
-	unusedLease         = 1 // the caller never had the lease, so nothing was done under it
-	unusedUnlessGranted = 2 // as unusedLease, but a lease that replaced the origin is not released; the reply is Held
-)
-
 var (
 	// ErrNotHeld means that the server knows no lease of the token.
 	ErrNotHeld = errors.New("the server does not know the token: the lease expired there, or its key was deleted or lost")
@@ -95,24 +88,17 @@ func (c *Cleanup) send(by func(*transport.Call)) {
 		return
 	}
 	if ms := millis(time.Until(c.done)); ms > 0 { // otherwise the record would have expired already
-		call := l.call(l.spec.Scripts.Complete, 1, 2, c.released)
-		call.Args = protocol.CompleteArgs(call.Args, c.token, ms)
-		by(call)
+		by(l.completeCall(c.token, ms, c.released))
 		return
 	}
-	call := l.call(l.spec.Scripts.Release, 4, 6, c.released)
-	call.Args = protocol.ReleaseArgs(call.Args, c.token, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, c.tombstone, c.unused)
-	by(call)
+	by(l.releaseCall(c.token, c.tombstone, c.unused, c.released))
 }
 
 // released handles the reply of release.lua or complete.lua.
 func (c *Cleanup) released(call *transport.Call) {
 	e := c.lock.e
-	n, err := parseReply(call)
-	if err == nil {
-		err = n.checkLength(2)
-	}
-	if err == nil && n[0] == lua.Held && c.unused == unusedUnlessGranted {
+	r, err := decode(call, protocol.ParseReleaseReply)
+	if err == nil && r.Code == lua.Held && c.unused == unusedUnlessGranted {
 		if c.holder().Err() != nil {
 			c.unused = unusedLease // its holder has released or lost it meanwhile
 		} else {
@@ -124,11 +110,11 @@ func (c *Cleanup) released(call *transport.Call) {
 		return
 	}
 	if err == nil {
-		c.finish(n[0], nil)
-		if n[1]&moreToAdmit != 0 {
+		c.finish(r.Code, nil)
+		if r.More {
 			c.lock.continueAdmitting()
 		}
-		if n[1]&queueEmpty != 0 {
+		if r.QueueEmpty {
 			c.lock.queueWasEmpty(call.Sent)
 		}
 		return
@@ -138,17 +124,17 @@ func (c *Cleanup) released(call *transport.Call) {
 
 // checked handles the answer to a renewal of the lease that replaced the origin.
 func (c *Cleanup) checked(call *transport.Call) {
-	r, err := parseFullRenewal(call)
+	r, err := decode(call, protocol.ParseRenewReplyWithFence)
 	deadline := call.Sent.Add(c.lock.trusted(c.lock.ttl))
 	switch {
 	case err != nil:
 		c.retry(err)
-	case !r.held:
+	case !r.Held:
 		c.finish(0, errConverted)
 	case !time.Now().Before(deadline):
 		c.send(c.lock.e.transport.Send) // the answer took longer than the lease lasts
 	default:
-		h := c.lock.newLease(c.token, r.fence, deadline)
+		h := c.lock.newLease(c.token, r.Fence, deadline)
 		h.request = c.request
 		c.mu.Lock()
 		c.found = h
@@ -261,8 +247,8 @@ func (c *Cleanup) errNow() error {
 
 // continueAdmitting makes the server go on admitting waiters after a script reached the limit of one run.
 func (l *Lock) continueAdmitting() {
-	l.e.transport.Send(l.heartbeatCall(0, 0, func(call *transport.Call) {
-		if p, err := parseHeartbeat(call, 0); err == nil && p.more {
+	l.e.transport.Send(l.heartbeatCall(0, func(call *transport.Call) {
+		if h, err := decodeHeartbeat(call, 0); err == nil && h.More {
 			l.continueAdmitting()
 		}
 	}))

@@ -63,15 +63,13 @@ func IsDone(token string) bool { return strings.HasPrefix(token, doneMark) }
 // retry policy gives up.
 func (l *Lock) Forget(ctx context.Context, record string) error {
 	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
-		call := l.call(l.spec.Scripts.Release, 4, 6, done)
-		call.Args = protocol.ReleaseArgs(call.Args, record, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, 0, 0)
-		return call
+		return l.releaseCall(record, 0, usedLease, done)
 	})
 	if errors.Is(err, errStopped) {
 		err = ErrClosed
 	}
 	if err == nil {
-		_, err = parseReply(call)
+		_, err = decode(call, protocol.ParseReleaseReply)
 	}
 	if err != nil {
 		return l.fail(err)

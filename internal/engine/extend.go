@@ -39,7 +39,7 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 		keys = renewAndNotify // waiters expect it to end later
 	}
 	r, err := h.lock.renew(ctx, h.token, ms, keys, true)
-	if err == nil && !r.held {
+	if err == nil && !r.Held {
 		if h.isConverting() { // it may have been converted meanwhile
 			return h.lock.fail(errUnsure)
 		}

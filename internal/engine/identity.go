@@ -1,12 +1,11 @@
 package engine
 
 import (
-	"fmt"
 	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
-	"github.com/lockkeeper/lockkeeper/lua"
 )
 
 const (
@@ -15,8 +14,6 @@ const (
 	serverIDTTL = time.Minute
 	// serverIDRetry is the pause before the next query of a server that did not answer.
 	serverIDRetry = time.Second
-	// serverIDKey says which node of a cluster is queried: the same one for two keepers on the same cluster.
-	serverIDKey = "lockkeeper"
 )
 
 // ServerID is the run_id of a server, which differs after each restart; zero: the server does not report it.
@@ -60,12 +57,11 @@ func (l *Lock) QueryServerID() <-chan struct{} {
 	e.server.query = answered
 	e.server.next = time.Now().Add(serverIDRetry)
 	e.server.mu.Unlock()
-	s := l.spec.Scripts.Identity
-	e.transport.Send(&transport.Call{Script: s, Key: serverIDKey, Args: s.AppendCommand(nil), Done: func(call *transport.Call) {
-		id, err := parseServerID(call)
+	e.transport.Send(l.identityCall(func(call *transport.Call) {
+		id, err := decode(call, protocol.ParseIdentityReply)
 		e.setServerID(id, err)
 		close(answered)
-	}})
+	}))
 	return answered
 }
 
@@ -83,21 +79,4 @@ func (e *Engine) setServerID(id ServerID, err error) {
 		e.cfg.Log.Warn("lockkeeper: the server does not report its run_id (INFO server); whether another keeper uses the same server cannot be detected",
 			"keeper", e.id, "error", err)
 	}
-}
-
-// parseServerID parses the reply of identity.lua.
-func parseServerID(call *transport.Call) (id ServerID, err error) {
-	n, err := parseReply(call)
-	switch {
-	case err != nil:
-		return id, err
-	case n[0] == lua.Unknown:
-		return id, n.checkLength(1)
-	case n[0] != lua.Granted:
-		return id, fmt.Errorf("%w: code %d from identity", transport.ErrReply, n[0])
-	}
-	if err := n.checkLength(1 + len(id)); err != nil {
-		return id, err
-	}
-	return ServerID(n[1:]), nil
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -37,19 +36,17 @@ func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
 		if err != nil {
 			return nil, err
 		}
-		for i := 1; i+2 < len(v); i += 3 {
-			token, ok := v[i].(string)
-			fence, ok2 := v[i+1].(int64)
-			left, ok3 := v[i+2].(int64)
-			if !ok || !ok2 || !ok3 {
-				return nil, l.fail(fmt.Errorf("%w: %v from inspect", transport.ErrReply, v[i:i+3]))
-			}
-			if !seen[token] {
-				seen[token] = true
-				list = append(list, Holder{token, uint64(max(fence, 0)), duration(left)})
+		page, err := protocol.ParseHolders(v)
+		if err != nil {
+			return nil, l.fail(err)
+		}
+		for _, h := range page {
+			if !seen[h.Token] {
+				seen[h.Token] = true
+				list = append(list, Holder{h.Token, uint64(max(h.Fence, 0)), duration(h.ExpiresIn)})
 			}
 		}
-		if len(v) < pageSize*3 {
+		if len(page) < pageSize {
 			return list, nil
 		}
 	}
@@ -64,25 +61,22 @@ func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
 		if err != nil {
 			return nil, err
 		}
-		for i := 1; i+3 < len(v); i += 4 {
-			token, ok := v[i].(string)
-			place, ok2 := v[i+1].(int64)
-			waited, ok3 := v[i+2].(int64)
-			life, ok4 := v[i+3].(int64)
-			if !ok || !ok2 || !ok3 || !ok4 || place <= after {
-				return nil, l.fail(fmt.Errorf("%w: %v from inspect", transport.ErrReply, v[i:i+4]))
-			}
-			after = place
-			list = append(list, Waiter{token, duration(max(waited, 0)), duration(life)})
+		page, err := protocol.ParseWaiters(v, after)
+		if err != nil {
+			return nil, l.fail(err)
 		}
-		if len(v) < pageSize*4 {
+		for _, w := range page {
+			after = w.Place
+			list = append(list, Waiter{w.Token, duration(max(w.WaitTime, 0)), duration(w.HeartbeatLeft)})
+		}
+		if len(page) < pageSize {
 			return list, nil
 		}
 	}
 }
 
 // inspect requests one page. It makes up to MaxTries attempts.
-func (l *Lock) inspect(ctx context.Context, what int, after int64) ([]any, error) {
+func (l *Lock) inspect(ctx context.Context, subject int, after int64) ([]any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, l.fail(err)
 	}
@@ -91,18 +85,13 @@ func (l *Lock) inspect(ctx context.Context, what int, after int64) ([]any, error
 	}
 	defer l.e.endWork()
 	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done(), MaxTries, func(done func(*transport.Call)) *transport.Call {
-		call := l.call(l.spec.Scripts.Inspect, 4, 3, done)
-		call.Mixed = true
-		call.Args = protocol.InspectArgs(call.Args, what, after, pageSize)
-		return call
+		return l.inspectCall(subject, after, pageSize, done)
 	})
 	switch {
 	case errors.Is(err, errStopped):
 		return nil, l.fail(ErrClosed)
 	case err != nil:
 		return nil, l.fail(err)
-	case len(call.Values) == 0:
-		return nil, l.fail(fmt.Errorf("%w: an empty array from inspect", transport.ErrReply))
 	}
 	return call.Values, nil
 }

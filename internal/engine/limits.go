@@ -35,8 +35,8 @@ func (l *Limits) flags() string {
 	return "h"
 }
 
-// extra encodes the limits for scripts.
-func (l *Limits) extra() string {
+// policyArg encodes the limits for scripts.
+func (l *Limits) policyArg() string {
 	return fmt.Sprintf("%d:%d:%d", l.AtOnce, l.Window, millis(l.Per))
 }
 
@@ -75,6 +75,15 @@ type Quota struct {
 	Remaining  int           // permits that are left of it
 	RetryAfter time.Duration // until the request could be granted, if it was refused and that is known
 	ResetAfter time.Duration // until all permits have returned, if no more are taken
+}
+
+// newQuota converts what a reply says of the window.
+func newQuota(a protocol.AcquireReply) Quota {
+	q := Quota{Limit: a.Quota.Limit, Remaining: a.Quota.Remaining, ResetAfter: duration(a.Quota.ResetAfter)}
+	if a.Code == lua.Refused {
+		q.RetryAfter = max(duration(a.RetryAfter), 0)
+	}
+	return q
 }
 
 // Take waits for permits that return by the clock alone, until ctx ends. They are granted without a lease; the result is the
@@ -120,9 +129,7 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 		}
 		token := l.token(l.e.nextSerial(), Terms{})
 		call, inDoubt, err := l.e.roundTrip(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
-			call := l.call(l.spec.Scripts.Limit, 4, 6, done)
-			call.Args = protocol.LimitArgs(call.Args, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, l.args.extra, limit, token)
-			return call
+			return l.limitCall(limit, token, done)
 		})
 		if inDoubt = inDoubt && limit > 0; inDoubt { // a late copy would undo what others have set since
 			l.tombstone(ctx, token)
@@ -134,38 +141,18 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 		if err != nil {
 			return Taken{}, l.fail(err)
 		}
-		n, err := parseTaken(call)
+		n, err := decode(call, protocol.ParseLimitReply)
 		if err != nil {
 			return Taken{}, l.fail(err)
 		}
-		if inDoubt || n[5]&limitsChanged != 0 { // the reply that said so may have been lost
+		if inDoubt || n.LimitsChanged { // the reply that said so may have been lost
 			l.limitsChanged("", limit)
 		}
-		if n[5]&moreToAdmit == 0 {
-			return Taken{int(n[1]), int(n[2]), int(n[3]), int(n[4])}, nil
+		if !n.More {
+			return Taken{Held: n.Held, AtOnce: n.AtOnce, Spent: n.Spent, Window: n.Window}, nil
 		}
 		limit = 0
 	}
-}
-
-// parseTaken looks at the answer of limit.lua.
-func parseTaken(call *transport.Call) (reply, error) {
-	n, err := parseReply(call)
-	if err != nil {
-		return nil, err
-	}
-	if n[0] != lua.Granted {
-		return nil, fmt.Errorf("%w: code %d from limit", transport.ErrReply, n[0])
-	}
-	if err := n.checkLength(6); err != nil {
-		return nil, err
-	}
-	for _, x := range n {
-		if x < 0 {
-			return nil, fmt.Errorf("%w: %d permits", transport.ErrReply, x)
-		}
-	}
-	return n, nil
 }
 
 // limitsChanged tells that a request has changed the limit that is in force.

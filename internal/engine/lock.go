@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -46,7 +45,7 @@ const (
 )
 
 // scriptArgs are the arguments that are the same in all calls of a lock.
-type scriptArgs struct{ ttl, metadataTTL, heartbeatTimeout, channelPrefix, sharded, extra any }
+type scriptArgs struct{ ttl, metadataTTL, heartbeatTTL, channelPrefix, sharded, policyArg any }
 
 // sharedParams are parameters shared by locks with identical settings, to save memory.
 type sharedParams struct {
@@ -99,14 +98,14 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	for i, key := range keys.All() {
 		l.keys[i] = key
 	}
-	wake, sharded, extra := e.cfg.Prefix+"wake:", 0, ""
+	wake, sharded, policyArg := e.cfg.Prefix+"wake:", 0, ""
 	if e.subscriber.Sharded() {
 		wake, sharded = keys.ChannelPrefix(), 1
 	}
 	if spec.Limits != nil {
-		extra = spec.Limits.extra()
+		policyArg = spec.Limits.policyArg()
 	}
-	l.sharedParams = e.paramsOf(sharedParams{ttl: ttl, args: scriptArgs{ttl, ttl + millis(idle), millis(e.cfg.HeartbeatTimeout), wake, sharded, extra}})
+	l.sharedParams = e.paramsOf(sharedParams{ttl: ttl, args: scriptArgs{ttl, ttl + millis(idle), millis(e.cfg.HeartbeatTimeout), wake, sharded, policyArg}})
 	return l, nil
 }
 
@@ -248,7 +247,7 @@ func (l *Lock) adopt(ctx context.Context, token string, owner *Owner) (*Lease, e
 		if err != nil {
 			return nil, l.fail(err)
 		}
-		if !r.held {
+		if !r.Held {
 			return nil, l.fail(ErrLost, ErrNotHeld)
 		}
 		if l.e.cfg.ReplicaAck.enabled() {
@@ -256,7 +255,7 @@ func (l *Lock) adopt(ctx context.Context, token string, owner *Owner) (*Lease, e
 				return nil, l.fail(err)
 			}
 		}
-		h := l.newLease(token, r.fence, r.sent.Add(l.trusted(l.ttl)))
+		h := l.newLease(token, r.Fence, r.sent.Add(l.trusted(l.ttl)))
 		now := time.Now()
 		if !now.Before(h.deadline) { // too late, as in request.ask
 			if ctx.Err() != nil || l.e.cfg.Retry.Exhausted(began, now) {
@@ -277,18 +276,4 @@ func (l *Lock) adopt(ctx context.Context, token string, owner *Owner) (*Lease, e
 func (l *Lock) trusted(ms int64) time.Duration {
 	d := duration(ms)
 	return d - Margin(d)
-}
-
-// boolArg encodes a boolean for scripts.
-func boolArg(yes bool) int {
-	if yes {
-		return 1
-	}
-	return 0
-}
-
-// call prepares a call of a script with the first keys of the lock and room for that many arguments.
-func (l *Lock) call(s *lua.Script, keys, room int, done func(*transport.Call)) *transport.Call {
-	args := s.AppendCommand(make([]any, 0, 3+keys+room), l.keys[:keys]...)
-	return &transport.Call{Script: s, Key: l.key(keyLock), Args: args, Done: done}
 }

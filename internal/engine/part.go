@@ -124,37 +124,35 @@ func (r *TokenRequest) Send(done func(*TokenRequest, TokenReply)) { r.send(true,
 func (r *TokenRequest) send(again bool, done func(*TokenRequest, TokenReply)) {
 	l := r.lock
 	r.copySent(time.Now())
-	call := l.call(l.spec.Scripts.Acquire, 4, 8, func(call *transport.Call) {
+	l.e.transport.Send(l.acquireCall(l.spec.Scripts.Acquire, r.token, 0, "", 0, func(call *transport.Call) {
 		r.copyDone(transport.OutcomeOf(call.Err))
 		if again && transport.OutcomeOf(call.Err) == transport.InDoubt && transport.Retryable(call.Err) && !r.hasEnded() {
 			r.send(false, done)
 			return
 		}
-		a, err := parseAcquire(call)
+		a, err := decode(call, protocol.ParseAcquireReply)
 		if err == nil {
 			err = r.takeReply(call, a)
 		} else if call.Err == nil {
 			r.markInDoubt()
 		}
-		reply := TokenReply{RetryAfter: duration(max(a.retryAfter, 0)), Sent: call.Sent, ServerTime: a.now}
+		reply := TokenReply{RetryAfter: duration(max(a.RetryAfter, 0)), Sent: call.Sent, ServerTime: a.Now}
 		reply.Lease, reply.Err = r.result()
 		if reply.Lease == nil && reply.Err == nil {
 			reply.Err = err
 		}
 		done(r, reply)
-	})
-	call.Args = protocol.AcquireArgs(call.Args, r.token, l.args.ttl, l.args.metadataTTL, 0, l.args.channelPrefix, l.args.sharded, "", 0)
-	l.e.transport.Send(call)
+	}))
 }
 
 // takeReply ends the request with a lease, or returns why there is none.
-func (r *TokenRequest) takeReply(call *transport.Call, a acquireReply) error {
-	switch a.code {
+func (r *TokenRequest) takeReply(call *transport.Call, a protocol.AcquireReply) error {
+	switch a.Code {
 	case lua.Granted:
-		if a.more {
+		if a.More {
 			r.lock.continueAdmitting()
 		}
-		return r.grant(a.fence, call.Sent, a.until-a.now, false)
+		return r.grant(a.Fence, call.Sent, a.ExpiresIn, false)
 	case lua.Refused:
 		r.mu.Lock()
 		r.had = r.inDoubt
@@ -164,7 +162,7 @@ func (r *TokenRequest) takeReply(call *transport.Call, a acquireReply) error {
 		return errTombstoned
 	}
 	r.markInDoubt()
-	return fmt.Errorf("%w: code %d for a request that does not wait", transport.ErrReply, a.code)
+	return fmt.Errorf("%w: code %d for a request that does not wait", protocol.ErrReply, a.Code)
 }
 
 // Drop ends the request without a lease and without a cleanup. It reports whether the server may have granted it, or may still
@@ -243,28 +241,18 @@ var ErrRecentRestart = errors.New("the server restarted recently and does not co
 // Done is called with ErrNotHeld.
 func (h *Lease) RaiseFence(fence int64, minUptime time.Duration, done func(error)) {
 	l := h.lock
-	call := l.call(l.spec.Scripts.RaiseFence, 2, 4, func(call *transport.Call) {
-		n, err := parseReply(call)
+	l.e.transport.Send(l.raiseFenceCall(h.token, fence, millis(minUptime), func(call *transport.Call) {
+		r, err := decode(call, func(n []int64) (protocol.RaiseFenceReply, error) { return protocol.ParseRaiseFenceReply(n, fence) })
 		switch {
 		case err != nil:
-		case n[0] == lua.Granted:
-			if err = n.checkLength(2); err == nil && n[1] < fence {
-				err = fmt.Errorf("%w: fence %d after %d, from raise_fence", transport.ErrReply, n[1], fence)
-			}
-		case n[0] == lua.Refused:
+		case r.Code == lua.Refused:
 			h.lose(ErrNotHeld)
 			err = ErrNotHeld
-		case n[0] == lua.Unknown:
-			if err = n.checkLength(2); err == nil {
-				err = fmt.Errorf("%w: it has run for %v", ErrRecentRestart, duration(n[1]))
-			}
-		default:
-			err = fmt.Errorf("%w: code %d from raise_fence", transport.ErrReply, n[0])
+		case r.Code == lua.Unknown:
+			err = fmt.Errorf("%w: it has run for %v", ErrRecentRestart, duration(r.Uptime))
 		}
 		done(err)
-	})
-	call.Args = protocol.RaiseFenceArgs(call.Args, h.token, fence, l.args.metadataTTL, millis(minUptime))
-	l.e.transport.Send(call)
+	}))
 }
 
 // Lifecycle gives a lease that is built of parts the same Err, Done and Context as any other. Begin must be called before

@@ -35,7 +35,7 @@ type waitQueue struct {
 }
 
 // enqueue adds a request that the server has queued to its name's waitQueue, and schedules the next heartbeat.
-func (l *Lock) enqueue(w *request, a acquireReply) {
+func (l *Lock) enqueue(w *request, a protocol.AcquireReply) {
 	e := l.e
 	known := w.known()
 	e.mu.Lock()
@@ -59,11 +59,11 @@ func (l *Lock) enqueue(w *request, a acquireReply) {
 		e.leaveQueue(w)
 		return
 	}
-	e.timers.SetIfSooner(&q.timer, q.next(time.Now(), a.retryIn, a.more))
+	e.timers.SetIfSooner(&q.timer, q.next(time.Now(), a.RetryIn, a.More))
 	if !due.IsZero() {
 		q.heartbeatAt(due)
 	}
-	w.setPosition(a.rank)
+	w.setPosition(a.Rank)
 }
 
 // setPosition reports the position of a waiter to the observer, if it has changed.
@@ -241,7 +241,7 @@ func (q *waitQueue) send(batch []*request) {
 	l := q.lock
 	sent := time.Now()
 	q.health.Sent(sent)
-	call := l.heartbeatCall(0, len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent) })
+	call := l.heartbeatCall(len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent) })
 	for _, w := range batch {
 		call.Args = protocol.HeartbeatWaiter(call.Args, w.token)
 	}
@@ -253,7 +253,7 @@ func (q *waitQueue) send(batch []*request) {
 func (q *waitQueue) rejoin(batch []*request) {
 	l := q.lock
 	now := time.Now()
-	call := l.heartbeatCall(1, 2*len(batch), func(call *transport.Call) {
+	call := l.rejoinCall(len(batch), func(call *transport.Call) {
 		for _, w := range batch {
 			w.copyDone(transport.OutcomeOf(call.Err))
 		}
@@ -276,19 +276,15 @@ func (q *waitQueue) rejoin(batch []*request) {
 	l.e.transport.Send(call)
 }
 
-// heartbeatCall prepares a heartbeat command, to which the caller appends the tokens. If rejoin is 1, each token is followed by
-// its place and is queued again.
-func (l *Lock) heartbeatCall(rejoin, room int, done func(*transport.Call)) *transport.Call {
-	call := l.call(l.spec.Scripts.Heartbeat, 4, 6+room, done)
-	call.Urgent = true
-	call.Args = protocol.HeartbeatArgs(call.Args, l.args.metadataTTL, l.args.heartbeatTimeout, l.args.channelPrefix, l.args.sharded, rejoin, l.args.extra)
-	return call
+// decodeHeartbeat returns the reply to a heartbeat command with that many waiters.
+func decodeHeartbeat(call *transport.Call, waiters int) (protocol.HeartbeatReply, error) {
+	return decode(call, func(n []int64) (protocol.HeartbeatReply, error) { return protocol.ParseHeartbeatReply(n, waiters) })
 }
 
 // heartbeatDone handles the reply to a heartbeat command.
 func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent time.Time) {
 	e := q.lock.e
-	p, err := parseHeartbeat(call, len(batch))
+	reply, err := decodeHeartbeat(call, len(batch))
 	if err != nil {
 		q.health.Failed(sent, err)
 		q.failed(err, batch)
@@ -305,35 +301,35 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent t
 	for i := range waiting {
 		waiting[i] = true
 	}
-	for _, x := range p.changes {
-		w := batch[x.index]
-		switch x.code {
+	for _, x := range reply.Changes {
+		w := batch[x.Index]
+		switch x.Code {
 		case lua.Granted, lua.Held:
-			waiting[x.index] = false
-			if x.code == lua.Held && !w.noPush {
+			waiting[x.Index] = false
+			if x.Code == lua.Held && !w.noPush {
 				e.expectWakeup(w)
 			}
-			if w.grant(x.a, call.Sent, x.b-p.now, true) == ErrTooLate {
-				q.heartbeatAt(call.Sent.Add(duration(x.b-p.now) + time.Millisecond)) // when the lease has ended
+			if w.grant(x.Fence, call.Sent, x.ExpiresIn, true) == ErrTooLate {
+				q.heartbeatAt(call.Sent.Add(duration(x.ExpiresIn) + time.Millisecond)) // when the lease has ended
 			}
 		case lua.Waiting:
-			w.stillWaiting(call.Sent, p.seq, x.a)
+			w.stillWaiting(call.Sent, reply.Seq, x.Place)
 		case lua.Unknown:
-			waiting[x.index] = false
+			waiting[x.Index] = false
 			if !w.hasEnded() {
 				unknown = append(unknown, w)
 			}
 		case lua.Tombstoned:
-			waiting[x.index] = false
+			waiting[x.Index] = false
 			w.leave(q.lock.fail(ErrNotAcquired, errTombstoned))
 		case lua.Refused:
-			waiting[x.index] = false
+			waiting[x.Index] = false
 			w.leave(q.lock.fail(ErrNotAcquired))
 		case lua.Conflict:
-			waiting[x.index] = false
+			waiting[x.Index] = false
 			w.leave(q.lock.fail(ErrConflict))
 		case lua.AboveLimit:
-			waiting[x.index] = false
+			waiting[x.Index] = false
 			w.leave(q.lock.fail(ErrAboveLimit))
 		}
 	}
@@ -348,17 +344,17 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent t
 	q.checkMissed(unknown)
 	for i, w := range batch {
 		if waiting[i] {
-			w.stillWaiting(call.Sent, p.seq, 0)
+			w.stillWaiting(call.Sent, reply.Seq, 0)
 		}
 	}
 	if len(unknown) > 0 {
 		q.rejoin(unknown)
 	}
 	q.heartbeatOthers(batch, unknown)
-	if p.first >= 0 {
-		batch[p.first].setPosition(p.rank)
+	if reply.First >= 0 {
+		batch[reply.First].setPosition(reply.Rank)
 	}
-	e.timers.SetIfSooner(&q.timer, q.next(now, p.retryIn, p.more || again))
+	e.timers.SetIfSooner(&q.timer, q.next(now, reply.RetryIn, reply.More || again))
 }
 
 // heartbeatOthers makes all waiters send heartbeats now if the heartbeat was of some of them only and the server did not know

@@ -3,12 +3,10 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
-	"github.com/lockkeeper/lockkeeper/lua"
 )
 
 // renewalTime returns a time a little less than after from now, rounded so that leases granted one after the other are
@@ -89,7 +87,7 @@ func (h *Lease) nextTTLLocked(now time.Time) int64 {
 
 // renewed handles the reply to a renewal that asked for ttl.
 func (h *Lease) renewed(call *transport.Call, ttl int64, full bool) {
-	n, err := parseRenewal(call)
+	r, err := decode(call, protocol.ParseRenewReply)
 	now := time.Now()
 	h.mu.Lock()
 	h.inFlight--
@@ -102,7 +100,7 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full bool) {
 		return
 	}
 	switch {
-	case err == nil && n[0] == lua.Granted:
+	case err == nil && r.Held:
 		if d := call.Sent.Add(h.lock.trusted(h.guaranteedLocked(call.Sent, ttl))); d.After(h.deadline) {
 			h.deadline = d
 		}
@@ -139,45 +137,10 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full bool) {
 	}
 }
 
-// What a renewal does, by how many of the lock's keys it takes.
-const (
-	renewOnly      = 1 // the lease alone, which also works while a cluster migrates the slot
-	renewMetadata  = 2 // also extends the metadata, and returns the fence
-	renewAndNotify = 4 // also notifies the head of the queue of the new end
-)
-
-// renewCall prepares a renewal. An exact one may shorten the lease; others must not, since a copy may run late.
-func (l *Lock) renewCall(token string, ttl int64, keys int, exact bool, done func(*transport.Call)) *transport.Call {
-	call := l.call(l.spec.Scripts.Renew, keys, 6, done)
-	call.Urgent = true
-	call.Args = protocol.RenewArgs(call.Args, token, ttl, l.args.metadataTTL, boolArg(exact), l.args.channelPrefix, l.args.sharded)
-	return call
-}
-
-// parseRenewal checks the reply to a renewal: refused, or granted with a fence.
-func parseRenewal(call *transport.Call) (reply, error) {
-	n, err := parseReply(call)
-	if err != nil {
-		return nil, err
-	}
-	switch n[0] {
-	case lua.Granted:
-		if err = n.checkLength(2); err == nil && n[1] < 0 {
-			err = fmt.Errorf("%w: fence %d from renew", transport.ErrReply, n[1])
-		}
-	case lua.Refused:
-		err = n.checkLength(1)
-	default:
-		err = fmt.Errorf("%w: code %d from renew", transport.ErrReply, n[0])
-	}
-	return n, err
-}
-
 // renewal is the result of a renewal that was waited for.
 type renewal struct {
+	protocol.RenewReply
 	sent    time.Time
-	held    bool
-	fence   int64
 	inDoubt bool // a copy of the call may still run
 }
 
@@ -200,22 +163,7 @@ func (l *Lock) renew(ctx context.Context, token string, ttl int64, keys int, exa
 	if err != nil {
 		return r, err
 	}
-	r, err = parseFullRenewal(call)
-	r.inDoubt = inDoubt
+	r.sent = call.Sent
+	r.RenewReply, err = decode(call, protocol.ParseRenewReplyWithFence)
 	return r, err
-}
-
-// parseFullRenewal checks the reply to a renewal that returns the fence.
-func parseFullRenewal(call *transport.Call) (r renewal, err error) {
-	n, err := parseRenewal(call)
-	if err != nil {
-		return r, err
-	}
-	r.sent, r.held = call.Sent, n[0] == lua.Granted
-	if r.held {
-		if r.fence = n[1]; r.fence == 0 {
-			return r, fmt.Errorf("%w: no fence from a full renewal", transport.ErrReply)
-		}
-	}
-	return r, nil
 }

@@ -71,12 +71,12 @@ func (l *Lock) awaitReplicas(ctx context.Context, w *request, h *Lease) error {
 // further effect.
 func (l *Lock) replicateGrant(ctx context.Context, w *request, h *Lease) error {
 	again := &transport.Call{Script: l.spec.Scripts.Acquire}
-	again.Args = protocol.AcquireArgs(nil, w.token, l.args.ttl, l.args.metadataTTL, 0, l.args.channelPrefix, l.args.sharded, w.extra, 0)
+	again.Args = l.acquireArgs(nil, w.token, 0, w.policyArg, 0)
 	again.Done = func(call *transport.Call) { w.copyDone(transport.OutcomeOf(call.Err)) }
 	w.copySent(time.Now()) // a release that overtakes it must leave a tombstone
 	return l.waitForReplicas(ctx, again, l.allKeys(), func() error {
-		a, err := parseAcquire(again)
-		if err == nil && (a.code != lua.Granted || uint64(a.fence) != w.fence) {
+		a, err := decode(again, protocol.ParseAcquireReply)
+		if err == nil && (a.Code != lua.Granted || uint64(a.Fence) != w.fence) {
 			err = fmt.Errorf("%w: %w", ErrLost, ErrNotHeld)
 			if h != nil {
 				h.lose(ErrNotHeld)
@@ -90,12 +90,12 @@ func (l *Lock) replicateGrant(ctx context.Context, w *request, h *Lease) error {
 // replicateRenewal waits until replicas have a lease that is adopted. It repeats the renewal on the connection that waits,
 // which does not revive a lease that has ended.
 func (l *Lock) replicateRenewal(ctx context.Context, token string) (renewal, error) {
-	var r renewal
-	again := &transport.Call{Script: l.spec.Scripts.Renew, Sent: time.Now()}
-	again.Args = protocol.RenewArgs(nil, token, l.ttl, l.args.metadataTTL, 0, l.args.channelPrefix, l.args.sharded)
+	again := &transport.Call{Script: l.spec.Scripts.Renew}
+	r := renewal{sent: time.Now()}
+	again.Args = l.renewArgs(nil, token, l.ttl, false)
 	again.Done = func(*transport.Call) {}
 	err := l.waitForReplicas(ctx, again, l.allKeys()[:2], func() (err error) {
-		if r, err = parseFullRenewal(again); err == nil && !r.held {
+		if r.RenewReply, err = decode(again, protocol.ParseRenewReplyWithFence); err == nil && !r.Held {
 			err = fmt.Errorf("%w: %w", ErrLost, ErrNotHeld)
 		}
 		return err
@@ -162,7 +162,7 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 	if ack.Fsync {
 		list, err := conn.Do(ctx, "waitaof", 1, wanted, millis(ack.Timeout)).Int64Slice()
 		if err == nil && len(list) != 2 {
-			err = fmt.Errorf("%w: %v from WAITAOF", transport.ErrReply, list)
+			err = fmt.Errorf("%w: %v from WAITAOF", protocol.ErrReply, list)
 		}
 		if err != nil {
 			return fail(err)
@@ -191,7 +191,7 @@ func connectedReplicas(ctx context.Context, conn *redis.Conn) (int, error) {
 	}
 	m := connected.FindStringSubmatch(info)
 	if m == nil {
-		return 0, fmt.Errorf("%w: no connected_slaves from INFO", transport.ErrReply)
+		return 0, fmt.Errorf("%w: no connected_slaves from INFO", protocol.ErrReply)
 	}
 	return strconv.Atoi(m[1])
 }

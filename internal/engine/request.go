@@ -30,17 +30,17 @@ const (
 // request is one request on its way to a grant. It ends once, by a grant or by leaving, whichever is first; a grant
 // that comes after it left is undone by its cleanup.
 type request struct {
-	lock     *Lock
-	serial   string
-	token    string
-	extra    any           // the token of the lease to be replaced, or a semaphore's limits, or ""
-	owner    *Owner        // of the lease, see Lease.owner; nil: none
-	origin   *Lease        // the lease to be replaced; nil: none
-	noPush   bool          // the keeper cannot receive messages
-	quota    *Quota        // where to store what the reply says of the window; nil: nowhere
-	notified bool          // a message about its grant came; guarded by the engine's mu, as is due
-	due      time.Time     // when to send a heartbeat once it is queued, if that was asked for before; zero: not asked
-	end      chan struct{} // closed when the request has ended
+	lock      *Lock
+	serial    string
+	token     string
+	policyArg any           // the token of the lease to be replaced, or a semaphore's limits, or ""
+	owner     *Owner        // of the lease, see Lease.owner; nil: none
+	origin    *Lease        // the lease to be replaced; nil: none
+	noPush    bool          // the keeper cannot receive messages
+	quota     *Quota        // where to store what the reply says of the window; nil: nowhere
+	notified  bool          // a message about its grant came; guarded by the engine's mu, as is due
+	due       time.Time     // when to send a heartbeat once it is queued, if that was asked for before; zero: not asked
+	end       chan struct{} // closed when the request has ended
 
 	mu             sync.Mutex // guards what follows
 	outcome        requestOutcome
@@ -74,9 +74,9 @@ func (l *Lock) newRequest(t Terms, c *ServerHealth) *request {
 	w.token = l.token(w.serial, t)
 	w.noPush = strings.Contains(t.Flags, noPushFlag)
 	w.quota = t.quota
-	w.extra = l.args.extra
+	w.policyArg = l.args.policyArg
 	if t.origin != nil {
-		w.extra, w.origin = t.origin.token, t.origin
+		w.policyArg, w.origin = t.origin.token, t.origin
 	}
 	l.e.mu.Lock()
 	defer l.e.mu.Unlock()
@@ -230,9 +230,9 @@ func (w *request) ask(ctx context.Context, stand, patient bool) error {
 // askOnce sends the request until it is answered, and handles the reply. began is when the first call was sent.
 func (w *request) askOnce(ctx context.Context, stand bool, tries int, began time.Time) error {
 	l := w.lock
-	var life any = 0
+	var heartbeatTTL any = 0
 	if stand {
-		life = l.args.heartbeatTimeout
+		heartbeatTTL = l.args.heartbeatTTL
 	}
 	c := w.known()
 	call, _, err := l.e.roundTrip(ctx, w.end, tries, func(done func(*transport.Call)) *transport.Call {
@@ -243,8 +243,8 @@ func (w *request) askOnce(ctx context.Context, stand bool, tries int, began time
 		if w.quota != nil {
 			script = l.spec.Scripts.Allow
 		}
-		call := l.call(script, 4, 8, func(call *transport.Call) {
-			if _, err := w.parse(call); err != nil {
+		return l.acquireCall(script, w.token, heartbeatTTL, w.policyArg, l.maxWait(ctx, stand), func(call *transport.Call) {
+			if _, err := w.decode(call); err != nil {
 				c.Failed(sent, err)
 			} else {
 				c.Answered(sent)
@@ -252,8 +252,6 @@ func (w *request) askOnce(ctx context.Context, stand bool, tries int, began time
 			w.copyDone(transport.OutcomeOf(call.Err))
 			done(call)
 		})
-		call.Args = protocol.AcquireArgs(call.Args, w.token, l.args.ttl, l.args.metadataTTL, life, l.args.channelPrefix, l.args.sharded, w.extra, l.within(ctx, stand))
-		return call
 	})
 	switch {
 	case errors.Is(err, errStopped): // a message came before the reply, or Close was called
@@ -263,25 +261,33 @@ func (w *request) askOnce(ctx context.Context, stand bool, tries int, began time
 	case err != nil:
 		return l.fail(err)
 	}
-	a, err := w.parse(call)
+	a, err := w.decode(call)
 	if err != nil {
 		w.markInDoubt()
 		return l.fail(err)
 	}
 	if w.quota != nil {
-		*w.quota = a.quota
+		*w.quota = newQuota(a)
 	}
-	if a.limitsChanged && l.spec.Limits != nil {
+	if a.LimitsChanged && l.spec.Limits != nil {
 		l.limitsChanged(w.token, l.spec.Limits.own())
 	}
-	if a.code == lua.Refused && a.more {
+	if a.Code == lua.Refused && a.More {
 		return w.askOnce(ctx, stand, tries, began) // more leases have ended than one script sweeps
 	}
 	return w.answered(call, a)
 }
 
-// within returns how many ms the caller can wait at most, or 0 if the server cannot know how long it would have to.
-func (l *Lock) within(ctx context.Context, stand bool) any {
+// decode returns the reply to the request.
+func (w *request) decode(call *transport.Call) (protocol.AcquireReply, error) {
+	if w.quota != nil {
+		return decode(call, protocol.ParseAllowReply)
+	}
+	return decode(call, protocol.ParseAcquireReply)
+}
+
+// maxWait returns how many ms the caller can wait at most, or 0 if the server cannot know how long it would have to.
+func (l *Lock) maxWait(ctx context.Context, stand bool) any {
 	if end, ok := ctx.Deadline(); ok && stand && l.spec.Limits.byClock() {
 		return max(millis(time.Until(end)), 1)
 	}
@@ -336,16 +342,16 @@ func (w *request) hasEnded() bool {
 }
 
 // answered handles the reply of acquire.lua.
-func (w *request) answered(call *transport.Call, a acquireReply) error {
-	switch a.code {
+func (w *request) answered(call *transport.Call, a protocol.AcquireReply) error {
+	switch a.Code {
 	case lua.Granted:
-		err := w.grant(a.fence, call.Sent, a.until-a.now, false)
-		if a.more {
+		err := w.grant(a.Fence, call.Sent, a.ExpiresIn, false)
+		if a.More {
 			w.lock.continueAdmitting()
 		}
 		return err
 	case lua.Waiting:
-		w.stillWaiting(call.Sent, a.seq, a.place)
+		w.stillWaiting(call.Sent, a.Seq, a.Place)
 		w.lock.enqueue(w, a)
 		return nil
 	case lua.Refused:
@@ -355,7 +361,7 @@ func (w *request) answered(call *transport.Call, a acquireReply) error {
 		if !w.lock.spec.Limits.byClock() {
 			return w.lock.fail(ErrNotAcquired)
 		}
-		return w.lock.fail(ErrNotAcquired, tooSoon(time.Now(), a.retryAfter))
+		return w.lock.fail(ErrNotAcquired, tooSoon(time.Now(), a.RetryAfter))
 	case lua.Conflict:
 		return w.lock.fail(ErrConflict)
 	case lua.AboveLimit:

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -74,7 +75,7 @@ func Retryable(err error) bool {
 // Malformed reports whether the error is due to a reply that none of our scripts returns.
 func Malformed(err error) bool {
 	var number *strconv.NumError
-	return errors.Is(err, ErrReply) || errors.As(err, &number) || err != nil && strings.HasPrefix(err.Error(), "redis: can't parse")
+	return errors.Is(err, protocol.ErrReply) || errors.As(err, &number) || err != nil && strings.HasPrefix(err.Error(), "redis: can't parse")
 }
 
 // WrongType reports whether a key of the lock has another Redis type than the script expects.

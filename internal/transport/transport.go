@@ -12,7 +12,6 @@ package transport
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"runtime"
 	"slices"
@@ -40,9 +39,6 @@ type Call struct {
 
 	sentText bool // the server did not have the script, so its text was sent
 }
-
-// ErrReply reports a reply that none of our scripts returns. The server is broken or not Redis.
-var ErrReply = errors.New("unexpected reply from the server")
 
 // Transport sends the calls of one client. It is safe for concurrent use.
 type Transport struct {

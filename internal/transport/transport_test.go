@@ -20,6 +20,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
@@ -485,7 +486,7 @@ func TestOutcomesOfErrors(t *testing.T) {
 		{"the context is cancelled", context.Canceled, InDoubt, true},
 		{"the context's deadline has passed", context.DeadlineExceeded, InDoubt, true},
 		{"the reply is empty", redis.Nil, Answered, false},
-		{"the reply is invalid", fmt.Errorf("%w: seven", ErrReply), InDoubt, false},
+		{"the reply is invalid", fmt.Errorf("%w: seven", protocol.ErrReply), InDoubt, false},
 		{"something else", errors.New("something else"), InDoubt, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {

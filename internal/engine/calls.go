@@ -1,0 +1,131 @@
+package engine
+
+import (
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// This file prepares the calls of all scripts. Package protocol encodes their arguments and decodes their replies.
+
+// call prepares a call of a script with the first keys of the lock and room for that many arguments.
+func (l *Lock) call(s *lua.Script, keys, room int, done func(*transport.Call)) *transport.Call {
+	args := s.AppendCommand(make([]any, 0, 3+keys+room), l.keys[:keys]...)
+	return &transport.Call{Script: s, Key: l.key(keyLock), Args: args, Done: done}
+}
+
+// decode returns the reply of a call, by one of protocol's functions, or why there is none.
+func decode[T any](call *transport.Call, parse func([]int64) (T, error)) (T, error) {
+	if call.Err != nil {
+		var none T
+		return none, unavailable(call.Err)
+	}
+	return parse(call.Reply)
+}
+
+// acquireCall prepares a call of acquire.lua or allow.lua. A heartbeatTTL of 0 says that the request does not wait.
+func (l *Lock) acquireCall(s *lua.Script, token string, heartbeatTTL, policyArg, maxWait any, done func(*transport.Call)) *transport.Call {
+	call := l.call(s, 4, 8, done)
+	call.Args = l.acquireArgs(call.Args, token, heartbeatTTL, policyArg, maxWait)
+	return call
+}
+
+func (l *Lock) acquireArgs(command []any, token string, heartbeatTTL, policyArg, maxWait any) []any {
+	return protocol.AcquireArgs(command, token, l.args.ttl, l.args.metadataTTL, heartbeatTTL, l.args.channelPrefix, l.args.sharded, policyArg, maxWait)
+}
+
+// The values of release.lua's argument cancel.
+const (
+	usedLease           = 0 // the lease was in use
+	unusedLease         = 1 // the caller never had the lease, so nothing was done under it
+	unusedUnlessGranted = 2 // as unusedLease, but a lease that replaced the origin is not released; the reply is Held
+)
+
+// releaseCall prepares a release. If tombstone is not 0, the token is not granted for that many ms.
+func (l *Lock) releaseCall(token string, tombstone int64, cancel int, done func(*transport.Call)) *transport.Call {
+	call := l.call(l.spec.Scripts.Release, 4, 6, done)
+	call.Args = protocol.ReleaseArgs(call.Args, token, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, tombstone, cancel)
+	return call
+}
+
+// completeCall prepares the replacement of a lease by a record that lasts for so many ms.
+func (l *Lock) completeCall(token string, recordTTL int64, done func(*transport.Call)) *transport.Call {
+	call := l.call(l.spec.Scripts.Complete, 1, 2, done)
+	call.Args = protocol.CompleteArgs(call.Args, token, recordTTL)
+	return call
+}
+
+// What a renewal does, by how many of the lock's keys it takes.
+const (
+	renewOnly      = 1 // the lease alone, which also works while a cluster migrates the slot
+	renewMetadata  = 2 // also extends the metadata, and returns the fence
+	renewAndNotify = 4 // also notifies the head of the queue of the new end
+)
+
+// renewCall prepares a renewal. An exact one may shorten the lease; others must not, since a copy may run late.
+func (l *Lock) renewCall(token string, ttl int64, keys int, exact bool, done func(*transport.Call)) *transport.Call {
+	call := l.call(l.spec.Scripts.Renew, keys, 6, done)
+	call.Urgent = true
+	call.Args = l.renewArgs(call.Args, token, ttl, exact)
+	return call
+}
+
+func (l *Lock) renewArgs(command []any, token string, ttl int64, exact bool) []any {
+	return protocol.RenewArgs(command, token, ttl, l.args.metadataTTL, boolArg(exact), l.args.channelPrefix, l.args.sharded)
+}
+
+// heartbeatCall prepares a heartbeat command with room for the tokens of that many waiters, which the caller appends.
+func (l *Lock) heartbeatCall(waiters int, done func(*transport.Call)) *transport.Call {
+	return l.heartbeatOrRejoinCall(0, waiters, done)
+}
+
+// rejoinCall prepares a heartbeat command that queues that many waiters again. The caller appends their tokens and places.
+func (l *Lock) rejoinCall(waiters int, done func(*transport.Call)) *transport.Call {
+	return l.heartbeatOrRejoinCall(1, 2*waiters, done)
+}
+
+func (l *Lock) heartbeatOrRejoinCall(rejoin, room int, done func(*transport.Call)) *transport.Call {
+	call := l.call(l.spec.Scripts.Heartbeat, 4, 6+room, done)
+	call.Urgent = true
+	call.Args = protocol.HeartbeatArgs(call.Args, l.args.metadataTTL, l.args.heartbeatTTL, l.args.channelPrefix, l.args.sharded, rejoin, l.args.policyArg)
+	return call
+}
+
+// inspectCall prepares the reading of one page of holders or waiters.
+func (l *Lock) inspectCall(subject int, after int64, count int, done func(*transport.Call)) *transport.Call {
+	call := l.call(l.spec.Scripts.Inspect, 4, 3, done)
+	call.Mixed = true
+	call.Args = protocol.InspectArgs(call.Args, subject, after, count)
+	return call
+}
+
+// limitCall prepares the reading of the limits or, if limit is not 0, their change.
+func (l *Lock) limitCall(limit int, token string, done func(*transport.Call)) *transport.Call {
+	call := l.call(l.spec.Scripts.Limit, 4, 6, done)
+	call.Args = protocol.LimitArgs(call.Args, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, l.args.policyArg, limit, token)
+	return call
+}
+
+// raiseFenceCall prepares a call of raise_fence.lua. MinUptime is in ms.
+func (l *Lock) raiseFenceCall(token string, fence, minUptime int64, done func(*transport.Call)) *transport.Call {
+	call := l.call(l.spec.Scripts.RaiseFence, 2, 4, done)
+	call.Args = protocol.RaiseFenceArgs(call.Args, token, fence, l.args.metadataTTL, minUptime)
+	return call
+}
+
+// serverIDKey says which node of a cluster is queried for its identity: the same one for two keepers on the same cluster.
+const serverIDKey = "lockkeeper"
+
+// identityCall prepares a query of the server's run_id.
+func (l *Lock) identityCall(done func(*transport.Call)) *transport.Call {
+	s := l.spec.Scripts.Identity
+	return &transport.Call{Script: s, Key: serverIDKey, Args: s.AppendCommand(nil), Done: done}
+}
+
+// boolArg encodes a boolean for scripts.
+func boolArg(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}

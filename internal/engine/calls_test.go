@@ -1,0 +1,36 @@
+package engine
+
+import (
+	"errors"
+	"io"
+	"math"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// TestFailedCallIsUnavailable checks that a call without a reply returns its error, whatever its reply says.
+func TestFailedCallIsUnavailable(t *testing.T) {
+	call := &transport.Call{Err: io.EOF, Reply: []int64{lua.Granted, 1, 2, 3}}
+	_, acquire := decode(call, protocol.ParseAcquireReply)
+	_, allow := (&request{quota: &Quota{}}).decode(call)
+	_, heartbeat := decodeHeartbeat(call, 1)
+	_, renew := decode(call, protocol.ParseRenewReply)
+	_, release := decode(call, protocol.ParseReleaseReply)
+	for what, err := range map[string]error{"acquire": acquire, "allow": allow, "heartbeat": heartbeat, "renew": renew, "release": release} {
+		if !errors.Is(err, io.EOF) || !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestDurationDoesNotOverflow checks that no number of milliseconds becomes a negative duration.
+func TestDurationDoesNotOverflow(t *testing.T) {
+	for ms, want := range map[int64]int64{0: 0, 1: 1e6, 30000: 30000e6, math.MaxInt64: math.MaxInt64, math.MaxInt64 / 1000: math.MaxInt64} {
+		if got := duration(ms); int64(got) != want {
+			t.Errorf("%d ms is %d ns, want %d", ms, got, want)
+		}
+	}
+}

@@ -1,0 +1,394 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// The functions in this file are the only place where a script's reply is read. Each returns the reply of the script that it is
+// named for, in the order of that script's header, or an error that wraps ErrReply. Replies are checked completely before they are
+// used: the server may be broken or not Redis at all, and must not be able to cause a lease that was never granted. Durations
+// and the server's clock are in ms.
+
+// ErrReply is wrapped by the error about a reply that none of our scripts returns. The server is broken or not Redis.
+var ErrReply = errors.New("unexpected reply from the server")
+
+// reply is what most scripts return: integers, of which the first is a code of package lua.
+type reply []int64
+
+// invalid returns an ErrReply that names the script.
+func invalid(script, format string, args ...any) error {
+	return fmt.Errorf("%w: %s, from %s", ErrReply, fmt.Sprintf(format, args...), script)
+}
+
+// code returns the first number.
+func (n reply) code(script string) (int64, error) {
+	if len(n) == 0 {
+		return 0, invalid(script, "an empty array")
+	}
+	return n[0], nil
+}
+
+// checkLength returns an error if the reply does not have the length that its code requires.
+func (n reply) checkLength(script string, length int) error {
+	if len(n) != length {
+		return invalid(script, "%d numbers after code %d, want %d", len(n)-1, n[0], length-1)
+	}
+	return nil
+}
+
+// The bits of the last number of the replies of acquire.lua, limit.lua and release.lua.
+const (
+	moreToAdmit   = 1
+	limitsChanged = 2 // acquire and limit
+	queueEmpty    = 2 // release
+)
+
+// AcquireReply is the reply of acquire.lua or allow.lua.
+type AcquireReply struct {
+	Code          int64 // lua.Granted, Refused, Waiting, Tombstoned, Conflict or AboveLimit
+	Now           int64 // the server's clock, if granted, refused or waiting
+	Fence         int64 // if granted: of the lease
+	ExpiresIn     int64 // if granted: from Now until the lease ends; positive
+	RetryAfter    int64 // if refused: until the request could be granted; not positive: not known
+	Seq           int64 // if waiting: the last fence that was drawn
+	Place         int64 // if waiting: of the queue's entry
+	Rank          int   // if waiting: how many are ahead
+	RetryIn       int64 // if waiting: when to send the next heartbeat; 0: after the interval
+	Quota         Quota // of the window; only set by ParseAllowReply, if granted or refused
+	More          bool  // the script stopped at its bound before it had admitted all waiters that it could
+	LimitsChanged bool  // the request has changed the limits in force
+}
+
+// Quota is what remains of a window.
+type Quota struct {
+	Limit      int
+	Remaining  int
+	ResetAfter int64 // until all permits have returned
+}
+
+// ParseAcquireReply returns the reply of acquire.lua.
+func ParseAcquireReply(n []int64) (AcquireReply, error) {
+	const script = "acquire"
+	code, err := reply(n).code(script)
+	if err != nil {
+		return AcquireReply{}, err
+	}
+	a := AcquireReply{Code: code}
+	flags := int64(0)
+	switch code {
+	case lua.Granted:
+		if err := reply(n).checkLength(script, 5); err != nil {
+			return AcquireReply{}, err
+		}
+		until := n[3]
+		a.Fence, a.Now, flags = n[1], n[2], n[4]
+		if a.Fence <= 0 || a.Now < 0 || until <= a.Now {
+			return AcquireReply{}, invalid(script, "fence %d, from %d until %d", a.Fence, a.Now, until)
+		}
+		a.ExpiresIn = until - a.Now
+	case lua.Refused:
+		if err := reply(n).checkLength(script, 4); err != nil {
+			return AcquireReply{}, err
+		}
+		a.Now, a.RetryAfter, flags = n[1], n[2], n[3]
+	case lua.Waiting:
+		if err := reply(n).checkLength(script, 7); err != nil {
+			return AcquireReply{}, err
+		}
+		a.Now, a.Seq, a.Place, a.Rank, a.RetryIn, flags = n[1], n[2], n[3], int(n[4]), n[5], n[6]
+	case lua.Tombstoned, lua.Conflict, lua.AboveLimit:
+	default:
+		return AcquireReply{}, invalid(script, "code %d", code)
+	}
+	a.More, a.LimitsChanged = flags&moreToAdmit != 0, flags&limitsChanged != 0
+	return a, nil
+}
+
+// ParseAllowReply returns the reply of allow.lua: that of acquire.lua, and a quota if it is granted or refused.
+func ParseAllowReply(n []int64) (AcquireReply, error) {
+	if len(n) < 4 || n[0] != lua.Granted && n[0] != lua.Refused {
+		return ParseAcquireReply(n)
+	}
+	rest := n[len(n)-3:]
+	a, err := ParseAcquireReply(n[:len(n)-3])
+	if err != nil {
+		return AcquireReply{}, err
+	}
+	limit, remaining, reset := rest[0], rest[1], rest[2]
+	if limit <= 0 || remaining < 0 || remaining > limit || reset < 0 {
+		return AcquireReply{}, invalid("allow", "%d permits remain of %d, for %d ms", remaining, limit, reset)
+	}
+	a.Quota = Quota{Limit: int(limit), Remaining: int(remaining), ResetAfter: reset}
+	return a, nil
+}
+
+// ReleaseReply is the reply of release.lua or complete.lua.
+type ReleaseReply struct {
+	Code       int64 // lua.Granted, Left, Refused or Held
+	More       bool  // as in AcquireReply
+	QueueEmpty bool  // nobody waits
+}
+
+// ParseReleaseReply returns the reply of release.lua or complete.lua.
+func ParseReleaseReply(n []int64) (ReleaseReply, error) {
+	const script = "release"
+	code, err := reply(n).code(script)
+	if err == nil {
+		err = reply(n).checkLength(script, 2)
+	}
+	if err != nil {
+		return ReleaseReply{}, err
+	}
+	switch code {
+	case lua.Granted, lua.Left, lua.Refused, lua.Held:
+		return ReleaseReply{Code: code, More: n[1]&moreToAdmit != 0, QueueEmpty: n[1]&queueEmpty != 0}, nil
+	}
+	return ReleaseReply{}, invalid(script, "code %d", code)
+}
+
+// RenewReply is the reply of renew.lua.
+type RenewReply struct {
+	Held  bool  // the token has the lease
+	Fence int64 // of the lease, if the renewal included the metadata; else 0
+}
+
+// ParseRenewReply returns the reply of renew.lua.
+func ParseRenewReply(n []int64) (RenewReply, error) {
+	const script = "renew"
+	code, err := reply(n).code(script)
+	if err != nil {
+		return RenewReply{}, err
+	}
+	switch code {
+	case lua.Granted:
+		if err := reply(n).checkLength(script, 2); err != nil {
+			return RenewReply{}, err
+		}
+		if n[1] < 0 {
+			return RenewReply{}, invalid(script, "fence %d", n[1])
+		}
+		return RenewReply{Held: true, Fence: n[1]}, nil
+	case lua.Refused:
+		return RenewReply{}, reply(n).checkLength(script, 1)
+	}
+	return RenewReply{}, invalid(script, "code %d", code)
+}
+
+// ParseRenewReplyWithFence is ParseRenewReply for a renewal that included the metadata, which returns the fence of a held lease.
+func ParseRenewReplyWithFence(n []int64) (RenewReply, error) {
+	r, err := ParseRenewReply(n)
+	if err == nil && r.Held && r.Fence == 0 {
+		return RenewReply{}, invalid("renew", "no fence")
+	}
+	return r, err
+}
+
+// HeartbeatReply is the reply of heartbeat.lua.
+type HeartbeatReply struct {
+	Now     int64 // the server's clock
+	Seq     int64 // the last fence that was drawn
+	RetryIn int64 // when to send the next heartbeat; 0: after the interval
+	More    bool  // as in AcquireReply
+	First   int   // index of the waiter that is ahead of the others in the command; -1: none waits
+	Rank    int   // how many are ahead of it
+	Changes []WaiterChange
+}
+
+// WaiterChange is what a heartbeat replies of a waiter that does not simply wait.
+type WaiterChange struct {
+	Index     int   // of the waiter in the command
+	Code      int64 // lua.Granted, Held, Waiting, Unknown, Tombstoned, Refused, Conflict or AboveLimit
+	Fence     int64 // if granted or held: of the lease
+	ExpiresIn int64 // if granted or held: until the lease ends
+	Place     int64 // if waiting: of the queue's entry
+}
+
+// ParseHeartbeatReply returns the reply of heartbeat.lua to a command with that many waiters.
+func ParseHeartbeatReply(n []int64, waiters int) (HeartbeatReply, error) {
+	const script, head, each = "heartbeat", 7, 4
+	code, err := reply(n).code(script)
+	if err != nil {
+		return HeartbeatReply{}, err
+	}
+	if code != lua.Waiting || len(n) < head || (len(n)-head)%each != 0 {
+		return HeartbeatReply{}, invalid(script, "%d numbers, code %d", len(n), code)
+	}
+	if n[5] < 0 || n[5] > int64(waiters) {
+		return HeartbeatReply{}, invalid(script, "waiter %d of %d is the first", n[5], waiters)
+	}
+	h := HeartbeatReply{Now: n[1], Seq: n[2], RetryIn: n[3], More: n[4] != 0, First: int(n[5]) - 1, Rank: int(n[6])}
+	for rest := n[head:]; len(rest) > 0; rest = rest[each:] {
+		if rest[0] < 1 || rest[0] > int64(waiters) {
+			return HeartbeatReply{}, invalid(script, "waiter %d of %d", rest[0], waiters)
+		}
+		change := WaiterChange{Index: int(rest[0]) - 1, Code: rest[1]}
+		switch change.Code {
+		case lua.Granted, lua.Held:
+			if rest[2] <= 0 || h.Now < 0 {
+				return HeartbeatReply{}, invalid(script, "fence %d at %d", rest[2], h.Now)
+			}
+			change.Fence, change.ExpiresIn = rest[2], max(rest[3], 0)-h.Now
+		case lua.Waiting:
+			change.Place = rest[2]
+		case lua.Unknown, lua.Tombstoned, lua.Refused, lua.Conflict, lua.AboveLimit:
+		default:
+			return HeartbeatReply{}, invalid(script, "code %d of a waiter", change.Code)
+		}
+		h.Changes = append(h.Changes, change)
+	}
+	return h, nil
+}
+
+// LimitReply is the reply of limit.lua. A limit of 0 is none.
+type LimitReply struct {
+	Held, AtOnce  int  // permits that are held, and the most at once
+	Spent, Window int  // permits that were taken in the window, and the most in it
+	More          bool // the script stopped at its bound before it had swept and admitted all
+	LimitsChanged bool // the call has changed the limits in force
+}
+
+// ParseLimitReply returns the reply of limit.lua.
+func ParseLimitReply(n []int64) (LimitReply, error) {
+	const script = "limit"
+	code, err := reply(n).code(script)
+	switch {
+	case err != nil:
+		return LimitReply{}, err
+	case code != lua.Granted:
+		return LimitReply{}, invalid(script, "code %d", code)
+	}
+	if err := reply(n).checkLength(script, 6); err != nil {
+		return LimitReply{}, err
+	}
+	for _, x := range n {
+		if x < 0 {
+			return LimitReply{}, invalid(script, "%d permits", x)
+		}
+	}
+	return LimitReply{
+		Held: int(n[1]), AtOnce: int(n[2]), Spent: int(n[3]), Window: int(n[4]),
+		More: n[5]&moreToAdmit != 0, LimitsChanged: n[5]&limitsChanged != 0,
+	}, nil
+}
+
+// RaiseFenceReply is the reply of raise_fence.lua.
+type RaiseFenceReply struct {
+	Code   int64 // lua.Granted; Refused: the token has no lease; Unknown: the server has not run for long enough
+	Fence  int64 // if granted: the last fence of the server, at least the one that was asked for
+	Uptime int64 // if unknown: for how long the server has run
+}
+
+// ParseRaiseFenceReply returns the reply of raise_fence.lua to a command with that fence.
+func ParseRaiseFenceReply(n []int64, fence int64) (RaiseFenceReply, error) {
+	const script = "raise_fence"
+	code, err := reply(n).code(script)
+	if err != nil {
+		return RaiseFenceReply{}, err
+	}
+	length := 2
+	switch code {
+	case lua.Granted, lua.Unknown:
+	case lua.Refused:
+		length = 1
+	default:
+		return RaiseFenceReply{}, invalid(script, "code %d", code)
+	}
+	if err := reply(n).checkLength(script, length); err != nil {
+		return RaiseFenceReply{}, err
+	}
+	switch {
+	case code == lua.Unknown:
+		return RaiseFenceReply{Code: code, Uptime: n[1]}, nil
+	case code == lua.Refused:
+		return RaiseFenceReply{Code: code}, nil
+	case n[1] < fence:
+		return RaiseFenceReply{}, invalid(script, "fence %d after %d", n[1], fence)
+	}
+	return RaiseFenceReply{Code: code, Fence: n[1]}, nil
+}
+
+// ParseIdentityReply returns the reply of identity.lua: the run_id of the server as four numbers, all 0 if it does not report one.
+func ParseIdentityReply(n []int64) (runID [4]int64, err error) {
+	const script = "identity"
+	code, err := reply(n).code(script)
+	switch {
+	case err != nil:
+		return runID, err
+	case code == lua.Unknown:
+		return runID, reply(n).checkLength(script, 1)
+	case code != lua.Granted:
+		return runID, invalid(script, "code %d", code)
+	}
+	if err := reply(n).checkLength(script, 1+len(runID)); err != nil {
+		return runID, err
+	}
+	return [4]int64(n[1:]), nil
+}
+
+// Holder is a lease in the reply of inspect.lua.
+type Holder struct {
+	Token     string
+	Fence     int64
+	ExpiresIn int64
+}
+
+// ParseHolders returns the reply of inspect.lua for InspectHolders.
+func ParseHolders(v []any) ([]Holder, error) {
+	const each = 3
+	entries, err := inspected(v, each)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]Holder, 0, len(entries)/each)
+	for ; len(entries) > 0; entries = entries[each:] {
+		token, ok := entries[0].(string)
+		fence, ok2 := entries[1].(int64)
+		expiresIn, ok3 := entries[2].(int64)
+		if !ok || !ok2 || !ok3 {
+			return nil, invalid("inspect", "%v", entries[:each])
+		}
+		list = append(list, Holder{token, fence, expiresIn})
+	}
+	return list, nil
+}
+
+// Waiter is a queue entry in the reply of inspect.lua.
+type Waiter struct {
+	Token         string
+	Place         int64
+	WaitTime      int64
+	HeartbeatLeft int64 // until its heartbeat expires; not positive if it has
+}
+
+// ParseWaiters returns the reply of inspect.lua for InspectWaiters, with the waiters after that place.
+func ParseWaiters(v []any, after int64) ([]Waiter, error) {
+	const each = 4
+	entries, err := inspected(v, each)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]Waiter, 0, len(entries)/each)
+	for ; len(entries) > 0; entries = entries[each:] {
+		token, ok := entries[0].(string)
+		place, ok2 := entries[1].(int64)
+		waited, ok3 := entries[2].(int64)
+		left, ok4 := entries[3].(int64)
+		if !ok || !ok2 || !ok3 || !ok4 || place <= after {
+			return nil, invalid("inspect", "%v", entries[:each])
+		}
+		after = place
+		list = append(list, Waiter{token, place, waited, left})
+	}
+	return list, nil
+}
+
+// inspected returns the entries of a reply of inspect.lua, without their total number, which precedes them.
+func inspected(v []any, each int) ([]any, error) {
+	if len(v)%each != 1 {
+		return nil, invalid("inspect", "%d elements", len(v))
+	}
+	return v[1:], nil
+}
