@@ -104,8 +104,8 @@ func (h *Lease) beginConversion(ctx context.Context) error {
 		}
 		h.mu.Lock()
 		c := h.conversion
-		if c == nil && h.err == nil && h.next.Load() == nil {
-			h.conversion = &conversion{}
+		if c == nil && h.state.active() {
+			h.state, h.conversion = leaseConverting, &conversion{}
 		}
 		h.mu.Unlock()
 		switch {
@@ -159,12 +159,12 @@ func (h *Lease) resolveInBackground(c *Cleanup, t Terms) (instead *Lease, known 
 func (h *Lease) weakerLease(c *Cleanup, t Terms) *Lease {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.err != nil {
+	if h.state.ended() {
 		return nil
 	}
 	l := h.lock.newLease(h.token, int64(h.fence), h.deadline)
 	l.request, l.adopted, l.use = h.request, h.adopted, t.Flags
-	l.conversion = &conversion{undoing: c, inBackground: true}
+	l.state, l.conversion = leaseConverting, &conversion{undoing: c, inBackground: true}
 	if !h.lock.e.addLease(l) {
 		return nil
 	}
@@ -191,12 +191,13 @@ func (h *Lease) settle(found *Lease, err error) {
 func (h *Lease) become(next *Lease) {
 	h.mu.Lock()
 	h.conversion = nil
-	if h.err != nil {
+	if h.state.ended() {
 		h.mu.Unlock()
 		next.abandon()
 		return
 	}
-	next.former = &h.lifecycle
+	next.former = h
+	h.state = leaseContinued
 	h.next.Store(next)
 	h.mu.Unlock()
 	h.forget()
@@ -212,7 +213,7 @@ func (h *Lease) handOver(next *Lease) *Lease {
 	next.mu.Lock()
 	next.former = nil
 	next.mu.Unlock()
-	h.lifecycle.end(ErrReleased)
+	h.endAs(leaseDetached, ErrReleased)
 	return next
 }
 
@@ -259,7 +260,8 @@ func (h *Lease) endConversion() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.conversion = nil
-	if h.err == nil && h.next.Load() == nil {
+	if h.state.active() {
+		h.state = leaseHeld
 		if !h.lock.spec.NoRenewal {
 			h.renewAt = time.Now() // the server may no longer know it
 		}
@@ -271,11 +273,11 @@ func (h *Lease) endConversion() {
 func (h *Lease) replaced() {
 	h.mu.Lock()
 	h.conversion = nil
-	if h.err != nil {
+	if h.state.ended() {
 		h.mu.Unlock()
 		return
 	}
-	cancel := h.endLocked(h.lock.fail(ErrReleased))
+	cancel := h.endLocked(leaseDetached, h.lock.fail(ErrReleased))
 	h.mu.Unlock()
 	cancel()
 	h.forget()

@@ -62,8 +62,8 @@ func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 		take := func() *request {
 			w, err := l.obtain(context.Background(), Terms{Permits: 1}, false)
 			s.must(err)
-			if w.lease != nil || w.outcome != permitted {
-				t.Errorf("outcome %d, lease %v", w.outcome, w.lease)
+			if w.lease != nil || w.state != requestPermitted {
+				t.Errorf("state %d, lease %v", w.state, w.lease)
 			}
 			return w
 		}

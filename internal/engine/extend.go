@@ -49,7 +49,7 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	h.CheckDeadline() // the answer may have arrived after the deadline
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.err != nil {
+	if h.state.ended() {
 		return h.lock.fail(h.err)
 	}
 	now := time.Now()
@@ -65,7 +65,8 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 			h.deadline = before
 		}
 	default:
-		h.ttl, h.unconfirmed, h.metadataAt = ms, false, now
+		h.ttl, h.metadataAt = ms, now
+		h.confirmLocked()
 		if x.inDoubt > 0 {
 			h.ttl = min(ms, x.inDoubt)
 		}
@@ -95,7 +96,7 @@ func CheckLifetime(ttl, maxLifetime time.Duration, since time.Time) error {
 func (h *Lease) setTTL(ms int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.err == nil {
+	if !h.state.ended() {
 		h.ttl, h.renewAt = ms, time.Now()
 		h.armLocked()
 	}
@@ -108,7 +109,7 @@ func (h *Lease) lowerDeadline(ms int64) (before time.Time) {
 	defer h.mu.Unlock()
 	h.extension.requested, before = ms, h.deadline
 	now := time.Now()
-	if d := now.Add(h.lock.trusted(ms)); h.err == nil && d.Before(before) {
+	if d := now.Add(h.lock.trusted(ms)); !h.state.ended() && d.Before(before) {
 		h.deadline = d
 		if at := h.lock.e.renewalTime(now, d.Sub(now)/3); !h.lock.spec.NoRenewal && at.Before(h.renewAt) {
 			h.renewAt = at

@@ -12,6 +12,25 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
+// leaseState is the state of a lease for its holder, and how it ended. docs/protocol.md has the transitions.
+type leaseState uint8
+
+const (
+	leaseHeld        leaseState = iota
+	leaseUnconfirmed            // granted by a message, for less than the ttl; the first renewal confirms it
+	leaseConverting             // held, or replaced by another one; see conversion
+	leaseContinued              // another lease, next, has replaced it at the server, and is what the holder of this one has
+	leaseReleased               // ended by its holder or by Close, with a cleanup
+	leaseDetached               // ended without a cleanup: the caller has a lease that replaced it, or it stays at the server
+	leaseLost                   // ended by its deadline, or because the server no longer has it
+)
+
+// ended reports whether the holder has lost or given up the lease for good.
+func (s leaseState) ended() bool { return s >= leaseReleased }
+
+// active reports whether the lease has not ended and is the one that the server has, as far as is known.
+func (s leaseState) active() bool { return s < leaseContinued }
+
 // Lease is a lease at one server. It is held, and then, once and for good, released or lost. It is safe for concurrent use.
 type Lease struct {
 	lifecycle
@@ -26,19 +45,20 @@ type Lease struct {
 	use       string // its use, if that is not what its token says; see Convert
 
 	// Guarded by the lifecycle's mu. A process may have a hundred thousand leases, so what few have is behind pointers.
-	unconfirmed bool       // granted by a message, until the first renewal confirms it
-	inFlight    int32      // renewals under way
-	ttl         int64      // ms that a renewal asks for
-	deadline    time.Time  // until when it is believed, if nothing else comes
-	renewAt     time.Time  // zero: no renewal is due
-	metadataAt  time.Time  // when a renewal last extended the metadata of the name
-	extension   *extension // nil: Extend was never called
-	drained     chan struct{}
-	conversion  *conversion                 // while one is under way
-	next        atomic.Pointer[Lease]       // the lease that has replaced it for its holder; see become
-	backoff     *backoff.ExponentialBackOff // nil while renewals succeed
-	renewErr    error                       // the last error of a renewal
-	cleanup     *Cleanup                    // once it is released
+	state      leaseState // ended if and only if the lifecycle's err is set
+	inFlight   int32      // renewals under way
+	ttl        int64      // ms that a renewal asks for
+	deadline   time.Time  // until when it is believed, if nothing else comes
+	renewAt    time.Time  // zero: no renewal is due
+	metadataAt time.Time  // when a renewal last extended the metadata of the name
+	extension  *extension // nil: Extend was never called
+	drained    chan struct{}
+	conversion *conversion                 // while one is under way, and in a lease that ended meanwhile
+	next       atomic.Pointer[Lease]       // the lease that continues this one; see become. Set under mu, with the state
+	former     *Lease                      // the lease that this one continues, which ends with it
+	backoff    *backoff.ExponentialBackOff // nil while renewals succeed
+	renewErr   error                       // the last error of a renewal
+	cleanup    *Cleanup                    // once it is released
 }
 
 // Reasons for a loss, in addition to ErrNotHeld.
@@ -71,14 +91,14 @@ func (e *Engine) addLease(h *Lease) bool {
 func (h *Lease) start() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.err != nil {
+	if h.state.ended() {
 		return
 	}
 	now := time.Now()
 	switch {
 	case !h.lock.spec.NoRenewal:
 		h.renewAt = h.lock.e.renewalTime(now, min(duration(h.ttl)/3, h.deadline.Sub(now)/3))
-	case h.unconfirmed:
+	case h.state == leaseUnconfirmed:
 		h.renewAt = now // confirmed once, for what remains of its time
 	}
 	h.armLocked()
@@ -92,7 +112,7 @@ func (h *Lease) lose(reason error) {
 		next.lose(reason)
 		return
 	}
-	if h.err != nil {
+	if h.state.ended() {
 		h.mu.Unlock()
 		return
 	}
@@ -109,13 +129,39 @@ func (h *Lease) lose(reason error) {
 		reason = errDeadline
 	}
 	err := h.lock.fail(ErrLost, reason)
-	cancel := h.endLocked(err)
+	cancel := h.endLocked(leaseLost, err)
 	h.mu.Unlock()
 	cancel()
 	h.forget()
 	h.observe(Lost, time.Since(h.grantedAt), err)
 }
 
+// endLocked ends the lease, and the one that it continues, and returns a function that cancels the contexts; see
+// lifecycle.endLocked.
+func (h *Lease) endLocked(state leaseState, err error) (cancel func()) {
+	h.state = state
+	cancel = h.lifecycle.endLocked(err)
+	if former := h.former; former != nil {
+		return func() {
+			former.endAs(state, err)
+			cancel()
+		}
+	}
+	return cancel
+}
+
+// endAs ends the lease for its holder, unless it has ended, and does nothing else.
+func (h *Lease) endAs(state leaseState, err error) {
+	h.mu.Lock()
+	cancel := func() {}
+	if !h.state.ended() {
+		cancel = h.endLocked(state, err)
+	}
+	h.mu.Unlock()
+	cancel()
+}
+
+// forget stops the lease's timer and unregisters it.
 func (h *Lease) forget() {
 	e := h.lock.e
 	e.timers.Cancel(&h.timer)
@@ -151,9 +197,9 @@ func (h *Lease) end(by func(*transport.Call), unused bool, done time.Time) (*Cle
 		h.mu.Unlock()
 		return next.end(by, unused, done)
 	}
-	if h.err != nil {
+	if h.state.ended() {
 		err := h.err
-		if errors.Is(err, ErrLost) && h.cleanup == nil {
+		if h.state == leaseLost && h.cleanup == nil {
 			// The holder has now stopped as well. Should the server still know the token, others need not wait.
 			h.cleanup = h.lock.newCleanup(h.token, h.inDoubt(), h.deadline)
 			h.cleanup.done = done
@@ -165,7 +211,7 @@ func (h *Lease) end(by func(*transport.Call), unused bool, done time.Time) (*Cle
 		}
 		return nil, h.lock.fail(err)
 	}
-	cancel := h.endLocked(h.lock.fail(ErrReleased))
+	cancel := h.endLocked(leaseReleased, h.lock.fail(ErrReleased))
 	quiet := h.drained
 	if h.inFlight > 0 && quiet == nil {
 		quiet = make(chan struct{})
@@ -246,13 +292,16 @@ func (h *Lease) abandon() { _, _ = h.release(h.lock.e.transport.Send, true) }
 // process was frozen.
 func (h *Lease) CheckDeadline() {
 	if next := h.next.Load(); next != nil {
-		if err := next.Err(); err != nil {
-			h.lifecycle.end(err) // which ended before this one was updated
+		if err := next.Err(); err != nil { // which ended before this one was updated
+			next.mu.Lock()
+			state := next.state
+			next.mu.Unlock()
+			h.endAs(state, err)
 		}
 		return
 	}
 	h.mu.Lock()
-	over := h.err == nil && h.next.Load() == nil && !time.Now().Before(h.deadline)
+	over := h.state.active() && !time.Now().Before(h.deadline)
 	h.mu.Unlock()
 	if over {
 		h.lose(nil)

@@ -39,7 +39,6 @@ type lifecycle struct {
 	done       chan struct{}            // closed when the lease ends; nil until Done is called
 	background *cancelable              // shared by all contexts whose parents never end; nil until there is one
 	contexts   map[*cancelable]struct{} // of contexts whose parents may end
-	former     *lifecycle               // of a lease that became this one and that the holder still uses; it ends with this one
 }
 
 // DeadlineChecker is a lease. CheckDeadline ends it as lost if its deadline has passed. It is called without any of the
@@ -63,12 +62,9 @@ func (l *lifecycle) endLocked(err error) (cancel func()) {
 	if l.done != nil {
 		close(l.done)
 	}
-	background, contexts, former := l.background, l.contexts, l.former
+	background, contexts := l.background, l.contexts
 	l.contexts = nil
 	return func() {
-		if former != nil {
-			former.end(err)
-		}
 		if background != nil {
 			background.cancel(err)
 		}
@@ -77,17 +73,6 @@ func (l *lifecycle) endLocked(err error) (cancel func()) {
 			c.cancel(err)
 		}
 	}
-}
-
-// end ends the lease for its holder and cancels the contexts. It does nothing if the lease has ended.
-func (l *lifecycle) end(err error) {
-	l.mu.Lock()
-	cancel := func() {}
-	if l.err == nil {
-		cancel = l.endLocked(err)
-	}
-	l.mu.Unlock()
-	cancel()
 }
 
 // Err returns nil while the lease is held, and then an error that matches ErrReleased or ErrLost.

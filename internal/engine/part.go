@@ -107,7 +107,9 @@ type TokenReply struct {
 func (l *Lock) NewTokenRequest(token string, owner *Owner, inDoubt bool) *TokenRequest {
 	// It is registered under the token. A serial in it may be of another keeper, and so equal to one of this keeper's.
 	r := &TokenRequest{request{lock: l, serial: token, token: token, owner: owner, end: make(chan struct{})}}
-	r.had, r.inDoubt = inDoubt, inDoubt
+	if inDoubt {
+		r.atServer = tokenInDoubt
+	}
 	l.e.mu.Lock()
 	defer l.e.mu.Unlock()
 	if l.e.closed {
@@ -154,9 +156,7 @@ func (r *TokenRequest) takeReply(call *transport.Call, a protocol.AcquireReply) 
 		}
 		return r.grant(a.Fence, call.Sent, a.ExpiresIn, false)
 	case lua.Refused:
-		r.mu.Lock()
-		r.had = r.inDoubt
-		r.mu.Unlock()
+		r.markAbsent()
 		return ErrNotAcquired
 	case lua.Tombstoned:
 		return errTombstoned

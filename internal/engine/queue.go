@@ -73,8 +73,8 @@ func (w *request) setPosition(rank int) {
 		return
 	}
 	w.mu.Lock()
-	moved := w.outcome == undecided && (!w.queued || w.rank != rank)
-	w.queued, w.rank = true, rank
+	moved := !w.state.ended() && w.reportedRank != rank
+	w.reportedRank = rank
 	w.mu.Unlock()
 	if moved {
 		ev := w.lock.event(Queued)

@@ -30,7 +30,7 @@ func (h *Lease) armLocked() {
 // onTimer runs when a renewal is due or the deadline has passed.
 func (h *Lease) onTimer(now time.Time) {
 	h.mu.Lock()
-	if h.err != nil || h.next.Load() != nil {
+	if !h.state.active() {
 		h.mu.Unlock()
 		return
 	}
@@ -95,7 +95,7 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full bool) {
 		close(h.drained)
 		h.drained = nil
 	}
-	if h.err != nil || h.next.Load() != nil {
+	if !h.state.active() {
 		h.mu.Unlock()
 		return
 	}
@@ -104,7 +104,8 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full bool) {
 		if d := call.Sent.Add(h.lock.trusted(h.guaranteedLocked(call.Sent, ttl))); d.After(h.deadline) {
 			h.deadline = d
 		}
-		h.backoff, h.renewErr, h.unconfirmed = nil, nil, false
+		h.backoff, h.renewErr = nil, nil
+		h.confirmLocked()
 		if full {
 			h.metadataAt = now
 		}
@@ -115,7 +116,7 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full bool) {
 		h.armLocked()
 		h.mu.Unlock()
 		h.observe(Renewed, now.Sub(h.grantedAt), nil)
-	case err == nil && h.conversion != nil: // it may have been converted, with the reply still under way
+	case err == nil && h.state == leaseConverting: // it may have been converted, with the reply still under way
 		h.armLocked()
 		h.mu.Unlock()
 	case err == nil:
@@ -134,6 +135,13 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full bool) {
 		}
 		h.armLocked()
 		h.mu.Unlock()
+	}
+}
+
+// confirmLocked notes that the server has renewed the lease.
+func (h *Lease) confirmLocked() {
+	if h.state == leaseUnconfirmed {
+		h.state = leaseHeld
 	}
 }
 

@@ -17,16 +17,6 @@ import (
 // same, and learns of it at its next heartbeat.
 const noPushFlag = "s"
 
-// requestOutcome is the state of a request: undecided, or how it ended.
-type requestOutcome int
-
-const (
-	undecided requestOutcome = iota
-	leased                   // granted, with a lease
-	permitted                // granted without a lease: its permits return by the clock alone, so nothing is held
-	failed                   // not granted, or not to this caller
-)
-
 // request is one request on its way to a grant. It ends once, by a grant or by leaving, whichever is first; a grant
 // that comes after it left is undone by its cleanup.
 type request struct {
@@ -43,19 +33,17 @@ type request struct {
 	end       chan struct{} // closed when the request has ended
 
 	mu             sync.Mutex // guards what follows
-	outcome        requestOutcome
+	state          requestState
+	atServer       tokenState    // by the calls that have ended; see atServerLocked
+	copiesInFlight int           // calls under way
 	health         *ServerHealth // of the server; that of its queue, once it is queued
 	own            ServerHealth  // before that
 	lease          *Lease        // if it is leased
 	fence          uint64        // if it is leased or permitted
 	err            error         // if it has failed
-	copiesInFlight int           // calls under way
-	had            bool          // a call may have reached the server, so there may be something to clean up
-	inDoubt        bool          // the outcome of a call is unknown: a copy of it may run later
 	cleanup        *Cleanup      // once it has ended without a lease, if there is something to clean up
-	place          int64         // in the queue
-	queued         bool          // a position was reported:
-	rank           int           // this one
+	place          int64         // in the server's queue; 0: it was not queued
+	reportedRank   int           // the last position that the observer was told; -1: none
 	// A grant by a message counts from askedAt if its fence is larger than floor. askedAt is when the last call was sent that
 	// the server answered with "waiting", and floor is the last fence it had drawn by then. So the grant was made after
 	// that answer, and no clocks need to be compared. Before any answer, askedAt is when the first call was sent.
@@ -66,7 +54,7 @@ type request struct {
 // newRequest registers a request, so that messages find it. It returns nil after Close. c is the health that earlier requests
 // have recorded, or nil.
 func (l *Lock) newRequest(t Terms, c *ServerHealth) *request {
-	w := &request{lock: l, health: c, serial: l.e.nextSerial(), end: make(chan struct{})}
+	w := &request{lock: l, health: c, serial: l.e.nextSerial(), end: make(chan struct{}), reportedRank: -1}
 	if c == nil {
 		w.own.maxAge = l.e.maxAge()
 		w.health = &w.own
@@ -183,7 +171,7 @@ func (w *request) abandonGrant() *Cleanup {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.outcome != permitted {
+	if w.state != requestPermitted {
 		return nil
 	}
 	w.undoLocked()
@@ -294,53 +282,6 @@ func (l *Lock) maxWait(ctx context.Context, stand bool) any {
 	return 0
 }
 
-// copySent notes that a call is about to be sent.
-func (w *request) copySent(first time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.copiesInFlight++
-	if w.askedAt.IsZero() {
-		w.askedAt = first
-	}
-}
-
-// copyDone notes the outcome of a call.
-func (w *request) copyDone(fate transport.Outcome) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.copiesInFlight--
-	w.had = w.had || fate != transport.NotSent
-	w.inDoubt = w.inDoubt || fate == transport.InDoubt
-}
-
-// markInDoubt notes that a call got a malformed reply, so its outcome is unknown.
-func (w *request) markInDoubt() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.inDoubt = true
-}
-
-// inDoubtLocked reports whether a copy of a call may still run.
-func (w *request) inDoubtLocked() bool { return w.inDoubt || w.copiesInFlight > 0 }
-
-func (w *request) hasInDoubt() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.inDoubtLocked()
-}
-
-func (w *request) wasGranted() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.outcome == leased || w.outcome == permitted
-}
-
-func (w *request) hasEnded() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.outcome != undecided
-}
-
 // answered handles the reply of acquire.lua.
 func (w *request) answered(call *transport.Call, a protocol.AcquireReply) error {
 	switch a.Code {
@@ -355,9 +296,7 @@ func (w *request) answered(call *transport.Call, a protocol.AcquireReply) error 
 		w.lock.enqueue(w, a)
 		return nil
 	case lua.Refused:
-		w.mu.Lock()
-		w.had = w.inDoubt // nothing, unless a copy in doubt is granted something
-		w.mu.Unlock()
+		w.markAbsent()
 		if !w.lock.spec.Limits.byClock() {
 			return w.lock.fail(ErrNotAcquired)
 		}
@@ -375,25 +314,6 @@ var (
 	// ErrTooLate means that the server granted a lease, but its answer came when the lease was about to expire.
 	ErrTooLate = Chain(ErrUnavailable, errors.New("the answer came when the lease was as good as over"))
 )
-
-// waitedAt reports whether a call sent before that time was answered with "waiting".
-func (w *request) waitedAt(at time.Time) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.place != 0 && w.askedAt.Before(at)
-}
-
-// stillWaiting notes that the server answered "waiting" to a call sent at that time.
-func (w *request) stillWaiting(asked time.Time, seq, place int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if asked.After(w.askedAt) || w.place == 0 {
-		w.askedAt, w.floor = asked, seq
-	}
-	if place > 0 {
-		w.place = place
-	}
-}
 
 // push handles the message about a grant. Such a grant lasts until the heartbeat times out that the server received last, or
 // for the ttl if that is shorter. The last heartbeat that was answered is that one or an earlier one; so the lease lasts for
@@ -429,7 +349,7 @@ func (w *request) grant(fence int64, from time.Time, ms int64, claim bool) error
 func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, first func()) error {
 	deadline := from.Add(w.lock.trusted(ms))
 	w.mu.Lock()
-	if w.outcome != undecided {
+	if w.state.ended() {
 		w.mu.Unlock()
 		return nil
 	}
@@ -442,7 +362,7 @@ func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, f
 			w.mu.Unlock()
 			return w.lock.fail(ErrClosed) // Close is about to end the request
 		}
-		w.outcome, w.fence = permitted, uint64(fence)
+		w.state, w.fence = requestPermitted, uint64(fence)
 		w.mu.Unlock()
 		first()
 		close(w.end)
@@ -450,10 +370,12 @@ func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, f
 		return nil
 	}
 	h := w.lock.newLease(w.token, fence, deadline)
-	if w.inDoubtLocked() || w.lock.e.cfg.ReplicaAck.enabled() { // otherwise it is no longer needed
+	if w.atServerLocked() == tokenInDoubt || w.lock.e.cfg.ReplicaAck.enabled() { // otherwise it is no longer needed
 		h.request = w
 	}
-	h.unconfirmed = claim
+	if claim {
+		h.state = leaseUnconfirmed
+	}
 	if w.owner != nil {
 		h.owner, h.grantedAt = w.owner, w.owner.Since
 	}
@@ -461,7 +383,7 @@ func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, f
 		w.mu.Unlock()
 		return w.lock.fail(ErrClosed) // Close is about to end the request
 	}
-	w.outcome, w.lease, w.fence = leased, h, h.fence
+	w.state, w.lease, w.fence = requestLeased, h, h.fence
 	w.mu.Unlock()
 	first()
 	close(w.end)
@@ -474,15 +396,15 @@ func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, f
 // request has ended.
 func (w *request) leave(err error) {
 	w.mu.Lock()
-	if w.outcome != undecided {
+	if w.state.ended() {
 		w.mu.Unlock()
 		return
 	}
 	if err == ErrClosed { // from Close, which does not know the lock
 		err = w.lock.fail(ErrClosed)
 	}
-	w.outcome, w.err = failed, err
-	if w.had || w.copiesInFlight > 0 {
+	w.state, w.err = requestFailed, err
+	if w.atServerLocked() != tokenAbsent {
 		w.undoLocked()
 	}
 	close(w.end)
@@ -492,7 +414,7 @@ func (w *request) leave(err error) {
 
 // undoLocked starts a cleanup of what the request has, or may have, at the server.
 func (w *request) undoLocked() {
-	w.cleanup = w.lock.newCleanup(w.token, w.inDoubtLocked(), time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.HeartbeatTimeout))
+	w.cleanup = w.lock.newCleanup(w.token, w.atServerLocked() == tokenInDoubt, time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.HeartbeatTimeout))
 	w.cleanup.unused = unusedLease
 	if w.origin != nil {
 		w.cleanup.unused, w.cleanup.origin, w.cleanup.request = unusedUnlessGranted, w.origin, w
@@ -506,12 +428,12 @@ func (w *request) undoLocked() {
 func (w *request) stop(err error) (something bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.outcome != undecided {
+	if w.state.ended() {
 		return false
 	}
-	w.outcome, w.err = failed, err
+	w.state, w.err = requestFailed, err
 	close(w.end)
-	return w.had || w.inDoubtLocked()
+	return w.atServerLocked() != tokenAbsent
 }
 
 // abandoned unregisters the request.
