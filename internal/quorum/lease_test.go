@@ -1,0 +1,622 @@
+package quorum
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// TestDeadlineIsThatOfMajority checks that the deadline is the latest that a majority reaches, less the safety margin of each, and
+// that it stays as it was when no majority is left.
+func TestDeadlineIsThatOfMajority(t *testing.T) {
+	for _, x := range []struct {
+		seconds []int // ttl of the parts of the servers that agree
+		others  int   // servers that do not
+		want    int   // seconds; 0: not known
+	}{
+		{seconds: []int{10}, want: 10},
+		{seconds: []int{10, 30, 20}, want: 20},
+		{seconds: []int{30, 10}, others: 1, want: 10},
+		{seconds: []int{30}, others: 2, want: 0},
+		{seconds: []int{50, 10, 40, 20, 30}, want: 30},
+		{seconds: []int{10, 10, 10, 50, 50}, want: 10},
+		{seconds: []int{10, 20, 30, 40}, others: 1, want: 20},
+		{seconds: []int{10, 20, 30}, others: 2, want: 10},
+		{seconds: []int{10, 20, 30, 40}, want: 20}, // three of four
+		{seconds: []int{10, 20}, others: 2, want: 0},
+	} {
+		inBubble(t, 1, func(s *fixture) {
+			fence := time.Now().Add(time.Hour).UnixMicro()
+			start := time.Now()
+			var members []member
+			for _, n := range x.seconds {
+				members = append(members, member{state: memberGranted, part: s.part(time.Duration(n)*time.Second, fence), fenceFloor: fence})
+			}
+			for i := range x.others {
+				members = append(members, []member{
+					{state: memberFailed, err: engine.ErrNoAnswer},
+					{state: memberGranted, part: s.part(time.Hour, fence), fenceFloor: fence - 1}, // has to raise its fence
+				}[i])
+			}
+			u := s.leaseOf(members...)
+			u.fence = fence
+			var want time.Time
+			if ttl := time.Duration(x.want) * time.Second; ttl > 0 {
+				want = start.Add(ttl - engine.Margin(ttl))
+			}
+			if got := u.Deadline(); !got.Equal(want) {
+				t.Errorf("%v and %d others: %v after the start, want %v", x.seconds, x.others, got.Sub(start), want.Sub(start))
+			}
+			for i := range u.members {
+				u.members[i].state = memberFailed
+			}
+			if got := u.Deadline(); !got.Equal(want) {
+				t.Errorf("%v and %d others: %v after the start when no server agrees any more, want %v", x.seconds, x.others, got.Sub(start), want.Sub(start))
+			}
+		})
+	}
+}
+
+// TestDeadlineCountsFromRequest checks the deadline of a lease whose grants arrive late.
+func TestDeadlineCountsFromRequest(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		l := s.lock(s.engines)
+		s.connect(l)
+		for _, n := range s.nets {
+			n.DelayReplies(serverTimeout / 2)
+		}
+		start := time.Now()
+		u := s.try(l)
+		if d := time.Since(start); d < serverTimeout/2 {
+			t.Errorf("acquired after %v", d)
+		}
+		if got, want := u.Deadline().Sub(start), ttl-engine.Margin(ttl); got != want {
+			t.Errorf("the deadline is %v after the request, want %v", got, want)
+		}
+		s.release(u)
+	})
+}
+
+// TestMembersLostOneByOne checks that the lease is held until a majority has lost it, and then releases what is left.
+func TestMembersLostOneByOne(t *testing.T) {
+	inBubble(t, 5, func(s *fixture) {
+		u := s.try(s.lock(s.engines))
+		ctx := u.Context(s.Context())
+		s.wantOwned(u.token, 0, 1, 2, 3, 4)
+		for i := range 2 {
+			s.occupy(i)
+			time.Sleep(ttl) // for the renewal that is refused, and one after it, by which the server is asked again
+			s.must(u.Err())
+			if m := memberOf(u, i); m.state != memberFailed || !errors.Is(m.err, engine.ErrNotAcquired) {
+				t.Errorf("the server with another holder: %+v", m)
+			}
+		}
+		s.wantOwned(u.token, 2, 3, 4)
+		s.forgetEvents()
+		s.occupy(2)
+		occupied := time.Now()
+		s.ends(ctx.Done())
+		if d := time.Since(occupied); d > ttl/2 {
+			t.Errorf("lost after %v, and not by the next renewal", d)
+		}
+		s.wantOwned(u.token)
+		if cause := context.Cause(ctx); cause != u.Err() {
+			t.Errorf("the context's cause is %v", cause)
+		}
+		s.wantError(u.Err(), engine.ErrLost)
+		answers := s.answers(u.Err())
+		if !errors.Is(answers[2], engine.ErrLost) || answers[3] != nil || answers[4] != nil { // the others may just be asked again
+			t.Errorf("answers %v", answers)
+		}
+		s.wantEvents(engine.Lost)
+		s.wantError(u.Release(s.Context()), engine.ErrLost)
+		s.wantError(u.Extend(s.Context(), ttl), engine.ErrLost)
+		s.wantEvents()
+		s.wantOwned("another", 0, 1, 2)
+	})
+}
+
+// TestPartsAreLostAtTheirDeadlines checks that a lease which is not renewed is lost at the majority's deadline, and that a call
+// notices it before any timer fires.
+func TestPartsAreLostAtTheirDeadlines(t *testing.T) {
+	for what, frozen := range map[string]bool{"timers fire": false, "process was frozen": true} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, 3, func(s *fixture) {
+				l := s.lock(s.engines, withoutRenewal)
+				u := s.try(l)
+				if frozen {
+					for _, e := range s.engines {
+						e.Timers().Stop()
+					}
+				}
+				done := u.Done()
+				time.Sleep(time.Until(u.Deadline()) - 1)
+				s.must(u.Err())
+				time.Sleep(1)
+				if !frozen {
+					s.ends(done)
+				}
+				s.wantError(u.Err(), engine.ErrLost)
+				s.ends(done)
+				s.wantError(u.Release(s.Context()), engine.ErrLost)
+			})
+		})
+	}
+}
+
+// TestPartEvents checks what a lease does with the events of its parts.
+func TestPartEvents(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		u := s.try(s.lock(s.engines))
+		s.wantEvents(engine.AcquireStart, engine.AcquireDone)
+		u.PartEvent(engine.Lost) // a majority is left
+		u.PartEvent(engine.Released)
+		u.PartEvent(engine.Renewed) // no deadline has changed
+		s.wantEvents()
+		s.must(u.Err())
+		time.Sleep(ttl/3 + 20*time.Millisecond)
+		s.wantEvents(engine.Renewed) // once for three renewals
+		time.Sleep(ttl / 3)
+		s.wantEvents(engine.Renewed)
+		memberOf(u, 0).part.Detach()
+		memberOf(u, 1).part.Detach()
+		u.PartEvent(engine.Lost)
+		s.wantError(u.Err(), engine.ErrLost)
+		s.wantEvents(engine.Lost)
+		u.PartEvent(engine.Lost)
+		u.PartEvent(engine.Renewed)
+		s.wantEvents()
+	})
+}
+
+// TestMemberRejoins checks that a server that has lost its part is asked again at the next renewal, with the same token, and that
+// it then counts as the others.
+func TestMemberRejoins(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		s.offsets = []time.Duration{0, 0, -time.Hour} // the clock of the third gives smaller fences
+		l := s.lock(s.engines)
+		u := s.try(l)
+		fence, first := u.Fence(), memberOf(u, 2).part
+		s.servers[2].FlushAll()
+		time.Sleep(2*ttl/3 + 20*time.Millisecond) // by the first renewal it is known to have lost the part, by the second it is asked again
+		s.wantOwned(u.token, 0, 1, 2)
+		m := memberOf(u, 2)
+		if m.state != memberGranted || m.part == first || m.fenceFloor < int64(fence) || u.Fence() != fence {
+			t.Errorf("%+v, fence %d after %d", m, u.Fence(), fence)
+		}
+		if n := s.seq(2); n < int64(fence) {
+			t.Errorf("its last fence is %d, the lease has %d", n, fence)
+		}
+		s.nets[0].Down() // now it is needed
+		time.Sleep(3 * ttl)
+		s.must(u.Err())
+		s.release(u)
+		s.wantOwned("", 0, 1, 2)
+	})
+}
+
+// TestMemberIsNotAskedAgainNearMaxLifetime checks that no server grants a lease that would outlast MaxLifetime.
+func TestMemberIsNotAskedAgainNearMaxLifetime(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		l := s.lock(s.engines, func(spec *Spec) { spec.MaxLifetime = 2 * ttl })
+		u := s.try(l)
+		time.Sleep(ttl + 20*time.Millisecond)
+		s.servers[2].FlushAll()
+		var asked atomic.Int32
+		s.nets[2].Watch(func(sent []byte) {
+			if bytes.Contains(sent, []byte(lua.Redlock.Acquire.SHA)) {
+				asked.Add(1)
+			}
+		})
+		s.ends(u.Done())
+		s.wantError(u.Err(), engine.ErrLost)
+		if d := time.Since(u.owner.Since); d > 2*ttl || d < ttl {
+			t.Errorf("lost after %v", d)
+		}
+		s.wantOwned(u.token)
+		if n := asked.Load(); n > 0 {
+			t.Errorf("the server that had lost its part was asked for another %d times", n)
+		}
+	})
+}
+
+// TestAnswerLostWhileHeld checks that a server whose answer was lost keeps its lease, is asked again, and is not cleaned up before
+// the lease ends.
+func TestAnswerLostWhileHeld(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		l := s.lock(s.engines)
+		s.connect(l)
+		s.nets[2].Break(lua.Redlock.Acquire.SHA, 2, faultnet.CutReply|faultnet.Copy) // the request is sent twice
+		u := s.try(l)
+		if m := memberOf(u, 2); m.state != memberFailed || !m.inDoubt || m.cleanup != nil {
+			t.Errorf("%+v", m)
+		}
+		for range 5 {
+			s.wantOwned(u.token, 0, 1, 2)
+			time.Sleep(ttl / 3)
+		}
+		if m := memberOf(u, 2); m.state != memberGranted || m.part == nil {
+			t.Errorf("%+v", m)
+		}
+		s.release(u)
+		s.wantOwned("", 0, 1, 2)
+		s.must(s.nets[2].Replay())
+		s.wantOwned("", 0, 1, 2) // the release has kept the copies from being granted
+	})
+}
+
+// TestCloseWithMemberInDoubt checks that closing any of the keepers releases the lease at all servers, also at one whose answer
+// was lost, and keeps later copies of the request from being granted there.
+func TestCloseWithMemberInDoubt(t *testing.T) {
+	for closed := range 3 {
+		inBubble(t, 3, func(s *fixture) {
+			l := s.lock(s.engines)
+			s.connect(l)
+			s.nets[1].Break(lua.Redlock.Acquire.SHA, 2, faultnet.CutReply|faultnet.Copy)
+			u := s.try(l)
+			ctx := u.Context(s.Context())
+			s.wantOwned(u.token, 0, 1, 2)
+			s.forgetEvents()
+			s.must(s.engines[closed].Close())
+			s.wantError(u.Err(), engine.ErrReleased)
+			if !errors.Is(context.Cause(ctx), engine.ErrReleased) {
+				t.Errorf("the context's cause is %v", context.Cause(ctx))
+			}
+			s.wantEvents(engine.Released)
+			if closed == 1 {
+				time.Sleep(ttl) // the engine that was closed first sends nothing any more; the lease there ends by itself
+			}
+			s.wantOwned("", 0, 1, 2)
+			s.must(s.nets[1].Replay())
+			if closed != 1 {
+				s.wantOwned("", 0, 1, 2)
+			}
+			s.release(u)
+			for _, call := range []func(context.Context) (*Lease, error){l.Try, l.Acquire, func(ctx context.Context) (*Lease, error) { return l.Adopt(ctx, u.token) }} {
+				_, err := call(s.Context())
+				s.wantError(err, engine.ErrClosed)
+			}
+		})
+	}
+}
+
+// TestCloseEndsWait checks that closing any of the keepers ends a wait for another holder.
+func TestCloseEndsWait(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		s.occupy(0, 1)
+		ended := make(chan error)
+		go func() {
+			_, err := s.lock(s.engines).Acquire(s.Context())
+			ended <- err
+		}()
+		time.Sleep(ttl)
+		s.must(s.engines[2].Close())
+		s.wantError(<-ended, engine.ErrClosed)
+		s.wantOwned("another", 0, 1)
+		s.wantOwned("", 2)
+	})
+}
+
+// TestMinorityIsReleased checks that a failed attempt leaves nothing at the servers that granted it, and that the next one does
+// not wait for the leases' expiry.
+func TestMinorityIsReleased(t *testing.T) {
+	inBubble(t, 5, func(s *fixture) {
+		l := s.lock(s.engines)
+		s.occupy(2, 3, 4)
+		_, err := l.Try(s.Context())
+		s.wantError(err, engine.ErrNotAcquired)
+		s.wantOwned("", 0, 1)
+		for _, i := range []int{2, 3} {
+			s.servers[i].Del(key)
+		}
+		u := s.try(l)
+		s.wantOwned(u.token, 0, 1, 2, 3)
+		s.release(u)
+		s.wantOwned("", 0, 1, 2, 3)
+	})
+}
+
+// TestLateGrantsOfMinorityAreReleased checks servers whose answers come after the attempt has failed, but before they are given
+// up, and servers whose answers are lost.
+func TestLateGrantsOfMinorityAreReleased(t *testing.T) {
+	for what, fault := range map[string]func(n *faultnet.Net){
+		"late": func(n *faultnet.Net) { n.DelayReplies(serverTimeout / 2) },
+		"lost": func(n *faultnet.Net) { n.Break(lua.Redlock.Acquire.SHA, 2, faultnet.SwallowReply|faultnet.Copy) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, 3, func(s *fixture) {
+				l := s.lock(s.engines)
+				s.connect(l)
+				fault(s.nets[0])
+				s.occupy(1, 2)
+				start := time.Now()
+				_, err := l.Try(s.Context())
+				s.wantError(err, engine.ErrNotAcquired)
+				if d := time.Since(start); d > 0 {
+					t.Errorf("two refusals decide it, but it took %v", d)
+				}
+				if what == "lost" {
+					time.Sleep(serverTimeout - 1)
+					if s.owned("") != nil {
+						t.Error("the request was given up before ServerTimeout")
+					}
+					time.Sleep(time.Second) // the connection is replaced
+				} else {
+					time.Sleep(serverTimeout)
+				}
+				s.wantOwned("", 0)
+				s.must(s.nets[0].Replay())
+				s.wantOwned("", 0)
+			})
+		})
+	}
+}
+
+// TestRepeatedAttemptsAwaitCleanups checks that an attempt which follows one without a majority begins when that is released, or
+// after ServerTimeout.
+func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		l := s.lock(s.engines)
+		s.connect(l)
+		s.nets[0].Break(lua.Redlock.Release.SHA, 2, faultnet.SwallowReply)
+		u := l.propose()
+		synctest.Wait()
+		s.nets[2].Down()
+		u.giveUp(engine.ErrReleased)
+		earlier := [][]*engine.Cleanup{nil, nil, nil}
+		start := time.Now()
+		unfinished := u.awaitCleanups(s.Context(), earlier)
+		if d := time.Since(start); d != serverTimeout {
+			t.Errorf("waited for %v", d)
+		}
+		if len(unfinished[0]) != 1 || len(unfinished[1]) != 0 || len(unfinished[2]) != 1 {
+			t.Errorf("unfinished: %v", unfinished)
+		}
+		for _, n := range s.nets {
+			n.Restore()
+		}
+		for _, list := range [][]*engine.Cleanup{unfinished[0], unfinished[2]} {
+			<-list[0].Done()
+		}
+		v := l.propose()
+		synctest.Wait()
+		v.giveUp(engine.ErrReleased)
+		start = time.Now()
+		unfinished = v.awaitCleanups(s.Context(), unfinished) // with those before it
+		if d := time.Since(start); d > serverTimeout/2 || slices.ContainsFunc(unfinished, func(list []*engine.Cleanup) bool { return len(list) > 0 }) {
+			t.Errorf("unfinished after %v: %v", d, unfinished)
+		}
+		s.wantOwned("", 0, 1, 2)
+	})
+}
+
+// TestOwnLeftoversAreNoContention checks that a repeated attempt which is refused because of what the one before has left does not
+// conclude that another holder has the lock.
+func TestOwnLeftoversAreNoContention(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		l := s.lock(s.engines)
+		s.connect(l)
+		for _, n := range s.nets[1:] {
+			n.Break(lua.Redlock.Acquire.SHA, 1, faultnet.SwallowReply)
+			n.Break(lua.Redlock.Release.SHA, 1000, faultnet.LoseRequest)
+		}
+		_, err := l.Try(s.Context())
+		s.wantError(err, engine.ErrUnavailable)
+		if answers := s.answers(err); !errors.Is(answers[1], errCleanupPending) || !errors.Is(answers[2], errCleanupPending) {
+			t.Errorf("answers %v", answers)
+		}
+		for _, n := range s.nets {
+			n.Restore()
+		}
+		u, err := l.Acquire(s.Context())
+		s.must(err)
+		s.release(u)
+	})
+}
+
+// TestUnansweredRequestIsAwaitedWhileHeld checks that a request is given up ServerTimeout after it was sent, but only if the lease
+// has ended.
+func TestUnansweredRequestIsAwaitedWhileHeld(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		l := s.lock(s.engines)
+		s.connect(l)
+		s.nets[2].Delay(2 * serverTimeout)
+		u := s.try(l)
+		time.Sleep(2*serverTimeout - 1)
+		if m := memberOf(u, 2); m.state != memberAsking {
+			t.Errorf("%+v", m)
+		}
+		time.Sleep(1)
+		s.wantOwned(u.token, 0, 1, 2)
+		s.release(u)
+		time.Sleep(2 * serverTimeout)
+		s.wantOwned("", 0, 1, 2)
+
+		s.nets[2].Restore()
+		s.nets[2].Break(lua.Redlock.Acquire.SHA, 1, faultnet.SwallowReply)
+		u = s.try(l)
+		s.nets[1].Down()
+		start := time.Now()
+		s.release(u)
+		if d := time.Since(start); d != serverTimeout { // then the request is given up and its cleanup sent
+			t.Errorf("released after %v", d)
+		}
+		s.wantOwned("", 0, 2)
+	})
+}
+
+// TestReleaseNeedsMajorityWithoutLease checks which servers count.
+func TestReleaseNeedsMajorityWithoutLease(t *testing.T) {
+	for _, x := range []struct {
+		what string
+		do   func(s *fixture)
+		want []error
+	}{
+		{"one down", func(s *fixture) { s.nets[0].Down() }, nil},
+		{"two down", func(s *fixture) { s.nets[0].Down(); s.nets[1].Down() }, []error{engine.ErrUnavailable}},
+		{"one lost", func(s *fixture) { s.servers[0].Del(key) }, nil},
+		{"two lost", func(s *fixture) { s.servers[0].Del(key); s.servers[1].Del(key) }, []error{engine.ErrLost}},
+		{"one lost, one down", func(s *fixture) { s.servers[0].Del(key); s.nets[1].Down() }, []error{engine.ErrLost}},
+	} {
+		t.Run(x.what, func(t *testing.T) {
+			inBubble(t, 3, func(s *fixture) {
+				u := s.try(s.lock(s.engines, withoutRenewal))
+				x.do(s)
+				ctx, cancel := context.WithTimeout(s.Context(), ttl)
+				defer cancel()
+				err := u.Release(ctx)
+				if x.what == "two down" {
+					x.want = append(x.want, ctx.Err())
+				}
+				s.wantError(err, x.want...)
+				s.wantError(u.Err(), engine.ErrReleased)
+				s.must(u.Release(s.Context())) // it was released for its holder
+			})
+		})
+	}
+	t.Run("another holder at one, one down", func(t *testing.T) {
+		inBubble(t, 3, func(s *fixture) {
+			s.occupy(0)
+			u := s.try(s.lock(s.engines, withoutRenewal))
+			s.nets[1].Down()
+			s.release(u)
+			s.wantOwned("", 2)
+		})
+	})
+}
+
+// TestExtendNeedsMajority checks that the deadline is extended when a majority has confirmed it, and that a lease of which a
+// minority was extended keeps its deadline.
+func TestExtendNeedsMajority(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		u := s.try(s.lock(s.engines, withoutRenewal))
+		s.must(u.Extend(s.Context(), ttl)) // loads the script
+		synctest.Wait()
+		s.nets[2].Delay(serverTimeout / 2)
+		start := time.Now()
+		s.must(u.Extend(s.Context(), 2*ttl))
+		want := start.Add(2*ttl - engine.Margin(2*ttl))
+		if now, got := time.Now(), u.Deadline(); now != start || got != want {
+			t.Errorf("Extend took %v, the deadline is %v after it, want %v", now.Sub(start), got.Sub(start), want.Sub(start))
+		}
+		time.Sleep(serverTimeout)
+		if got, err := memberOf(u, 2).part.State(); err != nil || got != want {
+			t.Errorf("at the server that was slow the deadline is %v after Extend: %v", got.Sub(start), err)
+		}
+		s.nets[2].Down()
+		before := u.Deadline()
+		s.nets[1].Blackhole()
+		start = time.Now()
+		err := u.Extend(s.Context(), 4*ttl)
+		s.wantError(err, engine.ErrUnavailable)
+		if d := time.Since(start); d != serverTimeout {
+			t.Errorf("Extend took %v", d)
+		}
+		if got := u.Deadline(); !got.Equal(before) {
+			t.Errorf("the deadline moved by %v", got.Sub(before))
+		}
+		s.must(u.Err())
+		s.ends(u.Done())
+		if now := time.Now(); !now.Equal(before) {
+			t.Errorf("lost %v after the deadline", now.Sub(before))
+		}
+	})
+}
+
+// TestAdopt checks a majority, whose lease is extended and renewed, and that errors of a minority say what is known.
+func TestAdopt(t *testing.T) {
+	const long = time.Hour
+	longTTL := func(spec *Spec) { spec.TTL, spec.NoRenewal = long, true }
+	for _, x := range []struct {
+		what string
+		do   func(s *fixture)
+		want []error
+		left []int // servers that have the token afterwards
+	}{
+		{"all have it", func(*fixture) {}, nil, []int{0, 1, 2}},
+		{"one lost it", func(s *fixture) { s.servers[0].Del(key) }, nil, []int{1, 2}},
+		{"one down", func(s *fixture) { s.nets[0].Down() }, nil, []int{0, 1, 2}},
+		{"two lost it", func(s *fixture) { s.servers[0].Del(key); s.servers[1].Del(key) }, []error{engine.ErrLost}, []int{2}},
+		{"two with another holder", func(s *fixture) { s.occupy(0, 1) }, []error{engine.ErrLost}, []int{2}},
+		{"two lost it, one down", func(s *fixture) { s.servers[0].Del(key); s.servers[1].Del(key); s.nets[2].Down() }, []error{engine.ErrLost}, []int{2}},
+		{"one lost it, one down", func(s *fixture) { s.servers[0].Del(key); s.nets[1].Down() }, []error{engine.ErrUnavailable}, []int{1, 2}},
+		{"two down", func(s *fixture) { s.nets[0].Down(); s.nets[1].Blackhole() }, []error{engine.ErrUnavailable}, []int{0, 1, 2}},
+		{"one restarted lately", func(s *fixture) { s.uptimes[0].Store(60) }, nil, []int{0, 1, 2}},
+		{"two restarted lately", func(s *fixture) { s.uptimes[0].Store(60); s.uptimes[1].Store(60) }, []error{engine.ErrRecentRestart}, []int{0, 1, 2}},
+	} {
+		t.Run(x.what, func(t *testing.T) {
+			inBubble(t, 3, func(s *fixture) {
+				_, engines := s.process(nil)
+				first := s.try(s.lock(engines, longTTL))
+				time.Sleep(long / 2)
+				x.do(s)
+				second, err := s.lock(s.engines, longTTL, func(spec *Spec) { spec.MinUptime = long }).Adopt(s.Context(), first.token)
+				s.wantError(err, x.want...)
+				if (second == nil) != (x.want != nil) {
+					t.Fatalf("lease %v, error %v", second, err)
+				}
+				time.Sleep(time.Minute) // a cleanup would have been sent
+				s.wantOwned(first.token, x.left...)
+				if second == nil {
+					return
+				}
+				if second.Fence() != first.Fence() {
+					t.Errorf("fence %d, it was %d", second.Fence(), first.Fence())
+				}
+				if d := time.Until(second.Deadline()); d < long-engine.Margin(long)-2*time.Minute {
+					t.Errorf("the deadline is in %v", d)
+				}
+				s.must(second.Release(s.Context()))
+			})
+		})
+	}
+}
+
+// TestAdoptRejectsEmptyToken checks that it does not ask the servers.
+func TestAdoptRejectsEmptyToken(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		_, err := s.lock(s.engines).Adopt(s.Context(), "")
+		s.wantError(err, engine.ErrInvalid)
+		for _, m := range s.servers {
+			if len(m.Keys()) > 0 {
+				t.Errorf("keys %q", m.Keys())
+			}
+		}
+	})
+}
+
+// TestContextThatHasEndedSendsNothing checks each operation that takes a context.
+func TestContextThatHasEndedSendsNothing(t *testing.T) {
+	inBubble(t, 3, func(s *fixture) {
+		l := s.lock(s.engines)
+		held := s.try(s.lock(s.engines, func(spec *Spec) { spec.Name = "y" }))
+		ctx, cancel := context.WithTimeout(s.Context(), -1)
+		defer cancel()
+		for _, n := range s.nets {
+			n.ResetCount()
+		}
+		for _, call := range []func(context.Context) (*Lease, error){l.Try, l.Acquire, func(ctx context.Context) (*Lease, error) { return l.Adopt(ctx, "token") }} {
+			u, err := call(ctx)
+			s.wantError(err, context.DeadlineExceeded)
+			if u != nil {
+				t.Error("a lease")
+			}
+		}
+		s.wantError(held.Extend(ctx, ttl), context.DeadlineExceeded)
+		synctest.Wait()
+		for i, n := range s.nets {
+			if n.Scripts() > 0 {
+				t.Errorf("server %d got %d scripts", i, n.Scripts())
+			}
+		}
+	})
+}

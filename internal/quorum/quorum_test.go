@@ -1,0 +1,347 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	quiet.Redis()
+	goleak.VerifyTestMain(m)
+}
+
+const (
+	ttl           = 600 * time.Millisecond
+	serverTimeout = 60 * time.Millisecond
+	key           = "lock:x" // of the lock at each server
+	metaKey       = "{lock:x}:mutex:meta"
+)
+
+// fixture is several servers in a synctest bubble, each with its own clock, and one process with an engine and a network for each
+// of them.
+type fixture struct {
+	*testing.T
+	servers []*miniredis.Miniredis
+	offsets []time.Duration // of the servers' clocks
+	uptimes []atomic.Int64  // of the servers, in s
+	nets    []*faultnet.Net
+	engines []*engine.Engine
+	cleanup []func()
+	parts   int // made by part
+
+	mu     sync.Mutex
+	events []engine.Event // of the first engine
+}
+
+// failure is an error as Spec.Fail makes it.
+type failure struct {
+	answers []error
+	error
+}
+
+func (f *failure) Unwrap() error { return f.error }
+
+func inBubble(t *testing.T, servers int, test func(s *fixture)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &fixture{T: t, offsets: make([]time.Duration, servers), uptimes: make([]atomic.Int64, servers)}
+		for i := range servers {
+			m := miniredis.NewMiniRedis()
+			m.ClockTTL(true)
+			first, err := m.Dial() // Server returns nil before the first connection
+			s.must(err)
+			s.must(first.Close())
+			s.uptimes[i].Store(1e6)
+			m.Server().SetPreHook(func(c *server.Peer, command string, _ ...string) bool {
+				if strings.HasPrefix(command, "EVAL") {
+					m.SetTime(time.Now().Add(s.offsets[i]))
+				}
+				if command == "INFO" {
+					c.WriteBulk(fmt.Sprintf("# Server\r\nuptime_in_seconds:%d\r\n", s.uptimes[i].Load()))
+				}
+				return command == "INFO"
+			})
+			s.servers = append(s.servers, m)
+		}
+		s.nets, s.engines = s.process(func(e engine.Event) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.events = append(s.events, e)
+		})
+		defer func() {
+			for _, f := range slices.Backward(s.cleanup) {
+				f()
+			}
+			for _, m := range s.servers {
+				m.Close()
+			}
+			time.Sleep(time.Minute) // go-redis ends its goroutines by timers
+		}()
+		test(s)
+	})
+}
+
+// process returns the networks and engines of another process. The observer is that of its first engine.
+func (s *fixture) process(observe func(engine.Event)) (nets []*faultnet.Net, engines []*engine.Engine) {
+	s.Helper()
+	for _, m := range s.servers {
+		n := faultnet.New(faultnet.Buffer(func(context.Context, string, string) (net.Conn, error) { return m.Dial() }))
+		rdb := redis.NewClient(n.Options(time.Second))
+		c, err := client.New(rdb)
+		s.must(err)
+		e := engine.New(engine.Config{
+			Client: c, Prefix: "lock:", HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: 600 * time.Millisecond,
+			MetadataTTL: time.Hour, Retry: engine.Retry{MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second, MaxElapsed: 2 * time.Second},
+			Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Observe: observe,
+		})
+		observe = nil
+		nets, engines = append(nets, n), append(engines, e)
+		s.cleanup = append(s.cleanup, func() {
+			n.Restore()
+			_ = e.Close()
+			_ = rdb.Close()
+		})
+	}
+	return nets, engines
+}
+
+// lock returns the lock "x" on these engines.
+func (s *fixture) lock(engines []*engine.Engine, change ...func(*Spec)) *Lock {
+	s.Helper()
+	spec := Spec{
+		Spec:    engine.Spec{Scripts: lua.Redlock, Name: "x", PlainKey: true, TTL: ttl},
+		Engines: engines, ServerTimeout: serverTimeout, MaxRetryDelay: 250 * time.Millisecond,
+		Fail: func(answers []error, causes ...error) error { return &failure{answers, engine.Chain(causes...)} },
+	}
+	for _, f := range change {
+		f(&spec)
+	}
+	l, err := New(spec)
+	s.must(err)
+	return l
+}
+
+func withoutRenewal(spec *Spec) { spec.NoRenewal = true }
+
+// try returns a lease, when all servers have answered.
+func (s *fixture) try(l *Lock) *Lease {
+	s.Helper()
+	u, err := l.Try(s.Context())
+	s.must(err)
+	synctest.Wait()
+	return u
+}
+
+// release releases a lease and returns when all servers have answered.
+func (s *fixture) release(u *Lease) {
+	s.Helper()
+	s.must(u.Release(s.Context()))
+	synctest.Wait()
+}
+
+// connect opens the connections and loads the scripts.
+func (s *fixture) connect(l *Lock) {
+	s.Helper()
+	s.release(s.try(l))
+}
+
+// ends waits until the channel is closed, for a minute at most: a lease that is renewed forever would keep the test running.
+func (s *fixture) ends(done <-chan struct{}) {
+	s.Helper()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		s.Fatal("not ended after a minute")
+	}
+}
+
+func (s *fixture) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// occupy gives the lock at some servers to another holder.
+func (s *fixture) occupy(servers ...int) {
+	s.Helper()
+	for _, i := range servers {
+		s.must(s.servers[i].Set(key, "another"))
+		s.servers[i].SetTTL(key, time.Minute)
+	}
+}
+
+// owned returns the servers that have this token, from 0, when all commands under way have ended.
+func (s *fixture) owned(token string) (servers []int) {
+	synctest.Wait()
+	for i, m := range s.servers {
+		m.SetTime(time.Now().Add(s.offsets[i]))
+		if owner, _ := m.Get(key); owner == token {
+			servers = append(servers, i)
+		}
+	}
+	return servers
+}
+
+// wantOwned checks which servers have the token.
+func (s *fixture) wantOwned(token string, want ...int) {
+	s.Helper()
+	if got := s.owned(token); !slices.Equal(got, want) {
+		s.Errorf("servers %v have the lease, want %v", got, want)
+	}
+}
+
+// wantError checks which of these errors an error matches.
+func (s *fixture) wantError(err error, want ...error) {
+	s.Helper()
+	for _, e := range []error{engine.ErrNotAcquired, engine.ErrUnavailable, engine.ErrLost, engine.ErrReleased, engine.ErrClosed, engine.ErrInvalid, engine.ErrRecentRestart, context.DeadlineExceeded} {
+		if errors.Is(err, e) != slices.Contains(want, e) {
+			s.Errorf("errors.Is %q is not %v: %v", e, slices.Contains(want, e), err)
+		}
+	}
+}
+
+// answers returns what each server has answered, by an error of Spec.Fail.
+func (s *fixture) answers(err error) []error {
+	s.Helper()
+	var f *failure
+	if !errors.As(err, &f) {
+		s.Fatalf("%v has no answers", err)
+	}
+	return f.answers
+}
+
+// forgetEvents makes wantEvents check only later events.
+func (s *fixture) forgetEvents() {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = nil
+}
+
+// wantEvents checks the types of the first engine's events since the last call.
+func (s *fixture) wantEvents(want ...engine.EventType) {
+	s.Helper()
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var got []engine.EventType
+	for _, e := range s.events {
+		got = append(got, e.Type)
+	}
+	s.events = nil
+	if !slices.Equal(got, want) {
+		s.Errorf("events %v, want %v", got, want)
+	}
+}
+
+// memberOf returns a member of a lease that is in use.
+func memberOf(u *Lease, i int) member {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.members[i]
+}
+
+// ignored is an owner of parts whose events nobody needs.
+type ignored struct{}
+
+func (ignored) PartEvent(engine.EventType) {}
+
+// part returns a lease at the first server that could be a part: it ends ttl from now and has this fence.
+func (s *fixture) part(ttl time.Duration, fence int64) *engine.Lease {
+	s.Helper()
+	s.parts++
+	l, err := s.engines[0].Lock(engine.Spec{
+		Scripts: lua.Redlock, Name: fmt.Sprint("part ", s.parts), PlainKey: true, TTL: ttl, NoRenewal: true,
+	})
+	s.must(err)
+	granted := make(chan engine.TokenReply, 1)
+	r := l.NewTokenRequest(l.NewToken(leastFenceFlag, fence), &engine.Owner{Since: time.Now(), Observer: ignored{}}, false)
+	r.Send(func(_ *engine.TokenRequest, reply engine.TokenReply) { granted <- reply })
+	reply := <-granted
+	s.must(reply.Err)
+	if got := int64(reply.Lease.Fence()); got != fence {
+		s.Fatalf("fence %d, want %d", got, fence)
+	}
+	return reply.Lease
+}
+
+// leaseOf returns a lease with these members. Nothing has been sent for it.
+func (s *fixture) leaseOf(members ...member) *Lease {
+	s.Helper()
+	u := &Lease{lock: &Lock{need: len(members)/2 + 1}, members: members, changed: make(chan struct{}, 1)}
+	u.lock.spec.ServerTimeout = serverTimeout
+	u.lifecycle.Begin(u)
+	return u
+}
+
+func TestNewValidatesSpec(t *testing.T) {
+	inBubble(t, 5, func(s *fixture) {
+		e := s.engines
+		for what, x := range map[string]struct {
+			engines []*engine.Engine
+			change  func(*Spec)
+			valid   bool
+		}{
+			"no engine":                      {},
+			"one engine":                     {engines: e[:1], valid: true},
+			"two engines":                    {engines: e[:2]},
+			"three engines":                  {engines: e[:3], valid: true},
+			"four engines":                   {engines: e[:4]},
+			"an engine is nil":               {engines: []*engine.Engine{e[0], nil, e[1]}},
+			"an engine twice":                {engines: []*engine.Engine{e[0], e[1], e[0]}},
+			"an engine twice in a row":       {engines: []*engine.Engine{e[0], e[1], e[1]}},
+			"ServerTimeout half of TTL":      {engines: e, change: func(spec *Spec) { spec.ServerTimeout = ttl / 2 }, valid: true},
+			"ServerTimeout too long":         {engines: e, change: func(spec *Spec) { spec.ServerTimeout = ttl/2 + 1 }},
+			"ServerTimeout too short":        {engines: e, change: func(spec *Spec) { spec.ServerTimeout = time.Millisecond - 1 }},
+			"MaxRetryDelay too short":        {engines: e, change: func(spec *Spec) { spec.MaxRetryDelay = firstRetryDelay - 1 }},
+			"MinUptime shorter than TTL":     {engines: e, change: func(spec *Spec) { spec.MinUptime = ttl - 1 }},
+			"TTL too short, of engine.Spec":  {engines: e, change: func(spec *Spec) { spec.TTL = time.Millisecond }},
+			"name is empty, of engine.Spec ": {engines: e, change: func(spec *Spec) { spec.Name = "" }},
+		} {
+			spec := s.lock(e).spec
+			spec.Engines = x.engines
+			if x.change != nil {
+				x.change(&spec)
+			}
+			l, err := New(spec)
+			switch {
+			case x.valid && err != nil:
+				t.Errorf("%s: %v", what, err)
+			case x.valid && l.need != len(x.engines)/2+1:
+				t.Errorf("%s: %d are a majority", what, l.need)
+			case !x.valid && !errors.Is(err, engine.ErrInvalid):
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		for ttl, want := range map[time.Duration]time.Duration{
+			10 * time.Millisecond: time.Millisecond, time.Second: 100 * time.Millisecond, time.Minute: 500 * time.Millisecond,
+		} {
+			l := s.lock(e, func(spec *Spec) { spec.TTL, spec.ServerTimeout = ttl, 0 })
+			if got := l.spec.ServerTimeout; got != want {
+				t.Errorf("the default ServerTimeout for TTL %v is %v, want %v", ttl, got, want)
+			}
+		}
+	})
+}
