@@ -55,7 +55,6 @@ type Lease struct {
 	drained    chan struct{}
 	conversion *conversion                 // while one is under way, and in a lease that ended meanwhile
 	next       atomic.Pointer[Lease]       // the lease that continues this one; see become. Set under mu, with the state
-	former     *Lease                      // the lease that this one continues, which ends with it
 	backoff    *backoff.ExponentialBackOff // nil while renewals succeed
 	renewErr   error                       // the last error of a renewal
 	cleanup    *Cleanup                    // once it is released
@@ -136,18 +135,19 @@ func (h *Lease) lose(reason error) {
 	h.observe(Lost, time.Since(h.grantedAt), err)
 }
 
-// endLocked ends the lease, and the one that it continues, and returns a function that cancels the contexts; see
-// lifecycle.endLocked.
+// endLocked ends the lease and returns a function that cancels the contexts; see lifecycle.endLocked.
 func (h *Lease) endLocked(state leaseState, err error) (cancel func()) {
 	h.state = state
-	cancel = h.lifecycle.endLocked(err)
-	if former := h.former; former != nil {
-		return func() {
-			former.endAs(state, err)
-			cancel()
-		}
-	}
-	return cancel
+	return h.lifecycle.endLocked(err)
+}
+
+// endWithNext ends a lease that another one continued, which has ended.
+func (h *Lease) endWithNext(err error) {
+	next := h.next.Load()
+	next.mu.Lock()
+	state := next.state
+	next.mu.Unlock()
+	h.endAs(state, err)
 }
 
 // endAs ends the lease for its holder, unless it has ended, and does nothing else.
@@ -292,11 +292,8 @@ func (h *Lease) abandon() { _, _ = h.release(h.lock.e.transport.Send, true) }
 // process was frozen.
 func (h *Lease) CheckDeadline() {
 	if next := h.next.Load(); next != nil {
-		if err := next.Err(); err != nil { // which ended before this one was updated
-			next.mu.Lock()
-			state := next.state
-			next.mu.Unlock()
-			h.endAs(state, err)
+		if err := next.Err(); err != nil {
+			h.endWithNext(err) // it ended before this one was updated
 		}
 		return
 	}

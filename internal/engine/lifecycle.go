@@ -39,6 +39,7 @@ type lifecycle struct {
 	done       chan struct{}            // closed when the lease ends; nil until Done is called
 	background *cancelable              // shared by all contexts whose parents never end; nil until there is one
 	contexts   map[*cancelable]struct{} // of contexts whose parents may end
+	former     *Lease                   // the lease that this one continues, which the holder still uses and which ends with it
 }
 
 // DeadlineChecker is a lease. CheckDeadline ends it as lost if its deadline has passed. It is called without any of the
@@ -62,9 +63,12 @@ func (l *lifecycle) endLocked(err error) (cancel func()) {
 	if l.done != nil {
 		close(l.done)
 	}
-	background, contexts := l.background, l.contexts
+	background, contexts, former := l.background, l.contexts, l.former
 	l.contexts = nil
 	return func() {
+		if former != nil {
+			former.endWithNext(err)
+		}
 		if background != nil {
 			background.cancel(err)
 		}
