@@ -28,7 +28,7 @@ func TestRepeatedAcquireWrites(t *testing.T) {
 		{lua.Semaphore, "hc1", twoAndFour},
 	} {
 		t.Run(c.set.Kind+c.flags, func(t *testing.T) {
-			own := "{lock:x}:" + c.set.Keys + ":"
+			own := "{lock:x}:" + c.set.KeyKind + ":"
 			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, c.set}
 			ask := protocol.AcquireArgs(nil, token("a", 1)+c.flags, ttl, metadataTTL, 0, channelPrefix, 0, c.policyArg, 0)
 			first := b.eval(c.set.Acquire, 4, ask)
@@ -70,7 +70,7 @@ func (b *bench) changes() int {
 func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 	for _, set := range lua.Sets {
 		t.Run(set.Kind, func(t *testing.T) {
-			own := "{lock:x}:" + set.Keys + ":"
+			own := "{lock:x}:" + set.KeyKind + ":"
 			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, set}
 			suffix, policyArg := map[string]string{"rwlock": "w", "semaphore": "h1"}[set.Kind], ""
 			if set == lua.Semaphore {

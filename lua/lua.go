@@ -53,7 +53,7 @@ func (s *Script) AppendCommand(command []any, keys ...any) []any {
 // Set is the scripts of one primitive.
 type Set struct {
 	Kind       string // the primitive's package: "mutex"
-	Keys       string // the kind that is part of the names of its keys
+	KeyKind    string // the kind in the names of its keys
 	Acquire    *Script
 	Release    *Script
 	Renew      *Script
@@ -108,7 +108,7 @@ func (s *Set) Scripts() []*Script {
 }
 
 func newSet(policies ...string) *Set {
-	set := &Set{policies: policies, Kind: policies[0], Keys: policies[0]}
+	set := &Set{policies: policies, Kind: policies[0], KeyKind: policies[0]}
 	set.Acquire = set.script("acquire")
 	set.Release = set.script("release")
 	set.Renew = set.script("renew")
@@ -120,7 +120,7 @@ func newSet(policies ...string) *Set {
 	case "semaphore":
 		set.Limit = set.script("limit")
 	case "redlock":
-		set.Keys = "mutex" // at each server it is a mutex
+		set.KeyKind = "mutex" // at each server it is a mutex
 		set.RaiseFence, set.Identity = set.script("raise_fence"), set.script("identity")
 	}
 	return set
@@ -133,7 +133,7 @@ func (s *Set) script(transition string) *Script {
 // like is a primitive that has the scripts of another, and keys of its own. Where it shares a script, it shares its SHA.
 func like(s *Set, kind string) *Set {
 	c := *s
-	c.Kind, c.Keys = kind, kind
+	c.Kind, c.KeyKind = kind, kind
 	if kind == "ratelimit" {
 		c.Allow = c.script("allow")
 	}

@@ -42,9 +42,9 @@ func onBoth(t *testing.T, test func(b *bench)) {
 }
 
 func onBothServers(t *testing.T, set *lua.Set, test func(b *bench)) {
-	own := "{lock:x}:" + set.Keys + ":"
+	own := "{lock:x}:" + set.KeyKind + ":"
 	keys := []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}
-	if set.Keys == "mutex" {
+	if set.KeyKind == "mutex" {
 		keys[0] = "lock:x"
 	}
 	t.Run("embedded", func(t *testing.T) {

@@ -34,7 +34,7 @@ func allAtTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
 	for _, set := range lua.Sets {
 		t.Run(set.Kind, func(t *testing.T) {
 			atTimeOf(t, set, func(b *bench, pass func(time.Duration)) {
-				if set.Keys == "mutex" {
+				if set.KeyKind == "mutex" {
 					b.keys = []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:heartbeats"}
 				}
 				test(b, pass)
@@ -363,7 +363,7 @@ func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
 				return b.rdb.Eval(ctx, set.Release.Text, b.keys, protocol.ReleaseArgs(nil, token("b", 1)+flags, metadataTTL, channelPrefix, 0, 0, 0)...).Err()
 			}})
 		t.Run(set.Kind, func(t *testing.T) {
-			own := "{lock:x}:" + set.Keys + ":"
+			own := "{lock:x}:" + set.KeyKind + ":"
 			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, set}
 			do := func(args ...any) {
 				t.Helper()

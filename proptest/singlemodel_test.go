@@ -578,7 +578,7 @@ func singleSequence(r *rapid.T, u *run, set *lua.Set, rdb *redis.Client, mini *m
 			tombstones: map[*singleReq]int64{},
 			reach:      func(what string) { u.tally[what]++ },
 		},
-		scriptBench: newScriptBench(r, rdb, mini, set.Keys),
+		scriptBench: newScriptBench(r, rdb, mini, set.KeyKind),
 		set:         set,
 	}
 	b.singleModel.subscribed = b.scriptBench.subscribed
@@ -617,7 +617,7 @@ func singleSequence(r *rapid.T, u *run, set *lua.Set, rdb *redis.Client, mini *m
 		"the clock was set back":          b.clockWasSetBack,
 		"the metadata is lost":            b.metadataIsLost,
 	}
-	if set.Keys == "mutex" { // the key has the format of other libraries
+	if set.KeyKind == "mutex" { // the key has the format of other libraries
 		b.keys[0] = "lock:x"
 		actions["another library acquires it"] = b.foreignerComes
 		actions["another library releases it"] = b.foreignerGoes

@@ -174,7 +174,7 @@ func (l *Limiter) AllowN(ctx context.Context, n int) (Result, error) {
 	if err := l.checkLeaseless(n, "Allow"); err != nil {
 		return Result{}, err
 	}
-	q, fence, err := l.lock.TryTake(ctx, engine.Terms{Permits: n})
+	q, fence, err := l.lock.TryTake(ctx, engine.Terms{Number: n})
 	if err != nil {
 		return Result{}, limited(err)
 	}
@@ -195,7 +195,7 @@ func (l *Limiter) WaitN(ctx context.Context, n int) error {
 	if err := l.checkLeaseless(n, "Wait"); err != nil {
 		return err
 	}
-	_, err := l.lock.Take(ctx, engine.Terms{Permits: n})
+	_, err := l.lock.Take(ctx, engine.Terms{Number: n})
 	return limited(err)
 }
 
@@ -218,7 +218,7 @@ func (l *Limiter) DoN(ctx context.Context, n int, fn func(ctx context.Context, f
 	if err := l.checkCount(n); err != nil {
 		return err
 	}
-	fence, err := l.lock.Take(ctx, engine.Terms{Permits: n})
+	fence, err := l.lock.Take(ctx, engine.Terms{Number: n})
 	if err != nil {
 		return limited(err)
 	}
@@ -242,7 +242,7 @@ func (l *Limiter) acquire(ctx context.Context, n int) (*engine.Lease, error) {
 	if err := l.checkLease(n, "Acquire"); err != nil {
 		return nil, err
 	}
-	h, err := l.lock.Acquire(ctx, engine.Terms{Permits: n})
+	h, err := l.lock.Acquire(ctx, engine.Terms{Number: n})
 	return h, limited(err)
 }
 
@@ -258,7 +258,7 @@ func (l *Limiter) TryAcquireN(ctx context.Context, n int) (*lockkeeper.Lease, er
 	if err := l.checkLease(n, "TryAcquire"); err != nil {
 		return nil, err
 	}
-	h, err := l.lock.Try(ctx, engine.Terms{Permits: n})
+	h, err := l.lock.Try(ctx, engine.Terms{Number: n})
 	return access.Lease[lockkeeper.Lease](h, limited(err))
 }
 

@@ -69,7 +69,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Lock{lock, engine.Terms{Flags: "r"}, engine.Terms{Flags: "w", Permits: streak}}, nil
+	return &Lock{lock, engine.Terms{Flags: "r"}, engine.Terms{Flags: "w", Number: streak}}, nil
 }
 
 // RLock waits until the caller may read, until ctx ends, or until Redis cannot be used, and returns the read lease. Package

@@ -83,7 +83,7 @@ func (s *Semaphore) acquire(ctx context.Context, n int) (*engine.Lease, error) {
 	if err := s.checkCount(n); err != nil {
 		return nil, err
 	}
-	return s.lock.Acquire(ctx, engine.Terms{Permits: n})
+	return s.lock.Acquire(ctx, engine.Terms{Number: n})
 }
 
 // TryAcquire acquires n permits if they are available and nobody is queued. It blocks for a round trip. The error is
@@ -92,7 +92,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*lockkeeper.Lease, e
 	if err := s.checkCount(n); err != nil {
 		return nil, err
 	}
-	return access.Lease[lockkeeper.Lease](s.lock.Try(ctx, engine.Terms{Permits: n}))
+	return access.Lease[lockkeeper.Lease](s.lock.Try(ctx, engine.Terms{Number: n}))
 }
 
 // Do calls fn while holding n permits; see package [lockkeeper].

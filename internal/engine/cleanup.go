@@ -31,7 +31,7 @@ type Cleanup struct {
 	mu        sync.Mutex // guards the fields below
 	state     cleanupState
 	inDoubt   bool   // the outcome of an attempt is unknown, so the server may have done it already
-	had       int64  // the server's answer
+	code      int64  // the code of the server's reply
 	failure   error  // why there is no answer, or nil
 	found     *Lease // the lease that replaced the origin, not started yet
 	successor *Lease // the lease whose settle is called at the end; nil: Convert waits instead
@@ -189,9 +189,9 @@ func (c *Cleanup) handTo(successor *Lease) bool {
 	return true
 }
 
-func (c *Cleanup) finish(had int64, err error) {
+func (c *Cleanup) finish(code int64, err error) {
 	c.mu.Lock()
-	c.had, c.failure, c.state = had, err, cleanupEnded
+	c.code, c.failure, c.state = code, err, cleanupEnded
 	successor, found := c.successor, c.found
 	c.mu.Unlock()
 	if successor != nil {
@@ -229,7 +229,7 @@ func (c *Cleanup) err() error {
 	switch {
 	case c.failure != nil:
 		return c.lock.fail(c.failure)
-	case c.had == lua.Refused && !c.inDoubt:
+	case c.code == lua.Refused && !c.inDoubt:
 		return c.lock.fail(ErrLost, ErrNotHeld)
 	}
 	return nil

@@ -22,10 +22,10 @@ type RecordUnknown struct {
 }
 
 // Error implements error.
-func (e *RecordUnknown) Error() string { return e.Err.Error() }
+func (u *RecordUnknown) Error() string { return u.Err.Error() }
 
 // Unwrap returns Err.
-func (e *RecordUnknown) Unwrap() error { return e.Err }
+func (u *RecordUnknown) Unwrap() error { return u.Err }
 
 // Complete ends the lease for its holder, as Release does, but leaves a record at the server that prevents all acquisitions
 // until the given time. If that time has passed, it releases the lease. As with Release, the command is retried in the
@@ -35,16 +35,16 @@ func (e *RecordUnknown) Unwrap() error { return e.Err }
 // A renewal that is still in flight has no effect, whenever it runs: the record is not the token. The error is ErrLost or
 // ErrReleased if the lease had ended before, and a *RecordUnknown if the server has not confirmed the record.
 func (h *Lease) Complete(ctx context.Context, until time.Time) error {
-	d, err := h.end(h.lock.e.transport.Send, false, until)
+	c, err := h.end(h.lock.e.transport.Send, false, until)
 	if err != nil {
 		return err
 	}
-	if d == nil {
+	if c == nil {
 		return h.lock.fail(ErrReleased)
 	}
-	err = h.await(ctx, d, errNotRecorded)
+	err = h.await(ctx, c, errNotRecorded)
 	if err != nil && !errors.Is(err, ErrLost) {
-		return &RecordUnknown{d.until, err}
+		return &RecordUnknown{c.until, err}
 	}
 	if err == nil && h.inDoubt() && time.Until(until) < tombstoneTTL {
 		// A copy of its request could run after the record has expired.

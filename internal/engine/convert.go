@@ -18,11 +18,11 @@ type conversion struct {
 
 // resolved returns a channel that is closed when the outcome of a conversion that was given up is known, or nil if none
 // was given up.
-func (c *conversion) resolved() <-chan struct{} {
-	if c == nil || c.undoing == nil {
+func (cv *conversion) resolved() <-chan struct{} {
+	if cv == nil || cv.undoing == nil {
 		return nil
 	}
-	return c.undoing.finished
+	return cv.undoing.finished
 }
 
 // Convert acquires a lease, described by the terms, that replaces another lease of the same name. The server ends the old
@@ -54,10 +54,10 @@ func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	t.origin = from
-	w, err := l.obtain(from.Context(waiting), t, true) // the wait ends when the old lease does
+	r, err := l.acquire(from.Context(waiting), t, true) // the wait ends when the old lease does
 	if err == nil {
 		from.replaced()
-		return w.lease, nil
+		return r.lease, nil
 	}
 	if c := from.undoing(); c != nil {
 		grace := time.NewTimer(cancelGrace)

@@ -64,14 +64,14 @@ type Retry struct {
 }
 
 // NewBackoff returns the pauses between repeated requests.
-func (r Retry) NewBackoff() *backoff.ExponentialBackOff {
+func (p Retry) NewBackoff() *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(r.MinBackoff), backoff.WithMaxInterval(r.MaxBackoff), backoff.WithMaxElapsedTime(0))
+		backoff.WithInitialInterval(p.MinBackoff), backoff.WithMaxInterval(p.MaxBackoff), backoff.WithMaxElapsedTime(0))
 }
 
 // Exhausted reports whether requests that have failed since that time are repeated no more.
-func (r Retry) Exhausted(since, now time.Time) bool {
-	return r.MaxElapsed >= 0 && now.Sub(since) >= r.MaxElapsed
+func (p Retry) Exhausted(since, now time.Time) bool {
+	return p.MaxElapsed >= 0 && now.Sub(since) >= p.MaxElapsed
 }
 
 // Engine is safe for concurrent use.
@@ -150,8 +150,8 @@ func (e *Engine) Close() error {
 	}
 	wait := time.Until(e.closeBy)
 	waiters := make([]*request, 0, len(e.requests))
-	for _, w := range e.requests {
-		waiters = append(waiters, w)
+	for _, r := range e.requests {
+		waiters = append(waiters, r)
 	}
 	holds := make([]*Lease, 0, len(e.leases))
 	for h := range e.leases {
@@ -161,31 +161,31 @@ func (e *Engine) Close() error {
 	e.mu.Unlock()
 
 	e.close()
-	for _, w := range waiters {
-		w.leave(ErrClosed)
+	for _, r := range waiters {
+		r.leave(ErrClosed)
 	}
 	for _, o := range observers { // first, so that a lease made of parts is released, and not lost with its parts
 		o.KeeperClosed()
 	}
-	var left []*Cleanup
+	var cleanups []*Cleanup
 	var lost error // a deadline that has passed unnoticed
 	for _, h := range holds {
-		d, err := h.release(e.transport.Send, false)
+		c, err := h.release(e.transport.Send, false)
 		if err != nil {
 			lost = err
-		} else if d == nil { // it was a part
-			d = h.currentCleanup()
+		} else if c == nil { // it was a part
+			c = h.currentCleanup()
 		}
-		if d != nil {
-			left = append(left, d)
+		if c != nil {
+			cleanups = append(cleanups, c)
 		}
 	}
 	if first {
 		go e.shutdown()
 	}
-	over := e.waitEnded(wait)
-	for _, d := range left {
-		if err := d.errNow(); err != nil {
+	over := e.waitShutdown(wait)
+	for _, c := range cleanups {
+		if err := c.errNow(); err != nil {
 			return err
 		}
 	}
@@ -211,8 +211,8 @@ func (e *Engine) shutdown() {
 	e.transport.Close()
 }
 
-// waitEnded waits for end, and says whether it came in time.
-func (e *Engine) waitEnded(wait time.Duration) bool {
+// waitShutdown waits until shutdown is done, and reports whether it was in time.
+func (e *Engine) waitShutdown(wait time.Duration) bool {
 	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {

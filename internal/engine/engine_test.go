@@ -60,15 +60,15 @@ func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 			spec.Limits = &Limits{Window: 9, Per: time.Minute}
 		})
 		take := func() *request {
-			w, err := l.obtain(context.Background(), Terms{Permits: 1}, false)
+			r, err := l.acquire(context.Background(), Terms{Number: 1}, false)
 			s.must(err)
-			if w.lease != nil || w.state != requestPermitted {
-				t.Errorf("state %d, lease %v", w.state, w.lease)
+			if r.lease != nil || r.state != requestPermitted {
+				t.Errorf("state %d, lease %v", r.state, r.lease)
 			}
-			return w
+			return r
 		}
-		tombstoned := func(w *request) bool {
-			_, err := s.mini.ZScore(l.key(keyHeartbeats), "-"+w.token)
+		tombstoned := func(r *request) bool {
+			_, err := s.mini.ZScore(l.key(keyHeartbeats), "-"+r.token)
 			return err == nil
 		}
 		if h := take(); tombstoned(h) {

@@ -45,11 +45,11 @@ type causes struct {
 	sep  string
 }
 
-func (c *causes) Error() string {
+func (cs *causes) Error() string {
 	var b strings.Builder
-	for i, err := range c.list {
+	for i, err := range cs.list {
 		if i > 0 {
-			b.WriteString(c.sep)
+			b.WriteString(cs.sep)
 		}
 		b.WriteString(err.Error())
 	}
@@ -57,7 +57,7 @@ func (c *causes) Error() string {
 }
 
 // Unwrap lets errors.Is and errors.As find every cause.
-func (c *causes) Unwrap() []error { return c.list }
+func (cs *causes) Unwrap() []error { return cs.list }
 
 // Chain returns an error with its causes, outermost first. errors.Is and errors.As find all of them.
 func Chain(list ...error) error { return &causes{list, ": "} }

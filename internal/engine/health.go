@@ -33,63 +33,63 @@ type ServerHealth struct {
 func (e *Engine) maxAge() time.Duration { return 2 * e.cfg.HeartbeatInterval }
 
 // Sent records that a request is sent. Exactly one of Answered, Failed and Dropped must follow with the same time.
-func (s *ServerHealth) Sent(at time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.inFlight == nil {
-		s.inFlight = s.inline[:0]
+func (sh *ServerHealth) Sent(at time.Time) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.inFlight == nil {
+		sh.inFlight = sh.inline[:0]
 	}
-	s.inFlight = append(s.inFlight, at)
+	sh.inFlight = append(sh.inFlight, at)
 }
 
-func (s *ServerHealth) endLocked(at time.Time) {
-	if i := slices.IndexFunc(s.inFlight, at.Equal); i >= 0 {
-		s.inFlight = slices.Delete(s.inFlight, i, i+1)
+func (sh *ServerHealth) endLocked(at time.Time) {
+	if i := slices.IndexFunc(sh.inFlight, at.Equal); i >= 0 {
+		sh.inFlight = slices.Delete(sh.inFlight, i, i+1)
 	}
 }
 
 // Answered records that the request sent at that time was answered: the lock is held, or was granted.
-func (s *ServerHealth) Answered(at time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.endLocked(at)
-	if at.After(s.answered) {
-		s.answered = at
+func (sh *ServerHealth) Answered(at time.Time) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.endLocked(at)
+	if at.After(sh.answered) {
+		sh.answered = at
 	}
-	s.failure = nil
+	sh.failure = nil
 }
 
 // Failed records that the request sent at that time was not answered, or by an error.
-func (s *ServerHealth) Failed(at time.Time, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.endLocked(at)
-	if at.After(s.answered) {
-		s.failure = err
+func (sh *ServerHealth) Failed(at time.Time, err error) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.endLocked(at)
+	if at.After(sh.answered) {
+		sh.failure = err
 	}
 }
 
 // Dropped records that the request sent at that time ended without information about the server.
-func (s *ServerHealth) Dropped(at time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.endLocked(at)
+func (sh *ServerHealth) Dropped(at time.Time) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.endLocked(at)
 }
 
 // Outage returns why it is not known whether the lock is held: the last request failed, one has been unanswered for longer
 // than SilenceTimeout, or the last answer is too old. It is nil if the server answered recently.
-func (s *ServerHealth) Outage(now time.Time) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.failure != nil {
-		return s.failure
+func (sh *ServerHealth) Outage(now time.Time) error {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.failure != nil {
+		return sh.failure
 	}
-	for _, at := range s.inFlight {
-		if at.After(s.answered) && now.Sub(at) >= SilenceTimeout {
+	for _, at := range sh.inFlight {
+		if at.After(sh.answered) && now.Sub(at) >= SilenceTimeout {
 			return ErrNoAnswer
 		}
 	}
-	if s.answered.IsZero() || now.Sub(s.answered) > s.maxAge {
+	if sh.answered.IsZero() || now.Sub(sh.answered) > sh.maxAge {
 		return ErrNoAnswer
 	}
 	return nil
@@ -97,18 +97,18 @@ func (s *ServerHealth) Outage(now time.Time) error {
 
 // stale reports whether another request would give new information: the last answer is older than age, and no request is in
 // flight.
-func (s *ServerHealth) stale(now time.Time, age time.Duration) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.failure == nil && len(s.inFlight) == 0 && now.Sub(s.answered) > age
+func (sh *ServerHealth) stale(now time.Time, age time.Duration) bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.failure == nil && len(sh.inFlight) == 0 && now.Sub(sh.answered) > age
 }
 
 // Freshness is the age up to which the last answer is recent enough for a wait whose deadline is near; see DeadlineLead.
 func (e *Engine) Freshness() time.Duration { return e.cfg.HeartbeatInterval / 4 }
 
-// waitEnded returns the error of a wait that ctx has ended: contention or an outage.
-func (s *ServerHealth) waitEnded(ctx context.Context) error {
-	if err := s.Outage(time.Now()); err != nil {
+// waitError returns the error of a wait that ctx has ended: contention or an outage.
+func (sh *ServerHealth) waitError(ctx context.Context) error {
+	if err := sh.Outage(time.Now()); err != nil {
 		return Chain(err, ctx.Err())
 	}
 	return Chain(ErrNotAcquired, ctx.Err())
@@ -126,8 +126,8 @@ func nearDeadline(ctx context.Context) (near <-chan time.Time, stop func()) {
 	return nil, func() {}
 }
 
-// askNow makes the first waiter of a name send a heartbeat now if the last answer is not recent.
-func (e *Engine) askNow(key string) {
+// heartbeatIfStale makes the first waiter of a name send a heartbeat now if the last answer is not recent.
+func (e *Engine) heartbeatIfStale(key string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if q := e.queues[key]; q != nil && q.health.stale(time.Now(), e.Freshness()) {

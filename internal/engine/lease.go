@@ -218,16 +218,16 @@ func (h *Lease) end(by func(*transport.Call), unused bool, done time.Time) (*Cle
 		h.drained = quiet
 	}
 	until := h.deadline.Add(Margin(duration(h.ttl)))
-	d := h.lock.newCleanup(h.token, h.inDoubt(), until)
-	d.unused, d.done = boolArg(unused), done
-	d.inDoubt = h.conversion.resolved() != nil // then it may be another lease by now, which is released as well
-	h.cleanup = d
+	c := h.lock.newCleanup(h.token, h.inDoubt(), until)
+	c.unused, c.done = boolArg(unused), done
+	c.inDoubt = h.conversion.resolved() != nil // then it may be another lease by now, which is released as well
+	h.cleanup = c
 	h.mu.Unlock()
 	cancel()
 	h.forget()
-	d.send(by)
+	c.send(by)
 	h.observe(Released, time.Since(h.grantedAt), nil)
-	return d, nil
+	return c, nil
 }
 
 // Release releases the lease. See Lease.Release in package lockkeeper.
@@ -239,39 +239,39 @@ func (h *Lease) Release(ctx context.Context) error {
 	if ctx.Done() == nil {
 		by = h.lock.e.transport.SendInline // the caller cannot be cancelled
 	}
-	d, err := h.release(by, false)
-	if d == nil {
+	c, err := h.release(by, false)
+	if c == nil {
 		return err
 	}
-	return h.await(ctx, d, ErrReleaseUnanswered)
+	return h.await(ctx, c, ErrReleaseUnanswered)
 }
 
 // await returns when the cleanup has ended and no renewal is under way, or when ctx ends; if that has ended already, after
 // cancelGrace at most. The error is silence if there was no reply.
-func (h *Lease) await(ctx context.Context, d *Cleanup, silence error) error {
-	var end <-chan time.Time
+func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
+	var timeout <-chan time.Time
 	done := ctx.Done()
 	if ctx.Err() != nil {
 		grace := time.NewTimer(cancelGrace)
 		defer grace.Stop()
-		end, done = grace.C, nil
+		timeout, done = grace.C, nil
 	}
 	h.mu.Lock()
 	quiet, other := h.drained, h.conversion.resolved()
 	h.mu.Unlock()
-	for _, c := range []<-chan struct{}{d.finished, quiet, other} {
-		if c == nil {
+	for _, ended := range []<-chan struct{}{c.finished, quiet, other} {
+		if ended == nil {
 			continue
 		}
 		select {
-		case <-c:
+		case <-ended:
 		case <-done:
 			return h.lock.fail(silence, ctx.Err())
-		case <-end:
+		case <-timeout:
 			return h.lock.fail(silence, ctx.Err())
 		}
 	}
-	return d.err()
+	return c.err()
 }
 
 // inDoubt reports whether a copy of the request for this lease may still run after its release. For an adopted token that is

@@ -46,7 +46,7 @@ type lifecycle struct {
 // lease's mutexes held.
 type DeadlineChecker interface{ CheckDeadline() }
 
-func (l *lifecycle) begin(lease DeadlineChecker) { l.lease = lease }
+func (lc *lifecycle) begin(lease DeadlineChecker) { lc.lease = lease }
 
 // cancelable is the context behind a leaseContext. It ends with its parent, and when the lease cancels it.
 type cancelable struct {
@@ -58,13 +58,13 @@ type cancelable struct {
 // endLocked ends the lease for its holder and returns a function that cancels the contexts. The caller must call it after it
 // has unlocked mu, and before any action that others can observe. With mu locked it could deadlock: a context that is canceled
 // removes itself from its parent, which may be a context of this lease, or of another lease whose deadline has passed.
-func (l *lifecycle) endLocked(err error) (cancel func()) {
-	l.err = err
-	if l.done != nil {
-		close(l.done)
+func (lc *lifecycle) endLocked(err error) (cancel func()) {
+	lc.err = err
+	if lc.done != nil {
+		close(lc.done)
 	}
-	background, contexts, former := l.background, l.contexts, l.former
-	l.contexts = nil
+	background, contexts, former := lc.background, lc.contexts, lc.former
+	lc.contexts = nil
 	return func() {
 		if former != nil {
 			former.endWithNext(err)
@@ -80,67 +80,67 @@ func (l *lifecycle) endLocked(err error) (cancel func()) {
 }
 
 // Err returns nil while the lease is held, and then an error that matches ErrReleased or ErrLost.
-func (l *lifecycle) Err() error {
-	l.lease.CheckDeadline()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
+func (lc *lifecycle) Err() error {
+	lc.lease.CheckDeadline()
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
+	return lc.err
 }
 
 // Done returns a channel that is closed when the lease ends. If the deadline has passed, it is closed already.
-func (l *lifecycle) Done() <-chan struct{} {
-	l.lease.CheckDeadline()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.done == nil {
-		l.done = make(chan struct{})
-		if l.err != nil {
-			close(l.done)
+func (lc *lifecycle) Done() <-chan struct{} {
+	lc.lease.CheckDeadline()
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
+	if lc.done == nil {
+		lc.done = make(chan struct{})
+		if lc.err != nil {
+			close(lc.done)
 		}
 	}
-	return l.done
+	return lc.done
 }
 
 // Context returns a child of parent that is also canceled when the lease ends, with the lease's error as its cause. The lease
 // keeps a reference to it until the parent ends, and none if the parent never ends.
-func (l *lifecycle) Context(parent context.Context) context.Context {
+func (lc *lifecycle) Context(parent context.Context) context.Context {
 	if parent.Done() == nil {
-		return &leaseContext{cancelable: l.withoutParent(), parent: parent, lifecycle: l}
+		return &leaseContext{cancelable: lc.withoutParent(), parent: parent, lifecycle: lc}
 	}
 	ctx, cancel := context.WithCancelCause(parent)
-	c := &leaseContext{cancelable: &cancelable{Context: ctx, cancel: cancel}, parent: parent, lifecycle: l}
-	l.attach(c.cancelable)
+	c := &leaseContext{cancelable: &cancelable{Context: ctx, cancel: cancel}, parent: parent, lifecycle: lc}
+	lc.attach(c.cancelable)
 	c.check()
 	return c
 }
 
 // attach makes the end of the lease cancel the context. It does nothing if the lease has ended.
-func (l *lifecycle) attach(c *cancelable) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err != nil {
+func (lc *lifecycle) attach(c *cancelable) {
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
+	if lc.err != nil {
 		return
 	}
-	if l.contexts == nil {
-		l.contexts = map[*cancelable]struct{}{}
+	if lc.contexts == nil {
+		lc.contexts = map[*cancelable]struct{}{}
 	}
-	l.contexts[c] = struct{}{}
+	lc.contexts[c] = struct{}{}
 	c.stop = context.AfterFunc(c, func() { // the parent may end first
-		l.mu.Lock()
-		delete(l.contexts, c)
-		l.mu.Unlock()
+		lc.mu.Lock()
+		delete(lc.contexts, c)
+		lc.mu.Unlock()
 	})
 }
 
 // withoutParent returns the context that only the end of the lease cancels.
-func (l *lifecycle) withoutParent() *cancelable {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.background == nil {
+func (lc *lifecycle) withoutParent() *cancelable {
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
+	if lc.background == nil {
 		ctx, cancel := context.WithCancelCause(context.Background())
-		l.background = &cancelable{Context: ctx, cancel: cancel}
+		lc.background = &cancelable{Context: ctx, cancel: cancel}
 	}
-	return l.background
+	return lc.background
 }
 
 // leaseContext checks the lease's deadline in each of its methods. A process that was paused past the deadline thus learns of
@@ -153,35 +153,35 @@ type leaseContext struct {
 }
 
 // check cancels the context if the lease has ended.
-func (c *leaseContext) check() {
-	if c.cancelable.Err() != nil {
+func (ctx *leaseContext) check() {
+	if ctx.cancelable.Err() != nil {
 		return
 	}
-	if err := c.lifecycle.Err(); err != nil {
-		c.cancelable.cancel(err) // the goroutine that ended the lease may not have canceled it yet
+	if err := ctx.lifecycle.Err(); err != nil {
+		ctx.cancelable.cancel(err) // the goroutine that ended the lease may not have canceled it yet
 	}
 }
 
 // Deadline implements context.Context.
-func (c *leaseContext) Deadline() (time.Time, bool) { return c.parent.Deadline() }
+func (ctx *leaseContext) Deadline() (time.Time, bool) { return ctx.parent.Deadline() }
 
 // Done implements context.Context.
-func (c *leaseContext) Done() <-chan struct{} {
-	c.check()
-	return c.cancelable.Done()
+func (ctx *leaseContext) Done() <-chan struct{} {
+	ctx.check()
+	return ctx.cancelable.Done()
 }
 
 // Err implements context.Context.
-func (c *leaseContext) Err() error {
-	c.check()
-	return c.cancelable.Err()
+func (ctx *leaseContext) Err() error {
+	ctx.check()
+	return ctx.cancelable.Err()
 }
 
 // Value implements context.Context. context.Cause calls it, too.
-func (c *leaseContext) Value(key any) any {
-	c.check()
-	if v := c.cancelable.Value(key); v != nil {
+func (ctx *leaseContext) Value(key any) any {
+	ctx.check()
+	if v := ctx.cancelable.Value(key); v != nil {
 		return v
 	}
-	return c.parent.Value(key)
+	return ctx.parent.Value(key)
 }

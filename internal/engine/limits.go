@@ -19,33 +19,33 @@ type Limits struct {
 }
 
 // clockOnly says whether permits return by the clock and by nothing else. Then requests are granted without a lease.
-func (l *Limits) clockOnly() bool { return l != nil && l.AtOnce == 0 }
+func (lim *Limits) clockOnly() bool { return lim != nil && lim.AtOnce == 0 }
 
 // byClock says whether permits return by the clock, so that the server can tell when.
-func (l *Limits) byClock() bool { return l != nil && l.Window > 0 }
+func (lim *Limits) byClock() bool { return lim != nil && lim.Window > 0 }
 
 // flags is what a token says of its permits: h, held until the lease is over; c, back by the clock.
-func (l *Limits) flags() string {
+func (lim *Limits) flags() string {
 	switch {
-	case l.clockOnly():
+	case lim.clockOnly():
 		return "c"
-	case l.byClock():
+	case lim.byClock():
 		return "hc"
 	}
 	return "h"
 }
 
 // policyArg encodes the limits for scripts.
-func (l *Limits) policyArg() string {
-	return fmt.Sprintf("%d:%d:%d", l.AtOnce, l.Window, millis(l.Per))
+func (lim *Limits) policyArg() string {
+	return fmt.Sprintf("%d:%d:%d", lim.AtOnce, lim.Window, millis(lim.Per))
 }
 
 // own is the limit that SetLimit changes.
-func (l *Limits) own() int {
-	if l.byClock() {
-		return l.Window
+func (lim *Limits) own() int {
+	if lim.byClock() {
+		return lim.Window
 	}
-	return l.AtOnce
+	return lim.AtOnce
 }
 
 // TooSoon is why a request was refused that cannot be granted before a certain time: permits have to return by the
@@ -56,8 +56,8 @@ type TooSoon struct {
 }
 
 // Error is as in error.
-func (e *TooSoon) Error() string {
-	return fmt.Sprintf("not before %v from now", e.After)
+func (ts *TooSoon) Error() string {
+	return fmt.Sprintf("not before %v from now", ts.After)
 }
 
 // tooSoon is a TooSoon of so many ms after now, or nil.
@@ -89,22 +89,22 @@ func newQuota(a protocol.AcquireReply) Quota {
 // Take waits for permits that return by the clock alone, until ctx ends. They are granted without a lease; the result is the
 // grant's fence.
 func (l *Lock) Take(ctx context.Context, t Terms) (fence uint64, err error) {
-	w, err := l.obtain(ctx, t, true)
+	r, err := l.acquire(ctx, t, true)
 	if err != nil {
 		return 0, err
 	}
-	return w.fence, nil
+	return r.fence, nil
 }
 
 // TryTake is Take for a caller who does not wait, and says what remains of the window. A refusal is no error: then
 // there is no fence.
 func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, fence uint64, err error) {
 	t.quota = &q
-	w, err := l.obtain(ctx, t, false)
+	r, err := l.acquire(ctx, t, false)
 	refused := errors.Is(err, ErrNotAcquired) && q.Limit > 0
 	switch {
 	case err == nil:
-		return q, w.fence, nil
+		return q, r.fence, nil
 	case refused && (ctx.Err() == nil || !errors.Is(err, ctx.Err())):
 		return q, 0, nil
 	}
@@ -127,7 +127,7 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 		if !l.e.beginWork(false) {
 			return Taken{}, l.fail(ErrClosed)
 		}
-		token := l.token(l.e.nextSerial(), Terms{})
+		token := l.token(l.e.nextSerial(), "", 0)
 		call, inDoubt, err := l.e.roundTrip(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
 			return l.limitCall(limit, token, done)
 		})

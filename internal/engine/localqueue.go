@@ -35,11 +35,11 @@ func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Durati
 		case <-turn:
 			return &q.health, leave, nil
 		case <-ctx.Done():
-			err, waiting = q.health.waitEnded(ctx), false
+			err, waiting = q.health.waitError(ctx), false
 		case <-e.closing.Done():
 			err, waiting = ErrClosed, false
 		case <-near:
-			e.askNow(key)
+			e.heartbeatIfStale(key)
 		}
 	}
 	e.mu.Lock()

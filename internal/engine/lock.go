@@ -56,9 +56,9 @@ type sharedParams struct {
 
 // Terms are what a request asks for beyond the lock itself. The policy reads flags and permits from the token.
 type Terms struct {
-	Flags   string // lower-case letters; those of a semaphore come from its limits
-	Permits int    // 0: none
-	Direct  bool   // of a conversion to a weaker lease, which never waits
+	Flags  string // lower-case letters; those of a semaphore come from its limits
+	Number int    // a count of permits, or a writer's streak; 0: none
+	Direct bool   // of a conversion to a weaker lease, which never waits
 
 	origin *Lease // the lease to be replaced; see Convert
 	quota  *Quota // what the answer says of the window, if a caller who does not wait wants to know
@@ -69,7 +69,7 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	if e == nil {
 		return nil, Invalid("the keeper is nil")
 	}
-	keys, err := protocol.KeysOf(e.cfg.Prefix, spec.Name, spec.Scripts.Keys, spec.PlainKey)
+	keys, err := protocol.KeysOf(e.cfg.Prefix, spec.Name, spec.Scripts.KeyKind, spec.PlainKey)
 	if err != nil {
 		return nil, Invalid("%w", err)
 	}
@@ -139,14 +139,13 @@ func CheckTTL(option string, d time.Duration) error {
 	return nil
 }
 
-// token returns the token of a request.
-func (l *Lock) token(serial string, t Terms) string {
-	flags := t.Flags
+// token returns a token. The policy reads the flags and the number.
+func (l *Lock) token(serial, flags string, number int64) string {
 	if l.spec.Limits != nil {
 		flags = l.spec.Limits.flags() + flags
 	}
 	return protocol.Token{
-		Keeper: l.e.id, Serial: serial, TTL: l.ttl, ClaimTTL: l.claimTTL, Flags: flags, Number: int64(t.Permits),
+		Keeper: l.e.id, Serial: serial, TTL: l.ttl, ClaimTTL: l.claimTTL, Flags: flags, Number: number,
 	}.String()
 }
 
@@ -154,72 +153,84 @@ func (l *Lock) event(t EventType) Event {
 	return Event{Type: t, Kind: l.spec.Scripts.Kind, Name: l.spec.Name}
 }
 
+// An acquisition passes these functions, each of which adds one thing:
+//
+//	Acquire, Try, Take, TryTake, Convert   what the caller gets: a lease, a fence, or what remains of a window
+//	acquire                                the events AcquireStart and AcquireDone
+//	acquireReplicated                      the acknowledgement of replicas
+//	acquireInTurn                          the turn of the caller among those of this process
+//	acquireSubscribed                      the subscription to wake-ups, before the first wait
+//	request.run                            the wait until the request has ended
+//	request.ask                            repetition if a grant comes too late
+//	request.askOnce                        repetition until there is a reply
+
 // Acquire waits for a lease until ctx ends. Package lockkeeper documents the errors.
 func (l *Lock) Acquire(ctx context.Context, t Terms) (*Lease, error) {
-	return l.obtainLease(ctx, t, true)
+	return l.acquireLease(ctx, t, true)
 }
 
 // Try asks for a lease and never waits for another holder.
 func (l *Lock) Try(ctx context.Context, t Terms) (*Lease, error) {
-	return l.obtainLease(ctx, t, false)
+	return l.acquireLease(ctx, t, false)
 }
 
-func (l *Lock) obtainLease(ctx context.Context, t Terms, wait bool) (*Lease, error) {
-	w, err := l.obtain(ctx, t, wait)
+func (l *Lock) acquireLease(ctx context.Context, t Terms, wait bool) (*Lease, error) {
+	r, err := l.acquire(ctx, t, wait)
 	if err != nil {
 		return nil, err
 	}
-	return w.lease, nil
+	return r.lease, nil
 }
 
-// obtain makes one acquisition and reports its events. If there is no error, the request was granted.
-func (l *Lock) obtain(ctx context.Context, t Terms, wait bool) (*request, error) {
+// acquire makes one acquisition and reports its events. If there is no error, the request was granted.
+func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*request, error) {
 	if l.e.cfg.Observe == nil {
-		w, err := l.request(ctx, t, wait)
-		return w, l.alsoEnded(ctx, err)
+		r, err := l.acquireReplicated(ctx, t, wait)
+		return r, l.alsoEnded(ctx, err)
 	}
 	began := time.Now()
 	l.e.observe(l.event(AcquireStart))
-	w, err := l.request(ctx, t, wait)
+	r, err := l.acquireReplicated(ctx, t, wait)
 	err = l.alsoEnded(ctx, err)
 	ev := l.event(AcquireDone)
 	ev.Duration, ev.Err = time.Since(began), err
 	if err == nil {
-		ev.Token, ev.Fence = w.token, w.fence
+		ev.Token, ev.Fence = r.token, r.fence
 	}
 	l.e.observe(ev)
-	return w, err
+	return r, err
 }
 
-func (l *Lock) request(ctx context.Context, t Terms, wait bool) (*request, error) {
+// acquireReplicated acquires, and waits until replicas have the grant if the keeper requires it.
+func (l *Lock) acquireReplicated(ctx context.Context, t Terms, wait bool) (*request, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, l.fail(err) // the server was not asked, so nothing else is known
 	}
 	if l.e.closing.Err() != nil {
 		return nil, l.fail(ErrClosed)
 	}
-	w, err := l.ask(ctx, t, wait)
+	r, err := l.acquireInTurn(ctx, t, wait)
 	if err == nil && l.e.cfg.ReplicaAck.enabled() {
-		err = l.awaitReplicas(ctx, w, w.lease)
+		err = l.awaitReplicas(ctx, r, r.lease)
 	}
-	if err == nil && w.lease == nil && w.hasInDoubt() {
+	if err == nil && r.lease == nil && r.hasInDoubt() {
 		// These permits are not released, so only a tombstone keeps a late copy of the request from taking them again.
-		l.tombstone(ctx, w.token)
+		l.tombstone(ctx, r.token)
 	}
-	return w, err
+	return r, err
 }
 
-// ask acquires, before any replica acknowledgement.
-func (l *Lock) ask(ctx context.Context, t Terms, wait bool) (*request, error) {
+// acquireInTurn acquires when no other goroutine of this process that waits for the name is ahead, if the lock has a local queue.
+func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*request, error) {
 	if !wait || !l.spec.LocalQueue {
-		return l.acquire(ctx, t, wait, nil)
+		return l.acquireSubscribed(ctx, t, wait, nil)
 	}
-	c, leave, err := l.e.waitLocally(ctx, l.key(keyQueue), l.e.maxAge())
+	health, leave, err := l.e.waitLocally(ctx, l.key(keyQueue), l.e.maxAge())
 	if err != nil {
 		return nil, l.fail(err)
 	}
 	defer leave()
-	return l.acquire(ctx, t, wait, c)
+	return l.acquireSubscribed(ctx, t, wait, health)
 }
 
 // alsoEnded makes the error of a request match ctx.Err() if ctx has ended, whatever else went wrong.

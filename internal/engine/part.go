@@ -81,9 +81,7 @@ func (l *Lock) WaitLocally(ctx context.Context, maxAge time.Duration) (shared *S
 
 // NewToken returns a token for a new request of this lock, with flags and a number that the policy reads; see protocol.Token.
 func (l *Lock) NewToken(flags string, number int64) string {
-	return protocol.Token{
-		Keeper: l.e.id, Serial: l.e.nextSerial(), TTL: l.ttl, ClaimTTL: l.claimTTL, Flags: flags, Number: number,
-	}.String()
+	return l.token(l.e.nextSerial(), flags, number)
 }
 
 // A TokenRequest asks the server for a lease with a token that the caller has made, and may use at other servers as well and
@@ -121,90 +119,90 @@ func (l *Lock) NewTokenRequest(token string, owner *Owner, inDoubt bool) *TokenR
 
 // Send sends the request, and once more if its connection breaks. It does not block. Done is called when there is an answer or
 // an error, without any mutex of this package held; the request has then ended if there is a lease, and only then.
-func (r *TokenRequest) Send(done func(*TokenRequest, TokenReply)) { r.send(true, done) }
+func (t *TokenRequest) Send(done func(*TokenRequest, TokenReply)) { t.send(true, done) }
 
-func (r *TokenRequest) send(again bool, done func(*TokenRequest, TokenReply)) {
-	l := r.lock
-	r.copySent(time.Now())
-	l.e.transport.Send(l.acquireCall(l.spec.Scripts.Acquire, r.token, 0, "", 0, func(call *transport.Call) {
-		r.copyDone(transport.OutcomeOf(call.Err))
-		if again && transport.OutcomeOf(call.Err) == transport.InDoubt && transport.Retryable(call.Err) && !r.hasEnded() {
-			r.send(false, done)
+func (t *TokenRequest) send(again bool, done func(*TokenRequest, TokenReply)) {
+	l := t.lock
+	t.copySent(time.Now())
+	l.e.transport.Send(l.acquireCall(l.spec.Scripts.Acquire, t.token, 0, "", 0, func(call *transport.Call) {
+		t.copyDone(transport.OutcomeOf(call.Err))
+		if again && transport.OutcomeOf(call.Err) == transport.InDoubt && transport.Retryable(call.Err) && !t.hasEnded() {
+			t.send(false, done)
 			return
 		}
 		a, err := decode(call, protocol.ParseAcquireReply)
 		if err == nil {
-			err = r.takeReply(call, a)
+			err = t.takeReply(call, a)
 		} else if call.Err == nil {
-			r.markInDoubt()
+			t.markInDoubt()
 		}
 		reply := TokenReply{RetryAfter: duration(max(a.RetryAfter, 0)), Sent: call.Sent, ServerTime: a.Now}
-		reply.Lease, reply.Err = r.result()
+		reply.Lease, reply.Err = t.result()
 		if reply.Lease == nil && reply.Err == nil {
 			reply.Err = err
 		}
-		done(r, reply)
+		done(t, reply)
 	}))
 }
 
 // takeReply ends the request with a lease, or returns why there is none.
-func (r *TokenRequest) takeReply(call *transport.Call, a protocol.AcquireReply) error {
+func (t *TokenRequest) takeReply(call *transport.Call, a protocol.AcquireReply) error {
 	switch a.Code {
 	case lua.Granted:
 		if a.More {
-			r.lock.continueAdmitting()
+			t.lock.continueAdmitting()
 		}
-		return r.grant(a.Fence, call.Sent, a.ExpiresIn, false)
+		return t.grant(a.Fence, call.Sent, a.ExpiresIn, leaseHeld)
 	case lua.Refused:
-		r.markAbsent()
+		t.markAbsent()
 		return ErrNotAcquired
 	case lua.Tombstoned:
 		return errTombstoned
 	}
-	r.markInDoubt()
+	t.markInDoubt()
 	return fmt.Errorf("%w: code %d for a request that does not wait", protocol.ErrReply, a.Code)
 }
 
 // Drop ends the request without a lease and without a cleanup. It reports whether the server may have granted it, or may still
 // do so: then the caller has to call Lock.CleanUp at some time. It does nothing and returns false if the request has ended.
-func (r *TokenRequest) Drop(err error) (inDoubt bool) { return r.stop(err) }
+func (t *TokenRequest) Drop(err error) (inDoubt bool) { return t.stop(err) }
 
 // Cancel ends the request without a lease, if it has not ended, and starts a Cleanup if the server may have granted it or may
 // still do so. It also forgets a request that was dropped.
-func (r *TokenRequest) Cancel(err error) {
-	r.leave(err)
-	r.abandoned()
+func (t *TokenRequest) Cancel(err error) {
+	t.leave(err)
+	t.unregister()
 }
 
 // Lease is what the request was granted; nil: nothing, or nothing yet.
-func (r *TokenRequest) Lease() *Lease {
-	h, _ := r.result()
+func (t *TokenRequest) Lease() *Lease {
+	h, _ := t.result()
 	return h
 }
 
 // Cleanup is what Cancel, or the engine's Close, has started; nil: nothing.
-func (r *TokenRequest) Cleanup() *Cleanup {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.cleanup
+func (t *TokenRequest) Cleanup() *Cleanup {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.cleanup
 }
 
 // CleanUp releases whatever the token has at the server, in the background, and keeps requests with it that arrive later from
 // being granted. It is repeated until the server has answered, but not beyond that time.
 func (l *Lock) CleanUp(token string, until time.Time) *Cleanup {
-	d := l.newCleanup(token, true, until)
-	d.send(l.e.transport.Send)
-	return d
+	c := l.newCleanup(token, true, until)
+	c.send(l.e.transport.Send)
+	return c
 }
 
 // Done is closed when the cleanup has ended.
-func (d *Cleanup) Done() <-chan struct{} { return d.finished }
+func (c *Cleanup) Done() <-chan struct{} { return c.finished }
 
 // Failure is why the cleanup ended without an answer of the server; nil: it was answered, or has not ended.
-func (d *Cleanup) Failure() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.failure
+func (c *Cleanup) Failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failure
 }
 
 // AdoptAs is Adopt for a lease that is part of the owner.
@@ -260,16 +258,16 @@ func (h *Lease) RaiseFence(fence int64, minUptime time.Duration, done func(error
 type Lifecycle struct{ lifecycle }
 
 // Begin sets the lease whose deadline Err, Done and the contexts check whenever they are called.
-func (t *Lifecycle) Begin(lease DeadlineChecker) { t.begin(lease) }
+func (lc *Lifecycle) Begin(lease DeadlineChecker) { lc.begin(lease) }
 
 // End ends the lease for its holder, unless it has ended: Err returns err from now on, and Done is closed. The caller may hold
 // its own mutex, and calls the result when it has unlocked it and before others can notice the end in another way: it ends the
 // contexts, which may check the deadline of this lease or another one.
-func (t *Lifecycle) End(err error) (endContexts func()) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.err != nil {
+func (lc *Lifecycle) End(err error) (endContexts func()) {
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
+	if lc.err != nil {
 		return func() {}
 	}
-	return t.endLocked(err)
+	return lc.endLocked(err)
 }

@@ -35,50 +35,50 @@ type waitQueue struct {
 }
 
 // enqueue adds a request that the server has queued to its name's waitQueue, and schedules the next heartbeat.
-func (l *Lock) enqueue(w *request, a protocol.AcquireReply) {
+func (l *Lock) enqueue(r *request, a protocol.AcquireReply) {
 	e := l.e
-	known := w.known()
+	health := r.serverHealth()
 	e.mu.Lock()
 	q := e.queues[l.key(keyQueue)]
 	if q == nil {
-		q = &waitQueue{lock: l, health: known, requests: map[*request]struct{}{}, due: time.Now().Add(e.cfg.HeartbeatInterval)}
-		q.timer.Fire = q.heartbeat
+		q = &waitQueue{lock: l, health: health, requests: map[*request]struct{}{}, due: time.Now().Add(e.cfg.HeartbeatInterval)}
+		q.timer.Fire = q.onTimer
 		e.queues[l.key(keyQueue)] = q
 		e.subscriber.Retain(l.channel)
 	}
 	q.mu.Lock()
-	q.requests[w] = struct{}{}
+	q.requests[r] = struct{}{}
 	q.mu.Unlock()
-	due := w.due
+	due := r.due
 	e.mu.Unlock()
-	w.mu.Lock() // not under e.mu: a grant takes the two in the other order
-	w.health = q.health
-	q.health.Answered(w.askedAt)
-	w.mu.Unlock()
-	if w.hasEnded() { // meanwhile, so it was not removed when it ended
-		e.leaveQueue(w)
+	r.mu.Lock() // not under e.mu: a grant takes the two in the other order
+	r.health = q.health
+	q.health.Answered(r.askedAt)
+	r.mu.Unlock()
+	if r.hasEnded() { // meanwhile, so it was not removed when it ended
+		e.leaveQueue(r)
 		return
 	}
 	e.timers.SetIfSooner(&q.timer, q.next(time.Now(), a.RetryIn, a.More))
 	if !due.IsZero() {
-		q.heartbeatAt(due)
+		q.heartbeatsBy(due)
 	}
-	w.setPosition(a.Rank)
+	r.reportPosition(a.Rank)
 }
 
-// setPosition reports the position of a waiter to the observer, if it has changed.
-func (w *request) setPosition(rank int) {
-	e := w.lock.e
+// reportPosition reports the position of a waiter to the observer, if it has changed.
+func (r *request) reportPosition(rank int) {
+	e := r.lock.e
 	if e.cfg.Observe == nil {
 		return
 	}
-	w.mu.Lock()
-	moved := !w.state.ended() && w.reportedRank != rank
-	w.reportedRank = rank
-	w.mu.Unlock()
+	r.mu.Lock()
+	moved := !r.state.ended() && r.reportedRank != rank
+	r.reportedRank = rank
+	r.mu.Unlock()
 	if moved {
-		ev := w.lock.event(Queued)
-		ev.Token, ev.Position = w.token, rank
+		ev := r.lock.event(Queued)
+		ev.Token, ev.Position = r.token, rank
 		e.observe(ev)
 	}
 }
@@ -96,16 +96,16 @@ func (q *waitQueue) next(now time.Time, retryIn int64, more bool) time.Time {
 }
 
 // leaveQueue removes the request from its waitQueue, and the waitQueue if it is empty.
-func (e *Engine) leaveQueue(w *request) {
+func (e *Engine) leaveQueue(r *request) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	key := w.lock.key(keyQueue)
+	key := r.lock.key(keyQueue)
 	q := e.queues[key]
 	if q == nil {
 		return
 	}
 	q.mu.Lock()
-	delete(q.requests, w)
+	delete(q.requests, r)
 	empty := len(q.requests) == 0
 	q.mu.Unlock()
 	if empty {
@@ -115,11 +115,11 @@ func (e *Engine) leaveQueue(w *request) {
 	}
 }
 
-// heartbeatAt makes the first waiter of the request's queue send a heartbeat at that time at the latest, as a message asked for.
-func (e *Engine) heartbeatAt(w *request, at time.Time) {
+// firstHeartbeatBy makes the first waiter of the request's queue send a heartbeat at that time at the latest, as a message asked for.
+func (e *Engine) firstHeartbeatBy(r *request, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if q := e.queueLocked(w, at); q != nil {
+	if q := e.queueLocked(r, at); q != nil {
 		q.mu.Lock()
 		q.receivedAt = time.Now()
 		q.mu.Unlock()
@@ -141,42 +141,42 @@ func (l *Lock) queueWasEmpty(sent time.Time) {
 	q.mu.Lock()
 	waiters := slices.Collect(maps.Keys(q.requests))
 	q.mu.Unlock()
-	for _, w := range waiters {
-		if w.waitedAt(sent) {
-			e.heartbeatBy(w, time.Now())
+	for _, r := range waiters {
+		if r.waitedAt(sent) {
+			e.heartbeatsBy(r, time.Now())
 			return
 		}
 	}
 }
 
-// heartbeatBy makes all waiters of the request's queue send heartbeats at that time at the latest.
-func (e *Engine) heartbeatBy(w *request, at time.Time) {
+// heartbeatsBy makes all waiters of the request's queue send heartbeats at that time at the latest.
+func (e *Engine) heartbeatsBy(r *request, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if q := e.queueLocked(w, at); q != nil {
-		q.heartbeatAt(at)
+	if q := e.queueLocked(r, at); q != nil {
+		q.heartbeatsBy(at)
 	}
 }
 
 // queueLocked returns the waitQueue that the request is in. If the request is in none yet, because a message has overtaken the
 // reply that queues it, queueLocked returns nil and notes that a heartbeat is due at that time when the request is queued.
-func (e *Engine) queueLocked(w *request, at time.Time) *waitQueue {
-	if q := e.queues[w.lock.key(keyQueue)]; q != nil {
+func (e *Engine) queueLocked(r *request, at time.Time) *waitQueue {
+	if q := e.queues[r.lock.key(keyQueue)]; q != nil {
 		q.mu.Lock()
-		_, queued := q.requests[w]
+		_, queued := q.requests[r]
 		q.mu.Unlock()
 		if queued {
 			return q
 		}
 	}
-	if w.due.IsZero() || at.Before(w.due) {
-		w.due = at
+	if r.due.IsZero() || at.Before(r.due) {
+		r.due = at
 	}
 	return nil
 }
 
-// heartbeatAt makes all waiters send heartbeats at that time at the latest.
-func (q *waitQueue) heartbeatAt(at time.Time) {
+// heartbeatsBy makes all waiters send heartbeats at that time at the latest.
+func (q *waitQueue) heartbeatsBy(at time.Time) {
 	q.mu.Lock()
 	if q.due.After(at) {
 		q.due = at
@@ -185,9 +185,9 @@ func (q *waitQueue) heartbeatAt(at time.Time) {
 	q.lock.e.timers.SetIfSooner(&q.timer, at)
 }
 
-// heartbeat is called by the timer. It sends the heartbeats of all waiters, or of the first waiter only if those of all are not
+// onTimer sends the heartbeats of all waiters, or of the first waiter only if those of all are not
 // due yet.
-func (q *waitQueue) heartbeat(now time.Time) {
+func (q *waitQueue) onTimer(now time.Time) {
 	e := q.lock.e
 	interval := e.cfg.HeartbeatInterval
 	q.mu.Lock()
@@ -225,12 +225,12 @@ func (q *waitQueue) heartbeat(now time.Time) {
 // firstWaiter returns the waiter that is ahead of the others in the queue.
 func firstWaiter(waiters []*request) (first *request) {
 	least := int64(0)
-	for _, w := range waiters {
-		w.mu.Lock()
-		place := w.place
-		w.mu.Unlock()
+	for _, r := range waiters {
+		r.mu.Lock()
+		place := r.place
+		r.mu.Unlock()
 		if first == nil || place < least {
-			first, least = w, place
+			first, least = r, place
 		}
 	}
 	return first
@@ -242,8 +242,8 @@ func (q *waitQueue) send(batch []*request) {
 	sent := time.Now()
 	q.health.Sent(sent)
 	call := l.heartbeatCall(len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent) })
-	for _, w := range batch {
-		call.Args = protocol.HeartbeatWaiter(call.Args, w.token)
+	for _, r := range batch {
+		call.Args = protocol.HeartbeatWaiter(call.Args, r.token)
 	}
 	l.e.transport.Send(call)
 }
@@ -254,21 +254,21 @@ func (q *waitQueue) rejoin(batch []*request) {
 	l := q.lock
 	now := time.Now()
 	call := l.rejoinCall(len(batch), func(call *transport.Call) {
-		for _, w := range batch {
-			w.copyDone(transport.OutcomeOf(call.Err))
+		for _, r := range batch {
+			r.copyDone(transport.OutcomeOf(call.Err))
 		}
 		q.heartbeatDone(call, batch, now)
 	})
 	q.health.Sent(now)
-	for _, w := range batch {
-		w.copySent(now)
-		w.mu.Lock()
-		place := w.place
-		if now.Sub(w.askedAt) > l.e.cfg.HeartbeatTimeout {
+	for _, r := range batch {
+		r.copySent(now)
+		r.mu.Lock()
+		place := r.place
+		if now.Sub(r.askedAt) > l.e.cfg.HeartbeatTimeout {
 			place = 0
 		}
-		w.mu.Unlock()
-		call.Args = protocol.RejoiningWaiter(call.Args, w.token, place)
+		r.mu.Unlock()
+		call.Args = protocol.RejoiningWaiter(call.Args, r.token, place)
 	}
 	q.mu.Lock()
 	q.inFlight++
@@ -302,35 +302,35 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent t
 		waiting[i] = true
 	}
 	for _, x := range reply.Changes {
-		w := batch[x.Index]
+		r := batch[x.Index]
 		switch x.Code {
 		case lua.Granted, lua.Held:
 			waiting[x.Index] = false
-			if x.Code == lua.Held && !w.noPush {
-				e.expectWakeup(w)
+			if x.Code == lua.Held && !r.noPush {
+				e.expectWakeup(r)
 			}
-			if w.grant(x.Fence, call.Sent, x.ExpiresIn, true) == ErrTooLate {
-				q.heartbeatAt(call.Sent.Add(duration(x.ExpiresIn) + time.Millisecond)) // when the lease has ended
+			if r.grant(x.Fence, call.Sent, x.ExpiresIn, leaseUnconfirmed) == ErrTooLate {
+				q.heartbeatsBy(call.Sent.Add(duration(x.ExpiresIn) + time.Millisecond)) // when the lease has ended
 			}
 		case lua.Waiting:
-			w.stillWaiting(call.Sent, reply.Seq, x.Place)
+			r.stillWaiting(call.Sent, reply.Seq, x.Place)
 		case lua.Unknown:
 			waiting[x.Index] = false
-			if !w.hasEnded() {
-				unknown = append(unknown, w)
+			if !r.hasEnded() {
+				unknown = append(unknown, r)
 			}
 		case lua.Tombstoned:
 			waiting[x.Index] = false
-			w.leave(q.lock.fail(ErrNotAcquired, errTombstoned))
+			r.leave(q.lock.fail(ErrNotAcquired, errTombstoned))
 		case lua.Refused:
 			waiting[x.Index] = false
-			w.leave(q.lock.fail(ErrNotAcquired))
+			r.leave(q.lock.fail(ErrNotAcquired))
 		case lua.Conflict:
 			waiting[x.Index] = false
-			w.leave(q.lock.fail(ErrConflict))
+			r.leave(q.lock.fail(ErrConflict))
 		case lua.AboveLimit:
 			waiting[x.Index] = false
-			w.leave(q.lock.fail(ErrAboveLimit))
+			r.leave(q.lock.fail(ErrAboveLimit))
 		}
 	}
 	if len(unknown) == 0 { // otherwise they must rejoin first, which requires that the server can be written to
@@ -342,9 +342,9 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent t
 		q.health.Dropped(sent)
 	}
 	q.checkMissed(unknown)
-	for i, w := range batch {
+	for i, r := range batch {
 		if waiting[i] {
-			w.stillWaiting(call.Sent, reply.Seq, 0)
+			r.stillWaiting(call.Sent, reply.Seq, 0)
 		}
 	}
 	if len(unknown) > 0 {
@@ -352,7 +352,7 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent t
 	}
 	q.heartbeatOthers(batch, unknown)
 	if reply.First >= 0 {
-		batch[reply.First].setPosition(reply.Rank)
+		batch[reply.First].reportPosition(reply.Rank)
 	}
 	e.timers.SetIfSooner(&q.timer, q.next(now, reply.RetryIn, reply.More || again))
 }
@@ -364,7 +364,7 @@ func (q *waitQueue) heartbeatOthers(batch, unknown []*request) {
 	some := len(batch) < min(len(q.requests), heartbeatBatch)
 	q.mu.Unlock()
 	if some && len(unknown) > 0 {
-		q.heartbeatAt(time.Now())
+		q.heartbeatsBy(time.Now())
 	}
 }
 
@@ -379,11 +379,11 @@ func (q *waitQueue) checkMissed(unknown []*request) {
 	q.mu.Lock()
 	received := q.receivedAt
 	q.mu.Unlock()
-	for _, w := range unknown {
-		w.mu.Lock()
-		asked := w.askedAt
-		w.mu.Unlock()
-		if !since.IsZero() && since.Before(asked) && !received.After(asked) && !w.noPush {
+	for _, r := range unknown {
+		r.mu.Lock()
+		asked := r.askedAt
+		r.mu.Unlock()
+		if !since.IsZero() && since.Before(asked) && !received.After(asked) && !r.noPush {
 			e.subscriber.Replace(q.lock.channel)
 			return
 		}
@@ -405,8 +405,8 @@ func (q *waitQueue) failed(err error, batch []*request) {
 	pause := min(q.backoff.NextBackOff(), e.cfg.HeartbeatInterval)
 	q.mu.Unlock()
 	if giveUp {
-		for _, w := range batch {
-			w.leave(q.lock.fail(err))
+		for _, r := range batch {
+			r.leave(q.lock.fail(err))
 		}
 		return
 	}

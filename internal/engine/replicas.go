@@ -30,33 +30,33 @@ var errReplicasPending = Chain(ErrUnavailable, errors.New("the replicas had not 
 // awaitReplicas waits until replicas have what the request was granted: the lease h, or nothing but permits if h is nil. If
 // they do not have it in time or ctx ends, the grant is undone. If the request was a conversion, its lease is the only one
 // that the caller has left, so ctx is ignored.
-func (l *Lock) awaitReplicas(ctx context.Context, w *request, h *Lease) error {
-	if w.origin != nil {
+func (l *Lock) awaitReplicas(ctx context.Context, r *request, h *Lease) error {
+	if r.origin != nil {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.e.cfg.ReplicaAck.Timeout+cancelGrace)
 		defer cancel()
 		ctx = within
 	}
-	err := l.replicateGrant(ctx, w, h)
+	err := l.replicateGrant(ctx, r, h)
 	if err == nil && h != nil {
 		err = h.Err() // the lease may have ended meanwhile
 	}
 	if err == nil {
 		return nil
 	}
-	if from := w.origin; from != nil {
+	if from := r.origin; from != nil {
 		from.lose(err) // the new lease replaced it at the server
 	}
-	var d *Cleanup
+	var c *Cleanup
 	if h != nil {
-		d, _ = h.release(l.e.transport.Send, true)
+		c, _ = h.release(l.e.transport.Send, true)
 	} else {
-		d = w.abandonGrant()
+		c = r.abandonGrant()
 	}
-	if d != nil {
+	if c != nil {
 		grace := time.NewTimer(cancelGrace)
 		defer grace.Stop()
 		select {
-		case <-d.finished:
+		case <-c.finished:
 		case <-grace.C:
 		case <-ctx.Done():
 		}
@@ -69,14 +69,14 @@ func (l *Lock) awaitReplicas(ctx context.Context, w *request, h *Lease) error {
 
 // replicateGrant waits until replicas have the grant. It repeats the request on the connection that waits, which has no
 // further effect.
-func (l *Lock) replicateGrant(ctx context.Context, w *request, h *Lease) error {
+func (l *Lock) replicateGrant(ctx context.Context, r *request, h *Lease) error {
 	again := &transport.Call{Script: l.spec.Scripts.Acquire}
-	again.Args = l.acquireArgs(nil, w.token, 0, w.policyArg, 0)
-	again.Done = func(call *transport.Call) { w.copyDone(transport.OutcomeOf(call.Err)) }
-	w.copySent(time.Now()) // a release that overtakes it must leave a tombstone
+	again.Args = l.acquireArgs(nil, r.token, 0, r.policyArg, 0)
+	again.Done = func(call *transport.Call) { r.copyDone(transport.OutcomeOf(call.Err)) }
+	r.copySent(time.Now()) // a release that overtakes it must leave a tombstone
 	return l.waitForReplicas(ctx, again, l.allKeys(), func() error {
 		a, err := decode(again, protocol.ParseAcquireReply)
-		if err == nil && (a.Code != lua.Granted || uint64(a.Fence) != w.fence) {
+		if err == nil && (a.Code != lua.Granted || uint64(a.Fence) != r.fence) {
 			err = fmt.Errorf("%w: %w", ErrLost, ErrNotHeld)
 			if h != nil {
 				h.lose(ErrNotHeld)

@@ -17,6 +17,15 @@ import (
 // same, and learns of it at its next heartbeat.
 const noPushFlag = "s"
 
+// requestMode says what happens to a request that cannot be granted at once, and how often it is sent while it is not answered.
+type requestMode uint8
+
+const (
+	modeTry      requestMode = iota // refused; sent MaxTries times at most
+	modeTryFirst                    // refused, but of a caller who waits; sent for as long as the retry policy allows
+	modeWait                        // queued; sent for as long as the retry policy allows
+)
+
 // request is one request on its way to a grant. It ends once, by a grant or by leaving, whichever is first; a grant
 // that comes after it left is undone by its cleanup.
 type request struct {
@@ -28,11 +37,13 @@ type request struct {
 	origin    *Lease        // the lease to be replaced; nil: none
 	noPush    bool          // the keeper cannot receive messages
 	quota     *Quota        // where to store what the reply says of the window; nil: nowhere
-	notified  bool          // a message about its grant came; guarded by the engine's mu, as is due
-	due       time.Time     // when to send a heartbeat once it is queued, if that was asked for before; zero: not asked
 	end       chan struct{} // closed when the request has ended
 
-	mu             sync.Mutex // guards what follows
+	// Guarded by the engine's mu.
+	notified bool      // a message about its grant came
+	due      time.Time // when to send a heartbeat once it is queued, if that was asked for before; zero: not asked
+
+	mu             sync.Mutex // guards the fields below
 	state          requestState
 	atServer       tokenState    // by the calls that have ended; see atServerLocked
 	copiesInFlight int           // calls under way
@@ -51,56 +62,58 @@ type request struct {
 	floor   int64
 }
 
-// newRequest registers a request, so that messages find it. It returns nil after Close. c is the health that earlier requests
-// have recorded, or nil.
-func (l *Lock) newRequest(t Terms, c *ServerHealth) *request {
-	w := &request{lock: l, health: c, serial: l.e.nextSerial(), end: make(chan struct{}), reportedRank: -1}
-	if c == nil {
-		w.own.maxAge = l.e.maxAge()
-		w.health = &w.own
+// newRequest registers a request, so that messages find it. It returns nil after Close. health is what earlier requests have
+// recorded, or nil.
+func (l *Lock) newRequest(t Terms, health *ServerHealth) *request {
+	r := &request{lock: l, health: health, serial: l.e.nextSerial(), end: make(chan struct{}), reportedRank: -1}
+	if health == nil {
+		r.own.maxAge = l.e.maxAge()
+		r.health = &r.own
 	}
-	w.token = l.token(w.serial, t)
-	w.noPush = strings.Contains(t.Flags, noPushFlag)
-	w.quota = t.quota
-	w.policyArg = l.args.policyArg
+	r.token = l.token(r.serial, t.Flags, int64(t.Number))
+	r.noPush = strings.Contains(t.Flags, noPushFlag)
+	r.quota = t.quota
+	r.policyArg = l.args.policyArg
 	if t.origin != nil {
-		w.policyArg, w.origin = t.origin.token, t.origin
+		r.policyArg, r.origin = t.origin.token, t.origin
 	}
 	l.e.mu.Lock()
 	defer l.e.mu.Unlock()
 	if l.e.closed {
 		return nil
 	}
-	l.e.requests[w.serial] = w
-	return w
+	l.e.requests[r.serial] = r
+	return r
 }
 
-// acquire makes one request and waits for its end. Without an error it was granted what it asked for.
-func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *ServerHealth) (*request, error) {
-	w := l.newRequest(t, c)
-	if w == nil {
+// acquireSubscribed makes a request and waits for its end. A request is queued only once the server has acknowledged the keeper's
+// subscription. A keeper subscribes when it has to wait for the first time: most locks are free. So until then it first tries,
+// and makes a second request only after the first was refused.
+func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health *ServerHealth) (*request, error) {
+	r := l.newRequest(t, health)
+	switch {
+	case r == nil:
 		return nil, l.fail(ErrClosed)
+	case !wait:
+		return r, r.run(ctx, modeTry)
+	case l.e.subscriber.IsSubscribed(l.channel):
+		return r, r.run(ctx, modeWait)
 	}
-	// A request is queued only once the server has acknowledged the keeper's subscription. A keeper subscribes when it has to
-	// wait for the first time, so until then a request is a try: most locks are free.
-	if !wait || l.e.subscriber.IsSubscribed(l.channel) {
-		return w, w.await(ctx, wait, wait)
-	}
-	c = w.known()
-	err := w.await(ctx, false, true)
+	health = r.serverHealth()
+	err := r.run(ctx, modeTryFirst)
 	if !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
-		return w, err
+		return r, err
 	}
-	if w.origin != nil && w.cleanup != nil { // a copy of the call may have been granted the lease
-		if !waitFor(ctx, w.cleanup.finished) {
-			return nil, l.fail(c.waitEnded(ctx))
+	if r.origin != nil && r.cleanup != nil { // a copy of the call may have been granted the lease
+		if !waitFor(ctx, r.cleanup.finished) {
+			return nil, l.fail(health.waitError(ctx))
 		}
-		if w.cleanup.found != nil || w.cleanup.failure != nil {
+		if r.cleanup.found != nil || r.cleanup.failure != nil {
 			return nil, err
 		}
-		w.origin.setUndoing(nil)
+		r.origin.setUndoing(nil)
 	}
-	if err := l.listen(ctx, c); err != nil {
+	if err := l.subscribe(ctx, health); err != nil {
 		if ctx.Err() != nil {
 			return nil, l.fail(err)
 		}
@@ -109,100 +122,84 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool, c *ServerHealth)
 		}
 		t.Flags += noPushFlag
 	}
-	if w = l.newRequest(t, c); w == nil {
+	if r = l.newRequest(t, health); r == nil {
 		return nil, l.fail(ErrClosed)
 	}
-	return w, w.await(ctx, true, true)
+	return r, r.run(ctx, modeWait)
 }
 
-// listen subscribes the keeper to the lock's channel. It returns an error if that is not permitted, or not acknowledged within
+// subscribe subscribes the keeper to the lock's channel. It returns an error if that is not permitted, or not acknowledged within
 // a heartbeat interval.
-func (l *Lock) listen(ctx context.Context, c *ServerHealth) error {
+func (l *Lock) subscribe(ctx context.Context, health *ServerHealth) error {
 	limited, cancel := context.WithTimeout(ctx, l.e.cfg.HeartbeatInterval)
 	defer cancel()
 	began := time.Now()
-	c.Sent(began)
-	defer c.Dropped(began)
+	health.Sent(began)
+	defer health.Dropped(began)
 	err := l.e.subscriber.Subscribe(limited, l.channel)
 	if err != nil && ctx.Err() != nil {
-		return c.waitEnded(ctx)
+		return health.waitError(ctx)
 	}
 	return err
 }
 
-// await sends the request, waits in the queue if stand is set and the lock is not free, and returns when the request has
-// ended. A patient request is repeated for as long as the retry policy allows.
-func (w *request) await(ctx context.Context, stand, patient bool) error {
-	if err := w.ask(ctx, stand, patient); err != nil {
-		w.leave(err)
-		_, err := w.result()
+// run sends the request and returns when it has ended. Without an error it was granted.
+func (r *request) run(ctx context.Context, mode requestMode) error {
+	if err := r.ask(ctx, mode); err != nil {
+		r.leave(err)
+		_, err := r.result()
 		return err
 	}
 	near, stop := nearDeadline(ctx)
 	defer stop()
 	for waiting := true; waiting; {
 		select {
-		case <-w.end:
+		case <-r.end:
 			waiting = false
 		case <-ctx.Done():
-			w.leave(w.lock.fail(w.known().waitEnded(ctx)))
+			r.leave(r.lock.fail(r.serverHealth().waitError(ctx)))
 			waiting = false
 		case <-near:
-			w.lock.e.askNow(w.lock.key(keyQueue))
+			r.lock.e.heartbeatIfStale(r.lock.key(keyQueue))
 		}
 	}
 	if err := ctx.Err(); err != nil {
 		// The grant and the end of ctx may coincide; then the caller does not get it, unless it replaces the lease that the
 		// caller had.
-		if w.origin == nil && w.wasGranted() {
-			w.abandonGrant()
-			return w.lock.fail(ErrNotAcquired, err)
+		if r.origin == nil && r.wasGranted() {
+			r.abandonGrant()
+			return r.lock.fail(ErrNotAcquired, err)
 		}
 	}
-	_, err := w.result()
+	_, err := r.result()
 	return err
 }
 
-// abandonGrant releases in the background what the request was granted and nobody uses. It returns nil if that is nothing.
-func (w *request) abandonGrant() *Cleanup {
-	if h, _ := w.result(); h != nil {
-		d, _ := h.release(w.lock.e.transport.Send, true)
-		return d
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.state != requestPermitted {
-		return nil
-	}
-	w.undoLocked()
-	return w.cleanup
+// serverHealth returns what is known of the health of the server.
+func (r *request) serverHealth() *ServerHealth {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.health
 }
 
-// known returns what is known of the health of the server.
-func (w *request) known() *ServerHealth {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.health
-}
-
-func (w *request) result() (*Lease, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.lease, w.err
+func (r *request) result() (*Lease, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lease, r.err
 }
 
 // ask sends the request until it is answered. It returns nil if the token now holds the lock or is queued. A reply that grants
 // a lease which is over when the reply arrives counts as none: the request is sent again at once. As for replies that do not
 // come, that ends with the context, with the third attempt of a try, or when the retry policy gives up.
-func (w *request) ask(ctx context.Context, stand, patient bool) error {
-	l := w.lock
+func (r *request) ask(ctx context.Context, mode requestMode) error {
+	l := r.lock
 	tries := 0
-	if !patient {
+	if mode == modeTry {
 		tries = MaxTries
 	}
 	began := time.Now()
 	for try := 1; ; try++ {
-		err := w.askOnce(ctx, stand, tries, began)
+		err := r.askOnce(ctx, mode, tries, began)
 		switch {
 		case !errors.Is(err, ErrTooLate):
 			if try > 1 && err != nil && errors.Is(err, ctx.Err()) {
@@ -216,28 +213,20 @@ func (w *request) ask(ctx context.Context, stand, patient bool) error {
 }
 
 // askOnce sends the request until it is answered, and handles the reply. began is when the first call was sent.
-func (w *request) askOnce(ctx context.Context, stand bool, tries int, began time.Time) error {
-	l := w.lock
-	var heartbeatTTL any = 0
-	if stand {
-		heartbeatTTL = l.args.heartbeatTTL
-	}
-	c := w.known()
-	call, _, err := l.e.roundTrip(ctx, w.end, tries, func(done func(*transport.Call)) *transport.Call {
-		w.copySent(began)
+func (r *request) askOnce(ctx context.Context, mode requestMode, tries int, began time.Time) error {
+	l := r.lock
+	health := r.serverHealth()
+	call, _, err := l.e.roundTrip(ctx, r.end, tries, func(done func(*transport.Call)) *transport.Call {
+		r.copySent(began)
 		sent := time.Now()
-		c.Sent(sent)
-		script := l.spec.Scripts.Acquire
-		if w.quota != nil {
-			script = l.spec.Scripts.Allow
-		}
-		return l.acquireCall(script, w.token, heartbeatTTL, w.policyArg, l.maxWait(ctx, stand), func(call *transport.Call) {
-			if _, err := w.decode(call); err != nil {
-				c.Failed(sent, err)
+		health.Sent(sent)
+		return r.call(ctx, mode, func(call *transport.Call) {
+			if _, err := r.decode(call); err != nil {
+				health.Failed(sent, err)
 			} else {
-				c.Answered(sent)
+				health.Answered(sent)
 			}
-			w.copyDone(transport.OutcomeOf(call.Err))
+			r.copyDone(transport.OutcomeOf(call.Err))
 			done(call)
 		})
 	})
@@ -245,68 +234,82 @@ func (w *request) askOnce(ctx context.Context, stand bool, tries int, began time
 	case errors.Is(err, errStopped): // a message came before the reply, or Close was called
 		return nil
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		return l.fail(c.waitEnded(ctx))
+		return l.fail(health.waitError(ctx))
 	case err != nil:
 		return l.fail(err)
 	}
-	a, err := w.decode(call)
+	a, err := r.decode(call)
 	if err != nil {
-		w.markInDoubt()
+		r.markInDoubt()
 		return l.fail(err)
 	}
-	if w.quota != nil {
-		*w.quota = newQuota(a)
+	if r.quota != nil {
+		*r.quota = newQuota(a)
 	}
 	if a.LimitsChanged && l.spec.Limits != nil {
-		l.limitsChanged(w.token, l.spec.Limits.own())
+		l.limitsChanged(r.token, l.spec.Limits.own())
 	}
 	if a.Code == lua.Refused && a.More {
-		return w.askOnce(ctx, stand, tries, began) // more leases have ended than one script sweeps
+		return r.askOnce(ctx, mode, tries, began) // more leases have ended than one script sweeps
 	}
-	return w.answered(call, a)
+	return r.answered(call, a)
+}
+
+// call prepares a call of acquire.lua, or of allow.lua if the caller wants to know the quota.
+func (r *request) call(ctx context.Context, mode requestMode, done func(*transport.Call)) *transport.Call {
+	l := r.lock
+	script := l.spec.Scripts.Acquire
+	if r.quota != nil {
+		script = l.spec.Scripts.Allow
+	}
+	var heartbeatTTL, maxWait any = 0, 0
+	if mode == modeWait {
+		heartbeatTTL, maxWait = l.args.heartbeatTTL, l.maxWait(ctx)
+	}
+	return l.acquireCall(script, r.token, heartbeatTTL, r.policyArg, maxWait, done)
 }
 
 // decode returns the reply to the request.
-func (w *request) decode(call *transport.Call) (protocol.AcquireReply, error) {
-	if w.quota != nil {
+func (r *request) decode(call *transport.Call) (protocol.AcquireReply, error) {
+	if r.quota != nil {
 		return decode(call, protocol.ParseAllowReply)
 	}
 	return decode(call, protocol.ParseAcquireReply)
 }
 
 // maxWait returns how many ms the caller can wait at most, or 0 if the server cannot know how long it would have to.
-func (l *Lock) maxWait(ctx context.Context, stand bool) any {
-	if end, ok := ctx.Deadline(); ok && stand && l.spec.Limits.byClock() {
+func (l *Lock) maxWait(ctx context.Context) any {
+	if end, ok := ctx.Deadline(); ok && l.spec.Limits.byClock() {
 		return max(millis(time.Until(end)), 1)
 	}
 	return 0
 }
 
 // answered handles the reply of acquire.lua.
-func (w *request) answered(call *transport.Call, a protocol.AcquireReply) error {
+func (r *request) answered(call *transport.Call, a protocol.AcquireReply) error {
 	switch a.Code {
 	case lua.Granted:
-		err := w.grant(a.Fence, call.Sent, a.ExpiresIn, false)
+		err := r.grant(a.Fence, call.Sent, a.ExpiresIn, leaseHeld)
 		if a.More {
-			w.lock.continueAdmitting()
+			r.lock.continueAdmitting()
 		}
 		return err
 	case lua.Waiting:
-		w.stillWaiting(call.Sent, a.Seq, a.Place)
-		w.lock.enqueue(w, a)
+		r.stillWaiting(call.Sent, a.Seq, a.Place)
+		r.lock.enqueue(r, a)
 		return nil
 	case lua.Refused:
-		w.markAbsent()
-		if !w.lock.spec.Limits.byClock() {
-			return w.lock.fail(ErrNotAcquired)
+		r.markAbsent()
+		if !r.lock.spec.Limits.byClock() {
+			return r.lock.fail(ErrNotAcquired)
 		}
-		return w.lock.fail(ErrNotAcquired, tooSoon(time.Now(), a.RetryAfter))
+		return r.lock.fail(ErrNotAcquired, tooSoon(time.Now(), a.RetryAfter))
 	case lua.Conflict:
-		return w.lock.fail(ErrConflict)
+		return r.lock.fail(ErrConflict)
 	case lua.AboveLimit:
-		return w.lock.fail(ErrAboveLimit)
+		return r.lock.fail(ErrAboveLimit)
 	}
-	return w.lock.fail(ErrNotAcquired, errTombstoned)
+	return r.lock.fail(ErrNotAcquired, errTombstoned)
 }
 
 var (
@@ -314,135 +317,3 @@ var (
 	// ErrTooLate means that the server granted a lease, but its answer came when the lease was about to expire.
 	ErrTooLate = Chain(ErrUnavailable, errors.New("the answer came when the lease was as good as over"))
 )
-
-// push handles the message about a grant. Such a grant lasts until the heartbeat times out that the server received last, or
-// for the ttl if that is shorter. The last heartbeat that was answered is that one or an earlier one; so the lease lasts for
-// claimTTL, counted from when that heartbeat was sent.
-func (w *request) push(fence int64) {
-	w.mu.Lock()
-	asked, fresh := w.askedAt, fence > w.floor
-	w.mu.Unlock()
-	trusted := time.Until(asked.Add(w.lock.trusted(w.lock.claimTTL)))
-	if !fresh || trusted < duration(w.lock.claimTTL)/8 {
-		// An old message, or too little of the lease is certain: ask the server.
-		w.lock.e.heartbeatBy(w, time.Now())
-		return
-	}
-	err := w.grantThen(fence, asked, w.lock.claimTTL, true, func() {
-		ev := w.lock.event(WakeupReceived)
-		ev.Token, ev.Fence = w.token, uint64(fence)
-		w.lock.e.observe(ev)
-	})
-	if err == ErrTooLate {
-		w.lock.e.heartbeatBy(w, time.Now())
-	}
-}
-
-// grant ends the request as granted, for ms from then on. claim says that the grant may be shorter than the ttl and has to be
-// confirmed. It does nothing if the request has ended. If too little is left of the lease, it returns ErrTooLate: the request
-// goes on, and the caller must make it ask again.
-func (w *request) grant(fence int64, from time.Time, ms int64, claim bool) error {
-	return w.grantThen(fence, from, ms, claim, func() {})
-}
-
-// grantThen is grant, and calls first before the caller of the request is unblocked.
-func (w *request) grantThen(fence int64, from time.Time, ms int64, claim bool, first func()) error {
-	deadline := from.Add(w.lock.trusted(ms))
-	w.mu.Lock()
-	if w.state.ended() {
-		w.mu.Unlock()
-		return nil
-	}
-	if time.Until(deadline) <= 0 {
-		w.mu.Unlock()
-		return ErrTooLate
-	}
-	if w.lock.spec.Limits.clockOnly() {
-		if w.lock.e.isClosed() {
-			w.mu.Unlock()
-			return w.lock.fail(ErrClosed) // Close is about to end the request
-		}
-		w.state, w.fence = requestPermitted, uint64(fence)
-		w.mu.Unlock()
-		first()
-		close(w.end)
-		w.abandoned()
-		return nil
-	}
-	h := w.lock.newLease(w.token, fence, deadline)
-	if w.atServerLocked() == tokenInDoubt || w.lock.e.cfg.ReplicaAck.enabled() { // otherwise it is no longer needed
-		h.request = w
-	}
-	if claim {
-		h.state = leaseUnconfirmed
-	}
-	if w.owner != nil {
-		h.owner, h.grantedAt = w.owner, w.owner.Since
-	}
-	if !w.lock.e.addLease(h) {
-		w.mu.Unlock()
-		return w.lock.fail(ErrClosed) // Close is about to end the request
-	}
-	w.state, w.lease, w.fence = requestLeased, h, h.fence
-	w.mu.Unlock()
-	first()
-	close(w.end)
-	h.start()
-	w.abandoned()
-	return nil
-}
-
-// leave ends the request as failed, and cleans up in the background what it may have at the server. It does nothing if the
-// request has ended.
-func (w *request) leave(err error) {
-	w.mu.Lock()
-	if w.state.ended() {
-		w.mu.Unlock()
-		return
-	}
-	if err == ErrClosed { // from Close, which does not know the lock
-		err = w.lock.fail(ErrClosed)
-	}
-	w.state, w.err = requestFailed, err
-	if w.atServerLocked() != tokenAbsent {
-		w.undoLocked()
-	}
-	close(w.end)
-	w.mu.Unlock()
-	w.abandoned()
-}
-
-// undoLocked starts a cleanup of what the request has, or may have, at the server.
-func (w *request) undoLocked() {
-	w.cleanup = w.lock.newCleanup(w.token, w.atServerLocked() == tokenInDoubt, time.Now().Add(w.lock.spec.TTL+w.lock.e.cfg.HeartbeatTimeout))
-	w.cleanup.unused = unusedLease
-	if w.origin != nil {
-		w.cleanup.unused, w.cleanup.origin, w.cleanup.request = unusedUnlessGranted, w.origin, w
-		w.origin.setUndoing(w.cleanup)
-	}
-	w.cleanup.send(w.lock.e.transport.Send)
-}
-
-// stop ends the request as failed, without a cleanup. It reports whether there may be something to clean up at the server. It
-// does nothing if the request has ended. The caller calls abandoned.
-func (w *request) stop(err error) (something bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.state.ended() {
-		return false
-	}
-	w.state, w.err = requestFailed, err
-	close(w.end)
-	return w.atServerLocked() != tokenAbsent
-}
-
-// abandoned unregisters the request.
-func (w *request) abandoned() {
-	e := w.lock.e
-	e.mu.Lock()
-	if e.requests[w.serial] == w { // else it is a later one of the same token; see NewTokenRequest
-		delete(e.requests, w.serial)
-	}
-	e.mu.Unlock()
-	w.lock.e.leaveQueue(w)
-}

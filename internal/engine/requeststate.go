@@ -29,89 +29,89 @@ const (
 )
 
 // atServerLocked returns what the server may have of the token. While a call is under way, its outcome is unknown.
-func (w *request) atServerLocked() tokenState {
-	if w.copiesInFlight > 0 {
+func (r *request) atServerLocked() tokenState {
+	if r.copiesInFlight > 0 {
 		return tokenInDoubt
 	}
-	return w.atServer
+	return r.atServer
 }
 
 // hasInDoubt reports whether a copy of a call may still run.
-func (w *request) hasInDoubt() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.atServerLocked() == tokenInDoubt
+func (r *request) hasInDoubt() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.atServerLocked() == tokenInDoubt
 }
 
 // copySent notes that a call is about to be sent.
-func (w *request) copySent(first time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.copiesInFlight++
-	if w.askedAt.IsZero() {
-		w.askedAt = first
+func (r *request) copySent(first time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.copiesInFlight++
+	if r.askedAt.IsZero() {
+		r.askedAt = first
 	}
 }
 
 // copyDone notes the outcome of a call.
-func (w *request) copyDone(outcome transport.Outcome) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.copiesInFlight--
+func (r *request) copyDone(outcome transport.Outcome) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.copiesInFlight--
 	switch outcome {
 	case transport.Answered:
-		w.atServer = max(w.atServer, tokenPresent)
+		r.atServer = max(r.atServer, tokenPresent)
 	case transport.InDoubt:
-		w.atServer = tokenInDoubt
+		r.atServer = tokenInDoubt
 	}
 }
 
 // markInDoubt notes that a call got a malformed reply, so its outcome is unknown.
-func (w *request) markInDoubt() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.atServer = tokenInDoubt
+func (r *request) markInDoubt() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.atServer = tokenInDoubt
 }
 
 // markAbsent notes that the server has refused the request. A copy that is in doubt may still be granted something.
-func (w *request) markAbsent() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.atServer != tokenInDoubt {
-		w.atServer = tokenAbsent
+func (r *request) markAbsent() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.atServer != tokenInDoubt {
+		r.atServer = tokenAbsent
 	}
 }
 
 // stillWaiting notes that the server answered "waiting" to a call sent at that time. A place of 0 is not in the reply.
-func (w *request) stillWaiting(asked time.Time, seq, place int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if asked.After(w.askedAt) || w.place == 0 {
-		w.askedAt, w.floor = asked, seq
+func (r *request) stillWaiting(asked time.Time, seq, place int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if asked.After(r.askedAt) || r.place == 0 {
+		r.askedAt, r.floor = asked, seq
 	}
 	if place > 0 {
-		w.place = place
+		r.place = place
 	}
-	if w.state == requestAsking {
-		w.state = requestWaiting
+	if r.state == requestAsking {
+		r.state = requestWaiting
 	}
 }
 
 // waitedAt reports whether a call sent before that time was answered with "waiting".
-func (w *request) waitedAt(at time.Time) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.place != 0 && w.askedAt.Before(at)
+func (r *request) waitedAt(at time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.place != 0 && r.askedAt.Before(at)
 }
 
-func (w *request) wasGranted() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.state == requestLeased || w.state == requestPermitted
+func (r *request) wasGranted() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state == requestLeased || r.state == requestPermitted
 }
 
-func (w *request) hasEnded() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.state.ended()
+func (r *request) hasEnded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state.ended()
 }

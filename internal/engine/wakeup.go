@@ -26,20 +26,20 @@ func (e *Engine) received(payload string) {
 	}
 	for _, x := range wakeups {
 		e.mu.Lock()
-		w := e.requests[x.Serial]
+		r := e.requests[x.Serial]
 		if x.Fence > 0 {
 			delete(e.expected, x.Serial)
-			if w != nil {
-				w.notified = true
+			if r != nil {
+				r.notified = true
 			}
 		}
 		e.mu.Unlock()
 		switch {
-		case w == nil: // granted by a reply already, or abandoned: then its cleanup releases the grant
+		case r == nil: // granted by a reply already, or abandoned: then its cleanup releases the grant
 		case x.Fence > 0:
-			w.push(x.Fence)
+			r.push(x.Fence)
 		default:
-			e.heartbeatAt(w, time.Now().Add(duration(x.RetryIn)+time.Millisecond))
+			e.firstHeartbeatBy(r, time.Now().Add(duration(x.RetryIn)+time.Millisecond))
 		}
 	}
 }
@@ -52,7 +52,7 @@ func (e *Engine) subscribed(channel string) {
 	defer e.mu.Unlock()
 	for _, n := range e.queues {
 		if n.lock.channel == channel {
-			n.heartbeatAt(now)
+			n.heartbeatsBy(now)
 		}
 	}
 }
@@ -65,19 +65,19 @@ type expectedWakeup struct {
 
 // expectWakeup expects the message about a grant that a heartbeat has found, unless it was received already or could have
 // been lost with an earlier subscription.
-func (e *Engine) expectWakeup(w *request) {
-	since := e.subscriber.SubscribedSince(w.lock.channel)
-	w.mu.Lock()
-	asked := w.askedAt
-	w.mu.Unlock()
+func (e *Engine) expectWakeup(r *request) {
+	since := e.subscriber.SubscribedSince(r.lock.channel)
+	r.mu.Lock()
+	asked := r.askedAt
+	r.mu.Unlock()
 	if since.IsZero() || since.After(asked) {
 		return
 	}
 	by := time.Now().Add(wakeupTimeout)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !w.notified && e.requests[w.serial] == w {
-		e.expected[w.serial] = expectedWakeup{by, w.lock.channel}
+	if !r.notified && e.requests[r.serial] == r {
+		e.expected[r.serial] = expectedWakeup{by, r.lock.channel}
 		e.timers.SetIfSooner(&e.wakeupTimer, by)
 	}
 }

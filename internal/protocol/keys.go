@@ -102,7 +102,7 @@ func isOnlyTag(base string) bool {
 func reservedSuffix(base string) string {
 	for _, set := range lua.All {
 		for _, part := range []string{"holders", "meta", "queue", "heartbeats"} {
-			if end := ":" + set.Keys + ":" + part; strings.HasSuffix(base, end) {
+			if end := ":" + set.KeyKind + ":" + part; strings.HasSuffix(base, end) {
 				return end
 			}
 		}
