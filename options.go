@@ -116,24 +116,8 @@ func (o *Options) withDefaults() (Options, error) {
 	if err := protocol.CheckPrefix(c.Prefix); err != nil {
 		return c, engine.Invalid("Prefix: %w", err)
 	}
-	// Fields that are set are checked before defaults are derived from them, so that errors name the right field.
-	if err := checkRange("HeartbeatInterval", c.HeartbeatInterval, 10*time.Millisecond, time.Hour); err != nil && c.HeartbeatInterval != 0 {
+	if err := c.setHeartbeatDefaults(); err != nil {
 		return c, err
-	}
-	if err := checkRange("HeartbeatTimeout", c.HeartbeatTimeout, 20*time.Millisecond, 24*time.Hour); err != nil && c.HeartbeatTimeout != 0 {
-		return c, err
-	}
-	if c.HeartbeatInterval == 0 {
-		c.HeartbeatInterval = DefaultHeartbeatInterval
-		if c.HeartbeatTimeout != 0 {
-			c.HeartbeatInterval = min(max(c.HeartbeatTimeout/3, 10*time.Millisecond), time.Hour)
-		}
-	}
-	if c.HeartbeatTimeout == 0 {
-		c.HeartbeatTimeout = 3 * c.HeartbeatInterval
-	}
-	if c.HeartbeatTimeout < 2*c.HeartbeatInterval {
-		return c, engine.Invalid("HeartbeatTimeout %v is shorter than twice the HeartbeatInterval of %v", c.HeartbeatTimeout, c.HeartbeatInterval)
 	}
 	if c.MetadataTTL == 0 {
 		c.MetadataTTL = DefaultMetadataTTL
@@ -141,12 +125,48 @@ func (o *Options) withDefaults() (Options, error) {
 	if err := checkRange("MetadataTTL", c.MetadataTTL, time.Minute, engine.LongestTTL); err != nil {
 		return c, err
 	}
-	r := &c.Retry
-	if err := checkRange("Retry.MinBackoff", r.MinBackoff, time.Millisecond, time.Hour); err != nil && r.MinBackoff != 0 {
+	if err := c.Retry.setDefaults(); err != nil {
 		return c, err
 	}
-	if err := checkRange("Retry.MaxBackoff", r.MaxBackoff, time.Millisecond, time.Hour); err != nil && r.MaxBackoff != 0 {
+	if err := c.ReplicaAck.setDefaults(); err != nil {
 		return c, err
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c, nil
+}
+
+// setHeartbeatDefaults checks the heartbeat's interval and timeout and sets their defaults. As in the functions below, fields that are set
+// are checked before defaults are derived from them, so that errors name the right field.
+func (o *Options) setHeartbeatDefaults() error {
+	if err := checkRange("HeartbeatInterval", o.HeartbeatInterval, 10*time.Millisecond, time.Hour); err != nil && o.HeartbeatInterval != 0 {
+		return err
+	}
+	if err := checkRange("HeartbeatTimeout", o.HeartbeatTimeout, 20*time.Millisecond, 24*time.Hour); err != nil && o.HeartbeatTimeout != 0 {
+		return err
+	}
+	if o.HeartbeatInterval == 0 {
+		o.HeartbeatInterval = DefaultHeartbeatInterval
+		if o.HeartbeatTimeout != 0 {
+			o.HeartbeatInterval = min(max(o.HeartbeatTimeout/3, 10*time.Millisecond), time.Hour)
+		}
+	}
+	if o.HeartbeatTimeout == 0 {
+		o.HeartbeatTimeout = 3 * o.HeartbeatInterval
+	}
+	if o.HeartbeatTimeout < 2*o.HeartbeatInterval {
+		return engine.Invalid("HeartbeatTimeout %v is shorter than twice the HeartbeatInterval of %v", o.HeartbeatTimeout, o.HeartbeatInterval)
+	}
+	return nil
+}
+
+func (r *RetryPolicy) setDefaults() error {
+	if err := checkRange("Retry.MinBackoff", r.MinBackoff, time.Millisecond, time.Hour); err != nil && r.MinBackoff != 0 {
+		return err
+	}
+	if err := checkRange("Retry.MaxBackoff", r.MaxBackoff, time.Millisecond, time.Hour); err != nil && r.MaxBackoff != 0 {
+		return err
 	}
 	if r.MinBackoff == 0 {
 		r.MinBackoff = DefaultMinBackoff
@@ -161,25 +181,25 @@ func (o *Options) withDefaults() (Options, error) {
 		r.MaxElapsed = DefaultMaxElapsed
 	}
 	if r.MaxBackoff < r.MinBackoff {
-		return c, engine.Invalid("Retry.MaxBackoff %v is shorter than Retry.MinBackoff %v", r.MaxBackoff, r.MinBackoff)
+		return engine.Invalid("Retry.MaxBackoff %v is shorter than Retry.MinBackoff %v", r.MaxBackoff, r.MinBackoff)
 	}
-	a := &c.ReplicaAck
+	return nil
+}
+
+func (a *ReplicaAck) setDefaults() error {
 	if a.Replicas < 0 {
-		return c, engine.Invalid("ReplicaAck.Replicas %d is negative; 0 means not to wait for a number of replicas", a.Replicas)
+		return engine.Invalid("ReplicaAck.Replicas %d is negative; 0 means not to wait for a number of replicas", a.Replicas)
 	}
 	if a.Timeout != 0 && a.Replicas == 0 && !a.Majority && !a.Fsync {
-		return c, engine.Invalid("ReplicaAck.Timeout %v is set, but none of Replicas, Majority and Fsync; set one of them", a.Timeout)
+		return engine.Invalid("ReplicaAck.Timeout %v is set, but none of Replicas, Majority and Fsync; set one of them", a.Timeout)
 	}
 	if a.Timeout == 0 {
 		a.Timeout = DefaultReplicaAckTimeout
 	}
 	if err := checkRange("ReplicaAck.Timeout", a.Timeout, time.Millisecond, engine.LongestTTL); err != nil {
-		return c, err
+		return err
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	return c, nil
+	return nil
 }
 
 func checkRange(option string, d, least, most time.Duration) error {

@@ -65,7 +65,7 @@ var mutants = []mutant{
 	{"a deadline is counted from the reply", "internal/engine/request.go", "r.grant(a.Fence, call.Sent, a.ExpiresIn, leaseHeld)", "r.grant(a.Fence, time.Now(), a.ExpiresIn, leaseHeld)", "fair"},
 	{"an unconfirmed lease's deadline is counted from the message", "internal/engine/grant.go", "r.grantThen(fence, asked, r.lock.claimTTL, leaseUnconfirmed, func() {", "r.grantThen(fence, time.Now(), r.lock.claimTTL, leaseUnconfirmed, func() {", "fair"},
 	{"the server's clock is compared with the process's", "internal/engine/request.go", "r.grant(a.Fence, call.Sent, a.ExpiresIn, leaseHeld)", "r.grant(a.Fence, call.Sent, a.Now+a.ExpiresIn-time.Now().UnixMilli(), leaseHeld)", "fair"},
-	{"waiters send no heartbeats", "internal/engine/queue.go", "	for batch := range slices.Chunk(waiters, heartbeatBatch) {\n		q.send(batch)\n	}\n", "", "fair"},
+	{"waiters send no heartbeats", "internal/engine/heartbeat.go", "	for batch := range slices.Chunk(waiters, heartbeatBatch) {\n		q.send(batch)\n	}\n", "", "fair"},
 	{"an unconfirmed lease is not confirmed", "internal/engine/lease.go", "h.renewAt = h.lock.e.renewalTime(now, min(duration(h.ttl)/3, h.deadline.Sub(now)/3))", "h.renewAt = now.Add(duration(h.ttl))", "fair"},
 	{"an Extend counts from its reply only", "internal/engine/extend.go", "if d := now.Add(h.lock.trusted(ms)); !h.state.ended() && d.Before(before) {", "if d := now.Add(h.lock.trusted(ms)); d.IsZero() {", "fair"},
 	{"a cancelled wait is not released", "internal/engine/grant.go", "	if r.atServerLocked() != tokenAbsent {\n		r.undoLocked()", "	if false {\n		r.undoLocked()", "fair"},
@@ -76,7 +76,7 @@ var mutants = []mutant{
 	{"a request without a reply is not retried", "internal/engine/roundtrip.go", "		case <-pause.C:\n", "		case <-make(chan time.Time):\n", "fair"},
 	{"timers stop after one has fired", "internal/timers/timers.go", "	s.firing = false\n	s.armLocked()\n", "	s.firing = false\n", "fair"},
 	{"a failed attempt is not retried", "internal/quorum/attempt.go", "	return a.repeats.NextBackOff(), nil\n", "	return time.Hour, nil\n", "redlock"},
-	{"an unknown waiter does not rejoin", "internal/engine/queue.go", "	if len(unknown) > 0 {\n		q.rejoin(unknown)\n	}\n", "", "fair"},
+	{"an unknown waiter does not rejoin", "internal/engine/heartbeat.go", "		q.rejoin(unknown)\n", "", "fair"},
 }
 
 // TestMutants checks that each deliberate bug still applies. With -mutants the simulation must find each.

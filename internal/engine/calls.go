@@ -91,6 +91,11 @@ func (l *Lock) heartbeatOrRejoinCall(rejoin, room int, done func(*transport.Call
 	return call
 }
 
+// decodeHeartbeat returns the reply to a heartbeat command with that many waiters.
+func decodeHeartbeat(call *transport.Call, waiters int) (protocol.HeartbeatReply, error) {
+	return decode(call, func(n []int64) (protocol.HeartbeatReply, error) { return protocol.ParseHeartbeatReply(n, waiters) })
+}
+
 // inspectCall prepares the reading of one page of holders or waiters.
 func (l *Lock) inspectCall(subject int, after int64, count int, done func(*transport.Call)) *transport.Call {
 	call := l.call(l.spec.Scripts.Inspect, 4, 3, done)

@@ -19,17 +19,17 @@ type Cleanup struct {
 	lock      *Lock
 	token     string
 	tombstone int64     // ms for which the token must not be granted again; 0: no tombstone
-	unused    int       // an argument of release.lua: usedLease, unusedLease or unusedUnlessGranted
+	unused    int       // an argument of release.lua: usedLease, unusedLease or unusedUnlessGranted; set between attempts only
 	origin    *Lease    // for a conversion: the lease that is converted; see unusedUnlessGranted
 	request   *request  // for a conversion: its request
 	until     time.Time // when the lease or entry must have expired
 	done      time.Time // if set, a record that lasts until then replaces the lease; see Complete
 	timer     timers.Timer
-	backoff   *backoff.ExponentialBackOff
 	finished  chan struct{} // closed when state becomes cleanupEnded
 
-	mu        sync.Mutex // guards the fields below
+	mu        sync.Mutex // guards the fields below, which are final when it has ended
 	state     cleanupState
+	backoff   *backoff.ExponentialBackOff
 	inDoubt   bool   // the outcome of an attempt is unknown, so the server may have done it already
 	code      int64  // the code of the server's reply
 	failure   error  // why there is no answer, or nil

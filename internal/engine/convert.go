@@ -10,7 +10,7 @@ import (
 // is refused does not mean that the lease is lost.
 //
 // A conversion begins without undoing. If its request is given up, undoing is set, and Convert waits for it. When Convert
-// returns before undoing has ended, inBackground is set.
+// returns before undoing has ended, inBackground is set. It is guarded by the lease's mu.
 type conversion struct {
 	undoing      *Cleanup // determines the outcome after the request was given up; nil until then
 	inBackground bool     // Convert has returned
@@ -103,17 +103,19 @@ func (h *Lease) beginConversion(ctx context.Context) error {
 			return h.lock.fail(err)
 		}
 		h.mu.Lock()
-		c := h.conversion
-		if c == nil && h.state.active() {
+		converting, inBackground, resolved := h.conversion != nil, false, h.conversion.resolved()
+		if converting {
+			inBackground = h.conversion.inBackground
+		} else if h.state.active() {
 			h.state, h.conversion = leaseConverting, &conversion{}
 		}
 		h.mu.Unlock()
 		switch {
-		case c == nil:
+		case !converting:
 			return nil
-		case !c.inBackground:
+		case !inBackground:
 			return Invalid("the lease of %q is being converted by another call; wait until that call has returned", h.Name())
-		case !waitFor(ctx, c.resolved()):
+		case !waitFor(ctx, resolved):
 			return h.lock.fail(ErrNoAnswer, ctx.Err())
 		}
 	}

@@ -4,13 +4,22 @@
 //
 //   - Engine (engine.go) owns the use of the client: one transport, one subscription, one set of timers.
 //   - Lock (lock.go) is one name of one primitive.
-//   - request (request.go) is one acquisition. Requests that wait for the same name share a waitQueue (queue.go), which
-//     sends their heartbeats, and before that, for a mutex, a localQueue (localqueue.go).
+//   - request (request.go, requeststate.go, grant.go) is one acquisition. Requests that wait for the same name share a waitQueue
+//     (queue.go, heartbeat.go), which sends their heartbeats, and before that, for a mutex, a localQueue (localqueue.go).
 //   - Lease (lease.go, renewal.go) is what a request is granted; lifecycle (lifecycle.go) is its end and its contexts.
 //   - Cleanup (cleanup.go) releases a lease or a queue entry, and retries in the background after its caller has returned.
+//   - Package protocol encodes and decodes what these send and receive; calls.go prepares all calls, roundtrip.go repeats those
+//     that somebody waits for.
 //
 // Time: the server goes by its own clock, TIME. This process goes by the monotonic clock and counts a deadline from before
 // the request was sent that the server answered, so a holder never trusts a lease longer than the server grants it.
+//
+// # Locks
+//
+// Mutexes are taken in this order: Lease (its lifecycle's), request, the Lease that the request converts, Engine, waitQueue. Those
+// of ServerHealth, Cleanup and serverIdentity, and of packages timers, pubsub and transport, come last: nothing of this package is
+// locked under them. No mutex is held during a round trip, while a reply or a message is handled, or while a hook, an Owner's
+// observer or a CloseObserver is called. Fields that no mutex guards do not change once their struct is in use, unless they say so.
 package engine
 
 import (

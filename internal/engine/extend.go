@@ -47,6 +47,12 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 		return h.lock.fail(h.Err())
 	}
 	h.CheckDeadline() // the answer may have arrived after the deadline
+	return h.extended(ms, before, r, err)
+}
+
+// extended sets the deadline and the ttl after an Extend to ms ended, with a renewal or an error. before is the deadline that
+// lowerDeadline returned.
+func (h *Lease) extended(ms int64, before time.Time, r renewal, err error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.state.ended() {

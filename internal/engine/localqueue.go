@@ -8,8 +8,8 @@ import (
 // localQueue holds the callers of this process that wait for one name. Only the first of them sends requests, so the server
 // sees one waiter per process, however many callers there are.
 type localQueue struct {
-	health  ServerHealth // of the first caller, handed on with its turn
-	waiting []chan struct{}
+	health  ServerHealth    // of the first caller, handed on with its turn
+	waiting []chan struct{} // closed when the turn comes; guarded by the engine's mu
 }
 
 // waitLocally blocks until it is the caller's turn, until ctx ends, or until the keeper is closed. It returns the health that

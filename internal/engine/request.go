@@ -43,7 +43,7 @@ type request struct {
 	notified bool      // a message about its grant came
 	due      time.Time // when to send a heartbeat once it is queued, if that was asked for before; zero: not asked
 
-	mu             sync.Mutex // guards the fields below
+	mu             sync.Mutex // guards the fields below; lease, fence, err and cleanup are final when end is closed
 	state          requestState
 	atServer       tokenState    // by the calls that have ended; see atServerLocked
 	copiesInFlight int           // calls under way
