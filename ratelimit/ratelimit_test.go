@@ -13,28 +13,66 @@ import (
 
 func TestMain(m *testing.M) { conformance.Main(m, primitive) }
 
-// primitive is a limiter with leases. The cases of all locks are run with the semaphore, whose scripts these are.
+// primitive is a limiter of which one permit is held at a time, so it must be as good a lock as the others. What it does besides
+// is in conformance.RateLimits.
 var primitive = conformance.Primitive{
 	Kind: "ratelimit",
 	Key:  func(name string) string { return "{lock:" + name + "}:ratelimit:holders" },
 	New: func(k *lockkeeper.Keeper, name string, o conformance.Options) (conformance.Locker, error) {
-		l, err := ratelimit.New(k, name, math.MaxInt32/4, time.Second, &ratelimit.Options{
+		l, err := ratelimit.New(k, name, math.MaxInt32/4, window, &ratelimit.Options{
 			MaxConcurrent: 1, TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime,
 		})
-		return one{l}, err
+		return withLeases{l}, err
 	},
-	Fair:  true,
-	Cases: conformance.RateLimits,
+	Fair:   true,
+	Window: window,
+	Cases:  conformance.RateLimits,
 }
 
-// one is a limiter of which one permit is held at a time.
-type one struct{ *ratelimit.Limiter }
+// leaseless is a limiter without leases that grants one permit in each window.
+var leaseless = conformance.Primitive{
+	Kind: "ratelimit",
+	Key:  primitive.Key,
+	New: func(k *lockkeeper.Keeper, name string, o conformance.Options) (conformance.Locker, error) {
+		l, err := ratelimit.New(k, name, 1, o.TTL, nil)
+		return withoutLeases{l}, err
+	},
+	Fair:   true,
+	Window: window,
+	Skip:   conformance.Leaseless,
+}
 
-func (l one) Lock(ctx context.Context) (*lockkeeper.Lease, error)    { return l.Acquire(ctx) }
-func (l one) TryLock(ctx context.Context) (*lockkeeper.Lease, error) { return l.TryAcquire(ctx) }
+const window = time.Second
 
-func (l one) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
-	list, err := l.Limiter.Waiters(ctx)
+// withLeases is a limiter with MaxConcurrent as a lock.
+type withLeases struct{ *ratelimit.Limiter }
+
+func (l withLeases) Lock(ctx context.Context) (*lockkeeper.Lease, error)    { return l.Acquire(ctx) }
+func (l withLeases) TryLock(ctx context.Context) (*lockkeeper.Lease, error) { return l.TryAcquire(ctx) }
+
+func (l withLeases) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
+	return waiters(ctx, l.Limiter)
+}
+
+// withoutLeases is a limiter as a lock whose lease is nil, which behaves like one that was released.
+type withoutLeases struct{ *ratelimit.Limiter }
+
+func (l withoutLeases) Lock(ctx context.Context) (*lockkeeper.Lease, error) { return nil, l.Wait(ctx) }
+
+func (l withoutLeases) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
+	r, err := l.Allow(ctx)
+	if err == nil && !r.Allowed {
+		err = lockkeeper.ErrNotAcquired
+	}
+	return nil, err
+}
+
+func (l withoutLeases) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
+	return waiters(ctx, l.Limiter)
+}
+
+func waiters(ctx context.Context, l *ratelimit.Limiter) ([]lockkeeper.Waiter, error) {
+	list, err := l.Waiters(ctx)
 	var all []lockkeeper.Waiter
 	for _, x := range list {
 		all = append(all, x.Waiter)
@@ -42,9 +80,6 @@ func (l one) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
 	return all, err
 }
 
-func TestConformance(t *testing.T) { conformance.RunOwn(t, primitive) }
+func TestConformance(t *testing.T) { conformance.All(t, primitive) }
 
-// TestProcesses: with leases a limiter is as good a lock as the others, also between real processes.
-func TestProcesses(t *testing.T) { conformance.Processes(t, primitive) }
-
-func TestDocumentedACL(t *testing.T) { conformance.Rights(t, primitive) }
+func TestConformanceWithoutLeases(t *testing.T) { conformance.Run(t, leaseless) }

@@ -435,8 +435,9 @@ func keysExpire(w *World) {
 	w.checkKeyExpiry("x", time.Minute)
 	left, err := w.admin.PTTL(w.ctx(), w.metaKey("x")).Result()
 	w.must(err)
-	if d := left - idle - time.Minute; d > 5*time.Millisecond || d < -w.slack()-5*time.Millisecond {
-		w.Errorf("the metadata expires in %v, want MetadataTTL and the ttl, %v", left, idle+time.Minute)
+	want := idle + time.Minute + w.P.Window
+	if d := left - want; d > 5*time.Millisecond || d < -w.slack()-5*time.Millisecond {
+		w.Errorf("the metadata expires in %v, want MetadataTTL, the ttl and the window, %v", left, want)
 	}
 	if !w.P.MajorityLock {
 		ctx, cancel := context.WithCancel(w.ctx())

@@ -5,17 +5,23 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
+	"github.com/redis/go-redis/v9"
 )
 
 // RateLimits are the cases of package ratelimit.
 var RateLimits = []Case{
+	{"12_script_flush_is_transparent_to_allow", false, false, scriptFlushForLimits},
+	{"20_ended_context_sends_nothing_of_limits", false, false, endedContextForLimits},
+	{"31_allow_does_not_jump_queue", false, false, allowDoesNotJump},
 	{"44_invalid_permit_counts_rejected", false, false, invalidLimitCounts},
 	{"48_latest_callers_limit_applies", false, false, latestCallersWindowLimit},
 	{"50_window_never_exceeds_limit", false, false, windowNeverExceeded},
@@ -40,6 +46,8 @@ var RateLimits = []Case{
 	{"50_submillisecond_window_rounded_up", false, false, submillisecondWindow},
 	{"50_metadata_outlasts_window", false, false, metadataOutlastsWindow},
 	{"54_close_during_window", false, false, closeDuringWindow},
+	{"55_limit_key_of_other_type_is_untouched", false, false, foreignKeyForLimits},
+	{"f35_limit_on_server_refusing_writes", true, true, writesRefusedForLimits},
 	{"61_permit_outage_is_not_contention", false, true, outageForLimits},
 	{"inspect_rate_limit", false, false, inspectRateLimit},
 }
@@ -902,6 +910,122 @@ func submillisecondWindow(w *World) {
 	w.limited(s, 1)
 	time.Sleep(time.Millisecond)
 	w.mustTake(s, 1)
+}
+
+// leaselessCalls are the calls of a limiter without leases that take a permit, or try to.
+func leaselessCalls(s limiter) map[string]func(ctx context.Context) error {
+	return map[string]func(ctx context.Context) error{
+		"Allow": func(ctx context.Context) error {
+			r, err := s.Allow(ctx)
+			if err == nil && !r.Allowed {
+				return notAllowed{}
+			}
+			return err
+		},
+		"Wait": s.Wait,
+		"Do": func(ctx context.Context) error {
+			return s.Do(ctx, func(ctx context.Context, _ uint64) error { return ctx.Err() })
+		},
+	}
+}
+
+func scriptFlushForLimits(w *World) {
+	s := w.Process().limiter(100, time.Minute, 0)
+	for what, call := range leaselessCalls(s) {
+		for range 2 {
+			w.must(w.admin.ScriptFlush(w.ctx()).Err())
+			if err := call(w.ctx()); err != nil {
+				w.Errorf("%s: %v", what, err)
+			}
+		}
+	}
+	if n := w.spent(); n != 6 {
+		w.Errorf("six calls took %d permits", n)
+	}
+}
+
+func endedContextForLimits(w *World) {
+	p := w.Process()
+	s := p.limiter(100, time.Minute, 0)
+	ctx, cancel := context.WithCancel(w.ctx())
+	cancel()
+	p.Net.ResetCount()
+	for what, call := range leaselessCalls(s) {
+		err := call(ctx)
+		w.checkError(err, context.Canceled)
+		if err == nil {
+			w.Errorf("%s succeeded", what)
+		}
+	}
+	_, err := s.Available(ctx)
+	w.checkError(err, context.Canceled)
+	w.checkError(s.SetLimit(ctx, 1), context.Canceled)
+	if !w.Real {
+		synctest.Wait()
+	}
+	if n := p.Net.Scripts(); n != 0 {
+		w.Errorf("%d scripts were sent", n)
+	}
+}
+
+// allowDoesNotJump: a permit is left, but a waiter before needs it.
+func allowDoesNotJump(w *World) {
+	p, q := w.Process(), w.Process()
+	s := p.limiter(2, time.Minute, 0)
+	w.mustTake(s, 1)
+	ctx, cancel := context.WithCancel(w.ctx())
+	heavy := w.takeAsync(ctx, 1, q.limiter(2, time.Minute, 0), 2)
+	r, err := s.Allow(w.ctx())
+	w.must(err)
+	if r.Allowed || r.Remaining != 1 || r.Fence != 0 {
+		w.Errorf("while a request for two is queued: %+v", r)
+	}
+	w.notTaken(heavy)
+	cancel()
+	w.checkError(w.awaitTake(heavy, 0).err, context.Canceled, lockkeeper.ErrNotAcquired)
+	w.awaitWaiters("x", 0)
+	if r, err := s.Allow(w.ctx()); err != nil || !r.Allowed || r.Remaining != 0 {
+		w.Errorf("after it: %+v, %v", r, err)
+	}
+}
+
+// foreignKeyForLimits: the key of the limit has another type. No call changes it.
+func foreignKeyForLimits(w *World) {
+	s := w.Process().limiter(2, time.Minute, 0)
+	w.must(w.admin.Set(w.ctx(), w.P.Key("x"), "theirs", time.Minute).Err())
+	for what, call := range leaselessCalls(s) {
+		err := call(w.ctx())
+		w.checkError(err)
+		if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+			w.Errorf("%s: %v", what, err)
+		}
+	}
+	if got := w.admin.Get(w.ctx(), w.P.Key("x")).Val(); got != "theirs" {
+		w.Errorf("the key is %q", got)
+	}
+	w.awaitWaiters("x", 0)
+}
+
+// writesRefusedForLimits: a server that cannot replicate refuses every call, also one that would be refused a permit.
+func writesRefusedForLimits(w *World) {
+	s := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = heartbeatInterval }).limiter(2, time.Minute, 0)
+	for _, taken := range []int{0, 2} {
+		if taken > 0 {
+			w.mustTake(s, taken)
+		}
+		w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "1").Err())
+		for what, call := range leaselessCalls(s) {
+			err := call(w.ctx())
+			w.checkError(err, lockkeeper.ErrUnavailable)
+			if !redis.HasErrorPrefix(err, "NOREPLICAS") {
+				w.Errorf("%s, with %d taken: %v", what, taken, err)
+			}
+		}
+		w.must(w.admin.ConfigSet(w.ctx(), "min-replicas-to-write", "0").Err())
+		if n := w.spent(); n != taken {
+			w.Errorf("%d permits are taken, want %d", n, taken)
+		}
+	}
 }
 
 // outageForLimits: permits that return by the clock, and limits.

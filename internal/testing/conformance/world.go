@@ -60,8 +60,13 @@ type Primitive struct {
 	Fair bool
 	// MajorityLock: there is no queue, and waiters retry.
 	MajorityLock bool
+	// Window is how long what was taken remains at the server after its lease has ended; 0 except for a rate limit.
+	Window time.Duration
 	// Cases are the cases of this primitive alone.
 	Cases []Case
+	// Skip has the shared cases that do not apply to the primitive, by name, with the reason. A name that starts with "real/"
+	// is skipped only on a real server.
+	Skip map[string]string
 }
 
 // Case is a behaviour.
@@ -120,11 +125,14 @@ func Run(t *testing.T, p Primitive) {
 	if p.Fair {
 		cases = append(cases, ordered...)
 	}
-	runCases(t, p, append(cases, p.Cases...))
+	cases = append(cases, p.Cases...)
+	for name := range p.Skip {
+		if !slices.ContainsFunc(cases, func(c Case) bool { return c.Name == strings.TrimPrefix(name, "real/") }) {
+			t.Errorf("there is no case %s to skip", name)
+		}
+	}
+	runCases(t, p, slices.DeleteFunc(cases, func(c Case) bool { return p.Skip[c.Name] != "" }))
 }
-
-// RunOwn runs only the cases that the primitive alone has: those of all are run with another one of the same scripts.
-func RunOwn(t *testing.T, p Primitive) { runCases(t, p, p.Cases) }
 
 func runCases(t *testing.T, p Primitive, cases []Case) {
 	t.Run("embedded", func(t *testing.T) {
@@ -145,6 +153,9 @@ func runCases(t *testing.T, p Primitive, cases []Case) {
 		shared := redistest.Start(t, "--databases", strconv.Itoa(len(cases)))
 		t.Run("all", func(t *testing.T) {
 			for i, c := range cases {
+				if p.Skip["real/"+c.Name] != "" {
+					continue
+				}
 				t.Run(c.Name, func(t *testing.T) {
 					t.Parallel() // they mostly wait
 					w := &World{T: t, P: p, Real: true, server: shared, db: i}
@@ -346,14 +357,23 @@ func (w *World) eventually(what string, is func() bool) {
 	}
 }
 
-// keys returns all keys of the server except metadata, which may remain.
+// keys returns all keys of the server except what may remain: metadata, and permits that return after their window.
 func (w *World) keys() []string {
 	w.Helper()
 	all, err := w.admin.Keys(w.ctx(), "*").Result()
 	w.must(err)
-	all = slices.DeleteFunc(all, func(k string) bool { return strings.HasSuffix(k, ":meta") })
+	all = slices.DeleteFunc(all, func(k string) bool { return strings.HasSuffix(k, ":meta") || w.onlyTakings(k) })
 	slices.Sort(all)
 	return all
+}
+
+// onlyTakings reports whether a key has no leases, but only permits of a window.
+func (w *World) onlyTakings(key string) bool {
+	if w.P.Window == 0 || !strings.HasSuffix(key, ":holders") {
+		return false
+	}
+	members, err := w.admin.ZRange(w.ctx(), key, 0, -1).Result()
+	return err == nil && !slices.ContainsFunc(members, func(m string) bool { return m != "spent" && !strings.HasPrefix(m, "@") })
 }
 
 // checkClean checks that nothing remains at the server except metadata, which must expire.
