@@ -24,8 +24,8 @@ func TestRepeatedAcquireWrites(t *testing.T) {
 		{lua.RWLock, "r", ""},
 		{lua.RWLock, "w", ""},
 		{lua.Semaphore, "h1", three},
-		{lua.Semaphore, "c1", "0:3:60000"}, // they stay away for as long as this takes
-		{lua.Semaphore, "hc1", twoAndFour},
+		{lua.RateLimit, "c1", "0:3:60000"}, // they stay away for as long as this takes
+		{lua.RateLimit, "hc1", twoAndFour},
 	} {
 		t.Run(c.set.Kind+c.flags, func(t *testing.T) {
 			own := "{lock:x}:" + c.set.KeyKind + ":"
@@ -33,15 +33,20 @@ func TestRepeatedAcquireWrites(t *testing.T) {
 			ask := protocol.AcquireArgs(nil, token("a", 1)+c.flags, ttl, metadataTTL, 0, channelPrefix, 0, c.policyArg, 0)
 			first := b.eval(c.set.Acquire, 4, ask)
 			b.code(first, lua.Granted)
-			for range 200 {
-				before := b.changes()
-				again := b.eval(c.set.Acquire, 4, ask)
-				b.code(again, lua.Granted)
-				if again[1] != first[1] {
-					t.Fatalf("fence %v, then %v", first[1], again[1])
+			for _, script := range []*lua.Script{c.set.Acquire, c.set.Allow} {
+				if script == nil || script == c.set.Allow && c.flags != "c1" {
+					continue
 				}
-				if b.changes() == before {
-					t.Fatal("nothing was written")
+				for range 200 {
+					before := b.changes()
+					again := b.eval(script, 4, ask)
+					b.code(again, lua.Granted)
+					if again[1] != first[1] {
+						t.Fatalf("fence %v, then %v", first[1], again[1])
+					}
+					if b.changes() == before {
+						t.Fatal("nothing was written")
+					}
 				}
 			}
 		})
@@ -68,14 +73,11 @@ func (b *bench) changes() int {
 // TestScriptsFailOnReadOnlyServer: a reply without a write would be relied on. A waiter would learn again and again that it
 // is not queued, and a majority lease that this server's fences continue from its own.
 func TestScriptsFailOnReadOnlyServer(t *testing.T) {
-	for _, set := range lua.Sets {
+	for _, set := range lua.All {
 		t.Run(set.Kind, func(t *testing.T) {
 			own := "{lock:x}:" + set.KeyKind + ":"
 			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, set}
-			suffix, policyArg := map[string]string{"rwlock": "w", "semaphore": "h1"}[set.Kind], ""
-			if set == lua.Semaphore {
-				policyArg = "1:0:0"
-			}
+			suffix, policyArg := flagsOf(set)
 			held, waits := token("a", 1)+suffix, token("a", 2)+suffix
 			ask := func(token string, heartbeatTTL int) []any {
 				return protocol.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, policyArg, 0)
@@ -105,6 +107,7 @@ func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 				"release":                          {set.Release, 4, protocol.ReleaseArgs(nil, held, metadataTTL, channelPrefix, 0, 0, 0)},
 				"raise_fence":                      {set.RaiseFence, 2, protocol.RaiseFenceArgs(nil, held, int64(1), metadataTTL, 0)},
 				"release of nothing, to tombstone": {set.Release, 4, protocol.ReleaseArgs(nil, token("a", 5)+suffix, metadataTTL, channelPrefix, 0, 1000, 1)},
+				"allow":                            {set.Allow, 4, protocol.AcquireArgs(nil, token("a", 6)+"c1", ttl, metadataTTL, 0, channelPrefix, 0, "0:3:60000", 0)},
 				"release of one that only waits":   {set.Release, 4, protocol.ReleaseArgs(nil, waits, metadataTTL, channelPrefix, 0, 0, 1)},
 				"acquire of what is held, as well": {set.Acquire, 4, ask(held, heartbeatTTL)},
 			} {

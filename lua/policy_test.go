@@ -43,7 +43,7 @@ func contract(t *testing.T) map[string][]string {
 
 func TestPoliciesFulfilTheContract(t *testing.T) {
 	parts := contract(t)
-	for _, set := range Sets {
+	for _, set := range All {
 		if _, err := os.Stat("../" + set.Kind); err != nil {
 			t.Errorf("%s has no package: %v", set.Kind, err)
 		}

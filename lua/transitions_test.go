@@ -25,13 +25,15 @@ func flagsOf(set *lua.Set) (flags, policyArg string) {
 		return "w", ""
 	case lua.Semaphore:
 		return "h1", "1:0:0"
+	case lua.RateLimit:
+		return "hc1", "1:1000000:60000"
 	}
 	return "", ""
 }
 
 // allAtTime runs a test of every primitive on the embedded server, whose clock only the test moves.
 func allAtTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
-	for _, set := range lua.Sets {
+	for _, set := range lua.All {
 		t.Run(set.Kind, func(t *testing.T) {
 			atTimeOf(t, set, func(b *bench, pass func(time.Duration)) {
 				if set.KeyKind == "mutex" {
@@ -245,7 +247,7 @@ func TestExpiredWaitersNotified(t *testing.T) {
 // TestWrongType: the lock's key has another type. Requests, heartbeats and inspect return the error. A cancelled waiter leaves
 // the queue all the same, and may not rejoin if it has a tombstone.
 func TestWrongType(t *testing.T) {
-	for _, set := range lua.Sets {
+	for _, set := range lua.All {
 		t.Run(set.Kind, func(t *testing.T) {
 			onBothServers(t, set, func(b *bench) {
 				flags, policyArg := flagsOf(set)
@@ -266,6 +268,9 @@ func TestWrongType(t *testing.T) {
 				wrong("coming back", set.Heartbeat, 4, append(protocol.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, 1, policyArg), token("b", 3)+flags, 0))
 				wrong("try", set.Acquire, 4, ask(token("c", 1)+flags, 0))
 				wrong("acquire", set.Acquire, 4, ask(token("c", 2)+flags, heartbeatTTL))
+				if set.Allow != nil {
+					wrong("allow", set.Allow, 4, ask(token("c", 1)+"c1", 0))
+				}
 				wrong("renew", set.Renew, 1, protocol.RenewArgs(nil, holder, ttl, metadataTTL, 0, channelPrefix, 0))
 				wrong("renew, in full", set.Renew, 2, protocol.RenewArgs(nil, holder, ttl, metadataTTL, 0, channelPrefix, 0))
 				wrong("inspect", set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10))
@@ -348,8 +353,22 @@ func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
 			}},
 		},
 	}
-	for _, set := range lua.Sets {
+	for _, set := range lua.All {
 		flags, policyArg := flagsOf(set)
+		if set.Allow != nil {
+			allow := func(b *bench) any {
+				return b.rdb.Eval(ctx, set.Allow.Text, b.keys, protocol.AcquireArgs(nil, permitToken("b", 1, "c", 1), ttl, metadataTTL, 0, channelPrefix, 0, "0:3:60000", 0)...).Err()
+			}
+			list[set] = append(list[set],
+				refusal{"no permit is left", func(b *bench) {
+					b.eval(set.Allow, 4, protocol.AcquireArgs(nil, permitToken("a", 1, "c", 3), ttl, metadataTTL, 0, channelPrefix, 0, "0:3:60000", 0))
+				}, allow},
+				refusal{"somebody waits for a window", func(b *bench) {
+					b.listen("w")
+					b.eval(set.Acquire, 4, protocol.AcquireArgs(nil, permitToken("a", 1, "c", 2), ttl, metadataTTL, 0, channelPrefix, 0, "0:3:60000", 0))
+					b.eval(set.Acquire, 4, protocol.AcquireArgs(nil, permitToken("w", 1, "c", 2), ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, "0:3:60000", 0))
+				}, allow})
+		}
 		list[set] = append(list[set], refusal{"it is held", func(b *bench) { b.enqueue(token("a", 1) + flags) },
 			func(b *bench) any { return ask(b, token("b", 1)+flags, policyArg) }},
 			refusal{"somebody waits", func(b *bench) {

@@ -141,9 +141,13 @@ func (m mutant) intoScripts() {
 		}
 		return b.String()
 	}
-	made := false
-	for _, set := range lua.Sets {
+	made, seen := false, map[*lua.Script]bool{}
+	for _, set := range lua.All {
 		for _, s := range set.Scripts() {
+			if seen[s] {
+				continue // a script of several primitives
+			}
+			seen[s] = true
 			switch strings.Count(s.Text, bare(m.old)) {
 			case 0:
 			case 1:

@@ -38,9 +38,12 @@ func (n *node) checkScripts(ctx context.Context) {
 		n.add(n, "scripts", *f)
 		return
 	}
-	loaded := 0
-	for _, set := range lua.Sets {
+	loaded := map[string]bool{} // primitives share scripts
+	for _, set := range lua.All {
 		for _, s := range set.Scripts() {
+			if loaded[s.SHA] {
+				continue
+			}
 			sha, err := n.client.ScriptLoad(ctx, s.Text).Result()
 			switch {
 			case redis.IsPermissionError(err): // the library does not need it
@@ -51,13 +54,13 @@ func (n *node) checkScripts(ctx context.Context) {
 				n.add(n, "scripts", finding{Status: statusError, Detail: s.Name + ": the server returns the digest " + sha + " instead of " + s.SHA, Advice: "use a server that computes the digests of scripts as Redis does"})
 				return
 			default:
-				loaded++
+				loaded[sha] = true
 			}
 		}
 	}
 	n.scriptDetail = "EVALSHA works"
-	if loaded > 0 {
-		n.scriptDetail += fmt.Sprintf(", %d scripts can be loaded", loaded)
+	if len(loaded) > 0 {
+		n.scriptDetail += fmt.Sprintf(", %d scripts can be loaded", len(loaded))
 	}
 }
 
