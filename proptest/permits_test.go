@@ -41,7 +41,7 @@ func TestSemaphoreScriptsMatchModel(t *testing.T) {
 		"granted by a message: h", "granted by a message: c", "granted by a message: hc",
 		"granted by a reply: h", "granted by a reply: c", "granted by a reply: hc",
 		"several are admitted together", "a try is refused", "a try is refused until a time",
-		"a try is granted past waiters that are gone", "it cannot wait so long", "it can wait so long",
+		"a try is granted past waiters that are gone", "allow says what remains", "it cannot wait so long", "it can wait so long",
 		"a light one waits behind a heavy one", "a tombstoned request", "a duplicate of a request",
 		"more than the limit is asked for", "permits are taken once more by one token",
 		"a lease expires", "permits return by the clock", "a lease outlasts its permits' window",
@@ -210,16 +210,40 @@ func (b *permitBench) acquiresWithin(*rapid.T) {
 	b.asksFor(b.newReq(), true, rapid.SampledFrom([]int64{1, l.per/2 + 1, l.per + 1, 3 * (l.per + 1)}).Draw(b.r, "within"))
 }
 
-// asksFor runs acquire.
+// remains checks what allow says of the window: the limit, what remains of it, and in how many ms all have returned.
+func (b *permitBench) remains(got []int64) {
+	b.r.Helper()
+	_, left := b.room(*b.rules)
+	last := int64(0)
+	for _, q := range b.all {
+		if b.spends(q, b.rules.per) {
+			last = max(last, min(q.taken-b.now, 0)+b.rules.per+1)
+		}
+	}
+	b.reach("allow says what remains")
+	if got[0] != b.rules.window || b.tolerance == 0 && got[1] != max(left, 0) || !b.near(got[2], last) {
+		b.failf("allow says %v, want %d, %d, %d", got, b.rules.window, max(left, 0), last)
+	}
+}
+
+// asksFor runs acquire, or allow if that can stand for it.
 func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 	b.r.Helper()
 	b.starts("acquire %s under %v, waits %v within %d", q.token, q.limits, waits, within)
 	newcomer, had, others := !q.waits, q.end > b.now || q.taken != 0, len(b.queue()) > 0
 	code, left, changed := b.acquire(q, waits, within, b.behind())
 	life := heartbeatTimeout.Milliseconds() * int64(yes(waits))
-	got := b.eval(lua.Semaphore.Acquire, 4, protocol.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), life, scriptWake, 0, q.limits.String(), within))
+	script, allows := lua.Semaphore.Acquire, !waits && q.kind() == "c" && rapid.Bool().Draw(b.r, "by allow")
+	if allows {
+		script = lua.RateLimit.Allow
+	}
+	got := b.eval(script, 4, protocol.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), life, scriptWake, 0, q.limits.String(), within))
 	if got[0] != code {
 		b.failf("reply %v, want code %d", got, code)
+	}
+	if allows && (code == lua.Granted || code == lua.Refused) {
+		b.remains(got[len(got)-3:])
+		got = got[:len(got)-3]
 	}
 	if changed {
 		b.reach("a caller changes the limits")
