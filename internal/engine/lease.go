@@ -45,14 +45,14 @@ type Lease struct {
 	use       string // its use, if that is not what its token says; see Convert
 
 	// Guarded by the lifecycle's mu. A process may have a hundred thousand leases, so what few have is behind pointers.
-	state      leaseState // ended if and only if the lifecycle's err is set
-	inFlight   int32      // renewals under way
-	ttl        int64      // ms that a renewal asks for
-	deadline   time.Time  // until when it is believed, if nothing else comes
-	renewAt    time.Time  // zero: no renewal is due
-	metadataAt time.Time  // when a renewal last extended the metadata of the name
-	extension  *extension // nil: Extend was never called
-	drained    chan struct{}
+	state      leaseState                  // ended if and only if the lifecycle's err is set
+	inFlight   int32                       // renewals under way
+	ttl        int64                       // ms that a renewal asks for
+	deadline   time.Time                   // until when it is believed, if nothing else comes
+	renewAt    time.Time                   // zero: no renewal is due
+	metadataAt time.Time                   // when a renewal last extended the metadata of the name
+	extension  *extension                  // nil: Extend was never called
+	drained    chan struct{}               // made when the lease ends while renewals are under way, and closed when they have ended
 	conversion *conversion                 // while one is under way, and in a lease that ended meanwhile
 	next       atomic.Pointer[Lease]       // the lease that continues this one; see become. Set under mu, with the state
 	backoff    *backoff.ExponentialBackOff // nil while renewals succeed
@@ -212,10 +212,8 @@ func (h *Lease) end(by func(*transport.Call), unused bool, done time.Time) (*Cle
 		return nil, h.lock.fail(err)
 	}
 	cancel := h.endLocked(leaseReleased, h.lock.fail(ErrReleased))
-	quiet := h.drained
-	if h.inFlight > 0 && quiet == nil {
-		quiet = make(chan struct{})
-		h.drained = quiet
+	if h.inFlight > 0 && h.drained == nil {
+		h.drained = make(chan struct{})
 	}
 	until := h.deadline.Add(Margin(duration(h.ttl)))
 	c := h.lock.newCleanup(h.token, h.inDoubt(), until)
@@ -257,9 +255,9 @@ func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 		timeout, done = grace.C, nil
 	}
 	h.mu.Lock()
-	quiet, other := h.drained, h.conversion.resolved()
+	drained, resolved := h.drained, h.conversion.resolved()
 	h.mu.Unlock()
-	for _, ended := range []<-chan struct{}{c.finished, quiet, other} {
+	for _, ended := range []<-chan struct{}{c.finished, drained, resolved} {
 		if ended == nil {
 			continue
 		}

@@ -18,13 +18,13 @@ type Limits struct {
 	Per    time.Duration // whole milliseconds
 }
 
-// clockOnly says whether permits return by the clock and by nothing else. Then requests are granted without a lease.
+// clockOnly reports whether permits return by the clock alone. Then requests are granted without a lease.
 func (lim *Limits) clockOnly() bool { return lim != nil && lim.AtOnce == 0 }
 
-// byClock says whether permits return by the clock, so that the server can tell when.
+// byClock reports whether permits return by the clock, so that the server knows when.
 func (lim *Limits) byClock() bool { return lim != nil && lim.Window > 0 }
 
-// flags is what a token says of its permits: h, held until the lease is over; c, back by the clock.
+// flags returns the flags of a token: h if its permits are held until the lease ends, c if they return by the clock.
 func (lim *Limits) flags() string {
 	switch {
 	case lim.clockOnly():
@@ -40,7 +40,7 @@ func (lim *Limits) policyArg() string {
 	return fmt.Sprintf("%d:%d:%d", lim.AtOnce, lim.Window, millis(lim.Per))
 }
 
-// own is the limit that SetLimit changes.
+// own returns the limit that SetLimit changes.
 func (lim *Limits) own() int {
 	if lim.byClock() {
 		return lim.Window
@@ -48,19 +48,19 @@ func (lim *Limits) own() int {
 	return lim.AtOnce
 }
 
-// TooSoon is why a request was refused that cannot be granted before a certain time: permits have to return by the
-// clock first, for it and for those before it.
+// TooSoon is the cause of a refusal if the request cannot be granted before a certain time: first, permits must return by the
+// clock, for it and for the requests ahead of it.
 type TooSoon struct {
 	After time.Duration // from when the answer came, which was after the server looked
 	At    time.Time
 }
 
-// Error is as in error.
+// Error implements error.
 func (ts *TooSoon) Error() string {
 	return fmt.Sprintf("not before %v from now", ts.After)
 }
 
-// tooSoon is a TooSoon of so many ms after now, or nil.
+// tooSoon returns a TooSoon of so many ms after now, or nil if that is not known.
 func tooSoon(now time.Time, ms int64) error {
 	if ms <= 0 {
 		return nil
@@ -96,8 +96,8 @@ func (l *Lock) Take(ctx context.Context, t Terms) (fence uint64, err error) {
 	return r.fence, nil
 }
 
-// TryTake is Take for a caller who does not wait, and says what remains of the window. A refusal is no error: then
-// there is no fence.
+// TryTake is Take for a caller who does not wait, and returns what remains of the window. A refusal is not an error; the fence is
+// 0 then.
 func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, fence uint64, err error) {
 	t.quota = &q
 	r, err := l.acquire(ctx, t, false)
@@ -111,14 +111,14 @@ func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, fence uint64, err
 	return q, 0, err
 }
 
-// Taken is what a semaphore is held to, and how much of that is taken. A limit of 0 is none.
+// Taken is how many permits are taken, and the limits. A limit of 0 is none.
 type Taken struct {
 	Held, AtOnce  int
 	Spent, Window int
 }
 
-// Limit asks what the limits are and how much is taken. A positive limit becomes the one in force. It repeats itself
-// until the server has swept all that is over.
+// Limit returns the limits and how many permits are taken. A positive limit becomes the one in force. It blocks until the server
+// has answered, and repeats the call until the server has swept all that has expired.
 func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -155,7 +155,7 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 	}
 }
 
-// limitsChanged tells that a request has changed the limit that is in force.
+// limitsChanged reports to the observer that a request has changed the limit in force.
 func (l *Lock) limitsChanged(token string, limit int) {
 	ev := l.event(LimitChanged)
 	ev.Token, ev.Limit = token, limit
