@@ -7,6 +7,7 @@ import (
 )
 
 func TestDemo(t *testing.T) {
+	t.Parallel()
 	c := command(t, "demo")
 	start := time.Now()
 	c.ends(0)

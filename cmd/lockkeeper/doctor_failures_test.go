@@ -88,6 +88,7 @@ func TestDoctorTimeoutWhenServerFreezes(t *testing.T) {
 }
 
 func TestDoctorUsageErrors(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		says string
 		args []string

@@ -19,6 +19,7 @@ import (
 // acquire the lock at once, other holders keep their leases where the page says so, and the holder detects the loss at its next
 // renewal.
 func TestDocumentedForcedRelease(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)

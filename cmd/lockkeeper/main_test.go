@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/testing/parallel"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 )
@@ -22,6 +23,7 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	logging.Disable()
+	parallel.Tests("8") // more would delay the demo, which checks times
 	os.Exit(m.Run())
 }
 
@@ -110,6 +112,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 var ctx = context.Background()
 
 func TestErrorExitCodes(t *testing.T) {
+	t.Parallel()
 	rdb, url := server(t)
 	rdb.Set(ctx, "lock:held", "another", time.Minute)
 	rdb.LPush(ctx, "lock:list", "x")
@@ -180,6 +183,7 @@ func TestErrorExitCodes(t *testing.T) {
 }
 
 func TestHelpExamplesAndCompletion(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{{"--help"}, {"run", "--help"}, {"doctor", "--help"}, {"demo", "--help"}} {
 		c := command(t, args...)
 		c.ends(0)
@@ -197,6 +201,7 @@ func TestHelpExamplesAndCompletion(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
+	t.Parallel()
 	c := command(t, "--version")
 	c.ends(0)
 	if !strings.HasPrefix(c.out.String(), "lockkeeper version ") || !strings.Contains(c.out.String(), "go1.") {
@@ -205,6 +210,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestCompletionListsKinds(t *testing.T) {
+	t.Parallel()
 	c := command(t, "__complete", "run", "--kind", "")
 	c.ends(0)
 	_, url := server(t)

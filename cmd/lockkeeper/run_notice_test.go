@@ -12,6 +12,7 @@ import (
 
 // A waiter prints the holder after a second, for all kinds of locks.
 func TestRunReportsHolderWhileWaiting(t *testing.T) {
+	t.Parallel()
 	rdb, url := server(t)
 	for kind, key := range map[string]string{
 		"mutex": "lock:x", "fair": "{lock:x}:fair:holders", "write": "{lock:x}:rwlock:holders", "read": "{lock:y}:rwlock:holders",
@@ -64,6 +65,7 @@ func TestRunReportsHolderWhileWaiting(t *testing.T) {
 
 // An outage is reported long before run fails.
 func TestRunReportsOutageEarly(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	s.Freeze()
 	frozen := "redis://" + s.Addr

@@ -16,6 +16,7 @@ const onceKey = "{lock:x}:once:holders"
 // cron starts the command on three hosts with clocks that differ a little. The command is short, and ends before the next host
 // starts it.
 func TestOncePerPeriodOnThreeHosts(t *testing.T) {
+	t.Parallel()
 	rdb, url := server(t)
 	dir := t.TempDir()
 	var all []*testCommand
@@ -41,6 +42,7 @@ func TestOncePerPeriodOnThreeHosts(t *testing.T) {
 }
 
 func TestOncePerPeriodFailureRunsAgain(t *testing.T) {
+	t.Parallel()
 	rdb, url := server(t)
 	run := func(args ...string) *testCommand {
 		return command(t, append([]string{"run", "--redis", url, "--once-per", "1h", "x", "--"}, args...)...)
@@ -60,6 +62,7 @@ func TestOncePerPeriodFailureRunsAgain(t *testing.T) {
 }
 
 func TestOncePerPeriodRunningKilledOrFrozen(t *testing.T) {
+	t.Parallel()
 	rdb, url := server(t)
 	run := func(args ...string) *testCommand {
 		return command(t, append([]string{"run", "--redis", url, "--once-per", "1h", "--ttl", "600ms", "--grace", "100ms", "x", "--"}, args...)...)
@@ -98,6 +101,7 @@ func TestOncePerPeriodRunningKilledOrFrozen(t *testing.T) {
 }
 
 func TestOncePerPeriodNotRunWithoutRedis(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "ran")
 	command(t, "run", "--redis", "redis://127.0.0.1:1", "--once-per", "1h", "x", "--", "touch", file).ends(exit.Unreachable, "refused")
 	if _, err := os.Stat(file); err == nil {
@@ -106,6 +110,7 @@ func TestOncePerPeriodNotRunWithoutRedis(t *testing.T) {
 }
 
 func TestOncePerConflictingFlags(t *testing.T) {
+	t.Parallel()
 	for says, args := range map[string][]string{
 		"--once-per 0s":          {"--once-per", "0"},
 		"--once-per -1h":         {"--once-per", "-1h"},

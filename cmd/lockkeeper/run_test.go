@@ -33,6 +33,7 @@ var exclusiveLocks = map[string]struct {
 func forEachLock(t *testing.T, test func(t *testing.T, rdb *redis.Client, lock, queue string, run func(args ...string) *testCommand)) {
 	for name, l := range exclusiveLocks {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			rdb, url := server(t)
 			test(t, rdb, l.lock, l.queue, func(args ...string) *testCommand {
 				t.Helper()
@@ -43,6 +44,7 @@ func forEachLock(t *testing.T, test func(t *testing.T, rdb *redis.Client, lock, 
 }
 
 func TestRedlockUsesMajority(t *testing.T) {
+	t.Parallel()
 	var rdbs []*redis.Client
 	var servers []*miniredis.Miniredis
 	args := []string{"run", "--kind", "redlock", "--try"}
@@ -84,6 +86,7 @@ func TestRedlockUsesMajority(t *testing.T) {
 }
 
 func TestChildExitCodePropagated(t *testing.T) {
+	t.Parallel()
 	forEachLock(t, func(t *testing.T, rdb *redis.Client, lock, _ string, run func(...string) *testCommand) {
 		run("x", "--", "sh", "-c", "exit 0").ends(0)
 		run("x", "--", "sh", "-c", "exit 7").ends(7)
@@ -95,6 +98,7 @@ func TestChildExitCodePropagated(t *testing.T) {
 }
 
 func TestKindsAreSeparateLocks(t *testing.T) {
+	t.Parallel()
 	rdb, url := server(t)
 	for kind, key := range map[string]string{"mutex": "lock:x", "fair": "{lock:x}:fair:holders", "write": "{lock:x}:rwlock:holders"} {
 		c := command(t, "run", "--redis", url, "--kind", kind, "x", "--", "sleep", "60")
@@ -113,6 +117,7 @@ func TestKindsAreSeparateLocks(t *testing.T) {
 }
 
 func TestReadersShareWriterExcludes(t *testing.T) {
+	t.Parallel()
 	_, url := server(t)
 	run := func(kind string, args ...string) *testCommand {
 		return command(t, append([]string{"run", "--redis", url, "--kind", kind}, args...)...)
@@ -147,6 +152,7 @@ func TestReadersShareWriterExcludes(t *testing.T) {
 }
 
 func TestConcurrencyLimit(t *testing.T) {
+	t.Parallel()
 	rdb, url := server(t)
 	const limit, runs = 3, 8
 	dir := t.TempDir()
@@ -187,8 +193,10 @@ func TestConcurrencyLimit(t *testing.T) {
 
 // The fence of a grant is the time of the server in microseconds, so the children print exactly when each was granted.
 func TestWindowLimit(t *testing.T) {
+	t.Parallel()
 	for name, args := range map[string][]string{"alone": nil, "at-once": {"--at-once", "2"}} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			rdb, url := server(t)
 			const limit, runs, per = 2, 6, 300 * time.Millisecond
 			args := slices.Concat([]string{"run", "--redis", url, "--kind", "semaphore", "--limit", strconv.Itoa(limit), "--per", per.String()},
@@ -220,6 +228,7 @@ func TestWindowLimit(t *testing.T) {
 }
 
 func TestRetryAfterReported(t *testing.T) {
+	t.Parallel()
 	_, url := server(t)
 	run := func(args ...string) *testCommand {
 		return command(t, append([]string{"run", "--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1h"}, args...)...)
@@ -235,6 +244,7 @@ func TestRetryAfterReported(t *testing.T) {
 }
 
 func TestPermitsAboveLoweredLimit(t *testing.T) {
+	t.Parallel()
 	rdb, url := server(t)
 	command(t, "run", "--redis", url, "--kind", "semaphore", "--limit", "3", "x", "--", "true").ends(0)
 	k, err := lockkeeper.New(rdb, nil)
@@ -253,6 +263,7 @@ func TestPermitsAboveLoweredLimit(t *testing.T) {
 }
 
 func TestChildEnvironment(t *testing.T) {
+	t.Parallel()
 	rdb, url := server(t)
 	c := command(t, "run", "x y", "--", "sh", "-c", `cat; echo "$LOCKKEEPER_NAME|$LOCKKEEPER_TOKEN|$LOCKKEEPER_FENCE|$MINE|$#" "$@"`, "sh", "-a", "b c")
 	c.Env = append(c.Env, "REDIS_URL="+url, "MINE=untouched")
@@ -269,6 +280,7 @@ func TestChildEnvironment(t *testing.T) {
 }
 
 func TestInterruptWhileWaitingLeavesQueue(t *testing.T) {
+	t.Parallel()
 	forEachLock(t, func(t *testing.T, rdb *redis.Client, lock, queue string, run func(...string) *testCommand) {
 		holder := run("x", "--", "sleep", "60")
 		holder.starts()
@@ -292,6 +304,7 @@ func TestInterruptWhileWaitingLeavesQueue(t *testing.T) {
 }
 
 func TestKilledHolderIsReplaced(t *testing.T) {
+	t.Parallel()
 	forEachLock(t, func(t *testing.T, rdb *redis.Client, lock, queue string, run func(...string) *testCommand) {
 		a := run("--ttl", "1s", "x", "--", "sleep", "60")
 		a.starts()
@@ -307,6 +320,7 @@ func TestKilledHolderIsReplaced(t *testing.T) {
 
 // If the server stops answering, run ends soon after the command even if the lease is long, and at once after a signal.
 func TestRunEndsSoonAfterCommand(t *testing.T) {
+	t.Parallel()
 	for _, signal := range []bool{false, true} {
 		t.Run(fmt.Sprintf("signal_%t", signal), func(t *testing.T) {
 			t.Parallel()
@@ -347,6 +361,7 @@ func TestRunEndsSoonAfterCommand(t *testing.T) {
 }
 
 func TestMissingPasswordReported(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	set(t, s, "requirepass", "secret")
 	command(t, "run", "--redis", "redis://"+s.Addr, "x", "--", "true").ends(69, "wants a password")
@@ -354,6 +369,7 @@ func TestMissingPasswordReported(t *testing.T) {
 }
 
 func TestSignalsForwarded(t *testing.T) {
+	t.Parallel()
 	rdb, url := server(t)
 	ready := filepath.Join(t.TempDir(), "ready") // created when the trap is set
 	c := command(t, "run", "--redis", url, "x", "--", "sh", "-c", `trap 'echo got it; exit 5' TERM; : >"$0"; while :; do sleep 0.05; done`, ready)
@@ -377,6 +393,7 @@ func TestSignalsForwarded(t *testing.T) {
 }
 
 func TestLostLockEndsProcessGroup(t *testing.T) {
+	t.Parallel()
 	forEachLock(t, testLostLock)
 }
 

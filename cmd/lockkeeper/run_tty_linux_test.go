@@ -73,6 +73,7 @@ func (x *terminal) state(c *testCommand) (status syscall.WaitStatus) {
 // The command uses builtins of the shell alone: a shell that is in vfork when the signal comes cannot stop before its child goes
 // on, which is stopped as well.
 func TestCtrlZStopsRunAndCommand(t *testing.T) {
+	t.Parallel()
 	rdb, url := server(t)
 	x := newTerminal(t)
 	c := command(t, "run", "--redis", url, "x", "--", "sh", "-c", `: >ready; read line; : >over; exit 7`)
@@ -110,6 +111,7 @@ func TestCtrlZStopsRunAndCommand(t *testing.T) {
 
 // The reader of the pipe may be a pager, which needs the foreground group.
 func TestPipelineKeepsForegroundGroup(t *testing.T) {
+	t.Parallel()
 	_, url := server(t)
 	x := newTerminal(t)
 	c := command(t, "run", "--redis", url, "x", "--", "sh", "-c", `echo ready; while ! [ -e go ]; do sleep 0.05; done`)
