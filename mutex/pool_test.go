@@ -19,20 +19,30 @@ import (
 // TestExhaustedPool blocks every connection of the application's pool, on eight processors. No call may fail or be
 // slow, no lease may be lost, and no call may use that pool.
 func TestExhaustedPool(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
+	procs := runtime.GOMAXPROCS(8)
+	t.Cleanup(func() { runtime.GOMAXPROCS(procs) })
 	server := redistest.Start(t)
+	var one sync.Mutex // deployments start at the same time, but each is used alone
+	exhaustedPool := func(t *testing.T, rdb redis.UniversalClient, nodesOf func(context.Context) ([]*redis.Client, error)) {
+		one.Lock()
+		defer one.Unlock()
+		exhaustedPool(t, rdb, nodesOf)
+	}
 	for _, pipelines := range []int{0, 1, 2} {
 		t.Run(fmt.Sprintf("single server, PipelinePoolSize %d", pipelines), func(t *testing.T) {
+			t.Parallel()
 			rdb := redis.NewClient(&redis.Options{Addr: server.Addr, PoolSize: 4, PipelinePoolSize: pipelines})
 			exhaustedPool(t, rdb, func(context.Context) ([]*redis.Client, error) { return []*redis.Client{rdb}, nil })
 		})
 	}
 	t.Run("sentinel", func(t *testing.T) {
+		t.Parallel()
 		s := redistest.StartSentinel(t, 0)
 		rdb := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: s.Addrs, PoolSize: 4})
 		exhaustedPool(t, rdb, func(context.Context) ([]*redis.Client, error) { return []*redis.Client{rdb}, nil })
 	})
 	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
 		c := redistest.StartCluster(t, 3, 0)
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), PoolSize: 4, PipelinePoolSize: 3})
 		exhaustedPool(t, rdb, func(ctx context.Context) (list []*redis.Client, err error) {

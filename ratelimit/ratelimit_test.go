@@ -80,6 +80,12 @@ func waiters(ctx context.Context, l *ratelimit.Limiter) ([]lockkeeper.Waiter, er
 	return all, err
 }
 
-func TestConformance(t *testing.T) { conformance.All(t, primitive) }
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	conformance.All(t, primitive)
+}
 
-func TestConformanceWithoutLeases(t *testing.T) { conformance.Run(t, leaseless) }
+func TestConformanceWithoutLeases(t *testing.T) {
+	t.Parallel()
+	conformance.Run(t, leaseless)
+}

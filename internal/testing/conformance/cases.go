@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -38,7 +36,9 @@ var cases = []Case{
 	{"17_crashed_holder_replaced_at_lease_expiry", false, false, holderCrashes},
 	{"20_ended_context_sends_nothing", false, false, endedContext},
 	{"21_renewal_extends_lease_past_ttl", false, false, renewal},
+	{"21_lease_without_renewal_lasts_ttl_after_wait", false, false, noRenewalAfterWait},
 	{"22_extend", false, false, extend},
+	{"22_extended_lease_is_renewed", false, false, extendRenewed},
 	{"23_lock_removed_by_hand_is_lost", false, false, removedByHand},
 	{"24_no_spurious_loss", false, false, noSpuriousLoss},
 	{"26_unreachable_server_is_loss_at_deadline", false, false, unreachableServer},
@@ -50,7 +50,9 @@ var cases = []Case{
 	{"56_redis_errors_are_wrapped", true, true, redisErrors},
 	{"56_server_down_is_not_contention", false, false, serverDown},
 	{"58_do", false, false, doCases},
-	{"60_late_grant_is_retried", false, false, lateGrant},
+	{"60_late_grant_is_retried", false, false, lateGrant("Lock")},
+	{"60_late_grant_without_deadline_is_retried", false, false, lateGrant("Lock without cancellation")},
+	{"60_late_grant_to_try_lock_is_retried", false, false, lateGrant("TryLock")},
 	{"60_server_slower_than_ttl_is_an_error", false, false, alwaysLateReplies},
 	{"server_clock_jumps_past_lease", false, false, clockJumpsPastLease},
 }
@@ -377,17 +379,17 @@ func adopt(w *World) {
 
 // lateGrant checks a request whose reply arrives after the lease has expired. The caller must neither return that
 // lease nor wait until its next heartbeat: nobody holds the lock.
-func lateGrant(w *World) {
-	calls := map[string]func(l Locker) (*lockkeeper.Lease, error){
-		"Lock without cancellation": func(l Locker) (*lockkeeper.Lease, error) { return l.Lock(w.ctx()) },
-		"Lock": func(l Locker) (*lockkeeper.Lease, error) {
-			ctx, cancel := context.WithTimeout(w.ctx(), 20*ttl)
-			defer cancel()
-			return l.Lock(ctx)
-		},
-		"TryLock": func(l Locker) (*lockkeeper.Lease, error) { return l.TryLock(w.ctx()) },
-	}
-	for _, call := range slices.Sorted(maps.Keys(calls)) {
+func lateGrant(call string) func(*World) {
+	return func(w *World) {
+		acquire := map[string]func(l Locker) (*lockkeeper.Lease, error){
+			"Lock without cancellation": func(l Locker) (*lockkeeper.Lease, error) { return l.Lock(w.ctx()) },
+			"Lock": func(l Locker) (*lockkeeper.Lease, error) {
+				ctx, cancel := context.WithTimeout(w.ctx(), 20*ttl)
+				defer cancel()
+				return l.Lock(ctx)
+			},
+			"TryLock": func(l Locker) (*lockkeeper.Lease, error) { return l.TryLock(w.ctx()) },
+		}[call]
 		for _, late := range []func(*faultnet.Net, time.Duration){(*faultnet.Net).Delay, (*faultnet.Net).DelayReplies} {
 			p := w.Process()
 			l := p.Lock("x")
@@ -395,16 +397,14 @@ func lateGrant(w *World) {
 			late(p.Net, 3*ttl/2)
 			ch := make(chan result, 2)
 			ask := func() {
-				lease, err := calls[call](l)
+				lease, err := acquire(l)
 				ch <- result{lease, err, time.Now()}
 			}
 			go ask()
 			time.Sleep(ttl)
 			late(p.Net, 0)
 			r := w.await(ch, 2*ttl)
-			if r.err != nil {
-				w.Fatalf("%s: %v", call, r.err)
-			}
+			w.must(r.err)
 			w.must(r.lease.Err())
 			if call != "TryLock" { // and the next caller in this process
 				go ask()
@@ -417,8 +417,8 @@ func lateGrant(w *World) {
 				w.release(r.lease)
 			}
 		}
+		w.checkOnlyTombstones()
 	}
-	w.checkOnlyTombstones()
 }
 
 // lateAdoption checks that Adopt fails if its reply arrives after the time that it grants.
@@ -713,11 +713,15 @@ func renewal(w *World) {
 	}
 	w.checkFree(p.Lock("fixed"))
 	w.release(lease)
+	w.checkClean()
+}
 
-	// A lease without renewal that is granted after a wait lasts its whole ttl as well.
-	hour := withTTL(10 * heartbeatInterval)
+// noRenewalAfterWait checks that a lease without renewal that is granted after a wait lasts its whole ttl as well.
+func noRenewalAfterWait(w *World) {
+	p := w.Process()
+	long := withTTL(10 * heartbeatInterval)
 	first := w.hold(w.Process().Lock("q"))
-	ch := w.lockAsync(w.ctx(), p.Lock("q", withoutRenewal, hour))
+	ch := w.lockAsync(w.ctx(), p.Lock("q", withoutRenewal, long))
 	w.awaitWaiters("q", 1)
 	w.release(first)
 	r := w.await(ch, heartbeatInterval)
@@ -748,12 +752,15 @@ func extend(w *World) {
 	w.release(released)
 	w.checkError(released.Extend(w.ctx(), ttl), lockkeeper.ErrReleased)
 	w.checkFree(l)
+}
 
-	renewed := w.hold(p.Lock("y"))
-	w.must(renewed.Extend(w.ctx(), 4*ttl))
-	time.Sleep(6 * ttl)
-	w.must(renewed.Err())
-	w.release(renewed)
+// extendRenewed checks that a lease is renewed after its extension, too.
+func extendRenewed(w *World) {
+	lease := w.hold(w.Process().Lock("x"))
+	w.must(lease.Extend(w.ctx(), 2*ttl))
+	time.Sleep(7 * ttl / 2)
+	w.must(lease.Err())
+	w.release(lease)
 }
 
 // holders returns the tokens of the leases that have not expired by the server's clock.

@@ -171,10 +171,15 @@ func (d *deployment) primaryFails(kill func()) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	k := d.keeper(lockkeeper.Hooks{})
+	const ttl = 6 * time.Second // the replica may not know of a release, and then waiters wait for the lease to expire
 	var before, after atomic.Uint64
 	killed := make(chan struct{})
 	parallel(12, func(i int) {
-		l := d.lock(k, fmt.Sprintf("n%d", i))
+		l, err := d.p.New(k, fmt.Sprintf("n%d", i), Options{TTL: ttl})
+		if err != nil {
+			d.Error(err)
+			return
+		}
 		round := func() (uint64, error) {
 			lease, err := l.Lock(ctx)
 			if err != nil {

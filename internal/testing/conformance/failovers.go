@@ -104,8 +104,9 @@ func isolatedOldPrimary(d *deployment) {
 	here := d.useClient(func() redis.UniversalClient { return primary.Client() })
 	there := d.useClient(func() redis.UniversalClient { return replica.Client() })
 
+	const lasts = 3 * ttl / 2
 	renewed := make(chan lockkeeper.Event, 1000)
-	l, err := d.p.New(here.keeper(lockkeeper.Hooks{Renewed: func(e lockkeeper.Event) { renewed <- e }}), "x", Options{TTL: 2 * ttl})
+	l, err := d.p.New(here.keeper(lockkeeper.Hooks{Renewed: func(e lockkeeper.Event) { renewed <- e }}), "x", Options{TTL: lasts})
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -141,7 +142,7 @@ func isolatedOldPrimary(d *deployment) {
 	}
 	select {
 	case <-first.Done():
-	case <-time.After(2*ttl + time.Second):
+	case <-time.After(lasts + time.Second):
 		d.Error("a primary without replicas renews although it must have one")
 	}
 	if err := second.Release(ctx); err != nil {

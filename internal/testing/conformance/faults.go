@@ -148,7 +148,7 @@ func noReplies(w *World) {
 	w.checkFree(l) // the scripts are known
 	p.Net.Break("evalsha", 1<<30, faultnet.SwallowReply)
 	done := make(chan struct{})
-	go func() { w.checkLockTimesOut(l, 2500*time.Millisecond); close(done) }()
+	go func() { w.checkLockTimesOut(l, 4*time.Second); close(done) }()
 	w.eventually("an attempt to take the lock", func() bool { return len(w.holders("x")) == 1 })
 	time.Sleep(1500 * time.Millisecond) // another attempt
 	p.Net.Down()

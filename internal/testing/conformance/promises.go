@@ -473,7 +473,7 @@ func maxElapsedFromOutageStart(w *World) {
 	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = giveUp })
 	waits := w.lockAsync(w.ctx(), p.Lock("x"))
 	w.awaitWaiters("x", 1)
-	time.Sleep(2 * giveUp)
+	time.Sleep(5 * giveUp / 4)
 	p.Net.Down()
 	time.Sleep(giveUp / 2)
 	p.Net.Restore()

@@ -32,11 +32,14 @@ var ReadWrite = []Case{
 	{"42_upgrade_notified_of_crashed_reader", false, false, upgradeAfterReaderCrash},
 	{"42_upgrade_can_be_retried_immediately", false, false, upgradeRetry},
 	{"42_upgrade_precedes_writers_and_keeps_lease", false, false, upgradePrecedesWriters},
+	{"42_upgrade_of_only_reader_does_not_wait", false, false, upgradeOnlyReader},
 	{"42_failed_upgrade_changes_nothing", false, false, failedUpgrade},
 	{"43_downgrade_has_no_gap_and_admits_readers", false, false, downgrade},
-	{"43_cancelled_conversion_undone_or_lost", false, false, cancelledConversion},
+	{"43_cancelled_conversion_undone_or_lost", false, false, cancelledConversion(true)},
+	{"43_cancelled_downgrade_undone_or_lost", false, false, cancelledConversion(false)},
 	{"43_cancelled_conversion_keeps_lease", false, false, cancelledConversionKeepsLease},
-	{"43_in_doubt_conversion_keeps_lease", false, false, conversionInDoubt},
+	{"43_in_doubt_conversion_keeps_lease", false, false, conversionInDoubt(true)},
+	{"43_in_doubt_downgrade_keeps_lease", false, false, conversionInDoubt(false)},
 	{"61_conversion_outage_is_not_contention", false, true, outageDuringConversion},
 	{"conversion_is_not_a_loss", false, false, conversionIsNotALoss},
 	{"inspect_readers_and_writers", false, false, inspectReaders},
@@ -383,10 +386,12 @@ func upgradePrecedesWriters(w *World) {
 	}
 	w.release(lease)
 	w.release(w.expectGranted(writer))
+	w.checkClean()
+}
 
-	// Without other readers it need not wait.
-	ra = w.mustAcquire(a.RLock)
-	lease, err := a.Upgrade(w.ctx(), ra)
+func upgradeOnlyReader(w *World) {
+	a := w.Process().rw("x")
+	lease, err := a.Upgrade(w.ctx(), w.mustAcquire(a.RLock))
 	w.must(err)
 	time.Sleep(2 * ttl)
 	w.must(lease.Err())
@@ -659,8 +664,8 @@ func cancelledConversionKeepsLease(w *World) {
 
 // conversionInDoubt checks a conversion whose outcome is unknown when the call returns. The read lease, which is
 // held in any case, remains.
-func conversionInDoubt(w *World) {
-	for _, up := range []bool{true, false} {
+func conversionInDoubt(up bool) func(*World) {
+	return func(w *World) {
 		for _, fault := range []faultnet.Fault{faultnet.LoseRequest, faultnet.SwallowReply} {
 			c := w.cancelConversion(up, "evalsha", fault, 2*time.Second)
 			held := c.original
@@ -691,8 +696,8 @@ func conversionInDoubt(w *World) {
 			}
 			w.checkExcludes(held, up == done)
 		}
+		w.checkOnlyTombstones()
 	}
-	w.checkOnlyTombstones()
 }
 
 // leases returns the tokens of the lock's leases at the server.
@@ -708,8 +713,8 @@ func (p *Process) leases(w *World) map[string]bool {
 
 // cancelledConversion checks that after a cancelled conversion the lease is as before if the server did not do it,
 // and is reported lost if nothing is known of it when it expires.
-func cancelledConversion(w *World) {
-	for _, up := range []bool{true, false} {
+func cancelledConversion(up bool) func(*World) {
+	return func(w *World) {
 		for _, fault := range []faultnet.Fault{faultnet.LoseRequest, faultnet.SwallowReply} {
 			p := w.Process()
 			l := p.rw("x")
@@ -745,8 +750,8 @@ func cancelledConversion(w *World) {
 			}
 			w.release(w.await(other, time.Minute).lease)
 		}
+		w.checkOnlyTombstones()
 	}
-	w.checkOnlyTombstones()
 }
 
 // conversionRefused checks conversions of a lease that has ended, of another keeper's, and of one that is being

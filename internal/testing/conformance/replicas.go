@@ -15,24 +15,41 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Replicas runs a primitive on a primary with two replicas and waits for their acknowledgement.
+// Replicas runs a primitive on primaries with two replicas each and waits for their acknowledgement.
 func Replicas(t *testing.T, p Primitive) {
 	redistest.RequireBinary(t)
+	tests := map[string]func(*testing.T){
+		"grants": func(t *testing.T) {
+			r := startReplicated(t, p)
+			r.haveGrantedLeases()
+			r.replicaIsReadOnly()
+			r.cancelDuringAck()
+			r.fsyncUnavailable()
+		},
+		"too_few": func(t *testing.T) { startReplicated(t, p).tooFewReplicas() },
+		"adopt":   func(t *testing.T) { startReplicated(t, p).adoptWithAck() },
+	}
+	if p.Kind == "mutex" { // the code path is the same for all
+		tests["cluster"] = func(t *testing.T) { clusterReplicaAck(t, p) }
+		tests["fsync"] = func(t *testing.T) { fsyncAck(t, p) }
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t)
+		})
+	}
+}
+
+// startReplicated starts a primary with two replicas.
+func startReplicated(t *testing.T, p Primitive) *replicated {
+	t.Helper()
 	primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
 	r := &replicated{deployment: &deployment{t, p, wrapEverySecondClient(func() redis.UniversalClient { return primary.Client() })}}
 	for range 2 {
 		r.replicas = append(r.replicas, redistest.StartReplica(t, primary))
 	}
-	r.haveGrantedLeases()
-	r.tooFewReplicas()
-	r.replicaIsReadOnly()
-	r.cancelDuringAck()
-	r.adoptWithAck()
-	r.fsyncUnavailable()
-	if p.Kind == "mutex" { // the code path is the same for all
-		clusterReplicaAck(t, p)
-		fsyncAck(t, p)
-	}
+	return r
 }
 
 type replicated struct {
