@@ -100,6 +100,7 @@ func lost(t *testing.T, leases map[string]*lockkeeper.Lease, within time.Duratio
 // lock on asynchronous replication can prevent. The second has the larger fence, and the first learns of the loss by
 // its next renewal.
 func TestFailoverLosesGrants(t *testing.T) {
+	t.Parallel()
 	const lifetime = 15 * time.Second
 	// lose acquires all locks on a primary whose replica is disconnected, and promotes the replica.
 	lose := func(t *testing.T, client func() redis.UniversalClient, name string, primary, replica *redistest.Server) {

@@ -107,6 +107,7 @@ func (n *node) work(ctx context.Context, name string, u use, hold time.Duration,
 // TestLinearizability lets keepers contend, without faults and while connections break, replies are lost and scripts
 // are flushed.
 func TestLinearizability(t *testing.T) {
+	t.Parallel()
 	for _, p := range primitives {
 		for _, faulty := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/faults=%t", p.kind, faulty), func(t *testing.T) {
@@ -215,6 +216,7 @@ func (c *contenders) contend(running context.Context, n *node, u use) {
 // TestRedlockLinearizability does the same with a lock on three servers, one of which at a time loses its
 // connections or freezes.
 func TestRedlockLinearizability(t *testing.T) {
+	t.Parallel()
 	for _, faulty := range []bool{false, true} {
 		t.Run(fmt.Sprintf("faults=%t", faulty), func(t *testing.T) {
 			t.Parallel()

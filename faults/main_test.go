@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/parallel"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -25,6 +26,7 @@ func TestMain(m *testing.M) {
 		child()
 		return
 	}
+	parallel.Tests("6")
 	before := goleak.IgnoreCurrent()
 	code := m.Run()
 	if code == 0 {
