@@ -9,6 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -164,7 +165,7 @@ func (o *Once) read(ctx context.Context) (r Result, token string, err error) {
 		return Result{}, "", err
 	}
 	r = Result{Running, time.Now().Add(list[0].ExpiresIn)}
-	if engine.IsDone(list[0].Token) {
+	if protocol.IsRecord(list[0].Token) {
 		r.Outcome = Done
 	}
 	return r, list[0].Token, nil

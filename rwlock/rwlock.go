@@ -69,7 +69,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Lock{lock, engine.Terms{Flags: "r"}, engine.Terms{Flags: "w", Number: streak}}, nil
+	return &Lock{lock, engine.Terms{Flags: protocol.FlagRead}, engine.Terms{Flags: protocol.FlagWrite, Number: streak}}, nil
 }
 
 // RLock waits until the caller may read, until ctx ends, or until Redis cannot be used, and returns the read lease. Package
@@ -130,10 +130,10 @@ func (l *Lock) do(ctx context.Context, t engine.Terms, fn func(ctx context.Conte
 //   - Any other error is as for RLock, and the write lease is held as before: the server has not converted it and will not.
 func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lockkeeper.Lease, err error) {
 	h := leaseOf(write)
-	if write != nil && (h == nil || !h.Is("w") && !h.Is("u")) {
+	if write != nil && (h == nil || !h.Is(protocol.FlagWrite) && !h.Is(protocol.FlagUpgrade)) {
 		return nil, engine.Invalid("the lease of %q is not a write lease", write.Name())
 	}
-	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, engine.Terms{Flags: "d", Direct: true}))
+	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, engine.Terms{Flags: protocol.FlagDowngrade, Direct: true}))
 }
 
 // Upgrade converts a read lease into a write lease. It waits until no other reader is left, ahead of all waiting writers,
@@ -154,10 +154,10 @@ func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lo
 //     granted.
 func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lockkeeper.Lease, err error) {
 	h := leaseOf(read)
-	if read != nil && (h == nil || !h.Is("r") && !h.Is("d") && !h.Became("u")) {
+	if read != nil && (h == nil || !h.Is(protocol.FlagRead) && !h.Is(protocol.FlagDowngrade) && !h.Became(protocol.FlagUpgrade)) {
 		return nil, engine.Invalid("the lease of %q is not a read lease", read.Name())
 	}
-	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, engine.Terms{Flags: "u"}))
+	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, engine.Terms{Flags: protocol.FlagUpgrade}))
 }
 
 // leaseOf returns the lease at one server that a user has, or nil if it is nil or one of a majority.

@@ -3,15 +3,11 @@ package engine
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
-
-// doneMark precedes the token in the record that complete.lua writes.
-const doneMark = "done:"
 
 var errNotRecorded = errors.New("the record that the work is done was not confirmed; if it was not written, the lease expires by itself")
 
@@ -55,9 +51,6 @@ func (h *Lease) Complete(ctx context.Context, until time.Time) error {
 
 // Since returns when the lease was granted.
 func (h *Lease) Since() time.Time { return h.grantedAt }
-
-// IsDone reports whether a holder's token is a record written by Complete, and not a lease.
-func IsDone(token string) bool { return strings.HasPrefix(token, doneMark) }
 
 // Forget deletes a record that Holders has returned. It blocks until the server has answered, until ctx ends, or until the
 // retry policy gives up.

@@ -24,20 +24,20 @@ func (lim *Limits) clockOnly() bool { return lim != nil && lim.AtOnce == 0 }
 // byClock reports whether permits return by the clock, so that the server knows when.
 func (lim *Limits) byClock() bool { return lim != nil && lim.Window > 0 }
 
-// flags returns the flags of a token: h if its permits are held until the lease ends, c if they return by the clock.
+// flags returns the flags of a token for its permits.
 func (lim *Limits) flags() string {
 	switch {
 	case lim.clockOnly():
-		return "c"
+		return protocol.FlagByClock
 	case lim.byClock():
-		return "hc"
+		return protocol.FlagHeld + protocol.FlagByClock
 	}
-	return "h"
+	return protocol.FlagHeld
 }
 
 // policyArg encodes the limits for scripts.
 func (lim *Limits) policyArg() string {
-	return fmt.Sprintf("%d:%d:%d", lim.AtOnce, lim.Window, millis(lim.Per))
+	return protocol.LimitsArg(lim.AtOnce, lim.Window, millis(lim.Per))
 }
 
 // own returns the limit that SetLimit changes.

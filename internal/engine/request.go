@@ -13,10 +13,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// noPushFlag, in a token, says that the keeper cannot receive messages. The waiter is granted the lock in its turn all the
-// same, and learns of it at its next heartbeat.
-const noPushFlag = "s"
-
 // requestMode says what happens to a request that cannot be granted at once, and how often it is sent while it is not answered.
 type requestMode uint8
 
@@ -35,7 +31,7 @@ type request struct {
 	policyArg any           // the token of the lease to be replaced, or a semaphore's limits, or ""
 	owner     *Owner        // of the lease, see Lease.owner; nil: none
 	origin    *Lease        // the lease to be replaced; nil: none
-	noPush    bool          // the keeper cannot receive messages
+	noPush    bool          // the keeper cannot receive messages: it is granted the lock all the same, and learns of it by a heartbeat
 	quota     *Quota        // where to store what the reply says of the window; nil: nowhere
 	end       chan struct{} // closed when the request has ended
 
@@ -71,7 +67,7 @@ func (l *Lock) newRequest(t Terms, health *ServerHealth) *request {
 		r.health = &r.own
 	}
 	r.token = l.token(r.serial, t.Flags, int64(t.Number))
-	r.noPush = strings.Contains(t.Flags, noPushFlag)
+	r.noPush = strings.Contains(t.Flags, protocol.FlagNoPush)
 	r.quota = t.quota
 	r.policyArg = l.args.policyArg
 	if t.origin != nil {
@@ -120,7 +116,7 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 		if errors.Is(err, pubsub.ErrClosed) {
 			return nil, l.fail(ErrClosed)
 		}
-		t.Flags += noPushFlag
+		t.Flags += protocol.FlagNoPush
 	}
 	if r = l.newRequest(t, health); r == nil {
 		return nil, l.fail(ErrClosed)

@@ -1,5 +1,7 @@
 package protocol
 
+import "fmt"
+
 // The functions in this file are the only place where a script's ARGV is put together. Each appends to a command, in the
 // order of the header of the script that it is named for; the parameters have the names of the header, which a test in
 // package lua checks. Durations are whole milliseconds, yes and no are 1 and 0. Arguments that do not change from call to
@@ -52,6 +54,12 @@ func CompleteArgs(command []any, token any, recordTTL int64) []any {
 // LimitArgs appends ARGV of limit.lua.
 func LimitArgs(command []any, metadataTTL, channelPrefix, sharded, policyArg any, limit int, token string) []any {
 	return append(command, metadataTTL, channelPrefix, sharded, policyArg, limit, token)
+}
+
+// LimitsArg returns the policy argument of a semaphore or rate limit: the permits held at once, and those taken in a window of per
+// ms. 0 is no limit.
+func LimitsArg(atOnce, window int, per int64) string {
+	return fmt.Sprintf("%d:%d:%d", atOnce, window, per)
 }
 
 // The subjects of inspect.

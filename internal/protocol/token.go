@@ -5,6 +5,24 @@ import (
 	"strings"
 )
 
+// The flags of tokens. The policy of each primitive interprets those of its requests; docs/protocol.md lists them.
+const (
+	FlagRead       = "r" // rwlock
+	FlagWrite      = "w" // rwlock; the number is the longest streak of writers
+	FlagUpgrade    = "u" // rwlock: of a read lease to a write lease
+	FlagDowngrade  = "d" // rwlock: of a write lease to a read lease
+	FlagHeld       = "h" // semaphore: permits that are held until the lease ends; the number is their count
+	FlagByClock    = "c" // semaphore: permits that return by the clock; the number is their count
+	FlagLeastFence = "f" // redlock: the number is the least fence of the lease
+	FlagNoPush     = "s" // of any waiter: its keeper cannot receive messages
+)
+
+// recordMark precedes the token in the record that complete.lua writes in place of the lease.
+const recordMark = "done:"
+
+// IsRecord reports whether what holds a lock is not the token of a lease but the record of a completed one.
+func IsRecord(holder string) bool { return strings.HasPrefix(holder, recordMark) }
+
 // Token is the identity of a request and of the lease that it is granted, and what it asks for. In text it is
 //
 //	<keeper>:<serial>:<ttl>.<claim ttl><flags><number>

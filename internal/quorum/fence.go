@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 )
 
 const (
@@ -13,8 +14,6 @@ const (
 	// fenceLead is how far ahead of the servers' clocks a fence is asked for, so that no clock has passed it when the request
 	// arrives.
 	fenceLead = 10 * time.Millisecond
-	// leastFenceFlag, in a token, says that its number is the least fence of the lease; see lua/policy/redlock.
-	leastFenceFlag = "f"
 	// maxExactInt is the largest integer up to which Lua represents all integers exactly.
 	maxExactInt = 1 << 53
 )
@@ -62,7 +61,7 @@ func (l *Lock) newToken() string {
 	if least == 0 {
 		return l.locks[0].NewToken("", 0)
 	}
-	return l.locks[0].NewToken(leastFenceFlag, least)
+	return l.locks[0].NewToken(protocol.FlagLeastFence, least)
 }
 
 // settleFenceLocked sets the lease's fence as soon as a majority has granted the lease: to the largest fence of a majority. Until

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -95,7 +96,7 @@ func TestLeastFence(t *testing.T) {
 			t.Helper()
 			flag := ""
 			if want > 0 {
-				flag = fmt.Sprint(leastFenceFlag, want)
+				flag = fmt.Sprint(protocol.FlagLeastFence, want)
 			}
 			_, terms, _ := strings.Cut(l.newToken(), ".600")
 			if got := l.leastFence(); got != want || terms != flag {

@@ -19,6 +19,7 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -277,7 +278,7 @@ func (s *fixture) part(ttl time.Duration, fence int64) *engine.Lease {
 	})
 	s.must(err)
 	granted := make(chan engine.TokenReply, 1)
-	r := l.NewTokenRequest(l.NewToken(leastFenceFlag, fence), &engine.Owner{Since: time.Now(), Observer: ignored{}}, false)
+	r := l.NewTokenRequest(l.NewToken(protocol.FlagLeastFence, fence), &engine.Owner{Since: time.Now(), Observer: ignored{}}, false)
 	r.Send(func(_ *engine.TokenRequest, reply engine.TokenReply) { granted <- reply })
 	reply := <-granted
 	s.must(reply.Err)
