@@ -57,8 +57,8 @@
 // held by its former holder as before, or for longer.
 //
 // Holder, Holders and Waiters read who holds the lock and who waits, in any process, and change nothing. They block for a
-// round trip per 500 entries; an entry that comes or goes meanwhile may be missing. Errors are the context's, [ErrClosed],
-// and those of Redis.
+// round trip per 500 entries, and make up to three attempts; an entry that is added or removed meanwhile may be missing.
+// The error matches ctx.Err(), [ErrUnavailable] or [ErrClosed], or is an error reply of Redis.
 //
 // # Leases
 //

@@ -1,6 +1,7 @@
 package lockkeeper
 
 import (
+	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
@@ -13,6 +14,8 @@ type Holder struct {
 	Keeper    string        // the Keeper.ID of the holder; "" if another library holds the lock
 	Fence     uint64        // 0 if another library holds the lock
 	ExpiresIn time.Duration // until the lease expires if it is not renewed
+	Permits   int           // of a semaphore or rate limit: how many it has; else 0
+	Writes    bool          // of a read-write lock: it is a write lease, not a read lease; else false
 }
 
 // Waiter is a queued request at the server, of any process. Times are by the server's clock.
@@ -21,12 +24,15 @@ type Waiter struct {
 	Keeper   string        // the Keeper.ID of the waiter
 	WaitTime time.Duration // since it was queued
 	Alive    bool          // its heartbeat has not timed out; otherwise it is removed at its turn at the latest
+	Permits  int           // of a semaphore or rate limit: how many it asks for; else 0
+	Writes   bool          // of a read-write lock: it asks for a write lease, not a read lease; else false
 }
 
 func newHolders(list []engine.Holder) []Holder {
 	all := make([]Holder, len(list))
 	for i, h := range list {
-		all[i] = Holder{h.Token, keeperOf(h.Token), h.Fence, h.ExpiresIn}
+		t, _ := protocol.ParseToken(h.Token) // zero for the token of another library
+		all[i] = Holder{h.Token, t.Keeper, h.Fence, h.ExpiresIn, permits(t), writes(t)}
 	}
 	return all
 }
@@ -34,13 +40,21 @@ func newHolders(list []engine.Holder) []Holder {
 func newWaiters(list []engine.Waiter) []Waiter {
 	all := make([]Waiter, len(list))
 	for i, w := range list {
-		all[i] = Waiter{w.Token, keeperOf(w.Token), w.WaitTime, w.HeartbeatLeft > 0}
+		t, _ := protocol.ParseToken(w.Token)
+		all[i] = Waiter{w.Token, t.Keeper, w.WaitTime, w.HeartbeatLeft > 0, permits(t), writes(t)}
 	}
 	return all
 }
 
-// keeperOf returns the id of the keeper that created a token, or "" if another library did.
-func keeperOf(token string) string {
-	t, _ := protocol.ParseToken(token)
-	return t.Keeper
+// permits returns how many permits a token is for: its number, if it is of a semaphore or rate limit.
+func permits(t protocol.Token) int {
+	if strings.ContainsAny(t.Flags, protocol.FlagHeld+protocol.FlagByClock) {
+		return int(t.Number)
+	}
+	return 0
+}
+
+// writes reports whether a token is of a writer, or of a reader that is being upgraded.
+func writes(t protocol.Token) bool {
+	return strings.ContainsAny(t.Flags, protocol.FlagWrite+protocol.FlagUpgrade)
 }

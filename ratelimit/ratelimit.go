@@ -8,7 +8,6 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
-	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -321,47 +320,13 @@ func (l *Limiter) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, e
 	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }
 
-// Holder is who has permits, as the server sees it.
-type Holder struct {
-	lockkeeper.Holder
-	Permits int
-}
-
-// Waiter is a queued request, as the server sees it.
-type Waiter struct {
-	lockkeeper.Waiter
-	Permits int
-}
-
 // Holders returns who has permits, in any process; see package [lockkeeper]. With MaxConcurrent these are the leases.
 // Without, they are the requests whose permits have not returned, and ExpiresIn is until they do.
-func (l *Limiter) Holders(ctx context.Context) ([]Holder, error) {
-	list, err := access.Holders[lockkeeper.Holder](l.lock.Holders(ctx))
-	if err != nil {
-		return nil, err
-	}
-	all := make([]Holder, len(list))
-	for i, h := range list {
-		all[i] = Holder{h, permitsOf(h.Token)}
-	}
-	return all, nil
+func (l *Limiter) Holders(ctx context.Context) ([]lockkeeper.Holder, error) {
+	return access.Holders[lockkeeper.Holder](l.lock.Holders(ctx))
 }
 
 // Waiters returns who waits, in the order in which they will be served; see package [lockkeeper].
-func (l *Limiter) Waiters(ctx context.Context) ([]Waiter, error) {
-	list, err := access.Waiters[lockkeeper.Waiter](l.lock.Waiters(ctx))
-	if err != nil {
-		return nil, err
-	}
-	all := make([]Waiter, len(list))
-	for i, w := range list {
-		all[i] = Waiter{w, permitsOf(w.Token)}
-	}
-	return all, nil
-}
-
-// permitsOf is how many permits a token asks for.
-func permitsOf(token string) int {
-	t, _ := protocol.ParseToken(token)
-	return int(t.Number)
+func (l *Limiter) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
+	return access.Waiters[lockkeeper.Waiter](l.lock.Waiters(ctx))
 }

@@ -50,10 +50,6 @@ type withLeases struct{ *ratelimit.Limiter }
 func (l withLeases) Lock(ctx context.Context) (*lockkeeper.Lease, error)    { return l.Acquire(ctx) }
 func (l withLeases) TryLock(ctx context.Context) (*lockkeeper.Lease, error) { return l.TryAcquire(ctx) }
 
-func (l withLeases) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
-	return waiters(ctx, l.Limiter)
-}
-
 // withoutLeases is a limiter as a lock whose lease is nil, which behaves like one that was released.
 type withoutLeases struct{ *ratelimit.Limiter }
 
@@ -65,19 +61,6 @@ func (l withoutLeases) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 		err = lockkeeper.ErrNotAcquired
 	}
 	return nil, err
-}
-
-func (l withoutLeases) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
-	return waiters(ctx, l.Limiter)
-}
-
-func waiters(ctx context.Context, l *ratelimit.Limiter) ([]lockkeeper.Waiter, error) {
-	list, err := l.Waiters(ctx)
-	var all []lockkeeper.Waiter
-	for _, x := range list {
-		all = append(all, x.Waiter)
-	}
-	return all, err
 }
 
 func TestConformance(t *testing.T) {

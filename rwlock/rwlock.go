@@ -2,7 +2,6 @@ package rwlock
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -171,41 +170,13 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, erro
 	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }
 
-// Holder is a lease as the server sees it.
-type Holder struct {
-	lockkeeper.Holder
-	Writes bool // it is a write lease; else a read lease
-}
-
-// Waiter is a queued request as the server sees it.
-type Waiter struct {
-	lockkeeper.Waiter
-	Writes bool // it wants a write lease; else a read lease
-}
-
 // Holders returns who holds the lock, in any process: readers, one writer, or nobody; see package [lockkeeper].
-func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
-	list, err := access.Holders[lockkeeper.Holder](l.lock.Holders(ctx))
-	all := make([]Holder, len(list))
-	for i, h := range list {
-		all[i] = Holder{h, writes(h.Token)}
-	}
-	return all, err
+func (l *Lock) Holders(ctx context.Context) ([]lockkeeper.Holder, error) {
+	return access.Holders[lockkeeper.Holder](l.lock.Holders(ctx))
 }
 
 // Waiters returns who waits: writers first, then readers, each in order (although readers go first after MaxWriterStreak
-// writers); see package [lockkeeper].
-func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
-	list, err := access.Waiters[lockkeeper.Waiter](l.lock.Waiters(ctx))
-	all := make([]Waiter, len(list))
-	for i, w := range list {
-		all[i] = Waiter{w, writes(w.Token)}
-	}
-	return all, err
-}
-
-// writes reports whether a token is of a writer, or of a reader that is being upgraded.
-func writes(token string) bool {
-	t, _ := protocol.ParseToken(token)
-	return strings.HasPrefix(t.Flags, "w") || strings.HasPrefix(t.Flags, "u")
+// writers). An upgrade waits as a writer. See package [lockkeeper].
+func (l *Lock) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
+	return access.Waiters[lockkeeper.Waiter](l.lock.Waiters(ctx))
 }

@@ -33,13 +33,4 @@ func (w writing) Do(ctx context.Context, fn func(ctx context.Context, fence uint
 	return w.DoWrite(ctx, fn)
 }
 
-func (w writing) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
-	list, err := w.rw.Waiters(ctx)
-	var all []lockkeeper.Waiter
-	for _, x := range list {
-		all = append(all, x.Waiter)
-	}
-	return all, err
-}
-
 func TestConformance(t *testing.T) { conformance.All(t, primitive) }

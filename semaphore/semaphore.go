@@ -7,7 +7,6 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
-	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -137,46 +136,12 @@ func (s *Semaphore) Adopt(ctx context.Context, token string) (*lockkeeper.Lease,
 	return access.Lease[lockkeeper.Lease](s.lock.Adopt(ctx, token))
 }
 
-// Holder is a lease as the server sees it.
-type Holder struct {
-	lockkeeper.Holder
-	Permits int
-}
-
-// Waiter is a queued request, as the server sees it.
-type Waiter struct {
-	lockkeeper.Waiter
-	Permits int
-}
-
 // Holders returns who holds permits, in any process; see package [lockkeeper].
-func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
-	list, err := access.Holders[lockkeeper.Holder](s.lock.Holders(ctx))
-	if err != nil {
-		return nil, err
-	}
-	all := make([]Holder, len(list))
-	for i, h := range list {
-		all[i] = Holder{h, permitsOf(h.Token)}
-	}
-	return all, nil
+func (s *Semaphore) Holders(ctx context.Context) ([]lockkeeper.Holder, error) {
+	return access.Holders[lockkeeper.Holder](s.lock.Holders(ctx))
 }
 
 // Waiters returns who waits, in the order in which they will be served; see package [lockkeeper].
-func (s *Semaphore) Waiters(ctx context.Context) ([]Waiter, error) {
-	list, err := access.Waiters[lockkeeper.Waiter](s.lock.Waiters(ctx))
-	if err != nil {
-		return nil, err
-	}
-	all := make([]Waiter, len(list))
-	for i, w := range list {
-		all[i] = Waiter{w, permitsOf(w.Token)}
-	}
-	return all, nil
-}
-
-// permitsOf returns how many permits a token is for.
-func permitsOf(token string) int {
-	t, _ := protocol.ParseToken(token)
-	return int(t.Number)
+func (s *Semaphore) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
+	return access.Waiters[lockkeeper.Waiter](s.lock.Waiters(ctx))
 }

@@ -33,13 +33,4 @@ func (w whole) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 	return w.Semaphore.Do(ctx, 3, fn)
 }
 
-func (w whole) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
-	list, err := w.Semaphore.Waiters(ctx)
-	var all []lockkeeper.Waiter
-	for _, x := range list {
-		all = append(all, x.Waiter)
-	}
-	return all, err
-}
-
 func TestConformance(t *testing.T) { conformance.All(t, primitive) }

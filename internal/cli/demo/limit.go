@@ -135,8 +135,8 @@ func (c *calls) stateText() string {
 	for _, w := range c.workers {
 		w.writeLine(&b, "calling")
 	}
-	holders := workerIDs(c.workers, c.limit.Holders, func(h ratelimit.Holder) string { return h.Keeper })
-	waiting := workerIDs(c.workers, c.limit.Waiters, func(w ratelimit.Waiter) string { return w.Keeper })
+	holders := workerIDs(c.workers, c.limit.Holders, func(h lockkeeper.Holder) string { return h.Keeper })
+	waiting := workerIDs(c.workers, c.limit.Waiters, func(w lockkeeper.Waiter) string { return w.Keeper })
 	fmt.Fprintf(&b, "\n  holders: %s\n", strings.Join(holders, " "))
 	fmt.Fprintf(&b, "  queue:   %s\n", strings.Join(waiting, " "))
 	fmt.Fprintf(&b, "  at most %d at once\n", c.maxConcurrent)

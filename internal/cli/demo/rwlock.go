@@ -78,11 +78,11 @@ func (r *readers) handle(w *worker, e event, _ bool) {
 
 // holders are the holders at the server, waiting is the queue.
 func (r *readers) holders() []string {
-	return workerIDs(r.workers, r.lock.Holders, func(h rwlock.Holder) string { return h.Keeper })
+	return workerIDs(r.workers, r.lock.Holders, func(h lockkeeper.Holder) string { return h.Keeper })
 }
 
 func (r *readers) waiting() []string {
-	return workerIDs(r.workers, r.lock.Waiters, func(w rwlock.Waiter) string { return w.Keeper })
+	return workerIDs(r.workers, r.lock.Waiters, func(w lockkeeper.Waiter) string { return w.Keeper })
 }
 
 // printIDs prints a line that ends with some of the workers, unless the drawing on the terminal shows them.

@@ -175,30 +175,14 @@ func holders(ks []*lockkeeper.Keeper, name string, l locker) func(ctx context.Co
 			}
 			return one(m.Holder(ctx))
 		case *rwlock.Lock:
-			return rwHolders(ctx, l)
+			return l.Holders(ctx)
 		case readSide:
-			return rwHolders(ctx, l.lock)
+			return l.lock.Holders(ctx)
 		case permits:
-			all, err := l.semaphore.Holders(ctx)
-			for _, h := range all {
-				list = append(list, h.Holder)
-			}
-			return list, err
+			return l.semaphore.Holders(ctx)
 		case rate:
-			all, err := l.limiter.Holders(ctx)
-			for _, h := range all {
-				list = append(list, h.Holder)
-			}
-			return list, err
+			return l.limiter.Holders(ctx)
 		}
 		return nil, nil
 	}
-}
-
-func rwHolders(ctx context.Context, l *rwlock.Lock) (list []lockkeeper.Holder, err error) {
-	all, err := l.Holders(ctx)
-	for _, h := range all {
-		list = append(list, h.Holder)
-	}
-	return list, err
 }

@@ -136,15 +136,15 @@ func outageForHolders(w *World) {
 			return err
 		},
 	}
-	if observe, ok := l.(interface {
-		Holders(context.Context) ([]lockkeeper.Holder, error)
-	}); ok {
-		calls["Holders"] = errorOnly(observe.Holders)
-	}
 	thaw := w.freeze(p)
 	defer func() { thaw() }()
 	for what, call := range calls {
 		w.expectUnavailable(what, heartbeatInterval, call)
+	}
+	if observe, ok := l.(interface {
+		Holders(context.Context) ([]lockkeeper.Holder, error)
+	}); ok { // a few attempts, which may end before ctx
+		w.checkError(w.callWithTimeout(heartbeatInterval, errorOnly(observe.Holders)), lockkeeper.ErrUnavailable)
 	}
 	w.must(lease.Err())
 	w.expectUnavailable("Release", heartbeatInterval, gone.Release)

@@ -1,0 +1,43 @@
+package lockkeeper
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+)
+
+// TestInspectTokens checks what holders and waiters say of tokens of each kind.
+func TestInspectTokens(t *testing.T) {
+	for _, x := range []struct {
+		token, keeper string
+		permits       int
+		writes        bool
+	}{
+		{token: "another library", keeper: ""},
+		{token: "k:1:30000.6000", keeper: "k"},
+		{token: "k:1:30000.6000s", keeper: "k"},
+		{token: "k:1:30000.6000r", keeper: "k"},
+		{token: "k:1:30000.6000w10", keeper: "k", writes: true}, // the number is the longest streak
+		{token: "k:1:30000.6000ws10", keeper: "k", writes: true},
+		{token: "k:1:30000.6000u", keeper: "k", writes: true},
+		{token: "k:1:30000.6000d", keeper: "k"},
+		{token: "k:1:30000.6000h3", keeper: "k", permits: 3},
+		{token: "k:1:30000.6000c4", keeper: "k", permits: 4},
+		{token: "k:1:30000.6000hcs5", keeper: "k", permits: 5},
+		{token: "k:1:30000.6000f1790000000000000", keeper: "k"}, // the number is the least fence
+	} {
+		holders := newHolders([]engine.Holder{{Token: x.token, Fence: 7, ExpiresIn: time.Second}})
+		if want := (Holder{x.token, x.keeper, 7, time.Second, x.permits, x.writes}); !slices.Equal(holders, []Holder{want}) {
+			t.Errorf("holders %+v, want %+v", holders, want)
+		}
+		waiters := newWaiters([]engine.Waiter{{Token: x.token, WaitTime: time.Minute, HeartbeatLeft: 1}})
+		if want := (Waiter{x.token, x.keeper, time.Minute, true, x.permits, x.writes}); !slices.Equal(waiters, []Waiter{want}) {
+			t.Errorf("waiters %+v, want %+v", waiters, want)
+		}
+	}
+	if list := newWaiters([]engine.Waiter{{HeartbeatLeft: 0}}); list[0].Alive {
+		t.Error("a waiter whose heartbeat has expired is alive")
+	}
+}
