@@ -1,5 +1,5 @@
-// Package lockkeeper is a toolkit of distributed locks on Redis and Valkey: mutexes, FIFO locks, read-write locks,
-// counting semaphores, rate limits and jobs that run once, whose holders learn when they lose them.
+// Package lockkeeper provides distributed locks on Redis and Valkey: mutexes, FIFO locks, read-write locks, counting
+// semaphores, rate limits, and jobs that run once per period. A holder is notified when its lock is lost.
 //
 // This package has what all of them share: the [Keeper], which owns the use of the client's connections, and the [Lease],
 // which is what a successful Lock returns. The locks are in the packages below it: mutex, fair, rwlock, semaphore,
@@ -34,16 +34,17 @@
 // # Acquiring
 //
 // A call that waits (Lock, RLock, Acquire) waits until it is granted, until ctx ends, or until Redis has failed for longer
-// than the keeper's [RetryPolicy] allows. When ctx ends, it returns at once: it leaves the queue in the background, and a grant that arrives meanwhile is released. A
-// try (TryLock and so on) never waits for a holder; it blocks for a round trip. After any error nothing is held. The error
-// is
+// than the keeper's [RetryPolicy] allows. When ctx ends, it returns at once: it leaves the queue in the background, and a
+// grant that arrives meanwhile is released. A try (TryLock and so on) never waits for a holder; it blocks for a round trip,
+// or for up to three attempts while Redis fails. After any error nothing is held. The error is
 //
 //   - ctx.Err(), if ctx ended the call; with [ErrNotAcquired] if the lock was held elsewhere, and with [ErrUnavailable] if
 //     Redis was not answering,
 //   - [ErrNotAcquired], of a try: the lock is held elsewhere, or others are queued before the caller,
 //   - [ErrUnavailable]: Redis gave no answer, or could not serve, until the keeper's [RetryPolicy] gave up,
 //   - [ErrClosed]: the keeper was closed,
-//   - an error of Redis that does not pass without somebody changing something, at once.
+//   - *[NotAcknowledgedError]: the keeper has [Options.ReplicaAck], and replicas did not acknowledge the grant in time,
+//   - an error reply of Redis that requires intervention, such as NOPERM or OOM, at once.
 //
 // Do acquires, calls fn with a context that ends when the lease is lost and with the lease's fence, and releases, also if
 // fn panics. It returns the error of the acquisition, or fn's, joined with that of the release: [ErrLost] if the lease was lost
@@ -51,8 +52,8 @@
 // releases with ctx: while Redis does not answer, it waits until ctx or the lease ends.
 //
 // Adopt makes a lease from a token, in another process than the one that acquired it or after a restart, and extends it to
-// the whole TTL. From then on two leases stand for one grant: the former holder must stop using its own, and should have
-// acquired it with NoRenewal. It blocks as [Lease.Extend] does, and then until replicas have the lease, if the keeper has
+// the whole TTL. Two leases then refer to one grant, so the former holder must stop using its own, and should have acquired
+// it with NoRenewal. It blocks as [Lease.Extend] does, and then until replicas have the lease, if the keeper has
 // [Options.ReplicaAck]. The error is [ErrLost] if the token no longer holds the lock. After any other error the lease is
 // held by its former holder as before, or for longer.
 //
@@ -64,12 +65,13 @@
 //
 // Every grant is a lease: it belongs to one token and ends by itself unless it is renewed. A lease is held, and then, once
 // and for good, either released, because its holder released it, or lost, because the server no longer knows it or its
-// deadline passed: while the server could not be reached, or without renewal (NoRenewal, MaxLifetime). A lost lease is never acquired again behind its holder's back.
+// deadline passed: while the server could not be reached, or without renewal (NoRenewal, MaxLifetime). The library never
+// acquires a lost lease again by itself.
 //
 // # Clocks
 //
-// The server goes by its own clock: every transition is one Lua script, and the only time in it is Redis TIME. The process
-// goes by its monotonic clock: a lease is valid until a deadline counted from before the request was sent, less a margin
+// The server uses its own clock: every transition is one Lua script, and the only time in it is Redis TIME. The process
+// uses its monotonic clock: a lease is valid until a deadline counted from before the request was sent, less a margin
 // for drift, so a holder never trusts it longer than the server grants it. Wall clocks are not used and need not agree. A
 // process that is suspended together with its monotonic clock (a paused virtual machine) is the exception: then only the
 // fence protects.

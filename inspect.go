@@ -10,17 +10,17 @@ import (
 
 // Holder is a lease at the server, of any process. Times are by the server's clock.
 type Holder struct {
-	Token     string
+	Token     string        // as of Lease.Token
 	Keeper    string        // the Keeper.ID of the holder; "" if another library holds the lock
 	Fence     uint64        // 0 if another library holds the lock
-	ExpiresIn time.Duration // until the lease expires if it is not renewed
+	ExpiresIn time.Duration // until the lease expires if it is not renewed; negative for another library's key without an expiry
 	Permits   int           // of a semaphore or rate limit: how many it has; else 0
 	Writes    bool          // of a read-write lock: it is a write lease, not a read lease; else false
 }
 
 // Waiter is a queued request at the server, of any process. Times are by the server's clock.
 type Waiter struct {
-	Token    string
+	Token    string        // of the request; its lease will have the same
 	Keeper   string        // the Keeper.ID of the waiter
 	WaitTime time.Duration // since it was queued
 	Alive    bool          // its heartbeat has not timed out; otherwise it is removed at its turn at the latest

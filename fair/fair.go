@@ -44,7 +44,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 	return &Lock{lock}, nil
 }
 
-// Lock queues until it is the caller's turn, until ctx ends, or until Redis cannot be used, and returns the lease.
+// Lock queues until it is the caller's turn, until ctx ends, or until the keeper's retry policy gives up, and returns the lease.
 // Requests are granted in the order in which the server queued them. The first wait of a keeper subscribes before its request
 // is queued, which takes one round trip more. Package [lockkeeper] documents the errors.
 func (l *Lock) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
@@ -71,8 +71,7 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, erro
 	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }
 
-// Holder returns who holds the lock, in any process; held is false if it is free. It blocks for a round trip and changes
-// nothing.
+// Holder returns who holds the lock, in any process; held is false if it is free. See package [lockkeeper].
 func (l *Lock) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err error) {
 	list, err := access.Holders[lockkeeper.Holder](l.lock.Holders(ctx))
 	if err != nil || len(list) == 0 {

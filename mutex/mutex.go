@@ -46,8 +46,8 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 	return &Mutex{lock}, nil
 }
 
-// Lock waits until the mutex is granted, until ctx ends, or until Redis cannot be used, and returns the lease. Package
-// [lockkeeper] documents the errors.
+// Lock waits until the mutex is granted, until ctx ends, or until the keeper's retry policy gives up, and returns the lease.
+// Package [lockkeeper] documents the errors.
 func (m *Mutex) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](m.lock.Acquire(ctx, engine.Terms{}))
 }
@@ -73,7 +73,7 @@ func (m *Mutex) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, err
 }
 
 // Holder returns who holds the mutex, in any process; held is false if it is free. The lease of another library has a
-// token and no fence. It blocks for a round trip and changes nothing.
+// token and no fence. See package [lockkeeper].
 func (m *Mutex) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err error) {
 	list, err := access.Holders[lockkeeper.Holder](m.lock.Holders(ctx))
 	if err != nil || len(list) == 0 {

@@ -6,7 +6,7 @@
 //	err = api.Wait(ctx)        // a client: wait for a permit, then call
 //	r, err := api.Allow(ctx)   // a server: r.Allowed, or answer 429 with r.RetryAfter
 //
-// examples/quota has an http.RoundTripper and a middleware that are made to be copied.
+// examples/quota has an http.RoundTripper and a middleware that are ready to copy.
 //
 // # The window
 //
@@ -15,8 +15,8 @@
 // more than the limit, wherever it begins. There are no bursts of twice the limit, as with counters that are reset every
 // second, and a burst of the whole limit is allowed, unlike with a token bucket of burst 1.
 //
-// The server counts from when it granted the permit, so use it at once. A service that counts for itself sees the call when
-// it arrives; make the window longer than the service's own by what one call may take longer than another to get there.
+// The server counts from when it granted the permit, so use it at once. A service that has a limit of its own counts calls
+// when they arrive. Make the window longer than the service's by as much as the times that calls take to arrive may differ.
 //
 // # Concurrency
 //
@@ -35,7 +35,7 @@
 //
 // Requests are served in the order in which they reached the server, and only the first in the queue can be granted. So a
 // request for many permits is not starved by requests for few: these wait behind it, even if there are enough for them.
-// Waiters that have crashed or are frozen are passed over as in package fair. Allow and TryAcquire are refused while
+// Waiters that have crashed or are frozen are skipped as in package fair. Allow and TryAcquire are refused while
 // anybody is queued.
 //
 // The server knows when permits return. So a call that waits is refused at once if its context ends before that, and every
@@ -43,15 +43,15 @@
 //
 // # The limit
 //
-// The limit, window and MaxConcurrent of the most recent caller are in force, so that a rolling deployment can change them;
-// a caller counts if they differ from those of the caller before it. SetLimit changes the limit for all until then. All
-// processes should use the same values: two that differ change the limit back and forth, which Hooks.LimitChanged reports.
-// Use different names for different limits.
+// One limit, window and MaxConcurrent are in force for all processes. A call that has others than the call before it, of any
+// process, puts its own in force, so that a rolling deployment can change them; SetLimit changes the limit at once. All
+// processes should use the same values: two that differ change them back and forth, which Hooks.LimitChanged reports. Use
+// different names for different limits.
 //
 // # What can fail
 //
 // What was taken is known to the server alone. If Redis loses it (eviction, FLUSHALL, a failover to a replica that does not
-// have it, a clock that is set forward), one window can hold up to twice the limit, and nobody learns of it. A clock that is
+// have it, a clock that is set forward), one window can hold up to twice the limit, and no error reports it. A clock that is
 // set back makes permits return late, by one window at most. While Redis cannot be reached, nothing is allowed: calls
 // return lockkeeper.ErrUnavailable, and whether to go on without a limit is the caller's decision.
 package ratelimit

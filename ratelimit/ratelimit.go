@@ -183,9 +183,9 @@ func (l *Limiter) AllowN(ctx context.Context, n int) (Result, error) {
 // Wait is WaitN of one permit.
 func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 
-// WaitN waits in the queue until it is granted n permits, until ctx ends, or until Redis cannot be used. Without a deadline
-// it waits as long as it takes. If the permits cannot be available before the deadline of ctx, it returns a *LimitedError at
-// once.
+// WaitN waits in the queue until it is granted n permits, until ctx ends, or until the keeper's retry policy gives up.
+// Without a deadline it waits as long as it takes. If the permits cannot be available before the deadline of ctx, it returns
+// a *LimitedError at once.
 //
 // After an error the permits were not taken, or are given back in the background. The error is ErrInvalid if n is not
 // between 1 and the limit, or if the limiter has MaxConcurrent; ErrAboveLimit if the limit in force is lower than n, or is
@@ -280,9 +280,9 @@ func limited(err error) error {
 
 // SetLimit changes the limit of the window for all processes. Raising it admits waiters before SetLimit returns. Lowering it
 // returns no permit early; queued requests for more than the new limit fail with ErrAboveLimit, the first in the queue at
-// once and the others within a heartbeat. The limit stays in force until a caller comes whose limit, window or MaxConcurrent
-// differ from those of the caller before it, this Limiter included, or until the name has been unused for
-// Options.MetadataTTL of the keeper and the window.
+// once and the others within a heartbeat. The limit stays in force until a call, also of this Limiter, has another limit,
+// window or MaxConcurrent than the call before it, or until the name has been unused for the window and the keeper's
+// Options.MetadataTTL.
 //
 // New's limit remains the most that this Limiter can be asked for. SetLimit blocks until the server has answered, until ctx
 // ends, or until the keeper's retry policy gives up. The error is ErrInvalid for a limit that New would refuse; after any
@@ -296,9 +296,9 @@ func (l *Limiter) SetLimit(ctx context.Context, limit int) error {
 }
 
 // Available returns how many permits could be taken at present under the limits in force; 0 if a limit was lowered below
-// what is taken. Waiters are served first, so a call for that many can be refused. It takes nothing, and blocks for a round
-// trip, or several if many thousands of permits have returned since the last call. Errors are the context's, ErrClosed, and
-// those of Redis.
+// what is taken. Waiters are served first, so a call for that many can be refused. It takes nothing. It blocks until the
+// server has answered, until ctx ends, or until the keeper's retry policy gives up: for a round trip, or several if many
+// thousands of permits have returned since the last call. Errors are as for Holders; see package [lockkeeper].
 func (l *Limiter) Available(ctx context.Context) (int, error) {
 	t, err := l.lock.Limit(ctx, 0)
 	if err != nil {

@@ -6,8 +6,9 @@
 // Readers hold it together; a writer holds it alone. Writers are preferred: readers that arrive while a writer waits queue
 // behind it, so it is admitted as soon as the earlier readers have left or their leases have ended. Writers among
 // themselves are granted the lock in order, and so are readers. So that readers do not starve either,
-// Options.MaxWriterStreak bounds how many consecutive writers may pass waiting readers; after that, all readers that wait
-// at the time go first. A try never passes waiters, except that a reader who need not wait passes nobody.
+// Options.MaxWriterStreak bounds how many consecutive writers may overtake waiting readers; after that, all readers that wait
+// at the time go first. A try never overtakes waiters: TryLock is refused while anybody waits, and TryRLock
+// while a writer waits.
 //
 // # Leases
 //
@@ -23,7 +24,7 @@
 // # Failures
 //
 // A waiting writer that crashes is detected by the next request or release, and at a heartbeat (2 s) at the latest: it no
-// longer has a subscriber. One that is frozen delays readers until its heartbeat expires (6 s). All else is as in package
+// longer has a subscriber. One that is frozen delays readers until its heartbeat expires (6 s). The rest is as in package
 // fair.
 //
 // # Keys

@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// DefaultMaxWriterStreak is how many consecutive writers may pass waiting readers.
+// DefaultMaxWriterStreak is the default of Options.MaxWriterStreak.
 const DefaultMaxWriterStreak = 16
 
 // largestStreak is the largest bound that may be set.
@@ -28,7 +28,7 @@ type Options struct {
 	NoRenewal   bool
 	MaxLifetime time.Duration
 
-	// MaxWriterStreak is how many consecutive writers may pass waiting readers: 1 alternates between one writer and the
+	// MaxWriterStreak is how many consecutive writers may overtake waiting readers: 1 alternates between one writer and the
 	// waiting readers, a negative value lets writers always go first. The value of the writer that is granted the lock
 	// counts. At most 1,000,000. Default 0: DefaultMaxWriterStreak, 16.
 	MaxWriterStreak int
@@ -71,8 +71,8 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 	return &Lock{lock, engine.Terms{Flags: protocol.FlagRead}, engine.Terms{Flags: protocol.FlagWrite, Number: streak}}, nil
 }
 
-// RLock waits until the caller may read, until ctx ends, or until Redis cannot be used, and returns the read lease. Package
-// [lockkeeper] documents the errors.
+// RLock waits until the caller may read, until ctx ends, or until the keeper's retry policy gives up, and returns the read
+// lease. Package [lockkeeper] documents the errors.
 func (l *Lock) RLock(ctx context.Context) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](l.lock.Acquire(ctx, l.read))
 }

@@ -71,8 +71,8 @@ func (s *Semaphore) checkCount(n int) error {
 	return nil
 }
 
-// Acquire waits in the queue until it is granted n permits, until ctx ends, or until Redis cannot be used, and returns one
-// lease over them. The error is ErrInvalid if n is not between 1 and the limit; ErrAboveLimit if the limit in force is
+// Acquire waits in the queue until it is granted n permits, until ctx ends, or until the keeper's retry policy gives up, and
+// returns one lease over them. The error is ErrInvalid if n is not between 1 and the limit; ErrAboveLimit if the limit in force is
 // lower than n, or is lowered below it. Others are as in package [lockkeeper].
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](s.acquire(ctx, n))
@@ -105,8 +105,8 @@ func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context, 
 
 // SetLimit changes the limit in force for all processes. Raising it admits waiters before SetLimit returns. Lowering it
 // ends no lease; queued requests for more than the new limit fail with ErrAboveLimit, the first in the queue at once and
-// the others within a heartbeat. The limit stays in force until a caller comes whose limit differs from that of the caller
-// before it, this Semaphore included, or until the name has been unused for the keeper's Options.MetadataTTL.
+// the others within a heartbeat. The limit stays in force until a call, also of this Semaphore, has another limit than the
+// call before it, or until the name has been unused for the keeper's Options.MetadataTTL.
 //
 // New's limit remains the most that this Semaphore can be asked for. SetLimit blocks until the server has answered, until
 // ctx ends, or until the keeper's retry policy gives up. The error is ErrInvalid for a limit that New would refuse; after
@@ -120,9 +120,9 @@ func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 }
 
 // Available returns how many permits could be acquired at present under the limit in force; 0 if the limit was lowered below
-// what is held. Waiters are served first, so a request for that many may have to wait. It takes nothing, and blocks for a
-// round trip, or several if many thousands of leases have ended since the last call. Errors are the context's, ErrClosed,
-// and those of Redis.
+// what is held. Waiters are served first, so a request for that many may have to wait. It takes nothing. It
+// blocks until the server has answered, until ctx ends, or until the keeper's retry policy gives up: for a round trip, or
+// several if many thousands of leases have ended since the last call. Errors are as for Holders; see package [lockkeeper].
 func (s *Semaphore) Available(ctx context.Context) (int, error) {
 	t, err := s.lock.Limit(ctx, 0)
 	if err != nil {
