@@ -130,6 +130,7 @@ func TestServerChangeDetected(t *testing.T) {
 
 // TestRealServersSameServerRejected: whatever address the server is reached by.
 func TestRealServersSameServerRejected(t *testing.T) {
+	t.Parallel()
 	s, other := redistest.Start(t), redistest.Start(t)
 	_, port, err := net.SplitHostPort(s.Addr)
 	if err != nil {
@@ -154,6 +155,7 @@ func TestRealServersSameServerRejected(t *testing.T) {
 
 // TestRealServersWithoutInfoPermission: the lock works, and what cannot be detected is logged.
 func TestRealServersWithoutInfoPermission(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	if err := s.Client().Do(t.Context(), "acl", "setuser", "plain", "on", ">secret", "~*", "&*", "+@all", "-info").Err(); err != nil {
 		t.Fatal(err)

@@ -32,4 +32,7 @@ var primitive = conformance.Primitive{
 	Cases: conformance.Foreign,
 }
 
-func TestConformance(t *testing.T) { conformance.Run(t, primitive) }
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	conformance.Run(t, primitive)
+}

@@ -107,6 +107,7 @@ var away = map[string][2]func(*redistest.Server){
 }
 
 func TestRealServersMinorityDown(t *testing.T) {
+	t.Parallel()
 	redistest.RequireBinary(t)
 	for what, do := range away {
 		t.Run(what, func(t *testing.T) {
@@ -146,6 +147,7 @@ func TestRealServersMinorityDown(t *testing.T) {
 }
 
 func TestRealServersMajorityDown(t *testing.T) {
+	t.Parallel()
 	redistest.RequireBinary(t)
 	for what, do := range away {
 		t.Run(what, func(t *testing.T) {
@@ -198,6 +200,7 @@ func noStaleLease(t *testing.T, servers []*redistest.Server) {
 // TestMinUptimeExcludesServerWithDataLoss: servers 1 and 2 have granted the lease. Server 2 restarts without its data, so another
 // process could acquire a majority of 2 and 3.
 func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
+	t.Parallel()
 	redistest.RequireBinary(t)
 	for _, c := range []struct {
 		name  string
