@@ -14,6 +14,7 @@ import (
 // WAIT counts what its own connection has written. So a request that is repeated for a lease that it has must write, even
 // within the same millisecond and with nothing new: otherwise WAIT would have nothing to wait for.
 func TestRepeatedAcquireWrites(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		set              *lua.Set
 		flags, policyArg string
@@ -73,8 +74,10 @@ func (b *bench) changes() int {
 // TestScriptsFailOnReadOnlyServer: a reply without a write would be relied on. A waiter would learn again and again that it
 // is not queued, and a majority lease that this server's fences continue from its own.
 func TestScriptsFailOnReadOnlyServer(t *testing.T) {
+	t.Parallel()
 	for _, set := range lua.All {
 		t.Run(set.Kind, func(t *testing.T) {
+			t.Parallel()
 			own := "{lock:x}:" + set.KeyKind + ":"
 			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, set}
 			suffix, policyArg := flagsOf(set)

@@ -23,6 +23,7 @@ func (b *bench) allow(want int, limits, token string, limit, remaining, resetAft
 }
 
 func TestAllowReportsWhatRemains(t *testing.T) {
+	t.Parallel()
 	atTimeOf(t, lua.RateLimit, func(b *bench, pass func(time.Duration)) {
 		b.allow(lua.Granted, perSecond, permitToken("a", 1, "c", 2), 3, 1, 1001)
 		pass(400 * time.Millisecond)
@@ -110,6 +111,7 @@ func TestAllowNeverPromisesTooMuch(t *testing.T) {
 }
 
 func TestAllowAfterClockSetBack(t *testing.T) {
+	t.Parallel()
 	atTimeOf(t, lua.RateLimit, func(b *bench, pass func(time.Duration)) {
 		b.allow(lua.Granted, perSecond, permitToken("a", 1, "c", 1), 3, 2, 1001)
 		pass(-time.Hour)

@@ -10,6 +10,7 @@ import (
 
 // complete turns a lease into a record, once, only for the token that holds it, and also when memory is full.
 func TestCompleteStoresRecord(t *testing.T) {
+	t.Parallel()
 	onBothServers(t, lua.Once, func(b *bench) {
 		complete := func(token string, ms int64, want int) {
 			b.Helper()

@@ -10,6 +10,7 @@ import (
 )
 
 func TestFairNewcomersQueueBehindWaiters(t *testing.T) {
+	t.Parallel()
 	onBothServers(t, lua.Fair, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		sub := b.listen("b")
@@ -36,6 +37,7 @@ func TestFairNewcomersQueueBehindWaiters(t *testing.T) {
 }
 
 func TestUnconfirmedGrantEndsWithHeartbeat(t *testing.T) {
+	t.Parallel()
 	onBothServers(t, lua.Fair, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		b.listen("b")
@@ -49,6 +51,7 @@ func TestUnconfirmedGrantEndsWithHeartbeat(t *testing.T) {
 }
 
 func TestNotifyHeadIsBounded(t *testing.T) {
+	t.Parallel()
 	onBothServers(t, lua.Fair, func(b *bench) {
 		const short, long = 5 * heartbeatTTL, 10 * heartbeatTTL // none lapses while they come, however long that takes
 		brief := func(keeper string, serial int) string {
@@ -72,6 +75,7 @@ func TestNotifyHeadIsBounded(t *testing.T) {
 }
 
 func TestInspectWritesNothing(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(b *bench) {
 		inspect := func(what int, after int64, most int) []any {
 			b.Helper()

@@ -51,6 +51,7 @@ func read(t *testing.T, name string) string {
 }
 
 func TestHeadersMatchBodiesAndCallers(t *testing.T) {
+	t.Parallel()
 	builders := builders(t)
 	for _, name := range transitions(t) {
 		text := read(t, name+".lua")
@@ -150,6 +151,7 @@ func builders(t *testing.T) map[string][]string {
 }
 
 func TestReplyCodesMatchGo(t *testing.T) {
+	t.Parallel()
 	codes := map[string]int{
 		"REFUSED": Refused, "GRANTED": Granted, "WAITING": Waiting, "TOMBSTONED": Tombstoned, "UNKNOWN": Unknown, "LEFT": Left, "HELD": Held,
 		"CONFLICT": Conflict, "ABOVE_LIMIT": AboveLimit,
@@ -167,6 +169,7 @@ func TestReplyCodesMatchGo(t *testing.T) {
 }
 
 func TestScriptsArePortable(t *testing.T) {
+	t.Parallel()
 	for _, set := range All {
 		for _, s := range set.Scripts() {
 			if strings.Contains(s.Text, "include:") || strings.Contains(s.Text, "--") {
@@ -185,6 +188,7 @@ func TestScriptsArePortable(t *testing.T) {
 }
 
 func TestScriptsDefineOnlyUsedFunctions(t *testing.T) {
+	t.Parallel()
 	for _, set := range All {
 		for _, s := range set.Scripts() {
 			for _, m := range regexp.MustCompile(`(?m)^local function (\w+)`).FindAllStringSubmatch(s.Text, -1) {

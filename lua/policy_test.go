@@ -42,6 +42,7 @@ func contract(t *testing.T) map[string][]string {
 }
 
 func TestPoliciesFulfilTheContract(t *testing.T) {
+	t.Parallel()
 	parts := contract(t)
 	for _, set := range All {
 		if _, err := os.Stat("../" + set.Kind); err != nil {
@@ -84,6 +85,7 @@ func allFiles(t *testing.T) []string {
 
 // TestEveryFileIsIncluded: a file that no script includes is dead; so is one whose policy includes another in its place.
 func TestEveryFileIsIncluded(t *testing.T) {
+	t.Parallel()
 	included := map[string]bool{}
 	for _, set := range All {
 		for _, s := range set.Scripts() {
@@ -101,6 +103,7 @@ func TestEveryFileIsIncluded(t *testing.T) {
 // Redis scripts have no globals of their own. A part that is included after its use, or in a block before it, would make a name
 // global, and the script would fail only when it gets there.
 func TestScriptsUseNoUnknownGlobals(t *testing.T) {
+	t.Parallel()
 	known := []string{"ARGV", "KEYS", "ipairs", "math", "next", "pairs", "redis", "select", "string", "tonumber", "type", "unpack"}
 	for _, set := range All {
 		for _, s := range set.Scripts() {

@@ -20,6 +20,7 @@ func (b *bench) raiseFence(token string, least, up int64) []any {
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 func TestTokenSetsMinimumFence(t *testing.T) {
+	t.Parallel()
 	onBothServers(t, lua.Redlock, func(b *bench) {
 		ahead := time.Now().Add(time.Hour).UnixMicro()
 		wants := func(serial int, least string) string { return token("a", serial) + "f" + least }
@@ -49,6 +50,7 @@ func TestTokenSetsMinimumFence(t *testing.T) {
 }
 
 func TestRaiseFence(t *testing.T) {
+	t.Parallel()
 	onBothServers(t, lua.Redlock, func(b *bench) {
 		holder := token("a", 1)
 		fence := b.acquire(holder, 0)[1].(int64)
@@ -72,6 +74,7 @@ func TestRaiseFence(t *testing.T) {
 
 // The embedded server does not report an uptime.
 func TestRaiseFenceNeedsMinUptime(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	b := &bench{t, s.Client(), []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:heartbeats"}, lua.Redlock}
 	holder := token("a", 1)

@@ -15,6 +15,7 @@ var (
 // Without this test, a command that a script rarely calls would fail for users with the rights that docs/operations.md lists,
 // and for no others.
 func TestScriptCommandsInDocumentedACL(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)

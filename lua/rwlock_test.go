@@ -149,6 +149,7 @@ func (b *bench) unsubscribe(keeper string, sub *redis.PubSub) {
 }
 
 func TestReadersShareWriterExcludes(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		r1, r2, r3 := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("a", 2, "r")
 		w, w2 := rwToken("a", 3, "w16"), rwToken("b", 3, "w16")
@@ -188,6 +189,7 @@ func TestReadersShareWriterExcludes(t *testing.T) {
 }
 
 func TestReaderQueuesBehindWaitingWriter(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		r, w, r2, w2 := rwToken("a", 1, "r"), rwToken("b", 1, "w16"), rwToken("c", 1, "r"), rwToken("c", 2, "w16")
 		b.wantAcquire(lua.Granted, r, 0)
@@ -227,6 +229,7 @@ func TestReaderQueuesBehindWaitingWriter(t *testing.T) {
 }
 
 func TestReadersAdmittedWhenWriterLeavesQueue(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		r, w, r2, r3 := rwToken("a", 1, "r"), rwToken("b", 1, "w16"), rwToken("c", 1, "r"), rwToken("c", 2, "r")
 		b.wantAcquire(lua.Granted, r, 0)
@@ -281,6 +284,7 @@ func TestWriterReleaseAdmitsAllReaders(t *testing.T) {
 }
 
 func TestReadersOfOneKeeperShareAMessage(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		w := rwToken("a", 1, "w16")
 		b.wantAcquire(lua.Granted, w, 0)
@@ -298,6 +302,7 @@ func TestReadersOfOneKeeperShareAMessage(t *testing.T) {
 }
 
 func TestWriterStreak(t *testing.T) {
+	t.Parallel()
 	for flags, want := range map[string]string{"w1": "wrrwrww", "w2": "wwrrrww", "w": "wwwwrrr", "w4": "wwwwrrr", "w5": "wwwwrrr"} {
 		t.Run(flags, func(t *testing.T) {
 			onRW(t, func(b *bench) {
@@ -342,6 +347,7 @@ func TestWriterStreak(t *testing.T) {
 }
 
 func TestPassCoversOnlyReadersAlreadyWaiting(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		w1, w2, w3 := rwToken("a", 1, "w1"), rwToken("b", 1, "w1"), rwToken("b", 2, "w1")
 		r1, r2, late := rwToken("c", 1, "r"), rwToken("c", 2, "r"), rwToken("c", 3, "r")
@@ -371,6 +377,7 @@ func TestPassCoversOnlyReadersAlreadyWaiting(t *testing.T) {
 }
 
 func TestUpgrade(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		r, other := rwToken("a", 1, "r"), rwToken("b", 1, "r")
 		u, u2 := rwToken("a", 2, "u"), rwToken("b", 2, "u")
@@ -430,6 +437,7 @@ func TestUpgrade(t *testing.T) {
 }
 
 func TestUpgradeGrantedByRetryLeavesQueue(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		r, other, u := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("a", 2, "u")
 		b.wantAcquire(lua.Granted, r, 0)
@@ -444,6 +452,7 @@ func TestUpgradeGrantedByRetryLeavesQueue(t *testing.T) {
 }
 
 func TestUpgradeRefusedWithoutReadLease(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		r, other, u, w := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("a", 2, "u"), rwToken("b", 2, "w16")
 		b.wantAcquire(lua.Granted, r, 0)
@@ -465,6 +474,7 @@ func TestUpgradeRefusedWithoutReadLease(t *testing.T) {
 }
 
 func TestExpiredUpgradeIsNoConflict(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		r, other, third := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("c", 1, "r")
 		u, u2 := rwToken("a", 2, "u"), rwToken("b", 2, "u")
@@ -486,6 +496,7 @@ func TestExpiredUpgradeIsNoConflict(t *testing.T) {
 }
 
 func TestRejoiningUpgradeConflicts(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		r, other, u, u2 := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("a", 2, "u"), rwToken("b", 2, "u")
 		b.wantAcquire(lua.Granted, r, 0)
@@ -514,6 +525,7 @@ func TestRejoiningUpgradeConflicts(t *testing.T) {
 }
 
 func TestUpgradeWithExpiredReadLeaseIsNoConflict(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		r, other, third, u, u2 := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("c", 1, "r"), rwToken("a", 2, "u"), rwToken("b", 2, "u")
 		for _, x := range []string{r, other, third} {
@@ -529,6 +541,7 @@ func TestUpgradeWithExpiredReadLeaseIsNoConflict(t *testing.T) {
 }
 
 func TestUndeliveredUpgradeRestoresReadLease(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		r, other, u := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("a", 2, "u")
 		b.wantAcquire(lua.Granted, r, 0)
@@ -564,6 +577,7 @@ func TestUndeliveredUpgradeRestoresReadLease(t *testing.T) {
 }
 
 func TestDowngrade(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		w, d, r1, r2 := rwToken("a", 1, "w16"), rwToken("a", 2, "d"), rwToken("b", 1, "r"), rwToken("b", 2, "r")
 		b.code(b.convert(d, w, heartbeatTTL), lua.Refused) // nothing to downgrade
@@ -604,6 +618,7 @@ func TestDowngrade(t *testing.T) {
 }
 
 func TestDeadWaitingWriterBlocksNobody(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		r, w, u := rwToken("a", 1, "r"), rwToken("dead", 1, "w16"), rwToken("dead", 3, "u")
 		b.wantAcquire(lua.Granted, r, 0)
@@ -632,6 +647,7 @@ func TestDeadWaitingWriterBlocksNobody(t *testing.T) {
 }
 
 func TestWaiterWithoutSubscriptionStaysQueued(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		short := "a:1:1000.1000r"
 		b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, short, 1000, metadataTTL, 0, channelPrefix, 0, "", 0))
@@ -645,6 +661,7 @@ func TestWaiterWithoutSubscriptionStaysQueued(t *testing.T) {
 }
 
 func TestUnreachableWriterNotCountedInStreak(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		w, dead, live, r := rwToken("a", 1, "w16"), rwToken("dead", 1, "w2"), rwToken("b", 1, "w2"), rwToken("c", 1, "r")
 		b.wantAcquire(lua.Granted, w, 0)
@@ -665,6 +682,7 @@ func TestUnreachableWriterNotCountedInStreak(t *testing.T) {
 }
 
 func TestTryLockDoesNotOvertake(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		w, r := rwToken("a", 1, "w16"), rwToken("b", 1, "r")
 		b.wantAcquire(lua.Granted, w, 0)
@@ -683,6 +701,7 @@ func TestTryLockDoesNotOvertake(t *testing.T) {
 }
 
 func TestTryLockOvertakesNoReader(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		w, w1, try := rwToken("a", 1, "w16"), rwToken("b", 1, "w1"), rwToken("c", 1, "w1")
 		b.wantAcquire(lua.Granted, w, 0)
@@ -703,6 +722,7 @@ func TestTryLockOvertakesNoReader(t *testing.T) {
 }
 
 func TestTombstonedReadersAndWritersRefused(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		r, other := rwToken("a", 1, "r"), rwToken("b", 1, "r")
 		for i, x := range []string{r, rwToken("a", 2, "w16"), rwToken("a", 3, "u"), rwToken("a", 4, "d")} {
@@ -722,6 +742,7 @@ func TestTombstonedReadersAndWritersRefused(t *testing.T) {
 }
 
 func TestRWLockHeartbeats(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		w, w2, r1, r2 := rwToken("a", 1, "w16"), rwToken("b", 1, "w16"), rwToken("b", 2, "r"), rwToken("b", 3, "r")
 		b.wantAcquire(lua.Granted, w, 0)
@@ -768,6 +789,7 @@ func TestRWLockHeartbeats(t *testing.T) {
 }
 
 func TestRenewReadAndWriteLeases(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		r, other := rwToken("a", 1, "r"), rwToken("b", 1, "r")
 		b.code(b.renew(r, 1, ttl, 0), lua.Refused)
@@ -810,6 +832,7 @@ func TestRenewReadAndWriteLeases(t *testing.T) {
 }
 
 func TestExpiredLeaseIgnored(t *testing.T) {
+	t.Parallel()
 	atTime(t, func(b *bench, pass func(time.Duration)) {
 		r, other, w := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("c", 1, "w16")
 		b.wantAcquire(lua.Granted, r, 0)
@@ -851,6 +874,7 @@ func TestExpiredLeaseIgnored(t *testing.T) {
 }
 
 func TestUpgradeGrantedWhenOtherLeasesExpire(t *testing.T) {
+	t.Parallel()
 	atTime(t, func(b *bench, pass func(time.Duration)) {
 		r, other, u := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("a", 2, "u")
 		b.wantAcquire(lua.Granted, r, 0)
@@ -878,6 +902,7 @@ func TestUpgradeGrantedWhenOtherLeasesExpire(t *testing.T) {
 }
 
 func TestClockSetBackDoesNotProlongReadLeases(t *testing.T) {
+	t.Parallel()
 	atTime(t, func(b *bench, pass func(time.Duration)) {
 		r, longer, w := rwToken("a", 1, "r"), rwToken("b", 1, "r"), rwToken("c", 1, "w16")
 		fence := b.wantAcquire(lua.Granted, r, 0)[0].(int64)
@@ -933,6 +958,7 @@ func TestWriterAdmittedBeforeSweepEnds(t *testing.T) {
 }
 
 func TestInspectReadersPagination(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		inspect := func(what int, after int64, most int) []any {
 			b.Helper()
@@ -997,6 +1023,7 @@ func TestInspectReadersPagination(t *testing.T) {
 }
 
 func TestRWLockDropsForeignEntries(t *testing.T) {
+	t.Parallel()
 	onRW(t, func(b *bench) {
 		w, r := rwToken("a", 1, "w16"), rwToken("b", 1, "r")
 		b.wantAcquire(lua.Granted, w, 0)

@@ -173,6 +173,7 @@ func (b *bench) inForce(want string) {
 }
 
 func TestAcquireAndReleasePermits(t *testing.T) {
+	t.Parallel()
 	onSem(t, func(b *bench) {
 		two, one, late := permitToken("a", 1, "h", 2), permitToken("b", 1, "h", 1), permitToken("b", 2, "h", 1)
 		first := b.semaphoreAcquire(lua.Granted, three, two, 0)
@@ -212,6 +213,7 @@ func TestAcquireAndReleasePermits(t *testing.T) {
 }
 
 func TestPermitsGrantedInOrder(t *testing.T) {
+	t.Parallel()
 	onSem(t, func(b *bench) {
 		held, heavy := permitToken("a", 1, "h", 1), permitToken("b", 1, "h", 3)
 		l1, l2, l3, l4 := permitToken("b", 2, "h", 1), permitToken("c", 1, "h", 1), permitToken("b", 3, "h", 1), permitToken("c", 2, "h", 1)
@@ -240,6 +242,7 @@ func TestPermitsGrantedInOrder(t *testing.T) {
 }
 
 func TestUndeliveredGrantRevoked(t *testing.T) {
+	t.Parallel()
 	onSem(t, func(b *bench) {
 		held := permitToken("a", 1, "hc", 2)
 		gone, there := permitToken("b", 1, "hc", 2), permitToken("c", 1, "hc", 1)
@@ -258,6 +261,7 @@ func TestUndeliveredGrantRevoked(t *testing.T) {
 }
 
 func TestRefusalReportsRetryAfter(t *testing.T) {
+	t.Parallel()
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
 		first, second := permitToken("a", 1, "c", 2), permitToken("a", 2, "c", 1)
 		until := b.semaphoreAcquire(lua.Granted, perSecond, first, 0)
@@ -306,6 +310,7 @@ func TestRefusalReportsRetryAfter(t *testing.T) {
 }
 
 func TestRefusedIfWaitIsTooLong(t *testing.T) {
+	t.Parallel()
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
 		b.listen("b")
 		b.semaphoreAcquire(lua.Granted, perSecond, permitToken("a", 1, "c", 3), 0)
@@ -352,6 +357,7 @@ func TestRetryAfterWithManyPermits(t *testing.T) {
 }
 
 func TestOnlyUnusedWindowPermitsReturn(t *testing.T) {
+	t.Parallel()
 	onSem(t, func(b *bench) {
 		for flags, limits := range map[string]string{"c": "0:3:60000", "hc": "3:3:60000"} {
 			b.rdb.FlushDB(ctx)
@@ -380,6 +386,7 @@ func TestOnlyUnusedWindowPermitsReturn(t *testing.T) {
 }
 
 func TestBothLimits(t *testing.T) {
+	t.Parallel()
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
 		x, y, z := permitToken("a", 1, "hc", 2), permitToken("a", 2, "hc", 2), permitToken("a", 3, "hc", 1)
 		b.semaphoreAcquire(lua.Granted, twoAndFour, x, 0)
@@ -407,6 +414,7 @@ func TestBothLimits(t *testing.T) {
 }
 
 func TestExpiredLeaseKeepsWindowPermits(t *testing.T) {
+	t.Parallel()
 	const limits = "2:4:3600000"
 	for what, ask := range map[string]func(b *bench, token string){
 		"again": func(b *bench, token string) { b.semaphoreAcquire(lua.Granted, limits, token, 0) },
@@ -438,6 +446,7 @@ func TestExpiredLeaseKeepsWindowPermits(t *testing.T) {
 }
 
 func TestLateDuplicateRestoresNothing(t *testing.T) {
+	t.Parallel()
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
 		const limits = "2:4:3600000"
 		x, y := permitToken("a", 1, "hc", 1), permitToken("b", 1, "hc", 2)
@@ -450,6 +459,7 @@ func TestLateDuplicateRestoresNothing(t *testing.T) {
 }
 
 func TestLatestCallersLimitsApply(t *testing.T) {
+	t.Parallel()
 	onSem(t, func(b *bench) {
 		sub := b.listen("b")
 		held := permitToken("a", 1, "h", 1)
@@ -488,6 +498,7 @@ func TestLatestCallersLimitsApply(t *testing.T) {
 }
 
 func TestSetLimit(t *testing.T) {
+	t.Parallel()
 	onSem(t, func(b *bench) {
 		b.limit(three, 0, 0, 3, 0, 0, 0) // a look leaves nothing
 		if n := b.rdb.Exists(ctx, b.keys...).Val(); n != 0 {
@@ -528,6 +539,7 @@ func TestSetLimit(t *testing.T) {
 }
 
 func TestWaiterAboveLoweredLimitNotified(t *testing.T) {
+	t.Parallel()
 	onSem(t, func(b *bench) {
 		const five = "5:0:0"
 		held := permitToken("a", 1, "h", 5)
@@ -563,6 +575,7 @@ func TestWaiterAboveLoweredLimitNotified(t *testing.T) {
 }
 
 func TestSemaphoreHeartbeats(t *testing.T) {
+	t.Parallel()
 	onSem(t, func(b *bench) {
 		for flags, limits := range map[string]string{"h": three, "c": "0:3:60000", "hc": "3:3:60000"} {
 			b.rdb.FlushDB(ctx)
@@ -585,6 +598,7 @@ func TestSemaphoreHeartbeats(t *testing.T) {
 
 // TestLostLimitsRestoredByCaller: the limits of the next caller are in force, be it by a heartbeat.
 func TestLostLimitsRestoredByCaller(t *testing.T) {
+	t.Parallel()
 	onSem(t, func(b *bench) {
 		held, x, y := permitToken("a", 1, "h", 2), permitToken("b", 1, "h", 2), permitToken("b", 2, "h", 1)
 		b.semaphoreAcquire(lua.Granted, three, held, 0)
@@ -672,6 +686,7 @@ func TestExpiredPermitsSweptInBatches(t *testing.T) {
 }
 
 func TestPermitsTakenBeforeClockSetBack(t *testing.T) {
+	t.Parallel()
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
 		x, y := permitToken("a", 1, "c", 2), permitToken("a", 2, "c", 1)
 		b.semaphoreAcquire(lua.Granted, perSecond, x, 0)
@@ -699,6 +714,7 @@ func TestPermitsTakenBeforeClockSetBack(t *testing.T) {
 }
 
 func TestReceiptKnownUntilPermitsReturn(t *testing.T) {
+	t.Parallel()
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
 		x := permitToken("a", 1, "c", 1)
 		first := b.semaphoreAcquire(lua.Granted, perSecond, x, 0)
@@ -716,6 +732,7 @@ func TestReceiptKnownUntilPermitsReturn(t *testing.T) {
 }
 
 func TestInspectPermits(t *testing.T) {
+	t.Parallel()
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
 		inspect := func(what int) []any {
 			b.Helper()
@@ -757,6 +774,7 @@ func TestInspectPermits(t *testing.T) {
 // TestLateGrantCountsFromHeartbeat: a waiter whose message was lost starts only when its heartbeat is answered, so the window
 // counts from then.
 func TestLateGrantCountsFromHeartbeat(t *testing.T) {
+	t.Parallel()
 	for flags, limits := range map[string]string{"c": "0:1:1000", "hc": "3:1:1000"} {
 		t.Run(flags, func(t *testing.T) {
 			atTimeOf(t, lua.Semaphore, func(b *bench, pass func(time.Duration)) {

@@ -3,6 +3,7 @@ package lua_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/parallel"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -25,6 +27,11 @@ const (
 )
 
 var ctx = context.Background()
+
+func TestMain(m *testing.M) {
+	parallel.Tests("4") // many wait for servers; those that compute for long are not parallel
+	os.Exit(m.Run())
+}
 
 // bench is a server, and the keys of one lock on it.
 type bench struct {
@@ -145,6 +152,7 @@ func token(keeper string, serial int) string {
 }
 
 func TestAcquireFreeHeldAndOwn(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(b *bench) {
 		got := b.acquire(token("a", 1), 0)
 		b.code(got, lua.Granted)
@@ -174,6 +182,7 @@ func TestAcquireFreeHeldAndOwn(t *testing.T) {
 }
 
 func TestAcquireQueuesInOrderAndOnce(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		var places []int64
@@ -202,6 +211,7 @@ func TestAcquireQueuesInOrderAndOnce(t *testing.T) {
 }
 
 func TestReleaseGrantsFirstSubscribedWaiter(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(b *bench) {
 		first := b.acquire(token("a", 1), 0)
 		b.acquire(token("dead", 1), heartbeatTTL)
@@ -231,6 +241,7 @@ func TestReleaseGrantsFirstSubscribedWaiter(t *testing.T) {
 // keeper that is still subscribed at the primary of before a failover must not receive a grant that the script undoes because
 // it counts no subscriber: it would rely on it.
 func TestRevokedGrantNotPublishedToReplica(t *testing.T) {
+	t.Parallel()
 	for _, set := range []*lua.Set{lua.Mutex, lua.Fair} {
 		t.Run(set.Kind, func(t *testing.T) {
 			primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
@@ -265,6 +276,7 @@ func TestRevokedGrantNotPublishedToReplica(t *testing.T) {
 }
 
 func TestReleaseLeavesQueueOrDoesNothing(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		b.acquire(token("b", 1), heartbeatTTL)
@@ -283,6 +295,7 @@ func TestReleaseLeavesQueueOrDoesNothing(t *testing.T) {
 // A token can hold a mutex and be queued as well: if it asked again since a reply was lost, or if a copy of its request
 // arrived late, when the mutex was free.
 func TestHolderIsRemovedFromQueue(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(b *bench) {
 		mute := token("c", 1) + "s" // who needs no message
 		both := func() {
@@ -313,6 +326,7 @@ func TestHolderIsRemovedFromQueue(t *testing.T) {
 }
 
 func TestTombstonedTokenRefused(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		b.code(b.release(token("a", 1), 60000), lua.Granted)
@@ -330,6 +344,7 @@ func TestTombstonedTokenRefused(t *testing.T) {
 }
 
 func TestRenewShortensOnlyIfExact(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(b *bench) {
 		b.code(b.renew(token("a", 1), 1, ttl, 0), lua.Refused)
 		b.holder("")
@@ -355,6 +370,7 @@ func TestRenewShortensOnlyIfExact(t *testing.T) {
 }
 
 func TestHeartbeatAdmitsAndReportsStates(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		p := b.acquire(token("b", 1), heartbeatTTL)[3]
@@ -430,6 +446,7 @@ func TestDeadWaitersSkippedInBoundedSteps(t *testing.T) {
 }
 
 func TestClockSetBackDoesNotProlongLease(t *testing.T) {
+	t.Parallel()
 	m := miniredis.RunT(t)
 	m.ClockTTL(true)
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
@@ -455,6 +472,7 @@ func TestClockSetBackDoesNotProlongLease(t *testing.T) {
 }
 
 func TestForeignQueueEntriesDropped(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		for _, junk := range []string{"", "x", "a:b", "a:b:c", ":::", "k:1:30000.6000r5!", "k:1:.5"} {

@@ -64,6 +64,7 @@ func (b *bench) notifiedToRetry(sub *redis.PubSub, token string, ms int) {
 }
 
 func TestHeadNotifiedOfShortenedLease(t *testing.T) {
+	t.Parallel()
 	allAtTime(t, func(b *bench, _ func(time.Duration)) {
 		flags, _ := flagsOf(b.set)
 		holder, first, second := token("a", 1)+flags, token("b", 1)+flags, token("b", 2)+flags
@@ -82,6 +83,7 @@ func TestHeadNotifiedOfShortenedLease(t *testing.T) {
 
 // Where readers hold the lock, it frees up by itself when the last of their leases ends.
 func TestWriterNotifiedOfRemainingReader(t *testing.T) {
+	t.Parallel()
 	atTimeOf(t, lua.RWLock, func(b *bench, pass func(time.Duration)) {
 		short, middle, long, writer := rwToken("a", 1, "r"), rwToken("a", 2, "r"), rwToken("a", 3, "r"), rwToken("b", 1, "w")
 		for i, r := range []string{short, middle, long} {
@@ -111,6 +113,7 @@ func TestWriterNotifiedOfRemainingReader(t *testing.T) {
 
 // An upgrade does not wait for the lease that it replaces.
 func TestUpgradeNotifiedOfRemainingReader(t *testing.T) {
+	t.Parallel()
 	atTimeOf(t, lua.RWLock, func(b *bench, _ func(time.Duration)) {
 		origin, dead, long, up := rwToken("b", 1, "r"), rwToken("a", 1, "r"), rwToken("a", 2, "r"), rwToken("b", 2, "u")
 		for _, r := range []string{origin, dead, long} {
@@ -127,6 +130,7 @@ func TestUpgradeNotifiedOfRemainingReader(t *testing.T) {
 
 // A holder that has not learned of the conversion relies on the converted lease until that would have ended.
 func TestConversionDoesNotEndSooner(t *testing.T) {
+	t.Parallel()
 	for from, to := range map[string]string{"w": "d", "r": "u"} {
 		atTimeOf(t, lua.RWLock, func(b *bench, pass func(time.Duration)) {
 			origin, short := rwToken("a", 1, from), "a:2:1000.1000"+to
@@ -154,6 +158,7 @@ func TestConversionDoesNotEndSooner(t *testing.T) {
 
 // The queue advances when its first waiters are swept.
 func TestNewHeadNotifiedAfterSweep(t *testing.T) {
+	t.Parallel()
 	allAtTime(t, func(b *bench, pass func(time.Duration)) {
 		flags, _ := flagsOf(b.set)
 		holder, first, other := token("a", 1)+flags, token("b", 1)+flags, token("c", 1)+flags
@@ -170,6 +175,7 @@ func TestNewHeadNotifiedAfterSweep(t *testing.T) {
 
 // After the server's clock was set back, a lease would last too long. A heartbeat cuts it to its ttl.
 func TestHeadNotifiedOfLeaseCutToTTL(t *testing.T) {
+	t.Parallel()
 	allAtTime(t, func(b *bench, pass func(time.Duration)) {
 		flags, policyArg := flagsOf(b.set)
 		short := "a:1:1000.1000" + flags
@@ -191,6 +197,7 @@ func TestHeadNotifiedOfLeaseCutToTTL(t *testing.T) {
 
 // A request that cannot wait for as long as it would have to leaves the queue, and others advance, also if it was the first.
 func TestRefusedWaiterMakesRoom(t *testing.T) {
+	t.Parallel()
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
 		b.listen("a")
 		sub := b.listen("b")
@@ -207,6 +214,7 @@ func TestRefusedWaiterMakesRoom(t *testing.T) {
 // TestExpiredWaitersNotified: when the server's clock was set ahead, the waiters are alive and do not know of it. The script
 // that removes them tells them to retry, the first of them first, one waiter of each keeper, and at most ten keepers.
 func TestExpiredWaitersNotified(t *testing.T) {
+	t.Parallel()
 	ahead := heartbeatTTL*time.Millisecond + 500
 	for what, happens := range map[string]func(b *bench, holder, flags string){
 		"release":   func(b *bench, holder, _ string) { b.code(b.release(holder, 0), lua.Granted) },
@@ -247,6 +255,7 @@ func TestExpiredWaitersNotified(t *testing.T) {
 // TestWrongType: the lock's key has another type. Requests, heartbeats and inspect return the error. A cancelled waiter leaves
 // the queue all the same, and may not rejoin if it has a tombstone.
 func TestWrongType(t *testing.T) {
+	t.Parallel()
 	for _, set := range lua.All {
 		t.Run(set.Kind, func(t *testing.T) {
 			onBothServers(t, set, func(b *bench) {
@@ -307,6 +316,7 @@ func (b *bench) allExpireBut(one int) {
 // TestRefusalFailsOnReadOnlyServer: a replica, or a primary that may not write, does not say that a lock is held, whatever the
 // reason of the refusal. For the same reason a release does not say that there was no lease.
 func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
+	t.Parallel()
 	ask := func(b *bench, token string, policyArg string) any {
 		return b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys, protocol.AcquireArgs(nil, token, ttl, metadataTTL, 0, channelPrefix, 0, policyArg, 0)...).Err()
 	}
@@ -382,6 +392,7 @@ func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
 				return b.rdb.Eval(ctx, set.Release.Text, b.keys, protocol.ReleaseArgs(nil, token("b", 1)+flags, metadataTTL, channelPrefix, 0, 0, 0)...).Err()
 			}})
 		t.Run(set.Kind, func(t *testing.T) {
+			t.Parallel()
 			own := "{lock:x}:" + set.KeyKind + ":"
 			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, set}
 			do := func(args ...any) {
