@@ -11,6 +11,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 )
 
+// TestMain is not inlined: otherwise the generated main package would compile the generic code of go-redis again.
+//
+//go:noinline
 func TestMain(m *testing.M) { conformance.Main(m, primitive) }
 
 // primitive is a limiter of which one permit is held at a time, so it must be as good a lock as the others. What it does besides

@@ -9,6 +9,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/rwlock"
 )
 
+// TestMain is not inlined: otherwise the generated main package would compile the generic code of go-redis again.
+//
+//go:noinline
 func TestMain(m *testing.M) { conformance.Main(m, primitive) }
 
 // primitive is the lock for writing, which must pass the tests of every lock. conformance.ReadWrite has the tests of

@@ -9,6 +9,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
+// TestMain is not inlined: otherwise the generated main package would compile the generic code of go-redis again.
+//
+//go:noinline
 func TestMain(m *testing.M) { conformance.Main(m, primitive) }
 
 // primitive is a semaphore of which everybody wants all permits: so it must be as good a lock as the others. What it does
