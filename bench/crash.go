@@ -116,7 +116,7 @@ type arrival struct {
 	err error
 }
 
-// waiters asks for each name through a client of its own, and tells when it holds it.
+// waiters asks for each name through a client of its own, and reports when each was acquired.
 func (b *bench) waiters(s *stage, l library, names []string) <-chan arrival {
 	arrived := make(chan arrival, len(names))
 	for i, name := range names {

@@ -128,7 +128,7 @@ func (v *counted) must(err error) {
 	}
 }
 
-// crowd puts n waiters into a line, of whom nothing more is heard, behind all who come.
+// crowd adds n waiters to a queue, behind all that are added later. They send nothing more.
 func (v *counted) crowd(keys string, n int) {
 	rdb := v.at.rdb(v)
 	const behindAll, most = 9e15, 1000
@@ -239,7 +239,7 @@ func executed(b *testing.B, n int, open func(v *counted) func() error) (count fl
 	ended = true
 	m := executedCount.FindStringSubmatch(out.String())
 	if m == nil {
-		b.Fatalf("callgrind does not tell:\n%s", out.String())
+		b.Fatalf("no count in the output of callgrind:\n%s", out.String())
 	}
 	count, err = strconv.ParseFloat(strings.ReplaceAll(m[1], ",", ""), 64)
 	if err != nil {

@@ -33,7 +33,7 @@ type used struct {
 	Setting string `json:"setting"`
 }
 
-// describe looks at the machine and the servers. What it cannot find out is "unknown".
+// describe returns a description of the machine and the servers. What it cannot find out is "unknown".
 func describe(ctx context.Context, rdb redis.UniversalClient, etcd bool) machine {
 	m := machine{Cores: runtime.NumCPU(), Go: runtime.Version(), CPU: "unknown", Kernel: "unknown", Load: "unknown", Redis: "unknown"}
 	versions := versions()

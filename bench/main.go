@@ -14,7 +14,7 @@
 // those of others. Who begins moves on by one each round. Given are the median over the rounds and, in brackets, the
 // smallest and the largest. The first metric of a case is followed by its ratio to that of the first library.
 //
-// The libraries do not do the same for it. Lockkeeper, rueidislock and etcd renew leases and tell waiters that the lock is
+// The libraries do not do the same for it. Lockkeeper, rueidislock and etcd renew leases and notify waiters that the lock is
 // free; redsync and redislock do neither, but ask again after a pause. Lockkeeper and etcd number their grants, so that a
 // late holder can be fenced off. etcd writes to a log that would survive a crash if it were not in memory here.
 //

@@ -209,7 +209,7 @@ func (b *bench) serverTime(s *stage, l library, span time.Duration) float64 {
 
 // serverMemory is what the keys of this run take, as MEMORY USAGE has it.
 func (b *bench) serverMemory(s *stage) float64 {
-	all := map[string]int64{} // SCAN may tell of a key twice
+	all := map[string]int64{} // SCAN may return a key twice
 	s.must(b.keys(func(keys []string) error {
 		answers, err := b.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for _, k := range keys {

@@ -509,7 +509,7 @@ func TestRejoiningUpgradeConflicts(t *testing.T) {
 		b.code(b.convert(u2, other, heartbeatTTL), lua.Waiting)
 		for _, place := range []any{wait[3], 0} {
 			if got := b.heartbeat(1, u, place); len(got) != 11 || got[8] != int64(lua.Conflict) {
-				b.Errorf("coming back: %v", got)
+				b.Errorf("rejoin: %v", got)
 			}
 			b.waits(u2)
 		}
@@ -730,7 +730,7 @@ func TestTombstonedReadersAndWritersRefused(t *testing.T) {
 			b.code(b.convert(x, other, 0), lua.Tombstoned)
 			b.code(b.convert(x, other, heartbeatTTL), lua.Tombstoned)
 			if got := b.heartbeat(1, x, 0); len(got) != 11 || got[8] != int64(lua.Tombstoned) {
-				b.Errorf("%d, coming back: %v", i, got)
+				b.Errorf("%d, rejoin: %v", i, got)
 			}
 		}
 		b.held()

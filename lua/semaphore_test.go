@@ -464,7 +464,7 @@ func TestLatestCallersLimitsApply(t *testing.T) {
 		sub := b.listen("b")
 		held := permitToken("a", 1, "h", 1)
 		if got := b.semaphoreAcquire(lua.Granted, "1:0:0", held, 0); got[3] != int64(0) {
-			b.Errorf("the first limits are news: %v", got)
+			b.Errorf("the first limits count as a change: %v", got)
 		}
 		b1, b2, b3 := permitToken("b", 1, "h", 1), permitToken("b", 2, "h", 1), permitToken("b", 3, "h", 1)
 		for _, x := range []string{b1, b2, b3} {
@@ -702,7 +702,7 @@ func TestPermitsTakenBeforeClockSetBack(t *testing.T) {
 		b.limit(perSecond, 0, 0, 0, 0, 3, 0)
 		b.semaphoreAcquire(lua.Granted, perSecond, permitToken("b", 2, "c", 3), 0)
 	})
-	semAtTime(t, func(b *bench, pass func(time.Duration)) { // leases are cut by the next beat
+	semAtTime(t, func(b *bench, pass func(time.Duration)) { // leases are cut by the next heartbeat
 		x := permitToken("a", 1, "hc", 1)
 		b.semaphoreAcquire(lua.Granted, twoAndFour, x, 0)
 		pass(-time.Hour)

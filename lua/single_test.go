@@ -80,9 +80,9 @@ func (b *bench) acquire(token string, heartbeatTTL int64) []any {
 	return b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, "", 0))
 }
 
-func (b *bench) release(token string, bury int64) []any {
+func (b *bench) release(token string, tombstoneTTL int64) []any {
 	b.Helper()
-	return b.eval(b.set.Release, 4, protocol.ReleaseArgs(nil, token, metadataTTL, channelPrefix, 0, bury, 0))
+	return b.eval(b.set.Release, 4, protocol.ReleaseArgs(nil, token, metadataTTL, channelPrefix, 0, tombstoneTTL, 0))
 }
 
 func (b *bench) renew(token string, keys int, ms int64, exact int) []any {
@@ -334,7 +334,7 @@ func TestTombstonedTokenRefused(t *testing.T) {
 		b.code(b.acquire(token("a", 1), heartbeatTTL), lua.Tombstoned)
 		got := b.heartbeat(1, token("a", 1), 0)
 		if len(got) != 11 || got[8] != int64(lua.Tombstoned) {
-			b.Errorf("coming back: %v", got)
+			b.Errorf("rejoin: %v", got)
 		}
 		b.holder("")
 		b.members(2)

@@ -72,7 +72,7 @@ func TestHeadNotifiedOfShortenedLease(t *testing.T) {
 		sub := b.listen("b")
 		b.code(b.renew(holder, 4, 1000, 1), lua.Granted)
 		b.notifiedToRetry(sub, first, 1000)
-		b.code(b.renew(holder, 2, 500, 1), lua.Granted) // without the line there is nobody to tell
+		b.code(b.renew(holder, 2, 500, 1), lua.Granted) // without the key of the queue it can notify nobody
 		b.notNotified("b", sub)
 		b.code(b.renew(holder, 4, 20_000, 1), lua.Granted) // it asks before that anyway
 		b.notNotified("b", sub)
@@ -212,7 +212,7 @@ func TestRefusedWaiterMakesRoom(t *testing.T) {
 }
 
 // TestExpiredWaitersNotified: when the server's clock was set ahead, the waiters are alive and do not know of it. The script
-// that removes them tells them to retry, the first of them first, one waiter of each keeper, and at most ten keepers.
+// that removes them notifies them to retry, the first of them first, one waiter of each keeper, and at most ten keepers.
 func TestExpiredWaitersNotified(t *testing.T) {
 	t.Parallel()
 	ahead := heartbeatTTL*time.Millisecond + 500
@@ -274,7 +274,7 @@ func TestWrongType(t *testing.T) {
 					return protocol.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, policyArg, 0)
 				}
 				wrong("heartbeat", set.Heartbeat, 4, append(protocol.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, 0, policyArg), waits))
-				wrong("coming back", set.Heartbeat, 4, append(protocol.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, 1, policyArg), token("b", 3)+flags, 0))
+				wrong("rejoin", set.Heartbeat, 4, append(protocol.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, 1, policyArg), token("b", 3)+flags, 0))
 				wrong("try", set.Acquire, 4, ask(token("c", 1)+flags, 0))
 				wrong("acquire", set.Acquire, 4, ask(token("c", 2)+flags, heartbeatTTL))
 				if set.Allow != nil {
@@ -287,9 +287,9 @@ func TestWrongType(t *testing.T) {
 					wrong("raise_fence", set.RaiseFence, 2, protocol.RaiseFenceArgs(nil, holder, int64(1), metadataTTL, 0))
 				}
 				wrong("release of the lease", set.Release, 4, protocol.ReleaseArgs(nil, holder, metadataTTL, channelPrefix, 0, 0, 0))
-				for _, bury := range []int64{0, 60_000} {
+				for _, tombstoneTTL := range []int64{0, 60_000} {
 					for _, token := range []string{waits, gone, token("b", 3) + flags} {
-						wrong("release", set.Release, 4, protocol.ReleaseArgs(nil, token, metadataTTL, channelPrefix, 0, bury, 1))
+						wrong("release", set.Release, 4, protocol.ReleaseArgs(nil, token, metadataTTL, channelPrefix, 0, tombstoneTTL, 1))
 					}
 				}
 				b.members(2)

@@ -226,7 +226,7 @@ func (b *permitBench) remains(got []int64) {
 	}
 }
 
-// asksFor runs acquire, or allow if that can stand for it.
+// asksFor runs acquire, or sometimes allow for a try that is granted without a lease.
 func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 	b.r.Helper()
 	b.starts("acquire %s under %v, waits %v within %d", q.token, q.limits, waits, within)

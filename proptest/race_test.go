@@ -2,5 +2,5 @@
 
 package proptest
 
-// The race detector makes a schedule cost ten times as much, and looks at what the program does, not at how often.
+// The race detector makes a schedule cost ten times as much, and one schedule shows it as much as many.
 func init() { few = 4 }

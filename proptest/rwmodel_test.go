@@ -811,7 +811,7 @@ func (b *rwBench) heartbeatFor(list []*rwReq, back bool, places []int64) {
 		}
 	}
 	if fmt.Sprint(rwCodes(received)) != fmt.Sprint(rwCodes(changes)) {
-		b.failf("reply %v tells %v, want %v", got, rwCodes(received), rwCodes(changes))
+		b.failf("reply %v contains %v, want %v", got, rwCodes(received), rwCodes(changes))
 	}
 	b.compare()
 

@@ -135,13 +135,13 @@ func (b *scriptBench) near(got, want int64) bool {
 }
 
 // listen subscribes or unsubscribes a keeper.
-func (b *scriptBench) listen(keeper string, hears bool) {
-	if b.subscribed[keeper] == hears {
+func (b *scriptBench) listen(keeper string, subscribes bool) {
+	if b.subscribed[keeper] == subscribes {
 		return
 	}
-	b.subscribed[keeper] = hears
+	b.subscribed[keeper] = subscribes
 	var err error
-	if hears {
+	if subscribes {
 		err = b.sub.Subscribe(scriptCtx, scriptWake+keeper)
 	} else {
 		err = b.sub.Unsubscribe(scriptCtx, scriptWake+keeper)

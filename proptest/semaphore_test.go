@@ -19,8 +19,8 @@ import (
 // permits: so many may be held at once, and so many taken in any window of time. Waiters are served strictly in order,
 // also those who want more than those behind them. The limit can be changed, by which no permits are taken away.
 //
-// It is a semaphore, or a rate limit if there is a window. A rate limit without MaxConcurrent has no leases to look at; here
-// such a one limits holders, too, but to more than there are.
+// It is a semaphore, or a rate limit if there is a window. A rate limit without MaxConcurrent has no leases to observe; here
+// it has a MaxConcurrent that is never reached.
 type permits struct {
 	atOnce  int
 	window  int           // 0: no limit

@@ -25,16 +25,16 @@ func TestFirstKeepersHooksAreCalled(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			onServers(t, 3, func(w *world) {
 				var mu sync.Mutex
-				told := make([][]string, 0, 3)
+				reported := make([][]string, 0, 3)
 				var of []lockkeeper.Event
 				p := w.process(func(o *lockkeeper.Options) {
-					i := len(told)
-					told = append(told, nil)
+					i := len(reported)
+					reported = append(reported, nil)
 					hook := func(name string) func(lockkeeper.Event) {
 						return func(e lockkeeper.Event) {
 							mu.Lock()
 							defer mu.Unlock()
-							told[i] = append(told[i], name)
+							reported[i] = append(reported[i], name)
 							of = append(of, e)
 						}
 					}
@@ -50,8 +50,8 @@ func TestFirstKeepersHooksAreCalled(t *testing.T) {
 				synctest.Wait()
 				mu.Lock()
 				defer mu.Unlock()
-				if want := []string{"AcquireStart", "AcquireDone", "Renewed", "Released"}; !slices.Equal(told[0], want) || len(told[1])+len(told[2]) != 0 {
-					w.Errorf("events %v, want %v at the first keeper and none at the others", told, want)
+				if want := []string{"AcquireStart", "AcquireDone", "Renewed", "Released"}; !slices.Equal(reported[0], want) || len(reported[1])+len(reported[2]) != 0 {
+					w.Errorf("events %v, want %v at the first keeper and none at the others", reported, want)
 				}
 				for _, e := range of[1:] {
 					if e.Kind != "redlock" || e.Name != "x" || e.Token != lease.Token() || e.Fence != lease.Fence() || e.Err != nil {

@@ -5,7 +5,7 @@
 // the write lock, and many readers get both under the read lock, together with each other. Another reader does without
 // the lock, and now and then finds the part of one version beside that of another: a stale mix.
 //
-// The two keys stand for whatever no single command can rewrite: files, several servers, more keys than one would like
+// The two keys are an example of data that no single command can rewrite: files, several servers, more keys than one would like
 // to send at once. For two small keys on one server MSET and MGET would do.
 //
 //	go run ./examples/cache

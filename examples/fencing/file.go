@@ -22,7 +22,7 @@ type record struct {
 // file is a text in a file. A new version is written beside it and renamed over it, so that readers see the old one or
 // the new one and nothing in between.
 //
-// A file system has no rename that depends on what is there. So the look at the fence and the rename are made one step by
+// A file system has no rename that depends on what is there. So the check of the fence and the rename are made one step by
 // flock on a second file, which is never renamed nor removed. This sets the limits:
 //
 //   - All writers must come by here, and the file system must have flock that all of them share: a local one does, on

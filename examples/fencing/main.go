@@ -3,7 +3,7 @@
 // Command fencing shows what a lock alone cannot prevent, and what a store that checks fences does about it.
 //
 // Two processes add a line to the same text, each while it holds the lock: they read it, and write it back with their
-// line. The first is paused by SIGSTOP between its last look at its lease and its write, for longer than the lease lasts.
+// line. The first is paused by SIGSTOP between its last check of its lease and its write, for longer than the lease lasts.
 // Meanwhile the second gets the lock and does its work. Then the first goes on, and writes what it had in mind. Without
 // the fence the second one's line is gone, although both did what a lock asks of them. With the fence the store refuses
 // the late write, and the first does its work again.
@@ -45,7 +45,7 @@ type store interface {
 	// write replaces the text. The error is errStale if the store has seen a larger fence; then nothing has changed.
 	write(ctx context.Context, fence uint64, text string) error
 
-	// overwrite replaces the text whoever has been there: a store that knows of no fences.
+	// overwrite replaces the text unconditionally, as a store without fences does.
 	overwrite(ctx context.Context, text string) error
 
 	io.Closer
@@ -99,11 +99,11 @@ func add(ctx context.Context, lock *mutex.Mutex, s store, line, way string, befo
 			return err
 		}
 		text += line + "\n"
-		if err := ctx.Err(); err != nil { // the last look at the lease
+		if err := ctx.Err(); err != nil { // the last check of the lease
 			return err
 		}
 		before()
-		// A write that is on its way cannot be called back. This one stands for it: it does not end with the lease.
+		// A write that has been sent cannot be canceled. This one simulates that: it does not end with the lease.
 		ctx = context.WithoutCancel(ctx)
 		if way == "without" {
 			return s.overwrite(ctx, text)

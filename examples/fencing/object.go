@@ -128,7 +128,7 @@ func (o *object) put(ctx context.Context, r record, etag string) (done bool, err
 	return false, fmt.Errorf("the store says %s", answer.Status)
 }
 
-// objects is an object store in memory: what of one the example needs. It looks at the condition and stores in one step.
+// objects is an object store in memory: what of one the example needs. It checks the condition and stores in one step.
 type objects struct {
 	mu     sync.Mutex
 	bodies map[string][]byte // by path

@@ -3,7 +3,7 @@
 //
 // The API is an HTTP server within the program, which counts. The processes are this program again, and call it as fast
 // as they may, at first with the limit, then without. What they use for it is in quota.go: an http.RoundTripper.
-// The other way round there is a middleware, which answers 429 and says when to come back.
+// For servers there is a middleware, which answers 429 and says when to try again.
 //
 //	go run ./examples/quota
 //	go run ./examples/quota --for 10s --redis redis://127.0.0.1:6379

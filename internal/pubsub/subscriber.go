@@ -1,4 +1,4 @@
-// Package pubsub receives the messages that tell a waiter that it was granted its lock.
+// Package pubsub receives the messages that notify a waiter of its grant.
 //
 // A Subscriber keeps one connection per server: a single one for a single server, and in a cluster one to each primary
 // that has a channel in use. Safety never depends on a message, and a lost message delays a waiter by one heartbeat at

@@ -617,7 +617,7 @@ func TestMaxClientsErrorIsTemporary(t *testing.T) {
 func TestSendInlineWhenIdle(t *testing.T) {
 	inBubble(t, func(p *fixture) {
 		p.loadScript()
-		carry := func() (c *Call, own bool) {
+		sendInline := func() (c *Call, own bool) {
 			done := make(chan bool, 2)
 			var returned atomic.Bool
 			c = &Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: func(*Call) {
@@ -635,7 +635,7 @@ func TestSendInlineWhenIdle(t *testing.T) {
 		}
 		goroutines := runtime.NumGoroutine()
 		for range 3 {
-			if c, own := carry(); c.Err != nil || !own || c.Sent.IsZero() {
+			if c, own := sendInline(); c.Err != nil || !own || c.Sent.IsZero() {
 				p.Errorf("alone: %v, in the caller's goroutine %v", c.Err, own)
 			}
 		}
@@ -643,23 +643,23 @@ func TestSendInlineWhenIdle(t *testing.T) {
 			p.Errorf("%d more goroutines", n-goroutines)
 		}
 		p.flush()
-		if c, _ := carry(); c.Err != nil {
+		if c, _ := sendInline(); c.Err != nil {
 			p.Errorf("after a flush: %v", c.Err)
 		}
 		p.net.Break("evalsha", 1, faultnet.CutReply)
-		if c, own := carry(); OutcomeOf(c.Err) != InDoubt || !own {
+		if c, own := sendInline(); OutcomeOf(c.Err) != InDoubt || !own {
 			p.Errorf("cut: %v, in the caller's goroutine %v", c.Err, own)
 		}
 
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
 		p.send(counterScript)
 		synctest.Wait()
-		if c, own := carry(); c.Err != nil || own {
+		if c, own := sendInline(); c.Err != nil || own {
 			p.Errorf("while another is under way: %v, in the caller's goroutine %v", c.Err, own)
 		}
 
 		p.Close()
-		if c, _ := carry(); OutcomeOf(c.Err) != NotSent {
+		if c, _ := sendInline(); OutcomeOf(c.Err) != NotSent {
 			p.Errorf("after Close: %v", c.Err)
 		}
 	})

@@ -15,7 +15,7 @@ import (
 )
 
 // Scale is what a hand-off costs the server in queues of so many waiters. The scripts are run as a keeper runs them,
-// because no machine holds that many keepers: whoever gets the message is the next to release, and one more waits
+// because no machine holds that many keepers: the waiter that gets the message is the next to release, and one more waits
 // at the end.
 func Scale(b *testing.B, n New, set *lua.Set, waiters ...int) {
 	for _, w := range waiters {

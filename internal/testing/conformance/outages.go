@@ -193,7 +193,7 @@ func contextEndsAnyTime(w *World) {
 }
 
 // contentionIsNeverOutage checks that a server that replies is never reported as unavailable, however long the wait
-// is, whoever holds the lock, and whatever else uses the server.
+// is, and whatever else uses the server.
 func contentionIsNeverOutage(w *World) {
 	w.checkFree(w.Process().Lock("x")) // wait until the embedded server replies
 	w.delayServer(3 * time.Millisecond)

@@ -73,7 +73,7 @@ func (w *World) refused(s *semaphore.Semaphore, n int) error {
 	return err
 }
 
-// nextEvent is the next thing that a hook tells.
+// nextEvent returns the next thing that a hook reported.
 func nextEvent[T any](w *World, reported chan T) (x T) {
 	w.Helper()
 	select {
@@ -195,7 +195,7 @@ func (w *World) permitsReturnAfterLease(happens func(*Process)) {
 	r := w.await(waits, ttl+50*time.Millisecond)
 	w.must(r.err)
 	if late := r.at.Sub(ends); !w.Real && late > 50*time.Millisecond {
-		w.Errorf("the permits came back %v after the lease had ended", late)
+		w.Errorf("the permits returned %v after the lease had ended", late)
 	}
 	w.checkError(gone.Err(), lockkeeper.ErrLost)
 	w.must(held.Err())
@@ -350,7 +350,7 @@ func aboveLoweredLimit(w *World) {
 	w.release(lease)
 	w.release(w.expectGranted(last))
 
-	// The head of the line hears of it at once.
+	// The head of the queue is notified at once.
 	held = []*lockkeeper.Lease{w.mustAcquire(permits(s, 3))}
 	w.must(s.SetLimit(w.ctx(), 5))
 	slow := w.Process(slowHeartbeats).sem(5)

@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
-// What changes when the first in line is to be served, or comes late and must not change anything any more.
+// Changes of the time at which the head of the queue can be granted its permits, and late duplicates, which must change nothing.
 
 // crashedHolderAfterQueueMoved: a holder crashes, and others hand their permit on, until one is first in line that was too far
 // behind to be notified of the end of the crashed one's lease.

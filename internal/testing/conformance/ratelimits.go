@@ -438,7 +438,7 @@ func permitsReturnByClockAlone(w *World) {
 // grantTime is when a request was granted by the server's clock.
 func (w *World) grantTime(g grant) time.Time { return time.UnixMicro(int64(g.fence)) }
 
-// cancelAtPermitReturn: whoever goes at the very moment leaves its permit to others.
+// cancelAtPermitReturn checks that a wait that is cancelled when its permit returns does not take it.
 func cancelAtPermitReturn(w *World) {
 	d, turns := 50*time.Millisecond, 20
 	if w.Real { // long enough that the next one asks before the permit has returned
@@ -550,10 +550,10 @@ func lostWakeupLosesNoPermit(w *World) {
 	r := w.awaitTake(waits[limit-1], heartbeatInterval+50*time.Millisecond)
 	w.must(r.err)
 	if d := w.grantTime(r.grant).Sub(w.grantTime(first.grant)); d > 50*time.Millisecond {
-		w.Errorf("who did not hear it was granted its permit %v after the first", d)
+		w.Errorf("the waiter without a message was granted its permit %v after the first", d)
 	}
 	if late := r.at.Sub(first.at); !w.Real && late > heartbeatInterval+50*time.Millisecond {
-		w.Errorf("who did not hear it learned of its permit after %v", late)
+		w.Errorf("the waiter without a message learned of its permit after %v", late)
 	}
 	holders, err := s.Holders(w.ctx())
 	w.must(err)
@@ -635,7 +635,7 @@ func windowClockSetBack(w *World) {
 }
 
 // permitsAfterDataLoss: permits that return by the clock are known to the server alone. If it loses its data, or its clock jumps
-// ahead, a window may hold the limit twice, and nobody can tell.
+// ahead, a window may hold the limit twice, and no error reports it.
 func permitsAfterDataLoss(w *World) {
 	s := w.Process().limiter(2, time.Minute, 0)
 	again := func(what string) {
@@ -852,7 +852,7 @@ func deadWaitersIgnored(w *World) {
 	dead.Crash()
 	time.Sleep(heartbeatInterval) // the server sees it
 	if after := w.wantLimitedError(w.limited(s, 1)).RetryAfter; after > d+time.Second {
-		w.Errorf("to come back after %v", after)
+		w.Errorf("retry after %v", after)
 	}
 	hurries, cancelWait := context.WithTimeout(w.ctx(), 2*d)
 	defer cancelWait()
