@@ -101,7 +101,7 @@ func BenchmarkInstructions(b *testing.B) {
 		})
 	}
 	for _, l := range locks {
-		if l.name != "rwlock_read" { // nobody hands on to one who need not wait
+		if l.name != "rwlock_read" { // a reader does not wait for another
 			b.Run("handoff/"+l.name, func(b *testing.B) {
 				instructions(b, func(v *counted) func() error { return v.handedOn(l.new) })
 			})
@@ -145,7 +145,7 @@ func (v *counted) crowd(keys string, n int) {
 	}
 }
 
-// handedOn is an operation by which a lock goes to another keeper, who waits for it.
+// handedOn is an operation that releases a lock to another keeper, which waits for it.
 func (v *counted) handedOn(n benchmarks.New) func() error {
 	type outcome struct {
 		lease *lockkeeper.Lease

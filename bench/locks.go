@@ -407,7 +407,7 @@ var readWrites = []readWrite{
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = s.Close() })
-			// They do not take a context: who waits, waits.
+			// They do not take a context, so a wait cannot be cancelled.
 			return func(name string) lock {
 					return func(context.Context) (release, error) {
 						m := recipe.NewRWMutex(s, name)

@@ -287,7 +287,7 @@ func TestRefusalReportsRetryAfter(t *testing.T) {
 		}
 		in(1, 601)
 		in(2, 1001)
-		in(3, 1602) // what the one in line takes has to return as well
+		in(3, 1602) // the permits of the one that is queued have to return as well
 		b.waits(permitToken("c", 1, "c", 1))
 
 		// Not a millisecond earlier, and one permit after the other.

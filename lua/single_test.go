@@ -297,7 +297,7 @@ func TestReleaseLeavesQueueOrDoesNothing(t *testing.T) {
 func TestHolderIsRemovedFromQueue(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(b *bench) {
-		mute := token("c", 1) + "s" // who needs no message
+		mute := token("c", 1) + "s" // it needs no message
 		both := func() {
 			b.acquire(token("a", 1), 0)
 			b.acquire(token("b", 1), heartbeatTTL)

@@ -824,7 +824,7 @@ func (b *rwBench) heartbeatFor(list []*rwReq, back bool, places []int64) {
 			b.failf("reply %v, the first is %s", got, waiting[first].token)
 		}
 	} else if q := list[got[5]-1]; first < 0 || waiting[first].place != q.place || waiting[got[6]] != q {
-		b.failf("reply %v, the line is %s", got, rwTokens(waiting))
+		b.failf("reply %v, the queue is %s", got, rwTokens(waiting))
 	} else if first < 3 && !b.near(got[3], b.room()) || first > 2 && got[3] != 0 {
 		b.failf("reply %v, want %d ms", got, b.room())
 	}

@@ -162,7 +162,7 @@ func (*permits) before(_ *world, _ *step, y waiting, _ string, at float64, stood
 	return !stood || y.at < at
 }
 
-// excused: who wants more than the limit that is in force.
+// excused: a waiter for more permits than the limit in force.
 func (p *permits) excused(w *world, s *step, token string) bool {
 	return p.above(w.terms(token).count, s.after)
 }

@@ -4,8 +4,8 @@
 //
 // Two processes add a line to the same text, each while it holds the lock: they read it, and write it back with their
 // line. The first is paused by SIGSTOP between its last check of its lease and its write, for longer than the lease lasts.
-// Meanwhile the second gets the lock and does its work. Then the first goes on, and writes what it had in mind. Without
-// the fence the second one's line is gone, although both did what a lock asks of them. With the fence the store refuses
+// Meanwhile the second gets the lock and does its work. Then the first continues and writes its old text. Without
+// the fence the second one's line is gone, although both used the lock correctly. With the fence the store refuses
 // the late write, and the first does its work again.
 //
 // It does so on three stores: a table, by way of database/sql; a file; and an object with conditional writes over HTTP.

@@ -19,8 +19,8 @@ import (
 // object is a text in an object store that has conditional writes: PUT with If-Match, as in Amazon S3 and Azure Blob
 // Storage, or with the object's generation, as in Google Cloud Storage.
 //
-// The client compares the fences, and the store sees to it that nothing happens in between: it does the PUT only if the
-// object is still the version whose fence the client has looked at. The fence lies in the body. In the metadata it would
+// The client compares the fences, and the store ensures that nothing happens in between: it does the PUT only if the
+// object is still the version whose fence the client has read. The fence lies in the body. In the metadata it would
 // be as easy to find, but some stores make the ETag of the body alone
 // (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html), and then a fence that was raised without another
 // body would go unnoticed.

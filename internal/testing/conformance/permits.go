@@ -273,7 +273,7 @@ func largerDeployedLimit(w *World) {
 		o.Hooks.LimitChanged = func(e lockkeeper.Event) { changed <- e }
 	})
 	newer := process.sem(3)
-	w.refused(newer, 1) // it comes after those in line, and lets them in
+	w.refused(newer, 1) // it is behind the queue, which its limit admits
 	a, b := w.expectGranted(waits[0]), w.expectGranted(waits[1])
 	if e := nextEvent(w, changed); e.Limit != 3 || !strings.HasPrefix(e.Token, process.ID()+":") {
 		w.Errorf("LimitChanged reported %+v", e)
@@ -298,7 +298,7 @@ func setLimit(w *World) {
 	four := w.acquireAsync(w.ctx(), 2, permits(w.Process().sem(2), 2))
 	w.must(s.SetLimit(w.ctx(), 5))
 	if n, err := w.admin.ZCard(w.ctx(), w.queueKey("x")).Result(); err != nil || n != 0 {
-		w.Errorf("%d in line after the limit was raised, %v", n, err)
+		w.Errorf("%d queued after the limit was raised, %v", n, err)
 	}
 	leases := []*lockkeeper.Lease{one, two, w.expectGranted(three), w.expectGranted(four)}
 	if e := nextEvent(w, changed); e.Limit != 5 || e.Kind != "semaphore" || e.Name != "x" {

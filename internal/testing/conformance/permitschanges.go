@@ -11,8 +11,8 @@ import (
 
 // Changes of the time at which the head of the queue can be granted its permits, and late duplicates, which must change nothing.
 
-// crashedHolderAfterQueueMoved: a holder crashes, and others hand their permit on, until one is first in line that was too far
-// behind to be notified of the end of the crashed one's lease.
+// crashedHolderAfterQueueMoved: a holder crashes, and others release their permits, until the head of the queue is a waiter that
+// was too far behind to be notified of the end of the crashed holder's lease.
 func crashedHolderAfterQueueMoved(w *World) {
 	const long = 8 * time.Second // longer than heartbeats last
 	ps := make([]*semaphore.Semaphore, 7)

@@ -253,7 +253,7 @@ func windowNeverExceeded(w *World) {
 func windowAdmitsInOrder(w *World) {
 	window := per
 	if w.Real {
-		window *= 3 // all are in line in the first
+		window *= 3 // all are queued in the first
 	}
 	s := w.Process().limiter(2, window, 0)
 	at := func(g grant) int64 { return int64(g.fence) }
@@ -496,7 +496,7 @@ func bothLimits(w *World) {
 	}
 	holds(2, 2)
 	waits := w.takeAsync(w.ctx(), 1, w.Process().limiter(limit, 3*per, atOnce), 2)
-	holds(2, 2) // who waits has taken nothing
+	holds(2, 2) // the waiter has taken nothing
 	w.available(s, 0)
 	w.giveBack(one)
 	holds(1, 2)
@@ -779,8 +779,8 @@ func metadataOutlastsWindow(w *World) {
 	w.must(w.admin.FlushDB(w.ctx()).Err())
 }
 
-// headNotifiedWhen: the first in line asked when its eight of ten permits would have returned. Something makes that sooner. No
-// heartbeat comes to its help.
+// headNotifiedWhen: the head of the queue was sent the time at which its eight of ten permits will have returned. Something
+// makes that sooner, so that it has to be notified: no heartbeat is due.
 func headNotifiedWhen(w *World, sooner func(p *Process, s limiter)) {
 	const d = 2 * time.Second
 	p := w.Process(slowHeartbeats)
