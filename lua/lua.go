@@ -1,5 +1,5 @@
-// Package lua holds the scripts that make every transition of a lock one atomic step on the server, and the order of
-// their arguments and replies.
+// Package lua holds the scripts that make every transition of a lock one atomic step on the server, and the codes of their
+// replies. Package protocol encodes their arguments and decodes their replies.
 //
 //   - A transition is a file in this folder, such as acquire.lua. It is written once for all primitives.
 //   - policy/ has a folder for each primitive, which says who may have a lease, and when; policy/README.md says what it has to
