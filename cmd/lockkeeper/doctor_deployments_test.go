@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -117,6 +118,8 @@ func TestDoctorOnSentinel(t *testing.T) {
 	examine(t, 1, "--redis", url+"main&addr=127.0.0.1:1").wantCheck("sentinel", "warning", "refused")
 	examine(t, 69, "--redis", url+"other", "--timeout", "3s").wantCheck("sentinel", "error", `"other"`, "master_name")
 	examine(t, 2, "--redis", "redis://"+s.Addrs[0], "--timeout", "3s").wantCheck("role", "error", "redis+sentinel://")
+	command(t, "run", "--redis", url+"main", "x", "--", "true").ends(0)
+	command(t, "run", "--redis", url+"other", "--wait", "1s", "x", "--", "true").ends(exit.Unreachable, "correct master_name")
 	for _, addr := range s.Addrs[1:] {
 		w := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
 		_ = w.Do(ctx, "shutdown", "nosave").Err() // the server closes the connection without a reply

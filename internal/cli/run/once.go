@@ -89,7 +89,7 @@ func onceError(name string, r once.Result, err, code, lost error) error {
 		lost = err
 	}
 	if lost != nil {
-		return &exit.Error{Code: exit.Lost, Err: fmt.Errorf("%q was lost while the command ran: %w", name, lost)}
+		return lostError(name, lost)
 	}
 	switch {
 	case errors.As(err, &unrecorded):

@@ -9,12 +9,14 @@ import (
 	"os/exec"
 	"os/signal"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/process"
 	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 )
 
@@ -144,7 +146,7 @@ func Command() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(c *cobra.Command, args []string) error { return o.run(c, args[0], args[1:]) },
+		RunE: func(c *cobra.Command, args []string) error { return explain(o.run(c, args[0], args[1:])) },
 	}
 	f := c.Flags()
 	f.StringVar(&o.kind, "kind", "mutex", "`kind` of the lock: mutex, fair, read, write, semaphore or redlock")
@@ -265,7 +267,22 @@ func (o *options) runLocked(ctx context.Context, l locker, waiting *notices, pat
 		}
 	}
 	if lost != nil {
-		return &exit.Error{Code: exit.Lost, Err: fmt.Errorf("%q was lost while the command ran: %w", waiting.name, lost)}
+		return lostError(waiting.name, lost)
 	}
 	return code
+}
+
+// lostError returns the error of run after the lock was lost.
+func lostError(name string, lost error) error {
+	return &exit.Error{Code: exit.Lost, Err: fmt.Errorf("%q was lost while the command ran: %s", name, exit.Message(lost))}
+}
+
+// explain replaces an error of run that does not say what is wrong: if a Sentinel answers but does not know the name of the
+// primary, go-redis says that it is unreachable, in several lines.
+func explain(err error) error {
+	if !errors.Is(err, redis.Nil) {
+		return err
+	}
+	text := strings.ReplaceAll(exit.Message(err), "\n", "; ")
+	return &exit.Error{Code: exit.Unreachable, Err: fmt.Errorf("a Sentinel has no primary of this name; correct master_name in the URL (%s)", text)}
 }

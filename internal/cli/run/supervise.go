@@ -59,7 +59,7 @@ func (o *options) supervise(path string, command []string, lease *held, signals 
 		case <-done:
 			done = nil
 			lost = lease.err()
-			fmt.Fprintf(os.Stderr, "lockkeeper: %q: %v; terminating the command\n", lease.name, lost)
+			fmt.Fprintf(os.Stderr, "lockkeeper: %s; terminating the command\n", exit.Message(lost))
 			group.Signal(syscall.SIGTERM)
 			kill = time.After(o.grace)
 		case <-kill:
