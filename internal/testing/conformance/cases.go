@@ -28,7 +28,7 @@ var cases = []Case{
 	{"09_late_duplicate_request_acquires_nothing", false, false, lateDuplicate},
 	{"10_names", false, false, nameRules},
 	{"11_invalid_options_rejected", false, false, invalidOptions},
-	{"12_script_flush_is_transparent", false, false, scriptFlush},
+	{"12_script_flush_is_transparent", false, true, scriptFlush},
 	{"13_adopt_by_token", false, false, adopt},
 	{"14_wait_deadline_error_matches_both", false, false, waitDeadline},
 	{"15_wait_without_deadline_outlasts_ttl", false, false, longWait},

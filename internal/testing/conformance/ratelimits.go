@@ -19,7 +19,7 @@ import (
 
 // RateLimits are the cases of package ratelimit.
 var RateLimits = []Case{
-	{"12_script_flush_is_transparent_to_allow", false, false, scriptFlushForLimits},
+	{"12_script_flush_is_transparent_to_allow", false, true, scriptFlushForLimits},
 	{"20_ended_context_sends_nothing_of_limits", false, false, endedContextForLimits},
 	{"31_allow_does_not_jump_queue", false, false, allowDoesNotJump},
 	{"44_invalid_permit_counts_rejected", false, false, invalidLimitCounts},

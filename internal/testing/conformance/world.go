@@ -73,7 +73,7 @@ type Primitive struct {
 type Case struct {
 	Name  string
 	Real  bool // only on a real server
-	Alone bool // on a server of its own, because it breaks the server
+	Alone bool // on a server of its own, because it changes the whole server
 	Test  func(*World)
 }
 
