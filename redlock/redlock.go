@@ -109,7 +109,7 @@ func (l *Lock) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](l.lock.Try(ctx))
 }
 
-// Do runs fn while holding the lock. Package [lockkeeper] documents it.
+// Do calls fn while holding the lock; see package [lockkeeper].
 func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
 	h, err := l.lock.Acquire(ctx)
 	if err != nil {
@@ -120,7 +120,9 @@ func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 
 // Adopt makes a lease from a token. Package [lockkeeper] documents it. The token must hold the lock at a majority of the
 // servers. The fence is that of the lease or, if a server that joined late had generated a larger one, that one. It blocks
-// until a majority has answered, for ServerTimeout at most for each of two steps.
+// until a majority has answered, for ServerTimeout at most for each of two steps. The error is ErrLost if a majority no
+// longer has the token, and ErrUnavailable if too few servers answered. After an error each server keeps what it has of the
+// token.
 func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }
