@@ -3,11 +3,11 @@
 //
 // # Admission
 //
-// Readers hold it together; a writer holds it alone. Writers are preferred: readers that arrive while a writer waits queue
-// behind it, so it is admitted as soon as the earlier readers have left or their leases have ended. Writers among
+// Readers hold it together; a writer holds it alone. Writers are preferred: readers that arrive while a writer waits
+// queue behind it, so it is admitted as soon as the earlier readers have left or their leases have ended. Writers among
 // themselves are granted the lock in order, and so are readers. So that readers do not starve either,
-// Options.MaxWriterStreak bounds how many consecutive writers may overtake waiting readers; after that, all readers that wait
-// at the time go first. A try never overtakes waiters: TryLock is refused while anybody waits, and TryRLock
+// Options.MaxWriterStreak bounds how many consecutive writers may overtake waiting readers; after that, all readers
+// that wait at the time go first. A try never overtakes waiters: TryLock is refused while anybody waits, and TryRLock
 // while a writer waits.
 //
 // # Leases
