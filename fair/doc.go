@@ -13,8 +13,8 @@
 // gone: the script that releases the lock writes the grant and publishes a message, and the waiter runs without asking
 // again. It leaves the queue when its context ends; if it is granted the lock at the same moment, that is released. It
 // is skipped if its process has crashed (at once, because nobody receives the message), or if its heartbeat has
-// expired. A process that reconnects before that keeps its place; one that was away for longer than HeartbeatTimeout (6
-// s), or was disconnected before it learned its place, goes to the end of the queue.
+// expired. A process that reconnects before that keeps its place; one that was away for longer than HeartbeatTimeout
+// (6 s), or was disconnected before it learned its place, goes to the end of the queue.
 //
 // A process that is frozen when its turn comes still has a subscription, as far as the server can tell. It is granted the
 // lock for what is left of its heartbeat timeout and no longer, so waiters that are frozen at one moment delay the queue by at
