@@ -57,7 +57,7 @@ func TestSoak(t *testing.T) {
 	}
 	s.admin = s.server.Client()
 	for range 4 {
-		n, err := newNode(s.server.Addr)
+		n, err := newNode(s.server.Addr, heartbeatTimeout)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -279,7 +279,7 @@ type spanReport struct {
 }
 
 func child() {
-	n, err := newNode(os.Getenv(childAddr))
+	n, err := newNode(os.Getenv(childAddr), heartbeatTimeout)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
