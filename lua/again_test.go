@@ -31,7 +31,7 @@ func TestRepeatedAcquireWrites(t *testing.T) {
 		t.Run(c.set.Kind+c.flags, func(t *testing.T) {
 			own := "{lock:x}:" + c.set.KeyKind + ":"
 			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, c.set}
-			ask := protocol.AcquireArgs(nil, token("a", 1)+c.flags, ttl, metadataTTL, 0, channelPrefix, 0, c.policyArg, 0)
+			ask := acquireArgs(token("a", 1)+c.flags, ttl, 0, c.policyArg, 0)
 			first := b.eval(c.set.Acquire, 4, ask)
 			b.code(first, lua.Granted)
 			for _, script := range []*lua.Script{c.set.Acquire, c.set.Allow} {
@@ -83,7 +83,7 @@ func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 			suffix, policyArg := flagsOf(set)
 			held, waits := token("a", 1)+suffix, token("a", 2)+suffix
 			ask := func(token string, heartbeatTTL int) []any {
-				return protocol.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, policyArg, 0)
+				return acquireArgs(token, ttl, heartbeatTTL, policyArg, 0)
 			}
 			b.listen("a")
 			b.code(b.eval(set.Acquire, 4, ask(held, 0)), lua.Granted)
@@ -92,7 +92,7 @@ func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 				t.Fatal(err)
 			}
 			heartbeat := func(tokens ...any) []any {
-				return append(protocol.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, 0, policyArg), tokens...)
+				return append(heartbeatArgs(0, policyArg), tokens...)
 			}
 			for what, c := range map[string]struct {
 				script *lua.Script
@@ -106,12 +106,12 @@ func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 				"heartbeat of an unknown token":    {set.Heartbeat, 4, heartbeat(token("a", 4) + suffix)},
 				"heartbeat of a holder":            {set.Heartbeat, 4, heartbeat(held)},
 				"heartbeat without tokens":         {set.Heartbeat, 4, heartbeat()},
-				"renew, in full":                   {set.Renew, 2, protocol.RenewArgs(nil, held, ttl, metadataTTL, 0, channelPrefix, 0)},
-				"release":                          {set.Release, 4, protocol.ReleaseArgs(nil, held, metadataTTL, channelPrefix, 0, 0, 0)},
+				"renew, in full":                   {set.Renew, 2, renewArgs(held, ttl, 0)},
+				"release":                          {set.Release, 4, releaseArgs(held, 0, 0)},
 				"raise_fence":                      {set.RaiseFence, 2, protocol.RaiseFenceArgs(nil, held, int64(1), metadataTTL, 0)},
-				"release of nothing, to tombstone": {set.Release, 4, protocol.ReleaseArgs(nil, token("a", 5)+suffix, metadataTTL, channelPrefix, 0, 1000, 1)},
-				"allow":                            {set.Allow, 4, protocol.AcquireArgs(nil, token("a", 6)+"c1", ttl, metadataTTL, 0, channelPrefix, 0, "0:3:60000", 0)},
-				"release of one that only waits":   {set.Release, 4, protocol.ReleaseArgs(nil, waits, metadataTTL, channelPrefix, 0, 0, 1)},
+				"release of nothing, to tombstone": {set.Release, 4, releaseArgs(token("a", 5)+suffix, 1000, 1)},
+				"allow":                            {set.Allow, 4, acquireArgs(token("a", 6)+"c1", ttl, 0, "0:3:60000", 0)},
+				"release of one that only waits":   {set.Release, 4, releaseArgs(waits, 0, 1)},
 				"acquire of what is held, as well": {set.Acquire, 4, ask(held, heartbeatTTL)},
 			} {
 				if c.script == nil {

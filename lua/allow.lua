@@ -8,6 +8,7 @@ local function acquire()
   -- include: acquire
 end
 local reply = acquire()
+if type(reply) == 'number' then reply = {GRANTED, reply, now, now + ARGV[2], 0} end
 if reply[1] ~= GRANTED and reply[1] ~= REFUSED then return reply end
 local remaining, returned_until = window - spent, BY_CLOCK + now - per - 1
 local returned = spent > 0 and call('ZCOUNT', lock, BY_CLOCK, returned_until) or 0

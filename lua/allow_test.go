@@ -6,14 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
 // allow acquires permits without waiting, and checks what the reply says about the limit.
 func (b *bench) allow(want int, limits, token string, limit, remaining, resetAfter int64) {
 	b.Helper()
-	got := b.eval(b.set.Allow, 4, protocol.AcquireArgs(nil, token, ttl, metadataTTL, 0, channelPrefix, 0, limits, 0))
+	got := b.eval(b.set.Allow, 4, acquireArgs(token, ttl, 0, limits, 0))
 	b.code(got, want)
 	said := got[len(got)-3:]
 	if length := map[int]int{lua.Granted: 8, lua.Refused: 7}[want]; len(got) != length || fmt.Sprint(said) != fmt.Sprint([]any{limit, remaining, resetAfter}) {
@@ -37,9 +36,9 @@ func TestAllowReportsWhatRemains(t *testing.T) {
 		b.allow(lua.Granted, perSecond, permitToken("a", 6, "c", 1), 3, 2, 1001)
 
 		// The limit in force counts, not the caller's.
-		b.code(b.eval(b.set.Limit, 4, protocol.LimitArgs(nil, metadataTTL, channelPrefix, 0, perSecond, 2, token("a", 7))), lua.Granted)
+		b.code(b.eval(b.set.Limit, 4, limitArgs(perSecond, 2, token("a", 7))), lua.Granted)
 		b.allow(lua.Refused, perSecond, permitToken("a", 8, "c", 2), 2, 1, 1001)
-		got := b.eval(b.set.Allow, 4, protocol.AcquireArgs(nil, permitToken("a", 9, "c", 3), ttl, metadataTTL, 0, channelPrefix, 0, perSecond, 0))
+		got := b.eval(b.set.Allow, 4, acquireArgs(permitToken("a", 9, "c", 3), ttl, 0, perSecond, 0))
 		b.code(got, lua.AboveLimit)
 
 		// Waiters come first, and have taken nothing.
@@ -98,10 +97,10 @@ func TestAllowNeverPromisesTooMuch(t *testing.T) {
 			const limit = 2000
 			limits := fmt.Sprintf("0:%d:1000", limit)
 			for i := range 700 {
-				b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, permitToken("a", i, "c", n), ttl, metadataTTL, 0, channelPrefix, 0, limits, 0))
+				b.eval(b.set.Acquire, 4, acquireArgs(permitToken("a", i, "c", n), ttl, 0, limits, 0))
 			}
 			pass(1001 * time.Millisecond)
-			got := b.eval(b.set.Allow, 4, protocol.AcquireArgs(nil, permitToken("b", 1, "c", 1), ttl, metadataTTL, 0, channelPrefix, 0, limits, 0))
+			got := b.eval(b.set.Allow, 4, acquireArgs(permitToken("b", 1, "c", 1), ttl, 0, limits, 0))
 			remaining := got[6].(int64)
 			if remaining > limit-1 || n == 1 && remaining != limit-1 || remaining < limit-1-600 {
 				b.Errorf("%d remain of %d, each request took %d", remaining, limit, n)

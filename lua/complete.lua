@@ -4,7 +4,7 @@
 -- KEYS[1] lock     the primitive's own key
 -- ARGV[1] token    of the lease
 -- ARGV[2] record_ttl       ms from now until the record ends
--- returns {GRANTED: the token held the lease, or its record exists already | REFUSED, 0}
+-- returns GRANTED: the token held the lease, or its record exists already | REFUSED
 -- writes KEYS[1]; work O(1)
 local token, record_ttl = ARGV[1], ARGV[2]
 local owner, record = pcall('GET', lock), 'done:' .. token
@@ -14,6 +14,6 @@ if owner == token then
   call('PEXPIRE', lock, record_ttl)
   call('SET', lock, record, 'KEEPTTL')
 elseif owner ~= record then
-  return {REFUSED, 0}
+  return REFUSED
 end
-return {GRANTED, 0}
+return GRANTED

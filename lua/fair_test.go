@@ -41,7 +41,7 @@ func TestUnconfirmedGrantEndsWithHeartbeat(t *testing.T) {
 	onBothServers(t, lua.Fair, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		b.listen("b")
-		b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, token("b", 1), ttl, metadataTTL, heartbeatTTL/2, channelPrefix, 0, "", 0))
+		b.eval(b.set.Acquire, 4, acquireArgs(token("b", 1), ttl, heartbeatTTL/2, "", 0))
 		b.code(b.release(token("a", 1), 0), lua.Granted)
 		b.holder(token("b", 1))
 		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > heartbeatTTL/2*time.Millisecond || d <= 0 {
@@ -59,7 +59,7 @@ func TestNotifyHeadIsBounded(t *testing.T) {
 		}
 		b.listen("live")
 		enter := func(token string) {
-			b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, token, short, metadataTTL, long, channelPrefix, 0, "", 0))
+			b.eval(b.set.Acquire, 4, acquireArgs(token, short, long, "", 0))
 		}
 		enter(brief("live", 1))
 		enter(brief("live", 2))

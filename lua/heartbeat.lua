@@ -3,25 +3,23 @@
 -- KEYS[2] meta     hash: metadata of the name
 -- KEYS[3] queue    zset: token -> place
 -- KEYS[4] heartbeats    zset: token -> ms at which its heartbeat lapses
--- ARGV[1] metadata_ttl     ms for which the metadata is kept
--- ARGV[2] heartbeat_ttl     ms for which a heartbeat counts
--- ARGV[3] channel_prefix    of the keepers' channels
--- ARGV[4] sharded  1: messages go by sharded channels, 0: by plain ones
--- ARGV[5] rejoin   1: queue the tokens again; a place follows each of them (0: the end); 0: only tokens follow
--- ARGV[6] policy_arg  semaphore: the limits as the keeper knows them, in case they are lost; empty for others
--- ARGV[7..] tokens  or pairs of token and place; none: only admit
+-- ARGV[1] settings     see lib/settings
+-- ARGV[2] rejoin   1: queue the tokens again; a place follows each of them (0: the end); 0: only tokens follow
+-- ARGV[3] policy_arg  semaphore: the limits as the keeper knows them, in case they are lost; empty for others
+-- ARGV[4..] tokens  or pairs of token and place; none: only admit
 -- returns {WAITING, now, seq, ms after which to retry or 0, 1 if there is more to admit or 0,
 --          index of the first waiter among the tokens or 0, its rank in the queue,
 --          then for each token that does not simply wait:
 --          its index, GRANTED or HELD, fence, until | its index, WAITING, place, 0
 --          | its index, UNKNOWN, TOMBSTONED, REFUSED, CONFLICT or ABOVE_LIMIT, 0, 0}
 -- writes KEYS[1..4]; work O(log n) for each token
-local metadata_ttl, heartbeat_ttl = tonumber(ARGV[1]), tonumber(ARGV[2])
-local channel_prefix, sharded, rejoin = ARGV[3], ARGV[4], ARGV[5] == '1'
-policy_arg = ARGV[6]
+local settings, rejoin = ARGV[1], ARGV[2] == '1'
+policy_arg = ARGV[3]
+-- include: lib/settings
 -- include: lib/metadata
 -- include: lib/admit
 -- include: lib/enqueue
+-- include: lib/retry_in
 -- include: lib/extend_expiry
 -- include: lib/save_metadata
 -- include: policy/KIND/lease_of
@@ -34,7 +32,7 @@ end
 
 local step = rejoin and 2 or 1
 local tokens, places = {}, {}
-for i = 7, #ARGV, step do
+for i = 4, #ARGV, step do
   tokens[#tokens + 1] = ARGV[i]
   places[#tokens] = rejoin and tonumber(ARGV[i + 1])
 end
@@ -95,5 +93,5 @@ end
 save_metadata(metadata_ttl)
 reply[3] = seq
 local rank = first and call('ZRANK', queue, tokens[first])
-if rank then reply[4], reply[6], reply[7] = rank < RANKS_WITH_TIMER and frees_in() or 0, first, rank end
+if rank then reply[4], reply[6], reply[7] = retry_in(rank), first, rank end
 return reply

@@ -3,19 +3,17 @@
 -- KEYS[2] meta     hash: metadata of the name
 -- KEYS[3] queue    zset: token -> place
 -- KEYS[4] heartbeats    zset: token -> ms at which its heartbeat lapses
--- ARGV[1] metadata_ttl     ms for which the metadata is kept
--- ARGV[2] channel_prefix    of the keepers' channels
--- ARGV[3] sharded  1: messages go by sharded channels, 0: by plain ones
--- ARGV[4] policy_arg  the limits as the caller knows them, in case none are stored
--- ARGV[5] limit    the new limit: of the window, if the caller has one, else of permits held at once; 0: no change
--- ARGV[6] token    of this call, so that a late copy of it can be refused; empty if there is no change
+-- ARGV[1] settings     see lib/settings
+-- ARGV[2] policy_arg  the limits as the caller knows them, in case none are stored
+-- ARGV[3] limit    the new limit: of the window, if the caller has one, else of permits held at once; 0: no change
+-- ARGV[4] token    of this call, so that a late copy of it can be refused; empty if there is no change
 -- returns {GRANTED, permits held, most at once or 0, permits taken in the window, most in a window or 0, more}
 --         more is 1 if there is more to sweep or to admit, plus 2 if the limits are others from now on
 --       | {TOMBSTONED}
 -- writes KEYS[1..4]; work O(log n)
-local metadata_ttl, limit, token = tonumber(ARGV[1]), tonumber(ARGV[5]), ARGV[6]
-local channel_prefix, sharded = ARGV[2], ARGV[3]
-policy_arg = ARGV[4]
+local settings, limit, token = ARGV[1], tonumber(ARGV[3]), ARGV[4]
+policy_arg = ARGV[2]
+-- include: lib/settings
 -- include: lib/metadata
 -- include: lib/tombstone
 -- include: lib/save_metadata

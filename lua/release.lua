@@ -4,43 +4,43 @@
 -- KEYS[3] queue    zset: token -> place
 -- KEYS[4] heartbeats    zset: token -> ms at which its heartbeat lapses
 -- ARGV[1] token    of the request
--- ARGV[2] metadata_ttl     ms for which the metadata is kept
--- ARGV[3] channel_prefix    of the keepers' channels
--- ARGV[4] sharded  1: messages go by sharded channels, 0: by plain ones
--- ARGV[5] tombstone     ms during which a late copy of the request is refused; 0: none
--- ARGV[6] cancel   0: the lease was held; 1: the caller never learned of a lease; 2: as 1, but a lease that has replaced
+-- ARGV[2] settings     see lib/settings
+-- ARGV[3] tombstone     ms during which a late copy of the request is refused; 0, or none: it is not
+-- ARGV[4] cancel   0, or none: the lease was held; 1: the caller never learned of a lease; 2: as 1, but a lease that has replaced
 --                  another is kept, and the reply is HELD
--- returns {GRANTED: it had a lease | LEFT: it had a place | REFUSED: it had nothing | HELD: it has a lease;
---           more: 1 if there is more to admit, 2 if the queue is empty}
+-- returns a code, plus 16 if there is more to admit, or plus 32 if the queue is empty. The code is
+--         GRANTED: it had a lease | LEFT: it had a place | REFUSED: it had nothing | HELD: it has a lease
 -- writes KEYS[1..4], deletions first; work O(log n)
-local token, tombstone, cancel = ARGV[1], ARGV[5], ARGV[6]
+local token, settings, cancel = ARGV[1], ARGV[2], ARGV[4]
+local tombstone = ARGV[3] ~= '0' and tonumber(ARGV[3])
 -- include: policy/KIND/release
 local first = call('ZRANGE', queue, 0, 0)
-if tombstone == '0' and #first == 0 then
+if not tombstone and #first == 0 then
   -- This write changes nothing. It fails on a read-only server, which must not say that there was no lease.
   if outcome == REFUSED then call('ZREM', queue, '') end
-  return type_error or {outcome, 2}
+  return type_error or outcome + 32
 end
-local metadata_ttl, channel_prefix, sharded = tonumber(ARGV[2]), ARGV[3], ARGV[4]
+-- include: lib/settings
 -- include: lib/metadata
 -- include: lib/save_metadata
 -- include: lib/admit
 head_stale = freed
 -- A holder can be in the queue as well: if it repeated its request since a reply was lost, and was granted the lock past
 -- the waiters, as a mutex is.
-if (outcome == REFUSED or tombstone ~= '0') and call('ZREM', queue, token) == 1 then
+if (outcome == REFUSED or tombstone) and call('ZREM', queue, token) == 1 then
   call('ZREM', heartbeats, token)
   head_stale = true
   if outcome == REFUSED then outcome = LEFT else first = call('ZRANGE', queue, 0, 0) end
 end
-if tombstone ~= '0' then
+if tombstone then
   -- lib/tombstone refuses the request by this.
   -- include: lib/extend_expiry
   call('ZADD', heartbeats, now + tombstone, '-' .. token)
-  extend_expiry(heartbeats, tonumber(tombstone))
-  call('HSET', meta, 'tombstones', now + tombstone)
+  extend_expiry(heartbeats, tombstone)
+  tombstones = math.max(tombstones, now + tombstone)
+  call('HSET', meta, 'tombstones', tombstones)
 end
 -- With a type error nobody can be admitted. The waiters learn of it at their next heartbeats.
 local more = type_error and 0 or admit(outcome == GRANTED and IN_ORDER and first)
 save_metadata(metadata_ttl)
-return type_error or {outcome, more}
+return type_error or outcome + 16 * more

@@ -5,17 +5,15 @@
 -- KEYS[4] heartbeats    zset: token -> ms at which its heartbeat lapses
 -- ARGV[1] token    of the lease
 -- ARGV[2] ttl      ms from now to the lease's new end
--- ARGV[3] metadata_ttl     ms for which the metadata is kept
--- ARGV[4] exact    1: also shorten a lease; 0: never shorten it, because this may be a late copy
--- ARGV[5] channel_prefix    of the keepers' channels
--- ARGV[6] sharded  1: messages go by sharded channels, 0: by plain ones
+-- ARGV[3] exact    1: also shorten a lease; 0: never shorten it, because this may be a late copy
+-- ARGV[4] settings     see lib/settings
 -- returns {GRANTED, fence, or 0 without KEYS[2]} | {REFUSED}
 -- writes KEYS[1..4]; work O(log n)
-local token, ttl, exact = ARGV[1], ARGV[2], ARGV[4] == '1'
+local token, ttl, exact, settings = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4]
 -- include: policy/KIND/renew
 if not renewed then return {REFUSED} end
 if not meta then return {GRANTED, 0} end
-local metadata_ttl, channel_prefix, sharded = tonumber(ARGV[3]), ARGV[5], ARGV[6]
+-- include: lib/settings
 -- include: lib/metadata
 -- include: lib/token
 -- include: lib/save_metadata

@@ -50,7 +50,7 @@ func (b *bench) semaphoreAcquire(want int, limits, token string, heartbeatTTL in
 
 func (b *bench) semaphoreAcquireWithin(want int, limits, token string, heartbeatTTL, maxWait int64) []any {
 	b.Helper()
-	got := b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, limits, maxWait))
+	got := b.eval(b.set.Acquire, 4, acquireArgs(token, ttl, heartbeatTTL, limits, maxWait))
 	b.code(got, want)
 	b.checkCounts()
 	return got[1:]
@@ -59,7 +59,7 @@ func (b *bench) semaphoreAcquireWithin(want int, limits, token string, heartbeat
 // semaphoreRelease releases and expects a reply code; cancel is the argument.
 func (b *bench) semaphoreRelease(want int, token string, cancel int) {
 	b.Helper()
-	got := b.eval(b.set.Release, 4, protocol.ReleaseArgs(nil, token, metadataTTL, channelPrefix, 0, 0, cancel))
+	got := b.eval(b.set.Release, 4, releaseArgs(token, 0, cancel))
 	b.code(got, want)
 	if got[1].(int64)&1 != 0 {
 		b.Fatalf("reply %v: there is more to admit", got)
@@ -70,7 +70,7 @@ func (b *bench) semaphoreRelease(want int, token string, cancel int) {
 // semaphoreHeartbeat sends the heartbeats of a keeper with these limits.
 func (b *bench) semaphoreHeartbeat(limits string, rejoin int, rest ...any) []any {
 	b.Helper()
-	got := b.eval(b.set.Heartbeat, 4, append(protocol.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, rejoin, limits), rest...))
+	got := b.eval(b.set.Heartbeat, 4, append(heartbeatArgs(rejoin, limits), rest...))
 	b.code(got, lua.Waiting)
 	b.checkCounts()
 	return got
@@ -79,7 +79,7 @@ func (b *bench) semaphoreHeartbeat(limits string, rejoin int, rest ...any) []any
 // limit reads the limits, and sets n unless it is 0. It checks the reply, more included.
 func (b *bench) limit(limits string, n int, want ...int64) {
 	b.Helper()
-	got := b.eval(b.set.Limit, 4, protocol.LimitArgs(nil, metadataTTL, channelPrefix, 0, limits, n, ""))
+	got := b.eval(b.set.Limit, 4, limitArgs(limits, n, ""))
 	b.code(got, lua.Granted)
 	b.checkCounts()
 	var numbers []int64
@@ -649,7 +649,7 @@ func TestExpiredPermitsSweptInBatches(t *testing.T) {
 		size := b.rdb.ZCard(ctx, b.keys[0]).Val()
 		scripts := 0
 		for more := true; more; scripts++ {
-			got := b.eval(b.set.Limit, 4, protocol.LimitArgs(nil, metadataTTL, channelPrefix, 0, limits, 0, ""))
+			got := b.eval(b.set.Limit, 4, limitArgs(limits, 0, ""))
 			more = got[5] == int64(1)
 			left := b.rdb.ZCard(ctx, b.keys[0]).Val()
 			if size-left > 3*3*100+2 {
@@ -670,7 +670,7 @@ func TestExpiredPermitsSweptInBatches(t *testing.T) {
 		fill(now-1, now-1002)
 		x := permitToken("b", 1, "hc", 1000)
 		for scripts = 1; ; scripts++ {
-			got := b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, x, ttl, metadataTTL, 0, channelPrefix, 0, limits, 0))
+			got := b.eval(b.set.Acquire, 4, acquireArgs(x, ttl, 0, limits, 0))
 			if got[0] == int64(lua.Granted) {
 				break
 			}

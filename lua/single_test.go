@@ -33,6 +33,33 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+var settings = protocol.Settings(metadataTTL, heartbeatTTL, channelPrefix, false)
+
+// acquireArgs is the arguments of acquire. A heartbeatTTL of 0 is a try.
+func acquireArgs[T int | int64](token string, ttl int, heartbeatTTL T, policyArg string, maxWait T) []any {
+	if heartbeatTTL == 0 {
+		return protocol.AcquireArgs(nil, token, ttl, metadataTTL/2, settings, policyArg, nil)
+	}
+	own := protocol.Settings(metadataTTL, int64(heartbeatTTL), channelPrefix, false)
+	return protocol.AcquireArgs(nil, token, ttl, metadataTTL/2, own, policyArg, maxWait)
+}
+
+func releaseArgs(token string, tombstone int64, cancel int) []any {
+	return protocol.ReleaseArgs(nil, token, settings, tombstone, cancel)
+}
+
+func renewArgs[T int | int64](token string, ttl T, exact int) []any {
+	return protocol.RenewArgs(nil, token, int64(ttl), exact, settings)
+}
+
+func heartbeatArgs(rejoin int, policyArg string) []any {
+	return protocol.HeartbeatArgs(nil, settings, rejoin, policyArg)
+}
+
+func limitArgs(policyArg string, limit int, token string) []any {
+	return protocol.LimitArgs(nil, settings, policyArg, limit, token)
+}
+
 // bench is a server, and the keys of one lock on it.
 type bench struct {
 	*testing.T
@@ -68,31 +95,46 @@ func onBothServers(t *testing.T, set *lua.Set, test func(b *bench)) {
 
 func (b *bench) eval(s *lua.Script, keys int, args []any) []any {
 	b.Helper()
-	v, err := b.rdb.Eval(ctx, s.Text, b.keys[:keys], args...).Slice()
+	v, err := b.rdb.Eval(ctx, s.Text, b.keys[:keys], args...).Result()
 	if err != nil {
 		b.Fatalf("%s: %v", s.Name, err)
 	}
-	return v
+	return long(v)
+}
+
+// long is the long form of a reply, an array, of which acquire and release have a short one: a fence alone, and a code with
+// what else there is to say.
+func long(v any) []any {
+	switch v := v.(type) {
+	case int64:
+		if v < 1<<20 {
+			return []any{v % 16, v / 16}
+		}
+		return []any{int64(lua.Granted), v, int64(0), int64(0), int64(0)}
+	case []any:
+		return v
+	}
+	panic(fmt.Sprintf("a reply of type %T", v))
 }
 
 func (b *bench) acquire(token string, heartbeatTTL int64) []any {
 	b.Helper()
-	return b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, 0, "", 0))
+	return b.eval(b.set.Acquire, 4, acquireArgs(token, ttl, heartbeatTTL, "", 0))
 }
 
 func (b *bench) release(token string, tombstoneTTL int64) []any {
 	b.Helper()
-	return b.eval(b.set.Release, 4, protocol.ReleaseArgs(nil, token, metadataTTL, channelPrefix, 0, tombstoneTTL, 0))
+	return b.eval(b.set.Release, 4, releaseArgs(token, tombstoneTTL, 0))
 }
 
 func (b *bench) renew(token string, keys int, ms int64, exact int) []any {
 	b.Helper()
-	return b.eval(b.set.Renew, keys, protocol.RenewArgs(nil, token, ms, metadataTTL, exact, channelPrefix, 0))
+	return b.eval(b.set.Renew, keys, renewArgs(token, ms, exact))
 }
 
 func (b *bench) heartbeat(back int, rest ...any) []any {
 	b.Helper()
-	return b.eval(b.set.Heartbeat, 4, append(protocol.HeartbeatArgs(nil, metadataTTL, heartbeatTTL, channelPrefix, 0, back, ""), rest...))
+	return b.eval(b.set.Heartbeat, 4, append(heartbeatArgs(back, ""), rest...))
 }
 
 func (b *bench) code(reply []any, want int) {
@@ -411,7 +453,7 @@ func TestHeartbeatSweepsExpiredWaiters(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		for i := range 250 {
-			b.eval(b.set.Acquire, 4, protocol.AcquireArgs(nil, token("frozen", i), ttl, metadataTTL, 1, channelPrefix, 0, "", 0))
+			b.eval(b.set.Acquire, 4, acquireArgs(token("frozen", i), ttl, 1, "", 0))
 		}
 		b.acquire(token("b", 1), heartbeatTTL)
 		time.Sleep(5 * time.Millisecond)

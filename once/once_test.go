@@ -345,15 +345,16 @@ func TestLateDuplicatesKeepRecord(t *testing.T) {
 		rdb := redis.NewClient(p[1].net.Options(time.Second))
 		defer func() { _ = rdb.Close() }()
 		keys := []string{key, "{lock:x}:once:meta", "{lock:x}:once:queue", "{lock:x}:once:heartbeats"}
+		settings := protocol.Settings(1000, 6000, "lock:wake:", false)
 		for _, late := range []struct {
 			script *lua.Script
 			keys   int
 			args   []any
 		}{
-			{lua.Once.Renew, 1, protocol.RenewArgs(nil, token, 30_000, 1000, 0, "lock:wake:", 0)},
-			{lua.Once.Renew, 2, protocol.RenewArgs(nil, token, 30_000, 1000, 0, "lock:wake:", 0)},
-			{lua.Once.Acquire, 4, protocol.AcquireArgs(nil, token, 30_000, 1000, 0, "lock:wake:", 0, "", 0)},
-			{lua.Once.Release, 4, protocol.ReleaseArgs(nil, token, 1000, "lock:wake:", 0, 0, 0)},
+			{lua.Once.Renew, 1, protocol.RenewArgs(nil, token, 30_000, 0, settings)},
+			{lua.Once.Renew, 2, protocol.RenewArgs(nil, token, 30_000, 0, settings)},
+			{lua.Once.Acquire, 4, protocol.AcquireArgs(nil, token, 30_000, 500, settings, "", nil)},
+			{lua.Once.Release, 4, protocol.ReleaseArgs(nil, token, settings, 0, 0)},
 		} {
 			if err := rdb.Eval(ctx, late.script.Text, keys[:late.keys], late.args...).Err(); err != nil {
 				t.Fatal(err)

@@ -137,7 +137,7 @@ func (w *world) view() *view {
 func (w *world) viewInside() *view {
 	mini, keys := w.server.mini, w.history.keys
 	v := &view{now: w.server.nowLocked().UnixMicro(), leases: map[string]lease{}, lapse: map[string]int64{}}
-	v.seq, _ = strconv.ParseUint(mini.HGet(keys.Meta, "seq"), 10, 64)
+	v.seq, _ = strconv.ParseUint(strings.TrimPrefix(mini.HGet(keys.Meta, "seq"), "-"), 10, 64) // negative while there may be tombstones
 	w.kind.leases(mini, keys, v)
 	for token, l := range v.leases {
 		if l.ends <= v.now {
@@ -218,15 +218,15 @@ func (w *world) stepped(call script) {
 	case "acquire":
 		s.token = call.argv[0]
 	case "release":
-		s.token, s.unused = call.argv[0], call.argv[5] == "1"
+		s.token, s.unused = call.argv[0], len(call.argv) > 3 && call.argv[3] == "1"
 	case "renew":
 		s.token = call.argv[0]
 	case "heartbeat":
 		n := 1
-		if call.argv[4] == "1" {
+		if call.argv[1] == "1" {
 			n = 2
 		}
-		for i := 6; i < len(call.argv); i += n {
+		for i := 3; i < len(call.argv); i += n {
 			s.askers[call.argv[i]] = true
 			if n == 2 && call.argv[i+1] != "0" {
 				s.rejoinAt[call.argv[i]], _ = strconv.ParseFloat(call.argv[i+1], 64)

@@ -100,7 +100,7 @@ func (b *windowBench) asks(waits bool) {
 	ttl := rapid.SampledFrom([]int64{2000, 30000}).Draw(b.r, "ttl")
 	token := fmt.Sprintf("mute:%d:%d.2000%ss%d", b.serial, ttl, b.limits.kind(), permits)
 	b.time("acquire %s, waits %v, %d ms have passed", token, waits, b.elapsed)
-	got := b.eval(lua.Semaphore.Acquire, 4, protocol.AcquireArgs(nil, token, ttl, idle.Milliseconds(), heartbeatTimeout.Milliseconds()*int64(yes(waits)), scriptWake, 0, b.limits.String(), 0))
+	got := b.eval(lua.Semaphore.Acquire, 4, acquireArgs(token, ttl, heartbeatTimeout.Milliseconds()*int64(yes(waits)), b.limits.String(), 0))
 	switch got[0] {
 	case lua.Granted:
 		b.tally["granted at once"]++
@@ -114,7 +114,7 @@ func (b *windowBench) releases(*rapid.T) {
 	g := draw(b.r, b.grants, "grant")
 	unused := rapid.IntRange(0, 3).Draw(b.r, "unused") == 0
 	b.time("%s is released, unused %v", g.token, unused)
-	b.eval(lua.Semaphore.Release, 4, protocol.ReleaseArgs(nil, g.token, idle.Milliseconds(), scriptWake, 0, 0, yes(unused)))
+	b.eval(lua.Semaphore.Release, 4, releaseArgs(g.token, 0, yes(unused)))
 	g.until = 0
 	if unused {
 		b.grants = slices.DeleteFunc(b.grants, func(o *windowGrant) bool { return o == g })
@@ -126,7 +126,7 @@ func (b *windowBench) releases(*rapid.T) {
 func (b *windowBench) renews(*rapid.T) {
 	g := draw(b.r, b.grants, "grant")
 	b.time("%s is renewed", g.token)
-	if got := b.eval(lua.Semaphore.Renew, 1, protocol.RenewArgs(nil, g.token, 2000, idle.Milliseconds(), 0, scriptWake, 0)); got[0] == lua.Granted {
+	if got := b.eval(lua.Semaphore.Renew, 1, renewArgs(g.token, 2000, 0)); got[0] == lua.Granted {
 		g.until = max(g.until, b.judge()+2000)
 	}
 	b.inspectGrants()
@@ -139,7 +139,7 @@ func (b *windowBench) heartbeats() {
 		return
 	}
 	b.time("heartbeats of %q", b.waiting)
-	args := protocol.HeartbeatArgs(nil, idle.Milliseconds(), heartbeatTimeout.Milliseconds(), scriptWake, 0, 1, b.limits.String())
+	args := heartbeatArgs(1, b.limits.String())
 	for _, token := range b.waiting {
 		args = append(args, token, 0)
 	}
@@ -311,7 +311,7 @@ func TestRetryAfterIsLowerBound(t *testing.T) {
 			heaviest = max(heaviest, o.permits)
 		}
 		want := m.minWait(q)
-		got := b.eval(lua.Semaphore.Acquire, 4, protocol.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), 0, scriptWake, 0, q.limits.String(), 0))
+		got := b.eval(lua.Semaphore.Acquire, 4, acquireArgs(q.token, q.ttl, 0, q.limits.String(), 0))
 		if got[0] == lua.Granted {
 			if want != 0 {
 				b.failf("granted, want it refused for %d ms", want)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
@@ -123,11 +124,58 @@ func (b *scriptBench) failf(format string, args ...any) {
 
 func (b *scriptBench) eval(s *lua.Script, keys int, args []any) []int64 {
 	b.r.Helper()
-	v, err := b.rdb.Eval(scriptCtx, s.Text, b.keys[:keys], args...).Int64Slice()
+	v, err := b.rdb.Eval(scriptCtx, s.Text, b.keys[:keys], args...).Result()
 	if err != nil {
 		b.failf("%v", err)
 	}
-	return v
+	return longReply(v)
+}
+
+// longReply is the long form of a reply, of which acquire and release have a short one: a fence alone, and a code with what
+// else there is to say.
+func longReply(v any) (list []int64) {
+	switch v := v.(type) {
+	case int64:
+		if v < 1<<20 {
+			return []int64{v % 16, v / 16}
+		}
+		return []int64{lua.Granted, v, 0, 0, 0}
+	case []any:
+		for _, x := range v {
+			list = append(list, x.(int64))
+		}
+	}
+	return list
+}
+
+// scriptSettings is the settings of a keeper whose heartbeats count for so many ms.
+func scriptSettings(heartbeatTTL int64) string {
+	return protocol.Settings(idle.Milliseconds(), heartbeatTTL, scriptWake, false)
+}
+
+// acquireArgs is the arguments of acquire. A heartbeatTTL of 0 is a try.
+func acquireArgs(token string, ttl, heartbeatTTL int64, policyArg string, maxWait int64) []any {
+	minLeft := idle.Milliseconds() / 2
+	if heartbeatTTL == 0 {
+		return protocol.AcquireArgs(nil, token, ttl, minLeft, scriptSettings(heartbeatTimeout.Milliseconds()), policyArg, nil)
+	}
+	return protocol.AcquireArgs(nil, token, ttl, minLeft, scriptSettings(heartbeatTTL), policyArg, maxWait)
+}
+
+func releaseArgs(token string, tombstone int64, cancel int) []any {
+	return protocol.ReleaseArgs(nil, token, scriptSettings(heartbeatTimeout.Milliseconds()), tombstone, cancel)
+}
+
+func renewArgs(token string, ttl int64, exact int) []any {
+	return protocol.RenewArgs(nil, token, ttl, exact, scriptSettings(heartbeatTimeout.Milliseconds()))
+}
+
+func heartbeatArgs(rejoin int, policyArg string) []any {
+	return protocol.HeartbeatArgs(nil, scriptSettings(heartbeatTimeout.Milliseconds()), rejoin, policyArg)
+}
+
+func limitArgs(policyArg string, limit int, token string) []any {
+	return protocol.LimitArgs(nil, scriptSettings(heartbeatTimeout.Milliseconds()), policyArg, limit, token)
 }
 
 func (b *scriptBench) near(got, want int64) bool {

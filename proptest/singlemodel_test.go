@@ -58,6 +58,8 @@ type singleModel struct {
 	queue           map[*singleReq]int64 // waiters and their places
 	heartbeats      map[*singleReq]int64 // when heartbeats lapse
 	tombstones      map[*singleReq]int64 // until when
+	marked          bool                 // the last fence is stored as a negative number, since there may be tombstones
+	long            bool                 // the primitive has no short form of acquire
 	reach           func(string)
 
 	queueExpiry, heartbeatsExpiry, metaExpiry int64 // of the keys
@@ -144,15 +146,18 @@ func (m *singleModel) save() { m.saveFor(idle.Milliseconds(), idle.Milliseconds(
 // saveFor extends the expiry of the metadata to keep ms, if less than least ms remain.
 func (m *singleModel) saveFor(keep, least int64) {
 	from := max(m.now, (m.seq+999)/1000) // fences can be ahead of the clock
+	m.marked = m.tombstonesUntil > m.now
 	if m.metaExpiry < from+least {
 		m.metaExpiry = from + keep
 	}
 }
 
-// enqueue appends the request to the queue.
+// enqueue appends the request to the queue, unless it is there already.
 func (m *singleModel) enqueue(q *singleReq) {
 	m.ticket = max(m.ticket+1, m.us())
-	m.queue[q], q.place = m.ticket, m.ticket
+	if m.queue[q] == 0 {
+		m.queue[q], q.place = m.ticket, m.ticket
+	}
 }
 
 // refresh records a heartbeat of the request.
@@ -269,8 +274,28 @@ func (m *singleModel) when(rank int) int64 {
 	return m.remaining()
 }
 
+// acquireShort models the short form of the script acquire and returns its reply, or nil if the long form follows.
+func (m *singleModel) acquireShort(q *singleReq, waits bool) []int64 {
+	if m.long || m.fair && len(m.queue) > 0 {
+		return nil
+	}
+	if m.owner == nil && m.seq > 0 && !m.marked && m.metaExpiry-m.now > idle.Milliseconds()/2 {
+		m.reach("granted by the short form")
+		m.owner, m.end = q, m.now+q.ttl
+		return []int64{lua.Granted, m.draw(), 0, 0, 0}
+	}
+	if m.owner != nil && m.owner != q && !waits && (m.owner.foreign || m.remaining() <= m.owner.ttl) {
+		m.reach("refused by the short form")
+		return []int64{lua.Refused, 0, m.remaining(), 0}
+	}
+	return nil
+}
+
 // acquire models the script acquire and returns its reply.
 func (m *singleModel) acquire(q *singleReq, waits bool) []int64 {
+	if reply := m.acquireShort(q, waits); reply != nil {
+		return reply
+	}
 	if m.tombstonesUntil > m.now && m.tombstones[q] != 0 {
 		m.reach("a tombstoned request")
 		return []int64{lua.Tombstoned}
@@ -302,9 +327,7 @@ func (m *singleModel) acquire(q *singleReq, waits bool) []int64 {
 		m.repair()
 		return []int64{lua.Refused, m.now, m.remaining(), 0}
 	}
-	if m.queue[q] == 0 {
-		m.enqueue(q)
-	}
+	m.enqueue(q)
 	if waits {
 		m.refresh(q)
 	}
@@ -346,9 +369,9 @@ func (m *singleModel) release(q *singleReq, tombstone int64) []int64 {
 		m.dequeue(q)
 	}
 	if tombstone > 0 {
-		m.tombstonesUntil = m.now + tombstone
-		m.tombstones[q] = m.tombstonesUntil
-		m.heartbeatsExpiry = max(m.heartbeatsExpiry, m.tombstonesUntil)
+		m.tombstones[q] = m.now + tombstone
+		m.tombstonesUntil = max(m.tombstonesUntil, m.tombstones[q])
+		m.heartbeatsExpiry = max(m.heartbeatsExpiry, m.tombstones[q])
 	}
 	m.admit()
 	m.save()
@@ -505,7 +528,7 @@ func (m *singleModel) raiseFence(q *singleReq, least int64) []int64 {
 
 // loseMetadata deletes the metadata.
 func (m *singleModel) loseMetadata() {
-	m.seq, m.ticket, m.tombstonesUntil, m.extended, m.metaExpiry = 0, 0, 0, nil, 0
+	m.seq, m.ticket, m.tombstonesUntil, m.extended, m.metaExpiry, m.marked = 0, 0, 0, nil, 0, false
 	m.reach("the metadata is lost")
 }
 
@@ -573,6 +596,7 @@ func singleSequence(r *rapid.T, u *run, set *lua.Set, rdb *redis.Client, mini *m
 	b := &singleBench{
 		singleModel: &singleModel{
 			fair:       set == lua.Fair,
+			long:       set == lua.Redlock,
 			queue:      map[*singleReq]int64{},
 			heartbeats: map[*singleReq]int64{},
 			tombstones: map[*singleReq]int64{},
@@ -699,7 +723,7 @@ func (b *singleBench) asks(q *singleReq, waits bool) {
 		b.reach("the least fence is given")
 	}
 	patience := heartbeatTimeout.Milliseconds() * int64(yes(waits))
-	args := protocol.AcquireArgs(nil, q.token, q.ttl, idle.Milliseconds(), patience, scriptWake, 0, "", 0)
+	args := acquireArgs(q.token, q.ttl, patience, "", 0)
 	b.replies(want, b.eval(b.set.Acquire, 4, args))
 	b.compare()
 }
@@ -741,7 +765,7 @@ func (b *singleBench) released(q *singleReq, tombstone int64) {
 	unused := rapid.IntRange(0, 2).Draw(b.r, "unused")
 	b.starts("%s is released, tombstone %d, unused %d", q.token, tombstone, unused)
 	want := b.release(q, tombstone)
-	b.replies(want, b.eval(b.set.Release, 4, protocol.ReleaseArgs(nil, q.token, idle.Milliseconds(), scriptWake, 0, tombstone, unused)))
+	b.replies(want, b.eval(b.set.Release, 4, releaseArgs(q.token, tombstone, unused)))
 	b.reach(map[int64]string{lua.Granted: "released", lua.Left: "left", lua.Refused: "nothing to release"}[want[0]])
 	b.compare()
 }
@@ -766,7 +790,7 @@ func (b *singleBench) renewed(q *singleReq) {
 	}
 	b.starts("%s is renewed for %d ms, exact %d, with %d keys", q.token, ms, exact, keys)
 	want := b.renew(q, ms, exact == 1, keys)
-	b.replies(want, b.eval(b.set.Renew, keys, protocol.RenewArgs(nil, q.token, ms, idle.Milliseconds(), exact, scriptWake, 0)))
+	b.replies(want, b.eval(b.set.Renew, keys, renewArgs(q.token, ms, exact)))
 	switch {
 	case want[0] == lua.Refused:
 		b.reach("not renewed")
@@ -806,7 +830,7 @@ func (b *singleBench) heartbeatOf(keeper string, back bool) {
 
 func (b *singleBench) heartbeatFor(list []*singleReq, back bool, places []int64) {
 	b.starts("heartbeats of %s, rejoin %v", singleTokens(list), back)
-	args := protocol.HeartbeatArgs(nil, idle.Milliseconds(), heartbeatTimeout.Milliseconds(), scriptWake, 0, yes(back), "")
+	args := heartbeatArgs(yes(back), "")
 	for i, q := range list {
 		if args = append(args, q.token); back {
 			args = append(args, places[i])
@@ -1095,6 +1119,10 @@ func (b *singleBench) compare() {
 		if text, ok := meta.Val()[i].(string); ok {
 			got, _ = strconv.ParseInt(text, 10, 64)
 		}
+		if fact == "seq" && b.seq > 0 && (got < 0) != b.marked {
+			b.failf("the last fence is stored as %d, want a negative one: %v", got, b.marked)
+		}
+		got = max(got, -got)
 		b.takes(want, got, "%s", fact)
 	}
 	if b.newFence && b.seq <= b.fence {

@@ -23,15 +23,16 @@ func decode[T any](call *transport.Call, parse func([]int64) (T, error)) (T, err
 	return parse(call.Reply)
 }
 
-// acquireCall prepares a call of acquire.lua or allow.lua. A heartbeatTTL of 0 says that the request does not wait.
-func (l *Lock) acquireCall(s *lua.Script, token string, heartbeatTTL, policyArg, maxWait any, done func(*transport.Call)) *transport.Call {
-	call := l.call(s, 4, 8, done)
-	call.Args = l.acquireArgs(call.Args, token, heartbeatTTL, policyArg, maxWait)
+// acquireCall prepares a call of acquire.lua or allow.lua. Without a maxWait the request does not wait.
+func (l *Lock) acquireCall(s *lua.Script, token string, policyArg, maxWait any, done func(*transport.Call)) *transport.Call {
+	call := l.call(s, 4, 6, done)
+	call.Scalar = s != l.spec.Scripts.Allow
+	call.Args = l.acquireArgs(call.Args, token, policyArg, maxWait)
 	return call
 }
 
-func (l *Lock) acquireArgs(command []any, token string, heartbeatTTL, policyArg, maxWait any) []any {
-	return protocol.AcquireArgs(command, token, l.args.ttl, l.args.metadataTTL, heartbeatTTL, l.args.channelPrefix, l.args.sharded, policyArg, maxWait)
+func (l *Lock) acquireArgs(command []any, token string, policyArg, maxWait any) []any {
+	return protocol.AcquireArgs(command, token, l.args.ttl, l.args.minLeft, l.args.settings, policyArg, maxWait)
 }
 
 // The values of release.lua's argument cancel.
@@ -43,14 +44,16 @@ const (
 
 // releaseCall prepares a release. If tombstone is not 0, the token is not granted for that many ms.
 func (l *Lock) releaseCall(token string, tombstone int64, cancel int, done func(*transport.Call)) *transport.Call {
-	call := l.call(l.spec.Scripts.Release, 4, 6, done)
-	call.Args = protocol.ReleaseArgs(call.Args, token, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, tombstone, cancel)
+	call := l.call(l.spec.Scripts.Release, 4, 4, done)
+	call.Scalar = true
+	call.Args = protocol.ReleaseArgs(call.Args, token, l.args.settings, tombstone, cancel)
 	return call
 }
 
 // completeCall prepares the replacement of a lease by a record that lasts for so many ms.
 func (l *Lock) completeCall(token string, recordTTL int64, done func(*transport.Call)) *transport.Call {
 	call := l.call(l.spec.Scripts.Complete, 1, 2, done)
+	call.Scalar = true
 	call.Args = protocol.CompleteArgs(call.Args, token, recordTTL)
 	return call
 }
@@ -64,14 +67,14 @@ const (
 
 // renewCall prepares a renewal. An exact one may shorten the lease; others must not, since a copy may run late.
 func (l *Lock) renewCall(token string, ttl int64, keys int, exact bool, done func(*transport.Call)) *transport.Call {
-	call := l.call(l.spec.Scripts.Renew, keys, 6, done)
+	call := l.call(l.spec.Scripts.Renew, keys, 4, done)
 	call.Urgent = true
 	call.Args = l.renewArgs(call.Args, token, ttl, exact)
 	return call
 }
 
 func (l *Lock) renewArgs(command []any, token string, ttl int64, exact bool) []any {
-	return protocol.RenewArgs(command, token, ttl, l.args.metadataTTL, boolArg(exact), l.args.channelPrefix, l.args.sharded)
+	return protocol.RenewArgs(command, token, ttl, boolArg(exact), l.args.settings)
 }
 
 // heartbeatCall prepares a heartbeat command with room for the tokens of that many waiters, which the caller appends.
@@ -85,9 +88,9 @@ func (l *Lock) rejoinCall(waiters int, done func(*transport.Call)) *transport.Ca
 }
 
 func (l *Lock) heartbeatOrRejoinCall(rejoin, room int, done func(*transport.Call)) *transport.Call {
-	call := l.call(l.spec.Scripts.Heartbeat, 4, 6+room, done)
+	call := l.call(l.spec.Scripts.Heartbeat, 4, 3+room, done)
 	call.Urgent = true
-	call.Args = protocol.HeartbeatArgs(call.Args, l.args.metadataTTL, l.args.heartbeatTTL, l.args.channelPrefix, l.args.sharded, rejoin, l.args.policyArg)
+	call.Args = protocol.HeartbeatArgs(call.Args, l.args.settings, rejoin, l.args.policyArg)
 	return call
 }
 
@@ -106,8 +109,8 @@ func (l *Lock) inspectCall(subject int, after int64, count int, done func(*trans
 
 // limitCall prepares the reading of the limits or, if limit is not 0, their change.
 func (l *Lock) limitCall(limit int, token string, done func(*transport.Call)) *transport.Call {
-	call := l.call(l.spec.Scripts.Limit, 4, 6, done)
-	call.Args = protocol.LimitArgs(call.Args, l.args.metadataTTL, l.args.channelPrefix, l.args.sharded, l.args.policyArg, limit, token)
+	call := l.call(l.spec.Scripts.Limit, 4, 4, done)
+	call.Args = protocol.LimitArgs(call.Args, l.args.settings, l.args.policyArg, limit, token)
 	return call
 }
 

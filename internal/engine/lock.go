@@ -45,7 +45,7 @@ const (
 )
 
 // scriptArgs are the arguments that are the same in all calls of a lock.
-type scriptArgs struct{ ttl, metadataTTL, heartbeatTTL, channelPrefix, sharded, policyArg any }
+type scriptArgs struct{ ttl, metadataTTL, minLeft, settings, policyArg any }
 
 // sharedParams are parameters shared by locks with identical settings, to save memory.
 type sharedParams struct {
@@ -98,14 +98,16 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	for i, key := range keys.All() {
 		l.keys[i] = key
 	}
-	wake, sharded, policyArg := e.cfg.Prefix+"wake:", 0, ""
-	if e.subscriber.Sharded() {
-		wake, sharded = keys.ChannelPrefix(), 1
+	sharded, channelPrefix, policyArg := e.subscriber.Sharded(), e.cfg.Prefix+"wake:", ""
+	if sharded {
+		channelPrefix = keys.ChannelPrefix()
 	}
 	if spec.Limits != nil {
 		policyArg = spec.Limits.policyArg()
 	}
-	l.sharedParams = e.paramsOf(sharedParams{ttl: ttl, args: scriptArgs{ttl, ttl + millis(idle), millis(e.cfg.HeartbeatTimeout), wake, sharded, policyArg}})
+	metadataTTL := ttl + millis(idle)
+	settings := protocol.Settings(metadataTTL, millis(e.cfg.HeartbeatTimeout), channelPrefix, sharded)
+	l.sharedParams = e.paramsOf(sharedParams{ttl, channelPrefix + e.id, scriptArgs{ttl, metadataTTL, metadataTTL / 2, settings, policyArg}})
 	return l, nil
 }
 
@@ -113,8 +115,7 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 func (e *Engine) paramsOf(m sharedParams) *sharedParams {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.params == nil || e.params.args != m.args {
-		m.channel = m.args.channelPrefix.(string) + e.id
+	if e.params == nil || *e.params != m {
 		e.params = &m
 	}
 	return e.params

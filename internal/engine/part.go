@@ -124,7 +124,7 @@ func (t *TokenRequest) Send(done func(*TokenRequest, TokenReply)) { t.send(true,
 func (t *TokenRequest) send(again bool, done func(*TokenRequest, TokenReply)) {
 	l := t.lock
 	t.copySent(time.Now())
-	l.e.transport.Send(l.acquireCall(l.spec.Scripts.Acquire, t.token, 0, "", 0, func(call *transport.Call) {
+	l.e.transport.Send(l.acquireCall(l.spec.Scripts.Acquire, t.token, "", nil, func(call *transport.Call) {
 		t.copyDone(transport.OutcomeOf(call.Err))
 		if again && transport.OutcomeOf(call.Err) == transport.InDoubt && transport.Retryable(call.Err) && !t.hasEnded() {
 			t.send(false, done)
@@ -152,7 +152,7 @@ func (t *TokenRequest) takeReply(call *transport.Call, a protocol.AcquireReply) 
 		if a.More {
 			t.lock.continueAdmitting()
 		}
-		return t.grant(a.Fence, call.Sent, a.ExpiresIn, leaseHeld)
+		return t.grant(a.Fence, call.Sent, t.lock.ttl, leaseHeld)
 	case lua.Refused:
 		t.markAbsent()
 		return ErrNotAcquired

@@ -71,7 +71,7 @@ func (l *Lock) awaitReplicas(ctx context.Context, r *request, h *Lease) error {
 // further effect.
 func (l *Lock) replicateGrant(ctx context.Context, r *request, h *Lease) error {
 	again := &transport.Call{Script: l.spec.Scripts.Acquire}
-	again.Args = l.acquireArgs(nil, r.token, 0, r.policyArg, 0)
+	again.Args = l.acquireArgs(nil, r.token, r.policyArg, nil)
 	again.Done = func(call *transport.Call) { r.copyDone(transport.OutcomeOf(call.Err)) }
 	r.copySent(time.Now()) // a release that overtakes it must leave a tombstone
 	return l.waitForReplicas(ctx, again, l.allKeys(), func() error {
@@ -141,9 +141,9 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 	}
 	defer func() { _ = conn.Close() }()
 
-	call.Reply, call.Err = conn.EvalSha(ctx, call.Script.SHA, keys, call.Args...).Int64Slice()
+	call.SetResult(conn.EvalSha(ctx, call.Script.SHA, keys, call.Args...))
 	if redis.HasErrorPrefix(call.Err, "NOSCRIPT") {
-		call.Reply, call.Err = conn.Eval(ctx, call.Script.Text, keys, call.Args...).Int64Slice()
+		call.SetResult(conn.Eval(ctx, call.Script.Text, keys, call.Args...))
 	}
 	call.Done(call)
 	if err := check(); errors.Is(err, ErrLost) || errors.Is(err, ErrReleased) {

@@ -258,11 +258,11 @@ func (r *request) call(ctx context.Context, mode requestMode, done func(*transpo
 	if r.quota != nil {
 		script = l.spec.Scripts.Allow
 	}
-	var heartbeatTTL, maxWait any = 0, 0
+	var maxWait any
 	if mode == modeWait {
-		heartbeatTTL, maxWait = l.args.heartbeatTTL, l.maxWait(ctx)
+		maxWait = l.maxWait(ctx)
 	}
-	return l.acquireCall(script, r.token, heartbeatTTL, r.policyArg, maxWait, done)
+	return l.acquireCall(script, r.token, r.policyArg, maxWait, done)
 }
 
 // decode returns the reply to the request.
@@ -285,7 +285,7 @@ func (l *Lock) maxWait(ctx context.Context) any {
 func (r *request) answered(call *transport.Call, a protocol.AcquireReply) error {
 	switch a.Code {
 	case lua.Granted:
-		err := r.grant(a.Fence, call.Sent, a.ExpiresIn, leaseHeld)
+		err := r.grant(a.Fence, call.Sent, r.lock.ttl, leaseHeld)
 		if a.More {
 			r.lock.continueAdmitting()
 		}

@@ -7,25 +7,45 @@ import "fmt"
 // package lua checks. Durations are whole milliseconds, yes and no are 1 and 0. Arguments that do not change from call to
 // call are of type any, so that they are boxed once and not each time.
 
-// AcquireArgs appends ARGV of acquire.lua.
-func AcquireArgs(command []any, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, sharded, policyArg, maxWait any) []any {
-	return append(command, token, ttl, metadataTTL, heartbeatTTL, channelPrefix, sharded, policyArg, maxWait)
+// Settings encodes a keeper's settings, which most scripts take as one argument; see lua/lib/settings.lua.
+func Settings(metadataTTL, heartbeatTTL int64, channelPrefix string, sharded bool) string {
+	kind := 0
+	if sharded {
+		kind = 1
+	}
+	return fmt.Sprintf("%d %d %d %s", metadataTTL, heartbeatTTL, kind, channelPrefix)
+}
+
+// AcquireArgs appends ARGV of acquire.lua and allow.lua. For a try maxWait is nil.
+func AcquireArgs(command []any, token, ttl, minLeft, settings, policyArg, maxWait any) []any {
+	command = append(command, token, ttl, minLeft, settings)
+	if policyArg != "" || maxWait != nil {
+		command = append(command, policyArg)
+	}
+	if maxWait != nil {
+		command = append(command, maxWait)
+	}
+	return command
 }
 
 // ReleaseArgs appends ARGV of release.lua.
-func ReleaseArgs(command []any, token, metadataTTL, channelPrefix, sharded any, tombstone int64, cancel int) []any {
-	return append(command, token, metadataTTL, channelPrefix, sharded, tombstone, cancel)
+func ReleaseArgs(command []any, token, settings any, tombstone int64, cancel int) []any {
+	command = append(command, token, settings)
+	if tombstone != 0 || cancel != 0 {
+		command = append(command, tombstone, cancel)
+	}
+	return command
 }
 
-// RenewArgs appends ARGV of renew.lua.
-func RenewArgs(command []any, token any, ttl int64, metadataTTL any, exact int, channelPrefix, sharded any) []any {
-	return append(command, token, ttl, metadataTTL, exact, channelPrefix, sharded)
+// RenewArgs appends ARGV of renew.lua. The settings are not needed if the lock's own key is the only one.
+func RenewArgs(command []any, token any, ttl int64, exact int, settings any) []any {
+	return append(command, token, ttl, exact, settings)
 }
 
 // HeartbeatArgs appends the first part of ARGV of heartbeat.lua. The waiters follow: with rejoin 0 by HeartbeatWaiter, with
 // rejoin 1 by RejoiningWaiter.
-func HeartbeatArgs(command []any, metadataTTL, heartbeatTTL, channelPrefix, sharded any, rejoin int, policyArg any) []any {
-	return append(command, metadataTTL, heartbeatTTL, channelPrefix, sharded, rejoin, policyArg)
+func HeartbeatArgs(command []any, settings any, rejoin int, policyArg any) []any {
+	return append(command, settings, rejoin, policyArg)
 }
 
 // HeartbeatWaiter appends a waiter to a command of HeartbeatArgs.
@@ -52,8 +72,8 @@ func CompleteArgs(command []any, token any, recordTTL int64) []any {
 }
 
 // LimitArgs appends ARGV of limit.lua.
-func LimitArgs(command []any, metadataTTL, channelPrefix, sharded, policyArg any, limit int, token string) []any {
-	return append(command, metadataTTL, channelPrefix, sharded, policyArg, limit, token)
+func LimitArgs(command []any, settings, policyArg any, limit int, token string) []any {
+	return append(command, settings, policyArg, limit, token)
 }
 
 // LimitsArg returns the policy argument of a semaphore or rate limit: the permits held at once, and those taken in a window of per

@@ -39,7 +39,13 @@ func (n reply) checkLength(script string, length int) error {
 	return nil
 }
 
-// The bits of the last number of the replies of acquire.lua, limit.lua and release.lua.
+// maxCode is larger than any code and smaller than any fence, which is about the time in µs.
+const maxCode = 15
+
+// maxFence is the largest fence: up to it, Lua represents all integers exactly.
+const maxFence = 1 << 53
+
+// The bits of the last number of the replies of acquire.lua and limit.lua, and of the number above the code of release.lua.
 const (
 	moreToAdmit   = 1
 	limitsChanged = 2 // acquire and limit
@@ -50,8 +56,7 @@ const (
 type AcquireReply struct {
 	Code          int64 // lua.Granted, Refused, Waiting, Tombstoned, Conflict or AboveLimit
 	Now           int64 // the server's clock, if granted, refused or waiting
-	Fence         int64 // if granted: of the lease
-	ExpiresIn     int64 // if granted: from Now until the lease ends; positive
+	Fence         int64 // if granted: of the lease, which lasts for the ttl that was asked for
 	RetryAfter    int64 // if refused: until the request could be granted; not positive: not known
 	Seq           int64 // if waiting: the last fence that was drawn
 	Place         int64 // if waiting: of the queue's entry
@@ -76,6 +81,9 @@ func ParseAcquireReply(n []int64) (AcquireReply, error) {
 	if err != nil {
 		return AcquireReply{}, err
 	}
+	if code > maxCode && code <= maxFence && len(n) == 1 { // a fence alone
+		return AcquireReply{Code: lua.Granted, Fence: code}, nil
+	}
 	a := AcquireReply{Code: code}
 	flags := int64(0)
 	switch code {
@@ -88,7 +96,6 @@ func ParseAcquireReply(n []int64) (AcquireReply, error) {
 		if a.Fence <= 0 || a.Now < 0 || until <= a.Now {
 			return AcquireReply{}, invalid(script, "fence %d, from %d until %d", a.Fence, a.Now, until)
 		}
-		a.ExpiresIn = until - a.Now
 	case lua.Refused:
 		if err := reply(n).checkLength(script, 4); err != nil {
 			return AcquireReply{}, err
@@ -137,14 +144,17 @@ func ParseReleaseReply(n []int64) (ReleaseReply, error) {
 	const script = "release"
 	code, err := reply(n).code(script)
 	if err == nil {
-		err = reply(n).checkLength(script, 2)
+		err = reply(n).checkLength(script, 1)
 	}
 	if err != nil {
 		return ReleaseReply{}, err
 	}
+	code, flags := code%(maxCode+1), code/(maxCode+1)
 	switch code {
 	case lua.Granted, lua.Left, lua.Refused, lua.Held:
-		return ReleaseReply{Code: code, More: n[1]&moreToAdmit != 0, QueueEmpty: n[1]&queueEmpty != 0}, nil
+		if flags >= 0 && flags <= moreToAdmit|queueEmpty {
+			return ReleaseReply{Code: code, More: flags&moreToAdmit != 0, QueueEmpty: flags&queueEmpty != 0}, nil
+		}
 	}
 	return ReleaseReply{}, invalid(script, "code %d", code)
 }

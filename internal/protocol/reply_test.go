@@ -25,11 +25,12 @@ func TestParseAcquireReply(t *testing.T) {
 		want  AcquireReply
 		bad   bool
 	}{
-		{[]int64{lua.Granted, 7, 100, 130, 0}, AcquireReply{Code: lua.Granted, Fence: 7, Now: 100, ExpiresIn: 30}, false},
-		{[]int64{lua.Granted, 7, 100, 130, 1}, AcquireReply{Code: lua.Granted, Fence: 7, Now: 100, ExpiresIn: 30, More: true}, false},
+		{[]int64{lua.Granted, 7, 100, 130, 0}, AcquireReply{Code: lua.Granted, Fence: 7, Now: 100}, false},
+		{[]int64{lua.Granted, 7, 100, 130, 1}, AcquireReply{Code: lua.Granted, Fence: 7, Now: 100, More: true}, false},
 		{[]int64{lua.Refused, 100, 25, 0}, AcquireReply{Code: lua.Refused, Now: 100, RetryAfter: 25}, false},
 		{[]int64{lua.Refused, 100, 25, 3}, AcquireReply{Code: lua.Refused, Now: 100, RetryAfter: 25, More: true, LimitsChanged: true}, false},
-		{[]int64{lua.Granted, 7, 100, 130, 2}, AcquireReply{Code: lua.Granted, Fence: 7, Now: 100, ExpiresIn: 30, LimitsChanged: true}, false},
+		{[]int64{lua.Granted, 7, 100, 130, 2}, AcquireReply{Code: lua.Granted, Fence: 7, Now: 100, LimitsChanged: true}, false},
+		{[]int64{1792319239123456}, AcquireReply{Code: lua.Granted, Fence: 1792319239123456}, false},
 		{[]int64{lua.AboveLimit}, AcquireReply{Code: lua.AboveLimit}, false},
 		{
 			[]int64{lua.Waiting, 100, 9, 8, 2, 50, 1},
@@ -240,11 +241,11 @@ func FuzzParseReply(f *testing.F) {
 	})
 }
 
-// checkGrant checks that an AcquireReply has a fence and a lease if it grants one, and else neither.
+// checkGrant checks that an AcquireReply has a fence if it grants a lease, and else none.
 func checkGrant(t *testing.T, a AcquireReply, err error) {
 	t.Helper()
 	granted := err == nil && a.Code == lua.Granted
-	if granted && (a.Fence <= 0 || a.ExpiresIn <= 0) || !granted && (a.Fence != 0 || a.ExpiresIn != 0) {
+	if granted != (a.Fence > 0) {
 		t.Errorf("%+v, %v", a, err)
 	}
 }
@@ -290,20 +291,20 @@ func TestParseOtherReplies(t *testing.T) {
 		want  any
 		bad   bool
 	}{
-		{"release", parser(ParseReleaseReply), []int64{lua.Granted, 0}, ReleaseReply{Code: lua.Granted}, false},
-		{"release", parser(ParseReleaseReply), []int64{lua.Left, 1}, ReleaseReply{Code: lua.Left, More: true}, false},
-		{"release", parser(ParseReleaseReply), []int64{lua.Refused, 2}, ReleaseReply{Code: lua.Refused, QueueEmpty: true}, false},
-		{"release", parser(ParseReleaseReply), []int64{lua.Held, 0}, ReleaseReply{Code: lua.Held}, false},
+		{"release", parser(ParseReleaseReply), []int64{lua.Granted}, ReleaseReply{Code: lua.Granted}, false},
+		{"release", parser(ParseReleaseReply), []int64{lua.Left + 16}, ReleaseReply{Code: lua.Left, More: true}, false},
+		{"release", parser(ParseReleaseReply), []int64{lua.Refused + 32}, ReleaseReply{Code: lua.Refused, QueueEmpty: true}, false},
+		{"release", parser(ParseReleaseReply), []int64{lua.Held}, ReleaseReply{Code: lua.Held}, false},
 		{"release", parser(ParseReleaseReply), nil, ReleaseReply{}, true},
-		{"release", parser(ParseReleaseReply), []int64{lua.Granted}, ReleaseReply{}, true},
-		{"release", parser(ParseReleaseReply), []int64{lua.Granted, 0, 0}, ReleaseReply{}, true},
-		{"release", parser(ParseReleaseReply), []int64{lua.Waiting, 0}, ReleaseReply{}, true},
+		{"release", parser(ParseReleaseReply), []int64{lua.Granted + 64}, ReleaseReply{}, true},
+		{"release", parser(ParseReleaseReply), []int64{lua.Granted, 0}, ReleaseReply{}, true},
+		{"release", parser(ParseReleaseReply), []int64{lua.Waiting}, ReleaseReply{}, true},
 		{"limit", parser(ParseLimitReply), []int64{lua.Granted, 1, 2, 3, 4, 3}, LimitReply{1, 2, 3, 4, true, true}, false},
 		{"limit", parser(ParseLimitReply), []int64{lua.Granted, 1, 2, 3, -4, 0}, LimitReply{}, true},
 		{"limit", parser(ParseLimitReply), []int64{lua.Granted, 1, 2, 3, 4}, LimitReply{}, true},
 		{"limit", parser(ParseLimitReply), []int64{lua.Tombstoned}, LimitReply{}, true},
 		{"limit", parser(ParseLimitReply), nil, LimitReply{}, true},
-		{"allow", parser(ParseAllowReply), []int64{lua.Granted, 7, 100, 130, 0, 9, 8, 50}, AcquireReply{Code: lua.Granted, Now: 100, Fence: 7, ExpiresIn: 30, Quota: Quota{9, 8, 50}}, false},
+		{"allow", parser(ParseAllowReply), []int64{lua.Granted, 7, 100, 130, 0, 9, 8, 50}, AcquireReply{Code: lua.Granted, Now: 100, Fence: 7, Quota: Quota{9, 8, 50}}, false},
 		{"allow", parser(ParseAllowReply), []int64{lua.Refused, 100, 25, 0, 9, 0, 50}, AcquireReply{Code: lua.Refused, Now: 100, RetryAfter: 25, Quota: Quota{9, 0, 50}}, false},
 		{"allow", parser(ParseAllowReply), []int64{lua.AboveLimit}, AcquireReply{Code: lua.AboveLimit}, false},
 		{"allow", parser(ParseAllowReply), []int64{lua.Granted, 7, 100, 130, 0}, AcquireReply{}, true},

@@ -5,21 +5,22 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
 
-// noRetry and noRetryMixed are commands that go-redis must not repeat. They are two types because a struct of one
-// pointer is stored in an interface without an allocation.
+// noRetry and noRetryAny are commands that go-redis must not repeat. They are two types because a struct of one pointer is
+// stored in an interface without an allocation.
 type (
-	noRetry      struct{ *redis.IntSliceCmd }
-	noRetryMixed struct{ *redis.SliceCmd }
+	noRetry    struct{ *redis.IntSliceCmd }
+	noRetryAny struct{ *redis.Cmd }
 )
 
 // NoRetry is called by go-redis before it repeats a command.
 func (noRetry) NoRetry() bool { return true }
 
 // NoRetry is called by go-redis before it repeats a command.
-func (noRetryMixed) NoRetry() bool { return true }
+func (noRetryAny) NoRetry() bool { return true }
 
 // exchange sends the sender's batch in one pipeline and calls Done for each call. A single call is sent in a pipeline as
 // well: go-redis has separate connections for pipelines, so leases are renewed even while the application has exhausted
@@ -28,8 +29,8 @@ func (t *Transport) exchange(s *sender) {
 	ctx := context.Background()
 	for _, call := range s.batch {
 		var cmd redis.Cmder
-		if call.Mixed {
-			cmd = noRetryMixed{redis.NewSliceCmd(ctx, call.Args...)}
+		if call.Scalar || call.Mixed {
+			cmd = noRetryAny{redis.NewCmd(ctx, call.Args...)}
 		} else {
 			cmd = noRetry{redis.NewIntSliceCmd(ctx, call.Args...)}
 		}
@@ -69,9 +70,9 @@ func (call *Call) setResult(cmd redis.Cmder, pipelineErr error) {
 	case noRetry:
 		call.Reply, call.Err = cmd.Result()
 		unset = call.Reply == nil
-	case noRetryMixed:
-		call.Values, call.Err = cmd.Result()
-		unset = call.Values == nil
+	case noRetryAny:
+		call.SetResult(cmd.Cmd)
+		unset = cmd.Val() == nil
 	}
 	if call.Err == nil && unset {
 		call.Err = pipelineErr
@@ -80,4 +81,45 @@ func (call *Call) setResult(cmd redis.Cmder, pipelineErr error) {
 		// The server's reply to a command with many arguments, where it replies NOAUTH to others.
 		call.Err = fmt.Errorf("the server wants a password (set one in the client's options): %w", call.Err)
 	}
+}
+
+// SetResult sets the reply or the error of a command that was sent otherwise.
+func (call *Call) SetResult(cmd *redis.Cmd) {
+	reply, err := cmd.Result()
+	if err == nil {
+		err = call.setReply(reply)
+	}
+	call.Err = err
+}
+
+// setReply sets a reply that is not known to be an array of integers.
+func (call *Call) setReply(reply any) error {
+	switch reply := reply.(type) {
+	case nil:
+		return nil
+	case int64:
+		call.number[0] = reply
+		call.Reply = call.number[:]
+		return nil
+	case []any:
+		if call.Mixed {
+			call.Values = reply
+			return nil
+		}
+		return call.setIntegers(reply)
+	}
+	return fmt.Errorf("%w: a %T", protocol.ErrReply, reply)
+}
+
+// setIntegers sets the reply of a script that returns integers.
+func (call *Call) setIntegers(values []any) error {
+	call.Reply = make([]int64, len(values))
+	for i, v := range values {
+		n, ok := v.(int64)
+		if !ok {
+			return fmt.Errorf("%w: a %T among its elements", protocol.ErrReply, v)
+		}
+		call.Reply[i] = n
+	}
+	return nil
 }

@@ -28,16 +28,18 @@ type Call struct {
 	Script *lua.Script
 	Key    string      // the first key; it selects the node of a cluster
 	Urgent bool        // sent before calls that are not: renewals and heartbeats, which keep something from expiring
+	Scalar bool        // the reply may be a number in place of an array
 	Mixed  bool        // the reply has elements that are not integers, and is stored in Values
 	Args   []any       // the command, from EVALSHA on; see Script.AppendCommand
 	Done   func(*Call) // called once, from a goroutine of the Transport; must not block
 
 	Sent   time.Time // a time before the command was first sent
-	Reply  []int64   // the script's reply
+	Reply  []int64   // the script's reply; one element if it is a number and no array
 	Values []any     // the script's reply if Mixed is set
 	Err    error     // why there is no reply, or nil; see OutcomeOf
 
-	sentText bool // the server did not have the script, so its text was sent
+	number   [1]int64 // Reply, without an allocation, if it is a number
+	sentText bool     // the server did not have the script, so its text was sent
 }
 
 // Transport sends the calls of one client. It is safe for concurrent use.

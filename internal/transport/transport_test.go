@@ -444,6 +444,17 @@ func TestServerErrors(t *testing.T) {
 	}
 }
 
+// TestNumberIsAReply: a script may return a number in place of an array.
+func TestNumberIsAReply(t *testing.T) {
+	inBubble(t, func(p *fixture) {
+		s, done := script("return 7"), make(chan *Call, 1)
+		p.Send(&Call{Script: s, Key: "k", Args: s.AppendCommand(nil, "k"), Scalar: true, Done: func(c *Call) { done <- c }})
+		if c := <-done; c.Err != nil || !slices.Equal(c.Reply, []int64{7}) {
+			p.Errorf("%v, %v", c.Reply, c.Err)
+		}
+	})
+}
+
 // TestInvalidReplies checks that each invalid reply ends its call with an error that is not retryable.
 func TestInvalidReplies(t *testing.T) {
 	for _, text := range []string{

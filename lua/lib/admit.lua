@@ -7,9 +7,6 @@
 -- include: lib/reachable
 -- include: policy/KIND/admit
 
--- Waiters up to this rank are told when the present lease would end, so that they retry then; the rest stay quiet.
-local RANKS_WITH_TIMER = 3
-
 -- deliver sends the messages, one for each keeper, and says whether all were received. The grants are written before.
 -- A keeper without a subscription is dead or cut off: its grants are undone. If the server does not allow publishing, the
 -- waiters learn of their grants by their next heartbeats.

@@ -4,9 +4,8 @@
 -- granted: token -> {fence, until}: leases that this script has granted to callers.
 -- rejected: token -> code: waiters that were removed because they have become ineligible.
 -- unreachable: keeper -> true: it is not subscribed.
--- try_token: the token of a try, which is in the queue during this script only.
 -- lapsed: waiters that were removed because their heartbeats had lapsed.
-local callers, granted, rejected, unreachable, try_token, lapsed = {}, {}, {}, {}, nil, {}
+local callers, granted, rejected, unreachable, lapsed = {}, {}, {}, {}, {}
 
 -- dequeue removes waiters from the queue: at most a few hundred tokens.
 local function dequeue(tokens)

@@ -25,14 +25,15 @@ func Scale(b *testing.B, n New, set *lua.Set, waiters ...int) {
 
 func scale(b *testing.B, n New, set *lua.Set, waiters int) {
 	m := start(b, n)
-	const ttl, idle, life, wake = 30000, 3600000, 3600000, "lock:wake:"
+	const ttl, wake = 30000, "lock:wake:"
+	settings := protocol.Settings(3600000, 3600000, wake, false)
 	keys, token := scriptBench(m, set)
 	sub := m.rdb.Subscribe(ctx, wake+benchKeeper)
 	defer func() { _ = sub.Close() }()
 	_, err := sub.Receive(ctx)
 	m.must(err)
 	acquire := func(p redis.Pipeliner, i int) {
-		p.EvalSha(ctx, set.Acquire.SHA, keys, protocol.AcquireArgs(nil, token(i), ttl, idle, life, wake, 0, "", 0)...)
+		p.EvalSha(ctx, set.Acquire.SHA, keys, protocol.AcquireArgs(nil, token(i), ttl, 1800000, settings, "", 0)...)
 	}
 	next := 0
 	for next <= waiters { // the first gets it
@@ -57,7 +58,7 @@ func scale(b *testing.B, n New, set *lua.Set, waiters int) {
 	turn := func() {
 		_, err := m.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 			acquire(p, next)
-			p.EvalSha(ctx, set.Release.SHA, keys, protocol.ReleaseArgs(nil, holder, idle, wake, 0, 0, 0)...)
+			p.EvalSha(ctx, set.Release.SHA, keys, protocol.ReleaseArgs(nil, holder, settings, 0, 0)...)
 			return nil
 		})
 		m.must(err)

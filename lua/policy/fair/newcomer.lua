@@ -1,3 +1,12 @@
 -- fair: a mutex that goes to its waiters in order of arrival. A newcomer takes it only if nobody waits.
--- include: lib/fence
-if call('EXISTS', queue) == 0 and call('SET', lock, token, 'NX', 'PX', ttl) then fence = next_fence() end
+-- include: lib/token
+-- include: lib/clock
+if call('EXISTS', queue) == 0 then
+  if call('SET', lock, token, 'NX', 'PX', ttl) then
+    -- include: lib/draw
+    if drawn then return drawn end
+    call('DEL', lock)
+  elseif not max_wait then
+    -- include: policy/mutex/refuse
+  end
+end

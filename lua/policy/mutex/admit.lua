@@ -1,4 +1,5 @@
 -- include: lib/fence
+-- include: policy/KIND/frees_in
 local IN_ORDER, WAITERS_DIFFER = true, false
 
 -- free: whether the lock is free; nil if it is not known yet.
@@ -26,8 +27,4 @@ end
 
 local function ineligible()
   return nil
-end
-
-local function frees_in()
-  return math.max(call('PTTL', lock), 0)
 end

@@ -1,7 +1,5 @@
--- include: lib/fence
-local owner = pcall('GET', lock)
-if type(owner) == 'table' then return owner end
-if owner == token then
-  call('PEXPIRE', lock, ttl, 'GT')
-  fence = seq > 0 and seq or next_fence()
+-- include: policy/mutex/held
+if not owner then
+  call('SET', lock, token, 'PX', ttl)
+  fence = next_fence()
 end

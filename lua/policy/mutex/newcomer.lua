@@ -1,5 +1,12 @@
 -- mutex: one holder at a time. A newcomer takes a free mutex, also past the queue: throughput comes first. The lock is one
 -- string key with the holder's token, as SET key token NX PX writes it, so that it expires at the very millisecond. The
 -- fence of the lease in the key is seq. fair and redlock extend this policy.
--- include: lib/fence
-if call('SET', lock, token, 'NX', 'PX', ttl) then fence = next_fence() end
+-- include: lib/token
+-- include: lib/clock
+if call('SET', lock, token, 'NX', 'PX', ttl) then
+  -- include: lib/draw
+  if drawn then return drawn end
+  call('DEL', lock)
+elseif not max_wait then
+  -- include: policy/mutex/refuse
+end

@@ -1,8 +1,10 @@
--- A lease that the token has already; or an upgrade or a downgrade, for which policy_arg is the token of the lease that it
--- replaces.
+-- What newcomer leaves out: a lease that the token has already; an upgrade or a downgrade, for which policy_arg is the token
+-- of the lease that it replaces; and a lock whose leases have expired.
+-- include: lib/fence
 -- include: policy/leases/ends_at
 local held_until = ends_at(token)
 -- include: policy/leases/existing
+-- include: policy/rwlock/state
 -- include: policy/rwlock/upgrade
 -- include: policy/rwlock/replace
 if fence then
@@ -28,10 +30,17 @@ elseif purpose == 'd' or purpose == 'u' then
     if other and (tonumber(call('ZSCORE', heartbeats, other)) or 0) > now then
       if origin_of_other ~= policy_arg or serial_of(other) > serial_of(token) then refusal = {CONFLICT} end
     end
-    if heartbeat_ttl > 0 and not refusal then
+    if max_wait and not refusal then
       -- The other one has lapsed, or is an earlier attempt to upgrade the same lease.
       if other and other ~= token and call('ZREM', queue, other) == 1 then call('ZREM', heartbeats, other) end
       call('HSET', meta, 'upgrade', token .. ' ' .. policy_arg)
     end
   end
+else
+  read_state()
+  if (not holder or readers_hold and purpose == 'r') and call('EXISTS', queue) == 0 then
+    fence = next_fence()
+    put(token, ttl, fence, not holder)
+  end
+  blocked = writer_holds and not fence
 end

@@ -1,16 +1,27 @@
--- Writers have preference: while anybody waits, a newcomer joins the queue, even a reader that could hold the lock now.
--- include: lib/fence
--- include: policy/rwlock/state
+-- Writers have preference: while anybody waits, a newcomer joins the queue, even a reader that could hold the lock now. The
+-- short form is for a free lock, for a reader beside readers, and for a try while a writer holds the lock. The lease that
+-- ends first says which it is; if it has expired, it takes the long form, which sweeps.
+-- include: lib/clock
+-- include: policy/rwlock/purpose
+-- include: policy/leases/scores
 -- include: policy/leases/keep_lock
 local purpose = purpose_of(token)
 if (purpose == 'r' or purpose == 'w') and call('EXISTS', queue) == 0 then
-  read_state()
-  if not holder or readers_hold and purpose == 'r' then
-    local drawn = next_fence()
+  local first = call('ZRANGE', lock, 1, ENDLESS, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+  local left, held_for = first[2] and first[2] - now, first[1] and purpose_of(first[1])
+  local shared = held_for == 'r' or held_for == 'd'
+  if not left or left > 0 and shared and purpose == 'r' then
+    -- include: lib/draw
     -- Unless the token holds it already.
-    if call('ZADD', lock, 'NX', now + ttl, token, drawn, '#' .. token) == 2 then
-      keep_lock(ttl, not holder)
-      fence = drawn
+    if drawn and call('ZADD', lock, 'NX', now + ttl, token, drawn, '#' .. token) == 2 then
+      keep_lock(ttl, not left)
+      return drawn
+    end
+  elseif left > 0 and not shared and not max_wait and first[1] ~= token then
+    local _, _, asked = string.match(first[1], TOKEN)
+    if left - (asked or left) <= 0 then
+      call('ZREM', queue, '')
+      return {REFUSED, now, left, 0}
     end
   end
 end

@@ -1,4 +1,5 @@
 -- What newcomer leaves out: other limits, what the token has already, requests that are too large, and sweeping.
+-- include: lib/fence
 -- include: policy/semaphore/sweep
 -- include: policy/semaphore/exceeds
 if known ~= policy_arg then
@@ -12,7 +13,7 @@ if known ~= policy_arg then
 end
 local held_until = holds and lease_score and lease_score > now and lease_score
 -- include: policy/leases/existing
-if not holds and clock_score and clock_score - BY_CLOCK + per >= now then
+if not fence and not holds and clock_score and clock_score - BY_CLOCK + per >= now then
   fence = tonumber(call('ZSCORE', lock, '#' .. token))
 end
 if not fence then

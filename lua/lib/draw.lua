@@ -1,0 +1,10 @@
+-- draw: the short form of drawing a fence, where the metadata needs nothing else. drawn is the fence, or nil if that takes the
+-- long form: if there is no last fence, or there may be tombstones (then it is negative), or the metadata is to be kept for
+-- less than min_left. If the key is of another type, the long form says so.
+-- include: lib/clock
+local known, drawn = pcall('HMGET', meta, 'seq', 'kept'), nil
+local last = tonumber(known[1] or 0)
+if last > 0 and known[2] - now - min_left > 0 then
+  drawn = math.max(last + 1, now_us)
+  call('HSET', meta, 'seq', drawn)
+end

@@ -1,0 +1,104 @@
+package lua_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// shortForm reports whether the next acquisition of the free lock takes the short form: it draws the next number, and leaves the
+// rest of the metadata as it is.
+func (b *bench) shortForm(token string) bool {
+	b.Helper()
+	flags, policyArg := flagsOf(b.set)
+	v, err := b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys, acquireArgs(token+flags, ttl, 0, policyArg, 0)...).Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.code(long(v), lua.Granted)
+	b.code(b.release(token+flags, 0), lua.Granted)
+	_, is := v.(int64)
+	return is
+}
+
+func TestShortFormUnlessRare(t *testing.T) {
+	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock} {
+		t.Run(set.Kind, func(t *testing.T) {
+			atTimeOf(t, set, func(b *bench, pass func(time.Duration)) {
+				if set.KeyKind == "mutex" {
+					b.keys = []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:heartbeats"}
+				}
+				flags, _ := flagsOf(b.set)
+				seq := func() string { return b.rdb.HGet(ctx, b.keys[1], "seq").Val() }
+				if b.shortForm(token("a", 1)) {
+					t.Error("there was no metadata yet")
+				}
+				if !b.shortForm(token("a", 2)) {
+					t.Error("the second acquisition took the long form")
+				}
+
+				b.release(token("b", 1)+flags, 10_000) // a request that was given up
+				if !strings.HasPrefix(seq(), "-") {
+					t.Errorf("with a tombstone the last fence is stored as %s", seq())
+				}
+				before := seq()
+				policyFlags, policyArg := flagsOf(b.set)
+				got := b.eval(b.set.Acquire, 4, acquireArgs(token("b", 1)+policyFlags, ttl, 0, policyArg, 0))
+				b.code(got, lua.Tombstoned)
+				if n, err := b.rdb.Exists(ctx, b.keys[0]).Result(); n != 0 || err != nil || seq() != before {
+					t.Errorf("a tombstoned request left the lock's key %d and the last fence %s, %v", n, seq(), err)
+				}
+				if b.shortForm(token("a", 3)) {
+					t.Error("there is a tombstone")
+				}
+				pass(11 * time.Second)
+				if b.shortForm(token("a", 4)) {
+					t.Error("the tombstone was still noted")
+				}
+				if !b.shortForm(token("a", 5)) {
+					t.Error("the tombstone has expired")
+				}
+
+				pass(metadataTTL * time.Millisecond / 2)
+				if b.shortForm(token("a", 6)) {
+					t.Error("half of the metadata's time has passed")
+				}
+				if left := b.rdb.PTTL(ctx, b.keys[1]).Val(); left < (metadataTTL-1000)*time.Millisecond {
+					t.Errorf("the metadata is kept for %v", left)
+				}
+				if !b.shortForm(token("a", 7)) {
+					t.Error("the metadata was just extended")
+				}
+
+				b.rdb.Del(ctx, b.keys[1])
+				if b.shortForm(token("a", 8)) {
+					t.Error("the metadata was lost")
+				}
+				b.expires(1)
+			})
+		})
+	}
+}
+
+// A try that is refused leaves everything as it is.
+func TestShortRefusalChangesNothing(t *testing.T) {
+	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock} {
+		t.Run(set.Kind, func(t *testing.T) {
+			onBothServers(t, set, func(b *bench) {
+				flags, policyArg := flagsOf(b.set)
+				b.enqueue(token("a", 1) + flags)
+				before := b.rdb.HGetAll(ctx, b.keys[1]).Val()
+				got := b.eval(b.set.Acquire, 4, acquireArgs(token("b", 1)+flags, ttl, 0, policyArg, 0))
+				b.code(got, lua.Refused)
+				if left := got[2].(int64); left < ttl-5000 || left > ttl {
+					t.Errorf("the lease is said to end in %d ms", left)
+				}
+				if after := b.rdb.HGetAll(ctx, b.keys[1]).Val(); len(after) != len(before) || after["seq"] != before["seq"] {
+					t.Errorf("the metadata was %v and is %v", before, after)
+				}
+			})
+		})
+	}
+}
