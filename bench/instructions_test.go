@@ -72,16 +72,16 @@ func BenchmarkInstructions(b *testing.B) {
 	b.Run("empty", func(b *testing.B) {
 		instructions(b, func(v *counted) func() error {
 			rdb := v.at.rdb(b)
-			acquire, release := redis.NewScript("return {1, 2, 3, 4, 5}"), redis.NewScript("return {1, 2}")
+			acquire, release := redis.NewScript("return 1792319239123456"), redis.NewScript("return 33")
 			v.must(acquire.Load(ctx, rdb).Err())
 			v.must(release.Load(ctx, rdb).Err())
 			keys := []string{"{lock:x}:fair:holders", "{lock:x}:fair:meta", "{lock:x}:fair:queue", "{lock:x}:fair:heartbeats"}
-			token := strings.Repeat("t", 55)
+			token, settings := strings.Repeat("t", 55), "3630000 6000 0 lock:wake:"
 			return func() error {
-				if err := acquire.EvalSha(ctx, rdb, keys, token, 30000, 3630000, 0, "lock:wake:", 0, "", 0).Err(); err != nil {
+				if err := acquire.EvalSha(ctx, rdb, keys, token, 30000, 1815000, settings).Err(); err != nil {
 					return err
 				}
-				return release.EvalSha(ctx, rdb, keys, token, 3630000, "lock:wake:", 0, 0, 0).Err()
+				return release.EvalSha(ctx, rdb, keys, token, settings).Err()
 			}
 		})
 	})
