@@ -67,11 +67,9 @@ func (l withoutLeases) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 }
 
 func TestConformance(t *testing.T) {
-	t.Parallel()
 	conformance.All(t, primitive)
 }
 
 func TestConformanceWithoutLeases(t *testing.T) {
-	t.Parallel()
 	conformance.Run(t, leaseless)
 }

@@ -104,7 +104,7 @@ func isolatedOldPrimary(d *deployment) {
 	here := d.useClient(func() redis.UniversalClient { return primary.Client() })
 	there := d.useClient(func() redis.UniversalClient { return replica.Client() })
 
-	const lasts = 3 * ttl / 2
+	const lasts = 2 * ttl
 	renewed := make(chan lockkeeper.Event, 1000)
 	l, err := d.p.New(here.keeper(lockkeeper.Hooks{Renewed: func(e lockkeeper.Event) { renewed <- e }}), "x", Options{TTL: lasts})
 	if err != nil {
@@ -129,7 +129,10 @@ func isolatedOldPrimary(d *deployment) {
 		<-renewed
 	}
 	for range 4 { // more than a ttl
-		<-renewed
+		select {
+		case <-renewed:
+		case <-first.Done(): // reported below
+		}
 	}
 	if err := first.Err(); err != nil {
 		d.Errorf("the first holder considers its lease lost: %v", err)
