@@ -146,7 +146,7 @@ func New(cfg Config) *Engine {
 // ID returns the keeper's id, the first part of all its tokens.
 func (e *Engine) ID() string { return e.id }
 
-// Close wakes all waiters with ErrClosed, gives back what they and the holders have, and waits until that is done, for
+// Close wakes all waiters with ErrClosed, releases what they and the holders have, and waits until that is done, for
 // closeTimeout. go-redis cannot be interrupted, so commands whose answers have not come by then, and the goroutines that wait
 // for them, end in the background, as late as the client's own timeouts let them.
 func (e *Engine) Close() error {

@@ -42,9 +42,12 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	u.giveUp(engine.ErrReleased)
 	lost, causes := 0, []error{errMinority}
 	for _, err := range answers {
-		if errors.Is(err, engine.ErrLost) {
+		switch {
+		case errors.Is(err, engine.ErrLost):
 			lost++
-		} else if err != nil {
+		case errors.Is(err, engine.ErrRecentRestart):
+			causes = append(causes, engine.Chain(engine.ErrUnavailable, err))
+		case err != nil:
 			causes = append(causes, err)
 		}
 	}
