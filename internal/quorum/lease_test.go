@@ -141,7 +141,7 @@ func TestPartsAreLostAtTheirDeadlines(t *testing.T) {
 				done := u.Done()
 				time.Sleep(time.Until(u.Deadline()) - 1)
 				s.must(u.Err())
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				if !frozen {
 					s.ends(done)
 				}
@@ -435,7 +435,7 @@ func TestUnansweredRequestIsAwaitedWhileHeld(t *testing.T) {
 		if m := memberOf(u, 2); m.state != memberAsking {
 			t.Errorf("%+v", m)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		s.wantOwned(u.token, 0, 1, 2)
 		s.release(u)
 		time.Sleep(2 * serverTimeout)

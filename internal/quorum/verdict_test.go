@@ -205,7 +205,7 @@ func TestAnswerOfServerRaisingItsFence(t *testing.T) {
 		if err := u.answersLocked()[0]; err != nil {
 			t.Errorf("before ServerTimeout: %v", err)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if err := u.answersLocked()[0]; !errors.Is(err, engine.ErrNoAnswer) {
 			t.Errorf("after ServerTimeout: %v", err)
 		}
