@@ -102,3 +102,23 @@ func TestShortRefusalChangesNothing(t *testing.T) {
 		})
 	}
 }
+
+// Whatever is in the metadata, a lock can be acquired.
+func TestShortFormWithUnknownMetadata(t *testing.T) {
+	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Semaphore} {
+		t.Run(set.Kind, func(t *testing.T) {
+			onBothServers(t, set, func(b *bench) {
+				for i, fields := range [][]any{{"seq", 7}, {"seq", "x"}, {"seq", ""}, {"seq", 7, "kept", "x"}, {"kept", 9e15}, {"seq", -7, "kept", 9e15}} {
+					b.rdb.Del(ctx, b.keys[1])
+					b.rdb.HSet(ctx, b.keys[1], fields...)
+					for j := range 2 {
+						flags, policyArg := flagsOf(b.set)
+						token := token("a", 10*i+j) + flags
+						b.code(b.eval(b.set.Acquire, 4, acquireArgs(token, ttl, 0, policyArg, 0)), lua.Granted)
+						b.code(b.release(token, 0), lua.Granted)
+					}
+				}
+			})
+		})
+	}
+}

@@ -3,8 +3,8 @@
 -- less than min_left. If the key is of another type, the long form says so.
 -- include: lib/clock
 local known, drawn = pcall('HMGET', meta, 'seq', 'kept'), nil
-local last = tonumber(known[1] or 0)
-if last > 0 and known[2] - now - min_left > 0 then
+local last, kept = tonumber(known[1] or 0) or 0, tonumber(known[2] or 0) or 0
+if last > 0 and kept - now - min_left > 0 then
   drawn = math.max(last + 1, now_us)
   call('HSET', meta, 'seq', drawn)
 end

@@ -28,6 +28,8 @@ if not fence then
         if lease_score or clock_score then remove(token, true) end
         fence = next_fence()
         enter(token, ttl, fence, n, holds, by_clock)
+      else
+        blocked = not unswept and limits_changed == 0
       end
     end
   end
