@@ -20,8 +20,8 @@
 -- The short form comes first: the policy's newcomer, which decides the common cases by a few commands and returns, before
 -- anything of queues, tombstones and expiries is read or even defined.
 -- Every path writes, if only what is there already: a script fails on a read-only server, which must not say that the lock
--- is held. And ReplicaAck repeats a request for a lease that it holds, because WAIT counts only what its own connection
--- has written.
+-- is held. With ReplicaAck the holder repeats its request on the connection that sends WAIT, since WAIT counts only what
+-- that connection has written.
 local token, ttl, min_left, settings, max_wait = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[6]
 policy_arg = ARGV[5]
 -- include: policy/KIND/newcomer

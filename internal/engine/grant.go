@@ -4,9 +4,8 @@ import "time"
 
 // This file has the two ends of a request: it is granted, or it leaves.
 
-// push handles the message about a grant. Such a grant lasts until the heartbeat times out that the server received last, or
-// for the ttl if that is shorter. The last heartbeat that was answered is that one or an earlier one; so the lease lasts for
-// claimTTL, counted from when that heartbeat was sent.
+// push handles the message about a grant. The lease lasts for claimTTL. The server counts from the last heartbeat that it has
+// received, and push from the last one that was answered, which is never later; so the lease is never relied on too long.
 func (r *request) push(fence int64) {
 	r.mu.Lock()
 	asked, fresh := r.askedAt, fence > r.floor

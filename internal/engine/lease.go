@@ -17,7 +17,7 @@ type leaseState uint8
 
 const (
 	leaseHeld        leaseState = iota
-	leaseUnconfirmed            // granted by a message, for less than the ttl; the first renewal confirms it
+	leaseUnconfirmed            // granted to a waiter, for its claim ttl at most; the first renewal confirms it
 	leaseConverting             // held, or replaced by another one; see conversion
 	leaseContinued              // another lease, next, has replaced it at the server, and is what the holder of this one has
 	leaseReleased               // ended by its holder or by Close, with a cleanup

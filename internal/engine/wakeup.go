@@ -9,10 +9,10 @@ import (
 // A grant is published to the keeper of the waiter. A message can be lost; safety never depends on one, and a waiter that
 // missed one learns of its grant
 //
-//   - from the reply to its next heartbeat, at most HeartbeatInterval later (queue.go);
+//   - from the reply to its next heartbeat, at most HeartbeatInterval later (heartbeat.go);
 //   - at once, if the connection was lost: when the new subscription is acknowledged, all waiters send a heartbeat (subscribed);
 //   - if the heartbeat finds a grant whose message does not come, the subscription is stale and is replaced (expectWakeup);
-//   - the script itself takes a grant back if nobody received its message (deliver in lua).
+//   - the script itself takes a grant back if nobody received its message (deliver in lua/lib/admit.lua).
 
 // wakeupTimeout is how long a published message may take before the subscription counts as stale.
 const wakeupTimeout = time.Second

@@ -1,5 +1,5 @@
--- Writers have preference: while anybody waits, a newcomer joins the queue, even a reader that could hold the lock now. The
--- short form is for a free lock, for a reader beside readers, and for a try while a writer holds the lock. The lease that
+-- A reader does not pass a waiting writer: while anybody waits, every newcomer joins the queue, in which writers are before
+-- readers (place). existing has the same rule in the long form. The short form is for a free lock, for a reader beside readers, and for a try while a writer holds the lock. The lease that
 -- ends first says which it is; if it has expired, it takes the long form, which sweeps.
 -- include: lib/clock
 -- include: policy/rwlock/purpose

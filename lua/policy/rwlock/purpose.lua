@@ -8,7 +8,7 @@
 -- go before the next writer; upgrade, the tokens of the waiting upgrade and of its read lease.
 -- include: lib/token
 
--- purpose_of is the letter, or nil. A lease for which it is neither r nor d is a write lease.
+-- purpose_of is the letter, or nil for another library's token. r and d are read leases; w, u and nil are write leases.
 local function purpose_of(token)
   local _, _, _, _, flags = string.match(token, TOKEN)
   return flags and string.sub(flags, 1, 1)
