@@ -37,7 +37,7 @@ var mutants = []mutant{
 	{"release does not check the owner", "lua/policy/mutex/release.lua", "if owner == token then\n  call('DEL', lock)", "if owner then\n  call('DEL', lock)", "fair"},
 	{"acquire overwrites the lease of another", "lua/policy/mutex/newcomer.lua", "if call('SET', lock, token, 'NX', 'PX', ttl) then", "if call('SET', lock, token, 'PX', ttl) then", "mutex"},
 	{"the short form is taken although there are tombstones", "lua/lib/save_metadata.lua", "tombstones > now and -seq or seq", "seq", "fair"},
-	{"the short form draws a fence without metadata", "lua/lib/draw.lua", "if last > 0 and", "if last >= 0 and", "fair"},
+	{"the short form draws a fence without metadata", "lua/lib/draw.lua", "if last > 1e12 and kept - now - min_left > 0 then", "if true then", "fair"},
 	{"the short form counts fences without the time", "lua/lib/draw.lua", "drawn = math.max(last + 1, now_us)", "drawn = last + 1", "fair"},
 	{"a renewal recreates an expired lease", "lua/policy/mutex/renew.lua", "renewed = owner == token\n", "renewed = owner == token or call('SET', lock, token, 'NX', 'PX', ttl) and true\n", "fair"},
 	{"fences are a counter without the time", "lua/lib/fence.lua", "if now_us > seq then seq = now_us else seq = seq + 1 end", "seq = seq + 1", "fair"},

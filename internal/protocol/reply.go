@@ -39,8 +39,11 @@ func (n reply) checkLength(script string, length int) error {
 	return nil
 }
 
-// maxCode is larger than any code and smaller than any fence, which is about the time in µs.
+// maxCode is larger than any code.
 const maxCode = 15
+
+// minFenceAlone is less than any fence that is a reply of its own; see lua/lib/draw.lua.
+const minFenceAlone = 1e12
 
 // maxFence is the largest fence: up to it, Lua represents all integers exactly.
 const maxFence = 1 << 53
@@ -81,7 +84,7 @@ func ParseAcquireReply(n []int64) (AcquireReply, error) {
 	if err != nil {
 		return AcquireReply{}, err
 	}
-	if code > maxCode && code <= maxFence && len(n) == 1 { // a fence alone
+	if code > minFenceAlone && code <= maxFence && len(n) == 1 { // a fence alone
 		return AcquireReply{Code: lua.Granted, Fence: code}, nil
 	}
 	a := AcquireReply{Code: code}

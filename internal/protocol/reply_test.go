@@ -31,6 +31,8 @@ func TestParseAcquireReply(t *testing.T) {
 		{[]int64{lua.Refused, 100, 25, 3}, AcquireReply{Code: lua.Refused, Now: 100, RetryAfter: 25, More: true, LimitsChanged: true}, false},
 		{[]int64{lua.Granted, 7, 100, 130, 2}, AcquireReply{Code: lua.Granted, Fence: 7, Now: 100, LimitsChanged: true}, false},
 		{[]int64{1792319239123456}, AcquireReply{Code: lua.Granted, Fence: 1792319239123456}, false},
+		{[]int64{100}, AcquireReply{}, true}, // too small for a fence alone
+		{[]int64{1 << 54}, AcquireReply{}, true},
 		{[]int64{lua.AboveLimit}, AcquireReply{Code: lua.AboveLimit}, false},
 		{
 			[]int64{lua.Waiting, 100, 9, 8, 2, 50, 1},
