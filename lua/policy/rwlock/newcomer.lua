@@ -1,6 +1,7 @@
 -- A reader does not pass a waiting writer: while anybody waits, every newcomer joins the queue, in which writers are before
--- readers (place). existing has the same rule in the long form. The short form is for a free lock, for a reader beside readers, and for a try while a writer holds the lock. The lease that
--- ends first says which it is; if it has expired, it takes the long form, which sweeps.
+-- readers (place). existing has the same rule in the long form.
+-- The short form is for a free lock, for a reader beside readers, and for a try while a writer holds the lock. The lease that
+-- ends first says which it is; if it has expired, the long form sweeps it.
 -- include: lib/clock
 -- include: policy/rwlock/purpose
 -- include: policy/leases/scores
