@@ -45,6 +45,7 @@ type causes struct {
 	sep  string
 }
 
+// Error returns the texts of all causes on one line.
 func (cs *causes) Error() string {
 	var b strings.Builder
 	for i, err := range cs.list {

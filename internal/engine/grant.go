@@ -137,7 +137,7 @@ func (r *request) stop(err error) (something bool) {
 	return r.atServerLocked() != tokenAbsent
 }
 
-// unregister unregisters the request.
+// unregister removes a request that has ended, so that messages no longer find it and no heartbeat is sent for it.
 func (r *request) unregister() {
 	e := r.lock.e
 	e.mu.Lock()

@@ -311,5 +311,5 @@ func (r *request) answered(call *transport.Call, a protocol.AcquireReply) error 
 var (
 	errTombstoned = errors.New("the request was given up while it was under way")
 	// ErrTooLate means that the server granted a lease, but its answer came when the lease was about to expire.
-	ErrTooLate = Chain(ErrUnavailable, errors.New("the answer came when the lease was as good as over"))
+	ErrTooLate = Chain(ErrUnavailable, errors.New("the answer came when too little of the lease was left to use it"))
 )
