@@ -29,6 +29,10 @@ func TestMain(m *testing.M) {
 
 func TestProcessesStayWithinBothLimits(t *testing.T) {
 	got, err := run("", 2*time.Second)
+	// On a busy machine it takes longer until more is called than a window permits.
+	for length := 4 * time.Second; err == nil && got.guarded.calls <= perWindow && length <= 16*time.Second; length *= 2 {
+		got, err = run("", length)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
