@@ -1,0 +1,105 @@
+package retain
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Hold is the local part of a lease that several callers of this process share. It is closed at first. Open opens it, once;
+// Close and End close it for good. Callers enter while it is open, its deadline has not passed, and the process is known to
+// receive recalls. All methods are safe for concurrent use.
+//
+// A caller that was closed out is never inside: entering and closing are atomic steps on one word, so that every caller that
+// entered before the close is counted after it.
+type Hold struct {
+	word     atomic.Uint64
+	deadline atomic.Int64   // ns since base, until when the lease is certain; 0: not open yet
+	epoch    atomic.Uint64  // the subscription on which a recall would have come
+	current  *atomic.Uint64 // the epoch of the subscription now: even while there is none
+	base     time.Time
+}
+
+// The word, from the top: whether the hold is open, whether its lease has ended, how many callers have come since TakeUses, and
+// how many are inside. 38 bits of uses last for minutes at a thousand million a second.
+const (
+	opened = 1 << 63
+	ended  = 1 << 62
+	use    = 1 << 24
+	uses   = ended - use
+	inside = use - 1
+
+	// maxInside bounds the callers inside, so that a count never reaches the bits of another.
+	maxInside = inside / 2
+)
+
+// New returns a closed hold for a lease that is about to be requested. Times are measured from base on the monotonic clock.
+// current counts up each time that the subscription for recalls begins or ends, and is even while there is none.
+func New(base time.Time, current *atomic.Uint64) *Hold {
+	h := &Hold{base: base, current: current}
+	h.Confirm(current.Load())
+	return h
+}
+
+// Confirm notes that the server has said, in the reply to a request that was sent during this epoch, that the lease is held and
+// not recalled.
+func (h *Hold) Confirm(epoch uint64) { h.epoch.Store(epoch) }
+
+// Extend sets until when the lease is certain. The caller counts it from before the request was sent. It is never set back.
+func (h *Hold) Extend(deadline time.Time) {
+	at := int64(deadline.Sub(h.base))
+	for was := h.deadline.Load(); at > was && !h.deadline.CompareAndSwap(was, at); was = h.deadline.Load() {
+	}
+}
+
+// Open admits callers, and counts one as inside: the one whose request brought the lease. If closed is set, it only counts that
+// one.
+func (h *Hold) Open(closed bool) {
+	if closed {
+		h.word.Add(use + 1)
+		return
+	}
+	h.word.Add(opened + use + 1)
+}
+
+// Enter counts the caller as inside, and returns the time since base, or reports that it may not enter. If settle is set, the
+// caller must call Inside to see whether it was the last to leave.
+func (h *Hold) Enter() (at time.Duration, ok, settle bool) {
+	w := h.word.Add(use + 1)
+	if epoch := h.epoch.Load(); w&opened != 0 && w&inside < maxInside && epoch == h.current.Load() && epoch&1 == 1 {
+		if at = time.Since(h.base); int64(at) < h.deadline.Load() {
+			return at, true, false
+		}
+	}
+	// The use stays: TakeUses may have taken it already.
+	return at, false, h.Leave()
+}
+
+// Leave counts a caller as outside again. If settle is set, the hold is closed, and the caller must call Inside to see whether it
+// was the last one.
+func (h *Hold) Leave() (settle bool) { return h.word.Add(^uint64(0))&opened == 0 }
+
+// Close closes the hold. It reports whether it was open.
+func (h *Hold) Close() bool { return h.word.And(^uint64(opened))&opened != 0 }
+
+// End closes the hold because its lease has ended.
+func (h *Hold) End() {
+	for {
+		w := h.word.Load()
+		if h.word.CompareAndSwap(w, w&^opened|ended) {
+			return
+		}
+	}
+}
+
+// Inside returns how many are inside. In a closed hold it only falls, but for callers that are about to find it closed.
+func (h *Hold) Inside() int { return int(h.word.Load() & inside) }
+
+// Certain reports whether the lease has not ended and its deadline has not passed. If not, the lease knows.
+func (h *Hold) Certain() bool {
+	return h.word.Load()&ended == 0 && int64(time.Since(h.base)) < h.deadline.Load()
+}
+
+// TakeUses returns how many have tried to enter since it was last called.
+func (h *Hold) TakeUses() int64 {
+	return int64(h.word.And(^uint64(uses)) & uses / use)
+}
