@@ -10,8 +10,15 @@ import (
 
 // call prepares a call of a script with the first keys of the lock and room for that many arguments.
 func (l *Lock) call(s *lua.Script, keys, room int, done func(*transport.Call)) *transport.Call {
-	args := s.AppendCommand(make([]any, 0, 3+keys+room), l.keys[:keys]...)
-	return &transport.Call{Script: s, Key: l.key(keyLock), Args: args, Done: done}
+	call := &transport.Call{Done: transport.Func(done)}
+	l.setCall(call, s, keys, room)
+	return call
+}
+
+// setCall is call for a Call that exists.
+func (l *Lock) setCall(call *transport.Call, s *lua.Script, keys, room int) {
+	call.Key = l.key(keyLock)
+	call.SetCommand(s, room, l.keys[:keys]...)
 }
 
 // decode returns the reply of a call, by one of protocol's functions, or why there is none.
@@ -42,20 +49,18 @@ const (
 	unusedUnlessGranted = 2 // as unusedLease, but a lease that replaced the origin is not released; the reply is Held
 )
 
-// releaseCall prepares a release. If tombstone is not 0, the token is not granted for that many ms.
-func (l *Lock) releaseCall(token string, tombstone int64, cancel int, done func(*transport.Call)) *transport.Call {
-	call := l.call(l.spec.Scripts.Release, 4, 4, done)
+// setRelease makes the call a release. If tombstone is not 0, the token is not granted for that many ms.
+func (l *Lock) setRelease(call *transport.Call, token string, tombstone int64, cancel int) {
+	l.setCall(call, l.spec.Scripts.Release, 4, 4)
 	call.Scalar = true
 	call.Args = protocol.ReleaseArgs(call.Args, token, l.args.settings, tombstone, cancel)
-	return call
 }
 
-// completeCall prepares the replacement of a lease by a record that lasts for so many ms.
-func (l *Lock) completeCall(token string, recordTTL int64, done func(*transport.Call)) *transport.Call {
-	call := l.call(l.spec.Scripts.Complete, 1, 2, done)
+// setCompletion makes the call the replacement of a lease by a record that lasts for so many ms.
+func (l *Lock) setCompletion(call *transport.Call, token string, recordTTL int64) {
+	l.setCall(call, l.spec.Scripts.Complete, 1, 2)
 	call.Scalar = true
 	call.Args = protocol.CompleteArgs(call.Args, token, recordTTL)
-	return call
 }
 
 // What a renewal does, by how many of the lock's keys it takes.
@@ -67,10 +72,16 @@ const (
 
 // renewCall prepares a renewal. An exact one may shorten the lease; others must not, since a copy may run late.
 func (l *Lock) renewCall(token string, ttl int64, keys int, exact bool, done func(*transport.Call)) *transport.Call {
-	call := l.call(l.spec.Scripts.Renew, keys, 4, done)
+	call := &transport.Call{Done: transport.Func(done)}
+	l.setRenewal(call, token, ttl, keys, exact)
+	return call
+}
+
+// setRenewal is renewCall for a Call that exists.
+func (l *Lock) setRenewal(call *transport.Call, token string, ttl int64, keys int, exact bool) {
+	l.setCall(call, l.spec.Scripts.Renew, keys, 4)
 	call.Urgent = true
 	call.Args = l.renewArgs(call.Args, token, ttl, exact)
-	return call
 }
 
 func (l *Lock) renewArgs(command []any, token string, ttl int64, exact bool) []any {
@@ -126,8 +137,9 @@ const serverIDKey = "lockkeeper"
 
 // identityCall prepares a query of the server's run_id.
 func (l *Lock) identityCall(done func(*transport.Call)) *transport.Call {
-	s := l.spec.Scripts.Identity
-	return &transport.Call{Script: s, Key: serverIDKey, Args: s.AppendCommand(nil), Done: done}
+	call := &transport.Call{Key: serverIDKey, Done: transport.Func(done)}
+	call.SetCommand(l.spec.Scripts.Identity, 0)
+	return call
 }
 
 // boolArg encodes a boolean for scripts.

@@ -25,10 +25,12 @@ type Cleanup struct {
 	until     time.Time // when the lease or entry must have expired
 	done      time.Time // if set, a record that lasts until then replaces the lease; see Complete
 	timer     timers.Timer
-	finished  chan struct{} // closed when state becomes cleanupEnded
+	finished  signal         // when state becomes cleanupEnded
+	first     transport.Call // the first one that is sent
 
 	mu        sync.Mutex // guards the fields below, which are final when it has ended
 	state     cleanupState
+	sent      bool // first is in use
 	backoff   *backoff.ExponentialBackOff
 	inDoubt   bool   // the outcome of an attempt is unknown, so the server may have done it already
 	code      int64  // the code of the server's reply
@@ -58,11 +60,10 @@ var (
 // newCleanup returns a cleanup for which Close waits. The caller must call send. If inDoubt is set, a copy of the token's
 // request may still run, and the token gets a tombstone.
 func (l *Lock) newCleanup(token string, inDoubt bool, until time.Time) *Cleanup {
-	c := &Cleanup{lock: l, token: token, until: until, finished: make(chan struct{})}
+	c := &Cleanup{lock: l, token: token, until: until}
 	if inDoubt {
 		c.tombstone = millis(tombstoneTTL)
 	}
-	c.timer.Fire = func(time.Time) { c.send(l.e.transport.Send) }
 	l.e.beginWork(true)
 	return c
 }
@@ -74,7 +75,7 @@ func (l *Lock) tombstone(ctx context.Context, token string) {
 	c.send(l.e.transport.Send)
 	ctx, cancel := context.WithTimeout(ctx, cancelGrace)
 	defer cancel()
-	waitFor(ctx, c.finished)
+	waitFor(ctx, c.finished.done())
 }
 
 // send sends the command of the current state, by Transport.Send or SendInline.
@@ -82,16 +83,30 @@ func (c *Cleanup) send(by func(*transport.Call)) {
 	l := c.lock
 	c.mu.Lock()
 	state := c.state
+	call := &c.first
+	if c.sent {
+		call = &transport.Call{}
+	}
+	c.sent = true
 	c.mu.Unlock()
+	call.Done = c
 	if state == cleanupChecking {
-		by(l.renewCall(c.token, l.ttl, renewMetadata, false, c.checked))
-		return
+		l.setRenewal(call, c.token, l.ttl, renewMetadata, false)
+	} else if ms := millis(time.Until(c.done)); ms > 0 { // otherwise the record would have expired already
+		l.setCompletion(call, c.token, ms)
+	} else {
+		l.setRelease(call, c.token, c.tombstone, c.unused)
 	}
-	if ms := millis(time.Until(c.done)); ms > 0 { // otherwise the record would have expired already
-		by(l.completeCall(c.token, ms, c.released))
-		return
+	by(call)
+}
+
+// CallDone implements transport.Receiver.
+func (c *Cleanup) CallDone(call *transport.Call) {
+	if call.Script == c.lock.spec.Scripts.Renew {
+		c.checked(call)
+	} else {
+		c.released(call)
 	}
-	by(l.releaseCall(c.token, c.tombstone, c.unused, c.released))
 }
 
 // released handles the reply of release.lua or complete.lua.
@@ -157,6 +172,7 @@ func (c *Cleanup) retry(err error) {
 		c.finish(0, err)
 		return
 	}
+	c.timer.Handler = timers.Func(func(time.Time) { c.send(e.transport.Send) })
 	e.timers.Set(&c.timer, now.Add(pause))
 }
 
@@ -197,7 +213,7 @@ func (c *Cleanup) finish(code int64, err error) {
 	if successor != nil {
 		successor.settle(found, err)
 	}
-	close(c.finished)
+	c.finished.close()
 	c.lock.e.endWork()
 }
 
@@ -237,12 +253,10 @@ func (c *Cleanup) err() error {
 
 // errNow is err for a cleanup that may not have ended yet.
 func (c *Cleanup) errNow() error {
-	select {
-	case <-c.finished:
+	if c.finished.isClosed() {
 		return c.err()
-	default:
-		return c.lock.fail(ErrReleaseUnanswered)
 	}
+	return c.lock.fail(ErrReleaseUnanswered)
 }
 
 // continueAdmitting makes the server go on admitting waiters after a script reached the limit of one run.

@@ -55,8 +55,10 @@ func (h *Lease) Since() time.Time { return h.grantedAt }
 // Forget deletes a record that Holders has returned. It blocks until the server has answered, until ctx ends, or until the
 // retry policy gives up.
 func (l *Lock) Forget(ctx context.Context, record string) error {
-	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
-		return l.releaseCall(record, 0, usedLease, done)
+	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done, 0, func(done func(*transport.Call)) *transport.Call {
+		call := &transport.Call{Done: transport.Func(done)}
+		l.setRelease(call, record, 0, usedLease)
+		return call
 	})
 	if errors.Is(err, errStopped) {
 		err = ErrClosed

@@ -22,7 +22,7 @@ func (cv *conversion) resolved() <-chan struct{} {
 	if cv == nil || cv.undoing == nil {
 		return nil
 	}
-	return cv.undoing.finished
+	return cv.undoing.finished.done()
 }
 
 // Convert acquires a lease, described by the terms, that replaces another lease of the same name. The server ends the old
@@ -63,7 +63,7 @@ func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error
 		grace := time.NewTimer(cancelGrace)
 		defer grace.Stop()
 		select {
-		case <-c.finished:
+		case <-c.finished.done():
 		case <-grace.C:
 		}
 		h, known := from.resolveInBackground(c, t)
@@ -279,7 +279,7 @@ func (h *Lease) replaced() {
 		h.mu.Unlock()
 		return
 	}
-	cancel := h.endLocked(leaseDetached, h.lock.fail(ErrReleased))
+	cancel := h.endLocked(leaseDetached, h.lock.releasedError())
 	h.mu.Unlock()
 	cancel()
 	h.forget()

@@ -29,7 +29,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -130,7 +129,7 @@ func New(cfg Config) *Engine {
 	}
 	e.closing, e.close = context.WithCancel(context.Background())
 	e.idle = sync.NewCond(&e.mu)
-	e.wakeupTimer.Fire = e.replaceStale
+	e.wakeupTimer.Handler = timers.Func(e.replaceStale)
 	e.subscriber = pubsub.New(pubsub.Config{
 		Client:     cfg.Client,
 		Received:   e.received,
@@ -250,9 +249,6 @@ func (e *Engine) observe(ev Event) {
 		e.cfg.Observe(ev)
 	}
 }
-
-// nextSerial returns the serial of a new request. It is short, because Redis stores that of each waiter twice.
-func (e *Engine) nextSerial() string { return strconv.FormatUint(e.serial.Add(1), 36) }
 
 // cancelGrace is how long a caller whose context has ended waits at most for a cleanup.
 const cancelGrace = time.Second

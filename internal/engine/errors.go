@@ -102,6 +102,16 @@ func (l *Lock) fail(list ...error) error {
 	return f
 }
 
+// releasedError returns ErrReleased as an error of this lock, always the same.
+func (l *Lock) releasedError() error {
+	if err := l.released.Load(); err != nil {
+		return err
+	}
+	err := l.fail(ErrReleased).(*lockError)
+	l.released.Store(err)
+	return err
+}
+
 // WithoutName returns an error of a lock without the lock's kind and name, for use in an error that names the lock itself.
 func WithoutName(err error) error {
 	f, ok := err.(*lockError)

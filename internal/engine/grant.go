@@ -53,7 +53,7 @@ func (r *request) grantThen(fence int64, from time.Time, ms int64, state leaseSt
 		r.state, r.fence = requestPermitted, uint64(fence)
 		r.mu.Unlock()
 		first()
-		close(r.end)
+		r.end.close()
 		r.unregister()
 		return nil
 	}
@@ -72,7 +72,7 @@ func (r *request) grantThen(fence int64, from time.Time, ms int64, state leaseSt
 	r.state, r.lease, r.fence = requestLeased, h, h.fence
 	r.mu.Unlock()
 	first()
-	close(r.end)
+	r.end.close()
 	h.start()
 	r.unregister()
 	return nil
@@ -108,7 +108,7 @@ func (r *request) leave(err error) {
 	if r.atServerLocked() != tokenAbsent {
 		r.undoLocked()
 	}
-	close(r.end)
+	r.end.close()
 	r.mu.Unlock()
 	r.unregister()
 }
@@ -133,7 +133,7 @@ func (r *request) stop(err error) (something bool) {
 		return false
 	}
 	r.state, r.err = requestFailed, err
-	close(r.end)
+	r.end.close()
 	return r.atServerLocked() != tokenAbsent
 }
 

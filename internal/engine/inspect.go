@@ -84,7 +84,7 @@ func (l *Lock) inspect(ctx context.Context, subject int, after int64) ([]any, er
 		return nil, l.fail(ErrClosed)
 	}
 	defer l.e.endWork()
-	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done(), MaxTries, func(done func(*transport.Call)) *transport.Call {
+	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done, MaxTries, func(done func(*transport.Call)) *transport.Call {
 		return l.inspectCall(subject, after, pageSize, done)
 	})
 	switch {

@@ -71,9 +71,15 @@ func (l *Lock) newLease(token string, fence int64, deadline time.Time) *Lease {
 	now := time.Now()
 	h := &Lease{lock: l, token: token, fence: uint64(fence), grantedAt: now, metadataAt: now, ttl: l.ttl, deadline: deadline}
 	h.begin(h)
-	h.timer.Fire = h.onTimer
+	h.timer.Handler = (*leaseTimer)(h)
 	return h
 }
+
+// leaseTimer is a Lease as the handler of its timer.
+type leaseTimer Lease
+
+// Fire implements timers.Handler.
+func (t *leaseTimer) Fire(now time.Time) { (*Lease)(t).onTimer(now) }
 
 // addLease registers a lease. It reports false after Close.
 func (e *Engine) addLease(h *Lease) bool {
@@ -211,7 +217,7 @@ func (h *Lease) end(by func(*transport.Call), unused bool, done time.Time) (*Cle
 		}
 		return nil, h.lock.fail(err)
 	}
-	cancel := h.endLocked(leaseReleased, h.lock.fail(ErrReleased))
+	cancel := h.endLocked(leaseReleased, h.lock.releasedError())
 	if h.inFlight > 0 && h.drained == nil {
 		h.drained = make(chan struct{})
 	}
@@ -247,6 +253,12 @@ func (h *Lease) Release(ctx context.Context) error {
 // await returns when the cleanup has ended and no renewal is under way, or when ctx ends; if that has ended already, after
 // cancelGrace at most. The error is silence if there was no reply.
 func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
+	h.mu.Lock()
+	drained, resolved := h.drained, h.conversion.resolved()
+	h.mu.Unlock()
+	if c.finished.isClosed() && drained == nil && resolved == nil {
+		return c.err()
+	}
 	var timeout <-chan time.Time
 	done := ctx.Done()
 	if ctx.Err() != nil {
@@ -254,10 +266,7 @@ func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 		defer grace.Stop()
 		timeout, done = grace.C, nil
 	}
-	h.mu.Lock()
-	drained, resolved := h.drained, h.conversion.resolved()
-	h.mu.Unlock()
-	for _, ended := range []<-chan struct{}{c.finished, drained, resolved} {
+	for _, ended := range []<-chan struct{}{c.finished.done(), drained, resolved} {
 		if ended == nil {
 			continue
 		}

@@ -127,8 +127,8 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 		if !l.e.beginWork(false) {
 			return Taken{}, l.fail(ErrClosed)
 		}
-		token := l.token(l.e.nextSerial(), "", 0)
-		call, inDoubt, err := l.e.roundTrip(ctx, l.e.closing.Done(), 0, func(done func(*transport.Call)) *transport.Call {
+		token, _ := l.newToken("", 0)
+		call, inDoubt, err := l.e.roundTrip(ctx, l.e.closing.Done, 0, func(done func(*transport.Call)) *transport.Call {
 			return l.limitCall(limit, token, done)
 		})
 		if inDoubt = inDoubt && limit > 0; inDoubt { // a late copy would undo what others have set since

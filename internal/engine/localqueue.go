@@ -13,16 +13,15 @@ type localQueue struct {
 }
 
 // waitLocally blocks until it is the caller's turn, until ctx ends, or until the keeper is closed. It returns the health that
-// the callers of the name share, for which an answer may be maxAge old. The caller must call leave to end its turn.
-func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Duration) (shared *ServerHealth, leave func(), err error) {
-	leave = func() { e.leaveLocalQueue(key) }
+// the callers of the name share, for which an answer may be maxAge old. The caller must call leaveLocalQueue to end its turn.
+func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Duration) (shared *ServerHealth, err error) {
 	e.mu.Lock()
 	q := e.localQueues[key]
 	if q == nil {
 		q = &localQueue{health: ServerHealth{maxAge: maxAge}}
 		e.localQueues[key] = q
 		e.mu.Unlock()
-		return &q.health, leave, nil
+		return &q.health, nil
 	}
 	turn := make(chan struct{})
 	q.waiting = append(q.waiting, turn)
@@ -33,7 +32,7 @@ func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Durati
 	for waiting := true; waiting; {
 		select {
 		case <-turn:
-			return &q.health, leave, nil
+			return &q.health, nil
 		case <-ctx.Done():
 			err, waiting = q.health.waitError(ctx), false
 		case <-e.closing.Done():
@@ -47,14 +46,15 @@ func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Durati
 		if t == turn {
 			q.waiting = append(q.waiting[:i], q.waiting[i+1:]...)
 			e.mu.Unlock()
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	e.mu.Unlock()
 	e.leaveLocalQueue(key) // the turn came at the same time: hand it on
-	return nil, nil, err
+	return nil, err
 }
 
+// leaveLocalQueue ends a turn and begins the next one.
 func (e *Engine) leaveLocalQueue(key string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

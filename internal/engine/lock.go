@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"errors"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -32,8 +34,9 @@ type Lock struct {
 	*sharedParams
 	e        *Engine
 	spec     Spec
-	keys     [4]any // of every command, as strings, by the indexes below
-	claimTTL int64  // ms: of a lease granted by a message, until it is confirmed
+	keys     [4]any                    // of every command, as strings, by the indexes below
+	claimTTL int64                     // ms: of a lease granted by a message, until it is confirmed
+	released atomic.Pointer[lockError] // see releasedError
 }
 
 // Indexes of keys.
@@ -140,14 +143,19 @@ func CheckTTL(option string, d time.Duration) error {
 	return nil
 }
 
-// token returns a token. The policy reads the flags and the number.
-func (l *Lock) token(serial, flags string, number int64) string {
+// newToken returns the token of a new request, and its serial, which shares the token's memory. The serial is short, because Redis
+// stores that of each waiter twice. The policy reads the flags and the number.
+func (l *Lock) newToken(flags string, number int64) (token, serial string) {
 	if l.spec.Limits != nil {
 		flags = l.spec.Limits.flags() + flags
 	}
-	return protocol.Token{
+	var buf [13]byte
+	serial = string(strconv.AppendUint(buf[:0], l.e.serial.Add(1), 36))
+	token = protocol.Token{
 		Keeper: l.e.id, Serial: serial, TTL: l.ttl, ClaimTTL: l.claimTTL, Flags: flags, Number: number,
 	}.String()
+	start := len(l.e.id) + len(":")
+	return token, token[start : start+len(serial)]
 }
 
 func (l *Lock) event(t EventType) Event {
@@ -226,11 +234,11 @@ func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*request,
 	if !wait || !l.spec.LocalQueue {
 		return l.acquireSubscribed(ctx, t, wait, nil)
 	}
-	health, leave, err := l.e.waitLocally(ctx, l.key(keyQueue), l.e.maxAge())
+	health, err := l.e.waitLocally(ctx, l.key(keyQueue), l.e.maxAge())
 	if err != nil {
 		return nil, l.fail(err)
 	}
-	defer leave()
+	defer l.e.leaveLocalQueue(l.key(keyQueue))
 	return l.acquireSubscribed(ctx, t, wait, health)
 }
 

@@ -76,12 +76,14 @@ func NewServerHealth(maxAge time.Duration) *ServerHealth { return &ServerHealth{
 // returns what those before have recorded about the server; leave admits the next one. Otherwise the error is ErrClosed, or
 // says how the wait ended with ctx.
 func (l *Lock) WaitLocally(ctx context.Context, maxAge time.Duration) (shared *ServerHealth, leave func(), err error) {
-	return l.e.waitLocally(ctx, l.key(keyQueue), maxAge)
+	shared, err = l.e.waitLocally(ctx, l.key(keyQueue), maxAge)
+	return shared, func() { l.e.leaveLocalQueue(l.key(keyQueue)) }, err
 }
 
 // NewToken returns a token for a new request of this lock, with flags and a number that the policy reads; see protocol.Token.
 func (l *Lock) NewToken(flags string, number int64) string {
-	return l.token(l.e.nextSerial(), flags, number)
+	token, _ := l.newToken(flags, number)
+	return token
 }
 
 // A TokenRequest asks the server for a lease with a token that the caller has made, and may use at other servers as well and
@@ -104,7 +106,7 @@ type TokenReply struct {
 // may still arrive at the server. It returns nil if the engine is closed.
 func (l *Lock) NewTokenRequest(token string, owner *Owner, inDoubt bool) *TokenRequest {
 	// It is registered under the token. A serial in it may be of another keeper, and so equal to one of this keeper's.
-	r := &TokenRequest{request{lock: l, serial: token, token: token, owner: owner, end: make(chan struct{})}}
+	r := &TokenRequest{request{lock: l, serial: token, token: token, owner: owner}}
 	if inDoubt {
 		r.atServer = tokenInDoubt
 	}
@@ -196,7 +198,7 @@ func (l *Lock) CleanUp(token string, until time.Time) *Cleanup {
 }
 
 // Done is closed when the cleanup has ended.
-func (c *Cleanup) Done() <-chan struct{} { return c.finished }
+func (c *Cleanup) Done() <-chan struct{} { return c.finished.done() }
 
 // Failure is why the cleanup ended without an answer of the server; nil: it was answered, or has not ended.
 func (c *Cleanup) Failure() error {

@@ -36,7 +36,7 @@ func (l *Lock) enqueue(r *request, a protocol.AcquireReply) {
 	q := e.queues[l.key(keyQueue)]
 	if q == nil {
 		q = &waitQueue{lock: l, health: health, requests: map[*request]struct{}{}, due: time.Now().Add(e.cfg.HeartbeatInterval)}
-		q.timer.Fire = q.onTimer
+		q.timer.Handler = timers.Func(q.onTimer)
 		e.queues[l.key(keyQueue)] = q
 		e.subscriber.Retain(l.channel)
 	}

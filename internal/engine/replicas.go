@@ -56,7 +56,7 @@ func (l *Lock) awaitReplicas(ctx context.Context, r *request, h *Lease) error {
 		grace := time.NewTimer(cancelGrace)
 		defer grace.Stop()
 		select {
-		case <-c.finished:
+		case <-c.finished.done():
 		case <-grace.C:
 		case <-ctx.Done():
 		}
@@ -72,7 +72,7 @@ func (l *Lock) awaitReplicas(ctx context.Context, r *request, h *Lease) error {
 func (l *Lock) replicateGrant(ctx context.Context, r *request, h *Lease) error {
 	again := &transport.Call{Script: l.spec.Scripts.Acquire}
 	again.Args = l.acquireArgs(nil, r.token, r.policyArg, nil)
-	again.Done = func(call *transport.Call) { r.copyDone(transport.OutcomeOf(call.Err)) }
+	again.Done = transport.Func(func(call *transport.Call) { r.copyDone(transport.OutcomeOf(call.Err)) })
 	r.copySent(time.Now()) // a release that overtakes it must leave a tombstone
 	return l.waitForReplicas(ctx, again, l.allKeys(), func() error {
 		a, err := decode(again, protocol.ParseAcquireReply)
@@ -93,7 +93,7 @@ func (l *Lock) replicateRenewal(ctx context.Context, token string) (renewal, err
 	again := &transport.Call{Script: l.spec.Scripts.Renew}
 	r := renewal{sent: time.Now()}
 	again.Args = l.renewArgs(nil, token, l.ttl, false)
-	again.Done = func(*transport.Call) {}
+	again.Done = transport.Func(func(*transport.Call) {})
 	err := l.waitForReplicas(ctx, again, l.allKeys()[:2], func() (err error) {
 		if r.RenewReply, err = decode(again, protocol.ParseRenewReplyWithFence); err == nil && !r.Held {
 			err = fmt.Errorf("%w: %w", ErrLost, ErrNotHeld)
@@ -112,7 +112,7 @@ func (l *Lock) replicateRenewal(ctx context.Context, token string) (renewal, err
 func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, keys []string, check func() error) error {
 	if !l.e.beginWork(false) {
 		call.Err = redis.ErrClosed // it was not sent
-		call.Done(call)
+		call.Done.CallDone(call)
 		return ErrClosed
 	}
 	done := make(chan error, 1)
@@ -136,7 +136,7 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 	conn, primary, err := l.e.cfg.Client.Conn(ctx, l.key(keyLock))
 	if err != nil {
 		call.Err = redis.ErrClosed // it was not sent
-		call.Done(call)
+		call.Done.CallDone(call)
 		return fail(err)
 	}
 	defer func() { _ = conn.Close() }()
@@ -145,7 +145,7 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 	if redis.HasErrorPrefix(call.Err, "NOSCRIPT") {
 		call.SetResult(conn.Eval(ctx, call.Script.Text, keys, call.Args...))
 	}
-	call.Done(call)
+	call.Done.CallDone(call)
 	if err := check(); errors.Is(err, ErrLost) || errors.Is(err, ErrReleased) {
 		return err
 	} else if err != nil {

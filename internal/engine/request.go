@@ -28,18 +28,18 @@ type request struct {
 	lock      *Lock
 	serial    string
 	token     string
-	policyArg any           // the token of the lease to be replaced, or a semaphore's limits, or ""
-	owner     *Owner        // of the lease, see Lease.owner; nil: none
-	origin    *Lease        // the lease to be replaced; nil: none
-	noPush    bool          // the keeper cannot receive messages: it is granted the lock all the same, and learns of it by a heartbeat
-	quota     *Quota        // where to store what the reply says of the window; nil: nowhere
-	end       chan struct{} // closed when the request has ended
+	policyArg any    // the token of the lease to be replaced, or a semaphore's limits, or ""
+	owner     *Owner // of the lease, see Lease.owner; nil: none
+	origin    *Lease // the lease to be replaced; nil: none
+	noPush    bool   // the keeper cannot receive messages: it is granted the lock all the same, and learns of it by a heartbeat
+	quota     *Quota // where to store what the reply says of the window; nil: nowhere
+	end       signal // when the request has ended
 
 	// Guarded by the engine's mu.
 	notified bool      // a message about its grant came
 	due      time.Time // when to send a heartbeat once it is queued, if that was asked for before; zero: not asked
 
-	mu             sync.Mutex // guards the fields below; lease, fence, err and cleanup are final when end is closed
+	mu             sync.Mutex // guards the fields below; lease, fence, err and cleanup are final when it has ended
 	state          requestState
 	atServer       tokenState    // by the calls that have ended; see atServerLocked
 	copiesInFlight int           // calls under way
@@ -61,12 +61,12 @@ type request struct {
 // newRequest registers a request, so that messages find it. It returns nil after Close. health is what earlier requests have
 // recorded, or nil.
 func (l *Lock) newRequest(t Terms, health *ServerHealth) *request {
-	r := &request{lock: l, health: health, serial: l.e.nextSerial(), end: make(chan struct{}), reportedRank: -1}
+	r := &request{lock: l, health: health, reportedRank: -1}
 	if health == nil {
 		r.own.maxAge = l.e.maxAge()
 		r.health = &r.own
 	}
-	r.token = l.token(r.serial, t.Flags, int64(t.Number))
+	r.token, r.serial = l.newToken(t.Flags, int64(t.Number))
 	r.noPush = strings.Contains(t.Flags, protocol.FlagNoPush)
 	r.quota = t.quota
 	r.policyArg = l.args.policyArg
@@ -101,7 +101,7 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 		return r, err
 	}
 	if r.origin != nil && r.cleanup != nil { // a copy of the call may have been granted the lease
-		if !waitFor(ctx, r.cleanup.finished) {
+		if !waitFor(ctx, r.cleanup.finished.done()) {
 			return nil, l.fail(health.waitError(ctx))
 		}
 		if r.cleanup.found != nil || r.cleanup.failure != nil {
@@ -146,18 +146,8 @@ func (r *request) run(ctx context.Context, mode requestMode) error {
 		_, err := r.result()
 		return err
 	}
-	near, stop := nearDeadline(ctx)
-	defer stop()
-	for waiting := true; waiting; {
-		select {
-		case <-r.end:
-			waiting = false
-		case <-ctx.Done():
-			r.leave(r.lock.fail(r.serverHealth().waitError(ctx)))
-			waiting = false
-		case <-near:
-			r.lock.e.heartbeatIfStale(r.lock.key(keyQueue))
-		}
+	if !r.end.isClosed() {
+		r.wait(ctx)
 	}
 	if err := ctx.Err(); err != nil {
 		// The grant and the end of ctx may coincide; then the caller does not get it, unless it replaces the lease that the
@@ -169,6 +159,23 @@ func (r *request) run(ctx context.Context, mode requestMode) error {
 	}
 	_, err := r.result()
 	return err
+}
+
+// wait returns when the request has ended. It ends the request when ctx ends.
+func (r *request) wait(ctx context.Context) {
+	near, stop := nearDeadline(ctx)
+	defer stop()
+	for {
+		select {
+		case <-r.end.done():
+			return
+		case <-ctx.Done():
+			r.leave(r.lock.fail(r.serverHealth().waitError(ctx)))
+			return
+		case <-near:
+			r.lock.e.heartbeatIfStale(r.lock.key(keyQueue))
+		}
+	}
 }
 
 // serverHealth returns what is known of the health of the server.
@@ -212,7 +219,7 @@ func (r *request) ask(ctx context.Context, mode requestMode) error {
 func (r *request) askOnce(ctx context.Context, mode requestMode, tries int, began time.Time) error {
 	l := r.lock
 	health := r.serverHealth()
-	call, _, err := l.e.roundTrip(ctx, r.end, tries, func(done func(*transport.Call)) *transport.Call {
+	call, _, err := l.e.roundTrip(ctx, r.end.done, tries, func(done func(*transport.Call)) *transport.Call {
 		r.copySent(began)
 		sent := time.Now()
 		health.Sent(sent)

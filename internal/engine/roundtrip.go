@@ -16,29 +16,31 @@ var errStopped = errors.New("stopped")
 const MaxTries = 3
 
 // roundTrip sends calls, one after the other, until one is answered, and returns it. It blocks until then, until ctx ends,
-// until stop is closed (errStopped), until an error is not retryable, or until maxAttempts have failed; if maxAttempts is 0,
+// until the channel of stop is closed (errStopped), until an error is not retryable, or until maxAttempts have failed; if maxAttempts is 0,
 // the retry policy decides. inDoubt reports that a call may still run whose outcome will not be known. If ctx ended, the error
 // wraps ctx.Err() and why there was no answer before.
-func (e *Engine) roundTrip(ctx context.Context, stop <-chan struct{}, maxAttempts int, prepare func(done func(*transport.Call)) *transport.Call) (answered *transport.Call, inDoubt bool, err error) {
+func (e *Engine) roundTrip(ctx context.Context, stop func() <-chan struct{}, maxAttempts int, prepare func(done func(*transport.Call)) *transport.Call) (answered *transport.Call, inDoubt bool, err error) {
 	var retries *backoff.ExponentialBackOff
 	began := time.Now()
 	for attempt := 1; ; attempt++ {
-		done := make(chan struct{})
-		call := prepare(func(*transport.Call) { close(done) })
+		p := &pending{}
+		call := prepare(p.callDone)
 		if ctx.Done() == nil {
 			e.transport.SendInline(call) // the wait cannot be canceled
 		} else {
 			e.transport.Send(call)
 		}
-		select {
-		case <-done:
-		case <-stop:
-			return nil, true, errStopped
-		case <-ctx.Done():
-			if err == nil {
-				err = ErrNoAnswer
+		if !p.ended.isClosed() {
+			select {
+			case <-p.ended.done():
+			case <-stop():
+				return nil, true, errStopped
+			case <-ctx.Done():
+				if err == nil {
+					err = ErrNoAnswer
+				}
+				return nil, true, Chain(err, ctx.Err())
 			}
-			return nil, true, Chain(err, ctx.Err())
 		}
 		if call.Err == nil {
 			return call, inDoubt, nil
@@ -54,7 +56,7 @@ func (e *Engine) roundTrip(ctx context.Context, stop <-chan struct{}, maxAttempt
 		pause := time.NewTimer(retries.NextBackOff())
 		select {
 		case <-pause.C:
-		case <-stop:
+		case <-stop():
 			pause.Stop()
 			return nil, inDoubt, errStopped
 		case <-ctx.Done():
@@ -63,6 +65,11 @@ func (e *Engine) roundTrip(ctx context.Context, stop <-chan struct{}, maxAttempt
 		}
 	}
 }
+
+// pending is a call that roundTrip waits for.
+type pending struct{ ended signal }
+
+func (p *pending) callDone(*transport.Call) { p.ended.close() }
 
 // waitFor waits until the channel is closed or ctx ends, and reports whether the channel is closed.
 func waitFor(ctx context.Context, closed <-chan struct{}) bool {

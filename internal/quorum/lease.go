@@ -48,7 +48,7 @@ func (l *Lock) newLease(token string) *Lease {
 	u := &Lease{lock: l, token: token, changed: make(chan struct{}, 1), members: make([]member, len(l.locks))}
 	u.owner = engine.Owner{Since: time.Now(), Observer: u}
 	u.lifecycle.Begin(u)
-	u.timer.Fire = u.onTimer
+	u.timer.Handler = timers.Func(u.onTimer)
 	return u
 }
 

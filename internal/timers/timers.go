@@ -20,13 +20,22 @@ type Scheduler struct {
 	fired   sync.WaitGroup
 }
 
-// Timer is a function and the time at which it is called. Set Fire before the timer is first set.
+// Timer has a time at which its Handler is called. Set the Handler before the timer is first set.
 type Timer struct {
-	Fire func(now time.Time) // called from the scheduler's goroutine; must not block, may set timers
+	Handler Handler
 
 	at    time.Time
 	index int // in the heap, from 1; 0 if the timer is not set
 }
+
+// Handler is called when a timer is due, from the scheduler's goroutine. Fire must not block; it may set timers.
+type Handler interface{ Fire(now time.Time) }
+
+// Func is a Handler that calls the function.
+type Func func(now time.Time)
+
+// Fire implements Handler.
+func (f Func) Fire(now time.Time) { f(now) }
 
 // Set sets the time at which the timer fires. It replaces an earlier setting.
 func (s *Scheduler) Set(t *Timer, at time.Time) {
@@ -122,7 +131,7 @@ func (s *Scheduler) fire() {
 		}
 		s.mu.Unlock()
 		for _, t := range due {
-			t.Fire(now)
+			t.Handler.Fire(now)
 		}
 		s.mu.Lock()
 	}

@@ -20,14 +20,14 @@ func TestTimersFireOnceInOrder(t *testing.T) {
 			want := map[int]time.Duration{}
 			timers := make([]*Timer, 8)
 			for i := range timers {
-				timers[i] = &Timer{Fire: func(now time.Time) {
+				timers[i] = &Timer{Handler: Func(func(now time.Time) {
 					mu.Lock()
 					defer mu.Unlock()
 					if at, set := want[i]; !set || at != now.Sub(start) || !now.Equal(time.Now()) {
 						r.Errorf("timer %d fired at %v, with time %v; set: %v, to %v", i, time.Since(start), now.Sub(start), set, at)
 					}
 					delete(want, i)
-				}}
+				})}
 			}
 			for range rapid.IntRange(1, 40).Draw(r, "steps") {
 				i := rapid.IntRange(0, len(timers)-1).Draw(r, "timer")
@@ -73,10 +73,10 @@ func TestStopWaitsForFiringTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Scheduler
 		ended := false
-		c.Set(&Timer{Fire: func(time.Time) {
+		c.Set(&Timer{Handler: Func(func(time.Time) {
 			time.Sleep(time.Second)
 			ended = true
-		}}, time.Now())
+		})}, time.Now())
 		synctest.Wait()
 		c.Stop()
 		if !ended {
@@ -91,7 +91,7 @@ func TestEarliestConcurrentTimeWins(t *testing.T) {
 	defer c.Stop()
 	for round := range 20000 {
 		now := time.Now()
-		a := &Timer{Fire: func(time.Time) {}}
+		a := &Timer{Handler: Func(func(time.Time) {})}
 		var all sync.WaitGroup
 		for i := range 4 {
 			all.Go(func() { c.SetIfSooner(a, now.Add(time.Duration(i+1)*time.Hour)) })

@@ -9,18 +9,29 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// noRetry and noRetryAny are commands that go-redis must not repeat. They are two types because a struct of one pointer is
-// stored in an interface without an allocation.
+// integers and anything are commands that go-redis must not repeat, for replies that are arrays of integers and for others.
 type (
-	noRetry    struct{ *redis.IntSliceCmd }
-	noRetryAny struct{ *redis.Cmd }
+	integers struct{ *redis.IntSliceCmd }
+	anything struct{ redis.Cmd }
 )
 
 // NoRetry is called by go-redis before it repeats a command.
-func (noRetry) NoRetry() bool { return true }
+func (integers) NoRetry() bool { return true }
 
 // NoRetry is called by go-redis before it repeats a command.
-func (noRetryAny) NoRetry() bool { return true }
+func (*anything) NoRetry() bool { return true }
+
+// command returns the command of a call. The memory of most is in the Call.
+func (call *Call) command(ctx context.Context) (cmd redis.Cmder) {
+	if call.Scalar || call.Mixed {
+		call.cmd = anything{*redis.NewCmd(ctx, call.Args...)}
+		cmd = &call.cmd
+	} else {
+		cmd = integers{redis.NewIntSliceCmd(ctx, call.Args...)}
+	}
+	cmd.SetFirstKeyPos(3)
+	return cmd
+}
 
 // exchange sends the sender's batch in one pipeline and calls Done for each call. A single call is sent in a pipeline as
 // well: go-redis has separate connections for pipelines, so leases are renewed even while the application has exhausted
@@ -28,14 +39,7 @@ func (noRetryAny) NoRetry() bool { return true }
 func (t *Transport) exchange(s *sender) {
 	ctx := context.Background()
 	for _, call := range s.batch {
-		var cmd redis.Cmder
-		if call.Scalar || call.Mixed {
-			cmd = noRetryAny{redis.NewCmd(ctx, call.Args...)}
-		} else {
-			cmd = noRetry{redis.NewIntSliceCmd(ctx, call.Args...)}
-		}
-		cmd.SetFirstKeyPos(3)
-		s.cmds = append(s.cmds, cmd)
+		s.cmds = append(s.cmds, call.command(ctx))
 	}
 	_ = s.pipe.BatchProcess(ctx, s.cmds...)
 	_, pipelineErr := s.pipe.Exec(ctx)
@@ -51,7 +55,7 @@ func (t *Transport) exchange(s *sender) {
 			}
 			unanswered = unanswered || OutcomeOf(call.Err) != Answered
 		}
-		call.Done(call)
+		call.Done.CallDone(call)
 	}
 	clear(s.cmds)
 	clear(s.batch)
@@ -67,11 +71,11 @@ func (t *Transport) exchange(s *sender) {
 func (call *Call) setResult(cmd redis.Cmder, pipelineErr error) {
 	var unset bool
 	switch cmd := cmd.(type) {
-	case noRetry:
+	case integers:
 		call.Reply, call.Err = cmd.Result()
 		unset = call.Reply == nil
-	case noRetryAny:
-		call.SetResult(cmd.Cmd)
+	case *anything:
+		call.SetResult(&cmd.Cmd)
 		unset = cmd.Val() == nil
 	}
 	if call.Err == nil && unset {

@@ -24,12 +24,15 @@ const (
 
 // OutcomeOf classifies the error of a command. A nil error is Answered.
 func OutcomeOf(err error) Outcome {
+	if err == nil {
+		return Answered
+	}
 	var dial *net.OpError
 	var notSent *notSentError
 	switch {
 	case partiallyExecuted(err):
 		return InDoubt
-	case err == nil, isRedis(err):
+	case isRedis(err):
 		return Answered
 	case errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
 		return NotSent
@@ -84,6 +87,9 @@ func WrongType(err error) bool {
 }
 
 func isRedis(err error) bool {
+	if err == nil {
+		return false // errors.As would cost an allocation
+	}
 	var reply redis.Error
 	return errors.As(err, &reply)
 }

@@ -26,20 +26,47 @@ import (
 // Call is one run of a script. The caller sets the first group of fields; the second is set when Done is called.
 type Call struct {
 	Script *lua.Script
-	Key    string      // the first key; it selects the node of a cluster
-	Urgent bool        // sent before calls that are not: renewals and heartbeats, which keep something from expiring
-	Scalar bool        // the reply may be a number in place of an array
-	Mixed  bool        // the reply has elements that are not integers, and is stored in Values
-	Args   []any       // the command, from EVALSHA on; see Script.AppendCommand
-	Done   func(*Call) // called once, from a goroutine of the Transport; must not block
+	Key    string   // the first key; it selects the node of a cluster
+	Urgent bool     // sent before calls that are not: renewals and heartbeats, which keep something from expiring
+	Scalar bool     // the reply may be a number in place of an array
+	Mixed  bool     // the reply has elements that are not integers, and is stored in Values
+	Args   []any    // the command, from EVALSHA on; see Script.AppendCommand
+	Done   Receiver // called once
 
 	Sent   time.Time // a time before the command was first sent
 	Reply  []int64   // the script's reply; one element if it is a number and no array
 	Values []any     // the script's reply if Mixed is set
 	Err    error     // why there is no reply, or nil; see OutcomeOf
 
-	number   [1]int64 // Reply, without an allocation, if it is a number
-	sentText bool     // the server did not have the script, so its text was sent
+	sentText bool // the server did not have the script, so its text was sent
+
+	// Memory that would otherwise be allocated separately.
+	number [1]int64
+	args   [maxArgs]any
+	cmd    anything
+}
+
+// Receiver is notified that a call has its reply or its error. CallDone must not block. It is called from a goroutine of the
+// Transport, or by SendInline.
+type Receiver interface{ CallDone(*Call) }
+
+// Func is a Receiver that calls the function.
+type Func func(*Call)
+
+// CallDone implements Receiver.
+func (f Func) CallDone(call *Call) { f(call) }
+
+// maxArgs is the number of arguments for which a Call has memory: those of a script with four keys and six arguments.
+const maxArgs = 3 + 4 + 6
+
+// SetCommand sets the script and the beginning of the command that runs it on these keys. The caller appends ARGV to Args, which
+// has room for that many arguments.
+func (call *Call) SetCommand(s *lua.Script, room int, keys ...any) {
+	call.Script, call.Args = s, call.args[:0]
+	if n := 3 + len(keys) + room; n > maxArgs {
+		call.Args = make([]any, 0, n)
+	}
+	call.Args = s.AppendCommand(call.Args, keys...)
 }
 
 // Transport sends the calls of one client. It is safe for concurrent use.
@@ -110,7 +137,7 @@ func (t *Transport) dispatch(call *Call) {
 		if err != nil {
 			call.Err = &notSentError{err}
 			t.reload()
-			call.Done(call)
+			call.Done.CallDone(call)
 			return
 		}
 		t.queueFor(node).add(call)
@@ -120,7 +147,7 @@ func (t *Transport) dispatch(call *Call) {
 // failClosed ends a call that was sent after Close.
 func (call *Call) failClosed() {
 	call.Err = redis.ErrClosed
-	go call.Done(call)
+	go call.Done.CallDone(call)
 }
 
 func (t *Transport) queueFor(node *redis.Client) *nodeQueue {

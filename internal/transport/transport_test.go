@@ -147,7 +147,7 @@ func (p *fixture) sent() []int {
 // send sends a script and returns a channel for the completed call.
 func (p *fixture) send(s *lua.Script) chan *Call {
 	done := make(chan *Call, 2) // a call that completes twice is noticed
-	p.Send(&Call{Script: s, Key: "k", Args: s.AppendCommand(nil, "k"), Done: func(c *Call) { done <- c }})
+	p.Send(&Call{Script: s, Key: "k", Args: s.AppendCommand(nil, "k"), Done: Func(func(c *Call) { done <- c })})
 	return done
 }
 
@@ -448,7 +448,7 @@ func TestServerErrors(t *testing.T) {
 func TestNumberIsAReply(t *testing.T) {
 	inBubble(t, func(p *fixture) {
 		s, done := script("return 7"), make(chan *Call, 1)
-		p.Send(&Call{Script: s, Key: "k", Args: s.AppendCommand(nil, "k"), Scalar: true, Done: func(c *Call) { done <- c }})
+		p.Send(&Call{Script: s, Key: "k", Args: s.AppendCommand(nil, "k"), Scalar: true, Done: Func(func(c *Call) { done <- c })})
 		if c := <-done; c.Err != nil || !slices.Equal(c.Reply, []int64{7}) {
 			p.Errorf("%v, %v", c.Reply, c.Err)
 		}
@@ -598,7 +598,7 @@ func TestCloseEndsGoroutines(t *testing.T) {
 	var calls sync.WaitGroup
 	for range 100 {
 		calls.Add(1)
-		c.Send(&Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: func(*Call) { calls.Done() }})
+		c.Send(&Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(*Call) { calls.Done() })})
 	}
 	calls.Wait()
 	c.Close()
@@ -631,11 +631,11 @@ func TestSendInlineWhenIdle(t *testing.T) {
 		sendInline := func() (c *Call, own bool) {
 			done := make(chan bool, 2)
 			var returned atomic.Bool
-			c = &Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: func(*Call) {
+			c = &Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(*Call) {
 				// The sender's goroutine gets here after SendInline has returned.
 				time.Sleep(time.Millisecond)
 				done <- !returned.Load()
-			}}
+			})}
 			p.SendInline(c)
 			returned.Store(true)
 			own = <-done
@@ -682,7 +682,7 @@ func TestCloseWaitsForInlineSend(t *testing.T) {
 		p.loadScript()
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
 		var done bool
-		go p.SendInline(&Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: func(*Call) { done = true }})
+		go p.SendInline(&Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(*Call) { done = true })})
 		synctest.Wait()
 		p.Close()
 		if !done {
@@ -708,7 +708,7 @@ func TestPipelinePoolBoundsBatches(t *testing.T) {
 				before := *p.rdb.PoolStats()
 				p.net.Break("evalsha", 10000, faultnet.SwallowReply)
 				var all []chan *Call
-				go p.SendInline(&Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: func(*Call) {}})
+				go p.SendInline(&Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(*Call) {})})
 				synctest.Wait()
 				for range 1000 { // 4 s
 					all = append(all, p.send(counterScript))
@@ -763,12 +763,12 @@ func TestUrgentCallsGoFirst(t *testing.T) {
 		synctest.Wait()
 		var order []string
 		call := func(urgent bool, name string) {
-			p.Send(&Call{Script: counterScript, Urgent: urgent, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: func(c *Call) {
+			p.Send(&Call{Script: counterScript, Urgent: urgent, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(c *Call) {
 				if c.Err != nil {
 					p.Error(c.Err)
 				}
 				order = append(order, name) // there is only one sender
-			}})
+			})})
 		}
 		for range 1000 {
 			call(false, "new")
@@ -799,7 +799,7 @@ func TestNoInlineSendWithoutTimeouts(t *testing.T) {
 	inBubbleWith(t, redis.Options{ReadTimeout: -1}, func(p *fixture) {
 		p.loadScript()
 		p.net.Break("evalsha", 1, faultnet.SwallowReply)
-		p.SendInline(&Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: func(*Call) {}})
+		p.SendInline(&Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(*Call) {})})
 		synctest.Wait()
 		p.net.Cut()
 	})
@@ -811,7 +811,7 @@ func TestMixedReplies(t *testing.T) {
 	inBubble(t, func(p *fixture) {
 		get := func(text string) *Call {
 			s, done := script(text), make(chan *Call, 1)
-			p.Send(&Call{Script: s, Mixed: true, Key: "k", Args: s.AppendCommand(nil, "k"), Done: func(c *Call) { done <- c }})
+			p.Send(&Call{Script: s, Mixed: true, Key: "k", Args: s.AppendCommand(nil, "k"), Done: Func(func(c *Call) { done <- c })})
 			return <-done
 		}
 		if c := get("return {1, 'text', {2}}"); c.Err != nil || fmt.Sprint(c.Values) != "[1 text [2]]" {
@@ -855,7 +855,7 @@ func TestClientWrapperSeesCommands(t *testing.T) {
 		c := New(newClient(p.T, w))
 		for range 3 {
 			done := make(chan error, 1)
-			call := &Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: func(c *Call) { done <- c.Err }}
+			call := &Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(c *Call) { done <- c.Err })}
 			c.Send(call)
 			if err := <-done; err != nil {
 				p.Error(err)

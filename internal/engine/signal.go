@@ -1,0 +1,48 @@
+package engine
+
+import "sync"
+
+// signal is an event that happens once. It makes a channel only if somebody has to wait for it. The zero signal has not happened.
+// It is safe for concurrent use.
+type signal struct {
+	mu     sync.Mutex // guards the fields below
+	closed bool
+	ch     chan struct{} // nil until done is called
+}
+
+// closedChannel is that of signals for which nobody has waited before they happened.
+var closedChannel = func() <-chan struct{} {
+	ch := make(chan struct{})
+	close(ch)
+	return ch
+}()
+
+// close makes the signal happen. It must be called once.
+func (s *signal) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.ch != nil {
+		close(s.ch)
+	}
+}
+
+// isClosed reports whether the signal has happened.
+func (s *signal) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// done returns a channel that is closed when the signal happens.
+func (s *signal) done() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ch == nil {
+		if s.closed {
+			return closedChannel
+		}
+		s.ch = make(chan struct{})
+	}
+	return s.ch
+}
