@@ -27,6 +27,7 @@ type Cleanup struct {
 	timer     timers.Timer
 	finished  signal         // when state becomes cleanupEnded
 	first     transport.Call // the first one that is sent
+	owner     *Owner         // is notified of its end; nil: none
 
 	mu        sync.Mutex // guards the fields below, which are final when it has ended
 	state     cleanupState
@@ -214,6 +215,9 @@ func (c *Cleanup) finish(code int64, err error) {
 		successor.settle(found, err)
 	}
 	c.finished.close()
+	if c.owner != nil {
+		c.owner.Observer.PartCleanedUp()
+	}
 	c.lock.e.endWork()
 }
 

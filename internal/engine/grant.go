@@ -116,7 +116,7 @@ func (r *request) leave(err error) {
 // undoLocked starts a cleanup of what the request has, or may have, at the server.
 func (r *request) undoLocked() {
 	r.cleanup = r.lock.newCleanup(r.token, r.atServerLocked() == tokenInDoubt, time.Now().Add(r.lock.spec.TTL+r.lock.e.cfg.HeartbeatTimeout))
-	r.cleanup.unused = unusedLease
+	r.cleanup.unused, r.cleanup.owner = unusedLease, r.owner
 	if r.origin != nil {
 		r.cleanup.unused, r.cleanup.origin, r.cleanup.request = unusedUnlessGranted, r.origin, r
 		r.origin.setUndoing(r.cleanup)

@@ -64,6 +64,9 @@ func (lc *lifecycle) endLocked(err error) (cancel func()) {
 		close(lc.done)
 	}
 	background, contexts, former := lc.background, lc.contexts, lc.former
+	if background == nil && len(contexts) == 0 && former == nil {
+		return func() {}
+	}
 	lc.contexts = nil
 	return func() {
 		if former != nil {

@@ -21,9 +21,11 @@ type Owner struct {
 	Observer PartObserver
 }
 
-// PartObserver receives the events of a lease that is part of another one: Renewed, Lost or Released. It is called without
-// any mutex of this package held.
-type PartObserver interface{ PartEvent(EventType) }
+// PartObserver receives the events of a lease that is part of another one. It is called without any mutex of this package held.
+type PartObserver interface {
+	PartEvent(EventType) // Renewed, Lost or Released
+	PartCleanedUp()      // what ReleaseEnded or Cleanup.Ended reports may have changed
+}
 
 // CloseObserver is notified by Close, once, after waiting calls have been ended and before any lease of the engine ends. It is
 // called without any mutex of this package held.
@@ -73,12 +75,14 @@ func (l *Lock) Observe(ev Event) {
 func NewServerHealth(maxAge time.Duration) *ServerHealth { return &ServerHealth{maxAge: maxAge} }
 
 // WaitLocally returns when no other goroutine of this process that called it for the lock's name is ahead of the caller. It
-// returns what those before have recorded about the server; leave admits the next one. Otherwise the error is ErrClosed, or
-// says how the wait ended with ctx.
-func (l *Lock) WaitLocally(ctx context.Context, maxAge time.Duration) (shared *ServerHealth, leave func(), err error) {
-	shared, err = l.e.waitLocally(ctx, l.key(keyQueue), maxAge)
-	return shared, func() { l.e.leaveLocalQueue(l.key(keyQueue)) }, err
+// returns what those before have recorded about the server, and the caller must call LeaveLocally to admit the next one. Otherwise
+// the error is ErrClosed, or says how the wait ended with ctx.
+func (l *Lock) WaitLocally(ctx context.Context, maxAge time.Duration) (shared *ServerHealth, err error) {
+	return l.e.waitLocally(ctx, l.key(keyQueue), maxAge)
 }
+
+// LeaveLocally ends the turn that began when WaitLocally returned.
+func (l *Lock) LeaveLocally() { l.e.leaveLocalQueue(l.key(keyQueue)) }
 
 // NewToken returns a token for a new request of this lock, with flags and a number that the policy reads; see protocol.Token.
 func (l *Lock) NewToken(flags string, number int64) string {
@@ -91,7 +95,18 @@ func (l *Lock) NewToken(flags string, number int64) string {
 //
 // It ends once: with a lease, by Drop, by Cancel, or when the engine is closed. Send must be called once; the other methods are
 // safe for concurrent use.
-type TokenRequest struct{ request }
+type TokenRequest struct {
+	request
+	server   int // for the receiver
+	receiver TokenReceiver
+	again    bool           // it may be sent once more
+	first    transport.Call // the first one that is sent
+}
+
+// TokenReceiver receives the outcome of a TokenRequest, without any mutex of this package held. Server is the argument of Send.
+type TokenReceiver interface {
+	TokenAnswered(server int, r *TokenRequest, reply TokenReply)
+}
 
 // TokenReply is the outcome of a TokenRequest.
 type TokenReply struct {
@@ -106,7 +121,7 @@ type TokenReply struct {
 // may still arrive at the server. It returns nil if the engine is closed.
 func (l *Lock) NewTokenRequest(token string, owner *Owner, inDoubt bool) *TokenRequest {
 	// It is registered under the token. A serial in it may be of another keeper, and so equal to one of this keeper's.
-	r := &TokenRequest{request{lock: l, serial: token, token: token, owner: owner}}
+	r := &TokenRequest{request: request{lock: l, serial: token, token: token, owner: owner}}
 	if inDoubt {
 		r.atServer = tokenInDoubt
 	}
@@ -119,32 +134,42 @@ func (l *Lock) NewTokenRequest(token string, owner *Owner, inDoubt bool) *TokenR
 	return r
 }
 
-// Send sends the request, and once more if its connection breaks. It does not block. Done is called when there is an answer or
-// an error, without any mutex of this package held; the request has then ended if there is a lease, and only then.
-func (t *TokenRequest) Send(done func(*TokenRequest, TokenReply)) { t.send(true, done) }
+// Send sends the request, and once more if its connection breaks. It does not block. The receiver is called when there is an
+// answer or an error; the request has then ended if there is a lease, and only then.
+func (t *TokenRequest) Send(server int, receiver TokenReceiver) {
+	t.server, t.receiver, t.again = server, receiver, true
+	t.send(&t.first)
+}
 
-func (t *TokenRequest) send(again bool, done func(*TokenRequest, TokenReply)) {
+func (t *TokenRequest) send(call *transport.Call) {
 	l := t.lock
 	t.copySent(time.Now())
-	l.e.transport.Send(l.acquireCall(l.spec.Scripts.Acquire, t.token, "", nil, func(call *transport.Call) {
-		t.copyDone(transport.OutcomeOf(call.Err))
-		if again && transport.OutcomeOf(call.Err) == transport.InDoubt && transport.Retryable(call.Err) && !t.hasEnded() {
-			t.send(false, done)
-			return
-		}
-		a, err := decode(call, protocol.ParseAcquireReply)
-		if err == nil {
-			err = t.takeReply(call, a)
-		} else if call.Err == nil {
-			t.markInDoubt()
-		}
-		reply := TokenReply{RetryAfter: duration(max(a.RetryAfter, 0)), Sent: call.Sent, ServerTime: a.Now}
-		reply.Lease, reply.Err = t.result()
-		if reply.Lease == nil && reply.Err == nil {
-			reply.Err = err
-		}
-		done(t, reply)
-	}))
+	l.setCall(call, l.spec.Scripts.Acquire, 4, 6)
+	call.Args = l.acquireArgs(call.Args, t.token, "", nil)
+	call.Scalar, call.Done = true, t
+	l.e.transport.Send(call)
+}
+
+// CallDone implements transport.Receiver.
+func (t *TokenRequest) CallDone(call *transport.Call) {
+	t.copyDone(transport.OutcomeOf(call.Err))
+	if t.again && transport.OutcomeOf(call.Err) == transport.InDoubt && transport.Retryable(call.Err) && !t.hasEnded() {
+		t.again = false
+		t.send(&transport.Call{})
+		return
+	}
+	a, err := decode(call, protocol.ParseAcquireReply)
+	if err == nil {
+		err = t.takeReply(call, a)
+	} else if call.Err == nil {
+		t.markInDoubt()
+	}
+	reply := TokenReply{RetryAfter: duration(max(a.RetryAfter, 0)), Sent: call.Sent, ServerTime: a.Now}
+	reply.Lease, reply.Err = t.result()
+	if reply.Lease == nil && reply.Err == nil {
+		reply.Err = err
+	}
+	t.receiver.TokenAnswered(t.server, t, reply)
 }
 
 // takeReply ends the request with a lease, or returns why there is none.
@@ -189,16 +214,20 @@ func (t *TokenRequest) Cleanup() *Cleanup {
 	return t.cleanup
 }
 
-// CleanUp releases whatever the token has at the server, in the background, and keeps requests with it that arrive later from
-// being granted. It is repeated until the server has answered, but not beyond that time.
-func (l *Lock) CleanUp(token string, until time.Time) *Cleanup {
+// CleanUp releases whatever the token of the owner's parts has at the server, in the background, and keeps requests with it that
+// arrive later from being granted. It is repeated until the server has answered, but not beyond that time.
+func (l *Lock) CleanUp(token string, owner *Owner, until time.Time) *Cleanup {
 	c := l.newCleanup(token, true, until)
+	c.owner = owner
 	c.send(l.e.transport.Send)
 	return c
 }
 
 // Done is closed when the cleanup has ended.
 func (c *Cleanup) Done() <-chan struct{} { return c.finished.done() }
+
+// Ended reports whether the cleanup has ended.
+func (c *Cleanup) Ended() bool { return c.finished.isClosed() }
 
 // Failure is why the cleanup ended without an answer of the server; nil: it was answered, or has not ended.
 func (c *Cleanup) Failure() error {
@@ -225,6 +254,25 @@ func (h *Lease) SetTTL(ttl time.Duration) { h.setTTL(millis(ttl)) }
 
 // Detach ends the lease in this process and leaves it at the server. It does nothing if the lease has ended.
 func (h *Lease) Detach() { h.replaced() }
+
+// StartRelease is Release, but does not wait for the answer, and returns the cleanup for
+// ReleaseEnded; nil: there is nothing to wait for.
+func (h *Lease) StartRelease() (*Cleanup, error) { return h.release(h.lock.e.transport.Send, false) }
+
+// ReleaseEnded reports whether the server has answered a release, or will not, and no renewal of the lease is under way; err is as
+// from Release. The owner's observer is called when the result may have changed.
+func (h *Lease) ReleaseEnded(c *Cleanup) (ended bool, err error) {
+	h.mu.Lock()
+	renewing := h.drained != nil
+	h.mu.Unlock()
+	if renewing || !c.finished.isClosed() {
+		return false, nil
+	}
+	return true, c.err()
+}
+
+// CancelGrace is how long Release waits at most if its context has ended before.
+const CancelGrace = cancelGrace
 
 // Abandon releases the lease in the background, as one that no caller has used.
 func (h *Lease) Abandon() { h.abandon() }

@@ -91,12 +91,16 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full bool) {
 	now := time.Now()
 	h.mu.Lock()
 	h.inFlight--
-	if h.inFlight == 0 && h.drained != nil {
+	drained := h.inFlight == 0 && h.drained != nil
+	if drained {
 		close(h.drained)
 		h.drained = nil
 	}
 	if !h.state.active() {
 		h.mu.Unlock()
+		if drained && h.owner != nil {
+			h.owner.Observer.PartCleanedUp()
+		}
 		return
 	}
 	switch {

@@ -22,14 +22,12 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	if err := l.checkServers(ctx); err != nil {
 		return nil, err
 	}
-	caller := ctx
-	ctx, cancel := l.untilClosed(caller)
-	defer cancel()
 	u := l.newLease(token)
 	u.adopted = true
 	for i := range u.members {
-		u.members[i].askedAt, u.members[i].settled = u.owner.Since, make(chan struct{})
+		u.members[i].askedAt = u.owner.Since
 	}
+	u.register()
 	for i := range l.locks {
 		go u.adoptAt(ctx, i)
 	}
@@ -54,10 +52,10 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	switch {
 	case lost > len(u.members)-l.need:
 		return nil, l.fail(answers, engine.ErrLost, engine.ErrNotHeld)
-	case ctx.Err() != nil && caller.Err() == nil:
+	case ctx.Err() == nil && l.closed():
 		return nil, l.fail(answers, engine.ErrClosed)
 	}
-	return nil, l.fail(answers, append(causes, caller.Err())...)
+	return nil, l.fail(answers, append(causes, ctx.Err())...)
 }
 
 // adoptAt adopts the part at one server. It goes on when ctx has ended, so as to know what the server has.

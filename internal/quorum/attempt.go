@@ -33,14 +33,16 @@ func (l *Lock) observed(ctx context.Context, wait bool) (*Lease, error) {
 type acquisition struct {
 	lock    *Lock
 	caller  context.Context
-	ctx     context.Context // of the caller; also ends when a keeper is closed
-	wait    bool            // for other holders
+	wait    bool // for other holders
 	health  *engine.ServerHealth
 	polls   *backoff.ExponentialBackOff // pauses while others hold the lock; nil: they have not yet
 	repeats *backoff.ExponentialBackOff // pauses while no majority answers; nil: one did last time
 	failing time.Time                   // when the first of these attempts began
 	// leftovers are the unfinished cleanups of earlier attempts, by server. They may be why a server refuses; nil: none.
 	leftovers [][]*engine.Cleanup
+
+	ctx    context.Context // of the caller; also ends when a keeper is closed. Set by untilClosed
+	cancel func()
 }
 
 func (l *Lock) acquire(caller context.Context, wait bool) (*Lease, error) {
@@ -56,19 +58,31 @@ func (l *Lock) acquire(caller context.Context, wait bool) (*Lease, error) {
 	}
 	maxAge := 2 * (l.spec.MaxRetryDelay + l.spec.ServerTimeout)
 	if wait {
-		shared, leave, err := l.locks[0].WaitLocally(caller, maxAge)
+		shared, err := l.locks[0].WaitLocally(caller, maxAge)
 		if err != nil {
 			return nil, a.fail(nil, err)
 		}
-		defer leave()
+		defer l.locks[0].LeaveLocally()
 		a.health = shared
 	} else {
 		a.health = engine.NewServerHealth(maxAge)
 	}
-	ctx, cancel := l.untilClosed(caller)
-	defer cancel()
-	a.ctx = ctx
-	return a.run()
+	u, err := a.run()
+	if a.cancel != nil {
+		a.cancel()
+	}
+	return u, err
+}
+
+// over reports whether the caller's context has ended or a keeper is closed.
+func (a *acquisition) over() bool { return a.caller.Err() != nil || a.lock.closed() }
+
+// untilClosed is the caller's context, which also ends when a keeper is closed. An attempt that succeeds does without it.
+func (a *acquisition) untilClosed() context.Context {
+	if a.ctx == nil {
+		a.ctx, a.cancel = a.lock.untilClosed(a.caller)
+	}
+	return a.ctx
 }
 
 // fail makes an error of the lock. It says that the caller's context has ended, if it has, whatever else has happened.
@@ -85,7 +99,7 @@ func (a *acquisition) run() (*Lease, error) {
 		began := time.Now()
 		a.health.Sent(began)
 		u := a.lock.propose()
-		if u.await(a.ctx) {
+		if u.await(a.caller) {
 			a.health.Answered(began)
 			return u, nil
 		}
@@ -94,7 +108,7 @@ func (a *acquisition) run() (*Lease, error) {
 		switch {
 		case v.contended:
 			a.health.Answered(began)
-		case a.ctx.Err() != nil && time.Since(began) < engine.SilenceTimeout:
+		case a.over() && time.Since(began) < engine.SilenceTimeout:
 			a.health.Dropped(began) // too early to conclude anything from the missing answers
 		default:
 			a.health.Failed(began, engine.Chain(v.causes...))
@@ -103,7 +117,7 @@ func (a *acquisition) run() (*Lease, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !sleep(a.ctx, pause) {
+		if a.over() || !sleep(a.untilClosed(), pause) {
 			return nil, a.ended(v)
 		}
 	}
@@ -113,7 +127,7 @@ func (a *acquisition) run() (*Lease, error) {
 func (a *acquisition) pause(u *Lease, v verdict, try int, began time.Time) (time.Duration, error) {
 	retry := a.lock.spec.Engines[0].Retry()
 	switch {
-	case a.ctx.Err() != nil:
+	case a.over():
 		return 0, nil
 	case v.contended && !a.wait:
 		return 0, a.fail(v.answers, engine.ErrNotAcquired)
@@ -127,7 +141,7 @@ func (a *acquisition) pause(u *Lease, v verdict, try int, began time.Time) (time
 	if v.hopeless || !a.wait && try == engine.MaxTries || a.wait && retry.Exhausted(a.failing, time.Now()) {
 		return 0, a.fail(v.answers, v.causes...)
 	}
-	a.leftovers = u.awaitCleanups(a.ctx, a.leftovers)
+	a.leftovers = u.awaitCleanups(a.untilClosed(), a.leftovers)
 	return a.repeats.NextBackOff(), nil
 }
 
@@ -138,7 +152,7 @@ func (a *acquisition) pollDelay(v verdict) time.Duration {
 			backoff.WithMaxInterval(a.lock.spec.MaxRetryDelay), backoff.WithMaxElapsedTime(0))
 	}
 	delay := min(a.polls.NextBackOff(), v.retryAfter)
-	if deadline, ok := a.ctx.Deadline(); ok {
+	if deadline, ok := a.caller.Deadline(); ok {
 		if left := time.Until(deadline) - engine.DeadlineLead; left > a.lock.spec.Engines[0].Freshness() {
 			delay = min(delay, left) // to know at the deadline whether the servers still answer
 		}
@@ -175,14 +189,15 @@ func sleep(ctx context.Context, pause time.Duration) bool {
 // propose starts an attempt: it asks every server.
 func (l *Lock) propose() *Lease {
 	u := l.newLease(l.newToken())
+	u.register()
 	for i := range u.members {
 		u.ask(i)
 	}
 	return u
 }
 
-// await returns when an attempt is decided, and reports whether the lease is held. It waits no longer than ServerTimeout for a
-// majority to grant the lease, and as long again for the fence.
+// await returns when an attempt is decided, when ctx ends, or when a keeper is closed, and reports whether the lease is held. It
+// waits no longer than ServerTimeout for a majority to grant the lease, and as long again for the fence.
 func (u *Lease) await(ctx context.Context) bool {
 	limit := time.NewTimer(u.lock.spec.ServerTimeout)
 	defer limit.Stop()
@@ -193,18 +208,18 @@ func (u *Lease) await(ctx context.Context) bool {
 		larger := u.settleFenceLocked(now)
 		t := u.tallyLocked(now)
 		granted := u.fence > 0
-		if ctx.Err() == nil && t.agreed >= u.lock.need {
+		over := ctx.Err() != nil || u.keeperClosed
+		if !over && t.agreed >= u.lock.need {
 			u.state = leaseHeld
 			u.reportedDeadline = u.deadlineLocked()
 			u.mu.Unlock()
-			u.register()
 			return true
 		}
 		u.mu.Unlock()
 		if larger {
 			u.raiseFences()
 		}
-		if t.failed(u.lock.need) || ctx.Err() != nil {
+		if t.failed(u.lock.need) || over {
 			return false
 		}
 		if granted && !extended {

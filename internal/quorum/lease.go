@@ -37,6 +37,7 @@ type Lease struct {
 	mu               sync.Mutex // guards what follows; see the package comment for the order
 	state            leaseState
 	adopted          bool // made of a token; see keepsPartsLocked
+	keeperClosed     bool // one of the keepers is closed
 	members          []member
 	fence            int64         // 0: not yet known; see settleFenceLocked
 	ttl              time.Duration // set by Extend; 0: it was not
@@ -58,7 +59,7 @@ func (u *Lease) keepsPartsLocked() bool {
 	return u.adopted && (u.state == leaseAcquiring || u.state == leaseFailed)
 }
 
-// notify wakes await.
+// notify wakes await or releaseParts.
 func (u *Lease) notify() {
 	select {
 	case u.changed <- struct{}{}:
@@ -66,19 +67,14 @@ func (u *Lease) notify() {
 	}
 }
 
-// register makes closing any of the keepers release the lease, also one whose server has no part of it just now.
+// register makes closing any of the keepers end the attempt, or release the lease, also one whose server has no part of it just
+// now. It is called before the first request.
 func (u *Lease) register() {
 	open := true
 	for _, e := range u.lock.spec.Engines {
 		open = e.OnClose(u) && open
 	}
-	u.mu.Lock()
-	ended := u.state.ended()
-	u.mu.Unlock()
-	switch {
-	case ended:
-		u.unregister()
-	case !open:
+	if !open {
 		u.KeeperClosed()
 	}
 }
@@ -90,9 +86,18 @@ func (u *Lease) unregister() {
 	}
 }
 
-// KeeperClosed releases the lease, because one of its parts is not renewed any more. It implements engine.CloseObserver.
+// KeeperClosed releases the lease, because one of its parts is not renewed any more, or ends await. It implements
+// engine.CloseObserver.
 func (u *Lease) KeeperClosed() {
-	if u.giveUp(u.lock.fail(nil, engine.ErrReleased)) {
+	u.mu.Lock()
+	u.keeperClosed = true
+	acquiring := u.state == leaseAcquiring
+	u.mu.Unlock()
+	if acquiring {
+		u.notify()
+		return
+	}
+	if u.giveUp(u.lock.released) {
 		u.observe(engine.Released, nil)
 	}
 }
@@ -107,6 +112,9 @@ func (u *Lease) PartEvent(event engine.EventType) {
 	}
 	u.notify()
 }
+
+// PartCleanedUp wakes releaseParts. It implements engine.PartObserver.
+func (u *Lease) PartCleanedUp() { u.notify() }
 
 // checkMajority ends the lease as lost if no majority is left.
 func (u *Lease) checkMajority() {
@@ -282,19 +290,13 @@ func (u *Lease) Release(ctx context.Context) error {
 		}
 		return nil
 	}
-	endContexts := u.endLocked(u.lock.fail(nil, engine.ErrReleased))
+	endContexts := u.endLocked(u.lock.released)
 	u.mu.Unlock()
 	endContexts()
 	u.unregister()
 	u.onTimer(time.Now())
 	u.cleanUp()
-	succeeded, answers := u.onEveryMember(func(part *engine.Lease) error {
-		err := part.Release(ctx)
-		if errors.Is(err, engine.ErrReleaseUnanswered) {
-			return engine.ErrNoAnswer // its text, and that ctx has ended, are in the error once
-		}
-		return err
-	}, func(i int) error { return u.cleanedUp(ctx, i) })
+	succeeded, answers := u.releaseParts(ctx)
 	u.observe(engine.Released, nil)
 	if succeeded >= u.lock.need {
 		return nil
@@ -332,13 +334,13 @@ func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	// Once a majority has confirmed it, the other servers have the rest of the time, also if ctx ends then.
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.lock.spec.ServerTimeout)
 	decided := context.AfterFunc(ctx, cancel)
-	succeeded, answers := u.onEveryMember(func(part *engine.Lease) error {
+	succeeded, answers := u.onEveryPart(func(part *engine.Lease) error {
 		err := part.Extend(limited, ttl)
 		if err != nil && errors.Is(err, limited.Err()) {
 			return engine.ErrNoAnswer // if it was ctx that ended, the error says so once
 		}
 		return err
-	}, nil)
+	})
 	decided()
 	if succeeded >= u.lock.need {
 		u.mu.Lock()

@@ -21,9 +21,9 @@ const (
 // member is one server of a lease. It is guarded by Lease.mu.
 type member struct {
 	state   memberState
-	err     error         // why it failed
-	askedAt time.Time     // when the server was last asked for the lease
-	settled chan struct{} // closed when the last request is answered or given up, and its cleanup, if any, has begun
+	err     error     // why it failed
+	askedAt time.Time // when the server was last asked for the lease
+	settled bool      // the last request is answered or given up, and its cleanup, if any, has begun
 
 	request    *engine.TokenRequest // the last one; nil: of an adopted lease, or the keeper was closed
 	part       *engine.Lease        // the last lease that was granted, perhaps lost by now; nil: none, or it does not count
@@ -67,20 +67,22 @@ func (u *Lease) ask(i int) {
 	u.mu.Lock()
 	s := &u.members[i]
 	s.state, s.askedAt, s.request, s.fenceFloor = memberAsking, time.Now(), r, 0
-	s.settled = make(chan struct{})
+	s.settled = r == nil
 	if r == nil {
 		s.state, s.err = memberFailed, engine.ErrClosed
-		close(s.settled)
 	}
 	u.mu.Unlock()
 	if r == nil {
 		u.notify()
 		return
 	}
-	r.Send(func(r *engine.TokenRequest, reply engine.TokenReply) {
-		u.lock.noteClock(i, reply.ServerTime, reply.Sent)
-		u.answered(i, r, reply.Lease, reply.RetryAfter, reply.Err)
-	})
+	r.Send(i, u)
+}
+
+// TokenAnswered handles a server's answer to a request. It implements engine.TokenReceiver.
+func (u *Lease) TokenAnswered(i int, r *engine.TokenRequest, reply engine.TokenReply) {
+	u.lock.noteClock(i, reply.ServerTime, reply.Sent)
+	u.answered(i, r, reply.Lease, reply.RetryAfter, reply.Err)
 }
 
 // answered handles a server's answer to a request, or to an adoption, for which r is nil: a part, or why there is none. It does
@@ -104,7 +106,7 @@ func (u *Lease) answered(i int, r *engine.TokenRequest, part *engine.Lease, retr
 	if failed && !ended && r.Drop(err) {
 		s.inDoubt = true
 	}
-	settled, ttl := s.settled, u.ttl
+	ttl := u.ttl
 	u.mu.Unlock()
 	if failed {
 		r.Cancel(err) // nothing is left to end if it was dropped
@@ -120,8 +122,17 @@ func (u *Lease) answered(i int, r *engine.TokenRequest, part *engine.Lease, retr
 	default:
 		part.Abandon() // too late
 	}
-	close(settled)
+	u.settle(i, r)
 	u.notify()
+}
+
+// settle notes that a member's last request, which is r, is answered or given up.
+func (u *Lease) settle(i int, r *engine.TokenRequest) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if s := &u.members[i]; s.request == r {
+		s.settled = true
+	}
 }
 
 // armTimer sets the timer of a lease that has ended to the time when the next unanswered request is given up.
@@ -145,22 +156,29 @@ func (s *member) unanswered() bool { return s.state == memberAsking && s.request
 // onTimer gives up requests that were not answered within ServerTimeout, once the lease has ended. As long as it is held a late
 // answer is as good as any.
 func (u *Lease) onTimer(now time.Time) {
-	var late []member
+	type request struct {
+		i int
+		r *engine.TokenRequest
+	}
+	var late []request
 	u.mu.Lock()
 	for i := range u.members {
 		s := &u.members[i]
 		if s.unanswered() && now.Sub(s.askedAt) >= u.lock.spec.ServerTimeout {
-			late = append(late, *s)
+			late = append(late, request{i, s.request})
 			s.state, s.part, s.err = memberFailed, nil, engine.ErrNoAnswer
 		}
 	}
 	u.mu.Unlock()
-	for _, s := range late {
-		s.request.Cancel(engine.ErrNoAnswer)
-		if part := s.request.Lease(); part != nil { // the answer has just arrived
+	for _, x := range late {
+		x.r.Cancel(engine.ErrNoAnswer)
+		if part := x.r.Lease(); part != nil { // the answer has just arrived
 			part.Abandon()
 		}
-		close(s.settled)
+		u.settle(x.i, x.r)
+	}
+	if len(late) > 0 {
+		u.notify()
 	}
 	u.armTimer()
 }
@@ -172,7 +190,7 @@ func (u *Lease) cleanUp() {
 	until := time.Now().Add(max(u.lock.spec.TTL, u.ttl))
 	for i, l := range u.lock.locks {
 		if s := &u.members[i]; s.inDoubt && !s.unanswered() && s.part == nil && s.cleanup == nil {
-			s.cleanup = l.CleanUp(u.token, until)
+			s.cleanup = l.CleanUp(u.token, &u.owner, until)
 		}
 	}
 }
@@ -205,9 +223,9 @@ func (u *Lease) partsLocked() []*engine.Lease {
 	return list
 }
 
-// onEveryMember calls do with each part that was granted and, if it is not nil, other for the other servers, all concurrently. It
-// returns when a majority has succeeded or all have ended: how many succeeded, and the answer of each server.
-func (u *Lease) onEveryMember(do func(part *engine.Lease) error, other func(i int) error) (succeeded int, answers []error) {
+// onEveryPart calls do with each part that was granted, all concurrently. It returns when a majority has succeeded or all have
+// ended: how many succeeded, and the answer of each server.
+func (u *Lease) onEveryPart(do func(part *engine.Lease) error) (succeeded int, answers []error) {
 	u.mu.Lock()
 	answers = u.answersLocked()
 	tasks := make(map[int]func() error, len(u.members))
@@ -215,8 +233,6 @@ func (u *Lease) onEveryMember(do func(part *engine.Lease) error, other func(i in
 		if s := &u.members[i]; s.granted() {
 			part := s.part
 			tasks[i] = func() error { return do(part) }
-		} else if other != nil {
-			tasks[i] = func() error { return other(i) }
 		}
 	}
 	u.mu.Unlock()
@@ -237,26 +253,93 @@ func (u *Lease) onEveryMember(do func(part *engine.Lease) error, other func(i in
 	return succeeded, answers
 }
 
-// cleanedUp waits until a server that has no part has nothing else of a lease that has ended: until its unanswered request is
-// answered or given up, and what that left is released.
-func (u *Lease) cleanedUp(ctx context.Context, i int) error {
-	u.mu.Lock()
-	settled := u.members[i].settled
-	u.mu.Unlock()
-	if !waitFor(ctx, settled) {
-		return engine.ErrNoAnswer
+// cleanedUp reports whether a server without a part has nothing else of a lease that has ended either: whether its request is
+// answered or given up, and what that left is released. An error says why that is not known.
+func (s *member) cleanedUp() (ended bool, err error) {
+	if !s.settled {
+		return false, nil
 	}
-	u.mu.Lock()
-	s := u.members[i]
-	u.mu.Unlock()
 	c := s.currentCleanup()
 	switch {
 	case c == nil && errors.Is(s.err, engine.ErrNotAcquired):
-		return nil // another holder has the lock there
+		return true, nil // another holder has the lock there
 	case c == nil:
-		return s.err // no request reached the server. Without an answer it does not count as released
-	case !waitFor(ctx, c.Done()):
-		return engine.ErrNoAnswer
+		return true, s.err // no request reached the server. Without an answer it does not count as released
+	case !c.Ended():
+		return false, nil
 	}
-	return c.Failure()
+	return true, c.Failure()
+}
+
+// partRelease is the release of a part.
+type partRelease struct {
+	part    *engine.Lease   // nil: the server has none
+	cleanup *engine.Cleanup // nil: it has ended
+	err     error           // if it has ended
+}
+
+// releaseParts releases the parts, and waits until a majority of the servers has nothing of the lease any more, until all have
+// ended, until ctx ends, or for engine.CancelGrace if it has ended before. It returns how many succeeded, and the answer of each
+// server.
+func (u *Lease) releaseParts(ctx context.Context) (succeeded int, answers []error) {
+	u.mu.Lock()
+	answers = u.answersLocked()
+	releases := make([]partRelease, len(u.members))
+	for i := range u.members {
+		if s := &u.members[i]; s.granted() {
+			releases[i].part = s.part
+		}
+	}
+	u.mu.Unlock()
+	for i := range releases {
+		if r := &releases[i]; r.part != nil {
+			r.cleanup, r.err = r.part.StartRelease()
+		}
+	}
+	over := ctx.Done()
+	var grace <-chan time.Time
+	if ctx.Err() != nil {
+		timer := time.NewTimer(engine.CancelGrace)
+		defer timer.Stop()
+		over, grace = nil, timer.C
+	}
+	for waiting := true; ; {
+		succeeded = 0
+		pending := false
+		for i := range releases {
+			switch ended, err := u.memberReleased(i, &releases[i]); {
+			case ended:
+				if answers[i] = engine.WithoutName(err); err == nil {
+					succeeded++
+				}
+			case waiting:
+				pending = true
+			default:
+				answers[i] = engine.ErrNoAnswer
+			}
+		}
+		if succeeded >= u.lock.need || !pending {
+			return succeeded, answers
+		}
+		select {
+		case <-u.changed:
+		case <-over:
+			waiting = false
+		case <-grace:
+			waiting = false
+		}
+	}
+}
+
+// memberReleased reports whether the release at a server has ended, and how.
+func (u *Lease) memberReleased(i int, r *partRelease) (ended bool, err error) {
+	switch {
+	case r.part == nil:
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		return u.members[i].cleanedUp()
+	case r.cleanup == nil:
+		return true, r.err
+	}
+	return r.part.ReleaseEnded(r.cleanup)
 }

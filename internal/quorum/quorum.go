@@ -40,6 +40,8 @@ type Lock struct {
 	locks []*engine.Lock // one for each server. The first one's keeper has the observer, the retry policy and the local queue
 	need  int            // how many servers are a majority
 
+	released error // what leases return that were released
+
 	mu     sync.Mutex // guards what follows
 	clocks []clockReading
 }
@@ -89,6 +91,7 @@ func New(spec Spec) (*Lock, error) {
 	if spec.MinUptime != 0 && (spec.MinUptime < spec.TTL || spec.MinUptime > engine.LongestTTL) {
 		return nil, engine.Invalid("MinUptime %v is not between TTL %v and %v (0 means none)", spec.MinUptime, spec.TTL, engine.LongestTTL)
 	}
+	l.released = l.fail(nil, engine.ErrReleased)
 	return l, nil
 }
 

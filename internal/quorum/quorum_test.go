@@ -268,6 +268,12 @@ func memberOf(u *Lease, i int) member {
 type ignored struct{}
 
 func (ignored) PartEvent(engine.EventType) {}
+func (ignored) PartCleanedUp()             {}
+
+// answers receives the outcomes of requests.
+type answers chan engine.TokenReply
+
+func (a answers) TokenAnswered(_ int, _ *engine.TokenRequest, reply engine.TokenReply) { a <- reply }
 
 // part returns a lease at the first server that could be a part: it ends ttl from now and has this fence.
 func (s *fixture) part(ttl time.Duration, fence int64) *engine.Lease {
@@ -277,9 +283,9 @@ func (s *fixture) part(ttl time.Duration, fence int64) *engine.Lease {
 		Scripts: lua.Redlock, Name: fmt.Sprint("part ", s.parts), PlainKey: true, TTL: ttl, NoRenewal: true,
 	})
 	s.must(err)
-	granted := make(chan engine.TokenReply, 1)
+	granted := make(answers, 1)
 	r := l.NewTokenRequest(l.NewToken(protocol.FlagLeastFence, fence), &engine.Owner{Since: time.Now(), Observer: ignored{}}, false)
-	r.Send(func(_ *engine.TokenRequest, reply engine.TokenReply) { granted <- reply })
+	r.Send(0, granted)
 	reply := <-granted
 	s.must(reply.Err)
 	if got := int64(reply.Lease.Fence()); got != fence {

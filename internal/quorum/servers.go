@@ -12,19 +12,22 @@ func (l *Lock) checkServers(ctx context.Context) error {
 	if len(l.locks) == 1 {
 		return nil
 	}
-	limit, cancel := context.WithTimeout(ctx, l.spec.ServerTimeout)
-	defer cancel()
 	var answers []<-chan struct{}
 	for _, at := range l.locks {
 		if _, queried := at.ServerID(); !queried {
 			answers = append(answers, at.QueryServerID())
 		}
 	}
+	i, k := l.sameServer()
+	if k == 0 && answers == nil {
+		return nil // the usual case
+	}
+	limit, cancel := context.WithTimeout(ctx, l.spec.ServerTimeout)
+	defer cancel()
 	for _, answered := range answers {
 		waitFor(limit, answered)
 	}
-	i, k := l.sameServer()
-	if k == 0 {
+	if i, k = l.sameServer(); k == 0 {
 		return nil
 	}
 	// The two may have been queried at different times, and one of them may have moved to where the other was.

@@ -217,7 +217,7 @@ func TestPollDelay(t *testing.T) {
 	inBubble(t, 1, func(s *fixture) {
 		l := s.lock(s.engines, func(spec *Spec) { spec.MaxRetryDelay = 100 * time.Millisecond })
 		longest := func(ctx context.Context, retryAfter time.Duration) time.Duration {
-			a := acquisition{lock: l, ctx: ctx}
+			a := acquisition{lock: l, caller: ctx}
 			var pauses []time.Duration
 			for range 50 {
 				pauses = append(pauses, a.pollDelay(verdict{retryAfter: retryAfter}))
