@@ -41,8 +41,8 @@ type Options struct {
 	HeartbeatTimeout time.Duration
 
 	// MetadataTTL is how long the metadata of an unused name is kept in Redis: at least half of it, since not every use
-	// extends its expiry. The metadata keep fences in order even if the server's clock is set back. At least 1 min. Default
-	// 1 h.
+	// extends its expiry. If keepers differ, the shortest of theirs counts. The metadata keep fences in order even if the
+	// server's clock is set back. At least 1 min. Default 1 h.
 	MetadataTTL time.Duration
 
 	// Retry controls how requests that failed with a transient error are retried.

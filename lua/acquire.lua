@@ -1,42 +1,48 @@
 -- acquire: grants the lock at once if possible; else queues the request, or refuses it.
 -- KEYS[1] lock     the primitive's own key
 -- KEYS[2] meta     hash: metadata of the name
--- KEYS[3] queue    zset: token -> place
--- KEYS[4] heartbeats    zset: token -> ms at which its heartbeat lapses
+-- KEYS[3] queue    zset: token -> place; none for the short form of a mutex
+-- KEYS[4] heartbeats    zset: token -> ms at which its heartbeat lapses; none for the short form
 -- ARGV[1] token    of this request
 -- ARGV[2] ttl      ms of the lease
--- ARGV[3] min_left     ms: if the metadata is kept for less, its expiry is extended
--- ARGV[4] settings     see lib/settings
--- ARGV[5] policy_arg  rwlock: token of the lease that this one replaces, or empty; semaphore: the limits as the caller knows
+-- ARGV[3] epoch    µs: the metadata's expiry is looked at when the last fence was drawn in an earlier one; see lib/draw
+-- ARGV[4] policy_arg  rwlock: token of the lease that this one replaces, or empty; semaphore: the limits as the caller knows
 --                  them; empty or none for others
+-- ARGV[5] settings     see lib/settings; none for the short form
 -- ARGV[6] max_wait     ms that the caller can wait at most; a request that is certain to wait longer is refused; 0: unknown;
 --                  none: a try, which never waits
--- returns the fence: it was granted, and there is nothing else to say
+-- returns a number: the fence: it was granted, and there is nothing else to say
+--                 | 0: nothing was done; the long form is needed
+--                 | less than 0: it was refused, and may be granted after as many ms
 --       | {GRANTED, fence, now, until, more}
 --       | {REFUSED, now or 0, ms until it may be granted or 0, more} | {TOMBSTONED} | {CONFLICT} | {ABOVE_LIMIT}
 --       | {WAITING, now, seq, place, rank, ms after which to retry or 0, more}
 --         more is 1 if there is more to admit, plus 2 if the limits are others from now on
 -- writes KEYS[1..4]; work O(log n)
--- The short form comes first: the policy's newcomer, which decides the common cases by a few commands and returns, before
--- anything of queues, tombstones and expiries is read or even defined.
+-- A call without KEYS[4] is the short form: the policy's newcomer, which decides the common cases by a few commands, before
+-- anything of queues, tombstones and expiries is read or even defined. It has only the keys and arguments that it needs, since
+-- each costs the server a quarter of what a read costs.
 -- Every path writes, if only what is there already: a script fails on a read-only server, which must not say that the lock
 -- is held. With ReplicaAck the holder repeats its request on the connection that sends WAIT, since WAIT counts only what
 -- that connection has written.
-local token, ttl, min_left, settings, max_wait = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[6]
-policy_arg = ARGV[5]
+local token, ttl, epoch, settings, max_wait = ARGV[1], ARGV[2], ARGV[3], ARGV[5], ARGV[6]
+policy_arg = ARGV[4]
 -- include: policy/KIND/newcomer
+if not heartbeats then return 0 end
 
 -- include: lib/settings
 -- include: lib/metadata
 -- include: lib/tombstone
 -- include: policy/KIND/existing
 -- include: lib/save_metadata
+-- The metadata of a lease that lasts for long is kept for long, whatever others need.
+local min_left = ttl * 5 > metadata_ttl and metadata_ttl * 3 / 4 or nil
 if refusal then
   call('ZREM', queue, '')
   return refusal
 end
 if fence and not freed then
-  save_metadata(metadata_ttl)
+  save_metadata(metadata_ttl, false, min_left)
   return {GRANTED, fence, now, now + ttl, 0}
 end
 -- include: lib/enqueue
@@ -45,10 +51,10 @@ end
 
 -- wait_reply keeps the queue for as long as this heartbeat counts, and returns the reply for a token at a place in it.
 local function wait_reply(at, more)
-  extend_expiry(queue, heartbeat_ttl + 1000)
-  extend_expiry(heartbeats, heartbeat_ttl + 1000)
-  save_metadata(metadata_ttl, true)
   local rank = call('ZRANK', queue, token)
+  extend_expiry(queue, heartbeat_ttl + 1000, rank == 0)
+  extend_expiry(heartbeats, heartbeat_ttl + 1000, rank == 0)
+  save_metadata(metadata_ttl, true, min_left)
   return {WAITING, now, seq, at, rank, retry_in(rank), more}
 end
 
@@ -61,7 +67,7 @@ if fence then
   -- A lease that replaces another may end sooner than that.
   head_stale = true
   local more = admit()
-  save_metadata(metadata_ttl)
+  save_metadata(metadata_ttl, false, min_left)
   return {GRANTED, fence, now, now + ttl, more + limits_changed}
 end
 if not max_wait and not next_in_line(1) then
@@ -91,7 +97,7 @@ if not grant then
     more = admit() + limits_changed
   end
 end
-save_metadata(metadata_ttl, true)
+save_metadata(metadata_ttl, true, min_left)
 if grant then return {GRANTED, grant[1], now, grant[2], more} end
 if rejected[token] then return {rejected[token]} end
 return {REFUSED, now, retry_after, more}

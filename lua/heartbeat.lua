@@ -73,7 +73,7 @@ if next(callers) then
   extend_expiry(heartbeats, heartbeat_ttl + 1000)
 end
 
-lapsed = call('ZRANGE', heartbeats, '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)
+lapsed = call('ZRANGE', heartbeats, '-inf', now, 'BYSCORE', 'LIMIT', '0', '100')
 dequeue(lapsed)
 head_stale = head_stale or #lapsed > 0
 maintain()

@@ -54,6 +54,7 @@ func (s *Script) AppendCommand(command []any, keys ...any) []any {
 type Set struct {
 	Kind       string // the primitive's package: "mutex"
 	KeyKind    string // the kind in the names of its keys
+	ShortKeys  int    // how many keys the short form of Acquire takes; 0: it has none
 	Acquire    *Script
 	Release    *Script
 	Renew      *Script
@@ -109,6 +110,7 @@ func (s *Set) Scripts() []*Script {
 
 func newSet(policies ...string) *Set {
 	set := &Set{policies: policies, Kind: policies[0], KeyKind: policies[0]}
+	set.ShortKeys = 3
 	set.Acquire = set.script("acquire")
 	set.Release = set.script("release")
 	set.Renew = set.script("renew")
@@ -116,11 +118,12 @@ func newSet(policies ...string) *Set {
 	set.Inspect = set.script("inspect")
 	switch set.Kind {
 	case "mutex":
+		set.ShortKeys = 2
 		set.Complete = set.script("complete")
 	case "semaphore":
 		set.Limit = set.script("limit")
 	case "redlock":
-		set.KeyKind = "mutex" // at each server it is a mutex
+		set.KeyKind, set.ShortKeys = "mutex", 0 // at each server it is a mutex
 		set.RaiseFence, set.Identity = set.script("raise_fence"), set.script("identity")
 	}
 	return set

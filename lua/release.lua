@@ -14,8 +14,8 @@
 local token, settings, cancel = ARGV[1], ARGV[2], ARGV[4]
 local tombstone = ARGV[3] ~= '0' and tonumber(ARGV[3])
 -- include: policy/KIND/release
-local first = call('ZRANGE', queue, 0, 0)
-if not tombstone and #first == 0 then
+local nobody_waits = call('EXISTS', queue) == 0
+if nobody_waits and not tombstone then
   -- This write changes nothing. It fails on a read-only server, which must not say that there was no lease.
   if outcome == REFUSED then call('ZREM', queue, '') end
   return type_error or outcome + 32
@@ -30,7 +30,7 @@ head_stale = freed
 if (outcome == REFUSED or tombstone) and call('ZREM', queue, token) == 1 then
   call('ZREM', heartbeats, token)
   head_stale = true
-  if outcome == REFUSED then outcome = LEFT else first = call('ZRANGE', queue, 0, 0) end
+  if outcome == REFUSED then outcome = LEFT end
 end
 if tombstone then
   -- lib/tombstone refuses the request by this.
@@ -41,6 +41,6 @@ if tombstone then
   call('HSET', meta, 'tombstones', tombstones)
 end
 -- With a type error nobody can be admitted. The waiters learn of it at their next heartbeats.
-local more = type_error and 0 or admit(outcome == GRANTED and IN_ORDER and first)
+local more = type_error and 0 or admit()
 save_metadata(metadata_ttl)
 return type_error or outcome + 16 * more

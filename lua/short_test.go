@@ -1,10 +1,12 @@
 package lua_test
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -13,14 +15,36 @@ import (
 func (b *bench) shortForm(token string) bool {
 	b.Helper()
 	flags, policyArg := flagsOf(b.set)
+	before := b.rdb.HGetAll(ctx, b.keys[1]).Val()
+	n, err := b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys[:b.set.ShortKeys], shortArgs(token+flags, policyArg)...).Int64()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if n != 0 {
+		b.code(b.release(token+flags, 0), lua.Granted)
+		return true
+	}
+	if after := b.rdb.HGetAll(ctx, b.keys[1]).Val(); !maps.Equal(after, before) {
+		b.Errorf("the short form has changed the metadata from %v to %v", before, after)
+	}
+	if n, err := b.rdb.Exists(ctx, b.keys[0]).Result(); n != 0 || err != nil {
+		b.Errorf("the short form has left the lock's key, %d, %v", n, err)
+	}
 	v, err := b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys, acquireArgs(token+flags, ttl, 0, policyArg, 0)...).Result()
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.code(long(v), lua.Granted)
 	b.code(b.release(token+flags, 0), lua.Granted)
-	_, is := v.(int64)
-	return is
+	if _, is := v.(int64); is {
+		b.Error("a call of the long form was decided by the short form, which had not decided its own")
+	}
+	return false
+}
+
+// shortArgs is the arguments of the short form of acquire.
+func shortArgs(token, policyArg string) []any {
+	return protocol.AcquireArgs(nil, token, ttl, epoch, policyArg, nil, nil)
 }
 
 func TestShortFormUnlessRare(t *testing.T) {
@@ -90,10 +114,10 @@ func TestShortRefusalChangesNothing(t *testing.T) {
 				flags, policyArg := flagsOf(b.set)
 				b.enqueue(token("a", 1) + flags)
 				before := b.rdb.HGetAll(ctx, b.keys[1]).Val()
-				got := b.eval(b.set.Acquire, 4, acquireArgs(token("b", 1)+flags, ttl, 0, policyArg, 0))
-				b.code(got, lua.Refused)
-				if left := got[2].(int64); left < ttl-5000 || left > ttl {
-					t.Errorf("the lease is said to end in %d ms", left)
+				args := shortArgs(token("b", 1)+flags, policyArg)
+				left, err := b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys[:set.ShortKeys], args...).Int64()
+				if err != nil || -left < ttl-5000 || -left > ttl {
+					t.Errorf("the lease is said to end in %d ms, %v", -left, err)
 				}
 				if after := b.rdb.HGetAll(ctx, b.keys[1]).Val(); len(after) != len(before) || after["seq"] != before["seq"] {
 					t.Errorf("the metadata was %v and is %v", before, after)

@@ -33,15 +33,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-var settings = protocol.Settings(metadataTTL, heartbeatTTL, channelPrefix, false)
+var (
+	settings = protocol.Settings(metadataTTL, heartbeatTTL, channelPrefix, false)
+	epoch    = protocol.EpochOf(metadataTTL)
+)
 
 // acquireArgs is the arguments of acquire. A heartbeatTTL of 0 is a try.
 func acquireArgs[T int | int64](token string, ttl int, heartbeatTTL T, policyArg string, maxWait T) []any {
 	if heartbeatTTL == 0 {
-		return protocol.AcquireArgs(nil, token, ttl, metadataTTL/2, settings, policyArg, nil)
+		return protocol.AcquireArgs(nil, token, ttl, epoch, policyArg, settings, nil)
 	}
 	own := protocol.Settings(metadataTTL, int64(heartbeatTTL), channelPrefix, false)
-	return protocol.AcquireArgs(nil, token, ttl, metadataTTL/2, own, policyArg, maxWait)
+	return protocol.AcquireArgs(nil, token, ttl, epoch, policyArg, own, maxWait)
 }
 
 func releaseArgs(token string, tombstone int64, cancel int) []any {
@@ -102,11 +105,14 @@ func (b *bench) eval(s *lua.Script, keys int, args []any) []any {
 	return long(v)
 }
 
-// long is the long form of a reply, an array, of which acquire and release have a short one: a fence alone, and a code with
-// what else there is to say.
+// long is the long form of a reply, an array, of which acquire and release have a short one: a fence alone, minus the ms
+// after which a request may be granted, and a code with what else there is to say.
 func long(v any) []any {
 	switch v := v.(type) {
 	case int64:
+		if v < 0 {
+			return []any{int64(lua.Refused), int64(0), -v, int64(0)}
+		}
 		if v < 1<<20 {
 			return []any{v % 16, v / 16}
 		}

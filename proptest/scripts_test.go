@@ -136,6 +136,9 @@ func (b *scriptBench) eval(s *lua.Script, keys int, args []any) []int64 {
 func longReply(v any) (list []int64) {
 	switch v := v.(type) {
 	case int64:
+		if v < 0 {
+			return []int64{lua.Refused, 0, -v, 0}
+		}
 		if v < 1<<20 {
 			return []int64{v % 16, v / 16}
 		}
@@ -155,11 +158,11 @@ func scriptSettings(heartbeatTTL int64) string {
 
 // acquireArgs is the arguments of acquire. A heartbeatTTL of 0 is a try.
 func acquireArgs(token string, ttl, heartbeatTTL int64, policyArg string, maxWait int64) []any {
-	minLeft := idle.Milliseconds() / 2
+	epoch := protocol.EpochOf(idle.Milliseconds())
 	if heartbeatTTL == 0 {
-		return protocol.AcquireArgs(nil, token, ttl, minLeft, scriptSettings(heartbeatTimeout.Milliseconds()), policyArg, nil)
+		return protocol.AcquireArgs(nil, token, ttl, epoch, policyArg, scriptSettings(heartbeatTimeout.Milliseconds()), nil)
 	}
-	return protocol.AcquireArgs(nil, token, ttl, minLeft, scriptSettings(heartbeatTTL), policyArg, maxWait)
+	return protocol.AcquireArgs(nil, token, ttl, epoch, policyArg, scriptSettings(heartbeatTTL), maxWait)
 }
 
 func releaseArgs(token string, tombstone int64, cancel int) []any {

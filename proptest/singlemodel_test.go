@@ -58,8 +58,7 @@ type singleModel struct {
 	queue           map[*singleReq]int64 // waiters and their places
 	heartbeats      map[*singleReq]int64 // when heartbeats lapse
 	tombstones      map[*singleReq]int64 // until when
-	marked          bool                 // the last fence is stored as a negative number, since there may be tombstones
-	long            bool                 // the primitive has no short form of acquire
+	stored          int64                // the last fence as it is stored: negative while there may be tombstones
 	reach           func(string)
 
 	queueExpiry, heartbeatsExpiry, metaExpiry int64 // of the keys
@@ -141,15 +140,35 @@ func (m *singleModel) fence() int64 {
 }
 
 // save extends the expiry of the metadata.
-func (m *singleModel) save() { m.saveFor(idle.Milliseconds(), idle.Milliseconds()/2) }
+func (m *singleModel) save() {
+	if m.stored < m.epoch() {
+		m.saveFor(idle.Milliseconds(), idle.Milliseconds()*3/4)
+		return
+	}
+	m.store()
+}
 
 // saveFor extends the expiry of the metadata to keep ms, if less than least ms remain.
 func (m *singleModel) saveFor(keep, least int64) {
+	m.store()
 	from := max(m.now, (m.seq+999)/1000) // fences can be ahead of the clock
-	m.marked = m.tombstonesUntil > m.now
 	if m.metaExpiry < from+least {
 		m.metaExpiry = from + keep
 	}
+}
+
+// store writes the last fence.
+func (m *singleModel) store() {
+	m.stored = m.seq
+	if m.tombstonesUntil > m.now {
+		m.stored = -m.seq
+	}
+}
+
+// epoch returns the beginning of the present epoch in µs. The first fence of each extends the expiry of the metadata.
+func (m *singleModel) epoch() int64 {
+	us := m.now * 1000
+	return us - us%protocol.EpochOf(idle.Milliseconds())
 }
 
 // enqueue appends the request to the queue, unless it is there already.
@@ -274,28 +293,27 @@ func (m *singleModel) when(rank int) int64 {
 	return m.remaining()
 }
 
-// acquireShort models the short form of the script acquire and returns its reply, or nil if the long form follows.
-func (m *singleModel) acquireShort(q *singleReq, waits bool) []int64 {
-	if m.long || m.fair && len(m.queue) > 0 {
+// acquireShort models the short form of the script acquire and returns its reply, or nil if it decides nothing.
+func (m *singleModel) acquireShort(q *singleReq) []int64 {
+	if m.fair && len(m.queue) > 0 {
 		return nil
 	}
-	if m.owner == nil && m.seq > 0 && !m.marked && m.metaExpiry-m.now > idle.Milliseconds()/2 {
+	if m.owner == nil && m.stored > 0 && m.stored >= m.epoch() {
 		m.reach("granted by the short form")
 		m.owner, m.end = q, m.now+q.ttl
-		return []int64{lua.Granted, m.draw(), 0, 0, 0}
+		m.seq, m.newFence = max(m.now*1000, m.seq+1), true // it takes the time from an expiry, in ms
+		m.stored = m.seq
+		return []int64{lua.Granted, m.seq, 0, 0, 0}
 	}
-	if m.owner != nil && m.owner != q && !waits && (m.owner.foreign || m.remaining() <= m.owner.ttl) {
+	if m.owner != nil && m.owner != q && (m.owner.foreign || m.remaining() <= m.owner.ttl) {
 		m.reach("refused by the short form")
 		return []int64{lua.Refused, 0, m.remaining(), 0}
 	}
 	return nil
 }
 
-// acquire models the script acquire and returns its reply.
+// acquire models the long form of the script acquire and returns its reply.
 func (m *singleModel) acquire(q *singleReq, waits bool) []int64 {
-	if reply := m.acquireShort(q, waits); reply != nil {
-		return reply
-	}
 	if m.tombstonesUntil > m.now && m.tombstones[q] != 0 {
 		m.reach("a tombstoned request")
 		return []int64{lua.Tombstoned}
@@ -528,7 +546,7 @@ func (m *singleModel) raiseFence(q *singleReq, least int64) []int64 {
 
 // loseMetadata deletes the metadata.
 func (m *singleModel) loseMetadata() {
-	m.seq, m.ticket, m.tombstonesUntil, m.extended, m.metaExpiry, m.marked = 0, 0, 0, nil, 0, false
+	m.seq, m.ticket, m.tombstonesUntil, m.extended, m.metaExpiry, m.stored = 0, 0, 0, nil, 0, 0
 	m.reach("the metadata is lost")
 }
 
@@ -596,7 +614,6 @@ func singleSequence(r *rapid.T, u *run, set *lua.Set, rdb *redis.Client, mini *m
 	b := &singleBench{
 		singleModel: &singleModel{
 			fair:       set == lua.Fair,
-			long:       set == lua.Redlock,
 			queue:      map[*singleReq]int64{},
 			heartbeats: map[*singleReq]int64{},
 			tombstones: map[*singleReq]int64{},
@@ -715,8 +732,21 @@ func (b *singleBench) severalArrive(*rapid.T) {
 	}
 }
 
-// asks runs acquire.
+// asks runs acquire: sometimes the short form, and the long form unless that has decided the request.
 func (b *singleBench) asks(q *singleReq, waits bool) {
+	if keys := b.set.ShortKeys; keys > 0 && rapid.Bool().Draw(b.r, "short form") {
+		b.starts("acquire %s by the short form", q.token)
+		want := b.acquireShort(q)
+		got := b.eval(b.set.Acquire, keys, protocol.AcquireArgs(nil, q.token, q.ttl, protocol.EpochOf(idle.Milliseconds()), "", nil, nil))
+		if want == nil {
+			want = []int64{0, 0} // the number 0: the long form is needed
+		}
+		b.replies(want, got)
+		b.compare()
+		if want[0] == lua.Granted || len(want) > 2 && !waits {
+			return
+		}
+	}
 	b.starts("acquire %s, waits %v", q.token, waits)
 	want := b.acquire(q, waits)
 	if want[0] == lua.Granted && want[1] == q.minFence {
@@ -1119,8 +1149,11 @@ func (b *singleBench) compare() {
 		if text, ok := meta.Val()[i].(string); ok {
 			got, _ = strconv.ParseInt(text, 10, 64)
 		}
-		if fact == "seq" && b.seq > 0 && (got < 0) != b.marked {
-			b.failf("the last fence is stored as %d, want a negative one: %v", got, b.marked)
+		if fact == "seq" {
+			if (got < 0) != (b.stored < 0) {
+				b.failf("the last fence is stored as %d, want %d", got, b.stored)
+			}
+			b.stored = got
 		}
 		got = max(got, -got)
 		b.takes(want, got, "%s", fact)

@@ -39,7 +39,15 @@ func (l *Lock) acquireCall(s *lua.Script, token string, policyArg, maxWait any, 
 }
 
 func (l *Lock) acquireArgs(command []any, token string, policyArg, maxWait any) []any {
-	return protocol.AcquireArgs(command, token, l.args.ttl, l.args.minLeft, l.args.settings, policyArg, maxWait)
+	return protocol.AcquireArgs(command, token, l.args.ttl, l.args.epoch, policyArg, l.args.settings, maxWait)
+}
+
+// shortAcquireCall prepares a call of acquire.lua for the short form alone.
+func (l *Lock) shortAcquireCall(token string, done func(*transport.Call)) *transport.Call {
+	call := l.call(l.spec.Scripts.Acquire, l.spec.Scripts.ShortKeys, 4, done)
+	call.Scalar = true
+	call.Args = protocol.AcquireArgs(call.Args, token, l.args.ttl, l.args.epoch, l.args.policyArg, nil, nil)
+	return call
 }
 
 // The values of release.lua's argument cancel.

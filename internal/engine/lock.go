@@ -29,7 +29,7 @@ type Spec struct {
 	Limits      *Limits       // of a semaphore, else nil
 }
 
-// Lock is one name of one primitive with the settings of one user. It is immutable and safe for concurrent use.
+// Lock is one name of one primitive with the settings of one user. It is safe for concurrent use. All but short is immutable.
 type Lock struct {
 	*sharedParams
 	e        *Engine
@@ -37,6 +37,7 @@ type Lock struct {
 	keys     [4]any                    // of every command, as strings, by the indexes below
 	claimTTL int64                     // ms: of a lease granted by a message, until it is confirmed
 	released atomic.Pointer[lockError] // see releasedError
+	short    shortForm
 }
 
 // Indexes of keys.
@@ -48,7 +49,7 @@ const (
 )
 
 // scriptArgs are the arguments that are the same in all calls of a lock.
-type scriptArgs struct{ ttl, metadataTTL, minLeft, settings, policyArg any }
+type scriptArgs struct{ ttl, metadataTTL, epoch, settings, policyArg any }
 
 // sharedParams are parameters shared by locks with identical settings, to save memory.
 type sharedParams struct {
@@ -110,7 +111,7 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	}
 	metadataTTL := ttl + millis(idle)
 	settings := protocol.Settings(metadataTTL, millis(e.cfg.HeartbeatTimeout), channelPrefix, sharded)
-	l.sharedParams = e.paramsOf(sharedParams{ttl, channelPrefix + e.id, scriptArgs{ttl, metadataTTL, metadataTTL / 2, settings, policyArg}})
+	l.sharedParams = e.paramsOf(sharedParams{ttl, channelPrefix + e.id, scriptArgs{ttl, metadataTTL, protocol.EpochOf(metadataTTL), settings, policyArg}})
 	return l, nil
 }
 

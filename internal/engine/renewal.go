@@ -56,7 +56,7 @@ func (h *Lease) onTimer(now time.Time) {
 	if h.inFlight++; h.inFlight < 4 {
 		h.renewAt = now.Add(max(h.deadline.Sub(now)/3, duration(h.ttl)/30))
 	}
-	full := now.Sub(h.metadataAt) > h.lock.e.cfg.MetadataTTL/2
+	full := now.Sub(h.metadataAt) > h.lock.e.cfg.MetadataTTL/4
 	h.armLocked()
 	h.mu.Unlock()
 	keys := renewOnly

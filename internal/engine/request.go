@@ -100,6 +100,7 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 	if !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
 		return r, err
 	}
+	l.short.failed()                         // it would be refused again
 	if r.origin != nil && r.cleanup != nil { // a copy of the call may have been granted the lease
 		if !waitFor(ctx, r.cleanup.finished.done()) {
 			return nil, l.fail(health.waitError(ctx))
@@ -202,7 +203,7 @@ func (r *request) ask(ctx context.Context, mode requestMode) error {
 	}
 	began := time.Now()
 	for try := 1; ; try++ {
-		err := r.askOnce(ctx, mode, tries, began)
+		err := r.askOnce(ctx, mode, r.mayUseShort(), tries, began)
 		switch {
 		case !errors.Is(err, ErrTooLate):
 			if try > 1 && err != nil && errors.Is(err, ctx.Err()) {
@@ -215,15 +216,16 @@ func (r *request) ask(ctx context.Context, mode requestMode) error {
 	}
 }
 
-// askOnce sends the request until it is answered, and handles the reply. began is when the first call was sent.
-func (r *request) askOnce(ctx context.Context, mode requestMode, tries int, began time.Time) error {
+// askOnce sends the request until it is answered, and handles the reply. It begins by the short form, if short is set, and goes
+// on to the long form where that does not decide it. began is when the first call was sent.
+func (r *request) askOnce(ctx context.Context, mode requestMode, short bool, tries int, began time.Time) error {
 	l := r.lock
 	health := r.serverHealth()
 	call, _, err := l.e.roundTrip(ctx, r.end.done, tries, func(done func(*transport.Call)) *transport.Call {
 		r.copySent(began)
 		sent := time.Now()
 		health.Sent(sent)
-		return r.call(ctx, mode, func(call *transport.Call) {
+		return r.call(ctx, mode, short, func(call *transport.Call) {
 			if _, err := r.decode(call); err != nil {
 				health.Failed(sent, err)
 			} else {
@@ -242,9 +244,15 @@ func (r *request) askOnce(ctx context.Context, mode requestMode, tries int, bega
 		return l.fail(err)
 	}
 	a, err := r.decode(call)
+	if err == nil && a.NeedsLong && !short {
+		err = protocol.ErrReply
+	}
 	if err != nil {
 		r.markInDoubt()
 		return l.fail(err)
+	}
+	if !l.short.answered(short, mode, a) {
+		return r.askOnce(ctx, mode, false, tries, began)
 	}
 	if r.quota != nil {
 		*r.quota = newQuota(a)
@@ -253,14 +261,17 @@ func (r *request) askOnce(ctx context.Context, mode requestMode, tries int, bega
 		l.limitsChanged(r.token, l.spec.Limits.own())
 	}
 	if a.Code == lua.Refused && a.More {
-		return r.askOnce(ctx, mode, tries, began) // more leases have ended than one script sweeps
+		return r.askOnce(ctx, mode, false, tries, began) // more leases have ended than one script sweeps
 	}
 	return r.answered(call, a)
 }
 
 // call prepares a call of acquire.lua, or of allow.lua if the caller wants to know the quota.
-func (r *request) call(ctx context.Context, mode requestMode, done func(*transport.Call)) *transport.Call {
+func (r *request) call(ctx context.Context, mode requestMode, short bool, done func(*transport.Call)) *transport.Call {
 	l := r.lock
+	if short {
+		return l.shortAcquireCall(r.token, done)
+	}
 	script := l.spec.Scripts.Acquire
 	if r.quota != nil {
 		script = l.spec.Scripts.Allow

@@ -16,17 +16,23 @@ func Settings(metadataTTL, heartbeatTTL int64, channelPrefix string, sharded boo
 	return fmt.Sprintf("%d %d %d %s", metadataTTL, heartbeatTTL, kind, channelPrefix)
 }
 
-// AcquireArgs appends ARGV of acquire.lua and allow.lua. For a try maxWait is nil.
-func AcquireArgs(command []any, token, ttl, minLeft, settings, policyArg, maxWait any) []any {
-	command = append(command, token, ttl, minLeft, settings)
-	if policyArg != "" || maxWait != nil {
+// AcquireArgs appends ARGV of acquire.lua and allow.lua. For the short form settings is nil, for a try maxWait is nil.
+func AcquireArgs(command []any, token, ttl, epoch, policyArg, settings, maxWait any) []any {
+	command = append(command, token, ttl, epoch)
+	if settings != nil || policyArg != "" {
 		command = append(command, policyArg)
+	}
+	if settings != nil {
+		command = append(command, settings)
 	}
 	if maxWait != nil {
 		command = append(command, maxWait)
 	}
 	return command
 }
+
+// EpochOf returns the argument epoch for metadata that is kept for so many ms: a quarter of it, in µs.
+func EpochOf(metadataTTL int64) int64 { return metadataTTL * 250 }
 
 // ReleaseArgs appends ARGV of release.lua.
 func ReleaseArgs(command []any, token, settings any, tombstone int64, cancel int) []any {

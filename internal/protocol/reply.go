@@ -57,7 +57,8 @@ const (
 
 // AcquireReply is the reply of acquire.lua or allow.lua.
 type AcquireReply struct {
-	Code          int64 // lua.Granted, Refused, Waiting, Tombstoned, Conflict or AboveLimit
+	Code          int64 // lua.Granted, Refused, Waiting, Tombstoned, Conflict or AboveLimit; if NeedsLong: none
+	NeedsLong     bool  // the short form has not decided anything
 	Now           int64 // the server's clock, if granted, refused or waiting
 	Fence         int64 // if granted: of the lease, which lasts for the ttl that was asked for
 	RetryAfter    int64 // if refused: until the request could be granted; not positive: not known
@@ -84,8 +85,15 @@ func ParseAcquireReply(n []int64) (AcquireReply, error) {
 	if err != nil {
 		return AcquireReply{}, err
 	}
-	if code > minFenceAlone && code <= maxFence && len(n) == 1 { // a fence alone
-		return AcquireReply{Code: lua.Granted, Fence: code}, nil
+	if len(n) == 1 {
+		switch {
+		case code > minFenceAlone && code <= maxFence: // a fence alone
+			return AcquireReply{Code: lua.Granted, Fence: code}, nil
+		case code == 0:
+			return AcquireReply{NeedsLong: true}, nil
+		case code < 0:
+			return AcquireReply{Code: lua.Refused, RetryAfter: -code}, nil
+		}
 	}
 	a := AcquireReply{Code: code}
 	flags := int64(0)

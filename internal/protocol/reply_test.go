@@ -33,6 +33,10 @@ func TestParseAcquireReply(t *testing.T) {
 		{[]int64{1792319239123456}, AcquireReply{Code: lua.Granted, Fence: 1792319239123456}, false},
 		{[]int64{100}, AcquireReply{}, true}, // too small for a fence alone
 		{[]int64{1 << 54}, AcquireReply{}, true},
+		{[]int64{0}, AcquireReply{NeedsLong: true}, false},
+		{[]int64{0, 0}, AcquireReply{}, true},
+		{[]int64{-25}, AcquireReply{Code: lua.Refused, RetryAfter: 25}, false},
+		{[]int64{-25, 0}, AcquireReply{}, true},
 		{[]int64{lua.AboveLimit}, AcquireReply{Code: lua.AboveLimit}, false},
 		{
 			[]int64{lua.Waiting, 100, 9, 8, 2, 50, 1},
@@ -49,7 +53,6 @@ func TestParseAcquireReply(t *testing.T) {
 		{[]int64{lua.Granted, -7, 100, 130, 0}, AcquireReply{}, true},
 		{[]int64{lua.Granted, 7, 100, 100, 0}, AcquireReply{}, true},
 		{[]int64{lua.Granted, 7, 130, 100, 0}, AcquireReply{}, true},
-		{[]int64{lua.Refused}, AcquireReply{}, true},
 		{[]int64{lua.Refused, 100, 25}, AcquireReply{}, true},
 		{[]int64{lua.Refused, 100, 25, 0, 0}, AcquireReply{}, true},
 		{[]int64{lua.Waiting, 100, 9, 8, 2, 50}, AcquireReply{}, true},

@@ -25,11 +25,11 @@ end
 -- have lapsed, and those without a subscription; a live one rejoins later. One that has become
 -- ineligible is told to retry, and is then answered why. A waiter that is not a caller gets an unconfirmed lease that ends
 -- with its heartbeat, so that all frozen waiters together delay the queue by at most one heartbeat timeout.
--- heads is a list of the first waiters, if it is known. It returns 1 if there may be more to admit, else 0.
-local function admit_waiters(heads)
-  local budget, width, messages = 1000, 1, {}
+-- It returns 1 if there may be more to admit, else 0.
+local function admit_waiters()
+  local budget, last, messages = 1000, '0', {}
   while budget > 0 do
-    heads = heads or next_in_line(width)
+    local heads = next_in_line(last)
     local blocked = not heads or #heads == 0
     if not blocked then
       local lapse = call('ZMSCORE', heartbeats, unpack(heads))
@@ -77,9 +77,8 @@ local function admit_waiters(heads)
     -- Grants that no subscriber received are undone, and others may have them.
     if blocked then
       if deliver(messages) then return 0 end
-      messages, width = {}, 50
+      messages, last = {}, '49'
     end
-    heads = nil
   end
   deliver(messages)
   return 1
@@ -90,7 +89,7 @@ end
 -- subscription is removed, up to a hundred of them.
 local function notify_head()
   for _ = 1, 100 do
-    local head = call('ZRANGE', queue, 0, 0)[1]
+    local head = call('ZRANGE', queue, '0', '0')[1]
     if not head or callers[head] then return end
     local keeper, serial, _, claim_ttl, flags = string.match(head, TOKEN)
     if not keeper or string.find(flags, 's', 1, true) then return end
@@ -118,9 +117,9 @@ local function notify_lapsed()
   lapsed = {}
 end
 
--- admit grants leases to waiters and notifies those that have to retry. heads and the result are those of admit_waiters.
-local function admit(heads)
-  local more = admit_waiters(heads)
+-- admit grants leases to waiters and notifies those that have to retry. It returns what admit_waiters does.
+local function admit()
+  local more = admit_waiters()
   if head_stale then notify_head() end
   if #lapsed > 0 then notify_lapsed() end
   return unswept and 1 or more

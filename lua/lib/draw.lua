@@ -1,11 +1,10 @@
--- draw: the short form of drawing a fence, where the metadata needs nothing else. drawn is the fence, or nil if that takes the
--- long form: if there is no last fence, or there may be tombstones (then it is negative), or the metadata is to be kept for
--- less than min_left. A fence that is a reply of its own is larger than 1e12, as a time in µs is, so that no other number is
--- taken for one. If the key is of another type, the long form says so.
--- include: lib/clock
-local known, drawn = pcall('HMGET', meta, 'seq', 'kept'), nil
-local last, kept = tonumber(known[1] or 0) or 0, tonumber(known[2] or 0) or 0
-if last > 1e12 and kept - now - min_left > 0 then
-  drawn = math.max(last + 1, now_us)
+-- draw: the short form of drawing a fence, where the metadata needs nothing else. Wants now_us. drawn is the fence, or nil if that
+-- takes the long form, which one comparison tells: if there is no last fence; if there may be tombstones (then it is negative);
+-- or if it was drawn in an earlier epoch, of which each begins with extending the metadata's expiry (see lib/save_metadata). A
+-- fence that is a reply of its own is larger than 1e12, as a time in µs is, so that no other number is taken for one. If
+-- the key is of another type, the long form says so.
+local last, drawn = tonumber(pcall('HGET', meta, 'seq')), nil
+if last and last >= now_us - now_us % epoch and last > 1e12 then
+  drawn = last < now_us and now_us or last + 1
   call('HSET', meta, 'seq', drawn)
 end

@@ -38,6 +38,7 @@ func usedCommands(keys *protocol.Keys, plain string) []usedCommand {
 		{args: []any{"del", key}},
 		{args: []any{"pexpire", key, "1"}},
 		{args: []any{"pttl", key}},
+		{args: []any{"pexpiretime", key}},
 		{args: []any{"hget", key, "f"}},
 		{args: []any{"hmget", key, "f"}},
 		{args: []any{"hset", key, "f", "v"}, harmless: []any{"hset", key, "f", "v", "f"}}, // without a value

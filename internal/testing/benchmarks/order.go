@@ -33,7 +33,7 @@ func scale(b *testing.B, n New, set *lua.Set, waiters int) {
 	_, err := sub.Receive(ctx)
 	m.must(err)
 	acquire := func(p redis.Pipeliner, i int) {
-		p.EvalSha(ctx, set.Acquire.SHA, keys, protocol.AcquireArgs(nil, token(i), ttl, 1800000, settings, "", 0)...)
+		p.EvalSha(ctx, set.Acquire.SHA, keys, protocol.AcquireArgs(nil, token(i), ttl, benchEpoch, "", settings, 0)...)
 	}
 	next := 0
 	for next <= waiters { // the first gets it

@@ -1,13 +1,13 @@
 -- include: lib/fence
 -- include: policy/KIND/frees_in
-local IN_ORDER, WAITERS_DIFFER = true, false
+local WAITERS_DIFFER = false
 
 -- free: whether the lock is free; nil if it is not known yet.
 local free = outcome == GRANTED or nil
 
-local function next_in_line(count)
+local function next_in_line(last)
   if free == nil then free = call('EXISTS', lock) == 0 end
-  return free and call('ZRANGE', queue, 0, count - 1)
+  return free and call('ZRANGE', queue, '0', last)
 end
 
 local function fits()

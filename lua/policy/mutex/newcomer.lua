@@ -2,11 +2,10 @@
 -- string key with the holder's token, as SET key token NX PX writes it, so that it expires at the very millisecond. The
 -- fence of the lease in the key is seq. fair and redlock extend this policy.
 -- include: lib/token
--- include: lib/clock
-if call('SET', lock, token, 'NX', 'PX', ttl) then
-  -- include: lib/draw
-  if drawn then return drawn end
-  call('DEL', lock)
-elseif not max_wait then
-  -- include: policy/mutex/refuse
+if not heartbeats then
+  if call('SET', lock, token, 'NX', 'PX', ttl) then
+    -- include: policy/mutex/draw
+  else
+    -- include: policy/mutex/refuse
+  end
 end

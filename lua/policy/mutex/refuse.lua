@@ -1,7 +1,7 @@
--- refuse: the short form of a try that finds the lock held. Waiters, and a lease that lasts for longer than it may (see
--- lease_of), take the long form.
+-- refuse: the short form of a try that finds the lock held. A lease that lasts for longer than it may (see lease_of), and a
+-- key that does not expire, take the long form.
 local owner, left = call('GET', lock), call('PTTL', lock)
-if owner ~= token then
+if owner ~= token and left > 0 then
   local _, _, asked = string.match(owner or '', TOKEN)
-  if left > 0 and left - (asked or left) <= 0 then return {REFUSED, 0, left, 0} end
+  if left - (asked or left) <= 0 then return -left end
 end

@@ -4,7 +4,7 @@
 -- include: policy/rwlock/replace
 -- include: policy/rwlock/frees_in
 -- include: policy/rwlock/readers
-local IN_ORDER, WAITERS_DIFFER = false, true
+local WAITERS_DIFFER = true
 
 -- undo_data: token -> what write_grant has changed besides the lease.
 local undo_data = {}
@@ -13,10 +13,10 @@ local next_in_line
 function next_in_line()
   read_state()
   if writer_holds then return nil end
-  local head = call('ZRANGE', queue, 0, 0)
+  local head = call('ZRANGE', queue, '0', '0')
   if #head == 0 then return head end
   local purpose = purpose_of(head[1])
-  if purpose == 'r' then return call('ZRANGE', queue, 0, 99) end
+  if purpose == 'r' then return call('ZRANGE', queue, '0', '99') end
   if purpose == 'u' and waiting_upgrade() ~= head[1] then
     -- Its read lease has ended, or another upgrade has come while this one was away.
     call('ZREM', queue, head[1])
@@ -27,7 +27,7 @@ function next_in_line()
   if purpose == 'w' then
     local pass = call('HGET', meta, 'pass')
     if pass then
-      local list = call('ZRANGE', queue, READERS, pass, 'BYSCORE', 'LIMIT', 0, 100)
+      local list = call('ZRANGE', queue, READERS, pass, 'BYSCORE', 'LIMIT', '0', '100')
       if #list > 0 then return list end
       call('HDEL', meta, 'pass')
     end
@@ -52,13 +52,13 @@ end
 -- count_streak counts a writer that passes waiting readers. When it is as many as the writer's token allows, the readers
 -- that wait now go before the next writer. It returns the old values.
 local function count_streak(token, number)
-  local list = call('ZRANGE', queue, '+inf', READERS, 'BYSCORE', 'REV', 'LIMIT', 0, 2, 'WITHSCORES')
+  local list = call('ZRANGE', queue, '+inf', READERS, 'BYSCORE', 'REV', 'LIMIT', '0', '2', 'WITHSCORES')
   local last = token ~= try_token and list[list[1] == try_token and 4 or 2]
   local known = call('HMGET', meta, 'streak', 'pass')
   local streak, max_streak = 0, tonumber(number) or 0
   if last then streak = (tonumber(known[1]) or 0) + 1 end
   if max_streak > 0 and streak >= max_streak then
-    call('HSET', meta, 'streak', 0, 'pass', last)
+    call('HSET', meta, 'streak', '0', 'pass', last)
   elseif streak > 0 or known[1] and known[1] ~= '0' then
     call('HSET', meta, 'streak', streak)
   end

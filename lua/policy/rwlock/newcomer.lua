@@ -7,8 +7,8 @@
 -- include: policy/leases/scores
 -- include: policy/leases/keep_lock
 local purpose = purpose_of(token)
-if (purpose == 'r' or purpose == 'w') and call('EXISTS', queue) == 0 then
-  local first = call('ZRANGE', lock, 1, ENDLESS, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+if not heartbeats and (purpose == 'r' or purpose == 'w') and call('EXISTS', queue) == 0 then
+  local first = call('ZRANGE', lock, '1', ENDLESS, 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')
   local left, held_for = first[2] and first[2] - now, first[1] and purpose_of(first[1])
   local shared = held_for == 'r' or held_for == 'd'
   if not left or left > 0 and shared and purpose == 'r' then
@@ -18,11 +18,11 @@ if (purpose == 'r' or purpose == 'w') and call('EXISTS', queue) == 0 then
       keep_lock(ttl, not left)
       return drawn
     end
-  elseif left > 0 and not shared and not max_wait and first[1] ~= token then
+  elseif left > 0 and not shared and first[1] ~= token then
     local _, _, asked = string.match(first[1], TOKEN)
     if left - (asked or left) <= 0 then
       call('ZREM', queue, '')
-      return {REFUSED, now, left, 0}
+      return -left
     end
   end
 end

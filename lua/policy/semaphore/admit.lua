@@ -6,7 +6,7 @@
 -- include: policy/semaphore/enter
 -- include: policy/semaphore/sweep
 -- include: policy/semaphore/frees_in
-local IN_ORDER, WAITERS_DIFFER = false, true
+local WAITERS_DIFFER = true
 
 -- undo_data: token -> the score of what it took by the clock earlier.
 local undo_data = {}

@@ -4,8 +4,7 @@
 -- include: policy/semaphore/exceeds
 if known ~= policy_arg then
   if known then freed, limits_changed, head_stale = true, 2, true end
-  limits = policy_arg .. ' ' .. policy_arg
-  call('HSET', meta, 'limits', limits)
+  call('HSET', meta, 'limits', policy_arg .. ' ' .. policy_arg)
   call('PEXPIRE', meta, metadata_ttl, 'NX')
   set_limits(policy_arg)
   -- What was taken under a shorter window returns later now.
@@ -20,8 +19,7 @@ if not fence then
   if exceeds_limit(n, holds, by_clock) then
     refusal = {ABOVE_LIMIT}
   else
-    if queue_empty == nil then queue_empty = call('EXISTS', queue) == 0 end
-    if queue_empty then
+    if call('EXISTS', queue) == 0 then
       if sweep_due then sweep() end
       if has_room(n, holds, by_clock) then
         -- This replaces what the token had earlier, which may be in use until now.

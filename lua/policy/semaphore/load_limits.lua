@@ -1,3 +1,7 @@
 -- include: lib/metadata
 -- include: policy/semaphore/limits
-if not at_once then set_limits(string.match(limits or '', ' (%S+)$') or policy_arg) end
+local limits
+if not at_once then
+  limits = call('HGET', meta, 'limits')
+  set_limits(string.match(limits or '', ' (%S+)$') or policy_arg)
+end

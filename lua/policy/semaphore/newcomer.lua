@@ -9,12 +9,10 @@ local n, holds, by_clock = terms_of(token)
 local lease_score, clock_score = read_counts(token)
 local known, in_force = string.match(call('HGET', meta, 'limits') or '', '^(%S+) (%S+)$')
 local sweep_due = math.floor(used / 16) < math.floor((used + n) / 16) or math.floor(spent / 16) < math.floor((spent + n) / 16)
-local queue_empty
 if known == policy_arg then
   set_limits(in_force)
-  if not lease_score and not clock_score and not sweep_due and not full(n, holds, by_clock) then
-    queue_empty = call('EXISTS', queue) == 0
-    if queue_empty then
+  if not heartbeats and not lease_score and not clock_score and not sweep_due and not full(n, holds, by_clock) then
+    if call('EXISTS', queue) == 0 then
       -- include: lib/draw
       if drawn then
         enter(token, ttl, drawn, n, holds, by_clock)

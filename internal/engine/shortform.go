@@ -1,0 +1,64 @@
+package engine
+
+import (
+	"sync/atomic"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// shortForm decides by which form of acquire.lua the requests of a lock begin. The short form costs the server half, and decides
+// the common cases. Where it does not, as while others wait, it costs a round trip: so the next requests take the long form at
+// once, twice as many each time that the short form fails in a row, up to 16. Only those are counted whose long form was granted
+// without waiting, which is when the short form is likely to do again. It is safe for concurrent use.
+type shortForm struct {
+	pending  atomic.Int32 // requests that take the long form at once
+	failures atomic.Int32 // of the short form, in a row
+}
+
+const maxShortFailures = 4
+
+// usable reports whether the next request should take the short form.
+func (s *shortForm) usable() bool { return s.pending.Load() <= 0 }
+
+// failed notes that the short form has not decided a request.
+func (s *shortForm) failed() {
+	n := s.failures.Load()
+	if n < maxShortFailures {
+		s.failures.Store(n + 1)
+	}
+	s.pending.Store(1 << n)
+}
+
+// decided notes that the short form has decided a request.
+func (s *shortForm) decided() { s.failures.Store(0) }
+
+// longGranted notes that the long form has granted a request without waiting.
+func (s *shortForm) longGranted() { s.pending.Add(-1) }
+
+// hasShortForm reports whether requests of this lock can take the short form. That relies on metadata which others may have kept
+// for short leases: for half of MetadataTTL at least, by when renewals keep it for this lease.
+func (l *Lock) hasShortForm() bool {
+	return l.spec.Scripts.ShortKeys > 0 && duration(l.ttl) <= l.e.cfg.MetadataTTL/4
+}
+
+// mayUseShort reports whether the next call of the request should be the short form.
+func (r *request) mayUseShort() bool {
+	return r.origin == nil && r.quota == nil && r.lock.hasShortForm() && r.lock.short.usable()
+}
+
+// answered notes the reply to a request, and reports whether it decides the request. The short form never queues one.
+func (s *shortForm) answered(short bool, mode requestMode, a protocol.AcquireReply) (decided bool) {
+	switch {
+	case !short:
+		if a.Code == lua.Granted {
+			s.longGranted()
+		}
+		return true
+	case a.NeedsLong || mode == modeWait && a.Code == lua.Refused:
+		s.failed()
+		return false
+	}
+	s.decided()
+	return true
+}
