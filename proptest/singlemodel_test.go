@@ -141,7 +141,7 @@ func (m *singleModel) fence() int64 {
 
 // save extends the expiry of the metadata.
 func (m *singleModel) save() {
-	if m.stored < m.epoch() {
+	if m.stored < m.epoch() || m.seq > m.us() {
 		m.saveFor(idle.Milliseconds(), idle.Milliseconds()*3/4)
 		return
 	}
