@@ -13,9 +13,9 @@
 local function deliver(messages)
   local all = true
   for keeper, message in pairs(messages) do
-    if send(keeper, message.text) == 0 then
+    if send(keeper, message[2] and table.concat(message, ' ') or message[1]) == 0 then
       all, unreachable[keeper] = false, true
-      for _, token in ipairs(message) do undo_grant(token) end
+      for _, token in ipairs(message.tokens) do undo_grant(token) end
     end
   end
   return all
@@ -58,10 +58,10 @@ local function admit_waiters()
             local pair = string.format('%s %.0f', serial, fence)
             local message = messages[keeper]
             if message then
-              message.text = message.text .. ' ' .. pair
-              message[#message + 1] = token
+              local n = #message + 1
+              message[n], message.tokens[n] = pair, token
             else
-              messages[keeper] = {token, text = pair}
+              messages[keeper] = {pair, tokens = {token}}
             end
           end
         elseif caller or not WAITERS_DIFFER or reachable(keeper, flags) then
@@ -71,6 +71,7 @@ local function admit_waiters()
           out[#out + 1], head_stale, unreachable[keeper] = token, true, true
         end
       end
+      if write_grants then write_grants() end
       dequeue(out)
       budget = budget - #heads
     end

@@ -20,6 +20,9 @@ local function write_grant(token, ms)
   return next_fence()
 end
 
+-- write_grant has written everything.
+local write_grants
+
 local function undo_grant()
   free = true
   call('DEL', lock)

@@ -9,6 +9,10 @@ local WAITERS_DIFFER = true
 -- undo_data: token -> what write_grant has changed besides the lease.
 local undo_data = {}
 
+-- unwritten: scores and members of the leases that write_grant has left to write_grants. unwritten_ms is how long they last at
+-- most, and fresh says that there is no other lease.
+local unwritten, unwritten_ms, fresh = {}, 0, nil
+
 local next_in_line
 function next_in_line()
   read_state()
@@ -82,11 +86,25 @@ local function write_grant(token, ms, flags, number)
   undo_data[token] = old
   sole = purpose == 'u' or not holder
   local fence = next_fence()
-  if origin then replace(origin, token, ms, fence, true) else put(token, ms, fence, sole) end
+  if origin then
+    replace(origin, token, ms, fence, true)
+  else
+    local n, at = #unwritten, now + ms
+    if n == 0 then fresh = sole end
+    unwritten[n + 1], unwritten[n + 2], unwritten[n + 3], unwritten[n + 4] = at, token, fence, '#' .. token
+    unwritten_ms = math.max(unwritten_ms, ms)
+  end
   if sole then holder = token end
   readers_hold = purpose == 'r'
   writer_holds = not readers_hold
   return fence
+end
+
+local function write_grants()
+  if unwritten_ms == 0 then return end
+  call('ZADD', lock, unpack(unwritten))
+  keep_lock(unwritten_ms, fresh)
+  unwritten, unwritten_ms = {}, 0
 end
 
 local function undo_grant(token)

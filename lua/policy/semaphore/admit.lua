@@ -44,6 +44,9 @@ local function write_grant(token, ms)
   return fence
 end
 
+-- write_grant has written everything.
+local write_grants
+
 local function undo_grant(token)
   remove(token, true)
   if undo_data[token] then
