@@ -73,7 +73,7 @@ var mutants = []mutant{
 	{"waiters send no heartbeats", "internal/engine/heartbeat.go", "	for batch := range slices.Chunk(waiters, heartbeatBatch) {\n		q.send(batch)\n	}\n", "", "fair"},
 	{"an unconfirmed lease is not confirmed", "internal/engine/lease.go", "h.renewAt = h.lock.e.renewalTime(now, min(duration(h.ttl)/3, h.deadline.Sub(now)/3))", "h.renewAt = now.Add(duration(h.ttl))", "fair"},
 	{"an Extend counts from its reply only", "internal/engine/extend.go", "if d := now.Add(h.lock.trusted(ms)); !h.state.ended() && d.Before(before) {", "if d := now.Add(h.lock.trusted(ms)); d.IsZero() {", "fair"},
-	{"a cancelled wait is not released", "internal/engine/grant.go", "	if r.atServerLocked() != tokenAbsent {\n		r.undoLocked()", "	if false {\n		r.undoLocked()", "fair"},
+	{"a cancelled wait is not released", "internal/engine/grant.go", "	if r.NeedsCleanup() {\n		r.undoLocked()", "	if false {\n		r.undoLocked()", "fair"},
 	{"a grant that arrived too late is not requested again", "internal/engine/request.go", "			r.lock.continueAdmitting()\n		}\n		return err\n", "			r.lock.continueAdmitting()\n		}\n		_ = err\n		return nil\n", "fair"},
 	{"a waiter is not added to its queue", "internal/engine/queue.go", "	q.requests[r] = struct{}{}\n", "", "fair"},
 	{"a turn in the local queue is lost when its caller is cancelled", "internal/engine/localqueue.go", "	e.leaveLocalQueue(key) // the turn came at the same time: hand it on\n", "", "mutex"},

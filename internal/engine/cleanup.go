@@ -141,13 +141,13 @@ func (c *Cleanup) released(call *transport.Call) {
 // checked handles the answer to a renewal of the lease that replaced the origin.
 func (c *Cleanup) checked(call *transport.Call) {
 	r, err := decode(call, protocol.ParseRenewReplyWithFence)
-	deadline := call.Sent.Add(c.lock.trusted(c.lock.ttl))
+	deadline := LeaseUntil(call.Sent, c.lock.ttl)
 	switch {
 	case err != nil:
 		c.retry(err)
 	case !r.Held:
 		c.finish(0, errConverted)
-	case !time.Now().Before(deadline):
+	case !GrantInTime(deadline, time.Now()):
 		c.send(c.lock.e.transport.Send) // the answer took longer than the lease lasts
 	default:
 		h := c.lock.newLease(c.token, r.Fence, deadline)

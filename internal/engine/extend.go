@@ -76,7 +76,7 @@ func (h *Lease) extended(ms int64, before time.Time, r renewal, err error) error
 		if x.inDoubt > 0 {
 			h.ttl = min(ms, x.inDoubt)
 		}
-		h.deadline = r.sent.Add(h.lock.trusted(h.ttl))
+		h.deadline = LeaseUntil(r.sent, h.ttl)
 	}
 	x.at = now
 	if !h.lock.spec.NoRenewal {

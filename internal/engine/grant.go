@@ -8,11 +8,9 @@ import "time"
 // received, and push from the last one that was answered, which is never later; so the lease is never relied on too long.
 func (r *request) push(fence int64) {
 	r.mu.Lock()
-	asked, fresh := r.askedAt, fence > r.floor
+	asked, floor := r.askedAt, r.floor
 	r.mu.Unlock()
-	trusted := time.Until(asked.Add(r.lock.trusted(r.lock.claimTTL)))
-	if !fresh || trusted < duration(r.lock.claimTTL)/8 {
-		// An old message, or too little of the lease is certain: ask the server.
+	if !WakeupCounts(fence, floor, asked, time.Now(), r.lock.claimTTL) {
 		r.lock.e.heartbeatsBy(r, time.Now())
 		return
 	}
@@ -35,13 +33,13 @@ func (r *request) grant(fence int64, from time.Time, ms int64, state leaseState)
 
 // grantThen is grant, and calls first before the caller of the request is unblocked.
 func (r *request) grantThen(fence int64, from time.Time, ms int64, state leaseState, first func()) error {
-	deadline := from.Add(r.lock.trusted(ms))
+	deadline := LeaseUntil(from, ms)
 	r.mu.Lock()
 	if r.state.ended() {
 		r.mu.Unlock()
 		return nil
 	}
-	if time.Until(deadline) <= 0 {
+	if !GrantInTime(deadline, time.Now()) {
 		r.mu.Unlock()
 		return ErrTooLate
 	}
@@ -58,7 +56,7 @@ func (r *request) grantThen(fence int64, from time.Time, ms int64, state leaseSt
 		return nil
 	}
 	h := r.lock.newLease(r.token, fence, deadline)
-	if r.atServerLocked() == tokenInDoubt || r.lock.e.cfg.ReplicaAck.enabled() { // otherwise it is no longer needed
+	if r.NeedsTombstone() || r.lock.e.cfg.ReplicaAck.enabled() { // otherwise it is no longer needed
 		h.request = r
 	}
 	h.state = state
@@ -105,7 +103,7 @@ func (r *request) leave(err error) {
 		err = r.lock.fail(ErrClosed)
 	}
 	r.state, r.err = requestFailed, err
-	if r.atServerLocked() != tokenAbsent {
+	if r.NeedsCleanup() {
 		r.undoLocked()
 	}
 	r.end.close()
@@ -115,7 +113,7 @@ func (r *request) leave(err error) {
 
 // undoLocked starts a cleanup of what the request has, or may have, at the server.
 func (r *request) undoLocked() {
-	r.cleanup = r.lock.newCleanup(r.token, r.atServerLocked() == tokenInDoubt, time.Now().Add(r.lock.spec.TTL+r.lock.e.cfg.HeartbeatTimeout))
+	r.cleanup = r.lock.newCleanup(r.token, r.NeedsTombstone(), time.Now().Add(r.lock.spec.TTL+r.lock.e.cfg.HeartbeatTimeout))
 	r.cleanup.unused, r.cleanup.owner = unusedLease, r.owner
 	if r.origin != nil {
 		r.cleanup.unused, r.cleanup.origin, r.cleanup.request = unusedUnlessGranted, r.origin, r
@@ -134,7 +132,7 @@ func (r *request) stop(err error) (something bool) {
 	}
 	r.state, r.err = requestFailed, err
 	r.end.close()
-	return r.atServerLocked() != tokenAbsent
+	return r.NeedsCleanup()
 }
 
 // unregister removes a request that has ended, so that messages no longer find it and no heartbeat is sent for it.

@@ -93,10 +93,7 @@ func (q *waitQueue) rejoin(batch []*request) {
 	for _, r := range batch {
 		r.copySent(now)
 		r.mu.Lock()
-		place := r.place
-		if now.Sub(r.askedAt) > l.e.cfg.HeartbeatTimeout {
-			place = 0
-		}
+		place := RejoinPlace(r.place, r.askedAt, now, l.e.cfg.HeartbeatTimeout)
 		r.mu.Unlock()
 		call.Args = protocol.RejoiningWaiter(call.Args, r.token, place)
 	}

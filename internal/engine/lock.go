@@ -276,7 +276,7 @@ func (l *Lock) adopt(ctx context.Context, token string, owner *Owner) (*Lease, e
 				return nil, l.fail(err)
 			}
 		}
-		h := l.newLease(token, r.Fence, r.sent.Add(l.trusted(l.ttl)))
+		h := l.newLease(token, r.Fence, LeaseUntil(r.sent, l.ttl))
 		now := time.Now()
 		if !now.Before(h.deadline) { // too late, as in request.ask
 			if ctx.Err() != nil || l.e.cfg.Retry.Exhausted(began, now) {
@@ -294,7 +294,4 @@ func (l *Lock) adopt(ctx context.Context, token string, owner *Owner) (*Lease, e
 }
 
 // trusted returns how long a lease of so many ms is valid for its holder, from when its request was sent.
-func (l *Lock) trusted(ms int64) time.Duration {
-	d := duration(ms)
-	return d - Margin(d)
-}
+func (l *Lock) trusted(ms int64) time.Duration { return trustedFor(ms) }

@@ -105,7 +105,7 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full bool) {
 	}
 	switch {
 	case err == nil && r.Held:
-		if d := call.Sent.Add(h.lock.trusted(h.guaranteedLocked(call.Sent, ttl))); d.After(h.deadline) {
+		if d := LeaseUntil(call.Sent, h.guaranteedLocked(call.Sent, ttl)); d.After(h.deadline) {
 			h.deadline = d
 		}
 		h.backoff, h.renewErr = nil, nil

@@ -39,18 +39,17 @@ type request struct {
 	notified bool      // a message about its grant came
 	due      time.Time // when to send a heartbeat once it is queued, if that was asked for before; zero: not asked
 
-	mu             sync.Mutex // guards the fields below; lease, fence, err and cleanup are final when it has ended
-	state          requestState
-	atServer       tokenState    // by the calls that have ended; see atServerLocked
-	copiesInFlight int           // calls under way
-	health         *ServerHealth // of the server; that of its queue, once it is queued
-	own            ServerHealth  // before that
-	lease          *Lease        // if it is leased
-	fence          uint64        // if it is leased or permitted
-	err            error         // if it has failed
-	cleanup        *Cleanup      // once it has ended without a lease, if there is something to clean up
-	place          int64         // in the server's queue; 0: it was not queued
-	reportedRank   int           // the last position that the observer was told; -1: none
+	mu           sync.Mutex // guards the fields below; lease, fence, err and cleanup are final when it has ended
+	state        requestState
+	TokenRecord                // of the calls that asked for the lease
+	health       *ServerHealth // of the server; that of its queue, once it is queued
+	own          ServerHealth  // before that
+	lease        *Lease        // if it is leased
+	fence        uint64        // if it is leased or permitted
+	err          error         // if it has failed
+	cleanup      *Cleanup      // once it has ended without a lease, if there is something to clean up
+	place        int64         // in the server's queue; 0: it was not queued
+	reportedRank int           // the last position that the observer was told; -1: none
 	// A grant by a message counts from askedAt if its fence is larger than floor. askedAt is when the last call was sent that
 	// the server answered with "waiting", and floor is the last fence it had drawn by then. So the grant was made after
 	// that answer, and no clocks need to be compared. Before any answer, askedAt is when the first call was sent.

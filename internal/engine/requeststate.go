@@ -19,35 +19,18 @@ const (
 
 func (s requestState) ended() bool { return s >= requestLeased }
 
-// tokenState is what the server may have of a request's token, and so what its end leaves to be cleaned up.
-type tokenState uint8
-
-const (
-	tokenAbsent  tokenState = iota // nothing: no call has reached the server, or it has refused the request
-	tokenPresent                   // perhaps a lease or a queue entry, which a cleanup releases
-	tokenInDoubt                   // the same, and a copy of a call may run later, which a tombstone keeps from being granted
-)
-
-// atServerLocked returns what the server may have of the token. While a call is under way, its outcome is unknown.
-func (r *request) atServerLocked() tokenState {
-	if r.copiesInFlight > 0 {
-		return tokenInDoubt
-	}
-	return r.atServer
-}
-
 // hasInDoubt reports whether a copy of a call may still run.
 func (r *request) hasInDoubt() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.atServerLocked() == tokenInDoubt
+	return r.NeedsTombstone()
 }
 
 // copySent notes that a call is about to be sent.
 func (r *request) copySent(first time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.copiesInFlight++
+	r.CopySent()
 	if r.askedAt.IsZero() {
 		r.askedAt = first
 	}
@@ -57,13 +40,7 @@ func (r *request) copySent(first time.Time) {
 func (r *request) copyDone(outcome transport.Outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.copiesInFlight--
-	switch outcome {
-	case transport.Answered:
-		r.atServer = max(r.atServer, tokenPresent)
-	case transport.InDoubt:
-		r.atServer = tokenInDoubt
-	}
+	r.CopyDone(outcome)
 }
 
 // markInDoubt notes that a call got a malformed reply, so its outcome is unknown.
@@ -77,9 +54,7 @@ func (r *request) markInDoubt() {
 func (r *request) markAbsent() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.atServer != tokenInDoubt {
-		r.atServer = tokenAbsent
-	}
+	r.Refused()
 }
 
 // stillWaiting notes that the server answered "waiting" to a call sent at that time. A place of 0 is not in the reply.
