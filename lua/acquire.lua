@@ -7,13 +7,14 @@
 -- ARGV[2] ttl      ms of the lease
 -- ARGV[3] epoch    µs: the metadata's expiry is looked at when the last fence was drawn in an earlier one; see lib/draw
 -- ARGV[4] policy_arg  rwlock: token of the lease that this one replaces, or empty; semaphore: the limits as the caller knows
---                  them; empty or none for others
+--                  them; redlock: the least fence that the token names; empty or none for others
 -- ARGV[5] settings     see lib/settings; none for the short form
 -- ARGV[6] max_wait     ms that the caller can wait at most; a request that is certain to wait longer is refused; 0: unknown;
 --                  none: a try, which never waits
 -- returns a number: the fence: it was granted, and there is nothing else to say
 --                 | 0: nothing was done; the long form is needed
 --                 | less than 0: it was refused, and may be granted after as many ms
+--                 | now, in µs: a redlock was granted with the least fence that it names; {fence, now} if its fence is larger
 --       | {GRANTED, fence, now, until, more}
 --       | {REFUSED, now or 0, ms until it may be granted or 0, more} | {TOMBSTONED} | {CONFLICT} | {ABOVE_LIMIT}
 --       | {WAITING, now, seq, place, rank, ms after which to retry or 0, more}

@@ -49,6 +49,33 @@ func TestTokenSetsMinimumFence(t *testing.T) {
 	})
 }
 
+// TestMetadataOutlivesFenceAhead checks that the metadata is kept for longer than it takes the server's clock to reach the last
+// fence, if all tokens name a least fence ahead of that clock, as with a server whose clock is behind the others'. Else a fence
+// after that could be smaller.
+func TestMetadataOutlivesFenceAhead(t *testing.T) {
+	atTimeOf(t, lua.Redlock, func(b *bench, pass func(time.Duration)) {
+		const ahead, kept = 3 * metadataTTL * time.Millisecond, metadataTTL * time.Millisecond
+		short := 0
+		for serial := range 60 {
+			us := b.rdb.Time(ctx).Val().Add(ahead).UnixMicro()
+			token := token("a", serial) + "f" + decimal(us)
+			if b.shortForm(token) {
+				short++
+			}
+			if last := b.rdb.HGet(ctx, b.keys[1], "seq").Val(); last != decimal(us) {
+				t.Fatalf("the last fence is %s, asked for %d at least", last, us)
+			}
+			if left := b.rdb.PTTL(ctx, b.keys[1]).Val(); left < ahead+kept/2 {
+				t.Fatalf("the metadata is kept for %v, the last fence is %v ahead", left, ahead)
+			}
+			pass(kept / 10)
+		}
+		if short < 30 {
+			t.Errorf("%d of 60 acquisitions took the short form", short)
+		}
+	})
+}
+
 func TestRaiseFence(t *testing.T) {
 	t.Parallel()
 	onBothServers(t, lua.Redlock, func(b *bench) {

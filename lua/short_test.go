@@ -15,6 +15,19 @@ import (
 func (b *bench) shortForm(token string) bool {
 	b.Helper()
 	flags, policyArg := flagsOf(b.set)
+	if b.set == lua.Redlock { // both forms are one call
+		if t, _ := protocol.ParseToken(token); t.Number > 0 {
+			policyArg = decimal(t.Number)
+		}
+		v, err := b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys, acquireArgs(token, ttl, 0, policyArg, 0)...).Result()
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.code(long(v), lua.Granted)
+		b.code(b.release(token, 0), lua.Granted)
+		list, isArray := v.([]any)
+		return !isArray || len(list) == 2
+	}
 	before := b.rdb.HGetAll(ctx, b.keys[1]).Val()
 	n, err := b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys[:b.set.ShortKeys], shortArgs(token+flags, policyArg)...).Int64()
 	if err != nil {
@@ -48,7 +61,7 @@ func shortArgs(token, policyArg string) []any {
 }
 
 func TestShortFormUnlessRare(t *testing.T) {
-	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock} {
+	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Redlock} {
 		t.Run(set.Kind, func(t *testing.T) {
 			atTimeOf(t, set, func(b *bench, pass func(time.Duration)) {
 				if set.KeyKind == "mutex" {
@@ -108,14 +121,17 @@ func TestShortFormUnlessRare(t *testing.T) {
 
 // A try that is refused leaves everything as it is.
 func TestShortRefusalChangesNothing(t *testing.T) {
-	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock} {
+	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Redlock} {
 		t.Run(set.Kind, func(t *testing.T) {
 			onBothServers(t, set, func(b *bench) {
 				flags, policyArg := flagsOf(b.set)
 				b.enqueue(token("a", 1) + flags)
 				before := b.rdb.HGetAll(ctx, b.keys[1]).Val()
-				args := shortArgs(token("b", 1)+flags, policyArg)
-				left, err := b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys[:set.ShortKeys], args...).Int64()
+				keys, args := b.keys[:set.ShortKeys], shortArgs(token("b", 1)+flags, policyArg)
+				if set == lua.Redlock { // both forms are one call
+					keys, args = b.keys, acquireArgs(token("b", 1), ttl, 0, "", 0)
+				}
+				left, err := b.rdb.Eval(ctx, b.set.Acquire.Text, keys, args...).Int64()
 				if err != nil || -left < ttl-5000 || -left > ttl {
 					t.Errorf("the lease is said to end in %d ms, %v", -left, err)
 				}
@@ -129,7 +145,7 @@ func TestShortRefusalChangesNothing(t *testing.T) {
 
 // Whatever is in the metadata, a lock can be acquired.
 func TestShortFormWithUnknownMetadata(t *testing.T) {
-	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Semaphore} {
+	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Semaphore, lua.Redlock} {
 		t.Run(set.Kind, func(t *testing.T) {
 			onBothServers(t, set, func(b *bench) {
 				for i, fields := range [][]any{{"seq", 7}, {"seq", "x"}, {"seq", ""}, {"seq", 7, "kept", "x"}, {"kept", 9e15}, {"seq", -7, "kept", 9e15}} {

@@ -118,6 +118,9 @@ func long(v any) []any {
 		}
 		return []any{int64(lua.Granted), v, int64(0), int64(0), int64(0)}
 	case []any:
+		if fence, is := v[0].(int64); is && fence > 1e12 && len(v) == 2 { // of a redlock
+			return []any{int64(lua.Granted), fence, v[1], int64(0), int64(0)}
+		}
 		return v
 	}
 	panic(fmt.Sprintf("a reply of type %T", v))

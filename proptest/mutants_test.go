@@ -39,6 +39,7 @@ var mutants = []mutant{
 	{"the short form is taken although there are tombstones", "lua/lib/save_metadata.lua", "tombstones > now and -seq or seq", "seq", "fair"},
 	{"the short form draws a fence without metadata", "lua/lib/draw.lua", "if last and last >= now_us - now_us % epoch and last > 1e12 then", "last = last or 0 if true then", "fair"},
 	{"the short form counts fences without the time", "lua/lib/draw.lua", "drawn = last < now_us and now_us or last + 1", "drawn = last + 1", "fair"},
+	{"a redlock's short form counts fences without the last one", "lua/policy/redlock/newcomer.lua", "math.max((last or 0) + 1, now_us, least)", "math.max(now_us, least)", "redlock"},
 	{"a renewal recreates an expired lease", "lua/policy/mutex/renew.lua", "renewed = owner == token\n", "renewed = owner == token or call('SET', lock, token, 'NX', 'PX', ttl) and true\n", "fair"},
 	{"fences are a counter without the time", "lua/lib/fence.lua", "if now_us > seq then seq = now_us else seq = seq + 1 end", "seq = seq + 1", "fair"},
 	{"fences are the time without a counter", "lua/lib/fence.lua", "if now_us > seq then seq = now_us else seq = seq + 1 end", "seq = now_us", "rwlock"},

@@ -100,6 +100,7 @@ type TokenRequest struct {
 	server   int // for the receiver
 	receiver TokenReceiver
 	again    bool           // it may be sent once more
+	least    int64          // the least fence that the token names; 0: none
 	first    transport.Call // the first one that is sent
 }
 
@@ -122,6 +123,9 @@ type TokenReply struct {
 func (l *Lock) NewTokenRequest(token string, owner *Owner, inDoubt bool) *TokenRequest {
 	// It is registered under the token. A serial in it may be of another keeper, and so equal to one of this keeper's.
 	r := &TokenRequest{request: request{lock: l, serial: token, token: token, owner: owner}}
+	if t, _ := protocol.ParseToken(token); t.Flags == protocol.FlagLeastFence {
+		r.least = t.Number
+	}
 	if inDoubt {
 		r.atServer = tokenInDoubt
 	}
@@ -144,8 +148,12 @@ func (t *TokenRequest) Send(server int, receiver TokenReceiver) {
 func (t *TokenRequest) send(call *transport.Call) {
 	l := t.lock
 	t.copySent(time.Now())
+	var least any = ""
+	if t.least > 0 {
+		least = t.least
+	}
 	l.setCall(call, l.spec.Scripts.Acquire, 4, 6)
-	call.Args = l.acquireArgs(call.Args, t.token, "", nil)
+	call.Args = l.acquireArgs(call.Args, t.token, least, nil)
 	call.Scalar, call.Done = true, t
 	l.e.transport.Send(call)
 }
@@ -158,7 +166,7 @@ func (t *TokenRequest) CallDone(call *transport.Call) {
 		t.send(&transport.Call{})
 		return
 	}
-	a, err := decode(call, protocol.ParseAcquireReply)
+	a, err := decode(call, func(n []int64) (protocol.AcquireReply, error) { return protocol.ParsePartReply(n, t.least) })
 	if err == nil {
 		err = t.takeReply(call, a)
 	} else if call.Err == nil {

@@ -125,6 +125,25 @@ func ParseAcquireReply(n []int64) (AcquireReply, error) {
 	return a, nil
 }
 
+// ParsePartReply returns the reply of redlock's acquire.lua to a request whose token names that least fence, or none if it is 0.
+func ParsePartReply(n []int64, least int64) (AcquireReply, error) {
+	a := AcquireReply{Code: lua.Granted, Fence: least}
+	switch {
+	case len(n) == 1 && n[0] > minFenceAlone:
+		a.Now = n[0] / 1000
+	case len(n) == 2 && n[0] > minFenceAlone:
+		a.Fence, a.Now = n[0], n[1]/1000
+	case len(n) == 1 && n[0] == 0:
+		return AcquireReply{}, invalid("acquire", "neither form has decided")
+	default:
+		return ParseAcquireReply(n)
+	}
+	if a.Fence <= 0 || a.Fence > maxFence || a.Now <= 0 || a.Now > maxFence/1000 {
+		return AcquireReply{}, invalid("acquire", "fence %d at %d", a.Fence, a.Now)
+	}
+	return a, nil
+}
+
 // ParseAllowReply returns the reply of allow.lua: that of acquire.lua, and a quota if it is granted or refused.
 func ParseAllowReply(n []int64) (AcquireReply, error) {
 	if len(n) < 4 || n[0] != lua.Granted && n[0] != lua.Refused {

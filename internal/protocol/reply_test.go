@@ -189,6 +189,9 @@ func FuzzParseReply(f *testing.F) {
 		a, err = ParseAllowReply(n)
 		check("allow", err, a == AcquireReply{})
 		checkGrant(t, a, err)
+		part, err := ParsePartReply(n, int64(waiters))
+		check("part", err, part == AcquireReply{})
+		checkGrant(t, part, err)
 		if q := a.Quota; q.Remaining < 0 || q.Remaining > q.Limit || q.ResetAfter < 0 {
 			t.Errorf("allow: %+v from %v", q, n)
 		}
@@ -311,6 +314,19 @@ func TestParseOtherReplies(t *testing.T) {
 		{"limit", parser(ParseLimitReply), nil, LimitReply{}, true},
 		{"allow", parser(ParseAllowReply), []int64{lua.Granted, 7, 100, 130, 0, 9, 8, 50}, AcquireReply{Code: lua.Granted, Now: 100, Fence: 7, Quota: Quota{9, 8, 50}}, false},
 		{"allow", parser(ParseAllowReply), []int64{lua.Refused, 100, 25, 0, 9, 0, 50}, AcquireReply{Code: lua.Refused, Now: 100, RetryAfter: 25, Quota: Quota{9, 0, 50}}, false},
+		{"part", part(7), []int64{1792319239122000}, AcquireReply{Code: lua.Granted, Fence: 7, Now: 1792319239122}, false},
+		{"part", part(0), []int64{1792319239122000}, AcquireReply{}, true},
+		{"part", part(7), []int64{1 << 54}, AcquireReply{}, true},
+		{"part", part(7), []int64{1792319239123456, 1792319239122000}, AcquireReply{Code: lua.Granted, Fence: 1792319239123456, Now: 1792319239122}, false},
+		{"part", part(0), []int64{1792319239123456, 1792319239122000}, AcquireReply{Code: lua.Granted, Fence: 1792319239123456, Now: 1792319239122}, false},
+		{"part", part(7), []int64{1792319239123456, 0}, AcquireReply{}, true},
+		{"part", part(7), []int64{1 << 54, 1792319239122000}, AcquireReply{}, true},
+		{"part", part(7), []int64{lua.Granted, 7}, AcquireReply{}, true},
+		{"part", part(7), []int64{0}, AcquireReply{}, true},
+		{"part", part(7), []int64{-25}, AcquireReply{Code: lua.Refused, RetryAfter: 25}, false},
+		{"part", part(7), []int64{lua.Granted, 7, 100, 130, 0}, AcquireReply{Code: lua.Granted, Fence: 7, Now: 100}, false},
+		{"part", part(7), []int64{lua.Refused, 100, 25, 0}, AcquireReply{Code: lua.Refused, Now: 100, RetryAfter: 25}, false},
+		{"part", part(7), nil, AcquireReply{}, true},
 		{"allow", parser(ParseAllowReply), []int64{lua.AboveLimit}, AcquireReply{Code: lua.AboveLimit}, false},
 		{"allow", parser(ParseAllowReply), []int64{lua.Granted, 7, 100, 130, 0}, AcquireReply{}, true},
 		{"allow", parser(ParseAllowReply), []int64{lua.Refused, 100, 25, 0, 9, 10, 50}, AcquireReply{}, true},
@@ -343,6 +359,10 @@ func parser[T any](parse func([]int64) (T, error)) func([]int64) (any, error) {
 
 func raise(fence int64) func([]int64) (any, error) {
 	return func(n []int64) (any, error) { return ParseRaiseFenceReply(n, fence) }
+}
+
+func part(least int64) func([]int64) (any, error) {
+	return func(n []int64) (any, error) { return ParsePartReply(n, least) }
 }
 
 func TestParseInspectReply(t *testing.T) {
