@@ -7,7 +7,7 @@ local REFUSED, GRANTED, WAITING, TOMBSTONED, UNKNOWN, LEFT, HELD, CONFLICT, ABOV
 local call, pcall = redis.call, redis.pcall
 local lock, meta, queue, heartbeats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
--- now, now_us: the server's time in ms and in µs; see lib/clock.
+-- now, now_us: the server's time in ms and in µs, and now_us_text, the latter as a string, or nil; see lib/clock.
 -- policy_arg: the argument that only the policy understands; nil if the transition has none.
 -- fence, freed, refusal, blocked, outcome, would_end, renewed: results of the policy's parts; see policy/README.md.
 -- type_error: the error reply if the lock's key has another type. It is returned and not raised, after everything that can
@@ -15,7 +15,7 @@ local lock, meta, queue, heartbeats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 -- unswept: there are more expired leases than this script has removed.
 -- head_stale: the first waiter may have been told a retry time that is now too late, or none.
 -- limits_changed: 2 if the limits are others from now on, else 0: a bit of the reply.
-local now, now_us, policy_arg
+local now, now_us, now_us_text, policy_arg
 -- try_token: the token of a try, which is in the queue during this script only.
 local fence, freed, refusal, blocked, outcome, would_end, renewed, type_error, unswept, head_stale, try_token
 local limits_changed = 0

@@ -12,6 +12,9 @@
 --   number     of the policy: the permits of a semaphore, the maximum writer streak of a rwlock's w, the least fence of a
 --              redlock's f; else empty
 --
--- This is the only pattern that takes a token apart: string.match(token, TOKEN) gives the six parts in this order as
+-- This pattern takes a token apart: string.match(token, TOKEN) gives the six parts in this order as
 -- strings, or nil for a token of another library.
 local TOKEN = '^([^:]+):([^:]+):(%d+)%.(%d+)(%l*)(%d*)$'
+
+-- string.match(token, FLAG, -20) is the first flag, at less cost than TOKEN; nil if there is none.
+local FLAG = '%.%d+(%l)%l*%d*$'

@@ -5,24 +5,33 @@
 -- include: lib/clock
 -- include: policy/rwlock/purpose
 -- include: policy/leases/scores
--- include: policy/leases/keep_lock
 local purpose = purpose_of(token)
-if not heartbeats and (purpose == 'r' or purpose == 'w') and call('EXISTS', queue) == 0 then
-  local first = call('ZRANGE', lock, '1', ENDLESS, 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')
-  local left, held_for = first[2] and first[2] - now, first[1] and purpose_of(first[1])
-  local shared = held_for == 'r' or held_for == 'd'
-  if not left or left > 0 and shared and purpose == 'r' then
+if not heartbeats and (purpose == 'r' or purpose == 'w') then
+  local free, beside = call('EXISTS', lock, queue) == 0, false
+  if not free and call('EXISTS', queue) == 0 then
+    local first = call('ZRANGE', lock, '1', ENDLESS, 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')
+    local left, held_for = first[2] and first[2] - now or 0, first[1] and purpose_of(first[1])
+    local shared = held_for == 'r' or held_for == 'd'
+    beside = left > 0 and shared and purpose == 'r'
+    if left > 0 and not shared and first[1] ~= token then
+      local _, _, asked = string.match(first[1], TOKEN)
+      if left - (asked or left) <= 0 then
+        call('ZREM', queue, '')
+        return -left
+      end
+    end
+  end
+  if free or beside then
     -- include: lib/draw
     -- Unless the token holds it already.
-    if drawn and call('ZADD', lock, 'NX', now + ttl, token, drawn, '#' .. token) == 2 then
-      keep_lock(ttl, not left)
+    if drawn and call('ZADD', lock, 'NX', now + ttl, token, drawn_text, '#' .. token) == 2 then
+      local keep = ttl + 1000
+      if free then
+        call('PEXPIRE', lock, keep)
+      elseif call('PEXPIRE', lock, keep, 'GT') == 0 then
+        call('PEXPIRE', lock, keep, 'NX')
+      end
       return drawn
-    end
-  elseif left > 0 and not shared and first[1] ~= token then
-    local _, _, asked = string.match(first[1], TOKEN)
-    if left - (asked or left) <= 0 then
-      call('ZREM', queue, '')
-      return -left
     end
   end
 end

@@ -10,6 +10,5 @@
 
 -- purpose_of is the letter, or nil for another library's token. r and d are read leases; w, u and nil are write leases.
 local function purpose_of(token)
-  local _, _, _, _, flags = string.match(token, TOKEN)
-  return flags and string.sub(flags, 1, 1)
+  return string.match(token, FLAG, -20)
 end

@@ -1,14 +1,15 @@
 -- include: lib/clock
--- include: policy/leases/ends_at
--- include: policy/rwlock/remove
+-- include: policy/leases/scores
 outcome = REFUSED
 local score = pcall('ZSCORE', lock, token)
 if type(score) == 'table' then
   type_error = score
-else
-  would_end = ends_at(token, score or 0)
-  -- The caller has cancelled an upgrade or a downgrade. This lease is all that it has, so it is kept.
-  if would_end and cancel == '2' then return HELD end
-  if would_end then outcome = GRANTED end
-  remove(token)
+elseif score then
+  local at = tonumber(score)
+  if at > now and at <= tonumber(ENDLESS) then
+    -- The caller has cancelled an upgrade or a downgrade. This lease is all that it has, so it is kept.
+    if cancel == '2' then return HELD end
+    would_end, outcome = at, GRANTED
+  end
+  call('ZREM', lock, token, '#' .. token, '+' .. token)
 end
