@@ -107,6 +107,7 @@ func (c *conn) handleSubscription(msg *redis.Subscription) {
 	case "subscribe", "ssubscribe":
 		if !ch.subscribed {
 			ch.subscribed, ch.subscribedAt = true, time.Now()
+			ch.epoch.Add(1)
 			close(ch.settled)
 		}
 		s.failures = 0

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -61,6 +62,7 @@ type channel struct {
 	conn         *conn         // that it is or will be subscribed on; nil if none is assigned
 	subscribed   bool          // the server has acknowledged it on conn
 	subscribedAt time.Time     // when the server acknowledged it
+	epoch        atomic.Uint64 // counts each time that subscribed changes; so it is odd while it is set
 	denied       error         // why the server refused it, or nil
 	deniedUntil  time.Time     // when it may be tried again
 	settled      chan struct{} // closed while the channel is subscribed or denied
@@ -147,6 +149,22 @@ func (s *Subscriber) Retain(name string) {
 	}
 }
 
+// RetainSubscribed is Retain if the channel is subscribed. It returns a number that is odd while the channel is subscribed, and
+// changes with each subscription. If the channel is not subscribed, it subscribes to it in the background, and returns nil.
+func (s *Subscriber) RetainSubscribed(name string) *atomic.Uint64 {
+	s.mu.Lock()
+	if ch := s.channels[name]; ch != nil && ch.subscribed {
+		ch.refs++
+		s.mu.Unlock()
+		return &ch.epoch
+	}
+	s.mu.Unlock()
+	ctx, cancel := context.WithCancel(s.closing)
+	cancel()
+	_ = s.Subscribe(ctx, name)
+	return nil
+}
+
 // Release undoes a Retain. An unused channel stays subscribed for a while, because it is likely to be used again.
 func (s *Subscriber) Release(name string) {
 	s.mu.Lock()
@@ -203,6 +221,7 @@ func (s *Subscriber) detachLocked(ch *channel) {
 	ch.conn = nil
 	if ch.subscribed {
 		ch.subscribed, ch.settled = false, make(chan struct{})
+		ch.epoch.Add(1)
 	}
 }
 

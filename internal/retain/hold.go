@@ -44,6 +44,9 @@ func New(base time.Time, current *atomic.Uint64) *Hold {
 // not recalled.
 func (h *Hold) Confirm(epoch uint64) { h.epoch.Store(epoch) }
 
+// Current returns the epoch of the subscription now.
+func (h *Hold) Current() uint64 { return h.current.Load() }
+
 // Extend sets until when the lease is certain. The caller counts it from before the request was sent. It is never set back.
 func (h *Hold) Extend(deadline time.Time) {
 	at := int64(deadline.Sub(h.base))
