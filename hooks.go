@@ -33,6 +33,10 @@ type Hooks struct {
 	// the request. The event is not reliable if an answer was lost: a SetLimit that was retried always causes it, a request
 	// whose first answer was lost never does.
 	LimitChanged func(Event)
+	// Recalled is called when a read lease that the process retained (rwlock.Options.Retain) was given back because somebody
+	// waits to write, Duration after it was known. For such a lease Renewed, and Lost if it is lost, are called once, however
+	// many readers share it; Released is called for each reader.
+	Recalled func(Event)
 }
 
 // Event is the argument of a hook. Fields that do not apply are zero.
@@ -45,6 +49,7 @@ type Event struct {
 	Position int           // the number of requests ahead in the queue
 	Limit    int           // the limit in force
 	Err      error
+	Local    bool // the read was granted inside the process, without asking the server
 }
 
 // observer returns a function that calls the hook of an event, or nil if no hook is set.
@@ -59,6 +64,7 @@ func (h Hooks) observer() func(engine.Event) {
 		engine.Lost:           h.Lost,
 		engine.Released:       h.Released,
 		engine.LimitChanged:   h.LimitChanged,
+		engine.Recalled:       h.Recalled,
 	}
 	for event, hook := range hooks {
 		if hook == nil {
@@ -70,7 +76,7 @@ func (h Hooks) observer() func(engine.Event) {
 	}
 	return func(e engine.Event) {
 		if hook := hooks[e.Type]; hook != nil {
-			hook(Event{e.Kind, e.Name, e.Token, e.Fence, e.Duration, e.Position, e.Limit, e.Err})
+			hook(Event{e.Kind, e.Name, e.Token, e.Fence, e.Duration, e.Position, e.Limit, e.Err, e.Local})
 		}
 	}
 }

@@ -7,11 +7,14 @@
 -- ARGV[2] ttl      ms from now to the lease's new end
 -- ARGV[3] exact    1: also shorten a lease; 0: never shorten it, because this may be a late copy
 -- ARGV[4] settings     see lib/settings
--- returns {GRANTED, fence, or 0 without KEYS[2]} | {REFUSED}
+-- ARGV[5] retained  1: the process retains the lease (rwlock), and asks whether it was recalled; none: it does not
+-- returns {GRANTED, fence, or 0 without KEYS[2], only if retained: 1 if it was recalled, else 0} | {REFUSED}
 -- writes KEYS[1..4]; work O(log n)
-local token, ttl, exact, settings = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4]
+local token, ttl, exact, settings, retained = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4], ARGV[5]
+local recalled
 -- include: policy/KIND/renew
 if not renewed then return {REFUSED} end
+if not meta and recalled then return {GRANTED, 0, recalled} end
 if not meta then return {GRANTED, 0} end
 -- include: lib/settings
 -- include: lib/metadata
@@ -26,11 +29,11 @@ local keep, min_left = metadata_ttl, nil
 if ms > tonumber(asked or 0) then keep, min_left = metadata_ttl + ms, ms + 1000 end
 if not queue then
   save_metadata(keep, false, min_left)
-  return {GRANTED, fence}
+  return {GRANTED, fence, recalled}
 end
 -- include: lib/admit
 -- The first waiter expects this lease to end later.
 head_stale = true
 admit()
 save_metadata(keep, false, min_left)
-return {GRANTED, fence}
+return {GRANTED, fence, recalled}

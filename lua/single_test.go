@@ -52,7 +52,7 @@ func releaseArgs(token string, tombstone int64, cancel int) []any {
 }
 
 func renewArgs[T int | int64](token string, ttl T, exact int) []any {
-	return protocol.RenewArgs(nil, token, int64(ttl), exact, settings)
+	return protocol.RenewArgs(nil, token, int64(ttl), exact, settings, nil)
 }
 
 func heartbeatArgs(rejoin int, policyArg string) []any {

@@ -351,8 +351,8 @@ func TestLateDuplicatesKeepRecord(t *testing.T) {
 			keys   int
 			args   []any
 		}{
-			{lua.Once.Renew, 1, protocol.RenewArgs(nil, token, 30_000, 0, settings)},
-			{lua.Once.Renew, 2, protocol.RenewArgs(nil, token, 30_000, 0, settings)},
+			{lua.Once.Renew, 1, protocol.RenewArgs(nil, token, 30_000, 0, settings, nil)},
+			{lua.Once.Renew, 2, protocol.RenewArgs(nil, token, 30_000, 0, settings, nil)},
 			{lua.Once.Acquire, 4, protocol.AcquireArgs(nil, token, 30_000, 1, "", settings, nil)},
 			{lua.Once.Release, 4, protocol.ReleaseArgs(nil, token, settings, 0, 0)},
 		} {

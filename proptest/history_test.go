@@ -171,7 +171,11 @@ func leasesInSet(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
 	scores, _ := mini.SortedSet(keys.Lock)
 	for member, at := range scores {
 		if at < 9e14 {
-			v.leases[member] = lease{int64(at) * 1000, uint64(scores["#"+member])}
+			fence := scores["#"+member]
+			if fence >= 4.5e15 { // retained; see lua/policy/leases/scores.lua
+				fence -= 3.6e15
+			}
+			v.leases[member] = lease{int64(at) * 1000, uint64(fence)}
 		}
 	}
 }

@@ -170,7 +170,7 @@ func releaseArgs(token string, tombstone int64, cancel int) []any {
 }
 
 func renewArgs(token string, ttl int64, exact int) []any {
-	return protocol.RenewArgs(nil, token, ttl, exact, scriptSettings(heartbeatTimeout.Milliseconds()))
+	return protocol.RenewArgs(nil, token, ttl, exact, scriptSettings(heartbeatTimeout.Milliseconds()), nil)
 }
 
 func heartbeatArgs(rejoin int, policyArg string) []any {

@@ -78,22 +78,27 @@ const (
 	renewAndNotify = 4 // also notifies the head of the queue of the new end
 )
 
-// renewCall prepares a renewal. An exact one may shorten the lease; others must not, since a copy may run late.
-func (l *Lock) renewCall(token string, ttl int64, keys int, exact bool, done func(*transport.Call)) *transport.Call {
+// renewCall prepares a renewal. An exact one may shorten the lease; others must not, since a copy may run late. If the lease is
+// retained, the reply says whether it was recalled.
+func (l *Lock) renewCall(token string, ttl int64, keys int, exact, retained bool, done func(*transport.Call)) *transport.Call {
 	call := &transport.Call{Done: transport.Func(done)}
-	l.setRenewal(call, token, ttl, keys, exact)
+	l.setRenewal(call, token, ttl, keys, exact, retained)
 	return call
 }
 
 // setRenewal is renewCall for a Call that exists.
-func (l *Lock) setRenewal(call *transport.Call, token string, ttl int64, keys int, exact bool) {
-	l.setCall(call, l.spec.Scripts.Renew, keys, 4)
+func (l *Lock) setRenewal(call *transport.Call, token string, ttl int64, keys int, exact, retained bool) {
+	l.setCall(call, l.spec.Scripts.Renew, keys, 5)
 	call.Urgent = true
-	call.Args = l.renewArgs(call.Args, token, ttl, exact)
+	call.Args = l.renewArgs(call.Args, token, ttl, exact, retained)
 }
 
-func (l *Lock) renewArgs(command []any, token string, ttl int64, exact bool) []any {
-	return protocol.RenewArgs(command, token, ttl, boolArg(exact), l.args.settings)
+func (l *Lock) renewArgs(command []any, token string, ttl int64, exact, retained bool) []any {
+	var ask any
+	if retained {
+		ask = 1
+	}
+	return protocol.RenewArgs(command, token, ttl, boolArg(exact), l.args.settings, ask)
 }
 
 // heartbeatCall prepares a heartbeat command with room for the tokens of that many waiters, which the caller appends.

@@ -92,7 +92,7 @@ func (c *Cleanup) send(by func(*transport.Call)) {
 	c.mu.Unlock()
 	call.Done = c
 	if state == cleanupChecking {
-		l.setRenewal(call, c.token, l.ttl, renewMetadata, false)
+		l.setRenewal(call, c.token, l.ttl, renewMetadata, false, false)
 	} else if ms := millis(time.Until(c.done)); ms > 0 { // otherwise the record would have expired already
 		l.setCompletion(call, c.token, ms)
 	} else {

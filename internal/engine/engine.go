@@ -7,6 +7,8 @@
 //   - request (request.go, requeststate.go, grant.go) is one acquisition. Requests that wait for the same name share a waitQueue
 //     (queue.go, heartbeat.go), which sends their heartbeats, and before that, for a mutex, a localQueue (localqueue.go).
 //   - Lease (lease.go, renewal.go) is what a request is granted; lifecycle (lifecycle.go) is its end and its contexts.
+//   - Retainer (retainer.go, retention.go, locallease.go) is a name whose reads are granted inside the process, by a lease that it
+//     retains.
 //   - Cleanup (cleanup.go) releases a lease or a queue entry, and retries in the background after its caller has returned.
 //   - Package protocol encodes and decodes what these send and receive; calls.go prepares all calls, roundtrip.go repeats those
 //     that somebody waits for.
@@ -17,7 +19,7 @@
 // # Locks
 //
 // Mutexes are taken in this order: Lease (its lifecycle's), request, the Lease that the request converts, Engine, waitQueue. Those
-// of ServerHealth, Cleanup and serverIdentity, and of packages timers, pubsub and transport, come last: nothing of this package is
+// of Retainer, ServerHealth, Cleanup and serverIdentity, and of packages timers, pubsub and transport, come last: nothing of this package is
 // locked under them. No mutex is held during a round trip, while a reply or a message is handled, or while a hook, an Owner's
 // observer or a CloseObserver is called. Fields that no mutex guards do not change once their struct is in use, unless they say so.
 package engine
@@ -37,6 +39,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
+	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
@@ -110,6 +113,8 @@ type Engine struct {
 	replicas    map[string]int            // the most that a primary was seen to have, by its address
 	idle        *sync.Cond                // of mu: working has become 0
 	params      *sharedParams             // of the last lock
+	retentions  map[string]*retention     // by serial: retained leases, and requests for them
+	retainers   *retain.Names[*Retainer]  // by the lock's key
 }
 
 // New returns an engine. It does no I/O and starts no goroutine.
@@ -126,6 +131,8 @@ func New(cfg Config) *Engine {
 		localQueues: map[string]*localQueue{},
 		expected:    map[string]expectedWakeup{},
 		replicas:    map[string]int{},
+		retentions:  map[string]*retention{},
+		retainers:   retain.NewNames[*Retainer](retain.MaxNames),
 	}
 	e.closing, e.close = context.WithCancel(context.Background())
 	e.idle = sync.NewCond(&e.mu)

@@ -16,6 +16,7 @@ const (
 	WakeupLost
 	Queued
 	LimitChanged
+	Recalled
 )
 
 // Event is something that happened to one request or lease.
@@ -28,5 +29,6 @@ type Event struct {
 	Duration time.Duration // of the wait, or since the grant
 	Position int           // the number of waiters ahead in the queue
 	Limit    int           // the limit now in force
+	Local    bool          // it was granted inside the process
 	Err      error
 }

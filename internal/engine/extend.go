@@ -98,6 +98,13 @@ func CheckLifetime(ttl, maxLifetime time.Duration, since time.Time) error {
 	return nil
 }
 
+// renewalTTL returns the ttl that renewals ask for.
+func (h *Lease) renewalTTL() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return duration(h.ttl)
+}
+
 // setTTL makes renewals ask for so many ms, and one leave now.
 func (h *Lease) setTTL(ms int64) {
 	h.mu.Lock()

@@ -59,7 +59,7 @@ func (r *request) grantThen(fence int64, from time.Time, ms int64, state leaseSt
 	if r.NeedsTombstone() || r.lock.e.cfg.ReplicaAck.enabled() { // otherwise it is no longer needed
 		h.request = r
 	}
-	h.state = state
+	h.state, h.retention = state, r.retention
 	if r.owner != nil {
 		h.owner, h.grantedAt = r.owner, r.owner.Since
 	}

@@ -40,9 +40,10 @@ type Lease struct {
 	fence     uint64
 	grantedAt time.Time
 	timer     timers.Timer
-	owner     *Owner // the lease that it is part of, which gets its events; nil: none
-	adopted   bool   // made from a token by Adopt
-	use       string // its use, if that is not what its token says; see Convert
+	owner     *Owner     // the lease that it is part of, which gets its events; nil: none
+	adopted   bool       // made from a token by Adopt
+	use       string     // its use, if that is not what its token says; see Convert
+	retention *retention // what is granted by it, if the process retains it
 
 	// Guarded by the lifecycle's mu. A process may have a hundred thousand leases, so what few have is behind pointers.
 	state      leaseState                  // ended if and only if the lifecycle's err is set
@@ -144,7 +145,15 @@ func (h *Lease) lose(reason error) {
 // endLocked ends the lease and returns a function that cancels the contexts; see lifecycle.endLocked.
 func (h *Lease) endLocked(state leaseState, err error) (cancel func()) {
 	h.state = state
-	return h.lifecycle.endLocked(err)
+	endContexts, x := h.lifecycle.endLocked(err), h.retention
+	if x == nil {
+		return endContexts
+	}
+	x.End()
+	return func() {
+		endContexts()
+		x.leaseEnded(err)
+	}
 }
 
 // endWithNext ends a lease that another one continued, which has ended.
@@ -181,7 +190,7 @@ func (h *Lease) observe(what EventType, took time.Duration, err error) {
 		h.owner.Observer.PartEvent(what)
 		return
 	}
-	if h.lock.e.cfg.Observe == nil {
+	if h.lock.e.cfg.Observe == nil || what == Released && h.retention.isShared() {
 		return
 	}
 	ev := h.lock.event(what)

@@ -44,6 +44,13 @@ func (h *Lease) onTimer(now time.Time) {
 		h.mu.Unlock()
 		return
 	}
+	if h.retention.isUnusedLocked(now) {
+		h.renewAt = now.Add(duration(h.ttl) / 3) // unless it is given back by then
+		h.armLocked()
+		h.mu.Unlock()
+		h.retention.giveBack(false)
+		return
+	}
 	ttl := h.nextTTLLocked(now)
 	if ttl == 0 {
 		h.renewAt = time.Time{}
@@ -63,7 +70,10 @@ func (h *Lease) onTimer(now time.Time) {
 	if full {
 		keys = renewMetadata
 	}
-	h.lock.e.transport.Send(h.lock.renewCall(h.token, ttl, keys, false, func(call *transport.Call) { h.renewed(call, ttl, full) }))
+	epoch := h.retention.subscription()
+	h.lock.e.transport.Send(h.lock.renewCall(h.token, ttl, keys, false, h.retention != nil, func(call *transport.Call) {
+		h.renewed(call, ttl, full, epoch)
+	}))
 }
 
 // nextTTLLocked returns the ms that a renewal now should ask for, or 0 if there should be none.
@@ -85,9 +95,23 @@ func (h *Lease) nextTTLLocked(now time.Time) int64 {
 	return ttl
 }
 
-// renewed handles the reply to a renewal that asked for ttl.
-func (h *Lease) renewed(call *transport.Call, ttl int64, full bool) {
-	r, err := decode(call, protocol.ParseRenewReply)
+// renewNow makes a renewal leave now.
+func (h *Lease) renewNow() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.state.active() && !h.lock.spec.NoRenewal {
+		h.renewAt = time.Now()
+		h.armLocked()
+	}
+}
+
+// renewed handles the reply to a renewal that asked for ttl. epoch is that of the subscription when it was sent.
+func (h *Lease) renewed(call *transport.Call, ttl int64, full bool, epoch uint64) {
+	parse := protocol.ParseRenewReply
+	if h.retention != nil {
+		parse = protocol.ParseRetainedRenewReply
+	}
+	r, err := decode(call, parse)
 	now := time.Now()
 	h.mu.Lock()
 	h.inFlight--
@@ -118,7 +142,9 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full bool) {
 			h.renewAt = h.lock.e.renewalTime(now, min(duration(ttl), h.deadline.Sub(now))/3) // an Extend may have shortened it meanwhile
 		}
 		h.armLocked()
+		deadline := h.deadline
 		h.mu.Unlock()
+		h.retention.renewed(h.grantedAt, deadline, epoch, r.Recalled)
 		h.observe(Renewed, now.Sub(h.grantedAt), nil)
 	case err == nil && h.state == leaseConverting: // it may have been converted, with the reply still under way
 		h.armLocked()
@@ -166,7 +192,7 @@ func (l *Lock) renew(ctx context.Context, token string, ttl int64, keys int, exa
 		return r, ErrClosed
 	}
 	call, inDoubt, err := l.e.roundTrip(ctx, l.e.closing.Done, 0, func(done func(*transport.Call)) *transport.Call {
-		return l.renewCall(token, ttl, keys, exact, done)
+		return l.renewCall(token, ttl, keys, exact, false, done)
 	})
 	r.inDoubt = inDoubt
 	if errors.Is(err, errStopped) {

@@ -92,7 +92,7 @@ func (l *Lock) replicateGrant(ctx context.Context, r *request, h *Lease) error {
 func (l *Lock) replicateRenewal(ctx context.Context, token string) (renewal, error) {
 	again := &transport.Call{Script: l.spec.Scripts.Renew}
 	r := renewal{sent: time.Now()}
-	again.Args = l.renewArgs(nil, token, l.ttl, false)
+	again.Args = l.renewArgs(nil, token, l.ttl, false, false)
 	again.Done = transport.Func(func(*transport.Call) {})
 	err := l.waitForReplicas(ctx, again, l.allKeys()[:2], func() (err error) {
 		if r.RenewReply, err = decode(again, protocol.ParseRenewReplyWithFence); err == nil && !r.Held {

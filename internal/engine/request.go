@@ -28,12 +28,13 @@ type request struct {
 	lock      *Lock
 	serial    string
 	token     string
-	policyArg any    // the token of the lease to be replaced, or a semaphore's limits, or ""
-	owner     *Owner // of the lease, see Lease.owner; nil: none
-	origin    *Lease // the lease to be replaced; nil: none
-	noPush    bool   // the keeper cannot receive messages: it is granted the lock all the same, and learns of it by a heartbeat
-	quota     *Quota // where to store what the reply says of the window; nil: nowhere
-	end       signal // when the request has ended
+	policyArg any        // the token of the lease to be replaced, or a semaphore's limits, or ""
+	owner     *Owner     // of the lease, see Lease.owner; nil: none
+	origin    *Lease     // the lease to be replaced; nil: none
+	retention *retention // of the lease, if the process retains it
+	noPush    bool       // the keeper cannot receive messages: it is granted the lock all the same, and learns of it by a heartbeat
+	quota     *Quota     // where to store what the reply says of the window; nil: nowhere
+	end       signal     // when the request has ended
 
 	// Guarded by the engine's mu.
 	notified bool      // a message about its grant came
@@ -72,12 +73,19 @@ func (l *Lock) newRequest(t Terms, health *ServerHealth) *request {
 	if t.origin != nil {
 		r.policyArg, r.origin = t.origin.token, t.origin
 	}
+	if t.retention != nil {
+		r.policyArg, r.retention = protocol.PolicyArgRetain, t.retention
+		t.retention.serial = r.serial
+	}
 	l.e.mu.Lock()
 	defer l.e.mu.Unlock()
 	if l.e.closed {
 		return nil
 	}
 	l.e.requests[r.serial] = r
+	if r.retention != nil {
+		l.e.retentions[r.serial] = r.retention
+	}
 	return r
 }
 
@@ -91,7 +99,7 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 		return nil, l.fail(ErrClosed)
 	case !wait:
 		return r, r.run(ctx, modeTry)
-	case l.e.subscriber.IsSubscribed(l.channel):
+	case t.retention != nil, l.e.subscriber.IsSubscribed(l.channel): // a retention begins with a subscription
 		return r, r.run(ctx, modeWait)
 	}
 	health = r.serverHealth()

@@ -44,7 +44,7 @@ func (l *Lock) hasShortForm() bool {
 
 // mayUseShort reports whether the next call of the request should be the short form.
 func (r *request) mayUseShort() bool {
-	return r.origin == nil && r.quota == nil && r.lock.hasShortForm() && r.lock.short.usable()
+	return r.origin == nil && r.retention == nil && r.quota == nil && r.lock.hasShortForm() && r.lock.short.usable()
 }
 
 // answered notes the reply to a request, and reports whether it decides the request. The short form never queues one.

@@ -26,15 +26,20 @@ func (e *Engine) received(payload string) {
 	}
 	for _, x := range wakeups {
 		e.mu.Lock()
-		r := e.requests[x.Serial]
-		if x.Fence > 0 {
+		r, recalled := e.requests[x.Serial], e.retentions[x.Serial]
+		if x.Fence > 0 || x.Recalled {
 			delete(e.expected, x.Serial)
+		}
+		if x.Fence > 0 {
 			if r != nil {
 				r.notified = true
 			}
 		}
 		e.mu.Unlock()
 		switch {
+		case x.Recalled && recalled == nil: // it was given back
+		case x.Recalled:
+			recalled.giveBack(true)
 		case r == nil: // granted by a reply already, or abandoned: then its cleanup releases the grant
 		case x.Fence > 0:
 			r.push(x.Fence)
@@ -45,15 +50,24 @@ func (e *Engine) received(payload string) {
 }
 
 // subscribed handles the acknowledgement of a subscription. Messages may have been lost before it, so all waiters of the
-// channel send a heartbeat.
+// channel send a heartbeat, and retained leases ask whether they were recalled.
 func (e *Engine) subscribed(channel string) {
 	now := time.Now()
+	var retained []*retention
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	for _, n := range e.queues {
 		if n.lock.channel == channel {
 			n.heartbeatsBy(now)
 		}
+	}
+	for _, x := range e.retentions {
+		if x.of.lock.channel == channel {
+			retained = append(retained, x)
+		}
+	}
+	e.mu.Unlock()
+	for _, x := range retained {
+		x.askNow()
 	}
 }
 

@@ -43,10 +43,18 @@ func ReleaseArgs(command []any, token, settings any, tombstone int64, cancel int
 	return command
 }
 
-// RenewArgs appends ARGV of renew.lua. The settings are not needed if the lock's own key is the only one.
-func RenewArgs(command []any, token any, ttl int64, exact int, settings any) []any {
-	return append(command, token, ttl, exact, settings)
+// RenewArgs appends ARGV of renew.lua. The settings are not needed if the lock's own key is the only one. For a lease that the
+// process does not retain, retained is nil.
+func RenewArgs(command []any, token any, ttl int64, exact int, settings, retained any) []any {
+	command = append(command, token, ttl, exact, settings)
+	if retained != nil {
+		command = append(command, retained)
+	}
+	return command
 }
+
+// PolicyArgRetain is the policy argument of acquire.lua for a read lease that the process retains.
+const PolicyArgRetain = "retain"
 
 // HeartbeatArgs appends the first part of ARGV of heartbeat.lua. The waiters follow: with rejoin 0 by HeartbeatWaiter, with
 // rejoin 1 by RejoiningWaiter.

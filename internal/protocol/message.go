@@ -7,16 +7,21 @@ import (
 	"strings"
 )
 
-// Wakeup is the part of a message that is for one waiter: it was granted the lock, or should ask again soon. A message does
-// not say when the grant was made or for how long: the waiter derives that from its last heartbeat.
+// Wakeup is the part of a message that is for one request: it was granted the lock, or should ask again soon, or the lease that
+// it led to is recalled. A message does not say when the grant was made or for how long: the waiter derives that from its last
+// heartbeat.
 type Wakeup struct {
-	Serial  string
-	Fence   int64 // of the grant; 0: there is none
-	RetryIn int64 // ms after which to ask again, if there is no grant
+	Serial   string
+	Fence    int64 // of the grant; 0: there is none
+	RetryIn  int64 // ms after which to ask again, if there is no grant
+	Recalled bool  // the process is to give back the read lease that it retains
 }
 
+// recall takes the place of the number in a recall.
+const recall = "recall"
+
 // ParseMessage takes apart a message that a script published to a keeper: pairs of a serial and a number, which is a fence
-// or, if negative, the ms after which to ask again.
+// or, if negative, the ms after which to ask again; or of a serial and the word recall.
 func ParseMessage(payload string) ([]Wakeup, error) {
 	field := strings.Fields(payload)
 	if len(field) == 0 || len(field)%2 != 0 {
@@ -24,6 +29,10 @@ func ParseMessage(payload string) ([]Wakeup, error) {
 	}
 	list := make([]Wakeup, 0, len(field)/2)
 	for rest := field; len(rest) > 0; rest = rest[2:] {
+		if rest[1] == recall {
+			list = append(list, Wakeup{Serial: rest[0], Recalled: true})
+			continue
+		}
 		n, err := strconv.ParseInt(rest[1], 10, 64)
 		switch {
 		case err != nil:

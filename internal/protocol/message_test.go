@@ -12,10 +12,14 @@ func TestParseMessage(t *testing.T) {
 		payload string
 		want    []Wakeup
 	}{
-		{"a 7", []Wakeup{{"a", 7, 0}}},
-		{"a 7 1z 8", []Wakeup{{"a", 7, 0}, {"1z", 8, 0}}},
-		{"a -250 b 7", []Wakeup{{"a", 0, 250}, {"b", 7, 0}}},
-		{"a 9223372036854775807", []Wakeup{{"a", math.MaxInt64, 0}}},
+		{"a 7", []Wakeup{{"a", 7, 0, false}}},
+		{"a 7 1z 8", []Wakeup{{"a", 7, 0, false}, {"1z", 8, 0, false}}},
+		{"a -250 b 7", []Wakeup{{"a", 0, 250, false}, {"b", 7, 0, false}}},
+		{"a 9223372036854775807", []Wakeup{{"a", math.MaxInt64, 0, false}}},
+		{"a recall", []Wakeup{{"a", 0, 0, true}}},
+		{"a recall b 7", []Wakeup{{"a", 0, 0, true}, {"b", 7, 0, false}}},
+		{"a recalled", nil},
+		{"recall", nil},
 		{"", nil},
 		{" \t\n", nil},
 		{"a", nil},
@@ -59,9 +63,16 @@ func FuzzParseMessage(f *testing.F) {
 			t.Errorf("%d wakeups", len(list))
 		}
 		for _, g := range list {
-			if g.Serial == "" || g.Fence < 0 || g.RetryIn < 0 || (g.Fence > 0) == (g.RetryIn > 0) {
+			if g.Serial == "" || g.Fence < 0 || g.RetryIn < 0 || bit(g.Fence > 0)+bit(g.RetryIn > 0)+bit(g.Recalled) != 1 {
 				t.Errorf("%+v", g)
 			}
 		}
 	})
+}
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

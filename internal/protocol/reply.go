@@ -191,8 +191,9 @@ func ParseReleaseReply(n []int64) (ReleaseReply, error) {
 
 // RenewReply is the reply of renew.lua.
 type RenewReply struct {
-	Held  bool  // the token has the lease
-	Fence int64 // of the lease, if the renewal included the metadata; else 0
+	Held     bool  // the token has the lease
+	Fence    int64 // of the lease, if the renewal included the metadata; else 0
+	Recalled bool  // of a lease that the process retains: somebody waits whom it excludes
 }
 
 // ParseRenewReply returns the reply of renew.lua.
@@ -224,6 +225,25 @@ func ParseRenewReplyWithFence(n []int64) (RenewReply, error) {
 		return RenewReply{}, invalid("renew", "no fence")
 	}
 	return r, err
+}
+
+// ParseRetainedRenewReply is ParseRenewReply for a renewal of a lease that the process retains.
+func ParseRetainedRenewReply(n []int64) (RenewReply, error) {
+	if len(n) <= 1 {
+		return ParseRenewReply(n)
+	}
+	if err := reply(n).checkLength("renew", 3); err != nil {
+		return RenewReply{}, err
+	}
+	r, err := ParseRenewReply(n[:2])
+	if err != nil {
+		return RenewReply{}, err
+	}
+	if n[2] != 0 && n[2] != 1 {
+		return RenewReply{}, invalid("renew", "recalled is %d", n[2])
+	}
+	r.Recalled = n[2] == 1
+	return r, nil
 }
 
 // HeartbeatReply is the reply of heartbeat.lua.

@@ -136,6 +136,34 @@ func TestParseRenewReply(t *testing.T) {
 	}
 }
 
+func TestParseRetainedRenewReply(t *testing.T) {
+	for _, c := range []struct {
+		reply    []int64
+		recalled bool
+		bad      bool
+	}{
+		{[]int64{lua.Granted, 0, 0}, false, false},
+		{[]int64{lua.Granted, 7, 1}, true, false},
+		{[]int64{lua.Refused}, false, false},
+		{nil, false, true},
+		{[]int64{lua.Granted}, false, true},
+		{[]int64{lua.Granted, 0}, false, true},
+		{[]int64{lua.Granted, 0, 2}, false, true},
+		{[]int64{lua.Granted, -1, 0}, false, true},
+		{[]int64{lua.Granted, 0, 0, 0}, false, true},
+		{[]int64{lua.Refused, 0}, false, true},
+		{[]int64{lua.Refused, 0, 0}, false, true},
+	} {
+		t.Run(fmt.Sprint(c.reply), func(t *testing.T) {
+			got, err := ParseRetainedRenewReply(c.reply)
+			checkReplyError(t, err, c.bad)
+			if got.Recalled != c.recalled {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
 // pack and unpack encode numbers for the fuzzer.
 func pack(n ...int64) []byte {
 	var b []byte
@@ -213,6 +241,8 @@ func FuzzParseReply(f *testing.F) {
 		if r.Fence < 0 || !r.Held && r.Fence != 0 || r.Held != (err == nil && n[0] == lua.Granted) {
 			t.Errorf("renew: %+v from %v", r, n)
 		}
+		r, err = ParseRetainedRenewReply(n)
+		check("renew", err, r == RenewReply{})
 		r, err = ParseRenewReplyWithFence(n)
 		check("renew with the fence", err, r == RenewReply{})
 		if r.Held != (r.Fence > 0) {

@@ -4,6 +4,7 @@
 -- include: policy/rwlock/replace
 -- include: policy/rwlock/frees_in
 -- include: policy/rwlock/readers
+-- include: policy/rwlock/recall
 local WAITERS_DIFFER = true
 
 -- undo_data: token -> what write_grant has changed besides the lease.
@@ -49,6 +50,7 @@ local function fits(flags)
   elseif purpose == 'u' then
     may = sole and holder == select(2, waiting_upgrade())
   end
+  if not may and readers_hold and purpose ~= 'r' then recall() end
   if would_end and not may and now + frees_in() < would_end then head_stale = true end
   return may
 end
@@ -91,7 +93,8 @@ local function write_grant(token, ms, flags, number)
   else
     local n, at = #unwritten, now + ms
     if n == 0 then fresh = sole end
-    unwritten[n + 1], unwritten[n + 2], unwritten[n + 3], unwritten[n + 4] = at, token, fence, '#' .. token
+    local score = flags == RETAINING and fence + RETAINED - ENDLESS or fence
+    unwritten[n + 1], unwritten[n + 2], unwritten[n + 3], unwritten[n + 4] = at, token, score, '#' .. token
     unwritten_ms = math.max(unwritten_ms, ms)
   end
   if sole then holder = token end

@@ -1,5 +1,5 @@
--- What newcomer leaves out: a lease that the token has already; an upgrade or a downgrade, for which policy_arg is the token
--- of the lease that it replaces; and a lock whose leases have expired.
+-- What newcomer leaves out: a lease that the token has already; one that its process is to retain (policy_arg is RETAIN); an
+-- upgrade or a downgrade, for which policy_arg is the token of the lease that it replaces; and a lock whose leases have expired.
 -- include: lib/fence
 -- include: policy/leases/ends_at
 local held_until = ends_at(token)
@@ -40,7 +40,7 @@ else
   read_state()
   if (not holder or readers_hold and purpose == 'r') and call('EXISTS', queue) == 0 then
     fence = next_fence()
-    put(token, ttl, fence, not holder)
+    put(token, ttl, fence, not holder, policy_arg == RETAIN)
   end
   blocked = writer_holds and not fence
 end

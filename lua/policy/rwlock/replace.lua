@@ -3,8 +3,9 @@
 -- include: policy/leases/ends_at
 -- include: policy/leases/keep_lock
 
--- put writes a lease of ms. fresh says that there is no other.
-local function put(token, ms, fence, fresh)
+-- put writes a lease of ms. fresh says that there is no other, retained that its process is to grant reads by it.
+local function put(token, ms, fence, fresh, retained)
+  if retained then fence = fence + RETAINED - ENDLESS end
   call('ZADD', lock, now + ms, token, fence, '#' .. token)
   keep_lock(ms, fresh)
 end

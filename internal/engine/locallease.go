@@ -1,0 +1,240 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+)
+
+// LocalLease is a read lease that was granted inside the process. It is part of the lease that the process retains: it has its
+// token, fence and deadline, and is lost when that is. It is safe for concurrent use.
+type LocalLease struct {
+	retention *retention
+	at        time.Duration // when it was granted, since the engine was started
+	state     atomic.Uint32
+	lifecycle atomic.Pointer[Lifecycle] // nil until Done or Context is called
+}
+
+// The states of a LocalLease.
+const (
+	localHeld     uint32 = iota
+	localReleased        // by its holder
+	localEnded           // with the retained lease, and released since
+	localDetached        // it is the retained lease, which nobody else uses any more
+)
+
+// Name returns what is locked.
+func (h *LocalLease) Name() string { return h.retention.lease.Name() }
+
+// Token returns the identity of the retained lease.
+func (h *LocalLease) Token() string { return h.retention.lease.Token() }
+
+// Fence returns the fencing token of the retained lease.
+func (h *LocalLease) Fence() uint64 { return h.retention.lease.Fence() }
+
+// Deadline returns until when the retained lease is valid if it is not renewed.
+func (h *LocalLease) Deadline() time.Time { return h.retention.lease.Deadline() }
+
+// CheckDeadline implements DeadlineChecker.
+func (h *LocalLease) CheckDeadline() { h.retention.lease.CheckDeadline() }
+
+// Err returns nil while the lease is held, and then an error that matches ErrReleased or ErrLost.
+func (h *LocalLease) Err() error {
+	if h.state.Load() == localReleased {
+		return h.retention.of.lock.fail(ErrReleased)
+	}
+	return h.retention.lease.Err()
+}
+
+// Done returns a channel that is closed when the lease ends.
+func (h *LocalLease) Done() <-chan struct{} { return h.life().Done() }
+
+// Context returns a child of parent that is also canceled when the lease ends.
+func (h *LocalLease) Context(parent context.Context) context.Context { return h.life().Context(parent) }
+
+// life returns the Lifecycle of the lease.
+func (h *LocalLease) life() *Lifecycle {
+	if lc := h.lifecycle.Load(); lc != nil {
+		return lc
+	}
+	lc := &Lifecycle{}
+	lc.Begin(h)
+	x := h.retention
+	x.of.mu.Lock()
+	if !h.lifecycle.CompareAndSwap(nil, lc) {
+		x.of.mu.Unlock()
+		return h.lifecycle.Load()
+	}
+	if x.handles == nil {
+		x.handles = map[*LocalLease]struct{}{}
+	}
+	x.handles[h] = struct{}{}
+	x.of.mu.Unlock()
+	if err := h.Err(); err != nil { // it has ended before it was known here
+		h.end(err)
+	}
+	return lc
+}
+
+// end ends the Lifecycle.
+func (h *LocalLease) end(err error) {
+	lc := h.lifecycle.Load()
+	if lc == nil {
+		return
+	}
+	h.retention.of.mu.Lock()
+	delete(h.retention.handles, h)
+	h.retention.of.mu.Unlock()
+	lc.End(err)()
+}
+
+// Release ends the lease. It does not block: the retained lease stays with the process, or is released in the background if it
+// was recalled. See Lease.Release in package lockkeeper.
+func (h *LocalLease) Release(ctx context.Context) error {
+	x := h.retention
+	var lost error
+	state := localReleased
+	if !x.Certain() {
+		if lost = x.lease.Err(); lost != nil {
+			state = localEnded
+		}
+	}
+	if !h.state.CompareAndSwap(localHeld, state) {
+		if h.state.Load() == localDetached {
+			return x.lease.Release(ctx)
+		}
+		return nil
+	}
+	if h.lifecycle.Load() != nil {
+		if lost != nil {
+			h.end(lost)
+		} else {
+			h.end(h.Err())
+		}
+	}
+	e := x.of.lock.e
+	if lost == nil && e.cfg.Observe != nil {
+		ev := h.event(Released)
+		ev.Duration = time.Since(e.started) - h.at
+		e.observe(ev)
+	}
+	if x.Leave() {
+		x.settle()
+	}
+	if errors.Is(lost, ErrReleased) {
+		return nil // by Close
+	}
+	return lost
+}
+
+// Extend makes the retained lease last for ttl from now at least, for as long as somebody is inside. No more readers are granted by
+// it.
+func (h *LocalLease) Extend(ctx context.Context, ttl time.Duration) error {
+	if err := CheckTTL("ttl", ttl); err != nil {
+		return err
+	}
+	if err := h.Err(); err != nil {
+		return h.retention.of.lock.fail(err)
+	}
+	x := h.retention
+	if h.state.Load() != localDetached {
+		x.giveBack(false)
+		ttl = max(ttl, x.lease.renewalTTL()) // others may rely on it
+	}
+	return x.lease.Extend(ctx, ttl)
+}
+
+// Own returns the lease at the server if the caller of an upgrade was given it for its own, else nil.
+func (h *LocalLease) Own() *Lease {
+	if h.state.Load() != localDetached {
+		return nil
+	}
+	return h.retention.lease
+}
+
+// event returns an event of this lease.
+func (h *LocalLease) event(t EventType) Event {
+	x := h.retention
+	ev := x.of.lock.event(t)
+	ev.Token, ev.Fence, ev.Local = x.lease.token, x.lease.fence, true
+	return ev
+}
+
+// ConvertLocal is Convert for a read lease that was granted inside the process. It first waits until all others that were granted by
+// the same retained lease have been released, and then converts that. If another call waits for the same, it returns ErrConflict at
+// once.
+func (l *Lock) ConvertLocal(ctx context.Context, from *LocalLease, t Terms) (*Lease, error) {
+	if x := from.retention.of.lock; x.keys != l.keys || x.e != l.e {
+		return nil, Invalid("the lease is of %s %q, of another keeper or another lock than %q; pass a lease of this lock", l.spec.Scripts.Kind, from.Name(), l.spec.Name)
+	}
+	own, err := from.detach(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	return l.Convert(ctx, own, t)
+}
+
+// detach waits until nobody else is inside, and returns the lease at the server, which from then on is the caller's own.
+func (h *LocalLease) detach(ctx context.Context, l *Lock) (*Lease, error) {
+	if own := h.Own(); own != nil {
+		return own, nil
+	}
+	if err := h.Err(); err != nil {
+		return nil, l.fail(err)
+	}
+	x := h.retention
+	r := x.of
+	alone := make(chan struct{})
+	r.mu.Lock()
+	switch x.upgrader {
+	case nil:
+	case h:
+		r.mu.Unlock()
+		return nil, Invalid("the lease of %q is being converted by another call; wait until that call has returned", h.Name())
+	default:
+		r.mu.Unlock()
+		return nil, l.fail(ErrConflict)
+	}
+	x.upgrader, x.alone = h, alone
+	r.mu.Unlock()
+	x.giveBack(false)
+
+	var err error
+	for own := false; !own && err == nil; {
+		select {
+		case <-alone:
+		case <-ctx.Done():
+			err = l.fail(ErrNotAcquired, ctx.Err())
+		case <-l.e.closing.Done():
+			err = l.fail(ErrClosed)
+		case <-h.Done():
+			err = l.fail(h.Err())
+		}
+		r.mu.Lock()
+		switch {
+		case err != nil:
+		case x.Inside() > 1: // a caller that was about to find it closed; it settles
+			alone = make(chan struct{})
+			x.alone = alone
+		case h.state.CompareAndSwap(localHeld, localDetached):
+			x.state, own = retentionDetached, true
+			x.detached.Store(true)
+			r.gaveBackLocked(x, time.Since(l.e.started))
+		default:
+			err = l.fail(ErrReleased)
+		}
+		if err != nil {
+			x.upgrader, x.alone = nil, nil
+		}
+		r.mu.Unlock()
+		if !own && err == nil {
+			x.settle()
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	x.forget()
+	return x.lease, nil
+}

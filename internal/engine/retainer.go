@@ -1,0 +1,179 @@
+package engine
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/retain"
+)
+
+// Retaining grants the reads of a lock inside the process while it holds one read lease for all of them. It is safe for
+// concurrent use.
+type Retaining struct {
+	ordinary *Lock // of reads that are not granted inside
+	lock     *Lock // of the leases that are retained
+	retainer atomic.Pointer[Retainer]
+}
+
+// Retaining returns what grants the reads of the lock inside. The error is ErrInvalid.
+func (l *Lock) Retaining() (*Retaining, error) {
+	if l.spec.NoRenewal || l.spec.MaxLifetime > 0 {
+		return nil, Invalid("Retain is set together with NoRenewal or MaxLifetime; reads that share a lease end when it does")
+	}
+	spec := l.spec
+	spec.TTL = min(spec.TTL, retain.MaxTTL)
+	retained, err := l.e.Lock(spec)
+	if err != nil {
+		return nil, err
+	}
+	return &Retaining{ordinary: l, lock: retained}, nil
+}
+
+// Retainer is one name whose reads this process grants inside, with what it remembers of the name. There is one for each name that
+// was used lately.
+type Retainer struct {
+	lock    *Lock
+	current atomic.Pointer[retention] // that was opened last, and may admit readers
+
+	mu      sync.Mutex    // guards the fields below, and those of its retentions; no other mutex of this package is locked under it
+	held    *retention    // the retained lease, or the request for it; nil: none
+	policy  retain.Policy // when to retain a lease
+	evicted bool          // another has taken the place of this one
+}
+
+// Acquire returns a read lease: a LocalLease if it is granted inside the process, at once, or as the first of a lease that is
+// retained from now on; else a Lease. It waits, and fails, as Lock.Acquire does; if wait is false, as Lock.Try.
+func (l *Retaining) Acquire(ctx context.Context, wait bool) (Handle, error) {
+	if r := l.retainer.Load(); r != nil && ctx.Err() == nil {
+		if h := r.enter(); h != nil {
+			return h, nil
+		}
+	}
+	return l.request(ctx, wait)
+}
+
+// enter grants a read inside the process, or returns nil.
+func (r *Retainer) enter() *LocalLease {
+	x := r.current.Load()
+	if x == nil {
+		return nil
+	}
+	at, ok, settle := x.Enter()
+	if !ok {
+		if settle {
+			x.settle()
+		}
+		return nil
+	}
+	h := &LocalLease{retention: x, at: at}
+	if e := r.lock.e; e.cfg.Observe != nil {
+		ev := h.event(AcquireStart)
+		ev.Token, ev.Fence = "", 0
+		e.observe(ev)
+		e.observe(h.event(AcquireDone))
+	}
+	return h
+}
+
+// request asks the server for a read lease, and retains it if that is worth while.
+func (l *Retaining) request(ctx context.Context, wait bool) (Handle, error) {
+	r := l.find()
+	x := r.begin()
+	if x == nil {
+		h, err := l.ordinary.acquireLease(ctx, Terms{Flags: protocol.FlagRead}, wait)
+		if err != nil {
+			return nil, err
+		}
+		return h, nil
+	}
+	h, err := l.lock.acquireLease(ctx, Terms{Flags: protocol.FlagRead + protocol.FlagRetained, retention: x}, wait)
+	if err != nil {
+		x.abandon()
+		return nil, err
+	}
+	return x.open(h), nil
+}
+
+// find returns the Retainer of the name.
+func (l *Retaining) find() *Retainer {
+	e, key := l.lock.e, l.lock.key(keyLock)
+	e.mu.Lock()
+	r, known := e.retainers.Get(key)
+	var removed *Retainer
+	if !known {
+		r = &Retainer{lock: l.lock}
+		removed, _ = e.retainers.Add(key, r)
+	}
+	e.mu.Unlock()
+	l.retainer.Store(r)
+	if removed != nil {
+		removed.mu.Lock()
+		removed.evicted = true
+		x := removed.held
+		removed.mu.Unlock()
+		x.giveBack(false)
+	}
+	return r
+}
+
+// begin returns a retention for which the caller is to request a lease, or nil if the caller is to request an ordinary one.
+func (r *Retainer) begin() *retention {
+	e := r.lock.e
+	now := time.Since(e.started)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.policy = r.policy.Read(now, 1)
+	if r.held != nil || r.evicted || !r.policy.Allows(now) {
+		return nil
+	}
+	epoch := e.subscriber.RetainSubscribed(r.lock.channel)
+	if epoch == nil {
+		return nil // a recall would not be received
+	}
+	r.held = &retention{Hold: retain.New(e.started, epoch), of: r}
+	return r.held
+}
+
+// Yield gives back the lease that the process retains, since a caller of this process is about to request the lock for writing.
+// No reader is admitted from now on. If answered is set and nobody is inside, it waits until the server has released the lease,
+// or until ctx ends.
+func (l *Retaining) Yield(ctx context.Context, answered bool) {
+	r := l.retainer.Load()
+	if r == nil {
+		e := l.lock.e
+		e.mu.Lock()
+		r, _ = e.retainers.Get(l.lock.key(keyLock))
+		e.mu.Unlock()
+		if r == nil {
+			return
+		}
+	}
+	r.mu.Lock()
+	x := r.held
+	r.mu.Unlock()
+	x.giveBack(true)
+	if x == nil || !answered {
+		return
+	}
+	r.mu.Lock()
+	h := x.lease
+	r.mu.Unlock()
+	if h == nil {
+		return
+	}
+	if c := h.currentCleanup(); c != nil {
+		waitFor(ctx, c.finished.done())
+	}
+}
+
+// gaveBackLocked notes that the lease of a retention was given back.
+func (r *Retainer) gaveBackLocked(x *retention, now time.Duration) {
+	r.policy = r.policy.Read(now, x.reads.Load()+x.TakeUses())
+	if x.recalled {
+		r.policy = r.policy.Recalled(now, now-x.recalledAt, rand.Float64())
+	}
+}

@@ -1,0 +1,215 @@
+package engine
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/retain"
+)
+
+// retention is one lease that the process retains, from the request for it to its end, and the reads that are granted by it.
+// Methods may be called on nil, which is no retention.
+type retention struct {
+	*retain.Hold // who is inside; closed until open is called
+	of           *Retainer
+	serial       string       // of its request; set before the request is sent
+	reads        atomic.Int64 // granted until the last renewal
+	detached     atomic.Bool  // the lease belongs to the caller of an upgrade alone; set with the state
+	usedAt       time.Time    // when it was last seen in use; zero: not yet. Guarded by the lease's mu
+
+	// Guarded by the mu of the Retainer.
+	state      retentionState
+	closing    bool // it admits nobody any more, and ends when nobody is inside
+	recalled   bool // because somebody waits whom it excludes
+	recalledAt time.Duration
+	forgotten  bool
+	lease      *Lease                   // nil until open is called
+	handles    map[*LocalLease]struct{} // those with a Lifecycle
+	upgrader   *LocalLease              // that waits until it is the only one inside
+	alone      chan struct{}            // closed when it is; nil without an upgrader, or then
+}
+
+// retentionState is the state of a retention.
+type retentionState uint8
+
+const (
+	retentionAsking   retentionState = iota // its lease was not granted yet
+	retentionShared                         // readers may be inside
+	retentionDetached                       // the lease belongs to the caller of an upgrade alone
+	retentionOver                           // the lease is given back, or was never granted
+)
+
+// open begins to grant reads by a lease, and returns the first of them: that of the caller whose request brought it. If the lease
+// was recalled before it came, or has ended, there will be no other.
+func (x *retention) open(h *Lease) *LocalLease {
+	x.Extend(h.Deadline())
+	r := x.of
+	r.mu.Lock()
+	x.state, x.lease = retentionShared, h
+	x.Open(x.closing)
+	if !x.closing {
+		r.current.Store(x)
+	}
+	r.mu.Unlock()
+	return &LocalLease{retention: x, at: time.Since(r.lock.e.started)}
+}
+
+// abandon ends a retention whose lease was not granted.
+func (x *retention) abandon() {
+	x.of.mu.Lock()
+	x.state = retentionOver
+	x.of.mu.Unlock()
+	x.forget()
+}
+
+// forget makes room for another retention of the name.
+func (x *retention) forget() {
+	r := x.of
+	e := r.lock.e
+	r.mu.Lock()
+	first := !x.forgotten
+	x.forgotten = true
+	if r.held == x {
+		r.held = nil
+	}
+	r.current.CompareAndSwap(x, nil)
+	r.mu.Unlock()
+	if !first {
+		return
+	}
+	e.mu.Lock()
+	delete(e.retentions, x.serial)
+	delete(e.expected, x.serial)
+	e.mu.Unlock()
+	e.subscriber.Release(r.lock.channel)
+}
+
+// giveBack admits no more readers, and releases the lease when nobody is inside. Recalled says that somebody waits whom the lease
+// excludes, here or in another process.
+func (x *retention) giveBack(recalled bool) {
+	if x == nil {
+		return
+	}
+	r := x.of
+	r.mu.Lock()
+	if recalled && !x.recalled && x.state < retentionDetached {
+		x.recalled, x.recalledAt = true, time.Since(r.lock.e.started)
+	}
+	x.closing = true
+	x.Close()
+	r.mu.Unlock()
+	x.settle()
+}
+
+// settle releases the lease if no more readers are admitted and nobody is inside. If only the caller of an upgrade is, it
+// notifies that.
+func (x *retention) settle() {
+	r := x.of
+	e := r.lock.e
+	r.mu.Lock()
+	inside := x.Inside()
+	if x.alone != nil && inside <= 1 {
+		close(x.alone)
+		x.alone = nil
+	}
+	if x.state != retentionShared || !x.closing || inside > 0 {
+		r.mu.Unlock()
+		return
+	}
+	x.state = retentionOver
+	now := time.Since(e.started)
+	r.gaveBackLocked(x, now)
+	recalled, after, h := x.recalled, now-x.recalledAt, x.lease
+	r.mu.Unlock()
+	_, _ = h.release(e.transport.Send, false)
+	x.forget()
+	if recalled && e.cfg.Observe != nil {
+		ev := h.lock.event(Recalled)
+		ev.Token, ev.Fence, ev.Duration = h.token, h.fence, after
+		e.observe(ev)
+	}
+}
+
+// leaseEnded ends what was granted by the lease, which has ended with that error.
+func (x *retention) leaseEnded(err error) {
+	r := x.of
+	r.mu.Lock()
+	x.closing = true
+	handles := x.handles
+	x.handles = nil
+	if x.alone != nil {
+		close(x.alone)
+		x.alone = nil
+	}
+	r.mu.Unlock()
+	x.forget()
+	for h := range handles {
+		h.lifecycle.Load().End(err)()
+	}
+	x.settle() // with nobody inside, nobody else releases what the server may still have
+}
+
+// renewed notes that the server has renewed the lease, which was granted at that time, in the reply to a renewal that was sent during that epoch.
+func (x *retention) renewed(granted, deadline time.Time, epoch uint64, recalled bool) {
+	if x == nil {
+		return
+	}
+	x.Extend(deadline)
+	if !recalled {
+		x.Confirm(epoch)
+		return
+	}
+	e := x.of.lock.e
+	x.of.mu.Lock()
+	missed := !x.recalled && !x.closing
+	x.of.mu.Unlock()
+	if since := e.subscriber.SubscribedSince(x.of.lock.channel); missed && !since.IsZero() && since.Before(granted) {
+		by := time.Now().Add(wakeupTimeout)
+		e.mu.Lock()
+		if e.retentions[x.serial] == x {
+			e.expected[x.serial] = expectedWakeup{by, x.of.lock.channel}
+			e.timers.SetIfSooner(&e.wakeupTimer, by)
+		}
+		e.mu.Unlock()
+	}
+	x.giveBack(true)
+}
+
+// subscription returns the epoch of the subscription on which a recall would come now.
+func (x *retention) subscription() uint64 {
+	if x == nil {
+		return 0
+	}
+	return x.Current()
+}
+
+// askNow makes the lease ask whether it was recalled, since a message may have been lost.
+func (x *retention) askNow() {
+	x.of.mu.Lock()
+	h := x.lease
+	x.of.mu.Unlock()
+	if h != nil {
+		h.renewNow()
+	}
+}
+
+// isUnusedLocked reports, when a renewal is due, whether the lease is to be given back instead. The caller holds the lease's mu.
+func (x *retention) isUnusedLocked(now time.Time) bool {
+	if x == nil || x.detached.Load() {
+		return false
+	}
+	r := x.of
+	n := x.TakeUses()
+	x.reads.Add(n)
+	if n > 0 || x.usedAt.IsZero() || x.Inside() > 0 {
+		x.usedAt = now
+		e := r.lock.e
+		e.mu.Lock()
+		e.retainers.Get(r.lock.key(keyLock)) // it counts as used
+		e.mu.Unlock()
+	}
+	return retain.Tick(now.Sub(x.usedAt), duration(r.lock.ttl), x.Inside()) == retain.GiveBack
+}
+
+// isShared reports whether the lease has belonged to several callers until its end.
+func (x *retention) isShared() bool { return x != nil && !x.detached.Load() }
