@@ -86,6 +86,16 @@ var mutants = []mutant{
 	{"a request without a reply is not retried", "internal/engine/roundtrip.go", "		case <-pause.C:\n", "		case <-make(chan time.Time):\n", "fair"},
 	{"timers stop after one has fired", "internal/timers/timers.go", "	s.firing = false\n	s.armLocked()\n", "	s.firing = false\n", "fair"},
 	{"a failed attempt is not retried", "internal/quorum/attempt.go", "	return a.repeats.NextBackOff(), nil\n", "	return time.Hour, nil\n", "redlock"},
+	{"a recall is ignored", "internal/engine/wakeup.go", "			recalled.giveBack(true)\n", "", "retain"},
+	{"a recall that overtakes the grant is ignored", "internal/engine/retention.go", "	x.Open(x.closing)\n	if !x.closing {\n", "	x.Open(false)\n	if true {\n", "retain"},
+	{"a retained lease is given back before its readers have left", "internal/engine/retention.go", "!x.closing || inside > 0 {", "!x.closing {", "retain"},
+	{"the last reader does not give a retained lease back", "internal/engine/locallease.go", "	if x.Leave() {\n		x.settle()\n	}\n", "	x.Leave()\n", "retain"},
+	{"a retained lease that is lost keeps its readers", "internal/engine/locallease.go", "	return h.retention.lease.Err()\n", "	return nil\n", "retain"},
+	{"an upgrade does not wait for readers of its process", "internal/engine/locallease.go", "case x.Inside() > 1:", "case false:", "retain"},
+	{"a retained lease is renewed beyond its readers' end", "internal/retain/policy.go", "if inside == 0 && idle >= ttl {", "if false {", "retain"},
+	{"renewals do not report a recall", "lua/policy/rwlock/renew.lua", "< RETAINED and 1 or 0", "< RETAINED and 0 or 0", "retain"},
+	{"nobody is notified of a recall", "lua/policy/rwlock/recall.lua", "serial .. ' recall')", "serial .. ' -1')", "retain"},
+	{"the fence of a retained lease is not decoded", "lua/policy/leases/fence_of.lua", "fence - RETAINED + ENDLESS or fence", "fence or fence", "retain"},
 	{"an unknown waiter does not rejoin", "internal/engine/heartbeat.go", "		q.rejoin(unknown)\n", "", "fair"},
 }
 
@@ -177,8 +187,11 @@ func (m mutant) intoScripts() {
 func (m mutant) run(t *testing.T, binary string, args ...string) {
 	began := time.Now()
 	test := "^TestSimulation$/^" + m.finds + "$"
-	if m.finds == "redlock" {
+	switch m.finds {
+	case "redlock":
 		test = "^TestRedlockSimulation$"
+	case "retain":
+		test = "^TestRetainSimulation$"
 	}
 	args = append(args, "-test.run="+test, "-test.timeout=5m", "-rapid.nofailfile", "-rapid.shrinktime=1ms",
 		"-rapid.seed="+*mutantSeed, "-rapid.checks="+*mutantTries)

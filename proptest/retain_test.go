@@ -1,0 +1,554 @@
+package proptest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"pgregory.net/rapid"
+)
+
+// The promises about reads that are granted inside a process, by a lease that it retains; see rwlock.Options.Retain. They hold
+// whatever happens to messages, processes, network and server, but for leases that the server has lost with its data, or that
+// have expired because its clock was set forward: fences exist for them.
+const (
+	// While a writer considers its lease held, no other writer and no reader does, in any process. A reader considers its lease
+	// held from the return of RLock to the call of Release, unless Err says otherwise.
+	retainedExclusion = "incompatible leases are never held at once"
+	// The server has the lease by which a reader was granted, for as long as the reader considers it held; with the same fence.
+	retainedBelief = "a holder considers its lease lost before the server does"
+	// A read lease ends by its own release, or is lost. In particular no retained lease is given back with a reader inside.
+	retainedEnds = "no lease is given back before its readers have left"
+	// Without faults no lease is lost.
+	retainedKept = "a lease lasts"
+	// Without faults a writer waits for no longer than readers inside, and writers before it, hold the lock. With faults, all
+	// are served when those have ended, although others read all the time.
+	retainedProgress = "a writer is not kept waiting by retained leases"
+	// After all processes are closed nothing remains but metadata, when leases and tombstones have expired.
+	retainedNothing = "nothing remains"
+)
+
+const (
+	retainReads  = 200 * time.Millisecond // the longest a reader is inside
+	retainWrites = 100 * time.Millisecond // the longest a writer holds
+)
+
+// retainWorld is a server, the processes that use one lock on it, and what their callers consider held.
+type retainWorld struct {
+	r         *rapid.T
+	server    *redisServer
+	keys      protocol.Keys
+	start     time.Time
+	faultless bool
+	stop      chan struct{}
+	actors    sync.WaitGroup
+	processes []*retainProcess
+	setBack   time.Duration // by how much the server's clock was set back
+
+	mu       sync.Mutex // guards the fields below
+	held     map[*held]bool
+	void     map[string]bool // tokens whose leases the server has lost
+	snapshot []record
+	tally    map[string]int
+	log      []string
+	broken   string
+	closing  bool
+}
+
+// held is a lease that its holder considers held.
+type held struct {
+	p          int
+	lease      *lockkeeper.Lease
+	write      bool
+	converting bool // or the outcome of a conversion is not known
+}
+
+type retainProcess struct {
+	*lockkeeper.Keeper
+	*rwlock.Lock
+	rdb     *redis.Client
+	link    *link
+	crashed bool
+}
+
+func (w *retainWorld) note(format string, args ...any) {
+	w.log = append(w.log, fmt.Sprintf("%12v  ", time.Since(w.start))+fmt.Sprintf(format, args...))
+}
+
+func (w *retainWorld) breaks(promise, format string, args ...any) {
+	w.note("BROKEN: "+promise+": "+format, args...)
+	if w.broken == "" {
+		w.broken = promise
+	}
+}
+
+// leases returns the leases at the server. The caller holds the server's mutex, and has updated its clock.
+func (w *retainWorld) leases() map[string]lease {
+	v := &view{leases: map[string]lease{}}
+	leasesInSet(w.server.mini, w.keys, v)
+	for token, l := range v.leases {
+		if l.ends <= w.server.nowLocked().UnixMicro() {
+			delete(v.leases, token)
+		}
+	}
+	return v.leases
+}
+
+// stepped checks the promises after each script.
+func (w *retainWorld) stepped(script) {
+	leases := w.leases()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.check(leases)
+}
+
+// check checks what callers consider held. leases is nil if the server is not looked at. The caller holds the mutex.
+func (w *retainWorld) check(leases map[string]lease) {
+	var readers, writers []string
+	for h := range w.held {
+		token := h.lease.Token()
+		if w.void[token] {
+			continue
+		}
+		switch err := h.lease.Err(); {
+		case err == nil:
+		case errors.Is(err, lockkeeper.ErrReleased) && !w.closing && !h.converting:
+			w.breaks(retainedEnds, "%s of process %d: %v", token, h.p, err)
+			continue
+		default:
+			if w.faultless && !w.closing && !h.converting {
+				w.breaks(retainedKept, "%s of process %d: %v", token, h.p, err)
+			}
+			continue
+		}
+		if h.write {
+			writers = append(writers, token)
+		} else {
+			readers = append(readers, token)
+		}
+		if leases == nil || h.converting {
+			continue
+		}
+		if l, is := leases[token]; !is {
+			w.breaks(retainedBelief, "%s of process %d", token, h.p)
+		} else if l.fence != h.lease.Fence() {
+			w.breaks(retainedBelief, "%s has fence %d, and %d at the server", token, h.lease.Fence(), l.fence)
+		}
+	}
+	if len(writers) > 1 || len(writers) > 0 && len(readers) > 0 {
+		w.breaks(retainedExclusion, "readers %v, writers %v", readers, writers)
+	}
+}
+
+// begins records that the caller considers a lease held, in place of another.
+func (w *retainWorld) begins(h, instead *held) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if instead != nil {
+		delete(w.held, instead)
+	}
+	w.held[h] = true
+	w.check(nil)
+}
+
+// release releases a lease.
+func (w *retainWorld) release(h *held) {
+	w.mu.Lock()
+	w.check(nil)
+	delete(w.held, h)
+	w.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = h.lease.Release(ctx)
+}
+
+func (w *retainWorld) reach(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tally[what]++
+}
+
+func (w *retainWorld) stopped() bool {
+	select {
+	case <-w.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// reads is a program that reads again and again, and sometimes upgrades.
+func (w *retainWorld) reads(p int, random *rand.Rand, pause time.Duration, upgrades bool) {
+	lock := w.processes[p]
+	for !w.stopped() {
+		time.Sleep(time.Millisecond + time.Duration(random.Int63n(int64(pause))))
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		lease, err := lock.RLock(ctx)
+		cancel()
+		if err != nil {
+			continue
+		}
+		h := &held{p: p, lease: lease}
+		w.begins(h, nil)
+		if t, _ := protocol.ParseToken(lease.Token()); strings.Contains(t.Flags, protocol.FlagRetained) {
+			w.reach("a retained read")
+		}
+		time.Sleep(time.Duration(random.Int63n(int64(retainReads))) / time.Duration(1<<random.Intn(8)))
+		if upgrades && random.Intn(4) == 0 {
+			h = w.upgrade(h)
+		}
+		w.release(h)
+	}
+}
+
+// upgrade upgrades a lease, and returns what is held then.
+func (w *retainWorld) upgrade(from *held) *held {
+	w.mu.Lock()
+	from.converting = true
+	w.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+	defer cancel()
+	lease, err := w.processes[from.p].Upgrade(ctx, from.lease)
+	if err != nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		from.converting = !errors.Is(err, rwlock.ErrUpgradeConflict)
+		return from
+	}
+	h := &held{p: from.p, lease: lease, write: true}
+	w.begins(h, from)
+	w.reach("an upgrade")
+	return h
+}
+
+// writes is a program that writes now and then.
+func (w *retainWorld) writes(p int, random *rand.Rand, pause time.Duration) {
+	for !w.stopped() {
+		time.Sleep(time.Millisecond + time.Duration(random.Int63n(int64(pause))))
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		began := time.Now()
+		get := w.processes[p].Lock.Lock
+		if random.Intn(4) == 0 {
+			get = w.processes[p].TryLock
+		}
+		lease, err := get(ctx)
+		cancel()
+		if took := time.Since(began); w.faultless && took > retainReads+100*time.Millisecond {
+			w.mu.Lock()
+			w.breaks(retainedProgress, "a writer of process %d waited for %v: %v", p, took, err)
+			w.mu.Unlock()
+		}
+		if err != nil {
+			continue
+		}
+		w.reach("a write")
+		h := &held{p: p, lease: lease, write: true}
+		w.begins(h, nil)
+		time.Sleep(time.Duration(random.Int63n(int64(retainWrites))))
+		w.release(h)
+	}
+}
+
+// join starts a process.
+func (w *retainWorld) join(ttl time.Duration, lag time.Duration) {
+	id := len(w.processes)
+	p := &retainProcess{link: newLink(faultnet.Buffer(w.server.dial), lag, int64(id))}
+	p.rdb = redis.NewClient(&redis.Options{
+		Addr: "127.0.0.1:1", Dialer: p.link.Dial, DialerRetries: 1, ReadTimeout: usual.timeout, PoolSize: 100,
+		MaxRetries: -1, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, DisableIdentity: true,
+	})
+	var err error
+	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
+		MetadataTTL: idle, Retry: lockkeeper.RetryPolicy{MaxElapsed: -1}, Logger: silent,
+		Hooks: lockkeeper.Hooks{
+			AcquireDone: func(e lockkeeper.Event) {
+				if e.Local {
+					w.reach("a read granted inside")
+				}
+			},
+			Recalled:   func(lockkeeper.Event) { w.reach("a recall") },
+			Lost:       func(lockkeeper.Event) { w.reach("a lease is lost") },
+			WakeupLost: func(lockkeeper.Event) { w.reach("a subscription is replaced") },
+		},
+	})
+	if err == nil {
+		p.Lock, err = rwlock.New(p.Keeper, name, &rwlock.Options{TTL: ttl, Retain: true})
+	}
+	if err != nil {
+		panic(err)
+	}
+	w.processes = append(w.processes, p)
+}
+
+// lose records that the server loses the leases that it has.
+func (w *retainWorld) lose() {
+	w.server.mu.Lock()
+	w.server.tickLocked()
+	leases := w.leases()
+	w.server.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for token := range leases {
+		w.void[token] = true
+	}
+	for h := range w.held {
+		w.void[h.lease.Token()] = true
+	}
+}
+
+// fault injects a fault.
+func (w *retainWorld) fault(r *rapid.T) {
+	p := w.processes[rapid.IntRange(0, len(w.processes)-1).Draw(r, "process")]
+	d := duration(r, 8*time.Second)
+	what := rapid.SampledFrom([]string{
+		"recalls are lost", "subscription cut", "replies lost", "duplicates", "cut off", "frozen", "slow", "disconnected", "crash",
+		"server frozen", "server restarts empty", "failover", "clock forward", "clock back", "snapshot",
+	}).Draw(r, "fault")
+	w.mu.Lock()
+	w.note("%s, %v", what, d)
+	w.tally[what]++
+	w.mu.Unlock()
+	after := func(f func()) { time.AfterFunc(d, f) }
+	switch what {
+	case "recalls are lost":
+		p.link.BlackholeSubscriptions()
+	case "subscription cut":
+		p.link.CutSubscriptions()
+	case "replies lost":
+		p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), rapid.SampledFrom(replyFaults).Draw(r, "fault"))
+	case "duplicates":
+		p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), rapid.SampledFrom(replyFaults).Draw(r, "fault")|faultnet.Copy)
+		after(func() { _ = p.link.Replay() })
+	case "cut off", "frozen":
+		p.link.Freeze(what == "frozen")
+		after(p.link.Thaw)
+	case "slow":
+		p.link.Slow(d/4, d/2)
+		after(func() { p.link.Slow(0, 0) })
+	case "disconnected":
+		p.link.Refuse(true)
+		p.link.Cut()
+		after(func() { p.link.Refuse(false) })
+	case "crash":
+		if !p.crashed && !w.processes[0].crashed && !w.processes[1].crashed {
+			p.crashed = true
+			p.link.Kill()
+		}
+	case "server frozen":
+		synctest.Wait()
+		w.server.freeze()
+		after(w.server.thaw)
+	case "server restarts empty", "failover":
+		w.server.thaw()
+		w.server.stop()
+		for _, p := range w.processes {
+			p.link.Cut()
+		}
+		synctest.Wait()
+		w.lose()
+		data := w.snapshot
+		if what == "server restarts empty" {
+			data = nil
+		}
+		w.server.start(data)
+	case "clock forward":
+		w.lose()
+		w.server.jump(d * 10)
+	case "clock back":
+		w.server.jump(-d * 10)
+		w.setBack += d * 10
+		w.snapshot = nil // a failover restores nothing from before
+	case "snapshot":
+		w.snapshot = w.server.data()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.check(nil)
+}
+
+// run is one schedule.
+func (w *retainWorld) run(r *rapid.T) {
+	w.faultless = rapid.IntRange(0, 3).Draw(r, "without faults") == 0
+	ttl := rapid.SampledFrom([]time.Duration{10 * time.Second, 3 * time.Second, time.Second}).Draw(r, "ttl")
+	lag := rapid.SampledFrom([]time.Duration{0, 2 * time.Millisecond}).Draw(r, "lag")
+	processes := rapid.IntRange(2, 3).Draw(r, "processes")
+	for range processes {
+		w.join(ttl, lag)
+	}
+	upgrades := !w.faultless && rapid.Bool().Draw(r, "upgrades")
+	writers := 1
+	if !w.faultless {
+		writers = rapid.IntRange(1, processes).Draw(r, "writers")
+	}
+	random := func() *rand.Rand { return rand.New(rand.NewSource(rapid.Int64().Draw(r, "seed"))) }
+	for p := range processes {
+		pause := rapid.SampledFrom([]time.Duration{5 * time.Millisecond, 50 * time.Millisecond, time.Second}).Draw(r, "pause")
+		for range rapid.IntRange(1, 2).Draw(r, "readers") {
+			random := random()
+			w.actors.Go(func() { w.reads(p, random, pause, upgrades) })
+		}
+		if p < writers {
+			random, pause := random(), rapid.SampledFrom([]time.Duration{50 * time.Millisecond, 2 * time.Second, 8 * time.Second}).Draw(r, "pause")
+			w.actors.Go(func() { w.writes(p, random, pause) })
+		}
+	}
+	events := rapid.IntRange(3, 8).Draw(r, "events")
+	for range events {
+		w.advance(duration(r, 3*time.Second))
+		if !w.faultless {
+			w.fault(r)
+		}
+	}
+	w.recover()
+}
+
+// advance lets time pass, and checks the promises.
+func (w *retainWorld) advance(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		time.Sleep(min(50*time.Millisecond, time.Until(end)))
+		w.mu.Lock()
+		w.check(nil)
+		broken := w.broken != ""
+		w.mu.Unlock()
+		if broken {
+			w.fail()
+		}
+	}
+}
+
+// recover ends all faults, and checks that everybody is served then, and that nothing is left.
+func (w *retainWorld) recover() {
+	w.server.thaw()
+	for _, p := range w.processes {
+		if !p.crashed {
+			p.link.Thaw()
+			p.link.Refuse(false)
+			p.link.Slow(0, 0)
+			p.link.Restore()
+		}
+	}
+	w.advance(8*time.Second + usual.settling()) // until the last fault would have ended anyway
+	var served sync.WaitGroup
+	for i, p := range w.processes {
+		if p.crashed {
+			continue
+		}
+		served.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			lease, err := p.Lock.Lock(ctx)
+			if err != nil {
+				w.mu.Lock()
+				w.breaks(retainedProgress, "process %d at the end: %v", i, err)
+				w.mu.Unlock()
+				return
+			}
+			h := &held{p: i, lease: lease, write: true}
+			w.begins(h, nil)
+			w.release(h)
+		})
+	}
+	served.Wait()
+	w.halt()
+	time.Sleep(2*time.Minute + w.setBack)
+	if keys := w.server.keys(); len(keys) > 0 {
+		w.mu.Lock()
+		w.breaks(retainedNothing, "%v", keys)
+		w.mu.Unlock()
+	}
+	w.fail()
+}
+
+// halt ends the programs and closes the processes.
+func (w *retainWorld) halt() {
+	w.server.thaw()
+	if w.stopped() {
+		return
+	}
+	close(w.stop)
+	w.mu.Lock()
+	w.closing = true
+	w.mu.Unlock()
+	var all sync.WaitGroup
+	for _, p := range w.processes {
+		all.Go(func() { _ = p.Close() })
+	}
+	all.Wait()
+	w.actors.Wait()
+}
+
+// fail ends the schedule if a promise was broken.
+func (w *retainWorld) fail() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.broken == "" {
+		return
+	}
+	for _, line := range w.log {
+		w.r.Log(line)
+	}
+	panic(broken(w.broken))
+}
+
+// TestRetainSimulation runs processes that retain read leases, with faults. It ends with the tally of what was reached.
+func TestRetainSimulation(t *testing.T) {
+	tally := map[string]int{}
+	if !checksSet { // a default run shows whether a change has broken something; others search
+		defer setFlag("rapid.checks", setFlag("rapid.checks", strconv.Itoa(few)))
+		defer setFlag("rapid.seed", setFlag("rapid.seed", "1"))
+	}
+	schedules := 0
+	rapid.Check(t, func(r *rapid.T) {
+		schedules++
+		//lint:ignore SA1019 there is no other way to seed what the libraries use
+		rand.Seed(1)
+		uuid.SetRand(rand.New(rand.NewSource(1)))
+		defer uuid.SetRand(nil)
+		var out any
+		synctest.Test(t, func(*testing.T) {
+			w := &retainWorld{r: r, start: time.Now(), stop: make(chan struct{}), held: map[*held]bool{}, void: map[string]bool{}, tally: tally}
+			var err error
+			if w.keys, err = protocol.KeysOf("lock:", name, lua.RWLock.KeyKind, false); err != nil {
+				panic(err)
+			}
+			w.server = newServer(w.stepped)
+			defer func() {
+				out = recover()
+				w.halt()
+				for _, p := range w.processes {
+					_ = p.rdb.Close()
+				}
+				w.server.mini.Close()
+				time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
+			}()
+			w.run(r)
+		})
+		if promise, is := out.(broken); is {
+			r.Fatal(promise)
+		}
+		if out != nil {
+			panic(out)
+		}
+	})
+	run := &run{t: t, tally: tally}
+	if schedules < many {
+		run.report()
+		return
+	}
+	run.report("a retained read", "a read granted inside", "a write", "an upgrade", "a recall", "a lease is lost", "a subscription is replaced")
+}
