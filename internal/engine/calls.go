@@ -30,24 +30,22 @@ func decode[T any](call *transport.Call, parse func([]int64) (T, error)) (T, err
 	return parse(call.Reply)
 }
 
-// acquireCall prepares a call of acquire.lua or allow.lua. Without a maxWait the request does not wait.
-func (l *Lock) acquireCall(s *lua.Script, token string, policyArg, maxWait any, done func(*transport.Call)) *transport.Call {
-	call := l.call(s, 4, 6, done)
+// setAcquire makes the call one of acquire.lua or allow.lua. Without a maxWait the request does not wait.
+func (l *Lock) setAcquire(call *transport.Call, s *lua.Script, token string, policyArg, maxWait any) {
+	l.setCall(call, s, 4, 6)
 	call.Scalar = s != l.spec.Scripts.Allow
 	call.Args = l.acquireArgs(call.Args, token, policyArg, maxWait)
-	return call
 }
 
 func (l *Lock) acquireArgs(command []any, token string, policyArg, maxWait any) []any {
 	return protocol.AcquireArgs(command, token, l.args.ttl, l.args.epoch, policyArg, l.args.settings, maxWait)
 }
 
-// shortAcquireCall prepares a call of acquire.lua for the short form alone.
-func (l *Lock) shortAcquireCall(token string, done func(*transport.Call)) *transport.Call {
-	call := l.call(l.spec.Scripts.Acquire, l.spec.Scripts.ShortKeys, 4, done)
+// setShortAcquire makes the call one of acquire.lua for the short form alone.
+func (l *Lock) setShortAcquire(call *transport.Call, token string) {
+	l.setCall(call, l.spec.Scripts.Acquire, l.spec.Scripts.ShortKeys, 4)
 	call.Scalar = true
 	call.Args = protocol.AcquireArgs(call.Args, token, l.args.ttl, l.args.epoch, l.args.policyArg, nil, nil)
-	return call
 }
 
 // The values of release.lua's argument cancel.
@@ -123,19 +121,17 @@ func decodeHeartbeat(call *transport.Call, waiters int) (protocol.HeartbeatReply
 	return decode(call, func(n []int64) (protocol.HeartbeatReply, error) { return protocol.ParseHeartbeatReply(n, waiters) })
 }
 
-// inspectCall prepares the reading of one page of holders or waiters.
-func (l *Lock) inspectCall(subject int, after int64, count int, done func(*transport.Call)) *transport.Call {
-	call := l.call(l.spec.Scripts.Inspect, 4, 3, done)
+// setInspection makes the call the reading of one page of holders or waiters.
+func (l *Lock) setInspection(call *transport.Call, subject int, after int64, count int) {
+	l.setCall(call, l.spec.Scripts.Inspect, 4, 3)
 	call.Mixed = true
 	call.Args = protocol.InspectArgs(call.Args, subject, after, count)
-	return call
 }
 
-// limitCall prepares the reading of the limits or, if limit is not 0, their change.
-func (l *Lock) limitCall(limit int, token string, done func(*transport.Call)) *transport.Call {
-	call := l.call(l.spec.Scripts.Limit, 4, 4, done)
+// setLimitCall makes the call the reading of the limits or, if limit is not 0, their change.
+func (l *Lock) setLimitCall(call *transport.Call, limit int, token string) {
+	l.setCall(call, l.spec.Scripts.Limit, 4, 4)
 	call.Args = protocol.LimitArgs(call.Args, l.args.settings, l.args.policyArg, limit, token)
-	return call
 }
 
 // raiseFenceCall prepares a call of raise_fence.lua. MinUptime is in ms.

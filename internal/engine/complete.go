@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
 var errNotRecorded = errors.New("the record that the work is done was not confirmed; if it was not written, the lease expires by itself")
@@ -55,10 +54,8 @@ func (h *Lease) Since() time.Time { return h.grantedAt }
 // Forget deletes a record that Holders has returned. It blocks until the server has answered, until ctx ends, or until the
 // retry policy gives up.
 func (l *Lock) Forget(ctx context.Context, record string) error {
-	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done, 0, func(done func(*transport.Call)) *transport.Call {
-		call := &transport.Call{Done: transport.Func(done)}
-		l.setRelease(call, record, 0, usedLease)
-		return call
+	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done, 0, func(p *pending) {
+		l.setRelease(&p.Call, record, 0, usedLease)
 	})
 	if errors.Is(err, errStopped) {
 		err = ErrClosed

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
 // pageSize is the maximum number of holders or waiters that one script returns.
@@ -84,8 +83,8 @@ func (l *Lock) inspect(ctx context.Context, subject int, after int64) ([]any, er
 		return nil, l.fail(ErrClosed)
 	}
 	defer l.e.endWork()
-	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done, MaxTries, func(done func(*transport.Call)) *transport.Call {
-		return l.inspectCall(subject, after, pageSize, done)
+	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done, MaxTries, func(p *pending) {
+		l.setInspection(&p.Call, subject, after, pageSize)
 	})
 	switch {
 	case errors.Is(err, errStopped):

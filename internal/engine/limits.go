@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -128,8 +127,8 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 			return Taken{}, l.fail(ErrClosed)
 		}
 		token, _ := l.newToken("", 0)
-		call, inDoubt, err := l.e.roundTrip(ctx, l.e.closing.Done, 0, func(done func(*transport.Call)) *transport.Call {
-			return l.limitCall(limit, token, done)
+		call, inDoubt, err := l.e.roundTrip(ctx, l.e.closing.Done, 0, func(p *pending) {
+			l.setLimitCall(&p.Call, limit, token)
 		})
 		if inDoubt = inDoubt && limit > 0; inDoubt { // a late copy would undo what others have set since
 			l.tombstone(ctx, token)

@@ -191,8 +191,8 @@ func (l *Lock) renew(ctx context.Context, token string, ttl int64, keys int, exa
 	if l.e.closing.Err() != nil {
 		return r, ErrClosed
 	}
-	call, inDoubt, err := l.e.roundTrip(ctx, l.e.closing.Done, 0, func(done func(*transport.Call)) *transport.Call {
-		return l.renewCall(token, ttl, keys, exact, false, done)
+	call, inDoubt, err := l.e.roundTrip(ctx, l.e.closing.Done, 0, func(p *pending) {
+		l.setRenewal(&p.Call, token, ttl, keys, exact, false)
 	})
 	r.inDoubt = inDoubt
 	if errors.Is(err, errStopped) {

@@ -228,19 +228,11 @@ func (r *request) ask(ctx context.Context, mode requestMode) error {
 func (r *request) askOnce(ctx context.Context, mode requestMode, short bool, tries int, began time.Time) error {
 	l := r.lock
 	health := r.serverHealth()
-	call, _, err := l.e.roundTrip(ctx, r.end.done, tries, func(done func(*transport.Call)) *transport.Call {
+	call, _, err := l.e.roundTrip(ctx, r.end.done, tries, func(p *pending) {
 		r.copySent(began)
-		sent := time.Now()
-		health.Sent(sent)
-		return r.call(ctx, mode, short, func(call *transport.Call) {
-			if _, err := r.decode(call); err != nil {
-				health.Failed(sent, err)
-			} else {
-				health.Answered(sent)
-			}
-			r.copyDone(transport.OutcomeOf(call.Err))
-			done(call)
-		})
+		p.request, p.health, p.sent = r, health, time.Now()
+		health.Sent(p.sent)
+		r.setCall(ctx, &p.Call, mode, short)
 	})
 	switch {
 	case errors.Is(err, errStopped): // a message came before the reply, or Close was called
@@ -273,11 +265,22 @@ func (r *request) askOnce(ctx context.Context, mode requestMode, short bool, tri
 	return r.answered(call, a)
 }
 
-// call prepares a call of acquire.lua, or of allow.lua if the caller wants to know the quota.
-func (r *request) call(ctx context.Context, mode requestMode, short bool, done func(*transport.Call)) *transport.Call {
+// callDone notes the outcome of a call.
+func (r *request) callDone(call *transport.Call, health *ServerHealth, sent time.Time) {
+	if _, err := r.decode(call); err != nil {
+		health.Failed(sent, err)
+	} else {
+		health.Answered(sent)
+	}
+	r.copyDone(transport.OutcomeOf(call.Err))
+}
+
+// setCall makes the call one of acquire.lua, or of allow.lua if the caller wants to know the quota.
+func (r *request) setCall(ctx context.Context, call *transport.Call, mode requestMode, short bool) {
 	l := r.lock
 	if short {
-		return l.shortAcquireCall(r.token, done)
+		l.setShortAcquire(call, r.token)
+		return
 	}
 	script := l.spec.Scripts.Acquire
 	if r.quota != nil {
@@ -287,7 +290,7 @@ func (r *request) call(ctx context.Context, mode requestMode, short bool, done f
 	if mode == modeWait {
 		maxWait = l.maxWait(ctx)
 	}
-	return l.acquireCall(script, r.token, r.policyArg, maxWait, done)
+	l.setAcquire(call, script, r.token, r.policyArg, maxWait)
 }
 
 // decode returns the reply to the request.

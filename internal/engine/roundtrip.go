@@ -15,16 +15,18 @@ var errStopped = errors.New("stopped")
 // MaxTries bounds how often a request that does not wait, such as TryLock, is repeated after a retryable error.
 const MaxTries = 3
 
-// roundTrip sends calls, one after the other, until one is answered, and returns it. It blocks until then, until ctx ends,
+// roundTrip sends calls that prepare sets, one after the other, until one is answered, and returns it. It blocks until then, until ctx ends,
 // until the channel of stop is closed (errStopped), until an error is not retryable, or until maxAttempts have failed; if maxAttempts is 0,
 // the retry policy decides. inDoubt reports that a call may still run whose outcome will not be known. If ctx ended, the error
 // wraps ctx.Err() and why there was no answer before.
-func (e *Engine) roundTrip(ctx context.Context, stop func() <-chan struct{}, maxAttempts int, prepare func(done func(*transport.Call)) *transport.Call) (answered *transport.Call, inDoubt bool, err error) {
+func (e *Engine) roundTrip(ctx context.Context, stop func() <-chan struct{}, maxAttempts int, prepare func(p *pending)) (answered *transport.Call, inDoubt bool, err error) {
 	var retries *backoff.ExponentialBackOff
 	began := time.Now()
 	for attempt := 1; ; attempt++ {
 		p := &pending{}
-		call := prepare(p.callDone)
+		prepare(p)
+		call := &p.Call
+		call.Done = p
 		if ctx.Done() == nil {
 			e.transport.SendInline(call) // the wait cannot be canceled
 		} else {
@@ -67,9 +69,22 @@ func (e *Engine) roundTrip(ctx context.Context, stop func() <-chan struct{}, max
 }
 
 // pending is a call that roundTrip waits for.
-type pending struct{ ended signal }
+type pending struct {
+	transport.Call
+	ended signal
 
-func (p *pending) callDone(*transport.Call) { p.ended.close() }
+	request *request // is notified first, also when nobody waits any more; nil: none
+	health  *ServerHealth
+	sent    time.Time // as health knows it
+}
+
+// CallDone implements transport.Receiver.
+func (p *pending) CallDone(call *transport.Call) {
+	if p.request != nil {
+		p.request.callDone(call, p.health, p.sent)
+	}
+	p.ended.close()
+}
 
 // waitFor waits until the channel is closed or ctx ends, and reports whether the channel is closed.
 func waitFor(ctx context.Context, closed <-chan struct{}) bool {

@@ -6,6 +6,10 @@
 // the Transport do the sending: go-redis does not interrupt a read when a context ends, and callers must not be blocked
 // by it.
 //
+// So a caller whose context can end never sends inline, although that would save a third of the time of an uncontended lock
+// and release (76 instead of 124 µs on one machine). Only its connection's deadline could end the read, and go-redis
+// gives no access to a connection in use: it neither watches a context while it reads, nor closes a Conn that is in use.
+//
 // All connections come from the pool that go-redis keeps for pipelines, and no more are used at once than that pool has.
 // Beyond that go-redis would take connections from its main pool, which the application may have exhausted.
 package transport
