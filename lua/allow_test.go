@@ -3,22 +3,47 @@ package lua_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
 )
 
 // allow acquires permits without waiting, and checks what the reply says about the limit.
 func (b *bench) allow(want int, limits, token string, limit, remaining, resetAfter int64) {
 	b.Helper()
-	got := b.eval(b.set.Allow, 4, acquireArgs(token, ttl, 0, limits, 0))
-	b.code(got, want)
-	said := got[len(got)-3:]
-	if length := map[int]int{lua.Granted: 8, lua.Refused: 7}[want]; len(got) != length || fmt.Sprint(said) != fmt.Sprint([]any{limit, remaining, resetAfter}) {
-		b.Fatalf("reply %v, want the limit %d, %d remaining, reset after %d ms", got, limit, remaining, resetAfter)
+	got := b.evalAllow(token, limits)
+	if got.Code != int64(want) {
+		b.Fatalf("reply %+v, want code %d", got, want)
+	}
+	if want := (protocol.Quota{Limit: int(limit), Remaining: int(remaining), ResetAfter: resetAfter}); got.Quota != want {
+		b.Fatalf("reply %+v, want the quota %+v", got, want)
 	}
 	b.checkCounts()
+}
+
+// evalAllow runs the script and decodes its reply as the engine does. A reply of the short form leaves out what follows from the
+// caller's limits.
+func (b *bench) evalAllow(token, limits string) protocol.AcquireReply {
+	b.Helper()
+	v, err := b.rdb.Eval(ctx, b.set.Allow.Text, b.keys, acquireArgs(token, ttl, 0, limits, 0)...).Int64Slice()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var atOnce, window int
+	var per int64
+	if _, err := fmt.Sscanf(limits, "%d:%d:%d", &atOnce, &window, &per); err != nil {
+		b.Fatal(err)
+	}
+	got, err := protocol.ParseAllowReply(v, window, per)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return got
 }
 
 func TestAllowReportsWhatRemains(t *testing.T) {
@@ -100,8 +125,7 @@ func TestAllowNeverPromisesTooMuch(t *testing.T) {
 				b.eval(b.set.Acquire, 4, acquireArgs(permitToken("a", i, "c", n), ttl, 0, limits, 0))
 			}
 			pass(1001 * time.Millisecond)
-			got := b.eval(b.set.Allow, 4, acquireArgs(permitToken("b", 1, "c", 1), ttl, 0, limits, 0))
-			remaining := got[6].(int64)
+			remaining := b.evalAllow(permitToken("b", 1, "c", 1), limits).Quota.Remaining
 			if remaining > limit-1 || n == 1 && remaining != limit-1 || remaining < limit-1-600 {
 				b.Errorf("%d remain of %d, each request took %d", remaining, limit, n)
 			}
@@ -117,4 +141,119 @@ func TestAllowAfterClockSetBack(t *testing.T) {
 		b.allow(lua.Granted, perSecond, permitToken("a", 2, "c", 1), 3, 1, 1001)
 		b.allow(lua.Refused, perSecond, permitToken("a", 3, "c", 2), 3, 1, 1001)
 	})
+}
+
+// TestWindowRefusalWritesNothing: a refusal for permits that return by the clock leaves everything as it is, so a replica gives it as
+// well. It may know too little of what has returned, never too little of what was taken before.
+func TestWindowRefusalWritesNothing(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		taken []int // permits of each request
+		asks  int
+	}{
+		"the window is full":        {[]int{1, 1, 1}, 1},
+		"one request took it all":   {[]int{3}, 1},
+		"too few permits are left":  {[]int{1, 1}, 2},
+		"more than the oldest took": {[]int{1, 1, 1}, 2},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			own := "{lock:x}:ratelimit:"
+			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, lua.RateLimit}
+			const limits = "0:3:60000"
+			for i, n := range c.taken {
+				b.evalAllow(permitToken("a", i, "c", n), limits)
+			}
+			check := func(where string) {
+				t.Helper()
+				allow := b.evalAllow(permitToken("b", 1, "c", c.asks), limits)
+				if allow.Code != lua.Refused || allow.RetryAfter < 50_000 || allow.RetryAfter > 60_001 || allow.Quota.ResetAfter < allow.RetryAfter {
+					t.Errorf("%s, allow: %+v", where, allow)
+				}
+				if got := b.eval(b.set.Acquire, 4, acquireArgs(permitToken("b", 2, "c", c.asks), ttl, 0, limits, 0)); got[0] != int64(lua.Refused) || got[2].(int64) < 50_000 {
+					t.Errorf("%s, acquire: %v", where, got)
+				}
+			}
+			changes := b.changes()
+			check("primary")
+			if n := b.changes() - changes; n != 0 {
+				t.Errorf("%d changes for the replicas", n)
+			}
+			if err := b.rdb.Do(ctx, "replicaof", "127.0.0.1", "1").Err(); err != nil {
+				t.Fatal(err)
+			}
+			check("replica")
+			if _, err := b.rdb.Eval(ctx, b.set.Allow.Text, b.keys, acquireArgs(permitToken("a", 0, "c", c.taken[0]), ttl, 0, limits, 0)...).Result(); !redis.HasErrorPrefix(err, "READONLY") {
+				t.Errorf("a copy of what was granted: %v", err)
+			}
+		})
+	}
+}
+
+// TestShortFormOfWindow: after the first request the short form decides, whose reply is shorter, also when the window has been full,
+// was taken by several at once, and has returned.
+func TestShortFormOfWindow(t *testing.T) {
+	t.Parallel()
+	atTimeOf(t, lua.RateLimit, func(b *bench, pass func(time.Duration)) {
+		serial := 0
+		length := func(n, want int) {
+			t.Helper()
+			serial++
+			v, err := b.rdb.Eval(ctx, b.set.Allow.Text, b.keys, acquireArgs(permitToken("a", serial, "c", n), ttl, 0, perSecond, 0)...).Slice()
+			if err != nil || len(v) != want {
+				t.Errorf("request %d: reply %v, %v, want %d numbers", serial, v, err, want)
+			}
+			pass(10 * time.Millisecond)
+			b.checkCounts()
+		}
+		window := func(want string) {
+			t.Helper()
+			got := b.rdb.HGet(ctx, b.keys[1], "window").Val()
+			if at, _ := strconv.ParseFloat(got, 64); at > 1e12 {
+				got = "oldest"
+			}
+			if got != want {
+				t.Errorf("after request %d: %q, want %q", serial, got, want)
+			}
+		}
+		length(1, 8) // there was no metadata yet
+		window("")
+		length(1, 2)
+		window("0")
+		length(1, 2)
+		window("oldest")
+		length(1, 3)
+		pass(time.Second)
+		length(2, 2)
+		window("")
+		length(2, 7)
+		length(1, 2)
+		window("")
+		length(1, 3)
+		pass(2 * time.Second)
+		length(1, 2)
+		window("0")
+		pass(-time.Hour)
+		length(1, 8) // the last fence is ahead of the clock
+		window("")
+	})
+}
+
+// TestKeyOutlastsWindow: whatever form took them, permits are known until they return.
+func TestKeyOutlastsWindow(t *testing.T) {
+	t.Parallel()
+	for _, per := range []int64{10, 1000, 70_000, 600_000} {
+		atTimeOf(t, lua.RateLimit, func(b *bench, pass func(time.Duration)) {
+			limits := fmt.Sprintf("0:1000:%d", per)
+			r := rand.New(rand.NewPCG(uint64(per), 0))
+			for i := range 200 {
+				d := time.Duration(r.Int64N(per/2)+1) * time.Millisecond
+				pass(d)
+				b.evalAllow(permitToken("a", i, "c", 1+r.IntN(2)*r.IntN(2)), limits)
+				if left := b.rdb.PTTL(ctx, b.keys[0]).Val(); left <= time.Duration(per)*time.Millisecond || left > 2*time.Duration(per)*time.Millisecond+time.Second {
+					t.Fatalf("request %d: the key is kept for %v, a window is %d ms", i, left, per)
+				}
+			}
+		})
+	}
 }

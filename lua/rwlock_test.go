@@ -100,7 +100,10 @@ func (b *bench) waits(want ...string) {
 
 func (b *bench) fence(token string) int64 {
 	b.Helper()
-	return int64(b.rdb.ZScore(ctx, b.keys[0], "#"+token).Val())
+	if score, err := b.rdb.ZScore(ctx, b.keys[0], "#"+token).Result(); err == nil {
+		return int64(score)
+	}
+	return -int64(b.rdb.ZScore(ctx, b.keys[0], "@"+token).Val()) // permits without a lease, whose fence is when they were taken
 }
 
 // end returns the ms at which a token's lease ends.

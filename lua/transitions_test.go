@@ -353,8 +353,6 @@ func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
 				func(b *bench) any { return ask(b, permitToken("b", 1, "h", 4), three) }},
 			{"more than are left", func(b *bench) { b.semaphoreAcquire(lua.Granted, three, permitToken("a", 1, "h", 2), 0) },
 				func(b *bench) any { return ask(b, permitToken("b", 1, "h", 2), three) }},
-			{"before they return", func(b *bench) { b.semaphoreAcquire(lua.Granted, perSecond, permitToken("a", 1, "c", 3), 0) },
-				func(b *bench) any { return ask(b, permitToken("b", 1, "c", 1), perSecond) }},
 			{"a limit that was given up", func(b *bench) {
 				b.semaphoreAcquire(lua.Granted, three, permitToken("a", 1, "h", 1), 0)
 				b.eval(b.set.Release, 4, releaseArgs(permitToken("b", 1, "h", 1), 60_000, 1))
@@ -370,9 +368,6 @@ func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
 				return b.rdb.Eval(ctx, set.Allow.Text, b.keys, acquireArgs(permitToken("b", 1, "c", 1), ttl, 0, "0:3:60000", 0)...).Err()
 			}
 			list[set] = append(list[set],
-				refusal{"no permit is left", func(b *bench) {
-					b.eval(set.Allow, 4, acquireArgs(permitToken("a", 1, "c", 3), ttl, 0, "0:3:60000", 0))
-				}, allow},
 				refusal{"somebody waits for a window", func(b *bench) {
 					b.listen("w")
 					b.eval(set.Acquire, 4, acquireArgs(permitToken("a", 1, "c", 2), ttl, 0, "0:3:60000", 0))

@@ -68,8 +68,13 @@ var mutants = []mutant{
 	{"subscribers cannot be counted", "lua/lib/reachable.lua", "local function reachable(keeper, flags)", "local function absence(keeper, flags)", "semaphore"},
 	{"permits are not returned", "lua/policy/semaphore/remove.lua", "    used = used - n\n    set_count('used', used, add, gone)\n", "", "semaphore"},
 	{"permits are returned twice", "lua/policy/semaphore/remove.lua", "    used = used - n\n    set_count('used', used, add, gone)\n", "    used = used - 2 * n\n    set_count('used', used, add, gone)\n", "semaphore"},
-	{"a window returns permits too early", "lua/policy/semaphore/sweep.lua", "BY_CLOCK + now - per - 1, 'BYSCORE'", "BY_CLOCK + now - per / 2 - 1, 'BYSCORE'", "semaphore"},
-	{"a small request overtakes a large one", "lua/policy/semaphore/existing.lua", "if call('EXISTS', queue) == 0 then\n      if sweep_due", "if true then\n      if sweep_due", "semaphore"},
+	{"a window returns permits too early", "lua/policy/semaphore/sweep.lua", "TAKEN, returned() + 1, 'BYSCORE'", "TAKEN, returned() / 2 - now_us / 2 + 1, 'BYSCORE'", "semaphore"},
+	{"a window is one permit too large", "lua/policy/semaphore/take.lua", "room = now_us - per * 1000, spent + n <= window", "room = now_us - per * 1000, spent + n <= window + 1", "semaphore"},
+	{"a window is swept too early", "lua/policy/semaphore/take.lua", "call('ZREMRANGEBYSCORE', lock, 1 - since, TAKEN)", "call('ZREMRANGEBYSCORE', lock, 1 - since - per * 500, TAKEN)", "semaphore"},
+	{"takings of several permits are not marked", "lua/policy/semaphore/take.lua", "      if stored[3] then call('HDEL', meta, 'window') end\n", "", "semaphore"},
+	{"a mark outlives a grant to a waiter", "lua/policy/semaphore/enter.lua", "  if by_clock then call('HDEL', meta, 'window') end\n", "", "semaphore"},
+	{"the short form ignores limits in force", "lua/policy/semaphore/short.lua", " and stored[2] == policy_arg .. ' ' .. policy_arg", "", "semaphore"},
+	{"a small request overtakes a large one", "lua/policy/semaphore/existing.lua", "    if call('EXISTS', queue) == 0 then\n", "    if true then\n", "semaphore"},
 
 	// The keeper.
 	{"a deadline is counted from the reply", "internal/engine/request.go", "r.grant(a.Fence, call.Sent, r.lock.ttl, leaseHeld)", "r.grant(a.Fence, time.Now(), r.lock.ttl, leaseHeld)", "fair"},

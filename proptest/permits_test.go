@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -26,8 +27,19 @@ type permitBench struct {
 	high   int64        // the largest place so far
 }
 
-// takenAt is added to the ms at which permits were taken, in the scores of those that return by the clock.
-const takenAt = 8500000000000000
+// takings replaces the scores of permits that return by the clock, which are minus the µs at which they were taken, by ms. It adds
+// the fence of those without a lease, which is that time unless it is stored.
+func takings(scores map[string]int64) {
+	for member, at := range scores {
+		if token, is := strings.CutPrefix(member, "@"); is {
+			scores[member] = -at / 1000
+			t, _ := protocol.ParseToken(token)
+			if _, stored := scores["#"+token]; !stored && !strings.Contains(t.Flags, protocol.FlagHeld) {
+				scores["#"+token] = -at
+			}
+		}
+	}
+}
 
 // TestSemaphoreScriptsMatchModel checks that for all operations on a semaphore, in any order, while time passes, the
 // scripts reply, grant, notify and store what the model does; that never more permits are held than the limit under
@@ -36,6 +48,8 @@ func TestSemaphoreScriptsMatchModel(t *testing.T) {
 	rdb, mini := miniServer(t)
 	run := newRun(t)
 	run.explore(0.6, func(r *rapid.T) { permitSequence(r, run, rdb, mini) },
+		"granted by the short form: h", "granted by the short form: c", "refused by the short form",
+		"allowed by the short form",
 		"granted at once: h", "granted at once: c", "granted at once: hc",
 		"granted by a message: h", "granted by a message: c", "granted by a message: hc",
 		"granted by a reply: h", "granted by a reply: c", "granted by a reply: hc",
@@ -236,7 +250,16 @@ func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 	if allows {
 		script = lua.RateLimit.Allow
 	}
-	got := b.eval(script, 4, acquireArgs(q.token, q.ttl, life, q.limits.String(), within))
+	var got []int64
+	if !allows && rapid.Bool().Draw(b.r, "short form") {
+		got = b.asksShort(q, waits)
+	}
+	if got == nil {
+		got = b.eval(script, 4, acquireArgs(q.token, q.ttl, life, q.limits.String(), within))
+	}
+	if allows {
+		got = b.fullAllowReply(got, q.limits)
+	}
 	if got[0] != code {
 		b.failf("reply %v, want code %d", got, code)
 	}
@@ -305,6 +328,38 @@ func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 			b.reach("a light one waits behind a heavy one")
 		}
 	}
+}
+
+// asksShort runs the short form of acquire, and returns its reply, or nil if the long form is to follow.
+func (b *permitBench) asksShort(q *permitReq, waits bool) []int64 {
+	b.r.Helper()
+	epoch := protocol.EpochOf(idle.Milliseconds())
+	got := b.eval(lua.Semaphore.Acquire, lua.Semaphore.ShortKeys, protocol.AcquireArgs(nil, q.token, q.ttl, epoch, q.limits.String(), nil, nil))
+	switch {
+	case got[0] == lua.Granted:
+		b.reach("granted by the short form: " + q.kind())
+	case len(got) == 2: // it decides nothing
+		return nil
+	default:
+		b.reach("refused by the short form")
+		if waits {
+			return nil
+		}
+	}
+	return got
+}
+
+// fullAllowReply adds to a reply of allow what its short form leaves out.
+func (b *permitBench) fullAllowReply(got []int64, l permitLimits) []int64 {
+	switch len(got) {
+	case 2:
+		b.reach("allowed by the short form")
+		return []int64{lua.Granted, got[0], 0, 0, 0, l.window, got[1], l.per + 1}
+	case 3:
+		b.reach("not allowed by the short form")
+		return []int64{lua.Refused, 0, got[1], 0, l.window, 0, got[2]}
+	}
+	return got
 }
 
 // some draws a request that satisfies is.
@@ -653,6 +708,7 @@ func (b *permitBench) compare() {
 	for _, z := range lock.Val() {
 		scores[z.Member.(string)] = int64(z.Score)
 	}
+	takings(scores)
 	b.queueMatches(queue.Val())
 	b.messages(scores)
 	b.fences(scores)
@@ -745,10 +801,10 @@ func (b *permitBench) holdersMatch(scores map[string]int64, expiry int64) {
 			members["+"+q.token] = true
 		}
 		switch {
-		case took && !b.near(mark-takenAt, q.taken):
-			b.failf("%s took permits at %d, want %d", q.token, mark-takenAt, q.taken)
+		case took && !b.near(mark, q.taken):
+			b.failf("%s took permits at %d, want %d", q.token, mark, q.taken)
 		case took:
-			spent, q.taken = spent+q.permits, mark-takenAt
+			spent, q.taken = spent+q.permits, mark
 			if b.force != nil && expiry < q.taken+per-b.now-b.tolerance {
 				b.failf("what is taken expires in %d ms, what %s took returns in %d", expiry, q.token, q.taken+per-b.now)
 			}

@@ -100,7 +100,19 @@ func (b *windowBench) asks(waits bool) {
 	ttl := rapid.SampledFrom([]int64{2000, 30000}).Draw(b.r, "ttl")
 	token := fmt.Sprintf("mute:%d:%d.2000%ss%d", b.serial, ttl, b.limits.kind(), permits)
 	b.time("acquire %s, waits %v, %d ms have passed", token, waits, b.elapsed)
-	got := b.eval(lua.Semaphore.Acquire, 4, acquireArgs(token, ttl, heartbeatTimeout.Milliseconds()*int64(yes(waits)), b.limits.String(), 0))
+	var got []int64
+	if rapid.IntRange(0, 3).Draw(b.r, "short form") != 0 {
+		epoch := protocol.EpochOf(idle.Milliseconds())
+		got = b.eval(lua.Semaphore.Acquire, lua.Semaphore.ShortKeys, protocol.AcquireArgs(nil, token, ttl, epoch, b.limits.String(), nil, nil))
+		if got[0] != lua.Granted && (waits || len(got) == 2) {
+			got = nil
+		} else {
+			b.tally["by the short form"]++
+		}
+	}
+	if got == nil {
+		got = b.eval(lua.Semaphore.Acquire, 4, acquireArgs(token, ttl, heartbeatTimeout.Milliseconds()*int64(yes(waits)), b.limits.String(), 0))
+	}
 	switch got[0] {
 	case lua.Granted:
 		b.tally["granted at once"]++
@@ -217,6 +229,7 @@ func (b *windowBench) inspectGrants() {
 	if used != -scores["used"] || spent != -scores["spent"] {
 		b.failf("the counts are %d and %d, want %d and %d", -scores["used"], -scores["spent"], used, spent)
 	}
+	takings(scores)
 	var fresh []*windowGrant
 	for member, fence := range scores {
 		token, is := strings.CutPrefix(member, "#")
@@ -366,7 +379,7 @@ func drawQueue(r *rapid.T, b *scriptBench) *permitModel {
 		q := req()
 		q.taken = now - rapid.Int64Range(0, l.per).Draw(r, "ago")
 		spent += q.permits
-		lock["@"+q.token], lock["#"+q.token] = q.taken+takenAt, q.taken*1000
+		lock["@"+q.token] = -q.taken * 1000
 	}
 	if spent > 0 {
 		lock["spent"] = -spent

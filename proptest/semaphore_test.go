@@ -57,7 +57,7 @@ func (*permits) leases(m *miniredis.Miniredis, k protocol.Keys, v *view) {
 	scores, _ := m.SortedSet(k.Lock)
 	for member, at := range scores {
 		if token, taken := strings.CutPrefix(member, "@"); taken {
-			v.taken = append(v.taken, taking{token: token, at: int64(at) - takenAt})
+			v.taken = append(v.taken, taking{token: token, at: -int64(at) / 1000})
 		}
 	}
 	_, v.limits, _ = strings.Cut(m.HGet(k.Meta, "limits"), " ")

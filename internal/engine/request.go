@@ -296,7 +296,10 @@ func (r *request) setCall(ctx context.Context, call *transport.Call, mode reques
 // decode returns the reply to the request.
 func (r *request) decode(call *transport.Call) (protocol.AcquireReply, error) {
 	if r.quota != nil {
-		return decode(call, protocol.ParseAllowReply)
+		lim := r.lock.spec.Limits
+		return decode(call, func(n []int64) (protocol.AcquireReply, error) {
+			return protocol.ParseAllowReply(n, lim.Window, millis(lim.Per))
+		})
 	}
 	return decode(call, protocol.ParseAcquireReply)
 }

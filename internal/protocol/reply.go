@@ -144,8 +144,15 @@ func ParsePartReply(n []int64, least int64) (AcquireReply, error) {
 	return a, nil
 }
 
-// ParseAllowReply returns the reply of allow.lua: that of acquire.lua, and a quota if it is granted or refused.
-func ParseAllowReply(n []int64) (AcquireReply, error) {
+// ParseAllowReply returns the reply of allow.lua: that of acquire.lua, and a quota if it is granted or refused. The short form
+// leaves out what follows from the limit and the window, in ms, that the caller has sent.
+func ParseAllowReply(n []int64, limit int, window int64) (AcquireReply, error) {
+	if len(n) == 2 && n[0] > minFenceAlone && n[0] <= maxFence {
+		return allowed(AcquireReply{Code: lua.Granted, Fence: n[0]}, int64(limit), n[1], window+1)
+	}
+	if len(n) == 3 && n[0] == lua.Refused {
+		return allowed(AcquireReply{Code: lua.Refused, RetryAfter: n[1]}, int64(limit), 0, n[2])
+	}
 	if len(n) < 4 || n[0] != lua.Granted && n[0] != lua.Refused {
 		return ParseAcquireReply(n)
 	}
@@ -154,7 +161,11 @@ func ParseAllowReply(n []int64) (AcquireReply, error) {
 	if err != nil {
 		return AcquireReply{}, err
 	}
-	limit, remaining, reset := rest[0], rest[1], rest[2]
+	return allowed(a, rest[0], rest[1], rest[2])
+}
+
+// allowed adds a quota to a reply.
+func allowed(a AcquireReply, limit, remaining, reset int64) (AcquireReply, error) {
 	if limit <= 0 || remaining < 0 || remaining > limit || reset < 0 {
 		return AcquireReply{}, invalid("allow", "%d permits remain of %d, for %d ms", remaining, limit, reset)
 	}

@@ -214,7 +214,7 @@ func FuzzParseReply(f *testing.F) {
 		a, err := ParseAcquireReply(n)
 		check("acquire", err, a == AcquireReply{})
 		checkGrant(t, a, err)
-		a, err = ParseAllowReply(n)
+		a, err = ParseAllowReply(n, 9, 60)
 		check("allow", err, a == AcquireReply{})
 		checkGrant(t, a, err)
 		part, err := ParsePartReply(n, int64(waiters))
@@ -342,8 +342,20 @@ func TestParseOtherReplies(t *testing.T) {
 		{"limit", parser(ParseLimitReply), []int64{lua.Granted, 1, 2, 3, 4}, LimitReply{}, true},
 		{"limit", parser(ParseLimitReply), []int64{lua.Tombstoned}, LimitReply{}, true},
 		{"limit", parser(ParseLimitReply), nil, LimitReply{}, true},
-		{"allow", parser(ParseAllowReply), []int64{lua.Granted, 7, 100, 130, 0, 9, 8, 50}, AcquireReply{Code: lua.Granted, Now: 100, Fence: 7, Quota: Quota{9, 8, 50}}, false},
-		{"allow", parser(ParseAllowReply), []int64{lua.Refused, 100, 25, 0, 9, 0, 50}, AcquireReply{Code: lua.Refused, Now: 100, RetryAfter: 25, Quota: Quota{9, 0, 50}}, false},
+		{"allow", parser(parseAllow), []int64{lua.Granted, 7, 100, 130, 0, 9, 8, 50}, AcquireReply{Code: lua.Granted, Now: 100, Fence: 7, Quota: Quota{9, 8, 50}}, false},
+		{"allow", parser(parseAllow), []int64{lua.Refused, 100, 25, 0, 9, 0, 50}, AcquireReply{Code: lua.Refused, Now: 100, RetryAfter: 25, Quota: Quota{9, 0, 50}}, false},
+		{"allow", parser(parseAllow), []int64{1e15, 8}, AcquireReply{Code: lua.Granted, Fence: 1e15, Quota: Quota{9, 8, 61}}, false},
+		{"allow", parser(parseAllow), []int64{1e15, 10}, AcquireReply{}, true},
+		{"allow", parser(parseAllow), []int64{1e15, -1}, AcquireReply{}, true},
+		{"allow", parser(parseAllow), []int64{1000, 8}, AcquireReply{}, true},
+		{"allow", parser(parseAllow), []int64{lua.Refused, 25, 50}, AcquireReply{Code: lua.Refused, RetryAfter: 25, Quota: Quota{9, 0, 50}}, false},
+		{"allow", parser(parseAllow), []int64{lua.Refused, 25, -1}, AcquireReply{}, true},
+		{"allow", parser(parseAllow), []int64{lua.Waiting, 25, 50}, AcquireReply{}, true},
+		{"allow", parser(parseAllow), []int64{lua.AboveLimit}, AcquireReply{Code: lua.AboveLimit}, false},
+		{"allow", parser(parseAllow), []int64{lua.Granted, 7, 100, 130, 0}, AcquireReply{}, true},
+		{"allow", parser(parseAllow), []int64{lua.Refused, 100, 25, 0, 9, 10, 50}, AcquireReply{}, true},
+		{"allow", parser(parseAllow), []int64{lua.Refused, 100, 25, 0, 0, 0, 50}, AcquireReply{}, true},
+		{"allow", parser(parseAllow), []int64{lua.Refused, 100, 25, 0, 9, 0, -1}, AcquireReply{}, true},
 		{"part", part(7), []int64{1792319239122000}, AcquireReply{Code: lua.Granted, Fence: 7, Now: 1792319239122}, false},
 		{"part", part(0), []int64{1792319239122000}, AcquireReply{}, true},
 		{"part", part(7), []int64{1 << 54}, AcquireReply{}, true},
@@ -357,11 +369,6 @@ func TestParseOtherReplies(t *testing.T) {
 		{"part", part(7), []int64{lua.Granted, 7, 100, 130, 0}, AcquireReply{Code: lua.Granted, Fence: 7, Now: 100}, false},
 		{"part", part(7), []int64{lua.Refused, 100, 25, 0}, AcquireReply{Code: lua.Refused, Now: 100, RetryAfter: 25}, false},
 		{"part", part(7), nil, AcquireReply{}, true},
-		{"allow", parser(ParseAllowReply), []int64{lua.AboveLimit}, AcquireReply{Code: lua.AboveLimit}, false},
-		{"allow", parser(ParseAllowReply), []int64{lua.Granted, 7, 100, 130, 0}, AcquireReply{}, true},
-		{"allow", parser(ParseAllowReply), []int64{lua.Refused, 100, 25, 0, 9, 10, 50}, AcquireReply{}, true},
-		{"allow", parser(ParseAllowReply), []int64{lua.Refused, 100, 25, 0, 0, 0, 50}, AcquireReply{}, true},
-		{"allow", parser(ParseAllowReply), []int64{lua.Refused, 100, 25, 0, 9, 0, -1}, AcquireReply{}, true},
 		{"raise_fence", raise(7), []int64{lua.Granted, 7}, RaiseFenceReply{Code: lua.Granted, Fence: 7}, false},
 		{"raise_fence", raise(7), []int64{lua.Granted, 6}, RaiseFenceReply{}, true},
 		{"raise_fence", raise(7), []int64{lua.Refused}, RaiseFenceReply{Code: lua.Refused}, false},
@@ -386,6 +393,8 @@ func TestParseOtherReplies(t *testing.T) {
 func parser[T any](parse func([]int64) (T, error)) func([]int64) (any, error) {
 	return func(n []int64) (any, error) { return parse(n) }
 }
+
+func parseAllow(n []int64) (AcquireReply, error) { return ParseAllowReply(n, 9, 60) }
 
 func raise(fence int64) func([]int64) (any, error) {
 	return func(n []int64) (any, error) { return ParseRaiseFenceReply(n, fence) }

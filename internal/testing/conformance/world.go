@@ -22,6 +22,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
@@ -367,13 +368,16 @@ func (w *World) keys() []string {
 	return all
 }
 
-// onlyTakings reports whether a key has no leases, but only permits of a window.
+// onlyTakings reports whether a key has no leases, but only permits of a window that were taken with a lease.
 func (w *World) onlyTakings(key string) bool {
 	if w.P.Window == 0 || !strings.HasSuffix(key, ":holders") {
 		return false
 	}
 	members, err := w.admin.ZRange(w.ctx(), key, 0, -1).Result()
-	return err == nil && !slices.ContainsFunc(members, func(m string) bool { return m != "spent" && !strings.HasPrefix(m, "@") })
+	return err == nil && !slices.ContainsFunc(members, func(m string) bool {
+		t, ok := protocol.ParseToken(strings.TrimPrefix(m, "@"))
+		return m != "spent" && !(ok && m[0] == '@' && strings.Contains(t.Flags, protocol.FlagHeld))
+	})
 }
 
 // checkClean checks that nothing remains at the server except metadata, which must expire.

@@ -52,6 +52,6 @@ local function undo_grant(token)
   if undo_data[token] then
     spent = spent + terms_of(token)
     call('ZADD', lock, undo_data[token], '@' .. token, -spent, 'spent')
-    keep_lock(per)
+    keep_lock(keep_window())
   end
 end

@@ -2,6 +2,7 @@
 -- include: lib/queue
 -- include: lib/reachable
 -- include: policy/semaphore/terms
+-- include: policy/semaphore/returned
 -- include: policy/semaphore/counts
 -- include: policy/semaphore/exceeds
 -- include: policy/leases/scores
@@ -43,11 +44,10 @@ local function returns_in(token)
   if short <= 0 then return 0 end
 
   -- What returns, in order, as far as it is needed. What is taken meanwhile returns a window later.
-  local list = call('ZRANGE', lock, BY_CLOCK, '+inf', 'BYSCORE', 'LIMIT', 0, math.min(short, 50), 'WITHSCORES')
+  local list = call('ZRANGE', lock, TAKEN, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, math.min(short, 50), 'WITHSCORES')
   local returning = {}
   for k = 1, #list, 2 do
-    local ms = math.max(list[k + 1] - BY_CLOCK + per + 1 - now, 0)
-    returning[#returning + 1] = {ms, (terms_of(string.sub(list[k], 2)))}
+    returning[#returning + 1] = {return_in(list[k + 1]), (terms_of(list[k]))}
   end
   local complete = short <= 50 or #returning < 50
   for _, need in ipairs(needs) do
@@ -62,11 +62,11 @@ local function returns_in(token)
   if rest > 0 or not complete then
     -- Of all these permits at most as many as the limit are taken in the last window, and in each one before. So those
     -- that remain were taken some windows earlier. If each @token takes one permit, this is exact.
-    local all, windows = call('ZCOUNT', lock, BY_CLOCK, '+inf'), math.ceil(total / window)
+    local all, windows = call('ZCOUNT', lock, '-inf', TAKEN), math.ceil(total / window)
     local r = total + all - windows * window
     if r >= 1 then
-      local last = call('ZRANGE', lock, all - r, all - r, 'REV', 'WITHSCORES')
-      at = math.max(at, last[2] - BY_CLOCK - now + windows * (per + 1))
+      local last = call('ZRANGE', lock, all - r, all - r, 'WITHSCORES')
+      at = math.max(at, math.ceil((-last[2] - now_us) / 1000) + windows * (per + 1))
     else
       at = math.max(at, (windows - 1) * (per + 1))
     end

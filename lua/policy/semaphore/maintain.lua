@@ -1,5 +1,6 @@
 -- include: policy/leases/maintain
 -- include: policy/semaphore/load_limits
+-- include: policy/semaphore/keep_window
 local maintain_leases = maintain
 
 -- Besides the leases it checks the callers, at most a thousand, and removes those from the queue that may not wait any more.
@@ -18,6 +19,6 @@ local function maintain()
   if not limits and next(callers) then
     limits = policy_arg .. ' ' .. policy_arg
     call('HSET', meta, 'limits', limits)
-    keep_lock(per)
+    keep_lock(keep_window())
   end
 end

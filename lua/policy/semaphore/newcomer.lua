@@ -1,23 +1,16 @@
--- The short form: the caller knows the limits, nobody waits, and there is room without a sweep. A sweep is due each time that a
--- count passes a multiple of 16, so that expired permits do not pile up where there is always room.
+-- The short forms: nobody waits, and there is room after hardly any sweeping; or the request is for permits that return by the
+-- clock, and the oldest has not returned.
 -- include: lib/clock
 -- include: policy/semaphore/terms
--- include: policy/semaphore/limits
--- include: policy/semaphore/counts
--- include: policy/semaphore/enter
-local n, holds, by_clock = terms_of(token)
-local lease_score, clock_score = read_counts(token)
-local known, in_force = string.match(call('HGET', meta, 'limits') or '', '^(%S+) (%S+)$')
-local sweep_due = math.floor(used / 16) < math.floor((used + n) / 16) or math.floor(spent / 16) < math.floor((spent + n) / 16)
-if known == policy_arg then
-  set_limits(in_force)
-  if not heartbeats and not lease_score and not clock_score and not sweep_due and not full(n, holds, by_clock) then
-    if call('EXISTS', queue) == 0 then
-      -- include: lib/draw
-      if drawn then
-        enter(token, ttl, drawn, n, holds, by_clock)
-        return drawn
-      end
-    end
+if not heartbeats then
+  -- include: policy/semaphore/short
+  if ready and flags == 'h' then
+    -- include: policy/semaphore/hold
+  elseif ready and flags == 'c' then
+    -- include: policy/semaphore/take
+    if retry_after then return -retry_after end
+  elseif ready and flags == 'hc' then
+    -- include: policy/semaphore/both
   end
+  if drawn then return drawn end
 end

@@ -40,6 +40,7 @@ local function remove(token, never_used)
     gone[#gone + 1] = '@' .. token
     if not holds then gone[#gone + 1] = '#' .. token end
     spent = spent - n
+    call('HDEL', meta, 'window')
     set_count('spent', spent, add, gone)
   end
   write(add, gone)

@@ -2,6 +2,7 @@
 -- include: policy/semaphore/counts
 -- include: policy/semaphore/sweep
 -- include: policy/semaphore/load_limits
+-- include: policy/semaphore/keep_window
 read_counts('used')
 if limit > 0 then
   local known = string.match(limits or '', '^(%S+)') or policy_arg
@@ -13,6 +14,6 @@ if limit > 0 then
   if a == math.huge then a = 0 end
   if w == math.huge then w = 0 end
   call('HSET', meta, 'limits', string.format('%s %.0f:%.0f:%.0f', known, a, w, per))
-  keep_lock(per)
+  keep_lock(keep_window())
 end
 has_room(math.huge, true, true)

@@ -2,13 +2,21 @@
 -- does with its permits:
 --   h  it holds them until its lease ends. A token without h has no lease; it is known for as long as its permits are taken
 --   c  it takes them by the clock: they return when a window has passed, whatever becomes of the lease
--- Beside the leases, the lock's key has members whose scores no lease has:
---   @token  BY_CLOCK + the server's ms at which the permits were taken
+-- Beside the leases, the lock's key has members whose scores no lease has, and which are less than those:
+--   @token  minus the server's µs at which the permits were taken, at most TAKEN. So the newest is the first member of the
+--           key. It is the token's fence as well, unless there is a #token
 --   used    minus the permits of all leases in the key, those included that have expired and are not swept yet
 --   spent   minus the permits of all @tokens in it, likewise
--- The field limits of the meta hash is two times <at once>:<in a window>:<ms of the window>, with 0 for no limit: first as the
--- last caller knew them, then as they are in force, which SetLimit may have changed.
-local BY_CLOCK = 8500000000000000
+-- Fields of the meta hash:
+--   limits  two times <at once>:<in a window>:<ms of the window>, with 0 for no limit: first as the last caller knew them,
+--           then as they are in force, which SetLimit may have changed
+--   window  what take may rely on. If it is there, each @token is for one permit and has neither lease nor #token, and the
+--           newest was taken at the last fence, when all that had returned were removed. If the window is full as well, it is
+--           the µs at which the oldest was taken
+local TAKEN = '-10000000000000'
+
+-- TERMS matches the end of a token, from TERMS_FROM on: its flags, and its permits. It costs less than TOKEN.
+local TERMS, TERMS_FROM = '(%l+)(%d+)$', -14
 
 -- at_once, window, per: the limits in force, and the window in ms; nil: unknown.
 -- used, spent: the counts, positive; nil: not read yet.

@@ -1,16 +1,18 @@
 -- include: policy/semaphore/terms
 -- include: policy/semaphore/counts
 -- include: policy/semaphore/remove
+-- include: policy/semaphore/take_now
+-- include: policy/semaphore/returned
 
 -- swept: nothing is left to sweep.
 local swept
 
 -- sweep removes up to a hundred expired leases, and up to a hundred @tokens whose permits have returned. An @token in the
--- future, since the clock was set back, is moved to the present.
+-- future, since the clock was set back, is moved to the present; its fence stays.
 local function sweep()
   local expired = call('ZRANGE', lock, 1, now, 'BYSCORE', 'LIMIT', 0, 100)
-  local returned = spent > 0 and call('ZRANGE', lock, BY_CLOCK, BY_CLOCK + now - per - 1, 'BYSCORE', 'LIMIT', 0, 100) or {}
-  swept = #expired < 100 and #returned < 100
+  local out = spent > 0 and call('ZRANGE', lock, TAKEN, returned() + 1, 'BYSCORE', 'REV', 'LIMIT', 0, 100) or {}
+  swept = #expired < 100 and #out < 100
   local add, gone = {}, {}
   for _, token in ipairs(expired) do
     used = used - terms_of(token)
@@ -18,7 +20,7 @@ local function sweep()
     gone[#gone + 1] = '#' .. token
     gone[#gone + 1] = '+' .. token
   end
-  for _, member in ipairs(returned) do
+  for _, member in ipairs(out) do
     local token = string.sub(member, 2)
     local n, holds = terms_of(token)
     spent = spent - n
@@ -26,13 +28,13 @@ local function sweep()
     if not holds then gone[#gone + 1] = '#' .. token end
   end
   if #expired > 0 then set_count('used', used, add, gone) end
-  if #returned > 0 then set_count('spent', spent, add, gone) end
-  if spent > 0 then
-    local ahead = call('ZRANGE', lock, '+inf', string.format('(%.0f', BY_CLOCK + now), 'BYSCORE', 'REV', 'LIMIT', 0, 100)
-    swept = swept and #ahead < 100
-    for _, member in ipairs(ahead) do
-      add[#add + 1] = BY_CLOCK + now
-      add[#add + 1] = member
+  if #out > 0 then set_count('spent', spent, add, gone) end
+  local newest = spent > 0 and tonumber(call('ZRANGE', lock, 0, 0, 'WITHSCORES')[2])
+  if newest and newest < -now_us then
+    local ahead = call('ZRANGE', lock, '-inf', -now_us - 1, 'BYSCORE', 'LIMIT', 0, 100, 'WITHSCORES')
+    swept = swept and #ahead < 200
+    for i = 1, #ahead, 2 do
+      take_now(ahead[i], ahead[i + 1])
     end
   end
   write(add, gone)

@@ -1,0 +1,13 @@
+-- both: the short form for permits that are held, and that return by the clock as well.
+local most_held, most, ms = string.match(policy_arg, '^(%d+):(%d+):(%d+)$')
+local c, n = call('ZMSCORE', lock, 'used', 'spent', token, '@' .. token), tonumber(number)
+local held, taken = n - (c[1] or 0), n - (c[2] or 0)
+local room = most and held <= most_held + 0 and taken <= most + 0 and held % 16 >= n and taken % 16 >= n
+if room and not c[3] and not c[4] and call('EXISTS', queue) == 0 then
+  local stamp = time[1] .. string.sub(1000000 + time[2], 2)
+  drawn = now_us
+  call('HSET', meta, 'seq', stamp)
+  call('ZADD', lock, '-' .. stamp, '@' .. token, stamp, '#' .. token, now + ttl, token, -held, 'used', -taken, 'spent')
+  local keep = math.max(ttl, ms + math.min(ms, 60000)) + 1000
+  if call('PEXPIRE', lock, keep, 'GT') == 0 then call('PEXPIRE', lock, keep, 'NX') end
+end
