@@ -5,7 +5,7 @@ TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 KIND ?= mutex fair rwlock semaphore
 SIMULATIONS := $(addprefix simulate-,$(KIND))
 
-.PHONY: test race lint fmt faults soak fuzz bench bench-test bench-peers bench-quick demo examples-test simulate mutants versions oldest-go $(SIMULATIONS)
+.PHONY: test race lint fmt faults soak fuzz bench bench-test bench-peers bench-quick demo examples-test simulate mutants explore versions oldest-go $(SIMULATIONS)
 
 test: ## the README's command
 	go test ./...
@@ -22,6 +22,9 @@ $(SIMULATIONS): simulate-%:
 
 mutants: ## deliberate bugs, each of which the simulation has to find; about ten minutes
 	go test ./proptest -run '^TestMutants$$' -v -timeout 1h -args -mutants
+
+explore: ## every order of steps in small worlds, with deliberate bugs that must be found; a few minutes
+	go test ./internal/testing/explore -count=1 -v -parallel 2 -timeout 1h -args -explore
 
 lint: ## formatting, vet, static analysis
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "not gofmt-clean:"; echo "$$out"; exit 1; }

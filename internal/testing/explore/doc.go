@@ -1,0 +1,26 @@
+// Package explore searches small worlds exhaustively: two keepers with two or three requests, and a server that runs the real scripts. Where
+// package proptest draws schedules, this one visits every order of the steps that its bounds allow, and so every state that can be
+// reached. A state that breaks a promise is shown with the shortest path to it.
+//
+//	go test ./internal/testing/explore    # small bounds, and deliberate bugs that must be found
+//	make explore                          # larger bounds, minutes
+//
+// A world is a value: the state of the server, of the keepers and their requests, and the calls and messages that are under way. Its steps
+// are: a request begins, or is cancelled; a call runs at the server, and its reply arrives at once, later or never; a late copy of it
+// runs; a message arrives or is lost; a lease is renewed or released; a heartbeat is sent; a subscription breaks; a process crashes or freezes;
+// time passes. A keeper that freezes for a while needs no step: its steps come late. Leases and heartbeats end as time passes.
+//
+// Where things are:
+//
+//	search.go         the search, breadth first, and the check that everybody is served
+//	world.go          worlds and their steps; the promises
+//	rules.go          decisions of the engine, which deliberate bugs replace
+//	server.go         states of the server, and the calls of scripts
+//	interpreter.go    runs a script
+//	store.go          the commands that scripts use; store_test.go compares it with the embedded server
+//	explore_test.go   what is searched
+//	mutants_test.go   the deliberate bugs
+//
+// The server's states, calls, replies and messages are numbered, and a script that ran once in a state is not run again: its outcome is
+// remembered. So a search of millions of states runs some ten thousand scripts.
+package explore

@@ -1,0 +1,150 @@
+package explore
+
+import (
+	"fmt"
+	"strings"
+
+	glua "github.com/yuin/gopher-lua"
+	"github.com/yuin/gopher-lua/parse"
+)
+
+// interpreter runs scripts on stores. It is for one goroutine.
+type interpreter struct {
+	state  *glua.LState
+	protos map[string]*glua.FunctionProto // by text
+
+	// Of the current script.
+	store      *store
+	subscribed func(channel string) bool
+	published  []published
+}
+
+// published is a message that a script has published.
+type published struct{ channel, text string }
+
+func newInterpreter() *interpreter {
+	in := &interpreter{protos: map[string]*glua.FunctionProto{}}
+	l := glua.NewState(glua.Options{SkipOpenLibs: true})
+	for name, open := range map[string]glua.LGFunction{
+		glua.BaseLibName: glua.OpenBase, glua.TabLibName: glua.OpenTable,
+		glua.StringLibName: glua.OpenString, glua.MathLibName: glua.OpenMath,
+	} {
+		l.Push(l.NewFunction(open))
+		l.Push(glua.LString(name))
+		l.Call(1, 0)
+	}
+	redis := l.NewTable()
+	redis.RawSetString("call", l.NewFunction(func(l *glua.LState) int { return in.command(l, true) }))
+	redis.RawSetString("pcall", l.NewFunction(func(l *glua.LState) int { return in.command(l, false) }))
+	l.SetGlobal("redis", redis)
+	in.state = l
+	return in
+}
+
+// run runs a script, which changes the store, and returns its reply and what it has published. A reply of one number is a list of one.
+// subscribed says which channels have a subscriber.
+func (in *interpreter) run(s *store, subscribed func(channel string) bool, text string, keys, argv []string) ([]int64, []published, error) {
+	proto := in.protos[text]
+	if proto == nil {
+		chunk, err := parse.Parse(strings.NewReader(text), "script")
+		if err != nil {
+			return nil, nil, err
+		}
+		if proto, err = glua.Compile(chunk, "script"); err != nil {
+			return nil, nil, err
+		}
+		in.protos[text] = proto
+	}
+	s.expire()
+	in.store, in.subscribed, in.published = s, subscribed, nil
+	l := in.state
+	l.SetGlobal("KEYS", table(keys))
+	l.SetGlobal("ARGV", table(argv))
+	l.Push(l.NewFunctionFromProto(proto))
+	if err := l.PCall(0, 1, nil); err != nil {
+		l.SetTop(0)
+		return nil, nil, err
+	}
+	v := l.Get(-1)
+	l.SetTop(0)
+	switch v := v.(type) {
+	case glua.LNumber:
+		return []int64{int64(v)}, in.published, nil
+	case *glua.LTable:
+		reply := make([]int64, v.Len())
+		for i := range reply {
+			n, ok := v.RawGetInt(i + 1).(glua.LNumber)
+			if !ok {
+				return nil, nil, fmt.Errorf("the reply has %v at %d", v.RawGetInt(i+1), i)
+			}
+			reply[i] = int64(n)
+		}
+		return reply, in.published, nil
+	}
+	return nil, nil, fmt.Errorf("the reply is %v", v)
+}
+
+func table(list []string) *glua.LTable {
+	t := &glua.LTable{Metatable: glua.LNil}
+	for _, x := range list {
+		t.Append(glua.LString(x))
+	}
+	return t
+}
+
+// command is redis.call, which raises errors, and redis.pcall, which returns them.
+func (in *interpreter) command(l *glua.LState, raises bool) int {
+	args := make([]string, l.GetTop())
+	for i := range args {
+		if n, ok := l.Get(i + 1).(glua.LNumber); ok {
+			args[i] = number(float64(n))
+		} else {
+			args[i] = l.Get(i + 1).String()
+		}
+	}
+	var reply any
+	switch {
+	case args[0] == "PUBSUB" && args[1] == "NUMSUB":
+		count := int64(0)
+		if in.subscribed(args[2]) {
+			count = 1
+		}
+		reply = []any{args[2], count}
+	case args[0] == "PUBLISH":
+		reply = int64(0)
+		if in.subscribed(args[1]) {
+			in.published = append(in.published, published{args[1], args[2]})
+			reply = int64(1)
+		}
+	default:
+		reply = in.store.run(args)
+	}
+	if f, failed := reply.(failure); failed && raises {
+		l.Error(glua.LString(f), 0)
+	}
+	l.Push(luaValue(reply))
+	return 1
+}
+
+// luaValue converts a reply to Lua as Redis does.
+func luaValue(reply any) glua.LValue {
+	t := &glua.LTable{Metatable: glua.LNil}
+	switch r := reply.(type) {
+	case int64:
+		return glua.LNumber(r)
+	case string:
+		return glua.LString(r)
+	case status:
+		t.RawSetString("ok", glua.LString(r))
+		return t
+	case failure:
+		t.RawSetString("err", glua.LString(r))
+		return t
+	case []any:
+		for i, x := range r {
+			t.RawSetInt(i+1, luaValue(x))
+		}
+		return t
+	}
+	return glua.LFalse
+}

@@ -1,0 +1,147 @@
+package explore
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// replace returns a change of scripts that replaces a text which occurs in at least one of them.
+func replace(t *testing.T, set *lua.Set, old, new string) func(string) string {
+	t.Helper()
+	found := false
+	for _, s := range set.Scripts() {
+		found = found || strings.Contains(s.Text, old)
+	}
+	if !found {
+		t.Fatalf("no script of %s has %q", set.Kind, old)
+	}
+	return func(text string) string { return strings.ReplaceAll(text, old, new) }
+}
+
+// TestSearchFindsDeliberateBugs: each bug, in a decision or in a script, breaks a promise in a small world. The path is the shortest.
+func TestSearchFindsDeliberateBugs(t *testing.T) {
+	for _, x := range []struct {
+		bug     string
+		config  config
+		rules   func(*rules)
+		old     string // of a script
+		new     string
+		problem string
+		large   bool // found by make explore only, since it takes many steps
+	}{
+		{
+			bug:    "deadlines count from the reply",
+			config: config{set: lua.Mutex, ticks: 2, slow: 1},
+			rules: func(r *rules) {
+				r.leaseUntil = func(_, answered, ttl int64) int64 { return engineRules.leaseUntil(answered, answered, ttl) }
+			},
+			problem: "request 1 and request 2 both rely on a lease",
+		},
+		{
+			bug:     "a grant by a message counts from its arrival",
+			config:  config{set: lua.Fair, requests: 3, ticks: 2},
+			rules:   func(r *rules) { r.leaseUntil = countFromArrival },
+			problem: "both rely on a lease",
+		},
+		{
+			bug:    "a message about an earlier grant counts",
+			config: config{set: lua.Fair, requests: 3, ticks: 3},
+			rules: func(r *rules) {
+				r.wakeupCounts = func(fence, _, asked, now, claimTTL int64) bool {
+					return engineRules.wakeupCounts(fence, 0, asked, now, claimTTL)
+				}
+			},
+			problem: "both rely on a lease",
+			large:   true,
+		},
+		{
+			bug:     "a token is not tombstoned though a copy is under way",
+			config:  config{set: lua.Fair, ticks: 1, cancels: 1},
+			rules:   func(r *rules) { r.needsTombstone = func(engine.TokenRecord) bool { return false } },
+			problem: "the server has a lease or a place of it",
+		},
+		{
+			bug:     "tombstones are ignored",
+			config:  config{set: lua.Fair, ticks: 1, cancels: 1},
+			old:     "if tombstones > now and call('ZSCORE', heartbeats, '-' .. token) then\ncall('ZREM', queue, '')",
+			new:     "if false then",
+			problem: "the server has a lease or a place of it",
+		},
+		{
+			bug:     "a release does not check the owner",
+			config:  config{set: lua.Mutex, requests: 3, ticks: 2},
+			old:     "if owner == token then\ncall('DEL', lock)",
+			new:     "if owner then\ncall('DEL', lock)",
+			problem: "both rely on a lease",
+		},
+		{
+			bug:     "a renewal restores a lease that has ended",
+			config:  config{set: lua.Mutex, ticks: 3, renewals: 1, slow: 1},
+			old:     "renewed = owner == token\n",
+			new:     "renewed = owner == token or call('SET', lock, token, 'PX', ttl) and true\n",
+			problem: "both rely on a lease",
+		},
+		{
+			bug:     "a waiter is removed without being told",
+			config:  config{set: lua.Fair, ticks: 3},
+			old:     "report(index, UNKNOWN, 0, 0)",
+			new:     "",
+			problem: "not served in time",
+		},
+		{
+			bug:     "a heartbeat admits nobody",
+			config:  config{set: lua.Fair, ticks: 1, crashes: 1},
+			old:     "reply[5] = admit()",
+			new:     "",
+			problem: "not served in time",
+		},
+		{
+			bug:     "a claim is shorter than its message says",
+			config:  config{set: lua.Fair, ticks: 3, slow: 1},
+			old:     "write_grant(token, ms, flags, number)",
+			new:     "write_grant(token, ms / 2, flags, number)",
+			problem: "both rely on a lease",
+		},
+		{
+			bug:     "a writer is granted beside readers",
+			config:  config{set: lua.RWLock, ticks: 1, flags: readWrite},
+			old:     "string.sub(flags, 1, 1), not holder\n",
+			new:     "string.sub(flags, 1, 1), not writer_holds\n",
+			problem: "both rely on a lease",
+		},
+	} {
+		if x.large && !*large {
+			continue
+		}
+		t.Run(strings.ReplaceAll(x.bug, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			c := x.config
+			c.rules = engineRules
+			if c.requests == 0 {
+				c.requests = 2
+			}
+			c.keeperOf = apart
+			if c.set == lua.RWLock {
+				c.exclude = readersShare
+			}
+			if x.rules != nil {
+				x.rules(&c.rules)
+			} else {
+				c.change = replace(t, c.set, x.old, x.new)
+			}
+			r := search(&c, 500_000)
+			if !strings.Contains(r.problem, x.problem) || r.problem == "" {
+				t.Fatalf("%d states, ended: %v, problem: %q", r.states, r.ended, r.problem)
+			}
+			t.Logf("after %d states: %s\n%s", r.states, r.problem, strings.Join(r.path, "\n"))
+		})
+	}
+}
+
+// countFromArrival is a deadline that counts from when the lease is heard of, if that is by a message.
+func countFromArrival(_, answered, ttl int64) int64 {
+	return engineRules.leaseUntil(answered, answered, ttl)
+}

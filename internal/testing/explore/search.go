@@ -1,0 +1,173 @@
+package explore
+
+import (
+	"fmt"
+	"hash/maphash"
+	"strings"
+)
+
+// result is what a search has found.
+type result struct {
+	states  int // different ones
+	runs    int // of scripts; others were remembered
+	depth   int // steps on the longest of the shortest paths
+	ended   bool
+	problem string   // "" if nothing is wrong
+	path    []string // the shortest one to it
+}
+
+// visited is how a state was reached: from which, and by which step.
+type visited struct {
+	from int32
+	step step
+}
+
+// search visits all worlds, breadth first, until one breaks a promise, or until it has seen limit states, if that is not 0. States
+// are recognised by a hash of 64 bits.
+func search(c *config, limit int) result {
+	m := newModel(c)
+	seed := maphash.MakeSeed()
+	ids := map[uint64]int32{}
+	var how []visited
+	served := map[uint64]bool{}
+	type entry struct {
+		id    int32
+		world world
+	}
+	first := m.initial()
+	level := []entry{{0, first}}
+	ids[maphash.Comparable(seed, first)] = 0
+	how = append(how, visited{from: -1})
+	r := result{}
+	fail := func(id int32, problem string, more []string) result {
+		r.states, r.runs, r.problem = len(how), len(m.srv.runs), problem
+		r.path = append(m.path(how, id), more...)
+		return r
+	}
+	for ; len(level) > 0; r.depth++ {
+		var next []entry
+		for i := range level {
+			e := &level[i]
+			if problem := m.problem(&e.world); problem != "" {
+				return fail(e.id, problem, nil)
+			}
+			if more, ok := m.isServed(e.world, func(w world) bool {
+				h := maphash.Comparable(seed, w)
+				known := served[h]
+				served[h] = true
+				return known
+			}); !ok {
+				return fail(e.id, "without any more faults, a live request is not served in time", more)
+			}
+			m.steps(&e.world, func(s step) {
+				w := e.world
+				m.apply(&w, s)
+				h := maphash.Comparable(seed, w)
+				if _, known := ids[h]; known {
+					return
+				}
+				id := int32(len(how))
+				ids[h] = id
+				how = append(how, visited{e.id, s})
+				next = append(next, entry{id, w})
+			})
+			if limit > 0 && len(how) > limit {
+				r.states, r.runs = len(how), len(m.srv.runs)
+				return r
+			}
+		}
+		level = next
+	}
+	r.states, r.runs, r.ended = len(how), len(m.srv.runs), true
+	return r
+}
+
+// path describes the steps to a state.
+func (m *model) path(how []visited, id int32) []string {
+	var steps []step
+	for ; how[id].from >= 0; id = how[id].from {
+		steps = append(steps, how[id].step)
+	}
+	w := m.initial()
+	var list []string
+	for i := len(steps) - 1; i >= 0; i-- {
+		list = append(list, m.line(&w, steps[i]))
+	}
+	return list
+}
+
+// line makes a step and describes it.
+func (m *model) line(w *world, s step) string {
+	text := fmt.Sprintf("%5d ms  %s", w.now(), m.describe(w, s))
+	m.apply(w, s)
+	var believers []string
+	for r := range m.requests {
+		if w.believes(r) {
+			believers = append(believers, requestName(r))
+		}
+	}
+	if len(believers) > 0 {
+		text += " [" + strings.Join(believers, " and ") + " held]"
+	}
+	return text
+}
+
+// patience is the ticks within which everybody must be served once there are no more faults: a lease and a heartbeat timeout for each
+// request, and as long again.
+const patience = 2 * maxRequests * (ttl + heartbeatTTL) / tick
+
+// isServed reports whether all requests that have begun and whose processes run end if there are no more faults: replies and messages
+// arrive, holders release at once, and heartbeats are sent when they are due. Otherwise it returns the steps taken. known notes a
+// world and reports whether it was noted before.
+func (m *model) isServed(w world, known func(world) bool) (path []string, ok bool) {
+	w.faults, w.slow, w.renewals, w.cancels, w.crashes = 0, 0, 0, 0, 0
+	w.late = [4]int32{}
+	begin := w
+	for int(w.tick-begin.tick) <= patience {
+		if known(w) {
+			return nil, true
+		}
+		s, more := m.faultless(&w)
+		if !more {
+			return nil, true
+		}
+		m.apply(&w, s)
+	}
+	path = append(path, "and from here on without faults:")
+	for w = begin; len(path) < 16; {
+		s, _ := m.faultless(&w)
+		path = append(path, m.line(&w, s))
+	}
+	return append(path, "and so on"), false
+}
+
+// faultless returns the next step of a world without faults, or false if all its requests have ended.
+func (m *model) faultless(w *world) (step, bool) {
+	var found step
+	best, open := len(preference), false
+	for r := range m.requests {
+		switch p := w.requests[r].phase; p {
+		case idle, over, rejected, dead:
+		default:
+			open = open || m.alive(w, r)
+		}
+	}
+	if !open {
+		return step{}, false
+	}
+	m.steps(w, func(s step) {
+		if rank := preference[s.kind]; rank > 0 && rank < best {
+			found, best = s, rank
+		}
+	})
+	if best == len(preference) && w.tick >= m.ticks { // beyond the bound
+		return step{stepTick, 0}, true
+	}
+	return found, true
+}
+
+// preference has the steps of worlds without faults, in their order. The others are 0.
+var preference = [stepTick + 1]int{
+	stepAnswerAsk: 1, stepAnswerChange: 2, stepAnswerHeartbeat: 3, stepMessage: 4,
+	stepRunAsk: 5, stepRunChange: 6, stepRunHeartbeat: 7, stepRelease: 8, stepSubscribe: 9, stepHeartbeat: 10, stepTick: 11,
+}

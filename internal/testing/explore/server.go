@@ -1,0 +1,253 @@
+package explore
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// A world has so many requests, in so many keepers.
+const (
+	maxRequests = 3
+	maxKeepers  = 2
+)
+
+// Times of all worlds, in ms. The clock moves by ticks, which divide all of them, so no instant at which something ends lies between two.
+const (
+	start        = 1_800_000_000_000
+	tick         = 1000
+	ttl          = 2 * tick
+	heartbeatTTL = 2 * tick // HeartbeatTimeout; the interval is a tick
+	claimTTL     = 2 * tick
+	metadataTTL  = 3600 * tick
+	tombstoneTTL = 60 * tick
+	wakePrefix   = "lock:wake:"
+)
+
+// script is a transition that keepers send.
+type script uint8
+
+const (
+	none script = iota
+	acquireShort
+	acquire
+	release
+	renew
+	heartbeat
+	rejoin
+)
+
+// call is one call of a script. Equal calls have equal arguments.
+type call struct {
+	script    script
+	requests  uint8              // bits of the requests that it names
+	tombstone bool               // of a release
+	unused    bool               // of a release: nobody ever had the lease
+	places    [maxRequests]int64 // of a rejoin
+}
+
+func (c call) has(r int) bool { return c.requests&(1<<r) != 0 }
+
+// serverState is an immutable state of the server.
+type serverState struct {
+	data  *store
+	known uint8 // bits of the requests that have a lease or a place
+}
+
+// runKey is all that the outcome of a script depends on.
+type runKey struct {
+	server, call int32
+	tick         int8
+	subscribed   uint8
+}
+
+type runResult struct {
+	server int32
+	reply  int32
+	sent   []int32 // messages
+}
+
+// server runs calls on server states. All states, calls, replies and messages have numbers, and each run is remembered: in most states
+// of a world the server does what it has done in another.
+type server struct {
+	set    *lua.Set
+	text   map[script]string
+	tokens [maxRequests]string
+	keys   []string
+	in     *interpreter
+
+	states   []serverState
+	stateIDs map[string]int32
+	calls    []call // 0: none
+	callIDs  map[call]int32
+	replies  [][]int64 // 0: none
+	replyIDs map[string]int32
+	messages []published // 0: none
+	msgIDs   map[published]int32
+	runs     map[runKey]runResult
+}
+
+// newServer returns a server with the scripts of a primitive. change may alter their texts.
+func newServer(set *lua.Set, tokens [maxRequests]string, change func(string) string) *server {
+	keys, err := protocol.KeysOf("lock:", "x", set.KeyKind, set.Kind == "mutex")
+	if err != nil {
+		panic(err)
+	}
+	all := keys.All()
+	s := &server{
+		set: set, tokens: tokens, keys: all[:], in: newInterpreter(), text: map[script]string{
+			acquireShort: set.Acquire.Text, acquire: set.Acquire.Text, release: set.Release.Text, renew: set.Renew.Text,
+			heartbeat: set.Heartbeat.Text, rejoin: set.Heartbeat.Text,
+		},
+		stateIDs: map[string]int32{}, calls: make([]call, 1), callIDs: map[call]int32{}, replies: make([][]int64, 1),
+		replyIDs: map[string]int32{}, messages: make([]published, 1), msgIDs: map[published]int32{}, runs: map[runKey]runResult{},
+	}
+	if change != nil {
+		for name, text := range s.text {
+			s.text[name] = change(text)
+		}
+	}
+	s.state(&store{now: start, keys: map[string]*value{}})
+	return s
+}
+
+// state returns the number of a server state.
+func (s *server) state(data *store) int32 {
+	text := data.String()
+	if id, found := s.stateIDs[text]; found {
+		return id
+	}
+	st := serverState{data: data}
+	for r, token := range s.tokens {
+		for _, key := range []string{s.keys[0], s.keys[2]} {
+			if v := data.get(key); v.text == token || v.member(token) >= 0 {
+				st.known |= 1 << r
+			}
+		}
+	}
+	id := int32(len(s.states))
+	s.states, s.stateIDs[text] = append(s.states, st), id
+	return id
+}
+
+func (s *server) call(c call) int32 {
+	id, found := s.callIDs[c]
+	if !found {
+		id = int32(len(s.calls))
+		s.calls, s.callIDs[c] = append(s.calls, c), id
+	}
+	return id
+}
+
+// run runs a call in a state, at a tick. subscribed has the bits of the keepers with a subscription.
+func (s *server) run(state, c int32, at int8, subscribed uint8) runResult {
+	key := runKey{state, c, at, subscribed}
+	if r, found := s.runs[key]; found {
+		return r
+	}
+	data := s.states[state].data.clone()
+	data.now = start + int64(at)*tick
+	listens := func(channel string) bool {
+		return subscribed&(1<<(channel[len(wakePrefix)]-'a')) != 0
+	}
+	keys, argv := s.arguments(s.calls[c])
+	reply, sent, err := s.in.run(data, listens, s.text[s.calls[c].script], keys, argv)
+	if err != nil {
+		panic(fmt.Sprintf("%s: %v", s.describe(c), err))
+	}
+	r := runResult{server: s.state(data)}
+	text := fmt.Sprint(reply)
+	var found bool
+	if r.reply, found = s.replyIDs[text]; !found {
+		r.reply = int32(len(s.replies))
+		s.replies, s.replyIDs[text] = append(s.replies, reply), r.reply
+	}
+	for _, m := range sent {
+		id, found := s.msgIDs[m]
+		if !found {
+			id = int32(len(s.messages))
+			s.messages, s.msgIDs[m] = append(s.messages, m), id
+		}
+		r.sent = append(r.sent, id)
+	}
+	s.runs[key] = r
+	return r
+}
+
+// arguments returns KEYS and ARGV of a call, as the engine encodes them.
+func (s *server) arguments(c call) (keys, argv []string) {
+	settings := protocol.Settings(metadataTTL, heartbeatTTL, wakePrefix, false)
+	epoch := protocol.EpochOf(metadataTTL)
+	var args []any
+	keys = s.keys
+	token := ""
+	for r := range s.tokens {
+		if c.has(r) {
+			token = s.tokens[r]
+		}
+	}
+	switch c.script {
+	case acquireShort:
+		keys = s.keys[:s.set.ShortKeys]
+		args = protocol.AcquireArgs(nil, token, ttl, epoch, "", nil, nil)
+	case acquire:
+		args = protocol.AcquireArgs(nil, token, ttl, epoch, "", settings, 0)
+	case release:
+		tombstone, unused := int64(0), 0
+		if c.tombstone {
+			tombstone = tombstoneTTL
+		}
+		if c.unused {
+			unused = 1
+		}
+		args = protocol.ReleaseArgs(nil, token, settings, tombstone, unused)
+	case renew:
+		keys = s.keys[:1]
+		args = protocol.RenewArgs(nil, token, ttl, 0, settings, nil)
+	case heartbeat:
+		args = protocol.HeartbeatArgs(nil, settings, 0, "")
+		for _, r := range c.list() {
+			args = protocol.HeartbeatWaiter(args, s.tokens[r])
+		}
+	case rejoin:
+		args = protocol.HeartbeatArgs(nil, settings, 1, "")
+		for _, r := range c.list() {
+			args = protocol.RejoiningWaiter(args, s.tokens[r], c.places[r])
+		}
+	}
+	for _, x := range args {
+		argv = append(argv, fmt.Sprint(x))
+	}
+	return keys, argv
+}
+
+// list returns the requests that a call names.
+func (c call) list() (list []int) {
+	for r := range maxRequests {
+		if c.has(r) {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// describe names a call in a path.
+func (s *server) describe(id int32) string {
+	c := s.calls[id]
+	var b strings.Builder
+	b.WriteString([]string{"?", "acquire (short form)", "acquire", "release", "renew", "heartbeat", "rejoin"}[c.script])
+	for i, r := range c.list() {
+		if i > 0 {
+			b.WriteString(" and")
+		}
+		fmt.Fprintf(&b, " %s", requestName(r))
+	}
+	if c.tombstone {
+		b.WriteString(" with a tombstone")
+	}
+	return b.String()
+}
+
+func requestName(r int) string { return fmt.Sprintf("request %d", r+1) }
