@@ -37,7 +37,6 @@ type slot struct {
 // request is a request in its keeper.
 type request struct {
 	phase       phase
-	unused      bool // it is leaving, and never had a lease
 	renewed     int8 // tick at which the last renewal was sent, or of the grant
 	asked       int8 // when the last call was sent that was answered with "waiting", or the first call
 	floor       int64
