@@ -443,12 +443,11 @@ func (w *retainWorld) recover() {
 		}
 	}
 	w.advance(8*time.Second + usual.settling()) // until the last fault would have ended anyway
-	var served sync.WaitGroup
-	for i, p := range w.processes {
+	for i, p := range w.processes {             // one after the other, since a writer gives back what its own process retains
 		if p.crashed {
 			continue
 		}
-		served.Go(func() {
+		func() {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			lease, err := p.Lock.Lock(ctx)
@@ -461,9 +460,8 @@ func (w *retainWorld) recover() {
 			h := &held{p: i, lease: lease, write: true}
 			w.begins(h, nil)
 			w.release(h)
-		})
+		}()
 	}
-	served.Wait()
 	w.halt()
 	time.Sleep(2*time.Minute + w.setBack)
 	if keys := w.server.keys(); len(keys) > 0 {
