@@ -27,7 +27,7 @@ const (
 
 // frees are the commands of scripts that a server without memory still runs; writes are all that change data.
 var (
-	frees  = []string{"DEL", "ZREM", "HDEL", "PEXPIRE"}
+	frees  = []string{"DEL", "ZREM", "ZREMRANGEBYSCORE", "HDEL", "PEXPIRE"}
 	writes = append([]string{"SET", "ZADD", "HSET"}, frees...)
 )
 

@@ -466,8 +466,15 @@ func messageBeforeReply(w *World) {
 	ctx, cancel := context.WithCancel(w.ctx())
 	listens := w.lockAsync(ctx, p.Lock("y"))
 	w.awaitWaiters("y", 1)
+	// A handle that has had to wait asks by the long form at once the next time.
+	x := p.Lock("x")
+	waited, giveUp := context.WithCancel(w.ctx())
+	before := w.lockAsync(waited, x)
+	w.awaitWaiters("x", 1)
+	giveUp()
+	<-before
 	p.Net.Delay(14 * ttl / 15)
-	ch := w.lockAsync(w.ctx(), p.Lock("x"))
+	ch := w.lockAsync(w.ctx(), x)
 	time.Sleep(ttl / 2)
 	p.Net.Delay(0)
 	p.Net.DelayReplies(ttl / 2)
