@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -15,7 +16,8 @@ import (
 func TestFailedCallIsUnavailable(t *testing.T) {
 	call := &transport.Call{Err: io.EOF, Reply: []int64{lua.Granted, 1, 2, 3}}
 	_, acquire := decode(call, protocol.ParseAcquireReply)
-	_, allow := (&request{quota: &Quota{}}).decode(call)
+	limited := &Lock{spec: Spec{Limits: &Limits{Window: 1, Per: time.Second}}}
+	_, allow := (&request{lock: limited, quota: &Quota{}}).decode(call)
 	_, heartbeat := decodeHeartbeat(call, 1)
 	_, renew := decode(call, protocol.ParseRenewReply)
 	_, release := decode(call, protocol.ParseReleaseReply)
