@@ -81,8 +81,8 @@ func (call *Call) setResult(cmd redis.Cmder, pipelineErr error) {
 	if call.Err == nil && unset {
 		call.Err = pipelineErr
 	}
-	if call.Err != nil && strings.Contains(call.Err.Error(), "unauthenticated") {
-		// The server's reply to a command with many arguments, where it replies NOAUTH to others.
+	if call.Err != nil && (redis.HasErrorPrefix(call.Err, "NOAUTH") || strings.Contains(call.Err.Error(), "unauthenticated")) {
+		// To a command with many arguments the server replies without NOAUTH.
 		call.Err = fmt.Errorf("the server wants a password (set one in the client's options): %w", call.Err)
 	}
 }

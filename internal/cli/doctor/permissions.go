@@ -45,6 +45,7 @@ func usedCommands(keys *protocol.Keys, plain string) []usedCommand {
 		{args: []any{"hdel", key, "f"}},
 		{args: []any{"zadd", key, "1", "m"}, harmless: []any{"zadd", key, "x", "m"}}, // not a number
 		{args: []any{"zrem", key, "m"}},
+		{args: []any{"zremrangebyscore", key, "0", "1"}},
 		{args: []any{"zrange", key, "0", "0"}},
 		{args: []any{"zrank", key, "m"}},
 		{args: []any{"zscore", key, "m"}},
