@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -379,6 +380,7 @@ func TestRWLockScriptsMatchModel(t *testing.T) {
 	run := newRun(t)
 	run.explore(0.6, func(r *rapid.T) { rwSequence(r, run, rdb, mini) },
 		"granted at once: r", "granted at once: w", "granted at once: u", "granted at once: d",
+		"granted by the short form: r", "granted by the short form: w", "refused by the short form", "left to the long form",
 		"granted by a message: r", "granted by a message: w", "granted by a message: u",
 		"granted by a reply: r", "granted by a reply: w", "granted by a reply: u",
 		"several readers are admitted together", "a try is refused", "a try is granted past waiters that are gone",
@@ -511,8 +513,56 @@ func (b *rwBench) severalArrive(*rapid.T) {
 	}
 }
 
-// asks runs acquire.
+// acquireShort models the short form of the script acquire: what it may do, a grant or a refusal, or neither.
+func (m *rwModel) acquireShort(q *rwReq) (grants, refuses bool) {
+	if q.origin != nil || len(m.queue()) > 0 || slices.Contains(m.holders(), q) {
+		return false, false
+	}
+	if m.fits(q) {
+		return q.tombstonedUntil <= m.now, false
+	}
+	held := m.holders()[0]
+	return false, !held.reads() && held.end-m.now <= held.ttl
+}
+
+// asksShort runs the short form of acquire, and reports whether it has decided the request. While the metadata or expired
+// leases need it, the long form may have to; otherwise the short form decides what it can.
+func (b *rwBench) asksShort(q *rwReq) bool {
+	b.begin("acquire %s by the short form", q.token)
+	grants, refuses := b.acquireShort(q)
+	seq, _ := b.rdb.HGet(scriptCtx, b.keys[1], "seq").Int64()
+	epoch, us := protocol.EpochOf(idle.Milliseconds()), b.now*1000
+	expired := b.rdb.ZCount(scriptCtx, b.keys[0], "1", strconv.FormatInt(b.now, 10)).Val()
+	got := b.eval(lua.RWLock.Acquire, lua.RWLock.ShortKeys, protocol.AcquireArgs(nil, q.token, q.ttl, epoch, "", nil, nil))
+	switch {
+	case len(got) == 5 && grants:
+		if seq < us-us%epoch && b.mini != nil {
+			b.failf("reply %v after the fence %d of an earlier epoch, or a tombstone", got, seq)
+		}
+		b.grant(q, b.now+q.ttl)
+		b.asked[q], q.fence = true, got[1]
+		b.reach("granted by the short form: " + string(q.use))
+	case len(got) == 4 && refuses:
+		if !b.near(got[2], b.room()) {
+			b.failf("reply %v, want %d ms", got, b.room())
+		}
+		b.reach("refused by the short form")
+	case len(got) != 2 || got[0] != 0 || got[1] != 0:
+		b.failf("reply %v; it may grant %v, refuse %v", got, grants, refuses)
+	case b.mini != nil && expired == 0 && (refuses || grants && seq >= us-us%epoch):
+		b.failf("the short form has not decided it; it may grant %v, refuse %v", grants, refuses)
+	default:
+		b.reach("left to the long form")
+	}
+	b.compare()
+	return len(got) > 2
+}
+
+// asks runs acquire: sometimes the short form, and the long form unless that has granted the request, or refused a try.
 func (b *rwBench) asks(q *rwReq, waits bool) {
+	if q.origin == nil && rapid.Bool().Draw(b.r, "short form") && b.asksShort(q) && (!waits || b.holds(q)) {
+		return
+	}
 	b.begin("acquire %s, waits %v", q.token, waits)
 	newcomer, held := !q.waits, q.end > b.now
 	could := len(b.queue()) > 0

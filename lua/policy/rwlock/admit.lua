@@ -14,14 +14,18 @@ local undo_data = {}
 -- most, and fresh says that there is no other lease.
 local unwritten, unwritten_ms, fresh = {}, 0, nil
 
+-- alone: nobody waits but the head, so no readers are passed.
+local alone
+
 local next_in_line
 function next_in_line()
   read_state()
   if writer_holds then return nil end
-  local head = call('ZRANGE', queue, '0', '0')
+  local head = call('ZRANGE', queue, '0', '1')
   if #head == 0 then return head end
+  alone, head[2] = not head[2], nil
   local purpose = purpose_of(head[1])
-  if purpose == 'r' then return call('ZRANGE', queue, '0', '99') end
+  if purpose == 'r' and not alone then return call('ZRANGE', queue, '0', '99') end
   if purpose == 'u' and waiting_upgrade() ~= head[1] then
     -- Its read lease has ended, or another upgrade has come while this one was away.
     call('ZREM', queue, head[1])
@@ -29,7 +33,7 @@ function next_in_line()
     head_stale = true
     return next_in_line()
   end
-  if purpose == 'w' then
+  if purpose == 'w' and not alone then
     local pass = call('HGET', meta, 'pass')
     if pass then
       local list = call('ZRANGE', queue, READERS, pass, 'BYSCORE', 'LIMIT', '0', '100')
@@ -58,6 +62,11 @@ end
 -- count_streak counts a writer that passes waiting readers. When it is as many as the writer's token allows, the readers
 -- that wait now go before the next writer. It returns the old values.
 local function count_streak(token, number)
+  if alone then
+    local streak = call('HGET', meta, 'streak')
+    if streak and streak ~= '0' then call('HSET', meta, 'streak', '0') end
+    return {streak = streak or '0', keeps_pass = true}
+  end
   local list = call('ZRANGE', queue, '+inf', READERS, 'BYSCORE', 'REV', 'LIMIT', '0', '2', 'WITHSCORES')
   local last = token ~= try_token and list[list[1] == try_token and 4 or 2]
   local known = call('HMGET', meta, 'streak', 'pass')
@@ -93,11 +102,12 @@ local function write_grant(token, ms, flags, number)
   else
     local n, at = #unwritten, now + ms
     if n == 0 then fresh = sole end
-    local score = flags == RETAINING and fence + RETAINED - ENDLESS or fence
+    local score = fence == now_us and now_us_text or fence
+    if flags == RETAINING then score = fence + RETAINED - ENDLESS end
     unwritten[n + 1], unwritten[n + 2], unwritten[n + 3], unwritten[n + 4] = at, token, score, '#' .. token
     unwritten_ms = math.max(unwritten_ms, ms)
   end
-  if sole then holder = token end
+  if sole then holder, holder_until = token, not origin and now + ms or nil end
   readers_hold = purpose == 'r'
   writer_holds = not readers_hold
   return fence
@@ -120,7 +130,11 @@ local function undo_grant(token)
     call('HSET', meta, 'upgrade', token .. ' ' .. old.origin)
   elseif old.streak then
     call('HSET', meta, 'streak', old.streak)
-    if old.pass then call('HSET', meta, 'pass', old.pass) else call('HDEL', meta, 'pass') end
+    if old.pass then
+      call('HSET', meta, 'pass', old.pass)
+    elseif not old.keeps_pass then
+      call('HDEL', meta, 'pass')
+    end
   end
   state_known = false
 end

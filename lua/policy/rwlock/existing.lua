@@ -2,9 +2,11 @@
 -- upgrade or a downgrade, for which policy_arg is the token of the lease that it replaces; and a lock whose leases have expired.
 -- include: lib/fence
 -- include: policy/leases/ends_at
-local held_until = ends_at(token)
--- include: policy/leases/existing
 -- include: policy/rwlock/state
+read_state()
+-- Beside another's write lease it has none.
+local held_until = (not writer_holds or holder == token) and ends_at(token)
+-- include: policy/leases/existing
 -- include: policy/rwlock/upgrade
 -- include: policy/rwlock/replace
 if fence then

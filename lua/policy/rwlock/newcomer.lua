@@ -7,8 +7,10 @@
 -- include: policy/leases/scores
 local purpose = purpose_of(token)
 if not heartbeats and (purpose == 'r' or purpose == 'w') then
-  local free, beside = call('EXISTS', lock, queue) == 0, false
-  if not free and call('EXISTS', queue) == 0 then
+  -- If there is one of these keys, and it is the lock's, nobody waits.
+  local keys = call('EXISTS', lock, queue)
+  local free, beside = keys == 0, false
+  if keys == 1 then
     local first = call('ZRANGE', lock, '1', ENDLESS, 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')
     local left, held_for = first[2] and first[2] - now or 0, first[1] and purpose_of(first[1])
     local shared = held_for == 'r' or held_for == 'd'
