@@ -174,8 +174,7 @@ func (p *permits) above(count int, v *view) bool {
 
 // stepped keeps account of what was taken, and compares it with the limits.
 func (p *permits) stepped(w *world, s *step) {
-	now := s.after.now / 1000
-	fresh := false
+	now, fresh := s.after.now, false
 	if s.script == "release" && s.unused {
 		p.taken = slices.DeleteFunc(p.taken, func(t taking) bool { return t.token == s.token })
 	}
@@ -199,10 +198,10 @@ func (p *permits) stepped(w *world, s *step) {
 	}
 }
 
-// spent returns the number of permits that have not returned.
+// spent returns the number of permits that have not returned at a time in µs, by which the server counts as well.
 func (p *permits) spent(now int64) int {
 	sum := 0
-	p.taken = slices.DeleteFunc(p.taken, func(t taking) bool { return t.at+p.per.Milliseconds() < now })
+	p.taken = slices.DeleteFunc(p.taken, func(t taking) bool { return t.at+p.per.Microseconds() < now })
 	for _, t := range p.taken {
 		sum += t.count
 	}
@@ -232,7 +231,7 @@ func (p *permits) owed(w *world, v *view) []string {
 	}
 	count := w.terms(y.token).count
 	atOnce, window := p.inForce(v)
-	if p.held(w, v)+count > atOnce || window > 0 && max(p.spent(v.now/1000), p.away(w, v))+count > window {
+	if p.held(w, v)+count > atOnce || window > 0 && max(p.spent(v.now), p.away(w, v))+count > window {
 		return nil
 	}
 	return []string{y.token}
