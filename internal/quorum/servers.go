@@ -18,8 +18,7 @@ func (l *Lock) checkServers(ctx context.Context) error {
 			answers = append(answers, at.QueryServerID())
 		}
 	}
-	i, k := l.sameServer()
-	if k == 0 && answers == nil {
+	if _, k := l.sameServer(); k == 0 && answers == nil {
 		return nil // the usual case
 	}
 	limit, cancel := context.WithTimeout(ctx, l.spec.ServerTimeout)
@@ -27,7 +26,8 @@ func (l *Lock) checkServers(ctx context.Context) error {
 	for _, answered := range answers {
 		waitFor(limit, answered)
 	}
-	if i, k = l.sameServer(); k == 0 {
+	i, k := l.sameServer()
+	if k == 0 {
 		return nil
 	}
 	// The two may have been queried at different times, and one of them may have moved to where the other was.
