@@ -461,18 +461,20 @@ func lateExtension(w *World) {
 // time of the lease is certain then, and the waiter asks at once, not at its next heartbeat.
 func messageBeforeReply(w *World) {
 	other := w.Process()
-	held, first := w.hold(other.Lock("y")), w.hold(other.Lock("x"))
 	p := w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = 10*time.Second, 30*time.Second })
-	ctx, cancel := context.WithCancel(w.ctx())
-	listens := w.lockAsync(ctx, p.Lock("y"))
-	w.awaitWaiters("y", 1)
 	// A handle that has had to wait asks by the long form at once the next time.
-	x := p.Lock("x")
+	x, first := p.Lock("x"), w.hold(other.Lock("x"))
 	waited, giveUp := context.WithCancel(w.ctx())
 	before := w.lockAsync(waited, x)
 	w.awaitWaiters("x", 1)
 	giveUp()
 	<-before
+	w.release(first)
+	held := w.hold(other.Lock("y"))
+	ctx, cancel := context.WithCancel(w.ctx())
+	listens := w.lockAsync(ctx, p.Lock("y"))
+	w.awaitWaiters("y", 1)
+	first = w.hold(other.Lock("x"))
 	p.Net.Delay(14 * ttl / 15)
 	ch := w.lockAsync(w.ctx(), x)
 	time.Sleep(ttl / 2)
