@@ -23,9 +23,9 @@
 -- A call without KEYS[4] is the short form: the policy's newcomer, which decides the common cases by a few commands, before
 -- anything of queues, tombstones and expiries is read or even defined. It has only the keys and arguments that it needs, since
 -- each costs the server a quarter of what a read costs.
--- Every path writes, if only what is there already: a script fails on a read-only server, which must not say that the lock
--- is held. With ReplicaAck the holder repeats its request on the connection that sends WAIT, since WAIT counts only what
--- that connection has written.
+-- Every path that decides writes, if only what is there already: a script fails on a read-only server, which must not say that
+-- the lock is held. The exception is a try that finds no permit of a window; see allow. With ReplicaAck the holder repeats its
+-- request on the connection that sends WAIT, since WAIT counts only what that connection has written.
 local token, ttl, epoch, settings, max_wait = ARGV[1], ARGV[2], ARGV[3], ARGV[5], ARGV[6]
 policy_arg = ARGV[4]
 -- include: policy/KIND/newcomer
