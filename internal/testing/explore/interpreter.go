@@ -2,16 +2,14 @@ package explore
 
 import (
 	"fmt"
-	"strings"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/luavm"
 	glua "github.com/yuin/gopher-lua"
-	"github.com/yuin/gopher-lua/parse"
 )
 
 // interpreter runs scripts on stores. It is for one goroutine.
 type interpreter struct {
-	state  *glua.LState
-	protos map[string]*glua.FunctionProto // by text
+	vm *luavm.VM
 
 	// Of the current script.
 	store      *store
@@ -23,50 +21,20 @@ type interpreter struct {
 type published struct{ channel, text string }
 
 func newInterpreter() *interpreter {
-	in := &interpreter{protos: map[string]*glua.FunctionProto{}}
-	l := glua.NewState(glua.Options{SkipOpenLibs: true})
-	for name, open := range map[string]glua.LGFunction{
-		glua.BaseLibName: glua.OpenBase, glua.TabLibName: glua.OpenTable,
-		glua.StringLibName: glua.OpenString, glua.MathLibName: glua.OpenMath,
-	} {
-		l.Push(l.NewFunction(open))
-		l.Push(glua.LString(name))
-		l.Call(1, 0)
-	}
-	redis := l.NewTable()
-	redis.RawSetString("call", l.NewFunction(func(l *glua.LState) int { return in.command(l, true) }))
-	redis.RawSetString("pcall", l.NewFunction(func(l *glua.LState) int { return in.command(l, false) }))
-	l.SetGlobal("redis", redis)
-	in.state = l
+	in := &interpreter{}
+	in.vm = luavm.New(in.command)
 	return in
 }
 
 // run runs a script, which changes the store, and returns its reply and what it has published. A reply of one number is a list of one.
 // subscribed says which channels have a subscriber.
 func (in *interpreter) run(s *store, subscribed func(channel string) bool, text string, keys, argv []string) ([]int64, []published, error) {
-	proto := in.protos[text]
-	if proto == nil {
-		chunk, err := parse.Parse(strings.NewReader(text), "script")
-		if err != nil {
-			return nil, nil, err
-		}
-		if proto, err = glua.Compile(chunk, "script"); err != nil {
-			return nil, nil, err
-		}
-		in.protos[text] = proto
-	}
 	s.expire()
 	in.store, in.subscribed, in.published = s, subscribed, nil
-	l := in.state
-	l.SetGlobal("KEYS", table(keys))
-	l.SetGlobal("ARGV", table(argv))
-	l.Push(l.NewFunctionFromProto(proto))
-	if err := l.PCall(0, 1, nil); err != nil {
-		l.SetTop(0)
+	v, err := in.vm.Run(text, keys, argv)
+	if err != nil {
 		return nil, nil, err
 	}
-	v := l.Get(-1)
-	l.SetTop(0)
 	switch v := v.(type) {
 	case glua.LNumber:
 		return []int64{int64(v)}, in.published, nil
@@ -82,14 +50,6 @@ func (in *interpreter) run(s *store, subscribed func(channel string) bool, text 
 		return reply, in.published, nil
 	}
 	return nil, nil, fmt.Errorf("the reply is %v", v)
-}
-
-func table(list []string) *glua.LTable {
-	t := &glua.LTable{Metatable: glua.LNil}
-	for _, x := range list {
-		t.Append(glua.LString(x))
-	}
-	return t
 }
 
 // command is redis.call, which raises errors, and redis.pcall, which returns them.
