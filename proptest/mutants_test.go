@@ -93,7 +93,7 @@ var mutants = []mutant{
 	{"timers stop after one has fired", "internal/timers/timers.go", "	s.firing = false\n	s.armLocked()\n", "	s.firing = false\n", "fair"},
 	{"a failed attempt is not retried", "internal/quorum/attempt.go", "	return a.repeats.NextBackOff(), nil\n", "	return time.Hour, nil\n", "redlock"},
 	{"a recall is ignored", "internal/engine/wakeup.go", "			recalled.giveBack(true)\n", "", "retain"},
-	{"a retained lease is given back before its readers have left", "internal/engine/retention.go", "!x.closing || inside > 0 {", "!x.closing {", "retain"},
+	{"a retained lease is given back before its readers have left", "internal/engine/rules.go", "!x.closing || inside > 0 {", "!x.closing {", "retain"},
 	{"the last reader does not give a retained lease back", "internal/engine/locallease.go", "	if x.Leave() {\n		x.settle()\n	}\n", "	x.Leave()\n", "retain"},
 	{"a retained lease that is lost keeps its readers", "internal/engine/locallease.go", "	return h.retention.lease.Err()\n", "	return nil\n", "retain"},
 	{"renewals do not report a recall", "lua/policy/rwlock/renew.lua", "< RETAINED and 1 or 0", "< RETAINED and 0 or 0", "retain"},

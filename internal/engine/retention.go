@@ -18,9 +18,7 @@ type retention struct {
 	usedAt       time.Time    // when it was last seen in use; zero: not yet. Guarded by the lease's mu
 
 	// Guarded by the mu of the Retainer.
-	state      retentionState
-	closing    bool // it admits nobody any more, and ends when nobody is inside
-	recalled   bool // because somebody waits whom it excludes
+	RetentionRecord
 	recalledAt time.Duration
 	forgotten  bool
 	lease      *Lease                   // nil until open is called
@@ -29,25 +27,16 @@ type retention struct {
 	alone      chan struct{}            // closed when it is; nil without an upgrader, or then
 }
 
-// retentionState is the state of a retention.
-type retentionState uint8
-
-const (
-	retentionAsking   retentionState = iota // its lease was not granted yet
-	retentionShared                         // readers may be inside
-	retentionDetached                       // the lease belongs to the caller of an upgrade alone
-	retentionOver                           // the lease is given back, or was never granted
-)
-
 // open begins to grant reads by a lease, and returns the first of them: that of the caller whose request brought it. If the lease
 // was recalled before it came, or has ended, there will be no other.
 func (x *retention) open(h *Lease) *LocalLease {
 	x.Extend(h.Deadline())
 	r := x.of
 	r.mu.Lock()
-	x.state, x.lease = retentionShared, h
-	x.Open(x.closing)
-	if !x.closing {
+	x.lease = h
+	admits := x.Granted()
+	x.Open(!admits)
+	if admits {
 		r.current.Store(x)
 	}
 	r.mu.Unlock()
@@ -92,10 +81,9 @@ func (x *retention) giveBack(recalled bool) {
 	}
 	r := x.of
 	r.mu.Lock()
-	if recalled && !x.recalled && x.state < retentionDetached {
-		x.recalled, x.recalledAt = true, time.Since(r.lock.e.started)
+	if x.GiveBack(recalled) {
+		x.recalledAt = time.Since(r.lock.e.started)
 	}
-	x.closing = true
 	x.Close()
 	r.mu.Unlock()
 	x.settle()
@@ -112,11 +100,10 @@ func (x *retention) settle() {
 		close(x.alone)
 		x.alone = nil
 	}
-	if x.state != retentionShared || !x.closing || inside > 0 {
+	if !x.Settle(inside) {
 		r.mu.Unlock()
 		return
 	}
-	x.state = retentionOver
 	now := time.Since(e.started)
 	r.gaveBackLocked(x, now)
 	recalled, after, h := x.recalled, now-x.recalledAt, x.lease
@@ -134,7 +121,7 @@ func (x *retention) settle() {
 func (x *retention) leaseEnded(err error) {
 	r := x.of
 	r.mu.Lock()
-	x.closing = true
+	x.GiveBack(false)
 	handles := x.handles
 	x.handles = nil
 	if x.alone != nil {

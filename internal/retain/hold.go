@@ -68,8 +68,8 @@ func (h *Hold) Open(closed bool) {
 // caller must call Inside to see whether it was the last to leave.
 func (h *Hold) Enter() (at time.Duration, ok, settle bool) {
 	w := h.word.Add(use + 1)
-	if epoch := h.epoch.Load(); w&opened != 0 && w&inside < maxInside && epoch == h.current.Load() && epoch&1 == 1 {
-		if at = time.Since(h.base); int64(at) < h.deadline.Load() {
+	if w&opened != 0 && w&inside < maxInside && Hears(h.epoch.Load(), h.current.Load()) {
+		if at = time.Since(h.base); InTime(at, time.Duration(h.deadline.Load())) {
 			return at, true, false
 		}
 	}

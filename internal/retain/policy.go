@@ -82,3 +82,10 @@ func Tick(idle, ttl time.Duration, inside int) Decision {
 	}
 	return Renew
 }
+
+// Hears reports whether a recall since the lease was last confirmed would have been received: whether the subscription then, in
+// whose epoch that request was sent, is the present one. While there is none the epoch is even.
+func Hears(confirmed, current uint64) bool { return confirmed == current && current&1 == 1 }
+
+// InTime reports whether a lease is certain.
+func InTime(now, deadline time.Duration) bool { return now < deadline }

@@ -6,5 +6,5 @@
 //   - Tick (policy.go) says of a lease whether to renew it or to give it back.
 //   - Names (names.go) bounds how many names a process keeps.
 //
-// It knows nothing of Redis, starts no goroutine and sets no timer. Policy and Tick are pure functions of state and event.
+// It knows nothing of Redis, starts no goroutine and sets no timer. Policy, Tick, Hears and InTime are pure functions of state and event.
 package retain
