@@ -1,30 +1,95 @@
 package main
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
+	"github.com/redis/go-redis/v9"
 )
 
-func TestLockPreventsMixedVersions(t *testing.T) {
-	got, err := run("", time.Second)
-	if err != nil {
-		t.Fatal(err)
+// TestClaims runs the example in virtual time, in which commands take none: so it does not depend on the machine.
+func TestClaims(t *testing.T) {
+	w := workload{processes: 4, readers: 2, pause: 5 * time.Millisecond, rewrite: time.Second, length: 3500 * time.Millisecond}
+	results := map[string]*result{}
+	var all []*result
+	for _, way := range ways {
+		embedded.Run(t, func(s *embedded.Server) {
+			r, err := w.run(context.Background(), way, func() *redis.Client {
+				return redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: s.Network().Dial})
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			results[way.name] = r
+			all = append(all, r)
+			if r.reads < 1000 || r.writes < 3 {
+				t.Errorf("%s: %d reads, %d writes", r.name, r.reads, r.writes)
+			}
+		})
 	}
-	got.print(t.Output()) // how many mixes there are without the lock is a matter of chance
-	if got.guarded.reads == 0 || got.refreshes == 0 {
-		t.Error("nothing was done")
+	print(t.Output(), all)
+	if err := check(all); err != nil {
+		t.Error(err)
 	}
-	if got.guarded.mixes != 0 {
-		t.Errorf("%d stale mixes under the lock", got.guarded.mixes)
+	if results["no lock"].mixed == 0 {
+		t.Error("no lock: no mixed reads; the lock would have nothing to prevent")
+	}
+	lock, retain, pointer := results["rwlock"], results["with Retain"], results["pointer"]
+	if most := lock.commandsPer1000() / 10; retain.commandsPer1000() > most {
+		t.Errorf("with Retain: %.0f commands for 1,000 reads, at most %.0f expected", retain.commandsPer1000(), most)
+	}
+	if pointer.commandsPer1000() > retain.commandsPer1000() {
+		t.Errorf("pointer: %.0f commands for 1,000 reads", pointer.commandsPer1000())
+	}
+	if pointer.mixed > 0 || pointer.stale == 0 || pointer.oldest > w.rewrite/10 {
+		t.Errorf("pointer: %d mixed and %d stale reads, the oldest by %v", pointer.mixed, pointer.stale, pointer.oldest)
+	}
+	if len(lock.waits) == 0 || len(retain.waits) == 0 {
+		t.Errorf("waits: %v, %v", lock.waits, retain.waits)
 	}
 }
 
-func TestMixedVersionsDetected(t *testing.T) {
-	whole, other := version(1), version(11)
-	if whole.mixed() {
-		t.Errorf("%q is a mix", whole)
+func TestReadsAreJudged(t *testing.T) {
+	h := &history{}
+	h.add(3)
+	for _, c := range []struct {
+		document
+		mixed, stale int
+	}{
+		{document{3, 3}, 0, 0},
+		{document{4, 4}, 0, 0}, // its write has not finished
+		{document{4, 3}, 1, 0},
+		{document{2, 2}, 0, 1},
+		{document{3, 2}, 1, 1},
+	} {
+		var r result
+		err := r.read(context.Background(), h, func(context.Context) (document, error) { return c.document, nil })
+		if err != nil || r.reads != 1 || r.mixed != c.mixed || r.stale != c.stale {
+			t.Errorf("%v: %+v, %v", c.document, r, err)
+		}
 	}
-	if mix := (document{whole.Title, other.Text}); !mix.mixed() {
-		t.Errorf("%q is no mix", mix)
+	r := &result{waits: []time.Duration{0}, stale: 1}
+	if check([]*result{r}) == nil {
+		t.Error("a stale read under a lock is not noticed")
+	}
+}
+
+func TestReportFitsTerminal(t *testing.T) {
+	var out strings.Builder
+	var all []*result
+	for _, way := range ways {
+		all = append(all, &result{
+			name: way.name, length: time.Second, reads: 12_345_678, commands: 45_678_901, stale: 1_234_567, oldest: time.Second,
+			waits: []time.Duration{5 * time.Second}, writes: 1000,
+		})
+	}
+	print(&out, all)
+	for line := range strings.Lines(out.String()) {
+		if n := len(strings.TrimSuffix(line, "\n")); n > 80 || strings.TrimLeft(line, " \n") != "" && strings.ContainsFunc(line, func(r rune) bool { return r > '~' }) {
+			t.Errorf("%d characters, or one that is not ASCII: %s", n, line)
+		}
 	}
 }
