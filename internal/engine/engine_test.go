@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,6 +105,48 @@ func TestEndedRequestKeepsNextOfSameToken(t *testing.T) {
 		}
 	})
 }
+
+// TestRequestThatHasEndedIsNotSent checks that a request which Close ends before it was sent takes nothing, although its caller has
+// not been scheduled since: its cleanup does not know of a call that is sent later.
+func TestRequestThatHasEndedIsNotSent(t *testing.T) {
+	for what, send := range map[string]func(l *Lock, r *request) error{
+		"try":  func(_ *Lock, r *request) error { return r.run(context.Background(), modeTry) },
+		"wait": func(_ *Lock, r *request) error { return r.run(context.Background(), modeWait) },
+		"return to the queue": func(l *Lock, r *request) error {
+			q := &waitQueue{lock: l, health: r.health, requests: map[*request]struct{}{}}
+			q.rejoin([]*request{r})
+			return r.err
+		},
+		"part of a majority": func(l *Lock, r *request) error {
+			answers := make(replies, 1)
+			part := l.NewTokenRequest(r.token, nil, false)
+			part.leave(r.err)
+			part.Send(0, answers)
+			return (<-answers).Err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(s *fixture) {
+				l := s.lock("x")
+				r := l.newRequest(Terms{}, nil)
+				r.leave(ErrClosed)
+				s.net.ResetCount()
+				if err := send(l, r); !errors.Is(err, ErrClosed) {
+					t.Errorf("the error is %v", err)
+				}
+				synctest.Wait()
+				if n := s.net.Scripts(); n > 0 {
+					t.Errorf("%d scripts were sent after the request had ended; the lock is held: %t", n, s.mini.Exists("lock:x"))
+				}
+			})
+		})
+	}
+}
+
+// replies receives the outcome of a TokenRequest.
+type replies chan TokenReply
+
+func (c replies) TokenAnswered(_ int, _ *TokenRequest, reply TokenReply) { c <- reply }
 
 // TestTryLockHonorsMaxElapsed checks that TryLock honors MaxElapsed although each attempt may wait for the client's
 // timeout.

@@ -83,6 +83,10 @@ func (q *waitQueue) send(batch []*request) {
 func (q *waitQueue) rejoin(batch []*request) {
 	l := q.lock
 	now := time.Now()
+	batch = slices.DeleteFunc(batch, func(r *request) bool { return !r.copySent(now) })
+	if len(batch) == 0 {
+		return
+	}
 	call := l.rejoinCall(len(batch), func(call *transport.Call) {
 		for _, r := range batch {
 			r.copyDone(transport.OutcomeOf(call.Err))
@@ -91,7 +95,6 @@ func (q *waitQueue) rejoin(batch []*request) {
 	})
 	q.health.Sent(now)
 	for _, r := range batch {
-		r.copySent(now)
 		r.mu.Lock()
 		place := RejoinPlace(r.place, r.askedAt, now, l.e.cfg.HeartbeatTimeout)
 		r.mu.Unlock()

@@ -139,7 +139,7 @@ func (l *Lock) NewTokenRequest(token string, owner *Owner, inDoubt bool) *TokenR
 }
 
 // Send sends the request, and once more if its connection breaks. It does not block. The receiver is called when there is an
-// answer or an error; the request has then ended if there is a lease, and only then.
+// answer or an error; the request has then ended if there is a lease, or if it was canceled or the engine was closed.
 func (t *TokenRequest) Send(server int, receiver TokenReceiver) {
 	t.server, t.receiver, t.again = server, receiver, true
 	t.send(&t.first)
@@ -147,7 +147,10 @@ func (t *TokenRequest) Send(server int, receiver TokenReceiver) {
 
 func (t *TokenRequest) send(call *transport.Call) {
 	l := t.lock
-	t.copySent(time.Now())
+	if !t.copySent(time.Now()) {
+		t.answer(TokenReply{}, nil)
+		return
+	}
 	var least any = ""
 	if t.least > 0 {
 		least = t.least
@@ -172,7 +175,11 @@ func (t *TokenRequest) CallDone(call *transport.Call) {
 	} else if call.Err == nil {
 		t.markInDoubt()
 	}
-	reply := TokenReply{RetryAfter: duration(max(a.RetryAfter, 0)), Sent: call.Sent, ServerTime: a.Now}
+	t.answer(TokenReply{RetryAfter: duration(max(a.RetryAfter, 0)), Sent: call.Sent, ServerTime: a.Now}, err)
+}
+
+// answer passes the outcome to the receiver: that of the request if it has ended, else the error.
+func (t *TokenRequest) answer(reply TokenReply, err error) {
 	reply.Lease, reply.Err = t.result()
 	if reply.Lease == nil && reply.Err == nil {
 		reply.Err = err

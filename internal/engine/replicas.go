@@ -73,7 +73,9 @@ func (l *Lock) replicateGrant(ctx context.Context, r *request, h *Lease) error {
 	again := &transport.Call{Script: l.spec.Scripts.Acquire}
 	again.Args = l.acquireArgs(nil, r.token, r.policyArg, nil)
 	again.Done = transport.Func(func(call *transport.Call) { r.copyDone(transport.OutcomeOf(call.Err)) })
-	r.copySent(time.Now()) // a release that overtakes it must leave a tombstone
+	r.mu.Lock()
+	r.CopySent() // a release that overtakes it must leave a tombstone
+	r.mu.Unlock()
 	return l.waitForReplicas(ctx, again, l.allKeys(), func() error {
 		a, err := decode(again, protocol.ParseAcquireReply)
 		if err == nil && (a.Code != lua.Granted || uint64(a.Fence) != r.fence) {

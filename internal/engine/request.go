@@ -229,7 +229,9 @@ func (r *request) askOnce(ctx context.Context, mode requestMode, short bool, tri
 	l := r.lock
 	health := r.serverHealth()
 	call, _, err := l.e.roundTrip(ctx, r.end.done, tries, func(p *pending) {
-		r.copySent(began)
+		if p.stopped = !r.copySent(began); p.stopped {
+			return
+		}
 		p.request, p.health, p.sent = r, health, time.Now()
 		health.Sent(p.sent)
 		r.setCall(ctx, &p.Call, mode, short)

@@ -26,14 +26,19 @@ func (r *request) hasInDoubt() bool {
 	return r.NeedsTombstone()
 }
 
-// copySent notes that a call is about to be sent.
-func (r *request) copySent(first time.Time) {
+// copySent notes that a call is about to be sent. It reports false if the request has ended: then the call must not be sent, since
+// the cleanup, if there is one, does not know of it.
+func (r *request) copySent(first time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.state.ended() {
+		return false
+	}
 	r.CopySent()
 	if r.askedAt.IsZero() {
 		r.askedAt = first
 	}
+	return true
 }
 
 // copyDone notes the outcome of a call.

@@ -24,7 +24,9 @@ func (e *Engine) roundTrip(ctx context.Context, stop func() <-chan struct{}, max
 	began := time.Now()
 	for attempt := 1; ; attempt++ {
 		p := &pending{}
-		prepare(p)
+		if prepare(p); p.stopped {
+			return nil, inDoubt, errStopped
+		}
 		call := &p.Call
 		call.Done = p
 		if ctx.Done() == nil {
@@ -71,7 +73,8 @@ func (e *Engine) roundTrip(ctx context.Context, stop func() <-chan struct{}, max
 // pending is a call that roundTrip waits for.
 type pending struct {
 	transport.Call
-	ended signal
+	ended   signal
+	stopped bool // set by prepare: nobody needs the answer any more, so it is not sent
 
 	request *request // is notified first, also when nobody waits any more; nil: none
 	health  *ServerHealth
