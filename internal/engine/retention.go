@@ -122,6 +122,7 @@ func (x *retention) leaseEnded(err error) {
 	r := x.of
 	r.mu.Lock()
 	x.GiveBack(false)
+	x.Close() // open may have opened it since the lease ended
 	handles := x.handles
 	x.handles = nil
 	if x.alone != nil {

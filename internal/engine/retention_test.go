@@ -1,0 +1,60 @@
+package engine
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+func (s *fixture) retaining(name string) *Retaining {
+	s.Helper()
+	l, err := s.lock(name, func(spec *Spec) { spec.Scripts, spec.LocalQueue, spec.PlainKey = lua.RWLock, false, false }).Retaining()
+	s.must(err)
+	return l
+}
+
+// read acquires a read lease.
+func (s *fixture) read(l *Retaining) Handle {
+	s.Helper()
+	h, err := l.Acquire(context.Background(), true)
+	s.must(err)
+	return h
+}
+
+// TestLeaseEndsWhileItIsOpened checks that nobody is admitted by a retained lease that ends in the moment in which its first reader
+// learns of it, and that it is released when that reader leaves.
+func TestLeaseEndsWhileItIsOpened(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		l := s.retaining("x")
+		s.must(s.read(l).Release(context.Background())) // it subscribes
+		synctest.Wait()
+		r := l.find()
+		x := r.begin()
+		h, err := l.lock.acquireLease(context.Background(), Terms{Flags: protocol.FlagRead + protocol.FlagRetained, retention: x}, true)
+		s.must(err)
+
+		h.mu.Lock()
+		cancel := h.endLocked(leaseLost, ErrLost)
+		h.mu.Unlock()
+		first := x.open(h)
+		cancel()
+		if r.enter() != nil || r.current.Load() != nil {
+			t.Error("a reader was admitted by a lease that has ended")
+		}
+		if _, ok, _ := x.Enter(); ok {
+			t.Error("a reader that knew the retention already was admitted")
+		}
+		if err := first.Release(context.Background()); err == nil {
+			t.Error("the loss is not reported")
+		}
+		time.Sleep(time.Second)
+		if s.mini.Exists(l.lock.key(keyLock)) {
+			t.Error("the lease is not released with the last reader")
+		}
+		h.forget()
+	})
+}
