@@ -1,6 +1,7 @@
 package lockkeeper
 
 import (
+	"context"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
@@ -41,8 +42,17 @@ type Hooks struct {
 
 // Event is the argument of a hook. Fields that do not apply are zero.
 type Event struct {
+	// Context is that of the call which the event is about, such as Lock, also in the later events of the lease that it acquired:
+	// it may have ended by then. It carries the caller's trace. Of an event that is not about one call it is
+	// context.Background().
+	Context context.Context
+
+	// Request numbers the calls of a keeper. All events of a call and of the lease that it acquired have the same number.
+	Request uint64
+
 	Kind     string        // the kind of the lock, such as "mutex"
 	Name     string        // the name of the lock
+	Mode     string        // "read" or "write" if it is a read-write lock
 	Token    string        // the token of the request or lease
 	Fence    uint64        // the fence of the lease
 	Duration time.Duration // of the wait, or since the grant
@@ -76,7 +86,11 @@ func (h Hooks) observer() func(engine.Event) {
 	}
 	return func(e engine.Event) {
 		if hook := hooks[e.Type]; hook != nil {
-			hook(Event{e.Kind, e.Name, e.Token, e.Fence, e.Duration, e.Position, e.Limit, e.Err, e.Local})
+			ctx := e.Context
+			if ctx == nil {
+				ctx = context.Background()
+			}
+			hook(Event{ctx, e.Request, e.Kind, e.Name, e.Mode, e.Token, e.Fence, e.Duration, e.Position, e.Limit, e.Err, e.Local})
 		}
 	}
 }

@@ -46,6 +46,9 @@ func retaining(t *testing.T, test func(s *embedded.Server, p, other *retainer)) 
 					p.mu.Lock()
 					defer p.mu.Unlock()
 					p.events = append(p.events, fmt.Sprintf("%s %v", what, e.Local))
+					if e.Mode != "read" && e.Mode != "write" || e.Context == nil || e.Request == 0 {
+						t.Errorf("%s: %+v", what, e)
+					}
 				}
 			}
 			var err error

@@ -150,7 +150,7 @@ func (c *Cleanup) checked(call *transport.Call) {
 	case !GrantInTime(deadline, time.Now()):
 		c.send(c.lock.e.transport.Send) // the answer took longer than the lease lasts
 	default:
-		h := c.lock.newLease(c.token, r.Fence, deadline)
+		h := c.lock.newLease(c.token, r.Fence, deadline, c.request.observation)
 		h.request = c.request
 		c.mu.Lock()
 		c.found = h

@@ -53,7 +53,7 @@ func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error
 	}
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
-	t.origin = from
+	t.origin, t.observation = from, l.NewObservation(ctx, t.Flags)
 	r, err := l.acquire(from.Context(waiting), t, true) // the wait ends when the old lease does
 	if err == nil {
 		from.replaced()
@@ -164,7 +164,7 @@ func (h *Lease) weakerLease(c *Cleanup, t Terms) *Lease {
 	if h.state.ended() {
 		return nil
 	}
-	l := h.lock.newLease(h.token, int64(h.fence), h.deadline)
+	l := h.lock.newLease(h.token, int64(h.fence), h.deadline, h.observation)
 	l.request, l.adopted, l.use = h.request, h.adopted, t.Flags
 	l.state, l.conversion = leaseConverting, &conversion{undoing: c, inBackground: true}
 	if !h.lock.e.addLease(l) {

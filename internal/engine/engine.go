@@ -90,6 +90,7 @@ type Engine struct {
 	cfg        Config
 	id         string
 	serial     atomic.Uint64
+	observed   atomic.Uint64 // calls that the observer was told of
 	started    time.Time
 	transport  *transport.Transport
 	timers     timers.Scheduler
@@ -248,13 +249,6 @@ func (e *Engine) isClosed() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.closed
-}
-
-// observe reports an event to the observer, if there is one.
-func (e *Engine) observe(ev Event) {
-	if e.cfg.Observe != nil {
-		e.cfg.Observe(ev)
-	}
 }
 
 // cancelGrace is how long a caller whose context has ended waits at most for a cleanup.

@@ -15,7 +15,7 @@ func (r *request) push(fence int64) {
 		return
 	}
 	err := r.grantThen(fence, asked, r.lock.claimTTL, leaseUnconfirmed, func() {
-		ev := r.lock.event(WakeupReceived)
+		ev := r.lock.Event(WakeupReceived, r.observation)
 		ev.Token, ev.Fence = r.token, uint64(fence)
 		r.lock.e.observe(ev)
 	})
@@ -55,7 +55,7 @@ func (r *request) grantThen(fence int64, from time.Time, ms int64, state leaseSt
 		r.unregister()
 		return nil
 	}
-	h := r.lock.newLease(r.token, fence, deadline)
+	h := r.lock.newLease(r.token, fence, deadline, r.observation)
 	if r.NeedsTombstone() || r.lock.e.cfg.ReplicaAck.enabled() { // otherwise it is no longer needed
 		h.request = r
 	}

@@ -34,16 +34,17 @@ func (s leaseState) active() bool { return s < leaseContinued }
 // Lease is a lease at one server. It is held, and then, once and for good, released or lost. It is safe for concurrent use.
 type Lease struct {
 	lifecycle
-	lock      *Lock
-	token     string
-	request   *request // that was granted it, if that is still needed
-	fence     uint64
-	grantedAt time.Time
-	timer     timers.Timer
-	owner     *Owner     // the lease that it is part of, which gets its events; nil: none
-	adopted   bool       // made from a token by Adopt
-	use       string     // its use, if that is not what its token says; see Convert
-	retention *retention // what is granted by it, if the process retains it
+	lock        *Lock
+	token       string
+	request     *request // that was granted it, if that is still needed
+	fence       uint64
+	grantedAt   time.Time
+	timer       timers.Timer
+	owner       *Owner       // the lease that it is part of, which gets its events; nil: none
+	adopted     bool         // made from a token by Adopt
+	use         string       // its use, if that is not what its token says; see Convert
+	retention   *retention   // what is granted by it, if the process retains it
+	observation *Observation // the call that acquired it, for the observer
 
 	// Guarded by the lifecycle's mu. A process may have a hundred thousand leases, so what few have is behind pointers.
 	state      leaseState                  // ended if and only if the lifecycle's err is set
@@ -68,9 +69,9 @@ var (
 	errFixed    = errors.New("its time is over and it is not renewed")
 )
 
-func (l *Lock) newLease(token string, fence int64, deadline time.Time) *Lease {
+func (l *Lock) newLease(token string, fence int64, deadline time.Time, o *Observation) *Lease {
 	now := time.Now()
-	h := &Lease{lock: l, token: token, fence: uint64(fence), grantedAt: now, metadataAt: now, ttl: l.ttl, deadline: deadline}
+	h := &Lease{lock: l, token: token, fence: uint64(fence), grantedAt: now, metadataAt: now, ttl: l.ttl, deadline: deadline, observation: o}
 	h.begin(h)
 	h.timer.Handler = (*leaseTimer)(h)
 	return h
@@ -193,7 +194,7 @@ func (h *Lease) observe(what EventType, took time.Duration, err error) {
 	if h.lock.e.cfg.Observe == nil || what == Released && h.retention.isShared() {
 		return
 	}
-	ev := h.lock.event(what)
+	ev := h.lock.Event(what, h.observation)
 	ev.Token, ev.Fence, ev.Duration, ev.Err = h.token, h.fence, took, err
 	h.lock.e.observe(ev)
 }

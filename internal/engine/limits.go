@@ -145,7 +145,7 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 			return Taken{}, l.fail(err)
 		}
 		if inDoubt || n.LimitsChanged { // the reply that said so may have been lost
-			l.limitsChanged("", limit)
+			l.limitsChanged(l.NewObservation(ctx, ""), "", limit)
 		}
 		if !n.More {
 			return Taken{Held: n.Held, AtOnce: n.AtOnce, Spent: n.Spent, Window: n.Window}, nil
@@ -155,8 +155,8 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 }
 
 // limitsChanged reports to the observer that a request has changed the limit in force.
-func (l *Lock) limitsChanged(token string, limit int) {
-	ev := l.event(LimitChanged)
+func (l *Lock) limitsChanged(o *Observation, token string, limit int) {
+	ev := l.Event(LimitChanged, o)
 	ev.Token, ev.Limit = token, limit
 	l.e.observe(ev)
 }

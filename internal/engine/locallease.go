@@ -10,10 +10,11 @@ import (
 // LocalLease is a read lease that was granted inside the process. It is part of the lease that the process retains: it has its
 // token, fence and deadline, and is lost when that is. It is safe for concurrent use.
 type LocalLease struct {
-	retention *retention
-	at        time.Duration // when it was granted, since the engine was started
-	state     atomic.Uint32
-	lifecycle atomic.Pointer[Lifecycle] // nil until Done or Context is called
+	retention   *retention
+	at          time.Duration // when it was granted, since the engine was started
+	observation *Observation  // the call, for the observer
+	state       atomic.Uint32
+	lifecycle   atomic.Pointer[Lifecycle] // nil until Done or Context is called
 }
 
 // The states of a LocalLease.
@@ -156,7 +157,7 @@ func (h *LocalLease) Own() *Lease {
 // event returns an event of this lease.
 func (h *LocalLease) event(t EventType) Event {
 	x := h.retention
-	ev := x.of.lock.event(t)
+	ev := x.of.lock.Event(t, h.observation)
 	ev.Token, ev.Fence, ev.Local = x.lease.token, x.lease.fence, true
 	return ev
 }

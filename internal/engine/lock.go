@@ -64,7 +64,8 @@ type Terms struct {
 	Number int    // a count of permits, or a writer's streak; 0: none
 	Direct bool   // of a conversion to a weaker lease, which never waits
 
-	retention *retention // what is to be granted by the lease, if the process retains it
+	retention   *retention   // what is to be granted by the lease, if the process retains it
+	observation *Observation // the call, for the observer
 
 	origin *Lease // the lease to be replaced; see Convert
 	quota  *Quota // what the answer says of the window, if a caller who does not wait wants to know
@@ -127,6 +128,9 @@ func (e *Engine) paramsOf(m sharedParams) *sharedParams {
 	return e.params
 }
 
+// Name returns what is locked.
+func (l *Lock) Name() string { return l.spec.Name }
+
 // key returns one of the lock's keys.
 func (l *Lock) key(index int) string { return l.keys[index].(string) }
 
@@ -161,10 +165,6 @@ func (l *Lock) newToken(flags string, number int64) (token, serial string) {
 	return token, token[start : start+len(serial)]
 }
 
-func (l *Lock) event(t EventType) Event {
-	return Event{Type: t, Kind: l.spec.Scripts.Kind, Name: l.spec.Name}
-}
-
 // An acquisition passes these functions, each of which adds one thing:
 //
 //	Acquire, Try, Take, TryTake, Convert   what the caller gets: a lease, a fence, or what remains of a window
@@ -196,15 +196,20 @@ func (l *Lock) acquireLease(ctx context.Context, t Terms, wait bool) (*Lease, er
 
 // acquire makes one acquisition and reports its events. If there is no error, the request was granted.
 func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*request, error) {
-	if l.e.cfg.Observe == nil {
+	o := t.observation
+	if o == nil {
+		o = l.NewObservation(ctx, t.Flags)
+	}
+	if o == nil {
 		r, err := l.acquireReplicated(ctx, t, wait)
 		return r, l.alsoEnded(ctx, err)
 	}
+	t.observation = o
 	began := time.Now()
-	l.e.observe(l.event(AcquireStart))
+	l.e.observe(l.Event(AcquireStart, o))
 	r, err := l.acquireReplicated(ctx, t, wait)
 	err = l.alsoEnded(ctx, err)
-	ev := l.event(AcquireDone)
+	ev := l.Event(AcquireDone, o)
 	ev.Duration, ev.Err = time.Since(began), err
 	if err == nil {
 		ev.Token, ev.Fence = r.token, r.fence
@@ -278,7 +283,8 @@ func (l *Lock) adopt(ctx context.Context, token string, owner *Owner) (*Lease, e
 				return nil, l.fail(err)
 			}
 		}
-		h := l.newLease(token, r.Fence, LeaseUntil(r.sent, l.ttl))
+		t, _ := protocol.ParseToken(token)
+		h := l.newLease(token, r.Fence, LeaseUntil(r.sent, l.ttl), l.NewObservation(ctx, t.Flags))
 		now := time.Now()
 		if !now.Before(h.deadline) { // too late, as in request.ask
 			if ctx.Err() != nil || l.e.cfg.Retry.Exhausted(began, now) {

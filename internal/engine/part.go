@@ -64,12 +64,6 @@ func (e *Engine) AwaitsReplicas() bool { return e.cfg.ReplicaAck.enabled() }
 // Engine is the engine of the lock's keeper.
 func (l *Lock) Engine() *Engine { return l.e }
 
-// Observe passes an event of this lock to the keeper's observer. It sets the event's Kind and Name.
-func (l *Lock) Observe(ev Event) {
-	ev.Kind, ev.Name = l.spec.Scripts.Kind, l.spec.Name
-	l.e.observe(ev)
-}
-
 // NewServerHealth returns a record for a caller that shares none. MaxAge is how old the last answer may be before the server
 // counts as unavailable.
 func NewServerHealth(maxAge time.Duration) *ServerHealth { return &ServerHealth{maxAge: maxAge} }

@@ -71,7 +71,7 @@ func (r *request) reportPosition(rank int) {
 	r.reportedRank = rank
 	r.mu.Unlock()
 	if moved {
-		ev := r.lock.event(Queued)
+		ev := r.lock.Event(Queued, r.observation)
 		ev.Token, ev.Position = r.token, rank
 		e.observe(ev)
 	}

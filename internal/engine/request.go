@@ -25,16 +25,17 @@ const (
 // request is one request on its way to a grant. It ends once, by a grant or by leaving, whichever is first; a grant
 // that comes after it left is undone by its cleanup.
 type request struct {
-	lock      *Lock
-	serial    string
-	token     string
-	policyArg any        // the token of the lease to be replaced, or a semaphore's limits, or ""
-	owner     *Owner     // of the lease, see Lease.owner; nil: none
-	origin    *Lease     // the lease to be replaced; nil: none
-	retention *retention // of the lease, if the process retains it
-	noPush    bool       // the keeper cannot receive messages: it is granted the lock all the same, and learns of it by a heartbeat
-	quota     *Quota     // where to store what the reply says of the window; nil: nowhere
-	end       signal     // when the request has ended
+	lock        *Lock
+	serial      string
+	token       string
+	policyArg   any          // the token of the lease to be replaced, or a semaphore's limits, or ""
+	owner       *Owner       // of the lease, see Lease.owner; nil: none
+	origin      *Lease       // the lease to be replaced; nil: none
+	retention   *retention   // of the lease, if the process retains it
+	observation *Observation // the call, for the observer
+	noPush      bool         // the keeper cannot receive messages: it is granted the lock all the same, and learns of it by a heartbeat
+	quota       *Quota       // where to store what the reply says of the window; nil: nowhere
+	end         signal       // when the request has ended
 
 	// Guarded by the engine's mu.
 	notified bool      // a message about its grant came
@@ -61,7 +62,7 @@ type request struct {
 // newRequest registers a request, so that messages find it. It returns nil after Close. health is what earlier requests have
 // recorded, or nil.
 func (l *Lock) newRequest(t Terms, health *ServerHealth) *request {
-	r := &request{lock: l, health: health, reportedRank: -1}
+	r := &request{lock: l, health: health, reportedRank: -1, observation: t.observation}
 	if health == nil {
 		r.own.maxAge = l.e.maxAge()
 		r.health = &r.own
@@ -259,7 +260,7 @@ func (r *request) askOnce(ctx context.Context, mode requestMode, short bool, tri
 		*r.quota = newQuota(a)
 	}
 	if a.LimitsChanged && l.spec.Limits != nil {
-		l.limitsChanged(r.token, l.spec.Limits.own())
+		l.limitsChanged(r.observation, r.token, l.spec.Limits.own())
 	}
 	if a.Code == lua.Refused && a.More {
 		return r.askOnce(ctx, mode, false, tries, began) // more leases have ended than one script sweeps

@@ -49,7 +49,7 @@ type Retainer struct {
 // retained from now on; else a Lease. It waits, and fails, as Lock.Acquire does; if wait is false, as Lock.Try.
 func (l *Retaining) Acquire(ctx context.Context, wait bool) (Handle, error) {
 	if r := l.retainer.Load(); r != nil && ctx.Err() == nil {
-		if h := r.enter(); h != nil {
+		if h := r.enter(ctx); h != nil {
 			return h, nil
 		}
 	}
@@ -57,7 +57,7 @@ func (l *Retaining) Acquire(ctx context.Context, wait bool) (Handle, error) {
 }
 
 // enter grants a read inside the process, or returns nil.
-func (r *Retainer) enter() *LocalLease {
+func (r *Retainer) enter(ctx context.Context) *LocalLease {
 	x := r.current.Load()
 	if x == nil {
 		return nil
@@ -71,6 +71,7 @@ func (r *Retainer) enter() *LocalLease {
 	}
 	h := &LocalLease{retention: x, at: at}
 	if e := r.lock.e; e.cfg.Observe != nil {
+		h.observation = r.lock.NewObservation(ctx, protocol.FlagRead)
 		ev := h.event(AcquireStart)
 		ev.Token, ev.Fence = "", 0
 		e.observe(ev)

@@ -40,7 +40,7 @@ func (x *retention) open(h *Lease) *LocalLease {
 		r.current.Store(x)
 	}
 	r.mu.Unlock()
-	return &LocalLease{retention: x, at: time.Since(r.lock.e.started)}
+	return &LocalLease{retention: x, at: time.Since(r.lock.e.started), observation: h.observation}
 }
 
 // abandon ends a retention whose lease was not granted.
@@ -111,7 +111,7 @@ func (x *retention) settle() {
 	_, _ = h.release(e.transport.Send, false)
 	x.forget()
 	if recalled && e.cfg.Observe != nil {
-		ev := h.lock.event(Recalled)
+		ev := h.lock.Event(Recalled, h.observation)
 		ev.Token, ev.Fence, ev.Duration = h.token, h.fence, after
 		e.observe(ev)
 	}

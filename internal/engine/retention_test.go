@@ -42,7 +42,7 @@ func TestLeaseEndsWhileItIsOpened(t *testing.T) {
 		h.mu.Unlock()
 		first := x.open(h)
 		cancel()
-		if r.enter() != nil || r.current.Load() != nil {
+		if r.enter(context.Background()) != nil || r.current.Load() != nil {
 			t.Error("a reader was admitted by a lease that has ended")
 		}
 		if _, ok, _ := x.Enter(); ok {

@@ -22,7 +22,7 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	if err := l.checkServers(ctx); err != nil {
 		return nil, err
 	}
-	u := l.newLease(token)
+	u := l.newLease(token, l.locks[0].NewObservation(ctx, ""))
 	u.adopted = true
 	for i := range u.members {
 		u.members[i].askedAt = u.owner.Since

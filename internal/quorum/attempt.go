@@ -19,9 +19,11 @@ func (l *Lock) Try(ctx context.Context) (*Lease, error) { return l.observed(ctx,
 // observed is an acquisition whose start and end the first keeper's observer gets.
 func (l *Lock) observed(ctx context.Context, wait bool) (*Lease, error) {
 	first, began := l.locks[0], time.Now()
-	first.Observe(engine.Event{Type: engine.AcquireStart})
-	u, err := l.acquire(ctx, wait)
-	done := engine.Event{Type: engine.AcquireDone, Duration: time.Since(began), Err: err}
+	o := first.NewObservation(ctx, "")
+	first.Observe(first.Event(engine.AcquireStart, o))
+	u, err := l.acquire(ctx, wait, o)
+	done := first.Event(engine.AcquireDone, o)
+	done.Duration, done.Err = time.Since(began), err
 	if u != nil {
 		done.Token, done.Fence = u.token, u.Fence()
 	}
@@ -31,13 +33,14 @@ func (l *Lock) observed(ctx context.Context, wait bool) (*Lease, error) {
 
 // acquisition is one call of Acquire or Try: attempts until one succeeds, or it is clear that none will.
 type acquisition struct {
-	lock    *Lock
-	caller  context.Context
-	wait    bool // for other holders
-	health  *engine.ServerHealth
-	polls   *backoff.ExponentialBackOff // pauses while others hold the lock; nil: they have not yet
-	repeats *backoff.ExponentialBackOff // pauses while no majority answers; nil: one did last time
-	failing time.Time                   // when the first of these attempts began
+	lock        *Lock
+	caller      context.Context
+	wait        bool                // for other holders
+	observation *engine.Observation // the call, for the observer
+	health      *engine.ServerHealth
+	polls       *backoff.ExponentialBackOff // pauses while others hold the lock; nil: they have not yet
+	repeats     *backoff.ExponentialBackOff // pauses while no majority answers; nil: one did last time
+	failing     time.Time                   // when the first of these attempts began
 	// leftovers are the unfinished cleanups of earlier attempts, by server. They may be why a server refuses; nil: none.
 	leftovers [][]*engine.Cleanup
 
@@ -45,8 +48,8 @@ type acquisition struct {
 	cancel func()
 }
 
-func (l *Lock) acquire(caller context.Context, wait bool) (*Lease, error) {
-	a := acquisition{lock: l, caller: caller, wait: wait}
+func (l *Lock) acquire(caller context.Context, wait bool, o *engine.Observation) (*Lease, error) {
+	a := acquisition{lock: l, caller: caller, wait: wait, observation: o}
 	if caller.Err() != nil {
 		return nil, a.fail(nil) // no server was asked, so nothing is known
 	}
@@ -98,7 +101,7 @@ func (a *acquisition) run() (*Lease, error) {
 	for try := 1; ; try++ {
 		began := time.Now()
 		a.health.Sent(began)
-		u := a.lock.propose()
+		u := a.lock.propose(a.observation)
 		if u.await(a.caller) {
 			a.health.Answered(began)
 			return u, nil
@@ -187,8 +190,8 @@ func sleep(ctx context.Context, pause time.Duration) bool {
 }
 
 // propose starts an attempt: it asks every server.
-func (l *Lock) propose() *Lease {
-	u := l.newLease(l.newToken())
+func (l *Lock) propose(o *engine.Observation) *Lease {
+	u := l.newLease(l.newToken(), o)
 	u.register()
 	for i := range u.members {
 		u.ask(i)

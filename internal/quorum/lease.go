@@ -27,12 +27,13 @@ func (s leaseState) ended() bool { return s == leaseFailed || s == leaseOver }
 // has a part, which renews itself and knows when it is lost; the Lease is lost when no majority of parts is left. A server that
 // did not grant the lease, or has lost its part, is asked again while the others agree.
 type Lease struct {
-	lock      *Lock
-	token     string
-	owner     engine.Owner     // of the parts: this lease, since before the first request was sent
-	lifecycle engine.Lifecycle // ended under mu, together with state
-	changed   chan struct{}    // something has happened at a member; capacity 1
-	timer     timers.Timer
+	lock        *Lock
+	token       string
+	observation *engine.Observation // the call that acquired it, for the observer
+	owner       engine.Owner        // of the parts: this lease, since before the first request was sent
+	lifecycle   engine.Lifecycle    // ended under mu, together with state
+	changed     chan struct{}       // something has happened at a member; capacity 1
+	timer       timers.Timer
 
 	mu               sync.Mutex // guards what follows; see the package comment for the order
 	state            leaseState
@@ -45,8 +46,8 @@ type Lease struct {
 	lastDeadline     time.Time     // the last deadline that was known
 }
 
-func (l *Lock) newLease(token string) *Lease {
-	u := &Lease{lock: l, token: token, changed: make(chan struct{}, 1), members: make([]member, len(l.locks))}
+func (l *Lock) newLease(token string, o *engine.Observation) *Lease {
+	u := &Lease{lock: l, token: token, observation: o, changed: make(chan struct{}, 1), members: make([]member, len(l.locks))}
 	u.owner = engine.Owner{Since: time.Now(), Observer: u}
 	u.lifecycle.Begin(u)
 	u.timer.Handler = timers.Func(u.onTimer)
@@ -166,7 +167,10 @@ func (u *Lease) partRenewed() {
 
 // observe passes an event to the first keeper's observer.
 func (u *Lease) observe(event engine.EventType, err error) {
-	u.lock.locks[0].Observe(engine.Event{Type: event, Token: u.token, Fence: u.Fence(), Duration: time.Since(u.owner.Since), Err: err})
+	first := u.lock.locks[0]
+	ev := first.Event(event, u.observation)
+	ev.Token, ev.Fence, ev.Duration, ev.Err = u.token, u.Fence(), time.Since(u.owner.Since), err
+	first.Observe(ev)
 }
 
 // endLocked ends the lease for its holder. The caller calls the result after it has unlocked mu; see engine.Lifecycle.

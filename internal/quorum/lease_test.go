@@ -368,7 +368,7 @@ func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
 		l := s.lock(s.engines)
 		s.connect(l)
 		s.nets[0].Break(lua.Redlock.Release.SHA, 2, faultnet.SwallowReply)
-		u := l.propose()
+		u := l.propose(nil)
 		synctest.Wait()
 		s.nets[2].Down()
 		u.giveUp(engine.ErrReleased)
@@ -387,7 +387,7 @@ func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
 		for _, list := range [][]*engine.Cleanup{unfinished[0], unfinished[2]} {
 			<-list[0].Done()
 		}
-		v := l.propose()
+		v := l.propose(nil)
 		synctest.Wait()
 		v.giveUp(engine.ErrReleased)
 		start = time.Now()

@@ -95,6 +95,9 @@ func New(spec Spec) (*Lock, error) {
 	return l, nil
 }
 
+// Name returns what is locked.
+func (l *Lock) Name() string { return l.spec.Name }
+
 // fail makes an error of the lock. Causes that are nil do not count.
 func (l *Lock) fail(answers []error, causes ...error) error {
 	causes = slices.DeleteFunc(causes, func(err error) bool { return err == nil })
