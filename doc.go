@@ -51,6 +51,9 @@
 // meanwhile, [ErrUnavailable] if the release was not answered. It
 // releases with ctx: while Redis does not answer, it waits until ctx or the lease ends.
 //
+// [Locker] is the interface that locks of all kinds have in common. In the code that a lock protects, [LeaseFromContext] returns
+// its lease.
+//
 // Adopt makes a lease from a token, in another process than the one that acquired it or after a restart, and extends it to
 // the whole TTL. Two leases then refer to one grant, so the former holder must stop using its own, and should have acquired
 // it with NoRenewal. It blocks as [Lease.Extend] does, and then until replicas have the lease, if the keeper has

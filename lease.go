@@ -91,7 +91,20 @@ func (l *Lease) Context(parent context.Context) context.Context {
 		cancel(ErrReleased)
 		return c
 	}
-	return l.handle.Context(parent)
+	return engine.ContextFor(l.handle, parent, l)
+}
+
+// LeaseFromContext returns the lease whose Context method, or whose Do call, returned ctx or one that ctx was derived from; if
+// there are several, the innermost. It returns nil if there is none.
+func LeaseFromContext(ctx context.Context) *Lease {
+	user, h := engine.LeaseOf(ctx)
+	if l, ok := user.(*Lease); ok {
+		return l
+	}
+	if h == nil {
+		return nil
+	}
+	return &Lease{h}
 }
 
 // Extend makes the lease expire ttl from now, whether that is sooner or later than before. Renewals, if the lease has any,

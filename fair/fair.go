@@ -44,6 +44,9 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 	return &Lock{lock}, nil
 }
 
+// Name returns the name of the lock.
+func (l *Lock) Name() string { return l.lock.Name() }
+
 // Lock queues until it is the caller's turn, until ctx ends, or until the keeper's retry policy gives up, and returns the lease.
 // Requests are granted in the order in which the server queued them. The first wait of a keeper subscribes before its request
 // is queued, which takes one round trip more. Package [lockkeeper] documents the errors.

@@ -46,6 +46,9 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 	return &Mutex{lock}, nil
 }
 
+// Name returns the name of the mutex.
+func (m *Mutex) Name() string { return m.lock.Name() }
+
 // Lock waits until the mutex is granted, until ctx ends, or until the keeper's retry policy gives up, and returns the lease.
 // Package [lockkeeper] documents the errors.
 func (m *Mutex) Lock(ctx context.Context) (*lockkeeper.Lease, error) {

@@ -160,6 +160,29 @@ func (l *Limiter) checkLeaseless(n int, method string) error {
 	return l.checkCount(n)
 }
 
+// Name returns the name of the rate limit.
+func (l *Limiter) Name() string { return l.lock.Name() }
+
+// Locker returns n permits of a limiter with MaxConcurrent as a [lockkeeper.Locker]: its Lock is AcquireN of n, and its TryLock
+// is TryAcquireN of n. The error is ErrInvalid if AcquireN cannot be called with n.
+func (l *Limiter) Locker(n int) (lockkeeper.Locker, error) {
+	if err := l.checkLease(n, "Locker"); err != nil {
+		return nil, err
+	}
+	return permits{l, n}, nil
+}
+
+// permits is a number of permits that are held.
+type permits struct {
+	*Limiter
+	n int
+}
+
+func (p permits) Lock(ctx context.Context) (*lockkeeper.Lease, error) { return p.AcquireN(ctx, p.n) }
+func (p permits) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
+	return p.TryAcquireN(ctx, p.n)
+}
+
 // Allow is AllowN of one permit.
 func (l *Limiter) Allow(ctx context.Context) (Result, error) { return l.AllowN(ctx, 1) }
 

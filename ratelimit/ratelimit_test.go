@@ -25,7 +25,11 @@ var primitive = conformance.Primitive{
 		l, err := ratelimit.New(k, name, math.MaxInt32/4, window, &ratelimit.Options{
 			MaxConcurrent: 1, TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime,
 		})
-		return withLeases{l}, err
+		if err != nil {
+			return nil, err
+		}
+		one, err := l.Locker(1)
+		return withLeases{one, l}, err
 	},
 	Fair:   true,
 	Window: window,
@@ -48,10 +52,12 @@ var leaseless = conformance.Primitive{
 const window = time.Second
 
 // withLeases is a limiter with MaxConcurrent as a lock.
-type withLeases struct{ *ratelimit.Limiter }
+type withLeases struct {
+	lockkeeper.Locker
+	*ratelimit.Limiter
+}
 
-func (l withLeases) Lock(ctx context.Context) (*lockkeeper.Lease, error)    { return l.Acquire(ctx) }
-func (l withLeases) TryLock(ctx context.Context) (*lockkeeper.Lease, error) { return l.TryAcquire(ctx) }
+func (l withLeases) Name() string { return l.Locker.Name() }
 
 // withoutLeases is a limiter as a lock whose lease is nil, which behaves like one that was released.
 type withoutLeases struct{ *ratelimit.Limiter }

@@ -94,6 +94,9 @@ func New(keepers []*lockkeeper.Keeper, name string, opts *Options) (*Lock, error
 	return &Lock{lock}, nil
 }
 
+// Name returns the name of the lock.
+func (l *Lock) Name() string { return l.lock.Name() }
+
 // Lock waits until the lock is acquired, and returns the lease. Package [lockkeeper] documents the errors; here the lock is
 // held elsewhere if a majority of the servers answered recently and only other holders prevented a majority, and Redis is
 // not answering if no majority of the servers answers. ErrClosed means that one of the keepers was closed. All errors but

@@ -95,6 +95,20 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 	return l, nil
 }
 
+// Name returns the name of the lock.
+func (l *Lock) Name() string { return l.lock.Name() }
+
+// RLocker returns the lock for reading as a [lockkeeper.Locker]: its Lock is RLock, and its TryLock is TryRLock. Lock itself is
+// one for writing.
+func (l *Lock) RLocker() lockkeeper.Locker { return reader{l} }
+
+// reader is a read-write lock as a Locker for reading.
+type reader struct{ rw *Lock }
+
+func (r reader) Name() string                                           { return r.rw.Name() }
+func (r reader) Lock(ctx context.Context) (*lockkeeper.Lease, error)    { return r.rw.RLock(ctx) }
+func (r reader) TryLock(ctx context.Context) (*lockkeeper.Lease, error) { return r.rw.TryRLock(ctx) }
+
 // RLock waits until the caller may read, until ctx ends, or until the keeper's retry policy gives up, and returns the read
 // lease. Package [lockkeeper] documents the errors.
 func (l *Lock) RLock(ctx context.Context) (*lockkeeper.Lease, error) {

@@ -71,6 +71,29 @@ func (s *Semaphore) checkCount(n int) error {
 	return nil
 }
 
+// Name returns the name of the semaphore.
+func (s *Semaphore) Name() string { return s.lock.Name() }
+
+// Locker returns n permits as a [lockkeeper.Locker]: its Lock is Acquire of n, and its TryLock is TryAcquire of n. The error is
+// ErrInvalid if n is not between 1 and the limit.
+func (s *Semaphore) Locker(n int) (lockkeeper.Locker, error) {
+	if err := s.checkCount(n); err != nil {
+		return nil, err
+	}
+	return permits{s, n}, nil
+}
+
+// permits is a number of permits.
+type permits struct {
+	*Semaphore
+	n int
+}
+
+func (p permits) Lock(ctx context.Context) (*lockkeeper.Lease, error) { return p.Acquire(ctx, p.n) }
+func (p permits) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
+	return p.TryAcquire(ctx, p.n)
+}
+
 // Acquire waits in the queue until it is granted n permits, until ctx ends, or until the keeper's retry policy gives up, and
 // returns one lease over them. The error is ErrInvalid if n is not between 1 and the limit; ErrAboveLimit if the limit in force is
 // lower than n, or is lowered below it. Others are as in package [lockkeeper].

@@ -21,17 +21,24 @@ var primitive = conformance.Primitive{
 	Key:  func(name string) string { return "{lock:" + name + "}:semaphore:holders" },
 	New: func(k *lockkeeper.Keeper, name string, o conformance.Options) (conformance.Locker, error) {
 		s, err := semaphore.New(k, name, 3, &semaphore.Options{TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime})
-		return whole{s}, err
+		if err != nil {
+			return nil, err
+		}
+		all, err := s.Locker(3)
+		return whole{all, s}, err
 	},
 	Fair:  true,
 	Cases: conformance.Permits,
 }
 
 // whole is all of a semaphore.
-type whole struct{ *semaphore.Semaphore }
+type whole struct {
+	lockkeeper.Locker
+	*semaphore.Semaphore
+}
 
-func (w whole) Lock(ctx context.Context) (*lockkeeper.Lease, error)    { return w.Acquire(ctx, 3) }
-func (w whole) TryLock(ctx context.Context) (*lockkeeper.Lease, error) { return w.TryAcquire(ctx, 3) }
+func (w whole) Name() string { return w.Locker.Name() }
+
 func (w whole) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
 	return w.Semaphore.Do(ctx, 3, fn)
 }

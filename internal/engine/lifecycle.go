@@ -153,6 +153,30 @@ type leaseContext struct {
 	cancelable *cancelable
 	parent     context.Context
 	lifecycle  *lifecycle
+	user       any // what the user has of the lease; see LeaseOf
+}
+
+// leaseKey is the key under which a leaseContext has itself.
+type leaseKey struct{}
+
+// ContextFor is Context of a lease that the user has as such: LeaseOf returns it, and it remains reachable for as long as the context.
+func ContextFor(h Handle, parent context.Context, user any) context.Context {
+	ctx := h.Context(parent)
+	if c, ok := ctx.(*leaseContext); ok {
+		c.user = user
+	}
+	return ctx
+}
+
+// LeaseOf returns the lease that ctx was derived from: what the user has of it, or nil, and the lease itself. Both are nil if ctx was
+// derived from none.
+func LeaseOf(ctx context.Context) (user any, h Handle) {
+	c, ok := ctx.Value(leaseKey{}).(*leaseContext)
+	if !ok {
+		return nil, nil
+	}
+	h, _ = c.lifecycle.lease.(Handle)
+	return c.user, h
 }
 
 // check cancels the context if the lease has ended.
@@ -183,6 +207,9 @@ func (ctx *leaseContext) Err() error {
 // Value implements context.Context. context.Cause calls it, too.
 func (ctx *leaseContext) Value(key any) any {
 	ctx.check()
+	if key == (leaseKey{}) {
+		return ctx
+	}
 	if v := ctx.cancelable.Value(key); v != nil {
 		return v
 	}

@@ -12,6 +12,9 @@ const (
 // Leaseless are the shared cases that do not apply to a rate limit without leases, where Wait and Allow stand for Lock and
 // TryLock; see Primitive.Skip. RateLimits has what such a limit promises instead.
 var Leaseless = map[string]string{
+	"hooks_have_the_context_of_the_call":            usesLease,
+	"lease_from_context":                            usesLease,
+	"locker":                                        usesRelease,
 	"01_shared_counter":                             manyWindows,
 	"04_reacquire_after_release":                    usesRelease,
 	"05_ended_or_invalid_calls_send_nothing":        usesLease,

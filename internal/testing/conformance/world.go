@@ -38,8 +38,7 @@ var dialing = goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/po
 
 // Locker is a lock of any kind that grants one lease at a time.
 type Locker interface {
-	Lock(ctx context.Context) (*lockkeeper.Lease, error)
-	TryLock(ctx context.Context) (*lockkeeper.Lease, error)
+	lockkeeper.Locker
 	Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error)
 	Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error
 }
@@ -119,7 +118,7 @@ func All(t *testing.T, p Primitive) {
 
 // Run runs every case on an embedded and on a real server.
 func Run(t *testing.T, p Primitive) {
-	cases := slices.Concat(cases, promises, outages)
+	cases := slices.Concat(cases, promises, outages, seams)
 	if !p.MajorityLock {
 		cases = slices.Concat(cases, queued, queuedPromises, faults)
 	}
