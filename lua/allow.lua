@@ -12,12 +12,12 @@ local token, epoch = ARGV[1], ARGV[3]
 policy_arg = ARGV[4]
 -- include: policy/semaphore/state
 -- include: policy/semaphore/short
--- include: policy/semaphore/terms
 if ready and flags == 'c' then
   -- include: policy/semaphore/take
   if drawn then return {drawn, window - spent + unswept_n} end
   if retry_after then return {REFUSED, retry_after, math.ceil((newest + per * 1000 + 1 - now_us) / 1000)} end
 end
+-- include: policy/semaphore/terms
 -- include: policy/semaphore/returned
 local function acquire()
   -- include: acquire

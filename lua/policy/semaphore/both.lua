@@ -4,7 +4,6 @@ local c, n = call('ZMSCORE', lock, 'used', 'spent', token, '@' .. token), tonumb
 local held, taken = n - (c[1] or 0), n - (c[2] or 0)
 local room = most and held <= most_held + 0 and taken <= most + 0 and held % 16 >= n and taken % 16 >= n
 if room and not c[3] and not c[4] and call('EXISTS', queue) == 0 then
-  local stamp = time[1] .. string.sub(1000000 + time[2], 2)
   drawn = now_us
   call('HSET', meta, 'seq', stamp)
   call('ZADD', lock, '-' .. stamp, '@' .. token, stamp, '#' .. token, now + ttl, token, -held, 'used', -taken, 'spent')

@@ -1,23 +1,34 @@
 -- include: policy/semaphore/keep_window
 -- include: policy/leases/keep_lock
 
--- enter writes what is granted to a token of which the key has nothing: a lease of ms, and what it takes by the clock.
+-- What is granted and not written yet: scores and members, for how many ms they are kept, and whether the key has nothing else.
+-- The counts include it.
+local unwritten, unwritten_ms, unwritten_fresh, unwritten_by_clock = {}, 0, false, false
+
+-- enter grants a lease of ms, and what it takes by the clock, to a token of which the key has nothing.
 local function enter(token, ms, fence, n, holds, by_clock)
-  local add, fresh, keep = {}, used + spent == 0, 0
+  local list, i = unwritten, #unwritten
+  if i == 0 then unwritten_fresh = used + spent == 0 end
+  local score = fence == now_us and now_us_text or string.format('%.0f', fence)
   if holds then
-    used, keep = used + n, tonumber(ms)
-    add[1], add[2], add[3], add[4] = now + ms, token, -used, 'used'
+    list[i + 1], list[i + 2], i = now + ms, token, i + 2
+    used, unwritten_ms = used + n, math.max(unwritten_ms, ms)
   end
   if by_clock then
-    spent, keep = spent + n, math.max(keep, keep_window())
-    local i = #add
-    add[i + 1], add[i + 2], add[i + 3], add[i + 4] = -now_us, '@' .. token, -spent, 'spent'
+    list[i + 1], list[i + 2], i = fence == now_us and '-' .. score or -now_us, '@' .. token, i + 2
+    spent, unwritten_ms, unwritten_by_clock = spent + n, math.max(unwritten_ms, keep_window()), true
   end
-  if holds or fence ~= now_us then
-    local i = #add
-    add[i + 1], add[i + 2] = fence, '#' .. token
-  end
-  call('ZADD', lock, unpack(add))
-  if by_clock then call('HDEL', meta, 'window') end
-  keep_lock(keep, fresh)
+  if holds or fence ~= now_us then list[i + 1], list[i + 2] = score, '#' .. token end
+end
+
+-- write_entered writes it.
+local function write_entered()
+  local i = #unwritten
+  if i == 0 then return end
+  if used > 0 then unwritten[i + 1], unwritten[i + 2], i = -used, 'used', i + 2 end
+  if spent > 0 then unwritten[i + 1], unwritten[i + 2] = -spent, 'spent' end
+  call('ZADD', lock, unpack(unwritten))
+  if unwritten_by_clock then call('HDEL', meta, 'window') end
+  keep_lock(unwritten_ms, unwritten_fresh)
+  unwritten, unwritten_ms, unwritten_by_clock, first_end = {}, 0, false, nil
 end

@@ -1,5 +1,6 @@
 -- What newcomer leaves out: other limits, what the token has already, requests that are too large, and sweeping.
 -- include: lib/fence
+-- include: policy/semaphore/terms
 -- include: policy/semaphore/limits
 -- include: policy/semaphore/enter
 -- include: policy/semaphore/sweep
@@ -27,7 +28,9 @@ if not fence then
   if exceeds_limit(n, holds, by_clock) then
     refusal = {ABOVE_LIMIT}
   else
-    if call('EXISTS', queue) == 0 then
+    if call('EXISTS', queue) == 1 then
+      blocked = not has_room(1, true, true) and not unswept and limits_changed == 0
+    else
       -- A sweep is due each time that a count passes a multiple of 16; see hold.
       if (used + n) % 16 < n or (spent + n) % 16 < n then sweep() end
       if has_room(n, holds, by_clock) then
@@ -35,6 +38,7 @@ if not fence then
         if lease_score or clock_score then remove(token, true) end
         fence = next_fence()
         enter(token, ttl, fence, n, holds, by_clock)
+        write_entered()
       else
         blocked = not unswept and limits_changed == 0
         if blocked and not max_wait and not holds then return {REFUSED, now, frees_in(token), 0} end

@@ -77,9 +77,9 @@ end
 -- For the first waiter it is also when a lease ends.
 local function frees_in(token)
   if token then return returns_in(token) end
-  local head = call('ZRANGE', queue, 0, 0)[1]
+  local head = window and window < math.huge and call('ZRANGE', queue, '0', '0')[1]
   local ms = head and returns_in(head) or 0
   if ms > 0 then return ms end
-  local first = call('ZRANGE', lock, '(' .. now, ENDLESS, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
-  return first[2] and first[2] - now or 0
+  first_end = first_end or tonumber(call('ZRANGE', lock, '(' .. now, ENDLESS, 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')[2] or nil)
+  return first_end and first_end - now or 0
 end

@@ -1,12 +1,16 @@
 -- hold: the short form for permits that are held. A sweep is due each time that the count passes a multiple of 16, so that expired
 -- leases do not pile up where there is always room.
-local c, n = call('ZMSCORE', lock, 'used', token), tonumber(number)
-local taken = n - (c[1] or 0)
-local room = taken <= string.match(policy_arg, '^%d+') + 0 and taken % 16 >= n
-if room and not c[2] and call('EXISTS', queue) == 0 then
-  local stamp = time[1] .. string.sub(1000000 + time[2], 2)
+local taken, most, keys = number + 0, string.match(policy_arg, '^%d+') + 0, call('EXISTS', lock, queue)
+local room = keys == 0 and taken <= most
+if keys == 1 then
+  local c = call('ZMSCORE', lock, 'used', token)
+  taken = taken - (c[1] or 0)
+  -- If there is no count, then the one key may be the queue.
+  room = taken <= most and taken % 16 >= number + 0 and not c[2] and (c[1] or call('EXISTS', queue) == 0)
+end
+if room then
   drawn = now_us
   call('HSET', meta, 'seq', stamp)
-  call('ZADD', lock, stamp, '#' .. token, now + ttl, token, -taken, 'used')
-  if c[1] or call('PEXPIRE', lock, ttl + 1000, 'NX') == 0 then call('PEXPIRE', lock, ttl + 1000, 'GT') end
+  call('ZADD', lock, stamp, '#' .. token, now + ttl, token, '-' .. taken, 'used')
+  if keys == 0 then call('PEXPIRE', lock, ttl + 1000) else call('PEXPIRE', lock, ttl + 1000, 'GT') end
 end

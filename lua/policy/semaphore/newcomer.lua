@@ -1,7 +1,7 @@
 -- The short forms: nobody waits, and there is room after hardly any sweeping; or the request is for permits that return by the
 -- clock, and the oldest has not returned.
 -- include: lib/clock
--- include: policy/semaphore/terms
+-- include: policy/semaphore/state
 if not heartbeats then
   -- include: policy/semaphore/short
   if ready and flags == 'h' then

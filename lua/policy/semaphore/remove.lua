@@ -1,49 +1,44 @@
--- include: policy/semaphore/terms
+-- include: policy/semaphore/state
 -- include: policy/leases/keep_lock
 
--- set_count appends what is to be written of a count. One that is 0 is removed, so that the key goes with its last member.
-local function set_count(name, n, add, gone)
-  if n > 0 then
-    add[#add + 1] = -n
-    add[#add + 1] = name
+-- drop removes members, and writes the counts, which do not include them any more. With the last lease and the last @token the
+-- key goes.
+local function drop(members)
+  longest, first_end = 0, nil
+  if used + spent == 0 then return call('DEL', lock) end
+  local counts = {}
+  if used > 0 then counts = {-used, 'used'} else members[#members + 1] = 'used' end
+  if spent > 0 then
+    counts[#counts + 1] = -spent
+    counts[#counts + 1] = 'spent'
   else
-    gone[#gone + 1] = name
+    members[#members + 1] = 'spent'
   end
-end
-
-local function write(add, gone)
-  if #gone > 0 then
-    call('ZREM', lock, unpack(gone))
-    longest = 0
-  end
-  if #add > 0 then call('ZADD', lock, unpack(add)) end
+  call('ZREM', lock, unpack(members))
+  call('ZADD', lock, unpack(counts))
 end
 
 -- remove ends a token's lease; one that was never used also returns what it took by the clock. It says whether there was
 -- something that had not expired.
 local function remove(token, never_used)
-  local c = pcall('ZMSCORE', lock, token, '@' .. token, 'used', 'spent')
+  local flags, n = string.match(token, TERMS, TERMS_FROM)
+  if not flags then return false end
+  local c = flags == 'h' and pcall('ZMSCORE', lock, 'used', 'spent', token)
+    or pcall('ZMSCORE', lock, 'used', 'spent', token, '@' .. token)
   if c.err then
     type_error = c
     return false
   end
-  local n, holds = terms_of(token)
-  local add, gone = {}, {}
-  used, spent = -(tonumber(c[3]) or 0), -(tonumber(c[4]) or 0)
-  if c[1] then
-    gone = {token, '#' .. token, '+' .. token}
-    used = used - n
-    set_count('used', used, add, gone)
-  end
-  local returns = c[2] and never_used
-  if returns then
-    gone[#gone + 1] = '@' .. token
-    if not holds then gone[#gone + 1] = '#' .. token end
+  -- The key's counts do not include what is granted and not written yet.
+  if not used then used, spent = -(c[1] or 0), -(c[2] or 0) end
+  local lease, taken = c[3], never_used and c[4]
+  if not lease and not taken then return false end
+  if lease then used = used - n end
+  if taken then
     spent = spent - n
     call('HDEL', meta, 'window')
-    set_count('spent', spent, add, gone)
   end
-  write(add, gone)
-  if holds then return c[1] and tonumber(c[1]) > now end
-  return returns
+  drop(used + spent > 0 and {token, '#' .. token, '+' .. token, taken and '@' .. token or nil})
+  if lease then return lease + 0 > now end
+  return not string.find(flags, 'h', 1, true)
 end

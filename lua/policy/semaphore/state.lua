@@ -20,4 +20,5 @@ local TERMS, TERMS_FROM = '(%l+)(%d+)$', -14
 
 -- at_once, window, per: the limits in force, and the window in ms; nil: unknown.
 -- used, spent: the counts, positive; nil: not read yet.
-local at_once, window, per, used, spent
+-- first_end: when the lease ends that ends first; nil: unknown.
+local at_once, window, per, used, spent, first_end

@@ -15,7 +15,8 @@ if most and not c[2] and call('EXISTS', queue) == 0 then
   if spent > 0 and not sweeps_all and (room or oldest + 0 < since) then
     local list, left = call('ZRANGE', lock, TAKEN, 1 - since, 'BYSCORE', 'REV', 'LIMIT', 0, 100), spent
     for i, member in ipairs(list) do
-      left = left - terms_of(member)
+      local _, taken = string.match(member, TERMS, TERMS_FROM)
+      left = left - taken
       gone[2 * i - 1], gone[2 * i] = member, '#' .. string.sub(member, 2)
     end
     room = left + n <= window
