@@ -25,9 +25,11 @@ type rwReq struct {
 	use          byte // r, w, u, d
 	streak       int  // of a writer: the MaxWriterStreak; 0: unlimited
 	unnotifiable bool // it gets no notifications
+	retained     bool // its process retains the read lease
 	ttl          int64
 	origin       *rwReq // of an upgrade or a downgrade
 
+	marked          bool // as a lease that is retained and was not recalled
 	waits           bool
 	place           int64 // in the queue, or its last one
 	lapse           int64 // of its heartbeat
@@ -58,6 +60,7 @@ type rwModel struct {
 	asked       map[*rwReq]bool // those of them that learn it from the reply
 	unreachable bool            // a waiter could not be notified
 	notified    map[string]bool // keepers notified to retry because a heartbeat had lapsed
+	recalled    []*rwReq        // in this step
 	reach       func(string)
 }
 
@@ -136,8 +139,19 @@ func (m *rwModel) grant(q *rwReq, until int64) {
 		}
 		o.end = 0
 	}
-	q.waits, q.dequeued, q.end, q.fence = false, false, until, 0
+	q.waits, q.dequeued, q.end, q.fence, q.marked = false, false, until, 0, q.retained
 	m.given = append(m.given, q)
+}
+
+// recall recalls the retained leases for a request that does not fit beside readers.
+func (m *rwModel) recall(q *rwReq) {
+	for _, h := range m.holders() {
+		if q.use != 'r' && h.marked {
+			h.marked = false
+			m.recalled = append(m.recalled, h)
+			m.reach("recalled for: " + string(q.use))
+		}
+	}
 }
 
 // skip removes a waiter, which may rejoin.
@@ -185,8 +199,12 @@ func (m *rwModel) admit(asks map[*rwReq]int64) {
 			if m.unreachable = true; q.use == 'u' && m.fits(q) {
 				m.reach("an upgrade is skipped and keeps its read lease")
 			}
+			if !m.fits(q) {
+				m.recall(q)
+			}
 			m.skip(q, "not subscribed")
 		case !m.fits(q):
+			m.recall(q)
 			return
 		default:
 			if q.use == 'w' {
@@ -222,7 +240,7 @@ func (m *rwModel) admitWriter(w *rwReq) {
 
 // begin begins a step at this time.
 func (m *rwModel) begin(now int64) {
-	m.now, m.given, m.asked, m.unreachable, m.notified = now, nil, map[*rwReq]bool{}, false, map[string]bool{}
+	m.now, m.given, m.asked, m.unreachable, m.notified, m.recalled = now, nil, map[*rwReq]bool{}, false, map[string]bool{}, nil
 }
 
 // acquire models the script acquire with ms for the lease; a try if it does not wait. place is that of a newcomer.
@@ -373,6 +391,9 @@ type rwBench struct {
 // rwFurther is the offset of the places of readers.
 const rwFurther = 4500000000000000
 
+// rwEndless is the end of the scores of leases. The fence of a retained lease is stored rwFurther - rwEndless larger.
+const rwEndless = 900000000000000
+
 // TestRWLockScriptsMatchModel checks that for all operations on a read-write lock, in any order, while time passes,
 // the scripts reply, grant, notify and store what the model does.
 func TestRWLockScriptsMatchModel(t *testing.T) {
@@ -390,6 +411,8 @@ func TestRWLockScriptsMatchModel(t *testing.T) {
 		"skipped: not subscribed for the notification of the head", "the head is notified", "an upgrade is skipped and keeps its read lease",
 		"a lapsed waiter is notified", "rejoined the queue", "rejoined the queue and granted", "held", "unknown", "a waiter without notifications is granted",
 		"left", "released", "renewed", "shortened",
+		"recalled for: w", "recalled for: u", "a recall is received", "a retained lease is granted by a message",
+		"a renewal replies that the lease was recalled", "recalled before the message about its grant",
 	)
 }
 
@@ -466,6 +489,9 @@ func (b *rwBench) newReq(use byte) *rwReq {
 	flags := string(use)
 	if q.unnotifiable {
 		flags += "s"
+	}
+	if q.retained = use == 'r' && !q.unnotifiable && rapid.Bool().Draw(b.r, "retained"); q.retained {
+		flags += protocol.FlagRetained
 	}
 	if use == 'w' {
 		if q.streak = rapid.SampledFrom([]int{1, 2, 0, 16}).Draw(b.r, "streak"); q.streak > 0 {
@@ -560,7 +586,7 @@ func (b *rwBench) asksShort(q *rwReq) bool {
 
 // asks runs acquire: sometimes the short form, and the long form unless that has granted the request, or refused a try.
 func (b *rwBench) asks(q *rwReq, waits bool) {
-	if q.origin == nil && rapid.Bool().Draw(b.r, "short form") && b.asksShort(q) && (!waits || b.holds(q)) {
+	if q.origin == nil && !q.retained && rapid.Bool().Draw(b.r, "short form") && b.asksShort(q) && (!waits || b.holds(q)) {
 		return
 	}
 	b.begin("acquire %s, waits %v", q.token, waits)
@@ -573,6 +599,9 @@ func (b *rwBench) asks(q *rwReq, waits bool) {
 	}
 	if q.origin != nil {
 		origin = q.origin.token
+	}
+	if q.retained {
+		origin = protocol.PolicyArgRetain
 	}
 	got := b.eval(lua.RWLock.Acquire, 4, acquireArgs(q.token, q.ttl, patience, origin, 0))
 	if code == -1 {
@@ -748,7 +777,7 @@ func (b *rwBench) renews(*rapid.T) {
 
 func (b *rwBench) renewed(q *rwReq, ms int64, exact, keys int) {
 	b.begin("%s is renewed for %d ms, exact %d", q.token, ms, exact)
-	before := q.end
+	before, marked := q.end, q.marked
 	code := b.renew(q, ms, exact == 1)
 	if keys > 1 && code == lua.Granted && ms > q.ttl {
 		q.longer = ms
@@ -756,9 +785,24 @@ func (b *rwBench) renewed(q *rwReq, ms int64, exact, keys int) {
 	if keys == 4 && code == lua.Granted {
 		b.admit(nil)
 	}
-	got := b.eval(lua.RWLock.Renew, keys, renewArgs(q.token, ms, exact))
+	args := renewArgs(q.token, ms, exact)
+	if q.retained {
+		args = append(args, 1)
+	}
+	got := b.eval(lua.RWLock.Renew, keys, args)
 	if got[0] != code {
 		b.failf("reply %v, want code %d", got, code)
+	}
+	switch {
+	case code != lua.Granted:
+	case !q.retained:
+		if len(got) != 2 {
+			b.failf("reply %v to a lease that is not retained", got)
+		}
+	case len(got) != 3 || marked != (got[2] == 0):
+		b.failf("reply %v; was it recalled before? %v", got, !marked)
+	case !marked:
+		b.reach("a renewal replies that the lease was recalled")
 	}
 	if code == lua.Granted {
 		if fence := q.fence * int64(min(keys, 2)-1); got[1] != fence {
@@ -965,6 +1009,7 @@ func (b *rwBench) compare() {
 	for _, z := range leases.Val() {
 		scores[z.Member.(string)] = int64(z.Score)
 	}
+	b.marks(scores)
 	b.messages(scores)
 	b.fences(scores)
 
@@ -1034,6 +1079,21 @@ func (b *rwBench) compare() {
 	}
 }
 
+// marks compares which leases are stored as retained and not recalled, and takes that from the fences.
+func (b *rwBench) marks(scores map[string]int64) {
+	b.r.Helper()
+	for _, q := range b.all {
+		fence := scores["#"+q.token]
+		marked := fence >= rwFurther
+		if b.holds(q) && marked != q.marked {
+			b.failf("%s is stored as retained: %v, want %v", q.token, marked, q.marked)
+		}
+		if marked {
+			scores["#"+q.token] = fence - rwFurther + rwEndless
+		}
+	}
+}
+
 // headNotNotified: the head is gone, perhaps because nobody received the message when it should retry.
 func (b *rwBench) headNotNotified(q *rwReq) {
 	b.r.Helper()
@@ -1048,6 +1108,7 @@ func (b *rwBench) messages(scores map[string]int64) {
 	b.r.Helper()
 	changes := map[string][]*rwReq{}
 	count := map[string]int{}
+	recalls := map[*rwReq]int{}
 	for {
 		x, err := b.sub.ReceiveTimeout(scriptCtx, 5*time.Second)
 		if err != nil {
@@ -1066,6 +1127,12 @@ func (b *rwBench) messages(scores map[string]int64) {
 				b.failf("message %q to %s", m.Payload, keeper)
 			}
 			q := b.all[serial-1]
+			if field[i+1] == "recall" {
+				if recalls[q]++; slices.Contains(b.given, q) && !slices.Contains(changes[keeper], q) {
+					b.reach("recalled before the message about its grant")
+				}
+				continue
+			}
 			if number < 0 && !b.notified[keeper] && -number%10 == 1 && q.lapse > 0 && q.lapse <= b.now {
 				b.notified[keeper] = true
 				b.reach("a lapsed waiter is notified")
@@ -1088,6 +1155,17 @@ func (b *rwBench) messages(scores map[string]int64) {
 			}
 		}
 	}
+	for _, q := range b.recalled {
+		if b.rwModel.subscribed[q.keeper] {
+			recalls[q]--
+			b.reach("a recall is received")
+		}
+	}
+	for q, n := range recalls {
+		if n != 0 {
+			b.failf("%d recalls of %s too many", n, q.token)
+		}
+	}
 	want := map[string][]*rwReq{}
 	readers := 0
 	for _, q := range b.given {
@@ -1101,6 +1179,9 @@ func (b *rwBench) messages(scores map[string]int64) {
 		}
 		want[q.keeper] = append(want[q.keeper], q)
 		b.reach("granted by a message: " + string(q.use))
+		if q.retained {
+			b.reach("a retained lease is granted by a message")
+		}
 		if q.use == 'r' {
 			readers++
 			if waiting := b.queue(); len(waiting) > 0 && waiting[0].use == 'w' && waiting[0].place+rwFurther < q.place {
