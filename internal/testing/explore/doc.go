@@ -8,12 +8,14 @@
 // A world is a value: the state of the server, of the keepers and their requests, and the calls and messages that are under way. Its steps
 // are: a request begins, or is cancelled; a call runs at the server, and its reply arrives at once, later or never; a late copy of it
 // runs; a message arrives or is lost; a lease is renewed or released; a heartbeat is sent; a subscription breaks; a process crashes or freezes;
-// time passes. A keeper that freezes for a while needs no step: its steps come late. Leases and heartbeats end as time passes.
+// time passes. A keeper that freezes for a while needs no step: its steps come late. Leases and heartbeats end as time passes. With retained
+// leases, readers also enter and leave inside a process, and a message about a recall may arrive twice.
 //
 // Where things are:
 //
 //	search.go         the search, breadth first, and the check that everybody is served
 //	world.go          worlds and their steps; the promises
+//	retention.go      leases that a process retains, and the readers inside
 //	rules.go          decisions of the engine, which deliberate bugs replace
 //	server.go         states of the server, and the calls of scripts
 //	interpreter.go    runs a script

@@ -112,6 +112,68 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			new:     "string.sub(flags, 1, 1), not writer_holds\n",
 			problem: "both rely on a lease",
 		},
+		{
+			bug:    "recalls are ignored",
+			config: config{set: lua.RWLock, flags: retainTwice, ticks: 1},
+			rules: func(r *rules) {
+				never := func() bool { return false }
+				r.recallReceived, r.recallReplied = never, never
+			},
+			problem: "not served in time",
+		},
+		{
+			bug:     "a message about a recall is ignored",
+			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1, entries: 1},
+			rules:   func(r *rules) { r.recallReceived = func() bool { return false } },
+			problem: "after its recall",
+		},
+		{
+			bug:     "a reader is admitted after the recall was received",
+			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1, entries: 1},
+			rules:   func(r *rules) { r.enter = func(_, hears, inTime bool) bool { return hears && inTime } },
+			problem: "after its recall",
+		},
+		{
+			bug:     "a reader is admitted while the subscription is down",
+			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1, entries: 1, faults: 1},
+			rules:   func(r *rules) { r.enter = func(open, _, inTime bool) bool { return open && inTime } },
+			problem: "after its recall",
+		},
+		{
+			bug:     "a reader is admitted after the deadline of the retained lease",
+			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 2, entries: 1},
+			rules:   func(r *rules) { r.enter = func(open, hears, _ bool) bool { return open && hears } },
+			problem: "both rely on a lease",
+		},
+		{
+			bug:    "a retained lease is released before its readers have left",
+			config: config{set: lua.RWLock, flags: retainTwice, ticks: 1},
+			rules: func(r *rules) {
+				r.settle = func(x *engine.RetentionRecord, _ int) bool { return x.Settle(0) }
+			},
+			problem: "both rely on a lease",
+		},
+		{
+			bug:     "renewals do not repeat a recall",
+			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1, faults: 1},
+			old:     "< RETAINED and 1 or 0",
+			new:     "< RETAINED and 0 or 0",
+			problem: "not served in time",
+		},
+		{
+			bug:     "a writer that has to wait recalls nobody",
+			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1},
+			old:     "then recall() end",
+			new:     "then end",
+			problem: "not served in time",
+		},
+		{
+			bug:     "a waiter that is granted a lease is not known to retain it",
+			config:  config{set: lua.RWLock, requests: 3, keeperOf: around, flags: retainBetween, ticks: 1, entries: 1},
+			old:     "if flags == RETAINING then score = fence + RETAINED - ENDLESS end",
+			new:     "",
+			problem: "after its recall",
+		},
 	} {
 		if x.large && !*large {
 			continue
@@ -123,7 +185,9 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			if c.requests == 0 {
 				c.requests = 2
 			}
-			c.keeperOf = apart
+			if c.keeperOf == [maxRequests]int{} {
+				c.keeperOf = apart
+			}
 			if c.set == lua.RWLock {
 				c.exclude = readersShare
 			}

@@ -16,6 +16,13 @@ type rules struct {
 	rejoinPlace func(place, asked, now, heartbeatTimeout int64) int64
 	// needsTombstone reports whether the cleanup of a token prevents that a copy of its request is granted later.
 	needsTombstone func(engine.TokenRecord) bool
+	// enter reports whether a reader is admitted by a retained lease: while it is open, its recall would be heard, and its
+	// deadline has not passed.
+	enter func(open, hears, inTime bool) bool
+	// settle reports whether a retained lease is released now.
+	settle func(x *engine.RetentionRecord, inside int) bool
+	// recallReceived and recallReplied report whether a keeper heeds a message about a recall, and a renewal's reply.
+	recallReceived, recallReplied func() bool
 }
 
 // engineRules are the decisions of the engine.
@@ -28,6 +35,10 @@ var engineRules = rules{
 		return engine.RejoinPlace(place, time.UnixMilli(asked), time.UnixMilli(now), time.Duration(heartbeatTimeout)*time.Millisecond)
 	},
 	needsTombstone: func(t engine.TokenRecord) bool { return t.NeedsTombstone() },
+	enter:          func(open, hears, inTime bool) bool { return open && hears && inTime },
+	settle:         func(x *engine.RetentionRecord, inside int) bool { return x.Settle(inside) },
+	recallReceived: func() bool { return true },
+	recallReplied:  func() bool { return true },
 }
 
 func msTime(ms int64) time.Time { return time.UnixMilli(ms) }

@@ -121,7 +121,7 @@ const patience = 2 * maxRequests * (ttl + heartbeatTTL) / tick
 // world and reports whether it was noted before.
 func (m *model) isServed(w world, known func(world) bool) (path []string, ok bool) {
 	w.faults, w.slow, w.renewals, w.cancels, w.crashes = 0, 0, 0, 0, 0
-	w.late = [4]int32{}
+	w.calm, w.entries, w.late = true, 0, [4]int32{}
 	begin := w
 	for int(w.tick-begin.tick) <= patience {
 		if known(w) {
@@ -169,5 +169,6 @@ func (m *model) faultless(w *world) (step, bool) {
 // preference has the steps of worlds without faults, in their order. The others are 0.
 var preference = [stepTick + 1]int{
 	stepAnswerAsk: 1, stepAnswerChange: 2, stepAnswerHeartbeat: 3, stepMessage: 4,
-	stepRunAsk: 5, stepRunChange: 6, stepRunHeartbeat: 7, stepRelease: 8, stepSubscribe: 9, stepHeartbeat: 10, stepTick: 11,
+	stepRunAsk: 5, stepRunChange: 6, stepRunHeartbeat: 7, stepRelease: 8, stepOpen: 8, stepLeave: 8, stepSubscribe: 9, stepHeartbeat: 10,
+	stepLapse: 11, stepRenew: 12, stepEnter: 13, stepTick: 14,
 }

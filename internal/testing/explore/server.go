@@ -2,6 +2,7 @@ package explore
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -54,6 +55,8 @@ func (c call) has(r int) bool { return c.requests&(1<<r) != 0 }
 type serverState struct {
 	data  *store
 	known uint8 // bits of the requests that have a lease or a place
+	// bits of those whose retained lease was recalled
+	recalled uint8
 }
 
 // runKey is all that the outcome of a script depends on.
@@ -75,6 +78,7 @@ type server struct {
 	set    *lua.Set
 	text   map[script]string
 	tokens [maxRequests]string
+	retain [maxRequests]bool // their leases
 	keys   []string
 	in     *interpreter
 
@@ -104,6 +108,10 @@ func newServer(set *lua.Set, tokens [maxRequests]string, change func(string) str
 		stateIDs: map[string]int32{}, calls: make([]call, 1), callIDs: map[call]int32{}, replies: make([][]int64, 1),
 		replyIDs: map[string]int32{}, messages: make([]published, 1), msgIDs: map[published]int32{}, runs: map[runKey]runResult{},
 	}
+	for r, token := range tokens {
+		t, _ := protocol.ParseToken(token)
+		s.retain[r] = t.Flags == retained
+	}
 	if change != nil {
 		for name, text := range s.text {
 			s.text[name] = change(text)
@@ -125,6 +133,9 @@ func (s *server) state(data *store) int32 {
 			if v := data.get(key); v.text == token || v.member(token) >= 0 {
 				st.known |= 1 << r
 			}
+		}
+		if fence, _ := data.get(s.keys[0]).zscore("#" + token).(string); s.retain[r] && fence != "" && float(fence) < 4.5e15 {
+			st.recalled |= 1 << r
 		}
 	}
 	id := int32(len(s.states))
@@ -182,10 +193,15 @@ func (s *server) arguments(c call) (keys, argv []string) {
 	epoch := protocol.EpochOf(metadataTTL)
 	var args []any
 	keys = s.keys
-	token := ""
+	token, policyArg := "", ""
+	var isRetained any
 	for r := range s.tokens {
-		if c.has(r) {
-			token = s.tokens[r]
+		if !c.has(r) {
+			continue
+		}
+		token = s.tokens[r]
+		if s.retain[r] {
+			policyArg, isRetained = protocol.PolicyArgRetain, 1
 		}
 	}
 	switch c.script {
@@ -193,7 +209,7 @@ func (s *server) arguments(c call) (keys, argv []string) {
 		keys = s.keys[:s.set.ShortKeys]
 		args = protocol.AcquireArgs(nil, token, ttl, epoch, "", nil, nil)
 	case acquire:
-		args = protocol.AcquireArgs(nil, token, ttl, epoch, "", settings, 0)
+		args = protocol.AcquireArgs(nil, token, ttl, epoch, policyArg, settings, 0)
 	case release:
 		tombstone, unused := int64(0), 0
 		if c.tombstone {
@@ -205,7 +221,7 @@ func (s *server) arguments(c call) (keys, argv []string) {
 		args = protocol.ReleaseArgs(nil, token, settings, tombstone, unused)
 	case renew:
 		keys = s.keys[:1]
-		args = protocol.RenewArgs(nil, token, ttl, 0, settings, nil)
+		args = protocol.RenewArgs(nil, token, ttl, 0, settings, isRetained)
 	case heartbeat:
 		args = protocol.HeartbeatArgs(nil, settings, 0, "")
 		for _, r := range c.list() {
@@ -221,6 +237,22 @@ func (s *server) arguments(c call) (keys, argv []string) {
 		argv = append(argv, fmt.Sprint(x))
 	}
 	return keys, argv
+}
+
+// addressed returns the requests that a message is about.
+func (s *server) addressed(id int32) (list []int) {
+	wakeups, err := protocol.ParseMessage(s.messages[id].text)
+	if err != nil {
+		panic(err)
+	}
+	for _, x := range wakeups {
+		n, err := strconv.Atoi(x.Serial)
+		if err != nil {
+			panic(err)
+		}
+		list = append(list, n-1)
+	}
+	return list
 }
 
 // list returns the requests that a call names.

@@ -37,7 +37,7 @@ func TestStoreMatchesServer(t *testing.T) {
 		c := &config{requests: maxRequests, keeperOf: together}
 		c.set = rapid.SampledFrom([]*lua.Set{lua.Mutex, lua.Fair, lua.RWLock}).Draw(r, "primitive")
 		if c.set == lua.RWLock {
-			c.flags = readWrite
+			c.flags = rapid.SampledFrom([][maxRequests]string{readWrite, retainTwice, retainBeside}).Draw(r, "flags")
 		}
 		srv := newServer(c.set, c.tokens(), nil)
 		data := &store{keys: map[string]*value{}}
@@ -64,6 +64,9 @@ func TestStoreMatchesServer(t *testing.T) {
 				for q := range k.places {
 					k.places[q] = rapid.SampledFrom([]int64{0, now*1000 - 5, now * 1000}).Draw(r, "place")
 				}
+			}
+			if k.script == acquireShort && c.flags[k.list()[0]] == retained {
+				k.script = acquire
 			}
 			keys, argv := srv.arguments(k)
 			text := srv.text[k.script]

@@ -44,6 +44,7 @@ type request struct {
 	deadline    int64 // ms since start
 	record      engine.TokenRecord
 	ask, change slot // acquire; renew and then release
+	retention   retention
 }
 
 // keeperState is the state of a process.
@@ -73,10 +74,12 @@ type world struct {
 	renewals int8
 	cancels  int8
 	crashes  int8
+	entries  int8
+	calm     bool // there are no more faults, and no bounds; see isServed
 	keepers  [maxKeepers]keeper
 	requests [maxRequests]request
 	late     [4]int32 // calls that nobody waits for any more and that have not run, sorted; 0: none
-	messages [4]int32 // on their way, sorted; 0: none
+	messages [6]int32 // on their way, sorted; 0: none
 }
 
 // config says what is searched.
@@ -96,6 +99,7 @@ type config struct {
 	cancels  int8 // requests that are cancelled
 	renewals int8
 	crashes  int8 // processes that crash, or freeze for good
+	entries  int8 // readers that a process admits by a lease that it retains, besides the first
 }
 
 func (c *config) tokens() (list [maxRequests]string) {
@@ -112,7 +116,7 @@ func (c *config) tokens() (list [maxRequests]string) {
 func keeperID(k int) string { return string(rune('a' + k)) }
 
 func (c *config) initial() world {
-	w := world{faults: c.faults, slow: c.slow, renewals: c.renewals, cancels: c.cancels, crashes: c.crashes}
+	w := world{faults: c.faults, slow: c.slow, renewals: c.renewals, cancels: c.cancels, crashes: c.crashes, entries: c.entries}
 	for k := range w.keepers {
 		w.keepers[k].subscribed = true
 	}
@@ -147,6 +151,11 @@ const (
 	stepFreeze
 	stepUnsubscribe
 	stepSubscribe
+	stepOpen          // the caller whose request brought a retained lease learns of it
+	stepEnter         // a reader is admitted inside a process
+	stepLeave         // a reader leaves
+	stepLapse         // a keeper finds that the deadline of a retained lease has passed
+	stepRepeatMessage // a message arrives, and will again
 	stepTick
 )
 
@@ -169,6 +178,9 @@ func (w *world) now() int64 { return int64(w.tick) * tick }
 // believes reports whether a process relies on the lease of a request. A frozen one does when it wakes.
 func (w *world) believes(r int) bool {
 	q := &w.requests[r]
+	if x := &q.retention; x.is {
+		return x.inside > 0 && q.phase != lost && (w.now() < q.deadline || x.late)
+	}
 	return q.phase == leased && w.now() < q.deadline
 }
 
@@ -186,11 +198,15 @@ func (m *model) steps(w *world, visit func(step)) {
 		}
 		// Requests of a keeper that differ in nothing begin in their order.
 		inOrder := r == 0 || m.keeperOf[r-1] != k || m.flags[r-1] != m.flags[r] || w.requests[r-1].phase != idle
-		if q.phase == idle && inOrder {
+		if q.phase == idle && inOrder && (m.flags[r] != retained || w.keepers[k].subscribed) {
 			try(stepBegin, r)
 		}
 		if w.cancels > 0 && (q.phase == asking || q.phase == waiting) {
 			try(stepCancel, r)
+		}
+		if q.retention.is {
+			m.retentionSteps(w, r, try)
+			continue
 		}
 		if q.phase == leased && q.change.call == 0 || q.phase == lost {
 			try(stepRelease, r)
@@ -230,6 +246,9 @@ func (m *model) steps(w *world, visit func(step)) {
 				try(stepMessage, i)
 				if w.faults > 0 {
 					try(stepLoseMessage, i)
+					if m.recalls(id) != 0 {
+						try(stepRepeatMessage, i)
+					}
 				}
 			}
 		}
@@ -284,8 +303,15 @@ func (m *model) apply(w *world, s step) {
 	i := int(s.at)
 	switch s.kind {
 	case stepBegin:
-		w.requests[i].phase, w.requests[i].asked = asking, w.tick
-		m.sendAsk(w, i, m.set.ShortKeys > 0)
+		q := &w.requests[i]
+		q.phase, q.asked = asking, w.tick
+		if m.flags[i] == retained {
+			q.retention = retention{is: true, confirmed: true}
+		}
+		if m.flags[i] == protocol.FlagWrite {
+			m.yield(w, m.keeperOf[i])
+		}
+		m.sendAsk(w, i, m.set.ShortKeys > 0 && m.flags[i] != retained)
 	case stepRunAsk:
 		m.run(w, &w.requests[i].ask)
 		m.answerAsk(w, i)
@@ -307,7 +333,7 @@ func (m *model) apply(w *world, s step) {
 	case stepRunLate:
 		late := slot{call: w.late[i]}
 		w.late[i] = 0
-		tidy(&w.late)
+		tidy(w.late[:])
 		m.run(w, &late)
 	case stepAnswerAsk:
 		m.answerAsk(w, i)
@@ -343,11 +369,22 @@ func (m *model) apply(w *world, s step) {
 		m.leaveLate(w, &p.heartbeat)
 		p.due = true
 	case stepMessage:
-		m.receive(w, i)
+		id := w.messages[i]
+		w.messages[i] = 0
+		tidy(w.messages[:])
+		m.receive(w, id)
+	case stepRepeatMessage:
+		w.faults--
+		m.receive(w, w.messages[i])
 	case stepLoseMessage:
 		w.faults--
+		for r := range m.requests {
+			if x := &w.requests[r].retention; x.is && m.recalls(w.messages[i])&(1<<r) != 0 {
+				x.lost = true
+			}
+		}
 		w.messages[i] = 0
-		tidy(&w.messages)
+		tidy(w.messages[:])
 	case stepCancel:
 		w.cancels--
 		m.leave(w, i)
@@ -355,7 +392,12 @@ func (m *model) apply(w *world, s step) {
 		m.release(w, i, false)
 	case stepRenew:
 		q := &w.requests[i]
-		w.renewals--
+		if !w.calm {
+			w.renewals--
+		}
+		if q.retention.is && !m.onTimer(w, i) {
+			return
+		}
 		q.renewed = w.tick
 		q.change = slot{call: m.srv.call(call{script: renew, requests: 1 << i}), sent: w.tick}
 	case stepHeartbeat:
@@ -369,8 +411,19 @@ func (m *model) apply(w *world, s step) {
 		w.faults--
 		w.keepers[i].subscribed = false
 		m.dropMessages(w, i)
+		m.subscriptionChanged(w, i, false)
 	case stepSubscribe:
 		w.keepers[i].subscribed, w.keepers[i].due = true, true
+		m.subscriptionChanged(w, i, true)
+	case stepOpen:
+		w.requests[i].retention.openLease()
+	case stepEnter:
+		m.enter(w, i)
+	case stepLeave:
+		m.leaveInside(w, i)
+	case stepLapse:
+		w.requests[i].phase = lost
+		m.giveBack(w, i, false)
 	case stepTick:
 		w.tick++
 	}
@@ -402,7 +455,7 @@ func (m *model) run(w *world, s *slot) {
 			panic("more messages than a world has room for")
 		}
 		w.messages[len(w.messages)-1] = id
-		tidy(&w.messages)
+		tidy(w.messages[:])
 	}
 }
 
@@ -410,14 +463,14 @@ func (m *model) run(w *world, s *slot) {
 func (m *model) leaveLate(w *world, s *slot) {
 	if s.call != 0 && s.reply == 0 && w.late[len(w.late)-1] == 0 {
 		w.late[len(w.late)-1] = s.call
-		tidy(&w.late)
+		tidy(w.late[:])
 	}
 	*s = slot{}
 }
 
 // tidy sorts a list, with zeros at the end.
-func tidy(list *[4]int32) {
-	slices.SortFunc(list[:], func(a, b int32) int { return cmp.Compare(uint32(a-1), uint32(b-1)) })
+func tidy(list []int32) {
+	slices.SortFunc(list, func(a, b int32) int { return cmp.Compare(uint32(a-1), uint32(b-1)) })
 }
 
 // leave ends a request without a lease, as its caller or the server wants.
@@ -437,7 +490,11 @@ func (m *model) release(w *world, r int, unused bool) {
 	c := call{script: release, requests: 1 << r, tombstone: m.rules.needsTombstone(q.record), unused: unused}
 	m.leaveLate(w, &q.ask)
 	m.leaveLate(w, &q.change)
+	was := *q
 	*q = request{phase: leaving, change: slot{call: m.srv.call(c), sent: w.tick}}
+	if was.retention.inside > 0 { // they rely on it all the same
+		q.retention, q.deadline = was.retention, was.deadline
+	}
 }
 
 // grant handles a grant whose lease lasts for ms from when a call was sent. It reports whether the grant came in time.
@@ -448,7 +505,7 @@ func (m *model) grant(w *world, r int, sent int8, ms int64) bool {
 	if !engine.GrantInTime(msTime(until), msTime(start+w.now())) {
 		return false
 	}
-	*q = request{phase: leased, deadline: until - start, record: q.record, renewed: w.tick, ask: q.ask}
+	*q = request{phase: leased, deadline: until - start, record: q.record, renewed: w.tick, ask: q.ask, retention: q.retention}
 	if ms < ttl || sent != w.tick {
 		q.renewed = -1
 	}
@@ -503,13 +560,21 @@ func (m *model) answerChange(w *world, r int) {
 		if err != nil {
 			panic(err)
 		}
+		was := *q
 		*q = request{phase: over}
+		if was.retention.inside > 0 {
+			q.retention, q.deadline = was.retention, was.deadline
+		}
 		if k := m.keeperOf[r]; a.QueueEmpty && m.waiters(w, k) != 0 {
 			w.keepers[k].due = true
 		}
 		return
 	}
-	a, err := protocol.ParseRenewReply(m.srv.replies[s.reply])
+	parse := protocol.ParseRenewReply
+	if q.retention.is {
+		parse = protocol.ParseRetainedRenewReply
+	}
+	a, err := parse(m.srv.replies[s.reply])
 	switch {
 	case err != nil:
 		panic(err)
@@ -517,8 +582,14 @@ func (m *model) answerChange(w *world, r int) {
 	case a.Held:
 		until := m.rules.leaseUntil(start+int64(s.sent)*tick, start+w.now(), ttl) - start
 		q.deadline = max(q.deadline, until)
+		if q.retention.is {
+			m.renewed(w, r, a.Recalled)
+		}
 	default:
 		q.phase = lost
+		if q.retention.is {
+			m.giveBack(w, r, false)
+		}
 	}
 }
 
@@ -577,11 +648,8 @@ func (m *model) answerHeartbeat(w *world, k int) {
 }
 
 // receive handles a message.
-func (m *model) receive(w *world, i int) {
-	id := w.messages[i]
+func (m *model) receive(w *world, id int32) {
 	k := m.addressee(id)
-	w.messages[i] = 0
-	tidy(&w.messages)
 	list, err := protocol.ParseMessage(m.srv.messages[id].text)
 	if err != nil {
 		panic(err)
@@ -593,6 +661,12 @@ func (m *model) receive(w *world, i int) {
 		}
 		r := n - 1
 		q := &w.requests[r]
+		if x.Recalled {
+			if q.retention.is && m.rules.recallReceived() {
+				m.giveBack(w, r, true)
+			}
+			continue
+		}
 		if q.phase != asking && q.phase != waiting {
 			continue
 		}
@@ -611,7 +685,7 @@ func (m *model) dropMessages(w *world, k int) {
 			w.messages[i] = 0
 		}
 	}
-	tidy(&w.messages)
+	tidy(w.messages[:])
 }
 
 // stop ends a keeper's process, or freezes it for good. The server keeps the subscription of a frozen one.
@@ -629,7 +703,7 @@ func (m *model) stop(w *world, k int, crash bool) {
 		if crash || q.phase != leased {
 			*q = request{phase: dead}
 		} else {
-			*q = request{phase: leased, deadline: q.deadline}
+			*q = request{phase: leased, deadline: q.deadline, retention: q.retention}
 		}
 	}
 	*p = keeper{state: crashed}
@@ -649,6 +723,9 @@ func (m *model) problem(w *world) string {
 	}
 	data := &m.srv.states[w.server]
 	for r := range m.requests {
+		if w.requests[r].retention.passing {
+			return fmt.Sprintf("a reader is admitted by the lease of %s after its recall, which the keeper must have known", requestName(r))
+		}
 		switch w.requests[r].phase {
 		case over:
 			if data.known&(1<<r) != 0 {
@@ -731,6 +808,16 @@ func (m *model) describe(w *world, s step) string {
 		return keeperName(i) + " loses its subscription"
 	case stepSubscribe:
 		return keeperName(i) + " subscribes again"
+	case stepRepeatMessage:
+		return fmt.Sprintf("%s receives %q, which will come again", keeperName(m.addressee(w.messages[i])), m.srv.messages[w.messages[i]].text)
+	case stepOpen:
+		return fmt.Sprintf("the caller of %s learns of its lease, and readers may enter by it", requestName(i))
+	case stepEnter:
+		return fmt.Sprintf("a reader enters by the lease of %s", requestName(i))
+	case stepLeave:
+		return fmt.Sprintf("a reader of %s leaves", requestName(i))
+	case stepLapse:
+		return fmt.Sprintf("%s finds that the deadline of %s has passed", keeperName(m.keeperOf[i]), requestName(i))
 	}
 	return fmt.Sprintf("time passes: %d ms", int64(w.tick+1)*tick)
 }
