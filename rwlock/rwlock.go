@@ -43,7 +43,7 @@ type Options struct {
 	// releases the lease. If the process is frozen or cut off, the writer waits until the lease has expired. Without a
 	// subscription nothing is granted inside. TryLock fails while another process retains a lease, and recalls it.
 	//
-	// After a recall the process retains no lease of the name for nine times as long as the recall took, from 50 ms to a
+	// After a recall the process retains no lease of the name for nine times as long as the recall took, from 20 ms to a
 	// minute, and then only if it reads about 20 times as often as it is recalled. A keeper retains leases of 10,000 names at
 	// most, those that it used last.
 	//

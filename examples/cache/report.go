@@ -53,7 +53,7 @@ func print(out io.Writer, all []*result) {
 Commands include those of the writer; a script counts as one. A stale read
 returned an older version than the last one that was written before it began.
 The wait is from the request for the write lock to its grant. After a write the
-processes use the lock without Retain for about 50 ms: most commands of that
+processes use the lock without Retain for about 20 ms: most commands of that
 column are from then. With Retain a process that is frozen can delay a writer
 by up to 5 s. The pointer's reads take no lock: some are stale by design.
 `)

@@ -12,9 +12,10 @@ const (
 	MaxNames = 10_000
 
 	// A lease that was recalled is not retained again for inhibition times as long as that took, so that a writer is slowed by
-	// no more than a tenth. (Dice and Kogan, BRAVO, ATC 2019)
+	// no more than a tenth. (Dice and Kogan, BRAVO, ATC 2019) The least is for what the process does not see: the messages
+	// between it, the server and the writer, 2 ms if they take no longer in all.
 	inhibition     = 9
-	leastInhibited = 50 * time.Millisecond
+	leastInhibited = 20 * time.Millisecond
 	mostInhibited  = time.Minute
 	jitter         = 0.25 // of the inhibition, either way
 

@@ -189,10 +189,10 @@ func TestPolicy(t *testing.T) {
 	if !p.Allows(0) {
 		t.Error("a name that was never used is not retained at once")
 	}
-	p = p.Read(0, 10).Recalled(10*ms, 2*ms, 0.5) // inhibited for at least 50 ms
+	p = p.Read(0, 10).Recalled(10*ms, 2*ms, 0.5) // inhibited for at least 20 ms
 	p = p.Read(11*ms, 100)
-	if p.Allows(59*ms) || !p.Allows(61*ms) {
-		t.Error("not inhibited for 50 ms")
+	if p.Allows(29*ms) || !p.Allows(31*ms) {
+		t.Error("not inhibited for 20 ms")
 	}
 	p = p.Recalled(100*ms, 20*ms, 0.5) // 180 ms
 	if p.Read(101*ms, 1000).Allows(279*ms) || !p.Read(101*ms, 1000).Allows(281*ms) {
