@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
@@ -25,6 +26,7 @@ type role struct {
 	Redis, Etcd string
 	TTL         time.Duration
 	Names       []string
+	Retain      bool // it reads each name until the process retains a lease of it, instead of locking it
 }
 
 // child locks all names, prints "held" when it has them all, and runs until its standard input ends.
@@ -37,6 +39,14 @@ func child(text string) {
 	}
 	var r role
 	check(json.Unmarshal([]byte(text), &r))
+	if r.Retain {
+		check(play(func(s *stage) {
+			s.must(retainAll(s, target{redis: r.Redis}, r.Names))
+			fmt.Println("held")
+			_, _ = io.Copy(io.Discard, os.Stdin)
+		}))
+		return
+	}
 	i := slices.IndexFunc(libraries, func(l library) bool { return l.name == r.Library })
 	check(play(func(s *stage) {
 		c := libraries[i].open(s, target{redis: r.Redis, etcd: r.Etcd}, r.TTL)
@@ -58,9 +68,15 @@ func child(text string) {
 
 // spawn starts a child that asks for these names. Kill ends it by SIGKILL and waits for it.
 func (b *bench) spawn(s *stage, l library, ttl time.Duration, names []string) (held <-chan error, kill func()) {
+	held, kill, _ = start(s, role{Library: l.name, Redis: b.at.redis, Etcd: b.at.etcd, TTL: ttl, Names: names})
+	return held, kill
+}
+
+// start starts a child. Held tells when it has printed that it is ready. Freeze stops it, and returns when it stands still.
+func start(s *stage, r role) (held <-chan error, kill, freeze func()) {
 	self, err := os.Executable()
 	s.must(err)
-	text, err := json.Marshal(role{Library: l.name, Redis: b.at.redis, Etcd: b.at.etcd, TTL: ttl, Names: names})
+	text, err := json.Marshal(r)
 	s.must(err)
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), childRole+"="+string(text))
@@ -83,7 +99,11 @@ func (b *bench) spawn(s *stage, l library, ttl time.Duration, names []string) (h
 		}
 		done <- err
 	}()
-	return done, kill
+	freeze = func() {
+		s.must(cmd.Process.Signal(syscall.SIGSTOP))
+		time.Sleep(20 * time.Millisecond) // the signal is delivered in its own time
+	}
+	return done, kill, freeze
 }
 
 // settle is the time for a waiter to join the queue where the server cannot report it.

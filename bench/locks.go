@@ -383,18 +383,11 @@ type readWrite struct {
 var readWrites = []readWrite{
 	{
 		library: library{name: "lockkeeper rwlock", settings: "defaults"},
-		openRW: func(t redistest.TB, at target) (read, write func(name string) lock) {
-			k := keeper(t, at.rdb(t), lockkeeper.Options{})
-			of := func(name string) *rwlock.Lock {
-				l, err := rwlock.New(k, name, &rwlock.Options{TTL: ttl})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return l
-			}
-			return func(name string) lock { return waiting(benchmarks.Func(of(name).RLock)) },
-				func(name string) lock { return waiting(of(name)) }
-		},
+		openRW:  keeperRW(rwlock.Options{}),
+	},
+	{
+		library: library{name: "lockkeeper rwlock, Retain", settings: "Retain for readers"},
+		openRW:  keeperRW(rwlock.Options{Retain: true}),
 	},
 	{
 		library: library{
@@ -421,6 +414,24 @@ var readWrites = []readWrite{
 				}
 		},
 	},
+}
+
+// keeperRW is our read-write lock. The options are those of readers; a writer does not retain.
+func keeperRW(o rwlock.Options) func(t redistest.TB, at target) (read, write func(name string) lock) {
+	return func(t redistest.TB, at target) (read, write func(name string) lock) {
+		k := keeper(t, at.rdb(t), lockkeeper.Options{})
+		of := func(name string) *rwlock.Lock {
+			o := o
+			o.TTL = ttl
+			l, err := rwlock.New(k, name, &o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		return func(name string) lock { return waiting(benchmarks.Func(of(name).RLock)) },
+			func(name string) lock { return waiting(of(name)) }
+	}
 }
 
 // count sums up how often a server has run what clients of this library send, and for how many microseconds.

@@ -128,3 +128,37 @@ func TestChildHoldsUntilItIsKilled(t *testing.T) {
 		})
 	}
 }
+
+func TestRetainedIsMeasuredAgainstTheSameWithout(t *testing.T) {
+	redistest.RequireBinary(t)
+	var out, errs strings.Builder
+	if code := run([]string{"-quick", "-only", "retained", "-json"}, &out, &errs); code != 0 {
+		t.Fatalf("the code is %d: %s%s", code, errs.String(), out.String())
+	}
+	var got struct{ Cases []result }
+	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
+		t.Fatal(err)
+	}
+	measured := map[string]float64{}
+	for _, x := range got.Cases {
+		measured[x.Case+" "+x.Library+" "+x.Metric] = x.Value
+	}
+	for of, metric := range map[string]string{
+		"retained/readers": "reads/s", "retained/writer": "x-ping", "retained/writer/network=1ms": "x-ping",
+		"retained/half-writes/processes=2": "ops/s", "retained/half-writes/processes=8": "ops/s",
+	} {
+		for _, side := range retainSides("rwlock") {
+			if measured[of+" "+side+" "+metric] <= 0 {
+				t.Errorf("%s: no %s of %s", of, metric, side)
+			}
+		}
+	}
+	// Counts, and a time that leases bound, do not depend on the machine.
+	plain, retain := measured["retained/readers rwlock cmds/read"], measured["retained/readers rwlock, Retain cmds/read"]
+	if plain < 1.9 || retain > plain/4 {
+		t.Errorf("commands per read: %v, with Retain %v", plain, retain)
+	}
+	if wait := measured["retained/frozen rwlock, Retain ms/wait-max"]; wait < 1000 || wait > 5500 {
+		t.Errorf("a writer waits %v ms for a process that is frozen", wait)
+	}
+}

@@ -50,24 +50,12 @@ func readers(b *bench) {
 				})
 			}
 			time.Sleep(200 * time.Millisecond)
-			var waits []float64
 			began, from := time.Now(), reads.Load()
-			for tick := time.NewTicker(100 * time.Millisecond); time.Since(began) < span; <-tick.C {
-				start := time.Now()
-				release, err := writer(ctx)
-				if err == nil {
-					waits = append(waits, float64(time.Since(start))/1e6)
-					time.Sleep(time.Millisecond)
-					err = release()
-				}
-				if err != nil {
-					failed.Store(&err)
-					break
-				}
-			}
+			waits, err := writes(writer, began.Add(span))
 			perSecond := float64(reads.Load()-from) / time.Since(began).Seconds()
 			stop.Store(true)
 			wg.Wait()
+			s.must(err)
 			if err := failed.Load(); err != nil {
 				s.Fatal(*err)
 			}
