@@ -8,6 +8,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"os"
 	"regexp"
 	"sync"
 	"time"
@@ -53,6 +54,8 @@ type Net struct {
 	blackhole  bool
 	delay      time.Duration
 	replyDelay time.Duration // delay of everything that is read
+	noMessages bool          // messages to subscribers are lost
+	frozen     chan struct{} // closed when the freeze ends; nil if the network is not frozen
 	watch      func(sent []byte)
 	written    [][]byte // commands sent since ResetCount
 	counting   bool
@@ -62,6 +65,12 @@ type Net struct {
 
 // selectCommand matches a SELECT command.
 var selectCommand = regexp.MustCompile(`\*2\r\n\$6\r\nselect\r\n\$\d+\r\n\d+\r\n`)
+
+// handshake matches the commands that go-redis sends on a new connection.
+var handshake = regexp.MustCompile(`^\*\d+\r\n\$\d+\r\n(hello|client|auth|select|readonly)\r\n`)
+
+// messages matches what a server sends to a subscriber of a channel.
+var messages = regexp.MustCompile(`[>*]\d\r\n\$(7\r\nmessage|8\r\nsmessage)\r\n`)
 
 type rule struct {
 	match []byte
@@ -76,7 +85,7 @@ func New(dial Dialer) *Net { return &Net{dial: dial, conns: map[*conn]struct{}{}
 func (n *Net) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	refused := &net.OpError{Op: "dial", Net: network, Err: io.ErrClosedPipe}
 	n.mu.Lock()
-	down := n.down
+	down := n.down || n.frozen != nil
 	n.mu.Unlock()
 	if down {
 		return nil, refused
@@ -85,9 +94,9 @@ func (n *Net) Dial(ctx context.Context, network, addr string) (net.Conn, error) 
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: inner, net: n}
+	c := &conn{Conn: inner, net: n, closed: make(chan struct{})}
 	n.mu.Lock()
-	down = n.down // it may have changed while dialing
+	down = n.down || n.frozen != nil // it may have changed while dialing
 	if !down {
 		n.conns[c] = struct{}{}
 	}
@@ -121,7 +130,36 @@ func (n *Net) Break(text string, times int, fault Fault) {
 func (n *Net) Restore() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.rules, n.down, n.blackhole, n.delay, n.replyDelay = nil, false, false, 0, 0
+	n.rules, n.down, n.blackhole, n.delay, n.replyDelay, n.noMessages = nil, false, false, 0, 0, false
+	if n.frozen == nil {
+		return
+	}
+	close(n.frozen)
+	n.frozen = nil
+	for c := range n.conns {
+		if len(c.held) > 0 {
+			held := c.held
+			c.held = nil
+			go func() { _, _ = c.Conn.Write(held) }()
+		}
+	}
+}
+
+// Freeze holds back what is sent and what arrives, and refuses new connections, until Restore: the process behind the
+// network does nothing for a while. Writes return at once, and a read ends by its deadline.
+func (n *Net) Freeze() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.frozen == nil {
+		n.frozen = make(chan struct{})
+	}
+}
+
+// LoseMessages discards messages to subscribers until Restore. Their connections and all other replies are not affected.
+func (n *Net) LoseMessages() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.noMessages = true
 }
 
 // Down cuts every connection and refuses new ones until Restore.
@@ -147,7 +185,8 @@ func (n *Net) Delay(d time.Duration) {
 	n.delay = d
 }
 
-// DelayReplies delays everything that the server sends by d.
+// DelayReplies delays everything that the server sends by d, except during the handshake of a connection: go-redis holds a
+// mutex meanwhile, and while a goroutine waits for a mutex the clock of a bubble does not advance.
 func (n *Net) DelayReplies(d time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -255,6 +294,7 @@ func (n *Net) anyAddr() string {
 func (n *Net) faultFor(c *conn, b []byte) (f Fault, hit bool, delay time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	c.handshake = handshake.Match(b)
 	if bytes.Contains(b, []byte("subscribe\r\n")) {
 		c.subscribed = true
 	}
@@ -285,9 +325,16 @@ type conn struct {
 	net         *Net
 	subscribed  bool // guarded by net.mu, as is dropReplies
 	dropReplies bool
+	handshake   bool   // what was written last is part of the handshake; guarded by net.mu
+	held        []byte // written while the network is frozen; guarded by net.mu
 
-	mu         sync.Mutex
-	replyFault *Fault // of the next reply
+	closing sync.Once
+	closed  chan struct{} // closed by Close
+
+	mu           sync.Mutex
+	replyFault   *Fault    // of the next reply
+	readDeadline time.Time // as the user has set it
+	late         []byte    // read while the network was frozen, and not returned yet
 }
 
 func (c *conn) Write(b []byte) (int, error) {
@@ -297,7 +344,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	if watch != nil {
 		watch(b)
 	}
-	if blackhole {
+	if blackhole || c.hold(b) {
 		return len(b), nil
 	}
 	fault, hit, delay := c.net.faultFor(c, b)
@@ -318,14 +365,82 @@ func (c *conn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
+// hold keeps what is written while the network is frozen, and reports whether it is.
+func (c *conn) hold(b []byte) bool {
+	c.net.mu.Lock()
+	defer c.net.mu.Unlock()
+	if c.net.frozen != nil {
+		c.held = append(c.held, b...)
+	}
+	return c.net.frozen != nil
+}
+
+// awaitThaw waits until the network is not frozen. It returns an error if the deadline of the read passes before, or if the
+// connection is closed.
+func (c *conn) awaitThaw() error {
+	for {
+		c.net.mu.Lock()
+		frozen := c.net.frozen
+		c.net.mu.Unlock()
+		if frozen == nil {
+			return nil
+		}
+		c.mu.Lock()
+		deadline := c.readDeadline
+		c.mu.Unlock()
+		var passed <-chan time.Time
+		if !deadline.IsZero() {
+			passed = time.After(time.Until(deadline))
+		}
+		select {
+		case <-frozen:
+		case <-passed:
+			return os.ErrDeadlineExceeded
+		case <-c.closed:
+			return net.ErrClosed
+		}
+	}
+}
+
+// readLate returns what arrived before an earlier read ended by its deadline.
+func (c *conn) readLate(b []byte) (int, error) {
+	c.mu.Lock()
+	late := len(c.late) > 0
+	c.mu.Unlock()
+	if !late {
+		return 0, nil
+	}
+	if err := c.awaitThaw(); err != nil {
+		return 0, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := copy(b, c.late)
+	c.late = c.late[k:]
+	return k, nil
+}
+
 func (c *conn) Read(b []byte) (int, error) {
 	for {
+		if k, err := c.readLate(b); k > 0 || err != nil {
+			return k, err
+		}
 		k, err := c.Conn.Read(b)
 		if err != nil {
 			return k, err
 		}
+		if err := c.awaitThaw(); err != nil {
+			c.mu.Lock()
+			c.late = append(c.late, b[:k]...)
+			c.mu.Unlock()
+			return 0, err
+		}
 		c.net.mu.Lock()
 		drop, delay := c.dropReplies, c.net.replyDelay
+		if c.handshake {
+			delay = 0
+		}
+		drop = drop || c.net.noMessages && c.subscribed && messages.Match(b[:k])
 		c.net.mu.Unlock()
 		if delay > 0 {
 			time.Sleep(delay)
@@ -352,9 +467,26 @@ func (c *conn) Read(b []byte) (int, error) {
 	}
 }
 
+func (c *conn) SetDeadline(t time.Time) error {
+	c.setReadDeadline(t)
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.setReadDeadline(t)
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *conn) setReadDeadline(t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.readDeadline = t
+}
+
 func (c *conn) Close() error {
 	c.net.mu.Lock()
 	delete(c.net.conns, c)
 	c.net.mu.Unlock()
+	c.closing.Do(func() { close(c.closed) })
 	return c.Conn.Close()
 }

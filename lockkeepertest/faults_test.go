@@ -1,0 +1,368 @@
+package lockkeepertest_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+)
+
+// short makes renewals and heartbeats frequent, so that tests outside of a bubble take little time.
+var (
+	short = &lockkeeper.Options{HeartbeatInterval: 200 * time.Millisecond}
+	ttl   = &mutex.Options{TTL: 900 * time.Millisecond}
+)
+
+// within checks how long ago start is.
+func within(t *testing.T, start time.Time, least, most time.Duration) {
+	t.Helper()
+	if d := time.Since(start); d < least || d > most {
+		t.Errorf("it took %v, not %v to %v", d, least, most)
+	}
+}
+
+// slack is added to what something may take outside of a bubble.
+const slack = 2 * time.Second
+
+func requireLost(t *testing.T, lease *lockkeeper.Lease) {
+	t.Helper()
+	select {
+	case <-lease.Done():
+	case <-time.After(time.Minute):
+		t.Fatal("the lease was not lost")
+	}
+	if err := lease.Err(); !errors.Is(err, lockkeeper.ErrLost) {
+		t.Errorf("the lease ended with %v", err)
+	}
+}
+
+// waitFor starts a Lock and returns a channel for its lease, after the server has the waiter.
+func waitFor(t *testing.T, s *lockkeepertest.Server, l interface {
+	Lock(context.Context) (*lockkeeper.Lease, error)
+}, name string, nth int) chan *lockkeeper.Lease {
+	t.Helper()
+	got := make(chan *lockkeeper.Lease, 1)
+	go func() {
+		lease, err := l.Lock(context.Background())
+		if err != nil && !errors.Is(err, lockkeeper.ErrClosed) && !errors.Is(err, lockkeeper.ErrUnavailable) {
+			t.Error(err)
+		}
+		got <- lease
+	}()
+	s.RequireWaiting(t, name, nth)
+	return got
+}
+
+func TestLoseLease(t *testing.T) {
+	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
+		lease := lock(t, newMutex(t, s.Keeper(t, nil), "x", ttl))
+		start := time.Now()
+		s.LoseLease(t, "x")
+		requireLost(t, lease)
+		within(t, start, 0, ttl.TTL/3+slack)
+		s.RequireFree(t, "x")
+	})
+}
+
+func TestStealLock(t *testing.T) {
+	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
+		lease := lock(t, newMutex(t, s.Keeper(t, short), "x", ttl))
+		waiting := waitFor(t, s, newMutex(t, s.Keeper(t, short), "x", ttl), "x", 1)
+		thief := s.StealLock(t, "x")
+		if thief.Fence() <= lease.Fence() {
+			t.Errorf("fence %d after %d", thief.Fence(), lease.Fence())
+		}
+		requireLost(t, lease)
+		s.RequireWaiting(t, "x", 1)
+		release(t, thief)
+		next := <-waiting
+		if next.Fence() <= thief.Fence() {
+			t.Errorf("fence %d after %d", next.Fence(), thief.Fence())
+		}
+		release(t, next)
+	})
+}
+
+func TestStealLockOfOtherKinds(t *testing.T) {
+	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
+		k := s.Keeper(t, &lockkeeper.Options{Prefix: "app:"})
+		f, err := fair.New(k, "x", &fair.Options{TTL: ttl.TTL})
+		must(t, err)
+		rw, err := rwlock.New(k, "x", &rwlock.Options{TTL: ttl.TTL})
+		must(t, err)
+		leases := []*lockkeeper.Lease{lock(t, f)}
+		for range 2 {
+			read, err := rw.RLock(t.Context())
+			must(t, err)
+			leases = append(leases, read)
+		}
+		for _, kind := range []string{"fair", "rwlock"} {
+			thief := s.Kind(kind).StealLock(t, "x")
+			for _, lease := range leases {
+				if thief.Fence() <= lease.Fence() && kind == "rwlock" {
+					t.Errorf("fence %d after %d", thief.Fence(), lease.Fence())
+				}
+			}
+			s.Kind(kind).RequireHeld(t, "x")
+			release(t, thief)
+		}
+		for _, lease := range leases {
+			requireLost(t, lease)
+		}
+	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCrashHolder(t *testing.T) {
+	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
+		lease := lock(t, newMutex(t, s.Keeper(t, short), "x", ttl))
+		waiting := waitFor(t, s, newMutex(t, s.Keeper(t, short), "x", nil), "x", 1)
+		start := time.Now()
+		s.CrashHolder(t, "x")
+		next := <-waiting
+		within(t, start, ttl.TTL/2, ttl.TTL+slack)
+		requireLost(t, lease)
+		release(t, next)
+	})
+}
+
+func TestCrashWaiter(t *testing.T) {
+	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
+		lease := lock(t, newMutex(t, s.Keeper(t, nil), "x", nil))
+		waitFor(t, s, newMutex(t, s.Keeper(t, nil), "x", nil), "x", 1)
+		second := waitFor(t, s, newMutex(t, s.Keeper(t, nil), "x", nil), "x", 2)
+		s.CrashWaiter(t, "x")
+		time.Sleep(20 * time.Millisecond) // until the server has seen it
+		start := time.Now()
+		release(t, lease)
+		next := <-second
+		within(t, start, 0, time.Second)
+		release(t, next)
+	})
+}
+
+func TestFreezeHolder(t *testing.T) {
+	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
+		m := newMutex(t, s.Keeper(t, nil), "x", ttl)
+		lease := lock(t, m)
+		s.FreezeHolder(t, "x")
+		time.Sleep(ttl.TTL / 2)
+		s.Restore()
+		time.Sleep(ttl.TTL)
+		if err := lease.Err(); err != nil {
+			t.Errorf("a short freeze: %v", err)
+		}
+		s.FreezeHolder(t, "x")
+		requireLost(t, lease)
+		s.RequireFree(t, "x")
+		s.Restore()
+		release(t, lock(t, m))
+	})
+}
+
+// TestFreezeWaiter: the turn of a frozen waiter costs others up to its heartbeat timeout.
+func TestFreezeWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		lease := lock(t, newMutex(t, s.Keeper(t, nil), "x", nil))
+		first := waitFor(t, s, newMutex(t, s.Keeper(t, nil), "x", nil), "x", 1)
+		second := waitFor(t, s, newMutex(t, s.Keeper(t, nil), "x", nil), "x", 2)
+		s.FreezeWaiter(t, "x")
+		start := time.Now()
+		release(t, lease)
+		release(t, <-second)
+		within(t, start, lockkeeper.DefaultHeartbeatTimeout/2, lockkeeper.DefaultHeartbeatTimeout)
+		s.Restore()
+		release(t, <-first)
+	})
+}
+
+func TestUnreachable(t *testing.T) {
+	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
+		k := s.Keeper(t, nil)
+		lease := lock(t, newMutex(t, k, "x", ttl))
+		m := newMutex(t, k, "y", nil)
+		s.Unreachable()
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		if _, err := m.Lock(ctx); !errors.Is(err, lockkeeper.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Lock: %v", err)
+		}
+		if _, err := newMutex(t, s.Keeper(t, nil), "y", nil).TryLock(t.Context()); !errors.Is(err, lockkeeper.ErrUnavailable) {
+			t.Errorf("TryLock by a new client: %v", err)
+		}
+		requireLost(t, lease)
+		if err := lease.Err(); !errors.Is(err, lockkeeper.ErrUnavailable) {
+			t.Errorf("the lease ended with %v", err)
+		}
+		s.Restore()
+		release(t, lock(t, m))
+	})
+}
+
+func TestLoseWakeups(t *testing.T) {
+	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
+		var r lockkeepertest.Recorder
+		m := newMutex(t, s.Keeper(t, nil), "x", nil)
+		o := &lockkeeper.Options{HeartbeatInterval: time.Second, Hooks: r.Hooks()}
+		waiter := newMutex(t, s.Keeper(t, o), "x", nil)
+		for _, lost := range []bool{false, true, false} {
+			if lost {
+				s.LoseWakeups()
+			} else {
+				s.Restore()
+			}
+			lease := lock(t, m)
+			waiting := waitFor(t, s, waiter, "x", 1)
+			start := time.Now()
+			release(t, lease)
+			next := <-waiting
+			if lost {
+				within(t, start, 10*time.Millisecond, o.HeartbeatInterval+slack)
+				r.Require(t, "WakeupLost", "")
+			} else {
+				within(t, start, 0, o.HeartbeatInterval/2)
+			}
+			release(t, next)
+		}
+	})
+}
+
+func TestSlowAnswers(t *testing.T) {
+	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
+		k := s.Keeper(t, nil)
+		m := newMutex(t, k, "x", nil)
+		release(t, lock(t, m)) // the connection is open
+		s.SlowAnswers(200 * time.Millisecond)
+		start := time.Now()
+		lease := lock(t, m)
+		within(t, start, 200*time.Millisecond, 200*time.Millisecond+slack)
+		s.SlowAnswers(0)
+		start = time.Now()
+		release(t, lease)
+		within(t, start, 0, 150*time.Millisecond)
+	})
+}
+
+// TestSlowAnswersWhileQueued: other processes connect and subscribe meanwhile.
+func TestSlowAnswersWhileQueued(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		s.SlowAnswers(time.Second)
+		lease := lock(t, newMutex(t, s.Keeper(t, nil), "x", nil))
+		waiting := waitFor(t, s, newMutex(t, s.Keeper(t, nil), "x", nil), "x", 1)
+		release(t, lease)
+		release(t, <-waiting)
+	})
+}
+
+func TestFlush(t *testing.T) {
+	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
+		lease := lock(t, newMutex(t, s.Keeper(t, short), "x", ttl))
+		waiting := waitFor(t, s, newMutex(t, s.Keeper(t, short), "x", nil), "x", 1)
+		s.Flush(t)
+		requireLost(t, lease)
+		next := <-waiting
+		if next.Fence() <= lease.Fence() {
+			t.Errorf("fence %d after %d", next.Fence(), lease.Fence())
+		}
+		release(t, next)
+	})
+}
+
+func TestFailover(t *testing.T) {
+	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
+		k := s.Keeper(t, nil)
+		kept := lock(t, newMutex(t, k, "kept", ttl))
+		sem, err := semaphore.New(k, "sem", 2, nil)
+		must(t, err)
+		permit, err := sem.Acquire(t.Context(), 2)
+		must(t, err)
+		released := lock(t, newMutex(t, k, "released", ttl))
+		rdb := s.Client(t)
+		must(t, rdb.HSet(t.Context(), "hash", "a", 1).Err())
+		must(t, rdb.RPush(t.Context(), "list", 1, 2).Err())
+		must(t, rdb.SAdd(t.Context(), "set", "a", "b").Err())
+		must(t, rdb.Set(t.Context(), "text", "old", 0).Err())
+		var lost *lockkeeper.Lease
+		s.Failover(t, func() {
+			lost = lock(t, newMutex(t, k, "lost", ttl))
+			release(t, released)
+			must(t, rdb.Set(t.Context(), "text", "new", 0).Err())
+			must(t, rdb.Del(t.Context(), "list", "set", "hash").Err())
+		})
+		requireLost(t, lost)
+		if text := rdb.Get(t.Context(), "text").Val(); text != "old" {
+			t.Errorf("the text is %q", text)
+		}
+		if n := rdb.Exists(t.Context(), "list", "set", "hash").Val(); n != 3 {
+			t.Errorf("%d keys are back", n)
+		}
+		s.RequireHeld(t, "released")
+		s.RequireFree(t, "released") // when its ttl has passed
+		time.Sleep(ttl.TTL)
+		if kept.Err() != nil || permit.Err() != nil {
+			t.Errorf("a lease granted before was lost: %v, %v", kept.Err(), permit.Err())
+		}
+		must(t, permit.Extend(t.Context(), time.Minute))
+		release(t, kept)
+		release(t, permit)
+	})
+}
+
+// TestFailuresSayWhatServerHas: of the methods that wait.
+func TestFailuresSayWhatServerHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		k := s.Keeper(t, nil)
+		lease := lock(t, newMutex(t, k, "x", nil))
+		read, err := rwlock.New(k, "both", nil)
+		must(t, err)
+		both := []*lockkeeper.Lease{lock(t, newMutex(t, k, "both", nil)), lock(t, read)}
+		waiting := waitFor(t, s, newMutex(t, s.Keeper(t, nil), "x", nil), "x", 1)
+		foreign := s.Client(t)
+		must(t, foreign.Set(t.Context(), "lock:foreign", "someone", time.Hour).Err())
+		for what, x := range map[string]struct {
+			call func(testing.TB)
+			want []string
+		}{
+			"held":      {func(t testing.TB) { s.RequireHeld(t, "y") }, []string{`"y" is not held`, "no lock of this name"}},
+			"free":      {func(t testing.TB) { s.RequireFree(t, "x") }, []string{`"x" is not free`, `mutex "lock:x": held by keeper ` + k.ID(), "1 waiting: keeper"}},
+			"waiting":   {func(t testing.TB) { s.RequireWaiting(t, "x", 2) }, []string{`"x" is not waited for by 2`, "1 waiting"}},
+			"ambiguous": {func(t testing.TB) { s.LoseLease(t, "both") }, []string{`several locks have the name "both"`, `mutex "lock:both"`, `rwlock "lock:both"`}},
+			"kind":      {func(t testing.TB) { s.Kind("fair").RequireHeld(t, "x") }, []string{`"x" is not held`}},
+			"foreign":   {func(t testing.TB) { s.CrashHolder(t, "foreign") }, []string{`another library ("someone")`, "does not use Server.Client"}},
+			"url":       {func(t testing.TB) { s.URL(t) }, []string{"in a synctest bubble"}},
+		} {
+			got := failuresOf(t, x.call)
+			if len(got) != 1 {
+				t.Errorf("%s: %q", what, got)
+				continue
+			}
+			for _, want := range x.want {
+				if !strings.Contains(got[0], want) {
+					t.Errorf("%s: %q does not have %q", what, got[0], want)
+				}
+			}
+		}
+		for _, l := range append(both, lease) {
+			release(t, l)
+		}
+		release(t, <-waiting)
+	})
+}

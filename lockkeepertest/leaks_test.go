@@ -1,0 +1,90 @@
+package lockkeepertest_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+)
+
+// TestLeaksAreReported: and nothing that is not a leak.
+func TestLeaksAreReported(t *testing.T) {
+	try := func(t testing.TB, k *lockkeeper.Keeper) *lockkeeper.Lease {
+		m, err := mutex.New(k, "x", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease, err := m.TryLock(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lease
+	}
+	for what, x := range map[string]struct {
+		test func(t testing.TB, s *lockkeepertest.Server)
+		want string // "" for nothing
+	}{
+		"released":    {func(t testing.TB, s *lockkeepertest.Server) { _ = try(t, s.Keeper(t, nil)).Release(t.Context()) }, ""},
+		"nothing":     {func(t testing.TB, s *lockkeepertest.Server) { s.Keeper(t, nil) }, ""},
+		"held":        {func(t testing.TB, s *lockkeepertest.Server) { try(t, s.Keeper(t, nil)) }, `mutex "lock:x" is held`},
+		"unreachable": {func(t testing.TB, s *lockkeepertest.Server) { try(t, s.Keeper(t, nil)); s.Unreachable() }, `mutex "lock:x" is held`},
+		"crashed":     {func(t testing.TB, s *lockkeepertest.Server) { try(t, s.Keeper(t, nil)); s.CrashHolder(t, "x") }, ""},
+		"stolen":      {func(t testing.TB, s *lockkeepertest.Server) { try(t, s.Keeper(t, nil)); s.StealLock(t, "x") }, ""},
+		"lost":        {func(t testing.TB, s *lockkeepertest.Server) { try(t, s.Keeper(t, nil)); s.LoseLease(t, "x") }, ""},
+		"permits": {func(t testing.TB, s *lockkeepertest.Server) {
+			sem, err := semaphore.New(s.Keeper(t, &lockkeeper.Options{NoPrefix: true}), "a{b}c", 3, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = sem.TryAcquire(t.Context(), 2)
+		}, `semaphore "a{b}c" is held`},
+		"retained": {func(t testing.TB, s *lockkeepertest.Server) {
+			rw, err := rwlock.New(s.Keeper(t, nil), "x", &rwlock.Options{Retain: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				_ = rw.DoRead(t.Context(), func(context.Context, uint64) error { return nil })
+			}
+		}, ""},
+		"keeper": {func(t testing.TB, s *lockkeepertest.Server) {
+			k, err := lockkeeper.New(s.Client(t), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			try(t, k)
+			time.AfterFunc(4*time.Second, func() { _ = k.Close() })
+		}, `mutex "lock:x" is held`},
+		"waiter": {func(t testing.TB, s *lockkeepertest.Server) {
+			k, err := lockkeeper.New(s.Client(t), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lease := try(t, s.Keeper(t, nil))
+			m, _ := mutex.New(k, "x", nil)
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			go func() { defer cancel(); _, _ = m.Lock(ctx); _ = k.Close() }()
+			s.RequireWaiting(t, "x", 1)
+			_ = lease.Extend(t.Context(), time.Minute)
+			time.AfterFunc(5*time.Second, func() { _ = k.Close() })
+			s.LoseLease(t, "x")
+			foreign := s.Client(t)
+			_ = foreign.Set(t.Context(), "lock:x", "someone", time.Minute)
+		}, "goroutine of a keeper"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel() // goroutines of the other tests do not count
+			got := failuresOf(t, func(t testing.TB) { x.test(t, lockkeepertest.New(t)) })
+			all := strings.Join(got, "\n")
+			if x.want == "" && len(got) > 0 || !strings.Contains(all, x.want) {
+				t.Errorf("reported: %q, want %q", got, x.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,137 @@
+package lockkeepertest_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/redlock"
+	"github.com/redis/go-redis/v9"
+)
+
+// TestURL: another client can connect to it, and sees the same locks.
+func TestURL(t *testing.T) {
+	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
+		if strings.HasSuffix(t.Name(), "/bubble") {
+			return
+		}
+		o, err := redis.ParseURL(s.URL(t))
+		must(t, err)
+		rdb := redis.NewClient(o)
+		defer func() { _ = rdb.Close() }()
+		k, err := lockkeeper.New(rdb, nil)
+		must(t, err)
+		defer func() { _ = k.Close() }()
+		lease := lock(t, newMutex(t, k, "x", nil))
+		s.RequireHeld(t, "x")
+		release(t, lease)
+		s.RequireFree(t, "x")
+	})
+}
+
+// TestDatabasesOfRealServer: servers do not share one, leave none behind, and use none that is not empty.
+func TestDatabasesOfRealServer(t *testing.T) {
+	real := redistest.Start(t, "--databases", "4")
+	t.Setenv(redisURL, "redis://"+real.Addr+"/1")
+	admin := redis.NewClient(&redis.Options{Addr: real.Addr, DB: 2})
+	defer func() { _ = admin.Close() }()
+	must(t, admin.Set(t.Context(), "precious", 1, 0).Err())
+	for range 2 {
+		t.Run("servers", func(t *testing.T) {
+			a, b := lockkeepertest.New(t), lockkeepertest.New(t)
+			for s, want := range map[*lockkeepertest.Server]string{a: "/1", b: "/3"} {
+				if url := s.URL(t); !strings.HasSuffix(url, want) {
+					t.Errorf("the URL %s does not end in %s", url, want)
+				}
+			}
+			lease := lock(t, newMutex(t, a.Keeper(t, nil), "x", ttl))
+			b.RequireFree(t, "x")
+			a.RequireHeld(t, "x")
+			a.Flush(t)
+			if got := failuresOf(t, func(t testing.TB) { lockkeepertest.New(t) }); len(got) != 1 || !strings.Contains(got[0], "no empty database") {
+				t.Errorf("a third server: %q", got)
+			}
+			requireLost(t, lease)
+		})
+	}
+	if keys, err := real.Client().Do(t.Context(), "info", "keyspace").Text(); err != nil || strings.Count(keys, "db") != 1 || !strings.Contains(keys, "db2:keys=1,") {
+		t.Errorf("left behind: %s, %v", keys, err)
+	}
+}
+
+// TestRedlock: on three servers, of which one is unreachable.
+func TestRedlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var servers []*lockkeepertest.Server
+		var keepers []*lockkeeper.Keeper
+		for range 3 {
+			s := lockkeepertest.New(t)
+			servers, keepers = append(servers, s), append(keepers, s.Keeper(t, nil))
+		}
+		l, err := redlock.New(keepers, "x", nil)
+		must(t, err)
+		servers[2].Unreachable()
+		lease := lock(t, l)
+		for i, s := range servers[:2] {
+			s.RequireHeld(t, "x")
+			s.Kind("redlock").RequireHeld(t, "x")
+			if i == 0 {
+				time.Sleep(time.Minute)
+			}
+		}
+		must(t, lease.Err())
+		servers[2].Restore()
+		servers[2].RequireHeld(t, "x") // by the next renewal
+		time.Sleep(time.Second)        // and not during one
+		servers[0].LoseLease(t, "x")
+		servers[1].LoseLease(t, "x")
+		requireLost(t, lease)
+		_ = lease.Release(t.Context())
+	})
+}
+
+// TestTimeCostsNothing: a ttl of a day in a bubble.
+func TestTimeCostsNothing(t *testing.T) {
+	began := time.Now()
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		start := time.Now()
+		lease := lock(t, newMutex(t, s.Keeper(t, nil), "x", &mutex.Options{TTL: 24 * time.Hour, NoRenewal: true}))
+		<-lease.Done()
+		within(t, start, 23*time.Hour, 24*time.Hour)
+		_ = lease.Release(t.Context()) // the server trusts it a little longer
+		s.RequireFree(t, "x")
+	})
+	if d := time.Since(began); d > 10*time.Second {
+		t.Errorf("it took %v", d)
+	}
+}
+
+// TestLocksDoNotImportTestCode: nothing that is for tests is part of a program that uses the locks.
+func TestLocksDoNotImportTestCode(t *testing.T) {
+	const module = "github.com/lockkeeper/lockkeeper"
+	out, err := exec.Command("go", "list", "-deps", module, module+"/mutex", module+"/fair", module+"/rwlock", module+"/semaphore",
+		module+"/ratelimit", module+"/redlock", module+"/once").Output()
+	must(t, err)
+	list := string(out)
+	if !strings.Contains(list, module+"/internal/engine\n") {
+		t.Fatalf("not a list of imports: %s", list)
+	}
+	for name := range strings.Lines(list) {
+		name = strings.TrimSpace(name)
+		for _, test := range []string{module + "/lockkeepertest", module + "/internal/testing", "github.com/alicebob/", "github.com/yuin/", "go.uber.org/goleak", "pgregory.net/", "github.com/anishathalye/", "github.com/spf13/"} {
+			if strings.HasPrefix(name, test) {
+				t.Errorf("the locks import %s", name)
+			}
+		}
+		if name == "testing" {
+			t.Error("the locks import testing")
+		}
+	}
+}
