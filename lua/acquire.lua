@@ -34,10 +34,10 @@ if not heartbeats then return 0 end
 -- include: lib/settings
 -- include: lib/metadata
 -- include: lib/tombstone
--- include: policy/KIND/existing
--- include: lib/save_metadata
 -- The metadata of a lease that lasts for long is kept for long, whatever others need.
 local min_left = ttl * 5 > metadata_ttl and metadata_ttl * 3 / 4 or nil
+-- include: policy/KIND/existing
+-- include: lib/save_metadata
 if refusal then
   call('ZREM', queue, '')
   return refusal

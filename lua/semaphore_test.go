@@ -781,6 +781,53 @@ func TestInspectPermits(t *testing.T) {
 	})
 }
 
+// TestShortFormLeavesFreePermitsToWaiters: also if nothing is held, as when none of those that wait could be notified.
+func TestShortFormLeavesFreePermitsToWaiters(t *testing.T) {
+	t.Parallel()
+	onSem(t, func(b *bench) {
+		held, waits := permitToken("a", 1, "h", 3), permitToken("b", 1, "h", 1)
+		b.semaphoreAcquire(lua.Granted, three, held, 0)
+		b.semaphoreAcquire(lua.Waiting, three, waits, heartbeatTTL)
+		b.rdb.Del(ctx, b.keys[0])
+		short := b.eval(b.set.Acquire, b.set.ShortKeys, shortArgs(permitToken("c", 1, "h", 1), three))
+		if b.leases(); short[0] != int64(0) {
+			b.Errorf("the short form replies %v", short)
+		}
+		b.waits(waits)
+	})
+}
+
+// TestRequestQueuesBehindFullSemaphore: whatever decides it, a request that finds all permits held queues with the retry time of
+// the lease that ends first, unless one has expired, the limits are others, or there are never so many permits.
+func TestRequestQueuesBehindFullSemaphore(t *testing.T) {
+	t.Parallel()
+	semAtTime(t, func(b *bench, pass func(time.Duration)) {
+		sub := b.listen("b")
+		b.semaphoreAcquire(lua.Granted, three, permitToken("a", 1, "h", 2), 0)
+		pass(time.Second)
+		b.semaphoreAcquire(lua.Granted, three, permitToken("a", 2, "h", 1), 0)
+		for i, retry := range []int64{ttl - 1000, ttl - 1000, ttl - 1000, 0} {
+			got := b.semaphoreAcquire(lua.Waiting, three, permitToken("b", i, "h", 1), 10*ttl)
+			if got[3] != int64(i) || got[4] != retry {
+				b.Errorf("waiter %d: %v, want to retry in %d ms", i, got, retry)
+			}
+		}
+		b.semaphoreAcquire(lua.AboveLimit, three, permitToken("b", 9, "h", 4), heartbeatTTL)
+		again := b.semaphoreAcquire(lua.Waiting, three, permitToken("b", 1, "h", 1), 10*ttl)
+		if again[3] != int64(1) {
+			b.Errorf("repeated: %v", again)
+		}
+		pass((ttl - 1000) * time.Millisecond)
+		b.semaphoreAcquire(lua.Waiting, three, permitToken("c", 1, "h", 1), 10*ttl)
+		b.notified(sub, permitToken("b", 0, "h", 1), permitToken("b", 1, "h", 1))
+		if m := b.message(sub); !slices.Equal(m, []string{"2", "-1000"}) {
+			b.Errorf("message %v, want the next lease's end", m)
+		}
+		b.semaphoreAcquire(lua.Waiting, "4:0:0", permitToken("c", 2, "h", 1), 10*ttl)
+		b.notified(sub, permitToken("b", 2, "h", 1))
+	})
+}
+
 // TestLateGrantCountsFromHeartbeat: a waiter whose message was lost starts only when its heartbeat is answered, so the window
 // counts from then.
 func TestLateGrantCountsFromHeartbeat(t *testing.T) {

@@ -69,7 +69,7 @@ func TestCountsStayLow(t *testing.T) {
 		{"semaphore", func(k *lockkeeper.Keeper) (acquire, error) {
 			s, err := semaphore.New(k, "x", 1, &semaphore.Options{TTL: ttl})
 			return func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, 1) }, err
-		}, false, 12, 23, 2, 30, 1},
+		}, false, 11, 23, 2, 28, 1},
 		{"rate limit, Wait", func(k *lockkeeper.Keeper) (acquire, error) {
 			l, err := ratelimit.New(k, "x", 1_000_000, time.Hour, nil)
 			return func(ctx context.Context) (*lockkeeper.Lease, error) { return nil, l.Wait(ctx) }, err

@@ -1,4 +1,10 @@
 -- What newcomer leaves out: other limits, what the token has already, requests that are too large, and sweeping.
+-- include: policy/semaphore/state
+local c = call('ZMSCORE', lock, 'used', 'spent', token, '@' .. token)
+local lease_score, clock_score = tonumber(c[3] or nil), tonumber(c[4] or nil)
+used, spent = -(c[1] or 0), -(c[2] or 0)
+local known, in_force = string.match(call('HGET', meta, 'limits') or '', '^(%S+) (%S+)$')
+-- include: policy/semaphore/wait
 -- include: lib/fence
 -- include: policy/semaphore/terms
 -- include: policy/semaphore/limits
@@ -7,8 +13,6 @@
 -- include: policy/semaphore/exceeds
 -- include: policy/semaphore/frees_in
 local n, holds, by_clock = terms_of(token)
-local lease_score, clock_score = read_counts(token)
-local known, in_force = string.match(call('HGET', meta, 'limits') or '', '^(%S+) (%S+)$')
 set_limits(in_force)
 if known ~= policy_arg then
   if known then freed, limits_changed, head_stale = true, 2, true end
