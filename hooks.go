@@ -34,9 +34,9 @@ type Hooks struct {
 	// the request. The event is not reliable if an answer was lost: a SetLimit that was retried always causes it, a request
 	// whose first answer was lost never does.
 	LimitChanged func(Event)
-	// Recalled is called when a read lease that the process retained (rwlock.Options.Retain) was given back because somebody
-	// waits to write, Duration after it was known. For such a lease Renewed, and Lost if it is lost, are called once, however
-	// many readers share it; Released is called for each reader.
+	// Recalled is called when a lease that the process retained (Retain in the Options of rwlock and mutex) was given back because
+	// somebody else asked for the lock, Duration after it was known. For such a lease Renewed, and Lost if it is lost, are called
+	// once, however many callers share it; Released is called for each of them.
 	Recalled func(Event)
 }
 
@@ -59,7 +59,7 @@ type Event struct {
 	Position int           // the number of requests ahead in the queue
 	Limit    int           // the limit in force
 	Err      error
-	Local    bool // the read was granted inside the process, without asking the server
+	Local    bool // the lease was granted inside the process, without asking the server
 }
 
 // observer returns a function that calls the hook of an event, or nil if no hook is set.

@@ -34,7 +34,8 @@ func (l *Lease) Token() string {
 
 // Fence returns the fencing token: a number larger than the fence of every earlier lease of this name. This holds even
 // after the server has lost its data, unless its clock was set back at the same time. It does not change during the life
-// of the lease. A store that remembers the largest fence it has seen, at reads and writes, and refuses smaller ones, is
+// of the lease. Leases that a process grants inside by one that it retains (Retain in the Options of mutex and rwlock) have the
+// fence of that one. A store that remembers the largest fence it has seen, at reads and writes, and refuses smaller ones, is
 // protected from holders that have lost the lock without knowing it yet.
 // (https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html)
 func (l *Lease) Fence() uint64 {

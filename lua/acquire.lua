@@ -6,8 +6,8 @@
 -- ARGV[1] token    of this request
 -- ARGV[2] ttl      ms of the lease
 -- ARGV[3] epoch    µs: the metadata's expiry is looked at when the last fence was drawn in an earlier one; see lib/draw
--- ARGV[4] policy_arg  rwlock: token of the lease that this one replaces, 'retain', or empty; semaphore: the limits as the caller
---                  knows them; redlock: the least fence that the token names; empty or none for others
+-- ARGV[4] policy_arg  rwlock, mutex: 'retain' for a lease that the process retains; rwlock: token of the lease that this one replaces;
+--                  semaphore: the limits as the caller knows them; redlock: the least fence that the token names; else empty or none
 -- ARGV[5] settings     see lib/settings; none for the short form
 -- ARGV[6] max_wait     ms that the caller can wait at most; a request that is certain to wait longer is refused; 0: unknown;
 --                  none: a try, which never waits

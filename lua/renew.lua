@@ -7,7 +7,7 @@
 -- ARGV[2] ttl      ms from now to the lease's new end
 -- ARGV[3] exact    1: also shorten a lease; 0: never shorten it, because this may be a late copy
 -- ARGV[4] settings     see lib/settings
--- ARGV[5] retained  1: the process retains the lease (rwlock), and asks whether it was recalled; none: it does not
+-- ARGV[5] retained  1: the process retains the lease, and asks whether it was recalled (mutex: with KEYS[2]); none: it does not
 -- returns {GRANTED, fence, or 0 without KEYS[2], only if retained: 1 if it was recalled, else 0} | {REFUSED}
 -- writes KEYS[1..4]; work O(log n)
 local token, ttl, exact, settings, retained = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4], ARGV[5]

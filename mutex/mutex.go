@@ -7,19 +7,46 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// Options are the settings of a mutex. Package [lockkeeper] documents the fields.
+// Options are the settings of a mutex. Package [lockkeeper] documents the first three fields.
 type Options struct {
 	TTL         time.Duration
 	NoRenewal   bool
 	MaxLifetime time.Duration
+
+	// Retain makes the process keep the lease when it is released, and grant the next ones by it inside, without asking the server,
+	// until another process asks for the mutex. Use it where one process takes the same mutex again and again. Default false.
+	//
+	// One caller holds the mutex at a time, as always; those of this process that wait are served in order. Leases that are granted
+	// inside one after the other are turns of one lease at the server: they have the same token, deadline and fence, and the one that
+	// is held is lost with it. So a store cannot reject a write of an earlier turn of the same process that arrives late: it must
+	// accept equal fences, and a holder must not release the mutex before its writes have been answered. If that cannot be
+	// ensured, do not set Retain.
+	//
+	// The TTL of the lease at the server is the shorter of TTL and 5 s. It is renewed while it is used, and released when it was not used
+	// for its TTL.
+	//
+	// Another process that waits makes the server recall it: the holder inside keeps the mutex until its Release, which then releases
+	// the lease; nobody gets another turn inside. If the process is frozen or cut off, the others wait until the lease has expired.
+	// Without a subscription nothing is granted inside. TryLock of another process fails and recalls the lease, so that the next
+	// TryLock succeeds if nobody is inside. TryLock of this process does not ask the server while the mutex is held here.
+	//
+	// After a recall the process retains no lease of the name for nine times as long as the recall took, from 50 ms to a minute,
+	// and then only if it takes the mutex about 20 times as often as it is recalled. A keeper retains leases of 10,000 names at
+	// most, those that it used last.
+	//
+	// Other libraries that use the same key cannot recall a lease: to them the mutex is held until it was not used for a TTL.
+	// Do not set Retain where they contend. Retain cannot be set together with NoRenewal or MaxLifetime.
+	Retain bool
 }
 
 // Mutex is a lock on one name that one holder has at a time. It is immutable and safe for concurrent use.
 type Mutex struct {
-	lock *engine.Lock
+	lock      *engine.Lock
+	retaining *engine.Retaining // nil without Options.Retain
 }
 
 // New returns the mutex of a name. It sends nothing. The error is ErrInvalid; see package [lockkeeper].
@@ -43,7 +70,13 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Mutex{lock}, nil
+	m := &Mutex{lock: lock}
+	if o.Retain {
+		if m.retaining, err = lock.Retaining(); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
 }
 
 // Name returns the name of the mutex.
@@ -52,17 +85,30 @@ func (m *Mutex) Name() string { return m.lock.Name() }
 // Lock waits until the mutex is granted, until ctx ends, or until the keeper's retry policy gives up, and returns the lease.
 // Package [lockkeeper] documents the errors.
 func (m *Mutex) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
+	if m.retaining != nil {
+		return access.Lease[lockkeeper.Lease](m.retaining.Acquire(ctx, true))
+	}
 	return access.Lease[lockkeeper.Lease](m.lock.Acquire(ctx, engine.Terms{}))
 }
 
 // TryLock acquires the mutex if it is free. It blocks for a round trip. The error is ErrNotAcquired if it is held
 // elsewhere; others are as for Lock.
 func (m *Mutex) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
+	if m.retaining != nil {
+		return access.Lease[lockkeeper.Lease](m.retaining.Acquire(ctx, false))
+	}
 	return access.Lease[lockkeeper.Lease](m.lock.Try(ctx, engine.Terms{}))
 }
 
 // Do calls fn while holding the mutex; see package [lockkeeper].
 func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
+	if m.retaining != nil {
+		h, err := m.retaining.Acquire(ctx, true)
+		if err != nil {
+			return err
+		}
+		return engine.Do(ctx, h, fn)
+	}
 	h, err := m.lock.Acquire(ctx, engine.Terms{})
 	if err != nil {
 		return err
@@ -70,8 +116,12 @@ func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context, fence uint6
 	return h.Do(ctx, fn)
 }
 
-// Adopt makes a lease from a token that holds the mutex; see package [lockkeeper].
+// Adopt makes a lease from a token that holds the mutex; see package [lockkeeper]. The token of a lease that a process retains cannot be
+// adopted: the error is ErrInvalid.
 func (m *Mutex) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
+	if t, ok := protocol.ParseToken(token); ok && t.Flags == protocol.FlagRetained {
+		return nil, engine.Invalid("the token is of a lease that its process retains, for several holders in turn; acquire another lease instead")
+	}
 	return access.Lease[lockkeeper.Lease](m.lock.Adopt(ctx, token))
 }
 

@@ -100,7 +100,7 @@ var mutants = []mutant{
 	{"a failed attempt is not retried", "internal/quorum/attempt.go", "	return a.repeats.NextBackOff(), nil\n", "	return time.Hour, nil\n", "redlock"},
 	{"a recall is ignored", "internal/engine/wakeup.go", "			recalled.giveBack(true)\n", "", "retain"},
 	{"a retained lease is given back before its readers have left", "internal/engine/rules.go", "!x.closing || inside > 0 {", "!x.closing {", "retain"},
-	{"the last reader does not give a retained lease back", "internal/engine/locallease.go", "	if x.Leave() {\n		x.settle()\n	}\n", "	x.Leave()\n", "retain"},
+	{"the last reader does not give a retained lease back", "internal/engine/localturn.go", "		if x.Leave() {\n			x.settle()\n		}\n", "		x.Leave()\n", "retain"},
 	{"a retained lease that is lost keeps its readers", "internal/engine/locallease.go", "	return h.retention.lease.Err()\n", "	return nil\n", "retain"},
 	{"renewals do not report a recall", "lua/policy/rwlock/renew.lua", "< RETAINED and 1 or 0", "< RETAINED and 0 or 0", "retain"},
 	{"nobody is notified of a recall", "lua/policy/rwlock/recall.lua", "serial .. ' recall')", "serial .. ' -1')", "retain"},

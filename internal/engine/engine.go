@@ -7,8 +7,8 @@
 //   - request (request.go, requeststate.go, grant.go) is one acquisition. Requests that wait for the same name share a waitQueue
 //     (queue.go, heartbeat.go), which sends their heartbeats, and before that, for a mutex, a localQueue (localqueue.go).
 //   - Lease (lease.go, renewal.go) is what a request is granted; lifecycle (lifecycle.go) is its end and its contexts.
-//   - Retainer (retainer.go, retention.go, locallease.go) is a name whose reads are granted inside the process, by a lease that it
-//     retains.
+//   - Retainer (retainer.go, retention.go, locallease.go, localturn.go) is a name whose reads, or whose turns of one holder at a time,
+//     are granted inside the process, by a lease that it retains.
 //   - Cleanup (cleanup.go) releases a lease or a queue entry, and retries in the background after its caller has returned.
 //   - Package protocol encodes and decodes what these send and receive; calls.go prepares all calls, roundtrip.go repeats those
 //     that somebody waits for.

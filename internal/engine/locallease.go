@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// LocalLease is a read lease that was granted inside the process. It is part of the lease that the process retains: it has its
+// LocalLease is a lease that was granted inside the process. It is part of the lease that the process retains: it has its
 // token, fence and deadline, and is lost when that is. It is safe for concurrent use.
 type LocalLease struct {
 	retention   *retention
@@ -120,17 +120,15 @@ func (h *LocalLease) Release(ctx context.Context) error {
 		ev.Duration = time.Since(e.started) - h.at
 		e.observe(ev)
 	}
-	if x.Leave() {
-		x.settle()
-	}
+	x.leave()
 	if errors.Is(lost, ErrReleased) {
 		return nil // by Close
 	}
 	return lost
 }
 
-// Extend makes the retained lease last for ttl from now at least, for as long as somebody is inside. No more readers are granted by
-// it.
+// Extend makes the retained lease last for ttl from now, for as long as somebody is inside; of a lease that readers share, at least
+// for that. Nobody else is granted anything by it from then on.
 func (h *LocalLease) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := CheckTTL("ttl", ttl); err != nil {
 		return err
@@ -141,7 +139,9 @@ func (h *LocalLease) Extend(ctx context.Context, ttl time.Duration) error {
 	x := h.retention
 	if h.state.Load() != localDetached {
 		x.giveBack(false)
-		ttl = max(ttl, x.lease.renewalTTL()) // others may rely on it
+		if !x.of.exclusive {
+			ttl = max(ttl, x.lease.renewalTTL()) // others may rely on it
+		}
 	}
 	return x.lease.Extend(ctx, ttl)
 }

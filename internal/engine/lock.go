@@ -64,8 +64,9 @@ type Terms struct {
 	Number int    // a count of permits, or a writer's streak; 0: none
 	Direct bool   // of a conversion to a weaker lease, which never waits
 
-	retention   *retention   // what is to be granted by the lease, if the process retains it
-	observation *Observation // the call, for the observer
+	retention   *retention    // what is to be granted by the lease, if the process retains it
+	observation *Observation  // the call, for the observer
+	health      *ServerHealth // of the server, if the caller has its turn in the local queue already; nil: not
 
 	origin *Lease // the lease to be replaced; see Convert
 	quota  *Quota // what the answer says of the window, if a caller who does not wait wants to know
@@ -239,8 +240,8 @@ func (l *Lock) acquireReplicated(ctx context.Context, t Terms, wait bool) (*requ
 
 // acquireInTurn acquires when no other goroutine of this process that waits for the name is ahead, if the lock has a local queue.
 func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*request, error) {
-	if !wait || !l.spec.LocalQueue {
-		return l.acquireSubscribed(ctx, t, wait, nil)
+	if !wait || !l.spec.LocalQueue || t.health != nil {
+		return l.acquireSubscribed(ctx, t, wait, t.health)
 	}
 	health, err := l.e.waitLocally(ctx, l.key(keyQueue), l.e.maxAge())
 	if err != nil {

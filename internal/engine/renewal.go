@@ -66,13 +66,11 @@ func (h *Lease) onTimer(now time.Time) {
 	full := now.Sub(h.metadataAt) > h.lock.e.cfg.MetadataTTL/4
 	h.armLocked()
 	h.mu.Unlock()
-	keys := renewOnly
-	if full {
-		keys = renewMetadata
-	}
+	keys, ask := h.retention.renewal(full)
+	full = keys >= renewMetadata
 	epoch := h.retention.subscription()
-	h.lock.e.transport.Send(h.lock.renewCall(h.token, ttl, keys, false, h.retention != nil, func(call *transport.Call) {
-		h.renewed(call, ttl, full, epoch)
+	h.lock.e.transport.Send(h.lock.renewCall(h.token, ttl, keys, false, ask, func(call *transport.Call) {
+		h.renewed(call, ttl, full, ask, epoch)
 	}))
 }
 
@@ -105,10 +103,11 @@ func (h *Lease) renewNow() {
 	}
 }
 
-// renewed handles the reply to a renewal that asked for ttl. epoch is that of the subscription when it was sent.
-func (h *Lease) renewed(call *transport.Call, ttl int64, full bool, epoch uint64) {
+// renewed handles the reply to a renewal that asked for ttl, and whether the lease was recalled, if ask is set. epoch is that of the
+// subscription when it was sent.
+func (h *Lease) renewed(call *transport.Call, ttl int64, full, ask bool, epoch uint64) {
 	parse := protocol.ParseRenewReply
-	if h.retention != nil {
+	if ask {
 		parse = protocol.ParseRetainedRenewReply
 	}
 	r, err := decode(call, parse)
@@ -144,7 +143,7 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full bool, epoch uint64
 		h.armLocked()
 		deadline := h.deadline
 		h.mu.Unlock()
-		h.retention.renewed(h.grantedAt, deadline, epoch, r.Recalled)
+		h.retention.renewed(h.grantedAt, deadline, epoch, ask, r.Recalled)
 		h.observe(Renewed, now.Sub(h.grantedAt), nil)
 	case err == nil && h.state == leaseConverting: // it may have been converted, with the reply still under way
 		h.armLocked()
@@ -165,6 +164,9 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full bool, epoch uint64
 		}
 		h.armLocked()
 		h.mu.Unlock()
+		if ask && full && transport.SlotMigrates(err) {
+			h.retention.giveBack(false) // from now on it is renewed with its own key alone
+		}
 	}
 }
 

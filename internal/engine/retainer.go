@@ -11,18 +11,20 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 )
 
-// Retaining grants the reads of a lock inside the process while it holds one read lease for all of them. It is safe for
-// concurrent use.
+// Retaining grants inside the process the reads of a lock, or the turns of a lock that has one holder at a time, while it holds one
+// lease for all of them. It is safe for concurrent use.
 type Retaining struct {
-	ordinary *Lock // of reads that are not granted inside
-	lock     *Lock // of the leases that are retained
-	retainer atomic.Pointer[Retainer]
+	ordinary  *Lock // of what is not granted inside
+	lock      *Lock // of the leases that are retained
+	flags     string
+	exclusive bool // one holder at a time
+	retainer  atomic.Pointer[Retainer]
 }
 
-// Retaining returns what grants the reads of the lock inside. The error is ErrInvalid.
+// Retaining returns what grants the reads of the lock inside, or its turns if it has one holder at a time. The error is ErrInvalid.
 func (l *Lock) Retaining() (*Retaining, error) {
 	if l.spec.NoRenewal || l.spec.MaxLifetime > 0 {
-		return nil, Invalid("Retain is set together with NoRenewal or MaxLifetime; reads that share a lease end when it does")
+		return nil, Invalid("Retain is set together with NoRenewal or MaxLifetime; callers that share a lease end when it does")
 	}
 	spec := l.spec
 	spec.TTL = min(spec.TTL, retain.MaxTTL)
@@ -30,14 +32,20 @@ func (l *Lock) Retaining() (*Retaining, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Retaining{ordinary: l, lock: retained}, nil
+	if l.spec.LocalQueue {
+		return &Retaining{ordinary: l, lock: retained, exclusive: true}, nil
+	}
+	return &Retaining{ordinary: l, lock: retained, flags: protocol.FlagRead}, nil
 }
 
-// Retainer is one name whose reads this process grants inside, with what it remembers of the name. There is one for each name that
-// was used lately.
+// Retainer is one name that this process grants inside, with what it remembers of the name. There is one for each name that was
+// used lately.
 type Retainer struct {
-	lock    *Lock
-	current atomic.Pointer[retention] // that was opened last, and may admit readers
+	lock      *Lock
+	flags     string                    // of a request
+	exclusive bool                      // one caller is inside at a time
+	current   atomic.Pointer[retention] // that was opened last, and may admit callers
+	waiting   atomic.Int32              // callers in the local queue of the name, that a newcomer may not pass
 
 	mu      sync.Mutex    // guards the fields below, and those of its retentions; no other mutex of this package is locked under it
 	held    *retention    // the retained lease, or the request for it; nil: none
@@ -45,33 +53,32 @@ type Retainer struct {
 	evicted bool          // another has taken the place of this one
 }
 
-// Acquire returns a read lease: a LocalLease if it is granted inside the process, at once, or as the first of a lease that is
+// Acquire returns a lease: a LocalLease if it is granted inside the process, at once, or as the first of a lease that is
 // retained from now on; else a Lease. It waits, and fails, as Lock.Acquire does; if wait is false, as Lock.Try.
 func (l *Retaining) Acquire(ctx context.Context, wait bool) (Handle, error) {
-	if r := l.retainer.Load(); r != nil && ctx.Err() == nil {
+	if r := l.retainer.Load(); r != nil && ctx.Err() == nil && (r.waiting.Load() == 0 || !wait) {
 		if h := r.enter(ctx); h != nil {
 			return h, nil
 		}
 	}
+	if l.exclusive {
+		return l.acquireTurn(ctx, wait)
+	}
 	return l.request(ctx, wait)
 }
 
-// enter grants a read inside the process, or returns nil.
+// enter grants a lease inside the process, or returns nil.
 func (r *Retainer) enter(ctx context.Context) *LocalLease {
 	x := r.current.Load()
 	if x == nil {
 		return nil
 	}
-	at, ok, settle := x.Enter()
-	if !ok {
-		if settle {
-			x.settle()
-		}
+	h, _ := x.enter()
+	if h == nil {
 		return nil
 	}
-	h := &LocalLease{retention: x, at: at}
 	if e := r.lock.e; e.cfg.Observe != nil {
-		h.observation = r.lock.NewObservation(ctx, protocol.FlagRead)
+		h.observation = r.lock.NewObservation(ctx, r.flags)
 		ev := h.event(AcquireStart)
 		ev.Token, ev.Fence = "", 0
 		e.observe(ev)
@@ -85,18 +92,18 @@ func (l *Retaining) request(ctx context.Context, wait bool) (Handle, error) {
 	r := l.find()
 	x := r.begin()
 	if x == nil {
-		h, err := l.ordinary.acquireLease(ctx, Terms{Flags: protocol.FlagRead}, wait)
+		h, err := l.ordinary.acquireLease(ctx, Terms{Flags: l.flags}, wait)
 		if err != nil {
 			return nil, err
 		}
 		return h, nil
 	}
-	h, err := l.lock.acquireLease(ctx, Terms{Flags: protocol.FlagRead + protocol.FlagRetained, retention: x}, wait)
+	h, err := l.lock.acquireLease(ctx, Terms{Flags: l.flags + protocol.FlagRetained, retention: x}, wait)
 	if err != nil {
 		x.abandon()
 		return nil, err
 	}
-	return x.open(h), nil
+	return x.open(h, false), nil
 }
 
 // find returns the Retainer of the name.
@@ -106,7 +113,7 @@ func (l *Retaining) find() *Retainer {
 	r, known := e.retainers.Get(key)
 	var removed *Retainer
 	if !known {
-		r = &Retainer{lock: l.lock}
+		r = &Retainer{lock: l.lock, flags: l.flags, exclusive: l.exclusive}
 		removed, _ = e.retainers.Add(key, r)
 	}
 	e.mu.Unlock()
@@ -157,12 +164,19 @@ func (l *Retaining) Yield(ctx context.Context, answered bool) {
 	x := r.held
 	r.mu.Unlock()
 	x.giveBack(true)
-	if x == nil || !answered {
+	if answered {
+		x.awaitRelease(ctx)
+	}
+}
+
+// awaitRelease waits until the server has released the lease, or until ctx ends, if the lease was released here.
+func (x *retention) awaitRelease(ctx context.Context) {
+	if x == nil {
 		return
 	}
-	r.mu.Lock()
+	x.of.mu.Lock()
 	h := x.lease
-	r.mu.Unlock()
+	x.of.mu.Unlock()
 	if h == nil {
 		return
 	}
@@ -174,7 +188,10 @@ func (l *Retaining) Yield(ctx context.Context, answered bool) {
 // gaveBackLocked notes that the lease of a retention was given back.
 func (r *Retainer) gaveBackLocked(x *retention, now time.Duration) {
 	r.policy = r.policy.Read(now, x.reads.Load()+x.TakeUses())
-	if x.recalled {
+	switch {
+	case x.recalled:
 		r.policy = r.policy.Recalled(now, now-x.recalledAt, rand.Float64())
+	case x.contended:
+		r.policy = r.policy.Recalled(now, 0, rand.Float64())
 	}
 }

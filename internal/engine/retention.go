@@ -7,7 +7,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 )
 
-// retention is one lease that the process retains, from the request for it to its end, and the reads that are granted by it.
+// retention is one lease that the process retains, from the request for it to its end, and what is granted by it: reads, or the turns of
+// one holder at a time.
 // Methods may be called on nil, which is no retention.
 type retention struct {
 	*retain.Hold // who is inside; closed until open is called
@@ -25,16 +26,21 @@ type retention struct {
 	handles    map[*LocalLease]struct{} // those with a Lifecycle
 	upgrader   *LocalLease              // that waits until it is the only one inside
 	alone      chan struct{}            // closed when it is; nil without an upgrader, or then
+	next       *localTurn               // the caller that waits for the one inside to leave; see localturn.go
 }
 
 // open begins to grant reads by a lease, and returns the first of them: that of the caller whose request brought it. If the lease
-// was recalled before it came, or has ended, there will be no other.
-func (x *retention) open(h *Lease) *LocalLease {
+// was recalled before it came, or has ended, there will be no other; nor if it is for one holder at a time and came by way of
+// the queue.
+func (x *retention) open(h *Lease, queued bool) *LocalLease {
 	x.Extend(h.Deadline())
 	r := x.of
 	r.mu.Lock()
 	x.lease = h
 	admits := x.Granted()
+	if r.exclusive {
+		admits = x.GrantedAlone(queued)
+	}
 	x.Open(!admits)
 	if admits {
 		r.current.Store(x)
@@ -73,7 +79,7 @@ func (x *retention) forget() {
 	e.subscriber.Release(r.lock.channel)
 }
 
-// giveBack admits no more readers, and releases the lease when nobody is inside. Recalled says that somebody waits whom the lease
+// giveBack admits nobody any more, and releases the lease when nobody is inside. Recalled says that somebody waits whom the lease
 // excludes, here or in another process.
 func (x *retention) giveBack(recalled bool) {
 	if x == nil {
@@ -85,11 +91,13 @@ func (x *retention) giveBack(recalled bool) {
 		x.recalledAt = time.Since(r.lock.e.started)
 	}
 	x.Close()
+	next := x.takeNextLocked()
 	r.mu.Unlock()
+	next.end(false)
 	x.settle()
 }
 
-// settle releases the lease if no more readers are admitted and nobody is inside. If only the caller of an upgrade is, it
+// settle releases the lease if nobody is admitted any more and nobody is inside. If only the caller of an upgrade is, it
 // notifies that.
 func (x *retention) settle() {
 	r := x.of
@@ -123,13 +131,14 @@ func (x *retention) leaseEnded(err error) {
 	r.mu.Lock()
 	x.GiveBack(false)
 	x.Close() // open may have opened it since the lease ended
-	handles := x.handles
+	handles, next := x.handles, x.takeNextLocked()
 	x.handles = nil
 	if x.alone != nil {
 		close(x.alone)
 		x.alone = nil
 	}
 	r.mu.Unlock()
+	next.end(false)
 	x.forget()
 	for h := range handles {
 		h.lifecycle.Load().End(err)()
@@ -137,12 +146,16 @@ func (x *retention) leaseEnded(err error) {
 	x.settle() // with nobody inside, nobody else releases what the server may still have
 }
 
-// renewed notes that the server has renewed the lease, which was granted at that time, in the reply to a renewal that was sent during that epoch.
-func (x *retention) renewed(granted, deadline time.Time, epoch uint64, recalled bool) {
+// renewed notes that the server has renewed the lease, which was granted at that time, in the reply to a renewal that was sent during
+// that epoch; and whether it was recalled, if the renewal asked.
+func (x *retention) renewed(granted, deadline time.Time, epoch uint64, asked, recalled bool) {
 	if x == nil {
 		return
 	}
 	x.Extend(deadline)
+	if !asked {
+		return
+	}
 	if !recalled {
 		x.Confirm(epoch)
 		return
@@ -169,6 +182,24 @@ func (x *retention) subscription() uint64 {
 		return 0
 	}
 	return x.Current()
+}
+
+// renewal returns how many of the keys a renewal takes, and whether it asks whether the lease was recalled. full says that the metadata
+// is to be renewed as well. For one holder at a time, only the metadata know of the recall.
+func (x *retention) renewal(full bool) (keys int, ask bool) {
+	keys = renewOnly
+	if full {
+		keys = renewMetadata
+	}
+	if x == nil || !x.of.exclusive {
+		return keys, x != nil
+	}
+	x.of.mu.Lock()
+	defer x.of.mu.Unlock()
+	if x.closing {
+		return keys, false
+	}
+	return renewMetadata, true
 }
 
 // askNow makes the lease ask whether it was recalled, since a message may have been lost.

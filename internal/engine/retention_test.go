@@ -40,7 +40,7 @@ func TestLeaseEndsWhileItIsOpened(t *testing.T) {
 		h.mu.Lock()
 		cancel := h.endLocked(leaseLost, ErrLost)
 		h.mu.Unlock()
-		first := x.open(h)
+		first := x.open(h, false)
 		cancel()
 		if r.enter(context.Background()) != nil || r.current.Load() != nil {
 			t.Error("a reader was admitted by a lease that has ended")

@@ -53,7 +53,7 @@ func RenewArgs(command []any, token any, ttl int64, exact int, settings, retaine
 	return command
 }
 
-// PolicyArgRetain is the policy argument of acquire.lua for a read lease that the process retains.
+// PolicyArgRetain is the policy argument of acquire.lua for a lease that the process retains.
 const PolicyArgRetain = "retain"
 
 // HeartbeatArgs appends the first part of ARGV of heartbeat.lua. The waiters follow: with rejoin 0 by HeartbeatWaiter, with

@@ -14,7 +14,7 @@ type Wakeup struct {
 	Serial   string
 	Fence    int64 // of the grant; 0: there is none
 	RetryIn  int64 // ms after which to ask again, if there is no grant
-	Recalled bool  // the process is to give back the read lease that it retains
+	Recalled bool  // the process is to give back the lease that it retains
 }
 
 // recall takes the place of the number in a recall.

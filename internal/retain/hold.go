@@ -9,6 +9,10 @@ import (
 // Close and End close it for good. Callers enter while it is open, its deadline has not passed, and the process is known to
 // receive recalls. All methods are safe for concurrent use.
 //
+// A hold is used in one of two ways. Of a shared lease, Enter and Leave admit any number of callers together. Of a lease for one
+// holder at a time, EnterAlone and LeaveAlone admit one; the next one that waits announces itself by Want, and then gets the place
+// by Pass.
+//
 // A caller that was closed out is never inside: entering and closing are atomic steps on one word, so that every caller that
 // entered before the close is counted after it.
 type Hold struct {
@@ -19,13 +23,15 @@ type Hold struct {
 	base     time.Time
 }
 
-// The word, from the top: whether the hold is open, whether its lease has ended, how many callers have come since TakeUses, and
-// how many are inside. 38 bits of uses last for minutes at a thousand million a second.
+// The word, from the top: whether the hold is open, whether its lease has ended, whether a caller waits for the one inside to leave,
+// how many callers have come since TakeUses, and how many are inside. 37 bits of uses last for minutes at a thousand million a
+// second.
 const (
 	opened = 1 << 63
 	ended  = 1 << 62
+	wanted = 1 << 61
 	use    = 1 << 24
-	uses   = ended - use
+	uses   = wanted - use
 	inside = use - 1
 
 	// maxInside bounds the callers inside, so that a count never reaches the bits of another.
@@ -68,8 +74,8 @@ func (h *Hold) Open(closed bool) {
 // caller must call Inside to see whether it was the last to leave.
 func (h *Hold) Enter() (at time.Duration, ok, settle bool) {
 	w := h.word.Add(use + 1)
-	if w&opened != 0 && w&inside < maxInside && Hears(h.epoch.Load(), h.current.Load()) {
-		if at = time.Since(h.base); InTime(at, time.Duration(h.deadline.Load())) {
+	if w&opened != 0 && w&inside < maxInside {
+		if at, ok = h.admits(); ok {
 			return at, true, false
 		}
 	}
@@ -77,9 +83,99 @@ func (h *Hold) Enter() (at time.Duration, ok, settle bool) {
 	return at, false, h.Leave()
 }
 
+// admits reports whether the lease is certain and a recall would have come, and returns the time since base.
+func (h *Hold) admits() (at time.Duration, ok bool) {
+	if !Hears(h.epoch.Load(), h.current.Load()) {
+		return 0, false
+	}
+	at = time.Since(h.base)
+	return at, InTime(at, time.Duration(h.deadline.Load()))
+}
+
 // Leave counts a caller as outside again. If settle is set, the hold is closed, and the caller must call Inside to see whether it
 // was the last one.
 func (h *Hold) Leave() (settle bool) { return h.word.Add(^uint64(0))&opened == 0 }
+
+// Entry is the outcome of EnterAlone.
+type Entry uint8
+
+// The outcomes.
+const (
+	Entered Entry = iota
+	Busy          // another caller is inside
+	Closed        // nobody may enter: the hold is closed, or its lease or the subscription is not certain
+)
+
+// EnterAlone counts the caller as inside if nobody else is, and returns the time since base. After Closed, the caller closes the
+// hold, and calls Inside to see whether nobody is inside.
+func (h *Hold) EnterAlone() (at time.Duration, entry Entry) {
+	for {
+		w := h.word.Load()
+		switch {
+		case w&opened == 0:
+			return 0, Closed
+		case w&inside != 0:
+			return 0, Busy
+		case !h.word.CompareAndSwap(w, w+use+1):
+			continue
+		}
+		at, ok := h.admits()
+		if !ok {
+			h.word.Add(^uint64(0))
+			return at, Closed
+		}
+		return at, Entered
+	}
+}
+
+// Want announces a caller that waits for the one inside to leave. It reports false if nobody is inside, or the hold is closed.
+func (h *Hold) Want() bool {
+	for {
+		w := h.word.Load()
+		if w&opened == 0 || w&inside == 0 {
+			return false
+		}
+		if h.word.CompareAndSwap(w, w|wanted) {
+			return true
+		}
+	}
+}
+
+// Unwant ends what Want announced.
+func (h *Hold) Unwant() { h.word.And(^uint64(wanted)) }
+
+// LeaveAlone counts the caller as outside again, unless another one waits in an open hold: then left is false, and the caller
+// is inside until it has called Pass or Unwant. If settle is set, the hold is closed, and the caller must call Inside.
+func (h *Hold) LeaveAlone() (left, settle bool) {
+	for {
+		w := h.word.Load()
+		if w&opened != 0 && w&wanted != 0 {
+			return false, false
+		}
+		if h.word.CompareAndSwap(w, w-1) {
+			return true, w&opened == 0
+		}
+	}
+}
+
+// Pass makes the one that waits the one inside, in place of the caller, if the hold is open and admits. It ends what Want announced in
+// either case.
+func (h *Hold) Pass() bool {
+	if _, ok := h.admits(); !ok {
+		h.Unwant()
+		return false
+	}
+	for {
+		w := h.word.Load()
+		next := w &^ wanted
+		if w&opened != 0 {
+			next += use
+		}
+		if h.word.CompareAndSwap(w, next) {
+			return w&opened != 0
+		}
+	}
+}
 
 // Close closes the hold. It reports whether it was open.
 func (h *Hold) Close() bool { return h.word.And(^uint64(opened))&opened != 0 }
@@ -99,7 +195,7 @@ func (h *Hold) Inside() int { return int(h.word.Load() & inside) }
 
 // Certain reports whether the lease has not ended and its deadline has not passed. If not, the lease knows.
 func (h *Hold) Certain() bool {
-	return h.word.Load()&ended == 0 && int64(time.Since(h.base)) < h.deadline.Load()
+	return h.word.Load()&ended == 0 && InTime(time.Since(h.base), time.Duration(h.deadline.Load()))
 }
 
 // TakeUses returns how many have tried to enter since it was last called.

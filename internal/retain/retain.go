@@ -1,4 +1,5 @@
-// Package retain has what a process needs to grant reads inside, while it holds one lease at the server for all of them:
+// Package retain has what a process needs to grant reads, or turns of one holder at a time, inside, while it holds one lease at the
+// server for all of them:
 //
 //   - Hold (hold.go) is the local part of one such lease: who is inside, and whether another may enter. Entering and leaving
 //     take an atomic add each and a look at the clock.

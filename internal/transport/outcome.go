@@ -81,6 +81,9 @@ func Malformed(err error) bool {
 	return errors.Is(err, protocol.ErrReply) || errors.As(err, &number) || err != nil && strings.HasPrefix(err.Error(), "redis: can't parse")
 }
 
+// SlotMigrates reports whether a script with several keys was refused because a cluster migrates their slot.
+func SlotMigrates(err error) bool { return isRedis(err) && strings.Contains(err.Error(), "TRYAGAIN") }
+
 // WrongType reports whether a key of the lock has another Redis type than the script expects.
 func WrongType(err error) bool {
 	return isRedis(err) && strings.Contains(err.Error(), "WRONGTYPE")

@@ -3,7 +3,7 @@
 --               take the short form
 --   tombstones  ms until which there may be tombstones
 --   ticket      the last ticket of a waiter; see lib/enqueue
--- Other fields are read where they are used: limits (policy/semaphore), longer (policy/mutex), streak, pass and upgrade
+-- Other fields are read where they are used: limits (policy/semaphore), longer and recalled (policy/mutex), streak, pass and upgrade
 -- (policy/rwlock).
 -- include: lib/clock
 local fields = call('HMGET', meta, 'seq', 'ticket')

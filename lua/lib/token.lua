@@ -8,7 +8,7 @@
 --   ttl        ms of the lease
 --   claim_ttl  ms of an unconfirmed lease: one granted to a waiter, by a message or in the reply to a heartbeat
 --   flags      lower-case letters. s: the keeper cannot subscribe, and learns of a grant by its next heartbeat. Others
---              belong to the policy: r w u d k of rwlock, h c of semaphore, f of redlock
+--              belong to the policy: r w u d k of rwlock, k of mutex, h c of semaphore, f of redlock
 --   number     of the policy: the permits of a semaphore, the maximum writer streak of a rwlock's w, the least fence of a
 --              redlock's f; else empty
 --

@@ -1,7 +1,7 @@
--- refuse: the short form of a try that finds the lock held. A lease that lasts for longer than it may (see lease_of), and a
--- key that does not expire, take the long form.
+-- refuse: the short form of a try that finds the lock held. A lease that lasts for longer than it may (see lease_of), a key
+-- that does not expire, and a lease that a process retains, and is to be recalled, take the long form.
 local owner, left = call('GET', lock), call('PTTL', lock)
 if owner ~= token and left > 0 then
-  local _, _, asked = string.match(owner or '', TOKEN)
-  if left - (asked or left) <= 0 then return -left end
+  local _, _, asked, _, flags = string.match(owner or '', TOKEN)
+  if flags ~= 'k' and left - (asked or left) <= 0 then return -left end
 end

@@ -4,3 +4,4 @@ renewed = owner == token
 if renewed then
   if exact then call('PEXPIRE', lock, ttl) else call('PEXPIRE', lock, ttl, 'GT') end
 end
+if renewed and retained and meta then recalled = call('HGET', meta, 'recalled') == token and 1 or 0 end
