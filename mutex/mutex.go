@@ -34,7 +34,7 @@ type Options struct {
 	// Without a subscription nothing is granted inside. TryLock of another process fails and recalls the lease, so that the next
 	// TryLock succeeds if nobody is inside. TryLock of this process does not ask the server while the mutex is held here.
 	//
-	// After a recall the process retains no lease of the name for nine times as long as the recall took, from 50 ms to a minute,
+	// After a recall the process retains no lease of the name for nine times as long as the recall took, from 20 ms to a minute,
 	// and then only if it takes the mutex about 20 times as often as it is recalled. A keeper retains leases of 10,000 names at
 	// most, those that it used last.
 	//

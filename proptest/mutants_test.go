@@ -105,6 +105,8 @@ var mutants = []mutant{
 	{"renewals do not report a recall", "lua/policy/rwlock/renew.lua", "< RETAINED and 1 or 0", "< RETAINED and 0 or 0", "retain"},
 	{"nobody is notified of a recall", "lua/policy/rwlock/recall.lua", "serial .. ' recall')", "serial .. ' -1')", "retain"},
 	{"the fence of a retained lease is not decoded", "lua/policy/leases/fence_of.lua", "fence - RETAINED + ENDLESS or fence", "fence or fence", "retain"},
+	{"two are inside a retained mutex", "internal/retain/hold.go", "		case w&inside != 0:\n", "		case w&inside > 1:\n", "turns"},
+	{"nobody is notified of the recall of a mutex", "lua/policy/mutex/recall.lua", "serial .. ' recall')", "serial .. ' -1')", "turns"},
 	{"an unknown waiter does not rejoin", "internal/engine/heartbeat.go", "		q.rejoin(unknown)\n", "", "fair"},
 }
 
@@ -201,6 +203,8 @@ func (m mutant) run(t *testing.T, binary string, args ...string) {
 		test = "^TestRedlockSimulation$"
 	case "retain":
 		test = "^TestRetainSimulation$"
+	case "turns":
+		test = "^TestRetainTurnsSimulation$"
 	}
 	args = append(args, "-test.run="+test, "-test.timeout=5m", "-rapid.nofailfile", "-rapid.shrinktime=1ms",
 		"-rapid.seed="+*mutantSeed, "-rapid.checks="+*mutantTries)

@@ -17,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -39,6 +40,9 @@ const (
 	// Without faults a writer waits for no longer than readers inside, and writers before it, hold the lock. With faults, all
 	// are served when those have ended, although others read all the time.
 	retainedProgress = "a writer is not kept waiting by retained leases"
+	// Of a mutex the same: without faults nobody waits for longer than the turns of all others take, in whichever process; with faults, each
+	// process gets the mutex when those have ended, although another one takes it again and again.
+	retainedTurns = "a process is not kept waiting by turns inside another"
 	// After all processes are closed nothing remains but metadata, when leases and tombstones have expired.
 	retainedNothing = "nothing remains"
 )
@@ -46,11 +50,15 @@ const (
 const (
 	retainReads  = 200 * time.Millisecond // the longest a reader is inside
 	retainWrites = 100 * time.Millisecond // the longest a writer holds
+	retainTurns  = 20 * time.Millisecond  // the longest that a mutex is held
+	// Without faults nobody waits longer for a mutex: so long as each of three processes has a turn for both of its callers.
+	retainTurnWait = 400 * time.Millisecond
 )
 
 // retainWorld is a server, the processes that use one lock on it, and what their callers consider held.
 type retainWorld struct {
 	r         *rapid.T
+	single    bool // the lock is a mutex
 	server    *redisServer
 	keys      protocol.Keys
 	start     time.Time
@@ -81,6 +89,7 @@ type held struct {
 type retainProcess struct {
 	*lockkeeper.Keeper
 	*rwlock.Lock
+	turns   *mutex.Mutex // of a world with a mutex
 	rdb     *redis.Client
 	link    *link
 	crashed bool
@@ -99,8 +108,13 @@ func (w *retainWorld) breaks(promise, format string, args ...any) {
 
 // leases returns the leases at the server. The caller holds the server's mutex, and has updated its clock.
 func (w *retainWorld) leases() map[string]lease {
-	v := &view{leases: map[string]lease{}}
-	leasesInSet(w.server.mini, w.keys, v)
+	v := &view{now: w.server.nowLocked().UnixMicro(), leases: map[string]lease{}}
+	if w.single {
+		v.seq, _ = strconv.ParseUint(strings.TrimPrefix(w.server.mini.HGet(w.keys.Meta, "seq"), "-"), 10, 64)
+		leasesInString(w.server.mini, w.keys, v)
+	} else {
+		leasesInSet(w.server.mini, w.keys, v)
+	}
 	for token, l := range v.leases {
 		if l.ends <= w.server.nowLocked().UnixMicro() {
 			delete(v.leases, token)
@@ -264,6 +278,49 @@ func (w *retainWorld) writes(p int, random *rand.Rand, pause time.Duration) {
 	}
 }
 
+// takes is a program that takes a mutex again and again.
+func (w *retainWorld) takes(p int, random *rand.Rand, pause time.Duration) {
+	for !w.stopped() {
+		time.Sleep(time.Microsecond + time.Duration(random.Int63n(int64(pause))))
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		began := time.Now()
+		get := w.processes[p].turns.Lock
+		if random.Intn(8) == 0 {
+			get = w.processes[p].turns.TryLock
+		}
+		lease, err := get(ctx)
+		cancel()
+		if took := time.Since(began); w.faultless && took > retainTurnWait {
+			w.mu.Lock()
+			w.breaks(retainedTurns, "process %d waited for %v: %v", p, took, err)
+			w.mu.Unlock()
+		}
+		if err != nil {
+			continue
+		}
+		h := &held{p: p, lease: lease, write: true}
+		w.begins(h, nil)
+		if t, _ := protocol.ParseToken(lease.Token()); t.Flags == protocol.FlagRetained {
+			w.reach("a retained turn")
+		}
+		if !w.faultless && random.Intn(50) == 0 {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			_ = lease.Extend(ctx, 500*time.Millisecond+time.Duration(random.Int63n(int64(3*time.Second))))
+			cancel()
+		}
+		time.Sleep(time.Duration(random.Int63n(int64(retainTurns))) / time.Duration(1<<random.Intn(8)))
+		w.release(h)
+	}
+}
+
+// lock acquires the lock of a process for writing, or its mutex.
+func (p *retainProcess) lock(ctx context.Context) (*lockkeeper.Lease, error) {
+	if p.turns != nil {
+		return p.turns.Lock(ctx)
+	}
+	return p.Lock.Lock(ctx)
+}
+
 // join starts a process.
 func (w *retainWorld) join(ttl time.Duration, lag time.Duration) {
 	id := len(w.processes)
@@ -278,7 +335,7 @@ func (w *retainWorld) join(ttl time.Duration, lag time.Duration) {
 		Hooks: lockkeeper.Hooks{
 			AcquireDone: func(e lockkeeper.Event) {
 				if e.Local {
-					w.reach("a read granted inside")
+					w.reach("a grant inside")
 				}
 			},
 			Recalled:   func(lockkeeper.Event) { w.reach("a recall") },
@@ -286,7 +343,9 @@ func (w *retainWorld) join(ttl time.Duration, lag time.Duration) {
 			WakeupLost: func(lockkeeper.Event) { w.reach("a subscription is replaced") },
 		},
 	})
-	if err == nil {
+	if err == nil && w.single {
+		p.turns, err = mutex.New(p.Keeper, name, &mutex.Options{TTL: ttl, Retain: true})
+	} else if err == nil {
 		p.Lock, err = rwlock.New(p.Keeper, name, &rwlock.Options{TTL: ttl, Retain: true})
 	}
 	if err != nil {
@@ -395,6 +454,10 @@ func (w *retainWorld) run(r *rapid.T) {
 	if !w.faultless {
 		writers = rapid.IntRange(1, processes).Draw(r, "writers")
 	}
+	if w.single {
+		w.runTurns(r)
+		return
+	}
 	random := func() *rand.Rand { return rand.New(rand.NewSource(rapid.Int64().Draw(r, "seed"))) }
 	for p := range processes {
 		pause := rapid.SampledFrom([]time.Duration{5 * time.Millisecond, 50 * time.Millisecond, time.Second}).Draw(r, "pause")
@@ -407,6 +470,27 @@ func (w *retainWorld) run(r *rapid.T) {
 			w.actors.Go(func() { w.writes(p, random, pause) })
 		}
 	}
+	w.disturb(r)
+}
+
+// runTurns is the part of run for a mutex, which the first process takes all the time.
+func (w *retainWorld) runTurns(r *rapid.T) {
+	for p := range w.processes {
+		pauses := []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, 2 * time.Second, 8 * time.Second}
+		if p == 0 {
+			pauses = []time.Duration{5 * time.Millisecond, 20 * time.Millisecond}
+		}
+		pause := rapid.SampledFrom(pauses).Draw(r, "pause")
+		for range rapid.IntRange(1, 2).Draw(r, "callers") {
+			random := rand.New(rand.NewSource(rapid.Int64().Draw(r, "seed")))
+			w.actors.Go(func() { w.takes(p, random, pause) })
+		}
+	}
+	w.disturb(r)
+}
+
+// disturb lets time pass, with faults, and ends the schedule.
+func (w *retainWorld) disturb(r *rapid.T) {
 	events := rapid.IntRange(3, 8).Draw(r, "events")
 	for range events {
 		w.advance(duration(r, 3*time.Second))
@@ -450,10 +534,14 @@ func (w *retainWorld) recover() {
 		func() {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
-			lease, err := p.Lock.Lock(ctx)
+			lease, err := p.lock(ctx)
 			if err != nil {
+				promise := retainedProgress
+				if w.single {
+					promise = retainedTurns
+				}
 				w.mu.Lock()
-				w.breaks(retainedProgress, "process %d at the end: %v", i, err)
+				w.breaks(promise, "process %d at the end: %v", i, err)
 				w.mu.Unlock()
 				return
 			}
@@ -505,6 +593,16 @@ func (w *retainWorld) fail() {
 
 // TestRetainSimulation runs processes that retain read leases, with faults. It ends with the tally of what was reached.
 func TestRetainSimulation(t *testing.T) {
+	simulateRetained(t, lua.RWLock, "a retained read", "a grant inside", "a write", "an upgrade", "a recall", "a lease is lost", "a subscription is replaced")
+}
+
+// TestRetainTurnsSimulation runs processes that retain a mutex, with faults.
+func TestRetainTurnsSimulation(t *testing.T) {
+	simulateRetained(t, lua.Mutex, "a retained turn", "a grant inside", "a recall", "a lease is lost", "a subscription is replaced")
+}
+
+// simulateRetained runs schedules, and expects to reach all of this if there are many.
+func simulateRetained(t *testing.T, set *lua.Set, reached ...string) {
 	tally := map[string]int{}
 	if !checksSet { // a default run shows whether a change has broken something; others search
 		defer setFlag("rapid.checks", setFlag("rapid.checks", strconv.Itoa(few)))
@@ -521,7 +619,8 @@ func TestRetainSimulation(t *testing.T) {
 		synctest.Test(t, func(*testing.T) {
 			w := &retainWorld{r: r, start: time.Now(), stop: make(chan struct{}), held: map[*held]bool{}, void: map[string]bool{}, tally: tally}
 			var err error
-			if w.keys, err = protocol.KeysOf("lock:", name, lua.RWLock.KeyKind, false); err != nil {
+			w.single = set == lua.Mutex
+			if w.keys, err = protocol.KeysOf("lock:", name, set.KeyKind, w.single); err != nil {
 				panic(err)
 			}
 			w.server = newServer(w.stepped)
@@ -548,5 +647,5 @@ func TestRetainSimulation(t *testing.T) {
 		run.report()
 		return
 	}
-	run.report("a retained read", "a read granted inside", "a write", "an upgrade", "a recall", "a lease is lost", "a subscription is replaced")
+	run.report(reached...)
 }
