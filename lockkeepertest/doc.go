@@ -2,6 +2,8 @@
 // name, waits for states instead of sleeping, and reports what a test leaves behind. The locks are the real ones; nothing is
 // mocked.
 //
+// [A page of the documentation] shows it at work.
+//
 //	func TestStopsWorkWhenLockIsLost(t *testing.T) {
 //		synctest.Test(t, func(t *testing.T) {
 //			s := lockkeepertest.New(t)
@@ -33,10 +35,14 @@
 // should see. Faults that last end with [Server.Restore], and at the end of the test. They affect clients of [Server.Client]
 // and [Server.Keeper]; each client stands for one process. They do not affect programs that connect by [Server.URL].
 //
+// A program that imports this package discards what go-redis logs, such as each connection that a fault breaks.
+//
 // # A real server
 //
 // If LOCKKEEPERTEST_REDIS_URL is set, [New] uses the server of this URL instead of an embedded one, except in a bubble. The
 // server must be used for tests only, and must not be a Cluster. Each [Server] takes the first empty database from the one in
 // the URL on, so tests of several packages can run at the same time, as many as there are databases. All faults work there
 // too: they are in the connections of the clients, or are done by commands.
+//
+// [A page of the documentation]: https://github.com/lockkeeper/lockkeeper/blob/main/docs/testing-your-code.md
 package lockkeepertest

@@ -22,16 +22,16 @@ var (
 	ttl   = &mutex.Options{TTL: 900 * time.Millisecond}
 )
 
-// within checks how long ago start is.
+// within checks how long ago start is. Outside of a bubble it tolerates the delays of a loaded machine.
 func within(t *testing.T, start time.Time, least, most time.Duration) {
 	t.Helper()
+	if strings.HasSuffix(t.Name(), "/embedded") || strings.HasSuffix(t.Name(), "/real") {
+		most += 5 * time.Second
+	}
 	if d := time.Since(start); d < least || d > most {
 		t.Errorf("it took %v, not %v to %v", d, least, most)
 	}
 }
-
-// slack is added to what something may take outside of a bubble.
-const slack = 2 * time.Second
 
 func requireLost(t *testing.T, lease *lockkeeper.Lease) {
 	t.Helper()
@@ -68,27 +68,34 @@ func TestLoseLease(t *testing.T) {
 		start := time.Now()
 		s.LoseLease(t, "x")
 		requireLost(t, lease)
-		within(t, start, 0, ttl.TTL/3+slack)
+		within(t, start, 0, ttl.TTL/3)
 		s.RequireFree(t, "x")
 	})
 }
 
 func TestStealLock(t *testing.T) {
 	everywhere(t, func(t *testing.T, s *lockkeepertest.Server) {
-		lease := lock(t, newMutex(t, s.Keeper(t, short), "x", ttl))
-		waiting := waitFor(t, s, newMutex(t, s.Keeper(t, short), "x", ttl), "x", 1)
+		newFair := func() *fair.Lock {
+			l, err := fair.New(s.Keeper(t, short), "x", &fair.Options{TTL: ttl.TTL})
+			must(t, err)
+			return l
+		}
+		lease := lock(t, newFair())
+		waiting := []chan *lockkeeper.Lease{waitFor(t, s, newFair(), "x", 1), waitFor(t, s, newFair(), "x", 2)}
 		thief := s.StealLock(t, "x")
 		if thief.Fence() <= lease.Fence() {
 			t.Errorf("fence %d after %d", thief.Fence(), lease.Fence())
 		}
 		requireLost(t, lease)
-		s.RequireWaiting(t, "x", 1)
+		s.RequireWaiting(t, "x", 2)
 		release(t, thief)
-		next := <-waiting
-		if next.Fence() <= thief.Fence() {
-			t.Errorf("fence %d after %d", next.Fence(), thief.Fence())
+		for _, ch := range waiting { // in this order
+			next := <-ch
+			if next.Fence() <= thief.Fence() {
+				t.Errorf("fence %d after %d", next.Fence(), thief.Fence())
+			}
+			release(t, next)
 		}
-		release(t, next)
 	})
 }
 
@@ -135,7 +142,7 @@ func TestCrashHolder(t *testing.T) {
 		start := time.Now()
 		s.CrashHolder(t, "x")
 		next := <-waiting
-		within(t, start, ttl.TTL/2, ttl.TTL+slack)
+		within(t, start, ttl.TTL/2, ttl.TTL)
 		requireLost(t, lease)
 		release(t, next)
 	})
@@ -233,7 +240,7 @@ func TestLoseWakeups(t *testing.T) {
 			release(t, lease)
 			next := <-waiting
 			if lost {
-				within(t, start, 10*time.Millisecond, o.HeartbeatInterval+slack)
+				within(t, start, 10*time.Millisecond, o.HeartbeatInterval)
 				r.Require(t, "WakeupLost", "")
 			} else {
 				within(t, start, 0, o.HeartbeatInterval/2)
@@ -251,7 +258,7 @@ func TestSlowAnswers(t *testing.T) {
 		s.SlowAnswers(200 * time.Millisecond)
 		start := time.Now()
 		lease := lock(t, m)
-		within(t, start, 200*time.Millisecond, 200*time.Millisecond+slack)
+		within(t, start, 200*time.Millisecond, 200*time.Millisecond)
 		s.SlowAnswers(0)
 		start = time.Now()
 		release(t, lease)

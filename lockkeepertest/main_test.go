@@ -3,23 +3,16 @@ package lockkeepertest_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 )
-
-func TestMain(m *testing.M) {
-	quiet.Redis()
-	os.Exit(m.Run())
-}
 
 const redisURL = "LOCKKEEPERTEST_REDIS_URL"
 

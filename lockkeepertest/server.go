@@ -21,9 +21,12 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 )
+
+func init() { quiet.Redis() }
 
 // background is the context of all commands: that of a test has ended when its cleanups run.
 var background = context.Background()
