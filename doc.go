@@ -12,6 +12,8 @@
 //		return charge(ctx, order, fence)
 //	})
 //
+// Package lockkeepertest has a server and faults for tests of code that uses locks.
+//
 // What follows holds for all packages; each says only what differs.
 //
 // # Names and options
