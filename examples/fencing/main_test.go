@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
 func TestMain(m *testing.M) {
@@ -71,31 +73,19 @@ func TestOnlyTheFenceStopsALateWrite(t *testing.T) {
 }
 
 func TestAStoreRefusesSmallerFences(t *testing.T) {
-	each(t, func(t *testing.T, r *rig, kind string) {
-		ctx := context.Background()
-		s := open(t, r, kind, 1)[0]
-		var text string
-		for _, step := range []struct {
-			what string
-			do   func(fence uint64) error
-			with uint64
-			want error
-		}{
-			{"write", func(f uint64) error { return s.write(ctx, f, "two") }, 2, nil},
-			{"write", func(f uint64) error { return s.write(ctx, f, "one") }, 1, errStale},
-			{"write", func(f uint64) error { return s.write(ctx, f, "two again") }, 2, nil},
-			{"read", func(f uint64) (err error) { text, err = s.read(ctx, f); return err }, 1, errStale},
-			{"read", func(f uint64) (err error) { text, err = s.read(ctx, f); return err }, 1 << 52, nil},
-			{"write", func(f uint64) error { return s.write(ctx, f, "three") }, 1<<52 - 1, errStale}, // who reads will write
-		} {
-			if err := step.do(step.with); !errors.Is(err, step.want) {
-				t.Errorf("%s with %d: %v, want %v", step.what, step.with, err, step.want)
-			}
-		}
-		if text != "two again" {
-			t.Errorf("the text is %q", text)
-		}
-	})
+	for kind := range stores {
+		t.Run(kind, func(t *testing.T) {
+			lockkeepertest.CheckFencing(t, func(t *testing.T) lockkeepertest.Store {
+				r, err := newRig()
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(r.close)
+				s := open(t, r, kind, 1)[0]
+				return lockkeepertest.Store{Write: s.write, Read: s.read, Stale: errStale}
+			})
+		})
+	}
 }
 
 // Many writers come with fences in no order. What is in the text at the end is each write that was let in, and no other,
