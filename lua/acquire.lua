@@ -48,57 +48,59 @@ if fence and not freed then
 end
 -- include: lib/enqueue
 -- include: lib/extend_expiry
--- include: lib/retry_in
+-- include: lib/retries
+-- include: policy/KIND/frees_in
 
--- wait_reply keeps the queue for as long as this heartbeat counts, and returns the reply for a token at a place in it.
-local function wait_reply(at, more)
-  local rank = call('ZRANK', queue, token)
-  extend_expiry(queue, heartbeat_ttl + 1000, rank == 0)
-  extend_expiry(heartbeats, heartbeat_ttl + 1000, rank == 0)
-  save_metadata(metadata_ttl, true, min_left)
-  return {WAITING, now, seq, at, rank, retry_in(rank), more}
-end
-
+local at, is_last
+local more = 0
 if blocked and max_wait == '0' then
+  at, is_last = enqueue(token)
   call('ZADD', heartbeats, now + heartbeat_ttl, token)
-  return wait_reply(enqueue(token), 0)
-end
--- include: lib/admit
-if fence then
-  -- A lease that replaces another may end sooner than that.
-  head_stale = true
-  local more = admit()
-  save_metadata(metadata_ttl, false, min_left)
-  return {GRANTED, fence, now, now + ttl, more + limits_changed}
-end
-if not max_wait and not next_in_line(1) then
-  -- A heartbeat calls maintain, but without waiters there is none.
-  -- include: policy/KIND/maintain
-  maintain()
-  call('ZREM', queue, '')
-  return {REFUSED, now, frees_in(token), (unswept and 1 or 0) + limits_changed}
-end
+else
+  -- include: lib/admit
+  if fence then
+    -- A lease that replaces another may end sooner than that.
+    head_stale = true
+    more = admit()
+    save_metadata(metadata_ttl, false, min_left)
+    return {GRANTED, fence, now, now + ttl, more + limits_changed}
+  end
+  if not max_wait and not next_in_line(1) then
+    -- A heartbeat calls maintain, but without waiters there is none.
+    -- include: policy/KIND/maintain
+    maintain()
+    call('ZREM', queue, '')
+    return {REFUSED, now, frees_in(token), (unswept and 1 or 0) + limits_changed}
+  end
 
--- A try enters the queue as well, for the time of this script, so that it does not pass anybody.
-try_token = not max_wait and token
-local at = enqueue(token)
-if max_wait then call('ZADD', heartbeats, now + heartbeat_ttl, token) end
-callers[token] = ttl
-local more = admit() + limits_changed
-local grant = granted[token]
-local bound = tonumber(max_wait or 0)
-local retry_after = not grant and (not max_wait or bound > 0) and frees_in(token)
-local waits = max_wait and not grant and not rejected[token] and not (bound > 0 and retry_after > bound)
-if waits then return wait_reply(at, more) end
-if not grant then
-  dequeue({token})
-  -- It may have been the first waiter, if it had asked before.
-  if max_wait then
-    callers[token], head_stale = nil, true
-    more = admit() + limits_changed
+  -- A try enters the queue as well, for the time of this script, so that it does not pass anybody.
+  try_token = not max_wait and token
+  at, is_last = enqueue(token)
+  if max_wait then call('ZADD', heartbeats, now + heartbeat_ttl, token) end
+  callers[token] = ttl
+  more = admit() + limits_changed
+  local grant = granted[token]
+  local bound = tonumber(max_wait or 0)
+  local retry_after = not grant and (not max_wait or bound > 0) and frees_in(token)
+  local waits = max_wait and not grant and not rejected[token] and not (bound > 0 and retry_after > bound)
+  if not waits then
+    if not grant then
+      dequeue({token})
+      -- It may have been the first waiter, if it had asked before.
+      if max_wait then
+        callers[token], head_stale = nil, true
+        more = admit() + limits_changed
+      end
+    end
+    save_metadata(metadata_ttl, true, min_left)
+    if grant then return {GRANTED, grant[1], now, grant[2], more} end
+    if rejected[token] then return {rejected[token]} end
+    return {REFUSED, now, retry_after, more}
   end
 end
+-- It waits. The queue is kept for as long as this heartbeat counts.
+local rank = is_last and call('ZCARD', queue) - 1 or call('ZRANK', queue, token)
+extend_expiry(queue, heartbeat_ttl + 1000, rank == 0)
+extend_expiry(heartbeats, heartbeat_ttl + 1000, rank == 0)
 save_metadata(metadata_ttl, true, min_left)
-if grant then return {GRANTED, grant[1], now, grant[2], more} end
-if rejected[token] then return {rejected[token]} end
-return {REFUSED, now, retry_after, more}
+return {WAITING, now, seq, at, rank, rank < RETRIES and frees_in() or 0, more}

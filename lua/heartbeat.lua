@@ -19,7 +19,8 @@ policy_arg = ARGV[3]
 -- include: lib/metadata
 -- include: lib/admit
 -- include: lib/enqueue
--- include: lib/retry_in
+-- include: lib/retries
+-- include: policy/KIND/frees_in
 -- include: lib/extend_expiry
 -- include: lib/save_metadata
 -- include: policy/KIND/lease_of
@@ -93,5 +94,5 @@ end
 save_metadata(metadata_ttl)
 reply[3] = seq
 local rank = first and call('ZRANK', queue, tokens[first])
-if rank then reply[4], reply[6], reply[7] = retry_in(rank), first, rank end
+if rank then reply[4], reply[6], reply[7] = rank < RETRIES and frees_in() or 0, first, rank end
 return reply

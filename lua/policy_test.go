@@ -35,7 +35,7 @@ func contract(t *testing.T) map[string][]string {
 			parts[part] = append(parts[part], m[3])
 		}
 	}
-	if len(parts) != 12 || len(parts["admit"]) != 7 {
+	if len(parts) != 14 || len(parts["admit"]) != 7 {
 		t.Fatalf("the contract has %d parts: %v", len(parts), parts)
 	}
 	return parts

@@ -23,6 +23,7 @@ end
 -- include: lib/settings
 -- include: lib/metadata
 -- include: lib/save_metadata
+-- include: lib/hand_on
 -- include: lib/admit
 head_stale = freed
 -- A holder can be in the queue as well: if it repeated its request since a reply was lost, and was granted the lock past

@@ -55,7 +55,7 @@ local function admit_waiters()
           if caller then
             granted[token] = {fence, now + ms}
           elseif not string.find(flags, 's', 1, true) then
-            local pair = serial .. ' ' .. (fence == now_us and now_us_text or string.format('%.0f', fence))
+            local pair = grant_message(serial, fence)
             local message = messages[keeper]
             if message then
               local n = #message + 1

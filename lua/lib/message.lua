@@ -8,11 +8,19 @@ local function subscribed(keeper)
   return not count[2] or count[2] > 0
 end
 
--- send publishes a message and returns how many have received it: 1 if the server does not allow it. It is not published
--- if the keeper is not subscribed here: a subscriber at a replica would receive it without being counted, and would rely
--- on a grant that is undone.
-local function send(keeper, text)
-  if not subscribed(keeper) then return 0 end
+-- publish publishes a message and returns how many have received it: 1 if the server does not allow it.
+local function publish(keeper, text)
   local receivers = pcall(sharded == '1' and 'SPUBLISH' or 'PUBLISH', channel_prefix .. keeper, text)
   return type(receivers) == 'table' and 1 or receivers
+end
+
+-- send publishes a message, but not if the keeper is not subscribed here: a subscriber at a replica would receive it without
+-- being counted, and would rely on a grant that is undone.
+local function send(keeper, text)
+  return subscribed(keeper) and publish(keeper, text) or 0
+end
+
+-- grant_message is the pair that notifies a waiter of its grant.
+local function grant_message(serial, fence)
+  return serial .. ' ' .. (fence == now_us and now_us_text or string.format('%.0f', fence))
 end

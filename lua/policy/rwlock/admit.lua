@@ -3,7 +3,7 @@
 -- include: policy/rwlock/upgrade
 -- include: policy/rwlock/replace
 -- include: policy/rwlock/frees_in
--- include: policy/rwlock/readers
+-- include: policy/rwlock/streak
 -- include: policy/rwlock/recall
 local WAITERS_DIFFER = true
 
@@ -13,9 +13,6 @@ local undo_data = {}
 -- unwritten: scores and members of the leases that write_grant has left to write_grants. unwritten_ms is how long they last at
 -- most, and fresh says that there is no other lease.
 local unwritten, unwritten_ms, fresh = {}, 0, nil
-
--- alone: nobody waits but the head, so no readers are passed.
-local alone
 
 local next_in_line
 function next_in_line()
@@ -57,27 +54,6 @@ local function fits(flags)
   if not may and readers_hold and purpose ~= 'r' then recall() end
   if would_end and not may and now + frees_in() < would_end then head_stale = true end
   return may
-end
-
--- count_streak counts a writer that passes waiting readers. When it is as many as the writer's token allows, the readers
--- that wait now go before the next writer. It returns the old values.
-local function count_streak(token, number)
-  if alone then
-    local streak = call('HGET', meta, 'streak')
-    if streak and streak ~= '0' then call('HSET', meta, 'streak', '0') end
-    return {streak = streak or '0', keeps_pass = true}
-  end
-  local list = call('ZRANGE', queue, '+inf', READERS, 'BYSCORE', 'REV', 'LIMIT', '0', '2', 'WITHSCORES')
-  local last = token ~= try_token and list[list[1] == try_token and 4 or 2]
-  local known = call('HMGET', meta, 'streak', 'pass')
-  local streak, max_streak = 0, tonumber(number) or 0
-  if last then streak = (tonumber(known[1]) or 0) + 1 end
-  if max_streak > 0 and streak >= max_streak then
-    call('HSET', meta, 'streak', '0', 'pass', last)
-  elseif streak > 0 or known[1] and known[1] ~= '0' then
-    call('HSET', meta, 'streak', streak)
-  end
-  return {streak = known[1] or 0, pass = known[2]}
 end
 
 local function write_grant(token, ms, flags, number)

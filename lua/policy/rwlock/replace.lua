@@ -1,14 +1,7 @@
 -- include: lib/token
 -- include: policy/rwlock/remove
 -- include: policy/leases/ends_at
--- include: policy/leases/keep_lock
-
--- put writes a lease of ms. fresh says that there is no other, retained that its process is to grant reads by it.
-local function put(token, ms, fence, fresh, retained)
-  if retained then fence = fence + RETAINED - ENDLESS end
-  call('ZADD', lock, now + ms, token, fence, '#' .. token)
-  keep_lock(ms, fresh)
-end
+-- include: policy/rwlock/put
 
 -- replace writes a lease that replaces another, origin, which ends. It lasts for ms, and at least for what the other had
 -- left: a holder that has not learned of the new lease yet relies on the old one.

@@ -1,0 +1,2 @@
+call('SET', lock, heir, 'PXAT', heir_until)
+fence = next_fence()

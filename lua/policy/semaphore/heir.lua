@@ -1,0 +1,1 @@
+-- Permits are granted by lib/admit alone.
