@@ -25,7 +25,7 @@ end
 -- include: lib/save_metadata
 -- include: lib/hand_on
 -- include: lib/admit
-head_stale = freed
+head_stale = head_stale or freed
 -- A holder can be in the queue as well: if it repeated its request since a reply was lost, and was granted the lock past
 -- the waiters, as a mutex is.
 if (outcome == REFUSED or tombstone) and call('ZREM', queue, token) == 1 then

@@ -250,6 +250,9 @@ func (s *store) set(key string, args []string) any {
 		case "PX":
 			i++
 			v.expires = s.now + integer(args[i])
+		case "PXAT":
+			i++
+			v.expires = integer(args[i])
 		case "KEEPTTL":
 			v.expires = s.get(key).expires
 		default:

@@ -2,8 +2,8 @@
 -- include: policy/KIND/frees_in
 local WAITERS_DIFFER = false
 
--- free: whether the lock is free; nil if it is not known yet.
-local free = outcome == GRANTED or nil
+-- free: whether the lock is free; nil if it is not known yet. With a fence, the lock that was released is handed on already.
+local free = outcome == GRANTED and not fence or nil
 
 local function next_in_line(last)
   if free == nil then free = call('EXISTS', lock) == 0 end
