@@ -51,7 +51,7 @@ var mutants = []mutant{
 	{"waiters with a lapsed heartbeat are served", "lua/lib/admit.lua", "(unreachable[keeper] or not lapse[i] or tonumber(lapse[i]) <= now)", "unreachable[keeper]", "fair"},
 	{"an unconfirmed lease outlasts the heartbeat", "lua/lib/admit.lua", "ms = math.min(ms, tonumber(lapse[i]) - now)", "ms = tonumber(ttl)", "fair"},
 	{"a hand-off does not count subscribers", "lua/lib/hand_on.lua", " and subscribed(keeper) then", " then", "fair"},
-	{"a hand-off goes to a waiter with a lapsed heartbeat", "lua/lib/hand_on.lua", "if left > 0 and not", "if lapse and not", "fair"},
+	{"a hand-off ignores that the heartbeat has lapsed", "lua/lib/hand_on.lua", "lapse and lapse - now or 0, tonumber(claim_ttl)", "tonumber(claim_ttl), tonumber(claim_ttl)", "fair"},
 	{"a hand-off outlasts the heartbeat", "lua/lib/hand_on.lua", "left < claim and lapse or now + claim", "now + tonumber(ttl)", "fair"},
 	{"a hand-off leaves the waiter in the queue", "lua/lib/hand_on.lua", "    call('ZREM', queue, heir)\n", "", "fair"},
 	{"a hand-off draws no fence", "lua/policy/mutex/hand_over.lua", "fence = next_fence()", "fence = seq", "fair"},
