@@ -53,7 +53,7 @@ var mutants = []mutant{
 	{"a hand-off does not count subscribers", "lua/lib/hand_on.lua", " and subscribed(keeper) then", " then", "fair"},
 	{"a hand-off ignores that the heartbeat has lapsed", "lua/lib/hand_on.lua", "lapse and lapse - now or 0, tonumber(claim_ttl)", "tonumber(claim_ttl), tonumber(claim_ttl)", "fair"},
 	{"a hand-off outlasts the heartbeat", "lua/lib/hand_on.lua", "left < claim and lapse or now + claim", "now + tonumber(ttl)", "fair"},
-	{"a hand-off leaves the waiter in the queue", "lua/lib/hand_on.lua", "    call('ZREM', queue, heir)\n", "", "fair"},
+	{"a hand-off leaves the waiter in the queue", "lua/lib/hand_on.lua", "    call('ZREM', queue, heir)\n    call('ZREM', heartbeats, heir)\n", "", "fair"},
 	{"a hand-off draws no fence", "lua/policy/mutex/hand_over.lua", "fence = next_fence()", "fence = seq", "fair"},
 	{"a hand-off goes to a writer although it is the readers' turn", "lua/policy/rwlock/heir.lua", "(alone or not call('HGET', meta, 'pass'))", "true", "rwlock"},
 	{"a hand-off goes to a writer beside readers", "lua/policy/rwlock/heir.lua", " and call('EXISTS', lock) == 0 then", " then", "rwlock"},
