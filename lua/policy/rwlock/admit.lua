@@ -14,6 +14,13 @@ local undo_data = {}
 -- most, and fresh says that there is no other lease.
 local unwritten, unwritten_ms, fresh = {}, 0, nil
 
+local function write_grants()
+  if unwritten_ms == 0 then return end
+  call('ZADD', lock, unpack(unwritten))
+  keep_lock(unwritten_ms, fresh)
+  unwritten, unwritten_ms = {}, 0
+end
+
 local next_in_line
 function next_in_line()
   read_state()
@@ -51,7 +58,10 @@ local function fits(flags)
   elseif purpose == 'u' then
     may = sole and holder == select(2, waiting_upgrade())
   end
-  if not may and readers_hold and purpose ~= 'r' then recall() end
+  if not may and readers_hold and purpose ~= 'r' then
+    write_grants()
+    recall()
+  end
   if would_end and not may and now + frees_in() < would_end then head_stale = true end
   return may
 end
@@ -87,13 +97,6 @@ local function write_grant(token, ms, flags, number)
   readers_hold = purpose == 'r'
   writer_holds = not readers_hold
   return fence
-end
-
-local function write_grants()
-  if unwritten_ms == 0 then return end
-  call('ZADD', lock, unpack(unwritten))
-  keep_lock(unwritten_ms, fresh)
-  unwritten, unwritten_ms = {}, 0
 end
 
 local function undo_grant(token)
