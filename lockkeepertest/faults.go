@@ -49,11 +49,15 @@ func (s *Server) setFaults(change func(*faults)) {
 func (s *Server) Restore() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	cut := s.faults.unreachable // or clients go on waiting for replies to what was lost
 	s.faults = faults{}
 	for _, p := range s.processes {
 		p.mu.Lock()
 		if !p.crashed {
 			p.net.Restore()
+		}
+		if cut {
+			p.net.Cut()
 		}
 		p.mu.Unlock()
 	}
@@ -231,7 +235,7 @@ func (p *process) crash() {
 func (p *process) freeze() { p.net.Freeze() }
 
 // Unreachable makes the server unreachable for all processes until Restore: nothing that they send arrives, and no connection
-// can be opened. Open connections stay open.
+// can be opened. Open connections stay open, and break when it ends.
 //
 // In production: the server is frozen or down, or the network is partitioned. Calls block until their contexts end, or until
 // the retry policy of the keeper gives up, and return ErrUnavailable. Holders keep their leases until their deadlines and then

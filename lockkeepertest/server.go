@@ -242,6 +242,11 @@ func (s *Server) Keeper(t testing.TB, opts *lockkeeper.Options) *lockkeeper.Keep
 	s.mu.Unlock()
 	t.Cleanup(func() {
 		p.net.Restore()
+		s.mu.Lock()
+		if s.faults.unreachable {
+			p.net.Cut() // or a release in progress waits for a reply for longer than Close does
+		}
+		s.mu.Unlock()
 		s.reportHeld(t, p, k.ID())
 		_ = k.Close() // its error is about what the test did to the server
 		_ = p.rdb.Close()

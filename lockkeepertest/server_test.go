@@ -1,6 +1,7 @@
 package lockkeepertest_test
 
 import (
+	"context"
 	"os/exec"
 	"strings"
 	"testing"
@@ -93,6 +94,24 @@ func TestRedlock(t *testing.T) {
 		for _, s := range servers {
 			s.RequireFree(t, "x")
 		}
+	})
+}
+
+// TestOutageEndsAtOnce: nobody waits for replies to what was lost, so a release in the background gets through.
+func TestOutageEndsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		lease := lock(t, newMutex(t, s.Keeper(t, nil), "x", nil))
+		s.Unreachable()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		if err := lease.Release(ctx); err == nil {
+			t.Error("the release was answered")
+		}
+		s.Restore()
+		start := time.Now()
+		s.RequireFree(t, "x")
+		within(t, start, 0, time.Second)
 	})
 }
 
