@@ -38,6 +38,11 @@ type Hooks struct {
 	// somebody else asked for the lock, Duration after it was known. For such a lease Renewed, and Lost if it is lost, are called
 	// once, however many callers share it; Released is called for each of them.
 	Recalled func(Event)
+	// Leaked is called, at some time after it happened, when no reference is left to a Lease that was neither released nor lost,
+	// after Duration. It is renewed until the keeper is closed, so others are kept out: the caller forgot to release it. It is
+	// not released by itself, since contexts of the lease may be in use elsewhere; while one of them is referenced, so is
+	// the Lease. A warning is logged as well. Leases with NoRenewal, and reads granted inside the process, are not reported.
+	Leaked func(Event)
 }
 
 // Event is the argument of a hook. Fields that do not apply are zero.
@@ -75,6 +80,7 @@ func (h Hooks) observer() func(engine.Event) {
 		engine.Released:       h.Released,
 		engine.LimitChanged:   h.LimitChanged,
 		engine.Recalled:       h.Recalled,
+		engine.Leaked:         h.Leaked,
 	}
 	for event, hook := range hooks {
 		if hook == nil {

@@ -86,7 +86,11 @@ func init() {
 		}
 		return nil
 	}
-	access.WrapLease = func(h engine.Handle) any { return &Lease{h} }
+	access.WrapLease = func(h engine.Handle) any {
+		l := &Lease{h}
+		engine.WatchForLeak(l, h)
+		return l
+	}
 	access.WrapHolders = func(list []engine.Holder) any { return newHolders(list) }
 	access.WrapWaiters = func(list []engine.Waiter) any { return newWaiters(list) }
 }

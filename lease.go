@@ -9,7 +9,8 @@ import (
 
 // Lease is a lock or permit that was granted. It ends once: it is released, or it is lost.
 //
-// Any goroutine may use and release it. It is safe for concurrent use. All methods may be called on a nil *Lease, which
+// A Lease must be released: it is renewed until then, and one that was forgotten keeps others out until the keeper is closed
+// ([Hooks.Leaked]). Any goroutine may use and release it. It is safe for concurrent use. All methods may be called on a nil *Lease, which
 // behaves like a lease that has been released.
 type Lease struct {
 	handle engine.Handle

@@ -23,6 +23,7 @@ const (
 	Queued
 	LimitChanged
 	Recalled
+	Leaked
 )
 
 // The modes of a read-write lock.

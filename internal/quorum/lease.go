@@ -364,3 +364,13 @@ func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	}
 	return u.lock.fail(answers, append(causes, ctx.Err())...)
 }
+
+// CheckLeak reports the lease if it is held and renewed. The user can no longer release it.
+func (u *Lease) CheckLeak() {
+	u.mu.Lock()
+	leaked := u.state == leaseHeld && !u.lock.spec.NoRenewal
+	u.mu.Unlock()
+	if leaked {
+		u.lock.locks[0].ReportLeak(u.observation, u.token, u.Fence(), time.Since(u.owner.Since))
+	}
+}
