@@ -19,7 +19,8 @@ var (
 	// with no request unanswered for 100 ms or more since. (Shortly before a deadline one more request is sent if the last
 	// answer is older than a quarter of the interval.) So Redis was working, unless it stopped answering since then. A caller
 	// that is granted the lock just as ctx ends gets this error, too. Nothing is held, and nothing remains at the server after
-	// one more round trip. A later call may succeed.
+	// one more round trip. A later call may succeed. Who held the lock is not in the error, since the server's reply does not
+	// have it: call Holder or Holders of the lock.
 	ErrNotAcquired = engine.ErrNotAcquired
 
 	// ErrUnavailable means that Redis did not answer, or answered that it cannot serve requests at present, so it is not known

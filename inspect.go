@@ -12,6 +12,8 @@ import (
 type Holder struct {
 	Token     string        // as of Lease.Token
 	Keeper    string        // the Keeper.ID of the holder; "" if another library holds the lock
+	Owner     string        // the Options.Owner of the holder's keeper; "" if it is not known
+	Since     time.Time     // when it was granted; zero if another library holds the lock
 	Fence     uint64        // 0 if another library holds the lock
 	ExpiresIn time.Duration // until the lease expires if it is not renewed; negative for another library's key without an expiry
 	Permits   int           // of a semaphore or rate limit: how many it has; else 0
@@ -22,6 +24,7 @@ type Holder struct {
 type Waiter struct {
 	Token    string        // of the request; its lease will have the same
 	Keeper   string        // the Keeper.ID of the waiter
+	Owner    string        // the Options.Owner of the waiter's keeper; "" if it is not known
 	WaitTime time.Duration // since it was queued
 	Alive    bool          // its heartbeat has not timed out; otherwise it is removed at its turn at the latest
 	Permits  int           // of a semaphore or rate limit: how many it asks for; else 0
@@ -32,7 +35,7 @@ func newHolders(list []engine.Holder) []Holder {
 	all := make([]Holder, len(list))
 	for i, h := range list {
 		t, _ := protocol.ParseToken(h.Token) // zero for the token of another library
-		all[i] = Holder{h.Token, t.Keeper, h.Fence, h.ExpiresIn, permits(t), writes(t)}
+		all[i] = Holder{h.Token, t.Keeper, h.Owner, granted(h.Fence), h.Fence, h.ExpiresIn, permits(t), writes(t)}
 	}
 	return all
 }
@@ -41,9 +44,17 @@ func newWaiters(list []engine.Waiter) []Waiter {
 	all := make([]Waiter, len(list))
 	for i, w := range list {
 		t, _ := protocol.ParseToken(w.Token)
-		all[i] = Waiter{w.Token, t.Keeper, w.WaitTime, w.HeartbeatLeft > 0, permits(t), writes(t)}
+		all[i] = Waiter{w.Token, t.Keeper, w.Owner, w.WaitTime, w.HeartbeatLeft > 0, permits(t), writes(t)}
 	}
 	return all
+}
+
+// granted returns when a fence was drawn: a fence is the server's time in µs, unless the one before it was larger.
+func granted(fence uint64) time.Time {
+	if fence == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(int64(fence))
 }
 
 // permits returns how many permits a token is for: its number, if it is of a semaphore or rate limit.

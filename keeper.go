@@ -50,6 +50,8 @@ func New(rdb redis.UniversalClient, opts *Options) (*Keeper, error) {
 		Retry:             engine.Retry(o.Retry),
 		Log:               o.Logger,
 		Observe:           o.Hooks.observer(),
+		Owner:             o.Owner,
+		LongWait:          o.LongWait,
 
 		ReplicaAck: engine.ReplicaAck(o.ReplicaAck),
 		NotAcknowledged: func(replicas, wanted int, local bool, cause error) error {

@@ -1,8 +1,14 @@
 package lockkeeper
 
 import (
+	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -53,6 +59,19 @@ type Options struct {
 
 	// Hooks are called on events, for metrics and traces.
 	Hooks Hooks
+
+	// Owner says who uses the keeper, for people who look at who holds a lock or waits (Holder, Holders, Waiters). It is stored
+	// in Redis once per keeper, for 24 hours at a time, with the first request. At most 256 bytes of printable UTF-8. Default:
+	// the host's name, the process id and the program's name, as in "web-1:4711 invoiced".
+	Owner string
+
+	// NoOwner stores nothing about the keeper. Owner must then be empty.
+	NoOwner bool
+
+	// LongWait makes the keeper log a warning when a call has waited for longer than this: for what, who holds it and since when.
+	// To know that, it asks the server once; however many wait for a lock, there is one line per LongWait. From 10 ms to 365
+	// days. Default 0: nothing is logged.
+	LongWait time.Duration
 
 	// Logger receives warnings that need attention: a missing permission, a subscription that had to be replaced. Default
 	// slog.Default().
@@ -131,6 +150,12 @@ func (o *Options) withDefaults() (Options, error) {
 	if err := c.ReplicaAck.setDefaults(); err != nil {
 		return c, err
 	}
+	if err := checkRange("LongWait", c.LongWait, 10*time.Millisecond, engine.LongestTTL); err != nil && c.LongWait != 0 {
+		return c, err
+	}
+	if err := c.setOwnerDefault(); err != nil {
+		return c, err
+	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -158,6 +183,40 @@ func (o *Options) setHeartbeatDefaults() error {
 	if o.HeartbeatTimeout < 2*o.HeartbeatInterval {
 		return engine.Invalid("HeartbeatTimeout %v is shorter than twice the HeartbeatInterval of %v", o.HeartbeatTimeout, o.HeartbeatInterval)
 	}
+	return nil
+}
+
+// maxOwner is the maximum length of an owner label, in bytes.
+const maxOwner = 256
+
+func (o *Options) setOwnerDefault() error {
+	switch {
+	case o.NoOwner && o.Owner != "":
+		return engine.Invalid("Owner %q is set together with NoOwner; set only one of them", o.Owner)
+	case len(o.Owner) > maxOwner:
+		return engine.Invalid("Owner has %d bytes, the maximum is %d", len(o.Owner), maxOwner)
+	case strings.ContainsFunc(o.Owner, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }):
+		return engine.Invalid("Owner %q has characters that cannot be printed", o.Owner)
+	case o.NoOwner || o.Owner != "":
+		return nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	label := fmt.Sprintf("%s:%d %s", host, os.Getpid(), filepath.Base(os.Args[0]))
+	printable := func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}
+	label = strings.Map(printable, label)
+	for len(label) > maxOwner {
+		_, size := utf8.DecodeLastRuneInString(label)
+		label = label[:len(label)-size]
+	}
+	o.Owner = label
 	return nil
 }
 

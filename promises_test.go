@@ -65,6 +65,13 @@ func TestPrefixOfKeysAndChannels(t *testing.T) {
 				holder, waiter := b.with(&o), b.with(&o)
 				b.handoff(holder, waiter, func() {
 					want := []string{prefix + "x"}
+					for _, k := range []*lockkeeper.Keeper{holder, waiter} {
+						tag := "{" + prefix + "}"
+						if prefix == "" {
+							tag = "{lockkeeper}"
+						}
+						want = append(want, tag+":owner:"+k.ID())
+					}
 					for _, suffix := range []string{"heartbeats", "meta", "queue"} {
 						want = append(want, "{"+prefix+"x}:mutex:"+suffix)
 					}

@@ -134,3 +134,9 @@ func (m *Mutex) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err
 	}
 	return list[0], true, nil
 }
+
+// Waiters returns which processes wait: of each process one request is queued at the server, and its other callers wait in the process.
+// They are served in this order. See package [lockkeeper].
+func (m *Mutex) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
+	return access.Waiters[lockkeeper.Waiter](m.lock.Waiters(ctx))
+}

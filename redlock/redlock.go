@@ -129,3 +129,17 @@ func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }
+
+// Holder returns the lease that a majority of the servers has, of any process; held is false if there is none, also while attempts
+// of several callers have a minority each. Its fence is the largest that those servers gave, and ExpiresIn the shortest of theirs. The
+// token of another library's lock is shown without a fence, and Owner is missing while the server of the holder's first keeper does
+// not answer. It blocks until a majority agrees or all servers have answered, for
+// ServerTimeout at most. The error is ErrUnavailable if no majority answered. See package [lockkeeper].
+func (l *Lock) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err error) {
+	part, held, err := l.lock.Holder(ctx)
+	if err != nil || !held {
+		return lockkeeper.Holder{}, false, err
+	}
+	list, err := access.Holders[lockkeeper.Holder]([]engine.Holder{part}, nil)
+	return list[0], true, err
+}

@@ -51,7 +51,7 @@ const (
 	closeTimeout = 3 * time.Second
 )
 
-// Config configures an engine. All fields are required but Observe and ReplicaAck.
+// Config configures an engine. All fields are required but Observe, Owner, LongWait and ReplicaAck.
 type Config struct {
 	Client            *client.Client
 	Prefix            string
@@ -61,6 +61,8 @@ type Config struct {
 	Retry             Retry
 	Log               *slog.Logger
 	Observe           func(Event)
+	Owner             string        // the label of the keeper; "": none
+	LongWait          time.Duration // after which a wait is logged; 0: never
 	// ReplicaAck says which replicas must have a grant before its lease is returned.
 	ReplicaAck ReplicaAck
 	// NotAcknowledged returns the error for a grant that replicas did not acknowledge in time. Local reports whether the
@@ -89,6 +91,7 @@ func (p Retry) Exhausted(since, now time.Time) bool {
 type Engine struct {
 	cfg        Config
 	id         string
+	owner      ownerLabel
 	serial     atomic.Uint64
 	observed   atomic.Uint64 // calls that the observer was told of
 	started    time.Time
@@ -114,6 +117,7 @@ type Engine struct {
 	replicas    map[string]int            // the most that a primary was seen to have, by its address
 	idle        *sync.Cond                // of mu: working has become 0
 	params      *sharedParams             // of the last lock
+	longWaits   map[string]time.Time      // by the name's queue: when a long wait was logged lately
 	retentions  map[string]*retention     // by serial: retained leases, and requests for them
 	retainers   *retain.Names[*Retainer]  // by the lock's key
 }
@@ -133,6 +137,7 @@ func New(cfg Config) *Engine {
 		expected:    map[string]expectedWakeup{},
 		replicas:    map[string]int{},
 		retentions:  map[string]*retention{},
+		longWaits:   map[string]time.Time{},
 		retainers:   retain.NewNames[*Retainer](retain.MaxNames),
 	}
 	e.closing, e.close = context.WithCancel(context.Background())
@@ -222,6 +227,7 @@ func (e *Engine) shutdown() {
 		e.idle.Wait()
 	}
 	e.mu.Unlock()
+	e.withdraw()
 	e.subscriber.Close()
 	e.timers.Stop()
 	e.transport.Close()

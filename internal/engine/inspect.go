@@ -14,6 +14,7 @@ const pageSize = 500
 // Holder is a lease at the server.
 type Holder struct {
 	Token     string
+	Owner     string // the label of its keeper, or ""
 	Fence     uint64
 	ExpiresIn time.Duration
 }
@@ -21,6 +22,7 @@ type Holder struct {
 // Waiter is a queue entry at the server.
 type Waiter struct {
 	Token         string
+	Owner         string // the label of its keeper, or ""
 	WaitTime      time.Duration
 	HeartbeatLeft time.Duration // until its heartbeat expires; not positive if it has
 }
@@ -42,13 +44,15 @@ func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
 		for _, h := range page {
 			if !seen[h.Token] {
 				seen[h.Token] = true
-				list = append(list, Holder{h.Token, uint64(max(h.Fence, 0)), duration(h.ExpiresIn)})
+				list = append(list, Holder{Token: h.Token, Fence: uint64(max(h.Fence, 0)), ExpiresIn: duration(h.ExpiresIn)})
 			}
 		}
 		if len(page) < pageSize {
-			return list, nil
+			break
 		}
 	}
+	l.labelOwners(ctx, len(list), func(i int) (string, *string) { return list[i].Token, &list[i].Owner })
+	return list, nil
 }
 
 // Waiters returns the queue in order. A long queue is read in pages; waiters that join or leave meanwhile may or may not be
@@ -66,11 +70,34 @@ func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
 		}
 		for _, w := range page {
 			after = w.Place
-			list = append(list, Waiter{w.Token, duration(max(w.WaitTime, 0)), duration(w.HeartbeatLeft)})
+			list = append(list, Waiter{Token: w.Token, WaitTime: duration(max(w.WaitTime, 0)), HeartbeatLeft: duration(w.HeartbeatLeft)})
 		}
 		if len(page) < pageSize {
-			return list, nil
+			break
 		}
+	}
+	l.labelOwners(ctx, len(list), func(i int) (string, *string) { return list[i].Token, &list[i].Owner })
+	return list, nil
+}
+
+// labelOwners sets the owners of n entries, each by its token.
+func (l *Lock) labelOwners(ctx context.Context, n int, entry func(int) (token string, owner *string)) {
+	keepers := make([]string, n)
+	ids := map[string]bool{}
+	for i := range n {
+		token, _ := entry(i)
+		if t, ok := protocol.ParseToken(token); ok {
+			keepers[i], ids[t.Keeper] = t.Keeper, true
+		}
+	}
+	if len(ids) == 0 || !l.e.beginWork(false) {
+		return
+	}
+	defer l.e.endWork()
+	labels := l.e.owners(ctx, ids)
+	for i := range n {
+		_, owner := entry(i)
+		*owner = labels[keepers[i]]
 	}
 }
 

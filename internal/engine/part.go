@@ -135,6 +135,7 @@ func (l *Lock) NewTokenRequest(token string, owner *Owner, inDoubt bool) *TokenR
 // Send sends the request, and once more if its connection breaks. It does not block. The receiver is called when there is an
 // answer or an error; the request has then ended if there is a lease, or if it was canceled or the engine was closed.
 func (t *TokenRequest) Send(server int, receiver TokenReceiver) {
+	t.lock.e.announce()
 	t.server, t.receiver, t.again = server, receiver, true
 	t.send(&t.first)
 }

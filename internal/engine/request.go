@@ -95,6 +95,9 @@ func (l *Lock) newRequest(t Terms, health *ServerHealth) *request {
 // and makes a second request only after the first was refused.
 func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health *ServerHealth) (*request, error) {
 	r := l.newRequest(t, health)
+	if r != nil {
+		l.e.announce()
+	}
 	switch {
 	case r == nil:
 		return nil, l.fail(ErrClosed)

@@ -70,6 +70,15 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
+// OwnerKey returns the key of a keeper's label. No name has it. The labels of all keepers of a prefix are in one slot of a cluster.
+func OwnerKey(prefix, keeper string) string {
+	tag := "{lockkeeper}"
+	if prefix != "" {
+		tag, _ = hashTag(prefix) // checked by CheckPrefix
+	}
+	return tag + ":owner:" + keeper
+}
+
 // All returns the keys in the order in which scripts take them.
 func (k Keys) All() []string { return []string{k.Lock, k.Meta, k.Queue, k.Heartbeats} }
 

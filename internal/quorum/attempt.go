@@ -21,7 +21,12 @@ func (l *Lock) observed(ctx context.Context, wait bool) (*Lease, error) {
 	first, began := l.locks[0], time.Now()
 	o := first.NewObservation(ctx, "")
 	first.Observe(first.Event(engine.AcquireStart, o))
+	stop := func() {}
+	if wait {
+		stop = first.WatchWait(l.holders)
+	}
 	u, err := l.acquire(ctx, wait, o)
+	stop()
 	done := first.Event(engine.AcquireDone, o)
 	done.Duration, done.Err = time.Since(began), err
 	if u != nil {

@@ -29,7 +29,11 @@ func (call *Call) command(ctx context.Context) (cmd redis.Cmder) {
 	} else {
 		cmd = integers{redis.NewIntSliceCmd(ctx, call.Args...)}
 	}
-	cmd.SetFirstKeyPos(3)
+	if call.Script == nil {
+		cmd.SetFirstKeyPos(1)
+	} else {
+		cmd.SetFirstKeyPos(3)
+	}
 	return cmd
 }
 
@@ -47,7 +51,7 @@ func (t *Transport) exchange(s *sender) {
 	for i, call := range s.batch {
 		call.setResult(s.cmds[i], pipelineErr)
 		if call.Err != nil {
-			if !call.sentText && redis.HasErrorPrefix(call.Err, "NOSCRIPT") {
+			if call.Script != nil && !call.sentText && redis.HasErrorPrefix(call.Err, "NOSCRIPT") {
 				call.sentText = true
 				call.Args[0], call.Args[1] = "eval", call.Script.Text
 				t.dispatch(call)
@@ -105,6 +109,11 @@ func (call *Call) setReply(reply any) error {
 		call.number[0] = reply
 		call.Reply = call.number[:]
 		return nil
+	case string:
+		if call.Script == nil {
+			call.Values = []any{reply}
+			return nil
+		}
 	case []any:
 		if call.Mixed {
 			call.Values = reply

@@ -27,15 +27,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Call is one run of a script. The caller sets the first group of fields; the second is set when Done is called.
+// Call is one run of a script, or another command on one key. The caller sets the first group of fields; the second is set when Done is called.
 type Call struct {
-	Script *lua.Script
-	Key    string   // the first key; it selects the node of a cluster
-	Urgent bool     // sent before calls that are not: renewals and heartbeats, which keep something from expiring
-	Scalar bool     // the reply may be a number in place of an array
-	Mixed  bool     // the reply has elements that are not integers, and is stored in Values
-	Args   []any    // the command, from EVALSHA on; see Script.AppendCommand
-	Done   Receiver // called once
+	Script *lua.Script // nil for another command
+	Key    string      // the first key; it selects the node of a cluster
+	Urgent bool        // sent before calls that are not: renewals and heartbeats, which keep something from expiring
+	Scalar bool        // the reply may be a number in place of an array
+	Mixed  bool        // the reply has elements that are not integers, or is the string that another command returns; it is stored in Values
+	Args   []any       // the command, from EVALSHA on; see Script.AppendCommand. Another command has the key second
+	Done   Receiver    // called once
 
 	Sent   time.Time // a time before the command was first sent
 	Reply  []int64   // the script's reply; one element if it is a number and no array

@@ -14,6 +14,8 @@ const (
 var Leaseless = map[string]string{
 	"hooks_have_the_context_of_the_call":            usesLease,
 	"lease_from_context":                            usesLease,
+	"owners_are_shown":                              usesLease,
+	"long_wait_is_logged":                           usesLease,
 	"locker":                                        usesRelease,
 	"01_shared_counter":                             manyWindows,
 	"04_reacquire_after_release":                    usesRelease,

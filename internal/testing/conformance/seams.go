@@ -1,7 +1,10 @@
 package conformance
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,6 +16,8 @@ var seams = []Case{
 	{"hooks_have_the_context_of_the_call", false, false, hooksHaveContext},
 	{"lease_from_context", false, false, leaseFromContext},
 	{"locker", false, false, lockers},
+	{"owners_are_shown", false, false, owners},
+	{"long_wait_is_logged", false, false, longWaitLogged},
 }
 
 // hooksHaveContext checks that all events of a call and of its lease have the call's context and number.
@@ -135,4 +140,126 @@ func lockers(w *World) {
 	lease, err = l.TryLock(w.ctx())
 	w.must(err)
 	w.release(lease)
+}
+
+// owners checks that holders and waiters are shown with the labels of their keepers, that the label is removed when its keeper is closed,
+// and that nothing is stored for a keeper without one.
+func owners(w *World) {
+	label := func(s string) func(*lockkeeper.Options) { return func(o *lockkeeper.Options) { o.Owner = s } }
+	p, q := w.Process(label("first host")), w.Process(label("second host"))
+	anonymous := w.Process(func(o *lockkeeper.Options) { o.NoOwner = true })
+	stored := func() int {
+		keys, err := w.admin.Keys(w.ctx(), "{lock:}:owner:*").Result()
+		w.must(err)
+		return len(keys)
+	}
+	before := w.serverTime()
+	lease := w.hold(p.Lock("x"))
+	after := w.serverTime()
+	waiting := w.lockAsync(w.ctx(), q.Lock("x"))
+	w.awaitWaiters("x", 1)
+	holders := func() []lockkeeper.Holder {
+		switch l := anonymous.Lock("x").(type) {
+		case interface {
+			Holders(context.Context) ([]lockkeeper.Holder, error)
+		}:
+			list, err := l.Holders(w.ctx())
+			w.must(err)
+			return list
+		case interface {
+			Holder(context.Context) (lockkeeper.Holder, bool, error)
+		}:
+			h, held, err := l.Holder(w.ctx())
+			w.must(err)
+			if !held {
+				return nil
+			}
+			return []lockkeeper.Holder{h}
+		}
+		w.Fatal("nobody can be listed")
+		return nil
+	}
+	w.eventually("both labels", func() bool { return stored() == 2 })
+	list := holders()
+	if len(list) != 1 || list[0].Owner != "first host" || list[0].Since.Before(before.Add(-time.Millisecond)) || list[0].Since.After(after) {
+		w.Errorf("holders %+v, granted between %v and %v", list, before, after)
+	}
+	if l, ok := anonymous.Lock("x").(interface {
+		Waiters(context.Context) ([]lockkeeper.Waiter, error)
+	}); ok {
+		list, err := l.Waiters(w.ctx())
+		if err != nil || len(list) != 1 || list[0].Owner != "second host" {
+			w.Errorf("waiters %+v, %v", list, err)
+		}
+	}
+	w.release(lease)
+	r := w.await(waiting, time.Second)
+	w.must(r.err)
+	w.release(r.lease)
+	w.release(w.hold(anonymous.Lock("y")))
+	if n := stored(); n != 2 {
+		w.Errorf("%d labels", n)
+	}
+	w.must(p.Close())
+	if n := stored(); n != 1 {
+		w.Errorf("%d labels after one of two keepers was closed", n)
+	}
+}
+
+func (w *World) serverTime() time.Time {
+	now, err := w.admin.Time(w.ctx()).Result()
+	w.must(err)
+	return now
+}
+
+// logBuffer is a log that can be read while it is written.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// longWaitLogged checks that a wait longer than LongWait is logged once for all who wait, with the holder, and a shorter one is not.
+func longWaitLogged(w *World) {
+	const bound = 2 * ttl
+	p := w.Process(func(o *lockkeeper.Options) { o.Owner = "the holder" })
+	var log logBuffer
+	q := w.Process(func(o *lockkeeper.Options) { o.LongWait, o.Logger = bound, slog.New(slog.NewTextHandler(&log, nil)) })
+	lease := w.hold(p.Lock("x"))
+	brief := w.lockAsync(w.ctx(), q.Lock("x"))
+	time.Sleep(bound / 4)
+	w.release(lease)
+	w.release(w.await(brief, time.Second).lease)
+	lease = w.hold(p.Lock("x"))
+	first, second := w.lockAsync(w.ctx(), q.Lock("x")), w.lockAsync(w.ctx(), q.Lock("x"))
+	time.Sleep(bound / 2)
+	if text := log.String(); text != "" {
+		w.Errorf("logged after half of it: %s", text)
+	}
+	w.eventually("the line", func() bool { return log.String() != "" })
+	w.release(lease)
+	other := second
+	select {
+	case got := <-first:
+		w.release(got.lease)
+	case got := <-second:
+		other = first
+		w.release(got.lease)
+	}
+	w.release(w.await(other, time.Second).lease)
+	text := log.String()
+	if strings.Count(text, "\n") != 1 || !strings.Contains(text, `held_by="the holder since `) || !strings.Contains(text, "name=x") {
+		w.Errorf("logged:\n%s", text)
+	}
 }

@@ -357,12 +357,15 @@ func (w *World) eventually(what string, is func() bool) {
 	}
 }
 
-// keys returns all keys of the server except what may remain: metadata, and permits that return after their window.
+// keys returns all keys of the server except what may remain: metadata, the labels of keepers that are not closed, and permits
+// that return after their window.
 func (w *World) keys() []string {
 	w.Helper()
 	all, err := w.admin.Keys(w.ctx(), "*").Result()
 	w.must(err)
-	all = slices.DeleteFunc(all, func(k string) bool { return strings.HasSuffix(k, ":meta") || w.onlyTakings(k) })
+	all = slices.DeleteFunc(all, func(k string) bool {
+		return strings.HasSuffix(k, ":meta") || strings.HasPrefix(k, "{lock:}:owner:") || w.onlyTakings(k)
+	})
 	slices.Sort(all)
 	return all
 }

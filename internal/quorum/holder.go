@@ -1,0 +1,79 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+)
+
+// Holder returns the lease that a majority of the servers has; held is false if a majority answered and there is none. It asks all
+// servers at once, and waits for ServerTimeout at most.
+func (l *Lock) Holder(ctx context.Context) (h engine.Holder, held bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return h, false, l.fail(nil, err)
+	}
+	limit, cancel := context.WithTimeout(ctx, l.spec.ServerTimeout)
+	defer cancel()
+	type answer struct {
+		server  int
+		holders []engine.Holder
+		err     error
+	}
+	got := make(chan answer, len(l.locks))
+	for i, at := range l.locks {
+		go func() {
+			holders, err := at.Holders(limit)
+			got <- answer{i, holders, err}
+		}()
+	}
+	answers := make([]error, len(l.locks))
+	parts := map[string][]engine.Holder{} // by token
+	answered := 0
+	for range l.locks {
+		a := <-got
+		answers[a.server] = a.err
+		if a.err == nil {
+			answered++
+		}
+		for _, h := range a.holders {
+			parts[h.Token] = append(parts[h.Token], h)
+			if len(parts[h.Token]) == l.need {
+				return l.whole(parts[h.Token]), true, nil
+			}
+		}
+	}
+	if answered >= l.need {
+		return h, false, nil
+	}
+	causes := []error{errNoQuorum}
+	if slices.ContainsFunc(answers, func(err error) bool { return errors.Is(err, engine.ErrClosed) }) {
+		causes = []error{engine.ErrClosed}
+	}
+	return h, false, l.fail(answers, append(causes, ctx.Err())...)
+}
+
+// whole returns the lease of which a majority has these parts. It has the largest fence of them, and ends with the first.
+func (l *Lock) whole(parts []engine.Holder) engine.Holder {
+	h := parts[0]
+	for _, part := range parts[1:] {
+		h.Fence = max(h.Fence, part.Fence)
+		h.ExpiresIn = min(h.ExpiresIn, part.ExpiresIn)
+		if h.Owner == "" {
+			h.Owner = part.Owner
+		}
+	}
+	h.ExpiresIn = max(h.ExpiresIn, time.Duration(0))
+	return h
+}
+
+// holders is Holder as a list.
+func (l *Lock) holders(ctx context.Context) ([]engine.Holder, error) {
+	h, held, err := l.Holder(ctx)
+	if err != nil || !held {
+		return nil, err
+	}
+	return []engine.Holder{h}, nil
+}
