@@ -85,11 +85,7 @@ var mutants = []mutant{
 	{"the short form ignores limits in force", "lua/policy/semaphore/short.lua", " and stored[2] == policy_arg .. ' ' .. policy_arg", "", "semaphore"},
 	{"a small request overtakes a large one", "lua/policy/semaphore/existing.lua", "    if call('EXISTS', queue) == 1 then\n", "    if false then\n", "semaphore"},
 	{"a waiter is overtaken by the short form beside leases", "lua/policy/semaphore/hold.lua", "if keys == 1 then\n", "if keys > 0 then\n", "semaphore"},
-	{"the lease that ends first is not looked for again", "lua/policy/semaphore/enter.lua", "unwritten_by_clock, first_end = {}, 0, false, nil", "unwritten_by_clock = {}, 0, false", "semaphore"},
 	{"of the permits admitted at once only the first is written", "lua/policy/semaphore/enter.lua", "  local i = #unwritten\n  if i == 0 then return end\n", "  local i = math.min(#unwritten, 4)\n  if i == 0 then return end\n", "semaphore"},
-	{"a request waits although a lease has expired", "lua/policy/semaphore/wait.lua", "if first and first + 0 > now then", "if first then", "semaphore"},
-	{"a request waits although there are permits", "lua/policy/semaphore/wait.lua", " and used - most >= 0", "", "semaphore"},
-	{"what a waiter had already is not looked for", "lua/policy/semaphore/admit.lua", "    if #heads > 0 and used + spent > 0 then read_earlier(heads) end\n", "", "semaphore"},
 
 	// The keeper.
 	{"a deadline is counted from the reply", "internal/engine/request.go", "r.grant(a.Fence, call.Sent, r.lock.ttl, leaseHeld)", "r.grant(a.Fence, time.Now(), r.lock.ttl, leaseHeld)", "fair"},
