@@ -153,6 +153,15 @@ func TestRetainedIsMeasuredAgainstTheSameWithout(t *testing.T) {
 			}
 		}
 	}
+	for of, metric := range map[string]string{
+		"retained/mutex": "ns/op", "retained/mutex/in-turns": "ops/s", "retained/mutex/contended": "ops/s",
+	} {
+		for _, side := range retainSides("mutex") {
+			if measured[of+" "+side+" "+metric] <= 0 {
+				t.Errorf("%s: no %s of %s", of, metric, side)
+			}
+		}
+	}
 	// Counts, and a time that leases bound, do not depend on the machine.
 	plain, retain := measured["retained/readers rwlock cmds/read"], measured["retained/readers rwlock, Retain cmds/read"]
 	if plain < 1.9 || retain > plain/4 {

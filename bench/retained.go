@@ -15,13 +15,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/redis/go-redis/v9"
 )
 
 // retained is each of our primitives with Retain against the same without it, in turns.
 func retained(b *bench) {
-	for _, f := range []func(*bench){retainedReaders, retainedWriter, retainedMixed, retainedFrozen} {
+	for _, f := range []func(*bench){retainedReaders, retainedWriter, retainedMixed, retainedFrozen, retainedMutex, retainedTurns} {
 		f(b)
 	}
 }
@@ -330,4 +331,78 @@ func retainedFrozen(b *bench) {
 			b.results.add(of, side, "ms/wait-max", "ms", slices.Max(waits))
 		})
 	})
+}
+
+// mutexes is the mutexes of one process, by their names.
+func mutexes(s *stage, at target, retain bool) func(name string) lock {
+	k := keeper(s, at.rdb(s), lockkeeper.Options{})
+	return func(name string) lock {
+		m, err := mutex.New(k, name, &mutex.Options{TTL: ttl, Retain: retain})
+		s.must(err)
+		return waiting(m)
+	}
+}
+
+// retainedMutex is one goroutine that takes a mutex and gives it back, again and again.
+//
+//	ns/op      time per lock with its release
+//	allocs/op  allocations in the process
+func retainedMutex(b *bench) {
+	const of = "retained/mutex"
+	n, span := pick(b, 5, 1), pick(b, 500*time.Millisecond, 100*time.Millisecond)
+	sides := retainSides("mutex")
+	rounds(n, len(sides), func(i int) {
+		b.turn(of, sides[i], func(s *stage) {
+			locks := []lock{mutexes(s, b.at, i == 1)(b.name())}
+			_, _, err := together(locks, span/4)
+			s.must(err)
+			perOp, allocs, err := together(locks, span)
+			s.must(err)
+			b.results.add(of, sides[i], "ns/op", "ns", perOp)
+			b.results.add(of, sides[i], "allocs/op", "1", allocs)
+		})
+	})
+}
+
+// retainedTurns is two processes, each with a client of its own in this program, that take one mutex: one after the other, so that it
+// is free whenever one asks; or both again and again, so that one waits most of the time.
+//
+//	ops/s    locks with their release, of both together
+//	cmds/op  scripts that clients sent, per lock
+func retainedTurns(b *bench) {
+	n, span := pick(b, 5, 1), pick(b, 2*time.Second, 300*time.Millisecond)
+	sides := retainSides("mutex")
+	for _, contended := range []bool{false, true} {
+		of := "retained/mutex/in-turns"
+		if contended {
+			of = "retained/mutex/contended"
+		}
+		rounds(n, len(sides), func(i int) {
+			b.turn(of, sides[i], func(s *stage) {
+				name := b.name()
+				locks := []lock{mutexes(s, b.at, i == 1)(name), mutexes(s, b.at, i == 1)(name)}
+				if !contended {
+					turn := 0
+					both := locks
+					locks = []lock{func(ctx context.Context) (release, error) {
+						turn++
+						return both[turn%2](ctx)
+					}}
+				}
+				_, _, err := together(locks, span/4)
+				s.must(err)
+				before, err := benchmarks.Stats(ctx, b.rdb)
+				s.must(err)
+				began := time.Now()
+				perOp, _, err := together(locks, span)
+				s.must(err)
+				ops := float64(time.Since(began)) / perOp
+				after, err := benchmarks.Stats(ctx, b.rdb)
+				s.must(err)
+				b.results.add(of, sides[i], "ops/s", "1/s", 1e9/perOp)
+				scripts := library{}.count(after).Calls - library{}.count(before).Calls
+				b.results.add(of, sides[i], "cmds/op", "1", float64(scripts)/ops)
+			})
+		})
+	}
 }
