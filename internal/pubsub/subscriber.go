@@ -30,6 +30,7 @@ const (
 	ackTimeout         = 5 * time.Second // after which a connection that has not acknowledged a channel is closed
 	denialTTL          = time.Minute     // how long a refused channel is not tried again
 	channelIdleTimeout = time.Minute     // how long an unused channel stays subscribed
+	sweepInterval      = time.Second     // how often unused channels are looked for at most, since there may be many
 )
 
 // Config is what a Subscriber needs. All fields are required.
@@ -48,6 +49,7 @@ type Subscriber struct {
 	mu           sync.Mutex // guards the fields below; not held while a command is sent
 	channels     map[string]*channel
 	conns        map[*conn]struct{}
+	sweptAt      time.Time
 	failures     int  // connections lost, and failed node lookups, since the last acknowledgement
 	reconnecting bool // a goroutine is in reconnect
 	closed       bool
@@ -202,11 +204,13 @@ func (s *Subscriber) Close() {
 // sweepLocked unsubscribes from channels that have been unused for channelIdleTimeout. On a single server there is only
 // one channel, which stays.
 func (s *Subscriber) sweepLocked() {
-	if !s.Sharded() {
+	now := time.Now()
+	if !s.Sharded() || now.Sub(s.sweptAt) < sweepInterval {
 		return
 	}
+	s.sweptAt = now
 	for name, ch := range s.channels {
-		if ch.refs > 0 || time.Since(ch.idleSince) < channelIdleTimeout {
+		if ch.refs > 0 || now.Sub(ch.idleSince) < channelIdleTimeout {
 			continue
 		}
 		delete(s.channels, name)
