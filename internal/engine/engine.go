@@ -119,6 +119,8 @@ type Engine struct {
 	params      *sharedParams             // of the last lock
 	longWaits   map[string]time.Time      // by the name's queue: when a long wait was logged lately
 	retentions  map[string]*retention     // by serial: retained leases, and requests for them
+	recalledBy  map[string][]*retention   // the same, by the channel on which their recalls are published
+	recallLost  time.Time                 // when a subscription was last replaced because a recall did not come
 	retainers   *retain.Names[*Retainer]  // by the lock's key
 }
 
@@ -138,6 +140,7 @@ func New(cfg Config) *Engine {
 		replicas:    map[string]int{},
 		retentions:  map[string]*retention{},
 		longWaits:   map[string]time.Time{},
+		recalledBy:  map[string][]*retention{},
 		retainers:   retain.NewNames[*Retainer](retain.MaxNames),
 	}
 	e.closing, e.close = context.WithCancel(context.Background())

@@ -85,7 +85,7 @@ func (l *Lock) newRequest(t Terms, health *ServerHealth) *request {
 	}
 	l.e.requests[r.serial] = r
 	if r.retention != nil {
-		l.e.retentions[r.serial] = r.retention
+		l.e.addRetentionLocked(r.retention)
 	}
 	return r
 }

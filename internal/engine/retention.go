@@ -18,6 +18,10 @@ type retention struct {
 	detached     atomic.Bool  // the lease belongs to the caller of an upgrade alone; set with the state
 	usedAt       time.Time    // when it was last seen in use; zero: not yet. Guarded by the lease's mu
 
+	// Guarded by the mu of the Engine.
+	index    int  // in Engine.recalledBy
+	notified bool // the message of its recall came
+
 	// Guarded by the mu of the Retainer.
 	RetentionRecord
 	recalledAt time.Duration
@@ -73,10 +77,33 @@ func (x *retention) forget() {
 		return
 	}
 	e.mu.Lock()
-	delete(e.retentions, x.serial)
-	delete(e.expected, x.serial)
+	e.removeRetentionLocked(x)
 	e.mu.Unlock()
 	e.subscriber.Release(r.lock.channel)
+}
+
+// addRetentionLocked registers a retention whose lease is about to be requested, so that recalls find it. The caller holds mu.
+func (e *Engine) addRetentionLocked(x *retention) {
+	channel := x.of.lock.channel
+	e.retentions[x.serial] = x
+	x.index = len(e.recalledBy[channel])
+	e.recalledBy[channel] = append(e.recalledBy[channel], x)
+}
+
+// removeRetentionLocked removes a retention, if it was registered. The caller holds mu.
+func (e *Engine) removeRetentionLocked(x *retention) {
+	if e.retentions[x.serial] != x {
+		return
+	}
+	delete(e.retentions, x.serial)
+	channel := x.of.lock.channel
+	list := e.recalledBy[channel]
+	last := len(list) - 1
+	list[x.index], list[x.index].index = list[last], x.index
+	list[last] = nil
+	if e.recalledBy[channel] = list[:last]; last == 0 {
+		delete(e.recalledBy, channel)
+	}
 }
 
 // giveBack admits nobody any more, and releases the lease when nobody is inside. Recalled says that somebody waits whom the lease
@@ -167,8 +194,8 @@ func (x *retention) renewed(granted, deadline time.Time, epoch uint64, asked, re
 	if since := e.subscriber.SubscribedSince(x.of.lock.channel); missed && !since.IsZero() && since.Before(granted) {
 		by := time.Now().Add(wakeupTimeout)
 		e.mu.Lock()
-		if e.retentions[x.serial] == x {
-			e.expected[x.serial] = expectedWakeup{by, x.of.lock.channel}
+		if e.retentions[x.serial] == x && !x.notified {
+			e.expected[x.serial] = expectedWakeup{by, x.of.lock.channel, true}
 			e.timers.SetIfSooner(&e.wakeupTimer, by)
 		}
 		e.mu.Unlock()

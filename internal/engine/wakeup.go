@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -30,10 +31,11 @@ func (e *Engine) received(payload string) {
 		if x.Fence > 0 || x.Recalled {
 			delete(e.expected, x.Serial)
 		}
-		if x.Fence > 0 {
-			if r != nil {
-				r.notified = true
-			}
+		if x.Fence > 0 && r != nil {
+			r.notified = true
+		}
+		if x.Recalled && recalled != nil {
+			recalled.notified = true
 		}
 		e.mu.Unlock()
 		switch {
@@ -53,18 +55,13 @@ func (e *Engine) received(payload string) {
 // channel send a heartbeat, and retained leases ask whether they were recalled.
 func (e *Engine) subscribed(channel string) {
 	now := time.Now()
-	var retained []*retention
 	e.mu.Lock()
 	for _, n := range e.queues {
 		if n.lock.channel == channel {
 			n.heartbeatsBy(now)
 		}
 	}
-	for _, x := range e.retentions {
-		if x.of.lock.channel == channel {
-			retained = append(retained, x)
-		}
-	}
+	retained := slices.Clone(e.recalledBy[channel]) // on a Cluster each name has a channel of its own
 	e.mu.Unlock()
 	for _, x := range retained {
 		x.askNow()
@@ -75,6 +72,7 @@ func (e *Engine) subscribed(channel string) {
 type expectedWakeup struct {
 	by      time.Time // when the subscription counts as stale if it has not come
 	channel string
+	recall  bool // it is a recall, which the script may have been unable to publish; see replaceStale
 }
 
 // expectWakeup expects the message about a grant that a heartbeat has found, unless it was received already or could have
@@ -91,24 +89,33 @@ func (e *Engine) expectWakeup(r *request) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !r.notified && e.requests[r.serial] == r {
-		e.expected[r.serial] = expectedWakeup{by, r.lock.channel}
+		e.expected[r.serial] = expectedWakeup{by, r.lock.channel, false}
 		e.timers.SetIfSooner(&e.wakeupTimer, by)
 	}
 }
 
-// replaceStale replaces subscriptions on which expected messages did not come.
+// recallDoubt is how long no subscription is replaced because of a recall that did not come after one was.
+const recallDoubt = time.Minute
+
+// replaceStale replaces subscriptions on which expected messages did not come. A recall does not come either if the user of the
+// process that waits may not publish. A new subscription does not help against that, so it is made once per recallDoubt at most.
 func (e *Engine) replaceStale(now time.Time) {
 	var next time.Time
 	stale := map[string]bool{}
 	e.mu.Lock()
+	doubtful := !e.recallLost.IsZero() && now.Sub(e.recallLost) < recallDoubt
 	for _, x := range e.expected {
-		if !x.by.After(now) {
-			stale[x.channel] = true
+		if x.by.After(now) || x.recall && doubtful {
+			continue
+		}
+		stale[x.channel] = true
+		if x.recall {
+			e.recallLost = now
 		}
 	}
 	for serial, x := range e.expected {
 		switch {
-		case stale[x.channel]: // the others were published to the same subscription
+		case stale[x.channel], !x.by.After(now): // the others were published to the same subscription
 			delete(e.expected, serial)
 		case next.IsZero() || x.by.Before(next):
 			next = x.by
