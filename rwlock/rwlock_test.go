@@ -37,3 +37,5 @@ func (w writing) Do(ctx context.Context, fn func(ctx context.Context, fence uint
 }
 
 func TestConformance(t *testing.T) { conformance.All(t, primitive) }
+
+func TestRetained(t *testing.T) { conformance.Retained(t) }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -23,7 +24,11 @@ const childRole = "LOCKKEEPER_CHILD"
 func child(p Primitive, role string) {
 	ctx := context.Background()
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS")})
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatInterval: heartbeatInterval, HeartbeatTimeout: 3 * heartbeatInterval})
+	var local atomic.Bool
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{
+		HeartbeatInterval: heartbeatInterval, HeartbeatTimeout: 3 * heartbeatInterval,
+		Hooks: lockkeeper.Hooks{AcquireDone: func(e lockkeeper.Event) { local.Store(e.Local) }},
+	})
 	check(err)
 	role, arg, _ := strings.Cut(role, " ")
 	o := Options{TTL: 2 * ttl}
@@ -44,6 +49,8 @@ func child(p Primitive, role string) {
 				return rdb.Set(ctx, "counter", v+1, 0).Err()
 			}))
 		}
+	case "retain": // retains a read lease
+		retainInChild(k, local.Load)
 	case "hold": // locks, holds until its standard input ends, and reports a loss
 		lease, err := l.Lock(ctx)
 		check(err)

@@ -1,0 +1,501 @@
+package conformance
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/redis/go-redis/v9"
+)
+
+// Retained runs the tests of rwlock.Options.Retain that need real servers, users with few permissions, or processes.
+func Retained(t *testing.T) {
+	for name, test := range map[string]func(*testing.T){
+		"cluster":                          retainedOnCluster,
+		"documented_acl":                   retainedAsDocumentedUser,
+		"without_permission_to_publish":    recallWithoutPermission,
+		"without_permission_to_subscribe":  retainWithoutSubscription,
+		"replica_ack":                      retainedWithReplicaAck,
+		"sentinel":                         retainedAcrossFailover,
+		"server_restarts_empty":            retainedLeaseForgotten,
+		"frozen_process_delays_by_ttl":     func(t *testing.T) { retainingProcessStops(t, syscall.SIGSTOP) },
+		"killed_process_delays_by_ttl":     func(t *testing.T) { retainingProcessStops(t, syscall.SIGKILL) },
+		"many_names_on_one_cluster_member": manyRetainedNames,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.RequireBinary(t)
+			test(t)
+		})
+	}
+}
+
+// retainedTTL is the ttl of retained leases here, and promptly the time within which a writer gets the lock from processes that
+// receive its message. Without it they learn of the recall from a renewal, two seconds after the last.
+const retainedTTL, promptly = 6 * time.Second, 1500 * time.Millisecond
+
+// retainer is a process with locks whose reads it may grant inside.
+type retainer struct {
+	*testing.T
+	*lockkeeper.Keeper
+	local, recalled, wakeupsLost atomic.Int32
+	log                          bytes.Buffer
+}
+
+func newRetainer(t *testing.T, rdb redis.UniversalClient, change ...func(*lockkeeper.Options)) *retainer {
+	t.Helper()
+	p := &retainer{T: t}
+	o := &lockkeeper.Options{
+		HeartbeatInterval: rareHeartbeat,
+		Retry:             lockkeeper.RetryPolicy{MaxElapsed: 20 * time.Second},
+		Logger:            slog.New(slog.NewTextHandler(&p.log, nil)),
+		Hooks: lockkeeper.Hooks{
+			AcquireDone: func(e lockkeeper.Event) {
+				if e.Local {
+					p.local.Add(1)
+				}
+			},
+			Recalled:   func(lockkeeper.Event) { p.recalled.Add(1) },
+			WakeupLost: func(lockkeeper.Event) { p.wakeupsLost.Add(1) },
+		},
+	}
+	for _, f := range change {
+		f(o)
+	}
+	var err error
+	if p.Keeper, err = lockkeeper.New(rdb, o); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+func (p *retainer) lock(name string) *rwlock.Lock {
+	p.Helper()
+	l, err := rwlock.New(p.Keeper, name, &rwlock.Options{TTL: retainedTTL, Retain: true})
+	if err != nil {
+		p.Fatal(err)
+	}
+	return l
+}
+
+// must acquires a lease, within half a minute.
+func (p *retainer) must(f acquire) *lockkeeper.Lease {
+	p.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	l, err := f(ctx)
+	if err != nil {
+		p.Fatal(err)
+	}
+	return l
+}
+
+func (p *retainer) once(f acquire) {
+	p.Helper()
+	if err := p.must(f).Release(context.Background()); err != nil {
+		p.Error(err)
+	}
+}
+
+// isLocal reads, and reports whether that was granted inside.
+func (p *retainer) isLocal(l *rwlock.Lock) bool {
+	p.Helper()
+	before := p.local.Load()
+	p.once(l.RLock)
+	return p.local.Load() > before
+}
+
+// retains reads until reads are granted inside.
+func (p *retainer) retains(l *rwlock.Lock) {
+	p.Helper()
+	for end := time.Now().Add(20 * time.Second); !p.isLocal(l); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.Fatal("no read was granted inside within 20 s")
+		}
+	}
+}
+
+// writes acquires the lock for writing, releases it, and returns how long it has waited.
+func (p *retainer) writes(l *rwlock.Lock) time.Duration {
+	p.Helper()
+	began := time.Now()
+	lease := p.must(l.Lock)
+	took := time.Since(began)
+	if err := lease.Release(context.Background()); err != nil {
+		p.Error(err)
+	}
+	return took
+}
+
+// recalls makes the process retain a lease and a writer of another process recall it.
+func (p *retainer) recalls(name string, writer *retainer) {
+	p.Helper()
+	l := p.lock(name)
+	p.retains(l)
+	before := p.recalled.Load()
+	if took := writer.writes(writer.lock(name)); took > promptly {
+		p.Errorf("%s: the writer waited for %v although the process receives recalls", name, took)
+	}
+	for end := time.Now().Add(promptly); p.recalled.Load() == before; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			p.Fatalf("%s: no lease was recalled", name)
+		}
+	}
+	p.once(l.RLock)
+}
+
+func retainedOnCluster(t *testing.T) {
+	c := redistest.StartCluster(t, 3, 0)
+	p, writer := newRetainer(t, c.Client()), newRetainer(t, c.Client())
+	for i := range 10 { // on all primaries
+		p.recalls(fmt.Sprint("n", i), writer)
+	}
+	l, l2 := p.lock("moving"), writer.lock("moving")
+	for range 2 { // there and back
+		time.Sleep(leastInhibition)
+		p.retains(l)
+		to := c.MoveSlot("lock:moving").Client()
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			if list, err := to.PubSubShardChannels(t.Context(), "{lock:moving}:wake:"+p.ID()).Result(); err == nil && len(list) > 0 {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatal("no subscription at the new primary")
+			}
+		}
+		p.retains(l)
+		if took := writer.writes(l2); took > promptly {
+			t.Errorf("the writer waited for %v after the slot had moved", took)
+		}
+	}
+	if p.recalled.Load() != 12 {
+		t.Errorf("%d recalls, want 12", p.recalled.Load())
+	}
+}
+
+// leastInhibition is longer than a process retains no lease after a quick recall.
+const leastInhibition = 200 * time.Millisecond
+
+func retainedAsDocumentedUser(t *testing.T) {
+	rule := documentedRule(t)
+	s := redistest.Start(t)
+	c := redistest.StartCluster(t, 3, 0)
+	for _, server := range append(c.Primaries, s) {
+		if err := server.Client().Do(t.Context(), rule...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	user := rule[2].(string)
+	for what, client := range map[string]func() redis.UniversalClient{
+		"single": func() redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: s.Addr, Username: user, Password: "change-me"})
+		},
+		"cluster": func() redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), Username: user, Password: "change-me"})
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			var both []*retainer
+			for range 2 {
+				rdb := client()
+				t.Cleanup(func() { _ = rdb.Close() })
+				both = append(both, newRetainer(t, rdb))
+			}
+			both[0].recalls("orders:42", both[1])
+			for _, p := range both {
+				_ = p.Close()
+				if p.log.Len() > 0 {
+					t.Errorf("logged:\n%s", p.log.String())
+				}
+			}
+		})
+	}
+}
+
+// mute returns a client of a user who may neither publish nor subscribe.
+func mute(t *testing.T, s *redistest.Server) *redis.Client {
+	t.Helper()
+	if err := s.Client().Do(t.Context(), "acl", "setuser", "mute", "on", ">pw", "+@all", "~*", "resetchannels").Err(); err != nil {
+		t.Fatal(err)
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr, Username: "mute", Password: "pw"})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// recallWithoutPermission lets somebody write who may not publish recalls. The process learns of them from its renewals. It takes
+// that for a subscription that receives nothing, and replaces it, but not each time.
+func recallWithoutPermission(t *testing.T) {
+	s := redistest.Start(t)
+	p := newRetainer(t, s.Client())
+	writer := newRetainer(t, mute(t, s), func(o *lockkeeper.Options) { o.HeartbeatInterval = 500 * time.Millisecond })
+	l, l2 := p.lock("x"), writer.lock("x")
+	const rounds = 2
+	for i := range rounds {
+		for p.isLocal(l) == false {
+			time.Sleep(100 * time.Millisecond) // until the inhibition, nine times as long as the recall took, has ended
+		}
+		inside := p.must(l.RLock)
+		granted := make(chan time.Duration, 1)
+		go func() { granted <- writer.writes(l2) }()
+		for end := time.Now().Add(retainedTTL); ; time.Sleep(20 * time.Millisecond) {
+			brief, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+			lease, err := l.RLock(brief)
+			cancel()
+			if err != nil {
+				break
+			}
+			_ = lease.Release(t.Context())
+			if time.Now().After(end) {
+				t.Fatal("no renewal has reported the recall")
+			}
+		}
+		time.Sleep(1200 * time.Millisecond) // the message is expected for a second
+		if err := inside.Release(t.Context()); err != nil {
+			t.Errorf("round %d: %v", i, err)
+		}
+		if took := <-granted; took > retainedTTL {
+			t.Errorf("the writer waited for %v", took)
+		}
+	}
+	if n := p.wakeupsLost.Load(); n != 1 {
+		t.Errorf("the subscription was replaced %d times for %d recalls that nobody may publish, want once", n, rounds)
+	}
+}
+
+// retainWithoutSubscription lets a process read that may not subscribe: all its reads are granted by the server.
+func retainWithoutSubscription(t *testing.T) {
+	s := redistest.Start(t)
+	p, writer := newRetainer(t, mute(t, s), func(o *lockkeeper.Options) { o.HeartbeatInterval = 500 * time.Millisecond }), newRetainer(t, s.Client())
+	l := p.lock("x")
+	for range 50 {
+		if p.isLocal(l) {
+			t.Fatal("granted inside although no recall would be received")
+		}
+	}
+	if took := writer.writes(writer.lock("x")); took > promptly {
+		t.Errorf("the writer waited for %v", took)
+	}
+	p.once(l.RLock)
+}
+
+func retainedWithReplicaAck(t *testing.T) {
+	primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
+	replica := redistest.StartReplica(t, primary)
+	p := newRetainer(t, primary.Client(), func(o *lockkeeper.Options) {
+		o.ReplicaAck = lockkeeper.ReplicaAck{Replicas: 1, Timeout: 2 * time.Second}
+	})
+	writer := newRetainer(t, primary.Client())
+	l := p.lock("x")
+	p.retains(l)
+	lease := p.must(l.RLock)
+	if err := replica.Client().ZScore(t.Context(), "{lock:x}:rwlock:holders", lease.Token()).Err(); err != nil {
+		t.Errorf("the replica does not have the lease by which a read was granted: %v", err)
+	}
+	_ = lease.Release(t.Context())
+	writer.writes(writer.lock("x"))
+
+	time.Sleep(leastInhibition)
+	replica.Freeze()
+	defer replica.Thaw()
+	before := p.local.Load()
+	_, err := l.RLock(t.Context())
+	var not *lockkeeper.NotAcknowledgedError
+	if !errors.As(err, &not) || p.local.Load() != before {
+		t.Errorf("without the replica: %v; %d reads inside", err, p.local.Load()-before)
+	}
+	if took := writer.writes(writer.lock("x")); took > promptly {
+		t.Errorf("the lease that was not acknowledged is kept; the writer waited for %v", took)
+	}
+	replica.Thaw()
+	p.retains(l)
+}
+
+func retainedAcrossFailover(t *testing.T) {
+	s := redistest.StartSentinel(t, 1)
+	p, writer := newRetainer(t, s.Client()), newRetainer(t, s.Client())
+	l, l2 := p.lock("x"), writer.lock("x")
+	p.retains(l)
+	s.Primary.Kill()
+	stop := make(chan struct{})
+	read := make(chan error, 1)
+	var writing atomic.Bool
+	go func() {
+		for {
+			select {
+			case <-stop:
+				read <- nil
+				return
+			default:
+			}
+			within, cancel := context.WithTimeout(context.Background(), time.Second)
+			lease, err := l.RLock(within)
+			cancel()
+			if err == nil {
+				if writing.Load() && lease.Err() == nil && writing.Load() {
+					read <- errors.New("a reader is inside with a writer")
+					return
+				}
+				_ = lease.Release(context.Background())
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	lease := p.must(func(ctx context.Context) (*lockkeeper.Lease, error) { // of the new primary
+		for {
+			lease, err := l2.Lock(ctx)
+			if err == nil || ctx.Err() != nil {
+				return lease, err
+			}
+		}
+	})
+	// The new primary may not know the retained lease: then the process believes in it until it has asked. See
+	// TestFailoverLosesGrants.
+	time.Sleep(retainedTTL)
+	if lease.Err() == nil {
+		writing.Store(true)
+		time.Sleep(100 * time.Millisecond)
+		writing.Store(false)
+	}
+	_ = lease.Release(t.Context())
+	close(stop)
+	if err := <-read; err != nil {
+		t.Error(err)
+	}
+	p.retains(l)
+}
+
+// retainedLeaseForgotten restarts the server without its data. Readers inside lose their leases, and nothing more is granted by
+// that lease.
+func retainedLeaseForgotten(t *testing.T) {
+	s := redistest.Start(t, "--save", "")
+	p, writer := newRetainer(t, s.Client()), newRetainer(t, s.Client())
+	l := p.lock("x")
+	p.retains(l)
+	inside := p.must(l.RLock)
+	s.Kill()
+	s.Restart()
+	lease := p.must(writer.lock("x").Lock)
+	if lease.Fence() <= inside.Fence() {
+		t.Errorf("fence %d after %d", lease.Fence(), inside.Fence())
+	}
+	select {
+	case <-inside.Done():
+	case <-time.After(retainedTTL / 2):
+		t.Error("a new subscription has not shown that the lease is lost")
+	}
+	if err := inside.Release(t.Context()); !errors.Is(err, lockkeeper.ErrLost) {
+		t.Errorf("the reader's release: %v", err)
+	}
+	brief, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := l.RLock(brief); err == nil {
+		t.Error("a reader beside a writer")
+	}
+	_ = lease.Release(t.Context())
+	p.retains(l)
+}
+
+// retainingProcessStops freezes or kills a process that retains a lease, with nobody inside. The writer waits until the lease has
+// expired, and the next one does not wait. When the process goes on it grants nothing inside by that lease.
+func retainingProcessStops(t *testing.T, how syscall.Signal) {
+	s := redistest.Start(t)
+	child := startChild(t, s, "retain")
+	child.WaitForLine("retained")
+	writer := newRetainer(t, s.Client())
+	l := writer.lock("x")
+	child.Signal(how)
+	began := time.Now()
+	lease := writer.must(l.Lock)
+	if took := time.Since(began); took > 2*ttl+time.Second {
+		t.Errorf("the writer waited for %v, the retained lease lasts for %v", took, 2*ttl)
+	} else if took < ttl/2 {
+		t.Errorf("the writer waited for %v only: the process did not retain the lock", took)
+	}
+	if how == syscall.SIGSTOP {
+		child.Signal(syscall.SIGCONT)
+		child.WriteLine("read")
+		if line := child.WaitForLine("read "); !strings.Contains(line, "deadline exceeded") {
+			t.Errorf("the process was continued while another one writes: %s", line)
+		}
+	}
+	if err := lease.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if took := writer.writes(l); took > promptly {
+		t.Errorf("the second writer waited for %v", took)
+	}
+}
+
+// retainInChild retains a lease of the name x, prints so, and then reads once for each line of its input, without waiting long.
+func retainInChild(k *lockkeeper.Keeper, local func() bool) {
+	l, err := rwlock.New(k, "x", &rwlock.Options{TTL: 2 * ttl, Retain: true})
+	check(err)
+	read := func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), ttl/3)
+		defer cancel()
+		lease, err := l.RLock(ctx)
+		if err == nil {
+			err = lease.Release(ctx)
+		}
+		return err
+	}
+	for !local() {
+		check(read())
+	}
+	fmt.Println("retained")
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		fmt.Println("read", read())
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// manyRetainedNames retains many names of one primary of a cluster, each of which has a channel of its own, and breaks its
+// connections. All are granted inside again soon.
+func manyRetainedNames(t *testing.T) {
+	const many = 2000
+	c := redistest.StartCluster(t, 3, 0)
+	p := newRetainer(t, c.Client())
+	var locks []*rwlock.Lock
+	for i := range many {
+		locks = append(locks, p.lock(fmt.Sprint("n", i)))
+	}
+	all := func(what string) {
+		t.Helper()
+		began := time.Now()
+		for left := locks; len(left) > 0; {
+			var not []*rwlock.Lock
+			for _, l := range left {
+				if !p.isLocal(l) {
+					not = append(not, l)
+				}
+			}
+			left = not
+			if time.Since(began) > 30*time.Second {
+				t.Fatalf("%s: %d of %d names are not granted inside", what, len(left), many)
+			}
+		}
+		t.Logf("%s: %v", what, time.Since(began))
+	}
+	all("first")
+	for _, s := range c.Primaries {
+		if err := s.Client().Do(t.Context(), "client", "kill", "type", "pubsub").Err(); err != nil {
+			t.Error(err)
+		}
+	}
+	all("after the subscriptions were cut")
+}
