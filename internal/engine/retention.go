@@ -99,7 +99,8 @@ func (e *Engine) removeRetentionLocked(x *retention) {
 	channel := x.of.lock.channel
 	list := e.recalledBy[channel]
 	last := len(list) - 1
-	list[x.index], list[x.index].index = list[last], x.index
+	moved := list[last]
+	list[x.index], moved.index = moved, x.index
 	list[last] = nil
 	if e.recalledBy[channel] = list[:last]; last == 0 {
 		delete(e.recalledBy, channel)
