@@ -26,7 +26,8 @@ func now() int64 {
 // span is one use of a lock, as its user observed it. Times are those of now.
 type span struct {
 	Name    string
-	Weight  int // its share of the name's capacity
+	Weight  int  // its share of the name's capacity
+	Shares  bool // it may have the fence of another that is granted by the same retained lease; it is a read
 	Fence   uint64
 	Called  int64 // when it was requested
 	Queued  int64 // when it was known to be in the queue; 0: it was not
@@ -109,15 +110,15 @@ func checkCapacity(spans []span, capacity int) (wrong []string) {
 		}
 	}
 	slices.SortFunc(edges, func(a, b edge) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.change, b.change)) })
-	held := map[uint64]span{}
+	held := map[span]bool{}
 	sum := int64(0)
 	for _, e := range edges {
 		sum += e.change
 		if e.change < 0 {
-			delete(held, e.s.Fence)
+			delete(held, e.s)
 			continue
 		}
-		held[e.s.Fence] = e.s
+		held[e.s] = true
 		if sum > int64(capacity) && len(wrong) < 3 {
 			wrong = append(wrong, fmt.Sprintf("%s: %d of %d are held at %d: %+v", e.s.Name, sum, capacity, e.at, held))
 		}
@@ -132,13 +133,20 @@ func checkRising(spans []span, what string, at func(span) int64) (wrong []string
 	slices.SortFunc(before, func(a, b span) int { return cmp.Compare(at(a), at(b)) })
 	after := slices.Clone(spans)
 	slices.SortFunc(after, func(a, b span) int { return cmp.Compare(a.Called, b.Called) })
-	var last span
+	var last, lastAlone span // of all, and of those that do not share their fence
 	for _, s := range after {
 		for len(before) > 0 && at(before[0]) < s.Called {
 			if before[0].Fence > last.Fence {
 				last = before[0]
 			}
+			if !before[0].Shares && before[0].Fence > lastAlone.Fence {
+				lastAlone = before[0]
+			}
 			before = before[1:]
+		}
+		last := last
+		if s.Shares {
+			last = lastAlone
 		}
 		if s.Fence <= last.Fence && len(wrong) < 3 {
 			wrong = append(wrong, fmt.Sprintf("%s: one was %s before another asked, and has the larger fence: %+v, %+v", s.Name, what, last, s))
@@ -151,6 +159,7 @@ func checkRising(spans []span, what string, at func(span) int64) (wrong []string
 type step struct {
 	weight int
 	fence  uint64
+	shares bool
 }
 
 // linearizable reports whether there is an order of all grants and releases of each name, each at some moment
@@ -166,13 +175,13 @@ func (h *history) linearizable(within time.Duration) porcupine.CheckResult {
 			freed = math.MaxInt64
 		}
 		by[s.Name] = append(by[s.Name],
-			porcupine.Operation{ClientId: i, Input: step{s.Weight, s.Fence}, Call: s.Called, Return: s.Granted},
+			porcupine.Operation{ClientId: i, Input: step{s.Weight, s.Fence, s.Shares}, Call: s.Called, Return: s.Granted},
 			porcupine.Operation{ClientId: i, Input: step{weight: -s.Weight}, Call: s.Until, Return: freed})
 	}
 	for name, list := range by {
 		type state struct {
-			held int
-			last uint64
+			held            int
+			last, lastAlone uint64 // the largest fence of all, and of those that do not share it
 		}
 		model := porcupine.Model{
 			Init: func() any { return state{} },
@@ -182,8 +191,14 @@ func (h *history) linearizable(within time.Duration) porcupine.CheckResult {
 				if x.weight < 0 {
 					return s.held >= 0, s
 				}
-				ok := s.held <= h.capacity[name] && x.fence > s.last
-				s.last = x.fence
+				ok := s.held <= h.capacity[name]
+				if x.shares {
+					ok = ok && x.fence > s.lastAlone
+				} else {
+					ok = ok && x.fence > s.last
+					s.lastAlone = x.fence
+				}
+				s.last = max(s.last, x.fence)
 				return ok, s
 			},
 		}

@@ -76,7 +76,7 @@ func (n *node) waited(token string) int64 {
 // it. tell, if not nil, is called with the span when it was granted, with its deadline as its end, and again before
 // the release. The result is the final span, without a fence if nothing was granted.
 func (n *node) work(ctx context.Context, name string, u use, hold time.Duration, tell func(span)) (span, error) {
-	s := span{Name: name, Weight: u.weight, Called: now()}
+	s := span{Name: name, Weight: u.weight, Shares: u.shares, Called: now()}
 	if u.take != nil {
 		err := u.take(ctx, u.weight, func(_ context.Context, fence uint64) error {
 			// It was taken when it was called for, or later.

@@ -46,6 +46,8 @@ var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
 // use is one way to use a lock, and its share of the capacity.
 type use struct {
 	weight  int
+	shares  bool          // reads that a retained lease may have granted
+	pause   time.Duration // after each use at most, in addition to that of others
 	acquire func(ctx context.Context) (*lockkeeper.Lease, error)
 
 	// Of permits that are not held: how to take them, and the window. Then acquire is nil.

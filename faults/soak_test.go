@@ -18,10 +18,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/anishathalye/porcupine"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/redlock"
+	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -71,9 +73,9 @@ func TestSoak(t *testing.T) {
 		all = append(all, x)
 		t.Logf("round %2d: %v", len(all), x)
 	}
-	t.Logf("%d grants; faults: %v", s.grants, s.faults)
-	if s.grants < 100 {
-		t.Errorf("only %d grants: too few", s.grants)
+	t.Logf("%d grants, %d inside a process; faults: %v", s.grants, s.inside, s.faults)
+	if s.grants < 100 || s.inside < 10 {
+		t.Errorf("only %d grants, and %d inside a process: too few", s.grants, s.inside)
 	}
 	for _, what := range findGrowth(all) {
 		t.Error(what)
@@ -92,7 +94,14 @@ var soaked = append(slices.Clone(primitives), primitive{
 		l, err := ratelimit.New(k, name, 20, per, nil)
 		return []use{{weight: 3, per: per, take: l.DoN}}, err
 	},
-})
+}, primitive{"retained", readers, false, retainedUses})
+
+// retainedUses are a writer that comes now and then, and readers that are granted the lock inside their process meanwhile.
+func retainedUses(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error) {
+	l, err := rwlock.New(k, name, &rwlock.Options{TTL: ttl, Retain: true})
+	read := use{weight: 1, shares: true, acquire: l.RLock}
+	return []use{{weight: readers, pause: 2 * time.Second, acquire: l.Lock}, read, read, read, read}, err
+}
 
 type soak struct {
 	*testing.T
@@ -104,6 +113,7 @@ type soak struct {
 	last   map[string]uint64 // by name: the largest fence of earlier rounds
 	faults map[string]int    // how often each was injected
 	grants int
+	inside int // of which were granted by a retained lease that another had brought
 }
 
 // runWorkload runs all uses of all primitives until the context ends.
@@ -131,7 +141,7 @@ func (n *node) runWorkload(ctx context.Context, seed uint64, tell func(span), ad
 						if x.Fence > 0 {
 							add(x)
 						}
-						time.Sleep(time.Duration(r.IntN(int(20 * time.Millisecond))))
+						time.Sleep(time.Duration(r.IntN(int(20*time.Millisecond + u.pause))))
 					}
 				})
 			}
@@ -190,6 +200,13 @@ func (s *soak) round(length time.Duration) {
 		s.last[x.Name] = max(s.last[x.Name], x.Fence)
 	}
 	s.grants += len(h.spans)
+	brought := map[uint64]bool{}
+	for _, x := range h.spans {
+		if x.Shares && brought[x.Fence] {
+			s.inside++
+		}
+		brought[x.Fence] = true
+	}
 	s.awaitEmpty()
 }
 
@@ -278,6 +295,9 @@ type spanReport struct {
 	span
 }
 
+// key identifies a span.
+func (s *span) key() string { return fmt.Sprint(s.Name, " ", s.Fence, " ", s.Called) }
+
 func child() {
 	n, err := newNode(os.Getenv(childAddr), heartbeatTimeout)
 	if err != nil {
@@ -295,7 +315,7 @@ func child() {
 	say := func(s span) {
 		mu.Lock()
 		defer mu.Unlock()
-		key := s.Name + strconv.FormatUint(s.Fence, 10)
+		key := s.key()
 		over := begun[key] || s.Freed > 0
 		begun[key] = !over
 		if over {
@@ -353,7 +373,7 @@ func (s *soak) spawn(h *history) *childProcess {
 			if json.Unmarshal(sc.Bytes(), &x) != nil {
 				continue // it was killed while it wrote
 			}
-			key := x.Name + strconv.FormatUint(x.Fence, 10)
+			key := x.key()
 			c.mu.Lock()
 			if x.Complete {
 				delete(c.open, key)
@@ -483,6 +503,36 @@ func TestResourceGrowthReported(t *testing.T) {
 		got := findGrowth(all)
 		if what == "" && len(got) > 0 || what != "" && (len(got) != 1 || !strings.HasPrefix(got[0], what)) {
 			t.Errorf("%q grows: %v", what, got)
+		}
+	}
+}
+
+// TestSharedFencesChecked checks what the checkers say of reads that share a fence: they may have a smaller one than an earlier read,
+// but not than an earlier write.
+func TestSharedFencesChecked(t *testing.T) {
+	read := func(fence uint64, at int64) span {
+		return span{Name: "x", Weight: 1, Shares: true, Fence: fence, Called: at, Granted: at + 1, Until: at + 2, Freed: at + 3}
+	}
+	write := func(fence uint64, at int64) span {
+		s := read(fence, at)
+		s.Weight, s.Shares = readers, false
+		return s
+	}
+	for what, c := range map[string]struct {
+		spans []span
+		valid bool
+	}{
+		"reads of two processes": {[]span{write(1, 10), read(2, 20), read(3, 30), read(2, 40), write(4, 50)}, true},
+		"a read after a write":   {[]span{read(2, 20), write(3, 30), read(2, 40)}, false},
+		"a write after a read":   {[]span{read(2, 20), read(3, 30), write(3, 40)}, false},
+	} {
+		h := newHistory()
+		h.capacity["x"], h.spans = readers, c.spans
+		if wrong := h.check(); (len(wrong) == 0) != c.valid {
+			t.Errorf("%s: %q", what, wrong)
+		}
+		if got := h.linearizable(time.Second); (got == porcupine.Ok) != c.valid {
+			t.Errorf("%s: linearizable: %v", what, got)
 		}
 	}
 }
