@@ -14,6 +14,8 @@ const (
 	// A lease that was recalled is not retained again for inhibition times as long as that took, so that a writer is slowed by
 	// no more than a tenth. (Dice and Kogan, BRAVO, ATC 2019) The least is for what the process does not see: the messages
 	// between it, the server and the writer, 2 ms if they take no longer in all.
+	// A lease needs no minimum time for which it is kept although it was recalled, as other lock managers have it against giving up
+	// a lease before anybody has used it: the request that brings the lease is itself a read, which is served before it is given back.
 	inhibition     = 9
 	leastInhibited = 20 * time.Millisecond
 	mostInhibited  = time.Minute
