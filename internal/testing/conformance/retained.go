@@ -246,7 +246,7 @@ func recallWithoutPermission(t *testing.T) {
 	l, l2 := p.lock("x"), writer.lock("x")
 	const rounds = 2
 	for i := range rounds {
-		for p.isLocal(l) == false {
+		for !p.isLocal(l) {
 			time.Sleep(100 * time.Millisecond) // until the inhibition, nine times as long as the recall took, has ended
 		}
 		inside := p.must(l.RLock)
