@@ -266,7 +266,7 @@ func (s *soak) awaitEmpty() {
 			switch {
 			case err != nil || d == -1:
 				s.Errorf("%s has no expiry: %v, %v", k, d, err)
-			case strings.HasSuffix(k, ":meta"):
+			case strings.HasSuffix(k, ":meta"), strings.HasPrefix(k, "{lock:}:owner:"): // also of a process that was killed
 			case strings.HasSuffix(k, ":heartbeats") && d < time.Minute+5*time.Second:
 				at := s.admin.Time(ctx).Val()
 				for _, x := range s.admin.ZRangeWithScores(ctx, k, 0, -1).Val() {

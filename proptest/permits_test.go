@@ -48,7 +48,7 @@ func TestSemaphoreScriptsMatchModel(t *testing.T) {
 	rdb, mini := miniServer(t)
 	run := newRun(t)
 	run.explore(0.6, func(r *rapid.T) { permitSequence(r, run, rdb, mini) },
-		"granted by the short form: h", "granted by the short form: c", "refused by the short form",
+		"granted by the short form: h", "granted by the short form: c",
 		"allowed by the short form",
 		"granted at once: h", "granted at once: c", "granted at once: hc",
 		"granted by a message: h", "granted by a message: c", "granted by a message: hc",
@@ -604,6 +604,9 @@ func (b *permitBench) callersChange(*rapid.T) {
 		kind = rapid.SampledFrom([]string{"h", "c", "hc"}).Draw(b.r, "kind")
 	}
 	b.limits = b.drawLimits(kind)
+	if b.limits.per == 0 && b.mini == nil {
+		time.Sleep(2 * time.Millisecond) // of permits that were taken in this millisecond a real server knows the µs
+	}
 }
 
 // metadataIsLost evicts the metadata. Fences still rise, because time has passed.

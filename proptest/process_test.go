@@ -57,6 +57,7 @@ func (w *world) join() {
 	})}
 	var err error
 	p.Keeper, err = lockkeeper.New(p.rdb, &lockkeeper.Options{
+		NoOwner:           true,
 		HeartbeatInterval: w.period, HeartbeatTimeout: w.heartbeatTimeout(), MetadataTTL: idle,
 		Hooks: lockkeeper.Hooks{
 			WakeupReceived: func(e lockkeeper.Event) { w.messageReceived(e.Token) },

@@ -105,6 +105,7 @@ func (q *quorum) build() {
 			net.Delay(time.Duration(rapid.IntRange(0, 8).Draw(w.r, "delay")) * time.Millisecond)
 			rdb := redis.NewClient(net.Options(q.timeout))
 			k, err := lockkeeper.New(rdb, &lockkeeper.Options{
+				NoOwner:     true,
 				MetadataTTL: idle, Retry: lockkeeper.RetryPolicy{MaxElapsed: -1}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 			})
 			if err != nil {

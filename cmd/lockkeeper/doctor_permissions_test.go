@@ -52,7 +52,7 @@ func testMissingPermissions(t *testing.T, how string, dry []string) {
 	}{
 		{"all", reading, 0, "ok", how, nil},
 		{"no_reading", nil, 0, "ok", how, []string{"eviction", "memory", "persistence", "replicas", "idle-timeout"}},
-		{"no_zmscore", append([]string{"-zmscore"}, reading...), 2, "error", "+zmscore", []string{"lock"}},
+		{"no_zadd", append([]string{"-zadd"}, reading...), 2, "error", "+zadd", []string{"lock"}},
 		{"no_set", append([]string{"-set"}, reading...), 2, "error", "+set", []string{"lock"}},
 		{"no_scripts", append([]string{"-eval", "-evalsha"}, reading...), 2, "", "", []string{"permissions", "scripts", "lock"}},
 		{"no_publish", append([]string{"-publish"}, reading...), 1, "warning", "+publish", []string{"pubsub", "lock"}},

@@ -25,7 +25,7 @@ func (l *Lock) WatchWait(holders func(ctx context.Context) ([]Holder, error)) (s
 		ctx, cancel := context.WithTimeout(l.e.closing, bound)
 		defer cancel()
 		list, err := holders(ctx)
-		args := []any{"kind", l.spec.Scripts.Kind, "name", l.spec.Name, "waited", time.Since(began).Round(time.Millisecond), "holders", len(list)}
+		args := []any{"kind", l.spec.Scripts.Kind, "name", l.spec.Name, "waited", time.Since(began), "holders", len(list)}
 		switch {
 		case l.e.closing.Err() != nil:
 			return

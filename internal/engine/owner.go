@@ -48,11 +48,15 @@ func (e *Engine) announce() {
 	}, "set", e.cfg.Owner, "px", millis(ownerTTL)))
 }
 
-// withdraw removes the keeper's label, when the keeper is closed.
+// withdraw removes the keeper's label, when the keeper is closed. It blocks until the server has answered or the client's timeouts have
+// passed.
 func (e *Engine) withdraw() {
-	if e.owner.stored.Load() {
-		e.transport.Send(e.ownerCall(func(*transport.Call) {}, "del"))
+	if !e.owner.stored.Load() {
+		return
 	}
+	var removed signal
+	e.transport.Send(e.ownerCall(func(*transport.Call) { removed.close() }, "del"))
+	<-removed.done()
 }
 
 // ownerCall prepares a command on the key of the keeper's label.

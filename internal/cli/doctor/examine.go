@@ -63,7 +63,7 @@ func (d *doctor) close() {
 // newKeeper returns a keeper for the checks. Whatever it leaves at the server if the cleanup fails expires in about a minute.
 func (d *doctor) newKeeper(hooks lockkeeper.Hooks) (*lockkeeper.Keeper, error) {
 	return lockkeeper.New(d.rdb, &lockkeeper.Options{
-		Prefix: d.prefix, NoPrefix: d.prefix == "", MetadataTTL: time.Minute, Logger: d.log, Hooks: hooks,
+		Prefix: d.prefix, NoPrefix: d.prefix == "", MetadataTTL: time.Minute, Logger: d.log, Hooks: hooks, NoOwner: true,
 		Retry: lockkeeper.RetryPolicy{MaxElapsed: d.timeout / 4},
 	})
 }

@@ -163,14 +163,14 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 		{
 			bug:     "a writer that has to wait recalls nobody",
 			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1},
-			old:     "then recall() end",
-			new:     "then end",
+			old:     "write_grants()\nrecall()\nend",
+			new:     "end",
 			problem: "not served in time",
 		},
 		{
 			bug:     "a waiter that is granted a lease is not known to retain it",
 			config:  config{set: lua.RWLock, requests: 3, keeperOf: around, flags: retainBetween, ticks: 1, entries: 1},
-			old:     "if flags == RETAINING then score = fence + RETAINED - ENDLESS end",
+			old:     "if retained then fence = fence + RETAINED - ENDLESS end",
 			new:     "",
 			problem: "after its recall",
 		},
