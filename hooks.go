@@ -13,7 +13,8 @@ import (
 type Hooks struct {
 	// AcquireStart is called when a call such as Lock or TryLock starts.
 	AcquireStart func(Event)
-	// AcquireDone is called before it returns, after Duration, with Err or with the lease of Token and Fence.
+	// AcquireDone is called before it returns, after Duration, with Err or with the lease of Token and Fence. Permits of a rate limit
+	// that were taken without a lease have no Token.
 	AcquireDone func(Event)
 	// Queued is called when a request was queued behind Position others. For the first request of a name in this keeper it is
 	// called again when a heartbeat returns another position; no command is sent for that.

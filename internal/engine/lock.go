@@ -216,7 +216,10 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*request, error
 	ev := l.Event(AcquireDone, o)
 	ev.Duration, ev.Err = time.Since(began), err
 	if err == nil {
-		ev.Token, ev.Fence = r.token, r.fence
+		ev.Fence = r.fence
+		if r.lease != nil { // else nothing will be released
+			ev.Token = r.token
+		}
 	}
 	l.e.observe(ev)
 	return r, err
