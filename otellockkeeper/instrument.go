@@ -1,0 +1,320 @@
+// Package otellockkeeper measures and traces the locks of a keeper by OpenTelemetry.
+//
+//	opts := &lockkeeper.Options{}
+//	if err := otellockkeeper.Instrument(opts); err != nil {
+//		return err
+//	}
+//	keeper, err := lockkeeper.New(client, opts)
+//
+// Metrics are those of this process, not of all processes that share a lock. Attributes of lockkeeper are named lockkeeper.kind,
+// lockkeeper.mode and so on; error.type is that of OpenTelemetry.
+//
+//	lockkeeper.acquire.duration  histogram, s    kind, mode, result, error.type
+//	lockkeeper.lease.duration    histogram, s    kind, mode, end = released, lost
+//	lockkeeper.leases.held       up-down counter kind, mode
+//	lockkeeper.requests.waiting  up-down counter kind, mode
+//	lockkeeper.leases.lost       counter         kind, reason
+//	lockkeeper.leases.leaked     counter         kind
+//	lockkeeper.leases.recalled   counter         kind
+//	lockkeeper.renewals          counter         kind
+//	lockkeeper.wakeups           counter         kind, result = received, lost (which has no kind)
+//	lockkeeper.limit             gauge           kind, name; only with WithName
+//	lockkeeper.queue.position    histogram       kind, mode; only with WithQueuePosition
+//
+// The result is acquired, not_acquired (TryLock, the lock is held elsewhere), canceled (the context ended), rejected (a rate limit)
+// or error. Names of locks are attributes of spans, but of metrics only with WithName.
+//
+// Each acquisition is a span, lockkeeper.acquire, that is a child of the caller's span and ends when the call returns. A lease that
+// is lost adds the event lockkeeper.lost to the span of the call that acquired it, if that has not ended. Acquisitions that are
+// granted at once inside the process have no span.
+package otellockkeeper
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+	"weak"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockkeeper/lockkeeper"
+)
+
+// ScopeName is the name of the instrumentation scope of all metrics and spans.
+const ScopeName = "github.com/lockkeeper/lockkeeper/otellockkeeper"
+
+// Option is an argument of Instrument.
+type Option func(*config)
+
+type config struct {
+	meters   metric.MeterProvider
+	tracers  trace.TracerProvider
+	name     func(kind, name string) string
+	position bool
+}
+
+// WithMeterProvider sets where metrics go. Default: the global provider, otel.GetMeterProvider().
+func WithMeterProvider(p metric.MeterProvider) Option { return func(c *config) { c.meters = p } }
+
+// WithTracerProvider sets where spans go. Default: the global provider, otel.GetTracerProvider().
+func WithTracerProvider(p trace.TracerProvider) Option { return func(c *config) { c.tracers = p } }
+
+// WithName adds the attribute lockkeeper.name to metrics. Each value that f returns makes series of its own, and the SDK keeps at
+// most 2,000 of a metric by default, so f must map names to few values, for example "invoices:2026-11" to "invoices:*". An empty
+// value adds no attribute. f is called on each event, concurrently, and must not block.
+func WithName(f func(kind, name string) string) Option { return func(c *config) { c.name = f } }
+
+// WithQueuePosition adds the histogram lockkeeper.queue.position: how many requests were ahead when a request was queued.
+func WithQueuePosition() Option { return func(c *config) { c.position = true } }
+
+// Instrument sets hooks in the options of a keeper. Hooks that are set already are called as well, first. It must be called before
+// lockkeeper.New, once for the same options. If there is an error, the options are unchanged.
+func Instrument(o *lockkeeper.Options, opts ...Option) error {
+	var c config
+	for _, opt := range opts {
+		opt(&c)
+	}
+	if c.meters == nil {
+		c.meters = otel.GetMeterProvider()
+	}
+	if c.tracers == nil {
+		c.tracers = otel.GetTracerProvider()
+	}
+	t := &telemetry{config: c, tracer: c.tracers.Tracer(ScopeName), held: newHeld()}
+	if err := t.createInstruments(c.meters.Meter(ScopeName)); err != nil {
+		return err
+	}
+	h := &o.Hooks
+	for _, add := range []struct {
+		hook *func(lockkeeper.Event)
+		f    func(lockkeeper.Event)
+	}{
+		{&h.AcquireStart, t.acquireStart},
+		{&h.AcquireDone, t.acquireDone},
+		{&h.Queued, t.queued},
+		{&h.WakeupReceived, t.wakeupReceived},
+		{&h.WakeupLost, t.wakeupLost},
+		{&h.Renewed, t.renewed},
+		{&h.Lost, t.lost},
+		{&h.Released, t.released},
+		{&h.LimitChanged, t.limitChanged},
+		{&h.Recalled, t.recalled},
+		{&h.Leaked, t.leaked},
+	} {
+		if before := *add.hook; before != nil {
+			f := add.f
+			*add.hook = func(e lockkeeper.Event) { before(e); f(e) }
+		} else {
+			*add.hook = add.f
+		}
+	}
+	return nil
+}
+
+// telemetry is what the hooks of one call of Instrument share.
+type telemetry struct {
+	config
+	tracer    trace.Tracer
+	series    seriesTable
+	held      *held
+	positions positions
+
+	acquireDuration, leaseDuration        metric.Float64Histogram
+	leasesLost, leasesLeaked              metric.Int64Counter
+	leasesRecalled, renewalCount, wakeups metric.Int64Counter
+	limit                                 metric.Int64Gauge
+	queuePosition                         metric.Int64Histogram
+}
+
+func (t *telemetry) createInstruments(m metric.Meter) error {
+	var failed error
+	check := func(err error) { failed = errors.Join(failed, err) }
+	histogram := func(name, description string, bounds ...float64) metric.Float64Histogram {
+		h, err := m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description), metric.WithExplicitBucketBoundaries(bounds...))
+		check(err)
+		return h
+	}
+	upDown := func(name, unit, description string) metric.Int64ObservableUpDownCounter {
+		c, err := m.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		check(err)
+		return c
+	}
+	counter := func(name, unit, description string) metric.Int64Counter {
+		c, err := m.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		check(err)
+		return c
+	}
+	t.acquireDuration = histogram("lockkeeper.acquire.duration", "How long calls such as Lock and TryLock took.",
+		0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
+	t.leaseDuration = histogram("lockkeeper.lease.duration", "How long leases were held.", 0.001, 0.01, 0.1, 1, 10, 30, 60, 300, 1800)
+	held := upDown("lockkeeper.leases.held", "{lease}", "Leases that this process holds.")
+	waiting := upDown("lockkeeper.requests.waiting", "{request}", "Calls of this process that have not returned yet.")
+	t.leasesLost = counter("lockkeeper.leases.lost", "{lease}", "Leases that ended before their holder released them.")
+	t.leasesLeaked = counter("lockkeeper.leases.leaked", "{lease}", "Leases that became unreachable without a release.")
+	t.leasesRecalled = counter("lockkeeper.leases.recalled", "{lease}", "Retained leases that were given back because somebody else asked.")
+	t.renewalCount = counter("lockkeeper.renewals", "{renewal}", "Renewals of leases.")
+	t.wakeups = counter("lockkeeper.wakeups", "{message}", "Messages that grant leases, received or lost.")
+	if t.name != nil {
+		g, err := m.Int64Gauge("lockkeeper.limit", metric.WithUnit("{permit}"), metric.WithDescription("The limit in force of a semaphore or rate limit."))
+		check(err)
+		t.limit = g
+	}
+	if t.position {
+		h, err := m.Int64Histogram("lockkeeper.queue.position", metric.WithUnit("{request}"),
+			metric.WithDescription("Requests ahead when a request was queued."),
+			metric.WithExplicitBucketBoundaries(0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000))
+		check(err)
+		t.queuePosition = h
+	}
+	if failed != nil {
+		return failed
+	}
+	t.series.init = t.startAtZero
+	t.wakeups.Add(context.Background(), 0, wakeupLost...)
+	return t.observeGauges(m, held, waiting)
+}
+
+// startAtZero makes the counters of rare events visible before the first one, which would not be seen as an increase otherwise.
+func (t *telemetry) startAtZero(s *series) {
+	ctx := context.Background()
+	for _, reason := range lossReasons {
+		t.leasesLost.Add(ctx, 0, s.lost(reason))
+	}
+	for _, counter := range []metric.Int64Counter{t.leasesLeaked, t.leasesRecalled, t.renewalCount} {
+		counter.Add(ctx, 0, s.kind...)
+	}
+	t.wakeups.Add(ctx, 0, s.received...)
+}
+
+// observeGauges lets the provider ask for what is held and who waits. It does not keep t alive: when the keeper is gone, so is t,
+// and the provider stops asking.
+func (t *telemetry) observeGauges(m metric.Meter, held, waiting metric.Int64ObservableUpDownCounter) error {
+	table := weak.Make(&t.series)
+	registration, err := m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		if table := table.Value(); table != nil {
+			for _, s := range table.all() {
+				o.ObserveInt64(held, s.held.Load(), s.lockObserve...)
+				o.ObserveInt64(waiting, s.waiting.Load(), s.lockObserve...)
+			}
+		}
+		return nil
+	}, held, waiting)
+	if err != nil {
+		return err
+	}
+	runtime.AddCleanup(t, func(r metric.Registration) { _ = r.Unregister() }, registration)
+	return nil
+}
+
+func (t *telemetry) of(e *lockkeeper.Event) *series {
+	key := seriesKey{kind: e.Kind, mode: e.Mode}
+	if t.name != nil {
+		key.name = t.name(e.Kind, e.Name)
+	}
+	return t.series.get(key)
+}
+
+func (t *telemetry) acquireStart(e lockkeeper.Event) {
+	t.of(&e).waiting.Add(1)
+}
+
+func (t *telemetry) acquireDone(e lockkeeper.Event) {
+	s, ctx := t.of(&e), e.Context
+	o := outcomeOf(e.Kind, e.Err)
+	s.waiting.Add(-1)
+	if atOnce := e.Local && e.Duration == 0; !atOnce {
+		position, wasQueued := t.positions.take(e.Request, e.Name)
+		spanCtx, span := t.tracer.Start(ctx, "lockkeeper.acquire", trace.WithTimestamp(time.Now().Add(-e.Duration)))
+		if span.IsRecording() {
+			t.describe(span, &e, o)
+			if wasQueued {
+				span.SetAttributes(attribute.Int("lockkeeper.position", position))
+			}
+			ctx = spanCtx // the exemplar's
+		}
+		span.End()
+	}
+	t.acquireDuration.Record(ctx, e.Duration.Seconds(), s.acquired(o)...)
+	if e.Err == nil && e.Token != "" && t.held.add(e.Token, s) {
+		s.held.Add(1)
+	}
+}
+
+func (t *telemetry) describe(span trace.Span, e *lockkeeper.Event, o outcome) {
+	span.SetAttributes(append(lockAttributes(e), attribute.String("lockkeeper.result", o.result))...)
+	if e.Fence != 0 {
+		span.SetAttributes(attribute.Int64("lockkeeper.fence", int64(e.Fence)))
+	}
+	if o.errorType != "" {
+		span.SetAttributes(attribute.String("error.type", o.errorType))
+		span.SetStatus(codes.Error, e.Err.Error())
+	}
+}
+
+// lockAttributes are those of a span or of an event of a span.
+func lockAttributes(e *lockkeeper.Event) []attribute.KeyValue {
+	list := make([]attribute.KeyValue, 0, 4)
+	list = append(list, attribute.String("lockkeeper.kind", e.Kind), attribute.String("lockkeeper.name", e.Name))
+	if e.Mode != "" {
+		list = append(list, attribute.String("lockkeeper.mode", e.Mode))
+	}
+	return list
+}
+
+func (t *telemetry) queued(e lockkeeper.Event) {
+	if first := t.positions.put(e.Request, e.Name, e.Position); first && t.queuePosition != nil {
+		t.queuePosition.Record(e.Context, int64(e.Position), t.of(&e).lockRecord...)
+	}
+}
+
+func (t *telemetry) wakeupReceived(e lockkeeper.Event) {
+	t.wakeups.Add(e.Context, 1, t.of(&e).received...)
+}
+
+func (t *telemetry) wakeupLost(e lockkeeper.Event) { t.wakeups.Add(e.Context, 1, wakeupLost...) }
+
+func (t *telemetry) renewed(e lockkeeper.Event) { t.renewalCount.Add(e.Context, 1, t.of(&e).kind...) }
+
+func (t *telemetry) leaked(e lockkeeper.Event) { t.leasesLeaked.Add(e.Context, 1, t.of(&e).kind...) }
+
+func (t *telemetry) recalled(e lockkeeper.Event) {
+	t.leasesRecalled.Add(e.Context, 1, t.of(&e).kind...)
+}
+
+func (t *telemetry) lost(e lockkeeper.Event) {
+	s := t.of(&e)
+	reason := reasonOf(e.Err)
+	t.leasesLost.Add(e.Context, 1, s.lost(reason))
+	t.leaseDuration.Record(e.Context, e.Duration.Seconds(), s.endLost...)
+	if held, n := t.held.drop(e.Token); n > 0 {
+		held.held.Add(int64(-n))
+	}
+	if span := trace.SpanFromContext(e.Context); span.IsRecording() {
+		list := append(lockAttributes(&e), attribute.String("lockkeeper.reason", reason), attribute.Int64("lockkeeper.fence", int64(e.Fence)))
+		if e.Err != nil {
+			list = append(list, attribute.String("error.message", e.Err.Error()))
+		}
+		span.AddEvent("lockkeeper.lost", trace.WithAttributes(list...))
+	}
+}
+
+func (t *telemetry) released(e lockkeeper.Event) {
+	t.leaseDuration.Record(e.Context, e.Duration.Seconds(), t.of(&e).endReleased...)
+	if held := t.held.remove(e.Token); held != nil {
+		held.held.Add(-1)
+	}
+}
+
+func (t *telemetry) limitChanged(e lockkeeper.Event) {
+	if t.limit == nil {
+		return
+	}
+	if s := t.of(&e); s.key.name != "" {
+		t.limit.Record(e.Context, int64(e.Limit), s.kindRecord...)
+	}
+}

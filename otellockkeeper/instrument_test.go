@@ -1,0 +1,564 @@
+package otellockkeeper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/otellockkeeper"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
+	"github.com/lockkeeper/lockkeeper/redlock"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+)
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// telemetry is where the metrics and spans of a test go.
+type telemetry struct {
+	reader *metric.ManualReader
+	spans  *tracetest.SpanRecorder
+	tracer *trace.TracerProvider
+	opts   []otellockkeeper.Option
+}
+
+func newTelemetry() *telemetry {
+	reader, spans := metric.NewManualReader(), tracetest.NewSpanRecorder()
+	tracer := trace.NewTracerProvider(trace.WithSpanProcessor(spans))
+	return &telemetry{reader, spans, tracer, []otellockkeeper.Option{
+		otellockkeeper.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(reader))),
+		otellockkeeper.WithTracerProvider(tracer),
+	}}
+}
+
+// keeper returns an instrumented keeper.
+func (o *telemetry) keeper(t *testing.T, s *lockkeepertest.Server, opts *lockkeeper.Options, more ...otellockkeeper.Option) *lockkeeper.Keeper {
+	t.Helper()
+	if opts == nil {
+		opts = new(lockkeeper.Options)
+	}
+	if err := otellockkeeper.Instrument(opts, append(slices.Clone(o.opts), more...)...); err != nil {
+		t.Fatal(err)
+	}
+	return s.Keeper(t, opts)
+}
+
+// metrics returns the values of all series, without those that are 0, and the units of the instruments. The value of a histogram
+// is "count, sum".
+func (o *telemetry) metrics(t *testing.T) (values, units map[string]string) {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := o.reader.Collect(context.Background(), &all); err != nil {
+		t.Fatal(err)
+	}
+	values, units = map[string]string{}, map[string]string{}
+	put := func(name string, set attribute.Set, value string) {
+		var list []string
+		for _, kv := range set.ToSlice() {
+			list = append(list, strings.TrimPrefix(string(kv.Key), "lockkeeper.")+"="+kv.Value.String())
+		}
+		if value != "0" {
+			values[name+"{"+strings.Join(list, ",")+"}"] = value
+		}
+	}
+	for _, scope := range all.ScopeMetrics {
+		if scope.Scope.Name != otellockkeeper.ScopeName {
+			t.Errorf("scope %q", scope.Scope.Name)
+		}
+		for _, m := range scope.Metrics {
+			name := strings.TrimPrefix(m.Name, "lockkeeper.")
+			units[name] = m.Unit
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range data.DataPoints {
+					put(name, p.Attributes, fmt.Sprint(p.Value))
+				}
+			case metricdata.Gauge[int64]:
+				for _, p := range data.DataPoints {
+					put(name, p.Attributes, fmt.Sprint(p.Value))
+				}
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					put(name, p.Attributes, fmt.Sprintf("%d, %.4gs", p.Count, p.Sum))
+				}
+			case metricdata.Histogram[int64]:
+				for _, p := range data.DataPoints {
+					put(name, p.Attributes, fmt.Sprintf("%d, %d", p.Count, p.Sum))
+				}
+			default:
+				t.Errorf("%s is a %T", m.Name, data)
+			}
+		}
+	}
+	return values, units
+}
+
+// require checks the values of all series of the named instruments, or of all instruments if there are no names.
+func (o *telemetry) require(t *testing.T, names []string, want map[string]string) {
+	t.Helper()
+	got, _ := o.metrics(t)
+	maps.DeleteFunc(got, func(series, _ string) bool {
+		name, _, _ := strings.Cut(series, "{")
+		return names != nil && !slices.Contains(names, name)
+	})
+	for _, series := range slices.Sorted(maps.Keys(got)) {
+		if want[series] != got[series] {
+			t.Errorf("%s is %s, not %q", series, got[series], want[series])
+		}
+	}
+	for _, series := range slices.Sorted(maps.Keys(want)) {
+		if _, ok := got[series]; !ok {
+			t.Errorf("no %s", series)
+		}
+	}
+}
+
+// inBubble runs a test with virtual time, in which nothing takes time but waiting.
+func inBubble(t *testing.T, f func(t *testing.T, s *lockkeepertest.Server, o *telemetry)) {
+	synctest.Test(t, func(t *testing.T) { f(t, lockkeepertest.New(t), newTelemetry()) })
+}
+
+func TestMetricsOfLocksAndWaits(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
+		k := o.keeper(t, s, nil)
+		l := must(mutex.New(k, "a", nil))
+		lease := must(l.Lock(t.Context()))
+		if _, err := must(mutex.New(k, "a", nil)).TryLock(t.Context()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		if _, err := l.Lock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		done := make(chan *lockkeeper.Lease)
+		go func() { done <- must(l.Lock(context.Background())) }()
+		time.Sleep(17 * time.Second) // 20 s of a ttl of 30 s, with renewals after 10 s and 20 s
+		o.require(t, nil, map[string]string{
+			"leases.held{kind=mutex}":                          "1",
+			"requests.waiting{kind=mutex}":                     "1",
+			"acquire.duration{kind=mutex,result=acquired}":     "1, 0s",
+			"acquire.duration{kind=mutex,result=not_acquired}": "1, 0s",
+			"acquire.duration{kind=mutex,result=canceled}":     "1, 3s",
+			"renewals{kind=mutex}":                             "2",
+		})
+		must(0, lease.Release(t.Context()))
+		must(0, (<-done).Release(t.Context()))
+		o.require(t, nil, map[string]string{
+			"acquire.duration{kind=mutex,result=acquired}":     "2, 17s",
+			"acquire.duration{kind=mutex,result=not_acquired}": "1, 0s",
+			"acquire.duration{kind=mutex,result=canceled}":     "1, 3s",
+			"lease.duration{end=released,kind=mutex}":          "2, 20s",
+			"renewals{kind=mutex}":                             "2",
+			"wakeups{kind=mutex,result=received}":              "1",
+		})
+		_, units := o.metrics(t)
+		for name, want := range map[string]string{
+			"acquire.duration": "s", "lease.duration": "s", "leases.held": "{lease}", "requests.waiting": "{request}",
+			"renewals": "{renewal}", "wakeups": "{message}",
+		} {
+			if units[name] != want {
+				t.Errorf("the unit of %s is %q", name, units[name])
+			}
+		}
+	})
+}
+
+// TestCountersStartAtZero: the first loss is an increase.
+func TestCountersStartAtZero(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
+		k := o.keeper(t, s, nil)
+		must(0, must(mutex.New(k, "a", nil)).Do(t.Context(), func(context.Context, uint64) error { return nil }))
+		var all metricdata.ResourceMetrics
+		must(0, o.reader.Collect(context.Background(), &all))
+		n := map[string]int{}
+		for _, m := range all.ScopeMetrics[0].Metrics {
+			if data, ok := m.Data.(metricdata.Sum[int64]); ok {
+				n[m.Name] = len(data.DataPoints)
+			}
+		}
+		for name, want := range map[string]int{
+			"lockkeeper.leases.lost": 7, "lockkeeper.leases.leaked": 1, "lockkeeper.leases.recalled": 1,
+			"lockkeeper.renewals": 1, "lockkeeper.wakeups": 2,
+		} {
+			if n[name] != want {
+				t.Errorf("%s has %d series, not %d", name, n[name], want)
+			}
+		}
+	})
+}
+
+// TestReasonsOfLosses: one lease is lost in each way.
+func TestReasonsOfLosses(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
+		k := o.keeper(t, s, nil)
+		lose := func(name string, opts *fair.Options, fault func()) {
+			t.Helper()
+			lease := must(must(fair.New(k, name, opts)).Lock(t.Context()))
+			fault()
+			<-lease.Done()
+			s.Restore()
+		}
+		lose("gone", nil, func() { s.LoseLease(t, "gone") })
+		lose("fixed", &fair.Options{NoRenewal: true}, func() {})
+		lose("lifetime", &fair.Options{TTL: 2 * time.Second, MaxLifetime: 10 * time.Second}, func() {})
+		lose("unavailable", &fair.Options{TTL: 60 * time.Second}, s.Unreachable)
+		o.require(t, []string{"leases.lost", "leases.held", "requests.waiting"}, map[string]string{
+			"leases.lost{kind=fair,reason=gone}":         "1",
+			"leases.lost{kind=fair,reason=not_renewed}":  "1",
+			"leases.lost{kind=fair,reason=max_lifetime}": "1",
+			"leases.lost{kind=fair,reason=unavailable}":  "1",
+		})
+	})
+}
+
+func TestErrorsAndRateLimits(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
+		k := o.keeper(t, s, &lockkeeper.Options{Retry: lockkeeper.RetryPolicy{MaxElapsed: time.Second}})
+		limiter := must(ratelimit.New(k, "api", 2, time.Minute, nil))
+		for range 3 {
+			must(limiter.Allow(t.Context()))
+		}
+		both := must(ratelimit.New(k, "both", 2, time.Minute, &ratelimit.Options{MaxConcurrent: 1}))
+		lease := must(both.TryAcquire(t.Context()))
+		o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=ratelimit}": "1"}) // that of both
+		must(0, lease.Release(t.Context()))
+		s.Unreachable()
+		if _, err := must(mutex.New(k, "a", nil)).Lock(t.Context()); !errors.Is(err, lockkeeper.ErrUnavailable) {
+			t.Error(err)
+		}
+		s.Restore()
+		_ = k.Close()
+		if _, err := must(mutex.New(k, "a", nil)).Lock(t.Context()); !errors.Is(err, lockkeeper.ErrClosed) {
+			t.Error(err)
+		}
+		got, _ := o.metrics(t)
+		for _, series := range []string{
+			"acquire.duration{kind=ratelimit,result=acquired}",
+			"acquire.duration{kind=ratelimit,result=rejected}",
+			"acquire.duration{error.type=unavailable,kind=mutex,result=error}",
+			"acquire.duration{error.type=closed,kind=mutex,result=error}",
+		} {
+			if got[series] == "" {
+				t.Errorf("no %s in %v", series, got)
+			}
+		}
+		o.require(t, []string{"leases.held", "requests.waiting"}, nil)
+	})
+}
+
+func TestModesAndConversions(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
+		l := must(rwlock.New(o.keeper(t, s, nil), "a", nil))
+		read := must(l.RLock(t.Context()))
+		o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=rwlock,mode=read}": "1"})
+		write := must(l.Upgrade(t.Context(), read))
+		o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=rwlock,mode=write}": "1"})
+		read = must(l.Downgrade(t.Context(), write))
+		o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=rwlock,mode=read}": "1"})
+		must(0, read.Release(t.Context()))
+		o.require(t, []string{"leases.held", "requests.waiting"}, nil)
+	})
+}
+
+// TestSharedLeasesAreCountedOut: callers that share a retained lease are counted once each, also when it is lost.
+func TestSharedLeasesAreCountedOut(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
+		k := o.keeper(t, s, nil)
+		l := must(rwlock.New(k, "a", &rwlock.Options{Retain: true}))
+		read := func(n int) (leases []*lockkeeper.Lease) {
+			for range n {
+				leases = append(leases, must(l.RLock(t.Context())))
+			}
+			return leases
+		}
+		for range 30 { // until the lease is retained
+			must(0, read(1)[0].Release(t.Context()))
+		}
+		leases := read(5)
+		o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=rwlock,mode=read}": "5"})
+		must(0, leases[0].Release(t.Context()))
+		o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=rwlock,mode=read}": "4"})
+		s.LoseLease(t, "a")
+		<-leases[1].Done()
+		synctest.Wait()
+		o.require(t, []string{"leases.held", "leases.lost"}, map[string]string{"leases.lost{kind=rwlock,reason=gone}": "1"})
+		for _, lease := range leases[1:] {
+			if err := lease.Release(t.Context()); !errors.Is(err, lockkeeper.ErrLost) {
+				t.Error(err)
+			}
+		}
+		o.require(t, []string{"leases.held", "requests.waiting"}, nil)
+	})
+}
+
+func TestOtherKindsAreCountedOut(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
+		k := o.keeper(t, s, nil)
+		lease := must(must(semaphore.New(k, "s", 3, nil)).Acquire(t.Context(), 2))
+		red := must(redlock.New([]*lockkeeper.Keeper{k, lockkeepertest.New(t).Keeper(t, nil), lockkeepertest.New(t).Keeper(t, nil)}, "r", nil))
+		majority := must(red.Lock(t.Context()))
+		m := must(mutex.New(k, "m", nil))
+		first := must(m.Lock(t.Context()))
+		adopted := must(must(mutex.New(o.keeper(t, s, nil), "m", nil)).Adopt(t.Context(), first.Token()))
+		o.require(t, []string{"leases.held"}, map[string]string{
+			"leases.held{kind=semaphore}": "1", "leases.held{kind=redlock}": "1", "leases.held{kind=mutex}": "1", // the adopted one is not
+		})
+		for _, l := range []interface{ Release(context.Context) error }{lease, majority, adopted} {
+			must(0, l.Release(t.Context()))
+		}
+		<-first.Done()
+		synctest.Wait()
+		o.require(t, []string{"leases.held", "requests.waiting"}, nil)
+	})
+}
+
+func TestNamesAreOptIn(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
+		template := func(kind, name string) string {
+			before, _, found := strings.Cut(name, ":")
+			if !found {
+				return ""
+			}
+			return before + ":*"
+		}
+		k := o.keeper(t, s, nil, otellockkeeper.WithName(template), otellockkeeper.WithQueuePosition())
+		for _, name := range []string{"invoices:1", "invoices:2", "other"} {
+			must(0, must(mutex.New(k, name, nil)).Do(t.Context(), func(context.Context, uint64) error { return nil }))
+		}
+		sem := must(semaphore.New(k, "encoders:1", 3, nil))
+		lease := must(sem.Acquire(t.Context(), 2))
+		for range 2 {
+			go func() {
+				l := must(sem.Acquire(context.Background(), 2))
+				must(0, l.Release(context.Background()))
+			}()
+			synctest.Wait()
+		}
+		must(0, sem.SetLimit(t.Context(), 4))
+		must(0, lease.Release(t.Context()))
+		time.Sleep(time.Second)
+		o.require(t, []string{"acquire.duration", "limit", "queue.position"}, map[string]string{
+			"acquire.duration{kind=mutex,name=invoices:*,result=acquired}":     "2, 0s",
+			"acquire.duration{kind=mutex,result=acquired}":                     "1, 0s",
+			"acquire.duration{kind=semaphore,name=encoders:*,result=acquired}": "3, 0s",
+			"limit{kind=semaphore,name=encoders:*}":                            "4",
+			"queue.position{kind=semaphore,name=encoders:*}":                   "2, 1",
+		})
+	})
+}
+
+func TestSpans(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
+		k := o.keeper(t, s, &lockkeeper.Options{Retry: lockkeeper.RetryPolicy{MaxElapsed: time.Second}})
+		other := must(fair.New(s.Keeper(t, nil), "job", nil))
+		held := must(other.Lock(t.Context()))
+		ctx, caller := o.tracer.Tracer("test").Start(t.Context(), "caller")
+		l := must(fair.New(k, "job", nil))
+		start := time.Now()
+		time.AfterFunc(5*time.Second, func() { must(0, held.Release(context.Background())) })
+		lease := must(l.Lock(ctx))
+
+		span := o.last(t, "lockkeeper.acquire")
+		if span.Parent().SpanID() != caller.SpanContext().SpanID() {
+			t.Error("the span is not a child of the caller's")
+		}
+		if !span.StartTime().Equal(start) || span.EndTime().Sub(start) != 5*time.Second {
+			t.Errorf("%v to %v, started at %v", span.StartTime(), span.EndTime(), start)
+		}
+		want := fmt.Sprintf("kind=fair name=job result=acquired fence=%d position=0", lease.Fence())
+		if got := text(span.Attributes()); got != want {
+			t.Errorf("%s, not %s", got, want)
+		}
+		o.requireExemplar(t, span)
+
+		s.LoseLease(t, "job")
+		<-lease.Done()
+		synctest.Wait()
+		caller.End()
+		event := o.last(t, "caller").Events()[0]
+		if got := text(event.Attributes); event.Name != "lockkeeper.lost" || !strings.HasPrefix(got, "kind=fair name=job reason=gone fence=") {
+			t.Errorf("%s %s", event.Name, got)
+		}
+
+		s.Unreachable()
+		_, err := l.TryLock(t.Context())
+		s.Restore()
+		span = o.last(t, "lockkeeper.acquire")
+		if got := text(span.Attributes()); got != "kind=fair name=job result=error error.type=unavailable" || span.Status().Code != codes.Error || span.Status().Description != err.Error() {
+			t.Errorf("%s, %v", got, span.Status())
+		}
+		if span.Parent().IsValid() {
+			t.Error("a span without a caller's has a parent")
+		}
+		if _, err := l.Lock(canceled()); err == nil {
+			t.Error("a canceled call acquired")
+		}
+		if span = o.last(t, "lockkeeper.acquire"); text(span.Attributes()) != "kind=fair name=job result=canceled" || span.Status().Code != codes.Unset {
+			t.Errorf("%s, %v", text(span.Attributes()), span.Status())
+		}
+	})
+}
+
+func canceled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+func text(list []attribute.KeyValue) string {
+	var b []string
+	for _, kv := range list {
+		b = append(b, strings.TrimPrefix(string(kv.Key), "lockkeeper.")+"="+kv.Value.String())
+	}
+	return strings.Join(b, " ")
+}
+
+// last returns the span of a name that ended last.
+func (o *telemetry) last(t *testing.T, name string) trace.ReadOnlySpan {
+	t.Helper()
+	for _, span := range slices.Backward(o.spans.Ended()) {
+		if span.Name() == name {
+			return span
+		}
+	}
+	t.Fatalf("no span %s", name)
+	return nil
+}
+
+// requireExemplar: the histogram of acquisitions leads to the span.
+func (o *telemetry) requireExemplar(t *testing.T, span trace.ReadOnlySpan) {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	must(0, o.reader.Collect(context.Background(), &all))
+	id := span.SpanContext().SpanID()
+	for _, m := range all.ScopeMetrics[0].Metrics {
+		if data, ok := m.Data.(metricdata.Histogram[float64]); ok && m.Name == "lockkeeper.acquire.duration" {
+			for _, p := range data.DataPoints {
+				for _, e := range p.Exemplars {
+					if slices.Equal(e.SpanID, id[:]) {
+						return
+					}
+				}
+			}
+		}
+	}
+	t.Error("no exemplar has the span")
+}
+
+func TestLostWakeupsAndLeaksAreCounted(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
+		opts := new(lockkeeper.Options)
+		k := o.keeper(t, s, opts)
+		other := must(mutex.New(s.Keeper(t, nil), "a", nil))
+		held := must(other.Lock(t.Context()))
+		done := make(chan *lockkeeper.Lease)
+		go func() { done <- must(must(mutex.New(k, "a", nil)).Lock(context.Background())) }()
+		s.RequireWaiting(t, "a", 1)
+		s.LoseWakeups()
+		must(0, held.Release(t.Context()))
+		must(0, (<-done).Release(t.Context()))
+		time.Sleep(10 * time.Second) // it is noticed afterwards
+		s.Restore()
+		opts.Hooks.Leaked(lockkeeper.Event{Context: t.Context(), Kind: "mutex"}) // the garbage collector is not to be waited for here
+		opts.Hooks.Recalled(lockkeeper.Event{Context: t.Context(), Kind: "mutex"})
+		o.require(t, []string{"wakeups", "leases.leaked", "leases.recalled"}, map[string]string{
+			"wakeups{result=lost}": "1", "leases.leaked{kind=mutex}": "1", "leases.recalled{kind=mutex}": "1",
+		})
+	})
+}
+
+// TestKeepersShareMetrics: the values of several keepers add up.
+func TestKeepersShareMetrics(t *testing.T) {
+	s, o := lockkeepertest.New(t), newTelemetry()
+	first := must(must(mutex.New(o.keeper(t, s, nil), "a", nil)).Lock(t.Context()))
+	second := must(must(mutex.New(o.keeper(t, s, nil), "b", nil)).Lock(t.Context()))
+	o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=mutex}": "2"})
+	must(0, first.Release(t.Context()))
+	o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=mutex}": "1"})
+	must(0, second.Release(t.Context()))
+}
+
+// TestUnusedTelemetryIsCollected: a provider that lives longer than a keeper does not keep what belongs to it.
+func TestUnusedTelemetryIsCollected(t *testing.T) {
+	o := newTelemetry()
+	func() {
+		var opts lockkeeper.Options
+		must(0, otellockkeeper.Instrument(&opts, o.opts...))
+		opts.Hooks.AcquireStart(lockkeeper.Event{Context: t.Context(), Kind: "mutex"})
+		o.require(t, []string{"requests.waiting"}, map[string]string{"requests.waiting{kind=mutex}": "1"})
+	}()
+	for range 100 {
+		runtime.GC()
+		if values, _ := o.metrics(t); len(values) == 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Error("the hooks are gone, but their values remain")
+}
+
+func TestHooksThatWereSetAreCalled(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
+		var r lockkeepertest.Recorder
+		k := o.keeper(t, s, &lockkeeper.Options{Hooks: r.Hooks()})
+		must(0, must(mutex.New(k, "a", nil)).Do(t.Context(), func(context.Context, uint64) error { return nil }))
+		for _, hook := range []string{"AcquireStart", "AcquireDone", "Released"} {
+			r.Require(t, hook, "a")
+		}
+		o.require(t, []string{"lease.duration"}, map[string]string{"lease.duration{end=released,kind=mutex}": "1, 0s"})
+	})
+}
+
+// TestGaugesReturnToZero: many goroutines lock, give up and lose leases at the same time.
+func TestGaugesReturnToZero(t *testing.T) {
+	s, o := lockkeepertest.New(t), newTelemetry()
+	k := o.keeper(t, s, nil)
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			l := must(rwlock.New(k, fmt.Sprint(g%2), &rwlock.Options{Retain: true, TTL: 500 * time.Millisecond}))
+			for i := range 40 {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+i%7)*5*time.Millisecond)
+				lock := l.RLock
+				if (g+i)%5 == 0 {
+					lock = l.Lock
+				}
+				if lease, err := lock(ctx); err == nil {
+					if i%10 == 0 {
+						s.Flush(t)
+					}
+					_ = lease.Release(context.Background())
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	_ = k.Close()
+	o.require(t, []string{"leases.held", "requests.waiting"}, nil)
+}
