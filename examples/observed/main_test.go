@@ -1,0 +1,338 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+	"go.yaml.in/yaml/v2"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+)
+
+// TestEveryInstrumentIsExported runs the service until its endpoint shows each instrument with a value, and then checks the queries
+// of the dashboard and of the alert rules against what the endpoint shows.
+func TestEveryInstrumentIsExported(t *testing.T) {
+	s := lockkeepertest.New(t)
+	keeper, handler, err := observe(s.Client(t), &lockkeeper.Options{HeartbeatInterval: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer keeper.Close()
+	server := httptest.NewServer(handler)
+	defer server.Close()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan struct{})
+	for _, opts := range []fair.Options{{TTL: 300 * time.Millisecond}, {TTL: 300 * time.Millisecond}, {TTL: 100 * time.Millisecond, NoRenewal: true}} {
+		go func() {
+			work(ctx, keeper, opts, 250*time.Millisecond)
+			stopped <- struct{}{}
+		}()
+	}
+	lock, err := rwlock.New(keeper, "prices", nil) // for the label of the mode
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.DoRead(ctx, func(context.Context, uint64) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		`lockkeeper_acquire_duration_seconds{lockkeeper_kind="fair",lockkeeper_result="acquired"}`,
+		`lockkeeper_lease_duration_seconds{lockkeeper_end="lost",lockkeeper_kind="fair"}`,
+		`lockkeeper_lease_duration_seconds{lockkeeper_end="released",lockkeeper_kind="fair"}`,
+		`lockkeeper_lease_duration_seconds{lockkeeper_end="released",lockkeeper_kind="rwlock",lockkeeper_mode="read"}`,
+		`lockkeeper_leases_held{lockkeeper_kind="fair"}`,
+		`lockkeeper_leases_lost_total{lockkeeper_kind="fair",lockkeeper_reason="not_renewed"}`,
+		`lockkeeper_renewals_total{lockkeeper_kind="fair"}`,
+		`lockkeeper_requests_waiting{lockkeeper_kind="fair"}`,
+		`lockkeeper_wakeups_total{lockkeeper_kind="fair",lockkeeper_result="received"}`,
+	}
+	missing := slices.Clone(want)
+	for deadline := time.Now().Add(time.Minute); len(missing) > 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not exported with a value: %q", missing)
+		}
+		values := series(scrape(t, server.URL))
+		missing = slices.DeleteFunc(missing, func(name string) bool { return values[name] > 0 })
+	}
+	cancel()
+	for range 3 {
+		<-stopped
+	}
+	s.Unreachable()
+	ctx, cancel = context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := lock.TryLock(ctx); err == nil {
+		t.Error("a server that cannot be reached has granted a lock")
+	}
+	s.Restore()
+
+	families := scrape(t, server.URL)
+	values := series(families)
+	for _, name := range append(want, `lockkeeper_acquire_duration_seconds{error_type="unavailable",lockkeeper_kind="rwlock",lockkeeper_mode="write",lockkeeper_result="error"}`) {
+		if _, ok := values[name]; !ok {
+			t.Errorf("no %s", name)
+		}
+	}
+	for _, name := range []string{"lockkeeper_leases_held", "lockkeeper_requests_waiting"} {
+		if n := values[name+`{lockkeeper_kind="fair"}`]; n != 0 {
+			t.Errorf("%s is %v at the end", name, n)
+		}
+	}
+	t.Run("Documentation", func(t *testing.T) { checkDocumentation(t, families) })
+	t.Run("Dashboard", func(t *testing.T) { checkQueries(t, dashboard(t), families) })
+	t.Run("Alerts", func(t *testing.T) { checkQueries(t, alerts(t), families) })
+	t.Run("WrongQueriesAreFound", func(t *testing.T) {
+		for _, query := range []string{
+			`lockkeeper_leases_lost`, `lockkeeper_leases_held{kind="fair"}`, `sum by (kind) (lockkeeper_leases_held)`,
+			`lockkeeper_wakeups_total{lockkeeper_result="missed"}`, `rate(lockkeeper_renewals_total[5m]`,
+			`sum by (le) (lockkeeper_acquire_duration_seconds_count)`,
+		} {
+			if len(problems(query, families)) == 0 {
+				t.Errorf("nothing is wrong with %s", query)
+			}
+		}
+	})
+}
+
+// checkDocumentation: docs/observability.md lists what is exported, and its code is that of this package.
+func checkDocumentation(t *testing.T, families map[string]*dto.MetricFamily) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/observability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `lockkeeper[a-z.]+` \\| `(lockkeeper_\\w+)`").FindAllSubmatch(page, -1) {
+		documented[string(m[1])] = true
+		if families[string(m[1])] == nil {
+			t.Errorf("%s is not exported", m[1])
+		}
+	}
+	for name := range families {
+		if strings.HasPrefix(name, "lockkeeper_") && !documented[name] {
+			t.Errorf("%s is not documented", name)
+		}
+	}
+	code, err := os.ReadFile("main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(page, -1)
+	if len(blocks) == 0 {
+		t.Error("no code was found")
+	}
+	for _, block := range blocks {
+		if !strings.Contains(string(code), string(block[1])) {
+			t.Errorf("not in this package:\n%s", block[1])
+		}
+	}
+}
+
+// scrape returns what the endpoint shows.
+func scrape(t *testing.T, url string) map[string]*dto.MetricFamily {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families
+}
+
+// series returns the values by name and labels; of a histogram the number of observations.
+func series(families map[string]*dto.MetricFamily) map[string]float64 {
+	values := map[string]float64{}
+	for name, family := range families {
+		for _, m := range family.Metric {
+			var list []string
+			for _, l := range m.Label {
+				if !strings.HasPrefix(l.GetName(), "otel_scope_") {
+					list = append(list, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+				}
+			}
+			slices.Sort(list)
+			values[name+"{"+strings.Join(list, ",")+"}"] = m.Gauge.GetValue() + m.Counter.GetValue() + float64(m.Histogram.GetSampleCount())
+		}
+	}
+	return values
+}
+
+// dashboard returns the queries of all panels and of the variables.
+func dashboard(t *testing.T) (queries []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../otellockkeeper/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+		Templating struct {
+			List []struct{ Name, Type, Query string }
+		}
+	}
+	if err := json.Unmarshal(text, &d); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range d.Panels {
+		if len(p.Targets) == 0 {
+			t.Errorf("panel %q has no query", p.Title)
+		}
+		for _, target := range p.Targets {
+			queries = append(queries, strings.NewReplacer("$__rate_interval", "5m", `job=~"$job"`, `job=~".*"`).Replace(target.Expr))
+		}
+	}
+	for _, v := range d.Templating.List {
+		if v.Type == "query" {
+			m := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(v.Query)
+			if m == nil {
+				t.Fatalf("variable %s: %s", v.Name, v.Query)
+			}
+			queries = append(queries, fmt.Sprintf("sum by (%s) (%s)", m[2], m[1]))
+		}
+	}
+	return queries
+}
+
+// alerts returns the queries of the alert rules.
+func alerts(t *testing.T) (queries []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../otellockkeeper/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rules struct {
+		Groups []struct {
+			Name  string
+			Rules []struct {
+				Alert, Expr, For    string
+				Labels, Annotations map[string]string
+			}
+		}
+	}
+	if err := yaml.UnmarshalStrict(text, &rules); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			if r.Annotations["summary"] == "" {
+				t.Errorf("alert %s has no summary", r.Alert)
+			}
+			if _, err := model.ParseDuration(r.For); err != nil && r.For != "" {
+				t.Errorf("alert %s: %v", r.Alert, err)
+			}
+			queries = append(queries, r.Expr)
+		}
+	}
+	return queries
+}
+
+func checkQueries(t *testing.T, queries []string, families map[string]*dto.MetricFamily) {
+	t.Helper()
+	if len(queries) < 4 {
+		t.Errorf("%d queries were found", len(queries))
+	}
+	for _, query := range queries {
+		for _, problem := range problems(query, families) {
+			t.Errorf("%s: %s", query, problem)
+		}
+	}
+}
+
+// problems says what a query asks for that is not there: metrics, labels, and values of labels. Prometheus itself adds job and
+// instance.
+func problems(query string, families map[string]*dto.MetricFamily) (list []string) {
+	expr, err := parser.ParseExpr(query)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	found := map[string]map[string]bool{} // the labels of the metrics that were selected, and their values
+	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
+		if v, ok := node.(*parser.VectorSelector); ok {
+			of := labelsOf(v.Name, families)
+			if of == nil {
+				list = append(list, "no metric "+v.Name)
+			}
+			for _, m := range v.LabelMatchers {
+				if m.Name == model.MetricNameLabel || of == nil {
+					continue
+				}
+				if of[m.Name] == nil {
+					list = append(list, v.Name+" has no label "+m.Name)
+				} else if m.Type == labels.MatchEqual && !of[m.Name][m.Value] {
+					list = append(list, fmt.Sprintf("%s has no %s", v.Name, m))
+				}
+			}
+			for label, values := range of {
+				found[label] = values
+			}
+		}
+		return nil
+	})
+	if len(found) == 0 {
+		return append(list, "it selects nothing")
+	}
+	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
+		if a, ok := node.(*parser.AggregateExpr); ok {
+			for _, label := range a.Grouping {
+				if found[label] == nil {
+					list = append(list, "no label "+label)
+				}
+			}
+		}
+		return nil
+	})
+	return list
+}
+
+// labelsOf returns the labels of a metric with their values, or nil if there is no such metric.
+func labelsOf(name string, families map[string]*dto.MetricFamily) map[string]map[string]bool {
+	family, bucket := families[name], false
+	for _, suffix := range []string{"_bucket", "_count", "_sum"} {
+		base, ok := strings.CutSuffix(name, suffix)
+		if h := families[base]; ok && h.GetType() == dto.MetricType_HISTOGRAM && h != nil {
+			family, bucket = h, suffix == "_bucket"
+		}
+	}
+	if family == nil || family.GetType() == dto.MetricType_HISTOGRAM && family.GetName() == name {
+		return nil
+	}
+	all := map[string]map[string]bool{"job": {}, "instance": {}}
+	if bucket {
+		all[model.BucketLabel] = map[string]bool{}
+	}
+	for _, m := range family.Metric {
+		for _, l := range m.Label {
+			if all[l.GetName()] == nil {
+				all[l.GetName()] = map[string]bool{}
+			}
+			all[l.GetName()][l.GetValue()] = true
+		}
+	}
+	return all
+}
