@@ -254,3 +254,41 @@ func TestUndeliveredUpgradeRestoresRetainedLease(t *testing.T) {
 		b.code(b.renewRetained(k, 1, ttl, 0), lua.Granted)
 	})
 }
+
+// TestRetainedMutexAndWaiters checks what a lease that its process retains does beside a queue: a request for one does not pass live
+// waiters, and waiters that come back to the queue recall it by their heartbeats, once.
+func TestRetainedMutexAndWaiters(t *testing.T) {
+	t.Parallel()
+	onBothServers(t, lua.Mutex, func(b *bench) {
+		retained := token("a", 1) + "k"
+		ask := func(tok, policyArg string, heartbeat int) []any {
+			return b.eval(b.set.Acquire, 4, acquireArgs(tok, ttl, heartbeat, policyArg, 0))
+		}
+		subA := b.listen("a")
+		b.listen("b")
+		waiter := token("b", 1)
+
+		// Granted to a free lock. The waiter is sent back to a queue that lost it, as after a failover.
+		b.code(ask(retained, protocol.PolicyArgRetain, 0), lua.Granted)
+		b.notNotified("a", subA)
+		b.heartbeat(1, waiter, 0)
+		b.recalled(subA, retained)
+		b.heartbeat(0, waiter)
+		b.notNotified("a", subA)
+
+		// It waits for a lock that becomes free without a release: a request for a lease to be retained leaves it to the waiter.
+		b.release(retained, 0)
+		b.release(waiter, 0)
+		b.holder("")
+		if err := b.rdb.Set(ctx, b.keys[0], "another library's", time.Minute).Err(); err != nil {
+			b.Fatal(err)
+		}
+		second := token("b", 2)
+		b.code(b.acquire(second, heartbeatTTL), lua.Waiting)
+		if err := b.rdb.Del(ctx, b.keys[0]).Err(); err != nil {
+			b.Fatal(err)
+		}
+		b.code(ask(token("a", 2)+"k", protocol.PolicyArgRetain, 0), lua.Refused)
+		b.holder(second)
+	})
+}

@@ -123,3 +123,27 @@ func ExampleMutex_Adopt() {
 	// <nil>
 	// too late: true
 }
+
+// A process that takes the same lock again and again keeps it until another process asks: the owner of a partition, for example.
+func ExampleOptions_retain() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	partition, _ := mutex.New(k, "partition:3", &mutex.Options{Retain: true})
+
+	var fences []uint64
+	for range 1000 { // the first turns subscribe and ask the server, the others take less than a microsecond
+		err := partition.Do(ctx, func(ctx context.Context, fence uint64) error {
+			fences = append(fences, fence)
+			return nil
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println("turns:", len(fences))
+	fmt.Println("the last ones share a lease and its fence:", fences[998] == fences[999])
+	// Output:
+	// turns: 1000
+	// the last ones share a lease and its fence: true
+}
