@@ -3,12 +3,14 @@ package lockkeepertest_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/parallel"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -18,18 +20,38 @@ const redisURL = "LOCKKEEPERTEST_REDIS_URL"
 
 // everywhere runs a test in a bubble, on an embedded server outside of one, and on a real server.
 func everywhere(t *testing.T, test func(t *testing.T, s *lockkeepertest.Server)) {
+	t.Parallel() // they mostly wait
 	t.Run("bubble", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { test(t, lockkeepertest.New(t)) })
 	})
 	t.Run("embedded", func(t *testing.T) {
-		t.Setenv(redisURL, "")
-		test(t, lockkeepertest.New(t))
+		t.Parallel()
+		test(t, newOn(t, ""))
 	})
 	t.Run("real", func(t *testing.T) {
 		redistest.RequireBinary(t)
-		t.Setenv(redisURL, "redis://"+redistest.Start(t).Addr)
-		test(t, lockkeepertest.New(t))
+		t.Parallel()
+		test(t, newOn(t, "redis://"+redistest.Start(t).Addr))
 	})
+}
+
+// environment is held while the variable is set: t.Setenv is not for parallel tests.
+var environment sync.Mutex
+
+// newOn returns a server at the URL, or an embedded one.
+func newOn(t *testing.T, url string) *lockkeepertest.Server {
+	t.Helper()
+	environment.Lock()
+	defer environment.Unlock()
+	before := os.Getenv(redisURL)
+	defer os.Setenv(redisURL, before)
+	os.Setenv(redisURL, url)
+	return lockkeepertest.New(t)
+}
+
+func TestMain(m *testing.M) {
+	parallel.Tests("8")
+	os.Exit(m.Run())
 }
 
 // newMutex returns a mutex of a keeper.

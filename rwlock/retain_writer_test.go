@@ -15,7 +15,7 @@ import (
 // TestRetainCostsContinuousWriterATenth lets two processes read all the time and retain leases when they may, while another one writes
 // again and again.
 func TestRetainCostsContinuousWriterATenth(t *testing.T) {
-	const length, rtt, pause = 2 * time.Second, time.Millisecond, 2 * time.Millisecond
+	const length, rtt, pause = time.Second, time.Millisecond, 2 * time.Millisecond
 	writes := map[bool]int{}
 	for _, retain := range []bool{false, true} {
 		retaining(t, func(s *embedded.Server, _, other *retainer) {
