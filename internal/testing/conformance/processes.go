@@ -202,15 +202,17 @@ func Processes(t *testing.T, p Primitive) {
 		first.Stop()
 		first.WaitForLine("released <nil>")
 		admin := s.Client()
+		requested := func(ctx context.Context, c *redis.Client) (string, error) {
+			list, err := c.ClientList(ctx).Result()
+			return strconv.FormatBool(strings.Contains(list, "cmd=evalsha")), err
+		}
+		s.Await("false", requested) // it has closed its connections
 		// The server delays the request until the process is frozen, and grants it then.
 		if err := admin.Do(ctx, "client", "pause", 60_000, "write").Err(); err != nil {
 			t.Fatal(err)
 		}
 		a := startChild(t, s, "hold")
-		s.Await("true", func(ctx context.Context, c *redis.Client) (string, error) {
-			list, err := c.ClientList(ctx).Result()
-			return strconv.FormatBool(strings.Contains(list, "cmd=evalsha")), err
-		})
+		s.Await("true", requested)
 		a.Signal(syscall.SIGSTOP)
 		if err := admin.Do(ctx, "client", "unpause").Err(); err != nil {
 			t.Fatal(err)
