@@ -3,6 +3,7 @@ package redlock_test
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -27,6 +28,7 @@ func TestHolderIsThatOfAMajority(t *testing.T) {
 		}
 		check("nobody holds it", nil)
 		lease := w.hold(l)
+		synctest.Wait() // the third server grants it as well
 		check("held at three servers", lease)
 		q.nets[0].Down()
 		check("one does not answer", lease)

@@ -9,6 +9,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 )
 
+// ownerGrace is how long the label of a lease's owner is awaited at least, which the server of its first keeper has, after a majority
+// has agreed.
+const ownerGrace = 10 * time.Millisecond
+
 // Holder returns the lease that a majority of the servers has; held is false if a majority answered and there is none. It asks all
 // servers at once, and waits for ServerTimeout at most.
 func (l *Lock) Holder(ctx context.Context) (h engine.Holder, held bool, err error) {
@@ -32,18 +36,36 @@ func (l *Lock) Holder(ctx context.Context) (h engine.Holder, held bool, err erro
 	answers := make([]error, len(l.locks))
 	parts := map[string][]engine.Holder{} // by token
 	answered := 0
+	var whole *engine.Holder    // as soon as a majority agrees
+	var enough <-chan time.Time // when its owner is awaited no longer
+	began := time.Now()
 	for range l.locks {
-		a := <-got
+		var a answer
+		select {
+		case a = <-got:
+		case <-enough:
+			return *whole, true, nil
+		}
 		answers[a.server] = a.err
 		if a.err == nil {
 			answered++
 		}
 		for _, h := range a.holders {
 			parts[h.Token] = append(parts[h.Token], h)
-			if len(parts[h.Token]) == l.need {
-				return l.whole(parts[h.Token]), true, nil
+			if same := parts[h.Token]; len(same) >= l.need {
+				h := l.whole(same)
+				if h.Owner != "" || h.Fence == 0 {
+					return h, true, nil
+				}
+				whole = &h
 			}
 		}
+		if whole != nil && enough == nil {
+			enough = time.After(max(time.Since(began), ownerGrace))
+		}
+	}
+	if whole != nil {
+		return *whole, true, nil
 	}
 	if answered >= l.need {
 		return h, false, nil
