@@ -351,8 +351,8 @@ func refusedImmediately(w *World) {
 	}
 }
 
-// refusesWait is one attempt of refusedImmediately. It returns false if a busy machine has kept the answer of a real server away
-// until the deadline, in one of the first attempts.
+// refusesWait is one attempt of refusedImmediately. It returns false if a busy machine has kept a request or its answer from a real
+// server for too long, in one of the first attempts.
 func (w *World) refusesWait(atOnce, attempt int) bool {
 	p := w.Process()
 	s := p.limiter(3, per, atOnce)
@@ -393,7 +393,28 @@ func (w *World) refusesWait(atOnce, attempt int) bool {
 	w.awaitWaiters("x", 0)
 	w.available(s, 1)
 	late, cancel2 := context.WithDeadline(w.ctx(), rate.RetryAt.Add(10*time.Second))
-	waits := w.takeAsync(late, 1, w.Process().limiter(3, per, atOnce), 2)
+	other := w.Process().limiter(3, per, atOnce)
+	w.available(other, 1) // it is connected
+	waits := make(chan taken, 1)
+	go func() {
+		g, err := other.Acquire(late, 2)
+		waits <- taken{g, err, time.Now()}
+	}()
+	queued := func() bool {
+		n, err := w.admin.ZCard(w.ctx(), w.queueKey("x")).Result()
+		return err == nil && n == 1
+	}
+	w.eventually("1 waiter, or its grant", func() bool { return queued() || len(waits) == 1 })
+	if w.Real && attempt < 5 && len(waits) == 1 { // the permits have returned before it came to the server
+		r := <-waits
+		cancel2()
+		w.must(r.err)
+		w.giveBack(r.grant)
+		return false
+	}
+	if !w.Real {
+		synctest.Wait()
+	}
 
 	// Queued requests come first, and what they will take has to return as well.
 	behind := w.wantLimitedError(w.limited(s, 2))
