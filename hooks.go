@@ -22,7 +22,7 @@ type Hooks struct {
 	// WakeupReceived is called when a message granted the lease of Token and Fence.
 	WakeupReceived func(Event)
 	// WakeupLost is called when a message that the server has sent was not received. The subscription is replaced. Waiters
-	// are delayed by at most one HeartbeatInterval. All fields of the event are zero.
+	// are delayed by at most one HeartbeatInterval. The event is not about one lock: all fields but Context are zero.
 	WakeupLost func(Event)
 	// Renewed is called when a lease, held for Duration so far, was renewed.
 	Renewed func(Event)
@@ -40,9 +40,10 @@ type Hooks struct {
 	// once, however many callers share it; Released is called for each of them.
 	Recalled func(Event)
 	// Leaked is called, at some time after it happened, when no reference is left to a Lease that was neither released nor lost,
-	// after Duration. It is renewed until the keeper is closed, so others are kept out: the caller forgot to release it. It is
-	// not released by itself, since contexts of the lease may be in use elsewhere; while one of them is referenced, so is
-	// the Lease. A warning is logged as well. Leases with NoRenewal, and reads granted inside the process, are not reported.
+	// after Duration. It is renewed until the keeper is closed or MaxLifetime is over, so others are kept out: the caller forgot
+	// to release it. It is not released by itself, since contexts of the lease may be in use elsewhere; while one of them is
+	// referenced, so is the Lease. A warning is logged as well. Leases with NoRenewal, and those granted inside the process
+	// (Retain), are not reported.
 	Leaked func(Event)
 }
 

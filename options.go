@@ -61,7 +61,8 @@ type Options struct {
 	Hooks Hooks
 
 	// Owner says who uses the keeper, for people who look at who holds a lock or waits (Holder, Holders, Waiters). It is stored
-	// in Redis once per keeper, for 24 hours at a time, with the first request. At most 256 bytes of printable UTF-8. Default:
+	// in Redis once per keeper, with the first request and every ten minutes of use, for 24 hours at a time. At most 256 bytes
+	// of printable UTF-8. Default:
 	// the host's name, the process id and the program's name, as in "web-1:4711 invoiced".
 	Owner string
 

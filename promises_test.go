@@ -151,3 +151,33 @@ func TestLoggerWarnings(t *testing.T) {
 type writer func([]byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
+
+// TestOwnerLabelLasts checks that the label of a keeper that only holds, or only waits, is there after longer than the server keeps it
+// once it was stored, and again soon after the server has lost it.
+func TestOwnerLabelLasts(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		rare := lockkeeper.Options{HeartbeatInterval: 5 * time.Minute}
+		first, second := rare, rare
+		first.Owner, second.Owner = "first", "second"
+		holder, waiter := b.with(&first), b.with(&second)
+		b.handoff(holder, waiter, func() {
+			m, err := mutex.New(waiter, "x", nil)
+			b.must(err)
+			check := func(when string) {
+				h, _, err := m.Holder(background)
+				b.must(err)
+				waiters, err := m.Waiters(background)
+				b.must(err)
+				if h.Owner != "first" || len(waiters) != 1 || waiters[0].Owner != "second" {
+					b.Errorf("%s: held by %q, waiters %+v", when, h.Owner, waiters)
+				}
+			}
+			time.Sleep(50 * time.Hour)
+			check("after two days")
+			b.Mini.Del("{lock:}:owner:" + holder.ID())
+			b.Mini.Del("{lock:}:owner:" + waiter.ID())
+			time.Sleep(16 * time.Minute)
+			check("after a loss")
+		})
+	})
+}

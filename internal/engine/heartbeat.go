@@ -69,6 +69,7 @@ func firstWaiter(waiters []*request) (first *request) {
 // send sends the heartbeats of some waiters in one command.
 func (q *waitQueue) send(batch []*request) {
 	l := q.lock
+	l.e.announce()
 	sent := time.Now()
 	q.health.Sent(sent)
 	call := l.heartbeatCall(len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent) })

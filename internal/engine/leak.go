@@ -14,8 +14,8 @@ type leakable interface {
 }
 
 // WatchForLeak reports the lease if what the user has of it becomes unreachable while the lease is held and renewed. The lease must
-// not refer to user. Leases that are not renewed end by themselves, and reads that were granted inside a process do not keep the
-// retained lease; they are not watched.
+// not refer to user. Leases that are not renewed end by themselves, and those that were granted inside the process would cost several
+// times as much; they are not watched.
 func WatchForLeak[T any](user *T, h Handle) {
 	if l, ok := h.(leakable); ok {
 		runtime.AddCleanup(user, leakable.CheckLeak, l)
@@ -37,7 +37,7 @@ func (h *Lease) CheckLeak() {
 func (l *Lock) ReportLeak(o *Observation, token string, fence uint64, held time.Duration) {
 	ev := l.Event(Leaked, o)
 	ev.Token, ev.Fence, ev.Duration = token, fence, held
-	l.e.cfg.Log.Warn("lockkeeper: a lease became unreachable without a release; it is held until the keeper is closed",
+	l.e.cfg.Log.Warn("lockkeeper: a lease became unreachable without a release and keeps being renewed; release every lease, for example with defer",
 		"kind", ev.Kind, "name", ev.Name, "token", token, "fence", fence, "held", held)
 	l.e.observe(ev)
 }

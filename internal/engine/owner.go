@@ -13,8 +13,11 @@ import (
 // This file stores who a keeper is, in words, and reads it for others. Tokens have only the keeper's id.
 
 const (
-	// ownerTTL is how long the server keeps a keeper's label after the keeper last stored it.
+	// ownerTTL is how long the server keeps a keeper's label after the keeper last stored it. A crashed holder of a long lease is
+	// known by it for that long.
 	ownerTTL = 24 * time.Hour
+	// ownerInterval is how often it is stored while the keeper sends requests, renewals or heartbeats: a server may lose it.
+	ownerInterval = 10 * time.Minute
 	// ownerRetry is the pause after the label could not be stored.
 	ownerRetry = time.Minute
 )
@@ -26,14 +29,14 @@ type ownerLabel struct {
 	stored atomic.Bool  // the server may have it
 }
 
-// announce stores the keeper's label if that is due. It does not block, and sends with the request that is about to be sent.
+// announce stores the keeper's label if that is due. It does not block, and sends with the call that is about to be sent.
 func (e *Engine) announce() {
 	if e.cfg.Owner == "" {
 		return
 	}
 	now := time.Since(e.started)
 	due := e.owner.due.Load()
-	if int64(now) < due || !e.owner.due.CompareAndSwap(due, int64(now+ownerTTL/3)) {
+	if int64(now) < due || !e.owner.due.CompareAndSwap(due, int64(now+ownerInterval)) {
 		return
 	}
 	e.owner.stored.Store(true)

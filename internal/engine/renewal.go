@@ -69,6 +69,7 @@ func (h *Lease) onTimer(now time.Time) {
 	keys, ask := h.retention.renewal(full)
 	full = keys >= renewMetadata
 	epoch := h.retention.subscription()
+	h.lock.e.announce()
 	h.lock.e.transport.Send(h.lock.renewCall(h.token, ttl, keys, false, ask, func(call *transport.Call) {
 		h.renewed(call, ttl, full, ask, epoch)
 	}))

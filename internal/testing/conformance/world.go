@@ -118,7 +118,7 @@ func All(t *testing.T, p Primitive) {
 
 // Run runs every case on an embedded and on a real server.
 func Run(t *testing.T, p Primitive) {
-	cases := slices.Concat(cases, promises, outages, seams)
+	cases := slices.Concat(cases, promises, outages, visible)
 	if !p.MajorityLock {
 		cases = slices.Concat(cases, queued, queuedPromises, faults)
 	}

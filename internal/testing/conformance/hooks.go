@@ -11,8 +11,8 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 )
 
-// seams are the cases of what other packages build on: hooks, contexts, the interface Locker.
-var seams = []Case{
+// visible are the cases of what programs see of a lock besides its leases: hooks, contexts, owners, the interface Locker.
+var visible = []Case{
 	{"hooks_have_the_context_of_the_call", false, false, hooksHaveContext},
 	{"lease_from_context", false, false, leaseFromContext},
 	{"locker", false, false, lockers},
