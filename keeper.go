@@ -57,6 +57,7 @@ func New(rdb redis.UniversalClient, opts *Options) (*Keeper, error) {
 		NotAcknowledged: func(replicas, wanted int, local bool, cause error) error {
 			return &NotAcknowledgedError{Replicas: replicas, Wanted: wanted, Local: local, Err: cause}
 		},
+		Broken: func(by, reason string) error { return &BrokenError{Reason: reason, By: by} },
 	})}, nil
 }
 

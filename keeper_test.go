@@ -21,6 +21,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
@@ -28,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) {
 	quiet.Redis()
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, redistest.IgnoreStarter())
 }
 
 var background = context.Background()

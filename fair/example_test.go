@@ -2,6 +2,7 @@ package fair_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"time"
@@ -89,4 +90,22 @@ func ExampleLock_Waiters() {
 	// Output:
 	// waiting: of this process: true alive: true
 	// the first waiter was served: true
+}
+
+// TryLock does not wait: somebody else has the lock, or is queued for it.
+func ExampleLock_TryLock() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	l, _ := fair.New(k, "migrate", nil)
+
+	lease, err := l.TryLock(ctx)
+	fmt.Println(err)
+	_, err = l.TryLock(ctx)
+	fmt.Println("held elsewhere:", errors.Is(err, lockkeeper.ErrNotAcquired))
+	fmt.Println(lease.Release(ctx))
+	// Output:
+	// <nil>
+	// held elsewhere: true
+	// <nil>
 }

@@ -47,6 +47,9 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 // Name returns the name of the lock.
 func (l *Lock) Name() string { return l.lock.Name() }
 
+// Key returns the Redis key of the lock, which identifies it among all locks; lockkeeper.LockAll needs it.
+func (l *Lock) Key() string { return l.lock.Key() }
+
 // Lock queues until it is the caller's turn, until ctx ends, or until the keeper's retry policy gives up, and returns the lease.
 // Requests are granted in the order in which the server queued them. The first wait of a keeper subscribes before its request
 // is queued, which takes one round trip more. Package [lockkeeper] documents the errors.

@@ -109,13 +109,12 @@ func (s *Server) locks(ctx context.Context, name string) ([]*state, error) {
 
 // keysOf returns the keys of a name with its prefix.
 func keysOf(set *lua.Set, name string) (protocol.Keys, error) {
-	return protocol.KeysOf("", name, set.KeyKind, set.KeyKind == lua.Mutex.KeyKind)
+	return protocol.KeysOf("", name, set.KeyKind, set.PlainKey)
 }
 
 // read reads who holds the lock and who waits for it.
 func (s *server) read(ctx context.Context, l *state) error {
-	plain := l.set.KeyKind == lua.Mutex.KeyKind
-	lock, err := access.EngineOf(s.look).Lock(engine.Spec{Scripts: l.set, Name: l.prefix + l.name, PlainKey: plain, TTL: time.Minute})
+	lock, err := access.EngineOf(s.look).Lock(engine.Spec{Scripts: l.set, Name: l.prefix + l.name, TTL: time.Minute})
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,7 @@ local function acquire()
 end
 local reply = acquire()
 if reply[1] ~= GRANTED and reply[1] ~= REFUSED then return reply end
+-- In a pause none remains, and none has returned before its end.
 local remaining, out = window - spent, spent > 0 and call('ZCOUNT', lock, returned() + 1, TAKEN) or 0
 if out > 0 then
   remaining = remaining + out
@@ -34,6 +35,6 @@ end
 local newest = spent > 0 and call('ZRANGE', lock, 0, 0, 'WITHSCORES')[2]
 local n = #reply
 reply[n + 1] = window
-reply[n + 2] = math.max(remaining, 0)
-reply[n + 3] = newest and math.min(return_in(newest), per + 1) or 0
+reply[n + 2] = pause_left > 0 and 0 or math.max(remaining, 0)
+reply[n + 3] = math.max(newest and math.min(return_in(newest), per + 1) or 0, pause_left)
 return reply

@@ -54,12 +54,14 @@ func (s *Script) AppendCommand(command []any, keys ...any) []any {
 type Set struct {
 	Kind       string // the primitive's package: "mutex"
 	KeyKind    string // the kind in the names of its keys
+	PlainKey   bool   // the lock's own key is prefix + name, shared with other libraries
 	ShortKeys  int    // how many keys the short form of Acquire takes; 0: it has none
 	Acquire    *Script
 	Release    *Script
 	Renew      *Script
 	Heartbeat  *Script
 	Inspect    *Script
+	Break      *Script
 	Limit      *Script // only of the semaphore and the rate limit; else nil
 	Allow      *Script // only of the rate limit; else nil
 	RaiseFence *Script // only of the redlock; else nil
@@ -87,9 +89,12 @@ var (
 	All  = append(slices.Clone(Sets), Once, RateLimit)
 )
 
+// Extends reports whether the set has the policy, as its own or as the one that it extends.
+func (s *Set) Extends(policy string) bool { return slices.Contains(s.policies, policy) }
+
 // Scripts is all scripts of the set.
 func (s *Set) Scripts() []*Script {
-	all := []*Script{s.Acquire, s.Release, s.Renew, s.Heartbeat, s.Inspect}
+	all := []*Script{s.Acquire, s.Release, s.Renew, s.Heartbeat, s.Inspect, s.Break}
 	if s.Limit != nil {
 		all = append(all, s.Limit)
 	}
@@ -116,14 +121,15 @@ func newSet(policies ...string) *Set {
 	set.Renew = set.script("renew")
 	set.Heartbeat = set.script("heartbeat")
 	set.Inspect = set.script("inspect")
+	set.Break = set.script("break")
 	switch set.Kind {
 	case "mutex":
-		set.ShortKeys = 2
+		set.ShortKeys, set.PlainKey = 2, true
 		set.Complete = set.script("complete")
 	case "semaphore":
 		set.Limit = set.script("limit")
 	case "redlock":
-		set.KeyKind, set.ShortKeys = "mutex", 0 // at each server it is a mutex
+		set.KeyKind, set.PlainKey, set.ShortKeys = "mutex", true, 0 // at each server it is a mutex
 		set.RaiseFence, set.Identity = set.script("raise_fence"), set.script("identity")
 	}
 	return set
@@ -136,7 +142,7 @@ func (s *Set) script(transition string) *Script {
 // like is a primitive that has the scripts of another, and keys of its own. Where it shares a script, it shares its SHA.
 func like(s *Set, kind string) *Set {
 	c := *s
-	c.Kind, c.KeyKind = kind, kind
+	c.Kind, c.KeyKind, c.PlainKey = kind, kind, false
 	if kind == "ratelimit" {
 		c.Allow = c.script("allow")
 	}

@@ -60,7 +60,7 @@ func heartbeatArgs(rejoin int, policyArg string) []any {
 }
 
 func limitArgs(policyArg string, limit int, token string) []any {
-	return protocol.LimitArgs(nil, settings, policyArg, limit, token)
+	return protocol.LimitArgs(nil, settings, policyArg, limit, token, 0)
 }
 
 // bench is a server, and the keys of one lock on it.

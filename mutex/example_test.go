@@ -147,3 +147,24 @@ func ExampleOptions_retain() {
 	// turns: 1000
 	// the last ones share a lease and its fence: true
 }
+
+// Holder says who holds the mutex, for people who wonder why they wait.
+func ExampleMutex_Holder() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	m, _ := mutex.New(k, "orders:42", nil)
+
+	lease, err := m.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	holder, held, err := m.Holder(ctx)
+	fmt.Println(held, holder.Keeper == k.ID(), holder.Fence == lease.Fence(), err)
+	_ = lease.Release(ctx)
+	_, held, err = m.Holder(ctx)
+	fmt.Println(held, err)
+	// Output:
+	// true true true <nil>
+	// false <nil>
+}

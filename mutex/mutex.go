@@ -61,7 +61,6 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 	lock, err := access.EngineOf(k).Lock(engine.Spec{
 		Scripts:     lua.Mutex,
 		Name:        name,
-		PlainKey:    true,
 		TTL:         o.TTL,
 		MaxLifetime: o.MaxLifetime,
 		NoRenewal:   o.NoRenewal,
@@ -81,6 +80,9 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 
 // Name returns the name of the mutex.
 func (m *Mutex) Name() string { return m.lock.Name() }
+
+// Key returns the Redis key of the mutex, which identifies it among all locks; lockkeeper.LockAll needs it.
+func (m *Mutex) Key() string { return m.lock.Key() }
 
 // Lock waits until the mutex is granted, until ctx ends, or until the keeper's retry policy gives up, and returns the lease.
 // Package [lockkeeper] documents the errors.

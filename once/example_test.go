@@ -48,3 +48,40 @@ func ExampleOnce_Do() {
 	// done 20h0m0s
 	// done 20h0m0s
 }
+
+// Status says whether the job may be run, and Reset makes it run again in the same period.
+func ExampleOnce_Status() {
+	server, err := miniredis.Run()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+	server.ClockTTL(true)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	k, err := lockkeeper.New(rdb, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer k.Close()
+
+	ctx := context.Background()
+	o, err := once.New(k, "nightly-report", 20*time.Hour, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	makeReport := func(context.Context, uint64) error { return nil }
+	if _, err := o.Do(ctx, makeReport); err != nil {
+		log.Fatal(err)
+	}
+	r, err := o.Status(ctx)
+	fmt.Println(r.Outcome, err)
+	if err := o.Reset(ctx); err != nil {
+		log.Fatal(err)
+	}
+	r, err = o.Status(ctx)
+	fmt.Println(r.Outcome, err)
+	// Output:
+	// done <nil>
+	// none <nil>
+}

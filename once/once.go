@@ -138,7 +138,7 @@ func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 	err = fn(lease.Context(ctx), lease.Fence())
 	returned = true
 	if err != nil {
-		return Result{Outcome: Ran}, join(err, lease.Release(ctx))
+		return Result{Outcome: Ran}, engine.Join(err, lease.Release(ctx))
 	}
 	next := lease.Since().Add(o.period)
 	err = lease.Complete(ctx, next)
@@ -186,12 +186,4 @@ func (o *Once) Reset(ctx context.Context) error {
 		return o.lock.Forget(ctx, token)
 	}
 	return nil
-}
-
-// join returns an error that wraps both, on one line. b may be nil.
-func join(a, b error) error {
-	if b == nil {
-		return a
-	}
-	return fmt.Errorf("%w; %w", a, b)
 }

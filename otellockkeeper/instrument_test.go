@@ -221,6 +221,7 @@ func TestReasonsOfLosses(t *testing.T) {
 			lease := must(must(fair.New(k, name, opts)).Lock(t.Context()))
 			fault()
 			<-lease.Done()
+			synctest.Wait() // for the hook, which is called after that
 			s.Restore()
 		}
 		lose("gone", nil, func() { s.LoseLease(t, "gone") })

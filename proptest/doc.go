@@ -15,7 +15,7 @@
 //
 //	simulate_test.go     the test, over all primitives; seeds of schedules that once failed
 //	schedule_test.go     what may happen, and how a schedule ends
-//	faults_test.go       what may go wrong
+//	faults_test.go       what may go wrong; break_test.go: somebody ends a lease or a wait of another
 //	world_test.go        virtual time, the log, the tally of what was reached
 //	process_test.go      processes that crash, freeze, or are cut off
 //	request_test.go      what programs do with a lock, and what calls return

@@ -97,6 +97,7 @@ type history struct {
 	unknownLeases map[string]bool      // leases that the server may have lost
 	givenUp       map[string]bool      // tokens that were given up, since data was last lost or the clock set forward
 	everGivenUp   map[string]bool      // tokens that were ever given up
+	brokenAt      map[string]time.Time // when tokens were broken, since data was last lost or the clock set forward
 	passed        map[string]int       // by how many writers a waiting reader was overtaken
 	writerStreak  int                  // consecutive writers that overtook readers
 	notified      map[string]bool      // tokens that were granted a lease by a message
@@ -117,7 +118,7 @@ func (w *world) begin() {
 	}
 	w.history = history{
 		keys: keys, scripts: map[string]string{}, ends: map[string]int64{}, unknownLeases: map[string]bool{}, givenUp: map[string]bool{},
-		everGivenUp: map[string]bool{}, passed: map[string]int{}, notified: map[string]bool{}, granting: map[string]bool{}, owed: map[string]time.Time{},
+		everGivenUp: map[string]bool{}, brokenAt: map[string]time.Time{}, passed: map[string]int{}, notified: map[string]bool{}, granting: map[string]bool{}, owed: map[string]time.Time{},
 	}
 	for _, s := range set.Scripts() {
 		_, w.history.scripts[s.Text], _ = strings.Cut(s.Name, "_")
@@ -223,7 +224,7 @@ func (w *world) stepped(call script) {
 		s.token = call.argv[0]
 	case "release":
 		s.token, s.unused = call.argv[0], len(call.argv) > 3 && call.argv[3] == "1"
-	case "renew":
+	case "renew", "break":
 		s.token = call.argv[0]
 	case "heartbeat":
 		n := 1
@@ -237,7 +238,7 @@ func (w *world) stepped(call script) {
 			}
 		}
 	}
-	if s.token != "" {
+	if s.token != "" && name != "break" {
 		s.askers[s.token] = true
 	}
 	w.mu.Lock()
@@ -252,6 +253,9 @@ func (w *world) stepped(call script) {
 	}
 	s.before = s.before.until(s.after.now)
 	w.checkStep(s)
+	if name == "break" && !call.failed {
+		w.brokenLocked(s)
+	}
 	if name == "release" && !call.failed {
 		w.history.givenUp[s.token], w.history.everGivenUp[s.token] = true, true
 	}
@@ -306,6 +310,7 @@ func (w *world) dataLost(data bool) {
 	h.writerStreak = math.MaxInt32
 	w.kind.serverDegraded(true, v.now, v.now)
 	clear(h.givenUp)
+	clear(h.brokenAt)
 	clear(h.passed)
 	clear(h.owed)
 }

@@ -62,6 +62,8 @@ const (
 	// A lease that is renewed, by a process that was never degraded on a server that was never degraded, is not
 	// lost.
 	kept = "a lease lasts"
+	// A request that was broken, of a process that was never degraded, ends as soon as its keeper can receive the message.
+	told = "who is broken is told"
 	// After all processes are closed nothing remains: at once except metadata if there were no faults; otherwise
 	// when leases, heartbeats and tombstones have expired. In the end the metadata expires, too. The bubble checks
 	// that no goroutine is left.
@@ -88,7 +90,7 @@ func (w *world) checkStep(s *step) {
 		w.breaksLocked(exclusion, "at the server, after %s: %v", s.script, w.holdersOf(s.after))
 	}
 	for token, l := range s.before.leases {
-		if _, held := s.after.leases[token]; !held && l.ends > s.after.now+1000 && !(s.script == "release" && s.token == token) && !w.replaced(s, token) {
+		if _, held := s.after.leases[token]; !held && l.ends > s.after.now+1000 && !((s.script == "release" || s.script == "break") && s.token == token) && !w.replaced(s, token) {
 			w.breaksLocked(ends, "that of %s, by %s of %s", w.tokenName(token), s.script, w.tokenName(s.token))
 		}
 	}
@@ -151,6 +153,8 @@ func (w *world) checkGrant(s *step, token string) {
 	switch {
 	case s.script == "renew" && s.token == token || !stood && !s.askers[token]:
 		w.breaksLocked(grants, "%s is granted one by %s of %s", w.tokenName(token), s.script, w.tokenName(s.token))
+	case time.Since(h.brokenAt[token]) < tombstoneTTL-time.Second && !h.brokenAt[token].IsZero():
+		w.breaksLocked(grants, "%s was broken and is granted one by %s", w.tokenName(token), s.script)
 	case h.givenUp[token]:
 		w.breaksLocked(grants, "%s was given up and is granted one by %s", w.tokenName(token), s.script)
 	case !s.askers[token] && !w.terms(token).unnotifiable && !w.connected(s.before, token):

@@ -63,6 +63,7 @@ type permitModel struct {
 	lastNotified    *permitLimits   // the limits of the last caller; nil: lost, or there was none
 	force           *permitLimits   // in force
 	rules           *permitLimits   // the limits of this step: those in force, or the caller's
+	pausedUntil     int64           // until when nothing is granted by the clock
 	tombstonesUntil int64           // until when there are tombstones
 	given           []*permitReq    // granted in this step, in order
 	asked           map[*permitReq]bool
@@ -109,11 +110,17 @@ func (m *permitModel) counts(per int64) (held, spent int64) {
 	return held, spent
 }
 
-// room returns how many permits of each kind are left.
+// room returns how many permits of each kind are left. In a pause there are none that return by the clock.
 func (m *permitModel) room(l permitLimits) (atOnce, window int64) {
 	held, spent := m.counts(l.per)
+	if m.paused() > 0 {
+		return unlimited(l.atOnce) - held, 0
+	}
 	return unlimited(l.atOnce) - held, unlimited(l.window) - spent
 }
+
+// paused returns the ms until the pause ends.
+func (m *permitModel) paused() int64 { return max(m.pausedUntil-m.now, 0) }
 
 func (m *permitModel) fits(q *permitReq, l permitLimits) bool {
 	atOnce, window := m.room(l)
@@ -160,10 +167,13 @@ func (m *permitModel) first() int64 {
 // it need must return by the clock first. It simulates the future: each takes what it needs as soon as that has
 // returned.
 func (m *permitModel) minWait(q *permitReq) int64 {
-	if m.rules == nil || m.rules.window == 0 || !q.byClock {
+	if m.rules == nil || !q.byClock {
 		return 0
 	}
-	l, at := *m.rules, m.now
+	if m.rules.window == 0 {
+		return m.paused()
+	}
+	l, at := *m.rules, m.now+m.paused()
 	ahead := m.queue()
 	if i := slices.Index(ahead, q); i >= 0 {
 		ahead = ahead[:i]
@@ -405,8 +415,8 @@ func (m *permitModel) heartbeat(list []*permitReq, limits permitLimits, back boo
 	return changes
 }
 
-// limit models the script limit of a caller with these limits. It returns the reply.
-func (m *permitModel) limit(limits permitLimits, limit int64) []int64 {
+// limit models the script limit of a caller with these limits: a limit, or a pause, unless they are 0. It returns the reply.
+func (m *permitModel) limit(limits permitLimits, limit, pause int64) []int64 {
 	if m.rules == nil {
 		m.rules = &limits
 	}
@@ -428,9 +438,17 @@ func (m *permitModel) limit(limits permitLimits, limit int64) []int64 {
 		}
 		m.force, m.rules = &after, &after
 	}
+	if pause != 0 && m.lastNotified == nil {
+		m.lastNotified, m.force = &limits, &limits
+	}
+	if pause > 0 {
+		m.pausedUntil = max(m.pausedUntil, m.now+pause)
+	} else if pause < 0 {
+		m.pausedUntil = 0
+	}
 	m.admit()
 	held, spent := m.counts(after.per)
-	return []int64{lua.Granted, held, after.atOnce, spent, after.window, changes}
+	return []int64{lua.Granted, held, after.atOnce, spent, after.window, changes, m.paused()}
 }
 
 func permitTokens(list []*permitReq) string {

@@ -64,6 +64,7 @@ func TestSemaphoreScriptsMatchModel(t *testing.T) {
 		"a lapsed waiter is notified", "rejoined the queue", "rejoined the queue and granted", "held", "unknown", "a waiter without notifications is granted",
 		"left", "released", "released unused", "nothing to release", "renewed", "shortened",
 		"the limit is raised", "the limit is lowered", "a caller changes the limits", "the metadata is lost",
+		"a pause while others wait", "a longer pause stays", "a pause is ended, and waiters are admitted", "a pause has ended",
 		"run to the end",
 	)
 }
@@ -107,6 +108,7 @@ func permitSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Minir
 		"a subscription changes":            b.toggleSubscription,
 		"the lock is inspected":             func(*rapid.T) { b.limitIs(0) },
 		"the limit is set":                  b.setsLimit,
+		"the limit is paused":               b.pauses,
 		"callers change":                    b.callersChange,
 	}
 	if mini != nil {
@@ -158,6 +160,10 @@ func (b *permitBench) starts(format string, args ...any) {
 // comesTo sets the time.
 func (b *permitBench) comesTo(now int64) {
 	b.begin(now)
+	if b.pausedUntil != 0 && b.pausedUntil <= now {
+		b.reach("a pause has ended")
+		b.pausedUntil = 0
+	}
 	for _, q := range b.all {
 		if q.end != 0 && q.end <= now {
 			b.reach("a lease expires")
@@ -234,6 +240,7 @@ func (b *permitBench) remains(got []int64) {
 		}
 	}
 	b.reach("allow says what remains")
+	last = max(last, b.paused())
 	if got[0] != b.rules.window || b.tolerance == 0 && got[1] != max(left, 0) || !b.near(got[2], last) {
 		b.failf("allow says %v, want %d, %d, %d", got, b.rules.window, max(left, 0), last)
 	}
@@ -578,11 +585,9 @@ func (b *permitBench) toggleSubscription(*rapid.T) {
 func (b *permitBench) limitIs(limit int64) {
 	b.starts("the limit is set to %d by a caller with %v", limit, b.limits)
 	was := b.force
-	want := b.limit(b.limits, limit)
+	want := b.limit(b.limits, limit, 0)
 	got := b.eval(lua.Semaphore.Limit, 4, limitArgs(b.limits.String(), int(limit), ""))
-	if !slices.Equal(got, want) {
-		b.failf("reply %v, want %v", got, want)
-	}
+	b.limitReplied(got, want)
 	if was != nil && limit > 0 {
 		switch now := *b.force; {
 		case now.most() > was.most():
@@ -590,6 +595,39 @@ func (b *permitBench) limitIs(limit int64) {
 		case now.most() < was.most():
 			b.reach("the limit is lowered")
 		}
+	}
+	b.compare()
+}
+
+// limitReplied compares a reply of limit with that of the model.
+func (b *permitBench) limitReplied(got, want []int64) {
+	b.r.Helper()
+	if n := len(want) - 1; len(got) != len(want) || !slices.Equal(got[:n], want[:n]) || !b.near(got[n], want[n]) {
+		b.failf("reply %v, want %v", got, want)
+	}
+}
+
+// pauses sets a pause, or ends it.
+func (b *permitBench) pauses(*rapid.T) {
+	if b.limits.window == 0 {
+		b.r.SkipNow()
+	}
+	lengths := []int64{1, 70, 1000, b.limits.per, 3*b.limits.per + 1, -1}
+	if b.mini == nil { // none ends by itself
+		lengths = []int64{600_000, 1_200_000, -1}
+	}
+	ms := rapid.SampledFrom(lengths).Draw(b.r, "pause")
+	b.starts("a pause of %d ms by a caller with %v", ms, b.limits)
+	had, waiters := b.paused(), len(b.queue())
+	want := b.limit(b.limits, 0, ms)
+	b.limitReplied(b.eval(lua.Semaphore.Limit, 4, pauseArgs(b.limits.String(), ms)), want)
+	switch {
+	case ms < 0 && had > 0 && len(b.queue()) < waiters:
+		b.reach("a pause is ended, and waiters are admitted")
+	case ms > 0 && had > ms:
+		b.reach("a longer pause stays")
+	case ms > 0 && waiters > 0:
+		b.reach("a pause while others wait")
 	}
 	b.compare()
 }
@@ -616,7 +654,7 @@ func (b *permitBench) metadataIsLost(*rapid.T) {
 	if err := b.rdb.Del(scriptCtx, b.keys[1]).Err(); err != nil {
 		b.failf("%v", err)
 	}
-	b.lastNotified, b.force, b.rules, b.tombstonesUntil, b.seq = nil, nil, nil, 0, 0
+	b.lastNotified, b.force, b.rules, b.pausedUntil, b.tombstonesUntil, b.seq = nil, nil, nil, 0, 0, 0
 	b.reach("the metadata is lost")
 }
 
@@ -630,7 +668,10 @@ func (b *permitBench) timePasses(*rapid.T) {
 
 // somethingEnds advances time until a lease or a heartbeat ends, or permits return, or a millisecond less.
 func (b *permitBench) somethingEnds(*rapid.T) {
-	var list []int64
+	list := []int64{b.pausedUntil}
+	if b.paused() == 0 {
+		list = nil
+	}
 	for _, q := range b.all {
 		ends := []int64{q.end}
 		if q.waits {

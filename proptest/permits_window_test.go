@@ -345,12 +345,13 @@ func TestRetryAfterIsLowerBound(t *testing.T) {
 		for what, reached := range map[string]bool{
 			"a long queue": line > 50, "a crowded window": takings > 50, "a queue for more than a window": want > q.limits.per+1,
 			"many waiters for one permit each": line > 50 && heaviest == 1,
+			"many waiters in a pause":          line > 50 && m.paused() > 0, "a crowded window in a pause": takings > 50 && m.paused() > 0,
 		} {
 			run.tally[what] += yes(reached)
 		}
 	})
 	run.report("granted", "exact", "earlier than possible", "a long queue", "a crowded window", "a queue for more than a window",
-		"many waiters for one permit each")
+		"many waiters for one permit each", "many waiters in a pause", "a crowded window in a pause")
 }
 
 // drawQueue writes a semaphore as the scripts would leave it, and a model of it. The last request is only in the
@@ -390,7 +391,13 @@ func drawQueue(r *rapid.T, b *scriptBench) *permitModel {
 		queue[q.token], heartbeats[q.token] = q.place, q.lapse
 	}
 	pipe := b.rdb.Pipeline()
-	pipe.HSet(scriptCtx, b.keys[1], "limits", l.String()+" "+l.String(), "ticket", now*1000+1000)
+	inForce := l.String() + " " + l.String()
+	if rapid.Bool().Draw(r, "paused") {
+		pause := rapid.Int64Range(1, 3*l.per).Draw(r, "pause")
+		m.pausedUntil = now + pause
+		inForce += fmt.Sprintf(" %d %d", now+pause, pause)
+	}
+	pipe.HSet(scriptCtx, b.keys[1], "limits", inForce, "ticket", now*1000+1000)
 	for key, members := range map[string]map[string]int64{b.keys[0]: lock, b.keys[2]: queue, b.keys[3]: heartbeats} {
 		var list []redis.Z
 		for member := range maps.Keys(members) {

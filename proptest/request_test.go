@@ -51,6 +51,8 @@ type request struct {
 	converting       bool      // it is being converted, or the outcome is unknown
 	deadline         time.Time // of a crashed process: its deadline; zero: its token was handed over
 	ended            time.Time // when its holder knew that it had ended
+	broken           bool      // somebody breaks it
+	told             time.Time // when its keeper was sent a message of that, which it should receive; zero: it was not
 }
 
 func (q *request) String() string { return fmt.Sprintf("request %d", q.n) }
@@ -292,6 +294,9 @@ func (q *request) checkRefused(err error) {
 			w.breaksLocked(truth, "%v: %v", q, err)
 		}
 		return
+	case q.broken && errors.Is(err, lockkeeper.ErrNotAcquired) && want == nil:
+		w.tally["a broken wait ends"]++
+		return
 	case q.origin != nil, w.lowered && errors.Is(err, semaphore.ErrAboveLimit):
 		return
 	case q.try && errors.Is(err, lockkeeper.ErrNotAcquired):
@@ -367,7 +372,7 @@ func (q *request) extend(d time.Duration) {
 	switch {
 	case err == nil:
 		w.tally["a lease is extended"]++
-	case q.believesHeld() && !q.converting && !w.closing && q.p.neverDegraded():
+	case q.believesHeld() && !q.converting && !w.closing && q.p.neverDegraded() && !q.broken:
 		w.breaksLocked(truth, "the extension of %v: %v", q, err)
 	}
 }
@@ -397,6 +402,10 @@ func (q *request) checkEnded() {
 		return
 	}
 	w.tally["a lease is lost"]++
+	if q.broken {
+		w.tally["a broken lease ends"]++
+		return
+	}
 	if q.p.neverDegraded() && !q.fixed {
 		w.breaksLocked(kept, "%v: %v", q, q.lease.Err())
 	}
@@ -421,7 +430,7 @@ func (q *request) checkReleased(took time.Duration, err error) {
 	case w.closing, q.p.state != running:
 	case err == nil && held && !w.history.unknownLeases[q.lease.Token()]:
 		w.breaksLocked(truth, "%v has released and still holds", q)
-	case err != nil && q.p.neverDegraded() && !q.converting && !(q.fixed && errors.Is(err, lockkeeper.ErrLost)):
+	case err != nil && q.p.neverDegraded() && !q.converting && !((q.fixed || q.broken) && errors.Is(err, lockkeeper.ErrLost)):
 		w.breaksLocked(truth, "the release of %v: %v", q, err)
 	}
 }
@@ -474,7 +483,7 @@ func (w *world) checkState() {
 		// A waiter without notifications learns of its grant by its next heartbeat, which may be after the lease has
 		// expired. Then it rejoins.
 		blind := w.terms(q.token).unnotifiable && q.ttl() < w.period+slack+4*w.lag
-		if !q.p.isSteady() || !q.cancelled.IsZero() || q.origin != nil || q.adopts != nil || above || blind {
+		if !q.p.isSteady() || !q.cancelled.IsZero() || q.origin != nil || q.adopts != nil || above || blind || q.broken {
 			continue
 		}
 		settled := now.Sub(q.began) > w.settling() && now.Sub(q.staleAt) > w.settling() && now.Sub(q.p.steadyFrom) > w.settling() && now.Sub(w.healthyFrom) > w.settling()
@@ -492,6 +501,7 @@ func (w *world) checkState() {
 			w.breaksLocked(progress, "%v was granted a lease %v ago and does not know it", q, now.Sub(q.holdingSince))
 		}
 	}
+	w.checkBrokenLocked()
 	w.checkOwed(v)
 	w.checkLive(v, holds)
 	w.checkBelievers()

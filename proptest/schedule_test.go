@@ -45,6 +45,9 @@ func (w *world) actions(r *rapid.T) map[string]func(*rapid.T) {
 		"a lease is extended":                w.extendLease,
 		"another lease is extended":          w.extendLease,
 	}
+	if rapid.IntRange(0, 3).Draw(r, "breaks") == 0 {
+		actions["somebody is broken"] = w.breakSomebody
+	}
 	for what, do := range w.kind.actions(w) {
 		actions[what] = do
 	}
@@ -302,10 +305,10 @@ func (w *world) finish(r *rapid.T) {
 			w.requestRelease(q)
 		}
 		w.advance(grace + 4*w.lag)
-		w.checkLeft(w.noFaults && w.lag == 0 && w.kind.lingers() == 0, w.server.keys())
+		w.checkLeft(w.leavesNothing(), w.server.keys())
 	}
 	w.stop()
-	w.checkLeft(w.noFaults && w.lag == 0 && w.kind.lingers() == 0, w.server.keys())
+	w.checkLeft(w.leavesNothing(), w.server.keys())
 	if w.noFaults {
 		w.reach("nothing is left without faults")
 	}
@@ -318,6 +321,11 @@ func (w *world) finish(r *rapid.T) {
 	time.Sleep(idle + w.longest)
 	w.server.now()
 	w.checkLeft(true, w.server.mini.Keys())
+}
+
+// leavesNothing reports whether nothing may remain after the last call has returned: no tombstone of what was broken, for example.
+func (w *world) leavesNothing() bool {
+	return w.noFaults && w.lag == 0 && w.kind.lingers() == 0 && len(w.history.brokenAt) == 0
 }
 
 // drainQueue checks that all waiters are granted a lease now that there are no more faults. Waiters that could not

@@ -178,7 +178,11 @@ func heartbeatArgs(rejoin int, policyArg string) []any {
 }
 
 func limitArgs(policyArg string, limit int, token string) []any {
-	return protocol.LimitArgs(nil, scriptSettings(heartbeatTimeout.Milliseconds()), policyArg, limit, token)
+	return protocol.LimitArgs(nil, scriptSettings(heartbeatTimeout.Milliseconds()), policyArg, limit, token, 0)
+}
+
+func pauseArgs(policyArg string, pause int64) []any {
+	return protocol.LimitArgs(nil, scriptSettings(heartbeatTimeout.Milliseconds()), policyArg, 0, "", pause)
 }
 
 func (b *scriptBench) near(got, want int64) bool {

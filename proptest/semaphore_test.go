@@ -25,6 +25,7 @@ type permits struct {
 	atOnce  int
 	window  int           // 0: no limit
 	per     time.Duration // the window
+	pause   time.Duration // the longest; 0: there is none
 	highest int           // that atOnce ever was
 	taken   []taking      // in the last window
 }
@@ -40,6 +41,7 @@ type taking struct {
 const (
 	limits  = "never more permits are held than the limit"
 	windows = "never more permits are taken in a window than the limit"
+	pauses  = "no permits are taken from a window in a pause"
 )
 
 func (p *permits) scripts() *lua.Set {
@@ -156,6 +158,14 @@ func (p *permits) inForce(v *view) (atOnce, window int) {
 	return atOnce, window
 }
 
+// paused reports whether no permits may be taken by the clock.
+func (p *permits) paused(v *view) bool {
+	_, pause, _ := strings.Cut(v.limits, " ")
+	var until, ms int64
+	_, err := fmt.Sscanf(pause, "%d %d", &until, &ms)
+	return err == nil && p.window > 0 && v.now/1000 < until
+}
+
 func (p *permits) together(w *world, v *view) bool { return p.held(w, v) <= p.highest }
 
 func (*permits) before(_ *world, _ *step, y waiting, _ string, at float64, stood bool) bool {
@@ -188,6 +198,9 @@ func (p *permits) stepped(w *world, s *step) {
 	}
 	if !fresh {
 		return
+	}
+	if p.paused(s.after) {
+		w.breaksLocked(pauses, "until %s", s.after.limits)
 	}
 	atOnce, window := p.inForce(s.after)
 	if n := p.held(w, s.after); n > atOnce {
@@ -226,7 +239,7 @@ func (p *permits) owed(w *world, v *view) []string {
 			return nil
 		}
 	}
-	if y == nil || p.above(w.terms(y.token).count, v) {
+	if y == nil || p.above(w.terms(y.token).count, v) || p.paused(v) {
 		return nil
 	}
 	count := w.terms(y.token).count
@@ -241,7 +254,7 @@ func (p *permits) vacant(v *view) bool { return p.window == 0 && len(v.leases) =
 
 func (p *permits) free(v *view) bool { return p.window == 0 && len(v.leases) == 0 && len(v.queue) == 0 }
 
-func (p *permits) lingers() time.Duration { return p.per }
+func (p *permits) lingers() time.Duration { return p.per + p.pause }
 
 func (p *permits) serverDegraded(lost bool, was, now int64) {
 	if lost {
@@ -255,10 +268,19 @@ func (p *permits) serverDegraded(lost bool, was, now int64) {
 }
 
 func (p *permits) actions(w *world) map[string]func(*rapid.T) {
-	if rapid.IntRange(0, 3).Draw(w.r, "limits change") != 0 {
-		return nil
+	actions := map[string]func(*rapid.T){}
+	if rapid.IntRange(0, 3).Draw(w.r, "limits change") == 0 {
+		actions["the limit changes"] = p.limitChanges(w)
 	}
-	return map[string]func(*rapid.T){"the limit changes": func(r *rapid.T) {
+	if p.window > 0 && rapid.IntRange(0, 3).Draw(w.r, "pauses") == 0 {
+		p.pause = 2 * time.Second
+		actions["the limit is paused"] = p.isPaused(w)
+	}
+	return actions
+}
+
+func (p *permits) limitChanges(w *world) func(*rapid.T) {
+	return func(r *rapid.T) {
 		by := draw(r, w.in(running), "process")
 		to := rapid.IntRange(1, 8).Draw(r, "limit")
 		w.mu.Lock()
@@ -272,5 +294,27 @@ func (p *permits) actions(w *world) map[string]func(*rapid.T) {
 			defer cancel()
 			_ = p.open(by.Keeper, 0, false).SetLimit(ctx, to)
 		})
-	}}
+	}
+}
+
+// isPaused sets a pause, or ends it.
+func (p *permits) isPaused(w *world) func(*rapid.T) {
+	return func(r *rapid.T) {
+		by := draw(r, w.in(running), "process")
+		d := rapid.SampledFrom([]time.Duration{p.pause, p.pause / 4, p.per, 0}).Draw(r, "pause")
+		w.mu.Lock()
+		w.noteLocked("process %d sets a pause of %v", by.id, d)
+		w.tally["the limit is paused"]++
+		w.mu.Unlock()
+		w.actors.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			l := p.open(by.Keeper, 0, false).(limiter)
+			if d == 0 {
+				_ = l.Resume(ctx)
+			} else {
+				_ = l.Pause(ctx, min(d, p.pause))
+			}
+		})
+	}
 }

@@ -21,7 +21,7 @@ var primitives = []struct {
 	{"rwlock", func() primitive { return &readWriteLock{} }, nil, []string{
 		"a lease is converted", "readers go before the next writer",
 	}},
-	{"semaphore", func() primitive { return &permits{} }, []uint64{2}, []string{"the limit changes"}},
+	{"semaphore", func() primitive { return &permits{} }, []uint64{2}, []string{"the limit changes", "the limit is paused"}},
 }
 
 // reached is what many schedules of any primitive should reach.

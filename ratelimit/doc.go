@@ -6,7 +6,7 @@
 //	err = api.Wait(ctx)        // a client: wait for a permit, then call
 //	r, err := api.Allow(ctx)   // a server: r.Allowed, or answer 429 with r.RetryAfter
 //
-// examples/quota has an http.RoundTripper and a middleware that are ready to copy.
+// Package httplimit, below this one, has an http.RoundTripper and a middleware.
 //
 // # The window
 //
@@ -48,10 +48,20 @@
 // processes should use the same values: two that differ change them back and forth, which Hooks.LimitChanged reports. Use
 // different names for different limits.
 //
+// # Pauses
+//
+// A service that answers 429 with Retry-After means all processes, not only the one that it answered. Pause holds them all back,
+// by one round trip of one of them:
+//
+//	err = api.Pause(ctx, retryAfter)
+//
+// Until then the server grants nothing by the clock. Waiters keep their places, and are served in order afterwards, as fast as the
+// window permits: up to the whole limit at once.
+//
 // # What can fail
 //
 // What was taken is known to the server alone. If Redis loses it (eviction, FLUSHALL, a failover to a replica that does not
-// have it, a clock that is set forward), one window can hold up to twice the limit, and no error reports it. A clock that is
-// set back makes permits return late, by one window at most. While Redis cannot be reached, nothing is allowed: calls
+// have it, a clock that is set forward), one window can hold up to twice the limit, and no error reports it; a pause ends then.
+// A clock that is set back makes permits return late, by one window at most, and a pause end late, by its length at most. While Redis cannot be reached, nothing is allowed: calls
 // return lockkeeper.ErrUnavailable, and whether to go on without a limit is the caller's decision.
 package ratelimit

@@ -20,6 +20,9 @@ const (
 	MaxWindow = 365 * 24 * time.Hour
 )
 
+// MaxPause is the longest that Pause accepts.
+const MaxPause = 24 * time.Hour
+
 // ErrAboveLimit is the error of a call that asks for more permits than the limit in force, which is lower than this
 // Limiter's. Waiting does not help until the limit is raised. Nothing is taken.
 var ErrAboveLimit = engine.ErrAboveLimit
@@ -53,7 +56,7 @@ type Result struct {
 	// Limit is the limit in force, which SetLimit or a caller with another limit may have changed.
 	Limit int
 
-	// Remaining is how many permits of the window are left. It is exact if each request takes one permit, or if no more than
+	// Remaining is how many permits of the window are left; in a pause none. It is exact if each request takes one permit, or if no more than
 	// a hundred requests have returned theirs since the last ones were counted; otherwise it may be less than there are, and
 	// never more. Waiters are served first, so a call for that many can be refused.
 	Remaining int
@@ -62,7 +65,7 @@ type Result struct {
 	// the call was allowed, and also if permits are left but waiters are about to be served first.
 	RetryAfter time.Duration
 
-	// ResetAfter is how long until all permits have returned, if no more are taken.
+	// ResetAfter is how long until all permits have returned, if no more are taken, and a pause has ended.
 	ResetAfter time.Duration
 
 	// Fence is the number of the grant, as Do has it; 0 if the call was not allowed.
@@ -128,13 +131,18 @@ func New(k *lockkeeper.Keeper, name string, limit int, window time.Duration, opt
 		Limits: &engine.Limits{
 			AtOnce: o.MaxConcurrent,
 			Window: limit,
-			Per:    (window + time.Millisecond - 1) / time.Millisecond * time.Millisecond,
+			Per:    wholeMillis(window),
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &Limiter{lock, o.MaxConcurrent, most, bound}, nil
+}
+
+// wholeMillis rounds up.
+func wholeMillis(d time.Duration) time.Duration {
+	return (d + time.Millisecond - 1) / time.Millisecond * time.Millisecond
 }
 
 func checkPermits(what string, n int) error {
@@ -162,6 +170,12 @@ func (l *Limiter) checkLeaseless(n int, method string) error {
 
 // Name returns the name of the rate limit.
 func (l *Limiter) Name() string { return l.lock.Name() }
+
+// Key returns the Redis key of the rate limit, which identifies it among all locks; lockkeeper.LockAll needs it.
+func (l *Limiter) Key() string { return l.lock.Key() }
+
+// MaxConcurrent returns Options.MaxConcurrent: 0 if permits have no lease.
+func (l *Limiter) MaxConcurrent() int { return l.maxConcurrent }
 
 // Locker returns n permits of a limiter with MaxConcurrent as a [lockkeeper.Locker]: its Lock is AcquireN of n, and its TryLock
 // is TryAcquireN of n. The error is ErrInvalid if AcquireN cannot be called with n.
@@ -318,14 +332,39 @@ func (l *Limiter) SetLimit(ctx context.Context, limit int) error {
 	return err
 }
 
-// Available returns how many permits could be taken at present under the limits in force; 0 if a limit was lowered below
-// what is taken. Waiters are served first, so a call for that many can be refused. It takes nothing. It blocks until the
+// Pause keeps all processes from taking permits for d, as when a service answers that it is overloaded. No process is asked:
+// the server grants nothing by the clock until then. Waiters stay in the queue and are served in order afterwards, Allow and
+// TryAcquire are refused, and so is a call at once whose context ends before; LimitedError and Result say when to try again.
+// Permits that were granted before, and their leases, are not affected. They return to the window meanwhile.
+//
+// The pause lasts for d from when the server learns of it, by the server's clock. If another pause lasts longer, it stays. SetLimit,
+// and callers with another limit, do not end it; Resume does. If the server loses it, it is over: see the package comment.
+//
+// d is from 1 ms to MaxPause; a fraction of a millisecond is rounded up. Pause blocks until the server has answered, until ctx
+// ends, or until the keeper's retry policy gives up. The error is ErrInvalid if d is out of bounds; after any other error there
+// may be a pause or not.
+func (l *Limiter) Pause(ctx context.Context, d time.Duration) error {
+	if d < time.Millisecond || d > MaxPause {
+		return engine.Invalid("pause %v is not between 1ms and %v", d, MaxPause)
+	}
+	return l.lock.Pause(ctx, wholeMillis(d))
+}
+
+// Resume ends a pause, if there is one, and admits waiters before it returns. It blocks as Pause does; after an error there may
+// still be a pause.
+func (l *Limiter) Resume(ctx context.Context) error { return l.lock.Resume(ctx) }
+
+// Available returns how many permits could be taken at present under the limits in force; 0 in a pause, and if a limit was lowered
+// below what is taken. Waiters are served first, so a call for that many can be refused. It takes nothing. It blocks until the
 // server has answered, until ctx ends, or until the keeper's retry policy gives up: for a round trip, or several if many
 // thousands of permits have returned since the last call. Errors are as for Holders; see package [lockkeeper].
 func (l *Limiter) Available(ctx context.Context) (int, error) {
 	t, err := l.lock.Limit(ctx, 0)
 	if err != nil {
 		return 0, err
+	}
+	if t.Paused {
+		return 0, nil
 	}
 	free := t.Window - t.Spent
 	if t.AtOnce > 0 {

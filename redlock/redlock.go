@@ -77,7 +77,6 @@ func New(keepers []*lockkeeper.Keeper, name string, opts *Options) (*Lock, error
 		Spec: engine.Spec{
 			Scripts:     lua.Redlock,
 			Name:        name,
-			PlainKey:    true,
 			TTL:         o.TTL,
 			MaxLifetime: o.MaxLifetime,
 			NoRenewal:   o.NoRenewal,
@@ -96,6 +95,9 @@ func New(keepers []*lockkeeper.Keeper, name string, opts *Options) (*Lock, error
 
 // Name returns the name of the lock.
 func (l *Lock) Name() string { return l.lock.Name() }
+
+// Key returns the Redis key of the lock, at each server, which identifies it among all locks; lockkeeper.LockAll needs it.
+func (l *Lock) Key() string { return l.lock.Key() }
 
 // Lock waits until the lock is acquired, and returns the lease. Package [lockkeeper] documents the errors; here the lock is
 // held elsewhere if a majority of the servers answered recently and only other holders prevented a majority, and Redis is

@@ -129,3 +129,27 @@ func ExampleLock_Upgrade() {
 	// counted to 1
 	// counted to 2
 }
+
+// RLocker is the lock for reading, where a Locker is needed; the lock itself is one for writing.
+func ExampleLock_RLocker() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	source, _ := rwlock.New(k, "source", nil)
+	target, _ := rwlock.New(k, "target", nil)
+
+	leases, err := lockkeeper.LockAll(ctx, source.RLocker(), target) // to copy
+	if err != nil {
+		log.Fatal(err)
+	}
+	reader, err := source.TryRLock(ctx)
+	fmt.Println("another reader:", err == nil)
+	_ = reader.Release(ctx)
+	_, err = target.TryRLock(ctx)
+	fmt.Println("a reader of what is written:", err == nil)
+	fmt.Println(leases.Release(ctx))
+	// Output:
+	// another reader: true
+	// a reader of what is written: false
+	// <nil>
+}

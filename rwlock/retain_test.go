@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,7 +14,6 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
-	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/redis/go-redis/v9"
 )
@@ -556,71 +554,4 @@ func TestStaleSubscriptionIsReplacedAfterLostRecall(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 	})
-}
-
-// raceDetector is set in a build with the race detector.
-var raceDetector bool
-
-// TestRetainedNamesAreBounded reads more names than a keeper retains. The least recently used is given back. It also measures the
-// memory that a retained name takes.
-func TestRetainedNamesAreBounded(t *testing.T) {
-	const most = 10_000
-	if raceDetector {
-		t.Skip("10,000 leases that are renewed every 1.7 s are too much for the race detector; TestRetainStress has the races")
-	}
-	s := redistest.Start(t)
-	k, err := lockkeeper.New(s.Client(), &lockkeeper.Options{HeartbeatInterval: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = k.Close() }()
-	holders := func(name string) int64 { return s.Client().ZCard(ctx, "{lock:"+name+"}:rwlock:holders").Val() }
-	read := func(name string) {
-		l, err := rwlock.New(k, name, &rwlock.Options{Retain: true})
-		if err == nil {
-			var lease *lockkeeper.Lease
-			if lease, err = l.RLock(ctx); err == nil {
-				err = lease.Release(ctx)
-			}
-		}
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	for holders("x") == 0 {
-		read("x")
-	}
-	// readAll reads n names by several goroutines, so that none is given back because it is not used.
-	readAll := func(n int) {
-		var workers sync.WaitGroup
-		for i := range 32 {
-			workers.Go(func() {
-				for j := i; j < n; j += 32 {
-					read(fmt.Sprint("n", j))
-				}
-			})
-		}
-		workers.Wait()
-	}
-	heap := func() int64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	before := heap()
-	readAll(most - 1)
-	t.Logf("%d bytes per retained name", (heap()-before)/(most-1))
-	if holders("x") == 0 {
-		t.Skip("the machine is too slow to read 10,000 names within a ttl")
-	}
-	read("one too many")
-	for end := time.Now().Add(retainedTTL / 2); holders("x") > 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the least recently used name is retained, and 10,000 others")
-		}
-	}
-	if holders("one too many") == 0 {
-		t.Error("the name used last is not retained")
-	}
 }

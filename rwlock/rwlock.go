@@ -98,6 +98,9 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 // Name returns the name of the lock.
 func (l *Lock) Name() string { return l.lock.Name() }
 
+// Key returns the Redis key of the lock, which identifies it among all locks; lockkeeper.LockAll needs it.
+func (l *Lock) Key() string { return l.lock.Key() }
+
 // RLocker returns the lock for reading as a [lockkeeper.Locker]: its Lock is RLock, and its TryLock is TryRLock. Lock itself is
 // one for writing.
 func (l *Lock) RLocker() lockkeeper.Locker { return reader{l} }
@@ -105,6 +108,7 @@ func (l *Lock) RLocker() lockkeeper.Locker { return reader{l} }
 // reader is a read-write lock as a Locker for reading.
 type reader struct{ rw *Lock }
 
+func (r reader) Key() string                                            { return r.rw.Key() }
 func (r reader) Name() string                                           { return r.rw.Name() }
 func (r reader) Lock(ctx context.Context) (*lockkeeper.Lease, error)    { return r.rw.RLock(ctx) }
 func (r reader) TryLock(ctx context.Context) (*lockkeeper.Lease, error) { return r.rw.TryRLock(ctx) }

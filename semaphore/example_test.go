@@ -89,3 +89,54 @@ func ExampleSemaphore_SetLimit() {
 	// three can never be had: true
 	// free: 2
 }
+
+// TryAcquire does not wait for permits.
+func ExampleSemaphore_TryAcquire() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	encoders, _ := semaphore.New(k, "encoders", 3, nil)
+
+	lease, err := encoders.TryAcquire(ctx, 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = encoders.TryAcquire(ctx, 2)
+	fmt.Println("no permits:", errors.Is(err, lockkeeper.ErrNotAcquired))
+	_ = lease.Release(ctx)
+	lease, err = encoders.TryAcquire(ctx, 2)
+	fmt.Println("permits:", err == nil)
+	_ = lease.Release(ctx)
+	// Output:
+	// no permits: true
+	// permits: true
+}
+
+// A number of permits is a Locker, for example to acquire it together with another lock.
+func ExampleSemaphore_Locker() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	encoders, _ := semaphore.New(k, "encoders", 3, nil)
+	disks, _ := semaphore.New(k, "disks", 1, nil)
+	two, err := encoders.Locker(2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	one, err := disks.Locker(1)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	leases, err := lockkeeper.LockAll(ctx, two, one)
+	if err != nil {
+		log.Fatal(err)
+	}
+	freeEncoders, _ := encoders.Available(ctx)
+	freeDisks, _ := disks.Available(ctx)
+	fmt.Println(freeEncoders, freeDisks)
+	fmt.Println(leases.Release(ctx))
+	// Output:
+	// 1 0
+	// <nil>
+}

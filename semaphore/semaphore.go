@@ -74,6 +74,9 @@ func (s *Semaphore) checkCount(n int) error {
 // Name returns the name of the semaphore.
 func (s *Semaphore) Name() string { return s.lock.Name() }
 
+// Key returns the Redis key of the semaphore, which identifies it among all locks; lockkeeper.LockAll needs it.
+func (s *Semaphore) Key() string { return s.lock.Key() }
+
 // Locker returns n permits as a [lockkeeper.Locker]: its Lock is Acquire of n, and its TryLock is TryAcquire of n. The error is
 // ErrInvalid if n is not between 1 and the limit.
 func (s *Semaphore) Locker(n int) (lockkeeper.Locker, error) {

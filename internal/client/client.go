@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -31,6 +32,7 @@ type single interface {
 // cluster is implemented by clients of a cluster.
 type cluster interface {
 	MasterForKey(ctx context.Context, key string) (*redis.Client, error)
+	ForEachMaster(ctx context.Context, fn func(ctx context.Context, node *redis.Client) error) error
 	ReloadState(ctx context.Context)
 	Options() *redis.ClusterOptions
 }
@@ -112,6 +114,24 @@ func (c *Client) Conn(ctx context.Context, key string) (conn *redis.Conn, addr s
 		return nil, "", err
 	}
 	return node.Conn(), node.Options().Addr, nil
+}
+
+// PrimaryConns returns a dedicated connection to each primary: of a cluster to every one that has slots, else to the single server.
+// The caller closes them. Each comes from the client's main pool at its first command and is not replaced if it breaks, so that all
+// its commands are run by one server.
+func (c *Client) PrimaryConns(ctx context.Context) ([]*redis.Conn, error) {
+	if c.cluster == nil {
+		return []*redis.Conn{c.single.Conn()}, nil
+	}
+	var mu sync.Mutex
+	var conns []*redis.Conn
+	err := c.cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error { // in goroutines
+		mu.Lock()
+		defer mu.Unlock()
+		conns = append(conns, node.Conn())
+		return nil
+	})
+	return conns, err
 }
 
 // Pipelines returns how many pipelines to a node (to the single server if node is nil) may be in flight at once before

@@ -62,6 +62,12 @@ func (l *Lock) setRelease(call *transport.Call, token string, tombstone int64, c
 	call.Args = protocol.ReleaseArgs(call.Args, token, l.args.settings, tombstone, cancel)
 }
 
+// setBreak makes the call the end of somebody else's lease or queue entry. The notice is for its keeper.
+func (l *Lock) setBreak(call *transport.Call, token, policyArg, notice string) {
+	l.setCall(call, l.spec.Scripts.Break, 4, 5)
+	call.Args = protocol.BreakArgs(call.Args, token, l.args.settings, millis(tombstoneTTL), policyArg, notice)
+}
+
 // setCompletion makes the call the replacement of a lease by a record that lasts for so many ms.
 func (l *Lock) setCompletion(call *transport.Call, token string, recordTTL int64) {
 	l.setCall(call, l.spec.Scripts.Complete, 1, 2)
@@ -128,10 +134,10 @@ func (l *Lock) setInspection(call *transport.Call, subject int, after int64, cou
 	call.Args = protocol.InspectArgs(call.Args, subject, after, count)
 }
 
-// setLimitCall makes the call the reading of the limits or, if limit is not 0, their change.
-func (l *Lock) setLimitCall(call *transport.Call, limit int, token string) {
-	l.setCall(call, l.spec.Scripts.Limit, 4, 4)
-	call.Args = protocol.LimitArgs(call.Args, l.args.settings, l.args.policyArg, limit, token)
+// setLimitCall makes the call the reading of the limits or, if limit or pause is not 0, their change.
+func (l *Lock) setLimitCall(call *transport.Call, limit int, token string, pause int64) {
+	l.setCall(call, l.spec.Scripts.Limit, 4, 5)
+	call.Args = protocol.LimitArgs(call.Args, l.args.settings, l.args.policyArg, limit, token, pause)
 }
 
 // raiseFenceCall prepares a call of raise_fence.lua. MinUptime is in ms.

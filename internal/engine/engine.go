@@ -68,6 +68,8 @@ type Config struct {
 	// NotAcknowledged returns the error for a grant that replicas did not acknowledge in time. Local reports whether the
 	// primary has the grant on disk or need not; cause is nil if the time was over.
 	NotAcknowledged func(replicas, wanted int, local bool, cause error) error
+	// Broken returns the reason of a lease or a request that somebody has ended with Break.
+	Broken func(by, reason string) error
 }
 
 // Retry says how requests that fail for a transient reason are repeated.

@@ -57,7 +57,7 @@ func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
 func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		l := s.lock("x", func(spec *Spec) {
-			spec.Scripts, spec.LocalQueue, spec.PlainKey = lua.RateLimit, false, false
+			spec.Scripts, spec.LocalQueue = lua.RateLimit, false
 			spec.Limits = &Limits{Window: 9, Per: time.Minute}
 		})
 		take := func() *request {

@@ -63,8 +63,8 @@ func (cs *causes) Unwrap() []error { return cs.list }
 // Chain returns an error with its causes, outermost first. errors.Is and errors.As find all of them.
 func Chain(list ...error) error { return &causes{list, ": "} }
 
-// join returns an error that wraps the errors that are not nil, none of which caused another. It returns nil if all are nil.
-func join(list ...error) error {
+// Join returns an error that wraps the errors that are not nil, none of which caused another. It returns nil if all are nil.
+func Join(list ...error) error {
 	list = slices.DeleteFunc(list, func(err error) bool { return err == nil })
 	switch len(list) {
 	case 0:

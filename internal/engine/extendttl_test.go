@@ -20,7 +20,7 @@ func TestExtendBeyondMetadataTTLKeepsLease(t *testing.T) {
 				if set == lua.RWLock {
 					terms.Flags = "w"
 				}
-				l, err := s.Engine.Lock(Spec{Scripts: set, Name: "x", PlainKey: set == lua.Mutex, TTL: ttl})
+				l, err := s.Engine.Lock(Spec{Scripts: set, Name: "x", TTL: ttl})
 				if err != nil {
 					s.Fatal(err)
 				}

@@ -71,7 +71,7 @@ func inBubble(t *testing.T, test func(s *fixture)) {
 
 func (s *fixture) lock(name string, change ...func(*Spec)) *Lock {
 	s.Helper()
-	spec := Spec{Scripts: lua.Mutex, Name: name, PlainKey: true, TTL: ttl, LocalQueue: true}
+	spec := Spec{Scripts: lua.Mutex, Name: name, TTL: ttl, LocalQueue: true}
 	for _, f := range change {
 		f(&spec)
 	}

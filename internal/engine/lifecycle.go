@@ -24,7 +24,7 @@ type Handle interface {
 func Do(ctx context.Context, l Handle, fn func(ctx context.Context, fence uint64) error) (err error) {
 	defer func() {
 		if e := l.Release(ctx); e != nil {
-			err = join(err, e)
+			err = Join(err, e)
 		}
 	}()
 	return fn(l.Context(ctx), l.Fence())

@@ -114,11 +114,30 @@ func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, fence uint64, err
 type Taken struct {
 	Held, AtOnce  int
 	Spent, Window int
+	Paused        bool // no permits that return by the clock are granted
 }
 
 // Limit returns the limits and how many permits are taken. A positive limit becomes the one in force. It blocks until the server
 // has answered, and repeats the call until the server has swept all that has expired.
 func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
+	return l.setLimit(ctx, limit, 0)
+}
+
+// Pause keeps permits that return by the clock from being granted, for d from when the server does it, or as long as an earlier
+// pause lasts, if that is longer.
+func (l *Lock) Pause(ctx context.Context, d time.Duration) error {
+	_, err := l.setLimit(ctx, 0, millis(d))
+	return err
+}
+
+// Resume ends a pause.
+func (l *Lock) Resume(ctx context.Context) error {
+	_, err := l.setLimit(ctx, 0, -1)
+	return err
+}
+
+// setLimit sets the limit and the pause, as limit.lua has them, unless they are 0.
+func (l *Lock) setLimit(ctx context.Context, limit int, pause int64) (Taken, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return Taken{}, l.fail(err)
@@ -128,9 +147,9 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 		}
 		token, _ := l.newToken("", 0)
 		call, inDoubt, err := l.e.roundTrip(ctx, l.e.closing.Done, 0, func(p *pending) {
-			l.setLimitCall(&p.Call, limit, token)
+			l.setLimitCall(&p.Call, limit, token, pause)
 		})
-		if inDoubt = inDoubt && limit > 0; inDoubt { // a late copy would undo what others have set since
+		if inDoubt = inDoubt && (limit > 0 || pause != 0); inDoubt { // a late copy would undo what others have set since
 			l.tombstone(ctx, token)
 		}
 		l.e.endWork()
@@ -144,13 +163,13 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 		if err != nil {
 			return Taken{}, l.fail(err)
 		}
-		if inDoubt || n.LimitsChanged { // the reply that said so may have been lost
+		if limit > 0 && (inDoubt || n.LimitsChanged) { // the reply that said so may have been lost
 			l.limitsChanged(l.NewObservation(ctx, ""), "", limit)
 		}
 		if !n.More {
-			return Taken{Held: n.Held, AtOnce: n.AtOnce, Spent: n.Spent, Window: n.Window}, nil
+			return Taken{Held: n.Held, AtOnce: n.AtOnce, Spent: n.Spent, Window: n.Window, Paused: n.Paused}, nil
 		}
-		limit = 0
+		limit, pause = 0, 0
 	}
 }
 

@@ -21,7 +21,6 @@ const (
 type Spec struct {
 	Scripts     *lua.Set
 	Name        string
-	PlainKey    bool          // the lock's own key is prefix + name, shared with other libraries
 	TTL         time.Duration // of its leases
 	MaxLifetime time.Duration // after which a lease is no longer renewed; 0: no bound
 	NoRenewal   bool          // leases are not renewed
@@ -77,7 +76,7 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	if e == nil {
 		return nil, Invalid("the keeper is nil")
 	}
-	keys, err := protocol.KeysOf(e.cfg.Prefix, spec.Name, spec.Scripts.KeyKind, spec.PlainKey)
+	keys, err := protocol.KeysOf(e.cfg.Prefix, spec.Name, spec.Scripts.KeyKind, spec.Scripts.PlainKey)
 	if err != nil {
 		return nil, Invalid("%w", err)
 	}
@@ -131,6 +130,9 @@ func (e *Engine) paramsOf(m sharedParams) *sharedParams {
 
 // Name returns what is locked.
 func (l *Lock) Name() string { return l.spec.Name }
+
+// Key returns the key of the leases, which identifies the lock among all locks of a server.
+func (l *Lock) Key() string { return l.key(keyLock) }
 
 // key returns one of the lock's keys.
 func (l *Lock) key(index int) string { return l.keys[index].(string) }

@@ -145,6 +145,7 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full, ask bool, epoch u
 		deadline := h.deadline
 		h.mu.Unlock()
 		h.retention.renewed(h.grantedAt, deadline, epoch, ask, r.Recalled)
+		h.lock.listen(h.token)
 		h.observe(Renewed, now.Sub(h.grantedAt), nil)
 	case err == nil && h.state == leaseConverting: // it may have been converted, with the reply still under way
 		h.armLocked()

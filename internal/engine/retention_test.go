@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
 func (s *fixture) retaining(name string) *Retaining {
 	s.Helper()
-	l, err := s.lock(name, func(spec *Spec) { spec.Scripts, spec.LocalQueue, spec.PlainKey = lua.RWLock, false, false }).Retaining()
+	l, err := s.lock(name, func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.RWLock, false }).Retaining()
 	s.must(err)
 	return l
 }
@@ -56,5 +57,45 @@ func TestLeaseEndsWhileItIsOpened(t *testing.T) {
 			t.Error("the lease is not released with the last reader")
 		}
 		h.forget()
+	})
+}
+
+// TestRetainedNamesAreBounded checks that the least recently used name is given back when there are too many.
+func TestRetainedNamesAreBounded(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		s.retainers = retain.NewNames[*Retainer](3)
+		read := func(name string) *Retaining {
+			l := s.retaining(name)
+			s.must(s.read(l).Release(context.Background()))
+			return l
+		}
+		retained := func(name string) bool {
+			synctest.Wait()
+			return s.mini.Exists("{lock:" + name + "}:rwlock:holders")
+		}
+		read("subscribes")
+		for _, name := range []string{"a", "b", "c", "a"} { // "subscribes" leaves first
+			read(name)
+		}
+		for _, name := range []string{"a", "b", "c"} {
+			if !retained(name) {
+				t.Errorf("%s is not retained", name)
+			}
+		}
+		b := s.read(s.retaining("b"))
+		read("d")
+		if retained("c") || !retained("a") || !retained("b") || !retained("d") {
+			t.Error("the least recently used name, c, is retained, or another is not")
+		}
+		read("e")
+		read("f")
+		read("g")
+		if !retained("b") {
+			t.Error("a lease was given back with a reader inside")
+		}
+		s.must(b.Release(context.Background()))
+		if retained("b") {
+			t.Error("a name that left while a reader was inside is retained")
+		}
 	})
 }

@@ -28,7 +28,7 @@ func (e *Engine) received(payload string) {
 	for _, x := range wakeups {
 		e.mu.Lock()
 		r, recalled := e.requests[x.Serial], e.retentions[x.Serial]
-		if x.Fence > 0 || x.Recalled {
+		if x.Fence > 0 || x.Recalled || x.Broken != nil {
 			delete(e.expected, x.Serial)
 		}
 		if x.Fence > 0 && r != nil {
@@ -39,6 +39,8 @@ func (e *Engine) received(payload string) {
 		}
 		e.mu.Unlock()
 		switch {
+		case x.Broken != nil:
+			e.broken(r, x.Serial, *x.Broken)
 		case x.Recalled && recalled == nil: // it was given back
 		case x.Recalled:
 			recalled.giveBack(true)

@@ -43,6 +43,11 @@ func ReleaseArgs(command []any, token, settings any, tombstone int64, cancel int
 	return command
 }
 
+// BreakArgs appends ARGV of break.lua. The notice is one of BreakNotice.
+func BreakArgs(command []any, token, settings any, tombstone int64, policyArg, notice string) []any {
+	return append(command, token, settings, tombstone, policyArg, notice)
+}
+
 // RenewArgs appends ARGV of renew.lua. The settings are not needed if the lock's own key is the only one. For a lease that the
 // process does not retain, retained is nil.
 func RenewArgs(command []any, token any, ttl int64, exact int, settings, retained any) []any {
@@ -86,8 +91,8 @@ func CompleteArgs(command []any, token any, recordTTL int64) []any {
 }
 
 // LimitArgs appends ARGV of limit.lua.
-func LimitArgs(command []any, settings, policyArg any, limit int, token string) []any {
-	return append(command, settings, policyArg, limit, token)
+func LimitArgs(command []any, settings, policyArg any, limit int, token string, pause int64) []any {
+	return append(command, settings, policyArg, limit, token, pause)
 }
 
 // LimitsArg returns the policy argument of a semaphore or rate limit: the permits held at once, and those taken in a window of per

@@ -76,8 +76,11 @@ func OwnerKey(prefix, keeper string) string {
 	if prefix != "" {
 		tag, _ = hashTag(prefix) // checked by CheckPrefix
 	}
-	return tag + ":owner:" + keeper
+	return tag + ownerPart + keeper
 }
+
+// ownerPart precedes the keeper's id in the key of its label.
+const ownerPart = ":owner:"
 
 // All returns the keys in the order in which scripts take them.
 func (k Keys) All() []string { return []string{k.Lock, k.Meta, k.Queue, k.Heartbeats} }

@@ -12,13 +12,17 @@ func TestParseMessage(t *testing.T) {
 		payload string
 		want    []Wakeup
 	}{
-		{"a 7", []Wakeup{{"a", 7, 0, false}}},
-		{"a 7 1z 8", []Wakeup{{"a", 7, 0, false}, {"1z", 8, 0, false}}},
-		{"a -250 b 7", []Wakeup{{"a", 0, 250, false}, {"b", 7, 0, false}}},
-		{"a 9223372036854775807", []Wakeup{{"a", math.MaxInt64, 0, false}}},
-		{"a recall", []Wakeup{{"a", 0, 0, true}}},
-		{"a recall b 7", []Wakeup{{"a", 0, 0, true}, {"b", 7, 0, false}}},
+		{"a 7", []Wakeup{{"a", 7, 0, false, nil}}},
+		{"a 7 1z 8", []Wakeup{{"a", 7, 0, false, nil}, {"1z", 8, 0, false, nil}}},
+		{"a -250 b 7", []Wakeup{{"a", 0, 250, false, nil}, {"b", 7, 0, false, nil}}},
+		{"a 9223372036854775807", []Wakeup{{"a", math.MaxInt64, 0, false, nil}}},
+		{"a recall", []Wakeup{{"a", 0, 0, true, nil}}},
+		{"a recall b 7", []Wakeup{{"a", 0, 0, true, nil}, {"b", 7, 0, false, nil}}},
 		{"a recalled", nil},
+		{"a broken:", nil},
+		{"a broken:b3BzIDE", nil},
+		{"a broken:b3BzIDE:!", nil},
+		{"a broken:b3BzIDE=:", nil},
 		{"recall", nil},
 		{"", nil},
 		{" \t\n", nil},
@@ -46,7 +50,7 @@ func TestParseMessage(t *testing.T) {
 // FuzzParseMessage: no message makes the parser panic or return an impossible value.
 func FuzzParseMessage(f *testing.F) {
 	for _, s := range []string{
-		"", "a 7", "a 7 1z 8", "a -250", "a 7 b", "a 0", "a x", "a 9223372036854775808", "a -9223372036854775808", "\xff\x00 1",
+		"", "a 7", "a 7 1z 8", "a -250", "a 7 b", "a 0", "a x", "a 9223372036854775808", "a -9223372036854775808", "\xff\x00 1", "a broken:b3BzIDE: b 7",
 		"a\u00a07\u20031", strings.Repeat("a 1 1 ", 1000),
 	} {
 		f.Add(s)
@@ -63,7 +67,7 @@ func FuzzParseMessage(f *testing.F) {
 			t.Errorf("%d wakeups", len(list))
 		}
 		for _, g := range list {
-			if g.Serial == "" || g.Fence < 0 || g.RetryIn < 0 || bit(g.Fence > 0)+bit(g.RetryIn > 0)+bit(g.Recalled) != 1 {
+			if g.Serial == "" || g.Fence < 0 || g.RetryIn < 0 || bit(g.Fence > 0)+bit(g.RetryIn > 0)+bit(g.Recalled)+bit(g.Broken != nil) != 1 {
 				t.Errorf("%+v", g)
 			}
 		}
@@ -75,4 +79,17 @@ func bit(b bool) int {
 		return 1
 	}
 	return 0
+}
+
+// FuzzBreakNotice: what a notice says is what was put in, whatever that is, and the message has one pair.
+func FuzzBreakNotice(f *testing.F) {
+	for _, s := range [][2]string{{"", ""}, {"ops 1", "stuck since 12:00\n"}, {"\xff", ":recall 7 "}, {strings.Repeat("é", 128), "x"}} {
+		f.Add(s[0], s[1])
+	}
+	f.Fuzz(func(t *testing.T, by, reason string) {
+		list, err := ParseMessage("1z " + BreakNotice(Breaker{by, reason}))
+		if err != nil || len(list) != 1 || list[0].Broken == nil || *list[0].Broken != (Breaker{by, reason}) || list[0].Serial != "1z" {
+			t.Errorf("%q, %q: %+v, %v", by, reason, list, err)
+		}
+	})
 }

@@ -200,6 +200,29 @@ func ParseReleaseReply(n []int64) (ReleaseReply, error) {
 	return ReleaseReply{}, invalid(script, "code %d", code)
 }
 
+// BreakReply is the reply of break.lua.
+type BreakReply struct {
+	Code int64 // Granted: it had a lease; Left: it had a place; Refused: it had nothing
+	Told bool  // its keeper has received the message
+	More bool  // there is more to admit
+}
+
+// ParseBreakReply returns the reply of break.lua.
+func ParseBreakReply(n []int64) (BreakReply, error) {
+	const script = "break"
+	code, err := reply(n).code(script)
+	if err != nil {
+		return BreakReply{}, err
+	}
+	if err := reply(n).checkLength(script, 3); err != nil {
+		return BreakReply{}, err
+	}
+	if code != lua.Granted && code != lua.Left && code != lua.Refused || n[1]&^1 != 0 || n[2]&^1 != 0 {
+		return BreakReply{}, invalid(script, "%v", n)
+	}
+	return BreakReply{code, n[1] == 1, n[2] == 1}, nil
+}
+
 // RenewReply is the reply of renew.lua.
 type RenewReply struct {
 	Held     bool  // the token has the lease
@@ -319,6 +342,7 @@ type LimitReply struct {
 	Spent, Window int  // permits that were taken in the window, and the most in it
 	More          bool // the script stopped at its bound before it had swept and admitted all
 	LimitsChanged bool // the call has changed the limits in force
+	Paused        bool // no permits are granted at present that return by the clock
 }
 
 // ParseLimitReply returns the reply of limit.lua.
@@ -331,7 +355,7 @@ func ParseLimitReply(n []int64) (LimitReply, error) {
 	case code != lua.Granted:
 		return LimitReply{}, invalid(script, "code %d", code)
 	}
-	if err := reply(n).checkLength(script, 6); err != nil {
+	if err := reply(n).checkLength(script, 7); err != nil {
 		return LimitReply{}, err
 	}
 	for _, x := range n {
@@ -342,6 +366,7 @@ func ParseLimitReply(n []int64) (LimitReply, error) {
 	return LimitReply{
 		Held: int(n[1]), AtOnce: int(n[2]), Spent: int(n[3]), Window: int(n[4]),
 		More: n[5]&moreToAdmit != 0, LimitsChanged: n[5]&limitsChanged != 0,
+		Paused: n[6] > 0,
 	}, nil
 }
 

@@ -13,6 +13,9 @@ type conn struct {
 	subscriber *Subscriber
 	node       *redis.Client // the node of a cluster; nil on a single server
 	sub        *redis.PubSub
+	receiving  bool // set by the goroutine that subscribes
+
+	subscribing bool // a command to subscribe is being sent, during which go-redis has a mutex locked; guarded by subscriber.mu
 }
 
 // connTo returns the connection to the node and opens one if there is none. It returns nil after Close.
@@ -34,7 +37,6 @@ func (s *Subscriber) connTo(node *redis.Client) *conn {
 		c.sub = s.cfg.Client.Subscribe(s.closing)
 	}
 	s.conns[c] = struct{}{}
-	s.wg.Go(c.receive)
 	return c
 }
 
@@ -52,7 +54,9 @@ func (s *Subscriber) discardLocked(c *conn) {
 	delete(s.conns, c)
 	s.failures++
 	s.cfg.Client.Reload(s.closing)
-	s.wg.Go(func() { _ = c.sub.Close() }) // may block while go-redis is reconnecting
+	if !c.subscribing { // else subscribeOn closes it
+		s.wg.Go(func() { _ = c.sub.Close() }) // may block while go-redis is reconnecting
+	}
 	for _, ch := range s.channels {
 		if ch.conn == c {
 			s.detachLocked(ch)
@@ -74,6 +78,15 @@ func (c *conn) subscribe(names []string) error {
 		}
 	}
 	return nil
+}
+
+// startReceiving receives in the background from now on. It is called once the connection has been established, because go-redis
+// keeps a mutex locked until then, which receiving needs as well.
+func (c *conn) startReceiving() {
+	if !c.receiving {
+		c.receiving = true
+		c.subscriber.wg.Go(c.receive)
+	}
 }
 
 // receive handles what the connection receives until the connection is closed.

@@ -161,10 +161,15 @@ func (s *Subscriber) RetainSubscribed(name string) *atomic.Uint64 {
 		return &ch.epoch
 	}
 	s.mu.Unlock()
+	s.Begin(name)
+	return nil
+}
+
+// Begin subscribes to the channel in the background.
+func (s *Subscriber) Begin(name string) {
 	ctx, cancel := context.WithCancel(s.closing)
 	cancel()
 	_ = s.Subscribe(ctx, name)
-	return nil
 }
 
 // Release undoes a Retain. An unused channel stays subscribed for a while, because it is likely to be used again.
@@ -309,11 +314,22 @@ func (s *Subscriber) subscribeOn(node *redis.Client, channels []*channel) {
 		ch.conn = c
 		names[i] = ch.name
 	}
+	c.subscribing = true
 	s.mu.Unlock()
-	if err := c.subscribe(names); err != nil {
+	err := c.subscribe(names)
+	s.mu.Lock()
+	c.subscribing = false
+	_, open := s.conns[c]
+	s.mu.Unlock()
+	switch {
+	case !open: // it was discarded meanwhile
+		_ = c.sub.Close()
+		return
+	case err != nil:
 		s.discard(c)
 		return
 	}
+	c.startReceiving()
 	time.AfterFunc(ackTimeout, func() { s.checkAck(c, channels) })
 }
 

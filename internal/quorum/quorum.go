@@ -98,6 +98,15 @@ func New(spec Spec) (*Lock, error) {
 // Name returns what is locked.
 func (l *Lock) Name() string { return l.spec.Name }
 
+// Key returns the smallest of the lock's keys at the servers. They are equal, unless the prefixes differ.
+func (l *Lock) Key() string {
+	key := l.locks[0].Key()
+	for _, at := range l.locks[1:] {
+		key = min(key, at.Key())
+	}
+	return key
+}
+
 // fail makes an error of the lock. Causes that are nil do not count.
 func (l *Lock) fail(answers []error, causes ...error) error {
 	causes = slices.DeleteFunc(causes, func(err error) bool { return err == nil })

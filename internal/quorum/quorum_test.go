@@ -131,7 +131,7 @@ func (s *fixture) process(observe func(engine.Event)) (nets []*faultnet.Net, eng
 func (s *fixture) lock(engines []*engine.Engine, change ...func(*Spec)) *Lock {
 	s.Helper()
 	spec := Spec{
-		Spec:    engine.Spec{Scripts: lua.Redlock, Name: "x", PlainKey: true, TTL: ttl},
+		Spec:    engine.Spec{Scripts: lua.Redlock, Name: "x", TTL: ttl},
 		Engines: engines, ServerTimeout: serverTimeout, MaxRetryDelay: 250 * time.Millisecond,
 		Fail: func(answers []error, causes ...error) error { return &failure{answers, engine.Chain(causes...)} },
 	}
@@ -280,7 +280,7 @@ func (s *fixture) part(ttl time.Duration, fence int64) *engine.Lease {
 	s.Helper()
 	s.parts++
 	l, err := s.engines[0].Lock(engine.Spec{
-		Scripts: lua.Redlock, Name: fmt.Sprint("part ", s.parts), PlainKey: true, TTL: ttl, NoRenewal: true,
+		Scripts: lua.Redlock, Name: fmt.Sprint("part ", s.parts), TTL: ttl, NoRenewal: true,
 	})
 	s.must(err)
 	granted := make(answers, 1)

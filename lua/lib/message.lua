@@ -1,6 +1,7 @@
 -- message: publishes to a keeper's channel. Wants channel_prefix and sharded. A message is a list of pairs, of which each is
 -- a serial with a fence (the lease was granted), with a negative number of ms (retry then), with -1 (retry at once), or with
--- the word recall (give this lease back; see policy/rwlock/recall and policy/mutex/recall).
+-- the word recall (give this lease back; see policy/rwlock/recall and policy/mutex/recall), or with a word that begins with broken
+-- (somebody has ended this lease or request; see break).
 
 -- subscribed says whether a keeper has subscribed at this server, or true if the server does not say.
 local function subscribed(keeper)

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// Child is another process of this test binary. Its environment tells its TestMain what to run. It ends with the
-// test, or at the latest with this process.
+// Child is another process, which ends with the test, or at the latest with this process.
 type Child struct {
 	Lines chan string // what it prints; closed when the process has ended
 
@@ -20,16 +19,25 @@ type Child struct {
 	in  io.WriteCloser
 }
 
-// StartChild starts a child. env is added to its environment, as "name=value".
+// StartChild starts a process of this test binary. env is added to its environment, as "name=value", and tells its
+// TestMain what to run.
 func StartChild(t TB, env ...string) *Child {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Child{Lines: make(chan string, 100), t: t, cmd: exec.Command(self)}
-	c.cmd.Env = append(os.Environ(), env...)
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), env...)
+	return StartCommand(t, cmd)
+}
+
+// StartCommand starts a process of another program. What it prints as errors is printed by this process.
+func StartCommand(t TB, cmd *exec.Cmd) *Child {
+	t.Helper()
+	c := &Child{Lines: make(chan string, 100), t: t, cmd: cmd}
 	c.cmd.Stderr = os.Stderr
+	var err error
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}

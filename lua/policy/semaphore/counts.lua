@@ -9,5 +9,5 @@ end
 
 -- full says whether so many permits may not be had now, the expired ones included that are not swept yet.
 local function full(n, holds, by_clock)
-  return holds and used + n > at_once or by_clock and spent + n > window
+  return holds and used + n > at_once or by_clock and (spent + n > window or pause_left > 0)
 end

@@ -3,25 +3,29 @@
 local c = call('ZMSCORE', lock, 'used', 'spent', token, '@' .. token)
 local lease_score, clock_score = tonumber(c[3] or nil), tonumber(c[4] or nil)
 used, spent = -(c[1] or 0), -(c[2] or 0)
-local known, in_force = string.match(call('HGET', meta, 'limits') or '', '^(%S+) (%S+)$')
+local known, in_force, ends, ms = string.match(call('HGET', meta, 'limits') or '', '^(%S+) (%S+) ?(%d*) ?(%d*)$')
 -- include: policy/semaphore/wait
 -- include: lib/fence
 -- include: policy/semaphore/terms
 -- include: policy/semaphore/limits
+-- include: policy/semaphore/save_limits
 -- include: policy/semaphore/enter
 -- include: policy/semaphore/sweep
 -- include: policy/semaphore/exceeds
 -- include: policy/semaphore/frees_in
 local n, holds, by_clock = terms_of(token)
 set_limits(in_force)
+set_pause(ends, ms)
 if known ~= policy_arg then
   if known then freed, limits_changed, head_stale = true, 2, true end
-  call('HSET', meta, 'limits', policy_arg .. ' ' .. policy_arg)
+  save_limits(policy_arg, policy_arg)
   call('HDEL', meta, 'window')
   call('PEXPIRE', meta, metadata_ttl, 'NX')
   set_limits(policy_arg)
   -- What was taken under a shorter window returns later now.
   keep_lock(keep_window())
+elseif pause_differs then
+  save_limits(known, in_force)
 end
 local held_until = holds and lease_score and lease_score > now and lease_score
 -- include: policy/leases/existing

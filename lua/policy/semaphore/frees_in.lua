@@ -8,12 +8,13 @@
 -- include: policy/leases/scores
 
 -- returns_in is a lower bound of the ms until a token can have its permits, as far as that depends on permits that return by
--- the clock: those that it and everyone before it need have to return first. 0 if it is not known. One that exceeds the
+-- the clock: those that it and everyone before it need have to return first, after a pause. 0 if it is not known. One that exceeds the
 -- limit learns that when there is any room. Of a long queue and of a crowded window it reads fifty entries each, and
 -- estimates the rest from below: as nothing, where some of the fifty waiters are gone.
 local function returns_in(token)
   local n, holds, by_clock = terms_of(token)
-  if not by_clock or not at_once or window == math.huge then return 0 end
+  if not by_clock or not at_once then return 0 end
+  if window == math.huge then return pause_left end
   if exceeds_limit(n, holds, by_clock) then n = 1 end
   if not used then read_counts('used') end
   local rank = call('ZRANK', queue, token) or call('ZCARD', queue)
@@ -39,9 +40,9 @@ local function returns_in(token)
   if #needs < #ahead then rest = 0 end
   if rest == 0 then needs[#needs + 1] = n end
   total = total + rest + n
-  local free, at, i = window - spent, 0, 1
+  local free, at, i = window - spent, pause_left, 1
   local short = total - free
-  if short <= 0 then return 0 end
+  if short <= 0 then return at end
 
   -- What returns, in order, as far as it is needed. What is taken meanwhile returns a window later.
   local list = call('ZRANGE', lock, TAKEN, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, math.min(short, 50), 'WITHSCORES')
@@ -52,7 +53,7 @@ local function returns_in(token)
   local complete = short <= 50 or #returning < 50
   for _, need in ipairs(needs) do
     while free < need and returning[i] do
-      at, free, i = returning[i][1], free + returning[i][2], i + 1
+      at, free, i = math.max(at, returning[i][1]), free + returning[i][2], i + 1
     end
     if free < need then break end
     free = free - need
@@ -63,13 +64,12 @@ local function returns_in(token)
     -- Of all these permits at most as many as the limit are taken in the last window, and in each one before. So those
     -- that remain were taken some windows earlier. If each @token takes one permit, this is exact.
     local all, windows = call('ZCOUNT', lock, '-inf', TAKEN), math.ceil(total / window)
-    local r = total + all - windows * window
+    local r, first = total + all - windows * window, pause_left
     if r >= 1 then
       local last = call('ZRANGE', lock, all - r, all - r, 'WITHSCORES')
-      at = math.max(at, math.ceil((-last[2] - now_us) / 1000) + windows * (per + 1))
-    else
-      at = math.max(at, (windows - 1) * (per + 1))
+      first = math.max(first, math.ceil((-last[2] - now_us) / 1000) + per + 1)
     end
+    at = math.max(at, first + (windows - 1) * (per + 1))
   end
   return at
 end
@@ -77,7 +77,7 @@ end
 -- For the first waiter it is also when a lease ends.
 local function frees_in(token)
   if token then return returns_in(token) end
-  local head = window and window < math.huge and call('ZRANGE', queue, '0', '0')[1]
+  local head = window and (window < math.huge or pause_left > 0) and call('ZRANGE', queue, '0', '0')[1]
   local ms = head and returns_in(head) or 0
   if ms > 0 then return ms end
   first_end = first_end or tonumber(call('ZRANGE', lock, '(' .. now, ENDLESS, 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')[2] or nil)

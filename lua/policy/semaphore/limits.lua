@@ -8,3 +8,10 @@ local function set_limits(text)
   if at_once == 0 then at_once = math.huge end
   if window == 0 then window = math.huge end
 end
+
+-- set_pause sets the pause from what follows the limits.
+local function set_pause(ends, ms)
+  if not ends or ends == '' then return end
+  pause_left = math.max(math.min(ends - now, ms + 0), 0)
+  pause_differs = pause_left == 0 or pause_left < ends - now
+end

@@ -3,5 +3,7 @@
 local limits
 if not at_once then
   limits = call('HGET', meta, 'limits')
-  set_limits(string.match(limits or '', ' (%S+)$') or policy_arg)
+  local in_force, ends, ms = string.match(limits or '', '^%S+ (%S+) ?(%d*) ?(%d*)$')
+  set_limits(in_force or policy_arg)
+  set_pause(ends, ms)
 end

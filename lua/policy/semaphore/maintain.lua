@@ -1,5 +1,6 @@
 -- include: policy/leases/maintain
 -- include: policy/semaphore/load_limits
+-- include: policy/semaphore/save_limits
 -- include: policy/semaphore/keep_window
 local maintain_leases = maintain
 
@@ -21,4 +22,5 @@ local function maintain()
     call('HSET', meta, 'limits', limits)
     keep_lock(keep_window())
   end
+  if pause_differs then save_limits(string.match(limits, '^(%S+) (%S+)')) end
 end

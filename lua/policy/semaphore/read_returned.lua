@@ -7,9 +7,10 @@ local sweeps_all = oldest and few and spent + n <= window
 local gone, returned_n, full_since = {}, 0, nil
 if spent > 0 and not sweeps_all then
   for i, member in ipairs(call('ZRANGE', lock, TAKEN, 1 - since, 'BYSCORE', 'REV', 'LIMIT', '0', '100')) do
-    local _, permits = string.match(member, TERMS, TERMS_FROM)
+    local flags, permits = string.match(member, TERMS, TERMS_FROM)
     returned_n = returned_n + permits
-    gone[2 * i - 1], gone[2 * i] = member, '#' .. string.sub(member, 2)
+    -- A token that holds permits as well, since it is of a caller with other limits, keeps its fence.
+    gone[2 * i - 1], gone[2 * i] = member, string.find(flags, 'h', 1, true) and member or '#' .. string.sub(member, 2)
   end
   if #gone == 0 and n == 1 and spent == window then
     full_since = string.sub(call('ZRANGE', lock, TAKEN, '-inf', 'BYSCORE', 'REV', 'LIMIT', '0', '1', 'WITHSCORES')[2], 2)

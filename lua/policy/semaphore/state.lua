@@ -9,7 +9,9 @@
 --   spent   minus the permits of all @tokens in it, likewise
 -- Fields of the meta hash:
 --   limits  two times <at once>:<in a window>:<ms of the window>, with 0 for no limit: first as the last caller knew them,
---           then as they are in force, which SetLimit may have changed
+--           then as they are in force, which SetLimit may have changed. While permits by the clock are paused, the ms at which
+--           that ends follows, and for how many ms it was to last when this was written. The short forms do not know the field
+--           then, so they need not look for a pause
 --   window  what take may rely on. If it is there, each @token is for one permit and has neither lease nor #token, and the
 --           newest was taken at the last fence, when all that had returned were removed. If the window is full as well, it is
 --           the µs at which the oldest was taken
@@ -21,4 +23,7 @@ local TERMS, TERMS_FROM = '(%l+)(%d+)$', -14
 -- at_once, window, per: the limits in force, and the window in ms; nil: unknown.
 -- used, spent: the counts, positive; nil: not read yet.
 -- first_end: when the lease ends that ends first; nil: unknown.
+-- pause_left: the ms for which no permits are granted that return by the clock. pause_differs: the metadata has another pause,
+-- one that has ended, or that lasts longer because the clock was set back.
 local at_once, window, per, used, spent, first_end
+local pause_left, pause_differs = 0, false

@@ -1,0 +1,364 @@
+package lockkeeper_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+	"github.com/redis/go-redis/v9"
+)
+
+// breakable are primitives of which one request at a time holds the lock, with a short ttl, which decides when a keeper subscribes.
+var breakable = []struct {
+	kind string
+	open func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error)
+}{
+	{"mutex", func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
+		return mutex.New(k, "x", &mutex.Options{TTL: ttl})
+	}},
+	{"fair", func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
+		return fair.New(k, "x", &fair.Options{TTL: ttl})
+	}},
+	{"rwlock", func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
+		return rwlock.New(k, "x", &rwlock.Options{TTL: ttl})
+	}},
+	{"semaphore", func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
+		s, err := semaphore.New(k, "x", 2, &semaphore.Options{TTL: ttl})
+		if err != nil {
+			return nil, err
+		}
+		return s.Locker(2)
+	}},
+	{"ratelimit", func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
+		r, err := ratelimit.New(k, "x", 1_000_000, time.Minute, &ratelimit.Options{TTL: ttl, MaxConcurrent: 1})
+		if err != nil {
+			return nil, err
+		}
+		return r.Locker(1)
+	}},
+}
+
+// waiting is a call that waits in the background.
+type waiting struct {
+	lease *lockkeeper.Lease
+	err   error
+	done  chan struct{}
+}
+
+// lock waits for a lock in the background, and returns when the server has queued the request.
+func (l *looker) lock(kind string, lock lockkeeper.Locker) *waiting {
+	l.Helper()
+	before := len(l.waiters(kind))
+	w := &waiting{done: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(background, time.Minute)
+	go func() {
+		defer close(w.done)
+		w.lease, w.err = lock.Lock(ctx)
+	}()
+	l.Cleanup(func() { cancel(); <-w.done })
+	l.eventually(func() bool { return len(l.waiters(kind)) > before })
+	return w
+}
+
+func (l *looker) waiters(kind string) []lockkeeper.Waiter {
+	return must(lockkeeper.Inspect(background, l.Keeper, kind, "x")).Waiters
+}
+
+// isBroken checks that an error is one of a break.
+func isBroken(t *testing.T, err, also error) {
+	t.Helper()
+	var b *lockkeeper.BrokenError
+	if !errors.Is(err, also) || !errors.As(err, &b) || *b != (lockkeeper.BrokenError{Reason: "stuck for hours", By: "ops 1"}) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+var byOps = lockkeeper.BreakOptions{Reason: "stuck for hours", By: "ops 1"}
+
+func withToken(token string) lockkeeper.BreakOptions {
+	o := byOps
+	o.Token = token
+	return o
+}
+
+var all = lockkeeper.BreakOptions{All: true, Reason: "stuck for hours", By: "ops 1"}
+
+// TestBreakHolder checks that a holder whose keeper is subscribed is told at once, and the next waiter is granted the lock.
+func TestBreakHolder(t *testing.T) {
+	servers(t, func(t *testing.T, rdb func() redis.UniversalClient) {
+		for _, p := range breakable {
+			t.Run(p.kind, func(t *testing.T) {
+				ops, next := newLooker(t, rdb(), nil), newLooker(t, rdb(), nil)
+				holder := newLooker(t, rdb(), nil)
+				t.Cleanup(func() { flush(t, ops) })
+				// The holder has waited, so its keeper is subscribed, also on a Cluster.
+				first := must(must(p.open(ops.Keeper, time.Minute)).TryLock(background))
+				w := holder.lock(p.kind, must(p.open(holder.Keeper, time.Minute)))
+				if err := first.Release(background); err != nil {
+					t.Fatal(err)
+				}
+				<-w.done
+				lease := must(w.lease, w.err)
+				ctx := lease.Context(background)
+				waiter := next.lock(p.kind, must(p.open(next.Keeper, time.Minute)))
+
+				b := must(lockkeeper.Break(background, ops.Keeper, p.kind, "x", withToken(lease.Token())))
+				if len(b.Holders) != 1 || b.Holders[0].Token != lease.Token() || len(b.Waiters) != 0 || b.Told != 1 {
+					t.Errorf("%+v", b)
+				}
+				select {
+				case <-lease.Done():
+				case <-time.After(10 * time.Second): // less than a renewal takes
+					t.Fatal("the holder was not told")
+				}
+				isBroken(t, lease.Err(), lockkeeper.ErrLost)
+				<-ctx.Done()
+				isBroken(t, context.Cause(ctx), lockkeeper.ErrLost)
+				isBroken(t, lease.Release(background), lockkeeper.ErrLost)
+				<-waiter.done
+				if waiter.err != nil || waiter.lease.Fence() <= lease.Fence() {
+					t.Fatalf("%v, fences %d and %d", waiter.err, waiter.lease.Fence(), lease.Fence())
+				}
+				again := must(lockkeeper.Break(background, ops.Keeper, p.kind, "x", withToken(lease.Token())))
+				if len(again.Holders)+len(again.Waiters)+again.Told != 0 {
+					t.Errorf("a token that is gone: %+v", again)
+				}
+				if err := waiter.lease.Release(background); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	})
+}
+
+func flush(t *testing.T, l *looker) {
+	if c, ok := l.rdb.(*redis.ClusterClient); ok {
+		_ = c.ForEachMaster(background, func(ctx context.Context, n *redis.Client) error { return n.FlushAll(ctx).Err() })
+		return
+	}
+	_ = l.rdb.FlushAll(background)
+}
+
+// TestBreakWaiter checks that a waiting call returns at once and leaves the queue, and the others keep their order.
+func TestBreakWaiter(t *testing.T) {
+	servers(t, func(t *testing.T, rdb func() redis.UniversalClient) {
+		for _, p := range breakable {
+			t.Run(p.kind, func(t *testing.T) {
+				ops := newLooker(t, rdb(), nil)
+				t.Cleanup(func() { flush(t, ops) })
+				lease := must(must(p.open(ops.Keeper, time.Minute)).TryLock(background))
+				var calls []*waiting
+				for range 3 {
+					l := newLooker(t, rdb(), nil)
+					calls = append(calls, l.lock(p.kind, must(p.open(l.Keeper, time.Minute))))
+				}
+				queue := ops.waiters(p.kind)
+				b := must(lockkeeper.Break(background, ops.Keeper, p.kind, "x", withToken(queue[1].Token)))
+				if len(b.Waiters) != 1 || b.Waiters[0].Token != queue[1].Token || len(b.Holders) != 0 || b.Told != 1 {
+					t.Errorf("%+v", b)
+				}
+				<-calls[1].done
+				isBroken(t, calls[1].err, lockkeeper.ErrNotAcquired)
+				if left := ops.waiters(p.kind); len(left) != 2 || left[0].Token != queue[0].Token || left[1].Token != queue[2].Token {
+					t.Errorf("%+v", left)
+				}
+				for _, next := range []*waiting{calls[0], calls[2]} {
+					if err := lease.Release(background); err != nil {
+						t.Error(err)
+					}
+					<-next.done
+					lease = must(next.lease, next.err)
+				}
+				if err := lease.Release(background); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	})
+}
+
+// TestBreakAll checks that everybody is ended and nobody is granted the lock meanwhile.
+func TestBreakAll(t *testing.T) {
+	servers(t, func(t *testing.T, rdb func() redis.UniversalClient) {
+		for _, p := range breakable {
+			t.Run(p.kind, func(t *testing.T) {
+				ops := newLooker(t, rdb(), nil)
+				t.Cleanup(func() { flush(t, ops) })
+				holder := must(must(p.open(ops.Keeper, time.Minute)).TryLock(background))
+				var calls []*waiting
+				for range 3 {
+					l := newLooker(t, rdb(), nil)
+					calls = append(calls, l.lock(p.kind, must(p.open(l.Keeper, time.Minute))))
+				}
+				queue := ops.waiters(p.kind)
+				b := must(lockkeeper.Break(background, ops.Keeper, p.kind, "x", all))
+				if len(b.Holders) != 1 || len(b.Waiters) != 3 || b.Told < 3 || b.Waiters[0].Token != queue[0].Token {
+					t.Errorf("%+v", b)
+				}
+				for _, w := range calls {
+					<-w.done
+					isBroken(t, w.err, lockkeeper.ErrNotAcquired)
+				}
+				if in := must(lockkeeper.Inspect(background, ops.Keeper, p.kind, "x")); len(in.Holders)+len(in.Waiters) != 0 {
+					t.Errorf("%+v", in)
+				}
+				next := must(must(p.open(ops.Keeper, time.Minute)).TryLock(background))
+				if next.Fence() <= holder.Fence() {
+					t.Errorf("fence %d after %d", next.Fence(), holder.Fence())
+				}
+			})
+		}
+	})
+}
+
+// TestBreakWithoutMessage checks that a holder and a waiter hear of a break by a renewal and a heartbeat if the message is lost.
+func TestBreakWithoutMessage(t *testing.T) {
+	s := miniredis.RunT(t)
+	s.ClockTTL(true)
+	for _, p := range breakable {
+		t.Run(p.kind, func(t *testing.T) {
+			t.Cleanup(s.FlushAll)
+			var dialer net.Dialer
+			network := faultnet.New(func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return dialer.DialContext(ctx, "tcp", s.Addr())
+			})
+			cut := newLooker(t, redis.NewClient(network.Options(time.Second)), &lockkeeper.Options{HeartbeatInterval: 50 * time.Millisecond})
+			ops := newLooker(t, redis.NewClient(&redis.Options{Addr: s.Addr()}), nil)
+			lease := must(must(p.open(cut.Keeper, time.Second)).TryLock(background))
+			w := cut.lock(p.kind, must(p.open(cut.Keeper, time.Second)))
+			network.LoseMessages()
+			must(lockkeeper.Break(background, ops.Keeper, p.kind, "x", all))
+			<-lease.Done()
+			<-w.done
+			var b *lockkeeper.BrokenError
+			if err := lease.Err(); !errors.Is(err, lockkeeper.ErrLost) || errors.As(err, &b) {
+				t.Error(err)
+			}
+			if !errors.Is(w.err, lockkeeper.ErrNotAcquired) || errors.As(w.err, &b) {
+				t.Error(w.err)
+			}
+		})
+	}
+}
+
+// TestBreakHolderThatNeverWaited checks that a keeper that has renewed a lease is told, and that both keepers and the hook say so.
+func TestBreakHolderThatNeverWaited(t *testing.T) {
+	s := miniredis.RunT(t)
+	s.ClockTTL(true)
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
+	defer rdb.Close()
+	var mu sync.Mutex
+	var log bytes.Buffer
+	renewed, lost := make(chan struct{}, 100), make(chan error, 1)
+	k := must(lockkeeper.New(rdb, &lockkeeper.Options{
+		Logger: slog.New(slog.NewTextHandler(&locked{&mu, &log}, nil)),
+		Hooks: lockkeeper.Hooks{
+			Renewed: func(lockkeeper.Event) { renewed <- struct{}{} },
+			Lost:    func(e lockkeeper.Event) { lost <- e.Err },
+		},
+	}))
+	defer k.Close()
+	lease := must(must(mutex.New(k, "x", &mutex.Options{TTL: time.Second})).TryLock(background))
+	<-renewed
+	ops := newLooker(t, redis.NewClient(&redis.Options{Addr: s.Addr()}), nil)
+	ops.eventually(func() bool { return len(s.PubSubChannels("*")) == 1 })
+	if b := must(lockkeeper.Break(background, ops.Keeper, "mutex", "x", withToken(lease.Token()))); b.Told != 1 {
+		t.Errorf("%+v", b)
+	}
+	isBroken(t, <-lost, lockkeeper.ErrLost)
+	ops.eventually(func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return strings.Contains(log.String(), `a lease of this process was broken" kind=mutex name=x`) &&
+			strings.Contains(log.String(), `by="ops 1" reason="stuck for hours"`)
+	})
+}
+
+// locked is a buffer that is written by several goroutines.
+type locked struct {
+	mu *sync.Mutex
+	b  *bytes.Buffer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// TestBreakRetained checks that what a process grants by a lease that it retains ends with it.
+func TestBreakRetained(t *testing.T) {
+	s := miniredis.RunT(t)
+	s.ClockTTL(true)
+	client := func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: s.Addr()}) }
+	ops, l := newLooker(t, client(), nil), newLooker(t, client(), nil)
+	rw := must(rwlock.New(l.Keeper, "x", &rwlock.Options{Retain: true}))
+	var leases []*lockkeeper.Lease
+	l.eventually(func() bool { // until two reads share a lease
+		leases = append(leases, must(rw.RLock(background)))
+		n := len(leases)
+		return n > 1 && leases[n-1].Token() == leases[n-2].Token()
+	})
+	must(lockkeeper.Break(background, ops.Keeper, "rwlock", "x", all))
+	for _, lease := range leases {
+		<-lease.Done()
+		isBroken(t, lease.Err(), lockkeeper.ErrLost)
+	}
+	must(must(rwlock.New(ops.Keeper, "x", nil)).TryLock(background))
+}
+
+// TestBreakForeign checks that the key of another library is deleted, and that takings by the clock are not ended.
+func TestBreakForeign(t *testing.T) {
+	s := miniredis.RunT(t)
+	ops := newLooker(t, redis.NewClient(&redis.Options{Addr: s.Addr()}), nil)
+	_ = s.Set("lock:x", "their token")
+	if b := must(lockkeeper.Break(background, ops.Keeper, "mutex", "x", all)); len(b.Holders) != 1 || b.Told != 0 || s.Exists("lock:x") {
+		t.Errorf("%+v", b)
+	}
+	r := must(ratelimit.New(ops.Keeper, "x", 2, time.Minute, nil))
+	must(r.Allow(background))
+	if b := must(lockkeeper.Break(background, ops.Keeper, "ratelimit", "x", all)); len(b.Holders) != 0 || must(r.Available(background)) != 1 {
+		t.Errorf("%+v", b)
+	}
+	s.Del("lock:x")
+	s.HSet("lock:x", "a", "b")
+	if _, err := lockkeeper.Break(background, ops.Keeper, "mutex", "x", all); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+		t.Error(err)
+	}
+}
+
+func TestBreakInvalid(t *testing.T) {
+	l := newLooker(t, noServer(t), nil)
+	for what, o := range map[string]lockkeeper.BreakOptions{
+		"neither Token nor All": {}, `Token "t"`: {Token: "t", All: true},
+		"Reason has 257 bytes": {All: true, Reason: strings.Repeat("x", 257)}, `Reason "a\nb"`: {All: true, Reason: "a\nb"},
+		"By has 257 bytes": {All: true, By: strings.Repeat("x", 257)}, `By "\xff"`: {All: true, By: "\xff"},
+	} {
+		if b, err := lockkeeper.Break(background, l.Keeper, "mutex", "x", o); b != nil || !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v, %v", what, b, err)
+		}
+	}
+	if _, err := lockkeeper.Break(background, l.Keeper, "lock", "x", all); !errors.Is(err, lockkeeper.ErrInvalid) {
+		t.Error(err)
+	}
+	for want, e := range map[string]lockkeeper.BrokenError{`broken by "a"`: {By: "a"}, `broken by "a": b`: {By: "a", Reason: "b"}} {
+		if got := fmt.Sprint(&e); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}

@@ -1,0 +1,190 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// This file has both sides of a break: that of who ends a lease or a queue entry of somebody else, and that of its keeper, which is
+// told so by a message.
+
+// maxBreakText is the maximum length of a reason and of who gives it, in bytes.
+const maxBreakText = 256
+
+// BreakOptions say what Break ends. Package lockkeeper documents the fields.
+type BreakOptions struct {
+	Token      string
+	All        bool
+	Reason, By string
+}
+
+// Broken is what Break ended.
+type Broken struct {
+	Holders []Holder
+	Waiters []Waiter
+	Told    int
+}
+
+// check returns an ErrInvalid if the options are not valid.
+func (o *BreakOptions) check() error {
+	switch {
+	case o.Token == "" && !o.All:
+		return Invalid("neither Token nor All is set; set one of them")
+	case o.Token != "" && o.All:
+		return Invalid("Token %q is set together with All; set only one of them", o.Token)
+	}
+	for _, x := range []struct{ option, text string }{{"Reason", o.Reason}, {"By", o.By}} {
+		switch {
+		case len(x.text) > maxBreakText:
+			return Invalid("%s has %d bytes, the maximum is %d", x.option, len(x.text), maxBreakText)
+		case strings.ContainsFunc(x.text, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }):
+			return Invalid("%s %q has characters that cannot be printed", x.option, x.text)
+		}
+	}
+	return nil
+}
+
+// Break ends leases and queue entries, of this keeper or another. It first reads which there are. Waiters are ended before holders,
+// the last in the queue first, so that none of them is granted what the others had. After an error it returns what was ended
+// before it.
+func (l *Lock) Break(ctx context.Context, o BreakOptions) (*Broken, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	if o.By == "" {
+		o.By = l.e.cfg.Owner
+	}
+	if o.By == "" {
+		o.By = l.e.id // the keeper has no label
+	}
+	state, err := l.Inspection(ctx)
+	if err != nil {
+		return nil, err
+	}
+	arg := l.breakingArg()
+	done := &Broken{}
+	notice := protocol.BreakNotice(protocol.Breaker{By: o.By, Reason: o.Reason})
+	for _, w := range slices.Backward(state.Waiters) {
+		if o.All || w.Token == o.Token {
+			r, err := l.breakToken(ctx, w.Token, arg, notice)
+			if err != nil {
+				return done, err
+			}
+			l.noteBroken(done, r, o, w.Token, func() { done.Waiters = append(done.Waiters, w) })
+		}
+	}
+	slices.Reverse(done.Waiters)
+	for _, h := range state.Holders {
+		if o.All || h.Token == o.Token {
+			r, err := l.breakToken(ctx, h.Token, arg, notice)
+			if err != nil {
+				return done, err
+			}
+			l.noteBroken(done, r, o, h.Token, func() { done.Holders = append(done.Holders, h) })
+		}
+	}
+	return done, nil
+}
+
+// noteBroken notes the outcome for one token. A token that had nothing any more was not broken.
+func (l *Lock) noteBroken(done *Broken, r protocol.BreakReply, o BreakOptions, token string, add func()) {
+	if r.Code == lua.Refused {
+		return
+	}
+	add()
+	if r.Told {
+		done.Told++
+	}
+	l.e.cfg.Log.Warn("lockkeeper: a lease or a request was broken by this process",
+		"kind", l.spec.Scripts.Kind, "name", l.spec.Name, "token", token, "held", r.Code == lua.Granted, "told", r.Told, "by", o.By, "reason", o.Reason)
+}
+
+// breakingArg returns the limits that break.lua goes by if the server has lost them: as few as there can be.
+func (l *Lock) breakingArg() string {
+	switch {
+	case l.spec.Scripts.Limit == nil:
+		return ""
+	case l.spec.Scripts == lua.RateLimit:
+		return protocol.LimitsArg(1, 1, millis(LongestTTL))
+	}
+	return protocol.LimitsArg(1, 0, 0)
+}
+
+// breakToken ends what a token has. If an answer was lost, a token that has nothing when it is asked again counts as ended.
+func (l *Lock) breakToken(ctx context.Context, token, arg, notice string) (protocol.BreakReply, error) {
+	var none protocol.BreakReply
+	if err := ctx.Err(); err != nil {
+		return none, l.fail(err)
+	}
+	if !l.e.beginWork(false) {
+		return none, l.fail(ErrClosed)
+	}
+	defer l.e.endWork()
+	call, inDoubt, err := l.e.roundTrip(ctx, l.e.closing.Done, 0, func(p *pending) { l.setBreak(&p.Call, token, arg, notice) })
+	if errors.Is(err, errStopped) {
+		err = ErrClosed
+	}
+	if err != nil {
+		return none, l.fail(err)
+	}
+	r, err := decode(call, protocol.ParseBreakReply)
+	if err != nil {
+		return none, l.fail(err)
+	}
+	if r.Code == lua.Refused && inDoubt {
+		r.Code = lua.Left
+	}
+	if r.More {
+		l.continueAdmitting()
+	}
+	return r, nil
+}
+
+// broken handles the message that somebody has ended the lease or the request of this serial. r is the request, if it has not ended.
+func (e *Engine) broken(r *request, serial string, b protocol.Breaker) {
+	cause := e.cfg.Broken(b.By, b.Reason)
+	if r != nil {
+		r.leave(r.lock.fail(ErrNotAcquired, cause))
+		if _, err := r.result(); errors.Is(err, cause) {
+			e.logBroken(r.lock, r.token, "request", b)
+		}
+	}
+	for _, h := range e.leasesOf(serial) { // also one that the request was granted meanwhile
+		h.lose(cause)
+		e.logBroken(h.lock, h.token, "lease", b)
+	}
+}
+
+func (e *Engine) logBroken(l *Lock, token, what string, b protocol.Breaker) {
+	e.cfg.Log.Warn("lockkeeper: a "+what+" of this process was broken",
+		"kind", l.spec.Scripts.Kind, "name", l.spec.Name, "token", token, "by", b.By, "reason", b.Reason)
+}
+
+// leasesOf returns the leases of a serial. It looks at all leases, because breaks are rare.
+func (e *Engine) leasesOf(serial string) (list []*Lease) {
+	start := e.id + ":" + serial + ":"
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for h := range e.leases {
+		if strings.HasPrefix(h.token, start) {
+			list = append(list, h)
+		}
+	}
+	return list
+}
+
+// listen subscribes to the keeper's channel in the background, for a lease that lasts long enough to be renewed: so its holder is told
+// at once if somebody breaks it. On a Cluster, where each name has a channel of its own, that would be too many.
+func (l *Lock) listen(token string) {
+	e := l.e
+	if !e.subscriber.Sharded() && strings.HasPrefix(token, e.id) && !e.subscriber.IsSubscribed(l.channel) {
+		e.subscriber.Begin(l.channel)
+	}
+}

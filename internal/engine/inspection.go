@@ -1,0 +1,171 @@
+package engine
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/redis/go-redis/v9"
+)
+
+// Inspection is the state of one lock at the server. Package lockkeeper documents the fields.
+type Inspection struct {
+	Holders []Holder
+	Waiters []Waiter
+	Fence   uint64
+	Limits  *LimitsInForce // nil: it has none
+}
+
+// LimitsInForce are the limits of a semaphore or rate limit at the server, and what is used of them.
+type LimitsInForce struct {
+	Limit         int
+	Used          int
+	Window        time.Duration
+	MaxConcurrent int
+	Held          int
+}
+
+// foreignTTL is the ttl of locks that are only looked at: no lease has it.
+const foreignTTL = 30 * time.Second
+
+// LockOf returns a lock of a kind and a name, to look at it or to break it. The error is ErrInvalid.
+func (e *Engine) LockOf(kind, name string) (*Lock, error) {
+	set, err := setOf(kind)
+	if err != nil {
+		return nil, err
+	}
+	if e == nil {
+		return nil, Invalid("the keeper is nil")
+	}
+	return e.Lock(Spec{Scripts: set, Name: name, TTL: max(foreignTTL, e.cfg.ReplicaAck.Timeout+time.Second)})
+}
+
+// Inspection returns the state of the lock. It blocks for several round trips, between which the lock may change hands.
+func (l *Lock) Inspection(ctx context.Context) (*Inspection, error) {
+	holders, err := l.Holders(ctx)
+	if err != nil {
+		return nil, err
+	}
+	waiters, err := l.Waiters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	holders = deleteRecords(holders)
+	in := &Inspection{Holders: holders, Waiters: waiters}
+	meta, err := readAgain(ctx, l.e, func() (metadata, error) { return l.readMetadata() })
+	if err != nil {
+		return nil, l.fail(err)
+	}
+	in.Fence = meta.fence
+	if l.spec.Scripts.Limit == nil || meta.limits == nil {
+		return in, nil
+	}
+	if in.Limits, err = l.inForce(ctx, *meta.limits, holders); err != nil {
+		return nil, l.fail(err)
+	}
+	return in, nil
+}
+
+// deleteRecords removes what is not a lease but the record of a completed one.
+func deleteRecords(holders []Holder) []Holder {
+	leases := holders[:0]
+	for _, h := range holders {
+		if !protocol.IsRecord(h.Token) {
+			leases = append(leases, h)
+		}
+	}
+	return leases
+}
+
+// metadata is what the server knows of a name besides its leases and its queue.
+type metadata struct {
+	fence  uint64
+	limits *protocol.Limits // nil: none
+}
+
+func (l *Lock) readMetadata() (m metadata, err error) {
+	pipe := l.e.cfg.Client.Pipeline()
+	fields := pipe.HMGet(context.Background(), l.key(keyMeta), "seq", "limits")
+	if err := execute(pipe); err != nil {
+		return m, err
+	}
+	if err := fields.Err(); err != nil {
+		return m, err
+	}
+	if text, ok := fields.Val()[0].(string); ok {
+		seq, _ := strconv.ParseInt(text, 10, 64) // negative while there may be tombstones
+		m.fence = uint64(max(seq, -seq))
+	}
+	if text, ok := fields.Val()[1].(string); ok {
+		if limits, ok := protocol.ParseLimits(text); ok {
+			m.limits = &limits
+		}
+	}
+	return m, nil
+}
+
+// inForce counts what is used of the limits.
+func (l *Lock) inForce(ctx context.Context, limits protocol.Limits, holders []Holder) (*LimitsInForce, error) {
+	held := 0
+	for _, h := range holders {
+		held += permitsOf(h.Token)
+	}
+	if limits.Window == 0 {
+		return &LimitsInForce{Limit: limits.AtOnce, Used: held}, nil
+	}
+	f := &LimitsInForce{Limit: limits.Window, Used: held, Window: duration(limits.Per)}
+	if limits.AtOnce == 0 { // the holders are those whose permits have not returned
+		return f, nil
+	}
+	f.MaxConcurrent, f.Held = limits.AtOnce, held
+	var err error
+	f.Used, err = readAgain(ctx, l.e, func() (int, error) { return l.taken(limits) })
+	return f, err
+}
+
+// taken returns how many permits were taken that have not returned by the clock.
+func (l *Lock) taken(limits protocol.Limits) (n int, err error) {
+	ctx := context.Background()
+	now, err := l.serverTime()
+	if err != nil {
+		return 0, err
+	}
+	for offset := int64(0); ; offset += pageSize {
+		pipe := l.e.cfg.Client.Pipeline()
+		page := pipe.ZRangeArgs(ctx, redis.ZRangeArgs{
+			Key: l.key(keyLock), Start: "-inf", Stop: limits.Returned(now), ByScore: true, Offset: offset, Count: pageSize,
+		})
+		if err := execute(pipe); err != nil {
+			return 0, err
+		}
+		for _, taking := range page.Val() {
+			n += permitsOf(strings.TrimPrefix(taking, "@"))
+		}
+		if len(page.Val()) < pageSize {
+			return n, page.Err()
+		}
+	}
+}
+
+// serverTime returns the time of the server that has the lock, in µs.
+func (l *Lock) serverTime() (int64, error) {
+	ctx := context.Background()
+	rdb := l.e.cfg.Client
+	pipe := rdb.Pipeline()
+	if node, err := rdb.Primary(ctx, l.key(keyLock)); err != nil {
+		return 0, err
+	} else if node != nil {
+		pipe = node.Pipeline()
+	}
+	now := pipe.Time(ctx)
+	err := execute(pipe)
+	return micros(now), err
+}
+
+// permitsOf returns how many permits the token of a semaphore or rate limit is for.
+func permitsOf(token string) int {
+	t, _ := protocol.ParseToken(token)
+	return int(t.Number)
+}

@@ -1,0 +1,272 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	defaultListBatch = 500
+	maxListBatch     = 10_000
+	// lookupBatch is the number of names that are looked up in one pipeline: the server runs what it has read of a pipeline
+	// without serving others between, so it is few.
+	lookupBatch = 50
+	// maxListed bounds how many names are remembered that were listed by another key than usual; see lister.
+	maxListed = 10_000
+)
+
+// Entry is a lock that List found. Package lockkeeper documents the fields.
+type Entry struct {
+	Kind        string
+	Name        string
+	Holders     int
+	Waiters     int
+	ExpiresIn   time.Duration
+	LongestWait time.Duration
+}
+
+// ListOptions are the options of List. Package lockkeeper documents them.
+type ListOptions struct {
+	Kinds         []string
+	Match         string
+	WaitingLonger time.Duration
+	Batch         int
+	Progress      func(scanned, total int64)
+}
+
+// errStopList ends a listing whose caller wants no more.
+var errStopList = errors.New("stopped")
+
+// List calls yield with the locks under the prefix, one after the other, until it returns false. The server looks at a bounded
+// number of keys at once. After each of its answers List pauses for as long as that took, so that it takes half of the server's
+// time at most, and mostly much less. Its memory does not depend on how many locks there are.
+func (e *Engine) List(ctx context.Context, opts ListOptions, yield func(Entry, error) bool) {
+	l, err := e.newLister(ctx, opts, yield)
+	if err == nil {
+		err = l.run()
+	}
+	if err != nil && err != errStopList {
+		yield(Entry{}, err)
+	}
+}
+
+// lister is one listing. A name has several keys, which SCAN finds in any order. It is listed when its lock's key is found, or
+// when that of its queue is found and the lock's does not exist. Names that were listed in the less common way are remembered,
+// so that they are not listed again if a lease is granted meanwhile.
+type lister struct {
+	e      *Engine
+	ctx    context.Context
+	opts   ListOptions
+	yield  func(Entry, error) bool
+	kinds  map[string]bool // in the names of keys; nil: all
+	match  string          // for SCAN, of keys that can be under the prefix
+	listed map[string]bool // by the lock's key
+
+	scanned, total int64
+}
+
+func (e *Engine) newLister(ctx context.Context, opts ListOptions, yield func(Entry, error) bool) (*lister, error) {
+	if e == nil {
+		return nil, Invalid("the keeper is nil")
+	}
+	l := &lister{e: e, ctx: ctx, opts: opts, yield: yield, match: "*", listed: map[string]bool{}}
+	switch {
+	case opts.Batch < 0 || opts.Batch > maxListBatch:
+		return nil, Invalid("Batch %d is not between 1 and %d (0 means %d)", opts.Batch, maxListBatch, defaultListBatch)
+	case opts.Batch == 0:
+		l.opts.Batch = defaultListBatch
+	}
+	if opts.WaitingLonger < 0 {
+		return nil, Invalid("WaitingLonger %v is negative", opts.WaitingLonger)
+	}
+	for _, kind := range opts.Kinds {
+		set, err := setOf(kind)
+		if err != nil {
+			return nil, err
+		}
+		if l.kinds == nil {
+			l.kinds = map[string]bool{}
+		}
+		l.kinds[set.KeyKind] = true
+	}
+	if prefix := e.cfg.Prefix; prefix != "" {
+		l.match = "*" + protocol.QuoteGlob(prefix) + "*" // in some keys a brace precedes it
+	}
+	return l, nil
+}
+
+// setOf returns the scripts of a kind of lock. The error is ErrInvalid.
+func setOf(kind string) (*lua.Set, error) {
+	for _, set := range lua.All {
+		if set.Kind == kind {
+			return set, nil
+		}
+	}
+	kinds := ""
+	for _, set := range lua.All {
+		kinds += ", " + set.Kind
+	}
+	return nil, Invalid("kind %q is unknown; the kinds are%s", kind, kinds[1:])
+}
+
+func (l *lister) fail(err error) error {
+	if err == nil || err == errStopList {
+		return err
+	}
+	return fmt.Errorf("lockkeeper: list locks with the prefix %q: %w", l.e.cfg.Prefix, err)
+}
+
+// run scans every primary.
+func (l *lister) run() error {
+	conns, err := read(l.ctx, l.e, func() ([]*redis.Conn, error) { return l.e.cfg.Client.PrimaryConns(context.Background()) })
+	if err != nil {
+		return l.fail(err)
+	}
+	defer func() {
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	}()
+	if l.opts.Progress != nil {
+		for _, conn := range conns {
+			n, err := read(l.ctx, l.e, func() (int64, error) { return conn.DBSize(context.Background()).Result() })
+			if err != nil {
+				return l.fail(err)
+			}
+			l.total += n
+		}
+	}
+	for _, conn := range conns {
+		if err := l.scan(conn); err != nil {
+			return l.fail(err)
+		}
+	}
+	if l.opts.Progress != nil {
+		l.opts.Progress(l.total, l.total)
+	}
+	return nil
+}
+
+// scanStep is the answer to one SCAN, and the server's time at it.
+type scanStep struct {
+	keys   []string
+	cursor uint64
+	now    int64 // µs
+	sent   time.Time
+}
+
+// serverTime returns the server's time at present, or a little more.
+func (s *scanStep) serverTime() int64 { return s.now + time.Since(s.sent).Microseconds() }
+
+// scan lists the locks of one server. A cursor is the server's own, so all steps use one connection, which is not replaced.
+func (l *lister) scan(conn *redis.Conn) error {
+	for cursor := uint64(0); ; {
+		step, err := read(l.ctx, l.e, func() (*scanStep, error) { return l.step(conn, cursor) })
+		if err != nil {
+			return err
+		}
+		took := time.Since(step.sent)
+		if l.opts.Progress != nil {
+			l.scanned += int64(l.opts.Batch)
+			l.total = max(l.total, l.scanned)
+			l.opts.Progress(l.scanned, l.total)
+		}
+		if err := l.e.pause(l.ctx, took); err != nil {
+			return err
+		}
+		if err := l.list(step); err != nil {
+			return err
+		}
+		if cursor = step.cursor; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+func (l *lister) step(conn *redis.Conn, cursor uint64) (*scanStep, error) {
+	ctx := context.Background()
+	step := &scanStep{sent: time.Now()}
+	pipe := conn.Pipeline()
+	scan, now := pipe.Scan(ctx, cursor, l.match, int64(l.opts.Batch)), pipe.Time(ctx)
+	if err := execute(pipe); err != nil {
+		return nil, err
+	}
+	step.keys, step.cursor = scan.Val()
+	step.now = micros(now)
+	return step, nil
+}
+
+// list lists the names of the keys of a step.
+func (l *lister) list(step *scanStep) error {
+	var names []*lookup
+	seen := map[string]bool{} // SCAN may return a key twice
+	for _, key := range step.keys {
+		if !seen[key] {
+			seen[key] = true
+			if x := l.lookup(key); x != nil {
+				names = append(names, x)
+			}
+		}
+		if len(names) == lookupBatch {
+			if err := l.look(names, step); err != nil {
+				return err
+			}
+			names = nil
+		}
+	}
+	return l.look(names, step)
+}
+
+// lookup returns what is to be looked up for a key, or nil.
+func (l *lister) lookup(key string) *lookup {
+	prefix := l.e.cfg.Prefix
+	p, ok := protocol.ParseKey(prefix, key)
+	switch {
+	case !ok, p.Part != protocol.KeyLock && p.Part != protocol.KeyQueue:
+		return nil
+	case l.kinds != nil && !l.kinds[p.Set.KeyKind]:
+		return nil
+	case l.opts.Match != "" && !protocol.MatchGlob(l.opts.Match, p.Name):
+		return nil
+	}
+	keys, err := protocol.KeysOf(prefix, p.Name, p.Set.KeyKind, p.Set.PlainKey)
+	if err != nil { // not after ParseKey
+		return nil
+	}
+	return &lookup{ParsedKey: p, keys: keys}
+}
+
+// look looks names up and passes those on that are held or waited for.
+func (l *lister) look(names []*lookup, step *scanStep) error {
+	if len(names) == 0 {
+		return nil
+	}
+	began := time.Now()
+	entries, err := readAgain(l.ctx, l.e, func() ([]Entry, error) { return lookUp(l.e.cfg.Client, names, step.serverTime()) })
+	if err != nil {
+		return err
+	}
+	took := time.Since(began)
+	for i, entry := range entries {
+		x := names[i]
+		usual := x.Part == protocol.KeyLock && x.exists
+		switch {
+		case x.Part == protocol.KeyQueue && x.exists: // it is listed by the lock's key
+			continue
+		case entry.Holders == 0 && entry.Waiters == 0, entry.LongestWait <= l.opts.WaitingLonger && l.opts.WaitingLonger > 0, l.listed[x.keys.Lock]:
+			continue
+		case !usual && len(l.listed) < maxListed:
+			l.listed[x.keys.Lock] = true
+		}
+		if !l.yield(entry, nil) {
+			return errStopList
+		}
+	}
+	return l.e.pause(l.ctx, took)
+}

@@ -1,0 +1,77 @@
+package protocol
+
+import (
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// This file has what is needed to count holders and waiters without a script. The policies in package lua say the same in Lua.
+
+// EndlessLease is the largest score of a lease in a zset; see lua/policy/leases/scores.lua.
+const EndlessLease = "900000000000000"
+
+// MaxTokenLength is a bound of the length of tokens.
+const MaxTokenLength = 199
+
+// HasOneHolder reports whether the lock's own key is a string, not a zset.
+func HasOneHolder(set *lua.Set) bool { return set.Extends("mutex") }
+
+// readers is what is added to the tickets of readers in the queue of a read-write lock; see lua/policy/rwlock/readers.lua.
+const readers = 4_500_000_000_000_000
+
+// QueueClasses returns the scores at which the waiters begin that the policy orders by their tickets. Of each class, the first has
+// waited longest.
+func QueueClasses(set *lua.Set) []string {
+	if set.Extends("rwlock") {
+		return []string{"0", "100000000000000", strconv.Itoa(readers)}
+	}
+	return []string{"-inf"}
+}
+
+// TicketOf returns the ticket of a waiter, which is the server's time in µs or a little more, from its place in the queue.
+func TicketOf(set *lua.Set, place int64) int64 {
+	switch {
+	case !set.Extends("rwlock"):
+		return place
+	case place < 100_000_000_000_000: // an upgrade
+		return place * 1000
+	case place > readers:
+		return place - readers
+	}
+	return place
+}
+
+// Limits are those of a semaphore or rate limit. 0 is no limit.
+type Limits struct {
+	AtOnce int   // permits that are held
+	Window int   // permits that are taken in any Per
+	Per    int64 // ms
+}
+
+// ParseLimits returns the limits in force from the field of the metadata, which has those of the last caller before them, and a
+// pause after them.
+func ParseLimits(field string) (Limits, bool) {
+	_, inForce, ok := strings.Cut(field, " ")
+	inForce, _, _ = strings.Cut(inForce, " ")
+	atOnce, rest, ok2 := strings.Cut(inForce, ":")
+	window, per, ok3 := strings.Cut(rest, ":")
+	a, err := strconv.Atoi(atOnce)
+	w, err2 := strconv.Atoi(window)
+	p, err3 := strconv.ParseInt(per, 10, 64)
+	if !ok || !ok2 || !ok3 || err != nil || err2 != nil || err3 != nil || a < 0 || w < 0 || p < 0 || p > math.MaxInt64/1000 {
+		return Limits{}, false
+	}
+	return Limits{a, w, p}, true
+}
+
+// Returned is a bound of the scores of takings, at a time in µs: permits with a larger one have returned. See
+// lua/policy/semaphore/returned.lua.
+func (l Limits) Returned(now int64) int64 { return l.Per*1000 - now }
+
+// ReturnIn returns the ms until permits return that are a taking of that score.
+func (l Limits) ReturnIn(score, now int64) int64 {
+	return max((l.Per*1000+1-score-now+999)/1000, 0)
+}

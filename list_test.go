@@ -1,0 +1,369 @@
+package lockkeeper_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/once"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+	"github.com/redis/go-redis/v9"
+)
+
+// looker is a keeper for the tests of List, Inspect and Break.
+type looker struct {
+	*testing.T
+	*lockkeeper.Keeper
+	rdb redis.UniversalClient
+}
+
+func newLooker(t *testing.T, rdb redis.UniversalClient, opts *lockkeeper.Options) *looker {
+	t.Helper()
+	var o lockkeeper.Options
+	if opts != nil {
+		o = *opts
+	}
+	o.Logger = slog.New(slog.DiscardHandler)
+	k, err := lockkeeper.New(rdb, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = k.Close()
+		_ = rdb.Close()
+	})
+	return &looker{t, k, rdb}
+}
+
+func must[T any](x T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return x
+}
+
+// list returns what List yields, sorted by kind and name.
+func (l *looker) list(opts *lockkeeper.ListOptions) []lockkeeper.Entry {
+	l.Helper()
+	var all []lockkeeper.Entry
+	for e, err := range lockkeeper.List(background, l.Keeper, opts) {
+		if err != nil {
+			l.Fatal(err)
+		}
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b lockkeeper.Entry) int {
+		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+// found says what List yields, without times.
+func (l *looker) found(opts *lockkeeper.ListOptions) string {
+	l.Helper()
+	var b strings.Builder
+	for _, e := range l.list(opts) {
+		fmt.Fprintf(&b, "%s %s %d %d\n", e.Kind, e.Name, e.Holders, e.Waiters)
+	}
+	return b.String()
+}
+
+// wait makes a request wait in the background, and returns when the server has queued it.
+func (l *looker) wait(kind, name string, lock func(context.Context) (*lockkeeper.Lease, error)) {
+	l.Helper()
+	before := len(must(lockkeeper.Inspect(background, l.Keeper, kind, name)).Waiters)
+	ctx, cancel := context.WithCancel(background)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if lease, err := lock(ctx); err == nil {
+			_ = lease.Release(background)
+		}
+	}()
+	l.Cleanup(func() { cancel(); <-done })
+	l.eventually(func() bool {
+		return len(must(lockkeeper.Inspect(background, l.Keeper, kind, name)).Waiters) > before
+	})
+}
+
+func (l *looker) eventually(is func() bool) {
+	l.Helper()
+	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			l.Fatal("it did not happen")
+		}
+	}
+}
+
+// servers calls a test with the client of each kind of deployment.
+func servers(t *testing.T, test func(t *testing.T, rdb func() redis.UniversalClient)) {
+	t.Run("embedded", func(t *testing.T) {
+		s := miniredis.RunT(t)
+		s.ClockTTL(true)
+		test(t, func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: s.Addr()}) })
+	})
+	t.Run("server", func(t *testing.T) {
+		s := redistest.Start(t)
+		test(t, func() redis.UniversalClient { return s.Client() })
+	})
+	t.Run("cluster", func(t *testing.T) {
+		c := redistest.StartCluster(t, 3, 0)
+		test(t, func() redis.UniversalClient { return c.Client() })
+	})
+}
+
+// TestListFindsEveryKind checks what is listed of each kind of lock, held and waited for, among keys that are not locks.
+func TestListFindsEveryKind(t *testing.T) {
+	servers(t, func(t *testing.T, rdb func() redis.UniversalClient) {
+		l := newLooker(t, rdb(), nil)
+		k := l.Keeper
+		m := must(mutex.New(k, "m", nil))
+		must(m.TryLock(background))
+		other := newLooker(t, rdb(), nil)
+		l.wait("mutex", "m", must(mutex.New(other.Keeper, "m", nil)).Lock)
+		f := must(fair.New(k, "{tag}f", nil))
+		must(f.TryLock(background))
+		l.wait("fair", "{tag}f", f.Lock)
+		l.wait("fair", "{tag}f", f.Lock)
+		rw := must(rwlock.New(k, "rw*[", nil))
+		must(rw.TryRLock(background))
+		must(rw.TryRLock(background))
+		l.wait("rwlock", "rw*[", rw.Lock)
+		l.wait("rwlock", "rw*[", rw.RLock)
+		s := must(semaphore.New(k, "\xffs", 5, nil))
+		must(s.TryAcquire(background, 2))
+		must(s.TryAcquire(background, 3))
+		l.wait("semaphore", "\xffs", func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, 1) })
+		r := must(ratelimit.New(k, "r", 9, time.Hour, nil))
+		must(r.AllowN(background, 2))
+		must(r.Allow(background))
+		rc := must(ratelimit.New(k, "rc", 9, time.Hour, &ratelimit.Options{MaxConcurrent: 2}))
+		must(rc.TryAcquireN(background, 2))
+		o := must(once.New(k, "o", time.Hour, nil))
+		if _, err := o.Do(background, func(context.Context, uint64) error { return nil }); err != nil {
+			t.Error(err)
+		}
+		running := must(once.New(k, "running", time.Hour, nil))
+		ends, began := make(chan struct{}), make(chan struct{})
+		go func() {
+			_, _ = running.Do(background, func(context.Context, uint64) error { close(began); <-ends; return nil })
+		}()
+		<-began
+		defer close(ends)
+		long := strings.Repeat("n", 1024)
+		must(must(mutex.New(k, long, nil)).TryLock(background))
+
+		for _, key := range []string{"session:1", "xlock:y", "lock:", "{lock:x}:other:queue"} {
+			l.rdb.Set(background, key, "x", 0)
+		}
+		l.rdb.Set(background, "lock:foreign", "some token", time.Minute)
+		l.rdb.Set(background, "lock:endless", "some token", 0)
+		l.rdb.HSet(background, "lock:hash", "a", "b")
+		l.rdb.HSet(background, "{lock:hash}:mutex:queue", "a", "b")
+		l.rdb.ZAdd(background, "{lock:over}:rwlock:holders", redis.Z{Score: 1, Member: "expired"})
+
+		want := "fair {tag}f 1 2\nmutex endless 1 0\nmutex foreign 1 0\nmutex m 1 1\nmutex " + long +
+			" 1 0\nonce running 1 0\nratelimit r 2 0\nratelimit rc 1 0\nrwlock rw*[ 2 2\nsemaphore \xffs 2 1\n"
+		if got := l.found(nil); got != want {
+			t.Errorf("listed\n%s\nwant\n%s", got, want)
+		}
+		if got := l.found(&lockkeeper.ListOptions{Batch: 1}); got != want {
+			t.Errorf("with a batch of one: listed\n%s\nwant\n%s", got, want)
+		}
+		for _, e := range l.list(nil) {
+			switch {
+			case e.Name == "endless" && e.ExpiresIn >= 0,
+				e.Name != "endless" && e.Name != "r" && (e.ExpiresIn <= 0 || e.ExpiresIn > time.Minute),
+				e.Name == "r" && (e.ExpiresIn < time.Hour-time.Minute || e.ExpiresIn > time.Hour),
+				e.Waiters == 0 && e.LongestWait != 0, e.LongestWait > time.Minute:
+				t.Errorf("%+v", e)
+			}
+		}
+		for _, c := range []struct {
+			opts lockkeeper.ListOptions
+			want string
+		}{
+			{lockkeeper.ListOptions{Kinds: []string{"fair", "semaphore"}}, "fair {tag}f 1 2\nsemaphore \xffs 2 1\n"},
+			{lockkeeper.ListOptions{Kinds: []string{"redlock"}, Match: "m"}, "mutex m 1 1\n"},
+			{lockkeeper.ListOptions{Match: "r*"}, "ratelimit r 2 0\nratelimit rc 1 0\nonce running 1 0\nrwlock rw*[ 2 2\n"},
+			{lockkeeper.ListOptions{Match: `rw\*\[`}, "rwlock rw*[ 2 2\n"},
+			{lockkeeper.ListOptions{Match: "lock:*"}, ""},
+			{lockkeeper.ListOptions{WaitingLonger: time.Hour}, ""},
+		} {
+			want := strings.SplitAfter(c.want, "\n")
+			slices.Sort(want)
+			if got := l.found(&c.opts); got != strings.Join(want, "") {
+				t.Errorf("%+v: listed\n%s\nwant\n%s", c.opts, got, c.want)
+			}
+		}
+		l.eventually(func() bool {
+			return l.found(&lockkeeper.ListOptions{WaitingLonger: 50 * time.Millisecond}) ==
+				"fair {tag}f 1 2\nmutex m 1 1\nrwlock rw*[ 2 2\nsemaphore \xffs 2 1\n"
+		})
+	})
+}
+
+// TestListPrefixes checks that names are found under each kind of prefix, and no others.
+func TestListPrefixes(t *testing.T) {
+	s := miniredis.RunT(t)
+	rdb := func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: s.Addr()}) }
+	for _, prefix := range []string{"a:", "a:b:", "{a}:", "*", "[a-z]", `\`} {
+		l := newLooker(t, rdb(), &lockkeeper.Options{Prefix: prefix})
+		must(must(mutex.New(l.Keeper, "m", nil)).TryLock(background))
+		must(must(fair.New(l.Keeper, "f", nil)).TryLock(background))
+	}
+	for prefix, want := range map[string]string{
+		"a:": "fair b:f 1 0\nfair f 1 0\nmutex b:m 1 0\nmutex m 1 0\n", "a:b:": "fair f 1 0\nmutex m 1 0\n", "{a}:": "fair f 1 0\nmutex m 1 0\n",
+		"*": "fair f 1 0\nmutex m 1 0\n", "[a-z]": "fair f 1 0\nmutex m 1 0\n", `\`: "fair f 1 0\nmutex m 1 0\n", "b:": "",
+	} {
+		if got := newLooker(t, rdb(), &lockkeeper.Options{Prefix: prefix}).found(nil); got != want {
+			t.Errorf("%q: listed\n%s\nwant\n%s", prefix, got, want)
+		}
+	}
+	l := newLooker(t, rdb(), &lockkeeper.Options{NoPrefix: true})
+	if got := len(l.list(nil)); got != 12 {
+		t.Errorf("without a prefix: listed\n%s", l.found(nil))
+	}
+}
+
+func TestListErrors(t *testing.T) {
+	s := miniredis.RunT(t)
+	l := newLooker(t, redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1}), nil)
+	errOf := func(ctx context.Context, k *lockkeeper.Keeper, opts *lockkeeper.ListOptions) (err error) {
+		n := 0
+		for e, end := range lockkeeper.List(ctx, k, opts) {
+			if n++; end == nil || e != (lockkeeper.Entry{}) || n > 1 {
+				t.Errorf("%+v, %v", e, end)
+			}
+			err = end
+		}
+		return err
+	}
+	for what, opts := range map[string]*lockkeeper.ListOptions{
+		"Batch -1": {Batch: -1}, "Batch 20000": {Batch: 20000}, "WaitingLonger -1s": {WaitingLonger: -time.Second}, `"mutexes"`: {Kinds: []string{"mutexes"}},
+	} {
+		if err := errOf(background, l.Keeper, opts); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := errOf(background, nil, nil); !errors.Is(err, lockkeeper.ErrInvalid) {
+		t.Error(err)
+	}
+	ended, cancel := context.WithCancel(background)
+	cancel()
+	if err := errOf(ended, l.Keeper, nil); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	s.Close()
+	if err := errOf(background, l.Keeper, nil); !errors.Is(err, lockkeeper.ErrUnavailable) {
+		t.Error(err)
+	}
+	_ = l.Close()
+	if err := errOf(background, l.Keeper, nil); !errors.Is(err, lockkeeper.ErrClosed) {
+		t.Error(err)
+	}
+}
+
+// TestListStops checks that a loop that is left sends nothing more, and that the keeper can be closed in it.
+func TestListStops(t *testing.T) {
+	s := miniredis.RunT(t)
+	l := newLooker(t, redis.NewClient(&redis.Options{Addr: s.Addr()}), nil)
+	for i := range 200 {
+		must(must(mutex.New(l.Keeper, fmt.Sprint(i), nil)).TryLock(background))
+	}
+	n := 0
+	for range lockkeeper.List(background, l.Keeper, nil) {
+		if n++; n == 3 {
+			break
+		}
+	}
+	if n != 3 {
+		t.Errorf("%d entries", n)
+	}
+	var scanned, total int64
+	if n := len(l.list(&lockkeeper.ListOptions{Batch: 10, Progress: func(a, b int64) { scanned, total = a, b }})); n != 200 {
+		t.Errorf("%d entries", n)
+	}
+	if scanned < 200 || total != scanned {
+		t.Errorf("scanned %d of %d", scanned, total)
+	}
+	var last error
+	for _, err := range lockkeeper.List(background, l.Keeper, nil) {
+		if last = err; err == nil {
+			_ = l.Close()
+		}
+	}
+	if !errors.Is(last, lockkeeper.ErrClosed) {
+		t.Error(last)
+	}
+}
+
+func TestInspect(t *testing.T) {
+	servers(t, func(t *testing.T, rdb func() redis.UniversalClient) {
+		l := newLooker(t, rdb(), &lockkeeper.Options{Owner: "me"})
+		k := l.Keeper
+		lease := must(must(mutex.New(k, "x", nil)).TryLock(background))
+		f := must(fair.New(k, "x", nil))
+		first := must(f.TryLock(background))
+		l.wait("fair", "x", f.Lock)
+		l.wait("fair", "x", f.Lock)
+		must(must(semaphore.New(k, "x", 7, nil)).TryAcquire(background, 3))
+		r := must(ratelimit.New(k, "x", 9, time.Hour, nil))
+		must(r.AllowN(background, 2))
+		must(r.AllowN(background, 3))
+		rc := must(ratelimit.New(k, "rc", 9, time.Hour, &ratelimit.Options{MaxConcurrent: 4}))
+		held := must(rc.TryAcquireN(background, 3))
+		if err := must(rc.TryAcquireN(background, 1)).Release(background); err != nil {
+			t.Error(err)
+		}
+		_ = held
+
+		for _, kind := range []string{"mutex", "redlock"} {
+			in := must(lockkeeper.Inspect(background, k, kind, "x"))
+			if len(in.Holders) != 1 || in.Holders[0].Token != lease.Token() || in.Holders[0].Owner != "me" || in.Fence != lease.Fence() ||
+				in.Limits != nil || in.Kind != kind || in.Name != "x" || len(in.Waiters) != 0 {
+				t.Errorf("%+v", in)
+			}
+		}
+		in := must(lockkeeper.Inspect(background, k, "fair", "x"))
+		if len(in.Holders) != 1 || in.Fence != first.Fence() || len(in.Waiters) != 2 || in.Waiters[1].Owner != "me" {
+			t.Errorf("%+v", in)
+		}
+		for kind, want := range map[string]lockkeeper.Limits{
+			"semaphore x": {Limit: 7, Used: 3}, "ratelimit x": {Limit: 9, Used: 5, Window: time.Hour},
+			"ratelimit rc": {Limit: 9, Used: 4, Window: time.Hour, MaxConcurrent: 4, Held: 3},
+		} {
+			kind, name, _ := strings.Cut(kind, " ")
+			if in := must(lockkeeper.Inspect(background, k, kind, name)); in.Limits == nil || *in.Limits != want {
+				t.Errorf("%s %s: %+v, %+v", kind, name, in, in.Limits)
+			}
+		}
+		for _, kind := range []string{"mutex", "fair", "rwlock", "semaphore", "ratelimit", "redlock", "once"} {
+			if in := must(lockkeeper.Inspect(background, k, kind, "unused")); len(in.Holders)+len(in.Waiters) > 0 || in.Fence != 0 || in.Limits != nil {
+				t.Errorf("%s: %+v", kind, in)
+			}
+		}
+	})
+	l := newLooker(t, noServer(t), nil)
+	for _, c := range [][2]string{{"mutexes", "x"}, {"", "x"}, {"mutex", ""}, {"fair", "}"}} {
+		if _, err := lockkeeper.Inspect(background, l.Keeper, c[0], c[1]); !errors.Is(err, lockkeeper.ErrInvalid) {
+			t.Errorf("%q: %v", c, err)
+		}
+	}
+	if _, err := lockkeeper.Inspect(background, nil, "mutex", "x"); !errors.Is(err, lockkeeper.ErrInvalid) {
+		t.Error(err)
+	}
+}

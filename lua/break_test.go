@@ -1,0 +1,72 @@
+package lua_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+var notice = protocol.BreakNotice(protocol.Breaker{By: "ops", Reason: "stuck"})
+
+// breakToken breaks a token and expects this code, whether its keeper was told, and that there is no more to admit.
+func (b *bench) breakToken(token string, code, told int) {
+	b.Helper()
+	_, policyArg := flagsOf(b.set)
+	got := b.eval(b.set.Break, 4, protocol.BreakArgs(nil, token, settings, 60_000, policyArg, notice))
+	if want := fmt.Sprint([]any{code, told, 0}); fmt.Sprint(got) != want {
+		b.Fatalf("break returned %v, want %s", got, want)
+	}
+}
+
+func TestBreakEndsLeaseAndAdmits(t *testing.T) {
+	t.Parallel()
+	allAtTime(t, func(b *bench, pass func(time.Duration)) {
+		flags, policyArg := flagsOf(b.set)
+		holder, first, second := token("a", 1)+flags, token("b", 1)+flags, token("b", 2)+flags
+		b.enqueue(holder, first, second)
+		ofHolder, ofWaiters := b.listen("a"), b.listen("b")
+		b.breakToken(holder, lua.Granted, 1)
+		if got := strings.Join(b.message(ofHolder), " "); got != "1 "+notice {
+			b.Errorf("the holder was told %q", got)
+		}
+		if got := b.message(ofWaiters); len(got) < 2 || got[0] != strings.Split(first, ":")[1] || strings.HasPrefix(got[1], "-") {
+			b.Errorf("the first waiter was told %q", got)
+		}
+		b.code(b.renew(holder, 1, ttl, 0), lua.Refused)
+		b.breakToken(holder, lua.Refused, 0) // a copy that comes late
+		b.notNotified("a", ofHolder)
+
+		// A copy of the request is refused for a minute.
+		again := acquireArgs(holder, ttl, heartbeatTTL, policyArg, 0)
+		b.code(b.eval(b.set.Acquire, 4, again), lua.Tombstoned)
+		b.code(b.renew(first, 1, ttl, 0), lua.Granted)
+		pass(59 * time.Second)
+		b.code(b.eval(b.set.Acquire, 4, again), lua.Tombstoned)
+	})
+}
+
+func TestBreakRemovesWaiter(t *testing.T) {
+	t.Parallel()
+	allAtTime(t, func(b *bench, _ func(time.Duration)) {
+		flags, policyArg := flagsOf(b.set)
+		holder, first, second := token("a", 1)+flags, token("b", 1)+flags, token("c", 1)+flags
+		b.enqueue(holder, first, second)
+		sub := b.listen("b")
+		b.breakToken(first, lua.Left, 1)
+		if got := strings.Join(b.message(sub), " "); got != "1 "+notice {
+			b.Errorf("the waiter was told %q", got)
+		}
+		b.breakToken(second, lua.Left, 0) // nobody listens
+		// Neither returns to the queue.
+		beat := b.eval(b.set.Heartbeat, 4, append(heartbeatArgs(1, policyArg), first, 0))
+		if len(beat) != 11 || fmt.Sprint(beat[8]) != fmt.Sprint(lua.Tombstoned) {
+			b.Errorf("the waiter's heartbeat is answered %v", beat)
+		}
+		b.code(b.renew(holder, 1, ttl, 0), lua.Granted)
+		b.breakToken(token("d", 1)+flags, lua.Refused, 0)
+	})
+}

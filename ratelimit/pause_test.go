@@ -1,0 +1,203 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
+)
+
+// pair returns a limiter of one name in each of two processes: ten permits a second.
+func pair(t *testing.T, o *ratelimit.Options) (a, b *ratelimit.Limiter) {
+	t.Helper()
+	s := lockkeepertest.New(t)
+	for _, l := range []**ratelimit.Limiter{&a, &b} {
+		var err error
+		if *l, err = ratelimit.New(s.Keeper(t, nil), "api", 10, time.Second, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a, b
+}
+
+func requireAvailable(t *testing.T, l *ratelimit.Limiter, want int) {
+	t.Helper()
+	if n, err := l.Available(t.Context()); n != want || err != nil {
+		t.Fatalf("%d permits are available, %v; want %d", n, err, want)
+	}
+}
+
+func requirePause(t *testing.T, l *ratelimit.Limiter, d time.Duration) {
+	t.Helper()
+	if err := l.Pause(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPauseHoldsBackAllProcesses(t *testing.T) {
+	for _, pause := range []time.Duration{time.Millisecond, 300 * time.Millisecond, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			a, b := pair(t, nil)
+			if err := b.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			requirePause(t, a, pause)
+			r, err := b.Allow(t.Context())
+			if err != nil || r.Allowed || r.Remaining != 0 || r.RetryAfter != pause || r.ResetAfter < pause {
+				t.Errorf("%+v, %v; want a refusal for %v", r, err, pause)
+			}
+			requireAvailable(t, b, 0)
+
+			if pause > time.Second {
+				ctx, cancel := context.WithTimeout(t.Context(), pause-time.Second)
+				defer cancel()
+				var limited *ratelimit.LimitedError
+				if err := b.Wait(ctx); !errors.As(err, &limited) || limited.RetryAfter != pause {
+					t.Errorf("%v, want a LimitedError of %v", err, pause)
+				}
+				if d := time.Since(start); d > time.Second {
+					t.Errorf("the refusal took %v", d)
+				}
+			}
+			if err := b.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if d := time.Since(start); d < pause || d > pause+100*time.Millisecond {
+				t.Errorf("a permit came after %v, the pause is %v", d, pause)
+			}
+			taken := 2
+			if pause > time.Second { // the first has returned meanwhile
+				taken = 1
+			}
+			requireAvailable(t, a, 10-taken)
+		})
+	}
+}
+
+// TestWaitersKeepOrderInPause: those that waited before the pause, and those that came in it.
+func TestWaitersKeepOrderInPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := pair(t, nil)
+		if err := a.WaitN(t.Context(), 10); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		served := make(chan int, 3)
+		for i, l := range []*ratelimit.Limiter{a, b, a} {
+			if i == 1 {
+				requirePause(t, b, time.Minute)
+			}
+			go func() {
+				if err := l.WaitN(t.Context(), 10); err != nil {
+					t.Error(err)
+				}
+				if d := time.Since(start); d < time.Minute+time.Duration(i)*time.Second {
+					t.Errorf("waiter %d was served after %v", i, d)
+				}
+				served <- i
+			}()
+			synctest.Wait()
+		}
+		for want := range 3 {
+			if got := <-served; got != want {
+				t.Errorf("waiter %d was served, want %d", got, want)
+			}
+		}
+	})
+}
+
+func TestResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := pair(t, nil)
+		requirePause(t, a, ratelimit.MaxPause)
+		requirePause(t, b, time.Second) // a longer one stays
+		start := time.Now()
+		done := make(chan error)
+		go func() { done <- b.Wait(t.Context()) }()
+		time.Sleep(time.Hour)
+		select {
+		case err := <-done:
+			t.Fatalf("Wait returned in the pause: %v", err)
+		default:
+		}
+		if err := a.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(start); d > time.Hour+100*time.Millisecond {
+			t.Errorf("the waiter was served %v after Resume", d-time.Hour)
+		}
+		if err := a.Resume(t.Context()); err != nil { // there is none
+			t.Error(err)
+		}
+	})
+}
+
+func TestPauseKeepsLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := pair(t, &ratelimit.Options{MaxConcurrent: 2})
+		lease, err := a.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		requirePause(t, b, 10*time.Minute)
+		time.Sleep(5 * time.Minute) // ten ttls
+		if err := lease.Err(); err != nil {
+			t.Errorf("the lease ended in the pause: %v", err)
+		}
+		var limited *ratelimit.LimitedError
+		if _, err := b.TryAcquire(t.Context()); !errors.As(err, &limited) || limited.RetryAfter > 5*time.Minute || limited.RetryAfter < 299*time.Second {
+			t.Errorf("%v, want a LimitedError of 5m", err)
+		}
+		if err := lease.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestPauseBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := pair(t, nil)
+		for _, d := range []time.Duration{-1, 0, time.Millisecond - 1, ratelimit.MaxPause + 1} {
+			err := a.Pause(t.Context(), d)
+			if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), d.String()) {
+				t.Errorf("%v: %v", d, err)
+			}
+		}
+		requireAvailable(t, a, 10)
+		requirePause(t, a, time.Millisecond+1) // rounded up
+		if r, err := a.Allow(t.Context()); err != nil || r.RetryAfter != 2*time.Millisecond {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}
+
+// TestPauseWithoutReply: what may have been done is not done again later.
+func TestPauseWithoutReply(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		l, err := ratelimit.New(s.Keeper(t, nil), "api", 10, time.Second, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		requireAvailable(t, l, 10)
+		s.Unreachable()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := l.Pause(ctx, time.Hour); !errors.Is(err, lockkeeper.ErrUnavailable) {
+			t.Errorf("%v, want ErrUnavailable", err)
+		}
+		s.Restore()
+		time.Sleep(time.Minute)
+		requireAvailable(t, l, 10)
+	})
+}
