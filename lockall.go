@@ -1,0 +1,107 @@
+package lockkeeper
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+)
+
+// LockAll acquires several locks, of any kinds and keepers, all or none of them. It acquires one after the other in the order of
+// their Redis keys, whatever the order of the arguments, so that calls of LockAll cannot wait for each other in a circle. That
+// does not hold for code that holds a lock already when it calls LockAll, or acquires another one under it.
+//
+// While it waits for a lock, it holds those before it, and renews them. Others wait for these as long, so acquire few locks
+// together, and put no frequently used lock together with one that is held for long. It queues for one lock at a time, so also
+// with locks that serve in order of arrival, the order among callers of LockAll is that in which they have reached each lock.
+//
+// LockAll blocks until it has all, until ctx ends, or until a lock fails: the error is that of its Lock. It is ErrLost if a lock
+// that it held already was lost while it waited for another. Before it returns an error, it releases what it has acquired, and
+// waits for the answers for at most a second; what was not answered is released in the background. Permits of a rate limit
+// that it has taken remain used.
+//
+// The error is ErrInvalid, and nothing is sent, if there is no locker, or one is nil, or two have the same key: the same lock twice,
+// for reading and writing, or by two keepers. (Two keepers of different servers may have locks of the same key, but it is not
+// known that they are different, and they would have no order; use names that differ.) A Locker that is not of this
+// module needs a method Key() string, which returns a text that identifies the lock in all processes. One that embeds a
+// Locker of this module has it.
+func LockAll(ctx context.Context, lockers ...Locker) (*Leases, error) {
+	return acquireAll(ctx, lockers, Locker.Lock)
+}
+
+// TryLockAll acquires several locks if all of them are free, and otherwise none. It asks for one after the other, so it blocks for a
+// round trip for each, and others can find a lock taken that it then releases. The error is ErrNotAcquired if one of the locks is
+// held elsewhere. Otherwise it is as LockAll.
+func TryLockAll(ctx context.Context, lockers ...Locker) (*Leases, error) {
+	return acquireAll(ctx, lockers, Locker.TryLock)
+}
+
+// acquireAll acquires the locks in order by one of the two methods.
+func acquireAll(ctx context.Context, lockers []Locker, acquire func(Locker, context.Context) (*Lease, error)) (*Leases, error) {
+	keys, err := keysOf(lockers)
+	if err != nil {
+		return nil, err
+	}
+	all := &Leases{keys: keys, leases: make([]*Lease, len(lockers))}
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, i := range byKey(keys) {
+		lease, err := acquire(lockers[i], all.Context(waiting)) // which ends also when a lease that is held ends
+		all.leases[i] = lease                                   // nil after an error
+		if lost := all.ended(); lost != nil && (err == nil || ctx.Err() == nil) {
+			err = lost
+		}
+		if err != nil {
+			cancel()
+			_ = all.Release(waiting) // which has ended, so for at most a second
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// keysOf returns the keys of the lockers, all of them different. The error is ErrInvalid.
+func keysOf(lockers []Locker) ([]string, error) {
+	if len(lockers) == 0 {
+		return nil, engine.Invalid("there are no lockers")
+	}
+	keys, first := make([]string, len(lockers)), make(map[string]int, len(lockers))
+	for i, l := range lockers {
+		key, err := keyOf(l)
+		if err != nil {
+			return nil, engine.Invalid("locker %d of %d %w", i+1, len(lockers), err)
+		}
+		if before, ok := first[key]; ok {
+			return nil, engine.Invalid("lockers %d and %d of %d, %T %q and %T %q, have the same key %q, and a lock can be acquired once only",
+				before+1, i+1, len(lockers), lockers[before], lockers[before].Name(), l, l.Name(), key)
+		}
+		keys[i], first[key] = key, i
+	}
+	return keys, nil
+}
+
+// keyOf returns what identifies a lock among all locks.
+func keyOf(l Locker) (string, error) {
+	if v := reflect.ValueOf(l); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return "", errors.New("is nil")
+	}
+	keyed, ok := l.(interface{ Key() string })
+	if !ok {
+		return "", fmt.Errorf("is a %T, which has no method Key() string", l)
+	}
+	return keyed.Key(), nil
+}
+
+// byKey returns the indexes of the keys in their order.
+func byKey(keys []string) []int {
+	order := make([]int, len(keys))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(keys[a], keys[b]) })
+	return order
+}

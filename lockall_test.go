@@ -1,0 +1,283 @@
+package lockkeeper_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+)
+
+// kinds are locks of each kind with one name, by their keeper.
+type kinds struct {
+	mutex, fair, read, write, permits lockkeeper.Locker
+}
+
+func kindsOf(t *testing.T, k *lockkeeper.Keeper, name string) kinds {
+	t.Helper()
+	m, err1 := mutex.New(k, name, nil)
+	f, err2 := fair.New(k, name, nil)
+	rw, err3 := rwlock.New(k, name, nil)
+	sem, err4 := semaphore.New(k, name, 3, nil)
+	p, err5 := sem.Locker(2)
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+		t.Fatal(err)
+	}
+	return kinds{m, f, rw.RLocker(), rw, p}
+}
+
+func onServer(t *testing.T, test func(t *testing.T, s *lockkeepertest.Server)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, lockkeepertest.New(t)) })
+}
+
+func TestLockAllHoldsAllAndReleasesAll(t *testing.T) {
+	onServer(t, func(t *testing.T, s *lockkeepertest.Server) {
+		x := kindsOf(t, s.Keeper(t, nil), "x")
+		lockers := []lockkeeper.Locker{x.permits, x.write, x.mutex, x.fair}
+		all, err := lockkeeper.LockAll(t.Context(), lockers...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, done := all.Context(t.Context()), all.Done()
+		time.Sleep(5 * lockkeeper.DefaultTTL) // all are renewed
+		if all.Err() != nil || ctx.Err() != nil {
+			t.Errorf("%v, %v", all.Err(), ctx.Err())
+		}
+		for i, lease := range all.All() {
+			if lease != all.Of(lockers[i]) || lease.Fence() == 0 || lease.Name() != "x" {
+				t.Errorf("lease %d is %v", i, lease)
+			}
+			if all.Deadline().After(lease.Deadline()) {
+				t.Error("the deadline is not the earliest")
+			}
+		}
+		if lease := all.Of(kindsOf(t, s.Keeper(t, nil), "y").mutex); lease != nil || all.Of(nil) != nil {
+			t.Errorf("another locker has %v", lease)
+		}
+		if err := all.Extend(t.Context(), time.Hour); err != nil || time.Until(all.Deadline()) < 50*time.Minute {
+			t.Errorf("%v, %v", err, time.Until(all.Deadline()))
+		}
+		other := kindsOf(t, s.Keeper(t, nil), "x")
+		if _, err := lockkeeper.TryLockAll(t.Context(), other.mutex, other.read); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+			t.Errorf("TryLockAll: %v", err)
+		}
+		if err := all.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		<-done
+		if !errors.Is(all.Err(), lockkeeper.ErrReleased) || !errors.Is(context.Cause(ctx), lockkeeper.ErrReleased) {
+			t.Errorf("%v, %v", all.Err(), context.Cause(ctx))
+		}
+		all, err = lockkeeper.TryLockAll(t.Context(), other.mutex, other.read, other.fair, other.permits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := all.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLockAllIsLostWithOne checks that the loss of any lease ends the whole, and that the others are held until Release.
+func TestLockAllIsLostWithOne(t *testing.T) {
+	for i, lost := range []string{"a", "b", "c"} {
+		t.Run(lost, func(t *testing.T) {
+			onServer(t, func(t *testing.T, s *lockkeepertest.Server) {
+				k := s.Keeper(t, nil)
+				lockers := []lockkeeper.Locker{kindsOf(t, k, "a").fair, kindsOf(t, k, "b").fair, kindsOf(t, k, "c").fair}
+				all, err := lockkeeper.LockAll(t.Context(), lockers...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx := all.Context(t.Context())
+				s.LoseLease(t, lost)
+				<-ctx.Done()
+				if !errors.Is(all.Err(), lockkeeper.ErrLost) || !errors.Is(context.Cause(ctx), lockkeeper.ErrLost) {
+					t.Errorf("%v, %v", all.Err(), context.Cause(ctx))
+				}
+				for j, lease := range all.All() {
+					if held := lease.Err() == nil; held != (j != i) {
+						t.Errorf("lease %d: %v", j, lease.Err())
+					}
+				}
+				if err := all.Extend(t.Context(), time.Minute); !errors.Is(err, lockkeeper.ErrLost) {
+					t.Errorf("Extend: %v", err)
+				}
+				if err := all.Release(t.Context()); !errors.Is(err, lockkeeper.ErrLost) {
+					t.Errorf("Release: %v", err)
+				}
+				if err := all.Err(); !errors.Is(err, lockkeeper.ErrLost) {
+					t.Errorf("after Release: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestLockAllReleasesWhatItHasAcquired checks that nothing is held after an error, whatever the reason.
+func TestLockAllReleasesWhatItHasAcquired(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault func(t *testing.T, s *lockkeepertest.Server, k *lockkeeper.Keeper, cancel func())
+		want  error
+	}{
+		"canceled": {func(_ *testing.T, _ *lockkeepertest.Server, _ *lockkeeper.Keeper, cancel func()) { cancel() }, context.Canceled},
+		"lost": {
+			func(t *testing.T, s *lockkeepertest.Server, _ *lockkeeper.Keeper, _ func()) { s.LoseLease(t, "a") },
+			lockkeeper.ErrLost,
+		},
+		"closed": {func(_ *testing.T, _ *lockkeepertest.Server, k *lockkeeper.Keeper, _ func()) { _ = k.Close() }, lockkeeper.ErrClosed},
+		"outage": {func(_ *testing.T, s *lockkeepertest.Server, _ *lockkeeper.Keeper, _ func()) {
+			s.Unreachable()
+			time.Sleep(5 * lockkeeper.DefaultTTL)
+			s.Restore()
+		}, lockkeeper.ErrUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onServer(t, func(t *testing.T, s *lockkeepertest.Server) {
+				other := kindsOf(t, s.Keeper(t, nil), "b")
+				held, err := other.fair.Lock(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				k := s.Keeper(t, nil)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				result := make(chan error, 1)
+				go func() {
+					_, err := lockkeeper.LockAll(ctx, kindsOf(t, k, "b").fair, kindsOf(t, k, "a").fair)
+					result <- err
+				}()
+				s.RequireHeld(t, "a")
+				s.RequireWaiting(t, "b", 1)
+				c.fault(t, s, k, cancel)
+				if err := <-result; !errors.Is(err, c.want) && (name != "closed" || !errors.Is(err, lockkeeper.ErrReleased)) {
+					t.Errorf("LockAll: %v", err)
+				}
+				s.RequireFree(t, "a")
+				_ = held.Release(t.Context())
+				s.RequireFree(t, "b")
+			})
+		})
+	}
+}
+
+// keyed is a Locker of another module.
+type keyed struct {
+	lockkeeper.Locker
+	many []int // it cannot be compared
+}
+
+func TestLockAllRefuses(t *testing.T) {
+	onServer(t, func(t *testing.T, s *lockkeepertest.Server) {
+		k := s.Keeper(t, nil)
+		x, same, y := kindsOf(t, k, "x"), kindsOf(t, s.Keeper(t, nil), "x"), kindsOf(t, k, "y")
+		var none *mutex.Mutex
+		for says, lockers := range map[string][]lockkeeper.Locker{
+			"no lockers":              {},
+			"locker 2 of 2 is nil":    {x.mutex, nil},
+			"locker 1 of 2 is nil":    {none, x.mutex},
+			"1 and 3 of 3":            {x.mutex, y.mutex, x.mutex},
+			`key "lock:x"`:            {x.mutex, same.mutex},
+			`"{lock:x}:rwlock:`:       {x.read, y.mutex, x.write},
+			`"{lock:x}:semaphore:`:    {x.permits, x.permits},
+			"has no method Key() str": {x.mutex, keyed{y.mutex, nil}},
+		} {
+			_, err := lockkeeper.LockAll(t.Context(), lockers...)
+			if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
+				t.Errorf("%v instead of %s", err, says)
+			}
+		}
+	})
+}
+
+// TestLockAllNeverDeadlocks lets goroutines of several keepers acquire random locks in random order: all get them, no lock has too
+// many holders, and nothing is left.
+func TestLockAllNeverDeadlocks(t *testing.T) {
+	for seed := range uint64(15) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		keepers, workers, rounds := 1+r.IntN(3), 2+r.IntN(5), 1+r.IntN(4)
+		onServer(t, func(t *testing.T, s *lockkeepertest.Server) {
+			var held [2][5]atomic.Int64 // by name and kind; a reader counts 1, a writer 100
+			weights, most := [5]int64{1, 1, 1, 100, 2}, [5]int64{1, 1, 100, 100, 3}
+			var ks []*lockkeeper.Keeper
+			for range keepers {
+				ks = append(ks, s.Keeper(t, nil))
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			var group sync.WaitGroup
+			for w := range workers {
+				r := rand.New(rand.NewPCG(seed, 1+uint64(w)))
+				names := [2]kinds{kindsOf(t, ks[w%keepers], "x"), kindsOf(t, ks[w%keepers], "y")}
+				group.Go(func() {
+					for range rounds {
+						type choice struct{ name, kind int }
+						var chosen []choice
+						var lockers []lockkeeper.Locker
+						for name, l := range names {
+							side := 2 + r.IntN(2) // of the read-write lock
+							for _, kind := range []int{0, 1, side, 4} {
+								if r.IntN(2) == 0 {
+									chosen = append(chosen, choice{name, kind})
+									lockers = append(lockers, []lockkeeper.Locker{l.mutex, l.fair, l.read, l.write, l.permits}[kind])
+								}
+							}
+						}
+						if len(lockers) == 0 {
+							continue
+						}
+						r.Shuffle(len(lockers), func(i, j int) {
+							lockers[i], lockers[j] = lockers[j], lockers[i]
+							chosen[i], chosen[j] = chosen[j], chosen[i]
+						})
+						all, err := lockkeeper.LockAll(ctx, lockers...)
+						if err != nil {
+							t.Errorf("LockAll: %v", err)
+							return
+						}
+						for _, c := range chosen {
+							of := c.kind
+							if of == 3 {
+								of = 2 // one lock
+							}
+							if n := held[c.name][of].Add(weights[c.kind]); n > most[of] {
+								t.Errorf("%d of kind %d are held", n, of)
+							}
+						}
+						time.Sleep(time.Duration(r.Int64N(int64(2 * lockkeeper.DefaultTTL))))
+						for _, c := range chosen {
+							of := c.kind
+							if of == 3 {
+								of = 2
+							}
+							held[c.name][of].Add(-weights[c.kind])
+						}
+						if err := all.Release(ctx); err != nil {
+							t.Errorf("Release: %v", err)
+						}
+					}
+				})
+			}
+			group.Wait()
+			for _, kind := range []string{"mutex", "fair", "rwlock", "semaphore"} {
+				s.Kind(kind).RequireFree(t, "x")
+				s.Kind(kind).RequireFree(t, "y")
+			}
+		})
+		if t.Failed() {
+			t.Fatal("seed", seed)
+		}
+	}
+}
