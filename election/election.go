@@ -1,0 +1,211 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+)
+
+// ErrResign is returned by lead to stop leading while the process remains a candidate: Run releases the lock, so that another
+// candidate is elected, and campaigns again after a pause. If nobody else campaigns, the same process is elected again.
+var ErrResign = errors.New("election: resign")
+
+// Election is a process's candidacy for leadership. It is safe for concurrent use, but only one Run may be in progress.
+type Election struct {
+	locker  lockkeeper.Locker
+	o       Options
+	running atomic.Bool
+
+	mu      sync.Mutex        // guards the fields below
+	lease   *lockkeeper.Lease // of the current term; nil if lead is not running
+	changed chan struct{}     // closed when a term begins or ends
+}
+
+// New returns an election, which is decided by a lock. It sends nothing. The error is ErrInvalid: the locker is nil, or an
+// option is out of range.
+func New(locker lockkeeper.Locker, opts *Options) (*Election, error) {
+	if v := reflect.ValueOf(locker); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, engine.Invalid("the locker is nil")
+	}
+	o, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Election{locker: locker, o: o, changed: make(chan struct{})}, nil
+}
+
+// Run is New with the default options, followed by [Election.Run].
+func Run(ctx context.Context, locker lockkeeper.Locker, lead func(ctx context.Context, fence uint64) error) error {
+	e, err := New(locker, nil)
+	if err != nil {
+		return err
+	}
+	return e.Run(ctx, lead)
+}
+
+// Run campaigns, and calls lead whenever this process is elected. lead gets a child of ctx that ends when the lease is lost, and
+// the lease's fence; [lockkeeper.LeaseFromContext] returns the lease. It is called in the goroutine of the caller, never after
+// its lease has ended or ctx has ended, and never before an earlier call has returned.
+//
+// Run blocks until ctx ends, until lead returns nil or an error without having lost the lease, or until the lock cannot be
+// acquired for a reason that requires intervention. The package comment says what follows each way in which a term ends. When
+// Run returns, lead is not running, and the lock is released or will expire. While Redis does not answer, the release blocks
+// until ctx or the lease has ended, or for a second if ctx has ended before.
+//
+// Run goes on campaigning after ErrUnavailable, a *NotAcknowledgedError and a lost lease. It returns nil only if lead
+// returned nil. Otherwise the error is
+//
+//   - ctx.Err(), if ctx has ended, joined with the error that lead returned, unless that matches ctx.Err(), and with the error of
+//     the release; if it was campaigning, as for Lock,
+//   - what lead returned, joined with the error of the release,
+//   - ErrClosed: the keeper was closed,
+//   - ErrInvalid: lead is nil, or another Run of this Election is in progress,
+//   - an error reply of Redis that requires intervention, such as NOPERM, or an error of a Locker that is not of this module.
+func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, fence uint64) error) error {
+	if lead == nil {
+		return engine.Invalid("lead is nil")
+	}
+	if !e.running.CompareAndSwap(false, true) {
+		return engine.Invalid("another Run of the election %q is in progress; use an Election for each candidate", e.locker.Name())
+	}
+	defer e.running.Store(false)
+	pauses := backoff.NewExponentialBackOff(backoff.WithInitialInterval(e.o.MinBackoff),
+		backoff.WithMaxInterval(e.o.MaxBackoff), backoff.WithMaxElapsedTime(0))
+	for {
+		lease, err := e.locker.Lock(ctx)
+		switch {
+		case err != nil && (ctx.Err() != nil || !transient(err)):
+			return err
+		case err != nil:
+			e.o.Logger.Warn("campaign failed, will be repeated", "election", e.locker.Name(), "error", err)
+		default:
+			began := time.Now()
+			if again, err := e.term(ctx, lease, lead); !again {
+				return err
+			}
+			if time.Since(began) >= e.o.MaxBackoff {
+				pauses.Reset()
+			}
+		}
+		if !sleep(ctx, pauses.NextBackOff()) {
+			return ctx.Err()
+		}
+	}
+}
+
+// transient reports whether another Lock may succeed after this error.
+func transient(err error) bool {
+	var unacknowledged *lockkeeper.NotAcknowledgedError
+	return errors.Is(err, lockkeeper.ErrUnavailable) || errors.Is(err, lockkeeper.ErrLost) || errors.Is(err, lockkeeper.ErrNotAcquired) ||
+		errors.As(err, &unacknowledged)
+}
+
+// term leads while the lease is held, and releases it. It reports whether to campaign again; otherwise the error is that of Run.
+func (e *Election) term(ctx context.Context, lease *lockkeeper.Lease, lead func(ctx context.Context, fence uint64) error) (again bool, err error) {
+	if ctx.Err() == nil && lease.Err() == nil {
+		err = e.lead(ctx, lease, lead)
+	}
+	ended := lease.Err() // before the release
+	unreleased := lease.Release(ctx)
+	e.setLease(nil)
+	if errors.Is(unreleased, lockkeeper.ErrLost) {
+		ended = unreleased
+	}
+	switch {
+	case ctx.Err() != nil:
+		if errors.Is(err, ctx.Err()) {
+			err = nil
+		}
+		return false, engine.Join(ctx.Err(), err, unreleased)
+	case ended != nil:
+		e.o.Logger.Warn("leadership lost", "election", e.locker.Name(), "error", ended, "returned", err)
+		return true, nil
+	case errors.Is(err, ErrResign):
+		return true, nil
+	}
+	return false, engine.Join(err, unreleased)
+}
+
+// lead calls the user's function. If it panics, lead releases the lease.
+func (e *Election) lead(ctx context.Context, lease *lockkeeper.Lease, lead func(ctx context.Context, fence uint64) error) error {
+	e.setLease(lease)
+	term := lease.Context(ctx)
+	done, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		e.watchStepDown(term, done)
+	}()
+	returned := false
+	defer func() {
+		close(done)
+		<-watched
+		if !returned {
+			_ = lease.Release(ctx)
+			e.setLease(nil)
+		}
+	}()
+	err := lead(term, lease.Fence())
+	returned = true
+	return err
+}
+
+// watchStepDown logs a warning if the term has ended and lead goes on for too long. It returns when lead is done.
+func (e *Election) watchStepDown(term context.Context, done <-chan struct{}) {
+	select {
+	case <-done:
+		return
+	case <-term.Done():
+	}
+	e.notify()
+	timer := time.NewTimer(e.o.LongStepDown)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		e.o.Logger.Warn("leadership has ended, but the leader's function has not returned", "election", e.locker.Name(),
+			"for", e.o.LongStepDown, "cause", context.Cause(term))
+		<-done
+	}
+}
+
+// setLease sets the lease of the current term, or nil between terms.
+func (e *Election) setLease(lease *lockkeeper.Lease) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.lease == lease {
+		return
+	}
+	e.lease = lease
+	e.notifyLocked()
+}
+
+// notify makes Watch ask who leads.
+func (e *Election) notify() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.notifyLocked()
+}
+
+func (e *Election) notifyLocked() {
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// sleep waits for d or until ctx ends, and reports whether ctx goes on.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}

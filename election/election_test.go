@@ -1,0 +1,505 @@
+package election_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/election"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/mutex"
+)
+
+const ttl = 3 * time.Second
+
+// bubble runs a test with a server under virtual time.
+func bubble(t *testing.T, test func(t *testing.T, s *lockkeepertest.Server)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, lockkeepertest.New(t)) })
+}
+
+func newFair(t *testing.T, k *lockkeeper.Keeper) *fair.Lock {
+	t.Helper()
+	l, err := fair.New(k, "boss", &fair.Options{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// terms records who leads, and that nobody leads while another one has a lease that is held.
+type terms struct {
+	mu     sync.Mutex
+	last   *lockkeeper.Lease
+	begun  int
+	starts chan start
+}
+
+// start is the start of a term. lead returns what is sent to end.
+type start struct {
+	candidate int
+	ctx       context.Context
+	fence     uint64
+	end       chan error
+}
+
+func newTerms() *terms { return &terms{starts: make(chan start, 1000)} }
+
+// lead returns a function that leads until it is told to end, or, unless it is stubborn, until its context ends.
+func (ts *terms) lead(t *testing.T, candidate int, stubborn bool) func(context.Context, uint64) error {
+	return func(ctx context.Context, fence uint64) error {
+		lease := lockkeeper.LeaseFromContext(ctx)
+		if lease.Fence() != fence || ctx.Err() != nil {
+			t.Errorf("lead has fence %d, its lease %d, and its context %v", fence, lease.Fence(), ctx.Err())
+		}
+		ts.mu.Lock()
+		if ts.last.Err() == nil {
+			t.Errorf("candidate %d leads while the lease of fence %d is held", candidate, ts.last.Fence())
+		}
+		if fence <= ts.last.Fence() {
+			t.Errorf("fence %d after %d", fence, ts.last.Fence())
+		}
+		ts.last = lease
+		ts.begun++
+		ts.mu.Unlock()
+		end := make(chan error)
+		ts.starts <- start{candidate, ctx, fence, end}
+		if stubborn {
+			return <-end
+		}
+		select {
+		case err := <-end:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (ts *terms) count() int {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return ts.begun
+}
+
+// run starts an election in the background. The channel gets its result.
+func run(ctx context.Context, e *election.Election, lead func(context.Context, uint64) error) <-chan error {
+	result := make(chan error, 1)
+	go func() { result <- e.Run(ctx, lead) }()
+	return result
+}
+
+func newElection(t *testing.T, l lockkeeper.Locker, o *election.Options) *election.Election {
+	t.Helper()
+	if o == nil {
+		o = &election.Options{Logger: slog.New(slog.DiscardHandler)}
+	}
+	e, err := election.New(l, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func TestOneLeadsAtATime(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		ts := newTerms()
+		var cancels []context.CancelFunc
+		var results []<-chan error
+		for i := range 3 {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancels = append(cancels, cancel)
+			results = append(results, run(ctx, newElection(t, newFair(t, s.Keeper(t, nil)), nil), ts.lead(t, i, false)))
+			s.RequireHeld(t, "boss")
+			s.RequireWaiting(t, "boss", i)
+		}
+		for i := range 3 { // in order of arrival, each as soon as the one before has stepped down
+			term := <-ts.starts
+			if term.candidate != i {
+				t.Errorf("candidate %d leads instead of %d", term.candidate, i)
+			}
+			time.Sleep(10 * ttl)
+			if err := term.ctx.Err(); err != nil {
+				t.Errorf("the term has ended: %v", err)
+			}
+			if n := ts.count(); n != i+1 {
+				t.Errorf("%d terms", n)
+			}
+			cancels[i]()
+			if err := <-results[i]; err == nil || !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), ";") {
+				t.Errorf("Run: %v", err)
+			}
+		}
+		s.RequireFree(t, "boss")
+	})
+}
+
+func TestCampaignsAgainAfterLoss(t *testing.T) {
+	for name, fault := range map[string]func(t *testing.T, s *lockkeepertest.Server){
+		"lost": func(t *testing.T, s *lockkeepertest.Server) { s.LoseLease(t, "boss") },
+		"frozen": func(t *testing.T, s *lockkeepertest.Server) {
+			s.FreezeHolder(t, "boss")
+			time.Sleep(2 * ttl)
+			s.Restore()
+		},
+		"stolen": func(t *testing.T, s *lockkeepertest.Server) {
+			thief := s.StealLock(t, "boss")
+			time.Sleep(2 * ttl)
+			_ = thief.Release(t.Context())
+		},
+		"outage": func(_ *testing.T, s *lockkeepertest.Server) { s.Unreachable(); time.Sleep(20 * ttl); s.Restore() },
+	} {
+		for returns, err := range map[string]error{"nil": nil, "error": errors.New("disk full"), "resign": election.ErrResign} {
+			t.Run(name+"/"+returns, func(t *testing.T) {
+				bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+					ts := newTerms()
+					ctx, cancel := context.WithCancel(t.Context())
+					result := run(ctx, newElection(t, newFair(t, s.Keeper(t, nil)), nil), ts.lead(t, 0, true))
+					first := <-ts.starts
+					go fault(t, s)
+					<-first.ctx.Done()
+					if cause := context.Cause(first.ctx); !errors.Is(cause, lockkeeper.ErrLost) {
+						t.Errorf("the term has ended because of %v", cause)
+					}
+					first.end <- err
+					second := <-ts.starts
+					cancel()
+					second.end <- nil
+					if err := <-result; !errors.Is(err, context.Canceled) {
+						t.Errorf("Run: %v", err)
+					}
+					s.RequireFree(t, "boss")
+				})
+			})
+		}
+	}
+}
+
+func TestOutageDeposesLeaderAndElectsOne(t *testing.T) {
+	for _, outage := range []time.Duration{ttl / 10, ttl / 2, 2 * ttl, 20 * ttl} {
+		t.Run(outage.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+				ts := newTerms()
+				ctx, cancel := context.WithCancel(t.Context())
+				var elections []*election.Election
+				var results []<-chan error
+				for i := range 4 {
+					m, err := mutex.New(s.Keeper(t, nil), "boss", &mutex.Options{TTL: ttl})
+					if err != nil {
+						t.Fatal(err)
+					}
+					e := newElection(t, m, nil)
+					elections = append(elections, e)
+					results = append(results, run(ctx, e, ts.lead(t, i, false)))
+				}
+				leading := func() (n int) {
+					for _, e := range elections {
+						if e.Leading() {
+							n++
+						}
+					}
+					return n
+				}
+				first := <-ts.starts
+				s.Unreachable()
+				time.Sleep(outage)
+				if n := leading(); n > 1 || outage > ttl && n != 0 {
+					t.Errorf("%d lead during the outage", n)
+				}
+				s.Restore()
+				if outage > ttl {
+					<-ts.starts
+				}
+				time.Sleep(10 * ttl)
+				if n := leading(); n != 1 {
+					t.Errorf("%d lead after the outage", n)
+				}
+				if n := ts.count(); outage > ttl && n != 2 || outage <= ttl/2 && (n != 1 || first.ctx.Err() != nil) {
+					t.Errorf("%d terms, the first: %v", n, first.ctx.Err())
+				}
+				cancel()
+				for _, result := range results {
+					if err := <-result; !errors.Is(err, context.Canceled) {
+						t.Errorf("Run: %v", err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestLockIsHeldUntilLeadReturns checks that the end of Run's context does not let anybody else lead before lead has returned.
+func TestLockIsHeldUntilLeadReturns(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		ts, log := newTerms(), &logged{}
+		ctx, cancel := context.WithCancel(t.Context())
+		slow := run(ctx, newElection(t, newFair(t, s.Keeper(t, nil)), &election.Options{Logger: log.logger(), LongStepDown: ttl}), ts.lead(t, 0, true))
+		term := <-ts.starts
+		next := run(t.Context(), newElection(t, newFair(t, s.Keeper(t, nil)), nil), ts.lead(t, 1, false))
+		s.RequireWaiting(t, "boss", 1)
+		cancel()
+		<-term.ctx.Done()
+		time.Sleep(ttl / 2)
+		if log.String() != "" {
+			t.Errorf("logged too early: %s", log)
+		}
+		time.Sleep(10 * ttl)
+		if n := ts.count(); n != 1 {
+			t.Errorf("%d terms while the first lead is running", n)
+		}
+		if strings.Count(log.String(), "has not returned") != 1 || !strings.Contains(log.String(), "election=boss") {
+			t.Errorf("logged: %q", log)
+		}
+		flushed := errors.New("cannot flush")
+		term.end <- flushed
+		if err := <-slow; !errors.Is(err, context.Canceled) || !errors.Is(err, flushed) {
+			t.Errorf("Run: %v", err)
+		}
+		second := <-ts.starts
+		second.end <- nil
+		if err := <-next; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// TestNoCampaignWhileLeadGoesOn checks that a lead that ignores its loss keeps its process from campaigning, and nobody else.
+func TestNoCampaignWhileLeadGoesOn(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		ts := newTerms()
+		stuck := newElection(t, newFair(t, s.Keeper(t, nil)), nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		result := run(ctx, stuck, ts.lead(t, 0, true))
+		first := <-ts.starts
+		other := run(ctx, newElection(t, newFair(t, s.Keeper(t, nil)), nil), ts.lead(t, 1, false))
+		s.RequireWaiting(t, "boss", 1)
+		s.LoseLease(t, "boss")
+		if second := <-ts.starts; second.candidate != 1 {
+			t.Errorf("candidate %d leads", second.candidate)
+		}
+		time.Sleep(10 * ttl)
+		s.RequireWaiting(t, "boss", 0)
+		if stuck.Leading() || ts.count() != 2 {
+			t.Errorf("leading: %v, %d terms", stuck.Leading(), ts.count())
+		}
+		first.end <- nil
+		s.RequireWaiting(t, "boss", 1)
+		cancel()
+		for _, r := range []<-chan error{result, other} {
+			if err := <-r; !errors.Is(err, context.Canceled) {
+				t.Errorf("Run: %v", err)
+			}
+		}
+	})
+}
+
+func TestLeadReturns(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		e := newElection(t, newFair(t, s.Keeper(t, nil)), nil)
+		full := errors.New("disk full")
+		for _, want := range []error{nil, full, lockkeeper.ErrUnavailable} { // the last is of another lock, used by lead
+			if err := e.Run(t.Context(), func(context.Context, uint64) error { return want }); err != want {
+				t.Errorf("Run returned %v after %v", err, want)
+			}
+			s.RequireFree(t, "boss")
+		}
+		n := 0
+		err := e.Run(t.Context(), func(context.Context, uint64) error {
+			if n++; n < 5 {
+				return election.ErrResign
+			}
+			return nil
+		})
+		if err != nil || n != 5 {
+			t.Errorf("Run: %v after %d terms", err, n)
+		}
+		s.RequireFree(t, "boss")
+		func() {
+			defer func() {
+				if r := recover(); r != "broken" {
+					t.Errorf("recovered %v", r)
+				}
+			}()
+			_ = e.Run(t.Context(), func(context.Context, uint64) error { panic("broken") })
+		}()
+		if e.Leading() {
+			t.Error("leading after a panic")
+		}
+		s.RequireFree(t, "boss")
+		if err := e.Run(t.Context(), func(context.Context, uint64) error { return nil }); err != nil {
+			t.Errorf("Run after a panic: %v", err)
+		}
+	})
+}
+
+func TestKeeperClosedWhileLeading(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		k := s.Keeper(t, nil)
+		ts := newTerms()
+		result := run(t.Context(), newElection(t, newFair(t, k), nil), ts.lead(t, 0, false))
+		<-ts.starts
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-result; !errors.Is(err, lockkeeper.ErrClosed) {
+			t.Errorf("Run: %v", err)
+		}
+		s.RequireFree(t, "boss")
+	})
+}
+
+// scripted is a Locker that returns one error after another, and then asks another one.
+type scripted struct {
+	lockkeeper.Locker
+	errs  []error
+	calls []time.Time
+}
+
+func (l *scripted) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
+	l.calls = append(l.calls, time.Now())
+	if len(l.errs) > 0 {
+		err := l.errs[0]
+		l.errs = l.errs[1:]
+		return nil, err
+	}
+	return l.Locker.Lock(ctx)
+}
+
+func TestErrorsOfLock(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		l := newFair(t, s.Keeper(t, nil))
+		done := func(context.Context, uint64) error { return nil }
+		var transient []error
+		for range 10 {
+			transient = append(transient, lockkeeper.ErrUnavailable, &lockkeeper.NotAcknowledgedError{Wanted: 1})
+		}
+		x := &scripted{Locker: l, errs: transient}
+		o := &election.Options{MinBackoff: time.Second, MaxBackoff: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)}
+		if err := newElection(t, x, o).Run(t.Context(), done); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if len(x.calls) != 21 {
+			t.Errorf("%d calls", len(x.calls))
+		}
+		for i := range len(x.calls) - 1 {
+			if pause := x.calls[i+1].Sub(x.calls[i]); pause < time.Second/2 || pause > 15*time.Second || i > 15 && pause < 5*time.Second {
+				t.Errorf("pause %d is %v", i, pause)
+			}
+		}
+		for _, final := range []error{lockkeeper.ErrClosed, lockkeeper.ErrInvalid, errors.New("NOPERM")} {
+			x := &scripted{Locker: l, errs: []error{lockkeeper.ErrUnavailable, final}}
+			if err := newElection(t, x, nil).Run(t.Context(), done); err != final {
+				t.Errorf("Run: %v instead of %v", err, final)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		endless := &scripted{Locker: l, errs: make([]error, 1000)}
+		for i := range endless.errs {
+			endless.errs[i] = lockkeeper.ErrUnavailable
+		}
+		if err := newElection(t, endless, nil).Run(ctx, done); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// granting is a Locker whose leases are changed before they are returned.
+type granting struct {
+	lockkeeper.Locker
+	change func(*lockkeeper.Lease)
+}
+
+func (g granting) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
+	lease, err := g.Locker.Lock(ctx)
+	g.change(lease)
+	return lease, err
+}
+
+// TestLeadIsNotCalledWithoutALease checks that lead is not called if its lease or the context has ended before.
+func TestLeadIsNotCalledWithoutALease(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		l := newFair(t, s.Keeper(t, nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		n := 0
+		g := granting{l, func(lease *lockkeeper.Lease) {
+			switch n++; n {
+			case 1:
+				_ = lease.Release(t.Context())
+			case 2:
+				s.LoseLease(t, "boss")
+				<-lease.Done()
+			case 3:
+				cancel()
+			}
+		}}
+		err := newElection(t, g, nil).Run(ctx, func(context.Context, uint64) error { t.Error("lead is called"); return nil })
+		if !errors.Is(err, context.Canceled) || n != 3 {
+			t.Errorf("Run: %v after %d grants", err, n)
+		}
+		s.RequireFree(t, "boss")
+	})
+}
+
+func TestInvalidArguments(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		l := newFair(t, s.Keeper(t, nil))
+		var none *fair.Lock
+		invalid := func(o election.Options) func() error {
+			return func() error { _, err := election.New(l, &o); return err }
+		}
+		for says, make := range map[string]func() error{
+			"locker is nil":         func() error { _, err := election.New(nil, nil); return err },
+			"the locker is nil":     func() error { return election.Run(t.Context(), none, nil) },
+			"lead is nil":           func() error { return election.Run(t.Context(), l, nil) },
+			"MinBackoff 1ns":        invalid(election.Options{MinBackoff: 1}),
+			"MaxBackoff 2h0m0s":     invalid(election.Options{MaxBackoff: 2 * time.Hour}),
+			"MaxBackoff 1s is shor": invalid(election.Options{MinBackoff: time.Minute, MaxBackoff: time.Second}),
+			"WatchInterval -1ns":    invalid(election.Options{WatchInterval: -1}),
+			"LongStepDown 24h0m":    invalid(election.Options{LongStepDown: 24 * time.Hour}),
+		} {
+			if err := make(); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
+				t.Errorf("%v instead of %s", err, says)
+			}
+		}
+		ts := newTerms()
+		e := newElection(t, l, nil)
+		result := run(t.Context(), e, ts.lead(t, 0, false))
+		term := <-ts.starts
+		if err := e.Run(t.Context(), ts.lead(t, 1, false)); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), "boss") {
+			t.Errorf("the second Run: %v", err)
+		}
+		term.end <- nil
+		if err := <-result; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// logged is what was logged.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

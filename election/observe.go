@@ -1,0 +1,87 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+)
+
+// Leading reports whether this process leads: lead is running, and its lease is held. It asks nobody, and checks the lease's
+// deadline, so it is right even after a pause of the process. By the time at which the caller acts on it, it may have
+// changed; work that only the leader may do belongs in lead.
+func (e *Election) Leading() bool {
+	e.mu.Lock()
+	lease := e.lease
+	e.mu.Unlock()
+	return lease != nil && lease.Err() == nil
+}
+
+// Leader asks the server who leads, in any process; held is false if nobody does. It needs no Run. A former leader whose lease
+// was lost or released does not count, even if its lead is still running. It blocks for a round trip, and makes up to three
+// attempts. The error is that of the lock's method Holder; see package [lockkeeper]. It is ErrInvalid if the lock has no such
+// method: those of package mutex, fair and redlock have one.
+func (e *Election) Leader(ctx context.Context) (leader lockkeeper.Holder, held bool, err error) {
+	l, ok := e.locker.(interface {
+		Holder(ctx context.Context) (lockkeeper.Holder, bool, error)
+	})
+	if !ok {
+		return lockkeeper.Holder{}, false, engine.Invalid("the election's locker is a %T, which has no method Holder", e.locker)
+	}
+	return l.Holder(ctx)
+}
+
+// Watch returns who leads, and then each change, for as long as the caller iterates and ctx lives. A zero Holder, without a
+// Token, means that nobody leads. It asks the server at once, then every Options.WatchInterval, and when a Run of this Election
+// starts or stops leading. Changes that are undone between two questions are not seen; a new term of the same process is a
+// change, since its fence is larger.
+//
+// An error means that it is not known who leads. It is returned once, and Watch goes on asking until it is known again. After an
+// error that matches ErrClosed or ErrInvalid the iteration ends.
+//
+//	for leader, err := range e.Watch(ctx) {
+//		…
+//	}
+func (e *Election) Watch(ctx context.Context) iter.Seq2[lockkeeper.Holder, error] {
+	return func(yield func(lockkeeper.Holder, error) bool) {
+		var last lockkeeper.Holder
+		known, failed := false, false // the last answer was a leader, or an error; at first neither
+		ticker := time.NewTicker(e.o.WatchInterval)
+		defer ticker.Stop()
+		for {
+			changed := e.nextChange() // before asking
+			leader, _, err := e.Leader(ctx)
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil:
+				final := errors.Is(err, lockkeeper.ErrClosed) || errors.Is(err, lockkeeper.ErrInvalid)
+				if (final || !failed) && !yield(lockkeeper.Holder{}, err) || final {
+					return
+				}
+				known, failed = false, true
+			case !known || leader.Token != last.Token || leader.Fence != last.Fence:
+				if !yield(leader, nil) {
+					return
+				}
+				last, known, failed = leader, true, false
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			case <-ticker.C:
+			}
+		}
+	}
+}
+
+// nextChange returns a channel that is closed when a term of this process begins or ends.
+func (e *Election) nextChange() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.changed
+}

@@ -1,0 +1,230 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/election"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+)
+
+// labelled returns a keeper with an owner label.
+func labelled(t *testing.T, s *lockkeepertest.Server, owner string) *lockkeeper.Keeper {
+	return s.Keeper(t, &lockkeeper.Options{Owner: owner})
+}
+
+func TestLeader(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		observer := newElection(t, newFair(t, labelled(t, s, "observer")), nil)
+		if leader, held, err := observer.Leader(t.Context()); held || err != nil || observer.Leading() {
+			t.Errorf("%+v, %v, %v", leader, held, err)
+		}
+		ts := newTerms()
+		e := newElection(t, newFair(t, labelled(t, s, "one")), nil)
+		result := run(t.Context(), e, ts.lead(t, 0, false))
+		term := <-ts.starts
+		leader, held, err := observer.Leader(t.Context())
+		if !held || err != nil || leader.Owner != "one" || leader.Fence != term.fence || time.Since(leader.Since) > ttl {
+			t.Errorf("%+v, %v, %v", leader, held, err)
+		}
+		if !e.Leading() || observer.Leading() {
+			t.Errorf("leading: %v; the observer: %v", e.Leading(), observer.Leading())
+		}
+		term.end <- nil
+		<-result
+		if _, held, err := observer.Leader(t.Context()); held || err != nil || e.Leading() {
+			t.Errorf("held: %v, %v; leading: %v", held, err, e.Leading())
+		}
+
+		sem, err := semaphore.New(s.Keeper(t, nil), "boss", 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := sem.Locker(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := newElection(t, l, nil).Leader(t.Context()); !errors.Is(err, lockkeeper.ErrInvalid) {
+			t.Errorf("Leader of a semaphore: %v", err)
+		}
+		for _, err := range newElection(t, l, nil).Watch(t.Context()) {
+			if !errors.Is(err, lockkeeper.ErrInvalid) {
+				t.Errorf("Watch of a semaphore: %v", err)
+			}
+		}
+	})
+}
+
+// TestLeadingEndsAtTheDeadline checks that Leading is false at the deadline, although lead goes on.
+func TestLeadingEndsAtTheDeadline(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		ts := newTerms()
+		ctx, cancel := context.WithCancel(t.Context())
+		e := newElection(t, newFair(t, s.Keeper(t, nil)), nil)
+		result := run(ctx, e, ts.lead(t, 0, true))
+		term := <-ts.starts
+		lease := lockkeeper.LeaseFromContext(term.ctx)
+		s.Unreachable()
+		deadline := lease.Deadline()
+		for e.Leading() {
+			if time.Now().After(deadline) {
+				t.Fatal("leading after the deadline")
+			}
+			time.Sleep(time.Millisecond)
+			deadline = lease.Deadline()
+		}
+		cancel()
+		term.end <- nil
+		<-result
+		s.Restore()
+	})
+}
+
+// changes collects what Watch returns, as "owner", "nobody" or "unknown".
+func changes(ctx context.Context, e *election.Election) (next func() string, stop func()) {
+	pull, stop := iter.Pull2(e.Watch(ctx))
+	return func() string {
+		leader, err, ok := pull()
+		switch {
+		case !ok:
+			return "end"
+		case err != nil:
+			return "unknown"
+		case leader.Token == "":
+			return "nobody"
+		}
+		return leader.Owner
+	}, stop
+}
+
+func TestWatch(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		require := func(next func() string, want string, most time.Duration) {
+			t.Helper()
+			start := time.Now()
+			if got := next(); got != want {
+				t.Fatalf("%s instead of %s", got, want)
+			}
+			if d := time.Since(start); d > most {
+				t.Errorf("%s after %v", want, d)
+			}
+		}
+		const interval = election.DefaultWatchInterval
+		ctx, cancel := context.WithCancel(t.Context())
+		next, stop := changes(ctx, newElection(t, newFair(t, labelled(t, s, "observer")), nil))
+		defer stop()
+		require(next, "nobody", 0)
+
+		ts := newTerms()
+		one := newElection(t, newFair(t, labelled(t, s, "one")), nil)
+		result := run(t.Context(), one, ts.lead(t, 0, false))
+		term := <-ts.starts
+		require(next, "one", interval)
+		nextOfOne, stopOfOne := changes(ctx, one)
+		defer stopOfOne()
+		require(nextOfOne, "one", 0)
+
+		term.end <- election.ErrResign // the same process, but a new term
+		term = <-ts.starts
+		require(next, "one", interval)
+
+		s.Unreachable()
+		require(next, "unknown", time.Minute)
+		time.Sleep(time.Minute)
+		if one.Leading() {
+			t.Error("leading after a minute without a server")
+		}
+		s.Restore()
+		term = <-ts.starts
+		require(next, "one", interval)
+		cancel()
+		require(next, "end", 0)
+		term.end <- nil
+		<-result
+	})
+}
+
+// TestWatchSeesOwnChangesAtOnce checks that Watch does not wait for its interval if the Run of its Election starts or stops
+// leading, and that it ends when the keeper is closed.
+func TestWatchSeesOwnChangesAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		k := labelled(t, s, "one")
+		one := newElection(t, newFair(t, k), &election.Options{WatchInterval: time.Hour, Logger: slog.New(slog.DiscardHandler)})
+		next, stop := changes(t.Context(), one)
+		defer stop()
+		start := time.Now()
+		require := func(want string) {
+			t.Helper()
+			if got := next(); got != want {
+				t.Fatalf("%s instead of %s", got, want)
+			}
+			if d := time.Since(start); d > time.Minute {
+				t.Errorf("%s after %v", want, d)
+			}
+		}
+		require("nobody")
+		ts := newTerms()
+		result := run(t.Context(), one, ts.lead(t, 0, true))
+		first := <-ts.starts
+		require("one")
+		two := run(t.Context(), newElection(t, newFair(t, labelled(t, s, "two")), nil), ts.lead(t, 1, false))
+		s.RequireWaiting(t, "boss", 1)
+		_ = lockkeeper.LeaseFromContext(first.ctx).Release(t.Context()) // lead goes on
+		second := <-ts.starts
+		require("two")
+		first.end <- nil // one campaigns again
+		s.RequireWaiting(t, "boss", 1)
+		second.end <- nil
+		if err := <-two; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		third := <-ts.starts
+		require("one")
+		third.end <- nil
+		if err := <-result; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		require("nobody")
+		_ = k.Close()
+		if got := next(); got != "unknown" {
+			t.Errorf("%s after Close", got)
+		}
+		if got := next(); got != "end" {
+			t.Errorf("%s after the end", got)
+		}
+	})
+}
+
+// TestWatchAsksAtItsInterval checks that Watch neither polls faster than its interval nor slower.
+func TestWatchAsksAtItsInterval(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		l := &counted{Locker: newFair(t, s.Keeper(t, nil))}
+		e := newElection(t, l, &election.Options{WatchInterval: time.Second})
+		ctx, cancel := context.WithTimeout(t.Context(), 10500*time.Millisecond)
+		defer cancel()
+		n := 0
+		for range e.Watch(ctx) {
+			n++
+		}
+		if n != 1 || l.asked != 11 {
+			t.Errorf("%d changes, asked %d times", n, l.asked)
+		}
+	})
+}
+
+// counted is a Locker that counts calls of Holder.
+type counted struct {
+	lockkeeper.Locker
+	asked int
+}
+
+func (c *counted) Holder(ctx context.Context) (lockkeeper.Holder, bool, error) {
+	c.asked++
+	return lockkeeper.Holder{}, false, nil
+}

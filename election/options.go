@@ -1,0 +1,79 @@
+package election
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+)
+
+// The defaults of Options.
+const (
+	DefaultMinBackoff    = 100 * time.Millisecond
+	DefaultMaxBackoff    = 5 * time.Second
+	DefaultWatchInterval = 2 * time.Second
+	DefaultLongStepDown  = 10 * time.Second
+)
+
+// Options are the settings of an election. Nil, and the zero value of each field, mean the defaults. New copies them.
+type Options struct {
+	// MinBackoff and MaxBackoff are the first and the longest pause before Run campaigns again: after a Lock that failed, after
+	// a lost lease, and after ErrResign. Pauses grow and are random; a term that lasted for MaxBackoff makes the next one short
+	// again. From 1 ms to 1 h. MinBackoff defaults to 100 ms, or to MaxBackoff if that is shorter; MaxBackoff to 5 s, or to
+	// MinBackoff if that is longer.
+	MinBackoff, MaxBackoff time.Duration
+
+	// WatchInterval is how often Watch asks the server who leads, besides when this process starts or stops leading. From 10 ms
+	// to 1 h. Default 2 s.
+	WatchInterval time.Duration
+
+	// LongStepDown is how long lead may go on after its context has ended before a warning is logged. From 10 ms to 1 h. Default
+	// 10 s.
+	LongStepDown time.Duration
+
+	// Logger receives warnings: a campaign failed, leadership was lost, lead does not return. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// withDefaults returns the options with defaults filled in. The error is ErrInvalid.
+func (o *Options) withDefaults() (Options, error) {
+	var all Options
+	if o != nil {
+		all = *o
+	}
+	if all.MinBackoff == 0 && all.MaxBackoff == 0 {
+		all.MinBackoff, all.MaxBackoff = DefaultMinBackoff, DefaultMaxBackoff
+	}
+	if all.MinBackoff == 0 {
+		all.MinBackoff = min(DefaultMinBackoff, all.MaxBackoff)
+	}
+	if all.MaxBackoff == 0 {
+		all.MaxBackoff = max(DefaultMaxBackoff, all.MinBackoff)
+	}
+	if all.WatchInterval == 0 {
+		all.WatchInterval = DefaultWatchInterval
+	}
+	if all.LongStepDown == 0 {
+		all.LongStepDown = DefaultLongStepDown
+	}
+	if all.Logger == nil {
+		all.Logger = slog.Default()
+	}
+	for _, x := range []struct {
+		option       string
+		value, least time.Duration
+	}{
+		{"MinBackoff", all.MinBackoff, time.Millisecond},
+		{"MaxBackoff", all.MaxBackoff, time.Millisecond},
+		{"WatchInterval", all.WatchInterval, 10 * time.Millisecond},
+		{"LongStepDown", all.LongStepDown, 10 * time.Millisecond},
+	} {
+		if x.value < x.least || x.value > time.Hour {
+			return Options{}, engine.Invalid("%s %v is not between %v and %v", x.option, x.value, x.least, time.Hour)
+		}
+	}
+	if all.MaxBackoff < all.MinBackoff {
+		return Options{}, engine.Invalid("MaxBackoff %v is shorter than MinBackoff %v", all.MaxBackoff, all.MinBackoff)
+	}
+	return all, nil
+}

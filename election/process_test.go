@@ -1,0 +1,175 @@
+package election_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/election"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	candidateAddr = "ELECTION_CANDIDATE" // the server's address, in the environment of a process that is a candidate
+	processTTL    = 2 * time.Second
+)
+
+// candidate is a process that campaigns until its standard input is closed. It prints "leads FENCE" at the start of each term and
+// "stepped down" at its end. A line on its standard input is work, which it does only if it leads: it prints "did" or "refused".
+func candidate(address string) {
+	rdb := redis.NewClient(&redis.Options{Addr: address})
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatInterval: 200 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		panic(err)
+	}
+	m, err := mutex.New(k, "boss", &mutex.Options{TTL: processTTL})
+	if err != nil {
+		panic(err)
+	}
+	e, err := election.New(m, &election.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		panic(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		defer stop()
+		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+			if e.Leading() {
+				fmt.Println("did", in.Text())
+			} else {
+				fmt.Println("refused", in.Text())
+			}
+		}
+	}()
+	err = e.Run(ctx, func(ctx context.Context, fence uint64) error {
+		fmt.Println("leads", fence)
+		<-ctx.Done()
+		fmt.Println("stepped down")
+		return nil
+	})
+	if !errors.Is(err, context.Canceled) {
+		panic(err)
+	}
+	if err := k.Close(); err != nil {
+		panic(err)
+	}
+	fmt.Println("closed")
+}
+
+// leads waits until a process leads, and returns its fence.
+func leads(t *testing.T, c *redistest.Child) uint64 {
+	t.Helper()
+	fence, err := strconv.ParseUint(strings.TrimPrefix(c.WaitForLine("leads "), "leads "), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fence
+}
+
+// asks asks a process to work, and waits until it did or refused.
+func asks(t *testing.T, c *redistest.Child, work, answer string) {
+	t.Helper()
+	c.WriteLine(work)
+	if line := c.WaitForLine(""); line != answer+" "+work {
+		t.Errorf("%q after %q", line, work)
+	}
+}
+
+// startCandidates starts a server and two processes, of which the first leads and the second waits.
+func startCandidates(t *testing.T) (s *redistest.Server, one, two *redistest.Child, fence uint64) {
+	t.Helper()
+	redistest.RequireBinary(t)
+	s = redistest.Start(t)
+	one = redistest.StartChild(t, candidateAddr+"="+s.Addr)
+	fence = leads(t, one)
+	two = redistest.StartChild(t, candidateAddr+"="+s.Addr)
+	for rdb := s.Client(); rdb.ZCard(t.Context(), "{lock:boss}:mutex:queue").Val() != 1; {
+		time.Sleep(5 * time.Millisecond)
+	}
+	return s, one, two, fence
+}
+
+func TestKilledLeaderIsReplaced(t *testing.T) {
+	_, one, two, fence := startCandidates(t)
+	asks(t, one, "a", "did")
+	asks(t, two, "b", "refused")
+	one.Signal(syscall.SIGKILL)
+	if next := leads(t, two); next <= fence {
+		t.Errorf("fence %d after %d", next, fence)
+	}
+	asks(t, two, "c", "did")
+	two.Stop()
+	two.WaitForLine("closed")
+}
+
+// TestFrozenLeaderDoesNothingAfterwards checks that a leader that was frozen for longer than its lease refuses work that waited
+// for it meanwhile, even before its timers have fired, and becomes a candidate again.
+func TestFrozenLeaderDoesNothingAfterwards(t *testing.T) {
+	_, one, two, fence := startCandidates(t)
+	one.Signal(syscall.SIGSTOP)
+	next := leads(t, two)
+	if next <= fence {
+		t.Errorf("fence %d after %d", next, fence)
+	}
+	one.WriteLine("stale")
+	one.Signal(syscall.SIGCONT)
+	for seen := map[string]bool{}; len(seen) < 2; {
+		line := one.WaitForLine("")
+		if line != "refused stale" && line != "stepped down" || seen[line] {
+			t.Fatalf("the former leader: %q", line)
+		}
+		seen[line] = true
+	}
+	asks(t, two, "b", "did")
+	two.Stop()
+	two.WaitForLine("closed")
+	if last := leads(t, one); last <= next {
+		t.Errorf("fence %d after %d", last, next)
+	}
+	asks(t, one, "a", "did")
+	one.Stop()
+	one.WaitForLine("closed")
+}
+
+// TestStoppedServerDeposesLeader checks that an outage that is longer than the lease ends the term, and that one process leads
+// after it.
+func TestStoppedServerDeposesLeader(t *testing.T) {
+	s, one, two, fence := startCandidates(t)
+	s.Freeze()
+	one.WaitForLine("stepped down")
+	asks(t, one, "a", "refused")
+	asks(t, two, "b", "refused")
+	s.Thaw()
+	var winner, other *redistest.Child
+	select {
+	case line := <-one.Lines:
+		winner, other = one, two
+		if !strings.HasPrefix(line, "leads ") {
+			t.Errorf("%q", line)
+		}
+	case line := <-two.Lines:
+		winner, other = two, one
+		if next, err := strconv.ParseUint(strings.TrimPrefix(line, "leads "), 10, 64); err != nil || next <= fence {
+			t.Errorf("%q after fence %d", line, fence)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("nobody leads")
+	}
+	asks(t, winner, "c", "did")
+	asks(t, other, "d", "refused")
+	for _, c := range []*redistest.Child{other, winner} {
+		c.Stop()
+		c.WaitForLine("closed")
+	}
+}

@@ -1,0 +1,248 @@
+package joblimit_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/joblimit"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+)
+
+func bubble(t *testing.T, test func(t *testing.T, s *lockkeepertest.Server)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, lockkeepertest.New(t)) })
+}
+
+func must(t *testing.T) func(l *joblimit.Limiter, err error) *joblimit.Limiter {
+	return func(l *joblimit.Limiter, err error) *joblimit.Limiter {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+}
+
+func nothing(context.Context) error { return nil }
+
+// requirePostponed checks that a job of key is refused for a time between from and to, and returns the error.
+func requirePostponed(t *testing.T, l *joblimit.Limiter, key string, from, to time.Duration) *joblimit.PostponedError {
+	t.Helper()
+	err := l.Do(t.Context(), key, func(context.Context) error {
+		t.Error("the job was run")
+		return nil
+	})
+	var p *joblimit.PostponedError
+	if !errors.As(err, &p) || p.RetryAfter < from || p.RetryAfter > to {
+		t.Fatalf("%v; want a postponement by %v to %v", err, from, to)
+	}
+	return p
+}
+
+// hold runs n jobs of a key until the function that it returns is called.
+func hold(t *testing.T, l *joblimit.Limiter, key string, n int) (end func()) {
+	t.Helper()
+	ended, started := make(chan struct{}), make(chan struct{})
+	var jobs sync.WaitGroup
+	for range n {
+		jobs.Go(func() {
+			err := l.Do(t.Context(), key, func(context.Context) error {
+				started <- struct{}{}
+				<-ended
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		<-started
+	}
+	return func() {
+		close(ended)
+		jobs.Wait()
+	}
+}
+
+func TestLimitCountsJobsOfOneKey(t *testing.T) {
+	for name, x := range map[string]struct {
+		n    int
+		open func(k *lockkeeper.Keeper) (*joblimit.Limiter, error)
+	}{
+		"exclusive":  {1, func(k *lockkeeper.Keeper) (*joblimit.Limiter, error) { return joblimit.Exclusive(k, nil) }},
+		"concurrent": {3, func(k *lockkeeper.Keeper) (*joblimit.Limiter, error) { return joblimit.Concurrent(k, 3, nil) }},
+		"rate": {2, func(k *lockkeeper.Keeper) (*joblimit.Limiter, error) {
+			return joblimit.Rate(k, 100, time.Hour, &joblimit.Options{MaxConcurrent: 2})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+				here, there := must(t)(x.open(s.Keeper(t, nil))), must(t)(x.open(s.Keeper(t, nil)))
+				end := hold(t, here, "a", x.n)
+				p := requirePostponed(t, there, "a", time.Second, 1500*time.Millisecond)
+				if !errors.Is(p, lockkeeper.ErrNotAcquired) {
+					t.Error(p)
+				}
+				if err := there.Do(t.Context(), "b", nothing); err != nil {
+					t.Error("another key:", err)
+				}
+				end()
+				if err := there.Do(t.Context(), "a", nothing); err != nil {
+					t.Error("after the end:", err)
+				}
+			})
+		})
+	}
+}
+
+func TestRateSaysWhenPermitReturns(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		l := must(t)(joblimit.Rate(s.Keeper(t, nil), 2, time.Minute, nil))
+		for range 2 {
+			if err := l.Do(t.Context(), "a", nothing); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Second)
+		}
+		p := requirePostponed(t, l, "a", 39*time.Second, 41500*time.Millisecond)
+		time.Sleep(p.RetryAfter)
+		if err := l.Do(t.Context(), "a", nothing); err != nil {
+			t.Error(err)
+		}
+		requirePostponed(t, l, "a", time.Second, 12*time.Second)
+		time.Sleep(time.Minute) // until all permits have returned
+	})
+}
+
+func TestMaxWaitWaitsForTurn(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		o := &joblimit.Options{MaxWait: time.Minute, RetryAfter: 5 * time.Second}
+		exclusive := must(t)(joblimit.Exclusive(s.Keeper(t, nil), o))
+		end := hold(t, exclusive, "a", 1)
+		began := time.Now()
+		requirePostponed(t, exclusive, "a", 5*time.Second, 7500*time.Millisecond)
+		if waited := time.Since(began); waited != time.Minute {
+			t.Errorf("waited for %v", waited)
+		}
+		time.AfterFunc(30*time.Second, end)
+		if err := exclusive.Do(t.Context(), "a", nothing); err != nil {
+			t.Error(err)
+		}
+
+		rate := must(t)(joblimit.Rate(s.Keeper(t, nil), 1, time.Hour, o))
+		if err := rate.Do(t.Context(), "a", nothing); err != nil {
+			t.Fatal(err)
+		}
+		began = time.Now()
+		requirePostponed(t, rate, "a", 59*time.Minute, 61*time.Minute)
+		if waited := time.Since(began); waited > time.Second {
+			t.Errorf("waited for %v, although no permit returns within MaxWait", waited)
+		}
+		time.Sleep(time.Hour)
+	})
+}
+
+func TestDoWaitWaits(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		l := must(t)(joblimit.Exclusive(s.Keeper(t, nil), nil))
+		time.AfterFunc(time.Hour, hold(t, l, "a", 1))
+		if err := l.DoWait(t.Context(), "a", nothing); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestOutcomeIsThatOfJob(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		var log strings.Builder
+		o := &joblimit.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
+		l := must(t)(joblimit.Exclusive(s.Keeper(t, nil), o))
+		failed := errors.New("failed")
+		for _, want := range []error{nil, failed} {
+			if err := l.Do(t.Context(), "a", func(context.Context) error { return want }); err != want {
+				t.Errorf("%v, want %v", err, want)
+			}
+			log.Reset()
+			err := l.Do(t.Context(), "a", func(ctx context.Context) error {
+				if lockkeeper.LeaseFromContext(ctx).Fence() == 0 {
+					t.Error("the context has no lease")
+				}
+				s.LoseLease(t, "job:a")
+				<-ctx.Done()
+				return want
+			})
+			if !errors.Is(err, want) || errors.Is(err, lockkeeper.ErrLost) != (want != nil) {
+				t.Errorf("after a loss: %v, want %v", err, want)
+			}
+			if !strings.Contains(log.String(), "lease lost") {
+				t.Errorf("the loss was not logged: %q", log.String())
+			}
+		}
+		func() {
+			defer func() { recover() }()
+			_ = l.Do(t.Context(), "a", func(context.Context) error { panic("bad job") })
+		}()
+		s.RequireFree(t, "job:a")
+	})
+}
+
+func TestWhatPassesPostpones(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		k := s.Keeper(t, nil)
+		l := must(t)(joblimit.Exclusive(k, nil))
+		s.Unreachable()
+		if p := requirePostponed(t, l, "a", time.Second, 1500*time.Millisecond); !errors.Is(p, lockkeeper.ErrUnavailable) {
+			t.Error(p)
+		}
+		s.Restore()
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		err := l.Do(ended, "a", nothing)
+		if p := (*joblimit.PostponedError)(nil); !errors.As(err, &p) || !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if err := k.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if p := requirePostponed(t, l, "a", time.Second, 1500*time.Millisecond); !errors.Is(p, lockkeeper.ErrClosed) {
+			t.Error(p)
+		}
+	})
+}
+
+func TestInvalidOptionsAndKeys(t *testing.T) {
+	k := lockkeepertest.New(t).Keeper(t, nil)
+	rate := func(n int, window time.Duration, o *joblimit.Options) error {
+		_, err := joblimit.Rate(k, n, window, o)
+		return err
+	}
+	exclusive := func(o joblimit.Options) error {
+		_, err := joblimit.Exclusive(k, &o)
+		return err
+	}
+	_, concurrent := joblimit.Concurrent(k, 0, nil)
+	long := must(t)(joblimit.Exclusive(k, nil)).Do(t.Context(), strings.Repeat("x", 2000), nothing)
+	for says, err := range map[string]error{
+		"MaxWait":       exclusive(joblimit.Options{MaxWait: -1}),
+		"RetryAfter":    exclusive(joblimit.Options{RetryAfter: -1}),
+		"TTL":           exclusive(joblimit.Options{TTL: time.Millisecond}),
+		"limit":         rate(0, time.Second, nil),
+		"window":        rate(1, time.Millisecond, nil),
+		"MaxConcurrent": rate(1, time.Second, &joblimit.Options{TTL: time.Second}),
+		"limit 0":       concurrent,
+		"1024":          long,
+	} {
+		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", says, err)
+		}
+	}
+	if err := exclusive(joblimit.Options{MaxConcurrent: 2}); !errors.Is(err, lockkeeper.ErrInvalid) {
+		t.Error("MaxConcurrent is for Rate only:", err)
+	}
+}

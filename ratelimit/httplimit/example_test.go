@@ -1,0 +1,87 @@
+package httplimit_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
+	"github.com/lockkeeper/lockkeeper/ratelimit/httplimit"
+	"github.com/redis/go-redis/v9"
+)
+
+// connect returns a keeper on an embedded server.
+func connect() (k *lockkeeper.Keeper, end func()) {
+	server := miniredis.NewMiniRedis()
+	if err := server.Start(); err != nil {
+		panic(err)
+	}
+	server.ClockTTL(true)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	k, err := lockkeeper.New(rdb, nil)
+	if err != nil {
+		panic(err)
+	}
+	return k, func() {
+		k.Close()
+		rdb.Close()
+		server.Close()
+	}
+}
+
+// The clients of all processes together send at most 100 requests in any second, ten of them at once.
+func ExampleNewTransport() {
+	k, end := connect()
+	defer end()
+	limiter, err := ratelimit.New(k, "partner-api", 100, time.Second, &ratelimit.Options{MaxConcurrent: 10})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	transport, err := httplimit.NewTransport(limiter, http.DefaultTransport, &httplimit.TransportOptions{MaxWait: 5 * time.Second})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	client := &http.Client{Transport: transport}
+
+	api := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer api.Close()
+	response, err := client.Get(api.URL)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	response.Body.Close() // releases the permit
+	fmt.Println(response.Status)
+	// Output: 200 OK
+}
+
+// All servers together allow each address two requests a minute.
+func ExampleNewHandler() {
+	k, end := connect()
+	defer end()
+	limiter, err := httplimit.PerKey(k, "login", 2, time.Minute, httplimit.RemoteIP)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	login := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	handler, err := httplimit.NewHandler(login, limiter, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for range 3 {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/login", nil))
+		fmt.Println(w.Code, w.Header().Get("RateLimit-Remaining"), w.Header().Get("Retry-After") != "")
+	}
+	// Output:
+	// 200 1 false
+	// 200 0 false
+	// 429 0 true
+}

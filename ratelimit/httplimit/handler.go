@@ -1,0 +1,166 @@
+package httplimit
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
+)
+
+// DefaultTimeout is for how long a handler waits for Redis.
+const DefaultTimeout = time.Second
+
+// HandlerOptions are the settings of NewHandler.
+type HandlerOptions struct {
+	// FailOpen lets requests pass while the limit cannot be checked, because Redis does not answer, or limiter returns an
+	// error. By default such a request is answered with 503 Service Unavailable.
+	FailOpen bool
+
+	// Timeout bounds how long the check may take. It does not bound the next handler. Default DefaultTimeout; at least 1 ms.
+	Timeout time.Duration
+
+	// OnError is called for each request whose limit could not be checked, whether it passes or not. It must be safe for
+	// concurrent use. Default: the error is discarded.
+	OnError func(r *http.Request, err error)
+}
+
+// NewHandler returns a handler that passes requests on to next as their limiters allow, and answers the others with 429 Too
+// Many Requests. It never waits for permits; the check takes a round trip to Redis.
+//
+// Responses have the headers RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, and a refusal has Retry-After. Times
+// are in whole seconds, rounded up, so that nobody comes too early. [ratelimit.Result] says how exact the numbers are.
+//
+// limiter returns the limiter of a request: [Shared] is one for all, [PerKey] one for each client. A nil limiter lets the
+// request pass. Limiters with MaxConcurrent are refused as an error, since they do not go with Allow.
+//
+// The error is [lockkeeper.ErrInvalid] if next or limiter is nil, or for a Timeout that is not allowed.
+func NewHandler(next http.Handler, limiter func(*http.Request) (*ratelimit.Limiter, error), opts *HandlerOptions) (http.Handler, error) {
+	h := &handler{next: next, limiter: limiter}
+	if opts != nil {
+		h.o = *opts
+	}
+	switch {
+	case next == nil:
+		return nil, invalid("next is nil")
+	case limiter == nil:
+		return nil, invalid("limiter is nil")
+	case h.o.Timeout == 0:
+		h.o.Timeout = DefaultTimeout
+	case h.o.Timeout < time.Millisecond:
+		return nil, invalid("Timeout %v is shorter than 1ms", h.o.Timeout)
+	}
+	return h, nil
+}
+
+type handler struct {
+	next    http.Handler
+	limiter func(*http.Request) (*ratelimit.Limiter, error)
+	o       HandlerOptions
+}
+
+// ServeHTTP implements http.Handler.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	result, err := h.check(r)
+	if err != nil {
+		if h.o.OnError != nil {
+			h.o.OnError(r, err)
+		}
+		if !h.o.FailOpen {
+			http.Error(w, "the rate limit cannot be checked", http.StatusServiceUnavailable)
+			return
+		}
+	}
+	if result != nil {
+		setHeaders(w.Header(), result)
+		if !result.Allowed {
+			http.Error(w, "too many requests", http.StatusTooManyRequests)
+			return
+		}
+	}
+	h.next.ServeHTTP(w, r)
+}
+
+// check asks for a permit. Without a limiter, or after an error, there is no result.
+func (h *handler) check(r *http.Request) (*ratelimit.Result, error) {
+	limiter, err := h.limiter(r)
+	if limiter == nil || err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), h.o.Timeout)
+	defer cancel()
+	result, err := limiter.Allow(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &result, nil
+}
+
+func setHeaders(h http.Header, result *ratelimit.Result) {
+	h.Set("RateLimit-Limit", strconv.Itoa(result.Limit))
+	h.Set("RateLimit-Remaining", strconv.Itoa(result.Remaining))
+	h.Set("RateLimit-Reset", seconds(result.ResetAfter))
+	if !result.Allowed {
+		h.Set("Retry-After", seconds(max(result.RetryAfter, time.Second)))
+	}
+}
+
+// seconds is a duration as headers have it.
+func seconds(d time.Duration) string {
+	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
+}
+
+// Shared returns the limiter for all requests.
+func Shared(limiter *ratelimit.Limiter) func(*http.Request) (*ratelimit.Limiter, error) {
+	return func(*http.Request) (*ratelimit.Limiter, error) { return limiter, nil }
+}
+
+// PerKey returns a limiter for each key, such as a user or an address: at most limit requests in any window for each. Requests
+// with an empty key pass. The limiters are named name, a colon, and a hash of the key: what clients send can be of any length,
+// and no key can be mistaken for the name of another lock.
+//
+// The error is [lockkeeper.ErrInvalid] if key is nil, and for what [ratelimit.New] would refuse.
+func PerKey(k *lockkeeper.Keeper, name string, limit int, window time.Duration, key func(*http.Request) string) (func(*http.Request) (*ratelimit.Limiter, error), error) {
+	if key == nil {
+		return nil, invalid("key is nil")
+	}
+	named := func(key string) (*ratelimit.Limiter, error) {
+		sum := sha256.Sum256([]byte(key))
+		return ratelimit.New(k, name+":"+hex.EncodeToString(sum[:16]), limit, window, nil)
+	}
+	if _, err := named(""); err != nil {
+		return nil, err
+	}
+	return func(r *http.Request) (*ratelimit.Limiter, error) {
+		key := key(r)
+		if key == "" {
+			return nil, nil
+		}
+		return named(key)
+	}, nil
+}
+
+// RemoteIP is a key for PerKey: the address of the client that is connected, without the port, and of an IPv6 address the
+// first 64 bits, since a client usually has all addresses below them. Behind a proxy this is the proxy: use a header that the
+// proxy sets then, and only if clients cannot set it.
+func RemoteIP(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = r.RemoteAddr
+	}
+	ip := net.ParseIP(host)
+	if ip == nil || ip.To4() != nil {
+		return host
+	}
+	return ip.Mask(net.CIDRMask(64, 128)).String()
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("httplimit: %w: %s", lockkeeper.ErrInvalid, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,346 @@
+package httplimit_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
+	"github.com/lockkeeper/lockkeeper/ratelimit/httplimit"
+)
+
+// newLimiter returns a limiter named api on a server of its own.
+func newLimiter(t *testing.T, limit int, window time.Duration, o *ratelimit.Options) (*ratelimit.Limiter, *lockkeepertest.Server) {
+	t.Helper()
+	s := lockkeepertest.New(t)
+	l, err := ratelimit.New(s.Keeper(t, nil), "api", limit, window, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, s
+}
+
+// held returns a limiter of which only MaxConcurrent is ever reached.
+func held(t *testing.T, n int) *ratelimit.Limiter {
+	t.Helper()
+	l, _ := newLimiter(t, 1000, time.Second, &ratelimit.Options{MaxConcurrent: n})
+	return l
+}
+
+// requireHeld checks how many permits are held.
+func requireHeld(t *testing.T, l *ratelimit.Limiter, want int) {
+	t.Helper()
+	if holders, err := l.Holders(t.Context()); len(holders) != want || err != nil {
+		t.Fatalf("holders %v, %v; want %d", holders, err, want)
+	}
+}
+
+func newTransport(t *testing.T, l *ratelimit.Limiter, base http.RoundTripper, o *httplimit.TransportOptions) *httplimit.Transport {
+	t.Helper()
+	transport, err := httplimit.NewTransport(l, base, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return transport
+}
+
+// fake is a base that answers without a network.
+type fake func(*http.Request) (*http.Response, error)
+
+func (f fake) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// respond returns a response with a status and a body. The headers are pairs.
+func respond(status int, body io.ReadCloser, headers ...string) *http.Response {
+	h := http.Header{}
+	for i := 0; i < len(headers); i += 2 {
+		h.Set(headers[i], headers[i+1])
+	}
+	return &http.Response{StatusCode: status, Header: h, Body: body}
+}
+
+// ok answers every request.
+var ok = fake(func(*http.Request) (*http.Response, error) { return respond(200, http.NoBody), nil })
+
+// newRequest returns a request whose body records that it was closed.
+func newRequest(t *testing.T, ctx context.Context) (*http.Request, *closer) {
+	t.Helper()
+	body := &closer{Reader: strings.NewReader("x")}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://127.0.0.1:1", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, body
+}
+
+type closer struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closer) Close() error {
+	c.closed = true
+	return nil
+}
+
+func TestPermitHeldUntilBodyClosed(t *testing.T) {
+	permits := held(t, 3)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "hello")
+	}))
+	defer server.Close()
+	client := &http.Client{Transport: newTransport(t, permits, nil, nil)}
+	defer client.CloseIdleConnections()
+	response, err := client.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(response.Body); string(b) != "hello" || err != nil {
+		t.Errorf("%q, %v", b, err)
+	}
+	requireHeld(t, permits, 1)
+	for range 2 { // closing again releases nothing
+		if err := response.Body.Close(); err != nil {
+			t.Error(err)
+		}
+		requireHeld(t, permits, 0)
+	}
+}
+
+func TestRedirectWithOnePermit(t *testing.T) {
+	permits := held(t, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/end" {
+			http.Redirect(w, r, "/end", http.StatusFound)
+		}
+	}))
+	defer server.Close()
+	client := &http.Client{Transport: newTransport(t, permits, nil, nil), Timeout: time.Minute}
+	defer client.CloseIdleConnections()
+	response, err := client.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := response.Body.Close(); err != nil || response.StatusCode != http.StatusOK {
+		t.Errorf("%s, %v", response.Status, err)
+	}
+	requireHeld(t, permits, 0)
+}
+
+func TestFailedRequestReleasesPermit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		permits := held(t, 1)
+		failure := errors.New("connection refused")
+		for name, base := range map[string]fake{
+			"error":            func(*http.Request) (*http.Response, error) { return nil, failure },
+			"error with reply": func(*http.Request) (*http.Response, error) { return respond(502, http.NoBody), failure },
+		} {
+			r, _ := newRequest(t, t.Context())
+			response, err := newTransport(t, permits, base, nil).RoundTrip(r)
+			if response != nil || !errors.Is(err, failure) {
+				t.Errorf("%s: %v, %v", name, response, err)
+			}
+			requireHeld(t, permits, 0)
+		}
+	})
+}
+
+func TestPanicReleasesPermit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		permits := held(t, 1)
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the panic was swallowed")
+				}
+			}()
+			r, _ := newRequest(t, t.Context())
+			_, _ = newTransport(t, permits, fake(func(*http.Request) (*http.Response, error) { panic("a bug") }), nil).RoundTrip(r)
+		}()
+		requireHeld(t, permits, 0)
+	})
+}
+
+func TestResponseWithoutBodyReleasesPermit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		permits := held(t, 1)
+		base := fake(func(*http.Request) (*http.Response, error) { return respond(204, nil), nil })
+		r, _ := newRequest(t, t.Context())
+		if response, err := newTransport(t, permits, base, nil).RoundTrip(r); err != nil || response.Body != nil {
+			t.Errorf("%v, %v", response, err)
+		}
+		requireHeld(t, permits, 0)
+	})
+}
+
+// connection is the body of an upgraded connection.
+type connection struct {
+	closer
+	written strings.Builder
+}
+
+func (c *connection) Write(p []byte) (int, error) { return c.written.Write(p) }
+
+func TestUpgradedConnectionCanBeWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		permits, conn := held(t, 1), &connection{}
+		base := fake(func(*http.Request) (*http.Response, error) { return respond(101, conn), nil })
+		r, _ := newRequest(t, t.Context())
+		response, err := newTransport(t, permits, base, nil).RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(response.Body.(io.Writer), "ping"); err != nil || conn.written.String() != "ping" {
+			t.Errorf("%q, %v", conn.written.String(), err)
+		}
+		requireHeld(t, permits, 1)
+		if err := response.Body.Close(); err != nil || !conn.closed {
+			t.Errorf("closed %t, %v", conn.closed, err)
+		}
+		requireHeld(t, permits, 0)
+	})
+}
+
+func TestRequestNotSentIfPermitIsTooLate(t *testing.T) {
+	for _, maxConcurrent := range []int{0, 1} {
+		for name, bound := range map[string]func(context.Context) (context.Context, *httplimit.TransportOptions, func()){
+			"context": func(ctx context.Context) (context.Context, *httplimit.TransportOptions, func()) {
+				ctx, cancel := context.WithTimeout(ctx, time.Minute)
+				return ctx, nil, cancel
+			},
+			"MaxWait": func(ctx context.Context) (context.Context, *httplimit.TransportOptions, func()) {
+				return ctx, &httplimit.TransportOptions{MaxWait: time.Minute}, func() {}
+			},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				limiter, _ := newLimiter(t, 1, time.Hour, &ratelimit.Options{MaxConcurrent: maxConcurrent})
+				if err := limiter.Do(t.Context(), func(context.Context, uint64) error { return nil }); err != nil {
+					t.Fatal(err)
+				}
+				ctx, o, cancel := bound(t.Context())
+				defer cancel()
+				base := fake(func(*http.Request) (*http.Response, error) {
+					t.Error("the request was sent")
+					return respond(200, http.NoBody), nil
+				})
+				r, body := newRequest(t, ctx)
+				_, err := newTransport(t, limiter, base, o).RoundTrip(r)
+				var limited *ratelimit.LimitedError
+				if !errors.As(err, &limited) || limited.RetryAfter < 59*time.Minute {
+					t.Errorf("%s, MaxConcurrent %d: %v", name, maxConcurrent, err)
+				}
+				if !body.closed {
+					t.Errorf("%s, MaxConcurrent %d: the request's body was not closed", name, maxConcurrent)
+				}
+			})
+		}
+	}
+}
+
+// TestWaitsForWindow: the requests of several transports on one limiter are sent as its window permits.
+func TestWaitsForWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter, _ := newLimiter(t, 2, time.Second, nil)
+		// MaxWait bounds the wait alone. It does not end the request's context.
+		base := fake(func(r *http.Request) (*http.Response, error) {
+			time.Sleep(time.Minute)
+			return respond(200, http.NoBody), r.Context().Err()
+		})
+		start := time.Now()
+		done := make(chan time.Duration)
+		for range 5 {
+			r, _ := newRequest(t, t.Context())
+			go func() {
+				_, err := newTransport(t, limiter, base, &httplimit.TransportOptions{MaxWait: 10 * time.Second}).RoundTrip(r)
+				if err != nil {
+					t.Error(err)
+				}
+				done <- time.Since(start) - time.Minute
+			}()
+		}
+		var sent []time.Duration
+		for range 5 {
+			sent = append(sent, (<-done).Truncate(100*time.Millisecond))
+		}
+		for i, want := range []time.Duration{0, 0, time.Second, time.Second, 2 * time.Second} {
+			if sent[i] != want {
+				t.Errorf("sent after %v, want %v for the request %d", sent, want, i)
+			}
+		}
+	})
+}
+
+func TestLostLeaseEndsRequest(t *testing.T) {
+	for _, begun := range []bool{false, true} { // the response, when the lease is lost
+		permits, redis := newLimiter(t, 1000, time.Second, &ratelimit.Options{MaxConcurrent: 1, TTL: 300 * time.Millisecond})
+		reached := make(chan struct{})
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if begun {
+				_ = http.NewResponseController(w).Flush()
+			}
+			close(reached)
+			<-r.Context().Done()
+		}))
+		go func() {
+			<-reached
+			redis.Flush(t)
+		}()
+		client := &http.Client{Transport: newTransport(t, permits, nil, nil)}
+		response, err := client.Get(server.URL)
+		if begun && err == nil {
+			_, err = io.ReadAll(response.Body)
+			_ = response.Body.Close()
+		}
+		if !errors.Is(err, lockkeeper.ErrLost) {
+			t.Errorf("begun %t: %v", begun, err)
+		}
+		client.CloseIdleConnections()
+		server.Close()
+	}
+}
+
+func TestLeaseInRequestContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		permits := held(t, 1)
+		var lease *lockkeeper.Lease
+		base := fake(func(r *http.Request) (*http.Response, error) {
+			lease = lockkeeper.LeaseFromContext(r.Context())
+			return respond(200, http.NoBody), nil
+		})
+		r, _ := newRequest(t, t.Context())
+		response, err := newTransport(t, permits, base, nil).RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lease == nil || lease.Name() != "api" || lease.Err() != nil {
+			t.Errorf("lease %v", lease)
+		}
+		if err := response.Body.Close(); err != nil {
+			t.Error(err)
+		}
+		if lockkeeper.LeaseFromContext(r.Context()) != nil {
+			t.Error("the caller's request was changed")
+		}
+	})
+}
+
+func TestTransportOptionsChecked(t *testing.T) {
+	limiter := held(t, 1)
+	if _, err := httplimit.NewTransport(nil, ok, nil); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), "limiter") {
+		t.Error(err)
+	}
+	for want, o := range map[string]httplimit.TransportOptions{
+		"MaxWait -1ns": {MaxWait: -1}, "MaxPause 999ms": {MaxPause: 999 * time.Millisecond}, "MaxPause 24h0m1s": {MaxPause: 24*time.Hour + time.Second},
+	} {
+		if _, err := httplimit.NewTransport(limiter, ok, &o); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
