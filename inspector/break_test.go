@@ -1,0 +1,107 @@
+package inspector
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper"
+)
+
+// allow lets everybody break locks whose request has a user.
+func allow(r *http.Request) (string, error) {
+	if user := r.Header.Get("X-User"); user != "" {
+		return user, nil
+	}
+	return "", errors.New("only operators may break locks")
+}
+
+func asAnn(method, url, form string) *http.Request {
+	r := httptest.NewRequest(method, url, strings.NewReader(form))
+	r.Header.Set("X-User", "ann")
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	if form != "" {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	return r
+}
+
+func TestBreak(t *testing.T) {
+	f := newFake()
+	i := f.queue(lockID{"fair", "x"}, 3)
+	h := serve(t, f, Options{AllowBreak: allow})
+	page := h.do(asAnn("GET", "/lock?kind=fair&name=x", ""), 200, "Break…", "Break all…", "Remove…")
+	links := regexp.MustCompile(`href="(break[^"]*)"`).FindAllStringSubmatch(page, -1)
+	if len(links) != 5 {
+		t.Fatalf("links: %q", links)
+	}
+	for n, c := range []struct {
+		asks, says string
+		want       lockkeeper.BreakOptions
+	}{
+		{"End 1 lease and remove 3 waiters?", "Ended 1 lease, and removed 3 waiters", lockkeeper.BreakOptions{All: true}},
+		{"End 1 lease?", "Ended 1 lease.", lockkeeper.BreakOptions{Token: i.Holders[0].Token}},
+		{"Remove 1 waiter?", "Removed 1 waiter from the queue.", lockkeeper.BreakOptions{Token: i.Waiters[0].Token}},
+	} {
+		link := "/" + strings.ReplaceAll(links[n][1], "&amp;", "&")
+		form := h.do(asAnn("GET", link, ""), 200, c.asks, "<strong>ann</strong>")
+		action := regexp.MustCompile(`action="([^"]*)"`).FindStringSubmatch(form)
+		if action == nil || "/"+strings.ReplaceAll(action[1], "&amp;", "&") != link {
+			t.Errorf("the form of %s is sent to %q", link, action)
+		}
+		f.broken = nil
+		h.do(asAnn("POST", link, "reason=+"), 400, "Enter a reason")
+		h.do(asAnn("POST", link, "reason="+strings.Repeat("x", 201)), 400, "longer than 200")
+		h.do(asAnn("POST", link, "reason=a%00b"), 400, "cannot be printed")
+		if len(f.broken) > 0 {
+			t.Error("broken without a reason")
+		}
+		h.do(asAnn("POST", link, "reason=+hangs+"), 200, c.says)
+		c.want.Reason, c.want.By = "hangs", "ann"
+		if len(f.broken) != 1 || f.broken[0] != c.want {
+			t.Errorf("%+v, want %+v", f.broken, c.want)
+		}
+	}
+	if log := h.log.String(); strings.Count(log, "a lock was broken") != 3 || !strings.Contains(log, "by=ann reason=hangs holders=1 waiters=3 told=1") {
+		t.Error(log)
+	}
+}
+
+func TestBreakSaysWhatMayStillHappen(t *testing.T) {
+	f := newFake()
+	f.queue(lockID{"fair", "x"}, 2)
+	h := serve(t, f, Options{AllowBreak: allow})
+	h.do(asAnn("POST", "/break?kind=fair&name=x&what=all", "reason=x"), 200, "2 of them could not be told", "for up to 15 s", "fences")
+}
+
+func TestBreakRefused(t *testing.T) {
+	f := newFake()
+	f.queue(lockID{"fair", "x"}, 2)
+	const link = "/break?kind=fair&name=x&what=all"
+	h := serve(t, f, Options{AllowBreak: allow})
+	if strings.Contains(h.get("/lock?kind=fair&name=x", 200), "Break") {
+		t.Error("a user who may not break has a button")
+	}
+	h.get(link, 403, "only operators")
+	h.post(link, "reason=x", 403, "only operators")
+	for header, value := range map[string]string{"Sec-Fetch-Site": "cross-site", "Origin": "http://evil.example"} {
+		r := asAnn("POST", link, "reason=x")
+		r.Header.Del("Sec-Fetch-Site")
+		r.Header.Set(header, value)
+		h.do(r, 403, "cross-origin")
+	}
+	if n := strings.Count(h.log.String(), "was refused"); n != 4 {
+		t.Errorf("%d lines:\n%s", n, h.log)
+	}
+	readOnly := serve(t, f, Options{})
+	readOnly.do(asAnn("GET", link, ""), 403, "read-only")
+	readOnly.do(asAnn("POST", link, "reason=x"), 403, "read-only")
+	if len(f.broken) > 0 {
+		t.Errorf("%+v", f.broken)
+	}
+	f.set(func() { f.err = errors.New("no answer") })
+	h.do(asAnn("POST", link, "reason=x"), 500, "no answer")
+}

@@ -1,0 +1,414 @@
+package browsertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/inspector"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/redis/go-redis/v9"
+)
+
+// site is a server of the pages, and the locks that they show.
+type site struct {
+	*testing.T
+	locks *lockkeepertest.Server
+	http  *httptest.Server
+	url   string
+}
+
+// newSite starts a server that has the pages. What happens to the processes of lockkeepertest does not affect it.
+func newSite(t *testing.T, opts *inspector.Options) *site {
+	t.Helper()
+	s := &site{T: t, locks: lockkeepertest.New(t)}
+	o, err := redis.ParseURL(s.locks.URL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb := redis.NewClient(o)
+	k, err := lockkeeper.New(rdb, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = k.Close()
+		_ = rdb.Close()
+	})
+	s.serve(k, opts)
+	return s
+}
+
+// serve serves the pages below a path, as a program mounts them.
+func (s *site) serve(k *lockkeeper.Keeper, opts *inspector.Options) {
+	s.Helper()
+	h, err := inspector.New(k, opts)
+	if err != nil {
+		s.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/ops/locks/", http.StripPrefix("/ops/locks", h))
+	s.http = httptest.NewServer(mux)
+	s.Cleanup(func() {
+		h.Close()
+		s.http.Close()
+	})
+	s.url = s.http.URL + "/ops/locks/"
+}
+
+// keeper returns a keeper that stands for a process of its own.
+func (s *site) keeper(owner string) *lockkeeper.Keeper {
+	s.Helper()
+	return s.locks.Keeper(s.T, &lockkeeper.Options{Owner: owner, HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: time.Second})
+}
+
+func (s *site) fair(k *lockkeeper.Keeper, name string) *fair.Lock {
+	s.Helper()
+	l, err := fair.New(k, name, nil)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return l
+}
+
+// lock acquires a lock and releases it at the end of the test, if it is still held.
+func (s *site) lock(k *lockkeeper.Keeper, name string) *lockkeeper.Lease {
+	s.Helper()
+	lease, err := s.fair(k, name).Lock(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { _ = lease.Release(context.Background()) })
+	return lease
+}
+
+// wait queues for a lock, and returns a channel for the outcome. At the end of the test it leaves the queue.
+func (s *site) wait(k *lockkeeper.Keeper, name string) <-chan error {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	ended := make(chan struct{})
+	l := s.fair(k, name)
+	go func() {
+		defer close(ended)
+		lease, err := l.Lock(ctx)
+		done <- err
+		if err == nil {
+			<-ctx.Done()
+			_ = lease.Release(context.Background())
+		}
+	}()
+	s.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return done
+}
+
+// A lock appears in the list, changes hands on its page, and disappears, without a reload.
+func TestPageFollowsLock(t *testing.T) {
+	p := newTab(t, 1000, 800)
+	s := newSite(t, nil)
+	p.open(s.url)
+	p.waitFor("No lock is held")
+	alice := s.lock(s.keeper("alice"), "orders:42")
+	p.waitFor("orders:42")
+	p.click(".names a[href^='lock']", "orders:42")
+	p.waitFor("alice")
+	p.waitFor("Nobody waits.")
+	s.wait(s.keeper("bob"), "orders:42")
+	p.waitUntil("document.querySelector('#queue').closest('section').innerText.includes('bob')")
+	if err := alice.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.waitUntil("document.querySelector('#holders').closest('section').innerText.includes('bob')")
+	p.waitFor("Nobody waits.")
+	if strings.Contains(p.text(), "alice") {
+		t.Error("the former holder is still shown")
+	}
+}
+
+// A waiter whose process has crashed is marked, and not by its colour alone.
+func TestCrashedWaiterIsMarked(t *testing.T) {
+	p := newTab(t, 1000, 800)
+	s := newSite(t, nil)
+	s.lock(s.keeper("alice"), "x")
+	s.wait(s.keeper("bob"), "x")
+	s.locks.RequireWaiting(t, "x", 1)
+	p.open(s.url + "lock?kind=fair&name=x")
+	p.waitFor("alive")
+	s.locks.CrashWaiter(t, "x")
+	p.waitFor("1 waiter does not respond")
+	rows := value[[]string](p, "[...document.querySelector('#queue').closest('section').querySelectorAll('tbody tr')].map((r) => r.innerText)")
+	if len(rows) != 1 || !strings.Contains(rows[0], "bob") || !strings.Contains(rows[0], "no heartbeat") {
+		t.Errorf("the queue is %q", rows)
+	}
+}
+
+func TestBreak(t *testing.T) {
+	p := newTab(t, 1000, 800)
+	s := newSite(t, &inspector.Options{AllowBreak: func(*http.Request) (string, error) { return "ann", nil }})
+	alice := s.keeper("alice")
+	lease := s.lock(alice, "x")
+	s.lock(s.keeper("carol"), "y")
+	s.wait(alice, "y") // who has waited receives messages
+	s.locks.RequireWaiting(t, "y", 1)
+	bob := s.wait(s.keeper("bob"), "x")
+	s.locks.RequireWaiting(t, "x", 1)
+	p.open(s.url + "lock?kind=fair&name=x")
+	p.click("a[aria-label='Break the lease of alice']", "End 1 lease?")
+	p.waitUntil("document.activeElement.name === 'reason'")
+	p.keys("it hangs" + kb.Enter)
+	p.waitUntil("document.querySelector('h1')?.innerText === 'Ended 1 lease.'")
+	select {
+	case <-lease.Done():
+	case <-time.After(timeout):
+		t.Fatal("the holder was not told")
+	}
+	var broken *lockkeeper.BrokenError
+	if !errors.As(lease.Err(), &broken) || broken.By != "ann" || broken.Reason != "it hangs" {
+		t.Errorf("the holder has %v", lease.Err())
+	}
+	if err := <-bob; err != nil {
+		t.Error(err)
+	}
+	p.click("main a.button", "x")
+	p.waitUntil("document.querySelector('#holders').closest('section').innerText.includes('bob')")
+}
+
+// A user who loses the right to break locks is refused, even on a page that was open before, and has no button afterwards.
+func TestBreakRefused(t *testing.T) {
+	p := newTab(t, 1000, 800)
+	var refused atomic.Bool
+	s := newSite(t, &inspector.Options{AllowBreak: func(*http.Request) (string, error) {
+		if refused.Load() {
+			return "", errors.New("only operators may break locks")
+		}
+		return "ann", nil
+	}})
+	lease := s.lock(s.keeper("alice"), "x")
+	p.open(s.url + "lock?kind=fair&name=x")
+	p.click("a[aria-label='Break the lease of alice']", "End 1 lease?")
+	p.waitUntil("document.activeElement.name === 'reason'")
+	p.keys("it hangs")
+	refused.Store(true)
+	p.allowed = "403"
+	p.click("button.danger", "Forbidden")
+	p.waitFor("only operators may break locks")
+	if lease.Err() != nil {
+		t.Fatal(lease.Err())
+	}
+	p.open(s.url + "lock?kind=fair&name=x")
+	p.waitFor("alice")
+	if strings.Contains(p.text(), "Break") {
+		t.Error("a user who may not break the lock sees a button")
+	}
+}
+
+func TestKeyboard(t *testing.T) {
+	p := newTab(t, 1000, 800)
+	s := newSite(t, nil)
+	k := s.keeper("alice")
+	for _, name := range []string{"invoices", "orders:1", "orders:2"} {
+		s.lock(k, name)
+	}
+	p.open(s.url)
+	p.waitFor("3 names")
+	p.keys(kb.Tab)
+	if got := p.focused("className"); got != "skip" {
+		t.Errorf("the first stop is %q", got)
+	}
+	p.slash()
+	p.keys("orders/") // the second one is a character
+	p.waitFor("No name matches.")
+	p.keys(kb.Backspace)
+	p.waitFor("2 names of 3")
+	if url := value[string](p, "location.search"); url != "?q=orders" {
+		t.Errorf("the URL has %q", url)
+	}
+	var stops []string
+	for range 9 {
+		p.keys(kb.Tab)
+		stops = append(stops, p.focused("innerText.trim().split('\\n')[0]"))
+	}
+	if got := strings.Join(stops, ", "); !strings.HasSuffix(got, "Name▲, Kind, Holders, Expires in, Waiters, Longest wait, orders:1, orders:2") {
+		t.Errorf("Tab leads to %s", got)
+	}
+	if outline := value[string](p, "getComputedStyle(document.activeElement).outlineStyle"); outline == "none" {
+		t.Error("the focus cannot be seen")
+	}
+	s.lock(s.keeper("bob"), "orders:0") // moves the rows
+	p.waitFor("orders:0")
+	if got := p.focused("innerText"); got != "orders:2" {
+		t.Errorf("after an update the focus is at %q", got)
+	}
+	p.keys(kb.Enter)
+	p.waitUntil("document.querySelector('h1')?.innerText === 'orders:2'")
+}
+
+// slash presses the key as a keyboard does: the page can prevent that it is typed. chromedp.KeyEvent types it in any case.
+func (p *tab) slash() {
+	p.Helper()
+	for _, e := range []input.DispatchKeyEventParams{
+		{Type: input.DispatchKeyEventTypeKeyDown, Key: "/", Code: "Slash", Text: "/"}, {Type: input.DispatchKeyEventTypeKeyUp, Key: "/", Code: "Slash"},
+	} {
+		call(p, "press /", func() error {
+			_, err := chromedp.Call(p.ctx, input.DispatchKeyEvent, e)
+			return err
+		})
+	}
+}
+
+// oddNames are names that could harm a page.
+var oddNames = []string{
+	`"><script>console.error(1)</script>`, "'&lt;b&gt;", "a\x00b\n\x1b[31m", "\xff\xfe not UTF-8", "\u202egnp.exe", " spaces  at the ends ", "a?b&c=d#e%2F+g",
+	"日本語:é", strings.Repeat("long-", 200), strings.Repeat("W", 1000),
+}
+
+// Pages are usable at the width of a phone, whatever the names are, and their links lead to the right name.
+func TestOddNamesOnNarrowScreen(t *testing.T) {
+	p := newTab(t, 360, 740)
+	s := newSite(t, &inspector.Options{AllowBreak: func(*http.Request) (string, error) { return "ann", nil }})
+	k := s.keeper("alice, who has a long name too: " + strings.Repeat("x", 100))
+	for _, name := range oddNames {
+		s.lock(k, name)
+		s.wait(k, name)
+		s.locks.RequireWaiting(t, name, 1)
+	}
+	p.open(s.url)
+	p.waitFor(fmt.Sprintf("%d names", len(oddNames)))
+	p.fits()
+	links := value[[]string](p, "[...document.querySelectorAll('.names tbody a')].map((a) => a.href)")
+	if len(links) != len(oddNames) {
+		t.Fatalf("%d links", len(links))
+	}
+	for _, link := range links {
+		p.open(link)
+		p.waitFor("One waits for the holder.")
+		p.fits()
+		p.click("a.button.danger", "End 1 lease and remove 1 waiter?")
+		p.fits()
+	}
+}
+
+// fits fails the test if a part of the page is beyond its right edge.
+func (p *tab) fits() {
+	p.Helper()
+	if w := value[int](p, "document.documentElement.scrollWidth - document.documentElement.clientWidth"); w > 0 {
+		p.Errorf("%s is %d px too wide:\n%s", value[string](p, "location.href"), w, p.text())
+	}
+}
+
+func TestWithoutJavaScript(t *testing.T) {
+	p := newTab(t, 1000, 800)
+	s := newSite(t, nil)
+	k := s.keeper("alice")
+	s.lock(k, "invoices")
+	s.lock(k, "orders:1")
+	call(p, "disable scripts", func() error {
+		_, err := chromedp.Call(p.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+		return err
+	})
+	p.open(s.url)
+	p.waitForHTML("2 names")
+	p.waitForHTML("As of this request.")
+	p.do(chromedp.SetValue(chromedp.CSS("input[name=q]"), "orders"), chromedp.Click(chromedp.CSS("#search button")))
+	p.waitForHTML("of 2")
+	p.do(chromedp.Click(chromedp.CSS(".names tbody a")))
+	p.waitForHTML("Nobody waits.")
+	p.waitForHTML("alice")
+}
+
+// waitForHTML waits until the page has a text, without a script in the page.
+func (p *tab) waitForHTML(text string) {
+	p.Helper()
+	for end := time.Now().Add(timeout); ; time.Sleep(10 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(p.ctx, timeout)
+		html, err := chromedp.Run(ctx, chromedp.OuterHTML(chromedp.CSS("body")))
+		cancel()
+		if err == nil && strings.Contains(html, text) {
+			return
+		}
+		if time.Now().After(end) {
+			p.Fatalf("no %q: %v\n%s", text, err, html)
+		}
+	}
+}
+
+// A page recovers by itself when connections break, and when Redis fails.
+func TestRecovers(t *testing.T) {
+	p := newTab(t, 1000, 800)
+	s := &site{T: t, locks: lockkeepertest.New(t)}
+	s.serve(s.keeper("inspector"), nil)
+	s.lock(s.keeper("alice"), "before")
+	p.open(s.url)
+	p.waitFor("before")
+	p.waitFor("Live")
+	p.allowed = "ERR_INCOMPLETE_CHUNKED_ENCODING"
+	s.http.CloseClientConnections()
+	p.waitFor("Disconnected")
+	s.lock(s.keeper("bob"), "meanwhile")
+	p.waitFor("meanwhile")
+	p.waitFor("Live")
+
+	s.locks.Unreachable()
+	p.waitFor("Not up to date")
+	p.waitFor("meanwhile")
+	s.locks.Restore()
+	p.waitUntil("!document.body.innerText.includes('Not up to date')")
+}
+
+// A list of 5,000 names is usable: it is paged, and a search finds each.
+func TestManyNames(t *testing.T) {
+	p := newTab(t, 1000, 800)
+	useRealServer(t)
+	s := newSite(t, nil)
+	s.many(5000)
+	p.open(s.url)
+	p.waitFor("5,000 names")
+	if n := value[int](p, "document.querySelectorAll('.names tbody tr').length"); n != 200 {
+		t.Errorf("%d rows", n)
+	}
+	p.click("a[rel=next]", "Locks")
+	p.waitFor("201–400 of 5,000")
+	p.slash()
+	p.keys("job:04711")
+	p.waitFor("1 name of 5,000")
+	p.waitFor("job:04711")
+}
+
+// useRealServer makes newSite use a redis-server. The embedded one is too slow for thousands of keys.
+func useRealServer(t *testing.T) {
+	t.Helper()
+	t.Setenv("LOCKKEEPERTEST_REDIS_URL", "redis://"+redistest.Start(t).Addr)
+}
+
+// many locks n names, job:00000 and so on.
+func (s *site) many(n int) {
+	s.Helper()
+	k := s.keeper("scheduler")
+	for i := range n {
+		m, err := mutex.New(k, fmt.Sprintf("job:%05d", i), nil)
+		if err != nil {
+			s.Fatal(err)
+		}
+		lease, err := m.TryLock(s.Context())
+		if err != nil {
+			s.Fatal(err)
+		}
+		s.Cleanup(func() { _ = lease.Release(context.Background()) })
+	}
+}

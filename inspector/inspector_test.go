@@ -1,0 +1,337 @@
+package inspector
+
+import (
+	"errors"
+	"fmt"
+	"html"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/lockkeeper/lockkeeper"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestInvalidOptions(t *testing.T) {
+	for says, o := range map[string]Options{
+		"Title has 101 bytes":           {Title: strings.Repeat("x", 101)},
+		"MaxNames -1 is not between":    {MaxNames: -1},
+		"MaxNames 100001 is not":        {MaxNames: 100_001},
+		"Interval 999ms is not between": {Interval: 999 * time.Millisecond},
+		"Interval 1m1s is not between":  {Interval: 61 * time.Second},
+		"Interval -1s is not between":   {Interval: -time.Second},
+	} {
+		if _, err := newHandler(newFake(), &o); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", says, err)
+		}
+	}
+	if _, err := New(nil, nil); !errors.Is(err, lockkeeper.ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+func TestHeadersOfEveryAnswer(t *testing.T) {
+	h := serve(t, newFake(), Options{})
+	for _, url := range []string{"/", "/lock?kind=fair&name=x", "/lock", "/break", "/style.css", "/inspector.js", "/nothing", "/events", "/?sort=x", "/../x"} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, url, nil))
+		for header, says := range map[string]string{
+			"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'",
+			"X-Content-Type-Options":  "nosniff",
+			"Referrer-Policy":         "no-referrer",
+			"Cache-Control":           "no-store",
+			"Content-Type":            "charset=utf-8",
+		} {
+			if !strings.Contains(w.Header().Get(header), says) {
+				t.Errorf("%s: %s is %q", url, header, w.Header().Get(header))
+			}
+		}
+		if csp := w.Header().Get("Content-Security-Policy"); strings.Contains(csp, "unsafe") || !strings.Contains(csp, "frame-ancestors 'none'") {
+			t.Errorf("%s: %s", url, csp)
+		}
+		if regexp.MustCompile(`(?i)<script>|\sstyle=|\son[a-z]+=|javascript:`).MatchString(w.Body.String()) {
+			t.Errorf("%s has an inline script or style:\n%s", url, w.Body)
+		}
+	}
+}
+
+func TestAssetsAreCachedByRevision(t *testing.T) {
+	h := serve(t, newFake(), Options{})
+	for _, m := range regexp.MustCompile(`(?:src|href)="((?:style|inspector)\.\w+\?v=\w+)"`).FindAllStringSubmatch(h.get("/", 200), -1) {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/"+m[1], nil))
+		if w.Code != 200 || !strings.Contains(w.Header().Get("Cache-Control"), "immutable") {
+			t.Errorf("%s: %d %v", m[1], w.Code, w.Header())
+		}
+	}
+}
+
+func TestAuthorize(t *testing.T) {
+	f := newFake()
+	f.names(3)
+	refuse := errors.New("staff only <b>")
+	h := serve(t, f, Options{
+		Authorize:  func(r *http.Request) error { return refuse },
+		AllowBreak: func(r *http.Request) (string, error) { return "eve", nil },
+	})
+	for _, url := range []string{"/", "/lock?kind=mutex&name=name-00001", "/events?of=list", "/break?kind=mutex&name=x&what=all", "/style.css", "/nothing"} {
+		if body := h.get(url, 403, "staff only"); strings.Contains(body, "name-0") || strings.Contains(body, "staff only <b>") && !strings.HasPrefix(url, "/events") {
+			t.Errorf("%s: %s", url, body)
+		}
+	}
+	h.post("/break?kind=mutex&name=x&what=all", "reason=x", 403)
+	if f.looks() > 0 || len(f.broken) > 0 || len(f.inspects) > 0 {
+		t.Error("Redis was asked")
+	}
+}
+
+func TestMountedBelowPath(t *testing.T) {
+	h := serve(t, newFake(), Options{})
+	s := httptest.NewServer(http.StripPrefix("/ops/locks", h))
+	defer s.Close()
+	for _, path := range []string{"/ops/locks", "/ops/locks/", "/ops/locks/style.css", "/ops/locks/lock?kind=fair&name=x"} {
+		r, err := http.Get(s.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = r.Body.Close()
+		if r.StatusCode != 200 || !strings.HasPrefix(r.Request.URL.Path, "/ops/locks/") {
+			t.Errorf("%s: %d at %s", path, r.StatusCode, r.Request.URL)
+		}
+	}
+	for _, m := range regexp.MustCompile(`(?:src|href|action)="([^"]*)"`).FindAllStringSubmatch(h.get("/", 200), -1) {
+		if strings.HasPrefix(m[1], "/") || strings.Contains(m[1], "://") {
+			t.Errorf("%s is not relative", m[1])
+		}
+	}
+}
+
+func TestBadRequests(t *testing.T) {
+	h := serve(t, newFake(), Options{AllowBreak: func(*http.Request) (string, error) { return "x", nil }})
+	for _, url := range []string{
+		"/?sort=size", "/?page=0", "/?page=x", "/?kind=lock", "/lock", "/lock?kind=fair", "/lock?name=x", "/lock?kind=x&name=x",
+		"/lock?kind=fair&name=" + strings.Repeat("x", 1025), "/lock?kind=fair&name=x&queue=-1", "/?q=" + strings.Repeat("x", 1025), "/break?kind=x&name=x", "/events", "/events?of=x",
+	} {
+		h.get(url, 400)
+	}
+	h.get("/favicon.ico", 404)
+	h.post("/", "", 405)
+	h.post("/lock?kind=fair&name=x", "", 405)
+	h.get("/?page=99", 200)
+	h.get("/break?kind=fair&name=x&what=all", 409, "nothing was changed")
+	h.get("/break?kind=fair&name=x&what=0123", 409, "has ended")
+}
+
+func TestListSortsAndFilters(t *testing.T) {
+	f := newFake()
+	f.entries = []lockkeeper.Entry{
+		{Kind: "mutex", Name: "b", Holders: 1, ExpiresIn: -1},
+		{Kind: "fair", Name: "a", Holders: 1, ExpiresIn: 3 * time.Second, Waiters: 2, LongestWait: time.Hour},
+		{Kind: "semaphore", Name: "c", Holders: 7, ExpiresIn: time.Second, Waiters: 30, LongestWait: 90 * time.Second},
+		{Kind: "rwlock", Name: "orders/1", Waiters: 1, LongestWait: time.Millisecond},
+	}
+	h := serve(t, f, Options{})
+	for query, want := range map[string]string{
+		"":                                 "a b c orders/1",
+		"sort=name&reverse=1":              "orders/1 c b a",
+		"sort=kind":                        "a b orders/1 c",
+		"sort=holders":                     "c a b orders/1",
+		"sort=holders&reverse=1":           "orders/1 a b c",
+		"sort=expires":                     "b a c orders/1",
+		"sort=waiters":                     "c a orders/1 b",
+		"sort=wait":                        "a c orders/1 b",
+		"kind=mutex":                       "b",
+		"q=order":                          "orders/1",
+		"q=*1":                             "orders/1",
+		"q=[ab]":                           "a b",
+		"q=c&kind=fair":                    "",
+		"q=%2A&kind=semaphore&sort=wait":   "c",
+		"q=zzz":                            "",
+		"q=" + url.QueryEscape("orders/?"): "orders/1",
+	} {
+		body := h.get("/?"+query, 200)
+		var got []string
+		for _, m := range regexp.MustCompile(`<bdi>([^<]*)</bdi>`).FindAllStringSubmatch(body, -1) {
+			got = append(got, m[1])
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %q, want %s", query, got, want)
+		}
+	}
+	h.get("/", 200, "4 names", "3 held", "33 waiters", "never", "1 h 00 min", `aria-sort="ascending"`, `scope="col"`, `scope="row"`)
+	h.get("/?sort=wait", 200, `aria-sort="descending"`)
+	h.get("/?q=zzz", 200, "No name matches")
+	serve(t, newFake(), Options{}).get("/", 200, "No lock is held")
+}
+
+func TestLongListIsPaged(t *testing.T) {
+	f := newFake()
+	f.names(6000)
+	h := serve(t, f, Options{})
+	body := h.get("/", 200, "5,000 names", "there are more", "1–200 of 5,000", `rel="next"`)
+	if n := strings.Count(body, "<bdi>"); n != namesPerPage {
+		t.Errorf("%d rows", n)
+	}
+	h.get("/?page=25", 200, "4,801–5,000 of 5,000", `rel="prev"`, "name-04999")
+	h.get("/?page=999", 200, "4,801–5,000 of 5,000")
+	h.get("/?q=name-0599", 200, "name-05990", "name-05999") // not among those that were read at first
+	if f.lists["*name-0599*"] != 1 {
+		t.Errorf("%v", f.lists)
+	}
+}
+
+func TestLockPage(t *testing.T) {
+	f := newFake()
+	i := f.queue(lockID{"fair", "orders:42"}, 1000)
+	i.Waiters[1].Alive = false
+	i.Waiters[2].Owner = ""
+	h := serve(t, f, Options{})
+	body := h.get("/lock?kind=fair&name=orders:42", 200, "orders:42", "web-1:11 billing", "1,000 wait for the holder", "15 s", " of 30 s", `width="50"`,
+		"2026-11-27 01:00:00", "1795741200000000", "no heartbeat", "1 waiter does not respond", "unknown", "keeper aaaaaaaa", "1–100 of 1,000", "1 min 00 s")
+	if n := strings.Count(body, `class="num place"`); n != 101 {
+		t.Errorf("%d rows", n)
+	}
+	if n := strings.Count(body, "no heartbeat"); n != 1 {
+		t.Errorf("%d waiters without a heartbeat", n)
+	}
+	h.get("/lock?kind=fair&name=orders:42&queue=10", 200, "901–1,000 of 1,000", "web-2:999 worker")
+	h.get("/lock?kind=fair&name=other", 200, "Nobody holds it, and nobody waits.")
+	for _, page := range []string{body, h.get("/", 200)} {
+		if strings.Contains(page, ":30000.6000") || strings.Contains(page, "Break") {
+			t.Error("a page that is read-only has a token or a button")
+		}
+	}
+}
+
+func TestForeignHolder(t *testing.T) {
+	f := newFake()
+	f.locks[lockID{"mutex", "x"}] = &lockkeeper.Inspection{Holders: []lockkeeper.Holder{{Token: "redsync's", ExpiresIn: -1}}}
+	body := serve(t, f, Options{}).get("/lock?kind=mutex&name=x", 200, "another library", "never", "Nobody waits.")
+	if strings.Contains(body, "redsync") || strings.Contains(body, "0001-01-01") {
+		t.Error(body)
+	}
+}
+
+func TestSentences(t *testing.T) {
+	read, write := lockkeeper.Holder{}, lockkeeper.Holder{Writes: true}
+	r, w := lockkeeper.Waiter{}, lockkeeper.Waiter{Writes: true}
+	type waiters = []lockkeeper.Waiter
+	for want, i := range map[string]*lockkeeper.Inspection{
+		"1 writer is blocked by 2 read leases.":                                                       {Kind: "rwlock", Holders: []lockkeeper.Holder{read, read}, Waiters: waiters{w}},
+		"1 writer and 2 readers are blocked by 1 read lease; readers wait because a writer does.":     {Kind: "rwlock", Holders: []lockkeeper.Holder{read}, Waiters: waiters{w, r, r}},
+		"2 writers and 1 reader are blocked by a write lease.":                                        {Kind: "rwlock", Holders: []lockkeeper.Holder{write}, Waiters: waiters{w, w, r}},
+		"1 reader is blocked by a write lease.":                                                       {Kind: "rwlock", Holders: []lockkeeper.Holder{write}, Waiters: waiters{r}},
+		"One waits for the holder.":                                                                   {Kind: "mutex", Holders: []lockkeeper.Holder{{}}, Waiters: waiters{{}}},
+		"Nobody holds it. The first waiter that responds is about to be granted it.":                  {Kind: "fair", Waiters: waiters{{}}},
+		"1 waiter: the first wants 3 permits, and 2 of 10 are free.":                                  {Kind: "semaphore", Limits: &lockkeeper.Limits{Limit: 10, Used: 8}, Waiters: waiters{{Permits: 3}}},
+		"1 waiter: the first wants 1 permit, and 0 of 5 are free. All 2 concurrent calls are in use.": {Kind: "ratelimit", Limits: &lockkeeper.Limits{Limit: 5, Used: 6, MaxConcurrent: 2, Held: 2}, Waiters: waiters{{Permits: 1}}},
+		"Nobody waits.":                      {Kind: "ratelimit", Limits: &lockkeeper.Limits{Limit: 5, Used: 6}},
+		"Nobody holds it, and nobody waits.": {Kind: "ratelimit", Limits: &lockkeeper.Limits{Limit: 5}},
+	} {
+		if got := sentence(i); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestLimits(t *testing.T) {
+	f := newFake()
+	f.locks[lockID{"ratelimit", "api"}] = &lockkeeper.Inspection{Kind: "ratelimit", Limits: &lockkeeper.Limits{Limit: 100, Used: 40, Window: time.Minute, MaxConcurrent: 8, Held: 5}}
+	h := serve(t, f, Options{})
+	body := h.get("/lock?kind=ratelimit&name=api", 200, "40 of 100 permits used in the last 1 min", "5 of 8 concurrent calls", `width="40"`)
+	if strings.Contains(body, "<figure>") {
+		t.Error("a plot of one sample")
+	}
+	at := time.Now()
+	p := newPlot([]sample{{at, 0, 10}, {at.Add(time.Second), 10, 10}, {at.Add(60 * time.Second), 5, 10}, {at.Add(61 * time.Second), 20, 10}})
+	if p.Line != "M478 80H480V42M598 61H600V4" || p.LimitY != 42 || p.Top != "20" || !strings.Contains(p.Label, "between 0 and 20") {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestMatch(t *testing.T) {
+	for _, c := range []struct {
+		pattern, name string
+		want          bool
+	}{
+		{"*", "", true}, {"*", "a/b", true}, {"a*", "ab", true}, {"a*", "ba", false}, {"*b*", "abc", true}, {"a*b*c", "aXbYbZc", true},
+		{"a*b*c", "aXbYbZ", false}, {"?", "", false}, {"?", "x", true}, {"??", "x", false}, {"[a-c]", "b", true}, {"[c-a]", "b", true},
+		{"[^a-c]", "b", false}, {"[^a-c]", "d", true}, {"[]", "]", false}, {"[ab", "b", true}, {`\*`, "*", true}, {`\*`, "x", false},
+		{`[\]]`, "]", true}, {`a\`, `a\`, true}, {"", "", true}, {"", "x", false}, {"x", "", false}, {"**x", "yyx", true}, {"*\xff*", "a\xffb", true},
+	} {
+		if got := match(c.pattern, c.name); got != c.want {
+			t.Errorf("match(%q, %q) = %v", c.pattern, c.name, got)
+		}
+	}
+}
+
+func TestDurations(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "< 1 s", 999 * time.Millisecond: "< 1 s", 1500 * time.Millisecond: "1 s", 59 * time.Second: "59 s", 61 * time.Second: "1 min 01 s",
+		3600 * time.Second: "1 h 00 min", 25*time.Hour + time.Minute: "1 d 01 h", 400 * 24 * time.Hour: "400 d 00 h",
+	} {
+		if got := duration(d); got != want {
+			t.Errorf("%v: %s, want %s", d, got, want)
+		}
+	}
+	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567"} {
+		if got := number(n); got != want {
+			t.Errorf("%d: %s", n, got)
+		}
+	}
+}
+
+// FuzzNames checks that any name is shown without harm, and that the link of its row leads to it.
+func FuzzNames(f *testing.F) {
+	for _, s := range []string{"orders:42", `"><script>alert(1)</script>`, "a\x00b\n", "\xff\xfe", "\u202egnp.exe", "  x  ", "a?b&c=d#e%2F", "é日本語", "{tag}x", strings.Repeat("長", 300), "'`\\"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		if name == "" || len(name) > 1024 {
+			return
+		}
+		src := newFake()
+		src.entries = []lockkeeper.Entry{{Kind: "fair", Name: name, Waiters: 1}}
+		src.queue(lockID{"fair", name}, 1)
+		h, err := newHandler(src, &Options{AllowBreak: func(*http.Request) (string, error) { return name, nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		get := func(url string) string {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, url, nil))
+			body := w.Body.String()
+			if w.Code != 200 || !utf8.ValidString(body) || strings.Contains(body, "<script>") || strings.ContainsFunc(body, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
+				t.Errorf("%s: %d\n%q", url, w.Code, body)
+			}
+			return body
+		}
+		link := func(body, page string) string {
+			m := regexp.MustCompile(`(?:href|action)="(` + page + `\?[^"]*)"`).FindStringSubmatch(body)
+			if m == nil {
+				t.Fatalf("no link to %s:\n%s", page, body)
+			}
+			u, err := url.Parse(html.UnescapeString(m[1]))
+			if err != nil || u.Query().Get("name") != name {
+				t.Fatalf("%s leads to %q, %v", m[1], u.Query().Get("name"), err)
+			}
+			return "/" + html.UnescapeString(m[1])
+		}
+		page := get(link(get("/"), "lock"))
+		if form := link(get(link(page, "break")), "break"); form == "" {
+			t.Error("no form")
+		}
+		if src.inspects[lockID{"fair", name}] == 0 || len(src.inspects) != 1 {
+			t.Errorf("%q was looked at", fmt.Sprint(src.inspects))
+		}
+	})
+}

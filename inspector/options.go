@@ -1,0 +1,75 @@
+package inspector
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+)
+
+// The defaults of the options.
+const (
+	DefaultTitle    = "Locks"
+	DefaultMaxNames = 5000
+	DefaultInterval = time.Second
+)
+
+// Options are the settings of a handler. Nil, and the zero value of each field, mean the defaults. New copies them.
+type Options struct {
+	// Authorize is called for every request, those for scripts and styles included. If it returns an error, the answer is 403
+	// with the text of the error. Default nil: every request is allowed. It is called concurrently.
+	Authorize func(r *http.Request) error
+
+	// AllowBreak lets users end leases and remove waiters of others. It returns who sends the request, for the log and for
+	// lockkeeper.BreakOptions.By, or an error if this user must not break locks; then pages have no button for it, and the
+	// answer to a request to break is 403 with the text of the error. It is called after Authorize, for the page of a name as
+	// well as for a request to break, and concurrently. Default nil: nobody may.
+	AllowBreak func(r *http.Request) (user string, err error)
+
+	// Title is the heading of the pages, for example the name of the deployment. At most 100 bytes. Default "Locks".
+	Title string
+
+	// MaxNames is the maximum number of names that are read for the list. If there are more, the page says so, and a search
+	// reads those that match. From 1 to 100,000. Default 5,000.
+	MaxNames int
+
+	// Interval is the least time between two looks at the same: the list, or one name. From 1 s to 1 min. Default 1 s.
+	Interval time.Duration
+
+	// Logger receives a line for each lock that is broken, and for each attempt that was refused. Default slog.Default().
+	Logger *slog.Logger
+}
+
+func (o *Options) withDefaults() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	if c.Title == "" {
+		c.Title = DefaultTitle
+	}
+	if c.MaxNames == 0 {
+		c.MaxNames = DefaultMaxNames
+	}
+	if c.Interval == 0 {
+		c.Interval = DefaultInterval
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	switch {
+	case len(c.Title) > 100:
+		return c, invalid("Title has %d bytes, the maximum is 100", len(c.Title))
+	case c.MaxNames < 1 || c.MaxNames > 100_000:
+		return c, invalid("MaxNames %d is not between 1 and 100000", c.MaxNames)
+	case c.Interval < time.Second || c.Interval > time.Minute:
+		return c, invalid("Interval %v is not between 1s and 1m0s", c.Interval)
+	}
+	return c, nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("inspector: %w: %w", lockkeeper.ErrInvalid, fmt.Errorf(format, args...))
+}
