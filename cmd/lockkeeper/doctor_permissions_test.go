@@ -41,7 +41,7 @@ func testMissingPermissions(t *testing.T, how string, dry []string) {
 	s, _ := goodServer(t)
 	user, password, rules := documentedRules(t)
 	url := fmt.Sprintf("redis://%s:%s@%s", user, password, s.Addr)
-	reading := []string{"+info", "+config|get", "+script|load"}
+	reading := []string{"+info", "+config|get", "+script|load", "+scan"}
 	for _, c := range []struct {
 		name   string
 		rules  []string
@@ -51,7 +51,7 @@ func testMissingPermissions(t *testing.T, how string, dry []string) {
 		others []string
 	}{
 		{"all", reading, 0, "ok", how, nil},
-		{"no_reading", nil, 0, "ok", how, []string{"eviction", "memory", "persistence", "replicas", "idle-timeout"}},
+		{"no_reading", nil, 0, "ok", how, []string{"eviction", "memory", "persistence", "replicas", "idle-timeout", "foreign-keys"}},
 		{"no_zadd", append([]string{"-zadd"}, reading...), 2, "error", "+zadd", []string{"lock"}},
 		{"no_set", append([]string{"-set"}, reading...), 2, "error", "+set", []string{"lock"}},
 		{"no_scripts", append([]string{"-eval", "-evalsha"}, reading...), 2, "", "", []string{"permissions", "scripts", "lock"}},
@@ -92,6 +92,7 @@ func testMissingPermissions(t *testing.T, how string, dry []string) {
 				r.wantCheck("permissions", "ok", "+info, which is needed for ReplicaAck.Majority and redlock.Options.MinUptime")
 				r.wantCheck("eviction", "unknown", "+info")
 				r.wantCheck("idle-timeout", "unknown", "+config|get")
+				r.wantCheck("foreign-keys", "unknown", "+scan")
 				r.wantCheck("version", "ok")
 			}
 			if strings.HasSuffix(c.name, "_keys") { // the other pattern and scripts are permitted

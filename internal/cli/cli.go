@@ -8,10 +8,19 @@ import (
 	"os"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/cli/bench"
+	"github.com/lockkeeper/lockkeeper/internal/cli/breaklock"
+	"github.com/lockkeeper/lockkeeper/internal/cli/connect"
 	"github.com/lockkeeper/lockkeeper/internal/cli/demo"
 	"github.com/lockkeeper/lockkeeper/internal/cli/doctor"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/cli/inspect"
+	"github.com/lockkeeper/lockkeeper/internal/cli/ls"
 	"github.com/lockkeeper/lockkeeper/internal/cli/run"
+	"github.com/lockkeeper/lockkeeper/internal/cli/show"
+	"github.com/lockkeeper/lockkeeper/internal/cli/top"
+	"github.com/lockkeeper/lockkeeper/internal/cli/version"
+	"github.com/lockkeeper/lockkeeper/internal/cli/wait"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
@@ -20,19 +29,29 @@ import (
 // Main runs the command line and returns the exit code.
 func Main(args []string) int {
 	logging.Disable() // errors are returned as well, and the log would mix with the output of the child
+	root := newRoot()
+	root.SetArgs(args)
+	return report(root.ExecuteContext(context.Background()))
+}
+
+// newRoot returns the command lockkeeper with all others.
+func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lockkeeper",
-		Short: "Run commands under distributed locks on Redis",
-		Long: `lockkeeper runs commands under distributed locks on Redis or Valkey, and checks whether
-a Redis deployment is fit for locks.
+		Short: "Run commands under distributed locks on Redis, and look after these locks",
+		Long: `lockkeeper runs commands under distributed locks on Redis or Valkey, shows who holds a
+lock and who waits for it, and checks whether a Redis deployment is fit for locks.
 
 Exit codes of lockkeeper itself: 64 wrong usage, 69 Redis does not answer or refuses,
 75 the lock is held or the permits are taken, 76 the lock was lost while the command
-ran. The command doctor has exit codes of its own.`,
-		Version: version(),
+ran. The help of each command has its own ones.`,
+		Version: version.Current().String(),
 		Example: `  lockkeeper run deploy -- ./deploy.sh
   lockkeeper run --once-per 20h nightly-report -- ./report.sh
+  lockkeeper ls --sort waiters
+  lockkeeper show orders:42
   lockkeeper doctor --redis redis://locks.internal:6379
+  lockkeeper inspect
   lockkeeper demo`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -47,9 +66,11 @@ ran. The command doctor has exit codes of its own.`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return exit.Usagef("%w; see %s --help", err, c.CommandPath())
 	})
-	root.AddCommand(run.Command(), demo.Command(), doctor.Command(), demo.WorkerCommand())
-	root.SetArgs(args)
-	return report(root.ExecuteContext(context.Background()))
+	root.AddCommand(
+		run.Command(), wait.Command(), ls.Command(), show.Command(), top.Command(), inspect.Command(), breaklock.Command(),
+		doctor.Command(), bench.Command(), demo.Command(), version.Command(), demo.WorkerCommand(),
+	)
+	return root
 }
 
 // report prints the error and returns its exit code.
@@ -57,6 +78,7 @@ func report(err error) int {
 	if err == nil {
 		return 0
 	}
+	err = connect.Explain(err)
 	code := exit.Unreachable
 	var own *exit.Error
 	switch {

@@ -3,164 +3,155 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/cli/demo/timeline"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
-	"github.com/lockkeeper/lockkeeper/internal/cli/process"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 )
 
+// Exit codes of the demo.
 const (
-	demoTTL              = 2 * time.Second
-	demoHeartbeatTimeout = 1500 * time.Millisecond
+	exitViolated    = 1
+	exitIncomplete  = 2
+	exitInterrupted = 130 // as of a program that SIGINT ended
 )
 
 // Command returns the command demo.
 func Command() *cobra.Command {
+	var plain, inFull bool
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "Watch processes contend for locks on an embedded server",
 		Long: `Watch processes contend for locks on a server that is embedded in the demo. Nothing
-needs to be installed. The demo takes about seventeen seconds. On a terminal it draws
-the state of each process, otherwise it prints one line per event.
+needs to be installed. The demo has four acts and takes less than ten seconds on an idle
+machine. On a terminal it draws one lane for each process, otherwise it prints what
+happens, about 20 lines.
 
-1. A fair lock. Six processes contend for it and acquire it in the order of their
-   requests. One process is killed (SIGKILL) while it holds the lock; the next one
-   acquires the lock when the lease of 2s expires. Then the first process of the queue
-   is killed, which does not delay the others, and the first process of the queue is
-   frozen (SIGSTOP), which delays them by at most the heartbeat timeout of 1.5s.
+1. A fair lock. Five processes take turns. One is killed (SIGKILL) while it holds the
+   lock, and one is frozen (SIGSTOP) while it waits; the others go on in order.
 
-2. A read-write lock. Four processes read without a pause, so that there is always a
-   reader. A fifth process writes now and then: it acquires the lock as soon as the
-   readers that came before it have released it.
+2. The fence. A process is frozen while it holds the lock, and writes late, when another
+   process has the lock. A store that does not check fences accepts the write; a store
+   that does refuses it.
 
-3. A rate limit. Six processes call an API that permits 4 calls at once and 20 in any
-   second. Two of them make bulk calls, which count as two. One process is killed
-   during a call; its permits are available again when its lease expires.
+3. A read-write lock. Three processes read as fast as they can, by leases that they
+   retain in memory. A fourth one writes now and then.
 
-After each part the demo prints what it has measured, for example whether two processes
-ever held a lock at the same time, and whether the fences increased. If a guarantee was
-violated, the exit code is 1.`,
-		Example: "  lockkeeper demo\n  lockkeeper demo | head -20",
+4. A rate limit. Four processes call an API within a limit per window of time and a
+   limit of calls at once. One is killed during a call.
+
+Fences are numbered in the order in which they were granted: +1, +2 and so on. After each
+act the demo says what it has measured. NO_COLOR turns colors off.
+
+With --long it runs for about seventeen seconds, with more processes and faults and bulk
+calls to the API, and prints every event and a table after each part. On Windows, which
+cannot freeze processes, it always does.
+
+Exit codes: 1 a guarantee was violated, or with --long a fault could not be injected;
+2 the machine was too slow for an act, so that nothing can be said; 130 interrupted.`,
+		Example: "  lockkeeper demo\n  lockkeeper demo --plain\n  lockkeeper demo --long",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return exit.Usagef("demo takes no arguments, got %q", args)
 			}
 			return nil
 		},
-		RunE: func(*cobra.Command, []string) error { return demo(os.Stdout) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if inFull || runtime.GOOS == "windows" {
+				return long(os.Stdout)
+			}
+			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			_, err := Play(ctx, os.Stdout, plain)
+			return err
+		},
 	}
+	c.Flags().BoolVar(&plain, "plain", false, "print lines instead of drawing; the default unless standard output is a terminal")
+	c.Flags().BoolVar(&inFull, "long", false, "more processes and faults, and every event, in about seventeen seconds")
+	c.MarkFlagsMutuallyExclusive("plain", "long")
 	return c
 }
 
-// scenario is a part of the demo.
-type scenario interface {
-	handle(w *worker, e event, stopping bool) // handles an event of a worker
-	stateText() string                        // the state of the scenario, for the terminal
-	summarize() (ok bool)                     // prints the summary; false if a guarantee was violated
+// Play performs all acts and shows them on out, until ctx ends. It returns what happened in each, also with an error.
+func Play(ctx context.Context, out *os.File, plain bool) ([]*timeline.Act, error) {
+	server, err := newServer(actHeartbeatTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer server.close()
+	var d display = &plainDisplay{out}
+	if !plain && isTerminal(out) {
+		d = newTerminalDisplay(out)
+	}
+	all, err := playAll(ctx, server, d)
+	if err == nil {
+		err = outcome(all)
+	}
+	if ctx.Err() != nil {
+		return all, &exit.Error{Code: exitInterrupted}
+	}
+	return all, err
 }
 
-func demo(out *os.File) error {
-	server := miniredis.NewMiniRedis()
-	if err := server.Start(); err != nil {
-		return err
+// outcome returns the error of the worst outcome.
+func outcome(all []*timeline.Act) error {
+	var worst error
+	for i, a := range all {
+		switch a.Outcome {
+		case timeline.Violated:
+			return &exit.Error{Code: exitViolated, Err: fmt.Errorf("act %d of the demo failed: a guarantee was violated", i+1)}
+		case timeline.Kept:
+		default:
+			worst = &exit.Error{Code: exitIncomplete, Err: errors.New("the machine was too slow for the demo")}
+		}
 	}
-	defer server.Close()
-	server.ClockTTL(true)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer func() { _ = rdb.Close() }()
-	k, err := demoKeeper(rdb)
-	if err != nil {
-		return err
+	return worst
+}
+
+// server is the embedded server, with a client and a keeper of the demo itself.
+type server struct {
+	*miniredis.Miniredis
+	addr   string
+	rdb    *redis.Client
+	keeper *lockkeeper.Keeper
+}
+
+func newServer(heartbeatTimeout time.Duration) (*server, error) {
+	m := miniredis.NewMiniRedis()
+	if err := m.Start(); err != nil {
+		return nil, err
 	}
-	defer func() { _ = k.Close() }()
-	s := &screen{out: out, tty: isTerminal(out), start: time.Now()}
-	first, err := newQueue(s, k)
-	if err != nil {
-		return err
+	m.ClockTTL(true)
+	s := &server{Miniredis: m, addr: m.Addr(), rdb: redis.NewClient(&redis.Options{Addr: m.Addr()})}
+	var err error
+	if s.keeper, err = demoKeeper(s.rdb, heartbeatTimeout); err != nil {
+		s.close()
+		return nil, err
 	}
-	second, err := newReaders(s, k)
-	if err != nil {
-		return err
+	return s, nil
+}
+
+func (s *server) close() {
+	if s.keeper != nil {
+		_ = s.keeper.Close()
 	}
-	third, err := newCalls(s, k, rdb)
-	if err != nil {
-		return err
-	}
-	s.printf("six processes contend for the fair lock %q with a TTL of %v", fairName, demoTTL)
-	if err := s.run(first, first.workers, server.Addr(), 8*time.Second); err != nil {
-		return err
-	}
-	ok := first.summarize()
-	fmt.Fprintln(out)
-	s.printf("four processes read under the read-write lock %q without a pause, a fifth one writes now and then", readersName)
-	if err := s.run(second, second.workers, server.Addr(), 3500*time.Millisecond); err != nil {
-		return err
-	}
-	ok = second.summarize() && ok
-	fmt.Fprintln(out)
-	s.printf("six processes call the API %q, which permits %d calls at once and %d in any second", apiName, apiAtOnce, apiMany)
-	if err := s.run(third, third.workers, server.Addr(), 5500*time.Millisecond); err != nil {
-		return err
-	}
-	if !third.summarize() || !ok {
-		return &exit.Error{Code: 1, Err: fmt.Errorf("the demo failed: a guarantee was violated, or a fault could not be injected")}
-	}
-	return nil
+	_ = s.rdb.Close()
+	s.Miniredis.Close()
 }
 
 // demoKeeper returns the keeper that each process of the demo uses.
-func demoKeeper(rdb *redis.Client) (*lockkeeper.Keeper, error) {
-	return lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatTimeout: demoHeartbeatTimeout})
-}
-
-// run starts the workers, shows the scenario for some time, stops the workers and waits until the last one has ended.
-func (s *screen) run(p scenario, workers []*worker, addr string, length time.Duration) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	events := make(chan workerEvent)
-	for _, w := range workers {
-		if err := w.start(self, addr, events); err != nil {
-			return err
-		}
-		defer func() { _ = w.cmd.Process.Kill() }()
-	}
-	end := time.After(length)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	stopping := false
-	for alive := len(workers); alive > 0; {
-		select {
-		case e := <-events:
-			if e.State == "" {
-				alive--
-				continue
-			}
-			e.worker.update(e.event)
-			if e.Error != "" {
-				s.printf("%s: %s", e.worker.id, e.Error)
-			}
-			p.handle(e.worker, e.event, stopping)
-		case <-end:
-			stopping = true
-			for _, w := range workers {
-				process.Resume(w.cmd.Process)
-				_ = w.stdin.Close()
-			}
-		case <-tick.C:
-			s.draw(p)
-		}
-	}
-	s.draw(p)
-	s.drawn = 0
-	return nil
+func demoKeeper(rdb *redis.Client, heartbeatTimeout time.Duration) (*lockkeeper.Keeper, error) {
+	return lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatTimeout: heartbeatTimeout})
 }
 
 // workerIDs asks the server for holders or waiters and returns the ids of their workers, or the error as the only element.

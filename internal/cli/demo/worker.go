@@ -19,7 +19,8 @@ import (
 )
 
 // The workers of the demo are processes that run this program with the hidden command demo-worker until their standard input
-// is closed. A worker writes an event whenever its state changes, as one JSON object per line.
+// is closed. A worker writes an event whenever its state changes, as one JSON object per line. The workers of the acts get
+// commands, one per line.
 
 // event is a change of the state of a worker.
 type event struct {
@@ -32,9 +33,16 @@ type event struct {
 	Concurrent int    `json:"concurrent,omitempty"` // workers that use the resource; permits of the calls, if it is the API
 	LastFence  uint64 `json:"last_fence,omitempty"` // the largest fence that the worker's fence must exceed
 	Error      string `json:"error,omitempty"`
+
+	// Of the acts:
+	Lost     bool          `json:"lost,omitempty"`     // in stateReleasing: the lease was lost before
+	Reads    int           `json:"reads,omitempty"`    // in stateReading: within Duration, before Waited
+	Waited   time.Duration `json:"waited,omitempty"`   // in stateReading: until now
+	Overlaps int           `json:"overlaps,omitempty"` // in stateReleasing or stateReading: readers during a write
+	Refused  bool          `json:"refused,omitempty"`  // in stateWrote: the store that checks fences refused the write
 }
 
-// States of a worker. It reports the first five itself.
+// States of a worker. It does not report that it was killed or frozen.
 const (
 	stateStarting  = "starting"
 	stateWaiting   = "waiting"
@@ -43,15 +51,18 @@ const (
 	stateIdle      = "idle"
 	stateKilled    = "killed"
 	stateFrozen    = "frozen"
+	stateReading   = "reading" // in an act: has read by itself since the previous event
+	stateWrote     = "wrote"   // in an act: has written to the stores
 )
 
 // worker is a process of the demo.
 type worker struct {
 	id     string
 	role   string
+	shared string // file of the memory that workers of an act share, if they do
 	keeper string
 	cmd    *exec.Cmd
-	stdin  io.Closer // closing it stops the worker
+	stdin  io.WriteCloser // takes the commands; closing it stops the worker
 	state  string
 	since  time.Time
 	fence  uint64
@@ -67,7 +78,7 @@ type workerEvent struct {
 // start starts the process of the worker.
 func (w *worker) start(self, addr string, events chan<- workerEvent) error {
 	w.state, w.since = stateStarting, time.Now()
-	w.cmd = exec.Command(self, "demo-worker", "--addr", addr, "--id", w.id, "--role", w.role)
+	w.cmd = exec.Command(self, "demo-worker", "--addr", addr, "--id", w.id, "--role", w.role, "--shared", w.shared)
 	w.cmd.Stderr = os.Stderr
 	process.KillWithParent(w.cmd)
 	var err error
@@ -178,7 +189,8 @@ var enterAPI = redis.NewScript(`
 
 // WorkerCommand returns the hidden command that the demo runs in its workers.
 func WorkerCommand() *cobra.Command {
-	var addr, id, role string
+	var addr string
+	var p part
 	c := &cobra.Command{
 		Use:    "demo-worker",
 		Hidden: true,
@@ -186,37 +198,88 @@ func WorkerCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithCancel(c.Context())
 			defer cancel()
+			commands := make(chan string, 16)
+			p.commands = commands
 			go func() { // the demo closes standard input to stop the worker
-				_, _ = os.Stdin.Read(make([]byte, 1))
+				for sc := bufio.NewScanner(os.Stdin); sc.Scan(); {
+					select {
+					case commands <- sc.Text():
+					case <-ctx.Done():
+					}
+				}
 				cancel()
 			}()
-			return work(ctx, addr, id, role)
+			return work(ctx, addr, &p)
 		},
 	}
 	c.Flags().StringVar(&addr, "addr", "", "address of the server")
-	c.Flags().StringVar(&id, "id", "", "id of the worker")
-	c.Flags().StringVar(&role, "role", "", "role of the worker")
+	c.Flags().StringVar(&p.id, "id", "", "id of the worker")
+	c.Flags().StringVar(&p.role, "role", "", "role of the worker")
+	c.Flags().StringVar(&p.shared, "shared", "", "file of the memory that workers share")
 	return c
 }
 
-func work(ctx context.Context, addr, id, roleName string) error {
-	report := func(e event) { _ = json.NewEncoder(os.Stdout).Encode(e) }
-	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	defer func() { _ = rdb.Close() }()
-	k, err := demoKeeper(rdb)
-	if err != nil {
+// part is the part of a worker in the demo.
+type part struct {
+	id, role, shared string
+	commands         <-chan string
+	rdb              *redis.Client
+	keeper           *lockkeeper.Keeper
+}
+
+// report writes an event for the demo.
+func (*part) report(e event) { _ = json.NewEncoder(os.Stdout).Encode(e) }
+
+// await waits for a command, and returns "" if ctx ends first.
+func (p *part) await(ctx context.Context) string {
+	select {
+	case c := <-p.commands:
+		return c
+	case <-ctx.Done():
+		return ""
+	}
+}
+
+// work plays the part of a worker until ctx ends.
+func work(ctx context.Context, addr string, p *part) (err error) {
+	p.rdb = redis.NewClient(&redis.Options{Addr: addr})
+	defer func() { _ = p.rdb.Close() }()
+	build, long := roles[p.role]
+	play, known := parts[p.role]
+	if !long && !known {
+		return exit.Usagef("unknown --role %q", p.role)
+	}
+	timeout := actHeartbeatTimeout
+	if long {
+		timeout = demoHeartbeatTimeout
+	}
+	if p.keeper, err = demoKeeper(p.rdb, timeout); err != nil {
 		return err
 	}
-	defer func() { _ = k.Close() }()
-	build, known := roles[roleName]
-	if !known {
-		return exit.Usagef("unknown --role %q", roleName)
+	defer func() { _ = p.keeper.Close() }()
+	if long {
+		r, err := build(p.keeper)
+		if err != nil {
+			return err
+		}
+		p.report(event{State: stateStarting, Keeper: p.keeper.ID()})
+		return p.loop(ctx, r)
 	}
-	r, err := build(k)
+	p.report(event{State: stateStarting, Keeper: p.keeper.ID()})
+	p.await(ctx) // the start of the act
+	err = play(ctx, p)
+	if ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
-		return err
+		p.report(event{State: stateIdle, Error: err.Error()})
 	}
-	report(event{State: stateStarting, Keeper: k.ID()})
+	return err
+}
+
+// loop acquires the lock of a role again and again.
+func (p *part) loop(ctx context.Context, r role) error {
+	report, rdb, id := p.report, p.rdb, p.id
 	for ctx.Err() == nil {
 		report(event{State: stateWaiting})
 		requested := time.Now()

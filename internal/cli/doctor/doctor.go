@@ -6,19 +6,17 @@ import (
 	"encoding/json"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/cli/connect"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
-	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
+	"github.com/lockkeeper/lockkeeper/internal/cli/process"
+	"github.com/lockkeeper/lockkeeper/internal/cli/terminal"
 	"github.com/spf13/cobra"
 )
 
 type options struct {
-	redis   []string
-	prefix  string
+	connect.Flags
 	timeout time.Duration
 	json    bool
 }
@@ -35,9 +33,10 @@ func Command() *cobra.Command {
 		Long: `Check whether a Redis deployment is fit for locks.
 
 Doctor checks the version, the role, eviction, memory, persistence, replicas, idle
-timeouts, the permissions of the user, publish/subscribe, scripts, the clock, latency
-and the timeouts of the client; behind Sentinel also the sentinels, and on a cluster
-the slots. Then it acquires a lock, hands it over between two clients and releases it.
+timeouts, the permissions of the user, publish/subscribe, scripts, keys of libraries that
+would delete locks, the clock, latency and the timeouts of the client; behind Sentinel
+also the sentinels, and on a cluster the slots. Then it acquires a lock, hands it over
+between two clients and releases it.
 
 Doctor changes no settings. It uses only keys of a name of its own and deletes them at
 the end.
@@ -61,8 +60,7 @@ Exit codes: 0 all checks are ok or unknown, 1 there are warnings, 2 there are er
 		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.Context(), os.Stdout) },
 	}
 	f := c.Flags()
-	f.StringArrayVar(&o.redis, "redis", nil, redisurl.Usage("Redis `URL`"))
-	f.StringVar(&o.prefix, "prefix", lockkeeper.DefaultPrefix, "`prefix` of the keys in Redis")
+	o.Register(c, "Redis `URL`")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "time limit for all checks together, at least 1s")
 	f.BoolVar(&o.json, "json", false, "write the report as one JSON object")
 	return c
@@ -72,38 +70,25 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	if o.timeout < minTimeout {
 		return exit.Usagef("--timeout %v is shorter than %v", o.timeout, minTimeout)
 	}
-	var raw string
-	switch len(o.redis) {
-	case 0:
-	case 1:
-		raw = o.redis[0]
-	default:
-		return exit.Usagef("--redis is given %d times: doctor checks one deployment at a time", len(o.redis))
-	}
-	t, err := redisurl.Parse(raw)
+	t, err := o.Target()
 	if err != nil {
 		return err
 	}
-	d, err := newDoctor(t, o.prefix, o.timeout)
+	d, err := newDoctor(t, o.Prefix, o.timeout)
 	if err != nil {
 		return err
 	}
 	defer d.close()
-
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	defer signal.Stop(signals)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	done := make(chan *report, 1)
-	go func() { done <- d.examine(ctx) }()
+	d.progress = terminal.NewProgress(os.Stderr)
+	defer d.progress.End()
 	var r *report
-	select {
-	case r = <-done:
-	case s := <-signals:
-		cancel()
-		<-done // wait for the cleanup
-		return &exit.Error{Code: 128 + int(s.(syscall.Signal))}
+	err = process.UntilInterrupted(ctx, func(ctx context.Context) error {
+		r = d.examine(ctx)
+		return nil
+	})
+	d.progress.End()
+	if err != nil {
+		return err
 	}
 	if o.json {
 		e := json.NewEncoder(out)

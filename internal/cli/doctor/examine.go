@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
+	"github.com/lockkeeper/lockkeeper/internal/cli/terminal"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
@@ -23,6 +24,7 @@ type doctor struct {
 	rdb      redis.UniversalClient // with the settings of the URL
 	probe    redis.UniversalClient // without retries; its commands end with their context
 	log      *slog.Logger
+	progress *terminal.Progress
 
 	mu       sync.Mutex // guards findings
 	findings []finding
@@ -79,6 +81,7 @@ func (d *doctor) examine(ctx context.Context) *report {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout-d.cleanupTime())
 	defer cancel()
 	r := &report{URL: d.target.URL, Kind: d.target.Kind(), Prefix: d.prefix}
+	d.progress.Show("connecting to %s", r.URL)
 	if d.target.Sentinel != nil {
 		d.checkSentinels(ctx)
 	}
@@ -87,14 +90,20 @@ func (d *doctor) examine(ctx context.Context) *report {
 	if d.target.Cluster != nil && len(nodes) > 0 {
 		d.checkCluster(ctx, nodes)
 	}
-	for _, check := range []func(*node, context.Context){
-		(*node).checkServer, (*node).checkPermissions, (*node).checkPubSub, (*node).checkScripts, (*node).checkClock,
-		(*node).checkLatency,
+	for _, check := range []struct {
+		what string
+		run  func(*node, context.Context)
+	}{
+		{"the settings", (*node).checkServer}, {"permissions", (*node).checkPermissions}, {"messages", (*node).checkPubSub},
+		{"scripts", (*node).checkScripts}, {"keys of other libraries", (*node).checkForeignKeys}, {"the clock", (*node).checkClock},
+		{"latency", (*node).checkLatency},
 	} {
-		onEach(nodes, func(n *node) { check(n, ctx) })
+		d.progress.Show("checking %s", check.what)
+		onEach(nodes, func(n *node) { check.run(n, ctx) })
 	}
 	d.checkClientTimeouts()
 	if len(nodes) > 0 {
+		d.progress.Show("handing a lock over")
 		d.checkLock(ctx, nodes)
 	}
 	onEach(nodes, func(n *node) { n.recheckScripts(ctx) })

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/cli/handoff"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -60,47 +59,30 @@ func (d *doctor) checkLock(ctx context.Context, nodes []*node) {
 // handOff returns how long each hand-off took, and how many wake-ups were received. It stops after a slow hand-off, because
 // the next ones would be slow, too.
 func (d *doctor) handOff(ctx context.Context) (times []time.Duration, wakeups int, err error) {
-	queued := make(chan struct{}, 100)
+	pair := handoff.New()
 	var received atomic.Int64
 	hooks := lockkeeper.Hooks{
-		Queued: func(lockkeeper.Event) {
-			select {
-			case queued <- struct{}{}:
-			default:
-			}
-		},
+		Queued:         pair.Queued,
 		WakeupReceived: func(lockkeeper.Event) { received.Add(1) }, // possibly after Lock has returned
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.timeout/2)
 	defer cancel()
-	var keepers []*lockkeeper.Keeper
-	var locks []*fair.Lock
+	var keepers [2]*lockkeeper.Keeper
 	defer func() {
-		d.cleanup(keepers) // no hook runs after it
+		d.cleanup(keepers[:]) // no hook runs after it
 		wakeups = int(received.Load())
 	}()
-	for range 2 {
-		k, err := d.newKeeper(hooks)
-		if err != nil {
+	for i := range keepers {
+		if keepers[i], err = d.newKeeper(hooks); err != nil {
 			return nil, 0, err
 		}
-		keepers = append(keepers, k)
-		l, err := fair.New(k, d.lockName, &fair.Options{TTL: 10 * time.Second})
-		if err != nil {
-			return nil, 0, err
-		}
-		locks = append(locks, l)
 	}
-	lease, err := locks[0].Lock(ctx)
-	if err != nil {
+	if err := pair.Lock(ctx, keepers, d.lockName); err != nil {
 		return nil, 0, err
 	}
-	for i := range handOffs {
-		for len(queued) > 0 { // of the previous hand-off: the hook also reports changes of the position
-			<-queued
-		}
-		var took time.Duration
-		if lease, took, err = handOffTo(ctx, locks[(i+1)%2], lease, queued); err != nil {
+	for range handOffs {
+		took, err := pair.HandOver(ctx)
+		if err != nil {
 			return nil, 0, err
 		}
 		times = append(times, took)
@@ -108,36 +90,7 @@ func (d *doctor) handOff(ctx context.Context) (times []time.Duration, wakeups in
 			break
 		}
 	}
-	return times, 0, lease.Release(ctx)
-}
-
-// handOffTo releases a lease after another keeper has begun to wait for the lock. It returns the lease of the other keeper,
-// and the time between the release and the grant.
-func handOffTo(ctx context.Context, lock *fair.Lock, held *lockkeeper.Lease, queued <-chan struct{}) (*lockkeeper.Lease, time.Duration, error) {
-	type result struct {
-		lease *lockkeeper.Lease
-		err   error
-		at    time.Time
-	}
-	next := make(chan result, 1)
-	go func() {
-		l, err := lock.Lock(ctx)
-		next <- result{l, err, time.Now()}
-	}()
-	select {
-	case <-queued:
-	case r := <-next:
-		if r.err == nil {
-			r.err = errors.New("two keepers hold the lock")
-		}
-		return nil, 0, r.err
-	}
-	start := time.Now()
-	if err := held.Release(ctx); err != nil {
-		return nil, 0, err
-	}
-	r := <-next
-	return r.lease, r.at.Sub(start), r.err
+	return times, 0, pair.Release(ctx)
 }
 
 // cleanup closes the keepers, which releases what they hold, and deletes the keys of the lock. Keys that it cannot delete
@@ -147,7 +100,9 @@ func (d *doctor) cleanup(keepers []*lockkeeper.Keeper) {
 	go func() {
 		var wg sync.WaitGroup
 		for _, k := range keepers {
-			wg.Go(func() { _ = k.Close() })
+			if k != nil {
+				wg.Go(func() { _ = k.Close() })
+			}
 		}
 		wg.Wait()
 		close(closed)

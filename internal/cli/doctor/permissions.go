@@ -95,16 +95,21 @@ func (c usedCommand) missingRule(refusal, prefix string) string {
 	return sign + prefix + "*"
 }
 
-// optionCommand is a command that only an option needs.
+// optionCommand is a command that only an option or List needs.
 type optionCommand struct {
 	args    []any
 	options string
 }
 
-var optionCommands = []optionCommand{
-	{[]any{"wait", "0", "1"}, "Options.ReplicaAck"},
-	{[]any{"waitaof", "0", "0", "1"}, "ReplicaAck.Fsync"},
-	{[]any{"info", "server"}, "ReplicaAck.Majority and redlock.Options.MinUptime"},
+// optionCommands are the commands whose rules docs/operations.md lists as needed by options. The key is one that the user may read.
+func optionCommands(key string) []optionCommand {
+	return []optionCommand{
+		{[]any{"wait", "0", "1"}, "Options.ReplicaAck"},
+		{[]any{"waitaof", "0", "0", "1"}, "ReplicaAck.Fsync"},
+		{[]any{"scan", "0"}, "List"},
+		{[]any{"getrange", key, "0", "0"}, "List"},
+		{[]any{"info", "server"}, "ReplicaAck.Majority and redlock.Options.MinUptime"},
+	}
 }
 
 // checkPermissions checks that the user may send the commands that the library sends.
@@ -156,7 +161,7 @@ func (n *node) checkPermissions(ctx context.Context) {
 	}
 	f := finding{Detail: fmt.Sprintf("the user %q has all required permissions, checked by %s", r.user, method)}
 	// A command that the server does not have cannot be permitted.
-	for _, c := range optionCommands {
+	for _, c := range optionCommands(n.keys.Meta) {
 		if refusal, _, _ := r.try(ctx, c.args, nil); refusal != "" {
 			f.Detail += fmt.Sprintf("; not +%v, which is needed for %s", c.args[0], c.options)
 		}

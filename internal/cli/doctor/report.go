@@ -3,11 +3,11 @@ package doctor
 import (
 	"cmp"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/cli/output"
 )
 
 // Exit codes of doctor alone. It runs no command, so they cannot be mistaken for the exit code of one.
@@ -60,14 +60,14 @@ type report struct {
 // checks are the names of the checks, in the order of the report.
 var checks = []string{
 	"connection", "sentinel", "cluster", "version", "role", "eviction", "memory", "persistence", "replicas", "idle-timeout",
-	"permissions", "pubsub", "scripts", "clock", "latency", "client-timeouts", "lock",
+	"permissions", "pubsub", "scripts", "foreign-keys", "clock", "latency", "client-timeouts", "lock",
 }
 
 // docsSection is the section of docs/operations.md that explains each check.
 var docsSection = map[string]string{
 	"connection": "doctor", "sentinel": "failovers", "cluster": "settings", "version": "settings", "role": "failovers",
 	"eviction": "settings", "memory": "settings", "persistence": "settings", "replicas": "failovers",
-	"idle-timeout": "settings", "permissions": "permissions", "pubsub": "permissions", "scripts": "doctor",
+	"idle-timeout": "settings", "permissions": "permissions", "pubsub": "permissions", "scripts": "doctor", "foreign-keys": "doctor",
 	"clock": "settings", "latency": "doctor", "client-timeouts": "doctor", "lock": "doctor",
 }
 
@@ -123,19 +123,5 @@ func (r *report) text() string {
 	return b.String()
 }
 
-// docsURL is the address of docs/operations.md: users who have only installed the command have no copy of it.
-func docsURL() string {
-	ref := "main"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		ref = docsRef(info.Main.Version)
-	}
-	return "https://github.com/lockkeeper/lockkeeper/blob/" + ref + "/docs/operations.md"
-}
-
-// docsRef returns the Git ref that has the documentation of a version: its tag if it is a release, otherwise main.
-func docsRef(version string) string {
-	if !strings.HasPrefix(version, "v") || strings.ContainsAny(version, "-+") {
-		return "main"
-	}
-	return version
-}
+// docsURL is the address of docs/operations.md.
+func docsURL() string { return output.DocsURL("operations.md") }

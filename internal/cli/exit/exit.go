@@ -10,6 +10,7 @@ import (
 // that was killed by a signal gives 128 plus the signal number, and a command that cannot be run gives 126, or 127 if it was
 // not found.
 const (
+	NotFound    = 1  // of show and break: there is nothing of this name
 	Usage       = 64 // the command line is wrong
 	Unreachable = 69 // Redis does not answer or refuses
 	NotAcquired = 75 // the lock is held, or the permits are taken

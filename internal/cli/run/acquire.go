@@ -2,28 +2,16 @@ package run
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"syscall"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/process"
-	"github.com/redis/go-redis/v9"
 )
 
-// How long run waits for a server that does not answer when it releases the lock, and when it closes the keeper.
-const (
-	releaseTimeout = 5 * time.Second
-	closeTimeout   = time.Second
-)
-
-func newKeeper(rdb redis.UniversalClient, prefix string) (*lockkeeper.Keeper, error) {
-	return lockkeeper.New(rdb, &lockkeeper.Options{
-		Prefix: prefix, NoPrefix: prefix == "", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	})
-}
+// releaseTimeout limits how long run waits for a server that does not answer when it releases the lock.
+const releaseTimeout = 5 * time.Second
 
 // acquire acquires the lock. A signal that terminates ends the wait.
 func (o *options) acquire(parent context.Context, l locker, waiting *notices, signals <-chan os.Signal) (*held, error) {
@@ -103,19 +91,5 @@ func release(lease *held, signals <-chan os.Signal) error {
 				cancel()
 			}
 		}
-	}
-}
-
-// closeWithin closes the keeper. If that takes longer than timeout, it leaves it to the end of the process: go-redis does not
-// interrupt commands that wait for a server that hangs.
-func closeWithin(k *lockkeeper.Keeper, timeout time.Duration) {
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		_ = k.Close()
-	}()
-	select {
-	case <-closed:
-	case <-time.After(timeout):
 	}
 }

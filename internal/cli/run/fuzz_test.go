@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/cli/connect"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
 	"github.com/spf13/cobra"
@@ -92,7 +93,7 @@ func FuzzRunArguments(f *testing.F) {
 					return err
 				}
 				defer func() { _ = rdb.Close() }()
-				k, err := newKeeper(rdb, text("prefix"))
+				k, err := connect.NewKeeper(rdb, text("prefix"))
 				if err != nil {
 					return err
 				}

@@ -9,22 +9,20 @@ import (
 	"os/exec"
 	"os/signal"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/cli/connect"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/process"
 	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 )
 
 // options are the flags of run.
 type options struct {
+	connect.Flags
 	kind        string
-	redis       []string
-	prefix      string
 	ttl         time.Duration
 	wait        time.Duration
 	grace       time.Duration
@@ -146,15 +144,14 @@ func Command() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(c *cobra.Command, args []string) error { return explain(o.run(c, args[0], args[1:])) },
+		RunE: func(c *cobra.Command, args []string) error { return o.run(c, args[0], args[1:]) },
 	}
 	f := c.Flags()
 	f.StringVar(&o.kind, "kind", "mutex", "`kind` of the lock: mutex, fair, read, write, semaphore or redlock")
 	if err := c.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(fmt.Sprintf("bug: run: %v", err))
 	}
-	f.StringArrayVar(&o.redis, "redis", nil, redisurl.Usage("Redis `URL`, repeated for each server of a redlock"))
-	f.StringVar(&o.prefix, "prefix", lockkeeper.DefaultPrefix, "`prefix` of the keys in Redis")
+	o.Register(c, "Redis `URL`, repeated for each server of a redlock")
 	f.DurationVar(&o.ttl, "ttl", lockkeeper.DefaultTTL, "time after which the lock expires if this host crashes")
 	f.DurationVar(&o.wait, "wait", 0, "maximum time to wait for the lock, such as 90s or 10m; 0 means no limit")
 	f.BoolVar(&o.try, "try", false, "do not wait: exit with 75 if the lock is held")
@@ -180,11 +177,11 @@ func (o *options) validate(isSet func(flag string) bool) error {
 	case isSet("ttl") && o.ttl == 0:
 		return exit.Usagef("--ttl 0s: the TTL must be positive")
 	}
-	if len(o.redis) > 1 && o.kind != "redlock" {
-		return exit.Usagef("--redis is given %d times: only --kind redlock uses more than one server", len(o.redis))
+	if len(o.URLs) > 1 && o.kind != "redlock" {
+		return exit.Usagef("--redis is given %d times: only --kind redlock uses more than one server", len(o.URLs))
 	}
-	for i, raw := range o.redis {
-		if slices.Contains(o.redis[:i], raw) {
+	for i, raw := range o.URLs {
+		if slices.Contains(o.URLs[:i], raw) {
 			return exit.Usagef("--redis %s is given twice: the servers of a redlock must be independent", redisurl.Redact(raw))
 		}
 	}
@@ -221,7 +218,7 @@ func (o *options) run(c *cobra.Command, name string, command []string) error {
 	if err != nil {
 		return notRunnable(err)
 	}
-	urls := o.redis
+	urls := o.URLs
 	if len(urls) == 0 {
 		urls = []string{""}
 	}
@@ -235,11 +232,11 @@ func (o *options) run(c *cobra.Command, name string, command []string) error {
 			return err
 		}
 		defer func() { _ = rdb.Close() }()
-		k, err := newKeeper(rdb, o.prefix)
+		k, err := connect.NewKeeper(rdb, o.Prefix)
 		if err != nil {
 			return err
 		}
-		defer closeWithin(k, closeTimeout)
+		defer connect.CloseKeeper(k)
 		ks = append(ks, k)
 	}
 	if o.oncePer > 0 {
@@ -275,14 +272,4 @@ func (o *options) runLocked(ctx context.Context, l locker, waiting *notices, pat
 // lostError returns the error of run after the lock was lost.
 func lostError(name string, lost error) error {
 	return &exit.Error{Code: exit.Lost, Err: fmt.Errorf("%q was lost while the command ran: %s", name, exit.Message(lost))}
-}
-
-// explain replaces an error of run that does not say what is wrong: if a Sentinel answers but does not know the name of the
-// primary, go-redis says that it is unreachable, in several lines.
-func explain(err error) error {
-	if !errors.Is(err, redis.Nil) {
-		return err
-	}
-	text := strings.ReplaceAll(exit.Message(err), "\n", "; ")
-	return &exit.Error{Code: exit.Unreachable, Err: fmt.Errorf("a Sentinel has no primary of this name; correct master_name in the URL (%s)", text)}
 }

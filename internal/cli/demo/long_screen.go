@@ -3,7 +3,6 @@ package demo
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 )
@@ -14,11 +13,6 @@ type screen struct {
 	tty   bool
 	start time.Time
 	drawn int // number of lines of the drawing, which the next output overwrites
-}
-
-func isTerminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb" && f.Name() != os.DevNull
 }
 
 // printf prints a line with the time since the start, above the drawing.

@@ -1,4 +1,4 @@
-package cli
+package version
 
 import (
 	"runtime/debug"
@@ -8,12 +8,16 @@ import (
 
 func TestVersionOfBuilds(t *testing.T) {
 	info := &debug.BuildInfo{GoVersion: "go1.x", Main: debug.Module{Version: "v1.2.3"}}
-	if got := versionOf(info); !strings.HasPrefix(got, "v1.2.3, go1.x, ") {
+	if got := buildOf(info).String(); !strings.HasPrefix(got, "v1.2.3, go1.x, ") {
 		t.Error(got)
 	}
 	info.Main.Version = "(devel)"
 	info.Settings = []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}}
-	if got := versionOf(info); !strings.HasPrefix(got, "devel abc, modified, go1.x, ") {
+	b := buildOf(info)
+	if got := b.String(); !strings.HasPrefix(got, "devel abc, modified, go1.x, ") {
 		t.Error(got)
+	}
+	if b.Version != "devel" || b.Commit != "abc" || !b.Modified || len(b.Protocol) != 12 {
+		t.Errorf("%+v", b)
 	}
 }

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+)
+
+func TestBenchMeasuresAndCleansUp(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	url := "redis://" + s.Addr
+	c := command(t, "bench", "--redis", url, "--duration", "1s", "--json")
+	c.ends(0, "this loads "+url)
+	var r struct {
+		URL, Kind, Prefix string
+		Results           []struct {
+			Case       string
+			Goroutines int
+			Operations int
+			MedianMS   float64 `json:"median_ms"`
+			P99MS      float64 `json:"p99_ms"`
+			PerSecond  float64 `json:"per_second"`
+			Baseline   string
+			Ratio      float64
+		}
+	}
+	if err := json.Unmarshal(c.out.Bytes(), &r); err != nil {
+		t.Fatalf("%v\n%s", err, c.out.String())
+	}
+	var cases []string
+	for _, x := range r.Results {
+		cases = append(cases, x.Case)
+		if x.Operations < x.Goroutines || x.MedianMS <= 0 || x.P99MS < x.MedianMS || x.PerSecond <= 0 || (x.Ratio > 0) != (x.Baseline != "") {
+			t.Errorf("%+v", x)
+		}
+	}
+	if got, want := strings.Join(cases, " "), "ping set_del lock set_del_64 lock_64 handoff allow"; got != want || r.URL != url || r.Kind != "server" || r.Prefix != "lock:" {
+		t.Errorf("%s\n%s", got, c.out.String())
+	}
+	wantNoKeys(t, s)
+	c = command(t, "bench", "--redis", url, "--duration", "1s", "--prefix", "")
+	c.ends(0)
+	for _, text := range []string{"median ms", "mutex: lock and release ", "times SET NX and DEL: "} {
+		if !strings.Contains(c.out.String(), text) {
+			t.Errorf("no %q in\n%s", text, c.out.String())
+		}
+	}
+	wantNoKeys(t, s)
+}
+
+func TestInterruptedBenchCleansUp(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := command(t, "bench", "--redis", "redis://"+s.Addr, "--duration", "5m")
+	c.starts()
+	eventually(t, "it measures", func() bool { return len(s.Client().Keys(ctx, "*").Val()) > 0 })
+	c.signals(syscall.SIGTERM)
+	c.waits(128 + int(syscall.SIGTERM))
+	if c.out.Len() > 0 {
+		t.Errorf("results were written: %s", c.out.String())
+	}
+	wantNoKeys(t, s)
+}
+
+func TestBenchEndsIfServerHangs(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.Freeze()
+	start := time.Now()
+	command(t, "bench", "--redis", "redis://"+s.Addr, "--duration", "1s").ends(69, "does not answer")
+	if d := time.Since(start); d > 20*time.Second {
+		t.Errorf("it took %v", d)
+	}
+}

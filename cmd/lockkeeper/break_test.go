@@ -1,0 +1,97 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"os/user"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+)
+
+// broken checks that the error of a lease or waiting call says who broke it and why.
+func broken(t *testing.T, err, kind error, reason, by string) {
+	t.Helper()
+	var b *lockkeeper.BrokenError
+	if !errors.Is(err, kind) || !errors.As(err, &b) || b.Reason != reason || !strings.HasPrefix(b.By, by) {
+		t.Errorf("%v: %+v", err, b)
+	}
+}
+
+func within(t *testing.T, what string, c <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-c:
+		return err
+	case <-time.After(10 * time.Second):
+		t.Fatalf("timeout after 10 s: %s", what)
+		return nil
+	}
+}
+
+func TestBreak(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	brk := func(args ...string) *testCommand {
+		return command(t, append([]string{"break", "--redis", s.url}, args...)...)
+	}
+	token := func(name string, i int) string { return s.show(t, name).Waiters[i].Token }
+
+	brk("nothing", "--all", "--yes", "--reason", "x").ends(1, "no lock nothing")
+	brk("jobs:report", "--token", "none", "--yes", "--reason", "x").ends(1, "begins with none")
+	brk("jobs:report", "--kind", "once", "--all", "--yes", "--reason", "x").ends(1)
+
+	second := token("jobs:report", 1)
+	c := brk("jobs:report", "--token", second[:20], "--yes", "--reason", "too late", "--by", "ops")
+	c.ends(0)
+	for _, text := range []string{"ended: 0 holders, removed: 1 waiter\n", "waiter  web-3:30 report  " + second + "\n", "processes of 1 of 1."} {
+		if !strings.Contains(c.out.String(), text) {
+			t.Errorf("no %q in\n%s", text, c.out.String())
+		}
+	}
+	broken(t, within(t, "the waiter is told", s.ended["report-3"]), lockkeeper.ErrNotAcquired, "too late", "ops")
+	if i := s.show(t, "jobs:report"); len(i.Holders) != 1 || len(i.Waiters) != 1 {
+		t.Errorf("%+v", i)
+	}
+	brk("jobs:report", "--token", second, "--yes", "--reason", "again").ends(1, "begins with "+second)
+
+	held := s.leases["report"]
+	c = brk("jobs:report", "--token", held.Token(), "--yes", "--reason", "it hangs", "--json")
+	c.ends(0)
+	<-held.Done()
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken(t, held.Err(), lockkeeper.ErrLost, "it hangs", me.Username+"@")
+	if err := within(t, "the next waiter gets the lock", s.ended["report-2"]); err != nil {
+		t.Error(err)
+	}
+	var r struct {
+		Kind, Name string
+		Holders    []struct{ Token, Owner string }
+		Waiters    []any
+		Told       int
+	}
+	if err := json.Unmarshal(c.out.Bytes(), &r); err != nil || r.Kind != "fair" || r.Name != "jobs:report" || len(r.Holders) != 1 || r.Holders[0].Token != held.Token() || r.Waiters == nil || r.Told != 1 {
+		t.Errorf("%v: %s", err, c.out.String())
+	}
+
+	c = brk("catalogue", "--all", "--yes", "--reason", "restart")
+	c.ends(0)
+	if !strings.Contains(c.out.String(), "ended: 2 holders, removed: 2 waiters\n") {
+		t.Errorf("%s", c.out.String())
+	}
+	for _, id := range []string{"reader-1", "reader-2"} {
+		<-s.leases[id].Done()
+		broken(t, s.leases[id].Err(), lockkeeper.ErrLost, "restart", "")
+	}
+	for _, id := range []string{"writer", "reader-3"} {
+		broken(t, within(t, id+" is told", s.ended[id]), lockkeeper.ErrNotAcquired, "restart", "")
+	}
+	command(t, "wait", "--redis", s.url, "--timeout", "0", "--for", "idle", "catalogue").ends(0)
+	brk("encoders", "--token", s.show(t, "encoders").Holders[0].Token[:8], "--yes", "--reason", "x").ends(64, "is ambiguous: 2 tokens of encoders begin with it")
+	brk("odd\x1b[31m name", "--all", "--yes", "--reason", "\x1b[31m").ends(64, "eason")
+}

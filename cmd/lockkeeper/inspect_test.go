@@ -1,0 +1,127 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"net/http/cookiejar"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// inspects starts the command inspect, and returns it with the URL that it prints.
+func inspects(t *testing.T, args ...string) (*testCommand, string) {
+	t.Helper()
+	_, url := server(t)
+	c := command(t, append([]string{"inspect", "--redis", url}, args...)...)
+	c.Stdout = nil
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.starts()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatalf("%v: %s", err, c.err.String())
+	}
+	return c, strings.TrimSpace(line)
+}
+
+// page returns the status of a page and its text. The client must not be blocked by an open stream.
+func page(t *testing.T, client *http.Client, url string) (int, string) {
+	t.Helper()
+	r, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, string(body)
+}
+
+func TestInspectServesUntilInterrupted(t *testing.T) {
+	t.Parallel()
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		c, url := inspects(t, "--addr", "127.0.0.1:0")
+		if status, body := page(t, http.DefaultClient, url); status != 200 || !strings.Contains(body, "<h1") {
+			t.Errorf("%d %s", status, body)
+		}
+		if status, body := page(t, http.DefaultClient, url+"break?kind=fair&name=x&what=all"); status != 403 || !strings.Contains(body, "read-only") {
+			t.Errorf("%d %s", status, body)
+		}
+		r, err := http.Get(url + "events?of=list") // a page that is open
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = r.Body.Close() }()
+		began := time.Now()
+		c.signals(sig)
+		c.waits(128 + int(sig))
+		t.Logf("ended after %v", time.Since(began))
+		if _, err := io.ReadAll(r.Body); err != nil {
+			t.Logf("the stream: %v", err)
+		}
+	}
+}
+
+func TestInspectWithBreakNeedsToken(t *testing.T) {
+	t.Parallel()
+	c, url := inspects(t, "--break", "--addr", "127.0.0.1:0")
+	root, token, found := strings.Cut(url, "?token=")
+	if !found || len(token) < 20 {
+		t.Fatalf("the URL is %s", url)
+	}
+	if status, _ := page(t, http.DefaultClient, root); status != 403 {
+		t.Errorf("status %d without the token", status)
+	}
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	browser := &http.Client{Jar: jar}
+	if status, body := page(t, browser, url); status != 200 || strings.Contains(body, token) {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _ := page(t, browser, root+"break?kind=fair&name=x&what=all"); status == 403 {
+		t.Error("break is refused with the token")
+	}
+	c.signals(syscall.SIGINT)
+	c.waits(130)
+}
+
+func TestInspectUsageErrors(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	for _, c := range []struct {
+		code int
+		says string
+		args []string
+	}{
+		{64, "no arguments", []string{"x"}},
+		{64, "--allow-remote", []string{"--addr", "0.0.0.0:7070"}},
+		{64, "reachable from other machines", []string{"--addr", ":7070"}},
+		{64, "reachable from other machines", []string{"--addr", "192.0.2.1:7070"}},
+		{64, "host:port", []string{"--addr", "127.0.0.1"}},
+		{64, "supported forms", []string{"--redis", "http://x"}},
+		{64, "Prefix", []string{"--prefix", "a}b"}},
+		{64, "in use", []string{"--addr", taken.Addr().String()}},
+	} {
+		command(t, append([]string{"inspect"}, c.args...)...).ends(c.code, c.says)
+	}
+	c, url := inspects(t, "--allow-remote", "--addr", "0.0.0.0:0")
+	if !strings.Contains(url, "?token=") {
+		t.Errorf("no token in %s", url)
+	}
+	c.signals(syscall.SIGTERM)
+	c.waits(143)
+}

@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/cli/output"
+	"github.com/lockkeeper/lockkeeper/internal/cli/version"
+)
+
+// TestCommandsAreDocumented: docs/commands.md has a section for each command, and each field of the JSON that several commands
+// share.
+func TestCommandsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/commands.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	n := 0
+	for _, c := range newRoot().Commands() {
+		if c.Hidden {
+			continue
+		}
+		n++
+		if !strings.Contains(page, "\n## "+c.Name()+"\n") || !strings.Contains(page, "| [`"+c.Name()+"`](#"+c.Name()+") |") {
+			t.Errorf("%s has no section or no row in the table", c.Name())
+		}
+		if c.Flags().Lookup("json") != nil && !strings.Contains(c.Long, "--json") {
+			t.Errorf("the help of %s does not mention --json", c.Name())
+		}
+		if c.Runnable() && !strings.Contains(c.Long, "Exit codes") && c.Name() != "version" && c.Name() != "demo" {
+			t.Errorf("the help of %s has no exit codes", c.Name())
+		}
+	}
+	if n < 10 {
+		t.Errorf("only %d commands", n)
+	}
+	for _, value := range []any{output.Lock{}, output.Entry{}, output.Holder{}, output.Waiter{}, output.Limits{}, output.Inspection{}, version.Build{}} {
+		fields := reflect.TypeOf(value)
+		for i := range fields.NumField() {
+			name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")
+			if name != "" && !strings.Contains(page, "`"+name+"`") {
+				t.Errorf("the field %s of %v is not documented", name, fields)
+			}
+		}
+	}
+}
+
+// TestHelpFitsTerminals: no line of a help text is wider than a terminal.
+func TestHelpFitsTerminals(t *testing.T) {
+	for _, c := range newRoot().Commands() {
+		if c.Hidden || c.Name() == "completion" {
+			continue
+		}
+		for line := range strings.Lines(c.Long) {
+			if n := len([]rune(strings.TrimRight(line, "\n"))); n > 92 && !strings.Contains(line, "://") {
+				t.Errorf("%s: %d columns: %s", c.Name(), n, line)
+			}
+		}
+	}
+}

@@ -1,0 +1,106 @@
+// Package connect has what all commands that use a deployment share: the flags --redis and --prefix, and a keeper that is
+// closed in bounded time.
+package connect
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+)
+
+// closeTimeout limits how long a command waits for a server that hangs when it closes its keeper.
+const closeTimeout = time.Second
+
+// Flags are --redis and --prefix.
+type Flags struct {
+	URLs   []string
+	Prefix string
+}
+
+// Register adds the flags to a command. What begins the help text of --redis.
+func (f *Flags) Register(c *cobra.Command, what string) {
+	c.Flags().StringArrayVar(&f.URLs, "redis", nil, redisurl.Usage(what))
+	c.Flags().StringVar(&f.Prefix, "prefix", lockkeeper.DefaultPrefix, "`prefix` of the keys in Redis")
+}
+
+// Target parses the URL of a command that uses one deployment.
+func (f *Flags) Target() (*redisurl.Target, error) {
+	var raw string
+	switch len(f.URLs) {
+	case 0:
+	case 1:
+		raw = f.URLs[0]
+	default:
+		return nil, exit.Usagef("--redis is given %d times: this command uses one deployment at a time", len(f.URLs))
+	}
+	return redisurl.Parse(raw)
+}
+
+// Connection is a keeper of one deployment, with its client.
+type Connection struct {
+	Keeper *lockkeeper.Keeper
+	Client redis.UniversalClient
+	URL    string // without passwords
+}
+
+// Open returns a connection to the deployment of the flags. It does no I/O. A command of the connection ends with its context,
+// even if the server hangs.
+func (f *Flags) Open() (*Connection, error) {
+	t, err := f.Target()
+	if err != nil {
+		return nil, err
+	}
+	rdb := t.WithoutRetries().Client() // the keeper retries by itself
+	k, err := NewKeeper(rdb, f.Prefix)
+	if err != nil {
+		_ = rdb.Close()
+		return nil, err
+	}
+	return &Connection{k, rdb, t.URL}, nil
+}
+
+// Close closes the keeper and the client, in bounded time.
+func (c *Connection) Close() {
+	CloseKeeper(c.Keeper)
+	_ = c.Client.Close()
+}
+
+// NewKeeper returns a keeper of the client that logs to standard error.
+func NewKeeper(rdb redis.UniversalClient, prefix string) (*lockkeeper.Keeper, error) {
+	return lockkeeper.New(rdb, &lockkeeper.Options{
+		Prefix: prefix, NoPrefix: prefix == "", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+}
+
+// CloseKeeper closes the keeper. If that takes longer than closeTimeout, it leaves it to the end of the process: go-redis does
+// not interrupt commands that wait for a server that hangs.
+func CloseKeeper(k *lockkeeper.Keeper) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = k.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeTimeout):
+	}
+}
+
+// Explain replaces an error that does not say what is wrong: if a Sentinel answers but does not know the name of the primary,
+// go-redis says that it is unreachable, in several lines.
+func Explain(err error) error {
+	if !errors.Is(err, redis.Nil) {
+		return err
+	}
+	text := strings.ReplaceAll(exit.Message(err), "\n", "; ")
+	return &exit.Error{Code: exit.Unreachable, Err: fmt.Errorf("a Sentinel has no primary of this name; correct master_name in the URL (%s)", text)}
+}

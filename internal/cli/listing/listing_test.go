@@ -1,0 +1,55 @@
+package listing
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+)
+
+func TestFirstKeepsTheFirstInOrder(t *testing.T) {
+	for _, n := range []int{1, 2, 7, 100} {
+		f := NewFirst(Orders["waiters"], n)
+		const all = 50
+		for _, i := range rand.Perm(all) {
+			f.Add(lockkeeper.Entry{Name: fmt.Sprintf("n%02d", i), Waiters: i / 2})
+			if len(f.entries) >= 2*n {
+				t.Fatalf("%d entries are kept for %d", len(f.entries), n)
+			}
+		}
+		entries, more := f.Entries()
+		if len(entries) != min(n, all) || more != (n < all) {
+			t.Errorf("%d of %d entries, more: %v", len(entries), n, more)
+		}
+		for i, e := range entries {
+			if want := fmt.Sprintf("n%02d", all-1-(i^1)); e.Name != want { // of two with as many waiters, by name
+				t.Errorf("entry %d of %d is %s, want %s", i, n, e.Name, want)
+			}
+		}
+	}
+}
+
+func TestOrders(t *testing.T) {
+	a := lockkeeper.Entry{Kind: "fair", Name: "a", Holders: 1, Waiters: 5, ExpiresIn: time.Hour, LongestWait: time.Second}
+	b := lockkeeper.Entry{Kind: "mutex", Name: "b", Holders: 2, Waiters: 1, ExpiresIn: -1, LongestWait: time.Minute}
+	c := lockkeeper.Entry{Kind: "rwlock", Name: "c", Waiters: 2}
+	for sort, want := range map[string]string{"name": "abc", "kind": "abc", "holders": "bac", "waiters": "acb", "expiry": "abc", "wait": "bac"} {
+		f := NewFirst(Orders[sort], 3)
+		for _, e := range []lockkeeper.Entry{c, b, a} {
+			f.Add(e)
+		}
+		got := ""
+		entries, _ := f.Entries()
+		for _, e := range entries {
+			got += e.Name
+		}
+		if got != want {
+			t.Errorf("--sort %s: %s, want %s", sort, got, want)
+		}
+	}
+	if len(Orders) != 6 {
+		t.Error("an order is not tested")
+	}
+}

@@ -1,0 +1,74 @@
+package lookup
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+)
+
+// inspectOf returns an Inspect that knows these locks, by kind.
+func inspectOf(locks map[string]lockkeeper.Inspection) Inspect {
+	return func(_ context.Context, kind, name string) (*lockkeeper.Inspection, error) {
+		i := locks[kind]
+		i.Kind, i.Name = kind, name
+		return &i, nil
+	}
+}
+
+func TestOneFindsTheKind(t *testing.T) {
+	held := lockkeeper.Inspection{Holders: make([]lockkeeper.Holder, 1)}
+	waited := lockkeeper.Inspection{Waiters: make([]lockkeeper.Waiter, 1)}
+	used := lockkeeper.Inspection{Fence: 1}
+	limited := lockkeeper.Inspection{Limits: &lockkeeper.Limits{}}
+	type locks = map[string]lockkeeper.Inspection
+	for name, c := range map[string]struct {
+		locks      locks
+		kind, want string
+		code       int
+		says       string
+	}{
+		"held":             {locks{"fair": held}, "", "fair", 0, ""},
+		"waited_for":       {locks{"rwlock": waited, "fair": used, "mutex": used}, "", "rwlock", 0, ""},
+		"used":             {locks{"semaphore": limited}, "", "semaphore", 0, ""},
+		"none":             {locks{}, "", "", exit.NotFound, "nobody holds it"},
+		"none_of_the_kind": {locks{"fair": held}, "mutex", "", exit.NotFound, "no mutex"},
+		"several":          {locks{"fair": held, "semaphore": waited}, "", "", exit.Usage, "fair, semaphore; choose one with --kind"},
+		"several_used":     {locks{"fair": used, "once": used}, "", "", exit.Usage, "fair, once"},
+		"chosen":           {locks{"fair": held, "semaphore": waited}, "semaphore", "semaphore", 0, ""},
+		"redlock":          {locks{"mutex": held, "redlock": held}, "", "mutex", 0, ""},
+		"redlock_chosen":   {locks{"mutex": held, "redlock": held}, "redlock", "redlock", 0, ""},
+	} {
+		i, err := One(t.Context(), inspectOf(c.locks), c.kind, "x")
+		var own *exit.Error
+		switch {
+		case c.code == 0 && (err != nil || i.Kind != c.want || i.Name != "x"):
+			t.Errorf("%s: %+v, %v", name, i, err)
+		case c.code != 0 && (!errors.As(err, &own) || own.Code != c.code || !strings.Contains(err.Error(), c.says)):
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestOneReturnsErrorOfTheServer(t *testing.T) {
+	failed := errors.New("NOPERM")
+	inspect := func(_ context.Context, kind, _ string) (*lockkeeper.Inspection, error) {
+		if kind == "once" {
+			return nil, failed
+		}
+		return &lockkeeper.Inspection{Fence: 1}, nil
+	}
+	if _, err := One(t.Context(), inspect, "", "x"); !errors.Is(err, failed) {
+		t.Error(err)
+	}
+}
+
+func TestKindsCoverAllKeys(t *testing.T) {
+	if got := searched(); slices.Contains(got, "redlock") || len(got) != len(Kinds())-1 {
+		t.Errorf("%q of %q are searched", got, Kinds())
+	}
+}

@@ -1,0 +1,170 @@
+package output
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+)
+
+func TestNamesAreSafeForTerminals(t *testing.T) {
+	for name, want := range map[string]string{
+		"orders:42":         "orders:42",
+		"räksmörgås/日本":     "räksmörgås/日本",
+		"{user:7}:cart":     "{user:7}:cart",
+		`back\slash`:        `back\slash`,
+		"":                  `""`,
+		"a b":               `"a b"`,
+		"nbsp\u00a0":        `"nbsp\u00a0"`,
+		"line\nbreak":       `"line\nbreak"`,
+		"\x1b[2Jclear":      `"\x1b[2Jclear"`,
+		"bell\a":            `"bell\a"`,
+		"\u202egnp.exe":     `"\u202egnp.exe"`,
+		"zero\u200bwidth":   `"zero\u200bwidth"`,
+		"csi\u009b31m":      `"csi\u009b31m"`,
+		"invalid\xff":       `"invalid\xff"`,
+		"replaced\ufffd":    `"replaced�"`,
+		`"quoted"`:          `"\"quoted\""`,
+		`in"side`:           `in"side`,
+		"tag\U000e0041":     `"tag\U000e0041"`,
+		"private\ue000area": `"private\ue000area"`,
+	} {
+		if got := Name(name); got != want {
+			t.Errorf("%q is shown as %s, want %s", name, got, want)
+		}
+	}
+	for text, want := range map[string]string{"web-1:4711 invoiced": "web-1:4711 invoiced", "a\tb": `"a\tb"`, "": ""} {
+		if got := Text(text); got != want {
+			t.Errorf("%q is shown as %s, want %s", text, got, want)
+		}
+	}
+}
+
+func FuzzNamesAreSafeAndDistinct(f *testing.F) {
+	f.Add("a", `"a"`)
+	f.Add("a b", "\x1b]0;x\a")
+	f.Fuzz(func(t *testing.T, a, b string) {
+		if (Name(a) == Name(b)) != (a == b) {
+			t.Errorf("%q and %q are shown as %s and %s", a, b, Name(a), Name(b))
+		}
+		for _, r := range Name(a) {
+			if r < ' ' || r >= 0x7f && r < 0xa0 || r >= 0x202a && r <= 0x202e {
+				t.Errorf("%q is shown with %U", a, r)
+			}
+		}
+	})
+}
+
+func TestWidthsOfText(t *testing.T) {
+	for text, want := range map[string]int{"": 0, "abc": 3, "日本": 4, "e\u0301": 1, "한국": 4, "🔒x": 3, "…": 1, "ｆ": 2} {
+		if got := Width(text); got != want {
+			t.Errorf("the width of %q is %d, want %d", text, got, want)
+		}
+	}
+	for _, c := range []struct {
+		text    string
+		columns int
+		want    string
+	}{
+		{"orders", 6, "orders"}, {"orders", 5, "orde…"}, {"orders", 1, "…"}, {"orders", 0, ""}, {"日本語", 5, "日本…"}, {"日本語", 4, "日…"},
+		{"e\u0301e\u0301e\u0301", 2, "e\u0301…"}, {"orders", -1, ""},
+	} {
+		if got := Cut(c.text, c.columns); got != c.want || Width(got) > max(c.columns, 0) {
+			t.Errorf("%q in %d columns is %q, want %q", c.text, c.columns, got, c.want)
+		}
+	}
+}
+
+func TestDurationsForPeople(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0ms", 999 * time.Microsecond: "0ms", 35 * time.Millisecond: "35ms", 999 * time.Millisecond: "999ms", 4290 * time.Millisecond: "4.2s",
+		42 * time.Second: "42s", time.Minute: "1m", 90 * time.Second: "1m30s", time.Hour: "1h", 5*time.Hour + 2*time.Minute + 9*time.Second: "5h2m",
+		76 * time.Hour: "3d4h", -time.Second: "-1.0s",
+	} {
+		if got := Duration(d); got != want {
+			t.Errorf("%v is shown as %s, want %s", d, got, want)
+		}
+	}
+	if got := Expiry(-1); got != "never" {
+		t.Error(got)
+	}
+}
+
+func TestBlockedByNamesWhatAWaiterWaitsFor(t *testing.T) {
+	type (
+		holders = []lockkeeper.Holder
+		waiters = []lockkeeper.Waiter
+	)
+	read, write := lockkeeper.Holder{}, lockkeeper.Holder{Writes: true}
+	for name, c := range map[string]struct {
+		i    lockkeeper.Inspection
+		want string
+	}{
+		"mutex":            {lockkeeper.Inspection{Kind: "mutex", Holders: make(holders, 1), Waiters: make(waiters, 3)}, "the holder; the holder, 1 waiter ahead; the holder, 2 waiters ahead"},
+		"mutex_being_free": {lockkeeper.Inspection{Kind: "fair", Waiters: make(waiters, 2)}, "; 1 waiter ahead"},
+		"writer_by_readers": {
+			lockkeeper.Inspection{Kind: "rwlock", Holders: holders{read, read, read}, Waiters: waiters{{Writes: true}, {Writes: true}, {}}},
+			"3 readers; 3 readers, 1 waiter ahead; 2 writers ahead",
+		},
+		"reader_by_writer": {lockkeeper.Inspection{Kind: "rwlock", Holders: holders{write}, Waiters: waiters{{Writes: true}, {}}}, "the writer that holds it; the writer that holds it"},
+		"semaphore": {
+			lockkeeper.Inspection{Kind: "semaphore", Limits: &lockkeeper.Limits{Limit: 5, Used: 3}, Holders: make(holders, 2), Waiters: waiters{{Permits: 3}, {Permits: 1}}},
+			"the limit: it needs 3, 2 of 5 free; 1 waiter ahead",
+		},
+		"lowered_limit": {lockkeeper.Inspection{Kind: "semaphore", Limits: &lockkeeper.Limits{Limit: 2, Used: 3}, Waiters: waiters{{Permits: 1}}}, "the limit: it needs 1, 0 of 2 free"},
+		"rate_limit": {
+			lockkeeper.Inspection{Kind: "ratelimit", Limits: &lockkeeper.Limits{Limit: 9, Used: 3, MaxConcurrent: 2, Held: 2}, Waiters: waiters{{Permits: 1}}},
+			"the concurrent permits: it needs 1, 0 of 2 free",
+		},
+		"semaphore_without_limits": {lockkeeper.Inspection{Kind: "semaphore", Holders: make(holders, 2), Waiters: make(waiters, 1)}, "2 holders"},
+	} {
+		if got := strings.Join(BlockedBy(&c.i), "; "); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestJSONHasDocumentedFields(t *testing.T) {
+	for _, c := range []struct {
+		value any
+		want  string
+	}{
+		{
+			NewEntry(lockkeeper.Entry{Kind: "fair", Name: "a<b>", Holders: 1, Waiters: 2, ExpiresIn: 1500 * time.Microsecond, LongestWait: time.Second}),
+			`{"kind":"fair","name":"a<b>","holders":1,"waiters":2,"expires_in_ms":1,"longest_wait_ms":1000}`,
+		},
+		{
+			NewEntry(lockkeeper.Entry{Kind: "mutex", Name: "x\xff", Holders: 1, ExpiresIn: -1}),
+			`{"kind":"mutex","name":"x\ufffd","name_base64":"eP8=","holders":1,"waiters":0,"expires_in_ms":-1,"longest_wait_ms":0}`,
+		},
+		{
+			NewInspection(&lockkeeper.Inspection{
+				Kind: "rwlock", Name: "n", Fence: 7,
+				Holders: []lockkeeper.Holder{{Token: "t", Keeper: "k", Owner: "o", Since: time.UnixMicro(1500), Fence: 7, ExpiresIn: time.Second, Writes: true}},
+				Waiters: []lockkeeper.Waiter{{Token: "u", WaitTime: time.Second, Alive: true}},
+			}),
+			`{"kind":"rwlock","name":"n","fence":7,"holders":[{"token":"t","keeper":"k","owner":"o","since":"1970-01-01T00:00:00.0015Z","fence":7,"expires_in_ms":1000,"mode":"write"}],` +
+				`"waiters":[{"token":"u","keeper":"","owner":"","wait_ms":1000,"alive":true,"mode":"read","blocked_by":"the writer that holds it"}]}`,
+		},
+		{
+			NewInspection(&lockkeeper.Inspection{Kind: "ratelimit", Name: "n", Limits: &lockkeeper.Limits{Limit: 5, Used: 2, Window: time.Second, MaxConcurrent: 3, Held: 1}}),
+			`{"kind":"ratelimit","name":"n","fence":0,"limits":{"limit":5,"used":2,"window_ms":1000,"max_concurrent":3,"held":1},"holders":[],"waiters":[]}`,
+		},
+	} {
+		var b strings.Builder
+		if err := JSON(&b, c.value); err != nil || b.String() != c.want+"\n" {
+			t.Errorf("%v\n%swant\n%s", err, b.String(), c.want)
+		}
+	}
+}
+
+func TestTablesLeaveOutEmptyColumns(t *testing.T) {
+	got := Table([][]string{{"A", "EMPTY", "NAME"}, {"日本", "", "x"}, {"b", "", "yy"}})
+	if want := "A     NAME\n日本  x\nb     yy\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := HolderTable("mutex", nil) + WaiterTable(&lockkeeper.Inspection{}); got != "" {
+		t.Errorf("%q", got)
+	}
+}

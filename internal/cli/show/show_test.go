@@ -1,0 +1,65 @@
+package show
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+)
+
+func TestTextOfLocks(t *testing.T) {
+	since := time.Date(2026, 11, 23, 1, 2, 3, 0, time.UTC)
+	for _, c := range []struct {
+		lock lockkeeper.Inspection
+		want string
+	}{
+		{lockkeeper.Inspection{Kind: "fair", Name: "a b", Fence: 7}, "fair \"a b\": 0 holders, 0 waiters, last fence 7\n"},
+		{
+			lockkeeper.Inspection{
+				Kind: "rwlock", Name: "catalogue", Fence: 9,
+				Holders: []lockkeeper.Holder{
+					{Token: "k1:1:30000", Keeper: "k1", Owner: "web-1:10 reader", Since: since, Fence: 8, ExpiresIn: 25 * time.Second},
+					{Token: "k2:1:30000", Keeper: "k2", Since: since, Fence: 9, ExpiresIn: 1500 * time.Millisecond},
+				},
+				Waiters: []lockkeeper.Waiter{
+					{Token: "k3:1:30000", Keeper: "k3", Owner: "web-3:\x1b[31m", WaitTime: 90 * time.Second, Alive: true, Writes: true},
+					{Token: "k4:1:30000", Keeper: "k4", Owner: "web-4", WaitTime: 20 * time.Millisecond},
+				},
+			},
+			`rwlock catalogue: 2 holders, 2 waiters, last fence 9
+
+HOLDER           MODE  SINCE                 EXPIRES IN  FENCE  TOKEN
+web-1:10 reader  read  2026-11-23 01:02:03Z  25s         8      k1:1:30000
+keeper k2        read  2026-11-23 01:02:03Z  1.5s        9      k2:1:30000
+
+WAITER            MODE   WAITS  ALIVE  BLOCKED BY      TOKEN
+"web-3:\x1b[31m"  write  1m30s  yes    2 readers       k3:1:30000
+web-4             read   20ms   no     1 writer ahead  k4:1:30000
+`,
+		},
+		{
+			lockkeeper.Inspection{
+				Kind: "ratelimit", Name: "api", Limits: &lockkeeper.Limits{Limit: 100, Used: 99, Window: time.Minute, MaxConcurrent: 10, Held: 2},
+				Holders: []lockkeeper.Holder{{Token: "t", Keeper: "k", Owner: "o", Since: since, Fence: 1, ExpiresIn: time.Minute, Permits: 2}},
+			},
+			`ratelimit api: 1 holder, 0 waiters
+permits: 99 of 100 used in 1m, 2 of 10 held
+
+HOLDER  PERMITS  SINCE                 EXPIRES IN  FENCE  TOKEN
+o       2        2026-11-23 01:02:03Z  1m          1      t
+`,
+		},
+		{
+			lockkeeper.Inspection{Kind: "mutex", Name: "shared", Holders: []lockkeeper.Holder{{Token: "foreign token", ExpiresIn: -1}}},
+			`mutex shared: 1 holder, 0 waiters
+
+HOLDER           EXPIRES IN  TOKEN
+another library  never       "foreign token"
+`,
+		},
+	} {
+		if got := text(&c.lock); got != c.want {
+			t.Errorf("\n%swant\n%s", got, c.want)
+		}
+	}
+}

@@ -1,0 +1,70 @@
+package top
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/cli/output"
+)
+
+func someView(n int) *view {
+	v := &view{at: time.Date(2026, 11, 23, 1, 2, 3, 0, time.UTC), took: 40 * time.Millisecond, locks: n, holders: n, waiters: 2 * n}
+	for i := range n {
+		v.entries = append(v.entries, lockkeeper.Entry{Kind: "semaphore", Name: fmt.Sprintf("orders:日本\x1b:%d", i), Holders: 1, Waiters: 2, ExpiresIn: 25 * time.Second, LongestWait: 90 * time.Second})
+	}
+	return v
+}
+
+func TestFrameFitsTheWindow(t *testing.T) {
+	for _, n := range []int{0, 1, 5, 100} {
+		for _, width := range []int{1, 2, 20, 66, 67, 68, 69, 70, 80, 300} {
+			for _, height := range []int{1, 2, 4, 5, 6, 24, 200} {
+				for _, err := range []error{nil, errors.New("read: \x1b[31m" + strings.Repeat("x", 500))} {
+					lines := someView(n).frame("redis://127.0.0.1:6379, prefix lock:", err, width, height)
+					if len(lines) > height {
+						t.Errorf("%d lines in a window of %d", len(lines), height)
+					}
+					for _, line := range lines {
+						if output.Width(line) > width || strings.ContainsAny(line, "\x1b\n\r") {
+							t.Errorf("%q in a window of %d columns", line, width)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestFrameSaysWhatIsHidden(t *testing.T) {
+	v := someView(10)
+	lines := v.frame("title", nil, 80, 8)
+	if got := lines[len(lines)-1]; got != "and 7 more; q quits" || len(lines) != 8 {
+		t.Errorf("%q", lines)
+	}
+	lines = v.frame("title", errors.New("connection refused"), 80, 24)
+	if lines[1] != "no answer since 01:02:03: connection refused" || lines[len(lines)-1] != "q quits" {
+		t.Errorf("%q", lines)
+	}
+}
+
+func TestPlainView(t *testing.T) {
+	v := someView(1)
+	v.locks = 3
+	want := `title
+01:02:03: 3 locks, 1 holder, 2 waiters
+
+KIND       HOLDERS  WAITERS  EXPIRES IN  LONGEST WAIT  NAME
+semaphore        1        2         25s         1m30s  "orders:日本\x1b:0"
+and 2 more
+`
+	if got := v.text("title"); got != want {
+		t.Errorf("\n%s\nwant\n%s", got, want)
+	}
+	if got := (&view{at: v.at}).text("title"); got != "title\n01:02:03: 0 locks, 0 holders, 0 waiters\n" {
+		t.Errorf("%q", got)
+	}
+}

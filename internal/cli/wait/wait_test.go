@@ -1,0 +1,131 @@
+package wait
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+)
+
+// looks is a lock whose state depends on the time since the start of the wait. It counts how often it was looked at.
+type looks struct {
+	start time.Time
+	state func(after time.Duration) (*lockkeeper.Inspection, error)
+	n     int
+}
+
+func (l *looks) inspect(context.Context) ([]*lockkeeper.Inspection, error) {
+	l.n++
+	i, err := l.state(time.Since(l.start))
+	return []*lockkeeper.Inspection{{Kind: "fair"}, i}, err
+}
+
+// heldFor is held by a process that renews its lease of 30 s, and has waiters for as long again.
+func heldFor(d time.Duration) func(time.Duration) (*lockkeeper.Inspection, error) {
+	return func(after time.Duration) (*lockkeeper.Inspection, error) {
+		i := &lockkeeper.Inspection{Kind: "mutex"}
+		if after < d {
+			i.Holders = []lockkeeper.Holder{{Owner: "web-1", ExpiresIn: 25 * time.Second}}
+		}
+		if after < 2*d {
+			i.Waiters = make([]lockkeeper.Waiter, 2)
+		}
+		return i, nil
+	}
+}
+
+func TestWaitEndsWhenFree(t *testing.T) {
+	unavailable := &lockkeeper.Inspection{}
+	for name, c := range map[string]struct {
+		state   func(time.Duration) (*lockkeeper.Inspection, error)
+		idle    bool
+		timeout time.Duration
+		after   time.Duration // when the wait ends; within maxPause
+		code    int           // of the error; -1: that of the server
+		notices int
+	}{
+		"free":            {heldFor(0), true, -1, 0, 0, 0},
+		"freed":           {heldFor(5500 * time.Millisecond), false, -1, 5500 * time.Millisecond, 0, 1},
+		"idle":            {heldFor(5500 * time.Millisecond), true, -1, 11 * time.Second, 0, 1},
+		"long":            {heldFor(150 * time.Second), false, -1, 150 * time.Second, 0, 3},
+		"timeout":         {heldFor(time.Hour), false, 90 * time.Second, 90 * time.Second, exit.NotAcquired, 2},
+		"look_once":       {heldFor(time.Hour), false, 0, 0, exit.NotAcquired, 0},
+		"freed_in_time":   {heldFor(4 * time.Second), false, 4 * time.Second, 4 * time.Second, 0, 1},
+		"refused":         {func(time.Duration) (*lockkeeper.Inspection, error) { return nil, errors.New("NOPERM") }, false, -1, 0, -1, 0},
+		"no_server":       {func(time.Duration) (*lockkeeper.Inspection, error) { return nil, lockkeeper.ErrUnavailable }, false, -1, silence, -1, 1},
+		"no_server_once":  {func(time.Duration) (*lockkeeper.Inspection, error) { return nil, lockkeeper.ErrUnavailable }, false, 0, 0, -1, 0},
+		"short_outage":    {func(d time.Duration) (*lockkeeper.Inspection, error) { return outage(d, 8*time.Second, unavailable) }, false, -1, 8 * time.Second, 0, 1},
+		"without_expiry":  {foreign(3 * time.Second), false, -1, 3 * time.Second, 0, 1},
+		"expires_at_once": {expiring(700 * time.Millisecond), false, -1, 700 * time.Millisecond, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := &looks{start: time.Now(), state: c.state}
+				var notices strings.Builder
+				w := waiter{name: "x", idle: c.idle, timeout: c.timeout, inspect: l.inspect, notices: &notices}
+				err := w.run(t.Context())
+				took := time.Since(l.start)
+				if took < c.after || took > c.after+maxPause {
+					t.Errorf("it took %v, want %v", took, c.after)
+				}
+				if limit := int(took/time.Second) + 3; l.n > limit {
+					t.Errorf("%d looks in %v", l.n, took)
+				}
+				var own *exit.Error
+				switch {
+				case c.code == 0 && err != nil, c.code == -1 && (err == nil || errors.Is(err, errHeld)),
+					c.code > 0 && (!errors.As(err, &own) || own.Code != c.code || !errors.Is(err, errHeld) || !strings.Contains(err.Error(), "held by web-1")):
+					t.Error(err)
+				}
+				if n := strings.Count(notices.String(), "\n"); n != c.notices {
+					t.Errorf("%d notices, want %d:\n%s", n, c.notices, notices.String())
+				}
+			})
+		})
+	}
+}
+
+// outage is a free lock whose server does not answer at first.
+func outage(after, until time.Duration, free *lockkeeper.Inspection) (*lockkeeper.Inspection, error) {
+	if after < until {
+		return nil, lockkeeper.ErrUnavailable
+	}
+	return free, nil
+}
+
+// foreign is held by another library without an expiry.
+func foreign(d time.Duration) func(time.Duration) (*lockkeeper.Inspection, error) {
+	return func(after time.Duration) (*lockkeeper.Inspection, error) {
+		if after >= d {
+			return &lockkeeper.Inspection{}, nil
+		}
+		return &lockkeeper.Inspection{Holders: []lockkeeper.Holder{{ExpiresIn: -1}}}, nil
+	}
+}
+
+// expiring is held by a process that has crashed.
+func expiring(d time.Duration) func(time.Duration) (*lockkeeper.Inspection, error) {
+	return func(after time.Duration) (*lockkeeper.Inspection, error) {
+		if after >= d {
+			return &lockkeeper.Inspection{}, nil
+		}
+		return &lockkeeper.Inspection{Holders: []lockkeeper.Holder{{ExpiresIn: d - after}}}, nil
+	}
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond)
+		defer cancel()
+		l := &looks{start: time.Now(), state: heldFor(time.Hour)}
+		w := waiter{name: "x", timeout: -1, inspect: l.inspect, notices: new(strings.Builder)}
+		if err := w.run(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(l.start) != 2500*time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(l.start))
+		}
+	})
+}
