@@ -1,0 +1,167 @@
+// Package certmagic makes the locks of Lockkeeper those of a certmagic storage, and so of Caddy: at most one process of a
+// fleet orders or renews a certificate at a time.
+//
+//	locker, err := certmagic.New(k, nil)
+//	…
+//	storage := certmagic.Wrap(&cm.FileStorage{Path: dir}, locker)
+//
+// A storage of your own can embed a *Locker instead.
+package certmagic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+)
+
+// DefaultPrefix precedes the names of certmagic's locks, after the keeper's own prefix.
+const DefaultPrefix = "certmagic:"
+
+// releaseTimeout bounds for how long Unlock waits for Redis. The release goes on in the background after that.
+const releaseTimeout = 3 * time.Second
+
+// Options are the settings of a Locker.
+type Options struct {
+	Prefix string        // precedes names. Default DefaultPrefix
+	TTL    time.Duration // of leases, which are renewed; see [fair.Options]. Default lockkeeper.DefaultTTL
+	Logger *slog.Logger  // reports leases that are lost. Default slog.Default()
+}
+
+// Locker implements [certmagic.Locker], [certmagic.TryLocker] and [certmagic.LockLeaseRenewer]. It is safe for concurrent use.
+//
+// Waiters of all processes, and within one, are served in order. A lease is renewed until Unlock, so a crashed process blocks
+// the others for a TTL at most. If a lease is lost, the loss is logged, and Unlock returns [lockkeeper.ErrLost]: certmagic
+// gives no means to stop the work that goes on under the lock.
+type Locker struct {
+	k *lockkeeper.Keeper
+	o Options
+
+	mu     sync.Mutex // guards leases
+	leases map[string]*lockkeeper.Lease
+}
+
+var (
+	_ certmagic.Locker           = (*Locker)(nil)
+	_ certmagic.TryLocker        = (*Locker)(nil)
+	_ certmagic.LockLeaseRenewer = (*Locker)(nil)
+)
+
+// New returns a Locker. It sends nothing. The error is [lockkeeper.ErrInvalid].
+func New(k *lockkeeper.Keeper, opts *Options) (*Locker, error) {
+	l := &Locker{k: k, leases: map[string]*lockkeeper.Lease{}}
+	if opts != nil {
+		l.o = *opts
+	}
+	if l.o.Prefix == "" {
+		l.o.Prefix = DefaultPrefix
+	}
+	if l.o.Logger == nil {
+		l.o.Logger = slog.Default()
+	}
+	if _, err := l.lock("x"); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *Locker) lock(name string) (*fair.Lock, error) {
+	return fair.New(l.k, l.o.Prefix+name, &fair.Options{TTL: l.o.TTL})
+}
+
+// Lock waits until it holds the lock of a name, or until ctx ends. It also waits while this process holds it.
+func (l *Locker) Lock(ctx context.Context, name string) error {
+	lock, err := l.lock(name)
+	if err != nil {
+		return err
+	}
+	lease, err := lock.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	l.keep(name, lease)
+	return nil
+}
+
+// TryLock reports whether it has acquired the lock of a name. It does not wait for it.
+func (l *Locker) TryLock(ctx context.Context, name string) (bool, error) {
+	lock, err := l.lock(name)
+	if err != nil {
+		return false, err
+	}
+	lease, err := lock.TryLock(ctx)
+	if errors.Is(err, lockkeeper.ErrNotAcquired) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	l.keep(name, lease)
+	return true, nil
+}
+
+// keep stores a lease until Unlock. There may be one that was lost: then another holder of this process is still at work.
+func (l *Locker) keep(name string, lease *lockkeeper.Lease) {
+	l.mu.Lock()
+	l.leases[name] = lease
+	l.mu.Unlock()
+	context.AfterFunc(lease.Context(context.Background()), func() {
+		if err := lease.Err(); errors.Is(err, lockkeeper.ErrLost) {
+			l.o.Logger.Error("certmagic: a lock was lost; another process may work on the same", "name", name, "error", err)
+		}
+	})
+}
+
+// Unlock releases the lock of a name, also if ctx has ended. It returns [lockkeeper.ErrLost] if the lease was lost before,
+// and an error if Redis has not answered within three seconds; the release goes on in the background then.
+func (l *Locker) Unlock(ctx context.Context, name string) error {
+	l.mu.Lock()
+	lease := l.leases[name]
+	delete(l.leases, name)
+	l.mu.Unlock()
+	if lease == nil {
+		return fmt.Errorf("certmagic: %q is not locked", name)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	return lease.Release(ctx)
+}
+
+// RenewLockLease makes the lease of a name last for d from now at least. Leases are renewed without it; the call reports
+// [lockkeeper.ErrLost] if the lease was lost.
+func (l *Locker) RenewLockLease(_ context.Context, name string, _ time.Duration) error {
+	l.mu.Lock()
+	lease := l.leases[name]
+	l.mu.Unlock()
+	if lease == nil {
+		return fmt.Errorf("certmagic: %q is not locked", name)
+	}
+	return lease.Err()
+}
+
+// Storage is a storage whose locks are those of a Locker.
+type Storage struct {
+	unlocked
+	*Locker
+}
+
+// unlocked is what certmagic.Storage has besides locks.
+type unlocked interface {
+	Store(ctx context.Context, key string, value []byte) error
+	Load(ctx context.Context, key string) ([]byte, error)
+	Delete(ctx context.Context, key string) error
+	Exists(ctx context.Context, key string) bool
+	List(ctx context.Context, path string, recursive bool) ([]string, error)
+	Stat(ctx context.Context, key string) (certmagic.KeyInfo, error)
+}
+
+var _ certmagic.Storage = Storage{}
+
+// Wrap returns the storage with the locks of l. All processes that share the storage must wrap it.
+func Wrap(storage certmagic.Storage, l *Locker) Storage { return Storage{storage, l} }

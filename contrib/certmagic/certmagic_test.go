@@ -1,0 +1,150 @@
+package certmagic_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	cm "github.com/caddyserver/certmagic"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/contrib/certmagic"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+)
+
+func newLocker(t *testing.T, s *lockkeepertest.Server, o *certmagic.Options) *certmagic.Locker {
+	t.Helper()
+	l, err := certmagic.New(s.Keeper(t, nil), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestStorageExcludesProcesses: a real storage of certmagic, shared by two processes, each with two goroutines.
+func TestStorageExcludesProcesses(t *testing.T) {
+	s := lockkeepertest.New(t)
+	files := &cm.FileStorage{Path: t.TempDir()}
+	var storages []cm.Storage
+	for range 2 {
+		storages = append(storages, certmagic.Wrap(files, newLocker(t, s, nil)))
+	}
+	must(t, files.Store(t.Context(), "serial", nil))
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			storage := storages[i%2]
+			for range 10 {
+				if err := storage.Lock(t.Context(), "issue_cert_example.com"); err != nil {
+					t.Error(err)
+					return
+				}
+				b, err := storage.Load(t.Context(), "serial")
+				err = errors.Join(err, storage.Store(t.Context(), "serial", append(b, 'x')))
+				ended, cancel := context.WithCancel(t.Context())
+				cancel()
+				if err := errors.Join(err, storage.Unlock(ended, "issue_cert_example.com")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if b, err := files.Load(t.Context(), "serial"); len(b) != 40 || err != nil {
+		t.Errorf("%d of 40 updates, %v", len(b), err)
+	}
+	s.RequireFree(t, "certmagic:issue_cert_example.com")
+}
+
+func TestTryLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		a, b := newLocker(t, s, nil), newLocker(t, s, nil)
+		for _, x := range []struct {
+			l    *certmagic.Locker
+			want bool
+		}{{a, true}, {b, false}, {a, false}} {
+			if got, err := x.l.TryLock(t.Context(), "x"); got != x.want || err != nil {
+				t.Errorf("%t, %v; want %t", got, err, x.want)
+			}
+		}
+		if err := b.Unlock(t.Context(), "x"); err == nil {
+			t.Error("another process could unlock it")
+		}
+		must(t, a.RenewLockLease(t.Context(), "x", time.Minute))
+		must(t, a.Unlock(t.Context(), "x"))
+		if err := a.RenewLockLease(t.Context(), "x", time.Minute); err == nil {
+			t.Error("a lease was renewed after Unlock")
+		}
+		got, err := b.TryLock(t.Context(), "x")
+		must(t, err)
+		if !got {
+			t.Error("it was not unlocked")
+		}
+		must(t, b.Unlock(t.Context(), "x"))
+		s.Unreachable()
+		if got, err := a.TryLock(t.Context(), "x"); got || !errors.Is(err, lockkeeper.ErrUnavailable) {
+			t.Errorf("%t, %v; want ErrUnavailable", got, err)
+		}
+		s.Restore()
+	})
+}
+
+func TestLossIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		var log bytes.Buffer
+		l := newLocker(t, s, &certmagic.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		must(t, l.Lock(t.Context(), "x"))
+		time.Sleep(time.Hour) // it is renewed
+		must(t, l.RenewLockLease(t.Context(), "x", time.Minute))
+		s.LoseLease(t, "certmagic:x")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !strings.Contains(log.String(), "lost") || !strings.Contains(log.String(), "name=x") {
+			t.Errorf("log %q", log.String())
+		}
+		if err := l.RenewLockLease(t.Context(), "x", time.Minute); !errors.Is(err, lockkeeper.ErrLost) {
+			t.Errorf("%v, want ErrLost", err)
+		}
+		if err := l.Unlock(t.Context(), "x"); !errors.Is(err, lockkeeper.ErrLost) {
+			t.Errorf("%v, want ErrLost", err)
+		}
+	})
+}
+
+func TestWaitEndsWithContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLocker(t, lockkeepertest.New(t), nil)
+		must(t, l.Lock(t.Context(), "x"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := l.Lock(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+		must(t, l.Unlock(t.Context(), "x"))
+	})
+}
+
+func TestOptionsChecked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := lockkeepertest.New(t).Keeper(t, nil)
+		for _, o := range []certmagic.Options{{TTL: time.Millisecond}, {Prefix: "}"}} {
+			if _, err := certmagic.New(k, &o); !errors.Is(err, lockkeeper.ErrInvalid) {
+				t.Errorf("%+v: %v", o, err)
+			}
+		}
+	})
+}

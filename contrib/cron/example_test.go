@@ -1,0 +1,52 @@
+package cronlock_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/robfig/cron/v3"
+
+	"github.com/lockkeeper/lockkeeper"
+	cronlock "github.com/lockkeeper/lockkeeper/contrib/cron"
+)
+
+// A scheduler on each of three hosts. Each second one of them runs the job.
+func Example() {
+	server, err := miniredis.Run()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+	server.ClockTTL(true)
+
+	schedule := cron.Every(time.Second)
+	runs := make(chan uint64, 100)
+	for range 3 {
+		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+		defer rdb.Close()
+		k, err := lockkeeper.New(rdb, nil)
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer k.Close()
+
+		job, err := cronlock.New(k, "nightly-report", cronlock.Period(schedule), func(ctx context.Context, fence uint64) error {
+			runs <- fence
+			return nil
+		}, nil)
+		if err != nil {
+			log.Fatal(err)
+		}
+		c := cron.New(cron.WithLogger(cron.DiscardLogger))
+		c.Schedule(schedule, job)
+		c.Start()
+		defer func() { <-c.Stop().Done() }()
+	}
+	first, second := <-runs, <-runs
+	fmt.Println("the fence has increased:", second > first)
+	// Output: the fence has increased: true
+}

@@ -1,0 +1,142 @@
+package gocronlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/election"
+)
+
+// ErrNotLeader is the error of IsLeader if another scheduler leads, or it is not known yet who does.
+var ErrNotLeader = errors.New("gocronlock: this scheduler is not the leader")
+
+const (
+	firstAnswer   = time.Second     // how long IsLeader waits for the first answer of Redis
+	campaignAgain = 5 * time.Second // after an error that requires intervention
+)
+
+// Elector is a [gocron.Elector] for gocron.WithDistributedElector: the scheduler that leads runs all jobs. It is safe for concurrent
+// use.
+type Elector struct {
+	log     *slog.Logger
+	cancel  context.CancelFunc
+	ended   chan struct{} // closed when the campaign has ended
+	decided chan struct{} // closed when the first question has been answered
+	decide  func()
+	lease   atomic.Pointer[lockkeeper.Lease] // of the current or last term; nil before the first
+}
+
+var _ gocron.Elector = (*Elector)(nil)
+
+// NewElector returns an elector that campaigns with a lock of any kind that one holder has at a time, in the background, until
+// Close. All schedulers must use the same lock. Losses and errors are logged; a nil logger means slog.Default(). The error matches
+// [lockkeeper.ErrInvalid]: the locker is nil.
+func NewElector(locker lockkeeper.Locker, log *slog.Logger) (*Elector, error) {
+	if log == nil {
+		log = slog.Default()
+	}
+	e := &Elector{log: log, ended: make(chan struct{}), decided: make(chan struct{})}
+	e.decide = sync.OnceFunc(func() { close(e.decided) })
+	if locker != nil {
+		locker = &tryFirst{Locker: locker, refused: e.decide}
+	}
+	campaign, err := election.New(locker, &election.Options{Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	e.cancel = cancel
+	go e.run(ctx, campaign)
+	return e, nil
+}
+
+// run campaigns until ctx ends or the keeper is closed.
+func (e *Elector) run(ctx context.Context, campaign *election.Election) {
+	defer close(e.ended)
+	for {
+		err := campaign.Run(ctx, func(ctx context.Context, _ uint64) error {
+			e.lease.Store(lockkeeper.LeaseFromContext(ctx))
+			e.decide()
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		e.decide()
+		if ctx.Err() != nil || errors.Is(err, lockkeeper.ErrClosed) {
+			return
+		}
+		e.log.Error("campaign failed, will be repeated", "error", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(campaignAgain):
+		}
+	}
+}
+
+// IsLeader returns nil if this scheduler leads, and ErrNotLeader otherwise. It asks nobody and checks the deadline of the lease, so
+// it is right even after a pause of the process. It blocks only until Redis has answered for the first time, for at most a second
+// or until ctx ends, so that jobs that start with the scheduler are not skipped on all of them.
+func (e *Elector) IsLeader(ctx context.Context) error {
+	select {
+	case <-e.decided:
+	default:
+		wait := time.NewTimer(firstAnswer)
+		defer wait.Stop()
+		select {
+		case <-e.decided:
+		case <-wait.C:
+			return fmt.Errorf("%w: Redis has not answered yet", ErrNotLeader)
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrNotLeader, ctx.Err())
+		}
+	}
+	if e.lease.Load().Err() != nil {
+		return ErrNotLeader
+	}
+	return nil
+}
+
+// Lease returns the lease of the leader if this scheduler leads or has led, and otherwise nil. All methods of a nil lease work. gocron
+// cannot end the context of a job when leadership is lost, so a job that must stop then uses the context of the lease:
+//
+//	gocron.NewTask(func(ctx context.Context) error {
+//		lease := elector.Lease()
+//		return export(lease.Context(ctx), lease.Fence())
+//	})
+func (e *Elector) Lease() *lockkeeper.Lease { return e.lease.Load() }
+
+// Close ends the candidacy: it releases leadership, so that another scheduler leads at once, and returns when the campaign has
+// ended. Call it after the scheduler was shut down, so that none of its jobs is running, and before the keeper is closed. It may
+// be called again.
+func (e *Elector) Close() {
+	e.cancel()
+	<-e.ended
+}
+
+// tryFirst is a lock that says when it is found to be held elsewhere.
+type tryFirst struct {
+	lockkeeper.Locker
+	refused func()
+	tried   bool
+}
+
+// Lock implements lockkeeper.Locker. It is called by one goroutine.
+func (l *tryFirst) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
+	if !l.tried {
+		lease, err := l.TryLock(ctx)
+		if err == nil || !errors.Is(err, lockkeeper.ErrNotAcquired) || ctx.Err() != nil {
+			return lease, err
+		}
+		l.tried = true
+		l.refused()
+	}
+	return l.Locker.Lock(ctx)
+}

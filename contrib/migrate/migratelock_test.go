@@ -1,0 +1,384 @@
+package migratelock_test
+
+import (
+	"database/sql"
+	"errors"
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/golang-migrate/migrate/v4"
+	"github.com/golang-migrate/migrate/v4/database"
+	"github.com/golang-migrate/migrate/v4/database/sqlite"
+	databasetest "github.com/golang-migrate/migrate/v4/database/testing"
+	"github.com/golang-migrate/migrate/v4/source/iofs"
+	"github.com/lockkeeper/lockkeeper"
+	migratelock "github.com/lockkeeper/lockkeeper/contrib/migrate"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+)
+
+const (
+	name     = "migrate:shop"
+	shortTTL = 500 * time.Millisecond // of leases that are lost in real time
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wants(t *testing.T, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%v, want %v", err, want)
+	}
+}
+
+// hooked is the real driver, whose calls a test can hold up.
+type hooked struct {
+	database.Driver
+	lock       func() error // instead of Lock
+	unlock     func() error // instead of Unlock
+	run        func()       // after Run
+	setVersion func(version int, dirty bool)
+}
+
+func (h *hooked) Lock() error {
+	if h.lock != nil {
+		return h.lock()
+	}
+	return h.Driver.Lock()
+}
+
+func (h *hooked) Unlock() error {
+	if h.unlock != nil {
+		return h.unlock()
+	}
+	return h.Driver.Unlock()
+}
+
+func (h *hooked) Run(r io.Reader) error {
+	err := h.Driver.Run(r)
+	if h.run != nil {
+		h.run()
+	}
+	return err
+}
+
+func (h *hooked) SetVersion(version int, dirty bool) error {
+	err := h.Driver.SetVersion(version, dirty)
+	if h.setVersion != nil {
+		h.setVersion(version, dirty)
+	}
+	return err
+}
+
+// process is one of the processes that migrate the database in a directory.
+type process struct {
+	*migrate.Migrate
+	own    *hooked
+	driver *migratelock.Driver
+	events lockkeepertest.Recorder
+}
+
+func start(t *testing.T, s *lockkeepertest.Server, dir string, o *migratelock.Options) *process {
+	t.Helper()
+	return startWith(t, s, dir, 0, o)
+}
+
+func startWith(t *testing.T, s *lockkeepertest.Server, dir string, ttl time.Duration, o *migratelock.Options) *process {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "shop.db")+"?_pragma=busy_timeout(60000)")
+	must(t, err)
+	own, err := sqlite.WithInstance(db, &sqlite.Config{})
+	must(t, err)
+	p := &process{own: &hooked{Driver: own}}
+	lock, err := fair.New(s.Keeper(t, &lockkeeper.Options{Hooks: p.events.Hooks()}), name, &fair.Options{TTL: ttl})
+	must(t, err)
+	p.driver, err = migratelock.Wrap(p.own, lock, o)
+	must(t, err)
+	source, err := iofs.New(fstest.MapFS{ // each fails if it is run twice
+		"1_orders.up.sql": {Data: []byte("CREATE TABLE orders (id INTEGER PRIMARY KEY)")},
+		"2_items.up.sql":  {Data: []byte("CREATE TABLE items (id INTEGER PRIMARY KEY)")},
+	}, ".")
+	must(t, err)
+	p.Migrate, err = migrate.NewWithInstance("iofs", source, "sqlite", p.driver)
+	must(t, err)
+	t.Cleanup(func() { _ = db.Close() })
+	return p
+}
+
+func (p *process) requireVersion(t *testing.T, version int, dirty bool) {
+	t.Helper()
+	v, d, err := p.driver.Version()
+	must(t, err)
+	if v != version || d != dirty {
+		t.Errorf("version %d, dirty %t; want %d, %t", v, d, version, dirty)
+	}
+}
+
+// TestIsADriver runs the tests of golang-migrate for drivers.
+func TestIsADriver(t *testing.T) {
+	s := lockkeepertest.New(t)
+	databasetest.Test(t, start(t, s, t.TempDir(), nil).driver, []byte("CREATE TABLE orders (id INTEGER)"))
+	s.RequireFree(t, name)
+}
+
+func TestMigratesOnce(t *testing.T) {
+	s, dir := lockkeepertest.New(t), t.TempDir()
+	a, b := start(t, s, dir, nil), start(t, s, dir, nil)
+	within, goOn := make(chan struct{}), make(chan struct{})
+	a.own.setVersion = func(version int, dirty bool) {
+		if version == 1 && dirty {
+			close(within)
+			<-goOn
+		}
+	}
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() { first <- a.Up() }()
+	<-within
+	go func() { second <- b.Up() }()
+	s.RequireWaiting(t, name, 1)
+	close(goOn)
+	must(t, <-first)
+	wants(t, <-second, migrate.ErrNoChange)
+	b.requireVersion(t, 2, false)
+	s.RequireFree(t, name)
+}
+
+// TestLossRefusesTheNextMigration is not in a bubble: golang-migrate leaves a goroutine behind for each migration that it has read and not
+// run.
+func TestLossRefusesTheNextMigration(t *testing.T) {
+	s, dir := lockkeepertest.New(t), t.TempDir()
+	a, b := startWith(t, s, dir, shortTTL, nil), start(t, s, dir, nil)
+	a.own.setVersion = func(version int, dirty bool) {
+		if version == 1 && !dirty {
+			s.LoseLease(t, name)
+			a.events.Require(t, "Lost", name)
+		}
+	}
+	wants(t, a.Up(), lockkeeper.ErrLost)
+	a.requireVersion(t, 1, false)
+	wants(t, a.Up(), migrate.ErrLocked) // golang-migrate's own: Unlock has failed
+	must(t, b.Up())
+	b.requireVersion(t, 2, false)
+}
+
+func TestLossDuringStatementLeavesDatabaseDirty(t *testing.T) {
+	s, dir := lockkeepertest.New(t), t.TempDir()
+	a, b := startWith(t, s, dir, shortTTL, nil), start(t, s, dir, nil)
+	a.own.run = func() {
+		s.Unreachable()
+		a.events.Require(t, "Lost", name)
+		s.Restore()
+	}
+	wants(t, a.Up(), lockkeeper.ErrLost)
+	a.requireVersion(t, 1, true)
+	if err := b.Up(); !errors.As(err, new(migrate.ErrDirty)) {
+		t.Errorf("%v, want ErrDirty", err)
+	}
+	must(t, b.Force(1))
+	must(t, b.Up())
+	b.requireVersion(t, 2, false)
+}
+
+func TestLossBeforeTheFirstStatement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		a := start(t, s, t.TempDir(), nil)
+		must(t, a.driver.Lock())
+		s.StealLock(t, name)
+		time.Sleep(lockkeeper.DefaultTTL)
+		wants(t, a.driver.SetVersion(1, true), lockkeeper.ErrLost)
+		wants(t, a.driver.Run(strings.NewReader("CREATE TABLE orders (id INTEGER)")), lockkeeper.ErrLost)
+		wants(t, a.driver.Drop(), lockkeeper.ErrLost)
+		a.requireVersion(t, database.NilVersion, false)
+		wants(t, a.driver.Unlock(), lockkeeper.ErrLost)
+		wants(t, a.driver.Unlock(), database.ErrNotLocked)
+	})
+}
+
+// TestUnlockFindsLoss: nobody has noticed the loss before.
+func TestUnlockFindsLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		a := start(t, s, t.TempDir(), nil)
+		a.own.setVersion = func(version int, dirty bool) {
+			if version == 2 && !dirty {
+				s.LoseLease(t, name)
+			}
+		}
+		wants(t, a.Up(), lockkeeper.ErrLost)
+		a.requireVersion(t, 2, false)
+	})
+}
+
+func TestLockTimesOutBeforeMigrate(t *testing.T) {
+	for _, timeout := range []time.Duration{0, time.Second, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			s, dir := lockkeepertest.New(t), t.TempDir()
+			a, b := start(t, s, dir, nil), start(t, s, dir, &migratelock.Options{LockTimeout: timeout})
+			if timeout != 0 {
+				b.LockTimeout = timeout
+			}
+			must(t, a.driver.Lock())
+			before := time.Now()
+			wants(t, b.Up(), database.ErrLocked)
+			if waited := time.Since(before); waited >= b.LockTimeout || waited < b.LockTimeout/2 {
+				t.Errorf("waited for %v of %v", waited, b.LockTimeout)
+			}
+			must(t, a.driver.Unlock())
+			s.RequireFree(t, name)
+			must(t, b.Up())
+		})
+	}
+}
+
+// TestOwnLockGrantedLate: as PostgreSQL's lock, which waits forever.
+func TestOwnLockGrantedLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dir := lockkeepertest.New(t), t.TempDir()
+		a, b := start(t, s, dir, nil), start(t, s, dir, nil)
+		granted, unlocked := make(chan error), make(chan error, 1)
+		a.own.lock = func() error { return <-granted }
+		a.own.unlock = func() error { unlocked <- nil; return nil }
+		wants(t, a.Up(), database.ErrLocked)
+		must(t, b.Up()) // the lock of Lockkeeper is not kept meanwhile
+		wants(t, a.Up(), database.ErrLocked)
+		granted <- nil
+		<-unlocked
+		synctest.Wait()
+		a.own.lock, a.own.unlock = nil, nil
+		wants(t, a.Up(), migrate.ErrNoChange)
+	})
+}
+
+func TestLossWhileWaitingForOwnLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		a := start(t, s, t.TempDir(), nil)
+		granted, unlocked := make(chan error), make(chan error, 1)
+		a.own.lock = func() error { return <-granted }
+		a.own.unlock = func() error { unlocked <- nil; return nil }
+		up := make(chan error, 1)
+		go func() { up <- a.Up() }()
+		s.LoseLease(t, name)
+		wants(t, <-up, lockkeeper.ErrLost)
+		granted <- nil
+		<-unlocked
+	})
+}
+
+func TestOwnLockFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		a := start(t, s, t.TempDir(), nil)
+		broken := errors.New("broken")
+		a.own.lock = func() error { return broken }
+		if err := a.Up(); err != broken {
+			t.Errorf("%v", err)
+		}
+		s.RequireFree(t, name)
+		a.own.lock = nil
+		a.own.unlock = func() error { return errors.Join(broken, a.own.Driver.Unlock()) }
+		wants(t, a.Up(), broken)
+		s.RequireFree(t, name)
+		a.requireVersion(t, 2, false)
+	})
+}
+
+func TestOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		a := start(t, s, t.TempDir(), nil)
+		s.Unreachable()
+		err := a.Up()
+		wants(t, err, lockkeeper.ErrUnavailable)
+		if errors.Is(err, database.ErrLocked) {
+			t.Error(err)
+		}
+		a.requireVersion(t, database.NilVersion, false)
+		s.Restore()
+		a.own.setVersion = func(version int, dirty bool) {
+			if version == 2 && !dirty {
+				s.Unreachable()
+			}
+		}
+		must(t, a.Up()) // it is held until the end
+		s.Restore()
+		s.RequireFree(t, name)
+	})
+}
+
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dir := lockkeepertest.New(t), t.TempDir()
+		a, b, c := start(t, s, dir, nil), start(t, s, dir, nil), start(t, s, dir, nil)
+		must(t, a.driver.Lock())
+		up := make(chan error, 1)
+		go func() { up <- b.Up() }()
+		s.RequireWaiting(t, name, 1)
+		before := time.Now()
+		must(t, errors.Join(b.Close()))
+		if err := <-up; err == nil || errors.Is(err, database.ErrLocked) || !time.Now().Equal(before) {
+			t.Errorf("%v after %v", err, time.Since(before))
+		}
+		must(t, errors.Join(a.Close())) // it holds the lock
+		s.RequireFree(t, name)
+		if err := a.driver.Run(strings.NewReader("")); !errors.Is(err, lockkeeper.ErrReleased) {
+			t.Errorf("%v, want ErrReleased", err)
+		}
+		must(t, c.Up())
+	})
+}
+
+func TestOpenSharesTheLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dir := lockkeepertest.New(t), t.TempDir()
+		a := start(t, s, dir, nil)
+		b, err := a.driver.Open("sqlite://" + filepath.Join(dir, "other.db"))
+		must(t, err)
+		must(t, b.Lock())
+		s.RequireHeld(t, name)
+		wants(t, a.Up(), database.ErrLocked)
+		must(t, b.Unlock())
+		must(t, b.Close())
+		must(t, a.Up())
+		if _, err := a.driver.Open("sqlite://%zz"); err == nil {
+			t.Error("an invalid URL was opened")
+		}
+	})
+}
+
+func TestOptionsChecked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		lock, err := fair.New(s.Keeper(t, nil), name, nil)
+		must(t, err)
+		own := start(t, s, t.TempDir(), nil).own
+		for _, x := range []struct {
+			o    migratelock.Options
+			says string
+		}{
+			{migratelock.Options{LockTimeout: -1}, "LockTimeout is -1ns"},
+			{migratelock.Options{Wait: -1}, "Wait is -1ns"},
+			{migratelock.Options{Wait: 15 * time.Second}, "Wait is 15s"},
+			{migratelock.Options{Wait: 2 * time.Second, LockTimeout: time.Second}, "Wait is 2s"},
+		} {
+			if _, err := migratelock.Wrap(own, lock, &x.o); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), x.says) {
+				t.Errorf("%+v: %v", x.o, err)
+			}
+		}
+		_, err = migratelock.Wrap(nil, lock, nil)
+		wants(t, err, lockkeeper.ErrInvalid)
+		_, err = migratelock.Wrap(own, nil, nil)
+		wants(t, err, lockkeeper.ErrInvalid)
+	})
+}
