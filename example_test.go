@@ -134,3 +134,48 @@ func ExampleHooks() {
 	// Output:
 	// 1 acquired, 1 refused, 0 lost
 }
+
+// Transfer between two accounts, each with a lock of its own: the order of the arguments does not matter.
+func ExampleLockAll() {
+	rdb, disconnect := connect()
+	defer disconnect()
+	k, err := lockkeeper.New(rdb, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer k.Close()
+	ctx := context.Background()
+	from, _ := mutex.New(k, "account:7", nil)
+	to, _ := mutex.New(k, "account:3", nil)
+
+	leases, err := lockkeeper.LockAll(ctx, from, to)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer leases.Release(ctx)
+	work := leases.Context(ctx) // ends when one of the locks is lost
+	fmt.Println(work.Err(), leases.Of(from).Fence() > 0, leases.Of(to).Fence() > 0)
+	// Output: <nil> true true
+}
+
+// Code that a lock protects finds its lease in its context.
+func ExampleLeaseFromContext() {
+	rdb, disconnect := connect()
+	defer disconnect()
+	k, err := lockkeeper.New(rdb, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer k.Close()
+	save := func(ctx context.Context) error {
+		lease := lockkeeper.LeaseFromContext(ctx)
+		fmt.Println("saving under", lease.Name(), "with a fence:", lease.Fence() > 0)
+		return lease.Err() // nil while the lock is held
+	}
+	m, _ := mutex.New(k, "orders:42", nil)
+	err = m.Do(context.Background(), func(ctx context.Context, _ uint64) error { return save(ctx) })
+	fmt.Println(err)
+	// Output:
+	// saving under orders:42 with a fence: true
+	// <nil>
+}

@@ -2,8 +2,8 @@
 // processes that together keep to that.
 //
 // The API is an HTTP server within the program, which counts. The processes are this program again, and call it as fast
-// as they may, at first with the limit, then without. What they use for it is in quota.go: an http.RoundTripper.
-// For servers there is a middleware, which answers 429 and says when to try again.
+// as they may, at first with the limit, then without. What they use for it is package ratelimit/httplimit: an
+// http.RoundTripper. For servers it has a handler, which answers 429 and says when to try again.
 //
 //	go run ./examples/quota
 //	go run ./examples/quota --for 10s --redis redis://127.0.0.1:6379
@@ -36,7 +36,9 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	sliding "github.com/lockkeeper/lockkeeper/examples/internal/window"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
+	"github.com/lockkeeper/lockkeeper/ratelimit/httplimit"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -168,7 +170,9 @@ func call(api, url, length string) error {
 		if err != nil {
 			return err
 		}
-		client.Transport = &transport{limiter, next}
+		if client.Transport, err = httplimit.NewTransport(limiter, withFence{next}, nil); err != nil {
+			return err
+		}
 	}
 	var all sync.WaitGroup
 	errs := make([]error, callers)
@@ -270,7 +274,7 @@ func (a *api) tally() tally {
 	if len(a.came) == 0 {
 		return tally{}
 	}
-	t := tally{calls: len(a.came), atOnce: a.most, inWindow: mostWithin(a.came, window)}
+	t := tally{calls: len(a.came), atOnce: a.most, inWindow: sliding.Most(a.came, window)}
 	if len(a.granted) < len(a.came) {
 		return t
 	}
@@ -280,20 +284,8 @@ func (a *api) tally() tally {
 		ways = append(ways, came.Sub(a.granted[i]))
 	}
 	t.spread = slices.Max(ways) - slices.Min(ways)
-	t.granted = mostWithin(slices.SortedFunc(slices.Values(a.granted), time.Time.Compare), window+margin)
+	t.granted = sliding.Most(slices.SortedFunc(slices.Values(a.granted), time.Time.Compare), window+margin)
 	return t
-}
-
-// mostWithin is the largest number of times that lie less than d apart. The times are in order.
-func mostWithin(times []time.Time, d time.Duration) (most int) {
-	first := 0
-	for i, t := range times {
-		for t.Sub(times[first]) >= d {
-			first++
-		}
-		most = max(most, i-first+1)
-	}
-	return most
 }
 
 // errMargin: it is not the limiter's fault.
@@ -327,7 +319,11 @@ func knock(url string) (answers []int, retryAfter string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	handler := limit(limiter, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	handler, err := httplimit.NewHandler(empty, httplimit.Shared(limiter), nil)
+	if err != nil {
+		return nil, "", err
+	}
 	for range allowed + 1 {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodGet, "/", nil))

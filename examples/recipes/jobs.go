@@ -1,0 +1,85 @@
+package recipes
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/election"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/once"
+)
+
+func nightly(ctx context.Context, k *lockkeeper.Keeper) error {
+	job, err := once.New(k, "nightly-report", 20*time.Hour, nil)
+	if err != nil {
+		return err
+	}
+	r, err := job.Do(ctx, makeReport)
+	if err == nil {
+		slog.Info("nightly report", "outcome", r.Outcome) // ran here, done or running elsewhere
+	}
+	return err
+}
+
+func notTooOften(ctx context.Context, k *lockkeeper.Keeper) error {
+	job, err := once.New(k, "reminders", 10*time.Minute, nil) // once it has succeeded, not for 10 min
+	if err != nil {
+		return err
+	}
+	_, err = job.Do(ctx, sendReminders)
+	return err
+}
+
+func lead(ctx context.Context, k *lockkeeper.Keeper) error {
+	m, err := mutex.New(k, "scheduler", nil)
+	if err != nil {
+		return err
+	}
+	return election.Run(ctx, m, func(ctx context.Context, fence uint64) error {
+		return schedule(ctx, fence) // until ctx ends: then another process may lead
+	})
+}
+
+func whoLeads(ctx context.Context, m *mutex.Mutex) (string, error) {
+	e, err := election.New(m, nil)
+	if err != nil {
+		return "", err
+	}
+	leader, held, err := e.Leader(ctx)
+	if err != nil || !held {
+		return "nobody", err
+	}
+	return leader.Owner, nil
+}
+
+func migrate(ctx context.Context, k *lockkeeper.Keeper) error {
+	m, err := mutex.New(k, "migration", &mutex.Options{
+		TTL:         time.Minute,   // renewed while the process lives
+		MaxLifetime: 2 * time.Hour, // but not for longer than this
+	})
+	if err != nil {
+		return err
+	}
+	return m.Do(ctx, work)
+}
+
+func steps(ctx context.Context, k *lockkeeper.Keeper) error {
+	m, err := mutex.New(k, "import", &mutex.Options{TTL: time.Minute, NoRenewal: true})
+	if err != nil {
+		return err
+	}
+	return m.Do(ctx, func(ctx context.Context, fence uint64) error {
+		for range 3 {
+			if err := work(ctx, fence); err != nil {
+				return err
+			}
+			// A step that hangs is not extended, and loses the lock.
+			if err := lockkeeper.LeaseFromContext(ctx).Extend(ctx, time.Minute); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,68 @@
+package recipes
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
+	"github.com/lockkeeper/lockkeeper/ratelimit/httplimit"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+)
+
+func encode(ctx context.Context, k *lockkeeper.Keeper) error {
+	s, err := semaphore.New(k, "encoders", 10, nil) // ten at once, in all processes
+	if err != nil {
+		return err
+	}
+	return s.Do(ctx, 1, work)
+}
+
+func callPartner(ctx context.Context, k *lockkeeper.Keeper) error {
+	api, err := ratelimit.New(k, "partner", 10, time.Second+100*time.Millisecond, nil) // 100 ms: see ratelimit, The window
+	if err != nil {
+		return err
+	}
+	if err := api.Wait(ctx); err != nil {
+		return err
+	}
+	return call(ctx)
+}
+
+func limitedClient(k *lockkeeper.Keeper) (*http.Client, error) {
+	api, err := ratelimit.New(k, "partner", 10, time.Second+100*time.Millisecond, &ratelimit.Options{MaxConcurrent: 3})
+	if err != nil {
+		return nil, err
+	}
+	transport, err := httplimit.NewTransport(api, http.DefaultTransport, nil)
+	return &http.Client{Transport: transport}, err
+}
+
+func withinTwoLimits(ctx context.Context, perMinute, perSecond *ratelimit.Limiter) error {
+	if err := perMinute.Wait(ctx); err != nil {
+		return err
+	}
+	// The shorter window last, so that the call follows its permit at once. If this fails, a permit of the minute is lost.
+	if err := perSecond.Wait(ctx); err != nil {
+		return err
+	}
+	return call(ctx)
+}
+
+func serve(w http.ResponseWriter, r *http.Request, k *lockkeeper.Keeper, user string) error {
+	l, err := ratelimit.New(k, "user:"+user, 2, time.Minute, nil)
+	if err != nil {
+		return err
+	}
+	limit, err := l.Allow(r.Context())
+	if err != nil {
+		return err // Redis did not answer: serve the request or not
+	}
+	if !limit.Allowed {
+		w.Header().Set("Retry-After", strconv.Itoa(int(limit.RetryAfter/time.Second)+1))
+		w.WriteHeader(http.StatusTooManyRequests)
+	}
+	return nil
+}

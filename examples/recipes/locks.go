@@ -1,0 +1,84 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/redis/go-redis/v9"
+)
+
+func pay(ctx context.Context, k *lockkeeper.Keeper, order string) error {
+	m, err := mutex.New(k, "order:"+order, nil)
+	if err != nil {
+		return err
+	}
+	return m.Do(ctx, func(ctx context.Context, fence uint64) error {
+		return charge(ctx, order, fence) // ctx ends if the lock is lost
+	})
+}
+
+func payUnlessBusy(ctx context.Context, m *mutex.Mutex, order string) error {
+	lease, err := m.TryLock(ctx)
+	if errors.Is(err, lockkeeper.ErrNotAcquired) {
+		return nil // somebody else is at it
+	}
+	if err != nil {
+		return err
+	}
+	defer lease.Release(ctx)
+	return charge(lease.Context(ctx), order, lease.Fence())
+}
+
+func payWithin(ctx context.Context, m *mutex.Mutex, order string) error {
+	wait, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	lease, err := m.Lock(wait)
+	switch {
+	case errors.Is(err, lockkeeper.ErrNotAcquired):
+		return errBusy // held elsewhere for 2 s
+	case err != nil:
+		return err // ErrUnavailable: Redis did not answer
+	}
+	defer lease.Release(ctx)
+	return charge(lease.Context(ctx), order, lease.Fence()) // ctx and not wait: the work may take longer
+}
+
+func nextOrder(ctx context.Context, k *lockkeeper.Keeper, customer string) error {
+	l, err := fair.New(k, "customer:"+customer, nil)
+	if err != nil {
+		return err
+	}
+	return l.Do(ctx, func(ctx context.Context, fence uint64) error {
+		order, err := first(ctx, customer) // of a list, which has the order
+		if err != nil {
+			return err
+		}
+		return process(ctx, order, fence) // and remove it
+	})
+}
+
+func transfer(ctx context.Context, from, to *mutex.Mutex) error {
+	leases, err := lockkeeper.LockAll(ctx, from, to) // in an order that cannot deadlock
+	if err != nil {
+		return err
+	}
+	defer leases.Release(ctx)
+	return move(leases.Context(ctx), leases.Of(from).Fence(), leases.Of(to).Fence())
+}
+
+func besideRedsync(ctx context.Context, rdb *redis.Client) error {
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{NoPrefix: true})
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	m, err := mutex.New(k, "invoices", nil) // the name that redsync uses, too
+	if err != nil {
+		return err
+	}
+	return m.Do(ctx, work)
+}

@@ -1,0 +1,350 @@
+package recipes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/redis/go-redis/v9"
+)
+
+// What all examples use: a server within the process, and two keepers, which stand for two processes.
+var (
+	ctx        = context.Background()
+	addr       string
+	rdb        *redis.Client
+	k, another *lockkeeper.Keeper
+)
+
+func TestMain(m *testing.M) {
+	server, err := miniredis.Run()
+	if err != nil {
+		log.Fatal(err)
+	}
+	server.ClockTTL(true) // leases end
+	addr = server.Addr()
+	rdb = redis.NewClient(&redis.Options{Addr: addr})
+	k, another = newKeeper("web-1"), newKeeper("web-2")
+	code := m.Run()
+	_ = k.Close()
+	_ = another.Close()
+	_ = rdb.Close()
+	server.Close()
+	os.Exit(code)
+}
+
+func newKeeper(owner string) *lockkeeper.Keeper {
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Owner: owner})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return k
+}
+
+func newMutex(k *lockkeeper.Keeper, name string) *mutex.Mutex {
+	m, err := mutex.New(k, name, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return m
+}
+
+// held locks a mutex of the other keeper, and returns its lease.
+func held(name string) *lockkeeper.Lease {
+	lease, err := newMutex(another, name).Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return lease
+}
+
+func newLimiter(name string, n int, window time.Duration) *ratelimit.Limiter {
+	l, err := ratelimit.New(k, name, n, window, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return l
+}
+
+func Example_connect() {
+	k, err := connect(addr)
+	fmt.Println(k.Close(), err)
+	// Output:
+	// <nil> <nil>
+}
+
+func Example_pay() {
+	fmt.Println(pay(ctx, k, "42"))
+	// Output:
+	// charges 42
+	// <nil>
+}
+
+func Example_payUnlessBusy() {
+	m := newMutex(k, "pay-unless-busy")
+	lease := held(m.Name())
+	fmt.Println(payUnlessBusy(ctx, m, "42"))
+	_ = lease.Release(ctx)
+	fmt.Println(payUnlessBusy(ctx, m, "43"))
+	// Output:
+	// <nil>
+	// charges 43
+	// <nil>
+}
+
+func Example_payWithin() {
+	m := newMutex(k, "pay-within")
+	lease := held(m.Name())
+	fmt.Println(payWithin(ctx, m, "42"))
+	_ = lease.Release(ctx)
+	fmt.Println(payWithin(ctx, m, "43"))
+	// Output:
+	// busy
+	// charges 43
+	// <nil>
+}
+
+func Example_nextOrder() {
+	fmt.Println(nextOrder(ctx, k, "ann"))
+	// Output:
+	// processes ann's first order
+	// <nil>
+}
+
+func Example_transfer() {
+	fmt.Println(transfer(ctx, newMutex(k, "account:7"), newMutex(k, "account:8")))
+	// Output:
+	// moves money
+	// <nil>
+}
+
+func Example_besideRedsync() {
+	rdb.SetNX(ctx, "invoices", "redsync", 100*time.Millisecond) // what redsync does
+	_, err := held2(ctx)
+	fmt.Println("held by redsync:", errors.Is(err, lockkeeper.ErrNotAcquired))
+	fmt.Println(besideRedsync(ctx, rdb)) // waits
+	// Output:
+	// held by redsync: true
+	// works
+	// <nil>
+}
+
+// held2 tries to lock the key that redsync has.
+func held2(ctx context.Context) (*lockkeeper.Lease, error) {
+	bare, err := lockkeeper.New(rdb, &lockkeeper.Options{NoPrefix: true})
+	if err != nil {
+		return nil, err
+	}
+	defer bare.Close()
+	return newMutex(bare, "invoices").TryLock(ctx)
+}
+
+func Example_nightly() {
+	fmt.Println(nightly(ctx, k))
+	fmt.Println(nightly(ctx, another))
+	// Output:
+	// makes the report
+	// <nil>
+	// <nil>
+}
+
+func Example_notTooOften() {
+	fmt.Println(notTooOften(ctx, k))
+	fmt.Println(notTooOften(ctx, another))
+	// Output:
+	// sends reminders
+	// <nil>
+	// <nil>
+}
+
+func Example_lead() {
+	fmt.Println(lead(ctx, k))
+	// Output:
+	// schedules
+	// <nil>
+}
+
+func Example_whoLeads() {
+	m := newMutex(k, "who-leads")
+	fmt.Println(whoLeads(ctx, m))
+	lease := held(m.Name())
+	defer lease.Release(ctx)
+	fmt.Println(whoLeads(ctx, m))
+	// Output:
+	// nobody <nil>
+	// web-2 <nil>
+}
+
+func Example_migrate() {
+	fmt.Println(migrate(ctx, k))
+	// Output:
+	// works
+	// <nil>
+}
+
+func Example_steps() {
+	fmt.Println(steps(ctx, k))
+	// Output:
+	// works
+	// works
+	// works
+	// <nil>
+}
+
+func Example_encode() {
+	fmt.Println(encode(ctx, k))
+	// Output:
+	// works
+	// <nil>
+}
+
+func Example_callPartner() {
+	fmt.Println(callPartner(ctx, k))
+	// Output:
+	// calls
+	// <nil>
+}
+
+func Example_limitedClient() {
+	server := httptest.NewServer(nil)
+	defer server.Close()
+	client, err := limitedClient(k)
+	if err != nil {
+		log.Fatal(err)
+	}
+	response, err := client.Get(server.URL)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer response.Body.Close()
+	fmt.Println(response.Status)
+	// Output:
+	// 404 Not Found
+}
+
+func Example_withinTwoLimits() {
+	perMinute, perSecond := newLimiter("minute", 2, time.Minute), newLimiter("second", 1, 20*time.Millisecond)
+	fmt.Println(withinTwoLimits(ctx, perMinute, perSecond))
+	fmt.Println(withinTwoLimits(ctx, perMinute, perSecond))
+	hurry, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	err := withinTwoLimits(hurry, perMinute, perSecond) // the deadline is before the end of the minute
+	fmt.Println(errors.Is(err, lockkeeper.ErrNotAcquired))
+	// Output:
+	// calls
+	// <nil>
+	// calls
+	// <nil>
+	// true
+}
+
+func Example_serve() {
+	for range 3 {
+		w := httptest.NewRecorder()
+		err := serve(w, httptest.NewRequest("GET", "/", nil), k, "ann")
+		fmt.Println(w.Code, w.Header().Get("Retry-After") != "", err)
+	}
+	// Output:
+	// 200 false <nil>
+	// 200 false <nil>
+	// 429 true <nil>
+}
+
+func Example_price() {
+	rdb.Del(ctx, "price")
+	m := newMutex(k, "price")
+	fmt.Println(price(ctx, rdb, m))
+	fmt.Println(price(ctx, rdb, m))
+	// Output:
+	// computes
+	// 12.50 <nil>
+	// 12.50 <nil>
+}
+
+func Example_refresh() {
+	rdb.Set(ctx, "price", "old", 20*time.Second)
+	m := newMutex(k, "refresh")
+	lease := held(m.Name())
+	fmt.Println(refresh(ctx, rdb, m), rdb.Get(ctx, "price").Val())
+	_ = lease.Release(ctx)
+	fmt.Println(refresh(ctx, rdb, m), rdb.Get(ctx, "price").Val())
+	fmt.Println(refresh(ctx, rdb, m), rdb.Get(ctx, "price").Val())
+	// Output:
+	// <nil> old
+	// computes
+	// <nil> 12.50
+	// <nil> 12.50
+}
+
+func Example_catalog() {
+	lock, err := rwlock.New(k, "catalog", &rwlock.Options{Retain: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	c := &catalog{lock: lock}
+	_, _ = c.read(ctx)
+	_, _ = c.read(ctx) // by the same lease, so it loads nothing
+	fmt.Println(c.write(ctx, "a new catalog"))
+	_, _ = c.read(ctx)
+	// Output:
+	// loads
+	// stores a new catalog
+	// <nil>
+	// loads
+}
+
+func Example_service() {
+	fmt.Println(service(ctx, redis.NewClient(&redis.Options{Addr: addr})))
+	// Output:
+	// stops
+	// <nil>
+}
+
+func Example_begin() {
+	token, err := begin(ctx, k)
+	fmt.Println(strings.HasPrefix(token, k.ID()), err)
+	fmt.Println(finish(ctx, another, token))
+	fmt.Println(errors.Is(finish(ctx, another, token), lockkeeper.ErrLost)) // it was released
+	// Output:
+	// true <nil>
+	// works
+	// <nil>
+	// true
+}
+
+func Example_describe() {
+	m := newMutex(k, "describe")
+	fmt.Println(describe(ctx, m))
+	lease := held(m.Name())
+	defer lease.Release(ctx)
+	text, err := describe(ctx, m)
+	fmt.Println(strings.HasPrefix(text, "web-2 has it since "), strings.HasSuffix(text, "; 0 wait"), err)
+	// Output:
+	// nobody has it <nil>
+	// true true <nil>
+}
+
+func Example_breakStuck() {
+	m := newMutex(k, "break-stuck")
+	lease := held(m.Name())
+	fmt.Println(breakStuck(ctx, k, m))
+	next, err := m.TryLock(ctx)
+	fmt.Println(err, next.Fence() > lease.Fence())
+	_ = next.Release(ctx)
+	fmt.Println(errors.Is(lease.Extend(ctx, time.Second), lockkeeper.ErrLost))
+	// Output:
+	// <nil>
+	// <nil> true
+	// true
+}
