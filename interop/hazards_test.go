@@ -1,0 +1,107 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/redis/go-redis/v9"
+)
+
+// TestPythonRedisLockIsNotWokenByOurRelease: a waiter of python-redis-lock sleeps until one of its own kind releases,
+// and for ever if its lock has no expiry and it has no timeout.
+func TestPythonRedisLockIsNotWokenByOurRelease(t *testing.T) {
+	w := newWorld(t, library{language: python, name: "python-redis-lock without expire", prefix: "lock:"})
+	lease, err := w.mutex(options()).Lock(w.ctx)
+	w.must(err)
+	they := w.start()
+	they.send("lock")
+	blocked := func(ctx context.Context, rdb *redis.Client) (string, error) {
+		info, err := rdb.Info(ctx, "clients").Result()
+		if strings.Contains(info, "\r\nblocked_clients:1\r\n") {
+			return "blocked", err
+		}
+		return info, err
+	}
+	w.s.Await("blocked", blocked)
+	w.must(lease.Release(w.ctx))
+	if got, err := blocked(w.ctx, w.rdb); got != "blocked" { // the release would have woken it before it was answered
+		t.Errorf("after our release the waiter is not blocked: %s, %v", got, err)
+	}
+	if v := w.value(); v != "" {
+		t.Errorf("after our release the key holds %q", v)
+	}
+	w.must(w.rdb.LPush(w.ctx, "lock-signal:"+lockName, 1).Err()) // as a release of its own kind does
+	they.answer("acquired")
+}
+
+// TestPythonRedisLockResetAllEndsOurLeases: reset_all deletes every key that begins with "lock:", the prefix of both
+// libraries, and so the leases of mutexes and of names with a hash tag; their holders are told. Another prefix is safe.
+func TestPythonRedisLockResetAllEndsOurLeases(t *testing.T) {
+	w := newWorld(t, library{language: python, name: "python-redis-lock", prefix: "lock:"})
+	take := func(l lockkeeper.Locker, err error) *lockkeeper.Lease {
+		t.Helper()
+		w.must(err)
+		lease, err := l.Lock(w.ctx)
+		w.must(err)
+		return lease
+	}
+	usual, other := w.keeper(nil), w.keeper(&lockkeeper.Options{Prefix: "shop:lock:"})
+	lost := map[string]*lockkeeper.Lease{}
+	m, err := mutex.New(usual, "job", &mutex.Options{TTL: ttl})
+	lost["mutex"] = take(m, err)
+	f, err := fair.New(usual, "{tenant}:job", &fair.Options{TTL: ttl})
+	lost["fair lock with a hash tag"] = take(f, err)
+	kept := map[string]*lockkeeper.Lease{}
+	f, err = fair.New(usual, "job", &fair.Options{TTL: ttl})
+	kept["fair lock"] = take(f, err)
+	m, err = mutex.New(other, "job", &mutex.Options{TTL: ttl})
+	kept["mutex with another prefix"] = take(m, err)
+
+	w.start().ask("reset", "reset")
+	for name, lease := range lost {
+		select {
+		case <-lease.Done(): // told by its next renewal
+		case <-w.ctx.Done():
+			t.Fatalf("the holder of the %s has not been told", name)
+		}
+		if err := lease.Err(); !errors.Is(err, lockkeeper.ErrLost) || errors.Is(err, lockkeeper.ErrUnavailable) {
+			t.Errorf("%s: %v, want ErrLost", name, err)
+		}
+	}
+	for name, lease := range kept {
+		if err := lease.Extend(w.ctx, ttl); err != nil {
+			t.Errorf("%s: %v, want it held", name, err)
+		}
+	}
+}
+
+// TestRedissonLocksFailLoudly: Redisson's locks are hashes. On the key of a mutex both sides get WRONGTYPE, so that
+// neither believes that it holds what the other holds.
+func TestRedissonLocksFailLoudly(t *testing.T) {
+	for _, name := range []string{"Redisson RLock", "Redisson fair lock", "Redisson spin lock"} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			w := newWorld(t, library{language: java, name: name})
+			m, they := w.mutex(options()), w.start()
+			lease, err := m.Lock(w.ctx)
+			w.must(err)
+			they.ask("try", "error: org.redisson.client.RedisException: WRONGTYPE")
+			w.must(lease.Release(w.ctx))
+
+			they.ask("try", "acquired")
+			lease, err = m.TryLock(w.ctx)
+			if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") || errors.Is(err, lockkeeper.ErrNotAcquired) {
+				t.Errorf("TryLock while they hold: %v, %v; want WRONGTYPE", lease, err)
+			}
+			lease, err = m.Lock(w.ctx)
+			if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+				t.Errorf("Lock while they hold: %v, %v; want WRONGTYPE", lease, err)
+			}
+			they.ask("release", "released")
+		})
+	}
+}
