@@ -2,16 +2,19 @@
 
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 
+# What runs the tests on real servers; CI says tools/retest.
+GOTEST ?= go test
+
 KIND ?= mutex fair rwlock semaphore
 SIMULATIONS := $(addprefix simulate-,$(KIND))
 
-.PHONY: test race lint fmt faults soak fuzz bench bench-test bench-peers bench-quick demo examples-test otel-test simulate mutants explore versions oldest-go $(SIMULATIONS)
+.PHONY: test race lint fmt faults soak fuzz bench bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop simulate mutants explore versions oldest-go $(SIMULATIONS)
 
 test: ## the README's command
 	go test ./...
 
 race:
-	go test -race ./...
+	$(GOTEST) -race ./...
 
 simulate: $(SIMULATIONS) ## drawn schedules of faults; N acquisitions and a virtual day for each primitive, or what WITHIN lets be reached; other ones each time, or those of SEED
 N ?= 100000
@@ -33,14 +36,18 @@ lint: ## formatting, vet, static analysis
 	$(TOOL) staticcheck ./...
 	cd bench && go vet ./... && $(TOOL) staticcheck ./...
 	cd examples/fencing && go vet ./... && $(TOOL) staticcheck ./...
+	cd examples/payments && go mod tidy -diff && go vet ./... && $(TOOL) staticcheck ./...
 	cd otellockkeeper && go mod tidy -diff && go vet ./... && $(TOOL) staticcheck ./...
 	cd examples/observed && go mod tidy -diff && go vet ./... && $(TOOL) staticcheck ./...
+	set -e; for d in contrib/*/; do (cd $$d && go mod tidy -diff && go vet ./... && $(TOOL) staticcheck ./...); done
+	cd examples/migration && go mod tidy -diff && go vet ./... && $(TOOL) staticcheck ./...
+	cd inspector/browsertest && go mod tidy -diff && go vet ./... && $(TOOL) staticcheck ./...
 
 fmt:
 	gofmt -w $$(git ls-files '*.go')
 
 faults: ## real servers and processes that fail; a minute of random faults
-	SOAK=1m go test -count=1 -v ./faults
+	SOAK=1m $(GOTEST) -count=1 -v ./faults
 
 soak: ## random faults for SOAK, with what is in use at the end of each round
 	SOAK=$(SOAK) go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./faults
@@ -58,7 +65,7 @@ bench: ## ratios; about five minutes, better on a quiet machine
 PKG ?= ./mutex
 
 bench-test: ## exclusion between lockkeeper and other libraries on one key; the runner of bench-peers
-	cd bench && go test -race ./...
+	cd bench && $(GOTEST) -race ./...
 
 bench-peers: ## beside other libraries; under ten minutes, better on a quiet machine
 	cd bench && go run . $(ARGS)
@@ -69,8 +76,11 @@ bench-quick: ## the same with less of each, under a minute: for a look, not for 
 demo:
 	go run ./cmd/lockkeeper demo
 
+recording: ## the animation of the README, from a run of the demo on this machine
+	go run ./internal/cli/demo/record docs/img/demo.svg
+
 versions: ## tests on each server version that the README names; VERSIONS, PACKAGES and ARGS narrow it down
-	tools/versions
+	GOTEST='$(GOTEST)' tools/versions
 
 # The first Go that go.mod lets in. It need not be installed: the go command fetches it.
 OLDEST_GO := $(shell sed -n 's/^go //p' go.mod)
@@ -82,8 +92,20 @@ oldest-go: ## vets it with the oldest Go that go.mod lets in, and runs the tests
 	GOTOOLCHAIN=go$(OLDEST_GO) go test . ./mutex ./fair ./internal/engine ./internal/transport ./internal/pubsub
 
 examples-test: ## the examples that are modules of their own
-	cd examples/fencing && go test ./...
-	cd examples/observed && go test ./...
+	cd examples/fencing && $(GOTEST) ./...
+	cd examples/payments && $(GOTEST) ./...
+	cd examples/observed && $(GOTEST) ./...
+	cd examples/migration && $(GOTEST) ./...
+
+interop: ## a mutex beside the locks of other languages' libraries, which it installs into ignored folders; about two minutes
+	interop/install
+	$(GOTEST) -count=1 -v ./interop
 
 otel-test: ## the module for OpenTelemetry
-	cd otellockkeeper && go test -race ./...
+	cd otellockkeeper && $(GOTEST) -race ./...
+
+contrib-test: ## the adapters for other libraries, each a module of its own
+	@set -e; for d in contrib/*/; do echo "$$d"; (cd $$d && $(GOTEST) -race ./...); done
+
+browser-test: ## the inspector's pages in Chromium; with SCREENSHOTS also pictures of them, in that directory
+	cd inspector/browsertest && go test -count=1 . $(if $(SCREENSHOTS),-args -screenshots $(abspath $(SCREENSHOTS)))

@@ -60,7 +60,11 @@ func pages(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(list, "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+	more, err := filepath.Glob("contrib/*/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(append(list, more...), "contrib/README.md", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 }
 
 func read(t *testing.T, path string) string {
