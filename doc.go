@@ -3,7 +3,7 @@
 //
 // This package has what all of them share: the [Keeper], which owns the use of the client's connections, and the [Lease],
 // which is what a successful Lock returns. The locks are in the packages below it: mutex, fair, rwlock, semaphore,
-// ratelimit, redlock and once. Package election elects a leader by such a lock.
+// ratelimit, redlock and once. Package election elects a leader by such a lock, and package joblimit limits the workers of a job queue.
 //
 //	k, err := lockkeeper.New(rdb, nil)
 //	defer k.Close()
@@ -53,8 +53,8 @@
 // meanwhile, [ErrUnavailable] if the release was not answered. It
 // releases with ctx: while Redis does not answer, it waits until ctx or the lease ends.
 //
-// [LockAll] acquires several locks at once. [Locker] is the interface that locks of all kinds have in common. In the code that a lock protects, [LeaseFromContext] returns
-// its lease.
+// [LockAll] acquires several locks, all or none. [Locker] is the interface that locks of all kinds have in common. In the code
+// that a lock protects, [LeaseFromContext] returns its lease.
 //
 // Adopt makes a lease from a token, in another process than the one that acquired it or after a restart, and extends it to
 // the whole TTL. Two leases then refer to one grant, so the former holder must stop using its own, and should have acquired

@@ -35,6 +35,7 @@ call('HSET', meta, 'tombstones', tombstones)
 
 local told, keeper, serial = 0, string.match(token, TOKEN)
 if keeper and subscribed(keeper) then
+  -- publish counts a message that the server does not allow as received.
   local receivers = pcall(sharded == '1' and 'SPUBLISH' or 'PUBLISH', channel_prefix .. keeper, serial .. ' ' .. notice)
   if type(receivers) == 'number' and receivers > 0 then told = 1 end
 end

@@ -43,8 +43,10 @@ type Locker struct {
 	k *lockkeeper.Keeper
 	o Options
 
-	mu     sync.Mutex // guards leases
-	leases map[string]*lockkeeper.Lease
+	mu sync.Mutex // guards leases
+
+	// By name, the oldest first. There are several of a name if leases were lost whose holders have not called Unlock.
+	leases map[string][]*lockkeeper.Lease
 }
 
 var (
@@ -55,7 +57,7 @@ var (
 
 // New returns a Locker. It sends nothing. The error is [lockkeeper.ErrInvalid].
 func New(k *lockkeeper.Keeper, opts *Options) (*Locker, error) {
-	l := &Locker{k: k, leases: map[string]*lockkeeper.Lease{}}
+	l := &Locker{k: k, leases: map[string][]*lockkeeper.Lease{}}
 	if opts != nil {
 		l.o = *opts
 	}
@@ -106,10 +108,10 @@ func (l *Locker) TryLock(ctx context.Context, name string) (bool, error) {
 	return true, nil
 }
 
-// keep stores a lease until Unlock. There may be one that was lost: then another holder of this process is still at work.
+// keep stores a lease until Unlock.
 func (l *Locker) keep(name string, lease *lockkeeper.Lease) {
 	l.mu.Lock()
-	l.leases[name] = lease
+	l.leases[name] = append(l.leases[name], lease)
 	l.mu.Unlock()
 	context.AfterFunc(lease.Context(context.Background()), func() {
 		if err := lease.Err(); errors.Is(err, lockkeeper.ErrLost) {
@@ -119,30 +121,45 @@ func (l *Locker) keep(name string, lease *lockkeeper.Lease) {
 }
 
 // Unlock releases the lock of a name, also if ctx has ended. It returns [lockkeeper.ErrLost] if the lease was lost before,
-// and an error if Redis has not answered within three seconds; the release goes on in the background then.
+// and an error if Redis has not answered within three seconds; the release goes on in the background then. If a lease was lost
+// and another caller of this process has locked the name since, the first call of either ends the lost lease, and the second
+// releases the lock.
 func (l *Locker) Unlock(ctx context.Context, name string) error {
-	l.mu.Lock()
-	lease := l.leases[name]
-	delete(l.leases, name)
-	l.mu.Unlock()
-	if lease == nil {
-		return fmt.Errorf("certmagic: %q is not locked", name)
+	lease, err := l.oldest(name, true)
+	if err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	return lease.Release(ctx)
 }
 
-// RenewLockLease makes the lease of a name last for d from now at least. Leases are renewed without it; the call reports
-// [lockkeeper.ErrLost] if the lease was lost.
+// RenewLockLease returns [lockkeeper.ErrLost] if the lease of a name was lost. It ignores the duration and sends nothing: a lease
+// is renewed without it, until Unlock.
 func (l *Locker) RenewLockLease(_ context.Context, name string, _ time.Duration) error {
-	l.mu.Lock()
-	lease := l.leases[name]
-	l.mu.Unlock()
-	if lease == nil {
-		return fmt.Errorf("certmagic: %q is not locked", name)
+	lease, err := l.oldest(name, false)
+	if err != nil {
+		return err
 	}
 	return lease.Err()
+}
+
+// oldest returns the lease of a name that was acquired first, and removes it on demand.
+func (l *Locker) oldest(name string, remove bool) (*lockkeeper.Lease, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := l.leases[name]
+	if len(list) == 0 {
+		return nil, fmt.Errorf("certmagic: %q is not locked", name)
+	}
+	switch {
+	case !remove:
+	case len(list) == 1:
+		delete(l.leases, name)
+	default:
+		l.leases[name] = list[1:]
+	}
+	return list[0], nil
 }
 
 // Storage is a storage whose locks are those of a Locker.

@@ -125,6 +125,26 @@ func TestLossIsReported(t *testing.T) {
 	})
 }
 
+// TestLostLeaseIsNotUnlockedTwice: a caller whose lease was lost does not release the lease of the next caller of its process.
+func TestLostLeaseIsNotUnlockedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.New(t)
+		l, other := newLocker(t, s, nil), newLocker(t, s, nil)
+		must(t, l.Lock(t.Context(), "x"))
+		s.LoseLease(t, "certmagic:x")
+		must(t, l.Lock(t.Context(), "x"))
+		if err := l.Unlock(t.Context(), "x"); !errors.Is(err, lockkeeper.ErrLost) {
+			t.Errorf("the first Unlock: %v, want ErrLost", err)
+		}
+		must(t, l.RenewLockLease(t.Context(), "x", time.Minute))
+		if got, err := other.TryLock(t.Context(), "x"); got || err != nil {
+			t.Errorf("another process: %t, %v; want false", got, err)
+		}
+		must(t, l.Unlock(t.Context(), "x"))
+		s.RequireFree(t, "certmagic:x")
+	})
+}
+
 func TestWaitEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLocker(t, lockkeepertest.New(t), nil)

@@ -97,10 +97,7 @@ func (o *options) validate() error {
 	case !o.yes && !terminal.Is(os.Stdin):
 		return exit.Usagef("--yes is missing: standard input is not a terminal, so nobody can confirm")
 	}
-	if o.kind != "" {
-		return lookup.CheckKind(o.kind)
-	}
-	return nil
+	return lookup.CheckKind(o.kind)
 }
 
 func (o *options) run(c *cobra.Command, name string) error {

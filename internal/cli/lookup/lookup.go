@@ -51,9 +51,9 @@ func CompleteKinds(c *cobra.Command) {
 	}
 }
 
-// CheckKind returns a usage error if kind is not one.
+// CheckKind returns a usage error if kind is neither one nor "".
 func CheckKind(kind string) error {
-	if !slices.Contains(Kinds(), kind) {
+	if kind != "" && !slices.Contains(Kinds(), kind) {
 		return exit.Usagef("--kind %q is not one of: %s", kind, strings.Join(Kinds(), ", "))
 	}
 	return nil

@@ -58,10 +58,8 @@ func (o *options) run(ctx context.Context, out io.Writer, name string) error {
 	if o.timeout <= 0 {
 		return exit.Usagef("--timeout %v is not positive", o.timeout)
 	}
-	if o.kind != "" {
-		if err := lookup.CheckKind(o.kind); err != nil {
-			return err
-		}
+	if err := lookup.CheckKind(o.kind); err != nil {
+		return err
 	}
 	conn, err := o.Open()
 	if err != nil {

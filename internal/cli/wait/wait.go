@@ -81,10 +81,8 @@ func (o *options) run(c *cobra.Command, name string) error {
 	case o.timeout < 0:
 		return exit.Usagef("--timeout %v is negative", o.timeout)
 	}
-	if o.kind != "" {
-		if err := lookup.CheckKind(o.kind); err != nil {
-			return err
-		}
+	if err := lookup.CheckKind(o.kind); err != nil {
+		return err
 	}
 	conn, err := o.Open()
 	if err != nil {
