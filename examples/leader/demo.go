@@ -4,6 +4,8 @@ package main
 
 import (
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/lockkeeper/lockkeeper/examples/internal/processes"
 )
@@ -39,11 +41,8 @@ func demo(out io.Writer) error {
 	if err := g.Freeze(frozen.Process); err != nil {
 		return err
 	}
-	third, err := g.Until("leads", candidate, processes.NotBy(frozen.Process))
+	third, err := untilLeads(g, processes.All(candidate, processes.NotBy(frozen.Process)), killed.Process, frozen.Process)
 	if err != nil {
-		return err
-	}
-	if _, err := g.Until(third.Process+" leads", processes.By("watch")); err != nil {
 		return err
 	}
 	if err := g.Thaw(frozen.Process); err != nil {
@@ -52,12 +51,25 @@ func demo(out io.Writer) error {
 	if _, err := g.Until("steps down", processes.By(frozen.Process)); err != nil {
 		return err
 	}
-	if err := g.Terminate(third.Process); err != nil { // it releases the lock, so nobody waits for the TTL
+	if err := g.Terminate(third); err != nil { // it releases the lock, so nobody waits for the TTL
 		return err
 	}
-	if _, err := g.Until("leads", processes.By(frozen.Process)); err != nil {
-		return err
-	}
-	_, err = g.Until(frozen.Process+" leads", processes.By("watch"))
+	_, err = untilLeads(g, processes.By(frozen.Process), third)
 	return err
+}
+
+// untilLeads waits until such a candidate leads, and until the watcher says that one leads who is none of the former ones. Either
+// may come first. It returns the leader's name.
+func untilLeads(g *processes.Group, candidate func(processes.Line) bool, former ...string) (string, error) {
+	lines, err := g.UntilAll(
+		processes.All(candidate, processes.Says("leads")),
+		processes.All(processes.By("watch"), func(l processes.Line) bool {
+			name, isLeader := strings.CutSuffix(strings.SplitN(l.Text, ",", 2)[0], " leads")
+			return isLeader && name != "nobody" && !slices.Contains(former, name)
+		}),
+	)
+	if err != nil {
+		return "", err
+	}
+	return lines[0].Process, nil
 }

@@ -85,31 +85,58 @@ func (g *Group) Start(name string, args ...string) error {
 // Until waits until a process prints a line that contains a text and that satisfies all conditions, and returns that line.
 // "(ended)" is the line of a process that has ended.
 func (g *Group) Until(text string, conditions ...func(Line) bool) (Line, error) {
+	lines, err := g.UntilAll(All(append(conditions, Says(text))...))
+	if err != nil {
+		return Line{}, fmt.Errorf("no process printed %q within %v", text, timeout)
+	}
+	return lines[0], nil
+}
+
+// UntilAll waits until there was a line for each condition, in any order, and returns these lines. What several processes print
+// at the same time has no order.
+func (g *Group) UntilAll(conditions ...func(Line) bool) ([]Line, error) {
 	late := time.After(timeout)
-next:
+	found, missing := make([]Line, len(conditions)), len(conditions)
 	for {
 		select {
 		case l := <-g.lines:
 			fmt.Fprintf(g.out, "%-9s %s\n", l.Process+":", l.Text)
-			if !strings.Contains(l.Text, text) {
-				continue
-			}
-			for _, ok := range conditions {
-				if !ok(l) {
-					continue next
+			for i, ok := range conditions {
+				if found[i] == (Line{}) && ok(l) {
+					found[i] = l
+					missing--
 				}
 			}
-			return l, nil
+			if missing == 0 {
+				return found, nil
+			}
 		case <-late:
-			return Line{}, fmt.Errorf("no process printed %q within %v", text, timeout)
+			return nil, fmt.Errorf("%d of %d lines were not printed within %v", missing, len(conditions), timeout)
 		}
 	}
 }
 
-// By is a condition of Until: the line is of this process.
+// All is a condition: the line satisfies all of these.
+func All(conditions ...func(Line) bool) func(Line) bool {
+	return func(l Line) bool {
+		for _, ok := range conditions {
+			if !ok(l) {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// Says is a condition: the line contains a text.
+func Says(text string) func(Line) bool {
+	return func(l Line) bool { return strings.Contains(l.Text, text) }
+}
+
+// By is a condition: the line is of this process.
 func By(process string) func(Line) bool { return func(l Line) bool { return l.Process == process } }
 
-// NotBy is a condition of Until: the line is of another process.
+// NotBy is a condition: the line is of another process.
 func NotBy(process string) func(Line) bool { return func(l Line) bool { return l.Process != process } }
 
 // Kill kills a process, as kill -9 does: it has no time to release anything.
