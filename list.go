@@ -74,6 +74,9 @@ type Inspection struct {
 	Waiters []Waiter // in the order of the queue
 	Fence   uint64   // the last one that was drawn; 0 if it is not known
 	Limits  *Limits  // of a semaphore or rate limit that was used; else nil
+
+	// RunAgainIn is how long a job of package once is not run again, because it has succeeded in this period; else 0.
+	RunAgainIn time.Duration
 }
 
 // Limits are the limits in force of a semaphore or rate limit, and what is used of them.
@@ -83,6 +86,7 @@ type Limits struct {
 	Window        time.Duration // of a rate limit
 	MaxConcurrent int           // of a rate limit with permits that are held; else 0
 	Held          int           // of MaxConcurrent
+	PausedFor     time.Duration // how long a pause of the rate limit still lasts; 0 if there is none
 }
 
 // Inspect returns who holds a lock and who waits for it, of any kind: mutex, fair, rwlock, semaphore, ratelimit, once or redlock. With
@@ -102,5 +106,6 @@ func Inspect(ctx context.Context, k *Keeper, kind, name string) (*Inspection, er
 	}
 	return &Inspection{
 		Kind: kind, Name: name, Holders: newHolders(in.Holders), Waiters: newWaiters(in.Waiters), Fence: in.Fence, Limits: (*Limits)(in.Limits),
+		RunAgainIn: in.RunAgainIn,
 	}, nil
 }

@@ -351,6 +351,28 @@ func TestInspect(t *testing.T) {
 				t.Errorf("%s %s: %+v, %+v", kind, name, in, in.Limits)
 			}
 		}
+		if err := r.Pause(background, time.Hour); err != nil {
+			t.Error(err)
+		}
+		if l := must(lockkeeper.Inspect(background, k, "ratelimit", "x")).Limits; l.PausedFor <= 59*time.Minute || l.PausedFor > time.Hour {
+			t.Errorf("paused for %v of an hour", l.PausedFor)
+		}
+		if err := r.Resume(background); err != nil {
+			t.Error(err)
+		}
+		if l := must(lockkeeper.Inspect(background, k, "ratelimit", "x")).Limits; l.PausedFor != 0 {
+			t.Errorf("paused for %v after the pause", l.PausedFor)
+		}
+		job := must(once.New(k, "x", time.Hour, nil))
+		_ = must(job.Do(background, func(context.Context, uint64) error {
+			if in := must(lockkeeper.Inspect(background, k, "once", "x")); len(in.Holders) != 1 || in.RunAgainIn != 0 {
+				t.Errorf("while it runs: %+v", in)
+			}
+			return nil
+		}))
+		if in := must(lockkeeper.Inspect(background, k, "once", "x")); len(in.Holders) != 0 || in.RunAgainIn <= 59*time.Minute || in.RunAgainIn > time.Hour {
+			t.Errorf("after the success: %+v", in)
+		}
 		for _, kind := range []string{"mutex", "fair", "rwlock", "semaphore", "ratelimit", "redlock", "once"} {
 			if in := must(lockkeeper.Inspect(background, k, kind, "unused")); len(in.Holders)+len(in.Waiters) > 0 || in.Fence != 0 || in.Limits != nil {
 				t.Errorf("%s: %+v", kind, in)

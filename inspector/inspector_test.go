@@ -233,6 +233,8 @@ func TestSentences(t *testing.T) {
 		"Nobody holds it. The first waiter that responds is about to be granted it.":                  {Kind: "fair", Waiters: waiters{{}}},
 		"1 waiter: the first wants 3 permits, and 2 of 10 are free.":                                  {Kind: "semaphore", Limits: &lockkeeper.Limits{Limit: 10, Used: 8}, Waiters: waiters{{Permits: 3}}},
 		"1 waiter: the first wants 1 permit, and 0 of 5 are free. All 2 concurrent calls are in use.": {Kind: "ratelimit", Limits: &lockkeeper.Limits{Limit: 5, Used: 6, MaxConcurrent: 2, Held: 2}, Waiters: waiters{{Permits: 1}}},
+		"2 calls wait for the end of the pause, in 30 s.":                                             {Kind: "ratelimit", Limits: &lockkeeper.Limits{Limit: 5, PausedFor: 30 * time.Second}, Waiters: waiters{{}, {}}},
+		"The job has succeeded. It may be run again in 2 h 00 min.":                                   {Kind: "once", RunAgainIn: 2 * time.Hour},
 		"Nobody waits.":                      {Kind: "ratelimit", Limits: &lockkeeper.Limits{Limit: 5, Used: 6}},
 		"Nobody holds it, and nobody waits.": {Kind: "ratelimit", Limits: &lockkeeper.Limits{Limit: 5}},
 	} {

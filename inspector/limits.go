@@ -40,6 +40,9 @@ func newLimitsView(l *lockkeeper.Limits, history []sample) *limitsView {
 	if l.MaxConcurrent > 0 {
 		v.Held = fmt.Sprintf("%s of %s concurrent calls", number(l.Held), number(l.MaxConcurrent))
 	}
+	if l.PausedFor > 0 {
+		v.Text += ", paused for another " + duration(l.PausedFor)
+	}
 	if l.Limit > 0 {
 		v.Percent = min(100, 100*l.Used/l.Limit)
 	}

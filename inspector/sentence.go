@@ -9,6 +9,8 @@ import (
 // sentence says what a lock is doing, and what its first waiter waits for.
 func sentence(i *lockkeeper.Inspection) string {
 	switch {
+	case i.RunAgainIn > 0:
+		return fmt.Sprintf("The job has succeeded. It may be run again in %s.", duration(i.RunAgainIn))
 	case len(i.Holders)+len(i.Waiters) == 0 && (i.Limits == nil || i.Limits.Used == 0):
 		return "Nobody holds it, and nobody waits."
 	case len(i.Waiters) == 0:
@@ -55,6 +57,9 @@ func rwSentence(i *lockkeeper.Inspection) string {
 
 func limitSentence(i *lockkeeper.Inspection) string {
 	first, l := i.Waiters[0], i.Limits
+	if l.PausedFor > 0 {
+		return fmt.Sprintf("%s for the end of the pause, in %s.", count(len(i.Waiters), "call waits", "calls wait"), duration(l.PausedFor))
+	}
 	wants := count(max(1, first.Permits), "permit", "permits")
 	free := number(max(0, l.Limit-l.Used))
 	text := fmt.Sprintf("%s: the first wants %s, and %s of %s are free.", count(len(i.Waiters), "waiter", "waiters"), wants, free, number(l.Limit))

@@ -16,6 +16,8 @@ type Inspection struct {
 	Waiters []Waiter
 	Fence   uint64
 	Limits  *LimitsInForce // nil: it has none
+
+	RunAgainIn time.Duration
 }
 
 // LimitsInForce are the limits of a semaphore or rate limit at the server, and what is used of them.
@@ -25,6 +27,7 @@ type LimitsInForce struct {
 	Window        time.Duration
 	MaxConcurrent int
 	Held          int
+	PausedFor     time.Duration
 }
 
 // foreignTTL is the ttl of locks that are only looked at: no lease has it.
@@ -52,8 +55,9 @@ func (l *Lock) Inspection(ctx context.Context) (*Inspection, error) {
 	if err != nil {
 		return nil, err
 	}
-	holders = deleteRecords(holders)
-	in := &Inspection{Holders: holders, Waiters: waiters}
+	in := &Inspection{Waiters: waiters}
+	in.Holders, in.RunAgainIn = deleteRecords(holders)
+	holders = in.Holders
 	meta, err := readAgain(ctx, l.e, func() (metadata, error) { return l.readMetadata() })
 	if err != nil {
 		return nil, l.fail(err)
@@ -68,15 +72,17 @@ func (l *Lock) Inspection(ctx context.Context) (*Inspection, error) {
 	return in, nil
 }
 
-// deleteRecords removes what is not a lease but the record of a completed one.
-func deleteRecords(holders []Holder) []Holder {
-	leases := holders[:0]
+// deleteRecords removes what is not a lease but the record of a completed one, and returns how long that lasts.
+func deleteRecords(holders []Holder) (leases []Holder, runAgainIn time.Duration) {
+	leases = holders[:0]
 	for _, h := range holders {
-		if !protocol.IsRecord(h.Token) {
+		if protocol.IsRecord(h.Token) {
+			runAgainIn = h.ExpiresIn
+		} else {
 			leases = append(leases, h)
 		}
 	}
-	return leases
+	return leases, runAgainIn
 }
 
 // metadata is what the server knows of a name besides its leases and its queue.
@@ -116,6 +122,13 @@ func (l *Lock) inForce(ctx context.Context, limits protocol.Limits, holders []Ho
 		return &LimitsInForce{Limit: limits.AtOnce, Used: held}, nil
 	}
 	f := &LimitsInForce{Limit: limits.Window, Used: held, Window: duration(limits.Per)}
+	if limits.PausedUntil > 0 {
+		now, err := readAgain(ctx, l.e, l.serverTime)
+		if err != nil {
+			return nil, err
+		}
+		f.PausedFor = max(duration(limits.PausedUntil-now/1000), 0)
+	}
 	if limits.AtOnce == 0 { // the holders are those whose permits have not returned
 		return f, nil
 	}

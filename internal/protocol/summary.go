@@ -49,13 +49,15 @@ type Limits struct {
 	AtOnce int   // permits that are held
 	Window int   // permits that are taken in any Per
 	Per    int64 // ms
+
+	PausedUntil int64 // ms of the server's clock; 0 if there was no pause
 }
 
 // ParseLimits returns the limits in force from the field of the metadata, which has those of the last caller before them, and a
 // pause after them.
 func ParseLimits(field string) (Limits, bool) {
 	_, inForce, ok := strings.Cut(field, " ")
-	inForce, _, _ = strings.Cut(inForce, " ")
+	inForce, pause, paused := strings.Cut(inForce, " ")
 	atOnce, rest, ok2 := strings.Cut(inForce, ":")
 	window, per, ok3 := strings.Cut(rest, ":")
 	a, err := strconv.Atoi(atOnce)
@@ -64,7 +66,14 @@ func ParseLimits(field string) (Limits, bool) {
 	if !ok || !ok2 || !ok3 || err != nil || err2 != nil || err3 != nil || a < 0 || w < 0 || p < 0 || p > math.MaxInt64/1000 {
 		return Limits{}, false
 	}
-	return Limits{a, w, p}, true
+	l := Limits{AtOnce: a, Window: w, Per: p}
+	if paused {
+		ends, _, _ := strings.Cut(pause, " ")
+		if l.PausedUntil, err = strconv.ParseInt(ends, 10, 64); err != nil || l.PausedUntil < 0 {
+			return Limits{}, false
+		}
+	}
+	return l, true
 }
 
 // Returned is a bound of the scores of takings, at a time in µs: permits with a larger one have returned. See

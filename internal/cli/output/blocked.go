@@ -55,6 +55,8 @@ func blockers(i *lockkeeper.Inspection, n, writersAhead int) string {
 // shortage says which limit has no room for n permits; "" if all have.
 func shortage(l *lockkeeper.Limits, n int) string {
 	switch {
+	case l.PausedFor > 0:
+		return "the pause"
 	case l.Limit-l.Used < n:
 		return fmt.Sprintf("the limit: it needs %d, %d of %d free", n, max(l.Limit-l.Used, 0), l.Limit)
 	case l.MaxConcurrent > 0 && l.MaxConcurrent-l.Held < n:

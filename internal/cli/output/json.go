@@ -60,6 +60,7 @@ type Limits struct {
 	WindowMS      int64 `json:"window_ms,omitempty"`
 	MaxConcurrent int   `json:"max_concurrent,omitempty"`
 	Held          int   `json:"held,omitempty"`
+	PausedForMS   int64 `json:"paused_for_ms,omitempty"`
 }
 
 // Inspection is the state of one lock.
@@ -69,6 +70,8 @@ type Inspection struct {
 	Limits  *Limits  `json:"limits,omitempty"`
 	Holders []Holder `json:"holders"`
 	Waiters []Waiter `json:"waiters"`
+
+	RunAgainInMS int64 `json:"run_again_in_ms,omitempty"` // of a job that has succeeded
 }
 
 // NewLock returns the JSON form of a kind and name.
@@ -88,11 +91,12 @@ func NewEntry(e lockkeeper.Entry) Entry {
 // NewInspection returns the JSON form of i.
 func NewInspection(i *lockkeeper.Inspection) Inspection {
 	r := Inspection{Lock: NewLock(i.Kind, i.Name), Fence: i.Fence, Holders: NewHolders(i.Kind, i.Holders), Waiters: NewWaiters(i.Kind, i.Waiters)}
+	r.RunAgainInMS = i.RunAgainIn.Milliseconds()
 	for n, text := range BlockedBy(i) {
 		r.Waiters[n].BlockedBy = text
 	}
 	if l := i.Limits; l != nil {
-		r.Limits = &Limits{l.Limit, l.Used, l.Window.Milliseconds(), l.MaxConcurrent, l.Held}
+		r.Limits = &Limits{l.Limit, l.Used, l.Window.Milliseconds(), l.MaxConcurrent, l.Held, l.PausedFor.Milliseconds()}
 	}
 	return r
 }

@@ -50,6 +50,24 @@ o       2        2026-11-23 01:02:03Z  1m          1      t
 `,
 		},
 		{
+			lockkeeper.Inspection{
+				Kind: "ratelimit", Name: "api", Limits: &lockkeeper.Limits{Limit: 9, Used: 1, Window: time.Minute, PausedFor: 90 * time.Second},
+				Waiters: []lockkeeper.Waiter{{Token: "t", Keeper: "k", Owner: "o", Alive: true, Permits: 1}},
+			},
+			`ratelimit api: 0 holders, 1 waiter
+permits: 1 of 9 used in 1m, paused for another 1m30s
+
+WAITER  PERMITS  WAITS  ALIVE  BLOCKED BY  TOKEN
+o       1        0ms    yes    the pause   t
+`,
+		},
+		{
+			lockkeeper.Inspection{Kind: "once", Name: "report", RunAgainIn: time.Hour},
+			`once report: 0 holders, 0 waiters
+the job has succeeded; it may be run again in 1h
+`,
+		},
+		{
 			lockkeeper.Inspection{Kind: "mutex", Name: "shared", Holders: []lockkeeper.Holder{{Token: "foreign token", ExpiresIn: -1}}},
 			`mutex shared: 1 holder, 0 waiters
 

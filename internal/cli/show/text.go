@@ -24,7 +24,13 @@ func text(i *lockkeeper.Inspection) string {
 		if l.MaxConcurrent > 0 {
 			fmt.Fprintf(&b, ", %d of %d held", l.Held, l.MaxConcurrent)
 		}
+		if l.PausedFor > 0 {
+			fmt.Fprintf(&b, ", paused for another %s", output.Duration(l.PausedFor))
+		}
 		b.WriteString("\n")
+	}
+	if i.RunAgainIn > 0 {
+		fmt.Fprintf(&b, "the job has succeeded; it may be run again in %s\n", output.Duration(i.RunAgainIn))
 	}
 	b.WriteString(output.HolderTable(i.Kind, i.Holders))
 	b.WriteString(output.WaiterTable(i))
