@@ -16,8 +16,11 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/once"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
+	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
@@ -320,6 +323,146 @@ func TestBreakRetained(t *testing.T) {
 		isBroken(t, lease.Err(), lockkeeper.ErrLost)
 	}
 	must(must(rwlock.New(ops.Keeper, "x", nil)).TryLock(background))
+}
+
+// TestBreakRetainedMutex checks that a lease that a process retains between its turns ends, whether a turn is in progress or not.
+func TestBreakRetainedMutex(t *testing.T) {
+	s := miniredis.RunT(t)
+	s.ClockTTL(true)
+	client := func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: s.Addr()}) }
+	ops, l := newLooker(t, client(), nil), newLooker(t, client(), nil)
+	m := must(mutex.New(l.Keeper, "x", &mutex.Options{Retain: true}))
+	other := must(mutex.New(ops.Keeper, "x", nil))
+	var turn *lockkeeper.Lease
+	l.eventually(func() bool { // until two turns share a lease
+		first := must(m.Lock(background))
+		if err := first.Release(background); err != nil {
+			t.Fatal(err)
+		}
+		turn = must(m.Lock(background))
+		shared := turn.Token() == first.Token()
+		if !shared {
+			_ = turn.Release(background)
+		}
+		return shared
+	})
+	must(lockkeeper.Break(background, ops.Keeper, "mutex", "x", withToken(turn.Token())))
+	<-turn.Done()
+	isBroken(t, turn.Err(), lockkeeper.ErrLost)
+	theirs := must(other.TryLock(background))
+	if _, err := m.TryLock(background); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+		t.Errorf("a turn in a lease that was broken: %v", err)
+	}
+	_ = theirs.Release(background)
+
+	_ = turn.Release(background)
+	var token string
+	l.eventually(func() bool { // until a lease outlives its turn
+		lease := must(m.Lock(background))
+		_ = lease.Release(background)
+		holders := must(lockkeeper.Inspect(background, ops.Keeper, "mutex", "x")).Holders
+		if len(holders) == 1 {
+			token = holders[0].Token
+		}
+		return len(holders) == 1
+	})
+	if b := must(lockkeeper.Break(background, ops.Keeper, "mutex", "x", withToken(token))); len(b.Holders) != 1 {
+		t.Errorf("%+v", b)
+	}
+	ops.eventually(func() bool { // the process learns of it, and does not grant turns any more
+		theirs, err := other.TryLock(background)
+		if err == nil {
+			_ = theirs.Release(background)
+			lease := must(m.Lock(background))
+			defer func() { _ = lease.Release(background) }()
+			return lease.Token() != token
+		}
+		return false
+	})
+}
+
+// TestBreakRedlock checks that a redlock is lost when it is broken on a majority of its servers, and not on one alone.
+func TestBreakRedlock(t *testing.T) {
+	var ks, ops []*lockkeeper.Keeper
+	for range 3 {
+		s := miniredis.RunT(t)
+		s.ClockTTL(true)
+		for _, list := range []*[]*lockkeeper.Keeper{&ks, &ops} {
+			rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
+			k := must(lockkeeper.New(rdb, nil))
+			t.Cleanup(func() { _, _ = k.Close(), rdb.Close() })
+			*list = append(*list, k)
+		}
+	}
+	lock := must(redlock.New(ks, "x", &redlock.Options{TTL: time.Second}))
+	lease := must(lock.Lock(background))
+	must(lockkeeper.Break(background, ops[0], "redlock", "x", withToken(lease.Token())))
+	if err := lease.Extend(background, 2*time.Second); err != nil {
+		t.Errorf("broken on one of three servers: %v", err)
+	}
+	must(lockkeeper.Break(background, ops[1], "redlock", "x", withToken(lease.Token())))
+	if b := must(lockkeeper.Break(background, ops[2], "redlock", "x", withToken(lease.Token()))); len(b.Holders) != 1 {
+		t.Errorf("%+v", b)
+	}
+	<-lease.Done()
+	if err := lease.Err(); !errors.Is(err, lockkeeper.ErrLost) {
+		t.Error(err)
+	}
+	if err := must(must(redlock.New(ops, "x", nil)).TryLock(background)).Release(background); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBreakOnce checks that a job whose lease is broken is not recorded as done.
+func TestBreakOnce(t *testing.T) {
+	s := miniredis.RunT(t)
+	s.ClockTTL(true)
+	client := func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: s.Addr()}) }
+	ops, l := newLooker(t, client(), nil), newLooker(t, client(), nil)
+	job := must(once.New(l.Keeper, "x", time.Hour, &once.Options{TTL: time.Second}))
+	_, err := job.Do(background, func(ctx context.Context, _ uint64) error {
+		b := must(lockkeeper.Break(background, ops.Keeper, "once", "x", all))
+		if len(b.Holders) != 1 {
+			t.Errorf("%+v", b)
+		}
+		<-ctx.Done()
+		return nil
+	})
+	if !errors.Is(err, lockkeeper.ErrLost) {
+		t.Errorf("%v, want ErrLost", err)
+	}
+	if r := must(job.Status(background)); r.Outcome != once.None {
+		t.Errorf("after the break: %+v", r)
+	}
+}
+
+// TestBreakDuringExtend checks that a lease is lost whether the break comes before an Extend, after it, or between its request and
+// the answer.
+func TestBreakDuringExtend(t *testing.T) {
+	for _, p := range breakable {
+		t.Run(p.kind, func(t *testing.T) {
+			onServer(t, func(t *testing.T, s *lockkeepertest.Server) {
+				k, ops := s.Keeper(t, nil), s.Keeper(t, nil)
+				lock := must(p.open(k, time.Second))
+				for range 50 {
+					lease := must(lock.TryLock(background))
+					extended := make(chan error)
+					go func() { extended <- lease.Extend(background, 2*time.Second) }()
+					must(lockkeeper.Break(background, ops, p.kind, "x", withToken(lease.Token())))
+					if err := <-extended; err != nil && !errors.Is(err, lockkeeper.ErrLost) {
+						t.Errorf("Extend: %v", err)
+					}
+					<-lease.Done()
+					if err := lease.Err(); !errors.Is(err, lockkeeper.ErrLost) {
+						t.Error(err)
+					}
+					if held := must(lockkeeper.Inspect(background, ops, p.kind, "x")).Holders; p.kind != "ratelimit" && len(held) != 0 {
+						t.Errorf("held after the break: %+v", held)
+					}
+				}
+			})
+		})
+	}
 }
 
 // TestBreakForeign checks that the key of another library is deleted, and that takings by the clock are not ended.
