@@ -18,12 +18,21 @@ var verdicts = []string{
 	"ok: at most 8 calls in any 0.6 s and 3 at once; the permit of the killed caller was free again after ",
 }
 
-// A machine that is too slow makes the demo end with code 2, not with 1.
+// A machine that is too slow makes the demo end with code 2, not with 1. Then it is repeated, a few times.
 func TestDemoPrintsAFewLinesAndEachVerdict(t *testing.T) {
 	t.Parallel()
-	c := command(t, "demo")
-	start := time.Now()
-	c.ends(0)
+	var c *testCommand
+	var start time.Time
+	for attempt := 1; ; attempt++ {
+		c, start = command(t, "demo"), time.Now()
+		c.starts()
+		if err := c.Wait(); err == nil {
+			break
+		}
+		if code := c.ProcessState.ExitCode(); code != 2 || attempt == 4 {
+			t.Fatalf("attempt %d: exit code %d:\n%s%s", attempt, code, c.out.String(), c.err.String())
+		}
+	}
 	if d := time.Since(start); d > time.Minute {
 		t.Errorf("the demo took %v", d)
 	}

@@ -99,7 +99,8 @@ func (q *queue) handle(w *worker, e event, stopping bool) {
 	waiting := q.waiting()
 	if last != nil {
 		q.recover(last, w)
-	} else if q.next != "" && q.next != w.id && !stopping { // workers that are stopped leave the queue
+	} else if q.next != "" && q.next != w.id && !stopping && len(waiting) > 0 && waiting[0] == q.next {
+		// A waiter that the machine paused has lost its place, and is no longer the first one. Workers that are stopped leave the queue.
 		q.outOfOrder++
 		q.printf("%s acquired the lock out of order: %s was first in the queue", w.id, q.next)
 	}

@@ -379,7 +379,8 @@ func (w *World) refusesWait(atOnce, attempt int) bool {
 	p.Net.ResetCount()
 	_, err := s.Acquire(ctx, 2)
 	cancel()
-	if w.Real && attempt < 5 && errors.Is(err, lockkeeper.ErrUnavailable) {
+	tooLate := errors.Is(err, lockkeeper.ErrUnavailable) || !errors.Is(err, lockkeeper.ErrNotAcquired) && errors.Is(err, context.DeadlineExceeded)
+	if w.Real && attempt < 5 && tooLate { // ctx has ended before the answer, or before the request
 		return false
 	}
 	w.checkError(err, lockkeeper.ErrNotAcquired)
@@ -475,7 +476,7 @@ func (w *World) grantTime(g grant) time.Time { return time.UnixMicro(int64(g.fen
 func cancelAtPermitReturn(w *World) {
 	d, turns := 50*time.Millisecond, 20
 	if w.Real { // long enough that the next one asks before the permit has returned
-		d, turns = 400*time.Millisecond, 5
+		d, turns = 1500*time.Millisecond, 4
 	}
 	p := w.Process()
 	probe := w.Process().limiter(1, d, 0)
