@@ -9,7 +9,7 @@ import (
 
 // TestDocumentedCodeIsTested: the code in docs/migration.md is that of package after.
 func TestDocumentedCodeIsTested(t *testing.T) {
-	code, err := os.ReadFile("after/ledger.go")
+	code, err := os.ReadFile("after/stock.go")
 	must(t, err)
 	page, err := os.ReadFile("../../docs/migration.md")
 	must(t, err)

@@ -1,0 +1,291 @@
+// Package migration tests a service before and after its move from redsync to Lockkeeper, and both side by side.
+package migration
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/examples/migration/after"
+	"github.com/lockkeeper/lockkeeper/examples/migration/before"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/redis/go-redis/v9"
+)
+
+type stock interface {
+	http.Handler
+	Reserve(ctx context.Context, sku string, n int) error
+	Move(ctx context.Context, from, to string, n int) error
+	Left(ctx context.Context, sku string) (int, error)
+	Stocktake(ctx context.Context, count func(context.Context) error) error
+	Hold(ctx context.Context, sku string, d time.Duration) (ticket string, err error)
+	Finish(ctx context.Context, sku, ticket string) error
+	Holder(ctx context.Context, sku string) (string, error)
+	Close() error
+}
+
+type version struct {
+	name              string
+	open              func(host string, rdb *redis.Client, expiry time.Duration) (stock, error)
+	busy, lost, short error
+}
+
+var (
+	old = version{"before", func(host string, rdb *redis.Client, expiry time.Duration) (stock, error) {
+		return before.New(host, rdb, expiry)
+	}, before.ErrBusy, before.ErrLockLost, before.ErrShort}
+	new = version{"after", func(host string, rdb *redis.Client, expiry time.Duration) (stock, error) {
+		return after.New(host, rdb, expiry)
+	}, after.ErrBusy, after.ErrLockLost, after.ErrShort}
+)
+
+// expiry is short, so that the tests can wait for it, and long enough for a busy machine.
+const expiry = time.Second
+
+// process is one process of the service.
+type process struct {
+	version
+	stock
+}
+
+func (v version) start(t *testing.T, s *redistest.Server, host string) process {
+	t.Helper()
+	p, err := v.open(host, s.Client(), expiry)
+	must(t, err)
+	t.Cleanup(func() { _ = p.Close() })
+	return process{v, p}
+}
+
+// each runs a test of one process of each version.
+func each(t *testing.T, run func(t *testing.T, s *redistest.Server, p process)) {
+	for _, v := range []version{old, new} {
+		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			run(t, s, v.start(t, s, "web-1"))
+		})
+	}
+}
+
+// pairs runs a test of two processes: of the same version, and of both, as during the migration.
+func pairs(t *testing.T, run func(t *testing.T, rdb *redis.Client, first, second process)) {
+	for _, p := range [][2]version{{old, old}, {new, new}, {old, new}, {new, old}} {
+		t.Run(p[0].name+"_and_"+p[1].name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			run(t, s.Client(), p[0].start(t, s, "web-1"), p[1].start(t, s, "web-2"))
+		})
+	}
+}
+
+func TestNoReservationIsLost(t *testing.T) {
+	const callers, turns = 4, 10
+	pairs(t, func(t *testing.T, rdb *redis.Client, first, second process) {
+		must(t, rdb.Set(t.Context(), "stock:pen", 2*callers*turns+5, 0).Err())
+		var wg sync.WaitGroup
+		for _, p := range []process{first, second} {
+			for range callers {
+				wg.Go(func() {
+					for reserved := 0; reserved < turns && t.Context().Err() == nil; {
+						switch err := p.Reserve(t.Context(), "pen", 1); {
+						case err == nil:
+							reserved++
+						case !errors.Is(err, p.busy):
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+		}
+		wg.Wait()
+		want(t, first, "pen", 5)
+		if err := second.Reserve(t.Context(), "pen", 6); !errors.Is(err, second.short) {
+			t.Errorf("Reserve of more than are left: %v, want %v", err, second.short)
+		}
+	})
+}
+
+func TestMovesInBothDirections(t *testing.T) {
+	pairs(t, func(t *testing.T, rdb *redis.Client, first, second process) {
+		must(t, rdb.MSet(t.Context(), "stock:ink", 50, "stock:pen", 50).Err())
+		var wg sync.WaitGroup
+		move := func(p process, from, to string) {
+			for range 10 {
+				for {
+					err := p.Move(t.Context(), from, to, 2)
+					if err == nil {
+						break
+					}
+					if !errors.Is(err, p.busy) {
+						t.Error(err)
+						return
+					}
+				}
+			}
+		}
+		wg.Go(func() { move(first, "ink", "pen") })
+		wg.Go(func() { move(second, "pen", "ink") })
+		wg.Wait()
+		want(t, first, "ink", 50)
+		want(t, first, "pen", 50)
+	})
+}
+
+func TestHeldItemIsAConflict(t *testing.T) {
+	pairs(t, func(t *testing.T, rdb *redis.Client, first, second process) {
+		must(t, rdb.Set(t.Context(), "stock:pen", 1, 0).Err())
+		ticket, err := first.Hold(t.Context(), "pen", time.Minute)
+		must(t, err)
+		request := func() *httptest.ResponseRecorder {
+			w := httptest.NewRecorder()
+			second.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/?sku=pen&n=1", nil))
+			return w
+		}
+		start := time.Now()
+		if w := request(); w.Code != http.StatusConflict || w.Header().Get("Retry-After") != "1" {
+			t.Errorf("answer %d %s while the item is held, want 409", w.Code, w.Body)
+		}
+		if waited := time.Since(start); waited < 800*time.Millisecond || waited > 10*time.Second {
+			t.Errorf("waited %v, want about a second", waited)
+		}
+		must(t, second.Finish(t.Context(), "pen", ticket))
+		if w := request(); w.Code != http.StatusOK {
+			t.Errorf("answer %d %s after the hold, want 200", w.Code, w.Body)
+		}
+		if err := second.Finish(t.Context(), "pen", ticket); !errors.Is(err, second.lost) {
+			t.Errorf("second Finish: %v, want %v", err, second.lost)
+		}
+	})
+}
+
+func TestHoldOutlivesItsProcess(t *testing.T) {
+	pairs(t, func(t *testing.T, _ *redis.Client, first, second process) {
+		ticket, err := first.Hold(t.Context(), "pen", time.Minute)
+		must(t, err)
+		must(t, first.Close())
+		if _, err := second.Hold(t.Context(), "pen", time.Minute); !errors.Is(err, second.busy) {
+			t.Errorf("Hold by another process: %v, want %v", err, second.busy)
+		}
+		must(t, second.Finish(t.Context(), "pen", ticket))
+	})
+}
+
+func TestCallerWhoGivesUpStopsWaiting(t *testing.T) {
+	pairs(t, func(t *testing.T, _ *redis.Client, first, second process) {
+		_, err := first.Hold(t.Context(), "pen", time.Minute)
+		must(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		if err := second.Reserve(ctx, "pen", 1); !errors.Is(err, second.busy) {
+			t.Errorf("Reserve: %v, want %v", err, second.busy)
+		}
+		if waited := time.Since(start); waited > 900*time.Millisecond {
+			t.Errorf("waited %v, want 200 ms", waited)
+		}
+	})
+}
+
+func TestStocktakeLongerThanTheExpiry(t *testing.T) {
+	pairs(t, func(t *testing.T, rdb *redis.Client, first, second process) {
+		must(t, first.Stocktake(t.Context(), func(ctx context.Context) error {
+			for end := time.Now().Add(5 * expiry / 2); time.Now().Before(end); time.Sleep(expiry / 10) {
+				if err := second.Stocktake(ctx, func(context.Context) error { return nil }); !errors.Is(err, second.busy) {
+					t.Errorf("second stocktake: %v, want %v", err, second.busy)
+				}
+			}
+			return ctx.Err()
+		}))
+		failure := errors.New("failed")
+		if err := second.Stocktake(t.Context(), func(context.Context) error { return failure }); !errors.Is(err, failure) {
+			t.Errorf("stocktake: %v, want %v", err, failure)
+		}
+		if n, err := rdb.Exists(t.Context(), "lock:stocktake").Result(); n != 0 || err != nil {
+			t.Errorf("%d keys, %v, after the stocktake", n, err)
+		}
+	})
+}
+
+func TestStocktakeLosesItsLock(t *testing.T) {
+	each(t, func(t *testing.T, s *redistest.Server, p process) {
+		rdb := s.Client()
+		err := p.Stocktake(t.Context(), func(ctx context.Context) error {
+			must(t, rdb.Set(t.Context(), "lock:stocktake", "another", 0).Err())
+			select {
+			case <-ctx.Done():
+			case <-time.After(10 * expiry):
+				t.Error("the context does not end")
+			}
+			return nil
+		})
+		if !errors.Is(err, p.lost) {
+			t.Errorf("stocktake: %v, want %v", err, p.lost)
+		}
+		if v, err := rdb.Get(t.Context(), "lock:stocktake").Result(); v != "another" || err != nil {
+			t.Errorf("the other holder's key has the value %q, %v", v, err)
+		}
+	})
+}
+
+// TestDeletedKey: WithSetNXOnExtend takes the lock again, Lockkeeper reports the loss.
+func TestDeletedKey(t *testing.T) {
+	each(t, func(t *testing.T, s *redistest.Server, p process) {
+		rdb := s.Client()
+		err := p.Stocktake(t.Context(), func(ctx context.Context) error {
+			must(t, rdb.Del(t.Context(), "lock:stocktake").Err())
+			select {
+			case <-ctx.Done():
+			case <-time.After(2 * expiry):
+			}
+			return nil
+		})
+		if p.name == old.name {
+			must(t, err)
+		} else if !errors.Is(err, p.lost) {
+			t.Errorf("stocktake: %v, want %v", err, p.lost)
+		}
+	})
+}
+
+func TestServerIsDown(t *testing.T) {
+	each(t, func(t *testing.T, s *redistest.Server, p process) {
+		s.Kill()
+		err := p.Stocktake(t.Context(), func(context.Context) error { return nil })
+		if err == nil || errors.Is(err, p.busy) || errors.Is(err, p.lost) {
+			t.Errorf("stocktake: %v, want another error", err)
+		}
+	})
+}
+
+func TestHolder(t *testing.T) {
+	each(t, func(t *testing.T, _ *redistest.Server, p process) {
+		ticket, err := p.Hold(t.Context(), "pen", time.Minute)
+		must(t, err)
+		if h, err := p.Holder(t.Context(), "pen"); h != "web-1" || err != nil {
+			t.Errorf("holder %q, %v, want web-1", h, err)
+		}
+		must(t, p.Finish(t.Context(), "pen", ticket))
+		if h, err := p.Holder(t.Context(), "pen"); h != "" || err != nil {
+			t.Errorf("holder %q, %v, want nobody", h, err)
+		}
+	})
+}
+
+func want(t *testing.T, p process, sku string, n int) {
+	t.Helper()
+	if left, err := p.Left(t.Context(), sku); left != n || err != nil {
+		t.Errorf("%d of %s are left, %v, want %d", left, sku, err, n)
+	}
+}
+
+func must(t *testing.T, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
+}
