@@ -15,12 +15,13 @@ var (
 	// ErrNotAcquired means that the lock is held elsewhere, or others are queued before the caller. If ctx ended the wait,
 	// errors.Is also matches ctx.Err().
 	//
-	// The server has said so recently: in reply to this TryLock or, if ctx ended the wait, at most two HeartbeatIntervals ago
-	// with no request unanswered for 100 ms or more since. (Shortly before a deadline one more request is sent if the last
-	// answer is older than a quarter of the interval.) So Redis was working, unless it stopped answering since then. A caller
-	// that is granted the lock just as ctx ends gets this error, too. Nothing is held, and nothing remains at the server after
-	// one more round trip. A later call may succeed. Who held the lock is not in the error, since the server's reply does not
-	// have it: call Holder or Holders of the lock.
+	// Nothing is held, and nothing remains at the server after one more round trip. A later call may succeed. A caller whose
+	// grant arrives just as ctx ends gets this error, too. The error does not say who holds the lock, since the server's reply
+	// does not: call Holder or Holders of the lock.
+	//
+	// The error means that Redis was working: it is the server's reply to this TryLock or, if ctx ended the wait, the server has
+	// answered at most two HeartbeatIntervals ago, and no request sent since has been unanswered for 100 ms or more. (Shortly
+	// before a deadline one more request is sent if the last answer is older than a quarter of the interval.)
 	ErrNotAcquired = engine.ErrNotAcquired
 
 	// ErrUnavailable means that Redis did not answer, or answered that it cannot serve requests at present, so it is not known
@@ -28,9 +29,9 @@ var (
 	// until ctx ended, or one of the replies LOADING, BUSY, READONLY, MASTERDOWN, CLUSTERDOWN, NOREPLICAS, TRYAGAIN and "max
 	// number of clients reached". With redlock it means that no majority of the servers answered.
 	//
-	// Lockkeeper retries after these errors until ctx ends or the keeper's RetryPolicy gives up, so calling again helps once
-	// the outage is over. If a failed acquisition may have been granted, it is released in the background. A failed Extend or
-	// Release may have run or may still run. The error of a lease that was lost because renewals were not answered matches
+	// Lockkeeper itself retries after these errors until ctx ends or the keeper's RetryPolicy gives up, so calling again helps
+	// once the outage is over. If a failed acquisition may have been granted, it is released in the background. A failed Extend
+	// or Release may have run or may still run. The error of a lease that was lost because renewals were not answered matches
 	// both ErrLost and ErrUnavailable.
 	//
 	// Other error replies are returned unchanged and at once, and match none of the errors here, because they require
@@ -52,9 +53,9 @@ var (
 	ErrInvalid = engine.ErrInvalid
 )
 
-// NotAcknowledgedError is returned by a call that was granted its lease if replicas have not acknowledged the grant within
-// Options.ReplicaAck.Timeout. Find it with errors.As. The grant is undone, at the latest after one more round trip, so
-// nothing is held.
+// NotAcknowledgedError is the error of a call that the primary granted its lease, but too few replicas acknowledged within
+// Options.ReplicaAck.Timeout. Find it with errors.As. The grant is undone, at the latest after one more round trip, so nothing
+// is held.
 //
 // It does not match ErrNotAcquired, since the lock is not held elsewhere. A later call may succeed once the replicas are
 // connected again.

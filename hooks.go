@@ -13,45 +13,45 @@ import (
 type Hooks struct {
 	// AcquireStart is called when a call such as Lock or TryLock starts.
 	AcquireStart func(Event)
-	// AcquireDone is called before it returns, after Duration, with Err or with the lease of Token and Fence. Permits of a rate limit
-	// that were taken without a lease have no Token.
+	// AcquireDone is called before such a call returns. Duration is how long the call took. Err is its error; without one, Token
+	// and Fence are those of the lease. Permits of a rate limit that were taken without a lease have no Token.
 	AcquireDone func(Event)
 	// Queued is called when a request was queued behind Position others. For the first request of a name in this keeper it is
-	// called again when a heartbeat returns another position; no command is sent for that.
+	// called again when a heartbeat reports another position; the hook causes no command of its own.
 	Queued func(Event)
-	// WakeupReceived is called when a message granted the lease of Token and Fence.
+	// WakeupReceived is called when a waiting request learned by a message that it was granted the lease with Token and Fence.
 	WakeupReceived func(Event)
 	// WakeupLost is called when a message that the server has sent was not received. The subscription is replaced. Waiters
 	// are delayed by at most one HeartbeatInterval. The event is not about one lock: all fields but Context are zero.
 	WakeupLost func(Event)
-	// Renewed is called when a lease, held for Duration so far, was renewed.
+	// Renewed is called when a lease was renewed. Duration is the time since the grant.
 	Renewed func(Event)
-	// Lost is called once when a lease was lost, after Duration. Err is the reason.
+	// Lost is called once when a lease was lost. Duration is the time since the grant, and Err the reason.
 	Lost func(Event)
-	// Released is called when a lease was released, after Duration.
+	// Released is called when a lease was released. Duration is the time since the grant.
 	Released func(Event)
 	// LimitChanged is called when a request of this keeper, or SetLimit, made Limit the limit in force of a semaphore or rate
-	// limit, and the limit or its other settings (the window, the permits at once) were different before. Token is that of
-	// the request. The event is not reliable if an answer was lost: a SetLimit that was retried always causes it, a request
-	// whose first answer was lost never does.
+	// limit, and the limit or its other settings (the window, MaxConcurrent) were different before. Token is that of the
+	// request. The hook is not reliable if an answer was lost: a SetLimit that was retried always causes it, a request whose
+	// first answer was lost never does.
 	LimitChanged func(Event)
-	// Recalled is called when a lease that the process retained (Retain in the Options of rwlock and mutex) was given back because
-	// somebody else asked for the lock, Duration after it was known. For such a lease Renewed, and Lost if it is lost, are called
-	// once, however many callers share it; Released is called for each of them.
+	// Recalled is called when a lease that the process retained (Retain in the Options of rwlock and mutex) was released because
+	// somebody else asked for the lock. Duration is the time since the process learned of that. For a retained lease Renewed,
+	// and Lost if it is lost, are called once, however many callers share it; Released is called for each of them.
 	Recalled func(Event)
-	// Leaked is called, at some time after it happened, when no reference is left to a Lease that was neither released nor lost,
-	// after Duration. It is renewed until the keeper is closed or MaxLifetime is over, so others are kept out: the caller forgot
-	// to release it. It is not released by itself, since contexts of the lease may be in use elsewhere; while one of them is
-	// referenced, so is the Lease. A warning is logged as well. Leases with NoRenewal, and those granted inside the process
-	// (Retain), are not reported.
+	// Leaked is called when the garbage collector finds that no reference is left to a Lease that was neither released nor lost:
+	// the caller forgot to release it. Duration is the time since the grant. The lease is still renewed, until the keeper is
+	// closed or MaxLifetime is over, so others are kept out. It is not released, because what it protects may still be in use.
+	// While a context of the lease is referenced, so is the Lease. A warning is logged as well. Leases with NoRenewal, and those
+	// granted inside the process (Retain) are not reported.
 	Leaked func(Event)
 }
 
 // Event is the argument of a hook. Fields that do not apply are zero.
 type Event struct {
-	// Context is that of the call which the event is about, such as Lock, also in the later events of the lease that it acquired:
-	// it may have ended by then. It carries the caller's trace. Of an event that is not about one call it is
-	// context.Background().
+	// Context is the context of the call that the event is about, such as Lock, and carries the caller's trace. Later events of
+	// the lease that the call acquired have the same context, which may have ended by then. An event that is not about one call
+	// has context.Background().
 	Context context.Context
 
 	// Request numbers the calls of a keeper. All events of a call and of the lease that it acquired have the same number.
@@ -65,8 +65,8 @@ type Event struct {
 	Duration time.Duration // of the wait, or since the grant
 	Position int           // the number of requests ahead in the queue
 	Limit    int           // the limit in force
-	Err      error
-	Local    bool // the lease was granted inside the process, without asking the server
+	Err      error         // why the call failed or the lease was lost
+	Local    bool          // the lease was granted inside the process, without asking the server
 }
 
 // observer returns a function that calls the hook of an event, or nil if no hook is set.

@@ -33,11 +33,12 @@ func (l *Lease) Token() string {
 	return l.handle.Token()
 }
 
-// Fence returns the fencing token: a number larger than the fence of every earlier lease of this name. This holds even
-// after the server has lost its data, unless its clock was set back at the same time. It does not change during the life
-// of the lease. Leases that a process grants inside by one that it retains (Retain in the Options of mutex and rwlock) have the
-// fence of that one. A store that remembers the largest fence it has seen, at reads and writes, and refuses smaller ones, is
-// protected from holders that have lost the lock without knowing it yet.
+// Fence returns the fencing token: a number larger than the fence of every earlier lease of this name. This holds even after
+// the server has lost its data, unless its clock was set back at the same time. It does not change during the life of the
+// lease. The turns of one retained lease (Retain in the Options of mutex and rwlock) share its fence.
+//
+// A store that remembers the largest fence that it has seen, in reads and writes, and refuses smaller ones, is protected from
+// holders that have lost the lock without knowing it yet.
 // (https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html)
 func (l *Lease) Fence() uint64 {
 	if l == nil {
@@ -47,8 +48,8 @@ func (l *Lease) Fence() uint64 {
 }
 
 // Deadline returns when the lease is lost if no renewal succeeds until then. Compare it with time.Now; its monotonic clock
-// reading is what counts. The server ends the lease later than this. If the lease was granted after a wait in a queue, the
-// deadline can be sooner than TTL from the grant until the first renewal.
+// reading is what counts. The server ends the lease later than this. Until its first renewal, a lease that was granted after a
+// wait in a queue can have a deadline sooner than the whole TTL from the grant.
 func (l *Lease) Deadline() time.Time {
 	if l == nil {
 		return time.Time{}
@@ -96,8 +97,9 @@ func (l *Lease) Context(parent context.Context) context.Context {
 	return engine.ContextFor(l.handle, parent, l)
 }
 
-// LeaseFromContext returns the lease whose Context method, or whose Do call, returned ctx or one that ctx was derived from; if
-// there are several, the innermost. It returns nil if there is none.
+// LeaseFromContext returns the lease that ctx belongs to: ctx, or a context that it was derived from, was returned by
+// [Lease.Context] or passed to a function by Do. If there are several such leases, it returns the innermost; if there is none,
+// it returns nil, whose methods may be called.
 func LeaseFromContext(ctx context.Context) *Lease {
 	user, h := engine.LeaseOf(ctx)
 	if l, ok := user.(*Lease); ok {
@@ -113,10 +115,10 @@ func LeaseFromContext(ctx context.Context) *Lease {
 // request the same ttl from then on. Extend blocks until the server has answered, until ctx ends, or until the retry
 // policy gives up. If another Extend of the lease is in progress, it waits for that one first.
 //
-// The error matches ErrLost or ErrReleased if the lease has ended; Extend never acquires it again. It matches ErrInvalid
-// if ttl is out of range or exceeds what is left of MaxLifetime. After any other error the lease is still held, but if the
-// request may have reached the server, its deadline is not later than the request would have set it. While Extend is in
-// progress the deadline is at most ttl from the call: if the answer does not arrive by then, the lease is lost.
+// The error matches ErrLost or ErrReleased if the lease has ended; Extend never acquires it again. It matches ErrInvalid if ttl
+// is out of range or exceeds what is left of MaxLifetime. After any other error the lease is still held; if the request may
+// have reached the server, the deadline is then no later than the request would have set it. While Extend is in progress the
+// deadline is at most ttl from the call: if the answer does not arrive by then, the lease is lost.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if l == nil {
 		return ErrReleased
@@ -131,9 +133,9 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 // and waits for the answer for at most a second, so it can be deferred with the context of the work. If there was no
 // answer, the release is retried in the background until there is one or the lease has expired.
 //
-// Releasing a lease again, or a nil lease, does nothing and returns nil. The error matches ErrLost if the lease was lost
-// before the call: what it protected may have been accessed by another holder. Any other error means that the server has
-// not confirmed the release yet.
+// Releasing a lease again, or a nil lease, does nothing and returns nil. The error matches ErrLost if the lease was lost before
+// the call: another holder may have used what it protected. Any other error means that the server has not confirmed the release
+// yet. The lease has ended for this process in any case.
 func (l *Lease) Release(ctx context.Context) error {
 	if l == nil {
 		return nil

@@ -33,29 +33,30 @@ type ListOptions struct {
 	// Batch is the number of keys that the server looks at in one step. Default 500.
 	Batch int
 
-	// Progress, if set, is called after each step with the number of keys that were looked at so far, and about how many there are.
-	// At the end the two are equal. It needs the command DBSIZE.
+	// Progress, if set, is called after each step with the number of keys that were looked at so far, and the approximate number
+	// of all keys. At the end the two are equal. It needs the command DBSIZE.
 	Progress func(scanned, total int64)
 }
 
-// List returns an iterator over the locks under the keeper's prefix that are held or waited for, in no order. Nothing is sent before
-// the loop begins. The loop ends after the first error, of which the Entry is zero.
+// List returns an iterator over the locks under the keeper's prefix that are held or waited for, in no particular order.
+// Nothing is sent before the loop begins. An error is yielded with a zero Entry, and ends the loop.
 //
-// It finds them by SCAN, on a Cluster at every primary, and looks them up by a few reads for each name. After each answer it pauses for
-// as long as that took. So it takes half of one CPU of the server at most; docs/operations.md has figures. Its memory does not depend
-// on the number of locks. During the loop it occupies one connection of the client's main pool for each primary.
+// It finds them by SCAN, on a Cluster at every primary, and looks them up by a few reads for each name. After each answer it
+// pauses for as long as that took. So it uses at most half of one CPU of the server; docs/operations.md has figures. The memory
+// it needs does not depend on the number of locks. During the loop it occupies one connection of the client's main pool for
+// each primary.
 //
 // Each entry is read at a time of its own. A lock that is held or waited for during the whole loop is listed, unless it changes
-// between these just as its keys are looked at, or a Cluster moves its slot meanwhile. Others may be listed or not. A lock may be
-// listed twice.
+// from one to the other just as its keys are read, or a Cluster moves its slot meanwhile. Others may be listed or not. A lock
+// may be listed twice.
 //
 // At each of its servers, a redlock is listed as a mutex, because it has the same keys. So is any string under the prefix, as Holder
 // of a mutex reports it: another library's lock, but also a value of the application, which with NoPrefix can be many. A key of any
 // other type that is not a lock's is skipped.
 //
-// The errors match those of Holders: ErrUnavailable, ErrClosed, ctx.Err(), ErrInvalid for an option. A connection that breaks ends the
-// loop with ErrUnavailable, since another server could not continue it; call List again. The user needs the commands that
-// docs/operations.md lists.
+// The errors match those of Holders: ErrUnavailable, ErrClosed, ctx.Err(), ErrInvalid for an option. A connection that breaks
+// ends the loop with ErrUnavailable, since another server could not continue it; call List again. The Redis user needs
+// permission for the commands that docs/operations.md lists.
 func List(ctx context.Context, k *Keeper, opts *ListOptions) iter.Seq2[Entry, error] {
 	var o engine.ListOptions
 	if opts != nil {

@@ -11,18 +11,19 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 )
 
-// LockAll acquires several locks, of any kinds and keepers, all or none of them. It acquires one after the other in the order of
-// their Redis keys, whatever the order of the arguments, so that calls of LockAll cannot wait for each other in a circle. That
-// does not hold for code that holds a lock already when it calls LockAll, or acquires another one under it.
+// LockAll acquires several locks, of any kinds and keepers, all or none of them. It acquires one after the other in the order
+// of their Redis keys, whatever the order of the arguments, so that concurrent calls of LockAll cannot deadlock. They can if a
+// caller holds another lock already when it calls LockAll, or acquires another one while it holds these.
 //
-// While it waits for a lock, it holds those before it, and renews them. Others wait for these as long, so acquire few locks
-// together, and put no frequently used lock together with one that is held for long. It queues for one lock at a time, so also
-// with locks that serve in order of arrival, the order among callers of LockAll is that in which they have reached each lock.
+// While LockAll waits for a lock, it holds and renews those before it, and others have to wait for these. So acquire few locks
+// together, and do not combine a frequently used lock with one that is held for long. LockAll queues for one lock at a time, so
+// a fair lock serves the callers of LockAll in the order in which they reached that lock, not in the order in which they called
+// LockAll.
 //
-// LockAll blocks until it has all, until ctx ends, or until a lock fails: the error is that of its Lock. It is ErrLost if a lock
-// that it held already was lost while it waited for another. Before it returns an error, it releases what it has acquired, and
-// waits for the answers for at most a second; what was not answered is released in the background. Permits of a rate limit
-// that it has taken remain used.
+// LockAll blocks until it has all locks, until ctx ends, or until the Lock method of one fails, whose error it then returns.
+// The error matches ErrLost if a lock that it held already was lost while it waited for another. Before it returns an error, it
+// releases what it has acquired, and waits for the answers for at most a second; the releases that were not answered go on in
+// the background. Permits that it has taken from a rate limit remain used.
 //
 // The error is ErrInvalid, and nothing is sent, if there is no locker, or one is nil, or two have the same key: the same lock twice,
 // for reading and writing, or by two keepers. (Two keepers of different servers may have locks of the same key, but it is not
@@ -33,9 +34,9 @@ func LockAll(ctx context.Context, lockers ...Locker) (*Leases, error) {
 	return acquireAll(ctx, lockers, Locker.Lock)
 }
 
-// TryLockAll acquires several locks if all of them are free, and otherwise none. It asks for one after the other, so it blocks for a
-// round trip for each, and others can find a lock taken that it then releases. The error is ErrNotAcquired if one of the locks is
-// held elsewhere. Otherwise it is as LockAll.
+// TryLockAll acquires several locks if all of them are free, and otherwise none. It tries one after the other, so it blocks for
+// a round trip for each; meanwhile others can find a lock held that TryLockAll then releases. The error matches ErrNotAcquired
+// if one of the locks is held elsewhere. Everything else is as with LockAll.
 func TryLockAll(ctx context.Context, lockers ...Locker) (*Leases, error) {
 	return acquireAll(ctx, lockers, Locker.TryLock)
 }

@@ -2,9 +2,9 @@ package lockkeeper
 
 import "context"
 
-// Locker is a lock of one name, whatever its kind. *mutex.Mutex, *fair.Lock and *redlock.Lock are Lockers, and *rwlock.Lock
-// for writing; its RLocker method returns one for reading, and the Locker methods of a semaphore and of a rate limit with
-// MaxConcurrent one for a number of permits.
+// Locker is a lock on one name, whatever its kind. *mutex.Mutex, *fair.Lock and *redlock.Lock are Lockers, and so is
+// *rwlock.Lock, for writing. Its RLocker method returns a Locker for reading. The Locker methods of a semaphore, and of a rate
+// limit with MaxConcurrent, return one for a number of permits.
 //
 // It is not a sync.Locker, whose methods have no error: a lock that is held by a server may be unavailable, and lost while
 // it is held.
@@ -12,8 +12,8 @@ type Locker interface {
 	// Name returns the name of the lock.
 	Name() string
 
-	// Lock waits until the lock is granted, until ctx ends, or until the keeper's retry policy gives up, and returns the
-	// lease. The package comment has the errors.
+	// Lock waits until the lock is granted, until ctx ends, or until the keeper's retry policy gives up, and returns the lease.
+	// The package comment documents the errors.
 	Lock(ctx context.Context) (*Lease, error)
 
 	// TryLock acquires the lock if that is possible at once. It never waits for another holder. The error is ErrNotAcquired

@@ -46,9 +46,9 @@ type Options struct {
 	// HeartbeatInterval if that is set.
 	HeartbeatTimeout time.Duration
 
-	// MetadataTTL is how long the metadata of an unused name is kept in Redis: at least half of it, since not every use
-	// extends its expiry. If keepers differ, the shortest of theirs counts. The metadata keep fences in order even if the
-	// server's clock is set back. At least 1 min. Default 1 h.
+	// MetadataTTL is how long the metadata of an unused name is kept in Redis, or at least half as long, since not every use
+	// extends its expiry. If keepers differ, the shortest of theirs counts. The metadata keeps fences in order even if the
+	// server's clock is set back. From 1 min to 365 days. Default 1 h.
 	MetadataTTL time.Duration
 
 	// Retry controls how requests that failed with a transient error are retried.
@@ -60,18 +60,17 @@ type Options struct {
 	// Hooks are called on events, for metrics and traces.
 	Hooks Hooks
 
-	// Owner says who uses the keeper, for people who look at who holds a lock or waits (Holder, Holders, Waiters). It is stored
-	// in Redis once per keeper, with the first request and every ten minutes of use, for 24 hours at a time. At most 256 bytes
-	// of printable UTF-8. Default:
-	// the host's name, the process id and the program's name, as in "web-1:4711 invoiced".
+	// Owner is a label of the keeper that Holder, Holders and Waiters show to people. It is stored in Redis once per keeper,
+	// with the first request and every ten minutes of use, for 24 hours at a time. At most 256 bytes of printable UTF-8.
+	// Default: the host's name, the process id and the program's name, as in "web-1:4711 invoiced".
 	Owner string
 
-	// NoOwner stores nothing about the keeper. Owner must then be empty.
+	// NoOwner stores no label of the keeper. Owner must then be empty.
 	NoOwner bool
 
-	// LongWait makes the keeper log a warning when a call has waited for longer than this: for what, who holds it and since when.
-	// To know that, it asks the server once; however many wait for a lock, there is one line per LongWait. From 10 ms to 365
-	// days. Default 0: nothing is logged.
+	// LongWait makes the keeper log a warning when a call has waited for longer than this. The warning names the lock, its
+	// holder, and since when it is held, for which the keeper asks the server once. However many calls wait for a lock, one
+	// warning is logged per LongWait. From 10 ms to 365 days. Default 0: nothing is logged.
 	LongWait time.Duration
 
 	// Logger receives warnings that need attention: a missing permission, a subscription that had to be replaced. Default
@@ -85,8 +84,9 @@ type Options struct {
 // itself, with exponential backoff and jitter, and disables the retries of go-redis for them, because it knows which
 // requests may have run already.
 type RetryPolicy struct {
-	// MinBackoff and MaxBackoff are the first and the longest pause between attempts, from 1 ms to 1 h. MinBackoff defaults
-	// to 10 ms, or to MaxBackoff if that is shorter; MaxBackoff to 1 s, or to MinBackoff if that is longer.
+	// MinBackoff and MaxBackoff are the first and the longest pause between attempts; each pause is varied at random by up to
+	// half. From 1 ms to 1 h. MinBackoff defaults to 10 ms, or to MaxBackoff if that is shorter; MaxBackoff to 1 s, or to
+	// MinBackoff if that is longer.
 	MinBackoff, MaxBackoff time.Duration
 
 	// MaxElapsed is how long Lock, Extend and Adopt retry without an answer before they return the error, unless ctx ends
@@ -95,14 +95,14 @@ type RetryPolicy struct {
 	MaxElapsed time.Duration
 }
 
-// ReplicaAck makes every call that acquires or adopts a lease wait until replicas have the grant before it returns. If they
-// do not have it in time, the grant is undone and the error is a *NotAcknowledgedError; a lease that was to be adopted
+// ReplicaAck makes every call that acquires or adopts a lease wait until replicas have the grant before it returns. If the
+// replicas do not have it in time, the grant is undone and the error is a *NotAcknowledgedError; a lease that was to be adopted
 // stays with its former holder.
 //
-// It makes it less likely that a failover loses a grant, but does not exclude it: a replica that has not acknowledged may
-// be promoted, unless all replicas must acknowledge, and renewals and releases are not waited for. Only fences protect
-// against that. Each acquisition takes two more round trips, one of which includes the replication, on a connection of the
-// client's main pool, which must have one available. (https://redis.io/docs/latest/commands/wait/)
+// This makes it less likely that a failover loses a grant, but does not exclude it: a replica that has not acknowledged may be
+// promoted, unless all replicas must acknowledge, and renewals and releases are not waited for. Only fences protect against
+// that. Each acquisition takes two more round trips, one of which includes the replication, on a connection of the client's
+// main pool, which must have one available. (https://redis.io/docs/latest/commands/wait/)
 type ReplicaAck struct {
 	// Replicas is the number of replicas that must have the grant.
 	Replicas int
