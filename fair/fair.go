@@ -77,7 +77,7 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, erro
 	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }
 
-// Holder returns who holds the lock, in any process; held is false if it is free. See package [lockkeeper].
+// Holder returns who holds the lock, in any process; held is false if the lock is free. See package [lockkeeper].
 func (l *Lock) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err error) {
 	list, err := access.Holders[lockkeeper.Holder](l.lock.Holders(ctx))
 	if err != nil || len(list) == 0 {

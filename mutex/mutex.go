@@ -17,29 +17,30 @@ type Options struct {
 	NoRenewal   bool
 	MaxLifetime time.Duration
 
-	// Retain makes the process keep the lease when it is released, and grant the next ones by it inside, without asking the server,
-	// until another process asks for the mutex. Use it where one process takes the same mutex again and again. Default false.
+	// Retain makes the process keep the lease at the server when its holder releases the mutex. The process then grants the
+	// mutex to its own callers, one after the other, without asking the server, until another process asks for the mutex. Use it
+	// where one process takes the same mutex again and again. Default false.
 	//
-	// One caller holds the mutex at a time, as always; those of this process that wait are served in order. Leases that are granted
-	// inside one after the other are turns of one lease at the server: they have the same token, deadline and fence, and the one that
-	// is held is lost with it. So a store cannot reject a write of an earlier turn of the same process that arrives late: it must
-	// accept equal fences, and a holder must not release the mutex before its writes have been answered. If that cannot be
-	// ensured, do not set Retain.
+	// One caller holds the mutex at a time, as always, and the waiting callers of this process are served in order. The leases
+	// that they get are turns of one lease at the server: they have its token, deadline and fence, and a turn is lost if that
+	// lease is lost. So a store must accept equal fences, and cannot reject a late write of an earlier turn of the same process:
+	// a holder must not release the mutex before its writes have been answered. If that cannot be ensured, do not set Retain.
 	//
-	// The TTL of the lease at the server is the shorter of TTL and 5 s. It is renewed while it is used, and released when it was not used
-	// for its TTL.
+	// The TTL of the lease at the server is the shorter of TTL and 5 s. The lease is renewed while it is used, and released when
+	// it has not been used for that time.
 	//
-	// Another process that waits makes the server recall it: the holder inside keeps the mutex until its Release, which then releases
-	// the lease; nobody gets another turn inside. If the process is frozen or cut off, the others wait until the lease has expired.
-	// Without a subscription nothing is granted inside. TryLock of another process fails and recalls the lease, so that the next
-	// TryLock succeeds if nobody is inside. TryLock of this process does not ask the server while the mutex is held here.
+	// Another process that waits makes the server recall the lease: the current holder keeps the mutex until it calls Release,
+	// which then releases the lease at the server, and no further turn is granted. If the process is frozen or cut off, the
+	// others wait until the lease has expired. Without a subscription no turns are granted. TryLock of another process fails and
+	// recalls the lease, so that the next TryLock succeeds if nobody holds the mutex. TryLock of this process does not ask the
+	// server while the mutex is held in this process.
 	//
-	// After a recall the process retains no lease of the name for nine times as long as the recall took, from 20 ms to a minute,
-	// and then only if it takes the mutex about 20 times as often as it is recalled. A keeper retains leases of 10,000 names at
-	// most, those that it used last.
+	// After a recall the process retains no lease of the name for nine times as long as the recall took, but at least 20 ms and
+	// at most a minute, and afterwards only if it takes the mutex about 20 times as often as it is recalled. A keeper retains
+	// leases of at most 10,000 names, those that it used last.
 	//
-	// Other libraries that use the same key cannot recall a lease: to them the mutex is held until it was not used for a TTL.
-	// Do not set Retain where they contend. Retain cannot be set together with NoRenewal or MaxLifetime.
+	// Other libraries that use the same key cannot recall a lease: for them the mutex is held until it has not been used for the
+	// lease's TTL. Do not set Retain where they contend. Retain cannot be set together with NoRenewal or MaxLifetime.
 	Retain bool
 }
 
@@ -93,7 +94,7 @@ func (m *Mutex) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](m.lock.Acquire(ctx, engine.Terms{}))
 }
 
-// TryLock acquires the mutex if it is free. It blocks for a round trip. The error is ErrNotAcquired if it is held
+// TryLock acquires the mutex if it is free. It blocks for a round trip. The error is ErrNotAcquired if the mutex is held
 // elsewhere; others are as for Lock.
 func (m *Mutex) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 	if m.retaining != nil {
@@ -118,8 +119,8 @@ func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context, fence uint6
 	return h.Do(ctx, fn)
 }
 
-// Adopt makes a lease from a token that holds the mutex; see package [lockkeeper]. The token of a lease that a process retains cannot be
-// adopted: the error is ErrInvalid.
+// Adopt makes a lease from a token that holds the mutex; see package [lockkeeper]. The token of a retained lease cannot be
+// adopted; the error is then ErrInvalid.
 func (m *Mutex) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	if t, ok := protocol.ParseToken(token); ok && t.Flags == protocol.FlagRetained {
 		return nil, engine.Invalid("the token is of a lease that its process retains, for several holders in turn; acquire another lease instead")
@@ -127,8 +128,8 @@ func (m *Mutex) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, err
 	return access.Lease[lockkeeper.Lease](m.lock.Adopt(ctx, token))
 }
 
-// Holder returns who holds the mutex, in any process; held is false if it is free. The lease of another library has a
-// token and no fence. See package [lockkeeper].
+// Holder returns who holds the mutex, in any process; held is false if the mutex is free. A lock of another library has a token
+// and no fence. See package [lockkeeper].
 func (m *Mutex) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err error) {
 	list, err := access.Holders[lockkeeper.Holder](m.lock.Holders(ctx))
 	if err != nil || len(list) == 0 {
@@ -137,8 +138,8 @@ func (m *Mutex) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err
 	return list[0], true, nil
 }
 
-// Waiters returns which processes wait: of each process one request is queued at the server, and its other callers wait in the process.
-// They are served in this order. See package [lockkeeper].
+// Waiters returns the processes that wait, in the order in which they are served: of each process one request is queued at the
+// server, and its other callers wait in the process. See package [lockkeeper].
 func (m *Mutex) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
 	return access.Waiters[lockkeeper.Waiter](m.lock.Waiters(ctx))
 }

@@ -1,45 +1,47 @@
-// Package ratelimit limits how often many processes do something together: at most so many times in any window of time,
-// and, if wanted, so many at once.
+// Package ratelimit limits how often all processes together do something: at most n permits are granted in any window of time,
+// and optionally at most m are held at the same time.
 //
 //	api, err := ratelimit.New(k, "partner-api", 100, time.Second, nil) // 100 in any second
 //	…
-//	err = api.Wait(ctx)        // a client: wait for a permit, then call
-//	r, err := api.Allow(ctx)   // a server: r.Allowed, or answer 429 with r.RetryAfter
+//	err = api.Wait(ctx)      // a client waits for a permit, then calls
+//	r, err := api.Allow(ctx) // a server does not wait: r.Allowed, or answer 429 with r.RetryAfter
 //
-// Package httplimit, below this one, has an http.RoundTripper and a middleware.
+// Package httplimit, below this one, applies a limit to net/http: it has an http.RoundTripper and a middleware. Package
+// [github.com/lockkeeper/lockkeeper] documents leases, errors, and the options that all locks share.
 //
 // # The window
 //
-// The window slides. A permit returns one window after it was taken, by the server's clock, and not before, whatever
-// happens to the caller: if the process crashes or freezes, nothing has to be cleaned up. So no window of that length holds
-// more than the limit, wherever it begins. There are no bursts of twice the limit, as with counters that are reset every
-// second, and a burst of the whole limit is allowed, unlike with a token bucket of burst 1.
+// The window slides. A permit returns one window after it was taken, by the server's clock, and not before, whatever happens to
+// the caller: if the process crashes or freezes, nothing has to be cleaned up. So no window of that length holds more than the
+// limit, wherever it begins. There are no bursts of twice the limit, as with counters that are reset every second. A burst of
+// the whole limit is allowed, unlike with a token bucket of burst 1.
 //
-// The server counts from when it granted the permit, so use it at once. A service that has a limit of its own counts calls
-// when they arrive. Make the window longer than the service's by as much as the times that calls take to arrive may differ.
+// The server counts from when it granted the permit, so use a permit at once. A service that has a limit of its own counts
+// calls when they arrive. Make the window longer than that of the service, by as much as the times that calls take to arrive
+// may differ.
 //
 // # Concurrency
 //
-// Options.MaxConcurrent bounds how many permits are held at the same time as well. Then Acquire and Do return permits under
-// both limits in one step, so that no caller holds one while it waits for the other:
+// Options.MaxConcurrent also bounds how many permits are held at the same time. Acquire and Do then take permits under both
+// limits in one step, so that no caller holds one permit while it waits for the other:
 //
 //	api, err := ratelimit.New(k, "partner-api", 100, time.Second, &ratelimit.Options{MaxConcurrent: 10})
 //	…
 //	err = api.Do(ctx, func(ctx context.Context, fence uint64) error { return call(ctx) })
 //
-// The lease has renewal, fence and loss signal as every [lockkeeper.Lease]. Wait and Allow return ErrInvalid with
-// MaxConcurrent, since nothing would say when the call is over, and Acquire returns ErrInvalid without it. Do works with
-// both. For permits that are held, without a window, see package semaphore.
+// Acquire returns a [lockkeeper.Lease], with a fence and renewal, whose end returns its permits to MaxConcurrent. Wait and
+// Allow return ErrInvalid with MaxConcurrent, since nothing would say when the call is over. Acquire returns ErrInvalid without
+// MaxConcurrent. Do works in both cases. For permits that are held, without a window, see package semaphore.
 //
 // # Order
 //
 // Requests are served in the order in which they reached the server, and only the first in the queue can be granted. So a
-// request for many permits is not starved by requests for few: these wait behind it, even if there are enough for them.
-// Waiters that have crashed or are frozen are skipped as in package fair. Allow and TryAcquire are refused while
-// anybody is queued.
+// request for many permits is not starved by requests for few: these wait behind it, even if there are enough permits for them.
+// Waiters that have crashed or are frozen are skipped as in package fair. Allow and TryAcquire are refused while anybody is
+// queued.
 //
-// The server knows when permits return. So a call that waits is refused at once if its context ends before that, and every
-// refusal says when to try again; see [LimitedError] and [Result].
+// The server knows when permits return. So a call whose context ends before its permits can be available is refused at once
+// instead of waiting in vain, and every refusal says when to try again; see [LimitedError] and [Result].
 //
 // # The limit
 //
@@ -50,18 +52,19 @@
 //
 // # Pauses
 //
-// A service that answers 429 with Retry-After means all processes, not only the one that it answered. Pause holds them all back,
-// by one round trip of one of them:
+// A service that answers 429 with Retry-After means all processes, not only the one that it answered. One process calls Pause,
+// which takes one round trip and holds all of them back:
 //
 //	err = api.Pause(ctx, retryAfter)
 //
-// Until then the server grants nothing by the clock. Waiters keep their places, and are served in order afterwards, as fast as the
-// window permits: up to the whole limit at once.
+// During the pause the server grants no permits of the window. Waiters keep their places, and are served in order afterwards,
+// as fast as the window permits: up to the whole limit at once.
 //
-// # What can fail
+// # What is not promised
 //
-// What was taken is known to the server alone. If Redis loses it (eviction, FLUSHALL, a failover to a replica that does not
-// have it, a clock that is set forward), one window can hold up to twice the limit, and no error reports it; a pause ends then.
-// A clock that is set back makes permits return late, by one window at most, and a pause end late, by its length at most. While Redis cannot be reached, nothing is allowed: calls
-// return lockkeeper.ErrUnavailable, and whether to go on without a limit is the caller's decision.
+// Only the server knows which permits were taken. If it loses them (by eviction, FLUSHALL, a failover to a replica that does
+// not have them, a clock that is set forward), one window can hold up to twice the limit, and no error reports it; a pause ends
+// then. If the clock is set back, permits return late, by one window at most, and a pause ends late, by its length at most.
+// While Redis cannot be reached, nothing is allowed: calls return lockkeeper.ErrUnavailable, and the caller decides whether to
+// go on without a limit.
 package ratelimit

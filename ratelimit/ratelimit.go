@@ -23,17 +23,17 @@ const (
 // MaxPause is the longest that Pause accepts.
 const MaxPause = 24 * time.Hour
 
-// ErrAboveLimit is the error of a call that asks for more permits than the limit in force, which is lower than this
-// Limiter's. Waiting does not help until the limit is raised. Nothing is taken.
+// ErrAboveLimit is the error of a request for more permits than the limit in force, which another process or SetLimit has made
+// lower than this Limiter's own. Waiting does not help until the limit is raised. Nothing is taken.
 var ErrAboveLimit = engine.ErrAboveLimit
 
-// LimitedError is the error of a request that cannot be granted before permits have returned: of Wait, Acquire and Do, at
-// once, if that is after the deadline of ctx, and of TryAcquire. Use errors.As. It matches lockkeeper.ErrNotAcquired.
-// Nothing was taken, and no waiter lost its place.
+// LimitedError is the error of a request that cannot be granted until permits have returned. TryAcquire returns it; Wait,
+// Acquire and Do return it at once if the permits cannot return before the deadline of ctx. Find it with errors.As. It matches
+// lockkeeper.ErrNotAcquired. Nothing was taken, and no waiter lost its place.
 //
-// The time is the earliest at which the request could be granted, given what is taken and who is queued; it is not a
-// promise. It is exact if each request takes one permit, or if fewer than fifty requests are queued and fewer than fifty
-// have to return first; otherwise it may be too early, never too late.
+// RetryAt is the earliest time at which the request could be granted, given what is taken and who is queued; it is not a
+// promise. It is exact if each request takes one permit, or if fewer than fifty requests are queued and fewer than fifty have
+// to return first; otherwise it may be too early, never too late.
 type LimitedError struct {
 	RetryAfter time.Duration // from when the reply arrived
 	RetryAt    time.Time     // the same by the clock of this process
@@ -47,8 +47,8 @@ func (e *LimitedError) Error() string { return e.err.Error() }
 // Unwrap lets errors.Is find lockkeeper.ErrNotAcquired.
 func (e *LimitedError) Unwrap() error { return e.err }
 
-// Result is the answer to Allow: what HTTP headers such as RateLimit-Remaining and Retry-After need. All of it is of one
-// moment, in which the request was granted or refused.
+// Result is the answer of Allow, with what HTTP headers such as RateLimit-Remaining and Retry-After need. All fields describe
+// the moment in which the request was granted or refused.
 type Result struct {
 	// Allowed says whether the permits were taken.
 	Allowed bool
@@ -56,28 +56,28 @@ type Result struct {
 	// Limit is the limit in force, which SetLimit or a caller with another limit may have changed.
 	Limit int
 
-	// Remaining is how many permits of the window are left; in a pause none. It is exact if each request takes one permit, or if no more than
-	// a hundred requests have returned theirs since the last ones were counted; otherwise it may be less than there are, and
-	// never more. Waiters are served first, so a call for that many can be refused.
+	// Remaining is how many permits of the window are left; 0 in a pause. It is exact if each request takes one permit, or if
+	// the permits of at most a hundred requests have returned since the server last counted; otherwise it may be too small, but
+	// never too large. Waiters are served first, so a call for that many can be refused.
 	Remaining int
 
 	// RetryAfter is how long until the call could be allowed, if it was not; LimitedError says how exact it is. It is 0 if
 	// the call was allowed, and also if permits are left but waiters are about to be served first.
 	RetryAfter time.Duration
 
-	// ResetAfter is how long until all permits have returned, if no more are taken, and a pause has ended.
+	// ResetAfter is how long until all permits have returned if no more are taken, and until a pause has ended.
 	ResetAfter time.Duration
 
-	// Fence is the number of the grant, as Do has it; 0 if the call was not allowed.
+	// Fence is the number of the grant, as Do passes it to fn; 0 if the call was not allowed.
 	Fence uint64
 }
 
-// Options are the settings of a limiter. Package [lockkeeper] documents the last three, which belong to leases: they may
-// be set only with MaxConcurrent.
+// Options are the settings of a limiter. Package [lockkeeper] documents the last three fields, which may be set only with
+// MaxConcurrent, because without it there are no leases.
 type Options struct {
-	// MaxConcurrent is how many permits may be held at the same time, beside the limit of the window: an API that allows a
-	// hundred calls per second, ten at once. Then permits are acquired with a lease, by Acquire, TryAcquire or Do, under
-	// both limits in one step. From 1 to 1,000,000,000. Default 0: no bound.
+	// MaxConcurrent is how many permits may be held at the same time, in addition to the limit of the window: for example for an
+	// API that allows a hundred calls per second, ten at once. Permits are then acquired with a lease, by Acquire, TryAcquire or
+	// Do, under both limits in one step. From 1 to 1,000,000,000. Default 0: no bound.
 	MaxConcurrent int
 
 	TTL         time.Duration
@@ -85,7 +85,7 @@ type Options struct {
 	MaxLifetime time.Duration
 }
 
-// Limiter is a rate limit under one name. It is immutable and safe for concurrent use.
+// Limiter is a rate limit on one name. It is immutable and safe for concurrent use.
 type Limiter struct {
 	lock          *engine.Lock
 	maxConcurrent int
@@ -93,7 +93,7 @@ type Limiter struct {
 	bound         string // because of this
 }
 
-// New returns the limiter of a name: no window of that length ever holds more than limit permits, over all processes. It
+// New returns the limiter of a name: all processes together are granted at most limit permits in any window of that length. It
 // sends nothing. The limit is from 1 to 1,000,000,000. The window is from MinWindow to MaxWindow, in whole milliseconds; a
 // fraction is rounded up. The error is ErrInvalid; see package [lockkeeper].
 func New(k *lockkeeper.Keeper, name string, limit int, window time.Duration, opts *Options) (*Limiter, error) {
@@ -174,11 +174,11 @@ func (l *Limiter) Name() string { return l.lock.Name() }
 // Key returns the Redis key of the rate limit, which identifies it among all locks; lockkeeper.LockAll needs it.
 func (l *Limiter) Key() string { return l.lock.Key() }
 
-// MaxConcurrent returns Options.MaxConcurrent: 0 if permits have no lease.
+// MaxConcurrent returns Options.MaxConcurrent, which is 0 if permits have no lease.
 func (l *Limiter) MaxConcurrent() int { return l.maxConcurrent }
 
-// Locker returns n permits of a limiter with MaxConcurrent as a [lockkeeper.Locker]: its Lock is AcquireN of n, and its TryLock
-// is TryAcquireN of n. The error is ErrInvalid if AcquireN cannot be called with n.
+// Locker returns a [lockkeeper.Locker] for n permits, whose Lock method is AcquireN of n, and whose TryLock method is
+// TryAcquireN of n. The error is ErrInvalid if AcquireN cannot be called with n, in particular without MaxConcurrent.
 func (l *Limiter) Locker(n int) (lockkeeper.Locker, error) {
 	if err := l.checkLease(n, "Locker"); err != nil {
 		return nil, err
@@ -203,8 +203,8 @@ func (l *Limiter) Allow(ctx context.Context) (Result, error) { return l.AllowN(c
 // AllowN takes n permits if they are available and nobody is queued. It never waits for permits; it blocks for a round
 // trip. A refusal is not an error: Result.Allowed says whether the permits were taken.
 //
-// After an error the permits were not taken, or are given back in the background. The error is ErrInvalid if n is not
-// between 1 and the limit, or if the limiter has MaxConcurrent; ErrAboveLimit if the limit in force is lower than n. Others
+// After an error the permits were not taken, or are given back in the background. The error is ErrInvalid if n is not between 1
+// and the limit of New, or if the limiter has MaxConcurrent, and ErrAboveLimit if the limit in force is lower than n. Others
 // are as in package [lockkeeper].
 func (l *Limiter) AllowN(ctx context.Context, n int) (Result, error) {
 	if err := l.checkLeaseless(n, "Allow"); err != nil {
@@ -220,13 +220,13 @@ func (l *Limiter) AllowN(ctx context.Context, n int) (Result, error) {
 // Wait is WaitN of one permit.
 func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 
-// WaitN waits in the queue until it is granted n permits, until ctx ends, or until the keeper's retry policy gives up.
-// Without a deadline it waits as long as it takes. If the permits cannot be available before the deadline of ctx, it returns
-// a *LimitedError at once.
+// WaitN waits in the queue until it is granted n permits, until ctx ends, or until the keeper's retry policy gives up. If the
+// permits cannot be available before the deadline of ctx, WaitN returns a *LimitedError at once. The permits return one window
+// after the grant.
 //
-// After an error the permits were not taken, or are given back in the background. The error is ErrInvalid if n is not
-// between 1 and the limit, or if the limiter has MaxConcurrent; ErrAboveLimit if the limit in force is lower than n, or is
-// lowered below it. Others are as in package [lockkeeper].
+// After an error the permits were not taken, or are given back in the background. The error is ErrInvalid if n is not between 1
+// and the limit of New, or if the limiter has MaxConcurrent, and ErrAboveLimit if the limit in force is lower than n, or is
+// lowered below n during the wait. Others are as in package [lockkeeper].
 func (l *Limiter) WaitN(ctx context.Context, n int) error {
 	if err := l.checkLeaseless(n, "Wait"); err != nil {
 		return err
@@ -240,9 +240,10 @@ func (l *Limiter) Do(ctx context.Context, fn func(ctx context.Context, fence uin
 	return l.DoN(ctx, 1, fn)
 }
 
-// DoN calls fn with n permits. With MaxConcurrent it is AcquireN, fn with a context that ends when the lease is lost, and
-// Release; see package [lockkeeper]. Without, it is WaitN and then fn with ctx: nothing is held while fn runs. The fence is
-// the number of the grant; those of later grants are larger.
+// DoN calls fn with n permits. With MaxConcurrent, it acquires a lease as AcquireN does, calls fn with a context that ends when
+// the lease is lost, and releases the lease; see package [lockkeeper]. Without MaxConcurrent, it waits as WaitN does and calls
+// fn with ctx; nothing is held while fn runs. The fence is the number of the grant, which is larger than those of all earlier
+// grants.
 func (l *Limiter) DoN(ctx context.Context, n int, fn func(ctx context.Context, fence uint64) error) error {
 	if l.maxConcurrent > 0 {
 		h, err := l.acquire(ctx, n)
@@ -264,12 +265,13 @@ func (l *Limiter) DoN(ctx context.Context, n int, fn func(ctx context.Context, f
 // Acquire is AcquireN of one permit.
 func (l *Limiter) Acquire(ctx context.Context) (*lockkeeper.Lease, error) { return l.AcquireN(ctx, 1) }
 
-// AcquireN waits in the queue until it is granted n permits under both limits, and returns a lease over them. The end of the
-// lease returns them to MaxConcurrent; to the window they return by the clock, whatever happens to the lease. If they
-// cannot be available before the deadline of ctx because of the window, it returns a *LimitedError at once.
+// AcquireN waits in the queue until it is granted n permits under both limits, until ctx ends, or until the keeper's retry
+// policy gives up, and returns one lease over them. The end of the lease returns them to MaxConcurrent; to the window they
+// return one window after the grant, whatever happens to the lease. If the window cannot have them available before the
+// deadline of ctx, AcquireN returns a *LimitedError at once.
 //
-// The error is ErrInvalid if n is not between 1 and the limit or MaxConcurrent, or if the limiter has no MaxConcurrent, so
-// that there is nothing to hold: use Wait then. Others are as for WaitN.
+// The error is ErrInvalid if n is not between 1 and the smaller of the limit and MaxConcurrent, or if the limiter has no
+// MaxConcurrent; use Wait then. Others are as for WaitN.
 func (l *Limiter) AcquireN(ctx context.Context, n int) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](l.acquire(ctx, n))
 }
@@ -287,9 +289,9 @@ func (l *Limiter) TryAcquire(ctx context.Context) (*lockkeeper.Lease, error) {
 	return l.TryAcquireN(ctx, 1)
 }
 
-// TryAcquireN acquires n permits if they are available and nobody is queued. It blocks for a round trip. The error of a
-// refusal is a *LimitedError if permits of the window have to return first, and ErrNotAcquired alone if it is for
-// MaxConcurrent. Others are as for AcquireN.
+// TryAcquireN acquires n permits if they are available and nobody is queued. It blocks for a round trip. Otherwise the error
+// matches ErrNotAcquired; it is a *LimitedError if permits have to return to the window first, but not if only MaxConcurrent is
+// reached. Others are as for AcquireN.
 func (l *Limiter) TryAcquireN(ctx context.Context, n int) (*lockkeeper.Lease, error) {
 	if err := l.checkLease(n, "TryAcquire"); err != nil {
 		return nil, err
@@ -332,17 +334,19 @@ func (l *Limiter) SetLimit(ctx context.Context, limit int) error {
 	return err
 }
 
-// Pause keeps all processes from taking permits for d, as when a service answers that it is overloaded. No process is asked:
-// the server grants nothing by the clock until then. Waiters stay in the queue and are served in order afterwards, Allow and
-// TryAcquire are refused, and so is a call at once whose context ends before; LimitedError and Result say when to try again.
-// Permits that were granted before, and their leases, are not affected. They return to the window meanwhile.
+// Pause keeps all processes from taking permits for d, for example because a service has answered that it is overloaded. The
+// server enforces it: no process has to be notified. During the pause waiters stay in the queue; they are served in order
+// afterwards. Allow and TryAcquire are refused, and a call that waits is refused at once if its context ends before the pause
+// does. LimitedError and Result say when to try again. Permits that were granted before, and their leases, are not affected;
+// these permits return to the window during the pause as usual.
 //
-// The pause lasts for d from when the server learns of it, by the server's clock. If another pause lasts longer, it stays. SetLimit,
-// and callers with another limit, do not end it; Resume does. If the server loses it, it is over: see the package comment.
+// The pause begins when the server receives it, and lasts for d by the server's clock. It does not shorten a pause that lasts
+// longer. Resume ends it; SetLimit, and callers with another limit, do not. If the server loses its data, the pause ends; see
+// the package comment.
 //
 // d is from 1 ms to MaxPause; a fraction of a millisecond is rounded up. Pause blocks until the server has answered, until ctx
-// ends, or until the keeper's retry policy gives up. The error is ErrInvalid if d is out of bounds; after any other error there
-// may be a pause or not.
+// ends, or until the keeper's retry policy gives up. The error is ErrInvalid if d is out of bounds; after any other error the
+// pause may or may not have begun.
 func (l *Limiter) Pause(ctx context.Context, d time.Duration) error {
 	if d < time.Millisecond || d > MaxPause {
 		return engine.Invalid("pause %v is not between 1ms and %v", d, MaxPause)
@@ -350,14 +354,14 @@ func (l *Limiter) Pause(ctx context.Context, d time.Duration) error {
 	return l.lock.Pause(ctx, wholeMillis(d))
 }
 
-// Resume ends a pause, if there is one, and admits waiters before it returns. It blocks as Pause does; after an error there may
-// still be a pause.
+// Resume ends a pause, if there is one, and admits waiters before it returns. It blocks as Pause does. After an error the pause
+// may or may not have ended.
 func (l *Limiter) Resume(ctx context.Context) error { return l.lock.Resume(ctx) }
 
-// Available returns how many permits could be taken at present under the limits in force; 0 in a pause, and if a limit was lowered
-// below what is taken. Waiters are served first, so a call for that many can be refused. It takes nothing. It blocks until the
-// server has answered, until ctx ends, or until the keeper's retry policy gives up: for a round trip, or several if many
-// thousands of permits have returned since the last call. Errors are as for Holders; see package [lockkeeper].
+// Available returns how many permits are free at present under the limits in force; 0 in a pause, and if a limit was lowered
+// below what is taken. Waiters are served first, so a call for that many can be refused. Available takes no permits. It blocks
+// until the server has answered, until ctx ends, or until the keeper's retry policy gives up: for a round trip, or several if
+// many thousands of permits have returned since the last call. Errors are as for Holders; see package [lockkeeper].
 func (l *Limiter) Available(ctx context.Context) (int, error) {
 	t, err := l.lock.Limit(ctx, 0)
 	if err != nil {
@@ -382,8 +386,8 @@ func (l *Limiter) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, e
 	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }
 
-// Holders returns who has permits, in any process; see package [lockkeeper]. With MaxConcurrent these are the leases.
-// Without, they are the requests whose permits have not returned, and ExpiresIn is until they do.
+// Holders returns who has permits, in any process; see package [lockkeeper]. With MaxConcurrent these are the leases. Without
+// MaxConcurrent they are the requests whose permits have not returned yet, and ExpiresIn is how long until they do.
 func (l *Limiter) Holders(ctx context.Context) ([]lockkeeper.Holder, error) {
 	return access.Holders[lockkeeper.Holder](l.lock.Holders(ctx))
 }

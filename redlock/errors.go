@@ -7,8 +7,9 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 )
 
-// Error is a failed operation, or a lost lease, with the last answer of each server. errors.Is matches the result
-// (ErrNotAcquired, ErrUnavailable, ErrLost, ErrClosed, a context's error) and, where they caused it, the servers' errors.
+// Error is the error of a failed operation or of a lost lease, with the last answer of each server. Find it with errors.As.
+// errors.Is matches the result (ErrNotAcquired, ErrUnavailable, ErrLost, ErrClosed, a context's error) and, where they caused
+// it, the servers' errors.
 type Error struct {
 	Name    string
 	Servers []ServerError // in the order of the keepers; empty if none was asked

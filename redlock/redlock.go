@@ -14,29 +14,28 @@ import (
 // DefaultMaxRetryDelay is the default of Options.MaxRetryDelay.
 const DefaultMaxRetryDelay = 250 * time.Millisecond
 
-// Options are the settings of a lock. The zero value, and nil, mean the defaults. Package [lockkeeper] documents TTL,
-// NoRenewal and MaxLifetime.
+// Options are the settings of a lock. Package [lockkeeper] documents TTL, NoRenewal and MaxLifetime.
 type Options struct {
 	TTL time.Duration
-	// NoRenewal makes leases end after TTL unless they are extended. A lease that is not renewed stays at the servers that
-	// granted it at first; it does not spread to others.
+	// NoRenewal makes leases end after TTL unless they are extended. A lease that is not renewed is held only at the servers
+	// that granted it at first: the others are not asked again.
 	NoRenewal   bool
 	MaxLifetime time.Duration
 
-	// ServerTimeout is how long one server's answer is awaited, at each step, if the others are not a majority without it.
-	// At least 1 ms, at most half of TTL. Default a tenth of TTL, but at most 500 ms.
+	// ServerTimeout is how long, at each step, a call waits for the answers of servers that a majority needs. From 1 ms to half
+	// of TTL. Default a tenth of TTL, but at most 500 ms.
 	ServerTimeout time.Duration
 
-	// MaxRetryDelay is the average of the longest pauses between two attempts while another holder has the lock. Pauses are
-	// random; they start at 10 ms on average. From 10 ms to an hour. Default 250 ms ([DefaultMaxRetryDelay]).
+	// MaxRetryDelay bounds the average pause between two attempts while another holder has the lock. The average grows from 10
+	// ms; each pause is varied at random by up to half. From 10 ms to 1 h. Default 250 ms ([DefaultMaxRetryDelay]).
 	MaxRetryDelay time.Duration
 
-	// MinUptime is how long a server must have run, by its INFO, before it counts. A server that restarted without its data
-	// does not know leases that were granted before; after their TTL there are none
-	// (https://redis.io/docs/latest/develop/use/patterns/distributed-locks/, "delayed restarts"). At least TTL, at most 365
-	// days; it should be the longest TTL, or Extend, that any process uses for this name. It requires the permission to run
-	// INFO, and costs one more round trip per acquisition. It does not detect data lost without a restart, by FLUSHALL,
-	// eviction or a failover to a replica, and it relies on the server's wall clock. Default 0: a server counts at once.
+	// MinUptime is how long a server must have run, by its INFO, before its answers count. A server that restarted without its
+	// data does not know the leases that it granted before; once their TTL has passed, that no longer matters
+	// (https://redis.io/docs/latest/develop/use/patterns/distributed-locks/, "delayed restarts"). From TTL to 365 days; it
+	// should be the longest TTL, or Extend, that any process uses for this name. It requires the permission to run INFO, and
+	// costs one more round trip per acquisition. It does not detect data lost without a restart, by FLUSHALL, eviction or a
+	// failover to a replica, and it relies on the server's wall clock. Default 0: a server counts at once.
 	MinUptime time.Duration
 }
 
@@ -46,12 +45,13 @@ type Lock struct {
 }
 
 // New returns the lock of a name on the servers of these keepers. It sends nothing. The error is ErrInvalid; see package
-// [lockkeeper]. It is also ErrInvalid for an even number of keepers, for a keeper that is nil, listed twice or has ReplicaAck.
+// [lockkeeper]. It is also ErrInvalid for an even number of keepers, and for a keeper that is nil, is listed twice or has
+// ReplicaAck.
 //
 // Each keeper needs a server of its own. Lock, TryLock, Do and Adopt compare the run_id in the servers' INFO and return
-// ErrInvalid if two keepers use the same server. The first call waits for this, for ServerTimeout at most; later ones
-// refresh it in the background, once a minute. A server that does not answer, or does not report its run_id, for example
-// because the user may not run INFO, is not compared; a missing run_id is logged once per keeper.
+// ErrInvalid if two keepers use the same server. The first call waits for this check, for at most ServerTimeout; later calls
+// repeat it in the background, once a minute. A server that does not answer, or does not report its run_id, for example because
+// the user may not run INFO, is not compared; a missing run_id is logged once per keeper.
 //
 // The lock uses the first keeper's retry policy, hooks and local queue. Events at single servers are not passed to hooks.
 func New(keepers []*lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
@@ -99,17 +99,18 @@ func (l *Lock) Name() string { return l.lock.Name() }
 // Key returns the Redis key of the lock, at each server, which identifies it among all locks; lockkeeper.LockAll needs it.
 func (l *Lock) Key() string { return l.lock.Key() }
 
-// Lock waits until the lock is acquired, and returns the lease. Package [lockkeeper] documents the errors; here the lock is
-// held elsewhere if a majority of the servers answered recently and only other holders prevented a majority, and Redis is
-// not answering if no majority of the servers answers. ErrClosed means that one of the keepers was closed. All errors but
-// ErrInvalid are an *Error, with the answer of each server.
+// Lock waits until a majority of the servers has granted the lock, until ctx ends, or until the retry policy of the first
+// keeper gives up, and returns the lease. Package [lockkeeper] documents the errors. Here ErrNotAcquired means that a majority
+// of the servers has answered recently and only other holders prevented a majority, ErrUnavailable that no majority of the
+// servers answers, and ErrClosed that one of the keepers was closed. All errors but ErrInvalid are an *Error, with the answer
+// of each server.
 func (l *Lock) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](l.lock.Acquire(ctx))
 }
 
-// TryLock acquires the lock if it is free. It blocks for a round trip, or, if too few servers answer, for three attempts of
-// up to ServerTimeout for each step. The error is ErrNotAcquired if a majority of the servers answered and some refused;
-// others are as for Lock. If several callers try at the same moment, it is possible that none succeeds.
+// TryLock acquires the lock if it is free. It blocks for a round trip or, if too few servers answer, for up to three attempts,
+// each step of which takes up to ServerTimeout. The error is ErrNotAcquired if a majority of the servers answered and some
+// refused; others are as for Lock. If several callers try at the same moment, it is possible that none succeeds.
 func (l *Lock) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](l.lock.Try(ctx))
 }
@@ -123,20 +124,19 @@ func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 	return engine.Do(ctx, h, fn)
 }
 
-// Adopt makes a lease from a token. Package [lockkeeper] documents it. The token must hold the lock at a majority of the
-// servers. The fence is that of the lease or, if a server that joined late had generated a larger one, that one. It blocks
-// until a majority has answered, for ServerTimeout at most for each of two steps. The error is ErrLost if a majority no
-// longer has the token, and ErrUnavailable if too few servers answered. After an error each server keeps what it has of the
-// token.
+// Adopt makes a lease from a token that holds the lock at a majority of the servers; see package [lockkeeper]. The fence is
+// that of the former lease, or a larger one that a server generated when it granted its part later. Adopt blocks until a
+// majority has answered, for at most ServerTimeout for each of two steps. The error is ErrLost if a majority no longer has the
+// token, and ErrUnavailable if too few servers answered. After an error each server keeps what it has of the token.
 func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }
 
-// Holder returns the lease that a majority of the servers has, of any process; held is false if there is none, also while attempts
-// of several callers have a minority each. Its fence is the largest that those servers gave, and ExpiresIn the shortest of theirs. The
-// token of another library's lock is shown without a fence, and Owner is missing while the server of the holder's first keeper does
-// not answer. It blocks until a majority agrees or all servers have answered, for
-// ServerTimeout at most. The error is ErrUnavailable if no majority answered. See package [lockkeeper].
+// Holder returns the lease that a majority of the servers has, of any process; held is false if there is none, also while
+// attempts of several callers have a minority each. Fence is the largest that those servers gave, and ExpiresIn the shortest of
+// theirs. A lock of another library has a token and no fence. Owner is empty while the server of the holder's first keeper does
+// not answer. Holder blocks until a majority agrees or all servers have answered, for at most ServerTimeout. The error is
+// ErrUnavailable if no majority answered. See package [lockkeeper].
 func (l *Lock) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err error) {
 	part, held, err := l.lock.Holder(ctx)
 	if err != nil || !held {

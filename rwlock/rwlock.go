@@ -29,23 +29,25 @@ type Options struct {
 	MaxLifetime time.Duration
 
 	// MaxWriterStreak is how many consecutive writers may overtake waiting readers: 1 alternates between one writer and the
-	// waiting readers, a negative value lets writers always go first. The value of the writer that is granted the lock
-	// counts. At most 1,000,000. Default 0: DefaultMaxWriterStreak, 16.
+	// waiting readers, a negative value lets writers always go first. If processes differ, the value of the writer that is
+	// granted the lock counts. At most 1,000,000. Default 0: DefaultMaxWriterStreak, 16.
 	MaxWriterStreak int
 
-	// Retain makes the process keep a read lease, and grant reads by it inside, without asking the server, until another
-	// process waits to write. Use it where a process reads much more often than anybody writes. Default false.
+	// Retain makes the process keep a read lease at the server when its readers release the lock. The process then grants read
+	// leases to its own callers, without asking the server, until somebody waits to write. Use it where a process reads much
+	// more often than anybody writes. Default false.
 	//
-	// Reads that are granted inside share that lease: they have the same token, fence and deadline, and are lost together.
-	// Its TTL is the shorter of TTL and 5 s. It is renewed while it is used, and released when it was not used for its TTL.
+	// The read leases that are granted in this way share the lease at the server: they have its token, fence and deadline, and
+	// are lost together. The TTL of the lease at the server is the shorter of TTL and 5 s. It is renewed while it is used, and
+	// released when it has not been used for that time.
 	//
-	// A writer that has to wait makes the server recall it: the process admits no more readers, waits for those inside, and
-	// releases the lease. If the process is frozen or cut off, the writer waits until the lease has expired. Without a
-	// subscription nothing is granted inside. TryLock fails while another process retains a lease, and recalls it.
+	// A writer that has to wait makes the server recall the lease: the process admits no more readers, waits for the current
+	// ones, and releases the lease. If the process is frozen or cut off, the writer waits until the lease has expired. Without a
+	// subscription every read asks the server. TryLock fails while another process retains a lease, and recalls it.
 	//
-	// After a recall the process retains no lease of the name for nine times as long as the recall took, from 20 ms to a
-	// minute, and then only if it reads about 20 times as often as it is recalled. A keeper retains leases of 10,000 names at
-	// most, those that it used last.
+	// After a recall the process retains no lease of the name for nine times as long as the recall took, but at least 20 ms and
+	// at most a minute, and afterwards only if it reads about 20 times as often as it is recalled. A keeper retains leases of at
+	// most 10,000 names, those that it used last.
 	//
 	// Retain cannot be set together with NoRenewal or MaxLifetime.
 	Retain bool
@@ -101,8 +103,8 @@ func (l *Lock) Name() string { return l.lock.Name() }
 // Key returns the Redis key of the lock, which identifies it among all locks; lockkeeper.LockAll needs it.
 func (l *Lock) Key() string { return l.lock.Key() }
 
-// RLocker returns the lock for reading as a [lockkeeper.Locker]: its Lock is RLock, and its TryLock is TryRLock. Lock itself is
-// one for writing.
+// RLocker returns a [lockkeeper.Locker] for reading, whose Lock method is RLock, and whose TryLock method is TryRLock. A *Lock
+// itself is a Locker for writing.
 func (l *Lock) RLocker() lockkeeper.Locker { return reader{l} }
 
 // reader is a read-write lock as a Locker for reading.
@@ -131,8 +133,8 @@ func (l *Lock) TryRLock(ctx context.Context) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](l.lock.Try(ctx, l.read))
 }
 
-// Lock waits until the caller may write, and returns the write lease. From the moment at which it is queued, new readers
-// queue behind it. It blocks and fails as RLock does.
+// Lock waits until the caller may write, until ctx ends, or until the keeper's retry policy gives up, and returns the write
+// lease. While it waits, new readers queue behind it. Package [lockkeeper] documents the errors.
 func (l *Lock) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
 	l.yield(ctx, false)
 	return access.Lease[lockkeeper.Lease](l.lock.Acquire(ctx, l.write))
@@ -179,16 +181,16 @@ func (l *Lock) do(ctx context.Context, t engine.Terms, fn func(ctx context.Conte
 	return h.Do(ctx, fn)
 }
 
-// Downgrade converts a write lease into a read lease, in one step at the server: no other writer can come between. Waiting
-// readers are admitted by it, possibly before Downgrade returns, so write nothing from the call on. It blocks for a round
-// trip. The write lease and its contexts then end with ErrReleased; the read lease has a larger fence.
+// Downgrade converts a write lease into a read lease, in one step at the server: no other writer can come between the two. It
+// blocks for a round trip. The write lease and its contexts then end with ErrReleased; the read lease has a larger fence.
+// Waiting readers are admitted too, possibly before Downgrade returns, so write nothing once it was called.
 //
-// If ctx ends, or Redis gives no answer, before the outcome at the server is known, Downgrade finds out, for a second at
-// most. What is held stays held in any case:
+// If ctx ends or Redis gives no answer before the outcome at the server is known, Downgrade tries to learn the outcome, for at
+// most a second. The result says what is held:
 //
-//   - No error: the read lease is held. If the outcome could not be learned, it has the fence of the write lease, which is
-//     as good, and the server may still hold the lock for writing until it is released; whichever lease the server has is
-//     renewed as soon as the server answers, and lost at its deadline if it does not.
+//   - No error: the read lease is held. If the outcome could not be learned, the read lease has the fence of the write lease,
+//     which protects as well, and the server may still keep the lock for writing until the read lease is released. Whichever
+//     lease the server has is renewed as soon as the server answers, and lost at its deadline if it does not.
 //   - ErrLost or ErrReleased: nothing is held; the write lease was over, or has ended meanwhile. This includes a
 //     *NotAcknowledgedError: the write lease has ended at the server, and is lost.
 //   - ErrInvalid: the lease is not a write lease of this lock, or is being converted already.
@@ -201,23 +203,24 @@ func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lo
 	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, engine.Terms{Flags: protocol.FlagDowngrade, Direct: true}))
 }
 
-// Upgrade converts a read lease into a write lease. It waits until no other reader is left, ahead of all waiting writers,
-// and new readers queue behind it. The read lease is held and renewed while it waits. With Options.Retain, Upgrade first waits
-// for the readers of this process that share the lease; no others are granted by it from the call on, and the lease is then
-// the caller's own. When the write lease is granted, the
-// read lease and its contexts end with ErrReleased; the write lease has a larger fence. No writer comes between the two.
+// Upgrade converts a read lease into a write lease. It waits until no other reader is left, ahead of all waiting writers; new
+// readers queue behind it. The read lease is held and renewed while Upgrade waits. When the write lease is granted, the read
+// lease and its contexts end with ErrReleased. No other writer can come between the two. The write lease has a larger fence.
 //
-// If ctx ends, or Redis gives no answer, before the outcome at the server is known, Upgrade finds out, for a second at
-// most. What is held stays held in any case:
+// With Options.Retain, Upgrade first waits for the readers of this process that share the lease, and admits no more of them;
+// the lease is then the caller's own.
+//
+// If ctx ends or Redis gives no answer before the outcome at the server is known, Upgrade tries to learn the outcome, for at
+// most a second. The result says what is held:
 //
 //   - No error: the write lease is held, also if ctx has ended meanwhile.
 //   - ErrLost or ErrReleased: nothing is held; the read lease was over, or has ended during the wait. It is also lost if
 //     replicas do not acknowledge the write lease, which is a *NotAcknowledgedError and ErrLost.
 //   - ErrInvalid: the lease is not a read lease of this lock, or is being converted already.
 //   - ErrUpgradeConflict, at once: another upgrade is waiting already. The read lease is held as before.
-//   - Any other error is as for RLock: when ctx has ended it is the context's, and also ErrNotAcquired or ErrUnavailable.
-//     The read lease is held as before. If the outcome at the server could not be learned, the server may keep other readers
-//     out until the lease is released; calling Upgrade with it once more finds out, and returns the write lease if it was
+//   - Any other error is as for RLock: when ctx has ended it is the context's, and also ErrNotAcquired or ErrUnavailable. The
+//     read lease is held as before. If the outcome at the server could not be learned, the server may keep other readers out
+//     until the lease is released; another call of Upgrade with it learns the outcome, and returns the write lease if that was
 //     granted.
 func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lockkeeper.Lease, err error) {
 	if local, is := access.HandleOf(read).(*engine.LocalLease); is && local.Own() == nil {
@@ -242,8 +245,8 @@ func leaseOf(l *lockkeeper.Lease) *engine.Lease {
 	return nil
 }
 
-// Adopt makes a lease from a token that holds the lock, for reading or writing; see package [lockkeeper]. The token of a read lease
-// that a process retains cannot be adopted: the error is ErrInvalid.
+// Adopt makes a lease from a token that holds the lock, for reading or writing; see package [lockkeeper]. The token of a
+// retained lease cannot be adopted; the error is then ErrInvalid.
 func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	if t, ok := protocol.ParseToken(token); ok && t.Flags == protocol.FlagRead+protocol.FlagRetained {
 		return nil, engine.Invalid("the token is of a read lease that its process retains, and may share; acquire another lease instead")

@@ -13,8 +13,8 @@ import (
 // maxPermits is the largest limit; sums of permits stay far from where numbers lose precision.
 const maxPermits = 1_000_000_000
 
-// ErrAboveLimit is the error of a request for more permits than the limit in force, which is lower than this Semaphore's.
-// Waiting does not help until the limit is raised. Nothing is held.
+// ErrAboveLimit is the error of a request for more permits than the limit in force, which another process or SetLimit has made
+// lower than this Semaphore's own. Waiting does not help until the limit is raised. Nothing is held.
 var ErrAboveLimit = engine.ErrAboveLimit
 
 // Options are the settings of a semaphore. Package [lockkeeper] documents the fields.
@@ -24,7 +24,7 @@ type Options struct {
 	MaxLifetime time.Duration
 }
 
-// Semaphore is a number of permits under one name. It is immutable and safe for concurrent use.
+// Semaphore is a counting semaphore on one name. It is immutable and safe for concurrent use.
 type Semaphore struct {
 	lock  *engine.Lock
 	limit int
@@ -77,8 +77,8 @@ func (s *Semaphore) Name() string { return s.lock.Name() }
 // Key returns the Redis key of the semaphore, which identifies it among all locks; lockkeeper.LockAll needs it.
 func (s *Semaphore) Key() string { return s.lock.Key() }
 
-// Locker returns n permits as a [lockkeeper.Locker]: its Lock is Acquire of n, and its TryLock is TryAcquire of n. The error is
-// ErrInvalid if n is not between 1 and the limit.
+// Locker returns a [lockkeeper.Locker] for n permits, whose Lock method is Acquire of n, and whose TryLock method is TryAcquire
+// of n. The error is ErrInvalid if n is not between 1 and the limit.
 func (s *Semaphore) Locker(n int) (lockkeeper.Locker, error) {
 	if err := s.checkCount(n); err != nil {
 		return nil, err
@@ -98,8 +98,8 @@ func (p permits) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 }
 
 // Acquire waits in the queue until it is granted n permits, until ctx ends, or until the keeper's retry policy gives up, and
-// returns one lease over them. The error is ErrInvalid if n is not between 1 and the limit; ErrAboveLimit if the limit in force is
-// lower than n, or is lowered below it. Others are as in package [lockkeeper].
+// returns one lease over them. The error is ErrInvalid if n is not between 1 and the limit of New, and ErrAboveLimit if the
+// limit in force is lower than n, or is lowered below n during the wait. Others are as in package [lockkeeper].
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*lockkeeper.Lease, error) {
 	return access.Lease[lockkeeper.Lease](s.acquire(ctx, n))
 }
@@ -111,8 +111,8 @@ func (s *Semaphore) acquire(ctx context.Context, n int) (*engine.Lease, error) {
 	return s.lock.Acquire(ctx, engine.Terms{Number: n})
 }
 
-// TryAcquire acquires n permits if they are available and nobody is queued. It blocks for a round trip. The error is
-// ErrNotAcquired if they are not; others are as for Acquire.
+// TryAcquire acquires n permits if they are available and nobody is queued. It blocks for a round trip. Otherwise the error is
+// ErrNotAcquired; others are as for Acquire.
 func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*lockkeeper.Lease, error) {
 	if err := s.checkCount(n); err != nil {
 		return nil, err
@@ -145,10 +145,10 @@ func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 	return err
 }
 
-// Available returns how many permits could be acquired at present under the limit in force; 0 if the limit was lowered below
-// what is held. Waiters are served first, so a request for that many may have to wait. It takes nothing. It
-// blocks until the server has answered, until ctx ends, or until the keeper's retry policy gives up: for a round trip, or
-// several if many thousands of leases have ended since the last call. Errors are as for Holders; see package [lockkeeper].
+// Available returns how many permits are free at present under the limit in force; 0 if the limit was lowered below what is
+// held. Waiters are served first, so a request for that many may have to wait. Available takes no permits. It blocks until the
+// server has answered, until ctx ends, or until the keeper's retry policy gives up: for a round trip, or several if many
+// thousands of leases have ended since the last call. Errors are as for Holders; see package [lockkeeper].
 func (s *Semaphore) Available(ctx context.Context) (int, error) {
 	t, err := s.lock.Limit(ctx, 0)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package httplimit applies a rate limit that many processes share to HTTP: to the requests that they send, by [Transport],
-// and to those that they serve, by [NewHandler].
+// Package httplimit applies a rate limit that many processes share to net/http: [Transport] limits the requests that they send,
+// and the handler of [NewHandler] limits those that they serve.
 //
 //	limiter, err := ratelimit.New(k, "partner-api", 100, time.Second, nil)
 //	…
@@ -7,6 +7,6 @@
 //	…
 //	client := &http.Client{Transport: transport}
 //
-// It uses net/http alone, so the transport goes below any client, and the handler into any router that takes
-// func(http.Handler) http.Handler.
+// It depends on no framework: the transport works with every client that takes an http.RoundTripper, and the handler with every
+// router that takes an http.Handler. Package [github.com/lockkeeper/lockkeeper/ratelimit] documents windows, queues and pauses.
 package httplimit

@@ -14,16 +14,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 )
 
-// DefaultTimeout is for how long a handler waits for Redis.
+// DefaultTimeout is the default of HandlerOptions.Timeout.
 const DefaultTimeout = time.Second
 
 // HandlerOptions are the settings of NewHandler.
 type HandlerOptions struct {
-	// FailOpen lets requests pass while the limit cannot be checked, because Redis does not answer, or limiter returns an
-	// error. By default such a request is answered with 503 Service Unavailable.
+	// FailOpen lets requests pass while the limit cannot be checked, because Redis does not answer or the limiter function of
+	// NewHandler returns an error. By default such a request is answered with 503 Service Unavailable.
 	FailOpen bool
 
-	// Timeout bounds how long the check may take. It does not bound the next handler. Default DefaultTimeout; at least 1 ms.
+	// Timeout bounds how long the check may take. It does not bound the next handler. At least 1 ms. Default 1 s
+	// ([DefaultTimeout]).
 	Timeout time.Duration
 
 	// OnError is called for each request whose limit could not be checked, whether it passes or not. It must be safe for
@@ -31,14 +32,17 @@ type HandlerOptions struct {
 	OnError func(r *http.Request, err error)
 }
 
-// NewHandler returns a handler that passes requests on to next as their limiters allow, and answers the others with 429 Too
-// Many Requests. It never waits for permits; the check takes a round trip to Redis.
+// NewHandler returns a handler that calls next for the requests that their limiters allow, and answers the others with 429 Too
+// Many Requests. It never waits for permits; the check blocks for a round trip to Redis, and for at most
+// HandlerOptions.Timeout. The handler is safe for concurrent use if next is.
 //
-// Responses have the headers RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, and a refusal has Retry-After. Times
-// are in whole seconds, rounded up, so that nobody comes too early. [ratelimit.Result] says how exact the numbers are.
+// Responses have the headers RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, and a refusal has Retry-After. Times are
+// in whole seconds, rounded up, so that a client that waits for as long does not come too early. [ratelimit.Result] says how
+// exact the numbers are.
 //
-// limiter returns the limiter of a request: [Shared] is one for all, [PerKey] one for each client. A nil limiter lets the
-// request pass. Limiters with MaxConcurrent are refused as an error, since they do not go with Allow.
+// The function limiter returns the limiter of a request: that of [Shared] returns one for all requests, that of [PerKey] one
+// for each client. If it returns nil, the request passes. A Limiter with MaxConcurrent is treated as an error, since Allow does
+// not work with it.
 //
 // The error is [lockkeeper.ErrInvalid] if next or limiter is nil, or for a Timeout that is not allowed.
 func NewHandler(next http.Handler, limiter func(*http.Request) (*ratelimit.Limiter, error), opts *HandlerOptions) (http.Handler, error) {
@@ -116,14 +120,15 @@ func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }
 
-// Shared returns the limiter for all requests.
+// Shared returns a function for NewHandler that limits all requests together.
 func Shared(limiter *ratelimit.Limiter) func(*http.Request) (*ratelimit.Limiter, error) {
 	return func(*http.Request) (*ratelimit.Limiter, error) { return limiter, nil }
 }
 
-// PerKey returns a limiter for each key, such as a user or an address: at most limit requests in any window for each. Requests
-// with an empty key pass. The limiters are named name, a colon, and a hash of the key: what clients send can be of any length,
-// and no key can be mistaken for the name of another lock.
+// PerKey returns a function for NewHandler that limits the requests of each key, such as a user or an address: at most limit of
+// them in any window. The function key returns the key of a request; requests with an empty key pass. Each key has a Limiter,
+// whose name is name, a colon, and a hash of the key. So keys can be of any length, and no key leads to the name of another
+// lock.
 //
 // The error is [lockkeeper.ErrInvalid] if key is nil, and for what [ratelimit.New] would refuse.
 func PerKey(k *lockkeeper.Keeper, name string, limit int, window time.Duration, key func(*http.Request) string) (func(*http.Request) (*ratelimit.Limiter, error), error) {
@@ -146,9 +151,9 @@ func PerKey(k *lockkeeper.Keeper, name string, limit int, window time.Duration, 
 	}, nil
 }
 
-// RemoteIP is a key for PerKey: the address of the client that is connected, without the port, and of an IPv6 address the
-// first 64 bits, since a client usually has all addresses below them. Behind a proxy this is the proxy: use a header that the
-// proxy sets then, and only if clients cannot set it.
+// RemoteIP is a key function for PerKey. It returns the IP address of the connection's other end, without the port; of an IPv6
+// address it returns the first 64 bits, since a client usually has all addresses that share them. Behind a proxy this is the
+// address of the proxy: use a header that the proxy sets instead, provided that clients cannot set it.
 func RemoteIP(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {

@@ -12,47 +12,48 @@ import (
 
 // TransportOptions are the settings of a Transport.
 type TransportOptions struct {
-	// MaxWait bounds how long a request waits for its permit, beside the request's context. Default 0: the context alone.
+	// MaxWait bounds how long a request waits for its permit, in addition to the request's context. Default 0: only the context
+	// bounds the wait.
 	MaxWait time.Duration
 
-	// MaxPause bounds the pause that a response asks for by Retry-After; a longer one is cut to it. Then a request is sent
-	// again, which may bring the next. Default DefaultMaxPause; from 1 s to [ratelimit.MaxPause].
+	// MaxPause is the longest pause that a response can cause by Retry-After; a longer one is cut to it. After that, requests
+	// are sent again, whose responses may cause another pause. From 1 s to [ratelimit.MaxPause]. Default 5 min
+	// ([DefaultMaxPause]).
 	MaxPause time.Duration
 
-	// NoPause leaves responses as they are: Retry-After causes no pause.
+	// NoPause ignores Retry-After: responses cause no pause.
 	NoPause bool
 
-	// OnPause is called after a response has asked for a pause of d, with the error if it could not be set. It must be safe for
-	// concurrent use, and not block. Default: the error is discarded.
+	// OnPause is called after a response has asked for a pause of d; err is nil if the pause was set. It must be safe for
+	// concurrent use, and must not block. Default: the error is discarded.
 	OnPause func(d time.Duration, err error)
 }
 
-// DefaultMaxPause is the longest pause that a response can cause.
+// DefaultMaxPause is the default of TransportOptions.MaxPause.
 const DefaultMaxPause = 5 * time.Minute
 
 // Transport is an [http.RoundTripper] that sends each request when a [ratelimit.Limiter] permits it. It is safe for
 // concurrent use.
 //
 // If the limiter has MaxConcurrent, a request holds its permit until the response's body is closed, or until the request has
-// failed. A body that is never closed holds it for ever, as it does the connection. A request that is given up, by its
-// context or by closing the body before its end, may go on at the server for a little longer than its permit is held.
+// failed. A body that is never closed holds the permit for ever, as it does the connection. If a request is abandoned, because
+// its context ends or its body is closed early, the service may go on with it for a little longer than its permit is held.
 //
-// A response with status 429 Too Many Requests or 503 Service Unavailable and a Retry-After pauses the limiter: no process sends
-// a request before that time has passed, also those that wait for a permit already. See [ratelimit.Limiter.Pause]. Requests
-// that have a permit are sent. A date in Retry-After counts from the Date of the response, so no clocks are compared; without
-// one it is ignored.
+// A response with status 429 Too Many Requests or 503 Service Unavailable and a Retry-After header pauses the limiter: until
+// that time has passed, no process is granted a permit, even if it is waiting for one already. Requests that have a permit are
+// sent. See [ratelimit.Limiter.Pause]. A date in Retry-After counts from the Date of the response, so no clocks are compared;
+// it is ignored in a response without a Date.
 //
-// Every request takes a permit of its own, also one that follows a redirect. The transport never repeats a request; the
-// response is returned to the caller, who knows whether it may be sent again.
+// Every request takes a permit of its own, also one that follows a redirect. The transport never repeats a request: it returns
+// the response to the caller, who knows whether the request may be sent again.
 type Transport struct {
 	limiter *ratelimit.Limiter
 	base    http.RoundTripper
 	o       TransportOptions
 }
 
-// NewTransport returns a transport that waits for permits of the limiter and sends requests by base; nil is
-// [http.DefaultTransport]. The error is [lockkeeper.ErrInvalid] if the limiter is nil or an option is out of its
-// bounds.
+// NewTransport returns a transport that waits for permits of the limiter and then sends the requests with base. A nil base is
+// [http.DefaultTransport]. The error is [lockkeeper.ErrInvalid] if the limiter is nil or an option is out of range.
 func NewTransport(limiter *ratelimit.Limiter, base http.RoundTripper, opts *TransportOptions) (*Transport, error) {
 	t := &Transport{limiter: limiter, base: base}
 	if opts != nil {
@@ -76,13 +77,13 @@ func NewTransport(limiter *ratelimit.Limiter, base http.RoundTripper, opts *Tran
 
 // RoundTrip waits for a permit, until the request's context ends or MaxWait has passed, and sends the request.
 //
-// A request that cannot have its permit by then fails at once, with a [*ratelimit.LimitedError]; other errors of the wait are
-// those of the limiter's Wait or Acquire. None of these requests was sent. If the lease of a permit is lost, which MaxConcurrent
-// alone has, the request or the reading of its response ends with an error that matches [lockkeeper.ErrLost].
+// If the permit cannot be available by then, RoundTrip fails at once with a [*ratelimit.LimitedError]; other errors of the wait
+// are those of the limiter's Wait or Acquire. After these errors the request was not sent.
 //
-// If the response asks for a pause, RoundTrip also waits until Redis has answered, for a second at most.
+// If the limiter has MaxConcurrent, the permit has a lease, which [lockkeeper.LeaseFromContext] finds in the request's context.
+// If that lease is lost, the request or the reading of its response ends with an error that matches [lockkeeper.ErrLost].
 //
-// The request's context has the lease: see [lockkeeper.LeaseFromContext].
+// If the response asks for a pause, RoundTrip also waits until Redis has confirmed the pause, for at most a second.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	lease, err := t.permit(r.Context())
 	if err != nil {
