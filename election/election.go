@@ -17,7 +17,8 @@ import (
 // candidate is elected, and campaigns again after a pause. If nobody else campaigns, the same process is elected again.
 var ErrResign = errors.New("election: resign")
 
-// Election is a process's candidacy for leadership. It is safe for concurrent use, but only one Run may be in progress.
+// Election is a process's view of an election: as a candidate by Run, and as an observer by Leader, Leading and Watch. It is
+// safe for concurrent use, but only one Run may be in progress.
 type Election struct {
 	locker  lockkeeper.Locker
 	o       Options
@@ -28,7 +29,7 @@ type Election struct {
 	changed chan struct{}     // closed when a term begins or ends
 }
 
-// New returns an election, which is decided by a lock. It sends nothing. The error is ErrInvalid: the locker is nil, or an
+// New returns the election that is decided by a lock. It sends nothing. The error is ErrInvalid if the locker is nil or an
 // option is out of range.
 func New(locker lockkeeper.Locker, opts *Options) (*Election, error) {
 	if v := reflect.ValueOf(locker); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
@@ -41,7 +42,7 @@ func New(locker lockkeeper.Locker, opts *Options) (*Election, error) {
 	return &Election{locker: locker, o: o, changed: make(chan struct{})}, nil
 }
 
-// Run is New with the default options, followed by [Election.Run].
+// Run calls New with the default options, and then [Election.Run].
 func Run(ctx context.Context, locker lockkeeper.Locker, lead func(ctx context.Context, fence uint64) error) error {
 	e, err := New(locker, nil)
 	if err != nil {
@@ -50,21 +51,21 @@ func Run(ctx context.Context, locker lockkeeper.Locker, lead func(ctx context.Co
 	return e.Run(ctx, lead)
 }
 
-// Run campaigns, and calls lead whenever this process is elected. lead gets a child of ctx that ends when the lease is lost, and
-// the lease's fence; [lockkeeper.LeaseFromContext] returns the lease. It is called in the goroutine of the caller, never after
-// its lease has ended or ctx has ended, and never before an earlier call has returned.
+// Run campaigns, and calls lead whenever this process is elected. It passes lead a child of ctx that ends when the lease is
+// lost, and the lease's fence; [lockkeeper.LeaseFromContext] returns the lease. Run calls lead in the goroutine of the caller,
+// never after the lease or ctx has ended, and never before an earlier call has returned.
 //
 // Run blocks until ctx ends, until lead returns nil or an error without having lost the lease, or until the lock cannot be
-// acquired for a reason that requires intervention. The package comment says what follows each way in which a term ends. When
-// Run returns, lead is not running, and the lock is released or will expire. While Redis does not answer, the release blocks
-// until ctx or the lease has ended, or for a second if ctx has ended before.
+// acquired for a reason that requires intervention. The package comment says what happens at the end of each term. When Run
+// returns, lead is not running, and the lock is released or will expire. While Redis does not answer, the release blocks until
+// ctx or the lease has ended, or for a second if ctx has ended before.
 //
 // Run goes on campaigning after ErrUnavailable, a *NotAcknowledgedError and a lost lease. It returns nil only if lead
 // returned nil. Otherwise the error is
 //
-//   - ctx.Err(), if ctx has ended, joined with the error that lead returned, unless that matches ctx.Err(), and with the error of
-//     the release; if it was campaigning, as for Lock,
-//   - what lead returned, joined with the error of the release,
+//   - ctx.Err(), if ctx has ended: after a term, joined with the error that lead returned, unless that matches ctx.Err(), and
+//     with the error of the release; during a campaign, as for Lock,
+//   - the error that lead returned, joined with the error of the release,
 //   - ErrClosed: the keeper was closed,
 //   - ErrInvalid: lead is nil, or another Run of this Election is in progress,
 //   - an error reply of Redis that requires intervention, such as NOPERM, or an error of a Locker that is not of this module.

@@ -10,9 +10,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 )
 
-// Leading reports whether this process leads: lead is running, and its lease is held. It asks nobody, and checks the lease's
-// deadline, so it is right even after a pause of the process. By the time at which the caller acts on it, it may have
-// changed; work that only the leader may do belongs in lead.
+// Leading reports whether this process leads: lead is running, and its lease is held. It sends nothing, and checks the lease's
+// deadline, so it is right even after a pause of the process. The answer may be out of date when the caller acts on it; work
+// that only the leader may do belongs in lead.
 func (e *Election) Leading() bool {
 	e.mu.Lock()
 	lease := e.lease
@@ -20,10 +20,10 @@ func (e *Election) Leading() bool {
 	return lease != nil && lease.Err() == nil
 }
 
-// Leader asks the server who leads, in any process; held is false if nobody does. It needs no Run. A former leader whose lease
-// was lost or released does not count, even if its lead is still running. It blocks for a round trip, and makes up to three
-// attempts. The error is that of the lock's method Holder; see package [lockkeeper]. It is ErrInvalid if the lock has no such
-// method: those of package mutex, fair and redlock have one.
+// Leader asks the server who leads, in any process; held is false if nobody does. The process need not be a candidate. A former
+// leader whose lease was lost or released does not count, even if its lead is still running. It blocks for a round trip, and
+// makes up to three attempts. The error is that of the lock's method Holder; see package [lockkeeper]. It is ErrInvalid if the
+// lock has no such method: those of package mutex, fair and redlock have one.
 func (e *Election) Leader(ctx context.Context) (leader lockkeeper.Holder, held bool, err error) {
 	l, ok := e.locker.(interface {
 		Holder(ctx context.Context) (lockkeeper.Holder, bool, error)
@@ -34,13 +34,13 @@ func (e *Election) Leader(ctx context.Context) (leader lockkeeper.Holder, held b
 	return l.Holder(ctx)
 }
 
-// Watch returns who leads, and then each change, for as long as the caller iterates and ctx lives. A zero Holder, without a
-// Token, means that nobody leads. It asks the server at once, then every Options.WatchInterval, and when a Run of this Election
-// starts or stops leading. Changes that are undone between two questions are not seen; a new term of the same process is a
-// change, since its fence is larger.
+// Watch returns an iterator that yields who leads, and then each change, until the caller ends the loop or ctx ends. A zero
+// Holder, without a Token, means that nobody leads. Watch asks the server at once, then every Options.WatchInterval, and when a
+// Run of this Election starts or stops leading. It does not see a change that is undone before it asks again. A new term of the
+// same process is a change, since its fence is larger.
 //
-// An error means that it is not known who leads. It is returned once, and Watch goes on asking until it is known again. After an
-// error that matches ErrClosed or ErrInvalid the iteration ends.
+// An error means that it is not known who leads. It is yielded once, and Watch goes on asking until it is known again. After an
+// error that matches ErrClosed or ErrInvalid the loop ends.
 //
 //	for leader, err := range e.Watch(ctx) {
 //		…

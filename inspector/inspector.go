@@ -59,8 +59,8 @@ func newHandler(s source, opts *Options) (*Handler, error) {
 	return &Handler{o, newWatches(s, o), http.NewCrossOriginProtection(), make(chan struct{}, maxStreams)}, nil
 }
 
-// Close ends the requests in progress that update pages, and the looks at Redis, and waits for the handler's goroutines. It
-// returns promptly. Later requests are answered 503. It may be called again.
+// Close ends the requests in progress that update pages and the reads from Redis, and waits for the handler's goroutines. It
+// returns promptly. Later requests are answered with 503. It may be called again.
 //
 // http.Server.Shutdown waits for pages that are open unless the handler is closed: call server.RegisterOnShutdown(h.Close).
 func (h *Handler) Close() { h.watches.close() }

@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 )
 
-// The defaults of the options.
+// The defaults of Options.
 const (
 	DefaultTitle    = "Locks"
 	DefaultMaxNames = 5000
@@ -22,20 +22,22 @@ type Options struct {
 	// with the text of the error. Default nil: every request is allowed. It is called concurrently.
 	Authorize func(r *http.Request) error
 
-	// AllowBreak lets users end leases and remove waiters of others. It returns who sends the request, for the log and for
-	// lockkeeper.BreakOptions.By, or an error if this user must not break locks; then pages have no button for it, and the
-	// answer to a request to break is 403 with the text of the error. It is called after Authorize, for the page of a name as
-	// well as for a request to break, and concurrently. Default nil: nobody may.
+	// AllowBreak lets users break locks: end the leases and remove the waiters of others; see [lockkeeper.Break]. It returns the
+	// name of the user who sends the request, for the log and for lockkeeper.BreakOptions.By, or an error if this user must not
+	// break locks. Then pages have no button for it, and the answer to a request to break is 403 with the text of the error.
+	// AllowBreak is called after Authorize, for the page of a name as well as for a request to break, and concurrently. Default
+	// nil: nobody may break locks.
 	AllowBreak func(r *http.Request) (user string, err error)
 
 	// Title is the heading of the pages, for example the name of the deployment. At most 100 bytes. Default "Locks".
 	Title string
 
-	// MaxNames is the maximum number of names that are read for the list. If there are more, the page says so, and a search
-	// reads those that match. From 1 to 100,000. Default 5,000.
+	// MaxNames is the maximum number of names that are read for the list. If there are more, the page says so; a search then
+	// reads only the names that match. From 1 to 100,000. Default 5,000.
 	MaxNames int
 
-	// Interval is the least time between two looks at the same: the list, or one name. From 1 s to 1 min. Default 1 s.
+	// Interval is the least time between two reads of the list, and between two reads of the same name. From 1 s to 1 min.
+	// Default 1 s.
 	Interval time.Duration
 
 	// Logger receives a line for each lock that is broken, and for each attempt that was refused. Default slog.Default().

@@ -1,5 +1,6 @@
-// Package joblimit limits the jobs of a queue across all its workers: one at a time, at most n at a time, or at most n per window
-// of time, for each key. A job that may not run now is not failed but refused, with the time after which to try again.
+// Package joblimit limits the jobs of a job queue across all its workers: for each key, such as a customer, one at a time, at
+// most n at a time, or at most n in any window of time. A job that may not run now has not failed: it is postponed, with the
+// time after which to try again.
 //
 //	l, err := joblimit.Exclusive(k, nil)
 //	…
@@ -8,11 +9,11 @@
 //		return requeue(job, p.RetryAfter) // it has not run
 //	}
 //
-// The adapters in contrib for asynq and River are built on it. It is for workers of other queues, too. Code that should simply
-// wait for its turn uses the locks themselves.
+// The adapters in contrib for asynq and River are built on this package, and workers of other queues can use it directly. Code
+// that should simply wait for its turn uses the locks themselves. Package [github.com/lockkeeper/lockkeeper] documents leases.
 //
-// Jobs that are postponed are not queued: which of several refused jobs of a key runs next depends on the job queue. Jobs of one key
-// are not kept in order.
+// Postponed jobs do not wait in a queue at the server: which of several postponed jobs of a key runs next depends on the job
+// queue. So jobs of one key are not kept in order.
 package joblimit
 
 import (
@@ -37,23 +38,23 @@ const (
 
 // Options are the settings of a limiter. Nil, and the zero value of each field, mean the defaults.
 type Options struct {
-	// Prefix precedes each key in the name of its lock. Limiters that count together must have the same prefix. Limiters of different
-	// kinds never count together. Default "job:".
+	// Prefix precedes each key in the name of its lock. Limiters of the same kind (Exclusive, Concurrent, Rate) and prefix share
+	// the limit of a key; limiters of different kinds never do. Default "job:".
 	Prefix string
 
-	// MaxWait is how long Do waits for its turn before it refuses the job. Meanwhile the worker does nothing else. A rate limit that
-	// has no permit within that time refuses at once. Not negative. Default 0: Do does not wait.
+	// MaxWait is how long Do waits for its turn before it postpones the job; it occupies the worker meanwhile. If a rate limit
+	// cannot have a permit within that time, the job is postponed at once. Not negative. Default 0: Do does not wait.
 	MaxWait time.Duration
 
-	// RetryAfter is for how long a job is postponed at least; longer if the rate limit has no permit before. Up to half of RetryAfter
-	// is added at random, so that refused jobs do not all return at once. From 1 ms to 24 h. Default 1 s.
+	// RetryAfter is the least time for which a job is postponed; it is longer if a rate limit has no permit before. Up to half
+	// of RetryAfter is added at random, so that postponed jobs do not all return at once. From 1 ms to 24 h. Default 1 s.
 	RetryAfter time.Duration
 
-	// TTL is how long after a crash of its worker a job counts as running. Leases are renewed while jobs run. From 10 ms to 365
-	// days. It must not be set for Rate without MaxConcurrent. Default 30 s.
+	// TTL is how long a job still counts as running after its worker has crashed. Leases are renewed while jobs run. From 10 ms
+	// to 365 days. It must not be set for Rate without MaxConcurrent. Default 30 s.
 	TTL time.Duration
 
-	// MaxConcurrent is for Rate only: how many jobs of a key may run at the same time, in addition. Default 0: no bound.
+	// MaxConcurrent also bounds how many jobs of a key run at the same time. For Rate only. Default 0: no bound.
 	MaxConcurrent int
 
 	// Logger receives a warning if the lease of a job is lost while the job runs. Default slog.Default().
@@ -64,8 +65,8 @@ type Options struct {
 type PostponedError struct {
 	RetryAfter time.Duration // when to try again, at random within the bounds that Options.RetryAfter describes
 
-	// Err is why: it matches lockkeeper.ErrNotAcquired if the limit is reached, and lockkeeper.ErrUnavailable if Redis does not
-	// answer. Other reasons that pass are ErrClosed, a *NotAcknowledgedError and the end of the context.
+	// Err is the reason. It matches lockkeeper.ErrNotAcquired if the limit is reached, and lockkeeper.ErrUnavailable if Redis
+	// does not answer. It may also match ErrClosed, a *NotAcknowledgedError or ctx.Err().
 	Err error
 }
 
@@ -77,7 +78,7 @@ func (e *PostponedError) Error() string {
 // Unwrap returns Err.
 func (e *PostponedError) Unwrap() error { return e.Err }
 
-// Limiter decides whether a job may run. It is immutable and safe for concurrent use.
+// Limiter decides for each key whether a job may run. It is immutable and safe for concurrent use.
 type Limiter struct {
 	open func(name string) (limit, error)
 	o    Options
@@ -88,8 +89,8 @@ type limit struct {
 	wait, try func(ctx context.Context) (*lockkeeper.Lease, error)
 }
 
-// Exclusive returns a limiter that runs one job of a key at a time. It sends nothing. The error is ErrInvalid: an option is out of
-// range.
+// Exclusive returns a limiter that runs one job of a key at a time. It sends nothing. The error is ErrInvalid if an option is
+// out of range.
 func Exclusive(k *lockkeeper.Keeper, opts *Options) (*Limiter, error) {
 	return newLimiter(opts, withoutMaxConcurrent, func(name string, o Options) (limit, error) {
 		m, err := mutex.New(k, name, &mutex.Options{TTL: o.TTL})
@@ -100,8 +101,8 @@ func Exclusive(k *lockkeeper.Keeper, opts *Options) (*Limiter, error) {
 	})
 }
 
-// Concurrent returns a limiter that runs at most n jobs of a key at a time. It sends nothing. The error is ErrInvalid: n is not from
-// 1 to 1,000,000,000, or an option is out of range.
+// Concurrent returns a limiter that runs at most n jobs of a key at a time. It sends nothing. The error is ErrInvalid if n is
+// not from 1 to 1,000,000,000 or an option is out of range.
 func Concurrent(k *lockkeeper.Keeper, n int, opts *Options) (*Limiter, error) {
 	return newLimiter(opts, withoutMaxConcurrent, func(name string, o Options) (limit, error) {
 		s, err := semaphore.New(k, name, n, &semaphore.Options{TTL: o.TTL})
@@ -112,8 +113,8 @@ func Concurrent(k *lockkeeper.Keeper, n int, opts *Options) (*Limiter, error) {
 	})
 }
 
-// Rate returns a limiter that starts at most n jobs of a key in any window of time. A job that fails has used its permit. It sends
-// nothing. The error is ErrInvalid: n is not from 1 to 1,000,000,000, the window is not from ratelimit.MinWindow to
+// Rate returns a limiter that starts at most n jobs of a key in any window of time. A job that fails has used its permit. Rate
+// sends nothing. The error is ErrInvalid if n is not from 1 to 1,000,000,000, the window is not from ratelimit.MinWindow to
 // ratelimit.MaxWindow, or an option is out of range.
 func Rate(k *lockkeeper.Keeper, n int, window time.Duration, opts *Options) (*Limiter, error) {
 	return newLimiter(opts, nil, func(name string, o Options) (limit, error) {
@@ -192,24 +193,25 @@ func newLimiter(opts *Options, check func(Options) error, open func(name string,
 	return l, nil
 }
 
-// Do runs fn if the limit of key allows it. fn gets a child of ctx that ends when the lease is lost; [lockkeeper.LeaseFromContext]
-// returns the lease, which has the fence. With Rate and without MaxConcurrent there is no lease, and fn gets ctx.
+// Do runs fn if the limit of key allows it. It passes fn a child of ctx that ends when the lease is lost;
+// [lockkeeper.LeaseFromContext] returns the lease, which has the fence. With Rate and without MaxConcurrent there is no lease,
+// and fn is passed ctx.
 //
-// If fn was run, Do returns what fn returned, joined with the loss if fn returned an error and the lease was lost. If fn returned
-// nil, so does Do, also if the lease was lost meanwhile: the job has been done, and running it again would not undo that. The loss is
+// If fn was run and returned an error, Do returns it, joined with the reason of the loss if the lease was lost. If fn returned
+// nil, Do returns nil, even if the lease was lost: the job has been done, and running it again would not undo that. The loss is
 // logged.
 //
-// If fn was not run, the error is a *PostponedError if it may be run later. Other errors need intervention: ErrInvalid for a key that
-// is no valid name, and error replies of Redis such as NOPERM.
+// If fn was not run but may be run later, the error is a *PostponedError. Other errors require intervention: ErrInvalid for a
+// key that is no valid name, and error replies of Redis such as NOPERM.
 //
-// Do does not wait for other jobs for longer than Options.MaxWait, and blocks for a round trip, or for up to three attempts while
-// Redis fails.
+// Do waits for other jobs for at most Options.MaxWait. In addition it blocks for a round trip, or for up to three attempts
+// while Redis fails.
 func (l *Limiter) Do(ctx context.Context, key string, fn func(ctx context.Context) error) error {
 	return l.do(ctx, key, l.o.MaxWait, fn)
 }
 
-// DoWait is Do that waits for as long as it takes, until ctx ends or Redis has failed for longer than the keeper's RetryPolicy
-// allows. It is for a job that cannot be postponed, such as in its last attempt.
+// DoWait is like Do, but waits for its turn until ctx ends or until the keeper's retry policy gives up. It is for a job that
+// cannot be postponed, for example in its last attempt.
 func (l *Limiter) DoWait(ctx context.Context, key string, fn func(ctx context.Context) error) error {
 	return l.do(ctx, key, -1, fn)
 }

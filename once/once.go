@@ -56,14 +56,14 @@ func (o Outcome) String() string {
 type Result struct {
 	Outcome Outcome
 
-	// Next is when the job may be run again, by this process's clock. After a success, and for Done, it is the end of the
-	// period. For Running it is when the lease expires unless it is renewed, as it is while the job runs. It is zero if the
-	// job may be run at once, or if the time is not known.
+	// Next is when the job may be run again, by this process's clock. For Done, and for Ran after a success, it is the end of
+	// the period. For Running it is when the lease expires if it is not renewed, which it is while the job runs. It is zero if
+	// the job may be run at once, or if the time is not known.
 	Next time.Time
 }
 
-// UnrecordedError is returned by Do if the job has succeeded but Redis has not confirmed the record of it. Find it with
-// errors.As. If the record was written, the job is not run again until the period ends; otherwise it may be run again.
+// UnrecordedError is the error of Do if the job has succeeded but Redis has not confirmed the record of the success. Find it
+// with errors.As. If the record was written, the job is not run again until the period ends; otherwise it may be run again.
 type UnrecordedError struct {
 	RunAgain time.Time // the earliest time at which the job may be run again in this period
 	Err      error     // why there was no confirmation
@@ -77,9 +77,8 @@ func (e *UnrecordedError) Error() string {
 // Unwrap returns Err.
 func (e *UnrecordedError) Unwrap() error { return e.Err }
 
-// New returns a job. It sends nothing. The error matches lockkeeper.ErrInvalid: the name is empty, longer than 1024 bytes or
-// breaks the hash tags of a cluster, the period is longer than 365 days or shorter than the TTL, or an option is out of
-// range.
+// New returns the job of a name, which may succeed once per period. It sends nothing. The error is ErrInvalid; see package
+// [lockkeeper]. It is also ErrInvalid if the period is longer than 365 days or shorter than the TTL.
 func New(k *lockkeeper.Keeper, name string, period time.Duration, opts *Options) (*Once, error) {
 	var o Options
 	if opts != nil {
@@ -102,7 +101,7 @@ func New(k *lockkeeper.Keeper, name string, period time.Duration, opts *Options)
 }
 
 // Do runs fn unless the job has already succeeded in this period or is running, in any process. It does not wait for another
-// run. fn gets a child of ctx that is canceled when the lease is lost, and the lease's fence.
+// run. Do passes fn a child of ctx that is canceled when the lease is lost, and the lease's fence.
 //
 // If fn returns nil, the success is recorded, and the job is not run again until the period ends, which starts when the
 // lease is granted. If fn returns an error or panics, the lease is released, and another call may run the job at once. If
@@ -151,8 +150,8 @@ func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 	return Result{Ran, next}, nil
 }
 
-// Status returns Done or Running if the job may not be run at present, and None if it may. It changes nothing. It blocks for
-// a round trip or until ctx ends. The error is the context's, that of Redis, or matches lockkeeper.ErrClosed.
+// Status returns Done or Running if the job may not be run at present, and None if it may. It changes nothing. It blocks for a
+// round trip, or until ctx ends. The error is the context's, that of Redis, or matches lockkeeper.ErrClosed.
 func (o *Once) Status(ctx context.Context) (Result, error) {
 	r, _, err := o.read(ctx)
 	return r, err
