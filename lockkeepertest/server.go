@@ -75,11 +75,11 @@ func (p *process) lastUse(id string) uint64 {
 	return p.keepers[id]
 }
 
-// New starts a server that is stopped when the test ends. Then the test fails if it has left something behind: a lease that
-// is held, a request that waits, or a goroutine of a keeper that was not closed. What a crashed process leaves behind does
-// not count.
+// New starts a server, which is stopped when the test ends. The test then fails if it has left something behind: a lease that
+// is held, a request that waits, or a goroutine of a keeper that was not closed. What a crashed process leaves behind does not
+// count.
 //
-// Call it once for each server of a redlock.
+// For a redlock, call New once for each of its servers.
 func New(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{server: &server{bubble: inBubble(), prefixes: []string{lockkeeper.DefaultPrefix}}}
@@ -188,9 +188,9 @@ func (s *Server) newClient(dial faultnet.Dialer) *redis.Client {
 	return redis.NewClient(&o)
 }
 
-// Client returns a new client of the server, which is closed when the server stops. It stands for one process: a crash or a
-// freeze affects everything that uses it. Give it to code under test that makes its own keeper, which must close that keeper
-// before the test ends.
+// Client returns a new client of the server, which is closed when the server stops. The client stands for one process: a crash
+// or a freeze affects everything that uses it. Give it to code under test that makes its own keeper. That code must close its
+// keeper before the test ends.
 func (s *Server) Client(t testing.TB) *redis.Client {
 	t.Helper()
 	return s.newProcess().rdb
@@ -216,8 +216,9 @@ func (s *Server) newProcess() *process {
 	return p
 }
 
-// Keeper returns a keeper with a client of its own, so it stands for one process. Nil options mean the defaults, except that
-// warnings are logged to the test. The keeper is closed when the test ends. If it holds a lease then, the test fails.
+// Keeper returns a new keeper with a client of its own, so it stands for one process. Nil options mean the defaults; without a
+// Logger, warnings are logged to the test. The keeper is closed when the test ends. If it still holds a lease then, the test
+// fails.
 func (s *Server) Keeper(t testing.TB, opts *lockkeeper.Options) *lockkeeper.Keeper {
 	t.Helper()
 	var o lockkeeper.Options
@@ -292,8 +293,8 @@ func (s *Server) URL(t testing.TB) string {
 	return s.url
 }
 
-// Kind returns the server as locks of one kind see it, such as "mutex" or "rwlock". It is only needed if locks of several
-// kinds have the same name. A redlock is a mutex to each of its servers. Kind panics if there is no such kind.
+// Kind returns a Server whose methods look for locks of one kind only, such as "mutex" or "rwlock". It is needed only if locks
+// of several kinds have the same name. A redlock is a mutex to each of its servers. Kind panics if there is no such kind.
 func (s *Server) Kind(kind string) *Server {
 	if !slices.ContainsFunc(lua.All, func(set *lua.Set) bool { return set.Kind == kind }) {
 		panic(fmt.Sprintf("lockkeepertest: there is no kind %q of locks", kind))

@@ -1,4 +1,4 @@
-// Package otellockkeeper measures and traces the locks of a keeper by OpenTelemetry.
+// Package otellockkeeper reports metrics and traces of the locks of a keeper to OpenTelemetry.
 //
 //	opts := &lockkeeper.Options{}
 //	if err := otellockkeeper.Instrument(opts); err != nil {
@@ -6,8 +6,9 @@
 //	}
 //	keeper, err := lockkeeper.New(client, opts)
 //
-// Metrics are those of this process, not of all processes that share a lock. Attributes of lockkeeper are named lockkeeper.kind,
-// lockkeeper.mode and so on; error.type is that of OpenTelemetry.
+// Metrics describe this process, not all processes that share a lock. Their names, types, units and attributes are as follows.
+// The attributes kind, mode, result, end, reason and name have the prefix lockkeeper, as in lockkeeper.kind; error.type is the
+// attribute of that name in OpenTelemetry.
 //
 //	lockkeeper.acquire.duration  histogram, s    kind, mode, result, error.type
 //	lockkeeper.lease.duration    histogram, s    kind, mode, end = released, lost
@@ -21,8 +22,8 @@
 //	lockkeeper.limit             gauge           kind, name; only with WithName
 //	lockkeeper.queue.position    histogram       kind, mode; only with WithQueuePosition
 //
-// The result is acquired, not_acquired (TryLock, the lock is held elsewhere), canceled (the context ended), rejected (a rate limit)
-// or error. Names of locks are attributes of spans, but of metrics only with WithName.
+// The result is acquired, not_acquired (TryLock found the lock held elsewhere), canceled (the context ended), rejected (by a
+// rate limit) or error. Spans have the name of the lock as an attribute, metrics only with WithName.
 //
 // Each acquisition is a span, lockkeeper.acquire, that is a child of the caller's span and ends when the call returns. A lease that
 // is lost adds the event lockkeeper.lost to the span of the call that acquired it, if that has not ended. Acquisitions that are
@@ -72,8 +73,8 @@ func WithName(f func(kind, name string) string) Option { return func(c *config) 
 // WithQueuePosition adds the histogram lockkeeper.queue.position: how many requests were ahead when a request was queued.
 func WithQueuePosition() Option { return func(c *config) { c.position = true } }
 
-// Instrument sets hooks in the options of a keeper. Hooks that are set already are called as well, first. It must be called before
-// lockkeeper.New, once for the same options. If there is an error, the options are unchanged.
+// Instrument sets hooks in the options of a keeper. Hooks that are set already are called first. Call it before lockkeeper.New,
+// and only once for the same options. After an error, the options are unchanged.
 func Instrument(o *lockkeeper.Options, opts ...Option) error {
 	var c config
 	for _, opt := range opts {

@@ -8,20 +8,21 @@
 //	asynqlock.Configure(&config)
 //	err = asynq.NewServer(redisOpt, config).Run(mux)
 //
-// A task that may not run now is postponed, not failed: it goes to asynq's retry set with the delay that the limiter returns, and
-// neither its count of retries nor the statistics of failures change. That needs [Configure]. Which limits there are, and the delay,
-// is documented in [github.com/lockkeeper/lockkeeper/joblimit].
+// A task that may not run now is postponed, not failed: it goes to asynq's retry set with the delay that the limiter returns,
+// and neither its count of retries nor the statistics of failures change. That requires [Configure]. Package
+// [github.com/lockkeeper/lockkeeper/joblimit] documents the limits and the delay.
 //
 // # The last attempt
 //
-// asynq archives a task whose attempts are used up when its handler returns any error, failure or not. So in the last attempt of a
-// task, which of a task with MaxRetry(0) is the first, the middleware does not postpone but waits in the worker, until the task may
-// run or its timeout or deadline has passed.
+// asynq archives a task whose attempts are used up when its handler returns any error, even one that is not a failure. So the
+// middleware does not postpone a task in its last attempt (with MaxRetry(0), the first one): it waits in the worker until the
+// task may run, or until its timeout or deadline has passed.
 //
 // # When the lease is lost
 //
-// The context of the handler ends, with cause [lockkeeper.ErrLost]. A handler that returns an error has then failed and is retried by
-// asynq's rules; one that returns nil has succeeded. The fence of the lease is lockkeeper.LeaseFromContext(ctx).Fence().
+// The context of the handler ends, with cause [lockkeeper.ErrLost]. If the handler then returns an error, the task has failed
+// and is retried by asynq's rules; if it returns nil, the task has succeeded. The fence of the lease is
+// lockkeeper.LeaseFromContext(ctx).Fence().
 //
 // # What is not promised
 //

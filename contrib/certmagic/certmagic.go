@@ -1,5 +1,5 @@
-// Package certmagic makes the locks of Lockkeeper those of a certmagic storage, and so of Caddy: at most one process of a
-// fleet orders or renews a certificate at a time.
+// Package certmagic lets a storage of github.com/caddyserver/certmagic, and so Caddy, use the locks of Lockkeeper: at most one
+// process of a fleet orders or renews a certificate at a time.
 //
 //	locker, err := certmagic.New(k, nil)
 //	…
@@ -36,9 +36,9 @@ type Options struct {
 
 // Locker implements [certmagic.Locker], [certmagic.TryLocker] and [certmagic.LockLeaseRenewer]. It is safe for concurrent use.
 //
-// Waiters of all processes, and within one, are served in order. A lease is renewed until Unlock, so a crashed process blocks
-// the others for a TTL at most. If a lease is lost, the loss is logged, and Unlock returns [lockkeeper.ErrLost]: certmagic
-// gives no means to stop the work that goes on under the lock.
+// Waiters are served in order, across all processes and within one. A lease is renewed until Unlock; a crashed process blocks
+// the others for at most a TTL. If a lease is lost, the loss is logged, and Unlock returns [lockkeeper.ErrLost]; certmagic has
+// no means to stop the work that goes on under the lock.
 type Locker struct {
 	k *lockkeeper.Keeper
 	o Options
@@ -55,7 +55,7 @@ var (
 	_ certmagic.LockLeaseRenewer = (*Locker)(nil)
 )
 
-// New returns a Locker. It sends nothing. The error is [lockkeeper.ErrInvalid].
+// New returns a Locker. It sends nothing. The error matches [lockkeeper.ErrInvalid]: an option is out of range.
 func New(k *lockkeeper.Keeper, opts *Options) (*Locker, error) {
 	l := &Locker{k: k, leases: map[string][]*lockkeeper.Lease{}}
 	if opts != nil {
@@ -77,7 +77,8 @@ func (l *Locker) lock(name string) (*fair.Lock, error) {
 	return fair.New(l.k, l.o.Prefix+name, &fair.Options{TTL: l.o.TTL})
 }
 
-// Lock waits until it holds the lock of a name, or until ctx ends. It also waits while this process holds it.
+// Lock waits until it holds the lock of a name, until ctx ends, or until the keeper's retry policy gives up. It also waits
+// while this process holds the lock.
 func (l *Locker) Lock(ctx context.Context, name string) error {
 	lock, err := l.lock(name)
 	if err != nil {
@@ -91,7 +92,7 @@ func (l *Locker) Lock(ctx context.Context, name string) error {
 	return nil
 }
 
-// TryLock reports whether it has acquired the lock of a name. It does not wait for it.
+// TryLock reports whether it has acquired the lock of a name. It does not wait for another holder.
 func (l *Locker) TryLock(ctx context.Context, name string) (bool, error) {
 	lock, err := l.lock(name)
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package cronlock runs the jobs of github.com/robfig/cron/v3 on one host per slot, although the scheduler runs on several.
+// Package cronlock runs the jobs of github.com/robfig/cron/v3 once per slot, on one of several hosts that all have the
+// scheduler. A slot is a time at which a job is due.
 //
 //	schedule, err := cron.ParseStandard("0 2 * * *")
 //	…
@@ -6,9 +7,9 @@
 //	…
 //	c.Schedule(schedule, job)
 //
-// Each host has the same jobs with the same names. When a job is due, each host asks Redis; one runs the job, and the others skip
-// it. A lock alone would not be enough: it is free again when a short job has ended, and a host whose clock is a little late would
-// run the job again. Therefore a success is recorded for the job's period, with
+// Each host has the same jobs with the same names. When a job is due, each host asks Redis; one runs the job, and the others
+// skip it. A lock alone would not be enough: it is free again when a short job has ended, and a host whose clock is a little
+// late would run the job again. So a success is recorded for the job's period, by package
 // [github.com/lockkeeper/lockkeeper/once], whose documentation says what happens when a job fails or a host crashes.
 //
 // # Which period
@@ -29,9 +30,9 @@
 //
 // # What is not promised
 //
-// That a slot is not missed: if no host is running, if Redis does not answer (see Options.RunIfUnavailable), or if the job fails
-// and no other host is due later in the slot. That a job never runs twice in a slot: see the failures in package once. A job must
-// therefore bear to be run again.
+// That a slot is not missed: if no host is running, if Redis does not answer (see Options.RunIfUnavailable), or if the job
+// fails and no other host is due later in the slot. That a job never runs twice in a slot: see the failures in package once. So
+// a job must tolerate being run again.
 package cronlock
 
 import (

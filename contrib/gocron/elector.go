@@ -81,9 +81,9 @@ func (e *Elector) run(ctx context.Context, campaign *election.Election) {
 	}
 }
 
-// IsLeader returns nil if this scheduler leads, and ErrNotLeader otherwise. It asks nobody and checks the deadline of the lease, so
-// it is right even after a pause of the process. It blocks only until Redis has answered for the first time, for at most a second
-// or until ctx ends, so that jobs that start with the scheduler are not skipped on all of them.
+// IsLeader returns nil if this scheduler leads, and ErrNotLeader otherwise. It sends nothing and checks the deadline of the
+// lease, so it is right even after a pause of the process. It blocks only until Redis has answered for the first time, for at
+// most a second or until ctx ends, so that jobs that start with the scheduler are not skipped on all of them.
 func (e *Elector) IsLeader(ctx context.Context) error {
 	select {
 	case <-e.decided:

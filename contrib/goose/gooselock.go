@@ -1,5 +1,5 @@
-// Package gooselock makes a lock of Lockkeeper the lock of goose: of all processes that migrate a database, one does so at a time,
-// with any database that goose supports.
+// Package gooselock lets github.com/pressly/goose/v3 use a lock of Lockkeeper: of all processes that migrate a database, one
+// does so at a time, with any database that goose supports.
 //
 //	locker, err := gooselock.New(m) // a mutex, a fair lock, a redlock
 //	…
@@ -19,8 +19,8 @@
 // # What is not promised
 //
 // That two processes never migrate at the same time: a database does not check fencing tokens, so a statement that it already
-// executes may still take effect after the loss. goose's HasPending and GetVersions do not lock, and create the table of versions;
-// outside of Do, so does the start of Up.
+// executes may still take effect after the loss. goose's HasPending and GetVersions create the table of versions without the
+// lock; outside of Do, so does Up before it locks.
 package gooselock
 
 import (
@@ -59,9 +59,9 @@ func New(locker lockkeeper.Locker) (*Locker, error) {
 	return &Locker{locker: locker, turn: make(chan struct{}, 1)}, nil
 }
 
-// Lock waits until it holds the lock, until ctx ends, or until the keeper's retry policy gives up. It also waits while this Locker
-// holds it. The lease is renewed until Unlock. Errors are those of [lockkeeper.Locker], and [lockkeeper.ErrNotAcquired] if ctx
-// ended while this Locker held the lock. Nothing is held after an error.
+// Lock waits until it holds the lock, until ctx ends, or until the keeper's retry policy gives up. It also waits while this
+// Locker holds the lock. The lease is renewed until Unlock. Errors are those of [lockkeeper.Locker], and
+// [lockkeeper.ErrNotAcquired] if ctx ended while this Locker held the lock. Nothing is held after an error.
 //
 // With a context of [Locker.Do] it returns nil at once, or the error of the lease if that has ended. The database is not used.
 func (l *Locker) Lock(ctx context.Context, _ *sql.DB) error {

@@ -1,5 +1,6 @@
-// Package migratelock lets one process of a fleet at a time migrate a database with golang-migrate, also where the driver of the
-// database has no lock among processes, such as those of SQLite, ClickHouse and Cassandra.
+// Package migratelock lets github.com/golang-migrate/migrate/v4 use a lock of Lockkeeper: one process of a fleet at a time
+// migrates a database. It is for databases whose drivers have no lock among processes, such as SQLite, ClickHouse and
+// Cassandra, but works with every driver.
 //
 //	driver, err := migratelock.Wrap(driver, lock, nil)
 //	…
@@ -26,12 +27,12 @@ const releaseTimeout = 3 * time.Second
 
 // Options are the settings of a Driver.
 type Options struct {
-	// LockTimeout is the LockTimeout of the Migrate that uses the driver. Default migrate.DefaultLockTimeout, 15 s. Set it if you
-	// set that: a lock that is granted after it is not given back before Close.
+	// LockTimeout is the LockTimeout of the Migrate that uses the driver. Default migrate.DefaultLockTimeout, 15 s. Set it if
+	// you set that of the Migrate: a lock that is granted later than that is not released before Close.
 	LockTimeout time.Duration
 
-	// Wait is for how long Lock waits for the lock and for the driver's own lock, together. It must be shorter than LockTimeout, by
-	// more than the process is ever paused. Default 14/15 of LockTimeout, 14 s.
+	// Wait is how long Lock waits for the lock and for the driver's own lock together. It must be shorter than LockTimeout, by
+	// more than the longest pause of the process. Default 14/15 of LockTimeout, 14 s.
 	Wait time.Duration
 }
 
@@ -55,10 +56,10 @@ func (o *Options) withDefaults() (Options, error) {
 	return r, nil
 }
 
-// Driver is a [database.Driver] whose Lock also acquires a lock of Lockkeeper. When that is lost, the Driver changes nothing more
-// until Unlock.
+// Driver is a [database.Driver] whose Lock also acquires a lock of Lockkeeper. After that lock is lost, the Driver changes
+// nothing in the database until Unlock.
 //
-// Like the drivers of golang-migrate it is for one Migrate.
+// Like the drivers of golang-migrate it is for use by one Migrate.
 type Driver struct {
 	driver database.Driver
 	locker lockkeeper.Locker

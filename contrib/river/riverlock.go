@@ -8,13 +8,14 @@
 //		…
 //	})
 //
-// A job that may not run now is snoozed (river.JobSnooze) for the time that the limiter returns: it is not failed, and keeps its
-// attempts. Which limits there are, and the delay, is documented in [github.com/lockkeeper/lockkeeper/joblimit].
+// A job that may not run now has not failed: it is snoozed (river.JobSnooze) for the time that the limiter returns, and keeps
+// its attempts. Package [github.com/lockkeeper/lockkeeper/joblimit] documents the limits and that time.
 //
 // # When the lease is lost
 //
-// The context of the job ends, with cause [lockkeeper.ErrLost]. A job that returns an error has then failed and is retried by
-// River's rules; one that returns nil has succeeded. The fence of the lease is lockkeeper.LeaseFromContext(ctx).Fence().
+// The context of the job ends, with cause [lockkeeper.ErrLost]. If the worker then returns an error, the job has failed and is
+// retried by River's rules; if it returns nil, the job has succeeded. The fence of the lease is
+// lockkeeper.LeaseFromContext(ctx).Fence().
 //
 // # What is not promised
 //
