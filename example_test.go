@@ -179,3 +179,191 @@ func ExampleLeaseFromContext() {
 	// saving under orders:42 with a fence: true
 	// <nil>
 }
+
+// A keeper takes a client of any kind: of a single server, of Sentinel, or of a Cluster.
+func ExampleNew() {
+	single := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379"})
+	defer single.Close()
+	sentinel := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{"10.0.0.1:26379", "10.0.0.2:26379"}})
+	defer sentinel.Close()
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"10.0.1.1:6379", "10.0.1.2:6379"}})
+	defer cluster.Close()
+
+	for _, rdb := range []redis.UniversalClient{single, sentinel, cluster} {
+		k, err := lockkeeper.New(rdb, nil) // connects when a lock is first used
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer k.Close() // before the client, which it needs
+	}
+}
+
+// Options of a keeper: a label that people see, a limit for outages, and two replicas that must have each grant.
+func ExampleOptions() {
+	rdb, disconnect := connect()
+	defer disconnect()
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{
+		Prefix:     "billing:",
+		Owner:      "invoiced on web-1",
+		LongWait:   time.Minute, // logs who holds a lock that is waited for longer than this
+		Retry:      lockkeeper.RetryPolicy{MaxElapsed: 5 * time.Second},
+		ReplicaAck: lockkeeper.ReplicaAck{Replicas: 2, Timeout: 200 * time.Millisecond},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(k.Close())
+
+	_, err = lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatInterval: time.Millisecond})
+	fmt.Println("out of range:", errors.Is(err, lockkeeper.ErrInvalid))
+	// Output:
+	// <nil>
+	// out of range: true
+}
+
+// A refusal and an outage are different errors.
+func Example_errors() {
+	rdb, disconnect := connect()
+	defer disconnect()
+	k, _ := lockkeeper.New(rdb, nil)
+	defer k.Close()
+	m, _ := mutex.New(k, "orders:42", nil)
+	holder, _ := m.Lock(context.Background())
+	defer holder.Release(context.Background())
+
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, err := m.Lock(ctx)
+	switch {
+	case errors.Is(err, lockkeeper.ErrNotAcquired):
+		fmt.Println("held elsewhere for 50 ms:", errors.Is(err, context.DeadlineExceeded))
+	case errors.Is(err, lockkeeper.ErrUnavailable):
+		fmt.Println("Redis does not answer:", err)
+	case err != nil:
+		fmt.Println("requires intervention:", err)
+	}
+	// Output:
+	// held elsewhere for 50 ms: true
+}
+
+// Without renewal, a step that hangs loses the lock: each step extends the lease.
+func ExampleLease_Extend() {
+	ctx := context.Background()
+	rdb, disconnect := connect()
+	defer disconnect()
+	k, _ := lockkeeper.New(rdb, nil)
+	defer k.Close()
+	m, _ := mutex.New(k, "import", &mutex.Options{TTL: time.Minute, NoRenewal: true})
+
+	lease, err := m.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Release(ctx)
+	for range 3 {
+		// A step of the work is here.
+		if err := lease.Extend(ctx, time.Minute); err != nil {
+			log.Fatal(err) // ErrLost: stop working
+		}
+	}
+	fmt.Println("a minute from now:", time.Until(lease.Deadline()).Round(10*time.Second))
+	// Output:
+	// a minute from now: 1m0s
+}
+
+// TryLockAll does not wait: it acquires all locks or none.
+func ExampleTryLockAll() {
+	ctx := context.Background()
+	rdb, disconnect := connect()
+	defer disconnect()
+	k, _ := lockkeeper.New(rdb, nil)
+	defer k.Close()
+	from, _ := mutex.New(k, "account:7", nil)
+	to, _ := mutex.New(k, "account:3", nil)
+
+	held, _ := to.Lock(ctx)
+	_, err := lockkeeper.TryLockAll(ctx, from, to)
+	fmt.Println("held elsewhere:", errors.Is(err, lockkeeper.ErrNotAcquired))
+	_ = held.Release(ctx)
+	leases, err := lockkeeper.TryLockAll(ctx, from, to)
+	fmt.Println(len(leases.All()), err)
+	fmt.Println(leases.Release(ctx))
+	// Output:
+	// held elsewhere: true
+	// 2 <nil>
+	// <nil>
+}
+
+// List finds the locks that are held or waited for. The loop may end early.
+func ExampleList() {
+	ctx := context.Background()
+	rdb, disconnect := connect()
+	defer disconnect()
+	k, _ := lockkeeper.New(rdb, nil)
+	defer k.Close()
+	m, _ := mutex.New(k, "orders:42", nil)
+	lease, _ := m.Lock(ctx)
+	defer lease.Release(ctx)
+
+	for lock, err := range lockkeeper.List(ctx, k, &lockkeeper.ListOptions{Match: "orders:*"}) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(lock.Kind, lock.Name, "holders:", lock.Holders, "waiters:", lock.Waiters)
+	}
+	// Output:
+	// mutex orders:42 holders: 1 waiters: 0
+}
+
+// Inspect shows a lock of any kind, without an object for it.
+func ExampleInspect() {
+	ctx := context.Background()
+	rdb, disconnect := connect()
+	defer disconnect()
+	k, _ := lockkeeper.New(rdb, &lockkeeper.Options{Owner: "web-1"})
+	defer k.Close()
+	m, _ := mutex.New(k, "orders:42", nil)
+	lease, _ := m.Lock(ctx)
+	defer lease.Release(ctx)
+
+	state, err := lockkeeper.Inspect(ctx, k, "mutex", "orders:42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, h := range state.Holders {
+		fmt.Println("held by", h.Owner, "for", time.Since(h.Since).Round(time.Minute))
+	}
+	fmt.Println(len(state.Waiters), "wait")
+	// Output:
+	// held by web-1 for 0s
+	// 0 wait
+}
+
+// Break takes a lock from a holder that is stuck. The holder's lease is lost, with the reason.
+func ExampleBreak() {
+	ctx := context.Background()
+	rdb, disconnect := connect()
+	defer disconnect()
+	k, _ := lockkeeper.New(rdb, nil)
+	defer k.Close()
+	m, _ := mutex.New(k, "orders:42", &mutex.Options{TTL: 300 * time.Millisecond})
+	lease, _ := m.Lock(ctx)
+	defer lease.Release(ctx)
+
+	holder, _, err := m.Holder(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	broken, err := lockkeeper.Break(ctx, k, "mutex", m.Name(), lockkeeper.BreakOptions{
+		Token: holder.Token, Reason: "hangs since noon", By: "ann",
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(broken.Holders), "lease was ended")
+	<-lease.Done()
+	fmt.Println("lost:", errors.Is(lease.Err(), lockkeeper.ErrLost))
+	// Output:
+	// 1 lease was ended
+	// lost: true
+}

@@ -109,3 +109,21 @@ func ExampleLock_TryLock() {
 	// held elsewhere: true
 	// <nil>
 }
+
+// Do queues, works and releases.
+func ExampleLock_Do() {
+	k, end := newKeeper()
+	defer end()
+	l, err := fair.New(k, "customer:7", &fair.Options{TTL: 10 * time.Second})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = l.Do(context.Background(), func(ctx context.Context, fence uint64) error {
+		fmt.Println("working, with a fence:", fence > 0)
+		return ctx.Err() // nil as long as the lock is held
+	})
+	fmt.Println(err)
+	// Output:
+	// working, with a fence: true
+	// <nil>
+}

@@ -172,3 +172,79 @@ func ExampleLimiter_SetLimit() {
 	// 51 are never possible: true
 	// true 100 39 <nil>
 }
+
+// A server answers 429 with the time after which to try again.
+func ExampleLimiter_Allow() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	logins, err := ratelimit.New(k, "logins:203.0.113.7", 2, time.Minute, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	for range 3 {
+		r, err := logins.Allow(ctx)
+		switch {
+		case err != nil:
+			log.Fatal(err) // Redis did not answer: serve the request or not
+		case r.Allowed:
+			fmt.Println("200 OK")
+		default:
+			fmt.Println("429 Too Many Requests, within a minute:", r.RetryAfter <= time.Minute)
+		}
+	}
+	// Output:
+	// 200 OK
+	// 200 OK
+	// 429 Too Many Requests, within a minute: true
+}
+
+// A service has answered 429 with Retry-After: all processes wait, until the pause is over or somebody ends it.
+func ExampleLimiter_Pause() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	api, err := ratelimit.New(k, "api", 100, time.Second, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	if err := api.Pause(ctx, time.Minute); err != nil { // the Retry-After of the response
+		log.Fatal(err)
+	}
+	r, err := api.Allow(ctx)
+	fmt.Println(r.Allowed, r.RetryAfter.Round(10*time.Second), err)
+
+	if err := api.Resume(ctx); err != nil { // the service works again
+		log.Fatal(err)
+	}
+	r, err = api.Allow(ctx)
+	fmt.Println(r.Allowed, err)
+	// Output:
+	// false 1m0s <nil>
+	// true <nil>
+}
+
+// With MaxConcurrent a permit is held until its lease is released.
+func ExampleLimiter_Acquire() {
+	k, end := newKeeper()
+	defer end()
+	api, err := ratelimit.New(k, "api", 100, time.Second, &ratelimit.Options{MaxConcurrent: 1})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	lease, err := api.Acquire(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = api.TryAcquire(ctx)
+	fmt.Println("another call meanwhile:", err == nil)
+	fmt.Println(lease.Release(ctx))
+	// Output:
+	// another call meanwhile: false
+	// <nil>
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
@@ -88,4 +89,103 @@ func ExampleError() {
 	// server 1 agreed: false
 	// server 2 agreed: true
 	// server 3 agreed: false
+}
+
+// Each server has a client and a keeper of its own. All processes use the same servers.
+func ExampleNew() {
+	var keepers []*lockkeeper.Keeper
+	for _, addr := range []string{"10.0.1.1:6379", "10.0.2.1:6379", "10.0.3.1:6379"} {
+		rdb := redis.NewClient(&redis.Options{
+			Addr:          addr,
+			DialerRetries: 1, // a server that is down is noticed at once
+		})
+		defer rdb.Close()
+		k, err := lockkeeper.New(rdb, nil)
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer k.Close()
+		keepers = append(keepers, k)
+	}
+	l, err := redlock.New(keepers, "orders:42", nil)
+	fmt.Println(l.Name(), err)
+
+	_, err = redlock.New(keepers[:2], "orders:42", nil)
+	fmt.Println("two servers:", errors.Is(err, lockkeeper.ErrInvalid))
+	// Output:
+	// orders:42 <nil>
+	// two servers: true
+}
+
+// Lock waits until its context ends. The lease ends the work if it is lost, and each write carries its fence.
+func ExampleLock_Lock() {
+	keepers, _, end := newKeepers()
+	defer end()
+	l, _ := redlock.New(keepers, "orders:42", nil)
+
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	lease, err := l.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Release(ctx)
+
+	write := func(ctx context.Context, fence uint64) {
+		fmt.Println("written:", ctx.Err() == nil && fence > 0)
+	}
+	write(lease.Context(ctx), lease.Fence())
+	// Output:
+	// written: true
+}
+
+// TryLock does not wait for a holder.
+func ExampleLock_TryLock() {
+	ctx := context.Background()
+	keepers, _, end := newKeepers()
+	defer end()
+	l, _ := redlock.New(keepers, "reindex", nil)
+
+	lease, err := l.TryLock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = l.TryLock(ctx)
+	fmt.Println("held elsewhere:", errors.Is(err, lockkeeper.ErrNotAcquired))
+	fmt.Println(lease.Release(ctx))
+	// Output:
+	// held elsewhere: true
+	// <nil>
+}
+
+// Holder returns who holds the lock at a majority of the servers.
+func ExampleLock_Holder() {
+	ctx := context.Background()
+	keepers, _, end := newKeepers()
+	defer end()
+	l, _ := redlock.New(keepers, "orders:42", nil)
+
+	lease, err := l.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Release(ctx)
+	holder, held, err := l.Holder(ctx)
+	fmt.Println(held, holder.Token == lease.Token(), err)
+	// Output:
+	// true true <nil>
+}
+
+// A server that restarts without its data must not take part while leases may be held that it has forgotten.
+func ExampleOptions() {
+	keepers, _, end := newKeepers()
+	defer end()
+	l, err := redlock.New(keepers, "orders:42", &redlock.Options{
+		TTL:           10 * time.Second,
+		MinUptime:     10 * time.Second, // the longest TTL of this name
+		ServerTimeout: 100 * time.Millisecond,
+	})
+	fmt.Println(l.Name(), err)
+	// Output:
+	// orders:42 <nil>
 }

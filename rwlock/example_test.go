@@ -153,3 +153,57 @@ func ExampleLock_RLocker() {
 	// a reader of what is written: false
 	// <nil>
 }
+
+// Readers hold the lock together, each with a lease of its own. A writer waits until they have released theirs.
+func ExampleLock_RLock() {
+	k, end := newKeeper()
+	defer end()
+	l, _ := rwlock.New(k, "catalogue", nil)
+	ctx := context.Background()
+
+	one, err := l.RLock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	two, err := l.RLock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = l.TryLock(ctx)
+	fmt.Println("a writer beside readers:", err == nil)
+	_ = one.Release(ctx)
+	_ = two.Release(ctx)
+
+	write, err := l.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("the fence is larger:", write.Fence() > two.Fence())
+	fmt.Println(write.Release(ctx))
+	// Output:
+	// a writer beside readers: false
+	// the fence is larger: true
+	// <nil>
+}
+
+// A process that reads very often keeps a read lease until somebody waits to write, and most of its reads send nothing.
+func ExampleOptions_retain() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	l, _ := rwlock.New(k, "catalogue", &rwlock.Options{Retain: true})
+
+	var fences []uint64
+	for range 1000 {
+		err := l.DoRead(ctx, func(ctx context.Context, fence uint64) error {
+			fences = append(fences, fence) // the same fence: nobody has written in between
+			return nil
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println("the last reads share a lease and its fence:", fences[998] == fences[999])
+	// Output:
+	// the last reads share a lease and its fence: true
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
@@ -138,5 +139,28 @@ func ExampleSemaphore_Locker() {
 	fmt.Println(leases.Release(ctx))
 	// Output:
 	// 1 0
+	// <nil>
+}
+
+// Acquire waits in the queue until its context ends, and returns one lease over all its permits.
+func ExampleSemaphore_Acquire() {
+	k, end := newKeeper()
+	defer end()
+	encoders, _ := semaphore.New(k, "encoders", 10, nil)
+
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	lease, err := encoders.Acquire(ctx, 3)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Release(ctx)
+	holders, err := encoders.Holders(ctx)
+	for _, h := range holders {
+		fmt.Println("held:", h.Permits)
+	}
+	fmt.Println(err)
+	// Output:
+	// held: 3
 	// <nil>
 }

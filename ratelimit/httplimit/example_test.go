@@ -1,6 +1,7 @@
 package httplimit_test
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -84,4 +85,66 @@ func ExampleNewHandler() {
 	// 200 1 false
 	// 200 0 false
 	// 429 0 true
+}
+
+// A response with Retry-After holds back the clients of all processes.
+func ExampleTransport() {
+	k, end := connect()
+	defer end()
+	limiter, err := ratelimit.New(k, "partner-api", 100, time.Second, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	transport, err := httplimit.NewTransport(limiter, nil, &httplimit.TransportOptions{
+		MaxWait: time.Second,
+		OnPause: func(d time.Duration, err error) { fmt.Println("all clients pause for", d, err) },
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	client := &http.Client{Transport: transport}
+
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "60")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	defer api.Close()
+	response, err := client.Get(api.URL)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	response.Body.Close()
+	_, err = client.Get(api.URL) // not sent
+	var limited *ratelimit.LimitedError
+	fmt.Println("limited:", errors.As(err, &limited))
+	// Output:
+	// all clients pause for 1m0s <nil>
+	// limited: true
+}
+
+// One limit for all requests. While Redis does not answer, they are served.
+func ExampleShared() {
+	k, end := connect()
+	defer end()
+	limiter, err := ratelimit.New(k, "search", 50, time.Second, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	search := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	handler, err := httplimit.NewHandler(search, httplimit.Shared(limiter), &httplimit.HandlerOptions{
+		FailOpen: true,
+		Timeout:  200 * time.Millisecond,
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/search", nil))
+	fmt.Println(w.Code, w.Header().Get("RateLimit-Limit"))
+	// Output: 200 50
 }
