@@ -233,6 +233,27 @@ func Example_limitedClient() {
 	// 404 Not Found
 }
 
+func Example_callOrPause() {
+	fmt.Println(callOrPause(ctx, newLimiter("paused", 10, time.Second)))
+	elsewhere, err := ratelimit.New(another, "paused", 10, time.Second, nil) // in another process
+	if err != nil {
+		log.Fatal(err)
+	}
+	hurry, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var limited *ratelimit.LimitedError
+	err = callOrPause(hurry, elsewhere) // the deadline is before the end of the pause
+	if errors.As(err, &limited) {
+		fmt.Println("not sent, retry after", limited.RetryAfter.Round(10*time.Second))
+	} else {
+		fmt.Println(err)
+	}
+	// Output:
+	// calls
+	// busy
+	// not sent, retry after 30s
+}
+
 func Example_withinTwoLimits() {
 	perMinute, perSecond := newLimiter("minute", 2, time.Minute), newLimiter("second", 1, 20*time.Millisecond)
 	fmt.Println(withinTwoLimits(ctx, perMinute, perSecond))
