@@ -52,3 +52,85 @@ func ExampleLimiter_Do() {
 	// job 1 has run
 	// job 2 is postponed by about 1m0s
 }
+
+// newKeeper returns a keeper, here on a server within the process.
+func newKeeper() (k *lockkeeper.Keeper, end func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		log.Fatal(err)
+	}
+	server.ClockTTL(true)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	k, err = lockkeeper.New(rdb, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return k, func() {
+		_ = k.Close()
+		_ = rdb.Close()
+		server.Close()
+	}
+}
+
+// One job of a customer at a time. The worker waits for a short time before it gives the job back to its queue.
+func ExampleExclusive() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	l, err := joblimit.Exclusive(k, &joblimit.Options{MaxWait: 50 * time.Millisecond, RetryAfter: 10 * time.Second})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = l.Do(ctx, "customer:42", func(ctx context.Context) error {
+		fmt.Println("with a fence:", lockkeeper.LeaseFromContext(ctx).Fence() > 0)
+
+		// Another job of the same customer, on another worker:
+		err := l.Do(ctx, "customer:42", func(context.Context) error { return nil })
+		var p *joblimit.PostponedError
+		fmt.Println("postponed:", errors.As(err, &p), p.RetryAfter >= 10*time.Second)
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// with a fence: true
+	// postponed: true true
+	// <nil>
+}
+
+// Three jobs of a kind at a time, in all workers together.
+func ExampleConcurrent() {
+	k, end := newKeeper()
+	defer end()
+	l, err := joblimit.Concurrent(k, 3, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = l.Do(context.Background(), "encode", func(ctx context.Context) error {
+		return ctx.Err() // work here; ctx ends if the lease is lost
+	})
+	fmt.Println(err)
+	// Output: <nil>
+}
+
+// A job in its last attempt cannot be postponed: it waits for its turn.
+func ExampleLimiter_DoWait() {
+	ctx := context.Background()
+	k, end := newKeeper()
+	defer end()
+	l, err := joblimit.Rate(k, 1, 100*time.Millisecond, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for attempt := range 2 {
+		err := l.DoWait(ctx, "customer:42", func(context.Context) error {
+			fmt.Println("job", attempt, "has run")
+			return nil
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// job 0 has run
+	// job 1 has run
+}

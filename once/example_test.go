@@ -2,6 +2,7 @@ package once_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"time"
@@ -84,4 +85,87 @@ func ExampleOnce_Status() {
 	// Output:
 	// done <nil>
 	// none <nil>
+}
+
+// A job that fails is free again at once, and the next call runs it. A success that could not be recorded is an error of its own.
+func ExampleOnce_Do_failure() {
+	server, err := miniredis.Run()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+	server.ClockTTL(true)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	k, err := lockkeeper.New(rdb, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer k.Close()
+
+	o, err := once.New(k, "nightly-report", 20*time.Hour, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	failures := 1
+	for range 2 {
+		r, err := o.Do(context.Background(), func(context.Context, uint64) error {
+			if failures > 0 {
+				failures--
+				return errors.New("the disk is full")
+			}
+			return nil
+		})
+		var unrecorded *once.UnrecordedError
+		switch {
+		case errors.As(err, &unrecorded):
+			fmt.Println("done, but it may be run again at", unrecorded.RunAgain)
+		case r.Outcome == once.None:
+			fmt.Println("not run:", err) // for example because Redis does not answer
+		default:
+			fmt.Println(r.Outcome, err)
+		}
+	}
+	// Output:
+	// ran the disk is full
+	// ran <nil>
+}
+
+// Reset lets a job run again before its period has ended, for example because its result was wrong.
+func ExampleOnce_Reset() {
+	server, err := miniredis.Run()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+	server.ClockTTL(true)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	k, err := lockkeeper.New(rdb, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer k.Close()
+
+	ctx := context.Background()
+	o, err := once.New(k, "nightly-report", 20*time.Hour, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = o.Do(ctx, func(ctx context.Context, _ uint64) error {
+		err := o.Reset(ctx)
+		fmt.Println("refused while the job is running:", errors.Is(err, lockkeeper.ErrNotAcquired))
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := o.Reset(ctx); err != nil {
+		log.Fatal(err)
+	}
+	r, err := o.Do(ctx, func(context.Context, uint64) error { return nil })
+	fmt.Println(r.Outcome, err)
+	// Output:
+	// refused while the job is running: true
+	// ran <nil>
 }

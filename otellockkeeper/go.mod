@@ -5,6 +5,7 @@ go 1.26.0
 replace github.com/lockkeeper/lockkeeper => ../
 
 require (
+	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/lockkeeper/lockkeeper v0.0.0
 	github.com/redis/go-redis/v9 v9.23.0
 	go.opentelemetry.io/otel v1.47.0
@@ -15,7 +16,6 @@ require (
 )
 
 require (
-	github.com/alicebob/miniredis/v2 v2.40.0 // indirect
 	github.com/cenkalti/backoff/v4 v4.3.0 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect

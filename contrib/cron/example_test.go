@@ -50,3 +50,37 @@ func Example() {
 	fmt.Println("the fence has increased:", second > first)
 	// Output: the fence has increased: true
 }
+
+// A job that exists already is wrapped, beside other wrappers.
+func ExampleWrap() {
+	server, err := miniredis.Run()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+	server.ClockTTL(true)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	k, err := lockkeeper.New(rdb, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer k.Close()
+
+	schedule, err := cron.ParseStandard("0 2 * * *")
+	if err != nil {
+		log.Fatal(err)
+	}
+	onOneHost, err := cronlock.Wrap(k, "nightly-report", cronlock.Period(schedule), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	report := cron.FuncJob(func() { fmt.Println("makes the report") })
+	job := cron.NewChain(cron.Recover(cron.DefaultLogger), onOneHost).Then(report)
+
+	c := cron.New()
+	c.Schedule(schedule, job) // and c.Start()
+	job.Run()
+	job.Run() // as on another host: it is skipped
+	// Output: makes the report
+}
