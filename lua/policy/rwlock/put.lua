@@ -3,7 +3,8 @@
 
 -- put writes a lease of ms. fresh says that there is no other, retained that its process is to grant reads by it.
 local function put(token, ms, fence, fresh, retained)
-  if retained then fence = fence + RETAINED - ENDLESS end
-  call('ZADD', lock, now + ms, token, fence, '#' .. token)
+  local score = fence == now_us and now_us_text or fence
+  if retained then score = fence + RETAINED - ENDLESS end
+  call('ZADD', lock, now + ms, token, score, '#' .. token)
   keep_lock(ms, fresh)
 end
