@@ -251,6 +251,52 @@ func TestPermitsGrantedInOrder(t *testing.T) {
 	})
 }
 
+// TestPermitsHandedOn releases permits that others wait for, where the first waiter gets all that are free, with and without another
+// lease beside it.
+func TestPermitsHandedOn(t *testing.T) {
+	t.Parallel()
+	const two = "2:0:0"
+	held, beside := permitToken("a", 1, "h", 1), permitToken("a", 2, "h", 1)
+	first, second := permitToken("b", 1, "h", 1), permitToken("c", 1, "h", 1)
+	for _, c := range []struct {
+		name            string
+		queued, release time.Duration // when the waiters are queued, and when a lease is released; the other lasts until 30 s
+		want            []string      // the leases then
+		toSecond        []string      // the message to the second waiter
+	}{
+		{"another lease lasts", 25 * time.Second, 26 * time.Second, []string{beside, first}, nil},
+		{"another lease ends before the next heartbeat", 28 * time.Second, 28 * time.Second, []string{beside, first}, []string{"1", "-2000"}},
+		{"another lease has ended", 29 * time.Second, 30 * time.Second, []string{first, second}, []string{"1", "fence"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			semAtTime(t, func(b *bench, pass func(time.Duration)) {
+				b.semaphoreAcquire(lua.Granted, two, held, 0)
+				b.semaphoreAcquire(lua.Granted, two, beside, 0)
+				pass(c.queued)
+				b.code(b.renew(held, 1, ttl, 0), lua.Granted)
+				sb, sc := b.listen("b"), b.listen("c")
+				b.semaphoreAcquire(lua.Waiting, two, first, heartbeatTTL)
+				b.semaphoreAcquire(lua.Waiting, two, second, heartbeatTTL)
+				pass(c.release - c.queued)
+				b.semaphoreRelease(lua.Granted, held, 0)
+				b.notified(sb, first)
+				b.leases(c.want...)
+				if c.toSecond == nil {
+					b.notNotified("c", sc)
+					return
+				}
+				got := b.message(sc)
+				if c.toSecond[1] == "fence" {
+					c.toSecond[1] = strconv.FormatInt(b.fence(second), 10)
+				}
+				if !slices.Equal(got, c.toSecond) {
+					b.Errorf("message %v to the second waiter, want %v", got, c.toSecond)
+				}
+			})
+		})
+	}
+}
+
 func TestUndeliveredGrantRevoked(t *testing.T) {
 	t.Parallel()
 	onSem(t, func(b *bench) {

@@ -93,6 +93,12 @@ var mutants = []mutant{
 	{"a small request overtakes a large one", "lua/policy/semaphore/existing.lua", "    if call('EXISTS', queue) == 1 then\n", "    if false then\n", "semaphore"},
 	{"a waiter is overtaken by the short form beside leases", "lua/policy/semaphore/hold.lua", "if keys == 1 then\n", "if keys > 0 then\n", "semaphore"},
 	{"of the permits admitted at once only the first is written", "lua/policy/semaphore/enter.lua", "  local i = #unwritten\n  if i == 0 then return end\n", "  local i = math.min(#unwritten, 4)\n  if i == 0 then return end\n", "semaphore"},
+	{"held permits are not returned", "lua/policy/semaphore/release.lua", "held = -call('ZADD', lock, 'INCR', permits, 'used')", "held = -call('ZADD', lock, 'INCR', 0, 'used')", "semaphore"},
+	{"a lease beside the one released goes with it", "lua/policy/semaphore/release.lua", "if members > 3 then", "if members > 5 then", "semaphore"},
+	{"a hand-off of permits goes to a waiter that does not fit", "lua/policy/semaphore/heir.lua", "if left and (left == 0 or left > 0 and not heads[2]) then", "if left then", "semaphore"},
+	{"a hand-off of permits ignores the limit in force", "lua/policy/semaphore/heir.lua", "' (%d+):0:%d+$'), call", "'^(%d+):0:%d+'), call", "semaphore"},
+	{"a hand-off of permits does not count them", "lua/policy/semaphore/hand_over.lua", "'-' .. (held == 0 and number or used), 'used', ", "", "semaphore"},
+	{"a hand-off of permits draws no fence", "lua/policy/semaphore/hand_over.lua", "fence, used = next_fence(), held + number", "fence, used = seq, held + number", "semaphore"},
 
 	// The keeper.
 	{"a deadline is counted from the reply", "internal/engine/request.go", "r.grant(a.Fence, call.Sent, r.lock.ttl, leaseHeld)", "r.grant(a.Fence, time.Now(), r.lock.ttl, leaseHeld)", "fair"},
