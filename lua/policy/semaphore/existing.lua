@@ -1,10 +1,20 @@
 -- What newcomer leaves out: other limits, what the token has already, requests that are too large, and sweeping.
 -- include: policy/semaphore/state
-local c = call('ZMSCORE', lock, 'used', 'spent', token, '@' .. token)
-local lease_score, clock_score = tonumber(c[3] or nil), tonumber(c[4] or nil)
-used, spent = -(c[1] or 0), -(c[2] or 0)
-local known, in_force, ends, ms = string.match(call('HGET', meta, 'limits') or '', '^(%S+) (%S+) ?(%d*) ?(%d*)$')
+local flags, number = string.match(token, TERMS, TERMS_FROM)
+local stored = call('HGET', meta, 'limits')
+local lease_score, clock_score
+-- The first two members: if these are the count and a lease, then it is the lease that ends first, and no permits are taken by the
+-- clock. If it has expired, it is to be swept.
+local list = flags == 'h' and call('ZRANGE', lock, '0', '1', 'WITHSCORES') or {}
+if list[1] == 'used' and list[4] and list[4] - now > 0 then
+  used, spent, first_end, lease_score = -list[2], 0, list[4] + 0, tonumber(call('ZSCORE', lock, token) or nil)
+else
+  local c = call('ZMSCORE', lock, 'used', 'spent', token, '@' .. token)
+  lease_score, clock_score = tonumber(c[3] or nil), tonumber(c[4] or nil)
+  used, spent = -(c[1] or 0), -(c[2] or 0)
+end
 -- include: policy/semaphore/wait
+local known, in_force, ends, ms = string.match(stored or '', '^(%S+) (%S+) ?(%d*) ?(%d*)$')
 -- include: lib/fence
 -- include: policy/semaphore/terms
 -- include: policy/semaphore/limits
