@@ -54,9 +54,10 @@ soak: ## random faults for SOAK, with what is in use at the end of each round
 SOAK ?= 10m
 
 fuzz: ## every fuzz target for FUZZTIME
-	@set -e; for f in $$(git grep -ho '^func Fuzz[A-Za-z]*' -- '*_test.go' | cut -c 6-); do \
-		pkg=$$(dirname $$(git grep -l "^func $$f(" -- '*_test.go')); \
-		echo "$$f ($$pkg)"; go test -run '^$$' -fuzz "^$$f$$" -fuzzminimizetime 100x -fuzztime $(FUZZTIME) ./$$pkg; \
+	@git grep -o '^func Fuzz[A-Za-z]*' -- '*_test.go' | while IFS=: read -r file func; do \
+		name=$${func#func } dir=$$(dirname $$file); \
+		echo "$$name ($$dir)"; \
+		(cd $$dir && go test -run '^$$' -fuzz "^$$name$$" -fuzzminimizetime 100x -fuzztime $(FUZZTIME) . </dev/null) || exit 1; \
 	done
 FUZZTIME ?= 30s
 
