@@ -72,7 +72,7 @@ func TestPrefixOfKeysAndChannels(t *testing.T) {
 						}
 						want = append(want, tag+":owner:"+k.ID())
 					}
-					for _, suffix := range []string{"heartbeats", "meta", "queue"} {
+					for _, suffix := range []string{"meta", "queue"} {
 						want = append(want, "{"+prefix+"x}:mutex:"+suffix)
 					}
 					keys := b.Mini.Keys()

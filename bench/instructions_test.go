@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -75,7 +76,7 @@ func BenchmarkInstructions(b *testing.B) {
 			acquire, release := redis.NewScript("return 1792319239123456"), redis.NewScript("return 33")
 			v.must(acquire.Load(ctx, rdb).Err())
 			v.must(release.Load(ctx, rdb).Err())
-			keys := []string{"{lock:x}:fair:holders", "{lock:x}:fair:meta", "{lock:x}:fair:queue", "{lock:x}:fair:heartbeats"}
+			keys := []string{"{lock:x}:fair:holders", "{lock:x}:fair:meta", "{lock:x}:fair:queue", "{lock:x}:fair:tombstones"}
 			token, settings := strings.Repeat("t", 55), "3630000 6000 0 lock:wake:"
 			return func() error {
 				if err := acquire.EvalSha(ctx, rdb, keys, token, 30000, 1815000, settings).Err(); err != nil {
@@ -131,17 +132,15 @@ func (v *counted) must(err error) {
 // crowd adds n waiters to a queue, behind all that are added later. They send nothing more.
 func (v *counted) crowd(keys string, n int) {
 	rdb := v.at.rdb(v)
-	const behindAll, most = 9e15, 1000
-	lapse := float64(time.Now().Add(time.Hour).UnixMilli())
+	const behindAll, most = 8e15, 1000
+	lapse := float64(protocol.Heartbeats + time.Now().Add(time.Hour).UnixMilli())
 	for from := 0; from < n; from += most {
-		var line, heartbeats []redis.Z
+		var line []redis.Z
 		for i := from; i < from+most; i++ {
 			token := fmt.Sprintf("%s:%d:30000.6000", strings.Repeat("k", 36), i)
-			line = append(line, redis.Z{Score: behindAll, Member: token})
-			heartbeats = append(heartbeats, redis.Z{Score: lapse, Member: token})
+			line = append(line, redis.Z{Score: behindAll, Member: token}, redis.Z{Score: lapse, Member: "+" + token})
 		}
 		v.must(rdb.ZAdd(ctx, keys+"queue", line...).Err())
-		v.must(rdb.ZAdd(ctx, keys+"heartbeats", heartbeats...).Err())
 	}
 }
 

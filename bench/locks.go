@@ -13,6 +13,7 @@ import (
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -203,7 +204,7 @@ func keeperLocks(kind string) func(t redistest.TB, at target, ttl time.Duration)
 				return waiting(l)
 			},
 			inLine: func(ctx context.Context, name string) (int, error) {
-				n, err := rdb.ZCard(ctx, own(name, "queue")).Result()
+				n, err := rdb.ZCount(ctx, own(name, "queue"), "-inf", protocol.BehindWaiters).Result()
 				return int(n), err
 			},
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/election"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
@@ -94,7 +95,7 @@ func startCandidates(t *testing.T) (s *redistest.Server, one, two *redistest.Chi
 	one = redistest.StartChild(t, candidateAddr+"="+s.Addr)
 	fence = leads(t, one)
 	two = redistest.StartChild(t, candidateAddr+"="+s.Addr)
-	for rdb := s.Client(); rdb.ZCard(t.Context(), "{lock:boss}:mutex:queue").Val() != 1; {
+	for rdb := s.Client(); rdb.ZCount(t.Context(), "{lock:boss}:mutex:queue", "-inf", protocol.BehindWaiters).Val() != 1; {
 		time.Sleep(5 * time.Millisecond)
 	}
 	return s, one, two, fence

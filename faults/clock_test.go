@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 )
 
@@ -75,7 +76,7 @@ func TestRealServerClockJumps(t *testing.T) {
 			})
 		}
 		for _, p := range primitives {
-			for admin.ZCard(ctx, "{lock:x}:"+p.kind+":queue").Val() != 1 {
+			for admin.ZCount(ctx, "{lock:x}:"+p.kind+":queue", "-inf", protocol.BehindWaiters).Val() != 1 {
 				if ctx.Err() != nil {
 					t.Fatal("no waiter")
 				}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -428,7 +429,7 @@ func TestHandoffDuringSlotMigration(t *testing.T) {
 				got <- err
 			}()
 			rdb := c.Client()
-			for rdb.ZCard(ctx, "{lock:"+name+"}:"+p.kind+":queue").Val() != 1 {
+			for rdb.ZCount(ctx, "{lock:"+name+"}:"+p.kind+":queue", "-inf", protocol.BehindWaiters).Val() != 1 {
 				if ctx.Err() != nil {
 					t.Fatal("nobody waits")
 				}

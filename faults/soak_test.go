@@ -267,13 +267,7 @@ func (s *soak) awaitEmpty() {
 			case err != nil || d == -1:
 				s.Errorf("%s has no expiry: %v, %v", k, d, err)
 			case strings.HasSuffix(k, ":meta"), strings.HasPrefix(k, "{lock:}:owner:"): // also of a process that was killed
-			case strings.HasSuffix(k, ":heartbeats") && d < time.Minute+5*time.Second:
-				at := s.admin.Time(ctx).Val()
-				for _, x := range s.admin.ZRangeWithScores(ctx, k, 0, -1).Val() {
-					if m := x.Member.(string); !strings.HasPrefix(m, "-") && int64(x.Score) > at.UnixMilli() {
-						left = append(left, fmt.Sprintf("%s %s, which lapses at %.0f", k, m, x.Score))
-					}
-				}
+			case strings.HasSuffix(k, ":tombstones") && d < time.Minute+5*time.Second:
 			default:
 				left = append(left, k)
 			}

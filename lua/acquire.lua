@@ -1,8 +1,8 @@
 -- acquire: grants the lock at once if possible; else queues the request, or refuses it.
 -- KEYS[1] lock     the primitive's own key
 -- KEYS[2] meta     hash: metadata of the name
--- KEYS[3] queue    zset: token -> place; none for the short form of a mutex
--- KEYS[4] heartbeats    zset: token -> ms at which its heartbeat lapses; none for the short form
+-- KEYS[3] queue    zset: token -> place; heartbeats, see lib/heartbeats; none for the short form of a mutex
+-- KEYS[4] tombstones    zset: token -> ms until which its request is refused; none for the short form
 -- ARGV[1] token    of this request
 -- ARGV[2] ttl      ms of the lease
 -- ARGV[3] epoch    µs: the metadata's expiry is looked at when the last fence was drawn in an earlier one; see lib/draw
@@ -29,7 +29,7 @@
 local token, ttl, epoch, settings, max_wait = ARGV[1], ARGV[2], ARGV[3], ARGV[5], ARGV[6]
 policy_arg = ARGV[4]
 -- include: policy/KIND/newcomer
-if not heartbeats then return 0 end
+if not tombstones then return 0 end
 
 -- include: lib/settings
 -- include: lib/metadata
@@ -54,8 +54,7 @@ end
 local at, is_last
 local more = 0
 if blocked and max_wait == '0' then
-  at, is_last = enqueue(token)
-  call('ZADD', heartbeats, now + heartbeat_ttl, token)
+  at, is_last = enqueue(token, now + heartbeat_ttl)
 else
   -- include: lib/admit
   if fence then
@@ -75,8 +74,7 @@ else
 
   -- A try enters the queue as well, for the time of this script, so that it does not pass anybody.
   try_token = not max_wait and token
-  at, is_last = enqueue(token)
-  if max_wait then call('ZADD', heartbeats, now + heartbeat_ttl, token) end
+  at, is_last = enqueue(token, max_wait and now + heartbeat_ttl)
   callers[token] = ttl
   more = admit() + limits_changed
   local grant = granted[token]
@@ -99,8 +97,7 @@ else
   end
 end
 -- It waits. The queue is kept for as long as this heartbeat counts.
-local rank = is_last and call('ZCARD', queue) - 1 or call('ZRANK', queue, token)
+local rank = is_last and call('ZCARD', queue) / 2 - 1 or call('ZRANK', queue, token)
 extend_expiry(queue, heartbeat_ttl + 1000, rank == 0)
-extend_expiry(heartbeats, heartbeat_ttl + 1000, rank == 0)
 save_metadata(metadata_ttl, true, min_left)
 return {WAITING, now, seq, at, rank, rank < RETRIES and frees_in() or 0, more}

@@ -30,7 +30,7 @@ func TestRepeatedAcquireWrites(t *testing.T) {
 	} {
 		t.Run(c.set.Kind+c.flags, func(t *testing.T) {
 			own := "{lock:x}:" + c.set.KeyKind + ":"
-			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, c.set}
+			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "tombstones"}, c.set}
 			ask := acquireArgs(token("a", 1)+c.flags, ttl, 0, c.policyArg, 0)
 			first := b.eval(c.set.Acquire, 4, ask)
 			b.code(first, lua.Granted)
@@ -79,7 +79,7 @@ func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 		t.Run(set.Kind, func(t *testing.T) {
 			t.Parallel()
 			own := "{lock:x}:" + set.KeyKind + ":"
-			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, set}
+			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "tombstones"}, set}
 			suffix, policyArg := flagsOf(set)
 			held, waits := token("a", 1)+suffix, token("a", 2)+suffix
 			ask := func(token string, heartbeatTTL int) []any {

@@ -159,7 +159,7 @@ func TestWindowRefusalWritesNothing(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			own := "{lock:x}:ratelimit:"
-			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, lua.RateLimit}
+			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "tombstones"}, lua.RateLimit}
 			const limits = "0:3:60000"
 			for i, n := range c.taken {
 				b.evalAllow(permitToken("a", i, "c", n), limits)

@@ -1,8 +1,8 @@
 -- break: ends what the token of somebody else has, its lease or its place in the queue, tells its keeper so, and admits waiters.
 -- KEYS[1] lock     the primitive's own key
 -- KEYS[2] meta     hash: metadata of the name
--- KEYS[3] queue    zset: token -> place
--- KEYS[4] heartbeats    zset: token -> ms at which its heartbeat lapses
+-- KEYS[3] queue    zset: token -> place; heartbeats, see lib/heartbeats
+-- KEYS[4] tombstones    zset: token -> ms until which its request is refused
 -- ARGV[1] token    of the lease or the waiter
 -- ARGV[2] settings     see lib/settings
 -- ARGV[3] tombstone     ms during which a copy of its request is refused, and the waiter does not return to the queue
@@ -20,18 +20,11 @@ local cancel = '0'
 -- include: lib/metadata
 -- include: lib/save_metadata
 -- include: lib/admit
--- include: lib/extend_expiry
+-- include: lib/write_tombstone
 -- A holder can be in the queue as well; see release.
-if call('ZREM', queue, token) == 1 then
-  call('ZREM', heartbeats, token)
-  if outcome == REFUSED then outcome = LEFT end
-end
+if dequeue({token}) > 0 and outcome == REFUSED then outcome = LEFT end
 if type_error or outcome == REFUSED then return type_error or {REFUSED, 0, 0} end
-local refused_until = now + tombstone
-call('ZADD', heartbeats, refused_until, '-' .. token)
-extend_expiry(heartbeats, tombstone)
-tombstones = math.max(tombstones, refused_until)
-call('HSET', meta, 'tombstones', tombstones)
+write_tombstone(token, tombstone)
 
 local told, keeper, serial = 0, string.match(token, TOKEN)
 if keeper and subscribed(keeper) then

@@ -83,7 +83,7 @@ func TestHeadersMatchBodiesAndCallers(t *testing.T) {
 				t.Errorf("%s: the header has no %q", name, part)
 			}
 		}
-		if want := []string{"lock", "meta", "queue", "heartbeats"}; !slices.Equal(keys, want[:len(keys)]) || len(keys) == 0 {
+		if want := []string{"lock", "meta", "queue", "tombstones"}; !slices.Equal(keys, want[:len(keys)]) || len(keys) == 0 {
 			t.Errorf("%s: keys %v; the prelude names them %v", name, keys, want)
 		}
 		if got := builders[name]; !slices.Equal(got, args) {

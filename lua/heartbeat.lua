@@ -1,8 +1,8 @@
 -- heartbeat: the heartbeats of all waiters of one keeper for one name. It also admits waiters and removes lapsed ones.
 -- KEYS[1] lock     the primitive's own key
 -- KEYS[2] meta     hash: metadata of the name
--- KEYS[3] queue    zset: token -> place
--- KEYS[4] heartbeats    zset: token -> ms at which its heartbeat lapses
+-- KEYS[3] queue    zset: token -> place; heartbeats, see lib/heartbeats
+-- KEYS[4] tombstones    zset: token -> ms until which its request is refused
 -- ARGV[1] settings     see lib/settings
 -- ARGV[2] rejoin   1: queue the tokens again; a place follows each of them (0: the end); 0: only tokens follow
 -- ARGV[3] policy_arg  semaphore: the limits as the keeper knows them, in case they are lost; empty for others
@@ -19,6 +19,7 @@ policy_arg = ARGV[3]
 -- include: lib/metadata
 -- include: lib/admit
 -- include: lib/enqueue
+-- include: lib/heartbeats
 -- include: lib/retries
 -- include: policy/KIND/frees_in
 -- include: lib/extend_expiry
@@ -38,6 +39,7 @@ for i = 4, #ARGV, step do
   places[#tokens] = rejoin and tonumber(ARGV[i + 1])
 end
 
+local lapse = HEARTBEATS + now + heartbeat_ttl
 for from = 1, #tokens, 200 do
   local batch = {unpack(tokens, from, math.min(from + 199, #tokens))}
   local scores = call('ZMSCORE', queue, unpack(batch))
@@ -48,7 +50,7 @@ for from = 1, #tokens, 200 do
       local fence, lease_end = lease_of(token)
       if fence then
         report(index, HELD, fence, lease_end)
-      elseif rejoin and tombstones > now and call('ZSCORE', heartbeats, '-' .. token) then
+      elseif rejoin and refused_until > now and call('ZSCORE', tombstones, token) then
         report(index, TOMBSTONED, 0, 0)
       elseif ineligible(token) then
         report(index, ineligible(token), 0, 0)
@@ -63,18 +65,16 @@ for from = 1, #tokens, 200 do
     places[index] = at
     if at then
       callers[token] = true
-      alive[#alive + 1] = now + heartbeat_ttl
-      alive[#alive + 1] = token
+      alive[#alive + 1] = lapse
+      alive[#alive + 1] = '+' .. token
     end
   end
-  if #alive > 0 then call('ZADD', heartbeats, unpack(alive)) end
+  if #alive > 0 then call('ZADD', queue, unpack(alive)) end
 end
-if next(callers) then
-  extend_expiry(queue, heartbeat_ttl + 1000)
-  extend_expiry(heartbeats, heartbeat_ttl + 1000)
-end
+if next(callers) then extend_expiry(queue, heartbeat_ttl + 1000) end
 
-lapsed = call('ZRANGE', heartbeats, '-inf', now, 'BYSCORE', 'LIMIT', '0', '100')
+lapsed = call('ZRANGE', queue, BEHIND_WAITERS, HEARTBEATS + now, 'BYSCORE', 'LIMIT', '0', '100')
+for i, member in ipairs(lapsed) do lapsed[i] = string.sub(member, 2) end
 dequeue(lapsed)
 head_stale = head_stale or #lapsed > 0
 maintain()

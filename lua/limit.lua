@@ -1,8 +1,8 @@
 -- limit: reads and changes the limits of a semaphore, pauses it, and says how many permits are taken. No other policy has it.
 -- KEYS[1] lock     the primitive's own key
 -- KEYS[2] meta     hash: metadata of the name
--- KEYS[3] queue    zset: token -> place
--- KEYS[4] heartbeats    zset: token -> ms at which its heartbeat lapses
+-- KEYS[3] queue    zset: token -> place; heartbeats, see lib/heartbeats
+-- KEYS[4] tombstones    zset: token -> ms until which its request is refused
 -- ARGV[1] settings     see lib/settings
 -- ARGV[2] policy_arg  the limits as the caller knows them, in case none are stored
 -- ARGV[3] limit    the new limit: of the window, if the caller has one, else of permits held at once; 0: no change

@@ -1,8 +1,8 @@
 -- release: ends whatever the token has, its lease or its place in the queue, and admits waiters.
 -- KEYS[1] lock     the primitive's own key
 -- KEYS[2] meta     hash: metadata of the name
--- KEYS[3] queue    zset: token -> place
--- KEYS[4] heartbeats    zset: token -> ms at which its heartbeat lapses
+-- KEYS[3] queue    zset: token -> place; heartbeats, see lib/heartbeats
+-- KEYS[4] tombstones    zset: token -> ms until which its request is refused
 -- ARGV[1] token    of the request
 -- ARGV[2] settings     see lib/settings
 -- ARGV[3] tombstone     ms during which a late copy of the request is refused; 0, or none: it is not
@@ -28,18 +28,13 @@ end
 head_stale = head_stale or freed
 -- A holder can be in the queue as well: if it repeated its request since a reply was lost, and was granted the lock past
 -- the waiters, as a mutex is.
-if (outcome == REFUSED or tombstone) and call('ZREM', queue, token) == 1 then
-  call('ZREM', heartbeats, token)
+if (outcome == REFUSED or tombstone) and dequeue({token}) > 0 then
   head_stale = true
   if outcome == REFUSED then outcome = LEFT end
 end
 if tombstone then
-  -- lib/tombstone refuses the request by this.
-  -- include: lib/extend_expiry
-  call('ZADD', heartbeats, now + tombstone, '-' .. token)
-  extend_expiry(heartbeats, tombstone)
-  tombstones = math.max(tombstones, now + tombstone)
-  call('HSET', meta, 'tombstones', tombstones)
+  -- include: lib/write_tombstone
+  write_tombstone(token, tombstone)
 end
 -- With a type error nobody can be admitted. The waiters learn of it at their next heartbeats.
 local more = type_error and 0 or admit()

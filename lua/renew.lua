@@ -1,8 +1,8 @@
 -- renew: makes a lease that is still held last until ttl from now. It never restores one that has ended.
 -- KEYS[1] lock     the primitive's own key
 -- KEYS[2] meta     hash; only given to keep it for a long lease, to read the fence, or to note a longer ttl
--- KEYS[3] queue    zset: token -> place; only given, with the next, if the lease is to end sooner than it would
--- KEYS[4] heartbeats    zset: token -> ms at which its heartbeat lapses
+-- KEYS[3] queue    zset: token -> place; heartbeats, see lib/heartbeats; only given, with the next, if the lease is to end sooner than it would
+-- KEYS[4] tombstones    zset: token -> ms until which its request is refused
 -- ARGV[1] token    of the lease
 -- ARGV[2] ttl      ms from now to the lease's new end
 -- ARGV[3] exact    1: also shorten a lease; 0: never shorten it, because this may be a late copy

@@ -65,7 +65,7 @@ func TestShortFormUnlessRare(t *testing.T) {
 		t.Run(set.Kind, func(t *testing.T) {
 			atTimeOf(t, set, func(b *bench, pass func(time.Duration)) {
 				if set.KeyKind == "mutex" {
-					b.keys = []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:heartbeats"}
+					b.keys = []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:tombstones"}
 				}
 				flags, _ := flagsOf(b.set)
 				seq := func() string { return b.rdb.HGet(ctx, b.keys[1], "seq").Val() }

@@ -23,6 +23,7 @@ import (
 
 const (
 	ttl, metadataTTL, heartbeatTTL = 30000, 3600000, 6000
+	heartbeats                     = protocol.Heartbeats
 	channelPrefix                  = "lock:channelPrefix:"
 )
 
@@ -80,7 +81,7 @@ func onBoth(t *testing.T, test func(b *bench)) {
 
 func onBothServers(t *testing.T, set *lua.Set, test func(b *bench)) {
 	own := "{lock:x}:" + set.KeyKind + ":"
-	keys := []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}
+	keys := []string{own + "holders", own + "meta", own + "queue", own + "tombstones"}
 	if set.KeyKind == "mutex" {
 		keys[0] = "lock:x"
 	}
@@ -164,9 +165,29 @@ func (b *bench) holder(want string) {
 func (b *bench) members(key int, want ...string) {
 	b.Helper()
 	got := b.rdb.ZRange(ctx, b.keys[key], 0, -1).Val()
+	if key == 2 {
+		got, _ = b.queue()
+	}
 	if !slices.Equal(got, want) && len(got)+len(want) > 0 {
 		b.Fatalf("%s has %v, want %v", b.keys[key], got, want)
 	}
+}
+
+// queue returns the waiters in order, and when their heartbeats lapse, of which each is of a waiter.
+func (b *bench) queue() (waiters []string, lapses map[string]int64) {
+	b.Helper()
+	lapses = map[string]int64{}
+	for _, z := range b.rdb.ZRangeWithScores(ctx, b.keys[2], 0, -1).Val() {
+		member := z.Member.(string)
+		if z.Score < heartbeats {
+			waiters = append(waiters, member)
+		} else if token, ok := strings.CutPrefix(member, "+"); !ok || !slices.Contains(waiters, token) {
+			b.Fatalf("the queue has %q at %.0f", member, z.Score)
+		} else {
+			lapses[token] = int64(z.Score) - heartbeats
+		}
+	}
+	return waiters, lapses
 }
 
 func (b *bench) expires(keys ...int) {
@@ -257,7 +278,7 @@ func TestAcquireQueuesInOrderAndOnce(t *testing.T) {
 			b.Errorf("a repeated request moved from %d to %v", places[2], again[3])
 		}
 		b.members(2, token("b", 0), token("b", 1), token("b", 2), token("b", 3), token("b", 4))
-		b.expires(1, 2, 3)
+		b.expires(1, 2)
 	})
 }
 
@@ -273,7 +294,7 @@ func TestReleaseGrantsFirstSubscribedWaiter(t *testing.T) {
 		b.code(got, lua.Granted)
 		b.holder(token("live", 1))
 		b.members(2, token("live", 2))
-		b.members(3, token("live", 2))
+		b.waits(token("live", 2))
 		m := b.message(sub)
 		if len(m) != 2 || m[0] != "1" {
 			b.Fatalf("message %v", m)
@@ -284,7 +305,7 @@ func TestReleaseGrantsFirstSubscribedWaiter(t *testing.T) {
 		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > heartbeatTTL*time.Millisecond || d <= 0 {
 			b.Errorf("a grant by message lasts %v, not the %d ms of a claim", d, heartbeatTTL)
 		}
-		b.expires(0, 1, 2, 3)
+		b.expires(0, 1, 2)
 	})
 }
 
@@ -302,7 +323,7 @@ func TestRevokedGrantNotPublishedToReplica(t *testing.T) {
 				return c.Get(ctx, "follows").Result()
 			})
 			own := "{lock:x}:" + set.Kind + ":"
-			keys := []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}
+			keys := []string{own + "holders", own + "meta", own + "queue", own + "tombstones"}
 			if set == lua.Mutex {
 				keys[0] = "lock:x"
 			}
@@ -333,7 +354,7 @@ func TestReleaseLeavesQueueOrDoesNothing(t *testing.T) {
 		b.acquire(token("b", 1), heartbeatTTL)
 		b.code(b.release(token("b", 1), 0), lua.Left)
 		b.members(2)
-		b.members(3)
+		b.waits()
 		b.code(b.release(token("b", 1), 0), lua.Refused)
 		b.holder(token("a", 1))
 		b.code(b.release(token("a", 2), 0), lua.Refused)
@@ -363,7 +384,7 @@ func TestHolderIsRemovedFromQueue(t *testing.T) {
 			b.Errorf("its heartbeat: %v", got)
 		}
 		b.members(2, mute)
-		b.members(3, mute)
+		b.waits(mute)
 		b.holder(token("b", 1))
 		b.code(b.release(token("b", 1), 0), lua.Granted)
 		b.holder(mute)
@@ -453,7 +474,7 @@ func TestHeartbeatAdmitsAndReportsStates(t *testing.T) {
 		b.members(2, token("c", 1), token("b", 2))
 		got = b.heartbeat(1, token("c", 2), 0)
 		b.members(2, token("c", 1), token("b", 2), token("c", 2))
-		b.expires(1, 2, 3)
+		b.expires(1, 2)
 		_ = got
 	})
 }
@@ -470,7 +491,7 @@ func TestHeartbeatSweepsExpiredWaiters(t *testing.T) {
 			b.heartbeat(0, token("b", 1))
 		}
 		b.members(2, token("b", 1))
-		b.members(3, token("b", 1))
+		b.waits(token("b", 1))
 	})
 }
 
@@ -478,8 +499,7 @@ func TestDeadWaitersSkippedInBoundedSteps(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		for i := range 1500 {
-			b.rdb.ZAdd(ctx, b.keys[2], redis.Z{Score: float64(i + 1), Member: token("dead", i)})
-			b.rdb.ZAdd(ctx, b.keys[3], redis.Z{Score: 9999999999999, Member: token("dead", i)})
+			b.rdb.ZAdd(ctx, b.keys[2], redis.Z{Score: float64(i + 1), Member: token("dead", i)}, redis.Z{Score: heartbeats + 4e12, Member: "+" + token("dead", i)})
 		}
 		b.acquire(token("live", 1), heartbeatTTL)
 		b.listen("live")
@@ -502,7 +522,7 @@ func TestClockSetBackDoesNotProlongLease(t *testing.T) {
 	m.ClockTTL(true)
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })
-	b := &bench{t, rdb, []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:heartbeats"}, lua.Mutex}
+	b := &bench{t, rdb, []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:tombstones"}, lua.Mutex}
 	b.acquire(token("a", 1), 0)
 	b.acquire(token("b", 1), heartbeatTTL)
 	rdb.PExpire(ctx, "lock:x", time.Hour) // what setting the clock back by an hour does to an expiry

@@ -37,7 +37,7 @@ func allAtTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
 		t.Run(set.Kind, func(t *testing.T) {
 			atTimeOf(t, set, func(b *bench, pass func(time.Duration)) {
 				if set.KeyKind == "mutex" {
-					b.keys = []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:heartbeats"}
+					b.keys = []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:tombstones"}
 				}
 				test(b, pass)
 			})
@@ -389,7 +389,7 @@ func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
 		t.Run(set.Kind, func(t *testing.T) {
 			t.Parallel()
 			own := "{lock:x}:" + set.KeyKind + ":"
-			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, set}
+			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "tombstones"}, set}
 			do := func(args ...any) {
 				t.Helper()
 				if err := b.rdb.Do(ctx, args...).Err(); err != nil {

@@ -344,7 +344,7 @@ func TestLateDuplicatesKeepRecord(t *testing.T) {
 		}
 		rdb := redis.NewClient(p[1].net.Options(time.Second))
 		defer func() { _ = rdb.Close() }()
-		keys := []string{key, "{lock:x}:once:meta", "{lock:x}:once:queue", "{lock:x}:once:heartbeats"}
+		keys := []string{key, "{lock:x}:once:meta", "{lock:x}:once:queue", "{lock:x}:once:tombstones"}
 		settings := protocol.Settings(1000, 6000, "lock:wake:", false)
 		for _, late := range []struct {
 			script *lua.Script

@@ -71,6 +71,7 @@ type view struct {
 	leases map[string]lease // not expired
 	queue  []waiting        // in order
 	lapse  map[string]int64 // µs, when heartbeats lapse
+	odd    string           // a waiter without a heartbeat, or a heartbeat without a waiter
 	pass   float64          // of a read-write lock: the place up to which readers go first
 	limits string           // of a semaphore: the limits in force
 	taken  []taking         // and the permits taken from a window
@@ -146,16 +147,26 @@ func (w *world) viewInside() *view {
 		}
 	}
 	stands, _ := mini.SortedSet(keys.Queue)
-	for token, at := range stands {
-		v.queue = append(v.queue, waiting{token, at})
+	for member, at := range stands {
+		if at < protocol.Heartbeats {
+			v.queue = append(v.queue, waiting{member, at})
+		} else {
+			v.lapse[strings.TrimPrefix(member, "+")] = (int64(at) - protocol.Heartbeats) * 1000
+		}
+	}
+	for token := range v.lapse {
+		if _, waits := stands[token]; !waits {
+			v.odd = token
+		}
+	}
+	for _, y := range v.queue {
+		if v.lapse[y.token] == 0 {
+			v.odd = y.token
+		}
 	}
 	slices.SortFunc(v.queue, func(a, b waiting) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.token, b.token))
 	})
-	heartbeats, _ := mini.SortedSet(keys.Heartbeats)
-	for token, at := range heartbeats {
-		v.lapse[token] = int64(at) * 1000
-	}
 	return v
 }
 

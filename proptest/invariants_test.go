@@ -30,6 +30,8 @@ const (
 	order = "waiters are served in order"
 	// A connected waiter leaves the queue only by a grant or by its own release, and its place does not change.
 	place = "a waiter keeps its place"
+	// A waiter has a heartbeat in the queue beside its token, and nothing is left of the others.
+	pairs = "a waiter and its heartbeat are queued and removed together"
 	// Leases are granted to requests that ask or wait, for no longer than requested; to a request that does not ask
 	// for no longer than its heartbeat is valid, and only if it can be notified. Requests that were given up are
 	// granted nothing, until data is lost or the clock set forward: tombstones stop late duplicates of them.
@@ -93,6 +95,9 @@ func (w *world) checkStep(s *step) {
 		if _, held := s.after.leases[token]; !held && l.ends > s.after.now+1000 && !((s.script == "release" || s.script == "break") && s.token == token) && !w.replaced(s, token) {
 			w.breaksLocked(ends, "that of %s, by %s of %s", w.tokenName(token), s.script, w.tokenName(s.token))
 		}
+	}
+	if s.after.odd != "" {
+		w.breaksLocked(pairs, "only one of the two of %s is there after %s", w.tokenName(s.after.odd), s.script)
 	}
 	for _, y := range s.before.queue {
 		at, stands := s.after.position(y.token)

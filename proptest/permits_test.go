@@ -740,7 +740,7 @@ func (b *permitBench) compare() {
 	pipe.Publish(scriptCtx, scriptMark, scriptMark)
 	lock := pipe.ZRangeWithScores(scriptCtx, b.keys[0], 0, -1)
 	queue := pipe.ZRangeWithScores(scriptCtx, b.keys[2], 0, -1)
-	heartbeats := pipe.ZRangeWithScores(scriptCtx, b.keys[3], 0, -1)
+	tombstones := pipe.ZRangeWithScores(scriptCtx, b.keys[3], 0, -1)
 	var expiry [4]*redis.DurationCmd
 	for i, k := range b.keys {
 		expiry[i] = pipe.PTTL(scriptCtx, k)
@@ -753,13 +753,14 @@ func (b *permitBench) compare() {
 		scores[z.Member.(string)] = int64(z.Score)
 	}
 	takings(scores)
-	b.queueMatches(queue.Val())
+	waiters, lapses := b.split(queue.Val())
+	b.queueMatches(waiters)
 	b.messages(scores)
 	b.fences(scores)
 	b.holdersMatch(scores, expiry[0].Val().Milliseconds())
-	lapses := map[string]int64{}
-	for _, z := range heartbeats.Val() {
-		lapses[z.Member.(string)] = int64(z.Score)
+	tombstoned := map[string]int64{}
+	for _, z := range tombstones.Val() {
+		tombstoned[z.Member.(string)] = int64(z.Score)
 	}
 	for _, q := range b.queue() {
 		if !b.near(lapses[q.token], q.lapse) {
@@ -768,7 +769,7 @@ func (b *permitBench) compare() {
 		q.lapse = lapses[q.token]
 	}
 	for _, q := range b.all {
-		switch until := lapses["-"+q.token]; {
+		switch until := tombstoned[q.token]; {
 		case until == 0 && q.tombstonedUntil > b.now:
 			b.failf("%s has no tombstone, want until %d", q.token, q.tombstonedUntil)
 		case until != 0 && !b.near(until, q.tombstonedUntil):

@@ -371,7 +371,7 @@ func drawQueue(r *rapid.T, b *scriptBench) *permitModel {
 		m.all = append(m.all, q)
 		return q
 	}
-	lock, queue, heartbeats := map[string]int64{}, map[string]int64{}, map[string]int64{}
+	lock, queue := map[string]int64{}, map[string]int64{}
 	spent := int64(0)
 	for range rapid.IntRange(0, 130).Draw(r, "to return") {
 		if spent+heavy > l.window {
@@ -388,7 +388,7 @@ func drawQueue(r *rapid.T, b *scriptBench) *permitModel {
 	for range rapid.IntRange(0, 130).Draw(r, "waiting") {
 		q := req()
 		q.waits, q.place, q.lapse = true, now*1000+int64(q.serial), now+5000
-		queue[q.token], heartbeats[q.token] = q.place, q.lapse
+		queue[q.token], queue["+"+q.token] = q.place, protocol.Heartbeats+q.lapse
 	}
 	pipe := b.rdb.Pipeline()
 	inForce := l.String() + " " + l.String()
@@ -398,7 +398,7 @@ func drawQueue(r *rapid.T, b *scriptBench) *permitModel {
 		inForce += fmt.Sprintf(" %d %d", now+pause, pause)
 	}
 	pipe.HSet(scriptCtx, b.keys[1], "limits", inForce, "ticket", now*1000+1000)
-	for key, members := range map[string]map[string]int64{b.keys[0]: lock, b.keys[2]: queue, b.keys[3]: heartbeats} {
+	for key, members := range map[string]map[string]int64{b.keys[0]: lock, b.keys[2]: queue} {
 		var list []redis.Z
 		for member := range maps.Keys(members) {
 			list = append(list, redis.Z{Member: member, Score: float64(members[member])})

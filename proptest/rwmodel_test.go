@@ -997,7 +997,6 @@ func (b *rwBench) compare() {
 	pipe.Publish(scriptCtx, scriptMark, scriptMark)
 	leases := pipe.ZRangeWithScores(scriptCtx, b.keys[0], 0, -1)
 	queue := pipe.ZRangeWithScores(scriptCtx, b.keys[2], 0, -1)
-	heartbeats := pipe.ZRangeWithScores(scriptCtx, b.keys[3], 0, -1)
 	var expiry [4]*redis.DurationCmd
 	for i, k := range b.keys {
 		expiry[i] = pipe.PTTL(scriptCtx, k)
@@ -1037,12 +1036,13 @@ func (b *rwBench) compare() {
 	}
 
 	// The queue. It expires a second after the last heartbeat.
-	if len(queue.Val()) == 0 && !slices.ContainsFunc(b.queue(), func(q *rwReq) bool { return q.lapse > b.now-1000 }) {
+	waiters, lapses := b.split(queue.Val())
+	if len(waiters) == 0 && !slices.ContainsFunc(b.queue(), func(q *rwReq) bool { return q.lapse > b.now-1000 }) {
 		for _, q := range b.queue() {
 			b.skip(q, "the queue has expired")
 		}
 	}
-	for got := queue.Val(); ; {
+	for got := waiters; ; {
 		waiting := b.queue()
 		same := len(got) == len(waiting)
 		for i := 0; same && i < len(got); i++ {
@@ -1055,10 +1055,6 @@ func (b *rwBench) compare() {
 			b.failf("%v wait, want %s", got, rwTokens(waiting))
 		}
 		b.headNotNotified(waiting[0])
-	}
-	lapses := map[string]int64{}
-	for _, z := range heartbeats.Val() {
-		lapses[z.Member.(string)] = int64(z.Score)
 	}
 	for _, q := range b.queue() {
 		if !b.near(lapses[q.token], q.lapse) {

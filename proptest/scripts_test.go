@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -85,7 +86,7 @@ func newScriptBench(r *rapid.T, rdb *redis.Client, mini *miniredis.Miniredis, ki
 		r.Fatal(err)
 	}
 	b := &scriptBench{r: r, rdb: rdb, mini: mini, subscribed: map[string]bool{}, state: func() string { return "" }}
-	for _, key := range []string{"holders", "meta", "queue", "heartbeats"} {
+	for _, key := range []string{"holders", "meta", "queue", "tombstones"} {
 		b.keys = append(b.keys, "{lock:x}:"+kind+":"+key)
 	}
 	if mini == nil {
@@ -97,6 +98,28 @@ func newScriptBench(r *rapid.T, rdb *redis.Client, mini *miniredis.Miniredis, ki
 		b.listen(k, rapid.IntRange(0, 4).Draw(r, k+" listens") > 0)
 	}
 	return b
+}
+
+// split takes apart what is in the queue: the waiters, in order, and the ms at which their heartbeats lapse. Each has one.
+func (b *scriptBench) split(queue []redis.Z) (waiters []redis.Z, lapses map[string]int64) {
+	b.r.Helper()
+	lapses = map[string]int64{}
+	for _, z := range queue {
+		if z.Score < protocol.Heartbeats {
+			waiters = append(waiters, z)
+		} else if token, ok := strings.CutPrefix(z.Member.(string), "+"); ok {
+			lapses[token] = int64(z.Score) - protocol.Heartbeats
+		}
+	}
+	for _, z := range waiters {
+		if lapses[z.Member.(string)] == 0 {
+			b.failf("%s has no heartbeat: %v", z.Member, queue)
+		}
+	}
+	if len(queue) != 2*len(waiters) || len(lapses) != len(waiters) {
+		b.failf("there are heartbeats of others than waiters: %v", queue)
+	}
+	return waiters, lapses
 }
 
 func (b *scriptBench) close() { _ = b.sub.Close() }

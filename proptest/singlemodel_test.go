@@ -61,7 +61,7 @@ type singleModel struct {
 	stored          int64                // the last fence as it is stored: negative while there may be tombstones
 	reach           func(string)
 
-	queueExpiry, heartbeatsExpiry, metaExpiry int64 // of the keys
+	queueExpiry, tombstonesExpiry, metaExpiry int64 // of the keys
 
 	asking    map[*singleReq]int64    // requests of this step, and the ttl to grant them
 	granted   map[*singleReq][2]int64 // granted by the reply: fence and end
@@ -85,9 +85,9 @@ func (m *singleModel) begin(now int64) {
 			m.reach("the queue expires")
 		}
 		clear(m.queue)
-	}
-	if m.heartbeatsExpiry <= now {
 		clear(m.heartbeats)
+	}
+	if m.tombstonesExpiry <= now {
 		clear(m.tombstones)
 	}
 	if m.metaExpiry != 0 && m.metaExpiry <= now {
@@ -101,8 +101,8 @@ func (m *singleModel) tidy() {
 	if len(m.queue) == 0 {
 		m.queueExpiry = 0
 	}
-	if len(m.heartbeats)+len(m.tombstones) == 0 {
-		m.heartbeatsExpiry = 0
+	if len(m.tombstones) == 0 {
+		m.tombstonesExpiry = 0
 	}
 }
 
@@ -186,8 +186,7 @@ func (m *singleModel) refresh(q *singleReq) {
 
 // extendQueueExpiry makes the queue expire a second after the last heartbeat.
 func (m *singleModel) extendQueueExpiry() {
-	until := m.now + heartbeatTimeout.Milliseconds() + 1000
-	m.queueExpiry, m.heartbeatsExpiry = max(m.queueExpiry, until), max(m.heartbeatsExpiry, until)
+	m.queueExpiry = max(m.queueExpiry, m.now+heartbeatTimeout.Milliseconds()+1000)
 }
 
 // dequeue removes a request from the queue.
@@ -407,9 +406,11 @@ func (m *singleModel) release(q *singleReq, tombstone int64) []int64 {
 		m.dequeue(q)
 	}
 	if tombstone > 0 {
+		maps.DeleteFunc(m.tombstones, func(_ *singleReq, until int64) bool { return until <= m.now })
+		m.tidy()
 		m.tombstones[q] = m.now + tombstone
 		m.tombstonesUntil = max(m.tombstonesUntil, m.tombstones[q])
-		m.heartbeatsExpiry = max(m.heartbeatsExpiry, m.tombstones[q])
+		m.tombstonesExpiry = max(m.tombstonesExpiry, m.tombstones[q])
 	}
 	m.admit()
 	m.save()
@@ -509,7 +510,7 @@ func (m *singleModel) heartbeat(list []*singleReq, back bool, places []int64) []
 	return append(reply, changes...)
 }
 
-// sweep removes lapsed waiters and expired tombstones.
+// sweep removes lapsed waiters.
 func (m *singleModel) sweep() {
 	inOrder := slices.SortedFunc(maps.Keys(m.heartbeats), func(a, b *singleReq) int {
 		return cmp.Or(cmp.Compare(m.heartbeats[a], m.heartbeats[b]), cmp.Compare(a.token, b.token))
@@ -521,11 +522,6 @@ func (m *singleModel) sweep() {
 			m.reach("swept")
 		}
 	}
-	maps.DeleteFunc(m.tombstones, func(_ *singleReq, until int64) bool {
-		m.changed = m.changed || until <= m.now
-		return until <= m.now
-	})
-	m.tidy()
 }
 
 // repair shortens a lease that exceeds its ttl, and removes its holder from the queue.
@@ -1055,7 +1051,7 @@ func (b *singleBench) heartbeatsLapse(*rapid.T) {
 	}
 	b.starts("the heartbeat of %s lapses", q.token)
 	b.heartbeats[q] = b.now - 1
-	if err := b.rdb.ZAdd(scriptCtx, b.keys[3], redis.Z{Score: float64(b.heartbeats[q]), Member: q.token}).Err(); err != nil {
+	if err := b.rdb.ZAdd(scriptCtx, b.keys[2], redis.Z{Score: float64(protocol.Heartbeats + b.heartbeats[q]), Member: "+" + q.token}).Err(); err != nil {
 		b.failf("%v", err)
 	}
 	b.compare()
@@ -1175,7 +1171,7 @@ func (b *singleBench) compare() {
 	meta := pipe.HMGet(scriptCtx, b.keys[1], metadata...)
 	owner := pipe.MGet(scriptCtx, b.keys[0])
 	queue := pipe.ZRangeWithScores(scriptCtx, b.keys[2], 0, -1)
-	heartbeats := pipe.ZRangeWithScores(scriptCtx, b.keys[3], 0, -1)
+	tombstones := pipe.ZRangeWithScores(scriptCtx, b.keys[3], 0, -1)
 	var expiry [4]*redis.DurationCmd
 	for i, k := range b.keys {
 		expiry[i] = pipe.PTTL(scriptCtx, k)
@@ -1213,7 +1209,7 @@ func (b *singleBench) compare() {
 	if owner.Val()[0] != token {
 		b.failf("%v holds it, want %v", owner.Val()[0], token)
 	}
-	for i, end := range []*int64{&b.end, &b.metaExpiry, &b.queueExpiry, &b.heartbeatsExpiry} {
+	for i, end := range []*int64{&b.end, &b.metaExpiry, &b.queueExpiry, &b.tombstonesExpiry} {
 		got := int64(0)
 		if d := expiry[i].Val(); d != -2 {
 			got = b.now + d.Milliseconds()
@@ -1226,28 +1222,31 @@ func (b *singleBench) compare() {
 		byToken[q.token] = q
 	}
 	waiting := b.waiters()
-	if len(waiting) != len(queue.Val()) {
-		b.failf("%v wait, want%s", queue.Val(), singleTokens(waiting))
+	waiters, lapses := b.split(queue.Val())
+	if len(waiting) != len(waiters) {
+		b.failf("%v wait, want%s", waiters, singleTokens(waiting))
 	}
-	for i, z := range queue.Val() {
+	for i, z := range waiters {
 		if z.Member != waiting[i].token {
-			b.failf("%v wait, want%s", queue.Val(), singleTokens(waiting))
+			b.failf("%v wait, want%s", waiters, singleTokens(waiting))
 		}
 		b.takes(&waiting[i].place, int64(z.Score), "the place of %s", z.Member)
 		b.queue[waiting[i]] = waiting[i].place
 	}
-	if got, want := len(heartbeats.Val()), len(b.heartbeats)+len(b.tombstones); got != want {
-		b.failf("heartbeats and tombstones %v, want %d", heartbeats.Val(), want)
-	}
-	for _, z := range heartbeats.Val() {
-		token, in := z.Member.(string), b.heartbeats
-		if rest, dead := strings.CutPrefix(token, "-"); dead {
-			token, in = rest, b.tombstones
-		}
+	for token, at := range lapses {
 		q := byToken[token]
-		until := in[q]
-		b.takes(&until, int64(z.Score), "the heartbeat or the tombstone of %s", token)
-		in[q] = until
+		until := b.heartbeats[q]
+		b.takes(&until, at, "the heartbeat of %s", token)
+		b.heartbeats[q] = until
+	}
+	if got, want := len(tombstones.Val()), len(b.tombstones); got != want {
+		b.failf("tombstones %v, want %d", tombstones.Val(), want)
+	}
+	for _, z := range tombstones.Val() {
+		q := byToken[z.Member.(string)]
+		until := b.tombstones[q]
+		b.takes(&until, int64(z.Score), "the tombstone of %s", z.Member)
+		b.tombstones[q] = until
 	}
 }
 

@@ -178,7 +178,7 @@ func (w *world) clean() {
 	w.owners() // expired keys are gone
 	for i, m := range w.servers {
 		for _, k := range m.Keys() {
-			if !strings.HasSuffix(k, ":meta") && !strings.HasSuffix(k, ":heartbeats") && !strings.HasPrefix(k, "{lock:}:owner:") {
+			if !strings.HasSuffix(k, ":meta") && !strings.HasSuffix(k, ":tombstones") && !strings.HasPrefix(k, "{lock:}:owner:") {
 				w.Errorf("server %d: %s is left", i+1, k)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
@@ -109,7 +110,7 @@ func (s *scene) queue(t *testing.T, id string, l lockkeeper.Locker, key string, 
 		_, err := l.Lock(ctx)
 		ended <- err
 	}()
-	eventually(t, id+" waits", func() bool { return s.rdb.ZCard(ctx, key).Val() == n })
+	eventually(t, id+" waits", func() bool { return s.rdb.ZCount(ctx, key, "-inf", protocol.BehindWaiters).Val() == n })
 }
 
 // entry is a line of ls --json.

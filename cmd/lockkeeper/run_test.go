@@ -15,6 +15,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
@@ -168,7 +169,7 @@ func TestConcurrencyLimit(t *testing.T) {
 		all = append(all, c)
 	}
 	eventually(t, "the commands above the limit wait", func() bool {
-		return rdb.ZCard(ctx, "{lock:x}:semaphore:queue").Val() == runs-limit
+		return rdb.ZCount(ctx, "{lock:x}:semaphore:queue", "-inf", protocol.BehindWaiters).Val() == runs-limit
 	})
 	eventually(t, "the others run", func() bool {
 		in, err := os.ReadDir(filepath.Join(dir, "in"))
@@ -288,10 +289,10 @@ func TestInterruptWhileWaitingLeavesQueue(t *testing.T) {
 		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 			c := run("x", "--", "true")
 			c.starts()
-			eventually(t, "it waits", func() bool { return rdb.ZCard(ctx, queue).Val() == 1 })
+			eventually(t, "it waits", func() bool { return rdb.ZCount(ctx, queue, "-inf", protocol.BehindWaiters).Val() == 1 })
 			c.signals(sig)
 			c.waits(128 + int(sig))
-			if n := rdb.ZCard(ctx, queue).Val(); n != 0 {
+			if n := rdb.ZCount(ctx, queue, "-inf", protocol.BehindWaiters).Val(); n != 0 {
 				t.Errorf("%v: %d waiters are still queued", sig, n)
 			}
 		}
@@ -311,7 +312,7 @@ func TestKilledHolderIsReplaced(t *testing.T) {
 		eventually(t, "the lock is held", func() bool { return rdb.Exists(ctx, lock).Val() == 1 })
 		b := run("--wait", "10s", "x", "--", "true")
 		b.starts()
-		eventually(t, "it waits", func() bool { return rdb.ZCard(ctx, queue).Val() == 1 })
+		eventually(t, "it waits", func() bool { return rdb.ZCount(ctx, queue, "-inf", protocol.BehindWaiters).Val() == 1 })
 		a.signals(syscall.SIGKILL)
 		b.waits(0)
 		_ = a.Wait()

@@ -69,7 +69,7 @@ func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 			return r
 		}
 		tombstoned := func(r *request) bool {
-			_, err := s.mini.ZScore(l.key(keyHeartbeats), "-"+r.token)
+			_, err := s.mini.ZScore(l.key(keyTombstones), r.token)
 			return err == nil
 		}
 		if h := take(); tombstoned(h) {

@@ -44,7 +44,7 @@ const (
 	keyLock = iota
 	keyMeta
 	keyQueue
-	keyHeartbeats
+	keyTombstones
 )
 
 // scriptArgs are the arguments that are the same in all calls of a lock.
@@ -139,7 +139,7 @@ func (l *Lock) key(index int) string { return l.keys[index].(string) }
 
 // allKeys returns the keys in the order in which scripts take them.
 func (l *Lock) allKeys() []string {
-	return []string{l.key(keyLock), l.key(keyMeta), l.key(keyQueue), l.key(keyHeartbeats)}
+	return []string{l.key(keyLock), l.key(keyMeta), l.key(keyQueue), l.key(keyTombstones)}
 }
 
 // CheckTTL returns an ErrInvalid that names the option if a duration cannot be that of a lease.

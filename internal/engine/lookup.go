@@ -73,11 +73,11 @@ func (x *lookup) ask(ctx context.Context, pipe redis.Pipeliner, now int64) {
 			x.limits = pipe.HGet(ctx, x.keys.Meta, "limits")
 		}
 	}
-	x.waiters = pipe.ZCard(ctx, x.keys.Queue)
+	x.waiters = pipe.ZCount(ctx, x.keys.Queue, "-inf", protocol.BehindWaiters)
 	x.heads = nil
 	for _, from := range protocol.QueueClasses(x.Set) {
 		x.heads = append(x.heads, pipe.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
-			Key: x.keys.Queue, Start: from, Stop: "+inf", ByScore: true, Count: 1,
+			Key: x.keys.Queue, Start: from, Stop: protocol.BehindWaiters, ByScore: true, Count: 1,
 		}))
 	}
 }

@@ -25,8 +25,8 @@ var ErrBadName = errors.New("bad name")
 type Keys struct {
 	Lock       string // the leases; for a mutex the key that other libraries use as well
 	Meta       string // hash: metadata, such as the last fence
-	Queue      string // zset: the waiters' tokens by place
-	Heartbeats string // zset: the waiters' tokens by the time at which their heartbeats expire
+	Queue      string // zset: the waiters' tokens by place, and their heartbeats; see lua/lib/heartbeats.lua
+	Tombstones string // zset: tokens by the time until which their requests are refused
 
 	tag string
 }
@@ -49,7 +49,7 @@ func KeysOf(prefix, name, kind string, plain bool) (Keys, error) {
 		return Keys{}, fmt.Errorf("%w: %q consists of a hash tag alone, so it would share its keys with %q; leave out the braces", ErrBadName, base, base[1:len(base)-1])
 	}
 	own := tag + ":" + kind + ":"
-	k := Keys{Lock: own + "holders", Meta: own + "meta", Queue: own + "queue", Heartbeats: own + "heartbeats", tag: tag}
+	k := Keys{Lock: own + "holders", Meta: own + "meta", Queue: own + "queue", Tombstones: own + "tombstones", tag: tag}
 	if plain {
 		if suffix := reservedSuffix(base); tag == base && suffix != "" {
 			return Keys{}, fmt.Errorf("%w: %q ends in %q, which is reserved for the keys of other locks; choose another ending", ErrBadName, name, suffix)
@@ -83,7 +83,7 @@ func OwnerKey(prefix, keeper string) string {
 const ownerPart = ":owner:"
 
 // All returns the keys in the order in which scripts take them.
-func (k Keys) All() []string { return []string{k.Lock, k.Meta, k.Queue, k.Heartbeats} }
+func (k Keys) All() []string { return []string{k.Lock, k.Meta, k.Queue, k.Tombstones} }
 
 // ChannelPrefix returns the prefix of the name's sharded channels. A keeper's id follows it.
 func (k Keys) ChannelPrefix() string { return k.tag + ":wake:" }
@@ -113,7 +113,7 @@ func isOnlyTag(base string) bool {
 // reservedSuffix returns the suffix of a base with a hash tag that makes it look like a key of another lock, or "".
 func reservedSuffix(base string) string {
 	for _, set := range lua.All {
-		for _, part := range []string{"holders", "meta", "queue", "heartbeats"} {
+		for _, part := range []string{"holders", "meta", "queue", "tombstones"} {
 			if end := ":" + set.KeyKind + ":" + part; strings.HasSuffix(base, end) {
 				return end
 			}

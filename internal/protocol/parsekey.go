@@ -15,11 +15,11 @@ const (
 	KeyLock KeyPart = iota
 	KeyMeta
 	KeyQueue
-	KeyHeartbeats
+	KeyTombstones
 )
 
 // keyParts are the ends of the keys that KeysOf derives.
-var keyParts = map[string]KeyPart{"holders": KeyLock, "meta": KeyMeta, "queue": KeyQueue, "heartbeats": KeyHeartbeats}
+var keyParts = map[string]KeyPart{"holders": KeyLock, "meta": KeyMeta, "queue": KeyQueue, "tombstones": KeyTombstones}
 
 // keySets are the scripts by the kind in the names of their keys. Of primitives that share keys, it is the first: the mutex.
 var keySets = func() map[string]*lua.Set {

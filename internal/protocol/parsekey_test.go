@@ -17,7 +17,7 @@ func TestParseKey(t *testing.T) {
 		{"lock:", "{lock:orders:42}:mutex:meta", "mutex", "orders:42", KeyMeta},
 		{"lock:", "{lock:orders:42}:fair:holders", "fair", "orders:42", KeyLock},
 		{"lock:", "{lock:orders:42}:ratelimit:queue", "ratelimit", "orders:42", KeyQueue},
-		{"lock:", "lock:{user}:1:rwlock:heartbeats", "rwlock", "{user}:1", KeyHeartbeats},
+		{"lock:", "lock:{user}:1:rwlock:tombstones", "rwlock", "{user}:1", KeyTombstones},
 		{"lock:", "lock:x:rwlock:queue", "mutex", "x:rwlock:queue", KeyLock}, // no hash tag, so it is a name
 		{"lock:", "{lock:x}:mutex:holders", "", "", 0},
 		{"lock:", "{lock:x}:other:queue", "", "", 0},

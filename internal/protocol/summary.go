@@ -19,6 +19,12 @@ const MaxTokenLength = 199
 // HasOneHolder reports whether the lock's own key is a string, not a zset.
 func HasOneHolder(set *lua.Set) bool { return set.Extends("mutex") }
 
+// Heartbeats is the least score of a heartbeat in the queue. The ms at which it lapses is added to it; see lua/lib/heartbeats.lua.
+const Heartbeats = 9_000_000_000_000_000
+
+// BehindWaiters is the upper bound of a range of scores in the queue that has the waiters, but not their heartbeats.
+const BehindWaiters = "(9000000000000000"
+
 // readers is what is added to the tickets of readers in the queue of a read-write lock; see lua/policy/rwlock/readers.lua.
 const readers = 4_500_000_000_000_000
 

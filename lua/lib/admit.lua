@@ -3,6 +3,7 @@
 -- include: lib/fence
 -- include: lib/token
 -- include: lib/queue
+-- include: lib/lapses_of
 -- include: lib/message
 -- include: lib/reachable
 -- include: policy/KIND/admit
@@ -32,12 +33,12 @@ local function admit_waiters()
     local heads = next_in_line(last)
     local blocked = not heads or #heads == 0
     if not blocked then
-      local lapse = call('ZMSCORE', heartbeats, unpack(heads))
+      local lapse = lapses_of(heads)
       local out = {}
       for i, token in ipairs(heads) do
         local keeper, serial, ttl, claim_ttl, flags, number = string.match(token, TOKEN)
         local caller = callers[token]
-        if not keeper or not caller and (unreachable[keeper] or not lapse[i] or tonumber(lapse[i]) <= now) then
+        if not keeper or not caller and (unreachable[keeper] or lapse[i] <= now) then
           out[#out + 1], head_stale, lapsed[#lapsed + 1] = token, true, token
         elseif token ~= try_token and ineligible(token) then
           out[#out + 1], head_stale, rejected[token] = token, true, ineligible(token)
@@ -46,7 +47,7 @@ local function admit_waiters()
           out[#out + 1] = token
           local ms = tonumber(claim_ttl)
           if not caller then
-            ms = math.min(ms, tonumber(lapse[i]) - now)
+            ms = math.min(ms, lapse[i] - now)
           elseif caller ~= true then
             ms = tonumber(caller)
           end
@@ -94,8 +95,8 @@ local function notify_head()
     if not head or callers[head] then return end
     local keeper, serial, _, claim_ttl, flags = string.match(head, TOKEN)
     if not keeper or string.find(flags, 's', 1, true) then return end
-    local ms, lapse = frees_in(), tonumber(call('ZSCORE', heartbeats, head)) or 0
-    if ms == 0 or now + ms >= lapse - claim_ttl / 2 then return end
+    local ms = frees_in()
+    if ms == 0 or now + ms >= lapses_of({head})[1] - claim_ttl / 2 then return end
     if send(keeper, string.format('%s -%.0f', serial, ms)) > 0 then return end
     dequeue({head})
   end
@@ -103,13 +104,12 @@ end
 
 -- notify_lapsed tells waiters whose heartbeats have lapsed to retry, up to ten keepers. Most of them are dead or frozen. But
 -- after the server's clock was set ahead they are alive, and would otherwise retry at their next heartbeats only, while
--- the lock is free. Those further back retry a little later, so that the first comes first. Tombstones lapse as well.
+-- the lock is free. Those further back retry a little later, so that the first comes first.
 local function notify_lapsed()
   local notified, n = {}, 0
   for _, token in ipairs(lapsed) do
     local keeper, serial = string.match(token, TOKEN)
-    local tombstone = string.sub(token, 1, 1) == '-'
-    if keeper and not tombstone and not notified[keeper] and not unreachable[keeper] and n < 10 then
+    if keeper and not notified[keeper] and not unreachable[keeper] and n < 10 then
       notified[keeper] = true
       send(keeper, string.format('%s -%.0f', serial, 10 * n + 1))
       n = n + 1

@@ -6,17 +6,20 @@
 -- include: lib/fence
 -- include: lib/message
 -- include: lib/save_metadata
+-- include: lib/heartbeats
 local heir
 -- include: policy/KIND/heir
 if heir then
   local keeper, serial, ttl, claim_ttl, flags, number = string.match(heir, TOKEN)
-  local lapse = keeper and call('ZSCORE', heartbeats, heir)
+  local member = '+' .. heir
+  local score = keeper and call('ZSCORE', queue, member)
+  local lapse = score and score - HEARTBEATS
   local left, claim = lapse and lapse - now or 0, tonumber(claim_ttl)
   if left > 0 and not string.find(flags, 's', 1, true) and subscribed(keeper) then
-    local heir_until = left < claim and lapse or now + claim
+    -- Its last 13 digits are cheaper to send than a number, which the server formats. Before 2001 they are fewer.
+    local heir_until = left >= claim and now + claim or lapse < 1e12 and lapse or string.sub(score, 4)
+    call('ZREM', queue, heir, member)
     -- include: policy/KIND/hand_over
-    call('ZREM', queue, heir)
-    call('ZREM', heartbeats, heir)
     publish(keeper, grant_message(serial, fence))
     -- A claim that is the whole lease, or is cut to less than half, gives the next waiter a new retry time.
     head_stale = freed or ttl == claim_ttl or left < claim / 2

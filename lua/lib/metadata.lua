@@ -6,5 +6,5 @@
 -- streak, pass and upgrade (policy/rwlock).
 -- include: lib/clock
 local saved_seq = tonumber(call('HGET', meta, 'seq')) or 0
-local seq, tombstones = math.abs(saved_seq), 0
-if saved_seq <= 0 then tombstones = tonumber(call('HGET', meta, 'tombstones')) or 0 end
+local seq, refused_until = math.abs(saved_seq), 0
+if saved_seq <= 0 then refused_until = tonumber(call('HGET', meta, 'tombstones')) or 0 end

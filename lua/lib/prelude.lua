@@ -5,7 +5,7 @@
 local REFUSED, GRANTED, WAITING, TOMBSTONED, UNKNOWN, LEFT, HELD, CONFLICT, ABOVE_LIMIT = 0, 1, 2, 3, 4, 5, 6, 7, 8
 
 local call, pcall = redis.call, redis.pcall
-local lock, meta, queue, heartbeats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lock, meta, queue, tombstones = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
 -- now, now_us: the server's time in ms and in µs, and now_us_text, the latter as a string, or nil; see lib/clock.
 -- policy_arg: the argument that only the policy understands; nil if the transition has none.

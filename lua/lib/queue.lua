@@ -7,9 +7,10 @@
 -- lapsed: waiters that were removed because their heartbeats had lapsed.
 local callers, granted, rejected, unreachable, lapsed = {}, {}, {}, {}, {}
 
--- dequeue removes waiters from the queue: at most a few hundred tokens.
+-- dequeue removes waiters and their heartbeats (see lib/heartbeats) from the queue: at most a few hundred tokens. It returns how
+-- many members it has removed.
 local function dequeue(tokens)
-  if #tokens == 0 then return end
-  call('ZREM', queue, unpack(tokens))
-  call('ZREM', heartbeats, unpack(tokens))
+  local members = {}
+  for i, token in ipairs(tokens) do members[2 * i - 1], members[2 * i] = token, '+' .. token end
+  return members[1] and call('ZREM', queue, unpack(members)) or 0
 end

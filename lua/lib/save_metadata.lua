@@ -7,7 +7,7 @@
 -- epoch half of ttl is left at least. An unchanged sequence is written as well, so that the script fails on a read-only server,
 -- unless has_written says that the script has already written something.
 local function save_metadata(ttl, has_written, min_left)
-  local stored = tombstones > now and -seq or seq
+  local stored = refused_until > now and -seq or seq
   if stored ~= saved_seq or not has_written then
     call('HSET', meta, 'seq', stored == now_us and now_us_text or stored)
   end

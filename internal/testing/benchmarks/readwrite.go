@@ -177,7 +177,7 @@ func scriptBench(m *bench, set *lua.Set) (keys []string, token func(i int) strin
 		m.must(m.rdb.ScriptLoad(ctx, s.Text).Err())
 	}
 	own := "{lock:x}:" + set.Kind + ":"
-	return []string{own + "holders", own + "meta", own + "queue", own + "heartbeats"}, func(i int) string {
+	return []string{own + "holders", own + "meta", own + "queue", own + "tombstones"}, func(i int) string {
 		return benchKeeper + ":" + strconv.FormatInt(int64(i), 36) + ":30000.6000"
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -142,7 +143,9 @@ func (d *deployment) slotMigrates(c *redistest.Cluster) {
 			got <- err
 		}()
 		rdb := c.Client()
-		d.eventually("a waiter", func() bool { return rdb.ZCard(ctx, "{lock:moving}:"+d.p.Kind+":queue").Val() == 1 })
+		d.eventually("a waiter", func() bool {
+			return rdb.ZCount(ctx, "{lock:moving}:"+d.p.Kind+":queue", "-inf", protocol.BehindWaiters).Val() == 1
+		})
 		to := c.MoveSlot("lock:moving").Client()
 		d.eventually("the subscription at the new primary", func() bool {
 			list, err := to.PubSubShardChannels(ctx, "{lock:moving}:wake:*").Result()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
@@ -297,7 +298,7 @@ func setLimit(w *World) {
 	three := w.acquireAsync(w.ctx(), 1, permits(s, 1))
 	four := w.acquireAsync(w.ctx(), 2, permits(w.Process().sem(2), 2))
 	w.must(s.SetLimit(w.ctx(), 5))
-	if n, err := w.admin.ZCard(w.ctx(), w.queueKey("x")).Result(); err != nil || n != 0 {
+	if n, err := w.admin.ZCount(w.ctx(), w.queueKey("x"), "-inf", protocol.BehindWaiters).Result(); err != nil || n != 0 {
 		w.Errorf("%d queued after the limit was raised, %v", n, err)
 	}
 	leases := []*lockkeeper.Lease{one, two, w.expectGranted(three), w.expectGranted(four)}

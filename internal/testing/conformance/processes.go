@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -87,7 +88,7 @@ func Processes(t *testing.T, p Primitive) {
 	waiting := func(t *testing.T, s *redistest.Server, n int) {
 		t.Helper()
 		s.Await(strconv.Itoa(n), func(ctx context.Context, c *redis.Client) (string, error) {
-			v, err := c.ZCard(ctx, queue).Result()
+			v, err := c.ZCount(ctx, queue, "-inf", protocol.BehindWaiters).Result()
 			return strconv.FormatInt(v, 10), err
 		})
 	}

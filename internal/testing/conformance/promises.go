@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/redis/go-redis/v9"
 )
@@ -132,7 +133,7 @@ func closeRetriesReleases(w *World) {
 			w.Errorf("%s: after Close the lock is held by %v", what, left)
 		}
 		if !w.P.MajorityLock {
-			if n := w.admin.ZCard(w.ctx(), w.queueKey("busy")).Val(); n != 0 {
+			if n := w.admin.ZCount(w.ctx(), w.queueKey("busy"), "-inf", protocol.BehindWaiters).Val(); n != 0 {
 				w.Errorf("%s: after Close %d wait", what, n)
 			}
 		}
@@ -444,12 +445,10 @@ func keysExpire(w *World) {
 		waits := w.lockAsync(ctx, p.Lock("x"))
 		w.awaitWaiters("x", 1)
 		const timeout = 3 * heartbeatInterval // see Process
-		for _, key := range []string{w.queueKey("x"), strings.TrimSuffix(w.queueKey("x"), "queue") + "heartbeats"} {
-			left, err := w.admin.PTTL(w.ctx(), key).Result()
-			w.must(err)
-			if left > timeout+time.Second || left < time.Second {
-				w.Errorf("%s expires in %v, want a second after the heartbeat timeout of %v", key, left, timeout)
-			}
+		left, err := w.admin.PTTL(w.ctx(), w.queueKey("x")).Result()
+		w.must(err)
+		if left > timeout+time.Second || left < time.Second {
+			w.Errorf("the queue expires in %v, want a second after the heartbeat timeout of %v", left, timeout)
 		}
 		cancel()
 		w.await(waits, 0)
@@ -495,12 +494,12 @@ func heartbeatTimeoutHonored(w *World) {
 	w.awaitWaiters("x", 1)
 	now, err := w.admin.Time(w.ctx()).Result()
 	w.must(err)
-	list, err := w.admin.ZRangeArgsWithScores(w.ctx(), redis.ZRangeArgs{Key: strings.TrimSuffix(w.queueKey("x"), "queue") + "heartbeats", Start: 0, Stop: -1}).Result()
+	list, err := w.admin.ZRangeArgsWithScores(w.ctx(), redis.ZRangeArgs{Key: w.queueKey("x"), Start: protocol.Heartbeats, Stop: "+inf", ByScore: true}).Result()
 	w.must(err)
 	if len(list) != 1 {
 		w.Fatalf("heartbeats: %v", list)
 	}
-	if left := time.UnixMilli(int64(list[0].Score)).Sub(now); left > timeout || left < timeout-heartbeatInterval-w.slack() {
+	if left := time.UnixMilli(int64(list[0].Score) - protocol.Heartbeats).Sub(now); left > timeout || left < timeout-heartbeatInterval-w.slack() {
 		w.Errorf("the heartbeat lapses in %v, want %v (%s)", left, timeout, strconv.FormatFloat(list[0].Score, 'f', 0, 64))
 	}
 	cancel()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/redis/go-redis/v9"
@@ -314,7 +315,7 @@ func windowWaitCommands(w *World) {
 			})
 		}
 		w.eventually("all to be queued", func() bool {
-			k, err := w.admin.ZCard(w.ctx(), w.queueKey("x")).Result()
+			k, err := w.admin.ZCount(w.ctx(), w.queueKey("x"), "-inf", protocol.BehindWaiters).Result()
 			return err == nil && k >= int64(n-1)
 		})
 		for range 2 * keepers { // their first requests have been answered
@@ -402,7 +403,7 @@ func (w *World) refusesWait(atOnce, attempt int) bool {
 		waits <- taken{g, err, time.Now()}
 	}()
 	queued := func() bool {
-		n, err := w.admin.ZCard(w.ctx(), w.queueKey("x")).Result()
+		n, err := w.admin.ZCount(w.ctx(), w.queueKey("x"), "-inf", protocol.BehindWaiters).Result()
 		return err == nil && n == 1
 	}
 	w.eventually("1 waiter, or its grant", func() bool { return queued() || len(waits) == 1 })

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/redis/go-redis/v9"
 )
@@ -126,7 +127,9 @@ func (r *replicated) tooFewReplicas() {
 		waits <- err
 	}()
 	rdb := r.rdb()
-	r.eventually("a waiter", func() bool { return rdb.ZCard(ctx, "{lock:y}:"+r.p.Kind+":queue").Val() == 1 })
+	r.eventually("a waiter", func() bool {
+		return rdb.ZCount(ctx, "{lock:y}:"+r.p.Kind+":queue", "-inf", protocol.BehindWaiters).Val() == 1
+	})
 	r.replicas[0].Freeze()
 	if err := holder.Release(ctx); err != nil {
 		r.Error(err)

@@ -66,7 +66,7 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 		{
 			bug:     "tombstones are ignored",
 			config:  config{set: lua.Fair, ticks: 1, cancels: 1},
-			old:     "if tombstones > now and call('ZSCORE', heartbeats, '-' .. token) then\ncall('ZREM', queue, '')",
+			old:     "if refused_until > now and call('ZSCORE', tombstones, token) then\ncall('ZREM', queue, '')",
 			new:     "if false then",
 			problem: "the server has a lease or a place of it",
 		},

@@ -1,4 +1,5 @@
 -- include: lib/fence
+-- include: lib/first_waiters
 -- include: policy/KIND/frees_in
 local WAITERS_DIFFER = false
 
@@ -7,7 +8,7 @@ local free = outcome == GRANTED and not fence or nil
 
 local function next_in_line(last)
   if free == nil then free = call('EXISTS', lock) == 0 end
-  return free and call('ZRANGE', queue, '0', last)
+  return free and first_waiters(last)
 end
 
 local function fits()

@@ -8,8 +8,7 @@ local function maintain()
   if type(owner) ~= 'string' then return end
   ms_left(owner)
   if callers[owner] then
-    call('ZREM', queue, owner)
-    call('ZREM', heartbeats, owner)
+    dequeue({owner})
     granted[owner], head_stale = {lease_of(owner)}, true
   elseif next(callers) and string.sub(owner, -1) == 'k' then
     -- include: policy/mutex/recall

@@ -2,7 +2,7 @@
 -- string key with the holder's token, as SET key token NX PX writes it, so that it expires at the very millisecond. The
 -- fence of the lease in the key is seq. fair and redlock extend this policy.
 -- include: lib/token
-if not heartbeats then
+if not tombstones then
   if call('SET', lock, token, 'NX', 'PX', ttl) then
     -- include: policy/mutex/draw
   else

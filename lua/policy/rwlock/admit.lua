@@ -5,6 +5,7 @@
 -- include: policy/rwlock/frees_in
 -- include: policy/rwlock/streak
 -- include: policy/rwlock/recall
+-- include: lib/first_waiters
 local WAITERS_DIFFER = true
 
 -- undo_data: token -> what write_grant has changed besides the lease.
@@ -25,15 +26,14 @@ local next_in_line
 function next_in_line()
   read_state()
   if writer_holds then return nil end
-  local head = call('ZRANGE', queue, '0', '1')
+  local head = first_waiters('1')
   if #head == 0 then return head end
   alone, head[2] = not head[2], nil
   local purpose = purpose_of(head[1])
-  if purpose == 'r' and not alone then return call('ZRANGE', queue, '0', '99') end
+  if purpose == 'r' and not alone then return first_waiters('99') end
   if purpose == 'u' and waiting_upgrade() ~= head[1] then
     -- Its read lease has ended, or another upgrade has come while this one was away.
-    call('ZREM', queue, head[1])
-    call('ZREM', heartbeats, head[1])
+    dequeue(head)
     head_stale = true
     return next_in_line()
   end

@@ -1,6 +1,7 @@
 -- What newcomer leaves out: a lease that the token has already; one that its process is to retain (policy_arg is RETAIN); an
 -- upgrade or a downgrade, for which policy_arg is the token of the lease that it replaces; and a lock whose leases have expired.
 -- include: lib/fence
+-- include: lib/heartbeats
 -- include: policy/leases/ends_at
 -- include: policy/rwlock/state
 read_state()
@@ -20,7 +21,7 @@ elseif purpose == 'd' or purpose == 'u' then
     fence, freed, state_known = next_fence(), true, false
     replace(policy_arg, token, ttl, fence)
     -- A copy of its request may have queued it.
-    if purpose == 'u' and call('ZREM', queue, token) == 1 then call('ZREM', heartbeats, token) end
+    if purpose == 'u' then call('ZREM', queue, token, '+' .. token) end
   else
     -- Each of two upgrades would wait for the other's read lease. Of two attempts to upgrade the same lease the later one
     -- counts: the other is being cancelled.
@@ -29,12 +30,12 @@ elseif purpose == 'd' or purpose == 'u' then
       return tonumber(serial, 36)
     end
     local other, origin_of_other = waiting_upgrade()
-    if other and (tonumber(call('ZSCORE', heartbeats, other)) or 0) > now then
+    if other and (call('ZSCORE', queue, '+' .. other) or 0) - HEARTBEATS > now then
       if origin_of_other ~= policy_arg or serial_of(other) > serial_of(token) then refusal = {CONFLICT} end
     end
     if max_wait and not refusal then
       -- The other one has lapsed, or is an earlier attempt to upgrade the same lease.
-      if other and other ~= token and call('ZREM', queue, other) == 1 then call('ZREM', heartbeats, other) end
+      if other and other ~= token then call('ZREM', queue, other, '+' .. other) end
       call('HSET', meta, 'upgrade', token .. ' ' .. policy_arg)
     end
   end

@@ -6,6 +6,7 @@
 local heir_purpose
 if outcome == GRANTED and not tombstone and call('EXISTS', lock) == 0 then
   local heads = call('ZRANGE', queue, '0', '1')
-  alone, heir_purpose = not heads[2], purpose_of(heads[1])
+  -- Nobody waits behind it if the next member is a heartbeat.
+  alone, heir_purpose = string.byte(heads[2] or '+') == 43, purpose_of(heads[1])
   if alone and heir_purpose == 'r' or heir_purpose == 'w' and (alone or not call('HGET', meta, 'pass')) then heir = heads[1] end
 end

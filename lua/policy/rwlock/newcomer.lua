@@ -6,7 +6,7 @@
 -- include: policy/rwlock/purpose
 -- include: policy/leases/scores
 local purpose = purpose_of(token)
-if not heartbeats and (purpose == 'r' or purpose == 'w') then
+if not tombstones and (purpose == 'r' or purpose == 'w') then
   -- If there is one of these keys, and it is the lock's, nobody waits.
   local keys = call('EXISTS', lock, queue)
   local free, beside = keys == 0, false

@@ -1,3 +1,4 @@
+-- include: lib/heartbeats
 -- include: policy/rwlock/readers
 
 -- alone: nobody waits but the head, so no readers are passed.
@@ -11,7 +12,7 @@ local function count_streak(token, number)
     if streak and streak ~= '0' then call('HSET', meta, 'streak', '0') end
     return {streak = streak or '0', keeps_pass = true}
   end
-  local list = call('ZRANGE', queue, '+inf', READERS, 'BYSCORE', 'REV', 'LIMIT', '0', '2', 'WITHSCORES')
+  local list = call('ZRANGE', queue, BEHIND_WAITERS, READERS, 'BYSCORE', 'REV', 'LIMIT', '0', '2', 'WITHSCORES')
   local last = token ~= try_token and list[list[1] == try_token and 4 or 2]
   local known = call('HMGET', meta, 'streak', 'pass')
   local streak, max_streak = 0, tonumber(number) or 0

@@ -1,3 +1,4 @@
+-- include: lib/first_waiters
 -- include: policy/semaphore/grant
 -- include: policy/semaphore/load_limits
 -- include: policy/semaphore/counts
@@ -31,7 +32,7 @@ local function next_in_line()
   if not used then read_counts('used') end
   if has_room(1, true, true) then
     local most = math.min(at_once - used, window - spent, 100)
-    local heads = call('ZRANGE', queue, '0', most)
+    local heads = first_waiters(most)
     if #heads <= most then batch, granted_of_batch = #heads, 0 end
     heads[most + 1] = nil
     if #heads > 0 and used + spent > 0 then read_earlier(heads) end

@@ -1,5 +1,6 @@
 -- include: lib/token
 -- include: lib/queue
+-- include: lib/lapses_of
 -- include: lib/reachable
 -- include: policy/semaphore/terms
 -- include: policy/semaphore/returned
@@ -17,13 +18,13 @@ local function returns_in(token)
   if window == math.huge then return pause_left end
   if exceeds_limit(n, holds, by_clock) then n = 1 end
   if not used then read_counts('used') end
-  local rank = call('ZRANK', queue, token) or call('ZCARD', queue)
+  local rank = call('ZRANK', queue, token) or call('ZCOUNT', queue, '-inf', BEHIND_WAITERS)
   local needs, total, rest, keeper_reachable = {}, 0, math.max(rank - 50, 0), {}
   local ahead = rank > 0 and call('ZRANGE', queue, 0, math.min(rank, 50) - 1) or {}
-  local lapse = rank > 0 and call('ZMSCORE', heartbeats, unpack(ahead)) or {}
+  local lapse = rank > 0 and lapses_of(ahead) or {}
   for i, other in ipairs(ahead) do
     local need, other_holds, other_by_clock = terms_of(other)
-    local alive = lapse[i] and tonumber(lapse[i]) > now
+    local alive = lapse[i] > now
     if other_by_clock and not exceeds_limit(need, other_holds, other_by_clock) and alive then
       local keeper, _, _, _, flags = string.match(other, TOKEN)
       local counts = callers[other]

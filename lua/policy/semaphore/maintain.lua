@@ -12,8 +12,7 @@ local function maintain()
   for token in pairs(callers) do
     local code = ineligible(token)
     if code then
-      call('ZREM', queue, token)
-      call('ZREM', heartbeats, token)
+      dequeue({token})
       rejected[token], head_stale = code, true
     end
   end

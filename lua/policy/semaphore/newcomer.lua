@@ -2,7 +2,7 @@
 -- clock, and the oldest has not returned.
 -- include: lib/clock
 -- include: policy/semaphore/state
-if not heartbeats then
+if not tombstones then
   -- include: policy/semaphore/short
   if ready and flags == 'h' then
     -- include: policy/semaphore/hold
