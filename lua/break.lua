@@ -16,6 +16,7 @@ policy_arg = ARGV[4]
 -- The lease was in use: what it has taken by the clock stays taken.
 local cancel = '0'
 -- include: policy/KIND/release
+if ended then call('DEL', ended) end
 -- include: lib/settings
 -- include: lib/metadata
 -- include: lib/save_metadata

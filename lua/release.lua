@@ -15,6 +15,7 @@ local token, settings, cancel = ARGV[1], ARGV[2], ARGV[4]
 local tombstone = ARGV[3] ~= '0' and tonumber(ARGV[3])
 -- include: policy/KIND/release
 local nobody_waits = call('EXISTS', queue) == 0
+if ended and nobody_waits then call('DEL', ended) end
 if nobody_waits and not tombstone then
   -- This write changes nothing. It fails on a read-only server, which must not say that there was no lease.
   if outcome == REFUSED then call('ZREM', queue, '') end
@@ -24,6 +25,7 @@ end
 -- include: lib/metadata
 -- include: lib/save_metadata
 -- include: lib/hand_on
+if ended and not nobody_waits and not fence then call('DEL', ended) end
 -- include: lib/admit
 head_stale = head_stale or freed
 -- A holder can be in the queue as well: if it repeated its request since a reply was lost, and was granted the lock past

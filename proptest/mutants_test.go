@@ -34,7 +34,7 @@ type mutant struct {
 
 var mutants = []mutant{
 	// Scripts.
-	{"release does not check the owner", "lua/policy/mutex/release.lua", "if owner == token then\n  call('DEL', lock)", "if owner then\n  call('DEL', lock)", "fair"},
+	{"release does not check the owner", "lua/policy/mutex/release.lua", "if owner == token then\n  ended = lock", "if owner then\n  ended = lock", "fair"},
 	{"acquire overwrites the lease of another", "lua/policy/mutex/newcomer.lua", "if call('SET', lock, token, 'NX', 'PX', ttl) then", "if call('SET', lock, token, 'PX', ttl) then", "mutex"},
 	{"the short form is taken although there are tombstones", "lua/lib/save_metadata.lua", "refused_until > now and -seq or seq", "seq", "fair"},
 	{"the short form draws a fence without metadata", "lua/lib/draw.lua", "if last and last >= now_us - now_us % epoch and last > 1e12 then", "last = last or 0 if true then", "fair"},
@@ -100,7 +100,7 @@ var mutants = []mutant{
 	{"of the permits admitted at once only the first is written", "lua/policy/semaphore/enter.lua", "  local i = #unwritten\n  if i == 0 then return end\n", "  local i = math.min(#unwritten, 4)\n  if i == 0 then return end\n", "semaphore"},
 	{"held permits are not returned", "lua/policy/semaphore/release.lua", "held = -call('ZADD', lock, 'INCR', permits, 'used')", "held = -call('ZADD', lock, 'INCR', 0, 'used')", "semaphore"},
 	{"a lease beside the one released goes with it", "lua/policy/semaphore/release.lua", "if members > 3 then", "if members > 5 then", "semaphore"},
-	{"a hand-off of permits goes to a waiter that does not fit", "lua/policy/semaphore/heir.lua", "if left and (left == 0 or left > 0 and not heads[2]) then", "if left then", "semaphore"},
+	{"a hand-off of permits goes to a waiter that does not fit", "lua/policy/semaphore/heir.lua", "if left and (left == 0 or left > 0 and not next_waiter) then", "if left then", "semaphore"},
 	{"a hand-off of permits ignores the limit in force", "lua/policy/semaphore/heir.lua", "' (%d+):0:%d+$'), call", "'^(%d+):0:%d+'), call", "semaphore"},
 	{"a hand-off of permits does not count them", "lua/policy/semaphore/hand_over.lua", "'-' .. (held == 0 and number or used), 'used', ", "", "semaphore"},
 	{"a hand-off of permits draws no fence", "lua/policy/semaphore/hand_over.lua", "fence, used = next_fence(), held + number", "fence, used = seq, held + number", "semaphore"},

@@ -53,11 +53,11 @@ func TestCountsStayLow(t *testing.T) {
 		{"mutex", func(k *lockkeeper.Keeper) (acquire, error) {
 			l, err := mutex.New(k, "x", &mutex.Options{TTL: ttl})
 			return l.Lock, err
-		}, false, 7, 25, 2, 20, 1},
+		}, false, 7, 25, 2, 19, 1},
 		{"fair", func(k *lockkeeper.Keeper) (acquire, error) {
 			l, err := fair.New(k, "x", &fair.Options{TTL: ttl})
 			return l.Lock, err
-		}, false, 8, 24, 2, 20, 1},
+		}, false, 8, 24, 2, 19, 1},
 		{"rwlock read", func(k *lockkeeper.Keeper) (acquire, error) {
 			l, err := rwlock.New(k, "x", &rwlock.Options{TTL: ttl})
 			return l.RLock, err

@@ -73,8 +73,8 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 		{
 			bug:     "a release does not check the owner",
 			config:  config{set: lua.Mutex, requests: 3, ticks: 2},
-			old:     "if owner == token then\ncall('DEL', lock)",
-			new:     "if owner then\ncall('DEL', lock)",
+			old:     "if owner == token then\nended = lock",
+			new:     "if owner then\nended = lock",
 			problem: "both rely on a lease",
 		},
 		{
@@ -170,7 +170,7 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 		{
 			bug:     "a waiter that is granted a lease is not known to retain it",
 			config:  config{set: lua.RWLock, requests: 3, keeperOf: around, flags: retainBetween, ticks: 1, entries: 1},
-			old:     "if retained then fence = fence + RETAINED - ENDLESS end",
+			old:     "if retained then score = fence + RETAINED - ENDLESS end",
 			new:     "",
 			problem: "after its recall",
 		},

@@ -1,7 +1,7 @@
 outcome = REFUSED
 local owner = pcall('GET', lock)
 if owner == token then
-  call('DEL', lock)
+  ended = lock
   outcome = GRANTED
 elseif type(owner) == 'table' then
   type_error = owner
