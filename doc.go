@@ -85,7 +85,7 @@
 //
 // Adopt makes a lease from the token of one that is held, in another process or after a restart, and extends it to the whole
 // TTL. Both leases then refer to the same grant. So the former holder must stop using its own, and should have acquired it with
-// NoRenewal.
+// NoRenewal. It must not close its keeper before its own lease has ended, since [Keeper.Close] releases the grant for both.
 //
 // Adopt blocks as [Lease.Extend] does and then, if the keeper has [Options.ReplicaAck], until replicas have the lease. The
 // error matches [ErrLost] if the token no longer holds the lock. After any other error the former holder holds the lease as
