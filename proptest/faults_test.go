@@ -260,8 +260,12 @@ func (w *world) refuseCommands(r *rapid.T) {
 func (w *world) restartEmpty(r *rapid.T) {
 	w.note("the server restarts empty")
 	w.reach("the server restarts empty")
-	w.restartWith(nil, w.while(r, 5*time.Second))
+	w.restartWith(nil, leastOutage+w.while(r, 5*time.Second))
 }
+
+// leastOutage is the least time for which a server is away that loses writes. The short forms draw fences from the clock in whole
+// ms, so the next one is larger only in a later ms if the last was lost. No server comes back sooner.
+const leastOutage = time.Millisecond
 
 // failOver stops the server for a while. It restarts with an earlier snapshot, like a replica without the last
 // writes.
@@ -269,7 +273,7 @@ func (w *world) failOver(r *rapid.T) {
 	data := draw(r, w.saved[max(0, len(w.saved)-3):], "data")
 	w.note("the server fails over and loses its last writes")
 	w.reach("the server fails over")
-	w.restartWith(data, w.while(r, 5*time.Second))
+	w.restartWith(data, leastOutage+w.while(r, 5*time.Second))
 }
 
 func (w *world) restartWith(data []record, d time.Duration) {
