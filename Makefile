@@ -8,7 +8,7 @@ GOTEST ?= go test
 KIND ?= mutex fair rwlock semaphore
 SIMULATIONS := $(addprefix simulate-,$(KIND))
 
-.PHONY: test race lint fmt faults soak fuzz bench bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop simulate mutants explore versions oldest-go $(SIMULATIONS)
+.PHONY: test race lint fmt faults soak fuzz bench bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop simulate models mutants explore versions oldest-go $(SIMULATIONS)
 
 test: ## the README's command
 	go test ./...
@@ -22,6 +22,10 @@ WITHIN ?= 24h
 
 $(SIMULATIONS): simulate-%:
 	go test ./proptest -run '^TestSimulation$$/^$*$$' -v -timeout 24h -args -acquisitions=$(N) -within=$(WITHIN) -rapid.checks=50 $(addprefix -rapid.seed=,$(SEED))
+
+models: ## the scripts against plain models, and rate limits against their promise, by CHECKS random runs each; about a minute
+	go test ./proptest -count=1 -skip '^TestSimulation$$' -timeout 1h -args -rapid.checks=$(CHECKS)
+CHECKS ?= 400
 
 mutants: ## deliberate bugs, each of which the simulation has to find; about ten minutes
 	go test ./proptest -run '^TestMutants$$' -v -timeout 1h -args -mutants

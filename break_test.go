@@ -444,7 +444,7 @@ func TestBreakDuringExtend(t *testing.T) {
 			onServer(t, func(t *testing.T, s *lockkeepertest.Server) {
 				k, ops := s.Keeper(t, nil), s.Keeper(t, nil)
 				lock := must(p.open(k, time.Second))
-				for range 50 {
+				for range 20 {
 					lease := must(lock.TryLock(background))
 					extended := make(chan error)
 					go func() { extended <- lease.Extend(background, 2*time.Second) }()

@@ -210,7 +210,7 @@ func TestLockAllRefuses(t *testing.T) {
 // TestLockAllNeverDeadlocks lets goroutines of several keepers acquire random locks in random order: all get them, no lock has too
 // many holders, and nothing is left. The seeds are others in each run; those that failed are run by -lockall-seed.
 func TestLockAllNeverDeadlocks(t *testing.T) {
-	seeds := make([]uint64, 8)
+	seeds := make([]uint64, 5)
 	for i := range seeds {
 		seeds[i] = rand.Uint64()
 	}

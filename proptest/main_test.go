@@ -10,8 +10,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 )
 
-// checks is the default number of checks; the simulation has its own.
-const checks = 400
+// checks is the default number of checks, and wholeChecks the least number in which everything should be reached; the simulation has
+// its own.
+const (
+	checks      = 150
+	wholeChecks = 400
+)
 
 // checksSet reports whether the number of checks was set.
 var checksSet bool
@@ -43,9 +47,8 @@ func setFlag(name, value string) (was string) {
 	return was
 }
 
-// isWhole reports whether a run is of the default length or longer, so that it should reach everything. A run that
-// repeats a schedule is not.
+// isWhole reports whether a run is so long that it should reach everything. A run that repeats a schedule is not.
 func isWhole() bool {
 	n, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String())
-	return err == nil && n >= checks && !testing.Short() && flag.Lookup("rapid.failfile").Value.String() == ""
+	return err == nil && n >= wholeChecks && !testing.Short() && flag.Lookup("rapid.failfile").Value.String() == ""
 }
