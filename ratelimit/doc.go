@@ -41,7 +41,7 @@
 // queued.
 //
 // The server knows when permits return. So a call whose context ends before its permits can be available is refused at once
-// instead of waiting in vain, and every refusal says when to try again; see [LimitedError] and [Result].
+// instead of waiting until its context ends, and every refusal says when to try again; see [LimitedError] and [Result].
 //
 // # The limit
 //

@@ -1,5 +1,6 @@
 -- include: lib/clock
 -- include: policy/semaphore/remove
+-- A token that only holds permits takes a shorter way than remove, which has to read and write both counts.
 -- held: the permits of other leases; nil: unknown, or there are only permits that were taken by the clock.
 local flags, permits = string.match(token, TERMS, TERMS_FROM)
 local held
