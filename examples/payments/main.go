@@ -68,6 +68,8 @@ func payer(ctx context.Context, url, ledger string, fences bool) error {
 		switch {
 		case errors.Is(err, errStale): // nothing was written: all of it again, with a new lease
 			fmt.Println("the write was refused")
+		case errors.Is(err, errTooLate): // likewise
+			fmt.Println("the lock was lost before the bank was asked")
 		case errors.Is(err, lockkeeper.ErrLost): // it was written; the store accepted the fence or did not check it
 			fmt.Println("paid, and the lock was lost")
 			return nil
@@ -80,6 +82,8 @@ func payer(ctx context.Context, url, ledger string, fences bool) error {
 	}
 }
 
+var errTooLate = errors.New("the lease ended before the payment")
+
 // pay takes the amount from the account, under its lock.
 func pay(ctx context.Context, lock *mutex.Mutex, db *sql.DB, fences bool) error {
 	return lock.Do(ctx, func(ctx context.Context, fence uint64) error {
@@ -87,10 +91,10 @@ func pay(ctx context.Context, lock *mutex.Mutex, db *sql.DB, fences bool) error 
 		if err != nil {
 			return err
 		}
-		fmt.Println("read", balance)
-		if err := ctx.Err(); err != nil { // the last check of the lease
-			return err
+		if ctx.Err() != nil { // the last check of the lease
+			return errTooLate
 		}
+		fmt.Println("read", balance)
 		time.Sleep(600 * time.Millisecond) // the bank; here the process is frozen
 		// A write that has been sent arrives even if ctx ends. Without the cancellation this one is as late as that.
 		ctx = context.WithoutCancel(ctx)
