@@ -28,8 +28,9 @@ type Options struct {
 	NoRenewal   bool
 	MaxLifetime time.Duration
 
-	// MaxWriterStreak is how many consecutive writers may overtake waiting readers: 1 alternates between one writer and the
-	// waiting readers, a negative value lets writers always go first. If processes differ, the value of the writer that is
+	// MaxWriterStreak is how many writers may overtake waiting readers before all that wait then go first: 1 alternates between
+	// one writer and the waiting readers, a negative value lets writers always go first. The count starts again when a writer
+	// overtakes nobody, not when readers were granted the lock in between. If processes differ, the value of the writer that is
 	// granted the lock counts. At most 1,000,000. Default 0: DefaultMaxWriterStreak, 16.
 	MaxWriterStreak int
 
