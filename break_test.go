@@ -394,10 +394,10 @@ func TestBreakRedlock(t *testing.T) {
 			*list = append(*list, k)
 		}
 	}
-	lock := must(redlock.New(ks, "x", &redlock.Options{TTL: time.Second}))
+	lock := must(redlock.New(ks, "x", &redlock.Options{TTL: 3 * time.Second}))
 	lease := must(lock.Lock(background))
 	must(lockkeeper.Break(background, ops[0], "redlock", "x", withToken(lease.Token())))
-	if err := lease.Extend(background, 2*time.Second); err != nil {
+	if err := lease.Extend(background, 4*time.Second); err != nil {
 		t.Errorf("broken on one of three servers: %v", err)
 	}
 	must(lockkeeper.Break(background, ops[1], "redlock", "x", withToken(lease.Token())))
