@@ -74,6 +74,7 @@ func TestRetainedNamesAreBounded(t *testing.T) {
 			return s.mini.Exists("{lock:" + name + "}:rwlock:holders")
 		}
 		read("subscribes")
+		synctest.Wait()                                     // until then nothing is retained
 		for _, name := range []string{"a", "b", "c", "a"} { // "subscribes" leaves first
 			read(name)
 		}
