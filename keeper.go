@@ -61,7 +61,7 @@ func New(rdb redis.UniversalClient, opts *Options) (*Keeper, error) {
 	})}, nil
 }
 
-// ID returns the keeper's id, a UUID. It is the first part of the tokens of the keeper's leases.
+// ID returns the keeper's id, a random UUID written as 22 letters and digits. It is the first part of the tokens of the keeper's leases.
 func (k *Keeper) ID() string { return k.engine.ID() }
 
 // Close closes the keeper: waiting calls return ErrClosed, held leases are released and their contexts canceled with

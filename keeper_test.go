@@ -96,7 +96,7 @@ func TestKeeperIDsAreUnique(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(k.ID()) != 36 || seen[k.ID()] {
+		if len(k.ID()) != 22 || seen[k.ID()] {
 			t.Errorf("id %q", k.ID())
 		}
 		seen[k.ID()] = true

@@ -20,6 +20,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -197,14 +198,18 @@ func (s *Server) Client(t testing.TB) *redis.Client {
 }
 
 // keeperID matches the id of a keeper at the beginning of a token or at the end of a channel.
-var keeperID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[:\r]`)
+var keeperID = regexp.MustCompile(`[\n:][0-9A-Za-z]{22}[:\r]`)
 
 func (s *Server) newProcess() *process {
 	p := &process{net: faultnet.New(s.dial), keepers: map[string]uint64{}}
 	p.net.Watch(func(sent []byte) {
 		for _, id := range keeperID.FindAll(sent, -1) {
+			id := string(id[1 : len(id)-1])
+			if !protocol.IsKeeperID(id) {
+				continue
+			}
 			p.mu.Lock()
-			p.keepers[string(id[:len(id)-1])] = s.uses.Add(1)
+			p.keepers[id] = s.uses.Add(1)
 			p.mu.Unlock()
 		}
 	})

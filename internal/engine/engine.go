@@ -36,8 +36,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
-	"github.com/google/uuid"
 	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
@@ -130,7 +130,7 @@ type Engine struct {
 func New(cfg Config) *Engine {
 	e := &Engine{
 		cfg:         cfg,
-		id:          uuid.NewString(),
+		id:          protocol.NewKeeperID(),
 		started:     time.Now(),
 		transport:   transport.New(cfg.Client),
 		requests:    map[string]*request{},

@@ -3,7 +3,6 @@ package protocol
 import (
 	"strings"
 
-	"github.com/google/uuid"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -91,7 +90,6 @@ func nameOf(prefix, base string, set *lua.Set, part KeyPart, key string) (name s
 
 // isOwnerKey reports whether a key is that of a keeper's label, under any prefix; see OwnerKey.
 func isOwnerKey(key string) bool {
-	const idLength = 36
-	i := len(key) - idLength
-	return i > 0 && strings.HasSuffix(key[:i], ownerPart) && uuid.Validate(key[i:]) == nil
+	i := len(key) - keeperIDLength
+	return i > 0 && strings.HasSuffix(key[:i], ownerPart) && IsKeeperID(key[i:])
 }
