@@ -5,10 +5,10 @@
 -- KEYS[4] tombstones    zset: token -> ms until which its request is refused; none for the short form
 -- ARGV[1] token    of this request
 -- ARGV[2] ttl      ms of the lease
--- ARGV[3] epoch    µs: the metadata's expiry is looked at when the last fence was drawn in an earlier one; see lib/draw
--- ARGV[4] policy_arg  rwlock, mutex: 'retain' for a lease that the process retains; rwlock: token of the lease that this one replaces;
+-- ARGV[3] policy_arg  rwlock, mutex: 'retain' for a lease that the process retains; rwlock: token of the lease that this one replaces;
 --                  semaphore: the limits as the caller knows them; redlock: the least fence that the token names; else empty or none
--- ARGV[5] settings     see lib/settings; none for the short form
+-- ARGV[4] settings     see lib/settings; none for the short form if metadata is kept for an hour or more
+-- ARGV[5] queue_ttl    ms for which the queue is kept with this request in it: a second more than a heartbeat counts; none for a try
 -- ARGV[6] max_wait     ms that the caller can wait at most; a request that is certain to wait longer is refused; 0: unknown;
 --                  none: a try, which never waits
 -- returns a number: the fence: it was granted, and there is nothing else to say
@@ -26,8 +26,11 @@
 -- Every path that decides writes, if only what is there already: a script fails on a read-only server, which must not say that
 -- the lock is held. The exception is a try that finds no permit of a window; see allow. With ReplicaAck the holder repeats its
 -- request on the connection that sends WAIT, since WAIT counts only what that connection has written.
-local token, ttl, epoch, settings, max_wait = ARGV[1], ARGV[2], ARGV[3], ARGV[5], ARGV[6]
-policy_arg = ARGV[4]
+local token, ttl, settings = ARGV[1], ARGV[2], ARGV[4]
+local queue_ttl, max_wait
+policy_arg = ARGV[3]
+if settings then queue_ttl, max_wait = ARGV[5], ARGV[6] end
+-- include: lib/epoch
 -- include: policy/KIND/newcomer
 if not tombstones then return 0 end
 
@@ -54,7 +57,7 @@ end
 local at, is_last
 local more = 0
 if blocked and max_wait == '0' then
-  at, is_last = enqueue(token, now + heartbeat_ttl)
+  at, is_last = enqueue(token, now + queue_ttl - 1000)
 else
   -- include: lib/admit
   if fence then
@@ -74,7 +77,7 @@ else
 
   -- A try enters the queue as well, for the time of this script, so that it does not pass anybody.
   try_token = not max_wait and token
-  at, is_last = enqueue(token, max_wait and now + heartbeat_ttl)
+  at, is_last = enqueue(token, max_wait and now + queue_ttl - 1000)
   callers[token] = ttl
   more = admit() + limits_changed
   local grant = granted[token]
@@ -98,6 +101,6 @@ else
 end
 -- It waits. The queue is kept for as long as this heartbeat counts.
 local rank = is_last and call('ZCARD', queue) / 2 - 1 or call('ZRANK', queue, token)
-extend_expiry(queue, heartbeat_ttl + 1000, rank == 0)
+extend_expiry(queue, queue_ttl, rank == 0)
 save_metadata(metadata_ttl, true, min_left)
 return {WAITING, now, seq, at, rank, rank < RETRIES and frees_in() or 0, more}

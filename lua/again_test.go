@@ -108,7 +108,7 @@ func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 				"heartbeat without tokens":         {set.Heartbeat, 4, heartbeat()},
 				"renew, in full":                   {set.Renew, 2, renewArgs(held, ttl, 0)},
 				"release":                          {set.Release, 4, releaseArgs(held, 0, 0)},
-				"raise_fence":                      {set.RaiseFence, 2, protocol.RaiseFenceArgs(nil, held, int64(1), metadataTTL, 0)},
+				"raise_fence":                      {set.RaiseFence, 2, protocol.RaiseFenceArgs(nil, held, int64(1), settings, 0)},
 				"release of nothing, to tombstone": {set.Release, 4, releaseArgs(token("a", 5)+suffix, 1000, 1)},
 				"allow":                            {set.Allow, 4, acquireArgs(token("a", 6)+"c1", ttl, 0, "0:3:60000", 0)},
 				"release of one that only waits":   {set.Release, 4, releaseArgs(waits, 0, 1)},

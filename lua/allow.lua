@@ -8,8 +8,8 @@
 --   REFUSED · ms until it may be granted · ms until all that are taken have returned; no permit remains
 -- A refusal need not write: a replica that refuses a request because it does not know yet that permits have returned lets
 -- nobody take too much.
-local token, epoch = ARGV[1], ARGV[3]
-policy_arg = ARGV[4]
+local token, settings = ARGV[1], ARGV[4]
+policy_arg = ARGV[3]
 -- include: policy/semaphore/state
 -- include: policy/semaphore/short
 if ready and flags == 'c' then

@@ -30,7 +30,7 @@ write_tombstone(token, tombstone)
 local told, keeper, serial = 0, string.match(token, TOKEN)
 if keeper and subscribed(keeper) then
   -- publish counts a message that the server does not allow as received.
-  local receivers = pcall(sharded == '1' and 'SPUBLISH' or 'PUBLISH', channel_prefix .. keeper, serial .. ' ' .. notice)
+  local receivers = pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel_prefix .. keeper, serial .. ' ' .. notice)
   if type(receivers) == 'number' and receivers > 0 then told = 1 end
 end
 head_stale = true

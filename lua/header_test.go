@@ -207,7 +207,7 @@ func TestScriptsDefineOnlyUsedFunctions(t *testing.T) {
 		{Mutex.Acquire, "return drawn", nil, []string{"next_fence", "save_metadata", "enqueue", "admit", "frees_in"}},
 		{Mutex.Release, "return type_error or outcome + 32", nil, []string{"admit", "save_metadata"}},
 		{Fair.Acquire, "return drawn", nil, []string{"next_fence", "save_metadata", "enqueue", "admit", "frees_in"}},
-		{RWLock.Acquire, "return drawn", []string{"purpose_of"}, []string{"read_state", "replace", "waiting_upgrade", "admit"}},
+		{RWLock.Acquire, "return drawn", nil, []string{"purpose_of", "read_state", "replace", "waiting_upgrade", "admit"}},
 		{Semaphore.Acquire, "return drawn", nil, []string{"terms_of", "enter", "sweep", "remove", "enqueue", "admit", "frees_in"}},
 		{Semaphore.Release, "return type_error or outcome + 32", []string{"remove", "drop"}, []string{"terms_of", "enter", "sweep", "next_fence"}},
 		{Mutex.Renew, "return {GRANTED, 0}", nil, []string{"confirm", "save_metadata", "admit"}},

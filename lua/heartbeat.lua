@@ -6,14 +6,15 @@
 -- ARGV[1] settings     see lib/settings
 -- ARGV[2] rejoin   1: queue the tokens again; a place follows each of them (0: the end); 0: only tokens follow
 -- ARGV[3] policy_arg  semaphore: the limits as the keeper knows them, in case they are lost; empty for others
--- ARGV[4..] tokens  or pairs of token and place; none: only admit
+-- ARGV[4] queue_ttl    ms for which the queue is kept with these waiters: a second more than their heartbeats count
+-- ARGV[5..] tokens  or pairs of token and place; none: only admit
 -- returns {WAITING, now, seq, ms after which to retry or 0, 1 if there is more to admit or 0,
 --          index of the first waiter among the tokens or 0, its rank in the queue,
 --          then for each token that does not simply wait:
 --          its index, GRANTED or HELD, fence, until | its index, WAITING, place, 0
 --          | its index, UNKNOWN, TOMBSTONED, REFUSED, CONFLICT or ABOVE_LIMIT, 0, 0}
 -- writes KEYS[1..4]; work O(log n) for each token
-local settings, rejoin = ARGV[1], ARGV[2] == '1'
+local settings, rejoin, queue_ttl = ARGV[1], ARGV[2] == '1', ARGV[4]
 policy_arg = ARGV[3]
 -- include: lib/settings
 -- include: lib/metadata
@@ -34,12 +35,12 @@ end
 
 local step = rejoin and 2 or 1
 local tokens, places = {}, {}
-for i = 4, #ARGV, step do
+for i = 5, #ARGV, step do
   tokens[#tokens + 1] = ARGV[i]
   places[#tokens] = rejoin and tonumber(ARGV[i + 1])
 end
 
-local lapse = HEARTBEATS + now + heartbeat_ttl
+local lapse = HEARTBEATS + now + queue_ttl - 1000
 for from = 1, #tokens, 200 do
   local batch = {unpack(tokens, from, math.min(from + 199, #tokens))}
   local scores = call('ZMSCORE', queue, unpack(batch))
@@ -71,7 +72,7 @@ for from = 1, #tokens, 200 do
   end
   if #alive > 0 then call('ZADD', queue, unpack(alive)) end
 end
-if next(callers) then extend_expiry(queue, heartbeat_ttl + 1000) end
+if next(callers) then extend_expiry(queue, queue_ttl) end
 
 lapsed = call('ZRANGE', queue, BEHIND_WAITERS, HEARTBEATS + now, 'BYSCORE', 'LIMIT', '0', '100')
 for i, member in ipairs(lapsed) do lapsed[i] = string.sub(member, 2) end

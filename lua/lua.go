@@ -8,9 +8,9 @@
 //
 // A script is a transition for one primitive. It is put together once, at start-up, by including text: a line
 // "-- include: lib/clock" stands for that file, where it has not been included before, and "-- include: policy/KIND/place"
-// for the file of the primitive, or of the policy that it extends. A run creates each function of its script up to the place
-// where it returns, at a third of the price of a call to Redis. So a file includes what it needs and no more: the parts of
-// the common path first, and the others after the place where that returns.
+// for the file of the primitive, or of the policy that it extends. "-- inline: lib/listens" stands for that file each time. A
+// run creates each function of its script up to the place where it returns, at a third of the price of a call to Redis. So a file
+// includes what it needs and no more: the parts of the common path first, and the others after the place where that returns.
 //
 // A script accesses only the keys that it is given, and those of one name share a cluster slot.
 package lua
@@ -152,7 +152,7 @@ func like(s *Set, kind string) *Set {
 // source is the text of a script that is being put together.
 type source struct {
 	policies []string
-	included map[string]bool // by path
+	included map[string]bool // by path; false: only where "inline" names it
 	text     strings.Builder
 }
 
@@ -164,13 +164,25 @@ func assemble(policies []string, transition string) *source {
 	return s
 }
 
-// include appends a file without its comments and indentation, and at their places those that it includes.
+// include appends a file that has not been included before.
 func (s *source) include(name string) {
-	path := s.path(name)
-	if s.included[path] {
-		return
+	if path := s.path(name); !s.included[path] {
+		s.included[path] = true
+		s.appendFile(path)
 	}
-	s.included[path] = true
+}
+
+// inline appends a file wherever it is named.
+func (s *source) inline(name string) {
+	path := s.path(name)
+	if !s.included[path] {
+		s.included[path] = false
+	}
+	s.appendFile(path)
+}
+
+// appendFile appends a file without its comments and indentation, and at their places those that it includes.
+func (s *source) appendFile(path string) {
 	text, err := files.ReadFile(path)
 	if err != nil {
 		panic(fmt.Sprintf("bug: lua: %v", err))
@@ -179,6 +191,8 @@ func (s *source) include(name string) {
 		line = strings.TrimSpace(line)
 		if name, found := strings.CutPrefix(line, "-- include: "); found {
 			s.include(name)
+		} else if name, found := strings.CutPrefix(line, "-- inline: "); found {
+			s.inline(name)
 		} else if line != "" && !strings.HasPrefix(line, "--") {
 			s.text.WriteString(line + "\n")
 		}

@@ -14,7 +14,7 @@ import (
 
 func (b *bench) raiseFence(token string, least, up int64) []any {
 	b.Helper()
-	return b.eval(b.set.RaiseFence, 2, protocol.RaiseFenceArgs(nil, token, least, metadataTTL, up))
+	return b.eval(b.set.RaiseFence, 2, protocol.RaiseFenceArgs(nil, token, least, settings, up))
 }
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }

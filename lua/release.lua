@@ -1,31 +1,39 @@
 -- release: ends whatever the token has, its lease or its place in the queue, and admits waiters.
 -- KEYS[1] lock     the primitive's own key
--- KEYS[2] meta     hash: metadata of the name
--- KEYS[3] queue    zset: token -> place; heartbeats, see lib/heartbeats
--- KEYS[4] tombstones    zset: token -> ms until which its request is refused
+-- KEYS[2] meta     hash: metadata of the name; for the short form the queue
+-- KEYS[3] queue    zset: token -> place; heartbeats, see lib/heartbeats; none for the short form
+-- KEYS[4] tombstones    zset: token -> ms until which its request is refused; only with a tombstone
 -- ARGV[1] token    of the request
--- ARGV[2] settings     see lib/settings
+-- ARGV[2] settings     see lib/settings; none for the short form
 -- ARGV[3] tombstone     ms during which a late copy of the request is refused; 0, or none: it is not
 -- ARGV[4] cancel   0, or none: the lease was held; 1: the caller never learned of a lease; 2: as 1, but a lease that has replaced
 --                  another is kept, and the reply is HELD
--- returns a code, plus 16 if there is more to admit, or plus 32 if the queue is empty. The code is
+-- returns 0: nothing was done, since others wait; the long form is needed (only from the short form)
+--       | a code, plus 16 if there is more to admit, or plus 32 if the queue is empty. The code is
 --         GRANTED: it had a lease | LEFT: it had a place | REFUSED: it had nothing | HELD: it has a lease
 -- writes KEYS[1..4], deletions first; work O(log n)
 local token, settings, cancel = ARGV[1], ARGV[2], ARGV[4]
-local tombstone = ARGV[3] ~= '0' and tonumber(ARGV[3])
--- include: policy/KIND/release
-local nobody_waits = call('EXISTS', queue) == 0
-if ended and nobody_waits then call('DEL', ended) end
-if nobody_waits and not tombstone then
-  -- This write changes nothing. It fails on a read-only server, which must not say that there was no lease.
-  if outcome == REFUSED then call('ZREM', queue, '') end
-  return type_error or outcome + 32
+local tombstone = settings and ARGV[3] ~= '0' and tonumber(ARGV[3])
+if not settings then
+  queue = meta
+  if call('EXISTS', queue) == 1 then return 0 end
 end
+-- include: policy/KIND/release
+local heads = settings and call('ZRANGE', queue, '0', '1')
+if not heads or not heads[1] then
+  if ended then call('DEL', ended) end
+  if not tombstone then
+    -- This write changes nothing. It fails on a read-only server, which must not say that there was no lease.
+    if outcome == REFUSED then call('ZREM', queue, '') end
+    return type_error or outcome + 32
+  end
+end
+-- include: lib/clock
+-- include: lib/hand_on
 -- include: lib/settings
 -- include: lib/metadata
 -- include: lib/save_metadata
--- include: lib/hand_on
-if ended and not nobody_waits and not fence then call('DEL', ended) end
+if ended and heads[1] and not fence then call('DEL', ended) end
 -- include: lib/admit
 head_stale = head_stale or freed
 -- A holder can be in the queue as well: if it repeated its request since a reply was lost, and was granted the lock past

@@ -57,7 +57,8 @@ func (b *bench) shortForm(token string) bool {
 
 // shortArgs is the arguments of the short form of acquire.
 func shortArgs(token, policyArg string) []any {
-	return protocol.AcquireArgs(nil, token, ttl, epoch, policyArg, nil, nil)
+	policy, own := protocol.ShortArgs(policyArg, settings)
+	return protocol.AcquireArgs(nil, token, ttl, policy, own, nil, nil)
 }
 
 func TestShortFormUnlessRare(t *testing.T) {
@@ -158,6 +159,48 @@ func TestShortFormWithUnknownMetadata(t *testing.T) {
 						b.code(b.release(token, 0), lua.Granted)
 					}
 				}
+			})
+		})
+	}
+}
+
+// TestShortReleaseOfAnExpiredLease: that nothing else is in the key does not mean that the lease has not ended, if the key was kept for a
+// longer one.
+func TestShortReleaseOfAnExpiredLease(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		set                  *lua.Set
+		longer, lease, other string
+		limits               string
+	}{
+		{lua.RWLock, rwToken("a", 1, "r"), rwToken("a", 2, "r"), rwToken("a", 3, "r"), ""},
+		{lua.Semaphore, token("a", 1) + "h1", token("a", 2) + "h1", token("a", 3) + "h1", "5:0:0"},
+	} {
+		t.Run(c.set.Kind, func(t *testing.T) {
+			atTimeOf(t, c.set, func(b *bench, pass func(time.Duration)) {
+				take := func(token string, ms int) {
+					b.code(b.eval(c.set.Acquire, 4, acquireArgs(token, ms, 0, c.limits, 0)), lua.Granted)
+				}
+				short := func(token string, want int64) {
+					b.Helper()
+					args := protocol.ReleaseArgs(nil, token, nil, 0, 0)
+					n, err := b.rdb.Eval(ctx, c.set.Release.Text, []string{b.keys[0], b.keys[2]}, args...).Int64()
+					if err != nil || n != want {
+						b.Errorf("the short form replied %d, want %d (%v)", n, want, err)
+					}
+				}
+				take(c.longer, 60_000)
+				take(c.lease, 1000)
+				short(c.longer, lua.Granted+32)
+				pass(999 * time.Millisecond)
+				take(c.other, 60_000)
+				short(c.other, lua.Granted+32)
+				pass(time.Millisecond)
+				short(c.lease, lua.Refused+32)
+				take(c.other, 1000)
+				pass(999 * time.Millisecond)
+				short(c.other, lua.Granted+32)
+				short(c.other, lua.Refused+32)
 			})
 		})
 	}

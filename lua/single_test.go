@@ -35,17 +35,16 @@ func TestMain(m *testing.M) {
 }
 
 var (
-	settings = protocol.Settings(metadataTTL, heartbeatTTL, channelPrefix, false)
-	epoch    = protocol.EpochOf(metadataTTL)
+	settings = protocol.Settings(metadataTTL, channelPrefix, false)
+	queueTTL = protocol.QueueTTL(heartbeatTTL)
 )
 
 // acquireArgs is the arguments of acquire. A heartbeatTTL of 0 is a try.
 func acquireArgs[T int | int64](token string, ttl int, heartbeatTTL T, policyArg string, maxWait T) []any {
 	if heartbeatTTL == 0 {
-		return protocol.AcquireArgs(nil, token, ttl, epoch, policyArg, settings, nil)
+		return protocol.AcquireArgs(nil, token, ttl, policyArg, settings, nil, nil)
 	}
-	own := protocol.Settings(metadataTTL, int64(heartbeatTTL), channelPrefix, false)
-	return protocol.AcquireArgs(nil, token, ttl, epoch, policyArg, own, maxWait)
+	return protocol.AcquireArgs(nil, token, ttl, policyArg, settings, protocol.QueueTTL(int64(heartbeatTTL)), maxWait)
 }
 
 func releaseArgs(token string, tombstone int64, cancel int) []any {
@@ -57,7 +56,7 @@ func renewArgs[T int | int64](token string, ttl T, exact int) []any {
 }
 
 func heartbeatArgs(rejoin int, policyArg string) []any {
-	return protocol.HeartbeatArgs(nil, settings, rejoin, policyArg)
+	return protocol.HeartbeatArgs(nil, settings, rejoin, policyArg, queueTTL)
 }
 
 func limitArgs(policyArg string, limit int, token string) []any {

@@ -284,7 +284,7 @@ func TestWrongType(t *testing.T) {
 				wrong("renew, in full", set.Renew, 2, renewArgs(holder, ttl, 0))
 				wrong("inspect", set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10))
 				if set.RaiseFence != nil {
-					wrong("raise_fence", set.RaiseFence, 2, protocol.RaiseFenceArgs(nil, holder, int64(1), metadataTTL, 0))
+					wrong("raise_fence", set.RaiseFence, 2, protocol.RaiseFenceArgs(nil, holder, int64(1), settings, 0))
 				}
 				wrong("release of the lease", set.Release, 4, releaseArgs(holder, 0, 0))
 				for _, tombstoneTTL := range []int64{0, 60_000} {

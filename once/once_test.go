@@ -345,7 +345,7 @@ func TestLateDuplicatesKeepRecord(t *testing.T) {
 		rdb := redis.NewClient(p[1].net.Options(time.Second))
 		defer func() { _ = rdb.Close() }()
 		keys := []string{key, "{lock:x}:once:meta", "{lock:x}:once:queue", "{lock:x}:once:tombstones"}
-		settings := protocol.Settings(1000, 6000, "lock:wake:", false)
+		settings := protocol.Settings(1000, "lock:wake:", false)
 		for _, late := range []struct {
 			script *lua.Script
 			keys   int
@@ -353,7 +353,7 @@ func TestLateDuplicatesKeepRecord(t *testing.T) {
 		}{
 			{lua.Once.Renew, 1, protocol.RenewArgs(nil, token, 30_000, 0, settings, nil)},
 			{lua.Once.Renew, 2, protocol.RenewArgs(nil, token, 30_000, 0, settings, nil)},
-			{lua.Once.Acquire, 4, protocol.AcquireArgs(nil, token, 30_000, 1, "", settings, nil)},
+			{lua.Once.Acquire, 4, protocol.AcquireArgs(nil, token, 30_000, "", settings, nil, nil)},
 			{lua.Once.Release, 4, protocol.ReleaseArgs(nil, token, settings, 0, 0)},
 		} {
 			if err := rdb.Eval(ctx, late.script.Text, keys[:late.keys], late.args...).Err(); err != nil {

@@ -242,7 +242,7 @@ func (w *world) stepped(call script) {
 		if call.argv[1] == "1" {
 			n = 2
 		}
-		for i := 3; i < len(call.argv); i += n {
+		for i := 4; i < len(call.argv); i += n {
 			s.askers[call.argv[i]] = true
 			if n == 2 && call.argv[i+1] != "0" {
 				s.rejoinAt[call.argv[i]], _ = strconv.ParseFloat(call.argv[i+1], 64)

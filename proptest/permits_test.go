@@ -342,8 +342,7 @@ func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 // asksShort runs the short form of acquire, and returns its reply, or nil if the long form is to follow.
 func (b *permitBench) asksShort(q *permitReq, waits bool) []int64 {
 	b.r.Helper()
-	epoch := protocol.EpochOf(idle.Milliseconds())
-	got := b.eval(lua.Semaphore.Acquire, lua.Semaphore.ShortKeys, protocol.AcquireArgs(nil, q.token, q.ttl, epoch, q.limits.String(), nil, nil))
+	got := b.eval(lua.Semaphore.Acquire, lua.Semaphore.ShortKeys, shortAcquireArgs(q.token, q.ttl, q.limits.String()))
 	switch {
 	case got[0] == lua.Granted:
 		b.reach("granted by the short form: " + q.kind())
@@ -397,7 +396,7 @@ func (b *permitBench) releases(q *permitReq, unused bool) {
 	b.starts("%s is released, tombstone %d, unused %v", q.token, tombstone, unused)
 	took := q.taken != 0
 	code := b.release(q, tombstone, unused)
-	got := b.eval(lua.Semaphore.Release, 4, releaseArgs(q.token, tombstone, yes(unused)))
+	got := b.evalRelease(lua.Semaphore.Release, q.token, tombstone, yes(unused))
 	if len(got) != 2 || got[0] != code || got[1] != 0 && (got[1] != 2 || len(b.queue()) > 0) {
 		b.failf("reply %v, want code %d", got, code)
 	}
@@ -617,6 +616,9 @@ func (b *permitBench) pauses(*rapid.T) {
 	lengths := []int64{1, 70, 1000, b.limits.per, 3*b.limits.per + 1, -1}
 	if b.mini == nil { // none ends by itself
 		lengths = []int64{600_000, 1_200_000, -1}
+	}
+	if b.paused() > 0 {
+		lengths = append(lengths, -1, -1, -1)
 	}
 	ms := rapid.SampledFrom(lengths).Draw(b.r, "pause")
 	b.starts("a pause of %d ms by a caller with %v", ms, b.limits)

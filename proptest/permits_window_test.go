@@ -102,8 +102,7 @@ func (b *windowBench) asks(waits bool) {
 	b.time("acquire %s, waits %v, %d ms have passed", token, waits, b.elapsed)
 	var got []int64
 	if rapid.IntRange(0, 3).Draw(b.r, "short form") != 0 {
-		epoch := protocol.EpochOf(idle.Milliseconds())
-		got = b.eval(lua.Semaphore.Acquire, lua.Semaphore.ShortKeys, protocol.AcquireArgs(nil, token, ttl, epoch, b.limits.String(), nil, nil))
+		got = b.eval(lua.Semaphore.Acquire, lua.Semaphore.ShortKeys, shortAcquireArgs(token, ttl, b.limits.String()))
 		if got[0] != lua.Granted && (waits || len(got) == 2) {
 			got = nil
 		} else {
@@ -126,7 +125,7 @@ func (b *windowBench) releases(*rapid.T) {
 	g := draw(b.r, b.grants, "grant")
 	unused := rapid.IntRange(0, 3).Draw(b.r, "unused") == 0
 	b.time("%s is released, unused %v", g.token, unused)
-	b.eval(lua.Semaphore.Release, 4, releaseArgs(g.token, 0, yes(unused)))
+	b.evalRelease(lua.Semaphore.Release, g.token, 0, yes(unused))
 	g.until = 0
 	if unused {
 		b.grants = slices.DeleteFunc(b.grants, func(o *windowGrant) bool { return o == g })

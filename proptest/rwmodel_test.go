@@ -559,7 +559,7 @@ func (b *rwBench) asksShort(q *rwReq) bool {
 	seq, _ := b.rdb.HGet(scriptCtx, b.keys[1], "seq").Int64()
 	epoch, us := protocol.EpochOf(idle.Milliseconds()), b.now*1000
 	expired := b.rdb.ZCount(scriptCtx, b.keys[0], "1", strconv.FormatInt(b.now, 10)).Val()
-	got := b.eval(lua.RWLock.Acquire, lua.RWLock.ShortKeys, protocol.AcquireArgs(nil, q.token, q.ttl, epoch, "", nil, nil))
+	got := b.eval(lua.RWLock.Acquire, lua.RWLock.ShortKeys, shortAcquireArgs(q.token, q.ttl, ""))
 	switch {
 	case len(got) == 5 && grants:
 		if seq < us-us%epoch && b.mini != nil {
@@ -739,7 +739,7 @@ func (b *rwBench) releases(q *rwReq) {
 	tombstone := rapid.SampledFrom([]int64{0, 0, 60000}).Draw(b.r, "tombstone ms")
 	b.begin("%s is released, tombstone %d", q.token, tombstone)
 	code := b.release(q, tombstone)
-	got := b.eval(lua.RWLock.Release, 4, releaseArgs(q.token, tombstone, 0))
+	got := b.evalRelease(lua.RWLock.Release, q.token, tombstone, 0)
 	if len(got) != 2 || got[0] != code || got[1] != 0 && (got[1] != 2 || len(b.queue()) > 0) {
 		b.failf("reply %v, want code %d", got, code)
 	}

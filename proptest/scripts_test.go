@@ -147,7 +147,31 @@ func (b *scriptBench) failf(format string, args ...any) {
 
 func (b *scriptBench) eval(s *lua.Script, keys int, args []any) []int64 {
 	b.r.Helper()
-	v, err := b.rdb.Eval(scriptCtx, s.Text, b.keys[:keys], args...).Result()
+	return b.evalKeys(s, b.keys[:keys], args)
+}
+
+// evalRelease runs release as an engine does: sometimes in the short form, and in the long form unless that has decided it.
+func (b *scriptBench) evalRelease(s *lua.Script, token string, tombstone int64, cancel int) []int64 {
+	b.r.Helper()
+	if tombstone != 0 {
+		return b.eval(s, 4, releaseArgs(token, tombstone, cancel))
+	}
+	lock, queue := b.keys[0], b.keys[2]
+	if cancel == 0 && rapid.Bool().Draw(b.r, "short form") {
+		got := b.evalKeys(s, []string{lock, queue}, protocol.ReleaseArgs(nil, token, nil, 0, 0))
+		if got[0] != 0 || got[1] != 0 {
+			return got
+		}
+		if b.rdb.Exists(scriptCtx, queue).Val() == 0 {
+			b.failf("the short form has done nothing, and nobody waits")
+		}
+	}
+	return b.eval(s, 3, releaseArgs(token, 0, cancel))
+}
+
+func (b *scriptBench) evalKeys(s *lua.Script, keys []string, args []any) []int64 {
+	b.r.Helper()
+	v, err := b.rdb.Eval(scriptCtx, s.Text, keys, args...).Result()
 	if err != nil {
 		b.failf("%v", err)
 	}
@@ -174,38 +198,44 @@ func longReply(v any) (list []int64) {
 	return list
 }
 
-// scriptSettings is the settings of a keeper whose heartbeats count for so many ms.
-func scriptSettings(heartbeatTTL int64) string {
-	return protocol.Settings(idle.Milliseconds(), heartbeatTTL, scriptWake, false)
-}
+// scriptSettings is the settings of all keepers.
+var scriptSettings = protocol.Settings(idle.Milliseconds(), scriptWake, false)
+
+// queueTTL is the argument of the keepers that are not drawn another heartbeat timeout.
+var queueTTL = protocol.QueueTTL(heartbeatTimeout.Milliseconds())
 
 // acquireArgs is the arguments of acquire. A heartbeatTTL of 0 is a try.
 func acquireArgs(token string, ttl, heartbeatTTL int64, policyArg string, maxWait int64) []any {
-	epoch := protocol.EpochOf(idle.Milliseconds())
 	if heartbeatTTL == 0 {
-		return protocol.AcquireArgs(nil, token, ttl, epoch, policyArg, scriptSettings(heartbeatTimeout.Milliseconds()), nil)
+		return protocol.AcquireArgs(nil, token, ttl, policyArg, scriptSettings, nil, nil)
 	}
-	return protocol.AcquireArgs(nil, token, ttl, epoch, policyArg, scriptSettings(heartbeatTTL), maxWait)
+	return protocol.AcquireArgs(nil, token, ttl, policyArg, scriptSettings, protocol.QueueTTL(heartbeatTTL), maxWait)
+}
+
+// shortAcquireArgs is the arguments of the short form of acquire.
+func shortAcquireArgs(token string, ttl int64, policyArg string) []any {
+	policy, settings := protocol.ShortArgs(policyArg, scriptSettings)
+	return protocol.AcquireArgs(nil, token, ttl, policy, settings, nil, nil)
 }
 
 func releaseArgs(token string, tombstone int64, cancel int) []any {
-	return protocol.ReleaseArgs(nil, token, scriptSettings(heartbeatTimeout.Milliseconds()), tombstone, cancel)
+	return protocol.ReleaseArgs(nil, token, scriptSettings, tombstone, cancel)
 }
 
 func renewArgs(token string, ttl int64, exact int) []any {
-	return protocol.RenewArgs(nil, token, ttl, exact, scriptSettings(heartbeatTimeout.Milliseconds()), nil)
+	return protocol.RenewArgs(nil, token, ttl, exact, scriptSettings, nil)
 }
 
 func heartbeatArgs(rejoin int, policyArg string) []any {
-	return protocol.HeartbeatArgs(nil, scriptSettings(heartbeatTimeout.Milliseconds()), rejoin, policyArg)
+	return protocol.HeartbeatArgs(nil, scriptSettings, rejoin, policyArg, queueTTL)
 }
 
 func limitArgs(policyArg string, limit int, token string) []any {
-	return protocol.LimitArgs(nil, scriptSettings(heartbeatTimeout.Milliseconds()), policyArg, limit, token, 0)
+	return protocol.LimitArgs(nil, scriptSettings, policyArg, limit, token, 0)
 }
 
 func pauseArgs(policyArg string, pause int64) []any {
-	return protocol.LimitArgs(nil, scriptSettings(heartbeatTimeout.Milliseconds()), policyArg, 0, "", pause)
+	return protocol.LimitArgs(nil, scriptSettings, policyArg, 0, "", pause)
 }
 
 func (b *scriptBench) near(got, want int64) bool {

@@ -753,7 +753,7 @@ func (b *singleBench) asks(q *singleReq, waits bool) {
 	if keys := b.set.ShortKeys; keys > 0 && rapid.Bool().Draw(b.r, "short form") {
 		b.starts("acquire %s by the short form", q.token)
 		want := b.acquireShort(q)
-		got := b.eval(b.set.Acquire, keys, protocol.AcquireArgs(nil, q.token, q.ttl, protocol.EpochOf(idle.Milliseconds()), "", nil, nil))
+		got := b.eval(b.set.Acquire, keys, shortAcquireArgs(q.token, q.ttl, ""))
 		if want == nil {
 			want = []int64{0, 0} // the number 0: the long form is needed
 		}
@@ -832,7 +832,7 @@ func (b *singleBench) released(q *singleReq, tombstone int64) {
 	unused := rapid.IntRange(0, 2).Draw(b.r, "unused")
 	b.starts("%s is released, tombstone %d, unused %d", q.token, tombstone, unused)
 	want := b.release(q, tombstone)
-	b.replies(want, b.eval(b.set.Release, 4, releaseArgs(q.token, tombstone, unused)))
+	b.replies(want, b.evalRelease(b.set.Release, q.token, tombstone, unused))
 	b.reach(map[int64]string{lua.Granted: "released", lua.Left: "left", lua.Refused: "nothing to release"}[want[0]])
 	b.compare()
 }
@@ -979,7 +979,7 @@ func (b *singleBench) raisesFence(*rapid.T) {
 	q := b.some("lease", func(q *singleReq) bool { return odd || b.owner == q })
 	least, up := b.least(), time.Hour.Milliseconds()*int64(yes(b.mini == nil && rapid.Bool().Draw(b.r, "checks the uptime")))
 	b.starts("the fence of %s is raised to %d, minimum uptime %d ms", q.token, least, up)
-	args := protocol.RaiseFenceArgs(nil, q.token, least, idle.Milliseconds(), up)
+	args := protocol.RaiseFenceArgs(nil, q.token, least, scriptSettings, up)
 	if up > 0 && b.owner == q {
 		if got := b.eval(b.set.RaiseFence, 2, args); len(got) != 2 || got[0] != lua.Unknown || got[1] >= up {
 			b.failf("reply %v", got)

@@ -38,14 +38,18 @@ func (l *Lock) setAcquire(call *transport.Call, s *lua.Script, token string, pol
 }
 
 func (l *Lock) acquireArgs(command []any, token string, policyArg, maxWait any) []any {
-	return protocol.AcquireArgs(command, token, l.args.ttl, l.args.epoch, policyArg, l.args.settings, maxWait)
+	queueTTL := l.args.queueTTL
+	if maxWait == nil {
+		queueTTL = nil
+	}
+	return protocol.AcquireArgs(command, token, l.args.ttl, policyArg, l.args.settings, queueTTL, maxWait)
 }
 
 // setShortAcquire makes the call one of acquire.lua for the short form alone.
 func (l *Lock) setShortAcquire(call *transport.Call, token string) {
 	l.setCall(call, l.spec.Scripts.Acquire, l.spec.Scripts.ShortKeys, 4)
 	call.Scalar = true
-	call.Args = protocol.AcquireArgs(call.Args, token, l.args.ttl, l.args.epoch, l.args.policyArg, nil, nil)
+	call.Args = protocol.AcquireArgs(call.Args, token, l.args.ttl, l.args.shortPolicyArg, l.args.shortSettings, nil, nil)
 }
 
 // The values of release.lua's argument cancel.
@@ -57,9 +61,21 @@ const (
 
 // setRelease makes the call a release. If tombstone is not 0, the token is not granted for that many ms.
 func (l *Lock) setRelease(call *transport.Call, token string, tombstone int64, cancel int) {
-	l.setCall(call, l.spec.Scripts.Release, 4, 4)
+	keys := 3
+	if tombstone != 0 {
+		keys = 4
+	}
+	l.setCall(call, l.spec.Scripts.Release, keys, 4)
 	call.Scalar = true
 	call.Args = protocol.ReleaseArgs(call.Args, token, l.args.settings, tombstone, cancel)
+}
+
+// setShortRelease makes the call a release in the short form, which does nothing if others wait.
+func (l *Lock) setShortRelease(call *transport.Call, token string) {
+	call.Key = l.key(keyLock)
+	call.SetCommand(l.spec.Scripts.Release, 1, l.keys[keyLock], l.keys[keyQueue])
+	call.Scalar = true
+	call.Args = protocol.ReleaseArgs(call.Args, token, nil, 0, usedLease)
 }
 
 // setBreak makes the call the end of somebody else's lease or queue entry. The notice is for its keeper.
@@ -116,9 +132,9 @@ func (l *Lock) rejoinCall(waiters int, done func(*transport.Call)) *transport.Ca
 }
 
 func (l *Lock) heartbeatOrRejoinCall(rejoin, room int, done func(*transport.Call)) *transport.Call {
-	call := l.call(l.spec.Scripts.Heartbeat, 4, 3+room, done)
+	call := l.call(l.spec.Scripts.Heartbeat, 4, 4+room, done)
 	call.Urgent = true
-	call.Args = protocol.HeartbeatArgs(call.Args, l.args.settings, rejoin, l.args.policyArg)
+	call.Args = protocol.HeartbeatArgs(call.Args, l.args.settings, rejoin, l.args.policyArg, l.args.queueTTL)
 	return call
 }
 
@@ -143,7 +159,7 @@ func (l *Lock) setLimitCall(call *transport.Call, limit int, token string, pause
 // raiseFenceCall prepares a call of raise_fence.lua. MinUptime is in ms.
 func (l *Lock) raiseFenceCall(token string, fence, minUptime int64, done func(*transport.Call)) *transport.Call {
 	call := l.call(l.spec.Scripts.RaiseFence, 2, 4, done)
-	call.Args = protocol.RaiseFenceArgs(call.Args, token, fence, l.args.metadataTTL, minUptime)
+	call.Args = protocol.RaiseFenceArgs(call.Args, token, fence, l.args.settings, minUptime)
 	return call
 }
 

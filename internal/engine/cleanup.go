@@ -23,6 +23,8 @@ type Cleanup struct {
 	origin    *Lease    // for a conversion: the lease that is converted; see unusedUnlessGranted
 	request   *request  // for a conversion: its request
 	until     time.Time // when the lease or entry must have expired
+	needsLong bool      // the short form of release.lua has not decided it; set between attempts only
+	short     bool      // the call under way is the short form of release.lua; set between attempts only
 	done      time.Time // if set, a record that lasts until then replaces the lease; see Complete
 	timer     timers.Timer
 	finished  signal         // when state becomes cleanupEnded
@@ -91,10 +93,13 @@ func (c *Cleanup) send(by func(*transport.Call)) {
 	c.sent = true
 	c.mu.Unlock()
 	call.Done = c
+	c.short = false
 	if state == cleanupChecking {
 		l.setRenewal(call, c.token, l.ttl, renewMetadata, false, false)
 	} else if ms := millis(time.Until(c.done)); ms > 0 { // otherwise the record would have expired already
 		l.setCompletion(call, c.token, ms)
+	} else if c.short = !c.needsLong && c.tombstone == 0 && c.unused == usedLease && l.ending.usable(); c.short {
+		l.setShortRelease(call, c.token)
 	} else {
 		l.setRelease(call, c.token, c.tombstone, c.unused)
 	}
@@ -124,6 +129,16 @@ func (c *Cleanup) released(call *transport.Call) {
 		}
 		c.send(e.transport.Send)
 		return
+	}
+	if err == nil && c.short {
+		if c.needsLong = !r.QueueEmpty; c.needsLong {
+			c.lock.ending.failed()
+			c.send(e.transport.Send)
+			return
+		}
+		c.lock.ending.decided()
+	} else if err == nil && r.QueueEmpty {
+		c.lock.ending.longGranted()
 	}
 	if err == nil {
 		c.finish(r.Code, nil)

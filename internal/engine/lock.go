@@ -28,7 +28,7 @@ type Spec struct {
 	Limits      *Limits       // of a semaphore, else nil
 }
 
-// Lock is one name of one primitive with the settings of one user. It is safe for concurrent use. All but short is immutable.
+// Lock is one name of one primitive with the settings of one user. It is safe for concurrent use. All but the short forms is immutable.
 type Lock struct {
 	*sharedParams
 	e        *Engine
@@ -36,7 +36,8 @@ type Lock struct {
 	keys     [4]any                    // of every command, as strings, by the indexes below
 	claimTTL int64                     // ms: of a lease granted by a message, until it is confirmed
 	released atomic.Pointer[lockError] // see releasedError
-	short    shortForm
+	short    shortForm                 // of acquire.lua
+	ending   shortForm                 // of release.lua
 }
 
 // Indexes of keys.
@@ -48,7 +49,11 @@ const (
 )
 
 // scriptArgs are the arguments that are the same in all calls of a lock.
-type scriptArgs struct{ ttl, metadataTTL, epoch, settings, policyArg any }
+type scriptArgs struct {
+	ttl, policyArg, settings, queueTTL any
+
+	shortPolicyArg, shortSettings any // see protocol.ShortArgs
+}
 
 // sharedParams are parameters shared by locks with identical settings, to save memory.
 type sharedParams struct {
@@ -113,8 +118,10 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 		policyArg = spec.Limits.policyArg()
 	}
 	metadataTTL := ttl + millis(idle)
-	settings := protocol.Settings(metadataTTL, millis(e.cfg.HeartbeatTimeout), channelPrefix, sharded)
-	l.sharedParams = e.paramsOf(sharedParams{ttl, channelPrefix + e.id, scriptArgs{ttl, metadataTTL, protocol.EpochOf(metadataTTL), settings, policyArg}})
+	settings := protocol.Settings(metadataTTL, channelPrefix, sharded)
+	args := scriptArgs{ttl: ttl, policyArg: policyArg, settings: settings, queueTTL: protocol.QueueTTL(millis(e.cfg.HeartbeatTimeout))}
+	args.shortPolicyArg, args.shortSettings = protocol.ShortArgs(policyArg, settings)
+	l.sharedParams = e.paramsOf(sharedParams{ttl, channelPrefix + e.id, args})
 	return l, nil
 }
 

@@ -7,21 +7,22 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// shortForm decides by which form of acquire.lua the requests of a lock begin. The short form costs the server half, and decides
-// the common cases. Where it does not, as while others wait, it costs a round trip: so the next requests take the long form at
-// once, twice as many each time that the short form fails in a row, up to 16. Only those are counted whose long form was granted
-// without waiting, which is when the short form is likely to do again. It is safe for concurrent use.
+// shortForm decides by which form of a script the calls of a lock begin: acquire.lua, or release.lua. The short form of acquire.lua
+// costs the server half, and decides the common cases; that of release.lua costs a tenth less, and decides unless others wait.
+// Where it does not decide, it costs a round trip: so the next calls take the long form at once, twice as many each time that the
+// short form fails in a row, up to 16. Only those are counted whose long form was granted without waiting, or found that nobody
+// waits, which is when the short form is likely to do again. It is safe for concurrent use.
 type shortForm struct {
-	pending  atomic.Int32 // requests that take the long form at once
+	pending  atomic.Int32 // calls that take the long form at once
 	failures atomic.Int32 // of the short form, in a row
 }
 
 const maxShortFailures = 4
 
-// usable reports whether the next request should take the short form.
+// usable reports whether the next call should take the short form.
 func (s *shortForm) usable() bool { return s.pending.Load() <= 0 }
 
-// failed notes that the short form has not decided a request.
+// failed notes that the short form has not decided a call.
 func (s *shortForm) failed() {
 	n := s.failures.Load()
 	if n < maxShortFailures {
@@ -30,10 +31,10 @@ func (s *shortForm) failed() {
 	s.pending.Store(1 << n)
 }
 
-// decided notes that the short form has decided a request.
+// decided notes that the short form has decided a call.
 func (s *shortForm) decided() { s.failures.Store(0) }
 
-// longGranted notes that the long form has granted a request without waiting.
+// longGranted notes that the long form has granted a request without waiting, or has found that nobody waits for a release.
 func (s *shortForm) longGranted() { s.pending.Add(-1) }
 
 // hasShortForm reports whether requests of this lock can take the short form. That relies on metadata which others may have kept

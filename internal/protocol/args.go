@@ -7,36 +7,59 @@ import "fmt"
 // package lua checks. Durations are whole milliseconds, yes and no are 1 and 0. Arguments that do not change from call to
 // call are of type any, so that they are boxed once and not each time.
 
-// Settings encodes a keeper's settings, which most scripts take as one argument; see lua/lib/settings.lua.
-func Settings(metadataTTL, heartbeatTTL int64, channelPrefix string, sharded bool) string {
+// Settings encodes a lock's settings, which most scripts take as one argument; see lua/lib/settings.lua.
+func Settings(metadataTTL int64, channelPrefix string, sharded bool) string {
 	kind := 0
 	if sharded {
-		kind = 1
+		kind++
 	}
-	return fmt.Sprintf("%d %d %d %s", metadataTTL, heartbeatTTL, kind, channelPrefix)
+	if EpochOf(metadataTTL) != longestEpoch {
+		kind += ownEpoch
+	}
+	return fmt.Sprintf("%d%013d%s", kind, metadataTTL, channelPrefix)
 }
 
-// AcquireArgs appends ARGV of acquire.lua and allow.lua. For the short form settings is nil, for a try maxWait is nil.
-func AcquireArgs(command []any, token, ttl, epoch, policyArg, settings, maxWait any) []any {
-	command = append(command, token, ttl, epoch)
-	if settings != nil || policyArg != "" {
-		command = append(command, policyArg)
+const (
+	longestEpoch = 900_000_000 // µs
+	ownEpoch     = 2           // of the kind that settings begin with: a script needs them to know the epoch
+)
+
+// EpochOf returns the epoch of metadata that is kept for so many ms, in µs; see lua/lib/epoch.lua.
+func EpochOf(metadataTTL int64) int64 { return min(metadataTTL*250, longestEpoch) }
+
+// ShortArgs returns policyArg and settings as the short form of acquire.lua takes them: nil where it needs none.
+func ShortArgs(policyArg, settings string) (any, any) {
+	switch {
+	case settings[0] >= '0'+ownEpoch:
+		return policyArg, settings
+	case policyArg != "":
+		return policyArg, nil
 	}
-	if settings != nil {
-		command = append(command, settings)
-	}
-	if maxWait != nil {
-		command = append(command, maxWait)
+	return nil, nil
+}
+
+// QueueTTL returns the argument queue_ttl for heartbeats that count for so many ms.
+func QueueTTL(heartbeatTTL int64) int64 { return heartbeatTTL + 1000 }
+
+// AcquireArgs appends ARGV of acquire.lua and allow.lua. Those at the end that are nil are left out: for a try queueTTL and maxWait, and for
+// the short form also, mostly, settings and an empty policyArg.
+func AcquireArgs(command []any, token, ttl, policyArg, settings, queueTTL, maxWait any) []any {
+	command = append(command, token, ttl)
+	for _, arg := range [...]any{policyArg, settings, queueTTL, maxWait} {
+		if arg == nil {
+			break
+		}
+		command = append(command, arg)
 	}
 	return command
 }
 
-// EpochOf returns the argument epoch for metadata that is kept for so many ms: a quarter of it, in µs.
-func EpochOf(metadataTTL int64) int64 { return metadataTTL * 250 }
-
-// ReleaseArgs appends ARGV of release.lua.
+// ReleaseArgs appends ARGV of release.lua. For the short form settings is nil.
 func ReleaseArgs(command []any, token, settings any, tombstone int64, cancel int) []any {
-	command = append(command, token, settings)
+	command = append(command, token)
+	if settings != nil {
+		command = append(command, settings)
+	}
 	if tombstone != 0 || cancel != 0 {
 		command = append(command, tombstone, cancel)
 	}
@@ -63,8 +86,8 @@ const PolicyArgRetain = "retain"
 
 // HeartbeatArgs appends the first part of ARGV of heartbeat.lua. The waiters follow: with rejoin 0 by HeartbeatWaiter, with
 // rejoin 1 by RejoiningWaiter.
-func HeartbeatArgs(command []any, settings any, rejoin int, policyArg any) []any {
-	return append(command, settings, rejoin, policyArg)
+func HeartbeatArgs(command []any, settings any, rejoin int, policyArg, queueTTL any) []any {
+	return append(command, settings, rejoin, policyArg, queueTTL)
 }
 
 // HeartbeatWaiter appends a waiter to a command of HeartbeatArgs.
@@ -81,8 +104,8 @@ func InspectArgs(command []any, subject int, after int64, count int) []any {
 }
 
 // RaiseFenceArgs appends ARGV of raise_fence.lua.
-func RaiseFenceArgs(command []any, token any, minFence int64, metadataTTL any, minUptime int64) []any {
-	return append(command, token, minFence, metadataTTL, minUptime)
+func RaiseFenceArgs(command []any, token any, minFence int64, settings any, minUptime int64) []any {
+	return append(command, token, minFence, settings, minUptime)
 }
 
 // CompleteArgs appends ARGV of complete.lua.

@@ -5,6 +5,8 @@
 local REFUSED, GRANTED, WAITING, TOMBSTONED, UNKNOWN, LEFT, HELD, CONFLICT, ABOVE_LIMIT = 0, 1, 2, 3, 4, 5, 6, 7, 8
 
 local call, pcall = redis.call, redis.pcall
+-- Names of the script are read faster than those of the server.
+local KEYS, ARGV = KEYS, ARGV
 local lock, meta, queue, tombstones = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
 -- now, now_us: the server's time in ms and in µs, and now_us_text, the latter as a string, or nil; see lib/clock.

@@ -3,7 +3,7 @@
 --
 --   <keeper>:<serial>:<ttl>.<claim_ttl><flags><number>
 --
---   keeper     the UUID of the process's keeper. Its messages go to the channel <channel_prefix><keeper>
+--   keeper     the id of the process's keeper. Its messages go to the channel <channel_prefix><keeper>
 --   serial     the number of the request in its keeper, in base 36
 --   ttl        ms of the lease
 --   claim_ttl  ms of an unconfirmed lease: one granted to a waiter, by a message or in the reply to a heartbeat

@@ -26,14 +26,14 @@ func Scale(b *testing.B, n New, set *lua.Set, waiters ...int) {
 func scale(b *testing.B, n New, set *lua.Set, waiters int) {
 	m := start(b, n)
 	const ttl, wake = 30000, "lock:wake:"
-	settings := protocol.Settings(3600000, 3600000, wake, false)
+	settings := protocol.Settings(3600000, wake, false)
 	keys, token := scriptBench(m, set)
 	sub := m.rdb.Subscribe(ctx, wake+benchKeeper)
 	defer func() { _ = sub.Close() }()
 	_, err := sub.Receive(ctx)
 	m.must(err)
 	acquire := func(p redis.Pipeliner, i int) {
-		p.EvalSha(ctx, set.Acquire.SHA, keys, protocol.AcquireArgs(nil, token(i), ttl, benchEpoch, "", settings, 0)...)
+		p.EvalSha(ctx, set.Acquire.SHA, keys, protocol.AcquireArgs(nil, token(i), ttl, "", settings, protocol.QueueTTL(3600000), 0)...)
 	}
 	next := 0
 	for next <= waiters { // the first gets it

@@ -146,7 +146,7 @@ func (p *permits) fill(span time.Duration) {
 
 // try asks for a permit.
 func (p *permits) try() bool {
-	args := protocol.AcquireArgs(nil, p.token(p.next), 6000, benchEpoch, p.limits, benchSettings, nil)
+	args := protocol.AcquireArgs(nil, p.token(p.next), 6000, p.limits, benchSettings, nil, nil)
 	p.next++
 	reply, err := p.rdb.EvalSha(ctx, p.set.Acquire.SHA, p.keys, args...).Int64Slice()
 	p.must(err)

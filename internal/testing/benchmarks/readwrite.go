@@ -128,7 +128,7 @@ func ScaleReaders(b *testing.B, n New, set *lua.Set, readers ...int) {
 			m := start(b, n)
 			keys, token := scriptBench(m, set)
 			acquire := func(p redis.Pipeliner, i int) {
-				p.EvalSha(ctx, set.Acquire.SHA, keys, protocol.AcquireArgs(nil, token(i)+"r", 3600000, benchEpoch, "", benchSettings, nil)...)
+				p.EvalSha(ctx, set.Acquire.SHA, keys, protocol.AcquireArgs(nil, token(i)+"r", 3600000, "", benchSettings, nil, nil)...)
 			}
 			release := func(p redis.Pipeliner, i int) {
 				p.EvalSha(ctx, set.Release.SHA, keys, protocol.ReleaseArgs(nil, token(i)+"r", benchSettings, 0, 0)...)
@@ -185,8 +185,7 @@ func scriptBench(m *bench, set *lua.Set) (keys []string, token func(i int) strin
 const benchKeeper = "00000000-0000-4000-8000-000000000000"
 
 var (
-	benchSettings = protocol.Settings(3600000, 6000, "lock:wake:", false)
-	benchEpoch    = protocol.EpochOf(3600000)
+	benchSettings = protocol.Settings(3600000, "lock:wake:", false)
 )
 
 // Admit is one release that lets in so many waiters in 10 keepers at once. Messages are counted by the server.

@@ -274,15 +274,11 @@ func defaultTTL(w *World) {
 	w.release(lease)
 }
 
-// checkKeyExpiry checks the expiry of the lock's key: that of the lease, or a second later where the key has several
-// leases.
+// checkKeyExpiry checks the expiry of the lock's key, which is that of its only lease.
 func (w *World) checkKeyExpiry(name string, want time.Duration) {
 	w.Helper()
 	left, err := w.admin.PTTL(w.ctx(), w.P.Key(name)).Result()
 	w.must(err)
-	if w.admin.Type(w.ctx(), w.P.Key(name)).Val() == "zset" {
-		want += time.Second
-	}
 	if left > want || left < want-w.slack()-5*time.Millisecond {
 		w.Errorf("the lock's key expires in %v, want %v", left, want)
 	}

@@ -189,8 +189,7 @@ func (s *server) run(state, c int32, at int8, subscribed uint8) runResult {
 
 // arguments returns KEYS and ARGV of a call, as the engine encodes them.
 func (s *server) arguments(c call) (keys, argv []string) {
-	settings := protocol.Settings(metadataTTL, heartbeatTTL, wakePrefix, false)
-	epoch := protocol.EpochOf(metadataTTL)
+	settings := protocol.Settings(metadataTTL, wakePrefix, false)
 	var args []any
 	keys = s.keys
 	token, policyArg := "", ""
@@ -207,9 +206,10 @@ func (s *server) arguments(c call) (keys, argv []string) {
 	switch c.script {
 	case acquireShort:
 		keys = s.keys[:s.set.ShortKeys]
-		args = protocol.AcquireArgs(nil, token, ttl, epoch, "", nil, nil)
+		short, own := protocol.ShortArgs("", settings)
+		args = protocol.AcquireArgs(nil, token, ttl, short, own, nil, nil)
 	case acquire:
-		args = protocol.AcquireArgs(nil, token, ttl, epoch, policyArg, settings, 0)
+		args = protocol.AcquireArgs(nil, token, ttl, policyArg, settings, protocol.QueueTTL(heartbeatTTL), 0)
 	case release:
 		tombstone, unused := int64(0), 0
 		if c.tombstone {
@@ -223,12 +223,12 @@ func (s *server) arguments(c call) (keys, argv []string) {
 		keys = s.keys[:1]
 		args = protocol.RenewArgs(nil, token, ttl, 0, settings, isRetained)
 	case heartbeat:
-		args = protocol.HeartbeatArgs(nil, settings, 0, "")
+		args = protocol.HeartbeatArgs(nil, settings, 0, "", protocol.QueueTTL(heartbeatTTL))
 		for _, r := range c.list() {
 			args = protocol.HeartbeatWaiter(args, s.tokens[r])
 		}
 	case rejoin:
-		args = protocol.HeartbeatArgs(nil, settings, 1, "")
+		args = protocol.HeartbeatArgs(nil, settings, 1, "", protocol.QueueTTL(heartbeatTTL))
 		for _, r := range c.list() {
 			args = protocol.RejoiningWaiter(args, s.tokens[r], c.places[r])
 		}

@@ -2,13 +2,12 @@
 -- longest is what the key is kept for already, in ms from now.
 local longest = 0
 local function keep_lock(ms, fresh)
-  ms = tonumber(ms)
   if fresh then
-    call('PEXPIRE', lock, ms + 1000)
-  elseif ms <= longest then
+    call('PEXPIRE', lock, ms)
+  elseif ms - longest <= 0 then
     return
-  elseif call('PEXPIRE', lock, ms + 1000, 'GT') == 0 then
-    call('PEXPIRE', lock, ms + 1000, 'NX')
+  elseif call('PEXPIRE', lock, ms, 'GT') == 0 then
+    call('PEXPIRE', lock, ms, 'NX')
   end
   longest = ms
 end

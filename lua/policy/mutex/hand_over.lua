@@ -1,2 +1,1 @@
 call('SET', lock, heir, 'PXAT', heir_until)
-fence = next_fence()

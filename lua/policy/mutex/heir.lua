@@ -1,2 +1,1 @@
--- include: lib/fence
-if outcome == GRANTED and not tombstone then heir = call('ZRANGE', queue, '0', '0')[1] end
+if outcome == GRANTED and not tombstone then heir = heads[1] end

@@ -4,6 +4,7 @@
 -- that of the fence and not of the clock. A call of its own for the short form would cost two round trips where that does not
 -- decide, and the requester does not wait for long; so the long form follows in the same call.
 -- include: lib/token
+-- include: lib/epoch
 if not max_wait then
   if call('SET', lock, token, 'NX', 'PX', ttl) then
     now_us = (call('PEXPIRETIME', lock) - ttl) * 1000

@@ -88,8 +88,8 @@ local function write_grant(token, ms, flags, number)
   else
     local n, at = #unwritten, now + ms
     if n == 0 then fresh = sole end
-    local score = fence == now_us and now_us_text or fence
-    if flags == RETAINING then score = fence + RETAINED - ENDLESS end
+    local retained = flags == RETAINING
+    -- inline: policy/rwlock/score
     unwritten[n + 1], unwritten[n + 2], unwritten[n + 3], unwritten[n + 4] = at, token, score, '#' .. token
     unwritten_ms = math.max(unwritten_ms, ms)
   end

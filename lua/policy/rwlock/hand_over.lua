@@ -1,3 +1,5 @@
 if heir_purpose == 'w' then count_streak(heir, number) end
-fence = next_fence()
-put(heir, heir_until - now, fence, true, flags == RETAINING)
+local retained = flags == RETAINING
+-- inline: policy/rwlock/score
+call('ZADD', lock, heir_until, heir, score, '#' .. heir)
+call('PEXPIRE', lock, claim_ttl)

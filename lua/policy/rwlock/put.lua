@@ -3,8 +3,7 @@
 
 -- put writes a lease of ms. fresh says that there is no other, retained that its process is to grant reads by it.
 local function put(token, ms, fence, fresh, retained)
-  local score = fence == now_us and now_us_text or fence
-  if retained then score = fence + RETAINED - ENDLESS end
+  -- inline: policy/rwlock/score
   call('ZADD', lock, now + ms, token, score, '#' .. token)
   keep_lock(ms, fresh)
 end

@@ -15,6 +15,6 @@ local function recall()
   call('ZADD', lock, unpack(plain))
   for i = 1, #list, 2 do
     local keeper, serial = string.match(list[i], TOKEN)
-    pcall(sharded == '1' and 'SPUBLISH' or 'PUBLISH', channel_prefix .. string.sub(keeper, 2), serial .. ' recall')
+    pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel_prefix .. string.sub(keeper, 2), serial .. ' recall')
   end
 end

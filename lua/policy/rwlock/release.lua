@@ -1,7 +1,9 @@
+-- Its token and its fence.
+local sole_members = 2
+-- include: policy/leases/sole
 -- include: lib/clock
 -- include: policy/leases/scores
-outcome = REFUSED
-local score = pcall('ZSCORE', lock, token)
+outcome, score = REFUSED, score or pcall('ZSCORE', lock, token)
 if type(score) == 'table' then
   type_error = score
 elseif score then

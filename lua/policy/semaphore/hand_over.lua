@@ -1,4 +1,3 @@
-fence, used = next_fence(), held + number
-local stamp = fence == now_us and now_us_text or string.format('%.0f', fence)
+used = held + number
 call('ZADD', lock, '-' .. (held == 0 and number or used), 'used', heir_until, heir, stamp, '#' .. heir)
-keep_lock(heir_until - now, held == 0)
+if held == 0 then call('PEXPIRE', lock, claim_ttl) else keep_lock(claim_ttl) end

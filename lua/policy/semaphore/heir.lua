@@ -3,7 +3,7 @@
 -- of which one may end before the next waiter's heartbeat, in the reply to which it is told when.
 -- include: policy/leases/scores
 if outcome == GRANTED and held and not tombstone and not freed then
-  local most, heads = string.match(call('HGET', meta, 'limits') or '', ' (%d+):0:%d+$'), call('ZRANGE', queue, '0', '1')
+  local most = string.match(call('HGET', meta, 'limits') or '', ' (%d+):0:%d+$')
   local flags, n = string.match(heads[1], TERMS, TERMS_FROM)
   local left = most and flags == 'h' and most - held - n
   -- Nobody waits behind it if the next member is a heartbeat.

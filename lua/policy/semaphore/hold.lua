@@ -12,5 +12,5 @@ if room then
   drawn = now_us
   call('HSET', meta, 'seq', stamp)
   call('ZADD', lock, stamp, '#' .. token, now + ttl, token, '-' .. taken, 'used')
-  if keys == 0 then call('PEXPIRE', lock, ttl + 1000) else call('PEXPIRE', lock, ttl + 1000, 'GT') end
+  if keys == 0 then call('PEXPIRE', lock, ttl) else call('PEXPIRE', lock, ttl, 'GT') end
 end

@@ -1,3 +1,6 @@
+-- Its token, its fence and the count of permits.
+local sole_members = 3
+-- include: policy/leases/sole
 -- include: lib/clock
 -- include: policy/semaphore/remove
 -- A token that only holds permits takes a shorter way than remove, which has to read and write both counts.
