@@ -23,8 +23,8 @@ WITHIN ?= 24h
 $(SIMULATIONS): simulate-%:
 	go test ./proptest -run '^TestSimulation$$/^$*$$' -v -timeout 24h -args -acquisitions=$(N) -within=$(WITHIN) -rapid.checks=50 $(addprefix -rapid.seed=,$(SEED))
 
-models: ## the scripts against plain models, and rate limits against their promise, by CHECKS random runs each; about a minute
-	go test ./proptest -count=1 -skip '^TestSimulation$$' -timeout 1h -args -rapid.checks=$(CHECKS)
+models: ## the scripts against plain models, and rate limits against their promise, by CHECKS random runs each; about a minute; other ones each time, or those of SEED
+	go test ./proptest -count=1 -skip '^TestSimulation$$' -timeout 1h -args -rapid.checks=$(CHECKS) $(addprefix -rapid.seed=,$(SEED))
 CHECKS ?= 400
 
 mutants: ## deliberate bugs, each of which the simulation has to find; about ten minutes

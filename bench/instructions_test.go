@@ -29,8 +29,9 @@ import (
 //	go test -run '^$' -bench Instructions -benchtime 1000x .
 //
 // An operation is a lock with its release; or, under handoff, one that waits for it, the release, and the hand-off, in the
-// last of them with 100,000 more waiting. Beside them are two PINGs, the bare commands of benchmarks.Bare, and two scripts that do nothing, with as many keys, arguments and
-// numbers in the answer as those of a lock have.
+// last of them with 100,000 more waiting; or, under limit_open and limit_closed, a decision of a rate limit. Beside them are two
+// PINGs, the bare commands of benchmarks.Bare, and two scripts that do nothing, with as many keys, arguments and numbers in the
+// answer as those of a lock have.
 func BenchmarkInstructions(b *testing.B) {
 	redis.SetLogger(silence{}) // until a server answers, every connection is refused
 	locks := []struct {
@@ -105,6 +106,22 @@ func BenchmarkInstructions(b *testing.B) {
 		if l.name != "rwlock_read" { // a reader does not wait for another
 			b.Run("handoff/"+l.name, func(b *testing.B) {
 				instructions(b, func(v *counted) func() error { return v.handedOn(l.new) })
+			})
+		}
+	}
+	for i, l := range limiters[:2] {
+		for _, c := range []struct {
+			of    string
+			limit int // per second of the machine's time, during which the slowed server decides a few thousand times
+		}{{"open", 1_000_000}, {"closed", 50}} {
+			b.Run("limit_"+c.of+"/"+[]string{"lockkeeper", "redis_rate"}[i], func(b *testing.B) {
+				instructions(b, func(v *counted) func() error {
+					ask := l.open(v, v.at, c.limit)("x")
+					return func() error {
+						_, err := ask(ctx)
+						return err
+					}
+				})
 			})
 		}
 	}

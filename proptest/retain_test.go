@@ -358,12 +358,13 @@ func (w *retainWorld) join(ttl time.Duration, lag time.Duration) {
 	w.processes = append(w.processes, p)
 }
 
-// lose records that the server loses the leases that it has.
-func (w *retainWorld) lose() {
+// lose records that the server loses the leases that it has. It calls fn before the server grants another one.
+func (w *retainWorld) lose(fn func()) {
 	w.server.mu.Lock()
+	defer w.server.mu.Unlock()
 	w.server.tickLocked()
 	leases := w.leases()
-	w.server.mu.Unlock()
+	fn()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for token := range leases {
@@ -423,15 +424,14 @@ func (w *retainWorld) fault(r *rapid.T) {
 			p.link.Cut()
 		}
 		synctest.Wait()
-		w.lose()
+		w.lose(func() {})
 		data := w.snapshot
 		if what == "server restarts empty" {
 			data = nil
 		}
 		w.server.start(data)
 	case "clock forward":
-		w.lose()
-		w.server.jump(d * 10)
+		w.lose(func() { w.server.jumpLocked(d * 10) })
 	case "clock back":
 		w.server.jump(-d * 10)
 		w.setBack += d * 10

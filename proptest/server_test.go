@@ -166,6 +166,10 @@ func (s *redisServer) now() time.Time {
 func (s *redisServer) jump(by time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.jumpLocked(by)
+}
+
+func (s *redisServer) jumpLocked(by time.Duration) {
 	s.tickLocked()
 	if by < 0 {
 		for _, key := range s.mini.Keys() {
