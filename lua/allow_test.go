@@ -73,22 +73,34 @@ func TestAllowReportsWhatRemains(t *testing.T) {
 	})
 }
 
-// TestAllowRemainsIsExact compares it with a list of what was granted when, swept or not.
+// TestAllowRemainsIsExact compares it with a list of what was granted when, swept or not, with copies of requests and counts of
+// what is taken in between.
 func TestAllowRemainsIsExact(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	const limit, per = 60, 1000
 	limits := fmt.Sprintf("0:%d:%d", limit, per)
-	for range 6 {
-		weights := 1 + r.IntN(4)
+	for run := range 8 {
+		weights := 1 + run/2
 		atTimeOf(t, lua.RateLimit, func(b *bench, pass func(time.Duration)) {
 			type taking struct {
 				at int64
+				i  int
 				n  int
 			}
 			var list []taking
 			now := int64(0)
+			remains := func() (remaining, resetAfter int64) {
+				remaining = limit
+				for _, x := range list {
+					if left := x.at + per + 1 - now; left > 0 {
+						remaining -= int64(x.n)
+						resetAfter = left
+					}
+				}
+				return remaining, resetAfter
+			}
 			for i := range 200 {
 				d := r.Int64N(30)
 				if r.IntN(40) == 0 {
@@ -96,23 +108,61 @@ func TestAllowRemainsIsExact(t *testing.T) {
 				}
 				now += d
 				pass(time.Duration(d) * time.Millisecond)
-				remaining, resetAfter := int64(limit), int64(0)
-				for _, x := range list {
-					if left := x.at + per + 1 - now; left > 0 {
-						remaining -= int64(x.n)
-						resetAfter = left
+				remaining, resetAfter := remains()
+				switch r.IntN(10) {
+				case 0: // a copy of one of the last requests that were granted
+					if copied := len(list) - 1 - r.IntN(3); copied >= 0 && list[copied].at+per+1 > now {
+						x := list[copied]
+						b.allow(lua.Granted, limits, permitToken("a", x.i, "c", x.n), limit, remaining, resetAfter)
+					}
+				case 1:
+					if got := b.eval(b.set.Limit, 4, limitArgs(limits, 0, "")); got[3] != limit-remaining {
+						b.Fatalf("%d are taken, want %d", got[3], limit-remaining)
 					}
 				}
 				n, want := 1+r.IntN(weights), lua.Refused
 				if int64(n) <= remaining {
 					want = lua.Granted
 					remaining, resetAfter = remaining-int64(n), per+1
-					list = append(list, taking{now, n})
+					list = append(list, taking{now, i, n})
 				}
 				b.allow(want, limits, permitToken("a", i, "c", n), limit, remaining, resetAfter)
 			}
+			pass(time.Hour)
+			if left := b.rdb.Exists(ctx, b.keys[0]).Val(); left != 0 {
+				b.Error("the lock's key does not expire")
+			}
 		})
 	}
+}
+
+// TestLimitsOfOthersCountTakings: a window that callers without leases have filled is full for those who hold permits as well.
+func TestLimitsOfOthersCountTakings(t *testing.T) {
+	t.Parallel()
+	atTimeOf(t, lua.RateLimit, func(b *bench, pass func(time.Duration)) {
+		for i := range 3 {
+			b.evalAllow(permitToken("a", i, "c", 1), perSecond)
+			pass(time.Millisecond)
+		}
+		const both = "5:3:1000"
+		short := func(serial int) int64 {
+			n, err := b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys[:b.set.ShortKeys], shortArgs(permitToken("b", serial, "hc", 1), both)...).Int64()
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.checkCounts()
+			return n
+		}
+		b.code(b.eval(b.set.Acquire, 4, acquireArgs(permitToken("b", 1, "hc", 1), ttl, 0, both, 0)), lua.Refused)
+		pass(time.Millisecond)
+		if n := short(2); n != 0 {
+			b.Errorf("the short form replies %d", n)
+		}
+		pass(time.Minute)
+		if n := short(3); n <= 1e12 {
+			b.Errorf("the short form replies %d when all have returned", n)
+		}
+	})
 }
 
 // TestAllowNeverPromisesTooMuch: where too much has returned and is not swept, the reply says less than remains.

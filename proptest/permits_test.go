@@ -28,8 +28,12 @@ type permitBench struct {
 }
 
 // takings replaces the scores of permits that return by the clock, which are minus the µs at which they were taken, by ms. It adds
-// the fence of those without a lease, which is that time unless it is stored.
+// the fence of those without a lease, which is that time unless it is stored, and the count that a key with nothing else leaves out.
 func takings(scores map[string]int64) {
+	_, held := scores["used"]
+	if _, counted := scores["spent"]; !counted && !held && len(scores) > 0 {
+		scores["spent"] = -int64(len(scores))
+	}
 	for member, at := range scores {
 		if token, is := strings.CutPrefix(member, "@"); is {
 			scores[member] = -at / 1000

@@ -225,10 +225,10 @@ func (b *windowBench) inspectGrants() {
 			used += permitsOf(member)
 		}
 	}
+	takings(scores)
 	if used != -scores["used"] || spent != -scores["spent"] {
 		b.failf("the counts are %d and %d, want %d and %d", -scores["used"], -scores["spent"], used, spent)
 	}
-	takings(scores)
 	var fresh []*windowGrant
 	for member, fence := range scores {
 		token, is := strings.CutPrefix(member, "#")

@@ -603,9 +603,22 @@ func lostWakeupLosesNoPermit(w *World) {
 // spent is how many permits are away at the server, or have returned and were not yet taken out.
 func (w *World) spent() int {
 	w.Helper()
-	list, err := w.admin.ZMScore(w.ctx(), w.P.Key("x"), "spent").Result()
+	list, err := w.admin.ZRangeWithScores(w.ctx(), w.P.Key("x"), 0, -1).Result()
 	w.must(err)
-	return int(-list[0])
+	counted, spent := false, 0
+	for _, z := range list {
+		switch z.Member {
+		case "spent":
+			spent = int(-z.Score)
+			counted = true
+		case "used":
+			counted = true
+		}
+	}
+	if !counted { // the key has nothing else
+		return len(list)
+	}
+	return spent
 }
 
 func lostReplyTakesPermitsOnce(w *World) {

@@ -3,8 +3,8 @@
 -- read_counts sets used and spent. It returns the score of a token's lease and of what it took by the clock.
 local function read_counts(token)
   local c = call('ZMSCORE', lock, 'used', 'spent', token, '@' .. token)
-  used, spent = -(tonumber(c[1]) or 0), -(tonumber(c[2]) or 0)
-  return tonumber(c[3]), tonumber(c[4])
+  -- inline: policy/semaphore/count
+  return tonumber(c[3] or nil), tonumber(c[4] or nil)
 end
 
 -- full says whether so many permits may not be had now, the expired ones included that are not swept yet.

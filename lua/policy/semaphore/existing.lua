@@ -11,7 +11,7 @@ if list[1] == 'used' and list[4] and list[4] - now > 0 then
 else
   local c = call('ZMSCORE', lock, 'used', 'spent', token, '@' .. token)
   lease_score, clock_score = tonumber(c[3] or nil), tonumber(c[4] or nil)
-  used, spent = -(c[1] or 0), -(c[2] or 0)
+  -- inline: policy/semaphore/count
 end
 -- include: policy/semaphore/wait
 local known, in_force, ends, ms = string.match(stored or '', '^(%S+) (%S+) ?(%d*) ?(%d*)$')

@@ -5,8 +5,8 @@ local room = keys == 0 and number - most <= 0
 if keys == 1 then
   local c = call('ZMSCORE', lock, 'used', token)
   taken = taken - (c[1] or 0)
-  -- If there is no count, then the one key may be the queue.
-  room = taken - most <= 0 and taken % 16 >= number + 0 and not c[2] and (c[1] or call('EXISTS', queue) == 0)
+  -- If there is no count, then the one key is the queue, or has only permits that return by the clock.
+  room = taken - most <= 0 and taken % 16 >= number + 0 and not c[2] and c[1]
 end
 if room then
   drawn = now_us

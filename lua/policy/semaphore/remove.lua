@@ -11,6 +11,7 @@ local function drop(members)
   if spent > 0 then
     counts[#counts + 1] = -spent
     counts[#counts + 1] = 'spent'
+    call('HDEL', meta, 'window')
   else
     members[#members + 1] = 'spent'
   end
@@ -30,7 +31,9 @@ local function remove(token, never_used)
     return false
   end
   -- The key's counts do not include what is granted and not written yet.
-  if not used then used, spent = -(c[1] or 0), -(c[2] or 0) end
+  if not used then
+    -- inline: policy/semaphore/count
+  end
   local lease, taken = c[3], never_used and c[4]
   if not lease and not taken then return false end
   if lease then used = used - n end

@@ -7,14 +7,15 @@
 --           key. It is the token's fence as well, unless there is a #token
 --   used    minus the permits of all leases in the key, those included that have expired and are not swept yet
 --   spent   minus the permits of all @tokens in it, likewise
+--           A key that has neither has only @tokens, each for one permit, which ZCARD counts for less than this costs; see take
 -- Fields of the meta hash:
 --   limits  two times <at once>:<in a window>:<ms of the window>, with 0 for no limit: first as the last caller knew them,
 --           then as they are in force, which SetLimit may have changed. While permits by the clock are paused, the ms at which
 --           that ends follows, and for how many ms it was to last when this was written. The short forms do not know the field
 --           then, so they need not look for a pause
---   window  what take may rely on. If it is there, each @token is for one permit and has neither lease nor #token, and the
---           newest was taken at the last fence, when all that had returned were removed. If the window is full as well, it is
---           the µs at which the oldest was taken
+--   window  what take may rely on. If it is there, the key has only @tokens, each for one permit, and the newest was taken at
+--           the last fence, when all that had returned were removed. If the window is full as well, it is the µs at which the
+--           oldest was taken
 local TAKEN = '-10000000000000'
 
 -- TERMS matches the end of a token, from TERMS_FROM on: its flags, and its permits. It costs less than TOKEN.
