@@ -328,9 +328,7 @@ func (r *request) answered(call *transport.Call, a protocol.AcquireReply) error 
 		}
 		return err
 	case lua.Waiting:
-		if r.lock.ending.usable() {
-			r.lock.ending.failed() // when it has the lock, others probably wait as well
-		}
+		r.lock.ending.contended() // when it has the lock, others probably wait as well
 		r.stillWaiting(call.Sent, a.Seq, a.Place)
 		r.lock.enqueue(r, a)
 		return nil

@@ -144,6 +144,9 @@ func (x *retention) settle() {
 	r.gaveBackLocked(x, now)
 	recalled, after, h := x.recalled, now-x.recalledAt, x.lease
 	r.mu.Unlock()
+	if recalled {
+		h.lock.ending.contended()
+	}
 	_, _ = h.release(e.transport.Send, false)
 	x.forget()
 	if recalled && e.cfg.Observe != nil {

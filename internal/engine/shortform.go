@@ -31,6 +31,13 @@ func (s *shortForm) failed() {
 	s.pending.Store(1 << n)
 }
 
+// contended notes that others probably wait, so that the next call takes the long form.
+func (s *shortForm) contended() {
+	if s.usable() {
+		s.failed()
+	}
+}
+
 // decided notes that the short form has decided a call.
 func (s *shortForm) decided() { s.failures.Store(0) }
 
