@@ -78,12 +78,12 @@ func BenchmarkInstructions(b *testing.B) {
 			v.must(acquire.Load(ctx, rdb).Err())
 			v.must(release.Load(ctx, rdb).Err())
 			keys := []string{"{lock:x}:fair:holders", "{lock:x}:fair:meta", "{lock:x}:fair:queue", "{lock:x}:fair:tombstones"}
-			token, settings := strings.Repeat("t", 55), "3630000 6000 0 lock:wake:"
+			token, settings := protocol.NewKeeperID()+":1:30000.30000", protocol.Settings(3630000, "lock:wake:", false)
 			return func() error {
-				if err := acquire.EvalSha(ctx, rdb, keys, token, 30000, 1815000, settings).Err(); err != nil {
+				if err := acquire.EvalSha(ctx, rdb, keys, token, 30000, "", settings).Err(); err != nil {
 					return err
 				}
-				return release.EvalSha(ctx, rdb, keys, token, settings).Err()
+				return release.EvalSha(ctx, rdb, keys[:3], token, settings).Err()
 			}
 		})
 	})
@@ -154,7 +154,7 @@ func (v *counted) crowd(keys string, n int) {
 	for from := 0; from < n; from += most {
 		var line []redis.Z
 		for i := from; i < from+most; i++ {
-			token := fmt.Sprintf("%s:%d:30000.6000", strings.Repeat("k", 36), i)
+			token := fmt.Sprintf("%s:%d:30000.6000", strings.Repeat("k", 22), i)
 			line = append(line, redis.Z{Score: behindAll, Member: token}, redis.Z{Score: lapse, Member: "+" + token})
 		}
 		v.must(rdb.ZAdd(ctx, keys+"queue", line...).Err())

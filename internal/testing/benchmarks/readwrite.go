@@ -182,11 +182,9 @@ func scriptBench(m *bench, set *lua.Set) (keys []string, token func(i int) strin
 	}
 }
 
-const benchKeeper = "00000000-0000-4000-8000-000000000000"
+const benchKeeper = "3qZaNx7zYpGXgfi8dCj6uj"
 
-var (
-	benchSettings = protocol.Settings(3600000, "lock:wake:", false)
-)
+var benchSettings = protocol.Settings(3600000, "lock:wake:", false)
 
 // Admit is one release that lets in so many waiters in 10 keepers at once. Messages are counted by the server.
 func Admit(b *testing.B, waiters int, blocker, waiter New) {
