@@ -38,15 +38,20 @@ type Options struct {
 //
 // Waiters are served in order, across all processes and within one. A lease is renewed until Unlock; a crashed process blocks
 // the others for at most a TTL. If a lease is lost, the loss is logged, and Unlock returns [lockkeeper.ErrLost]; certmagic has
-// no means to stop the work that goes on under the lock.
+// no means to stop the work that goes on under the lock. Another process may lock the name then, but no other caller of this
+// process before Unlock, because it is not known which of two callers of a process an Unlock is from.
 type Locker struct {
 	k *lockkeeper.Keeper
 	o Options
 
-	mu sync.Mutex // guards leases
+	mu    sync.Mutex      // guards locks
+	locks map[string]lock // by name, from Lock to Unlock, even if the lease is lost meanwhile
+}
 
-	// By name, the oldest first. There are several of a name if leases were lost whose holders have not called Unlock.
-	leases map[string][]*lockkeeper.Lease
+// lock is a name that is locked in this process.
+type lock struct {
+	lease    *lockkeeper.Lease
+	unlocked chan struct{} // closed by Unlock
 }
 
 var (
@@ -57,7 +62,7 @@ var (
 
 // New returns a Locker. It sends nothing. The error matches [lockkeeper.ErrInvalid]: an option is out of range.
 func New(k *lockkeeper.Keeper, opts *Options) (*Locker, error) {
-	l := &Locker{k: k, leases: map[string][]*lockkeeper.Lease{}}
+	l := &Locker{k: k, locks: map[string]lock{}}
 	if opts != nil {
 		l.o = *opts
 	}
@@ -78,90 +83,111 @@ func (l *Locker) lock(name string) (*fair.Lock, error) {
 }
 
 // Lock waits until it holds the lock of a name, until ctx ends, or until the keeper's retry policy gives up. It also waits
-// while this process holds the lock.
+// while a caller in this process has the lock, until its Unlock.
 func (l *Locker) Lock(ctx context.Context, name string) error {
-	lock, err := l.lock(name)
+	f, err := l.lock(name)
 	if err != nil {
 		return err
 	}
-	lease, err := lock.Lock(ctx)
-	if err != nil {
-		return err
+	unlocked := l.lostBy(name)
+	for {
+		if unlocked != nil {
+			select {
+			case <-unlocked:
+			case <-ctx.Done():
+				return fmt.Errorf("certmagic: %q: %w: a caller in this process has lost the lease, and has not unlocked: %w", name, lockkeeper.ErrNotAcquired, ctx.Err())
+			}
+		}
+		lease, err := f.Lock(ctx)
+		if err != nil {
+			return err
+		}
+		if unlocked = l.keep(name, lease); unlocked == nil {
+			return nil
+		}
+		_ = lease.Release(ctx)
 	}
-	l.keep(name, lease)
-	return nil
 }
 
 // TryLock reports whether it has acquired the lock of a name. It does not wait for another holder.
 func (l *Locker) TryLock(ctx context.Context, name string) (bool, error) {
-	lock, err := l.lock(name)
+	f, err := l.lock(name)
 	if err != nil {
 		return false, err
 	}
-	lease, err := lock.TryLock(ctx)
+	if l.lostBy(name) != nil {
+		return false, nil
+	}
+	lease, err := f.TryLock(ctx)
 	if errors.Is(err, lockkeeper.ErrNotAcquired) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	l.keep(name, lease)
+	if l.keep(name, lease) != nil {
+		return false, lease.Release(ctx)
+	}
 	return true, nil
 }
 
-// keep stores a lease until Unlock.
-func (l *Locker) keep(name string, lease *lockkeeper.Lease) {
+// lostBy returns the channel that is closed when a holder in this process, which has lost its lease, calls Unlock; nil if there
+// is none.
+func (l *Locker) lostBy(name string) <-chan struct{} {
 	l.mu.Lock()
-	l.leases[name] = append(l.leases[name], lease)
-	l.mu.Unlock()
+	defer l.mu.Unlock()
+	if k, ok := l.locks[name]; ok && errors.Is(k.lease.Err(), lockkeeper.ErrLost) {
+		return k.unlocked
+	}
+	return nil
+}
+
+// keep stores a lease until Unlock and returns nil. If a holder in this process has not called Unlock, whose lease was lost then,
+// whether that is known here or not, keep returns the channel that is closed when it does.
+func (l *Locker) keep(name string, lease *lockkeeper.Lease) <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k, ok := l.locks[name]; ok {
+		return k.unlocked
+	}
+	l.locks[name] = lock{lease, make(chan struct{})}
 	context.AfterFunc(lease.Context(context.Background()), func() {
 		if err := lease.Err(); errors.Is(err, lockkeeper.ErrLost) {
 			l.o.Logger.Error("certmagic: a lock was lost; another process may work on the same", "name", name, "error", err)
 		}
 	})
+	return nil
 }
 
 // Unlock releases the lock of a name, also if ctx has ended. It returns [lockkeeper.ErrLost] if the lease was lost before,
-// and an error if Redis has not answered within three seconds; the release goes on in the background then. If a lease was lost
-// and another caller of this process has locked the name since, the first call of either ends the lost lease, and the second
-// releases the lock.
+// and an error if Redis has not answered within three seconds; the release goes on in the background then.
 func (l *Locker) Unlock(ctx context.Context, name string) error {
-	lease, err := l.oldest(name, true)
-	if err != nil {
-		return err
+	l.mu.Lock()
+	k, ok := l.locks[name]
+	delete(l.locks, name)
+	l.mu.Unlock()
+	if !ok {
+		return notLocked(name)
 	}
+	close(k.unlocked)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	return lease.Release(ctx)
+	return k.lease.Release(ctx)
 }
 
 // RenewLockLease returns [lockkeeper.ErrLost] if the lease of a name was lost. It ignores the duration and sends nothing: a lease
 // is renewed without it, until Unlock.
 func (l *Locker) RenewLockLease(_ context.Context, name string, _ time.Duration) error {
-	lease, err := l.oldest(name, false)
-	if err != nil {
-		return err
+	l.mu.Lock()
+	k, ok := l.locks[name]
+	l.mu.Unlock()
+	if !ok {
+		return notLocked(name)
 	}
-	return lease.Err()
+	return k.lease.Err()
 }
 
-// oldest returns the lease of a name that was acquired first, and removes it on demand.
-func (l *Locker) oldest(name string, remove bool) (*lockkeeper.Lease, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	list := l.leases[name]
-	if len(list) == 0 {
-		return nil, fmt.Errorf("certmagic: %q is not locked", name)
-	}
-	switch {
-	case !remove:
-	case len(list) == 1:
-		delete(l.leases, name)
-	default:
-		l.leases[name] = list[1:]
-	}
-	return list[0], nil
-}
+func notLocked(name string) error { return fmt.Errorf("certmagic: %q is not locked", name) }
 
 // Storage is a storage whose locks are those of a Locker.
 type Storage struct {

@@ -125,21 +125,38 @@ func TestLossIsReported(t *testing.T) {
 	})
 }
 
-// TestLostLeaseIsNotUnlockedTwice: a caller whose lease was lost does not release the lease of the next caller of its process.
-func TestLostLeaseIsNotUnlockedTwice(t *testing.T) {
+// TestUnlockIsOfItsOwnLease: a holder that has lost its lease and goes on keeps its own process out, and no other. So each Unlock
+// ends the lease of its caller: neither is the loss reported to the next holder, nor is the lease of that renewed for ever.
+func TestUnlockIsOfItsOwnLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := lockkeepertest.New(t)
 		l, other := newLocker(t, s, nil), newLocker(t, s, nil)
 		must(t, l.Lock(t.Context(), "x"))
+		waits := make(chan error, 1)
+		go func() { waits <- l.Lock(t.Context(), "x") }() // is queued before the loss
+		synctest.Wait()
 		s.LoseLease(t, "certmagic:x")
-		must(t, l.Lock(t.Context(), "x"))
+		time.Sleep(time.Hour)
+		select {
+		case err := <-waits:
+			t.Fatalf("a second caller of the process has the lock (%v) while the first goes on", err)
+		default:
+		}
+		if got, err := l.TryLock(t.Context(), "x"); got || err != nil {
+			t.Errorf("TryLock in the same process: %t, %v; want false", got, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := l.Lock(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, lockkeeper.ErrNotAcquired) {
+			t.Errorf("Lock in the same process: %v", err)
+		}
+		must(t, other.Lock(t.Context(), "x"))
+		must(t, other.Unlock(t.Context(), "x"))
 		if err := l.Unlock(t.Context(), "x"); !errors.Is(err, lockkeeper.ErrLost) {
-			t.Errorf("the first Unlock: %v, want ErrLost", err)
+			t.Errorf("Unlock of who has lost the lease: %v, want ErrLost", err)
 		}
+		must(t, <-waits)
 		must(t, l.RenewLockLease(t.Context(), "x", time.Minute))
-		if got, err := other.TryLock(t.Context(), "x"); got || err != nil {
-			t.Errorf("another process: %t, %v; want false", got, err)
-		}
 		must(t, l.Unlock(t.Context(), "x"))
 		s.RequireFree(t, "certmagic:x")
 	})
