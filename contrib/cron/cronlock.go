@@ -190,6 +190,9 @@ func onLoss(ctx context.Context, lost func(error)) (stop func() bool) {
 
 // Period returns a period for jobs of a schedule: nine tenths of the shortest interval between two of its next thousand slots, but
 // no longer than 365 days, which is the longest period. It returns 365 days for a schedule with fewer than two slots.
+//
+// When clocks are set back, a schedule can have slots of the same time of day again, such as 1:30 in summer time and in standard time.
+// The interval between the last slot before and the first one after does not count, so a daily job runs once on that day.
 func Period(s cron.Schedule) time.Duration {
 	const slots, longest = 1000, 365 * 24 * time.Hour
 	shortest := time.Duration(longest)
@@ -199,7 +202,19 @@ func Period(s cron.Schedule) time.Duration {
 		if at.IsZero() || next.IsZero() {
 			break
 		}
-		shortest, at = min(shortest, (next.Sub(at)*9/10).Truncate(time.Millisecond)), next
+		if wall(s, next).After(wall(s, at)) {
+			shortest = min(shortest, (next.Sub(at) * 9 / 10).Truncate(time.Millisecond))
+		}
+		at = next
 	}
 	return shortest
+}
+
+// wall returns what clocks show at a slot, in the schedule's time zone, as a time that goes back when they do.
+func wall(s cron.Schedule, t time.Time) time.Time {
+	if spec, ok := s.(*cron.SpecSchedule); ok && spec.Location != time.Local { // time.Local: that of t
+		t = t.In(spec.Location)
+	}
+	_, offset := t.Zone()
+	return t.Add(time.Duration(offset) * time.Second)
 }

@@ -275,11 +275,36 @@ func TestPeriodFollowsShortestInterval(t *testing.T) {
 		"TZ=UTC 0 9,12 * * 1-5": 162 * time.Minute,
 		"TZ=UTC 0 0 29 2 *":     365 * 24 * time.Hour, // every four years
 		"TZ=UTC 0 0 30 2 *":     365 * 24 * time.Hour, // never
+
+		// Clocks are set ahead and back at 2:00.
+		"TZ=America/New_York 30 1 * * *":   23 * time.Hour * 9 / 10,
+		"TZ=America/New_York 30 2 * * *":   24 * time.Hour * 9 / 10, // not on the day on which there is no 2:30
+		"TZ=America/New_York 0 * * * *":    54 * time.Minute,
+		"TZ=America/New_York */20 1 * * *": 18 * time.Minute,
+		"TZ=America/New_York 0 1,3 * * *":  54 * time.Minute, // of the day on which clocks are set ahead
+		"TZ=America/New_York 30 1 1 * *":   28 * 24 * time.Hour * 9 / 10,
+		"TZ=America/New_York 30 1 * 11 0":  7 * 24 * time.Hour * 9 / 10,
 	} {
 		if got := cronlock.Period(parse(t, spec)); got != want {
 			t.Errorf("%s: %v, want %v", spec, got, want)
 		}
 	}
+}
+
+// TestDailyJobRunsOnceOnTheDayOfTwoHours: when clocks are set back, 1:30 comes twice.
+func TestDailyJobRunsOnceOnTheDayOfTwoHours(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server, j *journal) {
+		night := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC) // clocks are set back at 6:00
+		time.Sleep(time.Until(night.Add(-24 * time.Hour)))
+		daily := parse(t, "TZ=America/New_York 30 1 * * *")
+		fn := func(context.Context, uint64) error {
+			j.add("%s", time.Now().UTC().Format(time.DateTime))
+			return nil
+		}
+		start(t, daily, newJob(t, s.Keeper(t, nil), cronlock.Period(daily), fn, cronlock.Options{}, j))
+		time.Sleep(3 * 24 * time.Hour)
+		j.require(t, "2026-10-31 05:30:00", "2026-11-01 05:30:00", "2026-11-02 06:30:00")
+	})
 }
 
 func TestInvalidJobIsRefused(t *testing.T) {
