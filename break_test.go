@@ -485,6 +485,27 @@ func TestBreakForeign(t *testing.T) {
 	}
 }
 
+// Permits that return by the clock are not held, so a break asks the server for none of them, however many there are.
+func TestBreakSkipsPermitsThatReturnByTheClock(t *testing.T) {
+	m := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
+	defer func() { _ = rdb.Close() }()
+	k := must(lockkeeper.New(rdb, nil))
+	defer func() { _ = k.Close() }()
+	r := must(ratelimit.New(k, "x", 100, time.Minute, nil))
+	for range 50 {
+		must(r.Allow(background))
+	}
+	if i := must(lockkeeper.Inspect(background, k, "ratelimit", "x")); !i.Limits.ByClock() || len(i.Holders) != 50 || i.Holders[0].ExpiresIn > time.Minute+time.Second {
+		t.Errorf("%+v %+v", i.Limits, i.Holders[0])
+	}
+	before := m.CommandCount()
+	b := must(lockkeeper.Break(background, k, "ratelimit", "x", lockkeeper.BreakOptions{All: true}))
+	if n := m.CommandCount() - before; len(b.Holders) != 0 || n > 100 { // those of the script that lists them included
+		t.Errorf("%d holders were broken with %d commands", len(b.Holders), n)
+	}
+}
+
 func TestBreakInvalid(t *testing.T) {
 	l := newLooker(t, noServer(t), nil)
 	for what, o := range map[string]lockkeeper.BreakOptions{

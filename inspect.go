@@ -15,7 +15,7 @@ type Holder struct {
 	Owner     string        // the Options.Owner of the holder's keeper; "" if it is not known
 	Since     time.Time     // when it was granted; zero if another library holds the lock
 	Fence     uint64        // 0 if another library holds the lock
-	ExpiresIn time.Duration // until the lease expires if it is not renewed; negative for another library's key without an expiry
+	ExpiresIn time.Duration // until the lease expires if it is not renewed, or permits return by the clock; negative for another library's key without an expiry
 	Permits   int           // of a semaphore or rate limit: how many it has; else 0
 	Writes    bool          // of a read-write lock: it is a write lease, not a read lease; else false
 }

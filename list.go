@@ -90,9 +90,14 @@ type Limits struct {
 	PausedFor     time.Duration // how long a pause of the rate limit still lasts; 0 if there is none
 }
 
+// ByClock reports whether permits return by the clock alone, as of a rate limit without MaxConcurrent. Then nothing is held:
+// Inspection.Holders are the requests whose permits have not returned, Holder.ExpiresIn is when they do, at most a Window after
+// they were granted, and Break does not end them. It may be called on nil.
+func (l *Limits) ByClock() bool { return l != nil && l.Window > 0 && l.MaxConcurrent == 0 }
+
 // Inspect returns who holds a lock and who waits for it, of any kind: mutex, fair, rwlock, semaphore, ratelimit, once or redlock. With
 // redlock it is the part at this keeper's server. Of a rate limit without MaxConcurrent, Holders are those whose permits have not
-// returned yet.
+// returned yet; see Limits.ByClock.
 //
 // It blocks for a few round trips, more if there are more than 500 holders or waiters, and the lock may change between these. It
 // writes nothing. The errors are those of Holders; ErrInvalid if the kind is unknown or the name is not valid.

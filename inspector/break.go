@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -27,6 +26,7 @@ func (h *Handler) mayBreak(r *http.Request) bool {
 // breakView is the data of the pages on which a lock is broken: the one that asks, and the one that says what was done.
 type breakView struct {
 	frame
+	query   lockQuery
 	Name    text
 	Kind    string
 	Lock    string // URL of the lock's page
@@ -76,7 +76,8 @@ func (h *Handler) breakLock(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	v := newBreakView(q, i, what)
+	v := newBreakView(q)
+	v.setEnded(breakable(i), i.Waiters, what)
 	v.frame, v.User = h.frame("Break", ""), visible(user)
 	if r.Method != http.MethodPost {
 		h.render(w, http.StatusOK, "break", v)
@@ -108,12 +109,15 @@ func (h *Handler) breakLock(w http.ResponseWriter, r *http.Request) error {
 // target returns what a reference of a page stands for.
 func target(i *lockkeeper.Inspection, what string) (lockkeeper.BreakOptions, error) {
 	if what == "all" {
-		if len(i.Holders)+len(i.Waiters) > 0 {
+		switch {
+		case len(breakable(i))+len(i.Waiters) > 0:
 			return lockkeeper.BreakOptions{All: true}, nil
+		case len(i.Holders) > 0:
+			return lockkeeper.BreakOptions{}, &refused{http.StatusConflict, errors.New("nobody waits, and permits that return by the clock cannot be ended: nothing was changed")}
 		}
 		return lockkeeper.BreakOptions{}, &refused{http.StatusConflict, errors.New("nobody holds the lock any more, and nobody waits for it: nothing was changed")}
 	}
-	for _, h := range i.Holders {
+	for _, h := range breakable(i) {
 		if holderRef(h) == what {
 			return lockkeeper.BreakOptions{Token: h.Token}, nil
 		}
@@ -149,32 +153,36 @@ func ended(b *lockkeeper.Broken) int {
 // maxListed is how many of those that are ended a page lists.
 const maxListed = 10
 
-func newBreakView(q lockQuery, i *lockkeeper.Inspection, what string) breakView {
-	v := breakView{
-		Name: visible(q.id.name), Kind: q.id.kind, Lock: q.url(),
-		Form:  "break?" + url.Values{"kind": {q.id.kind}, "name": {q.id.name}, "what": {what}}.Encode(),
+func newBreakView(q lockQuery) breakView {
+	return breakView{
+		query: q, Name: visible(q.id.name), Kind: q.id.kind, Lock: q.url(),
 		Modes: q.id.kind == "rwlock", Permits: q.id.kind == "semaphore" || q.id.kind == "ratelimit",
 	}
+}
+
+// setEnded sets which of some holders and waiters are, or were, ended: what is a reference, or "all".
+func (v *breakView) setEnded(all []lockkeeper.Holder, queue []lockkeeper.Waiter, what string) {
+	v.Form = v.query.breakURL(what)
+	v.Holders, v.Waiters = nil, nil
 	holders, waiters := 0, 0
-	for _, h := range i.Holders {
+	for _, h := range all {
 		if what == "all" || holderRef(h) == what {
 			holders++
 			if len(v.Holders) < maxListed {
-				v.Holders = append(v.Holders, newHolderView(q, h, v.Modes, false))
+				v.Holders = append(v.Holders, newHolderView(v.query, h, v.Modes, false))
 			}
 		}
 	}
-	for n, w := range i.Waiters {
+	for n, w := range queue {
 		if what == "all" || waiterRef(w) == what {
 			waiters++
 			if len(v.Waiters) < maxListed {
-				v.Waiters = append(v.Waiters, newWaiterView(q, n, w, v.Modes, false))
+				v.Waiters = append(v.Waiters, newWaiterView(v.query, n, w, v.Modes, false))
 			}
 		}
 	}
 	v.What = action(holders, waiters)
 	v.More = holders + waiters - len(v.Holders) - len(v.Waiters)
-	return v
 }
 
 // action says what a break does to a number of leases and of waiters.
@@ -191,6 +199,10 @@ func action(holders, waiters int) string {
 
 // setResult sets what is shown after a break.
 func (v *breakView) setResult(b *lockkeeper.Broken) {
+	v.setEnded(b.Holders, b.Waiters, "all") // what had ended by itself meanwhile is not among them
+	for i := range v.Waiters {
+		v.Waiters[i].Place = 0 // it has none any more
+	}
 	holders, waiters := len(b.Holders), len(b.Waiters)
 	v.Untold = max(0, holders+waiters-b.Told)
 	switch {

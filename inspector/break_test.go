@@ -2,11 +2,13 @@ package inspector
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 )
@@ -38,13 +40,13 @@ func TestBreak(t *testing.T) {
 	if len(links) != 5 {
 		t.Fatalf("links: %q", links)
 	}
-	for n, c := range []struct {
+	for n, c := range map[int]struct {
 		asks, says string
 		want       lockkeeper.BreakOptions
 	}{
-		{"End 1 lease and remove 3 waiters?", "Ended 1 lease, and removed 3 waiters", lockkeeper.BreakOptions{All: true}},
-		{"End 1 lease?", "Ended 1 lease.", lockkeeper.BreakOptions{Token: i.Holders[0].Token}},
-		{"Remove 1 waiter?", "Removed 1 waiter from the queue.", lockkeeper.BreakOptions{Token: i.Waiters[0].Token}},
+		0: {"End 1 lease?", "Ended 1 lease.", lockkeeper.BreakOptions{Token: i.Holders[0].Token}},
+		1: {"Remove 1 waiter?", "Removed 1 waiter from the queue.", lockkeeper.BreakOptions{Token: i.Waiters[0].Token}},
+		4: {"End 1 lease and remove 3 waiters?", "Ended 1 lease, and removed 3 waiters", lockkeeper.BreakOptions{All: true}},
 	} {
 		link := "/" + strings.ReplaceAll(links[n][1], "&amp;", "&")
 		form := h.do(asAnn("GET", link, ""), 200, c.asks, "<strong>ann</strong>")
@@ -104,4 +106,54 @@ func TestBreakRefused(t *testing.T) {
 	}
 	f.set(func() { f.err = errors.New("no answer") })
 	h.do(asAnn("POST", link, "reason=x"), 500, "no answer")
+}
+
+// taking is a request whose permits return by the clock in d.
+func taking(owner string, n int, serial int, d time.Duration) lockkeeper.Holder {
+	return lockkeeper.Holder{
+		Token: fmt.Sprintf("k-%s:%d:300000.6000c%d", owner, serial, n), Keeper: "k-" + owner, Owner: owner, Fence: 1795741200000000, ExpiresIn: d, Permits: n,
+	}
+}
+
+func TestPermitsThatReturnByTheClockAreNotBroken(t *testing.T) {
+	f := newFake()
+	id := lockID{"ratelimit", "api"}
+	i := &lockkeeper.Inspection{Kind: "ratelimit", Name: "api", Limits: &lockkeeper.Limits{Limit: 100, Used: 61, Window: 6 * time.Second}}
+	for n := range 60 {
+		i.Holders = append(i.Holders, taking("web-1", 1, n, time.Duration(n)*50*time.Millisecond))
+	}
+	i.Holders = append(i.Holders, taking("web-2", 3, 1, 5*time.Second))
+	f.set(func() { f.locks[id] = i })
+	h := serve(t, f, Options{AllowBreak: allow})
+	const page = "/lock?kind=ratelimit&name=api"
+	body := h.do(asAnn("GET", page, ""), 200, "61 requests in the last 6 s", "Permits by owner", "web-1", "web-2", `<td class="num">60</td>`, "5 s<span class=\"soft of\"> of 6 s")
+	if n := strings.Count(body, "<tr data-key"); n != 2 {
+		t.Errorf("%d rows, want one for each owner", n)
+	}
+	if strings.Contains(body, "5 min") || strings.Contains(body, "break?") || strings.Contains(body, "Holders") {
+		t.Errorf("permits that nobody holds are shown as leases:\n%s", body)
+	}
+	h.do(asAnn("POST", "/break?kind=ratelimit&name=api&what=all", "reason=x"), 409, "cannot be ended", "nothing was changed")
+	h.do(asAnn("POST", "/break?kind=ratelimit&name=api&what="+holderRef(i.Holders[0]), "reason=x"), 409, "nothing was changed")
+
+	// The queue, which is what matters, comes first, and only waiters can be removed.
+	i = &lockkeeper.Inspection{Kind: i.Kind, Name: i.Name, Limits: i.Limits, Holders: i.Holders, Waiters: []lockkeeper.Waiter{{Token: token("k-web-3", 1), Owner: "web-3", Alive: true}}}
+	f.set(func() { f.locks[id] = i })
+	other := serve(t, f, Options{AllowBreak: allow})
+	body = other.do(asAnn("GET", page, ""), 200, "Remove all waiters…")
+	if strings.Index(body, "web-3") > strings.Index(body, "web-1") {
+		t.Error("the queue is below the permits")
+	}
+	other.do(asAnn("GET", "/break?kind=ratelimit&name=api&what=all", ""), 200, "Remove 1 waiter?")
+}
+
+// A lease that has ended by itself before it is broken is not listed as ended, and nobody was told.
+func TestBreakOfWhatHasEndedSaysSo(t *testing.T) {
+	f := newFake()
+	f.queue(lockID{"fair", "x"}, 0)
+	f.nothing = true
+	body := serve(t, f, Options{AllowBreak: allow}).do(asAnn("POST", "/break?kind=fair&name=x&what=all", "reason=x"), 200, "Nothing was changed")
+	if strings.Contains(body, "web-1:11") || strings.Contains(body, "sent a message") {
+		t.Error(body)
+	}
 }

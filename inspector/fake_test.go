@@ -28,6 +28,7 @@ type fake struct {
 	active   int // lists in progress
 	overlaps int // lists that began during another
 	broken   []lockkeeper.BreakOptions
+	nothing  bool // a break finds nothing to end
 }
 
 func newFake() *fake {
@@ -92,7 +93,7 @@ func (f *fake) breakLock(_ context.Context, id lockID, opts lockkeeper.BreakOpti
 	defer f.mu.Unlock()
 	f.broken = append(f.broken, opts)
 	b := &lockkeeper.Broken{}
-	if i := f.locks[id]; i != nil {
+	if i := f.locks[id]; i != nil && !f.nothing {
 		for _, h := range i.Holders {
 			if opts.All || h.Token == opts.Token {
 				b.Holders = append(b.Holders, h)

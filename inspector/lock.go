@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/taken"
 )
 
 // rowsPerPage is how many holders and how many waiters the page of a lock shows.
@@ -74,6 +75,7 @@ type lockView struct {
 	Fence    uint64
 	Limits   *limitsView
 	Holders  []holderView
+	Taken    []takenView // instead of Holders, of permits that return by the clock
 	Waiters  []waiterView
 	Silent   int // waiters without a heartbeat
 	Held     int // holders
@@ -84,6 +86,18 @@ type lockView struct {
 	CanBreak bool
 	Modes    bool // holders and waiters read or write
 	Permits  bool // holders and waiters have a number of permits
+	ByClock  bool // permits return by the clock: nothing is held
+	Window   string
+}
+
+// takenView is the permits of one owner that return by the clock.
+type takenView struct {
+	ID          string
+	Owner       text
+	Keeper      string
+	Permits     int
+	Requests    int
+	First, Last string // until they return
 }
 
 type holderView struct {
@@ -101,7 +115,7 @@ type holderView struct {
 
 type waiterView struct {
 	ID            string
-	Place         int
+	Place         int // 0: none
 	Owner         text
 	Keeper        string
 	Wait          string
@@ -120,18 +134,12 @@ func newLockView(q lockQuery, s state[lockState], interval time.Duration, canBre
 	v.Permits = q.id.kind == "semaphore" || q.id.kind == "ratelimit"
 	v.Fence, v.Held, v.Queued, v.Now = i.Fence, len(i.Holders), len(i.Waiters), sentence(i)
 	v.Limits = newLimitsView(i.Limits, s.value.history)
-	if canBreak && v.Held+v.Queued > 0 {
+	v.ByClock = i.Limits.ByClock()
+	if canBreak && len(breakable(i))+v.Queued > 0 {
 		v.BreakAll = q.breakURL("all")
 	}
+	v.setHolders(q, i)
 	var first, last int
-	v.HPager, first, last = newPager(v.Held, rowsPerPage, q.holders, func(page int) string {
-		to := q
-		to.holders = page
-		return to.url() + "#holders"
-	})
-	for _, h := range i.Holders[first:last] {
-		v.Holders = append(v.Holders, newHolderView(q, h, v.Modes, canBreak))
-	}
 	v.WPager, first, last = newPager(v.Queued, rowsPerPage, q.queue, func(page int) string {
 		to := q
 		to.queue = page
@@ -146,6 +154,41 @@ func newLockView(q lockQuery, s state[lockState], interval time.Duration, canBre
 		}
 	}
 	return v
+}
+
+// setHolders sets the rows of the holders, or of those whose permits return by the clock.
+func (v *lockView) setHolders(q lockQuery, i *lockkeeper.Inspection) {
+	var groups []taken.Group
+	rows := v.Held
+	if v.ByClock {
+		groups = taken.ByOwner(i.Holders)
+		rows, v.Window = len(groups), exactly(i.Limits.Window)
+	}
+	var first, last int
+	v.HPager, first, last = newPager(rows, rowsPerPage, q.holders, func(page int) string {
+		to := q
+		to.holders = page
+		return to.url() + "#holders"
+	})
+	if !v.ByClock {
+		for _, h := range i.Holders[first:last] {
+			v.Holders = append(v.Holders, newHolderView(q, h, v.Modes, v.CanBreak))
+		}
+		return
+	}
+	for _, g := range groups[first:last] {
+		v.Taken = append(v.Taken, takenView{
+			reference("taken", g.Owner, g.Keeper), ownerText(g.Owner, g.Keeper), keeperText(g.Keeper), g.Permits, g.Requests, duration(g.First), duration(g.Last),
+		})
+	}
+}
+
+// breakable are the holders whose leases can be ended. Permits that return by the clock are not held.
+func breakable(i *lockkeeper.Inspection) []lockkeeper.Holder {
+	if i.Limits.ByClock() {
+		return nil
+	}
+	return i.Holders
 }
 
 func newHolderView(q lockQuery, h lockkeeper.Holder, modes, canBreak bool) holderView {

@@ -82,7 +82,7 @@ func (l *Lock) Break(ctx context.Context, o BreakOptions) (*Broken, error) {
 	}
 	slices.Reverse(done.Waiters)
 	for _, h := range state.Holders {
-		if o.All || h.Token == o.Token {
+		if h.Token == o.Token || o.All && !returnsByClock(h.Token) {
 			r, err := l.breakToken(ctx, h.Token, arg, notice)
 			if err != nil {
 				return done, err
@@ -91,6 +91,12 @@ func (l *Lock) Break(ctx context.Context, o BreakOptions) (*Broken, error) {
 		}
 	}
 	return done, nil
+}
+
+// returnsByClock reports whether a token is of permits that nobody holds, so that there is nothing to end.
+func returnsByClock(token string) bool {
+	t, _ := protocol.ParseToken(token)
+	return strings.HasPrefix(t.Flags, protocol.FlagByClock)
 }
 
 // noteBroken notes the outcome for one token. A token that had nothing any more was not broken.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
@@ -98,5 +99,24 @@ func TestTextSaysWhatMayStillHappen(t *testing.T) {
 		if got := text("fair", &c.broken); !strings.Contains(got, c.says) {
 			t.Errorf("no %q in\n%s", c.says, got)
 		}
+	}
+}
+
+// Permits that return by the clock are not held: there is nothing to end, and --all ends waiters only.
+func TestPermitsThatReturnByTheClockAreNotSelected(t *testing.T) {
+	i := &lockkeeper.Inspection{
+		Kind: "ratelimit", Name: "api", Limits: &lockkeeper.Limits{Limit: 9, Used: 1, Window: time.Minute},
+		Holders: []lockkeeper.Holder{{Token: "aa:1:300000.6000c1"}},
+	}
+	for prefix, code := range map[string]int{"": exit.NotFound, "aa": exit.Usage, "zz": exit.NotFound} {
+		_, err := selectTokens(i, prefix)
+		var own *exit.Error
+		if !errors.As(err, &own) || own.Code != code || prefix != "zz" && !strings.Contains(err.Error(), "return by the clock") {
+			t.Errorf("%q: %v", prefix, err)
+		}
+	}
+	i.Waiters = []lockkeeper.Waiter{{Token: "b"}}
+	if found, err := selectTokens(i, ""); err != nil || len(found.Holders) != 0 || len(found.Waiters) != 1 {
+		t.Errorf("%+v, %v", found, err)
 	}
 }

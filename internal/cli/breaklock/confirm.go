@@ -16,11 +16,21 @@ import (
 // selectTokens returns the lock with only the holder or waiter whose token begins with prefix; all of them if prefix is "".
 func selectTokens(i *lockkeeper.Inspection, prefix string) (*lockkeeper.Inspection, error) {
 	c := *i
+	const byClock = "its permits return by the clock and cannot be ended"
+	if i.Limits.ByClock() {
+		if prefix != "" && slices.ContainsFunc(i.Holders, func(h lockkeeper.Holder) bool { return strings.HasPrefix(h.Token, prefix) }) &&
+			!slices.ContainsFunc(i.Waiters, func(w lockkeeper.Waiter) bool { return strings.HasPrefix(w.Token, prefix) }) {
+			return nil, exit.Usagef("--token %s is of permits of %s: %s", output.Name(prefix), output.Name(i.Name), byClock)
+		}
+		c.Holders = nil
+	}
 	other := func(token string) bool { return !strings.HasPrefix(token, prefix) }
-	c.Holders = slices.DeleteFunc(slices.Clone(i.Holders), func(h lockkeeper.Holder) bool { return other(h.Token) })
+	c.Holders = slices.DeleteFunc(slices.Clone(c.Holders), func(h lockkeeper.Holder) bool { return other(h.Token) })
 	c.Waiters = slices.DeleteFunc(slices.Clone(i.Waiters), func(w lockkeeper.Waiter) bool { return other(w.Token) })
 	exact := func(token string) bool { return token == prefix }
 	switch n := len(c.Holders) + len(c.Waiters); {
+	case n == 0 && prefix == "" && i.Limits.ByClock() && len(i.Holders) > 0:
+		return nil, &exit.Error{Code: exit.NotFound, Err: fmt.Errorf("nobody waits for %s, and %s", output.Name(i.Name), byClock)}
 	case n == 0 && prefix == "":
 		return nil, &exit.Error{Code: exit.NotFound, Err: fmt.Errorf("nobody holds %s or waits for it", output.Name(i.Name))}
 	case n == 0:

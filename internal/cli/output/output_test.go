@@ -164,7 +164,7 @@ func TestTablesLeaveOutEmptyColumns(t *testing.T) {
 	if want := "A     NAME\n日本  x\nb     yy\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := HolderTable("mutex", nil) + WaiterTable(&lockkeeper.Inspection{}); got != "" {
+	if got := HolderTable(&lockkeeper.Inspection{Limits: &lockkeeper.Limits{Window: 1}}) + WaiterTable(&lockkeeper.Inspection{}); got != "" {
 		t.Errorf("%q", got)
 	}
 }

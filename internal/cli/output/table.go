@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/taken"
 )
 
 // Table formats rows in columns, the first row as the header. Columns that are empty in all rows but the first are left out.
@@ -29,10 +30,14 @@ func Table(rows [][]string) string {
 	return b.String()
 }
 
-// HolderTable formats the holders of a lock; "" if there are none.
-func HolderTable(kind string, list []lockkeeper.Holder) string {
-	if len(list) == 0 {
+// HolderTable formats the holders of a lock; "" if there are none. Permits that return by the clock are added up by owner.
+func HolderTable(i *lockkeeper.Inspection) string {
+	list := i.Holders
+	switch {
+	case len(list) == 0:
 		return ""
+	case i.Limits.ByClock():
+		return takenTable(list)
 	}
 	rows := [][]string{{"HOLDER", "MODE", "PERMITS", "SINCE", "EXPIRES IN", "FENCE", "TOKEN"}}
 	for _, h := range list {
@@ -43,7 +48,16 @@ func HolderTable(kind string, list []lockkeeper.Holder) string {
 		if h.Fence != 0 {
 			fence = fmt.Sprint(h.Fence)
 		}
-		rows = append(rows, []string{Who(h.Owner, h.Keeper), Mode(kind, h.Writes), Permits(h.Permits), since, Expiry(h.ExpiresIn), fence, Name(h.Token)})
+		rows = append(rows, []string{Who(h.Owner, h.Keeper), Mode(i.Kind, h.Writes), Permits(h.Permits), since, Expiry(h.ExpiresIn), fence, Name(h.Token)})
+	}
+	return "\n" + Table(rows)
+}
+
+// takenTable formats permits that return by the clock.
+func takenTable(list []lockkeeper.Holder) string {
+	rows := [][]string{{"TAKEN BY", "PERMITS", "REQUESTS", "FIRST RETURN", "LAST RETURN"}}
+	for _, t := range taken.ByOwner(list) {
+		rows = append(rows, []string{Who(t.Owner, t.Keeper), fmt.Sprint(t.Permits), fmt.Sprint(t.Requests), Expiry(t.First), Expiry(t.Last)})
 	}
 	return "\n" + Table(rows)
 }

@@ -51,10 +51,31 @@ o       2        2026-11-23 01:02:03Z  1m          1      t
 		},
 		{
 			lockkeeper.Inspection{
+				Kind: "ratelimit", Name: "api", Limits: &lockkeeper.Limits{Limit: 4, Used: 4, Window: 6 * time.Second},
+				Holders: []lockkeeper.Holder{
+					{Token: "a:1:300000.6000c1", Keeper: "a", Owner: "web-1", Since: since, Fence: 1, ExpiresIn: 2 * time.Second, Permits: 1},
+					{Token: "b:1:300000.6000c1", Keeper: "b", Since: since, Fence: 1, ExpiresIn: 3 * time.Second, Permits: 1},
+					{Token: "a:2:300000.6000c2", Keeper: "a", Owner: "web-1", Since: since, Fence: 1, ExpiresIn: 5 * time.Second, Permits: 2},
+				},
+				Waiters: []lockkeeper.Waiter{{Token: "t", Keeper: "k", Owner: "o", Alive: true, Permits: 1}},
+			},
+			`ratelimit api: 3 requests, 1 waiter
+permits: 4 of 4 used in 6.0s
+
+WAITER  PERMITS  WAITS  ALIVE  BLOCKED BY                          TOKEN
+o       1        0ms    yes    the limit: it needs 1, 0 of 4 free  t
+
+TAKEN BY  PERMITS  REQUESTS  FIRST RETURN  LAST RETURN
+web-1     3        2         2.0s          5.0s
+keeper b  1        1         3.0s          3.0s
+`,
+		},
+		{
+			lockkeeper.Inspection{
 				Kind: "ratelimit", Name: "api", Limits: &lockkeeper.Limits{Limit: 9, Used: 1, Window: time.Minute, PausedFor: 90 * time.Second},
 				Waiters: []lockkeeper.Waiter{{Token: "t", Keeper: "k", Owner: "o", Alive: true, Permits: 1}},
 			},
-			`ratelimit api: 0 holders, 1 waiter
+			`ratelimit api: 0 requests, 1 waiter
 permits: 1 of 9 used in 1m, paused for another 1m30s
 
 WAITER  PERMITS  WAITS  ALIVE  BLOCKED BY  TOKEN

@@ -11,7 +11,11 @@ import (
 // text formats the state of a lock for people.
 func text(i *lockkeeper.Inspection) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s: %s, %s", i.Kind, output.Name(i.Name), output.Count(len(i.Holders), "holder"), output.Count(len(i.Waiters), "waiter"))
+	noun := "holder"
+	if i.Limits.ByClock() {
+		noun = "request" // in the window
+	}
+	fmt.Fprintf(&b, "%s %s: %s, %s", i.Kind, output.Name(i.Name), output.Count(len(i.Holders), noun), output.Count(len(i.Waiters), "waiter"))
 	if i.Fence != 0 {
 		fmt.Fprintf(&b, ", last fence %d", i.Fence)
 	}
@@ -32,7 +36,10 @@ func text(i *lockkeeper.Inspection) string {
 	if i.RunAgainIn > 0 {
 		fmt.Fprintf(&b, "the job has succeeded; it may be run again in %s\n", output.Duration(i.RunAgainIn))
 	}
-	b.WriteString(output.HolderTable(i.Kind, i.Holders))
-	b.WriteString(output.WaiterTable(i))
+	holders, waiters := output.HolderTable(i), output.WaiterTable(i)
+	if i.Limits.ByClock() { // who waits matters more than whose permits return by themselves
+		holders, waiters = waiters, holders
+	}
+	b.WriteString(holders + waiters)
 	return b.String()
 }
