@@ -8,7 +8,7 @@ GOTEST ?= go test
 KIND ?= mutex fair rwlock semaphore
 SIMULATIONS := $(addprefix simulate-,$(KIND))
 
-.PHONY: test race lint fmt faults soak fuzz bench bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop simulate models mutants explore versions oldest-go $(SIMULATIONS)
+.PHONY: test race lint fmt faults soak fuzz bench bench-once bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop simulate models mutants explore versions oldest-go $(SIMULATIONS)
 
 test: ## the README's command
 	go test ./...
@@ -68,6 +68,10 @@ FUZZTIME ?= 30s
 bench: ## ratios; about five minutes, better on a quiet machine
 	go test -run '^$$' -bench . -benchtime 3s -timeout 30m $(PKG)
 PKG ?= ./mutex
+
+bench-once: ## every benchmark of every module once, to see that it works; two minutes
+	@git grep -l '^func Benchmark' -- '*_test.go' | xargs -n 1 dirname | sort -u | xargs -P 2 -I DIR sh -c \
+		'out=$$(cd DIR && $(GOTEST) -run "^$$" -bench . -benchtime 1x . 2>&1); status=$$?; echo "$$out"; exit $$status'
 
 bench-test: ## exclusion between lockkeeper and other libraries on one key; the runner of bench-peers
 	cd bench && $(GOTEST) -race ./...
