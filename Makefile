@@ -8,13 +8,24 @@ GOTEST ?= go test
 KIND ?= mutex fair rwlock semaphore
 SIMULATIONS := $(addprefix simulate-,$(KIND))
 
-.PHONY: test race lint fmt faults soak fuzz bench bench-once bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop simulate models mutants explore versions oldest-go $(SIMULATIONS)
+.PHONY: test race gate stress lint fmt faults soak fuzz bench bench-once bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop simulate models mutants explore versions oldest-go $(SIMULATIONS)
 
 test: ## the README's command
-	go test ./...
+	$(GOTEST) $(PKG)
 
 race:
-	$(GOTEST) -race ./...
+	$(GOTEST) -race $(PKG)
+
+PKG = ./...
+
+# What .ci/run runs with tools/retest on servers of this machine.
+GATE := test race bench-test examples-test otel-test contrib-test faults
+
+gate: $(GATE)
+
+stress: ## the tests of the gate beside a loop on each core, RUNS times, and how often each failed; hours; GATE=test PKG=./fair narrows it down
+	tools/stress $(RUNS) $(MAKE) -k $(GATE)
+RUNS ?= 10
 
 simulate: $(SIMULATIONS) ## drawn schedules of faults; N acquisitions and a virtual day for each primitive, or what WITHIN lets be reached; other ones each time, or those of SEED
 N ?= 100000
@@ -67,7 +78,7 @@ FUZZTIME ?= 30s
 
 bench: ## ratios; about five minutes, better on a quiet machine
 	go test -run '^$$' -bench . -benchtime 3s -timeout 30m $(PKG)
-PKG ?= ./mutex
+bench: PKG = ./mutex
 
 bench-once: ## every benchmark of every module once, to see that it works; two minutes
 	@git grep -l '^func Benchmark' -- '*_test.go' | xargs -n 1 dirname | sort -u | xargs -P 2 -I DIR sh -c \

@@ -1,0 +1,69 @@
+package lockkeeper_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestRetestListsWhatFailedAtFirst runs tools/retest with a go command that fails at first.
+func TestRetestListsWhatFailedAtFirst(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skip("it takes bash")
+	}
+	const flaky = `ok  	example.com/m/first	0.1s
+--- FAIL: TestTop (1.20s)
+    --- FAIL: TestTop/real (1.00s)
+        --- FAIL: TestTop/real/frozen_holder (0.90s)
+            x_test.go:1: message: --- FAIL: TestQuoted (1s)
+    --- FAIL: TestTop/virtual (0.20s)
+--- FAIL: TestOther (0.01s)
+FAIL
+FAIL	example.com/m/second	2.345s
+--- FAIL: ExampleLock (0.00s)
+FAIL
+FAIL	example.com/m/third	0.345s
+FAIL
+`
+	want := `example.com/m/second TestTop/real/frozen_holder
+example.com/m/second TestTop/virtual
+example.com/m/second TestOther
+example.com/m/third ExampleLock
+`
+	for _, c := range []struct {
+		name, output, env string
+		list              string
+		passes            bool
+	}{
+		{"passes_alone", flaky, "RETEST=1", want, true},
+		{"no_second_attempt", flaky, "RETEST=0", want, false},
+		{"panic", "panic: oh\n\ngoroutine 1\nFAIL\texample.com/m/second\t0.1s\nFAIL\n", "RETEST=1", "example.com/m/second (panic: oh)\n", false},
+		{"does_not_build", "FAIL\texample.com/m/second [build failed]\nFAIL\n", "RETEST=1", "example.com/m/second [build failed]\n", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			script := "#!/bin/sh\ncase \"$*\" in *-p?1*) exit 0 ;; esac\ncat \"$RETEST_OUTPUT\"\nexit 1\n"
+			for name, text := range map[string]string{"go": script, "output": c.output} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			list := filepath.Join(dir, "list")
+			cmd := exec.Command("tools/retest", "-race", "./...")
+			cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "RETEST_OUTPUT="+filepath.Join(dir, "output"), "RETEST_LIST="+list, c.env)
+			out, err := cmd.CombinedOutput()
+			if (err == nil) != c.passes {
+				t.Errorf("%v\n%s", err, out)
+			}
+			got, err := os.ReadFile(list)
+			if err != nil || string(got) != c.list {
+				t.Errorf("listed, error %v:\n%s\nwant:\n%s", err, got, c.list)
+			}
+			if !strings.Contains(string(out), c.output) {
+				t.Errorf("the failure is not in the output:\n%s", out)
+			}
+		})
+	}
+}
