@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"container/list"
 	"context"
 	"time"
 )
@@ -8,8 +9,8 @@ import (
 // localQueue holds the callers of this process that wait for one name. Only the first of them sends requests, so the server
 // sees one waiter per process, however many callers there are.
 type localQueue struct {
-	health  ServerHealth    // of the first caller, handed on with its turn
-	waiting []chan struct{} // closed when the turn comes; guarded by the engine's mu
+	health  ServerHealth // of the first caller, handed on with its turn
+	waiting list.List    // of chan struct{}, each closed and removed when the turn comes; guarded by the engine's mu
 }
 
 // waitLocally blocks until it is the caller's turn, until ctx ends, or until the keeper is closed. It returns the health that
@@ -24,7 +25,7 @@ func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Durati
 		return &q.health, nil
 	}
 	turn := make(chan struct{})
-	q.waiting = append(q.waiting, turn)
+	place := q.waiting.PushBack(turn)
 	e.mu.Unlock()
 
 	near, stop := nearDeadline(ctx)
@@ -41,17 +42,24 @@ func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Durati
 			e.heartbeatIfStale(key)
 		}
 	}
-	e.mu.Lock()
-	for i, t := range q.waiting {
-		if t == turn {
-			q.waiting = append(q.waiting[:i], q.waiting[i+1:]...)
-			e.mu.Unlock()
-			return nil, err
-		}
+	if e.abandonTurn(q, place) {
+		return nil, err
 	}
-	e.mu.Unlock()
 	e.leaveLocalQueue(key) // the turn came at the same time: hand it on
 	return nil, err
+}
+
+// abandonTurn removes a caller that waits no more from the queue. It reports false if its turn has come: then it is no more in the queue.
+func (e *Engine) abandonTurn(q *localQueue, place *list.Element) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	select {
+	case <-place.Value.(chan struct{}):
+		return false
+	default:
+		q.waiting.Remove(place)
+		return true
+	}
 }
 
 // leaveLocalQueue ends a turn and begins the next one.
@@ -59,10 +67,10 @@ func (e *Engine) leaveLocalQueue(key string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	q := e.localQueues[key]
-	if len(q.waiting) == 0 {
+	first := q.waiting.Front()
+	if first == nil {
 		delete(e.localQueues, key)
 		return
 	}
-	close(q.waiting[0])
-	q.waiting = q.waiting[1:]
+	close(q.waiting.Remove(first).(chan struct{}))
 }
