@@ -115,7 +115,12 @@ func (h *Lease) beginConversion(ctx context.Context) error {
 			return nil
 		case !inBackground:
 			return Invalid("the lease of %q is being converted by another call; wait until that call has returned", h.Name())
-		case !waitFor(ctx, resolved):
+		}
+		switch h.lock.e.waitFor(ctx, resolved) {
+		case nil:
+		case ErrClosed:
+			return h.lock.fail(ErrClosed)
+		default:
 			return h.lock.fail(ErrNoAnswer, ctx.Err())
 		}
 	}

@@ -255,6 +255,13 @@ func (e *Engine) waitShutdown(wait time.Duration) bool {
 	}
 }
 
+// untilClosed returns for how long Close waits from now on. It was called.
+func (e *Engine) untilClosed() time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return time.Until(e.closeBy)
+}
+
 // isClosed says whether Close was called.
 func (e *Engine) isClosed() bool {
 	e.mu.Lock()

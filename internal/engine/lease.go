@@ -260,8 +260,8 @@ func (h *Lease) Release(ctx context.Context) error {
 	return h.await(ctx, c, ErrReleaseUnanswered)
 }
 
-// await returns when the cleanup has ended and no renewal is under way, or when ctx ends; if that has ended already, after
-// cancelGrace at most. The error is silence if there was no reply.
+// await returns when the cleanup has ended and no renewal is under way, when ctx ends, or when Close waits no longer; if ctx has ended
+// already, after cancelGrace at most. The error is silence if there was no reply.
 func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 	h.mu.Lock()
 	drained, resolved := h.drained, h.conversion.resolved()
@@ -276,16 +276,24 @@ func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 		defer grace.Stop()
 		timeout, done = grace.C, nil
 	}
+	closing := h.lock.e.closing.Done()
 	for _, ended := range []<-chan struct{}{c.finished.done(), drained, resolved} {
-		if ended == nil {
-			continue
-		}
-		select {
-		case <-ended:
-		case <-done:
-			return h.lock.fail(silence, ctx.Err())
-		case <-timeout:
-			return h.lock.fail(silence, ctx.Err())
+		for waiting := ended != nil; waiting; {
+			select {
+			case <-ended:
+				waiting = false
+			case <-done:
+				return h.lock.fail(silence, ctx.Err())
+			case <-timeout:
+				return h.lock.fail(silence, ctx.Err())
+			case <-closing:
+				closing = nil
+				if timeout == nil {
+					limit := time.NewTimer(h.lock.e.untilClosed())
+					defer limit.Stop()
+					timeout = limit.C
+				}
+			}
 		}
 	}
 	return c.err()

@@ -85,7 +85,7 @@ func (e *Engine) owners(ctx context.Context, ids map[string]bool) map[string]str
 		e.transport.Send(&p.Call)
 	}
 	for id, p := range calls {
-		if !waitFor(ctx, p.ended.done()) {
+		if e.waitFor(ctx, p.ended.done()) != nil {
 			return labels
 		}
 		if len(p.Values) == 1 {

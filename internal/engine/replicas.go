@@ -127,6 +127,8 @@ func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, keys [
 		return err
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-l.e.closing.Done():
+		return ErrClosed
 	}
 }
 

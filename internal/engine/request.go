@@ -113,7 +113,11 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 	}
 	l.short.failed()                         // it would be refused again
 	if r.origin != nil && r.cleanup != nil { // a copy of the call may have been granted the lease
-		if !waitFor(ctx, r.cleanup.finished.done()) {
+		switch l.e.waitFor(ctx, r.cleanup.finished.done()) {
+		case nil:
+		case ErrClosed:
+			return nil, l.fail(ErrClosed)
+		default:
 			return nil, l.fail(health.waitError(ctx))
 		}
 		if r.cleanup.found != nil || r.cleanup.failure != nil {
@@ -141,6 +145,7 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 func (l *Lock) subscribe(ctx context.Context, health *ServerHealth) error {
 	limited, cancel := context.WithTimeout(ctx, l.e.cfg.HeartbeatInterval)
 	defer cancel()
+	defer context.AfterFunc(l.e.closing, cancel)()
 	began := time.Now()
 	health.Sent(began)
 	defer health.Dropped(began)

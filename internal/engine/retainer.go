@@ -148,7 +148,7 @@ func (r *Retainer) begin() *retention {
 
 // Yield gives back the lease that the process retains, since a caller of this process is about to request the lock for writing.
 // No reader is admitted from now on. If answered is set and nobody is inside, it waits until the server has released the lease,
-// or until ctx ends.
+// or until ctx ends or Close.
 func (l *Retaining) Yield(ctx context.Context, answered bool) {
 	r := l.retainer.Load()
 	if r == nil {
@@ -169,7 +169,7 @@ func (l *Retaining) Yield(ctx context.Context, answered bool) {
 	}
 }
 
-// awaitRelease waits until the server has released the lease, or until ctx ends, if the lease was released here.
+// awaitRelease waits until the server has released the lease, if the lease was released here, or until ctx ends or Close.
 func (x *retention) awaitRelease(ctx context.Context) {
 	if x == nil {
 		return
@@ -181,7 +181,7 @@ func (x *retention) awaitRelease(ctx context.Context) {
 		return
 	}
 	if c := h.currentCleanup(); c != nil {
-		waitFor(ctx, c.finished.done())
+		_ = h.lock.e.waitFor(ctx, c.finished.done())
 	}
 }
 

@@ -89,6 +89,20 @@ func (p *pending) CallDone(call *transport.Call) {
 	p.ended.close()
 }
 
+// waitFor waits until the channel is closed. The error is that of ctx, if that ends first, or ErrClosed after Close.
+func (e *Engine) waitFor(ctx context.Context, closed <-chan struct{}) error {
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(e.closing, cancel)()
+	switch {
+	case waitFor(waiting, closed):
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return ErrClosed
+}
+
 // waitFor waits until the channel is closed or ctx ends, and reports whether the channel is closed.
 func waitFor(ctx context.Context, closed <-chan struct{}) bool {
 	select {

@@ -1,0 +1,143 @@
+package lockkeeper_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/redis/go-redis/v9"
+)
+
+// outage is a keeper whose server stops to answer, while the client waits for longer than Close does.
+type outage struct {
+	*lockkeeper.Keeper
+	*bubble
+	net *faultnet.Net
+}
+
+func (o *outage) rwlock(options *rwlock.Options) *rwlock.Lock {
+	o.Helper()
+	l, err := rwlock.New(o.Keeper, "x", options)
+	o.must(err)
+	return l
+}
+
+// fail lets calls wait for a server that does not answer.
+func (o *outage) fail() {
+	synctest.Wait()
+	o.net.Blackhole()
+}
+
+// TestCloseEndsWaits checks that calls which wait for a server that does not answer end with the keeper, whatever they wait for, also
+// if their contexts never end.
+func TestCloseEndsWaits(t *testing.T) {
+	cases := map[string]struct {
+		within  time.Duration // of the call of Close
+		options lockkeeper.Options
+		begin   func(o *outage) (call func(ctx context.Context) error) // call is made while the server does not answer
+	}{
+		"a write lease after a retained read lease": {begin: func(o *outage) func(ctx context.Context) error {
+			l := o.rwlock(&rwlock.Options{Retain: true})
+			for range 3 { // the first one subscribes, the second one retains
+				h, err := l.RLock(background)
+				o.must(err)
+				o.must(h.Release(background))
+				synctest.Wait()
+			}
+			o.fail()
+			return func(ctx context.Context) error { _, err := l.TryLock(ctx); return err }
+		}},
+		"an upgrade whose first request is being withdrawn": {begin: func(o *outage) func(ctx context.Context) error {
+			l := o.rwlock(nil)
+			h, err := l.RLock(background)
+			o.must(err)
+			o.fail()
+			short, cancel := context.WithTimeout(background, 10*time.Millisecond)
+			defer cancel()
+			_, _ = l.Upgrade(short, h) // its outcome is unknown
+			return func(ctx context.Context) error { _, err := l.Upgrade(ctx, h); return err }
+		}},
+		"the subscription of a waiter": {options: lockkeeper.Options{HeartbeatInterval: time.Minute}, begin: func(o *outage) func(ctx context.Context) error {
+			_, err := o.process().mutex("x").TryLock(background)
+			o.must(err)
+			m, err := mutex.New(o.Keeper, "x", nil)
+			o.must(err)
+			y, err := mutex.New(o.Keeper, "y", nil)
+			o.must(err)
+			_, err = y.TryLock(background) // Close has something to wait for
+			o.must(err)
+			synctest.Wait()
+			o.net.CutSubscriptions()
+			o.net.Break("subscribe", 1_000_000, faultnet.SwallowReply)
+			o.net.Break("lock:y", 1_000_000, faultnet.SwallowReply)
+			return func(ctx context.Context) error { _, err := m.Lock(ctx); return err }
+		}},
+		"the state of a lock": {begin: func(o *outage) func(ctx context.Context) error {
+			_, err := o.process().mutex("x").TryLock(background)
+			o.must(err)
+			o.net.Break("\r\nget\r\n", 1_000_000, faultnet.SwallowReply) // of the owner's label
+			return func(ctx context.Context) error {
+				_, err := lockkeeper.Inspect(ctx, o.Keeper, "mutex", "x")
+				return err
+			}
+		}},
+		"the acknowledgement of replicas": {options: lockkeeper.Options{ReplicaAck: lockkeeper.ReplicaAck{Replicas: 1, Timeout: time.Second}}, begin: func(o *outage) func(ctx context.Context) error {
+			m, err := mutex.New(o.Keeper, "x", nil)
+			o.must(err)
+			o.net.Break("\r\nwait\r\n", 1_000_000, faultnet.SwallowReply)
+			return func(ctx context.Context) error { _, err := m.TryLock(ctx); return err }
+		}},
+		"a release": {within: 3 * time.Second, begin: func(o *outage) func(ctx context.Context) error {
+			m, err := mutex.New(o.Keeper, "x", nil)
+			o.must(err)
+			h, err := m.TryLock(background)
+			o.must(err)
+			o.fail()
+			return h.Release
+		}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				net := b.Network()
+				rdb := redis.NewClient(net.Options(time.Minute))
+				c.options.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+				k, err := lockkeeper.New(rdb, &c.options)
+				b.must(err)
+				o := &outage{k, b, net}
+				call := c.begin(o)
+				ctx, cancel := context.WithCancel(background) // it is not sent inline, where nothing can end it
+				defer cancel()
+				ended := make(chan error, 1)
+				go func() { ended <- call(ctx) }()
+				synctest.Wait()
+				time.Sleep(10 * time.Millisecond)
+				select {
+				case err := <-ended:
+					t.Fatalf("it did not wait: %v", err)
+				default:
+				}
+				began := time.Now()
+				go k.Close()
+				select {
+				case err = <-ended:
+				case <-time.After(time.Minute):
+					err = errors.New("it has not ended")
+				}
+				if d := time.Since(began); d > c.within || err == nil {
+					t.Errorf("it ended after %v: %v", d, err)
+				}
+				_ = k.Close()
+				_ = rdb.Close()
+			})
+		})
+	}
+}
