@@ -25,7 +25,7 @@
 // What happens after lead has returned depends on the reason:
 //
 //	the lease was lost         Run campaigns again, whatever lead returned
-//	Run's context has ended    the lock is released, and Run returns the context's error
+//	Run's context has ended    the lock is released, and Run returns nil, or what else went wrong
 //	lead returned nil          the lock is released, and Run returns nil: the work is done
 //	lead returned ErrResign    the lock is released, and Run campaigns again after a pause
 //	lead returned an error     the lock is released, and Run returns the error

@@ -60,12 +60,13 @@ func Run(ctx context.Context, locker lockkeeper.Locker, lead func(ctx context.Co
 // returns, lead is not running, and the lock is released or will expire. While Redis does not answer, the release blocks until
 // ctx or the lease has ended, or for a second if ctx has ended before.
 //
-// Run goes on campaigning after ErrUnavailable, a *NotAcknowledgedError and a lost lease. It returns nil only if lead
-// returned nil. Otherwise the error is
+// Run goes on campaigning after ErrUnavailable, a *NotAcknowledgedError and a lost lease. It returns nil if lead returned nil,
+// and if ctx ended and nothing else went wrong, whatever ended it; ctx.Err() tells these apart. Otherwise the error is
 //
-//   - ctx.Err(), if ctx has ended: after a term, joined with the error that lead returned, unless that matches ctx.Err(), and
-//     with the error of the release; during a campaign, as for Lock,
-//   - the error that lead returned, joined with the error of the release,
+//   - the error that lead returned, unless it is ErrResign, or ctx has ended and it matches ctx.Err() or the cause of ctx; joined
+//     with the error of the release,
+//   - the error of the release alone, such as ErrUnavailable: the lock stays held until its lease expires; or ErrLost, if ctx has
+//     ended as well,
 //   - ErrClosed: the keeper was closed,
 //   - ErrInvalid: lead is nil, or another Run of this Election is in progress,
 //   - an error reply of Redis that requires intervention, such as NOPERM, or an error of a Locker that is not of this module.
@@ -82,7 +83,9 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, fence
 	for {
 		lease, err := e.locker.Lock(ctx)
 		switch {
-		case err != nil && (ctx.Err() != nil || !transient(err)):
+		case err != nil && ctx.Err() != nil && (endedBy(ctx, err) || transient(err)):
+			return nil
+		case err != nil && !transient(err):
 			return err
 		case err != nil:
 			e.o.Logger.Warn("campaign failed, will be repeated", "election", e.locker.Name(), "error", err)
@@ -96,9 +99,14 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, fence
 			}
 		}
 		if !sleep(ctx, pauses.NextBackOff()) {
-			return ctx.Err()
+			return nil
 		}
 	}
+}
+
+// endedBy reports whether err says that ctx, which has ended, has ended.
+func endedBy(ctx context.Context, err error) bool {
+	return errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))
 }
 
 // transient reports whether another Lock may succeed after this error.
@@ -121,10 +129,10 @@ func (e *Election) term(ctx context.Context, lease *lockkeeper.Lease, lead func(
 	}
 	switch {
 	case ctx.Err() != nil:
-		if errors.Is(err, ctx.Err()) {
+		if endedBy(ctx, err) || errors.Is(err, ErrResign) {
 			err = nil
 		}
-		return false, engine.Join(ctx.Err(), err, unreleased)
+		return false, engine.Join(err, unreleased)
 	case ended != nil:
 		e.o.Logger.Warn("leadership lost", "election", e.locker.Name(), "error", ended, "returned", err)
 		return true, nil

@@ -53,7 +53,7 @@ func ExampleRun() {
 	// Output:
 	// leading, with a fence: true
 	// stepping down
-	// context canceled
+	// <nil>
 }
 
 // A leader that cannot work resigns, so that another candidate is elected, and remains a candidate.

@@ -3,7 +3,6 @@ package election_test
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -59,7 +58,7 @@ func candidate(address string) {
 		fmt.Println("stepped down")
 		return nil
 	})
-	if !errors.Is(err, context.Canceled) {
+	if err != nil {
 		panic(err)
 	}
 	if err := k.Close(); err != nil {

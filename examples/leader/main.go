@@ -12,7 +12,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -41,7 +40,7 @@ func main() {
 	default:
 		err = demo(os.Stdout)
 	}
-	if err != nil && !errors.Is(err, context.Canceled) {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "leader:", err)
 		os.Exit(1)
 	}
@@ -54,7 +53,7 @@ func candidate(ctx context.Context, url, name string) error {
 		return err
 	}
 	defer end()
-	// Run waits until this process is elected, and calls lead each time that it is.
+	// Run waits until this process is elected, and calls lead each time that it is. It returns nil when ctx has ended.
 	return e.Run(ctx, func(ctx context.Context, fence uint64) error {
 		fmt.Println("leads, fence", fence)
 		err := lead(ctx, fence)
@@ -102,7 +101,7 @@ func watch(ctx context.Context, url string) error {
 			fmt.Println(leader.Owner, "leads, fence", leader.Fence)
 		}
 	}
-	return ctx.Err()
+	return nil
 }
 
 // open returns the election. The function it returns must be called at the end.
