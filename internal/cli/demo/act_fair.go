@@ -24,13 +24,12 @@ type turns struct {
 	*play
 	lock   *fair.Lock // only for queries
 	holder *worker
-	last   *worker // the last holder
-	next   string  // the worker that must acquire the lock next; "" if that is not known
+	next   string // the worker that must acquire the lock next; "" if that is not known
 	frozen *worker
 
-	counts  map[*worker]int
-	granted time.Time
-	freed   time.Time // when the last turn was over
+	counts   map[*worker]int
+	granted  time.Time             // when the holder was granted the lock
+	released map[*worker]time.Time // when each worker began to release it the last time
 }
 
 // turnsLock is the lock that the workers of the act take turns with.
@@ -38,12 +37,12 @@ func turnsLock(k *lockkeeper.Keeper) (*fair.Lock, error) {
 	return fair.New(k, turnsName, &fair.Options{TTL: turnsTTL})
 }
 
-func newTurns(k *lockkeeper.Keeper) (*play, error) {
+func newTurns(k *lockkeeper.Keeper) (*turns, error) {
 	lock, err := turnsLock(k)
 	if err != nil {
 		return nil, err
 	}
-	t := &turns{lock: lock, counts: map[*worker]int{}, play: newPlay(&timeline.Act{
+	t := &turns{lock: lock, counts: map[*worker]int{}, released: map[*worker]time.Time{}, play: newPlay(&timeline.Act{
 		Caption: "Fair lock: the holder is killed and a waiter frozen; the others keep order.",
 		Lanes:   []string{"w1", "w2", "w3", "w4", "w5"},
 		Legend: []timeline.Word{{State: timeline.Holding, Text: "holds, with fence"}, {State: timeline.Waiting, Text: "waits"},
@@ -52,7 +51,7 @@ func newTurns(k *lockkeeper.Keeper) (*play, error) {
 		Counts: make([]string, 5),
 	}, "turn", "turn", "turn", "turn", "turn")}
 	t.play.perform, t.play.observe = t.perform, t.observe
-	return t.play, nil
+	return t, nil
 }
 
 // takeTurns is the part of a worker: it holds the lock until it is told to release it, and queues again.
@@ -68,7 +67,7 @@ func takeTurns(ctx context.Context, p *part) error {
 		if err != nil {
 			return err
 		}
-		e := event{State: stateHolding, Fence: lease.Fence()}
+		e := event{State: stateHolding, Fence: lease.Fence(), At: time.Now()}
 		if err := resource.enter(ctx, p.rdb, p.id, &e); err != nil {
 			return err
 		}
@@ -77,8 +76,9 @@ func takeTurns(ctx context.Context, p *part) error {
 		if err := resource.leave(ctx, p.rdb, p.id); err != nil {
 			return err
 		}
+		freed := time.Now() // before the next holder is granted it, whose event may come first
 		err = lease.Release(ctx)
-		p.report(event{State: stateReleasing, Lost: errors.Is(err, lockkeeper.ErrLost)})
+		p.report(event{State: stateReleasing, At: freed, Lost: errors.Is(err, lockkeeper.ErrLost)})
 	}
 }
 
@@ -88,8 +88,9 @@ func (t *turns) observe(w *worker, e event) {
 		t.mark(lane, timeline.Waiting, "")
 	case stateReleasing:
 		t.mark(lane, timeline.Idle, "")
+		t.released[w] = e.At
 		if t.holder == w {
-			t.holder, t.freed = nil, time.Now()
+			t.holder = nil
 		}
 	case stateHolding:
 		t.mark(lane, timeline.Holding, t.rank(e.Fence))
@@ -110,7 +111,7 @@ func (t *turns) observe(w *worker, e event) {
 		if len(queue) > 0 {
 			t.next = queue[0]
 		}
-		t.holder, t.last, t.granted = w, w, time.Now()
+		t.holder, t.granted = w, e.At
 	}
 }
 
@@ -129,17 +130,18 @@ func (t *turns) queue() []string {
 	}, func(w lockkeeper.Waiter) string { return w.Keeper })
 }
 
-// turn waits for a holder and lets it release the lock after a while.
-func (t *turns) turn() error {
+// turn waits for a holder and lets it release the lock after a while. It returns when that was.
+func (t *turns) turn() (freed time.Time, err error) {
 	if err := t.until(func() bool { return t.holder != nil }); err != nil {
-		return err
+		return freed, err
 	}
-	holder := t.holder
+	holder, before := t.holder, t.released[t.holder]
 	if err := t.pause(turnTime); err != nil {
-		return err
+		return freed, err
 	}
 	t.send(holder, "release")
-	return t.until(func() bool { return t.holder != holder })
+	err = t.until(func() bool { return !t.released[holder].Equal(before) })
+	return t.released[holder], err
 }
 
 func (t *turns) perform() error {
@@ -147,7 +149,7 @@ func (t *turns) perform() error {
 		t.send(w, "go")
 	}
 	for range 2 {
-		if err := t.turn(); err != nil {
+		if _, err := t.turn(); err != nil {
 			return err
 		}
 	}
@@ -165,20 +167,20 @@ func (t *turns) perform() error {
 	if recovery < left-5*time.Millisecond {
 		t.violated("the lease of the killed holder had %v left, but another process held the lock after %v", left, recovery)
 	}
-	t.note("%s holds the lock, %s after the kill: the lease has expired", t.holder.id, seconds(recovery))
-	if err := t.turn(); err != nil {
+	t.noteAt(t.granted, "%s holds the lock, %s after the kill: the lease has expired", t.holder.id, seconds(recovery))
+	freed, err := t.turn()
+	if err != nil {
 		return err
 	}
-	freed := t.freed
 	if err := t.until(func() bool { return t.holder != nil }); err != nil {
 		return err
 	}
 	skip := max(t.granted.Sub(freed), 0)
-	t.note("%s, whose turn it is, is frozen; %s holds the lock %s later", t.frozen.id, t.holder.id, seconds(skip))
+	t.noteAt(t.granted, "%s, whose turn it is, is frozen; %s holds the lock %s later", t.frozen.id, t.holder.id, seconds(skip))
 	frozen := t.frozen
 	t.resume()
 	for before := t.counts[frozen]; t.counts[frozen] == before; {
-		if err := t.turn(); err != nil {
+		if _, err := t.turn(); err != nil {
 			return err
 		}
 		if err := t.until(func() bool { return t.holder != nil }); err != nil {
@@ -215,7 +217,7 @@ func (t *turns) crash() (recovery, left time.Duration, err error) {
 	if err := t.freeze(t.frozen); err != nil {
 		return 0, 0, err
 	}
-	t.note("%s is killed while it holds the lock; %s is frozen in the queue", killed.id, t.frozen.id)
+	t.noteAt(at, "%s is killed while it holds the lock; %s is frozen in the queue", killed.id, t.frozen.id)
 	t.holder = nil
 	err = t.until(func() bool { return t.holder != nil })
 	return t.granted.Sub(at), left, err

@@ -167,7 +167,7 @@ func (c *cache) observe(w *worker, e event) {
 // read notes the reads of a lane since its previous report.
 func (c *cache) read(lane int, e event) {
 	if c.began[lane].IsZero() {
-		c.began[lane] = time.Now().Add(-e.Duration)
+		c.began[lane] = e.At.Add(-e.Duration - e.Waited)
 	}
 	c.reads[lane] += e.Reads
 	state := timeline.Waiting
@@ -184,8 +184,8 @@ func (c *cache) read(lane int, e event) {
 
 // since notes that a lane has been in a state for d, or since its previous event if that is shorter.
 func (c *cache) since(lane int, d time.Duration, s timeline.State) {
-	from := max(c.now()-d, 0)
-	if done := c.Segments(lane, c.now()); len(done) > 0 {
+	from := max(c.at()-d, 0)
+	if done := c.Segments(lane, c.at()); len(done) > 0 {
 		last := done[len(done)-1]
 		if last.State == s {
 			return

@@ -7,7 +7,7 @@ import (
 
 // newActs returns the acts in their order. Files that processes share are created in dir.
 func newActs(s *server, dir string) ([]*play, error) {
-	fair, err := newTurns(s.keeper)
+	turns, err := newTurns(s.keeper)
 	if err != nil {
 		return nil, err
 	}
@@ -18,7 +18,7 @@ func newActs(s *server, dir string) ([]*play, error) {
 	if err := createCounters(filepath.Join(dir, "counters")); err != nil {
 		return nil, err
 	}
-	return []*play{fair, newLate(s), newCache(dir), limit}, nil
+	return []*play{turns.play, newLate(s), newCache(dir), limit}, nil
 }
 
 // parts are the values of --role for the workers of the acts. They run until ctx ends.

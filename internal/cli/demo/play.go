@@ -33,7 +33,8 @@ type play struct {
 	start    time.Time
 	deadline <-chan time.Time
 	events   chan workerEvent
-	running  int // processes
+	observed time.Time // when the event was that is being observed; zero otherwise
+	running  int       // processes
 
 	ranks      map[uint64]int
 	lastFence  uint64
@@ -216,7 +217,9 @@ func (p *play) handle(e workerEvent) error {
 		p.losses++
 	}
 	if p.observe != nil && e.State != stateStarting {
+		p.observed = e.At
 		p.observe(w, e.event)
+		p.observed = time.Time{}
 	}
 	return nil
 }
@@ -224,8 +227,21 @@ func (p *play) handle(e workerEvent) error {
 // send sends a command to a worker. A worker that has ended is noticed by its event.
 func (p *play) send(w *worker, command string) { _, _ = fmt.Fprintln(w.stdin, command) }
 
+// at returns when the event was that is being observed, or what time it is.
+func (p *play) at() time.Duration {
+	if p.observed.IsZero() {
+		return p.now()
+	}
+	return p.offset(p.observed)
+}
+
+// offset converts a time of an event.
+func (p *play) offset(at time.Time) time.Duration {
+	return min(max(at.Sub(p.start.Round(0)), 0), p.now()) // the events of other processes have no monotonic clock reading
+}
+
 // mark adds a change of a lane to the timeline.
-func (p *play) mark(lane int, s timeline.State, label string) { p.Add(p.now(), lane, s, label) }
+func (p *play) mark(lane int, s timeline.State, label string) { p.Add(p.at(), lane, s, label) }
 
 // lane returns the lane of a worker.
 func (p *play) lane(w *worker) int {
@@ -238,8 +254,11 @@ func (p *play) lane(w *worker) int {
 }
 
 // note tells of an event that the verdict does not.
-func (p *play) note(format string, args ...any) {
-	p.display.note(p.now(), fmt.Sprintf(format, args...))
+func (p *play) note(format string, args ...any) { p.noteAt(time.Now(), format, args...) }
+
+// noteAt is note for an event that has been.
+func (p *play) noteAt(at time.Time, format string, args ...any) {
+	p.display.note(p.offset(at), fmt.Sprintf(format, args...))
 }
 
 // rank returns the label of a fence, and checks that it is larger than all before.

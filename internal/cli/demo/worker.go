@@ -25,6 +25,7 @@ import (
 // event is a change of the state of a worker.
 type event struct {
 	State    string        `json:"state"`
+	At       time.Time     `json:"at"`               // by the clock of the machine, which all processes share: they may be learned of in another order
 	Keeper   string        `json:"keeper,omitempty"` // the keeper's ID, in stateStarting
 	Fence    uint64        `json:"fence,omitempty"`
 	Duration time.Duration `json:"duration,omitempty"` // in stateHolding of the wait, in stateReleasing of the hold
@@ -110,7 +111,7 @@ func (w *worker) update(e event) {
 	if e.Keeper != "" {
 		w.keeper = e.Keeper
 	}
-	w.state, w.since = e.State, time.Now()
+	w.state, w.since = e.State, e.At
 	if e.State == stateHolding {
 		w.fence = e.Fence
 		w.leases++
@@ -228,7 +229,12 @@ type part struct {
 }
 
 // report writes an event for the demo.
-func (*part) report(e event) { _ = json.NewEncoder(os.Stdout).Encode(e) }
+func (*part) report(e event) {
+	if e.At.IsZero() {
+		e.At = time.Now()
+	}
+	_ = json.NewEncoder(os.Stdout).Encode(e)
+}
 
 // await waits for a command, and returns "" if ctx ends first.
 func (p *part) await(ctx context.Context) string {

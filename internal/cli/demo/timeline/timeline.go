@@ -1,7 +1,10 @@
 // Package timeline models what several processes did over time, with one lane for each, and draws it as text.
 package timeline
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // State is what a process, or whatever else a lane stands for, does at some time.
 type State int
@@ -60,7 +63,11 @@ type Act struct {
 
 // Add appends an event.
 func (a *Act) Add(at time.Duration, lane int, s State, label string) {
-	a.Events = append(a.Events, Event{at, lane, s, label})
+	i := len(a.Events)
+	for i > 0 && a.Events[i-1].At > at { // an event of another process can be learned of earlier than one that was before it
+		i--
+	}
+	a.Events = slices.Insert(a.Events, i, Event{at, lane, s, label})
 }
 
 // Finish ends the act at a time, with a verdict.
