@@ -204,6 +204,28 @@ func TestRetainedTurnsShareOneLease(t *testing.T) {
 	})
 }
 
+// TestNewObjectForEachTurn checks that the process retains a lease of the name, not of the object by which it was acquired.
+func TestNewObjectForEachTurn(t *testing.T) {
+	retaining(t, func(_ *embedded.Server, p, _ *retainer) {
+		p.release(p.retains())
+		if n := p.scripts(func() {
+			for i := range 100 {
+				m, err := mutex.New(p.Keeper, "x", &mutex.Options{Retain: true})
+				p.must(err)
+				lock := m.Lock
+				if i%2 == 1 {
+					lock = m.TryLock
+				}
+				l, err := lock(ctx)
+				p.must(err)
+				p.release(l)
+			}
+		}); n != 0 {
+			t.Errorf("100 turns by a new object each took %d scripts", n)
+		}
+	})
+}
+
 func TestOneTurnAtATimeInOrder(t *testing.T) {
 	retaining(t, func(_ *embedded.Server, p, _ *retainer) {
 		inside := p.retains()

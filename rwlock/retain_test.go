@@ -186,6 +186,40 @@ func TestRetainedReadsShareOneLease(t *testing.T) {
 	})
 }
 
+// TestNewObjectForEachRead checks that the process retains a lease of the name, not of the object by which it was acquired.
+func TestNewObjectForEachRead(t *testing.T) {
+	retaining(t, func(_ *embedded.Server, p, _ *retainer) {
+		made := func() *rwlock.Lock {
+			l, err := rwlock.New(p.Keeper, "x", &rwlock.Options{Retain: true})
+			p.must(err)
+			return l
+		}
+		read := func(acquire func(*rwlock.Lock) (*lockkeeper.Lease, error)) {
+			l, err := acquire(made())
+			p.must(err)
+			p.release(l)
+		}
+		lock := func(l *rwlock.Lock) (*lockkeeper.Lease, error) { return l.RLock(ctx) }
+		read(lock) // it subscribes
+		synctest.Wait()
+		read(lock) // it retains
+		for what, acquire := range map[string]func(*rwlock.Lock) (*lockkeeper.Lease, error){
+			"RLock": lock, "TryRLock": func(l *rwlock.Lock) (*lockkeeper.Lease, error) { return l.TryRLock(ctx) },
+		} {
+			if n := p.scripts(func() {
+				for range 100 {
+					read(acquire)
+				}
+			}); n != 0 {
+				t.Errorf("100 times %s of a new object took %d scripts", what, n)
+			}
+		}
+		w, err := made().TryLock(ctx) // it gives back what the process retains
+		p.must(err)
+		p.release(w)
+	})
+}
+
 func TestRetainedLeaseIsRecalledByWriter(t *testing.T) {
 	retaining(t, func(_ *embedded.Server, p, other *retainer) {
 		inside := p.retains()

@@ -44,7 +44,7 @@ func (h *Lease) onTimer(now time.Time) {
 		h.mu.Unlock()
 		return
 	}
-	if h.retention.isUnusedLocked(now) {
+	if h.retention.isUnusedLocked(now, duration(h.lock.ttl)) {
 		h.renewAt = now.Add(duration(h.ttl) / 3) // unless it is given back by then
 		h.armLocked()
 		h.mu.Unlock()

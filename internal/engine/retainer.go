@@ -56,7 +56,11 @@ type Retainer struct {
 // Acquire returns a lease: a LocalLease if it is granted inside the process, at once, or as the first of a lease that is
 // retained from now on; else a Lease. It waits, and fails, as Lock.Acquire does; if wait is false, as Lock.Try.
 func (l *Retaining) Acquire(ctx context.Context, wait bool) (Handle, error) {
-	if r := l.retainer.Load(); r != nil && ctx.Err() == nil && (r.waiting.Load() == 0 || !wait) {
+	r := l.retainer.Load()
+	if r == nil && ctx.Err() == nil {
+		r = l.find() // others of the process may have used the name already
+	}
+	if r != nil && ctx.Err() == nil && (r.waiting.Load() == 0 || !wait) {
 		if h := r.enter(ctx); h != nil {
 			return h, nil
 		}
@@ -64,7 +68,7 @@ func (l *Retaining) Acquire(ctx context.Context, wait bool) (Handle, error) {
 	if l.exclusive {
 		return l.acquireTurn(ctx, wait)
 	}
-	return l.request(ctx, wait)
+	return l.request(ctx, wait, r)
 }
 
 // enter grants a lease inside the process, or returns nil.
@@ -87,9 +91,14 @@ func (r *Retainer) enter(ctx context.Context) *LocalLease {
 	return h
 }
 
-// request asks the server for a read lease, and retains it if that is worth while.
-func (l *Retaining) request(ctx context.Context, wait bool) (Handle, error) {
+// request asks the server for a read lease, and retains it if that is worth while. tried has granted nothing inside.
+func (l *Retaining) request(ctx context.Context, wait bool, tried *Retainer) (Handle, error) {
 	r := l.find()
+	if r != tried && ctx.Err() == nil { // too many names were used since tried was found
+		if h := r.enter(ctx); h != nil {
+			return h, nil
+		}
+	}
 	x := r.begin()
 	if x == nil {
 		h, err := l.ordinary.acquireLease(ctx, Terms{Flags: l.flags}, wait)
@@ -150,15 +159,12 @@ func (r *Retainer) begin() *retention {
 // No reader is admitted from now on. If answered is set and nobody is inside, it waits until the server has released the lease,
 // or until ctx ends or Close.
 func (l *Retaining) Yield(ctx context.Context, answered bool) {
-	r := l.retainer.Load()
-	if r == nil {
-		e := l.lock.e
-		e.mu.Lock()
-		r, _ = e.retainers.Get(l.lock.key(keyLock))
-		e.mu.Unlock()
-		if r == nil {
-			return
-		}
+	e := l.lock.e
+	e.mu.Lock()
+	r, known := e.retainers.Get(l.lock.key(keyLock)) // not that of this object, which another may have replaced
+	e.mu.Unlock()
+	if !known {
+		return
 	}
 	r.mu.Lock()
 	x := r.held

@@ -243,8 +243,9 @@ func (x *retention) askNow() {
 	}
 }
 
-// isUnusedLocked reports, when a renewal is due, whether the lease is to be given back instead. The caller holds the lease's mu.
-func (x *retention) isUnusedLocked(now time.Time) bool {
+// isUnusedLocked reports, when a renewal is due, whether the lease, of that ttl, is to be given back instead. The caller holds the
+// lease's mu.
+func (x *retention) isUnusedLocked(now time.Time, ttl time.Duration) bool {
 	if x == nil || x.detached.Load() {
 		return false
 	}
@@ -258,7 +259,7 @@ func (x *retention) isUnusedLocked(now time.Time) bool {
 		e.retainers.Get(r.lock.key(keyLock)) // it counts as used
 		e.mu.Unlock()
 	}
-	return retain.Tick(now.Sub(x.usedAt), duration(r.lock.ttl), x.Inside()) == retain.GiveBack
+	return retain.Tick(now.Sub(x.usedAt), ttl, x.Inside()) == retain.GiveBack
 }
 
 // isShared reports whether the lease has belonged to several callers until its end.
