@@ -101,6 +101,7 @@ type Engine struct {
 	timers     timers.Scheduler
 	subscriber *pubsub.Subscriber
 	server     serverIdentity
+	Clock      ServerClock     // of all locks on the server
 	closing    context.Context // ends when Close is called
 	close      context.CancelFunc
 
@@ -111,19 +112,20 @@ type Engine struct {
 	requests    map[string]*request // by serial
 	leases      map[*Lease]struct{}
 	onClose     map[CloseObserver]struct{}
-	queues      map[string]*waitQueue     // by the name's queue
-	localQueues map[string]*localQueue    // by the name's queue
-	expected    map[string]expectedWakeup // by serial; see wakeup.go
-	wakeupTimer timers.Timer              // for expected
-	working     int                       // cleanups and other work that Close waits for
-	replicas    map[string]int            // the most that a primary was seen to have, by its address
-	idle        *sync.Cond                // of mu: working has become 0
-	params      *sharedParams             // of the last lock
-	longWaits   map[string]time.Time      // by the name's queue: when a long wait was logged lately
-	retentions  map[string]*retention     // by serial: retained leases, and requests for them
-	recalledBy  map[string][]*retention   // the same, by the channel on which their recalls are published
-	recallLost  time.Time                 // when a subscription was last replaced because a recall did not come
-	retainers   *retain.Names[*Retainer]  // by the lock's key
+	queues      map[string]*waitQueue      // by the name's queue
+	localQueues map[string]*localQueue     // by the name's queue
+	expected    map[string]expectedWakeup  // by serial; see wakeup.go
+	wakeupTimer timers.Timer               // for expected
+	working     int                        // cleanups and other work that Close waits for
+	replicas    map[string]int             // the most that a primary was seen to have, by its address
+	idle        *sync.Cond                 // of mu: working has become 0
+	params      *sharedParams              // of the last lock
+	longWaits   map[string]time.Time       // by the name's queue: when a long wait was logged lately
+	retentions  map[string]*retention      // by serial: retained leases, and requests for them
+	recalledBy  map[string][]*retention    // the same, by the channel on which their recalls are published
+	recallLost  time.Time                  // when a subscription was last replaced because a recall did not come
+	retainers   *retain.Names[*Retainer]   // by the lock's key
+	shortForms  *retain.Names[*shortForms] // by the lock's key
 }
 
 // New returns an engine. It does no I/O and starts no goroutine.
@@ -144,6 +146,7 @@ func New(cfg Config) *Engine {
 		longWaits:   map[string]time.Time{},
 		recalledBy:  map[string][]*retention{},
 		retainers:   retain.NewNames[*Retainer](retain.MaxNames),
+		shortForms:  retain.NewNames[*shortForms](maxShortForms),
 	}
 	e.closing, e.close = context.WithCancel(context.Background())
 	e.idle = sync.NewCond(&e.mu)

@@ -28,16 +28,16 @@ type Spec struct {
 	Limits      *Limits       // of a semaphore, else nil
 }
 
-// Lock is one name of one primitive with the settings of one user. It is safe for concurrent use. All but the short forms is immutable.
+// Lock is one name of one primitive with the settings of one user. It is safe for concurrent use, and immutable but for what all
+// locks of the name share.
 type Lock struct {
 	*sharedParams
-	e        *Engine
-	spec     Spec
-	keys     [4]any                    // of every command, as strings, by the indexes below
-	claimTTL int64                     // ms: of a lease granted by a message, until it is confirmed
-	released atomic.Pointer[lockError] // see releasedError
-	short    shortForm                 // of acquire.lua
-	ending   shortForm                 // of release.lua
+	*shortForms // of the name
+	e           *Engine
+	spec        Spec
+	keys        [4]any                    // of every command, as strings, by the indexes below
+	claimTTL    int64                     // ms: of a lease granted by a message, until it is confirmed
+	released    atomic.Pointer[lockError] // see releasedError
 }
 
 // Indexes of keys.
@@ -121,18 +121,14 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	settings := protocol.Settings(metadataTTL, channelPrefix, sharded)
 	args := scriptArgs{ttl: ttl, policyArg: policyArg, settings: settings, queueTTL: protocol.QueueTTL(millis(e.cfg.HeartbeatTimeout))}
 	args.shortPolicyArg, args.shortSettings = protocol.ShortArgs(policyArg, settings)
-	l.sharedParams = e.paramsOf(sharedParams{ttl, channelPrefix + e.id, args})
-	return l, nil
-}
-
-// paramsOf returns the parameters of the previous lock if they are equal, and else these.
-func (e *Engine) paramsOf(m sharedParams) *sharedParams {
+	params := sharedParams{ttl, channelPrefix + e.id, args}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.params == nil || *e.params != m {
-		e.params = &m
+	if e.params == nil || *e.params != params {
+		e.params = &params
 	}
-	return e.params
+	l.sharedParams, l.shortForms = e.params, e.shortFormsLocked(keys.Lock)
+	return l, nil
 }
 
 // Name returns what is locked.

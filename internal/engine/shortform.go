@@ -19,6 +19,25 @@ type shortForm struct {
 
 const maxShortFailures = 4
 
+// maxShortForms is of how many names the process remembers by which form to begin: those of which it has made a lock last.
+const maxShortForms = 10_000
+
+// shortForms is what the locks of one name share, because a program may make another one for each use.
+type shortForms struct {
+	short  shortForm // of acquire.lua
+	ending shortForm // of release.lua
+}
+
+// shortFormsLocked returns what the locks of a name share, by the lock's key. The caller holds mu.
+func (e *Engine) shortFormsLocked(key string) *shortForms {
+	s, known := e.shortForms.Get(key)
+	if !known {
+		s = &shortForms{}
+		e.shortForms.Add(key, s)
+	}
+	return s
+}
+
 // usable reports whether the next call should take the short form.
 func (s *shortForm) usable() bool { return s.pending.Load() <= 0 }
 

@@ -1,7 +1,11 @@
 package engine
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -45,4 +49,31 @@ func TestShortFormWhileItDecides(t *testing.T) {
 	if n := s.answers(200, modeWait, needsLong, granted); n > 20 || n < 5 {
 		t.Errorf("the short form was tried %d times in 200 requests that need the long one", n)
 	}
+}
+
+// TestShortFormIsOfName checks that a lock that was made just now knows by which form its calls should begin: that of the other
+// locks of the name.
+func TestShortFormIsOfName(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		fair := func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.Fair, false }
+		wait := func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+			defer cancel()
+			if _, err := s.lock("x", fair).Acquire(ctx, Terms{}); !errors.Is(err, ErrNotAcquired) {
+				t.Error(err)
+			}
+			synctest.Wait()
+		}
+		h := s.hold("x", fair)
+		s.must(s.lock("x", fair).subscribe(context.Background(), &ServerHealth{}))
+		wait()
+		s.net.ResetCount()
+		for range 10 {
+			wait()
+		}
+		if n := s.net.Scripts(); n != 20 {
+			t.Errorf("10 requests of new objects that were queued and left took %d scripts, want 20", n)
+		}
+		s.must(h.Release(context.Background()))
+	})
 }

@@ -1,0 +1,29 @@
+package engine
+
+import (
+	"sync"
+	"time"
+)
+
+// ServerClock is the last reading of the server's clock. It is safe for concurrent use.
+type ServerClock struct {
+	mu   sync.Mutex
+	ms   int64     // 0: not known
+	sent time.Time // when the call was sent whose reply had it
+}
+
+// Note records a reading in ms, from the reply to a call that was sent at that time.
+func (c *ServerClock) Note(ms int64, sent time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ms > 0 && sent.After(c.sent) {
+		c.ms, c.sent = ms, sent
+	}
+}
+
+// Last returns the last reading, and when the call was sent whose reply had it; 0 if there is none.
+func (c *ServerClock) Last() (ms int64, sent time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ms, c.sent
+}
