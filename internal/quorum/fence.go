@@ -18,21 +18,6 @@ const (
 	maxExactInt = 1 << 53
 )
 
-// clockReading is a server's clock at some moment.
-type clockReading struct {
-	ms   int64     // 0: not known
-	sent time.Time // when the request was sent whose answer had it
-}
-
-// noteClock records a reading of a server's clock, in ms.
-func (l *Lock) noteClock(i int, ms int64, sent time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if ms > 0 && sent.After(l.clocks[i].sent) {
-		l.clocks[i] = clockReading{ms, sent}
-	}
-}
-
 // leastFence is a fence, in µs, that no server's clock will have passed when a request that is sent now arrives; 0 if the clocks
 // are not known. A wrong estimate costs a round trip and nothing else.
 func (l *Lock) leastFence() int64 {
@@ -41,11 +26,10 @@ func (l *Lock) leastFence() int64 {
 	}
 	now := time.Now()
 	var least int64
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range l.clocks {
-		if since := now.Sub(c.sent); c.ms > 0 && c.ms < maxExactInt/1000 && since < clockReadingTTL {
-			least = max(least, c.ms*1000+(time.Millisecond+since+fenceLead).Microseconds())
+	for _, e := range l.spec.Engines {
+		ms, sent := e.Clock.Last()
+		if since := now.Sub(sent); ms > 0 && ms < maxExactInt/1000 && since < clockReadingTTL {
+			least = max(least, ms*1000+(time.Millisecond+since+fenceLead).Microseconds())
 		}
 	}
 	if least >= maxExactInt {

@@ -105,17 +105,17 @@ func TestLeastFence(t *testing.T) {
 		}
 		lead := (time.Millisecond + fenceLead).Microseconds() // a clock that reads ms may be almost a millisecond ahead
 		want(0)
-		l.noteClock(0, 0, now.Add(time.Second)) // not in the reply
+		s.engines[0].Clock.Note(0, now.Add(time.Second)) // not in the reply
 		want(0)
-		l.noteClock(0, ms, now)
+		s.engines[0].Clock.Note(ms, now)
 		want(ms*1000 + lead)
-		l.noteClock(1, ms+5, now)
+		s.engines[1].Clock.Note(ms+5, now)
 		want((ms+5)*1000 + lead)
-		l.noteClock(1, ms+9, now.Add(-1)) // an answer that was overtaken by another
+		s.engines[1].Clock.Note(ms+9, now.Add(-1)) // an answer that was overtaken by another
 		want((ms+5)*1000 + lead)
 		time.Sleep(time.Second)
 		want((ms+1005)*1000 + lead)
-		l.noteClock(2, ms, time.Now()) // a clock that is behind
+		s.engines[2].Clock.Note(ms, time.Now()) // a clock that is behind
 		want((ms+1005)*1000 + lead)
 		time.Sleep(clockReadingTTL - time.Second)
 		want(ms*1000 + lead + (clockReadingTTL - time.Second).Microseconds()) // only the third reading is recent
@@ -123,12 +123,12 @@ func TestLeastFence(t *testing.T) {
 		want(0)
 		for _, ms := range []int64{maxExactInt/1000 - 1, maxExactInt / 1000, 1 << 61} { // a fence that Lua, or an int64, cannot represent
 			time.Sleep(time.Nanosecond)
-			l.noteClock(0, ms, time.Now())
+			s.engines[0].Clock.Note(ms, time.Now())
 			want(0)
 		}
 
 		one := s.lock(s.engines[:1])
-		one.noteClock(0, ms, time.Now())
+		s.engines[0].Clock.Note(ms, time.Now())
 		if got := one.leastFence(); got != 0 {
 			t.Errorf("%d with a single server, which has to agree with no other", got)
 		}
@@ -151,7 +151,8 @@ func TestLeaseIsHeldWhenMajorityHasItsFence(t *testing.T) {
 		}
 		s.nets[2].Down()
 		s.nets[0].Break(lua.Redlock.RaiseFence.SHA, 1, faultnet.SwallowReply)
-		l := s.lock(s.engines) // it knows no server's clock
+		time.Sleep(clockReadingTTL) // no server's clock is known any more
+		l := s.lock(s.engines)
 		ctx, cancel := context.WithTimeout(s.Context(), serverTimeout)
 		defer cancel()
 		u, err := l.Try(ctx)
@@ -180,12 +181,11 @@ func TestLeaseIsHeldWhenMajorityHasItsFence(t *testing.T) {
 func TestLeastFenceInTokenSavesRaisingIt(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
 		s.offsets = []time.Duration{0, time.Hour, -time.Hour}
-		l := s.lock(s.engines)
-		s.connect(l)
+		s.connect(s.lock(s.engines))
 		for _, n := range s.nets {
 			n.ResetCount()
 		}
-		u := s.try(l)
+		u := s.try(s.lock(s.engines)) // another object, as of a program that makes one for each use
 		for i := range u.members {
 			if f := memberOf(u, i).part.Fence(); f != u.Fence() || s.nets[i].Scripts() != 1 {
 				t.Errorf("server %d: fence %d and %d scripts, the lease has fence %d", i, f, s.nets[i].Scripts(), u.Fence())

@@ -81,7 +81,7 @@ func (u *Lease) ask(i int) {
 
 // TokenAnswered handles a server's answer to a request. It implements engine.TokenReceiver.
 func (u *Lease) TokenAnswered(i int, r *engine.TokenRequest, reply engine.TokenReply) {
-	u.lock.noteClock(i, reply.ServerTime, reply.Sent)
+	u.lock.spec.Engines[i].Clock.Note(reply.ServerTime, reply.Sent)
 	u.answered(i, r, reply.Lease, reply.RetryAfter, reply.Err)
 }
 

@@ -16,7 +16,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
@@ -41,9 +40,6 @@ type Lock struct {
 	need  int            // how many servers are a majority
 
 	released error // what leases return that were released
-
-	mu     sync.Mutex // guards what follows
-	clocks []clockReading
 }
 
 // Causes of errors, besides those of package engine and the servers' own.
@@ -62,7 +58,7 @@ func New(spec Spec) (*Lock, error) {
 	if n%2 == 0 {
 		return nil, engine.Invalid("%d keepers: an odd number is needed; an even one tolerates no more failures", n)
 	}
-	l := &Lock{spec: spec, need: n/2 + 1, clocks: make([]clockReading, n)}
+	l := &Lock{spec: spec, need: n/2 + 1}
 	for i, e := range spec.Engines {
 		if e == nil {
 			return nil, engine.Invalid("keeper %d of %d is nil", i+1, n)
