@@ -1,6 +1,7 @@
 package lua_test
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -449,6 +450,24 @@ func TestUpgradeGrantedByRetryLeavesQueue(t *testing.T) {
 		b.code(b.convert(u, r, heartbeatTTL), lua.Granted)
 		b.held(u)
 		b.waits()
+	})
+}
+
+// TestLaterUpgradeOfSameLeaseCounts: the number of an upgrade says which of two is later, not its serial, which is random.
+func TestLaterUpgradeOfSameLeaseCounts(t *testing.T) {
+	t.Parallel()
+	onRW(t, func(b *bench) {
+		r, other := rwToken("a", 1, "r"), rwToken("b", 1, "r")
+		upgrade := func(serial string, n int) string { return fmt.Sprintf("a:%s:%d.%du%d", serial, ttl, heartbeatTTL, n) }
+		first, later := upgrade("zzzzzzzz", 9), upgrade("00000000", 10)
+		b.wantAcquire(lua.Granted, r, 0)
+		b.wantAcquire(lua.Granted, other, 0)
+		b.listen("a")
+		b.code(b.convert(first, r, heartbeatTTL), lua.Waiting)
+		b.code(b.convert(later, r, heartbeatTTL), lua.Waiting)
+		b.waits(later)
+		b.code(b.convert(first, r, heartbeatTTL), lua.Conflict) // a late copy
+		b.waits(later)
 	})
 }
 

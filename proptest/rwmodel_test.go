@@ -99,13 +99,7 @@ func (m *rwModel) remaining() int64 {
 }
 
 // after reports whether the request was made later than the other.
-func (q *rwReq) after(o *rwReq) bool {
-	serial := func(q *rwReq) int {
-		n, _ := strconv.Atoi(strings.Split(q.token, ":")[1])
-		return n
-	}
-	return serial(q) > serial(o)
-}
+func (q *rwReq) after(o *rwReq) bool { return q.serial > o.serial }
 
 // room returns the ms until waiters may be granted the lock. An upgrade does not wait for its own read lease.
 func (m *rwModel) room() int64 {
@@ -497,6 +491,9 @@ func (b *rwBench) newReq(use byte) *rwReq {
 		if q.streak = rapid.SampledFrom([]int{1, 2, 0, 16}).Draw(b.r, "streak"); q.streak > 0 {
 			flags += strconv.Itoa(q.streak)
 		}
+	}
+	if use == 'u' {
+		flags += strconv.Itoa(q.serial)
 	}
 	q.token = fmt.Sprintf("%s:%d:%d.%d%s", q.keeper, q.serial, q.ttl, q.claimTTL(), flags)
 	b.all = append(b.all, q)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -14,9 +12,6 @@ import (
 
 // This file has both sides of a break: that of who ends a lease or a queue entry of somebody else, and that of its keeper, which is
 // told so by a message.
-
-// maxBreakText is the maximum length of a reason and of who gives it, in bytes.
-const maxBreakText = 256
 
 // BreakOptions say what Break ends. Package lockkeeper documents the fields.
 type BreakOptions struct {
@@ -41,11 +36,8 @@ func (o *BreakOptions) check() error {
 		return Invalid("Token %q is set together with All; set only one of them", o.Token)
 	}
 	for _, x := range []struct{ option, text string }{{"Reason", o.Reason}, {"By", o.By}} {
-		switch {
-		case len(x.text) > maxBreakText:
-			return Invalid("%s has %d bytes, the maximum is %d", x.option, len(x.text), maxBreakText)
-		case strings.ContainsFunc(x.text, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }):
-			return Invalid("%s %q has characters that cannot be printed", x.option, x.text)
+		if err := protocol.CheckBreakText(x.option, x.text); err != nil {
+			return Invalid("%w", err)
 		}
 	}
 	return nil

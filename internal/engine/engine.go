@@ -94,7 +94,8 @@ type Engine struct {
 	cfg        Config
 	id         string
 	owner      ownerLabel
-	serial     atomic.Uint64
+	serials    protocol.Serials
+	upgrades   atomic.Uint64 // requests for them so far
 	observed   atomic.Uint64 // calls that the observer was told of
 	started    time.Time
 	transport  *transport.Transport

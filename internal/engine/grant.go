@@ -5,12 +5,18 @@ import "time"
 // This file has the two ends of a request: it is granted, or it leaves.
 
 // push handles the message about a grant. The lease lasts for claimTTL. The server counts from the last heartbeat that it has
-// received, and push from the last one that was answered, which is never later; so the lease is never relied on too long.
+// received, and push from the last one that was answered, which is never later; so the lease is never relied on too long. A message
+// is only a message: whoever may publish can send one. So it counts only if it fits what the server has answered.
 func (r *request) push(fence int64) {
 	r.mu.Lock()
-	asked, floor := r.askedAt, r.floor
+	asked, floor, clock := r.askedAt, r.floor, r.clock
+	if clock == 0 { // it has overtaken the reply that the request waits, so nothing is known that it can be checked by
+		r.early = max(r.early, fence)
+		r.mu.Unlock()
+		return
+	}
 	r.mu.Unlock()
-	if !WakeupCounts(fence, floor, asked, time.Now(), r.lock.claimTTL) {
+	if !WakeupCounts(fence, floor, clock, asked, time.Now(), r.lock.claimTTL) {
 		r.lock.e.heartbeatsBy(r, time.Now())
 		return
 	}

@@ -153,7 +153,7 @@ func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, 
 				q.heartbeatsBy(call.Sent.Add(duration(change.ExpiresIn) + time.Millisecond)) // when the lease has ended
 			}
 		case lua.Waiting:
-			r.stillWaiting(call.Sent, reply.Seq, change.Place)
+			r.stillWaiting(call.Sent, reply.Now, reply.Seq, change.Place)
 		case lua.Unknown:
 			if !r.hasEnded() {
 				unknown = append(unknown, r)
@@ -170,7 +170,7 @@ func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, 
 	}
 	for i, r := range batch {
 		if !changed[i] {
-			r.stillWaiting(call.Sent, reply.Seq, 0)
+			r.stillWaiting(call.Sent, reply.Now, reply.Seq, 0)
 		}
 	}
 	return unknown

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -156,19 +155,18 @@ func CheckTTL(option string, d time.Duration) error {
 	return nil
 }
 
-// newToken returns the token of a new request, and its serial, which shares the token's memory. The serial is short, because Redis
-// stores that of each waiter twice. The policy reads the flags and the number.
+// newToken returns the token of a new request, and its serial, which shares the token's memory. The policy reads the flags and the
+// number.
 func (l *Lock) newToken(flags string, number int64) (token, serial string) {
 	if l.spec.Limits != nil {
 		flags = l.spec.Limits.flags() + flags
 	}
-	var buf [13]byte
-	serial = string(strconv.AppendUint(buf[:0], l.e.serial.Add(1), 36))
+	drawn := l.e.serials.Next()
 	token = protocol.Token{
-		Keeper: l.e.id, Serial: serial, TTL: l.ttl, ClaimTTL: l.claimTTL, Flags: flags, Number: number,
+		Keeper: l.e.id, Serial: string(drawn[:]), TTL: l.ttl, ClaimTTL: l.claimTTL, Flags: flags, Number: number,
 	}.String()
 	start := len(l.e.id) + len(":")
-	return token, token[start : start+len(serial)]
+	return token, token[start : start+len(drawn)]
 }
 
 // An acquisition passes these functions, each of which adds one thing:

@@ -54,9 +54,12 @@ type request struct {
 	reportedRank int           // the last position that the observer was told; -1: none
 	// A grant by a message counts from askedAt if its fence is larger than floor. askedAt is when the last call was sent that
 	// the server answered with "waiting", and floor is the last fence it had drawn by then. So the grant was made after
-	// that answer, and no clocks need to be compared. Before any answer, askedAt is when the first call was sent.
+	// that answer, and no clocks need to be compared. Before any answer, askedAt is when the first call was sent. clock is the
+	// server's clock in that answer, in ms; 0: there was none yet. early is the fence of a message that has overtaken it.
 	askedAt time.Time
 	floor   int64
+	clock   int64
+	early   int64
 }
 
 // newRequest registers a request, so that messages find it. It returns nil after Close. health is what earlier requests have
@@ -67,21 +70,27 @@ func (l *Lock) newRequest(t Terms, health *ServerHealth) *request {
 		r.own.maxAge = l.e.maxAge()
 		r.health = &r.own
 	}
-	r.token, r.serial = l.newToken(t.Flags, int64(t.Number))
 	r.noPush = strings.Contains(t.Flags, protocol.FlagNoPush)
 	r.quota = t.quota
 	r.policyArg = l.args.policyArg
 	if t.origin != nil {
 		r.policyArg, r.origin = t.origin.token, t.origin
+		if !t.Direct {
+			t.Number = int(l.e.upgrades.Add(1)) // of two requests to replace a lease, the later one counts
+		}
 	}
-	if t.retention != nil {
-		r.policyArg, r.retention = protocol.PolicyArgRetain, t.retention
-		t.retention.serial = r.serial
-	}
+	r.token, r.serial = l.newToken(t.Flags, int64(t.Number))
 	l.e.mu.Lock()
 	defer l.e.mu.Unlock()
 	if l.e.closed {
 		return nil
+	}
+	for l.e.requests[r.serial] != nil || l.e.retentions[r.serial] != nil { // once in 2^47 divided by their number
+		r.token, r.serial = l.newToken(t.Flags, int64(t.Number))
+	}
+	if t.retention != nil {
+		r.policyArg, r.retention = protocol.PolicyArgRetain, t.retention
+		t.retention.serial = r.serial
 	}
 	l.e.requests[r.serial] = r
 	if r.retention != nil {
@@ -334,8 +343,11 @@ func (r *request) answered(call *transport.Call, a protocol.AcquireReply) error 
 		return err
 	case lua.Waiting:
 		r.lock.ending.contended() // when it has the lock, others probably wait as well
-		r.stillWaiting(call.Sent, a.Seq, a.Place)
+		early := r.stillWaiting(call.Sent, a.Now, a.Seq, a.Place)
 		r.lock.enqueue(r, a)
+		if early > 0 {
+			r.push(early)
+		}
 		return nil
 	case lua.Refused:
 		r.markAbsent()

@@ -62,19 +62,22 @@ func (r *request) markAbsent() {
 	r.Refused()
 }
 
-// stillWaiting notes that the server answered "waiting" to a call sent at that time. A place of 0 is not in the reply.
-func (r *request) stillWaiting(asked time.Time, seq, place int64) {
+// stillWaiting notes that the server answered "waiting" to a call sent at that time, when its clock showed so many ms. A place of 0 is
+// not in the reply. It returns the fence of a message that has overtaken the first such answer, or 0.
+func (r *request) stillWaiting(asked time.Time, clock, seq, place int64) (early int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if asked.After(r.askedAt) || r.place == 0 {
-		r.askedAt, r.floor = asked, seq
+		r.askedAt, r.clock, r.floor = asked, clock, seq
 	}
+	early, r.early = r.early, 0
 	if place > 0 {
 		r.place = place
 	}
 	if r.state == requestAsking {
 		r.state = requestWaiting
 	}
+	return early
 }
 
 // waitedAt reports whether a call sent before that time was answered with "waiting".

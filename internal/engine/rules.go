@@ -23,9 +23,20 @@ func GrantInTime(until, now time.Time) bool { return now.Before(until) }
 
 // WakeupCounts reports whether a message about a grant can be used. Its lease lasts for claimTTL ms from asked, when the last call was
 // sent that the server answered with "waiting". floor is the last fence that it had drawn by then: a message whose fence is not
-// larger is about an earlier grant. If less than an eighth of the lease is left, the keeper asks the server instead.
-func WakeupCounts(fence, floor int64, asked, now time.Time, claimTTL int64) bool {
-	return fence > floor && LeaseUntil(asked, claimTTL).Sub(now) >= duration(claimTTL)/8
+// larger is about an earlier grant. clock is the server's clock at that answer, in ms: a message whose fence is larger than the server
+// can have drawn since is forged, or the clock was set ahead. Then the keeper asks the server instead, as it does if less than an eighth
+// of the lease is left.
+func WakeupCounts(fence, floor, clock int64, asked, now time.Time, claimTTL int64) bool {
+	return fence > floor && fence <= largestFence(floor, clock, now.Sub(asked)) && LeaseUntil(asked, claimTTL).Sub(now) >= duration(claimTTL)/8
+}
+
+// fenceSlack is how much a fence may exceed what the server's clock is expected to show.
+const fenceSlack = time.Second
+
+// largestFence returns a bound of the fences that a server draws within that time of an answer, which had the last fence and the
+// clock in ms. Fences follow the clock, or are one more than the last: at most one for each µs that the scripts take.
+func largestFence(floor, clock int64, within time.Duration) int64 {
+	return max(floor, (clock+1)*1000) + (within + fenceSlack).Microseconds()
 }
 
 // RejoinPlace returns the place at which a waiter is queued again that the server does not know: its own, or 0, the end of the

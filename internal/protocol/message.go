@@ -1,9 +1,9 @@
 package protocol
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 )
@@ -39,47 +39,76 @@ func parseNotice(text string) (*Breaker, error) {
 	b, err := e.DecodeString(by)
 	r, err2 := e.DecodeString(reason)
 	if !ok || err != nil || err2 != nil {
-		return nil, fmt.Errorf("no notice of a break: %q", text)
+		return nil, fmt.Errorf("no notice of a break: %s", Excerpt(text))
+	}
+	if err := cmp.Or(CheckBreakText("By", string(b)), CheckBreakText("Reason", string(r))); err != nil {
+		return nil, fmt.Errorf("no notice of a break: %w", err)
 	}
 	return &Breaker{string(b), string(r)}, nil
+}
+
+// maxBreakText is the maximum length of a reason and of who gives it, in bytes.
+const maxBreakText = 256
+
+// CheckBreakText returns an error if a text cannot be the reason of a break, or who gives it.
+func CheckBreakText(what, text string) error {
+	if len(text) > maxBreakText {
+		return fmt.Errorf("%s has %d bytes, the maximum is %d", what, len(text), maxBreakText)
+	}
+	if !isPrintable(text) {
+		return fmt.Errorf("%s %s has characters that cannot be printed", what, Excerpt(text))
+	}
+	return nil
 }
 
 // recall takes the place of the number in a recall.
 const recall = "recall"
 
+// maxMessage bounds the length of a message. A script grants about a thousand leases at once, and names each by a serial and a fence
+// of together 31 bytes at most.
+const maxMessage = 64 << 10
+
 // ParseMessage takes apart a message that a script published to a keeper: pairs of a serial and a number, which is a fence
 // or, if negative, the ms after which to ask again; or of a serial and the word recall; or of a serial and a notice that it was
-// broken.
+// broken. Whoever may publish can send any text, so the errors are short whatever it is.
 func ParseMessage(payload string) ([]Wakeup, error) {
-	field := strings.Fields(payload)
-	if len(field) == 0 || len(field)%2 != 0 {
+	if len(payload) > maxMessage {
+		return nil, fmt.Errorf("a message of %d bytes, the maximum is %d", len(payload), maxMessage)
+	}
+	field := strings.Split(payload, " ")
+	if len(field)%2 != 0 {
 		return nil, fmt.Errorf("a message of %d fields", len(field))
 	}
 	list := make([]Wakeup, 0, len(field)/2)
 	for rest := field; len(rest) > 0; rest = rest[2:] {
-		if rest[1] == recall {
-			list = append(list, Wakeup{Serial: rest[0], Recalled: true})
-			continue
+		x, err := parseWakeup(rest[0], rest[1])
+		if err != nil {
+			return nil, err
 		}
-		if notice, found := strings.CutPrefix(rest[1], broken); found {
-			b, err := parseNotice(notice)
-			if err != nil {
-				return nil, err
-			}
-			list = append(list, Wakeup{Serial: rest[0], Broken: b})
-			continue
-		}
-		n, err := strconv.ParseInt(rest[1], 10, 64)
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("no number: %w", err)
-		case n > 0:
-			list = append(list, Wakeup{Serial: rest[0], Fence: n})
-		case n < 0 && n > math.MinInt64:
-			list = append(list, Wakeup{Serial: rest[0], RetryIn: -n})
-		default:
-			return nil, fmt.Errorf("neither a fence nor a time: %d", n)
-		}
+		list = append(list, x)
 	}
 	return list, nil
+}
+
+func parseWakeup(serial, what string) (Wakeup, error) {
+	if !isSerial(serial) {
+		return Wakeup{}, fmt.Errorf("no serial of a request: %s", Excerpt(serial))
+	}
+	if what == recall {
+		return Wakeup{Serial: serial, Recalled: true}, nil
+	}
+	if notice, found := strings.CutPrefix(what, broken); found {
+		b, err := parseNotice(notice)
+		return Wakeup{Serial: serial, Broken: b}, err
+	}
+	n, err := strconv.ParseInt(what, 10, 64)
+	switch {
+	case err != nil:
+		return Wakeup{}, fmt.Errorf("no number: %s", Excerpt(what))
+	case n > 0 && n <= maxFence:
+		return Wakeup{Serial: serial, Fence: n}, nil
+	case n < 0 && n >= -maxFence:
+		return Wakeup{Serial: serial, RetryIn: -n}, nil
+	}
+	return Wakeup{}, fmt.Errorf("neither a fence nor a time: %d", n)
 }

@@ -1,8 +1,8 @@
 package protocol
 
 import (
+	"encoding/base64"
 	"fmt"
-	"math"
 	"strings"
 	"testing"
 )
@@ -15,7 +15,19 @@ func TestParseMessage(t *testing.T) {
 		{"a 7", []Wakeup{{"a", 7, 0, false, nil}}},
 		{"a 7 1z 8", []Wakeup{{"a", 7, 0, false, nil}, {"1z", 8, 0, false, nil}}},
 		{"a -250 b 7", []Wakeup{{"a", 0, 250, false, nil}, {"b", 7, 0, false, nil}}},
-		{"a 9223372036854775807", []Wakeup{{"a", math.MaxInt64, 0, false, nil}}},
+		{"a 9007199254740992", []Wakeup{{"a", maxFence, 0, false, nil}}},
+		{"a 9007199254740993", nil},
+		{"a -9007199254740993", nil},
+		{"a broken:b3BzIDE:G1syShs", nil}, // an escape sequence
+		{"a broken:b3BzIDE:YQpi", nil},    // a line break
+		{"a broken:4oCuYQ:", nil},         // from right to left
+		{"a broken:b3BzIDE:" + base64.RawURLEncoding.EncodeToString(make([]byte, 257)), nil},
+		{"0123456789abc 7", []Wakeup{{"0123456789abc", 7, 0, false, nil}}},
+		{"0123456789abcd 7", nil},
+		{"a:b 7", nil},
+		{"a  7", nil},
+		{"a 7 ", nil},
+		{strings.Repeat("a 7 ", maxMessage/4) + "a 7", nil},
 		{"a recall", []Wakeup{{"a", 0, 0, true, nil}}},
 		{"a recall b 7", []Wakeup{{"a", 0, 0, true, nil}, {"b", 7, 0, false, nil}}},
 		{"a recalled", nil},
@@ -58,7 +70,7 @@ func FuzzParseMessage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, payload string) {
 		list, err := ParseMessage(payload)
 		if err != nil {
-			if list != nil {
+			if list != nil || len(err.Error()) > 512 || !isPrintable(err.Error()) {
 				t.Errorf("%v, %v", list, err)
 			}
 			return
@@ -67,7 +79,7 @@ func FuzzParseMessage(f *testing.F) {
 			t.Errorf("%d wakeups", len(list))
 		}
 		for _, g := range list {
-			if g.Serial == "" || g.Fence < 0 || g.RetryIn < 0 || bit(g.Fence > 0)+bit(g.RetryIn > 0)+bit(g.Recalled)+bit(g.Broken != nil) != 1 {
+			if !isSerial(g.Serial) || g.Fence < 0 || g.Fence > maxFence || g.RetryIn < 0 || bit(g.Fence > 0)+bit(g.RetryIn > 0)+bit(g.Recalled)+bit(g.Broken != nil) != 1 {
 				t.Errorf("%+v", g)
 			}
 		}
@@ -81,13 +93,19 @@ func bit(b bool) int {
 	return 0
 }
 
-// FuzzBreakNotice: what a notice says is what was put in, whatever that is, and the message has one pair.
+// FuzzBreakNotice: what a notice says is what was put in, if it may be, and the message has one pair.
 func FuzzBreakNotice(f *testing.F) {
 	for _, s := range [][2]string{{"", ""}, {"ops 1", "stuck since 12:00\n"}, {"\xff", ":recall 7 "}, {strings.Repeat("é", 128), "x"}} {
 		f.Add(s[0], s[1])
 	}
 	f.Fuzz(func(t *testing.T, by, reason string) {
 		list, err := ParseMessage("1z " + BreakNotice(Breaker{by, reason}))
+		if CheckBreakText("", by) != nil || CheckBreakText("", reason) != nil {
+			if err == nil {
+				t.Errorf("%q, %q: %+v", by, reason, list)
+			}
+			return
+		}
 		if err != nil || len(list) != 1 || list[0].Broken == nil || *list[0].Broken != (Breaker{by, reason}) || list[0].Serial != "1z" {
 			t.Errorf("%q, %q: %+v, %v", by, reason, list, err)
 		}

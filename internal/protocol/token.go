@@ -9,7 +9,7 @@ import (
 const (
 	FlagRead       = "r" // rwlock
 	FlagWrite      = "w" // rwlock; the number is the longest streak of writers
-	FlagUpgrade    = "u" // rwlock: of a read lease to a write lease
+	FlagUpgrade    = "u" // rwlock: of a read lease to a write lease; the number counts the upgrades that the keeper has begun
 	FlagDowngrade  = "d" // rwlock: of a write lease to a read lease
 	FlagHeld       = "h" // semaphore: permits that are held until the lease ends; the number is their count
 	FlagByClock    = "c" // semaphore: permits that return by the clock; the number is their count
@@ -32,11 +32,11 @@ func IsRecord(holder string) bool { return strings.HasPrefix(holder, recordMark)
 // 0. For scripts, lua/lib/token.lua has the same grammar, as one pattern.
 type Token struct {
 	Keeper   string // id of the keeper
-	Serial   string // of the request in the keeper
+	Serial   string // of the request in the keeper; see Serials
 	TTL      int64  // ms: of the lease
 	ClaimTTL int64  // ms: of a lease granted to a waiter, until it is confirmed
 	Flags    string
-	Number   int64 // a semaphore's permits, a writer's streak, or a least fence
+	Number   int64 // a semaphore's permits, a writer's streak, an upgrade's count, or a least fence
 }
 
 // String returns the text of the token.

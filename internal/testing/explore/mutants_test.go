@@ -50,8 +50,8 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			bug:    "a message about an earlier grant counts",
 			config: config{set: lua.Fair, requests: 3, ticks: 3},
 			rules: func(r *rules) {
-				r.wakeupCounts = func(fence, _, asked, now, claimTTL int64) bool {
-					return engineRules.wakeupCounts(fence, 0, asked, now, claimTTL)
+				r.wakeupCounts = func(fence, _, clock, asked, now, claimTTL int64) bool {
+					return engineRules.wakeupCounts(fence, 0, clock, asked, now, claimTTL)
 				}
 			},
 			problem: "both rely on a lease",

@@ -11,7 +11,7 @@ type rules struct {
 	// leaseUntil returns until when a lease is relied on that was granted or renewed by a call sent and answered at these times.
 	leaseUntil func(sent, answered, ttl int64) int64
 	// wakeupCounts reports whether a message about a grant is used.
-	wakeupCounts func(fence, floor, asked, now, claimTTL int64) bool
+	wakeupCounts func(fence, floor, clock, asked, now, claimTTL int64) bool
 	// rejoinPlace returns the place at which a waiter is queued again.
 	rejoinPlace func(place, asked, now, heartbeatTimeout int64) int64
 	// needsTombstone reports whether the cleanup of a token prevents that a copy of its request is granted later.
@@ -28,8 +28,8 @@ type rules struct {
 // engineRules are the decisions of the engine.
 var engineRules = rules{
 	leaseUntil: func(sent, _, ttl int64) int64 { return engine.LeaseUntil(time.UnixMilli(sent), ttl).UnixMilli() },
-	wakeupCounts: func(fence, floor, asked, now, claimTTL int64) bool {
-		return engine.WakeupCounts(fence, floor, time.UnixMilli(asked), time.UnixMilli(now), claimTTL)
+	wakeupCounts: func(fence, floor, clock, asked, now, claimTTL int64) bool {
+		return engine.WakeupCounts(fence, floor, clock, time.UnixMilli(asked), time.UnixMilli(now), claimTTL)
 	},
 	rejoinPlace: func(place, asked, now, heartbeatTimeout int64) int64 {
 		return engine.RejoinPlace(place, time.UnixMilli(asked), time.UnixMilli(now), time.Duration(heartbeatTimeout)*time.Millisecond)

@@ -40,6 +40,8 @@ type request struct {
 	renewed     int8 // tick at which the last renewal was sent, or of the grant
 	asked       int8 // when the last call was sent that was answered with "waiting", or the first call
 	floor       int64
+	clock       int64 // ms, of the answer that has the floor; 0: there was none
+	early       int64 // fence of a message that came before it
 	place       int64
 	deadline    int64 // ms since start
 	record      engine.TokenRecord
@@ -534,7 +536,11 @@ func (m *model) answerAsk(w *world, r int) {
 		}
 	case a.Code == lua.Waiting:
 		q.phase = waiting
-		m.stillWaiting(q, s.sent, a.Seq, a.Place)
+		m.stillWaiting(q, s.sent, a.Now, a.Seq, a.Place)
+		if early := q.early; early > 0 {
+			q.early = 0
+			m.wakeup(w, r, early)
+		}
 		w.keepers[m.keeperOf[r]].due = w.keepers[m.keeperOf[r]].due || a.More
 	default:
 		q.phase = rejected
@@ -542,9 +548,9 @@ func (m *model) answerAsk(w *world, r int) {
 }
 
 // stillWaiting notes that a call was answered with "waiting".
-func (m *model) stillWaiting(q *request, sent int8, seq, place int64) {
+func (m *model) stillWaiting(q *request, sent int8, clock, seq, place int64) {
 	if sent > q.asked || q.place == 0 {
-		q.asked, q.floor = sent, seq
+		q.asked, q.clock, q.floor = sent, clock, seq
 	}
 	if place > 0 {
 		q.place = place
@@ -625,7 +631,7 @@ func (m *model) answerHeartbeat(w *world, k int) {
 				p.due = true
 			}
 		case lua.Waiting:
-			m.stillWaiting(q, s.sent, a.Seq, change.Place)
+			m.stillWaiting(q, s.sent, a.Now, a.Seq, change.Place)
 		case lua.Unknown:
 			again.requests |= 1 << r
 			again.places[r] = m.rules.rejoinPlace(q.place, start+int64(q.asked)*tick, start+w.now(), heartbeatTTL)
@@ -635,7 +641,7 @@ func (m *model) answerHeartbeat(w *world, k int) {
 	}
 	for _, r := range list {
 		if changed&(1<<r) == 0 && w.requests[r].phase == waiting {
-			m.stillWaiting(&w.requests[r], s.sent, a.Seq, 0)
+			m.stillWaiting(&w.requests[r], s.sent, a.Now, a.Seq, 0)
 		}
 	}
 	p.due = p.due || a.More
@@ -670,12 +676,25 @@ func (m *model) receive(w *world, id int32) {
 		if q.phase != asking && q.phase != waiting {
 			continue
 		}
-		if x.Fence > 0 && m.rules.wakeupCounts(x.Fence, q.floor, start+int64(q.asked)*tick, start+w.now(), claimTTL) && m.grant(w, r, q.asked, claimTTL) {
-			q.renewed = -1
-			continue
+		switch {
+		case x.Fence == 0:
+			w.keepers[k].due = true
+		case q.clock == 0:
+			q.early = max(q.early, x.Fence)
+		default:
+			m.wakeup(w, r, x.Fence)
 		}
-		w.keepers[k].due = true
 	}
+}
+
+// wakeup handles a message that a waiter was granted the lock.
+func (m *model) wakeup(w *world, r int, fence int64) {
+	q := &w.requests[r]
+	if m.rules.wakeupCounts(fence, q.floor, q.clock, start+int64(q.asked)*tick, start+w.now(), claimTTL) && m.grant(w, r, q.asked, claimTTL) {
+		q.renewed = -1
+		return
+	}
+	w.keepers[m.keeperOf[r]].due = true
 }
 
 // dropMessages removes the messages to a keeper.

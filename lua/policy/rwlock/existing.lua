@@ -25,13 +25,13 @@ elseif purpose == 'd' or purpose == 'u' then
   else
     -- Each of two upgrades would wait for the other's read lease. Of two attempts to upgrade the same lease the later one
     -- counts: the other is being cancelled.
-    local function serial_of(token)
-      local _, serial = string.match(token, TOKEN)
-      return tonumber(serial, 36)
+    local function attempt(token)
+      local _, _, _, _, _, number = string.match(token, TOKEN)
+      return tonumber(number) or 0
     end
     local other, origin_of_other = waiting_upgrade()
     if other and (call('ZSCORE', queue, '+' .. other) or 0) - HEARTBEATS > now then
-      if origin_of_other ~= policy_arg or serial_of(other) > serial_of(token) then refusal = {CONFLICT} end
+      if origin_of_other ~= policy_arg or attempt(other) > attempt(token) then refusal = {CONFLICT} end
     end
     if max_wait and not refusal then
       -- The other one has lapsed, or is an earlier attempt to upgrade the same lease.

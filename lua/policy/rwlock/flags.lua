@@ -1,7 +1,7 @@
 -- rwlock: many may hold the lock for reading, or one for writing. The first letter of a token's flags is its purpose:
 --   r  to read
 --   w  to write; its number is the maximum writer streak, 0: unlimited
---   u  an upgrade: to write, in place of the token's own read lease
+--   u  an upgrade: to write, in place of the token's own read lease; its number counts the upgrades that its keeper has begun
 --   d  a downgrade: to read, in place of the token's own write lease
 -- A k after an r, and the policy_arg 'retain' in acquire, say that the process of a read lease retains it: it grants reads
 -- inside until it is recalled. In the queue an upgrade is before all writers, and writers before all readers, each in order of

@@ -1,0 +1,124 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// TestForgedGrants: who may publish, and knows the channel of a keeper, cannot grant its waiter the lock by guessing. Who also knows the
+// waiter's serial cannot make it take a fence that the server does not draw; the keeper asks the server instead.
+func TestForgedGrants(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		queued := func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.Fair, false }
+		h := s.hold("x", queued)
+		l := s.lock("x", queued)
+		granted := make(chan *Lease, 1)
+		go func() {
+			next, err := l.Acquire(context.Background(), Terms{})
+			if err != nil {
+				t.Error(err)
+			}
+			granted <- next
+		}()
+		time.Sleep(1100 * time.Millisecond) // avoid the time of a heartbeat
+		synctest.Wait()
+		publish := func(serial string, fence int64) {
+			s.mini.Publish(l.channel, serial+" "+strconv.FormatInt(fence, 10))
+		}
+		none := func(what string) {
+			t.Helper()
+			synctest.Wait()
+			select {
+			case got := <-granted:
+				t.Fatalf("%s: the waiter has a lease with fence %d", what, got.Fence())
+			default:
+			}
+		}
+		soon := time.Now().UnixMicro() + 1000
+		for i := range uint64(2000) {
+			publish(strconv.FormatUint(i, 36), soon)
+		}
+		none("a serial that counts")
+		publish(s.waitingToken(l), soon)
+		none("a token in place of a serial")
+		waiter, ok := protocol.ParseToken(s.waitingToken(l))
+		if !ok || len(waiter.Serial) != protocol.SerialLength {
+			t.Fatalf("waiter %+v", waiter)
+		}
+		for _, ahead := range []time.Duration{2 * time.Second, time.Hour, 1e6 * time.Hour} {
+			publish(waiter.Serial, time.Now().Add(ahead).UnixMicro())
+			none(fmt.Sprint("a fence ahead of the clock by ", ahead))
+		}
+		for _, fence := range []int64{int64(h.Fence()), 1, 1 << 53, 9007199254740000, math.MaxInt64} {
+			publish(waiter.Serial, fence)
+			none(fmt.Sprint("the fence ", fence))
+		}
+		s.must(h.Release(context.Background()))
+		next := <-granted
+		if next.Fence() <= h.Fence() || next.Fence() > uint64(time.Now().UnixMicro())+1000 {
+			t.Errorf("fence %d after %d", next.Fence(), h.Fence())
+		}
+		s.must(next.Release(context.Background()))
+	})
+}
+
+// waitingToken returns the token of the first waiter of a lock.
+func (s *fixture) waitingToken(l *Lock) string {
+	members, err := s.mini.ZMembers(l.key(keyQueue))
+	s.must(err)
+	return members[0]
+}
+
+// TestGrantsByMessageAtMost checks the bound of fences in messages: by the clock in the answer that the waiter waits, or by the last
+// fence if that is ahead of the clock, and by the time since.
+func TestGrantsByMessageAtMost(t *testing.T) {
+	const ttl, clock = 60_000, 1_700_000_000_000 // ms
+	asked := time.Now()
+	for _, x := range []struct {
+		floor, fence int64
+		after        time.Duration
+		counts       bool
+	}{
+		{7, 7, 0, false},
+		{7, 8, 0, true},
+		{7, clock * 1000, 0, true},
+		{7, (clock+1001)*1000 + 1, 0, false},
+		{7, (clock+1001)*1000 + 1, time.Second, true},
+		{7, (clock + 30_000) * 1000, 30 * time.Second, true},
+		{7, (clock + 32_000) * 1000, 30 * time.Second, false},
+		{(clock + 1e6) * 1000, (clock+1e6)*1000 + 1, 0, true}, // the clock was set back
+		{(clock + 1e6) * 1000, (clock + 1e6 + 1001) * 1000, 0, false},
+	} {
+		if got := WakeupCounts(x.fence, x.floor, clock, asked, asked.Add(x.after), ttl); got != x.counts {
+			t.Errorf("fence %d after %d, %v after the answer: %t", x.fence, x.floor, x.after, got)
+		}
+	}
+}
+
+// TestUpgradesAreCounted: of two requests to upgrade a lease, the later one has the larger number, by which the script tells them apart.
+func TestUpgradesAreCounted(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		l := s.lock("x", func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.RWLock, false })
+		read, err := l.Try(context.Background(), Terms{Flags: protocol.FlagRead})
+		s.must(err)
+		last := int64(0)
+		for range 3 {
+			r := l.newRequest(Terms{Flags: protocol.FlagUpgrade, origin: read}, nil)
+			token, _ := protocol.ParseToken(r.token)
+			if token.Number <= last {
+				t.Errorf("the number of an upgrade is %d, after %d", token.Number, last)
+			}
+			last = token.Number
+			r.leave(ErrReleased)
+		}
+		s.must(read.Release(context.Background()))
+	})
+}
