@@ -75,6 +75,19 @@ func TestPauseRefusesAllForms(t *testing.T) {
 	})
 }
 
+// TestPauseIsNotShorterThanAsked: its end is kept in whole ms, and is rounded up.
+func TestPauseIsNotShorterThanAsked(t *testing.T) {
+	t.Parallel()
+	semAtTime(t, func(b *bench, pass func(time.Duration)) {
+		pass(700 * time.Microsecond)
+		b.pause(perSecond, 3, 4)
+		pass(2999 * time.Microsecond)
+		b.semaphoreAcquire(lua.Refused, perSecond, permitToken("a", 1, "c", 1), 0)
+		pass(301 * time.Microsecond)
+		b.semaphoreAcquire(lua.Granted, perSecond, permitToken("a", 2, "c", 1), 0)
+	})
+}
+
 func TestWaitersServedAfterPause(t *testing.T) {
 	t.Parallel()
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {

@@ -14,7 +14,8 @@ if limit > 0 then
   at_once, window = a, w
 end
 if pause > 0 then
-  pause_left = math.max(pause_left, pause)
+  -- It counts from now, which is rounded down to ms, so it is a ms longer if it begins within one.
+  pause_left = math.max(pause_left, now_us % 1000 > 0 and pause + 1 or pause)
 elseif pause < 0 then
   head_stale, pause_left = head_stale or pause_left > 0, 0
 end
