@@ -31,7 +31,7 @@ func Main(args []string) int {
 	logging.Disable() // errors are returned as well, and the log would mix with the output of the child
 	root := newRoot()
 	root.SetArgs(args)
-	return report(root.ExecuteContext(context.Background()))
+	return report(root.ExecuteContextC(context.Background()))
 }
 
 // newRoot returns the command lockkeeper with all others.
@@ -74,11 +74,11 @@ ran. The help of each command has its own ones.`,
 }
 
 // report prints the error and returns its exit code.
-func report(err error) int {
+func report(c *cobra.Command, err error) int {
 	if err == nil {
 		return 0
 	}
-	err = connect.Explain(err)
+	err = connect.Explain(err, c)
 	code := exit.Unreachable
 	var own *exit.Error
 	switch {

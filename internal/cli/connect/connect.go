@@ -3,11 +3,8 @@
 package connect
 
 import (
-	"errors"
-	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -20,16 +17,18 @@ import (
 // closeTimeout limits how long a command waits for a server that hangs when it closes its keeper.
 const closeTimeout = time.Second
 
-// Flags are --redis and --prefix.
+// Flags are --redis, --prefix, and those of credentials.
 type Flags struct {
-	URLs   []string
-	Prefix string
+	URLs        []string
+	Prefix      string
+	Credentials redisurl.Credentials
 }
 
 // Register adds the flags to a command. What begins the help text of --redis.
 func (f *Flags) Register(c *cobra.Command, what string) {
 	c.Flags().StringArrayVar(&f.URLs, "redis", nil, redisurl.Usage(what))
 	c.Flags().StringVar(&f.Prefix, "prefix", lockkeeper.DefaultPrefix, "`prefix` of the keys in Redis")
+	f.Credentials.Register(c)
 }
 
 // Target parses the URL of a command that uses one deployment.
@@ -42,7 +41,7 @@ func (f *Flags) Target() (*redisurl.Target, error) {
 	default:
 		return nil, exit.Usagef("--redis is given %d times: this command uses one deployment at a time", len(f.URLs))
 	}
-	return redisurl.Parse(raw)
+	return f.Credentials.Parse(raw)
 }
 
 // Connection is a keeper of one deployment, with its client.
@@ -93,14 +92,4 @@ func CloseKeeper(k *lockkeeper.Keeper) {
 	case <-closed:
 	case <-time.After(closeTimeout):
 	}
-}
-
-// Explain replaces an error that does not say what is wrong: if a Sentinel answers but does not know the name of the primary,
-// go-redis says that it is unreachable, in several lines.
-func Explain(err error) error {
-	if !errors.Is(err, redis.Nil) {
-		return err
-	}
-	text := strings.ReplaceAll(exit.Message(err), "\n", "; ")
-	return &exit.Error{Code: exit.Unreachable, Err: fmt.Errorf("a Sentinel has no primary of this name; correct master_name in the URL (%s)", text)}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/lockkeeper/lockkeeper/internal/cli/connect"
 	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -100,6 +101,7 @@ func canBeChecked(err error) bool {
 // connectError is the finding about a server that cannot be checked any further.
 func (d *doctor) connectError(err error) finding {
 	f := finding{Status: statusError, Detail: err.Error()}
+	hint := connect.Hint(err, d.target.TLS())
 	switch {
 	case redis.IsLoadingError(err):
 		f.Advice = "wait until the server has loaded its data"
@@ -114,6 +116,8 @@ func (d *doctor) connectError(err error) finding {
 	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
 		f.Detail = fmt.Sprintf("no answer within %v: %v", d.connectTimeout(), err)
 		f.Advice = "check whether the server hangs, and whether a firewall drops packets"
+	case hint != "":
+		f.Advice = hint
 	default:
 		f.Advice = "check the URL, and whether the server is running"
 	}

@@ -33,7 +33,7 @@ func CompleteName(c *cobra.Command, args []string, typed string) ([]cobra.Comple
 		raw = urls[0]
 	}
 	prefix, _ := f.GetString("prefix")
-	t, err := redisurl.Parse(raw)
+	t, err := redisurl.Given(c).Parse(raw)
 	if err != nil {
 		return nil, directive
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -33,9 +34,12 @@ func Connect(raw string) (redis.UniversalClient, error) {
 	return t.Client(), nil
 }
 
+// Parse parses a Redis URL without further credentials than REDIS_PASSWORD; see [Credentials.Parse].
+func Parse(raw string) (*Target, error) { return (&Credentials{}).Parse(raw) }
+
 // Parse parses a Redis URL. If raw is empty, it uses REDIS_URL, and then [Default]. Its errors have the exit code
 // [exit.Usage] and show no passwords.
-func Parse(raw string) (*Target, error) {
+func (c *Credentials) Parse(raw string) (*Target, error) {
 	from := "--redis"
 	if raw == "" {
 		raw, from = os.Getenv("REDIS_URL"), "REDIS_URL"
@@ -44,10 +48,29 @@ func Parse(raw string) (*Target, error) {
 		raw = Default
 	}
 	t, err := parse(raw)
-	if err != nil {
+	switch {
+	case err != nil && specialCharacters(raw): // the error can have parts of the password
+		return nil, exit.Usagef("%s has special characters in the user or password: write / as %%2F, ? as %%3F, # as %%23, %% as %%25, [ as %%5B and ] as %%5D, "+
+			"or give the password by --password-file", from)
+	case err != nil:
 		return nil, exit.Usagef("%s %q: %w; supported forms:\n%s", from, Redact(raw), err, forms)
 	}
+	if err := c.apply(t); err != nil {
+		return nil, err
+	}
 	return t, nil
+}
+
+var firstOption = regexp.MustCompile(`\?[a-z_]+=`)
+
+// specialCharacters reports whether what precedes the last @ of a URL has characters that must be escaped there.
+func specialCharacters(raw string) bool {
+	_, rest, _ := strings.Cut(raw, "://")
+	if at := firstOption.FindStringIndex(rest); at != nil { // an option may have an @
+		rest = rest[:at[0]]
+	}
+	end := strings.LastIndexByte(rest, '@')
+	return end >= 0 && strings.ContainsAny(rest[:end], "/?#%[]")
 }
 
 // DialAttempts is how often a client dials before it returns an error. The keeper retries by itself, within its own deadlines.
@@ -108,6 +131,9 @@ func parse(raw string) (*Target, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
 		return nil, fmt.Errorf("not a URL")
+	}
+	if u.Fragment != "" || strings.HasSuffix(raw, "#") {
+		return nil, fmt.Errorf("a URL of Redis has no #") // go-redis would ignore what follows, such as the host after a password with a #
 	}
 	if u.Opaque != "" {
 		return nil, fmt.Errorf("no // after %q", u.Scheme+":") // go-redis would connect to localhost
@@ -183,8 +209,8 @@ func checkSizes(q url.Values) error {
 // both may contain passwords.
 func Redact(raw string) string {
 	u, err := url.Parse(raw)
-	if err != nil || u.Opaque != "" || u.Scheme == "" {
-		return "…"
+	if err != nil || u.Opaque != "" || u.Scheme == "" || u.Fragment != "" || strings.Contains(u.Path, "@") {
+		return "…" // a password with a special character can be in any part
 	}
 	if u.RawQuery != "" {
 		u.RawQuery = "…"

@@ -2,6 +2,8 @@ package redisurl
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -28,6 +30,13 @@ func TestInvalidURLsRejected(t *testing.T) {
 		"redis://u:" + secret + "@h/x":                            "invalid database number",
 		"//u:" + secret + "@h":                                    "invalid URL scheme",
 		"redis+sentinel://h?sentinel_password=" + secret + "&x=%": "",
+		"redis://u:" + secret + "/x@h:6379":                       "write / as %2F",
+		"redis://u:12/" + secret + "@h:6379":                      "write / as %2F",
+		"redis://u:" + secret + "#x@h:6379":                       "# as %23",
+		"redis://:12#" + secret + "@h:6379":                       "# as %23",
+		"redis://u:12?" + secret + "@h:6379":                      "? as %3F",
+		"redis://u:50%" + secret + "@h:6379":                      "% as %25",
+		"redis://u:12/" + secret + "@h/x?master_name=m":           "write / as %2F",
 	} {
 		_, err := Connect(raw)
 		var own *exit.Error
@@ -43,5 +52,54 @@ func TestInvalidURLsRejected(t *testing.T) {
 func TestRedact(t *testing.T) {
 	if got := Redact("redis+sentinel://me:secret@x:1?master_name=m&password=secret"); strings.Contains(got, "secret") {
 		t.Error(got)
+	}
+}
+
+func TestPasswordOfFileOrEnvironment(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte("pa/ss\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("REDIS_PASSWORD", "of-env")
+	for _, c := range []struct {
+		url, file, want, says string
+	}{
+		{"redis://h", "", "of-env", ""},
+		{"redis://u@h", file, "pa/ss", ""},
+		{"redis://u:of-url@h", "", "of-url", ""},
+		{"redis+cluster://h", file, "pa/ss", ""},
+		{"redis+sentinel://h?master_name=m", file, "pa/ss", ""},
+		{"redis://u:of-url@h", file, "", "cannot be used with a password in the URL"},
+		{"redis://h", file + "-none", "", "no such file"},
+		{"redis://h", os.DevNull, "", "the file is empty"},
+	} {
+		target, err := (&Credentials{PasswordFile: c.file}).Parse(c.url)
+		if c.says != "" {
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s, %s: %v", c.url, c.file, err)
+			}
+			continue
+		}
+		if err != nil || *target.password() != c.want {
+			t.Errorf("%s, %s: %v", c.url, c.file, err)
+		}
+	}
+}
+
+func TestInvalidTLSOptions(t *testing.T) {
+	for says, c := range map[string]Credentials{
+		"must begin with rediss://": {CACert: "x"},
+		"needed together":           {Cert: "x"},
+		"--cacert: open":            {CACert: "/no/such"},
+		"no certificate in PEM":     {CACert: os.DevNull},
+		"--cert and --key: open":    {Cert: "/no/such", Key: "/no/such"},
+	} {
+		url := "rediss://h"
+		if c.CACert == "x" {
+			url = "redis://h"
+		}
+		if _, err := c.Parse(url); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%+v: %v", c, err)
+		}
 	}
 }

@@ -227,10 +227,11 @@ func (o *options) run(c *cobra.Command, name string, command []string) error {
 	defer signal.Stop(signals)
 	var ks []*lockkeeper.Keeper
 	for _, raw := range urls {
-		rdb, err := redisurl.Connect(raw)
+		t, err := o.Credentials.Parse(raw)
 		if err != nil {
 			return err
 		}
+		rdb := t.Client()
 		defer func() { _ = rdb.Close() }()
 		k, err := connect.NewKeeper(rdb, o.Prefix)
 		if err != nil {

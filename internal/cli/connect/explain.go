@@ -1,0 +1,68 @@
+package connect
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+)
+
+// Explain adds to an error of a command what to do about it. It replaces one that does not say what is wrong: if a Sentinel answers
+// but does not know the name of the primary, go-redis says that it is unreachable, in several lines.
+func Explain(err error, c *cobra.Command) error {
+	if errors.Is(err, redis.Nil) {
+		text := strings.ReplaceAll(exit.Message(err), "\n", "; ")
+		return &exit.Error{Code: exit.Unreachable, Err: fmt.Errorf("a Sentinel has no primary of this name; correct master_name in the URL (%s)", text)}
+	}
+	if hint := Hint(err, usesTLS(c)); hint != "" {
+		return fmt.Errorf("%w: %s", err, hint)
+	}
+	return err
+}
+
+// usesTLS reports whether the deployment of a command, or any of several, is reached by TLS.
+func usesTLS(c *cobra.Command) bool {
+	urls, err := c.Flags().GetStringArray("redis")
+	if err != nil {
+		return false
+	}
+	for _, raw := range append(urls, "")[:max(len(urls), 1)] {
+		if t, err := redisurl.Parse(raw); err == nil && t.TLS() {
+			return true
+		}
+	}
+	return false
+}
+
+// noPermission is what Redis says about a command that the user may not run, in all versions from 6.0 on.
+var noPermission = regexp.MustCompile(`NOPERM .*? (?:to run|can't run) the '([a-z0-9_|-]+)' command`)
+
+// Hint says what to do about an error of a server; "" if the error says enough.
+func Hint(err error, tls bool) string {
+	text := err.Error()
+	var unknown x509.UnknownAuthorityError
+	switch command := noPermission.FindStringSubmatch(text); {
+	case (errors.Is(err, io.EOF) || strings.HasSuffix(text, "EOF")) && tls:
+		return "the server closed the connection; if this port does not expect TLS, use redis:// instead of rediss://"
+	case errors.Is(err, io.EOF), strings.HasSuffix(text, "EOF"):
+		return "the server closed the connection; if this port expects TLS, use rediss:// instead of redis://"
+	case strings.Contains(text, "first record does not look like a TLS handshake"):
+		return "this port does not speak TLS; use redis:// instead of rediss://"
+	case errors.As(err, &unknown), strings.Contains(text, "certificate signed by unknown authority"):
+		return "give the certificate of its authority by --cacert"
+	case strings.Contains(text, "tls: certificate required"), strings.Contains(text, "tls: bad certificate"):
+		return "the server requires a client certificate that it knows; give it by --cert and --key"
+	case strings.Contains(text, "NOAUTH"):
+		return "give the password in the URL, by --password-file or in REDIS_PASSWORD"
+	case command != nil:
+		return fmt.Sprintf("add the rule +%s to the user, and see \"Permissions\" in the documentation of operations for all that are needed", command[1])
+	}
+	return ""
+}
