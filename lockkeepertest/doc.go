@@ -17,7 +17,7 @@
 // # Time
 //
 // In a [testing/synctest] bubble the server's clock is that of the bubble, and clients are connected to it in memory. A TTL of
-// 30 s then passes without real waiting. Create the server within the bubble. No sockets work there, so [Server.URL] fails, and
+// 30 s then passes without real waiting. Call [New] within the bubble, or the test fails. No sockets work there, so [Server.URL] fails, and
 // programs outside of the test cannot be part of it.
 //
 // Outside of a bubble the server listens on a port of the local host, and its clock is that of the machine. In both cases

@@ -20,6 +20,7 @@ import (
 // In a database that has streams, or a type of a module, it fails the test.
 func (s *Server) Failover(t testing.TB, f func()) {
 	t.Helper()
+	s.check(t)
 	ctx := background
 	before, err := s.snapshot(ctx)
 	must(t, err)

@@ -274,6 +274,7 @@ func (s *Server) SlowAnswers(d time.Duration) {
 // order. Fences go on rising. A rate limit has forgotten what was taken, and a job of package once may run again.
 func (s *Server) Flush(t testing.TB) {
 	t.Helper()
+	s.check(t)
 	_, err := s.admin.TxPipelined(background, func(p redis.Pipeliner) error {
 		s.flush(background, p)
 		return nil

@@ -130,7 +130,7 @@ func TestStealLockOfOtherKinds(t *testing.T) {
 	})
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -94,13 +93,6 @@ func New(t testing.TB) *Server {
 	must(t, err)
 	s.addTo(t)
 	return s
-}
-
-// inBubble reports whether the calling goroutine is in a synctest bubble. Wait panics if it is not.
-func inBubble() (yes bool) {
-	defer func() { yes = recover() == nil }()
-	synctest.Wait()
-	return
 }
 
 // startEmbedded starts a server in this process.
@@ -194,13 +186,15 @@ func (s *Server) newClient(dial faultnet.Dialer) *redis.Client {
 // keeper before the test ends.
 func (s *Server) Client(t testing.TB) *redis.Client {
 	t.Helper()
-	return s.newProcess().rdb
+	return s.newProcess(t).rdb
 }
 
 // keeperID matches the id of a keeper at the beginning of a token or at the end of a channel.
 var keeperID = regexp.MustCompile(`[\n:][0-9A-Za-z]{22}[:\r]`)
 
-func (s *Server) newProcess() *process {
+func (s *Server) newProcess(t testing.TB) *process {
+	t.Helper()
+	s.check(t)
 	p := &process{net: faultnet.New(s.dial), keepers: map[string]uint64{}}
 	p.net.Watch(func(sent []byte) {
 		for _, id := range keeperID.FindAll(sent, -1) {
@@ -214,6 +208,9 @@ func (s *Server) newProcess() *process {
 		}
 	})
 	p.rdb = s.newClient(p.net.Dial)
+	if !s.bubble {
+		p.rdb.AddHook(bubbleHook{s.server, t})
+	}
 	s.mu.Lock()
 	s.processes = append(s.processes, p)
 	s.faults.apply(p.net)
@@ -235,7 +232,8 @@ func (s *Server) Keeper(t testing.TB, opts *lockkeeper.Options) *lockkeeper.Keep
 		t.Cleanup(log.close)
 		o.Logger = slog.New(slog.NewTextHandler(log, nil))
 	}
-	p := s.newProcess()
+	p := s.newProcess(t)
+	o.Hooks = s.checking(t, o.Hooks)
 	k, err := lockkeeper.New(p.rdb, &o)
 	must(t, err)
 	s.mu.Lock()

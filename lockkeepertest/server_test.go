@@ -154,3 +154,52 @@ func TestLocksDoNotImportTestCode(t *testing.T) {
 		}
 	}
 }
+
+// TestServerFromOutsideOfTheBubble checks that a Server, a keeper or a client that was made outside of the bubble in which it is
+// used fails the test with one sentence. Without the check the runtime ends the test binary.
+func TestServerFromOutsideOfTheBubble(t *testing.T) {
+	t.Setenv(redisURL, "")
+	for name, prepare := range map[string]func(testing.TB, *lockkeepertest.Server) (use func()){
+		"Keeper":      func(t testing.TB, s *lockkeepertest.Server) func() { return func() { s.Keeper(t, nil) } },
+		"Client":      func(t testing.TB, s *lockkeepertest.Server) func() { return func() { s.Client(t) } },
+		"RequireHeld": func(t testing.TB, s *lockkeepertest.Server) func() { return func() { s.RequireHeld(t, "x") } },
+		"Flush":       func(t testing.TB, s *lockkeepertest.Server) func() { return func() { s.Flush(t) } },
+		"Failover":    func(t testing.TB, s *lockkeepertest.Server) func() { return func() { s.Failover(t, func() {}) } },
+		"keeper_made_before": func(t testing.TB, s *lockkeepertest.Server) func() {
+			m, err := mutex.New(s.Keeper(t, nil), "x", nil)
+			must(t, err)
+			return func() { _, _ = m.Lock(context.Background()) }
+		},
+		"client_made_before": func(t testing.TB, s *lockkeepertest.Server) func() {
+			rdb := s.Client(t)
+			return func() { _ = rdb.Ping(context.Background()).Err() }
+		},
+		"client_used_before": func(t testing.TB, s *lockkeepertest.Server) func() {
+			rdb := s.Client(t)
+			must(t, rdb.Ping(context.Background()).Err())
+			return func() { _ = rdb.Ping(context.Background()).Err() }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := failuresOf(t, func(tb testing.TB) {
+				use := prepare(tb, lockkeepertest.New(tb))
+				synctest.Test(t, func(*testing.T) {
+					ended := make(chan struct{})
+					go func() { // since Fatal ends the goroutine
+						defer close(ended)
+						use()
+					}()
+					<-ended
+				})
+			})
+			if len(got) == 0 {
+				t.Fatal("the test has not failed")
+			}
+			for _, text := range got {
+				if !strings.HasSuffix(text, "call it in the function of synctest.Test") {
+					t.Errorf("%q", text)
+				}
+			}
+		})
+	}
+}

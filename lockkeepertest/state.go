@@ -135,6 +135,7 @@ func (s *server) read(ctx context.Context, l *state) error {
 // await waits until accept returns true for the locks of a name.
 func (s *Server) await(t testing.TB, name, want string, accept func([]*state) bool) {
 	t.Helper()
+	s.check(t)
 	end := time.Now().Add(patience)
 	for pause := time.Millisecond; ; pause = min(2*pause, longestPause) {
 		all, err := s.locks(background, name)
