@@ -1,9 +1,12 @@
 package lockkeeper
 
 import (
+	"go/format"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -84,4 +87,40 @@ func anchors(page string) map[string]bool {
 		all[strings.ReplaceAll(id, " ", "-")] = true
 	}
 	return all
+}
+
+// TestREADMEProgramBuilds checks that the first code of the README is a whole program that compiles with the imports it names.
+func TestREADMEProgramBuilds(t *testing.T) {
+	page := read(t, "README.md")
+	_, rest, _ := strings.Cut(page, "```go\n")
+	program, _, _ := strings.Cut(rest, "```")
+	formatted, err := format.Source([]byte(program))
+	if err != nil || string(formatted) != program {
+		t.Errorf("not formatted: %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "main.go")
+	if err := os.WriteFile(file, []byte(program), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("go", "vet", file).CombinedOutput(); err != nil || !strings.HasPrefix(program, "package main\n") {
+		t.Errorf("%v\n%s\n%s", err, out, program)
+	}
+	if n := strings.Count(page, "\n"); n > 120 {
+		t.Errorf("the README has %d lines", n)
+	}
+}
+
+// TestQuestionsListsItsSections checks that the contents of questions.md have each of its sections, in their order.
+func TestQuestionsListsItsSections(t *testing.T) {
+	page := read(t, "docs/questions.md")
+	var listed, sections []string
+	for _, m := range regexp.MustCompile(`(?m)^- \[(.*)\]\(#.*\)$`).FindAllStringSubmatch(page, -1) {
+		listed = append(listed, m[1])
+	}
+	for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(page, -1) {
+		sections = append(sections, m[1])
+	}
+	if len(sections) == 0 || !slices.Equal(listed, sections) {
+		t.Errorf("listed: %q\nsections: %q", listed, sections)
+	}
 }
