@@ -63,6 +63,6 @@ func twoPayments(ctx context.Context, out io.Writer, way string) (balance int, e
 	if _, err := g.Until("(ended)", processes.By("first")); err != nil {
 		return 0, err
 	}
-	err = db.QueryRowContext(ctx, `SELECT balance FROM account WHERE id = ?`, account).Scan(&balance)
+	err = db.QueryRowContext(ctx, `SELECT balance FROM account WHERE id = $1`, account).Scan(&balance)
 	return balance, err
 }

@@ -12,7 +12,7 @@ import (
 
 // schema has the balances, and the largest fence that was seen for each lock.
 //
-// The statements are SQLite's, which the tests run on, and by its documentation PostgreSQL's, with $1 for ?
+// The statements are SQLite's, which the tests run on, and by its documentation PostgreSQL's
 // (https://www.postgresql.org/docs/current/sql-insert.html).
 const schema = `
 	CREATE TABLE IF NOT EXISTS fence (lock TEXT PRIMARY KEY, last BIGINT NOT NULL);
@@ -42,7 +42,7 @@ func fenced(ctx context.Context, db *sql.DB, lock string, fence uint64, fn func(
 		return err
 	}
 	defer tx.Rollback() // does nothing after Commit
-	r, err := tx.ExecContext(ctx, `INSERT INTO fence VALUES (?, ?)
+	r, err := tx.ExecContext(ctx, `INSERT INTO fence VALUES ($1, $2)
 		ON CONFLICT (lock) DO UPDATE SET last = excluded.last WHERE fence.last <= excluded.last`, lock, fence)
 	if err != nil {
 		return err
@@ -58,20 +58,20 @@ func fenced(ctx context.Context, db *sql.DB, lock string, fence uint64, fn func(
 
 func readBalance(ctx context.Context, db *sql.DB, account string, fence uint64) (balance int, err error) {
 	err = fenced(ctx, db, account, fence, func(tx *sql.Tx) error {
-		return tx.QueryRowContext(ctx, `SELECT balance FROM account WHERE id = ?`, account).Scan(&balance)
+		return tx.QueryRowContext(ctx, `SELECT balance FROM account WHERE id = $1`, account).Scan(&balance)
 	})
 	return balance, err
 }
 
 func writeBalance(ctx context.Context, db *sql.DB, account string, fence uint64, balance int) error {
 	return fenced(ctx, db, account, fence, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE account SET balance = ? WHERE id = ?`, balance, account)
+		_, err := tx.ExecContext(ctx, `UPDATE account SET balance = $1 WHERE id = $2`, balance, account)
 		return err
 	})
 }
 
 // overwriteBalance is the wrong way: it does not check the fence.
 func overwriteBalance(ctx context.Context, db *sql.DB, account string, balance int) error {
-	_, err := db.ExecContext(ctx, `UPDATE account SET balance = ? WHERE id = ?`, balance, account)
+	_, err := db.ExecContext(ctx, `UPDATE account SET balance = $1 WHERE id = $2`, balance, account)
 	return err
 }

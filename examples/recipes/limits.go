@@ -2,6 +2,7 @@ package recipes
 
 import (
 	"context"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -75,7 +76,7 @@ func serve(w http.ResponseWriter, r *http.Request, k *lockkeeper.Keeper, user st
 		return err // Redis did not answer: serve the request or not
 	}
 	if !limit.Allowed {
-		w.Header().Set("Retry-After", strconv.Itoa(int(limit.RetryAfter/time.Second)+1))
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(limit.RetryAfter.Seconds()))))
 		w.WriteHeader(http.StatusTooManyRequests)
 	}
 	return nil
