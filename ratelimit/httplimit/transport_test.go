@@ -114,6 +114,45 @@ func TestPermitHeldUntilBodyClosed(t *testing.T) {
 	}
 }
 
+// closing is a body that calls a function when it is closed.
+type closing func()
+
+func (closing) Read([]byte) (int, error) { return 0, io.EOF }
+
+func (c closing) Close() error {
+	c()
+	return nil
+}
+
+// TestPermitHeldWhileBodyCloses checks that the permit returns after the body was closed: to close it may end the request at the
+// service, or read the rest of the response.
+func TestPermitHeldWhileBodyCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		permits := held(t, 1)
+		var lease *lockkeeper.Lease
+		closed := 0
+		base := fake(func(r *http.Request) (*http.Response, error) {
+			lease = lockkeeper.LeaseFromContext(r.Context())
+			return respond(200, closing(func() {
+				closed++
+				requireHeld(t, permits, 1)
+				if lease.Err() != nil || r.Context().Err() != nil {
+					t.Errorf("as the body is closed, the lease has ended: %v, %v", lease.Err(), r.Context().Err())
+				}
+			})), nil
+		})
+		r, _ := newRequest(t, t.Context())
+		response, err := newTransport(t, permits, base, nil).RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := response.Body.Close(); err != nil || closed != 1 {
+			t.Errorf("%v, closed %d times", err, closed)
+		}
+		requireHeld(t, permits, 0)
+	})
+}
+
 func TestRedirectWithOnePermit(t *testing.T) {
 	permits := held(t, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
