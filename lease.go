@@ -116,7 +116,8 @@ func LeaseFromContext(ctx context.Context) *Lease {
 // policy gives up. If another Extend of the lease is in progress, it waits for that one first.
 //
 // The error matches ErrLost or ErrReleased if the lease has ended; Extend never acquires it again. It matches ErrInvalid if ttl
-// is out of range or exceeds what is left of MaxLifetime. After any other error the lease is still held; if the request may
+// is out of range or exceeds what is left of MaxLifetime, or if it would shorten a lease that other readers of the process share
+// (Options.Retain of package rwlock). After any other error the lease is still held; if the request may
 // have reached the server, the deadline is then no later than the request would have set it. While Extend is in progress the
 // deadline is at most ttl from the call: if the answer does not arrive by then, the lease is lost.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {

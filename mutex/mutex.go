@@ -35,7 +35,7 @@ type Options struct {
 	// recalls the lease, so that the next TryLock succeeds if nobody holds the mutex. TryLock of this process does not ask the
 	// server while the mutex is held in this process.
 	//
-	// After a recall the process retains no lease of the name for nine times as long as the recall took, but at least 20 ms and
+	// After a recall the process retains no lease of the name for about nine times as long as the recall took, at least 20 ms and
 	// at most a minute, and afterwards only if it takes the mutex about 20 times as often as it is recalled. A keeper retains
 	// leases of at most 10,000 names, those that it used last.
 	//

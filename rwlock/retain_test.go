@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -525,11 +526,22 @@ func TestExtendOfRetainedRead(t *testing.T) {
 		if p.local() {
 			t.Error("a lease that was extended is retained")
 		}
-		p.must(inside.Extend(ctx, time.Second))
-		if left := time.Until(inside2.Deadline()); left < 50*time.Second {
+		if err := inside.Extend(ctx, time.Second); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), "ttl 1s") {
+			t.Errorf("Extend to less, of a lease that another reader shares: %v", err)
+		}
+		if left := time.Until(inside2.Deadline()); left < 59*time.Second {
 			t.Errorf("another reader's lease was shortened to %v", left)
 		}
 		p.release(inside)
+		if err := inside.Extend(ctx, time.Minute); !errors.Is(err, lockkeeper.ErrReleased) {
+			t.Errorf("Extend of a lease that was released: %v", err)
+		}
+		p.must(inside2.Extend(ctx, time.Second)) // it is alone
+		if left := time.Until(inside2.Deadline()); left > time.Second {
+			t.Errorf("it lasts for %v", left)
+		}
+		time.Sleep(time.Minute)
+		p.must(inside2.Err()) // it is renewed
 		p.release(inside2)
 		if holders, err := p.Holders(ctx); err != nil || len(holders) != 0 {
 			t.Errorf("holders: %v, %v", holders, err)

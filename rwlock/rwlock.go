@@ -46,7 +46,7 @@ type Options struct {
 	// ones, and releases the lease. If the process is frozen or cut off, the writer waits until the lease has expired. Without a
 	// subscription every read asks the server. TryLock fails while another process retains a lease, and recalls it.
 	//
-	// After a recall the process retains no lease of the name for nine times as long as the recall took, but at least 20 ms and
+	// After a recall the process retains no lease of the name for about nine times as long as the recall took, at least 20 ms and
 	// at most a minute, and afterwards only if it reads about 20 times as often as it is recalled. A keeper retains leases of at
 	// most 10,000 names, those that it used last.
 	//

@@ -16,8 +16,13 @@ type extension struct {
 // Extend makes the lease expire ttl from now, and renewals request ttl from now on. See Lease.Extend in package
 // lockkeeper.
 func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
+	return h.extend(ctx, ttl, func() error { return nil })
+}
+
+// extend is Extend, and does nothing if check, which it calls when no other Extend is in progress, returns an error.
+func (h *Lease) extend(ctx context.Context, ttl time.Duration, check func() error) error {
 	if next := h.next.Load(); next != nil {
-		return next.Extend(ctx, ttl)
+		return next.extend(ctx, ttl, check)
 	}
 	if err := CheckTTL("ttl", ttl); err != nil {
 		return err
@@ -32,6 +37,9 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 		return h.lock.fail(err)
 	}
 	defer h.endExtension()
+	if err := check(); err != nil {
+		return err
+	}
 	ms := millis(ttl)
 	before := h.lowerDeadline(ms)
 	keys := renewMetadata
@@ -68,7 +76,7 @@ func (h *Lease) extended(ms int64, before time.Time, r renewal, err error) error
 		h.ttl = min(h.ttl, ms)
 	case err != nil: // the server did not receive it
 		if before.After(h.deadline) {
-			h.deadline = before
+			h.setDeadlineLocked(before)
 		}
 	default:
 		h.ttl, h.metadataAt = ms, now
@@ -76,7 +84,7 @@ func (h *Lease) extended(ms int64, before time.Time, r renewal, err error) error
 		if x.inDoubt > 0 {
 			h.ttl = min(ms, x.inDoubt)
 		}
-		h.deadline = LeaseUntil(r.sent, h.ttl)
+		h.setDeadlineLocked(LeaseUntil(r.sent, h.ttl))
 	}
 	x.at = now
 	if !h.lock.spec.NoRenewal {
@@ -123,7 +131,7 @@ func (h *Lease) lowerDeadline(ms int64) (before time.Time) {
 	h.extension.requested, before = ms, h.deadline
 	now := time.Now()
 	if d := now.Add(h.lock.trusted(ms)); !h.state.ended() && d.Before(before) {
-		h.deadline = d
+		h.setDeadlineLocked(d)
 		if at := h.lock.e.renewalTime(now, d.Sub(now)/3); !h.lock.spec.NoRenewal && at.Before(h.renewAt) {
 			h.renewAt = at
 		}

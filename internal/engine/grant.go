@@ -66,6 +66,7 @@ func (r *request) grantThen(fence int64, from time.Time, ms int64, state leaseSt
 		h.request = r
 	}
 	h.state, h.retention = state, r.retention
+	h.setDeadlineLocked(deadline)
 	if r.owner != nil {
 		h.owner, h.grantedAt = r.owner, r.owner.Since
 	}

@@ -313,6 +313,14 @@ func (h *Lease) currentCleanup() *Cleanup {
 // abandon releases the lease in the background: its caller has returned.
 func (h *Lease) abandon() { _, _ = h.release(h.lock.e.transport.Send, true) }
 
+// setDeadlineLocked sets until when the lease is believed, also by those who were granted something by it inside the process.
+func (h *Lease) setDeadlineLocked(deadline time.Time) {
+	h.deadline = deadline
+	if h.retention != nil {
+		h.retention.SetDeadline(deadline)
+	}
+}
+
 // CheckDeadline ends the lease as lost if its deadline has passed and its timer has not fired yet, for example because the
 // process was frozen.
 func (h *Lease) CheckDeadline() {

@@ -127,8 +127,8 @@ func (h *LocalLease) Release(ctx context.Context) error {
 	return lost
 }
 
-// Extend makes the retained lease last for ttl from now, for as long as somebody is inside; of a lease that readers share, at least
-// for that. Nobody else is granted anything by it from then on.
+// Extend makes the retained lease last for ttl from now, for as long as somebody is inside. Nobody else is granted anything by it from
+// then on. If others are inside, who rely on it, the error is ErrInvalid if ttl is less than what renewals ask for.
 func (h *LocalLease) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := CheckTTL("ttl", ttl); err != nil {
 		return err
@@ -137,13 +137,23 @@ func (h *LocalLease) Extend(ctx context.Context, ttl time.Duration) error {
 		return h.retention.of.lock.fail(err)
 	}
 	x := h.retention
-	if h.state.Load() != localDetached {
-		x.giveBack(false)
-		if !x.of.exclusive {
-			ttl = max(ttl, x.lease.renewalTTL()) // others may rely on it
-		}
+	if h.state.Load() == localDetached {
+		return x.lease.Extend(ctx, ttl)
 	}
-	return x.lease.Extend(ctx, ttl)
+	suits := func() error {
+		if n, least := x.Inside()-1, x.lease.renewalTTL(); n > 0 && ttl < least {
+			return Invalid("ttl %v is less than the %v of the lease of %q, which %d other readers of this process share (Retain)", ttl, least, h.Name(), n)
+		}
+		return nil
+	}
+	if err := suits(); err != nil {
+		return err
+	}
+	x.giveBack(false)
+	if h.state.Load() == localReleased {
+		return x.of.lock.fail(ErrReleased) // meanwhile, so the lease may be another caller's by now
+	}
+	return x.lease.extend(ctx, ttl, suits) // others may have entered, or extended it, since it was looked at
 }
 
 // Own returns the lease at the server if the caller of an upgrade was given it for its own, else nil.

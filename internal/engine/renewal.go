@@ -130,7 +130,7 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full, ask bool, epoch u
 	switch {
 	case err == nil && r.Held:
 		if d := LeaseUntil(call.Sent, h.guaranteedLocked(call.Sent, ttl)); d.After(h.deadline) {
-			h.deadline = d
+			h.setDeadlineLocked(d)
 		}
 		h.backoff, h.renewErr = nil, nil
 		h.confirmLocked()
@@ -142,9 +142,8 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full, ask bool, epoch u
 			h.renewAt = h.lock.e.renewalTime(now, min(duration(ttl), h.deadline.Sub(now))/3) // an Extend may have shortened it meanwhile
 		}
 		h.armLocked()
-		deadline := h.deadline
 		h.mu.Unlock()
-		h.retention.renewed(h.grantedAt, deadline, epoch, ask, r.Recalled)
+		h.retention.renewed(h.grantedAt, epoch, ask, r.Recalled)
 		h.lock.listen(h.token)
 		h.observe(Renewed, now.Sub(h.grantedAt), nil)
 	case err == nil && h.state == leaseConverting: // it may have been converted, with the reply still under way

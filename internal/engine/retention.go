@@ -37,7 +37,6 @@ type retention struct {
 // was recalled before it came, or has ended, there will be no other; nor if it is for one holder at a time and came by way of
 // the queue.
 func (x *retention) open(h *Lease, queued bool) *LocalLease {
-	x.Extend(h.Deadline())
 	r := x.of
 	r.mu.Lock()
 	x.lease = h
@@ -179,12 +178,8 @@ func (x *retention) leaseEnded(err error) {
 
 // renewed notes that the server has renewed the lease, which was granted at that time, in the reply to a renewal that was sent during
 // that epoch; and whether it was recalled, if the renewal asked.
-func (x *retention) renewed(granted, deadline time.Time, epoch uint64, asked, recalled bool) {
-	if x == nil {
-		return
-	}
-	x.Extend(deadline)
-	if !asked {
+func (x *retention) renewed(granted time.Time, epoch uint64, asked, recalled bool) {
+	if x == nil || !asked {
 		return
 	}
 	if !recalled {

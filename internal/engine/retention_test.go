@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,5 +99,73 @@ func TestRetainedNamesAreBounded(t *testing.T) {
 		if retained("b") {
 			t.Error("a name that left while a reader was inside is retained")
 		}
+	})
+}
+
+// TestReleaseAfterExtendToLess checks that a caller whose lease was granted inside, and extended to less, learns at its release that
+// the lease ended while the process was frozen.
+func TestReleaseAfterExtendToLess(t *testing.T) {
+	for what, change := range map[string]func(*Spec){
+		"read": func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.RWLock, false },
+		"turn": func(*Spec) {},
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(s *fixture) {
+				l, err := s.lock("x", change, func(spec *Spec) { spec.TTL = retain.MaxTTL }).Retaining()
+				s.must(err)
+				s.must(s.read(l).Release(context.Background())) // it subscribes
+				synctest.Wait()
+				s.must(s.read(l).Release(context.Background()))
+				h := s.read(l).(*LocalLease)
+				s.must(h.Extend(context.Background(), retain.MaxTTL/5))
+				s.freeze(h.retention.lease)
+				time.Sleep(retain.MaxTTL / 4)
+				if h.retention.Certain() {
+					t.Error("the process takes the lease to be certain after its deadline")
+				}
+				if err := h.Release(context.Background()); !errors.Is(err, ErrLost) {
+					t.Errorf("Release: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestRenewalConfirmsSubscriptionOnWhichItWasSent checks that a renewal which is answered on a later subscription than that on which it
+// was sent does not say that no recall was lost: one may have been between its run and the later subscription.
+func TestRenewalConfirmsSubscriptionOnWhichItWasSent(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		l := s.retaining("x")
+		s.must(s.read(l).Release(context.Background())) // it subscribes
+		synctest.Wait()
+		h := s.read(l)
+		enters := func() bool {
+			inside := l.find().enter(context.Background())
+			if inside == nil {
+				return false
+			}
+			s.must(inside.Release(context.Background()))
+			return true
+		}
+		if !enters() {
+			t.Fatal("no lease is retained")
+		}
+		epoch := s.subscriber.RetainSubscribed(l.lock.channel)
+		const way = 50 * time.Millisecond
+		s.net.DelayReplies(way)
+		for s.net.ResetCount(); s.net.Scripts() == 0; { // until a renewal leaves
+			time.Sleep(time.Millisecond)
+		}
+		epoch.Add(2) // the subscription is lost, and there is another one
+		time.Sleep(2*way + time.Millisecond) // the server does not know the script at first
+		if enters() {
+			t.Error("a reader is admitted although a recall may have been lost")
+		}
+		s.net.DelayReplies(0)
+		time.Sleep(2 * ttl / 3) // another renewal
+		if !enters() {
+			t.Error("not admitted after a renewal on the new subscription")
+		}
+		s.must(h.Release(context.Background()))
 	})
 }

@@ -17,7 +17,7 @@ import (
 // entered before the close is counted after it.
 type Hold struct {
 	word     atomic.Uint64
-	deadline atomic.Int64   // ns since base, until when the lease is certain; 0: not open yet
+	deadline atomic.Int64   // ns since base, until when the lease is certain; 0: not granted yet
 	epoch    atomic.Uint64  // the subscription on which a recall would have come
 	current  *atomic.Uint64 // the epoch of the subscription now: even while there is none
 	base     time.Time
@@ -53,12 +53,8 @@ func (h *Hold) Confirm(epoch uint64) { h.epoch.Store(epoch) }
 // Current returns the epoch of the subscription now.
 func (h *Hold) Current() uint64 { return h.current.Load() }
 
-// Extend sets until when the lease is certain. The caller counts it from before the request was sent. It is never set back.
-func (h *Hold) Extend(deadline time.Time) {
-	at := int64(deadline.Sub(h.base))
-	for was := h.deadline.Load(); at > was && !h.deadline.CompareAndSwap(was, at); was = h.deadline.Load() {
-	}
-}
+// SetDeadline sets until when the lease is certain. The caller counts it from before the request was sent, and orders its calls.
+func (h *Hold) SetDeadline(deadline time.Time) { h.deadline.Store(int64(deadline.Sub(h.base))) }
 
 // Open admits callers, and counts one as inside: the one whose request brought the lease. If closed is set, it only counts that
 // one.

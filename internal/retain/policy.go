@@ -19,7 +19,7 @@ const (
 	inhibition     = 9
 	leastInhibited = 20 * time.Millisecond
 	mostInhibited  = time.Minute
-	jitter         = 0.25 // of the inhibition, either way
+	jitter         = 0.25 // of the inhibition, either way, within these bounds
 
 	readsPerRecall = 20               // from which on a lease is worth retaining
 	memory         = 10 * time.Second // in which the weight of reads and recalls falls to 1/e
@@ -45,8 +45,8 @@ func (p Policy) Read(now time.Duration, n int64) Policy {
 func (p Policy) Recalled(now, took time.Duration, chance float64) Policy {
 	p = p.fade(now)
 	p.recalls++
-	pause := min(max(inhibition*took, leastInhibited), mostInhibited)
-	p.inhibited = now + time.Duration(float64(pause)*(1-jitter+2*jitter*chance))
+	pause := min(max(inhibition*float64(took), float64(leastInhibited)/(1-jitter)), float64(mostInhibited)/(1+jitter))
+	p.inhibited = now + time.Duration(pause*(1-jitter+2*jitter*chance))
 	return p
 }
 

@@ -1,6 +1,7 @@
 package retain
 
 import (
+	"math"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -15,7 +16,7 @@ func open() (*Hold, *atomic.Uint64) {
 	var epoch atomic.Uint64
 	epoch.Store(1)
 	h := New(time.Now(), &epoch)
-	h.Extend(time.Now().Add(time.Second))
+	h.SetDeadline(time.Now().Add(time.Second))
 	h.Open(false)
 	return h, &epoch
 }
@@ -39,10 +40,14 @@ func TestHoldAdmitsUntilItsDeadline(t *testing.T) {
 		if n := h.Inside(); n != 2 {
 			t.Errorf("%d inside, want 2", n)
 		}
-		h.Extend(time.Now().Add(-time.Millisecond)) // never set back
-		h.Extend(time.Now().Add(time.Second))
+		h.SetDeadline(time.Now().Add(time.Second))
 		if !enters(h) {
 			t.Error("not admitted after a renewal")
+		}
+		h.SetDeadline(time.Now().Add(time.Millisecond)) // an Extend to less
+		time.Sleep(time.Millisecond)
+		if enters(h) || h.Certain() {
+			t.Error("admitted after a deadline that was set back")
 		}
 	})
 }
@@ -96,7 +101,7 @@ func TestHoldCloses(t *testing.T) {
 		var epoch atomic.Uint64
 		epoch.Store(1)
 		h = New(time.Now(), &epoch)
-		h.Extend(time.Now().Add(time.Second))
+		h.SetDeadline(time.Now().Add(time.Second))
 		if enters(h) {
 			t.Error("admitted before the lease was granted")
 		}
@@ -189,7 +194,7 @@ func TestPolicy(t *testing.T) {
 	if !p.Allows(0) {
 		t.Error("a name that was never used is not retained at once")
 	}
-	p = p.Read(0, 10).Recalled(10*ms, 2*ms, 0.5) // inhibited for at least 20 ms
+	p = p.Read(0, 10).Recalled(10*ms, 2*ms, 0) // inhibited for at least 20 ms
 	p = p.Read(11*ms, 100)
 	if p.Allows(29*ms) || !p.Allows(31*ms) {
 		t.Error("not inhibited for 20 ms")
@@ -198,7 +203,7 @@ func TestPolicy(t *testing.T) {
 	if p.Read(101*ms, 1000).Allows(279*ms) || !p.Read(101*ms, 1000).Allows(281*ms) {
 		t.Error("not inhibited for nine times the time that the recall took")
 	}
-	p = p.Recalled(time.Second, time.Hour, 0.5)
+	p = p.Recalled(time.Second, time.Hour, math.Nextafter(1, 0))
 	if p.Read(2*time.Second, 1e6).Allows(60*time.Second) || !p.Read(2*time.Second, 1e6).Allows(62*time.Second) {
 		t.Error("not inhibited for a minute at most")
 	}
@@ -212,10 +217,15 @@ func TestPolicy(t *testing.T) {
 	}
 
 	for range 1000 { // the inhibition is spread, and bounded
-		took, chance := time.Duration(rand.Int64N(int64(time.Hour))), rand.Float64()
+		took, chance := time.Duration(math.Pow(float64(time.Hour), rand.Float64())), rand.Float64()
 		p := Policy{}.Recalled(0, took, chance).Read(0, 1e9)
-		if p.Allows(37*ms) || !p.Allows(76*time.Second) {
+		if p.Allows(20*ms-1) || !p.Allows(time.Minute) {
 			t.Fatalf("after %v, chance %v", took, chance)
+		}
+	}
+	for _, took := range []time.Duration{0, 20 * ms, time.Hour} { // also at the bounds
+		if least, most := (Policy{}).Recalled(0, took, 0).inhibited, (Policy{}).Recalled(0, took, 1).inhibited; most < least*3/2 {
+			t.Errorf("after %v the processes are inhibited for %v to %v", took, least, most)
 		}
 	}
 }
