@@ -279,6 +279,46 @@ func TestOneTurnAtATimeInOrder(t *testing.T) {
 	})
 }
 
+// endsAtGrant is a context that ends at the moment of a grant: whoever learns of its end has been granted what it waits for
+// before it can act on that.
+type endsAtGrant struct {
+	context.Context
+	once  sync.Once
+	grant func()
+}
+
+func (c *endsAtGrant) Err() error {
+	err := c.Context.Err()
+	if err != nil {
+		c.once.Do(c.grant)
+	}
+	return err
+}
+
+// TestTurnOfCancelledCallerIsPassedOn checks that a caller whose context ends as it is granted a turn does not keep it.
+func TestTurnOfCancelledCallerIsPassedOn(t *testing.T) {
+	retaining(t, func(_ *embedded.Server, p, other *retainer) {
+		inside := p.retains()
+		left, cancel := context.WithCancel(ctx)
+		given := make(chan error, 1)
+		go func() {
+			_, err := p.Lock(&endsAtGrant{Context: left, grant: func() { p.release(inside) }})
+			given <- err
+		}()
+		synctest.Wait()
+		waiting := p.waits()
+		cancel()
+		if err := <-given; !errors.Is(err, context.Canceled) || !errors.Is(err, lockkeeper.ErrNotAcquired) {
+			t.Errorf("the caller whose context ended: %v", err)
+		}
+		if !isGranted(waiting) {
+			t.Fatal("the next caller of the process waits for a turn that nobody has")
+		}
+		p.release(<-waiting)
+		other.release(other.lock())
+	})
+}
+
 func TestRetainedMutexIsRecalled(t *testing.T) {
 	retaining(t, func(_ *embedded.Server, p, other *retainer) {
 		first := p.lock()
