@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -42,7 +44,9 @@ func TestEveryInstrumentIsExported(t *testing.T) {
 	stopped := make(chan struct{})
 	for _, opts := range []fair.Options{{TTL: 300 * time.Millisecond}, {TTL: 300 * time.Millisecond}, {TTL: 100 * time.Millisecond, NoRenewal: true}} {
 		go func() {
-			work(ctx, keeper, opts, 250*time.Millisecond)
+			if err := work(ctx, keeper, opts, 250*time.Millisecond); err != nil {
+				t.Error(err)
+			}
 			stopped <- struct{}{}
 		}()
 	}
@@ -110,6 +114,37 @@ func TestEveryInstrumentIsExported(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestServiceStartsItsOwnServer checks that the service without options shows metrics, and ends without an error.
+func TestServiceStartsItsOwnServer(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	in, out := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, "", "127.0.0.1:0", out) }()
+	var url string
+	if _, err := fmt.Fscanf(in, "metrics: %s\n", &url); err != nil {
+		t.Fatal(err)
+	}
+	for series(scrape(t, url))[`lockkeeper_leases_held{lockkeeper_kind="fair"}`] == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestServiceFailsWithoutRedis checks that it does not end as if all were well.
+func TestServiceFailsWithoutRedis(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close() // nobody listens there
+	if err := run(t.Context(), "redis://"+l.Addr().String(), "127.0.0.1:0", io.Discard); err == nil || !strings.Contains(err.Error(), l.Addr().String()) {
+		t.Errorf("error %v", err)
+	}
 }
 
 // checkDocumentation: docs/observability.md lists what is exported, and its code is that of this package.
