@@ -23,13 +23,14 @@ import (
 // LockAll blocks until it has all locks, until ctx ends, or until the Lock method of one fails, whose error it then returns.
 // The error matches ErrLost if a lock that it held already was lost while it waited for another. Before it returns an error, it
 // releases what it has acquired, and waits for the answers for at most a second; the releases that were not answered go on in
-// the background. Permits that it has taken from a rate limit remain used.
+// the background. Permits that it has taken from a rate limit remain used. If a Locker panics, LockAll releases what it has acquired,
+// too, and the panic continues.
 //
 // The error is ErrInvalid, and nothing is sent, if there is no locker, or one is nil, or two have the same key: the same lock twice,
 // for reading and writing, or by two keepers. (Two keepers of different servers may have locks of the same key, but it is not
 // known that they are different, and they would have no order; use names that differ.) A Locker that is not of this
 // module needs a method Key() string, which returns a text that identifies the lock in all processes. One that embeds a
-// Locker of this module has it.
+// Locker of this module has it. If it returns neither a lease nor an error, the error is ErrInvalid as well.
 func LockAll(ctx context.Context, lockers ...Locker) (*Leases, error) {
 	return acquireAll(ctx, lockers, Locker.Lock)
 }
@@ -49,19 +50,27 @@ func acquireAll(ctx context.Context, lockers []Locker, acquire func(Locker, cont
 	}
 	all := &Leases{keys: keys, leases: make([]*Lease, len(lockers))}
 	waiting, cancel := context.WithCancel(ctx)
-	defer cancel()
+	acquired := false
+	defer func() { // also if a Locker panics
+		cancel()
+		if !acquired {
+			_ = all.Release(waiting) // which has ended, so for at most a second
+		}
+	}()
 	for _, i := range byKey(keys) {
 		lease, err := acquire(lockers[i], all.Context(waiting)) // which ends also when a lease that is held ends
 		all.leases[i] = lease                                   // nil after an error
 		if lost := all.ended(); lost != nil && (err == nil || ctx.Err() == nil) {
 			err = lost
 		}
+		if err == nil && lease == nil {
+			err = engine.Invalid("locker %d of %d, a %T, has returned neither a lease nor an error", i+1, len(lockers), lockers[i])
+		}
 		if err != nil {
-			cancel()
-			_ = all.Release(waiting) // which has ended, so for at most a second
 			return nil, err
 		}
 	}
+	acquired = true
 	return all, nil
 }
 

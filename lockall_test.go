@@ -207,6 +207,42 @@ func TestLockAllRefuses(t *testing.T) {
 	})
 }
 
+// foreign is a Locker of another module, whose TryLock and Lock are one function.
+type foreign struct {
+	*mutex.Mutex
+	lock func() (*lockkeeper.Lease, error)
+}
+
+func (f foreign) Lock(context.Context) (*lockkeeper.Lease, error)    { return f.lock() }
+func (f foreign) TryLock(context.Context) (*lockkeeper.Lease, error) { return f.lock() }
+
+func TestLockAllReleasesAfterAForeignLockerFails(t *testing.T) {
+	onServer(t, func(t *testing.T, s *lockkeepertest.Server) {
+		k := s.Keeper(t, nil)
+		first, second := kindsOf(t, k, "a").mutex, kindsOf(t, k, "b").mutex.(*mutex.Mutex)
+		for name, call := range map[string]func(context.Context, ...lockkeeper.Locker) (*lockkeeper.Leases, error){
+			"LockAll": lockkeeper.LockAll, "TryLockAll": lockkeeper.TryLockAll,
+		} {
+			nothing := foreign{second, func() (*lockkeeper.Lease, error) { return nil, nil }}
+			_, err := call(t.Context(), first, nothing)
+			if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), "locker 2 of 2") {
+				t.Errorf("%s of a locker that returns nothing: %v", name, err)
+			}
+			s.RequireFree(t, "a")
+			func() {
+				defer func() {
+					if r := recover(); r != "broken" {
+						t.Errorf("%s: recovered %v", name, r)
+					}
+				}()
+				_, err := call(t.Context(), first, foreign{second, func() (*lockkeeper.Lease, error) { panic("broken") }})
+				t.Errorf("%s returned %v after a panic", name, err)
+			}()
+			s.RequireFree(t, "a")
+		}
+	})
+}
+
 // TestLockAllNeverDeadlocks lets goroutines of several keepers acquire random locks in random order: all get them, no lock has too
 // many holders, and nothing is left. The seeds are others in each run; those that failed are run by -lockall-seed.
 func TestLockAllNeverDeadlocks(t *testing.T) {
