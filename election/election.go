@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 )
 
 // ErrResign is returned by lead to stop leading while the process remains a candidate: Run releases the lock, so that another
@@ -29,17 +31,26 @@ type Election struct {
 	changed chan struct{}     // closed when a term begins or ends
 }
 
-// New returns the election that is decided by a lock. It sends nothing. The error is ErrInvalid if the locker is nil or an
-// option is out of range.
+// New returns the election that is decided by a lock. It sends nothing. The error is ErrInvalid if the locker is nil, if it is a
+// mutex with Options.Retain, whose terms would share a lease and its fence, or if an option is out of range.
 func New(locker lockkeeper.Locker, opts *Options) (*Election, error) {
 	if v := reflect.ValueOf(locker); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, engine.Invalid("the locker is nil")
+	}
+	if r, ok := locker.(interface{ Retains() bool }); ok && r.Retains() {
+		return nil, retained(locker)
 	}
 	o, err := opts.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	return &Election{locker: locker, o: o, changed: make(chan struct{})}, nil
+}
+
+// retained is the error of a lock whose leases are turns of one at the server. Terms could not be told apart by their fences, and
+// the lock would be held after Run has returned.
+func retained(locker lockkeeper.Locker) error {
+	return engine.Invalid("the lock %q is retained, so that terms would share a lease; set no Retain on the lock of an election", locker.Name())
 }
 
 // Run calls New with the default options, and then [Election.Run].
@@ -68,7 +79,8 @@ func Run(ctx context.Context, locker lockkeeper.Locker, lead func(ctx context.Co
 //   - the error of the release alone, such as ErrUnavailable: the lock stays held until its lease expires; or ErrLost, if ctx has
 //     ended as well,
 //   - ErrClosed: the keeper was closed,
-//   - ErrInvalid: lead is nil, or another Run of this Election is in progress,
+//   - ErrInvalid: lead is nil, another Run of this Election is in progress, or the Locker has returned a lease that is
+//     retained, or neither a lease nor an error,
 //   - an error reply of Redis that requires intervention, such as NOPERM, or an error of a Locker that is not of this module.
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, fence uint64) error) error {
 	if lead == nil {
@@ -89,6 +101,10 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, fence
 			return err
 		case err != nil:
 			e.o.Logger.Warn("campaign failed, will be repeated", "election", e.locker.Name(), "error", err)
+		case lease == nil:
+			return engine.Invalid("the locker of %q, a %T, has returned neither a lease nor an error", e.locker.Name(), e.locker)
+		case isRetained(lease): // by a Locker that wraps another
+			return engine.Join(retained(e.locker), lease.Release(ctx))
 		default:
 			began := time.Now()
 			if again, err := e.term(ctx, lease, lead); !again {
@@ -107,6 +123,11 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, fence
 // endedBy reports whether err says that ctx, which has ended, has ended.
 func endedBy(ctx context.Context, err error) bool {
 	return errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))
+}
+
+func isRetained(lease *lockkeeper.Lease) bool {
+	t, ok := protocol.ParseToken(lease.Token())
+	return ok && strings.Contains(t.Flags, protocol.FlagRetained)
 }
 
 // transient reports whether another Lock may succeed after this error.

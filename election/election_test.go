@@ -508,12 +508,17 @@ func TestInvalidArguments(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
 		l := newFair(t, s.Keeper(t, nil))
 		var none *fair.Lock
+		kept, err := mutex.New(s.Keeper(t, nil), "kept", &mutex.Options{Retain: true})
+		if err != nil {
+			t.Fatal(err)
+		}
 		invalid := func(o election.Options) func() error {
 			return func() error { _, err := election.New(l, &o); return err }
 		}
 		for says, make := range map[string]func() error{
 			"locker is nil":         func() error { _, err := election.New(nil, nil); return err },
 			"the locker is nil":     func() error { return election.Run(t.Context(), none, nil) },
+			`"kept" is retained`:    func() error { _, err := election.New(kept, nil); return err },
 			"lead is nil":           func() error { return election.Run(t.Context(), l, nil) },
 			"MinBackoff 1ns":        invalid(election.Options{MinBackoff: 1}),
 			"MaxBackoff 2h0m0s":     invalid(election.Options{MaxBackoff: 2 * time.Hour}),
@@ -536,6 +541,37 @@ func TestInvalidArguments(t *testing.T) {
 		if err := <-result; err != nil {
 			t.Errorf("Run: %v", err)
 		}
+	})
+}
+
+// TestNoTermWithoutALeaseOfItsOwn: what New cannot see in a Locker that wraps another, Run sees in the lease.
+func TestNoTermWithoutALeaseOfItsOwn(t *testing.T) {
+	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
+		kept, err := mutex.New(s.Keeper(t, nil), "kept", &mutex.Options{Retain: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 { // the first lease is not retained
+			lease, err := kept.Lock(t.Context())
+			if err := errors.Join(err, lease.Release(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		nothing := &scripted{Locker: kept, errs: []error{nil}}
+		for says, l := range map[string]lockkeeper.Locker{
+			"is retained":                  &scripted{Locker: kept},
+			"neither a lease nor an error": nothing,
+		} {
+			err := newElection(t, l, nil).Run(t.Context(), func(context.Context, uint64) error {
+				t.Error("lead was called")
+				return nil
+			})
+			if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
+				t.Errorf("Run: %v instead of %s", err, says)
+			}
+		}
+		time.Sleep(time.Minute) // the process retains the lease for its TTL at most
+		s.RequireFree(t, "kept")
 	})
 }
 

@@ -85,6 +85,9 @@ func (m *Mutex) Name() string { return m.lock.Name() }
 // Key returns the Redis key of the mutex, which identifies it among all locks; lockkeeper.LockAll needs it.
 func (m *Mutex) Key() string { return m.lock.Key() }
 
+// Retains reports whether Options.Retain is set, so that leases of one process can have the same token and fence.
+func (m *Mutex) Retains() bool { return m.retaining != nil }
+
 // Lock waits until the mutex is granted, until ctx ends, or until the keeper's retry policy gives up, and returns the lease.
 // Package [lockkeeper] documents the errors.
 func (m *Mutex) Lock(ctx context.Context) (*lockkeeper.Lease, error) {

@@ -38,7 +38,7 @@ var _ gocron.Elector = (*Elector)(nil)
 
 // NewElector returns an elector that campaigns with a lock of any kind that one holder has at a time, in the background, until
 // Close. All schedulers must use the same lock. Losses and errors are logged; a nil logger means slog.Default(). The error matches
-// [lockkeeper.ErrInvalid]: the locker is nil.
+// [lockkeeper.ErrInvalid]: the locker is nil, or a mutex with Options.Retain.
 func NewElector(locker lockkeeper.Locker, log *slog.Logger) (*Elector, error) {
 	if log == nil {
 		log = slog.Default()
@@ -126,6 +126,12 @@ type tryFirst struct {
 	lockkeeper.Locker
 	refused func()
 	tried   bool
+}
+
+// Retains lets package election refuse a mutex that retains its leases.
+func (l *tryFirst) Retains() bool {
+	r, ok := l.Locker.(interface{ Retains() bool })
+	return ok && r.Retains()
 }
 
 // Lock implements lockkeeper.Locker. It is called by one goroutine.

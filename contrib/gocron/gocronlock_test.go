@@ -286,6 +286,13 @@ func TestInvalidOptionsAreRefused(t *testing.T) {
 			t.Errorf("%s: %v", says, err)
 		}
 	}
+	kept, err := mutex.New(k, "kept", &mutex.Options{Retain: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := gocronlock.NewElector(kept, nil); !errors.Is(err, lockkeeper.ErrInvalid) {
+		t.Errorf("a retained mutex: %v", err)
+	}
 	if _, err := gocronlock.NewElector(nil, nil); !errors.Is(err, lockkeeper.ErrInvalid) {
 		t.Error(err)
 	}
