@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/lua"
 )
 
 // TestDocLinksResolve: relative links in the documentation lead to files, directories and headings that exist.
@@ -122,5 +124,15 @@ func TestQuestionsListsItsSections(t *testing.T) {
 	}
 	if len(sections) == 0 || !slices.Equal(listed, sections) {
 		t.Errorf("listed: %q\nsections: %q", listed, sections)
+	}
+}
+
+// TestKindsAreDocumented: metrics have the kind of every primitive.
+func TestKindsAreDocumented(t *testing.T) {
+	row := regexp.MustCompile("(?m)^\\| `lockkeeper.kind` \\|.*").FindString(read(t, "docs/observability.md"))
+	for _, set := range lua.All {
+		if !strings.Contains(row, "`"+set.Kind+"`") {
+			t.Errorf("docs/observability.md does not list %s in %q", set.Kind, row)
+		}
 	}
 }

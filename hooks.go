@@ -2,6 +2,7 @@ package lockkeeper
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
@@ -45,6 +46,43 @@ type Hooks struct {
 	// While a context of the lease is referenced, so is the Lease. A warning is logged as well. Leases with NoRenewal, and those
 	// granted inside the process (Retain) are not reported.
 	Leaked func(Event)
+	// Succeeded is called when Do of package once learns that its job has succeeded in this period: it has run the job, with the lease
+	// of Token and Fence, or it found that an earlier run has succeeded, whose token is not known. Duration is the time since that
+	// run started, which follows from this call's period if the run was another's.
+	Succeeded func(Event)
+}
+
+// LossReason says why a lease was lost.
+type LossReason string
+
+// The reasons for losses. A reason that is none of them is "".
+const (
+	LossGone            LossReason = "gone"             // the server does not have it: it expired there, or its key was deleted, evicted, overwritten or failed over
+	LossUnavailable     LossReason = "unavailable"      // renewals were not answered until the deadline
+	LossExpired         LossReason = "expired"          // it was not renewed until the deadline, as after a pause of the process
+	LossNotRenewed      LossReason = "not_renewed"      // its TTL is over, and NoRenewal is set
+	LossMaxLifetime     LossReason = "max_lifetime"     // its MaxLifetime is over
+	LossNoMajority      LossReason = "no_majority"      // redlock: too few servers have it
+	LossBroken          LossReason = "broken"           // somebody has broken it; the error is a *BrokenError
+	LossNotAcknowledged LossReason = "not_acknowledged" // rwlock: too few replicas acknowledged its conversion
+)
+
+// LossReasons returns all reasons.
+func LossReasons() []LossReason {
+	return []LossReason{LossGone, LossUnavailable, LossExpired, LossNotRenewed, LossMaxLifetime, LossNoMajority, LossBroken, LossNotAcknowledged}
+}
+
+// lossReasonOf returns why a lease was lost, by its error.
+func lossReasonOf(err error) LossReason {
+	var broken *BrokenError
+	var replicas *NotAcknowledgedError
+	switch {
+	case errors.As(err, &broken):
+		return LossBroken
+	case errors.As(err, &replicas):
+		return LossNotAcknowledged
+	}
+	return LossReason(engine.LossReasonOf(err))
 }
 
 // Event is the argument of a hook. Fields that do not apply are zero.
@@ -67,6 +105,7 @@ type Event struct {
 	Limit    int           // the limit in force
 	Err      error         // why the call failed or the lease was lost
 	Local    bool          // the lease was granted inside the process, without asking the server
+	Reason   LossReason    // of Lost: which kind of reason Err is
 }
 
 // observer returns a function that calls the hook of an event, or nil if no hook is set.
@@ -83,6 +122,7 @@ func (h Hooks) observer() func(engine.Event) {
 		engine.LimitChanged:   h.LimitChanged,
 		engine.Recalled:       h.Recalled,
 		engine.Leaked:         h.Leaked,
+		engine.Succeeded:      h.Succeeded,
 	}
 	for event, hook := range hooks {
 		if hook == nil {
@@ -98,7 +138,11 @@ func (h Hooks) observer() func(engine.Event) {
 			if ctx == nil {
 				ctx = context.Background()
 			}
-			hook(Event{ctx, e.Request, e.Kind, e.Name, e.Mode, e.Token, e.Fence, e.Duration, e.Position, e.Limit, e.Err, e.Local})
+			var reason LossReason
+			if e.Type == engine.Lost {
+				reason = lossReasonOf(e.Err)
+			}
+			hook(Event{ctx, e.Request, e.Kind, e.Name, e.Mode, e.Token, e.Fence, e.Duration, e.Position, e.Limit, e.Err, e.Local, reason})
 		}
 	}
 }

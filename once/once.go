@@ -123,6 +123,9 @@ func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 		if err == nil && r.Outcome == None {
 			r.Outcome = Running // it was running when this call was refused
 		}
+		if r.Outcome == Done {
+			o.observeSuccess(ctx, r.Next)
+		}
 		return r, err
 	}
 	if err != nil {
@@ -148,6 +151,13 @@ func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 		return Result{Outcome: Ran}, err
 	}
 	return Result{Ran, next}, nil
+}
+
+// observeSuccess reports the success of an earlier run, whose period ends at that time.
+func (o *Once) observeSuccess(ctx context.Context, end time.Time) {
+	e := o.lock.Event(engine.Succeeded, nil)
+	e.Context, e.Duration = ctx, max(o.period-time.Until(end), 0)
+	o.lock.Observe(e)
 }
 
 // Status returns Done or Running if the job may not be run at present, and None if it may. It changes nothing. It blocks for a

@@ -19,11 +19,17 @@
 //	lockkeeper.leases.recalled   counter         kind
 //	lockkeeper.renewals          counter         kind
 //	lockkeeper.wakeups           counter         kind, result = received, lost (which has no kind)
+//	lockkeeper.job.success.timestamp
+//	                             gauge, s        kind
 //	lockkeeper.limit             gauge           kind, name; only with WithName
 //	lockkeeper.queue.position    histogram       kind, mode; only with WithQueuePosition
 //
 // The result is acquired, not_acquired (TryLock found the lock held elsewhere), canceled (the context ended), rejected (by a
-// rate limit) or error. Spans have the name of the lock as an attribute, metrics only with WithName.
+// rate limit), skipped (a job of package once has succeeded already or is running) or error. Spans have the name of the lock as an
+// attribute, metrics only with WithName. The reason is a [lockkeeper.LossReason], or _OTHER.
+//
+// The last success of a job is a Unix time: when the run started that was the last to succeed. Each process reports what it knows by
+// its own calls of Do, whichever process ran the job, so the maximum over all processes is what to look at.
 //
 // Each acquisition is a span, lockkeeper.acquire, that is a child of the caller's span and ends when the call returns. A lease that
 // is lost adds the event lockkeeper.lost to the span of the call that acquired it, if that has not ended. Acquisitions that are
@@ -31,9 +37,12 @@
 package otellockkeeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"runtime"
+	"runtime/debug"
+	"sync"
 	"time"
 	"weak"
 
@@ -48,6 +57,25 @@ import (
 
 // ScopeName is the name of the instrumentation scope of all metrics and spans.
 const ScopeName = "github.com/lockkeeper/lockkeeper/otellockkeeper"
+
+// version returns the version of this module in the program, for the scope. It is "(devel)" in a program that replaces the module by a
+// directory, and where the program says nothing of its modules.
+var version = sync.OnceValue(func() string {
+	const devel = "(devel)"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return devel
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == ScopeName {
+			for m.Replace != nil {
+				m = m.Replace
+			}
+			return cmp.Or(m.Version, devel)
+		}
+	}
+	return devel
+})
 
 // Option is an argument of Instrument.
 type Option func(*config)
@@ -86,8 +114,8 @@ func Instrument(o *lockkeeper.Options, opts ...Option) error {
 	if c.tracers == nil {
 		c.tracers = otel.GetTracerProvider()
 	}
-	t := &telemetry{config: c, tracer: c.tracers.Tracer(ScopeName), held: newHeld()}
-	if err := t.createInstruments(c.meters.Meter(ScopeName)); err != nil {
+	t := &telemetry{config: c, tracer: c.tracers.Tracer(ScopeName, trace.WithInstrumentationVersion(version())), held: newHeld()}
+	if err := t.createInstruments(c.meters.Meter(ScopeName, metric.WithInstrumentationVersion(version()))); err != nil {
 		return err
 	}
 	h := &o.Hooks
@@ -106,6 +134,7 @@ func Instrument(o *lockkeeper.Options, opts ...Option) error {
 		{&h.LimitChanged, t.limitChanged},
 		{&h.Recalled, t.recalled},
 		{&h.Leaked, t.leaked},
+		{&h.Succeeded, t.succeeded},
 	} {
 		if before := *add.hook; before != nil {
 			f := add.f
@@ -129,6 +158,7 @@ type telemetry struct {
 	leasesLost, leasesLeaked              metric.Int64Counter
 	leasesRecalled, renewalCount, wakeups metric.Int64Counter
 	limit                                 metric.Int64Gauge
+	lastSuccess                           metric.Float64Gauge
 	queuePosition                         metric.Int64Histogram
 }
 
@@ -160,6 +190,10 @@ func (t *telemetry) createInstruments(m metric.Meter) error {
 	t.leasesRecalled = counter("lockkeeper.leases.recalled", "{lease}", "Retained leases that were given back because somebody else asked.")
 	t.renewalCount = counter("lockkeeper.renewals", "{renewal}", "Renewals of leases.")
 	t.wakeups = counter("lockkeeper.wakeups", "{message}", "Messages that grant leases, received or lost.")
+	lastSuccess, err := m.Float64Gauge("lockkeeper.job.success.timestamp", metric.WithUnit("s"),
+		metric.WithDescription("When the last run of a job that succeeded started, in Unix time."))
+	check(err)
+	t.lastSuccess = lastSuccess
 	if t.name != nil {
 		g, err := m.Int64Gauge("lockkeeper.limit", metric.WithUnit("{permit}"), metric.WithDescription("The limit in force of a semaphore or rate limit."))
 		check(err)
@@ -183,7 +217,7 @@ func (t *telemetry) createInstruments(m metric.Meter) error {
 // startAtZero makes the counters of rare events visible before the first one, which would not be seen as an increase otherwise.
 func (t *telemetry) startAtZero(s *series) {
 	ctx := context.Background()
-	for _, reason := range lossReasons {
+	for _, reason := range lossReasons() {
 		t.leasesLost.Add(ctx, 0, s.lost(reason))
 	}
 	for _, counter := range []metric.Int64Counter{t.leasesLeaked, t.leasesRecalled, t.renewalCount} {
@@ -289,7 +323,7 @@ func (t *telemetry) recalled(e lockkeeper.Event) {
 
 func (t *telemetry) lost(e lockkeeper.Event) {
 	s := t.of(&e)
-	reason := reasonOf(e.Err)
+	reason := reasonOf(&e)
 	t.leasesLost.Add(e.Context, 1, s.lost(reason))
 	t.leaseDuration.Record(e.Context, e.Duration.Seconds(), s.endLost...)
 	if held, n := t.held.drop(e.Token); n > 0 {
@@ -309,6 +343,11 @@ func (t *telemetry) released(e lockkeeper.Event) {
 	if held := t.held.remove(e.Token); held != nil {
 		held.held.Add(-1)
 	}
+}
+
+func (t *telemetry) succeeded(e lockkeeper.Event) {
+	started := time.Now().Add(-e.Duration)
+	t.lastSuccess.Record(e.Context, float64(started.UnixMilli())/1000, t.of(&e).kindRecord...)
 }
 
 func (t *telemetry) limitChanged(e lockkeeper.Event) {

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -24,6 +26,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/once"
 	"github.com/lockkeeper/lockkeeper/otellockkeeper"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/redlock"
@@ -89,6 +92,9 @@ func (o *telemetry) metrics(t *testing.T) (values, units map[string]string) {
 		if scope.Scope.Name != otellockkeeper.ScopeName {
 			t.Errorf("scope %q", scope.Scope.Name)
 		}
+		if scope.Scope.Version == "" {
+			t.Error("the scope has no version")
+		}
 		for _, m := range scope.Metrics {
 			name := strings.TrimPrefix(m.Name, "lockkeeper.")
 			units[name] = m.Unit
@@ -108,6 +114,10 @@ func (o *telemetry) metrics(t *testing.T) (values, units map[string]string) {
 			case metricdata.Histogram[int64]:
 				for _, p := range data.DataPoints {
 					put(name, p.Attributes, fmt.Sprintf("%d, %d", p.Count, p.Sum))
+				}
+			case metricdata.Gauge[float64]:
+				for _, p := range data.DataPoints {
+					put(name, p.Attributes, strconv.FormatFloat(math.Round(p.Value), 'f', -1, 64))
 				}
 			default:
 				t.Errorf("%s is a %T", m.Name, data)
@@ -202,7 +212,7 @@ func TestCountersStartAtZero(t *testing.T) {
 			}
 		}
 		for name, want := range map[string]int{
-			"lockkeeper.leases.lost": 7, "lockkeeper.leases.leaked": 1, "lockkeeper.leases.recalled": 1,
+			"lockkeeper.leases.lost": 9, "lockkeeper.leases.leaked": 1, "lockkeeper.leases.recalled": 1,
 			"lockkeeper.renewals": 1, "lockkeeper.wakeups": 2,
 		} {
 			if n[name] != want {
@@ -228,12 +238,51 @@ func TestReasonsOfLosses(t *testing.T) {
 		lose("fixed", &fair.Options{NoRenewal: true}, func() {})
 		lose("lifetime", &fair.Options{TTL: 2 * time.Second, MaxLifetime: 10 * time.Second}, func() {})
 		lose("unavailable", &fair.Options{TTL: 60 * time.Second}, s.Unreachable)
+		lose("broken", nil, func() {
+			time.Sleep(time.Minute) // it has been renewed, so its keeper is subscribed
+			operator := lockkeeper.BreakOptions{All: true, Reason: "no majority of the servers: server unavailable"}
+			must(lockkeeper.Break(t.Context(), s.Keeper(t, nil), "fair", "broken", operator))
+		})
 		o.require(t, []string{"leases.lost", "leases.held", "requests.waiting"}, map[string]string{
 			"leases.lost{kind=fair,reason=gone}":         "1",
 			"leases.lost{kind=fair,reason=not_renewed}":  "1",
 			"leases.lost{kind=fair,reason=max_lifetime}": "1",
 			"leases.lost{kind=fair,reason=unavailable}":  "1",
+			"leases.lost{kind=fair,reason=broken}":       "1",
 		})
+	})
+}
+
+// TestJobs: a job that another process has run is not a lock that was not acquired, and both know when it has succeeded.
+func TestJobs(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
+		do := func(o *telemetry) once.Result {
+			t.Helper()
+			return must(must(once.New(o.keeper(t, s, nil), "nightly", time.Hour, nil)).Do(t.Context(), func(context.Context, uint64) error {
+				time.Sleep(10 * time.Minute)
+				return nil
+			}))
+		}
+		started := time.Now().Unix()
+		if r := do(o); r.Outcome != once.Ran {
+			t.Errorf("%v", r)
+		}
+		o.require(t, []string{"acquire.duration", "job.success.timestamp"}, map[string]string{
+			"acquire.duration{kind=once,result=acquired}": "1, 0s",
+			"job.success.timestamp{kind=once}":            fmt.Sprint(started),
+		})
+		time.Sleep(20 * time.Minute)
+		other := newTelemetry()
+		if r := do(other); r.Outcome != once.Done {
+			t.Errorf("%v", r)
+		}
+		other.require(t, nil, map[string]string{
+			"acquire.duration{kind=once,result=skipped}": "1, 0s",
+			"job.success.timestamp{kind=once}":           fmt.Sprint(started),
+		})
+		if _, units := o.metrics(t); units["job.success.timestamp"] != "s" {
+			t.Error(units)
+		}
 	})
 }
 

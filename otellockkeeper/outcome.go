@@ -1,6 +1,7 @@
 package otellockkeeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -26,6 +27,8 @@ func outcomeOf(kind string, err error) outcome {
 		return outcome{result: "canceled"}
 	case errors.Is(err, lockkeeper.ErrNotAcquired) && kind == "ratelimit":
 		return outcome{result: "rejected"}
+	case errors.Is(err, lockkeeper.ErrNotAcquired) && kind == "once":
+		return outcome{result: "skipped"}
 	case errors.Is(err, lockkeeper.ErrNotAcquired):
 		return outcome{result: "not_acquired"}
 	}
@@ -65,30 +68,17 @@ func errorType(err error) string {
 	return "_OTHER"
 }
 
-// reasons are texts in errors of lost leases. They follow ErrLost, and have no errors of their own in the API.
-var reasons = []struct{ text, reason string }{
-	{"reached its maximum lifetime", "max_lifetime"},
-	{"its time is over and it is not renewed", "not_renewed"},
-	{"it was not renewed in time", "expired"},
-	{"the server does not know the token", "gone"},
-	{"no majority of the servers", "no_majority"},
-}
+// otherReason stands for a reason that has no name.
+const otherReason = "_OTHER"
 
 // lossReasons are the results of reasonOf.
-var lossReasons = []string{"unavailable", "max_lifetime", "not_renewed", "expired", "gone", "no_majority", "_OTHER"}
+func lossReasons() []string {
+	list := []string{otherReason}
+	for _, reason := range lockkeeper.LossReasons() {
+		list = append(list, string(reason))
+	}
+	return list
+}
 
 // reasonOf says why a lease was lost.
-func reasonOf(err error) string {
-	switch {
-	case err == nil:
-		return "_OTHER"
-	case errors.Is(err, lockkeeper.ErrUnavailable):
-		return "unavailable"
-	}
-	for _, r := range reasons {
-		if strings.Contains(err.Error(), r.text) {
-			return r.reason
-		}
-	}
-	return "_OTHER"
-}
+func reasonOf(e *lockkeeper.Event) string { return cmp.Or(string(e.Reason), otherReason) }

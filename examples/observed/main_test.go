@@ -25,6 +25,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/once"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 )
 
@@ -57,7 +58,18 @@ func TestEveryInstrumentIsExported(t *testing.T) {
 	if err := lock.DoRead(ctx, func(context.Context, uint64) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
+	job, err := once.New(keeper, "nightly", time.Hour, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second is skipped
+		if _, err := job.Do(ctx, func(context.Context, uint64) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
 	want := []string{
+		`lockkeeper_acquire_duration_seconds{lockkeeper_kind="once",lockkeeper_result="skipped"}`,
+		`lockkeeper_job_success_timestamp_seconds{lockkeeper_kind="once"}`,
 		`lockkeeper_acquire_duration_seconds{lockkeeper_kind="fair",lockkeeper_result="acquired"}`,
 		`lockkeeper_lease_duration_seconds{lockkeeper_end="lost",lockkeeper_kind="fair"}`,
 		`lockkeeper_lease_duration_seconds{lockkeeper_end="released",lockkeeper_kind="fair"}`,

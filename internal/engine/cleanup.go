@@ -52,12 +52,12 @@ const (
 
 var (
 	// ErrNotHeld means that the server knows no lease of the token.
-	ErrNotHeld = errors.New("the server does not know the token: the lease expired there, or its key was deleted or lost")
+	ErrNotHeld = NewLoss(LossGone, "the server does not know the token: the lease expired there, or its key was deleted or lost")
 	// ErrReleaseUnanswered means that the server has not confirmed a release.
 	ErrReleaseUnanswered = Chain(ErrUnavailable, errors.New("the release was not answered; if the server did not run it, the lease expires by itself"))
 	// errConverted and errUnsure are why a lease is lost after a conversion whose outcome was unknown at first.
-	errConverted = errors.New("it was converted to another lease, which has ended")
-	errUnsure    = errors.New("it is not known whether it was converted to another lease")
+	errConverted = NewLoss(LossGone, "it was converted to another lease, which has ended")
+	errUnsure    = NewLoss(LossUnavailable, "it is not known whether it was converted to another lease")
 )
 
 // newCleanup returns a cleanup for which Close waits. The caller must call send. If inDoubt is set, a copy of the token's

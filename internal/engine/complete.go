@@ -38,6 +38,9 @@ func (h *Lease) Complete(ctx context.Context, until time.Time) error {
 		return h.lock.fail(ErrReleased)
 	}
 	err = h.await(ctx, c, errNotRecorded)
+	if err == nil || !errors.Is(err, ErrLost) {
+		h.observe(Succeeded, time.Since(h.grantedAt), nil)
+	}
 	if err != nil && !errors.Is(err, ErrLost) {
 		return &RecordUnknown{c.until, err}
 	}

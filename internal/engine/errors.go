@@ -26,6 +26,44 @@ func Invalid(format string, args ...any) error {
 	return fmt.Errorf("lockkeeper: %w: %w", ErrInvalid, fmt.Errorf(format, args...))
 }
 
+// LossReason says why a lease was lost. Package lockkeeper exports and documents the reasons.
+type LossReason string
+
+// The reasons that errors of this package and of package quorum have.
+const (
+	LossGone        LossReason = "gone"
+	LossUnavailable LossReason = "unavailable"
+	LossExpired     LossReason = "expired"
+	LossNotRenewed  LossReason = "not_renewed"
+	LossMaxLifetime LossReason = "max_lifetime"
+	LossNoMajority  LossReason = "no_majority"
+)
+
+// loss is an error that says why a lease was lost. It follows ErrLost.
+type loss struct {
+	reason LossReason
+	text   string
+}
+
+func (l *loss) Error() string { return l.text }
+
+// NewLoss returns an error that says why a lease was lost.
+func NewLoss(reason LossReason, text string) error { return &loss{reason, text} }
+
+// LossReasonOf returns why a lease was lost, by its error; "" if the error does not say.
+func LossReasonOf(err error) LossReason {
+	var l *loss
+	switch {
+	case errors.Is(err, ErrUnavailable):
+		return LossUnavailable
+	case errors.As(err, &l):
+		return l.reason
+	case transport.WrongType(err): // the key was overwritten
+		return LossGone
+	}
+	return ""
+}
+
 // ErrNoAnswer means that no answer arrived.
 var ErrNoAnswer = Chain(ErrUnavailable, errors.New("no answer"))
 

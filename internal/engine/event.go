@@ -24,6 +24,7 @@ const (
 	LimitChanged
 	Recalled
 	Leaked
+	Succeeded
 )
 
 // The modes of a read-write lock.

@@ -64,9 +64,9 @@ type Lease struct {
 
 // Reasons for a loss, in addition to ErrNotHeld.
 var (
-	errDeadline = errors.New("it was not renewed in time")
-	errLifetime = errors.New("it has reached its maximum lifetime")
-	errFixed    = errors.New("its time is over and it is not renewed")
+	errDeadline = NewLoss(LossExpired, "it was not renewed in time")
+	errLifetime = NewLoss(LossMaxLifetime, "it has reached its maximum lifetime")
+	errFixed    = NewLoss(LossNotRenewed, "its time is over and it is not renewed")
 )
 
 func (l *Lock) newLease(token string, fence int64, deadline time.Time, o *Observation) *Lease {

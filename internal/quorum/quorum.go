@@ -44,7 +44,7 @@ type Lock struct {
 
 // Causes of errors, besides those of package engine and the servers' own.
 var (
-	errMinority       = errors.New("no majority of the servers")
+	errMinority       = engine.NewLoss(engine.LossNoMajority, "no majority of the servers")
 	errNoQuorum       = engine.Chain(engine.ErrUnavailable, errMinority) // and another attempt may succeed
 	errCleanupPending = errors.New("a previous attempt is still being cleaned up there")
 )
