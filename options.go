@@ -90,7 +90,8 @@ type RetryPolicy struct {
 	MinBackoff, MaxBackoff time.Duration
 
 	// MaxElapsed is how long Lock, Extend and Adopt retry without an answer before they return the error, unless ctx ends
-	// earlier; a waiting Lock counts from its first heartbeat that failed. A negative value means no limit. Default 10 s.
+	// earlier; a waiting Lock counts from the first heartbeat that failed. Of several calls of a process that want one mutex or
+	// redlock one asks, and those behind it count as well while it has no answer. A negative value means no limit. Default 10 s.
 	// TryLock, Holders and Waiters are retried at most twice. Renewals and releases are retried until the lease expires.
 	MaxElapsed time.Duration
 }

@@ -66,7 +66,7 @@ func (l *Lock) setRelease(call *transport.Call, token string, tombstone int64, c
 		keys = 4
 	}
 	l.setCall(call, l.spec.Scripts.Release, keys, 4)
-	call.Scalar = true
+	call.Scalar, call.Urgent = true, true
 	call.Args = protocol.ReleaseArgs(call.Args, token, l.args.settings, tombstone, cancel)
 }
 
@@ -74,7 +74,7 @@ func (l *Lock) setRelease(call *transport.Call, token string, tombstone int64, c
 func (l *Lock) setShortRelease(call *transport.Call, token string) {
 	call.Key = l.key(keyLock)
 	call.SetCommand(l.spec.Scripts.Release, 1, l.keys[keyLock], l.keys[keyQueue])
-	call.Scalar = true
+	call.Scalar, call.Urgent = true, true
 	call.Args = protocol.ReleaseArgs(call.Args, token, nil, 0, usedLease)
 }
 
@@ -87,7 +87,7 @@ func (l *Lock) setBreak(call *transport.Call, token, policyArg, notice string) {
 // setCompletion makes the call the replacement of a lease by a record that lasts for so many ms.
 func (l *Lock) setCompletion(call *transport.Call, token string, recordTTL int64) {
 	l.setCall(call, l.spec.Scripts.Complete, 1, 2)
-	call.Scalar = true
+	call.Scalar, call.Urgent = true, true
 	call.Args = protocol.CompleteArgs(call.Args, token, recordTTL)
 }
 

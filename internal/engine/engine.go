@@ -169,7 +169,8 @@ func (e *Engine) ID() string { return e.id }
 
 // Close wakes all waiters with ErrClosed, releases what they and the holders have, and waits until that is done, for
 // closeTimeout. go-redis cannot be interrupted, so commands whose answers have not come by then, and the goroutines that wait
-// for them, end in the background, as late as the client's own timeouts let them.
+// for them, end in the background, as late as the client's own timeouts let them. What was not sent by then is sent only if the
+// server answers.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	first := !e.closed
@@ -232,6 +233,8 @@ var errStillClosing = fmt.Errorf("lockkeeper: the keeper is closed, but after %v
 func (e *Engine) shutdown() {
 	defer close(e.ended)
 	e.mu.Lock()
+	giveUp := time.AfterFunc(time.Until(e.closeBy), e.transport.GiveUp)
+	defer giveUp.Stop()
 	for e.working > 0 {
 		e.idle.Wait()
 	}

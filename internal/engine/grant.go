@@ -55,12 +55,14 @@ func (r *request) grantThen(fence int64, from time.Time, ms int64, state leaseSt
 			return r.lock.fail(ErrClosed) // Close is about to end the request
 		}
 		r.state, r.fence = requestPermitted, uint64(fence)
+		r.withdrawLocked()
 		r.mu.Unlock()
 		first()
 		r.end.close()
 		r.unregister()
 		return nil
 	}
+	r.withdrawLocked()
 	h := r.lock.newLease(r.token, fence, deadline, r.observation)
 	if r.NeedsTombstone() || r.lock.e.cfg.ReplicaAck.enabled() { // otherwise it is no longer needed
 		h.request = r
@@ -110,6 +112,7 @@ func (r *request) leave(err error) {
 		err = r.lock.fail(ErrClosed)
 	}
 	r.state, r.err = requestFailed, err
+	r.withdrawLocked()
 	if r.NeedsCleanup() {
 		r.undoLocked()
 	}
@@ -138,6 +141,7 @@ func (r *request) stop(err error) (something bool) {
 		return false
 	}
 	r.state, r.err = requestFailed, err
+	r.withdrawLocked()
 	r.end.close()
 	return r.NeedsCleanup()
 }

@@ -27,6 +27,8 @@ type ServerHealth struct {
 	inFlight []time.Time  // when each request was sent that has not ended
 	inline   [1]time.Time // storage of inFlight while it has one element, which saves an allocation
 	failure  error        // of the last request that failed, unless a later one was answered
+	failing  time.Time    // when the first one was sent that has failed since the last answer; zero: none has
+	unsent   time.Time    // when the first one was made that was withdrawn since the last answer; zero: none was
 }
 
 // maxAge returns how old the last answer may be for requests that send heartbeats.
@@ -56,7 +58,10 @@ func (sh *ServerHealth) Answered(at time.Time) {
 	if at.After(sh.answered) {
 		sh.answered = at
 	}
-	sh.failure = nil
+	sh.failure, sh.failing = nil, time.Time{}
+	if !sh.unsent.After(at) {
+		sh.unsent = time.Time{}
+	}
 }
 
 // Failed records that the request sent at that time was not answered, or by an error.
@@ -66,7 +71,37 @@ func (sh *ServerHealth) Failed(at time.Time, err error) {
 	sh.endLocked(at)
 	if at.After(sh.answered) {
 		sh.failure = err
+		if sh.failing.IsZero() || at.Before(sh.failing) {
+			sh.failing = at
+		}
 	}
+}
+
+// Withdrawn records that the request made at that time was given up before it could be sent.
+func (sh *ServerHealth) Withdrawn(at time.Time) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.endLocked(at)
+	if at.After(sh.answered) && (sh.unsent.IsZero() || at.Before(sh.unsent)) {
+		sh.unsent = at
+	}
+}
+
+// Exhausted returns why no request was answered, if the retry policy gives up requests of a caller who has been waiting for an answer since
+// that time; else nil. What counts is how long the requests for the name have failed, whoever sent them, but not before the caller came.
+func (sh *ServerHealth) Exhausted(policy Retry, since, now time.Time) error {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.failure == nil {
+		return nil
+	}
+	if sh.failing.After(since) {
+		since = sh.failing
+	}
+	if !policy.Exhausted(since, now) {
+		return nil
+	}
+	return sh.failure
 }
 
 // Dropped records that the request sent at that time ended without information about the server.
@@ -83,6 +118,9 @@ func (sh *ServerHealth) Outage(now time.Time) error {
 	defer sh.mu.Unlock()
 	if sh.failure != nil {
 		return sh.failure
+	}
+	if !sh.unsent.IsZero() && now.Sub(sh.unsent) >= SilenceTimeout {
+		return ErrNoAnswer
 	}
 	for _, at := range sh.inFlight {
 		if at.After(sh.answered) && now.Sub(at) >= SilenceTimeout {

@@ -84,13 +84,13 @@ func (q *waitQueue) send(batch []*request) {
 func (q *waitQueue) rejoin(batch []*request) {
 	l := q.lock
 	now := time.Now()
-	batch = slices.DeleteFunc(batch, func(r *request) bool { return !r.copySent(now) })
+	batch = slices.DeleteFunc(batch, func(r *request) bool { return !r.copySent(now, nil) })
 	if len(batch) == 0 {
 		return
 	}
 	call := l.rejoinCall(len(batch), func(call *transport.Call) {
 		for _, r := range batch {
-			r.copyDone(transport.OutcomeOf(call.Err))
+			r.copyDone(nil, transport.OutcomeOf(call.Err))
 		}
 		q.heartbeatDone(call, batch, now)
 	})

@@ -15,7 +15,10 @@ type localQueue struct {
 
 // waitLocally blocks until it is the caller's turn, until ctx ends, or until the keeper is closed. It returns the health that
 // the callers of the name share, for which an answer may be maxAge old. The caller must call leaveLocalQueue to end its turn.
-func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Duration) (shared *ServerHealth, err error) {
+//
+// If the caller before has given up because the server does not answer, and this one has waited for as long since that time, it fails
+// as well: an outage costs each caller one MaxElapsed, and not one for each caller before it.
+func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Duration, since time.Time) (shared *ServerHealth, err error) {
 	e.mu.Lock()
 	q := e.localQueues[key]
 	if q == nil {
@@ -33,6 +36,10 @@ func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Durati
 	for waiting := true; waiting; {
 		select {
 		case <-turn:
+			if err := q.health.Exhausted(e.cfg.Retry, since, time.Now()); err != nil {
+				e.leaveLocalQueue(key)
+				return nil, err
+			}
 			return &q.health, nil
 		case <-ctx.Done():
 			err, waiting = q.health.waitError(ctx), false

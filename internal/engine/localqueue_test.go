@@ -18,7 +18,7 @@ import (
 func TestAbandonedTurnsKeepTheOrder(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		const n = 9
-		if _, err := s.waitLocally(s.Context(), "x", time.Second); err != nil {
+		if _, err := s.waitLocally(s.Context(), "x", time.Second, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		var turns []int
@@ -28,7 +28,7 @@ func TestAbandonedTurnsKeepTheOrder(t *testing.T) {
 			ctx, cancel := context.WithCancel(s.Context())
 			cancels = append(cancels, cancel)
 			group.Go(func() {
-				_, err := s.waitLocally(ctx, "x", time.Second)
+				_, err := s.waitLocally(ctx, "x", time.Second, time.Now())
 				if gaveUp := i%2 == 0; gaveUp != (err != nil) || gaveUp && !errors.Is(err, context.Canceled) {
 					t.Errorf("%d: %v", i, err)
 				}
@@ -73,7 +73,7 @@ func offline(t testing.TB) *Engine {
 func abandonTurns(e *Engine, callers, others int) time.Duration {
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, _ = e.waitLocally(context.Background(), "x", time.Second)
+	_, _ = e.waitLocally(context.Background(), "x", time.Second, time.Now())
 	e.mu.Lock()
 	for range others {
 		e.localQueues["x"].waiting.PushBack(make(chan struct{}))
@@ -81,7 +81,7 @@ func abandonTurns(e *Engine, callers, others int) time.Duration {
 	e.mu.Unlock()
 	took := growth.Took(func() {
 		for range callers {
-			_, _ = e.waitLocally(canceled, "x", time.Second)
+			_, _ = e.waitLocally(canceled, "x", time.Second, time.Now())
 		}
 	})
 	for range others + 1 {

@@ -51,7 +51,7 @@ func (l *Retaining) acquireTurn(ctx context.Context, wait bool) (Handle, error) 
 // turn waits for the turn of the caller among those of the process, and then for a turn by the lease that the process retains, or
 // for a lease of the server. local says that it was granted inside.
 func (l *Retaining) turn(ctx context.Context, wait bool, o *Observation) (h Handle, local bool, err error) {
-	e, key := l.lock.e, l.lock.key(keyQueue)
+	e, key, began := l.lock.e, l.lock.key(keyQueue), time.Now()
 	if err := ctx.Err(); err != nil {
 		return nil, false, l.lock.fail(err)
 	}
@@ -60,7 +60,7 @@ func (l *Retaining) turn(ctx context.Context, wait bool, o *Observation) (h Hand
 	if wait {
 		r.waiting.Add(1)
 		defer r.waiting.Add(-1)
-		if health, err = e.waitLocally(ctx, key, e.maxAge()); err != nil {
+		if health, err = e.waitLocally(ctx, key, e.maxAge(), began); err != nil {
 			if x := r.current.Load(); x != nil && x.Certain() && ctx.Err() != nil {
 				err = Chain(ErrNotAcquired, ctx.Err()) // it is held here, so the server need not have answered lately
 			}
@@ -76,13 +76,13 @@ func (l *Retaining) turn(ctx context.Context, wait bool, o *Observation) (h Hand
 	}
 	x := r.begin()
 	if x == nil {
-		req, err := l.ordinary.acquireReplicated(ctx, Terms{Flags: l.flags, observation: o, health: health}, wait)
+		req, err := l.ordinary.acquireReplicated(ctx, Terms{Flags: l.flags, observation: o, health: health, since: began}, wait)
 		if err != nil {
 			return nil, false, err
 		}
 		return req.lease, false, nil
 	}
-	req, err := l.lock.acquireReplicated(ctx, Terms{Flags: l.flags + protocol.FlagRetained, retention: x, observation: o, health: health}, wait)
+	req, err := l.lock.acquireReplicated(ctx, Terms{Flags: l.flags + protocol.FlagRetained, retention: x, observation: o, health: health, since: began}, wait)
 	if err != nil {
 		x.abandon()
 		return nil, false, err

@@ -70,6 +70,7 @@ type Terms struct {
 	retention   *retention    // what is to be granted by the lease, if the process retains it
 	observation *Observation  // the call, for the observer
 	health      *ServerHealth // of the server, if the caller has its turn in the local queue already; nil: not
+	since       time.Time     // when the caller came; zero: now
 
 	origin *Lease // the lease to be replaced; see Convert
 	quota  *Quota // what the answer says of the window, if a caller who does not wait wants to know
@@ -252,7 +253,8 @@ func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*request,
 	if !wait || !l.spec.LocalQueue || t.health != nil {
 		return l.acquireSubscribed(ctx, t, wait, t.health)
 	}
-	health, err := l.e.waitLocally(ctx, l.key(keyQueue), l.e.maxAge())
+	t.since = time.Now()
+	health, err := l.e.waitLocally(ctx, l.key(keyQueue), l.e.maxAge(), t.since)
 	if err != nil {
 		return nil, l.fail(err)
 	}

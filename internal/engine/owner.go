@@ -64,13 +64,14 @@ func (e *Engine) withdraw() {
 
 // ownerCall prepares a command on the key of the keeper's label.
 func (e *Engine) ownerCall(done func(*transport.Call), command string, args ...any) *transport.Call {
-	return labelCall(protocol.OwnerKey(e.cfg.Prefix, e.id), transport.Func(done), command, args...)
+	call := &transport.Call{Done: transport.Func(done)}
+	setLabelCall(call, protocol.OwnerKey(e.cfg.Prefix, e.id), command, args...)
+	return call
 }
 
-func labelCall(key string, done transport.Receiver, command string, args ...any) *transport.Call {
-	call := &transport.Call{Key: key, Mixed: true, Done: done}
+func setLabelCall(call *transport.Call, key, command string, args ...any) {
+	call.Key, call.Mixed = key, true
 	call.Args = append([]any{command, key}, args...)
-	return call
 }
 
 // owners returns the labels of keepers, by their ids. It blocks for a round trip. A label that is unknown or cannot be read is
@@ -80,13 +81,15 @@ func (e *Engine) owners(ctx context.Context, ids map[string]bool) map[string]str
 	calls := make(map[string]*pending, len(ids))
 	for id := range ids {
 		p := &pending{}
-		p.Call = *labelCall(protocol.OwnerKey(e.cfg.Prefix, id), p, "get")
+		p.Done = p
+		setLabelCall(&p.Call, protocol.OwnerKey(e.cfg.Prefix, id), "get")
 		calls[id] = p
 		e.transport.Send(&p.Call)
 	}
 	for id, p := range calls {
 		if e.waitFor(ctx, p.ended.done()) != nil {
-			return labels
+			p.Withdraw()
+			continue
 		}
 		if len(p.Values) == 1 {
 			labels[id], _ = p.Values[0].(string)

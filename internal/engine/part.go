@@ -70,9 +70,10 @@ func NewServerHealth(maxAge time.Duration) *ServerHealth { return &ServerHealth{
 
 // WaitLocally returns when no other goroutine of this process that called it for the lock's name is ahead of the caller. It
 // returns what those before have recorded about the server, and the caller must call LeaveLocally to admit the next one. Otherwise
-// the error is ErrClosed, or says how the wait ended with ctx.
-func (l *Lock) WaitLocally(ctx context.Context, maxAge time.Duration) (shared *ServerHealth, err error) {
-	return l.e.waitLocally(ctx, l.key(keyQueue), maxAge)
+// the error is ErrClosed, says how the wait ended with ctx, or is that of those before, if the caller has come at that time and would
+// give up as they did.
+func (l *Lock) WaitLocally(ctx context.Context, maxAge time.Duration, since time.Time) (shared *ServerHealth, err error) {
+	return l.e.waitLocally(ctx, l.key(keyQueue), maxAge, since)
 }
 
 // LeaveLocally ends the turn that began when WaitLocally returned.
@@ -142,7 +143,7 @@ func (t *TokenRequest) Send(server int, receiver TokenReceiver) {
 
 func (t *TokenRequest) send(call *transport.Call) {
 	l := t.lock
-	if !t.copySent(time.Now()) {
+	if !t.copySent(time.Now(), call) {
 		t.answer(TokenReply{}, nil)
 		return
 	}
@@ -158,7 +159,7 @@ func (t *TokenRequest) send(call *transport.Call) {
 
 // CallDone implements transport.Receiver.
 func (t *TokenRequest) CallDone(call *transport.Call) {
-	t.copyDone(transport.OutcomeOf(call.Err))
+	t.copyDone(call, transport.OutcomeOf(call.Err))
 	if t.again && transport.OutcomeOf(call.Err) == transport.InDoubt && transport.Retryable(call.Err) && !t.hasEnded() {
 		t.again = false
 		t.send(&transport.Call{})

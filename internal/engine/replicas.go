@@ -72,7 +72,7 @@ func (l *Lock) awaitReplicas(ctx context.Context, r *request, h *Lease) error {
 func (l *Lock) replicateGrant(ctx context.Context, r *request, h *Lease) error {
 	again := &transport.Call{Script: l.spec.Scripts.Acquire}
 	again.Args = l.acquireArgs(nil, r.token, r.policyArg, nil)
-	again.Done = transport.Func(func(call *transport.Call) { r.copyDone(transport.OutcomeOf(call.Err)) })
+	again.Done = transport.Func(func(call *transport.Call) { r.copyDone(nil, transport.OutcomeOf(call.Err)) })
 	r.mu.Lock()
 	r.CopySent() // a release that overtakes it must leave a tombstone
 	r.mu.Unlock()

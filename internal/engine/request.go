@@ -35,6 +35,7 @@ type request struct {
 	observation *Observation // the call, for the observer
 	noPush      bool         // the keeper cannot receive messages: it is granted the lock all the same, and learns of it by a heartbeat
 	quota       *Quota       // where to store what the reply says of the window; nil: nowhere
+	since       time.Time    // when the caller came
 	end         signal       // when the request has ended
 
 	// Guarded by the engine's mu.
@@ -43,15 +44,16 @@ type request struct {
 
 	mu           sync.Mutex // guards the fields below; lease, fence, err and cleanup are final when it has ended
 	state        requestState
-	TokenRecord                // of the calls that asked for the lease
-	health       *ServerHealth // of the server; that of its queue, once it is queued
-	own          ServerHealth  // before that
-	lease        *Lease        // if it is leased
-	fence        uint64        // if it is leased or permitted
-	err          error         // if it has failed
-	cleanup      *Cleanup      // once it has ended without a lease, if there is something to clean up
-	place        int64         // in the server's queue; 0: it was not queued
-	reportedRank int           // the last position that the observer was told; -1: none
+	TokenRecord                  // of the calls that asked for the lease
+	call         *transport.Call // the one under way; nil: none, or only heartbeats
+	health       *ServerHealth   // of the server; that of its queue, once it is queued
+	own          ServerHealth    // before that
+	lease        *Lease          // if it is leased
+	fence        uint64          // if it is leased or permitted
+	err          error           // if it has failed
+	cleanup      *Cleanup        // once it has ended without a lease, if there is something to clean up
+	place        int64           // in the server's queue; 0: it was not queued
+	reportedRank int             // the last position that the observer was told; -1: none
 	// A grant by a message counts from askedAt if its fence is larger than floor. askedAt is when the last call was sent that
 	// the server answered with "waiting", and floor is the last fence it had drawn by then. So the grant was made after
 	// that answer, and no clocks need to be compared. Before any answer, askedAt is when the first call was sent. clock is the
@@ -65,7 +67,10 @@ type request struct {
 // newRequest registers a request, so that messages find it. It returns nil after Close. health is what earlier requests have
 // recorded, or nil.
 func (l *Lock) newRequest(t Terms, health *ServerHealth) *request {
-	r := &request{lock: l, health: health, reportedRank: -1, observation: t.observation}
+	r := &request{lock: l, health: health, reportedRank: -1, observation: t.observation, since: t.since}
+	if r.since.IsZero() {
+		r.since = time.Now()
+	}
 	if health == nil {
 		r.own.maxAge = l.e.maxAge()
 		r.health = &r.own
@@ -247,7 +252,7 @@ func (r *request) askOnce(ctx context.Context, mode requestMode, short bool, tri
 	l := r.lock
 	health := r.serverHealth()
 	call, _, err := l.e.roundTrip(ctx, r.end.done, tries, func(p *pending) {
-		if p.stopped = !r.copySent(began); p.stopped {
+		if p.stopped = !r.copySent(began, &p.Call); p.stopped {
 			return
 		}
 		p.request, p.health, p.sent = r, health, time.Now()
@@ -287,12 +292,14 @@ func (r *request) askOnce(ctx context.Context, mode requestMode, short bool, tri
 
 // callDone notes the outcome of a call.
 func (r *request) callDone(call *transport.Call, health *ServerHealth, sent time.Time) {
-	if _, err := r.decode(call); err != nil {
+	if call.Withdrawn() {
+		health.Withdrawn(sent)
+	} else if _, err := r.decode(call); err != nil {
 		health.Failed(sent, err)
 	} else {
 		health.Answered(sent)
 	}
-	r.copyDone(transport.OutcomeOf(call.Err))
+	r.copyDone(call, transport.OutcomeOf(call.Err))
 }
 
 // setCall makes the call one of acquire.lua, or of allow.lua if the caller wants to know the quota.

@@ -26,26 +26,42 @@ func (r *request) hasInDoubt() bool {
 	return r.NeedsTombstone()
 }
 
-// copySent notes that a call is about to be sent. It reports false if the request has ended: then the call must not be sent, since
-// the cleanup, if there is one, does not know of it.
-func (r *request) copySent(first time.Time) bool {
+// copySent notes that a call is about to be sent; it may be nil if it is not for this request alone. It reports false if the request has
+// ended: then the call must not be sent, since the cleanup, if there is one, does not know of it.
+func (r *request) copySent(first time.Time, call *transport.Call) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state.ended() {
 		return false
 	}
 	r.CopySent()
+	r.call = call
 	if r.askedAt.IsZero() {
 		r.askedAt = first
 	}
 	return true
 }
 
-// copyDone notes the outcome of a call.
-func (r *request) copyDone(outcome transport.Outcome) {
+// copyDone notes the outcome of a call, which is nil if it is not for this request alone.
+func (r *request) copyDone(call *transport.Call, outcome transport.Outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if call != nil {
+		if r.call != call {
+			return // it was withdrawn
+		}
+		r.call = nil
+	}
 	r.CopyDone(outcome)
+}
+
+// withdrawLocked prevents the call under way from being sent, if it is still queued. It is called when the request ends.
+func (r *request) withdrawLocked() {
+	if r.call == nil || !r.call.Withdraw() {
+		return
+	}
+	r.call = nil
+	r.CopyDone(transport.NotSent)
 }
 
 // markInDoubt notes that a call got a malformed reply, so its outcome is unknown.

@@ -17,8 +17,8 @@ const MaxTries = 3
 
 // roundTrip sends calls that prepare sets, one after the other, until one is answered, and returns it. It blocks until then, until ctx ends,
 // until the channel of stop is closed (errStopped), until an error is not retryable, or until maxAttempts have failed; if maxAttempts is 0,
-// the retry policy decides. inDoubt reports that a call may still run whose outcome will not be known. If ctx ended, the error
-// wraps ctx.Err() and why there was no answer before.
+// the retry policy decides. inDoubt reports that a call may still run whose outcome will not be known: a call that is still queued when the
+// wait ends is withdrawn. If ctx ended, the error wraps ctx.Err() and why there was no answer before.
 func (e *Engine) roundTrip(ctx context.Context, stop func() <-chan struct{}, maxAttempts int, prepare func(p *pending)) (answered *transport.Call, inDoubt bool, err error) {
 	var retries *backoff.ExponentialBackOff
 	began := time.Now()
@@ -38,12 +38,12 @@ func (e *Engine) roundTrip(ctx context.Context, stop func() <-chan struct{}, max
 			select {
 			case <-p.ended.done():
 			case <-stop():
-				return nil, true, errStopped
+				return nil, p.abandon() || inDoubt, errStopped
 			case <-ctx.Done():
 				if err == nil {
 					err = ErrNoAnswer
 				}
-				return nil, true, Chain(err, ctx.Err())
+				return nil, p.abandon() || inDoubt, Chain(err, ctx.Err())
 			}
 		}
 		if call.Err == nil {
@@ -51,7 +51,7 @@ func (e *Engine) roundTrip(ctx context.Context, stop func() <-chan struct{}, max
 		}
 		err = unavailable(call.Err)
 		inDoubt = inDoubt || transport.OutcomeOf(err) == transport.InDoubt
-		if !transport.Retryable(err) || attempt == maxAttempts || e.cfg.Retry.Exhausted(began, time.Now()) {
+		if !transport.Retryable(err) || attempt == maxAttempts || errors.Is(err, transport.ErrQueueFull) || p.exhausted(e.cfg.Retry, began) {
 			return nil, inDoubt, err
 		}
 		if retries == nil {
@@ -76,10 +76,22 @@ type pending struct {
 	ended   signal
 	stopped bool // set by prepare: nobody needs the answer any more, so it is not sent
 
-	request *request // is notified first, also when nobody waits any more; nil: none
+	request *request // is notified first, also when nobody waits any more; nil: none. The next two are set with it
 	health  *ServerHealth
 	sent    time.Time // as health knows it
 }
+
+// exhausted reports whether the call, which has failed, is not repeated. began is when the first one was sent.
+func (p *pending) exhausted(policy Retry, began time.Time) bool {
+	if p.request != nil {
+		return p.health.Exhausted(policy, p.request.since, time.Now()) != nil
+	}
+	return policy.Exhausted(began, time.Now())
+}
+
+// abandon ends the wait for the call, and reports whether it may run all the same. The call of a request is withdrawn when the request ends:
+// until then it is known to health, which says why the wait has ended.
+func (p *pending) abandon() (inDoubt bool) { return p.request != nil || !p.Withdraw() }
 
 // CallDone implements transport.Receiver.
 func (p *pending) CallDone(call *transport.Call) {

@@ -45,7 +45,7 @@ type acquisition struct {
 	health      *engine.ServerHealth
 	polls       *backoff.ExponentialBackOff // pauses while others hold the lock; nil: they have not yet
 	repeats     *backoff.ExponentialBackOff // pauses while no majority answers; nil: one did last time
-	failing     time.Time                   // when the first of these attempts began
+	since       time.Time                   // when the caller came
 	// leftovers are the unfinished cleanups of earlier attempts, by server. They may be why a server refuses; nil: none.
 	leftovers [][]*engine.Cleanup
 
@@ -54,7 +54,7 @@ type acquisition struct {
 }
 
 func (l *Lock) acquire(caller context.Context, wait bool, o *engine.Observation) (*Lease, error) {
-	a := acquisition{lock: l, caller: caller, wait: wait, observation: o}
+	a := acquisition{lock: l, caller: caller, wait: wait, observation: o, since: time.Now()}
 	if caller.Err() != nil {
 		return nil, a.fail(nil) // no server was asked, so nothing is known
 	}
@@ -66,7 +66,7 @@ func (l *Lock) acquire(caller context.Context, wait bool, o *engine.Observation)
 	}
 	maxAge := 2 * (l.spec.MaxRetryDelay + l.spec.ServerTimeout)
 	if wait {
-		shared, err := l.locks[0].WaitLocally(caller, maxAge)
+		shared, err := l.locks[0].WaitLocally(caller, maxAge, a.since)
 		if err != nil {
 			return nil, a.fail(nil, err)
 		}
@@ -121,7 +121,7 @@ func (a *acquisition) run() (*Lease, error) {
 		default:
 			a.health.Failed(began, engine.Chain(v.causes...))
 		}
-		pause, err := a.pause(u, v, try, began)
+		pause, err := a.pause(u, v, try)
 		if err != nil {
 			return nil, err
 		}
@@ -132,7 +132,7 @@ func (a *acquisition) run() (*Lease, error) {
 }
 
 // pause is how long to wait after an attempt that failed; it returns an error if another attempt is of no use.
-func (a *acquisition) pause(u *Lease, v verdict, try int, began time.Time) (time.Duration, error) {
+func (a *acquisition) pause(u *Lease, v verdict, try int) (time.Duration, error) {
 	retry := a.lock.spec.Engines[0].Retry()
 	switch {
 	case a.over():
@@ -144,9 +144,9 @@ func (a *acquisition) pause(u *Lease, v verdict, try int, began time.Time) (time
 		return a.pollDelay(v), nil
 	}
 	if a.repeats == nil {
-		a.failing, a.repeats = began, retry.NewBackoff()
+		a.repeats = retry.NewBackoff()
 	}
-	if v.hopeless || !a.wait && try == engine.MaxTries || a.wait && retry.Exhausted(a.failing, time.Now()) {
+	if v.hopeless || !a.wait && try == engine.MaxTries || a.wait && a.health.Exhausted(retry, a.since, time.Now()) != nil {
 		return 0, a.fail(v.answers, v.causes...)
 	}
 	a.leftovers = u.awaitCleanups(a.untilClosed(), a.leftovers)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/redis/go-redis/v9"
@@ -40,24 +41,32 @@ func (call *Call) command(ctx context.Context) (cmd redis.Cmder) {
 // exchange sends the sender's batch in one pipeline and calls Done for each call. A single call is sent in a pipeline as
 // well: go-redis has separate connections for pipelines, so leases are renewed even while the application has exhausted
 // the main pool. On a cluster it uses the client's pipeline and not the node's, which would not follow a slot that moves.
-func (t *Transport) exchange(s *sender) {
+// It returns an error if the server has answered none of the calls.
+func (t *Transport) exchange(s *sender) (silence error) {
 	ctx := context.Background()
 	for _, call := range s.batch {
 		s.cmds = append(s.cmds, call.command(ctx))
 	}
+	sent := time.Now()
+	for _, call := range s.batch {
+		call.Sent = sent
+	}
 	_ = s.pipe.BatchProcess(ctx, s.cmds...)
 	_, pipelineErr := s.pipe.Exec(ctx)
-	unanswered := false
+	unanswered, answered := false, false
 	for i, call := range s.batch {
 		call.setResult(s.cmds[i], pipelineErr)
+		answered = answered || call.Err == nil || isRedis(call.Err) || Malformed(call.Err)
 		if call.Err != nil {
 			if call.Script != nil && !call.sentText && redis.HasErrorPrefix(call.Err, "NOSCRIPT") {
 				call.sentText = true
 				call.Args[0], call.Args[1] = "eval", call.Script.Text
+				call.state.Store(callQueued) // from here on it can be withdrawn again: it has not run
 				t.dispatch(call)
 				continue
 			}
 			unanswered = unanswered || OutcomeOf(call.Err) != Answered
+			silence = call.Err
 		}
 		call.Done.CallDone(call)
 	}
@@ -67,6 +76,10 @@ func (t *Transport) exchange(s *sender) {
 	if unanswered {
 		t.reload()
 	}
+	if answered {
+		return nil
+	}
+	return silence
 }
 
 // setResult sets the reply or the error of one command of a pipeline. Each command has its own error, unless the server

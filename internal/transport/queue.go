@@ -19,6 +19,16 @@ const (
 	maxOverdueAfter = 100 * time.Millisecond
 )
 
+// A server is silent if it has answered nothing for silentAfter although calls are under way, or since its last pipeline failed. A
+// pipeline then has silentBatch calls at most: those to a server that hangs will be run when it goes on, for callers who have left by then.
+const (
+	silentAfter = 10 * time.Millisecond
+	silentBatch = 8
+)
+
+// giveUpAfter is how long a server must have been silent for GiveUp to have an effect.
+const giveUpAfter = time.Second
+
 // nodeQueue holds the calls for one server, and its senders.
 type nodeQueue struct {
 	t         *Transport
@@ -26,25 +36,32 @@ type nodeQueue struct {
 	preferred int // the number of active senders up to which a new one starts at once
 
 	mu         sync.Mutex // guards the fields below
-	urgent     []*Call    // queued, to be sent first
-	queued     []*Call    // queued, not urgent
+	urgent     callList   // queued, to be sent first
+	queued     callList   // queued, not urgent
+	seq        uint64     // of the last call that was queued
 	inFlight   int        // batches being sent
+	answeredAt time.Time  // when a batch was last answered; or, if none was under way since, when the next one was sent
+	failing    bool       // the last batch that ended was not answered
 	active     int        // senders that are not idle, plus callers that send inline
 	inline     *sender    // reused by callers that send inline; nil while in use, or before first use
 	senders    int        // goroutines
 	idle       []*sender  // senders with nothing to do; the last in is the first out
 	timer      *time.Timer
 	timerArmed bool // the timer runs: calls are queued and all preferred senders are busy
+	givenUp    bool // see Transport.GiveUp
 	closed     bool
 }
 
 // sender sends batches, one after the other, in a goroutine of its own. Senders are kept when idle, because a new
 // goroutine would have to grow its stack for each batch.
 type sender struct {
-	wake  chan struct{} // capacity 1
-	pipe  redis.Pipeliner
-	cmds  []redis.Cmder
-	batch []*Call
+	wake      chan struct{} // capacity 1
+	pipe      redis.Pipeliner
+	cmds      []redis.Cmder
+	batch     []*Call
+	withdrawn []*Call   // found when the batch was taken
+	began     time.Time // when it was taken
+	seq       uint64    // the last call that was queued by then
 }
 
 func (q *nodeQueue) newSender() *sender {
@@ -54,14 +71,28 @@ func (q *nodeQueue) newSender() *sender {
 func (q *nodeQueue) add(call *Call) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	// CallDone runs in other goroutines: the caller may have mutexes locked.
 	if q.closed {
-		call.failClosed()
+		go call.notSent(redis.ErrClosed)
 		return
 	}
+	if q.givenUp && q.silentLocked(time.Now(), giveUpAfter) {
+		go call.notSent(redis.ErrClosed)
+		return
+	}
+	q.seq++
+	call.seq = q.seq
+	list, limit := &q.queued, q.t.maxQueued
 	if call.Urgent {
-		q.urgent = append(q.urgent, call)
-	} else {
-		q.queued = append(q.queued, call)
+		list, limit = &q.urgent, 0
+	}
+	removed, added := list.add(call, limit)
+	if len(removed) > 0 {
+		go endAll(removed, nil)
+	}
+	if !added {
+		go call.notSent(ErrQueueFull)
+		return
 	}
 	q.scheduleLocked()
 }
@@ -74,19 +105,16 @@ func (q *nodeQueue) sendInline(call *Call) bool {
 		q.mu.Unlock()
 		return false
 	}
-	q.inFlight++
+	call.take()
 	q.active++
 	q.t.senders.Add(1) // Close does not wait yet: it closes the queues first
 	s := q.inline
 	q.inline = nil
-	q.mu.Unlock()
 	if s == nil {
 		s = q.newSender()
 	}
 	s.batch = append(s.batch, call)
-	q.t.exchange(s)
-	q.mu.Lock()
-	q.inFlight--
+	q.exchangeLocked(s)
 	q.active--
 	q.inline = s
 	if q.queuedLocked() > 0 {
@@ -97,7 +125,52 @@ func (q *nodeQueue) sendInline(call *Call) bool {
 	return true
 }
 
-func (q *nodeQueue) queuedLocked() int { return len(q.urgent) + len(q.queued) }
+// exchangeLocked sends a batch. It unlocks mu meanwhile.
+func (q *nodeQueue) exchangeLocked(s *sender) {
+	s.began, s.seq = time.Now(), q.seq
+	if q.inFlight == 0 && !q.failing {
+		q.answeredAt = s.began
+	}
+	q.inFlight++
+	q.mu.Unlock()
+	silence := q.t.exchange(s)
+	q.mu.Lock()
+	q.inFlight--
+	if q.failing = silence != nil; !q.failing {
+		q.answeredAt = time.Now()
+		return
+	}
+	if q.answeredAt.After(s.began) {
+		return // by another connection
+	}
+	until := s.seq // these would not have been answered either
+	if q.givenUp {
+		until = q.seq
+	}
+	unsent := append(q.urgent.takeUntil(until), q.queued.takeUntil(until)...)
+	q.mu.Unlock()
+	endAll(unsent, silence)
+	q.mu.Lock()
+}
+
+// silentLocked reports whether the server has been silent for so long.
+func (q *nodeQueue) silentLocked(now time.Time, d time.Duration) bool {
+	return (q.failing || q.inFlight > 0) && now.Sub(q.answeredAt) >= d
+}
+
+// giveUp implements Transport.GiveUp.
+func (q *nodeQueue) giveUp() {
+	q.mu.Lock()
+	q.givenUp = true
+	var unsent []*Call
+	if q.silentLocked(time.Now(), giveUpAfter) {
+		unsent = append(q.urgent.takeUntil(q.seq), q.queued.takeUntil(q.seq)...)
+	}
+	q.mu.Unlock()
+	endAll(unsent, redis.ErrClosed)
+}
+
+func (q *nodeQueue) queuedLocked() int { return len(q.urgent.calls) + len(q.queued.calls) }
 
 // scheduleLocked makes a sender take the queued calls: at once, or after a delay if all preferred senders are busy. If
 // there is no connection for one more sender, the next one whose batch completes takes them; the client's timeouts bound
@@ -174,32 +247,28 @@ func (q *nodeQueue) runSender(s *sender) {
 			<-s.wake
 			q.mu.Lock()
 		}
-		s.batch = takeCalls(s.batch, &q.urgent)
-		s.batch = takeCalls(s.batch, &q.queued)
+		q.takeLocked(s)
 		if q.queuedLocked() > 0 {
 			q.scheduleLocked()
 		}
-		q.inFlight++
-		q.mu.Unlock()
-		q.t.exchange(s)
-		q.mu.Lock()
-		q.inFlight--
+		if len(s.withdrawn) > 0 {
+			q.mu.Unlock()
+			endAll(s.withdrawn, nil)
+			clear(s.withdrawn)
+			q.mu.Lock()
+		}
+		if len(s.batch) > 0 {
+			q.exchangeLocked(s)
+		}
 	}
 }
 
-// takeCalls moves calls from a queue to a batch until either the queue is empty or the batch is full.
-func takeCalls(batch []*Call, from *[]*Call) []*Call {
-	if len(batch) == 0 && len(*from) <= maxBatch { // the usual case: swap the slices, copy nothing
-		batch, *from = *from, batch
-		return batch
+// takeLocked takes the next batch from the queue. It is empty if all queued calls were withdrawn.
+func (q *nodeQueue) takeLocked(s *sender) {
+	limit := maxBatch
+	if q.silentLocked(time.Now(), silentAfter) {
+		limit = silentBatch
 	}
-	n := min(maxBatch-len(batch), len(*from))
-	if n == 0 {
-		return batch
-	}
-	batch = append(batch, (*from)[:n]...)
-	rest := copy(*from, (*from)[n:])
-	clear((*from)[rest:])
-	*from = (*from)[:rest]
-	return batch
+	s.batch, s.withdrawn = q.urgent.take(s.batch, s.withdrawn[:0], limit)
+	s.batch, s.withdrawn = q.queued.take(s.batch, s.withdrawn, limit)
 }

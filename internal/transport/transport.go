@@ -1,5 +1,10 @@
 // Package transport sends scripts to Redis in pipelines and reports the outcome of each.
 //
+// A caller that no longer wants a reply withdraws its call, which is then not sent unless it is under way already. So what a server
+// runs after an outage is what somebody still waits for, and releases, however long the outage was. What is under way meanwhile is
+// bounded as well: while a server is silent, each pipeline takes only a few calls. If a pipeline is not answered, the calls that
+// were queued when it was sent fail like those in it.
+//
 // It never sends a command twice, except that it sends the script's text when the server answers NOSCRIPT. Whether a
 // request may be repeated is for the caller to decide, who knows the token, the context and the end of the lease.
 // Commands that arrive while others are in flight share one pipeline; a single command is sent at once. Goroutines of
@@ -20,6 +25,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/client"
@@ -31,18 +37,20 @@ import (
 type Call struct {
 	Script *lua.Script // nil for another command
 	Key    string      // the first key; it selects the node of a cluster
-	Urgent bool        // sent before calls that are not: renewals and heartbeats, which keep something from expiring
+	Urgent bool        // sent before calls that are not, and always queued: renewals, heartbeats and releases
 	Scalar bool        // the reply may be a number in place of an array
 	Mixed  bool        // the reply has elements that are not integers, or is the string that another command returns; it is stored in Values
 	Args   []any       // the command, from EVALSHA on; see Script.AppendCommand. Another command has the key second
 	Done   Receiver    // called once
 
-	Sent   time.Time // a time before the command was first sent
+	Sent   time.Time // the time just before the command was sent that is answered; not set if none was
 	Reply  []int64   // the script's reply; one element if it is a number and no array
 	Values []any     // the script's reply if Mixed is set
 	Err    error     // why there is no reply, or nil; see OutcomeOf
 
-	sentText bool // the server did not have the script, so its text was sent
+	sentText bool          // the server did not have the script, so its text was sent
+	state    atomic.Uint32 // callQueued, callTaken or callWithdrawn; 0 before Send
+	seq      uint64        // its number among the calls of its nodeQueue; guarded by the nodeQueue's mu
 
 	// Memory that would otherwise be allocated separately.
 	number [1]int64
@@ -77,36 +85,65 @@ func (call *Call) SetCommand(s *lua.Script, room int, keys ...any) {
 type Transport struct {
 	rdb *client.Client
 
+	maxQueued int // the maximum number of queued calls for one server that are wanted and not urgent
+
 	mu       sync.Mutex                   // guards the fields below
 	queues   map[*redis.Client]*nodeQueue // by node; a single server has one queue, under nil
+	unrouted callList                     // on a cluster: calls whose node is not known yet
+	routers  int                          // goroutines that look nodes up
 	reloaded time.Time                    // when the cluster's slot map was last requested
+	givenUp  bool                         // see GiveUp
 	closed   bool
 	senders  sync.WaitGroup
 }
 
+// maxQueued is about as many calls as a server runs in a second.
+const maxQueued = 1 << 16
+
+// maxRouters is the maximum number of goroutines that look up nodes of a cluster. That does I/O only while the client has no slot map,
+// and then all of them wait for the same.
+const maxRouters = 8
+
 // New returns a Transport for the client. It does no I/O and starts no goroutine.
 func New(rdb *client.Client) *Transport {
-	t := &Transport{rdb: rdb, queues: map[*redis.Client]*nodeQueue{}}
+	t := &Transport{rdb: rdb, maxQueued: maxQueued, queues: map[*redis.Client]*nodeQueue{}}
 	if !rdb.IsCluster() {
 		t.queues[nil] = t.newQueue(nil)
 	}
 	return t
 }
 
-// Send queues a call and returns at once.
+// Send queues a call and returns at once. If too many calls wait already, one that is not urgent ends with ErrQueueFull.
 func (t *Transport) Send(call *Call) {
-	call.Sent = time.Now()
+	if !call.enqueue() {
+		go call.notSent(nil)
+		return
+	}
 	t.dispatch(call)
 }
 
 // SendInline is Send for a caller that would only wait for the reply. If no other call is queued or in flight, the call
 // is sent in the caller's goroutine, which saves two goroutine switches, and SendInline returns after Done has been
 // called. Otherwise it returns at once. It also returns at once if the client has no timeouts, because the caller could
-// then be blocked without end by a server that does not answer.
+// then be blocked without end by a server that does not answer. A call that is sent inline cannot be withdrawn.
 func (t *Transport) SendInline(call *Call) {
-	call.Sent = time.Now()
+	if !call.enqueue() {
+		go call.notSent(nil)
+		return
+	}
 	if t.rdb.IsCluster() || t.rdb.WaitsForEver() || !t.queues[nil].sendInline(call) {
 		t.dispatch(call)
+	}
+}
+
+// GiveUp makes calls that are queued, now or later, fail while their server does not answer, other than those that are under way.
+func (t *Transport) GiveUp() {
+	t.mu.Lock()
+	t.givenUp = true
+	queues := slices.Collect(maps.Values(t.queues))
+	t.mu.Unlock()
+	for _, q := range queues {
+		q.giveUp()
 	}
 }
 
@@ -130,28 +167,53 @@ func (t *Transport) dispatch(call *Call) {
 		return
 	}
 	// One node may hang, so calls for different nodes must not wait for each other. Looking up the node may do I/O.
+	limit := t.maxQueued
+	if call.Urgent {
+		limit = 0
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		call.failClosed()
+		go call.notSent(redis.ErrClosed)
 		return
 	}
-	t.senders.Go(func() {
-		node, err := t.rdb.Primary(context.Background(), call.Key)
-		if err != nil {
-			call.Err = &notSentError{err}
-			t.reload()
-			call.Done.CallDone(call)
-			return
-		}
-		t.queueFor(node).add(call)
-	})
+	removed, added := t.unrouted.add(call, limit)
+	if !added {
+		go call.notSent(ErrQueueFull)
+	}
+	if len(removed) > 0 {
+		go endAll(removed, nil)
+	}
+	if t.routers < maxRouters {
+		t.routers++
+		t.senders.Go(t.route)
+	}
 }
 
-// failClosed ends a call that was sent after Close.
-func (call *Call) failClosed() {
-	call.Err = redis.ErrClosed
-	go call.Done.CallDone(call)
+// route passes calls on to the queues of their nodes, until there are none.
+func (t *Transport) route() {
+	var batch, withdrawn []*Call
+	for {
+		t.mu.Lock()
+		batch, withdrawn = t.unrouted.take(batch[:0], withdrawn[:0], 1)
+		if len(batch) == 0 && len(withdrawn) == 0 {
+			t.routers--
+			t.mu.Unlock()
+			return
+		}
+		t.mu.Unlock()
+		endAll(withdrawn, nil)
+		for _, call := range batch {
+			node, err := t.rdb.Primary(context.Background(), call.Key)
+			if err != nil {
+				t.reload()
+				call.notSent(err)
+				continue
+			}
+			call.state.Store(callQueued)
+			t.queueFor(node).add(call)
+		}
+	}
 }
 
 func (t *Transport) queueFor(node *redis.Client) *nodeQueue {
@@ -160,7 +222,7 @@ func (t *Transport) queueFor(node *redis.Client) *nodeQueue {
 	q := t.queues[node]
 	if q == nil {
 		q = t.newQueue(node)
-		q.closed = t.closed
+		q.closed, q.givenUp = t.closed, t.givenUp
 		t.queues[node] = q
 	}
 	return q

@@ -781,7 +781,7 @@ func TestUrgentCallsGoFirst(t *testing.T) {
 		if want := append(slices.Repeat([]string{"renewal"}, 200), slices.Repeat([]string{"new"}, 1000)...); !slices.Equal(order, want) {
 			p.Errorf("%d calls, the last renewal is number %d", len(order), len(order)-slices.Index(reversed(order), "renewal"))
 		}
-		if got, want := p.sent(), []int{1, 128, 128, 128}; len(got) < 4 || !slices.Equal(got[:4], want) {
+		if got, want := p.sent(), []int{1, silentBatch, 128, 128}; len(got) < 4 || !slices.Equal(got[:4], want) {
 			p.Errorf("pipelines of %v", got)
 		}
 	})
@@ -869,6 +869,203 @@ func TestClientWrapperSeesCommands(t *testing.T) {
 		c.Close()
 		if pipes, sent := w.pipes.Load(), w.sent.Load(); pipes == 0 || sent != 6 {
 			p.Errorf("the wrapper made %d pipelines and saw %d commands", pipes, sent)
+		}
+	})
+}
+
+// TestWithdrawnCallsAreNotSent blocks the only connection. Calls that are withdrawn meanwhile must not be sent, and end with an outcome that
+// says so; the others are sent. A call that is under way cannot be withdrawn.
+func TestWithdrawnCallsAreNotSent(t *testing.T) {
+	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *fixture) {
+		p.loadScript()
+		p.net.Break("evalsha", 1, faultnet.SwallowReply)
+		newCall := func() (*Call, chan *Call) {
+			done := make(chan *Call, 2)
+			return &Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(c *Call) { done <- c })}, done
+		}
+		underWay, _ := newCall()
+		p.Send(underWay)
+		synctest.Wait()
+		if underWay.Withdraw() {
+			p.Error("a call that is under way was withdrawn")
+		}
+		var kept, withdrawn []chan *Call
+		for i := range 1000 {
+			call, done := newCall()
+			call.Urgent = i%4 == 0
+			if i == 0 {
+				call.Withdraw() // before Send
+			}
+			p.Send(call)
+			if i%10 == 7 {
+				kept = append(kept, done)
+				continue
+			}
+			if !call.Withdraw() || !call.Withdraw() || !call.Withdrawn() {
+				p.Error("a queued call was not withdrawn")
+			}
+			withdrawn = append(withdrawn, done)
+		}
+		if n := len(p.queues[nil].queued.calls); n > pruneMin+100 {
+			p.Errorf("%d calls are queued, most of which were withdrawn", n)
+		}
+		p.mini.Del("k")
+		sent := time.Now()
+		for _, done := range kept {
+			c := <-done
+			if c.Err != nil {
+				p.Error(c.Err)
+			}
+			if d := c.Sent.Sub(sent); d < readTimeout {
+				p.Errorf("Sent is %v after the call was queued, before it was written", d)
+			}
+		}
+		time.Sleep(time.Minute)
+		for _, done := range withdrawn {
+			if len(done) != 1 {
+				p.Fatalf("a withdrawn call was completed %d times", len(done))
+			}
+			if c := <-done; OutcomeOf(c.Err) != NotSent {
+				p.Fatal(c.Err)
+			}
+		}
+		p.checkRuns("100")
+	})
+}
+
+// TestWithdrawAfterNoScript withdraws a call between its two attempts: it has not run, and is not sent in full.
+func TestWithdrawAfterNoScript(t *testing.T) {
+	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *fixture) {
+		p.loadScript()
+		p.flush()
+		var first *Call
+		firstDone, done := make(chan *Call, 1), make(chan *Call, 1)
+		first = &Call{Script: counterScript, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(c *Call) { firstDone <- c })}
+		// The second call of the pipeline is completed after the first was queued again, and before that is taken.
+		second := &Call{Script: counterScript, Key: "k", Args: []any{"get", "k"}, Mixed: true, Done: Func(func(c *Call) {
+			if !first.Withdraw() {
+				p.Error("it was not withdrawn")
+			}
+			done <- c
+		})}
+		p.net.Break("evalsha", 1, faultnet.SwallowReply)
+		p.send(counterScript) // so that the two share a pipeline
+		synctest.Wait()
+		p.Send(first)
+		p.Send(second)
+		<-done
+		if c := <-firstDone; OutcomeOf(c.Err) != NotSent {
+			p.Error(c.Err)
+		}
+		p.flush()
+	})
+}
+
+// TestSilentServerGetsFewCalls sends calls to a server that does not answer, for longer than a client timeout. What is under way for
+// callers who may have left is bounded, and the calls that were queued before a pipeline that was not answered fail with it, unsent.
+func TestSilentServerGetsFewCalls(t *testing.T) {
+	inBubbleWith(t, redis.Options{}, func(p *fixture) {
+		p.loadScript()
+		p.net.Break("evalsha", 1<<20, faultnet.SwallowReply)
+		var all []chan *Call
+		for start := time.Now(); time.Since(start) < 2*readTimeout+time.Second; time.Sleep(200 * time.Millisecond) {
+			for range 100 {
+				all = append(all, p.send(counterScript))
+			}
+		}
+		queued, unsent := 0, 0
+		for i, done := range all {
+			if len(done) == 0 {
+				queued++
+				continue
+			}
+			if c := <-done; c.Err == nil || !Retryable(c.Err) {
+				p.Errorf("call %d: %v", i, c.Err)
+			} else if OutcomeOf(c.Err) == NotSent {
+				unsent++
+			}
+		}
+		underWay := 0
+		for _, size := range p.sent() {
+			underWay += size
+		}
+		p.net.Restore()
+		// All that were queued in the first 10 s have failed with the pipelines that were sent then.
+		if unsent < 4000 || queued > 6000 {
+			p.Errorf("of %d calls %d have failed without being sent, and %d are queued", len(all), unsent, queued)
+		}
+		if underWay > 600 {
+			p.Errorf("%d calls were under way", underWay)
+		}
+	})
+}
+
+// TestQueueIsBounded fills the queue. A call beyond the bound ends at once, unless it is urgent or others are not wanted any more.
+func TestQueueIsBounded(t *testing.T) {
+	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *fixture) {
+		p.loadScript()
+		p.maxQueued = 600
+		p.net.Break("evalsha", 1, faultnet.SwallowReply)
+		p.send(counterScript)
+		synctest.Wait()
+		var calls []*Call
+		results := make(chan *Call, 2000)
+		send := func(urgent bool) {
+			call := &Call{Script: counterScript, Urgent: urgent, Key: "k", Args: counterScript.AppendCommand(nil, "k"), Done: Func(func(c *Call) { results <- c })}
+			calls = append(calls, call)
+			p.Send(call)
+		}
+		for range p.maxQueued {
+			send(false)
+		}
+		synctest.Wait()
+		if len(results) > 0 {
+			p.Fatalf("%d calls have ended already: %v", len(results), (<-results).Err)
+		}
+		send(false)
+		synctest.Wait()
+		if len(results) != 1 {
+			p.Fatalf("%d calls have ended", len(results))
+		}
+		if c := <-results; !errors.Is(c.Err, ErrQueueFull) || OutcomeOf(c.Err) != NotSent || !Retryable(c.Err) {
+			p.Error(c.Err)
+		}
+		for range 100 {
+			send(true)
+		}
+		calls[17].Withdraw()
+		send(false)
+		synctest.Wait()
+		if len(results) != 1 { // the one that was withdrawn
+			p.Errorf("%d calls have ended", len(results))
+		}
+		time.Sleep(time.Minute)
+		if n := len(results); n != 701 {
+			p.Errorf("%d calls have ended, want 701", n)
+		}
+	})
+}
+
+// TestGiveUp checks that queued calls end at once when the server is silent, and go on while it answers.
+func TestGiveUp(t *testing.T) {
+	inBubbleWith(t, redis.Options{PipelinePoolSize: 1}, func(p *fixture) {
+		p.loadScript()
+		p.GiveUp()
+		if c := <-p.send(counterScript); c.Err != nil {
+			p.Errorf("while the server answers: %v", c.Err)
+		}
+		p.net.Break("evalsha", 1, faultnet.SwallowReply)
+		p.send(counterScript)
+		synctest.Wait()
+		queued := p.send(counterScript)
+		time.Sleep(2 * giveUpAfter)
+		start := time.Now()
+		if c := <-p.send(counterScript); OutcomeOf(c.Err) != NotSent || Retryable(c.Err) || time.Since(start) > 0 {
+			p.Errorf("while it is silent: %v after %v", c.Err, time.Since(start))
+		}
+		p.GiveUp()
+		if c := <-queued; OutcomeOf(c.Err) != NotSent || time.Since(start) > 0 {
+			p.Errorf("queued: %v after %v", c.Err, time.Since(start))
 		}
 	})
 }

@@ -1,0 +1,112 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/redlock"
+	"github.com/redis/go-redis/v9"
+)
+
+// TestLocalCallersFailTogether cuts off the server while 12 callers of a process want one name, in whose queue they wait for each other.
+// They must not each add a MaxElapsed of their own to the wait of the next. When the server is back, everything starts anew.
+func TestLocalCallersFailTogether(t *testing.T) {
+	const maxElapsed, readTimeout, ttl = time.Second, 500 * time.Millisecond, 30 * time.Second
+	type locker interface {
+		Lock(ctx context.Context) (*lockkeeper.Lease, error)
+	}
+	for name, of := range map[string]func(k *lockkeeper.Keeper) (locker, error){
+		"mutex":          func(k *lockkeeper.Keeper) (locker, error) { return mutex.New(k, "x", nil) },
+		"retained_mutex": func(k *lockkeeper.Keeper) (locker, error) { return mutex.New(k, "x", &mutex.Options{Retain: true}) },
+		"redlock": func(k *lockkeeper.Keeper) (locker, error) {
+			return redlock.New([]*lockkeeper.Keeper{k}, "x", nil)
+		},
+	} {
+		for fault, breakIt := range map[string]func(n *faultnet.Net){"down": (*faultnet.Net).Down, "frozen": (*faultnet.Net).Blackhole} {
+			for _, held := range []bool{false, true} {
+				title := name + "_" + fault
+				if held {
+					title += "_held" // the first caller waits at the server by then
+				}
+				t.Run(title, func(t *testing.T) {
+					embedded.Run(t, func(t *embedded.Server) {
+						keeper := func(n *faultnet.Net) *lockkeeper.Keeper {
+							rdb := redis.NewClient(n.Options(readTimeout))
+							k, err := lockkeeper.New(rdb, &lockkeeper.Options{
+								Retry: lockkeeper.RetryPolicy{MaxElapsed: maxElapsed}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+								HeartbeatInterval: 200 * time.Millisecond,
+							})
+							if err != nil {
+								t.Fatal(err)
+							}
+							t.Cleanup(func() { _, _ = k.Close(), rdb.Close() })
+							return k
+						}
+						n := t.Network()
+						l, err := of(keeper(n))
+						if err != nil {
+							t.Fatal(err)
+						}
+						check := func(what string) {
+							lease, err := l.Lock(context.Background())
+							if err == nil {
+								err = lease.Release(context.Background())
+							}
+							if err != nil {
+								t.Errorf("%s: %v", what, err)
+							}
+						}
+						check("before the outage")
+						var other *lockkeeper.Lease
+						if held {
+							o, err := of(keeper(t.Network()))
+							if err != nil {
+								t.Fatal(err)
+							}
+							if other, err = o.Lock(context.Background()); err != nil {
+								t.Fatal(err)
+							}
+						} else {
+							breakIt(n)
+						}
+						start := time.Now()
+						var callers sync.WaitGroup
+						for range 12 {
+							callers.Go(func() {
+								lease, err := l.Lock(context.Background())
+								if lease != nil || !errors.Is(err, lockkeeper.ErrUnavailable) {
+									t.Errorf("%v, %v", lease, err)
+								}
+								if d := time.Since(start); d < maxElapsed || d > maxElapsed+3*readTimeout {
+									t.Errorf("a caller failed after %v", d)
+								}
+							})
+						}
+						if held {
+							time.Sleep(5 * time.Second) // which does not count
+							breakIt(n)
+							start = time.Now()
+						}
+						callers.Wait()
+						n.Restore()
+						if other != nil {
+							if err := other.Release(context.Background()); err != nil {
+								t.Error(err)
+							}
+						}
+						check("after the outage")
+					})
+				})
+			}
+		}
+	}
+}
