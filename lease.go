@@ -102,8 +102,11 @@ func (l *Lease) Context(parent context.Context) context.Context {
 // it returns nil, whose methods may be called.
 func LeaseFromContext(ctx context.Context) *Lease {
 	user, h := engine.LeaseOf(ctx)
-	if l, ok := user.(*Lease); ok {
-		return l
+	switch user := user.(type) {
+	case *Lease:
+		return user
+	case *Leases:
+		return user.leases[len(user.leases)-1]
 	}
 	if h == nil {
 		return nil

@@ -19,6 +19,7 @@ import (
 type Leases struct {
 	keys   []string // of the lockers
 	leases []*Lease // of the lockers; while they are being acquired, nil for those that are not yet
+	group  *engine.Group
 }
 
 // Of returns the lease of one of the lockers that were given to LockAll, for example for its fence: there is no fence of several
@@ -61,7 +62,10 @@ func (ls *Leases) Err() error {
 
 // Done returns a channel that is closed when the first of the leases ends, for whatever reason; see [Lease.Done].
 func (ls *Leases) Done() <-chan struct{} {
-	return ls.Context(context.Background()).Done()
+	if ls == nil {
+		return closed
+	}
+	return ls.group.Done()
 }
 
 // Context returns a child of parent that is also canceled when the first of the leases ends; context.Cause then returns its error.
@@ -70,14 +74,7 @@ func (ls *Leases) Context(parent context.Context) context.Context {
 	if ls == nil {
 		return (*Lease)(nil).Context(parent)
 	}
-	c := &leasesContext{Context: parent}
-	for _, l := range ls.leases {
-		if l != nil {
-			c.Context = l.Context(c.Context)
-			c.each = append(c.each, c.Context)
-		}
-	}
-	return c
+	return ls.group.ContextFor(parent, ls)
 }
 
 // Extend makes every lease expire ttl from now; see [Lease.Extend]. It blocks until all requests have ended, which are made at the same
@@ -125,35 +122,4 @@ func (ls *Leases) each(f func(*Lease) error) error {
 	}
 	calls.Wait()
 	return engine.Join(errs...)
-}
-
-// leasesContext is the context of the last of several leases, whose parents are those of the others. Each of them checks its own
-// lease only, so all are asked: one whose lease has ended then cancels those below it.
-type leasesContext struct {
-	context.Context
-	each []context.Context
-}
-
-func (c *leasesContext) check() {
-	for _, ctx := range c.each {
-		_ = ctx.Err()
-	}
-}
-
-// Done implements context.Context.
-func (c *leasesContext) Done() <-chan struct{} {
-	c.check()
-	return c.Context.Done()
-}
-
-// Err implements context.Context.
-func (c *leasesContext) Err() error {
-	c.check()
-	return c.Context.Err()
-}
-
-// Value implements context.Context. context.Cause calls it, too.
-func (c *leasesContext) Value(key any) any {
-	c.check()
-	return c.Context.Value(key)
 }

@@ -48,20 +48,28 @@ func acquireAll(ctx context.Context, lockers []Locker, acquire func(Locker, cont
 	if err != nil {
 		return nil, err
 	}
-	all := &Leases{keys: keys, leases: make([]*Lease, len(lockers))}
 	waiting, cancel := context.WithCancel(ctx)
+	group := engine.NewGroup()
+	unwatch := group.OnEnd(func(error) { cancel() }) // so waiting ends also when a lease that is held ends
+	all := &Leases{keys: keys, leases: make([]*Lease, len(lockers)), group: group}
 	acquired := false
 	defer func() { // also if a Locker panics
+		unwatch()
 		cancel()
 		if !acquired {
 			_ = all.Release(waiting) // which has ended, so for at most a second
 		}
 	}()
-	for _, i := range byKey(keys) {
-		lease, err := acquire(lockers[i], all.Context(waiting)) // which ends also when a lease that is held ends
-		all.leases[i] = lease                                   // nil after an error
-		if lost := all.ended(); lost != nil && (err == nil || ctx.Err() == nil) {
-			err = lost
+	for n, i := range byKey(keys) {
+		lease, err := acquire(lockers[i], waiting)
+		all.leases[i] = lease // nil after an error
+		if lease != nil {
+			group.Add(lease.handle)
+		}
+		if last := n == len(keys)-1; last || err != nil || waiting.Err() != nil {
+			if lost := all.ended(); lost != nil && (err == nil || ctx.Err() == nil) {
+				err = lost
+			}
 		}
 		if err == nil && lease == nil {
 			err = engine.Invalid("locker %d of %d, a %T, has returned neither a lease nor an error", i+1, len(lockers), lockers[i])

@@ -140,7 +140,7 @@ func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 	err = fn(lease.Context(ctx), lease.Fence())
 	returned = true
 	if err != nil {
-		return Result{Outcome: Ran}, engine.Join(err, lease.Release(ctx))
+		return Result{Outcome: Ran}, engine.JoinRelease(err, lease, lease.Release(ctx))
 	}
 	next := lease.Since().Add(o.period)
 	err = lease.Complete(ctx, next)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -15,19 +16,25 @@ type Handle interface {
 	Done() <-chan struct{}
 	Err() error
 	Context(parent context.Context) context.Context
+	OnEnd(f func(error)) (stop func())
 	Extend(ctx context.Context, ttl time.Duration) error
 	Release(ctx context.Context) error
 }
 
 // Do runs fn with a context of the lease, and then releases the lease, even if fn panics. It returns the error of fn, joined
-// with that of Release.
+// with that of Release. If fn has returned the lease's loss, as context.Cause of its context, that is not repeated.
 func Do(ctx context.Context, l Handle, fn func(ctx context.Context, fence uint64) error) (err error) {
-	defer func() {
-		if e := l.Release(ctx); e != nil {
-			err = Join(err, e)
-		}
-	}()
+	defer func() { err = JoinRelease(err, l, l.Release(ctx)) }()
 	return fn(l.Context(ctx), l.Fence())
+}
+
+// JoinRelease joins the error of a function that had the lease, and that of the release. It leaves out the latter if it says no more than
+// that the lease was lost, and the former says so.
+func JoinRelease(err error, l Handle, released error) error {
+	if err != nil && errors.Is(released, ErrLost) && errors.Is(err, l.Err()) {
+		return err
+	}
+	return Join(err, released)
 }
 
 // lifecycle is the part that all leases have in common: the end, which happens once, and the contexts that it cancels.
@@ -135,6 +142,21 @@ func (lc *lifecycle) attach(c *cancelable) {
 	})
 }
 
+// OnEnd calls f with the lease's error when the lease ends, before others can notice that in another way; at once if it has ended. f
+// may be called twice, and must not block. The lease refers to f until it ends or stop is called.
+func (lc *lifecycle) OnEnd(f func(error)) (stop func()) {
+	c := &cancelable{Context: context.Background(), cancel: f}
+	lc.attach(c)
+	if err := lc.Err(); err != nil {
+		f(err)
+	}
+	return func() {
+		lc.mu.Lock()
+		delete(lc.contexts, c)
+		lc.mu.Unlock()
+	}
+}
+
 // withoutParent returns the context that only the end of the lease cancels.
 func (lc *lifecycle) withoutParent() *cancelable {
 	lc.mu.Lock()
@@ -161,15 +183,18 @@ type leaseKey struct{}
 
 // ContextFor is Context of a lease that the user has as such: LeaseOf returns it, and it remains reachable for as long as the context.
 func ContextFor(h Handle, parent context.Context, user any) context.Context {
-	ctx := h.Context(parent)
+	return withUser(h.Context(parent), user)
+}
+
+func withUser(ctx context.Context, user any) context.Context {
 	if c, ok := ctx.(*leaseContext); ok {
 		c.user = user
 	}
 	return ctx
 }
 
-// LeaseOf returns the lease that ctx was derived from: what the user has of it, or nil, and the lease itself. Both are nil if ctx was
-// derived from none.
+// LeaseOf returns the lease that ctx was derived from: what the user has of it, or nil, and the lease itself, which is nil if it is a
+// Group. Both are nil if ctx was derived from none.
 func LeaseOf(ctx context.Context) (user any, h Handle) {
 	c, ok := ctx.Value(leaseKey{}).(*leaseContext)
 	if !ok {

@@ -54,6 +54,9 @@ func (h *LocalLease) Done() <-chan struct{} { return h.life().Done() }
 // Context returns a child of parent that is also canceled when the lease ends.
 func (h *LocalLease) Context(parent context.Context) context.Context { return h.life().Context(parent) }
 
+// OnEnd calls f when the lease ends.
+func (h *LocalLease) OnEnd(f func(error)) (stop func()) { return h.life().OnEnd(f) }
+
 // life returns the Lifecycle of the lease.
 func (h *LocalLease) life() *Lifecycle {
 	if lc := h.lifecycle.Load(); lc != nil {

@@ -246,7 +246,7 @@ func (u *Lease) CheckDeadline() {
 	}
 }
 
-// Name, Token, Fence, Deadline, Err, Done and Context are as in engine.Handle.
+// Name, Token, Fence, Deadline, Err, Done, Context and OnEnd are as in engine.Handle.
 func (u *Lease) Name() string { return u.lock.spec.Name }
 
 // Token is the identity of the lease, the same at all servers.
@@ -274,6 +274,9 @@ func (u *Lease) Err() error { return u.lifecycle.Err() }
 
 // Done is closed when the lease has ended.
 func (u *Lease) Done() <-chan struct{} { return u.lifecycle.Done() }
+
+// OnEnd calls f when the lease ends.
+func (u *Lease) OnEnd(f func(error)) (stop func()) { return u.lifecycle.OnEnd(f) }
 
 // Context is a child of parent that also ends with the lease.
 func (u *Lease) Context(parent context.Context) context.Context { return u.lifecycle.Context(parent) }

@@ -1,0 +1,38 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestDoSaysTheLossOnce checks the errors of Do after a loss, by what its function returns.
+func TestDoSaysTheLossOnce(t *testing.T) {
+	own := errors.New("own")
+	for name, c := range map[string]struct {
+		returns func(ctx context.Context) error
+		is      error
+	}{
+		"the cause":           {context.Cause, ErrLost},
+		"the cause, wrapped":  {func(ctx context.Context) error { return fmt.Errorf("work: %w", context.Cause(ctx)) }, ErrLost},
+		"the context's error": {func(ctx context.Context) error { return ctx.Err() }, context.Canceled},
+		"another error":       {func(context.Context) error { return own }, own},
+		"nothing":             {func(context.Context) error { return nil }, ErrLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(s *fixture) {
+				h := s.hold("x", withoutRenewal)
+				err := h.Do(context.Background(), func(ctx context.Context, _ uint64) error {
+					time.Sleep(2 * ttl)
+					return c.returns(ctx)
+				})
+				if !errors.Is(err, c.is) || !errors.Is(err, ErrLost) || strings.Count(err.Error(), ErrLost.Error()) != 1 {
+					s.Errorf("%v", err)
+				}
+			})
+		})
+	}
+}
