@@ -105,6 +105,7 @@ type Engine struct {
 	Clock      ServerClock     // of all locks on the server
 	closing    context.Context // ends when Close is called
 	close      context.CancelFunc
+	leaks      leakLog
 
 	mu          sync.Mutex // guards what follows; no command runs under it
 	closed      bool
@@ -152,6 +153,7 @@ func New(cfg Config) *Engine {
 	e.closing, e.close = context.WithCancel(context.Background())
 	e.idle = sync.NewCond(&e.mu)
 	e.wakeupTimer.Handler = timers.Func(e.replaceStale)
+	e.leaks.timer.Handler = timers.Func(e.logLeaks)
 	e.subscriber = pubsub.New(pubsub.Config{
 		Client:     cfg.Client,
 		Received:   e.received,

@@ -1,0 +1,48 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestLeaksAreLoggedOnce checks that of many leases that leak one is logged, and then the number of the others, while the hook gets all.
+func TestLeaksAreLoggedOnce(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		var log bytes.Buffer
+		s.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		l := s.lock("x")
+		leak := func(n int) {
+			for i := range n {
+				l.ReportLeak(nil, fmt.Sprint("token", i), 1, time.Second)
+			}
+		}
+		lines := func() string {
+			defer log.Reset()
+			return log.String()
+		}
+		leak(10_000)
+		if got := lines(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "token0") {
+			s.Errorf("at first:\n%s", got)
+		}
+		time.Sleep(leakInterval + time.Second)
+		if got := lines(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "leases=9999") {
+			s.Errorf("a minute later:\n%s", got)
+		}
+		time.Sleep(2 * leakInterval)
+		leak(2)
+		if got := lines(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "token0") {
+			s.Errorf("later:\n%s", got)
+		}
+		time.Sleep(leakInterval + time.Second)
+		if got := lines(); !strings.Contains(got, "leases=1") {
+			s.Errorf("at the end:\n%s", got)
+		}
+		if n := s.countEvents(Leaked); n != 10_002 {
+			s.Errorf("%d events", n)
+		}
+	})
+}
