@@ -79,9 +79,9 @@ func TestInspectWritesNothing(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		inspect := func(what int, after int64, most int) []any {
 			b.Helper()
-			return b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, what, after, most))
+			return b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, what, after, most, ""))
 		}
-		if got := inspect(protocol.InspectHolders, 0, 10); len(got) != 1 || got[0] != int64(0) {
+		if got := inspect(protocol.InspectHolders, 0, 10); len(got) != 2 || got[0] != int64(0) || got[1] != int64(0) {
 			b.Errorf("of nothing: %v", got)
 		}
 		if got := inspect(protocol.InspectWaiters, 0, 10); len(got) != 1 {
@@ -96,7 +96,7 @@ func TestInspectWritesNothing(t *testing.T) {
 			places = append(places, b.acquire(token("b", i), heartbeatTTL)[3])
 		}
 		got := inspect(protocol.InspectHolders, 0, 10)
-		if len(got) != 4 || got[0] != int64(1) || got[1] != token("a", 1) || got[2] != fence || got[3].(int64) <= 0 {
+		if len(got) != 6 || got[0] != int64(1) || got[1] != int64(1) || got[2] != token("a", 1) || got[3] != fence || got[4].(int64) <= 0 {
 			b.Errorf("the holder: %v", got)
 		}
 		got = inspect(protocol.InspectWaiters, 0, 2)
@@ -108,7 +108,7 @@ func TestInspectWritesNothing(t *testing.T) {
 			b.Errorf("the last: %v", got)
 		}
 		b.rdb.Set(ctx, b.keys[0], "foreign", time.Minute)
-		if got := inspect(protocol.InspectHolders, 0, 10); got[1] != "foreign" || got[2] != int64(0) {
+		if got := inspect(protocol.InspectHolders, 0, 10); got[2] != "foreign" || got[3] != int64(0) {
 			b.Errorf("a foreign holder: %v", got)
 		}
 	})

@@ -229,3 +229,19 @@ func TestScriptsDefineOnlyUsedFunctions(t *testing.T) {
 		}
 	}
 }
+
+// TestScriptsSkipNothing checks that no script reads a range from an offset: the server counts up to it, so that reading a whole list
+// in pages would take time that grows with the square of its length. They go on by score or by rank.
+func TestScriptsSkipNothing(t *testing.T) {
+	t.Parallel()
+	offset := regexp.MustCompile(`'LIMIT', *([^,]*),`)
+	for _, set := range All {
+		for _, s := range set.Scripts() {
+			for _, m := range offset.FindAllStringSubmatch(s.Text, -1) {
+				if m[1] != "0" && m[1] != "'0'" {
+					t.Errorf("%s: %s", s.Name, m[0])
+				}
+			}
+		}
+	}
+}

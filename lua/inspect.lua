@@ -3,13 +3,15 @@
 -- KEYS[2] meta     hash: metadata of the name
 -- KEYS[3] queue    zset: token -> place; heartbeats, see lib/heartbeats
 -- KEYS[4] tombstones    zset: token -> ms until which its request is refused
--- ARGV[1] subject  0: holders, 1: waiters
--- ARGV[2] after    how many holders to skip; the place after which the waiters begin
+-- ARGV[1] subject  0: holders, 1: waiters, 2: requests whose permits have not returned by the clock
+-- ARGV[2] after    the place after which they begin; ignored for holders without a token
 -- ARGV[3] count    how many to list at most
--- returns {how many, then token, fence, ms left for each holder}
+-- ARGV[4] token    of a holder: which of those that have that place was listed last; empty: none was listed
+-- returns {how many, how many there are, then token, fence, ms left, place for each holder}
 --       | {how many, then token, place, ms waited, ms until its heartbeat lapses for each waiter}
--- writes nothing; work O(log n + after + count)
-local subject, after, count = ARGV[1], ARGV[2], tonumber(ARGV[3])
+-- writes nothing; work O(log n + count). Pages go on by place, whatever comes and goes between them: a holder that is renewed gets
+-- a later one, and may be listed again
+local subject, after, count, token = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 -- include: lib/metadata
 -- include: lib/lapses_of
 -- include: policy/KIND/holders
@@ -19,14 +21,18 @@ local function append(...)
   reply[1] = reply[1] + 1
   for _, x in ipairs({...}) do reply[#reply + 1] = x end
 end
-if subject == '0' then
-  for _, holder in ipairs(holders(tonumber(after), count)) do append(unpack(holder)) end
+if subject ~= '1' then
+  local list, total = holders(after, token, count, subject == '2')
+  reply[2] = total
+  for _, holder in ipairs(list) do append(unpack(holder)) end
   return type_error or reply
 end
 local list = call('ZRANGE', queue, '(' .. after, BEHIND_WAITERS, 'BYSCORE', 'LIMIT', 0, count, 'WITHSCORES')
+local waiters = {}
+for i = 1, #list, 2 do waiters[#waiters + 1] = list[i] end
+local lapses = #waiters > 0 and lapses_of(waiters)
 for i = 1, #list, 2 do
-  local at = tonumber(list[i + 1])
-  local lapse = lapses_of({list[i]})[1]
+  local at, lapse = tonumber(list[i + 1]), lapses[(i + 1) / 2]
   append(list[i], at, math.floor((now_us - ticket_of(at)) / 1000), lapse > 0 and lapse - now or 0)
 end
 return reply

@@ -64,7 +64,7 @@ func TestWriterRecallsRetainedLeases(t *testing.T) {
 		}
 		b.isRetained(ka, fa, true)
 		b.isRetained(kb, fb, true)
-		holders := b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10))
+		holders := b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, ""))
 		if !slices.Contains(holders, any(fa)) || !slices.Contains(holders, any(fb)) {
 			b.Errorf("holders %v, want the fences %d and %d", holders, fa, fb)
 		}

@@ -862,11 +862,11 @@ func TestExpiredLeaseIgnored(t *testing.T) {
 		b.code(b.renew(other, 1, 2*ttl, 0), lua.Granted)
 		pass(ttl*time.Millisecond - 2*time.Millisecond)
 		b.code(b.renew(r, 1, 1, 0), lua.Granted) // it has 1 ms left
-		if got := b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10)); got[0] != int64(2) || got[3] != int64(1) {
+		if got := b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, "")); got[0] != int64(2) || got[4] != int64(1) {
 			b.Errorf("holders %v", got)
 		}
 		pass(time.Millisecond)
-		if got := b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10)); got[0] != int64(1) || got[1] != other {
+		if got := b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, "")); got[0] != int64(1) || got[2] != other {
 			b.Errorf("holders %v", got)
 		}
 		b.code(b.renew(r, 1, ttl, 1), lua.Refused)
@@ -981,9 +981,9 @@ func TestWriterAdmittedBeforeSweepEnds(t *testing.T) {
 func TestInspectReadersPagination(t *testing.T) {
 	t.Parallel()
 	onRW(t, func(b *bench) {
-		inspect := func(what int, after int64, most int) []any {
+		inspect := func(what int, after int64, most int, token string) []any {
 			b.Helper()
-			return b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, what, after, most))
+			return b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, what, after, most, token))
 		}
 		var all []string
 		for i := range 7 {
@@ -992,15 +992,16 @@ func TestInspectReadersPagination(t *testing.T) {
 			all = append(all, r)
 		}
 		var seen []string
-		for after := 0; ; after += 3 {
-			got := inspect(protocol.InspectHolders, int64(after), 3)
-			if int(got[0].(int64))*3 != len(got)-1 {
+		for place, last := int64(0), ""; ; {
+			got := inspect(protocol.InspectHolders, place, 3, last)
+			if int(got[0].(int64))*4 != len(got)-2 || got[1] != int64(len(all)) {
 				b.Fatalf("reply %v", got)
 			}
-			for i := 1; i < len(got); i += 3 {
-				seen = append(seen, got[i].(string))
-				if left := got[i+2].(int64); got[i+1] != b.fence(got[i].(string)) || left <= 0 || left > ttl+600 {
-					b.Errorf("holder %v", got[i:i+3])
+			for i := 2; i < len(got); i += 4 {
+				last, place = got[i].(string), got[i+3].(int64)
+				seen = append(seen, last)
+				if left := got[i+2].(int64); got[i+1] != b.fence(last) || left <= 0 || left > ttl+600 {
+					b.Errorf("holder %v", got[i:i+4])
 				}
 			}
 			if got[0].(int64) < 3 {
@@ -1025,7 +1026,7 @@ func TestInspectReadersPagination(t *testing.T) {
 		seen = nil
 		after := int64(0)
 		for {
-			got := inspect(protocol.InspectWaiters, after, 3)
+			got := inspect(protocol.InspectWaiters, after, 3, "")
 			for i := 1; i < len(got); i += 4 {
 				seen = append(seen, got[i].(string))
 				after = got[i+1].(int64)
@@ -1041,6 +1042,57 @@ func TestInspectReadersPagination(t *testing.T) {
 			b.Errorf("waiters %v, want %v", seen, want)
 		}
 	})
+}
+
+// TestInspectPagesGoOnWhereTheyEnded checks that reading the holders page by page lists everybody who is there all the time, though
+// others end, begin and are renewed between the pages, and though many leases end in the same ms.
+func TestInspectPagesGoOnWhereTheyEnded(t *testing.T) {
+	t.Parallel()
+	for _, different := range []int{0, 1, 3} { // ms between the ends of leases
+		onRW(t, func(b *bench) {
+			var all []string
+			end := b.rdb.Time(ctx).Val().UnixMilli() + time.Minute.Milliseconds()
+			for i := range 30 {
+				all = append(all, rwToken("a", i, "r"))
+				b.eval(b.set.Acquire, 4, acquireArgs(all[i], ttl, 0, "", 0))
+				b.rdb.ZAdd(ctx, b.keys[0], redis.Z{Score: float64(end + int64(different*i/3)), Member: all[i]})
+			}
+			slices.Sort(all) // as the server has those of the same ms
+			listed := map[string]bool{}
+			var gone []string
+			for place, last, pages := int64(0), "", 0; ; pages++ {
+				got := b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, place, 4, last))
+				if pages > 40 {
+					b.Fatal("there is no end")
+				}
+				for i := 2; i < len(got); i += 4 {
+					last, place = got[i].(string), got[i+3].(int64)
+					listed[last] = true
+				}
+				if got[0].(int64) < 4 {
+					break
+				}
+				switch pages % 4 {
+				case 0: // the first ones end
+					first := b.rdb.ZRangeByScore(ctx, b.keys[0], &redis.ZRangeBy{Min: "1", Max: "+inf", Count: 2}).Val()
+					gone = append(gone, first...)
+					b.rdb.ZRem(ctx, b.keys[0], first[0], first[1])
+				case 1: // the last one that was listed ends
+					gone = append(gone, last)
+					b.rdb.ZRem(ctx, b.keys[0], last)
+				case 2: // it is renewed
+					b.rdb.ZAdd(ctx, b.keys[0], redis.Z{Score: float64(end + 5000), Member: last})
+				case 3: // another one begins, before the place
+					b.rdb.ZAdd(ctx, b.keys[0], redis.Z{Score: float64(end - 1), Member: rwToken("b", pages, "r")})
+				}
+			}
+			for _, token := range all {
+				if !listed[token] && !slices.Contains(gone, token) {
+					b.Errorf("%s was not listed", token)
+				}
+			}
+		})
+	}
 }
 
 func TestRWLockDropsForeignEntries(t *testing.T) {

@@ -795,7 +795,7 @@ func TestInspectPermits(t *testing.T) {
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
 		inspect := func(what int) []any {
 			b.Helper()
-			return b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, what, 0, 10))
+			return b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, what, 0, 10, ""))
 		}
 		x, y, z := permitToken("a", 1, "hc", 1), permitToken("a", 2, "hc", 1), permitToken("b", 1, "hc", 2)
 		b.semaphoreAcquire(lua.Granted, twoAndFour, x, 0)
@@ -804,7 +804,7 @@ func TestInspectPermits(t *testing.T) {
 		b.listen("b")
 		b.semaphoreAcquire(lua.Waiting, twoAndFour, z, heartbeatTTL)
 		b.semaphoreRelease(lua.Granted, x, 0)
-		if got := inspect(protocol.InspectHolders); len(got) != 4 || got[1] != y || got[2] != b.fence(y) || got[3] != int64(ttl) {
+		if got := inspect(protocol.InspectHolders); len(got) != 6 || got[1] != int64(1) || got[2] != y || got[3] != b.fence(y) || got[4] != int64(ttl) {
 			b.Errorf("holders %v", got)
 		}
 		if got := inspect(protocol.InspectWaiters); len(got) != 5 || got[1] != z || got[4] != int64(heartbeatTTL) {
@@ -817,15 +817,59 @@ func TestInspectPermits(t *testing.T) {
 		pass(10 * time.Millisecond)
 		b.semaphoreAcquire(lua.Granted, perSecond, y, 0)
 		inspect := func() []any {
-			return b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10))
+			return b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, ""))
 		}
 		got := inspect()
-		if len(got) != 7 || got[1] != x || got[2] != b.fence(x) || got[3] != int64(991) || got[4] != y || got[6] != int64(1001) {
+		if len(got) != 10 || got[1] != int64(2) || got[2] != x || got[3] != b.fence(x) || got[4] != int64(991) || got[6] != y || got[8] != int64(1001) {
 			b.Errorf("grants %v", got)
 		}
 		pass(991 * time.Millisecond)
-		if got := inspect(); len(got) != 4 || got[1] != y {
+		if got := inspect(); len(got) != 6 || got[2] != y {
 			b.Errorf("grants %v", got)
+		}
+	})
+}
+
+// TestInspectPagesOfPermitsByTheClock checks that those whose permits have not returned are listed from the oldest on, page by page,
+// though some return between the pages, and several were granted in the same µs; with leases as well.
+func TestInspectPagesOfPermitsByTheClock(t *testing.T) {
+	t.Parallel()
+	semAtTime(t, func(b *bench, pass func(time.Duration)) {
+		const n = 23
+		limits := protocol.LimitsArg(n, n, 1000)
+		var want []string
+		for i := range n {
+			x := permitToken("a", i, "hc", 1)
+			b.semaphoreAcquire(lua.Granted, limits, x, 0)
+			want = append(want, x)
+			if i%4 == 3 {
+				pass(time.Millisecond)
+			}
+		}
+		var got []string
+		var removed []redis.Z
+		place, last := int64(0), ""
+		for {
+			reply := b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectTaken, place, 5, last))
+			for i := 2; i < len(reply); i += 4 {
+				last, place = reply[i].(string), reply[i+3].(int64)
+				got = append(got, last)
+			}
+			if reply[0].(int64) < 5 {
+				break
+			}
+			if len(got) == 10 { // the oldest have returned, and the one that was listed last
+				removed = b.rdb.ZRangeByScoreWithScores(ctx, b.keys[0], &redis.ZRangeBy{Min: "-inf", Max: "-10000000000000"}).Val()
+				removed = slices.DeleteFunc(removed, func(z redis.Z) bool { return z.Member != "@"+got[0] && z.Member != "@"+got[9] })
+				b.rdb.ZRem(ctx, b.keys[0], "@"+got[0], "@"+got[9])
+			}
+		}
+		b.rdb.ZAdd(ctx, b.keys[0], removed...) // which are counted
+		slices.Sort(want)
+		sorted := slices.Clone(got)
+		slices.Sort(sorted)
+		if sorted = slices.Compact(sorted); !slices.Equal(sorted, want) {
+			b.Errorf("listed %d of %d: %v", len(sorted), n, got)
 		}
 	})
 }

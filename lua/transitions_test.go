@@ -282,7 +282,7 @@ func TestWrongType(t *testing.T) {
 				}
 				wrong("renew", set.Renew, 1, renewArgs(holder, ttl, 0))
 				wrong("renew, in full", set.Renew, 2, renewArgs(holder, ttl, 0))
-				wrong("inspect", set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10))
+				wrong("inspect", set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, ""))
 				if set.RaiseFence != nil {
 					wrong("raise_fence", set.RaiseFence, 2, protocol.RaiseFenceArgs(nil, holder, int64(1), settings, 0))
 				}

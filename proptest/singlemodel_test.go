@@ -929,17 +929,20 @@ func (b *singleBench) toggleSubscription(*rapid.T) {
 // inspects runs inspect.
 func (b *singleBench) inspects(*rapid.T) {
 	what := rapid.IntRange(protocol.InspectHolders, protocol.InspectWaiters).Draw(b.r, "what")
-	after, most := int64(0), rapid.IntRange(1, 5).Draw(b.r, "most")
+	after, most, last := int64(0), rapid.IntRange(1, 5).Draw(b.r, "most"), ""
 	if rapid.IntRange(0, 2).Draw(b.r, "after") == 0 {
-		after = 1
+		last = "listed"
 		if what == protocol.InspectWaiters {
 			after = b.queue[b.some("waiter", b.waits)]
 		}
 	}
-	b.starts("inspect %d after %d", what, after)
-	tokens, numbers := []string{}, []int64{}
-	if q := b.owner; what == protocol.InspectHolders && q != nil && after == 0 {
-		tokens, numbers = append(tokens, q.token), append(numbers, b.seq*int64(yes(!q.foreign)), b.remaining())
+	b.starts("inspect %d after %d %s", what, after, last)
+	tokens, numbers, head := []string{}, []int64{}, 1
+	if what == protocol.InspectHolders {
+		head = 2
+	}
+	if q := b.owner; what == protocol.InspectHolders && q != nil && last == "" {
+		tokens, numbers = append(tokens, q.token), append(numbers, b.seq*int64(yes(!q.foreign)), b.remaining(), 0)
 		b.reach("holders are listed")
 	}
 	if what == protocol.InspectWaiters {
@@ -951,12 +954,12 @@ func (b *singleBench) inspects(*rapid.T) {
 			}
 		}
 	}
-	reply, err := b.rdb.Eval(scriptCtx, b.set.Inspect.Text, b.keys, protocol.InspectArgs(nil, what, after, most)...).Slice()
+	reply, err := b.rdb.Eval(scriptCtx, b.set.Inspect.Text, b.keys, protocol.InspectArgs(nil, what, after, most, last)...).Slice()
 	if err != nil {
 		b.failf("%v", err)
 	}
 	gotTokens, gotNumbers := []string{}, []int64{}
-	for _, x := range reply[1:] {
+	for _, x := range reply[head:] {
 		switch x := x.(type) {
 		case string:
 			gotTokens = append(gotTokens, x)
@@ -964,7 +967,7 @@ func (b *singleBench) inspects(*rapid.T) {
 			gotNumbers = append(gotNumbers, x)
 		}
 	}
-	if !slices.Equal(gotTokens, tokens) || reply[0] != int64(len(tokens)) {
+	if !slices.Equal(gotTokens, tokens) || reply[0] != int64(len(tokens)) || head == 2 && reply[1] != int64(yes(b.owner != nil)) {
 		b.failf("reply %v, want %v", reply, tokens)
 	}
 	if !slices.EqualFunc(gotNumbers, numbers, b.near) {

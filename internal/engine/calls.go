@@ -144,10 +144,10 @@ func decodeHeartbeat(call *transport.Call, waiters int) (protocol.HeartbeatReply
 }
 
 // setInspection makes the call the reading of one page of holders or waiters.
-func (l *Lock) setInspection(call *transport.Call, subject int, after int64, count int) {
-	l.setCall(call, l.spec.Scripts.Inspect, 4, 3)
+func (l *Lock) setInspection(call *transport.Call, subject int, after int64, count int, token string) {
+	l.setCall(call, l.spec.Scripts.Inspect, 4, 4)
 	call.Mixed = true
-	call.Args = protocol.InspectArgs(call.Args, subject, after, count)
+	call.Args = protocol.InspectArgs(call.Args, subject, after, count, token)
 }
 
 // setLimitCall makes the call the reading of the limits or, if limit or pause is not 0, their change.

@@ -19,8 +19,8 @@
 // # Locks
 //
 // Mutexes are taken in this order: Lease (its lifecycle's), request, the Lease that the request converts, Engine, waitQueue. Those
-// of Retainer, ServerHealth, Cleanup and serverIdentity, and of packages timers, pubsub and transport, come last: nothing of this package is
-// locked under them. No mutex is held during a round trip, while a reply or a message is handled, or while a hook, an Owner's
+// of Retainer, ServerHealth, Cleanup, longWaits, leakLog and serverIdentity, and of packages timers, pubsub and transport, come last:
+// nothing of this package is locked under them. No mutex is held during a round trip, while a reply or a message is handled, or while a hook, an Owner's
 // observer or a CloseObserver is called. Fields that no mutex guards do not change once their struct is in use, unless they say so.
 package engine
 
@@ -105,6 +105,7 @@ type Engine struct {
 	Clock      ServerClock     // of all locks on the server
 	closing    context.Context // ends when Close is called
 	close      context.CancelFunc
+	longWaits  longWaits
 	leaks      leakLog
 
 	mu          sync.Mutex // guards what follows; no command runs under it
@@ -122,7 +123,6 @@ type Engine struct {
 	replicas    map[string]int             // the most that a primary was seen to have, by its address
 	idle        *sync.Cond                 // of mu: working has become 0
 	params      *sharedParams              // of the last lock
-	longWaits   map[string]time.Time       // by the name's queue: when a long wait was logged lately
 	retentions  map[string]*retention      // by serial: retained leases, and requests for them
 	recalledBy  map[string][]*retention    // the same, by the channel on which their recalls are published
 	recallLost  time.Time                  // when a subscription was last replaced because a recall did not come
@@ -145,7 +145,6 @@ func New(cfg Config) *Engine {
 		expected:    map[string]expectedWakeup{},
 		replicas:    map[string]int{},
 		retentions:  map[string]*retention{},
-		longWaits:   map[string]time.Time{},
 		recalledBy:  map[string][]*retention{},
 		retainers:   retain.NewNames[*Retainer](retain.MaxNames),
 		shortForms:  retain.NewNames[*shortForms](maxShortForms),

@@ -29,30 +29,69 @@ type Waiter struct {
 
 // Holders returns the leases of the lock. A long list is read in pages; leases that are granted or end meanwhile may or may
 // not be included.
-func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
-	var list []Holder
+func (l *Lock) Holders(ctx context.Context) (list []Holder, err error) {
+	err = l.eachHolder(ctx, protocol.InspectHolders, func(h Holder) { list = append(list, h) })
+	if err != nil {
+		return nil, err
+	}
+	l.labelHolders(ctx, list)
+	return list, nil
+}
+
+// FirstHolders returns at most so many leases of the lock, at most pageSize, and how many there are. It asks for no others.
+func (l *Lock) FirstHolders(ctx context.Context, most int) (list []Holder, total int, err error) {
+	page, n, err := l.holders(ctx, protocol.InspectHolders, protocol.Holder{}, most)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, h := range page {
+		list = append(list, newHolder(h))
+	}
+	l.labelHolders(ctx, list)
+	return list, max(int(n), len(list)), nil
+}
+
+// eachHolder calls f once for each lease, or for each request whose permits have not returned. It reads them in pages. These go on at
+// the place at which the one before ended, so that nothing is left out that is there all the time.
+func (l *Lock) eachHolder(ctx context.Context, subject int, f func(Holder)) error {
 	seen := map[string]bool{}
-	for after := int64(0); ; after += pageSize {
-		v, err := l.inspect(ctx, protocol.InspectHolders, after)
+	for last := (protocol.Holder{}); ; {
+		page, _, err := l.holders(ctx, subject, last, pageSize)
 		if err != nil {
-			return nil, err
-		}
-		page, err := protocol.ParseHolders(v)
-		if err != nil {
-			return nil, l.fail(err)
+			return err
 		}
 		for _, h := range page {
-			if !seen[h.Token] {
+			if !seen[h.Token] { // else it was renewed meanwhile
 				seen[h.Token] = true
-				list = append(list, Holder{Token: h.Token, Fence: uint64(max(h.Fence, 0)), ExpiresIn: duration(h.ExpiresIn)})
+				f(newHolder(h))
 			}
 		}
 		if len(page) < pageSize {
-			break
+			return nil
 		}
+		last = page[len(page)-1]
 	}
+}
+
+// holders requests one page of holders, behind the last one that was listed, and how many there are.
+func (l *Lock) holders(ctx context.Context, subject int, last protocol.Holder, count int) ([]protocol.Holder, int64, error) {
+	v, err := l.inspect(ctx, subject, last.Place, count, last.Token)
+	if err != nil {
+		return nil, 0, err
+	}
+	page, total, err := protocol.ParseHolders(v)
+	if err != nil {
+		return nil, 0, l.fail(err)
+	}
+	return page, total, nil
+}
+
+func newHolder(h protocol.Holder) Holder {
+	return Holder{Token: h.Token, Fence: uint64(max(h.Fence, 0)), ExpiresIn: duration(h.ExpiresIn)}
+}
+
+func (l *Lock) labelHolders(ctx context.Context, list []Holder) {
 	l.labelOwners(ctx, len(list), func(i int) (string, *string) { return list[i].Token, &list[i].Owner })
-	return list, nil
 }
 
 // Waiters returns the queue in order. A long queue is read in pages; waiters that join or leave meanwhile may or may not be
@@ -60,7 +99,7 @@ func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
 func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
 	var list []Waiter
 	for after := int64(0); ; {
-		v, err := l.inspect(ctx, protocol.InspectWaiters, after)
+		v, err := l.inspect(ctx, protocol.InspectWaiters, after, pageSize, "")
 		if err != nil {
 			return nil, err
 		}
@@ -102,7 +141,7 @@ func (l *Lock) labelOwners(ctx context.Context, n int, entry func(int) (token st
 }
 
 // inspect requests one page. It makes up to MaxTries attempts.
-func (l *Lock) inspect(ctx context.Context, subject int, after int64) ([]any, error) {
+func (l *Lock) inspect(ctx context.Context, subject int, after int64, count int, token string) ([]any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, l.fail(err)
 	}
@@ -111,7 +150,7 @@ func (l *Lock) inspect(ctx context.Context, subject int, after int64) ([]any, er
 	}
 	defer l.e.endWork()
 	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done, MaxTries, func(p *pending) {
-		l.setInspection(&p.Call, subject, after, pageSize)
+		l.setInspection(&p.Call, subject, after, count, token)
 	})
 	switch {
 	case errors.Is(err, errStopped):

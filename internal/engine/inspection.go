@@ -3,11 +3,9 @@ package engine
 import (
 	"context"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/redis/go-redis/v9"
 )
 
 // Inspection is the state of one lock at the server. Package lockkeeper documents the fields.
@@ -121,7 +119,7 @@ func (l *Lock) inForce(ctx context.Context, limits protocol.Limits, holders []Ho
 	if limits.Window == 0 {
 		return &LimitsInForce{Limit: limits.AtOnce, Used: held}, nil
 	}
-	f := &LimitsInForce{Limit: limits.Window, Used: held, Window: duration(limits.Per)}
+	f := &LimitsInForce{Limit: limits.Window, Window: duration(limits.Per)}
 	if limits.PausedUntil > 0 {
 		now, err := readAgain(ctx, l.e, l.serverTime)
 		if err != nil {
@@ -130,36 +128,12 @@ func (l *Lock) inForce(ctx context.Context, limits protocol.Limits, holders []Ho
 		f.PausedFor = max(duration(limits.PausedUntil-now/1000), 0)
 	}
 	if limits.AtOnce == 0 { // the holders are those whose permits have not returned
+		f.Used = held
 		return f, nil
 	}
 	f.MaxConcurrent, f.Held = limits.AtOnce, held
-	var err error
-	f.Used, err = readAgain(ctx, l.e, func() (int, error) { return l.taken(limits) })
+	err := l.eachHolder(ctx, protocol.InspectTaken, func(h Holder) { f.Used += permitsOf(h.Token) })
 	return f, err
-}
-
-// taken returns how many permits were taken that have not returned by the clock.
-func (l *Lock) taken(limits protocol.Limits) (n int, err error) {
-	ctx := context.Background()
-	now, err := l.serverTime()
-	if err != nil {
-		return 0, err
-	}
-	for offset := int64(0); ; offset += pageSize {
-		pipe := l.e.cfg.Client.Pipeline()
-		page := pipe.ZRangeArgs(ctx, redis.ZRangeArgs{
-			Key: l.key(keyLock), Start: "-inf", Stop: limits.Returned(now), ByScore: true, Offset: offset, Count: pageSize,
-		})
-		if err := execute(pipe); err != nil {
-			return 0, err
-		}
-		for _, taking := range page.Val() {
-			n += permitsOf(strings.TrimPrefix(taking, "@"))
-		}
-		if len(page.Val()) < pageSize {
-			return n, page.Err()
-		}
-	}
 }
 
 // serverTime returns the time of the server that has the lock, in µs.

@@ -30,7 +30,7 @@ func (t *localTurn) end(granted bool) {
 func (l *Retaining) acquireTurn(ctx context.Context, wait bool) (Handle, error) {
 	e, began, o := l.lock.e, time.Now(), l.lock.NewObservation(ctx, l.flags)
 	if wait && e.cfg.LongWait > 0 {
-		defer l.lock.WatchWait(l.lock.Holders)()
+		defer l.lock.WatchWait(l.lock.FirstHolders)()
 	}
 	if o != nil {
 		e.observe(l.lock.Event(AcquireStart, o))

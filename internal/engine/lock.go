@@ -202,7 +202,7 @@ func (l *Lock) acquireLease(ctx context.Context, t Terms, wait bool) (*Lease, er
 // acquire makes one acquisition and reports its events. If there is no error, the request was granted.
 func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*request, error) {
 	if wait && l.e.cfg.LongWait > 0 {
-		defer l.WatchWait(l.Holders)()
+		defer l.WatchWait(l.FirstHolders)()
 	}
 	o := t.observation
 	if o == nil {

@@ -98,9 +98,10 @@ func RejoiningWaiter(command []any, token string, place int64) []any {
 	return append(command, token, place)
 }
 
-// InspectArgs appends ARGV of inspect.lua. The subject is InspectHolders or InspectWaiters.
-func InspectArgs(command []any, subject int, after int64, count int) []any {
-	return append(command, subject, after, count)
+// InspectArgs appends ARGV of inspect.lua. The subject is InspectHolders, InspectWaiters or InspectTaken. The token is that of the last
+// holder that was listed, whose place is after; "" if none was.
+func InspectArgs(command []any, subject int, after int64, count int, token string) []any {
+	return append(command, subject, after, count, token)
 }
 
 // RaiseFenceArgs appends ARGV of raise_fence.lua.
@@ -128,4 +129,5 @@ func LimitsArg(atOnce, window int, per int64) string {
 const (
 	InspectHolders = 0
 	InspectWaiters = 1
+	InspectTaken   = 2 // the requests whose permits have not returned by the clock, in a reply as of holders
 )

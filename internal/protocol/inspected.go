@@ -7,26 +7,32 @@ type Holder struct {
 	Token     string
 	Fence     int64
 	ExpiresIn int64
+	Place     int64
 }
 
-// ParseHolders returns the reply of inspect.lua for InspectHolders.
-func ParseHolders(v []any) ([]Holder, error) {
-	const each = 3
-	entries, err := inspected(v, each)
-	if err != nil {
-		return nil, err
+// ParseHolders returns the reply of inspect.lua for InspectHolders or InspectTaken: one page, and how many holders there are.
+func ParseHolders(v []any) (list []Holder, total int64, err error) {
+	const each = 4
+	if len(v)%each != 2 {
+		return nil, 0, invalid("inspect", "%d elements", len(v))
 	}
-	list := make([]Holder, 0, len(entries)/each)
+	total, ok := v[1].(int64)
+	if !ok || total < 0 {
+		return nil, 0, invalid("inspect", "%v holders", v[1])
+	}
+	entries := v[2:]
+	list = make([]Holder, 0, len(entries)/each)
 	for ; len(entries) > 0; entries = entries[each:] {
 		token, ok := entries[0].(string)
 		fence, ok2 := entries[1].(int64)
 		expiresIn, ok3 := entries[2].(int64)
-		if !ok || !ok2 || !ok3 {
-			return nil, invalid("inspect", "%v", entries[:each])
+		place, ok4 := entries[3].(int64)
+		if !ok || !ok2 || !ok3 || !ok4 {
+			return nil, 0, invalid("inspect", "%v", entries[:each])
 		}
-		list = append(list, Holder{token, fence, expiresIn})
+		list = append(list, Holder{token, fence, expiresIn, place})
 	}
-	return list, nil
+	return list, total, nil
 }
 
 // Waiter is a queue entry in the reply of inspect.lua.
@@ -40,10 +46,10 @@ type Waiter struct {
 // ParseWaiters returns the reply of inspect.lua for InspectWaiters, with the waiters after that place.
 func ParseWaiters(v []any, after int64) ([]Waiter, error) {
 	const each = 4
-	entries, err := inspected(v, each)
-	if err != nil {
-		return nil, err
+	if len(v)%each != 1 {
+		return nil, invalid("inspect", "%d elements", len(v))
 	}
+	entries := v[1:] // without their number
 	list := make([]Waiter, 0, len(entries)/each)
 	for ; len(entries) > 0; entries = entries[each:] {
 		token, ok := entries[0].(string)
@@ -57,12 +63,4 @@ func ParseWaiters(v []any, after int64) ([]Waiter, error) {
 		list = append(list, Waiter{token, place, waited, left})
 	}
 	return list, nil
-}
-
-// inspected returns the entries of a reply of inspect.lua, without their total number, which precedes them.
-func inspected(v []any, each int) ([]any, error) {
-	if len(v)%each != 1 {
-		return nil, invalid("inspect", "%d elements", len(v))
-	}
-	return v[1:], nil
 }

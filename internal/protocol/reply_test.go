@@ -267,7 +267,7 @@ func FuzzParseReply(f *testing.F) {
 				v[i] = "token"
 			}
 		}
-		holders, err := ParseHolders(v)
+		holders, _, err := ParseHolders(v)
 		check("inspect", err, holders == nil)
 		queue, err := ParseWaiters(v, 0)
 		check("inspect", err, queue == nil)
@@ -406,9 +406,9 @@ func part(least int64) func([]int64) (any, error) {
 }
 
 func TestParseInspectReply(t *testing.T) {
-	holders, err := ParseHolders([]any{int64(2), "a", int64(7), int64(50), "b", int64(8), int64(-1)})
-	if want := []Holder{{"a", 7, 50}, {"b", 8, -1}}; err != nil || !slices.Equal(holders, want) {
-		t.Errorf("%v, %v", holders, err)
+	holders, total, err := ParseHolders([]any{int64(2), int64(9), "a", int64(7), int64(50), int64(60), "b", int64(8), int64(-1), int64(70)})
+	if want := []Holder{{"a", 7, 50, 60}, {"b", 8, -1, 70}}; err != nil || total != 9 || !slices.Equal(holders, want) {
+		t.Errorf("%v, %d, %v", holders, total, err)
 	}
 	waiters, err := ParseWaiters([]any{int64(2), "a", int64(7), int64(50), int64(60), "b", int64(9), int64(1), int64(-1)}, 6)
 	if want := []Waiter{{"a", 7, 50, 60}, {"b", 9, 1, -1}}; err != nil || !slices.Equal(waiters, want) {
@@ -422,11 +422,19 @@ func TestParseInspectReply(t *testing.T) {
 		{int64(1), "a", int64(6), int64(50), int64(60)}, // a place that is not after the last one
 		{int64(1), "a", int64(7), int64(50), nil},
 	} {
-		if len(v) != 5 {
-			_, err := ParseHolders(v)
-			checkReplyError(t, err, true)
-		}
 		_, err := ParseWaiters(v, 6)
+		checkReplyError(t, err, true)
+	}
+	for _, v := range [][]any{
+		nil,
+		{int64(0)},
+		{int64(0), int64(-1)},
+		{int64(0), "1"},
+		{int64(1), int64(1), "a", int64(7), int64(50)},
+		{int64(1), int64(1), "a", int64(7), int64(50), "60"},
+		{int64(1), int64(1), int64(7), int64(7), int64(50), int64(60)},
+	} {
+		_, _, err := ParseHolders(v)
 		checkReplyError(t, err, true)
 	}
 }

@@ -92,10 +92,10 @@ func (l *Lock) whole(parts []engine.Holder) engine.Holder {
 }
 
 // holders is Holder as a list.
-func (l *Lock) holders(ctx context.Context) ([]engine.Holder, error) {
+func (l *Lock) holders(ctx context.Context, _ int) ([]engine.Holder, int, error) {
 	h, held, err := l.Holder(ctx)
 	if err != nil || !held {
-		return nil, err
+		return nil, 0, err
 	}
-	return []engine.Holder{h}, nil
+	return []engine.Holder{h}, 1, nil
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
+	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
@@ -154,35 +155,25 @@ func (o *options) validateKind(isSet func(flag string) bool) error {
 	return nil
 }
 
-// holders returns a function that lists the holders of the lock; of a redlock, those at the first server.
-func holders(ks []*lockkeeper.Keeper, name string, l locker) func(ctx context.Context) ([]lockkeeper.Holder, error) {
-	one := func(h lockkeeper.Holder, held bool, err error) ([]lockkeeper.Holder, error) {
-		if !held {
-			return nil, err
-		}
-		return []lockkeeper.Holder{h}, nil
+// firstHolder reads one of the holders of a lock, or none, and how many there are.
+type firstHolder func(ctx context.Context) (list []lockkeeper.Holder, total int, err error)
+
+// firstHolder returns what reads the first holder of the lock; of a redlock, at the first server.
+func (o *options) firstHolder(k *lockkeeper.Keeper, name string) (firstHolder, error) {
+	kind := o.kind
+	switch {
+	case kind == "read", kind == "write":
+		kind = "rwlock"
+	case kind == "semaphore" && o.per > 0:
+		kind = "ratelimit"
 	}
-	return func(ctx context.Context) (list []lockkeeper.Holder, err error) {
-		switch l := l.(type) {
-		case *fair.Lock:
-			return one(l.Holder(ctx))
-		case *mutex.Mutex:
-			return one(l.Holder(ctx))
-		case *redlock.Lock:
-			m, err := mutex.New(ks[0], name, nil)
-			if err != nil {
-				return nil, err
-			}
-			return one(m.Holder(ctx))
-		case *rwlock.Lock:
-			return l.Holders(ctx)
-		case readSide:
-			return l.lock.Holders(ctx)
-		case permits:
-			return l.semaphore.Holders(ctx)
-		case rate:
-			return l.limiter.Holders(ctx)
-		}
-		return nil, nil
+	lock, err := access.EngineOf(k).LockOf(kind, name)
+	if err != nil {
+		return nil, err
 	}
+	return func(ctx context.Context) ([]lockkeeper.Holder, int, error) {
+		found, total, err := lock.FirstHolders(ctx, 1)
+		list, err := access.Holders[lockkeeper.Holder](found, err)
+		return list, total, err
+	}, nil
 }

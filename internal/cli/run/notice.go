@@ -21,7 +21,7 @@ const queryTimeout = time.Second
 // when due fires, and print with what text then receives.
 type notices struct {
 	name    string
-	holders func(ctx context.Context) ([]lockkeeper.Holder, error)
+	holders firstHolder
 	start   time.Time
 	printed int
 	timer   *time.Timer
@@ -29,7 +29,7 @@ type notices struct {
 	text    chan string
 }
 
-func newNotices(name string, holders func(ctx context.Context) ([]lockkeeper.Holder, error)) *notices {
+func newNotices(name string, holders firstHolder) *notices {
 	n := &notices{name: name, holders: holders, start: time.Now(), text: make(chan string, 1)}
 	n.timer = time.NewTimer(noticeAfter[0])
 	n.due = n.timer.C
@@ -41,8 +41,8 @@ func (n *notices) query(ctx context.Context) {
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 		defer cancel()
-		list, err := n.holders(ctx)
-		n.text <- notice(n.name, list, err, time.Since(n.start))
+		list, total, err := n.holders(ctx)
+		n.text <- notice(n.name, list, total, err, time.Since(n.start))
 	}()
 }
 
@@ -57,8 +57,8 @@ func (n *notices) print(text string) {
 
 func (n *notices) stop() { n.timer.Stop() }
 
-// notice is the text of a notice about the holders, or about the error of the query.
-func notice(name string, list []lockkeeper.Holder, err error, waited time.Duration) string {
+// notice is the text of a notice about so many holders, of which list has the first, or about the error of the query.
+func notice(name string, list []lockkeeper.Holder, total int, err error, waited time.Duration) string {
 	d := waited.Round(time.Second)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -76,7 +76,7 @@ func notice(name string, list []lockkeeper.Holder, err error, waited time.Durati
 	if h.Fence != 0 {
 		holder += fmt.Sprintf(" with fence %d", h.Fence)
 	}
-	if more := len(list) - 1; more > 0 {
+	if more := total - 1; more > 0 {
 		return fmt.Sprintf("waiting for %q for %v: held by %s and %d more", name, d, holder, more)
 	}
 	return fmt.Sprintf("waiting for %q for %v: held by %s; the lease expires in %v unless it is renewed", name, d, holder, h.ExpiresIn.Round(time.Second))

@@ -11,17 +11,18 @@ import (
 
 func TestNoticeText(t *testing.T) {
 	for _, c := range []struct {
-		list []lockkeeper.Holder
-		err  error
-		want string
+		list  []lockkeeper.Holder
+		total int
+		err   error
+		want  string
 	}{
-		{nil, nil, `waiting for "x" for 1m5s: it is free at the moment`},
-		{nil, context.DeadlineExceeded, `waiting for "x" for 1m5s: no answer from Redis`},
-		{nil, errors.New("lockkeeper: EOF"), `waiting for "x" for 1m5s: no answer from Redis: EOF`},
-		{[]lockkeeper.Holder{{Keeper: "k", Fence: 7, ExpiresIn: 1500 * time.Millisecond}}, nil, `waiting for "x" for 1m5s: held by keeper k with fence 7; the lease expires in 2s unless it is renewed`},
-		{[]lockkeeper.Holder{{Keeper: "k", Fence: 7}, {}, {}}, nil, `waiting for "x" for 1m5s: held by keeper k with fence 7 and 2 more`},
+		{nil, 0, nil, `waiting for "x" for 1m5s: it is free at the moment`},
+		{nil, 0, context.DeadlineExceeded, `waiting for "x" for 1m5s: no answer from Redis`},
+		{nil, 0, errors.New("lockkeeper: EOF"), `waiting for "x" for 1m5s: no answer from Redis: EOF`},
+		{[]lockkeeper.Holder{{Keeper: "k", Fence: 7, ExpiresIn: 1500 * time.Millisecond}}, 1, nil, `waiting for "x" for 1m5s: held by keeper k with fence 7; the lease expires in 2s unless it is renewed`},
+		{[]lockkeeper.Holder{{Keeper: "k", Fence: 7}}, 3, nil, `waiting for "x" for 1m5s: held by keeper k with fence 7 and 2 more`},
 	} {
-		if got := notice("x", c.list, c.err, 65*time.Second); got != c.want {
+		if got := notice("x", c.list, c.total, c.err, 65*time.Second); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}

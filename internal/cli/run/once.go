@@ -35,9 +35,9 @@ func (o *options) runOnce(parent context.Context, k *lockkeeper.Keeper, name, pa
 		})
 		done <- result{r, err}
 	}()
-	waiting := newNotices(name, func(ctx context.Context) ([]lockkeeper.Holder, error) {
+	waiting := newNotices(name, func(ctx context.Context) ([]lockkeeper.Holder, int, error) {
 		_, err := job.Status(ctx)
-		return nil, err
+		return nil, 0, err
 	})
 	defer waiting.stop()
 	var code, lost error

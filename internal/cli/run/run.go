@@ -247,7 +247,11 @@ func (o *options) run(c *cobra.Command, name string, command []string) error {
 	if err != nil {
 		return err
 	}
-	return o.runLocked(c.Context(), l, newNotices(name, holders(ks, name, l)), path, command, signals)
+	first, err := o.firstHolder(ks[0], name)
+	if err != nil {
+		return err
+	}
+	return o.runLocked(c.Context(), l, newNotices(name, first), path, command, signals)
 }
 
 // runLocked acquires the lock, runs the command and releases the lock.

@@ -1,7 +1,6 @@
--- include: policy/leases/scores
+-- include: policy/leases/fence_at
 
 -- fence_of is the fence of a lease.
 local function fence_of(token)
-  local fence = tonumber(call('ZSCORE', lock, '#' .. token))
-  return fence and fence >= RETAINED and fence - RETAINED + ENDLESS or fence
+  return fence_at(call('ZSCORE', lock, '#' .. token))
 end
