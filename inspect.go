@@ -18,6 +18,10 @@ type Holder struct {
 	ExpiresIn time.Duration // until the lease expires if it is not renewed, or permits return by the clock; negative for another library's key without an expiry
 	Permits   int           // of a semaphore or rate limit: how many it has; else 0
 	Writes    bool          // of a read-write lock: it is a write lease, not a read lease; else false
+
+	// Unconfirmed is set by Inspect if the lease was handed to a waiter and its keeper has not renewed it yet. Until then it lasts for
+	// the HeartbeatTimeout only, and for the TTL afterwards.
+	Unconfirmed bool
 }
 
 // Waiter is a queued request at the server, of any process. Times are by the server's clock.
@@ -27,15 +31,19 @@ type Waiter struct {
 	Owner    string        // the Options.Owner of the waiter's keeper; "" if it is not known
 	WaitTime time.Duration // since it was queued
 	Alive    bool          // its heartbeat has not timed out; otherwise it is removed at its turn at the latest
-	Permits  int           // of a semaphore or rate limit: how many it asks for; else 0
-	Writes   bool          // of a read-write lock: it asks for a write lease, not a read lease; else false
+
+	// HeartbeatAge is the time since its last heartbeat, which is less than a HeartbeatInterval and some ms if all is well.
+	HeartbeatAge time.Duration
+
+	Permits int  // of a semaphore or rate limit: how many it asks for; else 0
+	Writes  bool // of a read-write lock: it asks for a write lease, not a read lease; else false
 }
 
 func newHolders(list []engine.Holder) []Holder {
 	all := make([]Holder, len(list))
 	for i, h := range list {
 		t, _ := protocol.ParseToken(h.Token) // zero for the token of another library
-		all[i] = Holder{h.Token, t.Keeper, h.Owner, granted(h.Fence), h.Fence, h.ExpiresIn, permits(t), writes(t)}
+		all[i] = Holder{h.Token, t.Keeper, h.Owner, granted(h.Fence), h.Fence, h.ExpiresIn, permits(t), writes(t), h.Unconfirmed}
 	}
 	return all
 }
@@ -44,7 +52,7 @@ func newWaiters(list []engine.Waiter) []Waiter {
 	all := make([]Waiter, len(list))
 	for i, w := range list {
 		t, _ := protocol.ParseToken(w.Token)
-		all[i] = Waiter{w.Token, t.Keeper, w.Owner, w.WaitTime, w.HeartbeatLeft > 0, permits(t), writes(t)}
+		all[i] = Waiter{w.Token, t.Keeper, w.Owner, w.WaitTime, w.HeartbeatLeft > 0, w.HeartbeatAge, permits(t), writes(t)}
 	}
 	return all
 }

@@ -17,6 +17,8 @@ type Entry struct {
 	Waiters     int           // the number of queued requests, alive or not
 	ExpiresIn   time.Duration // until the last lease expires if it is not renewed; negative for a key without an expiry; 0 without a holder
 	LongestWait time.Duration // of the waiters
+	Keeper      string        // the Keeper.ID of one holder, whose lease ends last; "" if there is none, or another library holds the lock
+	Owner       string        // the Options.Owner of this keeper, with ListOptions.Owners; "" if it is not known
 }
 
 // ListOptions are the options of List. Nil, and the zero value of each field, mean the defaults.
@@ -32,6 +34,9 @@ type ListOptions struct {
 
 	// Batch is the number of keys that the server looks at in one step. Default 500.
 	Batch int
+
+	// Owners says that Entry.Owner is wanted. It takes a GET for each keeper that is found.
+	Owners bool
 
 	// Progress, if set, is called after each step with the number of keys that were looked at so far, and the approximate number
 	// of all keys. At the end the two are equal. It needs the command DBSIZE.

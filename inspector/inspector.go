@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/access"
 )
 
 //go:embed assets
@@ -31,6 +32,7 @@ var (
 // Handler serves the pages. It is safe for concurrent use.
 type Handler struct {
 	opts    Options
+	prefix  string
 	watches *watches
 	origin  *http.CrossOriginProtection
 	streams chan struct{} // an element for each event stream
@@ -48,7 +50,16 @@ func New(k *lockkeeper.Keeper, opts *Options) (*Handler, error) {
 	if k == nil {
 		return nil, invalid("the keeper is nil")
 	}
-	return newHandler(keeperSource{k}, opts)
+	h, err := newHandler(keeperSource{k}, opts)
+	if err != nil {
+		return nil, err
+	}
+	e := access.EngineOf(k)
+	if h.opts.Server == "" {
+		h.opts.Server = e.Server()
+	}
+	h.prefix = e.Prefix()
+	return h, nil
 }
 
 func newHandler(s source, opts *Options) (*Handler, error) {
@@ -56,7 +67,7 @@ func newHandler(s source, opts *Options) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Handler{o, newWatches(s, o), http.NewCrossOriginProtection(), make(chan struct{}, maxStreams)}, nil
+	return &Handler{opts: o, watches: newWatches(s, o), origin: http.NewCrossOriginProtection(), streams: make(chan struct{}, maxStreams)}, nil
 }
 
 // Close ends the requests in progress that update pages and the reads from Redis, and waits for the handler's goroutines. It
@@ -164,10 +175,12 @@ type frame struct {
 	Page     string // that of this one
 	Revision string // of the style and the script
 	Events   string // the URL of the event stream that updates the page; "" if there is none
+	Server   text   // nil if it is not known
+	Prefix   text
 }
 
 func (h *Handler) frame(page, events string) frame {
-	return frame{h.opts.Title, page, revision, events}
+	return frame{h.opts.Title, page, revision, events, visible(h.opts.Server), visible(h.prefix)}
 }
 
 // render writes a page, or nothing of it if it has a mistake.

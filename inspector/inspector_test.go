@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
 
@@ -22,6 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestInvalidOptions(t *testing.T) {
 	for says, o := range map[string]Options{
+		"Server has 201 bytes":          {Server: strings.Repeat("x", 201)},
 		"Title has 101 bytes":           {Title: strings.Repeat("x", 101)},
 		"MaxNames -1 is not between":    {MaxNames: -1},
 		"MaxNames 100001 is not":        {MaxNames: 100_001},
@@ -134,13 +136,15 @@ func TestListSortsAndFilters(t *testing.T) {
 	f := newFake()
 	f.entries = []lockkeeper.Entry{
 		{Kind: "mutex", Name: "b", Holders: 1, ExpiresIn: -1},
-		{Kind: "fair", Name: "a", Holders: 1, ExpiresIn: 3 * time.Second, Waiters: 2, LongestWait: time.Hour},
-		{Kind: "semaphore", Name: "c", Holders: 7, ExpiresIn: time.Second, Waiters: 30, LongestWait: 90 * time.Second},
+		{Kind: "fair", Name: "a", Holders: 1, ExpiresIn: 3 * time.Second, Keeper: "k2", Owner: "web-1 billing", Waiters: 2, LongestWait: time.Hour},
+		{Kind: "semaphore", Name: "c", Holders: 7, ExpiresIn: time.Second, Keeper: "k1", Owner: "batch", Waiters: 30, LongestWait: 90 * time.Second},
 		{Kind: "rwlock", Name: "orders/1", Waiters: 1, LongestWait: time.Millisecond},
 	}
 	h := serve(t, f, Options{})
 	for query, want := range map[string]string{
-		"":                                 "a b c orders/1",
+		"":                                 "c a orders/1 b", // what somebody waits for is first
+		"sort=name":                        "a b c orders/1",
+		"sort=owner":                       "b orders/1 c a",
 		"sort=name&reverse=1":              "orders/1 c b a",
 		"sort=kind":                        "a b orders/1 c",
 		"sort=holders":                     "c a b orders/1",
@@ -152,6 +156,7 @@ func TestListSortsAndFilters(t *testing.T) {
 		"q=order":                          "orders/1",
 		"q=*1":                             "orders/1",
 		"q=[ab]":                           "a b",
+		"q=[ab]&sort=waiters&reverse=1":    "b a",
 		"q=c&kind=fair":                    "",
 		"q=%2A&kind=semaphore&sort=wait":   "c",
 		"q=zzz":                            "",
@@ -166,8 +171,8 @@ func TestListSortsAndFilters(t *testing.T) {
 			t.Errorf("%s: %q, want %s", query, got, want)
 		}
 	}
-	h.get("/", 200, "4 names", "3 held", "33 waiters", "never", "1 h 00 min", `aria-sort="ascending"`, `scope="col"`, `scope="row"`)
-	h.get("/?sort=wait", 200, `aria-sort="descending"`)
+	h.get("/", 200, "4 names", "3 held", "33 waiters", "never", "1 h 00 min", "web-1 billing", "batch</span> <span class=\"soft\">and 6 more", "another library", `aria-sort="descending"`, `scope="col"`, `scope="row"`)
+	h.get("/?sort=name", 200, `aria-sort="ascending"`)
 	h.get("/?q=zzz", 200, "No name matches")
 	serve(t, newFake(), Options{}).get("/", 200, "No lock is held")
 }
@@ -336,4 +341,51 @@ func FuzzNames(f *testing.F) {
 			t.Errorf("%q was looked at", fmt.Sprint(src.inspects))
 		}
 	})
+}
+
+// A waiter whose process was frozen does not go from "alive" to "no heartbeat" without a sign.
+func TestAgeOfTheLastHeartbeat(t *testing.T) {
+	f := newFake()
+	i := f.queue(lockID{"fair", "x"}, 3)
+	i.Waiters[0].HeartbeatAge = 1900 * time.Millisecond
+	i.Waiters[1].HeartbeatAge = 4 * time.Second
+	i.Waiters[2].HeartbeatAge, i.Waiters[2].Alive = 7*time.Second, false
+	body := serve(t, f, Options{}).get("/lock?kind=fair&name=x", 200, "silent for 4 s", "no heartbeat for 7 s")
+	if strings.Count(body, "silent for") != 1 || strings.Count(body, "</span> alive") != 1 {
+		t.Error(body)
+	}
+}
+
+// A lease that was just handed over lasts for the heartbeat timeout until it is renewed, which is no sign of trouble.
+func TestLeaseFreshFromHandOffIsNotLow(t *testing.T) {
+	f := newFake()
+	i := f.queue(lockID{"fair", "x"}, 0)
+	i.Holders[0].ExpiresIn, i.Holders[0].Unconfirmed = 4500*time.Millisecond, true
+	h := serve(t, f, Options{})
+	if body := h.get("/lock?kind=fair&name=x", 200, " of 6 s, new", `width="75"`); strings.Contains(body, "bar low") {
+		t.Error(body)
+	}
+	i.Holders[0].Unconfirmed = false
+	serve(t, f, Options{}).get("/lock?kind=fair&name=x", 200, " of 30 s", "bar low")
+}
+
+func TestPagesSayWhichServerTheyShow(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DB: 3, Username: "me", Password: "secret"})
+	defer func() { _ = rdb.Close() }()
+	k, err := lockkeeper.New(rdb, &lockkeeper.Options{Prefix: "billing:"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = k.Close() }()
+	for server, want := range map[string]string{"": "redis://127.0.0.1:1/3, prefix <bdi>billing:</bdi>", "production <eu>": "production &lt;eu&gt;, prefix"} {
+		h, err := New(k, &Options{Server: server})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		body := (&testHandler{T: t, Handler: h}).get("/nothing", 404, want)
+		if strings.Contains(body, "secret") || strings.Contains(body, "me:") {
+			t.Error(body)
+		}
+	}
 }

@@ -29,12 +29,18 @@ type column struct {
 	compare      func(a, b lockkeeper.Entry) int
 }
 
+// The list is sorted by waiters unless another order is asked for: what somebody waits for is what people look for.
+const defaultSort = 5 // of columns
+
 var columns = []column{
 	{"name", "Name", false, false, func(a, b lockkeeper.Entry) int { return cmp.Compare(a.Name, b.Name) }},
+	{"owner", "Owner", false, true, func(a, b lockkeeper.Entry) int { return cmp.Compare(a.Owner, b.Owner) }},
 	{"kind", "Kind", false, true, func(a, b lockkeeper.Entry) int { return cmp.Compare(a.Kind, b.Kind) }},
 	{"holders", "Holders", true, false, func(a, b lockkeeper.Entry) int { return cmp.Compare(a.Holders, b.Holders) }},
 	{"expires", "Expires in", true, true, func(a, b lockkeeper.Entry) int { return cmp.Compare(expiryOrder(a), expiryOrder(b)) }},
-	{"waiters", "Waiters", true, false, func(a, b lockkeeper.Entry) int { return cmp.Compare(a.Waiters, b.Waiters) }},
+	{"waiters", "Waiters", true, false, func(a, b lockkeeper.Entry) int {
+		return cmp.Or(cmp.Compare(a.Waiters, b.Waiters), cmp.Compare(a.LongestWait, b.LongestWait), cmp.Compare(a.Holders, b.Holders))
+	}},
 	{"wait", "Longest wait", true, true, func(a, b lockkeeper.Entry) int { return cmp.Compare(a.LongestWait, b.LongestWait) }},
 }
 
@@ -73,7 +79,7 @@ func (q listQuery) Field() string { return columns[q.sort].field }
 func (q listQuery) Reverse() bool { return q.reverse }
 
 func parseListQuery(v url.Values) (listQuery, error) {
-	q := listQuery{Search: v.Get("q"), Kind: v.Get("kind"), page: 1, reverse: v.Get("reverse") != ""}
+	q := listQuery{Search: v.Get("q"), Kind: v.Get("kind"), sort: defaultSort, page: 1, reverse: v.Get("reverse") != ""}
 	if q.Kind != "" && !slices.Contains(q.Kinds(), q.Kind) {
 		return q, badRequest("there is no kind %q; kinds are %s", q.Kind, strings.Join(q.Kinds(), ", "))
 	}
@@ -113,7 +119,7 @@ func (q listQuery) values() url.Values {
 	if q.Kind != "" {
 		v.Set("kind", q.Kind)
 	}
-	if q.sort != 0 {
+	if q.sort != defaultSort {
 		v.Set("sort", columns[q.sort].field)
 	}
 	if q.reverse {
@@ -190,6 +196,8 @@ type rowView struct {
 	Kind             string
 	Holders, Waiters int
 	Expires, Wait    string // "" if there is none
+	Owner            text   // of one holder; nil if there is none
+	Others           int    // holders
 }
 
 func newListView(q listQuery, s state[listing], interval time.Duration) listView {
@@ -235,6 +243,7 @@ func newRowView(e lockkeeper.Entry) rowView {
 	}
 	if e.Holders > 0 {
 		r.Expires = expiry(e.ExpiresIn)
+		r.Owner, r.Others = ownerText(e.Owner, e.Keeper), e.Holders-1
 	}
 	if e.Waiters > 0 {
 		r.Wait = duration(e.LongestWait)

@@ -108,6 +108,7 @@ type holderView struct {
 	Never         bool // it does not expire
 	Percent       int  // of its ttl that is left
 	TTL           string
+	Unconfirmed   bool
 	Fence         uint64
 	Mode, Permits string
 	Break         string // a URL
@@ -120,6 +121,8 @@ type waiterView struct {
 	Keeper        string
 	Wait          string
 	Alive         bool
+	Heartbeat     string // how long ago it was
+	Late          bool   // the next one is overdue, and the waiter is alive still
 	Mode, Permits string
 	Break         string
 }
@@ -201,6 +204,10 @@ func newHolderView(q lockQuery, h lockkeeper.Holder, modes, canBreak bool) holde
 	}
 	if t, ok := protocol.ParseToken(h.Token); ok && t.TTL > 0 && !v.Never {
 		ttl := time.Duration(t.TTL) * time.Millisecond
+		if h.Unconfirmed { // it is confirmed in a moment
+			ttl = time.Duration(t.ClaimTTL) * time.Millisecond
+			v.Unconfirmed = true
+		}
 		v.TTL = duration(ttl)
 		v.Percent = int(min(100, 100*h.ExpiresIn/ttl)) // an extended lease can have more than its ttl
 	}
@@ -213,12 +220,20 @@ func newHolderView(q lockQuery, h lockkeeper.Holder, modes, canBreak bool) holde
 func newWaiterView(q lockQuery, n int, w lockkeeper.Waiter, modes, canBreak bool) waiterView {
 	v := waiterView{
 		ID: waiterRef(w), Place: n + 1, Owner: ownerText(w.Owner, w.Keeper), Keeper: keeperText(w.Keeper), Wait: duration(w.WaitTime),
-		Alive: w.Alive, Mode: mode(modes, w.Writes), Permits: permits(w.Permits),
+		Alive: w.Alive, Heartbeat: duration(w.HeartbeatAge), Late: late(w), Mode: mode(modes, w.Writes), Permits: permits(w.Permits),
 	}
 	if canBreak {
 		v.Break = q.breakURL(v.ID)
 	}
 	return v
+}
+
+// late reports whether a waiter has missed a heartbeat but not timed out. By default, three of its heartbeats are due in the time after
+// which it times out.
+func late(w lockkeeper.Waiter) bool {
+	t, _ := protocol.ParseToken(w.Token)
+	timeout := time.Duration(t.HeartbeatTimeout()) * time.Millisecond
+	return w.Alive && timeout > 0 && w.HeartbeatAge > timeout/2
 }
 
 func ownerText(owner, keeper string) text {

@@ -32,6 +32,10 @@ type Options struct {
 	// Title is the heading of the pages, for example the name of the deployment. At most 100 bytes. Default "Locks".
 	Title string
 
+	// Server is what the pages say they show, beside the keeper's prefix. At most 200 bytes. Default the address of the keeper's client,
+	// without user and password.
+	Server string
+
 	// MaxNames is the maximum number of names that are read for the list. If there are more, the page says so; a search then
 	// reads only the names that match. From 1 to 100,000. Default 5,000.
 	MaxNames int
@@ -64,6 +68,8 @@ func (o *Options) withDefaults() (Options, error) {
 	switch {
 	case len(c.Title) > 100:
 		return c, invalid("Title has %d bytes, the maximum is 100", len(c.Title))
+	case len(c.Server) > 200:
+		return c, invalid("Server has %d bytes, the maximum is 200", len(c.Server))
 	case c.MaxNames < 1 || c.MaxNames > 100_000:
 		return c, invalid("MaxNames %d is not between 1 and 100000", c.MaxNames)
 	case c.Interval < time.Second || c.Interval > time.Minute:

@@ -29,7 +29,7 @@ type keeperSource struct{ *lockkeeper.Keeper }
 
 func (k keeperSource) list(ctx context.Context, pattern string, limit int) (listing, error) {
 	var l listing
-	for e, err := range lockkeeper.List(ctx, k.Keeper, &lockkeeper.ListOptions{Match: pattern}) {
+	for e, err := range lockkeeper.List(ctx, k.Keeper, &lockkeeper.ListOptions{Match: pattern, Owners: true}) {
 		if err != nil {
 			return listing{}, err
 		}

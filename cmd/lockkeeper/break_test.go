@@ -51,6 +51,9 @@ func TestBreak(t *testing.T) {
 			t.Errorf("no %q in\n%s", text, c.out.String())
 		}
 	}
+	if c.err.Len() > 0 {
+		t.Errorf("a log line repeats what is printed: %s", c.err.String())
+	}
 	broken(t, within(t, "the waiter is told", s.ended["report-3"]), lockkeeper.ErrNotAcquired, "too late", "ops")
 	if i := s.show(t, "jobs:report"); len(i.Holders) != 1 || len(i.Waiters) != 1 {
 		t.Errorf("%+v", i)

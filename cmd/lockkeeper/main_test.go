@@ -123,6 +123,9 @@ func TestErrorExitCodes(t *testing.T) {
 		args []string
 	}{
 		{75, "not acquired", []string{"--redis", url, "--try", "held", "--", ok}},
+		{75, "not acquired", []string{"--redis", url, "--no-wait", "held", "--", ok}},
+		{75, "not acquired", []string{"--redis", url, "--wait", "0", "held", "--", ok}}, // as wait --timeout 0
+		{64, "--no-wait and --wait", []string{"--redis", url, "--no-wait", "--wait", "1s", "x", "--", ok}},
 		{75, "deadline", []string{"--redis", url, "--wait", "100ms", "held", "--", ok}},
 		{64, "NAME", []string{"--redis", url}},
 		{64, "COMMAND", []string{"--redis", url, "x", "--"}},

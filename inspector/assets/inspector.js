@@ -93,7 +93,7 @@
     let timer = 0;
     const search = () => {
       const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ''));
-      if (query.get('sort') === 'name') query.delete('sort');
+      if (query.get('sort') === 'waiters') query.delete('sort');
       history.replaceState(null, '', './' + (query.size ? '?' + query : ''));
       query.set('of', 'list');
       events = 'events?' + query;

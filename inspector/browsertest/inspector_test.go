@@ -240,11 +240,11 @@ func TestKeyboard(t *testing.T) {
 		t.Errorf("the URL has %q", url)
 	}
 	var stops []string
-	for range 9 {
+	for range 10 {
 		p.keys(kb.Tab)
 		stops = append(stops, p.focused("innerText.trim().split('\\n')[0]"))
 	}
-	if got := strings.Join(stops, ", "); !strings.HasSuffix(got, "Name▲, Kind, Holders, Expires in, Waiters, Longest wait, orders:1, orders:2") {
+	if got := strings.Join(stops, ", "); !strings.HasSuffix(got, "Name, Owner, Kind, Holders, Expires in, Waiters▼, Longest wait, orders:1, orders:2") {
 		t.Errorf("Tab leads to %s", got)
 	}
 	if outline := value[string](p, "getComputedStyle(document.activeElement).outlineStyle"); outline == "none" {
@@ -299,7 +299,7 @@ func TestOddNamesOnNarrowScreen(t *testing.T) {
 		p.open(link)
 		p.waitFor("One waits for the holder.")
 		p.fits()
-		p.click("a.button.danger", "End 1 lease and remove 1 waiter?")
+		p.click(".all a.danger", "End 1 lease and remove 1 waiter?")
 		p.fits()
 	}
 }

@@ -56,11 +56,14 @@ func TestScreenshots(t *testing.T) {
 	s.locks.CrashWaiter(t, "orders:42")
 	light.waitFor("no heartbeat")
 	light.save("crashed")
+	light.open(s.url + "lock?kind=ratelimit&name=mail")
+	light.waitFor("requests in the last")
+	light.save("permits")
 	light.open(s.url + "lock?kind=rwlock&name=cache:prices")
 	light.waitFor("blocked by")
 	light.save("rwlock")
-	light.waitUntil("document.querySelector('a.button.danger')")
-	light.click("a.button.danger", "End")
+	light.waitUntil("document.querySelector('.all a.danger')")
+	light.click(".all a.danger", "End")
 	light.save("break")
 
 	for _, name := range oddNames {
@@ -104,6 +107,19 @@ func (s *site) populate() {
 	s.must(err)
 	for range 6 {
 		s.acquire(limit.Acquire)
+	}
+	for i, k := range []*lockkeeper.Keeper{web1, web2, batch} { // permits that return by the clock
+		mail, err := ratelimit.New(k, "mail", 100, time.Minute, nil)
+		s.must(err)
+		for range 30 * (i + 1) {
+			_, err := mail.Allow(s.Context())
+			s.must(err)
+		}
+		if i == 2 {
+			s.queue(func(ctx context.Context) (*lockkeeper.Lease, error) {
+				return nil, mail.Do(ctx, func(context.Context, uint64) error { return nil })
+			})
+		}
 	}
 	sem, err := semaphore.New(batch, "encoders", 10, nil)
 	s.must(err)

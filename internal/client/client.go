@@ -10,6 +10,8 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -163,4 +165,27 @@ func (c *Client) WaitsForEver() bool {
 	}
 	o := c.single.Options()
 	return o.ReadTimeout <= 0 || o.WriteTimeout <= 0
+}
+
+// String says which deployment the client connects to, without credentials: redis://host:port/db, or what is known of a Cluster or of
+// a primary behind Sentinels.
+func (c *Client) String() string {
+	if c.cluster != nil {
+		addrs := c.cluster.Options().Addrs
+		text := "cluster " + strings.Join(addrs[:min(len(addrs), 3)], ", ")
+		if len(addrs) > 3 {
+			text += ", …"
+		}
+		return text
+	}
+	o := c.single.Options()
+	switch {
+	case o.Addr == "FailoverClient": // go-redis shows no more
+		return "primary behind Sentinel, database " + strconv.Itoa(o.DB)
+	case o.Network == "unix":
+		return "unix://" + o.Addr
+	case o.TLSConfig != nil:
+		return "rediss://" + o.Addr + "/" + strconv.Itoa(o.DB)
+	}
+	return "redis://" + o.Addr + "/" + strconv.Itoa(o.DB)
 }

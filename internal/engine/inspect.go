@@ -17,6 +17,8 @@ type Holder struct {
 	Owner     string // the label of its keeper, or ""
 	Fence     uint64
 	ExpiresIn time.Duration
+
+	Unconfirmed bool // see lockkeeper.Holder; only in an Inspection
 }
 
 // Waiter is a queue entry at the server.
@@ -25,6 +27,7 @@ type Waiter struct {
 	Owner         string // the label of its keeper, or ""
 	WaitTime      time.Duration
 	HeartbeatLeft time.Duration // until its heartbeat expires; not positive if it has
+	HeartbeatAge  time.Duration // since its last heartbeat
 }
 
 // Holders returns the leases of the lock. A long list is read in pages; leases that are granted or end meanwhile may or may
@@ -109,7 +112,10 @@ func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
 		}
 		for _, w := range page {
 			after = w.Place
-			list = append(list, Waiter{Token: w.Token, WaitTime: duration(max(w.WaitTime, 0)), HeartbeatLeft: duration(w.HeartbeatLeft)})
+			left, waited := duration(w.HeartbeatLeft), duration(max(w.WaitTime, 0))
+			list = append(list, Waiter{
+				Token: w.Token, WaitTime: waited, HeartbeatLeft: left, HeartbeatAge: min(max(l.e.heartbeatTimeoutOf(w.Token)-left, 0), waited),
+			})
 		}
 		if len(page) < pageSize {
 			break
@@ -117,6 +123,38 @@ func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
 	}
 	l.labelOwners(ctx, len(list), func(i int) (string, *string) { return list[i].Token, &list[i].Owner })
 	return list, nil
+}
+
+// heartbeatTimeoutOf returns the heartbeat timeout of the keeper of a waiter, or this keeper's if the token does not have it.
+func (e *Engine) heartbeatTimeoutOf(token string) time.Duration {
+	t, _ := protocol.ParseToken(token)
+	if ms := t.HeartbeatTimeout(); ms > 0 {
+		return duration(ms)
+	}
+	return e.cfg.HeartbeatTimeout
+}
+
+// markUnconfirmed sets which leases were granted to waiters and not renewed yet: they end when their claim ttl is over. Those that were
+// renewed end a ttl later than that at least, so the time at which the holders were read need not be known exactly. It asks for the
+// server's time only if a lease ends soon.
+func (l *Lock) markUnconfirmed(ctx context.Context, holders []Holder) error {
+	var now int64
+	for i := range holders {
+		h := &holders[i]
+		t, ok := protocol.ParseToken(h.Token)
+		if !ok || t.ClaimTTL >= t.TTL || h.Fence == 0 || h.ExpiresIn > duration(t.ClaimTTL) {
+			continue
+		}
+		if now == 0 {
+			var err error
+			if now, err = readAgain(ctx, l.e, l.serverTime); err != nil {
+				return err
+			}
+		}
+		ends := now/1000 + h.ExpiresIn.Milliseconds()
+		h.Unconfirmed = ends < int64(h.Fence)/1000+(t.ClaimTTL+t.TTL)/2
+	}
+	return nil
 }
 
 // labelOwners sets the owners of n entries, each by its token.

@@ -61,6 +61,11 @@ func (l *Lock) Inspection(ctx context.Context) (*Inspection, error) {
 		return nil, l.fail(err)
 	}
 	in.Fence = meta.fence
+	if meta.limits == nil || meta.limits.AtOnce > 0 { // permits that return by the clock are no leases
+		if err := l.markUnconfirmed(ctx, holders); err != nil {
+			return nil, l.fail(err)
+		}
+	}
 	if l.spec.Scripts.Limit == nil || meta.limits == nil {
 		return in, nil
 	}

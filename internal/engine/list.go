@@ -29,6 +29,8 @@ type Entry struct {
 	Waiters     int
 	ExpiresIn   time.Duration
 	LongestWait time.Duration
+	Keeper      string
+	Owner       string
 }
 
 // ListOptions are the options of List. Package lockkeeper documents them.
@@ -37,6 +39,7 @@ type ListOptions struct {
 	Match         string
 	WaitingLonger time.Duration
 	Batch         int
+	Owners        bool
 	Progress      func(scanned, total int64)
 }
 
@@ -64,9 +67,10 @@ type lister struct {
 	ctx    context.Context
 	opts   ListOptions
 	yield  func(Entry, error) bool
-	kinds  map[string]bool // in the names of keys; nil: all
-	match  string          // for SCAN, of keys that can be under the prefix
-	listed map[string]bool // by the lock's key
+	kinds  map[string]bool   // in the names of keys; nil: all
+	match  string            // for SCAN, of keys that can be under the prefix
+	listed map[string]bool   // by the lock's key
+	labels map[string]string // of keepers, if they are wanted
 
 	scanned, total int64
 }
@@ -75,7 +79,7 @@ func (e *Engine) newLister(ctx context.Context, opts ListOptions, yield func(Ent
 	if e == nil {
 		return nil, Invalid("the keeper is nil")
 	}
-	l := &lister{e: e, ctx: ctx, opts: opts, yield: yield, match: "*", listed: map[string]bool{}}
+	l := &lister{e: e, ctx: ctx, opts: opts, yield: yield, match: "*", listed: map[string]bool{}, labels: map[string]string{}}
 	switch {
 	case opts.Batch < 0 || opts.Batch > maxListBatch:
 		return nil, Invalid("Batch %d is not between 1 and %d (0 means %d)", opts.Batch, maxListBatch, defaultListBatch)
@@ -252,6 +256,7 @@ func (l *lister) look(names []*lookup, step *scanStep) error {
 	if err != nil {
 		return err
 	}
+	l.label(entries)
 	took := time.Since(began)
 	for i, entry := range entries {
 		x := names[i]
@@ -269,4 +274,27 @@ func (l *lister) look(names []*lookup, step *scanStep) error {
 		}
 	}
 	return l.e.pause(l.ctx, took)
+}
+
+// label sets the owners of entries, if they are wanted. Each keeper's is read once.
+func (l *lister) label(entries []Entry) {
+	if !l.opts.Owners {
+		return
+	}
+	unknown := map[string]bool{}
+	for _, e := range entries {
+		if _, known := l.labels[e.Keeper]; e.Keeper != "" && !known && len(l.labels)+len(unknown) < maxListed {
+			unknown[e.Keeper] = true
+		}
+	}
+	if len(unknown) > 0 && l.e.beginWork(false) {
+		labels := l.e.owners(l.ctx, unknown)
+		l.e.endWork()
+		for id := range unknown {
+			l.labels[id] = labels[id]
+		}
+	}
+	for i := range entries {
+		entries[i].Owner = l.labels[entries[i].Keeper]
+	}
 }

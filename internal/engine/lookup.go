@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/client"
@@ -56,7 +57,7 @@ func lookUp(rdb *client.Client, names []*lookup, now int64) ([]Entry, error) {
 	}
 	for i, x := range names {
 		if limits, ok := x.takes(); ok {
-			entries[i].Holders, entries[i].ExpiresIn = x.leases(func(score float64) time.Duration { return duration(limits.ReturnIn(int64(score), now)) })
+			entries[i].Holders, entries[i].ExpiresIn, entries[i].Keeper = x.leases(func(score float64) time.Duration { return duration(limits.ReturnIn(int64(score), now)) })
 		}
 	}
 	return entries, nil
@@ -110,11 +111,12 @@ func (x *lookup) entry(now int64) Entry {
 	entry := Entry{Kind: x.Set.Kind, Name: x.Name}
 	x.exists = x.left.Val() != -2
 	if x.holder == nil {
-		entry.Holders, entry.ExpiresIn = x.leases(func(score float64) time.Duration { return duration(int64(score) - now/1000) })
+		entry.Holders, entry.ExpiresIn, entry.Keeper = x.leases(func(score float64) time.Duration { return duration(int64(score) - now/1000) })
 	} else if token, err := x.holder.Result(); err != nil {
 		return entry
 	} else if x.exists && !protocol.IsRecord(token) {
 		entry.Holders, entry.ExpiresIn = 1, expiresIn(x.left.Val())
+		entry.Keeper = keeperOf(token)
 	}
 	entry.Waiters = int(x.waiters.Val())
 	for _, head := range x.heads {
@@ -126,12 +128,20 @@ func (x *lookup) entry(now int64) Entry {
 	return entry
 }
 
-// leases returns the number of leases and when the last of them ends.
-func (x *lookup) leases(left func(score float64) time.Duration) (n int, last time.Duration) {
+// leases returns the number of leases, when the last of them ends, and of which keeper that is.
+func (x *lookup) leases(left func(score float64) time.Duration) (n int, last time.Duration, keeper string) {
 	for _, z := range x.last.Val() {
 		last = max(left(z.Score), 0)
+		token, _ := z.Member.(string)
+		keeper = keeperOf(strings.TrimPrefix(token, "@"))
 	}
-	return int(x.holders.Val()), last
+	return int(x.holders.Val()), last, keeper
+}
+
+// keeperOf returns the keeper of a token; "" of another library's.
+func keeperOf(token string) string {
+	t, _ := protocol.ParseToken(token)
+	return t.Keeper
 }
 
 // expiresIn is the time to live of a key: -1 if it has no expiry.

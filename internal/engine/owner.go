@@ -97,3 +97,9 @@ func (e *Engine) owners(ctx context.Context, ids map[string]bool) map[string]str
 	}
 	return labels
 }
+
+// Prefix returns the prefix of the keys.
+func (e *Engine) Prefix() string { return e.cfg.Prefix }
+
+// Server says which deployment the keeper uses, for people, without credentials.
+func (e *Engine) Server() string { return e.cfg.Client.String() }

@@ -56,6 +56,15 @@ func (t Token) String() string {
 	return string(b)
 }
 
+// HeartbeatTimeout returns that of the keeper of a waiter, in ms, if its token has it; else 0. The claim ttl is as long, unless the ttl
+// of the lease is shorter.
+func (t Token) HeartbeatTimeout() int64 {
+	if t.ClaimTTL < t.TTL || strings.HasPrefix(t.Flags, FlagByClock) {
+		return t.ClaimTTL
+	}
+	return 0
+}
+
 // ParseToken takes a token apart. It reports false for the token of another library.
 func ParseToken(text string) (t Token, ok bool) {
 	var terms string

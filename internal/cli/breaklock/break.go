@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -104,6 +105,7 @@ func (o *options) run(c *cobra.Command, name string) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
+	o.LogLevel = slog.LevelError // the warning that the lock was broken would repeat what is printed
 	conn, err := o.Open()
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ type Flags struct {
 	URLs        []string
 	Prefix      string
 	Credentials redisurl.Credentials
+	LogLevel    slog.Level // of the keeper's log to standard error
 }
 
 // Register adds the flags to a command. What begins the help text of --redis.
@@ -59,7 +60,7 @@ func (f *Flags) Open() (*Connection, error) {
 		return nil, err
 	}
 	rdb := t.WithoutRetries().Client() // the keeper retries by itself
-	k, err := NewKeeper(rdb, f.Prefix)
+	k, err := newKeeper(rdb, f.Prefix, f.LogLevel)
 	if err != nil {
 		_ = rdb.Close()
 		return nil, err
@@ -75,8 +76,12 @@ func (c *Connection) Close() {
 
 // NewKeeper returns a keeper of the client that logs to standard error.
 func NewKeeper(rdb redis.UniversalClient, prefix string) (*lockkeeper.Keeper, error) {
+	return newKeeper(rdb, prefix, slog.LevelInfo)
+}
+
+func newKeeper(rdb redis.UniversalClient, prefix string, level slog.Level) (*lockkeeper.Keeper, error) {
 	return lockkeeper.New(rdb, &lockkeeper.Options{
-		Prefix: prefix, NoPrefix: prefix == "", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Prefix: prefix, NoPrefix: prefix == "", Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
 	})
 }
 

@@ -85,7 +85,7 @@ func (o *options) run(ctx context.Context, out io.Writer, addrGiven bool) error 
 		return err
 	}
 	defer conn.Close()
-	pages, err := inspector.New(conn.Keeper, o.pages())
+	pages, err := inspector.New(conn.Keeper, o.pages(conn.URL))
 	if err != nil {
 		return err
 	}
@@ -110,8 +110,11 @@ func (o *options) run(ctx context.Context, out io.Writer, addrGiven bool) error 
 }
 
 // pages returns the options of the pages.
-func (o *options) pages() *inspector.Options {
-	opts := &inspector.Options{Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+func (o *options) pages(server string) *inspector.Options {
+	if len(server) > 200 {
+		server = "" // that of the client is shorter
+	}
+	opts := &inspector.Options{Server: server, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	if o.allowBreak {
 		by := connect.UserAtHost()
 		opts.AllowBreak = func(*http.Request) (string, error) { return by, nil } // the guard has checked the token

@@ -51,6 +51,8 @@ type Waiter struct {
 	Permits   int    `json:"permits,omitempty"`
 	Mode      string `json:"mode,omitempty"`
 	BlockedBy string `json:"blocked_by,omitempty"` // for people
+
+	HeartbeatAgeMS int64 `json:"heartbeat_age_ms"`
 }
 
 // Limits are those of a semaphore or rate limit.
@@ -118,7 +120,7 @@ func NewHolders(kind string, list []lockkeeper.Holder) []Holder {
 func NewWaiters(kind string, list []lockkeeper.Waiter) []Waiter {
 	all := make([]Waiter, len(list))
 	for i, w := range list {
-		all[i] = Waiter{w.Token, w.Keeper, w.Owner, w.WaitTime.Milliseconds(), w.Alive, w.Permits, Mode(kind, w.Writes), ""}
+		all[i] = Waiter{w.Token, w.Keeper, w.Owner, w.WaitTime.Milliseconds(), w.Alive, w.Permits, Mode(kind, w.Writes), "", w.HeartbeatAge.Milliseconds()}
 	}
 	return all
 }

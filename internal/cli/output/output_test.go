@@ -142,10 +142,10 @@ func TestJSONHasDocumentedFields(t *testing.T) {
 			NewInspection(&lockkeeper.Inspection{
 				Kind: "rwlock", Name: "n", Fence: 7,
 				Holders: []lockkeeper.Holder{{Token: "t", Keeper: "k", Owner: "o", Since: time.UnixMicro(1500), Fence: 7, ExpiresIn: time.Second, Writes: true}},
-				Waiters: []lockkeeper.Waiter{{Token: "u", WaitTime: time.Second, Alive: true}},
+				Waiters: []lockkeeper.Waiter{{Token: "u", WaitTime: time.Second, Alive: true, HeartbeatAge: 1500 * time.Millisecond}},
 			}),
 			`{"kind":"rwlock","name":"n","fence":7,"holders":[{"token":"t","keeper":"k","owner":"o","since":"1970-01-01T00:00:00.0015Z","fence":7,"expires_in_ms":1000,"mode":"write"}],` +
-				`"waiters":[{"token":"u","keeper":"","owner":"","wait_ms":1000,"alive":true,"mode":"read","blocked_by":"the writer that holds it"}]}`,
+				`"waiters":[{"token":"u","keeper":"","owner":"","wait_ms":1000,"alive":true,"mode":"read","blocked_by":"the writer that holds it","heartbeat_age_ms":1500}]}`,
 		},
 		{
 			NewInspection(&lockkeeper.Inspection{Kind: "ratelimit", Name: "n", Limits: &lockkeeper.Limits{Limit: 5, Used: 2, Window: time.Second, MaxConcurrent: 3, Held: 1}}),

@@ -67,14 +67,14 @@ func WaiterTable(i *lockkeeper.Inspection) string {
 	if len(i.Waiters) == 0 {
 		return ""
 	}
-	rows := [][]string{{"WAITER", "MODE", "PERMITS", "WAITS", "ALIVE", "BLOCKED BY", "TOKEN"}}
+	rows := [][]string{{"WAITER", "MODE", "PERMITS", "WAITS", "ALIVE", "HEARTBEAT", "BLOCKED BY", "TOKEN"}}
 	blocked := BlockedBy(i)
 	for n, w := range i.Waiters {
 		alive := "yes"
 		if !w.Alive {
 			alive = "no"
 		}
-		rows = append(rows, []string{Who(w.Owner, w.Keeper), Mode(i.Kind, w.Writes), Permits(w.Permits), Duration(w.WaitTime), alive, blocked[n], Name(w.Token)})
+		rows = append(rows, []string{Who(w.Owner, w.Keeper), Mode(i.Kind, w.Writes), Permits(w.Permits), Duration(w.WaitTime), alive, Duration(w.HeartbeatAge) + " ago", blocked[n], Name(w.Token)})
 	}
 	return "\n" + Table(rows)
 }

@@ -27,7 +27,7 @@ type options struct {
 	wait        time.Duration
 	grace       time.Duration
 	maxLifetime time.Duration
-	try         bool
+	try, noWait bool
 
 	oncePer time.Duration
 
@@ -153,8 +153,9 @@ func Command() *cobra.Command {
 	}
 	o.Register(c, "Redis `URL`, repeated for each server of a redlock")
 	f.DurationVar(&o.ttl, "ttl", lockkeeper.DefaultTTL, "time after which the lock expires if this host crashes")
-	f.DurationVar(&o.wait, "wait", 0, "maximum time to wait for the lock, such as 90s or 10m; 0 means no limit")
+	f.DurationVar(&o.wait, "wait", 0, "maximum time to wait for the lock, such as 90s or 10m; 0 means not to wait, as --try (default no limit)")
 	f.BoolVar(&o.try, "try", false, "do not wait: exit with 75 if the lock is held")
+	f.BoolVar(&o.noWait, "no-wait", false, "the same as --try")
 	f.DurationVar(&o.oncePer, "once-per", 0, "run the command at most once per period on all hosts, such as 20h")
 	f.DurationVar(&o.grace, "grace", 10*time.Second, "time between SIGTERM and SIGKILL after the lock is lost")
 	f.DurationVar(&o.maxLifetime, "max-lifetime", 0, "maximum time to hold the lock; 0 means no limit")
@@ -170,6 +171,8 @@ func (o *options) validate(isSet func(flag string) bool) error {
 	switch {
 	case o.try && isSet("wait"):
 		return exit.Usagef("--try and --wait cannot be used together")
+	case o.noWait && isSet("wait"):
+		return exit.Usagef("--no-wait and --wait cannot be used together")
 	case o.wait < 0:
 		return exit.Usagef("--wait %v is negative", o.wait)
 	case o.grace < 0:
@@ -199,7 +202,7 @@ func (o *options) validateOnce(isSet func(flag string) bool) error {
 	if o.kind != "mutex" {
 		return exit.Usagef("--once-per cannot be used with --kind %s", o.kind)
 	}
-	for _, flag := range []string{"try", "wait", "max-lifetime"} {
+	for _, flag := range []string{"try", "no-wait", "wait", "max-lifetime"} {
 		if isSet(flag) {
 			return exit.Usagef("--%s cannot be used with --once-per, which never waits and holds the lock until the command ends", flag)
 		}
@@ -214,6 +217,7 @@ func (o *options) run(c *cobra.Command, name string, command []string) error {
 			return err
 		}
 	}
+	o.try = o.try || o.noWait || isSet("wait") && o.wait == 0
 	path, err := exec.LookPath(command[0]) // before anything is locked
 	if err != nil {
 		return notRunnable(err)

@@ -22,8 +22,8 @@ func TestTextOfLocks(t *testing.T) {
 					{Token: "k2:1:30000", Keeper: "k2", Since: since, Fence: 9, ExpiresIn: 1500 * time.Millisecond},
 				},
 				Waiters: []lockkeeper.Waiter{
-					{Token: "k3:1:30000", Keeper: "k3", Owner: "web-3:\x1b[31m", WaitTime: 90 * time.Second, Alive: true, Writes: true},
-					{Token: "k4:1:30000", Keeper: "k4", Owner: "web-4", WaitTime: 20 * time.Millisecond},
+					{Token: "k3:1:30000", Keeper: "k3", Owner: "web-3:\x1b[31m", WaitTime: 90 * time.Second, Alive: true, HeartbeatAge: 1200 * time.Millisecond, Writes: true},
+					{Token: "k4:1:30000", Keeper: "k4", Owner: "web-4", WaitTime: 20 * time.Millisecond, HeartbeatAge: 7 * time.Second},
 				},
 			},
 			`rwlock catalogue: 2 holders, 2 waiters, last fence 9
@@ -32,9 +32,9 @@ HOLDER           MODE  SINCE                 EXPIRES IN  FENCE  TOKEN
 web-1:10 reader  read  2026-11-23 01:02:03Z  25s         8      k1:1:30000
 keeper k2        read  2026-11-23 01:02:03Z  1.5s        9      k2:1:30000
 
-WAITER            MODE   WAITS  ALIVE  BLOCKED BY      TOKEN
-"web-3:\x1b[31m"  write  1m30s  yes    2 readers       k3:1:30000
-web-4             read   20ms   no     1 writer ahead  k4:1:30000
+WAITER            MODE   WAITS  ALIVE  HEARTBEAT  BLOCKED BY      TOKEN
+"web-3:\x1b[31m"  write  1m30s  yes    1.2s ago   2 readers       k3:1:30000
+web-4             read   20ms   no     7.0s ago   1 writer ahead  k4:1:30000
 `,
 		},
 		{
@@ -62,8 +62,8 @@ o       2        2026-11-23 01:02:03Z  1m          1      t
 			`ratelimit api: 3 requests, 1 waiter
 permits: 4 of 4 used in 6.0s
 
-WAITER  PERMITS  WAITS  ALIVE  BLOCKED BY                          TOKEN
-o       1        0ms    yes    the limit: it needs 1, 0 of 4 free  t
+WAITER  PERMITS  WAITS  ALIVE  HEARTBEAT  BLOCKED BY                          TOKEN
+o       1        0ms    yes    0ms ago    the limit: it needs 1, 0 of 4 free  t
 
 TAKEN BY  PERMITS  REQUESTS  FIRST RETURN  LAST RETURN
 web-1     3        2         2.0s          5.0s
@@ -78,8 +78,8 @@ keeper b  1        1         3.0s          3.0s
 			`ratelimit api: 0 requests, 1 waiter
 permits: 1 of 9 used in 1m, paused for another 1m30s
 
-WAITER  PERMITS  WAITS  ALIVE  BLOCKED BY  TOKEN
-o       1        0ms    yes    the pause   t
+WAITER  PERMITS  WAITS  ALIVE  HEARTBEAT  BLOCKED BY  TOKEN
+o       1        0ms    yes    0ms ago    the pause   t
 `,
 		},
 		{

@@ -1,0 +1,24 @@
+package connect
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// The texts are those of Redis 6.0, 7.0 and Valkey 8.
+func TestHintNamesTheRuleThatIsMissing(t *testing.T) {
+	for text, want := range map[string]string{
+		"NOPERM this user has no permissions to run the 'scan' command or its subcommand":          "+scan ",
+		"NOPERM this user has no permissions to run the 'scan' command":                            "+scan ",
+		"NOPERM User locks has no permissions to run the 'config|get' command":                     "+config|get ",
+		"NOPERM this user has no permissions to access one of the keys used as arguments":          "",
+		"lockkeeper: list locks: NOPERM User default has no permissions to run the 'scan' command": "+scan ",
+		"it works": "",
+	} {
+		hint := Hint(errors.New(text), false)
+		if want == "" && hint != "" || !strings.Contains(hint, want) {
+			t.Errorf("%s: %q", text, hint)
+		}
+	}
+}
