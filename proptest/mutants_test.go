@@ -136,6 +136,8 @@ var mutants = []mutant{
 	{"nobody is notified of a recall", "lua/policy/rwlock/recall.lua", "serial .. ' recall')", "serial .. ' -1')", "retain"},
 	{"the fence of a retained lease is not decoded", "lua/policy/leases/fence_at.lua", "fence - RETAINED + ENDLESS or fence", "fence or fence", "retain"},
 	{"two are inside a retained mutex", "internal/retain/hold.go", "		case w&inside != 0:\n", "		case w&inside > 1:\n", "turns"},
+	{"a turn whose caller was cancelled as it was granted stays inside", "internal/engine/localturn.go", "	x.leave()\n	return nil, err\n", "	return nil, err\n", "turns"},
+	{"a renewal confirms the subscription of now", "internal/engine/retention.go", "		x.Confirm(epoch)\n", "		x.Confirm(x.Current())\n", "retain"},
 	{"nobody is notified of the recall of a mutex", "lua/policy/mutex/recall.lua", "serial .. ' recall')", "serial .. ' -1')", "turns"},
 	{"an unknown waiter does not rejoin", "internal/engine/heartbeat.go", "		q.rejoin(unknown)\n", "", "fair"},
 }
@@ -170,7 +172,7 @@ func TestMutants(t *testing.T) {
 var (
 	foundAfter = regexp.MustCompile(`(?:failed|panic) after (\d+) tests: (.*)`)
 	foundBy    = regexp.MustCompile(`-rapid\.seed=(\d+)`)
-	promised   = regexp.MustCompile(`BROKEN: ([^:]*)`)
+	promised   = regexp.MustCompile(`BROKEN: ([^:)\n]*)`)
 )
 
 // build builds this test binary with the mutated file.

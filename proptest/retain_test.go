@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,6 +38,9 @@ const (
 	retainedEnds = "no lease is given back before its readers have left"
 	// Without faults no lease is lost.
 	retainedKept = "a lease lasts"
+	// Nothing is granted inside a process that has subscribed anew, until the server has been asked for its lease again: a recall may have
+	// been lost before.
+	retainedHears = "nothing is granted inside while a recall may have been lost"
 	// Without faults a writer waits for no longer than readers inside, and writers before it, hold the lock. With faults, all
 	// are served when those have ended, although others read all the time.
 	retainedProgress = "a writer is not kept waiting by retained leases"
@@ -58,7 +62,8 @@ const (
 // retainWorld is a server, the processes that use one lock on it, and what their callers consider held.
 type retainWorld struct {
 	r         *rapid.T
-	single    bool // the lock is a mutex
+	single    bool   // the lock is a mutex
+	renew     string // the script that renews a lease
 	server    *redisServer
 	keys      protocol.Keys
 	start     time.Time
@@ -77,6 +82,65 @@ type retainWorld struct {
 	broken   string
 	crowded  bool // other writers have come beside those of the schedule
 	closing  bool
+	waiting  []*wait
+	steps    int              // of the server: scripts and subscriptions
+	asked    map[string]int   // the last script of a retained lease, by token
+	listens  map[string]hears // the last subscription, by channel
+	cut      *retainProcess   // whose subscription ends with its next renewal
+	restored *retainProcess   // whose next subscription is after that
+}
+
+// hears is when the server was asked for a subscription.
+type hears struct {
+	step int
+	at   time.Time
+}
+
+// wait is the context of a caller who waits for a lease. It can be made to end at the moment of the grant: what grants the lease is done
+// when the caller has learned of the end, and has not acted on that.
+type wait struct {
+	context.Context
+	cancel context.CancelFunc
+	chance int64 // drawn by the caller, so that a schedule can be repeated
+
+	mu    sync.Mutex
+	grant func() // to be called by Err when the context has ended; nil: not
+}
+
+func (c *wait) Err() error {
+	err := c.Context.Err()
+	if err == nil {
+		return nil
+	}
+	c.mu.Lock()
+	grant := c.grant
+	c.grant = nil
+	c.mu.Unlock()
+	if grant != nil {
+		grant()
+	}
+	return err
+}
+
+// acquire calls a function that waits for a lease, with a context that another caller's release may end.
+func (w *retainWorld) acquire(random *rand.Rand, timeout time.Duration, get func(context.Context) (*lockkeeper.Lease, error)) (*lockkeeper.Lease, error) {
+	c := &wait{chance: random.Int63()}
+	c.Context, c.cancel = context.WithTimeout(context.Background(), timeout)
+	defer c.cancel()
+	w.mu.Lock()
+	w.waiting = append(w.waiting, c)
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.remove(c)
+	}()
+	return get(c)
+}
+
+// remove removes a caller from those who wait, if it is one. The caller holds the mutex.
+func (w *retainWorld) remove(c *wait) {
+	w.waiting = slices.DeleteFunc(w.waiting, func(other *wait) bool { return other == c })
 }
 
 // held is a lease that its holder considers held.
@@ -125,11 +189,61 @@ func (w *retainWorld) leases() map[string]lease {
 }
 
 // stepped checks the promises after each script.
-func (w *retainWorld) stepped(script) {
+func (w *retainWorld) stepped(call script) {
 	leases := w.leases()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.steps++
+	for _, arg := range call.argv {
+		t, is := protocol.ParseToken(arg)
+		if !is || !strings.HasSuffix(t.Flags, protocol.FlagRetained) {
+			continue
+		}
+		w.asked[arg] = w.steps
+		if w.cut != nil && t.Keeper == w.cut.ID() && call.text == w.renew {
+			w.cutDuringRenewal(w.cut)
+			w.cut = nil
+		}
+	}
 	w.check(leases)
+}
+
+// subscribed notes that a process subscribes.
+func (w *retainWorld) subscribed(channel string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.steps++
+	w.listens[channel] = hears{w.steps, time.Now()}
+	if p := w.restored; p != nil && channel == "lock:wake:"+p.ID() {
+		w.restored = nil
+		p.link.Slow(renewalWay, 0) // the next renewal
+		w.tally["a subscription is lost and restored during a renewal"]++
+	}
+}
+
+// renewalWay is how long the reply to a renewal is under way at most while a subscription is lost and restored.
+const renewalWay = 300 * time.Millisecond
+
+// cutDuringRenewal ends the subscription of a process while the reply to a renewal, which the server has just run, is under way. The
+// process subscribes again at once. Its next renewal, which would tell of a recall that was lost, takes its time.
+func (w *retainWorld) cutDuringRenewal(p *retainProcess) {
+	time.AfterFunc(time.Microsecond, func() {
+		p.link.Slow(0, 0)
+		w.mu.Lock()
+		w.restored = p
+		w.mu.Unlock()
+		p.link.CutSubscriptions()
+	})
+}
+
+// inside checks a grant inside a process.
+func (w *retainWorld) inside(keeper string, token string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tally["a grant inside"]++
+	if s := w.listens["lock:wake:"+keeper]; w.asked[token] < s.step && time.Since(s.at) > 0 {
+		w.breaks(retainedHears, "%s: the last subscription is step %d, at %v, and the last script of the lease step %d", token, s.step, s.at.Sub(w.start), w.asked[token])
+	}
 }
 
 // check checks what callers consider held. leases is nil if the server is not looked at. The caller holds the mutex.
@@ -181,15 +295,47 @@ func (w *retainWorld) begins(h, instead *held) {
 	w.check(nil)
 }
 
-// release releases a lease.
+// release releases a lease. Sometimes the context of a caller who waits ends as that is granted the lease.
 func (w *retainWorld) release(h *held) {
 	w.mu.Lock()
 	w.check(nil)
 	delete(w.held, h)
+	var waits *wait
+	for _, c := range w.waiting {
+		if c.chance%8 == 0 && (waits == nil || c.chance < waits.chance) {
+			waits = c
+		}
+	}
+	w.remove(waits) // one grant for each
 	w.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = h.lease.Release(ctx)
+	release := func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = h.lease.Release(ctx)
+	}
+	if waits == nil {
+		release()
+		return
+	}
+	released := make(chan struct{})
+	waits.mu.Lock()
+	waits.grant = func() {
+		release()
+		close(released)
+	}
+	waits.mu.Unlock()
+	waits.cancel()
+	time.Sleep(time.Nanosecond) // it learns of the end now, if it is still there
+	waits.mu.Lock()
+	missed := waits.grant != nil
+	waits.grant = nil
+	waits.mu.Unlock()
+	if missed {
+		release()
+		return
+	}
+	<-released
+	w.reach("a wait ends with its grant")
 }
 
 func (w *retainWorld) reach(what string) {
@@ -212,9 +358,7 @@ func (w *retainWorld) reads(p int, random *rand.Rand, pause time.Duration, upgra
 	lock := w.processes[p]
 	for !w.stopped() {
 		time.Sleep(time.Millisecond + time.Duration(random.Int63n(int64(pause))))
-		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-		lease, err := lock.RLock(ctx)
-		cancel()
+		lease, err := w.acquire(random, 3*time.Second, lock.RLock)
 		if err != nil {
 			continue
 		}
@@ -255,14 +399,12 @@ func (w *retainWorld) upgrade(from *held) *held {
 func (w *retainWorld) writes(p int, random *rand.Rand, pause time.Duration) {
 	for !w.stopped() {
 		time.Sleep(time.Millisecond + time.Duration(random.Int63n(int64(pause))))
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		began := time.Now()
 		get := w.processes[p].Lock.Lock
 		if random.Intn(4) == 0 {
 			get = w.processes[p].TryLock
 		}
-		lease, err := get(ctx)
-		cancel()
+		lease, err := w.acquire(random, 10*time.Second, get)
 		if took := time.Since(began); w.faultless && took > retainReads+100*time.Millisecond {
 			w.mu.Lock()
 			if !w.crowded {
@@ -285,14 +427,12 @@ func (w *retainWorld) writes(p int, random *rand.Rand, pause time.Duration) {
 func (w *retainWorld) takes(p int, random *rand.Rand, pause time.Duration) {
 	for !w.stopped() {
 		time.Sleep(time.Microsecond + time.Duration(random.Int63n(int64(pause))))
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		began := time.Now()
 		get := w.processes[p].turns.Lock
 		if random.Intn(8) == 0 {
 			get = w.processes[p].turns.TryLock
 		}
-		lease, err := get(ctx)
-		cancel()
+		lease, err := w.acquire(random, 10*time.Second, get)
 		if took := time.Since(began); w.faultless && took > retainTurnWait {
 			w.mu.Lock()
 			w.breaks(retainedTurns, "process %d waited for %v: %v", p, took, err)
@@ -339,7 +479,7 @@ func (w *retainWorld) join(ttl time.Duration, lag time.Duration) {
 		Hooks: lockkeeper.Hooks{
 			AcquireDone: func(e lockkeeper.Event) {
 				if e.Local {
-					w.reach("a grant inside")
+					w.inside(p.ID(), e.Token)
 				}
 			},
 			Recalled:   func(lockkeeper.Event) { w.reach("a recall") },
@@ -380,7 +520,7 @@ func (w *retainWorld) fault(r *rapid.T) {
 	p := w.processes[rapid.IntRange(0, len(w.processes)-1).Draw(r, "process")]
 	d := duration(r, 8*time.Second)
 	what := rapid.SampledFrom([]string{
-		"recalls are lost", "subscription cut", "replies lost", "duplicates", "cut off", "frozen", "slow", "disconnected", "crash",
+		"recalls are lost", "subscription cut", "subscription lost during a renewal", "replies lost", "duplicates", "cut off", "frozen", "slow", "disconnected", "crash",
 		"server frozen", "server restarts empty", "failover", "clock forward", "clock back", "snapshot",
 	}).Draw(r, "fault")
 	w.mu.Lock()
@@ -393,6 +533,12 @@ func (w *retainWorld) fault(r *rapid.T) {
 		p.link.BlackholeSubscriptions()
 	case "subscription cut":
 		p.link.CutSubscriptions()
+	case "subscription lost during a renewal":
+		p.link.Slow(0, renewalWay)
+		after(func() { p.link.Slow(0, 0) })
+		w.mu.Lock()
+		w.cut, w.restored = p, nil
+		w.mu.Unlock()
 	case "replies lost":
 		p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), rapid.SampledFrom(replyFaults).Draw(r, "fault"))
 	case "duplicates":
@@ -600,12 +746,14 @@ func (w *retainWorld) fail() {
 
 // TestRetainSimulation runs processes that retain read leases, with faults. It ends with the tally of what was reached.
 func TestRetainSimulation(t *testing.T) {
-	simulateRetained(t, lua.RWLock, "a retained read", "a grant inside", "a write", "an upgrade", "a recall", "a lease is lost", "a subscription is replaced")
+	simulateRetained(t, lua.RWLock, "a retained read", "a grant inside", "a write", "an upgrade", "a recall", "a lease is lost", "a subscription is replaced",
+		"a subscription is lost and restored during a renewal", "a wait ends with its grant")
 }
 
 // TestRetainTurnsSimulation runs processes that retain a mutex, with faults.
 func TestRetainTurnsSimulation(t *testing.T) {
-	simulateRetained(t, lua.Mutex, "a retained turn", "a grant inside", "a recall", "a lease is lost", "a subscription is replaced")
+	simulateRetained(t, lua.Mutex, "a retained turn", "a grant inside", "a recall", "a lease is lost", "a subscription is replaced",
+		"a subscription is lost and restored during a renewal", "a wait ends with its grant")
 }
 
 // simulateRetained runs schedules, and expects to reach all of this if there are many.
@@ -624,13 +772,15 @@ func simulateRetained(t *testing.T, set *lua.Set, reached ...string) {
 		defer uuid.SetRand(nil)
 		var out any
 		synctest.Test(t, func(*testing.T) {
-			w := &retainWorld{r: r, start: time.Now(), stop: make(chan struct{}), held: map[*held]bool{}, void: map[string]bool{}, tally: tally}
+			w := &retainWorld{r: r, start: time.Now(), stop: make(chan struct{}), held: map[*held]bool{}, void: map[string]bool{}, tally: tally,
+				asked: map[string]int{}, listens: map[string]hears{}, renew: set.Renew.Text}
 			var err error
 			w.single = set == lua.Mutex
 			if w.keys, err = protocol.KeysOf("lock:", name, set.KeyKind, w.single); err != nil {
 				panic(err)
 			}
 			w.server = newServer(w.stepped)
+			w.server.subscribes = w.subscribed
 			defer func() {
 				out = recover()
 				w.halt()
@@ -643,7 +793,7 @@ func simulateRetained(t *testing.T, set *lua.Set, reached ...string) {
 			w.run(r)
 		})
 		if promise, is := out.(broken); is {
-			r.Fatal(promise)
+			r.Fatal("BROKEN: " + string(promise)) // also if the schedule does not repeat
 		}
 		if out != nil {
 			panic(out)

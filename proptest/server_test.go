@@ -34,8 +34,9 @@ var (
 // redisServer is the embedded server with its faults. Each script is one atomic step, which is reported to the
 // world.
 type redisServer struct {
-	mini *miniredis.Miniredis
-	step func(call script) // called after each script
+	mini       *miniredis.Miniredis
+	step       func(call script)    // called after each script
+	subscribes func(channel string) // called for each subscription
 
 	mu      sync.Mutex        // held while a script runs; guards the fields below
 	known   map[string]string // scripts by their SHA
@@ -99,6 +100,11 @@ func (s *redisServer) hook(peer *server.Peer, cmd string, args ...string) bool {
 	}
 	s.tickLocked()
 	if cmd != "EVALSHA" && cmd != "EVAL" { // a subscription, which must not run while a script does
+		if cmd == "SUBSCRIBE" && s.subscribes != nil {
+			for _, channel := range args {
+				s.subscribes(channel)
+			}
+		}
 		own := peer.ClientName
 		peer.ClientName = inScript
 		s.mini.Server().Dispatch(peer, append([]string{cmd}, args...))
