@@ -901,7 +901,7 @@ func TestWithdrawnCallsAreNotSent(t *testing.T) {
 				kept = append(kept, done)
 				continue
 			}
-			if !call.Withdraw() || !call.Withdraw() || !call.Withdrawn() {
+			if !call.Withdraw() || !call.Withdrawn() {
 				p.Error("a queued call was not withdrawn")
 			}
 			withdrawn = append(withdrawn, done)
