@@ -46,15 +46,16 @@ func (e *BrokenError) Error() string {
 // the break. Until then others may hold the lock at the same time, and only a store that checks fences rejects what the former
 // holder writes.
 //
-// A holder learns of it at once, by a message, if its keeper is subscribed. A keeper is subscribed once it has waited for a
-// lock or renewed a lease; on a Cluster, only while it waits for this lock or retains it. Otherwise, or if the message is lost,
+// A holder learns of it at once, by a message, if its keeper is subscribed. A keeper subscribes when it is granted its first lease or
+// waits for the first time; on a Cluster, only while it waits for this lock or retains it. Otherwise, or if the message is lost,
 // the holder learns of it by its next renewal, which is refused: after a third of the TTL at most, and with NoRenewal only when
 // the TTL is over.
 //
-// The holder's lease ends with an error that matches ErrLost and, if the message came, a *BrokenError; context.Cause of its
-// contexts returns the same. A waiting call returns an error that matches ErrNotAcquired, and *BrokenError likewise; it does
-// not return to the queue. Calls that wait inside the process, behind the one that is queued, are not ended. For a minute,
-// copies of a broken request that arrive late are refused. Both keepers log a warning.
+// The holder's lease ends with an error that matches ErrLost and is a *BrokenError, unless the holder learns of it only when its
+// time is over, or more than a minute later; context.Cause of its contexts returns the same. A waiting call returns an error that
+// matches ErrNotAcquired, and *BrokenError likewise; it does not return to the queue. Calls that wait inside the process, behind
+// the one that is queued, are not ended. For a minute, copies of a broken request that arrive late are refused. Both keepers log
+// a warning.
 //
 // Break returns what it ended. A token that holds nothing and waits for nothing, perhaps because it has ended meanwhile, is no
 // error and is not in the result. With All, holders and waiters that arrive during the call are not ended.

@@ -76,7 +76,7 @@ func TestCloseEndsWaits(t *testing.T) {
 			o.must(err)
 			synctest.Wait()
 			o.net.CutSubscriptions()
-			o.net.Break("subscribe", 1_000_000, faultnet.SwallowReply)
+			o.net.Break("\r\nsubscribe\r\n", 1_000_000, faultnet.SwallowReply)
 			o.net.Break("lock:y", 1_000_000, faultnet.SwallowReply)
 			return func(ctx context.Context) error { _, err := m.Lock(ctx); return err }
 		}},

@@ -133,9 +133,9 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 // Release ends the lease and lets the next waiter acquire the lock. It first cancels the lease's contexts. When it
 // returns, the lease is no longer renewed.
 //
-// Release blocks until the server has answered, ctx ends, or [Keeper.Close] waits no longer. If ctx has ended before the call, Release is sent nevertheless
-// and waits for the answer for at most a second, so it can be deferred with the context of the work. If there was no
-// answer, the release is retried in the background until there is one or the lease has expired.
+// Release blocks until the server has answered, ctx ends, or [Keeper.Close] waits no longer. If ctx has ended before the call,
+// Release is sent nevertheless and waits for the answer for at most a second, so it can be deferred with the context of the
+// work. If there was no answer, the release is retried in the background until there is one or the lease has expired.
 //
 // Releasing a lease again, or a nil lease, does nothing and returns nil. The error matches ErrLost if the lease was lost before
 // the call: another holder may have used what it protected. Any other error means that the server has not confirmed the release

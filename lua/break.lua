@@ -26,6 +26,8 @@ if ended then call('DEL', ended) end
 if dequeue({token}) > 0 and outcome == REFUSED then outcome = LEFT end
 if type_error or outcome == REFUSED then return type_error or {REFUSED, 0, 0} end
 write_tombstone(token, tombstone)
+-- For whom the message does not reach; inspect finds it.
+call('ZADD', tombstones, now + tombstone, token .. ' ' .. notice)
 
 local told, keeper, serial = 0, string.match(token, TOKEN)
 if keeper and subscribed(keeper) then

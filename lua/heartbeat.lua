@@ -4,7 +4,8 @@
 -- KEYS[3] queue    zset: token -> place; heartbeats, see lib/heartbeats
 -- KEYS[4] tombstones    zset: token -> ms until which its request is refused
 -- ARGV[1] settings     see lib/settings
--- ARGV[2] rejoin   1: queue the tokens again; a place follows each of them (0: the end); 0: only tokens follow
+-- ARGV[2] mode     the sum of 1: queue the tokens again; a place follows each of them (0: the end), else only tokens follow;
+--                  2: the keeper cannot receive messages at present, see lib/heartbeats
 -- ARGV[3] policy_arg  semaphore: the limits as the keeper knows them, in case they are lost; empty for others
 -- ARGV[4] queue_ttl    ms for which the queue is kept with these waiters: a second more than their heartbeats count
 -- ARGV[5..] tokens  or pairs of token and place; none: only admit
@@ -14,7 +15,8 @@
 --          its index, GRANTED or HELD, fence, until | its index, WAITING, place, 0
 --          | its index, UNKNOWN, TOMBSTONED, REFUSED, CONFLICT or ABOVE_LIMIT, 0, 0}
 -- writes KEYS[1..4]; work O(log n) for each token
-local settings, rejoin, queue_ttl = ARGV[1], ARGV[2] == '1', ARGV[4]
+local settings, mode, queue_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[4]
+local rejoin = mode % 2 == 1
 policy_arg = ARGV[3]
 -- include: lib/settings
 -- include: lib/metadata
@@ -41,6 +43,7 @@ for i = 5, #ARGV, step do
 end
 
 local lapse = HEARTBEATS + now + queue_ttl - 1000
+if mode >= 2 then lapse = lapse + DEAF end
 for from = 1, #tokens, 200 do
   local batch = {unpack(tokens, from, math.min(from + 199, #tokens))}
   local scores = call('ZMSCORE', queue, unpack(batch))

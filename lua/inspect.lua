@@ -1,17 +1,28 @@
--- inspect: lists the holders or the waiters.
+-- inspect: lists the holders or the waiters, or says who has broken what a token had.
 -- KEYS[1] lock     the primitive's own key
 -- KEYS[2] meta     hash: metadata of the name
 -- KEYS[3] queue    zset: token -> place; heartbeats, see lib/heartbeats
 -- KEYS[4] tombstones    zset: token -> ms until which its request is refused
--- ARGV[1] subject  0: holders, 1: waiters, 2: requests whose permits have not returned by the clock
--- ARGV[2] after    the place after which they begin; ignored for holders without a token
+-- ARGV[1] subject  0: holders, 1: waiters, 2: requests whose permits have not returned by the clock, 3: the break of a token
+-- ARGV[2] after    the place after which they begin; ignored for holders without a token, and for a break
 -- ARGV[3] count    how many to list at most
--- ARGV[4] token    of a holder: which of those that have that place was listed last; empty: none was listed
+-- ARGV[4] token    of a holder: which of those that have that place was listed last; empty: none was listed. Of a break: whose
 -- returns {how many, how many there are, then token, fence, ms left, place for each holder}
 --       | {how many, then token, place, ms waited, ms until its heartbeat lapses for each waiter}
+--       | {how many, then the notice of each break, see break}
 -- writes nothing; work O(log n + count). Pages go on by place, whatever comes and goes between them: a holder that is renewed gets
 -- a later one, and may be listed again
 local subject, after, count, token = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+if subject == '3' then
+  local notices, start = {0}, token .. ' '
+  local at = call('ZSCORE', tombstones, token)
+  for _, member in ipairs(at and call('ZRANGE', tombstones, at, at, 'BYSCORE', 'LIMIT', '0', count) or {}) do
+    if string.sub(member, 1, #start) == start then
+      notices[1], notices[#notices + 1] = notices[1] + 1, string.sub(member, #start + 1)
+    end
+  end
+  return notices
+end
 -- include: lib/metadata
 -- include: lib/lapses_of
 -- include: policy/KIND/holders
@@ -33,6 +44,6 @@ for i = 1, #list, 2 do waiters[#waiters + 1] = list[i] end
 local lapses = #waiters > 0 and lapses_of(waiters)
 for i = 1, #list, 2 do
   local at, lapse = tonumber(list[i + 1]), lapses[(i + 1) / 2]
-  append(list[i], at, math.floor((now_us - ticket_of(at)) / 1000), lapse > 0 and lapse - now or 0)
+  append(list[i], at, math.floor((now_us - ticket_of(at)) / 1000), lapse > 0 and lapse % DEAF - now or 0)
 end
 return reply

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -155,8 +157,76 @@ func (e *Engine) broken(r *request, serial string, b protocol.Breaker) {
 		}
 	}
 	for _, h := range e.leasesOf(serial) { // also one that the request was granted meanwhile
-		h.lose(cause)
+		h.broken(b)
+	}
+}
+
+// broken ends a lease that somebody has broken.
+func (h *Lease) broken(b protocol.Breaker) {
+	e := h.lock.e
+	cause := e.cfg.Broken(b.By, b.Reason)
+	h.lose(cause)
+	if errors.Is(h.Err(), cause) {
 		e.logBroken(h.lock, h.token, "lease", b)
+	}
+}
+
+// reasonTimeout bounds for how much longer a lease that the server has refused to renew is held, while the server is asked why.
+const reasonTimeout = 200 * time.Millisecond
+
+// askBreaker asks who has broken what a token had, since the message may have been lost, or been sent when the keeper was not
+// subscribed. The tombstone knows for a minute. then is called with nil if nobody has, or there is no answer.
+func (l *Lock) askBreaker(token string, then func(b *protocol.Breaker)) {
+	call := &transport.Call{Done: transport.Func(func(call *transport.Call) {
+		var b *protocol.Breaker
+		if call.Err == nil {
+			b, _ = protocol.ParseBreaker(call.Values)
+		}
+		then(b)
+	})}
+	l.setBreakerCall(call, token)
+	l.e.transport.Send(call)
+}
+
+// refused ends a lease that the server does not have any more, when it is known whether somebody has broken it, or after
+// reasonTimeout. It returns false if the lease has ended already.
+func (h *Lease) refused() bool {
+	h.mu.Lock()
+	if !h.state.active() {
+		h.mu.Unlock()
+		return false
+	}
+	asked := h.renewErr == ErrNotHeld
+	if !asked {
+		h.renewErr, h.renewAt = ErrNotHeld, time.Time{}
+		if at := time.Now().Add(reasonTimeout); at.Before(h.deadline) {
+			h.deadline = at
+		}
+		h.armLocked()
+	}
+	h.mu.Unlock()
+	if asked {
+		return true
+	}
+	if h.retention != nil {
+		h.retention.End() // nobody else enters
+	}
+	h.lock.askBreaker(h.token, func(b *protocol.Breaker) {
+		if b == nil {
+			h.lose(ErrNotHeld)
+		} else {
+			h.broken(*b)
+		}
+	})
+	return true
+}
+
+// loseRefused is refused, and returns when the lease has ended.
+func (h *Lease) loseRefused() {
+	if h.refused() {
+		<-h.Done()
+	} else {
+		h.lose(ErrNotHeld)
 	}
 }
 
@@ -178,11 +248,13 @@ func (e *Engine) leasesOf(serial string) (list []*Lease) {
 	return list
 }
 
-// listen subscribes to the keeper's channel in the background, for a lease that lasts long enough to be renewed: so its holder is told
-// at once if somebody breaks it. On a Cluster, where each name has a channel of its own, that would be too many.
+// listen subscribes to the keeper's channel in the background, when a lease is granted for the first time, and again when one is renewed
+// after a refusal: so the holder is told at once if somebody breaks it. On a Cluster, where each name has a channel of its own, that
+// would be too many.
 func (l *Lock) listen(token string) {
 	e := l.e
 	if !e.subscriber.Sharded() && strings.HasPrefix(token, e.id) && !e.subscriber.IsSubscribed(l.channel) {
+		e.listens.Store(true)
 		e.subscriber.Begin(l.channel)
 	}
 }

@@ -121,20 +121,16 @@ func (l *Lock) renewArgs(command []any, token string, ttl int64, exact, retained
 	return protocol.RenewArgs(command, token, ttl, boolArg(exact), l.args.settings, ask)
 }
 
-// heartbeatCall prepares a heartbeat command with room for the tokens of that many waiters, which the caller appends.
-func (l *Lock) heartbeatCall(waiters int, done func(*transport.Call)) *transport.Call {
-	return l.heartbeatOrRejoinCall(0, waiters, done)
-}
-
-// rejoinCall prepares a heartbeat command that queues that many waiters again. The caller appends their tokens and places.
-func (l *Lock) rejoinCall(waiters int, done func(*transport.Call)) *transport.Call {
-	return l.heartbeatOrRejoinCall(1, 2*waiters, done)
-}
-
-func (l *Lock) heartbeatOrRejoinCall(rejoin, room int, done func(*transport.Call)) *transport.Call {
+// heartbeatCall prepares a heartbeat command of that mode, for that many waiters. The caller appends their tokens, and their places if
+// they are to be queued again.
+func (l *Lock) heartbeatCall(mode, waiters int, done func(*transport.Call)) *transport.Call {
+	room := waiters
+	if mode&protocol.HeartbeatRejoin != 0 {
+		room = 2 * waiters
+	}
 	call := l.call(l.spec.Scripts.Heartbeat, 4, 4+room, done)
 	call.Urgent = true
-	call.Args = protocol.HeartbeatArgs(call.Args, l.args.settings, rejoin, l.args.policyArg, l.args.queueTTL)
+	call.Args = protocol.HeartbeatArgs(call.Args, l.args.settings, mode, l.args.policyArg, l.args.queueTTL)
 	return call
 }
 
@@ -148,6 +144,13 @@ func (l *Lock) setInspection(call *transport.Call, subject int, after int64, cou
 	l.setCall(call, l.spec.Scripts.Inspect, 4, 4)
 	call.Mixed = true
 	call.Args = protocol.InspectArgs(call.Args, subject, after, count, token)
+}
+
+// setBreakerCall makes the call the question who has broken what the token had.
+func (l *Lock) setBreakerCall(call *transport.Call, token string) {
+	l.setCall(call, l.spec.Scripts.Inspect, 4, 4)
+	call.Mixed, call.Urgent = true, true
+	call.Args = protocol.InspectArgs(call.Args, protocol.InspectBreak, 0, pageSize, token)
 }
 
 // setLimitCall makes the call the reading of the limits or, if limit or pause is not 0, their change.

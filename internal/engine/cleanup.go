@@ -280,7 +280,7 @@ func (c *Cleanup) errNow() error {
 
 // continueAdmitting makes the server go on admitting waiters after a script reached the limit of one run.
 func (l *Lock) continueAdmitting() {
-	l.e.transport.Send(l.heartbeatCall(0, func(call *transport.Call) {
+	l.e.transport.Send(l.heartbeatCall(0, 0, func(call *transport.Call) {
 		if h, err := decodeHeartbeat(call, 0); err == nil && h.More {
 			l.continueAdmitting()
 		}

@@ -89,7 +89,7 @@ func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error
 		err = l.fail(lost)
 	case errors.Is(err, ErrConflict):
 	case errors.Is(err, ErrNotAcquired): // the server does not know the old lease
-		from.lose(ErrNotHeld)
+		from.loseRefused()
 		err = l.fail(from.Err())
 	}
 	return nil, err

@@ -103,6 +103,7 @@ type Engine struct {
 	subscriber *pubsub.Subscriber
 	server     serverIdentity
 	Clock      ServerClock     // of all locks on the server
+	listens    atomic.Bool     // a lease has made the keeper begin to subscribe; see listen
 	closing    context.Context // ends when Close is called
 	close      context.CancelFunc
 	longWaits  longWaits
@@ -157,10 +158,7 @@ func New(cfg Config) *Engine {
 		Client:     cfg.Client,
 		Received:   e.received,
 		Subscribed: e.subscribed,
-		Denied: func(channel string, err error) {
-			cfg.Log.Warn("lockkeeper: no right to subscribe to wake-ups; waiters ask at their heartbeats instead",
-				"channel", channel, "error", err)
-		},
+		Denied:     e.denied,
 	})
 	return e
 }

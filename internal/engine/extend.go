@@ -51,7 +51,7 @@ func (h *Lease) extend(ctx context.Context, ttl time.Duration, check func() erro
 		if h.isConverting() { // it may have been converted meanwhile
 			return h.lock.fail(errUnsure)
 		}
-		h.lose(ErrNotHeld)
+		h.loseRefused()
 		return h.lock.fail(h.Err())
 	}
 	h.CheckDeadline() // the answer may have arrived after the deadline

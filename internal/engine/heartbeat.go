@@ -70,13 +70,27 @@ func firstWaiter(waiters []*request) (first *request) {
 func (q *waitQueue) send(batch []*request) {
 	l := q.lock
 	l.e.announce()
-	sent := time.Now()
+	sent := time.Now() // before the subscription is looked at; see expectWakeup
 	q.health.Sent(sent)
-	call := l.heartbeatCall(len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent) })
+	call := l.heartbeatCall(q.mode(), len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent) })
 	for _, r := range batch {
 		call.Args = protocol.HeartbeatWaiter(call.Args, r.token)
 	}
 	l.e.transport.Send(call)
+}
+
+// mode returns that of a heartbeat that is sent now. A keeper that cannot receive messages says so: else its waiters, which the server
+// passes over, would be granted the lock only if it happened to be free at one of their heartbeats.
+func (q *waitQueue) mode() int {
+	e := q.lock.e
+	deaf := e.subscriber.CannotReceive(q.lock.channel, e.cfg.HeartbeatInterval)
+	q.mu.Lock()
+	q.deaf = deaf
+	q.mu.Unlock()
+	if deaf {
+		return protocol.HeartbeatDeaf
+	}
+	return 0
 }
 
 // rejoin queues waiters again that the server does not know: it passed over them while their subscription was interrupted, or
@@ -88,7 +102,7 @@ func (q *waitQueue) rejoin(batch []*request) {
 	if len(batch) == 0 {
 		return
 	}
-	call := l.rejoinCall(len(batch), func(call *transport.Call) {
+	call := l.heartbeatCall(q.mode()+protocol.HeartbeatRejoin, len(batch), func(call *transport.Call) {
 		for _, r := range batch {
 			r.copyDone(nil, transport.OutcomeOf(call.Err))
 		}
@@ -140,13 +154,16 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent t
 
 // update applies the reply to a heartbeat command to its waiters. It returns those that the server does not know.
 func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, batch []*request) (unknown []*request) {
+	q.mu.Lock()
+	deaf := q.deaf
+	q.mu.Unlock()
 	changed := make([]bool, len(batch))
 	for _, change := range reply.Changes {
 		changed[change.Index] = true
 		r := batch[change.Index]
 		switch change.Code {
 		case lua.Granted, lua.Held:
-			if change.Code == lua.Held && !r.noPush {
+			if change.Code == lua.Held && !r.noPush && !deaf {
 				q.lock.e.expectWakeup(r)
 			}
 			if r.grant(change.Fence, call.Sent, change.ExpiresIn, leaseUnconfirmed) == ErrTooLate {
@@ -159,7 +176,7 @@ func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, 
 				unknown = append(unknown, r)
 			}
 		case lua.Tombstoned:
-			r.leave(q.lock.fail(ErrNotAcquired, errTombstoned))
+			q.lock.askBreaker(r.token, func(b *protocol.Breaker) { r.tombstoned(b) })
 		case lua.Refused:
 			r.leave(q.lock.fail(ErrNotAcquired))
 		case lua.Conflict:

@@ -109,6 +109,9 @@ func (h *Lease) start() {
 		h.renewAt = now // confirmed once, for what remains of its time
 	}
 	h.armLocked()
+	if !h.lock.e.listens.Load() {
+		h.lock.listen(h.token)
+	}
 }
 
 // lose ends the lease as lost, if it has not ended. Without a reason its deadline has passed.
@@ -126,6 +129,8 @@ func (h *Lease) lose(reason error) {
 	spec := h.lock.spec
 	switch {
 	case reason != nil:
+	case h.renewErr == ErrNotHeld:
+		reason = ErrNotHeld
 	case spec.NoRenewal:
 		reason = errFixed
 	case spec.MaxLifetime > 0 && time.Since(h.grantedAt) >= spec.MaxLifetime-Margin(spec.MaxLifetime)-ShortestTTL:

@@ -25,6 +25,7 @@ type waitQueue struct {
 	again        bool                        // send one more when the last one is answered
 	backoff      *backoff.ExponentialBackOff // nil while heartbeats are answered
 	failingSince time.Time                   // when the first heartbeat was not answered
+	deaf         bool                        // the last heartbeat said that the keeper cannot receive messages
 	receivedAt   time.Time                   // when a message last said when to send a heartbeat
 }
 

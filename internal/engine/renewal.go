@@ -128,6 +128,8 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full, ask bool, epoch u
 		return
 	}
 	switch {
+	case h.renewErr == ErrNotHeld: // an earlier one was refused, and the server is asked why
+		h.mu.Unlock()
 	case err == nil && r.Held:
 		if d := LeaseUntil(call.Sent, h.guaranteedLocked(call.Sent, ttl)); d.After(h.deadline) {
 			h.setDeadlineLocked(d)
@@ -151,7 +153,7 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full, ask bool, epoch u
 		h.mu.Unlock()
 	case err == nil:
 		h.mu.Unlock()
-		h.lose(ErrNotHeld)
+		h.refused()
 	case transport.WrongType(err):
 		h.mu.Unlock()
 		h.lose(err)

@@ -157,6 +157,9 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 // subscribe subscribes the keeper to the lock's channel. It returns an error if that is not permitted, or not acknowledged within
 // a heartbeat interval.
 func (l *Lock) subscribe(ctx context.Context, health *ServerHealth) error {
+	if l.e.subscriber.CannotReceive(l.channel, l.e.cfg.HeartbeatInterval) {
+		return errDeaf // for so long that it is not awaited again
+	}
 	limited, cancel := context.WithTimeout(ctx, l.e.cfg.HeartbeatInterval)
 	defer cancel()
 	defer context.AfterFunc(l.e.closing, cancel)()
@@ -284,6 +287,9 @@ func (r *request) askOnce(ctx context.Context, mode requestMode, short bool, tri
 	if a.LimitsChanged && l.spec.Limits != nil {
 		l.limitsChanged(r.observation, r.token, l.spec.Limits.own())
 	}
+	if a.Code == lua.Tombstoned {
+		return r.askTombstoned(ctx)
+	}
 	if a.Code == lua.Refused && a.More {
 		return r.askOnce(ctx, mode, false, tries, began) // more leases have ended than one script sweeps
 	}
@@ -370,7 +376,31 @@ func (r *request) answered(call *transport.Call, a protocol.AcquireReply) error 
 	return r.lock.fail(ErrNotAcquired, errTombstoned)
 }
 
+// askTombstoned returns why a request has a tombstone although it has not ended: somebody has broken it.
+func (r *request) askTombstoned(ctx context.Context) error {
+	replies := make(chan *protocol.Breaker, 1)
+	r.lock.askBreaker(r.token, func(b *protocol.Breaker) { replies <- b })
+	select {
+	case b := <-replies:
+		r.tombstoned(b)
+	case <-r.end.done(): // by the message
+	case <-ctx.Done():
+		return r.lock.fail(ErrNotAcquired, ctx.Err())
+	}
+	return nil
+}
+
+// tombstoned ends a request that has a tombstone. b is who has broken it, or nil if that is not known.
+func (r *request) tombstoned(b *protocol.Breaker) {
+	if b == nil {
+		r.leave(r.lock.fail(ErrNotAcquired, errTombstoned))
+		return
+	}
+	r.lock.e.broken(r, r.serial, *b)
+}
+
 var (
+	errDeaf       = errors.New("the keeper has no subscription")
 	errTombstoned = errors.New("the request was given up while it was under way")
 	// ErrTooLate means that the server granted a lease, but its answer came when the lease was about to expire.
 	ErrTooLate = Chain(ErrUnavailable, errors.New("the answer came when too little of the lease was left to use it"))

@@ -13,7 +13,8 @@ import (
 //   - from the reply to its next heartbeat, at most HeartbeatInterval later (heartbeat.go);
 //   - at once, if the connection was lost: when the new subscription is acknowledged, all waiters send a heartbeat (subscribed);
 //   - if the heartbeat finds a grant whose message does not come, the subscription is stale and is replaced (expectWakeup);
-//   - the script itself takes a grant back if nobody received its message (deliver in lua/lib/admit.lua).
+//   - the script itself takes a grant back if nobody received its message (deliver in lua/lib/admit.lua), unless the waiter's last
+//     heartbeat said that it cannot receive any (mode in heartbeat.go).
 
 // wakeupTimeout is how long a published message may take before the subscription counts as stale.
 const wakeupTimeout = time.Second
@@ -56,17 +57,31 @@ func (e *Engine) received(payload string) {
 // subscribed handles the acknowledgement of a subscription. Messages may have been lost before it, so all waiters of the
 // channel send a heartbeat, and retained leases ask whether they were recalled.
 func (e *Engine) subscribed(channel string) {
-	now := time.Now()
+	e.heartbeatsOf(channel)
 	e.mu.Lock()
-	for _, n := range e.queues {
-		if n.lock.channel == channel {
-			n.heartbeatsBy(now)
-		}
-	}
 	retained := slices.Clone(e.recalledBy[channel]) // on a Cluster each name has a channel of its own
 	e.mu.Unlock()
 	for _, x := range retained {
 		x.askNow()
+	}
+}
+
+// denied handles the refusal of a subscription. Its waiters say at once that they cannot receive messages, to keep their places.
+func (e *Engine) denied(channel string, err error) {
+	e.cfg.Log.Warn("lockkeeper: no right to subscribe to wake-ups; waiters ask at their heartbeats instead",
+		"channel", channel, "error", err)
+	e.heartbeatsOf(channel)
+}
+
+// heartbeatsOf makes all waiters of a channel send heartbeats now.
+func (e *Engine) heartbeatsOf(channel string) {
+	now := time.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, n := range e.queues {
+		if n.lock.channel == channel {
+			n.heartbeatsBy(now)
+		}
 	}
 }
 

@@ -84,11 +84,17 @@ func RenewArgs(command []any, token any, ttl int64, exact int, settings, retaine
 // PolicyArgRetain is the policy argument of acquire.lua for a lease that the process retains.
 const PolicyArgRetain = "retain"
 
-// HeartbeatArgs appends the first part of ARGV of heartbeat.lua. The waiters follow: with rejoin 0 by HeartbeatWaiter, with
-// rejoin 1 by RejoiningWaiter.
-func HeartbeatArgs(command []any, settings any, rejoin int, policyArg, queueTTL any) []any {
-	return append(command, settings, rejoin, policyArg, queueTTL)
+// HeartbeatArgs appends the first part of ARGV of heartbeat.lua. The waiters follow: by RejoiningWaiter if the mode includes
+// HeartbeatRejoin, else by HeartbeatWaiter.
+func HeartbeatArgs(command []any, settings any, mode int, policyArg, queueTTL any) []any {
+	return append(command, settings, mode, policyArg, queueTTL)
 }
+
+// The mode of a heartbeat is a sum of these.
+const (
+	HeartbeatRejoin = 1 // queue the waiters again
+	HeartbeatDeaf   = 2 // the keeper cannot receive messages at present
+)
 
 // HeartbeatWaiter appends a waiter to a command of HeartbeatArgs.
 func HeartbeatWaiter(command []any, token string) []any { return append(command, token) }
@@ -98,8 +104,8 @@ func RejoiningWaiter(command []any, token string, place int64) []any {
 	return append(command, token, place)
 }
 
-// InspectArgs appends ARGV of inspect.lua. The subject is InspectHolders, InspectWaiters or InspectTaken. The token is that of the last
-// holder that was listed, whose place is after; "" if none was.
+// InspectArgs appends ARGV of inspect.lua. The subject is InspectHolders, InspectWaiters, InspectTaken or InspectBreak. The token is that
+// of the last holder that was listed, whose place is after, or "" if none was; for InspectBreak it is the one that was broken.
 func InspectArgs(command []any, subject int, after int64, count int, token string) []any {
 	return append(command, subject, after, count, token)
 }
@@ -130,4 +136,5 @@ const (
 	InspectHolders = 0
 	InspectWaiters = 1
 	InspectTaken   = 2 // the requests whose permits have not returned by the clock, in a reply as of holders
+	InspectBreak   = 3 // who has broken what a token had
 )

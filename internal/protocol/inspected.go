@@ -1,5 +1,7 @@
 package protocol
 
+import "strings"
+
 // This file has the replies of inspect.lua.
 
 // Holder is a lease in the reply of inspect.lua.
@@ -63,4 +65,18 @@ func ParseWaiters(v []any, after int64) ([]Waiter, error) {
 		list = append(list, Waiter{token, place, waited, left})
 	}
 	return list, nil
+}
+
+// ParseBreaker returns the reply of inspect.lua for InspectBreak: who has broken what the token had, or nil if nobody is known to have.
+func ParseBreaker(v []any) (*Breaker, error) {
+	if len(v) == 0 {
+		return nil, invalid("inspect", "no elements")
+	}
+	for _, entry := range v[1:] { // without their number
+		text, _ := entry.(string)
+		if notice, found := strings.CutPrefix(text, broken); found {
+			return parseNotice(notice)
+		}
+	}
+	return nil, nil
 }

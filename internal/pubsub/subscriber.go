@@ -64,6 +64,7 @@ type channel struct {
 	conn         *conn         // that it is or will be subscribed on; nil if none is assigned
 	subscribed   bool          // the server has acknowledged it on conn
 	subscribedAt time.Time     // when the server acknowledged it
+	lostAt       time.Time     // since when it is not subscribed, if it is not
 	epoch        atomic.Uint64 // counts each time that subscribed changes; so it is odd while it is set
 	denied       error         // why the server refused it, or nil
 	deniedUntil  time.Time     // when it may be tried again
@@ -102,6 +103,19 @@ func (s *Subscriber) SubscribedSince(name string) time.Time {
 	return time.Time{}
 }
 
+// CannotReceive reports whether messages to the channel do not come: the server has refused it, or it has not been subscribed for so
+// long. Then it goes on trying in the background. It reports false for a channel to which nobody has subscribed.
+func (s *Subscriber) CannotReceive(name string, after time.Duration) bool {
+	s.mu.Lock()
+	ch := s.channels[name]
+	deaf := ch != nil && !ch.subscribed && (ch.denied != nil || time.Since(ch.lostAt) >= after)
+	s.mu.Unlock()
+	if deaf {
+		s.Begin(name)
+	}
+	return deaf
+}
+
 // Subscribe subscribes to the channel. It blocks until the server acknowledges or refuses it (ErrDenied), until ctx ends,
 // or until the Subscriber is closed (ErrClosed). If ctx ends, the subscription continues in the background.
 func (s *Subscriber) Subscribe(ctx context.Context, name string) error {
@@ -113,7 +127,8 @@ func (s *Subscriber) Subscribe(ctx context.Context, name string) error {
 		}
 		ch := s.channels[name]
 		if ch == nil {
-			ch = &channel{name: name, settled: make(chan struct{}), idleSince: time.Now()}
+			now := time.Now()
+			ch = &channel{name: name, settled: make(chan struct{}), lostAt: now, idleSince: now}
 			s.channels[name] = ch
 			s.sweepLocked()
 		}
@@ -229,7 +244,7 @@ func (s *Subscriber) sweepLocked() {
 func (s *Subscriber) detachLocked(ch *channel) {
 	ch.conn = nil
 	if ch.subscribed {
-		ch.subscribed, ch.settled = false, make(chan struct{})
+		ch.subscribed, ch.settled, ch.lostAt = false, make(chan struct{}), time.Now()
 		ch.epoch.Add(1)
 	}
 }

@@ -23,7 +23,7 @@ local function deliver(messages)
 end
 
 -- admit_waiters grants everything that the policy allows now and sends the messages. It removes waiters whose heartbeats
--- have lapsed, and those without a subscription; a live one rejoins later. One that has become
+-- have lapsed, and those without a subscription that have not said so; a live one rejoins later. One that has become
 -- ineligible is told to retry, and is then answered why. A waiter that is not a caller gets an unconfirmed lease that ends
 -- with its heartbeat, so that all frozen waiters together delay the queue by at most one heartbeat timeout.
 -- It returns 1 if there may be more to admit, else 0.
@@ -37,8 +37,9 @@ local function admit_waiters()
       local out = {}
       for i, token in ipairs(heads) do
         local keeper, serial, ttl, claim_ttl, flags, number = string.match(token, TOKEN)
-        local caller = callers[token]
-        if not keeper or not caller and (unreachable[keeper] or lapse[i] <= now) then
+        local caller, silent = callers[token], flags and string.find(flags, 's', 1, true)
+        if lapse[i] >= DEAF then lapse[i], silent = lapse[i] - DEAF, true end
+        if not keeper or not caller and (unreachable[keeper] and not silent or lapse[i] <= now) then
           out[#out + 1], head_stale, lapsed[#lapsed + 1] = token, true, token
         elseif token ~= try_token and ineligible(token) then
           out[#out + 1], head_stale, rejected[token] = token, true, ineligible(token)
@@ -55,7 +56,7 @@ local function admit_waiters()
           local fence = write_grant(token, ms, flags, number)
           if caller then
             granted[token] = {fence, now + ms}
-          elseif not string.find(flags, 's', 1, true) then
+          elseif not silent then
             local pair = grant_message(serial, fence)
             local message = messages[keeper]
             if message then
@@ -65,7 +66,7 @@ local function admit_waiters()
               messages[keeper] = {pair, tokens = {token}}
             end
           end
-        elseif caller or not WAITERS_DIFFER or reachable(keeper, flags) then
+        elseif caller or not WAITERS_DIFFER or silent or reachable(keeper, flags) then
           blocked = true
           break
         else
@@ -96,7 +97,9 @@ local function notify_head()
     local keeper, serial, _, claim_ttl, flags = string.match(head, TOKEN)
     if not keeper or string.find(flags, 's', 1, true) then return end
     local ms = frees_in()
-    if ms == 0 or now + ms >= lapses_of({head})[1] - claim_ttl / 2 then return end
+    if ms == 0 then return end
+    local lapse = lapses_of({head})[1]
+    if lapse >= DEAF or now + ms >= lapse - claim_ttl / 2 then return end
     if send(keeper, string.format('%s -%.0f', serial, ms)) > 0 then return end
     dequeue({head})
   end

@@ -30,7 +30,8 @@ elseif purpose == 'd' or purpose == 'u' then
       return tonumber(number) or 0
     end
     local other, origin_of_other = waiting_upgrade()
-    if other and (call('ZSCORE', queue, '+' .. other) or 0) - HEARTBEATS > now then
+    local score = other and call('ZSCORE', queue, '+' .. other)
+    if score and (score - HEARTBEATS) % DEAF > now then
       if origin_of_other ~= policy_arg or attempt(other) > attempt(token) then refusal = {CONFLICT} end
     end
     if max_wait and not refusal then
