@@ -29,7 +29,7 @@ write_tombstone(token, tombstone)
 -- For whom the message does not reach; inspect finds it.
 call('ZADD', tombstones, now + tombstone, token .. ' ' .. notice)
 
-local told, keeper, serial = 0, string.match(token, TOKEN)
+local told, keeper, serial = 0, string.match(token, TOKEN, -199)
 if keeper and subscribed(keeper) then
   -- publish counts a message that the server does not allow as received.
   local receivers = pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel_prefix .. keeper, serial .. ' ' .. notice)

@@ -24,7 +24,7 @@ if not meta then return {GRANTED, 0} end
 fence = confirm(token, ttl)
 -- The note of a ttl that is longer than the token's has to outlive the lease: without it the lease would be cut to the
 -- token's ttl, as after the clock was set back.
-local ms, _, _, asked = tonumber(ttl), string.match(token, TOKEN)
+local ms, _, _, asked = tonumber(ttl), string.match(token, TOKEN, -199)
 local keep, min_left = metadata_ttl, nil
 if ms > tonumber(asked or 0) then keep, min_left = metadata_ttl + ms, ms + 1000 end
 if not queue then

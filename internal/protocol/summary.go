@@ -13,9 +13,6 @@ import (
 // EndlessLease is the largest score of a lease in a zset; see lua/policy/leases/scores.lua.
 const EndlessLease = "900000000000000"
 
-// MaxTokenLength is a bound of the length of tokens.
-const MaxTokenLength = 199
-
 // HasOneHolder reports whether the lock's own key is a string, not a zset.
 func HasOneHolder(set *lua.Set) bool { return set.Extends("mutex") }
 

@@ -56,6 +56,9 @@ func (t Token) String() string {
 	return string(b)
 }
 
+// MaxTokenLength is a bound of the length of tokens.
+const MaxTokenLength = 199
+
 // HeartbeatTimeout returns that of the keeper of a waiter, in ms, if its token has it; else 0. The claim ttl is as long, unless the ttl
 // of the lease is shorter.
 func (t Token) HeartbeatTimeout() int64 {
@@ -67,6 +70,9 @@ func (t Token) HeartbeatTimeout() int64 {
 
 // ParseToken takes a token apart. It reports false for the token of another library.
 func ParseToken(text string) (t Token, ok bool) {
+	if len(text) > MaxTokenLength {
+		return Token{}, false
+	}
 	var terms string
 	if t.Keeper, terms, ok = strings.Cut(text, ":"); !ok || t.Keeper == "" {
 		return Token{}, false

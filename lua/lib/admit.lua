@@ -36,7 +36,7 @@ local function admit_waiters()
       local lapse = lapses_of(heads)
       local out = {}
       for i, token in ipairs(heads) do
-        local keeper, serial, ttl, claim_ttl, flags, number = string.match(token, TOKEN)
+        local keeper, serial, ttl, claim_ttl, flags, number = string.match(token, TOKEN, -199)
         local caller, silent = callers[token], flags and string.find(flags, 's', 1, true)
         if lapse[i] >= DEAF then lapse[i], silent = lapse[i] - DEAF, true end
         if not keeper or not caller and (unreachable[keeper] and not silent or lapse[i] <= now) then
@@ -94,7 +94,7 @@ local function notify_head()
   for _ = 1, 100 do
     local head = call('ZRANGE', queue, '0', '0')[1]
     if not head or callers[head] then return end
-    local keeper, serial, _, claim_ttl, flags = string.match(head, TOKEN)
+    local keeper, serial, _, claim_ttl, flags = string.match(head, TOKEN, -199)
     if not keeper or string.find(flags, 's', 1, true) then return end
     local ms = frees_in()
     if ms == 0 then return end
@@ -111,7 +111,7 @@ end
 local function notify_lapsed()
   local notified, n = {}, 0
   for _, token in ipairs(lapsed) do
-    local keeper, serial = string.match(token, TOKEN)
+    local keeper, serial = string.match(token, TOKEN, -199)
     if keeper and not notified[keeper] and not unreachable[keeper] and n < 10 then
       notified[keeper] = true
       send(keeper, string.format('%s -%.0f', serial, 10 * n + 1))

@@ -11,7 +11,7 @@ local heir
 -- include: policy/KIND/heir
 -- The time is the next fence, unless the clock was set back.
 if heir and ready and last < now_us then
-  local keeper, serial, ttl, claim_ttl, flags, number = string.match(heir, TOKEN)
+  local keeper, serial, ttl, claim_ttl, flags, number = string.match(heir, TOKEN, -199)
   local member = '+' .. heir
   local score = keeper and call('ZSCORE', queue, member)
   local lapse = score and score - HEARTBEATS

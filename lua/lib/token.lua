@@ -12,8 +12,9 @@
 --   number     of the policy: the permits of a semaphore, the maximum writer streak of a rwlock's w, the count of a rwlock's u,
 --              the least fence of a redlock's f; else empty
 --
--- This pattern takes a token apart: string.match(token, TOKEN) gives the six parts in this order as
--- strings, or nil for a token of another library.
+-- This pattern takes a token apart: string.match(token, TOKEN, -199) gives the six parts in this order as strings, or nil for a token
+-- of another library. Whoever may write a key can put any text there, and to match the pattern can take time proportional to the
+-- square of the length. So it is given only the last 199 bytes, and no token of ours is longer.
 local TOKEN = '^([^:]+):([^:]+):(%d+)%.(%d+)(%l*)(%d*)$'
 
 -- string.match(token, FLAG, -20) is the first flag, at less cost than TOKEN; nil if there is none.

@@ -6,5 +6,5 @@ local function holders(after, token)
   if type(owner) == 'table' then type_error = owner end
   if type(owner) ~= 'string' then return {}, 0 end
   if token ~= '' then return {}, 1 end
-  return {{owner, string.match(owner, TOKEN) and seq or 0, call('PTTL', lock), 0}}, 1
+  return {{owner, string.match(owner, TOKEN, -199) and seq or 0, call('PTTL', lock), 0}}, 1
 end

@@ -4,7 +4,7 @@
 -- ms_left is for how long the lock's owner holds it. After the server's clock was set back that may be longer than the
 -- lease's whole ttl, and is cut to that.
 local function ms_left(owner)
-  local left, _, _, ttl = call('PTTL', lock), string.match(owner, TOKEN)
+  local left, _, _, ttl = call('PTTL', lock), string.match(owner, TOKEN, -199)
   ttl = tonumber(ttl)
   if not ttl or left <= ttl then return left end
   local longer, ms = string.match(call('HGET', meta, 'longer') or '', '^(.*) (%d+)$')

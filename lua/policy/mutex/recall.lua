@@ -2,7 +2,7 @@
 -- once: the meta field recalled is then the owner, so that renew replies that it was recalled. If memory is full, or without
 -- metadata, the field is not written, and each request notifies. Nobody knows whether the message was received, so it frees nothing.
 -- inline: lib/channels
-local keeper, serial, _, _, flags = string.match(owner, TOKEN)
+local keeper, serial, _, _, flags = string.match(owner, TOKEN, -199)
 if flags == 'k' and call('HGET', meta, 'recalled') ~= owner then
   if seq > 0 then pcall('HSET', meta, 'recalled', owner) end
   pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel_prefix .. keeper, serial .. ' recall')

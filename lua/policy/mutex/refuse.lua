@@ -2,6 +2,6 @@
 -- that does not expire, and a lease that a process retains, and is to be recalled, take the long form.
 local owner, left = call('GET', lock), call('PTTL', lock)
 if owner ~= token and left > 0 then
-  local _, _, asked, _, flags = string.match(owner or '', TOKEN)
+  local _, _, asked, _, flags = string.match(owner or '', TOKEN, -199)
   if flags ~= 'k' and left - (asked or left) <= 0 then return -left end
 end

@@ -3,7 +3,7 @@
 -- include: policy/mutex/existing
 -- include: lib/token
 if fence then
-  local _, _, _, _, flags, number = string.match(token, TOKEN)
+  local _, _, _, _, flags, number = string.match(token, TOKEN, -199)
   local least = flags and string.find(flags, 'f', 1, true) and tonumber(number) or 0
   if fence < least then fence, seq = least, least end
 end

@@ -19,7 +19,7 @@ if not max_wait then
     local owner, left = call('GET', lock), call('PTTL', lock)
     if owner ~= token and left >= 0 then
       -- A lease that lasts for longer than it may takes the long form; see lease_of.
-      local _, _, asked = string.match(owner or '', TOKEN)
+      local _, _, asked = string.match(owner or '', TOKEN, -199)
       if left - (asked or left) <= 0 then return -math.max(left, 1) end
     end
   end

@@ -26,7 +26,7 @@ elseif purpose == 'd' or purpose == 'u' then
     -- Each of two upgrades would wait for the other's read lease. Of two attempts to upgrade the same lease the later one
     -- counts: the other is being cancelled.
     local function attempt(token)
-      local _, _, _, _, _, number = string.match(token, TOKEN)
+      local _, _, _, _, _, number = string.match(token, TOKEN, -199)
       return tonumber(number) or 0
     end
     local other, origin_of_other = waiting_upgrade()

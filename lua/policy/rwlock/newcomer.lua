@@ -17,7 +17,7 @@ if not tombstones and (purpose == 'r' or purpose == 'w') then
     local shared = held_for == 'r' or held_for == 'd'
     beside = left > 0 and shared and purpose == 'r'
     if left > 0 and not shared and first[1] ~= token then
-      local _, _, asked = string.match(first[1], TOKEN)
+      local _, _, asked = string.match(first[1], TOKEN, -199)
       if left - (asked or left) <= 0 then
         call('ZREM', queue, '')
         return -left

@@ -14,7 +14,7 @@ local function recall()
   end
   call('ZADD', lock, unpack(plain))
   for i = 1, #list, 2 do
-    local keeper, serial = string.match(list[i], TOKEN)
+    local keeper, serial = string.match(list[i], TOKEN, -199)
     pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel_prefix .. string.sub(keeper, 2), serial .. ' recall')
   end
 end

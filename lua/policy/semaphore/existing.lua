@@ -14,7 +14,7 @@ else
   -- inline: policy/semaphore/count
 end
 -- include: policy/semaphore/wait
-local known, in_force, ends, ms = string.match(stored or '', '^(%S+) (%S+) ?(%d*) ?(%d*)$')
+local known, in_force, pause = string.match(stored or '', '^(%S+) (%S+)(.*)$')
 -- include: lib/fence
 -- include: policy/semaphore/terms
 -- include: policy/semaphore/limits
@@ -25,7 +25,7 @@ local known, in_force, ends, ms = string.match(stored or '', '^(%S+) (%S+) ?(%d*
 -- include: policy/semaphore/frees_in
 local n, holds, by_clock = terms_of(token)
 set_limits(in_force)
-set_pause(ends, ms)
+set_pause(pause)
 if known ~= policy_arg then
   if known then freed, limits_changed, head_stale = true, 2, true end
   save_limits(policy_arg, policy_arg)

@@ -26,7 +26,7 @@ local function returns_in(token)
     local need, other_holds, other_by_clock = terms_of(other)
     local alive = lapse[i] > now
     if other_by_clock and not exceeds_limit(need, other_holds, other_by_clock) and alive then
-      local keeper, _, _, _, flags = string.match(other, TOKEN)
+      local keeper, _, _, _, flags = string.match(other, TOKEN, -199)
       local counts = callers[other]
       if not counts then
         if keeper_reachable[keeper] == nil then keeper_reachable[keeper] = reachable(keeper, flags) end

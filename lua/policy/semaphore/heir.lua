@@ -14,7 +14,7 @@ if outcome == GRANTED and held and not tombstone and not freed then
     else
       -- If the first member is the count, and the second a lease, then that one ends first, and no permits are taken by the clock.
       local first = call('ZRANGE', lock, '0', '1', 'WITHSCORES')
-      local _, _, ttl, claim_ttl = string.match(next_waiter or '', TOKEN)
+      local _, _, ttl, claim_ttl = string.match(next_waiter or '', TOKEN, -199)
       local told = not next_waiter or claim_ttl ~= ttl and first[4] - now >= claim_ttl / 2
       if first[1] == 'used' and first[4] - now > 0 and told and not call('ZSCORE', lock, heads[1]) then
         heir, used, spent = heads[1], held, 0

@@ -16,7 +16,7 @@ local function lease_of(token)
   if holds then
     fence, lease_end = lease_in_set(token)
   elseif taken then
-    local _, _, _, claim_ttl = string.match(token, TOKEN)
+    local _, _, _, claim_ttl = string.match(token, TOKEN, -199)
     fence, lease_end = tonumber(call('ZSCORE', lock, '#' .. token) or -score), now + claim_ttl
   end
   if fence and taken then

@@ -10,8 +10,10 @@ local function set_limits(text)
 end
 
 -- set_pause sets the pause from what follows the limits.
-local function set_pause(ends, ms)
-  if not ends or ends == '' then return end
+local function set_pause(text)
+  if not text or text == '' then return end
+  local ends, ms = string.match(text, '^ (%d+) (%d+)$')
+  if not ends then return end
   pause_left = math.max(math.min(ends - now, ms + 0), 0)
   pause_differs = pause_left == 0 or pause_left < ends - now
 end

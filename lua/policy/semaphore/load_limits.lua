@@ -3,7 +3,7 @@
 local limits
 if not at_once then
   limits = call('HGET', meta, 'limits')
-  local in_force, ends, ms = string.match(limits or '', '^%S+ (%S+) ?(%d*) ?(%d*)$')
+  local in_force, pause = string.match(limits or '', '^%S+ (%S+)(.*)$')
   set_limits(in_force or policy_arg)
-  set_pause(ends, ms)
+  set_pause(pause)
 end

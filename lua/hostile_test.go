@@ -1,0 +1,192 @@
+package lua_test
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
+)
+
+// TestHostileValuesTakeLinearTime: whatever somebody has written to a key of a lock, each script takes time at most proportional to its
+// length, by the server's own count. It blocks everybody else for as long. A script may fail.
+func TestHostileValuesTakeLinearTime(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client()
+	sets := []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.RateLimit, lua.Redlock} // the others have the same scripts
+	for _, set := range sets {
+		for _, s := range set.Scripts() {
+			if err := rdb.ScriptLoad(ctx, s.Text).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, set := range sets {
+		t.Run(set.Kind, func(t *testing.T) {
+			b := newHostileBench(t, rdb, set)
+			for place, put := range b.places() {
+				for what, value := range hostileValues {
+					b.what = place + ", " + what
+					b.check(put, value)
+				}
+			}
+		})
+	}
+}
+
+// hostileValues are values of a length, of about n bytes.
+var hostileValues = map[string]func(n int) string{
+	"digits":               func(n int) string { return strings.Repeat("1", n) },
+	"a token of digits":    func(n int) string { return "a:b:1." + strings.Repeat("1", n) + "!" },
+	"a token of letters":   func(n int) string { return "a:b:1.1" + strings.Repeat("k", n) + "!" },
+	"a token, and a digit": func(n int) string { return strings.Repeat("x", n) + ":b:30000.6000h1" },
+	"colons and spaces":    func(n int) string { return strings.Repeat(": ", n/2) },
+	"limits of digits":     func(n int) string { return "0:3:1000 " + strings.Repeat("1", n) + " !" },
+}
+
+type hostileBench struct {
+	*bench
+	flags, policyArg string
+	what             string
+}
+
+func newHostileBench(t *testing.T, rdb *redis.Client, set *lua.Set) *hostileBench {
+	own := "{lock:x}:" + set.KeyKind + ":"
+	keys := []string{own + "holders", own + "meta", own + "queue", own + "tombstones"}
+	if set.KeyKind == "mutex" {
+		keys[0] = "lock:x"
+	}
+	flags, policyArg := flagsOf(set)
+	return &hostileBench{bench: &bench{t, rdb, keys, set}, flags: flags, policyArg: policyArg}
+}
+
+// places are where somebody can put a value.
+func (b *hostileBench) places() map[string]func(p redis.Pipeliner, value string) {
+	const hour = 3_600_000
+	now := time.Now().UnixMilli()
+	meta := func(p redis.Pipeliner, field, value string) {
+		p.HSet(ctx, b.keys[1], "seq", now*1000, field, value)
+		p.PExpire(ctx, b.keys[1], time.Hour)
+	}
+	add := func(key int, prefix string, score float64) func(redis.Pipeliner, string) {
+		return func(p redis.Pipeliner, value string) {
+			meta(p, "tombstones", strconv.FormatInt(now+hour, 10))
+			p.ZAdd(ctx, b.keys[key], redis.Z{Score: score, Member: prefix + value})
+			p.PExpire(ctx, b.keys[key], time.Hour)
+		}
+	}
+	places := map[string]func(redis.Pipeliner, string){
+		"a waiter":    add(2, "", float64(now)*1000),
+		"a heartbeat": add(2, "+", heartbeats+float64(now+hour)),
+		"a waiter with a heartbeat": func(p redis.Pipeliner, value string) {
+			add(2, "", float64(now)*1000)(p, value)
+			add(2, "+", heartbeats+float64(now+hour))(p, value)
+		},
+		"a tombstone": add(3, "", float64(now+hour)),
+	}
+	for _, field := range []string{"seq", "ticket", "tombstones", "longer", "recalled", "limits", "window", "streak", "pass", "upgrade"} {
+		places["meta "+field] = func(p redis.Pipeliner, value string) { meta(p, field, value) }
+	}
+	if protocol.HasOneHolder(b.set) {
+		places["the holder"] = func(p redis.Pipeliner, value string) { p.Set(ctx, b.keys[0], value, time.Hour) }
+		return places
+	}
+	places["a lease"] = add(0, "", float64(now+hour))
+	places["a lease that has expired"] = add(0, "", float64(now-hour))
+	places["a fence"] = add(0, "#", float64(now)*1000)
+	places["a retained lease"] = func(p redis.Pipeliner, value string) {
+		add(0, "", float64(now+hour))(p, value)
+		add(0, "#", 4500000000000000-900000000000000+float64(now)*1000)(p, value)
+	}
+	places["a taking"] = func(p redis.Pipeliner, value string) {
+		add(0, "@", -float64(now)*1000)(p, value)
+		p.ZAdd(ctx, b.keys[0], redis.Z{Score: -1, Member: "spent"})
+	}
+	return places
+}
+
+// calls are one of each script, each with the number of keys it takes.
+func (b *hostileBench) calls(value string) (list []hostileCall) {
+	own := token("x", 1) + b.flags
+	add := func(s *lua.Script, keys int, args []any) {
+		if s != nil {
+			list = append(list, hostileCall{s, keys, args})
+		}
+	}
+	if b.set.ShortKeys > 0 {
+		add(b.set.Acquire, b.set.ShortKeys, shortArgs(own, b.policyArg))
+	}
+	add(b.set.Acquire, 4, acquireArgs(own, ttl, 0, b.policyArg, 0))
+	add(b.set.Acquire, 4, acquireArgs(own, ttl, heartbeatTTL, b.policyArg, 0))
+	add(b.set.Allow, 4, acquireArgs(own, ttl, 0, b.policyArg, 0))
+	add(b.set.Release, 4, releaseArgs(own, 1000, 1))
+	add(b.set.Release, 2, protocol.ReleaseArgs(nil, own, nil, 0, 0))
+	add(b.set.Renew, 1, renewArgs(own, ttl, 0))
+	add(b.set.Heartbeat, 4, append(heartbeatArgs(0, b.policyArg), own))
+	for subject := range 2 {
+		add(b.set.Inspect, 4, protocol.InspectArgs(nil, subject, 0, 10))
+	}
+	add(b.set.Limit, 4, limitArgs(b.policyArg, 0, ""))
+	// Who breaks a lock names the token that is there.
+	add(b.set.Break, 4, protocol.BreakArgs(nil, value, settings, 1000, b.policyArg, "broken::"))
+	return list
+}
+
+type hostileCall struct {
+	script *lua.Script
+	keys   int
+	args   []any
+}
+
+// check reports calls that take longer than in proportion.
+func (b *hostileBench) check(put func(redis.Pipeliner, string), value func(int) string) {
+	b.Helper()
+	const short, long, attempts = 1_000, 10_000, 5
+	var small, large time.Duration
+	for range attempts { // the least of them, since the machine may be busy
+		small = least(small, b.took(put, value(short)))
+		large = least(large, b.took(put, value(long)))
+		if large <= long/short*2*small+5*time.Millisecond {
+			return
+		}
+	}
+	b.Fatalf("%s: one call of each script takes %v with %d bytes, %v with %d", b.what, small, short, large, long) // the others would take minutes
+}
+
+func least(a, b time.Duration) time.Duration {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
+}
+
+var evalTime = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+),usec=(\d+),`)
+
+// took returns how long the server takes for all calls, each while the value is there.
+func (b *hostileBench) took(put func(redis.Pipeliner, string), value string) time.Duration {
+	b.Helper()
+	calls := b.calls(value)
+	p := b.rdb.Pipeline()
+	p.ConfigResetStat(ctx)
+	for _, x := range calls {
+		p.FlushDB(ctx)
+		put(p, value)
+		p.EvalSha(ctx, x.script.SHA, b.keys[:x.keys], x.args...)
+	}
+	stats := p.Info(ctx, "commandstats")
+	_, _ = p.Exec(ctx)
+	m := evalTime.FindStringSubmatch(stats.Val())
+	if m == nil || m[1] != strconv.Itoa(len(calls)) {
+		b.Fatalf("%s: not all were run: %v, %q", b.what, stats.Err(), stats.Val())
+	}
+	us, err := strconv.Atoi(m[2])
+	if err != nil {
+		b.Fatal(err)
+	}
+	return max(time.Duration(us), 1) * time.Microsecond
+}
