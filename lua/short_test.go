@@ -205,3 +205,43 @@ func TestShortReleaseOfAnExpiredLease(t *testing.T) {
 		})
 	}
 }
+
+// TestLeastFences: a fence is at least the server's time, which mutex and fair may round down to ms.
+func TestLeastFences(t *testing.T) {
+	t.Parallel()
+	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Semaphore} {
+		t.Run(set.Kind, func(t *testing.T) {
+			onBothServers(t, set, func(b *bench) {
+				flags, policyArg := flagsOf(set)
+				granted := 0
+				for i := range 20 {
+					now, err := b.rdb.Time(ctx).Result()
+					if err != nil {
+						b.Fatal(err)
+					}
+					least := now.UnixMicro()
+					if protocol.HasOneHolder(set) {
+						least = now.UnixMilli() * 1000
+					}
+					own := token("a", i) + flags
+					fence, err := b.rdb.Eval(ctx, set.Acquire.Text, b.keys[:set.ShortKeys], shortArgs(own, policyArg)...).Int64()
+					if err != nil {
+						b.Fatal(err)
+					}
+					if fence == 0 { // the first of an epoch
+						fence = b.eval(set.Acquire, 4, acquireArgs(own, ttl, 0, policyArg, 0))[1].(int64)
+					} else {
+						granted++
+					}
+					if fence < least {
+						b.Fatalf("fence %d at %d", fence, now.UnixMicro())
+					}
+					b.code(b.release(own, 0), lua.Granted)
+				}
+				if granted == 0 {
+					b.Error("the short form granted nothing")
+				}
+			})
+		})
+	}
+}
