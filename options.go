@@ -195,10 +195,8 @@ func (o *Options) setOwnerDefault() error {
 	switch {
 	case o.NoOwner && o.Owner != "":
 		return engine.Invalid("Owner %q is set together with NoOwner; set only one of them", o.Owner)
-	case len(o.Owner) > maxOwner:
-		return engine.Invalid("Owner has %d bytes, the maximum is %d", len(o.Owner), maxOwner)
-	case strings.ContainsFunc(o.Owner, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }):
-		return engine.Invalid("Owner %q has characters that cannot be printed", o.Owner)
+	case protocol.CheckText("Owner", o.Owner) != nil:
+		return engine.Invalid("%w", protocol.CheckText("Owner", o.Owner))
 	case o.NoOwner || o.Owner != "":
 		return nil
 	}

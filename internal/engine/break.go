@@ -38,7 +38,7 @@ func (o *BreakOptions) check() error {
 		return Invalid("Token %q is set together with All; set only one of them", o.Token)
 	}
 	for _, x := range []struct{ option, text string }{{"Reason", o.Reason}, {"By", o.By}} {
-		if err := protocol.CheckBreakText(x.option, x.text); err != nil {
+		if err := protocol.CheckText(x.option, x.text); err != nil {
 			return Invalid("%w", err)
 		}
 	}
@@ -103,7 +103,7 @@ func (l *Lock) noteBroken(done *Broken, r protocol.BreakReply, o BreakOptions, t
 		done.Told++
 	}
 	l.e.cfg.Log.Warn("lockkeeper: a lease or a request was broken by this process",
-		"kind", l.spec.Scripts.Kind, "name", l.spec.Name, "token", token, "held", r.Code == lua.Granted, "told", r.Told, "by", o.By, "reason", o.Reason)
+		"kind", l.spec.Scripts.Kind, "name", l.spec.Name, "token", protocol.Shown(token), "held", r.Code == lua.Granted, "told", r.Told, "by", o.By, "reason", o.Reason)
 }
 
 // breakingArg returns the limits that break.lua goes by if the server has lost them: as few as there can be.

@@ -129,6 +129,9 @@ type Engine struct {
 	recallLost  time.Time                  // when a subscription was last replaced because a recall did not come
 	retainers   *retain.Names[*Retainer]   // by the lock's key
 	shortForms  *retain.Names[*shortForms] // by the lock's key
+
+	ignored       int       // messages since ignoredLogged
+	ignoredLogged time.Time // when ignored messages were last logged
 }
 
 // New returns an engine. It does no I/O and starts no goroutine.

@@ -3,8 +3,11 @@ package engine
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -120,5 +123,60 @@ func TestUpgradesAreCounted(t *testing.T) {
 			r.leave(ErrReleased)
 		}
 		s.must(read.Release(context.Background()))
+	})
+}
+
+// TestIgnoredMessagesAreLoggedOnce: whoever may publish can send any number of messages that are none of ours, and any text. There is one
+// short line a minute, with their number.
+func TestIgnoredMessagesAreLoggedOnce(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		var log lines
+		s.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		l := s.lock("x")
+		s.must(s.subscriber.Subscribe(context.Background(), l.channel))
+		for range 1000 {
+			s.mini.Publish(l.channel, "\x1b[2J\n"+strings.Repeat("x", 100_000))
+		}
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		s.mini.Publish(l.channel, "1 \x1b]0;title\x07")
+		synctest.Wait()
+		if len(log.list) != 2 || !strings.Contains(log.list[1], "messages=1000") {
+			t.Errorf("%d lines: %q", len(log.list), log.list)
+		}
+		for _, line := range log.list {
+			if len(line) > 400 || strings.ContainsAny(line[:len(line)-1], "\x1b\n\x07") {
+				t.Errorf("%d bytes: %.400q", len(line), line)
+			}
+		}
+	})
+}
+
+// lines are what was logged.
+type lines struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = append(l.list, string(b))
+	return len(b), nil
+}
+
+// TestHostileLabelsAreUnknown: a label that no keeper stores is not shown.
+func TestHostileLabelsAreUnknown(t *testing.T) {
+	inBubble(t, func(s *fixture) {
+		h := s.hold("x")
+		for label, want := range map[string]string{"ann": "ann", "\x1b[31mann": "", "ann\nroot": "", "\u202eann": "", strings.Repeat("x", 1e6): ""} {
+			s.must(s.mini.Set(protocol.OwnerKey("lock:", s.id), label))
+			list, err := s.lock("x").Holders(context.Background())
+			s.must(err)
+			if len(list) != 1 || list[0].Owner != want {
+				t.Errorf("%.20q: %+.200v", label, list)
+			}
+		}
+		s.must(h.Release(context.Background()))
 	})
 }

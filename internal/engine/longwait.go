@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 )
 
 // This file logs who keeps callers waiting for long.
@@ -143,7 +145,7 @@ func describe(list []Holder, total int) string {
 	for _, h := range list[:min(len(list), maxDescribed)] {
 		who := h.Owner
 		if who == "" {
-			who = "token " + h.Token
+			who = "token " + protocol.Shown(h.Token)
 		}
 		if h.Fence > 0 {
 			who += " since " + time.UnixMicro(int64(h.Fence)).UTC().Format(time.RFC3339Nano)

@@ -74,8 +74,8 @@ func setLabelCall(call *transport.Call, key, command string, args ...any) {
 	call.Args = append([]any{command, key}, args...)
 }
 
-// owners returns the labels of keepers, by their ids. It blocks for a round trip. A label that is unknown or cannot be read is
-// missing.
+// owners returns the labels of keepers, by their ids. It blocks for a round trip. A label that is unknown or cannot be read, or
+// that no keeper stores, is missing.
 func (e *Engine) owners(ctx context.Context, ids map[string]bool) map[string]string {
 	labels := map[string]string{}
 	calls := make(map[string]*pending, len(ids))
@@ -92,7 +92,9 @@ func (e *Engine) owners(ctx context.Context, ids map[string]bool) map[string]str
 			continue
 		}
 		if len(p.Values) == 1 {
-			labels[id], _ = p.Values[0].(string)
+			if label, ok := p.Values[0].(string); ok && protocol.CheckText("Owner", label) == nil {
+				labels[id] = label
+			}
 		}
 	}
 	return labels

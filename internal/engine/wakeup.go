@@ -23,7 +23,7 @@ const wakeupTimeout = time.Second
 func (e *Engine) received(payload string) {
 	wakeups, err := protocol.ParseMessage(payload)
 	if err != nil {
-		e.cfg.Log.Warn("lockkeeper: wake-up ignored", "error", err)
+		e.logIgnored(err, time.Now())
 		return
 	}
 	for _, x := range wakeups {
@@ -51,6 +51,24 @@ func (e *Engine) received(payload string) {
 		default:
 			e.firstHeartbeatBy(r, time.Now().Add(duration(x.RetryIn)+time.Millisecond))
 		}
+	}
+}
+
+// ignoredInterval is the least time between two log lines about messages that are none of ours. Whoever may publish can send any number.
+const ignoredInterval = time.Minute
+
+// logIgnored logs that a message was ignored, and how many were since the last such line.
+func (e *Engine) logIgnored(err error, now time.Time) {
+	e.mu.Lock()
+	e.ignored++
+	n := e.ignored
+	due := e.ignoredLogged.IsZero() || now.Sub(e.ignoredLogged) >= ignoredInterval
+	if due {
+		e.ignored, e.ignoredLogged = 0, now
+	}
+	e.mu.Unlock()
+	if due {
+		e.cfg.Log.Warn("lockkeeper: messages ignored that no keeper sends", "messages", n, "last_error", err)
 	}
 }
 

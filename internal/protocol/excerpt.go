@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"unicode"
@@ -21,6 +22,29 @@ func Excerpt(text string) string {
 		end--
 	}
 	return strconv.Quote(text[:end]) + "… (" + strconv.Itoa(len(text)) + " bytes)"
+}
+
+// Shown returns a text that came from elsewhere for a log: as it is, or an Excerpt of one that none of ours is.
+func Shown(text string) string {
+	if len(text) > MaxTokenLength || !isPrintable(text) {
+		return Excerpt(text)
+	}
+	return text
+}
+
+// maxText is the maximum length of a label, of a reason, and of who gives it, in bytes.
+const maxText = 256
+
+// CheckText returns an error if a text cannot be the label of a keeper, the reason of a break, or who gives it: if it is long, or has
+// characters that cannot be printed. The error names what it is to be.
+func CheckText(what, text string) error {
+	if len(text) > maxText {
+		return fmt.Errorf("%s has %d bytes, the maximum is %d", what, len(text), maxText)
+	}
+	if !isPrintable(text) {
+		return fmt.Errorf("%s %s has characters that cannot be printed", what, Excerpt(text))
+	}
+	return nil
 }
 
 // isPrintable reports whether a text is UTF-8 without control characters, line breaks and characters that change its direction.

@@ -41,24 +41,10 @@ func parseNotice(text string) (*Breaker, error) {
 	if !ok || err != nil || err2 != nil {
 		return nil, fmt.Errorf("no notice of a break: %s", Excerpt(text))
 	}
-	if err := cmp.Or(CheckBreakText("By", string(b)), CheckBreakText("Reason", string(r))); err != nil {
+	if err := cmp.Or(CheckText("By", string(b)), CheckText("Reason", string(r))); err != nil {
 		return nil, fmt.Errorf("no notice of a break: %w", err)
 	}
 	return &Breaker{string(b), string(r)}, nil
-}
-
-// maxBreakText is the maximum length of a reason and of who gives it, in bytes.
-const maxBreakText = 256
-
-// CheckBreakText returns an error if a text cannot be the reason of a break, or who gives it.
-func CheckBreakText(what, text string) error {
-	if len(text) > maxBreakText {
-		return fmt.Errorf("%s has %d bytes, the maximum is %d", what, len(text), maxBreakText)
-	}
-	if !isPrintable(text) {
-		return fmt.Errorf("%s %s has characters that cannot be printed", what, Excerpt(text))
-	}
-	return nil
 }
 
 // recall takes the place of the number in a recall.

@@ -100,7 +100,7 @@ func FuzzBreakNotice(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, by, reason string) {
 		list, err := ParseMessage("1z " + BreakNotice(Breaker{by, reason}))
-		if CheckBreakText("", by) != nil || CheckBreakText("", reason) != nil {
+		if CheckText("", by) != nil || CheckText("", reason) != nil {
 			if err == nil {
 				t.Errorf("%q, %q: %+v", by, reason, list)
 			}

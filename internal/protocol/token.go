@@ -74,10 +74,10 @@ func ParseToken(text string) (t Token, ok bool) {
 		return Token{}, false
 	}
 	var terms string
-	if t.Keeper, terms, ok = strings.Cut(text, ":"); !ok || t.Keeper == "" {
+	if t.Keeper, terms, ok = strings.Cut(text, ":"); !ok || t.Keeper == "" || !isPrintable(t.Keeper) {
 		return Token{}, false
 	}
-	if t.Serial, terms, ok = strings.Cut(terms, ":"); !ok || t.Serial == "" {
+	if t.Serial, terms, ok = strings.Cut(terms, ":"); !ok || t.Serial == "" || !isPrintable(t.Serial) {
 		return Token{}, false
 	}
 	if t.TTL, terms, ok = number(terms); !ok || !strings.HasPrefix(terms, ".") {

@@ -51,3 +51,12 @@ func FuzzParseToken(f *testing.F) {
 		}
 	})
 }
+
+// TestTokenOfUnprintableTextIsForeign: the keeper of a token is shown to people.
+func TestTokenOfUnprintableTextIsForeign(t *testing.T) {
+	for _, text := range []string{"\x1b[2J:b:1.1", "a:\n:1.1", "\u202ea:b:1.1", "\xff:b:1.1"} {
+		if got, ok := ParseToken(text); ok {
+			t.Errorf("%q: %+v", text, got)
+		}
+	}
+}

@@ -4,6 +4,8 @@ package exit
 import (
 	"fmt"
 	"strings"
+
+	"github.com/lockkeeper/lockkeeper/internal/cli/output"
 )
 
 // Exit codes of lockkeeper itself, from sysexits(3). The exit code of a child is passed on unchanged. As in a shell, a child
@@ -37,5 +39,6 @@ func (e *Error) Unwrap() error { return e.Err }
 // Usagef returns an error with the exit code [Usage].
 func Usagef(format string, args ...any) error { return &Error{Usage, fmt.Errorf(format, args...)} }
 
-// Message returns the text of err without the library's prefix, because the command prints its own name in front of it.
-func Message(err error) string { return strings.TrimPrefix(err.Error(), "lockkeeper: ") }
+// Message returns the text of err without the library's prefix, because the command prints its own name in front of it. It is safe to
+// write to a terminal.
+func Message(err error) string { return strings.TrimPrefix(output.Message(err), "lockkeeper: ") }

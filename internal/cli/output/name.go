@@ -5,12 +5,15 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // Name returns text that others chose, such as the name or the owner of a lock. It is unchanged if all of it is visible, and
 // otherwise quoted as a Go string: a space, a control character, an invisible one, one that changes the direction of the text,
-// or an invalid byte. Text that is empty or begins with a quotation mark is quoted too, so that no two texts look the same.
+// or an invalid byte. Text that is empty or begins with a quotation mark is quoted too, so that no two texts look the same. Of text that
+// is longer than any of ours it returns the beginning.
 func Name(s string) string {
+	s = bounded(s)
 	if s == "" || strings.HasPrefix(s, `"`) || strings.ContainsFunc(s, notVisible) {
 		return strconv.Quote(s)
 	}
@@ -19,10 +22,43 @@ func Name(s string) string {
 
 // Text is like Name for text in which spaces are usual, such as a reason.
 func Text(s string) string {
+	s = bounded(s)
 	if strings.HasPrefix(s, `"`) || strings.ContainsFunc(s, func(r rune) bool { return r != ' ' && notVisible(r) }) {
 		return strconv.Quote(s)
 	}
 	return s
+}
+
+// maxShown is how many bytes of a text are shown: more than a name, a token or a label has.
+const maxShown = 4096
+
+func bounded(s string) string {
+	if len(s) <= maxShown {
+		return s
+	}
+	end := maxShown
+	for end > maxShown-utf8.UTFMax && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + "…"
+}
+
+// Message returns the text of an error, which may contain what others have written. Line breaks stay, other characters that are not visible
+// are escaped, and it is bounded like a Name.
+func Message(err error) string {
+	s := bounded(err.Error())
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, size := utf8.DecodeRuneInString(s[i:])
+		if r == utf8.RuneError || r != '\n' && !unicode.IsPrint(r) {
+			quoted := strconv.Quote(s[i : i+size])
+			b.WriteString(quoted[1 : len(quoted)-1])
+		} else {
+			b.WriteString(s[i : i+size])
+		}
+		i += size
+	}
+	return b.String()
 }
 
 func notVisible(r rune) bool { return r == ' ' || r == unicode.ReplacementChar || !unicode.IsPrint(r) }

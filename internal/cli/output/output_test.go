@@ -1,9 +1,11 @@
 package output
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/lockkeeper/lockkeeper"
 )
@@ -166,5 +168,16 @@ func TestTablesLeaveOutEmptyColumns(t *testing.T) {
 	}
 	if got := HolderTable(&lockkeeper.Inspection{Limits: &lockkeeper.Limits{Window: 1}}) + WaiterTable(&lockkeeper.Inspection{}); got != "" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestHostileText: what others have written cannot move the cursor, add lines, or fill the screen.
+func TestHostileText(t *testing.T) {
+	for _, s := range []string{"\x1b[2J", "a\nb", "\u202eabc", "\u200b", "\xff", "\u009b31m", strings.Repeat("x", 1e6), strings.Repeat("\x1b", 1e6)} {
+		for what, shown := range map[string]string{"name": Name(s), "text": Text(s), "who": Who(s, ""), "keeper": Who("", s), "error": Message(errors.New(s))} {
+			if len(shown) > 5*maxShown || strings.ContainsFunc(shown, func(r rune) bool { return !unicode.IsPrint(r) && (what != "error" || r != '\n') }) {
+				t.Errorf("%s of %.20q: %.40q, %d bytes", what, s, shown, len(shown))
+			}
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/cli/output"
 )
 
 // noticeAfter are the waiting times after which run prints a notice; it repeats the last one.
@@ -69,9 +70,9 @@ func notice(name string, list []lockkeeper.Holder, total int, err error, waited 
 		return fmt.Sprintf("waiting for %q for %v: it is free at the moment", name, d)
 	}
 	h := list[0]
-	holder := "keeper " + h.Keeper
+	holder := "keeper " + output.Name(h.Keeper)
 	if h.Keeper == "" {
-		holder = fmt.Sprintf("token %q", h.Token)
+		holder = "token " + output.Name(h.Token)
 	}
 	if h.Fence != 0 {
 		holder += fmt.Sprintf(" with fence %d", h.Fence)
