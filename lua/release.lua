@@ -8,11 +8,12 @@
 -- ARGV[3] tombstone     ms during which a late copy of the request is refused; 0, or none: it is not
 -- ARGV[4] cancel   0, or none: the lease was held; 1: the caller never learned of a lease; 2: as 1, but a lease that has replaced
 --                  another is kept, and the reply is HELD
+-- ARGV[5] yield    mutex: ms for which the key is left free after the lease, at most once in ten times as long; none: it is not
 -- returns 0: nothing was done, since others wait; the long form is needed (only from the short form)
 --       | a code, plus 16 if there is more to admit, or plus 32 if the queue is empty. The code is
 --         GRANTED: it had a lease | LEFT: it had a place | REFUSED: it had nothing | HELD: it has a lease
 -- writes KEYS[1..4], deletions first; work O(log n)
-local token, settings, cancel = ARGV[1], ARGV[2], ARGV[4]
+local token, settings, cancel, yield = ARGV[1], ARGV[2], ARGV[4], ARGV[5]
 local tombstone = settings and ARGV[3] ~= '0' and tonumber(ARGV[3])
 if not settings then
   queue = meta
@@ -20,7 +21,7 @@ if not settings then
 end
 -- include: policy/KIND/release
 local heads = settings and call('ZRANGE', queue, '0', '1')
-if not heads or not heads[1] then
+if not heads or not heads[1] and not yield then
   if ended then call('DEL', ended) end
   if not tombstone then
     -- This write changes nothing. It fails on a read-only server, which must not say that there was no lease.
@@ -29,11 +30,16 @@ if not heads or not heads[1] then
   end
 end
 -- include: lib/clock
+-- include: lib/yield
 -- include: lib/hand_on
 -- include: lib/settings
 -- include: lib/metadata
 -- include: lib/save_metadata
-if ended and heads[1] and not fence then call('DEL', ended) end
+if ended and (heads[1] or yield) and not fence then call('DEL', ended) end
+-- The sequence is negative meanwhile, as while there may be tombstones: so the short form of acquire grants nothing.
+if yields and type(pcall('HSET', meta, 'yield', string.format('%.0f %s', yields, yield), 'tombstones', math.max(refused_until, yields))) ~= 'table' then
+  refused_until, head_stale = math.max(refused_until, yields), true
+end
 -- include: lib/admit
 head_stale = head_stale or freed
 -- A holder can be in the queue as well: if it repeated its request since a reply was lost, and was granted the lock past

@@ -183,7 +183,7 @@ func TestShortReleaseOfAnExpiredLease(t *testing.T) {
 				}
 				short := func(token string, want int64) {
 					b.Helper()
-					args := protocol.ReleaseArgs(nil, token, nil, 0, 0)
+					args := protocol.ReleaseArgs(nil, token, nil, 0, 0, 0)
 					n, err := b.rdb.Eval(ctx, c.set.Release.Text, []string{b.keys[0], b.keys[2]}, args...).Int64()
 					if err != nil || n != want {
 						b.Errorf("the short form replied %d, want %d (%v)", n, want, err)

@@ -48,7 +48,7 @@ func acquireArgs[T int | int64](token string, ttl int, heartbeatTTL T, policyArg
 }
 
 func releaseArgs(token string, tombstone int64, cancel int) []any {
-	return protocol.ReleaseArgs(nil, token, settings, tombstone, cancel)
+	return protocol.ReleaseArgs(nil, token, settings, tombstone, cancel, 0)
 }
 
 func renewArgs[T int | int64](token string, ttl T, exact int) []any {

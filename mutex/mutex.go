@@ -40,9 +40,21 @@ type Options struct {
 	// leases of at most 10,000 names, those that it used last.
 	//
 	// Other libraries that use the same key cannot recall a lease: for them the mutex is held until it has not been used for the
-	// lease's TTL. Do not set Retain where they contend. Retain cannot be set together with NoRenewal or MaxLifetime.
+	// lease's TTL. Do not set Retain where they contend. Retain cannot be set together with NoRenewal, MaxLifetime or Yield.
 	Retain bool
+
+	// Yield is for a key that clients of other libraries use as well. They ask for it now and then, and while callers of Lockkeeper
+	// wait, who are granted it in the same step in which it is released, they hardly ever find it free. If Yield is set, a release
+	// leaves the key free for so long, unless one has done so within nine times as long before. During that time no process that uses
+	// Lockkeeper is granted the mutex, whatever its options, and TryLock fails with ErrNotAcquired. So others have it at least once in
+	// ten times Yield if that is their longest retry delay, and at most a tenth of the time is lost.
+	//
+	// Set it in all processes, to the longest retry delay of the others, such as 250 ms for redsync. HeartbeatInterval of the keeper is
+	// after how long the mutex is asked for again after another library's holder. From 1 ms to 10 s. Default 0: never.
+	Yield time.Duration
 }
+
+const longestYield = 10 * time.Second
 
 // Mutex is a lock on one name that one holder has at a time. It is immutable and safe for concurrent use.
 type Mutex struct {
@@ -59,6 +71,12 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 	if o.TTL == 0 {
 		o.TTL = lockkeeper.DefaultTTL
 	}
+	switch {
+	case o.Yield != 0 && (o.Yield < time.Millisecond || o.Yield > longestYield):
+		return nil, engine.Invalid("Yield %v is not between %v and %v", o.Yield, time.Millisecond, longestYield)
+	case o.Yield != 0 && o.Retain:
+		return nil, engine.Invalid("Yield %v is set together with Retain, which keeps other libraries out; set only one of them", o.Yield)
+	}
 	lock, err := access.EngineOf(k).Lock(engine.Spec{
 		Scripts:     lua.Mutex,
 		Name:        name,
@@ -66,6 +84,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 		MaxLifetime: o.MaxLifetime,
 		NoRenewal:   o.NoRenewal,
 		LocalQueue:  true,
+		Yield:       o.Yield,
 	})
 	if err != nil {
 		return nil, err

@@ -354,7 +354,7 @@ func TestLateDuplicatesKeepRecord(t *testing.T) {
 			{lua.Once.Renew, 1, protocol.RenewArgs(nil, token, 30_000, 0, settings, nil)},
 			{lua.Once.Renew, 2, protocol.RenewArgs(nil, token, 30_000, 0, settings, nil)},
 			{lua.Once.Acquire, 4, protocol.AcquireArgs(nil, token, 30_000, "", settings, nil, nil)},
-			{lua.Once.Release, 4, protocol.ReleaseArgs(nil, token, settings, 0, 0)},
+			{lua.Once.Release, 4, protocol.ReleaseArgs(nil, token, settings, 0, 0, 0)},
 		} {
 			if err := rdb.Eval(ctx, late.script.Text, keys[:late.keys], late.args...).Err(); err != nil {
 				t.Fatal(err)

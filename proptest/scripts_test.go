@@ -158,7 +158,7 @@ func (b *scriptBench) evalRelease(s *lua.Script, token string, tombstone int64, 
 	}
 	lock, queue := b.keys[0], b.keys[2]
 	if cancel == 0 && rapid.Bool().Draw(b.r, "short form") {
-		got := b.evalKeys(s, []string{lock, queue}, protocol.ReleaseArgs(nil, token, nil, 0, 0))
+		got := b.evalKeys(s, []string{lock, queue}, protocol.ReleaseArgs(nil, token, nil, 0, 0, 0))
 		if got[0] != 0 || got[1] != 0 {
 			return got
 		}
@@ -219,7 +219,7 @@ func shortAcquireArgs(token string, ttl int64, policyArg string) []any {
 }
 
 func releaseArgs(token string, tombstone int64, cancel int) []any {
-	return protocol.ReleaseArgs(nil, token, scriptSettings, tombstone, cancel)
+	return protocol.ReleaseArgs(nil, token, scriptSettings, tombstone, cancel, 0)
 }
 
 func renewArgs(token string, ttl int64, exact int) []any {

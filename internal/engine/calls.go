@@ -65,9 +65,13 @@ func (l *Lock) setRelease(call *transport.Call, token string, tombstone int64, c
 	if tombstone != 0 {
 		keys = 4
 	}
-	l.setCall(call, l.spec.Scripts.Release, keys, 4)
+	yield := int64(0)
+	if cancel == usedLease {
+		yield = millis(l.spec.Yield)
+	}
+	l.setCall(call, l.spec.Scripts.Release, keys, 5)
 	call.Scalar, call.Urgent = true, true
-	call.Args = protocol.ReleaseArgs(call.Args, token, l.args.settings, tombstone, cancel)
+	call.Args = protocol.ReleaseArgs(call.Args, token, l.args.settings, tombstone, cancel, yield)
 }
 
 // setShortRelease makes the call a release in the short form, which does nothing if others wait.
@@ -75,7 +79,7 @@ func (l *Lock) setShortRelease(call *transport.Call, token string) {
 	call.Key = l.key(keyLock)
 	call.SetCommand(l.spec.Scripts.Release, 1, l.keys[keyLock], l.keys[keyQueue])
 	call.Scalar, call.Urgent = true, true
-	call.Args = protocol.ReleaseArgs(call.Args, token, nil, 0, usedLease)
+	call.Args = protocol.ReleaseArgs(call.Args, token, nil, 0, usedLease, 0)
 }
 
 // setBreak makes the call the end of somebody else's lease or queue entry. The notice is for its keeper.

@@ -98,7 +98,7 @@ func (c *Cleanup) send(by func(*transport.Call)) {
 		l.setRenewal(call, c.token, l.ttl, renewMetadata, false, false)
 	} else if ms := millis(time.Until(c.done)); ms > 0 { // otherwise the record would have expired already
 		l.setCompletion(call, c.token, ms)
-	} else if c.short = !c.needsLong && c.tombstone == 0 && c.unused == usedLease && l.ending.usable(); c.short {
+	} else if c.short = !c.needsLong && c.tombstone == 0 && c.unused == usedLease && l.spec.Yield == 0 && l.ending.usable(); c.short {
 		l.setShortRelease(call, c.token)
 	} else {
 		l.setRelease(call, c.token, c.tombstone, c.unused)

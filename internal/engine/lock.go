@@ -24,6 +24,7 @@ type Spec struct {
 	MaxLifetime time.Duration // after which a lease is no longer renewed; 0: no bound
 	NoRenewal   bool          // leases are not renewed
 	LocalQueue  bool          // waiters of this process queue here first, and one of them at the server
+	Yield       time.Duration // of a mutex: how long a release leaves the key free, now and then; 0: never
 	Limits      *Limits       // of a semaphore, else nil
 }
 

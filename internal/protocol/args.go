@@ -54,14 +54,17 @@ func AcquireArgs(command []any, token, ttl, policyArg, settings, queueTTL, maxWa
 	return command
 }
 
-// ReleaseArgs appends ARGV of release.lua. For the short form settings is nil.
-func ReleaseArgs(command []any, token, settings any, tombstone int64, cancel int) []any {
+// ReleaseArgs appends ARGV of release.lua. For the short form settings is nil. yield is 0 if the key is not to be left free.
+func ReleaseArgs(command []any, token, settings any, tombstone int64, cancel int, yield int64) []any {
 	command = append(command, token)
 	if settings != nil {
 		command = append(command, settings)
 	}
-	if tombstone != 0 || cancel != 0 {
+	if tombstone != 0 || cancel != 0 || yield != 0 {
 		command = append(command, tombstone, cancel)
+	}
+	if yield != 0 {
+		command = append(command, yield)
 	}
 	return command
 }

@@ -18,8 +18,9 @@ local lock, meta, queue, tombstones = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 --   be done without the key.
 -- unswept: there are more expired leases than this script has removed.
 -- head_stale: the first waiter may have been told a retry time that is now too late, or none.
+-- yields: the ms until which a release leaves the key free; see lib/yield.
 -- limits_changed: 2 if the limits are others from now on, else 0: a bit of the reply.
 local now, now_us, now_us_text, policy_arg
 -- try_token: the token of a try, which is in the queue during this script only.
-local fence, freed, refusal, blocked, outcome, would_end, renewed, ended, type_error, unswept, head_stale, try_token
+local fence, freed, refusal, blocked, outcome, would_end, renewed, ended, type_error, unswept, head_stale, try_token, yields
 local limits_changed = 0

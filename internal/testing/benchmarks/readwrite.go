@@ -131,7 +131,7 @@ func ScaleReaders(b *testing.B, n New, set *lua.Set, readers ...int) {
 				p.EvalSha(ctx, set.Acquire.SHA, keys, protocol.AcquireArgs(nil, token(i)+"r", 3600000, "", benchSettings, nil, nil)...)
 			}
 			release := func(p redis.Pipeliner, i int) {
-				p.EvalSha(ctx, set.Release.SHA, keys, protocol.ReleaseArgs(nil, token(i)+"r", benchSettings, 0, 0)...)
+				p.EvalSha(ctx, set.Release.SHA, keys, protocol.ReleaseArgs(nil, token(i)+"r", benchSettings, 0, 0, 0)...)
 			}
 			for i := 0; i < count; i += 1000 {
 				_, err := m.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {

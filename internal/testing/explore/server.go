@@ -218,7 +218,7 @@ func (s *server) arguments(c call) (keys, argv []string) {
 		if c.unused {
 			unused = 1
 		}
-		args = protocol.ReleaseArgs(nil, token, settings, tombstone, unused)
+		args = protocol.ReleaseArgs(nil, token, settings, tombstone, unused, 0)
 	case renew:
 		keys = s.keys[:1]
 		args = protocol.RenewArgs(nil, token, ttl, 0, settings, isRetained)

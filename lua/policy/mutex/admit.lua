@@ -4,10 +4,10 @@
 local WAITERS_DIFFER = false
 
 -- free: whether the lock is free; nil if it is not known yet. With a fence, the lock that was released is handed on already.
-local free = outcome == GRANTED and not fence or nil
+local free = outcome == GRANTED and not fence and not yields or nil
 
 local function next_in_line(last)
-  if free == nil then free = call('EXISTS', lock) == 0 end
+  if free == nil then free = call('EXISTS', lock) == 0 and not left_free() end
   return free and first_waiters(last)
 end
 

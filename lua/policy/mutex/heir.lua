@@ -1,1 +1,1 @@
-if outcome == GRANTED and not tombstone then heir = heads[1] end
+if outcome == GRANTED and not tombstone and not yields then heir = heads[1] end

@@ -1,0 +1,171 @@
+package mutex_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/redis/go-redis/v9"
+)
+
+// shareKey lets keepers contend for a mutex for some time, beside a client of another library, which asks for the same key by SET NX PX
+// after 50 to 150 ms each time. It returns how many turns each side had.
+func shareKey(t *testing.T, keepers int, o *mutex.Options) (ours, theirs int) {
+	synctest.Test(t, func(t *testing.T) {
+		const held = 20 * time.Millisecond
+		s := lockkeepertest.New(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+		defer cancel()
+		var mu sync.Mutex
+		holders := 0
+		turn := func(n *int) {
+			mu.Lock()
+			*n++
+			if holders++; holders != 1 {
+				t.Errorf("%d holders", holders)
+			}
+			mu.Unlock()
+			time.Sleep(held)
+			mu.Lock()
+			holders--
+			mu.Unlock()
+		}
+		var all sync.WaitGroup
+		for range keepers {
+			m, err := mutex.New(s.Keeper(t, &lockkeeper.Options{HeartbeatInterval: 100 * time.Millisecond}), "shared", o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Go(func() {
+				for {
+					lease, err := m.Lock(ctx)
+					if err != nil {
+						return
+					}
+					turn(&ours)
+					if err := lease.Release(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		client := s.Client(t)
+		all.Go(func() {
+			delays := rand.New(rand.NewPCG(1, 2))
+			for ctx.Err() == nil {
+				time.Sleep(50*time.Millisecond + time.Duration(delays.Int64N(int64(100*time.Millisecond)))) // as redsync does
+				if err := client.SetArgs(ctx, "lock:shared", "theirs", redis.SetArgs{Mode: "NX", TTL: time.Minute}).Err(); err == nil {
+					turn(&theirs)
+					if err := client.Del(t.Context(), "lock:shared").Err(); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+		all.Wait()
+	})
+	return ours, theirs
+}
+
+// TestYieldLetsOtherLibrariesIn: without the option a client that asks now and then never finds the key free.
+func TestYieldLetsOtherLibrariesIn(t *testing.T) {
+	for _, keepers := range []int{1, 3} {
+		ours, theirs := shareKey(t, keepers, nil)
+		if theirs > 1 {
+			t.Errorf("%d keepers: the other library had %d turns without Yield, so this test shows nothing", keepers, theirs)
+		}
+		withYield, others := shareKey(t, keepers, &mutex.Options{Yield: 150 * time.Millisecond})
+		if others < 4 || withYield < ours/2 {
+			t.Errorf("%d keepers: %d and %d turns in 6 s with Yield, %d and %d without", keepers, withYield, others, ours, theirs)
+		}
+		t.Logf("%d keepers: %d and %d turns with Yield, %d and %d without", keepers, withYield, others, ours, theirs)
+	}
+}
+
+func TestKeyIsLeftFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const yield = 100 * time.Millisecond
+		s := lockkeepertest.New(t)
+		yields, err1 := mutex.New(s.Keeper(t, nil), "x", &mutex.Options{Yield: yield})
+		other, err2 := mutex.New(s.Keeper(t, nil), "x", nil)
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatal(err)
+		}
+		// after returns how long it takes until the mutex is granted to another keeper, which waits already or comes then.
+		after := func(waits bool) time.Duration {
+			lease, err := yields.Lock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			granted := make(chan time.Time, 1)
+			lock := func() {
+				lease, err := other.Lock(t.Context())
+				if err != nil {
+					t.Error(err)
+				}
+				at := time.Now()
+				if err := lease.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+				granted <- at
+			}
+			if waits {
+				go lock()
+				synctest.Wait()
+			}
+			released := time.Now()
+			if err := lease.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if !waits {
+				go lock()
+			}
+			return (<-granted).Sub(released)
+		}
+		for _, waits := range []bool{true, false} {
+			if d := after(waits); d < yield || d > yield+5*time.Millisecond {
+				t.Errorf("waits %t: granted after %v", waits, d)
+			}
+			if d := after(waits); d > 5*time.Millisecond {
+				t.Errorf("waits %t: left free again, for %v", waits, d)
+			}
+			time.Sleep(9 * yield)
+		}
+		lease, err := yields.Lock(t.Context())
+		if err := errors.Join(err, lease.Release(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.TryLock(t.Context()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+			t.Errorf("TryLock while the key is left free: %v", err)
+		}
+		time.Sleep(yield)
+		if lease, err = other.TryLock(t.Context()); err != nil {
+			t.Fatalf("TryLock afterwards: %v", err)
+		}
+		if err := lease.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestInvalidYieldIsRefused(t *testing.T) {
+	k := lockkeepertest.New(t).Keeper(t, nil)
+	for says, o := range map[string]mutex.Options{
+		"Yield 1µs":   {Yield: time.Microsecond},
+		"Yield -1s":   {Yield: -time.Second},
+		"Yield 1m0s":  {Yield: time.Minute},
+		"with Retain": {Yield: time.Second, Retain: true},
+	} {
+		if _, err := mutex.New(k, "x", &o); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v instead of %s", err, says)
+		}
+	}
+}
