@@ -116,7 +116,8 @@ func LeaseFromContext(ctx context.Context) *Lease {
 
 // Extend makes the lease expire ttl from now, whether that is sooner or later than before. Renewals, if the lease has any,
 // request the same ttl from then on. Extend blocks until the server has answered, until ctx ends, or until the retry
-// policy gives up. If another Extend of the lease is in progress, it waits for that one first.
+// policy gives up. If another Extend of the lease is in progress, it waits for that one first, and if the lease was just converted
+// (Upgrade, Downgrade), for the reply to that.
 //
 // The error matches ErrLost or ErrReleased if the lease has ended; Extend never acquires it again. It matches ErrInvalid if ttl
 // is out of range or exceeds what is left of MaxLifetime, or if it would shorten a lease that other readers of the process share

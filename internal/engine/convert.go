@@ -12,8 +12,9 @@ import (
 // A conversion begins without undoing. If its request is given up, undoing is set, and Convert waits for it. When Convert
 // returns before undoing has ended, inBackground is set. It is guarded by the lease's mu.
 type conversion struct {
-	undoing      *Cleanup // determines the outcome after the request was given up; nil until then
-	inBackground bool     // Convert has returned
+	ended        chan struct{} // closed when it has ended, unless the lease has ended before
+	undoing      *Cleanup      // determines the outcome after the request was given up; nil until then
+	inBackground bool          // Convert has returned
 }
 
 // resolved returns a channel that is closed when the outcome of a conversion that was given up is known, or nil if none
@@ -107,7 +108,7 @@ func (h *Lease) beginConversion(ctx context.Context) error {
 		if converting {
 			inBackground = h.conversion.inBackground
 		} else if h.state.active() {
-			h.state, h.conversion = leaseConverting, &conversion{}
+			h.state, h.conversion = leaseConverting, &conversion{ended: make(chan struct{})}
 		}
 		h.mu.Unlock()
 		switch {
@@ -171,7 +172,7 @@ func (h *Lease) weakerLease(c *Cleanup, t Terms) *Lease {
 	}
 	l := h.lock.newLease(h.token, int64(h.fence), h.deadline, h.observation)
 	l.request, l.adopted, l.use = h.request, h.adopted, t.Flags
-	l.state, l.conversion = leaseConverting, &conversion{undoing: c, inBackground: true}
+	l.state, l.conversion = leaseConverting, &conversion{ended: make(chan struct{}), undoing: c, inBackground: true}
 	if !h.lock.e.addLease(l) {
 		return nil
 	}
@@ -197,8 +198,8 @@ func (h *Lease) settle(found *Lease, err error) {
 // ends when next does.
 func (h *Lease) become(next *Lease) {
 	h.mu.Lock()
-	h.conversion = nil
 	if h.state.ended() {
+		h.noConversionLocked()
 		h.mu.Unlock()
 		next.abandon()
 		return
@@ -206,6 +207,7 @@ func (h *Lease) become(next *Lease) {
 	next.former = h
 	h.state = leaseContinued
 	h.next.Store(next)
+	h.noConversionLocked() // after which Extend looks for next
 	h.mu.Unlock()
 	h.forget()
 	if !next.lock.e.addLease(next) {
@@ -262,11 +264,37 @@ func (h *Lease) isConverting() bool {
 	return h.conversion != nil || h.next.Load() != nil
 }
 
+// noConversionLocked notes that no conversion of the lease is under way. Who waits for that sees what the caller makes of the lease
+// before it unlocks mu.
+func (h *Lease) noConversionLocked() {
+	if h.conversion != nil {
+		close(h.conversion.ended)
+		h.conversion = nil
+	}
+}
+
+// awaitConversion waits until no conversion of the lease is under way, or the lease has ended, and returns true; or until ctx ends.
+func (h *Lease) awaitConversion(ctx context.Context) bool {
+	h.mu.Lock()
+	cv := h.conversion
+	h.mu.Unlock()
+	if cv == nil {
+		return true
+	}
+	select {
+	case <-cv.ended:
+	case <-h.Done():
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
 // endConversion resumes the lease after a conversion that had no effect.
 func (h *Lease) endConversion() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.conversion = nil
+	h.noConversionLocked()
 	if h.state.active() {
 		h.state = leaseHeld
 		if !h.lock.spec.NoRenewal {
@@ -279,7 +307,7 @@ func (h *Lease) endConversion() {
 // replaced ends a lease that another one replaced. The server has nothing left to release.
 func (h *Lease) replaced() {
 	h.mu.Lock()
-	h.conversion = nil
+	h.noConversionLocked()
 	if h.state.ended() {
 		h.mu.Unlock()
 		return

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -21,6 +22,23 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 
 // extend is Extend, and does nothing if check, which it calls when no other Extend is in progress, returns an error.
 func (h *Lease) extend(ctx context.Context, ttl time.Duration, check func() error) error {
+	for {
+		err := h.tryExtend(ctx, ttl, check)
+		if err != errConverting {
+			return err
+		}
+		if !h.awaitConversion(ctx) {
+			return h.lock.fail(ErrNoAnswer, ctx.Err())
+		}
+	}
+}
+
+// errConverting is the error of tryExtend if the server does not know the token while the lease is being converted: it may know that of
+// the lease that replaces this one, whose reply is still under way.
+var errConverting = errors.New("the lease is being converted")
+
+// tryExtend is extend without waiting for a conversion.
+func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration, check func() error) error {
 	if next := h.next.Load(); next != nil {
 		return next.extend(ctx, ttl, check)
 	}
@@ -48,8 +66,8 @@ func (h *Lease) extend(ctx context.Context, ttl time.Duration, check func() erro
 	}
 	r, err := h.lock.renew(ctx, h.token, ms, keys, true)
 	if err == nil && !r.Held {
-		if h.isConverting() { // it may have been converted meanwhile
-			return h.lock.fail(errUnsure)
+		if h.isConverting() {
+			return errConverting
 		}
 		h.loseRefused()
 		return h.lock.fail(h.Err())

@@ -4,10 +4,64 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/lua"
 )
+
+// TestExtendDuringConversion: the server has replaced the lease by another, whose reply is still under way, and does not know the token.
+// Extend waits for the outcome.
+func TestExtendDuringConversion(t *testing.T) {
+	for name, x := range map[string]struct {
+		resolve func(from, to *Lease)
+		want    error
+	}{
+		"continued": {func(from, to *Lease) { from.become(to) }, nil},
+		"replaced":  {func(from, to *Lease) { from.replaced() }, ErrReleased},
+		"lost":      {func(from, to *Lease) { from.settle(nil, errConverted) }, ErrLost},
+		"no effect": {func(from, to *Lease) { from.endConversion() }, ErrLost}, // and the server has lost the lease
+		"canceled":  {nil, ErrUnavailable},
+		"closed":    {func(from, to *Lease) { _ = from.lock.e.Close() }, ErrReleased},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(s *fixture) {
+				l, err := s.Engine.Lock(Spec{Scripts: lua.RWLock, Name: "x", TTL: ttl})
+				s.must(err)
+				from, err := l.Try(context.Background(), Terms{Flags: "r"})
+				s.must(err)
+				s.must(from.beginConversion(context.Background()))
+				s.mini.Del(l.key(keyLock))
+				to, err := l.Try(context.Background(), Terms{Flags: "w"})
+				s.must(err)
+				ctx, cancel := context.WithCancel(context.Background())
+				extended := make(chan error, 1)
+				go func() { extended <- from.Extend(ctx, 2*ttl) }()
+				synctest.Wait()
+				select {
+				case err := <-extended:
+					s.Fatalf("Extend has returned before the outcome was known: %v", err)
+				default:
+				}
+				if x.resolve == nil {
+					cancel()
+				} else {
+					x.resolve(from, to)
+				}
+				if err := <-extended; !errors.Is(err, x.want) {
+					s.Errorf("Extend: %v, want %v", err, x.want)
+				}
+				if name == "continued" && time.Until(to.Deadline()) < ttl {
+					s.Errorf("the lease that continues it ends in %v", time.Until(to.Deadline()))
+				}
+				cancel()
+				from.endConversion()
+				_ = from.Release(context.Background())
+				_ = to.Release(context.Background())
+			})
+		})
+	}
+}
 
 // TestExtendBeyondMetadataTTLKeepsLease checks a lease that is extended for longer than MetadataTTL. The metadata
 // records that the lease was extended beyond the ttl in its token. If it expired before the lease, the next request
