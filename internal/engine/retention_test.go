@@ -156,7 +156,7 @@ func TestRenewalConfirmsSubscriptionOnWhichItWasSent(t *testing.T) {
 		for s.net.ResetCount(); s.net.Scripts() == 0; { // until a renewal leaves
 			time.Sleep(time.Millisecond)
 		}
-		epoch.Add(2) // the subscription is lost, and there is another one
+		epoch.Add(2)                         // the subscription is lost, and there is another one
 		time.Sleep(2*way + time.Millisecond) // the server does not know the script at first
 		if enters() {
 			t.Error("a reader is admitted although a recall may have been lost")
