@@ -125,11 +125,12 @@ func (b *hostileBench) calls(value string) (list []hostileCall) {
 	add(b.set.Acquire, 4, acquireArgs(own, ttl, heartbeatTTL, b.policyArg, 0))
 	add(b.set.Allow, 4, acquireArgs(own, ttl, 0, b.policyArg, 0))
 	add(b.set.Release, 4, releaseArgs(own, 1000, 1))
-	add(b.set.Release, 2, protocol.ReleaseArgs(nil, own, nil, 0, 0))
+	add(b.set.Release, 2, protocol.ReleaseArgs(nil, own, nil, 0, 0, 0))
 	add(b.set.Renew, 1, renewArgs(own, ttl, 0))
 	add(b.set.Heartbeat, 4, append(heartbeatArgs(0, b.policyArg), own))
-	for subject := range 2 {
-		add(b.set.Inspect, 4, protocol.InspectArgs(nil, subject, 0, 10))
+	for subject := range 4 {
+		add(b.set.Inspect, 4, protocol.InspectArgs(nil, subject, 0, 10, ""))
+		add(b.set.Inspect, 4, protocol.InspectArgs(nil, subject, 0, 10, value))
 	}
 	add(b.set.Limit, 4, limitArgs(b.policyArg, 0, ""))
 	// Who breaks a lock names the token that is there.

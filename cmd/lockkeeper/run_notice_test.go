@@ -51,7 +51,7 @@ func TestRunReportsHolderWhileWaiting(t *testing.T) {
 	t.Run("foreign", func(t *testing.T) {
 		t.Parallel()
 		rdb.Set(ctx, "lock:z", "theirs", time.Minute)
-		command(t, "run", "--redis", url, "--wait", "1500ms", "z", "--", "true").ends(exit.NotAcquired, `held by token "theirs"`)
+		command(t, "run", "--redis", url, "--wait", "1500ms", "z", "--", "true").ends(exit.NotAcquired, `held by token theirs;`)
 	})
 	t.Run("at once", func(t *testing.T) {
 		t.Parallel()

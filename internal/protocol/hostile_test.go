@@ -14,7 +14,7 @@ func TestParsersTakeLinearTime(t *testing.T) {
 		"limits":          func(s string) { ParseLimits(s) },
 		"a key":           func(s string) { ParseKey("lock:", s) },
 		"a keeper's id":   func(s string) { IsKeeperID(s) },
-		"a holder":        func(s string) { IsRecord(s); _, _ = ParseHolders([]any{int64(1), s, int64(1), int64(1)}) },
+		"a holder":        func(s string) { IsRecord(s); _, _, _ = ParseHolders([]any{int64(1), int64(1), s, int64(1), int64(1), int64(1)}) },
 		"an excerpt":      func(s string) { Excerpt(s) },
 		"a text to match": func(s string) { MatchGlob("*a*b*c", s) },
 	}
