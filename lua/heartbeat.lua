@@ -5,7 +5,7 @@
 -- KEYS[4] tombstones    zset: token -> ms until which its request is refused
 -- ARGV[1] settings     see lib/settings
 -- ARGV[2] mode     the sum of 1: queue the tokens again; a place follows each of them (0: the end), else only tokens follow;
---                  2: the keeper cannot receive messages at present, see lib/heartbeats
+--                  2: the keeper cannot receive messages at present, see lib/deaf
 -- ARGV[3] policy_arg  semaphore: the limits as the keeper knows them, in case they are lost; empty for others
 -- ARGV[4] queue_ttl    ms for which the queue is kept with these waiters: a second more than their heartbeats count
 -- ARGV[5..] tokens  or pairs of token and place; none: only admit

@@ -151,7 +151,7 @@ func (w *world) viewInside() *view {
 		if at < protocol.Heartbeats {
 			v.queue = append(v.queue, waiting{member, at})
 		} else {
-			v.lapse[strings.TrimPrefix(member, "+")] = (int64(at) - protocol.Heartbeats) * 1000
+			v.lapse[strings.TrimPrefix(member, "+")] = (int64(at) - protocol.Heartbeats) % 3_600_000_000_000 * 1000 // see lua/lib/deaf.lua
 		}
 	}
 	for token := range v.lapse {

@@ -1,4 +1,5 @@
 -- include: lib/heartbeats
+-- include: lib/deaf
 
 -- lapses_of returns the ms at which the heartbeats of waiters lapse: at most a few hundred tokens. It is 0 for one that has none,
 -- and DEAF more for one that cannot receive messages.

@@ -30,6 +30,7 @@ elseif purpose == 'd' or purpose == 'u' then
       return tonumber(number) or 0
     end
     local other, origin_of_other = waiting_upgrade()
+    -- inline: lib/deaf
     local score = other and call('ZSCORE', queue, '+' .. other)
     if score and (score - HEARTBEATS) % DEAF > now then
       if origin_of_other ~= policy_arg or attempt(other) > attempt(token) then refusal = {CONFLICT} end
