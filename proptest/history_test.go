@@ -71,6 +71,7 @@ type view struct {
 	leases map[string]lease // not expired
 	queue  []waiting        // in order
 	lapse  map[string]int64 // µs, when heartbeats lapse
+	deaf   map[string]bool  // of the waiters: the heartbeat says that the keeper cannot receive messages
 	odd    string           // a waiter without a heartbeat, or a heartbeat without a waiter
 	pass   float64          // of a read-write lock: the place up to which readers go first
 	limits string           // of a semaphore: the limits in force
@@ -138,7 +139,7 @@ func (w *world) view() *view {
 // viewInside is view for a caller that holds the server's mutex and has updated its clock.
 func (w *world) viewInside() *view {
 	mini, keys := w.server.mini, w.history.keys
-	v := &view{now: w.server.nowLocked().UnixMicro(), leases: map[string]lease{}, lapse: map[string]int64{}}
+	v := &view{now: w.server.nowLocked().UnixMicro(), leases: map[string]lease{}, lapse: map[string]int64{}, deaf: map[string]bool{}}
 	v.seq, _ = strconv.ParseUint(strings.TrimPrefix(mini.HGet(keys.Meta, "seq"), "-"), 10, 64) // negative while there may be tombstones
 	w.kind.leases(mini, keys, v)
 	for token, l := range v.leases {
@@ -151,7 +152,9 @@ func (w *world) viewInside() *view {
 		if at < protocol.Heartbeats {
 			v.queue = append(v.queue, waiting{member, at})
 		} else {
-			v.lapse[strings.TrimPrefix(member, "+")] = (int64(at) - protocol.Heartbeats) % 3_600_000_000_000 * 1000 // see lua/lib/deaf.lua
+			const deaf = 3_600_000_000_000 // see lua/lib/deaf.lua
+			token, ms := strings.TrimPrefix(member, "+"), int64(at)-protocol.Heartbeats
+			v.lapse[token], v.deaf[token] = ms%deaf*1000, ms >= deaf
 		}
 	}
 	for token := range v.lapse {
@@ -204,10 +207,14 @@ func (w *world) connected(v *view, token string) bool {
 	if w.server.mini.PubSubNumSub(channel)[channel] > 0 {
 		return true
 	}
-	return t.unnotifiable && !slices.ContainsFunc(v.queue, func(y waiting) bool {
-		other := w.terms(y.token)
-		return other.keeper == t.keeper && !other.unnotifiable
+	return w.unnotifiable(v, token) && !slices.ContainsFunc(v.queue, func(y waiting) bool {
+		return w.terms(y.token).keeper == t.keeper && !w.unnotifiable(v, y.token)
 	})
+}
+
+// unnotifiable reports whether a waiter gets no notifications: its process could not subscribe, or has lost its subscription.
+func (w *world) unnotifiable(v *view, token string) bool {
+	return w.terms(token).unnotifiable || v.deaf[token]
 }
 
 // step is a script that has run, with the state before and after it.

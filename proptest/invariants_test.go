@@ -162,7 +162,7 @@ func (w *world) checkGrant(s *step, token string) {
 		w.breaksLocked(grants, "%s was broken and is granted one by %s", w.tokenName(token), s.script)
 	case h.givenUp[token]:
 		w.breaksLocked(grants, "%s was given up and is granted one by %s", w.tokenName(token), s.script)
-	case !s.askers[token] && !w.terms(token).unnotifiable && !w.connected(s.before, token):
+	case !s.askers[token] && !w.unnotifiable(s.before, token) && !w.connected(s.before, token):
 		w.breaksLocked(grants, "%s is granted one by %s and cannot be notified", w.tokenName(token), s.script)
 	case !s.askers[token] && l.ends > max(s.before.lapse[token], w.originEnds(s, token))+1000:
 		w.breaksLocked(grants, "%s is granted one until %d, and its heartbeat lapses at %d", w.tokenName(token), l.ends, s.before.lapse[token])

@@ -235,7 +235,7 @@ func (p *permits) away(w *world, v *view) int {
 func (p *permits) owed(w *world, v *view) []string {
 	y := w.firstConnected(v)
 	for _, other := range v.queue { // a waiter without notifications blocks the others until its heartbeat lapses
-		if y != nil && other.at < y.at && w.terms(other.token).unnotifiable && v.lapse[other.token] > v.now {
+		if y != nil && other.at < y.at && w.unnotifiable(v, other.token) && v.lapse[other.token] > v.now {
 			return nil
 		}
 	}
