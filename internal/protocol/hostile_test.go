@@ -9,12 +9,15 @@ import (
 // TestParsersTakeLinearTime: whatever text comes from the server, a parser takes time at most proportional to its length.
 func TestParsersTakeLinearTime(t *testing.T) {
 	parsers := map[string]func(string){
-		"a token":         func(s string) { ParseToken(s) },
-		"a message":       func(s string) { _, _ = ParseMessage(s) },
-		"limits":          func(s string) { ParseLimits(s) },
-		"a key":           func(s string) { ParseKey("lock:", s) },
-		"a keeper's id":   func(s string) { IsKeeperID(s) },
-		"a holder":        func(s string) { IsRecord(s); _, _, _ = ParseHolders([]any{int64(1), int64(1), s, int64(1), int64(1), int64(1)}) },
+		"a token":       func(s string) { ParseToken(s) },
+		"a message":     func(s string) { _, _ = ParseMessage(s) },
+		"limits":        func(s string) { ParseLimits(s) },
+		"a key":         func(s string) { ParseKey("lock:", s) },
+		"a keeper's id": func(s string) { IsKeeperID(s) },
+		"a holder": func(s string) {
+			IsRecord(s)
+			_, _, _ = ParseHolders([]any{int64(1), int64(1), s, int64(1), int64(1), int64(1)})
+		},
 		"an excerpt":      func(s string) { Excerpt(s) },
 		"a text to match": func(s string) { MatchGlob("*a*b*c", s) },
 	}
