@@ -129,7 +129,6 @@ func (b *hostileBench) calls(value string) (list []hostileCall) {
 	add(b.set.Renew, 1, renewArgs(own, ttl, 0))
 	add(b.set.Heartbeat, 4, append(heartbeatArgs(0, b.policyArg), own))
 	for subject := range 4 {
-		add(b.set.Inspect, 4, protocol.InspectArgs(nil, subject, 0, 10, ""))
 		add(b.set.Inspect, 4, protocol.InspectArgs(nil, subject, 0, 10, value))
 	}
 	add(b.set.Limit, 4, limitArgs(b.policyArg, 0, ""))

@@ -1,6 +1,9 @@
 package protocol
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // This file has the replies of inspect.lua.
 
@@ -30,7 +33,7 @@ func ParseHolders(v []any) (list []Holder, total int64, err error) {
 		expiresIn, ok3 := entries[2].(int64)
 		place, ok4 := entries[3].(int64)
 		if !ok || !ok2 || !ok3 || !ok4 {
-			return nil, 0, invalid("inspect", "%v", entries[:each])
+			return nil, 0, invalid("inspect", "%s", Excerpt(fmt.Sprint(entries[:each])))
 		}
 		list = append(list, Holder{token, fence, expiresIn, place})
 	}
@@ -59,7 +62,7 @@ func ParseWaiters(v []any, after int64) ([]Waiter, error) {
 		waited, ok3 := entries[2].(int64)
 		left, ok4 := entries[3].(int64)
 		if !ok || !ok2 || !ok3 || !ok4 || place <= after {
-			return nil, invalid("inspect", "%v", entries[:each])
+			return nil, invalid("inspect", "%s", Excerpt(fmt.Sprint(entries[:each])))
 		}
 		after = place
 		list = append(list, Waiter{token, place, waited, left})
