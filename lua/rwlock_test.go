@@ -1074,7 +1074,7 @@ func TestInspectPagesGoOnWhereTheyEnded(t *testing.T) {
 				}
 				switch pages % 4 {
 				case 0: // the first ones end
-					first := b.rdb.ZRangeByScore(ctx, b.keys[0], &redis.ZRangeBy{Min: "1", Max: "+inf", Count: 2}).Val()
+					first := b.rdb.ZRangeArgs(ctx, redis.ZRangeArgs{Key: b.keys[0], Start: "1", Stop: "+inf", ByScore: true, Count: 2}).Val()
 					gone = append(gone, first...)
 					b.rdb.ZRem(ctx, b.keys[0], first[0], first[1])
 				case 1: // the last one that was listed ends
