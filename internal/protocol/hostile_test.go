@@ -15,7 +15,7 @@ func TestParsersTakeLinearTime(t *testing.T) {
 		"a key":         func(s string) { ParseKey("lock:", s) },
 		"a keeper's id": func(s string) { IsKeeperID(s) },
 		"a holder": func(s string) {
-			IsRecord(s)
+			_ = IsRecord(s)
 			_, _, _ = ParseHolders([]any{int64(1), int64(1), s, int64(1), int64(1), int64(1)})
 		},
 		"an excerpt":      func(s string) { Excerpt(s) },
