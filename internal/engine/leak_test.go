@@ -5,25 +5,43 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
 
+// guardedLog is a log that one goroutine writes while another reads it.
+type guardedLog struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (g *guardedLog) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.text.Write(p)
+}
+
+// take returns what was written since it was last called.
+func (g *guardedLog) take() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	defer g.text.Reset()
+	return g.text.String()
+}
+
 // TestLeaksAreLoggedOnce checks that of many leases that leak one is logged, and then the number of the others, while the hook gets all.
 func TestLeaksAreLoggedOnce(t *testing.T) {
 	inBubble(t, func(s *fixture) {
-		var log bytes.Buffer
-		s.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		log := &guardedLog{}
+		s.cfg.Log = slog.New(slog.NewTextHandler(log, nil))
 		l := s.lock("x")
 		leak := func(n int) {
 			for i := range n {
 				l.ReportLeak(nil, fmt.Sprint("token", i), 1, time.Second)
 			}
 		}
-		lines := func() string {
-			defer log.Reset()
-			return log.String()
-		}
+		lines := log.take
 		leak(10_000)
 		if got := lines(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "token0") {
 			s.Errorf("at first:\n%s", got)

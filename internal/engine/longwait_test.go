@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,18 +74,18 @@ func TestLongWaitsAskOneAfterTheOther(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		s.cfg.LongWait = time.Second
 		const n = 50
-		asking, asked := 0, 0
+		var asking, asked atomic.Int32
 		watch := func(names string) (stopAll func()) {
-			asked = 0
+			asked.Store(0)
 			var stops []func()
 			for i := range n {
 				stops = append(stops, s.lock(fmt.Sprint(names, i)).WatchWait(func(context.Context, int) ([]Holder, int, error) {
-					if asking++; asking > 1 {
+					if asking.Add(1) > 1 {
 						s.Error("two at once")
 					}
 					time.Sleep(time.Millisecond)
-					asking--
-					asked++
+					asking.Add(-1)
+					asked.Add(1)
 					return nil, 0, nil
 				}))
 			}
@@ -97,14 +98,14 @@ func TestLongWaitsAskOneAfterTheOther(t *testing.T) {
 		stop := watch("a")
 		time.Sleep(2 * time.Second)
 		stop()
-		if asked != n {
+		if asked := asked.Load(); asked != n {
 			s.Errorf("%d of %d were logged", asked, n)
 		}
 		stop = watch("b")
 		time.Sleep(time.Second + n/2*time.Millisecond)
 		stop()
 		time.Sleep(time.Second)
-		if asked < n/4 || asked > n/2+2 {
+		if asked := asked.Load(); asked < n/4 || asked > n/2+2 {
 			s.Errorf("%d of %d were logged, whose waits ended half-way", asked, n)
 		}
 	})

@@ -906,7 +906,11 @@ func TestWithdrawnCallsAreNotSent(t *testing.T) {
 			}
 			withdrawn = append(withdrawn, done)
 		}
-		if n := len(p.queues[nil].queued.calls); n > pruneMin+100 {
+		q := p.queues[nil]
+		q.mu.Lock()
+		n := len(q.queued.calls)
+		q.mu.Unlock()
+		if n > pruneMin+100 {
 			p.Errorf("%d calls are queued, most of which were withdrawn", n)
 		}
 		p.mini.Del("k")
