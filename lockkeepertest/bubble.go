@@ -61,6 +61,7 @@ type bubbleHook struct {
 
 type outsideError struct{}
 
+// Error implements error.
 func (outsideError) Error() string { return outsideBubble }
 
 func (h bubbleHook) refuse() error {
