@@ -80,15 +80,14 @@ func TestLocalCallersFailTogether(t *testing.T) {
 						}
 						start := time.Now()
 						var callers sync.WaitGroup
-						for range 12 {
+						var failed [12]time.Time
+						for i := range failed {
 							callers.Go(func() {
 								lease, err := l.Lock(context.Background())
 								if lease != nil || !errors.Is(err, lockkeeper.ErrUnavailable) {
 									t.Errorf("%v, %v", lease, err)
 								}
-								if d := time.Since(start); d < maxElapsed || d > maxElapsed+3*readTimeout {
-									t.Errorf("a caller failed after %v", d)
-								}
+								failed[i] = time.Now()
 							})
 						}
 						if held {
@@ -97,6 +96,11 @@ func TestLocalCallersFailTogether(t *testing.T) {
 							start = time.Now()
 						}
 						callers.Wait()
+						for _, at := range failed {
+							if d := at.Sub(start); d < maxElapsed || d > maxElapsed+3*readTimeout {
+								t.Errorf("a caller failed after %v", d)
+							}
+						}
 						n.Restore()
 						if other != nil {
 							if err := other.Release(context.Background()); err != nil {
