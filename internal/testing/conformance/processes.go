@@ -29,8 +29,9 @@ func child(p Primitive, role string) {
 	var local atomic.Bool
 	k, err := lockkeeper.New(rdb, &lockkeeper.Options{
 		HeartbeatInterval: heartbeatInterval, HeartbeatTimeout: 3 * heartbeatInterval,
-		Retry: lockkeeper.RetryPolicy{MaxElapsed: time.Minute},
-		Hooks: lockkeeper.Hooks{AcquireDone: func(e lockkeeper.Event) { local.Store(e.Local) }},
+		Retry:   lockkeeper.RetryPolicy{MaxElapsed: time.Minute},
+		NoOwner: true, // so that the first write at the server is the request
+		Hooks:   lockkeeper.Hooks{AcquireDone: func(e lockkeeper.Event) { local.Store(e.Local) }},
 	})
 	check(err)
 	role, arg, _ := strings.Cut(role, " ")
