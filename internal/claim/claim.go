@@ -1,0 +1,238 @@
+package claim
+
+import "time"
+
+// State is the state of a claim. docs/protocol.md has the transitions.
+type State uint8
+
+// The states.
+const (
+	Asking      State = iota // no reply has decided yet whether the request waits
+	Waiting                  // the server has queued the request
+	Permitted                // granted without a lease: the permits return by the clock alone, so nothing is held
+	Held                     // granted, with a lease
+	Unconfirmed              // the same, for the claim ttl at most; the first renewal confirms it
+	Converting               // held, or replaced by another lease
+	Lost                     // the lease has ended before its holder released it
+	Releasing                // ended; a release removes what may be left at the server
+	Checking                 // a conversion was given up, and has taken place: a renewal learns the fence of the new lease
+	Over                     // nothing is left to be done
+	states
+)
+
+// Mode says what happens to a request that cannot be granted at once, and how often it is sent while it is not answered.
+type Mode uint8
+
+// The modes.
+const (
+	Try      Mode = iota // refused; sent MaxTries times at most
+	TryFirst             // refused, but of a caller who waits; sent for as long as the retry policy allows
+	Wait                 // queued; sent for as long as the retry policy allows
+	Part                 // of a majority: goes on after a refusal, until its owner ends it; sent twice at most each time
+)
+
+// MaxTries bounds how often a request that does not wait is sent after a retryable error.
+const MaxTries = 3
+
+const (
+	// reasonTimeout bounds for how much longer a lease that the server has refused to renew is held, while the server is asked why.
+	reasonTimeout = 200 * time.Millisecond
+	// maxRenewals is the maximum number of renewals of a lease under way, while none is answered.
+	maxRenewals = 4
+)
+
+// Rules are what the claims of a lock have in common. They do not change.
+type Rules struct {
+	TTL              int64 // ms: of a lease
+	ClaimTTL         int64 // ms: of a lease that a message has granted, until it is confirmed
+	HeartbeatTimeout time.Duration
+	MetadataTTL      time.Duration
+	MaxLifetime      time.Duration // after which a lease is no longer renewed; 0: no bound
+	NoRenewal        bool
+	ByClock          bool // permits return by the clock alone, and are granted without a lease
+}
+
+// Claim is one token in this process, and what the server may have of it. It is a value without pointers: the search in
+// internal/testing/explore copies and compares it. It is not safe for concurrent use.
+type Claim struct {
+	state   State
+	mode    Mode
+	reason  Reason // why the request has failed or the lease has ended
+	copies  copies // of the calls that asked for the lease
+	tries   int8   // how often the request was sent since a reply last decided something
+	adopted bool   // made from a token: whether a copy of its request may run is not known
+	convert bool   // it is to replace another lease
+
+	// Of a request. A grant by a message counts from asked if its fence is larger than floor. asked is when the last call was sent
+	// that the server answered with "waiting", and floor is the last fence it had drawn by then. So the grant was made after
+	// that answer, and no clocks need to be compared. Before any answer, asked is when the first call was sent. clock is the
+	// server's clock in that answer, in ms; 0: there was none yet. early is the fence of a message that has overtaken it, and due is
+	// when to send a heartbeat, if a message that has overtaken it asked for one.
+	asked Instant
+	floor int64
+	clock int64
+	early int64
+	due   Instant
+	place int64 // in the server's queue; 0: it was not queued
+
+	// Of a lease.
+	fence      int64
+	since      Instant // when it was granted, or the one that it is part of
+	ttl        int64   // ms that a renewal asks for
+	deadline   Instant // until when it is believed, if nothing else comes
+	renewAt    Instant // 0: no renewal is due
+	metadataAt Instant // when a renewal last extended the metadata of the name
+	renewals   int8    // under way
+	refused    bool    // the server does not know it, and is asked why
+	failing    bool    // the last renewal has failed
+	left       bool    // whether it was replaced is being found out in the background
+	extension  extension
+
+	// Of a release.
+	until     Instant // when the lease or the queue entry must have ended
+	record    Instant // until when a record lasts that replaces the lease; 0: none
+	unused    bool    // nobody had the lease, so nothing was done under it
+	tombstone bool
+	long      bool // the short form has not decided it
+	doubt     bool // the outcome of an attempt is unknown, so the server may have done it already
+	ended     Code // what it was answered in the end; None: nothing
+}
+
+// extension is what a claim knows of the calls of Extend. The zero value is that of a lease of which it was never called.
+type extension struct {
+	at        Instant // when Extend last set the deadline; answers to renewals sent before are ignored
+	before    Instant // the deadline before the call in progress
+	inDoubt   int64   // the shortest ttl, in ms, of calls whose outcome is unknown: one may still run; 0: none
+	requested int64   // the ttl, in ms, of the call in progress; 0: none
+}
+
+// New returns the claim of a request that was not sent yet. doubt says that an earlier request with the token may still reach the server.
+func New(mode Mode, convert, doubt bool) Claim {
+	c := Claim{mode: mode, convert: convert}
+	if doubt {
+		c.copies.atServer = inDoubt
+	}
+	return c
+}
+
+// Adopt returns the claim of a lease that another process, or this one before a restart, was granted. A call sent at that time renewed it
+// for the whole ttl.
+func Adopt(r *Rules, fence int64, sent, now Instant) Claim {
+	c := Claim{adopted: true}
+	c.hold(r, fence, leaseUntil(sent, r.TTL), now)
+	return c
+}
+
+// Clean returns the claim of a token of which nothing is known but that the server may have something of it, or a copy of a call may run
+// later. Released makes it release that, and repeat it until that time at the latest.
+func Clean(until Instant) Claim {
+	return Claim{state: Permitted, until: until, tombstone: true}
+}
+
+// State returns the state.
+func (c *Claim) State() State { return c.state }
+
+// Reason returns why the request has failed, or why the lease has ended for its holder.
+func (c *Claim) Reason() Reason { return c.reason }
+
+// Pending reports whether the request has not ended.
+func (c *Claim) Pending() bool { return c.state <= Waiting }
+
+// Active reports whether there is a lease that is held, as far as is known.
+func (c *Claim) Active() bool {
+	return c.state == Held || c.state == Unconfirmed || c.state == Converting
+}
+
+// Fence returns the fence of the grant.
+func (c *Claim) Fence() int64 { return c.fence }
+
+// Since returns when the lease was granted, or the one that it is part of.
+func (c *Claim) Since() Instant { return c.since }
+
+// SetSince sets what Since returns, of a lease that is part of another one.
+func (c *Claim) SetSince(at Instant) { c.since = at }
+
+// Deadline returns until when the lease is believed if it is not renewed.
+func (c *Claim) Deadline() Instant { return c.deadline }
+
+// TTL returns the ms that a renewal asks for.
+func (c *Claim) TTL() int64 { return c.ttl }
+
+// Place returns the place of the request in the server's queue; 0: it was not queued.
+func (c *Claim) Place() int64 { return c.place }
+
+// Asked returns when the last call was sent that was answered with "waiting"; before that, when the first call was sent.
+func (c *Claim) Asked() Instant { return c.asked }
+
+// Renewing reports whether renewals are under way.
+func (c *Claim) Renewing() bool { return c.renewals > 0 }
+
+// InDoubt reports whether a copy of the request may still run.
+func (c *Claim) InDoubt() bool { return c.adopted || c.copies.needTombstone() }
+
+// NeedsCleanup reports whether the server may have a lease or a queue entry of the token.
+func (c *Claim) NeedsCleanup() bool { return c.copies.needCleanup() }
+
+// Cleanup returns what a release is to do: keep the token from being granted, say that the lease was not used, leave a record until
+// then, and until when it is repeated.
+func (c *Claim) Cleanup() (tombstone, unused bool, record, until Instant) {
+	return c.tombstone, c.unused, c.record, c.until
+}
+
+// NeedsLong reports whether a release must take the long form.
+func (c *Claim) NeedsLong() bool { return c.long || c.tombstone || c.unused || c.convert }
+
+// Answer returns what the release was answered: Granted, or Denied if the server did not know the token though no earlier attempt can have
+// removed it; None: it was not answered.
+func (c *Claim) Answer() Code {
+	if c.ended == Denied && c.doubt {
+		return Granted
+	}
+	return c.ended
+}
+
+// Step tells the claim of an event, and adds to out what is to be done.
+func (c *Claim) Step(r *Rules, now Instant, e *Event, out *Effects) {
+	over := c.Quiet()
+	c.count(e)
+	switch c.state {
+	case Asking:
+		c.asking(r, now, e, out)
+	case Waiting:
+		c.waiting(r, now, e, out)
+	case Permitted:
+		c.permitted(r, now, e, out)
+	case Held, Unconfirmed, Converting:
+		c.held(r, now, e, out)
+	case Lost:
+		c.lost(e, out)
+	case Releasing:
+		c.releasing(now, e, out)
+	case Checking:
+		c.checking(r, now, e, out)
+	}
+	if !over && c.Quiet() {
+		out.Finished = true
+	}
+}
+
+// Quiet reports whether nothing is left to be done at the server, and no renewal is under way.
+func (c *Claim) Quiet() bool { return c.state == Over && c.renewals == 0 }
+
+// count keeps account of the calls that name the token, in every state: their outcomes say what a release has to remove, and late ones
+// arrive after the request has ended.
+func (c *Claim) count(e *Event) {
+	switch e.Kind {
+	case CopySent:
+		c.copies.sent()
+	case CopyEnded, AskFailed:
+		c.copies.done(e.Outcome)
+	case Replied:
+		c.copies.done(Answered)
+	case Renewed, RenewFailed:
+		c.renewals--
+	}
+	if e.Withdrawn {
+		c.copies.done(NotSent)
+	}
+}

@@ -1,0 +1,16 @@
+// Package claim decides what becomes of one token: from the request for a lease, through the lease, to the end of what is left at the
+// server. A Claim takes an event and the time, and says what is to be done (Step). Package engine, the driver, does it and reports what
+// happened.
+//
+// The package is pure: it knows no goroutine, channel, mutex, context, clock, random source, network or log, so that a table can test it and
+// the search in internal/testing/explore can run it in every order of events. docs/protocol.md has the states and, for each, the events
+// that it reacts to; a test compares the two.
+//
+//	claim.go    Claim, its states, and Step
+//	event.go    events, effects and reasons
+//	request.go  asking and waiting
+//	lease.go    held, unconfirmed and converting: renewal, extension, loss
+//	cleanup.go  lost, releasing and checking
+//	copies.go   what the server may have of a token, by the outcomes of the calls that named it
+//	time.go     deadlines, and whether a wake-up counts
+package claim

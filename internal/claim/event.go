@@ -1,0 +1,147 @@
+package claim
+
+import "time"
+
+// Kind is the kind of an event.
+type Kind uint8
+
+// The events. Those about a call say how one call of a script has ended; the fields of Event that they use are named.
+const (
+	Called    Kind = iota // the caller asks for the lease
+	Cancelled             // the caller no longer waits: its context has ended, or the driver gives up for it
+	Closed                // the keeper is closed
+	Broken                // somebody has ended the request or the lease, for a reason that the driver knows
+	NotBroken             // nobody has, as far as the server knows; the answer to AskBreaker
+	Timer                 // the time that Effects.Timer asked for has come; Unused
+
+	CopySent    // a call that names the token is about to be sent, besides those that effects ask for
+	CopyEnded   // such a call has ended; Outcome
+	Replied     // acquire has replied; Sent, Code, Short, More, Fence, Clock, Place, Exhausted
+	AskFailed   // it has not; Outcome, Retryable, Exhausted
+	Woken       // a message says that the request was granted the lease; Fence
+	RetryAt     // a message asks for a heartbeat; At
+	StillQueued // a heartbeat found the waiter in the queue; Sent, Fence (the last one drawn), Clock, Place
+	Admitted    // a heartbeat found that the waiter has been granted the lease; Sent, Fence, TTL
+	Refused     // a heartbeat, a renewal that was waited for, or an Extend found that the server refuses the token; Code
+	Rejoining   // the waiter is about to be queued again
+	GaveUp      // heartbeats have failed for so long that they are not repeated
+
+	Renewed         // a renewal was answered; Sent, TTL, Metadata, Code
+	RenewFailed     // it was not, or by an error; Lasting, Pause
+	ExtendBegan     // Extend is about to be sent; TTL
+	Extended        // it has ended; Sent, TTL, Code, Outcome
+	TTLSet          // renewals are to ask for another ttl, at once; TTL
+	RenewalWanted   // a renewal is to leave now
+	ConversionBegan // the lease is about to be replaced by another one
+	ConversionLeft  // whether it was replaced is being found out in the background
+	ConversionEnded // it was not replaced
+	Replaced        // it was, and its holder has the other one
+	Failed          // the lease does not count any more, for a reason that the driver knows
+
+	Released       // the holder releases the lease, or nobody has used it; Unused, Until
+	ReleaseReplied // a release, or complete, was answered; Code, Short, QueueEmpty, OriginOver
+	ReleaseFailed  // it was not, nor the renewal of a check; Outcome, Retryable, Pause, Last
+	Checked        // the renewal that a check sends was answered; Sent, Code, Fence
+	Forgotten      // the process no longer cares for the token, and leaves at the server what is there
+
+	kinds
+)
+
+// Code is what a script has replied.
+type Code uint8
+
+// The codes. What they mean depends on the event.
+const (
+	None       Code = iota
+	Granted         // granted; a renewal: renewed
+	NeedsLong       // the short form has decided nothing
+	Queued          // the request waits
+	Denied          // refused: the lock is not free, or the server does not know the token
+	Tombstoned      // the token is not granted any more
+	Conflict        // another upgrade waits
+	AboveLimit      // more permits than the limit in force
+	Present         // the lease that replaced another one is there, and was not released
+)
+
+// Event is something that happened to a claim. Which fields are set depends on its kind.
+type Event struct {
+	Kind    Kind
+	Code    Code
+	Outcome Outcome
+
+	Short      bool // the call was the short form of its script
+	More       bool // a refusal: more leases have ended than one script sweeps
+	Retryable  bool // the same call may succeed later
+	Exhausted  bool // the retry policy repeats no more
+	Withdrawn  bool // the call under way was withdrawn: it will not be sent
+	Unused     bool // nobody has used the lease; of a timer: nobody has used it lately, so it is given back in place of a renewal
+	Metadata   bool // the renewal included the metadata
+	Lasting    bool // the error says that the lease is gone: its key has another type
+	QueueEmpty bool // nobody waits
+	OriginOver bool // the lease that was to be replaced has ended
+	Last       bool // no further attempt is allowed
+
+	Sent  Instant // when the call was sent that is answered
+	At    Instant
+	Until Instant       // until when the record lasts that Released leaves; 0: none
+	Pause time.Duration // before the next attempt
+
+	Fence, Clock, Place, TTL int64
+}
+
+// Effects are what is to be done after an event.
+type Effects struct {
+	Ask     bool // send acquire
+	AskLong bool // in its long form
+	Pause   bool // ask after a pause, which the driver draws, by setting the timer
+
+	Queue       bool    // the waiter joins the queue of its name in this process, which sends its heartbeats
+	HeartbeatBy Instant // all waiters of the queue are to send heartbeats at this time at the latest; 0: none
+	FirstBeatBy Instant // the same, for the first waiter alone
+	Place       int64   // of Rejoining: the place to ask for; 0: the end of the queue
+	Joins       bool    // of Rejoining: the waiter is to be queued again
+	WakeupHeard bool    // report that a message brought the grant
+	AskBreaker  bool    // ask the server who has broken what the token had
+	Deliver     bool    // the request has ended: unblock its caller
+	Refusal     Reason  // of a part: why this attempt brought nothing; the request goes on
+	StopSharing bool    // admit nobody any more by the lease
+	GiveBack    bool    // give the retained lease back
+	RenewFor    int64   // send a renewal for so many ms; 0: none
+	Metadata    bool    // it includes the metadata
+	Notify      bool    // of ExtendBegan: the head of the queue is to be told of the new end
+	Confirmed   bool    // report that the lease was renewed
+	End         bool    // end the lease for its holder, for the reason that the claim has now
+	Release     bool    // send release, or complete
+	Check       bool    // send a renewal, to learn whether the lease that replaced another one is there, and its fence
+	Found       bool    // it is, and the claim holds it
+	Finished    bool    // nothing is left to be done at the server, and no renewal is under way
+	Timer       Instant // when the timer of the claim is to fire; 0: as before
+	StopTimer   bool    // it is to fire no more
+}
+
+// Reason says why a request has failed, why a lease has ended, or how its release did.
+type Reason uint8
+
+// The reasons.
+const (
+	NoReason      Reason = iota
+	ByCaller             // cancelled
+	ByClose              // the keeper was closed
+	ByBreak              // somebody has broken it
+	ByDenial             // the lock is held elsewhere
+	ByTombstone          // the token has a tombstone, and nobody knows why
+	ByConflict           // another upgrade waits
+	ByLimit              // more permits than the limit in force
+	ByLateness           // granted, but the reply came when too little of the lease was left
+	ByError              // the last call failed
+	ByRelease            // released by its holder
+	ByReplacement        // another lease has replaced it
+	ByDeadline           // not renewed in time
+	ByFixedTTL           // its time is over, and it is not renewed
+	ByLifetime           // it has reached its maximum lifetime
+	ByServer             // the server does not know the token
+	ByDriver             // see Failed
+	ByConversion         // it was converted to another lease, which has ended
+	ByDoubt              // it is not known whether it was converted
+	reasons
+)

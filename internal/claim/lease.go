@@ -1,0 +1,276 @@
+package claim
+
+import "time"
+
+// hold makes the claim hold a lease.
+func (c *Claim) hold(r *Rules, fence int64, deadline, now Instant) {
+	c.state, c.fence, c.deadline = Held, fence, deadline
+	c.ttl, c.metadataAt = r.TTL, now
+	if c.since == 0 {
+		c.since = now
+	}
+}
+
+// begin sets the timer of a lease that was granted now.
+func (c *Claim) begin(r *Rules, state State, now Instant, out *Effects) {
+	c.state = state
+	c.scheduleRenewal(r, now, Duration(c.ttl))
+	if r.NoRenewal && state == Unconfirmed {
+		c.renewAt = now // confirmed once, for what remains of its time
+	}
+	c.arm(out)
+}
+
+// scheduleRenewal sets when the lease is renewed next, if it is: after a third of the ttl, or of what is left if that is less.
+func (c *Claim) scheduleRenewal(r *Rules, now Instant, ttl time.Duration) {
+	c.renewAt = 0
+	if !r.NoRenewal {
+		c.renewAt = renewalTime(now, min(ttl, c.deadline.Sub(now))/3)
+	}
+}
+
+// arm sets the timer.
+func (c *Claim) arm(out *Effects) {
+	out.Timer = c.deadline
+	if c.renewAt > 0 && c.renewAt < c.deadline {
+		out.Timer = c.renewAt
+	}
+}
+
+// held handles an event of a lease that its holder has.
+func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
+	switch e.Kind {
+	case Timer, ExtendBegan, ConversionBegan, Released, Closed:
+		if now >= c.deadline {
+			c.lose(c.expiry(r, now), out)
+			c.lost(e, out)
+			return
+		}
+	}
+	switch e.Kind {
+	case Timer:
+		c.timer(r, now, e.Unused, out)
+	case Renewed:
+		c.renewed(r, now, e, out)
+	case RenewFailed:
+		if e.Lasting {
+			c.lose(ByDriver, out)
+			return
+		}
+		c.failing = true // not lost yet: it is valid until its deadline, and renewed again before
+		if at := now.Add(e.Pause); c.renewAt == 0 || at < c.renewAt {
+			c.renewAt = at
+		}
+		c.arm(out)
+	case ExtendBegan:
+		c.extend(r, now, e.TTL, out)
+	case Extended:
+		c.extended(r, now, e, out)
+	case TTLSet:
+		c.ttl, c.renewAt = e.TTL, now
+		c.arm(out)
+	case RenewalWanted:
+		if !r.NoRenewal {
+			c.renewAt = now
+			c.arm(out)
+		}
+	case Refused:
+		c.refuse(now, out)
+	case Broken:
+		c.lose(ByBreak, out)
+	case NotBroken:
+		c.lose(ByServer, out)
+	case Failed:
+		c.lose(ByDriver, out)
+	case ConversionBegan:
+		c.state = Converting
+	case ConversionLeft:
+		c.left = true
+	case ConversionEnded:
+		c.state, c.left = Held, false
+		if !r.NoRenewal {
+			c.renewAt = now // the server may no longer know it
+		}
+		c.arm(out)
+	case Replaced, Forgotten:
+		c.finish(ByReplacement, out)
+	case Released, Closed:
+		c.tombstone, c.unused, c.doubt = c.InDoubt(), e.Unused, c.left // then it may be another lease by now, which is released as well
+		c.end(ByRelease, out)
+		c.release(c.deadline.Add(Margin(Duration(c.ttl))), e.Until, out)
+	}
+}
+
+// end ends the lease for its holder.
+func (c *Claim) end(reason Reason, out *Effects) {
+	c.reason = reason
+	out.End, out.StopTimer = true, true
+}
+
+// lose ends the lease as lost.
+func (c *Claim) lose(reason Reason, out *Effects) {
+	c.state = Lost
+	c.end(reason, out)
+}
+
+// finish ends the lease, of which nothing is left to be released.
+func (c *Claim) finish(reason Reason, out *Effects) {
+	c.state = Over
+	c.end(reason, out)
+}
+
+// expiry returns why a lease is lost whose deadline has passed.
+func (c *Claim) expiry(r *Rules, now Instant) Reason {
+	switch {
+	case c.refused:
+		return ByServer
+	case r.NoRenewal:
+		return ByFixedTTL
+	case r.MaxLifetime > 0 && now.Sub(c.since) >= r.MaxLifetime-Margin(r.MaxLifetime)-ShortestTTL:
+		return ByLifetime
+	}
+	return ByDeadline
+}
+
+// timer renews the lease, if that is due.
+func (c *Claim) timer(r *Rules, now Instant, unused bool, out *Effects) {
+	defer c.arm(out)
+	if c.renewAt == 0 || now < c.renewAt {
+		return
+	}
+	if unused {
+		c.renewAt = now.Add(Duration(c.ttl) / 3) // unless it is given back by then
+		out.GiveBack = true
+		return
+	}
+	c.renewAt = 0
+	ttl := c.nextTTL(r, now)
+	if ttl == 0 {
+		return
+	}
+	// If this renewal is not answered, others follow before the deadline, but never more than a few at once.
+	if c.renewals++; c.renewals < maxRenewals {
+		c.renewAt = now.Add(max(c.deadline.Sub(now)/3, Duration(c.ttl)/30))
+	}
+	out.RenewFor, out.Metadata = ttl, now.Sub(c.metadataAt) > r.MetadataTTL/4
+}
+
+// nextTTL returns the ms that a renewal now should ask for, or 0 if there should be none.
+func (c *Claim) nextTTL(r *Rules, now Instant) int64 {
+	ttl := c.ttl
+	if c.extension.requested > 0 {
+		ttl = min(ttl, c.extension.requested)
+	}
+	if r.NoRenewal {
+		ttl -= Millis(now.Sub(c.since))
+	}
+	if r.MaxLifetime > 0 {
+		ttl = min(ttl, Millis(r.MaxLifetime-now.Sub(c.since)))
+	}
+	if Duration(ttl) < ShortestTTL {
+		return 0
+	}
+	return ttl
+}
+
+// renewed handles the answer to a renewal.
+func (c *Claim) renewed(r *Rules, now Instant, e *Event, out *Effects) {
+	switch {
+	case c.refused: // an earlier one was refused, and the server is asked why
+	case e.Code == Granted:
+		c.deadline = max(c.deadline, leaseUntil(e.Sent, c.guaranteed(e.Sent, e.TTL)))
+		c.failing = false
+		c.confirm()
+		if e.Metadata {
+			c.metadataAt = now
+		}
+		c.scheduleRenewal(r, now, Duration(e.TTL)) // an Extend may have shortened it meanwhile
+		c.arm(out)
+		out.Confirmed = true
+	case c.state == Converting: // it may have been converted, with the reply still under way
+		c.arm(out)
+	default:
+		c.refuse(now, out)
+	}
+}
+
+// confirm notes that the server has renewed the lease.
+func (c *Claim) confirm() {
+	if c.state == Unconfirmed {
+		c.state = Held
+	}
+}
+
+// refuse handles that the server does not have the lease any more. It is lost when it is known whether somebody has broken it, or after
+// reasonTimeout.
+func (c *Claim) refuse(now Instant, out *Effects) {
+	if c.refused {
+		return
+	}
+	c.refused, c.renewAt = true, 0
+	c.deadline = min(c.deadline, now.Add(reasonTimeout))
+	c.arm(out)
+	out.AskBreaker, out.StopSharing = true, true
+}
+
+// extend limits the deadline to what an Extend to ms, which is about to be sent, will leave. The server may run it long before its answer
+// arrives.
+func (c *Claim) extend(r *Rules, now Instant, ms int64, out *Effects) {
+	c.extension.requested, c.extension.before = ms, c.deadline
+	d := now.Add(TrustedFor(ms))
+	if d >= c.deadline {
+		return
+	}
+	out.Notify = true // waiters expect it to end later
+	c.deadline = d
+	if at := renewalTime(now, d.Sub(now)/3); !r.NoRenewal && at < c.renewAt {
+		c.renewAt = at
+	}
+	c.arm(out)
+}
+
+// extended handles the end of an Extend.
+func (c *Claim) extended(r *Rules, now Instant, e *Event, out *Effects) {
+	x := &c.extension
+	x.requested = 0
+	if e.Outcome == InDoubt && (x.inDoubt == 0 || e.TTL < x.inDoubt) {
+		x.inDoubt = e.TTL
+	}
+	switch {
+	case e.Code == Granted:
+		c.ttl, c.metadataAt = e.TTL, now
+		c.confirm()
+		if x.inDoubt > 0 {
+			c.ttl = min(e.TTL, x.inDoubt)
+		}
+		c.deadline = leaseUntil(e.Sent, c.ttl)
+	case e.Code == Denied && c.state == Converting: // the server may know it as another lease
+		return
+	case e.Code == Denied:
+		c.refuse(now, out)
+		return
+	case e.Outcome == InDoubt: // it may have run or may still run: trust only the shorter of both ttls
+		c.ttl = min(c.ttl, e.TTL)
+	default: // the server did not receive it
+		c.deadline = max(c.deadline, x.before)
+	}
+	x.at = now
+	if now >= c.deadline {
+		c.lose(c.expiry(r, now), out)
+		return
+	}
+	c.scheduleRenewal(r, now, c.deadline.Sub(now))
+	c.arm(out)
+}
+
+// guaranteed returns for how many ms a renewal that was sent at that time and requested ms is sure to keep the lease.
+func (c *Claim) guaranteed(sent Instant, ms int64) int64 {
+	x := &c.extension
+	switch {
+	case x.requested > 0: // an Extend is in progress and may run after the renewal
+		return min(ms, x.requested)
+	case sent <= x.at:
+		return 0
+	}
+	return ms
+}

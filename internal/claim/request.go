@@ -1,0 +1,197 @@
+package claim
+
+import "time"
+
+// asking handles an event of a request that no reply has decided yet.
+func (c *Claim) asking(r *Rules, now Instant, e *Event, out *Effects) {
+	switch e.Kind {
+	case Called:
+		c.asked = now
+		c.ask(false, out)
+	case Timer:
+		c.ask(false, out)
+	case Replied:
+		c.replied(r, now, e, out)
+	case AskFailed:
+		switch {
+		case c.mode == Part && (c.tries >= 2 || e.Outcome != InDoubt || !e.Retryable):
+			c.tries, out.Refusal = 0, ByError
+		case c.mode == Part:
+			c.ask(false, out)
+		case !e.Retryable || e.Exhausted || c.mode == Try && c.tries >= MaxTries:
+			c.fail(r, now, ByError, out)
+		default:
+			out.Pause = true
+		}
+	case Woken: // it has overtaken the reply that the request waits, so nothing is known that it can be checked by
+		c.early = max(c.early, e.Fence)
+	case RetryAt:
+		if c.due == 0 || e.At < c.due {
+			c.due = e.At
+		}
+	default:
+		c.pending(r, now, e, out)
+	}
+}
+
+// pending handles what ends a request whether it waits or not.
+func (c *Claim) pending(r *Rules, now Instant, e *Event, out *Effects) {
+	switch e.Kind {
+	case Cancelled:
+		c.fail(r, now, ByCaller, out)
+	case Closed:
+		c.fail(r, now, ByClose, out)
+	case Broken:
+		c.fail(r, now, ByBreak, out)
+	case NotBroken:
+		c.fail(r, now, ByTombstone, out)
+	case Forgotten:
+		c.state, c.reason = Over, ByCaller
+		out.Deliver, out.StopTimer = true, true
+	}
+}
+
+// ask sends the request.
+func (c *Claim) ask(long bool, out *Effects) {
+	c.copies.sent()
+	c.tries++
+	out.Ask, out.AskLong = true, long
+}
+
+// replied handles a reply to the request.
+func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
+	switch e.Code {
+	case NeedsLong:
+		c.tries--
+		c.ask(true, out)
+	case Granted:
+		if c.grant(r, now, Held, e.Fence, e.Sent, r.TTL, out) {
+			return
+		}
+		// It is over already. As for a reply that does not come, the request is sent again, at once.
+		if e.Exhausted || c.mode == Try && c.tries >= MaxTries {
+			c.fail(r, now, ByLateness, out)
+		} else if c.mode == Part {
+			c.tries, out.Refusal = 0, ByLateness
+		} else {
+			c.ask(false, out)
+		}
+	case Queued:
+		c.state = Waiting
+		out.Queue = true
+		if c.due > 0 {
+			out.HeartbeatBy = c.due
+		}
+		c.stillQueued(e)
+		if early := c.early; early > 0 {
+			c.early = 0
+			c.woken(r, now, early, out)
+		}
+	case Denied:
+		if c.mode == Wait && e.Short || c.mode != Part && e.More {
+			c.tries--
+			c.ask(true, out)
+			return
+		}
+		c.copies.refused()
+		if c.mode == Part {
+			c.tries, out.Refusal = 0, ByDenial
+		} else {
+			c.fail(r, now, ByDenial, out)
+		}
+	case Tombstoned:
+		if c.mode == Part {
+			c.tries, out.Refusal = 0, ByTombstone
+		} else {
+			out.AskBreaker = true
+		}
+	case Conflict:
+		c.fail(r, now, ByConflict, out)
+	case AboveLimit:
+		c.fail(r, now, ByLimit, out)
+	}
+}
+
+// waiting handles an event of a request that the server has queued.
+func (c *Claim) waiting(r *Rules, now Instant, e *Event, out *Effects) {
+	switch e.Kind {
+	case StillQueued:
+		c.stillQueued(e)
+	case Woken:
+		c.woken(r, now, e.Fence, out)
+	case RetryAt:
+		out.FirstBeatBy = e.At
+	case Admitted:
+		if !c.grant(r, now, Unconfirmed, e.Fence, e.Sent, e.TTL, out) {
+			out.HeartbeatBy = e.Sent.Add(Duration(e.TTL) + time.Millisecond) // when the lease has ended
+		}
+	case Rejoining:
+		c.copies.sent()
+		out.Joins, out.Place = true, rejoinPlace(c.place, c.asked, now, r.HeartbeatTimeout)
+	case Refused:
+		switch e.Code {
+		case Tombstoned:
+			out.AskBreaker = true
+		case Conflict:
+			c.fail(r, now, ByConflict, out)
+		case AboveLimit:
+			c.fail(r, now, ByLimit, out)
+		default:
+			c.fail(r, now, ByDenial, out)
+		}
+	case GaveUp:
+		c.fail(r, now, ByError, out)
+	default:
+		c.pending(r, now, e, out)
+	}
+}
+
+// stillQueued notes that the server has answered "waiting".
+func (c *Claim) stillQueued(e *Event) {
+	if e.Sent > c.asked || c.place == 0 {
+		c.asked, c.clock, c.floor = e.Sent, e.Clock, e.Fence
+	}
+	if e.Place > 0 {
+		c.place = e.Place
+	}
+}
+
+// woken handles the message about a grant. The lease lasts for the claim ttl. The server counts from the last heartbeat that it has
+// received, and the claim from the last one that was answered, which is never later; so the lease is never relied on too long. A message
+// is only a message: whoever may publish can send one. So it counts only if it fits what the server has answered.
+func (c *Claim) woken(r *Rules, now Instant, fence int64, out *Effects) {
+	if wakeupCounts(fence, c.floor, c.clock, c.asked, now, r.ClaimTTL) && c.grant(r, now, Unconfirmed, fence, c.asked, r.ClaimTTL, out) {
+		out.WakeupHeard = true
+		return
+	}
+	out.HeartbeatBy = now
+}
+
+// grant ends the request as granted, for ms from when the call was sent. It reports false if nothing is left of the lease.
+func (c *Claim) grant(r *Rules, now Instant, state State, fence int64, sent Instant, ms int64, out *Effects) bool {
+	deadline := leaseUntil(sent, ms)
+	if now >= deadline {
+		return false
+	}
+	out.Deliver = true
+	if r.ByClock {
+		c.state, c.fence = Permitted, fence
+		out.StopTimer = true
+		return true
+	}
+	c.hold(r, fence, deadline, now)
+	c.begin(r, state, now, out)
+	return true
+}
+
+// fail ends the request without a lease, and releases what it may have at the server.
+func (c *Claim) fail(r *Rules, now Instant, reason Reason, out *Effects) {
+	c.reason = reason
+	out.Deliver, out.StopTimer = true, true
+	if !c.copies.needCleanup() {
+		c.state = Over
+		return
+	}
+	c.unused, c.tombstone = true, c.copies.needTombstone()
+	c.release(now.Add(Duration(r.TTL)+r.HeartbeatTimeout), 0, out)
+}
