@@ -49,6 +49,36 @@ func TestBreakEndsLeaseAndAdmits(t *testing.T) {
 	})
 }
 
+// TestNoticeStaysBesideTombstone checks that inspect finds the notice of a break, also after a release of the token has written its
+// tombstone anew, and not those of others.
+func TestNoticeStaysBesideTombstone(t *testing.T) {
+	t.Parallel()
+	allAtTime(t, func(b *bench, pass func(time.Duration)) {
+		flags, policyArg := flagsOf(b.set)
+		holder, waiter, other := token("a", 1)+flags, token("b", 1)+flags, token("c", 1)+flags
+		notices := func(of, want string) {
+			b.Helper()
+			if got := fmt.Sprint(b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectBreak, 0, 500, of))); got != want {
+				b.Errorf("inspect of %s returned %s, want %s", of, got, want)
+			}
+		}
+		b.enqueue(holder, waiter, other)
+		notices(holder, "[0]")
+		b.breakToken(waiter, lua.Left, 0)
+		b.breakToken(holder, lua.Granted, 0)
+		notices(holder, "[1 "+notice+"]")
+		pass(time.Second)
+		b.code(b.release(holder, 60_000), lua.Refused)
+		b.release(other, 60_000)
+		notices(holder, "[1 "+notice+"]")
+		notices(waiter, "[1 "+notice+"]")
+		notices(other, "[0]")
+		pass(59*time.Second + 500*time.Millisecond)
+		notices(holder, "[1 "+notice+"]")
+		b.code(b.eval(b.set.Acquire, 4, acquireArgs(holder, ttl, heartbeatTTL, policyArg, 0)), lua.Tombstoned)
+	})
+}
+
 func TestBreakRemovesWaiter(t *testing.T) {
 	t.Parallel()
 	allAtTime(t, func(b *bench, _ func(time.Duration)) {

@@ -5,7 +5,7 @@
 -- KEYS[4] tombstones    zset: token -> ms until which its request is refused
 -- ARGV[1] subject  0: holders, 1: waiters, 2: requests whose permits have not returned by the clock, 3: the break of a token
 -- ARGV[2] after    the place after which they begin; ignored for holders without a token, and for a break
--- ARGV[3] count    how many to list at most
+-- ARGV[3] count    how many to list at most; ignored for a break
 -- ARGV[4] token    of a holder: which of those that have that place was listed last; empty: none was listed. Of a break: whose
 -- returns {how many, how many there are, then token, fence, ms left, place for each holder}
 --       | {how many, then token, place, ms waited, ms until its heartbeat lapses for each waiter}
@@ -13,13 +13,11 @@
 -- writes nothing; work O(log n + count). Pages go on by place, whatever comes and goes between them: a holder that is renewed gets
 -- a later one, and may be listed again
 local subject, after, count, token = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+-- include: lib/notice
 if subject == '3' then
-  local notices, start = {0}, token .. ' '
-  local at = call('ZSCORE', tombstones, token)
-  for _, member in ipairs(at and call('ZRANGE', tombstones, at, at, 'BYSCORE', 'LIMIT', '0', count) or {}) do
-    if string.sub(member, 1, #start) == start then
-      notices[1], notices[#notices + 1] = notices[1] + 1, string.sub(member, #start + 1)
-    end
+  local notices = {0}
+  for _, member in ipairs(notices_of(token)) do
+    notices[1], notices[#notices + 1] = notices[1] + 1, string.sub(member, #token + 2)
   end
   return notices
 end
