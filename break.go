@@ -52,17 +52,18 @@ func (e *BrokenError) Error() string {
 // the TTL is over.
 //
 // The holder's lease ends with an error that matches ErrLost and is a *BrokenError, unless the holder learns of it only when its
-// time is over, or more than a minute later; context.Cause of its contexts returns the same. A waiting call returns an error that
-// matches ErrNotAcquired, and *BrokenError likewise; it does not return to the queue. Calls that wait inside the process, behind
-// the one that is queued, are not ended. For a minute, copies of a broken request that arrive late are refused. Both keepers log
-// a warning.
+// time is over, or more than a minute later; context.Cause of its contexts returns the same, and so does a Release that finds the
+// lease gone. For a minute Adopt of its token returns that error, too. A waiting call returns an error that matches ErrNotAcquired,
+// and *BrokenError likewise; it does not return to the queue. Calls that wait inside the process, behind the one that is queued, are
+// not ended. For a minute, copies of a broken request that arrive late are refused. Both keepers log a warning.
 //
 // Break returns what it ended. A token that holds nothing and waits for nothing, perhaps because it has ended meanwhile, is no
 // error and is not in the result. With All, holders and waiters that arrive during the call are not ended.
 //
 // Of a rate limit, leases and waiters can be ended; permits that return by the clock cannot. A running job of once is ended
 // like a lease; a record of success stays. Of a redlock, Break ends the part at this keeper's server, of which the holder
-// learns by its next renewal. The lease is lost when a majority of its parts is lost, so break them all within a minute.
+// learns by its next renewal. The lease is lost when a majority of its parts is lost, so break them all within a minute; its error
+// is a *BrokenError if one of the lost parts was broken.
 //
 // Break blocks for a few round trips and one for each token, until ctx ends or the retry policy gives up. After an error it
 // also returns what was ended before; the token at which it failed may have been ended as well. Calling it again is safe. The

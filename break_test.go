@@ -259,6 +259,60 @@ func TestBreakWithoutMessage(t *testing.T) {
 	}
 }
 
+// adopter returns what adopts tokens of a primitive.
+func adopter(kind string, k *lockkeeper.Keeper) interface {
+	Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error)
+} {
+	switch kind {
+	case "mutex":
+		return must(mutex.New(k, "x", nil))
+	case "fair":
+		return must(fair.New(k, "x", nil))
+	case "rwlock":
+		return must(rwlock.New(k, "x", nil))
+	case "semaphore":
+		return must(semaphore.New(k, "x", 2, nil))
+	}
+	return must(ratelimit.New(k, "x", 1_000_000, time.Minute, &ratelimit.Options{MaxConcurrent: 1}))
+}
+
+// TestBreakWithoutMessageIsKnownAtTheEnd checks that who finds a lease gone that was broken, without having heard of that, learns who has
+// broken it: by its release, also of an adopted lease, whose release writes a tombstone; and by an adoption, before and after that.
+func TestBreakWithoutMessageIsKnownAtTheEnd(t *testing.T) {
+	s := miniredis.RunT(t)
+	s.ClockTTL(true)
+	for _, p := range breakable {
+		t.Run(p.kind, func(t *testing.T) {
+			t.Cleanup(s.FlushAll)
+			var dialer net.Dialer
+			network := faultnet.New(func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return dialer.DialContext(ctx, "tcp", s.Addr())
+			})
+			cut := newLooker(t, redis.NewClient(network.Options(time.Second)), nil)
+			ops := newLooker(t, redis.NewClient(&redis.Options{Addr: s.Addr()}), nil)
+			network.LoseMessages()
+
+			lease := must(must(p.open(cut.Keeper, time.Minute)).TryLock(background))
+			must(lockkeeper.Break(background, ops.Keeper, p.kind, "x", all))
+			isBroken(t, lease.Release(background), lockkeeper.ErrLost)
+			if err := lease.Release(background); err != nil {
+				t.Errorf("the second release: %v", err)
+			}
+
+			adopt := adopter(p.kind, cut.Keeper).Adopt
+			first := must(must(p.open(ops.Keeper, time.Minute)).TryLock(background))
+			lease = must(adopt(background, first.Token()))
+			must(lockkeeper.Break(background, ops.Keeper, p.kind, "x", all))
+			_, err := adopt(background, first.Token())
+			isBroken(t, err, lockkeeper.ErrLost)
+			time.Sleep(2 * time.Millisecond) // the tombstone of the release lasts longer
+			isBroken(t, lease.Release(background), lockkeeper.ErrLost)
+			_, err = adopt(background, first.Token())
+			isBroken(t, err, lockkeeper.ErrLost)
+		})
+	}
+}
+
 // TestBreakHolderThatNeverWaited checks that a keeper that was granted a lease is told, before it has renewed that, and that both keepers
 // and the hook say so.
 func TestBreakHolderThatNeverWaited(t *testing.T) {
@@ -413,10 +467,24 @@ func TestBreakRedlock(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 	<-lease.Done()
-	if err := lease.Err(); !errors.Is(err, lockkeeper.ErrLost) {
-		t.Error(err)
+	isBroken(t, lease.Err(), lockkeeper.ErrLost)
+	isBroken(t, lease.Release(background), lockkeeper.ErrLost)
+
+	theirs := must(must(redlock.New(ops, "x", nil)).TryLock(background))
+	again := must(lock.Adopt(background, theirs.Token()))
+	for _, k := range ops {
+		must(lockkeeper.Break(background, k, "redlock", "x", withToken(theirs.Token())))
 	}
-	if err := must(must(redlock.New(ops, "x", nil)).TryLock(background)).Release(background); err != nil {
+	_, err := lock.Adopt(background, theirs.Token())
+	isBroken(t, err, lockkeeper.ErrLost)
+	var parts *redlock.Error
+	if errors.As(err, &parts) {
+		for _, part := range parts.Servers {
+			isBroken(t, part.Err, lockkeeper.ErrLost)
+		}
+	}
+	isBroken(t, again.Release(background), lockkeeper.ErrLost)
+	if err := must(must(redlock.New(ks, "x", nil)).TryLock(background)).Release(background); err != nil {
 		t.Error(err)
 	}
 }
@@ -439,6 +507,19 @@ func TestBreakOnce(t *testing.T) {
 	if !errors.Is(err, lockkeeper.ErrLost) {
 		t.Errorf("%v, want ErrLost", err)
 	}
+	isBroken(t, err, lockkeeper.ErrLost)
+	// It learns of the break only by its record, which is refused.
+	var dialer net.Dialer
+	network := faultnet.New(func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dialer.DialContext(ctx, "tcp", s.Addr())
+	})
+	network.LoseMessages()
+	cut := newLooker(t, redis.NewClient(network.Options(time.Second)), nil)
+	_, err = must(once.New(cut.Keeper, "x", time.Hour, nil)).Do(background, func(context.Context, uint64) error {
+		must(lockkeeper.Break(background, ops.Keeper, "once", "x", all))
+		return nil
+	})
+	isBroken(t, err, lockkeeper.ErrLost)
 	if r := must(job.Status(background)); r.Outcome != once.None {
 		t.Errorf("after the break: %+v", r)
 	}

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -171,7 +173,8 @@ func (h *Lease) broken(b protocol.Breaker) {
 	}
 }
 
-// reasonTimeout bounds for how much longer a lease that the server has refused to renew is held, while the server is asked why.
+// reasonTimeout bounds how long the server is asked why a lease is gone, and so for how much longer one that it has refused to renew is
+// held.
 const reasonTimeout = 200 * time.Millisecond
 
 // askBreaker asks who has broken what a token had, since the message may have been lost, or been sent when the keeper was not
@@ -188,6 +191,53 @@ func (l *Lock) askBreaker(token string, then func(b *protocol.Breaker)) {
 	l.e.transport.Send(call)
 }
 
+// gone asks why the server does not have the lease of a token any more. All that find this out in the answer to a call go on here, since
+// the message of a break may have been lost. then is called with who has broken it, or with nil if nobody is known to have or there is
+// no answer within reasonTimeout. It is called once, and may be called at once.
+func (l *Lock) gone(token string, then func(b *protocol.Breaker)) {
+	var answered atomic.Bool
+	timeout := &timers.Timer{}
+	once := func(b *protocol.Breaker) {
+		if answered.CompareAndSwap(false, true) {
+			l.e.timers.Cancel(timeout)
+			then(b)
+		}
+	}
+	timeout.Handler = timers.Func(func(time.Time) { once(nil) })
+	l.e.timers.Set(timeout, time.Now().Add(reasonTimeout))
+	l.askBreaker(token, once)
+}
+
+// lossOf returns why a lease is gone, by what gone has found.
+func (e *Engine) lossOf(b *protocol.Breaker) error {
+	if b == nil {
+		return ErrNotHeld
+	}
+	return e.cfg.Broken(b.By, b.Reason)
+}
+
+// goneError returns the error of a call that finds that the server does not have the lease of a token any more. It blocks until it is
+// known why, for reasonTimeout at most, or until ctx ends.
+func (l *Lock) goneError(ctx context.Context, token string) error {
+	reason := make(chan error, 1)
+	l.gone(token, func(b *protocol.Breaker) { reason <- l.e.lossOf(b) })
+	select {
+	case err := <-reason:
+		return l.fail(ErrLost, err)
+	case <-ctx.Done():
+		return l.fail(ErrLost, ErrNotHeld)
+	}
+}
+
+// loseGone ends a lease of which gone has found that b has broken it, or nobody.
+func (h *Lease) loseGone(b *protocol.Breaker) {
+	if b == nil {
+		h.lose(ErrNotHeld)
+	} else {
+		h.broken(*b)
+	}
+}
+
 // refused ends a lease that the server does not have any more, when it is known whether somebody has broken it, or after
 // reasonTimeout. It returns false if the lease has ended already.
 func (h *Lease) refused() bool {
@@ -200,7 +250,7 @@ func (h *Lease) refused() bool {
 	if !asked {
 		h.renewErr, h.renewAt = ErrNotHeld, time.Time{}
 		if at := time.Now().Add(reasonTimeout); at.Before(h.deadline) {
-			h.deadline = at
+			h.deadline = at // also if the process freezes meanwhile
 		}
 		h.armLocked()
 	}
@@ -211,13 +261,7 @@ func (h *Lease) refused() bool {
 	if h.retention != nil {
 		h.retention.End() // nobody else enters
 	}
-	h.lock.askBreaker(h.token, func(b *protocol.Breaker) {
-		if b == nil {
-			h.lose(ErrNotHeld)
-		} else {
-			h.broken(*b)
-		}
-	})
+	h.lock.gone(h.token, h.loseGone)
 	return true
 }
 

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -30,6 +31,7 @@ type Cleanup struct {
 	finished  signal         // when state becomes cleanupEnded
 	first     transport.Call // the first one that is sent
 	owner     *Owner         // is notified of its end; nil: none
+	explained bool           // its result is that of a holder, who is told why the lease was gone
 
 	mu        sync.Mutex // guards the fields below, which are final when it has ended
 	state     cleanupState
@@ -38,6 +40,7 @@ type Cleanup struct {
 	inDoubt   bool   // the outcome of an attempt is unknown, so the server may have done it already
 	code      int64  // the code of the server's reply
 	failure   error  // why there is no answer, or nil
+	loss      error  // why the lease was gone, if that was asked
 	found     *Lease // the lease that replaced the origin, not started yet
 	successor *Lease // the lease whose settle is called at the end; nil: Convert waits instead
 }
@@ -141,7 +144,11 @@ func (c *Cleanup) released(call *transport.Call) {
 		c.lock.ending.longGranted()
 	}
 	if err == nil {
-		c.finish(r.Code, nil)
+		if r.Code == lua.Refused && c.explained && !c.isInDoubt() {
+			c.finishGone()
+		} else {
+			c.finish(r.Code, nil)
+		}
 		if r.More {
 			c.lock.continueAdmitting()
 		}
@@ -221,6 +228,20 @@ func (c *Cleanup) handTo(successor *Lease) bool {
 	return true
 }
 
+// finishGone is finish for a lease that the server does not have, when it is known why.
+func (c *Cleanup) finishGone() {
+	l := c.lock
+	l.gone(c.token, func(b *protocol.Breaker) {
+		if b != nil {
+			l.e.logBroken(l, c.token, "lease", *b)
+		}
+		c.mu.Lock()
+		c.loss = l.e.lossOf(b)
+		c.mu.Unlock()
+		c.finish(lua.Refused, nil)
+	})
+}
+
 func (c *Cleanup) finish(code int64, err error) {
 	c.mu.Lock()
 	c.code, c.failure, c.state = code, err, cleanupEnded
@@ -265,9 +286,16 @@ func (c *Cleanup) err() error {
 	case c.failure != nil:
 		return c.lock.fail(c.failure)
 	case c.code == lua.Refused && !c.inDoubt:
-		return c.lock.fail(ErrLost, ErrNotHeld)
+		return c.lock.fail(ErrLost, cmp.Or(c.loss, ErrNotHeld))
 	}
 	return nil
+}
+
+// isInDoubt reports whether an earlier attempt may have taken effect.
+func (c *Cleanup) isInDoubt() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.inDoubt
 }
 
 // errNow is err for a cleanup that may not have ended yet.

@@ -238,7 +238,7 @@ func (h *Lease) end(by func(*transport.Call), unused bool, done time.Time) (*Cle
 	}
 	until := h.deadline.Add(Margin(duration(h.ttl)))
 	c := h.lock.newCleanup(h.token, h.inDoubt(), until)
-	c.unused, c.done, c.owner = boolArg(unused), done, h.owner
+	c.unused, c.done, c.owner, c.explained = boolArg(unused), done, h.owner, !unused
 	c.inDoubt = h.conversion.resolved() != nil // then it may be another lease by now, which is released as well
 	h.cleanup = c
 	h.mu.Unlock()

@@ -288,13 +288,13 @@ func (l *Lock) adopt(ctx context.Context, token string, owner *Owner) (*Lease, e
 		if err != nil {
 			return nil, l.fail(err)
 		}
-		if !r.Held {
-			return nil, l.fail(ErrLost, ErrNotHeld)
-		}
-		if l.e.cfg.ReplicaAck.enabled() {
+		if r.Held && l.e.cfg.ReplicaAck.enabled() {
 			if r, err = l.replicateRenewal(ctx, token); err != nil {
 				return nil, l.fail(err)
 			}
+		}
+		if !r.Held {
+			return nil, l.goneError(ctx, token)
 		}
 		t, _ := protocol.ParseToken(token)
 		h := l.newLease(token, r.Fence, LeaseUntil(r.sent, l.ttl), l.NewObservation(ctx, t.Flags))

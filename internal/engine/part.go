@@ -297,7 +297,7 @@ var ErrRecentRestart = errors.New("the server restarted recently and does not co
 // RaiseFence makes the server give fences larger than this one for the lock's name from now on, provided that it still has the
 // lease and, if minUptime is not 0, has run for that long. It does not block. Done is called, without any mutex of this package
 // held, with nil when the server has confirmed all of that. If the server does not have the lease, the lease is lost before
-// Done is called with ErrNotHeld.
+// Done is called with the reason: ErrNotHeld, or who has broken it.
 func (h *Lease) RaiseFence(fence int64, minUptime time.Duration, done func(error)) {
 	l := h.lock
 	l.e.transport.Send(l.raiseFenceCall(h.token, fence, millis(minUptime), func(call *transport.Call) {
@@ -305,8 +305,11 @@ func (h *Lease) RaiseFence(fence int64, minUptime time.Duration, done func(error
 		switch {
 		case err != nil:
 		case r.Code == lua.Refused:
-			h.lose(ErrNotHeld)
-			err = ErrNotHeld
+			l.gone(h.token, func(b *protocol.Breaker) {
+				h.loseGone(b)
+				done(l.e.lossOf(b))
+			})
+			return
 		case r.Code == lua.Unknown:
 			err = fmt.Errorf("%w: it has run for %v", ErrRecentRestart, duration(r.Uptime))
 		}

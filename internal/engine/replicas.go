@@ -81,7 +81,7 @@ func (l *Lock) replicateGrant(ctx context.Context, r *request, h *Lease) error {
 		if err == nil && (a.Code != lua.Granted || uint64(a.Fence) != r.fence) {
 			err = fmt.Errorf("%w: %w", ErrLost, ErrNotHeld)
 			if h != nil {
-				h.lose(ErrNotHeld)
+				h.loseRefused()
 				err = h.Err()
 			}
 		}
@@ -98,7 +98,7 @@ func (l *Lock) replicateRenewal(ctx context.Context, token string) (renewal, err
 	again.Done = transport.Func(func(*transport.Call) {})
 	err := l.waitForReplicas(ctx, again, l.allKeys()[:2], func() (err error) {
 		if r.RenewReply, err = decode(again, protocol.ParseRenewReplyWithFence); err == nil && !r.Held {
-			err = fmt.Errorf("%w: %w", ErrLost, ErrNotHeld)
+			err = l.goneError(context.Background(), token)
 		}
 		return err
 	})

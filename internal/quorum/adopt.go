@@ -51,7 +51,7 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	}
 	switch {
 	case lost > len(u.members)-l.need:
-		return nil, l.fail(answers, engine.ErrLost, engine.ErrNotHeld)
+		return nil, l.lost(answers)
 	case ctx.Err() == nil && l.closed():
 		return nil, l.fail(answers, engine.ErrClosed)
 	}

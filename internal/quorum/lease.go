@@ -126,7 +126,7 @@ func (u *Lease) checkMajority() {
 	}
 	answers := u.answersLocked()
 	u.mu.Unlock()
-	err := u.lock.fail(answers, engine.ErrLost, errMinority)
+	err := u.lock.lost(answers)
 	if u.giveUp(err) { // the parts that are left keep no other holder out
 		u.observe(engine.Lost, err)
 	}
@@ -318,7 +318,7 @@ func (u *Lease) Release(ctx context.Context) error {
 		}
 	}
 	if known >= u.lock.need {
-		return u.lock.fail(answers, engine.ErrLost, errMinority)
+		return u.lock.lost(answers)
 	}
 	return u.lock.fail(answers, append(append([]error{engine.ErrReleaseUnanswered}, causes...), ctx.Err())...)
 }

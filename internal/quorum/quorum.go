@@ -109,6 +109,17 @@ func (l *Lock) fail(answers []error, causes ...error) error {
 	return l.spec.Fail(answers, causes...)
 }
 
+// lost makes the error of a lease without a majority. It has the reasons of the parts that are gone, so that a break is found.
+func (l *Lock) lost(answers []error) error {
+	causes := []error{engine.ErrLost, errMinority}
+	for _, err := range answers {
+		if errors.Is(err, engine.ErrLost) && !errors.Is(err, engine.ErrUnavailable) {
+			causes = append(causes, err)
+		}
+	}
+	return l.fail(answers, causes...)
+}
+
 // closed reports whether one of the keepers is closed.
 func (l *Lock) closed() bool {
 	return slices.ContainsFunc(l.spec.Engines, func(e *engine.Engine) bool { return e.Closing().Err() != nil })
