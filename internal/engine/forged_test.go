@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -130,39 +132,79 @@ func TestUpgradesAreCounted(t *testing.T) {
 // short line a minute, with their number.
 func TestIgnoredMessagesAreLoggedOnce(t *testing.T) {
 	inBubble(t, func(s *fixture) {
-		var log lines
-		s.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		log := &lines{}
+		s.cfg.Log = slog.New(log)
 		l := s.lock("x")
 		s.must(s.subscriber.Subscribe(context.Background(), l.channel))
 		for range 1000 {
 			s.mini.Publish(l.channel, "\x1b[2J\n"+strings.Repeat("x", 100_000))
 		}
 		synctest.Wait()
-		time.Sleep(time.Minute)
-		s.mini.Publish(l.channel, "1 \x1b]0;title\x07")
-		synctest.Wait()
-		if len(log.list) != 2 || !strings.Contains(log.list[1], "messages=1000") {
-			t.Errorf("%d lines: %q", len(log.list), log.list)
-		}
-		for _, line := range log.list {
-			if len(line) > 400 || strings.ContainsAny(line[:len(line)-1], "\x1b\n\x07") {
-				t.Errorf("%d bytes: %.400q", len(line), line)
+		for i, text := range []string{"1 \x1b]0;title\x07", "\u202e1 1", "1 " + strings.Repeat("x", 60_000), "\x1b[2J\n" + strings.Repeat("x", 60_000) + " 1"} {
+			time.Sleep(time.Minute)
+			s.mini.Publish(l.channel, text)
+			synctest.Wait()
+			if len(log.list) != 2+i {
+				t.Fatalf("%d lines after %.20q: %.1000q", len(log.list), text, log.list)
 			}
 		}
+		if !strings.Contains(log.list[1], "messages=1000") {
+			t.Errorf("%q", log.list[1])
+		}
+		log.check(t)
 	})
 }
 
-// lines are what was logged.
+// TestHostileTokensInLogs: a stranger's token is logged as others show it.
+func TestHostileTokensInLogs(t *testing.T) {
+	for _, token := range []string{"\x1b[2J", "a\nb", "\u202eabc", "\xff", strings.Repeat("x", 100_000)} {
+		inBubble(t, func(s *fixture) {
+			log := &lines{}
+			s.cfg.Log = slog.New(log)
+			s.must(s.mini.Set("lock:x", token))
+			s.mini.SetTTL("lock:x", time.Hour)
+			list, err := s.lock("x").Holders(context.Background())
+			s.must(err)
+			log.list = append(log.list, describe(list, len(list)))
+			b, err := s.lock("x").Break(context.Background(), BreakOptions{All: true})
+			s.must(err)
+			if len(b.Holders) != 1 || len(log.list) != 2 {
+				t.Errorf("%d holders of %.20q were broken, lines %.400q", len(b.Holders), token, log.list)
+			}
+			log.check(t)
+		})
+	}
+}
+
+// lines are what was logged, as a handler gets it that writes it as it is.
 type lines struct {
+	slog.Handler
 	mu   sync.Mutex
 	list []string
 }
 
-func (l *lines) Write(b []byte) (int, error) {
+func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *lines) Handle(_ context.Context, r slog.Record) error {
+	line := r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		line += " " + a.String()
+		return true
+	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.list = append(l.list, string(b))
-	return len(b), nil
+	l.list = append(l.list, line)
+	return nil
+}
+
+// check checks that the lines are short and have no characters that cannot be printed.
+func (l *lines) check(t *testing.T) {
+	t.Helper()
+	for _, line := range l.list {
+		if len(line) > 400 || !utf8.ValidString(line) || strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("%d bytes: %.400q", len(line), line)
+		}
+	}
 }
 
 // TestHostileLabelsAreUnknown: a label that no keeper stores is not shown.
