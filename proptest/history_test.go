@@ -2,6 +2,7 @@ package proptest
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -76,6 +77,14 @@ type view struct {
 	pass   float64          // of a read-write lock: the place up to which readers go first
 	limits string           // of a semaphore: the limits in force
 	taken  []taking         // and the permits taken from a window
+
+	freeUntil, freeFor int64 // of a mutex, in ms: until when its key was last left free for other libraries, and for how long
+}
+
+// leftFree reports whether the key of a mutex is left free for other libraries.
+func (v *view) leftFree() bool {
+	left := v.freeUntil - v.now/1000
+	return left > 0 && left <= v.freeFor
 }
 
 // position returns the place of a token in the queue.
@@ -142,6 +151,7 @@ func (w *world) viewInside() *view {
 	v := &view{now: w.server.nowLocked().UnixMicro(), leases: map[string]lease{}, lapse: map[string]int64{}, deaf: map[string]bool{}}
 	v.seq, _ = strconv.ParseUint(strings.TrimPrefix(mini.HGet(keys.Meta, "seq"), "-"), 10, 64) // negative while there may be tombstones
 	w.kind.leases(mini, keys, v)
+	_, _ = fmt.Sscan(mini.HGet(keys.Meta, "yield"), &v.freeUntil, &v.freeFor)
 	for token, l := range v.leases {
 		if l.ends <= v.now {
 			delete(v.leases, token)

@@ -36,6 +36,9 @@ const (
 	// for no longer than its heartbeat is valid, and only if it can be notified. Requests that were given up are
 	// granted nothing, until data is lost or the clock set forward: tombstones stop late duplicates of them.
 	grants = "leases are granted as requested"
+	// A key that a release of a mutex leaves free for other libraries is granted to nobody meanwhile, and it is left free for a tenth of
+	// the time at most. Then progress and live are as for any other free lock.
+	leftFree = "a key that is left free stays so, and not for long"
 	// A lease ends by its own release or by expiry.
 	ends = "no request ends the lease of another"
 
@@ -221,7 +224,7 @@ func (w *world) checkBelievers() {
 func (w *world) checkLive(v *view, holds map[int]bool) {
 	h := &w.history
 	now := time.Now()
-	if len(v.leases) > 0 {
+	if len(v.leases) > 0 || v.leftFree() {
 		h.heldAt = now
 	}
 	var asks *request

@@ -89,14 +89,14 @@ func (single) wants(*rapid.T, *request)                                {}
 func (single) together(_ *world, v *view) bool                         { return len(v.leases) <= 1 }
 func (single) excused(*world, *step, string) bool                      { return false }
 func (single) stepped(*world, *step)                                   {}
-func (single) free(v *view) bool                                       { return len(v.leases) == 0 && len(v.queue) == 0 }
-func (single) vacant(v *view) bool                                     { return len(v.leases) == 0 }
+func (s single) free(v *view) bool                                     { return s.vacant(v) && len(v.queue) == 0 }
+func (single) vacant(v *view) bool                                     { return len(v.leases) == 0 && !v.leftFree() }
 func (single) lingers() time.Duration                                  { return 0 }
 func (single) serverDegraded(bool, int64, int64)                       {}
 
 // owed returns the first connected waiter, if the lock is free.
-func (single) owed(w *world, v *view) []string {
-	if y := w.firstConnected(v); y != nil && len(v.leases) == 0 {
+func (s single) owed(w *world, v *view) []string {
+	if y := w.firstConnected(v); y != nil && s.vacant(v) {
 		return []string{y.token}
 	}
 	return nil

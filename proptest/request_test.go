@@ -18,10 +18,11 @@ type request struct {
 	w              *world
 	n              int
 	p              *process
-	use            string   // the use of the lease, as the primitive defines it
-	count          int      // of permits
-	origin         *request // which this lease replaces
-	adopts         *request // whose token it adopts
+	use            string        // the use of the lease, as the primitive defines it
+	count          int           // of permits
+	yield          time.Duration // of a mutex: for how long its release may leave the key free
+	origin         *request      // which this lease replaces
+	adopts         *request      // whose token it adopts
 	try            bool
 	fixed          bool          // not renewed
 	hold           time.Duration // how long the lease is kept

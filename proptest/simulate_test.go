@@ -16,7 +16,7 @@ var primitives = []struct {
 	seeds []uint64
 	reach []string // what many schedules should reach besides
 }{
-	{"mutex", func() primitive { return mutexLock{} }, nil, nil},
+	{"mutex", func() primitive { return &mutexLock{} }, nil, []string{"the key is left free", "a key that was left free is granted to a waiter"}},
 	{"fair", func() primitive { return fairLock{} }, nil, nil},
 	{"rwlock", func() primitive { return &readWriteLock{} }, nil, []string{
 		"a lease is converted", "readers go before the next writer",
