@@ -61,6 +61,8 @@ type singleModel struct {
 	stored          int64                // the last fence as it is stored: negative while there may be tombstones
 	reach           func(string)
 
+	freeUntil, freeFor int64 // until when the key was last left free for other libraries, and for how many ms
+
 	queueExpiry, tombstonesExpiry, metaExpiry int64 // of the keys
 
 	asking    map[*singleReq]int64    // requests of this step, and the ttl to grant them
@@ -68,13 +70,14 @@ type singleModel struct {
 	absent    map[string]bool         // keepers that a message of this step did not reach
 	changed   bool                    // the head may not know when to retry
 	lapsed    []*singleReq            // waiters that this step removed because they had lapsed
+	freed     bool                    // this step has released the lock, and does not leave the key free
 	newFence  bool                    // a new fence was issued
 	published []singleMessage         // messages of this step
 }
 
 // begin begins a step at this time.
 func (m *singleModel) begin(now int64) {
-	m.now, m.changed, m.newFence, m.published, m.lapsed = now, false, false, nil, nil
+	m.now, m.changed, m.freed, m.newFence, m.published, m.lapsed = now, false, false, false, nil, nil
 	m.asking, m.granted, m.absent = map[*singleReq]int64{}, map[*singleReq][2]int64{}, map[string]bool{}
 	if m.owner != nil && m.end <= now {
 		m.owner = nil
@@ -113,12 +116,21 @@ func (m *singleModel) waiters() []*singleReq {
 	})
 }
 
-// remaining returns the ms until the lease expires.
+// remaining returns the ms until the lease expires, or until the key is not left free any more.
 func (m *singleModel) remaining() int64 {
 	if m.owner == nil {
-		return 0
+		return m.leftFree()
 	}
 	return m.end - m.now
+}
+
+// leftFree returns for how many ms more the key is left free for other libraries.
+func (m *singleModel) leftFree() int64 {
+	left := m.freeUntil - m.now
+	if m.tombstonesUntil <= m.now || left > m.freeFor {
+		return 0
+	}
+	return max(left, 0)
 }
 
 // us returns the server's time in µs, or a little later.
@@ -234,7 +246,7 @@ func (m *singleModel) notifyExpired() {
 
 // admitWithin is one pass over the first waiters. It returns the waiter to notify.
 func (m *singleModel) admitWithin(width int) (granted *singleReq) {
-	for m.owner == nil && len(m.queue) > 0 {
+	for m.owner == nil && len(m.queue) > 0 && (m.freed || m.leftFree() == 0) {
 		waiting := m.waiters()
 		for _, q := range waiting[:min(width, len(waiting))] {
 			ms, asks := m.asking[q]
@@ -271,7 +283,7 @@ func (m *singleModel) admitWithin(width int) (granted *singleReq) {
 func (m *singleModel) notifyHead() {
 	for len(m.queue) > 0 {
 		q := m.waiters()[0]
-		if _, asks := m.asking[q]; asks || q.unnotifiable || m.remaining() == 0 || m.end >= m.heartbeats[q]-q.claimTTL()/2 {
+		if _, asks := m.asking[q]; asks || q.unnotifiable || m.remaining() == 0 || m.now+m.remaining() >= m.heartbeats[q]-q.claimTTL()/2 {
 			return
 		}
 		if m.subscribed[q.keeper] {
@@ -338,7 +350,7 @@ func (m *singleModel) acquire(q *singleReq, waits bool) []int64 {
 		return []int64{lua.Tombstoned}
 	}
 	until := m.now + q.ttl
-	taken := m.owner == nil && (!m.fair || len(m.queue) == 0)
+	taken := m.owner == nil && m.leftFree() == 0 && (!m.fair || len(m.queue) == 0)
 	switch {
 	case taken:
 		if m.queue[q] != 0 {
@@ -359,8 +371,11 @@ func (m *singleModel) acquire(q *singleReq, waits bool) []int64 {
 		m.save()
 		return []int64{lua.Granted, m.seq, m.now, until, 0}
 	}
-	if !waits && m.owner != nil {
+	if !waits && (m.owner != nil || m.leftFree() > 0) {
 		m.reach("a try is refused")
+		if m.owner == nil {
+			m.reach("a try is refused while the key is left free")
+		}
 		m.repair()
 		return []int64{lua.Refused, m.now, m.remaining(), 0}
 	}
@@ -384,18 +399,33 @@ func (m *singleModel) acquire(q *singleReq, waits bool) []int64 {
 		m.reach("a try admits a waiter")
 		return []int64{lua.Refused, m.now, m.remaining(), 0}
 	}
+	if m.owner == nil && m.leftFree() > 0 {
+		m.reach("a waiter arrives while the key is left free")
+	}
 	rank := slices.Index(m.waiters(), q)
 	return []int64{lua.Waiting, m.now, m.seq, m.queue[q], int64(rank), m.when(rank), 0}
 }
 
-// release models the script release and returns its reply.
-func (m *singleModel) release(q *singleReq, tombstone int64) []int64 {
+// release models the script release and returns its reply. With a yield it leaves the key free for so many ms, at most once in ten times
+// as long.
+func (m *singleModel) release(q *singleReq, tombstone, yield int64) []int64 {
 	code := int64(lua.Refused)
 	if m.owner == q {
 		m.owner, code = nil, lua.Granted
 	}
-	if tombstone == 0 && len(m.queue) == 0 {
+	if tombstone == 0 && yield == 0 && len(m.queue) == 0 {
 		return []int64{code, 2}
+	}
+	switch due := m.now >= m.freeUntil+9*yield || m.freeUntil > m.now+yield; {
+	case code != lua.Granted:
+	case yield > 0 && due:
+		m.freeUntil, m.freeFor, m.changed = m.now+yield, yield, true
+		m.tombstonesUntil = max(m.tombstonesUntil, m.freeUntil)
+		m.reach("the key is left free")
+	default:
+		if m.freed = true; yield > 0 {
+			m.reach("the key is not left free again so soon")
+		}
 	}
 	if m.queue[q] != 0 && (code == lua.Refused || tombstone > 0) {
 		if m.changed = true; code == lua.Refused {
@@ -562,7 +592,7 @@ func (m *singleModel) raiseFence(q *singleReq, least int64) []int64 {
 
 // loseMetadata deletes the metadata.
 func (m *singleModel) loseMetadata() {
-	m.seq, m.ticket, m.tombstonesUntil, m.extended, m.metaExpiry, m.stored = 0, 0, 0, nil, 0, 0
+	m.seq, m.ticket, m.tombstonesUntil, m.extended, m.metaExpiry, m.stored, m.freeUntil, m.freeFor = 0, 0, 0, nil, 0, 0, 0, 0
 	m.reach("the metadata is lost")
 }
 
@@ -580,7 +610,10 @@ var singleKinds = []struct {
 	set   *lua.Set
 	reach []string
 }{
-	{lua.Mutex, reachedByMutexes},
+	{lua.Mutex, append([]string{
+		"the key is left free", "the key is not left free again so soon", "a try is refused while the key is left free",
+		"a waiter arrives while the key is left free", "the key is not left free any more",
+	}, reachedByMutexes...)},
 	{lua.Fair, []string{"a try admits a waiter", "granted past waiters that are gone"}},
 	{lua.Redlock, append([]string{"the fence is confirmed", "no lease whose fence could be raised", "the fence is raised", "the least fence is given"}, reachedByMutexes...)},
 }
@@ -684,6 +717,10 @@ func singleSequence(r *rapid.T, u *run, set *lua.Set, rdb *redis.Client, mini *m
 	}
 	if mini != nil {
 		actions["time passes"] = b.timePasses
+		if set == lua.Mutex {
+			actions["the key is not left free any more"] = b.yieldEnds
+			actions["the key may be left free again"] = b.yieldsAgain
+		}
 	}
 	b.severalArrive(r)
 	r.Repeat(actions)
@@ -830,9 +867,26 @@ func (b *singleBench) releases(q *singleReq) {
 
 func (b *singleBench) released(q *singleReq, tombstone int64) {
 	unused := rapid.IntRange(0, 2).Draw(b.r, "unused")
-	b.starts("%s is released, tombstone %d, unused %d", q.token, tombstone, unused)
-	want := b.release(q, tombstone)
-	b.replies(want, b.evalRelease(b.set.Release, q.token, tombstone, unused))
+	yield := int64(0)
+	if b.set == lua.Mutex && unused == 0 {
+		yield = rapid.SampledFrom([]int64{0, 2000, 20_000, 500}).Draw(b.r, "yield")
+		if b.mini == nil {
+			yield *= 1000 // so that it does not end meanwhile
+		}
+	}
+	b.releasedFor(q, tombstone, unused, yield)
+}
+
+func (b *singleBench) releasedFor(q *singleReq, tombstone int64, unused int, yield int64) {
+	b.starts("%s is released, tombstone %d, unused %d, yield %d", q.token, tombstone, unused, yield)
+	want := b.release(q, tombstone, yield)
+	var got []int64
+	if yield > 0 {
+		got = b.eval(b.set.Release, 3+yes(tombstone > 0), protocol.ReleaseArgs(nil, q.token, scriptSettings, tombstone, unused, yield))
+	} else {
+		got = b.evalRelease(b.set.Release, q.token, tombstone, unused)
+	}
+	b.replies(want, got)
 	b.reach(map[int64]string{lua.Granted: "released", lua.Left: "left", lua.Refused: "nothing to release"}[want[0]])
 	b.compare()
 }
@@ -1036,6 +1090,31 @@ func (b *singleBench) leaseEnds(*rapid.T) {
 	b.ends(int64(rapid.IntRange(0, 1).Draw(b.r, "less")))
 }
 
+// yieldEnds advances time until the key is not left free any more, or a millisecond less.
+func (b *singleBench) yieldEnds(*rapid.T) {
+	left := b.leftFree()
+	if left == 0 {
+		b.r.Skip("it is not")
+	}
+	b.pass(left - int64(rapid.IntRange(0, 1).Draw(b.r, "less")))
+	b.reach("the key is not left free any more")
+}
+
+// yieldsAgain releases a lease, just when the key may be left free again, or a millisecond before.
+func (b *singleBench) yieldsAgain(*rapid.T) {
+	wait := b.freeUntil + 9*b.freeFor - b.now - int64(rapid.IntRange(0, 1).Draw(b.r, "less"))
+	if b.freeFor == 0 || wait <= 0 {
+		b.r.Skip("it was not left free lately")
+	}
+	b.pass(wait)
+	if b.owner == nil {
+		b.asks(b.newReq(), true)
+	}
+	if b.owner != nil && !b.owner.foreign {
+		b.releasedFor(b.owner, 0, 0, b.freeFor)
+	}
+}
+
 // ends advances time until the lease expires, or some ms less.
 func (b *singleBench) ends(less int64) {
 	if b.mini != nil {
@@ -1172,6 +1251,7 @@ func (b *singleBench) compare() {
 	pipe.Publish(scriptCtx, scriptMark, scriptMark)
 	metadata := []string{"seq", "ticket", "tombstones"}
 	meta := pipe.HMGet(scriptCtx, b.keys[1], metadata...)
+	yield := pipe.HMGet(scriptCtx, b.keys[1], "yield")
 	owner := pipe.MGet(scriptCtx, b.keys[0])
 	queue := pipe.ZRangeWithScores(scriptCtx, b.keys[2], 0, -1)
 	tombstones := pipe.ZRangeWithScores(scriptCtx, b.keys[3], 0, -1)
@@ -1198,6 +1278,12 @@ func (b *singleBench) compare() {
 		got = max(got, -got)
 		b.takes(want, got, "%s", fact)
 	}
+	var until, ms int64
+	if text, ok := yield.Val()[0].(string); ok {
+		_, _ = fmt.Sscan(text, &until, &ms)
+	}
+	b.takes(&b.freeUntil, until, "the key is left free until")
+	b.takes(&b.freeFor, ms, "the key is left free for")
 	if b.newFence && b.seq <= b.fence {
 		b.failf("the fence %d after %d", b.seq, b.fence)
 	}
