@@ -114,36 +114,17 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full, ask bool, epoch u
 	r, err := decode(call, parse)
 	now := time.Now()
 	h.mu.Lock()
-	h.inFlight--
-	drained := h.inFlight == 0 && h.drained != nil
-	if drained {
-		close(h.drained)
-		h.drained = nil
-	}
-	if !h.state.active() {
+	drained := h.answeredLocked()
+	switch {
+	case !h.state.active():
 		h.mu.Unlock()
 		if drained && h.owner != nil {
 			h.owner.Observer.PartCleanedUp()
 		}
-		return
-	}
-	switch {
 	case h.renewErr == ErrNotHeld: // an earlier one was refused, and the server is asked why
 		h.mu.Unlock()
 	case err == nil && r.Held:
-		if d := LeaseUntil(call.Sent, h.guaranteedLocked(call.Sent, ttl)); d.After(h.deadline) {
-			h.setDeadlineLocked(d)
-		}
-		h.backoff, h.renewErr = nil, nil
-		h.confirmLocked()
-		if full {
-			h.metadataAt = now
-		}
-		h.renewAt = time.Time{}
-		if !h.lock.spec.NoRenewal {
-			h.renewAt = h.lock.e.renewalTime(now, min(duration(ttl), h.deadline.Sub(now))/3) // an Extend may have shortened it meanwhile
-		}
-		h.armLocked()
+		h.prolongLocked(call.Sent, now, ttl, full)
 		h.mu.Unlock()
 		h.retention.renewed(h.grantedAt, epoch, ask, r.Recalled)
 		h.lock.listen(h.token)
@@ -157,20 +138,53 @@ func (h *Lease) renewed(call *transport.Call, ttl int64, full, ask bool, epoch u
 	case transport.WrongType(err):
 		h.mu.Unlock()
 		h.lose(err)
-	default: // not lost yet: it is valid until its deadline, and renewed again before
-		if h.backoff == nil {
-			h.backoff = h.lock.e.cfg.Retry.NewBackoff()
-		}
-		h.renewErr = err
-		if at := now.Add(h.backoff.NextBackOff()); h.renewAt.IsZero() || at.Before(h.renewAt) {
-			h.renewAt = at
-		}
-		h.armLocked()
+	default:
+		h.retryLocked(now, err)
 		h.mu.Unlock()
 		if ask && full && transport.SlotMigrates(err) {
 			h.retention.giveBack(false) // from now on it is renewed with its own key alone
 		}
 	}
+}
+
+// answeredLocked notes that a renewal is not under way any more. It returns true if the lease has ended, and this was the last one.
+func (h *Lease) answeredLocked() (drained bool) {
+	h.inFlight--
+	if h.inFlight > 0 || h.drained == nil {
+		return false
+	}
+	close(h.drained)
+	h.drained = nil
+	return true
+}
+
+// prolongLocked notes that the server has granted a renewal that was sent at that time and asked for ttl.
+func (h *Lease) prolongLocked(sent, now time.Time, ttl int64, full bool) {
+	if d := LeaseUntil(sent, h.guaranteedLocked(sent, ttl)); d.After(h.deadline) {
+		h.setDeadlineLocked(d)
+	}
+	h.backoff, h.renewErr = nil, nil
+	h.confirmLocked()
+	if full {
+		h.metadataAt = now
+	}
+	h.renewAt = time.Time{}
+	if !h.lock.spec.NoRenewal {
+		h.renewAt = h.lock.e.renewalTime(now, min(duration(ttl), h.deadline.Sub(now))/3) // an Extend may have shortened it meanwhile
+	}
+	h.armLocked()
+}
+
+// retryLocked notes that a renewal has failed. The lease is not lost yet: it is valid until its deadline, and renewed again before.
+func (h *Lease) retryLocked(now time.Time, err error) {
+	if h.backoff == nil {
+		h.backoff = h.lock.e.cfg.Retry.NewBackoff()
+	}
+	h.renewErr = err
+	if at := now.Add(h.backoff.NextBackOff()); h.renewAt.IsZero() || at.Before(h.renewAt) {
+		h.renewAt = at
+	}
+	h.armLocked()
 }
 
 // confirmLocked notes that the server has renewed the lease.

@@ -137,27 +137,24 @@ func (t *Transport) SendInline(call *Call) {
 }
 
 // GiveUp makes calls that are queued, now or later, fail while their server does not answer, other than those that are under way.
-func (t *Transport) GiveUp() {
-	t.mu.Lock()
-	t.givenUp = true
-	queues := slices.Collect(maps.Values(t.queues))
-	t.mu.Unlock()
-	for _, q := range queues {
-		q.giveUp()
-	}
-}
+func (t *Transport) GiveUp() { t.setForAll(&t.givenUp, (*nodeQueue).giveUp) }
 
 // Close waits until no call is in flight, which takes as long as the client's timeouts allow, and ends the goroutines of
 // the Transport. No call may be sent after Close.
 func (t *Transport) Close() {
+	t.setForAll(&t.closed, (*nodeQueue).close)
+	t.senders.Wait()
+}
+
+// setForAll sets a flag of the Transport, which queueFor passes on to the queues that it makes, and calls apply with those that exist.
+func (t *Transport) setForAll(flag *bool, apply func(*nodeQueue)) {
 	t.mu.Lock()
-	t.closed = true
+	*flag = true
 	queues := slices.Collect(maps.Values(t.queues))
 	t.mu.Unlock()
 	for _, q := range queues {
-		q.close()
+		apply(q)
 	}
-	t.senders.Wait()
 }
 
 // dispatch adds the call to the queue of its node.
