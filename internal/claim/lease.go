@@ -2,10 +2,11 @@ package claim
 
 import "time"
 
-// hold makes the claim hold a lease.
+// hold makes the claim hold a lease. What a release of it will do does not depend on how it was asked for, or on an earlier release.
 func (c *Claim) hold(r *Rules, fence int64, deadline, now Instant) {
 	c.state, c.fence, c.deadline = Held, fence, deadline
 	c.ttl, c.metadataAt = r.TTL, now
+	c.convert, c.unused, c.tombstone, c.long, c.doubt = false, false, false, false, false
 	if c.since == 0 {
 		c.since = now
 	}

@@ -1,0 +1,114 @@
+package claim
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// rules are those of the claims in the tables: leases of 10 s that are renewed, and claims of 6 s.
+var rules = Rules{TTL: 10_000, ClaimTTL: 6_000, HeartbeatTimeout: 6 * time.Second, MetadataTTL: time.Hour}
+
+// at returns the instant that many ms after the beginning of a table.
+func at(ms int64) Instant { return Instant(time.Hour + Duration(ms)) }
+
+// step is a row of a table: an event, and what is to be done after it.
+type step struct {
+	at    int64 // ms
+	e     Event
+	state State
+	out   string // the effects as text prints them
+}
+
+// text prints what is set in the effects: times in ms since the beginning of a table.
+func text(out Effects) string {
+	var list []string
+	v := reflect.ValueOf(out)
+	for i := range v.NumField() {
+		name := v.Type().Field(i).Name
+		switch x := v.Field(i).Interface().(type) {
+		case bool:
+			if x {
+				list = append(list, name)
+			}
+		case Instant:
+			if x != 0 {
+				list = append(list, fmt.Sprintf("%s=%d", name, time.Duration(x-at(0)).Milliseconds()))
+			}
+		case Reason:
+			if x != NoReason {
+				list = append(list, name+"="+reasonNames[x])
+			}
+		default:
+			if !v.Field(i).IsZero() {
+				list = append(list, fmt.Sprintf("%s=%v", name, x))
+			}
+		}
+	}
+	return strings.Join(list, " ")
+}
+
+var reasonNames = [reasons]string{
+	"-", "ByCaller", "ByClose", "ByBreak", "ByDenial", "ByTombstone", "ByConflict", "ByLimit", "ByLateness", "ByError", "ByRelease",
+	"ByReplacement", "ByDeadline", "ByFixedTTL", "ByLifetime", "ByServer", "ByDriver", "ByConversion", "ByDoubt",
+}
+
+// table is one claim and its rows. then, if set, checks the claim after the last one.
+type table struct {
+	what  string
+	rules func(*Rules) // changes rules; nil: they are as above
+	claim Claim
+	steps []step
+	then  func(t *testing.T, c *Claim)
+}
+
+func run(t *testing.T, tables []table) {
+	for _, x := range tables {
+		t.Run(strings.ReplaceAll(x.what, " ", "_"), func(t *testing.T) {
+			r, c := rules, x.claim
+			if x.rules != nil {
+				x.rules(&r)
+			}
+			for i, s := range x.steps {
+				var out Effects
+				c.Step(&r, at(s.at), &s.e, &out)
+				if got := text(out); got != s.out || c.State() != s.state {
+					t.Errorf("%d. %s at %d ms:\n\tstate %s, %q\nwant\tstate %s, %q", i+1, kindNames[s.e.Kind], s.at, stateNames[c.State()], got, stateNames[s.state], s.out)
+				}
+			}
+			if x.then != nil {
+				x.then(t, &c)
+			}
+		})
+	}
+}
+
+var stateNames = [states]string{"Asking", "Waiting", "Permitted", "Held", "Unconfirmed", "Converting", "Lost", "Releasing", "Checking", "Over"}
+
+var kindNames = [kinds]string{
+	"Called", "Cancelled", "Closed", "Broken", "NotBroken", "Timer", "CopySent", "CopyEnded", "Replied", "AskFailed", "Woken", "RetryAt",
+	"StillQueued", "Admitted", "Refused", "Rejoining", "GaveUp", "Renewed", "RenewFailed", "ExtendBegan", "Extended", "TTLSet",
+	"RenewalWanted", "ConversionBegan", "ConversionLeft", "ConversionEnded", "Replaced", "Failed", "Released", "ReleaseReplied",
+	"ReleaseFailed", "Checked", "Forgotten",
+}
+
+// after returns the claim that the rows lead to.
+func after(c Claim, rows ...step) Claim { return afterBy(&rules, c, rows...) }
+
+func afterBy(r *Rules, c Claim, rows ...step) Claim {
+	for i := range rows {
+		var out Effects
+		c.Step(r, at(rows[i].at), &rows[i].e, &out)
+	}
+	return c
+}
+
+// held returns a claim that was granted a lease by the reply to a call sent at 0 ms.
+func held() Claim { return after(New(Wait, false, false), called, granted) }
+
+var (
+	called  = step{0, Event{Kind: Called}, Asking, "Ask"}
+	granted = step{1, Event{Kind: Replied, Code: Granted, Sent: at(0), Fence: 7}, Held, "Deliver Timer=3126"}
+)
