@@ -62,6 +62,7 @@ type Claim struct {
 	tries   int8   // how often the request was sent since a reply last decided something
 	adopted bool   // made from a token: whether a copy of its request may run is not known
 	convert bool   // it is to replace another lease
+	paused  bool   // the timer says when to send the request, the release or the check again
 
 	// Of a request. A grant by a message counts from asked if its fence is larger than floor. asked is when the last call was sent
 	// that the server answered with "waiting", and floor is the last fence it had drawn by then. So the grant was made after
@@ -195,6 +196,9 @@ func (c *Claim) Answer() Code {
 func (c *Claim) Step(r *Rules, now Instant, e *Event, out *Effects) {
 	over := c.Quiet()
 	c.count(e)
+	if e.Kind == Timer && !c.Active() && !c.pauseOver() {
+		return // it was set for what has ended meanwhile
+	}
 	switch c.state {
 	case Asking:
 		c.asking(r, now, e, out)
@@ -218,6 +222,12 @@ func (c *Claim) Step(r *Rules, now Instant, e *Event, out *Effects) {
 
 // Quiet reports whether nothing is left to be done at the server, and no renewal is under way.
 func (c *Claim) Quiet() bool { return c.state == Over && c.renewals == 0 }
+
+// pauseOver ends a pause, if there is one.
+func (c *Claim) pauseOver() (paused bool) {
+	paused, c.paused = c.paused, false
+	return paused
+}
 
 // count keeps account of the calls that name the token, in every state: their outcomes say what a release has to remove, and late ones
 // arrive after the request has ended.

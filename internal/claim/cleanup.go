@@ -3,7 +3,7 @@ package claim
 // release sends a release of what the token may have at the server. It is repeated until it is answered, but not after until. With a
 // record, it is replaced by that.
 func (c *Claim) release(until, record Instant, out *Effects) {
-	c.state, c.until, c.record = Releasing, until, record
+	c.state, c.until, c.record, c.paused = Releasing, until, record, false
 	out.Release = true
 }
 
@@ -83,7 +83,7 @@ func (c *Claim) again(now Instant, e *Event, out *Effects) {
 		c.done(None, out)
 		return
 	}
-	out.Timer = at
+	c.paused, out.Timer = true, at
 }
 
 // done ends the release, with what it was answered.

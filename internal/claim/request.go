@@ -21,7 +21,7 @@ func (c *Claim) asking(r *Rules, now Instant, e *Event, out *Effects) {
 		case !e.Retryable || e.Exhausted || c.mode == Try && c.tries >= MaxTries:
 			c.fail(r, now, ByError, out)
 		default:
-			out.Pause = true
+			c.paused, out.Pause = true, true
 		}
 	case Woken: // it has overtaken the reply that the request waits, so nothing is known that it can be checked by
 		c.early = max(c.early, e.Fence)
