@@ -85,7 +85,6 @@ type Claim struct {
 	metadataAt Instant // when a renewal last extended the metadata of the name
 	renewals   int8    // under way
 	refused    bool    // the server does not know it, and is asked why
-	failing    bool    // the last renewal has failed
 	left       bool    // whether it was replaced is being found out in the background
 	extension  extension
 

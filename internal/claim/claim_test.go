@@ -112,3 +112,9 @@ var (
 	called  = step{0, Event{Kind: Called}, Asking, "Ask"}
 	granted = step{1, Event{Kind: Replied, Code: Granted, Sent: at(0), Fence: 7}, Held, "Deliver Timer=3126"}
 )
+
+// Of a request that is queued at 50 ms, and woken by a message at 200 ms.
+var (
+	queued = step{60, Event{Kind: Replied, Code: Queued, Sent: at(50), Fence: 3, Clock: 1_000, Place: 1}, Waiting, "Queue"}
+	woken  = step{200, Event{Kind: Woken, Fence: 4}, Unconfirmed, "WakeupHeard Deliver Timer=2000"}
+)

@@ -24,7 +24,6 @@ func (c *Claim) begin(r *Rules, state State, now Instant, out *Effects) {
 
 // scheduleRenewal sets when the lease is renewed next, if it is: after a third of the ttl, or of what is left if that is less.
 func (c *Claim) scheduleRenewal(r *Rules, now Instant, ttl time.Duration) {
-	c.renewAt = 0
 	if !r.NoRenewal {
 		c.renewAt = renewalTime(now, min(ttl, c.deadline.Sub(now))/3)
 	}
@@ -54,15 +53,7 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 	case Renewed:
 		c.renewed(r, now, e, out)
 	case RenewFailed:
-		if e.Lasting {
-			c.lose(ByDriver, out)
-			return
-		}
-		c.failing = true // not lost yet: it is valid until its deadline, and renewed again before
-		if at := now.Add(e.Pause); c.renewAt == 0 || at < c.renewAt {
-			c.renewAt = at
-		}
-		c.arm(out)
+		c.renewFailed(now, e, out)
 	case ExtendBegan:
 		c.extend(r, now, e.TTL, out)
 	case Extended:
@@ -80,7 +71,9 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 	case Broken:
 		c.lose(ByBreak, out)
 	case NotBroken:
-		c.lose(ByServer, out)
+		if c.refused { // else it is the answer to a request that was granted meanwhile
+			c.lose(ByServer, out)
+		}
 	case Failed:
 		c.lose(ByDriver, out)
 	case ConversionBegan:
@@ -180,8 +173,8 @@ func (c *Claim) renewed(r *Rules, now Instant, e *Event, out *Effects) {
 	case c.refused: // an earlier one was refused, and the server is asked why
 	case e.Code == Granted:
 		c.deadline = max(c.deadline, leaseUntil(e.Sent, c.guaranteed(e.Sent, e.TTL)))
-		c.failing = false
 		c.confirm()
+		c.renewAt = 0
 		if e.Metadata {
 			c.metadataAt = now
 		}
@@ -192,6 +185,20 @@ func (c *Claim) renewed(r *Rules, now Instant, e *Event, out *Effects) {
 		c.arm(out)
 	default:
 		c.refuse(now, out)
+	}
+}
+
+// renewFailed handles that a renewal was not answered, or by an error.
+func (c *Claim) renewFailed(now Instant, e *Event, out *Effects) {
+	switch {
+	case c.refused: // see renewed
+	case e.Lasting:
+		c.lose(ByDriver, out)
+	default: // not lost yet: it is valid until its deadline, and renewed again before
+		if at := now.Add(e.Pause); c.renewAt == 0 || at < c.renewAt {
+			c.renewAt = at
+		}
+		c.arm(out)
 	}
 }
 
@@ -238,6 +245,16 @@ func (c *Claim) extended(r *Rules, now Instant, e *Event, out *Effects) {
 		x.inDoubt = e.TTL
 	}
 	switch {
+	case e.Code == Denied && c.state == Converting: // the server may know it as another lease
+		return
+	case e.Code == Denied:
+		c.refuse(now, out)
+		return
+	case c.refused: // by a renewal since, and the server is asked why
+		return
+	case now >= c.deadline: // the answer took too long
+		c.lose(c.expiry(r, now), out)
+		return
 	case e.Code == Granted:
 		c.ttl, c.metadataAt = e.TTL, now
 		c.confirm()
@@ -245,11 +262,6 @@ func (c *Claim) extended(r *Rules, now Instant, e *Event, out *Effects) {
 			c.ttl = min(e.TTL, x.inDoubt)
 		}
 		c.deadline = leaseUntil(e.Sent, c.ttl)
-	case e.Code == Denied && c.state == Converting: // the server may know it as another lease
-		return
-	case e.Code == Denied:
-		c.refuse(now, out)
-		return
 	case e.Outcome == InDoubt: // it may have run or may still run: trust only the shorter of both ttls
 		c.ttl = min(c.ttl, e.TTL)
 	default: // the server did not receive it

@@ -1,6 +1,9 @@
 package claim
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 func TestConvertedLeaseIsReleasedAsAnyOther(t *testing.T) {
 	run(t, []table{{
@@ -27,4 +30,108 @@ func TestConvertedLeaseIsReleasedAsAnyOther(t *testing.T) {
 			}
 		},
 	}})
+}
+
+func TestRefusedLeaseEndsWithinReasonTimeout(t *testing.T) {
+	refused := step{3_200, Event{Kind: Renewed, Code: Denied, Sent: at(3_127), TTL: 10_000}, Held, "AskBreaker StopSharing Timer=3400"}
+	run(t, []table{{
+		what:  "whatever later renewals and an Extend are answered",
+		claim: after(held(), due),
+		steps: []step{
+			{3_150, Event{Kind: ExtendBegan, TTL: 20_000}, Held, ""},
+			refused,
+			{3_210, Event{Kind: RenewFailed, Pause: 10 * time.Millisecond}, Held, ""},
+			{3_220, Event{Kind: RenewFailed, Lasting: true}, Held, ""},
+			{3_230, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, ""},
+			{3_240, Event{Kind: Extended, Code: Granted, Sent: at(3_150), TTL: 20_000}, Held, ""},
+			{3_400, Event{Kind: Timer}, Lost, "End StopTimer"},
+		},
+		then: hasReason(ByServer),
+	}, {
+		what:  "nobody has broken it",
+		claim: after(held(), due, refused),
+		steps: []step{{3_300, Event{Kind: NotBroken}, Lost, "End StopTimer"}},
+		then:  hasReason(ByServer),
+	}, {
+		what:  "somebody has",
+		claim: after(held(), due, refused),
+		steps: []step{{3_300, Event{Kind: Broken}, Lost, "End StopTimer"}},
+		then:  hasReason(ByBreak),
+	}, {
+		what:  "an answer that came too late for its request",
+		claim: held(),
+		steps: []step{{100, Event{Kind: NotBroken}, Held, ""}},
+	}})
+}
+
+func TestExtend(t *testing.T) {
+	run(t, []table{{
+		what:  "its answer comes after the deadline that it has lowered",
+		claim: held(),
+		steps: []step{
+			{100, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=416"},
+			{1_088, Event{Kind: Extended, Code: Granted, Sent: at(100), TTL: 1_000}, Lost, "End StopTimer"},
+		},
+		then: hasReason(ByDeadline),
+	}, {
+		what:  "it was not sent",
+		claim: held(),
+		steps: []step{
+			{100, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=416"},
+			{200, Event{Kind: Extended, Outcome: NotSent, TTL: 1_000}, Held, "Timer=3413"},
+		},
+		then: hasDeadline(9_898, 10_000),
+	}, {
+		what:  "it may have run, and may still run",
+		claim: held(),
+		steps: []step{
+			{100, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=416"},
+			{200, Event{Kind: Extended, Outcome: InDoubt, TTL: 1_000}, Held, "Timer=488"},
+			{489, Event{Kind: Timer}, Held, "RenewFor=1000 Timer=688"},
+			{490, Event{Kind: ExtendBegan, TTL: 5_000}, Held, ""},
+			{500, Event{Kind: Extended, Code: Granted, Sent: at(490), TTL: 5_000}, Held, "Timer=812"},
+		},
+		then: hasDeadline(490+988, 1_000), // the first one may run now
+	}, {
+		what:  "a renewal sent before it is answered after it",
+		claim: after(held(), due),
+		steps: []step{
+			{3_130, Event{Kind: ExtendBegan, TTL: 1_000}, Held, "Notify Timer=3441"},
+			{3_140, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, "Confirmed Timer=3461"},
+			{3_150, Event{Kind: Extended, Code: Granted, Sent: at(3_130), TTL: 1_000}, Held, "Timer=3460"},
+			{3_160, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, "Confirmed Timer=3477"},
+		},
+		then: hasDeadline(3_130+988, 1_000),
+	}, {
+		what:  "of an unconfirmed lease that is not renewed, which is confirmed all the same",
+		rules: func(r *Rules) { r.NoRenewal = true },
+		claim: afterBy(&Rules{TTL: 10_000, ClaimTTL: 6_000, NoRenewal: true}, New(Wait, false, false), called, queued, woken),
+		steps: []step{
+			{300, Event{Kind: ExtendBegan, TTL: 10_000}, Unconfirmed, ""},
+			{400, Event{Kind: Extended, Outcome: NotSent, TTL: 10_000}, Unconfirmed, "Timer=200"},
+			{401, Event{Kind: Timer}, Unconfirmed, "RenewFor=9799 Timer=2263"},
+			{410, Event{Kind: Renewed, Code: Granted, Sent: at(401), TTL: 9_799}, Held, "Confirmed Timer=10100"},
+			{10_101, Event{Kind: Timer}, Lost, "End StopTimer"},
+		},
+		then: hasReason(ByFixedTTL),
+	}})
+}
+
+var due = step{3_127, Event{Kind: Timer}, Held, "RenewFor=10000 Timer=5383"}
+
+func hasReason(want Reason) func(*testing.T, *Claim) {
+	return func(t *testing.T, c *Claim) {
+		if got := c.Reason(); got != want {
+			t.Errorf("reason %s, want %s", reasonNames[got], reasonNames[want])
+		}
+	}
+}
+
+// hasDeadline expects the lease to be believed until that time, and renewals to ask for that ttl.
+func hasDeadline(ms, ttl int64) func(*testing.T, *Claim) {
+	return func(t *testing.T, c *Claim) {
+		if c.Deadline() != at(ms) || c.TTL() != ttl {
+			t.Errorf("deadline %d ms, ttl %d ms, want %d and %d", c.Deadline().Sub(at(0)).Milliseconds(), c.TTL(), ms, ttl)
+		}
+	}
 }
