@@ -83,9 +83,9 @@ type Claim struct {
 	deadline   Instant // until when it is believed, if nothing else comes
 	renewAt    Instant // 0: no renewal is due
 	metadataAt Instant // when a renewal last extended the metadata of the name
-	renewals   int8    // under way
+	renewals   int16   // under way
 	refused    bool    // the server does not know it, and is asked why
-	left       bool    // whether it was replaced is being found out in the background
+	left       bool    // the request to replace it was given up, and whether it was replaced is being found out
 	extension  extension
 
 	// Of a release.
@@ -116,10 +116,11 @@ func New(mode Mode, convert, doubt bool) Claim {
 }
 
 // Adopt returns the claim of a lease that another process, or this one before a restart, was granted. A call sent at that time renewed it
-// for the whole ttl.
-func Adopt(r *Rules, fence int64, sent, now Instant) Claim {
+// for the whole ttl. If its deadline has passed, it is not used: the answer has taken too long.
+func Adopt(r *Rules, fence int64, sent, now Instant, out *Effects) Claim {
 	c := Claim{adopted: true}
 	c.hold(r, fence, leaseUntil(sent, r.TTL), now)
+	c.begin(r, Held, now, out)
 	return c
 }
 
@@ -178,6 +179,10 @@ func (c *Claim) NeedsCleanup() bool { return c.copies.needCleanup() }
 func (c *Claim) Cleanup() (tombstone, unused bool, record, until Instant) {
 	return c.tombstone, c.unused, c.record, c.until
 }
+
+// Converts reports whether the release is of a request that was to replace another lease: one that did so is there after the release, and
+// the answer is Present.
+func (c *Claim) Converts() bool { return c.convert }
 
 // NeedsLong reports whether a release must take the long form.
 func (c *Claim) NeedsLong() bool { return c.long || c.tombstone || c.unused || c.convert }

@@ -32,9 +32,9 @@ func (c *Claim) releasing(now Instant, e *Event, out *Effects) {
 	switch e.Kind {
 	case ReleaseReplied:
 		switch {
-		case e.Code == Present && e.OriginOver:
+		case e.Code == Present && c.convert && e.OriginOver:
 			c.convert, out.Release = false, true // its holder has released or lost it meanwhile
-		case e.Code == Present:
+		case e.Code == Present && c.convert:
 			c.state, out.Check = Checking, true
 		case e.Short && !e.QueueEmpty:
 			c.long, out.Release = true, true

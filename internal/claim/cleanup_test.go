@@ -29,3 +29,190 @@ func TestTimerOfWhatHasEndedIsIgnored(t *testing.T) {
 		},
 	}})
 }
+
+func TestConversion(t *testing.T) {
+	run(t, []table{{
+		what:  "refused, so the lease is renewed at once",
+		claim: held(),
+		steps: []step{
+			{100, Event{Kind: ConversionBegan}, Converting, ""},
+			{200, Event{Kind: ConversionEnded}, Held, "Timer=200"},
+			{200, Event{Kind: ConversionLeft}, Held, ""},
+			{200, Event{Kind: ConversionEnded}, Held, ""},
+		},
+	}, {
+		what:  "given up, and the lease is released before the outcome is known",
+		claim: after(held(), converting, step{e: Event{Kind: ConversionLeft}}),
+		steps: []step{
+			{200, Event{Kind: Released}, Releasing, "End Release StopTimer"},
+			{300, Event{Kind: ReleaseReplied, Code: Denied, Short: true, QueueEmpty: true}, Over, "Finished StopTimer"},
+		},
+		then: hasAnswer(Granted), // it was another lease
+	}, {
+		what:  "given up without effect, and asked for again",
+		claim: after(held(), converting, step{e: Event{Kind: ConversionLeft}}),
+		steps: []step{
+			{150, Event{Kind: ConversionBegan}, Converting, ""},
+			{200, Event{Kind: Released}, Releasing, "End Release StopTimer"},
+			{300, Event{Kind: ReleaseReplied, Code: Denied, Short: true, QueueEmpty: true}, Over, "Finished StopTimer"},
+		},
+		then: hasAnswer(Denied),
+	}, {
+		what:  "a renewal is refused meanwhile",
+		claim: after(held(), due, converting),
+		steps: []step{{3_200, Event{Kind: Renewed, Code: Denied, Sent: at(3_127), TTL: 10_000}, Converting, "Timer=5384"}},
+	}, {
+		what:  "it took place, and nobody has the lease to be replaced any more",
+		claim: after(New(Wait, true, false), called, lateFailure, cancelled),
+		steps: []step{
+			{100, Event{Kind: ReleaseReplied, Code: Present, OriginOver: true}, Releasing, "Release"},
+			{110, Event{Kind: ReleaseReplied, Code: Granted}, Over, "Finished StopTimer"},
+		},
+		then: func(t *testing.T, c *Claim) {
+			if c.Converts() {
+				t.Error("the second release keeps the lease")
+			}
+		},
+	}, {
+		what:  "it took place, and the answer that says its fence is late",
+		claim: after(New(Wait, true, false), called, lateFailure, cancelled),
+		steps: []step{
+			{100, Event{Kind: ReleaseReplied, Code: Present}, Checking, "Check"},
+			{120, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: 50 * time.Millisecond}, Checking, "Timer=170"},
+			{170, Event{Kind: Timer}, Checking, "Check"},
+			{10_100, Event{Kind: Checked, Code: Granted, Sent: at(170), Fence: 9}, Checking, "Check"},
+			{10_200, Event{Kind: Checked, Code: Granted, Sent: at(10_150), Fence: 9}, Held, "Found Timer=13395"},
+		},
+	}, {
+		what:  "it took place, and the new lease has ended",
+		claim: after(New(Wait, true, false), called, lateFailure, cancelled, step{e: Event{Kind: ReleaseReplied, Code: Present}}),
+		steps: []step{{120, Event{Kind: Checked, Code: Denied}, Over, "Finished StopTimer"}},
+		then:  hasReason(ByConversion),
+	}, {
+		what:  "it is not found out",
+		claim: after(New(Wait, true, false), called, lateFailure, cancelled),
+		steps: []step{{120, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Last: true}, Over, "Finished StopTimer"}},
+		then:  hasReason(ByDoubt),
+	}})
+}
+
+func hasAnswer(want Code) func(*testing.T, *Claim) {
+	return func(t *testing.T, c *Claim) {
+		if got := c.Answer(); got != want {
+			t.Errorf("answer %d, want %d", got, want)
+		}
+	}
+}
+
+var (
+	converting  = step{100, Event{Kind: ConversionBegan}, Converting, ""}
+	lateFailure = step{5, Event{Kind: AskFailed, Outcome: InDoubt, Retryable: true}, Asking, "Pause"}
+	cancelled   = step{50, Event{Kind: Cancelled}, Releasing, "Deliver Release StopTimer"}
+)
+
+func TestRelease(t *testing.T) {
+	run(t, []table{{
+		what:  "others wait, so the short form does nothing",
+		claim: held(),
+		steps: []step{
+			{100, Event{Kind: Released}, Releasing, "End Release StopTimer"},
+			{101, Event{Kind: ReleaseReplied, Code: Denied, Short: true}, Releasing, "Release"},
+			{102, Event{Kind: ReleaseReplied, Code: Granted}, Over, "Finished StopTimer"},
+		},
+		then: func(t *testing.T, c *Claim) {
+			if !c.NeedsLong() || c.Answer() != Granted {
+				t.Error("the long form does not follow, or has no answer")
+			}
+		},
+	}, {
+		what:  "the server does not know the token",
+		claim: after(held(), released),
+		steps: []step{{101, Event{Kind: ReleaseReplied, Code: Denied, QueueEmpty: true}, Over, "Finished StopTimer"}},
+		then:  hasAnswer(Denied),
+	}, {
+		what:  "the server does not know the token, but an earlier attempt may have removed it",
+		claim: after(held(), released),
+		steps: []step{
+			{101, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Releasing, "Timer=102"},
+			{102, Event{Kind: Timer}, Releasing, "Release"},
+			{103, Event{Kind: ReleaseReplied, Code: Denied, QueueEmpty: true}, Over, "Finished StopTimer"},
+		},
+		then: hasAnswer(Granted),
+	}, {
+		what:  "repeated until the lease must have ended",
+		claim: after(held(), released),
+		steps: []step{
+			{9_990, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: 10 * time.Millisecond}, Releasing, "Timer=10000"},
+			{10_000, Event{Kind: Timer}, Releasing, "Release"},
+			{10_000, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Over, "Finished StopTimer"},
+		},
+		then: hasAnswer(None),
+	}, {
+		what:  "a renewal is under way, which is waited for",
+		claim: after(held(), due),
+		steps: []step{
+			{3_200, Event{Kind: Released, Until: at(60_000)}, Releasing, "End Release StopTimer"},
+			{3_210, Event{Kind: ReleaseReplied, Code: Granted, QueueEmpty: true}, Over, "StopTimer"},
+			{3_220, Event{Kind: RenewFailed, Outcome: InDoubt}, Over, "Finished"},
+		},
+		then: func(t *testing.T, c *Claim) {
+			if _, _, record, until := c.Cleanup(); record != at(60_000) || until != at(10_000) {
+				t.Errorf("record until %v, repeated until %v", record.Sub(at(0)), until.Sub(at(0)))
+			}
+		},
+	}, {
+		what:  "its deadline has passed unnoticed",
+		claim: held(),
+		steps: []step{{9_999, Event{Kind: Released}, Releasing, "End Release StopTimer"}},
+		then:  hasReason(ByDeadline),
+	}, {
+		what:  "of an adopted token, whose request may still be under way",
+		claim: adopted(),
+		steps: []step{{100, Event{Kind: Released}, Releasing, "End Release StopTimer"}},
+		then:  hasTombstone(true),
+	}, {
+		what:  "a copy of the request is under way, and its outcome comes later",
+		claim: after(held(), step{e: Event{Kind: CopySent}}),
+		steps: []step{
+			{100, Event{Kind: Released}, Releasing, "End Release StopTimer"},
+			{110, Event{Kind: CopyEnded, Outcome: Answered}, Releasing, ""},
+		},
+		then: hasTombstone(true),
+	}, {
+		what:  "of a token of which nothing is known",
+		claim: Clean(at(500)),
+		steps: []step{
+			{100, Event{Kind: Released}, Releasing, "Release"},
+			{400, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: 50 * time.Millisecond}, Releasing, "Timer=450"},
+			{450, Event{Kind: Timer}, Releasing, "Release"},
+			{480, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: 50 * time.Millisecond}, Over, "Finished StopTimer"},
+		},
+		then: hasTombstone(true),
+	}, {
+		what:  "of permits that return by the clock, to a caller who was cancelled as they were granted",
+		rules: func(r *Rules) { r.ByClock = true },
+		claim: New(Wait, false, false),
+		steps: []step{
+			called,
+			{1, granted.e, Permitted, "Deliver StopTimer"},
+			{1, Event{Kind: Cancelled}, Permitted, ""},
+			{1, Event{Kind: Released, Unused: true}, Releasing, "Release"},
+		},
+		then: hasTombstone(false),
+	}})
+}
+
+var released = step{100, Event{Kind: Released}, Releasing, "End Release StopTimer"}
+
+func hasTombstone(want bool) func(*testing.T, *Claim) {
+	return func(t *testing.T, c *Claim) {
+		if got, _, _, _ := c.Cleanup(); got != want {
+			t.Errorf("tombstone: %v, want %v", got, want)
+		}
+	}
+}
+
+func adopted() Claim {
+	var out Effects
+	return Adopt(&rules, 7, at(0), at(1), &out)
+}

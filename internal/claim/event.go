@@ -32,8 +32,8 @@ const (
 	Extended        // it has ended; Sent, TTL, Code, Outcome
 	TTLSet          // renewals are to ask for another ttl, at once; TTL
 	RenewalWanted   // a renewal is to leave now
-	ConversionBegan // the lease is about to be replaced by another one
-	ConversionLeft  // whether it was replaced is being found out in the background
+	ConversionBegan // the lease is about to be replaced by another one, also after an earlier request to do so is known to have had no effect
+	ConversionLeft  // the request was given up, and whether it was replaced is being found out
 	ConversionEnded // it was not replaced
 	Replaced        // it was, and its holder has the other one
 	Failed          // the lease does not count any more, for a reason that the driver knows

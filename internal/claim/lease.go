@@ -77,15 +77,17 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 	case Failed:
 		c.lose(ByDriver, out)
 	case ConversionBegan:
-		c.state = Converting
+		c.state, c.left = Converting, false
 	case ConversionLeft:
-		c.left = true
+		c.left = c.state == Converting
 	case ConversionEnded:
-		c.state, c.left = Held, false
-		if !r.NoRenewal {
-			c.renewAt = now // the server may no longer know it
+		if c.state == Converting {
+			c.state, c.left = Held, false
+			if !r.NoRenewal {
+				c.renewAt = now // the server may no longer know it
+			}
+			c.arm(out)
 		}
-		c.arm(out)
 	case Replaced, Forgotten:
 		c.finish(ByReplacement, out)
 	case Released, Closed:
