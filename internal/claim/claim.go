@@ -31,10 +31,12 @@ const (
 	Part                 // of a majority: goes on after a refusal, until its owner ends it; sent twice at most each time
 )
 
-// MaxTries bounds how often a request that does not wait is sent after a retryable error.
+// MaxTries bounds how often a request that does not wait is sent, if its replies fail or come too late.
 const MaxTries = 3
 
 const (
+	// maxPartTries is the same for each attempt of a part, if the first call may have run.
+	maxPartTries = 2
 	// reasonTimeout bounds for how much longer a lease that the server has refused to renew is held, while the server is asked why.
 	reasonTimeout = 200 * time.Millisecond
 	// maxRenewals is the maximum number of renewals of a lease under way, while none is answered.
@@ -59,7 +61,7 @@ type Claim struct {
 	mode    Mode
 	reason  Reason // why the request has failed or the lease has ended
 	copies  copies // of the calls that asked for the lease
-	tries   int8   // how often the request was sent since a reply last decided something
+	tries   int8   // that have brought nothing, in a mode that bounds them
 	adopted bool   // made from a token: whether a copy of its request may run is not known
 	convert bool   // it is to replace another lease
 	paused  bool   // the timer says when to send the request, the release or the check again
@@ -93,7 +95,7 @@ type Claim struct {
 	record    Instant // until when a record lasts that replaces the lease; 0: none
 	unused    bool    // nobody had the lease, so nothing was done under it
 	tombstone bool
-	long      bool // the short form has not decided it
+	long      bool // the short form has not decided it; also of a request
 	doubt     bool // the outcome of an attempt is unknown, so the server may have done it already
 	ended     Code // what it was answered in the end; None: nothing
 }

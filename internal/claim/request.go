@@ -13,12 +13,13 @@ func (c *Claim) asking(r *Rules, now Instant, e *Event, out *Effects) {
 	case Replied:
 		c.replied(r, now, e, out)
 	case AskFailed:
+		last := c.failedTry() || !e.Retryable
 		switch {
-		case c.mode == Part && (c.tries >= 2 || e.Outcome != InDoubt || !e.Retryable):
-			c.tries, out.Refusal = 0, ByError
+		case c.mode == Part && (last || e.Outcome != InDoubt):
+			c.refusePart(ByError, out)
 		case c.mode == Part:
 			c.ask(false, out)
-		case !e.Retryable || e.Exhausted || c.mode == Try && c.tries >= MaxTries:
+		case last || e.Exhausted:
 			c.fail(r, now, ByError, out)
 		default:
 			c.paused, out.Pause = true, true
@@ -51,29 +52,55 @@ func (c *Claim) pending(r *Rules, now Instant, e *Event, out *Effects) {
 	}
 }
 
-// ask sends the request.
+// ask sends the request: in the long form, if it must, or the one before did.
 func (c *Claim) ask(long bool, out *Effects) {
 	c.copies.sent()
-	c.tries++
-	out.Ask, out.AskLong = true, long
+	c.long = c.long || long
+	out.Ask, out.AskLong = true, c.long
 }
+
+// failedTry counts an attempt that has brought nothing, and reports whether it was the last one that the mode allows.
+func (c *Claim) failedTry() (last bool) {
+	switch c.mode {
+	case Try:
+		c.tries++
+		return c.tries >= MaxTries
+	case Part:
+		c.tries++
+		return c.tries >= maxPartTries
+	}
+	return false
+}
+
+// refusePart ends an attempt of a part, whose owner may make another one.
+func (c *Claim) refusePart(reason Reason, out *Effects) { c.tries, out.Refusal = 0, reason }
 
 // replied handles a reply to the request.
 func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
+	if e.Code == NeedsLong && !e.Short || c.mode == Part && e.Code != Granted && e.Code != Denied && e.Code != Tombstoned {
+		c.copies.atServer = inDoubt // no script replies so
+		if c.mode == Part {
+			c.refusePart(ByError, out)
+		} else {
+			c.fail(r, now, ByError, out)
+		}
+		return
+	}
 	switch e.Code {
 	case NeedsLong:
-		c.tries--
 		c.ask(true, out)
 	case Granted:
 		if c.grant(r, now, Held, e.Fence, e.Sent, r.TTL, out) {
 			return
 		}
 		// It is over already. As for a reply that does not come, the request is sent again, at once.
-		if e.Exhausted || c.mode == Try && c.tries >= MaxTries {
+		c.long = false
+		switch last := c.failedTry(); {
+		case c.mode == Part:
+			c.refusePart(ByLateness, out)
+		case last || e.Exhausted:
 			c.fail(r, now, ByLateness, out)
-		} else if c.mode == Part {
-			c.tries, out.Refusal = 0, ByLateness
-		} else {
+		default:
 			c.ask(false, out)
 		}
 	case Queued:
@@ -89,19 +116,18 @@ func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
 		}
 	case Denied:
 		if c.mode == Wait && e.Short || c.mode != Part && e.More {
-			c.tries--
 			c.ask(true, out)
 			return
 		}
 		c.copies.refused()
 		if c.mode == Part {
-			c.tries, out.Refusal = 0, ByDenial
+			c.refusePart(ByDenial, out)
 		} else {
 			c.fail(r, now, ByDenial, out)
 		}
 	case Tombstoned:
 		if c.mode == Part {
-			c.tries, out.Refusal = 0, ByTombstone
+			c.refusePart(ByTombstone, out)
 		} else {
 			out.AskBreaker = true
 		}
