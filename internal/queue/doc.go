@@ -1,0 +1,15 @@
+// Package queue decides about the waiters of one name in this process: when they send heartbeats, together and in as few commands as
+// possible, and what becomes of those that the server does not know. It also decides which subscriptions have lost messages.
+//
+// It is pure, as package claim is. A waiter is a claim of its own, which knows its place; a Queue knows only how many there are. The driver
+// keeps the set of them, and picks the first one by the places. Timer settings are part of the Queue: it knows when its timer fires, so
+// that an effect names only a time that is sooner.
+//
+//	queue.go   Queue: joining, leaving, heartbeats, their replies and failures
+//	wakeup.go  messages that must come, and what to do if they do not
+//
+// The local queue of a mutex, whose callers take turns inside a process, has no pure form. Its order is that of a list, from which a caller
+// can leave in constant time; a copy of that list without pointers would decide nothing. What is to be decided about a caller that gives up
+// as its turn comes is that the turn is handed on, which is one comparison under the mutex of the list. (The turns by a retained lease have
+// more to decide, and are in package retain.)
+package queue

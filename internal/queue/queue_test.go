@@ -1,0 +1,303 @@
+package queue
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/claim"
+)
+
+const (
+	start    claim.Instant = 1e12
+	ms                     = time.Millisecond
+	interval               = 2 * time.Second
+)
+
+var rules = Rules{Interval: interval, MaxElapsed: 10 * time.Second}
+
+// at returns the time that long after the start.
+func at(d time.Duration) claim.Instant { return start.Add(d) }
+
+// event is something that happens to a queue at a time after the start, and what comes of it.
+type event struct {
+	at    time.Duration
+	name  string
+	does  func(q *Queue, now claim.Instant, out *Effects)
+	want  Effects
+	timer time.Duration // after the start; -1: it is not set
+}
+
+func join(retryIn int64, more bool) func(*Queue, claim.Instant, *Effects) {
+	return func(q *Queue, now claim.Instant, out *Effects) { q.Join(&rules, now, retryIn, more, out) }
+}
+
+func leave(q *Queue, _ claim.Instant, out *Effects)     { q.Leave(out) }
+func fired(q *Queue, now claim.Instant, out *Effects)   { q.Fired(&rules, now, out) }
+func allNow(q *Queue, now claim.Instant, out *Effects)  { q.AllBy(now, out) }
+func notified(q *Queue, n claim.Instant, out *Effects)  { q.Notified(n, n.Add(100*ms), out) }
+func answered(q *Queue, n claim.Instant, out *Effects)  { q.Answered(&rules, n, 1, 0, 0, 0, false, out) }
+func lasting(q *Queue, now claim.Instant, out *Effects) { q.Failed(&rules, now, false, ms, out) }
+func transient(pause time.Duration) func(*Queue, claim.Instant, *Effects) {
+	return func(q *Queue, now claim.Instant, out *Effects) { q.Failed(&rules, now, true, pause, out) }
+}
+
+func answeredWith(of, unknown, rejoining int, retryIn int64, more bool) func(*Queue, claim.Instant, *Effects) {
+	return func(q *Queue, now claim.Instant, out *Effects) {
+		q.Answered(&rules, now, of, unknown, rejoining, retryIn, more, out)
+	}
+}
+
+func TestQueue(t *testing.T) {
+	const never = -1
+	set := func(d time.Duration) Effects { return Effects{Timer: at(d)} }
+	beat := func(b Beat, d time.Duration) Effects { return Effects{Beat: b, Timer: at(d)} }
+	for name, events := range map[string][]event{
+		"heartbeats follow each other": {
+			{0, "join", join(0, false), set(interval), interval},
+			{interval, "timer", fired, beat(All, 2*interval), 2 * interval},
+			{interval + ms, "reply", answered, Effects{}, 2 * interval},
+			{2 * interval, "timer", fired, beat(All, 3*interval), 3 * interval},
+			{2*interval + ms, "leave", leave, Effects{Empty: true}, never},
+			{2*interval + ms, "reply", answered, Effects{}, never},
+			{3 * interval, "timer", fired, Effects{}, never},
+		},
+		"the last one that leaves empties the queue": {
+			{0, "join", join(0, false), set(interval), interval},
+			{ms, "join", join(0, false), Effects{}, interval},
+			{2 * ms, "leave", leave, Effects{}, interval},
+			{3 * ms, "leave", leave, Effects{Empty: true}, never},
+			{interval, "join", join(1, false), set(interval + 2*ms), interval + 2*ms},
+			{interval + 2*ms, "timer", fired, beat(First, 2*interval), 2 * interval}, // as of a queue that is new
+		},
+		"the first waiter asks when the lock may be free": {
+			{0, "join", join(50, false), set(51 * ms), 51 * ms},
+			{51 * ms, "timer", fired, beat(First, interval), interval},
+			{52 * ms, "reply", answeredWith(1, 0, 0, 30, false), set(83 * ms), 83 * ms},
+			{83 * ms, "timer", fired, beat(First, interval), interval},
+			{84 * ms, "reply", answeredWith(1, 0, 0, 2000, false), Effects{}, interval}, // no sooner than the interval
+			{interval, "timer", fired, beat(All, 2*interval), 2 * interval},
+		},
+		"the lock may be free later than the interval": {
+			{0, "join", join(2000, false), set(interval), interval},
+		},
+		"there is more to be admitted": {
+			{0, "join", join(0, true), set(0), 0},
+			{0, "timer", fired, beat(First, interval), interval},
+			{ms, "reply", answeredWith(1, 0, 0, 40, true), set(ms), ms},
+		},
+		"all ask at once": {
+			{0, "join", join(0, false), set(interval), interval},
+			{7 * ms, "all", allNow, set(7 * ms), 7 * ms},
+			{7 * ms, "timer", fired, beat(All, interval+7*ms), interval + 7*ms},
+		},
+		"one more after the one under way": {
+			{0, "join", join(0, false), set(interval), interval},
+			{interval, "timer", fired, beat(All, 2*interval), 2 * interval},
+			{interval + ms, "message", notified, set(interval + 101*ms), interval + 101*ms},
+			{interval + 101*ms, "timer", fired, set(2*interval + 101*ms), 2*interval + 101*ms},
+			{interval + 200*ms, "reply", answered, set(interval + 200*ms), interval + 200*ms},
+			{interval + 200*ms, "timer", fired, beat(First, 2*interval), 2 * interval},
+			{interval + 300*ms, "reply", answered, Effects{}, 2 * interval}, // no more
+		},
+		"one that is not answered for two intervals does not hold the next one back": {
+			{0, "join", join(0, false), set(interval), interval},
+			{interval, "timer", fired, beat(All, 2*interval), 2 * interval},
+			{2 * interval, "timer", fired, set(3 * interval), 3 * interval},
+			{3 * interval, "timer", fired, beat(All, 4*interval), 4 * interval},
+		},
+		"the unknown join again, and the others ask": {
+			{0, "join", join(0, false), set(interval), interval},
+			{0, "join", join(0, false), Effects{}, interval},
+			{ms, "message", notified, set(101 * ms), 101 * ms},
+			{101 * ms, "timer", fired, beat(First, interval), interval},
+			{102 * ms, "reply", answeredWith(1, 1, 1, 0, false), set(102 * ms), 102 * ms},
+			{102 * ms, "timer", fired, set(interval + 102*ms), interval + 102*ms}, // the rejoining one is under way
+			{103 * ms, "reply", answeredWith(1, 0, 0, 0, false), set(103 * ms), 103 * ms},
+			{103 * ms, "timer", fired, beat(All, interval+103*ms), interval + 103*ms},
+		},
+		"all were unknown": {
+			{0, "join", join(0, false), set(interval), interval},
+			{interval, "timer", fired, beat(All, 2*interval), 2 * interval},
+			{interval + ms, "reply", answeredWith(1, 1, 1, 0, false), Effects{}, 2 * interval},
+		},
+		"the unknown has left": {
+			{0, "join", join(0, false), set(interval), interval},
+			{0, "join", join(0, false), Effects{}, interval},
+			{interval, "timer", fired, beat(All, 2*interval), 2 * interval},
+			{interval + ms, "leave", leave, Effects{}, 2 * interval},
+			{interval + ms, "reply", answeredWith(2, 1, 0, 0, false), Effects{}, 2 * interval},
+			{interval + 2*ms, "all", allNow, set(interval + 2*ms), interval + 2*ms},
+			{interval + 2*ms, "timer", fired, beat(All, 2*interval+2*ms), 2*interval + 2*ms}, // none is under way
+		},
+		"failures are repeated after a pause, by all": {
+			{0, "join", join(20, false), set(21 * ms), 21 * ms},
+			{21 * ms, "timer", fired, beat(First, interval), interval},
+			{22 * ms, "failure", transient(8 * ms), set(30 * ms), 30 * ms},
+			{30 * ms, "timer", fired, beat(All, interval+30*ms), interval + 30*ms},
+			{31 * ms, "failure", transient(time.Hour), Effects{}, interval + 30*ms}, // they are due before
+			{interval + 30*ms, "timer", fired, beat(All, 2*interval+30*ms), 2*interval + 30*ms},
+			{10*time.Second + 21*ms, "failure", transient(ms), Effects{}, 2*interval + 30*ms},
+			{10*time.Second + 22*ms, "failure", transient(ms), Effects{GiveUp: true}, 2*interval + 30*ms},
+		},
+		"a reply ends a series of failures": {
+			{0, "join", join(20, false), set(21 * ms), 21 * ms},
+			{21 * ms, "timer", fired, beat(First, interval), interval},
+			{22 * ms, "failure", transient(8 * ms), set(30 * ms), 30 * ms},
+			{30 * ms, "timer", fired, beat(All, interval+30*ms), interval + 30*ms},
+			{31 * ms, "reply", answered, Effects{}, interval + 30*ms},
+			{11 * time.Second, "timer", fired, beat(All, 13*time.Second), 13 * time.Second},
+			{11 * time.Second, "failure", transient(ms), set(11*time.Second + ms), 11*time.Second + ms},
+		},
+		"waiters that must rejoin do not end a series of failures": {
+			{0, "join", join(20, false), set(21 * ms), 21 * ms},
+			{21 * ms, "timer", fired, beat(First, interval), interval},
+			{22 * ms, "failure", transient(8 * ms), set(30 * ms), 30 * ms},
+			{30 * ms, "timer", fired, beat(All, interval+30*ms), interval + 30*ms},
+			{31 * ms, "reply", answeredWith(1, 1, 1, 0, false), Effects{}, interval + 30*ms},
+			{11 * time.Second, "failure", transient(ms), Effects{GiveUp: true}, interval + 30*ms},
+		},
+		"a lasting error is not repeated": {
+			{0, "join", join(20, false), set(21 * ms), 21 * ms},
+			{21 * ms, "timer", fired, beat(First, interval), interval},
+			{22 * ms, "failure", lasting, Effects{GiveUp: true}, interval},
+		},
+		"a failure after the last has left": {
+			{0, "join", join(20, false), set(21 * ms), 21 * ms},
+			{21 * ms, "timer", fired, beat(First, interval), interval},
+			{22 * ms, "leave", leave, Effects{Empty: true}, never},
+			{23 * ms, "failure", transient(8 * ms), Effects{}, never},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var q Queue
+			for i, e := range events {
+				var out Effects
+				e.does(&q, at(e.at), &out)
+				if out != e.want {
+					t.Errorf("%d, %s: %+v, want %+v", i, e.name, out, e.want)
+				}
+				if set := e.timer != never; set != (q.Timer() > 0) || set && q.Timer() != at(e.timer) {
+					t.Errorf("%d, %s: the timer fires at %v, want %v", i, e.name, q.Timer().Sub(start), e.timer)
+				}
+			}
+		})
+	}
+}
+
+// TestBatches checks that a new heartbeat waits for all commands of the last one.
+func TestBatches(t *testing.T) {
+	var q Queue
+	for range 2*Batch + 1 {
+		q.Join(&rules, start, 0, false, &Effects{})
+	}
+	q.Fired(&rules, at(interval), &Effects{})
+	for i := range 3 {
+		q.AllBy(at(interval), &Effects{})
+		var out Effects
+		if q.Fired(&rules, at(interval), &out); out.Beat != NoBeat {
+			t.Errorf("heartbeats are sent after %d replies", i)
+		}
+		q.Answered(&rules, at(interval), Batch, 0, 0, 0, false, &Effects{})
+	}
+	var out Effects
+	if q.Fired(&rules, at(interval), &out); out.Beat != All {
+		t.Error("no heartbeats are sent after the last reply")
+	}
+	out = Effects{}
+	if q.Answered(&rules, at(interval), Batch, 1, 1, 0, false, &out); out.Timer != 0 {
+		t.Error("all ask again although the command was as large as one can be")
+	}
+}
+
+func TestNeverGivesUp(t *testing.T) {
+	r := Rules{Interval: interval, MaxElapsed: -1}
+	var q Queue
+	q.Join(&r, start, 0, false, &Effects{})
+	for _, after := range []time.Duration{0, 1000 * time.Hour} {
+		var out Effects
+		if q.Failed(&r, at(after), true, ms, &out); out.GiveUp || !q.Failing() {
+			t.Errorf("after %v: %+v", after, out)
+		}
+	}
+}
+
+func TestMissed(t *testing.T) {
+	for _, c := range []struct {
+		since, asked, notified claim.Instant
+		want                   bool
+	}{
+		{1, 2, 0, true},
+		{0, 2, 0, false}, // not subscribed
+		{2, 2, 0, false}, // perhaps not subscribed when the server passed over the waiter
+		{3, 2, 0, false},
+		{1, 3, 2, true},
+		{1, 3, 3, true},
+		{1, 3, 4, false}, // messages come
+	} {
+		var q Queue
+		if c.notified > 0 {
+			q.Notified(c.notified, c.notified, &Effects{})
+		}
+		if got := q.Missed(c.since, c.asked); got != c.want {
+			t.Errorf("subscribed at %d, asked at %d, notified at %d: %v", c.since, c.asked, c.notified, got)
+		}
+	}
+}
+
+func TestExpected(t *testing.T) {
+	for _, c := range []struct {
+		since, before claim.Instant
+		grant, recall bool
+	}{{0, 2, false, false}, {1, 2, true, true}, {2, 2, true, false}, {3, 2, false, false}} {
+		if got := GrantExpected(c.since, c.before, false); got != c.grant {
+			t.Errorf("a grant: subscribed at %d, asked at %d: %v", c.since, c.before, got)
+		}
+		if got := RecallExpected(c.since, c.before); got != c.recall {
+			t.Errorf("a recall: subscribed at %d, granted at %d: %v", c.since, c.before, got)
+		}
+	}
+	if GrantExpected(1, 2, true) {
+		t.Error("a message is expected although the heartbeat has said that none comes")
+	}
+}
+
+func TestReview(t *testing.T) {
+	by := func(d time.Duration, recall bool, channel string) Message { return Message{at(d), recall, channel} }
+	gone := func(m Message) Message { m.By = 0; return m }
+	a, later, other := by(ms, false, "a"), by(3*ms, false, "a"), by(2*ms, false, "b")
+	recall := by(ms, true, "a")
+	for _, c := range []struct {
+		name     string
+		lost     time.Duration // when a recall was lost before; -ms: it was a grant; 0: nothing was
+		now      time.Duration
+		expected []Message
+		stale    []string
+		left     []Message
+		next     time.Duration
+	}{
+		{"too early", 0, 0, []Message{a, other}, nil, []Message{a, other}, ms},
+		{"the earliest is next", 0, 0, []Message{other, a}, nil, []Message{other, a}, ms},
+		{"stale", 0, ms, []Message{a, later, other}, []string{"a"}, []Message{gone(a), gone(later), other}, 2 * ms},
+		{"both", 0, 2 * ms, []Message{other, a, later}, []string{"b", "a"}, []Message{gone(other), gone(a), gone(later)}, 0},
+		{"gone before", 0, time.Hour, []Message{gone(a)}, nil, []Message{gone(a)}, 0},
+		{"a recall", 0, ms, []Message{recall, other}, []string{"a"}, []Message{gone(recall), other}, 2 * ms},
+		{"another recall soon after", ms - time.Minute + 1, ms, []Message{recall, later}, nil, []Message{gone(recall), later}, 3 * ms},
+		{"another recall later", ms - time.Minute, ms, []Message{recall, later}, []string{"a"}, []Message{gone(recall), gone(later)}, 0},
+		{"a recall soon after a grant", -ms, ms, []Message{recall}, []string{"a"}, []Message{gone(recall)}, 0},
+		{"a grant soon after a recall", ms - time.Second, ms, []Message{a}, []string{"a"}, []Message{gone(a)}, 0},
+	} {
+		var d Doubts
+		if c.lost != 0 {
+			d.Review(at(c.lost), []Message{{at(c.lost), c.lost != -ms, "x"}})
+		}
+		list := slices.Clone(c.expected)
+		stale, next := d.Review(at(c.now), list)
+		if !slices.Equal(stale, c.stale) || !slices.Equal(list, c.left) {
+			t.Errorf("%s: %v is stale, %v is left", c.name, stale, list)
+		}
+		if want := at(c.next); c.next > 0 && next != want || c.next == 0 && next != 0 {
+			t.Errorf("%s: next at %v, want %v", c.name, next.Sub(start), c.next)
+		}
+	}
+}
