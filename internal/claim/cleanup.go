@@ -88,6 +88,6 @@ func (c *Claim) again(now Instant, e *Event, out *Effects) {
 
 // done ends the release, with what it was answered.
 func (c *Claim) done(answer Code, out *Effects) {
-	c.state, c.ended = Over, answer
+	c.state, c.ended, c.paused = Over, answer, false
 	out.StopTimer = true
 }

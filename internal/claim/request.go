@@ -47,7 +47,7 @@ func (c *Claim) pending(r *Rules, now Instant, e *Event, out *Effects) {
 	case NotBroken:
 		c.fail(r, now, ByTombstone, out)
 	case Forgotten:
-		c.state, c.reason = Over, ByCaller
+		c.state, c.reason, c.paused = Over, ByCaller, false
 		out.Deliver, out.StopTimer = true, true
 	}
 }
@@ -77,6 +77,7 @@ func (c *Claim) refusePart(reason Reason, out *Effects) { c.tries, out.Refusal =
 
 // replied handles a reply to the request.
 func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
+	c.paused = false
 	if e.Code == NeedsLong && !e.Short || c.mode == Part && e.Code != Granted && e.Code != Denied && e.Code != Tombstoned {
 		c.copies.atServer = inDoubt // no script replies so
 		if c.mode == Part {
@@ -212,7 +213,7 @@ func (c *Claim) grant(r *Rules, now Instant, state State, fence int64, sent Inst
 
 // fail ends the request without a lease, and releases what it may have at the server.
 func (c *Claim) fail(r *Rules, now Instant, reason Reason, out *Effects) {
-	c.reason = reason
+	c.reason, c.paused = reason, false
 	out.Deliver, out.StopTimer = true, true
 	if !c.copies.needCleanup() {
 		c.state = Over
