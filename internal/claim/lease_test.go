@@ -117,7 +117,7 @@ func TestExtend(t *testing.T) {
 	}})
 }
 
-var due = step{3_127, Event{Kind: Timer}, Held, "RenewFor=10000 Timer=5383"}
+var due = step{3_127, Event{Kind: Timer}, Held, "RenewFor=10000 Timer=5384"}
 
 func hasReason(want Reason) func(*testing.T, *Claim) {
 	return func(t *testing.T, c *Claim) {
@@ -134,4 +134,109 @@ func hasDeadline(ms, ttl int64) func(*testing.T, *Claim) {
 			t.Errorf("deadline %d ms, ttl %d ms, want %d and %d", c.Deadline().Sub(at(0)).Milliseconds(), c.TTL(), ms, ttl)
 		}
 	}
+}
+
+func TestLease(t *testing.T) {
+	timer := func(ms int64, state State, out string) step { return step{ms, Event{Kind: Timer}, state, out} }
+	run(t, []table{{
+		what:  "renewals that are not answered are repeated, but only a few are under way",
+		claim: held(),
+		steps: []step{
+			due,
+			timer(5_385, Held, "RenewFor=10000 Timer=6889"),
+			timer(6_890, Held, "RenewFor=10000 Timer=7892"),
+			timer(7_893, Held, "RenewFor=10000 Timer=9898"),
+			{8_000, Event{Kind: RenewFailed, Pause: 100 * time.Millisecond}, Held, "Timer=8100"},
+			timer(8_100, Held, "RenewFor=10000 Timer=9898"),
+			timer(9_898, Lost, "End StopTimer"),
+		},
+		then: hasReason(ByDeadline),
+	}, {
+		what:  "a renewal counts from when it was sent, and never shortens",
+		claim: after(held(), due, step{5_385, Event{Kind: Timer}, Held, ""}),
+		steps: []step{
+			{5_400, Event{Kind: Renewed, Code: Granted, Sent: at(5_385), TTL: 10_000}, Held, "Confirmed Timer=8530"},
+			{5_500, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000}, Held, "Confirmed Timer=8704"},
+		},
+		then: hasDeadline(5_385+9_898, 10_000),
+	}, {
+		what:  "the metadata are renewed now and then",
+		rules: func(r *Rules) { r.MetadataTTL = 10 * time.Second },
+		claim: held(),
+		steps: []step{
+			{3_127, Event{Kind: Timer}, Held, "RenewFor=10000 Metadata Timer=5384"},
+			{3_200, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 10_000, Metadata: true}, Held, "Confirmed Timer=6389"},
+			timer(5_600, Held, "Timer=6389"),
+			{5_600, Event{Kind: RenewalWanted}, Held, "Timer=5600"},
+			timer(5_600, Held, "RenewFor=10000 Timer=8075"),
+		},
+	}, {
+		what:  "an unconfirmed lease is renewed in time",
+		claim: after(New(Wait, false, false), called, queued, woken),
+		steps: []step{
+			{2_066, Event{Kind: Timer}, Unconfirmed, "RenewFor=10000 Timer=3373"},
+			{2_070, Event{Kind: Renewed, Code: Granted, Sent: at(2_066), TTL: 10_000}, Held, "Confirmed Timer=5332"},
+		},
+		then: hasDeadline(2_066+9_898, 10_000),
+	}, {
+		what:  "its key has another type",
+		claim: after(held(), due),
+		steps: []step{{3_130, Event{Kind: RenewFailed, Lasting: true}, Lost, "End StopTimer"}},
+		then:  hasReason(ByDriver),
+	}, {
+		what:  "nobody has used it",
+		claim: held(),
+		steps: []step{{3_127, Event{Kind: Timer, Unused: true}, Held, "GiveBack Timer=6460"}},
+	}, {
+		what:  "its time is over, and it is not renewed",
+		rules: func(r *Rules) { r.NoRenewal = true },
+		claim: New(Wait, false, false),
+		steps: []step{
+			called,
+			{1, granted.e, Held, "Deliver Timer=9898"},
+			{100, Event{Kind: RenewalWanted}, Held, ""},
+			timer(9_898, Lost, "End StopTimer"),
+		},
+		then: hasReason(ByFixedTTL),
+	}, {
+		what:  "it has reached its maximum lifetime",
+		rules: func(r *Rules) { r.MaxLifetime = 12 * time.Second },
+		claim: held(),
+		steps: []step{
+			{3_127, Event{Kind: Timer}, Held, "RenewFor=8874 Timer=5384"},
+			{3_130, Event{Kind: Renewed, Code: Granted, Sent: at(3_127), TTL: 8_874}, Held, "Confirmed Timer=5943"},
+			{11_995, Event{Kind: RenewalWanted}, Held, "Timer=11910"},
+			timer(11_995, Lost, "End StopTimer"),
+		},
+		then: hasReason(ByLifetime),
+	}, {
+		what:  "a part is to last for another time",
+		claim: held(),
+		steps: []step{
+			{100, Event{Kind: TTLSet, TTL: 3_000}, Held, "Timer=100"},
+			timer(100, Held, "RenewFor=3000 Timer=3366"),
+		},
+	}, {
+		what:  "it is lost, and its holder learns of that and releases it",
+		claim: after(held(), due, step{9_898, Event{Kind: Timer}, Lost, ""}),
+		steps: []step{
+			{9_900, Event{Kind: Renewed, Code: Granted, Sent: at(9_000), TTL: 10_000}, Lost, ""},
+			{9_910, Event{Kind: Released}, Releasing, "Release"},
+			{9_920, Event{Kind: ReleaseFailed, Outcome: InDoubt, Retryable: true, Pause: time.Millisecond}, Over, "Finished StopTimer"},
+		},
+		then: hasReason(ByDeadline),
+	}, {
+		what:  "another lease has replaced it, while a renewal is under way",
+		claim: after(held(), due, converting),
+		steps: []step{
+			{3_200, Event{Kind: Replaced}, Over, "End StopTimer"},
+			{3_210, Event{Kind: Renewed, Code: Denied, Sent: at(3_127)}, Over, "Finished"},
+		},
+		then: hasReason(ByReplacement),
+	}, {
+		what:  "adopted",
+		claim: adopted(),
+		steps: []step{due},
+		then:  hasDeadline(9_898, 10_000),
+	}})
 }
