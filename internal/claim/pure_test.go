@@ -18,7 +18,7 @@ var purePackages = []string{"claim", "queue", "retain"}
 // pureImports are what they may import.
 var pureImports = []string{
 	"cmp", "container/heap", "container/list", "errors", "iter", "maps", "math", "math/bits", "slices", "sort", "strconv", "strings", "time",
-	"github.com/lockkeeper/lockkeeper/internal/protocol",
+	"github.com/lockkeeper/lockkeeper/internal/claim", "github.com/lockkeeper/lockkeeper/internal/protocol",
 }
 
 // impureTime are the names of package time that read the clock or wait for it.
