@@ -1,8 +1,6 @@
 package proptest
 
 import (
-	"bytes"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -13,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/mutation"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -153,20 +152,14 @@ func TestMutants(t *testing.T) {
 	}
 	for _, m := range mutants {
 		t.Run(strings.ReplaceAll(m.bug, " ", "_"), func(t *testing.T) {
-			path := filepath.Join(root, m.file)
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n := bytes.Count(text, []byte(m.old)); n != 1 {
-				t.Fatalf("%q occurs %d times in %s, want once", m.old, n, m.file)
-			}
+			x := mutation.Mutant{File: m.file, Old: m.old, New: m.new}
+			x.Source(t, root)
 			switch {
 			case !*runMutants:
 			case strings.HasPrefix(m.file, "lua/"):
 				m.run(t, os.Args[0], "-mutant="+m.bug)
 			default:
-				m.run(t, m.build(t, path, bytes.Replace(text, []byte(m.old), []byte(m.new), 1)))
+				m.run(t, x.Build(t, root))
 			}
 		})
 	}
@@ -177,26 +170,6 @@ var (
 	foundBy    = regexp.MustCompile(`-rapid\.seed=(\d+)`)
 	promised   = regexp.MustCompile(`BROKEN: ([^:)\n]*)`)
 )
-
-// build builds this test binary with the mutated file.
-func (m mutant) build(t *testing.T, path string, text []byte) (binary string) {
-	dir := t.TempDir()
-	mutated, overlay := filepath.Join(dir, "mutated"), filepath.Join(dir, "overlay")
-	binary = filepath.Join(dir, "binary")
-	list, err := json.Marshal(map[string]any{"Replace": map[string]string{path: mutated}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for file, text := range map[string][]byte{mutated: text, overlay: list} {
-		if err := os.WriteFile(file, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return binary
-}
 
 // intoScripts applies the bug to the scripts of this process, which have neither comments nor indentation.
 func (m mutant) intoScripts() {

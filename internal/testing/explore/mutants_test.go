@@ -1,10 +1,14 @@
 package explore
 
 import (
+	"flag"
+	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/testing/mutation"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -21,46 +25,93 @@ func replace(t *testing.T, set *lua.Set, old, new string) func(string) string {
 	return func(text string) string { return strings.ReplaceAll(text, old, new) }
 }
 
-// TestSearchFindsDeliberateBugs: each bug, in a decision or in a script, breaks a promise in a small world. The path is the shortest.
+var mutated = flag.Bool("mutated", false, "this binary was built with a deliberate bug; see TestSearchFindsDeliberateBugs")
+
+// TestSearchFindsDeliberateBugs: each bug, in a decision or in a script, breaks a promise in a small world. The path is the shortest. A bug
+// in a decision is built into the sources of another binary, which then runs this test; without -explore only the sources are checked.
 func TestSearchFindsDeliberateBugs(t *testing.T) {
 	for _, x := range []struct {
 		bug     string
 		config  config
 		rules   func(*rules)
-		old     string // of a script
+		file    string // with a bug in a decision; "": the bug is in a script
+		old     string
 		new     string
 		problem string
 		large   bool // found by make explore only, since it takes many steps
 	}{
 		{
-			bug:    "deadlines count from the reply",
-			config: config{set: lua.Mutex, ticks: 2, slow: 1},
-			rules: func(r *rules) {
-				r.leaseUntil = func(_, answered, ttl int64) int64 { return engineRules.leaseUntil(answered, answered, ttl) }
-			},
+			bug:     "a deadline counts from the reply",
+			config:  config{set: lua.Mutex, ticks: 2, slow: 1},
+			file:    "internal/claim/request.go",
+			old:     "c.grant(r, now, Held, e.Fence, e.Sent, r.TTL, out)",
+			new:     "c.grant(r, now, Held, e.Fence, now, r.TTL, out)",
 			problem: "request 1 and request 2 both rely on a lease",
 		},
 		{
 			bug:     "a grant by a message counts from its arrival",
 			config:  config{set: lua.Fair, requests: 3, ticks: 2},
-			rules:   func(r *rules) { r.leaseUntil = countFromArrival },
+			file:    "internal/claim/request.go",
+			old:     "c.grant(r, now, Unconfirmed, fence, c.asked, r.ClaimTTL, out)",
+			new:     "c.grant(r, now, Unconfirmed, fence, now, r.ClaimTTL, out)",
 			problem: "both rely on a lease",
 		},
 		{
-			bug:    "a message about an earlier grant counts",
-			config: config{set: lua.Fair, requests: 3, ticks: 3},
-			rules: func(r *rules) {
-				r.wakeupCounts = func(fence, _, clock, asked, now, claimTTL int64) bool {
-					return engineRules.wakeupCounts(fence, 0, clock, asked, now, claimTTL)
-				}
-			},
+			bug:     "a message about an earlier grant counts",
+			config:  config{set: lua.Fair, requests: 3, ticks: 3},
+			file:    "internal/claim/time.go",
+			old:     "return fence > floor && fence <=",
+			new:     "return fence <=",
 			problem: "both rely on a lease",
 			large:   true,
 		},
 		{
+			bug:     "a renewal counts from its reply",
+			config:  config{set: lua.Mutex, ticks: 3, slow: 1, renewals: 1},
+			file:    "internal/claim/lease.go",
+			old:     "leaseUntil(e.Sent, c.guaranteed(e.Sent, e.TTL))",
+			new:     "leaseUntil(now, c.guaranteed(e.Sent, e.TTL))",
+			problem: "both rely on a lease",
+		},
+		{
+			bug:     "a heartbeat's grant lasts for a whole ttl",
+			config:  config{set: lua.Fair, requests: 3, ticks: 3, slow: 1},
+			file:    "internal/claim/request.go",
+			old:     "c.grant(r, now, Unconfirmed, e.Fence, e.Sent, e.TTL, out)",
+			new:     "c.grant(r, now, Unconfirmed, e.Fence, e.Sent, r.TTL, out)",
+			problem: "both rely on a lease",
+			large:   true,
+		},
+		{
+			bug:     "a reply that comes too late ends the request's efforts",
+			config:  config{set: lua.Mutex, ticks: 2, slow: 1},
+			file:    "internal/claim/request.go",
+			old:     "		default:\n			c.ask(false, out)\n		}\n	case Queued:",
+			new:     "		}\n	case Queued:",
+			problem: "not served in time",
+		},
+		{
 			bug:     "a token is not tombstoned though a copy is under way",
 			config:  config{set: lua.Fair, ticks: 1, cancels: 1},
-			rules:   func(r *rules) { r.needsTombstone = func(engine.TokenRecord) bool { return false } },
+			file:    "internal/claim/copies.go",
+			old:     "return t.presence() == inDoubt",
+			new:     "return false",
+			problem: "the server has a lease or a place of it",
+		},
+		{
+			bug:     "a call under way leaves nothing",
+			config:  config{set: lua.Fair, ticks: 1, cancels: 1},
+			file:    "internal/claim/copies.go",
+			old:     "if t.inFlight > 0 {",
+			new:     "if t.inFlight > 1 {",
+			problem: "the server has a lease or a place of it",
+		},
+		{
+			bug:     "a cancelled wait is not released",
+			config:  config{set: lua.Fair, ticks: 1, cancels: 1},
+			file:    "internal/claim/request.go",
+			old:     "if !c.copies.needCleanup() {",
+			new:     "if true {",
 			problem: "the server has a lease or a place of it",
 		},
 		{
@@ -175,11 +226,19 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			problem: "after its recall",
 		},
 	} {
-		if x.large && !*large {
+		if x.large && !*large && !*mutated {
 			continue
 		}
-		t.Run(strings.ReplaceAll(x.bug, " ", "_"), func(t *testing.T) {
+		name := strings.ReplaceAll(x.bug, " ", "_")
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if x.file != "" && !*mutated {
+				bug := mutation.Mutant{File: x.file, Old: x.old, New: x.new}
+				if bug.Source(t, "../../.."); *large {
+					findInBinary(t, bug.Build(t, "../../.."), name)
+				}
+				return
+			}
 			c := x.config
 			c.rules = engineRules
 			if c.requests == 0 {
@@ -193,10 +252,14 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			}
 			if x.rules != nil {
 				x.rules(&c.rules)
-			} else {
+			} else if x.file == "" {
 				c.change = replace(t, c.set, x.old, x.new)
 			}
-			r := search(&c, 500_000)
+			limit := 500_000
+			if x.large {
+				limit *= 10
+			}
+			r := search(&c, limit)
 			if !strings.Contains(r.problem, x.problem) || r.problem == "" {
 				t.Fatalf("%d states, ended: %v, problem: %q", r.states, r.ended, r.problem)
 			}
@@ -205,7 +268,12 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 	}
 }
 
-// countFromArrival is a deadline that counts from when the lease is heard of, if that is by a message.
-func countFromArrival(_, answered, ttl int64) int64 {
-	return engineRules.leaseUntil(answered, answered, ttl)
+// findInBinary runs the test of that name in a binary that was built with its bug.
+func findInBinary(t *testing.T, binary, name string) {
+	t.Helper()
+	out, err := exec.Command(binary, "-test.run=^TestSearchFindsDeliberateBugs$/^"+regexp.QuoteMeta(name)+"$", "-test.v", "-mutated").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	t.Logf("%s", out)
 }

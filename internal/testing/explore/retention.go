@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
@@ -39,20 +40,14 @@ func (m *model) retentionSteps(w *world, r int, try func(stepKind, int)) {
 	if x.inside > 0 {
 		try(stepLeave, r)
 	}
-	if (q.phase == leased || q.phase == lost) && !x.opened {
+	if (q.claim.Active() || q.claim.State() == claim.Lost) && !x.opened {
 		try(stepOpen, r)
 	}
-	if q.phase != leased {
+	if !q.claim.Active() {
 		return
 	}
-	switch {
-	case w.now() >= q.deadline:
-		try(stepLapse, r)
-	case q.change.call == 0 && q.renewed < w.tick && (w.renewals > 0 || w.calm):
-		try(stepRenew, r)
-	}
 	mayEnter := w.entries > 0 && x.inside < maxInside || w.calm && !x.used && m.somebodyWaits(w)
-	if mayEnter && m.rules.enter(x.open, m.hears(w, r), retain.InTime(ms(w.now()), ms(q.deadline))) {
+	if mayEnter && m.rules.enter(x.open, m.hears(w, r), retain.InTime(time.Duration(w.instant()), time.Duration(q.claim.Deadline()))) {
 		try(stepEnter, r)
 	}
 }
@@ -60,7 +55,7 @@ func (m *model) retentionSteps(w *world, r int, try func(stepKind, int)) {
 // somebodyWaits reports whether a live request waits for a grant. As long as one does, readers keep coming in a world without faults.
 func (m *model) somebodyWaits(w *world) bool {
 	for r := range m.requests {
-		if p := w.requests[r].phase; (p == asking || p == waiting) && m.alive(w, r) {
+		if q := &w.requests[r]; q.phase == begun && q.claim.Pending() && m.alive(w, r) {
 			return true
 		}
 	}
@@ -81,15 +76,15 @@ func (m *model) hears(w *world, r int) bool {
 }
 
 // subscriptionChanged notes that the subscription of a keeper has begun or ended.
-func (m *model) subscriptionChanged(w *world, k int, begun bool) {
+func (m *model) subscriptionChanged(w *world, k int, restored bool) {
 	for r := range m.requests {
 		q := &w.requests[r]
 		if !q.retention.is || m.keeperOf[r] != k {
 			continue
 		}
 		q.retention.confirmed, q.retention.asked = false, false
-		if begun {
-			q.renewed = -1 // it asks whether it was recalled
+		if restored && q.retention.opened {
+			m.step(w, r, claim.Event{Kind: claim.RenewalWanted}) // it asks whether it was recalled
 		}
 	}
 }
@@ -109,7 +104,7 @@ func (m *model) enter(w *world, r int) {
 	x := &q.retention
 	x.inside++
 	x.used = true
-	x.late = x.late || w.now() >= q.deadline
+	x.late = x.late || w.instant() >= q.claim.Deadline()
 	x.passing = x.passing || m.srv.states[w.server].recalled&(1<<r) != 0 && !x.lost && !m.recallUnderWay(w, r)
 }
 
@@ -145,11 +140,7 @@ func (m *model) giveBack(w *world, r int, recalled bool) {
 // yield gives back the leases that a keeper retains, since one of its requests is about to ask for writing.
 func (m *model) yield(w *world, k int) {
 	for r := range m.requests {
-		if m.keeperOf[r] != k || !w.requests[r].retention.is {
-			continue
-		}
-		switch w.requests[r].phase {
-		case asking, waiting, leased, lost:
+		if q := &w.requests[r]; m.keeperOf[r] == k && q.phase == begun && q.retention.is {
 			m.giveBack(w, r, true)
 		}
 	}
@@ -169,8 +160,8 @@ func (m *model) renewed(w *world, r int, recalled bool) {
 // settle releases the lease if its keeper decides so.
 func (m *model) settle(w *world, r int) {
 	q := &w.requests[r]
-	if (q.phase == leased || q.phase == lost) && m.rules.settle(&q.retention.RetentionRecord, int(q.retention.inside)) {
-		m.release(w, r, false)
+	if q.phase == begun && (q.claim.Active() || q.claim.State() == claim.Lost) && m.rules.settle(&q.retention.RetentionRecord, int(q.retention.inside)) {
+		m.step(w, r, claim.Event{Kind: claim.Released})
 	}
 }
 
@@ -180,24 +171,25 @@ func (m *model) leaveInside(w *world, r int) {
 	x.inside--
 	x.late = false
 	m.settle(w, r)
-	if p := w.requests[r].phase; x.inside == 0 && (p == leaving || p == over) {
-		*x = retention{} // it was released too soon
+	if q := &w.requests[r]; x.inside == 0 && (q.phase != begun || q.claim.State() == claim.Releasing) {
+		q.believed, x.late = 0, false // it was released too soon
 	}
 }
 
-// onTimer is what the engine does when a renewal is due: it reports whether to renew the lease. Else the lease was given back.
-func (m *model) onTimer(w *world, r int) bool {
-	x := &w.requests[r].retention
+// onTimer is what the engine does when the timer of a lease fires: it reports whether nobody has used the lease lately.
+func (x *retention) onTimer(w *world) (unused bool) {
+	if !x.is {
+		return false
+	}
 	if x.used || x.inside > 0 || x.usedAt == 0 {
 		x.usedAt = w.tick + 1
 	}
 	x.used = false
 	if retain.Tick(ms(int64(w.tick+1-x.usedAt)*tick), ms(ttl), int(x.inside)) == retain.GiveBack {
-		m.giveBack(w, r, false)
-		return false
+		return true
 	}
 	x.asked = true
-	return true
+	return false
 }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -146,11 +146,7 @@ func (m *model) faultless(w *world) (step, bool) {
 	var found step
 	best, open := len(preference), false
 	for r := range m.requests {
-		switch p := w.requests[r].phase; p {
-		case idle, over, rejected, dead:
-		default:
-			open = open || m.alive(w, r)
-		}
+		open = open || w.requests[r].phase == begun && m.alive(w, r)
 	}
 	if !open {
 		return step{}, false
@@ -170,5 +166,5 @@ func (m *model) faultless(w *world) (step, bool) {
 var preference = [stepTick + 1]int{
 	stepAnswerAsk: 1, stepAnswerChange: 2, stepAnswerHeartbeat: 3, stepMessage: 4,
 	stepRunAsk: 5, stepRunChange: 6, stepRunHeartbeat: 7, stepRelease: 8, stepOpen: 8, stepLeave: 8, stepSubscribe: 9, stepHeartbeat: 10,
-	stepLapse: 11, stepRenew: 12, stepEnter: 13, stepTick: 14,
+	stepTimer: 11, stepEnter: 12, stepTick: 13,
 }

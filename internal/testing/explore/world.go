@@ -6,25 +6,9 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
-)
-
-// phase is the state of a request in its keeper. docs/protocol.md has all of them.
-type phase uint8
-
-const (
-	idle     phase = iota // not begun
-	asking                // the reply to acquire is outstanding
-	waiting               // queued, as far as the keeper knows
-	leased                // granted; relied on until the deadline
-	lost                  // a renewal was refused
-	leaving               // the reply to the release is outstanding
-	over                  // nothing is left to do
-	rejected              // the server said no to a request that nobody cancelled
-	dead                  // its process crashed
 )
 
 // slot is a call whose reply a keeper waits for.
@@ -34,20 +18,28 @@ type slot struct {
 	sent  int8  // tick
 }
 
-// request is a request in its keeper.
+// request is a request in its keeper: its claim, which decides, and what a driver has for it.
 type request struct {
-	phase       phase
-	renewed     int8 // tick at which the last renewal was sent, or of the grant
-	asked       int8 // when the last call was sent that was answered with "waiting", or the first call
-	floor       int64
-	clock       int64 // ms, of the answer that has the floor; 0: there was none
-	early       int64 // fence of a message that came before it
-	place       int64
-	deadline    int64 // ms since start
-	record      engine.TokenRecord
-	ask, change slot // acquire; renew and then release
-	retention   retention
+	claim     claim.Claim
+	phase     phase
+	timer     claim.Instant // when it fires; 0: not
+	believed  claim.Instant // until when a process relies on the lease that is frozen, or that has released it too soon
+	ask       slot          // acquire
+	change    slot          // renew, and then release
+	rejection claim.Reason  // why a request was refused, if nobody has given it up
+	retention retention
 }
+
+// phase is what is left of a request.
+type phase uint8
+
+const (
+	idle  phase = iota // it has not begun
+	begun              // its claim has something to do
+	over               // nothing is left to do, and the server has said so
+	ended              // nothing is left to do
+	dead               // its process has crashed, or is frozen for good
+)
 
 // keeperState is the state of a process.
 type keeperState uint8
@@ -89,9 +81,9 @@ type config struct {
 	set      *lua.Set
 	requests int
 	keeperOf [maxRequests]int
-	flags    [maxRequests]string    // of the tokens
-	exclude  func(a, b string) bool // whether requests with these flags exclude each other; nil: all do
-	rules    rules
+	flags    [maxRequests]string        // of the tokens
+	exclude  func(a, b string) bool     // whether requests with these flags exclude each other; nil: all do
+	rules    rules                      // of retained leases
 	change   func(script string) string // of the scripts; nil: none
 
 	// Bounds of all paths.
@@ -147,7 +139,7 @@ const (
 	stepLoseMessage
 	stepCancel
 	stepRelease
-	stepRenew
+	stepTimer
 	stepHeartbeat
 	stepCrash
 	stepFreeze
@@ -156,7 +148,6 @@ const (
 	stepOpen          // the caller whose request brought a retained lease learns of it
 	stepEnter         // a reader is admitted inside a process
 	stepLeave         // a reader leaves
-	stepLapse         // a keeper finds that the deadline of a retained lease has passed
 	stepRepeatMessage // a message arrives, and will again
 	stepTick
 )
@@ -170,20 +161,38 @@ type step struct {
 // model computes transitions.
 type model struct {
 	*config
-	srv *server
+	srv   *server
+	terms claim.Rules
 }
 
-func newModel(c *config) *model { return &model{c, newServer(c.set, c.tokens(), c.change)} }
+func newModel(c *config) *model {
+	return &model{c, newServer(c.set, c.tokens(), c.change), claim.Rules{
+		TTL: ttl, ClaimTTL: claimTTL, HeartbeatTimeout: ms(heartbeatTTL), MetadataTTL: ms(metadataTTL),
+	}}
+}
 
 func (w *world) now() int64 { return int64(w.tick) * tick }
+
+// instant returns the time of a tick for claims.
+func instant(t int8) claim.Instant { return claim.Instant(ms(int64(t)*tick + tick)) }
+
+func (w *world) instant() claim.Instant { return instant(w.tick) }
+
+// deadline returns until when a process relies on the lease of a request; 0: it does not.
+func (q *request) deadline() claim.Instant {
+	if q.claim.Active() && q.phase == begun {
+		return q.claim.Deadline()
+	}
+	return q.believed
+}
 
 // believes reports whether a process relies on the lease of a request. A frozen one does when it wakes.
 func (w *world) believes(r int) bool {
 	q := &w.requests[r]
 	if x := &q.retention; x.is {
-		return x.inside > 0 && q.phase != lost && (w.now() < q.deadline || x.late)
+		return x.inside > 0 && q.deadline() > 0 && (w.instant() < q.deadline() || x.late)
 	}
-	return q.phase == leased && w.now() < q.deadline
+	return w.instant() < q.deadline()
 }
 
 func (m *model) alive(w *world, r int) bool { return w.keepers[m.keeperOf[r]].state == running }
@@ -203,18 +212,20 @@ func (m *model) steps(w *world, visit func(step)) {
 		if q.phase == idle && inOrder && (m.flags[r] != retained || w.keepers[k].subscribed) {
 			try(stepBegin, r)
 		}
-		if w.cancels > 0 && (q.phase == asking || q.phase == waiting) {
+		if q.phase != begun {
+			continue
+		}
+		holds, lost := q.claim.Active(), q.claim.State() == claim.Lost
+		if w.cancels > 0 && (q.claim.Pending() || holds && !q.retention.is) {
 			try(stepCancel, r)
+		}
+		if m.timerDue(w, r) {
+			try(stepTimer, r)
 		}
 		if q.retention.is {
 			m.retentionSteps(w, r, try)
-			continue
-		}
-		if q.phase == leased && q.change.call == 0 || q.phase == lost {
+		} else if holds && q.change.call == 0 || lost {
 			try(stepRelease, r)
-		}
-		if w.renewals > 0 && w.believes(r) && q.change.call == 0 && q.renewed < w.tick {
-			try(stepRenew, r)
 		}
 	}
 	for k := range w.keepers {
@@ -288,7 +299,7 @@ func (m *model) beats(w *world, k int) bool {
 // waiters returns the bits of a keeper's waiting requests.
 func (m *model) waiters(w *world, k int) (bits uint8) {
 	for r := range m.requests {
-		if m.keeperOf[r] == k && w.requests[r].phase == waiting {
+		if q := &w.requests[r]; m.keeperOf[r] == k && q.phase == begun && q.claim.State() == claim.Waiting {
 			bits |= 1 << r
 		}
 	}
@@ -306,14 +317,15 @@ func (m *model) apply(w *world, s step) {
 	switch s.kind {
 	case stepBegin:
 		q := &w.requests[i]
-		q.phase, q.asked = asking, w.tick
+		q.phase, q.claim = begun, claim.New(claim.Wait, false, false)
+		q.claim.SetSince(instant(0)) // which makes no difference without a MaxLifetime
 		if m.flags[i] == retained {
 			q.retention = retention{is: true, confirmed: true}
 		}
 		if m.flags[i] == protocol.FlagWrite {
 			m.yield(w, m.keeperOf[i])
 		}
-		m.sendAsk(w, i, m.set.ShortKeys > 0 && m.flags[i] != retained)
+		m.step(w, i, claim.Event{Kind: claim.Called})
 	case stepRunAsk:
 		m.run(w, &w.requests[i].ask)
 		m.answerAsk(w, i)
@@ -345,27 +357,23 @@ func (m *model) apply(w *world, s step) {
 		m.answerHeartbeat(w, i)
 	case stepFailAsk:
 		w.faults--
-		q := &w.requests[i]
-		short := m.srv.calls[q.ask.call].script == acquireShort
-		m.leaveLate(w, &q.ask)
-		q.record.CopyDone(transport.InDoubt)
-		if q.phase == asking {
-			m.sendAsk(w, i, short)
-		}
+		m.leaveLate(w, &w.requests[i].ask)
+		m.step(w, i, claim.Event{Kind: claim.AskFailed, Outcome: claim.InDoubt, Retryable: true})
 	case stepFailChange:
 		w.faults--
 		q := &w.requests[i]
-		c := q.change.call
-		m.leaveLate(w, &q.change)
-		if m.srv.calls[c].script == release {
-			q.change = slot{call: c, sent: w.tick}
+		kind := claim.RenewFailed
+		if m.srv.calls[q.change.call].script == release {
+			kind = claim.ReleaseFailed
 		}
+		m.leaveLate(w, &q.change)
+		m.step(w, i, claim.Event{Kind: kind, Outcome: claim.InDoubt, Retryable: true, Pause: ms(1)})
 	case stepFailHeartbeat:
 		w.faults--
 		p := &w.keepers[i]
 		if c := m.srv.calls[p.heartbeat.call]; c.script == rejoin {
 			for _, r := range c.list() {
-				w.requests[r].record.CopyDone(transport.InDoubt)
+				m.step(w, r, claim.Event{Kind: claim.CopyEnded, Outcome: claim.InDoubt})
 			}
 		}
 		m.leaveLate(w, &p.heartbeat)
@@ -389,19 +397,15 @@ func (m *model) apply(w *world, s step) {
 		tidy(w.messages[:])
 	case stepCancel:
 		w.cancels--
-		m.leave(w, i)
+		if w.requests[i].claim.Pending() {
+			m.step(w, i, claim.Event{Kind: claim.Cancelled})
+		} else { // at the moment of the grant
+			m.step(w, i, claim.Event{Kind: claim.Released, Unused: true})
+		}
 	case stepRelease:
-		m.release(w, i, false)
-	case stepRenew:
-		q := &w.requests[i]
-		if !w.calm {
-			w.renewals--
-		}
-		if q.retention.is && !m.onTimer(w, i) {
-			return
-		}
-		q.renewed = w.tick
-		q.change = slot{call: m.srv.call(call{script: renew, requests: 1 << i}), sent: w.tick}
+		m.step(w, i, claim.Event{Kind: claim.Released})
+	case stepTimer:
+		m.step(w, i, claim.Event{Kind: claim.Timer, Unused: w.requests[i].retention.onTimer(w)})
 	case stepHeartbeat:
 		p := &w.keepers[i]
 		p.due, p.beat = false, w.tick
@@ -423,23 +427,100 @@ func (m *model) apply(w *world, s step) {
 		m.enter(w, i)
 	case stepLeave:
 		m.leaveInside(w, i)
-	case stepLapse:
-		w.requests[i].phase = lost
-		m.giveBack(w, i, false)
 	case stepTick:
 		w.tick++
 	}
 }
 
-// sendAsk sends acquire for a request.
-func (m *model) sendAsk(w *world, r int, short bool) {
-	c := call{script: acquire, requests: 1 << r}
-	if short {
-		c.script = acquireShort
-	}
+// timerDue reports whether the timer of a request may fire: a renewal only within the bounds, and if none is under way.
+func (m *model) timerDue(w *world, r int) bool {
 	q := &w.requests[r]
-	q.record.CopySent()
-	q.ask = slot{call: m.srv.call(c), sent: w.tick}
+	if q.timer == 0 || w.instant() < q.timer {
+		return false
+	}
+	c, x := q.claim, q.retention
+	var out claim.Effects
+	c.Step(&m.terms, w.instant(), &claim.Event{Kind: claim.Timer, Unused: x.onTimer(w)}, &out)
+	return out.RenewFor == 0 || q.change.call == 0 && (w.renewals > 0 || w.calm && q.retention.is)
+}
+
+// step tells the claim of a request of an event, and does what it says. Pauses between attempts take no time.
+func (m *model) step(w *world, r int, e claim.Event) {
+	q, k := &w.requests[r], &w.keepers[m.keeperOf[r]]
+	if q.phase != begun {
+		return
+	}
+	var out claim.Effects
+	q.claim.Step(&m.terms, w.instant(), &e, &out)
+	if out.StopTimer {
+		q.timer = 0
+	}
+	if out.Timer > 0 {
+		q.timer = out.Timer
+	}
+	if out.Ask {
+		c := call{script: acquire, requests: 1 << r}
+		if m.set.ShortKeys > 0 && !q.retention.is && !out.AskLong {
+			c.script = acquireShort
+		}
+		q.ask = slot{call: m.srv.call(c), sent: w.tick}
+	}
+	if out.Deliver && !q.claim.Active() && q.claim.Reason() != claim.ByCaller {
+		q.rejection = q.claim.Reason()
+	}
+	k.due = k.due || out.HeartbeatBy > 0 || out.FirstBeatBy > 0
+	if out.RenewFor > 0 {
+		if !w.calm {
+			w.renewals--
+		}
+		q.change = slot{call: m.srv.call(call{script: renew, requests: 1 << r}), sent: w.tick}
+	}
+	if out.Release {
+		m.release(w, r)
+	}
+	if out.Finished {
+		m.finish(w, r, e.Kind != claim.ReleaseFailed)
+		return
+	}
+	switch {
+	case out.Pause, e.Kind == claim.ReleaseFailed:
+		m.step(w, r, claim.Event{Kind: claim.Timer})
+	case out.AskBreaker:
+		m.step(w, r, claim.Event{Kind: claim.NotBroken})
+	}
+	if q.retention.is && (out.GiveBack || out.End) {
+		m.giveBack(w, r, false)
+	}
+}
+
+// release sends the release of what a token has.
+func (m *model) release(w *world, r int) {
+	q := &w.requests[r]
+	if q.retention.inside > 0 { // they rely on it all the same
+		q.believed = q.claim.Deadline()
+	}
+	m.leaveLate(w, &q.ask)
+	if c := q.change.call; c != 0 && m.srv.calls[c].script == renew {
+		m.leaveLate(w, &q.change)
+		m.step(w, r, claim.Event{Kind: claim.RenewFailed, Outcome: claim.InDoubt})
+	}
+	tombstone, unused, _, _ := q.claim.Cleanup()
+	q.change = slot{call: m.srv.call(call{script: release, requests: 1 << r, tombstone: tombstone, unused: unused}), sent: w.tick}
+}
+
+// finish forgets a request of which nothing is left to be done; known says that the server has said so, or was never asked.
+func (m *model) finish(w *world, r int, known bool) {
+	q := &w.requests[r]
+	m.leaveLate(w, &q.ask)
+	m.leaveLate(w, &q.change)
+	was := *q
+	*q = request{phase: over, rejection: was.rejection}
+	if !known {
+		q.phase = ended
+	}
+	if was.retention.inside > 0 {
+		q.retention, q.believed = was.retention, was.believed
+	}
 }
 
 // run runs a call at the server.
@@ -475,86 +556,31 @@ func tidy(list []int32) {
 	slices.SortFunc(list, func(a, b int32) int { return cmp.Compare(uint32(a-1), uint32(b-1)) })
 }
 
-// leave ends a request without a lease, as its caller or the server wants.
-func (m *model) leave(w *world, r int) {
-	q := &w.requests[r]
-	if !q.record.NeedsCleanup() {
-		m.leaveLate(w, &q.ask)
-		*q = request{phase: over}
-		return
-	}
-	m.release(w, r, true)
-}
-
-// release sends the release of a request's lease or place.
-func (m *model) release(w *world, r int, unused bool) {
-	q := &w.requests[r]
-	c := call{script: release, requests: 1 << r, tombstone: m.rules.needsTombstone(q.record), unused: unused}
-	m.leaveLate(w, &q.ask)
-	m.leaveLate(w, &q.change)
-	was := *q
-	*q = request{phase: leaving, change: slot{call: m.srv.call(c), sent: w.tick}}
-	if was.retention.inside > 0 { // they rely on it all the same
-		q.retention, q.deadline = was.retention, was.deadline
-	}
-}
-
-// grant handles a grant whose lease lasts for ms from when a call was sent. It reports whether the grant came in time.
-func (m *model) grant(w *world, r int, sent int8, ms int64) bool {
-	q := &w.requests[r]
-	from := start + int64(sent)*tick
-	until := m.rules.leaseUntil(from, start+w.now(), ms)
-	if !engine.GrantInTime(msTime(until), msTime(start+w.now())) {
-		return false
-	}
-	*q = request{phase: leased, deadline: until - start, record: q.record, renewed: w.tick, ask: q.ask, retention: q.retention}
-	if ms < ttl || sent != w.tick {
-		q.renewed = -1
-	}
-	return true
+// codes are the codes of acquire's and heartbeat's replies, as claims know them.
+var codes = map[int64]claim.Code{
+	lua.Granted: claim.Granted, lua.Waiting: claim.Queued, lua.Refused: claim.Denied, lua.Tombstoned: claim.Tombstoned, lua.Conflict: claim.Conflict,
 }
 
 func (m *model) answerAsk(w *world, r int) {
 	q := &w.requests[r]
 	s := q.ask
-	short := m.srv.calls[s.call].script == acquireShort
-	q.record.CopyDone(transport.Answered)
 	q.ask = slot{}
-	if q.phase != asking {
-		return // a message came first
-	}
 	a, err := protocol.ParseAcquireReply(m.srv.replies[s.reply])
 	if err != nil {
 		panic(err)
 	}
+	e := claim.Event{
+		Kind: claim.Replied, Code: codes[a.Code], Short: m.srv.calls[s.call].script == acquireShort, More: a.More, Sent: instant(s.sent),
+		Fence: a.Fence, Clock: a.Now, Place: a.Place,
+	}
 	switch {
-	case a.NeedsLong || short && a.Code == lua.Refused:
-		m.sendAsk(w, r, false)
-	case a.Code == lua.Granted:
-		if !m.grant(w, r, s.sent, ttl) {
-			m.sendAsk(w, r, false)
-		}
+	case a.NeedsLong:
+		e.Code = claim.NeedsLong
 	case a.Code == lua.Waiting:
-		q.phase = waiting
-		m.stillWaiting(q, s.sent, a.Now, a.Seq, a.Place)
-		if early := q.early; early > 0 {
-			q.early = 0
-			m.wakeup(w, r, early)
-		}
+		e.Fence = a.Seq
 		w.keepers[m.keeperOf[r]].due = w.keepers[m.keeperOf[r]].due || a.More
-	default:
-		q.phase = rejected
 	}
-}
-
-// stillWaiting notes that a call was answered with "waiting".
-func (m *model) stillWaiting(q *request, sent int8, clock, seq, place int64) {
-	if sent > q.asked || q.place == 0 {
-		q.asked, q.clock, q.floor = sent, clock, seq
-	}
-	if place > 0 {
-		q.place = place
-	}
+	m.step(w, r, e)
 }
 
 func (m *model) answerChange(w *world, r int) {
@@ -566,11 +592,11 @@ func (m *model) answerChange(w *world, r int) {
 		if err != nil {
 			panic(err)
 		}
-		was := *q
-		*q = request{phase: over}
-		if was.retention.inside > 0 {
-			q.retention, q.deadline = was.retention, was.deadline
+		e := claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted, QueueEmpty: a.QueueEmpty}
+		if a.Code == lua.Refused {
+			e.Code = claim.Denied
 		}
+		m.step(w, r, e)
 		if k := m.keeperOf[r]; a.QueueEmpty && m.waiters(w, k) != 0 {
 			w.keepers[k].due = true
 		}
@@ -581,21 +607,16 @@ func (m *model) answerChange(w *world, r int) {
 		parse = protocol.ParseRetainedRenewReply
 	}
 	a, err := parse(m.srv.replies[s.reply])
-	switch {
-	case err != nil:
+	if err != nil {
 		panic(err)
-	case q.phase != leased:
-	case a.Held:
-		until := m.rules.leaseUntil(start+int64(s.sent)*tick, start+w.now(), ttl) - start
-		q.deadline = max(q.deadline, until)
-		if q.retention.is {
-			m.renewed(w, r, a.Recalled)
-		}
-	default:
-		q.phase = lost
-		if q.retention.is {
-			m.giveBack(w, r, false)
-		}
+	}
+	e := claim.Event{Kind: claim.Renewed, Code: claim.Denied, Sent: instant(s.sent), TTL: ttl}
+	if a.Held {
+		e.Code = claim.Granted
+	}
+	m.step(w, r, e)
+	if a.Held && q.retention.is && q.claim.Active() {
+		m.renewed(w, r, a.Recalled)
 	}
 }
 
@@ -611,51 +632,47 @@ func (m *model) answerHeartbeat(w *world, k int) {
 	}
 	if c.script == rejoin {
 		for _, r := range list {
-			if w.requests[r].phase != over && w.requests[r].phase != leaving {
-				w.requests[r].record.CopyDone(transport.Answered)
-			}
+			m.step(w, r, claim.Event{Kind: claim.CopyEnded, Outcome: claim.Answered})
 		}
 	}
-	changed := uint8(0)
-	again := call{script: rejoin}
+	events := map[int]claim.Event{}
+	for _, r := range list {
+		events[r] = claim.Event{Kind: claim.StillQueued, Sent: instant(s.sent), Fence: a.Seq, Clock: a.Now}
+	}
 	for _, change := range a.Changes {
-		r := list[change.Index]
-		q := &w.requests[r]
-		changed |= 1 << r
-		if q.phase != waiting {
-			continue
-		}
+		e := events[list[change.Index]]
 		switch change.Code {
 		case lua.Granted, lua.Held:
-			if !m.grant(w, r, s.sent, change.ExpiresIn) {
-				p.due = true
-			}
+			e.Kind, e.Fence, e.TTL = claim.Admitted, change.Fence, change.ExpiresIn
 		case lua.Waiting:
-			m.stillWaiting(q, s.sent, a.Now, a.Seq, change.Place)
+			e.Place = change.Place
 		case lua.Unknown:
-			again.requests |= 1 << r
-			again.places[r] = m.rules.rejoinPlace(q.place, start+int64(q.asked)*tick, start+w.now(), heartbeatTTL)
+			e = claim.Event{Kind: claim.Rejoining}
 		default:
-			q.phase = rejected
+			e = claim.Event{Kind: claim.Refused, Code: codes[change.Code]}
 		}
-	}
-	for _, r := range list {
-		if changed&(1<<r) == 0 && w.requests[r].phase == waiting {
-			m.stillWaiting(&w.requests[r], s.sent, a.Now, a.Seq, 0)
-		}
+		events[list[change.Index]] = e
 	}
 	p.due = p.due || a.More
-	if again.requests != 0 {
-		for _, r := range again.list() {
-			w.requests[r].record.CopySent()
+	again := call{script: rejoin}
+	for _, r := range list {
+		q, e := &w.requests[r], events[r]
+		if e.Kind != claim.Rejoining {
+			m.step(w, r, e)
+		} else if q.phase == begun && q.claim.Pending() {
+			var out claim.Effects
+			q.claim.Step(&m.terms, w.instant(), &e, &out)
+			again.requests |= 1 << r
+			again.places[r] = out.Place
 		}
+	}
+	if again.requests != 0 {
 		p.heartbeat = slot{call: m.srv.call(again), sent: w.tick}
 	}
 }
 
 // receive handles a message.
 func (m *model) receive(w *world, id int32) {
-	k := m.addressee(id)
 	list, err := protocol.ParseMessage(m.srv.messages[id].text)
 	if err != nil {
 		panic(err)
@@ -666,35 +683,17 @@ func (m *model) receive(w *world, id int32) {
 			panic(err)
 		}
 		r := n - 1
-		q := &w.requests[r]
-		if x.Recalled {
-			if q.retention.is && m.rules.recallReceived() {
+		switch {
+		case x.Recalled:
+			if w.requests[r].retention.is && m.rules.recallReceived() {
 				m.giveBack(w, r, true)
 			}
-			continue
-		}
-		if q.phase != asking && q.phase != waiting {
-			continue
-		}
-		switch {
-		case x.Fence == 0:
-			w.keepers[k].due = true
-		case q.clock == 0:
-			q.early = max(q.early, x.Fence)
+		case x.Fence > 0:
+			m.step(w, r, claim.Event{Kind: claim.Woken, Fence: x.Fence})
 		default:
-			m.wakeup(w, r, x.Fence)
+			m.step(w, r, claim.Event{Kind: claim.RetryAt, At: w.instant().Add(ms(x.RetryIn + 1))})
 		}
 	}
-}
-
-// wakeup handles a message that a waiter was granted the lock.
-func (m *model) wakeup(w *world, r int, fence int64) {
-	q := &w.requests[r]
-	if m.rules.wakeupCounts(fence, q.floor, q.clock, start+int64(q.asked)*tick, start+w.now(), claimTTL) && m.grant(w, r, q.asked, claimTTL) {
-		q.renewed = -1
-		return
-	}
-	w.keepers[m.keeperOf[r]].due = true
 }
 
 // dropMessages removes the messages to a keeper.
@@ -719,10 +718,10 @@ func (m *model) stop(w *world, k int, crash bool) {
 		}
 		m.leaveLate(w, &q.ask)
 		m.leaveLate(w, &q.change)
-		if crash || q.phase != leased {
+		if until := q.deadline(); crash || until == 0 {
 			*q = request{phase: dead}
 		} else {
-			*q = request{phase: leased, deadline: q.deadline, retention: q.retention}
+			*q = request{phase: dead, believed: until, retention: q.retention}
 		}
 	}
 	*p = keeper{state: crashed}
@@ -745,12 +744,11 @@ func (m *model) problem(w *world) string {
 		if w.requests[r].retention.passing {
 			return fmt.Sprintf("a reader is admitted by the lease of %s after its recall, which the keeper must have known", requestName(r))
 		}
-		switch w.requests[r].phase {
-		case over:
-			if data.known&(1<<r) != 0 {
-				return fmt.Sprintf("%s is over, and its cleanup was answered, but the server has a lease or a place of it", requestName(r))
-			}
-		case rejected:
+		q := &w.requests[r]
+		if q.phase == over && data.known&(1<<r) != 0 {
+			return fmt.Sprintf("%s is over, and its cleanup was answered, but the server has a lease or a place of it", requestName(r))
+		}
+		if q.rejection != claim.NoReason {
 			return fmt.Sprintf("%s was rejected, though nobody cancelled it", requestName(r))
 		}
 	}
@@ -812,11 +810,14 @@ func (m *model) describe(w *world, s step) string {
 	case stepLoseMessage:
 		return fmt.Sprintf("%q to %s is lost", m.srv.messages[w.messages[i]].text, keeperName(m.addressee(w.messages[i])))
 	case stepCancel:
+		if !w.requests[i].claim.Pending() {
+			return requestName(i) + " is cancelled as it is granted"
+		}
 		return requestName(i) + " is cancelled"
 	case stepRelease:
 		return requestName(i) + " releases"
-	case stepRenew:
-		return requestName(i) + " sends a renewal"
+	case stepTimer:
+		return "the timer of " + requestName(i) + " fires"
 	case stepHeartbeat:
 		return keeperName(i) + " sends a heartbeat"
 	case stepCrash:
@@ -835,8 +836,6 @@ func (m *model) describe(w *world, s step) string {
 		return fmt.Sprintf("a reader enters by the lease of %s", requestName(i))
 	case stepLeave:
 		return fmt.Sprintf("a reader of %s leaves", requestName(i))
-	case stepLapse:
-		return fmt.Sprintf("%s finds that the deadline of %s has passed", keeperName(m.keeperOf[i]), requestName(i))
 	}
 	return fmt.Sprintf("time passes: %d ms", int64(w.tick+1)*tick)
 }

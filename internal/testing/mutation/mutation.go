@@ -1,0 +1,53 @@
+// Package mutation puts deliberate bugs into the sources of this module, so that tests can show that they find them.
+package mutation
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Mutant is a deliberate bug: in a file of this module, a text that occurs once is replaced.
+type Mutant struct {
+	File     string // below the root of the module
+	Old, New string
+}
+
+// Source returns the path of the file and its text with the bug. The test fails unless the text to be replaced occurs exactly once.
+func (m Mutant) Source(t *testing.T, root string) (path string, text []byte) {
+	t.Helper()
+	path = filepath.Join(root, m.File)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytes.Count(text, []byte(m.Old)); n != 1 {
+		t.Fatalf("%q occurs %d times in %s, want once", m.Old, n, m.File)
+	}
+	return path, bytes.Replace(text, []byte(m.Old), []byte(m.New), 1)
+}
+
+// Build builds the tests of the package in the current directory with the bug, and returns the binary.
+func (m Mutant) Build(t *testing.T, root string) (binary string) {
+	t.Helper()
+	path, text := m.Source(t, root)
+	dir := t.TempDir()
+	mutated, overlay := filepath.Join(dir, "mutated"), filepath.Join(dir, "overlay")
+	binary = filepath.Join(dir, "binary")
+	list, err := json.Marshal(map[string]any{"Replace": map[string]string{path: mutated}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range map[string][]byte{mutated: text, overlay: list} {
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return binary
+}
