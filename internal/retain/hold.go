@@ -16,27 +16,12 @@ import (
 // A caller that was closed out is never inside: entering and closing are atomic steps on one word, so that every caller that
 // entered before the close is counted after it.
 type Hold struct {
-	word     atomic.Uint64
+	word     atomic.Uint64  // see word
 	deadline atomic.Int64   // ns since base, until when the lease is certain; 0: not granted yet
 	epoch    atomic.Uint64  // the subscription on which a recall would have come
 	current  *atomic.Uint64 // the epoch of the subscription now: even while there is none
 	base     time.Time
 }
-
-// The word, from the top: whether the hold is open, whether its lease has ended, whether a caller waits for the one inside to leave,
-// how many callers have come since TakeUses, and how many are inside. 37 bits of uses last for minutes at a thousand million a
-// second.
-const (
-	opened = 1 << 63
-	ended  = 1 << 62
-	wanted = 1 << 61
-	use    = 1 << 24
-	uses   = wanted - use
-	inside = use - 1
-
-	// maxInside bounds the callers inside, so that a count never reaches the bits of another.
-	maxInside = inside / 2
-)
 
 // New returns a closed hold for a lease that is about to be requested. Times are measured from base on the monotonic clock.
 // current counts up each time that the subscription for recalls begins or ends, and is even while there is none.
@@ -59,18 +44,13 @@ func (h *Hold) SetDeadline(deadline time.Time) { h.deadline.Store(int64(deadline
 // Open admits callers, and counts one as inside: the one whose request brought the lease. If closed is set, it only counts that
 // one.
 func (h *Hold) Open(closed bool) {
-	if closed {
-		h.word.Add(use + 1)
-		return
-	}
-	h.word.Add(opened + use + 1)
+	h.word.Add(uint64(word(0).open(closed)))
 }
 
 // Enter counts the caller as inside, and returns the time since base, or reports that it may not enter. If settle is set, the
 // caller must call Inside to see whether it was the last to leave.
 func (h *Hold) Enter() (at time.Duration, ok, settle bool) {
-	w := h.word.Add(use + 1)
-	if w&opened != 0 && w&inside < maxInside {
+	if word(h.word.Add(uint64(use + 1))).mayStay() {
 		if at, ok = h.admits(); ok {
 			return at, true, false
 		}
@@ -90,7 +70,7 @@ func (h *Hold) admits() (at time.Duration, ok bool) {
 
 // Leave counts a caller as outside again. If settle is set, the hold is closed, and the caller must call Inside to see whether it
 // was the last one.
-func (h *Hold) Leave() (settle bool) { return h.word.Add(^uint64(0))&opened == 0 }
+func (h *Hold) Leave() (settle bool) { return word(h.word.Add(^uint64(0)))&opened == 0 }
 
 // Entry is the outcome of EnterAlone.
 type Entry uint8
@@ -107,12 +87,11 @@ const (
 func (h *Hold) EnterAlone() (at time.Duration, entry Entry) {
 	for {
 		w := h.word.Load()
-		switch {
-		case w&opened == 0:
-			return 0, Closed
-		case w&inside != 0:
-			return 0, Busy
-		case !h.word.CompareAndSwap(w, w+use+1):
+		next, entry := word(w).enterAlone()
+		if entry != Entered {
+			return 0, entry
+		}
+		if !h.word.CompareAndSwap(w, uint64(next)) {
 			continue
 		}
 		at, ok := h.admits()
@@ -128,28 +107,24 @@ func (h *Hold) EnterAlone() (at time.Duration, entry Entry) {
 func (h *Hold) Want() bool {
 	for {
 		w := h.word.Load()
-		if w&opened == 0 || w&inside == 0 {
-			return false
-		}
-		if h.word.CompareAndSwap(w, w|wanted) {
-			return true
+		next, ok := word(w).want()
+		if !ok || h.word.CompareAndSwap(w, uint64(next)) {
+			return ok
 		}
 	}
 }
 
 // Unwant ends what Want announced.
-func (h *Hold) Unwant() { h.word.And(^uint64(wanted)) }
+func (h *Hold) Unwant() { h.word.And(uint64(^wanted)) }
 
 // LeaveAlone counts the caller as outside again, unless another one waits in an open hold: then left is false, and the caller
 // is inside until it has called Pass or Unwant. If settle is set, the hold is closed, and the caller must call Inside.
 func (h *Hold) LeaveAlone() (left, settle bool) {
 	for {
 		w := h.word.Load()
-		if w&opened != 0 && w&wanted != 0 {
-			return false, false
-		}
-		if h.word.CompareAndSwap(w, w-1) {
-			return true, w&opened == 0
+		next, left := word(w).leaveAlone()
+		if !left || h.word.CompareAndSwap(w, uint64(next)) {
+			return left, next&opened == 0
 		}
 	}
 }
@@ -163,38 +138,35 @@ func (h *Hold) Pass() bool {
 	}
 	for {
 		w := h.word.Load()
-		next := w &^ wanted
-		if w&opened != 0 {
-			next += use
-		}
-		if h.word.CompareAndSwap(w, next) {
-			return w&opened != 0
+		next, passed := word(w).pass()
+		if h.word.CompareAndSwap(w, uint64(next)) {
+			return passed
 		}
 	}
 }
 
 // Close closes the hold. It reports whether it was open.
-func (h *Hold) Close() bool { return h.word.And(^uint64(opened))&opened != 0 }
+func (h *Hold) Close() bool { return word(h.word.And(uint64(^opened)))&opened != 0 }
 
 // End closes the hold because its lease has ended.
 func (h *Hold) End() {
 	for {
 		w := h.word.Load()
-		if h.word.CompareAndSwap(w, w&^opened|ended) {
+		if h.word.CompareAndSwap(w, uint64(word(w).end())) {
 			return
 		}
 	}
 }
 
 // Inside returns how many are inside. In a closed hold it only falls, but for callers that are about to find it closed.
-func (h *Hold) Inside() int { return int(h.word.Load() & inside) }
+func (h *Hold) Inside() int { return int(word(h.word.Load()) & inside) }
 
 // Certain reports whether the lease has not ended and its deadline has not passed. If not, the lease knows.
 func (h *Hold) Certain() bool {
-	return h.word.Load()&ended == 0 && InTime(time.Since(h.base), time.Duration(h.deadline.Load()))
+	return word(h.word.Load())&ended == 0 && InTime(time.Since(h.base), time.Duration(h.deadline.Load()))
 }
 
 // TakeUses returns how many have tried to enter since it was last called.
 func (h *Hold) TakeUses() int64 {
-	return int64(h.word.And(^uint64(uses)) & uses / use)
+	return int64(word(h.word.And(uint64(^uses))) & uses / use)
 }
