@@ -37,8 +37,8 @@ const MaxTries = 3
 const (
 	// maxPartTries is the same for each attempt of a part, if the first call may have run.
 	maxPartTries = 2
-	// reasonTimeout bounds for how much longer a lease that the server has refused to renew is held, while the server is asked why.
-	reasonTimeout = 200 * time.Millisecond
+	// ReasonTimeout bounds for how much longer a lease that the server has refused to renew is held, while the server is asked why.
+	ReasonTimeout = 200 * time.Millisecond
 	// maxRenewals is the maximum number of renewals of a lease under way, while none is answered.
 	maxRenewals = 4
 )
@@ -64,6 +64,7 @@ type Claim struct {
 	tries   int8   // that have brought nothing, in a mode that bounds them
 	adopted bool   // made from a token: whether a copy of its request may run is not known
 	convert bool   // it is to replace another lease
+	late    bool   // a grant came when nothing was left of its lease
 	paused  bool   // the timer says when to send the request, the release or the check again
 
 	// Of a request. A grant by a message counts from asked if its fence is larger than floor. asked is when the last call was sent
@@ -94,6 +95,7 @@ type Claim struct {
 	until     Instant // when the lease or the queue entry must have ended
 	record    Instant // until when a record lasts that replaces the lease; 0: none
 	unused    bool    // nobody had the lease, so nothing was done under it
+	explain   bool    // its holder is told why the server did not have it any more
 	tombstone bool
 	long      bool // the short form has not decided it; also of a request
 	doubt     bool // the outcome of an attempt is unknown, so the server may have done it already
@@ -164,8 +166,28 @@ func (c *Claim) TTL() int64 { return c.ttl }
 // Place returns the place of the request in the server's queue; 0: it was not queued.
 func (c *Claim) Place() int64 { return c.place }
 
+// WasQueued reports whether the lease was granted by way of the queue, as far as is known: a message may have overtaken the reply.
+func (c *Claim) WasQueued() bool { return c.place != 0 || c.early > 0 }
+
 // Asked returns when the last call was sent that was answered with "waiting"; before that, when the first call was sent.
 func (c *Claim) Asked() Instant { return c.asked }
+
+// RenewalDue reports whether the timer is to renew the lease.
+func (c *Claim) RenewalDue(now Instant) bool {
+	return c.Active() && c.renewAt > 0 && now >= c.renewAt && now < c.deadline
+}
+
+// CameLate reports whether the request was granted a lease of which nothing was left.
+func (c *Claim) CameLate() bool { return c.late }
+
+// Twin returns a claim of the same lease, which another handle of the process has in place of this one.
+func (c *Claim) Twin(r *Rules, now Instant, out *Effects) Claim {
+	twin := *c
+	twin.renewals = 0
+	twin.scheduleRenewal(r, now, Duration(c.ttl))
+	twin.arm(out)
+	return twin
+}
 
 // Renewing reports whether renewals are under way.
 func (c *Claim) Renewing() bool { return c.renewals > 0 }

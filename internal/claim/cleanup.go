@@ -38,8 +38,15 @@ func (c *Claim) releasing(now Instant, e *Event, out *Effects) {
 			c.state, out.Check = Checking, true
 		case e.Short && !e.QueueEmpty:
 			c.long, out.Release = true, true
+		case e.Code == Denied && c.explain && !c.doubt:
+			c.ended, out.AskBreaker = Denied, true
 		default:
 			c.done(e.Code, out)
+		}
+	case Broken, NotBroken:
+		if c.ended == Denied {
+			out.Explained = e.Kind == Broken
+			c.done(Denied, out)
 		}
 	case ReleaseFailed:
 		c.again(now, e, out)

@@ -54,7 +54,8 @@ func TestConversion(t *testing.T) {
 		steps: []step{
 			{150, Event{Kind: ConversionBegan}, Converting, ""},
 			{200, Event{Kind: Released}, Releasing, "End Release StopTimer"},
-			{300, Event{Kind: ReleaseReplied, Code: Denied, Short: true, QueueEmpty: true}, Over, "Finished StopTimer"},
+			{300, Event{Kind: ReleaseReplied, Code: Denied, Short: true, QueueEmpty: true}, Releasing, "AskBreaker"},
+			{310, Event{Kind: NotBroken}, Over, "Finished StopTimer"},
 		},
 		then: hasAnswer(Denied),
 	}, {
@@ -127,8 +128,11 @@ func TestRelease(t *testing.T) {
 	}, {
 		what:  "the server does not know the token",
 		claim: after(held(), released),
-		steps: []step{{101, Event{Kind: ReleaseReplied, Code: Denied, QueueEmpty: true}, Over, "Finished StopTimer"}},
-		then:  hasAnswer(Denied),
+		steps: []step{
+			{101, Event{Kind: ReleaseReplied, Code: Denied, QueueEmpty: true}, Releasing, "AskBreaker"},
+			{102, Event{Kind: Broken}, Over, "Explained Finished StopTimer"},
+		},
+		then: hasAnswer(Denied),
 	}, {
 		what:  "the server does not know the token, but an earlier attempt may have removed it",
 		claim: after(held(), released),

@@ -36,6 +36,7 @@ const (
 	ConversionLeft  // the request was given up, and whether it was replaced is being found out
 	ConversionEnded // it was not replaced
 	Replaced        // it was, and its holder has the other one
+	Continued       // it was, and its holder still has this one, which stands for the other one
 	Failed          // the lease does not count any more, for a reason that the driver knows
 
 	Released       // the holder releases the lease, or nobody has used it; Unused, Until
@@ -113,6 +114,7 @@ type Effects struct {
 	End         bool    // end the lease for its holder, for the reason that the claim has now
 	Release     bool    // send release, or complete
 	Check       bool    // send a renewal, to learn whether the lease that replaced another one is there, and its fence
+	Explained   bool    // the lease that was released had been broken, which its holder is told
 	Found       bool    // it is, and the claim holds it
 	Finished    bool    // nothing is left to be done at the server, and no renewal is under way
 	Timer       Instant // when the timer of the claim is to fire; 0: as before

@@ -90,8 +90,12 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 		}
 	case Replaced, Forgotten:
 		c.finish(ByReplacement, out)
+	case Continued:
+		c.state = Over
+		out.StopTimer = true
 	case Released, Closed:
-		c.tombstone, c.unused, c.doubt = c.InDoubt(), e.Unused, c.left // then it may be another lease by now, which is released as well
+		c.tombstone, c.unused, c.explain = c.InDoubt(), e.Unused, !e.Unused
+		c.doubt = c.left // then it may be another lease by now, which is released as well
 		c.end(ByRelease, out)
 		c.release(c.deadline.Add(Margin(Duration(c.ttl))), e.Until, out)
 	}
@@ -212,13 +216,13 @@ func (c *Claim) confirm() {
 }
 
 // refuse handles that the server does not have the lease any more. It is lost when it is known whether somebody has broken it, or after
-// reasonTimeout.
+// ReasonTimeout.
 func (c *Claim) refuse(now Instant, out *Effects) {
 	if c.refused {
 		return
 	}
 	c.refused, c.renewAt = true, 0
-	c.deadline = min(c.deadline, now.Add(reasonTimeout))
+	c.deadline = min(c.deadline, now.Add(ReasonTimeout))
 	c.arm(out)
 	out.AskBreaker, out.StopSharing = true, true
 }

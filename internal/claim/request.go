@@ -95,7 +95,7 @@ func (c *Claim) replied(r *Rules, now Instant, e *Event, out *Effects) {
 			return
 		}
 		// It is over already. As for a reply that does not come, the request is sent again, at once.
-		c.long = false
+		c.late, c.long = true, false
 		switch last := c.failedTry(); {
 		case c.mode == Part:
 			c.refusePart(ByLateness, out)

@@ -50,7 +50,7 @@ func walk() transitions {
 			MaxLifetime: Duration(pick(0, 0, 12_000)), NoRenewal: random.IntN(4) == 0, ByClock: random.IntN(8) == 0,
 		}
 		c := New(Mode(random.IntN(int(Part)+1)), yes(), yes())
-		switch random.IntN(6) {
+		switch random.IntN(8) {
 		case 0:
 			var ignored Effects
 			c = Adopt(&r, 7, at(0), at(1), &ignored)
@@ -62,6 +62,10 @@ func walk() transitions {
 			c = afterBy(&r, c, called, queued)
 		case 4:
 			c = afterBy(&r, c, called, queued, woken)
+		case 5:
+			c = afterBy(&r, c, called, queued, woken, step{at: 250, e: Event{Kind: Released}}, step{at: 260, e: Event{Kind: ReleaseReplied, Code: Denied, QueueEmpty: true}})
+		case 6:
+			c = afterBy(&r, c, called, step{e: Event{Kind: Woken, Fence: 5}})
 		default:
 			c = afterBy(&r, New(Wait, true, false), called, lateFailure, cancelled, step{e: Event{Kind: ReleaseReplied, Code: Present}})
 		}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -151,31 +152,33 @@ func (l *Lock) breakToken(ctx context.Context, token, arg, notice string) (proto
 
 // broken handles the message that somebody has ended the lease or the request of this serial. r is the request, if it has not ended.
 func (e *Engine) broken(r *request, serial string, b protocol.Breaker) {
-	cause := e.cfg.Broken(b.By, b.Reason)
 	if r != nil {
-		r.leave(r.lock.fail(ErrNotAcquired, cause))
-		if _, err := r.result(); errors.Is(err, cause) {
-			e.logBroken(r.lock, r.token, "request", b)
-		}
+		r.broken(b)
 	}
 	for _, h := range e.leasesOf(serial) { // also one that the request was granted meanwhile
 		h.broken(b)
 	}
 }
 
-// broken ends a lease that somebody has broken.
+// broken ends a request or a lease that somebody has broken.
 func (h *Lease) broken(b protocol.Breaker) {
+	if next := h.next.Load(); next != nil {
+		next.broken(b)
+		return
+	}
 	e := h.lock.e
-	cause := e.cfg.Broken(b.By, b.Reason)
-	h.lose(cause)
-	if errors.Is(h.Err(), cause) {
+	switch done := h.step(claim.Event{Kind: claim.Broken}, e.cfg.Broken(b.By, b.Reason)); {
+	case done.End:
+		e.logBroken(h.lock, h.token, "lease", b)
+	case done.Deliver:
+		e.logBroken(h.lock, h.token, "request", b)
+	case done.Explained: // its holder had released it before
 		e.logBroken(h.lock, h.token, "lease", b)
 	}
 }
 
-// reasonTimeout bounds how long the server is asked why a lease is gone, and so for how much longer one that it has refused to renew is
-// held.
-const reasonTimeout = 200 * time.Millisecond
+// reasonTimeout bounds how long the server is asked why a lease is gone.
+const reasonTimeout = claim.ReasonTimeout
 
 // askBreaker asks who has broken what a token had, since the message may have been lost, or been sent when the keeper was not
 // subscribed. The tombstone knows for a minute. then is called with nil if nobody has, or there is no answer.
@@ -229,49 +232,11 @@ func (l *Lock) goneError(ctx context.Context, token string) error {
 	}
 }
 
-// loseGone ends a lease of which gone has found that b has broken it, or nobody.
-func (h *Lease) loseGone(b *protocol.Breaker) {
-	if b == nil {
-		h.lose(ErrNotHeld)
-	} else {
-		h.broken(*b)
-	}
-}
-
-// refused ends a lease that the server does not have any more, when it is known whether somebody has broken it, or after
-// reasonTimeout. It returns false if the lease has ended already.
-func (h *Lease) refused() bool {
-	h.mu.Lock()
-	if !h.state.active() {
-		h.mu.Unlock()
-		return false
-	}
-	asked := h.renewErr == ErrNotHeld
-	if !asked {
-		h.renewErr, h.renewAt = ErrNotHeld, time.Time{}
-		if at := time.Now().Add(reasonTimeout); at.Before(h.deadline) {
-			h.deadline = at // also if the process freezes meanwhile
-		}
-		h.armLocked()
-	}
-	h.mu.Unlock()
-	if asked {
-		return true
-	}
-	if h.retention != nil {
-		h.retention.End() // nobody else enters
-	}
-	h.lock.gone(h.token, h.loseGone)
-	return true
-}
-
-// loseRefused is refused, and returns when the lease has ended.
+// loseRefused ends a lease that the server does not have any more, and returns when it has ended: when it is known whether somebody has
+// broken it.
 func (h *Lease) loseRefused() {
-	if h.refused() {
-		<-h.Done()
-	} else {
-		h.lose(ErrNotHeld)
-	}
+	h.step(claim.Event{Kind: claim.Refused}, nil)
+	<-h.Done()
 }
 
 func (e *Engine) logBroken(l *Lock, token, what string, b protocol.Breaker) {

@@ -17,7 +17,9 @@ func TestFailedCallIsUnavailable(t *testing.T) {
 	call := &transport.Call{Err: io.EOF, Reply: []int64{lua.Granted, 1, 2, 3}}
 	_, acquire := decode(call, protocol.ParseAcquireReply)
 	limited := &Lock{spec: Spec{Limits: &Limits{Window: 1, Per: time.Second}}}
-	_, allow := (&request{lock: limited, quota: &Quota{}}).decode(call)
+	asked := &askCall{r: &request{Lease: &Lease{lock: limited}, quota: &Quota{}}}
+	asked.Err, asked.Reply = call.Err, call.Reply
+	_, allow := asked.decode()
 	_, heartbeat := decodeHeartbeat(call, 1)
 	_, renew := decode(call, protocol.ParseRenewReply)
 	_, release := decode(call, protocol.ParseReleaseReply)

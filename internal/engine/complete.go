@@ -39,10 +39,10 @@ func (h *Lease) Complete(ctx context.Context, until time.Time) error {
 	}
 	err = h.await(ctx, c, errNotRecorded)
 	if err == nil || !errors.Is(err, ErrLost) {
-		h.observe(Succeeded, time.Since(h.grantedAt), nil)
+		h.observe(Succeeded, h.held(), nil)
 	}
 	if err != nil && !errors.Is(err, ErrLost) {
-		return &RecordUnknown{c.until, err}
+		return &RecordUnknown{h.lock.e.time(h.releaseUntil()), err}
 	}
 	if err == nil && h.inDoubt() && time.Until(until) < tombstoneTTL {
 		// A copy of its request could run after the record has expired.
@@ -50,9 +50,6 @@ func (h *Lease) Complete(ctx context.Context, until time.Time) error {
 	}
 	return err
 }
-
-// Since returns when the lease was granted.
-func (h *Lease) Since() time.Time { return h.grantedAt }
 
 // Forget deletes a record that Holders has returned. It blocks until the server has answered, until ctx ends, or until the
 // retry policy gives up.

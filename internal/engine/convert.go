@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 )
 
 // conversion is the state of a lease while it is being converted to another one. Until the outcome is known, a renewal that
@@ -55,10 +57,10 @@ func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	t.origin, t.observation = from, l.NewObservation(ctx, t.Flags)
-	r, err := l.acquire(from.Context(waiting), t, true) // the wait ends when the old lease does
+	h, err := l.acquire(from.Context(waiting), t, true) // the wait ends when the old lease does
 	if err == nil {
 		from.replaced()
-		return r.lease, nil
+		return h, nil
 	}
 	if c := from.undoing(); c != nil {
 		grace := time.NewTimer(cancelGrace)
@@ -68,8 +70,8 @@ func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error
 		case <-grace.C:
 		}
 		h, known := from.resolveInBackground(c, t)
-		if h != nil && l.e.cfg.ReplicaAck.enabled() && h.request != nil && h.token == c.token {
-			if err = l.awaitReplicas(ctx, h.request, h); err != nil {
+		if h == c.of && l.e.cfg.ReplicaAck.enabled() {
+			if err = l.awaitReplicas(ctx, h); err != nil {
 				h = nil
 			}
 		}
@@ -104,17 +106,20 @@ func (h *Lease) beginConversion(ctx context.Context) error {
 			return h.lock.fail(err)
 		}
 		h.mu.Lock()
-		converting, inBackground, resolved := h.conversion != nil, false, h.conversion.resolved()
-		if converting {
-			inBackground = h.conversion.inBackground
-		} else if h.state.active() {
-			h.state, h.conversion = leaseConverting, &conversion{ended: make(chan struct{})}
+		cv := h.converting
+		if cv == nil {
+			var a actions
+			if h.next.Load() == nil {
+				h.converting = &conversion{ended: make(chan struct{})}
+				a.begin(h, h.lock.e.now(), &claim.Event{Kind: claim.ConversionBegan}, nil)
+			}
+			h.mu.Unlock()
+			a.finish(h, h.lock.e.transport.Send)
+			return h.lock.failIf(a.err)
 		}
+		inBackground, resolved := cv.inBackground, cv.resolved()
 		h.mu.Unlock()
-		switch {
-		case !converting:
-			return nil
-		case !inBackground:
+		if !inBackground {
 			return Invalid("the lease of %q is being converted by another call; wait until that call has returned", h.Name())
 		}
 		switch h.lock.e.waitFor(ctx, resolved) {
@@ -130,7 +135,6 @@ func (h *Lease) beginConversion(ctx context.Context) error {
 // resolveInBackground is called when Convert stops waiting for the outcome. It returns the lease that the caller gets
 // instead of h, or nil if the caller keeps h. known reports whether the outcome is known by now.
 func (h *Lease) resolveInBackground(c *Cleanup, t Terms) (instead *Lease, known bool) {
-	e := h.lock.e
 	successor := h
 	if t.Direct {
 		instead = h.weakerLease(c, t)
@@ -139,26 +143,25 @@ func (h *Lease) resolveInBackground(c *Cleanup, t Terms) (instead *Lease, known 
 		successor = instead
 	}
 	h.mu.Lock()
-	if h.conversion != nil {
-		h.conversion.inBackground = true
+	if h.converting != nil {
+		h.converting.inBackground = true
 	}
 	h.mu.Unlock()
 	if c.handTo(successor) {
-		if instead != nil {
-			instead.start()
-		}
 		return instead, false
 	}
 	if instead != nil {
+		instead.step(claim.Event{Kind: claim.Continued}, nil)
 		instead.forget()
 	}
-	if found := c.found; found != nil && h.Err() == nil && e.addLease(found) {
-		found.start()
+	c.await()
+	found := c.lease()
+	if found != nil && h.Err() == nil {
 		return found, true
 	} else if found != nil {
 		found.abandon()
 	}
-	h.settle(nil, c.failure)
+	h.settle(nil, c.Failure())
 	return nil, true
 }
 
@@ -166,16 +169,19 @@ func (h *Lease) resolveInBackground(c *Cleanup, t Terms) (instead *Lease, known 
 // that was to replace it. It returns nil if h has ended.
 func (h *Lease) weakerLease(c *Cleanup, t Terms) *Lease {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.state.ended() {
+	if h.err != nil {
+		h.mu.Unlock()
 		return nil
 	}
-	l := h.lock.newLease(h.token, int64(h.fence), h.deadline, h.observation)
-	l.request, l.adopted, l.use = h.request, h.adopted, t.Flags
-	l.state, l.conversion = leaseConverting, &conversion{ended: make(chan struct{}), undoing: c, inBackground: true}
+	var out claim.Effects
+	l := h.lock.newLease(h.token, h.serial, h.claim.Twin(&h.lock.rules, h.lock.e.now(), &out), h.observation)
+	l.request, l.use, l.fence = h.request, t.Flags, h.fence
+	h.mu.Unlock()
+	l.converting = &conversion{ended: make(chan struct{}), undoing: c, inBackground: true}
 	if !h.lock.e.addLease(l) {
 		return nil
 	}
+	l.arm(out.Timer)
 	return l
 }
 
@@ -197,24 +203,24 @@ func (h *Lease) settle(found *Lease, err error) {
 // become makes next, which the server has instead of h, continue h. The holder still has h: its methods act on next, and h
 // ends when next does.
 func (h *Lease) become(next *Lease) {
-	h.mu.Lock()
-	if h.state.ended() {
-		h.noConversionLocked()
-		h.mu.Unlock()
-		next.abandon()
-		return
-	}
+	next.mu.Lock()
 	next.former = h
-	h.state = leaseContinued
-	h.next.Store(next)
+	next.mu.Unlock()
+	h.mu.Lock()
+	ended := h.err != nil
+	var a actions
+	if !ended {
+		a.begin(h, h.lock.e.now(), &claim.Event{Kind: claim.Continued}, nil)
+		h.next.Store(next)
+	}
 	h.noConversionLocked() // after which Extend looks for next
 	h.mu.Unlock()
-	h.forget()
-	if !next.lock.e.addLease(next) {
+	if ended {
 		next.abandon()
 		return
 	}
-	next.start()
+	h.forget()
+	h.CheckDeadline() // next may have ended before it was known to continue h
 }
 
 // handOver ends h and returns next, which continued it, for the holder to use directly.
@@ -222,7 +228,7 @@ func (h *Lease) handOver(next *Lease) *Lease {
 	next.mu.Lock()
 	next.former = nil
 	next.mu.Unlock()
-	h.endAs(leaseDetached, ErrReleased)
+	h.endAs(ErrReleased)
 	return next
 }
 
@@ -242,41 +248,48 @@ func (h *Lease) current() *Lease {
 
 // setUndoing sets the cleanup that determines the outcome of the conversion, or nil if it is known to have had no effect.
 func (h *Lease) setUndoing(c *Cleanup) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.conversion != nil {
-		h.conversion.undoing = c
+	kind := claim.ConversionLeft
+	if c == nil {
+		kind = claim.ConversionBegan // another request follows
 	}
+	h.mu.Lock()
+	var a actions
+	if h.converting != nil {
+		h.converting.undoing = c
+		a.begin(h, h.lock.e.now(), &claim.Event{Kind: kind}, nil)
+	}
+	h.mu.Unlock()
+	a.finish(h, h.lock.e.transport.Send)
 }
 
 func (h *Lease) undoing() *Cleanup {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.conversion == nil {
+	if h.converting == nil {
 		return nil
 	}
-	return h.conversion.undoing
+	return h.converting.undoing
 }
 
 func (h *Lease) isConverting() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.conversion != nil || h.next.Load() != nil
+	return h.converting != nil || h.next.Load() != nil
 }
 
 // noConversionLocked notes that no conversion of the lease is under way. Who waits for that sees what the caller makes of the lease
 // before it unlocks mu.
 func (h *Lease) noConversionLocked() {
-	if h.conversion != nil {
-		close(h.conversion.ended)
-		h.conversion = nil
+	if h.converting != nil {
+		close(h.converting.ended)
+		h.converting = nil
 	}
 }
 
 // awaitConversion waits until no conversion of the lease is under way, or the lease has ended, and returns true; or until ctx ends.
 func (h *Lease) awaitConversion(ctx context.Context) bool {
 	h.mu.Lock()
-	cv := h.conversion
+	cv := h.converting
 	h.mu.Unlock()
 	if cv == nil {
 		return true
@@ -291,30 +304,17 @@ func (h *Lease) awaitConversion(ctx context.Context) bool {
 }
 
 // endConversion resumes the lease after a conversion that had no effect.
-func (h *Lease) endConversion() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.noConversionLocked()
-	if h.state.active() {
-		h.state = leaseHeld
-		if !h.lock.spec.NoRenewal {
-			h.renewAt = time.Now() // the server may no longer know it
-		}
-		h.armLocked()
-	}
-}
+func (h *Lease) endConversion() { h.convertedBy(claim.ConversionEnded) }
 
 // replaced ends a lease that another one replaced. The server has nothing left to release.
-func (h *Lease) replaced() {
+func (h *Lease) replaced() { h.convertedBy(claim.Replaced) }
+
+// convertedBy ends the conversion by that event.
+func (h *Lease) convertedBy(kind claim.Kind) {
 	h.mu.Lock()
+	var a actions
+	a.begin(h, h.lock.e.now(), &claim.Event{Kind: kind}, nil)
 	h.noConversionLocked()
-	if h.state.ended() {
-		h.mu.Unlock()
-		return
-	}
-	cancel := h.endLocked(leaseDetached, h.lock.releasedError())
 	h.mu.Unlock()
-	cancel()
-	h.forget()
-	h.observe(Released, time.Since(h.grantedAt), nil)
+	a.finish(h, h.lock.e.transport.Send)
 }

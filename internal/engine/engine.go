@@ -4,12 +4,14 @@
 //
 //   - Engine (engine.go) owns the use of the client: one transport, one subscription, one set of timers.
 //   - Lock (lock.go) is one name of one primitive.
-//   - request (request.go, requeststate.go, grant.go) is one acquisition. Requests that wait for the same name share a waitQueue
-//     (queue.go, heartbeat.go), which sends their heartbeats, and before that, for a mutex, a localQueue (localqueue.go).
-//   - Lease (lease.go, renewal.go) is what a request is granted; lifecycle (lifecycle.go) is its end and its contexts.
+//   - Lease (lease.go) is one token from the request on: a claim, which decides what becomes of it (package claim), and what this process
+//     has for it. effects.go does what the claim says. request (request.go) is what it needs until it is granted, Cleanup (cleanup.go)
+//     what releases it, renewal.go, extend.go and convert.go what else is asked of the server for it; lifecycle (lifecycle.go) is its
+//     end and its contexts.
+//   - Requests that wait for the same name share a waitQueue (queue.go, heartbeat.go), which sends their heartbeats, and before that, for
+//     a mutex, a localQueue (localqueue.go).
 //   - Retainer (retainer.go, retention.go, locallease.go, localturn.go) is a name whose reads, or whose turns of one holder at a time,
 //     are granted inside the process, by a lease that it retains.
-//   - Cleanup (cleanup.go) releases a lease or a queue entry, and retries in the background after its caller has returned.
 //   - Package protocol encodes and decodes what these send and receive; calls.go prepares all calls, roundtrip.go repeats those
 //     that somebody waits for.
 //
@@ -18,8 +20,8 @@
 //
 // # Locks
 //
-// Mutexes are taken in this order: Lease (its lifecycle's), request, the Lease that the request converts, Engine, waitQueue. Those
-// of Retainer, ServerHealth, Cleanup, longWaits, leakLog and serverIdentity, and of packages timers, pubsub and transport, come last:
+// Mutexes are taken in this order: Lease (its lifecycle's), the Lease that it is to replace, Engine, waitQueue. Those
+// of Retainer, ServerHealth, longWaits, leakLog and serverIdentity, and of packages timers, pubsub and transport, come last:
 // nothing of this package is locked under them. No mutex is held during a round trip, while a reply or a message is handled, or while a hook, an Owner's
 // observer or a CloseObserver is called. Fields that no mutex guards do not change once their struct is in use, unless they say so.
 package engine
@@ -29,13 +31,13 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
@@ -195,7 +197,7 @@ func (e *Engine) Close() error {
 
 	e.close()
 	for _, r := range waiters {
-		r.leave(ErrClosed)
+		r.step(claim.Event{Kind: claim.Closed}, nil)
 	}
 	for _, o := range observers { // first, so that a lease made of parts is released, and not lost with its parts
 		o.KeeperClosed()
@@ -281,16 +283,9 @@ func (e *Engine) isClosed() bool {
 // cancelGrace is how long a caller whose context has ended waits at most for a cleanup.
 const cancelGrace = time.Second
 
-// millis converts a duration to the milliseconds that scripts take; nothing else does.
-func millis(d time.Duration) int64 { return int64(d / time.Millisecond) }
+func millis(d time.Duration) int64 { return claim.Millis(d) }
 
-func duration(ms int64) time.Duration {
-	if ms > math.MaxInt64/int64(time.Millisecond) {
-		return math.MaxInt64
-	}
-	return time.Duration(ms) * time.Millisecond
-}
+func duration(ms int64) time.Duration { return claim.Duration(ms) }
 
-// Margin is the safety margin subtracted from a lease's server-side TTL, for clock drift and the server's whole
-// milliseconds. (The drift factor of https://redis.io/docs/latest/develop/use/patterns/distributed-locks/)
-func Margin(d time.Duration) time.Duration { return d/100 + 2*time.Millisecond }
+// Margin is claim.Margin.
+func Margin(d time.Duration) time.Duration { return claim.Margin(d) }

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -60,16 +61,16 @@ func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 			spec.Scripts, spec.LocalQueue = lua.RateLimit, false
 			spec.Limits = &Limits{Window: 9, Per: time.Minute}
 		})
-		take := func() *request {
-			r, err := l.acquire(context.Background(), Terms{Number: 1}, false)
+		take := func() *Lease {
+			h, err := l.acquire(context.Background(), Terms{Number: 1}, false)
 			s.must(err)
-			if r.lease != nil || r.state != requestPermitted {
-				t.Errorf("state %d, lease %v", r.state, r.lease)
+			if state := h.claim.State(); state != claim.Permitted {
+				t.Errorf("state %d", state)
 			}
-			return r
+			return h
 		}
-		tombstoned := func(r *request) bool {
-			_, err := s.mini.ZScore(l.key(keyTombstones), r.token)
+		tombstoned := func(h *Lease) bool {
+			_, err := s.mini.ZScore(l.key(keyTombstones), h.token)
 			return err == nil
 		}
 		if h := take(); tombstoned(h) {
@@ -88,8 +89,8 @@ func TestEndedRequestKeepsNextOfSameToken(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		const token = "some token"
 		l := s.lock("x")
-		first := l.NewTokenRequest(token, nil, false)
-		next := l.NewTokenRequest(token, nil, false)
+		first := l.NewTokenRequest(token, &Owner{}, false)
+		next := l.NewTokenRequest(token, &Owner{}, false)
 		known := func() *request {
 			s.Engine.mu.Lock()
 			defer s.Engine.mu.Unlock()
@@ -110,8 +111,7 @@ func TestEndedRequestKeepsNextOfSameToken(t *testing.T) {
 // not been scheduled since: its cleanup does not know of a call that is sent later.
 func TestRequestThatHasEndedIsNotSent(t *testing.T) {
 	for what, send := range map[string]func(l *Lock, r *request) error{
-		"try":  func(_ *Lock, r *request) error { return r.run(context.Background(), modeTry) },
-		"wait": func(_ *Lock, r *request) error { return r.run(context.Background(), modeWait) },
+		"lock": func(_ *Lock, r *request) error { return r.run(context.Background()) },
 		"return to the queue": func(l *Lock, r *request) error {
 			q := &waitQueue{lock: l, health: r.health, requests: map[*request]struct{}{}}
 			q.rejoin([]*request{r})
@@ -119,8 +119,8 @@ func TestRequestThatHasEndedIsNotSent(t *testing.T) {
 		},
 		"part of a majority": func(l *Lock, r *request) error {
 			answers := make(replies, 1)
-			part := l.NewTokenRequest(r.token, nil, false)
-			part.leave(r.err)
+			part := l.NewTokenRequest(r.token, &Owner{}, false)
+			part.Cancel(r.err)
 			part.Send(0, answers)
 			return (<-answers).Err
 		},
@@ -128,8 +128,8 @@ func TestRequestThatHasEndedIsNotSent(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(s *fixture) {
 				l := s.lock("x")
-				r := l.newRequest(Terms{}, nil)
-				r.leave(ErrClosed)
+				r := l.newRequest(context.Background(), Terms{}, claim.Wait, nil)
+				r.step(claim.Event{Kind: claim.Closed}, nil)
 				s.net.ResetCount()
 				if err := send(l, r); !errors.Is(err, ErrClosed) {
 					t.Errorf("the error is %v", err)

@@ -140,6 +140,14 @@ func (l *Lock) fail(list ...error) error {
 	return f
 }
 
+// failIf is fail of one cause, or nil if that is nil.
+func (l *Lock) failIf(err error) error {
+	if err == nil {
+		return nil
+	}
+	return l.fail(err)
+}
+
 // releasedError returns ErrReleased as an error of this lock, always the same.
 func (l *Lock) releasedError() error {
 	if err := l.released.Load(); err != nil {

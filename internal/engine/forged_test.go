@@ -14,6 +14,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -82,32 +83,6 @@ func (s *fixture) waitingToken(l *Lock) string {
 	return members[0]
 }
 
-// TestGrantsByMessageAtMost checks the bound of fences in messages: by the clock in the answer that the waiter waits, or by the last
-// fence if that is ahead of the clock, and by the time since.
-func TestGrantsByMessageAtMost(t *testing.T) {
-	const ttl, clock = 60_000, 1_700_000_000_000 // ms
-	asked := time.Now()
-	for _, x := range []struct {
-		floor, fence int64
-		after        time.Duration
-		counts       bool
-	}{
-		{7, 7, 0, false},
-		{7, 8, 0, true},
-		{7, clock * 1000, 0, true},
-		{7, (clock+1001)*1000 + 1, 0, false},
-		{7, (clock+1001)*1000 + 1, time.Second, true},
-		{7, (clock + 30_000) * 1000, 30 * time.Second, true},
-		{7, (clock + 32_000) * 1000, 30 * time.Second, false},
-		{(clock + 1e6) * 1000, (clock+1e6)*1000 + 1, 0, true}, // the clock was set back
-		{(clock + 1e6) * 1000, (clock + 1e6 + 1001) * 1000, 0, false},
-	} {
-		if got := WakeupCounts(x.fence, x.floor, clock, asked, asked.Add(x.after), ttl); got != x.counts {
-			t.Errorf("fence %d after %d, %v after the answer: %t", x.fence, x.floor, x.after, got)
-		}
-	}
-}
-
 // TestUpgradesAreCounted: of two requests to upgrade a lease, the later one has the larger number, by which the script tells them apart.
 func TestUpgradesAreCounted(t *testing.T) {
 	inBubble(t, func(s *fixture) {
@@ -116,13 +91,13 @@ func TestUpgradesAreCounted(t *testing.T) {
 		s.must(err)
 		last := int64(0)
 		for range 3 {
-			r := l.newRequest(Terms{Flags: protocol.FlagUpgrade, origin: read}, nil)
+			r := l.newRequest(context.Background(), Terms{Flags: protocol.FlagUpgrade, origin: read}, claim.TryFirst, nil)
 			token, _ := protocol.ParseToken(r.token)
 			if token.Number <= last {
 				t.Errorf("the number of an upgrade is %d, after %d", token.Number, last)
 			}
 			last = token.Number
-			r.leave(ErrReleased)
+			r.step(claim.Event{Kind: claim.Cancelled}, ErrReleased)
 		}
 		s.must(read.Release(context.Background()))
 	})

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -56,9 +57,7 @@ func (q *waitQueue) onTimer(now time.Time) {
 func firstWaiter(waiters []*request) (first *request) {
 	least := int64(0)
 	for _, r := range waiters {
-		r.mu.Lock()
-		place := r.place
-		r.mu.Unlock()
+		place := r.place()
 		if first == nil || place < least {
 			first, least = r, place
 		}
@@ -98,22 +97,27 @@ func (q *waitQueue) mode() int {
 func (q *waitQueue) rejoin(batch []*request) {
 	l := q.lock
 	now := time.Now()
-	batch = slices.DeleteFunc(batch, func(r *request) bool { return !r.copySent(now, nil) })
+	at := l.e.instant(now)
+	var places []int64
+	batch = slices.DeleteFunc(batch, func(r *request) bool {
+		done := r.stepAt(at, claim.Event{Kind: claim.Rejoining}, nil, l.e.transport.Send)
+		if done.Joins {
+			places = append(places, done.Place)
+		}
+		return !done.Joins
+	})
 	if len(batch) == 0 {
 		return
 	}
 	call := l.heartbeatCall(q.mode()+protocol.HeartbeatRejoin, len(batch), func(call *transport.Call) {
 		for _, r := range batch {
-			r.copyDone(nil, transport.OutcomeOf(call.Err))
+			r.step(claim.Event{Kind: claim.CopyEnded, Outcome: outcomeOf(call.Err)}, nil)
 		}
 		q.heartbeatDone(call, batch, now)
 	})
 	q.health.Sent(now)
-	for _, r := range batch {
-		r.mu.Lock()
-		place := RejoinPlace(r.place, r.askedAt, now, l.e.cfg.HeartbeatTimeout)
-		r.mu.Unlock()
-		call.Args = protocol.RejoiningWaiter(call.Args, r.token, place)
+	for i, r := range batch {
+		call.Args = protocol.RejoiningWaiter(call.Args, r.token, places[i])
 	}
 	q.mu.Lock()
 	q.inFlight++
@@ -158,6 +162,7 @@ func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, 
 	deaf := q.deaf
 	q.mu.Unlock()
 	changed := make([]bool, len(batch))
+	sent := q.lock.e.instant(call.Sent)
 	for _, change := range reply.Changes {
 		changed[change.Index] = true
 		r := batch[change.Index]
@@ -166,31 +171,28 @@ func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, 
 			if change.Code == lua.Held && !r.noPush && !deaf {
 				q.lock.e.expectWakeup(r)
 			}
-			if r.grant(change.Fence, call.Sent, change.ExpiresIn, leaseUnconfirmed) == ErrTooLate {
-				q.heartbeatsBy(call.Sent.Add(duration(change.ExpiresIn) + time.Millisecond)) // when the lease has ended
-			}
+			r.step(claim.Event{Kind: claim.Admitted, Sent: sent, Fence: change.Fence, TTL: change.ExpiresIn}, nil)
 		case lua.Waiting:
-			r.stillWaiting(call.Sent, reply.Now, reply.Seq, change.Place)
+			r.stillQueued(sent, reply, change.Place)
 		case lua.Unknown:
 			if !r.hasEnded() {
 				unknown = append(unknown, r)
 			}
-		case lua.Tombstoned:
-			q.lock.askBreaker(r.token, func(b *protocol.Breaker) { r.tombstoned(b) })
-		case lua.Refused:
-			r.leave(q.lock.fail(ErrNotAcquired))
-		case lua.Conflict:
-			r.leave(q.lock.fail(ErrConflict))
-		case lua.AboveLimit:
-			r.leave(q.lock.fail(ErrAboveLimit))
+		default:
+			r.step(claim.Event{Kind: claim.Refused, Code: codes[change.Code]}, nil)
 		}
 	}
 	for i, r := range batch {
 		if !changed[i] {
-			r.stillWaiting(call.Sent, reply.Now, reply.Seq, 0)
+			r.stillQueued(sent, reply, 0)
 		}
 	}
 	return unknown
+}
+
+// stillQueued notes that a heartbeat found the request in the queue. A place of 0 is not in the reply.
+func (r *request) stillQueued(sent claim.Instant, reply protocol.HeartbeatReply, place int64) {
+	r.step(claim.Event{Kind: claim.StillQueued, Sent: sent, Clock: reply.Now, Fence: reply.Seq, Place: place}, nil)
 }
 
 // heartbeatOthers makes all waiters send heartbeats now, after the server did not know one of the batch, if the batch was not all:
@@ -213,9 +215,7 @@ func (q *waitQueue) checkMissed(unknown []*request) {
 	received := q.receivedAt
 	q.mu.Unlock()
 	for _, r := range unknown {
-		r.mu.Lock()
-		asked := r.askedAt
-		r.mu.Unlock()
+		asked := r.asked()
 		if !since.IsZero() && since.Before(asked) && !received.After(asked) && !r.noPush {
 			e.subscriber.Replace(q.lock.channel)
 			return
@@ -239,7 +239,7 @@ func (q *waitQueue) failed(err error, batch []*request) {
 	q.mu.Unlock()
 	if giveUp {
 		for _, r := range batch {
-			r.leave(q.lock.fail(err))
+			r.step(claim.Event{Kind: claim.GaveUp}, err)
 		}
 		return
 	}

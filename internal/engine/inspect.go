@@ -198,13 +198,3 @@ func (l *Lock) inspect(ctx context.Context, subject int, after int64, count int,
 	}
 	return call.Values, nil
 }
-
-// Is reports whether the lease is one for this use, by the first letter of its token's flags; "" if there are none.
-func (h *Lease) Is(use string) bool {
-	h = h.current()
-	if h.use != "" {
-		return h.use == use
-	}
-	t, _ := protocol.ParseToken(h.token)
-	return t.Flags[:min(len(t.Flags), 1)] == use
-}

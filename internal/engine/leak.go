@@ -29,10 +29,10 @@ func WatchForLeak[T any](user *T, h Handle) {
 func (h *Lease) CheckLeak() {
 	h = h.current()
 	h.mu.Lock()
-	leaked := h.state.active() && !h.lock.spec.NoRenewal
+	leaked := h.claim.Active() && !h.lock.spec.NoRenewal
 	h.mu.Unlock()
 	if leaked {
-		h.lock.ReportLeak(h.observation, h.token, h.fence, time.Since(h.grantedAt))
+		h.lock.ReportLeak(h.observation, h.token, h.fence, h.held())
 	}
 }
 

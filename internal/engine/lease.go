@@ -8,57 +8,34 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
-// leaseState is the state of a lease for its holder, and how it ended. docs/protocol.md has the transitions.
-type leaseState uint8
-
-const (
-	leaseHeld        leaseState = iota
-	leaseUnconfirmed            // granted to a waiter, for its claim ttl at most; the first renewal confirms it
-	leaseConverting             // held, or replaced by another one; see conversion
-	leaseContinued              // another lease, next, has replaced it at the server, and is what the holder of this one has
-	leaseReleased               // ended by its holder or by Close, with a cleanup
-	leaseDetached               // ended without a cleanup: the caller has a lease that replaced it, or it stays at the server
-	leaseLost                   // ended by its deadline, or because the server no longer has it
-)
-
-// ended reports whether the holder has lost or given up the lease for good.
-func (s leaseState) ended() bool { return s >= leaseReleased }
-
-// active reports whether the lease has not ended and is the one that the server has, as far as is known.
-func (s leaseState) active() bool { return s < leaseContinued }
-
-// Lease is a lease at one server. It is held, and then, once and for good, released or lost. It is safe for concurrent use.
+// Lease is a claim, and what this process has for it: the caller that waits for it, its timer, the contexts of its holder, and what
+// releases it. It exists from the request on; who does not belong to this package gets it when it is granted. It is safe for concurrent use.
 type Lease struct {
 	lifecycle
 	lock        *Lock
 	token       string
-	request     *request // that was granted it, if that is still needed
-	fence       uint64
-	grantedAt   time.Time
-	timer       timers.Timer
+	serial      string       // by which messages name it
+	request     *request     // until it is granted, and then if a late reply may come; nil: adopted, or made to clean up
 	owner       *Owner       // the lease that it is part of, which gets its events; nil: none
-	adopted     bool         // made from a token by Adopt
 	use         string       // its use, if that is not what its token says; see Convert
 	retention   *retention   // what is granted by it, if the process retains it
 	observation *Observation // the call that acquired it, for the observer
+	fence       uint64       // once it is granted
+	timer       timers.Timer
 
 	// Guarded by the lifecycle's mu. A process may have a hundred thousand leases, so what few have is behind pointers.
-	state      leaseState                  // ended if and only if the lifecycle's err is set
-	inFlight   int32                       // renewals under way
-	ttl        int64                       // ms that a renewal asks for
-	deadline   time.Time                   // until when it is believed, if nothing else comes
-	renewAt    time.Time                   // zero: no renewal is due
-	metadataAt time.Time                   // when a renewal last extended the metadata of the name
-	extension  *extension                  // nil: Extend was never called
-	drained    chan struct{}               // made when the lease ends while renewals are under way, and closed when they have ended
-	conversion *conversion                 // while one is under way, and in a lease that ended meanwhile
-	next       atomic.Pointer[Lease]       // the lease that continues this one; see become. Set under mu, with the state
-	backoff    *backoff.ExponentialBackOff // nil while renewals succeed
-	renewErr   error                       // the last error of a renewal
+	claim      claim.Claim
+	extending  chan struct{}               // while an Extend is in progress; closed when it ends
+	converting *conversion                 // while it is being converted, and after it ended meanwhile
+	next       atomic.Pointer[Lease]       // the lease that continues this one; see become
+	backoff    *backoff.ExponentialBackOff // of what is repeated now; nil while it succeeds
+	lastErr    error                       // of the last renewal
 	cleanup    *Cleanup                    // once it is released
 }
 
@@ -69,9 +46,8 @@ var (
 	errFixed    = NewLoss(LossNotRenewed, "its time is over and it is not renewed")
 )
 
-func (l *Lock) newLease(token string, fence int64, deadline time.Time, o *Observation) *Lease {
-	now := time.Now()
-	h := &Lease{lock: l, token: token, fence: uint64(fence), grantedAt: now, metadataAt: now, ttl: l.ttl, deadline: deadline, observation: o}
+func (l *Lock) newLease(token, serial string, c claim.Claim, o *Observation) *Lease {
+	h := &Lease{lock: l, token: token, serial: serial, claim: c, observation: o}
 	h.begin(h)
 	h.timer.Handler = (*leaseTimer)(h)
 	return h
@@ -83,7 +59,39 @@ type leaseTimer Lease
 // Fire implements timers.Handler.
 func (t *leaseTimer) Fire(now time.Time) { (*Lease)(t).onTimer(now) }
 
-// addLease registers a lease. It reports false after Close.
+func (h *Lease) onTimer(now time.Time) {
+	h.mu.Lock()
+	at := h.lock.e.instant(now)
+	unused := h.claim.RenewalDue(at) && h.retention.isUnusedLocked(now, duration(h.lock.ttl))
+	h.mu.Unlock()
+	h.stepAt(at, claim.Event{Kind: claim.Timer, Unused: unused}, nil, h.lock.e.transport.Send)
+}
+
+// arm sets the timer of a lease that was not granted by a step.
+func (h *Lease) arm(at claim.Instant) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.claim.Active() {
+		h.lock.e.timers.Set(&h.timer, h.lock.e.time(at))
+	}
+}
+
+// step tells the claim of an event, and does what it says. cause is the error that belongs to the event, if there is one.
+func (h *Lease) step(ev claim.Event, cause error) claim.Effects {
+	return h.stepAt(h.lock.e.now(), ev, cause, h.lock.e.transport.Send)
+}
+
+// stepAt is step at a certain time; what is sent is sent by Transport.Send or SendInline.
+func (h *Lease) stepAt(now claim.Instant, ev claim.Event, cause error, by func(*transport.Call)) claim.Effects {
+	h.mu.Lock()
+	var a actions
+	a.begin(h, now, &ev, cause)
+	h.mu.Unlock()
+	a.finish(h, by)
+	return a.Effects
+}
+
+// addLease registers a lease that was granted. It reports false after Close.
 func (e *Engine) addLease(h *Lease) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -94,63 +102,59 @@ func (e *Engine) addLease(h *Lease) bool {
 	return true
 }
 
-// start sets the timer of a new lease.
-func (h *Lease) start() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.state.ended() {
-		return
-	}
-	now := time.Now()
-	switch {
-	case !h.lock.spec.NoRenewal:
-		h.renewAt = h.lock.e.renewalTime(now, min(duration(h.ttl)/3, h.deadline.Sub(now)/3))
-	case h.state == leaseUnconfirmed:
-		h.renewAt = now // confirmed once, for what remains of its time
-	}
-	h.armLocked()
-	if !h.lock.e.listens.Load() {
-		h.lock.listen(h.token)
-	}
+// forget unregisters a lease that has ended for its holder.
+func (h *Lease) forget() {
+	e := h.lock.e
+	e.mu.Lock()
+	delete(e.leases, h)
+	e.mu.Unlock()
 }
 
-// lose ends the lease as lost, if it has not ended. Without a reason its deadline has passed.
+// endErrorLocked returns the error with which the lease has ended for its holder. cause is that of the event that has ended it.
+func (h *Lease) endErrorLocked(cause error) error {
+	switch reason := h.claim.Reason(); reason {
+	case claim.ByRelease, claim.ByReplacement:
+		return h.lock.releasedError()
+	case claim.ByServer:
+		cause = ErrNotHeld
+	case claim.ByFixedTTL:
+		cause = errFixed
+	case claim.ByLifetime:
+		cause = errLifetime
+	case claim.ByDeadline:
+		cause = errDeadline
+		if h.lastErr != nil {
+			cause = fmt.Errorf("%w: %w", errDeadline, h.lastErr)
+		}
+	}
+	return h.lock.fail(ErrLost, cause)
+}
+
+// lose ends the lease as lost, if it has not ended.
 func (h *Lease) lose(reason error) {
-	h.mu.Lock()
 	if next := h.next.Load(); next != nil {
-		h.mu.Unlock()
 		next.lose(reason)
 		return
 	}
-	if h.state.ended() {
-		h.mu.Unlock()
-		return
-	}
-	spec := h.lock.spec
-	switch {
-	case reason != nil:
-	case h.renewErr == ErrNotHeld:
-		reason = ErrNotHeld
-	case spec.NoRenewal:
-		reason = errFixed
-	case spec.MaxLifetime > 0 && time.Since(h.grantedAt) >= spec.MaxLifetime-Margin(spec.MaxLifetime)-ShortestTTL:
-		reason = errLifetime
-	case h.renewErr != nil:
-		reason = fmt.Errorf("%w: %w", errDeadline, h.renewErr)
-	default:
-		reason = errDeadline
-	}
-	err := h.lock.fail(ErrLost, reason)
-	cancel := h.endLocked(leaseLost, err)
-	h.mu.Unlock()
-	cancel()
-	h.forget()
-	h.observe(Lost, time.Since(h.grantedAt), err)
+	h.step(claim.Event{Kind: claim.Failed}, reason)
 }
 
-// endLocked ends the lease and returns a function that cancels the contexts; see lifecycle.endLocked.
-func (h *Lease) endLocked(state leaseState, err error) (cancel func()) {
-	h.state = state
+// endWithNext ends a lease that another one continued, which has ended.
+func (h *Lease) endWithNext(err error) { h.endAs(err) }
+
+// endAs ends the lease for its holder, unless it has ended, and does nothing else.
+func (h *Lease) endAs(err error) {
+	h.mu.Lock()
+	cancel := func() {}
+	if h.err == nil {
+		cancel = h.endLocked(err)
+	}
+	h.mu.Unlock()
+	cancel()
+}
+
+// endLocked ends the lease for its holder and returns a function that cancels the contexts; see lifecycle.endLocked.
+func (h *Lease) endLocked(err error) (cancel func()) {
 	endContexts, x := h.lifecycle.endLocked(err), h.retention
 	if x == nil {
 		return endContexts
@@ -160,35 +164,6 @@ func (h *Lease) endLocked(state leaseState, err error) (cancel func()) {
 		endContexts()
 		x.leaseEnded(err)
 	}
-}
-
-// endWithNext ends a lease that another one continued, which has ended.
-func (h *Lease) endWithNext(err error) {
-	next := h.next.Load()
-	next.mu.Lock()
-	state := next.state
-	next.mu.Unlock()
-	h.endAs(state, err)
-}
-
-// endAs ends the lease for its holder, unless it has ended, and does nothing else.
-func (h *Lease) endAs(state leaseState, err error) {
-	h.mu.Lock()
-	cancel := func() {}
-	if !h.state.ended() {
-		cancel = h.endLocked(state, err)
-	}
-	h.mu.Unlock()
-	cancel()
-}
-
-// forget stops the lease's timer and unregisters it.
-func (h *Lease) forget() {
-	e := h.lock.e
-	e.timers.Cancel(&h.timer)
-	e.mu.Lock()
-	delete(e.leases, h)
-	e.mu.Unlock()
 }
 
 func (h *Lease) observe(what EventType, took time.Duration, err error) {
@@ -204,48 +179,41 @@ func (h *Lease) observe(what EventType, took time.Duration, err error) {
 	h.lock.e.observe(ev)
 }
 
+// held returns for how long the lease has been held.
+func (h *Lease) held() time.Duration { return time.Since(h.Since()) }
+
 // release ends the lease and starts its cleanup, which it returns; by sends the command. unused says that nobody ever had the
 // lease. The error is ErrLost if the lease was lost; if there is nothing to clean up, both are nil.
 func (h *Lease) release(by func(*transport.Call), unused bool) (*Cleanup, error) {
 	return h.end(by, unused, time.Time{})
 }
 
-// end is release, or Complete if done is set.
-func (h *Lease) end(by func(*transport.Call), unused bool, done time.Time) (*Cleanup, error) {
-	h.CheckDeadline()
-	h.mu.Lock()
+// end is release, or Complete if record is set.
+func (h *Lease) end(by func(*transport.Call), unused bool, record time.Time) (*Cleanup, error) {
 	if next := h.next.Load(); next != nil {
+		return next.end(by, unused, record)
+	}
+	ev := claim.Event{Kind: claim.Released, Unused: unused}
+	if !record.IsZero() {
+		ev.Until = max(h.lock.e.instant(record), 1)
+	}
+	h.mu.Lock()
+	if h.next.Load() != nil {
 		h.mu.Unlock()
-		return next.end(by, unused, done)
+		return h.end(by, unused, record)
 	}
-	if h.state.ended() {
-		err := h.err
-		if h.state == leaseLost && h.cleanup == nil {
-			// The holder has now stopped as well. Should the server still know the token, others need not wait.
-			h.cleanup = h.lock.newCleanup(h.token, h.inDoubt(), h.deadline)
-			h.cleanup.done = done
-			h.cleanup.send(h.lock.e.transport.Send)
-		}
-		h.mu.Unlock()
-		if errors.Is(err, ErrReleased) {
-			return nil, nil
-		}
-		return nil, h.lock.fail(err)
-	}
-	cancel := h.endLocked(leaseReleased, h.lock.releasedError())
-	if h.inFlight > 0 && h.drained == nil {
-		h.drained = make(chan struct{})
-	}
-	until := h.deadline.Add(Margin(duration(h.ttl)))
-	c := h.lock.newCleanup(h.token, h.inDoubt(), until)
-	c.unused, c.done, c.owner, c.explained = boolArg(unused), done, h.owner, !unused
-	c.inDoubt = h.conversion.resolved() != nil // then it may be another lease by now, which is released as well
-	h.cleanup = c
+	var a actions
+	first := h.cleanup == nil
+	a.begin(h, h.lock.e.now(), &ev, nil)
+	c, err := h.cleanup, h.err
 	h.mu.Unlock()
-	cancel()
-	h.forget()
-	c.send(by)
-	h.observe(Released, time.Since(h.grantedAt), nil)
+	a.finish(h, by)
+	switch {
+	case errors.Is(err, ErrLost):
+		return nil, h.lock.fail(err)
+	case !first || c == nil:
+		return nil, nil
+	}
 	return c, nil
 }
 
@@ -269,9 +237,9 @@ func (h *Lease) Release(ctx context.Context) error {
 // already, after cancelGrace at most. The error is silence if there was no reply.
 func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 	h.mu.Lock()
-	drained, resolved := h.drained, h.conversion.resolved()
+	resolved := h.converting.resolved()
 	h.mu.Unlock()
-	if c.finished.isClosed() && drained == nil && resolved == nil {
+	if c.Ended() && resolved == nil {
 		return c.err()
 	}
 	var timeout <-chan time.Time
@@ -282,7 +250,7 @@ func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 		timeout, done = grace.C, nil
 	}
 	closing := h.lock.e.closing.Done()
-	for _, ended := range []<-chan struct{}{c.finished.done(), drained, resolved} {
+	for _, ended := range []<-chan struct{}{c.finished.done(), resolved} {
 		for waiting := ended != nil; waiting; {
 			select {
 			case <-ended:
@@ -304,9 +272,12 @@ func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 	return c.err()
 }
 
-// inDoubt reports whether a copy of the request for this lease may still run after its release. For an adopted token that is
-// not known.
-func (h *Lease) inDoubt() bool { return h.adopted || h.request != nil && h.request.hasInDoubt() }
+// inDoubt reports whether a copy of the request for this lease may still run after its release.
+func (h *Lease) inDoubt() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.claim.InDoubt()
+}
 
 // currentCleanup returns the cleanup of the lease, or nil.
 func (h *Lease) currentCleanup() *Cleanup {
@@ -318,14 +289,6 @@ func (h *Lease) currentCleanup() *Cleanup {
 // abandon releases the lease in the background: its caller has returned.
 func (h *Lease) abandon() { _, _ = h.release(h.lock.e.transport.Send, true) }
 
-// setDeadlineLocked sets until when the lease is believed, also by those who were granted something by it inside the process.
-func (h *Lease) setDeadlineLocked(deadline time.Time) {
-	h.deadline = deadline
-	if h.retention != nil {
-		h.retention.SetDeadline(deadline)
-	}
-}
-
 // CheckDeadline ends the lease as lost if its deadline has passed and its timer has not fired yet, for example because the
 // process was frozen.
 func (h *Lease) CheckDeadline() {
@@ -336,10 +299,10 @@ func (h *Lease) CheckDeadline() {
 		return
 	}
 	h.mu.Lock()
-	over := h.state.active() && !time.Now().Before(h.deadline)
+	over := h.claim.Active() && h.lock.e.now() >= h.claim.Deadline()
 	h.mu.Unlock()
 	if over {
-		h.lose(nil)
+		h.step(claim.Event{Kind: claim.Timer}, nil)
 	}
 }
 
@@ -348,7 +311,7 @@ func (h *Lease) Deadline() time.Time {
 	h = h.current()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.deadline
+	return h.lock.e.time(h.claim.Deadline())
 }
 
 // Token returns the identity of the lease.
@@ -356,6 +319,13 @@ func (h *Lease) Token() string { return h.current().token }
 
 // Fence returns the fencing token.
 func (h *Lease) Fence() uint64 { return h.fence }
+
+// Since returns when the lease was granted.
+func (h *Lease) Since() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lock.e.time(h.claim.Since())
+}
 
 // Name returns what is locked.
 func (h *Lease) Name() string { return h.lock.spec.Name }
@@ -366,4 +336,27 @@ func (h *Lease) Kind() string { return h.lock.spec.Scripts.Kind }
 // Do calls fn while the lease is held and releases it, also if fn panics.
 func (h *Lease) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
 	return Do(ctx, h, fn)
+}
+
+// Is reports whether the lease is one for this use, by the first letter of its token's flags; "" if there are none.
+func (h *Lease) Is(use string) bool {
+	h = h.current()
+	if h.use != "" {
+		return h.use == use
+	}
+	t, _ := protocol.ParseToken(h.token)
+	return t.Flags[:min(len(t.Flags), 1)] == use
+}
+
+// now returns the time for claims.
+func (e *Engine) now() claim.Instant { return e.instant(time.Now()) }
+
+// instant converts a time for claims. Instants count from a second before the engine was started, so that all are positive.
+func (e *Engine) instant(t time.Time) claim.Instant {
+	return claim.Instant(t.Sub(e.started) + time.Second)
+}
+
+// time is the inverse of instant.
+func (e *Engine) time(t claim.Instant) time.Time {
+	return e.started.Add(time.Duration(t) - time.Second)
 }

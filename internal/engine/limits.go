@@ -88,22 +88,22 @@ func newQuota(a protocol.AcquireReply) Quota {
 // Take waits for permits that return by the clock alone, until ctx ends. They are granted without a lease; the result is the
 // grant's fence.
 func (l *Lock) Take(ctx context.Context, t Terms) (fence uint64, err error) {
-	r, err := l.acquire(ctx, t, true)
+	h, err := l.acquire(ctx, t, true)
 	if err != nil {
 		return 0, err
 	}
-	return r.fence, nil
+	return h.fence, nil
 }
 
 // TryTake is Take for a caller who does not wait, and returns what remains of the window. A refusal is not an error; the fence is
 // 0 then.
 func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, fence uint64, err error) {
 	t.quota = &q
-	r, err := l.acquire(ctx, t, false)
+	h, err := l.acquire(ctx, t, false)
 	refused := errors.Is(err, ErrNotAcquired) && q.Limit > 0
 	switch {
 	case err == nil:
-		return q, r.fence, nil
+		return q, h.fence, nil
 	case refused && (ctx.Err() == nil || !errors.Is(err, ctx.Err())):
 		return q, 0, nil
 	}

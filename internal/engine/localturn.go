@@ -80,14 +80,14 @@ func (l *Retaining) turn(ctx context.Context, wait bool, o *Observation) (h Hand
 		if err != nil {
 			return nil, false, err
 		}
-		return req.lease, false, nil
+		return req, false, nil
 	}
 	req, err := l.lock.acquireReplicated(ctx, Terms{Flags: l.flags + protocol.FlagRetained, retention: x, observation: o, health: health, since: began}, wait)
 	if err != nil {
 		x.abandon()
 		return nil, false, err
 	}
-	return x.open(req.lease, req.wasQueued()), false, nil
+	return x.open(req, req.wasQueued()), false, nil
 }
 
 // turnInside returns a turn by the lease that the process retains. It returns nil if there is none, and else when the lease is to be
@@ -226,13 +226,9 @@ func (x *retention) takeNextLocked() *localTurn {
 	return next
 }
 
-// wasQueued reports whether the request was granted what it asked for by way of the queue, as far as is known.
-func (r *request) wasQueued() bool {
-	r.mu.Lock()
-	queued := r.place != 0
-	r.mu.Unlock()
-	e := r.lock.e
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return queued || r.notified
+// wasQueued reports whether the lease was granted by way of the queue, as far as is known.
+func (h *Lease) wasQueued() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.claim.WasQueued()
 }

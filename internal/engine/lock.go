@@ -6,13 +6,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
 // Bounds of a ttl. A shorter lease would end before its reply is read; a longer one could overflow sums of milliseconds.
 const (
-	ShortestTTL = 10 * time.Millisecond
+	ShortestTTL = claim.ShortestTTL
 	LongestTTL  = 365 * 24 * time.Hour
 )
 
@@ -35,8 +36,8 @@ type Lock struct {
 	*shortForms // of the name
 	e           *Engine
 	spec        Spec
-	keys        [4]any                    // of every command, as strings, by the indexes below
-	claimTTL    int64                     // ms: of a lease granted by a message, until it is confirmed
+	keys        [4]any // of every command, as strings, by the indexes below
+	rules       claim.Rules
 	released    atomic.Pointer[lockError] // see releasedError
 }
 
@@ -107,7 +108,10 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 		return nil, Invalid("MaxLifetime %v is shorter than TTL %v (0 means no bound)", spec.MaxLifetime, spec.TTL)
 	}
 	ttl := millis(spec.TTL)
-	l := &Lock{e: e, spec: spec, claimTTL: min(ttl, millis(e.cfg.HeartbeatTimeout))}
+	l := &Lock{e: e, spec: spec, rules: claim.Rules{
+		TTL: ttl, ClaimTTL: min(ttl, millis(e.cfg.HeartbeatTimeout)), HeartbeatTimeout: e.cfg.HeartbeatTimeout, MetadataTTL: e.cfg.MetadataTTL,
+		MaxLifetime: spec.MaxLifetime, NoRenewal: spec.NoRenewal, ByClock: spec.Limits.clockOnly(),
+	}}
 	for i, key := range keys.All() {
 		l.keys[i] = key
 	}
@@ -165,7 +169,7 @@ func (l *Lock) newToken(flags string, number int64) (token, serial string) {
 	}
 	drawn := l.e.serials.Next()
 	token = protocol.Token{
-		Keeper: l.e.id, Serial: string(drawn[:]), TTL: l.ttl, ClaimTTL: l.claimTTL, Flags: flags, Number: number,
+		Keeper: l.e.id, Serial: string(drawn[:]), TTL: l.ttl, ClaimTTL: l.rules.ClaimTTL, Flags: flags, Number: number,
 	}.String()
 	start := len(l.e.id) + len(":")
 	return token, token[start : start+len(drawn)]
@@ -178,9 +182,7 @@ func (l *Lock) newToken(flags string, number int64) (token, serial string) {
 //	acquireReplicated                      the acknowledgement of replicas
 //	acquireInTurn                          the turn of the caller among those of this process
 //	acquireSubscribed                      the subscription to wake-ups, before the first wait
-//	request.run                            the wait until the request has ended
-//	request.ask                            repetition if a grant comes too late
-//	request.askOnce                        repetition until there is a reply
+//	request.run                            the wait until the request has ended; its claim decides (package claim)
 
 // Acquire waits for a lease until ctx ends. Package lockkeeper documents the errors.
 func (l *Lock) Acquire(ctx context.Context, t Terms) (*Lease, error) {
@@ -193,15 +195,11 @@ func (l *Lock) Try(ctx context.Context, t Terms) (*Lease, error) {
 }
 
 func (l *Lock) acquireLease(ctx context.Context, t Terms, wait bool) (*Lease, error) {
-	r, err := l.acquire(ctx, t, wait)
-	if err != nil {
-		return nil, err
-	}
-	return r.lease, nil
+	return l.acquire(ctx, t, wait)
 }
 
 // acquire makes one acquisition and reports its events. If there is no error, the request was granted.
-func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*request, error) {
+func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*Lease, error) {
 	if wait && l.e.cfg.LongWait > 0 {
 		defer l.WatchWait(l.FirstHolders)()
 	}
@@ -210,47 +208,50 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*request, error
 		o = l.NewObservation(ctx, t.Flags)
 	}
 	if o == nil {
-		r, err := l.acquireReplicated(ctx, t, wait)
-		return r, l.alsoEnded(ctx, err)
+		h, err := l.acquireReplicated(ctx, t, wait)
+		return h, l.alsoEnded(ctx, err)
 	}
 	t.observation = o
 	began := time.Now()
 	l.e.observe(l.Event(AcquireStart, o))
-	r, err := l.acquireReplicated(ctx, t, wait)
+	h, err := l.acquireReplicated(ctx, t, wait)
 	err = l.alsoEnded(ctx, err)
 	ev := l.Event(AcquireDone, o)
 	ev.Duration, ev.Err = time.Since(began), err
 	if err == nil {
-		ev.Fence = r.fence
-		if r.lease != nil { // else nothing will be released
-			ev.Token = r.token
+		ev.Fence = h.fence
+		if !l.spec.Limits.clockOnly() { // else nothing will be released
+			ev.Token = h.token
 		}
 	}
 	l.e.observe(ev)
-	return r, err
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
 }
 
 // acquireReplicated acquires, and waits until replicas have the grant if the keeper requires it.
-func (l *Lock) acquireReplicated(ctx context.Context, t Terms, wait bool) (*request, error) {
+func (l *Lock) acquireReplicated(ctx context.Context, t Terms, wait bool) (*Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, l.fail(err) // the server was not asked, so nothing else is known
 	}
 	if l.e.closing.Err() != nil {
 		return nil, l.fail(ErrClosed)
 	}
-	r, err := l.acquireInTurn(ctx, t, wait)
+	h, err := l.acquireInTurn(ctx, t, wait)
 	if err == nil && l.e.cfg.ReplicaAck.enabled() {
-		err = l.awaitReplicas(ctx, r, r.lease)
+		err = l.awaitReplicas(ctx, h)
 	}
-	if err == nil && r.lease == nil && r.hasInDoubt() {
+	if err == nil && l.spec.Limits.clockOnly() && h.inDoubt() {
 		// These permits are not released, so only a tombstone keeps a late copy of the request from taking them again.
-		l.tombstone(ctx, r.token)
+		l.tombstone(ctx, h.token)
 	}
-	return r, err
+	return h, err
 }
 
 // acquireInTurn acquires when no other goroutine of this process that waits for the name is ahead, if the lock has a local queue.
-func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*request, error) {
+func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*Lease, error) {
 	if !wait || !l.spec.LocalQueue || t.health != nil {
 		return l.acquireSubscribed(ctx, t, wait, t.health)
 	}
@@ -297,22 +298,24 @@ func (l *Lock) adopt(ctx context.Context, token string, owner *Owner) (*Lease, e
 			return nil, l.goneError(ctx, token)
 		}
 		t, _ := protocol.ParseToken(token)
-		h := l.newLease(token, r.Fence, LeaseUntil(r.sent, l.ttl), l.NewObservation(ctx, t.Flags))
-		now := time.Now()
-		if !now.Before(h.deadline) { // too late, as in request.ask
-			if ctx.Err() != nil || l.e.cfg.Retry.Exhausted(began, now) {
+		now := l.e.now()
+		var out claim.Effects
+		c := claim.Adopt(&l.rules, r.Fence, l.e.instant(r.sent), now, &out)
+		if now >= c.Deadline() { // too late, as a grant may be
+			if ctx.Err() != nil || l.e.cfg.Retry.Exhausted(began, time.Now()) {
 				return nil, l.fail(ErrTooLate, ctx.Err())
 			}
 			continue
 		}
-		h.owner, h.adopted = owner, true
+		h := l.newLease(token, t.Serial, c, l.NewObservation(ctx, t.Flags))
+		h.owner, h.fence = owner, uint64(r.Fence)
 		if !l.e.addLease(h) {
 			return nil, l.fail(ErrClosed)
 		}
-		h.start()
+		h.arm(out.Timer)
+		if !l.e.listens.Load() {
+			l.listen(token)
+		}
 		return h, nil
 	}
 }
-
-// trusted returns how long a lease of so many ms is valid for its holder, from when its request was sent.
-func (l *Lock) trusted(ms int64) time.Duration { return trustedFor(ms) }

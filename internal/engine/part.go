@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -91,12 +92,10 @@ func (l *Lock) NewToken(flags string, number int64) string {
 // It ends once: with a lease, by Drop, by Cancel, or when the engine is closed. Send must be called once; the other methods are
 // safe for concurrent use.
 type TokenRequest struct {
-	request
+	request  request
 	server   int // for the receiver
 	receiver TokenReceiver
-	again    bool           // it may be sent once more
-	least    int64          // the least fence that the token names; 0: none
-	first    transport.Call // the first one that is sent
+	least    int64 // the least fence that the token names; 0: none
 }
 
 // TokenReceiver receives the outcome of a TokenRequest, without any mutex of this package held. Server is the argument of Send.
@@ -116,135 +115,113 @@ type TokenReply struct {
 // NewTokenRequest returns a request for a lease that is part of the owner. InDoubt says that an earlier request with this token
 // may still arrive at the server. It returns nil if the engine is closed.
 func (l *Lock) NewTokenRequest(token string, owner *Owner, inDoubt bool) *TokenRequest {
+	t := &TokenRequest{}
+	r := &t.request
+	r.part, r.mode, r.reportedRank, r.health = t, claim.Part, -1, &r.own
+	c := claim.New(claim.Part, false, inDoubt)
+	c.SetSince(l.e.instant(owner.Since))
 	// It is registered under the token. A serial in it may be of another keeper, and so equal to one of this keeper's.
-	r := &TokenRequest{request: request{lock: l, serial: token, token: token, owner: owner}}
-	if t, _ := protocol.ParseToken(token); t.Flags == protocol.FlagLeastFence {
-		r.least = t.Number
-	}
-	if inDoubt {
-		r.atServer = tokenInDoubt
+	r.Lease = l.newLease(token, token, c, nil)
+	r.Lease.request, r.owner = r, owner
+	if parsed, _ := protocol.ParseToken(token); parsed.Flags == protocol.FlagLeastFence {
+		t.least = parsed.Number
 	}
 	l.e.mu.Lock()
 	defer l.e.mu.Unlock()
 	if l.e.closed {
 		return nil
 	}
-	l.e.requests[r.serial] = &r.request
-	return r
+	l.e.requests[r.serial] = r
+	return t
 }
 
 // Send sends the request, and once more if its connection breaks. It does not block. The receiver is called when there is an
 // answer or an error; the request has then ended if there is a lease, or if it was canceled or the engine was closed.
 func (t *TokenRequest) Send(server int, receiver TokenReceiver) {
-	t.lock.e.announce()
-	t.server, t.receiver, t.again = server, receiver, true
-	t.send(&t.first)
+	r := &t.request
+	r.lock.e.announce()
+	t.server, t.receiver = server, receiver
+	if done := r.step(claim.Event{Kind: claim.Called}, nil); !done.Ask { // it has ended
+		t.answer(TokenReply{}, nil)
+	}
 }
 
-func (t *TokenRequest) send(call *transport.Call) {
-	l := t.lock
-	if !t.copySent(time.Now(), call) {
-		t.answer(TokenReply{}, nil)
-		return
-	}
+// setCall makes the call that of the request.
+func (t *TokenRequest) setCall(call *transport.Call) {
+	l := t.request.lock
 	var least any = ""
 	if t.least > 0 {
 		least = t.least
 	}
 	l.setCall(call, l.spec.Scripts.Acquire, 4, 6)
-	call.Args = l.acquireArgs(call.Args, t.token, least, nil)
-	call.Scalar, call.Done = true, t
-	l.e.transport.Send(call)
+	call.Args = l.acquireArgs(call.Args, t.request.token, least, nil)
+	call.Scalar = true
 }
 
-// CallDone implements transport.Receiver.
-func (t *TokenRequest) CallDone(call *transport.Call) {
-	t.copyDone(call, transport.OutcomeOf(call.Err))
-	if t.again && transport.OutcomeOf(call.Err) == transport.InDoubt && transport.Retryable(call.Err) && !t.hasEnded() {
-		t.again = false
-		t.send(&transport.Call{})
+// answerPart passes the outcome of a call to the receiver, unless the request is sent once more. err is why there is no reply.
+func (r *request) answerPart(c *askCall, done claim.Effects, a protocol.AcquireReply, err error) {
+	if r.part == nil || done.Ask {
 		return
 	}
-	a, err := decode(call, func(n []int64) (protocol.AcquireReply, error) { return protocol.ParsePartReply(n, t.least) })
 	if err == nil {
-		err = t.takeReply(call, a)
-	} else if call.Err == nil {
-		t.markInDoubt()
+		switch done.Refusal {
+		case claim.ByDenial:
+			err = ErrNotAcquired
+		case claim.ByTombstone:
+			err = errTombstoned
+		case claim.ByLateness:
+			err = ErrTooLate
+		}
 	}
-	t.answer(TokenReply{RetryAfter: duration(max(a.RetryAfter, 0)), Sent: call.Sent, ServerTime: a.Now}, err)
+	r.part.answer(TokenReply{RetryAfter: duration(max(a.RetryAfter, 0)), Sent: c.Sent, ServerTime: a.Now}, err)
 }
 
 // answer passes the outcome to the receiver: that of the request if it has ended, else the error.
 func (t *TokenRequest) answer(reply TokenReply, err error) {
-	reply.Lease, reply.Err = t.result()
-	if reply.Lease == nil && reply.Err == nil {
+	reply.Lease, reply.Err = t.Lease(), t.request.result()
+	if reply.Lease != nil {
+		reply.Err = nil
+	} else if reply.Err == nil {
 		reply.Err = err
 	}
 	t.receiver.TokenAnswered(t.server, t, reply)
 }
 
-// takeReply ends the request with a lease, or returns why there is none.
-func (t *TokenRequest) takeReply(call *transport.Call, a protocol.AcquireReply) error {
-	switch a.Code {
-	case lua.Granted:
-		if a.More {
-			t.lock.continueAdmitting()
-		}
-		return t.grant(a.Fence, call.Sent, t.lock.ttl, leaseHeld)
-	case lua.Refused:
-		t.markAbsent()
-		return ErrNotAcquired
-	case lua.Tombstoned:
-		return errTombstoned
-	}
-	t.markInDoubt()
-	return fmt.Errorf("%w: code %d for a request that does not wait", protocol.ErrReply, a.Code)
-}
-
 // Drop ends the request without a lease and without a cleanup. It reports whether the server may have granted it, or may still
 // do so: then the caller has to call Lock.CleanUp at some time. It does nothing and returns false if the request has ended.
-func (t *TokenRequest) Drop(err error) (inDoubt bool) { return t.stop(err) }
+func (t *TokenRequest) Drop(err error) (inDoubt bool) {
+	r := &t.request
+	if done := r.step(claim.Event{Kind: claim.Forgotten}, err); !done.Deliver {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.claim.NeedsCleanup()
+}
 
 // Cancel ends the request without a lease, if it has not ended, and starts a Cleanup if the server may have granted it or may
 // still do so. It also forgets a request that was dropped.
 func (t *TokenRequest) Cancel(err error) {
-	t.leave(err)
-	t.unregister()
+	t.request.step(claim.Event{Kind: claim.Cancelled}, err)
+	t.request.unregister()
 }
 
 // Lease is what the request was granted; nil: nothing, or nothing yet.
 func (t *TokenRequest) Lease() *Lease {
-	h, _ := t.result()
-	return h
+	r := &t.request
+	if !r.ended.isClosed() || r.result() != nil {
+		return nil
+	}
+	return r.Lease
 }
 
 // Cleanup is what Cancel, or the engine's Close, has started; nil: nothing.
-func (t *TokenRequest) Cleanup() *Cleanup {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.cleanup
-}
+func (t *TokenRequest) Cleanup() *Cleanup { return t.request.currentCleanup() }
 
 // CleanUp releases whatever the token of the owner's parts has at the server, in the background, and keeps requests with it that
 // arrive later from being granted. It is repeated until the server has answered, but not beyond that time.
 func (l *Lock) CleanUp(token string, owner *Owner, until time.Time) *Cleanup {
-	c := l.newCleanup(token, true, until)
-	c.owner = owner
-	c.send(l.e.transport.Send)
-	return c
-}
-
-// Done is closed when the cleanup has ended.
-func (c *Cleanup) Done() <-chan struct{} { return c.finished.done() }
-
-// Ended reports whether the cleanup has ended.
-func (c *Cleanup) Ended() bool { return c.finished.isClosed() }
-
-// Failure is why the cleanup ended without an answer of the server; nil: it was answered, or has not ended.
-func (c *Cleanup) Failure() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.failure
+	return l.cleanUp(token, owner, until)
 }
 
 // AdoptAs is Adopt for a lease that is part of the owner.
@@ -257,11 +234,13 @@ func (l *Lock) AdoptAs(ctx context.Context, token string, owner *Owner) (*Lease,
 func (h *Lease) State() (deadline time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.deadline, h.err
+	return h.lock.e.time(h.claim.Deadline()), h.err
 }
 
 // SetTTL makes renewals ask for ttl from now on, and sends the first of them at once.
-func (h *Lease) SetTTL(ttl time.Duration) { h.setTTL(millis(ttl)) }
+func (h *Lease) SetTTL(ttl time.Duration) {
+	h.step(claim.Event{Kind: claim.TTLSet, TTL: millis(ttl)}, nil)
+}
 
 // Detach ends the lease in this process and leaves it at the server. It does nothing if the lease has ended.
 func (h *Lease) Detach() { h.replaced() }
@@ -273,10 +252,7 @@ func (h *Lease) StartRelease() (*Cleanup, error) { return h.release(h.lock.e.tra
 // ReleaseEnded reports whether the server has answered a release, or will not, and no renewal of the lease is under way; err is as
 // from Release. The owner's observer is called when the result may have changed.
 func (h *Lease) ReleaseEnded(c *Cleanup) (ended bool, err error) {
-	h.mu.Lock()
-	renewing := h.drained != nil
-	h.mu.Unlock()
-	if renewing || !c.finished.isClosed() {
+	if !c.Ended() {
 		return false, nil
 	}
 	return true, c.err()
@@ -306,7 +282,11 @@ func (h *Lease) RaiseFence(fence int64, minUptime time.Duration, done func(error
 		case err != nil:
 		case r.Code == lua.Refused:
 			l.gone(h.token, func(b *protocol.Breaker) {
-				h.loseGone(b)
+				if b == nil {
+					h.lose(ErrNotHeld)
+				} else {
+					h.broken(*b)
+				}
 				done(l.e.lossOf(b))
 			})
 			return

@@ -29,14 +29,14 @@ type waitQueue struct {
 	receivedAt   time.Time                   // when a message last said when to send a heartbeat
 }
 
-// enqueue adds a request that the server has queued to its name's waitQueue, and schedules the next heartbeat.
-func (l *Lock) enqueue(r *request, a protocol.AcquireReply) {
-	e := l.e
-	health := r.serverHealth()
+// enqueueLocked adds a request that the server has queued to its name's waitQueue, and schedules the next heartbeat. The caller holds the
+// lease's mu.
+func (r *request) enqueueLocked(a *protocol.AcquireReply) {
+	l, e := r.lock, r.lock.e
 	e.mu.Lock()
 	q := e.queues[l.key(keyQueue)]
 	if q == nil {
-		q = &waitQueue{lock: l, health: health, requests: map[*request]struct{}{}, due: time.Now().Add(e.cfg.HeartbeatInterval)}
+		q = &waitQueue{lock: l, health: r.health, requests: map[*request]struct{}{}, due: time.Now().Add(e.cfg.HeartbeatInterval)}
 		q.timer.Handler = timers.Func(q.onTimer)
 		e.queues[l.key(keyQueue)] = q
 		e.subscriber.Retain(l.channel)
@@ -44,21 +44,10 @@ func (l *Lock) enqueue(r *request, a protocol.AcquireReply) {
 	q.mu.Lock()
 	q.requests[r] = struct{}{}
 	q.mu.Unlock()
-	due := r.due
 	e.mu.Unlock()
-	r.mu.Lock() // not under e.mu: a grant takes the two in the other order
 	r.health = q.health
-	q.health.Answered(r.askedAt)
-	r.mu.Unlock()
-	if r.hasEnded() { // meanwhile, so it was not removed when it ended
-		e.leaveQueue(r)
-		return
-	}
+	q.health.Answered(e.time(r.claim.Asked()))
 	e.timers.SetIfSooner(&q.timer, q.next(time.Now(), a.RetryIn, a.More))
-	if !due.IsZero() {
-		q.heartbeatsBy(due)
-	}
-	r.reportPosition(a.Rank)
 }
 
 // reportPosition reports the position of a waiter to the observer, if it has changed.
@@ -68,7 +57,7 @@ func (r *request) reportPosition(rank int) {
 		return
 	}
 	r.mu.Lock()
-	moved := !r.state.ended() && r.reportedRank != rank
+	moved := r.claim.Pending() && r.reportedRank != rank
 	r.reportedRank = rank
 	r.mu.Unlock()
 	if moved {
@@ -114,7 +103,7 @@ func (e *Engine) leaveQueue(r *request) {
 func (e *Engine) firstHeartbeatBy(r *request, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if q := e.queueLocked(r, at); q != nil {
+	if q := e.queueLocked(r); q != nil {
 		q.mu.Lock()
 		q.receivedAt = time.Now()
 		q.mu.Unlock()
@@ -137,7 +126,7 @@ func (l *Lock) queueWasEmpty(sent time.Time) {
 	waiters := slices.Collect(maps.Keys(q.requests))
 	q.mu.Unlock()
 	for _, r := range waiters {
-		if r.waitedAt(sent) {
+		if r.place() != 0 && r.asked().Before(sent) {
 			e.heartbeatsBy(r, time.Now())
 			return
 		}
@@ -148,26 +137,23 @@ func (l *Lock) queueWasEmpty(sent time.Time) {
 func (e *Engine) heartbeatsBy(r *request, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if q := e.queueLocked(r, at); q != nil {
+	if q := e.queueLocked(r); q != nil {
 		q.heartbeatsBy(at)
 	}
 }
 
-// queueLocked returns the waitQueue that the request is in. If the request is in none yet, because a message has overtaken the
-// reply that queues it, queueLocked returns nil and notes that a heartbeat is due at that time when the request is queued.
-func (e *Engine) queueLocked(r *request, at time.Time) *waitQueue {
-	if q := e.queues[r.lock.key(keyQueue)]; q != nil {
-		q.mu.Lock()
-		_, queued := q.requests[r]
-		q.mu.Unlock()
-		if queued {
-			return q
-		}
+// queueLocked returns the waitQueue that the request is in, or nil if it has left it.
+func (e *Engine) queueLocked(r *request) *waitQueue {
+	q := e.queues[r.lock.key(keyQueue)]
+	if q == nil {
+		return nil
 	}
-	if r.due.IsZero() || at.Before(r.due) {
-		r.due = at
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, queued := q.requests[r]; !queued {
+		return nil
 	}
-	return nil
+	return q
 }
 
 // heartbeatsBy makes all waiters send heartbeats at that time at the latest.

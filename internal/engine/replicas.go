@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -27,17 +28,18 @@ func (a ReplicaAck) enabled() bool { return a.Replicas > 0 || a.Majority || a.Fs
 // errReplicasPending is the error of a wait for replicas that ctx has ended. The lock was granted and not held elsewhere.
 var errReplicasPending = Chain(ErrUnavailable, errors.New("the replicas had not acknowledged the grant when the context ended"))
 
-// awaitReplicas waits until replicas have what the request was granted: the lease h, or nothing but permits if h is nil. If
+// awaitReplicas waits until replicas have what was granted, a lease or permits. If
 // they do not have it in time or ctx ends, the grant is undone. If the request was a conversion, its lease is the only one
 // that the caller has left, so ctx is ignored.
-func (l *Lock) awaitReplicas(ctx context.Context, r *request, h *Lease) error {
+func (l *Lock) awaitReplicas(ctx context.Context, h *Lease) error {
+	r := h.request
 	if r.origin != nil {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.e.cfg.ReplicaAck.Timeout+cancelGrace)
 		defer cancel()
 		ctx = within
 	}
-	err := l.replicateGrant(ctx, r, h)
-	if err == nil && h != nil {
+	err := l.replicateGrant(ctx, r)
+	if err == nil {
 		err = h.Err() // the lease may have ended meanwhile
 	}
 	if err == nil {
@@ -46,13 +48,7 @@ func (l *Lock) awaitReplicas(ctx context.Context, r *request, h *Lease) error {
 	if from := r.origin; from != nil {
 		from.lose(err) // the new lease replaced it at the server
 	}
-	var c *Cleanup
-	if h != nil {
-		c, _ = h.release(l.e.transport.Send, true)
-	} else {
-		c = r.abandonGrant()
-	}
-	if c != nil {
+	if c, _ := h.release(l.e.transport.Send, true); c != nil {
 		grace := time.NewTimer(cancelGrace)
 		defer grace.Stop()
 		select {
@@ -69,20 +65,20 @@ func (l *Lock) awaitReplicas(ctx context.Context, r *request, h *Lease) error {
 
 // replicateGrant waits until replicas have the grant. It repeats the request on the connection that waits, which has no
 // further effect.
-func (l *Lock) replicateGrant(ctx context.Context, r *request, h *Lease) error {
+func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 	again := &transport.Call{Script: l.spec.Scripts.Acquire}
 	again.Args = l.acquireArgs(nil, r.token, r.policyArg, nil)
-	again.Done = transport.Func(func(call *transport.Call) { r.copyDone(nil, transport.OutcomeOf(call.Err)) })
-	r.mu.Lock()
-	r.CopySent() // a release that overtakes it must leave a tombstone
-	r.mu.Unlock()
+	again.Done = transport.Func(func(call *transport.Call) {
+		r.step(claim.Event{Kind: claim.CopyEnded, Outcome: outcomeOf(call.Err)}, nil)
+	})
+	r.step(claim.Event{Kind: claim.CopySent}, nil) // a release that overtakes it must leave a tombstone
 	return l.waitForReplicas(ctx, again, l.allKeys(), func() error {
 		a, err := decode(again, protocol.ParseAcquireReply)
 		if err == nil && (a.Code != lua.Granted || uint64(a.Fence) != r.fence) {
-			err = fmt.Errorf("%w: %w", ErrLost, ErrNotHeld)
-			if h != nil {
-				h.loseRefused()
-				err = h.Err()
+			if r.loseRefused(); r.Err() != nil {
+				err = r.Err()
+			} else { // permits
+				err = fmt.Errorf("%w: %w", ErrLost, ErrNotHeld)
 			}
 		}
 		return err

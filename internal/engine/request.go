@@ -3,88 +3,67 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// requestMode says what happens to a request that cannot be granted at once, and how often it is sent while it is not answered.
-type requestMode uint8
-
-const (
-	modeTry      requestMode = iota // refused; sent MaxTries times at most
-	modeTryFirst                    // refused, but of a caller who waits; sent for as long as the retry policy allows
-	modeWait                        // queued; sent for as long as the retry policy allows
-)
-
-// request is one request on its way to a grant. It ends once, by a grant or by leaving, whichever is first; a grant
-// that comes after it left is undone by its cleanup.
+// request is what a Lease needs until it is granted: how it is asked for, and the caller that waits for it.
 type request struct {
-	lock        *Lock
-	serial      string
-	token       string
-	policyArg   any          // the token of the lease to be replaced, or a semaphore's limits, or ""
-	owner       *Owner       // of the lease, see Lease.owner; nil: none
-	origin      *Lease       // the lease to be replaced; nil: none
-	retention   *retention   // of the lease, if the process retains it
-	observation *Observation // the call, for the observer
-	noPush      bool         // the keeper cannot receive messages: it is granted the lock all the same, and learns of it by a heartbeat
-	quota       *Quota       // where to store what the reply says of the window; nil: nowhere
-	since       time.Time    // when the caller came
-	end         signal       // when the request has ended
+	*Lease
+	policyArg any           // the token of the lease to be replaced, or a semaphore's limits, or ""
+	origin    *Lease        // the lease to be replaced; nil: none
+	part      *TokenRequest // it is for a part of a majority; nil: it is not
+	noPush    bool          // the keeper cannot receive messages: it is granted the lock all the same, and learns of it by a heartbeat
+	mode      claim.Mode
+	quota     *Quota    // where to store what the reply says of the window; nil: nowhere
+	since     time.Time // when the caller came
+	began     time.Time // when the first call was sent
+	deadline  time.Time // of the caller's context; zero: none
+	ended     signal    // when the request has ended
 
-	// Guarded by the engine's mu.
-	notified bool      // a message about its grant came
-	due      time.Time // when to send a heartbeat once it is queued, if that was asked for before; zero: not asked
+	notified bool // a message about its grant came; guarded by the engine's mu
 
-	mu           sync.Mutex // guards the fields below; lease, fence, err and cleanup are final when it has ended
-	state        requestState
-	TokenRecord                  // of the calls that asked for the lease
-	call         *transport.Call // the one under way; nil: none, or only heartbeats
-	health       *ServerHealth   // of the server; that of its queue, once it is queued
-	own          ServerHealth    // before that
-	lease        *Lease          // if it is leased
-	fence        uint64          // if it is leased or permitted
-	err          error           // if it has failed
-	cleanup      *Cleanup        // once it has ended without a lease, if there is something to clean up
-	place        int64           // in the server's queue; 0: it was not queued
-	reportedRank int             // the last position that the observer was told; -1: none
-	// A grant by a message counts from askedAt if its fence is larger than floor. askedAt is when the last call was sent that
-	// the server answered with "waiting", and floor is the last fence it had drawn by then. So the grant was made after
-	// that answer, and no clocks need to be compared. Before any answer, askedAt is when the first call was sent. clock is the
-	// server's clock in that answer, in ms; 0: there was none yet. early is the fence of a message that has overtaken it.
-	askedAt time.Time
-	floor   int64
-	clock   int64
-	early   int64
+	// Guarded by the lease's mu. err is final when the request has ended.
+	call         *askCall      // the one under way; nil: none, or only heartbeats
+	health       *ServerHealth // of the server; that of its queue, once it is queued
+	own          ServerHealth  // before that
+	err          error         // if it has failed
+	reportedRank int           // the last position that the observer was told; -1: none
 }
 
 // newRequest registers a request, so that messages find it. It returns nil after Close. health is what earlier requests have
 // recorded, or nil.
-func (l *Lock) newRequest(t Terms, health *ServerHealth) *request {
-	r := &request{lock: l, health: health, reportedRank: -1, observation: t.observation, since: t.since}
+func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health *ServerHealth) *request {
+	r := &request{health: health, mode: mode, reportedRank: -1, since: t.since, origin: t.origin, quota: t.quota, began: time.Now()}
 	if r.since.IsZero() {
-		r.since = time.Now()
+		r.since = r.began
 	}
 	if health == nil {
 		r.own.maxAge = l.e.maxAge()
 		r.health = &r.own
 	}
+	r.deadline, _ = ctx.Deadline()
 	r.noPush = strings.Contains(t.Flags, protocol.FlagNoPush)
-	r.quota = t.quota
 	r.policyArg = l.args.policyArg
 	if t.origin != nil {
-		r.policyArg, r.origin = t.origin.token, t.origin
+		r.policyArg = t.origin.token
 		if !t.Direct {
 			t.Number = int(l.e.upgrades.Add(1)) // of two requests to replace a lease, the later one counts
 		}
 	}
-	r.token, r.serial = l.newToken(t.Flags, int64(t.Number))
+	if t.retention != nil {
+		r.policyArg = protocol.PolicyArgRetain
+	}
+	token, serial := l.newToken(t.Flags, int64(t.Number))
+	r.Lease = l.newLease(token, serial, claim.New(mode, t.origin != nil, false), t.observation)
+	r.Lease.request, r.Lease.retention = r, t.retention
 	l.e.mu.Lock()
 	defer l.e.mu.Unlock()
 	if l.e.closed {
@@ -93,48 +72,45 @@ func (l *Lock) newRequest(t Terms, health *ServerHealth) *request {
 	for l.e.requests[r.serial] != nil || l.e.retentions[r.serial] != nil { // once in 2^47 divided by their number
 		r.token, r.serial = l.newToken(t.Flags, int64(t.Number))
 	}
-	if t.retention != nil {
-		r.policyArg, r.retention = protocol.PolicyArgRetain, t.retention
-		t.retention.serial = r.serial
-	}
 	l.e.requests[r.serial] = r
-	if r.retention != nil {
-		l.e.addRetentionLocked(r.retention)
+	if t.retention != nil {
+		t.retention.serial = r.serial
+		l.e.addRetentionLocked(t.retention)
 	}
 	return r
 }
 
 // acquireSubscribed makes a request and waits for its end. A request is queued only once the server has acknowledged the keeper's
 // subscription. A keeper subscribes when it has to wait for the first time: most locks are free. So until then it first tries,
-// and makes a second request only after the first was refused.
-func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health *ServerHealth) (*request, error) {
-	r := l.newRequest(t, health)
-	if r != nil {
-		l.e.announce()
+// and makes a second request only after the first was refused. If there is no error, it was granted.
+func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health *ServerHealth) (*Lease, error) {
+	mode := claim.Try
+	if wait {
+		mode = claim.TryFirst
+		if t.retention != nil || l.e.subscriber.IsSubscribed(l.channel) { // a retention begins with a subscription
+			mode = claim.Wait
+		}
 	}
-	switch {
-	case r == nil:
+	r := l.newRequest(ctx, t, mode, health)
+	if r == nil {
 		return nil, l.fail(ErrClosed)
-	case !wait:
-		return r, r.run(ctx, modeTry)
-	case t.retention != nil, l.e.subscriber.IsSubscribed(l.channel): // a retention begins with a subscription
-		return r, r.run(ctx, modeWait)
+	}
+	l.e.announce()
+	err := r.run(ctx)
+	if mode != claim.TryFirst || !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
+		return r.Lease, err
 	}
 	health = r.serverHealth()
-	err := r.run(ctx, modeTryFirst)
-	if !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
-		return r, err
-	}
-	l.short.failed()                         // it would be refused again
-	if r.origin != nil && r.cleanup != nil { // a copy of the call may have been granted the lease
-		switch l.e.waitFor(ctx, r.cleanup.finished.done()) {
+	l.short.failed()                                          // it would be refused again
+	if c := r.currentCleanup(); r.origin != nil && c != nil { // a copy of the call may have been granted the lease
+		switch l.e.waitFor(ctx, c.finished.done()) {
 		case nil:
 		case ErrClosed:
 			return nil, l.fail(ErrClosed)
 		default:
 			return nil, l.fail(health.waitError(ctx))
 		}
-		if r.cleanup.found != nil || r.cleanup.failure != nil {
+		if c.found || c.failure != nil {
 			return nil, err
 		}
 		r.origin.setUndoing(nil)
@@ -148,10 +124,10 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 		}
 		t.Flags += protocol.FlagNoPush
 	}
-	if r = l.newRequest(t, health); r == nil {
+	if r = l.newRequest(ctx, t, claim.Wait, health); r == nil {
 		return nil, l.fail(ErrClosed)
 	}
-	return r, r.run(ctx, modeWait)
+	return r.Lease, r.run(ctx)
 }
 
 // subscribe subscribes the keeper to the lock's channel. It returns an error if that is not permitted, or not acknowledged within
@@ -174,24 +150,21 @@ func (l *Lock) subscribe(ctx context.Context, health *ServerHealth) error {
 }
 
 // run sends the request and returns when it has ended. Without an error it was granted.
-func (r *request) run(ctx context.Context, mode requestMode) error {
-	if err := r.ask(ctx, mode); err != nil {
-		r.leave(err)
-		_, err := r.result()
-		return err
+func (r *request) run(ctx context.Context) error {
+	by := r.lock.e.transport.Send
+	if ctx.Done() == nil {
+		by = r.lock.e.transport.SendInline // the wait cannot be canceled
 	}
-	if !r.end.isClosed() {
+	r.stepAt(r.lock.e.now(), claim.Event{Kind: claim.Called}, nil, by)
+	if !r.ended.isClosed() {
 		r.wait(ctx)
 	}
-	if err := ctx.Err(); err != nil {
-		// The grant and the end of ctx may coincide; then the caller does not get it, unless it replaces the lease that the
-		// caller had.
-		if r.origin == nil && r.wasGranted() {
-			r.abandonGrant()
-			return r.lock.fail(ErrNotAcquired, err)
-		}
+	err := r.result()
+	if end := ctx.Err(); end != nil && err == nil && r.origin == nil {
+		// The grant and the end of ctx coincide; then the caller does not get it, unless it replaces the lease that the caller had.
+		r.abandon()
+		return r.lock.fail(ErrNotAcquired, end)
 	}
-	_, err := r.result()
 	return err
 }
 
@@ -201,15 +174,27 @@ func (r *request) wait(ctx context.Context) {
 	defer stop()
 	for {
 		select {
-		case <-r.end.done():
+		case <-r.ended.done():
 			return
 		case <-ctx.Done():
-			r.leave(r.lock.fail(r.serverHealth().waitError(ctx)))
+			r.cancel(ctx)
 			return
 		case <-near:
 			r.lock.e.heartbeatIfStale(r.lock.key(keyQueue))
 		}
 	}
+}
+
+// cancel ends the request, because ctx has ended.
+func (r *request) cancel(ctx context.Context) {
+	r.mu.Lock()
+	late := r.claim.CameLate()
+	r.mu.Unlock()
+	err := r.serverHealth().waitError(ctx)
+	if late {
+		err = Chain(ErrTooLate, ctx.Err())
+	}
+	r.step(claim.Event{Kind: claim.Cancelled}, r.lock.fail(err))
 }
 
 // serverHealth returns what is known of the health of the server.
@@ -219,184 +204,249 @@ func (r *request) serverHealth() *ServerHealth {
 	return r.health
 }
 
-func (r *request) result() (*Lease, error) {
+// result returns nil if the request was granted, and else why not. It has ended.
+func (r *request) result() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.lease, r.err
+	return r.err
 }
 
-// ask sends the request until it is answered. It returns nil if the token now holds the lock or is queued. A reply that grants
-// a lease which is over when the reply arrives counts as none: the request is sent again at once. As for replies that do not
-// come, that ends with the context, with the third attempt of a try, or when the retry policy gives up.
-func (r *request) ask(ctx context.Context, mode requestMode) error {
+func (r *request) hasEnded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.claim.Pending()
+}
+
+// asked returns when the last call was sent that was answered with "waiting".
+func (r *request) asked() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lock.e.time(r.claim.Asked())
+}
+
+// place returns the place in the server's queue; 0: it was not queued.
+func (r *request) place() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.claim.Place()
+}
+
+// deliverLocked notes how the request has ended.
+func (r *request) deliverLocked(a *actions, cause error) {
 	l := r.lock
-	tries := 0
-	if mode == modeTry {
-		tries = MaxTries
-	}
-	began := time.Now()
-	for try := 1; ; try++ {
-		err := r.askOnce(ctx, mode, r.mayUseShort(), tries, began)
-		switch {
-		case !errors.Is(err, ErrTooLate):
-			if try > 1 && err != nil && errors.Is(err, ctx.Err()) {
-				return l.fail(ErrTooLate, ctx.Err())
-			}
-			return err
-		case ctx.Err() != nil, try == tries, l.e.cfg.Retry.Exhausted(began, time.Now()):
-			return l.fail(ErrTooLate, ctx.Err())
-		}
-	}
-}
-
-// askOnce sends the request until it is answered, and handles the reply. It begins by the short form, if short is set, and goes
-// on to the long form where that does not decide it. began is when the first call was sent.
-func (r *request) askOnce(ctx context.Context, mode requestMode, short bool, tries int, began time.Time) error {
-	l := r.lock
-	health := r.serverHealth()
-	call, _, err := l.e.roundTrip(ctx, r.end.done, tries, func(p *pending) {
-		if p.stopped = !r.copySent(began, &p.Call); p.stopped {
-			return
-		}
-		p.request, p.health, p.sent = r, health, time.Now()
-		health.Sent(p.sent)
-		r.setCall(ctx, &p.Call, mode, short)
-	})
-	switch {
-	case errors.Is(err, errStopped): // a message came before the reply, or Close was called
-		return nil
-	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		return l.fail(health.waitError(ctx))
-	case err != nil:
-		return l.fail(err)
-	}
-	a, err := r.decode(call)
-	if err == nil && a.NeedsLong && !short {
-		err = protocol.ErrReply
-	}
-	if err != nil {
-		r.markInDoubt()
-		return l.fail(err)
-	}
-	if !l.short.answered(short, mode, a) {
-		return r.askOnce(ctx, mode, false, tries, began)
-	}
-	if r.quota != nil {
-		*r.quota = newQuota(a)
-	}
-	if a.LimitsChanged && l.spec.Limits != nil {
-		l.limitsChanged(r.observation, r.token, l.spec.Limits.own())
-	}
-	if a.Code == lua.Tombstoned {
-		return r.askTombstoned(ctx)
-	}
-	if a.Code == lua.Refused && a.More {
-		return r.askOnce(ctx, mode, false, tries, began) // more leases have ended than one script sweeps
-	}
-	return r.answered(call, a)
-}
-
-// callDone notes the outcome of a call.
-func (r *request) callDone(call *transport.Call, health *ServerHealth, sent time.Time) {
-	if call.Withdrawn() {
-		health.Withdrawn(sent)
-	} else if _, err := r.decode(call); err != nil {
-		health.Failed(sent, err)
-	} else {
-		health.Answered(sent)
-	}
-	r.copyDone(call, transport.OutcomeOf(call.Err))
-}
-
-// setCall makes the call one of acquire.lua, or of allow.lua if the caller wants to know the quota.
-func (r *request) setCall(ctx context.Context, call *transport.Call, mode requestMode, short bool) {
-	l := r.lock
-	if short {
-		l.setShortAcquire(call, r.token)
+	if !r.claim.Active() && r.claim.State() != claim.Permitted {
+		r.err = r.failureLocked(cause)
 		return
 	}
-	script := l.spec.Scripts.Acquire
-	if r.quota != nil {
-		script = l.spec.Scripts.Allow
+	r.fence = uint64(r.claim.Fence())
+	if a.leased = r.claim.Active(); a.leased && !l.e.addLease(r.Lease) || !a.leased && l.e.isClosed() {
+		r.err, a.unwanted = l.fail(ErrClosed), true
 	}
-	var maxWait any
-	if mode == modeWait {
-		maxWait = l.maxWait(ctx)
-	}
-	l.setAcquire(call, script, r.token, r.policyArg, maxWait)
 }
 
-// decode returns the reply to the request.
-func (r *request) decode(call *transport.Call) (protocol.AcquireReply, error) {
-	if r.quota != nil {
-		lim := r.lock.spec.Limits
-		return decode(call, func(n []int64) (protocol.AcquireReply, error) {
-			return protocol.ParseAllowReply(n, lim.Window, millis(lim.Per))
-		})
+// failureLocked returns why the request has failed. cause is the error of the event that has ended it.
+func (r *request) failureLocked(cause error) error {
+	l := r.lock
+	switch r.claim.Reason() {
+	case claim.ByClose:
+		return l.fail(ErrClosed)
+	case claim.ByBreak, claim.ByDenial:
+		return l.fail(ErrNotAcquired, cause)
+	case claim.ByTombstone:
+		return l.fail(ErrNotAcquired, errTombstoned)
+	case claim.ByConflict:
+		return l.fail(ErrConflict)
+	case claim.ByLimit:
+		return l.fail(ErrAboveLimit)
+	case claim.ByLateness:
+		return l.fail(ErrTooLate)
 	}
-	return decode(call, protocol.ParseAcquireReply)
+	return l.fail(cause)
+}
+
+// delivered unblocks the caller.
+func (r *request) delivered(a *actions) {
+	l := r.lock
+	if a.WakeupHeard {
+		ev := l.Event(WakeupReceived, r.observation)
+		ev.Token, ev.Fence = r.token, r.fence
+		l.e.observe(ev)
+	}
+	r.ended.close()
+	r.unregister()
+	if a.leased && !l.e.listens.Load() {
+		l.listen(r.token)
+	}
+	if a.unwanted {
+		r.abandon()
+	}
+	r.mu.Lock()
+	if !r.claim.InDoubt() && !l.e.cfg.ReplicaAck.enabled() && r.part == nil && r.origin == nil {
+		r.request = nil // no late reply comes
+	}
+	r.mu.Unlock()
+}
+
+// unregister removes a request that has ended, so that messages no longer find it and no heartbeat is sent for it.
+func (r *request) unregister() {
+	e := r.lock.e
+	e.mu.Lock()
+	if e.requests[r.serial] == r { // else it is a later one of the same token; see NewTokenRequest
+		delete(e.requests, r.serial)
+	}
+	e.mu.Unlock()
+	e.leaveQueue(r)
+}
+
+// askCall is one call of acquire.lua, or of allow.lua if the caller wants to know the quota.
+type askCall struct {
+	transport.Call
+	r      *request
+	health *ServerHealth
+	sent   time.Time // as health knows it
+	short  bool      // in the short form
+}
+
+// newCallLocked prepares a call, which is under way from now on.
+func (r *request) newCallLocked(long bool) *askCall {
+	l := r.lock
+	c := &askCall{r: r, health: r.health, sent: time.Now(), short: !long && r.mayUseShort()}
+	c.Done = c
+	c.health.Sent(c.sent)
+	r.call = c
+	switch {
+	case r.part != nil:
+		r.part.setCall(&c.Call)
+	case c.short:
+		l.setShortAcquire(&c.Call, r.token)
+	default:
+		script := l.spec.Scripts.Acquire
+		if r.quota != nil {
+			script = l.spec.Scripts.Allow
+		}
+		var maxWait any
+		if r.mode == claim.Wait {
+			maxWait = r.maxWait()
+		}
+		l.setAcquire(&c.Call, script, r.token, r.policyArg, maxWait)
+	}
+	return c
 }
 
 // maxWait returns how many ms the caller can wait at most, or 0 if the server cannot know how long it would have to.
-func (l *Lock) maxWait(ctx context.Context) any {
-	if end, ok := ctx.Deadline(); ok && l.spec.Limits.byClock() {
-		return max(millis(time.Until(end)), 1)
+func (r *request) maxWait() any {
+	if !r.deadline.IsZero() && r.lock.spec.Limits.byClock() {
+		return max(millis(time.Until(r.deadline)), 1)
 	}
 	return 0
 }
 
-// answered handles the reply of acquire.lua.
-func (r *request) answered(call *transport.Call, a protocol.AcquireReply) error {
-	switch a.Code {
-	case lua.Granted:
-		err := r.grant(a.Fence, call.Sent, r.lock.ttl, leaseHeld)
-		if a.More {
-			r.lock.continueAdmitting()
+// decode returns the reply to the call.
+func (c *askCall) decode() (a protocol.AcquireReply, err error) {
+	lim := c.r.lock.spec.Limits
+	switch {
+	case c.r.part != nil:
+		a, err = decode(&c.Call, func(n []int64) (protocol.AcquireReply, error) { return protocol.ParsePartReply(n, c.r.part.least) })
+		if err == nil && a.Code != lua.Granted && a.Code != lua.Refused && a.Code != lua.Tombstoned {
+			err = fmt.Errorf("%w: code %d for a request that does not wait", protocol.ErrReply, a.Code)
 		}
-		return err
-	case lua.Waiting:
-		r.lock.ending.contended() // when it has the lock, others probably wait as well
-		early := r.stillWaiting(call.Sent, a.Now, a.Seq, a.Place)
-		r.lock.enqueue(r, a)
-		if early > 0 {
-			r.push(early)
-		}
-		return nil
-	case lua.Refused:
-		r.markAbsent()
-		if !r.lock.spec.Limits.byClock() {
-			return r.lock.fail(ErrNotAcquired)
-		}
-		return r.lock.fail(ErrNotAcquired, tooSoon(time.Now(), a.RetryAfter))
-	case lua.Conflict:
-		return r.lock.fail(ErrConflict)
-	case lua.AboveLimit:
-		return r.lock.fail(ErrAboveLimit)
+	case c.r.quota != nil:
+		a, err = decode(&c.Call, func(n []int64) (protocol.AcquireReply, error) {
+			return protocol.ParseAllowReply(n, lim.Window, millis(lim.Per))
+		})
+	default:
+		a, err = decode(&c.Call, protocol.ParseAcquireReply)
 	}
-	return r.lock.fail(ErrNotAcquired, errTombstoned)
+	if err == nil && a.NeedsLong && !c.short {
+		err = protocol.ErrReply
+	}
+	return a, err
 }
 
-// askTombstoned returns why a request has a tombstone although it has not ended: somebody has broken it.
-func (r *request) askTombstoned(ctx context.Context) error {
-	replies := make(chan *protocol.Breaker, 1)
-	r.lock.askBreaker(r.token, func(b *protocol.Breaker) { replies <- b })
-	select {
-	case b := <-replies:
-		r.tombstoned(b)
-	case <-r.end.done(): // by the message
-	case <-ctx.Done():
-		return r.lock.fail(ErrNotAcquired, ctx.Err())
-	}
-	return nil
-}
-
-// tombstoned ends a request that has a tombstone. b is who has broken it, or nil if that is not known.
-func (r *request) tombstoned(b *protocol.Breaker) {
-	if b == nil {
-		r.leave(r.lock.fail(ErrNotAcquired, errTombstoned))
+// CallDone implements transport.Receiver.
+func (c *askCall) CallDone(*transport.Call) {
+	r := c.r
+	if c.Withdrawn() { // of which the claim was told
+		c.health.Withdrawn(c.sent)
+		r.answerPart(c, claim.Effects{}, protocol.AcquireReply{}, c.Err)
 		return
 	}
-	r.lock.e.broken(r, r.serial, *b)
+	a, err := c.decode()
+	var done claim.Effects
+	if err != nil {
+		c.health.Failed(c.sent, err)
+		done = r.askFailed(c, err)
+	} else {
+		c.health.Answered(c.sent)
+		done = r.replied(c, a)
+	}
+	r.answerPart(c, done, a, err)
+}
+
+// askFailed handles a call that was not answered, or by an error.
+func (r *request) askFailed(c *askCall, err error) claim.Effects {
+	ev := claim.Event{Kind: claim.AskFailed, Outcome: outcomeOf(c.Err)}
+	if c.Err == nil {
+		ev.Outcome = claim.InDoubt // the reply is malformed
+	} else {
+		ev.Retryable = transport.Retryable(err) && !errors.Is(err, transport.ErrQueueFull)
+		ev.Exhausted = c.health.Exhausted(r.lock.e.cfg.Retry, r.since, time.Now()) != nil
+	}
+	return r.step(ev, err)
+}
+
+func outcomeOf(err error) claim.Outcome { return claim.Outcome(transport.OutcomeOf(err)) }
+
+// replied handles the reply to a call.
+func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
+	l, e := r.lock, r.lock.e
+	now := time.Now()
+	ev := claim.Event{
+		Kind: claim.Replied, Code: codeOf(a), Sent: e.instant(c.Sent), Short: c.short, More: a.More,
+		Fence: a.Fence, Clock: a.Now, Place: a.Place, Exhausted: e.cfg.Retry.Exhausted(r.began, now),
+	}
+	if r.part == nil && l.short.answered(c.short, r.mode == claim.Wait, a) {
+		if r.quota != nil {
+			*r.quota = newQuota(a)
+		}
+		if a.LimitsChanged && l.spec.Limits != nil {
+			l.limitsChanged(r.observation, r.token, l.spec.Limits.own())
+		}
+	}
+	var cause error
+	switch a.Code {
+	case lua.Granted:
+		if a.More {
+			l.continueAdmitting()
+		}
+	case lua.Waiting:
+		ev.Fence = a.Seq
+		l.ending.contended() // when it has the lock, others probably wait as well
+	case lua.Refused:
+		if l.spec.Limits.byClock() {
+			cause = tooSoon(now, a.RetryAfter)
+		}
+	}
+	acts := actions{queued: &a}
+	r.mu.Lock()
+	acts.begin(r.Lease, e.instant(now), &ev, cause)
+	r.mu.Unlock()
+	acts.finish(r.Lease, e.transport.Send)
+	return acts.Effects
+}
+
+// codeOf returns what a reply to a request says.
+func codeOf(a protocol.AcquireReply) claim.Code {
+	if a.NeedsLong {
+		return claim.NeedsLong
+	}
+	return codes[a.Code]
+}
+
+// codes are the codes of scripts, as claims know them.
+var codes = map[int64]claim.Code{
+	lua.Granted: claim.Granted, lua.Waiting: claim.Queued, lua.Refused: claim.Denied, lua.Tombstoned: claim.Tombstoned,
+	lua.Conflict: claim.Conflict, lua.AboveLimit: claim.AboveLimit,
 }
 
 var (

@@ -40,7 +40,7 @@ func TestLeaseEndsWhileItIsOpened(t *testing.T) {
 		s.must(err)
 
 		h.mu.Lock()
-		cancel := h.endLocked(leaseLost, ErrLost)
+		cancel := h.endLocked(ErrLost)
 		h.mu.Unlock()
 		first := x.open(h, false)
 		cancel()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
@@ -13,7 +14,7 @@ import (
 var errStopped = errors.New("stopped")
 
 // MaxTries bounds how often a request that does not wait, such as TryLock, is repeated after a retryable error.
-const MaxTries = 3
+const MaxTries = claim.MaxTries
 
 // roundTrip sends calls that prepare sets, one after the other, until one is answered, and returns it. It blocks until then, until ctx ends,
 // until the channel of stop is closed (errStopped), until an error is not retryable, or until maxAttempts have failed; if maxAttempts is 0,
@@ -24,9 +25,7 @@ func (e *Engine) roundTrip(ctx context.Context, stop func() <-chan struct{}, max
 	began := time.Now()
 	for attempt := 1; ; attempt++ {
 		p := &pending{}
-		if prepare(p); p.stopped {
-			return nil, inDoubt, errStopped
-		}
+		prepare(p)
 		call := &p.Call
 		call.Done = p
 		if ctx.Done() == nil {
@@ -38,12 +37,12 @@ func (e *Engine) roundTrip(ctx context.Context, stop func() <-chan struct{}, max
 			select {
 			case <-p.ended.done():
 			case <-stop():
-				return nil, p.abandon() || inDoubt, errStopped
+				return nil, !p.Withdraw() || inDoubt, errStopped
 			case <-ctx.Done():
 				if err == nil {
 					err = ErrNoAnswer
 				}
-				return nil, p.abandon() || inDoubt, Chain(err, ctx.Err())
+				return nil, !p.Withdraw() || inDoubt, Chain(err, ctx.Err())
 			}
 		}
 		if call.Err == nil {
@@ -51,7 +50,7 @@ func (e *Engine) roundTrip(ctx context.Context, stop func() <-chan struct{}, max
 		}
 		err = unavailable(call.Err)
 		inDoubt = inDoubt || transport.OutcomeOf(err) == transport.InDoubt
-		if !transport.Retryable(err) || attempt == maxAttempts || errors.Is(err, transport.ErrQueueFull) || p.exhausted(e.cfg.Retry, began) {
+		if !transport.Retryable(err) || attempt == maxAttempts || errors.Is(err, transport.ErrQueueFull) || e.cfg.Retry.Exhausted(began, time.Now()) {
 			return nil, inDoubt, err
 		}
 		if retries == nil {
@@ -73,31 +72,11 @@ func (e *Engine) roundTrip(ctx context.Context, stop func() <-chan struct{}, max
 // pending is a call that roundTrip waits for.
 type pending struct {
 	transport.Call
-	ended   signal
-	stopped bool // set by prepare: nobody needs the answer any more, so it is not sent
-
-	request *request // is notified first, also when nobody waits any more; nil: none. The next two are set with it
-	health  *ServerHealth
-	sent    time.Time // as health knows it
+	ended signal
 }
-
-// exhausted reports whether the call, which has failed, is not repeated. began is when the first one was sent.
-func (p *pending) exhausted(policy Retry, began time.Time) bool {
-	if p.request != nil {
-		return p.health.Exhausted(policy, p.request.since, time.Now()) != nil
-	}
-	return policy.Exhausted(began, time.Now())
-}
-
-// abandon ends the wait for the call, and reports whether it may run all the same. The call of a request is withdrawn when the request ends:
-// until then it is known to health, which says why the wait has ended.
-func (p *pending) abandon() (inDoubt bool) { return p.request != nil || !p.Withdraw() }
 
 // CallDone implements transport.Receiver.
-func (p *pending) CallDone(call *transport.Call) {
-	if p.request != nil {
-		p.request.callDone(call, p.health, p.sent)
-	}
+func (p *pending) CallDone(*transport.Call) {
 	p.ended.close()
 }
 

@@ -71,18 +71,18 @@ func (l *Lock) hasShortForm() bool {
 
 // mayUseShort reports whether the next call of the request should be the short form.
 func (r *request) mayUseShort() bool {
-	return r.origin == nil && r.retention == nil && r.quota == nil && r.lock.hasShortForm() && r.lock.short.usable()
+	return r.origin == nil && r.part == nil && r.retention == nil && r.quota == nil && r.lock.hasShortForm() && r.lock.short.usable()
 }
 
 // answered notes the reply to a request, and reports whether it decides the request. The short form never queues one.
-func (s *shortForm) answered(short bool, mode requestMode, a protocol.AcquireReply) (decided bool) {
+func (s *shortForm) answered(short, wait bool, a protocol.AcquireReply) (decided bool) {
 	switch {
 	case !short:
 		if a.Code == lua.Granted {
 			s.longGranted()
 		}
 		return true
-	case a.NeedsLong || mode == modeWait && a.Code == lua.Refused:
+	case a.NeedsLong || wait && a.Code == lua.Refused:
 		s.failed()
 		return false
 	}

@@ -12,15 +12,15 @@ import (
 )
 
 // answers feeds a reply to n requests that take the form which is due, and counts those of the short form.
-func (s *shortForm) answers(n int, mode requestMode, short, long protocol.AcquireReply) (shorts int) {
+func (s *shortForm) answers(n int, wait bool, short, long protocol.AcquireReply) (shorts int) {
 	for range n {
 		if s.usable() {
 			shorts++
-			if s.answered(true, mode, short) {
+			if s.answered(true, wait, short) {
 				continue
 			}
 		}
-		s.answered(false, mode, long)
+		s.answered(false, wait, long)
 	}
 	return shorts
 }
@@ -32,21 +32,21 @@ func TestShortFormWhileItDecides(t *testing.T) {
 	needsLong := protocol.AcquireReply{NeedsLong: true}
 
 	var s shortForm
-	if n := s.answers(10, modeWait, granted, granted); n != 10 {
+	if n := s.answers(10, true, granted, granted); n != 10 {
 		t.Errorf("%d of 10 requests that are granted took the short form", n)
 	}
-	if n := s.answers(10, modeTry, refused, granted); n != 10 {
+	if n := s.answers(10, false, refused, granted); n != 10 {
 		t.Errorf("%d of 10 tries that are refused took the short form", n)
 	}
-	if n := s.answers(1000, modeWait, refused, waiting); n != 1 {
+	if n := s.answers(1000, true, refused, waiting); n != 1 {
 		t.Errorf("%d of 1,000 requests that have to wait began by the short form, want the first", n)
 	}
 	// Nobody waits any more: the short form is used again.
-	if n := s.answers(10, modeWait, granted, granted); n != 9 {
+	if n := s.answers(10, true, granted, granted); n != 9 {
 		t.Errorf("%d of 10 requests after that took the short form, want all but the first", n)
 	}
 	// It fails for a long time, as while there are tombstones.
-	if n := s.answers(200, modeWait, needsLong, granted); n > 20 || n < 5 {
+	if n := s.answers(200, true, needsLong, granted); n > 20 || n < 5 {
 		t.Errorf("the short form was tried %d times in 200 requests that need the long one", n)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 )
 
@@ -47,9 +48,9 @@ func (e *Engine) received(payload string) {
 			recalled.giveBack(true)
 		case r == nil: // granted by a reply already, or abandoned: then its cleanup releases the grant
 		case x.Fence > 0:
-			r.push(x.Fence)
+			r.step(claim.Event{Kind: claim.Woken, Fence: x.Fence}, nil)
 		default:
-			e.firstHeartbeatBy(r, time.Now().Add(duration(x.RetryIn)+time.Millisecond))
+			r.step(claim.Event{Kind: claim.RetryAt, At: e.now().Add(duration(x.RetryIn) + time.Millisecond)}, nil)
 		}
 	}
 }
@@ -114,9 +115,7 @@ type expectedWakeup struct {
 // been lost with an earlier subscription.
 func (e *Engine) expectWakeup(r *request) {
 	since := e.subscriber.SubscribedSince(r.lock.channel)
-	r.mu.Lock()
-	asked := r.askedAt
-	r.mu.Unlock()
+	asked := r.asked()
 	if since.IsZero() || since.After(asked) {
 		return
 	}
