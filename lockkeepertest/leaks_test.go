@@ -13,6 +13,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
+// afterReport calls f when failuresOf has returned.
+func afterReport(t testing.TB, f func()) { t.(*recorder).TB.Cleanup(f) }
+
 // TestLeaksAreReported: and nothing that is not a leak.
 func TestLeaksAreReported(t *testing.T) {
 	try := func(t testing.TB, k *lockkeeper.Keeper) *lockkeeper.Lease {
@@ -59,7 +62,7 @@ func TestLeaksAreReported(t *testing.T) {
 				t.Fatal(err)
 			}
 			try(t, k)
-			time.AfterFunc(4*time.Second, func() { _ = k.Close() })
+			afterReport(t, func() { _ = k.Close() })
 		}, `mutex "lock:x" is held`},
 		"waiter": {func(t testing.TB, s *lockkeepertest.Server) {
 			k, err := lockkeeper.New(s.Client(t), nil)
@@ -68,11 +71,10 @@ func TestLeaksAreReported(t *testing.T) {
 			}
 			lease := try(t, s.Keeper(t, nil))
 			m, _ := mutex.New(k, "x", nil)
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			go func() { defer cancel(); _, _ = m.Lock(ctx); _ = k.Close() }()
+			afterReport(t, func() { _ = k.Close() })
+			go func() { _, _ = m.Lock(context.Background()) }()
 			s.RequireWaiting(t, "x", 1)
 			_ = lease.Extend(t.Context(), time.Minute)
-			time.AfterFunc(5*time.Second, func() { _ = k.Close() })
 			s.LoseLease(t, "x")
 			foreign := s.Client(t)
 			_ = foreign.Set(t.Context(), "lock:x", "someone", time.Minute)
