@@ -59,6 +59,14 @@ func TestConversion(t *testing.T) {
 		},
 		then: hasAnswer(Denied),
 	}, {
+		what:  "it took place, and a copy of the request for the old lease may still run",
+		claim: after(New(Wait, false, false), called, lateFailure, step{e: Event{Kind: Timer}}, granted, converting),
+		steps: []step{
+			{200, Event{Kind: Replaced}, Releasing, "End Release StopTimer"},
+			{210, Event{Kind: ReleaseReplied, Code: Denied}, Over, "Finished StopTimer"},
+		},
+		then: both(hasReason(ByReplacement), hasTombstone(true)),
+	}, {
 		what:  "a renewal is refused meanwhile",
 		claim: after(held(), due, converting),
 		steps: []step{{3_200, Event{Kind: Renewed, Code: Denied, Sent: at(3_127), TTL: 10_000}, Converting, "Timer=5384"}},

@@ -88,7 +88,15 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 			}
 			c.arm(out)
 		}
-	case Replaced, Forgotten:
+	case Replaced:
+		if !c.copies.needTombstone() {
+			c.finish(ByReplacement, out)
+			return
+		}
+		c.unused, c.tombstone = true, true // a late copy of its request would be granted another lease, which nobody knows
+		c.end(ByReplacement, out)
+		c.release(now.Add(Duration(r.TTL)+r.HeartbeatTimeout), 0, out)
+	case Forgotten:
 		c.finish(ByReplacement, out)
 	case Continued:
 		c.state = Over
