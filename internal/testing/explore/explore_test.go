@@ -28,20 +28,31 @@ var (
 	retainTwice   = [maxRequests]string{retained, "w", retained}
 	retainBeside  = [maxRequests]string{retained, "r", "w"}
 	retainBetween = [maxRequests]string{"w", retained, "w"}
+	retainTurns   = [maxRequests]string{turns, "", ""}
+	turnsTwice    = [maxRequests]string{turns, turns, ""}
+)
+
+// Worlds with a conversion: the second request replaces the lease of the first one, beside a third one in another process.
+var (
+	upgrades    = [maxRequests]string{"r", "u", "w"}
+	upgradesTwo = [maxRequests]string{"r", "u", "r"}
+	downgrades  = [maxRequests]string{"w", "d", "r"}
+	replaces    = [maxRequests]int{0, 1, 0}
+	second      = [maxRequests]bool{false, true, false}
 )
 
 func readersShare(a, b string) bool { return a == "w" || b == "w" }
 
 // worlds returns what is searched of a primitive.
 func worlds(set *lua.Set) []config {
-	small := []config{
+	list := []config{
 		{requests: 2, keeperOf: apart, ticks: 2, faults: 1},
 		{requests: 2, keeperOf: apart, ticks: 3, slow: 1},
 		{requests: 2, keeperOf: apart, ticks: 3, cancels: 1, renewals: 1},
 		{requests: 2, keeperOf: apart, ticks: 2, crashes: 1, cancels: 1},
 	}
 	if *large {
-		small = []config{
+		list = []config{
 			{requests: 3, keeperOf: together, ticks: 2, faults: 1},
 			{requests: 3, keeperOf: together, ticks: 2, slow: 1, cancels: 1},
 			{requests: 3, keeperOf: together, ticks: 2, crashes: 1, renewals: 1},
@@ -49,13 +60,62 @@ func worlds(set *lua.Set) []config {
 			{requests: 2, keeperOf: apart, ticks: 3, faults: 1, crashes: 1},
 		}
 	}
-	for i := range small {
-		small[i].set, small[i].rules = set, engineRules
+	for i := range list {
+		list[i].set = set
 		if set == lua.RWLock {
-			small[i].flags, small[i].exclude = readWrite, readersShare
+			list[i].flags, list[i].exclude = readWrite, readersShare
 		}
 	}
-	return small
+	return list
+}
+
+// otherWorlds returns what is searched with fair alone: tries, Close, Extend and Break, which are the same for all primitives.
+func otherWorlds() []config {
+	list := []config{
+		{requests: 2, keeperOf: apart, tries: second, ticks: 2, faults: 1},
+		{requests: 2, keeperOf: apart, ticks: 2, closes: 1, slow: 1},
+		{requests: 2, keeperOf: apart, ticks: 1, extends: 1, extendTo: 1000, faults: 1},
+		{requests: 2, keeperOf: apart, ticks: 2, extends: 1, extendTo: 3000, slow: 1, renewals: 1},
+		{requests: 2, keeperOf: apart, ticks: 1, breaks: 1, faults: 1},
+	}
+	if *large {
+		list = []config{
+			{requests: 3, keeperOf: together, tries: second, ticks: 2, faults: 1},
+			{requests: 3, keeperOf: together, ticks: 1, closes: 1, faults: 1},
+			{requests: 2, keeperOf: apart, ticks: 3, closes: 1, slow: 1, cancels: 1},
+			{requests: 2, keeperOf: apart, ticks: 3, extends: 1, extendTo: 1000, faults: 1},
+			{requests: 2, keeperOf: apart, ticks: 2, extends: 2, extendTo: 1000, slow: 1, renewals: 1},
+			{requests: 2, keeperOf: apart, ticks: 3, extends: 1, extendTo: 3000, slow: 1, renewals: 1},
+			{requests: 2, keeperOf: apart, ticks: 2, breaks: 1, faults: 1},
+			{requests: 2, keeperOf: apart, ticks: 3, breaks: 1, slow: 1},
+		}
+	}
+	for i := range list {
+		list[i].set = lua.Fair
+	}
+	return list
+}
+
+// convertingWorlds returns what is searched of conversions.
+func convertingWorlds() []config {
+	list := []config{
+		{requests: 3, keeperOf: together, flags: upgrades, ticks: 1, cancels: 1},
+		{requests: 3, keeperOf: together, flags: upgradesTwo, ticks: 1, cancels: 1},
+		{requests: 2, keeperOf: together, flags: upgradesTwo, ticks: 2, faults: 1, cancels: 1},
+		{requests: 2, keeperOf: together, flags: downgrades, ticks: 2, faults: 1, cancels: 1},
+	}
+	if *large {
+		list = []config{
+			{requests: 3, keeperOf: together, flags: upgrades, ticks: 2, cancels: 1, slow: 1},
+			{requests: 3, keeperOf: together, flags: upgradesTwo, ticks: 1, faults: 1, cancels: 1},
+			{requests: 3, keeperOf: together, flags: downgrades, ticks: 1, faults: 1, cancels: 1},
+			{requests: 2, keeperOf: together, flags: upgradesTwo, ticks: 3, faults: 1, slow: 1, cancels: 1, renewals: 1},
+		}
+	}
+	for i := range list {
+		list[i].set, list[i].exclude, list[i].origin = lua.RWLock, readersShare, replaces
+	}
+	return list
 }
 
 // retainingWorlds returns what is searched of read leases that processes retain.
@@ -81,7 +141,27 @@ func retainingWorlds() []config {
 		}
 	}
 	for i := range list {
-		list[i].set, list[i].rules, list[i].exclude = lua.RWLock, engineRules, readersShare
+		list[i].set, list[i].exclude = lua.RWLock, readersShare
+	}
+	return list
+}
+
+// turnWorlds returns what is searched of a mutex that a process retains, beside another process, which may retain it as well.
+func turnWorlds() []config {
+	list := []config{
+		{requests: 2, keeperOf: apart, flags: retainTurns, ticks: 2, entries: 1, faults: 1},
+		{requests: 2, keeperOf: apart, flags: turnsTwice, ticks: 2, entries: 1, slow: 1, cancels: 1},
+	}
+	if *large {
+		list = []config{
+			{requests: 2, keeperOf: apart, flags: turnsTwice, ticks: 2, entries: 2, faults: 1, cancels: 1},
+			{requests: 2, keeperOf: apart, flags: turnsTwice, ticks: 3, entries: 2, slow: 1, cancels: 1, renewals: 1},
+			{requests: 2, keeperOf: apart, flags: retainTurns, ticks: 2, entries: 1, faults: 1, slow: 1, renewals: 1},
+			{requests: 3, keeperOf: apart, flags: retainTurns, ticks: 1, entries: 1, faults: 1},
+		}
+	}
+	for i := range list {
+		list[i].set = lua.Mutex
 	}
 	return list
 }
@@ -91,6 +171,15 @@ func TestSmallWorlds(t *testing.T) {
 		for _, c := range worlds(set) {
 			t.Run(set.Kind+"/"+c.String(), func(t *testing.T) { searchAll(t, c) })
 		}
+	}
+	for _, c := range otherWorlds() {
+		t.Run("fair/"+c.String(), func(t *testing.T) { searchAll(t, c) })
+	}
+	for _, c := range convertingWorlds() {
+		t.Run("convert/"+c.String(), func(t *testing.T) { searchAll(t, c) })
+	}
+	for _, c := range turnWorlds() {
+		t.Run("retain/"+c.String(), func(t *testing.T) { searchAll(t, c) })
 	}
 	for _, c := range retainingWorlds() {
 		t.Run("retain/"+c.String(), func(t *testing.T) { searchAll(t, c) })
@@ -118,11 +207,27 @@ func (c *config) String() string {
 		text = "an ordinary reader, " + text
 	case retainBetween:
 		text = "two writers, " + text
+	case retainTurns:
+		text = "a mutex, " + text
+	case turnsTwice:
+		text = "a mutex in both, " + text
+	case upgrades:
+		text = "an upgrade beside a writer, " + text
+	case upgradesTwo:
+		text = "an upgrade beside a reader, " + text
+	case downgrades:
+		text = "a downgrade beside a reader, " + text
+	}
+	if c.tries == second {
+		text += ", 1 try"
+	}
+	if c.extendTo > 0 {
+		text += fmt.Sprintf(", %d extend to %d ms", c.extends, c.extendTo)
 	}
 	for _, x := range []struct {
 		n    int8
 		what string
-	}{{c.faults, "fault"}, {c.slow, "slow reply"}, {c.cancels, "cancel"}, {c.renewals, "renewal"}, {c.crashes, "crash"}, {c.entries, "local grant"}} {
+	}{{c.faults, "fault"}, {c.slow, "slow reply"}, {c.cancels, "cancel"}, {c.renewals, "renewal"}, {c.crashes, "crash"}, {c.closes, "close"}, {c.breaks, "break"}, {c.entries, "local grant"}} {
 		if x.n > 0 {
 			text += fmt.Sprintf(", %d %s", x.n, x.what)
 		}

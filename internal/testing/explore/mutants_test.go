@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/testing/mutation"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -33,7 +32,6 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 	for _, x := range []struct {
 		bug     string
 		config  config
-		rules   func(*rules)
 		file    string // with a bug in a decision; "": the bug is in a script
 		old     string
 		new     string
@@ -164,45 +162,77 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			problem: "both rely on a lease",
 		},
 		{
-			bug:    "recalls are ignored",
-			config: config{set: lua.RWLock, flags: retainTwice, ticks: 1},
-			rules: func(r *rules) {
-				never := func() bool { return false }
-				r.recallReceived, r.recallReplied = never, never
-			},
+			bug:     "recalls are ignored",
+			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1},
+			file:    "internal/retain/lease.go",
+			old:     "	l.closing = true\n	g.Close()\n",
+			new:     "	if recalled {\n		return\n	}\n	l.closing = true\n	g.Close()\n",
 			problem: "not served in time",
 		},
 		{
 			bug:     "a message about a recall is ignored",
 			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1, entries: 1},
-			rules:   func(r *rules) { r.recallReceived = func() bool { return false } },
+			file:    "internal/testing/explore/world.go",
+			old:     "			if w.requests[r].phase == begun {\n				m.giveBack(w, r, true)\n			}\n",
+			new:     "",
 			problem: "after its recall",
 		},
 		{
 			bug:     "a reader is admitted after the recall was received",
 			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1, entries: 1},
-			rules:   func(r *rules) { r.enter = func(_, hears, inTime bool) bool { return hears && inTime } },
+			file:    "internal/retain/word.go",
+			old:     "w&opened != 0 && w&inside < maxInside",
+			new:     "w&inside < maxInside",
 			problem: "after its recall",
 		},
 		{
 			bug:     "a reader is admitted while the subscription is down",
 			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1, entries: 1, faults: 1},
-			rules:   func(r *rules) { r.enter = func(open, _, inTime bool) bool { return open && inTime } },
+			file:    "internal/retain/policy.go",
+			old:     "return confirmed == current && current&1 == 1",
+			new:     "return true",
 			problem: "after its recall",
 		},
 		{
 			bug:     "a reader is admitted after the deadline of the retained lease",
 			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 2, entries: 1},
-			rules:   func(r *rules) { r.enter = func(open, hears, _ bool) bool { return open && hears } },
+			file:    "internal/retain/policy.go",
+			old:     "return now < deadline",
+			new:     "return true",
 			problem: "both rely on a lease",
 		},
 		{
-			bug:    "a retained lease is released before its readers have left",
-			config: config{set: lua.RWLock, flags: retainTwice, ticks: 1},
-			rules: func(r *rules) {
-				r.settle = func(x *engine.RetentionRecord, _ int) bool { return x.Settle(0) }
-			},
+			bug:     "a retained lease is released before its readers have left",
+			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1},
+			file:    "internal/retain/lease.go",
+			old:     "!l.closing || inside > 0 {",
+			new:     "!l.closing {",
 			problem: "both rely on a lease",
+		},
+		{
+			bug:     "a renewal confirms the subscription of now",
+			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 2, entries: 1, faults: 1, slow: 1, renewals: 1},
+			file:    "internal/retain/lease.go",
+			old:     "g.Confirm(x.epoch)",
+			new:     "g.Confirm(g.Current())",
+			problem: "after its recall",
+			large:   true,
+		},
+		{
+			bug:     "a turn whose caller was cancelled as it was granted stays inside",
+			config:  config{set: lua.Mutex, flags: retainTurns, ticks: 1, entries: 1, cancels: 1},
+			file:    "internal/retain/lease.go",
+			old:     "	case was == passed:\n		l.Leave(g, now, out)\n",
+			new:     "",
+			problem: "not served in time",
+		},
+		{
+			bug:     "two are inside a retained mutex",
+			config:  config{set: lua.Mutex, flags: retainTurns, ticks: 1, entries: 1},
+			file:    "internal/retain/word.go",
+			old:     "	case w&inside != 0:\n		return w, Busy\n",
+			new:     "",
+			problem: "which is for one",
 		},
 		{
 			bug:     "renewals do not repeat a recall",
@@ -225,6 +255,13 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			new:     "",
 			problem: "after its recall",
 		},
+		{
+			bug:     "renewals do not repeat the recall of a mutex",
+			config:  config{set: lua.Mutex, flags: retainTurns, ticks: 1, faults: 1},
+			old:     "== token and 1 or 0 end",
+			new:     "== token and 0 or 0 end",
+			problem: "not served in time",
+		},
 	} {
 		if x.large && !*large && !*mutated {
 			continue
@@ -240,7 +277,6 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 				return
 			}
 			c := x.config
-			c.rules = engineRules
 			if c.requests == 0 {
 				c.requests = 2
 			}
@@ -250,9 +286,7 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			if c.set == lua.RWLock {
 				c.exclude = readersShare
 			}
-			if x.rules != nil {
-				x.rules(&c.rules)
-			} else if x.file == "" {
+			if x.file == "" {
 				c.change = replace(t, c.set, x.old, x.new)
 			}
 			limit := 500_000

@@ -5,54 +5,86 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 )
 
-// retention is what a keeper has of a request whose lease it retains: one with the flags retained. The zero value is that of other requests.
+// retention is what a keeper has of a request whose lease it retains. The zero value is that of other requests.
 type retention struct {
-	engine.RetentionRecord
-	is        bool // it is a retention
-	opened    bool // the caller whose request brought the lease has learned of it
-	open      bool // readers may enter, as far as the keeper has not heard of a recall
-	confirmed bool // a recall since would have been received; see retain.Hold.Confirm
-	asked     bool // the same, of the renewal that is under way
-	used      bool // since its timer ran
-	usedAt    int8 // tick after that at which its timer found it used; 0: never
-	inside    int8 // readers
+	is      bool // it is a retention
+	opened  bool // the caller whose request brought the lease has learned of it
+	used    bool // since its timer ran
+	waiting bool // a caller waits for the one inside to leave
+	called  bool // it has been woken
+	users   int8 // callers that rely on the lease
+	lease   retain.Lease
+	hold    retain.HoldValue
+	renewal retain.Renewal // that is under way
 	// What no keeper knows, for the promises.
 	lost    bool // a message about its recall was lost on a subscription that lasts
-	late    bool // a reader entered after the deadline
-	passing bool // a reader entered after a recall that the keeper must have known
+	late    bool // somebody entered after the deadline
+	passing bool // somebody entered after a recall that the keeper must have known
 }
 
-// retained are the flags of a read lease that its process retains.
-const retained = protocol.FlagRead + protocol.FlagRetained
+// The flags of leases that their process retains: of reads, and of the turns of a mutex.
+const (
+	retained = protocol.FlagRead + protocol.FlagRetained
+	turns    = protocol.FlagRetained
+)
+
+// isRetained reports whether a request with these flags is for a lease that its process retains.
+func isRetained(flags string) bool { return strings.HasSuffix(flags, protocol.FlagRetained) }
 
 // maxInside bounds the readers that are inside by one lease.
 const maxInside = 2
+
+func newRetention(flags string, epoch uint8) retention {
+	return retention{is: true, lease: retain.NewLease(flags == turns), hold: retain.NewValue(uint64(epoch))}
+}
+
+// inside returns how many callers are inside, as the keeper counts.
+func (x *retention) inside() int { return x.hold.At(0, 0).Inside() }
+
+// gate returns who is inside, as the process sees it now.
+func (m *model) gate(w *world, r int) retain.HoldAt {
+	return w.requests[r].retention.hold.At(w.instant(), uint64(w.keepers[m.keeperOf[r]].epoch))
+}
 
 // retentionSteps visits the steps of a request that has a retention.
 func (m *model) retentionSteps(w *world, r int, try func(stepKind, int)) {
 	q := &w.requests[r]
 	x := &q.retention
-	if x.inside > 0 {
+	if x.users > 0 {
 		try(stepLeave, r)
 	}
 	if (q.claim.Active() || q.claim.State() == claim.Lost) && !x.opened {
 		try(stepOpen, r)
 	}
-	if !q.claim.Active() {
+	if x.waiting {
+		if x.called {
+			try(stepTurn, r)
+		}
+		if w.cancels > 0 {
+			try(stepGiveUp, r)
+		}
+	}
+	if !x.opened || !(w.entries > 0 && x.inside() < maxInside || w.calm && !x.used && m.somebodyWaits(w)) {
 		return
 	}
-	mayEnter := w.entries > 0 && x.inside < maxInside || w.calm && !x.used && m.somebodyWaits(w)
-	if mayEnter && m.rules.enter(x.open, m.hears(w, r), retain.InTime(time.Duration(w.instant()), time.Duration(q.claim.Deadline()))) {
-		try(stepEnter, r)
+	tried := *w
+	switch gate := m.gate(&tried, r); {
+	case m.flags[r] != turns:
+		if ok, _ := gate.Enter(); ok {
+			try(stepEnter, r)
+		}
+	case !x.waiting:
+		if gate.EnterAlone() != retain.Closed {
+			try(stepEnter, r)
+		}
 	}
 }
 
-// somebodyWaits reports whether a live request waits for a grant. As long as one does, readers keep coming in a world without faults.
+// somebodyWaits reports whether a live request waits for a grant. As long as one does, callers keep coming in a world without faults.
 func (m *model) somebodyWaits(w *world) bool {
 	for r := range m.requests {
 		if q := &w.requests[r]; q.phase == begun && q.claim.Pending() && m.alive(w, r) {
@@ -62,48 +94,46 @@ func (m *model) somebodyWaits(w *world) bool {
 	return false
 }
 
-// hears reports whether the keeper of a retention would have received a recall, by the epochs that the engine would have.
-func (m *model) hears(w *world, r int) bool {
-	current := uint64(2)
-	if w.keepers[m.keeperOf[r]].subscribed {
-		current = 3
-	}
-	confirmed := current
-	if !w.requests[r].retention.confirmed {
-		confirmed -= 2
-	}
-	return retain.Hears(confirmed, current)
-}
-
 // subscriptionChanged notes that the subscription of a keeper has begun or ended.
-func (m *model) subscriptionChanged(w *world, k int, restored bool) {
+func (m *model) subscriptionChanged(w *world, k int, subscribed bool) {
+	w.keepers[k].subscribed = subscribed
+	w.keepers[k].epoch++
 	for r := range m.requests {
-		q := &w.requests[r]
-		if !q.retention.is || m.keeperOf[r] != k {
-			continue
-		}
-		q.retention.confirmed, q.retention.asked = false, false
-		if restored && q.retention.opened {
+		if q := &w.requests[r]; m.keeperOf[r] == k && q.retention.opened && subscribed {
 			m.step(w, r, claim.Event{Kind: claim.RenewalWanted}) // it asks whether it was recalled
 		}
 	}
 }
 
-// openLease begins to grant reads by the lease, with its first reader inside.
-func (x *retention) openLease() {
-	x.open = x.Granted()
-	x.opened, x.inside, x.used = true, 1, true
+// open begins to grant inside by a lease, with the caller whose request brought it.
+func (m *model) open(w *world, r int) {
+	q := &w.requests[r]
+	x := &q.retention
+	x.lease.Granted(m.gate(w, r), q.claim.Place() != 0)
+	x.opened, x.used, x.users = true, true, 1
 }
 
-// enter admits a reader inside the process.
+// enter lets a caller inside the process, or makes it wait for the one inside.
 func (m *model) enter(w *world, r int) {
 	if !w.calm {
 		w.entries--
 	}
+	x := &w.requests[r].retention
+	x.used = true
+	if m.flags[r] != turns {
+		m.gate(w, r).Enter()
+	} else if m.gate(w, r).EnterAlone() == retain.Busy {
+		x.waiting, x.called = x.lease.AwaitTurn(m.gate(w, r)), false
+		return
+	}
+	x.users++
+	m.entered(w, r)
+}
+
+// entered notes who is inside against a promise.
+func (m *model) entered(w *world, r int) {
 	q := &w.requests[r]
 	x := &q.retention
-	x.inside++
-	x.used = true
 	x.late = x.late || w.instant() >= q.claim.Deadline()
 	x.passing = x.passing || m.srv.states[w.server].recalled&(1<<r) != 0 && !x.lost && !m.recallUnderWay(w, r)
 }
@@ -129,12 +159,24 @@ func (m *model) recalls(id int32) (bits uint8) {
 	return bits
 }
 
-// giveBack is what the engine does when somebody waits whom the lease excludes, and when its time has come for another reason.
+// retain tells the retained lease of a request of an event, and does what it says.
+func (m *model) retain(w *world, r int, event func(*retain.Lease, retain.HoldAt, *retain.Effects)) {
+	q := &w.requests[r]
+	x := &q.retention
+	if !x.is {
+		return
+	}
+	var out retain.Effects
+	event(&x.lease, m.gate(w, r), &out)
+	x.lease = x.lease.Bare()
+	x.called = x.called || out.TurnEnded
+	if out.Release {
+		m.step(w, r, claim.Event{Kind: claim.Released})
+	}
+}
+
 func (m *model) giveBack(w *world, r int, recalled bool) {
-	x := &w.requests[r].retention
-	x.GiveBack(recalled)
-	x.open = false
-	m.settle(w, r)
+	m.retain(w, r, func(l *retain.Lease, g retain.HoldAt, out *retain.Effects) { l.GiveBack(g, w.instant(), recalled, out) })
 }
 
 // yield gives back the leases that a keeper retains, since one of its requests is about to ask for writing.
@@ -146,50 +188,61 @@ func (m *model) yield(w *world, k int) {
 	}
 }
 
-// renewed handles the reply to a renewal.
-func (m *model) renewed(w *world, r int, recalled bool) {
-	x := &w.requests[r].retention
-	if !recalled {
-		x.confirmed = x.asked
-	} else if m.rules.recallReplied() {
-		m.giveBack(w, r, true)
-	}
-	x.asked = false
-}
-
-// settle releases the lease if its keeper decides so.
-func (m *model) settle(w *world, r int) {
-	q := &w.requests[r]
-	if q.phase == begun && (q.claim.Active() || q.claim.State() == claim.Lost) && m.rules.settle(&q.retention.RetentionRecord, int(q.retention.inside)) {
-		m.step(w, r, claim.Event{Kind: claim.Released})
-	}
-}
-
-// leaveInside ends the use of a lease by a reader.
+// leaveInside ends the use of a lease by a caller.
 func (m *model) leaveInside(w *world, r int) {
-	x := &w.requests[r].retention
-	x.inside--
+	q := &w.requests[r]
+	x := &q.retention
+	x.users--
 	x.late = false
-	m.settle(w, r)
-	if q := &w.requests[r]; x.inside == 0 && (q.phase != begun || q.claim.State() == claim.Releasing) {
-		q.believed, x.late = 0, false // it was released too soon
+	left, settle := true, false
+	if gate := m.gate(w, r); m.flags[r] == turns {
+		left, settle = gate.LeaveAlone()
+	} else {
+		settle = gate.Leave()
+	}
+	if settle || !left {
+		m.retain(w, r, func(l *retain.Lease, g retain.HoldAt, out *retain.Effects) { l.Left(g, w.instant(), left, out) })
+	}
+	if !left && x.inside() > 0 { // somebody else is the one inside now
+		m.entered(w, r)
+	}
+	if x.users == 0 && (q.phase != begun || q.claim.State() == claim.Releasing) {
+		q.believed = 0 // it was released too soon
 	}
 }
 
-// onTimer is what the engine does when the timer of a lease fires: it reports whether nobody has used the lease lately.
-func (x *retention) onTimer(w *world) (unused bool) {
-	if !x.is {
-		return false
+// endTurn ends the wait of a caller for the one inside, which has left, or which it no longer waits for.
+func (m *model) endTurn(w *world, r int, keep bool) {
+	x := &w.requests[r].retention
+	x.waiting, x.called = false, false
+	m.retain(w, r, func(l *retain.Lease, g retain.HoldAt, out *retain.Effects) {
+		if l.EndTurn(g, w.instant(), keep && g.Certain(), out) {
+			x.users++
+		}
+	})
+}
+
+// unused reports, when the timer of a lease fires, whether it is to be given back instead of renewed.
+func (m *model) unused(w *world, r int) (unused bool) {
+	q := &w.requests[r]
+	due := q.claim
+	var out claim.Effects
+	due.Step(&m.terms, w.instant(), &claim.Event{Kind: claim.Timer, Unused: true}, &out)
+	if out.GiveBack {
+		q.retention.used = false
+		m.retain(w, r, func(l *retain.Lease, g retain.HoldAt, out *retain.Effects) {
+			unused = l.Due(g, w.instant(), ms(ttl), out)
+		})
 	}
-	if x.used || x.inside > 0 || x.usedAt == 0 {
-		x.usedAt = w.tick + 1
-	}
-	x.used = false
-	if retain.Tick(ms(int64(w.tick+1-x.usedAt)*tick), ms(ttl), int(x.inside)) == retain.GiveBack {
-		return true
-	}
-	x.asked = true
-	return false
+	return unused
+}
+
+// renewed handles the reply to a renewal that was answered.
+func (m *model) renewed(w *world, r int, recalled bool) {
+	m.retain(w, r, func(l *retain.Lease, g retain.HoldAt, out *retain.Effects) {
+		l.Renewed(g, w.instant(), w.requests[r].retention.renewal, recalled, out)
+	})
+	w.requests[r].retention.renewal = retain.Renewal{}
 }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -120,7 +120,7 @@ const patience = 2 * maxRequests * (ttl + heartbeatTTL) / tick
 // arrive, holders release at once, and heartbeats are sent when they are due. Otherwise it returns the steps taken. known notes a
 // world and reports whether it was noted before.
 func (m *model) isServed(w world, known func(world) bool) (path []string, ok bool) {
-	w.faults, w.slow, w.renewals, w.cancels, w.crashes = 0, 0, 0, 0, 0
+	w.faults, w.slow, w.renewals, w.cancels, w.crashes, w.closes, w.extends, w.breaks = 0, 0, 0, 0, 0, 0, 0, 0
 	w.calm, w.entries, w.late = true, 0, [4]int32{}
 	begin := w
 	for int(w.tick-begin.tick) <= patience {
@@ -164,7 +164,7 @@ func (m *model) faultless(w *world) (step, bool) {
 
 // preference has the steps of worlds without faults, in their order. The others are 0.
 var preference = [stepTick + 1]int{
-	stepAnswerAsk: 1, stepAnswerChange: 2, stepAnswerHeartbeat: 3, stepMessage: 4,
-	stepRunAsk: 5, stepRunChange: 6, stepRunHeartbeat: 7, stepRelease: 8, stepOpen: 8, stepLeave: 8, stepSubscribe: 9, stepHeartbeat: 10,
+	stepAnswerAsk: 1, stepAnswerChange: 2, stepAnswerExtend: 2, stepAnswerHeartbeat: 3, stepMessage: 4,
+	stepRunAsk: 5, stepRunChange: 6, stepRunExtend: 6, stepRunHeartbeat: 7, stepRelease: 8, stepOpen: 8, stepLeave: 8, stepTurn: 4, stepSubscribe: 9, stepHeartbeat: 10,
 	stepTimer: 11, stepEnter: 12, stepTick: 13,
 }

@@ -34,7 +34,9 @@ const (
 	none script = iota
 	acquireShort
 	acquire
+	releaseShort
 	release
+	breaking
 	renew
 	heartbeat
 	rejoin
@@ -44,8 +46,13 @@ const (
 type call struct {
 	script    script
 	requests  uint8              // bits of the requests that it names
+	try       bool               // of an acquire: it does not wait
 	tombstone bool               // of a release
-	unused    bool               // of a release: nobody ever had the lease
+	cancel    uint8              // of a release; see release.lua
+	exact     bool               // of a renewal: it may shorten the lease
+	ask       bool               // of a renewal: whether the lease was recalled
+	keys      uint8              // of a renewal
+	ttl       int16              // ms, of a renewal
 	places    [maxRequests]int64 // of a rejoin
 }
 
@@ -78,6 +85,7 @@ type server struct {
 	set    *lua.Set
 	text   map[script]string
 	tokens [maxRequests]string
+	origin [maxRequests]int  // which lease a request replaces, counted from 1; 0: none
 	retain [maxRequests]bool // their leases
 	keys   []string
 	in     *interpreter
@@ -102,15 +110,15 @@ func newServer(set *lua.Set, tokens [maxRequests]string, change func(string) str
 	all := keys.All()
 	s := &server{
 		set: set, tokens: tokens, keys: all[:], in: newInterpreter(), text: map[script]string{
-			acquireShort: set.Acquire.Text, acquire: set.Acquire.Text, release: set.Release.Text, renew: set.Renew.Text,
-			heartbeat: set.Heartbeat.Text, rejoin: set.Heartbeat.Text,
+			acquireShort: set.Acquire.Text, acquire: set.Acquire.Text, releaseShort: set.Release.Text, release: set.Release.Text,
+			breaking: set.Break.Text, renew: set.Renew.Text, heartbeat: set.Heartbeat.Text, rejoin: set.Heartbeat.Text,
 		},
 		stateIDs: map[string]int32{}, calls: make([]call, 1), callIDs: map[call]int32{}, replies: make([][]int64, 1),
 		replyIDs: map[string]int32{}, messages: make([]published, 1), msgIDs: map[published]int32{}, runs: map[runKey]runResult{},
 	}
 	for r, token := range tokens {
 		t, _ := protocol.ParseToken(token)
-		s.retain[r] = t.Flags == retained
+		s.retain[r] = isRetained(t.Flags)
 	}
 	if change != nil {
 		for name, text := range s.text {
@@ -133,6 +141,9 @@ func (s *server) state(data *store) int32 {
 			if v := data.get(key); v.text == token || v.member(token) >= 0 {
 				st.known |= 1 << r
 			}
+		}
+		if data.get(s.keys[1]).hget("recalled") == token && data.get(s.keys[0]).text == token {
+			st.recalled |= 1 << r
 		}
 		if fence, _ := data.get(s.keys[0]).zscore("#" + token).(string); s.retain[r] && fence != "" && float(fence) < 4.5e15 {
 			st.recalled |= 1 << r
@@ -193,14 +204,16 @@ func (s *server) arguments(c call) (keys, argv []string) {
 	var args []any
 	keys = s.keys
 	token, policyArg := "", ""
-	var isRetained any
 	for r := range s.tokens {
 		if !c.has(r) {
 			continue
 		}
 		token = s.tokens[r]
 		if s.retain[r] {
-			policyArg, isRetained = protocol.PolicyArgRetain, 1
+			policyArg = protocol.PolicyArgRetain
+		}
+		if o := s.origin[r]; o > 0 {
+			policyArg = s.tokens[o-1]
 		}
 	}
 	switch c.script {
@@ -209,19 +222,34 @@ func (s *server) arguments(c call) (keys, argv []string) {
 		short, own := protocol.ShortArgs("", settings)
 		args = protocol.AcquireArgs(nil, token, ttl, short, own, nil, nil)
 	case acquire:
-		args = protocol.AcquireArgs(nil, token, ttl, policyArg, settings, protocol.QueueTTL(heartbeatTTL), 0)
+		var queueTTL, maxWait any
+		if !c.try {
+			queueTTL, maxWait = protocol.QueueTTL(heartbeatTTL), 0
+		}
+		args = protocol.AcquireArgs(nil, token, ttl, policyArg, settings, queueTTL, maxWait)
+	case releaseShort:
+		keys = []string{s.keys[0], s.keys[2]}
+		args = protocol.ReleaseArgs(nil, token, nil, 0, 0, 0)
 	case release:
-		tombstone, unused := int64(0), 0
+		keys = s.keys[:3]
+		tombstone := int64(0)
 		if c.tombstone {
-			tombstone = tombstoneTTL
+			keys, tombstone = s.keys, tombstoneTTL
 		}
-		if c.unused {
-			unused = 1
-		}
-		args = protocol.ReleaseArgs(nil, token, settings, tombstone, unused, 0)
+		args = protocol.ReleaseArgs(nil, token, settings, tombstone, int(c.cancel), 0)
+	case breaking:
+		args = protocol.BreakArgs(nil, token, settings, tombstoneTTL, policyArg, protocol.BreakNotice(protocol.Breaker{By: "x", Reason: "y"}))
 	case renew:
-		keys = s.keys[:1]
-		args = protocol.RenewArgs(nil, token, ttl, 0, settings, isRetained)
+		keys = s.keys[:c.keys]
+		exact := 0
+		if c.exact {
+			exact = 1
+		}
+		var ask any
+		if c.ask {
+			ask = 1
+		}
+		args = protocol.RenewArgs(nil, token, int64(c.ttl), exact, settings, ask)
 	case heartbeat:
 		args = protocol.HeartbeatArgs(nil, settings, 0, "", protocol.QueueTTL(heartbeatTTL))
 		for _, r := range c.list() {
@@ -269,7 +297,7 @@ func (c call) list() (list []int) {
 func (s *server) describe(id int32) string {
 	c := s.calls[id]
 	var b strings.Builder
-	b.WriteString([]string{"?", "acquire (short form)", "acquire", "release", "renew", "heartbeat", "rejoin"}[c.script])
+	b.WriteString([]string{"?", "acquire (short form)", "acquire", "release (short form)", "release", "break", "renew", "heartbeat", "rejoin"}[c.script])
 	for i, r := range c.list() {
 		if i > 0 {
 			b.WriteString(" and")
@@ -278,6 +306,9 @@ func (s *server) describe(id int32) string {
 	}
 	if c.tombstone {
 		b.WriteString(" with a tombstone")
+	}
+	if c.ttl > 0 {
+		fmt.Fprintf(&b, " for %d ms", c.ttl)
 	}
 	return b.String()
 }

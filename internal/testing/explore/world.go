@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -26,7 +27,10 @@ type request struct {
 	believed  claim.Instant // until when a process relies on the lease that is frozen, or that has released it too soon
 	ask       slot          // acquire
 	change    slot          // renew, and then release
+	extend    slot          // a renewal that may shorten the lease
 	rejection claim.Reason  // why a request was refused, if nobody has given it up
+	broken    bool          // somebody has ended it at the server
+	weak      bool          // its holder relies on no more than a read lease: it is being converted, or that was given up
 	retention retention
 }
 
@@ -46,6 +50,7 @@ type keeperState uint8
 
 const (
 	running keeperState = iota
+	closed
 	crashed
 	frozen // for good. A keeper that wakes again is one whose steps come late
 )
@@ -53,9 +58,10 @@ const (
 // keeper is a process.
 type keeper struct {
 	state      keeperState
-	subscribed bool // as the server sees it
-	due        bool // a heartbeat is to be sent at once
-	beat       int8 // tick of the last one
+	subscribed bool  // as the server sees it
+	epoch      uint8 // of the subscription; odd while there is one
+	due        bool  // a heartbeat is to be sent at once
+	beat       int8  // tick of the last one
 	heartbeat  slot
 }
 
@@ -68,6 +74,9 @@ type world struct {
 	renewals int8
 	cancels  int8
 	crashes  int8
+	closes   int8
+	extends  int8
+	breaks   int8
 	entries  int8
 	calm     bool // there are no more faults, and no bounds; see isServed
 	keepers  [maxKeepers]keeper
@@ -82,8 +91,10 @@ type config struct {
 	requests int
 	keeperOf [maxRequests]int
 	flags    [maxRequests]string        // of the tokens
+	tries    [maxRequests]bool          // requests that do not wait
+	origin   [maxRequests]int           // which lease a request replaces, counted from 1; 0: none
+	extendTo int16                      // ms
 	exclude  func(a, b string) bool     // whether requests with these flags exclude each other; nil: all do
-	rules    rules                      // of retained leases
 	change   func(script string) string // of the scripts; nil: none
 
 	// Bounds of all paths.
@@ -93,14 +104,20 @@ type config struct {
 	cancels  int8 // requests that are cancelled
 	renewals int8
 	crashes  int8 // processes that crash, or freeze for good
+	closes   int8 // processes that close their keeper
+	extends  int8
+	breaks   int8 // leases and requests that somebody else ends
 	entries  int8 // readers that a process admits by a lease that it retains, besides the first
 }
 
 func (c *config) tokens() (list [maxRequests]string) {
 	for r := range list {
 		t := protocol.Token{Keeper: keeperID(c.keeperOf[r]), Serial: strconv.Itoa(r + 1), TTL: ttl, ClaimTTL: claimTTL, Flags: c.flags[r]}
-		if c.flags[r] == protocol.FlagWrite {
+		switch c.flags[r] {
+		case protocol.FlagWrite:
 			t.Number = 5
+		case protocol.FlagUpgrade:
+			t.Number = int64(r)
 		}
 		list[r] = t.String()
 	}
@@ -110,9 +127,12 @@ func (c *config) tokens() (list [maxRequests]string) {
 func keeperID(k int) string { return string(rune('a' + k)) }
 
 func (c *config) initial() world {
-	w := world{faults: c.faults, slow: c.slow, renewals: c.renewals, cancels: c.cancels, crashes: c.crashes, entries: c.entries}
+	w := world{
+		faults: c.faults, slow: c.slow, renewals: c.renewals, cancels: c.cancels, crashes: c.crashes, closes: c.closes, extends: c.extends,
+		breaks: c.breaks, entries: c.entries,
+	}
 	for k := range w.keepers {
-		w.keepers[k].subscribed = true
+		w.keepers[k].subscribed, w.keepers[k].epoch = true, 1
 	}
 	return w
 }
@@ -125,21 +145,28 @@ const (
 	stepRunAsk
 	stepRunChange
 	stepRunHeartbeat
+	stepRunExtend
 	stepSlowAsk
 	stepSlowChange
 	stepSlowHeartbeat
+	stepSlowExtend
 	stepAnswerAsk
 	stepAnswerChange
 	stepAnswerHeartbeat
+	stepAnswerExtend
 	stepFailAsk
 	stepFailChange
 	stepFailHeartbeat
+	stepFailExtend
 	stepRunLate
 	stepMessage
 	stepLoseMessage
 	stepCancel
 	stepRelease
 	stepTimer
+	stepExtend
+	stepBreak
+	stepClose
 	stepHeartbeat
 	stepCrash
 	stepFreeze
@@ -148,6 +175,8 @@ const (
 	stepOpen          // the caller whose request brought a retained lease learns of it
 	stepEnter         // a reader is admitted inside a process
 	stepLeave         // a reader leaves
+	stepTurn          // a caller learns that it does not wait any more for the one inside
+	stepGiveUp        // a caller that waits for the one inside is cancelled
 	stepRepeatMessage // a message arrives, and will again
 	stepTick
 )
@@ -166,7 +195,9 @@ type model struct {
 }
 
 func newModel(c *config) *model {
-	return &model{c, newServer(c.set, c.tokens(), c.change), claim.Rules{
+	srv := newServer(c.set, c.tokens(), c.change)
+	srv.origin = c.origin
+	return &model{c, srv, claim.Rules{
 		TTL: ttl, ClaimTTL: claimTTL, HeartbeatTimeout: ms(heartbeatTTL), MetadataTTL: ms(metadataTTL),
 	}}
 }
@@ -190,12 +221,14 @@ func (q *request) deadline() claim.Instant {
 func (w *world) believes(r int) bool {
 	q := &w.requests[r]
 	if x := &q.retention; x.is {
-		return x.inside > 0 && q.deadline() > 0 && (w.instant() < q.deadline() || x.late)
+		return x.users > 0 && q.deadline() > 0 && (w.instant() < q.deadline() || x.late)
 	}
 	return w.instant() < q.deadline()
 }
 
-func (m *model) alive(w *world, r int) bool { return w.keepers[m.keeperOf[r]].state == running }
+func (m *model) alive(w *world, r int) bool { return w.keepers[m.keeperOf[r]].alive() }
+
+func (p *keeper) alive() bool { return p.state <= closed }
 
 // steps calls visit for each step that is possible in a world.
 func (m *model) steps(w *world, visit func(step)) {
@@ -204,12 +237,16 @@ func (m *model) steps(w *world, visit func(step)) {
 		q, k := &w.requests[r], m.keeperOf[r]
 		m.calls(w, q.ask, m.alive(w, r), r, stepRunAsk, try)
 		m.calls(w, q.change, m.alive(w, r), r, stepRunChange, try)
+		m.calls(w, q.extend, m.alive(w, r), r, stepRunExtend, try)
+		if w.breaks > 0 && !q.broken && m.srv.states[w.server].known&(1<<r) != 0 {
+			try(stepBreak, r)
+		}
 		if !m.alive(w, r) {
 			continue
 		}
 		// Requests of a keeper that differ in nothing begin in their order.
 		inOrder := r == 0 || m.keeperOf[r-1] != k || m.flags[r-1] != m.flags[r] || w.requests[r-1].phase != idle
-		if q.phase == idle && inOrder && (m.flags[r] != retained || w.keepers[k].subscribed) {
+		if q.phase == idle && inOrder && w.keepers[k].state == running && (!isRetained(m.flags[r]) || w.keepers[k].subscribed) && m.mayConvert(w, r) {
 			try(stepBegin, r)
 		}
 		if q.phase != begun {
@@ -224,15 +261,24 @@ func (m *model) steps(w *world, visit func(step)) {
 		}
 		if q.retention.is {
 			m.retentionSteps(w, r, try)
-		} else if holds && q.change.call == 0 || lost {
+			continue
+		}
+		// Without faults, who converts a lease waits for that.
+		if (holds && q.change.call == 0 || lost) && !(w.calm && m.converts(w, r)) {
 			try(stepRelease, r)
+		}
+		if w.extends > 0 && holds && q.extend.call == 0 && q.claim.State() != claim.Converting {
+			try(stepExtend, r)
 		}
 	}
 	for k := range w.keepers {
 		p := &w.keepers[k]
-		m.calls(w, p.heartbeat, p.state == running, k, stepRunHeartbeat, try)
+		m.calls(w, p.heartbeat, p.alive(), k, stepRunHeartbeat, try)
 		if p.state != running {
 			continue
+		}
+		if w.closes > 0 {
+			try(stepClose, k)
 		}
 		if m.beats(w, k) && (p.due || p.beat < w.tick) {
 			try(stepHeartbeat, k)
@@ -283,7 +329,7 @@ func (m *model) calls(w *world, s slot, alive bool, at int, run stepKind, try fu
 		return
 	}
 	try(run, at)
-	if w.slow > 0 && m.srv.calls[s.call].script != release {
+	if s := m.srv.calls[s.call].script; w.slow > 0 && s != release && s != releaseShort {
 		try(run-stepRunAsk+stepSlowAsk, at)
 	}
 	if w.faults > 0 && w.late[len(w.late)-1] == 0 {
@@ -317,10 +363,13 @@ func (m *model) apply(w *world, s step) {
 	switch s.kind {
 	case stepBegin:
 		q := &w.requests[i]
-		q.phase, q.claim = begun, claim.New(claim.Wait, false, false)
+		if o := m.origin[i]; o > 0 {
+			m.step(w, o-1, claim.Event{Kind: claim.ConversionBegan})
+		}
+		q.phase, q.claim = begun, claim.New(m.mode(i), m.origin[i] > 0, false)
 		q.claim.SetSince(instant(0)) // which makes no difference without a MaxLifetime
-		if m.flags[i] == retained {
-			q.retention = retention{is: true, confirmed: true}
+		if isRetained(m.flags[i]) {
+			q.retention = newRetention(m.flags[i], w.keepers[m.keeperOf[i]].epoch)
 		}
 		if m.flags[i] == protocol.FlagWrite {
 			m.yield(w, m.keeperOf[i])
@@ -344,6 +393,43 @@ func (m *model) apply(w *world, s step) {
 	case stepSlowHeartbeat:
 		w.slow--
 		m.run(w, &w.keepers[i].heartbeat)
+	case stepRunExtend:
+		m.run(w, &w.requests[i].extend)
+		m.answerExtend(w, i)
+	case stepSlowExtend:
+		w.slow--
+		m.run(w, &w.requests[i].extend)
+	case stepAnswerExtend:
+		m.answerExtend(w, i)
+	case stepFailExtend:
+		w.faults--
+		m.leaveLate(w, &w.requests[i].extend)
+		m.step(w, i, claim.Event{Kind: claim.Extended, TTL: int64(m.extendTo), Outcome: claim.InDoubt})
+	case stepExtend:
+		w.extends--
+		out := m.step(w, i, claim.Event{Kind: claim.ExtendBegan, TTL: int64(m.extendTo)})
+		if q := &w.requests[i]; q.claim.Active() {
+			c := call{script: renew, requests: 1 << i, ttl: m.extendTo, keys: 2, exact: true}
+			if out.Notify {
+				c.keys = 4
+			}
+			q.extend = slot{call: m.srv.call(c), sent: w.tick}
+		}
+	case stepBreak:
+		w.breaks--
+		s := slot{call: m.srv.call(call{script: breaking, requests: 1 << i})}
+		m.run(w, &s)
+		w.requests[i].broken = m.srv.replies[s.reply][0] != lua.Refused
+	case stepClose:
+		w.closes--
+		w.keepers[i].state = closed
+		for r := range m.requests {
+			if m.keeperOf[r] == i {
+				m.step(w, r, claim.Event{Kind: claim.Closed})
+			}
+		}
+		w.keepers[i].subscribed = false
+		m.dropMessages(w, i)
 	case stepRunLate:
 		late := slot{call: w.late[i]}
 		w.late[i] = 0
@@ -363,7 +449,7 @@ func (m *model) apply(w *world, s step) {
 		w.faults--
 		q := &w.requests[i]
 		kind := claim.RenewFailed
-		if m.srv.calls[q.change.call].script == release {
+		if m.srv.calls[q.change.call].script != renew || q.claim.State() == claim.Checking {
 			kind = claim.ReleaseFailed
 		}
 		m.leaveLate(w, &q.change)
@@ -405,7 +491,7 @@ func (m *model) apply(w *world, s step) {
 	case stepRelease:
 		m.step(w, i, claim.Event{Kind: claim.Released})
 	case stepTimer:
-		m.step(w, i, claim.Event{Kind: claim.Timer, Unused: w.requests[i].retention.onTimer(w)})
+		m.step(w, i, claim.Event{Kind: claim.Timer, Unused: m.unused(w, i)})
 	case stepHeartbeat:
 		p := &w.keepers[i]
 		p.due, p.beat = false, w.tick
@@ -415,18 +501,22 @@ func (m *model) apply(w *world, s step) {
 		m.stop(w, i, s.kind == stepCrash)
 	case stepUnsubscribe:
 		w.faults--
-		w.keepers[i].subscribed = false
 		m.dropMessages(w, i)
 		m.subscriptionChanged(w, i, false)
 	case stepSubscribe:
-		w.keepers[i].subscribed, w.keepers[i].due = true, true
+		w.keepers[i].due = true
 		m.subscriptionChanged(w, i, true)
 	case stepOpen:
-		w.requests[i].retention.openLease()
+		m.open(w, i)
 	case stepEnter:
 		m.enter(w, i)
 	case stepLeave:
 		m.leaveInside(w, i)
+	case stepTurn:
+		m.endTurn(w, i, true)
+	case stepGiveUp:
+		w.cancels--
+		m.endTurn(w, i, false)
 	case stepTick:
 		w.tick++
 	}
@@ -438,19 +528,19 @@ func (m *model) timerDue(w *world, r int) bool {
 	if q.timer == 0 || w.instant() < q.timer {
 		return false
 	}
-	c, x := q.claim, q.retention
+	tried := *w
+	c := q.claim
 	var out claim.Effects
-	c.Step(&m.terms, w.instant(), &claim.Event{Kind: claim.Timer, Unused: x.onTimer(w)}, &out)
+	c.Step(&m.terms, w.instant(), &claim.Event{Kind: claim.Timer, Unused: q.retention.is && m.unused(&tried, r)}, &out)
 	return out.RenewFor == 0 || q.change.call == 0 && (w.renewals > 0 || w.calm && q.retention.is)
 }
 
 // step tells the claim of a request of an event, and does what it says. Pauses between attempts take no time.
-func (m *model) step(w *world, r int, e claim.Event) {
+func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 	q, k := &w.requests[r], &w.keepers[m.keeperOf[r]]
 	if q.phase != begun {
-		return
+		return out
 	}
-	var out claim.Effects
 	q.claim.Step(&m.terms, w.instant(), &e, &out)
 	if out.StopTimer {
 		q.timer = 0
@@ -459,13 +549,13 @@ func (m *model) step(w *world, r int, e claim.Event) {
 		q.timer = out.Timer
 	}
 	if out.Ask {
-		c := call{script: acquire, requests: 1 << r}
-		if m.set.ShortKeys > 0 && !q.retention.is && !out.AskLong {
-			c.script = acquireShort
+		c := call{script: acquire, requests: 1 << r, try: m.tries[r]}
+		if m.set.ShortKeys > 0 && !q.retention.is && !out.AskLong && m.origin[r] == 0 {
+			c = call{script: acquireShort, requests: 1 << r}
 		}
 		q.ask = slot{call: m.srv.call(c), sent: w.tick}
 	}
-	if out.Deliver && !q.claim.Active() && q.claim.Reason() != claim.ByCaller {
+	if out.Deliver && !q.claim.Active() && !m.mayBeRejected(q, r) {
 		q.rejection = q.claim.Reason()
 	}
 	k.due = k.due || out.HeartbeatBy > 0 || out.FirstBeatBy > 0
@@ -473,39 +563,97 @@ func (m *model) step(w *world, r int, e claim.Event) {
 		if !w.calm {
 			w.renewals--
 		}
-		q.change = slot{call: m.srv.call(call{script: renew, requests: 1 << r}), sent: w.tick}
+		c := call{script: renew, requests: 1 << r, ttl: int16(out.RenewFor), keys: 1}
+		if q.retention.is {
+			q.retention.renewal = q.retention.lease.Renewal(m.gate(w, r), out.Metadata)
+			c.ask = q.retention.renewal.Ask
+			out.Metadata = q.retention.renewal.Metadata
+		}
+		if out.Metadata {
+			c.keys = 2
+		}
+		q.change = slot{call: m.srv.call(c), sent: w.tick}
+	}
+	if q.retention.is {
+		q.retention.hold.SetDeadline(q.claim.Deadline())
+		if out.StopSharing || out.End {
+			m.gate(w, r).End()
+		}
+	}
+	if out.End {
+		m.leaveLate(w, &q.extend)
+		if q.retention.users > 0 && q.claim.Reason() == claim.ByRelease && e.Kind != claim.Closed { // they rely on it all the same
+			q.believed = q.claim.Deadline()
+		}
 	}
 	if out.Release {
 		m.release(w, r)
 	}
+	if out.Check {
+		q.change = slot{call: m.srv.call(call{script: renew, requests: 1 << r, ttl: ttl, keys: 2}), sent: w.tick}
+	}
+	m.convert(w, r, &out)
 	if out.Finished {
 		m.finish(w, r, e.Kind != claim.ReleaseFailed)
-		return
+		return out
 	}
 	switch {
 	case out.Pause, e.Kind == claim.ReleaseFailed:
 		m.step(w, r, claim.Event{Kind: claim.Timer})
+	case out.AskBreaker && q.broken:
+		m.step(w, r, claim.Event{Kind: claim.Broken})
 	case out.AskBreaker:
 		m.step(w, r, claim.Event{Kind: claim.NotBroken})
 	}
-	if q.retention.is && (out.GiveBack || out.End) {
+	switch {
+	case out.End:
+		m.retain(w, r, func(l *retain.Lease, g retain.HoldAt, out *retain.Effects) { l.Ended(g, w.instant(), out) })
+	case out.GiveBack:
 		m.giveBack(w, r, false)
 	}
+	return out
+}
+
+// mode returns what becomes of a request that cannot be granted at once.
+func (m *model) mode(r int) claim.Mode {
+	if m.tries[r] {
+		return claim.Try
+	}
+	return claim.Wait
+}
+
+// mayBeRejected reports whether a request may end as it has, without a lease.
+func (m *model) mayBeRejected(q *request, r int) bool {
+	switch q.claim.Reason() {
+	case claim.ByCaller, claim.ByClose:
+		return true
+	case claim.ByBreak, claim.ByTombstone:
+		return q.broken
+	case claim.ByConflict:
+		return m.origin[r] > 0
+	}
+	return m.tries[r] || m.origin[r] > 0
 }
 
 // release sends the release of what a token has.
 func (m *model) release(w *world, r int) {
 	q := &w.requests[r]
-	if q.retention.inside > 0 { // they rely on it all the same
-		q.believed = q.claim.Deadline()
-	}
 	m.leaveLate(w, &q.ask)
 	if c := q.change.call; c != 0 && m.srv.calls[c].script == renew {
 		m.leaveLate(w, &q.change)
 		m.step(w, r, claim.Event{Kind: claim.RenewFailed, Outcome: claim.InDoubt})
 	}
 	tombstone, unused, _, _ := q.claim.Cleanup()
-	q.change = slot{call: m.srv.call(call{script: release, requests: 1 << r, tombstone: tombstone, unused: unused}), sent: w.tick}
+	c := call{script: release, requests: 1 << r, tombstone: tombstone}
+	switch {
+	case q.claim.Converts():
+		c.cancel = 2
+	case unused:
+		c.cancel = 1
+	case !q.claim.NeedsLong() && q.claim.Place() == 0: // nobody waited when it was granted
+		c.script = releaseShort
+	}
+	q.change = slot{call: m.srv.call(c), sent: w.tick}
 }
 
 // finish forgets a request of which nothing is left to be done; known says that the server has said so, or was never asked.
@@ -514,11 +662,11 @@ func (m *model) finish(w *world, r int, known bool) {
 	m.leaveLate(w, &q.ask)
 	m.leaveLate(w, &q.change)
 	was := *q
-	*q = request{phase: over, rejection: was.rejection}
+	*q = request{phase: over, rejection: was.rejection, broken: was.broken}
 	if !known {
 		q.phase = ended
 	}
-	if was.retention.inside > 0 {
+	if was.retention.users > 0 {
 		q.retention, q.believed = was.retention, was.believed
 	}
 }
@@ -587,14 +735,18 @@ func (m *model) answerChange(w *world, r int) {
 	q := &w.requests[r]
 	s := q.change
 	q.change = slot{}
-	if m.srv.calls[s.call].script == release {
+	c := m.srv.calls[s.call]
+	if c.script != renew {
 		a, err := protocol.ParseReleaseReply(m.srv.replies[s.reply])
 		if err != nil {
 			panic(err)
 		}
-		e := claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted, QueueEmpty: a.QueueEmpty}
-		if a.Code == lua.Refused {
+		e := claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted, Short: c.script == releaseShort, QueueEmpty: a.QueueEmpty}
+		switch a.Code {
+		case lua.Refused:
 			e.Code = claim.Denied
+		case lua.Held:
+			e.Code, e.OriginOver = claim.Present, !m.holdsOrigin(w, r)
 		}
 		m.step(w, r, e)
 		if k := m.keeperOf[r]; a.QueueEmpty && m.waiters(w, k) != 0 {
@@ -603,21 +755,39 @@ func (m *model) answerChange(w *world, r int) {
 		return
 	}
 	parse := protocol.ParseRenewReply
-	if q.retention.is {
+	if c.ask {
 		parse = protocol.ParseRetainedRenewReply
 	}
 	a, err := parse(m.srv.replies[s.reply])
 	if err != nil {
 		panic(err)
 	}
-	e := claim.Event{Kind: claim.Renewed, Code: claim.Denied, Sent: instant(s.sent), TTL: ttl}
+	e := claim.Event{Kind: claim.Renewed, Code: claim.Denied, Sent: instant(s.sent), TTL: int64(c.ttl), Fence: a.Fence}
 	if a.Held {
 		e.Code = claim.Granted
+	}
+	if q.claim.State() == claim.Checking {
+		e.Kind = claim.Checked
 	}
 	m.step(w, r, e)
 	if a.Held && q.retention.is && q.claim.Active() {
 		m.renewed(w, r, a.Recalled)
 	}
+}
+
+func (m *model) answerExtend(w *world, r int) {
+	q := &w.requests[r]
+	s := q.extend
+	q.extend = slot{}
+	a, err := protocol.ParseRenewReplyWithFence(m.srv.replies[s.reply])
+	if err != nil {
+		panic(err)
+	}
+	e := claim.Event{Kind: claim.Extended, Code: claim.Denied, Sent: instant(s.sent), TTL: int64(m.extendTo)}
+	if a.Held {
+		e.Code = claim.Granted
+	}
+	m.step(w, r, e)
 }
 
 func (m *model) answerHeartbeat(w *world, k int) {
@@ -685,9 +855,11 @@ func (m *model) receive(w *world, id int32) {
 		r := n - 1
 		switch {
 		case x.Recalled:
-			if w.requests[r].retention.is && m.rules.recallReceived() {
+			if w.requests[r].phase == begun {
 				m.giveBack(w, r, true)
 			}
+		case x.Broken != nil:
+			m.step(w, r, claim.Event{Kind: claim.Broken})
 		case x.Fence > 0:
 			m.step(w, r, claim.Event{Kind: claim.Woken, Fence: x.Fence})
 		default:
@@ -718,10 +890,11 @@ func (m *model) stop(w *world, k int, crash bool) {
 		}
 		m.leaveLate(w, &q.ask)
 		m.leaveLate(w, &q.change)
+		m.leaveLate(w, &q.extend)
 		if until := q.deadline(); crash || until == 0 {
-			*q = request{phase: dead}
+			*q = request{phase: dead, broken: q.broken}
 		} else {
-			*q = request{phase: dead, believed: until, retention: q.retention}
+			*q = request{phase: dead, believed: until, broken: q.broken, weak: q.weak, retention: q.retention}
 		}
 	}
 	*p = keeper{state: crashed}
@@ -734,7 +907,7 @@ func (m *model) stop(w *world, k int, crash bool) {
 func (m *model) problem(w *world) string {
 	for a := range m.requests {
 		for b := range a {
-			if w.believes(a) && w.believes(b) && (m.exclude == nil || m.exclude(m.flags[a], m.flags[b])) {
+			if w.believes(a) && w.believes(b) && m.excludes(w, a, b) {
 				return fmt.Sprintf("%s and %s both rely on a lease", requestName(b), requestName(a))
 			}
 		}
@@ -742,11 +915,17 @@ func (m *model) problem(w *world) string {
 	data := &m.srv.states[w.server]
 	for r := range m.requests {
 		if w.requests[r].retention.passing {
-			return fmt.Sprintf("a reader is admitted by the lease of %s after its recall, which the keeper must have known", requestName(r))
+			return fmt.Sprintf("somebody is admitted by the lease of %s after its recall, which the keeper must have known", requestName(r))
+		}
+		if x := &w.requests[r].retention; m.flags[r] == turns && x.inside() > 1 {
+			return fmt.Sprintf("%d are inside by the lease of %s, which is for one", x.inside(), requestName(r))
 		}
 		q := &w.requests[r]
 		if q.phase == over && data.known&(1<<r) != 0 {
 			return fmt.Sprintf("%s is over, and its cleanup was answered, but the server has a lease or a place of it", requestName(r))
+		}
+		if q.broken && data.known&(1<<r) != 0 {
+			return fmt.Sprintf("%s was broken, but the server has a lease or a place of it", requestName(r))
 		}
 		if q.rejection != claim.NoReason {
 			return fmt.Sprintf("%s was rejected, though nobody cancelled it", requestName(r))
@@ -818,6 +997,20 @@ func (m *model) describe(w *world, s step) string {
 		return requestName(i) + " releases"
 	case stepTimer:
 		return "the timer of " + requestName(i) + " fires"
+	case stepRunExtend:
+		return of("run", w.requests[i].extend)
+	case stepSlowExtend:
+		return of("slow", w.requests[i].extend)
+	case stepAnswerExtend:
+		return of("answer", w.requests[i].extend)
+	case stepFailExtend:
+		return of("fail", w.requests[i].extend)
+	case stepExtend:
+		return fmt.Sprintf("%s extends its lease to %d ms", requestName(i), m.extendTo)
+	case stepBreak:
+		return "somebody breaks " + requestName(i)
+	case stepClose:
+		return keeperName(i) + " is closed"
 	case stepHeartbeat:
 		return keeperName(i) + " sends a heartbeat"
 	case stepCrash:
@@ -831,11 +1024,15 @@ func (m *model) describe(w *world, s step) string {
 	case stepRepeatMessage:
 		return fmt.Sprintf("%s receives %q, which will come again", keeperName(m.addressee(w.messages[i])), m.srv.messages[w.messages[i]].text)
 	case stepOpen:
-		return fmt.Sprintf("the caller of %s learns of its lease, and readers may enter by it", requestName(i))
+		return fmt.Sprintf("the caller of %s learns of its lease, and others may enter by it", requestName(i))
 	case stepEnter:
-		return fmt.Sprintf("a reader enters by the lease of %s", requestName(i))
+		return fmt.Sprintf("a caller enters by the lease of %s, or waits for the one inside", requestName(i))
 	case stepLeave:
-		return fmt.Sprintf("a reader of %s leaves", requestName(i))
+		return fmt.Sprintf("a caller inside by the lease of %s leaves", requestName(i))
+	case stepTurn:
+		return fmt.Sprintf("the caller that waits for the one inside by the lease of %s learns of the end of its wait", requestName(i))
+	case stepGiveUp:
+		return fmt.Sprintf("the caller that waits for the one inside by the lease of %s is cancelled", requestName(i))
 	}
 	return fmt.Sprintf("time passes: %d ms", int64(w.tick+1)*tick)
 }
