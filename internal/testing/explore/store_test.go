@@ -37,9 +37,14 @@ func TestStoreMatchesServer(t *testing.T) {
 		c := &config{requests: maxRequests, keeperOf: together}
 		c.set = rapid.SampledFrom([]*lua.Set{lua.Mutex, lua.Fair, lua.RWLock}).Draw(r, "primitive")
 		if c.set == lua.RWLock {
-			c.flags = rapid.SampledFrom([][maxRequests]string{readWrite, retainTwice, retainBeside}).Draw(r, "flags")
+			c.flags = rapid.SampledFrom([][maxRequests]string{readWrite, retainTwice, retainBeside, upgrades, upgradesTwo, downgrades}).Draw(r, "flags")
+		} else if c.set == lua.Mutex {
+			c.flags = rapid.SampledFrom([][maxRequests]string{{}, turnsTwice}).Draw(r, "flags")
 		}
 		srv := newServer(c.set, c.tokens(), nil)
+		if c.flags == upgrades || c.flags == upgradesTwo || c.flags == downgrades {
+			srv.origin = replaces
+		}
 		data := &store{keys: map[string]*value{}}
 		listening := map[string]bool{}
 		now := int64(start)
@@ -66,9 +71,11 @@ func TestStoreMatchesServer(t *testing.T) {
 					k.places[q] = rapid.SampledFrom([]int64{0, now*1000 - 5, now * 1000}).Draw(r, "place")
 				}
 			}
-			if k.script == acquireShort && c.flags[k.list()[0]] == retained {
+			flags := c.flags[k.list()[0]]
+			if k.script == acquireShort && (isRetained(flags) || srv.origin[k.list()[0]] > 0) {
 				k.script = acquire
 			}
+			k.ask = isRetained(flags)
 			keys, argv := srv.arguments(k)
 			text := srv.text[k.script]
 			data.now = now
