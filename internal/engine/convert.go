@@ -76,7 +76,11 @@ func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error
 			}
 		}
 		if h != nil {
-			from.replaced()
+			if h.token == from.token {
+				from.detach()
+			} else {
+				from.replaced()
+			}
 			return h, nil
 		}
 		if !known && from.Err() == nil {
@@ -308,6 +312,9 @@ func (h *Lease) endConversion() { h.convertedBy(claim.ConversionEnded) }
 
 // replaced ends a lease that another one replaced. The server has nothing left to release.
 func (h *Lease) replaced() { h.convertedBy(claim.Replaced) }
+
+// detach ends the lease in this process, and leaves it at the server: another handle of the process has it, or another process.
+func (h *Lease) detach() { h.convertedBy(claim.Forgotten) }
 
 // convertedBy ends the conversion by that event.
 func (h *Lease) convertedBy(kind claim.Kind) {

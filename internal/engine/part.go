@@ -243,7 +243,7 @@ func (h *Lease) SetTTL(ttl time.Duration) {
 }
 
 // Detach ends the lease in this process and leaves it at the server. It does nothing if the lease has ended.
-func (h *Lease) Detach() { h.replaced() }
+func (h *Lease) Detach() { h.detach() }
 
 // StartRelease is Release, but does not wait for the answer, and returns the cleanup for
 // ReleaseEnded; nil: there is nothing to wait for.
