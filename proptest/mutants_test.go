@@ -119,7 +119,7 @@ var mutants = []mutant{
 	{"a deadline is counted from the reply", "internal/claim/request.go", "c.grant(r, now, Held, e.Fence, e.Sent, r.TTL, out)", "c.grant(r, now, Held, e.Fence, now, r.TTL, out)", "fair"},
 	{"an unconfirmed lease's deadline is counted from the message", "internal/claim/request.go", "c.grant(r, now, Unconfirmed, fence, c.asked, r.ClaimTTL, out)", "c.grant(r, now, Unconfirmed, fence, now, r.ClaimTTL, out)", "fair"},
 	{"the server's clock is compared with the process's", "internal/engine/heartbeat.go", "Fence: change.Fence, TTL: change.ExpiresIn}", "Fence: change.Fence, TTL: reply.Now + change.ExpiresIn - time.Now().UnixMilli()}", "fair"},
-	{"waiters send no heartbeats", "internal/engine/heartbeat.go", "	for batch := range slices.Chunk(waiters, heartbeatBatch) {\n		q.send(batch)\n	}\n", "", "fair"},
+	{"waiters send no heartbeats", "internal/engine/heartbeat.go", "	for batch := range slices.Chunk(waiters, queue.Batch) {\n		q.send(batch)\n	}\n", "", "fair"},
 	{"an unconfirmed lease is not confirmed", "internal/claim/lease.go", "c.renewAt = renewalTime(now, min(ttl, c.deadline.Sub(now))/3)", "c.renewAt = now.Add(ttl)", "fair"},
 	{"an Extend counts from its reply only", "internal/claim/lease.go", "	if d >= c.deadline {\n", "	if d > 0 {\n", "fair"},
 	{"a cancelled wait is not released", "internal/claim/request.go", "	if !c.copies.needCleanup() {\n", "	if true {\n", "fair"},
@@ -137,11 +137,11 @@ var mutants = []mutant{
 	{"renewals do not report a recall", "lua/policy/rwlock/renew.lua", "< RETAINED and 1 or 0", "< RETAINED and 0 or 0", "retain"},
 	{"nobody is notified of a recall", "lua/policy/rwlock/recall.lua", "serial .. ' recall')", "serial .. ' -1')", "retain"},
 	{"the fence of a retained lease is not decoded", "lua/policy/leases/fence_at.lua", "fence - RETAINED + ENDLESS or fence", "fence or fence", "retain"},
-	{"two are inside a retained mutex", "internal/retain/hold.go", "		case w&inside != 0:\n", "		case w&inside > 1:\n", "turns"},
+	{"two are inside a retained mutex", "internal/retain/word.go", "	case w&inside != 0:\n", "	case w&inside > 1:\n", "turns"},
 	{"a turn whose caller was cancelled as it was granted stays inside", "internal/engine/localturn.go", "	x.leave()\n	return nil, err\n", "	return nil, err\n", "turns"},
 	{"a renewal confirms the subscription of now", "internal/engine/retention.go", "		x.Confirm(epoch)\n", "		x.Confirm(x.Current())\n", "retain"},
 	{"nobody is notified of the recall of a mutex", "lua/policy/mutex/recall.lua", "serial .. ' recall')", "serial .. ' -1')", "turns"},
-	{"an unknown waiter does not rejoin", "internal/engine/heartbeat.go", "		q.rejoin(unknown)\n", "", "fair"},
+	{"an unknown waiter does not rejoin", "internal/engine/heartbeat.go", "		again = q.rejoin(unknown)\n", "", "fair"},
 }
 
 // TestMutants checks that each deliberate bug still applies. With -mutants the simulation must find each.

@@ -102,10 +102,10 @@ func (a *actions) finish(h *Lease, by func(*transport.Call)) {
 		a.request.reportPosition(a.queued.Rank)
 	}
 	if a.HeartbeatBy > 0 {
-		e.heartbeatsBy(a.request, e.time(a.HeartbeatBy))
+		e.heartbeatsBy(a.request, a.HeartbeatBy)
 	}
 	if a.FirstBeatBy > 0 {
-		e.firstHeartbeatBy(a.request, e.time(a.FirstBeatBy))
+		e.firstHeartbeatBy(a.request, a.FirstBeatBy)
 	}
 	switch {
 	case !a.AskBreaker:

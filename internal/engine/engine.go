@@ -41,6 +41,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
+	"github.com/lockkeeper/lockkeeper/internal/queue"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -106,6 +107,7 @@ type Engine struct {
 	server     serverIdentity
 	Clock      ServerClock     // of all locks on the server
 	listens    atomic.Bool     // a lease has made the keeper begin to subscribe; see listen
+	queueRules queue.Rules     // of all waitQueues
 	closing    context.Context // ends when Close is called
 	close      context.CancelFunc
 	longWaits  longWaits
@@ -118,17 +120,17 @@ type Engine struct {
 	requests    map[string]*request // by serial
 	leases      map[*Lease]struct{}
 	onClose     map[CloseObserver]struct{}
-	queues      map[string]*waitQueue      // by the name's queue
-	localQueues map[string]*localQueue     // by the name's queue
-	expected    map[string]expectedWakeup  // by serial; see wakeup.go
-	wakeupTimer timers.Timer               // for expected
-	working     int                        // cleanups and other work that Close waits for
-	replicas    map[string]int             // the most that a primary was seen to have, by its address
-	idle        *sync.Cond                 // of mu: working has become 0
-	params      *sharedParams              // of the last lock
-	retentions  map[string]*retention      // by serial: retained leases, and requests for them
-	recalledBy  map[string][]*retention    // the same, by the channel on which their recalls are published
-	recallLost  time.Time                  // when a subscription was last replaced because a recall did not come
+	queues      map[string]*waitQueue    // by the name's queue
+	localQueues map[string]*localQueue   // by the name's queue
+	expected    map[string]queue.Message // that have not come, by serial; see wakeup.go
+	wakeupTimer timers.Timer             // for expected
+	working     int                      // cleanups and other work that Close waits for
+	replicas    map[string]int           // the most that a primary was seen to have, by its address
+	idle        *sync.Cond               // of mu: working has become 0
+	params      *sharedParams            // of the last lock
+	retentions  map[string]*retention    // by serial: retained leases, and requests for them
+	recalledBy  map[string][]*retention  // the same, by the channel on which their recalls are published
+	doubts      queue.Doubts
 	retainers   *retain.Names[*Retainer]   // by the lock's key
 	shortForms  *retain.Names[*shortForms] // by the lock's key
 
@@ -143,12 +145,13 @@ func New(cfg Config) *Engine {
 		id:          protocol.NewKeeperID(),
 		started:     time.Now(),
 		transport:   transport.New(cfg.Client),
+		queueRules:  queue.Rules{Interval: cfg.HeartbeatInterval, MaxElapsed: cfg.Retry.MaxElapsed},
 		requests:    map[string]*request{},
 		leases:      map[*Lease]struct{}{},
 		onClose:     map[CloseObserver]struct{}{},
 		queues:      map[string]*waitQueue{},
 		localQueues: map[string]*localQueue{},
-		expected:    map[string]expectedWakeup{},
+		expected:    map[string]queue.Message{},
 		replicas:    map[string]int{},
 		retentions:  map[string]*retention{},
 		recalledBy:  map[string][]*retention{},

@@ -113,8 +113,9 @@ func TestRequestThatHasEndedIsNotSent(t *testing.T) {
 	for what, send := range map[string]func(l *Lock, r *request) error{
 		"lock": func(_ *Lock, r *request) error { return r.run(context.Background()) },
 		"return to the queue": func(l *Lock, r *request) error {
-			q := &waitQueue{lock: l, health: r.health, requests: map[*request]struct{}{}}
-			q.rejoin([]*request{r})
+			if call := l.newWaitQueue(r.health).rejoin([]*request{r}); call != nil {
+				l.e.transport.Send(call)
+			}
 			return r.err
 		},
 		"part of a majority": func(l *Lock, r *request) error {

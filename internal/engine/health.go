@@ -169,6 +169,6 @@ func (e *Engine) heartbeatIfStale(key string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if q := e.queues[key]; q != nil && q.health.stale(time.Now(), e.Freshness()) {
-		e.timers.SetIfSooner(&q.timer, time.Now())
+		q.firstHeartbeatNow()
 	}
 }

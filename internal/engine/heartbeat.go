@@ -7,48 +7,29 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/queue"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
 // This file sends the heartbeats of waitQueues and handles the replies.
 
-// heartbeatBatch is the maximum number of waiters in one command: enough for one command per name and interval in all but the
-// largest queues, few enough that the script takes about a millisecond.
-const heartbeatBatch = 1000
-
-// onTimer sends the heartbeats of all waiters, or of the first waiter only if those of all are not due yet.
+// onTimer sends the heartbeats that are due.
 func (q *waitQueue) onTimer(now time.Time) {
 	e := q.lock.e
-	interval := e.cfg.HeartbeatInterval
 	q.mu.Lock()
-	if len(q.requests) == 0 {
-		q.mu.Unlock()
-		return
+	var out queue.Effects
+	q.state.Fired(&e.queueRules, e.instant(now), &out)
+	q.setTimerLocked(&out)
+	var waiters []*request
+	if out.Beat != queue.NoBeat {
+		waiters = slices.Collect(maps.Keys(q.requests))
 	}
-	if q.inFlight > 0 && now.Sub(q.sent) < 2*interval {
-		// The last one is in flight. It may have run before the event that made this one due.
-		q.again = true
-		q.mu.Unlock()
-		e.timers.Set(&q.timer, now.Add(interval))
-		return
-	}
-	q.sent, q.again = now, false
-	waiters := slices.Collect(maps.Keys(q.requests))
-	batches := 1
-	early := now.Before(q.due)
-	if !early {
-		q.due = now.Add(interval)
-		batches = (len(waiters) + heartbeatBatch - 1) / heartbeatBatch
-	}
-	due := q.due
-	q.inFlight += batches
 	q.mu.Unlock()
-	e.timers.Set(&q.timer, due)
-	if early {
+	if out.Beat == queue.First {
 		waiters = []*request{firstWaiter(waiters)}
 	}
-	for batch := range slices.Chunk(waiters, heartbeatBatch) {
+	for batch := range slices.Chunk(waiters, queue.Batch) {
 		q.send(batch)
 	}
 }
@@ -71,30 +52,32 @@ func (q *waitQueue) send(batch []*request) {
 	l.e.announce()
 	sent := time.Now() // before the subscription is looked at; see expectWakeup
 	q.health.Sent(sent)
-	call := l.heartbeatCall(q.mode(), len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent) })
+	deaf := q.isDeaf()
+	call := l.heartbeatCall(mode(deaf), len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent, deaf) })
 	for _, r := range batch {
 		call.Args = protocol.HeartbeatWaiter(call.Args, r.token)
 	}
 	l.e.transport.Send(call)
 }
 
-// mode returns that of a heartbeat that is sent now. A keeper that cannot receive messages says so: else its waiters, which the server
-// passes over, would be granted the lock only if it happened to be free at one of their heartbeats.
-func (q *waitQueue) mode() int {
+// isDeaf reports whether the keeper cannot receive messages. Its heartbeats say so: else its waiters, which the server passes over, would
+// be granted the lock only if it happened to be free at one of their heartbeats.
+func (q *waitQueue) isDeaf() bool {
 	e := q.lock.e
-	deaf := e.subscriber.CannotReceive(q.lock.channel, e.cfg.HeartbeatInterval)
-	q.mu.Lock()
-	q.deaf = deaf
-	q.mu.Unlock()
+	return e.subscriber.CannotReceive(q.lock.channel, e.cfg.HeartbeatInterval)
+}
+
+// mode returns that of a heartbeat.
+func mode(deaf bool) int {
 	if deaf {
 		return protocol.HeartbeatDeaf
 	}
 	return 0
 }
 
-// rejoin queues waiters again that the server does not know: it passed over them while their subscription was interrupted, or
-// it lost its data. Waiters that have not missed a heartbeat keep their place.
-func (q *waitQueue) rejoin(batch []*request) {
+// rejoin prepares the command that queues waiters again that the server does not know: it passed over them while their subscription was
+// interrupted, or it lost its data. Waiters that have not missed a heartbeat keep their place. It returns nil if none waits any more.
+func (q *waitQueue) rejoin(batch []*request) *transport.Call {
 	l := q.lock
 	now := time.Now()
 	at := l.e.instant(now)
@@ -107,60 +90,58 @@ func (q *waitQueue) rejoin(batch []*request) {
 		return !done.Joins
 	})
 	if len(batch) == 0 {
-		return
+		return nil
 	}
-	call := l.heartbeatCall(q.mode()+protocol.HeartbeatRejoin, len(batch), func(call *transport.Call) {
+	deaf := q.isDeaf()
+	call := l.heartbeatCall(mode(deaf)+protocol.HeartbeatRejoin, len(batch), func(call *transport.Call) {
 		for _, r := range batch {
 			r.step(claim.Event{Kind: claim.CopyEnded, Outcome: outcomeOf(call.Err)}, nil)
 		}
-		q.heartbeatDone(call, batch, now)
+		q.heartbeatDone(call, batch, now, deaf)
 	})
 	q.health.Sent(now)
 	for i, r := range batch {
 		call.Args = protocol.RejoiningWaiter(call.Args, r.token, places[i])
 	}
-	q.mu.Lock()
-	q.inFlight++
-	q.mu.Unlock()
-	l.e.transport.Send(call)
+	return call
 }
 
-// heartbeatDone handles the reply to a heartbeat command.
-func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent time.Time) {
+// heartbeatDone handles the reply to a heartbeat command, which has said whether the keeper cannot receive messages.
+func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent time.Time, deaf bool) {
 	reply, err := decodeHeartbeat(call, len(batch))
 	if err != nil {
 		q.health.Failed(sent, err)
 		q.failed(err, batch)
 		return
 	}
-	now := time.Now()
-	q.mu.Lock()
-	q.inFlight--
-	again := q.again
-	q.mu.Unlock()
-	unknown := q.update(call, reply, batch)
+	e, now := q.lock.e, q.lock.e.now()
+	unknown := q.update(call, reply, batch, deaf)
+	var again *transport.Call // that queues them again
 	if len(unknown) == 0 {
-		q.mu.Lock()
-		q.backoff = nil
-		q.mu.Unlock()
 		q.health.Answered(sent)
 	} else { // they must rejoin first, which requires that the server can be written to
 		q.health.Dropped(sent)
 		q.checkMissed(unknown)
-		q.rejoin(unknown)
-		q.heartbeatOthers(batch)
+		again = q.rejoin(unknown)
 	}
 	if reply.First >= 0 {
 		batch[reply.First].reportPosition(reply.Rank)
 	}
-	q.lock.e.timers.SetIfSooner(&q.timer, q.next(now, reply.RetryIn, reply.More || again))
+	q.mu.Lock()
+	var out queue.Effects
+	q.state.Answered(&e.queueRules, now, len(batch), len(unknown), again != nil, reply.RetryIn, reply.More, &out)
+	q.setTimerLocked(&out)
+	if !q.state.Failing() {
+		q.backoff = nil
+	}
+	q.mu.Unlock()
+	if again != nil {
+		e.transport.Send(again)
+	}
 }
 
 // update applies the reply to a heartbeat command to its waiters. It returns those that the server does not know.
-func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, batch []*request) (unknown []*request) {
-	q.mu.Lock()
-	deaf := q.deaf
-	q.mu.Unlock()
+func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, batch []*request, deaf bool) (unknown []*request) {
 	changed := make([]bool, len(batch))
 	sent := q.lock.e.instant(call.Sent)
 	for _, change := range reply.Changes {
@@ -168,8 +149,8 @@ func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, 
 		r := batch[change.Index]
 		switch change.Code {
 		case lua.Granted, lua.Held:
-			if change.Code == lua.Held && !r.noPush && !deaf {
-				q.lock.e.expectWakeup(r)
+			if change.Code == lua.Held {
+				q.lock.e.expectWakeup(r, deaf || r.noPush)
 			}
 			r.step(claim.Event{Kind: claim.Admitted, Sent: sent, Fence: change.Fence, TTL: change.ExpiresIn}, nil)
 		case lua.Waiting:
@@ -195,28 +176,16 @@ func (r *request) stillQueued(sent claim.Instant, reply protocol.HeartbeatReply,
 	r.step(claim.Event{Kind: claim.StillQueued, Sent: sent, Clock: reply.Now, Fence: reply.Seq, Place: place}, nil)
 }
 
-// heartbeatOthers makes all waiters send heartbeats now, after the server did not know one of the batch, if the batch was not all:
-// it may not know the others either.
-func (q *waitQueue) heartbeatOthers(batch []*request) {
-	q.mu.Lock()
-	some := len(batch) < min(len(q.requests), heartbeatBatch)
-	q.mu.Unlock()
-	if some {
-		q.heartbeatsBy(time.Now())
-	}
-}
-
-// checkMissed replaces the subscription if the server did not know a waiter although the keeper was subscribed, and received no
-// message, since the waiter's last heartbeat. Then the subscription does not receive what the server publishes.
+// checkMissed replaces the subscription if the server did not know a waiter although the subscription should have kept it queued.
 func (q *waitQueue) checkMissed(unknown []*request) {
 	e := q.lock.e
-	since := e.subscriber.SubscribedSince(q.lock.channel)
-	q.mu.Lock()
-	received := q.receivedAt
-	q.mu.Unlock()
+	since := e.instant(e.subscriber.SubscribedSince(q.lock.channel))
 	for _, r := range unknown {
 		asked := r.asked()
-		if !since.IsZero() && since.Before(asked) && !received.After(asked) && !r.noPush {
+		q.mu.Lock()
+		missed := !r.noPush && q.state.Missed(since, asked)
+		q.mu.Unlock()
+		if missed {
 			e.subscriber.Replace(q.lock.channel)
 			return
 		}
@@ -226,22 +195,18 @@ func (q *waitQueue) checkMissed(unknown []*request) {
 // failed handles a heartbeat command that was not answered.
 func (q *waitQueue) failed(err error, batch []*request) {
 	e := q.lock.e
-	now := time.Now()
 	q.mu.Lock()
-	q.inFlight--
-	if q.backoff == nil {
+	if !q.state.Failing() {
 		q.backoff = e.cfg.Retry.NewBackoff()
-		q.failingSince = now
 	}
-	q.due = now
-	giveUp := !transport.Retryable(err) || e.cfg.Retry.Exhausted(q.failingSince, now)
-	pause := min(q.backoff.NextBackOff(), e.cfg.HeartbeatInterval)
+	var out queue.Effects
+	q.state.Failed(&e.queueRules, e.now(), transport.Retryable(err), q.backoff.NextBackOff(), &out)
+	q.setTimerLocked(&out)
 	q.mu.Unlock()
-	if giveUp {
-		for _, r := range batch {
-			r.step(claim.Event{Kind: claim.GaveUp}, err)
-		}
+	if !out.GiveUp {
 		return
 	}
-	e.timers.SetIfSooner(&q.timer, now.Add(pause))
+	for _, r := range batch {
+		r.step(claim.Event{Kind: claim.GaveUp}, err)
+	}
 }

@@ -7,26 +7,39 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/queue"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 )
 
-// waitQueue holds the waiters of one name in this keeper. It sends their heartbeats together.
+// waitQueue holds the waiters of one name in this keeper, and does what their queue.Queue decides.
 type waitQueue struct {
 	lock   *Lock         // any lock of the name, for its keys and scripts
 	health *ServerHealth // that its waiters share
 	timer  timers.Timer
 
-	mu           sync.Mutex // guards the fields below
-	requests     map[*request]struct{}
-	inFlight     int                         // heartbeat commands in flight
-	sent         time.Time                   // when the last one was sent
-	due          time.Time                   // when the next heartbeats of all waiters are due; a heartbeat before that is of the first waiter only
-	again        bool                        // send one more when the last one is answered
-	backoff      *backoff.ExponentialBackOff // nil while heartbeats are answered
-	failingSince time.Time                   // when the first heartbeat was not answered
-	deaf         bool                        // the last heartbeat said that the keeper cannot receive messages
-	receivedAt   time.Time                   // when a message last said when to send a heartbeat
+	mu       sync.Mutex // guards the fields below
+	requests map[*request]struct{}
+	state    queue.Queue                 // with as many waiters
+	backoff  *backoff.ExponentialBackOff // nil while heartbeats are answered
+}
+
+func (l *Lock) newWaitQueue(health *ServerHealth) *waitQueue {
+	q := &waitQueue{lock: l, health: health, requests: map[*request]struct{}{}}
+	q.timer.Handler = timers.Func(q.onTimer)
+	return q
+}
+
+// setTimerLocked sets the timer as the state says. The caller holds mu, so that another event does not come between.
+func (q *waitQueue) setTimerLocked(out *queue.Effects) {
+	e := q.lock.e
+	switch {
+	case out.Empty:
+		e.timers.Cancel(&q.timer)
+	case out.Timer > 0:
+		e.timers.Set(&q.timer, e.time(out.Timer))
+	}
 }
 
 // enqueueLocked adds a request that the server has queued to its name's waitQueue, and schedules the next heartbeat. The caller holds the
@@ -36,18 +49,25 @@ func (r *request) enqueueLocked(a *protocol.AcquireReply) {
 	e.mu.Lock()
 	q := e.queues[l.key(keyQueue)]
 	if q == nil {
-		q = &waitQueue{lock: l, health: r.health, requests: map[*request]struct{}{}, due: time.Now().Add(e.cfg.HeartbeatInterval)}
-		q.timer.Handler = timers.Func(q.onTimer)
+		q = l.newWaitQueue(r.health)
 		e.queues[l.key(keyQueue)] = q
 		e.subscriber.Retain(l.channel)
 	}
-	q.mu.Lock()
-	q.requests[r] = struct{}{}
-	q.mu.Unlock()
+	q.join(r, a.RetryIn, a.More)
 	e.mu.Unlock()
 	r.health = q.health
 	q.health.Answered(e.time(r.claim.Asked()))
-	e.timers.SetIfSooner(&q.timer, q.next(time.Now(), a.RetryIn, a.More))
+}
+
+// join adds a request.
+func (q *waitQueue) join(r *request, retryIn int64, more bool) {
+	e := q.lock.e
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.requests[r] = struct{}{}
+	var out queue.Effects
+	q.state.Join(&e.queueRules, e.now(), retryIn, more, &out)
+	q.setTimerLocked(&out)
 }
 
 // reportPosition reports the position of a waiter to the observer, if it has changed.
@@ -67,18 +87,6 @@ func (r *request) reportPosition(rank int) {
 	}
 }
 
-// next returns when the next heartbeat is due: after the interval, or after retryIn ms, when the server expects that a waiter
-// can be granted the lock. If more is set, it is due at once.
-func (q *waitQueue) next(now time.Time, retryIn int64, more bool) time.Time {
-	switch {
-	case more:
-		return now
-	case retryIn > 0 && duration(retryIn) < q.lock.e.cfg.HeartbeatInterval:
-		return now.Add(duration(retryIn) + time.Millisecond) // a lease ends within the given millisecond
-	}
-	return now.Add(q.lock.e.cfg.HeartbeatInterval)
-}
-
 // leaveQueue removes the request from its waitQueue, and the waitQueue if it is empty.
 func (e *Engine) leaveQueue(r *request) {
 	e.mu.Lock()
@@ -88,26 +96,36 @@ func (e *Engine) leaveQueue(r *request) {
 	if q == nil {
 		return
 	}
-	q.mu.Lock()
-	delete(q.requests, r)
-	empty := len(q.requests) == 0
-	q.mu.Unlock()
-	if empty {
+	if q.leave(r) {
 		delete(e.queues, key)
-		e.timers.Cancel(&q.timer)
 		e.subscriber.Release(q.lock.channel)
 	}
 }
 
+// leave removes a request, if it is in the queue, and reports whether nobody waits any more.
+func (q *waitQueue) leave(r *request) (empty bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, queued := q.requests[r]; !queued {
+		return false
+	}
+	delete(q.requests, r)
+	var out queue.Effects
+	q.state.Leave(&out)
+	q.setTimerLocked(&out)
+	return out.Empty
+}
+
 // firstHeartbeatBy makes the first waiter of the request's queue send a heartbeat at that time at the latest, as a message asked for.
-func (e *Engine) firstHeartbeatBy(r *request, at time.Time) {
+func (e *Engine) firstHeartbeatBy(r *request, at claim.Instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if q := e.queueLocked(r); q != nil {
 		q.mu.Lock()
-		q.receivedAt = time.Now()
-		q.mu.Unlock()
-		e.timers.SetIfSooner(&q.timer, at)
+		defer q.mu.Unlock()
+		var out queue.Effects
+		q.state.Notified(e.now(), at, &out)
+		q.setTimerLocked(&out)
 	}
 }
 
@@ -126,15 +144,15 @@ func (l *Lock) queueWasEmpty(sent time.Time) {
 	waiters := slices.Collect(maps.Keys(q.requests))
 	q.mu.Unlock()
 	for _, r := range waiters {
-		if r.place() != 0 && r.asked().Before(sent) {
-			e.heartbeatsBy(r, time.Now())
+		if r.place() != 0 && r.asked() < e.instant(sent) {
+			e.heartbeatsBy(r, e.now())
 			return
 		}
 	}
 }
 
 // heartbeatsBy makes all waiters of the request's queue send heartbeats at that time at the latest.
-func (e *Engine) heartbeatsBy(r *request, at time.Time) {
+func (e *Engine) heartbeatsBy(r *request, at claim.Instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if q := e.queueLocked(r); q != nil {
@@ -157,11 +175,19 @@ func (e *Engine) queueLocked(r *request) *waitQueue {
 }
 
 // heartbeatsBy makes all waiters send heartbeats at that time at the latest.
-func (q *waitQueue) heartbeatsBy(at time.Time) {
+func (q *waitQueue) heartbeatsBy(at claim.Instant) {
 	q.mu.Lock()
-	if q.due.After(at) {
-		q.due = at
-	}
-	q.mu.Unlock()
-	q.lock.e.timers.SetIfSooner(&q.timer, at)
+	defer q.mu.Unlock()
+	var out queue.Effects
+	q.state.AllBy(at, &out)
+	q.setTimerLocked(&out)
+}
+
+// firstHeartbeatNow makes the first waiter send a heartbeat now.
+func (q *waitQueue) firstHeartbeatNow() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var out queue.Effects
+	q.state.FirstBy(q.lock.e.now(), &out)
+	q.setTimerLocked(&out)
 }

@@ -218,10 +218,10 @@ func (r *request) hasEnded() bool {
 }
 
 // asked returns when the last call was sent that was answered with "waiting".
-func (r *request) asked() time.Time {
+func (r *request) asked() claim.Instant {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.lock.e.time(r.claim.Asked())
+	return r.claim.Asked()
 }
 
 // place returns the place in the server's queue; 0: it was not queued.

@@ -191,11 +191,9 @@ func (x *retention) renewed(granted time.Time, epoch uint64, asked, recalled boo
 	missed := !x.recalled && !x.closing
 	x.of.mu.Unlock()
 	if since := e.subscriber.SubscribedSince(x.of.lock.channel); missed && !since.IsZero() && since.Before(granted) {
-		by := time.Now().Add(wakeupTimeout)
 		e.mu.Lock()
 		if e.retentions[x.serial] == x && !x.notified {
-			e.expected[x.serial] = expectedWakeup{by, x.of.lock.channel, true}
-			e.timers.SetIfSooner(&e.wakeupTimer, by)
+			e.expectLocked(x.serial, x.of.lock.channel, true)
 		}
 		e.mu.Unlock()
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/queue"
 )
 
 // A grant is published to the keeper of the waiter. A message can be lost; safety never depends on one, and a waiter that
@@ -15,10 +16,7 @@ import (
 //   - at once, if the connection was lost: when the new subscription is acknowledged, all waiters send a heartbeat (subscribed);
 //   - if the heartbeat finds a grant whose message does not come, the subscription is stale and is replaced (expectWakeup);
 //   - the script itself takes a grant back if nobody received its message (deliver in lua/lib/admit.lua), unless the waiter's last
-//     heartbeat said that it cannot receive any (mode in heartbeat.go).
-
-// wakeupTimeout is how long a published message may take before the subscription counts as stale.
-const wakeupTimeout = time.Second
+//     heartbeat said that it cannot receive any (isDeaf in heartbeat.go).
 
 // received handles a message.
 func (e *Engine) received(payload string) {
@@ -94,7 +92,7 @@ func (e *Engine) denied(channel string, err error) {
 
 // heartbeatsOf makes all waiters of a channel send heartbeats now.
 func (e *Engine) heartbeatsOf(channel string) {
-	now := time.Now()
+	now := e.now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, n := range e.queues {
@@ -104,62 +102,46 @@ func (e *Engine) heartbeatsOf(channel string) {
 	}
 }
 
-// expectedWakeup is a message that the server has published, as far as is known.
-type expectedWakeup struct {
-	by      time.Time // when the subscription counts as stale if it has not come
-	channel string
-	recall  bool // it is a recall, which the script may have been unable to publish; see replaceStale
-}
-
-// expectWakeup expects the message about a grant that a heartbeat has found, unless it was received already or could have
-// been lost with an earlier subscription.
-func (e *Engine) expectWakeup(r *request) {
-	since := e.subscriber.SubscribedSince(r.lock.channel)
-	asked := r.asked()
-	if since.IsZero() || since.After(asked) {
+// expectWakeup expects the message about a grant that a heartbeat has found, unless it was received already, could have been lost with an
+// earlier subscription, or is not sent, since the keeper has said that it cannot receive any.
+func (e *Engine) expectWakeup(r *request, deaf bool) {
+	since := e.instant(e.subscriber.SubscribedSince(r.lock.channel))
+	if !queue.GrantExpected(since, r.asked(), deaf) {
 		return
 	}
-	by := time.Now().Add(wakeupTimeout)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !r.notified && e.requests[r.serial] == r {
-		e.expected[r.serial] = expectedWakeup{by, r.lock.channel, false}
-		e.timers.SetIfSooner(&e.wakeupTimer, by)
+		e.expectLocked(r.serial, r.lock.channel, false)
 	}
 }
 
-// recallDoubt is how long no subscription is replaced because of a recall that did not come after one was.
-const recallDoubt = time.Minute
+// expectLocked expects a message about a request or a retained lease. The caller holds mu.
+func (e *Engine) expectLocked(serial, channel string, recall bool) {
+	by := e.now().Add(queue.WakeupTimeout)
+	e.expected[serial] = queue.Message{By: by, Recall: recall, Channel: channel}
+	e.timers.SetIfSooner(&e.wakeupTimer, e.time(by))
+}
 
-// replaceStale replaces subscriptions on which expected messages did not come. A recall does not come either if the user of the
-// process that waits may not publish. A new subscription does not help against that, so it is made once per recallDoubt at most.
+// replaceStale replaces subscriptions on which expected messages did not come.
 func (e *Engine) replaceStale(now time.Time) {
-	var next time.Time
-	stale := map[string]bool{}
+	var serials []string
+	var messages []queue.Message
 	e.mu.Lock()
-	doubtful := !e.recallLost.IsZero() && now.Sub(e.recallLost) < recallDoubt
-	for _, x := range e.expected {
-		if x.by.After(now) || x.recall && doubtful {
-			continue
-		}
-		stale[x.channel] = true
-		if x.recall {
-			e.recallLost = now
-		}
-	}
 	for serial, x := range e.expected {
-		switch {
-		case stale[x.channel], !x.by.After(now): // the others were published to the same subscription
-			delete(e.expected, serial)
-		case next.IsZero() || x.by.Before(next):
-			next = x.by
+		serials, messages = append(serials, serial), append(messages, x)
+	}
+	stale, next := e.doubts.Review(e.instant(now), messages)
+	for i, x := range messages {
+		if x.By == 0 {
+			delete(e.expected, serials[i])
 		}
 	}
 	e.mu.Unlock()
-	if !next.IsZero() {
-		e.timers.SetIfSooner(&e.wakeupTimer, next)
+	if next > 0 {
+		e.timers.SetIfSooner(&e.wakeupTimer, e.time(next))
 	}
-	for channel := range stale {
+	for _, channel := range stale {
 		e.cfg.Log.Warn("lockkeeper: a wake-up was sent but never came; replacing the subscription", "channel", channel)
 		e.observe(Event{Type: WakeupLost})
 		e.subscriber.Replace(channel)

@@ -115,9 +115,9 @@ func (q *Queue) Fired(r *Rules, now claim.Instant, out *Effects) {
 	q.wake(q.due, out)
 }
 
-// Answered handles the reply to a command of so many waiters. The server did not know some of them, of whom so many are queued again, by a
-// command that leaves now (see claim.Rejoining).
-func (q *Queue) Answered(r *Rules, now claim.Instant, of, unknown, rejoining int, retryIn int64, more bool, out *Effects) {
+// Answered handles the reply to a command of so many waiters. The server did not know some of them; rejoins says that
+// a command which queues them again leaves now (see claim.Rejoining).
+func (q *Queue) Answered(r *Rules, now claim.Instant, of, unknown int, rejoins bool, retryIn int64, more bool, out *Effects) {
 	q.inFlight--
 	switch {
 	case unknown == 0:
@@ -125,7 +125,7 @@ func (q *Queue) Answered(r *Rules, now claim.Instant, of, unknown, rejoining int
 	case of < min(q.Waiters(), Batch): // it may not know the others either
 		q.AllBy(now, out)
 	}
-	if rejoining > 0 {
+	if rejoins {
 		q.inFlight++
 	}
 	q.wake(next(r, now, retryIn, more || q.again), out)

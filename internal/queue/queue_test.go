@@ -32,19 +32,21 @@ func join(retryIn int64, more bool) func(*Queue, claim.Instant, *Effects) {
 	return func(q *Queue, now claim.Instant, out *Effects) { q.Join(&rules, now, retryIn, more, out) }
 }
 
-func leave(q *Queue, _ claim.Instant, out *Effects)     { q.Leave(out) }
-func fired(q *Queue, now claim.Instant, out *Effects)   { q.Fired(&rules, now, out) }
-func allNow(q *Queue, now claim.Instant, out *Effects)  { q.AllBy(now, out) }
-func notified(q *Queue, n claim.Instant, out *Effects)  { q.Notified(n, n.Add(100*ms), out) }
-func answered(q *Queue, n claim.Instant, out *Effects)  { q.Answered(&rules, n, 1, 0, 0, 0, false, out) }
+func leave(q *Queue, _ claim.Instant, out *Effects)    { q.Leave(out) }
+func fired(q *Queue, now claim.Instant, out *Effects)  { q.Fired(&rules, now, out) }
+func allNow(q *Queue, now claim.Instant, out *Effects) { q.AllBy(now, out) }
+func notified(q *Queue, n claim.Instant, out *Effects) { q.Notified(n, n.Add(100*ms), out) }
+func answered(q *Queue, n claim.Instant, out *Effects) {
+	q.Answered(&rules, n, 1, 0, false, 0, false, out)
+}
 func lasting(q *Queue, now claim.Instant, out *Effects) { q.Failed(&rules, now, false, ms, out) }
 func transient(pause time.Duration) func(*Queue, claim.Instant, *Effects) {
 	return func(q *Queue, now claim.Instant, out *Effects) { q.Failed(&rules, now, true, pause, out) }
 }
 
-func answeredWith(of, unknown, rejoining int, retryIn int64, more bool) func(*Queue, claim.Instant, *Effects) {
+func answeredWith(of, unknown int, rejoins bool, retryIn int64, more bool) func(*Queue, claim.Instant, *Effects) {
 	return func(q *Queue, now claim.Instant, out *Effects) {
-		q.Answered(&rules, now, of, unknown, rejoining, retryIn, more, out)
+		q.Answered(&rules, now, of, unknown, rejoins, retryIn, more, out)
 	}
 }
 
@@ -73,9 +75,9 @@ func TestQueue(t *testing.T) {
 		"the first waiter asks when the lock may be free": {
 			{0, "join", join(50, false), set(51 * ms), 51 * ms},
 			{51 * ms, "timer", fired, beat(First, interval), interval},
-			{52 * ms, "reply", answeredWith(1, 0, 0, 30, false), set(83 * ms), 83 * ms},
+			{52 * ms, "reply", answeredWith(1, 0, false, 30, false), set(83 * ms), 83 * ms},
 			{83 * ms, "timer", fired, beat(First, interval), interval},
-			{84 * ms, "reply", answeredWith(1, 0, 0, 2000, false), Effects{}, interval}, // no sooner than the interval
+			{84 * ms, "reply", answeredWith(1, 0, false, 2000, false), Effects{}, interval}, // no sooner than the interval
 			{interval, "timer", fired, beat(All, 2*interval), 2 * interval},
 		},
 		"the lock may be free later than the interval": {
@@ -84,7 +86,7 @@ func TestQueue(t *testing.T) {
 		"there is more to be admitted": {
 			{0, "join", join(0, true), set(0), 0},
 			{0, "timer", fired, beat(First, interval), interval},
-			{ms, "reply", answeredWith(1, 0, 0, 40, true), set(ms), ms},
+			{ms, "reply", answeredWith(1, 0, false, 40, true), set(ms), ms},
 		},
 		"all ask at once": {
 			{0, "join", join(0, false), set(interval), interval},
@@ -111,22 +113,22 @@ func TestQueue(t *testing.T) {
 			{0, "join", join(0, false), Effects{}, interval},
 			{ms, "message", notified, set(101 * ms), 101 * ms},
 			{101 * ms, "timer", fired, beat(First, interval), interval},
-			{102 * ms, "reply", answeredWith(1, 1, 1, 0, false), set(102 * ms), 102 * ms},
+			{102 * ms, "reply", answeredWith(1, 1, true, 0, false), set(102 * ms), 102 * ms},
 			{102 * ms, "timer", fired, set(interval + 102*ms), interval + 102*ms}, // the rejoining one is under way
-			{103 * ms, "reply", answeredWith(1, 0, 0, 0, false), set(103 * ms), 103 * ms},
+			{103 * ms, "reply", answeredWith(1, 0, false, 0, false), set(103 * ms), 103 * ms},
 			{103 * ms, "timer", fired, beat(All, interval+103*ms), interval + 103*ms},
 		},
 		"all were unknown": {
 			{0, "join", join(0, false), set(interval), interval},
 			{interval, "timer", fired, beat(All, 2*interval), 2 * interval},
-			{interval + ms, "reply", answeredWith(1, 1, 1, 0, false), Effects{}, 2 * interval},
+			{interval + ms, "reply", answeredWith(1, 1, true, 0, false), Effects{}, 2 * interval},
 		},
 		"the unknown has left": {
 			{0, "join", join(0, false), set(interval), interval},
 			{0, "join", join(0, false), Effects{}, interval},
 			{interval, "timer", fired, beat(All, 2*interval), 2 * interval},
 			{interval + ms, "leave", leave, Effects{}, 2 * interval},
-			{interval + ms, "reply", answeredWith(2, 1, 0, 0, false), Effects{}, 2 * interval},
+			{interval + ms, "reply", answeredWith(2, 1, false, 0, false), Effects{}, 2 * interval},
 			{interval + 2*ms, "all", allNow, set(interval + 2*ms), interval + 2*ms},
 			{interval + 2*ms, "timer", fired, beat(All, 2*interval+2*ms), 2*interval + 2*ms}, // none is under way
 		},
@@ -154,7 +156,7 @@ func TestQueue(t *testing.T) {
 			{21 * ms, "timer", fired, beat(First, interval), interval},
 			{22 * ms, "failure", transient(8 * ms), set(30 * ms), 30 * ms},
 			{30 * ms, "timer", fired, beat(All, interval+30*ms), interval + 30*ms},
-			{31 * ms, "reply", answeredWith(1, 1, 1, 0, false), Effects{}, interval + 30*ms},
+			{31 * ms, "reply", answeredWith(1, 1, true, 0, false), Effects{}, interval + 30*ms},
 			{11 * time.Second, "failure", transient(ms), Effects{GiveUp: true}, interval + 30*ms},
 		},
 		"a lasting error is not repeated": {
@@ -198,14 +200,14 @@ func TestBatches(t *testing.T) {
 		if q.Fired(&rules, at(interval), &out); out.Beat != NoBeat {
 			t.Errorf("heartbeats are sent after %d replies", i)
 		}
-		q.Answered(&rules, at(interval), Batch, 0, 0, 0, false, &Effects{})
+		q.Answered(&rules, at(interval), Batch, 0, false, 0, false, &Effects{})
 	}
 	var out Effects
 	if q.Fired(&rules, at(interval), &out); out.Beat != All {
 		t.Error("no heartbeats are sent after the last reply")
 	}
 	out = Effects{}
-	if q.Answered(&rules, at(interval), Batch, 1, 1, 0, false, &out); out.Timer != 0 {
+	if q.Answered(&rules, at(interval), Batch, 1, true, 0, false, &out); out.Timer != 0 {
 		t.Error("all ask again although the command was as large as one can be")
 	}
 }
