@@ -62,7 +62,7 @@ func (t *leaseTimer) Fire(now time.Time) { (*Lease)(t).onTimer(now) }
 func (h *Lease) onTimer(now time.Time) {
 	h.mu.Lock()
 	at := h.lock.e.instant(now)
-	unused := h.claim.RenewalDue(at) && h.retention.isUnusedLocked(now, duration(h.lock.ttl))
+	unused := h.claim.RenewalDue(at) && h.retention.isUnused(at, duration(h.lock.ttl))
 	h.mu.Unlock()
 	h.stepAt(at, claim.Event{Kind: claim.Timer, Unused: unused}, nil, h.lock.e.transport.Send)
 }

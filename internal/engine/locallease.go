@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/retain"
 )
 
 // LocalLease is a lease that was granted inside the process. It is part of the lease that the process retains: it has its
@@ -199,20 +201,19 @@ func (h *LocalLease) detach(ctx context.Context, l *Lock) (*Lease, error) {
 	}
 	x := h.retention
 	r := x.of
+	var out retain.Effects
 	alone := make(chan struct{})
 	r.mu.Lock()
-	switch x.upgrader {
-	case nil:
-	case h:
+	if x.upgrader == h {
 		r.mu.Unlock()
 		return nil, Invalid("the lease of %q is being converted by another call; wait until that call has returned", h.Name())
-	default:
+	}
+	if !x.state.Upgrade(x.Hold, l.e.now(), &out) {
 		r.mu.Unlock()
 		return nil, l.fail(ErrConflict)
 	}
 	x.upgrader, x.alone = h, alone
-	r.mu.Unlock()
-	x.giveBack(false)
+	x.unlock(&out)
 
 	var err error
 	for own := false; !own && err == nil; {
@@ -225,30 +226,28 @@ func (h *LocalLease) detach(ctx context.Context, l *Lock) (*Lease, error) {
 		case <-h.Done():
 			err = l.fail(h.Err())
 		}
+		out = retain.Effects{}
+		alone = make(chan struct{})
 		r.mu.Lock()
+		x.alone = alone
 		switch {
-		case err != nil:
-		case x.Inside() > 1: // a caller that was about to find it closed; it settles
-			alone = make(chan struct{})
-			x.alone = alone
+		case err != nil || !x.state.Alone(x.Hold, l.e.now(), &out):
 		case h.state.CompareAndSwap(localHeld, localDetached):
-			x.state, own = retentionDetached, true
-			x.detached.Store(true)
-			r.gaveBackLocked(x, time.Since(l.e.started))
+			x.state.Detach(&out)
+			own = true
 		default:
 			err = l.fail(ErrReleased)
 		}
 		if err != nil {
-			x.upgrader, x.alone = nil, nil
+			x.state.EndUpgrade()
 		}
-		r.mu.Unlock()
-		if !own && err == nil {
-			x.settle()
+		if own || err != nil {
+			x.upgrader = nil
 		}
+		x.unlock(&out)
 	}
 	if err != nil {
 		return nil, err
 	}
-	x.forget()
 	return x.lease, nil
 }

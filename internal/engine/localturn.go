@@ -12,20 +12,6 @@ import (
 // are in its local queue, as without Retain. The first of them waits until the caller inside has left, and gets its place; if the lease
 // is recalled meanwhile, it asks the server, and the others stay behind it.
 
-// localTurn is a caller of this process that waits for the one inside to leave.
-type localTurn struct {
-	ended   chan struct{} // closed when it does not wait any more
-	granted bool          // it is inside now, instead of the one that has left; set before ended is closed
-}
-
-// end ends the wait. It may be called on nil.
-func (t *localTurn) end(granted bool) {
-	if t != nil {
-		t.granted = granted
-		close(t.ended)
-	}
-}
-
 // acquireTurn is Acquire, of a lock with one holder at a time, for a caller that was not granted it at once.
 func (l *Retaining) acquireTurn(ctx context.Context, wait bool) (Handle, error) {
 	e, began, o := l.lock.e, time.Now(), l.lock.NewObservation(ctx, l.flags)
@@ -122,73 +108,58 @@ func (l *Retaining) turnInside(ctx context.Context, r *Retainer, health *ServerH
 
 // enter makes the caller the one inside, or one of those. If nobody else may enter, it gives the lease back.
 func (x *retention) enter() (*LocalLease, retain.Entry) {
-	if !x.of.exclusive {
-		at, ok, settle := x.Enter()
-		if ok {
-			return &LocalLease{retention: x, at: at}, retain.Entered
+	var at time.Duration
+	entry, settle := retain.Closed, false
+	if x.of.exclusive {
+		at, entry = x.EnterAlone()
+	} else {
+		var ok bool
+		if at, ok, settle = x.Enter(); ok {
+			entry = retain.Entered
 		}
-		if settle {
-			x.settle()
-		}
-		return nil, retain.Closed
 	}
-	at, entry := x.EnterAlone()
-	switch entry {
-	case retain.Entered:
+	switch {
+	case entry == retain.Entered:
 		return &LocalLease{retention: x, at: at}, entry
-	case retain.Closed:
-		x.giveBack(false) // this process asks the server now, which would have to wait for it
+	case entry == retain.Closed && (x.of.exclusive || settle):
+		x.turnedAway(settle)
 	}
 	return nil, entry
 }
 
 // leave counts a caller as outside again. The next one that waits takes its place.
 func (x *retention) leave() {
-	r := x.of
-	if !r.exclusive {
-		if x.Leave() {
-			x.settle()
-		}
+	left, settle := true, false
+	if x.of.exclusive {
+		left, settle = x.LeaveAlone()
+	} else {
+		settle = x.Leave()
+	}
+	if left && !settle {
 		return
 	}
-	for {
-		left, settle := x.LeaveAlone()
-		if settle {
-			x.settle()
-		}
-		if left {
-			return
-		}
-		r.mu.Lock()
-		next := x.next
-		x.next = nil
-		passed := next != nil && x.Pass()
-		x.Unwant()
-		r.mu.Unlock()
-		next.end(passed)
-		if passed {
-			return
-		}
-		if next != nil {
-			x.giveBack(false)
-		}
-	}
+	var out retain.Effects
+	x.of.mu.Lock()
+	x.state.Left(x.Hold, x.of.lock.e.now(), left, &out)
+	x.unlock(&out)
 }
 
 // awaitTurn waits until the caller inside has left, and returns a lease in its place. It returns nil if the lease is given back
 // instead, or if nobody is inside.
-func (x *retention) awaitTurn(ctx context.Context, health *ServerHealth) (h *LocalLease, err error) {
-	r, t := x.of, &localTurn{ended: make(chan struct{})}
+func (x *retention) awaitTurn(ctx context.Context, health *ServerHealth) (*LocalLease, error) {
+	r := x.of
 	e := r.lock.e
 	r.mu.Lock()
-	if x.closing || !x.Want() {
+	if !x.state.AwaitTurn(x.Hold) {
 		r.mu.Unlock()
 		return nil, nil
 	}
-	x.next = t
+	ended := make(chan struct{})
+	x.turn = ended
 	r.mu.Unlock()
+	var err error
 	select {
-	case <-t.ended:
+	case <-ended:
 	case <-ctx.Done():
 		if err = Chain(ErrNotAcquired, ctx.Err()); !x.Certain() {
 			err = health.waitError(ctx)
@@ -196,34 +167,14 @@ func (x *retention) awaitTurn(ctx context.Context, health *ServerHealth) (h *Loc
 	case <-e.closing.Done():
 		err = ErrClosed
 	}
-	if err != nil {
-		r.mu.Lock()
-		if x.next == t {
-			x.takeNextLocked()
-			r.mu.Unlock()
-			return nil, err
-		}
-		r.mu.Unlock()
-		<-t.ended
-	}
-	switch {
-	case !t.granted:
+	var out retain.Effects
+	r.mu.Lock()
+	inside := x.state.EndTurn(x.Hold, e.now(), err == nil && x.Certain(), &out)
+	x.unlock(&out)
+	if !inside {
 		return nil, err
-	case err == nil && x.Certain():
-		return &LocalLease{retention: x, at: time.Since(e.started)}, nil
 	}
-	x.leave()
-	return nil, err
-}
-
-// takeNextLocked returns the caller that waits, if there is one, which does not wait any more.
-func (x *retention) takeNextLocked() *localTurn {
-	next := x.next
-	if next != nil {
-		x.next = nil
-		x.Unwant()
-	}
-	return next
+	return &LocalLease{retention: x, at: time.Since(e.started)}, nil
 }
 
 // wasQueued reports whether the lease was granted by way of the queue, as far as is known.

@@ -7,45 +7,46 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
 // renew sends a renewal for so many ms. full says that it includes the metadata.
 func (h *Lease) renew(ms int64, full bool) {
-	keys, ask := h.retention.renewal(full)
-	full = keys >= renewMetadata
-	epoch := h.retention.subscription()
+	does, keys := h.retention.renewal(full), renewOnly
+	if does.Metadata {
+		keys = renewMetadata
+	}
 	h.lock.e.announce()
-	h.lock.e.transport.Send(h.lock.renewCall(h.token, ms, keys, false, ask, func(call *transport.Call) {
-		h.renewed(call, ms, full, ask, epoch)
+	h.lock.e.transport.Send(h.lock.renewCall(h.token, ms, keys, false, does.Ask, func(call *transport.Call) {
+		h.renewed(call, ms, does)
 	}))
 }
 
 // renewNow makes a renewal leave now.
 func (h *Lease) renewNow() { h.step(claim.Event{Kind: claim.RenewalWanted}, nil) }
 
-// renewed handles the reply to a renewal that asked for so many ms, and whether the lease was recalled, if ask is set. epoch is that of
-// the subscription when it was sent.
-func (h *Lease) renewed(call *transport.Call, ms int64, full, ask bool, epoch uint64) {
+// renewed handles the reply to a renewal that asked for so many ms.
+func (h *Lease) renewed(call *transport.Call, ms int64, does retain.Renewal) {
 	parse := protocol.ParseRenewReply
-	if ask {
+	if does.Ask {
 		parse = protocol.ParseRetainedRenewReply
 	}
 	r, err := decode(call, parse)
 	if err != nil {
 		lasting := transport.WrongType(err)
 		done := h.step(claim.Event{Kind: claim.RenewFailed, Lasting: lasting, Pause: h.pause()}, err)
-		if !done.End && ask && full && transport.SlotMigrates(err) {
-			h.retention.giveBack(false) // from now on it is renewed with its own key alone
+		if !done.End && transport.SlotMigrates(err) {
+			h.retention.renewalRefused(does)
 		}
 		return
 	}
-	ev := claim.Event{Kind: claim.Renewed, Sent: h.lock.e.instant(call.Sent), TTL: ms, Metadata: full, Code: claim.Denied}
+	ev := claim.Event{Kind: claim.Renewed, Sent: h.lock.e.instant(call.Sent), TTL: ms, Metadata: does.Metadata, Code: claim.Denied}
 	if r.Held {
 		ev.Code = claim.Granted
 	}
 	if done := h.step(ev, nil); done.Confirmed {
-		h.retention.renewed(h.Since(), epoch, ask, r.Recalled)
+		h.retention.renewed(h.lock.e.instant(h.Since()), does, r.Recalled)
 		h.lock.listen(h.token)
 		h.observe(Renewed, h.held(), nil)
 	}

@@ -2,10 +2,8 @@ package engine
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
@@ -47,10 +45,9 @@ type Retainer struct {
 	current   atomic.Pointer[retention] // that was opened last, and may admit callers
 	waiting   atomic.Int32              // callers in the local queue of the name, that a newcomer may not pass
 
-	mu      sync.Mutex    // guards the fields below, and those of its retentions; no other mutex of this package is locked under it
-	held    *retention    // the retained lease, or the request for it; nil: none
-	policy  retain.Policy // when to retain a lease
-	evicted bool          // another has taken the place of this one
+	mu   sync.Mutex  // guards the fields below, and those of its retentions; no other mutex of this package is locked under it
+	held *retention  // the retained lease, or the request for it; nil: none
+	name retain.Name // when to retain a lease
 }
 
 // Acquire returns a lease: a LocalLease if it is granted inside the process, at once, or as the first of a lease that is
@@ -129,7 +126,7 @@ func (l *Retaining) find() *Retainer {
 	l.retainer.Store(r)
 	if removed != nil {
 		removed.mu.Lock()
-		removed.evicted = true
+		removed.name.Evict()
 		x := removed.held
 		removed.mu.Unlock()
 		x.giveBack(false)
@@ -140,18 +137,17 @@ func (l *Retaining) find() *Retainer {
 // begin returns a retention for which the caller is to request a lease, or nil if the caller is to request an ordinary one.
 func (r *Retainer) begin() *retention {
 	e := r.lock.e
-	now := time.Since(e.started)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.policy = r.policy.Read(now, 1)
-	if r.held != nil || r.evicted || !r.policy.Allows(now) {
+	if !r.name.Wants(e.now()) {
 		return nil
 	}
 	epoch := e.subscriber.RetainSubscribed(r.lock.channel)
 	if epoch == nil {
 		return nil // a recall would not be received
 	}
-	r.held = &retention{Hold: retain.New(e.started, epoch), of: r}
+	r.name.Held()
+	r.held = &retention{Hold: retain.New(e.started, epoch), of: r, state: retain.NewLease(r.exclusive)}
 	return r.held
 }
 
@@ -188,16 +184,5 @@ func (x *retention) awaitRelease(ctx context.Context) {
 	}
 	if c := h.currentCleanup(); c != nil {
 		_ = h.lock.e.waitFor(ctx, c.finished.done())
-	}
-}
-
-// gaveBackLocked notes that the lease of a retention was given back.
-func (r *Retainer) gaveBackLocked(x *retention, now time.Duration) {
-	r.policy = r.policy.Read(now, x.reads.Load()+x.TakeUses())
-	switch {
-	case x.recalled:
-		r.policy = r.policy.Recalled(now, now-x.recalledAt, rand.Float64())
-	case x.contended:
-		r.policy = r.policy.Recalled(now, 0, rand.Float64())
 	}
 }

@@ -1,51 +1,43 @@
 package engine
 
 import (
-	"sync/atomic"
+	"math/rand/v2"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/queue"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 )
 
 // retention is one lease that the process retains, from the request for it to its end, and what is granted by it: reads, or the turns of
-// one holder at a time.
+// one holder at a time. It does what its retain.Lease decides.
 // Methods may be called on nil, which is no retention.
 type retention struct {
 	*retain.Hold // who is inside; closed until open is called
 	of           *Retainer
-	serial       string       // of its request; set before the request is sent
-	reads        atomic.Int64 // granted until the last renewal
-	detached     atomic.Bool  // the lease belongs to the caller of an upgrade alone; set with the state
-	usedAt       time.Time    // when it was last seen in use; zero: not yet. Guarded by the lease's mu
+	serial       string // of its request; set before the request is sent
 
 	// Guarded by the mu of the Engine.
 	index    int  // in Engine.recalledBy
 	notified bool // the message of its recall came
 
 	// Guarded by the mu of the Retainer.
-	RetentionRecord
-	recalledAt time.Duration
-	forgotten  bool
-	lease      *Lease                   // nil until open is called
-	handles    map[*LocalLease]struct{} // those with a Lifecycle
-	upgrader   *LocalLease              // that waits until it is the only one inside
-	alone      chan struct{}            // closed when it is; nil without an upgrader, or then
-	next       *localTurn               // the caller that waits for the one inside to leave; see localturn.go
+	state    retain.Lease
+	uses     int64                    // until the last renewal
+	lease    *Lease                   // nil until open is called
+	handles  map[*LocalLease]struct{} // those with a Lifecycle
+	upgrader *LocalLease              // that waits until it is the only one inside
+	alone    chan struct{}            // closed when it is to look whether it is
+	turn     chan struct{}            // closed when the caller that waits for the one inside to leave waits no more; see localturn.go
 }
 
-// open begins to grant reads by a lease, and returns the first of them: that of the caller whose request brought it. If the lease
-// was recalled before it came, or has ended, there will be no other; nor if it is for one holder at a time and came by way of
-// the queue.
+// open begins to grant reads by a lease, and returns the first of them: that of the caller whose request brought it. queued says that it
+// came by way of the queue.
 func (x *retention) open(h *Lease, queued bool) *LocalLease {
 	r := x.of
 	r.mu.Lock()
 	x.lease = h
-	admits := x.Granted()
-	if r.exclusive {
-		admits = x.GrantedAlone(queued)
-	}
-	x.Open(!admits)
-	if admits {
+	if x.state.Granted(x.Hold, queued) {
 		r.current.Store(x)
 	}
 	r.mu.Unlock()
@@ -54,10 +46,46 @@ func (x *retention) open(h *Lease, queued bool) *LocalLease {
 
 // abandon ends a retention whose lease was not granted.
 func (x *retention) abandon() {
+	var out retain.Effects
 	x.of.mu.Lock()
-	x.state = retentionOver
-	x.of.mu.Unlock()
-	x.forget()
+	x.state.NotGranted(&out)
+	x.unlock(&out)
+}
+
+// unlock does what is to be done after an event. The caller holds the Retainer's mu, which it unlocks.
+func (x *retention) unlock(out *retain.Effects) {
+	r := x.of
+	x.wakeLocked(out)
+	if out.GaveBack {
+		r.name.GaveBack(r.lock.e.now(), &x.state, x.uses+x.TakeUses(), rand.Float64())
+	}
+	h := x.lease
+	r.mu.Unlock()
+	if out.Release {
+		if out.Recalled {
+			h.lock.ending.contended()
+		}
+		_, _ = h.release(h.lock.e.transport.Send, false)
+	}
+	if out.Forget {
+		x.forget()
+	}
+	if e := r.lock.e; out.Release && out.Recalled && e.cfg.Observe != nil {
+		ev := h.lock.Event(Recalled, h.observation)
+		ev.Token, ev.Fence, ev.Duration = h.token, h.fence, out.Took
+		e.observe(ev)
+	}
+}
+
+// wakeLocked wakes those who wait for what has happened. The caller holds the Retainer's mu.
+func (x *retention) wakeLocked(out *retain.Effects) {
+	if out.TurnEnded {
+		close(x.turn)
+	}
+	if out.Alone {
+		close(x.alone)
+	}
+	out.TurnEnded, out.Alone = false, false
 }
 
 // forget makes room for another retention of the name.
@@ -65,16 +93,12 @@ func (x *retention) forget() {
 	r := x.of
 	e := r.lock.e
 	r.mu.Lock()
-	first := !x.forgotten
-	x.forgotten = true
 	if r.held == x {
 		r.held = nil
+		r.name.Free()
 	}
 	r.current.CompareAndSwap(x, nil)
 	r.mu.Unlock()
-	if !first {
-		return
-	}
 	e.mu.Lock()
 	e.removeRetentionLocked(x)
 	e.mu.Unlock()
@@ -112,118 +136,83 @@ func (x *retention) giveBack(recalled bool) {
 	if x == nil {
 		return
 	}
-	r := x.of
-	r.mu.Lock()
-	if x.GiveBack(recalled) {
-		x.recalledAt = time.Since(r.lock.e.started)
-	}
-	x.Close()
-	next := x.takeNextLocked()
-	r.mu.Unlock()
-	next.end(false)
-	x.settle()
-}
-
-// settle releases the lease if nobody is admitted any more and nobody is inside. If only the caller of an upgrade is, it
-// notifies that.
-func (x *retention) settle() {
-	r := x.of
-	e := r.lock.e
-	r.mu.Lock()
-	inside := x.Inside()
-	if x.alone != nil && inside <= 1 {
-		close(x.alone)
-		x.alone = nil
-	}
-	if !x.Settle(inside) {
-		r.mu.Unlock()
-		return
-	}
-	now := time.Since(e.started)
-	r.gaveBackLocked(x, now)
-	recalled, after, h := x.recalled, now-x.recalledAt, x.lease
-	r.mu.Unlock()
-	if recalled {
-		h.lock.ending.contended()
-	}
-	_, _ = h.release(e.transport.Send, false)
-	x.forget()
-	if recalled && e.cfg.Observe != nil {
-		ev := h.lock.Event(Recalled, h.observation)
-		ev.Token, ev.Fence, ev.Duration = h.token, h.fence, after
-		e.observe(ev)
-	}
+	var out retain.Effects
+	x.of.mu.Lock()
+	x.state.GiveBack(x.Hold, x.of.lock.e.now(), recalled, &out)
+	x.unlock(&out)
 }
 
 // leaseEnded ends what was granted by the lease, which has ended with that error.
 func (x *retention) leaseEnded(err error) {
 	r := x.of
+	var out retain.Effects
 	r.mu.Lock()
-	x.GiveBack(false)
-	x.Close() // open may have opened it since the lease ended
-	handles, next := x.handles, x.takeNextLocked()
+	x.state.Ended(x.Hold, r.lock.e.now(), &out)
+	x.wakeLocked(&out)
+	handles := x.handles
 	x.handles = nil
-	if x.alone != nil {
-		close(x.alone)
-		x.alone = nil
-	}
 	r.mu.Unlock()
-	next.end(false)
-	x.forget()
+	if out.Forget {
+		x.forget()
+		out.Forget = false
+	}
 	for h := range handles {
 		h.lifecycle.Load().End(err)()
 	}
-	x.settle() // with nobody inside, nobody else releases what the server may still have
+	r.mu.Lock()
+	x.unlock(&out)
 }
 
-// renewed notes that the server has renewed the lease, which was granted at that time, in the reply to a renewal that was sent during
-// that epoch; and whether it was recalled, if the renewal asked.
-func (x *retention) renewed(granted time.Time, epoch uint64, asked, recalled bool) {
-	if x == nil || !asked {
-		return
+// turnedAway handles that a caller was not admitted; see retain.Lease.
+func (x *retention) turnedAway(settle bool) {
+	var out retain.Effects
+	x.of.mu.Lock()
+	x.state.TurnedAway(x.Hold, x.of.lock.e.now(), settle, &out)
+	x.unlock(&out)
+}
+
+// renewal returns what a renewal does that is about to be sent. full says that the metadata is to be renewed as well.
+func (x *retention) renewal(full bool) retain.Renewal {
+	if x == nil {
+		return retain.Renewal{Metadata: full}
 	}
-	if !recalled {
-		x.Confirm(epoch)
+	x.of.mu.Lock()
+	defer x.of.mu.Unlock()
+	return x.state.Renewal(x.Hold, full)
+}
+
+// renewed notes that the server has renewed the lease, which was granted at that time, and whether it was recalled, if the renewal asked.
+func (x *retention) renewed(granted claim.Instant, asked retain.Renewal, recalled bool) {
+	if x == nil {
 		return
 	}
 	e := x.of.lock.e
+	since := e.instant(e.subscriber.SubscribedSince(x.of.lock.channel))
+	var out retain.Effects
 	x.of.mu.Lock()
-	missed := !x.recalled && !x.closing
+	x.state.Renewed(x.Hold, e.now(), asked, recalled, &out)
+	x.wakeLocked(&out)
 	x.of.mu.Unlock()
-	if since := e.subscriber.SubscribedSince(x.of.lock.channel); missed && !since.IsZero() && since.Before(granted) {
+	if out.ExpectRecall && queue.RecallExpected(since, granted) {
 		e.mu.Lock()
 		if e.retentions[x.serial] == x && !x.notified {
 			e.expectLocked(x.serial, x.of.lock.channel, true)
 		}
 		e.mu.Unlock()
 	}
-	x.giveBack(true)
-}
-
-// subscription returns the epoch of the subscription on which a recall would come now.
-func (x *retention) subscription() uint64 {
-	if x == nil {
-		return 0
-	}
-	return x.Current()
-}
-
-// renewal returns how many of the keys a renewal takes, and whether it asks whether the lease was recalled. full says that the metadata
-// is to be renewed as well. For one holder at a time, only the metadata know of the recall.
-func (x *retention) renewal(full bool) (keys int, ask bool) {
-	keys = renewOnly
-	if full {
-		keys = renewMetadata
-	}
-	if x == nil || !x.of.exclusive {
-		return keys, x != nil
-	}
 	x.of.mu.Lock()
-	defer x.of.mu.Unlock()
-	if x.closing {
-		return keys, false
+	x.unlock(&out)
+}
+
+// renewalRefused handles that the server refuses renewals with two keys for now.
+func (x *retention) renewalRefused(asked retain.Renewal) {
+	if x == nil {
+		return
 	}
-	return renewMetadata, true
+	var out retain.Effects
+	x.of.mu.Lock()
+	x.state.RenewalRefused(x.Hold, x.of.lock.e.now(), asked, &out)
+	x.unlock(&out)
 }
 
 // askNow makes the lease ask whether it was recalled, since a message may have been lost.
@@ -236,24 +225,32 @@ func (x *retention) askNow() {
 	}
 }
 
-// isUnusedLocked reports, when a renewal is due, whether the lease, of that ttl, is to be given back instead. The caller holds the
-// lease's mu.
-func (x *retention) isUnusedLocked(now time.Time, ttl time.Duration) bool {
-	if x == nil || x.detached.Load() {
+// isUnused reports, when a renewal is due, whether the lease, of that ttl, is to be given back instead.
+func (x *retention) isUnused(now claim.Instant, ttl time.Duration) bool {
+	if x == nil {
 		return false
 	}
 	r := x.of
-	n := x.TakeUses()
-	x.reads.Add(n)
-	if n > 0 || x.usedAt.IsZero() || x.Inside() > 0 {
-		x.usedAt = now
+	var out retain.Effects
+	r.mu.Lock()
+	unused := x.state.Due(x.Hold, now, ttl, &out)
+	x.uses += out.Uses
+	r.mu.Unlock()
+	if out.Used {
 		e := r.lock.e
 		e.mu.Lock()
 		e.retainers.Get(r.lock.key(keyLock)) // it counts as used
 		e.mu.Unlock()
 	}
-	return retain.Tick(now.Sub(x.usedAt), ttl, x.Inside()) == retain.GiveBack
+	return unused
 }
 
 // isShared reports whether the lease has belonged to several callers until its end.
-func (x *retention) isShared() bool { return x != nil && !x.detached.Load() }
+func (x *retention) isShared() bool {
+	if x == nil {
+		return false
+	}
+	x.of.mu.Lock()
+	defer x.of.mu.Unlock()
+	return x.state.State() != retain.Detached
+}
