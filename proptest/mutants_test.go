@@ -124,7 +124,7 @@ var mutants = []mutant{
 	{"an Extend counts from its reply only", "internal/claim/lease.go", "	if d >= c.deadline {\n", "	if d > 0 {\n", "fair"},
 	{"a cancelled wait is not released", "internal/claim/request.go", "	if !c.copies.needCleanup() {\n", "	if true {\n", "fair"},
 	{"a grant that arrived too late is not requested again", "internal/claim/request.go", "		default:\n			c.ask(false, out)\n		}\n	case Queued:\n", "		}\n	case Queued:\n", "fair"},
-	{"a waiter is not added to its queue", "internal/engine/queue.go", "	q.requests[r] = struct{}{}\n", "", "fair"},
+	{"a waiter is not added to its queue", "internal/engine/queue.go", "	q.state.Join(&e.queueRules, e.now(), retryIn, more, &out)\n", "", "fair"},
 	{"a turn in the local queue is lost when its caller is cancelled", "internal/engine/localqueue.go", "	e.leaveLocalQueue(key) // the turn came at the same time: hand it on\n", "", "mutex"},
 	{"a turn in the local queue is not passed on", "internal/engine/localqueue.go", "	close(q.waiting.Remove(first).(chan struct{}))\n", "	q.waiting.Remove(first)\n", "mutex"},
 	{"a request without a reply is not retried", "internal/claim/request.go", "			c.paused, out.Pause = true, true\n", "			c.paused = true\n", "fair"},
