@@ -93,7 +93,8 @@ func outageDuringWait(w *World) {
 	const heartbeatInterval = time.Second
 	waits := []time.Duration{0, heartbeatInterval / 20, heartbeatInterval / 2, 2 * heartbeatInterval} // counted from a heartbeat after the freeze
 	if w.Real {
-		waits = waits[:1]
+		// It takes a while until all wait.
+		waits = []time.Duration{4 * heartbeatInterval}
 	}
 	for i, more := range waits {
 		name := fmt.Sprintf("x%d", i)

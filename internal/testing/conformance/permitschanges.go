@@ -14,16 +14,19 @@ import (
 // crashedHolderAfterQueueMoved: a holder crashes, and others release their permits, until the head of the queue is a waiter that
 // was too far behind to be notified of the end of the crashed holder's lease.
 func crashedHolderAfterQueueMoved(w *World) {
-	const long = 8 * time.Second // longer than heartbeats last
+	long, heartbeat := 8*time.Second, time.Second // a lease is longer than heartbeats last
+	if w.Real {                                   // and all wait before it ends
+		long, heartbeat = 13*time.Second, 4*time.Second
+	}
 	ps := make([]*semaphore.Semaphore, 7)
 	for i := range ps {
-		ps[i] = w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = time.Second, 3*time.Second }).
+		ps[i] = w.Process(func(o *lockkeeper.Options) { o.HeartbeatInterval, o.HeartbeatTimeout = heartbeat, 3*heartbeat }).
 			sem(2, noRenewal, func(o *semaphore.Options) { o.TTL = long })
 	}
 	w.mustAcquire(permits(ps[0], 1))
 	over := time.Now().Add(long)
 	held := w.mustAcquire(permits(ps[1], 1))
-	time.Sleep(long - 800*time.Millisecond) // less than a heartbeat
+	time.Sleep(time.Until(over) - heartbeat*4/5)
 	w.must(held.Extend(w.ctx(), long))
 	var queue []chan result
 	for i, s := range ps[2:] {
