@@ -215,9 +215,9 @@ func (d *deployment) primaryFails(kill func()) {
 
 func (d *deployment) eventually(what string, is func() bool) {
 	d.Helper()
-	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			d.Fatalf("not within 10 s: %s", what)
+			d.Fatalf("not within 20 s: %s", what)
 		}
 	}
 }

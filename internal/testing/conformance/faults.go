@@ -143,6 +143,7 @@ func subscriptionOverrun(w *World) {
 // noReplies loses every reply, and after a while every request. The caller never learns of its lease, so the lease
 // must not remain: it is released as soon as the server can be reached.
 func noReplies(w *World) {
+	w.clientTimeout = time.Second // that the server did not reply to
 	p := w.Process()
 	l := p.Lock("x", withTTL(time.Minute))
 	w.checkFree(l) // the scripts are known
@@ -409,7 +410,7 @@ func serverPauses(w *World) {
 }
 
 func connectionRefused(w *World) {
-	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = time.Second })
+	p := w.Process(func(o *lockkeeper.Options) { o.Retry.MaxElapsed = 2 * heartbeatInterval })
 	lease := w.hold(p.Lock("x"))
 	deadline := lease.Deadline()
 	w.server.Kill()

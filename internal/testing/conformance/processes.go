@@ -121,7 +121,7 @@ func Processes(t *testing.T, p Primitive) {
 		a.Signal(syscall.SIGKILL)
 		start := time.Now()
 		b.WaitForLine("held")
-		if d := time.Since(start); d > 2*ttl+time.Second {
+		if d := time.Since(start); d > 3*ttl {
 			t.Errorf("the next holder was granted the lock %v after the kill, with a lease of %v", d, 2*ttl)
 		}
 	})
@@ -183,7 +183,7 @@ func Processes(t *testing.T, p Primitive) {
 		a.WaitForLine("released <nil>")
 		start := time.Now()
 		b.WaitForLine("held")
-		if d := time.Since(start); d > 3*heartbeatInterval+time.Second {
+		if d := time.Since(start); d > 2*3*heartbeatInterval {
 			t.Errorf("three frozen waiters delayed the queue by %v, the heartbeat timeout is %v", d, 3*heartbeatInterval)
 		}
 		// When they are continued, they rejoin the queue and are granted the lock one after the other.
@@ -231,7 +231,7 @@ func Processes(t *testing.T, p Primitive) {
 		a.Signal(syscall.SIGCONT)
 		start := time.Now()
 		a.WaitForLine("held")
-		if d := time.Since(start); d > ttl+time.Second {
+		if d := time.Since(start); d > 2*ttl {
 			t.Errorf("it got the free lock after %v", d)
 		}
 		a.Stop()
@@ -269,7 +269,7 @@ func Processes(t *testing.T, p Primitive) {
 				}
 			})
 		}
-		within, cancel := context.WithTimeout(ctx, 12*time.Second)
+		within, cancel := context.WithTimeout(ctx, 30*time.Second)
 		defer cancel()
 		s.Freeze()
 		got := make(chan error, len(calls))
@@ -287,7 +287,7 @@ func Processes(t *testing.T, p Primitive) {
 		}
 		time.Sleep(3 * ttl / 2)
 		s.Thaw()
-		late := time.After(5 * time.Second)
+		late := time.After(10 * time.Second)
 		for range calls {
 			select {
 			case err := <-got:

@@ -112,6 +112,7 @@ func contextsEndBeforeRelease(w *World) {
 // closeRetriesReleases checks that Close releases leases and queue entries although the server fails for a moment.
 func closeRetriesReleases(w *World) {
 	const moment = 500 * time.Millisecond
+	w.clientTimeout = time.Second // Close goes on for three
 	for what, fails := range map[string]func(p *Process){
 		"no connection":     (*Process).Crash,
 		"no answer":         func(p *Process) { p.Net.Break("evalsha", 2, faultnet.CutReply) },

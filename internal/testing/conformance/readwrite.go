@@ -65,7 +65,7 @@ type acquire = func(context.Context) (*lockkeeper.Lease, error)
 // mustAcquire acquires a lease or ends the test.
 func (w *World) mustAcquire(f acquire) *lockkeeper.Lease {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(w.ctx(), 20*time.Second)
 	defer cancel()
 	lease, err := f(ctx)
 	w.must(err)

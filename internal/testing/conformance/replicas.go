@@ -109,8 +109,8 @@ func (r *replicated) tooFewReplicas() {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	two := r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 1500 * time.Millisecond}, "y")
-	most := r.lockWithAck(lockkeeper.ReplicaAck{Majority: true, Timeout: 1500 * time.Millisecond}, "y")
+	two := r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 2, Timeout: 3 * time.Second}, "y")
+	most := r.lockWithAck(lockkeeper.ReplicaAck{Majority: true, Timeout: 3 * time.Second}, "y")
 	one := r.lockWithAck(lockkeeper.ReplicaAck{Replicas: 1, Timeout: 5 * time.Second}, "y")
 	plain := r.lock(r.keeper(lockkeeper.Hooks{}), "y")
 	r.lockOnce(ctx, most) // it knows that there are two replicas
@@ -339,7 +339,7 @@ func clusterReplicaAck(t *testing.T, p Primitive) {
 			defer c.Replicas[i][0].Thaw()
 		}
 	}
-	l := r.lockWithAck(lockkeeper.ReplicaAck{Majority: true, Timeout: 1500 * time.Millisecond}, "x")
+	l := r.lockWithAck(lockkeeper.ReplicaAck{Majority: true, Timeout: 5 * time.Second}, "x")
 	lease, err := l.Lock(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -77,11 +77,16 @@ type Case struct {
 	Test  func(*World)
 }
 
-// ttl and heartbeatInterval are short, because real servers make tests wait for them.
+// ttl and heartbeatInterval are short, because real servers make tests wait for them, and so long that a lease is not lost, and a
+// waiter not passed over, on a machine that is busy for a second.
 const (
-	ttl               = 1500 * time.Millisecond
-	heartbeatInterval = 500 * time.Millisecond
+	ttl               = 3 * time.Second
+	heartbeatInterval = time.Second
 )
+
+// clientTimeout is that of the clients of processes, unless a case sets another one: shorter than a lease, and so long that a busy
+// machine answers within it.
+const clientTimeout = 2 * time.Second
 
 // World is a server and the processes that use it.
 type World struct {
@@ -93,6 +98,8 @@ type World struct {
 	server *redistest.Server
 	db     int
 	admin  *redis.Client
+
+	clientTimeout time.Duration // of the processes that are started from now on
 }
 
 // Process is a keeper with a client and a network of its own.
@@ -192,6 +199,7 @@ func Main(m *testing.M, p Primitive) {
 }
 
 func (w *World) run(test func(*World)) {
+	w.clientTimeout = clientTimeout
 	w.admin = w.dialer(faultnet.New(w.dial))
 	w.Cleanup(func() { _ = w.admin.Close() })
 	test(w)
@@ -208,7 +216,7 @@ func (w *World) dial(ctx context.Context, network, addr string) (net.Conn, error
 }
 
 func (w *World) dialer(n *faultnet.Net) *redis.Client {
-	o := n.Options(time.Second)
+	o := n.Options(w.clientTimeout)
 	o.DB, o.PoolSize = w.db, 20
 	return redis.NewClient(o)
 }
@@ -269,7 +277,7 @@ func (w *World) must(err error) {
 // hold acquires the lock or ends the test.
 func (w *World) hold(l Locker) *lockkeeper.Lease {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(w.ctx(), 20*time.Second)
 	defer cancel()
 	lease, err := l.Lock(ctx)
 	w.must(err)
@@ -320,7 +328,7 @@ func (w *World) await(ch chan result, within time.Duration) result {
 // slack returns the delay to tolerate on a real server on a loaded machine. In virtual time nothing is delayed.
 func (w *World) slack() time.Duration {
 	if w.Real {
-		return 3 * time.Second
+		return 6 * time.Second
 	}
 	return time.Millisecond
 }
@@ -348,10 +356,10 @@ func (w *World) queueKey(name string) string { return "{lock:" + name + "}:" + w
 // eventually waits until a condition is true.
 func (w *World) eventually(what string, is func() bool) {
 	w.Helper()
-	end := time.Now().Add(10 * time.Second)
+	end := time.Now().Add(20 * time.Second)
 	for !is() {
 		if time.Now().After(end) {
-			w.Fatalf("not within 10 s: %s", what)
+			w.Fatalf("not within 20 s: %s", what)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
