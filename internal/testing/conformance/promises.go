@@ -219,6 +219,7 @@ func nothingSent(w *World) {
 	w.awaitLoss(lost, ttl)
 	w.checkError(lost.Release(w.ctx()), lockkeeper.ErrLost)
 	held := w.hold(l)
+	w.settle() // what a majority lock sends in the background
 	p.Net.ResetCount()
 	w.release(released)
 	w.checkError(released.Extend(w.ctx(), ttl), lockkeeper.ErrReleased)

@@ -351,6 +351,15 @@ func (w *World) awaitWaiters(name string, n int64) {
 	}
 }
 
+// settle waits until what was begun in the background has been done. On a real server it waits for as long as that takes usually.
+func (w *World) settle() {
+	if w.Real {
+		time.Sleep(heartbeatInterval / 4)
+		return
+	}
+	synctest.Wait()
+}
+
 func (w *World) queueKey(name string) string { return "{lock:" + name + "}:" + w.P.Kind + ":queue" }
 
 // eventually waits until a condition is true.
