@@ -442,7 +442,7 @@ func child(addr string) {
 	if err != nil {
 		panic(err)
 	}
-	o, err := once.New(k, "x", period, &once.Options{TTL: 400 * time.Millisecond})
+	o, err := once.New(k, "x", period, &once.Options{TTL: 2 * time.Second})
 	if err != nil {
 		panic(err)
 	}
@@ -471,7 +471,7 @@ func child(addr string) {
 func TestThreeProcesses(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client()
-	const period = 1500 * time.Millisecond
+	const period = 5 * time.Second
 	var all []*redistest.Child
 	for range 3 {
 		c := redistest.StartChild(t, "LOCKKEEPER_ONCE="+s.Addr, "LOCKKEEPER_PERIOD="+period.String())

@@ -205,13 +205,13 @@ func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		delay time.Duration
-	}{{"two_holders_without_min_uptime", 0}, {"excluded_with_min_uptime", 5 * time.Second}} {
+	}{{"two_holders_without_min_uptime", 0}, {"excluded_with_min_uptime", 9 * time.Second}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := startServers(t, 3)
-			o := redlock.Options{TTL: 4 * time.Second, ServerTimeout: 200 * time.Millisecond, MinUptime: c.delay, NoRenewal: true}
+			o := redlock.Options{TTL: 8 * time.Second, ServerTimeout: 200 * time.Millisecond, MinUptime: c.delay, NoRenewal: true}
 			a, b := newLock(t, s, o), newLock(t, s, o)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			for _, l := range []*redlock.Lock{a, b} { // until all servers count
 				for {
@@ -228,7 +228,7 @@ func TestMinUptimeExcludesServerWithDataLoss(t *testing.T) {
 			}
 			noStaleLease(t, s)
 			// For as long as the lease may be requested at the third server.
-			if err := s[2].Client().Set(ctx, "lock:x", "another's", 500*time.Millisecond).Err(); err != nil {
+			if err := s[2].Client().Set(ctx, "lock:x", "another's", 2*time.Second).Err(); err != nil {
 				t.Fatal(err)
 			}
 			first, err := a.Lock(ctx)
@@ -274,7 +274,7 @@ const childServers = "LOCKKEEPER_SERVERS"
 
 // child acquires the lock, prints that, holds it until its standard input ends, and prints whether it was lost.
 func child() {
-	l, end, err := dial(strings.Split(os.Getenv(childServers), ","), redlock.Options{TTL: 1200 * time.Millisecond})
+	l, end, err := dial(strings.Split(os.Getenv(childServers), ","), redlock.Options{TTL: 3 * time.Second})
 	if err == nil {
 		var lease *lockkeeper.Lease
 		if lease, err = l.Lock(context.Background()); err == nil {

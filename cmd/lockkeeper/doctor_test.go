@@ -38,7 +38,7 @@ func examine(t *testing.T, code int, args ...string) *doctorReport {
 	c := command(t, append([]string{"doctor", "--json"}, args...)...)
 	start := time.Now()
 	c.ends(code)
-	if d := time.Since(start); d > limit+time.Second { // one second to start and end the process
+	if d := time.Since(start); d > limit+10*time.Second { // which a busy machine can take to start and end the process
 		t.Errorf("it took %v", d)
 	}
 	r := &doctorReport{T: t}

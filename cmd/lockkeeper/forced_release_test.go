@@ -31,7 +31,7 @@ func TestDocumentedForcedRelease(t *testing.T) {
 	}
 	s := redistest.Start(t)
 	rdb := s.Client()
-	const ttl = 900 * time.Millisecond
+	const ttl = 3 * time.Second
 	type lock struct {
 		take   func(k *lockkeeper.Keeper) (*lockkeeper.Lease, error)
 		second bool // there is a second holder, which keeps its lease
