@@ -64,13 +64,14 @@ func runAsDocumentedUser(t *testing.T, p Primitive, servers []*redistest.Server,
 	}
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	received, renewed := make(chan struct{}, 100), make(chan struct{}, 100)
+	received, renewed, queued := make(chan struct{}, 100), make(chan struct{}, 100), make(chan struct{}, 100)
 	d := &deployment{t, p, func() redis.UniversalClient { return dial(user, "change-me") }}
 	var locks []Locker
 	for range 2 {
 		rdb := d.rdb()
 		t.Cleanup(func() { _ = rdb.Close() })
-		k, err := lockkeeper.New(rdb, &lockkeeper.Options{Logger: logger, Hooks: lockkeeper.Hooks{
+		k, err := lockkeeper.New(rdb, &lockkeeper.Options{HeartbeatInterval: rareHeartbeat, Logger: logger, Hooks: lockkeeper.Hooks{
+			Queued:         func(lockkeeper.Event) { queued <- struct{}{} },
 			WakeupReceived: func(lockkeeper.Event) { received <- struct{}{} },
 			Renewed:        func(lockkeeper.Event) { renewed <- struct{}{} },
 		}})
@@ -97,6 +98,7 @@ func runAsDocumentedUser(t *testing.T, p Primitive, servers []*redistest.Server,
 		got <- l
 	}()
 	<-renewed
+	<-queued
 	if err := lease.Release(ctx); err != nil {
 		t.Error(err)
 	}
@@ -107,6 +109,9 @@ func runAsDocumentedUser(t *testing.T, p Primitive, servers []*redistest.Server,
 	case <-received:
 	default:
 		t.Error("the wait was not ended by a message")
+	}
+	for len(queued) > 0 {
+		<-queued
 	}
 	short, stop := context.WithCancel(ctx) // and a wait that is cancelled
 	lease, err = locks[0].Lock(ctx)
@@ -121,6 +126,7 @@ func runAsDocumentedUser(t *testing.T, p Primitive, servers []*redistest.Server,
 		got <- nil
 	}()
 	<-renewed
+	<-queued
 	stop()
 	<-got
 	if err := lease.Release(ctx); err != nil {
