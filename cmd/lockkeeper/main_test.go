@@ -73,15 +73,16 @@ func (c *testCommand) signals(s syscall.Signal) {
 // waits waits for the end of the command and checks it as ends does.
 func (c *testCommand) waits(code int, says ...string) {
 	c.Helper()
-	err := c.Wait()
-	var ended *exec.ExitError
-	got := 0
-	if errors.As(err, &ended) {
-		got = ended.ExitCode()
-	} else if err != nil {
+	if err := c.Wait(); err != nil && !errors.As(err, new(*exec.ExitError)) {
 		c.Fatal(err)
 	}
-	if got != code {
+	c.ended(code, says...)
+}
+
+// ended checks how the command has ended.
+func (c *testCommand) ended(code int, says ...string) {
+	c.Helper()
+	if got := c.ProcessState.ExitCode(); got != code {
 		c.Errorf("%v: exit code %d, want %d\n%s%s", c.Args[1:], got, code, c.out.String(), c.err.String())
 	}
 	for _, s := range says {

@@ -36,7 +36,7 @@ func TestRunReportsHolderWhileWaiting(t *testing.T) {
 			eventually(t, "it holds", func() bool { return rdb.Exists(ctx, key).Val() == 1 })
 			c := run(kind, "--wait", "2500ms", name, "--", "true")
 			c.starts()
-			c.waits(exit.NotAcquired, `waiting for "`+name+`" for 1s: held by keeper `, "unless it is renewed")
+			waitsInVain(c, `waiting for "`+name+`" for 1s: held by keeper `, "unless it is renewed")
 			_ = holder.Process.Kill()
 			_ = holder.Wait()
 			keeper, _, _ := strings.Cut(holder.out.String(), ":")
@@ -51,7 +51,9 @@ func TestRunReportsHolderWhileWaiting(t *testing.T) {
 	t.Run("foreign", func(t *testing.T) {
 		t.Parallel()
 		rdb.Set(ctx, "lock:z", "theirs", time.Minute)
-		command(t, "run", "--redis", url, "--wait", "1500ms", "z", "--", "true").ends(exit.NotAcquired, `held by token theirs;`)
+		c := command(t, "run", "--redis", url, "--wait", "1500ms", "z", "--", "true")
+		c.starts()
+		waitsInVain(c, `held by token theirs;`)
 	})
 	t.Run("at once", func(t *testing.T) {
 		t.Parallel()
@@ -61,6 +63,17 @@ func TestRunReportsHolderWhileWaiting(t *testing.T) {
 			t.Errorf("standard error: %q", c.err.String())
 		}
 	})
+}
+
+// waitsInVain waits for the end of a command whose --wait is too short. A server that has not answered for 100 ms just then is
+// reported instead of the holder, which is right on a busy machine.
+func waitsInVain(c *testCommand, says ...string) {
+	c.Helper()
+	code := exit.NotAcquired
+	if _ = c.Wait(); strings.HasSuffix(c.err.String(), ": server unavailable: no answer: context deadline exceeded\n") {
+		code = exit.Unreachable
+	}
+	c.ended(code, says...)
 }
 
 // An outage is reported long before run fails.
