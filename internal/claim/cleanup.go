@@ -63,7 +63,13 @@ func (c *Claim) checking(r *Rules, now Instant, e *Event, out *Effects) {
 		switch {
 		case e.Code != Granted:
 			c.reason = ByConversion
-			c.done(None, out)
+			if !c.tombstone {
+				c.done(None, out)
+				return
+			}
+			// A copy of the request may run later. The release that has kept the lease has left no tombstone.
+			c.convert = false
+			c.release(c.until, 0, out)
 		case now >= deadline:
 			out.Check = true // the answer took longer than the lease lasts
 		default:

@@ -94,9 +94,21 @@ func TestConversion(t *testing.T) {
 		},
 	}, {
 		what:  "it took place, and the new lease has ended",
-		claim: after(New(Wait, true, false), called, lateFailure, cancelled, step{e: Event{Kind: ReleaseReplied, Code: Present}}),
+		claim: after(New(Wait, true, false), called, queued, step{e: Event{Kind: Cancelled}}, step{e: Event{Kind: ReleaseReplied, Code: Present}}),
 		steps: []step{{120, Event{Kind: Checked, Code: Denied}, Over, "Finished StopTimer"}},
 		then:  hasReason(ByConversion),
+	}, {
+		what:  "it took place, and the new lease has ended, but a copy of the request may still run",
+		claim: after(New(Wait, true, false), called, lateFailure, cancelled, step{e: Event{Kind: ReleaseReplied, Code: Present}}),
+		steps: []step{
+			{120, Event{Kind: Checked, Code: Denied}, Releasing, "Release"},
+			{130, Event{Kind: ReleaseReplied, Code: Denied}, Over, "Finished StopTimer"},
+		},
+		then: both(hasReason(ByConversion), func(t *testing.T, c *Claim) {
+			if tombstone, _, _, _ := c.Cleanup(); c.Converts() || !tombstone {
+				t.Error("the second release leaves no tombstone")
+			}
+		}),
 	}, {
 		what:  "it is not found out",
 		claim: after(New(Wait, true, false), called, lateFailure, cancelled),

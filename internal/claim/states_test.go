@@ -67,7 +67,7 @@ func walk() transitions {
 		case 6:
 			c = afterBy(&r, c, called, step{e: Event{Kind: Woken, Fence: 5}})
 		default:
-			c = afterBy(&r, New(Wait, true, false), called, lateFailure, cancelled, step{e: Event{Kind: ReleaseReplied, Code: Present}})
+			c = afterBy(&r, New(Wait, true, yes()), called, queued, cancelled, step{e: Event{Kind: ReleaseReplied, Code: Present}})
 		}
 		now := at(200)
 		for range 6 {
