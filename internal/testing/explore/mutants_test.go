@@ -287,6 +287,15 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 			problem: "the server has a lease or a place of it",
 		},
 		{
+			bug:     "a conversion that took place and has ended is not tombstoned",
+			config:  config{set: lua.RWLock, flags: upgradesTwo, origin: replaces, keeperOf: together, ticks: 3, faults: 1, slow: 1, cancels: 1, renewals: 1},
+			file:    "internal/claim/cleanup.go",
+			old:     "			if !c.tombstone {\n",
+			new:     "			if true {\n",
+			problem: "the server has a lease or a place of it",
+			large:   true,
+		},
+		{
 			bug:     "an Extend to less counts from its reply only",
 			config:  config{set: lua.Fair, ticks: 2, extends: 1, extendTo: 1000, slow: 1},
 			file:    "internal/claim/lease.go",

@@ -30,12 +30,9 @@ func search(c *config, limit int) result {
 	ids := map[uint64]int32{}
 	var how []visited
 	served := map[uint64]bool{}
-	type entry struct {
-		id    int32
-		world world
-	}
 	first := m.initial()
-	level := []entry{{0, first}}
+	level := &worlds{}
+	level.add(0, &first)
 	ids[maphash.Comparable(seed, first)] = 0
 	how = append(how, visited{from: -1})
 	r := result{}
@@ -44,10 +41,9 @@ func search(c *config, limit int) result {
 		r.path = append(m.path(how, id), more...)
 		return r
 	}
-	for ; len(level) > 0; r.depth++ {
-		var next []entry
-		for i := range level {
-			e := &level[i]
+	for ; level.n > 0; r.depth++ {
+		next := &worlds{}
+		for e := range level.take {
 			if problem := m.problem(&e.world); problem != "" {
 				return fail(e.id, problem, nil)
 			}
@@ -69,7 +65,7 @@ func search(c *config, limit int) result {
 				id := int32(len(how))
 				ids[h] = id
 				how = append(how, visited{e.id, s})
-				next = append(next, entry{id, w})
+				next.add(id, &w)
 			})
 			if limit > 0 && len(how) > limit {
 				r.states, r.runs = len(how), len(m.srv.runs)
@@ -80,6 +76,41 @@ func search(c *config, limit int) result {
 	}
 	r.states, r.runs, r.ended = len(how), len(m.srv.runs), true
 	return r
+}
+
+// worlds is a list of worlds, with their numbers as states. It is in pieces, so that it grows without being copied, and shrinks as it is
+// taken from: the worlds of one level may need gigabytes.
+type worlds struct {
+	n      int
+	pieces [][]entry
+}
+
+type entry struct {
+	id    int32
+	world world
+}
+
+const piece = 1024
+
+func (l *worlds) add(id int32, w *world) {
+	if l.n%piece == 0 {
+		l.pieces = append(l.pieces, make([]entry, 0, piece))
+	}
+	last := &l.pieces[l.n/piece]
+	*last = append(*last, entry{id, *w})
+	l.n++
+}
+
+// take calls yield with each, and forgets them.
+func (l *worlds) take(yield func(*entry) bool) {
+	for i := range l.pieces {
+		for j := range l.pieces[i] {
+			if !yield(&l.pieces[i][j]) {
+				return
+			}
+		}
+		l.pieces[i] = nil
+	}
 }
 
 // path describes the steps to a state.
