@@ -16,9 +16,12 @@
 // Where things are:
 //
 //	search.go         the search, breadth first, and the check that everybody is served
-//	world.go          worlds and their steps; the promises
+//	world.go          worlds, their bounds and the promises
+//	steps.go          the steps that are possible, and what they do
+//	driver.go         what takes the place of the engine: claims, replies, messages
 //	convert.go        requests that replace a lease
 //	retention.go      leases that a process retains, and who is inside
+//	describe.go       what the steps of a path are called
 //	server.go         states of the server, and the calls of scripts
 //	interpreter.go    runs a script
 //	store.go          the commands that scripts use; store_test.go compares it with the embedded server

@@ -172,7 +172,7 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 		{
 			bug:     "a message about a recall is ignored",
 			config:  config{set: lua.RWLock, flags: retainTwice, ticks: 1, entries: 1},
-			file:    "internal/testing/explore/world.go",
+			file:    "internal/testing/explore/driver.go",
 			old:     "			if w.requests[r].phase == begun {\n				m.giveBack(w, r, true)\n			}\n",
 			new:     "",
 			problem: "after its recall",

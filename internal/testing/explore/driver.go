@@ -1,0 +1,325 @@
+package explore
+
+import (
+	"strconv"
+
+	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/retain"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// This file takes the place of the engine: it does what claims say, and tells them what has happened.
+
+// timerDue reports whether the timer of a request may fire: a renewal only within the bounds, and if none is under way.
+func (m *model) timerDue(w *world, r int) bool {
+	q := &w.requests[r]
+	if q.timer == 0 || w.instant() < q.timer {
+		return false
+	}
+	tried := *w
+	c := q.claim
+	var out claim.Effects
+	c.Step(&m.terms, w.instant(), &claim.Event{Kind: claim.Timer, Unused: q.retention.is && m.unused(&tried, r)}, &out)
+	return out.RenewFor == 0 || q.change.call == 0 && (w.renewals > 0 || w.calm && q.retention.is)
+}
+
+// step tells the claim of a request of an event, and does what it says. Pauses between attempts take no time.
+func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
+	q, k := &w.requests[r], &w.keepers[m.keeperOf[r]]
+	if q.phase != begun {
+		return out
+	}
+	q.claim.Step(&m.terms, w.instant(), &e, &out)
+	if out.StopTimer {
+		q.timer = 0
+	}
+	if out.Timer > 0 {
+		q.timer = out.Timer
+	}
+	if out.Ask {
+		c := call{script: acquire, requests: 1 << r, try: m.tries[r]}
+		if m.set.ShortKeys > 0 && !q.retention.is && !out.AskLong && m.origin[r] == 0 {
+			c = call{script: acquireShort, requests: 1 << r}
+		}
+		q.ask = slot{call: m.srv.call(c), sent: w.tick}
+	}
+	if out.Deliver && !q.claim.Active() && !m.mayBeRejected(q, r) {
+		q.rejection = q.claim.Reason()
+	}
+	k.due = k.due || out.HeartbeatBy > 0 || out.FirstBeatBy > 0
+	if out.RenewFor > 0 {
+		if !w.calm {
+			w.renewals--
+		}
+		c := call{script: renew, requests: 1 << r, ttl: int16(out.RenewFor), keys: 1}
+		if q.retention.is {
+			q.retention.renewal = q.retention.lease.Renewal(m.gate(w, r), out.Metadata)
+			c.ask = q.retention.renewal.Ask
+			out.Metadata = q.retention.renewal.Metadata
+		}
+		if out.Metadata {
+			c.keys = 2
+		}
+		q.change = slot{call: m.srv.call(c), sent: w.tick}
+	}
+	if q.retention.is {
+		q.retention.hold.SetDeadline(q.claim.Deadline())
+		if out.StopSharing || out.End {
+			m.gate(w, r).End()
+		}
+	}
+	if out.End {
+		m.leaveLate(w, &q.extend)
+		if q.retention.users > 0 && q.claim.Reason() == claim.ByRelease && e.Kind != claim.Closed { // they rely on it all the same
+			q.believed = q.claim.Deadline()
+		}
+	}
+	if out.Release {
+		m.release(w, r)
+	}
+	if out.Check {
+		q.change = slot{call: m.srv.call(call{script: renew, requests: 1 << r, ttl: ttl, keys: 2}), sent: w.tick}
+	}
+	m.convert(w, r, &out)
+	if out.Finished {
+		m.finish(w, r, e.Kind != claim.ReleaseFailed)
+		return out
+	}
+	switch {
+	case out.Pause, e.Kind == claim.ReleaseFailed:
+		m.step(w, r, claim.Event{Kind: claim.Timer})
+	case out.AskBreaker && q.broken:
+		m.step(w, r, claim.Event{Kind: claim.Broken})
+	case out.AskBreaker:
+		m.step(w, r, claim.Event{Kind: claim.NotBroken})
+	}
+	switch {
+	case out.End:
+		m.retain(w, r, func(l *retain.Lease, g retain.HoldAt, out *retain.Effects) { l.Ended(g, w.instant(), out) })
+	case out.GiveBack:
+		m.giveBack(w, r, false)
+	}
+	return out
+}
+
+// mode returns what becomes of a request that cannot be granted at once.
+func (m *model) mode(r int) claim.Mode {
+	if m.tries[r] {
+		return claim.Try
+	}
+	return claim.Wait
+}
+
+// mayBeRejected reports whether a request may end as it has, without a lease.
+func (m *model) mayBeRejected(q *request, r int) bool {
+	switch q.claim.Reason() {
+	case claim.ByCaller, claim.ByClose:
+		return true
+	case claim.ByBreak, claim.ByTombstone:
+		return q.broken
+	case claim.ByConflict:
+		return m.origin[r] > 0
+	}
+	return m.tries[r] || m.origin[r] > 0
+}
+
+// release sends the release of what a token has.
+func (m *model) release(w *world, r int) {
+	q := &w.requests[r]
+	m.leaveLate(w, &q.ask)
+	if c := q.change.call; c != 0 && m.srv.calls[c].script == renew {
+		m.leaveLate(w, &q.change)
+		m.step(w, r, claim.Event{Kind: claim.RenewFailed, Outcome: claim.InDoubt})
+	}
+	tombstone, unused, _, _ := q.claim.Cleanup()
+	c := call{script: release, requests: 1 << r, tombstone: tombstone}
+	switch {
+	case q.claim.Converts():
+		c.cancel = 2
+	case unused:
+		c.cancel = 1
+	case !q.claim.NeedsLong() && q.claim.Place() == 0: // nobody waited when it was granted
+		c.script = releaseShort
+	}
+	q.change = slot{call: m.srv.call(c), sent: w.tick}
+}
+
+// finish forgets a request of which nothing is left to be done; known says that the server has said so, or was never asked.
+func (m *model) finish(w *world, r int, known bool) {
+	q := &w.requests[r]
+	m.leaveLate(w, &q.ask)
+	m.leaveLate(w, &q.change)
+	was := *q
+	*q = request{phase: over, rejection: was.rejection, broken: was.broken}
+	if !known {
+		q.phase = ended
+	}
+	if was.retention.users > 0 {
+		q.retention, q.believed = was.retention, was.believed
+	}
+}
+
+// codes are the codes of acquire's and heartbeat's replies, as claims know them.
+var codes = map[int64]claim.Code{
+	lua.Granted: claim.Granted, lua.Waiting: claim.Queued, lua.Refused: claim.Denied, lua.Tombstoned: claim.Tombstoned, lua.Conflict: claim.Conflict,
+}
+
+func (m *model) answerAsk(w *world, r int) {
+	q := &w.requests[r]
+	s := q.ask
+	q.ask = slot{}
+	a, err := protocol.ParseAcquireReply(m.srv.replies[s.reply])
+	if err != nil {
+		panic(err)
+	}
+	e := claim.Event{
+		Kind: claim.Replied, Code: codes[a.Code], Short: m.srv.calls[s.call].script == acquireShort, More: a.More, Sent: instant(s.sent),
+		Fence: a.Fence, Clock: a.Now, Place: a.Place,
+	}
+	switch {
+	case a.NeedsLong:
+		e.Code = claim.NeedsLong
+	case a.Code == lua.Waiting:
+		e.Fence = a.Seq
+		w.keepers[m.keeperOf[r]].due = w.keepers[m.keeperOf[r]].due || a.More
+	}
+	m.step(w, r, e)
+}
+
+func (m *model) answerChange(w *world, r int) {
+	q := &w.requests[r]
+	s := q.change
+	q.change = slot{}
+	c := m.srv.calls[s.call]
+	if c.script != renew {
+		a, err := protocol.ParseReleaseReply(m.srv.replies[s.reply])
+		if err != nil {
+			panic(err)
+		}
+		e := claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted, Short: c.script == releaseShort, QueueEmpty: a.QueueEmpty}
+		switch a.Code {
+		case lua.Refused:
+			e.Code = claim.Denied
+		case lua.Held:
+			e.Code, e.OriginOver = claim.Present, !m.holdsOrigin(w, r)
+		}
+		m.step(w, r, e)
+		if k := m.keeperOf[r]; a.QueueEmpty && m.waiters(w, k) != 0 {
+			w.keepers[k].due = true
+		}
+		return
+	}
+	parse := protocol.ParseRenewReply
+	if c.ask {
+		parse = protocol.ParseRetainedRenewReply
+	}
+	a, err := parse(m.srv.replies[s.reply])
+	if err != nil {
+		panic(err)
+	}
+	e := claim.Event{Kind: claim.Renewed, Code: claim.Denied, Sent: instant(s.sent), TTL: int64(c.ttl), Fence: a.Fence}
+	if a.Held {
+		e.Code = claim.Granted
+	}
+	if q.claim.State() == claim.Checking {
+		e.Kind = claim.Checked
+	}
+	m.step(w, r, e)
+	if a.Held && q.retention.is && q.claim.Active() {
+		m.renewed(w, r, a.Recalled)
+	}
+}
+
+func (m *model) answerExtend(w *world, r int) {
+	q := &w.requests[r]
+	s := q.extend
+	q.extend = slot{}
+	a, err := protocol.ParseRenewReplyWithFence(m.srv.replies[s.reply])
+	if err != nil {
+		panic(err)
+	}
+	e := claim.Event{Kind: claim.Extended, Code: claim.Denied, Sent: instant(s.sent), TTL: int64(m.extendTo)}
+	if a.Held {
+		e.Code = claim.Granted
+	}
+	m.step(w, r, e)
+}
+
+func (m *model) answerHeartbeat(w *world, k int) {
+	p := &w.keepers[k]
+	s := p.heartbeat
+	p.heartbeat = slot{}
+	c := m.srv.calls[s.call]
+	list := c.list()
+	a, err := protocol.ParseHeartbeatReply(m.srv.replies[s.reply], len(list))
+	if err != nil {
+		panic(err)
+	}
+	if c.script == rejoin {
+		for _, r := range list {
+			m.step(w, r, claim.Event{Kind: claim.CopyEnded, Outcome: claim.Answered})
+		}
+	}
+	events := map[int]claim.Event{}
+	for _, r := range list {
+		events[r] = claim.Event{Kind: claim.StillQueued, Sent: instant(s.sent), Fence: a.Seq, Clock: a.Now}
+	}
+	for _, change := range a.Changes {
+		e := events[list[change.Index]]
+		switch change.Code {
+		case lua.Granted, lua.Held:
+			e.Kind, e.Fence, e.TTL = claim.Admitted, change.Fence, change.ExpiresIn
+		case lua.Waiting:
+			e.Place = change.Place
+		case lua.Unknown:
+			e = claim.Event{Kind: claim.Rejoining}
+		default:
+			e = claim.Event{Kind: claim.Refused, Code: codes[change.Code]}
+		}
+		events[list[change.Index]] = e
+	}
+	p.due = p.due || a.More
+	again := call{script: rejoin}
+	for _, r := range list {
+		q, e := &w.requests[r], events[r]
+		if e.Kind != claim.Rejoining {
+			m.step(w, r, e)
+		} else if q.phase == begun && q.claim.Pending() {
+			var out claim.Effects
+			q.claim.Step(&m.terms, w.instant(), &e, &out)
+			again.requests |= 1 << r
+			again.places[r] = out.Place
+		}
+	}
+	if again.requests != 0 {
+		p.heartbeat = slot{call: m.srv.call(again), sent: w.tick}
+	}
+}
+
+// receive handles a message.
+func (m *model) receive(w *world, id int32) {
+	list, err := protocol.ParseMessage(m.srv.messages[id].text)
+	if err != nil {
+		panic(err)
+	}
+	for _, x := range list {
+		n, err := strconv.Atoi(x.Serial)
+		if err != nil {
+			panic(err)
+		}
+		r := n - 1
+		switch {
+		case x.Recalled:
+			if w.requests[r].phase == begun {
+				m.giveBack(w, r, true)
+			}
+		case x.Broken != nil:
+			m.step(w, r, claim.Event{Kind: claim.Broken})
+		case x.Fence > 0:
+			m.step(w, r, claim.Event{Kind: claim.Woken, Fence: x.Fence})
+		default:
+			m.step(w, r, claim.Event{Kind: claim.RetryAt, At: w.instant().Add(ms(x.RetryIn + 1))})
+		}
+	}
+}

@@ -1,0 +1,349 @@
+package explore
+
+import (
+	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// stepKind is a kind of transition.
+type stepKind uint8
+
+const (
+	stepBegin stepKind = iota
+	stepRunAsk
+	stepRunChange
+	stepRunHeartbeat
+	stepRunExtend
+	stepSlowAsk
+	stepSlowChange
+	stepSlowHeartbeat
+	stepSlowExtend
+	stepAnswerAsk
+	stepAnswerChange
+	stepAnswerHeartbeat
+	stepAnswerExtend
+	stepFailAsk
+	stepFailChange
+	stepFailHeartbeat
+	stepFailExtend
+	stepRunLate
+	stepMessage
+	stepLoseMessage
+	stepCancel
+	stepRelease
+	stepTimer
+	stepExtend
+	stepBreak
+	stepClose
+	stepHeartbeat
+	stepCrash
+	stepFreeze
+	stepUnsubscribe
+	stepSubscribe
+	stepOpen          // the caller whose request brought a retained lease learns of it
+	stepEnter         // a reader is admitted inside a process
+	stepLeave         // a reader leaves
+	stepTurn          // a caller learns that it does not wait any more for the one inside
+	stepGiveUp        // a caller that waits for the one inside is cancelled
+	stepRepeatMessage // a message arrives, and will again
+	stepTick
+)
+
+// step is a transition: its kind, and the request, the keeper or the position that it is about.
+type step struct {
+	kind stepKind
+	at   uint8
+}
+
+// steps calls visit for each step that is possible in a world.
+func (m *model) steps(w *world, visit func(step)) {
+	try := func(kind stepKind, at int) { visit(step{kind, uint8(at)}) }
+	for r := range m.requests {
+		q, k := &w.requests[r], m.keeperOf[r]
+		m.calls(w, q.ask, m.alive(w, r), r, stepRunAsk, try)
+		m.calls(w, q.change, m.alive(w, r), r, stepRunChange, try)
+		m.calls(w, q.extend, m.alive(w, r), r, stepRunExtend, try)
+		if w.breaks > 0 && !q.broken && m.srv.states[w.server].known&(1<<r) != 0 {
+			try(stepBreak, r)
+		}
+		if !m.alive(w, r) {
+			continue
+		}
+		// Requests of a keeper that differ in nothing begin in their order.
+		inOrder := r == 0 || m.keeperOf[r-1] != k || m.flags[r-1] != m.flags[r] || w.requests[r-1].phase != idle
+		if q.phase == idle && inOrder && w.keepers[k].state == running && (!isRetained(m.flags[r]) || w.keepers[k].subscribed) && m.mayConvert(w, r) {
+			try(stepBegin, r)
+		}
+		if q.phase != begun {
+			continue
+		}
+		holds, lost := q.claim.Active(), q.claim.State() == claim.Lost
+		if w.cancels > 0 && (q.claim.Pending() || holds && !q.retention.is) {
+			try(stepCancel, r)
+		}
+		if m.timerDue(w, r) {
+			try(stepTimer, r)
+		}
+		if q.retention.is {
+			m.retentionSteps(w, r, try)
+			continue
+		}
+		// Without faults, who converts a lease waits for that.
+		if (holds && q.change.call == 0 || lost) && !(w.calm && m.converts(w, r)) {
+			try(stepRelease, r)
+		}
+		if w.extends > 0 && holds && q.extend.call == 0 && q.claim.State() != claim.Converting {
+			try(stepExtend, r)
+		}
+	}
+	for k := range w.keepers {
+		p := &w.keepers[k]
+		m.calls(w, p.heartbeat, p.alive(), k, stepRunHeartbeat, try)
+		if p.state != running {
+			continue
+		}
+		if w.closes > 0 {
+			try(stepClose, k)
+		}
+		if m.beats(w, k) && (p.due || p.beat < w.tick) {
+			try(stepHeartbeat, k)
+		}
+		if w.crashes > 0 {
+			try(stepCrash, k)
+			try(stepFreeze, k)
+		}
+		switch {
+		case !p.subscribed:
+			try(stepSubscribe, k)
+		case w.faults > 0:
+			try(stepUnsubscribe, k)
+		}
+	}
+	for i, id := range w.late {
+		if id != 0 && (i == 0 || w.late[i-1] != id) {
+			try(stepRunLate, i)
+		}
+	}
+	for i, id := range w.messages {
+		if id != 0 && (i == 0 || w.messages[i-1] != id) {
+			if w.keepers[m.addressee(id)].state == running {
+				try(stepMessage, i)
+				if w.faults > 0 {
+					try(stepLoseMessage, i)
+					if m.recalls(id) != 0 {
+						try(stepRepeatMessage, i)
+					}
+				}
+			}
+		}
+	}
+	if w.tick < m.ticks {
+		try(stepTick, 0)
+	}
+}
+
+// calls visits what may happen to a call of a live keeper: it runs and is answered, at once or later, or there is no answer, and it may
+// run later as a late copy. A call that ran and whose reply was lost is one whose late copy runs at once. run is its kind of running; the
+// other kinds are as far from it for each kind of call.
+func (m *model) calls(w *world, s slot, alive bool, at int, run stepKind, try func(stepKind, int)) {
+	if s.call == 0 || !alive {
+		return
+	}
+	if s.reply != 0 {
+		try(run-stepRunAsk+stepAnswerAsk, at)
+		return
+	}
+	try(run, at)
+	if s := m.srv.calls[s.call].script; w.slow > 0 && s != release && s != releaseShort {
+		try(run-stepRunAsk+stepSlowAsk, at)
+	}
+	if w.faults > 0 && w.late[len(w.late)-1] == 0 {
+		try(run-stepRunAsk+stepFailAsk, at)
+	}
+}
+
+// beats reports whether a keeper has waiters and no heartbeat under way.
+func (m *model) beats(w *world, k int) bool {
+	return w.keepers[k].heartbeat.call == 0 && m.waiters(w, k) != 0
+}
+
+// waiters returns the bits of a keeper's waiting requests.
+func (m *model) waiters(w *world, k int) (bits uint8) {
+	for r := range m.requests {
+		if q := &w.requests[r]; m.keeperOf[r] == k && q.phase == begun && q.claim.State() == claim.Waiting {
+			bits |= 1 << r
+		}
+	}
+	return bits
+}
+
+// addressee returns the keeper that a message goes to.
+func (m *model) addressee(id int32) int {
+	return int(m.srv.messages[id].channel[len(wakePrefix)] - 'a')
+}
+
+// apply makes a transition.
+func (m *model) apply(w *world, s step) {
+	i := int(s.at)
+	switch s.kind {
+	case stepBegin:
+		q := &w.requests[i]
+		if o := m.origin[i]; o > 0 {
+			m.step(w, o-1, claim.Event{Kind: claim.ConversionBegan})
+		}
+		q.phase, q.claim = begun, claim.New(m.mode(i), m.origin[i] > 0, false)
+		q.claim.SetSince(instant(0)) // which makes no difference without a MaxLifetime
+		if isRetained(m.flags[i]) {
+			q.retention = newRetention(m.flags[i], w.keepers[m.keeperOf[i]].epoch)
+		}
+		if m.flags[i] == protocol.FlagWrite {
+			m.yield(w, m.keeperOf[i])
+		}
+		m.step(w, i, claim.Event{Kind: claim.Called})
+	case stepRunAsk:
+		m.run(w, &w.requests[i].ask)
+		m.answerAsk(w, i)
+	case stepRunChange:
+		m.run(w, &w.requests[i].change)
+		m.answerChange(w, i)
+	case stepRunHeartbeat:
+		m.run(w, &w.keepers[i].heartbeat)
+		m.answerHeartbeat(w, i)
+	case stepSlowAsk:
+		w.slow--
+		m.run(w, &w.requests[i].ask)
+	case stepSlowChange:
+		w.slow--
+		m.run(w, &w.requests[i].change)
+	case stepSlowHeartbeat:
+		w.slow--
+		m.run(w, &w.keepers[i].heartbeat)
+	case stepRunExtend:
+		m.run(w, &w.requests[i].extend)
+		m.answerExtend(w, i)
+	case stepSlowExtend:
+		w.slow--
+		m.run(w, &w.requests[i].extend)
+	case stepAnswerExtend:
+		m.answerExtend(w, i)
+	case stepFailExtend:
+		w.faults--
+		m.leaveLate(w, &w.requests[i].extend)
+		m.step(w, i, claim.Event{Kind: claim.Extended, TTL: int64(m.extendTo), Outcome: claim.InDoubt})
+	case stepExtend:
+		w.extends--
+		out := m.step(w, i, claim.Event{Kind: claim.ExtendBegan, TTL: int64(m.extendTo)})
+		if q := &w.requests[i]; q.claim.Active() {
+			c := call{script: renew, requests: 1 << i, ttl: m.extendTo, keys: 2, exact: true}
+			if out.Notify {
+				c.keys = 4
+			}
+			q.extend = slot{call: m.srv.call(c), sent: w.tick}
+		}
+	case stepBreak:
+		w.breaks--
+		s := slot{call: m.srv.call(call{script: breaking, requests: 1 << i})}
+		m.run(w, &s)
+		w.requests[i].broken = m.srv.replies[s.reply][0] != lua.Refused
+	case stepClose:
+		w.closes--
+		w.keepers[i].state = closed
+		for r := range m.requests {
+			if m.keeperOf[r] == i {
+				m.step(w, r, claim.Event{Kind: claim.Closed})
+			}
+		}
+		w.keepers[i].subscribed = false
+		m.dropMessages(w, i)
+	case stepRunLate:
+		late := slot{call: w.late[i]}
+		w.late[i] = 0
+		tidy(w.late[:])
+		m.run(w, &late)
+	case stepAnswerAsk:
+		m.answerAsk(w, i)
+	case stepAnswerChange:
+		m.answerChange(w, i)
+	case stepAnswerHeartbeat:
+		m.answerHeartbeat(w, i)
+	case stepFailAsk:
+		w.faults--
+		m.leaveLate(w, &w.requests[i].ask)
+		m.step(w, i, claim.Event{Kind: claim.AskFailed, Outcome: claim.InDoubt, Retryable: true})
+	case stepFailChange:
+		w.faults--
+		q := &w.requests[i]
+		kind := claim.RenewFailed
+		if m.srv.calls[q.change.call].script != renew || q.claim.State() == claim.Checking {
+			kind = claim.ReleaseFailed
+		}
+		m.leaveLate(w, &q.change)
+		m.step(w, i, claim.Event{Kind: kind, Outcome: claim.InDoubt, Retryable: true, Pause: ms(1)})
+	case stepFailHeartbeat:
+		w.faults--
+		p := &w.keepers[i]
+		if c := m.srv.calls[p.heartbeat.call]; c.script == rejoin {
+			for _, r := range c.list() {
+				m.step(w, r, claim.Event{Kind: claim.CopyEnded, Outcome: claim.InDoubt})
+			}
+		}
+		m.leaveLate(w, &p.heartbeat)
+		p.due = true
+	case stepMessage:
+		id := w.messages[i]
+		w.messages[i] = 0
+		tidy(w.messages[:])
+		m.receive(w, id)
+	case stepRepeatMessage:
+		w.faults--
+		m.receive(w, w.messages[i])
+	case stepLoseMessage:
+		w.faults--
+		for r := range m.requests {
+			if x := &w.requests[r].retention; x.is && m.recalls(w.messages[i])&(1<<r) != 0 {
+				x.lost = true
+			}
+		}
+		w.messages[i] = 0
+		tidy(w.messages[:])
+	case stepCancel:
+		w.cancels--
+		if w.requests[i].claim.Pending() {
+			m.step(w, i, claim.Event{Kind: claim.Cancelled})
+		} else { // at the moment of the grant
+			m.step(w, i, claim.Event{Kind: claim.Released, Unused: true})
+		}
+	case stepRelease:
+		m.step(w, i, claim.Event{Kind: claim.Released})
+	case stepTimer:
+		m.step(w, i, claim.Event{Kind: claim.Timer, Unused: m.unused(w, i)})
+	case stepHeartbeat:
+		p := &w.keepers[i]
+		p.due, p.beat = false, w.tick
+		p.heartbeat = slot{call: m.srv.call(call{script: heartbeat, requests: m.waiters(w, i)}), sent: w.tick}
+	case stepCrash, stepFreeze:
+		w.crashes--
+		m.stop(w, i, s.kind == stepCrash)
+	case stepUnsubscribe:
+		w.faults--
+		m.dropMessages(w, i)
+		m.subscriptionChanged(w, i, false)
+	case stepSubscribe:
+		w.keepers[i].due = true
+		m.subscriptionChanged(w, i, true)
+	case stepOpen:
+		m.open(w, i)
+	case stepEnter:
+		m.enter(w, i)
+	case stepLeave:
+		m.leaveInside(w, i)
+	case stepTurn:
+		m.endTurn(w, i, true)
+	case stepGiveUp:
+		w.cancels--
+		m.endTurn(w, i, false)
+	case stepTick:
+		w.tick++
+	}
+}
