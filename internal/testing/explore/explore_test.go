@@ -53,13 +53,16 @@ func ordinaryWorlds(set *lua.Set) []config {
 	}
 	if *large {
 		list = []config{
-			{requests: 3, keeperOf: together, ticks: 2, faults: 1},
-			{requests: 3, keeperOf: together, ticks: 2, slow: 1, cancels: 1},
+			{requests: 3, keeperOf: together, ticks: 1, faults: 1},
+			{requests: 3, keeperOf: together, ticks: 2, slow: 1},
 			{requests: 3, keeperOf: together, ticks: 2, crashes: 1, renewals: 1},
 			{requests: 2, keeperOf: apart, ticks: 3, faults: 1, slow: 1},
 			{requests: 2, keeperOf: apart, ticks: 2, faults: 1, cancels: 1, renewals: 1},
 			{requests: 2, keeperOf: apart, ticks: 2, faults: 1, crashes: 1},
 		}
+	}
+	if *large && set == lua.Fair {
+		list = append(list, config{requests: 3, keeperOf: together, ticks: 2, faults: 1})
 	}
 	for i := range list {
 		list[i].set = set
