@@ -3,7 +3,7 @@ package lockkeeper
 import (
 	"fmt"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // The errors to check for with errors.Is. Errors of Redis and of the network are wrapped as well; find them with errors.As.
@@ -22,7 +22,7 @@ var (
 	// The error means that Redis was working: it is the server's reply to this TryLock or, if ctx ended the wait, the server has
 	// answered at most two HeartbeatIntervals ago, and no request sent since has been unanswered for 100 ms or more. (Shortly
 	// before a deadline one more request is sent if the last answer is older than a quarter of the interval.)
-	ErrNotAcquired = engine.ErrNotAcquired
+	ErrNotAcquired = server.ErrNotAcquired
 
 	// ErrUnavailable means that Redis did not answer, or answered that it cannot serve requests at present, so it is not known
 	// whether the lock is held. It wraps the cause: a network error, a timeout of the client, no free connection, no answer
@@ -36,21 +36,21 @@ var (
 	//
 	// Other error replies are returned unchanged and at once, and match none of the errors here, because they require
 	// intervention: for example NOPERM, NOAUTH, WRONGPASS, OOM, MISCONF and WRONGTYPE.
-	ErrUnavailable = engine.ErrUnavailable
+	ErrUnavailable = server.ErrUnavailable
 
 	// ErrLost means that the lease ended without a release: the server no longer knows its token, or its deadline passed
 	// without a renewal. The lock may be held elsewhere by now. A lost lease stays lost.
-	ErrLost = engine.ErrLost
+	ErrLost = server.ErrLost
 
 	// ErrReleased means that the lease was released, by Release or by Keeper.Close.
-	ErrReleased = engine.ErrReleased
+	ErrReleased = server.ErrReleased
 
 	// ErrClosed means that the keeper was closed, before or during the call. Nothing is held.
-	ErrClosed = engine.ErrClosed
+	ErrClosed = server.ErrClosed
 
 	// ErrInvalid means that an argument is not valid. The text names the option, its value and the rule that it violates. No
 	// command was sent.
-	ErrInvalid = engine.ErrInvalid
+	ErrInvalid = server.ErrInvalid
 )
 
 // NotAcknowledgedError is the error of a call that the primary granted its lease, but too few replicas acknowledged within

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // Hooks are functions that are called on events, for metrics and traces. Unset hooks cost nothing. A hook is called
@@ -82,7 +83,7 @@ func lossReasonOf(err error) LossReason {
 	case errors.As(err, &replicas):
 		return LossNotAcknowledged
 	}
-	return LossReason(engine.LossReasonOf(err))
+	return LossReason(server.LossReasonOf(err))
 }
 
 // Event is the argument of a hook. Fields that do not apply are zero.

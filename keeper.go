@@ -4,6 +4,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -35,23 +36,25 @@ type Keeper struct {
 func New(rdb redis.UniversalClient, opts *Options) (*Keeper, error) {
 	c, err := client.New(rdb)
 	if err != nil {
-		return nil, engine.Invalid("%w", err)
+		return nil, server.Invalid("%w", err)
 	}
 	o, err := opts.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	return &Keeper{engine.New(engine.Config{
-		Client:            c,
-		Prefix:            o.Prefix,
-		HeartbeatInterval: o.HeartbeatInterval,
-		HeartbeatTimeout:  o.HeartbeatTimeout,
-		MetadataTTL:       o.MetadataTTL,
-		Retry:             engine.Retry(o.Retry),
-		Log:               o.Logger,
-		Observe:           o.Hooks.observer(),
-		Owner:             o.Owner,
-		LongWait:          o.LongWait,
+		Config: server.Config{
+			Client:            c,
+			Prefix:            o.Prefix,
+			HeartbeatInterval: o.HeartbeatInterval,
+			HeartbeatTimeout:  o.HeartbeatTimeout,
+			MetadataTTL:       o.MetadataTTL,
+			Retry:             server.Retry(o.Retry),
+			Log:               o.Logger,
+			Owner:             o.Owner,
+		},
+		Observe:  o.Hooks.observer(),
+		LongWait: o.LongWait,
 
 		ReplicaAck: engine.ReplicaAck(o.ReplicaAck),
 		NotAcknowledged: func(replicas, wanted int, local bool, cause error) error {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // Leases are the leases of several locks that LockAll has acquired. They are held together: if one of them is lost, Err, Done and
@@ -121,5 +122,5 @@ func (ls *Leases) each(f func(*Lease) error) error {
 		}
 	}
 	calls.Wait()
-	return engine.Join(errs...)
+	return server.Join(errs...)
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // LockAll acquires several locks, of any kinds and keepers, all or none of them. It acquires one after the other in the order
@@ -72,7 +73,7 @@ func acquireAll(ctx context.Context, lockers []Locker, acquire func(Locker, cont
 			}
 		}
 		if err == nil && lease == nil {
-			err = engine.Invalid("locker %d of %d, a %T, has returned neither a lease nor an error", i+1, len(lockers), lockers[i])
+			err = server.Invalid("locker %d of %d, a %T, has returned neither a lease nor an error", i+1, len(lockers), lockers[i])
 		}
 		if err != nil {
 			return nil, err
@@ -85,16 +86,16 @@ func acquireAll(ctx context.Context, lockers []Locker, acquire func(Locker, cont
 // keysOf returns the keys of the lockers, all of them different. The error is ErrInvalid.
 func keysOf(lockers []Locker) ([]string, error) {
 	if len(lockers) == 0 {
-		return nil, engine.Invalid("there are no lockers")
+		return nil, server.Invalid("there are no lockers")
 	}
 	keys, first := make([]string, len(lockers)), make(map[string]int, len(lockers))
 	for i, l := range lockers {
 		key, err := keyOf(l)
 		if err != nil {
-			return nil, engine.Invalid("locker %d of %d %w", i+1, len(lockers), err)
+			return nil, server.Invalid("locker %d of %d %w", i+1, len(lockers), err)
 		}
 		if before, ok := first[key]; ok {
-			return nil, engine.Invalid("lockers %d and %d of %d, %T %q and %T %q, have the same key %q, and a lock can be acquired once only",
+			return nil, server.Invalid("lockers %d and %d of %d, %T %q and %T %q, have the same key %q, and a lock can be acquired once only",
 				before+1, i+1, len(lockers), lockers[before], lockers[before].Name(), l, l.Name(), key)
 		}
 		keys[i], first[key] = key, i

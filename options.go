@@ -10,8 +10,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // The defaults of the options.
@@ -130,12 +130,12 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	switch {
 	case c.NoPrefix && c.Prefix != "":
-		return c, engine.Invalid("Prefix %q is set together with NoPrefix; set only one of them", c.Prefix)
+		return c, server.Invalid("Prefix %q is set together with NoPrefix; set only one of them", c.Prefix)
 	case !c.NoPrefix && c.Prefix == "":
 		c.Prefix = DefaultPrefix
 	}
 	if err := protocol.CheckPrefix(c.Prefix); err != nil {
-		return c, engine.Invalid("Prefix: %w", err)
+		return c, server.Invalid("Prefix: %w", err)
 	}
 	if err := c.setHeartbeatDefaults(); err != nil {
 		return c, err
@@ -143,7 +143,7 @@ func (o *Options) withDefaults() (Options, error) {
 	if c.MetadataTTL == 0 {
 		c.MetadataTTL = DefaultMetadataTTL
 	}
-	if err := checkRange("MetadataTTL", c.MetadataTTL, time.Minute, engine.LongestTTL); err != nil {
+	if err := checkRange("MetadataTTL", c.MetadataTTL, time.Minute, server.LongestTTL); err != nil {
 		return c, err
 	}
 	if err := c.Retry.setDefaults(); err != nil {
@@ -152,7 +152,7 @@ func (o *Options) withDefaults() (Options, error) {
 	if err := c.ReplicaAck.setDefaults(); err != nil {
 		return c, err
 	}
-	if err := checkRange("LongWait", c.LongWait, 10*time.Millisecond, engine.LongestTTL); err != nil && c.LongWait != 0 {
+	if err := checkRange("LongWait", c.LongWait, 10*time.Millisecond, server.LongestTTL); err != nil && c.LongWait != 0 {
 		return c, err
 	}
 	if err := c.setOwnerDefault(); err != nil {
@@ -183,7 +183,7 @@ func (o *Options) setHeartbeatDefaults() error {
 		o.HeartbeatTimeout = 3 * o.HeartbeatInterval
 	}
 	if o.HeartbeatTimeout < 2*o.HeartbeatInterval {
-		return engine.Invalid("HeartbeatTimeout %v is shorter than twice the HeartbeatInterval of %v", o.HeartbeatTimeout, o.HeartbeatInterval)
+		return server.Invalid("HeartbeatTimeout %v is shorter than twice the HeartbeatInterval of %v", o.HeartbeatTimeout, o.HeartbeatInterval)
 	}
 	return nil
 }
@@ -194,9 +194,9 @@ const maxOwner = 256
 func (o *Options) setOwnerDefault() error {
 	switch {
 	case o.NoOwner && o.Owner != "":
-		return engine.Invalid("Owner %q is set together with NoOwner; set only one of them", o.Owner)
+		return server.Invalid("Owner %q is set together with NoOwner; set only one of them", o.Owner)
 	case protocol.CheckText("Owner", o.Owner) != nil:
-		return engine.Invalid("%w", protocol.CheckText("Owner", o.Owner))
+		return server.Invalid("%w", protocol.CheckText("Owner", o.Owner))
 	case o.NoOwner || o.Owner != "":
 		return nil
 	}
@@ -240,22 +240,22 @@ func (r *RetryPolicy) setDefaults() error {
 		r.MaxElapsed = DefaultMaxElapsed
 	}
 	if r.MaxBackoff < r.MinBackoff {
-		return engine.Invalid("Retry.MaxBackoff %v is shorter than Retry.MinBackoff %v", r.MaxBackoff, r.MinBackoff)
+		return server.Invalid("Retry.MaxBackoff %v is shorter than Retry.MinBackoff %v", r.MaxBackoff, r.MinBackoff)
 	}
 	return nil
 }
 
 func (a *ReplicaAck) setDefaults() error {
 	if a.Replicas < 0 {
-		return engine.Invalid("ReplicaAck.Replicas %d is negative; 0 means not to wait for a number of replicas", a.Replicas)
+		return server.Invalid("ReplicaAck.Replicas %d is negative; 0 means not to wait for a number of replicas", a.Replicas)
 	}
 	if a.Timeout != 0 && a.Replicas == 0 && !a.Majority && !a.Fsync {
-		return engine.Invalid("ReplicaAck.Timeout %v is set, but none of Replicas, Majority and Fsync; set one of them", a.Timeout)
+		return server.Invalid("ReplicaAck.Timeout %v is set, but none of Replicas, Majority and Fsync; set one of them", a.Timeout)
 	}
 	if a.Timeout == 0 {
 		a.Timeout = DefaultReplicaAckTimeout
 	}
-	if err := checkRange("ReplicaAck.Timeout", a.Timeout, time.Millisecond, engine.LongestTTL); err != nil {
+	if err := checkRange("ReplicaAck.Timeout", a.Timeout, time.Millisecond, server.LongestTTL); err != nil {
 		return err
 	}
 	return nil
@@ -263,7 +263,7 @@ func (a *ReplicaAck) setDefaults() error {
 
 func checkRange(option string, d, least, most time.Duration) error {
 	if d < least || d > most {
-		return engine.Invalid("%s %v is not between %v and %v", option, d, least, most)
+		return server.Invalid("%s %v is not between %v and %v", option, d, least, most)
 	}
 	return nil
 }

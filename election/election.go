@@ -11,8 +11,8 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // ErrResign is returned by lead to stop leading while the process remains a candidate: Run releases the lock, so that another
@@ -35,7 +35,7 @@ type Election struct {
 // mutex with Options.Retain, whose terms would share a lease and its fence, or if an option is out of range.
 func New(locker lockkeeper.Locker, opts *Options) (*Election, error) {
 	if v := reflect.ValueOf(locker); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return nil, engine.Invalid("the locker is nil")
+		return nil, server.Invalid("the locker is nil")
 	}
 	if r, ok := locker.(interface{ Retains() bool }); ok && r.Retains() {
 		return nil, retained(locker)
@@ -50,7 +50,7 @@ func New(locker lockkeeper.Locker, opts *Options) (*Election, error) {
 // retained is the error of a lock whose leases are turns of one at the server. Terms could not be told apart by their fences, and
 // the lock would be held after Run has returned.
 func retained(locker lockkeeper.Locker) error {
-	return engine.Invalid("the lock %q is retained, so that terms would share a lease; set no Retain on the lock of an election", locker.Name())
+	return server.Invalid("the lock %q is retained, so that terms would share a lease; set no Retain on the lock of an election", locker.Name())
 }
 
 // Run calls New with the default options, and then [Election.Run].
@@ -84,10 +84,10 @@ func Run(ctx context.Context, locker lockkeeper.Locker, lead func(ctx context.Co
 //   - an error reply of Redis that requires intervention, such as NOPERM, or an error of a Locker that is not of this module.
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, fence uint64) error) error {
 	if lead == nil {
-		return engine.Invalid("lead is nil")
+		return server.Invalid("lead is nil")
 	}
 	if !e.running.CompareAndSwap(false, true) {
-		return engine.Invalid("another Run of the election %q is in progress; use an Election for each candidate", e.locker.Name())
+		return server.Invalid("another Run of the election %q is in progress; use an Election for each candidate", e.locker.Name())
 	}
 	defer e.running.Store(false)
 	pauses := backoff.NewExponentialBackOff(backoff.WithInitialInterval(e.o.MinBackoff),
@@ -102,9 +102,9 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, fence
 		case err != nil:
 			e.o.Logger.Warn("campaign failed, will be repeated", "election", e.locker.Name(), "error", err)
 		case lease == nil:
-			return engine.Invalid("the locker of %q, a %T, has returned neither a lease nor an error", e.locker.Name(), e.locker)
+			return server.Invalid("the locker of %q, a %T, has returned neither a lease nor an error", e.locker.Name(), e.locker)
 		case isRetained(lease): // by a Locker that wraps another
-			return engine.Join(retained(e.locker), lease.Release(ctx))
+			return server.Join(retained(e.locker), lease.Release(ctx))
 		default:
 			began := time.Now()
 			if again, err := e.term(ctx, lease, lead); !again {
@@ -153,14 +153,14 @@ func (e *Election) term(ctx context.Context, lease *lockkeeper.Lease, lead func(
 		if endedBy(ctx, err) || errors.Is(err, ErrResign) {
 			err = nil
 		}
-		return false, engine.Join(err, unreleased)
+		return false, server.Join(err, unreleased)
 	case ended != nil:
 		e.o.Logger.Warn("leadership lost", "election", e.locker.Name(), "error", ended, "returned", err)
 		return true, nil
 	case errors.Is(err, ErrResign):
 		return true, nil
 	}
-	return false, engine.Join(err, unreleased)
+	return false, server.Join(err, unreleased)
 }
 
 // lead calls the user's function. If it panics, lead releases the lease.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // Leading reports whether this process leads: lead is running, and its lease is held. It sends nothing, and checks the lease's
@@ -29,7 +29,7 @@ func (e *Election) Leader(ctx context.Context) (leader lockkeeper.Holder, held b
 		Holder(ctx context.Context) (lockkeeper.Holder, bool, error)
 	})
 	if !ok {
-		return lockkeeper.Holder{}, false, engine.Invalid("the election's locker is a %T, which has no method Holder", e.locker)
+		return lockkeeper.Holder{}, false, server.Invalid("the election's locker is a %T, which has no method Holder", e.locker)
 	}
 	return l.Holder(ctx)
 }

@@ -4,7 +4,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // The defaults of Options.
@@ -69,11 +69,11 @@ func (o *Options) withDefaults() (Options, error) {
 		{"LongStepDown", all.LongStepDown, 10 * time.Millisecond},
 	} {
 		if x.value < x.least || x.value > time.Hour {
-			return Options{}, engine.Invalid("%s %v is not between %v and %v", x.option, x.value, x.least, time.Hour)
+			return Options{}, server.Invalid("%s %v is not between %v and %v", x.option, x.value, x.least, time.Hour)
 		}
 	}
 	if all.MaxBackoff < all.MinBackoff {
-		return Options{}, engine.Invalid("MaxBackoff %v is shorter than MinBackoff %v", all.MaxBackoff, all.MinBackoff)
+		return Options{}, server.Invalid("MaxBackoff %v is shorter than MinBackoff %v", all.MaxBackoff, all.MinBackoff)
 	}
 	return all, nil
 }

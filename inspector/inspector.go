@@ -56,7 +56,7 @@ func New(k *lockkeeper.Keeper, opts *Options) (*Handler, error) {
 	}
 	e := access.EngineOf(k)
 	if h.opts.Server == "" {
-		h.opts.Server = e.Server()
+		h.opts.Server = e.Deployment()
 	}
 	h.prefix = e.Prefix()
 	return h, nil

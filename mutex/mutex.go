@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -73,9 +74,9 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 	}
 	switch {
 	case o.Yield != 0 && (o.Yield < time.Millisecond || o.Yield > longestYield):
-		return nil, engine.Invalid("Yield %v is not between %v and %v", o.Yield, time.Millisecond, longestYield)
+		return nil, server.Invalid("Yield %v is not between %v and %v", o.Yield, time.Millisecond, longestYield)
 	case o.Yield != 0 && o.Retain:
-		return nil, engine.Invalid("Yield %v is set together with Retain, which keeps other libraries out; set only one of them", o.Yield)
+		return nil, server.Invalid("Yield %v is set together with Retain, which keeps other libraries out; set only one of them", o.Yield)
 	}
 	lock, err := access.EngineOf(k).Lock(engine.Spec{
 		Scripts:     lua.Mutex,
@@ -145,7 +146,7 @@ func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context, fence uint6
 // adopted; the error is then ErrInvalid.
 func (m *Mutex) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	if t, ok := protocol.ParseToken(token); ok && t.Flags == protocol.FlagRetained {
-		return nil, engine.Invalid("the token is of a lease that its process retains, for several holders in turn; acquire another lease instead")
+		return nil, server.Invalid("the token is of a lease that its process retains, for several holders in turn; acquire another lease instead")
 	}
 	return access.Lease[lockkeeper.Lease](m.lock.Adopt(ctx, token))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -87,7 +88,7 @@ func New(k *lockkeeper.Keeper, name string, period time.Duration, opts *Options)
 	if o.TTL == 0 {
 		o.TTL = lockkeeper.DefaultTTL
 	}
-	if err := engine.CheckTTL("period", period); err != nil {
+	if err := server.CheckTTL("period", period); err != nil {
 		return nil, err
 	}
 	lock, err := access.EngineOf(k).Lock(engine.Spec{Scripts: lua.Once, Name: name, TTL: o.TTL})
@@ -95,7 +96,7 @@ func New(k *lockkeeper.Keeper, name string, period time.Duration, opts *Options)
 		return nil, err
 	}
 	if period < o.TTL {
-		return nil, engine.Invalid("period %v is shorter than TTL %v; choose a shorter TTL", period, o.TTL)
+		return nil, server.Invalid("period %v is shorter than TTL %v; choose a shorter TTL", period, o.TTL)
 	}
 	return &Once{lock, period}, nil
 }

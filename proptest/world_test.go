@@ -22,9 +22,9 @@ import (
 const (
 	idle             = time.Hour
 	heartbeatTimeout = 6 * time.Second         // HeartbeatTimeout, unless leases are short
-	tombstoneTTL     = time.Minute             // see graveTime in internal/engine
+	tombstoneTTL     = time.Minute             // see TombstoneTTL in internal/server
 	pause            = 1500 * time.Millisecond // the maximum backoff: Retry.MaxBackoff plus half of it as jitter
-	closing          = 3 * time.Second         // how long Close retries releases: see closeTime in internal/engine
+	closing          = 3 * time.Second         // how long Close retries releases: see CloseTimeout in internal/server
 )
 
 // usual are the times of most worlds. Worlds with shorter leases scale them.

@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -25,7 +26,7 @@ const MaxPause = 24 * time.Hour
 
 // ErrAboveLimit is the error of a request for more permits than the limit in force, which another process or SetLimit has made
 // lower than this Limiter's own. Waiting does not help until the limit is raised. Nothing is taken.
-var ErrAboveLimit = engine.ErrAboveLimit
+var ErrAboveLimit = server.ErrAboveLimit
 
 // LimitedError is the error of a request that cannot be granted until permits have returned. TryAcquire returns it; Wait,
 // Acquire and Do return it at once if the permits cannot return before the deadline of ctx. Find it with errors.As. It matches
@@ -105,7 +106,7 @@ func New(k *lockkeeper.Keeper, name string, limit int, window time.Duration, opt
 		return nil, err
 	}
 	if window < MinWindow || window > MaxWindow {
-		return nil, engine.Invalid("window %v is not between %v and %v", window, MinWindow, MaxWindow)
+		return nil, server.Invalid("window %v is not between %v and %v", window, MinWindow, MaxWindow)
 	}
 	most, bound := limit, "the limit"
 	switch {
@@ -117,7 +118,7 @@ func New(k *lockkeeper.Keeper, name string, limit int, window time.Duration, opt
 			most, bound = o.MaxConcurrent, "MaxConcurrent"
 		}
 	case o.TTL != 0 || o.NoRenewal || o.MaxLifetime != 0:
-		return nil, engine.Invalid("TTL %v, NoRenewal %t, MaxLifetime %v: without MaxConcurrent there is no lease", o.TTL, o.NoRenewal, o.MaxLifetime)
+		return nil, server.Invalid("TTL %v, NoRenewal %t, MaxLifetime %v: without MaxConcurrent there is no lease", o.TTL, o.NoRenewal, o.MaxLifetime)
 	}
 	if o.TTL == 0 {
 		o.TTL = lockkeeper.DefaultTTL
@@ -147,7 +148,7 @@ func wholeMillis(d time.Duration) time.Duration {
 
 func checkPermits(what string, n int) error {
 	if n < 1 || n > maxPermits {
-		return engine.Invalid("%s %d is not between 1 and %d", what, n, maxPermits)
+		return server.Invalid("%s %d is not between 1 and %d", what, n, maxPermits)
 	}
 	return nil
 }
@@ -155,7 +156,7 @@ func checkPermits(what string, n int) error {
 // checkCount refuses a request for a number of permits that can never be had.
 func (l *Limiter) checkCount(n int) error {
 	if n < 1 || n > l.most {
-		return engine.Invalid("n %d is not between 1 and %s %d", n, l.bound, l.most)
+		return server.Invalid("n %d is not between 1 and %s %d", n, l.bound, l.most)
 	}
 	return nil
 }
@@ -163,7 +164,7 @@ func (l *Limiter) checkCount(n int) error {
 // checkLeaseless refuses what could not give back a permit that counts against MaxConcurrent.
 func (l *Limiter) checkLeaseless(n int, method string) error {
 	if l.maxConcurrent > 0 {
-		return engine.Invalid("%s with MaxConcurrent %d: nothing would release the permit; use Acquire, TryAcquire or Do", method, l.maxConcurrent)
+		return server.Invalid("%s with MaxConcurrent %d: nothing would release the permit; use Acquire, TryAcquire or Do", method, l.maxConcurrent)
 	}
 	return l.checkCount(n)
 }
@@ -303,7 +304,7 @@ func (l *Limiter) TryAcquireN(ctx context.Context, n int) (*lockkeeper.Lease, er
 // checkLease refuses to acquire where there are no leases.
 func (l *Limiter) checkLease(n int, method string) error {
 	if l.maxConcurrent == 0 {
-		return engine.Invalid("%s without MaxConcurrent: there is nothing to hold; use Wait, Allow or Do", method)
+		return server.Invalid("%s without MaxConcurrent: there is nothing to hold; use Wait, Allow or Do", method)
 	}
 	return l.checkCount(n)
 }
@@ -349,7 +350,7 @@ func (l *Limiter) SetLimit(ctx context.Context, limit int) error {
 // pause may or may not have begun.
 func (l *Limiter) Pause(ctx context.Context, d time.Duration) error {
 	if d < time.Millisecond || d > MaxPause {
-		return engine.Invalid("pause %v is not between 1ms and %v", d, MaxPause)
+		return server.Invalid("pause %v is not between 1ms and %v", d, MaxPause)
 	}
 	return l.lock.Pause(ctx, wholeMillis(d))
 }
@@ -381,7 +382,7 @@ func (l *Limiter) Available(ctx context.Context) (int, error) {
 // MaxConcurrent.
 func (l *Limiter) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	if l.maxConcurrent == 0 {
-		return nil, engine.Invalid("Adopt without MaxConcurrent: there are no leases")
+		return nil, server.Invalid("Adopt without MaxConcurrent: there are no leases")
 	}
 	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -20,7 +21,7 @@ const largestStreak = 1_000_000
 // ErrUpgradeConflict is returned by Upgrade at once when another upgrade of the same lock is waiting already: each would
 // wait for the other's read lease. The read lease is held as before. Release it and acquire a write lease instead, so that
 // the other upgrade can proceed; retrying without releasing it cannot succeed.
-var ErrUpgradeConflict = engine.ErrConflict
+var ErrUpgradeConflict = server.ErrConflict
 
 // Options are the settings of a read-write lock. Package [lockkeeper] documents the first three fields.
 type Options struct {
@@ -73,7 +74,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 	streak := o.MaxWriterStreak
 	switch {
 	case streak > largestStreak:
-		return nil, engine.Invalid("MaxWriterStreak %d is more than %d (negative means no bound)", streak, largestStreak)
+		return nil, server.Invalid("MaxWriterStreak %d is more than %d (negative means no bound)", streak, largestStreak)
 	case streak == 0:
 		streak = DefaultMaxWriterStreak
 	case streak < 0:
@@ -199,7 +200,7 @@ func (l *Lock) do(ctx context.Context, t engine.Terms, fn func(ctx context.Conte
 func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lockkeeper.Lease, err error) {
 	h := leaseOf(write)
 	if write != nil && (h == nil || !h.Is(protocol.FlagWrite) && !h.Is(protocol.FlagUpgrade)) {
-		return nil, engine.Invalid("the lease of %q is not a write lease", write.Name())
+		return nil, server.Invalid("the lease of %q is not a write lease", write.Name())
 	}
 	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, engine.Terms{Flags: protocol.FlagDowngrade, Direct: true}))
 }
@@ -229,7 +230,7 @@ func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lock
 	}
 	h := leaseOf(read)
 	if read != nil && (h == nil || !h.Is(protocol.FlagRead) && !h.Is(protocol.FlagDowngrade) && !h.Became(protocol.FlagUpgrade)) {
-		return nil, engine.Invalid("the lease of %q is not a read lease", read.Name())
+		return nil, server.Invalid("the lease of %q is not a read lease", read.Name())
 	}
 	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, engine.Terms{Flags: protocol.FlagUpgrade}))
 }
@@ -250,7 +251,7 @@ func leaseOf(l *lockkeeper.Lease) *engine.Lease {
 // retained lease cannot be adopted; the error is then ErrInvalid.
 func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
 	if t, ok := protocol.ParseToken(token); ok && t.Flags == protocol.FlagRead+protocol.FlagRetained {
-		return nil, engine.Invalid("the token is of a read lease that its process retains, and may share; acquire another lease instead")
+		return nil, server.Invalid("the token is of a read lease that its process retains, and may share; acquire another lease instead")
 	}
 	return access.Lease[lockkeeper.Lease](l.lock.Adopt(ctx, token))
 }

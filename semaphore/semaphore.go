@@ -7,6 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -15,7 +16,7 @@ const maxPermits = 1_000_000_000
 
 // ErrAboveLimit is the error of a request for more permits than the limit in force, which another process or SetLimit has made
 // lower than this Semaphore's own. Waiting does not help until the limit is raised. Nothing is held.
-var ErrAboveLimit = engine.ErrAboveLimit
+var ErrAboveLimit = server.ErrAboveLimit
 
 // Options are the settings of a semaphore. Package [lockkeeper] documents the fields.
 type Options struct {
@@ -59,14 +60,14 @@ func New(k *lockkeeper.Keeper, name string, limit int, opts *Options) (*Semaphor
 
 func checkLimit(n int) error {
 	if n < 1 || n > maxPermits {
-		return engine.Invalid("limit %d is not between 1 and %d", n, maxPermits)
+		return server.Invalid("limit %d is not between 1 and %d", n, maxPermits)
 	}
 	return nil
 }
 
 func (s *Semaphore) checkCount(n int) error {
 	if n < 1 || n > s.limit {
-		return engine.Invalid("n %d is not between 1 and the limit %d", n, s.limit)
+		return server.Invalid("n %d is not between 1 and the limit %d", n, s.limit)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -36,13 +37,13 @@ type Broken struct {
 func (o *BreakOptions) check() error {
 	switch {
 	case o.Token == "" && !o.All:
-		return Invalid("neither Token nor All is set; set one of them")
+		return server.Invalid("neither Token nor All is set; set one of them")
 	case o.Token != "" && o.All:
-		return Invalid("Token %q is set together with All; set only one of them", o.Token)
+		return server.Invalid("Token %q is set together with All; set only one of them", o.Token)
 	}
 	for _, x := range []struct{ option, text string }{{"Reason", o.Reason}, {"By", o.By}} {
 		if err := protocol.CheckText(x.option, x.text); err != nil {
-			return Invalid("%w", err)
+			return server.Invalid("%w", err)
 		}
 	}
 	return nil
@@ -56,10 +57,10 @@ func (l *Lock) Break(ctx context.Context, o BreakOptions) (*Broken, error) {
 		return nil, err
 	}
 	if o.By == "" {
-		o.By = l.e.cfg.Owner
+		o.By = l.e.Config.Owner
 	}
 	if o.By == "" {
-		o.By = l.e.id // the keeper has no label
+		o.By = l.e.ID() // the keeper has no label
 	}
 	state, err := l.Inspection(ctx)
 	if err != nil {
@@ -105,7 +106,7 @@ func (l *Lock) noteBroken(done *Broken, r protocol.BreakReply, o BreakOptions, t
 	if r.Told {
 		done.Told++
 	}
-	l.e.cfg.Log.Warn("lockkeeper: a lease or a request was broken by this process",
+	l.e.Config.Log.Warn("lockkeeper: a lease or a request was broken by this process",
 		"kind", l.spec.Scripts.Kind, "name", l.spec.Name, "token", protocol.Shown(token), "held", r.Code == lua.Granted, "told", r.Told, "by", o.By, "reason", o.Reason)
 }
 
@@ -115,7 +116,7 @@ func (l *Lock) breakingArg() string {
 	case l.spec.Scripts.Limit == nil:
 		return ""
 	case l.spec.Scripts == lua.RateLimit:
-		return protocol.LimitsArg(1, 1, millis(LongestTTL))
+		return protocol.LimitsArg(1, 1, server.Millis(server.LongestTTL))
 	}
 	return protocol.LimitsArg(1, 0, 0)
 }
@@ -124,28 +125,28 @@ func (l *Lock) breakingArg() string {
 func (l *Lock) breakToken(ctx context.Context, token, arg, notice string) (protocol.BreakReply, error) {
 	var none protocol.BreakReply
 	if err := ctx.Err(); err != nil {
-		return none, l.fail(err)
+		return none, l.Fail(err)
 	}
-	if !l.e.beginWork(false) {
-		return none, l.fail(ErrClosed)
+	if !l.e.BeginWork(false) {
+		return none, l.Fail(server.ErrClosed)
 	}
-	defer l.e.endWork()
-	call, inDoubt, err := l.e.roundTrip(ctx, l.e.closing.Done, 0, func(p *pending) { l.setBreak(&p.Call, token, arg, notice) })
-	if errors.Is(err, errStopped) {
-		err = ErrClosed
+	defer l.e.EndWork()
+	call, inDoubt, err := l.e.RoundTrip(ctx, l.e.Closing().Done, 0, func(p *server.Pending) { l.SetBreak(&p.Call, token, arg, notice) })
+	if errors.Is(err, server.ErrStopped) {
+		err = server.ErrClosed
 	}
 	if err != nil {
-		return none, l.fail(err)
+		return none, l.Fail(err)
 	}
-	r, err := decode(call, protocol.ParseBreakReply)
+	r, err := server.Decode(call, protocol.ParseBreakReply)
 	if err != nil {
-		return none, l.fail(err)
+		return none, l.Fail(err)
 	}
 	if r.Code == lua.Refused && inDoubt {
 		r.Code = lua.Left
 	}
 	if r.More {
-		l.continueAdmitting()
+		l.ContinueAdmitting()
 	}
 	return r, nil
 }
@@ -190,8 +191,8 @@ func (l *Lock) askBreaker(token string, then func(b *protocol.Breaker)) {
 		}
 		then(b)
 	})}
-	l.setBreakerCall(call, token)
-	l.e.transport.Send(call)
+	l.SetBreakerCall(call, token)
+	l.e.Transport.Send(call)
 }
 
 // gone asks why the server does not have the lease of a token any more. All that find this out in the answer to a call go on here, since
@@ -202,12 +203,12 @@ func (l *Lock) gone(token string, then func(b *protocol.Breaker)) {
 	timeout := &timers.Timer{}
 	once := func(b *protocol.Breaker) {
 		if answered.CompareAndSwap(false, true) {
-			l.e.timers.Cancel(timeout)
+			l.e.Timers.Cancel(timeout)
 			then(b)
 		}
 	}
 	timeout.Handler = timers.Func(func(time.Time) { once(nil) })
-	l.e.timers.Set(timeout, time.Now().Add(reasonTimeout))
+	l.e.Timers.Set(timeout, time.Now().Add(reasonTimeout))
 	l.askBreaker(token, once)
 }
 
@@ -226,9 +227,9 @@ func (l *Lock) goneError(ctx context.Context, token string) error {
 	l.gone(token, func(b *protocol.Breaker) { reason <- l.e.lossOf(b) })
 	select {
 	case err := <-reason:
-		return l.fail(ErrLost, err)
+		return l.Fail(server.ErrLost, err)
 	case <-ctx.Done():
-		return l.fail(ErrLost, ErrNotHeld)
+		return l.Fail(server.ErrLost, ErrNotHeld)
 	}
 }
 
@@ -240,13 +241,13 @@ func (h *Lease) loseRefused() {
 }
 
 func (e *Engine) logBroken(l *Lock, token, what string, b protocol.Breaker) {
-	e.cfg.Log.Warn("lockkeeper: a "+what+" of this process was broken",
+	e.Config.Log.Warn("lockkeeper: a "+what+" of this process was broken",
 		"kind", l.spec.Scripts.Kind, "name", l.spec.Name, "token", token, "by", b.By, "reason", b.Reason)
 }
 
 // leasesOf returns the leases of a serial. It looks at all leases, because breaks are rare.
 func (e *Engine) leasesOf(serial string) (list []*Lease) {
-	start := e.id + ":" + serial + ":"
+	start := e.ID() + ":" + serial + ":"
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for h := range e.leases {
@@ -262,8 +263,8 @@ func (e *Engine) leasesOf(serial string) (list []*Lease) {
 // would be too many.
 func (l *Lock) listen(token string) {
 	e := l.e
-	if !e.subscriber.Sharded() && strings.HasPrefix(token, e.id) && !e.subscriber.IsSubscribed(l.channel) {
+	if !e.Subscriber.Sharded() && strings.HasPrefix(token, e.ID()) && !e.Subscriber.IsSubscribed(l.Channel) {
 		e.listens.Store(true)
-		e.subscriber.Begin(l.channel)
+		e.Subscriber.Begin(l.Channel)
 	}
 }

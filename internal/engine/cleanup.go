@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -19,7 +20,7 @@ type Cleanup struct {
 	first    transport.Call // the first one that is sent
 	check    bool           // the call under way is a renewal; set between attempts only
 	short    bool           // the call under way is the short form of release.lua; set between attempts only
-	finished signal
+	finished server.Signal
 
 	// Guarded by the lease's mu. failure and found are final when it has ended.
 	sent      bool   // first is in use
@@ -32,17 +33,17 @@ type Cleanup struct {
 
 var (
 	// ErrNotHeld means that the server knows no lease of the token.
-	ErrNotHeld = NewLoss(LossGone, "the server does not know the token: the lease expired there, or its key was deleted or lost")
+	ErrNotHeld = server.NewLoss(server.LossGone, "the server does not know the token: the lease expired there, or its key was deleted or lost")
 	// ErrReleaseUnanswered means that the server has not confirmed a release.
-	ErrReleaseUnanswered = Chain(ErrUnavailable, errors.New("the release was not answered; if the server did not run it, the lease expires by itself"))
+	ErrReleaseUnanswered = server.Chain(server.ErrUnavailable, errors.New("the release was not answered; if the server did not run it, the lease expires by itself"))
 	// errConverted and errUnsure are why a lease is lost after a conversion whose outcome was unknown at first.
-	errConverted = NewLoss(LossGone, "it was converted to another lease, which has ended")
-	errUnsure    = NewLoss(LossUnavailable, "it is not known whether it was converted to another lease")
+	errConverted = server.NewLoss(server.LossGone, "it was converted to another lease, which has ended")
+	errUnsure    = server.NewLoss(server.LossUnavailable, "it is not known whether it was converted to another lease")
 )
 
 // newCleanup returns a cleanup for which Close waits.
 func (h *Lease) newCleanup() *Cleanup {
-	h.lock.e.beginWork(true)
+	h.lock.e.BeginWork(true)
 	return &Cleanup{of: h}
 }
 
@@ -51,17 +52,17 @@ func (h *Lease) newCleanup() *Cleanup {
 func (l *Lock) cleanUp(token string, owner *Owner, until time.Time) *Cleanup {
 	h := l.newLease(token, "", claim.Clean(l.e.instant(until)), nil)
 	h.owner = owner
-	c, _ := h.release(l.e.transport.Send, false)
+	c, _ := h.release(l.e.Transport.Send, false)
 	return c
 }
 
 // tombstone prevents copies of a request that has ended from being granted. There is nothing to release. It blocks until
 // the server has answered, for cancelGrace at most, or until ctx ends, and continues in the background after that.
 func (l *Lock) tombstone(ctx context.Context, token string) {
-	c := l.cleanUp(token, nil, time.Now().Add(tombstoneTTL))
+	c := l.cleanUp(token, nil, time.Now().Add(server.TombstoneTTL))
 	ctx, cancel := context.WithTimeout(ctx, cancelGrace)
 	defer cancel()
-	waitFor(ctx, c.finished.done())
+	server.WaitFor(ctx, c.finished.Done())
 }
 
 // send sends what the claim wants, by Transport.Send or SendInline: a release or, if check is set, a renewal.
@@ -80,25 +81,25 @@ func (c *Cleanup) send(by func(*transport.Call), check bool) {
 	c.check, c.short = check, false
 	ms := int64(0)
 	if record > 0 {
-		ms = millis(time.Until(l.e.time(record)))
+		ms = server.Millis(time.Until(l.e.time(record)))
 	}
 	switch {
 	case check:
-		l.setRenewal(call, h.token, l.ttl, renewMetadata, false, false)
+		l.SetRenewal(call, h.token, l.TTL, server.RenewMetadata, false, false)
 	case ms > 0: // otherwise the record would have expired already
-		l.setCompletion(call, h.token, ms)
+		l.SetCompletion(call, h.token, ms)
 	case !long && l.spec.Yield == 0 && l.ending.usable():
 		c.short = true
-		l.setShortRelease(call, h.token)
+		l.SetShortRelease(call, h.token)
 	default:
-		entomb, cancel := int64(0), boolArg(unused)
+		entomb, cancel := int64(0), server.BoolArg(unused)
 		if tombstone {
-			entomb = millis(tombstoneTTL)
+			entomb = server.Millis(server.TombstoneTTL)
 		}
 		if converts {
-			cancel = unusedUnlessGranted
+			cancel = server.UnusedUnlessGranted
 		}
-		l.setRelease(call, h.token, entomb, cancel)
+		l.SetRelease(call, h.token, entomb, cancel, l.spec.Yield)
 	}
 	by(call)
 }
@@ -115,7 +116,7 @@ func (c *Cleanup) CallDone(call *transport.Call) {
 // released handles the reply of release.lua or complete.lua.
 func (c *Cleanup) released(call *transport.Call) {
 	l := c.of.lock
-	r, err := decode(call, protocol.ParseReleaseReply)
+	r, err := server.Decode(call, protocol.ParseReleaseReply)
 	if err != nil {
 		c.failed(err)
 		return
@@ -139,7 +140,7 @@ func (c *Cleanup) released(call *transport.Call) {
 		return
 	}
 	if r.More {
-		l.continueAdmitting()
+		l.ContinueAdmitting()
 	}
 	if r.QueueEmpty {
 		l.queueWasEmpty(call.Sent)
@@ -148,7 +149,7 @@ func (c *Cleanup) released(call *transport.Call) {
 
 // checked handles the answer to a renewal of the lease that replaced the origin.
 func (c *Cleanup) checked(call *transport.Call) {
-	r, err := decode(call, protocol.ParseRenewReplyWithFence)
+	r, err := server.Decode(call, protocol.ParseRenewReplyWithFence)
 	if err != nil {
 		c.failed(err)
 		return
@@ -169,15 +170,8 @@ func (c *Cleanup) failed(err error) {
 	h.mu.Unlock()
 	h.step(claim.Event{
 		Kind: claim.ReleaseFailed, Outcome: outcomeOf(err), Retryable: transport.Retryable(err),
-		Pause: pause, Last: !h.lock.e.mayRetry(time.Now().Add(pause)),
+		Pause: pause, Last: !h.lock.e.MayRetry(time.Now().Add(pause)),
 	}, nil)
-}
-
-// mayRetry reports whether a cleanup may send again at that time: not after Close has returned.
-func (e *Engine) mayRetry(at time.Time) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return !e.closed || at.Before(e.closeBy)
 }
 
 // holder returns the lease that the caller of Convert has now.
@@ -224,11 +218,11 @@ func (c *Cleanup) end(found bool) {
 	if successor != nil {
 		successor.settle(c.lease(), failure)
 	}
-	c.finished.close()
+	c.finished.Close()
 	if h.owner != nil {
 		h.owner.Observer.PartCleanedUp()
 	}
-	e.endWork()
+	e.EndWork()
 }
 
 // lease returns the lease that was found in place of the origin, or nil.
@@ -239,26 +233,6 @@ func (c *Cleanup) lease() *Lease {
 		return nil
 	}
 	return c.of
-}
-
-// beginWork registers work that Close waits for. It returns false after Close, unless the work releases something.
-func (e *Engine) beginWork(releases bool) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed && !releases {
-		return false
-	}
-	e.working++
-	return true
-}
-
-// endWork undoes a beginWork that returned true.
-func (e *Engine) endWork() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.working--; e.working == 0 {
-		e.idle.Broadcast()
-	}
 }
 
 // releaseUntil returns until when the release is repeated at most.
@@ -276,9 +250,9 @@ func (c *Cleanup) err() error {
 	defer c.of.mu.Unlock()
 	switch {
 	case c.failure != nil:
-		return c.of.lock.fail(c.failure)
+		return c.of.lock.Fail(c.failure)
 	case c.of.claim.Answer() == claim.Denied:
-		return c.of.lock.fail(ErrLost, cmp.Or(c.loss, ErrNotHeld))
+		return c.of.lock.Fail(server.ErrLost, cmp.Or(c.loss, ErrNotHeld))
 	}
 	return nil
 }
@@ -288,17 +262,17 @@ func (c *Cleanup) errNow() error {
 	if c.Ended() {
 		return c.err()
 	}
-	return c.of.lock.fail(ErrReleaseUnanswered)
+	return c.of.lock.Fail(ErrReleaseUnanswered)
 }
 
 // await waits until a cleanup has ended that is about to.
-func (c *Cleanup) await() { <-c.finished.done() }
+func (c *Cleanup) await() { <-c.finished.Done() }
 
 // Done is closed when the cleanup has ended, and no renewal of the lease is under way.
-func (c *Cleanup) Done() <-chan struct{} { return c.finished.done() }
+func (c *Cleanup) Done() <-chan struct{} { return c.finished.Done() }
 
 // Ended reports whether the cleanup has ended.
-func (c *Cleanup) Ended() bool { return c.finished.isClosed() }
+func (c *Cleanup) Ended() bool { return c.finished.IsClosed() }
 
 // Failure is why the cleanup ended without an answer of the server; nil: it was answered, or has not ended.
 func (c *Cleanup) Failure() error {
@@ -308,13 +282,4 @@ func (c *Cleanup) Failure() error {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
 	return c.failure
-}
-
-// continueAdmitting makes the server go on admitting waiters after a script reached the limit of one run.
-func (l *Lock) continueAdmitting() {
-	l.e.transport.Send(l.heartbeatCall(0, 0, func(call *transport.Call) {
-		if h, err := decodeHeartbeat(call, 0); err == nil && h.More {
-			l.continueAdmitting()
-		}
-	}))
 }

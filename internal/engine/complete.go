@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 var errNotRecorded = errors.New("the record that the work is done was not confirmed; if it was not written, the lease expires by itself")
@@ -30,21 +31,21 @@ func (u *RecordUnknown) Unwrap() error { return u.Err }
 // A renewal that is still in flight has no effect, whenever it runs: the record is not the token. The error is ErrLost or
 // ErrReleased if the lease had ended before, and a *RecordUnknown if the server has not confirmed the record.
 func (h *Lease) Complete(ctx context.Context, until time.Time) error {
-	c, err := h.end(h.lock.e.transport.Send, false, until)
+	c, err := h.end(h.lock.e.Transport.Send, false, until)
 	if err != nil {
 		return err
 	}
 	if c == nil {
-		return h.lock.fail(ErrReleased)
+		return h.lock.Fail(server.ErrReleased)
 	}
 	err = h.await(ctx, c, errNotRecorded)
-	if err == nil || !errors.Is(err, ErrLost) {
+	if err == nil || !errors.Is(err, server.ErrLost) {
 		h.observe(Succeeded, h.held(), nil)
 	}
-	if err != nil && !errors.Is(err, ErrLost) {
+	if err != nil && !errors.Is(err, server.ErrLost) {
 		return &RecordUnknown{h.lock.e.time(h.releaseUntil()), err}
 	}
-	if err == nil && h.inDoubt() && time.Until(until) < tombstoneTTL {
+	if err == nil && h.inDoubt() && time.Until(until) < server.TombstoneTTL {
 		// A copy of its request could run after the record has expired.
 		h.lock.tombstone(ctx, h.token)
 	}
@@ -54,17 +55,17 @@ func (h *Lease) Complete(ctx context.Context, until time.Time) error {
 // Forget deletes a record that Holders has returned. It blocks until the server has answered, until ctx ends, or until the
 // retry policy gives up.
 func (l *Lock) Forget(ctx context.Context, record string) error {
-	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done, 0, func(p *pending) {
-		l.setRelease(&p.Call, record, 0, usedLease)
+	call, _, err := l.e.RoundTrip(ctx, l.e.Closing().Done, 0, func(p *server.Pending) {
+		l.SetRelease(&p.Call, record, 0, server.UsedLease, l.spec.Yield)
 	})
-	if errors.Is(err, errStopped) {
-		err = ErrClosed
+	if errors.Is(err, server.ErrStopped) {
+		err = server.ErrClosed
 	}
 	if err == nil {
-		_, err = decode(call, protocol.ParseReleaseReply)
+		_, err = server.Decode(call, protocol.ParseReleaseReply)
 	}
 	if err != nil {
-		return l.fail(err)
+		return l.Fail(err)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // conversion is the state of a lease while it is being converted to another one. Until the outcome is known, a renewal that
@@ -25,7 +26,7 @@ func (cv *conversion) resolved() <-chan struct{} {
 	if cv == nil || cv.undoing == nil {
 		return nil
 	}
-	return cv.undoing.finished.done()
+	return cv.undoing.finished.Done()
 }
 
 // Convert acquires a lease, described by the terms, that replaces another lease of the same name. The server ends the old
@@ -40,10 +41,10 @@ func (cv *conversion) resolved() <-chan struct{} {
 // as the old one would have, so the old lease's deadline is valid for both.
 func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error) {
 	if from == nil {
-		return nil, l.fail(ErrReleased)
+		return nil, l.Fail(server.ErrReleased)
 	}
-	if from.lock.keys != l.keys || from.lock.e != l.e {
-		return nil, Invalid("the lease is of %s %q, of another keeper or another lock than %q; pass a lease of this lock", from.Kind(), from.Name(), l.spec.Name)
+	if !from.lock.Same(&l.Lock) {
+		return nil, server.Invalid("the lease is of %s %q, of another keeper or another lock than %q; pass a lease of this lock", from.Kind(), from.Name(), l.spec.Name)
 	}
 	if err := from.beginConversion(ctx); err != nil {
 		return nil, err
@@ -66,7 +67,7 @@ func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error
 		grace := time.NewTimer(cancelGrace)
 		defer grace.Stop()
 		select {
-		case <-c.finished.done():
+		case <-c.finished.Done():
 		case <-grace.C:
 		}
 		h, known := from.resolveInBackground(c, t)
@@ -90,14 +91,14 @@ func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error
 	from.endConversion()
 	switch lost := from.Err(); {
 	case ctx.Err() != nil && lost != nil:
-		err = l.fail(err, lost)
-	case ctx.Err() != nil, errors.Is(err, ErrClosed):
+		err = l.Fail(err, lost)
+	case ctx.Err() != nil, errors.Is(err, server.ErrClosed):
 	case lost != nil:
-		err = l.fail(lost)
-	case errors.Is(err, ErrConflict):
-	case errors.Is(err, ErrNotAcquired): // the server does not know the old lease
+		err = l.Fail(lost)
+	case errors.Is(err, server.ErrConflict):
+	case errors.Is(err, server.ErrNotAcquired): // the server does not know the old lease
 		from.loseRefused()
-		err = l.fail(from.Err())
+		err = l.Fail(from.Err())
 	}
 	return nil, err
 }
@@ -107,7 +108,7 @@ func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error
 func (h *Lease) beginConversion(ctx context.Context) error {
 	for {
 		if err := h.Err(); err != nil {
-			return h.lock.fail(err)
+			return h.lock.Fail(err)
 		}
 		h.mu.Lock()
 		cv := h.converting
@@ -118,20 +119,20 @@ func (h *Lease) beginConversion(ctx context.Context) error {
 				a.begin(h, h.lock.e.now(), &claim.Event{Kind: claim.ConversionBegan}, nil)
 			}
 			h.mu.Unlock()
-			a.finish(h, h.lock.e.transport.Send)
-			return h.lock.failIf(a.err)
+			a.finish(h, h.lock.e.Transport.Send)
+			return h.lock.FailIf(a.err)
 		}
 		inBackground, resolved := cv.inBackground, cv.resolved()
 		h.mu.Unlock()
 		if !inBackground {
-			return Invalid("the lease of %q is being converted by another call; wait until that call has returned", h.Name())
+			return server.Invalid("the lease of %q is being converted by another call; wait until that call has returned", h.Name())
 		}
-		switch h.lock.e.waitFor(ctx, resolved) {
+		switch h.lock.e.WaitFor(ctx, resolved) {
 		case nil:
-		case ErrClosed:
-			return h.lock.fail(ErrClosed)
+		case server.ErrClosed:
+			return h.lock.Fail(server.ErrClosed)
 		default:
-			return h.lock.fail(ErrNoAnswer, ctx.Err())
+			return h.lock.Fail(server.ErrNoAnswer, ctx.Err())
 		}
 	}
 }
@@ -232,7 +233,7 @@ func (h *Lease) handOver(next *Lease) *Lease {
 	next.mu.Lock()
 	next.former = nil
 	next.mu.Unlock()
-	h.endAs(ErrReleased)
+	h.endAs(server.ErrReleased)
 	return next
 }
 
@@ -263,7 +264,7 @@ func (h *Lease) setUndoing(c *Cleanup) {
 		a.begin(h, h.lock.e.now(), &claim.Event{Kind: kind}, nil)
 	}
 	h.mu.Unlock()
-	a.finish(h, h.lock.e.transport.Send)
+	a.finish(h, h.lock.e.Transport.Send)
 }
 
 func (h *Lease) undoing() *Cleanup {
@@ -323,5 +324,5 @@ func (h *Lease) convertedBy(kind claim.Kind) {
 	a.begin(h, h.lock.e.now(), &claim.Event{Kind: kind}, nil)
 	h.noConversionLocked()
 	h.mu.Unlock()
-	a.finish(h, h.lock.e.transport.Send)
+	a.finish(h, h.lock.e.Transport.Send)
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // TestDoSaysTheLossOnce checks the errors of Do after a loss, by what its function returns.
@@ -16,11 +18,11 @@ func TestDoSaysTheLossOnce(t *testing.T) {
 		returns func(ctx context.Context) error
 		is      error
 	}{
-		"the cause":           {context.Cause, ErrLost},
-		"the cause, wrapped":  {func(ctx context.Context) error { return fmt.Errorf("work: %w", context.Cause(ctx)) }, ErrLost},
+		"the cause":           {context.Cause, server.ErrLost},
+		"the cause, wrapped":  {func(ctx context.Context) error { return fmt.Errorf("work: %w", context.Cause(ctx)) }, server.ErrLost},
 		"the context's error": {func(ctx context.Context) error { return ctx.Err() }, context.Canceled},
 		"another error":       {func(context.Context) error { return own }, own},
-		"nothing":             {func(context.Context) error { return nil }, ErrLost},
+		"nothing":             {func(context.Context) error { return nil }, server.ErrLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(s *fixture) {
@@ -29,7 +31,7 @@ func TestDoSaysTheLossOnce(t *testing.T) {
 					time.Sleep(2 * ttl)
 					return c.returns(ctx)
 				})
-				if !errors.Is(err, c.is) || !errors.Is(err, ErrLost) || strings.Count(err.Error(), ErrLost.Error()) != 1 {
+				if !errors.Is(err, c.is) || !errors.Is(err, server.ErrLost) || strings.Count(err.Error(), server.ErrLost.Error()) != 1 {
 					s.Errorf("%v", err)
 				}
 			})

@@ -80,11 +80,11 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 	}
 	switch {
 	case a.Pause:
-		e.timers.Set(&h.timer, time.Now().Add(h.pauseLocked()))
+		e.Timers.Set(&h.timer, time.Now().Add(h.pauseLocked()))
 	case a.Timer > 0:
-		e.timers.Set(&h.timer, e.time(a.Timer))
+		e.Timers.Set(&h.timer, e.time(a.Timer))
 	case a.StopTimer:
-		e.timers.Cancel(&h.timer)
+		e.Timers.Cancel(&h.timer)
 	}
 }
 
@@ -152,7 +152,7 @@ func (h *Lease) claimReason() claim.Reason {
 // pauseLocked returns the pause before the next attempt of what is being repeated.
 func (h *Lease) pauseLocked() time.Duration {
 	if h.backoff == nil {
-		h.backoff = h.lock.e.cfg.Retry.NewBackoff()
+		h.backoff = h.lock.e.Config.Retry.NewBackoff()
 	}
 	return h.backoff.NextBackOff()
 }

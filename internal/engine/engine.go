@@ -12,7 +12,7 @@
 //     a mutex, a localQueue (localqueue.go).
 //   - Retainer (retainer.go, retention.go, locallease.go, localturn.go) is a name whose reads, or whose turns of one holder at a time,
 //     are granted inside the process, by a lease that it retains.
-//   - Package protocol encodes and decodes what these send and receive; calls.go prepares all calls, roundtrip.go repeats those
+//   - Package protocol encodes and decodes what these send and receive; package server prepares all calls and repeats those
 //     that somebody waits for.
 //
 // Time: the server goes by its own clock, TIME. This process goes by the monotonic clock and counts a deadline from before
@@ -21,51 +21,32 @@
 // # Locks
 //
 // Mutexes are taken in this order: Lease (its lifecycle's), the Lease that it is to replace, Engine, waitQueue. Those
-// of Retainer, ServerHealth, longWaits, leakLog and serverIdentity, and of packages timers, pubsub and transport, come last:
+// of Retainer, longWaits and leakLog, and of packages server, timers, pubsub and transport, come last:
 // nothing of this package is locked under them. No mutex is held during a round trip, while a reply or a message is handled, or while a hook, an Owner's
 // observer or a CloseObserver is called. Fields that no mutex guards do not change once their struct is in use, unless they say so.
 package engine
 
 import (
-	"context"
-	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/lockkeeper/lockkeeper/internal/claim"
-	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
 	"github.com/lockkeeper/lockkeeper/internal/queue"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
-	"github.com/lockkeeper/lockkeeper/internal/transport"
-)
-
-const (
-	// tombstoneTTL is how long a tombstone keeps late copies of an abandoned request from being granted.
-	tombstoneTTL = time.Minute
-	// closeTimeout bounds how long Close waits, and how long cleanups are retried after it was called.
-	closeTimeout = 3 * time.Second
 )
 
 // Config configures an engine. All fields are required but Observe, Owner, LongWait and ReplicaAck.
 type Config struct {
-	Client            *client.Client
-	Prefix            string
-	HeartbeatInterval time.Duration // between the heartbeats of a waiter
-	HeartbeatTimeout  time.Duration // after which a waiter without a heartbeat is skipped
-	MetadataTTL       time.Duration // how long metadata of an unused name is kept
-	Retry             Retry
-	Log               *slog.Logger
-	Observe           func(Event)
-	Owner             string        // the label of the keeper; "": none
-	LongWait          time.Duration // after which a wait is logged; 0: never
+	server.Config
+	Observe  func(Event)
+	LongWait time.Duration // after which a wait is logged; 0: never
 	// ReplicaAck says which replicas must have a grant before its lease is returned.
 	ReplicaAck ReplicaAck
 	// NotAcknowledged returns the error for a grant that replicas did not acknowledge in time. Local reports whether the
@@ -75,48 +56,21 @@ type Config struct {
 	Broken func(by, reason string) error
 }
 
-// Retry says how requests that fail for a transient reason are repeated.
-type Retry struct {
-	MinBackoff, MaxBackoff time.Duration // of the pauses
-	MaxElapsed             time.Duration // of failures without an answer, after which the error is returned; negative: never
-}
-
-// NewBackoff returns the pauses between repeated requests.
-func (p Retry) NewBackoff() *backoff.ExponentialBackOff {
-	return backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(p.MinBackoff), backoff.WithMaxInterval(p.MaxBackoff), backoff.WithMaxElapsedTime(0))
-}
-
-// Exhausted reports whether requests that have failed since that time are repeated no more.
-func (p Retry) Exhausted(since, now time.Time) bool {
-	return p.MaxElapsed >= 0 && now.Sub(since) >= p.MaxElapsed
-}
-
 // Engine is safe for concurrent use.
 type Engine struct {
+	*server.Server
 	cfg        Config
-	id         string
-	owner      ownerLabel
 	serials    protocol.Serials
 	upgrades   atomic.Uint64 // requests for them so far
 	observed   atomic.Uint64 // calls that the observer was told of
 	started    time.Time
-	transport  *transport.Transport
-	timers     timers.Scheduler
-	subscriber *pubsub.Subscriber
-	server     serverIdentity
-	Clock      ServerClock     // of all locks on the server
-	listens    atomic.Bool     // a lease has made the keeper begin to subscribe; see listen
-	queueRules queue.Rules     // of all waitQueues
-	closing    context.Context // ends when Close is called
-	close      context.CancelFunc
+	listens    atomic.Bool // a lease has made the keeper begin to subscribe; see listen
+	queueRules queue.Rules // of all waitQueues
 	longWaits  longWaits
 	leaks      leakLog
 
 	mu          sync.Mutex // guards what follows; no command runs under it
 	closed      bool
-	closeBy     time.Time           // until when Close waits and cleanups are retried; set by Close
-	ended       chan struct{}       // made by Close, closed when no goroutine is left
 	requests    map[string]*request // by serial
 	leases      map[*Lease]struct{}
 	onClose     map[CloseObserver]struct{}
@@ -124,10 +78,7 @@ type Engine struct {
 	localQueues map[string]*localQueue   // by the name's queue
 	expected    map[string]queue.Message // that have not come, by serial; see wakeup.go
 	wakeupTimer timers.Timer             // for expected
-	working     int                      // cleanups and other work that Close waits for
 	replicas    map[string]int           // the most that a primary was seen to have, by its address
-	idle        *sync.Cond               // of mu: working has become 0
-	params      *sharedParams            // of the last lock
 	retentions  map[string]*retention    // by serial: retained leases, and requests for them
 	recalledBy  map[string][]*retention  // the same, by the channel on which their recalls are published
 	doubts      queue.Doubts
@@ -142,9 +93,7 @@ type Engine struct {
 func New(cfg Config) *Engine {
 	e := &Engine{
 		cfg:         cfg,
-		id:          protocol.NewKeeperID(),
 		started:     time.Now(),
-		transport:   transport.New(cfg.Client),
 		queueRules:  queue.Rules{Interval: cfg.HeartbeatInterval, MaxElapsed: cfg.Retry.MaxElapsed},
 		requests:    map[string]*request{},
 		leases:      map[*Lease]struct{}{},
@@ -158,35 +107,20 @@ func New(cfg Config) *Engine {
 		retainers:   retain.NewNames[*Retainer](retain.MaxNames),
 		shortForms:  retain.NewNames[*shortForms](maxShortForms),
 	}
-	e.closing, e.close = context.WithCancel(context.Background())
-	e.idle = sync.NewCond(&e.mu)
 	e.wakeupTimer.Handler = timers.Func(e.replaceStale)
 	e.leaks.timer.Handler = timers.Func(e.logLeaks)
-	e.subscriber = pubsub.New(pubsub.Config{
-		Client:     cfg.Client,
-		Received:   e.received,
-		Subscribed: e.subscribed,
-		Denied:     e.denied,
-	})
+	e.Server = server.New(cfg.Config, pubsub.Config{Received: e.received, Subscribed: e.subscribed, Denied: e.denied})
 	return e
 }
 
-// ID returns the keeper's id, the first part of all its tokens.
-func (e *Engine) ID() string { return e.id }
-
 // Close wakes all waiters with ErrClosed, releases what they and the holders have, and waits until that is done, for
-// closeTimeout. go-redis cannot be interrupted, so commands whose answers have not come by then, and the goroutines that wait
+// CloseTimeout. go-redis cannot be interrupted, so commands whose answers have not come by then, and the goroutines that wait
 // for them, end in the background, as late as the client's own timeouts let them. What was not sent by then is sent only if the
 // server answers.
 func (e *Engine) Close() error {
+	first, wait := e.BeginClose()
 	e.mu.Lock()
-	first := !e.closed
 	e.closed = true
-	if first {
-		e.closeBy = time.Now().Add(closeTimeout)
-		e.ended = make(chan struct{})
-	}
-	wait := time.Until(e.closeBy)
 	waiters := make([]*request, 0, len(e.requests))
 	for _, r := range e.requests {
 		waiters = append(waiters, r)
@@ -198,7 +132,7 @@ func (e *Engine) Close() error {
 	observers := slices.Collect(maps.Keys(e.onClose))
 	e.mu.Unlock()
 
-	e.close()
+	e.EndWaits()
 	for _, r := range waiters {
 		r.step(claim.Event{Kind: claim.Closed}, nil)
 	}
@@ -208,7 +142,7 @@ func (e *Engine) Close() error {
 	var cleanups []*Cleanup
 	var lost error // a deadline that has passed unnoticed
 	for _, h := range holds {
-		c, err := h.release(e.transport.Send, false)
+		c, err := h.release(e.Transport.Send, false)
 		if err != nil {
 			lost = err
 		} else if c == nil { // it was a part
@@ -219,76 +153,19 @@ func (e *Engine) Close() error {
 		}
 	}
 	if first {
-		go e.shutdown()
+		go e.Shutdown()
 	}
-	over := e.waitShutdown(wait)
+	over := e.WaitShutdown(wait)
 	for _, c := range cleanups {
 		if err := c.errNow(); err != nil {
 			return err
 		}
 	}
 	if lost == nil && !over {
-		return errStillClosing
+		return server.ErrStillClosing
 	}
 	return lost
 }
 
-// errStillClosing: no cleanup is known to have failed, but commands are still under way.
-var errStillClosing = fmt.Errorf("lockkeeper: the keeper is closed, but after %v commands are still on their way", closeTimeout)
-
-// shutdown waits until all cleanups have ended and no command is under way, and ends the goroutines.
-func (e *Engine) shutdown() {
-	defer close(e.ended)
-	e.mu.Lock()
-	giveUp := time.AfterFunc(time.Until(e.closeBy), e.transport.GiveUp)
-	defer giveUp.Stop()
-	for e.working > 0 {
-		e.idle.Wait()
-	}
-	e.mu.Unlock()
-	e.withdraw()
-	e.subscriber.Close()
-	e.timers.Stop()
-	e.transport.Close()
-}
-
-// waitShutdown waits until shutdown is done, and reports whether it was in time.
-func (e *Engine) waitShutdown(wait time.Duration) bool {
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	select {
-	case <-e.ended:
-		return true
-	case <-t.C:
-	}
-	select {
-	case <-e.ended:
-		return true
-	default:
-		return false
-	}
-}
-
-// untilClosed returns for how long Close waits from now on. It was called.
-func (e *Engine) untilClosed() time.Duration {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return time.Until(e.closeBy)
-}
-
-// isClosed says whether Close was called.
-func (e *Engine) isClosed() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.closed
-}
-
 // cancelGrace is how long a caller whose context has ended waits at most for a cleanup.
 const cancelGrace = time.Second
-
-func millis(d time.Duration) int64 { return claim.Millis(d) }
-
-func duration(ms int64) time.Duration { return claim.Duration(ms) }
-
-// Margin is claim.Margin.
-func Margin(d time.Duration) time.Duration { return claim.Margin(d) }

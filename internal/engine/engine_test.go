@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -39,7 +40,7 @@ func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
 					s.net.CutSubscriptions()
 				}
 				next := <-granted
-				if d := time.Since(released); cut != (d == 0) || d > s.cfg.HeartbeatInterval {
+				if d := time.Since(released); cut != (d == 0) || d > s.Config.HeartbeatInterval {
 					t.Errorf("the grant was known after %v", d)
 				}
 				time.Sleep(time.Minute)
@@ -70,7 +71,7 @@ func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 			return h
 		}
 		tombstoned := func(h *Lease) bool {
-			_, err := s.mini.ZScore(l.key(keyTombstones), h.token)
+			_, err := s.mini.ZScore(l.KeyOf(server.TombstonesKey), h.token)
 			return err == nil
 		}
 		if h := take(); tombstoned(h) {
@@ -96,11 +97,11 @@ func TestEndedRequestKeepsNextOfSameToken(t *testing.T) {
 			defer s.Engine.mu.Unlock()
 			return s.requests[token]
 		}
-		first.Cancel(ErrReleased)
+		first.Cancel(server.ErrReleased)
 		if known() != &next.request {
 			t.Error("the request that is under way is not registered any more")
 		}
-		next.Cancel(ErrReleased)
+		next.Cancel(server.ErrReleased)
 		if known() != nil {
 			t.Error("a request that has ended is still registered")
 		}
@@ -114,7 +115,7 @@ func TestRequestThatHasEndedIsNotSent(t *testing.T) {
 		"lock": func(_ *Lock, r *request) error { return r.run(context.Background()) },
 		"return to the queue": func(l *Lock, r *request) error {
 			if call := l.newWaitQueue(r.health).rejoin([]*request{r}); call != nil {
-				l.e.transport.Send(call)
+				l.e.Transport.Send(call)
 			}
 			return r.err
 		},
@@ -132,7 +133,7 @@ func TestRequestThatHasEndedIsNotSent(t *testing.T) {
 				r := l.newRequest(context.Background(), Terms{}, claim.Wait, nil)
 				r.step(claim.Event{Kind: claim.Closed}, nil)
 				s.net.ResetCount()
-				if err := send(l, r); !errors.Is(err, ErrClosed) {
+				if err := send(l, r); !errors.Is(err, server.ErrClosed) {
 					t.Errorf("the error is %v", err)
 				}
 				synctest.Wait()
@@ -153,7 +154,7 @@ func (c replies) TokenAnswered(_ int, _ *TokenRequest, reply TokenReply) { c <- 
 // timeout.
 func TestTryLockHonorsMaxElapsed(t *testing.T) {
 	inBubble(t, func(s *fixture) {
-		s.cfg.Retry.MaxElapsed = readTimeout / 2
+		s.Config.Retry.MaxElapsed = readTimeout / 2
 		l := s.lock("x")
 		s.must(s.hold("y").Release(context.Background()))
 		s.net.Blackhole()
@@ -161,7 +162,7 @@ func TestTryLockHonorsMaxElapsed(t *testing.T) {
 		if _, err := l.Try(context.Background(), Terms{}); err == nil {
 			t.Error("TryLock succeeded without a reply")
 		}
-		if d := time.Since(start); d > readTimeout+s.cfg.HeartbeatInterval {
+		if d := time.Since(start); d > readTimeout+s.Config.HeartbeatInterval {
 			t.Errorf("TryLock took %v", d)
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // Extend makes the lease expire ttl from now, and renewals request ttl from now on. See Lease.Extend in package
@@ -22,7 +23,7 @@ func (h *Lease) extend(ctx context.Context, ttl time.Duration, check func() erro
 			return err
 		}
 		if !h.awaitConversion(ctx) {
-			return h.lock.fail(ErrNoAnswer, ctx.Err())
+			return h.lock.Fail(server.ErrNoAnswer, ctx.Err())
 		}
 	}
 }
@@ -36,27 +37,27 @@ func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration, check func() e
 	if next := h.next.Load(); next != nil {
 		return next.extend(ctx, ttl, check)
 	}
-	if err := CheckTTL("ttl", ttl); err != nil {
+	if err := server.CheckTTL("ttl", ttl); err != nil {
 		return err
 	}
 	if err := h.Err(); err != nil {
-		return h.lock.fail(err)
+		return h.lock.Fail(err)
 	}
 	if err := CheckLifetime(ttl, h.lock.spec.MaxLifetime, h.Since()); err != nil {
 		return err
 	}
 	turn, err := h.beginExtension(ctx)
 	if err != nil {
-		return h.lock.fail(err)
+		return h.lock.Fail(err)
 	}
 	defer h.endExtension(turn)
 	if err := check(); err != nil {
 		return err
 	}
-	ms := millis(ttl)
-	keys := renewMetadata
+	ms := server.Millis(ttl)
+	keys := server.RenewMetadata
 	if began := h.step(claim.Event{Kind: claim.ExtendBegan, TTL: ms}, nil); began.Notify {
-		keys = renewAndNotify
+		keys = server.RenewAndNotify
 	}
 	r, err := h.lock.renew(ctx, h.token, ms, keys, true)
 	ev := claim.Event{Kind: claim.Extended, TTL: ms, Sent: h.lock.e.instant(r.sent)}
@@ -80,10 +81,10 @@ func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration, check func() e
 		<-h.Done()
 	}
 	if lost := h.Err(); lost != nil {
-		return h.lock.fail(lost)
+		return h.lock.Fail(lost)
 	}
 	if err != nil {
-		return h.lock.fail(err)
+		return h.lock.Fail(err)
 	}
 	return nil
 }
@@ -92,7 +93,7 @@ func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration, check func() e
 // the lifetime is not limited.
 func CheckLifetime(ttl, maxLifetime time.Duration, since time.Time) error {
 	if left := maxLifetime - time.Since(since); maxLifetime > 0 && ttl > left {
-		return Invalid("ttl %v exceeds the %v that are left of MaxLifetime %v; extend by less, or set a longer MaxLifetime", ttl, duration(millis(left)), maxLifetime)
+		return server.Invalid("ttl %v exceeds the %v that are left of MaxLifetime %v; extend by less, or set a longer MaxLifetime", ttl, server.Duration(server.Millis(left)), maxLifetime)
 	}
 	return nil
 }
@@ -101,7 +102,7 @@ func CheckLifetime(ttl, maxLifetime time.Duration, since time.Time) error {
 func (h *Lease) renewalTTL() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return duration(h.claim.TTL())
+	return server.Duration(h.claim.TTL())
 }
 
 // beginExtension waits until no other Extend of the lease is in progress. If two ran at once, it would not be known which
@@ -118,8 +119,8 @@ func (h *Lease) beginExtension(ctx context.Context) (turn chan struct{}, err err
 		if inProgress == nil || err != nil {
 			return turn, err
 		}
-		if !waitFor(ctx, inProgress) {
-			return nil, Chain(ErrNoAnswer, ctx.Err())
+		if !server.WaitFor(ctx, inProgress) {
+			return nil, server.Chain(server.ErrNoAnswer, ctx.Err())
 		}
 	}
 }

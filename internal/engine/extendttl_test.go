@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -18,11 +19,11 @@ func TestExtendDuringConversion(t *testing.T) {
 		want    error
 	}{
 		"continued": {func(from, to *Lease) { from.become(to) }, nil},
-		"replaced":  {func(from, to *Lease) { from.replaced() }, ErrReleased},
-		"lost":      {func(from, to *Lease) { from.settle(nil, errConverted) }, ErrLost},
-		"no effect": {func(from, to *Lease) { from.endConversion() }, ErrLost}, // and the server has lost the lease
-		"canceled":  {nil, ErrUnavailable},
-		"closed":    {func(from, to *Lease) { _ = from.lock.e.Close() }, ErrReleased},
+		"replaced":  {func(from, to *Lease) { from.replaced() }, server.ErrReleased},
+		"lost":      {func(from, to *Lease) { from.settle(nil, errConverted) }, server.ErrLost},
+		"no effect": {func(from, to *Lease) { from.endConversion() }, server.ErrLost}, // and the server has lost the lease
+		"canceled":  {nil, server.ErrUnavailable},
+		"closed":    {func(from, to *Lease) { _ = from.lock.e.Close() }, server.ErrReleased},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(s *fixture) {
@@ -31,7 +32,7 @@ func TestExtendDuringConversion(t *testing.T) {
 				from, err := l.Try(context.Background(), Terms{Flags: "r"})
 				s.must(err)
 				s.must(from.beginConversion(context.Background()))
-				s.mini.Del(l.key(keyLock))
+				s.mini.Del(l.KeyOf(server.LockKey))
 				to, err := l.Try(context.Background(), Terms{Flags: "w"})
 				s.must(err)
 				ctx, cancel := context.WithCancel(context.Background())
@@ -88,11 +89,11 @@ func TestExtendBeyondMetadataTTLKeepsLease(t *testing.T) {
 				}
 				for range 20 {
 					time.Sleep(long / 20)
-					if _, err := l.Try(context.Background(), terms); !errors.Is(err, ErrNotAcquired) {
+					if _, err := l.Try(context.Background(), terms); !errors.Is(err, server.ErrNotAcquired) {
 						s.Errorf("another request acquired the lock: %v", err)
 						return
 					}
-					if at := s.mini.TTL(l.key(keyLock)); at < time.Until(h.Deadline()) {
+					if at := s.mini.TTL(l.KeyOf(server.LockKey)); at < time.Until(h.Deadline()) {
 						s.Errorf("the holder's deadline is in %v, the lease lasts %v", time.Until(h.Deadline()), at)
 						return
 					}

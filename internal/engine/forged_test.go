@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -37,7 +38,7 @@ func TestForgedGrants(t *testing.T) {
 		time.Sleep(1100 * time.Millisecond) // avoid the time of a heartbeat
 		synctest.Wait()
 		publish := func(serial string, fence int64) {
-			s.mini.Publish(l.channel, serial+" "+strconv.FormatInt(fence, 10))
+			s.mini.Publish(l.Channel, serial+" "+strconv.FormatInt(fence, 10))
 		}
 		none := func(what string) {
 			t.Helper()
@@ -78,7 +79,7 @@ func TestForgedGrants(t *testing.T) {
 
 // waitingToken returns the token of the first waiter of a lock.
 func (s *fixture) waitingToken(l *Lock) string {
-	members, err := s.mini.ZMembers(l.key(keyQueue))
+	members, err := s.mini.ZMembers(l.KeyOf(server.QueueKey))
 	s.must(err)
 	return members[0]
 }
@@ -97,7 +98,7 @@ func TestUpgradesAreCounted(t *testing.T) {
 				t.Errorf("the number of an upgrade is %d, after %d", token.Number, last)
 			}
 			last = token.Number
-			r.step(claim.Event{Kind: claim.Cancelled}, ErrReleased)
+			r.step(claim.Event{Kind: claim.Cancelled}, server.ErrReleased)
 		}
 		s.must(read.Release(context.Background()))
 	})
@@ -108,16 +109,16 @@ func TestUpgradesAreCounted(t *testing.T) {
 func TestIgnoredMessagesAreLoggedOnce(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		log := &lines{}
-		s.cfg.Log = slog.New(log)
+		s.Config.Log = slog.New(log)
 		l := s.lock("x")
-		s.must(s.subscriber.Subscribe(context.Background(), l.channel))
+		s.must(s.Subscriber.Subscribe(context.Background(), l.Channel))
 		for range 1000 {
-			s.mini.Publish(l.channel, "\x1b[2J\n"+strings.Repeat("x", 100_000))
+			s.mini.Publish(l.Channel, "\x1b[2J\n"+strings.Repeat("x", 100_000))
 		}
 		synctest.Wait()
 		for i, text := range []string{"1 \x1b]0;title\x07", "\u202e1 1", "1 " + strings.Repeat("x", 60_000), "\x1b[2J\n" + strings.Repeat("x", 60_000) + " 1"} {
 			time.Sleep(time.Minute)
-			s.mini.Publish(l.channel, text)
+			s.mini.Publish(l.Channel, text)
 			synctest.Wait()
 			if len(log.list) != 2+i {
 				t.Fatalf("%d lines after %.20q: %.1000q", len(log.list), text, log.list)
@@ -135,7 +136,7 @@ func TestHostileTokensInLogs(t *testing.T) {
 	for _, token := range []string{"\x1b[2J", "a\nb", "\u202eabc", "\xff", strings.Repeat("x", 100_000)} {
 		inBubble(t, func(s *fixture) {
 			log := &lines{}
-			s.cfg.Log = slog.New(log)
+			s.Config.Log = slog.New(log)
 			s.must(s.mini.Set("lock:x", token))
 			s.mini.SetTTL("lock:x", time.Hour)
 			list, err := s.lock("x").Holders(context.Background())
@@ -187,7 +188,7 @@ func TestHostileLabelsAreUnknown(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
 		for label, want := range map[string]string{"ann": "ann", "\x1b[31mann": "", "ann\nroot": "", "\u202eann": "", strings.Repeat("x", 1e6): ""} {
-			s.must(s.mini.Set(protocol.OwnerKey("lock:", s.id), label))
+			s.must(s.mini.Set(protocol.OwnerKey("lock:", s.ID()), label))
 			list, err := s.lock("x").Holders(context.Background())
 			s.must(err)
 			if len(list) != 1 || list[0].Owner != want {

@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/queue"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -49,22 +50,22 @@ func firstWaiter(waiters []*request) (first *request) {
 // send sends the heartbeats of some waiters in one command.
 func (q *waitQueue) send(batch []*request) {
 	l := q.lock
-	l.e.announce()
+	l.e.Announce()
 	sent := time.Now() // before the subscription is looked at; see expectWakeup
 	q.health.Sent(sent)
 	deaf := q.isDeaf()
-	call := l.heartbeatCall(mode(deaf), len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent, deaf) })
+	call := l.HeartbeatCall(mode(deaf), len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent, deaf) })
 	for _, r := range batch {
 		call.Args = protocol.HeartbeatWaiter(call.Args, r.token)
 	}
-	l.e.transport.Send(call)
+	l.e.Transport.Send(call)
 }
 
 // isDeaf reports whether the keeper cannot receive messages. Its heartbeats say so: else its waiters, which the server passes over, would
 // be granted the lock only if it happened to be free at one of their heartbeats.
 func (q *waitQueue) isDeaf() bool {
 	e := q.lock.e
-	return e.subscriber.CannotReceive(q.lock.channel, e.cfg.HeartbeatInterval)
+	return e.Subscriber.CannotReceive(q.lock.Channel, e.Config.HeartbeatInterval)
 }
 
 // mode returns that of a heartbeat.
@@ -83,7 +84,7 @@ func (q *waitQueue) rejoin(batch []*request) *transport.Call {
 	at := l.e.instant(now)
 	var places []int64
 	batch = slices.DeleteFunc(batch, func(r *request) bool {
-		done := r.stepAt(at, claim.Event{Kind: claim.Rejoining}, nil, l.e.transport.Send)
+		done := r.stepAt(at, claim.Event{Kind: claim.Rejoining}, nil, l.e.Transport.Send)
 		if done.Joins {
 			places = append(places, done.Place)
 		}
@@ -93,7 +94,7 @@ func (q *waitQueue) rejoin(batch []*request) *transport.Call {
 		return nil
 	}
 	deaf := q.isDeaf()
-	call := l.heartbeatCall(mode(deaf)+protocol.HeartbeatRejoin, len(batch), func(call *transport.Call) {
+	call := l.HeartbeatCall(mode(deaf)+protocol.HeartbeatRejoin, len(batch), func(call *transport.Call) {
 		for _, r := range batch {
 			r.step(claim.Event{Kind: claim.CopyEnded, Outcome: outcomeOf(call.Err)}, nil)
 		}
@@ -108,7 +109,7 @@ func (q *waitQueue) rejoin(batch []*request) *transport.Call {
 
 // heartbeatDone handles the reply to a heartbeat command, which has said whether the keeper cannot receive messages.
 func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent time.Time, deaf bool) {
-	reply, err := decodeHeartbeat(call, len(batch))
+	reply, err := server.DecodeHeartbeat(call, len(batch))
 	if err != nil {
 		q.health.Failed(sent, err)
 		q.failed(err, batch)
@@ -136,7 +137,7 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent t
 	}
 	q.mu.Unlock()
 	if again != nil {
-		e.transport.Send(again)
+		e.Transport.Send(again)
 	}
 }
 
@@ -179,14 +180,14 @@ func (r *request) stillQueued(sent claim.Instant, reply protocol.HeartbeatReply,
 // checkMissed replaces the subscription if the server did not know a waiter although the subscription should have kept it queued.
 func (q *waitQueue) checkMissed(unknown []*request) {
 	e := q.lock.e
-	since := e.instant(e.subscriber.SubscribedSince(q.lock.channel))
+	since := e.instant(e.Subscriber.SubscribedSince(q.lock.Channel))
 	for _, r := range unknown {
 		asked := r.asked()
 		q.mu.Lock()
 		missed := !r.noPush && q.state.Missed(since, asked)
 		q.mu.Unlock()
 		if missed {
-			e.subscriber.Replace(q.lock.channel)
+			e.Subscriber.Replace(q.lock.Channel)
 			return
 		}
 	}
@@ -197,7 +198,7 @@ func (q *waitQueue) failed(err error, batch []*request) {
 	e := q.lock.e
 	q.mu.Lock()
 	if !q.state.Failing() {
-		q.backoff = e.cfg.Retry.NewBackoff()
+		q.backoff = e.Config.Retry.NewBackoff()
 	}
 	var out queue.Effects
 	q.state.Failed(&e.queueRules, e.now(), transport.Retryable(err), q.backoff.NextBackOff(), &out)

@@ -6,10 +6,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
-
-// pageSize is the maximum number of holders or waiters that one script returns.
-const pageSize = 500
 
 // Holder is a lease at the server.
 type Holder struct {
@@ -41,7 +39,7 @@ func (l *Lock) Holders(ctx context.Context) (list []Holder, err error) {
 	return list, nil
 }
 
-// FirstHolders returns at most so many leases of the lock, at most pageSize, and how many there are. It asks for no others.
+// FirstHolders returns at most so many leases of the lock, at most PageSize, and how many there are. It asks for no others.
 func (l *Lock) FirstHolders(ctx context.Context, most int) (list []Holder, total int, err error) {
 	page, n, err := l.holders(ctx, protocol.InspectHolders, protocol.Holder{}, most)
 	if err != nil {
@@ -59,7 +57,7 @@ func (l *Lock) FirstHolders(ctx context.Context, most int) (list []Holder, total
 func (l *Lock) eachHolder(ctx context.Context, subject int, f func(Holder)) error {
 	seen := map[string]bool{}
 	for last := (protocol.Holder{}); ; {
-		page, _, err := l.holders(ctx, subject, last, pageSize)
+		page, _, err := l.holders(ctx, subject, last, server.PageSize)
 		if err != nil {
 			return err
 		}
@@ -69,7 +67,7 @@ func (l *Lock) eachHolder(ctx context.Context, subject int, f func(Holder)) erro
 				f(newHolder(h))
 			}
 		}
-		if len(page) < pageSize {
+		if len(page) < server.PageSize {
 			return nil
 		}
 		last = page[len(page)-1]
@@ -84,13 +82,13 @@ func (l *Lock) holders(ctx context.Context, subject int, last protocol.Holder, c
 	}
 	page, total, err := protocol.ParseHolders(v)
 	if err != nil {
-		return nil, 0, l.fail(err)
+		return nil, 0, l.Fail(err)
 	}
 	return page, total, nil
 }
 
 func newHolder(h protocol.Holder) Holder {
-	return Holder{Token: h.Token, Fence: uint64(max(h.Fence, 0)), ExpiresIn: duration(h.ExpiresIn)}
+	return Holder{Token: h.Token, Fence: uint64(max(h.Fence, 0)), ExpiresIn: server.Duration(h.ExpiresIn)}
 }
 
 func (l *Lock) labelHolders(ctx context.Context, list []Holder) {
@@ -102,22 +100,22 @@ func (l *Lock) labelHolders(ctx context.Context, list []Holder) {
 func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
 	var list []Waiter
 	for after := int64(0); ; {
-		v, err := l.inspect(ctx, protocol.InspectWaiters, after, pageSize, "")
+		v, err := l.inspect(ctx, protocol.InspectWaiters, after, server.PageSize, "")
 		if err != nil {
 			return nil, err
 		}
 		page, err := protocol.ParseWaiters(v, after)
 		if err != nil {
-			return nil, l.fail(err)
+			return nil, l.Fail(err)
 		}
 		for _, w := range page {
 			after = w.Place
-			left, waited := duration(w.HeartbeatLeft), duration(max(w.WaitTime, 0))
+			left, waited := server.Duration(w.HeartbeatLeft), server.Duration(max(w.WaitTime, 0))
 			list = append(list, Waiter{
 				Token: w.Token, WaitTime: waited, HeartbeatLeft: left, HeartbeatAge: min(max(l.e.heartbeatTimeoutOf(w.Token)-left, 0), waited),
 			})
 		}
-		if len(page) < pageSize {
+		if len(page) < server.PageSize {
 			break
 		}
 	}
@@ -129,9 +127,9 @@ func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
 func (e *Engine) heartbeatTimeoutOf(token string) time.Duration {
 	t, _ := protocol.ParseToken(token)
 	if ms := t.HeartbeatTimeout(); ms > 0 {
-		return duration(ms)
+		return server.Duration(ms)
 	}
-	return e.cfg.HeartbeatTimeout
+	return e.Config.HeartbeatTimeout
 }
 
 // markUnconfirmed sets which leases were granted to waiters and not renewed yet: they end when their claim ttl is over. Those that were
@@ -142,12 +140,12 @@ func (l *Lock) markUnconfirmed(ctx context.Context, holders []Holder) error {
 	for i := range holders {
 		h := &holders[i]
 		t, ok := protocol.ParseToken(h.Token)
-		if !ok || t.ClaimTTL >= t.TTL || h.Fence == 0 || h.ExpiresIn > duration(t.ClaimTTL) {
+		if !ok || t.ClaimTTL >= t.TTL || h.Fence == 0 || h.ExpiresIn > server.Duration(t.ClaimTTL) {
 			continue
 		}
 		if now == 0 {
 			var err error
-			if now, err = readAgain(ctx, l.e, l.serverTime); err != nil {
+			if now, err = server.ReadAgain(ctx, l.Server(), l.serverTime); err != nil {
 				return err
 			}
 		}
@@ -167,11 +165,11 @@ func (l *Lock) labelOwners(ctx context.Context, n int, entry func(int) (token st
 			keepers[i], ids[t.Keeper] = t.Keeper, true
 		}
 	}
-	if len(ids) == 0 || !l.e.beginWork(false) {
+	if len(ids) == 0 || !l.e.BeginWork(false) {
 		return
 	}
-	defer l.e.endWork()
-	labels := l.e.owners(ctx, ids)
+	defer l.e.EndWork()
+	labels := l.e.Owners(ctx, ids)
 	for i := range n {
 		_, owner := entry(i)
 		*owner = labels[keepers[i]]
@@ -181,20 +179,20 @@ func (l *Lock) labelOwners(ctx context.Context, n int, entry func(int) (token st
 // inspect requests one page. It makes up to MaxTries attempts.
 func (l *Lock) inspect(ctx context.Context, subject int, after int64, count int, token string) ([]any, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, l.fail(err)
+		return nil, l.Fail(err)
 	}
-	if !l.e.beginWork(false) {
-		return nil, l.fail(ErrClosed)
+	if !l.e.BeginWork(false) {
+		return nil, l.Fail(server.ErrClosed)
 	}
-	defer l.e.endWork()
-	call, _, err := l.e.roundTrip(ctx, l.e.closing.Done, MaxTries, func(p *pending) {
-		l.setInspection(&p.Call, subject, after, count, token)
+	defer l.e.EndWork()
+	call, _, err := l.e.RoundTrip(ctx, l.e.Closing().Done, server.MaxTries, func(p *server.Pending) {
+		l.SetInspection(&p.Call, subject, after, count, token)
 	})
 	switch {
-	case errors.Is(err, errStopped):
-		return nil, l.fail(ErrClosed)
+	case errors.Is(err, server.ErrStopped):
+		return nil, l.Fail(server.ErrClosed)
 	case err != nil:
-		return nil, l.fail(err)
+		return nil, l.Fail(err)
 	}
 	return call.Values, nil
 }

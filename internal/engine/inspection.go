@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // Inspection is the state of one lock at the server. Package lockkeeper documents the fields.
@@ -38,7 +39,7 @@ func (e *Engine) LockOf(kind, name string) (*Lock, error) {
 		return nil, err
 	}
 	if e == nil {
-		return nil, Invalid("the keeper is nil")
+		return nil, server.Invalid("the keeper is nil")
 	}
 	return e.Lock(Spec{Scripts: set, Name: name, TTL: max(foreignTTL, e.cfg.ReplicaAck.Timeout+time.Second)})
 }
@@ -56,21 +57,21 @@ func (l *Lock) Inspection(ctx context.Context) (*Inspection, error) {
 	in := &Inspection{Waiters: waiters}
 	in.Holders, in.RunAgainIn = deleteRecords(holders)
 	holders = in.Holders
-	meta, err := readAgain(ctx, l.e, func() (metadata, error) { return l.readMetadata() })
+	meta, err := server.ReadAgain(ctx, l.Server(), func() (metadata, error) { return l.readMetadata() })
 	if err != nil {
-		return nil, l.fail(err)
+		return nil, l.Fail(err)
 	}
 	in.Fence = meta.fence
 	if meta.limits == nil || meta.limits.AtOnce > 0 { // permits that return by the clock are no leases
 		if err := l.markUnconfirmed(ctx, holders); err != nil {
-			return nil, l.fail(err)
+			return nil, l.Fail(err)
 		}
 	}
 	if l.spec.Scripts.Limit == nil || meta.limits == nil {
 		return in, nil
 	}
 	if in.Limits, err = l.inForce(ctx, *meta.limits, holders); err != nil {
-		return nil, l.fail(err)
+		return nil, l.Fail(err)
 	}
 	return in, nil
 }
@@ -95,9 +96,9 @@ type metadata struct {
 }
 
 func (l *Lock) readMetadata() (m metadata, err error) {
-	pipe := l.e.cfg.Client.Pipeline()
-	fields := pipe.HMGet(context.Background(), l.key(keyMeta), "seq", "limits")
-	if err := execute(pipe); err != nil {
+	pipe := l.e.Config.Client.Pipeline()
+	fields := pipe.HMGet(context.Background(), l.KeyOf(server.MetaKey), "seq", "limits")
+	if err := server.Execute(pipe); err != nil {
 		return m, err
 	}
 	if err := fields.Err(); err != nil {
@@ -124,13 +125,13 @@ func (l *Lock) inForce(ctx context.Context, limits protocol.Limits, holders []Ho
 	if limits.Window == 0 {
 		return &LimitsInForce{Limit: limits.AtOnce, Used: held}, nil
 	}
-	f := &LimitsInForce{Limit: limits.Window, Window: duration(limits.Per)}
+	f := &LimitsInForce{Limit: limits.Window, Window: server.Duration(limits.Per)}
 	if limits.PausedUntil > 0 {
-		now, err := readAgain(ctx, l.e, l.serverTime)
+		now, err := server.ReadAgain(ctx, l.Server(), l.serverTime)
 		if err != nil {
 			return nil, err
 		}
-		f.PausedFor = max(duration(limits.PausedUntil-now/1000), 0)
+		f.PausedFor = max(server.Duration(limits.PausedUntil-now/1000), 0)
 	}
 	if limits.AtOnce == 0 { // the holders are those whose permits have not returned
 		f.Used = held
@@ -144,16 +145,16 @@ func (l *Lock) inForce(ctx context.Context, limits protocol.Limits, holders []Ho
 // serverTime returns the time of the server that has the lock, in µs.
 func (l *Lock) serverTime() (int64, error) {
 	ctx := context.Background()
-	rdb := l.e.cfg.Client
+	rdb := l.e.Config.Client
 	pipe := rdb.Pipeline()
-	if node, err := rdb.Primary(ctx, l.key(keyLock)); err != nil {
+	if node, err := rdb.Primary(ctx, l.KeyOf(server.LockKey)); err != nil {
 		return 0, err
 	} else if node != nil {
 		pipe = node.Pipeline()
 	}
 	now := pipe.Time(ctx)
-	err := execute(pipe)
-	return micros(now), err
+	err := server.Execute(pipe)
+	return server.Micros(now), err
 }
 
 // permitsOf returns how many permits the token of a semaphore or rate limit is for.

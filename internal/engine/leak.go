@@ -54,7 +54,7 @@ func (l *Lock) ReportLeak(o *Observation, token string, fence uint64, held time.
 	ev := l.Event(Leaked, o)
 	ev.Token, ev.Fence, ev.Duration = token, fence, held
 	if l.e.mayLogLeak(time.Now()) {
-		l.e.cfg.Log.Warn("lockkeeper: a lease became unreachable without a release and keeps being renewed; release every lease, for example with defer",
+		l.e.Config.Log.Warn("lockkeeper: a lease became unreachable without a release and keeps being renewed; release every lease, for example with defer",
 			"kind", ev.Kind, "name", ev.Name, "token", token, "fence", fence, "held", held)
 	}
 	l.e.observe(ev)
@@ -67,7 +67,7 @@ func (e *Engine) mayLogLeak(now time.Time) bool {
 	defer ll.mu.Unlock()
 	if next := ll.logged.Add(leakInterval); !ll.logged.IsZero() && now.Before(next) {
 		ll.counted++
-		e.timers.SetIfSooner(&ll.timer, next)
+		e.Timers.SetIfSooner(&ll.timer, next)
 		return false
 	}
 	ll.logged = now
@@ -82,6 +82,6 @@ func (e *Engine) logLeaks(now time.Time) {
 	ll.counted, ll.logged = 0, now
 	ll.mu.Unlock()
 	if n > 0 {
-		e.cfg.Log.Warn("lockkeeper: more leases became unreachable without a release; each is reported to the hook Leaked", "leases", n)
+		e.Config.Log.Warn("lockkeeper: more leases became unreachable without a release; each is reported to the hook Leaked", "leases", n)
 	}
 }

@@ -34,7 +34,7 @@ func (g *guardedLog) take() string {
 func TestLeaksAreLoggedOnce(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		log := &guardedLog{}
-		s.cfg.Log = slog.New(slog.NewTextHandler(log, nil))
+		s.Config.Log = slog.New(slog.NewTextHandler(log, nil))
 		l := s.lock("x")
 		leak := func(n int) {
 			for i := range n {

@@ -10,6 +10,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
@@ -41,9 +42,9 @@ type Lease struct {
 
 // Reasons for a loss, in addition to ErrNotHeld.
 var (
-	errDeadline = NewLoss(LossExpired, "it was not renewed in time")
-	errLifetime = NewLoss(LossMaxLifetime, "it has reached its maximum lifetime")
-	errFixed    = NewLoss(LossNotRenewed, "its time is over and it is not renewed")
+	errDeadline = server.NewLoss(server.LossExpired, "it was not renewed in time")
+	errLifetime = server.NewLoss(server.LossMaxLifetime, "it has reached its maximum lifetime")
+	errFixed    = server.NewLoss(server.LossNotRenewed, "its time is over and it is not renewed")
 )
 
 func (l *Lock) newLease(token, serial string, c claim.Claim, o *Observation) *Lease {
@@ -62,9 +63,9 @@ func (t *leaseTimer) Fire(now time.Time) { (*Lease)(t).onTimer(now) }
 func (h *Lease) onTimer(now time.Time) {
 	h.mu.Lock()
 	at := h.lock.e.instant(now)
-	unused := h.claim.RenewalDue(at) && h.retention.isUnused(at, duration(h.lock.ttl))
+	unused := h.claim.RenewalDue(at) && h.retention.isUnused(at, server.Duration(h.lock.TTL))
 	h.mu.Unlock()
-	h.stepAt(at, claim.Event{Kind: claim.Timer, Unused: unused}, nil, h.lock.e.transport.Send)
+	h.stepAt(at, claim.Event{Kind: claim.Timer, Unused: unused}, nil, h.lock.e.Transport.Send)
 }
 
 // arm sets the timer of a lease that was not granted by a step.
@@ -72,13 +73,13 @@ func (h *Lease) arm(at claim.Instant) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.claim.Active() {
-		h.lock.e.timers.Set(&h.timer, h.lock.e.time(at))
+		h.lock.e.Timers.Set(&h.timer, h.lock.e.time(at))
 	}
 }
 
 // step tells the claim of an event, and does what it says. cause is the error that belongs to the event, if there is one.
 func (h *Lease) step(ev claim.Event, cause error) claim.Effects {
-	return h.stepAt(h.lock.e.now(), ev, cause, h.lock.e.transport.Send)
+	return h.stepAt(h.lock.e.now(), ev, cause, h.lock.e.Transport.Send)
 }
 
 // stepAt is step at a certain time; what is sent is sent by Transport.Send or SendInline.
@@ -114,7 +115,7 @@ func (h *Lease) forget() {
 func (h *Lease) endErrorLocked(cause error) error {
 	switch reason := h.claim.Reason(); reason {
 	case claim.ByRelease, claim.ByReplacement:
-		return h.lock.releasedError()
+		return h.lock.ReleasedError()
 	case claim.ByServer:
 		cause = ErrNotHeld
 	case claim.ByFixedTTL:
@@ -127,7 +128,7 @@ func (h *Lease) endErrorLocked(cause error) error {
 			cause = fmt.Errorf("%w: %w", errDeadline, h.lastErr)
 		}
 	}
-	return h.lock.fail(ErrLost, cause)
+	return h.lock.Fail(server.ErrLost, cause)
 }
 
 // lose ends the lease as lost, if it has not ended.
@@ -209,8 +210,8 @@ func (h *Lease) end(by func(*transport.Call), unused bool, record time.Time) (*C
 	h.mu.Unlock()
 	a.finish(h, by)
 	switch {
-	case errors.Is(err, ErrLost):
-		return nil, h.lock.fail(err)
+	case errors.Is(err, server.ErrLost):
+		return nil, h.lock.Fail(err)
 	case !first || c == nil:
 		return nil, nil
 	}
@@ -222,9 +223,9 @@ func (h *Lease) Release(ctx context.Context) error {
 	if next := h.next.Load(); next != nil {
 		return next.Release(ctx)
 	}
-	by := h.lock.e.transport.Send
+	by := h.lock.e.Transport.Send
 	if ctx.Done() == nil {
-		by = h.lock.e.transport.SendInline // the caller cannot be cancelled
+		by = h.lock.e.Transport.SendInline // the caller cannot be cancelled
 	}
 	c, err := h.release(by, false)
 	if c == nil {
@@ -249,20 +250,20 @@ func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 		defer grace.Stop()
 		timeout, done = grace.C, nil
 	}
-	closing := h.lock.e.closing.Done()
-	for _, ended := range []<-chan struct{}{c.finished.done(), resolved} {
+	closing := h.lock.e.Closing().Done()
+	for _, ended := range []<-chan struct{}{c.finished.Done(), resolved} {
 		for waiting := ended != nil; waiting; {
 			select {
 			case <-ended:
 				waiting = false
 			case <-done:
-				return h.lock.fail(silence, ctx.Err())
+				return h.lock.Fail(silence, ctx.Err())
 			case <-timeout:
-				return h.lock.fail(silence, ctx.Err())
+				return h.lock.Fail(silence, ctx.Err())
 			case <-closing:
 				closing = nil
 				if timeout == nil {
-					limit := time.NewTimer(h.lock.e.untilClosed())
+					limit := time.NewTimer(h.lock.e.UntilClosed())
 					defer limit.Stop()
 					timeout = limit.C
 				}
@@ -287,7 +288,7 @@ func (h *Lease) currentCleanup() *Cleanup {
 }
 
 // abandon releases the lease in the background: its caller has returned.
-func (h *Lease) abandon() { _, _ = h.release(h.lock.e.transport.Send, true) }
+func (h *Lease) abandon() { _, _ = h.release(h.lock.e.Transport.Send, true) }
 
 // CheckDeadline ends the lease as lost if its deadline has passed and its timer has not fired yet, for example because the
 // process was frozen.

@@ -14,8 +14,9 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/alicebob/miniredis/v2/server"
+	miniserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
@@ -47,15 +48,17 @@ type fixture struct {
 
 func inBubble(t *testing.T, test func(s *fixture)) {
 	t.Helper()
-	embedded.Run(t, func(server *embedded.Server) {
-		s := &fixture{T: server.T, mini: server.Mini, net: server.Network()}
+	embedded.Run(t, func(m *embedded.Server) {
+		s := &fixture{T: m.T, mini: m.Mini, net: m.Network()}
 		rdb := redis.NewClient(s.net.Options(readTimeout))
 		c, err := client.New(rdb)
 		s.must(err)
 		s.Engine = New(Config{
-			Client: c, Prefix: "lock:", HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: 600 * time.Millisecond, MetadataTTL: time.Hour,
-			Retry: Retry{10 * time.Millisecond, time.Second, 10 * time.Second},
-			Log:   slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Config: server.Config{
+				Client: c, Prefix: "lock:", HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: 600 * time.Millisecond, MetadataTTL: time.Hour,
+				Retry: server.Retry{MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second, MaxElapsed: 10 * time.Second},
+				Log:   slog.New(slog.NewTextHandler(io.Discard, nil)),
+			},
 			Observe: func(e Event) {
 				s.mu.Lock()
 				defer s.mu.Unlock()
@@ -113,7 +116,7 @@ func withoutRenewal(spec *Spec) { spec.NoRenewal = true }
 // been continued.
 func (s *fixture) freeze(h *Lease) {
 	s.Helper()
-	s.timers.Stop()
+	s.Timers.Stop()
 	done := h.Done()
 	time.Sleep(time.Until(h.Deadline()))
 	select {
@@ -154,7 +157,7 @@ func TestLossVisibleImmediately(t *testing.T) {
 				s.freeze(h)
 				s.net.ResetCount()
 				err := ask(h, ctx)
-				if !errors.Is(err, ErrLost) || errors.Is(err, ErrReleased) {
+				if !errors.Is(err, server.ErrLost) || errors.Is(err, server.ErrReleased) {
 					s.Errorf("the result is %v", err)
 				}
 				select {
@@ -167,7 +170,7 @@ func TestLossVisibleImmediately(t *testing.T) {
 				default:
 					s.Error("its context has not ended")
 				}
-				if cause := context.Cause(ctx); !errors.Is(cause, ErrLost) {
+				if cause := context.Cause(ctx); !errors.Is(cause, server.ErrLost) {
 					s.Errorf("the cause is %v", cause)
 				}
 				if what == "Extend" && s.net.Scripts() != 0 {
@@ -218,7 +221,7 @@ func TestLeaseValidUntilDeadline(t *testing.T) {
 		time.Sleep(time.Until(h.Deadline()) - 1)
 		s.must(h.Err())
 		time.Sleep(time.Nanosecond)
-		if err := h.Err(); !errors.Is(err, ErrLost) || !errors.Is(err, errFixed) {
+		if err := h.Err(); !errors.Is(err, server.ErrLost) || !errors.Is(err, errFixed) {
 			s.Error(err)
 		}
 		if !s.mini.Exists("lock:x") {
@@ -377,13 +380,13 @@ func TestReleaseReturnsWithItsContext(t *testing.T) {
 				defer cancel()
 				start := time.Now()
 				err := h.Release(ctx)
-				if !errors.Is(err, c.want) || errors.Is(err, ErrLost) {
+				if !errors.Is(err, c.want) || errors.Is(err, server.ErrLost) {
 					s.Error(err)
 				}
 				if d := time.Since(start); d != c.after {
 					s.Errorf("Release took %v, want %v", d, c.after)
 				}
-				if err := h.Err(); !errors.Is(err, ErrReleased) {
+				if err := h.Err(); !errors.Is(err, server.ErrReleased) {
 					s.Error(err)
 				}
 				s.net.Restore()
@@ -408,7 +411,7 @@ func TestMaxLifetimeEndsRenewal(t *testing.T) {
 		if d := time.Since(start); d < most*9/10 || d > most {
 			s.Errorf("it lasted %v", d)
 		}
-		if err := h.Err(); !errors.Is(err, ErrLost) || !errors.Is(err, errLifetime) {
+		if err := h.Err(); !errors.Is(err, server.ErrLost) || !errors.Is(err, errLifetime) {
 			s.Error(err)
 		}
 		if n := s.countEvents(Renewed); n < 7 {
@@ -464,7 +467,7 @@ func TestLateRenewalCountsFromSendTime(t *testing.T) {
 		if n := s.countEvents(Renewed); n != 1 {
 			s.Fatalf("%d renewals", n)
 		}
-		if d := h.Deadline().Sub(start); d <= ttl || d > ttl/3+ttl-Margin(ttl) {
+		if d := h.Deadline().Sub(start); d <= ttl || d > ttl/3+ttl-server.Margin(ttl) {
 			s.Errorf("its deadline is %v after the start", d)
 		}
 	})
@@ -494,10 +497,10 @@ func TestLeaseContextEndsWithLeaseOrParent(t *testing.T) {
 		defer stop()
 		s.must(h.Release(context.Background()))
 		<-child.Done()
-		if !errors.Is(context.Cause(second), ErrReleased) || context.Cause(child) != context.Cause(second) || second.Err() != context.Canceled {
+		if !errors.Is(context.Cause(second), server.ErrReleased) || context.Cause(child) != context.Cause(second) || second.Err() != context.Canceled {
 			s.Errorf("%v, %v", second.Err(), context.Cause(second))
 		}
-		if ctx := h.Context(context.Background()); !errors.Is(context.Cause(ctx), ErrReleased) {
+		if ctx := h.Context(context.Background()); !errors.Is(context.Cause(ctx), server.ErrReleased) {
 			s.Errorf("after the release: %v", context.Cause(ctx))
 		}
 	})
@@ -554,7 +557,7 @@ func TestNestedLeaseContexts(t *testing.T) {
 		both := x.Context(y.Context(twice))
 		s.freeze(y)
 		s.must(x.Release(context.Background()))
-		if !errors.Is(context.Cause(twice), ErrReleased) || both.Err() == nil || !errors.Is(y.Err(), ErrLost) {
+		if !errors.Is(context.Cause(twice), server.ErrReleased) || both.Err() == nil || !errors.Is(y.Err(), server.ErrLost) {
 			s.Errorf("%v, %v, %v", context.Cause(twice), both.Err(), y.Err())
 		}
 	})
@@ -567,7 +570,7 @@ func TestNoBusyLoopNearLeaseExpiry(t *testing.T) {
 		s.must(s.hold("y").Release(context.Background())) // creates the server's database
 		s.must(s.mini.Set("lock:x", "another"))
 		var scripts atomic.Int64
-		s.mini.Server().SetPreHook(func(_ *server.Peer, command string, _ ...string) bool {
+		s.mini.Server().SetPreHook(func(_ *miniserver.Peer, command string, _ ...string) bool {
 			if command == "EVALSHA" {
 				if scripts.Add(1) > 100 {
 					time.Sleep(time.Millisecond) // or this would never end
@@ -586,9 +589,9 @@ func TestNoBusyLoopNearLeaseExpiry(t *testing.T) {
 		synctest.Wait()
 		queue, err := s.mini.ZMembers("{lock:x}:mutex:queue")
 		s.must(err)
-		time.Sleep(s.cfg.HeartbeatInterval / 2)
+		time.Sleep(s.Config.HeartbeatInterval / 2)
 		s.must(s.mini.Set("lock:x", queue[0]))
-		s.mini.SetTTL("lock:x", s.cfg.HeartbeatInterval/2+500*time.Microsecond) // at the heartbeat half a millisecond is left
+		s.mini.SetTTL("lock:x", s.Config.HeartbeatInterval/2+500*time.Microsecond) // at the heartbeat half a millisecond is left
 		_, err = s.mini.ZRem("{lock:x}:mutex:queue", queue[0])
 		s.must(err)
 		before := scripts.Load()

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // Handle is a lease as its holder uses it: a Lease, or one that is made of several.
@@ -31,10 +33,10 @@ func Do(ctx context.Context, l Handle, fn func(ctx context.Context, fence uint64
 // JoinRelease joins the error of a function that had the lease, and that of the release. It leaves out the latter if it says no more than
 // that the lease was lost, and the former says so.
 func JoinRelease(err error, l Handle, released error) error {
-	if err != nil && errors.Is(released, ErrLost) && errors.Is(err, l.Err()) {
+	if err != nil && errors.Is(released, server.ErrLost) && errors.Is(err, l.Err()) {
 		return err
 	}
-	return Join(err, released)
+	return server.Join(err, released)
 }
 
 // lifecycle is the part that all leases have in common: the end, which happens once, and the contexts that it cancels.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -36,7 +37,7 @@ func (lim *Limits) flags() string {
 
 // policyArg encodes the limits for scripts.
 func (lim *Limits) policyArg() string {
-	return protocol.LimitsArg(lim.AtOnce, lim.Window, millis(lim.Per))
+	return protocol.LimitsArg(lim.AtOnce, lim.Window, server.Millis(lim.Per))
 }
 
 // own returns the limit that SetLimit changes.
@@ -64,7 +65,7 @@ func tooSoon(now time.Time, ms int64) error {
 	if ms <= 0 {
 		return nil
 	}
-	after := duration(ms)
+	after := server.Duration(ms)
 	return &TooSoon{after, now.Add(after)}
 }
 
@@ -78,9 +79,9 @@ type Quota struct {
 
 // newQuota converts what a reply says of the window.
 func newQuota(a protocol.AcquireReply) Quota {
-	q := Quota{Limit: a.Quota.Limit, Remaining: a.Quota.Remaining, ResetAfter: duration(a.Quota.ResetAfter)}
+	q := Quota{Limit: a.Quota.Limit, Remaining: a.Quota.Remaining, ResetAfter: server.Duration(a.Quota.ResetAfter)}
 	if a.Code == lua.Refused {
-		q.RetryAfter = max(duration(a.RetryAfter), 0)
+		q.RetryAfter = max(server.Duration(a.RetryAfter), 0)
 	}
 	return q
 }
@@ -100,7 +101,7 @@ func (l *Lock) Take(ctx context.Context, t Terms) (fence uint64, err error) {
 func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, fence uint64, err error) {
 	t.quota = &q
 	h, err := l.acquire(ctx, t, false)
-	refused := errors.Is(err, ErrNotAcquired) && q.Limit > 0
+	refused := errors.Is(err, server.ErrNotAcquired) && q.Limit > 0
 	switch {
 	case err == nil:
 		return q, h.fence, nil
@@ -126,7 +127,7 @@ func (l *Lock) Limit(ctx context.Context, limit int) (Taken, error) {
 // Pause keeps permits that return by the clock from being granted, for d from when the server does it, or as long as an earlier
 // pause lasts, if that is longer.
 func (l *Lock) Pause(ctx context.Context, d time.Duration) error {
-	_, err := l.setLimit(ctx, 0, millis(d))
+	_, err := l.setLimit(ctx, 0, server.Millis(d))
 	return err
 }
 
@@ -140,28 +141,28 @@ func (l *Lock) Resume(ctx context.Context) error {
 func (l *Lock) setLimit(ctx context.Context, limit int, pause int64) (Taken, error) {
 	for {
 		if err := ctx.Err(); err != nil {
-			return Taken{}, l.fail(err)
+			return Taken{}, l.Fail(err)
 		}
-		if !l.e.beginWork(false) {
-			return Taken{}, l.fail(ErrClosed)
+		if !l.e.BeginWork(false) {
+			return Taken{}, l.Fail(server.ErrClosed)
 		}
 		token, _ := l.newToken("", 0)
-		call, inDoubt, err := l.e.roundTrip(ctx, l.e.closing.Done, 0, func(p *pending) {
-			l.setLimitCall(&p.Call, limit, token, pause)
+		call, inDoubt, err := l.e.RoundTrip(ctx, l.e.Closing().Done, 0, func(p *server.Pending) {
+			l.SetLimitCall(&p.Call, limit, token, pause)
 		})
 		if inDoubt = inDoubt && (limit > 0 || pause != 0); inDoubt { // a late copy would undo what others have set since
 			l.tombstone(ctx, token)
 		}
-		l.e.endWork()
-		if err == errStopped {
-			err = ErrClosed
+		l.e.EndWork()
+		if err == server.ErrStopped {
+			err = server.ErrClosed
 		}
 		if err != nil {
-			return Taken{}, l.fail(err)
+			return Taken{}, l.Fail(err)
 		}
-		n, err := decode(call, protocol.ParseLimitReply)
+		n, err := server.Decode(call, protocol.ParseLimitReply)
 		if err != nil {
-			return Taken{}, l.fail(err)
+			return Taken{}, l.Fail(err)
 		}
 		if limit > 0 && (inDoubt || n.LimitsChanged) { // the reply that said so may have been lost
 			l.limitsChanged(l.NewObservation(ctx, ""), "", limit)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 )
@@ -77,17 +78,17 @@ type lister struct {
 
 func (e *Engine) newLister(ctx context.Context, opts ListOptions, yield func(Entry, error) bool) (*lister, error) {
 	if e == nil {
-		return nil, Invalid("the keeper is nil")
+		return nil, server.Invalid("the keeper is nil")
 	}
 	l := &lister{e: e, ctx: ctx, opts: opts, yield: yield, match: "*", listed: map[string]bool{}, labels: map[string]string{}}
 	switch {
 	case opts.Batch < 0 || opts.Batch > maxListBatch:
-		return nil, Invalid("Batch %d is not between 1 and %d (0 means %d)", opts.Batch, maxListBatch, defaultListBatch)
+		return nil, server.Invalid("Batch %d is not between 1 and %d (0 means %d)", opts.Batch, maxListBatch, defaultListBatch)
 	case opts.Batch == 0:
 		l.opts.Batch = defaultListBatch
 	}
 	if opts.WaitingLonger < 0 {
-		return nil, Invalid("WaitingLonger %v is negative", opts.WaitingLonger)
+		return nil, server.Invalid("WaitingLonger %v is negative", opts.WaitingLonger)
 	}
 	for _, kind := range opts.Kinds {
 		set, err := setOf(kind)
@@ -99,7 +100,7 @@ func (e *Engine) newLister(ctx context.Context, opts ListOptions, yield func(Ent
 		}
 		l.kinds[set.KeyKind] = true
 	}
-	if prefix := e.cfg.Prefix; prefix != "" {
+	if prefix := e.Config.Prefix; prefix != "" {
 		l.match = "*" + protocol.QuoteGlob(prefix) + "*" // in some keys a brace precedes it
 	}
 	return l, nil
@@ -116,19 +117,19 @@ func setOf(kind string) (*lua.Set, error) {
 	for _, set := range lua.All {
 		kinds += ", " + set.Kind
 	}
-	return nil, Invalid("kind %q is unknown; the kinds are%s", kind, kinds[1:])
+	return nil, server.Invalid("kind %q is unknown; the kinds are%s", kind, kinds[1:])
 }
 
 func (l *lister) fail(err error) error {
 	if err == nil || err == errStopList {
 		return err
 	}
-	return fmt.Errorf("lockkeeper: list locks with the prefix %q: %w", l.e.cfg.Prefix, err)
+	return fmt.Errorf("lockkeeper: list locks with the prefix %q: %w", l.e.Config.Prefix, err)
 }
 
 // run scans every primary.
 func (l *lister) run() error {
-	conns, err := read(l.ctx, l.e, func() ([]*redis.Conn, error) { return l.e.cfg.Client.PrimaryConns(context.Background()) })
+	conns, err := server.Read(l.ctx, l.e.Server, func() ([]*redis.Conn, error) { return l.e.Config.Client.PrimaryConns(context.Background()) })
 	if err != nil {
 		return l.fail(err)
 	}
@@ -139,7 +140,7 @@ func (l *lister) run() error {
 	}()
 	if l.opts.Progress != nil {
 		for _, conn := range conns {
-			n, err := read(l.ctx, l.e, func() (int64, error) { return conn.DBSize(context.Background()).Result() })
+			n, err := server.Read(l.ctx, l.e.Server, func() (int64, error) { return conn.DBSize(context.Background()).Result() })
 			if err != nil {
 				return l.fail(err)
 			}
@@ -171,7 +172,7 @@ func (s *scanStep) serverTime() int64 { return s.now + time.Since(s.sent).Micros
 // scan lists the locks of one server. A cursor is the server's own, so all steps use one connection, which is not replaced.
 func (l *lister) scan(conn *redis.Conn) error {
 	for cursor := uint64(0); ; {
-		step, err := read(l.ctx, l.e, func() (*scanStep, error) { return l.step(conn, cursor) })
+		step, err := server.Read(l.ctx, l.e.Server, func() (*scanStep, error) { return l.step(conn, cursor) })
 		if err != nil {
 			return err
 		}
@@ -181,7 +182,7 @@ func (l *lister) scan(conn *redis.Conn) error {
 			l.total = max(l.total, l.scanned)
 			l.opts.Progress(l.scanned, l.total)
 		}
-		if err := l.e.pause(l.ctx, took); err != nil {
+		if err := l.e.Pause(l.ctx, took); err != nil {
 			return err
 		}
 		if err := l.list(step); err != nil {
@@ -198,11 +199,11 @@ func (l *lister) step(conn *redis.Conn, cursor uint64) (*scanStep, error) {
 	step := &scanStep{sent: time.Now()}
 	pipe := conn.Pipeline()
 	scan, now := pipe.Scan(ctx, cursor, l.match, int64(l.opts.Batch)), pipe.Time(ctx)
-	if err := execute(pipe); err != nil {
+	if err := server.Execute(pipe); err != nil {
 		return nil, err
 	}
 	step.keys, step.cursor = scan.Val()
-	step.now = micros(now)
+	step.now = server.Micros(now)
 	return step, nil
 }
 
@@ -229,7 +230,7 @@ func (l *lister) list(step *scanStep) error {
 
 // lookup returns what is to be looked up for a key, or nil.
 func (l *lister) lookup(key string) *lookup {
-	prefix := l.e.cfg.Prefix
+	prefix := l.e.Config.Prefix
 	p, ok := protocol.ParseKey(prefix, key)
 	switch {
 	case !ok, p.Part != protocol.KeyLock && p.Part != protocol.KeyQueue:
@@ -252,7 +253,7 @@ func (l *lister) look(names []*lookup, step *scanStep) error {
 		return nil
 	}
 	began := time.Now()
-	entries, err := readAgain(l.ctx, l.e, func() ([]Entry, error) { return lookUp(l.e.cfg.Client, names, step.serverTime()) })
+	entries, err := server.ReadAgain(l.ctx, l.e.Server, func() ([]Entry, error) { return lookUp(l.e.Config.Client, names, step.serverTime()) })
 	if err != nil {
 		return err
 	}
@@ -273,7 +274,7 @@ func (l *lister) look(names []*lookup, step *scanStep) error {
 			return errStopList
 		}
 	}
-	return l.e.pause(l.ctx, took)
+	return l.e.Pause(l.ctx, took)
 }
 
 // label sets the owners of entries, if they are wanted. Each keeper's is read once.
@@ -287,9 +288,9 @@ func (l *lister) label(entries []Entry) {
 			unknown[e.Keeper] = true
 		}
 	}
-	if len(unknown) > 0 && l.e.beginWork(false) {
-		labels := l.e.owners(l.ctx, unknown)
-		l.e.endWork()
+	if len(unknown) > 0 && l.e.BeginWork(false) {
+		labels := l.e.Owners(l.ctx, unknown)
+		l.e.EndWork()
 		for id := range unknown {
 			l.labels[id] = labels[id]
 		}

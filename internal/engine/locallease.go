@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/retain"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // LocalLease is a lease that was granted inside the process. It is part of the lease that the process retains: it has its
@@ -45,7 +46,7 @@ func (h *LocalLease) CheckDeadline() { h.retention.lease.CheckDeadline() }
 // Err returns nil while the lease is held, and then an error that matches ErrReleased or ErrLost.
 func (h *LocalLease) Err() error {
 	if h.state.Load() == localReleased {
-		return h.retention.of.lock.fail(ErrReleased)
+		return h.retention.of.lock.Fail(server.ErrReleased)
 	}
 	return h.retention.lease.Err()
 }
@@ -126,7 +127,7 @@ func (h *LocalLease) Release(ctx context.Context) error {
 		e.observe(ev)
 	}
 	x.leave()
-	if errors.Is(lost, ErrReleased) {
+	if errors.Is(lost, server.ErrReleased) {
 		return nil // by Close
 	}
 	return lost
@@ -135,11 +136,11 @@ func (h *LocalLease) Release(ctx context.Context) error {
 // Extend makes the retained lease last for ttl from now, for as long as somebody is inside. Nobody else is granted anything by it from
 // then on. If others are inside, who rely on it, the error is ErrInvalid if ttl is less than what renewals ask for.
 func (h *LocalLease) Extend(ctx context.Context, ttl time.Duration) error {
-	if err := CheckTTL("ttl", ttl); err != nil {
+	if err := server.CheckTTL("ttl", ttl); err != nil {
 		return err
 	}
 	if err := h.Err(); err != nil {
-		return h.retention.of.lock.fail(err)
+		return h.retention.of.lock.Fail(err)
 	}
 	x := h.retention
 	if h.state.Load() == localDetached {
@@ -147,7 +148,7 @@ func (h *LocalLease) Extend(ctx context.Context, ttl time.Duration) error {
 	}
 	suits := func() error {
 		if n, least := x.Inside()-1, x.lease.renewalTTL(); n > 0 && ttl < least {
-			return Invalid("ttl %v is less than the %v of the lease of %q, which %d other readers of this process share (Retain)", ttl, least, h.Name(), n)
+			return server.Invalid("ttl %v is less than the %v of the lease of %q, which %d other readers of this process share (Retain)", ttl, least, h.Name(), n)
 		}
 		return nil
 	}
@@ -156,7 +157,7 @@ func (h *LocalLease) Extend(ctx context.Context, ttl time.Duration) error {
 	}
 	x.giveBack(false)
 	if h.state.Load() == localReleased {
-		return x.of.lock.fail(ErrReleased) // meanwhile, so the lease may be another caller's by now
+		return x.of.lock.Fail(server.ErrReleased) // meanwhile, so the lease may be another caller's by now
 	}
 	return x.lease.extend(ctx, ttl, suits) // others may have entered, or extended it, since it was looked at
 }
@@ -181,8 +182,8 @@ func (h *LocalLease) event(t EventType) Event {
 // the same retained lease have been released, and then converts that. If another call waits for the same, it returns ErrConflict at
 // once.
 func (l *Lock) ConvertLocal(ctx context.Context, from *LocalLease, t Terms) (*Lease, error) {
-	if x := from.retention.of.lock; x.keys != l.keys || x.e != l.e {
-		return nil, Invalid("the lease is of %s %q, of another keeper or another lock than %q; pass a lease of this lock", l.spec.Scripts.Kind, from.Name(), l.spec.Name)
+	if x := from.retention.of.lock; !x.Same(&l.Lock) {
+		return nil, server.Invalid("the lease is of %s %q, of another keeper or another lock than %q; pass a lease of this lock", l.spec.Scripts.Kind, from.Name(), l.spec.Name)
 	}
 	own, err := from.detach(ctx, l)
 	if err != nil {
@@ -197,7 +198,7 @@ func (h *LocalLease) detach(ctx context.Context, l *Lock) (*Lease, error) {
 		return own, nil
 	}
 	if err := h.Err(); err != nil {
-		return nil, l.fail(err)
+		return nil, l.Fail(err)
 	}
 	x := h.retention
 	r := x.of
@@ -206,11 +207,11 @@ func (h *LocalLease) detach(ctx context.Context, l *Lock) (*Lease, error) {
 	r.mu.Lock()
 	if x.upgrader == h {
 		r.mu.Unlock()
-		return nil, Invalid("the lease of %q is being converted by another call; wait until that call has returned", h.Name())
+		return nil, server.Invalid("the lease of %q is being converted by another call; wait until that call has returned", h.Name())
 	}
 	if !x.state.Upgrade(x.Hold, l.e.now(), &out) {
 		r.mu.Unlock()
-		return nil, l.fail(ErrConflict)
+		return nil, l.Fail(server.ErrConflict)
 	}
 	x.upgrader, x.alone = h, alone
 	x.unlock(&out)
@@ -220,11 +221,11 @@ func (h *LocalLease) detach(ctx context.Context, l *Lock) (*Lease, error) {
 		select {
 		case <-alone:
 		case <-ctx.Done():
-			err = l.fail(ErrNotAcquired, ctx.Err())
-		case <-l.e.closing.Done():
-			err = l.fail(ErrClosed)
+			err = l.Fail(server.ErrNotAcquired, ctx.Err())
+		case <-l.e.Closing().Done():
+			err = l.Fail(server.ErrClosed)
 		case <-h.Done():
-			err = l.fail(h.Err())
+			err = l.Fail(h.Err())
 		}
 		out = retain.Effects{}
 		alone = make(chan struct{})
@@ -236,7 +237,7 @@ func (h *LocalLease) detach(ctx context.Context, l *Lock) (*Lease, error) {
 			x.state.Detach(&out)
 			own = true
 		default:
-			err = l.fail(ErrReleased)
+			err = l.Fail(server.ErrReleased)
 		}
 		if err != nil {
 			x.state.EndUpgrade()

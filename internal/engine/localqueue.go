@@ -4,13 +4,15 @@ import (
 	"container/list"
 	"context"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // localQueue holds the callers of this process that wait for one name. Only the first of them sends requests, so the server
 // sees one waiter per process, however many callers there are.
 type localQueue struct {
-	health  ServerHealth // of the first caller, handed on with its turn
-	waiting list.List    // of chan struct{}, each closed and removed when the turn comes; guarded by the engine's mu
+	health  server.Health // of the first caller, handed on with its turn
+	waiting list.List     // of chan struct{}, each closed and removed when the turn comes; guarded by the engine's mu
 }
 
 // waitLocally blocks until it is the caller's turn, until ctx ends, or until the keeper is closed. It returns the health that
@@ -18,11 +20,11 @@ type localQueue struct {
 //
 // If the caller before has given up because the server does not answer, and this one has waited for as long since that time, it fails
 // as well: an outage costs each caller one MaxElapsed, and not one for each caller before it.
-func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Duration, since time.Time) (shared *ServerHealth, err error) {
+func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Duration, since time.Time) (shared *server.Health, err error) {
 	e.mu.Lock()
 	q := e.localQueues[key]
 	if q == nil {
-		q = &localQueue{health: ServerHealth{maxAge: maxAge}}
+		q = &localQueue{health: server.Health{MaxAge: maxAge}}
 		e.localQueues[key] = q
 		e.mu.Unlock()
 		return &q.health, nil
@@ -31,20 +33,20 @@ func (e *Engine) waitLocally(ctx context.Context, key string, maxAge time.Durati
 	place := q.waiting.PushBack(turn)
 	e.mu.Unlock()
 
-	near, stop := nearDeadline(ctx)
+	near, stop := server.NearDeadline(ctx)
 	defer stop()
 	for waiting := true; waiting; {
 		select {
 		case <-turn:
-			if err := q.health.Exhausted(e.cfg.Retry, since, time.Now()); err != nil {
+			if err := q.health.Exhausted(e.Config.Retry, since, time.Now()); err != nil {
 				e.leaveLocalQueue(key)
 				return nil, err
 			}
 			return &q.health, nil
 		case <-ctx.Done():
-			err, waiting = q.health.waitError(ctx), false
-		case <-e.closing.Done():
-			err, waiting = ErrClosed, false
+			err, waiting = q.health.WaitError(ctx), false
+		case <-e.Closing().Done():
+			err, waiting = server.ErrClosed, false
 		case <-near:
 			e.heartbeatIfStale(key)
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/growth"
 	"github.com/redis/go-redis/v9"
 )
@@ -66,7 +67,7 @@ func offline(t testing.TB) *Engine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = rdb.Close() })
-	return New(Config{Client: c, Log: slog.New(slog.DiscardHandler), LongWait: time.Minute})
+	return New(Config{Config: server.Config{Client: c, Log: slog.New(slog.DiscardHandler)}, LongWait: time.Minute})
 }
 
 // abandonTurns lets so many callers give up at the end of a local queue in which others wait, and returns how long that took.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // This file has the turns of a lock with one holder at a time that are granted inside the process. The callers of a name that wait
@@ -37,20 +38,20 @@ func (l *Retaining) acquireTurn(ctx context.Context, wait bool) (Handle, error) 
 // turn waits for the turn of the caller among those of the process, and then for a turn by the lease that the process retains, or
 // for a lease of the server. local says that it was granted inside.
 func (l *Retaining) turn(ctx context.Context, wait bool, o *Observation) (h Handle, local bool, err error) {
-	e, key, began := l.lock.e, l.lock.key(keyQueue), time.Now()
+	e, key, began := l.lock.e, l.lock.KeyOf(server.QueueKey), time.Now()
 	if err := ctx.Err(); err != nil {
-		return nil, false, l.lock.fail(err)
+		return nil, false, l.lock.Fail(err)
 	}
 	r := l.find()
-	var health *ServerHealth
+	var health *server.Health
 	if wait {
 		r.waiting.Add(1)
 		defer r.waiting.Add(-1)
-		if health, err = e.waitLocally(ctx, key, e.maxAge(), began); err != nil {
+		if health, err = e.waitLocally(ctx, key, e.MaxAge(), began); err != nil {
 			if x := r.current.Load(); x != nil && x.Certain() && ctx.Err() != nil {
-				err = Chain(ErrNotAcquired, ctx.Err()) // it is held here, so the server need not have answered lately
+				err = server.Chain(server.ErrNotAcquired, ctx.Err()) // it is held here, so the server need not have answered lately
 			}
-			return nil, false, l.lock.fail(err)
+			return nil, false, l.lock.Fail(err)
 		}
 		defer e.leaveLocalQueue(key)
 	}
@@ -78,7 +79,7 @@ func (l *Retaining) turn(ctx context.Context, wait bool, o *Observation) (h Hand
 
 // turnInside returns a turn by the lease that the process retains. It returns nil if there is none, and else when the lease is to be
 // released before the caller gets a turn by it. Without health the caller does not wait for another.
-func (l *Retaining) turnInside(ctx context.Context, r *Retainer, health *ServerHealth) (*LocalLease, error) {
+func (l *Retaining) turnInside(ctx context.Context, r *Retainer, health *server.Health) (*LocalLease, error) {
 	for {
 		x := r.current.Load()
 		if x == nil {
@@ -94,12 +95,12 @@ func (l *Retaining) turnInside(ctx context.Context, r *Retainer, health *ServerH
 			}
 			return nil, nil
 		case health == nil && x.Certain():
-			return nil, l.lock.fail(ErrNotAcquired)
+			return nil, l.lock.Fail(server.ErrNotAcquired)
 		case health == nil: // it is lost
 			return nil, nil
 		}
 		if h, err := x.awaitTurn(ctx, health); err != nil {
-			return nil, l.lock.fail(err)
+			return nil, l.lock.Fail(err)
 		} else if h != nil {
 			return h, nil
 		}
@@ -146,7 +147,7 @@ func (x *retention) leave() {
 
 // awaitTurn waits until the caller inside has left, and returns a lease in its place. It returns nil if the lease is given back
 // instead, or if nobody is inside.
-func (x *retention) awaitTurn(ctx context.Context, health *ServerHealth) (*LocalLease, error) {
+func (x *retention) awaitTurn(ctx context.Context, health *server.Health) (*LocalLease, error) {
 	r := x.of
 	e := r.lock.e
 	r.mu.Lock()
@@ -161,11 +162,11 @@ func (x *retention) awaitTurn(ctx context.Context, health *ServerHealth) (*Local
 	select {
 	case <-ended:
 	case <-ctx.Done():
-		if err = Chain(ErrNotAcquired, ctx.Err()); !x.Certain() {
-			err = health.waitError(ctx)
+		if err = server.Chain(server.ErrNotAcquired, ctx.Err()); !x.Certain() {
+			err = health.WaitError(ctx)
 		}
-	case <-e.closing.Done():
-		err = ErrClosed
+	case <-e.Closing().Done():
+		err = server.ErrClosed
 	}
 	var out retain.Effects
 	r.mu.Lock()

@@ -3,18 +3,12 @@ package engine
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
-)
-
-// Bounds of a ttl. A shorter lease would end before its reply is read; a longer one could overflow sums of milliseconds.
-const (
-	ShortestTTL = claim.ShortestTTL
-	LongestTTL  = 365 * 24 * time.Hour
 )
 
 // Spec describes a lock.
@@ -32,35 +26,11 @@ type Spec struct {
 // Lock is one name of one primitive with the settings of one user. It is safe for concurrent use, and immutable but for what all
 // locks of the name share.
 type Lock struct {
-	*sharedParams
+	server.Lock
 	*shortForms // of the name
 	e           *Engine
 	spec        Spec
-	keys        [4]any // of every command, as strings, by the indexes below
 	rules       claim.Rules
-	released    atomic.Pointer[lockError] // see releasedError
-}
-
-// Indexes of keys.
-const (
-	keyLock = iota
-	keyMeta
-	keyQueue
-	keyTombstones
-)
-
-// scriptArgs are the arguments that are the same in all calls of a lock.
-type scriptArgs struct {
-	ttl, policyArg, settings, queueTTL any
-
-	shortPolicyArg, shortSettings any // see protocol.ShortArgs
-}
-
-// sharedParams are parameters shared by locks with identical settings, to save memory.
-type sharedParams struct {
-	ttl     int64  // ms
-	channel string // on which this keeper receives wake-ups
-	args    scriptArgs
 }
 
 // Terms are what a request asks for beyond the lock itself. The policy reads flags and permits from the token.
@@ -69,10 +39,10 @@ type Terms struct {
 	Number int    // a count of permits, or a writer's streak; 0: none
 	Direct bool   // of a conversion to a weaker lease, which never waits
 
-	retention   *retention    // what is to be granted by the lease, if the process retains it
-	observation *Observation  // the call, for the observer
-	health      *ServerHealth // of the server, if the caller has its turn in the local queue already; nil: not
-	since       time.Time     // when the caller came; zero: now
+	retention   *retention     // what is to be granted by the lease, if the process retains it
+	observation *Observation   // the call, for the observer
+	health      *server.Health // of the server, if the caller has its turn in the local queue already; nil: not
+	since       time.Time      // when the caller came; zero: now
 
 	origin *Lease // the lease to be replaced; see Convert
 	quota  *Quota // what the answer says of the window, if a caller who does not wait wants to know
@@ -81,84 +51,39 @@ type Terms struct {
 // Lock returns the lock of a spec. The error is ErrInvalid.
 func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	if e == nil {
-		return nil, Invalid("the keeper is nil")
+		return nil, server.Invalid("the keeper is nil")
 	}
-	keys, err := protocol.KeysOf(e.cfg.Prefix, spec.Name, spec.Scripts.KeyKind, spec.Scripts.PlainKey)
-	if err != nil {
-		return nil, Invalid("%w", err)
-	}
-	idle := e.cfg.MetadataTTL
+	shared := server.Spec{Scripts: spec.Scripts, Name: spec.Name, MetadataTTL: e.Config.MetadataTTL}
 	if spec.Limits != nil {
-		idle += spec.Limits.Per
+		shared.PolicyArg = spec.Limits.policyArg()
+		shared.MetadataTTL += spec.Limits.Per
 		if spec.Limits.clockOnly() {
-			spec.TTL = e.cfg.HeartbeatTimeout // of a grant by a message, until it is confirmed
+			spec.TTL = e.Config.HeartbeatTimeout // of a grant by a message, until it is confirmed
 		}
 	}
-	if err := CheckTTL("TTL", spec.TTL); err != nil {
+	shared.TTL = spec.TTL
+	l := &Lock{e: e, spec: spec}
+	if err := e.InitLock(&l.Lock, shared); err != nil {
 		return nil, err
+	}
+	l.rules = claim.Rules{
+		TTL: l.TTL, ClaimTTL: l.ClaimTTL, HeartbeatTimeout: e.Config.HeartbeatTimeout, MetadataTTL: e.Config.MetadataTTL,
+		MaxLifetime: spec.MaxLifetime, NoRenewal: spec.NoRenewal, ByClock: spec.Limits.clockOnly(),
 	}
 	switch ack := e.cfg.ReplicaAck; {
 	case !ack.enabled():
 	case spec.Limits.clockOnly() && ack.Timeout >= spec.Limits.Per:
-		return nil, Invalid("window %v is not longer than the keeper's ReplicaAck.Timeout %v", spec.Limits.Per, ack.Timeout)
+		return nil, server.Invalid("window %v is not longer than the keeper's ReplicaAck.Timeout %v", spec.Limits.Per, ack.Timeout)
 	case !spec.Limits.clockOnly() && ack.Timeout >= spec.TTL:
-		return nil, Invalid("TTL %v is not longer than the keeper's ReplicaAck.Timeout %v", spec.TTL, ack.Timeout)
+		return nil, server.Invalid("TTL %v is not longer than the keeper's ReplicaAck.Timeout %v", spec.TTL, ack.Timeout)
 	}
 	if spec.MaxLifetime < 0 || spec.MaxLifetime > 0 && spec.MaxLifetime < spec.TTL {
-		return nil, Invalid("MaxLifetime %v is shorter than TTL %v (0 means no bound)", spec.MaxLifetime, spec.TTL)
+		return nil, server.Invalid("MaxLifetime %v is shorter than TTL %v (0 means no bound)", spec.MaxLifetime, spec.TTL)
 	}
-	ttl := millis(spec.TTL)
-	l := &Lock{e: e, spec: spec, rules: claim.Rules{
-		TTL: ttl, ClaimTTL: min(ttl, millis(e.cfg.HeartbeatTimeout)), HeartbeatTimeout: e.cfg.HeartbeatTimeout, MetadataTTL: e.cfg.MetadataTTL,
-		MaxLifetime: spec.MaxLifetime, NoRenewal: spec.NoRenewal, ByClock: spec.Limits.clockOnly(),
-	}}
-	for i, key := range keys.All() {
-		l.keys[i] = key
-	}
-	sharded, channelPrefix, policyArg := e.subscriber.Sharded(), e.cfg.Prefix+"wake:", ""
-	if sharded {
-		channelPrefix = keys.ChannelPrefix()
-	}
-	if spec.Limits != nil {
-		policyArg = spec.Limits.policyArg()
-	}
-	metadataTTL := ttl + millis(idle)
-	settings := protocol.Settings(metadataTTL, channelPrefix, sharded)
-	args := scriptArgs{ttl: ttl, policyArg: policyArg, settings: settings, queueTTL: protocol.QueueTTL(millis(e.cfg.HeartbeatTimeout))}
-	args.shortPolicyArg, args.shortSettings = protocol.ShortArgs(policyArg, settings)
-	params := sharedParams{ttl, channelPrefix + e.id, args}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.params == nil || *e.params != params {
-		e.params = &params
-	}
-	l.sharedParams, l.shortForms = e.params, e.shortFormsLocked(keys.Lock)
+	l.shortForms = e.shortFormsLocked(l.Key())
 	return l, nil
-}
-
-// Name returns what is locked.
-func (l *Lock) Name() string { return l.spec.Name }
-
-// Key returns the key of the leases, which identifies the lock among all locks of a server.
-func (l *Lock) Key() string { return l.key(keyLock) }
-
-// key returns one of the lock's keys.
-func (l *Lock) key(index int) string { return l.keys[index].(string) }
-
-// allKeys returns the keys in the order in which scripts take them.
-func (l *Lock) allKeys() []string {
-	return []string{l.key(keyLock), l.key(keyMeta), l.key(keyQueue), l.key(keyTombstones)}
-}
-
-// CheckTTL returns an ErrInvalid that names the option if a duration cannot be that of a lease.
-func CheckTTL(option string, d time.Duration) error {
-	switch {
-	case d < ShortestTTL:
-		return Invalid("%s %v is shorter than %v, which a reply and clock drift may take", option, d, ShortestTTL)
-	case d > LongestTTL:
-		return Invalid("%s %v is longer than %v", option, d, LongestTTL)
-	}
-	return nil
 }
 
 // newToken returns the token of a new request, and its serial, which shares the token's memory. The policy reads the flags and the
@@ -169,9 +94,9 @@ func (l *Lock) newToken(flags string, number int64) (token, serial string) {
 	}
 	drawn := l.e.serials.Next()
 	token = protocol.Token{
-		Keeper: l.e.id, Serial: string(drawn[:]), TTL: l.ttl, ClaimTTL: l.rules.ClaimTTL, Flags: flags, Number: number,
+		Keeper: l.e.ID(), Serial: string(drawn[:]), TTL: l.TTL, ClaimTTL: l.ClaimTTL, Flags: flags, Number: number,
 	}.String()
-	start := len(l.e.id) + len(":")
+	start := len(l.e.ID()) + len(":")
 	return token, token[start : start+len(drawn)]
 }
 
@@ -234,10 +159,10 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*Lease, error) 
 // acquireReplicated acquires, and waits until replicas have the grant if the keeper requires it.
 func (l *Lock) acquireReplicated(ctx context.Context, t Terms, wait bool) (*Lease, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, l.fail(err) // the server was not asked, so nothing else is known
+		return nil, l.Fail(err) // the server was not asked, so nothing else is known
 	}
-	if l.e.closing.Err() != nil {
-		return nil, l.fail(ErrClosed)
+	if l.e.Closing().Err() != nil {
+		return nil, l.Fail(server.ErrClosed)
 	}
 	h, err := l.acquireInTurn(ctx, t, wait)
 	if err == nil && l.e.cfg.ReplicaAck.enabled() {
@@ -256,18 +181,18 @@ func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*Lease, e
 		return l.acquireSubscribed(ctx, t, wait, t.health)
 	}
 	t.since = time.Now()
-	health, err := l.e.waitLocally(ctx, l.key(keyQueue), l.e.maxAge(), t.since)
+	health, err := l.e.waitLocally(ctx, l.KeyOf(server.QueueKey), l.e.MaxAge(), t.since)
 	if err != nil {
-		return nil, l.fail(err)
+		return nil, l.Fail(err)
 	}
-	defer l.e.leaveLocalQueue(l.key(keyQueue))
+	defer l.e.leaveLocalQueue(l.KeyOf(server.QueueKey))
 	return l.acquireSubscribed(ctx, t, wait, health)
 }
 
 // alsoEnded makes the error of a request match ctx.Err() if ctx has ended, whatever else went wrong.
 func (l *Lock) alsoEnded(ctx context.Context, err error) error {
 	if end := ctx.Err(); err != nil && end != nil && !errors.Is(err, end) {
-		return l.fail(err, end)
+		return l.Fail(err, end)
 	}
 	return err
 }
@@ -277,7 +202,7 @@ func (l *Lock) alsoEnded(ctx context.Context, err error) error {
 // to that process, possibly extended.
 func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	if token == "" {
-		return nil, Invalid("the token is empty")
+		return nil, server.Invalid("the token is empty")
 	}
 	return l.adopt(ctx, token, nil)
 }
@@ -285,13 +210,13 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 // adopt is Adopt; the lease is part of the owner, if there is one.
 func (l *Lock) adopt(ctx context.Context, token string, owner *Owner) (*Lease, error) {
 	for began := time.Now(); ; {
-		r, err := l.renew(ctx, token, l.ttl, renewMetadata, false)
+		r, err := l.renew(ctx, token, l.TTL, server.RenewMetadata, false)
 		if err != nil {
-			return nil, l.fail(err)
+			return nil, l.Fail(err)
 		}
 		if r.Held && l.e.cfg.ReplicaAck.enabled() {
 			if r, err = l.replicateRenewal(ctx, token); err != nil {
-				return nil, l.fail(err)
+				return nil, l.Fail(err)
 			}
 		}
 		if !r.Held {
@@ -302,15 +227,15 @@ func (l *Lock) adopt(ctx context.Context, token string, owner *Owner) (*Lease, e
 		var out claim.Effects
 		c := claim.Adopt(&l.rules, r.Fence, l.e.instant(r.sent), now, &out)
 		if now >= c.Deadline() { // too late, as a grant may be
-			if ctx.Err() != nil || l.e.cfg.Retry.Exhausted(began, time.Now()) {
-				return nil, l.fail(ErrTooLate, ctx.Err())
+			if ctx.Err() != nil || l.e.Config.Retry.Exhausted(began, time.Now()) {
+				return nil, l.Fail(ErrTooLate, ctx.Err())
 			}
 			continue
 		}
 		h := l.newLease(token, t.Serial, c, l.NewObservation(ctx, t.Flags))
 		h.owner, h.fence = owner, uint64(r.Fence)
 		if !l.e.addLease(h) {
-			return nil, l.fail(ErrClosed)
+			return nil, l.Fail(server.ErrClosed)
 		}
 		h.arm(out.Timer)
 		if !l.e.listens.Load() {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // This file logs who keeps callers waiting for long.
@@ -71,7 +72,7 @@ func (w *longWait) becameLong() {
 func (ws *longWaits) add(w *longWait, every time.Duration) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if !ws.mayLogLocked(w.lock.key(keyQueue), time.Now(), every) {
+	if !ws.mayLogLocked(w.lock.KeyOf(server.QueueKey), time.Now(), every) {
 		return false
 	}
 	ws.due = append(ws.due, w)
@@ -114,23 +115,23 @@ func (ws *longWaits) next() *longWait {
 func (w *longWait) log() {
 	l := w.lock
 	e := l.e
-	if w.over.Load() || !e.beginWork(false) {
+	if w.over.Load() || !e.BeginWork(false) {
 		return
 	}
-	defer e.endWork()
-	ctx, cancel := context.WithTimeout(e.closing, e.cfg.LongWait)
+	defer e.EndWork()
+	ctx, cancel := context.WithTimeout(e.Closing(), e.cfg.LongWait)
 	defer cancel()
 	list, total, err := w.holders(ctx, maxDescribed)
 	args := []any{"kind", l.spec.Scripts.Kind, "name", l.spec.Name, "waited", time.Since(w.began), "holders", total}
 	switch {
-	case e.closing.Err() != nil:
+	case e.Closing().Err() != nil:
 		return
 	case err != nil:
 		args = append(args, "error", err)
 	default:
 		args = append(args, "held_by", describe(list, total))
 	}
-	e.cfg.Log.Warn("lockkeeper: a call has been waiting for a long time", args...)
+	e.Config.Log.Warn("lockkeeper: a call has been waiting for a long time", args...)
 }
 
 // maxDescribed is how many holders are described.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -38,7 +39,7 @@ func lookUp(rdb *client.Client, names []*lookup, now int64) ([]Entry, error) {
 	for _, x := range names {
 		x.ask(ctx, pipe, now)
 	}
-	if err := execute(pipe); err != nil {
+	if err := server.Execute(pipe); err != nil {
 		return nil, err
 	}
 	entries := make([]Entry, len(names))
@@ -52,12 +53,12 @@ func lookUp(rdb *client.Client, names []*lookup, now int64) ([]Entry, error) {
 	if takings.Len() == 0 {
 		return entries, nil
 	}
-	if err := execute(takings); err != nil {
+	if err := server.Execute(takings); err != nil {
 		return nil, err
 	}
 	for i, x := range names {
 		if limits, ok := x.takes(); ok {
-			entries[i].Holders, entries[i].ExpiresIn, entries[i].Keeper = x.leases(func(score float64) time.Duration { return duration(limits.ReturnIn(int64(score), now)) })
+			entries[i].Holders, entries[i].ExpiresIn, entries[i].Keeper = x.leases(func(score float64) time.Duration { return server.Duration(limits.ReturnIn(int64(score), now)) })
 		}
 	}
 	return entries, nil
@@ -111,7 +112,7 @@ func (x *lookup) entry(now int64) Entry {
 	entry := Entry{Kind: x.Set.Kind, Name: x.Name}
 	x.exists = x.left.Val() != -2
 	if x.holder == nil {
-		entry.Holders, entry.ExpiresIn, entry.Keeper = x.leases(func(score float64) time.Duration { return duration(int64(score) - now/1000) })
+		entry.Holders, entry.ExpiresIn, entry.Keeper = x.leases(func(score float64) time.Duration { return server.Duration(int64(score) - now/1000) })
 	} else if token, err := x.holder.Result(); err != nil {
 		return entry
 	} else if x.exists && !protocol.IsRecord(token) {
@@ -122,7 +123,7 @@ func (x *lookup) entry(now int64) Entry {
 	for _, head := range x.heads {
 		for _, z := range head.Val() {
 			waited := now - protocol.TicketOf(x.Set, int64(z.Score)) // µs
-			entry.LongestWait = max(entry.LongestWait, duration(waited/1000))
+			entry.LongestWait = max(entry.LongestWait, server.Duration(waited/1000))
 		}
 	}
 	return entry

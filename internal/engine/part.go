@@ -8,7 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
-	"github.com/lockkeeper/lockkeeper/internal/timers"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -50,35 +50,22 @@ func (e *Engine) RemoveOnClose(o CloseObserver) {
 	delete(e.onClose, o)
 }
 
-// Closing is a context that ends when Close is called.
-func (e *Engine) Closing() context.Context { return e.closing }
-
-// Timers are the timers of the engine. They stop, without firing, when it has been closed.
-func (e *Engine) Timers() *timers.Scheduler { return &e.timers }
-
-// Retry is the retry policy of the keeper.
-func (e *Engine) Retry() Retry { return e.cfg.Retry }
-
 // AwaitsReplicas reports whether the keeper hands out leases only when replicas have acknowledged them.
 func (e *Engine) AwaitsReplicas() bool { return e.cfg.ReplicaAck.enabled() }
 
 // Engine is the engine of the lock's keeper.
 func (l *Lock) Engine() *Engine { return l.e }
 
-// NewServerHealth returns a record for a caller that shares none. MaxAge is how old the last answer may be before the server
-// counts as unavailable.
-func NewServerHealth(maxAge time.Duration) *ServerHealth { return &ServerHealth{maxAge: maxAge} }
-
 // WaitLocally returns when no other goroutine of this process that called it for the lock's name is ahead of the caller. It
 // returns what those before have recorded about the server, and the caller must call LeaveLocally to admit the next one. Otherwise
 // the error is ErrClosed, says how the wait ended with ctx, or is that of those before, if the caller has come at that time and would
 // give up as they did.
-func (l *Lock) WaitLocally(ctx context.Context, maxAge time.Duration, since time.Time) (shared *ServerHealth, err error) {
-	return l.e.waitLocally(ctx, l.key(keyQueue), maxAge, since)
+func (l *Lock) WaitLocally(ctx context.Context, maxAge time.Duration, since time.Time) (shared *server.Health, err error) {
+	return l.e.waitLocally(ctx, l.KeyOf(server.QueueKey), maxAge, since)
 }
 
 // LeaveLocally ends the turn that began when WaitLocally returned.
-func (l *Lock) LeaveLocally() { l.e.leaveLocalQueue(l.key(keyQueue)) }
+func (l *Lock) LeaveLocally() { l.e.leaveLocalQueue(l.KeyOf(server.QueueKey)) }
 
 // NewToken returns a token for a new request of this lock, with flags and a number that the policy reads; see protocol.Token.
 func (l *Lock) NewToken(flags string, number int64) string {
@@ -139,7 +126,7 @@ func (l *Lock) NewTokenRequest(token string, owner *Owner, inDoubt bool) *TokenR
 // answer or an error; the request has then ended if there is a lease, or if it was canceled or the engine was closed.
 func (t *TokenRequest) Send(server int, receiver TokenReceiver) {
 	r := &t.request
-	r.lock.e.announce()
+	r.lock.e.Announce()
 	t.server, t.receiver = server, receiver
 	if done := r.step(claim.Event{Kind: claim.Called}, nil); !done.Ask { // it has ended
 		t.answer(TokenReply{}, nil)
@@ -153,8 +140,8 @@ func (t *TokenRequest) setCall(call *transport.Call) {
 	if t.least > 0 {
 		least = t.least
 	}
-	l.setCall(call, l.spec.Scripts.Acquire, 4, 6)
-	call.Args = l.acquireArgs(call.Args, t.request.token, least, nil)
+	l.SetCall(call, l.spec.Scripts.Acquire, 4, 6)
+	call.Args = l.AcquireArgs(call.Args, t.request.token, least, nil)
 	call.Scalar = true
 }
 
@@ -166,14 +153,14 @@ func (r *request) answerPart(c *askCall, done claim.Effects, a protocol.AcquireR
 	if err == nil {
 		switch done.Refusal {
 		case claim.ByDenial:
-			err = ErrNotAcquired
+			err = server.ErrNotAcquired
 		case claim.ByTombstone:
 			err = errTombstoned
 		case claim.ByLateness:
 			err = ErrTooLate
 		}
 	}
-	r.part.answer(TokenReply{RetryAfter: duration(max(a.RetryAfter, 0)), Sent: c.Sent, ServerTime: a.Now}, err)
+	r.part.answer(TokenReply{RetryAfter: server.Duration(max(a.RetryAfter, 0)), Sent: c.Sent, ServerTime: a.Now}, err)
 }
 
 // answer passes the outcome to the receiver: that of the request if it has ended, else the error.
@@ -209,7 +196,7 @@ func (t *TokenRequest) Cancel(err error) {
 // Lease is what the request was granted; nil: nothing, or nothing yet.
 func (t *TokenRequest) Lease() *Lease {
 	r := &t.request
-	if !r.ended.isClosed() || r.result() != nil {
+	if !r.ended.IsClosed() || r.result() != nil {
 		return nil
 	}
 	return r.Lease
@@ -239,7 +226,7 @@ func (h *Lease) State() (deadline time.Time, err error) {
 
 // SetTTL makes renewals ask for ttl from now on, and sends the first of them at once.
 func (h *Lease) SetTTL(ttl time.Duration) {
-	h.step(claim.Event{Kind: claim.TTLSet, TTL: millis(ttl)}, nil)
+	h.step(claim.Event{Kind: claim.TTLSet, TTL: server.Millis(ttl)}, nil)
 }
 
 // Detach ends the lease in this process and leaves it at the server. It does nothing if the lease has ended.
@@ -247,7 +234,7 @@ func (h *Lease) Detach() { h.detach() }
 
 // StartRelease is Release, but does not wait for the answer, and returns the cleanup for
 // ReleaseEnded; nil: there is nothing to wait for.
-func (h *Lease) StartRelease() (*Cleanup, error) { return h.release(h.lock.e.transport.Send, false) }
+func (h *Lease) StartRelease() (*Cleanup, error) { return h.release(h.lock.e.Transport.Send, false) }
 
 // ReleaseEnded reports whether the server has answered a release, or will not, and no renewal of the lease is under way; err is as
 // from Release. The owner's observer is called when the result may have changed.
@@ -276,8 +263,8 @@ var ErrRecentRestart = errors.New("the server restarted recently and does not co
 // Done is called with the reason: ErrNotHeld, or who has broken it.
 func (h *Lease) RaiseFence(fence int64, minUptime time.Duration, done func(error)) {
 	l := h.lock
-	l.e.transport.Send(l.raiseFenceCall(h.token, fence, millis(minUptime), func(call *transport.Call) {
-		r, err := decode(call, func(n []int64) (protocol.RaiseFenceReply, error) { return protocol.ParseRaiseFenceReply(n, fence) })
+	l.e.Transport.Send(l.RaiseFenceCall(h.token, fence, server.Millis(minUptime), func(call *transport.Call) {
+		r, err := server.Decode(call, func(n []int64) (protocol.RaiseFenceReply, error) { return protocol.ParseRaiseFenceReply(n, fence) })
 		switch {
 		case err != nil:
 		case r.Code == lua.Refused:
@@ -291,7 +278,7 @@ func (h *Lease) RaiseFence(fence int64, minUptime time.Duration, done func(error
 			})
 			return
 		case r.Code == lua.Unknown:
-			err = fmt.Errorf("%w: it has run for %v", ErrRecentRestart, duration(r.Uptime))
+			err = fmt.Errorf("%w: it has run for %v", ErrRecentRestart, server.Duration(r.Uptime))
 		}
 		done(err)
 	}))

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -40,7 +41,7 @@ func TestTryLockRetriesAtMostTwice(t *testing.T) {
 		s.must(s.hold("x").Release(context.Background())) // load the scripts
 		s.net.Break(lua.Mutex.Acquire.SHA, 1<<30, faultnet.LoseRequest)
 		asked := s.sendTimes(lua.Mutex.Acquire)
-		if _, err := s.lock("x").Try(context.Background(), Terms{}); err == nil || errors.Is(err, ErrNotAcquired) {
+		if _, err := s.lock("x").Try(context.Background(), Terms{}); err == nil || errors.Is(err, server.ErrNotAcquired) {
 			s.Errorf("all its requests were lost: %v", err)
 		}
 		if n := len(asked()); n != 3 {
@@ -54,14 +55,14 @@ func TestTryLockRetriesAtMostTwice(t *testing.T) {
 func TestBackoffFollowsRetryPolicy(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		s.must(s.hold("x").Release(context.Background()))
-		s.cfg.Retry = Retry{MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond, MaxElapsed: 5 * time.Second}
+		s.Config.Retry = server.Retry{MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond, MaxElapsed: 5 * time.Second}
 		s.net.Break(lua.Mutex.Acquire.SHA, 1<<30, faultnet.LoseRequest)
 		asked := s.sendTimes(lua.Mutex.Acquire)
 		start := time.Now()
-		if _, err := s.lock("x").Acquire(context.Background(), Terms{}); err == nil || errors.Is(err, ErrNotAcquired) {
+		if _, err := s.lock("x").Acquire(context.Background(), Terms{}); err == nil || errors.Is(err, server.ErrNotAcquired) {
 			s.Errorf("all its requests were lost: %v", err)
 		}
-		r := s.cfg.Retry
+		r := s.Config.Retry
 		if d := time.Since(start); d < r.MaxElapsed || d > r.MaxElapsed+2*r.MaxBackoff {
 			s.Errorf("it returned after %v", d)
 		}
@@ -94,7 +95,7 @@ func TestReleaseRetriesEndWithLease(t *testing.T) {
 		sent := s.sendTimes(lua.Mutex.Release)
 		ctx, cancel := context.WithTimeout(context.Background(), 2*ttl)
 		defer cancel()
-		if err := h.Release(ctx); err == nil || errors.Is(err, ErrLost) || ctx.Err() != nil {
+		if err := h.Release(ctx); err == nil || errors.Is(err, server.ErrLost) || ctx.Err() != nil {
 			s.Errorf("no release arrived: %v", err)
 		}
 		n := len(sent())
@@ -113,7 +114,7 @@ func TestReleaseAfterLossFreesLock(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		h := s.hold("x", withoutRenewal)
 		time.Sleep(time.Until(h.Deadline()))
-		if err := h.Release(context.Background()); !errors.Is(err, ErrLost) {
+		if err := h.Release(context.Background()); !errors.Is(err, server.ErrLost) {
 			s.Error(err)
 		}
 		synctest.Wait()
@@ -129,7 +130,7 @@ func TestLossErrorIncludesRenewalError(t *testing.T) {
 		h := s.hold("x")
 		s.net.Down()
 		<-h.Done()
-		if err := h.Err(); !errors.Is(err, ErrLost) || !errors.Is(err, io.ErrClosedPipe) {
+		if err := h.Err(); !errors.Is(err, server.ErrLost) || !errors.Is(err, io.ErrClosedPipe) {
 			s.Error(err)
 		}
 	})
@@ -141,7 +142,7 @@ func TestCloseReportsUnnoticedLoss(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
 		s.freeze(h)
-		if err := s.Close(); !errors.Is(err, ErrLost) {
+		if err := s.Close(); !errors.Is(err, server.ErrLost) {
 			s.Errorf("Close: %v", err)
 		}
 	})

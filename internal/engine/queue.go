@@ -10,13 +10,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/queue"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 )
 
 // waitQueue holds the waiters of one name in this keeper, and does what their queue.Queue decides.
 type waitQueue struct {
-	lock   *Lock         // any lock of the name, for its keys and scripts
-	health *ServerHealth // that its waiters share
+	lock   *Lock          // any lock of the name, for its keys and scripts
+	health *server.Health // that its waiters share
 	timer  timers.Timer
 
 	mu       sync.Mutex // guards the fields below
@@ -25,7 +26,7 @@ type waitQueue struct {
 	backoff  *backoff.ExponentialBackOff // nil while heartbeats are answered
 }
 
-func (l *Lock) newWaitQueue(health *ServerHealth) *waitQueue {
+func (l *Lock) newWaitQueue(health *server.Health) *waitQueue {
 	q := &waitQueue{lock: l, health: health, requests: map[*request]struct{}{}}
 	q.timer.Handler = timers.Func(q.onTimer)
 	return q
@@ -36,9 +37,9 @@ func (q *waitQueue) setTimerLocked(out *queue.Effects) {
 	e := q.lock.e
 	switch {
 	case out.Empty:
-		e.timers.Cancel(&q.timer)
+		e.Timers.Cancel(&q.timer)
 	case out.Timer > 0:
-		e.timers.Set(&q.timer, e.time(out.Timer))
+		e.Timers.Set(&q.timer, e.time(out.Timer))
 	}
 }
 
@@ -47,11 +48,11 @@ func (q *waitQueue) setTimerLocked(out *queue.Effects) {
 func (r *request) enqueueLocked(a *protocol.AcquireReply) {
 	l, e := r.lock, r.lock.e
 	e.mu.Lock()
-	q := e.queues[l.key(keyQueue)]
+	q := e.queues[l.KeyOf(server.QueueKey)]
 	if q == nil {
 		q = l.newWaitQueue(r.health)
-		e.queues[l.key(keyQueue)] = q
-		e.subscriber.Retain(l.channel)
+		e.queues[l.KeyOf(server.QueueKey)] = q
+		e.Subscriber.Retain(l.Channel)
 	}
 	q.join(r, a.RetryIn, a.More)
 	e.mu.Unlock()
@@ -91,14 +92,14 @@ func (r *request) reportPosition(rank int) {
 func (e *Engine) leaveQueue(r *request) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	key := r.lock.key(keyQueue)
+	key := r.lock.KeyOf(server.QueueKey)
 	q := e.queues[key]
 	if q == nil {
 		return
 	}
 	if q.leave(r) {
 		delete(e.queues, key)
-		e.subscriber.Release(q.lock.channel)
+		e.Subscriber.Release(q.lock.Channel)
 	}
 }
 
@@ -135,7 +136,7 @@ func (e *Engine) firstHeartbeatBy(r *request, at claim.Instant) {
 func (l *Lock) queueWasEmpty(sent time.Time) {
 	e := l.e
 	e.mu.Lock()
-	q := e.queues[l.key(keyQueue)]
+	q := e.queues[l.KeyOf(server.QueueKey)]
 	e.mu.Unlock()
 	if q == nil {
 		return
@@ -162,7 +163,7 @@ func (e *Engine) heartbeatsBy(r *request, at claim.Instant) {
 
 // queueLocked returns the waitQueue that the request is in, or nil if it has left it.
 func (e *Engine) queueLocked(r *request) *waitQueue {
-	q := e.queues[r.lock.key(keyQueue)]
+	q := e.queues[r.lock.KeyOf(server.QueueKey)]
 	if q == nil {
 		return nil
 	}
@@ -190,4 +191,13 @@ func (q *waitQueue) firstHeartbeatNow() {
 	var out queue.Effects
 	q.state.FirstBy(q.lock.e.now(), &out)
 	q.setTimerLocked(&out)
+}
+
+// heartbeatIfStale makes the first waiter of a name send a heartbeat now if the last answer is not recent.
+func (e *Engine) heartbeatIfStale(key string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if q := e.queues[key]; q != nil && q.health.Stale(time.Now(), e.Freshness()) {
+		q.firstHeartbeatNow()
+	}
 }

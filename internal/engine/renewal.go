@@ -8,17 +8,18 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
 // renew sends a renewal for so many ms. full says that it includes the metadata.
 func (h *Lease) renew(ms int64, full bool) {
-	does, keys := h.retention.renewal(full), renewOnly
+	does, keys := h.retention.renewal(full), server.RenewOnly
 	if does.Metadata {
-		keys = renewMetadata
+		keys = server.RenewMetadata
 	}
-	h.lock.e.announce()
-	h.lock.e.transport.Send(h.lock.renewCall(h.token, ms, keys, false, does.Ask, func(call *transport.Call) {
+	h.lock.e.Announce()
+	h.lock.e.Transport.Send(h.lock.RenewCall(h.token, ms, keys, false, does.Ask, func(call *transport.Call) {
 		h.renewed(call, ms, does)
 	}))
 }
@@ -32,7 +33,7 @@ func (h *Lease) renewed(call *transport.Call, ms int64, does retain.Renewal) {
 	if does.Ask {
 		parse = protocol.ParseRetainedRenewReply
 	}
-	r, err := decode(call, parse)
+	r, err := server.Decode(call, parse)
 	if err != nil {
 		lasting := transport.WrongType(err)
 		done := h.step(claim.Event{Kind: claim.RenewFailed, Lasting: lasting, Pause: h.pause()}, err)
@@ -65,20 +66,20 @@ func (l *Lock) renew(ctx context.Context, token string, ttl int64, keys int, exa
 	if err := ctx.Err(); err != nil {
 		return r, err
 	}
-	if l.e.closing.Err() != nil {
-		return r, ErrClosed
+	if l.e.Closing().Err() != nil {
+		return r, server.ErrClosed
 	}
-	call, inDoubt, err := l.e.roundTrip(ctx, l.e.closing.Done, 0, func(p *pending) {
-		l.setRenewal(&p.Call, token, ttl, keys, exact, false)
+	call, inDoubt, err := l.e.RoundTrip(ctx, l.e.Closing().Done, 0, func(p *server.Pending) {
+		l.SetRenewal(&p.Call, token, ttl, keys, exact, false)
 	})
 	r.inDoubt = inDoubt
-	if errors.Is(err, errStopped) {
-		return r, ErrClosed
+	if errors.Is(err, server.ErrStopped) {
+		return r, server.ErrClosed
 	}
 	if err != nil {
 		return r, err
 	}
 	r.sent = call.Sent
-	r.RenewReply, err = decode(call, protocol.ParseRenewReplyWithFence)
+	r.RenewReply, err = server.Decode(call, protocol.ParseRenewReplyWithFence)
 	return r, err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
@@ -26,7 +27,7 @@ type ReplicaAck struct {
 func (a ReplicaAck) enabled() bool { return a.Replicas > 0 || a.Majority || a.Fsync }
 
 // errReplicasPending is the error of a wait for replicas that ctx has ended. The lock was granted and not held elsewhere.
-var errReplicasPending = Chain(ErrUnavailable, errors.New("the replicas had not acknowledged the grant when the context ended"))
+var errReplicasPending = server.Chain(server.ErrUnavailable, errors.New("the replicas had not acknowledged the grant when the context ended"))
 
 // awaitReplicas waits until replicas have what was granted, a lease or permits. If
 // they do not have it in time or ctx ends, the grant is undone. If the request was a conversion, its lease is the only one
@@ -48,37 +49,37 @@ func (l *Lock) awaitReplicas(ctx context.Context, h *Lease) error {
 	if from := r.origin; from != nil {
 		from.lose(err) // the new lease replaced it at the server
 	}
-	if c, _ := h.release(l.e.transport.Send, true); c != nil {
+	if c, _ := h.release(l.e.Transport.Send, true); c != nil {
 		grace := time.NewTimer(cancelGrace)
 		defer grace.Stop()
 		select {
-		case <-c.finished.done():
+		case <-c.finished.Done():
 		case <-grace.C:
 		case <-ctx.Done():
 		}
 	}
 	if end := ctx.Err(); end != nil && errors.Is(err, end) {
-		return l.fail(errReplicasPending, end)
+		return l.Fail(errReplicasPending, end)
 	}
-	return l.fail(err)
+	return l.Fail(err)
 }
 
 // replicateGrant waits until replicas have the grant. It repeats the request on the connection that waits, which has no
 // further effect.
 func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 	again := &transport.Call{Script: l.spec.Scripts.Acquire}
-	again.Args = l.acquireArgs(nil, r.token, r.policyArg, nil)
+	again.Args = l.AcquireArgs(nil, r.token, r.policyArg, nil)
 	again.Done = transport.Func(func(call *transport.Call) {
 		r.step(claim.Event{Kind: claim.CopyEnded, Outcome: outcomeOf(call.Err)}, nil)
 	})
 	r.step(claim.Event{Kind: claim.CopySent}, nil) // a release that overtakes it must leave a tombstone
-	return l.waitForReplicas(ctx, again, l.allKeys(), func() error {
-		a, err := decode(again, protocol.ParseAcquireReply)
+	return l.waitForReplicas(ctx, again, l.AllKeys(), func() error {
+		a, err := server.Decode(again, protocol.ParseAcquireReply)
 		if err == nil && (a.Code != lua.Granted || uint64(a.Fence) != r.fence) {
 			if r.loseRefused(); r.Err() != nil {
 				err = r.Err()
 			} else { // permits
-				err = fmt.Errorf("%w: %w", ErrLost, ErrNotHeld)
+				err = fmt.Errorf("%w: %w", server.ErrLost, ErrNotHeld)
 			}
 		}
 		return err
@@ -90,10 +91,10 @@ func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 func (l *Lock) replicateRenewal(ctx context.Context, token string) (renewal, error) {
 	again := &transport.Call{Script: l.spec.Scripts.Renew}
 	r := renewal{sent: time.Now()}
-	again.Args = l.renewArgs(nil, token, l.ttl, false, false)
+	again.Args = l.RenewArgs(nil, token, l.TTL, false, false)
 	again.Done = transport.Func(func(*transport.Call) {})
-	err := l.waitForReplicas(ctx, again, l.allKeys()[:2], func() (err error) {
-		if r.RenewReply, err = decode(again, protocol.ParseRenewReplyWithFence); err == nil && !r.Held {
+	err := l.waitForReplicas(ctx, again, l.AllKeys()[:2], func() (err error) {
+		if r.RenewReply, err = server.Decode(again, protocol.ParseRenewReplyWithFence); err == nil && !r.Held {
 			err = l.goneError(context.Background(), token)
 		}
 		return err
@@ -108,14 +109,14 @@ func (l *Lock) replicateRenewal(ctx context.Context, token string) (renewal, err
 // earlier ones. WAIT considers only what its own connection has written, but another client's connection may have written the
 // grant. check parses the reply of the call.
 func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, keys []string, check func() error) error {
-	if !l.e.beginWork(false) {
+	if !l.e.BeginWork(false) {
 		call.Err = redis.ErrClosed // it was not sent
 		call.Done.CallDone(call)
-		return ErrClosed
+		return server.ErrClosed
 	}
 	done := make(chan error, 1)
 	go func() { // go-redis does not interrupt a read when the context ends
-		defer l.e.endWork()
+		defer l.e.EndWork()
 		done <- l.writeAndWait(call, keys, check)
 	}()
 	select {
@@ -123,8 +124,8 @@ func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, keys [
 		return err
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-l.e.closing.Done():
-		return ErrClosed
+	case <-l.e.Closing().Done():
+		return server.ErrClosed
 	}
 }
 
@@ -132,8 +133,10 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 	ctx := context.Background()
 	ack := l.e.cfg.ReplicaAck
 	wanted, replicas, local := ack.Replicas, 0, !ack.Fsync
-	fail := func(err error) error { return l.e.cfg.NotAcknowledged(replicas, wanted, local, unavailable(err)) }
-	conn, primary, err := l.e.cfg.Client.Conn(ctx, l.key(keyLock))
+	fail := func(err error) error {
+		return l.e.cfg.NotAcknowledged(replicas, wanted, local, server.Unavailable(err))
+	}
+	conn, primary, err := l.e.Config.Client.Conn(ctx, l.KeyOf(server.LockKey))
 	if err != nil {
 		call.Err = redis.ErrClosed // it was not sent
 		call.Done.CallDone(call)
@@ -146,7 +149,7 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 		call.SetResult(conn.Eval(ctx, call.Script.Text, keys, call.Args...))
 	}
 	call.Done.CallDone(call)
-	if err := check(); errors.Is(err, ErrLost) || errors.Is(err, ErrReleased) {
+	if err := check(); errors.Is(err, server.ErrLost) || errors.Is(err, server.ErrReleased) {
 		return err
 	} else if err != nil {
 		return fail(err)
@@ -160,7 +163,7 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 		wanted = max(ack.Replicas, l.e.maxReplicas(primary, n)/2+1)
 	}
 	if ack.Fsync {
-		list, err := conn.Do(ctx, "waitaof", 1, wanted, millis(ack.Timeout)).Int64Slice()
+		list, err := conn.Do(ctx, "waitaof", 1, wanted, server.Millis(ack.Timeout)).Int64Slice()
 		if err == nil && len(list) != 2 {
 			err = fmt.Errorf("%w: %v from WAITAOF", protocol.ErrReply, list)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -22,36 +23,36 @@ type request struct {
 	part      *TokenRequest // it is for a part of a majority; nil: it is not
 	noPush    bool          // the keeper cannot receive messages: it is granted the lock all the same, and learns of it by a heartbeat
 	mode      claim.Mode
-	quota     *Quota    // where to store what the reply says of the window; nil: nowhere
-	since     time.Time // when the caller came
-	began     time.Time // when the first call was sent
-	deadline  time.Time // of the caller's context; zero: none
-	ended     signal    // when the request has ended
+	quota     *Quota        // where to store what the reply says of the window; nil: nowhere
+	since     time.Time     // when the caller came
+	began     time.Time     // when the first call was sent
+	deadline  time.Time     // of the caller's context; zero: none
+	ended     server.Signal // when the request has ended
 
 	notified bool // a message about its grant came; guarded by the engine's mu
 
 	// Guarded by the lease's mu. err is final when the request has ended.
-	call         *askCall      // the one under way; nil: none, or only heartbeats
-	health       *ServerHealth // of the server; that of its queue, once it is queued
-	own          ServerHealth  // before that
-	err          error         // if it has failed
-	reportedRank int           // the last position that the observer was told; -1: none
+	call         *askCall       // the one under way; nil: none, or only heartbeats
+	health       *server.Health // of the server; that of its queue, once it is queued
+	own          server.Health  // before that
+	err          error          // if it has failed
+	reportedRank int            // the last position that the observer was told; -1: none
 }
 
 // newRequest registers a request, so that messages find it. It returns nil after Close. health is what earlier requests have
 // recorded, or nil.
-func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health *ServerHealth) *request {
+func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health *server.Health) *request {
 	r := &request{health: health, mode: mode, reportedRank: -1, since: t.since, origin: t.origin, quota: t.quota, began: time.Now()}
 	if r.since.IsZero() {
 		r.since = r.began
 	}
 	if health == nil {
-		r.own.maxAge = l.e.maxAge()
+		r.own.MaxAge = l.e.MaxAge()
 		r.health = &r.own
 	}
 	r.deadline, _ = ctx.Deadline()
 	r.noPush = strings.Contains(t.Flags, protocol.FlagNoPush)
-	r.policyArg = l.args.policyArg
+	r.policyArg = l.PolicyArg()
 	if t.origin != nil {
 		r.policyArg = t.origin.token
 		if !t.Direct {
@@ -83,32 +84,32 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 // acquireSubscribed makes a request and waits for its end. A request is queued only once the server has acknowledged the keeper's
 // subscription. A keeper subscribes when it has to wait for the first time: most locks are free. So until then it first tries,
 // and makes a second request only after the first was refused. If there is no error, it was granted.
-func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health *ServerHealth) (*Lease, error) {
+func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health *server.Health) (*Lease, error) {
 	mode := claim.Try
 	if wait {
 		mode = claim.TryFirst
-		if t.retention != nil || l.e.subscriber.IsSubscribed(l.channel) { // a retention begins with a subscription
+		if t.retention != nil || l.e.Subscriber.IsSubscribed(l.Channel) { // a retention begins with a subscription
 			mode = claim.Wait
 		}
 	}
 	r := l.newRequest(ctx, t, mode, health)
 	if r == nil {
-		return nil, l.fail(ErrClosed)
+		return nil, l.Fail(server.ErrClosed)
 	}
-	l.e.announce()
+	l.e.Announce()
 	err := r.run(ctx)
-	if mode != claim.TryFirst || !errors.Is(err, ErrNotAcquired) || ctx.Err() != nil {
+	if mode != claim.TryFirst || !errors.Is(err, server.ErrNotAcquired) || ctx.Err() != nil {
 		return r.Lease, err
 	}
 	health = r.serverHealth()
 	l.short.failed()                                          // it would be refused again
 	if c := r.currentCleanup(); r.origin != nil && c != nil { // a copy of the call may have been granted the lease
-		switch l.e.waitFor(ctx, c.finished.done()) {
+		switch l.e.WaitFor(ctx, c.finished.Done()) {
 		case nil:
-		case ErrClosed:
-			return nil, l.fail(ErrClosed)
+		case server.ErrClosed:
+			return nil, l.Fail(server.ErrClosed)
 		default:
-			return nil, l.fail(health.waitError(ctx))
+			return nil, l.Fail(health.WaitError(ctx))
 		}
 		if c.found || c.failure != nil {
 			return nil, err
@@ -117,70 +118,70 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 	}
 	if err := l.subscribe(ctx, health); err != nil {
 		if ctx.Err() != nil {
-			return nil, l.fail(err)
+			return nil, l.Fail(err)
 		}
 		if errors.Is(err, pubsub.ErrClosed) {
-			return nil, l.fail(ErrClosed)
+			return nil, l.Fail(server.ErrClosed)
 		}
 		t.Flags += protocol.FlagNoPush
 	}
 	if r = l.newRequest(ctx, t, claim.Wait, health); r == nil {
-		return nil, l.fail(ErrClosed)
+		return nil, l.Fail(server.ErrClosed)
 	}
 	return r.Lease, r.run(ctx)
 }
 
 // subscribe subscribes the keeper to the lock's channel. It returns an error if that is not permitted, or not acknowledged within
 // a heartbeat interval.
-func (l *Lock) subscribe(ctx context.Context, health *ServerHealth) error {
-	if l.e.subscriber.CannotReceive(l.channel, l.e.cfg.HeartbeatInterval) {
+func (l *Lock) subscribe(ctx context.Context, health *server.Health) error {
+	if l.e.Subscriber.CannotReceive(l.Channel, l.e.Config.HeartbeatInterval) {
 		return errDeaf // for so long that it is not awaited again
 	}
-	limited, cancel := context.WithTimeout(ctx, l.e.cfg.HeartbeatInterval)
+	limited, cancel := context.WithTimeout(ctx, l.e.Config.HeartbeatInterval)
 	defer cancel()
-	defer context.AfterFunc(l.e.closing, cancel)()
+	defer context.AfterFunc(l.e.Closing(), cancel)()
 	began := time.Now()
 	health.Sent(began)
 	defer health.Dropped(began)
-	err := l.e.subscriber.Subscribe(limited, l.channel)
+	err := l.e.Subscriber.Subscribe(limited, l.Channel)
 	if err != nil && ctx.Err() != nil {
-		return health.waitError(ctx)
+		return health.WaitError(ctx)
 	}
 	return err
 }
 
 // run sends the request and returns when it has ended. Without an error it was granted.
 func (r *request) run(ctx context.Context) error {
-	by := r.lock.e.transport.Send
+	by := r.lock.e.Transport.Send
 	if ctx.Done() == nil {
-		by = r.lock.e.transport.SendInline // the wait cannot be canceled
+		by = r.lock.e.Transport.SendInline // the wait cannot be canceled
 	}
 	r.stepAt(r.lock.e.now(), claim.Event{Kind: claim.Called}, nil, by)
-	if !r.ended.isClosed() {
+	if !r.ended.IsClosed() {
 		r.wait(ctx)
 	}
 	err := r.result()
 	if end := ctx.Err(); end != nil && err == nil && r.origin == nil {
 		// The grant and the end of ctx coincide; then the caller does not get it, unless it replaces the lease that the caller had.
 		r.abandon()
-		return r.lock.fail(ErrNotAcquired, end)
+		return r.lock.Fail(server.ErrNotAcquired, end)
 	}
 	return err
 }
 
 // wait returns when the request has ended. It ends the request when ctx ends.
 func (r *request) wait(ctx context.Context) {
-	near, stop := nearDeadline(ctx)
+	near, stop := server.NearDeadline(ctx)
 	defer stop()
 	for {
 		select {
-		case <-r.ended.done():
+		case <-r.ended.Done():
 			return
 		case <-ctx.Done():
 			r.cancel(ctx)
 			return
 		case <-near:
-			r.lock.e.heartbeatIfStale(r.lock.key(keyQueue))
+			r.lock.e.heartbeatIfStale(r.lock.KeyOf(server.QueueKey))
 		}
 	}
 }
@@ -190,15 +191,15 @@ func (r *request) cancel(ctx context.Context) {
 	r.mu.Lock()
 	late := r.claim.CameLate()
 	r.mu.Unlock()
-	err := r.serverHealth().waitError(ctx)
+	err := r.serverHealth().WaitError(ctx)
 	if late {
-		err = Chain(ErrTooLate, ctx.Err())
+		err = server.Chain(ErrTooLate, ctx.Err())
 	}
-	r.step(claim.Event{Kind: claim.Cancelled}, r.lock.fail(err))
+	r.step(claim.Event{Kind: claim.Cancelled}, r.lock.Fail(err))
 }
 
 // serverHealth returns what is known of the health of the server.
-func (r *request) serverHealth() *ServerHealth {
+func (r *request) serverHealth() *server.Health {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.health
@@ -239,8 +240,8 @@ func (r *request) deliverLocked(a *actions, cause error) {
 		return
 	}
 	r.fence = uint64(r.claim.Fence())
-	if a.leased = r.claim.Active(); a.leased && !l.e.addLease(r.Lease) || !a.leased && l.e.isClosed() {
-		r.err, a.unwanted = l.fail(ErrClosed), true
+	if a.leased = r.claim.Active(); a.leased && !l.e.addLease(r.Lease) || !a.leased && l.e.IsClosed() {
+		r.err, a.unwanted = l.Fail(server.ErrClosed), true
 	}
 }
 
@@ -249,19 +250,19 @@ func (r *request) failureLocked(cause error) error {
 	l := r.lock
 	switch r.claim.Reason() {
 	case claim.ByClose:
-		return l.fail(ErrClosed)
+		return l.Fail(server.ErrClosed)
 	case claim.ByBreak, claim.ByDenial:
-		return l.fail(ErrNotAcquired, cause)
+		return l.Fail(server.ErrNotAcquired, cause)
 	case claim.ByTombstone:
-		return l.fail(ErrNotAcquired, errTombstoned)
+		return l.Fail(server.ErrNotAcquired, errTombstoned)
 	case claim.ByConflict:
-		return l.fail(ErrConflict)
+		return l.Fail(server.ErrConflict)
 	case claim.ByLimit:
-		return l.fail(ErrAboveLimit)
+		return l.Fail(server.ErrAboveLimit)
 	case claim.ByLateness:
-		return l.fail(ErrTooLate)
+		return l.Fail(ErrTooLate)
 	}
-	return l.fail(cause)
+	return l.Fail(cause)
 }
 
 // delivered unblocks the caller.
@@ -272,7 +273,7 @@ func (r *request) delivered(a *actions) {
 		ev.Token, ev.Fence = r.token, r.fence
 		l.e.observe(ev)
 	}
-	r.ended.close()
+	r.ended.Close()
 	r.unregister()
 	if a.leased && !l.e.listens.Load() {
 		l.listen(r.token)
@@ -302,7 +303,7 @@ func (r *request) unregister() {
 type askCall struct {
 	transport.Call
 	r      *request
-	health *ServerHealth
+	health *server.Health
 	sent   time.Time // as health knows it
 	short  bool      // in the short form
 }
@@ -318,7 +319,7 @@ func (r *request) newCallLocked(long bool) *askCall {
 	case r.part != nil:
 		r.part.setCall(&c.Call)
 	case c.short:
-		l.setShortAcquire(&c.Call, r.token)
+		l.SetShortAcquire(&c.Call, r.token)
 	default:
 		script := l.spec.Scripts.Acquire
 		if r.quota != nil {
@@ -328,7 +329,7 @@ func (r *request) newCallLocked(long bool) *askCall {
 		if r.mode == claim.Wait {
 			maxWait = r.maxWait()
 		}
-		l.setAcquire(&c.Call, script, r.token, r.policyArg, maxWait)
+		l.SetAcquire(&c.Call, script, r.token, r.policyArg, maxWait)
 	}
 	return c
 }
@@ -336,7 +337,7 @@ func (r *request) newCallLocked(long bool) *askCall {
 // maxWait returns how many ms the caller can wait at most, or 0 if the server cannot know how long it would have to.
 func (r *request) maxWait() any {
 	if !r.deadline.IsZero() && r.lock.spec.Limits.byClock() {
-		return max(millis(time.Until(r.deadline)), 1)
+		return max(server.Millis(time.Until(r.deadline)), 1)
 	}
 	return 0
 }
@@ -346,16 +347,16 @@ func (c *askCall) decode() (a protocol.AcquireReply, err error) {
 	lim := c.r.lock.spec.Limits
 	switch {
 	case c.r.part != nil:
-		a, err = decode(&c.Call, func(n []int64) (protocol.AcquireReply, error) { return protocol.ParsePartReply(n, c.r.part.least) })
+		a, err = server.Decode(&c.Call, func(n []int64) (protocol.AcquireReply, error) { return protocol.ParsePartReply(n, c.r.part.least) })
 		if err == nil && a.Code != lua.Granted && a.Code != lua.Refused && a.Code != lua.Tombstoned {
 			err = fmt.Errorf("%w: code %d for a request that does not wait", protocol.ErrReply, a.Code)
 		}
 	case c.r.quota != nil:
-		a, err = decode(&c.Call, func(n []int64) (protocol.AcquireReply, error) {
-			return protocol.ParseAllowReply(n, lim.Window, millis(lim.Per))
+		a, err = server.Decode(&c.Call, func(n []int64) (protocol.AcquireReply, error) {
+			return protocol.ParseAllowReply(n, lim.Window, server.Millis(lim.Per))
 		})
 	default:
-		a, err = decode(&c.Call, protocol.ParseAcquireReply)
+		a, err = server.Decode(&c.Call, protocol.ParseAcquireReply)
 	}
 	if err == nil && a.NeedsLong && !c.short {
 		err = protocol.ErrReply
@@ -390,7 +391,7 @@ func (r *request) askFailed(c *askCall, err error) claim.Effects {
 		ev.Outcome = claim.InDoubt // the reply is malformed
 	} else {
 		ev.Retryable = transport.Retryable(err) && !errors.Is(err, transport.ErrQueueFull)
-		ev.Exhausted = c.health.Exhausted(r.lock.e.cfg.Retry, r.since, time.Now()) != nil
+		ev.Exhausted = c.health.Exhausted(r.lock.e.Config.Retry, r.since, time.Now()) != nil
 	}
 	return r.step(ev, err)
 }
@@ -403,7 +404,7 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
 	now := time.Now()
 	ev := claim.Event{
 		Kind: claim.Replied, Code: codeOf(a), Sent: e.instant(c.Sent), Short: c.short, More: a.More,
-		Fence: a.Fence, Clock: a.Now, Place: a.Place, Exhausted: e.cfg.Retry.Exhausted(r.began, now),
+		Fence: a.Fence, Clock: a.Now, Place: a.Place, Exhausted: e.Config.Retry.Exhausted(r.began, now),
 	}
 	if r.part == nil && l.short.answered(c.short, r.mode == claim.Wait, a) {
 		if r.quota != nil {
@@ -417,7 +418,7 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
 	switch a.Code {
 	case lua.Granted:
 		if a.More {
-			l.continueAdmitting()
+			l.ContinueAdmitting()
 		}
 	case lua.Waiting:
 		ev.Fence = a.Seq
@@ -431,7 +432,7 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
 	r.mu.Lock()
 	acts.begin(r.Lease, e.instant(now), &ev, cause)
 	r.mu.Unlock()
-	acts.finish(r.Lease, e.transport.Send)
+	acts.finish(r.Lease, e.Transport.Send)
 	return acts.Effects
 }
 
@@ -453,5 +454,5 @@ var (
 	errDeaf       = errors.New("the keeper has no subscription")
 	errTombstoned = errors.New("the request was given up while it was under way")
 	// ErrTooLate means that the server granted a lease, but its answer came when the lease was about to expire.
-	ErrTooLate = Chain(ErrUnavailable, errors.New("the answer came when too little of the lease was left to use it"))
+	ErrTooLate = server.Chain(server.ErrUnavailable, errors.New("the answer came when too little of the lease was left to use it"))
 )

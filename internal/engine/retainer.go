@@ -7,6 +7,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // Retaining grants inside the process the reads of a lock, or the turns of a lock that has one holder at a time, while it holds one
@@ -22,7 +23,7 @@ type Retaining struct {
 // Retaining returns what grants the reads of the lock inside, or its turns if it has one holder at a time. The error is ErrInvalid.
 func (l *Lock) Retaining() (*Retaining, error) {
 	if l.spec.NoRenewal || l.spec.MaxLifetime > 0 {
-		return nil, Invalid("Retain is set together with NoRenewal or MaxLifetime; callers that share a lease end when it does")
+		return nil, server.Invalid("Retain is set together with NoRenewal or MaxLifetime; callers that share a lease end when it does")
 	}
 	spec := l.spec
 	spec.TTL = min(spec.TTL, retain.MaxTTL)
@@ -114,7 +115,7 @@ func (l *Retaining) request(ctx context.Context, wait bool, tried *Retainer) (Ha
 
 // find returns the Retainer of the name.
 func (l *Retaining) find() *Retainer {
-	e, key := l.lock.e, l.lock.key(keyLock)
+	e, key := l.lock.e, l.lock.KeyOf(server.LockKey)
 	e.mu.Lock()
 	r, known := e.retainers.Get(key)
 	var removed *Retainer
@@ -142,7 +143,7 @@ func (r *Retainer) begin() *retention {
 	if !r.name.Wants(e.now()) {
 		return nil
 	}
-	epoch := e.subscriber.RetainSubscribed(r.lock.channel)
+	epoch := e.Subscriber.RetainSubscribed(r.lock.Channel)
 	if epoch == nil {
 		return nil // a recall would not be received
 	}
@@ -157,7 +158,7 @@ func (r *Retainer) begin() *retention {
 func (l *Retaining) Yield(ctx context.Context, answered bool) {
 	e := l.lock.e
 	e.mu.Lock()
-	r, known := e.retainers.Get(l.lock.key(keyLock)) // not that of this object, which another may have replaced
+	r, known := e.retainers.Get(l.lock.KeyOf(server.LockKey)) // not that of this object, which another may have replaced
 	e.mu.Unlock()
 	if !known {
 		return
@@ -183,6 +184,6 @@ func (x *retention) awaitRelease(ctx context.Context) {
 		return
 	}
 	if c := h.currentCleanup(); c != nil {
-		_ = h.lock.e.waitFor(ctx, c.finished.done())
+		_ = h.lock.e.WaitFor(ctx, c.finished.Done())
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/queue"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // retention is one lease that the process retains, from the request for it to its end, and what is granted by it: reads, or the turns of
@@ -65,7 +66,7 @@ func (x *retention) unlock(out *retain.Effects) {
 		if out.Recalled {
 			h.lock.ending.contended()
 		}
-		_, _ = h.release(h.lock.e.transport.Send, false)
+		_, _ = h.release(h.lock.e.Transport.Send, false)
 	}
 	if out.Forget {
 		x.forget()
@@ -102,12 +103,12 @@ func (x *retention) forget() {
 	e.mu.Lock()
 	e.removeRetentionLocked(x)
 	e.mu.Unlock()
-	e.subscriber.Release(r.lock.channel)
+	e.Subscriber.Release(r.lock.Channel)
 }
 
 // addRetentionLocked registers a retention whose lease is about to be requested, so that recalls find it. The caller holds mu.
 func (e *Engine) addRetentionLocked(x *retention) {
-	channel := x.of.lock.channel
+	channel := x.of.lock.Channel
 	e.retentions[x.serial] = x
 	x.index = len(e.recalledBy[channel])
 	e.recalledBy[channel] = append(e.recalledBy[channel], x)
@@ -119,7 +120,7 @@ func (e *Engine) removeRetentionLocked(x *retention) {
 		return
 	}
 	delete(e.retentions, x.serial)
-	channel := x.of.lock.channel
+	channel := x.of.lock.Channel
 	list := e.recalledBy[channel]
 	last := len(list) - 1
 	moved := list[last]
@@ -187,7 +188,7 @@ func (x *retention) renewed(granted claim.Instant, asked retain.Renewal, recalle
 		return
 	}
 	e := x.of.lock.e
-	since := e.instant(e.subscriber.SubscribedSince(x.of.lock.channel))
+	since := e.instant(e.Subscriber.SubscribedSince(x.of.lock.Channel))
 	var out retain.Effects
 	x.of.mu.Lock()
 	x.state.Renewed(x.Hold, e.now(), asked, recalled, &out)
@@ -196,7 +197,7 @@ func (x *retention) renewed(granted claim.Instant, asked retain.Renewal, recalle
 	if out.ExpectRecall && queue.RecallExpected(since, granted) {
 		e.mu.Lock()
 		if e.retentions[x.serial] == x && !x.notified {
-			e.expectLocked(x.serial, x.of.lock.channel, true)
+			e.expectLocked(x.serial, x.of.lock.Channel, true)
 		}
 		e.mu.Unlock()
 	}
@@ -239,7 +240,7 @@ func (x *retention) isUnused(now claim.Instant, ttl time.Duration) bool {
 	if out.Used {
 		e := r.lock.e
 		e.mu.Lock()
-		e.retainers.Get(r.lock.key(keyLock)) // it counts as used
+		e.retainers.Get(r.lock.KeyOf(server.LockKey)) // it counts as used
 		e.mu.Unlock()
 	}
 	return unused

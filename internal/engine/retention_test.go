@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -40,7 +41,7 @@ func TestLeaseEndsWhileItIsOpened(t *testing.T) {
 		s.must(err)
 
 		h.mu.Lock()
-		cancel := h.endLocked(ErrLost)
+		cancel := h.endLocked(server.ErrLost)
 		h.mu.Unlock()
 		first := x.open(h, false)
 		cancel()
@@ -54,7 +55,7 @@ func TestLeaseEndsWhileItIsOpened(t *testing.T) {
 			t.Error("the loss is not reported")
 		}
 		time.Sleep(time.Second)
-		if s.mini.Exists(l.lock.key(keyLock)) {
+		if s.mini.Exists(l.lock.KeyOf(server.LockKey)) {
 			t.Error("the lease is not released with the last reader")
 		}
 		h.forget()
@@ -123,7 +124,7 @@ func TestReleaseAfterExtendToLess(t *testing.T) {
 				if h.retention.Certain() {
 					t.Error("the process takes the lease to be certain after its deadline")
 				}
-				if err := h.Release(context.Background()); !errors.Is(err, ErrLost) {
+				if err := h.Release(context.Background()); !errors.Is(err, server.ErrLost) {
 					t.Errorf("Release: %v", err)
 				}
 			})
@@ -150,7 +151,7 @@ func TestRenewalConfirmsSubscriptionOnWhichItWasSent(t *testing.T) {
 		if !enters() {
 			t.Fatal("no lease is retained")
 		}
-		epoch := s.subscriber.RetainSubscribed(l.lock.channel)
+		epoch := s.Subscriber.RetainSubscribed(l.lock.Channel)
 		const way = 50 * time.Millisecond
 		s.net.DelayReplies(way)
 		for s.net.ResetCount(); s.net.Scripts() == 0; { // until a renewal leaves

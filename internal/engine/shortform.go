@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -66,7 +67,7 @@ func (s *shortForm) longGranted() { s.pending.Add(-1) }
 // hasShortForm reports whether requests of this lock can take the short form. That relies on metadata which others may have kept
 // for short leases: for half of MetadataTTL at least, by when renewals keep it for this lease.
 func (l *Lock) hasShortForm() bool {
-	return l.spec.Scripts.ShortKeys > 0 && duration(l.ttl) <= l.e.cfg.MetadataTTL/4
+	return l.spec.Scripts.ShortKeys > 0 && server.Duration(l.TTL) <= l.e.Config.MetadataTTL/4
 }
 
 // mayUseShort reports whether the next call of the request should be the short form.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -59,13 +60,13 @@ func TestShortFormIsOfName(t *testing.T) {
 		wait := func() {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 			defer cancel()
-			if _, err := s.lock("x", fair).Acquire(ctx, Terms{}); !errors.Is(err, ErrNotAcquired) {
+			if _, err := s.lock("x", fair).Acquire(ctx, Terms{}); !errors.Is(err, server.ErrNotAcquired) {
 				t.Error(err)
 			}
 			synctest.Wait()
 		}
 		h := s.hold("x", fair)
-		s.must(s.lock("x", fair).subscribe(context.Background(), &ServerHealth{}))
+		s.must(s.lock("x", fair).subscribe(context.Background(), &server.Health{}))
 		wait()
 		s.net.ResetCount()
 		for range 10 {

@@ -7,6 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/queue"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // A grant is published to the keeper of the waiter. A message can be lost; safety never depends on one, and a waiter that
@@ -48,7 +49,7 @@ func (e *Engine) received(payload string) {
 		case x.Fence > 0:
 			r.step(claim.Event{Kind: claim.Woken, Fence: x.Fence}, nil)
 		default:
-			r.step(claim.Event{Kind: claim.RetryAt, At: e.now().Add(duration(x.RetryIn) + time.Millisecond)}, nil)
+			r.step(claim.Event{Kind: claim.RetryAt, At: e.now().Add(server.Duration(x.RetryIn) + time.Millisecond)}, nil)
 		}
 	}
 }
@@ -67,7 +68,7 @@ func (e *Engine) logIgnored(err error, now time.Time) {
 	}
 	e.mu.Unlock()
 	if due {
-		e.cfg.Log.Warn("lockkeeper: messages ignored that no keeper sends", "messages", n, "last_error", err)
+		e.Config.Log.Warn("lockkeeper: messages ignored that no keeper sends", "messages", n, "last_error", err)
 	}
 }
 
@@ -85,7 +86,7 @@ func (e *Engine) subscribed(channel string) {
 
 // denied handles the refusal of a subscription. Its waiters say at once that they cannot receive messages, to keep their places.
 func (e *Engine) denied(channel string, err error) {
-	e.cfg.Log.Warn("lockkeeper: no right to subscribe to wake-ups; waiters ask at their heartbeats instead",
+	e.Config.Log.Warn("lockkeeper: no right to subscribe to wake-ups; waiters ask at their heartbeats instead",
 		"channel", channel, "error", err)
 	e.heartbeatsOf(channel)
 }
@@ -96,7 +97,7 @@ func (e *Engine) heartbeatsOf(channel string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, n := range e.queues {
-		if n.lock.channel == channel {
+		if n.lock.Channel == channel {
 			n.heartbeatsBy(now)
 		}
 	}
@@ -105,14 +106,14 @@ func (e *Engine) heartbeatsOf(channel string) {
 // expectWakeup expects the message about a grant that a heartbeat has found, unless it was received already, could have been lost with an
 // earlier subscription, or is not sent, since the keeper has said that it cannot receive any.
 func (e *Engine) expectWakeup(r *request, deaf bool) {
-	since := e.instant(e.subscriber.SubscribedSince(r.lock.channel))
+	since := e.instant(e.Subscriber.SubscribedSince(r.lock.Channel))
 	if !queue.GrantExpected(since, r.asked(), deaf) {
 		return
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !r.notified && e.requests[r.serial] == r {
-		e.expectLocked(r.serial, r.lock.channel, false)
+		e.expectLocked(r.serial, r.lock.Channel, false)
 	}
 }
 
@@ -120,7 +121,7 @@ func (e *Engine) expectWakeup(r *request, deaf bool) {
 func (e *Engine) expectLocked(serial, channel string, recall bool) {
 	by := e.now().Add(queue.WakeupTimeout)
 	e.expected[serial] = queue.Message{By: by, Recall: recall, Channel: channel}
-	e.timers.SetIfSooner(&e.wakeupTimer, e.time(by))
+	e.Timers.SetIfSooner(&e.wakeupTimer, e.time(by))
 }
 
 // replaceStale replaces subscriptions on which expected messages did not come.
@@ -139,11 +140,11 @@ func (e *Engine) replaceStale(now time.Time) {
 	}
 	e.mu.Unlock()
 	if next > 0 {
-		e.timers.SetIfSooner(&e.wakeupTimer, e.time(next))
+		e.Timers.SetIfSooner(&e.wakeupTimer, e.time(next))
 	}
 	for _, channel := range stale {
-		e.cfg.Log.Warn("lockkeeper: a wake-up was sent but never came; replacing the subscription", "channel", channel)
+		e.Config.Log.Warn("lockkeeper: a wake-up was sent but never came; replacing the subscription", "channel", channel)
 		e.observe(Event{Type: WakeupLost})
-		e.subscriber.Replace(channel)
+		e.Subscriber.Replace(channel)
 	}
 }

@@ -5,19 +5,20 @@ import (
 	"errors"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // Adopt makes a lease of a token that another process was granted, and extends it to the whole TTL. If it fails, the servers
 // keep what they have of the token. It blocks until a majority has answered, for ServerTimeout at most for each of two steps.
 func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	if token == "" {
-		return nil, engine.Invalid("the token is empty")
+		return nil, server.Invalid("the token is empty")
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, l.fail(nil, err)
 	}
 	if l.closed() {
-		return nil, l.fail(nil, engine.ErrClosed)
+		return nil, l.fail(nil, server.ErrClosed)
 	}
 	if err := l.checkServers(ctx); err != nil {
 		return nil, err
@@ -37,14 +38,14 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	u.mu.Lock()
 	answers := u.answersLocked()
 	u.mu.Unlock()
-	u.giveUp(engine.ErrReleased)
+	u.giveUp(server.ErrReleased)
 	lost, causes := 0, []error{errMinority}
 	for _, err := range answers {
 		switch {
-		case errors.Is(err, engine.ErrLost):
+		case errors.Is(err, server.ErrLost):
 			lost++
 		case errors.Is(err, engine.ErrRecentRestart):
-			causes = append(causes, engine.Chain(engine.ErrUnavailable, err))
+			causes = append(causes, server.Chain(server.ErrUnavailable, err))
 		case err != nil:
 			causes = append(causes, err)
 		}
@@ -53,7 +54,7 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	case lost > len(u.members)-l.need:
 		return nil, l.lost(answers)
 	case ctx.Err() == nil && l.closed():
-		return nil, l.fail(answers, engine.ErrClosed)
+		return nil, l.fail(answers, server.ErrClosed)
 	}
 	return nil, l.fail(answers, append(causes, ctx.Err())...)
 }
@@ -64,7 +65,7 @@ func (u *Lease) adoptAt(ctx context.Context, i int) {
 	defer cancel()
 	part, err := u.lock.locks[i].AdoptAs(limited, u.token, &u.owner)
 	if err != nil && errors.Is(err, limited.Err()) {
-		err = engine.ErrNoAnswer
+		err = server.ErrNoAnswer
 	}
 	u.answered(i, nil, part, 0, err)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // Acquire blocks until there is a lease, ctx ends, or the retry policy gives up.
@@ -42,7 +43,7 @@ type acquisition struct {
 	caller      context.Context
 	wait        bool                // for other holders
 	observation *engine.Observation // the call, for the observer
-	health      *engine.ServerHealth
+	health      *server.Health
 	polls       *backoff.ExponentialBackOff // pauses while others hold the lock; nil: they have not yet
 	repeats     *backoff.ExponentialBackOff // pauses while no majority answers; nil: one did last time
 	since       time.Time                   // when the caller came
@@ -59,7 +60,7 @@ func (l *Lock) acquire(caller context.Context, wait bool, o *engine.Observation)
 		return nil, a.fail(nil) // no server was asked, so nothing is known
 	}
 	if l.closed() {
-		return nil, a.fail(nil, engine.ErrClosed)
+		return nil, a.fail(nil, server.ErrClosed)
 	}
 	if err := l.checkServers(caller); err != nil {
 		return nil, err
@@ -73,7 +74,7 @@ func (l *Lock) acquire(caller context.Context, wait bool, o *engine.Observation)
 		defer l.locks[0].LeaveLocally()
 		a.health = shared
 	} else {
-		a.health = engine.NewServerHealth(maxAge)
+		a.health = &server.Health{MaxAge: maxAge}
 	}
 	u, err := a.run()
 	if a.cancel != nil {
@@ -112,14 +113,14 @@ func (a *acquisition) run() (*Lease, error) {
 			return u, nil
 		}
 		v := u.verdict(a.leftovers)
-		u.giveUp(engine.ErrReleased)
+		u.giveUp(server.ErrReleased)
 		switch {
 		case v.contended:
 			a.health.Answered(began)
-		case a.over() && time.Since(began) < engine.SilenceTimeout:
+		case a.over() && time.Since(began) < server.SilenceTimeout:
 			a.health.Dropped(began) // too early to conclude anything from the missing answers
 		default:
-			a.health.Failed(began, engine.Chain(v.causes...))
+			a.health.Failed(began, server.Chain(v.causes...))
 		}
 		pause, err := a.pause(u, v, try)
 		if err != nil {
@@ -138,7 +139,7 @@ func (a *acquisition) pause(u *Lease, v verdict, try int) (time.Duration, error)
 	case a.over():
 		return 0, nil
 	case v.contended && !a.wait:
-		return 0, a.fail(v.answers, engine.ErrNotAcquired)
+		return 0, a.fail(v.answers, server.ErrNotAcquired)
 	case v.contended:
 		a.repeats = nil
 		return a.pollDelay(v), nil
@@ -146,7 +147,7 @@ func (a *acquisition) pause(u *Lease, v verdict, try int) (time.Duration, error)
 	if a.repeats == nil {
 		a.repeats = retry.NewBackoff()
 	}
-	if v.hopeless || !a.wait && try == engine.MaxTries || a.wait && a.health.Exhausted(retry, a.since, time.Now()) != nil {
+	if v.hopeless || !a.wait && try == server.MaxTries || a.wait && a.health.Exhausted(retry, a.since, time.Now()) != nil {
 		return 0, a.fail(v.answers, v.causes...)
 	}
 	a.leftovers = u.awaitCleanups(a.untilClosed(), a.leftovers)
@@ -161,7 +162,7 @@ func (a *acquisition) pollDelay(v verdict) time.Duration {
 	}
 	delay := min(a.polls.NextBackOff(), v.retryAfter)
 	if deadline, ok := a.caller.Deadline(); ok {
-		if left := time.Until(deadline) - engine.DeadlineLead; left > a.lock.spec.Engines[0].Freshness() {
+		if left := time.Until(deadline) - server.DeadlineLead; left > a.lock.spec.Engines[0].Freshness() {
 			delay = min(delay, left) // to know at the deadline whether the servers still answer
 		}
 	}
@@ -172,9 +173,9 @@ func (a *acquisition) pollDelay(v verdict) time.Duration {
 func (a *acquisition) ended(v verdict) error {
 	switch {
 	case a.caller.Err() == nil:
-		return a.fail(v.answers, engine.ErrClosed)
+		return a.fail(v.answers, server.ErrClosed)
 	case a.health.Outage(time.Now()) == nil:
-		return a.fail(v.answers, engine.ErrNotAcquired)
+		return a.fail(v.answers, server.ErrNotAcquired)
 	}
 	return a.fail(v.answers, v.causes...)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -41,7 +42,7 @@ func TestSettleFence(t *testing.T) {
 				members = append(members, member{state: memberGranted, part: s.part(time.Minute, base+f)})
 			}
 			for range x.failed {
-				members = append(members, member{state: memberFailed, err: engine.ErrNoAnswer})
+				members = append(members, member{state: memberFailed, err: server.ErrNoAnswer})
 			}
 			u := s.leaseOf(members...)
 			larger := u.settleFenceLocked(time.Now())
@@ -156,7 +157,7 @@ func TestLeaseIsHeldWhenMajorityHasItsFence(t *testing.T) {
 		ctx, cancel := context.WithTimeout(s.Context(), serverTimeout)
 		defer cancel()
 		u, err := l.Try(ctx)
-		s.wantError(err, engine.ErrUnavailable, context.DeadlineExceeded)
+		s.wantError(err, server.ErrUnavailable, context.DeadlineExceeded)
 		if u != nil {
 			t.Fatal("the first server's fence is smaller, and it did not confirm a larger one")
 		}
@@ -242,7 +243,7 @@ func TestServerBelowMinUptimeDoesNotCount(t *testing.T) {
 
 		s.uptimes[1].Store(1800)
 		_, err := l.Try(s.Context())
-		s.wantError(err, engine.ErrUnavailable, engine.ErrRecentRestart)
+		s.wantError(err, server.ErrUnavailable, engine.ErrRecentRestart)
 		s.wantOwned("", 0, 1, 2)
 		s.uptimes[2].Store(7200)
 		s.release(s.try(l))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // ownerGrace is how long the label of a lease's owner is awaited at least, which the server of its first keeper has, after a majority
@@ -71,8 +72,8 @@ func (l *Lock) Holder(ctx context.Context) (h engine.Holder, held bool, err erro
 		return h, false, nil
 	}
 	causes := []error{errNoQuorum}
-	if slices.ContainsFunc(answers, func(err error) bool { return errors.Is(err, engine.ErrClosed) }) {
-		causes = []error{engine.ErrClosed}
+	if slices.ContainsFunc(answers, func(err error) bool { return errors.Is(err, server.ErrClosed) }) {
+		causes = []error{server.ErrClosed}
 	}
 	return h, false, l.fail(answers, append(causes, ctx.Err())...)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 )
 
@@ -292,7 +293,7 @@ func (u *Lease) Release(ctx context.Context) error {
 		for _, part := range parts {
 			part.Abandon() // the holder has stopped by now
 		}
-		if err := u.Err(); !errors.Is(err, engine.ErrReleased) {
+		if err := u.Err(); !errors.Is(err, server.ErrReleased) {
 			return err
 		}
 		return nil
@@ -311,7 +312,7 @@ func (u *Lease) Release(ctx context.Context) error {
 	var causes []error
 	known := 0 // servers of which it is known that they have nothing of the lease
 	for _, err := range answers {
-		if err == nil || errors.Is(err, engine.ErrLost) {
+		if err == nil || errors.Is(err, server.ErrLost) {
 			known++
 		} else {
 			causes = append(causes, err)
@@ -326,7 +327,7 @@ func (u *Lease) Release(ctx context.Context) error {
 // Extend makes the lease end ttl from now; see lockkeeper.Lease. It returns when a majority has confirmed it, and waits no longer
 // than ServerTimeout; the other servers are extended in the background.
 func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
-	if err := engine.CheckTTL("ttl", ttl); err != nil {
+	if err := server.CheckTTL("ttl", ttl); err != nil {
 		return err
 	}
 	if err := u.Err(); err != nil {
@@ -344,7 +345,7 @@ func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	succeeded, answers := u.onEveryPart(func(part *engine.Lease) error {
 		err := part.Extend(limited, ttl)
 		if err != nil && errors.Is(err, limited.Err()) {
-			return engine.ErrNoAnswer // if it was ctx that ended, the error says so once
+			return server.ErrNoAnswer // if it was ctx that ended, the error says so once
 		}
 		return err
 	})
@@ -361,7 +362,7 @@ func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	}
 	causes := []error{errMinority}
 	for _, err := range answers {
-		if err != nil && !errors.Is(err, engine.ErrLost) { // of a part, that is: the lease is held
+		if err != nil && !errors.Is(err, server.ErrLost) { // of a part, that is: the lease is held
 			causes = append(causes, err)
 		}
 	}

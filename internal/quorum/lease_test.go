@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -43,7 +44,7 @@ func TestDeadlineIsThatOfMajority(t *testing.T) {
 			}
 			for i := range x.others {
 				members = append(members, []member{
-					{state: memberFailed, err: engine.ErrNoAnswer},
+					{state: memberFailed, err: server.ErrNoAnswer},
 					{state: memberGranted, part: s.part(time.Hour, fence), fenceFloor: fence - 1}, // has to raise its fence
 				}[i])
 			}
@@ -51,7 +52,7 @@ func TestDeadlineIsThatOfMajority(t *testing.T) {
 			u.fence = fence
 			var want time.Time
 			if ttl := time.Duration(x.want) * time.Second; ttl > 0 {
-				want = start.Add(ttl - engine.Margin(ttl))
+				want = start.Add(ttl - server.Margin(ttl))
 			}
 			if got := u.Deadline(); !got.Equal(want) {
 				t.Errorf("%v and %d others: %v after the start, want %v", x.seconds, x.others, got.Sub(start), want.Sub(start))
@@ -79,7 +80,7 @@ func TestDeadlineCountsFromRequest(t *testing.T) {
 		if d := time.Since(start); d < serverTimeout/2 {
 			t.Errorf("acquired after %v", d)
 		}
-		if got, want := u.Deadline().Sub(start), ttl-engine.Margin(ttl); got != want {
+		if got, want := u.Deadline().Sub(start), ttl-server.Margin(ttl); got != want {
 			t.Errorf("the deadline is %v after the request, want %v", got, want)
 		}
 		s.release(u)
@@ -96,7 +97,7 @@ func TestMembersLostOneByOne(t *testing.T) {
 			s.occupy(i)
 			time.Sleep(ttl) // for the renewal that is refused, and one after it, by which the server is asked again
 			s.must(u.Err())
-			if m := memberOf(u, i); m.state != memberFailed || !errors.Is(m.err, engine.ErrNotAcquired) {
+			if m := memberOf(u, i); m.state != memberFailed || !errors.Is(m.err, server.ErrNotAcquired) {
 				t.Errorf("the server with another holder: %+v", m)
 			}
 		}
@@ -112,14 +113,14 @@ func TestMembersLostOneByOne(t *testing.T) {
 		if cause := context.Cause(ctx); cause != u.Err() {
 			t.Errorf("the context's cause is %v", cause)
 		}
-		s.wantError(u.Err(), engine.ErrLost)
+		s.wantError(u.Err(), server.ErrLost)
 		answers := s.answers(u.Err())
-		if !errors.Is(answers[2], engine.ErrLost) || answers[3] != nil || answers[4] != nil { // the others may just be asked again
+		if !errors.Is(answers[2], server.ErrLost) || answers[3] != nil || answers[4] != nil { // the others may just be asked again
 			t.Errorf("answers %v", answers)
 		}
 		s.wantEvents(engine.Lost)
-		s.wantError(u.Release(s.Context()), engine.ErrLost)
-		s.wantError(u.Extend(s.Context(), ttl), engine.ErrLost)
+		s.wantError(u.Release(s.Context()), server.ErrLost)
+		s.wantError(u.Extend(s.Context(), ttl), server.ErrLost)
 		s.wantEvents()
 		s.wantOwned("another", 0, 1, 2)
 	})
@@ -135,7 +136,7 @@ func TestPartsAreLostAtTheirDeadlines(t *testing.T) {
 				u := s.try(l)
 				if frozen {
 					for _, e := range s.engines {
-						e.Timers().Stop()
+						e.Timers.Stop()
 					}
 				}
 				done := u.Done()
@@ -145,9 +146,9 @@ func TestPartsAreLostAtTheirDeadlines(t *testing.T) {
 				if !frozen {
 					s.ends(done)
 				}
-				s.wantError(u.Err(), engine.ErrLost)
+				s.wantError(u.Err(), server.ErrLost)
 				s.ends(done)
-				s.wantError(u.Release(s.Context()), engine.ErrLost)
+				s.wantError(u.Release(s.Context()), server.ErrLost)
 			})
 		})
 	}
@@ -170,7 +171,7 @@ func TestPartEvents(t *testing.T) {
 		memberOf(u, 0).part.Detach()
 		memberOf(u, 1).part.Detach()
 		u.PartEvent(engine.Lost)
-		s.wantError(u.Err(), engine.ErrLost)
+		s.wantError(u.Err(), server.ErrLost)
 		s.wantEvents(engine.Lost)
 		u.PartEvent(engine.Lost)
 		u.PartEvent(engine.Renewed)
@@ -218,7 +219,7 @@ func TestMemberIsNotAskedAgainNearMaxLifetime(t *testing.T) {
 			}
 		})
 		s.ends(u.Done())
-		s.wantError(u.Err(), engine.ErrLost)
+		s.wantError(u.Err(), server.ErrLost)
 		if d := time.Since(u.owner.Since); d > 2*ttl || d < ttl {
 			t.Errorf("lost after %v", d)
 		}
@@ -267,8 +268,8 @@ func TestCloseWithMemberInDoubt(t *testing.T) {
 			s.wantOwned(u.token, 0, 1, 2)
 			s.forgetEvents()
 			s.must(s.engines[closed].Close())
-			s.wantError(u.Err(), engine.ErrReleased)
-			if !errors.Is(context.Cause(ctx), engine.ErrReleased) {
+			s.wantError(u.Err(), server.ErrReleased)
+			if !errors.Is(context.Cause(ctx), server.ErrReleased) {
 				t.Errorf("the context's cause is %v", context.Cause(ctx))
 			}
 			s.wantEvents(engine.Released)
@@ -283,7 +284,7 @@ func TestCloseWithMemberInDoubt(t *testing.T) {
 			s.release(u)
 			for _, call := range []func(context.Context) (*Lease, error){l.Try, l.Acquire, func(ctx context.Context) (*Lease, error) { return l.Adopt(ctx, u.token) }} {
 				_, err := call(s.Context())
-				s.wantError(err, engine.ErrClosed)
+				s.wantError(err, server.ErrClosed)
 			}
 		})
 	}
@@ -300,7 +301,7 @@ func TestCloseEndsWait(t *testing.T) {
 		}()
 		time.Sleep(ttl)
 		s.must(s.engines[2].Close())
-		s.wantError(<-ended, engine.ErrClosed)
+		s.wantError(<-ended, server.ErrClosed)
 		s.wantOwned("another", 0, 1)
 		s.wantOwned("", 2)
 	})
@@ -313,7 +314,7 @@ func TestMinorityIsReleased(t *testing.T) {
 		l := s.lock(s.engines)
 		s.occupy(2, 3, 4)
 		_, err := l.Try(s.Context())
-		s.wantError(err, engine.ErrNotAcquired)
+		s.wantError(err, server.ErrNotAcquired)
 		s.wantOwned("", 0, 1)
 		for _, i := range []int{2, 3} {
 			s.servers[i].Del(key)
@@ -340,7 +341,7 @@ func TestLateGrantsOfMinorityAreReleased(t *testing.T) {
 				s.occupy(1, 2)
 				start := time.Now()
 				_, err := l.Try(s.Context())
-				s.wantError(err, engine.ErrNotAcquired)
+				s.wantError(err, server.ErrNotAcquired)
 				if d := time.Since(start); d > 0 {
 					t.Errorf("two refusals decide it, but it took %v", d)
 				}
@@ -371,7 +372,7 @@ func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
 		u := l.propose(nil)
 		synctest.Wait()
 		s.nets[2].Down()
-		u.giveUp(engine.ErrReleased)
+		u.giveUp(server.ErrReleased)
 		earlier := [][]*engine.Cleanup{nil, nil, nil}
 		start := time.Now()
 		unfinished := u.awaitCleanups(s.Context(), earlier)
@@ -389,7 +390,7 @@ func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
 		}
 		v := l.propose(nil)
 		synctest.Wait()
-		v.giveUp(engine.ErrReleased)
+		v.giveUp(server.ErrReleased)
 		start = time.Now()
 		unfinished = v.awaitCleanups(s.Context(), unfinished) // with those before it
 		if d := time.Since(start); d > serverTimeout/2 || slices.ContainsFunc(unfinished, func(list []*engine.Cleanup) bool { return len(list) > 0 }) {
@@ -410,7 +411,7 @@ func TestOwnLeftoversAreNoContention(t *testing.T) {
 			n.Break(lua.Redlock.Release.SHA, 1000, faultnet.LoseRequest)
 		}
 		_, err := l.Try(s.Context())
-		s.wantError(err, engine.ErrUnavailable)
+		s.wantError(err, server.ErrUnavailable)
 		if answers := s.answers(err); !errors.Is(answers[1], errCleanupPending) || !errors.Is(answers[2], errCleanupPending) {
 			t.Errorf("answers %v", answers)
 		}
@@ -462,10 +463,10 @@ func TestReleaseNeedsMajorityWithoutLease(t *testing.T) {
 		want []error
 	}{
 		{"one down", func(s *fixture) { s.nets[0].Down() }, nil},
-		{"two down", func(s *fixture) { s.nets[0].Down(); s.nets[1].Down() }, []error{engine.ErrUnavailable}},
+		{"two down", func(s *fixture) { s.nets[0].Down(); s.nets[1].Down() }, []error{server.ErrUnavailable}},
 		{"one lost", func(s *fixture) { s.servers[0].Del(key) }, nil},
-		{"two lost", func(s *fixture) { s.servers[0].Del(key); s.servers[1].Del(key) }, []error{engine.ErrLost}},
-		{"one lost, one down", func(s *fixture) { s.servers[0].Del(key); s.nets[1].Down() }, []error{engine.ErrLost}},
+		{"two lost", func(s *fixture) { s.servers[0].Del(key); s.servers[1].Del(key) }, []error{server.ErrLost}},
+		{"one lost, one down", func(s *fixture) { s.servers[0].Del(key); s.nets[1].Down() }, []error{server.ErrLost}},
 	} {
 		t.Run(x.what, func(t *testing.T) {
 			inBubble(t, 3, func(s *fixture) {
@@ -478,7 +479,7 @@ func TestReleaseNeedsMajorityWithoutLease(t *testing.T) {
 					x.want = append(x.want, ctx.Err())
 				}
 				s.wantError(err, x.want...)
-				s.wantError(u.Err(), engine.ErrReleased)
+				s.wantError(u.Err(), server.ErrReleased)
 				s.must(u.Release(s.Context())) // it was released for its holder
 			})
 		})
@@ -504,7 +505,7 @@ func TestExtendNeedsMajority(t *testing.T) {
 		s.nets[2].Delay(serverTimeout / 2)
 		start := time.Now()
 		s.must(u.Extend(s.Context(), 2*ttl))
-		want := start.Add(2*ttl - engine.Margin(2*ttl))
+		want := start.Add(2*ttl - server.Margin(2*ttl))
 		if now, got := time.Now(), u.Deadline(); now != start || got != want {
 			t.Errorf("Extend took %v, the deadline is %v after it, want %v", now.Sub(start), got.Sub(start), want.Sub(start))
 		}
@@ -517,7 +518,7 @@ func TestExtendNeedsMajority(t *testing.T) {
 		s.nets[1].Blackhole()
 		start = time.Now()
 		err := u.Extend(s.Context(), 4*ttl)
-		s.wantError(err, engine.ErrUnavailable)
+		s.wantError(err, server.ErrUnavailable)
 		if d := time.Since(start); d != serverTimeout {
 			t.Errorf("Extend took %v", d)
 		}
@@ -545,13 +546,13 @@ func TestAdopt(t *testing.T) {
 		{"all have it", func(*fixture) {}, nil, []int{0, 1, 2}},
 		{"one lost it", func(s *fixture) { s.servers[0].Del(key) }, nil, []int{1, 2}},
 		{"one down", func(s *fixture) { s.nets[0].Down() }, nil, []int{0, 1, 2}},
-		{"two lost it", func(s *fixture) { s.servers[0].Del(key); s.servers[1].Del(key) }, []error{engine.ErrLost}, []int{2}},
-		{"two with another holder", func(s *fixture) { s.occupy(0, 1) }, []error{engine.ErrLost}, []int{2}},
-		{"two lost it, one down", func(s *fixture) { s.servers[0].Del(key); s.servers[1].Del(key); s.nets[2].Down() }, []error{engine.ErrLost}, []int{2}},
-		{"one lost it, one down", func(s *fixture) { s.servers[0].Del(key); s.nets[1].Down() }, []error{engine.ErrUnavailable}, []int{1, 2}},
-		{"two down", func(s *fixture) { s.nets[0].Down(); s.nets[1].Blackhole() }, []error{engine.ErrUnavailable}, []int{0, 1, 2}},
+		{"two lost it", func(s *fixture) { s.servers[0].Del(key); s.servers[1].Del(key) }, []error{server.ErrLost}, []int{2}},
+		{"two with another holder", func(s *fixture) { s.occupy(0, 1) }, []error{server.ErrLost}, []int{2}},
+		{"two lost it, one down", func(s *fixture) { s.servers[0].Del(key); s.servers[1].Del(key); s.nets[2].Down() }, []error{server.ErrLost}, []int{2}},
+		{"one lost it, one down", func(s *fixture) { s.servers[0].Del(key); s.nets[1].Down() }, []error{server.ErrUnavailable}, []int{1, 2}},
+		{"two down", func(s *fixture) { s.nets[0].Down(); s.nets[1].Blackhole() }, []error{server.ErrUnavailable}, []int{0, 1, 2}},
 		{"one restarted lately", func(s *fixture) { s.uptimes[0].Store(60) }, nil, []int{0, 1, 2}},
-		{"two restarted lately", func(s *fixture) { s.uptimes[0].Store(60); s.uptimes[1].Store(60) }, []error{engine.ErrUnavailable, engine.ErrRecentRestart}, []int{0, 1, 2}},
+		{"two restarted lately", func(s *fixture) { s.uptimes[0].Store(60); s.uptimes[1].Store(60) }, []error{server.ErrUnavailable, engine.ErrRecentRestart}, []int{0, 1, 2}},
 	} {
 		t.Run(x.what, func(t *testing.T) {
 			inBubble(t, 3, func(s *fixture) {
@@ -572,7 +573,7 @@ func TestAdopt(t *testing.T) {
 				if second.Fence() != first.Fence() {
 					t.Errorf("fence %d, it was %d", second.Fence(), first.Fence())
 				}
-				if d := time.Until(second.Deadline()); d < long-engine.Margin(long)-2*time.Minute {
+				if d := time.Until(second.Deadline()); d < long-server.Margin(long)-2*time.Minute {
 					t.Errorf("the deadline is in %v", d)
 				}
 				s.must(second.Release(s.Context()))
@@ -585,7 +586,7 @@ func TestAdopt(t *testing.T) {
 func TestAdoptRejectsEmptyToken(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
 		_, err := s.lock(s.engines).Adopt(s.Context(), "")
-		s.wantError(err, engine.ErrInvalid)
+		s.wantError(err, server.ErrInvalid)
 		for _, m := range s.servers {
 			if len(m.Keys()) > 0 {
 				t.Errorf("keys %q", m.Keys())

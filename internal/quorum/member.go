@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // memberState is how a server stands to a lease.
@@ -69,7 +70,7 @@ func (u *Lease) ask(i int) {
 	s.state, s.askedAt, s.request, s.fenceFloor = memberAsking, time.Now(), r, 0
 	s.settled = r == nil
 	if r == nil {
-		s.state, s.err = memberFailed, engine.ErrClosed
+		s.state, s.err = memberFailed, server.ErrClosed
 	}
 	u.mu.Unlock()
 	if r == nil {
@@ -99,7 +100,7 @@ func (u *Lease) answered(i int, r *engine.TokenRequest, part *engine.Lease, retr
 	}
 	s.state, s.part, s.retryAfter, s.err = memberGranted, part, retryAfter, nil
 	if part == nil {
-		s.state, s.err = memberFailed, engine.WithoutName(err)
+		s.state, s.err = memberFailed, server.WithoutName(err)
 	}
 	ended, keep := u.state.ended(), u.keepsPartsLocked()
 	failed := part == nil && r != nil
@@ -146,7 +147,7 @@ func (u *Lease) armTimer() {
 	}
 	u.mu.Unlock()
 	if !next.IsZero() {
-		u.lock.spec.Engines[0].Timers().Set(&u.timer, next.Add(u.lock.spec.ServerTimeout))
+		u.lock.spec.Engines[0].Timers.Set(&u.timer, next.Add(u.lock.spec.ServerTimeout))
 	}
 }
 
@@ -166,12 +167,12 @@ func (u *Lease) onTimer(now time.Time) {
 		s := &u.members[i]
 		if s.unanswered() && now.Sub(s.askedAt) >= u.lock.spec.ServerTimeout {
 			late = append(late, request{i, s.request})
-			s.state, s.part, s.err = memberFailed, nil, engine.ErrNoAnswer
+			s.state, s.part, s.err = memberFailed, nil, server.ErrNoAnswer
 		}
 	}
 	u.mu.Unlock()
 	for _, x := range late {
-		x.r.Cancel(engine.ErrNoAnswer)
+		x.r.Cancel(server.ErrNoAnswer)
 		if part := x.r.Lease(); part != nil { // the answer has just arrived
 			part.Abandon()
 		}
@@ -201,12 +202,12 @@ func (u *Lease) answersLocked() []error {
 	for i := range u.members {
 		switch s := &u.members[i]; {
 		case s.state == memberAsking, s.state == memberRaising && time.Since(s.askedAt) >= u.lock.spec.ServerTimeout:
-			answers[i] = engine.ErrNoAnswer
+			answers[i] = server.ErrNoAnswer
 		case s.state == memberFailed:
 			answers[i] = s.err
 		default:
 			_, err := s.part.State()
-			answers[i] = engine.WithoutName(err)
+			answers[i] = server.WithoutName(err)
 		}
 	}
 	return answers
@@ -246,7 +247,7 @@ func (u *Lease) onEveryPart(do func(part *engine.Lease) error) (succeeded int, a
 	}
 	for n := len(tasks); n > 0 && succeeded < u.lock.need; n-- {
 		r := <-results
-		if answers[r.i] = engine.WithoutName(r.err); r.err == nil {
+		if answers[r.i] = server.WithoutName(r.err); r.err == nil {
 			succeeded++
 		}
 	}
@@ -261,7 +262,7 @@ func (s *member) cleanedUp() (ended bool, err error) {
 	}
 	c := s.currentCleanup()
 	switch {
-	case c == nil && errors.Is(s.err, engine.ErrNotAcquired):
+	case c == nil && errors.Is(s.err, server.ErrNotAcquired):
 		return true, nil // another holder has the lock there
 	case c == nil:
 		return true, s.err // no request reached the server. Without an answer it does not count as released
@@ -309,13 +310,13 @@ func (u *Lease) releaseParts(ctx context.Context) (succeeded int, answers []erro
 		for i := range releases {
 			switch ended, err := u.memberReleased(i, &releases[i]); {
 			case ended:
-				if answers[i] = engine.WithoutName(err); err == nil {
+				if answers[i] = server.WithoutName(err); err == nil {
 					succeeded++
 				}
 			case waiting:
 				pending = true
 			default:
-				answers[i] = engine.ErrNoAnswer
+				answers[i] = server.ErrNoAnswer
 			}
 		}
 		if succeeded >= u.lock.need || !pending {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // Spec describes a lock on the majority of several servers.
@@ -44,8 +45,8 @@ type Lock struct {
 
 // Causes of errors, besides those of package engine and the servers' own.
 var (
-	errMinority       = engine.NewLoss(engine.LossNoMajority, "no majority of the servers")
-	errNoQuorum       = engine.Chain(engine.ErrUnavailable, errMinority) // and another attempt may succeed
+	errMinority       = server.NewLoss(server.LossNoMajority, "no majority of the servers")
+	errNoQuorum       = server.Chain(server.ErrUnavailable, errMinority) // and another attempt may succeed
 	errCleanupPending = errors.New("a previous attempt is still being cleaned up there")
 )
 
@@ -56,18 +57,18 @@ const firstRetryDelay = 10 * time.Millisecond
 func New(spec Spec) (*Lock, error) {
 	n := len(spec.Engines)
 	if n%2 == 0 {
-		return nil, engine.Invalid("%d keepers: an odd number is needed; an even one tolerates no more failures", n)
+		return nil, server.Invalid("%d keepers: an odd number is needed; an even one tolerates no more failures", n)
 	}
 	l := &Lock{spec: spec, need: n/2 + 1}
 	for i, e := range spec.Engines {
 		if e == nil {
-			return nil, engine.Invalid("keeper %d of %d is nil", i+1, n)
+			return nil, server.Invalid("keeper %d of %d is nil", i+1, n)
 		}
 		if k := slices.Index(spec.Engines, e); k < i {
-			return nil, engine.Invalid("keepers %d and %d of %d are the same: each server counts once", k+1, i+1, n)
+			return nil, server.Invalid("keepers %d and %d of %d are the same: each server counts once", k+1, i+1, n)
 		}
 		if e.AwaitsReplicas() {
-			return nil, engine.Invalid("keeper %d of %d has ReplicaAck, but the servers of a majority have no replicas to wait for", i+1, n)
+			return nil, server.Invalid("keeper %d of %d has ReplicaAck, but the servers of a majority have no replicas to wait for", i+1, n)
 		}
 		at, err := e.Lock(spec.Spec)
 		if err != nil {
@@ -79,15 +80,15 @@ func New(spec Spec) (*Lock, error) {
 		l.spec.ServerTimeout = max(min(spec.TTL/10, 500*time.Millisecond), time.Millisecond)
 	}
 	if l.spec.ServerTimeout < time.Millisecond || l.spec.ServerTimeout > spec.TTL/2 {
-		return nil, engine.Invalid("ServerTimeout %v is not between 1ms and half of TTL %v", l.spec.ServerTimeout, spec.TTL)
+		return nil, server.Invalid("ServerTimeout %v is not between 1ms and half of TTL %v", l.spec.ServerTimeout, spec.TTL)
 	}
 	if spec.MaxRetryDelay < firstRetryDelay || spec.MaxRetryDelay > time.Hour {
-		return nil, engine.Invalid("MaxRetryDelay %v is not between %v and %v", spec.MaxRetryDelay, firstRetryDelay, time.Hour)
+		return nil, server.Invalid("MaxRetryDelay %v is not between %v and %v", spec.MaxRetryDelay, firstRetryDelay, time.Hour)
 	}
-	if spec.MinUptime != 0 && (spec.MinUptime < spec.TTL || spec.MinUptime > engine.LongestTTL) {
-		return nil, engine.Invalid("MinUptime %v is not between TTL %v and %v (0 means none)", spec.MinUptime, spec.TTL, engine.LongestTTL)
+	if spec.MinUptime != 0 && (spec.MinUptime < spec.TTL || spec.MinUptime > server.LongestTTL) {
+		return nil, server.Invalid("MinUptime %v is not between TTL %v and %v (0 means none)", spec.MinUptime, spec.TTL, server.LongestTTL)
 	}
-	l.released = l.fail(nil, engine.ErrReleased)
+	l.released = l.fail(nil, server.ErrReleased)
 	return l, nil
 }
 
@@ -111,9 +112,9 @@ func (l *Lock) fail(answers []error, causes ...error) error {
 
 // lost makes the error of a lease without a majority. It has the reasons of the parts that are gone, so that a break is found.
 func (l *Lock) lost(answers []error) error {
-	causes := []error{engine.ErrLost, errMinority}
+	causes := []error{server.ErrLost, errMinority}
 	for _, err := range answers {
-		if errors.Is(err, engine.ErrLost) && !errors.Is(err, engine.ErrUnavailable) {
+		if errors.Is(err, server.ErrLost) && !errors.Is(err, server.ErrUnavailable) {
 			causes = append(causes, err)
 		}
 	}

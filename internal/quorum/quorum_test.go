@@ -16,10 +16,11 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/alicebob/miniredis/v2/server"
+	miniserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -74,7 +75,7 @@ func inBubble(t *testing.T, servers int, test func(s *fixture)) {
 			s.must(err)
 			s.must(first.Close())
 			s.uptimes[i].Store(1e6)
-			m.Server().SetPreHook(func(c *server.Peer, command string, _ ...string) bool {
+			m.Server().SetPreHook(func(c *miniserver.Peer, command string, _ ...string) bool {
 				if strings.HasPrefix(command, "EVAL") {
 					m.SetTime(time.Now().Add(s.offsets[i]))
 				}
@@ -112,9 +113,12 @@ func (s *fixture) process(observe func(engine.Event)) (nets []*faultnet.Net, eng
 		c, err := client.New(rdb)
 		s.must(err)
 		e := engine.New(engine.Config{
-			Client: c, Prefix: "lock:", HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: 600 * time.Millisecond,
-			MetadataTTL: time.Hour, Retry: engine.Retry{MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second, MaxElapsed: 2 * time.Second},
-			Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Observe: observe,
+			Config: server.Config{
+				Client: c, Prefix: "lock:", HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: 600 * time.Millisecond,
+				MetadataTTL: time.Hour, Retry: server.Retry{MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second, MaxElapsed: 2 * time.Second},
+				Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			},
+			Observe: observe,
 		})
 		observe = nil
 		nets, engines = append(nets, n), append(engines, e)
@@ -133,7 +137,7 @@ func (s *fixture) lock(engines []*engine.Engine, change ...func(*Spec)) *Lock {
 	spec := Spec{
 		Spec:    engine.Spec{Scripts: lua.Redlock, Name: "x", TTL: ttl},
 		Engines: engines, ServerTimeout: serverTimeout, MaxRetryDelay: 250 * time.Millisecond,
-		Fail: func(answers []error, causes ...error) error { return &failure{answers, engine.Chain(causes...)} },
+		Fail: func(answers []error, causes ...error) error { return &failure{answers, server.Chain(causes...)} },
 	}
 	for _, f := range change {
 		f(&spec)
@@ -216,7 +220,7 @@ func (s *fixture) wantOwned(token string, want ...int) {
 // wantError checks which of these errors an error matches.
 func (s *fixture) wantError(err error, want ...error) {
 	s.Helper()
-	for _, e := range []error{engine.ErrNotAcquired, engine.ErrUnavailable, engine.ErrLost, engine.ErrReleased, engine.ErrClosed, engine.ErrInvalid, engine.ErrRecentRestart, context.DeadlineExceeded} {
+	for _, e := range []error{server.ErrNotAcquired, server.ErrUnavailable, server.ErrLost, server.ErrReleased, server.ErrClosed, server.ErrInvalid, engine.ErrRecentRestart, context.DeadlineExceeded} {
 		if errors.Is(err, e) != slices.Contains(want, e) {
 			s.Errorf("errors.Is %q is not %v: %v", e, slices.Contains(want, e), err)
 		}
@@ -338,7 +342,7 @@ func TestNewValidatesSpec(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			case x.valid && l.need != len(x.engines)/2+1:
 				t.Errorf("%s: %d are a majority", what, l.need)
-			case !x.valid && !errors.Is(err, engine.ErrInvalid):
+			case !x.valid && !errors.Is(err, server.ErrInvalid):
 				t.Errorf("%s: %v", what, err)
 			}
 		}

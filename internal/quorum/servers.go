@@ -3,7 +3,7 @@ package quorum
 import (
 	"context"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // checkServers returns ErrInvalid if two keepers use the same server, by its run_id. At the first use it queries each server and
@@ -36,17 +36,17 @@ func (l *Lock) checkServers(ctx context.Context) error {
 		waitFor(limit, answered)
 	}
 	if i, k = l.sameServer(); k > 0 {
-		return engine.Invalid("keepers %d and %d of %d use the same server, by its run_id: each server counts once", i+1, k+1, len(l.locks))
+		return server.Invalid("keepers %d and %d of %d use the same server, by its run_id: each server counts once", i+1, k+1, len(l.locks))
 	}
 	return nil
 }
 
 // sameServer returns two keepers that use the same server, as far as is known; 0 and 0 if there are none.
 func (l *Lock) sameServer() (i, k int) {
-	seen := map[engine.ServerID]int{}
+	seen := map[server.ID]int{}
 	for k, at := range l.locks {
 		id, _ := at.ServerID()
-		if i, is := seen[id]; is && id != (engine.ServerID{}) {
+		if i, is := seen[id]; is && id != (server.ID{}) {
 			return i, k
 		}
 		seen[id] = k

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
@@ -22,7 +23,7 @@ func (u *Lease) tallyLocked(now time.Time) (t tally) {
 		switch s := &u.members[i]; {
 		case s.state == memberAsking:
 			t.pending++
-		case s.state == memberFailed && errors.Is(s.err, engine.ErrNotAcquired):
+		case s.state == memberFailed && errors.Is(s.err, server.ErrNotAcquired):
 			t.refused++
 		case !s.live(now):
 		case u.agreesLocked(s):
@@ -63,20 +64,20 @@ func (u *Lease) verdict(leftovers [][]*engine.Cleanup) verdict {
 	var expiries []time.Duration // of the leases in the way
 	for i, err := range v.answers {
 		switch {
-		case errors.Is(err, engine.ErrLost): // before there was a majority
+		case errors.Is(err, server.ErrLost): // before there was a majority
 			err = engine.ErrTooLate
-		case leftovers != nil && len(leftovers[i]) > 0 && errors.Is(err, engine.ErrNotAcquired):
+		case leftovers != nil && len(leftovers[i]) > 0 && errors.Is(err, server.ErrNotAcquired):
 			err = errCleanupPending
 		}
 		v.answers[i] = err
 		switch {
 		case err == nil:
 			granted++
-		case errors.Is(err, engine.ErrNotAcquired):
+		case errors.Is(err, server.ErrNotAcquired):
 			refused++
 			after := u.members[i].retryAfter
 			if after == 0 { // not known
-				after = engine.LongestTTL
+				after = server.LongestTTL
 			}
 			expiries = append(expiries, after)
 		case !transport.Retryable(err):

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
@@ -56,9 +57,9 @@ func TestTallyCountsMembersByState(t *testing.T) {
 		lost.Detach()
 		u := s.leaseOf(
 			member{state: memberAsking},
-			member{state: memberFailed, err: engine.ErrNotAcquired},
-			member{state: memberFailed, err: engine.Chain(engine.ErrNotAcquired, errors.New("by x"))},
-			member{state: memberFailed, err: engine.ErrNoAnswer},
+			member{state: memberFailed, err: server.ErrNotAcquired},
+			member{state: memberFailed, err: server.Chain(server.ErrNotAcquired, errors.New("by x"))},
+			member{state: memberFailed, err: server.ErrNoAnswer},
 			member{state: memberGranted, part: over, fenceFloor: fence},
 			member{state: memberGranted, part: lost, fenceFloor: fence},
 			member{state: memberGranted, part: part(), fenceFloor: fence},
@@ -140,7 +141,7 @@ func TestVerdict(t *testing.T) {
 					members = append(members, member{state: memberGranted, part: part})
 				case 'n':
 					refused++
-					members = append(members, member{state: memberFailed, err: engine.ErrNotAcquired, retryAfter: time.Duration(refused) * time.Second})
+					members = append(members, member{state: memberFailed, err: server.ErrNotAcquired, retryAfter: time.Duration(refused) * time.Second})
 				case '-':
 					members = append(members, member{state: memberAsking})
 				case '!':
@@ -154,14 +155,14 @@ func TestVerdict(t *testing.T) {
 			if want := x.retryAfter + time.Millisecond; x.contended && v.retryAfter != want {
 				t.Errorf("%s: retry after %v, want %v", x.answers, v.retryAfter, want)
 			}
-			err := engine.Chain(v.causes...)
-			if !errors.Is(err, errMinority) || errors.Is(err, engine.ErrUnavailable) == x.hopeless {
+			err := server.Chain(v.causes...)
+			if !errors.Is(err, errMinority) || errors.Is(err, server.ErrUnavailable) == x.hopeless {
 				t.Errorf("%s: causes %v", x.answers, err)
 			}
 			if errors.Is(err, lasting) != strings.Contains(x.answers, "!") {
 				t.Errorf("%s: causes %v", x.answers, err)
 			}
-			if errors.Is(err, engine.ErrTooLate) != strings.Contains(x.answers, "l") || errors.Is(err, engine.ErrLost) {
+			if errors.Is(err, engine.ErrTooLate) != strings.Contains(x.answers, "l") || errors.Is(err, server.ErrLost) {
 				t.Errorf("%s: causes %v", x.answers, err)
 			}
 		}
@@ -172,8 +173,8 @@ func TestVerdict(t *testing.T) {
 // attempt.
 func TestVerdictOfUnknownExpiry(t *testing.T) {
 	inBubble(t, 1, func(s *fixture) {
-		u := s.leaseOf(member{state: memberFailed, err: engine.ErrNotAcquired})
-		if v := u.verdict(nil); v.retryAfter <= engine.LongestTTL {
+		u := s.leaseOf(member{state: memberFailed, err: server.ErrNotAcquired})
+		if v := u.verdict(nil); v.retryAfter <= server.LongestTTL {
 			t.Errorf("retry after %v", v.retryAfter)
 		}
 	})
@@ -182,16 +183,16 @@ func TestVerdictOfUnknownExpiry(t *testing.T) {
 // TestVerdictOfOwnLeftovers checks that a refusal is no contention where an earlier attempt is still being cleaned up.
 func TestVerdictOfOwnLeftovers(t *testing.T) {
 	inBubble(t, 1, func(s *fixture) {
-		refused := member{state: memberFailed, err: engine.ErrNotAcquired, retryAfter: time.Second}
-		u := s.leaseOf(refused, refused, member{state: memberFailed, err: engine.ErrNoAnswer})
+		refused := member{state: memberFailed, err: server.ErrNotAcquired, retryAfter: time.Second}
+		u := s.leaseOf(refused, refused, member{state: memberFailed, err: server.ErrNoAnswer})
 		if v := u.verdict([][]*engine.Cleanup{nil, nil, {nil}}); !v.contended {
 			t.Errorf("two refusals of three are no contention: %v", v.answers)
 		}
 		v := u.verdict([][]*engine.Cleanup{nil, {nil}, nil})
-		if v.contended || v.hopeless || !errors.Is(engine.Chain(v.causes...), engine.ErrUnavailable) {
+		if v.contended || v.hopeless || !errors.Is(server.Chain(v.causes...), server.ErrUnavailable) {
 			t.Errorf("contended %v, hopeless %v, causes %v", v.contended, v.hopeless, v.causes)
 		}
-		if !errors.Is(v.answers[0], engine.ErrNotAcquired) || !errors.Is(v.answers[1], errCleanupPending) {
+		if !errors.Is(v.answers[0], server.ErrNotAcquired) || !errors.Is(v.answers[1], errCleanupPending) {
 			t.Errorf("answers %v", v.answers)
 		}
 	})
@@ -206,7 +207,7 @@ func TestAnswerOfServerRaisingItsFence(t *testing.T) {
 			t.Errorf("before ServerTimeout: %v", err)
 		}
 		time.Sleep(time.Nanosecond)
-		if err := u.answersLocked()[0]; !errors.Is(err, engine.ErrNoAnswer) {
+		if err := u.answersLocked()[0]; !errors.Is(err, server.ErrNoAnswer) {
 			t.Errorf("after ServerTimeout: %v", err)
 		}
 	})
@@ -234,7 +235,7 @@ func TestPollDelay(t *testing.T) {
 			t.Errorf("the longest pause is %v where the leases expire after 30ms", d)
 		}
 		left := l.spec.Engines[0].Freshness() + 10*time.Millisecond
-		ctx, cancel := context.WithTimeout(s.Context(), left+engine.DeadlineLead)
+		ctx, cancel := context.WithTimeout(s.Context(), left+server.DeadlineLead)
 		defer cancel()
 		if d := longest(ctx, time.Minute); d != left {
 			t.Errorf("the longest pause is %v, which leaves less than DeadlineLead", d)

@@ -1,4 +1,4 @@
-package engine
+package server
 
 import (
 	"context"
@@ -8,14 +8,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// read calls fn, which reads from the server, and returns what it returns. It blocks until fn has returned, until ctx ends or until
+// Read calls fn, which reads from the server, and returns what it returns. It blocks until fn has returned, until ctx ends or until
 // Close; then fn goes on in the background, as late as the client's timeouts let it, and Close waits for it.
-func read[T any](ctx context.Context, e *Engine, fn func() (T, error)) (T, error) {
+func Read[T any](ctx context.Context, s *Server, fn func() (T, error)) (T, error) {
 	var none T
 	if err := ctx.Err(); err != nil {
 		return none, err
 	}
-	if !e.beginWork(false) {
+	if !s.BeginWork(false) {
 		return none, ErrClosed
 	}
 	type result struct {
@@ -24,39 +24,39 @@ func read[T any](ctx context.Context, e *Engine, fn func() (T, error)) (T, error
 	}
 	results := make(chan result, 1)
 	go func() {
-		defer e.endWork()
+		defer s.EndWork()
 		value, err := fn()
 		results <- result{value, err}
 	}()
 	select {
 	case r := <-results:
 		if r.err != nil {
-			r.err = unavailable(r.err)
+			r.err = Unavailable(r.err)
 		}
 		return r.value, r.err
 	case <-ctx.Done():
 		return none, Chain(ErrNoAnswer, ctx.Err())
-	case <-e.closing.Done():
+	case <-s.closing.Done():
 		return none, ErrClosed
 	}
 }
 
-// readAgain is read, and repeats it after a retryable error, up to MaxTries times.
-func readAgain[T any](ctx context.Context, e *Engine, fn func() (T, error)) (T, error) {
-	pauses := e.cfg.Retry.NewBackoff()
+// ReadAgain is Read, and repeats it after a retryable error, up to MaxTries times.
+func ReadAgain[T any](ctx context.Context, s *Server, fn func() (T, error)) (T, error) {
+	pauses := s.Config.Retry.NewBackoff()
 	for attempt := 1; ; attempt++ {
-		value, err := read(ctx, e, fn)
-		if err == nil || !transport.Retryable(err) || attempt == MaxTries || ctx.Err() != nil || e.isClosed() {
+		value, err := Read(ctx, s, fn)
+		if err == nil || !transport.Retryable(err) || attempt == MaxTries || ctx.Err() != nil || s.IsClosed() {
 			return value, err
 		}
-		if e.pause(ctx, pauses.NextBackOff()) != nil {
+		if s.Pause(ctx, pauses.NextBackOff()) != nil {
 			return value, err
 		}
 	}
 }
 
-// pause waits for so long, or until ctx ends or until Close, which are errors.
-func (e *Engine) pause(ctx context.Context, d time.Duration) error {
+// Pause waits for so long, or until ctx ends or until Close, which are errors.
+func (s *Server) Pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -64,14 +64,14 @@ func (e *Engine) pause(ctx context.Context, d time.Duration) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-e.closing.Done():
+	case <-s.closing.Done():
 		return ErrClosed
 	}
 }
 
-// execute sends the commands of a pipeline and returns the first error, unless a command may fail with it: no such key, or one of
+// Execute sends the commands of a pipeline and returns the first error, unless a command may fail with it: no such key, or one of
 // another type.
-func execute(pipe redis.Pipeliner) error {
+func Execute(pipe redis.Pipeliner) error {
 	cmds, err := pipe.Exec(context.Background())
 	failed := false
 	for _, cmd := range cmds {
@@ -89,8 +89,8 @@ func execute(pipe redis.Pipeliner) error {
 	return err
 }
 
-// micros returns the server's time in µs.
-func micros(cmd *redis.TimeCmd) int64 {
+// Micros returns the server's time in µs.
+func Micros(cmd *redis.TimeCmd) int64 {
 	server := cmd.Val()
 	return server.UnixMicro()
 }

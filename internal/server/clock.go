@@ -1,19 +1,19 @@
-package engine
+package server
 
 import (
 	"sync"
 	"time"
 )
 
-// ServerClock is the last reading of the server's clock. It is safe for concurrent use.
-type ServerClock struct {
+// Clock is the last reading of the server's clock. It is safe for concurrent use.
+type Clock struct {
 	mu   sync.Mutex
 	ms   int64     // 0: not known
 	sent time.Time // when the call was sent whose reply had it
 }
 
 // Note records a reading in ms, from the reply to a call that was sent at that time.
-func (c *ServerClock) Note(ms int64, sent time.Time) {
+func (c *Clock) Note(ms int64, sent time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if ms > 0 && sent.After(c.sent) {
@@ -22,7 +22,7 @@ func (c *ServerClock) Note(ms int64, sent time.Time) {
 }
 
 // Last returns the last reading, and when the call was sent whose reply had it; 0 if there is none.
-func (c *ServerClock) Last() (ms int64, sent time.Time) {
+func (c *Clock) Last() (ms int64, sent time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ms, c.sent

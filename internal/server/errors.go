@@ -1,4 +1,4 @@
-package engine
+package server
 
 import (
 	"errors"
@@ -67,9 +67,9 @@ func LossReasonOf(err error) LossReason {
 // ErrNoAnswer means that no answer arrived.
 var ErrNoAnswer = Chain(ErrUnavailable, errors.New("no answer"))
 
-// unavailable adds ErrUnavailable to the error of a request if the same request may succeed later without manual
+// Unavailable adds ErrUnavailable to the error of a request if the same request may succeed later without manual
 // intervention: Redis did not answer, or answered that it cannot serve requests at present.
-func unavailable(err error) error {
+func Unavailable(err error) error {
 	if !transport.Retryable(err) || errors.Is(err, ErrUnavailable) {
 		return err
 	}
@@ -111,61 +111,4 @@ func Join(list ...error) error {
 		return list[0]
 	}
 	return &causes{list, "; "}
-}
-
-// lockError is an error of an operation on one lock. Its text is formatted only when it is read, because a TryLock that is
-// refused must be cheap.
-type lockError struct {
-	kind, name string
-	causes
-	inline [2]error // storage of up to two causes, which saves an allocation
-}
-
-func (f *lockError) Error() string {
-	return fmt.Sprintf("lockkeeper: %s %q: %s", f.kind, f.name, f.causes.Error())
-}
-
-// fail returns an error of this lock with its causes. Causes that are nil are omitted, and the lock is named only once.
-func (l *Lock) fail(list ...error) error {
-	f := &lockError{kind: l.spec.Scripts.Kind, name: l.spec.Name, causes: causes{sep: ": "}}
-	f.list = f.inline[:0]
-	for _, err := range list {
-		if cause, ok := err.(*lockError); ok && cause.kind == f.kind && cause.name == f.name {
-			err = WithoutName(cause)
-		}
-		if err != nil {
-			f.list = append(f.list, err)
-		}
-	}
-	return f
-}
-
-// failIf is fail of one cause, or nil if that is nil.
-func (l *Lock) failIf(err error) error {
-	if err == nil {
-		return nil
-	}
-	return l.fail(err)
-}
-
-// releasedError returns ErrReleased as an error of this lock, always the same.
-func (l *Lock) releasedError() error {
-	if err := l.released.Load(); err != nil {
-		return err
-	}
-	err := l.fail(ErrReleased).(*lockError)
-	l.released.Store(err)
-	return err
-}
-
-// WithoutName returns an error of a lock without the lock's kind and name, for use in an error that names the lock itself.
-func WithoutName(err error) error {
-	f, ok := err.(*lockError)
-	switch {
-	case !ok:
-		return err
-	case len(f.list) == 1:
-		return f.list[0]
-	}
-	return &f.causes
 }

@@ -1,10 +1,10 @@
-package engine
+package server
 
 import "sync"
 
-// signal is an event that happens once. It makes a channel only if somebody has to wait for it. The zero signal has not happened.
+// Signal is an event that happens once. It makes a channel only if somebody has to wait for it. The zero signal has not happened.
 // It is safe for concurrent use.
-type signal struct {
+type Signal struct {
 	mu     sync.Mutex // guards the fields below
 	closed bool
 	ch     chan struct{} // nil until done is called
@@ -17,8 +17,8 @@ var closedChannel = func() <-chan struct{} {
 	return ch
 }()
 
-// close makes the signal happen. It must be called once.
-func (s *signal) close() {
+// Close makes the signal happen. It must be called once.
+func (s *Signal) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
@@ -27,15 +27,15 @@ func (s *signal) close() {
 	}
 }
 
-// isClosed reports whether the signal has happened.
-func (s *signal) isClosed() bool {
+// IsClosed reports whether the signal has happened.
+func (s *Signal) IsClosed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed
 }
 
-// done returns a channel that is closed when the signal happens.
-func (s *signal) done() <-chan struct{} {
+// Done returns a channel that is closed when the signal happens.
+func (s *Signal) Done() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ch == nil {

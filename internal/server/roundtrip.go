@@ -1,4 +1,4 @@
-package engine
+package server
 
 import (
 	"context"
@@ -10,34 +10,34 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
 
-// errStopped means that stop was closed: the caller no longer needs the answer.
-var errStopped = errors.New("stopped")
+// ErrStopped means that stop was closed: the caller no longer needs the answer.
+var ErrStopped = errors.New("stopped")
 
 // MaxTries bounds how often a request that does not wait, such as TryLock, is repeated after a retryable error.
 const MaxTries = claim.MaxTries
 
-// roundTrip sends calls that prepare sets, one after the other, until one is answered, and returns it. It blocks until then, until ctx ends,
-// until the channel of stop is closed (errStopped), until an error is not retryable, or until maxAttempts have failed; if maxAttempts is 0,
+// RoundTrip sends calls that prepare sets, one after the other, until one is answered, and returns it. It blocks until then, until ctx ends,
+// until the channel of stop is closed (ErrStopped), until an error is not retryable, or until maxAttempts have failed; if maxAttempts is 0,
 // the retry policy decides. inDoubt reports that a call may still run whose outcome will not be known: a call that is still queued when the
 // wait ends is withdrawn. If ctx ended, the error wraps ctx.Err() and why there was no answer before.
-func (e *Engine) roundTrip(ctx context.Context, stop func() <-chan struct{}, maxAttempts int, prepare func(p *pending)) (answered *transport.Call, inDoubt bool, err error) {
+func (s *Server) RoundTrip(ctx context.Context, stop func() <-chan struct{}, maxAttempts int, prepare func(p *Pending)) (answered *transport.Call, inDoubt bool, err error) {
 	var retries *backoff.ExponentialBackOff
 	began := time.Now()
 	for attempt := 1; ; attempt++ {
-		p := &pending{}
+		p := &Pending{}
 		prepare(p)
 		call := &p.Call
 		call.Done = p
 		if ctx.Done() == nil {
-			e.transport.SendInline(call) // the wait cannot be canceled
+			s.Transport.SendInline(call) // the wait cannot be canceled
 		} else {
-			e.transport.Send(call)
+			s.Transport.Send(call)
 		}
-		if !p.ended.isClosed() {
+		if !p.ended.IsClosed() {
 			select {
-			case <-p.ended.done():
+			case <-p.ended.Done():
 			case <-stop():
-				return nil, !p.Withdraw() || inDoubt, errStopped
+				return nil, !p.Withdraw() || inDoubt, ErrStopped
 			case <-ctx.Done():
 				if err == nil {
 					err = ErrNoAnswer
@@ -48,20 +48,20 @@ func (e *Engine) roundTrip(ctx context.Context, stop func() <-chan struct{}, max
 		if call.Err == nil {
 			return call, inDoubt, nil
 		}
-		err = unavailable(call.Err)
+		err = Unavailable(call.Err)
 		inDoubt = inDoubt || transport.OutcomeOf(err) == transport.InDoubt
-		if !transport.Retryable(err) || attempt == maxAttempts || errors.Is(err, transport.ErrQueueFull) || e.cfg.Retry.Exhausted(began, time.Now()) {
+		if !transport.Retryable(err) || attempt == maxAttempts || errors.Is(err, transport.ErrQueueFull) || s.Config.Retry.Exhausted(began, time.Now()) {
 			return nil, inDoubt, err
 		}
 		if retries == nil {
-			retries = e.cfg.Retry.NewBackoff()
+			retries = s.Config.Retry.NewBackoff()
 		}
 		pause := time.NewTimer(retries.NextBackOff())
 		select {
 		case <-pause.C:
 		case <-stop():
 			pause.Stop()
-			return nil, inDoubt, errStopped
+			return nil, inDoubt, ErrStopped
 		case <-ctx.Done():
 			pause.Stop()
 			return nil, inDoubt, Chain(err, ctx.Err())
@@ -69,24 +69,22 @@ func (e *Engine) roundTrip(ctx context.Context, stop func() <-chan struct{}, max
 	}
 }
 
-// pending is a call that roundTrip waits for.
-type pending struct {
+// Pending is a call that RoundTrip waits for.
+type Pending struct {
 	transport.Call
-	ended signal
+	ended Signal
 }
 
 // CallDone implements transport.Receiver.
-func (p *pending) CallDone(*transport.Call) {
-	p.ended.close()
-}
+func (p *Pending) CallDone(*transport.Call) { p.ended.Close() }
 
-// waitFor waits until the channel is closed. The error is that of ctx, if that ends first, or ErrClosed after Close.
-func (e *Engine) waitFor(ctx context.Context, closed <-chan struct{}) error {
+// WaitFor waits until the channel is closed. The error is that of ctx, if that ends first, or ErrClosed after Close.
+func (s *Server) WaitFor(ctx context.Context, closed <-chan struct{}) error {
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(e.closing, cancel)()
+	defer context.AfterFunc(s.closing, cancel)()
 	switch {
-	case waitFor(waiting, closed):
+	case WaitFor(waiting, closed):
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -94,8 +92,8 @@ func (e *Engine) waitFor(ctx context.Context, closed <-chan struct{}) error {
 	return ErrClosed
 }
 
-// waitFor waits until the channel is closed or ctx ends, and reports whether the channel is closed.
-func waitFor(ctx context.Context, closed <-chan struct{}) bool {
+// WaitFor waits until the channel is closed or ctx ends, and reports whether the channel is closed.
+func WaitFor(ctx context.Context, closed <-chan struct{}) bool {
 	select {
 	case <-closed:
 		return true

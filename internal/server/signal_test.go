@@ -1,4 +1,4 @@
-package engine
+package server
 
 import (
 	"sync"
@@ -7,35 +7,35 @@ import (
 
 // TestSignal checks that channels of a signal are closed when it happens, whether they were made before, after, or at that time.
 func TestSignal(t *testing.T) {
-	open := func(s *signal) bool {
+	open := func(s *Signal) bool {
 		select {
-		case <-s.done():
+		case <-s.Done():
 			return false
 		default:
 			return true
 		}
 	}
-	var s signal
-	if s.isClosed() || !open(&s) {
+	var s Signal
+	if s.IsClosed() || !open(&s) {
 		t.Error("it has happened before close")
 	}
-	before := s.done()
-	s.close()
+	before := s.Done()
+	s.Close()
 	<-before
-	if !s.isClosed() || open(&s) {
+	if !s.IsClosed() || open(&s) {
 		t.Error("it has not happened after close")
 	}
-	var unwatched signal
-	unwatched.close()
-	if !unwatched.isClosed() || open(&unwatched) {
+	var unwatched Signal
+	unwatched.Close()
+	if !unwatched.IsClosed() || open(&unwatched) {
 		t.Error("without a channel it has not happened after close")
 	}
 	for range 100 {
-		var s signal
+		var s Signal
 		var wg sync.WaitGroup
-		wg.Go(s.close)
+		wg.Go(s.Close)
 		for range 3 {
-			wg.Go(func() { <-s.done() })
+			wg.Go(func() { <-s.Done() })
 		}
 		wg.Wait()
 	}

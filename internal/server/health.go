@@ -1,4 +1,4 @@
-package engine
+package server
 
 import (
 	"context"
@@ -16,11 +16,11 @@ const (
 	DeadlineLead = 2 * SilenceTimeout
 )
 
-// ServerHealth records which requests for one name were answered, so that a wait whose context ends can distinguish
+// Health records which requests for one name were answered, so that a wait whose context ends can distinguish
 // contention from an outage. Callers of this process that wait locally for the same name share one. It is safe for
 // concurrent use.
-type ServerHealth struct {
-	maxAge time.Duration // how old the last answer may be before the server counts as unavailable
+type Health struct {
+	MaxAge time.Duration // how old the last answer may be before the server counts as unavailable
 
 	mu       sync.Mutex   // guards the fields below
 	answered time.Time    // when the most recent answered request was sent
@@ -31,11 +31,8 @@ type ServerHealth struct {
 	unsent   time.Time    // when the first one was made that was withdrawn since the last answer; zero: none was
 }
 
-// maxAge returns how old the last answer may be for requests that send heartbeats.
-func (e *Engine) maxAge() time.Duration { return 2 * e.cfg.HeartbeatInterval }
-
 // Sent records that a request is sent. Exactly one of Answered, Failed and Dropped must follow with the same time.
-func (sh *ServerHealth) Sent(at time.Time) {
+func (sh *Health) Sent(at time.Time) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if sh.inFlight == nil {
@@ -44,14 +41,14 @@ func (sh *ServerHealth) Sent(at time.Time) {
 	sh.inFlight = append(sh.inFlight, at)
 }
 
-func (sh *ServerHealth) endLocked(at time.Time) {
+func (sh *Health) endLocked(at time.Time) {
 	if i := slices.IndexFunc(sh.inFlight, at.Equal); i >= 0 {
 		sh.inFlight = slices.Delete(sh.inFlight, i, i+1)
 	}
 }
 
 // Answered records that the request sent at that time was answered: the lock is held, or was granted.
-func (sh *ServerHealth) Answered(at time.Time) {
+func (sh *Health) Answered(at time.Time) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.endLocked(at)
@@ -65,7 +62,7 @@ func (sh *ServerHealth) Answered(at time.Time) {
 }
 
 // Failed records that the request sent at that time was not answered, or by an error.
-func (sh *ServerHealth) Failed(at time.Time, err error) {
+func (sh *Health) Failed(at time.Time, err error) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.endLocked(at)
@@ -78,7 +75,7 @@ func (sh *ServerHealth) Failed(at time.Time, err error) {
 }
 
 // Withdrawn records that the request made at that time was given up before it could be sent.
-func (sh *ServerHealth) Withdrawn(at time.Time) {
+func (sh *Health) Withdrawn(at time.Time) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.endLocked(at)
@@ -89,7 +86,7 @@ func (sh *ServerHealth) Withdrawn(at time.Time) {
 
 // Exhausted returns why no request was answered, if the retry policy gives up requests of a caller who has been waiting for an answer since
 // that time; else nil. What counts is how long the requests for the name have failed, whoever sent them, but not before the caller came.
-func (sh *ServerHealth) Exhausted(policy Retry, since, now time.Time) error {
+func (sh *Health) Exhausted(policy Retry, since, now time.Time) error {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if sh.failure == nil {
@@ -105,7 +102,7 @@ func (sh *ServerHealth) Exhausted(policy Retry, since, now time.Time) error {
 }
 
 // Dropped records that the request sent at that time ended without information about the server.
-func (sh *ServerHealth) Dropped(at time.Time) {
+func (sh *Health) Dropped(at time.Time) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.endLocked(at)
@@ -113,7 +110,7 @@ func (sh *ServerHealth) Dropped(at time.Time) {
 
 // Outage returns why it is not known whether the lock is held: the last request failed, one has been unanswered for longer
 // than SilenceTimeout, or the last answer is too old. It is nil if the server answered recently.
-func (sh *ServerHealth) Outage(now time.Time) error {
+func (sh *Health) Outage(now time.Time) error {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if sh.failure != nil {
@@ -127,34 +124,31 @@ func (sh *ServerHealth) Outage(now time.Time) error {
 			return ErrNoAnswer
 		}
 	}
-	if sh.answered.IsZero() || now.Sub(sh.answered) > sh.maxAge {
+	if sh.answered.IsZero() || now.Sub(sh.answered) > sh.MaxAge {
 		return ErrNoAnswer
 	}
 	return nil
 }
 
-// stale reports whether another request would give new information: the last answer is older than age, and no request is in
+// Stale reports whether another request would give new information: the last answer is older than age, and no request is in
 // flight.
-func (sh *ServerHealth) stale(now time.Time, age time.Duration) bool {
+func (sh *Health) Stale(now time.Time, age time.Duration) bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	return sh.failure == nil && len(sh.inFlight) == 0 && now.Sub(sh.answered) > age
 }
 
-// Freshness is the age up to which the last answer is recent enough for a wait whose deadline is near; see DeadlineLead.
-func (e *Engine) Freshness() time.Duration { return e.cfg.HeartbeatInterval / 4 }
-
-// waitError returns the error of a wait that ctx has ended: contention or an outage.
-func (sh *ServerHealth) waitError(ctx context.Context) error {
+// WaitError returns the error of a wait that ctx has ended: contention or an outage.
+func (sh *Health) WaitError(ctx context.Context) error {
 	if err := sh.Outage(time.Now()); err != nil {
 		return Chain(err, ctx.Err())
 	}
 	return Chain(ErrNotAcquired, ctx.Err())
 }
 
-// nearDeadline returns a channel that receives DeadlineLead before ctx's deadline, or nil if that time has passed or there is
+// NearDeadline returns a channel that receives DeadlineLead before ctx's deadline, or nil if that time has passed or there is
 // no deadline.
-func nearDeadline(ctx context.Context) (near <-chan time.Time, stop func()) {
+func NearDeadline(ctx context.Context) (near <-chan time.Time, stop func()) {
 	if deadline, ok := ctx.Deadline(); ok {
 		if left := time.Until(deadline) - DeadlineLead; left > 0 {
 			timer := time.NewTimer(left)
@@ -162,13 +156,4 @@ func nearDeadline(ctx context.Context) (near <-chan time.Time, stop func()) {
 		}
 	}
 	return nil, func() {}
-}
-
-// heartbeatIfStale makes the first waiter of a name send a heartbeat now if the last answer is not recent.
-func (e *Engine) heartbeatIfStale(key string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if q := e.queues[key]; q != nil && q.health.stale(time.Now(), e.Freshness()) {
-		q.firstHeartbeatNow()
-	}
 }

@@ -1,0 +1,206 @@
+package server
+
+import (
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// This file prepares the calls of all scripts. Package protocol encodes their arguments and decodes their replies.
+
+// call prepares a call of a script with the first keys of the lock and room for that many arguments.
+func (l *Lock) call(s *lua.Script, keys, room int, done func(*transport.Call)) *transport.Call {
+	call := &transport.Call{Done: transport.Func(done)}
+	l.SetCall(call, s, keys, room)
+	return call
+}
+
+// SetCall is call for a Call that exists.
+func (l *Lock) SetCall(call *transport.Call, s *lua.Script, keys, room int) {
+	call.Key = l.KeyOf(LockKey)
+	call.SetCommand(s, room, l.keys[:keys]...)
+}
+
+// Decode returns the reply of a call, by one of protocol's functions, or why there is none.
+func Decode[T any](call *transport.Call, parse func([]int64) (T, error)) (T, error) {
+	if call.Err != nil {
+		var none T
+		return none, Unavailable(call.Err)
+	}
+	return parse(call.Reply)
+}
+
+// SetAcquire makes the call one of acquire.lua or allow.lua. Without a maxWait the request does not wait.
+func (l *Lock) SetAcquire(call *transport.Call, s *lua.Script, token string, policyArg, maxWait any) {
+	l.SetCall(call, s, 4, 6)
+	call.Scalar = s != l.scripts.Allow
+	call.Args = l.AcquireArgs(call.Args, token, policyArg, maxWait)
+}
+
+// AcquireArgs appends the arguments of acquire.lua to a command.
+func (l *Lock) AcquireArgs(command []any, token string, policyArg, maxWait any) []any {
+	queueTTL := l.args.queueTTL
+	if maxWait == nil {
+		queueTTL = nil
+	}
+	return protocol.AcquireArgs(command, token, l.args.leaseTTL, policyArg, l.args.settings, queueTTL, maxWait)
+}
+
+// SetShortAcquire makes the call one of acquire.lua for the short form alone.
+func (l *Lock) SetShortAcquire(call *transport.Call, token string) {
+	l.SetCall(call, l.scripts.Acquire, l.scripts.ShortKeys, 4)
+	call.Scalar = true
+	call.Args = protocol.AcquireArgs(call.Args, token, l.args.leaseTTL, l.args.shortPolicyArg, l.args.shortSettings, nil, nil)
+}
+
+// The values of release.lua's argument cancel.
+const (
+	UsedLease           = 0 // the lease was in use
+	UnusedLease         = 1 // the caller never had the lease, so nothing was done under it
+	UnusedUnlessGranted = 2 // as UnusedLease, but a lease that replaced the origin is not released; the reply is Held
+)
+
+// SetRelease makes the call a release. If tombstone is not 0, the token is not granted for that many ms. yield is for how long the release of a
+// lease that was in use leaves the key of a mutex free, now and then.
+func (l *Lock) SetRelease(call *transport.Call, token string, tombstone int64, cancel int, yield time.Duration) {
+	keys := 3
+	if tombstone != 0 {
+		keys = 4
+	}
+	var leaveFree int64
+	if cancel == UsedLease {
+		leaveFree = Millis(yield)
+	}
+	l.SetCall(call, l.scripts.Release, keys, 5)
+	call.Scalar, call.Urgent = true, true
+	call.Args = protocol.ReleaseArgs(call.Args, token, l.args.settings, tombstone, cancel, leaveFree)
+}
+
+// SetShortRelease makes the call a release in the short form, which does nothing if others wait.
+func (l *Lock) SetShortRelease(call *transport.Call, token string) {
+	call.Key = l.KeyOf(LockKey)
+	call.SetCommand(l.scripts.Release, 1, l.keys[LockKey], l.keys[QueueKey])
+	call.Scalar, call.Urgent = true, true
+	call.Args = protocol.ReleaseArgs(call.Args, token, nil, 0, UsedLease, 0)
+}
+
+// SetBreak makes the call the end of somebody else's lease or queue entry. The notice is for its keeper.
+func (l *Lock) SetBreak(call *transport.Call, token, policyArg, notice string) {
+	l.SetCall(call, l.scripts.Break, 4, 5)
+	call.Args = protocol.BreakArgs(call.Args, token, l.args.settings, Millis(TombstoneTTL), policyArg, notice)
+}
+
+// SetCompletion makes the call the replacement of a lease by a record that lasts for so many ms.
+func (l *Lock) SetCompletion(call *transport.Call, token string, recordTTL int64) {
+	l.SetCall(call, l.scripts.Complete, 1, 2)
+	call.Scalar, call.Urgent = true, true
+	call.Args = protocol.CompleteArgs(call.Args, token, recordTTL)
+}
+
+// What a renewal does, by how many of the lock's keys it takes.
+const (
+	RenewOnly      = 1 // the lease alone, which also works while a cluster migrates the slot
+	RenewMetadata  = 2 // also extends the metadata, and returns the fence
+	RenewAndNotify = 4 // also notifies the head of the queue of the new end
+)
+
+// RenewCall prepares a renewal. An exact one may shorten the lease; others must not, since a copy may run late. If the lease is
+// retained, the reply says whether it was recalled.
+func (l *Lock) RenewCall(token string, ttl int64, keys int, exact, retained bool, done func(*transport.Call)) *transport.Call {
+	call := &transport.Call{Done: transport.Func(done)}
+	l.SetRenewal(call, token, ttl, keys, exact, retained)
+	return call
+}
+
+// SetRenewal is RenewCall for a Call that exists.
+func (l *Lock) SetRenewal(call *transport.Call, token string, ttl int64, keys int, exact, retained bool) {
+	l.SetCall(call, l.scripts.Renew, keys, 5)
+	call.Urgent = true
+	call.Args = l.RenewArgs(call.Args, token, ttl, exact, retained)
+}
+
+// RenewArgs appends the arguments of renew.lua to a command.
+func (l *Lock) RenewArgs(command []any, token string, ttl int64, exact, retained bool) []any {
+	var ask any
+	if retained {
+		ask = 1
+	}
+	return protocol.RenewArgs(command, token, ttl, BoolArg(exact), l.args.settings, ask)
+}
+
+// HeartbeatCall prepares a heartbeat command of that mode, for that many waiters. The caller appends their tokens, and their places if
+// they are to be queued again.
+func (l *Lock) HeartbeatCall(mode, waiters int, done func(*transport.Call)) *transport.Call {
+	room := waiters
+	if mode&protocol.HeartbeatRejoin != 0 {
+		room = 2 * waiters
+	}
+	call := l.call(l.scripts.Heartbeat, 4, 4+room, done)
+	call.Urgent = true
+	call.Args = protocol.HeartbeatArgs(call.Args, l.args.settings, mode, l.args.policyArg, l.args.queueTTL)
+	return call
+}
+
+// DecodeHeartbeat returns the reply to a heartbeat command with that many waiters.
+func DecodeHeartbeat(call *transport.Call, waiters int) (protocol.HeartbeatReply, error) {
+	return Decode(call, func(n []int64) (protocol.HeartbeatReply, error) { return protocol.ParseHeartbeatReply(n, waiters) })
+}
+
+// PageSize is the maximum number of holders or waiters that one script returns.
+const PageSize = 500
+
+// SetInspection makes the call the reading of one page of holders or waiters.
+func (l *Lock) SetInspection(call *transport.Call, subject int, after int64, count int, token string) {
+	l.SetCall(call, l.scripts.Inspect, 4, 4)
+	call.Mixed = true
+	call.Args = protocol.InspectArgs(call.Args, subject, after, count, token)
+}
+
+// SetBreakerCall makes the call the question who has broken what the token had.
+func (l *Lock) SetBreakerCall(call *transport.Call, token string) {
+	l.SetCall(call, l.scripts.Inspect, 4, 4)
+	call.Mixed, call.Urgent = true, true
+	call.Args = protocol.InspectArgs(call.Args, protocol.InspectBreak, 0, PageSize, token)
+}
+
+// SetLimitCall makes the call the reading of the limits or, if limit or pause is not 0, their change.
+func (l *Lock) SetLimitCall(call *transport.Call, limit int, token string, pause int64) {
+	l.SetCall(call, l.scripts.Limit, 4, 5)
+	call.Args = protocol.LimitArgs(call.Args, l.args.settings, l.args.policyArg, limit, token, pause)
+}
+
+// RaiseFenceCall prepares a call of raise_fence.lua. MinUptime is in ms.
+func (l *Lock) RaiseFenceCall(token string, fence, minUptime int64, done func(*transport.Call)) *transport.Call {
+	call := l.call(l.scripts.RaiseFence, 2, 4, done)
+	call.Args = protocol.RaiseFenceArgs(call.Args, token, fence, l.args.settings, minUptime)
+	return call
+}
+
+// serverIDKey says which node of a cluster is queried for its identity: the same one for two keepers on the same cluster.
+const serverIDKey = "lockkeeper"
+
+// identityCall prepares a query of the server's run_id.
+func (l *Lock) identityCall(done func(*transport.Call)) *transport.Call {
+	call := &transport.Call{Key: serverIDKey, Done: transport.Func(done)}
+	call.SetCommand(l.scripts.Identity, 0)
+	return call
+}
+
+// BoolArg encodes a boolean for scripts.
+func BoolArg(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// ContinueAdmitting makes the server go on admitting waiters after a script reached the limit of one run.
+func (l *Lock) ContinueAdmitting() {
+	l.s.Transport.Send(l.HeartbeatCall(0, 0, func(call *transport.Call) {
+		if h, err := DecodeHeartbeat(call, 0); err == nil && h.More {
+			l.ContinueAdmitting()
+		}
+	}))
+}

@@ -1,0 +1,109 @@
+package server
+
+import (
+	"fmt"
+	"time"
+)
+
+// This file has the end of the use of a server, and the work that it waits for.
+
+const (
+	// TombstoneTTL is how long a tombstone keeps late copies of an abandoned request from being granted.
+	TombstoneTTL = time.Minute
+	// CloseTimeout bounds how long Close waits, and how long cleanups are retried after it was called.
+	CloseTimeout = 3 * time.Second
+)
+
+// BeginClose notes that the keeper is being closed. From now on no work begins but that which releases something. It reports whether this
+// is the first call, and how long the caller should wait.
+func (s *Server) BeginClose() (first bool, wait time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first = !s.closed
+	s.closed = true
+	if first {
+		s.closeBy = time.Now().Add(CloseTimeout)
+		s.ended = make(chan struct{})
+	}
+	return first, time.Until(s.closeBy)
+}
+
+// EndWaits ends Closing.
+func (s *Server) EndWaits() { s.cancel() }
+
+// ErrStillClosing: no cleanup is known to have failed, but commands are still under way.
+var ErrStillClosing = fmt.Errorf("lockkeeper: the keeper is closed, but after %v commands are still on their way", CloseTimeout)
+
+// Shutdown waits until all cleanups have ended and no command is under way, and ends the goroutines.
+func (s *Server) Shutdown() {
+	defer close(s.ended)
+	s.mu.Lock()
+	giveUp := time.AfterFunc(time.Until(s.closeBy), s.Transport.GiveUp)
+	defer giveUp.Stop()
+	for s.working > 0 {
+		s.idle.Wait()
+	}
+	s.mu.Unlock()
+	s.withdraw()
+	s.Subscriber.Close()
+	s.Timers.Stop()
+	s.Transport.Close()
+}
+
+// WaitShutdown waits until shutdown is done, and reports whether it was in time.
+func (s *Server) WaitShutdown(wait time.Duration) bool {
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-s.ended:
+		return true
+	case <-t.C:
+	}
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// UntilClosed returns for how long Close waits from now on. It was called.
+func (s *Server) UntilClosed() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Until(s.closeBy)
+}
+
+// IsClosed says whether Close was called.
+func (s *Server) IsClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// MayRetry reports whether a cleanup may send again at that time: not after Close has returned.
+func (s *Server) MayRetry(at time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.closed || at.Before(s.closeBy)
+}
+
+// BeginWork registers work that Close waits for. It returns false after Close, unless the work releases something.
+func (s *Server) BeginWork(releases bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed && !releases {
+		return false
+	}
+	s.working++
+	return true
+}
+
+// EndWork undoes a BeginWork that returned true.
+func (s *Server) EndWork() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.working--; s.working == 0 {
+		s.idle.Broadcast()
+	}
+}

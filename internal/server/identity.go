@@ -1,0 +1,72 @@
+package server
+
+import (
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
+)
+
+const (
+	// serverIDTTL is how long a server's identity is used before it is queried again: an address may come to mean another
+	// server, or a failover may change it.
+	serverIDTTL = time.Minute
+	// serverIDRetry is the pause before the next query of a server that did not answer.
+	serverIDRetry = time.Second
+)
+
+// ID is the run_id of a server, which differs after each restart; zero: the server does not report it.
+type ID [4]int64
+
+// ServerID returns which server the keeper of the lock uses, as far as is known, and whether it was ever queried. It does not
+// block. A result that is a minute old is refreshed in the background.
+func (l *Lock) ServerID() (id ID, queried bool) {
+	s := l.s
+	s.identity.mu.Lock()
+	id, next := s.identity.id, s.identity.next
+	s.identity.mu.Unlock()
+	if next.IsZero() {
+		return id, false
+	}
+	if !time.Now().Before(next) {
+		l.QueryServerID()
+	}
+	return id, true
+}
+
+// QueryServerID asks the server for its run_id, unless a query is already unanswered. It does not block; the result is closed
+// when the query has been answered or has failed.
+func (l *Lock) QueryServerID() <-chan struct{} {
+	s := l.s
+	s.identity.mu.Lock()
+	if answered := s.identity.query; answered != nil {
+		s.identity.mu.Unlock()
+		return answered
+	}
+	answered := make(chan struct{})
+	s.identity.query = answered
+	s.identity.next = time.Now().Add(serverIDRetry)
+	s.identity.mu.Unlock()
+	s.Transport.Send(l.identityCall(func(call *transport.Call) {
+		id, err := Decode(call, protocol.ParseIdentityReply)
+		s.setServerID(id, err)
+		close(answered)
+	}))
+	return answered
+}
+
+func (s *Server) setServerID(id ID, err error) {
+	s.identity.mu.Lock()
+	s.identity.query = nil
+	warn := false
+	if transport.OutcomeOf(err) == transport.Answered {
+		s.identity.id, s.identity.next = id, time.Now().Add(serverIDTTL)
+		warn = id == ID{} && !s.identity.warned
+		s.identity.warned = s.identity.warned || warn
+	}
+	s.identity.mu.Unlock()
+	if warn {
+		s.Config.Log.Warn("lockkeeper: the server does not report its run_id (INFO server); whether another keeper uses the same server cannot be detected",
+			"keeper", s.id, "error", err)
+	}
+}

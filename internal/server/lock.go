@@ -1,0 +1,188 @@
+package server
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/lua"
+)
+
+// Bounds of a ttl. A shorter lease would end before its reply is read; a longer one could overflow sums of milliseconds.
+const (
+	ShortestTTL = claim.ShortestTTL
+	LongestTTL  = 365 * 24 * time.Hour
+)
+
+// Spec describes a lock to the server.
+type Spec struct {
+	Scripts     *lua.Set
+	Name        string
+	TTL         time.Duration // of its leases
+	MetadataTTL time.Duration // how long metadata of an unused name is kept, beyond the ttl
+	PolicyArg   string        // of the policy, if it takes one
+}
+
+// Lock is one name of one primitive at a server: its keys, its scripts, and the arguments of its calls. It is safe for concurrent
+// use, and immutable but for what all locks of the name share.
+type Lock struct {
+	*sharedParams
+	s        *Server
+	scripts  *lua.Set
+	name     string
+	keys     [4]any                    // of every command, as strings, by the indexes below
+	ClaimTTL int64                     // ms: of a lease granted by a message, until it is confirmed
+	released atomic.Pointer[lockError] // see ReleasedError
+}
+
+// Indexes of keys.
+const (
+	LockKey = iota
+	MetaKey
+	QueueKey
+	TombstonesKey
+)
+
+// scriptArgs are the arguments that are the same in all calls of a lock.
+type scriptArgs struct {
+	leaseTTL, policyArg, settings, queueTTL any
+
+	shortPolicyArg, shortSettings any // see protocol.ShortArgs
+}
+
+// sharedParams are parameters shared by locks with identical settings, to save memory.
+type sharedParams struct {
+	TTL     int64  // ms
+	Channel string // on which this keeper receives wake-ups
+	args    scriptArgs
+}
+
+// InitLock sets l, which is zero, to the lock of a spec. The error is ErrInvalid.
+func (s *Server) InitLock(l *Lock, spec Spec) error {
+	keys, err := protocol.KeysOf(s.Config.Prefix, spec.Name, spec.Scripts.KeyKind, spec.Scripts.PlainKey)
+	if err != nil {
+		return Invalid("%w", err)
+	}
+	if err := CheckTTL("TTL", spec.TTL); err != nil {
+		return err
+	}
+	ttl := Millis(spec.TTL)
+	l.s, l.scripts, l.name, l.ClaimTTL = s, spec.Scripts, spec.Name, min(ttl, Millis(s.Config.HeartbeatTimeout))
+	for i, key := range keys.All() {
+		l.keys[i] = key
+	}
+	sharded, channelPrefix := s.Subscriber.Sharded(), s.Config.Prefix+"wake:"
+	if sharded {
+		channelPrefix = keys.ChannelPrefix()
+	}
+	settings := protocol.Settings(ttl+Millis(spec.MetadataTTL), channelPrefix, sharded)
+	args := scriptArgs{leaseTTL: ttl, policyArg: spec.PolicyArg, settings: settings, queueTTL: protocol.QueueTTL(Millis(s.Config.HeartbeatTimeout))}
+	args.shortPolicyArg, args.shortSettings = protocol.ShortArgs(spec.PolicyArg, settings)
+	params := sharedParams{ttl, channelPrefix + s.id, args}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.params == nil || *s.params != params {
+		s.params = &params
+	}
+	l.sharedParams = s.params
+	return nil
+}
+
+// Name returns what is locked.
+func (l *Lock) Name() string { return l.name }
+
+// Kind returns the primitive.
+func (l *Lock) Kind() string { return l.scripts.Kind }
+
+// Scripts returns the scripts of the primitive.
+func (l *Lock) Scripts() *lua.Set { return l.scripts }
+
+// Server returns where the lock is.
+func (l *Lock) Server() *Server { return l.s }
+
+// Key returns the key of the leases, which identifies the lock among all locks of a server.
+func (l *Lock) Key() string { return l.KeyOf(LockKey) }
+
+// KeyOf returns one of the lock's keys.
+func (l *Lock) KeyOf(index int) string { return l.keys[index].(string) }
+
+// PolicyArg returns what the policy is told, if the request itself does not say it.
+func (l *Lock) PolicyArg() any { return l.args.policyArg }
+
+// Same reports whether the locks are the same one, with other settings perhaps.
+func (l *Lock) Same(other *Lock) bool { return l.keys == other.keys && l.s == other.s }
+
+// AllKeys returns the keys in the order in which scripts take them.
+func (l *Lock) AllKeys() []string {
+	return []string{l.KeyOf(LockKey), l.KeyOf(MetaKey), l.KeyOf(QueueKey), l.KeyOf(TombstonesKey)}
+}
+
+// CheckTTL returns an ErrInvalid that names the option if a duration cannot be that of a lease.
+func CheckTTL(option string, d time.Duration) error {
+	switch {
+	case d < ShortestTTL:
+		return Invalid("%s %v is shorter than %v, which a reply and clock drift may take", option, d, ShortestTTL)
+	case d > LongestTTL:
+		return Invalid("%s %v is longer than %v", option, d, LongestTTL)
+	}
+	return nil
+}
+
+// lockError is an error of an operation on one lock. Its text is formatted only when it is read, because a TryLock that is
+// refused must be cheap.
+type lockError struct {
+	kind, name string
+	causes
+	inline [2]error // storage of up to two causes, which saves an allocation
+}
+
+func (f *lockError) Error() string {
+	return fmt.Sprintf("lockkeeper: %s %q: %s", f.kind, f.name, f.causes.Error())
+}
+
+// Fail returns an error of this lock with its causes. Causes that are nil are omitted, and the lock is named only once.
+func (l *Lock) Fail(list ...error) error {
+	f := &lockError{kind: l.scripts.Kind, name: l.name, causes: causes{sep: ": "}}
+	f.list = f.inline[:0]
+	for _, err := range list {
+		if cause, ok := err.(*lockError); ok && cause.kind == f.kind && cause.name == f.name {
+			err = WithoutName(cause)
+		}
+		if err != nil {
+			f.list = append(f.list, err)
+		}
+	}
+	return f
+}
+
+// FailIf is Fail of one cause, or nil if that is nil.
+func (l *Lock) FailIf(err error) error {
+	if err == nil {
+		return nil
+	}
+	return l.Fail(err)
+}
+
+// ReleasedError returns ErrReleased as an error of this lock, always the same.
+func (l *Lock) ReleasedError() error {
+	if err := l.released.Load(); err != nil {
+		return err
+	}
+	err := l.Fail(ErrReleased).(*lockError)
+	l.released.Store(err)
+	return err
+}
+
+// WithoutName returns an error of a lock without the lock's kind and name, for use in an error that names the lock itself.
+func WithoutName(err error) error {
+	f, ok := err.(*lockError)
+	switch {
+	case !ok:
+		return err
+	case len(f.list) == 1:
+		return f.list[0]
+	}
+	return &f.causes
+}

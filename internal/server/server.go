@@ -1,0 +1,125 @@
+// Package server is the use of one server or cluster by a keeper: calls with retries and pauses, whether they were answered, the run_id, the
+// label of the keeper, and the keys, scripts and arguments of a lock. It knows no lease and no request.
+//
+// No mutex of this package is held while something is called that another one passed to it.
+package server
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/pubsub"
+	"github.com/lockkeeper/lockkeeper/internal/timers"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
+)
+
+// Config configures the use of a server. All fields are required but Owner.
+type Config struct {
+	Client            *client.Client
+	Prefix            string
+	HeartbeatInterval time.Duration // between the heartbeats of a waiter
+	HeartbeatTimeout  time.Duration // after which a waiter without a heartbeat is skipped
+	MetadataTTL       time.Duration // how long metadata of an unused name is kept
+	Retry             Retry
+	Log               *slog.Logger
+	Owner             string // the label of the keeper; "": none
+}
+
+// Retry says how requests that fail for a transient reason are repeated.
+type Retry struct {
+	MinBackoff, MaxBackoff time.Duration // of the pauses
+	MaxElapsed             time.Duration // of failures without an answer, after which the error is returned; negative: never
+}
+
+// NewBackoff returns the pauses between repeated requests.
+func (p Retry) NewBackoff() *backoff.ExponentialBackOff {
+	return backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(p.MinBackoff), backoff.WithMaxInterval(p.MaxBackoff), backoff.WithMaxElapsedTime(0))
+}
+
+// Exhausted reports whether requests that have failed since that time are repeated no more.
+func (p Retry) Exhausted(since, now time.Time) bool {
+	return p.MaxElapsed >= 0 && now.Sub(since) >= p.MaxElapsed
+}
+
+// Server is one server or cluster as a keeper uses it. It is safe for concurrent use.
+type Server struct {
+	Config     Config // does not change
+	Clock      Clock  // of all locks on the server
+	Transport  *transport.Transport
+	Timers     timers.Scheduler // they stop, without firing, when the keeper has been closed
+	Subscriber *pubsub.Subscriber
+	id         string
+	started    time.Time
+	owner      ownerLabel
+	identity   serverIdentity
+	closing    context.Context // ends when the keeper is closed
+	cancel     context.CancelFunc
+
+	mu      sync.Mutex // guards what follows; nothing is locked under it
+	closed  bool
+	closeBy time.Time     // until when Close waits and cleanups are retried; set when it is called
+	ended   chan struct{} // made by Close, closed when no goroutine is left
+	working int           // cleanups and other work that Close waits for
+	idle    *sync.Cond    // of mu: working has become 0
+	params  *sharedParams // of the last lock
+}
+
+// New returns the use of a server. It does no I/O and starts no goroutine. The messages that come by the subscription go to the
+// functions of sub.
+func New(cfg Config, sub pubsub.Config) *Server {
+	sub.Client = cfg.Client
+	s := &Server{
+		Config:     cfg,
+		Transport:  transport.New(cfg.Client),
+		Subscriber: pubsub.New(sub),
+		id:         protocol.NewKeeperID(),
+		started:    time.Now(),
+	}
+	s.closing, s.cancel = context.WithCancel(context.Background())
+	s.idle = sync.NewCond(&s.mu)
+	return s
+}
+
+// ID returns the keeper's id, the first part of all its tokens.
+func (s *Server) ID() string { return s.id }
+
+// Prefix returns the prefix of the keys.
+func (s *Server) Prefix() string { return s.Config.Prefix }
+
+// Deployment says which deployment the keeper uses, for people, without credentials.
+func (s *Server) Deployment() string { return s.Config.Client.String() }
+
+// Closing is a context that ends when the keeper is closed.
+func (s *Server) Closing() context.Context { return s.closing }
+
+// Retry is the retry policy of the keeper.
+func (s *Server) Retry() Retry { return s.Config.Retry }
+
+// MaxAge returns how old the last answer may be for requests that send heartbeats.
+func (s *Server) MaxAge() time.Duration { return 2 * s.Config.HeartbeatInterval }
+
+// Freshness is the age up to which the last answer is recent enough for a wait whose deadline is near; see DeadlineLead.
+func (s *Server) Freshness() time.Duration { return s.Config.HeartbeatInterval / 4 }
+
+// ownerLabel is what an engine knows of its own label at the server. The zero value is ready for use.
+type ownerLabel struct {
+	due    atomic.Int64 // when the label is to be stored again, as a time since the engine was started
+	denied atomic.Bool  // there is no permission to store it
+	stored atomic.Bool  // the server may have it
+}
+
+// serverIdentity is what an engine knows of its server's run_id. The zero value is ready for use.
+type serverIdentity struct {
+	mu     sync.Mutex // guards what follows
+	id     ID
+	next   time.Time     // when the server is to be queried again; zero: it has not been queried
+	query  chan struct{} // closed when the query that was sent has been answered; nil: there is none
+	warned bool
+}
