@@ -7,6 +7,7 @@ import (
 	"io"
 	"regexp"
 	"strings"
+	"syscall"
 
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
@@ -59,6 +60,9 @@ func Hint(err error, tls bool) string {
 		return "give the certificate of its authority by --cacert"
 	case strings.Contains(text, "tls: certificate required"), strings.Contains(text, "tls: bad certificate"):
 		return "the server requires a client certificate that it knows; give it by --cert and --key"
+	case tls && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)):
+		// With TLS 1.3 a client learns only after the handshake that its certificate is missing, and a write may meet the closed connection first.
+		return "the server closed the connection; if it requires a client certificate, give it by --cert and --key"
 	case strings.Contains(text, "NOAUTH"):
 		return "give the password in the URL, by --password-file or in REDIS_PASSWORD"
 	case command != nil:

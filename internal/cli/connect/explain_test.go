@@ -2,7 +2,11 @@ package connect
 
 import (
 	"errors"
+	"fmt"
+	"net"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -19,6 +23,19 @@ func TestHintNamesTheRuleThatIsMissing(t *testing.T) {
 		hint := Hint(errors.New(text), false)
 		if want == "" && hint != "" || !strings.Contains(hint, want) {
 			t.Errorf("%s: %q", text, hint)
+		}
+	}
+}
+
+// With TLS 1.3 a connection may break before the client reads that its certificate is missing.
+func TestHintOfConnectionThatTheServerCloses(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.ECONNRESET, syscall.EPIPE} {
+		err := fmt.Errorf("list locks: %w", &net.OpError{Op: "write", Net: "tcp", Err: os.NewSyscallError("write", errno)})
+		if hint := Hint(err, true); !strings.Contains(hint, "--cert and --key") {
+			t.Errorf("%v over TLS: %q", err, hint)
+		}
+		if hint := Hint(err, false); hint != "" {
+			t.Errorf("%v: %q", err, hint)
 		}
 	}
 }
