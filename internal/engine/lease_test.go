@@ -291,58 +291,6 @@ func TestExtendsAreSerialized(t *testing.T) {
 	})
 }
 
-// TestExtendWithLostReply checks an Extend whose reply is lost. The server may have applied it when it was sent, so
-// from then on the holder's deadline is the earlier of the two, and a renewal keeps the lease.
-func TestExtendWithLostReply(t *testing.T) {
-	inBubble(t, func(s *fixture) {
-		for _, c := range []struct {
-			what   string
-			change func(*Spec)
-		}{{"not renewed", withoutRenewal}, {"renewed", func(*Spec) {}}} {
-			h := s.hold("x", c.change)
-			s.must(h.Extend(context.Background(), ttl)) // load the script
-			s.net.Break(lua.Mutex.Renew.SHA, 1, faultnet.SwallowReply)
-			ctx, cancel := context.WithTimeout(context.Background(), ttl/8)
-			start := time.Now()
-			if err := h.Extend(ctx, ttl/6); !errors.Is(err, context.DeadlineExceeded) {
-				s.Errorf("%s: %v", c.what, err)
-			}
-			cancel()
-			for end := start.Add(ttl); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-				if left := s.mini.TTL("lock:x"); h.Err() == nil && time.Until(h.Deadline()) > left {
-					s.Fatalf("%s: after %v the lease ends in %v, but for the holder in %v", c.what, time.Since(start), left, time.Until(h.Deadline()))
-				}
-			}
-			if lost := h.Err() != nil; lost != (c.what == "not renewed") {
-				s.Errorf("%s: lost %t", c.what, lost)
-			}
-			_ = h.Release(context.Background())
-		}
-	})
-}
-
-// TestOvertakenRenewalDoesNotDelayNext checks that a renewal which an Extend has overtaken, and which asked for the
-// earlier, longer time, does not delay the next renewal.
-func TestOvertakenRenewalDoesNotDelayNext(t *testing.T) {
-	inBubble(t, func(s *fixture) {
-		h := s.hold("x")
-		s.must(h.Extend(context.Background(), ttl)) // load the script
-		s.net.Delay(ttl / 30)
-		time.Sleep(ttl / 3)
-		if !h.renewing() {
-			s.Fatal("no renewal is under way")
-		}
-		s.net.Delay(0)
-		s.must(h.Extend(context.Background(), ttl/6))
-		if !h.renewing() {
-			s.Fatal("no renewal is under way: the Extend has not overtaken it")
-		}
-		time.Sleep(ttl)
-		s.must(h.Err())
-		s.must(h.Release(context.Background()))
-	})
-}
-
 func (h *Lease) renewing() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -397,80 +345,6 @@ func TestReleaseReturnsWithItsContext(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestMaxLifetimeEndsRenewal(t *testing.T) {
-	const most = 10*time.Second + 500*time.Millisecond
-	inBubble(t, func(s *fixture) {
-		start := time.Now()
-		h := s.hold("x", func(spec *Spec) { spec.MaxLifetime = most })
-		select {
-		case <-h.Done():
-		case <-time.After(2 * most):
-		}
-		if d := time.Since(start); d < most*9/10 || d > most {
-			s.Errorf("it lasted %v", d)
-		}
-		if err := h.Err(); !errors.Is(err, server.ErrLost) || !errors.Is(err, errLifetime) {
-			s.Error(err)
-		}
-		if n := s.countEvents(Renewed); n < 7 {
-			s.Errorf("it was renewed %d times before", n)
-		}
-		time.Sleep(time.Until(start.Add(most)))
-		if s.mini.Exists("lock:x") {
-			s.Error("the lease lasts longer at the server")
-		}
-		s.net.ResetCount()
-		time.Sleep(3 * ttl)
-		if n := s.net.Scripts(); n != 0 {
-			s.Errorf("%d scripts after the end", n)
-		}
-	})
-}
-
-// TestRenewalAtOneThirdOfTTL checks that renewals are sent after a third of the ttl, and repeated before the
-// deadline if they fail.
-func TestRenewalAtOneThirdOfTTL(t *testing.T) {
-	inBubble(t, func(s *fixture) {
-		h := s.hold("x")
-		s.must(h.Extend(context.Background(), ttl)) // load the script
-		for range 10 {
-			before := h.Deadline()
-			s.net.ResetCount()
-			time.Sleep(ttl / 3)
-			synctest.Wait()
-			if n := s.net.Scripts(); n != 1 {
-				s.Errorf("%d scripts in a third of the ttl", n)
-			}
-			if !h.Deadline().After(before) {
-				s.Error("the deadline has not moved")
-			}
-		}
-		s.net.Break(lua.Mutex.Renew.SHA, 3, faultnet.CutReply)
-		time.Sleep(2 * ttl)
-		s.must(h.Err())
-	})
-}
-
-// TestLateRenewalCountsFromSendTime checks that the deadline is counted from when the renewal was sent, because the
-// server may have counted from then on.
-func TestLateRenewalCountsFromSendTime(t *testing.T) {
-	const late = ttl / 4
-	inBubble(t, func(s *fixture) {
-		h := s.hold("x")
-		s.must(h.Extend(context.Background(), ttl)) // load the script
-		start := time.Now()
-		s.net.Delay(late)
-		time.Sleep(ttl/3 + late)
-		synctest.Wait()
-		if n := s.countEvents(Renewed); n != 1 {
-			s.Fatalf("%d renewals", n)
-		}
-		if d := h.Deadline().Sub(start); d <= ttl || d > ttl/3+ttl-server.Margin(ttl) {
-			s.Errorf("its deadline is %v after the start", d)
-		}
-	})
 }
 
 func TestLeaseContextEndsWithLeaseOrParent(t *testing.T) {
