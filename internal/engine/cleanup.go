@@ -248,18 +248,21 @@ func (h *Lease) releaseUntil() claim.Instant {
 func (c *Cleanup) err() error {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
-	switch {
-	case c.failure != nil:
-		return c.of.lock.Fail(c.failure)
-	case c.of.claim.Answer() == claim.Denied:
+	switch answer := c.of.claim.Answer(); {
+	case answer == claim.Denied:
 		return c.of.lock.Fail(server.ErrLost, cmp.Or(c.loss, ErrNotHeld))
+	case answer == claim.None, c.of.claim.Reason() == claim.ByConversion:
+		return c.of.lock.FailIf(c.failure)
 	}
 	return nil
 }
 
 // errNow is err for a cleanup that may not have ended yet.
 func (c *Cleanup) errNow() error {
-	if c.Ended() {
+	c.of.mu.Lock()
+	over := c.of.claim.State() == claim.Over // though a renewal may still be under way
+	c.of.mu.Unlock()
+	if over {
 		return c.err()
 	}
 	return c.of.lock.Fail(ErrReleaseUnanswered)
