@@ -42,9 +42,14 @@ func (h *Hold) Current() uint64 { return h.current.Load() }
 func (h *Hold) SetDeadline(deadline time.Time) { h.deadline.Store(int64(deadline.Sub(h.base))) }
 
 // Open admits callers, and counts one as inside: the one whose request brought the lease. If closed is set, it only counts that
-// one.
+// one; so does the end of the lease, if it came first.
 func (h *Hold) Open(closed bool) {
-	h.word.Add(uint64(word(0).open(closed)))
+	for {
+		w := h.word.Load()
+		if h.word.CompareAndSwap(w, uint64(word(w).open(closed))) {
+			return
+		}
+	}
 }
 
 // Enter counts the caller as inside, and returns the time since base, or reports that it may not enter. If settle is set, the

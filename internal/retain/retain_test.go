@@ -109,6 +109,13 @@ func TestHoldCloses(t *testing.T) {
 		if enters(h) || h.Inside() != 1 {
 			t.Error("a lease that was recalled before it came admits")
 		}
+		h = New(time.Now(), &epoch)
+		h.SetDeadline(time.Now().Add(time.Second))
+		h.End()
+		h.Open(false) // it ended before its grant was known
+		if enters(h) || h.Inside() != 1 {
+			t.Error("a lease that ended before it was opened admits")
+		}
 	})
 }
 

@@ -23,9 +23,9 @@ const (
 	maxInside = inside / 2
 )
 
-// open counts the first caller as inside, and others may come unless closed is set.
+// open counts the first caller as inside, and others may come unless closed is set or the lease has ended.
 func (w word) open(closed bool) word {
-	if closed {
+	if closed || w&ended != 0 {
 		return w + use + 1
 	}
 	return w + opened + use + 1
