@@ -262,7 +262,7 @@ func (u *Lease) awaitCleanups(ctx context.Context, earlier [][]*engine.Cleanup) 
 			list = append(list, c)
 		}
 		for _, c := range list {
-			if !waitFor(limit, c.Done()) {
+			if !server.WaitFor(limit, c.Done()) {
 				unfinished[i] = append(unfinished[i], c)
 			}
 		}

@@ -140,18 +140,3 @@ func (l *Lock) untilClosed(ctx context.Context) (context.Context, func()) {
 		cancel()
 	}
 }
-
-// waitFor returns when the channel is closed or ctx has ended, and reports whether the channel is closed.
-func waitFor(ctx context.Context, closed <-chan struct{}) bool {
-	select {
-	case <-closed:
-		return true
-	case <-ctx.Done():
-	}
-	select {
-	case <-closed:
-		return true
-	default:
-		return false
-	}
-}

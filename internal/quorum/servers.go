@@ -24,7 +24,7 @@ func (l *Lock) checkServers(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, l.spec.ServerTimeout)
 	defer cancel()
 	for _, answered := range answers {
-		waitFor(limit, answered)
+		server.WaitFor(limit, answered)
 	}
 	i, k := l.sameServer()
 	if k == 0 {
@@ -33,7 +33,7 @@ func (l *Lock) checkServers(ctx context.Context) error {
 	// The two may have been queried at different times, and one of them may have moved to where the other was.
 	answers = []<-chan struct{}{l.locks[i].QueryServerID(), l.locks[k].QueryServerID()}
 	for _, answered := range answers {
-		waitFor(limit, answered)
+		server.WaitFor(limit, answered)
 	}
 	if i, k = l.sameServer(); k > 0 {
 		return server.Invalid("keepers %d and %d of %d use the same server, by its run_id: each server counts once", i+1, k+1, len(l.locks))
