@@ -15,6 +15,7 @@ type mutexLock struct {
 	single
 	yield   time.Duration // of the requests that set it; 0: none does
 	yielded bool          // the key was left free since it was last granted
+	over    int64         // the freeUntil that was last seen to have passed; a clock that is set back after that does not restore it
 }
 
 func (*mutexLock) scripts() *lua.Set { return lua.Mutex }
@@ -54,13 +55,16 @@ func (m *mutexLock) stepped(w *world, s *step) {
 		if _, had := s.before.leases[token]; had {
 			continue
 		}
-		if s.before.leftFree() || s.after.leftFree() {
+		if (s.before.leftFree() || s.after.leftFree()) && s.after.freeUntil != m.over {
 			w.breaksLocked(leftFree, "%s is granted it by %s", w.tokenName(token), s.script)
 		}
 		if _, stood := s.before.position(token); stood && m.yielded {
 			w.tally["a key that was left free is granted to a waiter"]++
 		}
 		m.yielded = false
+	}
+	if s.after.now/1000 >= s.after.freeUntil {
+		m.over = s.after.freeUntil
 	}
 	if s.after.freeUntil == s.before.freeUntil {
 		return
