@@ -256,7 +256,7 @@ func (w *world) stepped(call script) {
 		s.token = call.argv[0]
 	case "heartbeat":
 		n := 1
-		if call.argv[1] == "1" {
+		if mode := call.argv[1]; mode == "1" || mode == "3" { // see heartbeat.lua
 			n = 2
 		}
 		for i := 4; i < len(call.argv); i += n {
