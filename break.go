@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/lockkeeper/lockkeeper/internal/access"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 )
 
 // BreakOptions say what Break ends, and why. Exactly one of Token and All must be set.
@@ -69,11 +69,11 @@ func (e *BrokenError) Error() string {
 // also returns what was ended before; the token at which it failed may have been ended as well. Calling it again is safe. The
 // errors are those of Holders, and ErrInvalid for the kind, the name or the options.
 func Break(ctx context.Context, k *Keeper, kind, name string, opts BreakOptions) (*Broken, error) {
-	lock, err := access.EngineOf(k).LockOf(kind, name)
+	lock, err := views.LockOf(access.ServerOf(k), kind, name)
 	if err != nil {
 		return nil, err
 	}
-	b, err := lock.Break(ctx, engine.BreakOptions(opts))
+	b, err := views.Break(ctx, lock, views.BreakOptions(opts))
 	if b == nil {
 		return nil, err
 	}

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 )
 
 // Holder is a lease at the server, of any process. Times are by the server's clock.
@@ -39,7 +39,7 @@ type Waiter struct {
 	Writes  bool // of a read-write lock: it asks for a write lease, not a read lease; else false
 }
 
-func newHolders(list []engine.Holder) []Holder {
+func newHolders(list []views.Holder) []Holder {
 	all := make([]Holder, len(list))
 	for i, h := range list {
 		t, _ := protocol.ParseToken(h.Token) // zero for the token of another library
@@ -48,7 +48,7 @@ func newHolders(list []engine.Holder) []Holder {
 	return all
 }
 
-func newWaiters(list []engine.Waiter) []Waiter {
+func newWaiters(list []views.Waiter) []Waiter {
 	all := make([]Waiter, len(list))
 	for i, w := range list {
 		t, _ := protocol.ParseToken(w.Token)

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 )
 
 // TestInspectTokens checks what holders and waiters say of tokens of each kind.
@@ -28,16 +28,16 @@ func TestInspectTokens(t *testing.T) {
 		{token: "k:1:30000.6000hcs5", keeper: "k", permits: 5},
 		{token: "k:1:30000.6000f1790000000000000", keeper: "k"}, // the number is the least fence
 	} {
-		holders := newHolders([]engine.Holder{{Token: x.token, Owner: "o", Fence: 7, ExpiresIn: time.Second, Unconfirmed: true}})
+		holders := newHolders([]views.Holder{{Token: x.token, Owner: "o", Fence: 7, ExpiresIn: time.Second, Unconfirmed: true}})
 		if want := (Holder{x.token, x.keeper, "o", time.UnixMicro(7), 7, time.Second, x.permits, x.writes, true}); !slices.Equal(holders, []Holder{want}) {
 			t.Errorf("holders %+v, want %+v", holders, want)
 		}
-		waiters := newWaiters([]engine.Waiter{{Token: x.token, Owner: "o", WaitTime: time.Minute, HeartbeatLeft: 1, HeartbeatAge: 5}})
+		waiters := newWaiters([]views.Waiter{{Token: x.token, Owner: "o", WaitTime: time.Minute, HeartbeatLeft: 1, HeartbeatAge: 5}})
 		if want := (Waiter{x.token, x.keeper, "o", time.Minute, true, 5, x.permits, x.writes}); !slices.Equal(waiters, []Waiter{want}) {
 			t.Errorf("waiters %+v, want %+v", waiters, want)
 		}
 	}
-	if list := newWaiters([]engine.Waiter{{HeartbeatLeft: 0}}); list[0].Alive {
+	if list := newWaiters([]views.Waiter{{HeartbeatLeft: 0}}); list[0].Alive {
 		t.Error("a waiter whose heartbeat has expired is alive")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -86,6 +87,12 @@ func init() {
 		}
 		return nil
 	}
+	access.ServerOf = func(keeper any) *server.Server {
+		if k := keeper.(*Keeper); k != nil {
+			return k.engine.Server
+		}
+		return nil
+	}
 	access.HandleOf = func(lease any) engine.Handle {
 		if l := lease.(*Lease); l != nil {
 			return l.handle
@@ -97,6 +104,6 @@ func init() {
 		engine.WatchForLeak(l, h)
 		return l
 	}
-	access.WrapHolders = func(list []engine.Holder) any { return newHolders(list) }
-	access.WrapWaiters = func(list []engine.Waiter) any { return newWaiters(list) }
+	access.WrapHolders = func(list []views.Holder) any { return newHolders(list) }
+	access.WrapWaiters = func(list []views.Waiter) any { return newWaiters(list) }
 }

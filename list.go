@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/access"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 )
 
 // Entry is a lock that List found: a name of one kind with a holder or a waiter. Times are by the server's clock.
@@ -63,12 +63,12 @@ type ListOptions struct {
 // ends the loop with ErrUnavailable, since another server could not continue it; call List again. The Redis user needs
 // permission for the commands that docs/operations.md lists.
 func List(ctx context.Context, k *Keeper, opts *ListOptions) iter.Seq2[Entry, error] {
-	var o engine.ListOptions
+	var o views.ListOptions
 	if opts != nil {
-		o = engine.ListOptions(*opts)
+		o = views.ListOptions(*opts)
 	}
 	return func(yield func(Entry, error) bool) {
-		access.EngineOf(k).List(ctx, o, func(e engine.Entry, err error) bool { return yield(Entry(e), err) })
+		views.List(ctx, access.ServerOf(k), o, func(e views.Entry, err error) bool { return yield(Entry(e), err) })
 	}
 }
 
@@ -107,11 +107,11 @@ func (l *Limits) ByClock() bool { return l != nil && l.Window > 0 && l.MaxConcur
 // It blocks for a few round trips, more if there are more than 500 holders or waiters, and the lock may change between these. It
 // writes nothing. The errors are those of Holders; ErrInvalid if the kind is unknown or the name is not valid.
 func Inspect(ctx context.Context, k *Keeper, kind, name string) (*Inspection, error) {
-	lock, err := access.EngineOf(k).LockOf(kind, name)
+	lock, err := views.LockOf(access.ServerOf(k), kind, name)
 	if err != nil {
 		return nil, err
 	}
-	in, err := lock.Inspection(ctx)
+	in, err := views.Inspect(ctx, lock)
 	if err != nil {
 		return nil, err
 	}

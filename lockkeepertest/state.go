@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/access"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/redis/go-redis/v9"
 )
@@ -28,8 +28,8 @@ type state struct {
 	prefix  string
 	name    string
 	keys    protocol.Keys
-	holders []engine.Holder // in order of their fences
-	waiters []engine.Waiter // in the order of the queue
+	holders []views.Holder // in order of their fences
+	waiters []views.Waiter // in the order of the queue
 }
 
 // String describes the lock for a failure.
@@ -114,21 +114,21 @@ func keysOf(set *lua.Set, name string) (protocol.Keys, error) {
 
 // read reads who holds the lock and who waits for it.
 func (s *server) read(ctx context.Context, l *state) error {
-	lock, err := access.EngineOf(s.look).Lock(engine.Spec{Scripts: l.set, Name: l.prefix + l.name, TTL: time.Minute})
+	lock, err := views.LockOf(access.ServerOf(s.look), l.set.Kind, l.prefix+l.name)
 	if err != nil {
 		return err
 	}
-	if l.holders, err = lock.Holders(ctx); err != nil {
+	if l.holders, err = views.Holders(ctx, lock); err != nil {
 		if redis.HasErrorPrefix(err, "WRONGTYPE") { // a key of the application
 			return nil
 		}
 		return err
 	}
-	if l.waiters, err = lock.Waiters(ctx); err != nil {
+	if l.waiters, err = views.Waiters(ctx, lock); err != nil {
 		return err
 	}
-	l.holders = slices.DeleteFunc(l.holders, func(h engine.Holder) bool { return protocol.IsRecord(h.Token) })
-	slices.SortStableFunc(l.holders, func(a, b engine.Holder) int { return cmp.Compare(a.Fence, b.Fence) })
+	l.holders = slices.DeleteFunc(l.holders, func(h views.Holder) bool { return protocol.IsRecord(h.Token) })
+	slices.SortStableFunc(l.holders, func(a, b views.Holder) int { return cmp.Compare(a.Fence, b.Fence) })
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -154,7 +155,7 @@ func (m *Mutex) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, err
 // Holder returns who holds the mutex, in any process; held is false if the mutex is free. A lock of another library has a token
 // and no fence. See package [lockkeeper].
 func (m *Mutex) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err error) {
-	list, err := access.Holders[lockkeeper.Holder](m.lock.Holders(ctx))
+	list, err := access.Holders[lockkeeper.Holder](views.Holders(ctx, &m.lock.Lock))
 	if err != nil || len(list) == 0 {
 		return lockkeeper.Holder{}, false, err
 	}
@@ -164,5 +165,5 @@ func (m *Mutex) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err
 // Waiters returns the processes that wait, in the order in which they are served: of each process one request is queued at the
 // server, and its other callers wait in the process. See package [lockkeeper].
 func (m *Mutex) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
-	return access.Waiters[lockkeeper.Waiter](m.lock.Waiters(ctx))
+	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, &m.lock.Lock))
 }

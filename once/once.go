@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -170,7 +171,7 @@ func (o *Once) Status(ctx context.Context) (Result, error) {
 
 // read returns the status of the job, and the token or record at the server.
 func (o *Once) read(ctx context.Context) (r Result, token string, err error) {
-	list, err := o.lock.Holders(ctx)
+	list, err := views.Holders(ctx, &o.lock.Lock)
 	if err != nil || len(list) == 0 {
 		return Result{}, "", err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -390,10 +391,10 @@ func (l *Limiter) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, e
 // Holders returns who has permits, in any process; see package [lockkeeper]. With MaxConcurrent these are the leases. Without
 // MaxConcurrent they are the requests whose permits have not returned yet, and ExpiresIn is how long until they do.
 func (l *Limiter) Holders(ctx context.Context) ([]lockkeeper.Holder, error) {
-	return access.Holders[lockkeeper.Holder](l.lock.Holders(ctx))
+	return access.Holders[lockkeeper.Holder](views.Holders(ctx, &l.lock.Lock))
 }
 
 // Waiters returns who waits, in the order in which they will be served; see package [lockkeeper].
 func (l *Limiter) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
-	return access.Waiters[lockkeeper.Waiter](l.lock.Waiters(ctx))
+	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, &l.lock.Lock))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/quorum"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -142,6 +143,6 @@ func (l *Lock) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err 
 	if err != nil || !held {
 		return lockkeeper.Holder{}, false, err
 	}
-	list, err := access.Holders[lockkeeper.Holder]([]engine.Holder{part}, nil)
+	list, err := access.Holders[lockkeeper.Holder]([]views.Holder{part}, nil)
 	return list[0], true, err
 }

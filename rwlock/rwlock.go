@@ -9,6 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -258,11 +259,11 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, erro
 
 // Holders returns who holds the lock, in any process: readers, one writer, or nobody; see package [lockkeeper].
 func (l *Lock) Holders(ctx context.Context) ([]lockkeeper.Holder, error) {
-	return access.Holders[lockkeeper.Holder](l.lock.Holders(ctx))
+	return access.Holders[lockkeeper.Holder](views.Holders(ctx, &l.lock.Lock))
 }
 
 // Waiters returns who waits: writers first, then readers, each in order (although readers go first after MaxWriterStreak
 // writers). An upgrade waits as a writer. See package [lockkeeper].
 func (l *Lock) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
-	return access.Waiters[lockkeeper.Waiter](l.lock.Waiters(ctx))
+	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, &l.lock.Lock))
 }

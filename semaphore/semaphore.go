@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -165,10 +166,10 @@ func (s *Semaphore) Adopt(ctx context.Context, token string) (*lockkeeper.Lease,
 
 // Holders returns who holds permits, in any process; see package [lockkeeper].
 func (s *Semaphore) Holders(ctx context.Context) ([]lockkeeper.Holder, error) {
-	return access.Holders[lockkeeper.Holder](s.lock.Holders(ctx))
+	return access.Holders[lockkeeper.Holder](views.Holders(ctx, &s.lock.Lock))
 }
 
 // Waiters returns who waits, in the order in which they will be served; see package [lockkeeper].
 func (s *Semaphore) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
-	return access.Waiters[lockkeeper.Waiter](s.lock.Waiters(ctx))
+	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, &s.lock.Lock))
 }

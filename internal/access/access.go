@@ -4,18 +4,24 @@
 // cannot import it. The generic functions turn them back.
 package access
 
-import "github.com/lockkeeper/lockkeeper/internal/engine"
+import (
+	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/views"
+)
 
 // Set by package lockkeeper.
 var (
 	// EngineOf returns the engine of a *lockkeeper.Keeper, or nil if that is nil.
 	EngineOf func(keeper any) *engine.Engine
+	// ServerOf returns the server of a *lockkeeper.Keeper, or nil if that is nil.
+	ServerOf func(keeper any) *server.Server
 	// HandleOf returns what a *lockkeeper.Lease wraps, or nil if that is nil.
 	HandleOf func(lease any) engine.Handle
 
 	WrapLease   func(engine.Handle) any   // a *lockkeeper.Lease
-	WrapHolders func([]engine.Holder) any // a []lockkeeper.Holder
-	WrapWaiters func([]engine.Waiter) any // a []lockkeeper.Waiter
+	WrapHolders func([]views.Holder) any // a []lockkeeper.Holder
+	WrapWaiters func([]views.Waiter) any // a []lockkeeper.Waiter
 )
 
 // Lease returns the outcome of an acquisition as users get it; L is lockkeeper.Lease.
@@ -27,7 +33,7 @@ func Lease[L any, H engine.Handle](h H, err error) (*L, error) {
 }
 
 // Holders returns holders as users get them; H is lockkeeper.Holder.
-func Holders[H any](list []engine.Holder, err error) ([]H, error) {
+func Holders[H any](list []views.Holder, err error) ([]H, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +41,7 @@ func Holders[H any](list []engine.Holder, err error) ([]H, error) {
 }
 
 // Waiters returns waiters as users get them; W is lockkeeper.Waiter.
-func Waiters[W any](list []engine.Waiter, err error) ([]W, error) {
+func Waiters[W any](list []views.Waiter, err error) ([]W, error) {
 	if err != nil {
 		return nil, err
 	}

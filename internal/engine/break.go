@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -13,143 +11,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
-	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// This file has both sides of a break: that of who ends a lease or a queue entry of somebody else, and that of its keeper, which is
-// told so by a message.
-
-// BreakOptions say what Break ends. Package lockkeeper documents the fields.
-type BreakOptions struct {
-	Token      string
-	All        bool
-	Reason, By string
-}
-
-// Broken is what Break ended.
-type Broken struct {
-	Holders []Holder
-	Waiters []Waiter
-	Told    int
-}
-
-// check returns an ErrInvalid if the options are not valid.
-func (o *BreakOptions) check() error {
-	switch {
-	case o.Token == "" && !o.All:
-		return server.Invalid("neither Token nor All is set; set one of them")
-	case o.Token != "" && o.All:
-		return server.Invalid("Token %q is set together with All; set only one of them", o.Token)
-	}
-	for _, x := range []struct{ option, text string }{{"Reason", o.Reason}, {"By", o.By}} {
-		if err := protocol.CheckText(x.option, x.text); err != nil {
-			return server.Invalid("%w", err)
-		}
-	}
-	return nil
-}
-
-// Break ends leases and queue entries, of this keeper or another. It first reads which there are. Waiters are ended before holders,
-// the last in the queue first, so that none of them is granted what the others had. After an error it returns what was ended
-// before it.
-func (l *Lock) Break(ctx context.Context, o BreakOptions) (*Broken, error) {
-	if err := o.check(); err != nil {
-		return nil, err
-	}
-	if o.By == "" {
-		o.By = l.e.Config.Owner
-	}
-	if o.By == "" {
-		o.By = l.e.ID() // the keeper has no label
-	}
-	state, err := l.Inspection(ctx)
-	if err != nil {
-		return nil, err
-	}
-	arg := l.breakingArg()
-	done := &Broken{}
-	notice := protocol.BreakNotice(protocol.Breaker{By: o.By, Reason: o.Reason})
-	for _, w := range slices.Backward(state.Waiters) {
-		if o.All || w.Token == o.Token {
-			r, err := l.breakToken(ctx, w.Token, arg, notice)
-			if err != nil {
-				return done, err
-			}
-			l.noteBroken(done, r, o, w.Token, func() { done.Waiters = append(done.Waiters, w) })
-		}
-	}
-	slices.Reverse(done.Waiters)
-	for _, h := range state.Holders {
-		if h.Token == o.Token || o.All && !returnsByClock(h.Token) {
-			r, err := l.breakToken(ctx, h.Token, arg, notice)
-			if err != nil {
-				return done, err
-			}
-			l.noteBroken(done, r, o, h.Token, func() { done.Holders = append(done.Holders, h) })
-		}
-	}
-	return done, nil
-}
-
-// returnsByClock reports whether a token is of permits that nobody holds, so that there is nothing to end.
-func returnsByClock(token string) bool {
-	t, _ := protocol.ParseToken(token)
-	return strings.HasPrefix(t.Flags, protocol.FlagByClock)
-}
-
-// noteBroken notes the outcome for one token. A token that had nothing any more was not broken.
-func (l *Lock) noteBroken(done *Broken, r protocol.BreakReply, o BreakOptions, token string, add func()) {
-	if r.Code == lua.Refused {
-		return
-	}
-	add()
-	if r.Told {
-		done.Told++
-	}
-	l.e.Config.Log.Warn("lockkeeper: a lease or a request was broken by this process",
-		"kind", l.spec.Scripts.Kind, "name", l.spec.Name, "token", protocol.Shown(token), "held", r.Code == lua.Granted, "told", r.Told, "by", o.By, "reason", o.Reason)
-}
-
-// breakingArg returns the limits that break.lua goes by if the server has lost them: as few as there can be.
-func (l *Lock) breakingArg() string {
-	switch {
-	case l.spec.Scripts.Limit == nil:
-		return ""
-	case l.spec.Scripts == lua.RateLimit:
-		return protocol.LimitsArg(1, 1, server.Millis(server.LongestTTL))
-	}
-	return protocol.LimitsArg(1, 0, 0)
-}
-
-// breakToken ends what a token has. If an answer was lost, a token that has nothing when it is asked again counts as ended.
-func (l *Lock) breakToken(ctx context.Context, token, arg, notice string) (protocol.BreakReply, error) {
-	var none protocol.BreakReply
-	if err := ctx.Err(); err != nil {
-		return none, l.Fail(err)
-	}
-	if !l.e.BeginWork(false) {
-		return none, l.Fail(server.ErrClosed)
-	}
-	defer l.e.EndWork()
-	call, inDoubt, err := l.e.RoundTrip(ctx, l.e.Closing().Done, 0, func(p *server.Pending) { l.SetBreak(&p.Call, token, arg, notice) })
-	if errors.Is(err, server.ErrStopped) {
-		err = server.ErrClosed
-	}
-	if err != nil {
-		return none, l.Fail(err)
-	}
-	r, err := server.Decode(call, protocol.ParseBreakReply)
-	if err != nil {
-		return none, l.Fail(err)
-	}
-	if r.Code == lua.Refused && inDoubt {
-		r.Code = lua.Left
-	}
-	if r.More {
-		l.ContinueAdmitting()
-	}
-	return r, nil
-}
+// This file handles that somebody else has ended a lease or a request of this keeper: a message says so, or the server, when it is asked
+// why it does not have the lease. The other side is in package views.
 
 // broken handles the message that somebody has ended the lease or the request of this serial. r is the request, if it has not ended.
 func (e *Engine) broken(r *request, serial string, b protocol.Breaker) {

@@ -40,6 +40,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 )
 
 // Config configures an engine. All fields are required but Observe, Owner, LongWait and ReplicaAck.
@@ -66,7 +67,7 @@ type Engine struct {
 	started    time.Time
 	listens    atomic.Bool // a lease has made the keeper begin to subscribe; see listen
 	queueRules queue.Rules // of all waitQueues
-	longWaits  longWaits
+	longWaits  views.LongWaits
 	leaks      leakLog
 
 	mu          sync.Mutex // guards what follows; no command runs under it
@@ -93,6 +94,7 @@ type Engine struct {
 func New(cfg Config) *Engine {
 	e := &Engine{
 		cfg:         cfg,
+		longWaits:   views.LongWaits{Bound: cfg.LongWait},
 		started:     time.Now(),
 		queueRules:  queue.Rules{Interval: cfg.HeartbeatInterval, MaxElapsed: cfg.Retry.MaxElapsed},
 		requests:    map[string]*request{},

@@ -17,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -139,10 +140,11 @@ func TestHostileTokensInLogs(t *testing.T) {
 			s.Config.Log = slog.New(log)
 			s.must(s.mini.Set("lock:x", token))
 			s.mini.SetTTL("lock:x", time.Hour)
-			list, err := s.lock("x").Holders(context.Background())
-			s.must(err)
-			log.list = append(log.list, describe(list, len(list)))
-			b, err := s.lock("x").Break(context.Background(), BreakOptions{All: true})
+			s.longWaits.Bound = time.Second
+			stop := s.lock("x").watchWait()
+			time.Sleep(2 * time.Second)
+			stop()
+			b, err := views.Break(context.Background(), &s.lock("x").Lock, views.BreakOptions{All: true})
 			s.must(err)
 			if len(b.Holders) != 1 || len(log.list) != 2 {
 				t.Errorf("%d holders of %.20q were broken, lines %.400q", len(b.Holders), token, log.list)
@@ -189,7 +191,7 @@ func TestHostileLabelsAreUnknown(t *testing.T) {
 		h := s.hold("x")
 		for label, want := range map[string]string{"ann": "ann", "\x1b[31mann": "", "ann\nroot": "", "\u202eann": "", strings.Repeat("x", 1e6): ""} {
 			s.must(s.mini.Set(protocol.OwnerKey("lock:", s.ID()), label))
-			list, err := s.lock("x").Holders(context.Background())
+			list, err := views.Holders(context.Background(), &s.lock("x").Lock)
 			s.must(err)
 			if len(list) != 1 || list[0].Owner != want {
 				t.Errorf("%.20q: %+.200v", label, list)

@@ -16,8 +16,8 @@ import (
 // acquireTurn is Acquire, of a lock with one holder at a time, for a caller that was not granted it at once.
 func (l *Retaining) acquireTurn(ctx context.Context, wait bool) (Handle, error) {
 	e, began, o := l.lock.e, time.Now(), l.lock.NewObservation(ctx, l.flags)
-	if wait && e.cfg.LongWait > 0 {
-		defer l.lock.WatchWait(l.lock.FirstHolders)()
+	if wait && e.longWaits.Bound > 0 {
+		defer l.lock.watchWait()
 	}
 	if o != nil {
 		e.observe(l.lock.Event(AcquireStart, o))

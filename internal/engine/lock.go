@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -125,8 +126,8 @@ func (l *Lock) acquireLease(ctx context.Context, t Terms, wait bool) (*Lease, er
 
 // acquire makes one acquisition and reports its events. If there is no error, the request was granted.
 func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*Lease, error) {
-	if wait && l.e.cfg.LongWait > 0 {
-		defer l.WatchWait(l.FirstHolders)()
+	if wait && l.e.longWaits.Bound > 0 {
+		defer l.watchWait()()
 	}
 	o := t.observation
 	if o == nil {
@@ -154,6 +155,15 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*Lease, error) 
 		return nil, err
 	}
 	return h, nil
+}
+
+// WatchWait logs who holds the lock if stop is not called within the keeper's LongWait; see views.LongWaits.
+func (l *Lock) WatchWait(holders func(ctx context.Context, most int) ([]views.Holder, int, error)) (stop func()) {
+	return l.e.longWaits.Watch(&l.Lock, holders)
+}
+
+func (l *Lock) watchWait() (stop func()) {
+	return l.WatchWait(func(ctx context.Context, most int) ([]views.Holder, int, error) { return views.FirstHolders(ctx, &l.Lock, most) })
 }
 
 // acquireReplicated acquires, and waits until replicas have the grant if the keeper requires it.

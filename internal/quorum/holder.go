@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 )
 
 // ownerGrace is how long the label of a lease's owner is awaited at least, which the server of its first keeper has, after a majority
@@ -16,7 +16,7 @@ const ownerGrace = 10 * time.Millisecond
 
 // Holder returns the lease that a majority of the servers has; held is false if a majority answered and there is none. It asks all
 // servers at once, and waits for ServerTimeout at most.
-func (l *Lock) Holder(ctx context.Context) (h engine.Holder, held bool, err error) {
+func (l *Lock) Holder(ctx context.Context) (h views.Holder, held bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return h, false, l.fail(nil, err)
 	}
@@ -24,20 +24,20 @@ func (l *Lock) Holder(ctx context.Context) (h engine.Holder, held bool, err erro
 	defer cancel()
 	type answer struct {
 		server  int
-		holders []engine.Holder
+		holders []views.Holder
 		err     error
 	}
 	got := make(chan answer, len(l.locks))
 	for i, at := range l.locks {
 		go func() {
-			holders, err := at.Holders(limit)
+			holders, err := views.Holders(limit, &at.Lock)
 			got <- answer{i, holders, err}
 		}()
 	}
 	answers := make([]error, len(l.locks))
-	parts := map[string][]engine.Holder{} // by token
+	parts := map[string][]views.Holder{} // by token
 	answered := 0
-	var whole *engine.Holder    // as soon as a majority agrees
+	var whole *views.Holder    // as soon as a majority agrees
 	var enough <-chan time.Time // when its owner is awaited no longer
 	began := time.Now()
 	for range l.locks {
@@ -79,7 +79,7 @@ func (l *Lock) Holder(ctx context.Context) (h engine.Holder, held bool, err erro
 }
 
 // whole returns the lease of which a majority has these parts. It has the largest fence of them, and ends with the first.
-func (l *Lock) whole(parts []engine.Holder) engine.Holder {
+func (l *Lock) whole(parts []views.Holder) views.Holder {
 	h := parts[0]
 	for _, part := range parts[1:] {
 		h.Fence = max(h.Fence, part.Fence)
@@ -93,10 +93,10 @@ func (l *Lock) whole(parts []engine.Holder) engine.Holder {
 }
 
 // holders is Holder as a list.
-func (l *Lock) holders(ctx context.Context, _ int) ([]engine.Holder, int, error) {
+func (l *Lock) holders(ctx context.Context, _ int) ([]views.Holder, int, error) {
 	h, held, err := l.Holder(ctx)
 	if err != nil || !held {
 		return nil, 0, err
 	}
-	return []engine.Holder{h}, 1, nil
+	return []views.Holder{h}, 1, nil
 }

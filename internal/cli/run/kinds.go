@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
+	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/redlock"
@@ -167,12 +168,12 @@ func (o *options) firstHolder(k *lockkeeper.Keeper, name string) (firstHolder, e
 	case kind == "semaphore" && o.per > 0:
 		kind = "ratelimit"
 	}
-	lock, err := access.EngineOf(k).LockOf(kind, name)
+	lock, err := views.LockOf(access.ServerOf(k), kind, name)
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) ([]lockkeeper.Holder, int, error) {
-		found, total, err := lock.FirstHolders(ctx, 1)
+		found, total, err := views.FirstHolders(ctx, lock, 1)
 		list, err := access.Holders[lockkeeper.Holder](found, err)
 		return list, total, err
 	}, nil

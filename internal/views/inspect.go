@@ -1,4 +1,4 @@
-package engine
+package views
 
 import (
 	"context"
@@ -30,34 +30,34 @@ type Waiter struct {
 
 // Holders returns the leases of the lock. A long list is read in pages; leases that are granted or end meanwhile may or may
 // not be included.
-func (l *Lock) Holders(ctx context.Context) (list []Holder, err error) {
-	err = l.eachHolder(ctx, protocol.InspectHolders, func(h Holder) { list = append(list, h) })
+func Holders(ctx context.Context, l *server.Lock) (list []Holder, err error) {
+	err = eachHolder(ctx, l, protocol.InspectHolders, func(h Holder) { list = append(list, h) })
 	if err != nil {
 		return nil, err
 	}
-	l.labelHolders(ctx, list)
+	labelHolders(ctx, l, list)
 	return list, nil
 }
 
 // FirstHolders returns at most so many leases of the lock, at most PageSize, and how many there are. It asks for no others.
-func (l *Lock) FirstHolders(ctx context.Context, most int) (list []Holder, total int, err error) {
-	page, n, err := l.holders(ctx, protocol.InspectHolders, protocol.Holder{}, most)
+func FirstHolders(ctx context.Context, l *server.Lock, most int) (list []Holder, total int, err error) {
+	page, n, err := holders(ctx, l, protocol.InspectHolders, protocol.Holder{}, most)
 	if err != nil {
 		return nil, 0, err
 	}
 	for _, h := range page {
 		list = append(list, newHolder(h))
 	}
-	l.labelHolders(ctx, list)
+	labelHolders(ctx, l, list)
 	return list, max(int(n), len(list)), nil
 }
 
 // eachHolder calls f once for each lease, or for each request whose permits have not returned. It reads them in pages. These go on at
 // the place at which the one before ended, so that nothing is left out that is there all the time.
-func (l *Lock) eachHolder(ctx context.Context, subject int, f func(Holder)) error {
+func eachHolder(ctx context.Context, l *server.Lock, subject int, f func(Holder)) error {
 	seen := map[string]bool{}
 	for last := (protocol.Holder{}); ; {
-		page, _, err := l.holders(ctx, subject, last, server.PageSize)
+		page, _, err := holders(ctx, l, subject, last, server.PageSize)
 		if err != nil {
 			return err
 		}
@@ -75,8 +75,8 @@ func (l *Lock) eachHolder(ctx context.Context, subject int, f func(Holder)) erro
 }
 
 // holders requests one page of holders, behind the last one that was listed, and how many there are.
-func (l *Lock) holders(ctx context.Context, subject int, last protocol.Holder, count int) ([]protocol.Holder, int64, error) {
-	v, err := l.inspect(ctx, subject, last.Place, count, last.Token)
+func holders(ctx context.Context, l *server.Lock, subject int, last protocol.Holder, count int) ([]protocol.Holder, int64, error) {
+	v, err := inspect(ctx, l, subject, last.Place, count, last.Token)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -91,16 +91,16 @@ func newHolder(h protocol.Holder) Holder {
 	return Holder{Token: h.Token, Fence: uint64(max(h.Fence, 0)), ExpiresIn: server.Duration(h.ExpiresIn)}
 }
 
-func (l *Lock) labelHolders(ctx context.Context, list []Holder) {
-	l.labelOwners(ctx, len(list), func(i int) (string, *string) { return list[i].Token, &list[i].Owner })
+func labelHolders(ctx context.Context, l *server.Lock, list []Holder) {
+	labelOwners(ctx, l, len(list), func(i int) (string, *string) { return list[i].Token, &list[i].Owner })
 }
 
 // Waiters returns the queue in order. A long queue is read in pages; waiters that join or leave meanwhile may or may not be
 // included.
-func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
+func Waiters(ctx context.Context, l *server.Lock) ([]Waiter, error) {
 	var list []Waiter
 	for after := int64(0); ; {
-		v, err := l.inspect(ctx, protocol.InspectWaiters, after, server.PageSize, "")
+		v, err := inspect(ctx, l, protocol.InspectWaiters, after, server.PageSize, "")
 		if err != nil {
 			return nil, err
 		}
@@ -112,30 +112,30 @@ func (l *Lock) Waiters(ctx context.Context) ([]Waiter, error) {
 			after = w.Place
 			left, waited := server.Duration(w.HeartbeatLeft), server.Duration(max(w.WaitTime, 0))
 			list = append(list, Waiter{
-				Token: w.Token, WaitTime: waited, HeartbeatLeft: left, HeartbeatAge: min(max(l.e.heartbeatTimeoutOf(w.Token)-left, 0), waited),
+				Token: w.Token, WaitTime: waited, HeartbeatLeft: left, HeartbeatAge: min(max(heartbeatTimeoutOf(l.Server(), w.Token)-left, 0), waited),
 			})
 		}
 		if len(page) < server.PageSize {
 			break
 		}
 	}
-	l.labelOwners(ctx, len(list), func(i int) (string, *string) { return list[i].Token, &list[i].Owner })
+	labelOwners(ctx, l, len(list), func(i int) (string, *string) { return list[i].Token, &list[i].Owner })
 	return list, nil
 }
 
 // heartbeatTimeoutOf returns the heartbeat timeout of the keeper of a waiter, or this keeper's if the token does not have it.
-func (e *Engine) heartbeatTimeoutOf(token string) time.Duration {
+func heartbeatTimeoutOf(s *server.Server, token string) time.Duration {
 	t, _ := protocol.ParseToken(token)
 	if ms := t.HeartbeatTimeout(); ms > 0 {
 		return server.Duration(ms)
 	}
-	return e.Config.HeartbeatTimeout
+	return s.Config.HeartbeatTimeout
 }
 
 // markUnconfirmed sets which leases were granted to waiters and not renewed yet: they end when their claim ttl is over. Those that were
 // renewed end a ttl later than that at least, so the time at which the holders were read need not be known exactly. It asks for the
 // server's time only if a lease ends soon.
-func (l *Lock) markUnconfirmed(ctx context.Context, holders []Holder) error {
+func markUnconfirmed(ctx context.Context, l *server.Lock, holders []Holder) error {
 	var now int64
 	for i := range holders {
 		h := &holders[i]
@@ -145,7 +145,7 @@ func (l *Lock) markUnconfirmed(ctx context.Context, holders []Holder) error {
 		}
 		if now == 0 {
 			var err error
-			if now, err = server.ReadAgain(ctx, l.Server(), l.serverTime); err != nil {
+			if now, err = server.ReadAgain(ctx, l.Server(), func() (int64, error) { return serverTime(l) }); err != nil {
 				return err
 			}
 		}
@@ -156,7 +156,7 @@ func (l *Lock) markUnconfirmed(ctx context.Context, holders []Holder) error {
 }
 
 // labelOwners sets the owners of n entries, each by its token.
-func (l *Lock) labelOwners(ctx context.Context, n int, entry func(int) (token string, owner *string)) {
+func labelOwners(ctx context.Context, l *server.Lock, n int, entry func(int) (token string, owner *string)) {
 	keepers := make([]string, n)
 	ids := map[string]bool{}
 	for i := range n {
@@ -165,11 +165,11 @@ func (l *Lock) labelOwners(ctx context.Context, n int, entry func(int) (token st
 			keepers[i], ids[t.Keeper] = t.Keeper, true
 		}
 	}
-	if len(ids) == 0 || !l.e.BeginWork(false) {
+	if len(ids) == 0 || !l.Server().BeginWork(false) {
 		return
 	}
-	defer l.e.EndWork()
-	labels := l.e.Owners(ctx, ids)
+	defer l.Server().EndWork()
+	labels := l.Server().Owners(ctx, ids)
 	for i := range n {
 		_, owner := entry(i)
 		*owner = labels[keepers[i]]
@@ -177,15 +177,15 @@ func (l *Lock) labelOwners(ctx context.Context, n int, entry func(int) (token st
 }
 
 // inspect requests one page. It makes up to MaxTries attempts.
-func (l *Lock) inspect(ctx context.Context, subject int, after int64, count int, token string) ([]any, error) {
+func inspect(ctx context.Context, l *server.Lock, subject int, after int64, count int, token string) ([]any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, l.Fail(err)
 	}
-	if !l.e.BeginWork(false) {
+	if !l.Server().BeginWork(false) {
 		return nil, l.Fail(server.ErrClosed)
 	}
-	defer l.e.EndWork()
-	call, _, err := l.e.RoundTrip(ctx, l.e.Closing().Done, server.MaxTries, func(p *server.Pending) {
+	defer l.Server().EndWork()
+	call, _, err := l.Server().RoundTrip(ctx, l.Server().Closing().Done, server.MaxTries, func(p *server.Pending) {
 		l.SetInspection(&p.Call, subject, after, count, token)
 	})
 	switch {

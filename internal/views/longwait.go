@@ -1,4 +1,4 @@
-package engine
+package views
 
 import (
 	"context"
@@ -14,9 +14,11 @@ import (
 
 // This file logs who keeps callers waiting for long.
 
-// longWaits are the waits that have become long. However many there are, they are logged one after the other, so that the server is
-// asked for one lock at a time.
-type longWaits struct {
+// LongWaits logs the waits of a keeper that have become long, each lock's at most once within Bound. However many there are, they are
+// logged one after the other, so that the server is asked for one lock at a time.
+type LongWaits struct {
+	Bound time.Duration // after which a wait is long; 0: never
+
 	mu     sync.Mutex          // guards the fields below
 	last   map[string]struct{} // the locks of which a wait was logged lately, by the name's queue
 	inTime []loggedWait        // the same, in order
@@ -32,21 +34,21 @@ type loggedWait struct {
 
 // longWait is one wait that is watched.
 type longWait struct {
-	lock    *Lock
+	of      *LongWaits
+	lock    *server.Lock
 	began   time.Time
 	holders func(ctx context.Context, most int) ([]Holder, int, error)
 	over    atomic.Bool // nobody waits any more
 }
 
-// WatchWait logs who holds the lock if stop is not called within the keeper's LongWait; at most once per lock and LongWait, however
-// many wait. holders reads the first of those that hold it, and how many there are.
-func (l *Lock) WatchWait(holders func(ctx context.Context, most int) ([]Holder, int, error)) (stop func()) {
-	bound := l.e.cfg.LongWait
-	if bound == 0 {
+// Watch logs who holds the lock if stop is not called within the bound, however many wait. holders reads the first of those that hold it,
+// and how many there are.
+func (ws *LongWaits) Watch(l *server.Lock, holders func(ctx context.Context, most int) ([]Holder, int, error)) (stop func()) {
+	if ws.Bound == 0 {
 		return func() {}
 	}
-	w := &longWait{lock: l, began: time.Now(), holders: holders}
-	timer := time.AfterFunc(bound, w.becameLong)
+	w := &longWait{of: ws, lock: l, began: time.Now(), holders: holders}
+	timer := time.AfterFunc(ws.Bound, w.becameLong)
 	return func() {
 		w.over.Store(true)
 		timer.Stop()
@@ -55,24 +57,19 @@ func (l *Lock) WatchWait(holders func(ctx context.Context, most int) ([]Holder, 
 
 // becameLong logs the wait, and those that become long meanwhile, unless a goroutine does already.
 func (w *longWait) becameLong() {
-	e := w.lock.e
-	if !e.longWaits.add(w, e.cfg.LongWait) {
+	if !w.of.add(w) {
 		return
 	}
-	for {
-		next := e.longWaits.next()
-		if next == nil {
-			return
-		}
+	for next := w.of.next(); next != nil; next = w.of.next() {
 		next.log()
 	}
 }
 
 // add notes that a wait is to be logged, unless one for the same lock was lately. It reports whether the caller is to log what is due.
-func (ws *longWaits) add(w *longWait, every time.Duration) bool {
+func (ws *LongWaits) add(w *longWait) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if !ws.mayLogLocked(w.lock.KeyOf(server.QueueKey), time.Now(), every) {
+	if !ws.mayLogLocked(w.lock.KeyOf(server.QueueKey), time.Now(), ws.Bound) {
 		return false
 	}
 	ws.due = append(ws.due, w)
@@ -82,7 +79,7 @@ func (ws *longWaits) add(w *longWait, every time.Duration) bool {
 }
 
 // mayLogLocked reports whether it is time for a line about this lock, and notes that there is one.
-func (ws *longWaits) mayLogLocked(key string, now time.Time, every time.Duration) bool {
+func (ws *LongWaits) mayLogLocked(key string, now time.Time, every time.Duration) bool {
 	for len(ws.inTime) > 0 && now.Sub(ws.inTime[0].at) >= every {
 		delete(ws.last, ws.inTime[0].key)
 		ws.inTime = ws.inTime[1:]
@@ -99,7 +96,7 @@ func (ws *longWaits) mayLogLocked(key string, now time.Time, every time.Duration
 }
 
 // next returns a wait that is due, or nil: then the caller has ended.
-func (ws *longWaits) next() *longWait {
+func (ws *LongWaits) next() *longWait {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if len(ws.due) == 0 {
@@ -114,24 +111,24 @@ func (ws *longWaits) next() *longWait {
 // log logs the wait, unless it has ended.
 func (w *longWait) log() {
 	l := w.lock
-	e := l.e
-	if w.over.Load() || !e.BeginWork(false) {
+	s := l.Server()
+	if w.over.Load() || !s.BeginWork(false) {
 		return
 	}
-	defer e.EndWork()
-	ctx, cancel := context.WithTimeout(e.Closing(), e.cfg.LongWait)
+	defer s.EndWork()
+	ctx, cancel := context.WithTimeout(s.Closing(), w.of.Bound)
 	defer cancel()
 	list, total, err := w.holders(ctx, maxDescribed)
-	args := []any{"kind", l.spec.Scripts.Kind, "name", l.spec.Name, "waited", time.Since(w.began), "holders", total}
+	args := []any{"kind", l.Kind(), "name", l.Name(), "waited", time.Since(w.began), "holders", total}
 	switch {
-	case e.Closing().Err() != nil:
+	case s.Closing().Err() != nil:
 		return
 	case err != nil:
 		args = append(args, "error", err)
 	default:
 		args = append(args, "held_by", describe(list, total))
 	}
-	e.Config.Log.Warn("lockkeeper: a call has been waiting for a long time", args...)
+	s.Config.Log.Warn("lockkeeper: a call has been waiting for a long time", args...)
 }
 
 // maxDescribed is how many holders are described.

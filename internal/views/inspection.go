@@ -1,4 +1,4 @@
-package engine
+package views
 
 import (
 	"context"
@@ -33,44 +33,48 @@ type LimitsInForce struct {
 const foreignTTL = 30 * time.Second
 
 // LockOf returns a lock of a kind and a name, to look at it or to break it. The error is ErrInvalid.
-func (e *Engine) LockOf(kind, name string) (*Lock, error) {
+func LockOf(s *server.Server, kind, name string) (*server.Lock, error) {
 	set, err := setOf(kind)
 	if err != nil {
 		return nil, err
 	}
-	if e == nil {
+	if s == nil {
 		return nil, server.Invalid("the keeper is nil")
 	}
-	return e.Lock(Spec{Scripts: set, Name: name, TTL: max(foreignTTL, e.cfg.ReplicaAck.Timeout+time.Second)})
+	l := &server.Lock{}
+	if err := s.InitLock(l, server.Spec{Scripts: set, Name: name, TTL: foreignTTL, MetadataTTL: s.Config.MetadataTTL}); err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
-// Inspection returns the state of the lock. It blocks for several round trips, between which the lock may change hands.
-func (l *Lock) Inspection(ctx context.Context) (*Inspection, error) {
-	holders, err := l.Holders(ctx)
+// Inspect returns the state of the lock. It blocks for several round trips, between which the lock may change hands.
+func Inspect(ctx context.Context, l *server.Lock) (*Inspection, error) {
+	holders, err := Holders(ctx, l)
 	if err != nil {
 		return nil, err
 	}
-	waiters, err := l.Waiters(ctx)
+	waiters, err := Waiters(ctx, l)
 	if err != nil {
 		return nil, err
 	}
 	in := &Inspection{Waiters: waiters}
 	in.Holders, in.RunAgainIn = deleteRecords(holders)
 	holders = in.Holders
-	meta, err := server.ReadAgain(ctx, l.Server(), func() (metadata, error) { return l.readMetadata() })
+	meta, err := server.ReadAgain(ctx, l.Server(), func() (metadata, error) { return readMetadata(l) })
 	if err != nil {
 		return nil, l.Fail(err)
 	}
 	in.Fence = meta.fence
 	if meta.limits == nil || meta.limits.AtOnce > 0 { // permits that return by the clock are no leases
-		if err := l.markUnconfirmed(ctx, holders); err != nil {
+		if err := markUnconfirmed(ctx, l, holders); err != nil {
 			return nil, l.Fail(err)
 		}
 	}
-	if l.spec.Scripts.Limit == nil || meta.limits == nil {
+	if l.Scripts().Limit == nil || meta.limits == nil {
 		return in, nil
 	}
-	if in.Limits, err = l.inForce(ctx, *meta.limits, holders); err != nil {
+	if in.Limits, err = inForce(ctx, l, *meta.limits, holders); err != nil {
 		return nil, l.Fail(err)
 	}
 	return in, nil
@@ -95,8 +99,8 @@ type metadata struct {
 	limits *protocol.Limits // nil: none
 }
 
-func (l *Lock) readMetadata() (m metadata, err error) {
-	pipe := l.e.Config.Client.Pipeline()
+func readMetadata(l *server.Lock) (m metadata, err error) {
+	pipe := l.Server().Config.Client.Pipeline()
 	fields := pipe.HMGet(context.Background(), l.KeyOf(server.MetaKey), "seq", "limits")
 	if err := server.Execute(pipe); err != nil {
 		return m, err
@@ -117,7 +121,7 @@ func (l *Lock) readMetadata() (m metadata, err error) {
 }
 
 // inForce counts what is used of the limits.
-func (l *Lock) inForce(ctx context.Context, limits protocol.Limits, holders []Holder) (*LimitsInForce, error) {
+func inForce(ctx context.Context, l *server.Lock, limits protocol.Limits, holders []Holder) (*LimitsInForce, error) {
 	held := 0
 	for _, h := range holders {
 		held += permitsOf(h.Token)
@@ -127,7 +131,7 @@ func (l *Lock) inForce(ctx context.Context, limits protocol.Limits, holders []Ho
 	}
 	f := &LimitsInForce{Limit: limits.Window, Window: server.Duration(limits.Per)}
 	if limits.PausedUntil > 0 {
-		now, err := server.ReadAgain(ctx, l.Server(), l.serverTime)
+		now, err := server.ReadAgain(ctx, l.Server(), func() (int64, error) { return serverTime(l) })
 		if err != nil {
 			return nil, err
 		}
@@ -138,14 +142,14 @@ func (l *Lock) inForce(ctx context.Context, limits protocol.Limits, holders []Ho
 		return f, nil
 	}
 	f.MaxConcurrent, f.Held = limits.AtOnce, held
-	err := l.eachHolder(ctx, protocol.InspectTaken, func(h Holder) { f.Used += permitsOf(h.Token) })
+	err := eachHolder(ctx, l, protocol.InspectTaken, func(h Holder) { f.Used += permitsOf(h.Token) })
 	return f, err
 }
 
 // serverTime returns the time of the server that has the lock, in µs.
-func (l *Lock) serverTime() (int64, error) {
+func serverTime(l *server.Lock) (int64, error) {
 	ctx := context.Background()
-	rdb := l.e.Config.Client
+	rdb := l.Server().Config.Client
 	pipe := rdb.Pipeline()
 	if node, err := rdb.Primary(ctx, l.KeyOf(server.LockKey)); err != nil {
 		return 0, err

@@ -1,4 +1,4 @@
-package engine
+package views
 
 import (
 	"context"
@@ -50,8 +50,8 @@ var errStopList = errors.New("stopped")
 // List calls yield with the locks under the prefix, one after the other, until it returns false. The server looks at a bounded
 // number of keys at once. After each of its answers List pauses for as long as that took, so that it takes half of the server's
 // time at most, and mostly much less. Its memory does not depend on how many locks there are.
-func (e *Engine) List(ctx context.Context, opts ListOptions, yield func(Entry, error) bool) {
-	l, err := e.newLister(ctx, opts, yield)
+func List(ctx context.Context, s *server.Server, opts ListOptions, yield func(Entry, error) bool) {
+	l, err := newLister(ctx, s, opts, yield)
 	if err == nil {
 		err = l.run()
 	}
@@ -64,7 +64,7 @@ func (e *Engine) List(ctx context.Context, opts ListOptions, yield func(Entry, e
 // when that of its queue is found and the lock's does not exist. Names that were listed in the less common way are remembered,
 // so that they are not listed again if a lease is granted meanwhile.
 type lister struct {
-	e      *Engine
+	s      *server.Server
 	ctx    context.Context
 	opts   ListOptions
 	yield  func(Entry, error) bool
@@ -76,11 +76,11 @@ type lister struct {
 	scanned, total int64
 }
 
-func (e *Engine) newLister(ctx context.Context, opts ListOptions, yield func(Entry, error) bool) (*lister, error) {
-	if e == nil {
+func newLister(ctx context.Context, s *server.Server, opts ListOptions, yield func(Entry, error) bool) (*lister, error) {
+	if s == nil {
 		return nil, server.Invalid("the keeper is nil")
 	}
-	l := &lister{e: e, ctx: ctx, opts: opts, yield: yield, match: "*", listed: map[string]bool{}, labels: map[string]string{}}
+	l := &lister{s: s, ctx: ctx, opts: opts, yield: yield, match: "*", listed: map[string]bool{}, labels: map[string]string{}}
 	switch {
 	case opts.Batch < 0 || opts.Batch > maxListBatch:
 		return nil, server.Invalid("Batch %d is not between 1 and %d (0 means %d)", opts.Batch, maxListBatch, defaultListBatch)
@@ -100,7 +100,7 @@ func (e *Engine) newLister(ctx context.Context, opts ListOptions, yield func(Ent
 		}
 		l.kinds[set.KeyKind] = true
 	}
-	if prefix := e.Config.Prefix; prefix != "" {
+	if prefix := s.Config.Prefix; prefix != "" {
 		l.match = "*" + protocol.QuoteGlob(prefix) + "*" // in some keys a brace precedes it
 	}
 	return l, nil
@@ -124,12 +124,12 @@ func (l *lister) fail(err error) error {
 	if err == nil || err == errStopList {
 		return err
 	}
-	return fmt.Errorf("lockkeeper: list locks with the prefix %q: %w", l.e.Config.Prefix, err)
+	return fmt.Errorf("lockkeeper: list locks with the prefix %q: %w", l.s.Config.Prefix, err)
 }
 
 // run scans every primary.
 func (l *lister) run() error {
-	conns, err := server.Read(l.ctx, l.e.Server, func() ([]*redis.Conn, error) { return l.e.Config.Client.PrimaryConns(context.Background()) })
+	conns, err := server.Read(l.ctx, l.s, func() ([]*redis.Conn, error) { return l.s.Config.Client.PrimaryConns(context.Background()) })
 	if err != nil {
 		return l.fail(err)
 	}
@@ -140,7 +140,7 @@ func (l *lister) run() error {
 	}()
 	if l.opts.Progress != nil {
 		for _, conn := range conns {
-			n, err := server.Read(l.ctx, l.e.Server, func() (int64, error) { return conn.DBSize(context.Background()).Result() })
+			n, err := server.Read(l.ctx, l.s, func() (int64, error) { return conn.DBSize(context.Background()).Result() })
 			if err != nil {
 				return l.fail(err)
 			}
@@ -172,7 +172,7 @@ func (s *scanStep) serverTime() int64 { return s.now + time.Since(s.sent).Micros
 // scan lists the locks of one server. A cursor is the server's own, so all steps use one connection, which is not replaced.
 func (l *lister) scan(conn *redis.Conn) error {
 	for cursor := uint64(0); ; {
-		step, err := server.Read(l.ctx, l.e.Server, func() (*scanStep, error) { return l.step(conn, cursor) })
+		step, err := server.Read(l.ctx, l.s, func() (*scanStep, error) { return l.step(conn, cursor) })
 		if err != nil {
 			return err
 		}
@@ -182,7 +182,7 @@ func (l *lister) scan(conn *redis.Conn) error {
 			l.total = max(l.total, l.scanned)
 			l.opts.Progress(l.scanned, l.total)
 		}
-		if err := l.e.Pause(l.ctx, took); err != nil {
+		if err := l.s.Pause(l.ctx, took); err != nil {
 			return err
 		}
 		if err := l.list(step); err != nil {
@@ -230,7 +230,7 @@ func (l *lister) list(step *scanStep) error {
 
 // lookup returns what is to be looked up for a key, or nil.
 func (l *lister) lookup(key string) *lookup {
-	prefix := l.e.Config.Prefix
+	prefix := l.s.Config.Prefix
 	p, ok := protocol.ParseKey(prefix, key)
 	switch {
 	case !ok, p.Part != protocol.KeyLock && p.Part != protocol.KeyQueue:
@@ -253,7 +253,7 @@ func (l *lister) look(names []*lookup, step *scanStep) error {
 		return nil
 	}
 	began := time.Now()
-	entries, err := server.ReadAgain(l.ctx, l.e.Server, func() ([]Entry, error) { return lookUp(l.e.Config.Client, names, step.serverTime()) })
+	entries, err := server.ReadAgain(l.ctx, l.s, func() ([]Entry, error) { return lookUp(l.s.Config.Client, names, step.serverTime()) })
 	if err != nil {
 		return err
 	}
@@ -274,7 +274,7 @@ func (l *lister) look(names []*lookup, step *scanStep) error {
 			return errStopList
 		}
 	}
-	return l.e.Pause(l.ctx, took)
+	return l.s.Pause(l.ctx, took)
 }
 
 // label sets the owners of entries, if they are wanted. Each keeper's is read once.
@@ -288,9 +288,9 @@ func (l *lister) label(entries []Entry) {
 			unknown[e.Keeper] = true
 		}
 	}
-	if len(unknown) > 0 && l.e.BeginWork(false) {
-		labels := l.e.Owners(l.ctx, unknown)
-		l.e.EndWork()
+	if len(unknown) > 0 && l.s.BeginWork(false) {
+		labels := l.s.Owners(l.ctx, unknown)
+		l.s.EndWork()
 		for id := range unknown {
 			l.labels[id] = labels[id]
 		}
