@@ -4,6 +4,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/redis/go-redis/v9"
@@ -93,15 +94,15 @@ func init() {
 		}
 		return nil
 	}
-	access.HandleOf = func(lease any) engine.Handle {
+	access.HandleOf = func(lease any) lifecycle.Handle {
 		if l := lease.(*Lease); l != nil {
 			return l.handle
 		}
 		return nil
 	}
-	access.WrapLease = func(h engine.Handle) any {
+	access.WrapLease = func(h lifecycle.Handle) any {
 		l := &Lease{h}
-		engine.WatchForLeak(l, h)
+		lifecycle.WatchForLeak(l, h)
 		return l
 	}
 	access.WrapHolders = func(list []views.Holder) any { return newHolders(list) }

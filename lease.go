@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 )
 
 // Lease is a lock or permit that was granted. It ends once: it is released, or it is lost.
@@ -13,7 +13,7 @@ import (
 // ([Hooks.Leaked]). Any goroutine may use and release it. It is safe for concurrent use. All methods may be called on a nil *Lease, which
 // behaves like a lease that has been released.
 type Lease struct {
-	handle engine.Handle
+	handle lifecycle.Handle
 }
 
 // Name returns the name of the lock.
@@ -94,14 +94,14 @@ func (l *Lease) Context(parent context.Context) context.Context {
 		cancel(ErrReleased)
 		return c
 	}
-	return engine.ContextFor(l.handle, parent, l)
+	return lifecycle.ContextFor(l.handle, parent, l)
 }
 
 // LeaseFromContext returns the lease that ctx belongs to: ctx, or a context that it was derived from, was returned by
 // [Lease.Context] or passed to a function by Do. If there are several such leases, it returns the innermost; if there is none,
 // it returns nil, whose methods may be called.
 func LeaseFromContext(ctx context.Context) *Lease {
-	user, h := engine.LeaseOf(ctx)
+	user, h := lifecycle.LeaseOf(ctx)
 	switch user := user.(type) {
 	case *Lease:
 		return user

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
@@ -20,7 +20,7 @@ import (
 type Leases struct {
 	keys   []string // of the lockers
 	leases []*Lease // of the lockers; while they are being acquired, nil for those that are not yet
-	group  *engine.Group
+	group  *lifecycle.Group
 }
 
 // Of returns the lease of one of the lockers that were given to LockAll, for example for its fence: there is no fence of several

@@ -9,14 +9,14 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/testing/growth"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
 // heldLease is a lease without a server.
 type heldLease struct {
-	engine.Lifecycle
+	lifecycle.Lifecycle
 	name string
 }
 

@@ -8,7 +8,7 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
@@ -50,7 +50,7 @@ func acquireAll(ctx context.Context, lockers []Locker, acquire func(Locker, cont
 		return nil, err
 	}
 	waiting, cancel := context.WithCancel(ctx)
-	group := engine.NewGroup()
+	group := lifecycle.NewGroup()
 	unwatch := group.OnEnd(func(error) { cancel() }) // so waiting ends also when a lease that is held ends
 	all := &Leases{keys: keys, leases: make([]*Lease, len(lockers)), group: group}
 	acquired := false

@@ -7,6 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
@@ -134,7 +135,7 @@ func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context, fence uint6
 		if err != nil {
 			return err
 		}
-		return engine.Do(ctx, h, fn)
+		return lifecycle.Do(ctx, h, fn)
 	}
 	h, err := m.lock.Acquire(ctx, engine.Terms{})
 	if err != nil {

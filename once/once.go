@@ -9,6 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
@@ -142,7 +143,7 @@ func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 	err = fn(lease.Context(ctx), lease.Fence())
 	returned = true
 	if err != nil {
-		return Result{Outcome: Ran}, engine.JoinRelease(err, lease, lease.Release(ctx))
+		return Result{Outcome: Ran}, lifecycle.JoinRelease(err, lease, lease.Release(ctx))
 	}
 	next := lease.Since().Add(o.period)
 	err = lease.Complete(ctx, next)

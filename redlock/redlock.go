@@ -7,6 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/quorum"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -122,7 +123,7 @@ func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 	if err != nil {
 		return err
 	}
-	return engine.Do(ctx, h, fn)
+	return lifecycle.Do(ctx, h, fn)
 }
 
 // Adopt makes a lease from a token that holds the lock at a majority of the servers; see package [lockkeeper]. The fence is

@@ -7,6 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
@@ -167,7 +168,7 @@ func (l *Lock) DoRead(ctx context.Context, fn func(ctx context.Context, fence ui
 	if err != nil {
 		return err
 	}
-	return engine.Do(ctx, h, fn)
+	return lifecycle.Do(ctx, h, fn)
 }
 
 // DoWrite calls fn while holding a write lease; see Do in package [lockkeeper].

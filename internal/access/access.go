@@ -6,6 +6,7 @@ package access
 
 import (
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 )
@@ -17,15 +18,15 @@ var (
 	// ServerOf returns the server of a *lockkeeper.Keeper, or nil if that is nil.
 	ServerOf func(keeper any) *server.Server
 	// HandleOf returns what a *lockkeeper.Lease wraps, or nil if that is nil.
-	HandleOf func(lease any) engine.Handle
+	HandleOf func(lease any) lifecycle.Handle
 
-	WrapLease   func(engine.Handle) any   // a *lockkeeper.Lease
-	WrapHolders func([]views.Holder) any // a []lockkeeper.Holder
-	WrapWaiters func([]views.Waiter) any // a []lockkeeper.Waiter
+	WrapLease   func(lifecycle.Handle) any // a *lockkeeper.Lease
+	WrapHolders func([]views.Holder) any   // a []lockkeeper.Holder
+	WrapWaiters func([]views.Waiter) any   // a []lockkeeper.Waiter
 )
 
 // Lease returns the outcome of an acquisition as users get it; L is lockkeeper.Lease.
-func Lease[L any, H engine.Handle](h H, err error) (*L, error) {
+func Lease[L any, H lifecycle.Handle](h H, err error) (*L, error) {
 	if err != nil {
 		return nil, err
 	}

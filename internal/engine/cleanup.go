@@ -68,7 +68,7 @@ func (l *Lock) tombstone(ctx context.Context, token string) {
 // send sends what the claim wants, by Transport.Send or SendInline: a release or, if check is set, a renewal.
 func (c *Cleanup) send(by func(*transport.Call), check bool) {
 	h, l := c.of, c.of.lock
-	h.mu.Lock()
+	h.Mu.Lock()
 	call := &c.first
 	if c.sent {
 		call = &transport.Call{}
@@ -76,7 +76,7 @@ func (c *Cleanup) send(by func(*transport.Call), check bool) {
 	c.sent = true
 	tombstone, unused, record, _ := h.claim.Cleanup()
 	converts, long := h.claim.Converts(), h.claim.NeedsLong()
-	h.mu.Unlock()
+	h.Mu.Unlock()
 	call.Done = c
 	c.check, c.short = check, false
 	ms := int64(0)
@@ -164,10 +164,10 @@ func (c *Cleanup) checked(call *transport.Call) {
 // failed handles a call that was not answered, or by an error.
 func (c *Cleanup) failed(err error) {
 	h := c.of
-	h.mu.Lock()
+	h.Mu.Lock()
 	pause := h.pauseLocked()
 	c.failure = err
-	h.mu.Unlock()
+	h.Mu.Unlock()
 	h.step(claim.Event{
 		Kind: claim.ReleaseFailed, Outcome: outcomeOf(err), Retryable: transport.Retryable(err),
 		Pause: pause, Last: !h.lock.e.MayRetry(time.Now().Add(pause)),
@@ -176,8 +176,8 @@ func (c *Cleanup) failed(err error) {
 
 // holder returns the lease that the caller of Convert has now.
 func (c *Cleanup) holder() *Lease {
-	c.of.mu.Lock()
-	defer c.of.mu.Unlock()
+	c.of.Mu.Lock()
+	defer c.of.Mu.Unlock()
 	if c.successor != nil {
 		return c.successor
 	}
@@ -187,8 +187,8 @@ func (c *Cleanup) holder() *Lease {
 // handTo makes the cleanup call settle of the lease when it ends, since Convert no longer waits. It returns false if the
 // cleanup has ended already.
 func (c *Cleanup) handTo(successor *Lease) bool {
-	c.of.mu.Lock()
-	defer c.of.mu.Unlock()
+	c.of.Mu.Lock()
+	defer c.of.Mu.Unlock()
 	if c.over {
 		return false
 	}
@@ -199,7 +199,7 @@ func (c *Cleanup) handTo(successor *Lease) bool {
 // end ends the cleanup. found says that the lease is held instead.
 func (c *Cleanup) end(found bool) {
 	h, e := c.of, c.of.lock.e
-	h.mu.Lock()
+	h.Mu.Lock()
 	c.over, c.found = true, found
 	switch {
 	case found:
@@ -211,7 +211,7 @@ func (c *Cleanup) end(found bool) {
 		c.failure = nil
 	}
 	successor, failure := c.successor, c.failure
-	h.mu.Unlock()
+	h.Mu.Unlock()
 	if found && !e.addLease(h) {
 		h.abandon()
 	}
@@ -227,8 +227,8 @@ func (c *Cleanup) end(found bool) {
 
 // lease returns the lease that was found in place of the origin, or nil.
 func (c *Cleanup) lease() *Lease {
-	c.of.mu.Lock()
-	defer c.of.mu.Unlock()
+	c.of.Mu.Lock()
+	defer c.of.Mu.Unlock()
 	if !c.found {
 		return nil
 	}
@@ -237,8 +237,8 @@ func (c *Cleanup) lease() *Lease {
 
 // releaseUntil returns until when the release is repeated at most.
 func (h *Lease) releaseUntil() claim.Instant {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
 	_, _, _, until := h.claim.Cleanup()
 	return until
 }
@@ -246,8 +246,8 @@ func (h *Lease) releaseUntil() claim.Instant {
 // err returns how a release ended: nil if the server has released the lease, ErrLost if the server did not know the
 // lease. If the outcome of an earlier attempt is unknown, that attempt may have released it, and err returns nil.
 func (c *Cleanup) err() error {
-	c.of.mu.Lock()
-	defer c.of.mu.Unlock()
+	c.of.Mu.Lock()
+	defer c.of.Mu.Unlock()
 	switch answer := c.of.claim.Answer(); {
 	case answer == claim.Denied:
 		return c.of.lock.Fail(server.ErrLost, cmp.Or(c.loss, ErrNotHeld))
@@ -259,9 +259,9 @@ func (c *Cleanup) err() error {
 
 // errNow is err for a cleanup that may not have ended yet.
 func (c *Cleanup) errNow() error {
-	c.of.mu.Lock()
+	c.of.Mu.Lock()
 	over := c.of.claim.State() == claim.Over // though a renewal may still be under way
-	c.of.mu.Unlock()
+	c.of.Mu.Unlock()
 	if over {
 		return c.err()
 	}
@@ -282,7 +282,7 @@ func (c *Cleanup) Failure() error {
 	if !c.Ended() {
 		return nil
 	}
-	c.of.mu.Lock()
-	defer c.of.mu.Unlock()
+	c.of.Mu.Lock()
+	defer c.of.Mu.Unlock()
 	return c.failure
 }

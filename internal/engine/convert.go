@@ -110,7 +110,7 @@ func (h *Lease) beginConversion(ctx context.Context) error {
 		if err := h.Err(); err != nil {
 			return h.lock.Fail(err)
 		}
-		h.mu.Lock()
+		h.Mu.Lock()
 		cv := h.converting
 		if cv == nil {
 			var a actions
@@ -118,12 +118,12 @@ func (h *Lease) beginConversion(ctx context.Context) error {
 				h.converting = &conversion{ended: make(chan struct{})}
 				a.begin(h, h.lock.e.now(), &claim.Event{Kind: claim.ConversionBegan}, nil)
 			}
-			h.mu.Unlock()
+			h.Mu.Unlock()
 			a.finish(h, h.lock.e.Transport.Send)
 			return h.lock.FailIf(a.err)
 		}
 		inBackground, resolved := cv.inBackground, cv.resolved()
-		h.mu.Unlock()
+		h.Mu.Unlock()
 		if !inBackground {
 			return server.Invalid("the lease of %q is being converted by another call; wait until that call has returned", h.Name())
 		}
@@ -147,11 +147,11 @@ func (h *Lease) resolveInBackground(c *Cleanup, t Terms) (instead *Lease, known 
 	if instead != nil {
 		successor = instead
 	}
-	h.mu.Lock()
+	h.Mu.Lock()
 	if h.converting != nil {
 		h.converting.inBackground = true
 	}
-	h.mu.Unlock()
+	h.Mu.Unlock()
 	if c.handTo(successor) {
 		return instead, false
 	}
@@ -173,15 +173,15 @@ func (h *Lease) resolveInBackground(c *Cleanup, t Terms) (instead *Lease, known 
 // weakerLease returns a lease that permits what the terms say and is valid whichever lease the server has, h or the one
 // that was to replace it. It returns nil if h has ended.
 func (h *Lease) weakerLease(c *Cleanup, t Terms) *Lease {
-	h.mu.Lock()
-	if h.err != nil {
-		h.mu.Unlock()
+	h.Mu.Lock()
+	if h.ErrLocked() != nil {
+		h.Mu.Unlock()
 		return nil
 	}
 	var out claim.Effects
 	l := h.lock.newLease(h.token, h.serial, h.claim.Twin(&h.lock.rules, h.lock.e.now(), &out), h.observation)
 	l.request, l.use, l.fence = h.request, t.Flags, h.fence
-	h.mu.Unlock()
+	h.Mu.Unlock()
 	l.converting = &conversion{ended: make(chan struct{}), undoing: c, inBackground: true}
 	if !h.lock.e.addLease(l) {
 		return nil
@@ -208,18 +208,18 @@ func (h *Lease) settle(found *Lease, err error) {
 // become makes next, which the server has instead of h, continue h. The holder still has h: its methods act on next, and h
 // ends when next does.
 func (h *Lease) become(next *Lease) {
-	next.mu.Lock()
+	next.Mu.Lock()
 	next.former = h
-	next.mu.Unlock()
-	h.mu.Lock()
-	ended := h.err != nil
+	next.Mu.Unlock()
+	h.Mu.Lock()
+	ended := h.ErrLocked() != nil
 	var a actions
 	if !ended {
 		a.begin(h, h.lock.e.now(), &claim.Event{Kind: claim.Continued}, nil)
 		h.next.Store(next)
 	}
 	h.noConversionLocked() // after which Extend looks for next
-	h.mu.Unlock()
+	h.Mu.Unlock()
 	if ended {
 		next.abandon()
 		return
@@ -230,9 +230,9 @@ func (h *Lease) become(next *Lease) {
 
 // handOver ends h and returns next, which continued it, for the holder to use directly.
 func (h *Lease) handOver(next *Lease) *Lease {
-	next.mu.Lock()
+	next.Mu.Lock()
 	next.former = nil
-	next.mu.Unlock()
+	next.Mu.Unlock()
 	h.endAs(server.ErrReleased)
 	return next
 }
@@ -257,19 +257,19 @@ func (h *Lease) setUndoing(c *Cleanup) {
 	if c == nil {
 		kind = claim.ConversionBegan // another request follows
 	}
-	h.mu.Lock()
+	h.Mu.Lock()
 	var a actions
 	if h.converting != nil {
 		h.converting.undoing = c
 		a.begin(h, h.lock.e.now(), &claim.Event{Kind: kind}, nil)
 	}
-	h.mu.Unlock()
+	h.Mu.Unlock()
 	a.finish(h, h.lock.e.Transport.Send)
 }
 
 func (h *Lease) undoing() *Cleanup {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
 	if h.converting == nil {
 		return nil
 	}
@@ -277,8 +277,8 @@ func (h *Lease) undoing() *Cleanup {
 }
 
 func (h *Lease) isConverting() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
 	return h.converting != nil || h.next.Load() != nil
 }
 
@@ -293,9 +293,9 @@ func (h *Lease) noConversionLocked() {
 
 // awaitConversion waits until no conversion of the lease is under way, or the lease has ended, and returns true; or until ctx ends.
 func (h *Lease) awaitConversion(ctx context.Context) bool {
-	h.mu.Lock()
+	h.Mu.Lock()
 	cv := h.converting
-	h.mu.Unlock()
+	h.Mu.Unlock()
 	if cv == nil {
 		return true
 	}
@@ -319,10 +319,10 @@ func (h *Lease) detach() { h.convertedBy(claim.Forgotten) }
 
 // convertedBy ends the conversion by that event.
 func (h *Lease) convertedBy(kind claim.Kind) {
-	h.mu.Lock()
+	h.Mu.Lock()
 	var a actions
 	a.begin(h, h.lock.e.now(), &claim.Event{Kind: kind}, nil)
 	h.noConversionLocked()
-	h.mu.Unlock()
+	h.Mu.Unlock()
 	a.finish(h, h.lock.e.Transport.Send)
 }

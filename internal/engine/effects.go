@@ -71,7 +71,7 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 	}
 	if a.Release && h.cleanup == nil {
 		h.cleanup = h.newCleanup()
-		if h.request != nil && h.request.origin != nil && h.err == nil {
+		if h.request != nil && h.request.origin != nil && h.ErrLocked() == nil {
 			h.request.origin.setUndoing(h.cleanup)
 		}
 	}
@@ -144,8 +144,8 @@ func (h *Lease) observeEnd(err error, held time.Duration) {
 }
 
 func (h *Lease) claimReason() claim.Reason {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
 	return h.claim.Reason()
 }
 
@@ -159,8 +159,8 @@ func (h *Lease) pauseLocked() time.Duration {
 
 // pause is pauseLocked.
 func (h *Lease) pause() time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
 	return h.pauseLocked()
 }
 

@@ -6,8 +6,8 @@
 //   - Lock (lock.go) is one name of one primitive.
 //   - Lease (lease.go) is one token from the request on: a claim, which decides what becomes of it (package claim), and what this process
 //     has for it. effects.go does what the claim says. request (request.go) is what it needs until it is granted, Cleanup (cleanup.go)
-//     what releases it, renewal.go, extend.go and convert.go what else is asked of the server for it; lifecycle (lifecycle.go) is its
-//     end and its contexts.
+//     what releases it, renewal.go, extend.go and convert.go what else is asked of the server for it; its Lifecycle (package
+//     lifecycle) is its end and its contexts.
 //   - Requests that wait for the same name share a waitQueue (queue.go, heartbeat.go), which sends their heartbeats, and before that, for
 //     a mutex, a localQueue (localqueue.go).
 //   - Retainer (retainer.go, retention.go, locallease.go, localturn.go) is a name whose reads, or whose turns of one holder at a time,

@@ -100,8 +100,8 @@ func CheckLifetime(ttl, maxLifetime time.Duration, since time.Time) error {
 
 // renewalTTL returns the ttl that renewals ask for.
 func (h *Lease) renewalTTL() time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
 	return server.Duration(h.claim.TTL())
 }
 
@@ -110,12 +110,12 @@ func (h *Lease) renewalTTL() time.Duration {
 func (h *Lease) beginExtension(ctx context.Context) (turn chan struct{}, err error) {
 	turn = make(chan struct{})
 	for {
-		h.mu.Lock()
-		inProgress, err := h.extending, h.err
+		h.Mu.Lock()
+		inProgress, err := h.extending, h.ErrLocked()
 		if inProgress == nil && err == nil {
 			h.extending = turn
 		}
-		h.mu.Unlock()
+		h.Mu.Unlock()
 		if inProgress == nil || err != nil {
 			return turn, err
 		}
@@ -127,8 +127,8 @@ func (h *Lease) beginExtension(ctx context.Context) (turn chan struct{}, err err
 
 // endExtension lets the next Extend start.
 func (h *Lease) endExtension(turn chan struct{}) {
-	h.mu.Lock()
+	h.Mu.Lock()
 	h.extending = nil
-	h.mu.Unlock()
+	h.Mu.Unlock()
 	close(turn)
 }

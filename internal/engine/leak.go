@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"runtime"
 	"sync"
 	"time"
 
@@ -10,27 +9,12 @@ import (
 
 // This file reports leases that nobody can release any more.
 
-// leakable is a lease that is renewed for as long as nobody ends it.
-type leakable interface {
-	// CheckLeak reports the lease if it is held and renewed. The user can no longer release it.
-	CheckLeak()
-}
-
-// WatchForLeak reports the lease if what the user has of it becomes unreachable while the lease is held and renewed. The lease must
-// not refer to user. Leases that are not renewed end by themselves, and those that were granted inside the process would cost several
-// times as much; they are not watched.
-func WatchForLeak[T any](user *T, h Handle) {
-	if l, ok := h.(leakable); ok {
-		runtime.AddCleanup(user, leakable.CheckLeak, l)
-	}
-}
-
 // CheckLeak reports the lease if it is held and renewed.
 func (h *Lease) CheckLeak() {
 	h = h.current()
-	h.mu.Lock()
+	h.Mu.Lock()
 	leaked := h.claim.Active() && !h.lock.spec.NoRenewal
-	h.mu.Unlock()
+	h.Mu.Unlock()
 	if leaked {
 		h.lock.ReportLeak(h.observation, h.token, h.fence, h.held())
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
@@ -18,7 +19,7 @@ import (
 // Lease is a claim, and what this process has for it: the caller that waits for it, its timer, the contexts of its holder, and what
 // releases it. It exists from the request on; who does not belong to this package gets it when it is granted. It is safe for concurrent use.
 type Lease struct {
-	lifecycle
+	lifecycle.Lifecycle
 	lock        *Lock
 	token       string
 	serial      string       // by which messages name it
@@ -30,11 +31,12 @@ type Lease struct {
 	fence       uint64       // once it is granted
 	timer       timers.Timer
 
-	// Guarded by the lifecycle's mu. A process may have a hundred thousand leases, so what few have is behind pointers.
+	// Guarded by the Lifecycle's Mu. A process may have a hundred thousand leases, so what few have is behind pointers.
 	claim      claim.Claim
 	extending  chan struct{}               // while an Extend is in progress; closed when it ends
 	converting *conversion                 // while it is being converted, and after it ended meanwhile
 	next       atomic.Pointer[Lease]       // the lease that continues this one; see become
+	former     *Lease                      // the lease that this one continues, which the holder still uses and which ends with it
 	backoff    *backoff.ExponentialBackOff // of what is repeated now; nil while it succeeds
 	lastErr    error                       // of the last renewal
 	cleanup    *Cleanup                    // once it is released
@@ -49,7 +51,7 @@ var (
 
 func (l *Lock) newLease(token, serial string, c claim.Claim, o *Observation) *Lease {
 	h := &Lease{lock: l, token: token, serial: serial, claim: c, observation: o}
-	h.begin(h)
+	h.Begin(h)
 	h.timer.Handler = (*leaseTimer)(h)
 	return h
 }
@@ -61,17 +63,17 @@ type leaseTimer Lease
 func (t *leaseTimer) Fire(now time.Time) { (*Lease)(t).onTimer(now) }
 
 func (h *Lease) onTimer(now time.Time) {
-	h.mu.Lock()
+	h.Mu.Lock()
 	at := h.lock.e.instant(now)
 	unused := h.claim.RenewalDue(at) && h.retention.isUnused(at, server.Duration(h.lock.TTL))
-	h.mu.Unlock()
+	h.Mu.Unlock()
 	h.stepAt(at, claim.Event{Kind: claim.Timer, Unused: unused}, nil, h.lock.e.Transport.Send)
 }
 
 // arm sets the timer of a lease that was not granted by a step.
 func (h *Lease) arm(at claim.Instant) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
 	if h.claim.Active() {
 		h.lock.e.Timers.Set(&h.timer, h.lock.e.time(at))
 	}
@@ -84,10 +86,10 @@ func (h *Lease) step(ev claim.Event, cause error) claim.Effects {
 
 // stepAt is step at a certain time; what is sent is sent by Transport.Send or SendInline.
 func (h *Lease) stepAt(now claim.Instant, ev claim.Event, cause error, by func(*transport.Call)) claim.Effects {
-	h.mu.Lock()
+	h.Mu.Lock()
 	var a actions
 	a.begin(h, now, &ev, cause)
-	h.mu.Unlock()
+	h.Mu.Unlock()
 	a.finish(h, by)
 	return a.Effects
 }
@@ -140,30 +142,35 @@ func (h *Lease) lose(reason error) {
 	h.step(claim.Event{Kind: claim.Failed}, reason)
 }
 
-// endWithNext ends a lease that another one continued, which has ended.
-func (h *Lease) endWithNext(err error) { h.endAs(err) }
-
 // endAs ends the lease for its holder, unless it has ended, and does nothing else.
 func (h *Lease) endAs(err error) {
-	h.mu.Lock()
+	h.Mu.Lock()
 	cancel := func() {}
-	if h.err == nil {
+	if h.ErrLocked() == nil {
 		cancel = h.endLocked(err)
 	}
-	h.mu.Unlock()
+	h.Mu.Unlock()
 	cancel()
 }
 
-// endLocked ends the lease for its holder and returns a function that cancels the contexts; see lifecycle.endLocked.
+// endLocked ends the lease for its holder, and the one that it continues, and returns a function that cancels the contexts; see
+// Lifecycle.EndLocked.
 func (h *Lease) endLocked(err error) (cancel func()) {
-	endContexts, x := h.lifecycle.endLocked(err), h.retention
-	if x == nil {
+	endContexts, former, x := h.EndLocked(err), h.former, h.retention
+	if former == nil && x == nil {
 		return endContexts
 	}
-	x.End()
+	if x != nil {
+		x.End()
+	}
 	return func() {
+		if former != nil {
+			former.endAs(err)
+		}
 		endContexts()
-		x.leaseEnded(err)
+		if x != nil {
+			x.leaseEnded(err)
+		}
 	}
 }
 
@@ -198,16 +205,16 @@ func (h *Lease) end(by func(*transport.Call), unused bool, record time.Time) (*C
 	if !record.IsZero() {
 		ev.Until = max(h.lock.e.instant(record), 1)
 	}
-	h.mu.Lock()
+	h.Mu.Lock()
 	if h.next.Load() != nil {
-		h.mu.Unlock()
+		h.Mu.Unlock()
 		return h.end(by, unused, record)
 	}
 	var a actions
 	first := h.cleanup == nil
 	a.begin(h, h.lock.e.now(), &ev, nil)
-	c, err := h.cleanup, h.err
-	h.mu.Unlock()
+	c, err := h.cleanup, h.ErrLocked()
+	h.Mu.Unlock()
 	a.finish(h, by)
 	switch {
 	case errors.Is(err, server.ErrLost):
@@ -237,9 +244,9 @@ func (h *Lease) Release(ctx context.Context) error {
 // await returns when the cleanup has ended and no renewal is under way, when ctx ends, or when Close waits no longer; if ctx has ended
 // already, after cancelGrace at most. The error is silence if there was no reply.
 func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
-	h.mu.Lock()
+	h.Mu.Lock()
 	resolved := h.converting.resolved()
-	h.mu.Unlock()
+	h.Mu.Unlock()
 	if c.Ended() && resolved == nil {
 		return c.err()
 	}
@@ -275,15 +282,15 @@ func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
 
 // inDoubt reports whether a copy of the request for this lease may still run after its release.
 func (h *Lease) inDoubt() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
 	return h.claim.InDoubt()
 }
 
 // currentCleanup returns the cleanup of the lease, or nil.
 func (h *Lease) currentCleanup() *Cleanup {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
 	return h.cleanup
 }
 
@@ -295,13 +302,13 @@ func (h *Lease) abandon() { _, _ = h.release(h.lock.e.Transport.Send, true) }
 func (h *Lease) CheckDeadline() {
 	if next := h.next.Load(); next != nil {
 		if err := next.Err(); err != nil {
-			h.endWithNext(err) // it ended before this one was updated
+			h.endAs(err) // it ended before this one was updated
 		}
 		return
 	}
-	h.mu.Lock()
+	h.Mu.Lock()
 	over := h.claim.Active() && h.lock.e.now() >= h.claim.Deadline()
-	h.mu.Unlock()
+	h.Mu.Unlock()
 	if over {
 		h.step(claim.Event{Kind: claim.Timer}, nil)
 	}
@@ -310,8 +317,8 @@ func (h *Lease) CheckDeadline() {
 // Deadline returns until when the lease is valid if it is not renewed.
 func (h *Lease) Deadline() time.Time {
 	h = h.current()
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
 	return h.lock.e.time(h.claim.Deadline())
 }
 
@@ -323,8 +330,8 @@ func (h *Lease) Fence() uint64 { return h.fence }
 
 // Since returns when the lease was granted.
 func (h *Lease) Since() time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
 	return h.lock.e.time(h.claim.Since())
 }
 
@@ -336,7 +343,7 @@ func (h *Lease) Kind() string { return h.lock.spec.Scripts.Kind }
 
 // Do calls fn while the lease is held and releases it, also if fn panics.
 func (h *Lease) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
-	return Do(ctx, h, fn)
+	return lifecycle.Do(ctx, h, fn)
 }
 
 // Is reports whether the lease is one for this use, by the first letter of its token's flags; "" if there are none.

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
@@ -17,7 +18,7 @@ type LocalLease struct {
 	at          time.Duration // when it was granted, since the engine was started
 	observation *Observation  // the call, for the observer
 	state       atomic.Uint32
-	lifecycle   atomic.Pointer[Lifecycle] // nil until Done or Context is called
+	lifecycle   atomic.Pointer[lifecycle.Lifecycle] // nil until Done or Context is called
 }
 
 // The states of a LocalLease.
@@ -40,7 +41,7 @@ func (h *LocalLease) Fence() uint64 { return h.retention.lease.Fence() }
 // Deadline returns until when the retained lease is valid if it is not renewed.
 func (h *LocalLease) Deadline() time.Time { return h.retention.lease.Deadline() }
 
-// CheckDeadline implements DeadlineChecker.
+// CheckDeadline implements lifecycle.DeadlineChecker.
 func (h *LocalLease) CheckDeadline() { h.retention.lease.CheckDeadline() }
 
 // Err returns nil while the lease is held, and then an error that matches ErrReleased or ErrLost.
@@ -61,11 +62,11 @@ func (h *LocalLease) Context(parent context.Context) context.Context { return h.
 func (h *LocalLease) OnEnd(f func(error)) (stop func()) { return h.life().OnEnd(f) }
 
 // life returns the Lifecycle of the lease.
-func (h *LocalLease) life() *Lifecycle {
+func (h *LocalLease) life() *lifecycle.Lifecycle {
 	if lc := h.lifecycle.Load(); lc != nil {
 		return lc
 	}
-	lc := &Lifecycle{}
+	lc := &lifecycle.Lifecycle{}
 	lc.Begin(h)
 	x := h.retention
 	x.of.mu.Lock()

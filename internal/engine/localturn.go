@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -14,7 +15,7 @@ import (
 // is recalled meanwhile, it asks the server, and the others stay behind it.
 
 // acquireTurn is Acquire, of a lock with one holder at a time, for a caller that was not granted it at once.
-func (l *Retaining) acquireTurn(ctx context.Context, wait bool) (Handle, error) {
+func (l *Retaining) acquireTurn(ctx context.Context, wait bool) (lifecycle.Handle, error) {
 	e, began, o := l.lock.e, time.Now(), l.lock.NewObservation(ctx, l.flags)
 	if wait && e.longWaits.Bound > 0 {
 		defer l.lock.watchWait()
@@ -37,7 +38,7 @@ func (l *Retaining) acquireTurn(ctx context.Context, wait bool) (Handle, error) 
 
 // turn waits for the turn of the caller among those of the process, and then for a turn by the lease that the process retains, or
 // for a lease of the server. local says that it was granted inside.
-func (l *Retaining) turn(ctx context.Context, wait bool, o *Observation) (h Handle, local bool, err error) {
+func (l *Retaining) turn(ctx context.Context, wait bool, o *Observation) (h lifecycle.Handle, local bool, err error) {
 	e, key, began := l.lock.e, l.lock.KeyOf(server.QueueKey), time.Now()
 	if err := ctx.Err(); err != nil {
 		return nil, false, l.lock.Fail(err)
@@ -180,7 +181,7 @@ func (x *retention) awaitTurn(ctx context.Context, health *server.Health) (*Loca
 
 // wasQueued reports whether the lease was granted by way of the queue, as far as is known.
 func (h *Lease) wasQueued() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
 	return h.claim.WasQueued()
 }

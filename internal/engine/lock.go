@@ -163,7 +163,9 @@ func (l *Lock) WatchWait(holders func(ctx context.Context, most int) ([]views.Ho
 }
 
 func (l *Lock) watchWait() (stop func()) {
-	return l.WatchWait(func(ctx context.Context, most int) ([]views.Holder, int, error) { return views.FirstHolders(ctx, &l.Lock, most) })
+	return l.WatchWait(func(ctx context.Context, most int) ([]views.Holder, int, error) {
+		return views.FirstHolders(ctx, &l.Lock, most)
+	})
 }
 
 // acquireReplicated acquires, and waits until replicas have the grant if the keeper requires it.

@@ -181,8 +181,8 @@ func (t *TokenRequest) Drop(err error) (inDoubt bool) {
 	if done := r.step(claim.Event{Kind: claim.Forgotten}, err); !done.Deliver {
 		return false
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
 	return r.claim.NeedsCleanup()
 }
 
@@ -219,9 +219,9 @@ func (l *Lock) AdoptAs(ctx context.Context, token string, owner *Owner) (*Lease,
 // State returns the lease's deadline, and its error once it has ended. Other than Err it does not check the deadline and has no
 // effect, so it may be called with the mutex of the owner held.
 func (h *Lease) State() (deadline time.Time, err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.lock.e.time(h.claim.Deadline()), h.err
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
+	return h.lock.e.time(h.claim.Deadline()), h.ErrLocked()
 }
 
 // SetTTL makes renewals ask for ttl from now on, and sends the first of them at once.
@@ -282,23 +282,4 @@ func (h *Lease) RaiseFence(fence int64, minUptime time.Duration, done func(error
 		}
 		done(err)
 	}))
-}
-
-// Lifecycle gives a lease that is built of parts the same Err, Done and Context as any other. Begin must be called before
-// anything else. It is safe for concurrent use.
-type Lifecycle struct{ lifecycle }
-
-// Begin sets the lease whose deadline Err, Done and the contexts check whenever they are called.
-func (lc *Lifecycle) Begin(lease DeadlineChecker) { lc.begin(lease) }
-
-// End ends the lease for its holder, unless it has ended: Err returns err from now on, and Done is closed. The caller may hold
-// its own mutex, and calls the result when it has unlocked it and before others can notice the end in another way: it ends the
-// contexts, which may check the deadline of this lease or another one.
-func (lc *Lifecycle) End(err error) (endContexts func()) {
-	lc.mu.Lock()
-	defer lc.mu.Unlock()
-	if lc.err != nil {
-		return func() {}
-	}
-	return lc.endLocked(err)
 }

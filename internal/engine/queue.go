@@ -77,10 +77,10 @@ func (r *request) reportPosition(rank int) {
 	if e.cfg.Observe == nil {
 		return
 	}
-	r.mu.Lock()
+	r.Mu.Lock()
 	moved := r.claim.Pending() && r.reportedRank != rank
 	r.reportedRank = rank
-	r.mu.Unlock()
+	r.Mu.Unlock()
 	if moved {
 		ev := r.lock.Event(Queued, r.observation)
 		ev.Token, ev.Position = r.token, rank

@@ -188,9 +188,9 @@ func (r *request) wait(ctx context.Context) {
 
 // cancel ends the request, because ctx has ended.
 func (r *request) cancel(ctx context.Context) {
-	r.mu.Lock()
+	r.Mu.Lock()
 	late := r.claim.CameLate()
-	r.mu.Unlock()
+	r.Mu.Unlock()
 	err := r.serverHealth().WaitError(ctx)
 	if late {
 		err = server.Chain(ErrTooLate, ctx.Err())
@@ -200,35 +200,35 @@ func (r *request) cancel(ctx context.Context) {
 
 // serverHealth returns what is known of the health of the server.
 func (r *request) serverHealth() *server.Health {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
 	return r.health
 }
 
 // result returns nil if the request was granted, and else why not. It has ended.
 func (r *request) result() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
 	return r.err
 }
 
 func (r *request) hasEnded() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
 	return !r.claim.Pending()
 }
 
 // asked returns when the last call was sent that was answered with "waiting".
 func (r *request) asked() claim.Instant {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
 	return r.claim.Asked()
 }
 
 // place returns the place in the server's queue; 0: it was not queued.
 func (r *request) place() int64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
 	return r.claim.Place()
 }
 
@@ -281,11 +281,11 @@ func (r *request) delivered(a *actions) {
 	if a.unwanted {
 		r.abandon()
 	}
-	r.mu.Lock()
+	r.Mu.Lock()
 	if !r.claim.InDoubt() && !l.e.cfg.ReplicaAck.enabled() && r.part == nil && r.origin == nil {
 		r.request = nil // no late reply comes
 	}
-	r.mu.Unlock()
+	r.Mu.Unlock()
 }
 
 // unregister removes a request that has ended, so that messages no longer find it and no heartbeat is sent for it.
@@ -429,9 +429,9 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
 		}
 	}
 	acts := actions{queued: &a}
-	r.mu.Lock()
+	r.Mu.Lock()
 	acts.begin(r.Lease, e.instant(now), &ev, cause)
-	r.mu.Unlock()
+	r.Mu.Unlock()
 	acts.finish(r.Lease, e.Transport.Send)
 	return acts.Effects
 }

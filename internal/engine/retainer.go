@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -53,7 +54,7 @@ type Retainer struct {
 
 // Acquire returns a lease: a LocalLease if it is granted inside the process, at once, or as the first of a lease that is
 // retained from now on; else a Lease. It waits, and fails, as Lock.Acquire does; if wait is false, as Lock.Try.
-func (l *Retaining) Acquire(ctx context.Context, wait bool) (Handle, error) {
+func (l *Retaining) Acquire(ctx context.Context, wait bool) (lifecycle.Handle, error) {
 	r := l.retainer.Load()
 	if r == nil && ctx.Err() == nil {
 		r = l.find() // others of the process may have used the name already
@@ -90,7 +91,7 @@ func (r *Retainer) enter(ctx context.Context) *LocalLease {
 }
 
 // request asks the server for a read lease, and retains it if that is worth while. tried has granted nothing inside.
-func (l *Retaining) request(ctx context.Context, wait bool, tried *Retainer) (Handle, error) {
+func (l *Retaining) request(ctx context.Context, wait bool, tried *Retainer) (lifecycle.Handle, error) {
 	r := l.find()
 	if r != tried && ctx.Err() == nil { // too many names were used since tried was found
 		if h := r.enter(ctx); h != nil {

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -21,7 +22,7 @@ func (s *fixture) retaining(name string) *Retaining {
 }
 
 // read acquires a read lease.
-func (s *fixture) read(l *Retaining) Handle {
+func (s *fixture) read(l *Retaining) lifecycle.Handle {
 	s.Helper()
 	h, err := l.Acquire(context.Background(), true)
 	s.must(err)
@@ -40,9 +41,9 @@ func TestLeaseEndsWhileItIsOpened(t *testing.T) {
 		h, err := l.lock.acquireLease(context.Background(), Terms{Flags: protocol.FlagRead + protocol.FlagRetained, retention: x}, true)
 		s.must(err)
 
-		h.mu.Lock()
+		h.Mu.Lock()
 		cancel := h.endLocked(server.ErrLost)
-		h.mu.Unlock()
+		h.Mu.Unlock()
 		first := x.open(h, false)
 		cancel()
 		if r.enter(context.Background()) != nil || r.current.Load() != nil {

@@ -37,7 +37,7 @@ func (l *Lock) Holder(ctx context.Context) (h views.Holder, held bool, err error
 	answers := make([]error, len(l.locks))
 	parts := map[string][]views.Holder{} // by token
 	answered := 0
-	var whole *views.Holder    // as soon as a majority agrees
+	var whole *views.Holder     // as soon as a majority agrees
 	var enough <-chan time.Time // when its owner is awaited no longer
 	began := time.Now()
 	for range l.locks {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 )
@@ -24,7 +25,7 @@ const (
 
 func (s leaseState) ended() bool { return s == leaseFailed || s == leaseOver }
 
-// Lease is a lease at a majority of servers, from the first request on. It implements engine.Handle. Each server that grants it
+// Lease is a lease at a majority of servers, from the first request on. It implements lifecycle.Handle. Each server that grants it
 // has a part, which renews itself and knows when it is lost; the Lease is lost when no majority of parts is left. A server that
 // did not grant the lease, or has lost its part, is asked again while the others agree.
 type Lease struct {
@@ -32,7 +33,7 @@ type Lease struct {
 	token       string
 	observation *engine.Observation // the call that acquired it, for the observer
 	owner       engine.Owner        // of the parts: this lease, since before the first request was sent
-	lifecycle   engine.Lifecycle    // ended under mu, together with state
+	lifecycle   lifecycle.Lifecycle // ended under mu, together with state
 	changed     chan struct{}       // something has happened at a member; capacity 1
 	timer       timers.Timer
 
@@ -174,7 +175,7 @@ func (u *Lease) observe(event engine.EventType, err error) {
 	first.Observe(ev)
 }
 
-// endLocked ends the lease for its holder. The caller calls the result after it has unlocked mu; see engine.Lifecycle.
+// endLocked ends the lease for its holder. The caller calls the result after it has unlocked mu; see lifecycle.Lifecycle.
 func (u *Lease) endLocked(err error) (endContexts func()) {
 	if u.state == leaseHeld {
 		u.state = leaseOver
@@ -227,7 +228,7 @@ func (u *Lease) deadlineLocked() time.Time {
 	return u.lastDeadline
 }
 
-// CheckDeadline ends the lease as lost if its deadline has passed. It implements engine.DeadlineChecker.
+// CheckDeadline ends the lease as lost if its deadline has passed. It implements lifecycle.DeadlineChecker.
 func (u *Lease) CheckDeadline() {
 	u.mu.Lock()
 	if u.state != leaseHeld {
@@ -247,7 +248,7 @@ func (u *Lease) CheckDeadline() {
 	}
 }
 
-// Name, Token, Fence, Deadline, Err, Done, Context and OnEnd are as in engine.Handle.
+// Name, Token, Fence, Deadline, Err, Done, Context and OnEnd are as in lifecycle.Handle.
 func (u *Lease) Name() string { return u.lock.spec.Name }
 
 // Token is the identity of the lease, the same at all servers.

@@ -3,4 +3,3 @@
 // keeps a caller waiting for long (longwait.go). It uses the server and the layout of the keys alone: it knows no lease or request of this
 // process.
 package views
-

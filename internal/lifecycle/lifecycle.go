@@ -1,4 +1,4 @@
-package engine
+package lifecycle
 
 import (
 	"context"
@@ -39,23 +39,24 @@ func JoinRelease(err error, l Handle, released error) error {
 	return server.Join(err, released)
 }
 
-// lifecycle is the part that all leases have in common: the end, which happens once, and the contexts that it cancels.
-type lifecycle struct {
+// Lifecycle is the part that all leases have in common: the end, which happens once, and the contexts that it cancels. Begin must be called
+// before anything else. It is safe for concurrent use.
+type Lifecycle struct {
 	lease DeadlineChecker // the lease of which it is a part
 
-	mu         sync.Mutex               // guards the fields below, and those of the lease that say so
+	Mu         sync.Mutex               // guards the fields below, and those of the lease that say so
 	err        error                    // nil while held; then an error that matches ErrReleased or ErrLost
 	done       chan struct{}            // closed when the lease ends; nil until Done is called
 	background *cancelable              // shared by all contexts whose parents never end; nil until there is one
 	contexts   map[*cancelable]struct{} // of contexts whose parents may end
-	former     *Lease                   // the lease that this one continues, which the holder still uses and which ends with it
 }
 
 // DeadlineChecker is a lease. CheckDeadline ends it as lost if its deadline has passed. It is called without any of the
 // lease's mutexes held.
 type DeadlineChecker interface{ CheckDeadline() }
 
-func (lc *lifecycle) begin(lease DeadlineChecker) { lc.lease = lease }
+// Begin sets the lease whose deadline Err, Done and the contexts check whenever they are called.
+func (lc *Lifecycle) Begin(lease DeadlineChecker) { lc.lease = lease }
 
 // cancelable is the context behind a leaseContext. It ends with its parent, and when the lease cancels it.
 type cancelable struct {
@@ -64,23 +65,34 @@ type cancelable struct {
 	stop   func() bool // stops the function that removes it from contexts
 }
 
-// endLocked ends the lease for its holder and returns a function that cancels the contexts. The caller must call it after it
-// has unlocked mu, and before any action that others can observe. With mu locked it could deadlock: a context that is canceled
-// removes itself from its parent, which may be a context of this lease, or of another lease whose deadline has passed.
-func (lc *lifecycle) endLocked(err error) (cancel func()) {
+// End ends the lease for its holder, unless it has ended: Err returns err from now on, and Done is closed. The caller calls the result as it
+// calls that of EndLocked, and may hold its own mutex until then.
+func (lc *Lifecycle) End(err error) (endContexts func()) {
+	lc.Mu.Lock()
+	defer lc.Mu.Unlock()
+	if lc.err != nil {
+		return func() {}
+	}
+	return lc.EndLocked(err)
+}
+
+// ErrLocked is Err without a look at the deadline. The caller holds Mu.
+func (lc *Lifecycle) ErrLocked() error { return lc.err }
+
+// EndLocked ends the lease, which has not ended, and returns a function that cancels the contexts. The caller holds Mu, and must call the
+// result after it has unlocked it, and before any action that others can observe. With Mu locked it could deadlock: a context that is
+// canceled removes itself from its parent, which may be a context of this lease, or of another lease whose deadline has passed.
+func (lc *Lifecycle) EndLocked(err error) (cancel func()) {
 	lc.err = err
 	if lc.done != nil {
 		close(lc.done)
 	}
-	background, contexts, former := lc.background, lc.contexts, lc.former
-	if background == nil && len(contexts) == 0 && former == nil {
+	background, contexts := lc.background, lc.contexts
+	if background == nil && len(contexts) == 0 {
 		return func() {}
 	}
 	lc.contexts = nil
 	return func() {
-		if former != nil {
-			former.endWithNext(err)
-		}
 		if background != nil {
 			background.cancel(err)
 		}
@@ -92,18 +104,18 @@ func (lc *lifecycle) endLocked(err error) (cancel func()) {
 }
 
 // Err returns nil while the lease is held, and then an error that matches ErrReleased or ErrLost.
-func (lc *lifecycle) Err() error {
+func (lc *Lifecycle) Err() error {
 	lc.lease.CheckDeadline()
-	lc.mu.Lock()
-	defer lc.mu.Unlock()
+	lc.Mu.Lock()
+	defer lc.Mu.Unlock()
 	return lc.err
 }
 
 // Done returns a channel that is closed when the lease ends. If the deadline has passed, it is closed already.
-func (lc *lifecycle) Done() <-chan struct{} {
+func (lc *Lifecycle) Done() <-chan struct{} {
 	lc.lease.CheckDeadline()
-	lc.mu.Lock()
-	defer lc.mu.Unlock()
+	lc.Mu.Lock()
+	defer lc.Mu.Unlock()
 	if lc.done == nil {
 		lc.done = make(chan struct{})
 		if lc.err != nil {
@@ -115,7 +127,7 @@ func (lc *lifecycle) Done() <-chan struct{} {
 
 // Context returns a child of parent that is also canceled when the lease ends, with the lease's error as its cause. The lease
 // keeps a reference to it until the parent ends, and none if the parent never ends.
-func (lc *lifecycle) Context(parent context.Context) context.Context {
+func (lc *Lifecycle) Context(parent context.Context) context.Context {
 	if parent.Done() == nil {
 		return &leaseContext{cancelable: lc.withoutParent(), parent: parent, lifecycle: lc}
 	}
@@ -127,9 +139,9 @@ func (lc *lifecycle) Context(parent context.Context) context.Context {
 }
 
 // attach makes the end of the lease cancel the context. It does nothing if the lease has ended.
-func (lc *lifecycle) attach(c *cancelable) {
-	lc.mu.Lock()
-	defer lc.mu.Unlock()
+func (lc *Lifecycle) attach(c *cancelable) {
+	lc.Mu.Lock()
+	defer lc.Mu.Unlock()
 	if lc.err != nil {
 		return
 	}
@@ -138,31 +150,31 @@ func (lc *lifecycle) attach(c *cancelable) {
 	}
 	lc.contexts[c] = struct{}{}
 	c.stop = context.AfterFunc(c, func() { // the parent may end first
-		lc.mu.Lock()
+		lc.Mu.Lock()
 		delete(lc.contexts, c)
-		lc.mu.Unlock()
+		lc.Mu.Unlock()
 	})
 }
 
 // OnEnd calls f with the lease's error when the lease ends, before others can notice that in another way; at once if it has ended. f
 // may be called twice, and must not block. The lease refers to f until it ends or stop is called.
-func (lc *lifecycle) OnEnd(f func(error)) (stop func()) {
+func (lc *Lifecycle) OnEnd(f func(error)) (stop func()) {
 	c := &cancelable{Context: context.Background(), cancel: f}
 	lc.attach(c)
 	if err := lc.Err(); err != nil {
 		f(err)
 	}
 	return func() {
-		lc.mu.Lock()
+		lc.Mu.Lock()
 		delete(lc.contexts, c)
-		lc.mu.Unlock()
+		lc.Mu.Unlock()
 	}
 }
 
 // withoutParent returns the context that only the end of the lease cancels.
-func (lc *lifecycle) withoutParent() *cancelable {
-	lc.mu.Lock()
-	defer lc.mu.Unlock()
+func (lc *Lifecycle) withoutParent() *cancelable {
+	lc.Mu.Lock()
+	defer lc.Mu.Unlock()
 	if lc.background == nil {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		lc.background = &cancelable{Context: ctx, cancel: cancel}
@@ -176,7 +188,7 @@ func (lc *lifecycle) withoutParent() *cancelable {
 type leaseContext struct {
 	cancelable *cancelable
 	parent     context.Context
-	lifecycle  *lifecycle
+	lifecycle  *Lifecycle
 	user       any // what the user has of the lease; see LeaseOf
 }
 
