@@ -16,12 +16,9 @@ import (
 // This file handles that somebody else has ended a lease or a request of this keeper: a message says so, or the server, when it is asked
 // why it does not have the lease. The other side is in package views.
 
-// broken handles the message that somebody has ended the lease or the request of this serial. r is the request, if it has not ended.
-func (e *Engine) broken(r *request, serial string, b protocol.Breaker) {
-	if r != nil {
-		r.broken(b)
-	}
-	for _, h := range e.leasesOf(serial) { // also one that the request was granted meanwhile
+// broken handles the message that somebody has ended the lease of this serial.
+func (e *Engine) broken(serial string, b protocol.Breaker) {
+	for _, h := range e.leasesOf(serial) {
 		h.broken(b)
 	}
 }

@@ -50,7 +50,7 @@ func (h *Lease) newCleanup() *Cleanup {
 // cleanUp releases whatever a token has at the server, until that time at the latest, and keeps requests with it that arrive later from
 // being granted.
 func (l *Lock) cleanUp(token string, owner *Owner, until time.Time) *Cleanup {
-	h := l.newLease(token, "", claim.Clean(l.e.instant(until)), nil)
+	h := l.newLease(token, "", claim.Clean(l.e.Instant(until)), nil)
 	h.owner = owner
 	c, _ := h.release(l.e.Transport.Send, false)
 	return c
@@ -81,7 +81,7 @@ func (c *Cleanup) send(by func(*transport.Call), check bool) {
 	c.check, c.short = check, false
 	ms := int64(0)
 	if record > 0 {
-		ms = server.Millis(time.Until(l.e.time(record)))
+		ms = server.Millis(time.Until(l.e.Time(record)))
 	}
 	switch {
 	case check:
@@ -143,7 +143,7 @@ func (c *Cleanup) released(call *transport.Call) {
 		l.ContinueAdmitting()
 	}
 	if r.QueueEmpty {
-		l.queueWasEmpty(call.Sent)
+		l.e.queues.WasEmpty(&l.Lock, call.Sent)
 	}
 }
 
@@ -154,7 +154,7 @@ func (c *Cleanup) checked(call *transport.Call) {
 		c.failed(err)
 		return
 	}
-	ev := claim.Event{Kind: claim.Checked, Sent: c.of.lock.e.instant(call.Sent), Fence: r.Fence}
+	ev := claim.Event{Kind: claim.Checked, Sent: c.of.lock.e.Instant(call.Sent), Fence: r.Fence}
 	if r.Held {
 		ev.Code = claim.Granted
 	}
@@ -169,7 +169,7 @@ func (c *Cleanup) failed(err error) {
 	c.failure = err
 	h.Mu.Unlock()
 	h.step(claim.Event{
-		Kind: claim.ReleaseFailed, Outcome: outcomeOf(err), Retryable: transport.Retryable(err),
+		Kind: claim.ReleaseFailed, Outcome: server.OutcomeOf(err), Retryable: transport.Retryable(err),
 		Pause: pause, Last: !h.lock.e.MayRetry(time.Now().Add(pause)),
 	}, nil)
 }

@@ -43,7 +43,7 @@ func (h *Lease) Complete(ctx context.Context, until time.Time) error {
 		h.observe(Succeeded, h.held(), nil)
 	}
 	if err != nil && !errors.Is(err, server.ErrLost) {
-		return &RecordUnknown{h.lock.e.time(h.releaseUntil()), err}
+		return &RecordUnknown{h.lock.e.Time(h.releaseUntil()), err}
 	}
 	if err == nil && h.inDoubt() && time.Until(until) < server.TombstoneTTL {
 		// A copy of its request could run after the record has expired.

@@ -116,7 +116,7 @@ func (h *Lease) beginConversion(ctx context.Context) error {
 			var a actions
 			if h.next.Load() == nil {
 				h.converting = &conversion{ended: make(chan struct{})}
-				a.begin(h, h.lock.e.now(), &claim.Event{Kind: claim.ConversionBegan}, nil)
+				a.begin(h, h.lock.e.Now(), &claim.Event{Kind: claim.ConversionBegan}, nil)
 			}
 			h.Mu.Unlock()
 			a.finish(h, h.lock.e.Transport.Send)
@@ -179,7 +179,7 @@ func (h *Lease) weakerLease(c *Cleanup, t Terms) *Lease {
 		return nil
 	}
 	var out claim.Effects
-	l := h.lock.newLease(h.token, h.serial, h.claim.Twin(&h.lock.rules, h.lock.e.now(), &out), h.observation)
+	l := h.lock.newLease(h.token, h.serial, h.claim.Twin(&h.lock.rules, h.lock.e.Now(), &out), h.observation)
 	l.request, l.use, l.fence = h.request, t.Flags, h.fence
 	h.Mu.Unlock()
 	l.converting = &conversion{ended: make(chan struct{}), undoing: c, inBackground: true}
@@ -215,7 +215,7 @@ func (h *Lease) become(next *Lease) {
 	ended := h.ErrLocked() != nil
 	var a actions
 	if !ended {
-		a.begin(h, h.lock.e.now(), &claim.Event{Kind: claim.Continued}, nil)
+		a.begin(h, h.lock.e.Now(), &claim.Event{Kind: claim.Continued}, nil)
 		h.next.Store(next)
 	}
 	h.noConversionLocked() // after which Extend looks for next
@@ -261,7 +261,7 @@ func (h *Lease) setUndoing(c *Cleanup) {
 	var a actions
 	if h.converting != nil {
 		h.converting.undoing = c
-		a.begin(h, h.lock.e.now(), &claim.Event{Kind: kind}, nil)
+		a.begin(h, h.lock.e.Now(), &claim.Event{Kind: kind}, nil)
 	}
 	h.Mu.Unlock()
 	a.finish(h, h.lock.e.Transport.Send)
@@ -321,7 +321,7 @@ func (h *Lease) detach() { h.convertedBy(claim.Forgotten) }
 func (h *Lease) convertedBy(kind claim.Kind) {
 	h.Mu.Lock()
 	var a actions
-	a.begin(h, h.lock.e.now(), &claim.Event{Kind: kind}, nil)
+	a.begin(h, h.lock.e.Now(), &claim.Event{Kind: kind}, nil)
 	h.noConversionLocked()
 	h.Mu.Unlock()
 	a.finish(h, h.lock.e.Transport.Send)

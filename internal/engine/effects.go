@@ -41,7 +41,7 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 	h.claim.Step(&l.rules, now, ev, &a.Effects)
 	if x := h.retention; x != nil {
 		if d := h.claim.Deadline(); d != before {
-			x.SetDeadline(e.time(d))
+			x.SetDeadline(e.Time(d))
 		}
 		if a.StopSharing {
 			x.Hold.End()
@@ -60,7 +60,8 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 		a.ask = h.request.newCallLocked(a.AskLong)
 	}
 	if a.Queue {
-		h.request.enqueueLocked(a.queued)
+		r, reply := h.request, a.queued
+		r.health = e.queues.Join(r, &l.Lock, r.health, h.claim.Asked(), reply.RetryIn, reply.More)
 	}
 	if a.Deliver {
 		a.request.deliverLocked(a, cause)
@@ -82,7 +83,7 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 	case a.Pause:
 		e.Timers.Set(&h.timer, time.Now().Add(h.pauseLocked()))
 	case a.Timer > 0:
-		e.Timers.Set(&h.timer, e.time(a.Timer))
+		e.Timers.Set(&h.timer, e.Time(a.Timer))
 	case a.StopTimer:
 		e.Timers.Cancel(&h.timer)
 	}
@@ -99,13 +100,13 @@ func (a *actions) finish(h *Lease, by func(*transport.Call)) {
 		a.request.delivered(a)
 	}
 	if a.queued != nil && a.Queue {
-		a.request.reportPosition(a.queued.Rank)
+		a.request.ReportPosition(a.queued.Rank)
 	}
 	if a.HeartbeatBy > 0 {
-		e.heartbeatsBy(a.request, a.HeartbeatBy)
+		e.queues.HeartbeatsBy(a.request, &l.Lock, a.HeartbeatBy)
 	}
 	if a.FirstBeatBy > 0 {
-		e.firstHeartbeatBy(a.request, a.FirstBeatBy)
+		e.queues.FirstBeatBy(a.request, &l.Lock, a.FirstBeatBy)
 	}
 	switch {
 	case !a.AskBreaker:

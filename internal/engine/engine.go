@@ -33,14 +33,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
-	"github.com/lockkeeper/lockkeeper/internal/queue"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/views"
+	"github.com/lockkeeper/lockkeeper/internal/wait"
 )
 
 // Config configures an engine. All fields are required but Observe, Owner, LongWait and ReplicaAck.
@@ -60,59 +59,58 @@ type Config struct {
 // Engine is safe for concurrent use.
 type Engine struct {
 	*server.Server
-	cfg        Config
-	serials    protocol.Serials
-	upgrades   atomic.Uint64 // requests for them so far
-	observed   atomic.Uint64 // calls that the observer was told of
-	started    time.Time
-	listens    atomic.Bool // a lease has made the keeper begin to subscribe; see listen
-	queueRules queue.Rules // of all waitQueues
-	longWaits  views.LongWaits
-	leaks      leakLog
+	cfg       Config
+	serials   protocol.Serials
+	upgrades  atomic.Uint64 // requests for them so far
+	observed  atomic.Uint64 // calls that the observer was told of
+	listens   atomic.Bool   // a lease has made the keeper begin to subscribe; see listen
+	queues    *wait.Queues
+	local     *wait.Local
+	messages  *wait.Messages
+	longWaits views.LongWaits
+	leaks     leakLog
 
-	mu          sync.Mutex // guards what follows; no command runs under it
-	closed      bool
-	requests    map[string]*request // by serial
-	leases      map[*Lease]struct{}
-	onClose     map[CloseObserver]struct{}
-	queues      map[string]*waitQueue    // by the name's queue
-	localQueues map[string]*localQueue   // by the name's queue
-	expected    map[string]queue.Message // that have not come, by serial; see wakeup.go
-	wakeupTimer timers.Timer             // for expected
-	replicas    map[string]int           // the most that a primary was seen to have, by its address
-	retentions  map[string]*retention    // by serial: retained leases, and requests for them
-	recalledBy  map[string][]*retention  // the same, by the channel on which their recalls are published
-	doubts      queue.Doubts
-	retainers   *retain.Names[*Retainer]   // by the lock's key
-	shortForms  *retain.Names[*shortForms] // by the lock's key
-
-	ignored       int       // messages since ignoredLogged
-	ignoredLogged time.Time // when ignored messages were last logged
+	mu         sync.Mutex // guards what follows; no command runs under it
+	closed     bool
+	leases     map[*Lease]struct{}
+	onClose    map[CloseObserver]struct{}
+	replicas   map[string]int             // the most that a primary was seen to have, by its address
+	retainers  *retain.Names[*Retainer]   // by the lock's key
+	shortForms *retain.Names[*shortForms] // by the lock's key
 }
 
 // New returns an engine. It does no I/O and starts no goroutine.
 func New(cfg Config) *Engine {
 	e := &Engine{
-		cfg:         cfg,
-		longWaits:   views.LongWaits{Bound: cfg.LongWait},
-		started:     time.Now(),
-		queueRules:  queue.Rules{Interval: cfg.HeartbeatInterval, MaxElapsed: cfg.Retry.MaxElapsed},
-		requests:    map[string]*request{},
-		leases:      map[*Lease]struct{}{},
-		onClose:     map[CloseObserver]struct{}{},
-		queues:      map[string]*waitQueue{},
-		localQueues: map[string]*localQueue{},
-		expected:    map[string]queue.Message{},
-		replicas:    map[string]int{},
-		retentions:  map[string]*retention{},
-		recalledBy:  map[string][]*retention{},
-		retainers:   retain.NewNames[*Retainer](retain.MaxNames),
-		shortForms:  retain.NewNames[*shortForms](maxShortForms),
+		cfg:        cfg,
+		longWaits:  views.LongWaits{Bound: cfg.LongWait},
+		leases:     map[*Lease]struct{}{},
+		onClose:    map[CloseObserver]struct{}{},
+		replicas:   map[string]int{},
+		retainers:  retain.NewNames[*Retainer](retain.MaxNames),
+		shortForms: retain.NewNames[*shortForms](maxShortForms),
 	}
-	e.wakeupTimer.Handler = timers.Func(e.replaceStale)
+	e.messages = wait.NewMessages(e.broken, func() { e.observe(Event{Type: WakeupLost}) })
 	e.leaks.timer.Handler = timers.Func(e.logLeaks)
-	e.Server = server.New(cfg.Config, pubsub.Config{Received: e.received, Subscribed: e.subscribed, Denied: e.denied})
+	e.Server = server.New(cfg.Config, pubsub.Config{Received: e.messages.Received, Subscribed: e.subscribed, Denied: e.denied})
+	e.messages.Begin(e.Server)
+	e.queues = wait.NewQueues(e.Server, e.messages)
+	e.local = wait.NewLocal(e.Server, e.queues.HeartbeatIfStale)
 	return e
+}
+
+// subscribed handles the acknowledgement of a subscription. Messages may have been lost before it, so all waiters of the channel send a
+// heartbeat, and retained leases ask whether they were recalled.
+func (e *Engine) subscribed(channel string) {
+	e.queues.HeartbeatsOf(channel)
+	e.messages.Subscribed(channel)
+}
+
+// denied handles the refusal of a subscription. Its waiters say at once that they cannot receive messages, to keep their places.
+func (e *Engine) denied(channel string, err error) {
+	e.Config.Log.Warn("lockkeeper: no right to subscribe to wake-ups; waiters ask at their heartbeats instead",
+		"channel", channel, "error", err)
+	e.queues.HeartbeatsOf(channel)
 }
 
 // Close wakes all waiters with ErrClosed, releases what they and the holders have, and waits until that is done, for
@@ -123,20 +121,17 @@ func (e *Engine) Close() error {
 	first, wait := e.BeginClose()
 	e.mu.Lock()
 	e.closed = true
-	waiters := make([]*request, 0, len(e.requests))
-	for _, r := range e.requests {
-		waiters = append(waiters, r)
-	}
 	holds := make([]*Lease, 0, len(e.leases))
 	for h := range e.leases {
 		holds = append(holds, h)
 	}
 	observers := slices.Collect(maps.Keys(e.onClose))
 	e.mu.Unlock()
+	waiters := e.messages.Close()
 
 	e.EndWaits()
 	for _, r := range waiters {
-		r.step(claim.Event{Kind: claim.Closed}, nil)
+		r.Closed()
 	}
 	for _, o := range observers { // first, so that a lease made of parts is released, and not lost with its parts
 		o.KeeperClosed()

@@ -92,17 +92,16 @@ func TestEndedRequestKeepsNextOfSameToken(t *testing.T) {
 		l := s.lock("x")
 		first := l.NewTokenRequest(token, &Owner{}, false)
 		next := l.NewTokenRequest(token, &Owner{}, false)
-		known := func() *request {
-			s.Engine.mu.Lock()
-			defer s.Engine.mu.Unlock()
-			return s.requests[token]
+		registered := func() bool {
+			taken, _ := s.messages.Register(token, &next.request, nil, "", false)
+			return taken
 		}
 		first.Cancel(server.ErrReleased)
-		if known() != &next.request {
+		if !registered() {
 			t.Error("the request that is under way is not registered any more")
 		}
 		next.Cancel(server.ErrReleased)
-		if known() != nil {
+		if registered() {
 			t.Error("a request that has ended is still registered")
 		}
 	})
@@ -114,8 +113,8 @@ func TestRequestThatHasEndedIsNotSent(t *testing.T) {
 	for what, send := range map[string]func(l *Lock, r *request) error{
 		"lock": func(_ *Lock, r *request) error { return r.run(context.Background()) },
 		"return to the queue": func(l *Lock, r *request) error {
-			if call := l.newWaitQueue(r.health).rejoin([]*request{r}); call != nil {
-				l.e.Transport.Send(call)
+			if done := r.Step(l.e.Now(), claim.Event{Kind: claim.Rejoining}, nil); done.Joins {
+				return errors.New("it would be queued again")
 			}
 			return r.err
 		},

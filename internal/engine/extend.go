@@ -60,7 +60,7 @@ func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration, check func() e
 		keys = server.RenewAndNotify
 	}
 	r, err := h.lock.renew(ctx, h.token, ms, keys, true)
-	ev := claim.Event{Kind: claim.Extended, TTL: ms, Sent: h.lock.e.instant(r.sent)}
+	ev := claim.Event{Kind: claim.Extended, TTL: ms, Sent: h.lock.e.Instant(r.sent)}
 	switch {
 	case r.inDoubt:
 		ev.Outcome = claim.InDoubt

@@ -64,7 +64,7 @@ func (t *leaseTimer) Fire(now time.Time) { (*Lease)(t).onTimer(now) }
 
 func (h *Lease) onTimer(now time.Time) {
 	h.Mu.Lock()
-	at := h.lock.e.instant(now)
+	at := h.lock.e.Instant(now)
 	unused := h.claim.RenewalDue(at) && h.retention.isUnused(at, server.Duration(h.lock.TTL))
 	h.Mu.Unlock()
 	h.stepAt(at, claim.Event{Kind: claim.Timer, Unused: unused}, nil, h.lock.e.Transport.Send)
@@ -75,13 +75,13 @@ func (h *Lease) arm(at claim.Instant) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	if h.claim.Active() {
-		h.lock.e.Timers.Set(&h.timer, h.lock.e.time(at))
+		h.lock.e.Timers.Set(&h.timer, h.lock.e.Time(at))
 	}
 }
 
 // step tells the claim of an event, and does what it says. cause is the error that belongs to the event, if there is one.
 func (h *Lease) step(ev claim.Event, cause error) claim.Effects {
-	return h.stepAt(h.lock.e.now(), ev, cause, h.lock.e.Transport.Send)
+	return h.stepAt(h.lock.e.Now(), ev, cause, h.lock.e.Transport.Send)
 }
 
 // stepAt is step at a certain time; what is sent is sent by Transport.Send or SendInline.
@@ -203,7 +203,7 @@ func (h *Lease) end(by func(*transport.Call), unused bool, record time.Time) (*C
 	}
 	ev := claim.Event{Kind: claim.Released, Unused: unused}
 	if !record.IsZero() {
-		ev.Until = max(h.lock.e.instant(record), 1)
+		ev.Until = max(h.lock.e.Instant(record), 1)
 	}
 	h.Mu.Lock()
 	if h.next.Load() != nil {
@@ -212,7 +212,7 @@ func (h *Lease) end(by func(*transport.Call), unused bool, record time.Time) (*C
 	}
 	var a actions
 	first := h.cleanup == nil
-	a.begin(h, h.lock.e.now(), &ev, nil)
+	a.begin(h, h.lock.e.Now(), &ev, nil)
 	c, err := h.cleanup, h.ErrLocked()
 	h.Mu.Unlock()
 	a.finish(h, by)
@@ -307,7 +307,7 @@ func (h *Lease) CheckDeadline() {
 		return
 	}
 	h.Mu.Lock()
-	over := h.claim.Active() && h.lock.e.now() >= h.claim.Deadline()
+	over := h.claim.Active() && h.lock.e.Now() >= h.claim.Deadline()
 	h.Mu.Unlock()
 	if over {
 		h.step(claim.Event{Kind: claim.Timer}, nil)
@@ -319,7 +319,7 @@ func (h *Lease) Deadline() time.Time {
 	h = h.current()
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
-	return h.lock.e.time(h.claim.Deadline())
+	return h.lock.e.Time(h.claim.Deadline())
 }
 
 // Token returns the identity of the lease.
@@ -332,7 +332,7 @@ func (h *Lease) Fence() uint64 { return h.fence }
 func (h *Lease) Since() time.Time {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
-	return h.lock.e.time(h.claim.Since())
+	return h.lock.e.Time(h.claim.Since())
 }
 
 // Name returns what is locked.
@@ -354,17 +354,4 @@ func (h *Lease) Is(use string) bool {
 	}
 	t, _ := protocol.ParseToken(h.token)
 	return t.Flags[:min(len(t.Flags), 1)] == use
-}
-
-// now returns the time for claims.
-func (e *Engine) now() claim.Instant { return e.instant(time.Now()) }
-
-// instant converts a time for claims. Instants count from a second before the engine was started, so that all are positive.
-func (e *Engine) instant(t time.Time) claim.Instant {
-	return claim.Instant(t.Sub(e.started) + time.Second)
-}
-
-// time is the inverse of instant.
-func (e *Engine) time(t claim.Instant) time.Time {
-	return e.started.Add(time.Duration(t) - time.Second)
 }

@@ -124,7 +124,7 @@ func (h *LocalLease) Release(ctx context.Context) error {
 	e := x.of.lock.e
 	if lost == nil && e.cfg.Observe != nil {
 		ev := h.event(Released)
-		ev.Duration = time.Since(e.started) - h.at
+		ev.Duration = time.Since(e.Started()) - h.at
 		e.observe(ev)
 	}
 	x.leave()
@@ -210,7 +210,7 @@ func (h *LocalLease) detach(ctx context.Context, l *Lock) (*Lease, error) {
 		r.mu.Unlock()
 		return nil, server.Invalid("the lease of %q is being converted by another call; wait until that call has returned", h.Name())
 	}
-	if !x.state.Upgrade(x.Hold, l.e.now(), &out) {
+	if !x.state.Upgrade(x.Hold, l.e.Now(), &out) {
 		r.mu.Unlock()
 		return nil, l.Fail(server.ErrConflict)
 	}
@@ -233,7 +233,7 @@ func (h *LocalLease) detach(ctx context.Context, l *Lock) (*Lease, error) {
 		r.mu.Lock()
 		x.alone = alone
 		switch {
-		case err != nil || !x.state.Alone(x.Hold, l.e.now(), &out):
+		case err != nil || !x.state.Alone(x.Hold, l.e.Now(), &out):
 		case h.state.CompareAndSwap(localHeld, localDetached):
 			x.state.Detach(&out)
 			own = true

@@ -48,13 +48,13 @@ func (l *Retaining) turn(ctx context.Context, wait bool, o *Observation) (h life
 	if wait {
 		r.waiting.Add(1)
 		defer r.waiting.Add(-1)
-		if health, err = e.waitLocally(ctx, key, e.MaxAge(), began); err != nil {
+		if health, err = e.local.Wait(ctx, key, e.MaxAge(), began); err != nil {
 			if x := r.current.Load(); x != nil && x.Certain() && ctx.Err() != nil {
 				err = server.Chain(server.ErrNotAcquired, ctx.Err()) // it is held here, so the server need not have answered lately
 			}
 			return nil, false, l.lock.Fail(err)
 		}
-		defer e.leaveLocalQueue(key)
+		defer e.local.Leave(key)
 	}
 	if h, err := l.turnInside(ctx, r, health); err != nil {
 		return nil, false, err
@@ -142,7 +142,7 @@ func (x *retention) leave() {
 	}
 	var out retain.Effects
 	x.of.mu.Lock()
-	x.state.Left(x.Hold, x.of.lock.e.now(), left, &out)
+	x.state.Left(x.Hold, x.of.lock.e.Now(), left, &out)
 	x.unlock(&out)
 }
 
@@ -171,12 +171,12 @@ func (x *retention) awaitTurn(ctx context.Context, health *server.Health) (*Loca
 	}
 	var out retain.Effects
 	r.mu.Lock()
-	inside := x.state.EndTurn(x.Hold, e.now(), err == nil && x.Certain(), &out)
+	inside := x.state.EndTurn(x.Hold, e.Now(), err == nil && x.Certain(), &out)
 	x.unlock(&out)
 	if !inside {
 		return nil, err
 	}
-	return &LocalLease{retention: x, at: time.Since(e.started)}, nil
+	return &LocalLease{retention: x, at: time.Since(e.Started())}, nil
 }
 
 // wasQueued reports whether the lease was granted by way of the queue, as far as is known.

@@ -193,11 +193,11 @@ func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*Lease, e
 		return l.acquireSubscribed(ctx, t, wait, t.health)
 	}
 	t.since = time.Now()
-	health, err := l.e.waitLocally(ctx, l.KeyOf(server.QueueKey), l.e.MaxAge(), t.since)
+	health, err := l.e.local.Wait(ctx, l.KeyOf(server.QueueKey), l.e.MaxAge(), t.since)
 	if err != nil {
 		return nil, l.Fail(err)
 	}
-	defer l.e.leaveLocalQueue(l.KeyOf(server.QueueKey))
+	defer l.e.local.Leave(l.KeyOf(server.QueueKey))
 	return l.acquireSubscribed(ctx, t, wait, health)
 }
 
@@ -235,9 +235,9 @@ func (l *Lock) adopt(ctx context.Context, token string, owner *Owner) (*Lease, e
 			return nil, l.goneError(ctx, token)
 		}
 		t, _ := protocol.ParseToken(token)
-		now := l.e.now()
+		now := l.e.Now()
 		var out claim.Effects
-		c := claim.Adopt(&l.rules, r.Fence, l.e.instant(r.sent), now, &out)
+		c := claim.Adopt(&l.rules, r.Fence, l.e.Instant(r.sent), now, &out)
 		if now >= c.Deadline() { // too late, as a grant may be
 			if ctx.Err() != nil || l.e.Config.Retry.Exhausted(began, time.Now()) {
 				return nil, l.Fail(ErrTooLate, ctx.Err())

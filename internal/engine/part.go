@@ -61,11 +61,11 @@ func (l *Lock) Engine() *Engine { return l.e }
 // the error is ErrClosed, says how the wait ended with ctx, or is that of those before, if the caller has come at that time and would
 // give up as they did.
 func (l *Lock) WaitLocally(ctx context.Context, maxAge time.Duration, since time.Time) (shared *server.Health, err error) {
-	return l.e.waitLocally(ctx, l.KeyOf(server.QueueKey), maxAge, since)
+	return l.e.local.Wait(ctx, l.KeyOf(server.QueueKey), maxAge, since)
 }
 
 // LeaveLocally ends the turn that began when WaitLocally returned.
-func (l *Lock) LeaveLocally() { l.e.leaveLocalQueue(l.KeyOf(server.QueueKey)) }
+func (l *Lock) LeaveLocally() { l.e.local.Leave(l.KeyOf(server.QueueKey)) }
 
 // NewToken returns a token for a new request of this lock, with flags and a number that the policy reads; see protocol.Token.
 func (l *Lock) NewToken(flags string, number int64) string {
@@ -106,19 +106,16 @@ func (l *Lock) NewTokenRequest(token string, owner *Owner, inDoubt bool) *TokenR
 	r := &t.request
 	r.part, r.mode, r.reportedRank, r.health = t, claim.Part, -1, &r.own
 	c := claim.New(claim.Part, false, inDoubt)
-	c.SetSince(l.e.instant(owner.Since))
+	c.SetSince(l.e.Instant(owner.Since))
 	// It is registered under the token. A serial in it may be of another keeper, and so equal to one of this keeper's.
 	r.Lease = l.newLease(token, token, c, nil)
 	r.Lease.request, r.owner = r, owner
 	if parsed, _ := protocol.ParseToken(token); parsed.Flags == protocol.FlagLeastFence {
 		t.least = parsed.Number
 	}
-	l.e.mu.Lock()
-	defer l.e.mu.Unlock()
-	if l.e.closed {
+	if _, closed := l.e.messages.Register(r.serial, r, nil, "", true); closed {
 		return nil
 	}
-	l.e.requests[r.serial] = r
 	return t
 }
 
@@ -221,7 +218,7 @@ func (l *Lock) AdoptAs(ctx context.Context, token string, owner *Owner) (*Lease,
 func (h *Lease) State() (deadline time.Time, err error) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
-	return h.lock.e.time(h.claim.Deadline()), h.ErrLocked()
+	return h.lock.e.Time(h.claim.Deadline()), h.ErrLocked()
 }
 
 // SetTTL makes renewals ask for ttl from now on, and sends the first of them at once.

@@ -42,12 +42,12 @@ func (h *Lease) renewed(call *transport.Call, ms int64, does retain.Renewal) {
 		}
 		return
 	}
-	ev := claim.Event{Kind: claim.Renewed, Sent: h.lock.e.instant(call.Sent), TTL: ms, Metadata: does.Metadata, Code: claim.Denied}
+	ev := claim.Event{Kind: claim.Renewed, Sent: h.lock.e.Instant(call.Sent), TTL: ms, Metadata: does.Metadata, Code: claim.Denied}
 	if r.Held {
 		ev.Code = claim.Granted
 	}
 	if done := h.step(ev, nil); done.Confirmed {
-		h.retention.renewed(h.lock.e.instant(h.Since()), does, r.Recalled)
+		h.retention.renewed(h.lock.e.Instant(h.Since()), does, r.Recalled)
 		h.lock.listen(h.token)
 		h.observe(Renewed, h.held(), nil)
 	}

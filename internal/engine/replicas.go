@@ -70,7 +70,7 @@ func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 	again := &transport.Call{Script: l.spec.Scripts.Acquire}
 	again.Args = l.AcquireArgs(nil, r.token, r.policyArg, nil)
 	again.Done = transport.Func(func(call *transport.Call) {
-		r.step(claim.Event{Kind: claim.CopyEnded, Outcome: outcomeOf(call.Err)}, nil)
+		r.step(claim.Event{Kind: claim.CopyEnded, Outcome: server.OutcomeOf(call.Err)}, nil)
 	})
 	r.step(claim.Event{Kind: claim.CopySent}, nil) // a release that overtakes it must leave a tombstone
 	return l.waitForReplicas(ctx, again, l.AllKeys(), func() error {

@@ -12,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
+	"github.com/lockkeeper/lockkeeper/internal/wait"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -28,8 +29,6 @@ type request struct {
 	began     time.Time     // when the first call was sent
 	deadline  time.Time     // of the caller's context; zero: none
 	ended     server.Signal // when the request has ended
-
-	notified bool // a message about its grant came; guarded by the engine's mu
 
 	// Guarded by the lease's mu. err is final when the request has ended.
 	call         *askCall       // the one under way; nil: none, or only heartbeats
@@ -65,20 +64,23 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 	token, serial := l.newToken(t.Flags, int64(t.Number))
 	r.Lease = l.newLease(token, serial, claim.New(mode, t.origin != nil, false), t.observation)
 	r.Lease.request, r.Lease.retention = r, t.retention
-	l.e.mu.Lock()
-	defer l.e.mu.Unlock()
-	if l.e.closed {
-		return nil
-	}
-	for l.e.requests[r.serial] != nil || l.e.retentions[r.serial] != nil { // once in 2^47 divided by their number
-		r.token, r.serial = l.newToken(t.Flags, int64(t.Number))
-	}
-	l.e.requests[r.serial] = r
+	var recalled wait.Recalled
 	if t.retention != nil {
-		t.retention.serial = r.serial
-		l.e.addRetentionLocked(t.retention)
+		t.retention.serial, recalled = serial, t.retention
 	}
-	return r
+	for {
+		switch taken, closed := l.e.messages.Register(r.serial, r, recalled, l.Channel, false); {
+		case closed:
+			return nil
+		case !taken:
+			return r
+		}
+		// once in 2^47 divided by their number
+		r.token, r.serial = l.newToken(t.Flags, int64(t.Number))
+		if t.retention != nil {
+			t.retention.serial = r.serial
+		}
+	}
 }
 
 // acquireSubscribed makes a request and waits for its end. A request is queued only once the server has acknowledged the keeper's
@@ -156,7 +158,7 @@ func (r *request) run(ctx context.Context) error {
 	if ctx.Done() == nil {
 		by = r.lock.e.Transport.SendInline // the wait cannot be canceled
 	}
-	r.stepAt(r.lock.e.now(), claim.Event{Kind: claim.Called}, nil, by)
+	r.stepAt(r.lock.e.Now(), claim.Event{Kind: claim.Called}, nil, by)
 	if !r.ended.IsClosed() {
 		r.wait(ctx)
 	}
@@ -181,7 +183,7 @@ func (r *request) wait(ctx context.Context) {
 			r.cancel(ctx)
 			return
 		case <-near:
-			r.lock.e.heartbeatIfStale(r.lock.KeyOf(server.QueueKey))
+			r.lock.e.queues.HeartbeatIfStale(r.lock.KeyOf(server.QueueKey))
 		}
 	}
 }
@@ -212,25 +214,63 @@ func (r *request) result() error {
 	return r.err
 }
 
-func (r *request) hasEnded() bool {
+// Serial implements wait.Waiter, as do the methods that follow.
+func (r *request) Serial() string { return r.serial }
+
+// HasEnded reports whether it has ended.
+func (r *request) HasEnded() bool {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	return !r.claim.Pending()
 }
 
-// asked returns when the last call was sent that was answered with "waiting".
-func (r *request) asked() claim.Instant {
+// Asked returns when the last call was sent that was answered with "waiting".
+func (r *request) Asked() claim.Instant {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	return r.claim.Asked()
 }
 
-// place returns the place in the server's queue; 0: it was not queued.
-func (r *request) place() int64 {
+// Place returns the place in the server's queue; 0: it was not queued.
+func (r *request) Place() int64 {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	return r.claim.Place()
 }
+
+// Deaf reports whether the keeper has said that it cannot receive messages.
+func (r *request) Deaf() bool { return r.noPush }
+
+// Step tells the claim of an event.
+func (r *request) Step(now claim.Instant, ev claim.Event, cause error) claim.Effects {
+	return r.stepAt(now, ev, cause, r.lock.e.Transport.Send)
+}
+
+// ReportPosition reports the position of a waiter to the observer, if it has changed.
+func (r *request) ReportPosition(rank int) {
+	e := r.lock.e
+	if e.cfg.Observe == nil {
+		return
+	}
+	r.Mu.Lock()
+	moved := r.claim.Pending() && r.reportedRank != rank
+	r.reportedRank = rank
+	r.Mu.Unlock()
+	if moved {
+		ev := r.lock.Event(Queued, r.observation)
+		ev.Token, ev.Position = r.token, rank
+		e.observe(ev)
+	}
+}
+
+// Woken implements wait.Receiver, as do the methods that follow.
+func (r *request) Woken(ev claim.Event) { r.step(ev, nil) }
+
+// Broken handles that somebody has ended the request.
+func (r *request) Broken(b protocol.Breaker) { r.broken(b) }
+
+// Closed handles that the keeper is closed.
+func (r *request) Closed() { r.step(claim.Event{Kind: claim.Closed}, nil) }
 
 // deliverLocked notes how the request has ended.
 func (r *request) deliverLocked(a *actions, cause error) {
@@ -290,13 +330,8 @@ func (r *request) delivered(a *actions) {
 
 // unregister removes a request that has ended, so that messages no longer find it and no heartbeat is sent for it.
 func (r *request) unregister() {
-	e := r.lock.e
-	e.mu.Lock()
-	if e.requests[r.serial] == r { // else it is a later one of the same token; see NewTokenRequest
-		delete(e.requests, r.serial)
-	}
-	e.mu.Unlock()
-	e.leaveQueue(r)
+	r.lock.e.messages.Unregister(r.serial, r)
+	r.lock.e.queues.Leave(r, &r.lock.Lock)
 }
 
 // askCall is one call of acquire.lua, or of allow.lua if the caller wants to know the quota.
@@ -386,7 +421,7 @@ func (c *askCall) CallDone(*transport.Call) {
 
 // askFailed handles a call that was not answered, or by an error.
 func (r *request) askFailed(c *askCall, err error) claim.Effects {
-	ev := claim.Event{Kind: claim.AskFailed, Outcome: outcomeOf(c.Err)}
+	ev := claim.Event{Kind: claim.AskFailed, Outcome: server.OutcomeOf(c.Err)}
 	if c.Err == nil {
 		ev.Outcome = claim.InDoubt // the reply is malformed
 	} else {
@@ -396,14 +431,12 @@ func (r *request) askFailed(c *askCall, err error) claim.Effects {
 	return r.step(ev, err)
 }
 
-func outcomeOf(err error) claim.Outcome { return claim.Outcome(transport.OutcomeOf(err)) }
-
 // replied handles the reply to a call.
 func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
 	l, e := r.lock, r.lock.e
 	now := time.Now()
 	ev := claim.Event{
-		Kind: claim.Replied, Code: codeOf(a), Sent: e.instant(c.Sent), Short: c.short, More: a.More,
+		Kind: claim.Replied, Code: codeOf(a), Sent: e.Instant(c.Sent), Short: c.short, More: a.More,
 		Fence: a.Fence, Clock: a.Now, Place: a.Place, Exhausted: e.Config.Retry.Exhausted(r.began, now),
 	}
 	if r.part == nil && l.short.answered(c.short, r.mode == claim.Wait, a) {
@@ -430,7 +463,7 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
 	}
 	acts := actions{queued: &a}
 	r.Mu.Lock()
-	acts.begin(r.Lease, e.instant(now), &ev, cause)
+	acts.begin(r.Lease, e.Instant(now), &ev, cause)
 	r.Mu.Unlock()
 	acts.finish(r.Lease, e.Transport.Send)
 	return acts.Effects
@@ -441,13 +474,7 @@ func codeOf(a protocol.AcquireReply) claim.Code {
 	if a.NeedsLong {
 		return claim.NeedsLong
 	}
-	return codes[a.Code]
-}
-
-// codes are the codes of scripts, as claims know them.
-var codes = map[int64]claim.Code{
-	lua.Granted: claim.Granted, lua.Waiting: claim.Queued, lua.Refused: claim.Denied, lua.Tombstoned: claim.Tombstoned,
-	lua.Conflict: claim.Conflict, lua.AboveLimit: claim.AboveLimit,
+	return server.CodeOf(a.Code)
 }
 
 var (

@@ -141,7 +141,7 @@ func (r *Retainer) begin() *retention {
 	e := r.lock.e
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.name.Wants(e.now()) {
+	if !r.name.Wants(e.Now()) {
 		return nil
 	}
 	epoch := e.Subscriber.RetainSubscribed(r.lock.Channel)
@@ -149,7 +149,7 @@ func (r *Retainer) begin() *retention {
 		return nil // a recall would not be received
 	}
 	r.name.Held()
-	r.held = &retention{Hold: retain.New(e.started, epoch), of: r, state: retain.NewLease(r.exclusive)}
+	r.held = &retention{Hold: retain.New(e.Started(), epoch), of: r, state: retain.NewLease(r.exclusive)}
 	return r.held
 }
 

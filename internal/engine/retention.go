@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
-	"github.com/lockkeeper/lockkeeper/internal/queue"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
@@ -17,10 +16,6 @@ type retention struct {
 	*retain.Hold // who is inside; closed until open is called
 	of           *Retainer
 	serial       string // of its request; set before the request is sent
-
-	// Guarded by the mu of the Engine.
-	index    int  // in Engine.recalledBy
-	notified bool // the message of its recall came
 
 	// Guarded by the mu of the Retainer.
 	state    retain.Lease
@@ -42,7 +37,7 @@ func (x *retention) open(h *Lease, queued bool) *LocalLease {
 		r.current.Store(x)
 	}
 	r.mu.Unlock()
-	return &LocalLease{retention: x, at: time.Since(r.lock.e.started), observation: h.observation}
+	return &LocalLease{retention: x, at: time.Since(r.lock.e.Started()), observation: h.observation}
 }
 
 // abandon ends a retention whose lease was not granted.
@@ -58,7 +53,7 @@ func (x *retention) unlock(out *retain.Effects) {
 	r := x.of
 	x.wakeLocked(out)
 	if out.GaveBack {
-		r.name.GaveBack(r.lock.e.now(), &x.state, x.uses+x.TakeUses(), rand.Float64())
+		r.name.GaveBack(r.lock.e.Now(), &x.state, x.uses+x.TakeUses(), rand.Float64())
 	}
 	h := x.lease
 	r.mu.Unlock()
@@ -100,35 +95,8 @@ func (x *retention) forget() {
 	}
 	r.current.CompareAndSwap(x, nil)
 	r.mu.Unlock()
-	e.mu.Lock()
-	e.removeRetentionLocked(x)
-	e.mu.Unlock()
+	e.messages.Forget(x.serial, x)
 	e.Subscriber.Release(r.lock.Channel)
-}
-
-// addRetentionLocked registers a retention whose lease is about to be requested, so that recalls find it. The caller holds mu.
-func (e *Engine) addRetentionLocked(x *retention) {
-	channel := x.of.lock.Channel
-	e.retentions[x.serial] = x
-	x.index = len(e.recalledBy[channel])
-	e.recalledBy[channel] = append(e.recalledBy[channel], x)
-}
-
-// removeRetentionLocked removes a retention, if it was registered. The caller holds mu.
-func (e *Engine) removeRetentionLocked(x *retention) {
-	if e.retentions[x.serial] != x {
-		return
-	}
-	delete(e.retentions, x.serial)
-	channel := x.of.lock.Channel
-	list := e.recalledBy[channel]
-	last := len(list) - 1
-	moved := list[last]
-	list[x.index], moved.index = moved, x.index
-	list[last] = nil
-	if e.recalledBy[channel] = list[:last]; last == 0 {
-		delete(e.recalledBy, channel)
-	}
 }
 
 // giveBack admits nobody any more, and releases the lease when nobody is inside. Recalled says that somebody waits whom the lease
@@ -139,7 +107,7 @@ func (x *retention) giveBack(recalled bool) {
 	}
 	var out retain.Effects
 	x.of.mu.Lock()
-	x.state.GiveBack(x.Hold, x.of.lock.e.now(), recalled, &out)
+	x.state.GiveBack(x.Hold, x.of.lock.e.Now(), recalled, &out)
 	x.unlock(&out)
 }
 
@@ -148,7 +116,7 @@ func (x *retention) leaseEnded(err error) {
 	r := x.of
 	var out retain.Effects
 	r.mu.Lock()
-	x.state.Ended(x.Hold, r.lock.e.now(), &out)
+	x.state.Ended(x.Hold, r.lock.e.Now(), &out)
 	x.wakeLocked(&out)
 	handles := x.handles
 	x.handles = nil
@@ -168,7 +136,7 @@ func (x *retention) leaseEnded(err error) {
 func (x *retention) turnedAway(settle bool) {
 	var out retain.Effects
 	x.of.mu.Lock()
-	x.state.TurnedAway(x.Hold, x.of.lock.e.now(), settle, &out)
+	x.state.TurnedAway(x.Hold, x.of.lock.e.Now(), settle, &out)
 	x.unlock(&out)
 }
 
@@ -188,18 +156,13 @@ func (x *retention) renewed(granted claim.Instant, asked retain.Renewal, recalle
 		return
 	}
 	e := x.of.lock.e
-	since := e.instant(e.Subscriber.SubscribedSince(x.of.lock.Channel))
 	var out retain.Effects
 	x.of.mu.Lock()
-	x.state.Renewed(x.Hold, e.now(), asked, recalled, &out)
+	x.state.Renewed(x.Hold, e.Now(), asked, recalled, &out)
 	x.wakeLocked(&out)
 	x.of.mu.Unlock()
-	if out.ExpectRecall && queue.RecallExpected(since, granted) {
-		e.mu.Lock()
-		if e.retentions[x.serial] == x && !x.notified {
-			e.expectLocked(x.serial, x.of.lock.Channel, true)
-		}
-		e.mu.Unlock()
+	if out.ExpectRecall {
+		e.messages.ExpectRecall(x.serial, granted)
 	}
 	x.of.mu.Lock()
 	x.unlock(&out)
@@ -212,12 +175,15 @@ func (x *retention) renewalRefused(asked retain.Renewal) {
 	}
 	var out retain.Effects
 	x.of.mu.Lock()
-	x.state.RenewalRefused(x.Hold, x.of.lock.e.now(), asked, &out)
+	x.state.RenewalRefused(x.Hold, x.of.lock.e.Now(), asked, &out)
 	x.unlock(&out)
 }
 
-// askNow makes the lease ask whether it was recalled, since a message may have been lost.
-func (x *retention) askNow() {
+// Recall implements wait.Recalled.
+func (x *retention) Recall() { x.giveBack(true) }
+
+// AskNow makes the lease ask whether it was recalled, since a message may have been lost.
+func (x *retention) AskNow() {
 	x.of.mu.Lock()
 	h := x.lease
 	x.of.mu.Unlock()

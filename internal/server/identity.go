@@ -15,9 +15,6 @@ const (
 	serverIDRetry = time.Second
 )
 
-// ID is the run_id of a server, which differs after each restart; zero: the server does not report it.
-type ID [4]int64
-
 // ServerID returns which server the keeper of the lock uses, as far as is known, and whether it was ever queried. It does not
 // block. A result that is a minute old is refreshed in the background.
 func (l *Lock) ServerID() (id ID, queried bool) {

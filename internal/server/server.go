@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
@@ -102,6 +103,22 @@ func (s *Server) Closing() context.Context { return s.closing }
 // Retry is the retry policy of the keeper.
 func (s *Server) Retry() Retry { return s.Config.Retry }
 
+// Now returns the time for claims.
+func (s *Server) Now() claim.Instant { return s.Instant(time.Now()) }
+
+// Instant converts a time for claims. Instants count from a second before the server was first used, so that all are positive.
+func (s *Server) Instant(t time.Time) claim.Instant {
+	return claim.Instant(t.Sub(s.started) + time.Second)
+}
+
+// Time is the inverse of Instant.
+func (s *Server) Time(t claim.Instant) time.Time {
+	return s.started.Add(time.Duration(t) - time.Second)
+}
+
+// Started returns since when the server is used.
+func (s *Server) Started() time.Time { return s.started }
+
 // MaxAge returns how old the last answer may be for requests that send heartbeats.
 func (s *Server) MaxAge() time.Duration { return 2 * s.Config.HeartbeatInterval }
 
@@ -114,6 +131,9 @@ type ownerLabel struct {
 	denied atomic.Bool  // there is no permission to store it
 	stored atomic.Bool  // the server may have it
 }
+
+// ID is the run_id of a server, which differs after each restart; zero: the server does not report it.
+type ID [4]int64
 
 // serverIdentity is what an engine knows of its server's run_id. The zero value is ready for use.
 type serverIdentity struct {

@@ -1,4 +1,4 @@
-package engine
+package wait
 
 import (
 	"maps"
@@ -17,29 +17,31 @@ import (
 
 // onTimer sends the heartbeats that are due.
 func (q *waitQueue) onTimer(now time.Time) {
-	e := q.lock.e
 	q.mu.Lock()
 	var out queue.Effects
-	q.state.Fired(&e.queueRules, e.instant(now), &out)
+	q.state.Fired(&q.of.rules, q.of.s.Instant(now), &out)
 	q.setTimerLocked(&out)
-	var waiters []*request
+	var waiters []Waiter
 	if out.Beat != queue.NoBeat {
 		waiters = slices.Collect(maps.Keys(q.requests))
 	}
 	q.mu.Unlock()
 	if out.Beat == queue.First {
-		waiters = []*request{firstWaiter(waiters)}
+		waiters = []Waiter{firstWaiter(waiters)}
 	}
 	for batch := range slices.Chunk(waiters, queue.Batch) {
 		q.send(batch)
 	}
 }
 
+// step tells a waiter's claim of an event.
+func (q *waitQueue) step(w Waiter, ev claim.Event, cause error) { w.Step(q.of.s.Now(), ev, cause) }
+
 // firstWaiter returns the waiter that is ahead of the others in the queue.
-func firstWaiter(waiters []*request) (first *request) {
+func firstWaiter(waiters []Waiter) (first Waiter) {
 	least := int64(0)
 	for _, r := range waiters {
-		place := r.place()
+		place := r.Place()
 		if first == nil || place < least {
 			first, least = r, place
 		}
@@ -48,24 +50,23 @@ func firstWaiter(waiters []*request) (first *request) {
 }
 
 // send sends the heartbeats of some waiters in one command.
-func (q *waitQueue) send(batch []*request) {
+func (q *waitQueue) send(batch []Waiter) {
 	l := q.lock
-	l.e.Announce()
+	q.of.s.Announce()
 	sent := time.Now() // before the subscription is looked at; see expectWakeup
 	q.health.Sent(sent)
 	deaf := q.isDeaf()
 	call := l.HeartbeatCall(mode(deaf), len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent, deaf) })
 	for _, r := range batch {
-		call.Args = protocol.HeartbeatWaiter(call.Args, r.token)
+		call.Args = protocol.HeartbeatWaiter(call.Args, r.Token())
 	}
-	l.e.Transport.Send(call)
+	q.of.s.Transport.Send(call)
 }
 
 // isDeaf reports whether the keeper cannot receive messages. Its heartbeats say so: else its waiters, which the server passes over, would
 // be granted the lock only if it happened to be free at one of their heartbeats.
 func (q *waitQueue) isDeaf() bool {
-	e := q.lock.e
-	return e.Subscriber.CannotReceive(q.lock.Channel, e.Config.HeartbeatInterval)
+	return q.of.s.Subscriber.CannotReceive(q.lock.Channel, q.of.s.Config.HeartbeatInterval)
 }
 
 // mode returns that of a heartbeat.
@@ -78,13 +79,13 @@ func mode(deaf bool) int {
 
 // rejoin prepares the command that queues waiters again that the server does not know: it passed over them while their subscription was
 // interrupted, or it lost its data. Waiters that have not missed a heartbeat keep their place. It returns nil if none waits any more.
-func (q *waitQueue) rejoin(batch []*request) *transport.Call {
+func (q *waitQueue) rejoin(batch []Waiter) *transport.Call {
 	l := q.lock
 	now := time.Now()
-	at := l.e.instant(now)
+	at := q.of.s.Instant(now)
 	var places []int64
-	batch = slices.DeleteFunc(batch, func(r *request) bool {
-		done := r.stepAt(at, claim.Event{Kind: claim.Rejoining}, nil, l.e.Transport.Send)
+	batch = slices.DeleteFunc(batch, func(r Waiter) bool {
+		done := r.Step(at, claim.Event{Kind: claim.Rejoining}, nil)
 		if done.Joins {
 			places = append(places, done.Place)
 		}
@@ -96,26 +97,26 @@ func (q *waitQueue) rejoin(batch []*request) *transport.Call {
 	deaf := q.isDeaf()
 	call := l.HeartbeatCall(mode(deaf)+protocol.HeartbeatRejoin, len(batch), func(call *transport.Call) {
 		for _, r := range batch {
-			r.step(claim.Event{Kind: claim.CopyEnded, Outcome: outcomeOf(call.Err)}, nil)
+			q.step(r, claim.Event{Kind: claim.CopyEnded, Outcome: server.OutcomeOf(call.Err)}, nil)
 		}
 		q.heartbeatDone(call, batch, now, deaf)
 	})
 	q.health.Sent(now)
 	for i, r := range batch {
-		call.Args = protocol.RejoiningWaiter(call.Args, r.token, places[i])
+		call.Args = protocol.RejoiningWaiter(call.Args, r.Token(), places[i])
 	}
 	return call
 }
 
 // heartbeatDone handles the reply to a heartbeat command, which has said whether the keeper cannot receive messages.
-func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent time.Time, deaf bool) {
+func (q *waitQueue) heartbeatDone(call *transport.Call, batch []Waiter, sent time.Time, deaf bool) {
 	reply, err := server.DecodeHeartbeat(call, len(batch))
 	if err != nil {
 		q.health.Failed(sent, err)
 		q.failed(err, batch)
 		return
 	}
-	e, now := q.lock.e, q.lock.e.now()
+	now := q.of.s.Now()
 	unknown := q.update(call, reply, batch, deaf)
 	var again *transport.Call // that queues them again
 	if len(unknown) == 0 {
@@ -126,65 +127,74 @@ func (q *waitQueue) heartbeatDone(call *transport.Call, batch []*request, sent t
 		again = q.rejoin(unknown)
 	}
 	if reply.First >= 0 {
-		batch[reply.First].reportPosition(reply.Rank)
+		batch[reply.First].ReportPosition(reply.Rank)
 	}
 	q.mu.Lock()
 	var out queue.Effects
-	q.state.Answered(&e.queueRules, now, len(batch), len(unknown), again != nil, reply.RetryIn, reply.More, &out)
+	q.state.Answered(&q.of.rules, now, len(batch), len(unknown), again != nil, reply.RetryIn, reply.More, &out)
 	q.setTimerLocked(&out)
 	if !q.state.Failing() {
 		q.backoff = nil
 	}
 	q.mu.Unlock()
 	if again != nil {
-		e.Transport.Send(again)
+		q.of.s.Transport.Send(again)
 	}
 }
 
 // update applies the reply to a heartbeat command to its waiters. It returns those that the server does not know.
-func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, batch []*request, deaf bool) (unknown []*request) {
+func (q *waitQueue) update(call *transport.Call, reply protocol.HeartbeatReply, batch []Waiter, deaf bool) (unknown []Waiter) {
 	changed := make([]bool, len(batch))
-	sent := q.lock.e.instant(call.Sent)
+	sent := q.of.s.Instant(call.Sent)
 	for _, change := range reply.Changes {
 		changed[change.Index] = true
 		r := batch[change.Index]
 		switch change.Code {
 		case lua.Granted, lua.Held:
 			if change.Code == lua.Held {
-				q.lock.e.expectWakeup(r, deaf || r.noPush)
+				q.expectGrant(r, deaf || r.Deaf())
 			}
-			r.step(claim.Event{Kind: claim.Admitted, Sent: sent, Fence: change.Fence, TTL: change.ExpiresIn}, nil)
+			q.step(r, claim.Event{Kind: claim.Admitted, Sent: sent, Fence: change.Fence, TTL: change.ExpiresIn}, nil)
 		case lua.Waiting:
-			r.stillQueued(sent, reply, change.Place)
+			q.stillQueued(r, sent, reply, change.Place)
 		case lua.Unknown:
-			if !r.hasEnded() {
+			if !r.HasEnded() {
 				unknown = append(unknown, r)
 			}
 		default:
-			r.step(claim.Event{Kind: claim.Refused, Code: codes[change.Code]}, nil)
+			q.step(r, claim.Event{Kind: claim.Refused, Code: server.CodeOf(change.Code)}, nil)
 		}
 	}
 	for i, r := range batch {
 		if !changed[i] {
-			r.stillQueued(sent, reply, 0)
+			q.stillQueued(r, sent, reply, 0)
 		}
 	}
 	return unknown
 }
 
 // stillQueued notes that a heartbeat found the request in the queue. A place of 0 is not in the reply.
-func (r *request) stillQueued(sent claim.Instant, reply protocol.HeartbeatReply, place int64) {
-	r.step(claim.Event{Kind: claim.StillQueued, Sent: sent, Clock: reply.Now, Fence: reply.Seq, Place: place}, nil)
+func (q *waitQueue) stillQueued(r Waiter, sent claim.Instant, reply protocol.HeartbeatReply, place int64) {
+	q.step(r, claim.Event{Kind: claim.StillQueued, Sent: sent, Clock: reply.Now, Fence: reply.Seq, Place: place}, nil)
+}
+
+// expectGrant expects the message about a grant that a heartbeat has found, unless it was received already, could have been lost with an
+// earlier subscription, or is not sent, since the keeper has said that it cannot receive any.
+func (q *waitQueue) expectGrant(w Waiter, deaf bool) {
+	since := q.of.s.Instant(q.of.s.Subscriber.SubscribedSince(q.lock.Channel))
+	if queue.GrantExpected(since, w.Asked(), deaf) {
+		q.of.messages.ExpectGrant(w.Serial(), q.lock.Channel)
+	}
 }
 
 // checkMissed replaces the subscription if the server did not know a waiter although the subscription should have kept it queued.
-func (q *waitQueue) checkMissed(unknown []*request) {
-	e := q.lock.e
-	since := e.instant(e.Subscriber.SubscribedSince(q.lock.Channel))
+func (q *waitQueue) checkMissed(unknown []Waiter) {
+	e := q.of.s
+	since := e.Instant(e.Subscriber.SubscribedSince(q.lock.Channel))
 	for _, r := range unknown {
-		asked := r.asked()
+		asked := r.Asked()
 		q.mu.Lock()
-		missed := !r.noPush && q.state.Missed(since, asked)
+		missed := !r.Deaf() && q.state.Missed(since, asked)
 		q.mu.Unlock()
 		if missed {
 			e.Subscriber.Replace(q.lock.Channel)
@@ -194,20 +204,19 @@ func (q *waitQueue) checkMissed(unknown []*request) {
 }
 
 // failed handles a heartbeat command that was not answered.
-func (q *waitQueue) failed(err error, batch []*request) {
-	e := q.lock.e
+func (q *waitQueue) failed(err error, batch []Waiter) {
 	q.mu.Lock()
 	if !q.state.Failing() {
-		q.backoff = e.Config.Retry.NewBackoff()
+		q.backoff = q.of.s.Config.Retry.NewBackoff()
 	}
 	var out queue.Effects
-	q.state.Failed(&e.queueRules, e.now(), transport.Retryable(err), q.backoff.NextBackOff(), &out)
+	q.state.Failed(&q.of.rules, q.of.s.Now(), transport.Retryable(err), q.backoff.NextBackOff(), &out)
 	q.setTimerLocked(&out)
 	q.mu.Unlock()
 	if !out.GiveUp {
 		return
 	}
 	for _, r := range batch {
-		r.step(claim.Event{Kind: claim.GaveUp}, err)
+		q.step(r, claim.Event{Kind: claim.GaveUp}, err)
 	}
 }

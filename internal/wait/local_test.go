@@ -1,0 +1,69 @@
+package wait
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/pubsub"
+	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/testing/growth"
+	"github.com/redis/go-redis/v9"
+)
+
+// offline returns local queues of a server to which nothing is sent.
+func offline(t testing.TB) *Local {
+	t.Helper()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	c, err := client.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = rdb.Close() })
+	s := server.New(server.Config{Client: c, Log: slog.New(slog.DiscardHandler)}, pubsub.Config{})
+	return NewLocal(s, func(string) {})
+}
+
+// abandonTurns lets so many callers give up at the end of a local queue in which others wait, and returns how long that took.
+func abandonTurns(w *Local, callers, others int) time.Duration {
+	canceled, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, _ = w.Wait(context.Background(), "x", time.Second, time.Now())
+	w.mu.Lock()
+	for range others {
+		w.byName["x"].waiting.PushBack(make(chan struct{}))
+	}
+	w.mu.Unlock()
+	took := growth.Took(func() {
+		for range callers {
+			_, _ = w.Wait(canceled, "x", time.Second, time.Now())
+		}
+	})
+	for range others + 1 {
+		w.Leave("x")
+	}
+	return took
+}
+
+// TestAbandonedTurnIsCheapInALongQueue checks that a caller that gives up does not look at those before it.
+func TestAbandonedTurnIsCheapInALongQueue(t *testing.T) {
+	w := offline(t)
+	growth.AtMost(t, 10, func() time.Duration { return abandonTurns(w, 300, 10) }, func() time.Duration { return abandonTurns(w, 300, 100_000) })
+}
+
+// BenchmarkAbandonedTurns measures callers of one name that all give up.
+func BenchmarkAbandonedTurns(b *testing.B) {
+	for _, n := range []int{10_000, 100_000} {
+		b.Run(fmt.Sprint("n=", n), func(b *testing.B) {
+			w := offline(b)
+			var took time.Duration
+			for b.Loop() {
+				took += abandonTurns(w, n, n)
+			}
+			b.ReportMetric(float64(took.Nanoseconds())/float64(b.N*n), "ns/caller")
+		})
+	}
+}

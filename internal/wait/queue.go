@@ -1,0 +1,214 @@
+package wait
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/queue"
+	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/timers"
+)
+
+// Waiter is a request that the server has queued. Its methods lock its own mutex, and are called without any of this package.
+type Waiter interface {
+	Token() string
+	Serial() string       // by which messages name it
+	Place() int64         // in the server's queue; 0: it was not queued
+	Asked() claim.Instant // when the last call was sent that was answered with "waiting"
+	HasEnded() bool       // it does not wait any more
+	Deaf() bool           // the keeper has said, when it was made, that it cannot receive messages
+	ReportPosition(int)   // among those that wait; that of the first one in the reply to a heartbeat
+	Step(claim.Instant, claim.Event, error) claim.Effects
+}
+
+// Queues is those who wait at the server, by name. It is safe for concurrent use.
+type Queues struct {
+	s        *server.Server
+	rules    queue.Rules
+	messages *Messages
+
+	mu     sync.Mutex            // guards the field below
+	byName map[string]*waitQueue // by the name's queue
+}
+
+// NewQueues returns queues whose waiters get the messages.
+func NewQueues(s *server.Server, messages *Messages) *Queues {
+	return &Queues{
+		s: s, messages: messages, byName: map[string]*waitQueue{},
+		rules: queue.Rules{Interval: s.Config.HeartbeatInterval, MaxElapsed: s.Config.Retry.MaxElapsed},
+	}
+}
+
+// waitQueue holds the waiters of one name in this keeper, and does what their queue.Queue decides.
+type waitQueue struct {
+	of     *Queues
+	lock   *server.Lock   // any lock of the name, for its keys and scripts
+	health *server.Health // that its waiters share
+	timer  timers.Timer
+
+	mu       sync.Mutex // guards the fields below
+	requests map[Waiter]struct{}
+	state    queue.Queue                 // with as many waiters
+	backoff  *backoff.ExponentialBackOff // nil while heartbeats are answered
+}
+
+func (ws *Queues) newQueue(l *server.Lock, health *server.Health) *waitQueue {
+	q := &waitQueue{of: ws, lock: l, health: health, requests: map[Waiter]struct{}{}}
+	q.timer.Handler = timers.Func(q.onTimer)
+	return q
+}
+
+// setTimerLocked sets the timer as the state says. The caller holds mu, so that another event does not come between.
+func (q *waitQueue) setTimerLocked(out *queue.Effects) {
+	s := q.of.s
+	switch {
+	case out.Empty:
+		s.Timers.Cancel(&q.timer)
+	case out.Timer > 0:
+		s.Timers.Set(&q.timer, s.Time(out.Timer))
+	}
+}
+
+// Join adds a request that the server has queued to those of the lock's name, and schedules the next heartbeat. The call whose reply said so
+// was sent at that time; the reply also said when the request may be granted the lock, in ms, or that there is more to be admitted at once.
+// It returns the health that the waiters share: that of the first of them.
+func (ws *Queues) Join(w Waiter, l *server.Lock, health *server.Health, asked claim.Instant, retryIn int64, more bool) *server.Health {
+	ws.mu.Lock()
+	q := ws.byName[l.KeyOf(server.QueueKey)]
+	if q == nil {
+		q = ws.newQueue(l, health)
+		ws.byName[l.KeyOf(server.QueueKey)] = q
+		ws.s.Subscriber.Retain(l.Channel)
+	}
+	q.join(w, retryIn, more)
+	ws.mu.Unlock()
+	q.health.Answered(ws.s.Time(asked))
+	return q.health
+}
+
+// join adds a request.
+func (q *waitQueue) join(w Waiter, retryIn int64, more bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.requests[w] = struct{}{}
+	var out queue.Effects
+	q.state.Join(&q.of.rules, q.of.s.Now(), retryIn, more, &out)
+	q.setTimerLocked(&out)
+}
+
+// Leave removes a request, if it is in the queue of the lock's name, and the queue if it is empty.
+func (ws *Queues) Leave(w Waiter, l *server.Lock) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	key := l.KeyOf(server.QueueKey)
+	if q := ws.byName[key]; q != nil && q.leave(w) {
+		delete(ws.byName, key)
+		ws.s.Subscriber.Release(q.lock.Channel)
+	}
+}
+
+// leave removes a request, if it is in the queue, and reports whether nobody waits any more.
+func (q *waitQueue) leave(w Waiter) (empty bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, queued := q.requests[w]; !queued {
+		return false
+	}
+	delete(q.requests, w)
+	var out queue.Effects
+	q.state.Leave(&out)
+	q.setTimerLocked(&out)
+	return out.Empty
+}
+
+// FirstBeatBy makes the first waiter of the request's queue send a heartbeat at that time at the latest, as a message asked for.
+func (ws *Queues) FirstBeatBy(w Waiter, l *server.Lock, at claim.Instant) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if q := ws.queueLocked(w, l); q != nil {
+		q.change(func(out *queue.Effects) { q.state.Notified(ws.s.Now(), at, out) })
+	}
+}
+
+// HeartbeatsBy makes all waiters of the request's queue send heartbeats at that time at the latest.
+func (ws *Queues) HeartbeatsBy(w Waiter, l *server.Lock, at claim.Instant) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if q := ws.queueLocked(w, l); q != nil {
+		q.heartbeatsBy(at)
+	}
+}
+
+// HeartbeatsOf makes all waiters of a channel send heartbeats now.
+func (ws *Queues) HeartbeatsOf(channel string) {
+	now := ws.s.Now()
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for _, q := range ws.byName {
+		if q.lock.Channel == channel {
+			q.heartbeatsBy(now)
+		}
+	}
+}
+
+// WasEmpty handles a release, sent at that time, that found the queue empty. If the server had queued a waiter of this keeper before, it has
+// lost the queue, as happens when its clock is set forward. The waiters then send heartbeats at once, since the lock may otherwise stay free
+// until the next heartbeat.
+func (ws *Queues) WasEmpty(l *server.Lock, sent time.Time) {
+	ws.mu.Lock()
+	q := ws.byName[l.KeyOf(server.QueueKey)]
+	ws.mu.Unlock()
+	if q == nil {
+		return
+	}
+	q.mu.Lock()
+	waiters := slices.Collect(maps.Keys(q.requests))
+	q.mu.Unlock()
+	for _, w := range waiters {
+		if w.Place() != 0 && w.Asked() < ws.s.Instant(sent) {
+			ws.HeartbeatsBy(w, l, ws.s.Now())
+			return
+		}
+	}
+}
+
+// HeartbeatIfStale makes the first waiter of a name send a heartbeat now if the last answer is not recent.
+func (ws *Queues) HeartbeatIfStale(key string) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if q := ws.byName[key]; q != nil && q.health.Stale(time.Now(), ws.s.Freshness()) {
+		q.change(func(out *queue.Effects) { q.state.FirstBy(ws.s.Now(), out) })
+	}
+}
+
+// queueLocked returns the waitQueue that the request is in, or nil if it has left it.
+func (ws *Queues) queueLocked(w Waiter, l *server.Lock) *waitQueue {
+	q := ws.byName[l.KeyOf(server.QueueKey)]
+	if q == nil {
+		return nil
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, queued := q.requests[w]; !queued {
+		return nil
+	}
+	return q
+}
+
+// heartbeatsBy makes all waiters send heartbeats at that time at the latest.
+func (q *waitQueue) heartbeatsBy(at claim.Instant) {
+	q.change(func(out *queue.Effects) { q.state.AllBy(at, out) })
+}
+
+// change tells the state of an event, and does what it says about the timer.
+func (q *waitQueue) change(event func(out *queue.Effects)) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var out queue.Effects
+	event(&out)
+	q.setTimerLocked(&out)
+}
