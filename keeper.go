@@ -5,6 +5,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
+	"github.com/lockkeeper/lockkeeper/internal/retainer"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/redis/go-redis/v9"
@@ -16,7 +17,8 @@ import (
 //
 // It is safe for concurrent use.
 type Keeper struct {
-	engine *engine.Engine
+	engine   *engine.Engine
+	retained *retainer.Names
 }
 
 // New returns a keeper that uses a go-redis client: of a single server, Sentinel (redis.NewFailoverClient) or Cluster. Nil
@@ -44,7 +46,7 @@ func New(rdb redis.UniversalClient, opts *Options) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Keeper{engine.New(engine.Config{
+	return &Keeper{retained: retainer.NewNames(), engine: engine.New(engine.Config{
 		Config: server.Config{
 			Client:            c,
 			Prefix:            o.Prefix,
@@ -94,6 +96,7 @@ func init() {
 		}
 		return nil
 	}
+	access.RetainedBy = func(keeper any) *retainer.Names { return keeper.(*Keeper).retained }
 	access.HandleOf = func(lease any) lifecycle.Handle {
 		if l := lease.(*Lease); l != nil {
 			return l.handle

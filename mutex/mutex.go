@@ -9,6 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/retainer"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -62,7 +63,7 @@ const longestYield = 10 * time.Second
 // Mutex is a lock on one name that one holder has at a time. It is immutable and safe for concurrent use.
 type Mutex struct {
 	lock      *engine.Lock
-	retaining *engine.Retaining // nil without Options.Retain
+	retaining *retainer.Lock // nil without Options.Retain
 }
 
 // New returns the mutex of a name. It sends nothing. The error is ErrInvalid; see package [lockkeeper].
@@ -94,7 +95,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 	}
 	m := &Mutex{lock: lock}
 	if o.Retain {
-		if m.retaining, err = lock.Retaining(); err != nil {
+		if m.retaining, err = retainer.New(lock, access.RetainedBy(k)); err != nil {
 			return nil, err
 		}
 	}

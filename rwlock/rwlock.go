@@ -9,6 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/retainer"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -61,7 +62,7 @@ type Options struct {
 type Lock struct {
 	lock        *engine.Lock
 	read, write engine.Terms
-	retaining   *engine.Retaining // nil without Options.Retain
+	retaining   *retainer.Lock // nil without Options.Retain
 }
 
 // New returns the read-write lock of a name. It sends nothing. The error is ErrInvalid; see package [lockkeeper].
@@ -94,7 +95,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 	}
 	l := &Lock{lock: lock, read: engine.Terms{Flags: protocol.FlagRead}, write: engine.Terms{Flags: protocol.FlagWrite, Number: streak}}
 	if o.Retain {
-		if l.retaining, err = lock.Retaining(); err != nil {
+		if l.retaining, err = retainer.New(lock, access.RetainedBy(k)); err != nil {
 			return nil, err
 		}
 	}
@@ -227,8 +228,8 @@ func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lo
 //     until the lease is released; another call of Upgrade with it learns the outcome, and returns the write lease if that was
 //     granted.
 func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lockkeeper.Lease, err error) {
-	if local, is := access.HandleOf(read).(*engine.LocalLease); is && local.Own() == nil {
-		return access.Lease[lockkeeper.Lease](l.lock.ConvertLocal(ctx, local, engine.Terms{Flags: protocol.FlagUpgrade}))
+	if local, is := access.HandleOf(read).(*retainer.Lease); is && local.Own() == nil {
+		return access.Lease[lockkeeper.Lease](retainer.Convert(ctx, l.lock, local, engine.Terms{Flags: protocol.FlagUpgrade}))
 	}
 	h := leaseOf(read)
 	if read != nil && (h == nil || !h.Is(protocol.FlagRead) && !h.Is(protocol.FlagDowngrade) && !h.Became(protocol.FlagUpgrade)) {
@@ -243,7 +244,7 @@ func leaseOf(l *lockkeeper.Lease) *engine.Lease {
 	switch h := access.HandleOf(l).(type) {
 	case *engine.Lease:
 		return h
-	case *engine.LocalLease:
+	case *retainer.Lease:
 		return h.Own()
 	}
 	return nil

@@ -7,6 +7,7 @@ package access
 import (
 	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
+	"github.com/lockkeeper/lockkeeper/internal/retainer"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 )
@@ -17,6 +18,8 @@ var (
 	EngineOf func(keeper any) *engine.Engine
 	// ServerOf returns the server of a *lockkeeper.Keeper, or nil if that is nil.
 	ServerOf func(keeper any) *server.Server
+	// RetainedBy returns what a *lockkeeper.Keeper remembers of the names that it grants inside the process.
+	RetainedBy func(keeper any) *retainer.Names
 	// HandleOf returns what a *lockkeeper.Lease wraps, or nil if that is nil.
 	HandleOf func(lease any) lifecycle.Handle
 

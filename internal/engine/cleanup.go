@@ -47,11 +47,11 @@ func (h *Lease) newCleanup() *Cleanup {
 	return &Cleanup{of: h}
 }
 
-// cleanUp releases whatever a token has at the server, until that time at the latest, and keeps requests with it that arrive later from
-// being granted.
-func (l *Lock) cleanUp(token string, owner *Owner, until time.Time) *Cleanup {
+// CleanUp releases whatever a token has at the server, in the background, and keeps requests with it that arrive later from being granted. It
+// is repeated until the server has answered, but not beyond that time. The observer may be nil.
+func (l *Lock) CleanUp(token string, observer Observer, until time.Time) *Cleanup {
 	h := l.newLease(token, "", claim.Clean(l.e.Instant(until)), nil)
-	h.owner = owner
+	h.observer = observer
 	c, _ := h.release(l.e.Transport.Send, false)
 	return c
 }
@@ -59,7 +59,7 @@ func (l *Lock) cleanUp(token string, owner *Owner, until time.Time) *Cleanup {
 // tombstone prevents copies of a request that has ended from being granted. There is nothing to release. It blocks until
 // the server has answered, for cancelGrace at most, or until ctx ends, and continues in the background after that.
 func (l *Lock) tombstone(ctx context.Context, token string) {
-	c := l.cleanUp(token, nil, time.Now().Add(server.TombstoneTTL))
+	c := l.CleanUp(token, nil, time.Now().Add(server.TombstoneTTL))
 	ctx, cancel := context.WithTimeout(ctx, cancelGrace)
 	defer cancel()
 	server.WaitFor(ctx, c.finished.Done())
@@ -219,8 +219,8 @@ func (c *Cleanup) end(found bool) {
 		successor.settle(c.lease(), failure)
 	}
 	c.finished.Close()
-	if h.owner != nil {
-		h.owner.Observer.PartCleanedUp()
+	if h.observer != nil {
+		h.observer.CleanedUp()
 	}
 	e.EndWork()
 }

@@ -57,7 +57,7 @@ func (l *Lock) Convert(ctx context.Context, from *Lease, t Terms) (*Lease, error
 	}
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
-	t.origin, t.observation = from, l.NewObservation(ctx, t.Flags)
+	t.origin, t.Observation = from, l.NewObservation(ctx, t.Flags)
 	h, err := l.acquire(from.Context(waiting), t, true) // the wait ends when the old lease does
 	if err == nil {
 		from.replaced()

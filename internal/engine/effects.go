@@ -39,12 +39,12 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 	a.request, a.pending = h.request, h.claim.Pending()
 	before := h.claim.Deadline()
 	h.claim.Step(&l.rules, now, ev, &a.Effects)
-	if x := h.retention; x != nil {
+	if x := h.sharing(); x != nil {
 		if d := h.claim.Deadline(); d != before {
 			x.SetDeadline(e.Time(d))
 		}
 		if a.StopSharing {
-			x.Hold.End()
+			x.End()
 		}
 	}
 	if ev.Kind == claim.RenewFailed {
@@ -116,7 +116,7 @@ func (a *actions) finish(h *Lease, by func(*transport.Call)) {
 		l.gone(h.token, h.breakerKnown)
 	}
 	if a.GiveBack {
-		h.retention.giveBack(false)
+		h.sharing().GiveBack()
 	}
 	if a.RenewFor > 0 {
 		h.renew(a.RenewFor, a.Metadata)

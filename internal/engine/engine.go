@@ -8,10 +8,8 @@
 //     has for it. effects.go does what the claim says. request (request.go) is what it needs until it is granted, Cleanup (cleanup.go)
 //     what releases it, renewal.go, extend.go and convert.go what else is asked of the server for it; its Lifecycle (package
 //     lifecycle) is its end and its contexts.
-//   - Requests that wait for the same name share a waitQueue (queue.go, heartbeat.go), which sends their heartbeats, and before that, for
-//     a mutex, a localQueue (localqueue.go).
-//   - Retainer (retainer.go, retention.go, locallease.go, localturn.go) is a name whose reads, or whose turns of one holder at a time,
-//     are granted inside the process, by a lease that it retains.
+//   - Requests that wait, and messages, are in package wait; leases by which others are granted inside the process, in package retainer, above
+//     this one, of which the driver knows only what a lease's Observer is told (observer.go).
 //   - Package protocol encodes and decodes what these send and receive; package server prepares all calls and repeats those
 //     that somebody waits for.
 //
@@ -20,10 +18,10 @@
 //
 // # Locks
 //
-// Mutexes are taken in this order: Lease (its lifecycle's), the Lease that it is to replace, Engine, waitQueue. Those
-// of Retainer, longWaits and leakLog, and of packages server, timers, pubsub and transport, come last:
-// nothing of this package is locked under them. No mutex is held during a round trip, while a reply or a message is handled, or while a hook, an Owner's
-// observer or a CloseObserver is called. Fields that no mutex guards do not change once their struct is in use, unless they say so.
+// Mutexes are taken in this order: Lease (its Lifecycle's), the Lease that it is to replace, Engine. Those of packages retainer, wait, server,
+// timers, pubsub and transport, and of leakLog, come last: nothing of this package is locked under them. No mutex is held during a round trip,
+// while a reply or a message is handled, or while a hook, an Observer or a CloseObserver is called, unless Sharing says so. Fields that no mutex
+// guards do not change once their struct is in use, unless they say so.
 package engine
 
 import (
@@ -66,7 +64,7 @@ type Engine struct {
 	listens   atomic.Bool   // a lease has made the keeper begin to subscribe; see listen
 	queues    *wait.Queues
 	local     *wait.Local
-	messages  *wait.Messages
+	Messages  *wait.Messages
 	longWaits views.LongWaits
 	leaks     leakLog
 
@@ -75,7 +73,6 @@ type Engine struct {
 	leases     map[*Lease]struct{}
 	onClose    map[CloseObserver]struct{}
 	replicas   map[string]int             // the most that a primary was seen to have, by its address
-	retainers  *retain.Names[*Retainer]   // by the lock's key
 	shortForms *retain.Names[*shortForms] // by the lock's key
 }
 
@@ -87,14 +84,13 @@ func New(cfg Config) *Engine {
 		leases:     map[*Lease]struct{}{},
 		onClose:    map[CloseObserver]struct{}{},
 		replicas:   map[string]int{},
-		retainers:  retain.NewNames[*Retainer](retain.MaxNames),
 		shortForms: retain.NewNames[*shortForms](maxShortForms),
 	}
-	e.messages = wait.NewMessages(e.broken, func() { e.observe(Event{Type: WakeupLost}) })
+	e.Messages = wait.NewMessages(e.broken, func() { e.observe(Event{Type: WakeupLost}) })
 	e.leaks.timer.Handler = timers.Func(e.logLeaks)
-	e.Server = server.New(cfg.Config, pubsub.Config{Received: e.messages.Received, Subscribed: e.subscribed, Denied: e.denied})
-	e.messages.Begin(e.Server)
-	e.queues = wait.NewQueues(e.Server, e.messages)
+	e.Server = server.New(cfg.Config, pubsub.Config{Received: e.Messages.Received, Subscribed: e.subscribed, Denied: e.denied})
+	e.Messages.Begin(e.Server)
+	e.queues = wait.NewQueues(e.Server, e.Messages)
 	e.local = wait.NewLocal(e.Server, e.queues.HeartbeatIfStale)
 	return e
 }
@@ -103,7 +99,7 @@ func New(cfg Config) *Engine {
 // heartbeat, and retained leases ask whether they were recalled.
 func (e *Engine) subscribed(channel string) {
 	e.queues.HeartbeatsOf(channel)
-	e.messages.Subscribed(channel)
+	e.Messages.Subscribed(channel)
 }
 
 // denied handles the refusal of a subscription. Its waiters say at once that they cannot receive messages, to keep their places.
@@ -127,7 +123,7 @@ func (e *Engine) Close() error {
 	}
 	observers := slices.Collect(maps.Keys(e.onClose))
 	e.mu.Unlock()
-	waiters := e.messages.Close()
+	waiters := e.Messages.Close()
 
 	e.EndWaits()
 	for _, r := range waiters {

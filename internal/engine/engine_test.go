@@ -90,10 +90,10 @@ func TestEndedRequestKeepsNextOfSameToken(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		const token = "some token"
 		l := s.lock("x")
-		first := l.NewTokenRequest(token, &Owner{}, false)
-		next := l.NewTokenRequest(token, &Owner{}, false)
+		first := l.NewTokenRequest(token, time.Time{}, nil, false)
+		next := l.NewTokenRequest(token, time.Time{}, nil, false)
 		registered := func() bool {
-			taken, _ := s.messages.Register(token, &next.request, nil, "", false)
+			taken, _ := s.Messages.Register(token, &next.request, nil, "", false)
 			return taken
 		}
 		first.Cancel(server.ErrReleased)
@@ -120,7 +120,7 @@ func TestRequestThatHasEndedIsNotSent(t *testing.T) {
 		},
 		"part of a majority": func(l *Lock, r *request) error {
 			answers := make(replies, 1)
-			part := l.NewTokenRequest(r.token, &Owner{}, false)
+			part := l.NewTokenRequest(r.token, time.Time{}, nil, false)
 			part.Cancel(r.err)
 			part.Send(0, answers)
 			return (<-answers).Err

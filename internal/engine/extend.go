@@ -12,11 +12,11 @@ import (
 // Extend makes the lease expire ttl from now, and renewals request ttl from now on. See Lease.Extend in package
 // lockkeeper.
 func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
-	return h.extend(ctx, ttl, func() error { return nil })
+	return h.ExtendIf(ctx, ttl, func() error { return nil })
 }
 
-// extend is Extend, and does nothing if check, which it calls when no other Extend is in progress, returns an error.
-func (h *Lease) extend(ctx context.Context, ttl time.Duration, check func() error) error {
+// ExtendIf is Extend, and does nothing if check, which it calls when no other Extend is in progress, returns an error.
+func (h *Lease) ExtendIf(ctx context.Context, ttl time.Duration, check func() error) error {
 	for {
 		err := h.tryExtend(ctx, ttl, check)
 		if err != errConverting {
@@ -32,10 +32,10 @@ func (h *Lease) extend(ctx context.Context, ttl time.Duration, check func() erro
 // the lease that replaces this one, whose reply is still under way.
 var errConverting = errors.New("the lease is being converted")
 
-// tryExtend is extend without waiting for a conversion.
+// tryExtend is ExtendIf without waiting for a conversion.
 func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration, check func() error) error {
 	if next := h.next.Load(); next != nil {
-		return next.extend(ctx, ttl, check)
+		return next.ExtendIf(ctx, ttl, check)
 	}
 	if err := server.CheckTTL("ttl", ttl); err != nil {
 		return err
@@ -98,8 +98,8 @@ func CheckLifetime(ttl, maxLifetime time.Duration, since time.Time) error {
 	return nil
 }
 
-// renewalTTL returns the ttl that renewals ask for.
-func (h *Lease) renewalTTL() time.Duration {
+// RenewalTTL returns the ttl that renewals ask for.
+func (h *Lease) RenewalTTL() time.Duration {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	return server.Duration(h.claim.TTL())

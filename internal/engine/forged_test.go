@@ -141,7 +141,7 @@ func TestHostileTokensInLogs(t *testing.T) {
 			s.must(s.mini.Set("lock:x", token))
 			s.mini.SetTTL("lock:x", time.Hour)
 			s.longWaits.Bound = time.Second
-			stop := s.lock("x").watchWait()
+			stop := s.lock("x").WatchWait(nil)
 			time.Sleep(2 * time.Second)
 			stop()
 			b, err := views.Break(context.Background(), &s.lock("x").Lock, views.BreakOptions{All: true})

@@ -24,9 +24,8 @@ type Lease struct {
 	token       string
 	serial      string       // by which messages name it
 	request     *request     // until it is granted, and then if a late reply may come; nil: adopted, or made to clean up
-	owner       *Owner       // the lease that it is part of, which gets its events; nil: none
+	observer    Observer     // gets its events; nil: the keeper's hooks alone
 	use         string       // its use, if that is not what its token says; see Convert
-	retention   *retention   // what is granted by it, if the process retains it
 	observation *Observation // the call that acquired it, for the observer
 	fence       uint64       // once it is granted
 	timer       timers.Timer
@@ -65,7 +64,7 @@ func (t *leaseTimer) Fire(now time.Time) { (*Lease)(t).onTimer(now) }
 func (h *Lease) onTimer(now time.Time) {
 	h.Mu.Lock()
 	at := h.lock.e.Instant(now)
-	unused := h.claim.RenewalDue(at) && h.retention.isUnused(at, server.Duration(h.lock.TTL))
+	unused := h.claim.RenewalDue(at) && h.isUnused(at)
 	h.Mu.Unlock()
 	h.stepAt(at, claim.Event{Kind: claim.Timer, Unused: unused}, nil, h.lock.e.Transport.Send)
 }
@@ -156,7 +155,7 @@ func (h *Lease) endAs(err error) {
 // endLocked ends the lease for its holder, and the one that it continues, and returns a function that cancels the contexts; see
 // Lifecycle.EndLocked.
 func (h *Lease) endLocked(err error) (cancel func()) {
-	endContexts, former, x := h.EndLocked(err), h.former, h.retention
+	endContexts, former, x := h.EndLocked(err), h.former, h.sharing()
 	if former == nil && x == nil {
 		return endContexts
 	}
@@ -169,17 +168,13 @@ func (h *Lease) endLocked(err error) (cancel func()) {
 		}
 		endContexts()
 		if x != nil {
-			x.leaseEnded(err)
+			x.Ended(err)
 		}
 	}
 }
 
 func (h *Lease) observe(what EventType, took time.Duration, err error) {
-	if h.owner != nil {
-		h.owner.Observer.PartEvent(what)
-		return
-	}
-	if h.lock.e.cfg.Observe == nil || what == Released && h.retention.isShared() {
+	if h.observer != nil && h.observer.LeaseEvent(what) || h.lock.e.cfg.Observe == nil {
 		return
 	}
 	ev := h.lock.Event(what, h.observation)
@@ -321,6 +316,16 @@ func (h *Lease) Deadline() time.Time {
 	defer h.Mu.Unlock()
 	return h.lock.e.Time(h.claim.Deadline())
 }
+
+// WasQueued reports whether the lease was granted by way of the queue, as far as is known.
+func (h *Lease) WasQueued() bool {
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
+	return h.claim.WasQueued()
+}
+
+// Observation returns the call that acquired the lease, for the observer.
+func (h *Lease) Observation() *Observation { return h.observation }
 
 // Token returns the identity of the lease.
 func (h *Lease) Token() string { return h.current().token }

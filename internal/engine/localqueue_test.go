@@ -7,7 +7,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
 )
 
 // TestAbandonedTurnsKeepTheOrder checks that callers of this process that give up, wherever in the queue, leave the others in their order.

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
@@ -40,10 +39,10 @@ type Terms struct {
 	Number int    // a count of permits, or a writer's streak; 0: none
 	Direct bool   // of a conversion to a weaker lease, which never waits
 
-	retention   *retention     // what is to be granted by the lease, if the process retains it
-	observation *Observation   // the call, for the observer
-	health      *server.Health // of the server, if the caller has its turn in the local queue already; nil: not
-	since       time.Time      // when the caller came; zero: now
+	Sharing     Sharing        // what is to be granted inside by the lease, if the process retains it; nil: nothing
+	Observation *Observation   // the call, for the observer; nil: Acquire and Try make one
+	Health      *server.Health // of the server, if the caller has its turn in the local queue already; nil: not
+	Since       time.Time      // when the caller came; zero: now
 
 	origin *Lease // the lease to be replaced; see Convert
 	quota  *Quota // what the answer says of the window, if a caller who does not wait wants to know
@@ -87,6 +86,9 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	return l, nil
 }
 
+// Spec describes the lock.
+func (l *Lock) Spec() Spec { return l.spec }
+
 // newToken returns the token of a new request, and its serial, which shares the token's memory. The policy reads the flags and the
 // number.
 func (l *Lock) newToken(flags string, number int64) (token, serial string) {
@@ -105,43 +107,39 @@ func (l *Lock) newToken(flags string, number int64) (token, serial string) {
 //
 //	Acquire, Try, Take, TryTake, Convert   what the caller gets: a lease, a fence, or what remains of a window
 //	acquire                                the events AcquireStart and AcquireDone
-//	acquireReplicated                      the acknowledgement of replicas
+//	Request                                the acknowledgement of replicas
 //	acquireInTurn                          the turn of the caller among those of this process
 //	acquireSubscribed                      the subscription to wake-ups, before the first wait
 //	request.run                            the wait until the request has ended; its claim decides (package claim)
 
 // Acquire waits for a lease until ctx ends. Package lockkeeper documents the errors.
 func (l *Lock) Acquire(ctx context.Context, t Terms) (*Lease, error) {
-	return l.acquireLease(ctx, t, true)
+	return l.acquire(ctx, t, true)
 }
 
 // Try asks for a lease and never waits for another holder.
 func (l *Lock) Try(ctx context.Context, t Terms) (*Lease, error) {
-	return l.acquireLease(ctx, t, false)
-}
-
-func (l *Lock) acquireLease(ctx context.Context, t Terms, wait bool) (*Lease, error) {
-	return l.acquire(ctx, t, wait)
+	return l.acquire(ctx, t, false)
 }
 
 // acquire makes one acquisition and reports its events. If there is no error, the request was granted.
 func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*Lease, error) {
 	if wait && l.e.longWaits.Bound > 0 {
-		defer l.watchWait()()
+		defer l.WatchWait(nil)()
 	}
-	o := t.observation
+	o := t.Observation
 	if o == nil {
 		o = l.NewObservation(ctx, t.Flags)
 	}
 	if o == nil {
-		h, err := l.acquireReplicated(ctx, t, wait)
-		return h, l.alsoEnded(ctx, err)
+		h, err := l.Request(ctx, t, wait)
+		return h, l.AlsoEnded(ctx, err)
 	}
-	t.observation = o
+	t.Observation = o
 	began := time.Now()
 	l.e.observe(l.Event(AcquireStart, o))
-	h, err := l.acquireReplicated(ctx, t, wait)
-	err = l.alsoEnded(ctx, err)
+	h, err := l.Request(ctx, t, wait)
+	err = l.AlsoEnded(ctx, err)
 	ev := l.Event(AcquireDone, o)
 	ev.Duration, ev.Err = time.Since(began), err
 	if err == nil {
@@ -157,19 +155,19 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*Lease, error) 
 	return h, nil
 }
 
-// WatchWait logs who holds the lock if stop is not called within the keeper's LongWait; see views.LongWaits.
+// WatchWait logs who holds the lock if stop is not called within the keeper's LongWait; see views.LongWaits. holders reads that; nil: at the
+// lock's server.
 func (l *Lock) WatchWait(holders func(ctx context.Context, most int) ([]views.Holder, int, error)) (stop func()) {
+	if holders == nil {
+		holders = func(ctx context.Context, most int) ([]views.Holder, int, error) {
+			return views.FirstHolders(ctx, &l.Lock, most)
+		}
+	}
 	return l.e.longWaits.Watch(&l.Lock, holders)
 }
 
-func (l *Lock) watchWait() (stop func()) {
-	return l.WatchWait(func(ctx context.Context, most int) ([]views.Holder, int, error) {
-		return views.FirstHolders(ctx, &l.Lock, most)
-	})
-}
-
-// acquireReplicated acquires, and waits until replicas have the grant if the keeper requires it.
-func (l *Lock) acquireReplicated(ctx context.Context, t Terms, wait bool) (*Lease, error) {
+// Request acquires without events, and waits until replicas have the grant if the keeper requires it.
+func (l *Lock) Request(ctx context.Context, t Terms, wait bool) (*Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, l.Fail(err) // the server was not asked, so nothing else is known
 	}
@@ -189,24 +187,16 @@ func (l *Lock) acquireReplicated(ctx context.Context, t Terms, wait bool) (*Leas
 
 // acquireInTurn acquires when no other goroutine of this process that waits for the name is ahead, if the lock has a local queue.
 func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*Lease, error) {
-	if !wait || !l.spec.LocalQueue || t.health != nil {
-		return l.acquireSubscribed(ctx, t, wait, t.health)
+	if !wait || !l.spec.LocalQueue || t.Health != nil {
+		return l.acquireSubscribed(ctx, t, wait, t.Health)
 	}
-	t.since = time.Now()
-	health, err := l.e.local.Wait(ctx, l.KeyOf(server.QueueKey), l.e.MaxAge(), t.since)
+	t.Since = time.Now()
+	health, err := l.e.local.Wait(ctx, l.KeyOf(server.QueueKey), l.e.MaxAge(), t.Since)
 	if err != nil {
 		return nil, l.Fail(err)
 	}
 	defer l.e.local.Leave(l.KeyOf(server.QueueKey))
 	return l.acquireSubscribed(ctx, t, wait, health)
-}
-
-// alsoEnded makes the error of a request match ctx.Err() if ctx has ended, whatever else went wrong.
-func (l *Lock) alsoEnded(ctx context.Context, err error) error {
-	if end := ctx.Err(); err != nil && end != nil && !errors.Is(err, end) {
-		return l.Fail(err, end)
-	}
-	return err
 }
 
 // Adopt makes a lease from a token that was granted to another process, or to this one before a restart, and extends it to
@@ -216,11 +206,11 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	if token == "" {
 		return nil, server.Invalid("the token is empty")
 	}
-	return l.adopt(ctx, token, nil)
+	return l.AdoptAs(ctx, token, nil)
 }
 
-// adopt is Adopt; the lease is part of the owner, if there is one.
-func (l *Lock) adopt(ctx context.Context, token string, owner *Owner) (*Lease, error) {
+// AdoptAs is Adopt of a lease that has an observer, or nil.
+func (l *Lock) AdoptAs(ctx context.Context, token string, observer Observer) (*Lease, error) {
 	for began := time.Now(); ; {
 		r, err := l.renew(ctx, token, l.TTL, server.RenewMetadata, false)
 		if err != nil {
@@ -245,7 +235,7 @@ func (l *Lock) adopt(ctx context.Context, token string, owner *Owner) (*Lease, e
 			continue
 		}
 		h := l.newLease(token, t.Serial, c, l.NewObservation(ctx, t.Flags))
-		h.owner, h.fence = owner, uint64(r.Fence)
+		h.observer, h.fence = observer, uint64(r.Fence)
 		if !l.e.addLease(h) {
 			return nil, l.Fail(server.ErrClosed)
 		}

@@ -16,18 +16,6 @@ import (
 // This file has what another package needs to build one lease of several, each at a server of its own and so of another
 // Engine: a request that does not wait, its lease, and a way to raise the server's fence. Package quorum does so.
 
-// Owner is a lease that has others as its parts. The parts report their events to it and not to the keeper's observer.
-type Owner struct {
-	Since    time.Time // MaxLifetime and the duration in events count from here
-	Observer PartObserver
-}
-
-// PartObserver receives the events of a lease that is part of another one. It is called without any mutex of this package held.
-type PartObserver interface {
-	PartEvent(EventType) // Renewed, Lost or Released
-	PartCleanedUp()      // what ReleaseEnded or Cleanup.Ended reports may have changed
-}
-
 // CloseObserver is notified by Close, once, after waiting calls have been ended and before any lease of the engine ends. It is
 // called without any mutex of this package held.
 type CloseObserver interface{ KeeperClosed() }
@@ -99,21 +87,21 @@ type TokenReply struct {
 	ServerTime int64         // the server's clock when it answered, in ms; 0: not in the reply
 }
 
-// NewTokenRequest returns a request for a lease that is part of the owner. InDoubt says that an earlier request with this token
+// NewTokenRequest returns a request for a lease that is part of one which began at that time. InDoubt says that an earlier request with this token
 // may still arrive at the server. It returns nil if the engine is closed.
-func (l *Lock) NewTokenRequest(token string, owner *Owner, inDoubt bool) *TokenRequest {
+func (l *Lock) NewTokenRequest(token string, since time.Time, observer Observer, inDoubt bool) *TokenRequest {
 	t := &TokenRequest{}
 	r := &t.request
 	r.part, r.mode, r.reportedRank, r.health = t, claim.Part, -1, &r.own
 	c := claim.New(claim.Part, false, inDoubt)
-	c.SetSince(l.e.Instant(owner.Since))
+	c.SetSince(l.e.Instant(since))
 	// It is registered under the token. A serial in it may be of another keeper, and so equal to one of this keeper's.
 	r.Lease = l.newLease(token, token, c, nil)
-	r.Lease.request, r.owner = r, owner
+	r.Lease.request, r.observer = r, observer
 	if parsed, _ := protocol.ParseToken(token); parsed.Flags == protocol.FlagLeastFence {
 		t.least = parsed.Number
 	}
-	if _, closed := l.e.messages.Register(r.serial, r, nil, "", true); closed {
+	if _, closed := l.e.Messages.Register(r.serial, r, nil, "", true); closed {
 		return nil
 	}
 	return t
@@ -201,17 +189,6 @@ func (t *TokenRequest) Lease() *Lease {
 
 // Cleanup is what Cancel, or the engine's Close, has started; nil: nothing.
 func (t *TokenRequest) Cleanup() *Cleanup { return t.request.currentCleanup() }
-
-// CleanUp releases whatever the token of the owner's parts has at the server, in the background, and keeps requests with it that
-// arrive later from being granted. It is repeated until the server has answered, but not beyond that time.
-func (l *Lock) CleanUp(token string, owner *Owner, until time.Time) *Cleanup {
-	return l.cleanUp(token, owner, until)
-}
-
-// AdoptAs is Adopt for a lease that is part of the owner.
-func (l *Lock) AdoptAs(ctx context.Context, token string, owner *Owner) (*Lease, error) {
-	return l.adopt(ctx, token, owner)
-}
 
 // State returns the lease's deadline, and its error once it has ended. Other than Err it does not check the deadline and has no
 // effect, so it may be called with the mutex of the owner held.

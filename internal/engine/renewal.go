@@ -14,7 +14,7 @@ import (
 
 // renew sends a renewal for so many ms. full says that it includes the metadata.
 func (h *Lease) renew(ms int64, full bool) {
-	does, keys := h.retention.renewal(full), server.RenewOnly
+	does, keys := h.renewal(full), server.RenewOnly
 	if does.Metadata {
 		keys = server.RenewMetadata
 	}
@@ -24,8 +24,8 @@ func (h *Lease) renew(ms int64, full bool) {
 	}))
 }
 
-// renewNow makes a renewal leave now.
-func (h *Lease) renewNow() { h.step(claim.Event{Kind: claim.RenewalWanted}, nil) }
+// RenewNow makes a renewal leave now.
+func (h *Lease) RenewNow() { h.step(claim.Event{Kind: claim.RenewalWanted}, nil) }
 
 // renewed handles the reply to a renewal that asked for so many ms.
 func (h *Lease) renewed(call *transport.Call, ms int64, does retain.Renewal) {
@@ -37,8 +37,8 @@ func (h *Lease) renewed(call *transport.Call, ms int64, does retain.Renewal) {
 	if err != nil {
 		lasting := transport.WrongType(err)
 		done := h.step(claim.Event{Kind: claim.RenewFailed, Lasting: lasting, Pause: h.pause()}, err)
-		if !done.End && transport.SlotMigrates(err) {
-			h.retention.renewalRefused(does)
+		if x := h.sharing(); x != nil && !done.End && transport.SlotMigrates(err) {
+			x.RenewalRefused(does)
 		}
 		return
 	}
@@ -47,7 +47,9 @@ func (h *Lease) renewed(call *transport.Call, ms int64, does retain.Renewal) {
 		ev.Code = claim.Granted
 	}
 	if done := h.step(ev, nil); done.Confirmed {
-		h.retention.renewed(h.lock.e.Instant(h.Since()), does, r.Recalled)
+		if x := h.sharing(); x != nil {
+			x.Renewed(h.lock.e.Instant(h.Since()), does, r.Recalled)
+		}
 		h.lock.listen(h.token)
 		h.observe(Renewed, h.held(), nil)
 	}

@@ -41,7 +41,7 @@ type request struct {
 // newRequest registers a request, so that messages find it. It returns nil after Close. health is what earlier requests have
 // recorded, or nil.
 func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health *server.Health) *request {
-	r := &request{health: health, mode: mode, reportedRank: -1, since: t.since, origin: t.origin, quota: t.quota, began: time.Now()}
+	r := &request{health: health, mode: mode, reportedRank: -1, since: t.Since, origin: t.origin, quota: t.quota, began: time.Now()}
 	if r.since.IsZero() {
 		r.since = r.began
 	}
@@ -58,18 +58,21 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 			t.Number = int(l.e.upgrades.Add(1)) // of two requests to replace a lease, the later one counts
 		}
 	}
-	if t.retention != nil {
+	if t.Sharing != nil {
 		r.policyArg = protocol.PolicyArgRetain
 	}
 	token, serial := l.newToken(t.Flags, int64(t.Number))
-	r.Lease = l.newLease(token, serial, claim.New(mode, t.origin != nil, false), t.observation)
-	r.Lease.request, r.Lease.retention = r, t.retention
+	r.Lease = l.newLease(token, serial, claim.New(mode, t.origin != nil, false), t.Observation)
+	r.Lease.request = r
 	var recalled wait.Recalled
-	if t.retention != nil {
-		t.retention.serial, recalled = serial, t.retention
+	if t.Sharing != nil {
+		r.observer, recalled = t.Sharing, t.Sharing
 	}
 	for {
-		switch taken, closed := l.e.messages.Register(r.serial, r, recalled, l.Channel, false); {
+		if t.Sharing != nil {
+			t.Sharing.Requested(r.serial)
+		}
+		switch taken, closed := l.e.Messages.Register(r.serial, r, recalled, l.Channel, false); {
 		case closed:
 			return nil
 		case !taken:
@@ -77,9 +80,6 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 		}
 		// once in 2^47 divided by their number
 		r.token, r.serial = l.newToken(t.Flags, int64(t.Number))
-		if t.retention != nil {
-			t.retention.serial = r.serial
-		}
 	}
 }
 
@@ -90,7 +90,7 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 	mode := claim.Try
 	if wait {
 		mode = claim.TryFirst
-		if t.retention != nil || l.e.Subscriber.IsSubscribed(l.Channel) { // a retention begins with a subscription
+		if t.Sharing != nil || l.e.Subscriber.IsSubscribed(l.Channel) { // a retention begins with a subscription
 			mode = claim.Wait
 		}
 	}
@@ -330,7 +330,7 @@ func (r *request) delivered(a *actions) {
 
 // unregister removes a request that has ended, so that messages no longer find it and no heartbeat is sent for it.
 func (r *request) unregister() {
-	r.lock.e.messages.Unregister(r.serial, r)
+	r.lock.e.Messages.Unregister(r.serial, r)
 	r.lock.e.queues.Leave(r, &r.lock.Lock)
 }
 

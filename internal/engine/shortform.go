@@ -64,6 +64,9 @@ func (s *shortForm) decided() { s.failures.Store(0) }
 // longGranted notes that the long form has granted a request without waiting, or has found that nobody waits for a release.
 func (s *shortForm) longGranted() { s.pending.Add(-1) }
 
+// ExpectWaiters notes that others probably wait, so that the next release of the name takes the long form.
+func (s *shortForms) ExpectWaiters() { s.ending.contended() }
+
 // hasShortForm reports whether requests of this lock can take the short form. That relies on metadata which others may have kept
 // for short leases: for half of MetadataTTL at least, by when renewals keep it for this lease.
 func (l *Lock) hasShortForm() bool {
@@ -72,7 +75,7 @@ func (l *Lock) hasShortForm() bool {
 
 // mayUseShort reports whether the next call of the request should be the short form.
 func (r *request) mayUseShort() bool {
-	return r.origin == nil && r.part == nil && r.retention == nil && r.quota == nil && r.lock.hasShortForm() && r.lock.short.usable()
+	return r.origin == nil && r.part == nil && r.observer == nil && r.quota == nil && r.lock.hasShortForm() && r.lock.short.usable()
 }
 
 // answered notes the reply to a request, and reports whether it decides the request. The short form never queues one.

@@ -26,7 +26,7 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 	u := l.newLease(token, l.locks[0].NewObservation(ctx, ""))
 	u.adopted = true
 	for i := range u.members {
-		u.members[i].askedAt = u.owner.Since
+		u.members[i].askedAt = u.since
 	}
 	u.register()
 	for i := range l.locks {
@@ -63,7 +63,7 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 func (u *Lease) adoptAt(ctx context.Context, i int) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.lock.spec.ServerTimeout)
 	defer cancel()
-	part, err := u.lock.locks[i].AdoptAs(limited, u.token, &u.owner)
+	part, err := u.lock.locks[i].AdoptAs(limited, u.token, u)
 	if err != nil && errors.Is(err, limited.Err()) {
 		err = server.ErrNoAnswer
 	}

@@ -32,7 +32,7 @@ type Lease struct {
 	lock        *Lock
 	token       string
 	observation *engine.Observation // the call that acquired it, for the observer
-	owner       engine.Owner        // of the parts: this lease, since before the first request was sent
+	since       time.Time           // before the first request was sent; MaxLifetime and the duration in events count from here
 	lifecycle   lifecycle.Lifecycle // ended under mu, together with state
 	changed     chan struct{}       // something has happened at a member; capacity 1
 	timer       timers.Timer
@@ -50,7 +50,7 @@ type Lease struct {
 
 func (l *Lock) newLease(token string, o *engine.Observation) *Lease {
 	u := &Lease{lock: l, token: token, observation: o, changed: make(chan struct{}, 1), members: make([]member, len(l.locks))}
-	u.owner = engine.Owner{Since: time.Now(), Observer: u}
+	u.since = time.Now()
 	u.lifecycle.Begin(u)
 	u.timer.Handler = timers.Func(u.onTimer)
 	return u
@@ -105,8 +105,8 @@ func (u *Lease) KeeperClosed() {
 	}
 }
 
-// PartEvent handles what happened to one of the parts. It implements engine.PartObserver.
-func (u *Lease) PartEvent(event engine.EventType) {
+// LeaseEvent handles what happened to one of the parts. It implements engine.Observer.
+func (u *Lease) LeaseEvent(event engine.EventType) (own bool) {
 	switch event {
 	case engine.Renewed:
 		u.partRenewed()
@@ -114,10 +114,11 @@ func (u *Lease) PartEvent(event engine.EventType) {
 		u.checkMajority()
 	}
 	u.notify()
+	return true
 }
 
-// PartCleanedUp wakes releaseParts. It implements engine.PartObserver.
-func (u *Lease) PartCleanedUp() { u.notify() }
+// CleanedUp wakes releaseParts. It implements engine.Observer.
+func (u *Lease) CleanedUp() { u.notify() }
 
 // checkMajority ends the lease as lost if no majority is left.
 func (u *Lease) checkMajority() {
@@ -138,7 +139,7 @@ func (u *Lease) checkMajority() {
 func (u *Lease) partRenewed() {
 	now := time.Now()
 	spec := &u.lock.spec
-	since := u.owner.Since
+	since := u.since
 	u.mu.Lock()
 	if u.state != leaseHeld {
 		u.mu.Unlock()
@@ -171,7 +172,7 @@ func (u *Lease) partRenewed() {
 func (u *Lease) observe(event engine.EventType, err error) {
 	first := u.lock.locks[0]
 	ev := first.Event(event, u.observation)
-	ev.Token, ev.Fence, ev.Duration, ev.Err = u.token, u.Fence(), time.Since(u.owner.Since), err
+	ev.Token, ev.Fence, ev.Duration, ev.Err = u.token, u.Fence(), time.Since(u.since), err
 	first.Observe(ev)
 }
 
@@ -241,7 +242,7 @@ func (u *Lease) CheckDeadline() {
 	}
 	u.mu.Unlock()
 	for _, part := range parts {
-		part.CheckDeadline() // PartEvent gets its loss
+		part.CheckDeadline() // LeaseEvent gets its loss
 	}
 	if parts != nil {
 		u.checkMajority()
@@ -334,7 +335,7 @@ func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := u.Err(); err != nil {
 		return err
 	}
-	if err := engine.CheckLifetime(ttl, u.lock.spec.MaxLifetime, u.owner.Since); err != nil {
+	if err := engine.CheckLifetime(ttl, u.lock.spec.MaxLifetime, u.since); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -376,6 +377,6 @@ func (u *Lease) CheckLeak() {
 	leaked := u.state == leaseHeld && !u.lock.spec.NoRenewal
 	u.mu.Unlock()
 	if leaked {
-		u.lock.locks[0].ReportLeak(u.observation, u.token, u.Fence(), time.Since(u.owner.Since))
+		u.lock.locks[0].ReportLeak(u.observation, u.token, u.Fence(), time.Since(u.since))
 	}
 }

@@ -154,14 +154,14 @@ func TestPartsAreLostAtTheirDeadlines(t *testing.T) {
 	}
 }
 
-// TestPartEvents checks what a lease does with the events of its parts.
-func TestPartEvents(t *testing.T) {
+// TestLeaseEvents checks what a lease does with the events of its parts.
+func TestLeaseEvents(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
 		u := s.try(s.lock(s.engines))
 		s.wantEvents(engine.AcquireStart, engine.AcquireDone)
-		u.PartEvent(engine.Lost) // a majority is left
-		u.PartEvent(engine.Released)
-		u.PartEvent(engine.Renewed) // no deadline has changed
+		u.LeaseEvent(engine.Lost) // a majority is left
+		u.LeaseEvent(engine.Released)
+		u.LeaseEvent(engine.Renewed) // no deadline has changed
 		s.wantEvents()
 		s.must(u.Err())
 		time.Sleep(ttl/3 + 20*time.Millisecond)
@@ -170,11 +170,11 @@ func TestPartEvents(t *testing.T) {
 		s.wantEvents(engine.Renewed)
 		memberOf(u, 0).part.Detach()
 		memberOf(u, 1).part.Detach()
-		u.PartEvent(engine.Lost)
+		u.LeaseEvent(engine.Lost)
 		s.wantError(u.Err(), server.ErrLost)
 		s.wantEvents(engine.Lost)
-		u.PartEvent(engine.Lost)
-		u.PartEvent(engine.Renewed)
+		u.LeaseEvent(engine.Lost)
+		u.LeaseEvent(engine.Renewed)
 		s.wantEvents()
 	})
 }
@@ -220,7 +220,7 @@ func TestMemberIsNotAskedAgainNearMaxLifetime(t *testing.T) {
 		})
 		s.ends(u.Done())
 		s.wantError(u.Err(), server.ErrLost)
-		if d := time.Since(u.owner.Since); d > 2*ttl || d < ttl {
+		if d := time.Since(u.since); d > 2*ttl || d < ttl {
 			t.Errorf("lost after %v", d)
 		}
 		s.wantOwned(u.token)

@@ -64,7 +64,7 @@ func (u *Lease) ask(i int) {
 	u.mu.Lock()
 	inDoubt := u.members[i].inDoubt
 	u.mu.Unlock()
-	r := u.lock.locks[i].NewTokenRequest(u.token, &u.owner, inDoubt)
+	r := u.lock.locks[i].NewTokenRequest(u.token, u.since, u, inDoubt)
 	u.mu.Lock()
 	s := &u.members[i]
 	s.state, s.askedAt, s.request, s.fenceFloor = memberAsking, time.Now(), r, 0
@@ -191,7 +191,7 @@ func (u *Lease) cleanUp() {
 	until := time.Now().Add(max(u.lock.spec.TTL, u.ttl))
 	for i, l := range u.lock.locks {
 		if s := &u.members[i]; s.inDoubt && !s.unanswered() && s.part == nil && s.cleanup == nil {
-			s.cleanup = l.CleanUp(u.token, &u.owner, until)
+			s.cleanup = l.CleanUp(u.token, u, until)
 		}
 	}
 }

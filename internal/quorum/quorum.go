@@ -8,7 +8,7 @@
 // # Locks
 //
 // Mutexes are taken in this order: Lease.mu, then those of package engine, among them that of a Lease's Lifecycle. Lock.mu is
-// taken with no other mutex held, and nothing is called under it. The engine calls PartEvent, KeeperClosed and the functions
+// taken with no other mutex held, and nothing is called under it. The engine calls LeaseEvent, KeeperClosed and the functions
 // given to Send and RaiseFence without any of its mutexes held, so these take Lease.mu. Nothing under Lease.mu blocks.
 package quorum
 

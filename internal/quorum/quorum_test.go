@@ -271,8 +271,8 @@ func memberOf(u *Lease, i int) member {
 // ignored is an owner of parts whose events nobody needs.
 type ignored struct{}
 
-func (ignored) PartEvent(engine.EventType) {}
-func (ignored) PartCleanedUp()             {}
+func (ignored) LeaseEvent(engine.EventType) bool { return true }
+func (ignored) CleanedUp()                       {}
 
 // answers receives the outcomes of requests.
 type answers chan engine.TokenReply
@@ -288,7 +288,7 @@ func (s *fixture) part(ttl time.Duration, fence int64) *engine.Lease {
 	})
 	s.must(err)
 	granted := make(answers, 1)
-	r := l.NewTokenRequest(l.NewToken(protocol.FlagLeastFence, fence), &engine.Owner{Since: time.Now(), Observer: ignored{}}, false)
+	r := l.NewTokenRequest(l.NewToken(protocol.FlagLeastFence, fence), time.Now(), ignored{}, false)
 	r.Send(0, granted)
 	reply := <-granted
 	s.must(reply.Err)

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -163,6 +165,14 @@ func (l *Lock) FailIf(err error) error {
 		return nil
 	}
 	return l.Fail(err)
+}
+
+// AlsoEnded makes the error of a request match ctx.Err() if ctx has ended, whatever else went wrong.
+func (l *Lock) AlsoEnded(ctx context.Context, err error) error {
+	if end := ctx.Err(); err != nil && end != nil && !errors.Is(err, end) {
+		return l.Fail(err, end)
+	}
+	return err
 }
 
 // ReleasedError returns ErrReleased as an error of this lock, always the same.

@@ -1,9 +1,10 @@
-package engine
+package retainer
 
 import (
 	"context"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
@@ -15,31 +16,31 @@ import (
 // is recalled meanwhile, it asks the server, and the others stay behind it.
 
 // acquireTurn is Acquire, of a lock with one holder at a time, for a caller that was not granted it at once.
-func (l *Retaining) acquireTurn(ctx context.Context, wait bool) (lifecycle.Handle, error) {
-	e, began, o := l.lock.e, time.Now(), l.lock.NewObservation(ctx, l.flags)
-	if wait && e.longWaits.Bound > 0 {
-		defer l.lock.watchWait()
+func (l *Lock) acquireTurn(ctx context.Context, wait bool) (lifecycle.Handle, error) {
+	began, o := time.Now(), l.lock.NewObservation(ctx, l.flags)
+	if wait {
+		defer l.lock.WatchWait(nil)()
 	}
 	if o != nil {
-		e.observe(l.lock.Event(AcquireStart, o))
+		l.lock.Observe(l.lock.Event(engine.AcquireStart, o))
 	}
 	h, local, err := l.turn(ctx, wait, o)
-	err = l.lock.alsoEnded(ctx, err)
+	err = l.lock.AlsoEnded(ctx, err)
 	if o != nil {
-		ev := l.lock.Event(AcquireDone, o)
+		ev := l.lock.Event(engine.AcquireDone, o)
 		ev.Duration, ev.Local, ev.Err = time.Since(began), local && err == nil, err
 		if err == nil {
 			ev.Token, ev.Fence = h.Token(), h.Fence()
 		}
-		e.observe(ev)
+		l.lock.Observe(ev)
 	}
 	return h, err
 }
 
 // turn waits for the turn of the caller among those of the process, and then for a turn by the lease that the process retains, or
 // for a lease of the server. local says that it was granted inside.
-func (l *Retaining) turn(ctx context.Context, wait bool, o *Observation) (h lifecycle.Handle, local bool, err error) {
-	e, key, began := l.lock.e, l.lock.KeyOf(server.QueueKey), time.Now()
+func (l *Lock) turn(ctx context.Context, wait bool, o *engine.Observation) (h lifecycle.Handle, local bool, err error) {
+	began := time.Now()
 	if err := ctx.Err(); err != nil {
 		return nil, false, l.lock.Fail(err)
 	}
@@ -48,13 +49,13 @@ func (l *Retaining) turn(ctx context.Context, wait bool, o *Observation) (h life
 	if wait {
 		r.waiting.Add(1)
 		defer r.waiting.Add(-1)
-		if health, err = e.local.Wait(ctx, key, e.MaxAge(), began); err != nil {
+		if health, err = l.lock.WaitLocally(ctx, l.lock.Engine().MaxAge(), began); err != nil {
 			if x := r.current.Load(); x != nil && x.Certain() && ctx.Err() != nil {
 				err = server.Chain(server.ErrNotAcquired, ctx.Err()) // it is held here, so the server need not have answered lately
 			}
 			return nil, false, l.lock.Fail(err)
 		}
-		defer e.local.Leave(key)
+		defer l.lock.LeaveLocally()
 	}
 	if h, err := l.turnInside(ctx, r, health); err != nil {
 		return nil, false, err
@@ -64,23 +65,23 @@ func (l *Retaining) turn(ctx context.Context, wait bool, o *Observation) (h life
 	}
 	x := r.begin()
 	if x == nil {
-		req, err := l.ordinary.acquireReplicated(ctx, Terms{Flags: l.flags, observation: o, health: health, since: began}, wait)
+		req, err := l.ordinary.Request(ctx, engine.Terms{Flags: l.flags, Observation: o, Health: health, Since: began}, wait)
 		if err != nil {
 			return nil, false, err
 		}
 		return req, false, nil
 	}
-	req, err := l.lock.acquireReplicated(ctx, Terms{Flags: l.flags + protocol.FlagRetained, retention: x, observation: o, health: health, since: began}, wait)
+	req, err := l.lock.Request(ctx, engine.Terms{Flags: l.flags + protocol.FlagRetained, Sharing: x, Observation: o, Health: health, Since: began}, wait)
 	if err != nil {
 		x.abandon()
 		return nil, false, err
 	}
-	return x.open(req, req.wasQueued()), false, nil
+	return x.open(req, req.WasQueued()), false, nil
 }
 
 // turnInside returns a turn by the lease that the process retains. It returns nil if there is none, and else when the lease is to be
 // released before the caller gets a turn by it. Without health the caller does not wait for another.
-func (l *Retaining) turnInside(ctx context.Context, r *Retainer, health *server.Health) (*LocalLease, error) {
+func (l *Lock) turnInside(ctx context.Context, r *name, health *server.Health) (*Lease, error) {
 	for {
 		x := r.current.Load()
 		if x == nil {
@@ -109,7 +110,7 @@ func (l *Retaining) turnInside(ctx context.Context, r *Retainer, health *server.
 }
 
 // enter makes the caller the one inside, or one of those. If nobody else may enter, it gives the lease back.
-func (x *retention) enter() (*LocalLease, retain.Entry) {
+func (x *retention) enter() (*Lease, retain.Entry) {
 	var at time.Duration
 	entry, settle := retain.Closed, false
 	if x.of.exclusive {
@@ -122,7 +123,7 @@ func (x *retention) enter() (*LocalLease, retain.Entry) {
 	}
 	switch {
 	case entry == retain.Entered:
-		return &LocalLease{retention: x, at: at}, entry
+		return &Lease{retention: x, at: at}, entry
 	case entry == retain.Closed && (x.of.exclusive || settle):
 		x.turnedAway(settle)
 	}
@@ -142,15 +143,15 @@ func (x *retention) leave() {
 	}
 	var out retain.Effects
 	x.of.mu.Lock()
-	x.state.Left(x.Hold, x.of.lock.e.Now(), left, &out)
+	x.state.Left(x.Hold, x.of.lock.Engine().Now(), left, &out)
 	x.unlock(&out)
 }
 
 // awaitTurn waits until the caller inside has left, and returns a lease in its place. It returns nil if the lease is given back
 // instead, or if nobody is inside.
-func (x *retention) awaitTurn(ctx context.Context, health *server.Health) (*LocalLease, error) {
+func (x *retention) awaitTurn(ctx context.Context, health *server.Health) (*Lease, error) {
 	r := x.of
-	e := r.lock.e
+	e := r.lock.Engine()
 	r.mu.Lock()
 	if !x.state.AwaitTurn(x.Hold) {
 		r.mu.Unlock()
@@ -176,12 +177,5 @@ func (x *retention) awaitTurn(ctx context.Context, health *server.Health) (*Loca
 	if !inside {
 		return nil, err
 	}
-	return &LocalLease{retention: x, at: time.Since(e.Started())}, nil
-}
-
-// wasQueued reports whether the lease was granted by way of the queue, as far as is known.
-func (h *Lease) wasQueued() bool {
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
-	return h.claim.WasQueued()
+	return &Lease{retention: x, at: time.Since(e.Started())}, nil
 }

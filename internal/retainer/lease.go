@@ -1,4 +1,4 @@
-package engine
+package retainer
 
 import (
 	"context"
@@ -6,22 +6,23 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
-// LocalLease is a lease that was granted inside the process. It is part of the lease that the process retains: it has its
+// Lease is a lease that was granted inside the process. It is part of the lease that the process retains: it has its
 // token, fence and deadline, and is lost when that is. It is safe for concurrent use.
-type LocalLease struct {
+type Lease struct {
 	retention   *retention
-	at          time.Duration // when it was granted, since the engine was started
-	observation *Observation  // the call, for the observer
+	at          time.Duration       // when it was granted, since the engine was started
+	observation *engine.Observation // the call, for the observer
 	state       atomic.Uint32
 	lifecycle   atomic.Pointer[lifecycle.Lifecycle] // nil until Done or Context is called
 }
 
-// The states of a LocalLease.
+// The states of a Lease.
 const (
 	localHeld     uint32 = iota
 	localReleased        // by its holder
@@ -30,22 +31,22 @@ const (
 )
 
 // Name returns what is locked.
-func (h *LocalLease) Name() string { return h.retention.lease.Name() }
+func (h *Lease) Name() string { return h.retention.lease.Name() }
 
 // Token returns the identity of the retained lease.
-func (h *LocalLease) Token() string { return h.retention.lease.Token() }
+func (h *Lease) Token() string { return h.retention.lease.Token() }
 
 // Fence returns the fencing token of the retained lease.
-func (h *LocalLease) Fence() uint64 { return h.retention.lease.Fence() }
+func (h *Lease) Fence() uint64 { return h.retention.lease.Fence() }
 
 // Deadline returns until when the retained lease is valid if it is not renewed.
-func (h *LocalLease) Deadline() time.Time { return h.retention.lease.Deadline() }
+func (h *Lease) Deadline() time.Time { return h.retention.lease.Deadline() }
 
 // CheckDeadline implements lifecycle.DeadlineChecker.
-func (h *LocalLease) CheckDeadline() { h.retention.lease.CheckDeadline() }
+func (h *Lease) CheckDeadline() { h.retention.lease.CheckDeadline() }
 
 // Err returns nil while the lease is held, and then an error that matches ErrReleased or ErrLost.
-func (h *LocalLease) Err() error {
+func (h *Lease) Err() error {
 	if h.state.Load() == localReleased {
 		return h.retention.of.lock.Fail(server.ErrReleased)
 	}
@@ -53,16 +54,16 @@ func (h *LocalLease) Err() error {
 }
 
 // Done returns a channel that is closed when the lease ends.
-func (h *LocalLease) Done() <-chan struct{} { return h.life().Done() }
+func (h *Lease) Done() <-chan struct{} { return h.life().Done() }
 
 // Context returns a child of parent that is also canceled when the lease ends.
-func (h *LocalLease) Context(parent context.Context) context.Context { return h.life().Context(parent) }
+func (h *Lease) Context(parent context.Context) context.Context { return h.life().Context(parent) }
 
 // OnEnd calls f when the lease ends.
-func (h *LocalLease) OnEnd(f func(error)) (stop func()) { return h.life().OnEnd(f) }
+func (h *Lease) OnEnd(f func(error)) (stop func()) { return h.life().OnEnd(f) }
 
 // life returns the Lifecycle of the lease.
-func (h *LocalLease) life() *lifecycle.Lifecycle {
+func (h *Lease) life() *lifecycle.Lifecycle {
 	if lc := h.lifecycle.Load(); lc != nil {
 		return lc
 	}
@@ -75,7 +76,7 @@ func (h *LocalLease) life() *lifecycle.Lifecycle {
 		return h.lifecycle.Load()
 	}
 	if x.handles == nil {
-		x.handles = map[*LocalLease]struct{}{}
+		x.handles = map[*Lease]struct{}{}
 	}
 	x.handles[h] = struct{}{}
 	x.of.mu.Unlock()
@@ -86,7 +87,7 @@ func (h *LocalLease) life() *lifecycle.Lifecycle {
 }
 
 // end ends the Lifecycle.
-func (h *LocalLease) end(err error) {
+func (h *Lease) end(err error) {
 	lc := h.lifecycle.Load()
 	if lc == nil {
 		return
@@ -99,7 +100,7 @@ func (h *LocalLease) end(err error) {
 
 // Release ends the lease. It does not block: the retained lease stays with the process, or is released in the background if it
 // was recalled. See Lease.Release in package lockkeeper.
-func (h *LocalLease) Release(ctx context.Context) error {
+func (h *Lease) Release(ctx context.Context) error {
 	x := h.retention
 	var lost error
 	state := localReleased
@@ -121,11 +122,10 @@ func (h *LocalLease) Release(ctx context.Context) error {
 			h.end(h.Err())
 		}
 	}
-	e := x.of.lock.e
-	if lost == nil && e.cfg.Observe != nil {
-		ev := h.event(Released)
-		ev.Duration = time.Since(e.Started()) - h.at
-		e.observe(ev)
+	if lost == nil && h.observation != nil {
+		ev := h.event(engine.Released)
+		ev.Duration = time.Since(x.of.lock.Engine().Started()) - h.at
+		x.of.lock.Observe(ev)
 	}
 	x.leave()
 	if errors.Is(lost, server.ErrReleased) {
@@ -136,7 +136,7 @@ func (h *LocalLease) Release(ctx context.Context) error {
 
 // Extend makes the retained lease last for ttl from now, for as long as somebody is inside. Nobody else is granted anything by it from
 // then on. If others are inside, who rely on it, the error is ErrInvalid if ttl is less than what renewals ask for.
-func (h *LocalLease) Extend(ctx context.Context, ttl time.Duration) error {
+func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := server.CheckTTL("ttl", ttl); err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (h *LocalLease) Extend(ctx context.Context, ttl time.Duration) error {
 		return x.lease.Extend(ctx, ttl)
 	}
 	suits := func() error {
-		if n, least := x.Inside()-1, x.lease.renewalTTL(); n > 0 && ttl < least {
+		if n, least := x.Inside()-1, x.lease.RenewalTTL(); n > 0 && ttl < least {
 			return server.Invalid("ttl %v is less than the %v of the lease of %q, which %d other readers of this process share (Retain)", ttl, least, h.Name(), n)
 		}
 		return nil
@@ -160,11 +160,11 @@ func (h *LocalLease) Extend(ctx context.Context, ttl time.Duration) error {
 	if h.state.Load() == localReleased {
 		return x.of.lock.Fail(server.ErrReleased) // meanwhile, so the lease may be another caller's by now
 	}
-	return x.lease.extend(ctx, ttl, suits) // others may have entered, or extended it, since it was looked at
+	return x.lease.ExtendIf(ctx, ttl, suits) // others may have entered, or extended it, since it was looked at
 }
 
 // Own returns the lease at the server if the caller of an upgrade was given it for its own, else nil.
-func (h *LocalLease) Own() *Lease {
+func (h *Lease) Own() *engine.Lease {
 	if h.state.Load() != localDetached {
 		return nil
 	}
@@ -172,19 +172,19 @@ func (h *LocalLease) Own() *Lease {
 }
 
 // event returns an event of this lease.
-func (h *LocalLease) event(t EventType) Event {
+func (h *Lease) event(t engine.EventType) engine.Event {
 	x := h.retention
 	ev := x.of.lock.Event(t, h.observation)
-	ev.Token, ev.Fence, ev.Local = x.lease.token, x.lease.fence, true
+	ev.Token, ev.Fence, ev.Local = x.lease.Token(), x.lease.Fence(), true
 	return ev
 }
 
-// ConvertLocal is Convert for a read lease that was granted inside the process. It first waits until all others that were granted by
+// Convert is that of engine.Lock for a read lease that was granted inside the process. It first waits until all others that were granted by
 // the same retained lease have been released, and then converts that. If another call waits for the same, it returns ErrConflict at
 // once.
-func (l *Lock) ConvertLocal(ctx context.Context, from *LocalLease, t Terms) (*Lease, error) {
+func Convert(ctx context.Context, l *engine.Lock, from *Lease, t engine.Terms) (*engine.Lease, error) {
 	if x := from.retention.of.lock; !x.Same(&l.Lock) {
-		return nil, server.Invalid("the lease is of %s %q, of another keeper or another lock than %q; pass a lease of this lock", l.spec.Scripts.Kind, from.Name(), l.spec.Name)
+		return nil, server.Invalid("the lease is of %s %q, of another keeper or another lock than %q; pass a lease of this lock", l.Kind(), from.Name(), l.Name())
 	}
 	own, err := from.detach(ctx, l)
 	if err != nil {
@@ -194,7 +194,7 @@ func (l *Lock) ConvertLocal(ctx context.Context, from *LocalLease, t Terms) (*Le
 }
 
 // detach waits until nobody else is inside, and returns the lease at the server, which from then on is the caller's own.
-func (h *LocalLease) detach(ctx context.Context, l *Lock) (*Lease, error) {
+func (h *Lease) detach(ctx context.Context, l *engine.Lock) (*engine.Lease, error) {
 	if own := h.Own(); own != nil {
 		return own, nil
 	}
@@ -210,7 +210,7 @@ func (h *LocalLease) detach(ctx context.Context, l *Lock) (*Lease, error) {
 		r.mu.Unlock()
 		return nil, server.Invalid("the lease of %q is being converted by another call; wait until that call has returned", h.Name())
 	}
-	if !x.state.Upgrade(x.Hold, l.e.Now(), &out) {
+	if !x.state.Upgrade(x.Hold, l.Engine().Now(), &out) {
 		r.mu.Unlock()
 		return nil, l.Fail(server.ErrConflict)
 	}
@@ -223,7 +223,7 @@ func (h *LocalLease) detach(ctx context.Context, l *Lock) (*Lease, error) {
 		case <-alone:
 		case <-ctx.Done():
 			err = l.Fail(server.ErrNotAcquired, ctx.Err())
-		case <-l.e.Closing().Done():
+		case <-l.Engine().Closing().Done():
 			err = l.Fail(server.ErrClosed)
 		case <-h.Done():
 			err = l.Fail(h.Err())
@@ -233,7 +233,7 @@ func (h *LocalLease) detach(ctx context.Context, l *Lock) (*Lease, error) {
 		r.mu.Lock()
 		x.alone = alone
 		switch {
-		case err != nil || !x.state.Alone(x.Hold, l.e.Now(), &out):
+		case err != nil || !x.state.Alone(x.Hold, l.Engine().Now(), &out):
 		case h.state.CompareAndSwap(localHeld, localDetached):
 			x.state.Detach(&out)
 			own = true

@@ -1,28 +1,86 @@
-package engine
+package retainer
 
 import (
 	"context"
 	"errors"
+	"io"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/lockkeeper/lockkeeper/internal/client"
+	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
+	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
 )
 
-func (s *fixture) retaining(name string) *Retaining {
+func TestMain(m *testing.M) {
+	quiet.Redis()
+	goleak.VerifyTestMain(m)
+}
+
+const ttl = 3 * time.Second
+
+// fixture is an engine in a synctest bubble, with a server and a network.
+type fixture struct {
+	*testing.T
+	*engine.Engine
+	names *Names
+	mini  *miniredis.Miniredis
+	net   *faultnet.Net
+}
+
+func inBubble(t *testing.T, test func(s *fixture)) {
+	t.Helper()
+	embedded.Run(t, func(m *embedded.Server) {
+		s := &fixture{T: m.T, names: NewNames(), mini: m.Mini, net: m.Network()}
+		rdb := redis.NewClient(s.net.Options(time.Second))
+		c, err := client.New(rdb)
+		s.must(err)
+		s.Engine = engine.New(engine.Config{Config: server.Config{
+			Client: c, Prefix: "lock:", HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: 600 * time.Millisecond, MetadataTTL: time.Hour,
+			Retry: server.Retry{MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second, MaxElapsed: 10 * time.Second},
+			Log:   slog.New(slog.NewTextHandler(io.Discard, nil)),
+		}})
+		test(s)
+		s.net.Restore()
+		_ = s.Close()
+		s.must(rdb.Close())
+	})
+}
+
+func (s *fixture) must(err error) {
 	s.Helper()
-	l, err := s.lock(name, func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.RWLock, false }).Retaining()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *fixture) retaining(name string, change ...func(*engine.Spec)) *Lock {
+	s.Helper()
+	spec := engine.Spec{Scripts: lua.RWLock, Name: name, TTL: ttl}
+	for _, f := range change {
+		f(&spec)
+	}
+	at, err := s.Lock(spec)
+	s.must(err)
+	l, err := New(at, s.names)
 	s.must(err)
 	return l
 }
 
 // read acquires a read lease.
-func (s *fixture) read(l *Retaining) lifecycle.Handle {
+func (s *fixture) read(l *Lock) lifecycle.Handle {
 	s.Helper()
 	h, err := l.Acquire(context.Background(), true)
 	s.must(err)
@@ -38,14 +96,14 @@ func TestLeaseEndsWhileItIsOpened(t *testing.T) {
 		synctest.Wait()
 		r := l.find()
 		x := r.begin()
-		h, err := l.lock.acquireLease(context.Background(), Terms{Flags: protocol.FlagRead + protocol.FlagRetained, retention: x}, true)
+		h, err := l.lock.Acquire(context.Background(), engine.Terms{Flags: protocol.FlagRead + protocol.FlagRetained, Sharing: x})
 		s.must(err)
 
-		h.Mu.Lock()
-		cancel := h.endLocked(server.ErrLost)
-		h.Mu.Unlock()
+		x.End()
+		endContexts := h.Lifecycle.End(server.ErrLost)
 		first := x.open(h, false)
-		cancel()
+		endContexts()
+		x.Ended(server.ErrLost)
 		if r.enter(context.Background()) != nil || r.current.Load() != nil {
 			t.Error("a reader was admitted by a lease that has ended")
 		}
@@ -59,15 +117,14 @@ func TestLeaseEndsWhileItIsOpened(t *testing.T) {
 		if s.mini.Exists(l.lock.KeyOf(server.LockKey)) {
 			t.Error("the lease is not released with the last reader")
 		}
-		h.forget()
 	})
 }
 
 // TestRetainedNamesAreBounded checks that the least recently used name is given back when there are too many.
 func TestRetainedNamesAreBounded(t *testing.T) {
 	inBubble(t, func(s *fixture) {
-		s.retainers = retain.NewNames[*Retainer](3)
-		read := func(name string) *Retaining {
+		s.names.names = retain.NewNames[*name](3)
+		read := func(name string) *Lock {
 			l := s.retaining(name)
 			s.must(s.read(l).Release(context.Background()))
 			return l
@@ -107,20 +164,19 @@ func TestRetainedNamesAreBounded(t *testing.T) {
 // TestReleaseAfterExtendToLess checks that a caller whose lease was granted inside, and extended to less, learns at its release that
 // the lease ended while the process was frozen.
 func TestReleaseAfterExtendToLess(t *testing.T) {
-	for what, change := range map[string]func(*Spec){
-		"read": func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.RWLock, false },
-		"turn": func(*Spec) {},
+	for what, change := range map[string]func(*engine.Spec){
+		"read": func(*engine.Spec) {},
+		"turn": func(spec *engine.Spec) { spec.Scripts, spec.LocalQueue = lua.Mutex, true },
 	} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(s *fixture) {
-				l, err := s.lock("x", change, func(spec *Spec) { spec.TTL = retain.MaxTTL }).Retaining()
-				s.must(err)
+				l := s.retaining("x", change, func(spec *engine.Spec) { spec.TTL = retain.MaxTTL })
 				s.must(s.read(l).Release(context.Background())) // it subscribes
 				synctest.Wait()
 				s.must(s.read(l).Release(context.Background()))
-				h := s.read(l).(*LocalLease)
+				h := s.read(l).(*Lease)
 				s.must(h.Extend(context.Background(), retain.MaxTTL/5))
-				s.freeze(h.retention.lease)
+				s.Timers.Stop() // the process is frozen
 				time.Sleep(retain.MaxTTL / 4)
 				if h.retention.Certain() {
 					t.Error("the process takes the lease to be certain after its deadline")
