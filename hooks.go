@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
@@ -110,20 +110,20 @@ type Event struct {
 }
 
 // observer returns a function that calls the hook of an event, or nil if no hook is set.
-func (h Hooks) observer() func(engine.Event) {
-	hooks := map[engine.EventType]func(Event){
-		engine.AcquireStart:   h.AcquireStart,
-		engine.AcquireDone:    h.AcquireDone,
-		engine.Queued:         h.Queued,
-		engine.WakeupReceived: h.WakeupReceived,
-		engine.WakeupLost:     h.WakeupLost,
-		engine.Renewed:        h.Renewed,
-		engine.Lost:           h.Lost,
-		engine.Released:       h.Released,
-		engine.LimitChanged:   h.LimitChanged,
-		engine.Recalled:       h.Recalled,
-		engine.Leaked:         h.Leaked,
-		engine.Succeeded:      h.Succeeded,
+func (h Hooks) observer() func(lease.Event) {
+	hooks := map[lease.EventType]func(Event){
+		lease.AcquireStart:   h.AcquireStart,
+		lease.AcquireDone:    h.AcquireDone,
+		lease.Queued:         h.Queued,
+		lease.WakeupReceived: h.WakeupReceived,
+		lease.WakeupLost:     h.WakeupLost,
+		lease.Renewed:        h.Renewed,
+		lease.Lost:           h.Lost,
+		lease.Released:       h.Released,
+		lease.LimitChanged:   h.LimitChanged,
+		lease.Recalled:       h.Recalled,
+		lease.Leaked:         h.Leaked,
+		lease.Succeeded:      h.Succeeded,
 	}
 	for event, hook := range hooks {
 		if hook == nil {
@@ -133,14 +133,14 @@ func (h Hooks) observer() func(engine.Event) {
 	if len(hooks) == 0 {
 		return nil
 	}
-	return func(e engine.Event) {
+	return func(e lease.Event) {
 		if hook := hooks[e.Type]; hook != nil {
 			ctx := e.Context
 			if ctx == nil {
 				ctx = context.Background()
 			}
 			var reason LossReason
-			if e.Type == engine.Lost {
+			if e.Type == lease.Lost {
 				reason = lossReasonOf(e.Err)
 			}
 			hook(Event{ctx, e.Request, e.Kind, e.Name, e.Mode, e.Token, e.Fence, e.Duration, e.Position, e.Limit, e.Err, e.Local, reason})

@@ -80,7 +80,7 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, erro
 
 // Holder returns who holds the lock, in any process; held is false if the lock is free. See package [lockkeeper].
 func (l *Lock) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err error) {
-	list, err := access.Holders[lockkeeper.Holder](views.Holders(ctx, &l.lock.Lock))
+	list, err := access.Holders[lockkeeper.Holder](views.Holders(ctx, l.lock.AtServer()))
 	if err != nil || len(list) == 0 {
 		return lockkeeper.Holder{}, false, err
 	}
@@ -89,5 +89,5 @@ func (l *Lock) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err 
 
 // Waiters returns who waits, in the order in which they will be granted the lock; see package [lockkeeper].
 func (l *Lock) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
-	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, &l.lock.Lock))
+	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, l.lock.AtServer()))
 }

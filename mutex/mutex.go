@@ -157,7 +157,7 @@ func (m *Mutex) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, err
 // Holder returns who holds the mutex, in any process; held is false if the mutex is free. A lock of another library has a token
 // and no fence. See package [lockkeeper].
 func (m *Mutex) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err error) {
-	list, err := access.Holders[lockkeeper.Holder](views.Holders(ctx, &m.lock.Lock))
+	list, err := access.Holders[lockkeeper.Holder](views.Holders(ctx, m.lock.AtServer()))
 	if err != nil || len(list) == 0 {
 		return lockkeeper.Holder{}, false, err
 	}
@@ -167,5 +167,5 @@ func (m *Mutex) Holder(ctx context.Context) (h lockkeeper.Holder, held bool, err
 // Waiters returns the processes that wait, in the order in which they are served: of each process one request is queued at the
 // server, and its other callers wait in the process. See package [lockkeeper].
 func (m *Mutex) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
-	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, &m.lock.Lock))
+	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, m.lock.AtServer()))
 }

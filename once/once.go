@@ -9,6 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -120,7 +121,7 @@ func New(k *lockkeeper.Keeper, name string, period time.Duration, opts *Options)
 //     meanwhile. If it matches another error besides that of fn, the release was not answered, and the job may be run again
 //     when the lease expires.
 func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) (Result, error) {
-	lease, err := o.lock.Try(ctx, engine.Terms{})
+	h, err := o.lock.Try(ctx, engine.Terms{})
 	if errors.Is(err, lockkeeper.ErrNotAcquired) && ctx.Err() == nil {
 		r, err := o.Status(ctx)
 		if err == nil && r.Outcome == None {
@@ -137,17 +138,17 @@ func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 	returned := false
 	defer func() {
 		if !returned { // fn has panicked
-			_ = lease.Release(ctx)
+			_ = h.Release(ctx)
 		}
 	}()
-	err = fn(lease.Context(ctx), lease.Fence())
+	err = fn(h.Context(ctx), h.Fence())
 	returned = true
 	if err != nil {
-		return Result{Outcome: Ran}, lifecycle.JoinRelease(err, lease, lease.Release(ctx))
+		return Result{Outcome: Ran}, lifecycle.JoinRelease(err, h, h.Release(ctx))
 	}
-	next := lease.Since().Add(o.period)
-	err = lease.Complete(ctx, next)
-	if u := (*engine.RecordUnknown)(nil); errors.As(err, &u) {
+	next := h.Since().Add(o.period)
+	err = h.Complete(ctx, next)
+	if u := (*lease.RecordUnknown)(nil); errors.As(err, &u) {
 		return Result{Outcome: Ran}, &UnrecordedError{u.LeaseEnds, u.Err}
 	}
 	if err != nil {
@@ -158,7 +159,7 @@ func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64
 
 // observeSuccess reports the success of an earlier run, whose period ends at that time.
 func (o *Once) observeSuccess(ctx context.Context, end time.Time) {
-	e := o.lock.Event(engine.Succeeded, nil)
+	e := o.lock.Event(lease.Succeeded, nil)
 	e.Context, e.Duration = ctx, max(o.period-time.Until(end), 0)
 	o.lock.Observe(e)
 }
@@ -172,7 +173,7 @@ func (o *Once) Status(ctx context.Context) (Result, error) {
 
 // read returns the status of the job, and the token or record at the server.
 func (o *Once) read(ctx context.Context) (r Result, token string, err error) {
-	list, err := views.Holders(ctx, &o.lock.Lock)
+	list, err := views.Holders(ctx, o.lock.AtServer())
 	if err != nil || len(list) == 0 {
 		return Result{}, "", err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -278,7 +279,7 @@ func (l *Limiter) AcquireN(ctx context.Context, n int) (*lockkeeper.Lease, error
 	return access.Lease[lockkeeper.Lease](l.acquire(ctx, n))
 }
 
-func (l *Limiter) acquire(ctx context.Context, n int) (*engine.Lease, error) {
+func (l *Limiter) acquire(ctx context.Context, n int) (*lease.Lease, error) {
 	if err := l.checkLease(n, "Acquire"); err != nil {
 		return nil, err
 	}
@@ -391,10 +392,10 @@ func (l *Limiter) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, e
 // Holders returns who has permits, in any process; see package [lockkeeper]. With MaxConcurrent these are the leases. Without
 // MaxConcurrent they are the requests whose permits have not returned yet, and ExpiresIn is how long until they do.
 func (l *Limiter) Holders(ctx context.Context) ([]lockkeeper.Holder, error) {
-	return access.Holders[lockkeeper.Holder](views.Holders(ctx, &l.lock.Lock))
+	return access.Holders[lockkeeper.Holder](views.Holders(ctx, l.lock.AtServer()))
 }
 
 // Waiters returns who waits, in the order in which they will be served; see package [lockkeeper].
 func (l *Limiter) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
-	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, &l.lock.Lock))
+	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, l.lock.AtServer()))
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retainer"
@@ -240,9 +241,9 @@ func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lock
 
 // leaseOf returns the lease at one server that a user has, or nil if it is nil, one of a majority, or shared by readers of this
 // process.
-func leaseOf(l *lockkeeper.Lease) *engine.Lease {
+func leaseOf(l *lockkeeper.Lease) *lease.Lease {
 	switch h := access.HandleOf(l).(type) {
-	case *engine.Lease:
+	case *lease.Lease:
 		return h
 	case *retainer.Lease:
 		return h.Own()
@@ -261,11 +262,11 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, erro
 
 // Holders returns who holds the lock, in any process: readers, one writer, or nobody; see package [lockkeeper].
 func (l *Lock) Holders(ctx context.Context) ([]lockkeeper.Holder, error) {
-	return access.Holders[lockkeeper.Holder](views.Holders(ctx, &l.lock.Lock))
+	return access.Holders[lockkeeper.Holder](views.Holders(ctx, l.lock.AtServer()))
 }
 
 // Waiters returns who waits: writers first, then readers, each in order (although readers go first after MaxWriterStreak
 // writers). An upgrade waits as a writer. See package [lockkeeper].
 func (l *Lock) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
-	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, &l.lock.Lock))
+	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, l.lock.AtServer()))
 }

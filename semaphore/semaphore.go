@@ -7,6 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -106,7 +107,7 @@ func (s *Semaphore) Acquire(ctx context.Context, n int) (*lockkeeper.Lease, erro
 	return access.Lease[lockkeeper.Lease](s.acquire(ctx, n))
 }
 
-func (s *Semaphore) acquire(ctx context.Context, n int) (*engine.Lease, error) {
+func (s *Semaphore) acquire(ctx context.Context, n int) (*lease.Lease, error) {
 	if err := s.checkCount(n); err != nil {
 		return nil, err
 	}
@@ -166,10 +167,10 @@ func (s *Semaphore) Adopt(ctx context.Context, token string) (*lockkeeper.Lease,
 
 // Holders returns who holds permits, in any process; see package [lockkeeper].
 func (s *Semaphore) Holders(ctx context.Context) ([]lockkeeper.Holder, error) {
-	return access.Holders[lockkeeper.Holder](views.Holders(ctx, &s.lock.Lock))
+	return access.Holders[lockkeeper.Holder](views.Holders(ctx, s.lock.AtServer()))
 }
 
 // Waiters returns who waits, in the order in which they will be served; see package [lockkeeper].
 func (s *Semaphore) Waiters(ctx context.Context) ([]lockkeeper.Waiter, error) {
-	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, &s.lock.Lock))
+	return access.Waiters[lockkeeper.Waiter](views.Waiters(ctx, s.lock.AtServer()))
 }

@@ -1,27 +1,19 @@
-// Package engine implements what all primitives share, on one server or cluster: it sends requests, waits in queues, sends
-// heartbeats, receives wake-ups, renews leases and detects their loss. There is one Engine per keeper. A primitive adds a
-// policy in Lua and a Spec.
+// Package engine acquires leases at one server or cluster, for all primitives: it makes requests, subscribes to wake-ups before the first wait,
+// and says who waits where. There is one Engine per keeper. A primitive adds a policy in Lua and a Spec.
 //
-//   - Engine (engine.go) owns the use of the client: one transport, one subscription, one set of timers.
-//   - Lock (lock.go) is one name of one primitive.
-//   - Lease (lease.go) is one token from the request on: a claim, which decides what becomes of it (package claim), and what this process
-//     has for it. effects.go does what the claim says. request (request.go) is what it needs until it is granted, Cleanup (cleanup.go)
-//     what releases it, renewal.go, extend.go and convert.go what else is asked of the server for it; its Lifecycle (package
-//     lifecycle) is its end and its contexts.
-//   - Requests that wait, and messages, are in package wait; leases by which others are granted inside the process, in package retainer, above
-//     this one, of which the driver knows only what a lease's Observer is told (observer.go).
-//   - Package protocol encodes and decodes what these send and receive; package server prepares all calls and repeats those
-//     that somebody waits for.
+//   - Engine (engine.go) puts together what a keeper has: the server, its leases, those who wait, and messages; and closes it.
+//   - Lock (lock.go) is one name of one primitive; Convert (convert.go) replaces a lease by another one of the name.
+//   - request (request.go) is what a Lease needs until it is granted: the calls, and the caller that waits.
+//   - TokenRequest (part.go) is a request for a part of a lease at several servers.
+//   - Limits (limits.go) are those of semaphores and rate limits; replicas.go waits until replicas have a grant.
+//
+// Below it are packages lease (what becomes of a token), wait (those who wait), views and server; above it retainer (what is granted inside a
+// process by one lease) and quorum (leases at several servers).
 //
 // Time: the server goes by its own clock, TIME. This process goes by the monotonic clock and counts a deadline from before
 // the request was sent that the server answered, so a holder never trusts a lease longer than the server grants it.
 //
-// # Locks
-//
-// Mutexes are taken in this order: Lease (its Lifecycle's), the Lease that it is to replace, Engine. Those of packages retainer, wait, server,
-// timers, pubsub and transport, and of leakLog, come last: nothing of this package is locked under them. No mutex is held during a round trip,
-// while a reply or a message is handled, or while a hook, an Observer or a CloseObserver is called, unless Sharing says so. Fields that no mutex
-// guards do not change once their struct is in use, unless they say so.
+// The mutex of an Engine is taken after those of package lease. No command runs under it.
 package engine
 
 import (
@@ -31,11 +23,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/server"
-	"github.com/lockkeeper/lockkeeper/internal/timers"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/internal/wait"
 )
@@ -43,7 +35,7 @@ import (
 // Config configures an engine. All fields are required but Observe, Owner, LongWait and ReplicaAck.
 type Config struct {
 	server.Config
-	Observe  func(Event)
+	Observe  func(lease.Event)
 	LongWait time.Duration // after which a wait is logged; 0: never
 	// ReplicaAck says which replicas must have a grant before its lease is returned.
 	ReplicaAck ReplicaAck
@@ -56,43 +48,53 @@ type Config struct {
 
 // Engine is safe for concurrent use.
 type Engine struct {
-	*server.Server
+	*lease.Driver
+	Messages  *wait.Messages
+	queues    *wait.Queues
+	local     *wait.Local
 	cfg       Config
 	serials   protocol.Serials
 	upgrades  atomic.Uint64 // requests for them so far
-	observed  atomic.Uint64 // calls that the observer was told of
-	listens   atomic.Bool   // a lease has made the keeper begin to subscribe; see listen
-	queues    *wait.Queues
-	local     *wait.Local
-	Messages  *wait.Messages
 	longWaits views.LongWaits
-	leaks     leakLog
 
 	mu         sync.Mutex // guards what follows; no command runs under it
 	closed     bool
-	leases     map[*Lease]struct{}
 	onClose    map[CloseObserver]struct{}
-	replicas   map[string]int             // the most that a primary was seen to have, by its address
-	shortForms *retain.Names[*shortForms] // by the lock's key
+	replicas   map[string]int                    // the most that a primary was seen to have, by its address
+	shortForms *retain.Names[*server.ShortForms] // by the lock's key
 }
+
+// maxShortForms is of how many names the process remembers by which form to begin: those of which it has made a lock last.
+const maxShortForms = 10_000
 
 // New returns an engine. It does no I/O and starts no goroutine.
 func New(cfg Config) *Engine {
 	e := &Engine{
 		cfg:        cfg,
 		longWaits:  views.LongWaits{Bound: cfg.LongWait},
-		leases:     map[*Lease]struct{}{},
 		onClose:    map[CloseObserver]struct{}{},
 		replicas:   map[string]int{},
-		shortForms: retain.NewNames[*shortForms](maxShortForms),
+		shortForms: retain.NewNames[*server.ShortForms](maxShortForms),
 	}
-	e.Messages = wait.NewMessages(e.broken, func() { e.observe(Event{Type: WakeupLost}) })
-	e.leaks.timer.Handler = timers.Func(e.logLeaks)
-	e.Server = server.New(cfg.Config, pubsub.Config{Received: e.Messages.Received, Subscribed: e.subscribed, Denied: e.denied})
-	e.Messages.Begin(e.Server)
-	e.queues = wait.NewQueues(e.Server, e.Messages)
-	e.local = wait.NewLocal(e.Server, e.queues.HeartbeatIfStale)
+	e.Messages = wait.NewMessages(
+		func(serial string, b protocol.Breaker) { e.Broken(serial, b) },
+		func() { e.Report(lease.Event{Type: lease.WakeupLost}) })
+	s := server.New(cfg.Config, pubsub.Config{Received: e.Messages.Received, Subscribed: e.subscribed, Denied: e.denied})
+	e.Messages.Begin(s)
+	e.queues = wait.NewQueues(s, e.Messages)
+	e.local = wait.NewLocal(s, e.queues.HeartbeatIfStale)
+	e.Driver = lease.NewDriver(s, cfg.Observe, cfg.Broken, e.queues)
 	return e
+}
+
+// shortFormsLocked returns what the locks of a name share, by the lock's key. The caller holds mu.
+func (e *Engine) shortFormsLocked(key string) *server.ShortForms {
+	s, known := e.shortForms.Get(key)
+	if !known {
+		s = &server.ShortForms{}
+		e.shortForms.Add(key, s)
+	}
+	return s
 }
 
 // subscribed handles the acknowledgement of a subscription. Messages may have been lost before it, so all waiters of the channel send a
@@ -117,12 +119,9 @@ func (e *Engine) Close() error {
 	first, wait := e.BeginClose()
 	e.mu.Lock()
 	e.closed = true
-	holds := make([]*Lease, 0, len(e.leases))
-	for h := range e.leases {
-		holds = append(holds, h)
-	}
 	observers := slices.Collect(maps.Keys(e.onClose))
 	e.mu.Unlock()
+	holds := e.CloseLeases()
 	waiters := e.Messages.Close()
 
 	e.EndWaits()
@@ -132,14 +131,14 @@ func (e *Engine) Close() error {
 	for _, o := range observers { // first, so that a lease made of parts is released, and not lost with its parts
 		o.KeeperClosed()
 	}
-	var cleanups []*Cleanup
+	var cleanups []*lease.Cleanup
 	var lost error // a deadline that has passed unnoticed
 	for _, h := range holds {
-		c, err := h.release(e.Transport.Send, false)
+		c, err := h.StartRelease()
 		if err != nil {
 			lost = err
 		} else if c == nil { // it was a part
-			c = h.currentCleanup()
+			c = h.Cleanup()
 		}
 		if c != nil {
 			cleanups = append(cleanups, c)
@@ -150,7 +149,7 @@ func (e *Engine) Close() error {
 	}
 	over := e.WaitShutdown(wait)
 	for _, c := range cleanups {
-		if err := c.errNow(); err != nil {
+		if err := c.ErrNow(); err != nil {
 			return err
 		}
 	}
@@ -159,6 +158,3 @@ func (e *Engine) Close() error {
 	}
 	return lost
 }
-
-// cancelGrace is how long a caller whose context has ended waits at most for a cleanup.
-const cancelGrace = time.Second

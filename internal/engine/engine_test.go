@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -22,7 +23,7 @@ func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
 			inBubble(t, func(s *fixture) {
 				queued := func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.Fair, false }
 				h := s.hold("x", queued)
-				granted := make(chan *Lease, 1)
+				granted := make(chan *lease.Lease, 1)
 				go func() {
 					next, err := s.lock("x", queued).Acquire(context.Background(), Terms{})
 					if err != nil {
@@ -45,7 +46,7 @@ func TestWakeupLostOnlyOnCurrentSubscription(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				if n := s.countEvents(WakeupLost); n != want {
+				if n := s.countEvents(lease.WakeupLost); n != want {
 					t.Errorf("%d messages were missed, want %d", n, want)
 				}
 				s.must(next.Release(context.Background()))
@@ -62,16 +63,16 @@ func TestLostReplyTombstonesWindowRequest(t *testing.T) {
 			spec.Scripts, spec.LocalQueue = lua.RateLimit, false
 			spec.Limits = &Limits{Window: 9, Per: time.Minute}
 		})
-		take := func() *Lease {
+		take := func() *lease.Lease {
 			h, err := l.acquire(context.Background(), Terms{Number: 1}, false)
 			s.must(err)
-			if state := h.claim.State(); state != claim.Permitted {
+			if state := h.Claim.State(); state != claim.Permitted {
 				t.Errorf("state %d", state)
 			}
 			return h
 		}
-		tombstoned := func(h *Lease) bool {
-			_, err := s.mini.ZScore(l.KeyOf(server.TombstonesKey), h.token)
+		tombstoned := func(h *lease.Lease) bool {
+			_, err := s.mini.ZScore(l.KeyOf(server.TombstonesKey), h.Token())
 			return err == nil
 		}
 		if h := take(); tombstoned(h) {
@@ -113,14 +114,14 @@ func TestRequestThatHasEndedIsNotSent(t *testing.T) {
 	for what, send := range map[string]func(l *Lock, r *request) error{
 		"lock": func(_ *Lock, r *request) error { return r.run(context.Background()) },
 		"return to the queue": func(l *Lock, r *request) error {
-			if done := r.Step(l.e.Now(), claim.Event{Kind: claim.Rejoining}, nil); done.Joins {
+			if done := r.StepAt(l.e.Now(), claim.Event{Kind: claim.Rejoining}, nil); done.Joins {
 				return errors.New("it would be queued again")
 			}
 			return r.err
 		},
 		"part of a majority": func(l *Lock, r *request) error {
 			answers := make(replies, 1)
-			part := l.NewTokenRequest(r.token, time.Time{}, nil, false)
+			part := l.NewTokenRequest(r.Token(), time.Time{}, nil, false)
 			part.Cancel(r.err)
 			part.Send(0, answers)
 			return (<-answers).Err
@@ -130,7 +131,7 @@ func TestRequestThatHasEndedIsNotSent(t *testing.T) {
 			inBubble(t, func(s *fixture) {
 				l := s.lock("x")
 				r := l.newRequest(context.Background(), Terms{}, claim.Wait, nil)
-				r.step(claim.Event{Kind: claim.Closed}, nil)
+				r.Step(claim.Event{Kind: claim.Closed}, nil)
 				s.net.ResetCount()
 				if err := send(l, r); !errors.Is(err, server.ErrClosed) {
 					t.Errorf("the error is %v", err)

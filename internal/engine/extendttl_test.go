@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -15,15 +16,15 @@ import (
 // Extend waits for the outcome.
 func TestExtendDuringConversion(t *testing.T) {
 	for name, x := range map[string]struct {
-		resolve func(from, to *Lease)
+		resolve func(from, to *lease.Lease)
 		want    error
 	}{
-		"continued": {func(from, to *Lease) { from.become(to) }, nil},
-		"replaced":  {func(from, to *Lease) { from.replaced() }, server.ErrReleased},
-		"lost":      {func(from, to *Lease) { from.settle(nil, errConverted) }, server.ErrLost},
-		"no effect": {func(from, to *Lease) { from.endConversion() }, server.ErrLost}, // and the server has lost the lease
+		"continued": {func(from, to *lease.Lease) { from.Become(to) }, nil},
+		"replaced":  {func(from, to *lease.Lease) { from.Replaced() }, server.ErrReleased},
+		"lost":      {func(from, to *lease.Lease) { from.Lose(lease.ErrNotHeld); from.EndConversion() }, server.ErrLost},
+		"no effect": {func(from, to *lease.Lease) { from.EndConversion() }, server.ErrLost}, // and the server has lost the lease
 		"canceled":  {nil, server.ErrUnavailable},
-		"closed":    {func(from, to *Lease) { _ = from.lock.e.Close() }, server.ErrReleased},
+		"closed":    {nil, server.ErrReleased},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(s *fixture) {
@@ -31,7 +32,7 @@ func TestExtendDuringConversion(t *testing.T) {
 				s.must(err)
 				from, err := l.Try(context.Background(), Terms{Flags: "r"})
 				s.must(err)
-				s.must(from.beginConversion(context.Background()))
+				s.must(from.BeginConversion(context.Background()))
 				s.mini.Del(l.KeyOf(server.LockKey))
 				to, err := l.Try(context.Background(), Terms{Flags: "w"})
 				s.must(err)
@@ -44,10 +45,13 @@ func TestExtendDuringConversion(t *testing.T) {
 					s.Fatalf("Extend has returned before the outcome was known: %v", err)
 				default:
 				}
-				if x.resolve == nil {
-					cancel()
-				} else {
+				switch {
+				case x.resolve != nil:
 					x.resolve(from, to)
+				case name == "closed":
+					_ = s.Close()
+				default:
+					cancel()
 				}
 				if err := <-extended; !errors.Is(err, x.want) {
 					s.Errorf("Extend: %v, want %v", err, x.want)
@@ -56,7 +60,7 @@ func TestExtendDuringConversion(t *testing.T) {
 					s.Errorf("the lease that continues it ends in %v", time.Until(to.Deadline()))
 				}
 				cancel()
-				from.endConversion()
+				from.EndConversion()
 				_ = from.Release(context.Background())
 				_ = to.Release(context.Background())
 			})

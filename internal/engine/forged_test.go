@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
@@ -28,7 +29,7 @@ func TestForgedGrants(t *testing.T) {
 		queued := func(spec *Spec) { spec.Scripts, spec.LocalQueue = lua.Fair, false }
 		h := s.hold("x", queued)
 		l := s.lock("x", queued)
-		granted := make(chan *Lease, 1)
+		granted := make(chan *lease.Lease, 1)
 		go func() {
 			next, err := l.Acquire(context.Background(), Terms{})
 			if err != nil {
@@ -94,12 +95,12 @@ func TestUpgradesAreCounted(t *testing.T) {
 		last := int64(0)
 		for range 3 {
 			r := l.newRequest(context.Background(), Terms{Flags: protocol.FlagUpgrade, origin: read}, claim.TryFirst, nil)
-			token, _ := protocol.ParseToken(r.token)
+			token, _ := protocol.ParseToken(r.Token())
 			if token.Number <= last {
 				t.Errorf("the number of an upgrade is %d, after %d", token.Number, last)
 			}
 			last = token.Number
-			r.step(claim.Event{Kind: claim.Cancelled}, server.ErrReleased)
+			r.Step(claim.Event{Kind: claim.Cancelled}, server.ErrReleased)
 		}
 		s.must(read.Release(context.Background()))
 	})
@@ -144,7 +145,7 @@ func TestHostileTokensInLogs(t *testing.T) {
 			stop := s.lock("x").WatchWait(nil)
 			time.Sleep(2 * time.Second)
 			stop()
-			b, err := views.Break(context.Background(), &s.lock("x").Lock, views.BreakOptions{All: true})
+			b, err := views.Break(context.Background(), s.lock("x").AtServer(), views.BreakOptions{All: true})
 			s.must(err)
 			if len(b.Holders) != 1 || len(log.list) != 2 {
 				t.Errorf("%d holders of %.20q were broken, lines %.400q", len(b.Holders), token, log.list)
@@ -191,7 +192,7 @@ func TestHostileLabelsAreUnknown(t *testing.T) {
 		h := s.hold("x")
 		for label, want := range map[string]string{"ann": "ann", "\x1b[31mann": "", "ann\nroot": "", "\u202eann": "", strings.Repeat("x", 1e6): ""} {
 			s.must(s.mini.Set(protocol.OwnerKey("lock:", s.ID()), label))
-			list, err := views.Holders(context.Background(), &s.lock("x").Lock)
+			list, err := views.Holders(context.Background(), s.lock("x").AtServer())
 			s.must(err)
 			if len(list) != 1 || list[0].Owner != want {
 				t.Errorf("%.20q: %+.200v", label, list)

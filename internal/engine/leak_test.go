@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 )
 
 // guardedLog is a log that one goroutine writes while another reads it.
@@ -46,20 +48,20 @@ func TestLeaksAreLoggedOnce(t *testing.T) {
 		if got := lines(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "token0") {
 			s.Errorf("at first:\n%s", got)
 		}
-		time.Sleep(leakInterval + time.Second)
+		time.Sleep(time.Minute + time.Second)
 		if got := lines(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "leases=9999") {
 			s.Errorf("a minute later:\n%s", got)
 		}
-		time.Sleep(2 * leakInterval)
+		time.Sleep(2 * time.Minute)
 		leak(2)
 		if got := lines(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "token0") {
 			s.Errorf("later:\n%s", got)
 		}
-		time.Sleep(leakInterval + time.Second)
+		time.Sleep(time.Minute + time.Second)
 		if got := lines(); !strings.Contains(got, "leases=1") {
 			s.Errorf("at the end:\n%s", got)
 		}
-		if n := s.countEvents(Leaked); n != 10_002 {
+		if n := s.countEvents(lease.Leaked); n != 10_002 {
 			s.Errorf("%d events", n)
 		}
 	})

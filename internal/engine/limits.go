@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -93,7 +94,7 @@ func (l *Lock) Take(ctx context.Context, t Terms) (fence uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	return h.fence, nil
+	return h.Fence(), nil
 }
 
 // TryTake is Take for a caller who does not wait, and returns what remains of the window. A refusal is not an error; the fence is
@@ -104,7 +105,7 @@ func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, fence uint64, err
 	refused := errors.Is(err, server.ErrNotAcquired) && q.Limit > 0
 	switch {
 	case err == nil:
-		return q, h.fence, nil
+		return q, h.Fence(), nil
 	case refused && (ctx.Err() == nil || !errors.Is(err, ctx.Err())):
 		return q, 0, nil
 	}
@@ -151,7 +152,7 @@ func (l *Lock) setLimit(ctx context.Context, limit int, pause int64) (Taken, err
 			l.SetLimitCall(&p.Call, limit, token, pause)
 		})
 		if inDoubt = inDoubt && (limit > 0 || pause != 0); inDoubt { // a late copy would undo what others have set since
-			l.tombstone(ctx, token)
+			l.Tombstone(ctx, token)
 		}
 		l.e.EndWork()
 		if err == server.ErrStopped {
@@ -175,8 +176,8 @@ func (l *Lock) setLimit(ctx context.Context, limit int, pause int64) (Taken, err
 }
 
 // limitsChanged reports to the observer that a request has changed the limit in force.
-func (l *Lock) limitsChanged(o *Observation, token string, limit int) {
-	ev := l.Event(LimitChanged, o)
+func (l *Lock) limitsChanged(o *lease.Observation, token string, limit int) {
+	ev := l.Event(lease.LimitChanged, o)
 	ev.Token, ev.Limit = token, limit
-	l.e.observe(ev)
+	l.Observe(ev)
 }

@@ -2,9 +2,11 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
@@ -26,12 +28,13 @@ type Spec struct {
 // Lock is one name of one primitive with the settings of one user. It is safe for concurrent use, and immutable but for what all
 // locks of the name share.
 type Lock struct {
-	server.Lock
-	*shortForms // of the name
-	e           *Engine
-	spec        Spec
-	rules       claim.Rules
+	lease.Lock
+	e    *Engine
+	spec Spec
 }
+
+// AtServer returns the lock as package server has it.
+func (l *Lock) AtServer() *server.Lock { return &l.Lock.Lock }
 
 // Terms are what a request asks for beyond the lock itself. The policy reads flags and permits from the token.
 type Terms struct {
@@ -39,13 +42,13 @@ type Terms struct {
 	Number int    // a count of permits, or a writer's streak; 0: none
 	Direct bool   // of a conversion to a weaker lease, which never waits
 
-	Sharing     Sharing        // what is to be granted inside by the lease, if the process retains it; nil: nothing
-	Observation *Observation   // the call, for the observer; nil: Acquire and Try make one
-	Health      *server.Health // of the server, if the caller has its turn in the local queue already; nil: not
-	Since       time.Time      // when the caller came; zero: now
+	Sharing     lease.Sharing      // what is to be granted inside by the lease, if the process retains it; nil: nothing
+	Observation *lease.Observation // the call, for the observer; nil: Acquire and Try make one
+	Health      *server.Health     // of the server, if the caller has its turn in the local queue already; nil: not
+	Since       time.Time          // when the caller came; zero: now
 
-	origin *Lease // the lease to be replaced; see Convert
-	quota  *Quota // what the answer says of the window, if a caller who does not wait wants to know
+	origin *lease.Lease // the lease to be replaced; see Convert
+	quota  *Quota       // what the answer says of the window, if a caller who does not wait wants to know
 }
 
 // Lock returns the lock of a spec. The error is ErrInvalid.
@@ -63,10 +66,12 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	}
 	shared.TTL = spec.TTL
 	l := &Lock{e: e, spec: spec}
-	if err := e.InitLock(&l.Lock, shared); err != nil {
+	if err := e.InitLock(l.AtServer(), shared); err != nil {
 		return nil, err
 	}
-	l.rules = claim.Rules{
+	l.Begin(e.Driver)
+	l.Yield = spec.Yield
+	l.Rules = claim.Rules{
 		TTL: l.TTL, ClaimTTL: l.ClaimTTL, HeartbeatTimeout: e.Config.HeartbeatTimeout, MetadataTTL: e.Config.MetadataTTL,
 		MaxLifetime: spec.MaxLifetime, NoRenewal: spec.NoRenewal, ByClock: spec.Limits.clockOnly(),
 	}
@@ -82,7 +87,7 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	l.shortForms = e.shortFormsLocked(l.Key())
+	l.Forms = e.shortFormsLocked(l.Key())
 	return l, nil
 }
 
@@ -113,17 +118,17 @@ func (l *Lock) newToken(flags string, number int64) (token, serial string) {
 //	request.run                            the wait until the request has ended; its claim decides (package claim)
 
 // Acquire waits for a lease until ctx ends. Package lockkeeper documents the errors.
-func (l *Lock) Acquire(ctx context.Context, t Terms) (*Lease, error) {
+func (l *Lock) Acquire(ctx context.Context, t Terms) (*lease.Lease, error) {
 	return l.acquire(ctx, t, true)
 }
 
 // Try asks for a lease and never waits for another holder.
-func (l *Lock) Try(ctx context.Context, t Terms) (*Lease, error) {
+func (l *Lock) Try(ctx context.Context, t Terms) (*lease.Lease, error) {
 	return l.acquire(ctx, t, false)
 }
 
 // acquire makes one acquisition and reports its events. If there is no error, the request was granted.
-func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*Lease, error) {
+func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*lease.Lease, error) {
 	if wait && l.e.longWaits.Bound > 0 {
 		defer l.WatchWait(nil)()
 	}
@@ -137,18 +142,18 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*Lease, error) 
 	}
 	t.Observation = o
 	began := time.Now()
-	l.e.observe(l.Event(AcquireStart, o))
+	l.Observe(l.Event(lease.AcquireStart, o))
 	h, err := l.Request(ctx, t, wait)
 	err = l.AlsoEnded(ctx, err)
-	ev := l.Event(AcquireDone, o)
+	ev := l.Event(lease.AcquireDone, o)
 	ev.Duration, ev.Err = time.Since(began), err
 	if err == nil {
-		ev.Fence = h.fence
+		ev.Fence = h.Fence()
 		if !l.spec.Limits.clockOnly() { // else nothing will be released
-			ev.Token = h.token
+			ev.Token = h.Token()
 		}
 	}
-	l.e.observe(ev)
+	l.Observe(ev)
 	if err != nil {
 		return nil, err
 	}
@@ -160,14 +165,14 @@ func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*Lease, error) 
 func (l *Lock) WatchWait(holders func(ctx context.Context, most int) ([]views.Holder, int, error)) (stop func()) {
 	if holders == nil {
 		holders = func(ctx context.Context, most int) ([]views.Holder, int, error) {
-			return views.FirstHolders(ctx, &l.Lock, most)
+			return views.FirstHolders(ctx, l.AtServer(), most)
 		}
 	}
-	return l.e.longWaits.Watch(&l.Lock, holders)
+	return l.e.longWaits.Watch(l.AtServer(), holders)
 }
 
 // Request acquires without events, and waits until replicas have the grant if the keeper requires it.
-func (l *Lock) Request(ctx context.Context, t Terms, wait bool) (*Lease, error) {
+func (l *Lock) Request(ctx context.Context, t Terms, wait bool) (*lease.Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, l.Fail(err) // the server was not asked, so nothing else is known
 	}
@@ -178,15 +183,15 @@ func (l *Lock) Request(ctx context.Context, t Terms, wait bool) (*Lease, error) 
 	if err == nil && l.e.cfg.ReplicaAck.enabled() {
 		err = l.awaitReplicas(ctx, h)
 	}
-	if err == nil && l.spec.Limits.clockOnly() && h.inDoubt() {
+	if err == nil && l.spec.Limits.clockOnly() && h.InDoubt() {
 		// These permits are not released, so only a tombstone keeps a late copy of the request from taking them again.
-		l.tombstone(ctx, h.token)
+		l.Tombstone(ctx, h.Token())
 	}
 	return h, err
 }
 
 // acquireInTurn acquires when no other goroutine of this process that waits for the name is ahead, if the lock has a local queue.
-func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*Lease, error) {
+func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*lease.Lease, error) {
 	if !wait || !l.spec.LocalQueue || t.Health != nil {
 		return l.acquireSubscribed(ctx, t, wait, t.Health)
 	}
@@ -202,7 +207,7 @@ func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*Lease, e
 // Adopt makes a lease from a token that was granted to another process, or to this one before a restart, and extends it to
 // the whole ttl. The error is ErrLost if the token no longer holds the lock. After any other error the lease still belongs
 // to that process, possibly extended.
-func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
+func (l *Lock) Adopt(ctx context.Context, token string) (*lease.Lease, error) {
 	if token == "" {
 		return nil, server.Invalid("the token is empty")
 	}
@@ -210,9 +215,9 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 }
 
 // AdoptAs is Adopt of a lease that has an observer, or nil.
-func (l *Lock) AdoptAs(ctx context.Context, token string, observer Observer) (*Lease, error) {
+func (l *Lock) AdoptAs(ctx context.Context, token string, observer lease.Observer) (*lease.Lease, error) {
 	for began := time.Now(); ; {
-		r, err := l.renew(ctx, token, l.TTL, server.RenewMetadata, false)
+		r, err := l.Renew(ctx, token, l.TTL, server.RenewMetadata, false)
 		if err != nil {
 			return nil, l.Fail(err)
 		}
@@ -222,27 +227,41 @@ func (l *Lock) AdoptAs(ctx context.Context, token string, observer Observer) (*L
 			}
 		}
 		if !r.Held {
-			return nil, l.goneError(ctx, token)
+			return nil, l.GoneError(ctx, token)
 		}
 		t, _ := protocol.ParseToken(token)
 		now := l.e.Now()
 		var out claim.Effects
-		c := claim.Adopt(&l.rules, r.Fence, l.e.Instant(r.sent), now, &out)
+		c := claim.Adopt(&l.Rules, r.Fence, l.e.Instant(r.Sent), now, &out)
 		if now >= c.Deadline() { // too late, as a grant may be
 			if ctx.Err() != nil || l.e.Config.Retry.Exhausted(began, time.Now()) {
 				return nil, l.Fail(ErrTooLate, ctx.Err())
 			}
 			continue
 		}
-		h := l.newLease(token, t.Serial, c, l.NewObservation(ctx, t.Flags))
-		h.observer, h.fence = observer, uint64(r.Fence)
-		if !l.e.addLease(h) {
+		h := l.NewLease(token, t.Serial, c, l.NewObservation(ctx, t.Flags))
+		h.Bind(nil, observer)
+		if !h.Start(uint64(r.Fence), out.Timer) {
 			return nil, l.Fail(server.ErrClosed)
-		}
-		h.arm(out.Timer)
-		if !l.e.listens.Load() {
-			l.listen(token)
 		}
 		return h, nil
 	}
+}
+
+// Forget deletes a record that Holders has returned. It blocks until the server has answered, until ctx ends, or until the
+// retry policy gives up.
+func (l *Lock) Forget(ctx context.Context, record string) error {
+	call, _, err := l.e.RoundTrip(ctx, l.e.Closing().Done, 0, func(p *server.Pending) {
+		l.SetRelease(&p.Call, record, 0, server.UsedLease, l.Yield)
+	})
+	if errors.Is(err, server.ErrStopped) {
+		err = server.ErrClosed
+	}
+	if err == nil {
+		_, err = server.Decode(call, protocol.ParseReleaseReply)
+	}
+	if err != nil {
+		return l.Fail(err)
+	}
+	return nil
 }

@@ -74,12 +74,12 @@ func TestFirstHoldersReadsNoOthers(t *testing.T) {
 		var list []views.Holder
 		var total int
 		var err error
-		few := commands(func() { list, total, err = views.FirstHolders(context.Background(), &l.Lock, 3) })
+		few := commands(func() { list, total, err = views.FirstHolders(context.Background(), l.AtServer(), 3) })
 		if err != nil || len(list) != 3 || total != n {
 			s.Errorf("%d of %d, %v", len(list), total, err)
 		}
 		var all []views.Holder
-		many := commands(func() { all, err = views.Holders(context.Background(), &l.Lock) })
+		many := commands(func() { all, err = views.Holders(context.Background(), l.AtServer()) })
 		if err != nil || len(all) != n {
 			s.Errorf("%d, %v", len(all), err)
 		}

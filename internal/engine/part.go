@@ -2,15 +2,13 @@ package engine
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
-	"github.com/lockkeeper/lockkeeper/lua"
 )
 
 // This file has what another package needs to build one lease of several, each at a server of its own and so of another
@@ -80,7 +78,7 @@ type TokenReceiver interface {
 
 // TokenReply is the outcome of a TokenRequest.
 type TokenReply struct {
-	Lease      *Lease        // nil: not granted, or the request had ended before
+	Lease      *lease.Lease  // nil: not granted, or the request had ended before
 	Err        error         // why there is no lease
 	RetryAfter time.Duration // if refused: when the lease in the way expires at the latest; 0: not known
 	Sent       time.Time     // when the request was sent that was answered
@@ -89,19 +87,19 @@ type TokenReply struct {
 
 // NewTokenRequest returns a request for a lease that is part of one which began at that time. InDoubt says that an earlier request with this token
 // may still arrive at the server. It returns nil if the engine is closed.
-func (l *Lock) NewTokenRequest(token string, since time.Time, observer Observer, inDoubt bool) *TokenRequest {
+func (l *Lock) NewTokenRequest(token string, since time.Time, observer lease.Observer, inDoubt bool) *TokenRequest {
 	t := &TokenRequest{}
 	r := &t.request
 	r.part, r.mode, r.reportedRank, r.health = t, claim.Part, -1, &r.own
 	c := claim.New(claim.Part, false, inDoubt)
 	c.SetSince(l.e.Instant(since))
 	// It is registered under the token. A serial in it may be of another keeper, and so equal to one of this keeper's.
-	r.Lease = l.newLease(token, token, c, nil)
-	r.Lease.request, r.observer = r, observer
+	r.lock, r.Lease = l, l.NewLease(token, token, c, nil)
+	r.Bind(r, observer)
 	if parsed, _ := protocol.ParseToken(token); parsed.Flags == protocol.FlagLeastFence {
 		t.least = parsed.Number
 	}
-	if _, closed := l.e.Messages.Register(r.serial, r, nil, "", true); closed {
+	if _, closed := l.e.Messages.Register(r.Serial(), r, nil, "", true); closed {
 		return nil
 	}
 	return t
@@ -113,7 +111,7 @@ func (t *TokenRequest) Send(server int, receiver TokenReceiver) {
 	r := &t.request
 	r.lock.e.Announce()
 	t.server, t.receiver = server, receiver
-	if done := r.step(claim.Event{Kind: claim.Called}, nil); !done.Ask { // it has ended
+	if done := r.Step(claim.Event{Kind: claim.Called}, nil); !done.Ask { // it has ended
 		t.answer(TokenReply{}, nil)
 	}
 }
@@ -126,7 +124,7 @@ func (t *TokenRequest) setCall(call *transport.Call) {
 		least = t.least
 	}
 	l.SetCall(call, l.spec.Scripts.Acquire, 4, 6)
-	call.Args = l.AcquireArgs(call.Args, t.request.token, least, nil)
+	call.Args = l.AcquireArgs(call.Args, t.request.Token(), least, nil)
 	call.Scalar = true
 }
 
@@ -163,23 +161,23 @@ func (t *TokenRequest) answer(reply TokenReply, err error) {
 // do so: then the caller has to call Lock.CleanUp at some time. It does nothing and returns false if the request has ended.
 func (t *TokenRequest) Drop(err error) (inDoubt bool) {
 	r := &t.request
-	if done := r.step(claim.Event{Kind: claim.Forgotten}, err); !done.Deliver {
+	if done := r.Step(claim.Event{Kind: claim.Forgotten}, err); !done.Deliver {
 		return false
 	}
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
-	return r.claim.NeedsCleanup()
+	return r.Claim.NeedsCleanup()
 }
 
 // Cancel ends the request without a lease, if it has not ended, and starts a Cleanup if the server may have granted it or may
 // still do so. It also forgets a request that was dropped.
 func (t *TokenRequest) Cancel(err error) {
-	t.request.step(claim.Event{Kind: claim.Cancelled}, err)
+	t.request.Step(claim.Event{Kind: claim.Cancelled}, err)
 	t.request.unregister()
 }
 
 // Lease is what the request was granted; nil: nothing, or nothing yet.
-func (t *TokenRequest) Lease() *Lease {
+func (t *TokenRequest) Lease() *lease.Lease {
 	r := &t.request
 	if !r.ended.IsClosed() || r.result() != nil {
 		return nil
@@ -188,72 +186,4 @@ func (t *TokenRequest) Lease() *Lease {
 }
 
 // Cleanup is what Cancel, or the engine's Close, has started; nil: nothing.
-func (t *TokenRequest) Cleanup() *Cleanup { return t.request.currentCleanup() }
-
-// State returns the lease's deadline, and its error once it has ended. Other than Err it does not check the deadline and has no
-// effect, so it may be called with the mutex of the owner held.
-func (h *Lease) State() (deadline time.Time, err error) {
-	h.Mu.Lock()
-	defer h.Mu.Unlock()
-	return h.lock.e.Time(h.claim.Deadline()), h.ErrLocked()
-}
-
-// SetTTL makes renewals ask for ttl from now on, and sends the first of them at once.
-func (h *Lease) SetTTL(ttl time.Duration) {
-	h.step(claim.Event{Kind: claim.TTLSet, TTL: server.Millis(ttl)}, nil)
-}
-
-// Detach ends the lease in this process and leaves it at the server. It does nothing if the lease has ended.
-func (h *Lease) Detach() { h.detach() }
-
-// StartRelease is Release, but does not wait for the answer, and returns the cleanup for
-// ReleaseEnded; nil: there is nothing to wait for.
-func (h *Lease) StartRelease() (*Cleanup, error) { return h.release(h.lock.e.Transport.Send, false) }
-
-// ReleaseEnded reports whether the server has answered a release, or will not, and no renewal of the lease is under way; err is as
-// from Release. The owner's observer is called when the result may have changed.
-func (h *Lease) ReleaseEnded(c *Cleanup) (ended bool, err error) {
-	if !c.Ended() {
-		return false, nil
-	}
-	return true, c.err()
-}
-
-// CancelGrace is how long Release waits at most if its context has ended before.
-const CancelGrace = cancelGrace
-
-// Abandon releases the lease in the background, as one that no caller has used.
-func (h *Lease) Abandon() { h.abandon() }
-
-// Cleanup is what releases the lease, or has; nil: it was not released.
-func (h *Lease) Cleanup() *Cleanup { return h.currentCleanup() }
-
-// ErrRecentRestart means that the server has not run for as long as it was required to.
-var ErrRecentRestart = errors.New("the server restarted recently and does not count yet")
-
-// RaiseFence makes the server give fences larger than this one for the lock's name from now on, provided that it still has the
-// lease and, if minUptime is not 0, has run for that long. It does not block. Done is called, without any mutex of this package
-// held, with nil when the server has confirmed all of that. If the server does not have the lease, the lease is lost before
-// Done is called with the reason: ErrNotHeld, or who has broken it.
-func (h *Lease) RaiseFence(fence int64, minUptime time.Duration, done func(error)) {
-	l := h.lock
-	l.e.Transport.Send(l.RaiseFenceCall(h.token, fence, server.Millis(minUptime), func(call *transport.Call) {
-		r, err := server.Decode(call, func(n []int64) (protocol.RaiseFenceReply, error) { return protocol.ParseRaiseFenceReply(n, fence) })
-		switch {
-		case err != nil:
-		case r.Code == lua.Refused:
-			l.gone(h.token, func(b *protocol.Breaker) {
-				if b == nil {
-					h.lose(ErrNotHeld)
-				} else {
-					h.broken(*b)
-				}
-				done(l.e.lossOf(b))
-			})
-			return
-		case r.Code == lua.Unknown:
-			err = fmt.Errorf("%w: it has run for %v", ErrRecentRestart, server.Duration(r.Uptime))
-		}
-		done(err)
-	}))
-}
+func (t *TokenRequest) Cleanup() *lease.Cleanup { return t.request.Cleanup() }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -32,10 +33,10 @@ var errReplicasPending = server.Chain(server.ErrUnavailable, errors.New("the rep
 // awaitReplicas waits until replicas have what was granted, a lease or permits. If
 // they do not have it in time or ctx ends, the grant is undone. If the request was a conversion, its lease is the only one
 // that the caller has left, so ctx is ignored.
-func (l *Lock) awaitReplicas(ctx context.Context, h *Lease) error {
-	r := h.request
+func (l *Lock) awaitReplicas(ctx context.Context, h *lease.Lease) error {
+	r := h.Request().(*request)
 	if r.origin != nil {
-		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.e.cfg.ReplicaAck.Timeout+cancelGrace)
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.e.cfg.ReplicaAck.Timeout+lease.CancelGrace)
 		defer cancel()
 		ctx = within
 	}
@@ -47,13 +48,13 @@ func (l *Lock) awaitReplicas(ctx context.Context, h *Lease) error {
 		return nil
 	}
 	if from := r.origin; from != nil {
-		from.lose(err) // the new lease replaced it at the server
+		from.Lose(err) // the new lease replaced it at the server
 	}
-	if c, _ := h.release(l.e.Transport.Send, true); c != nil {
-		grace := time.NewTimer(cancelGrace)
+	if c, _ := h.ReleaseBy(l.e.Transport.Send, true); c != nil {
+		grace := time.NewTimer(lease.CancelGrace)
 		defer grace.Stop()
 		select {
-		case <-c.finished.Done():
+		case <-c.Done():
 		case <-grace.C:
 		case <-ctx.Done():
 		}
@@ -68,18 +69,18 @@ func (l *Lock) awaitReplicas(ctx context.Context, h *Lease) error {
 // further effect.
 func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 	again := &transport.Call{Script: l.spec.Scripts.Acquire}
-	again.Args = l.AcquireArgs(nil, r.token, r.policyArg, nil)
+	again.Args = l.AcquireArgs(nil, r.Token(), r.policyArg, nil)
 	again.Done = transport.Func(func(call *transport.Call) {
-		r.step(claim.Event{Kind: claim.CopyEnded, Outcome: server.OutcomeOf(call.Err)}, nil)
+		r.Step(claim.Event{Kind: claim.CopyEnded, Outcome: server.OutcomeOf(call.Err)}, nil)
 	})
-	r.step(claim.Event{Kind: claim.CopySent}, nil) // a release that overtakes it must leave a tombstone
+	r.Step(claim.Event{Kind: claim.CopySent}, nil) // a release that overtakes it must leave a tombstone
 	return l.waitForReplicas(ctx, again, l.AllKeys(), func() error {
 		a, err := server.Decode(again, protocol.ParseAcquireReply)
-		if err == nil && (a.Code != lua.Granted || uint64(a.Fence) != r.fence) {
-			if r.loseRefused(); r.Err() != nil {
+		if err == nil && (a.Code != lua.Granted || uint64(a.Fence) != r.Fence()) {
+			if r.LoseRefused(); r.Err() != nil {
 				err = r.Err()
 			} else { // permits
-				err = fmt.Errorf("%w: %w", server.ErrLost, ErrNotHeld)
+				err = fmt.Errorf("%w: %w", server.ErrLost, lease.ErrNotHeld)
 			}
 		}
 		return err
@@ -88,19 +89,19 @@ func (l *Lock) replicateGrant(ctx context.Context, r *request) error {
 
 // replicateRenewal waits until replicas have a lease that is adopted. It repeats the renewal on the connection that waits,
 // which does not revive a lease that has ended.
-func (l *Lock) replicateRenewal(ctx context.Context, token string) (renewal, error) {
+func (l *Lock) replicateRenewal(ctx context.Context, token string) (lease.Renewal, error) {
 	again := &transport.Call{Script: l.spec.Scripts.Renew}
-	r := renewal{sent: time.Now()}
+	r := lease.Renewal{Sent: time.Now()}
 	again.Args = l.RenewArgs(nil, token, l.TTL, false, false)
 	again.Done = transport.Func(func(*transport.Call) {})
 	err := l.waitForReplicas(ctx, again, l.AllKeys()[:2], func() (err error) {
 		if r.RenewReply, err = server.Decode(again, protocol.ParseRenewReplyWithFence); err == nil && !r.Held {
-			err = l.goneError(context.Background(), token)
+			err = l.GoneError(context.Background(), token)
 		}
 		return err
 	})
 	if err != nil {
-		return renewal{}, err // r may still be written to
+		return lease.Renewal{}, err // r may still be written to
 	}
 	return r, nil
 }

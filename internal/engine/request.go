@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/pubsub"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -18,10 +19,12 @@ import (
 
 // request is what a Lease needs until it is granted: how it is asked for, and the caller that waits for it.
 type request struct {
-	*Lease
+	*lease.Lease
+	lock      *Lock
 	policyArg any           // the token of the lease to be replaced, or a semaphore's limits, or ""
-	origin    *Lease        // the lease to be replaced; nil: none
+	origin    *lease.Lease  // the lease to be replaced; nil: none
 	part      *TokenRequest // it is for a part of a majority; nil: it is not
+	retained  bool          // others are to be granted inside by the lease
 	noPush    bool          // the keeper cannot receive messages: it is granted the lock all the same, and learns of it by a heartbeat
 	mode      claim.Mode
 	quota     *Quota        // where to store what the reply says of the window; nil: nowhere
@@ -31,11 +34,16 @@ type request struct {
 	ended     server.Signal // when the request has ended
 
 	// Guarded by the lease's mu. err is final when the request has ended.
-	call         *askCall       // the one under way; nil: none, or only heartbeats
-	health       *server.Health // of the server; that of its queue, once it is queued
-	own          server.Health  // before that
-	err          error          // if it has failed
-	reportedRank int            // the last position that the observer was told; -1: none
+	call   *askCall       // the one under way; nil: none, or only heartbeats
+	health *server.Health // of the server; that of its queue, once it is queued
+	own    server.Health  // before that
+	err    error          // if it has failed
+	queued struct {       // what the reply that has queued it says
+		retryIn int64
+		more    bool
+		rank    int
+	}
+	reportedRank int // the last position that the observer was told; -1: none
 }
 
 // newRequest registers a request, so that messages find it. It returns nil after Close. health is what earlier requests have
@@ -53,7 +61,7 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 	r.noPush = strings.Contains(t.Flags, protocol.FlagNoPush)
 	r.policyArg = l.PolicyArg()
 	if t.origin != nil {
-		r.policyArg = t.origin.token
+		r.policyArg = t.origin.Token()
 		if !t.Direct {
 			t.Number = int(l.e.upgrades.Add(1)) // of two requests to replace a lease, the later one counts
 		}
@@ -62,31 +70,33 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 		r.policyArg = protocol.PolicyArgRetain
 	}
 	token, serial := l.newToken(t.Flags, int64(t.Number))
-	r.Lease = l.newLease(token, serial, claim.New(mode, t.origin != nil, false), t.Observation)
-	r.Lease.request = r
+	r.lock, r.Lease = l, l.NewLease(token, serial, claim.New(mode, t.origin != nil, false), t.Observation)
 	var recalled wait.Recalled
-	if t.Sharing != nil {
-		r.observer, recalled = t.Sharing, t.Sharing
+	if t.Sharing == nil {
+		r.Bind(r, nil)
+	} else {
+		r.Bind(r, t.Sharing)
+		r.retained, recalled = true, t.Sharing
 	}
 	for {
 		if t.Sharing != nil {
-			t.Sharing.Requested(r.serial)
+			t.Sharing.Requested(r.Serial())
 		}
-		switch taken, closed := l.e.Messages.Register(r.serial, r, recalled, l.Channel, false); {
+		switch taken, closed := l.e.Messages.Register(r.Serial(), r, recalled, l.Channel, false); {
 		case closed:
 			return nil
 		case !taken:
 			return r
 		}
 		// once in 2^47 divided by their number
-		r.token, r.serial = l.newToken(t.Flags, int64(t.Number))
+		r.Rename(l.newToken(t.Flags, int64(t.Number)))
 	}
 }
 
 // acquireSubscribed makes a request and waits for its end. A request is queued only once the server has acknowledged the keeper's
 // subscription. A keeper subscribes when it has to wait for the first time: most locks are free. So until then it first tries,
 // and makes a second request only after the first was refused. If there is no error, it was granted.
-func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health *server.Health) (*Lease, error) {
+func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health *server.Health) (*lease.Lease, error) {
 	mode := claim.Try
 	if wait {
 		mode = claim.TryFirst
@@ -104,19 +114,19 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 		return r.Lease, err
 	}
 	health = r.serverHealth()
-	l.short.failed()                                          // it would be refused again
-	if c := r.currentCleanup(); r.origin != nil && c != nil { // a copy of the call may have been granted the lease
-		switch l.e.WaitFor(ctx, c.finished.Done()) {
+	l.Forms.Acquire.Failed()                           // it would be refused again
+	if c := r.Cleanup(); r.origin != nil && c != nil { // a copy of the call may have been granted the lease
+		switch l.e.WaitFor(ctx, c.Done()) {
 		case nil:
 		case server.ErrClosed:
 			return nil, l.Fail(server.ErrClosed)
 		default:
 			return nil, l.Fail(health.WaitError(ctx))
 		}
-		if c.found || c.failure != nil {
+		if c.Lease() != nil || c.Failure() != nil {
 			return nil, err
 		}
-		r.origin.setUndoing(nil)
+		r.origin.SetUndoing(nil)
 	}
 	if err := l.subscribe(ctx, health); err != nil {
 		if ctx.Err() != nil {
@@ -158,14 +168,14 @@ func (r *request) run(ctx context.Context) error {
 	if ctx.Done() == nil {
 		by = r.lock.e.Transport.SendInline // the wait cannot be canceled
 	}
-	r.stepAt(r.lock.e.Now(), claim.Event{Kind: claim.Called}, nil, by)
+	r.StepBy(r.lock.e.Now(), claim.Event{Kind: claim.Called}, nil, by)
 	if !r.ended.IsClosed() {
 		r.wait(ctx)
 	}
 	err := r.result()
 	if end := ctx.Err(); end != nil && err == nil && r.origin == nil {
 		// The grant and the end of ctx coincide; then the caller does not get it, unless it replaces the lease that the caller had.
-		r.abandon()
+		r.Abandon()
 		return r.lock.Fail(server.ErrNotAcquired, end)
 	}
 	return err
@@ -191,13 +201,13 @@ func (r *request) wait(ctx context.Context) {
 // cancel ends the request, because ctx has ended.
 func (r *request) cancel(ctx context.Context) {
 	r.Mu.Lock()
-	late := r.claim.CameLate()
+	late := r.Claim.CameLate()
 	r.Mu.Unlock()
 	err := r.serverHealth().WaitError(ctx)
 	if late {
 		err = server.Chain(ErrTooLate, ctx.Err())
 	}
-	r.step(claim.Event{Kind: claim.Cancelled}, r.lock.Fail(err))
+	r.Step(claim.Event{Kind: claim.Cancelled}, r.lock.Fail(err))
 }
 
 // serverHealth returns what is known of the health of the server.
@@ -214,81 +224,114 @@ func (r *request) result() error {
 	return r.err
 }
 
-// Serial implements wait.Waiter, as do the methods that follow.
-func (r *request) Serial() string { return r.serial }
-
-// HasEnded reports whether it has ended.
+// HasEnded implements wait.Waiter, as do the methods that follow.
 func (r *request) HasEnded() bool {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
-	return !r.claim.Pending()
+	return !r.Claim.Pending()
 }
 
 // Asked returns when the last call was sent that was answered with "waiting".
 func (r *request) Asked() claim.Instant {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
-	return r.claim.Asked()
+	return r.Claim.Asked()
 }
 
 // Place returns the place in the server's queue; 0: it was not queued.
 func (r *request) Place() int64 {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
-	return r.claim.Place()
+	return r.Claim.Place()
 }
 
 // Deaf reports whether the keeper has said that it cannot receive messages.
 func (r *request) Deaf() bool { return r.noPush }
 
-// Step tells the claim of an event.
-func (r *request) Step(now claim.Instant, ev claim.Event, cause error) claim.Effects {
-	return r.stepAt(now, ev, cause, r.lock.e.Transport.Send)
-}
-
 // ReportPosition reports the position of a waiter to the observer, if it has changed.
 func (r *request) ReportPosition(rank int) {
-	e := r.lock.e
-	if e.cfg.Observe == nil {
+	if !r.lock.e.Observed() {
 		return
 	}
 	r.Mu.Lock()
-	moved := r.claim.Pending() && r.reportedRank != rank
+	moved := r.Claim.Pending() && r.reportedRank != rank
 	r.reportedRank = rank
 	r.Mu.Unlock()
 	if moved {
-		ev := r.lock.Event(Queued, r.observation)
-		ev.Token, ev.Position = r.token, rank
-		e.observe(ev)
+		ev := r.lock.Event(lease.Queued, r.Observation())
+		ev.Token, ev.Position = r.Token(), rank
+		r.lock.Observe(ev)
 	}
 }
 
 // Woken implements wait.Receiver, as do the methods that follow.
-func (r *request) Woken(ev claim.Event) { r.step(ev, nil) }
-
-// Broken handles that somebody has ended the request.
-func (r *request) Broken(b protocol.Breaker) { r.broken(b) }
+func (r *request) Woken(ev claim.Event) { r.Step(ev, nil) }
 
 // Closed handles that the keeper is closed.
-func (r *request) Closed() { r.step(claim.Event{Kind: claim.Closed}, nil) }
+func (r *request) Closed() { r.Step(claim.Event{Kind: claim.Closed}, nil) }
 
-// deliverLocked notes how the request has ended.
-func (r *request) deliverLocked(a *actions, cause error) {
-	l := r.lock
-	if !r.claim.Active() && r.claim.State() != claim.Permitted {
+// AnsweredLocked implements lease.Request, as do the methods that follow.
+func (r *request) AnsweredLocked() { r.call = nil }
+
+// WithdrawLocked keeps the call that is under way from being sent, if it was not.
+func (r *request) WithdrawLocked() (withdrawn bool) {
+	if r.call != nil {
+		withdrawn, r.call = r.call.Withdraw(), nil
+	}
+	return withdrawn
+}
+
+// AskLocked prepares the next call.
+func (r *request) AskLocked(long bool) *transport.Call { return &r.newCallLocked(long).Call }
+
+// QueueLocked lets the request wait in the queue of its name.
+func (r *request) QueueLocked() {
+	r.health = r.lock.e.queues.Join(r, r.lock.AtServer(), r.health, r.Claim.Asked(), r.queued.retryIn, r.queued.more)
+}
+
+// Queued reports the position in the queue.
+func (r *request) Queued() { r.ReportPosition(r.queued.rank) }
+
+// HeartbeatsBy makes all that wait for the name send heartbeats at that time at the latest.
+func (r *request) HeartbeatsBy(at claim.Instant) {
+	r.lock.e.queues.HeartbeatsBy(r, r.lock.AtServer(), at)
+}
+
+// FirstBeatBy makes the first of them do so.
+func (r *request) FirstBeatBy(at claim.Instant) {
+	r.lock.e.queues.FirstBeatBy(r, r.lock.AtServer(), at)
+}
+
+// Origin returns the lease that is to be replaced, or nil.
+func (r *request) Origin() *lease.Lease { return r.origin }
+
+// DeliverLocked notes how the request has ended.
+func (r *request) DeliverLocked(granted, closed bool, cause error) {
+	switch {
+	case !granted:
 		r.err = r.failureLocked(cause)
-		return
+	case closed:
+		r.err = r.lock.Fail(server.ErrClosed)
 	}
-	r.fence = uint64(r.claim.Fence())
-	if a.leased = r.claim.Active(); a.leased && !l.e.addLease(r.Lease) || !a.leased && l.e.IsClosed() {
-		r.err, a.unwanted = l.Fail(server.ErrClosed), true
+}
+
+// Delivered unblocks the caller.
+func (r *request) Delivered(heard bool) (final bool) {
+	l := r.lock
+	if heard {
+		ev := l.Event(lease.WakeupReceived, r.Observation())
+		ev.Token, ev.Fence = r.Token(), r.Fence()
+		l.Observe(ev)
 	}
+	r.ended.Close()
+	r.unregister()
+	return !l.e.cfg.ReplicaAck.enabled() && r.part == nil && r.origin == nil
 }
 
 // failureLocked returns why the request has failed. cause is the error of the event that has ended it.
 func (r *request) failureLocked(cause error) error {
 	l := r.lock
-	switch r.claim.Reason() {
+	switch r.Claim.Reason() {
 	case claim.ByClose:
 		return l.Fail(server.ErrClosed)
 	case claim.ByBreak, claim.ByDenial:
@@ -305,33 +348,10 @@ func (r *request) failureLocked(cause error) error {
 	return l.Fail(cause)
 }
 
-// delivered unblocks the caller.
-func (r *request) delivered(a *actions) {
-	l := r.lock
-	if a.WakeupHeard {
-		ev := l.Event(WakeupReceived, r.observation)
-		ev.Token, ev.Fence = r.token, r.fence
-		l.e.observe(ev)
-	}
-	r.ended.Close()
-	r.unregister()
-	if a.leased && !l.e.listens.Load() {
-		l.listen(r.token)
-	}
-	if a.unwanted {
-		r.abandon()
-	}
-	r.Mu.Lock()
-	if !r.claim.InDoubt() && !l.e.cfg.ReplicaAck.enabled() && r.part == nil && r.origin == nil {
-		r.request = nil // no late reply comes
-	}
-	r.Mu.Unlock()
-}
-
 // unregister removes a request that has ended, so that messages no longer find it and no heartbeat is sent for it.
 func (r *request) unregister() {
-	r.lock.e.Messages.Unregister(r.serial, r)
-	r.lock.e.queues.Leave(r, &r.lock.Lock)
+	r.lock.e.Messages.Unregister(r.Serial(), r)
+	r.lock.e.queues.Leave(r, r.lock.AtServer())
 }
 
 // askCall is one call of acquire.lua, or of allow.lua if the caller wants to know the quota.
@@ -341,6 +361,17 @@ type askCall struct {
 	health *server.Health
 	sent   time.Time // as health knows it
 	short  bool      // in the short form
+}
+
+// hasShortForm reports whether requests of this lock can take the short form. That relies on metadata which others may have kept
+// for short leases: for half of MetadataTTL at least, by when renewals keep it for this lease.
+func (l *Lock) hasShortForm() bool {
+	return l.spec.Scripts.ShortKeys > 0 && server.Duration(l.TTL) <= l.e.Config.MetadataTTL/4
+}
+
+// mayUseShort reports whether the next call of the request should be the short form.
+func (r *request) mayUseShort() bool {
+	return r.origin == nil && r.part == nil && !r.retained && r.quota == nil && r.lock.hasShortForm() && r.lock.Forms.Acquire.Usable()
 }
 
 // newCallLocked prepares a call, which is under way from now on.
@@ -354,7 +385,7 @@ func (r *request) newCallLocked(long bool) *askCall {
 	case r.part != nil:
 		r.part.setCall(&c.Call)
 	case c.short:
-		l.SetShortAcquire(&c.Call, r.token)
+		l.SetShortAcquire(&c.Call, r.Token())
 	default:
 		script := l.spec.Scripts.Acquire
 		if r.quota != nil {
@@ -364,7 +395,7 @@ func (r *request) newCallLocked(long bool) *askCall {
 		if r.mode == claim.Wait {
 			maxWait = r.maxWait()
 		}
-		l.SetAcquire(&c.Call, script, r.token, r.policyArg, maxWait)
+		l.SetAcquire(&c.Call, script, r.Token(), r.policyArg, maxWait)
 	}
 	return c
 }
@@ -428,7 +459,7 @@ func (r *request) askFailed(c *askCall, err error) claim.Effects {
 		ev.Retryable = transport.Retryable(err) && !errors.Is(err, transport.ErrQueueFull)
 		ev.Exhausted = c.health.Exhausted(r.lock.e.Config.Retry, r.since, time.Now()) != nil
 	}
-	return r.step(ev, err)
+	return r.Step(ev, err)
 }
 
 // replied handles the reply to a call.
@@ -439,12 +470,12 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
 		Kind: claim.Replied, Code: codeOf(a), Sent: e.Instant(c.Sent), Short: c.short, More: a.More,
 		Fence: a.Fence, Clock: a.Now, Place: a.Place, Exhausted: e.Config.Retry.Exhausted(r.began, now),
 	}
-	if r.part == nil && l.short.answered(c.short, r.mode == claim.Wait, a) {
+	if r.part == nil && l.Forms.Acquire.Answered(c.short, r.mode == claim.Wait, a) {
 		if r.quota != nil {
 			*r.quota = newQuota(a)
 		}
 		if a.LimitsChanged && l.spec.Limits != nil {
-			l.limitsChanged(r.observation, r.token, l.spec.Limits.own())
+			l.limitsChanged(r.Observation(), r.Token(), l.spec.Limits.own())
 		}
 	}
 	var cause error
@@ -455,18 +486,16 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
 		}
 	case lua.Waiting:
 		ev.Fence = a.Seq
-		l.ending.contended() // when it has the lock, others probably wait as well
+		r.Mu.Lock()
+		r.queued.retryIn, r.queued.more, r.queued.rank = a.RetryIn, a.More, a.Rank
+		r.Mu.Unlock()
+		l.ExpectWaiters() // when it has the lock, others probably wait as well
 	case lua.Refused:
 		if l.spec.Limits.byClock() {
 			cause = tooSoon(now, a.RetryAfter)
 		}
 	}
-	acts := actions{queued: &a}
-	r.Mu.Lock()
-	acts.begin(r.Lease, e.Instant(now), &ev, cause)
-	r.Mu.Unlock()
-	acts.finish(r.Lease, e.Transport.Send)
-	return acts.Effects
+	return r.StepAt(e.Instant(now), ev, cause)
 }
 
 // codeOf returns what a reply to a request says.

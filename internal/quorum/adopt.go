@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
@@ -44,7 +43,7 @@ func (l *Lock) Adopt(ctx context.Context, token string) (*Lease, error) {
 		switch {
 		case errors.Is(err, server.ErrLost):
 			lost++
-		case errors.Is(err, engine.ErrRecentRestart):
+		case errors.Is(err, errRecentRestart):
 			causes = append(causes, server.Chain(server.ErrUnavailable, err))
 		case err != nil:
 			causes = append(causes, err)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
@@ -21,14 +21,14 @@ func (l *Lock) Try(ctx context.Context) (*Lease, error) { return l.observed(ctx,
 func (l *Lock) observed(ctx context.Context, wait bool) (*Lease, error) {
 	first, began := l.locks[0], time.Now()
 	o := first.NewObservation(ctx, "")
-	first.Observe(first.Event(engine.AcquireStart, o))
+	first.Observe(first.Event(lease.AcquireStart, o))
 	stop := func() {}
 	if wait {
 		stop = first.WatchWait(l.holders)
 	}
 	u, err := l.acquire(ctx, wait, o)
 	stop()
-	done := first.Event(engine.AcquireDone, o)
+	done := first.Event(lease.AcquireDone, o)
 	done.Duration, done.Err = time.Since(began), err
 	if u != nil {
 		done.Token, done.Fence = u.token, u.Fence()
@@ -41,20 +41,20 @@ func (l *Lock) observed(ctx context.Context, wait bool) (*Lease, error) {
 type acquisition struct {
 	lock        *Lock
 	caller      context.Context
-	wait        bool                // for other holders
-	observation *engine.Observation // the call, for the observer
+	wait        bool               // for other holders
+	observation *lease.Observation // the call, for the observer
 	health      *server.Health
 	polls       *backoff.ExponentialBackOff // pauses while others hold the lock; nil: they have not yet
 	repeats     *backoff.ExponentialBackOff // pauses while no majority answers; nil: one did last time
 	since       time.Time                   // when the caller came
 	// leftovers are the unfinished cleanups of earlier attempts, by server. They may be why a server refuses; nil: none.
-	leftovers [][]*engine.Cleanup
+	leftovers [][]*lease.Cleanup
 
 	ctx    context.Context // of the caller; also ends when a keeper is closed. Set by untilClosed
 	cancel func()
 }
 
-func (l *Lock) acquire(caller context.Context, wait bool, o *engine.Observation) (*Lease, error) {
+func (l *Lock) acquire(caller context.Context, wait bool, o *lease.Observation) (*Lease, error) {
 	a := acquisition{lock: l, caller: caller, wait: wait, observation: o, since: time.Now()}
 	if caller.Err() != nil {
 		return nil, a.fail(nil) // no server was asked, so nothing is known
@@ -196,7 +196,7 @@ func sleep(ctx context.Context, pause time.Duration) bool {
 }
 
 // propose starts an attempt: it asks every server.
-func (l *Lock) propose(o *engine.Observation) *Lease {
+func (l *Lock) propose(o *lease.Observation) *Lease {
 	u := l.newLease(l.newToken(), o)
 	u.register()
 	for i := range u.members {
@@ -246,15 +246,15 @@ func (u *Lease) await(ctx context.Context) bool {
 
 // awaitCleanups waits until what this attempt, and those before it, left at the servers is released, for ServerTimeout at most.
 // It returns the cleanups that are unfinished then, by server.
-func (u *Lease) awaitCleanups(ctx context.Context, earlier [][]*engine.Cleanup) [][]*engine.Cleanup {
+func (u *Lease) awaitCleanups(ctx context.Context, earlier [][]*lease.Cleanup) [][]*lease.Cleanup {
 	limit, cancel := context.WithTimeout(ctx, u.lock.spec.ServerTimeout)
 	defer cancel()
-	unfinished := make([][]*engine.Cleanup, len(u.members))
+	unfinished := make([][]*lease.Cleanup, len(u.members))
 	for i := range u.members {
 		u.mu.Lock()
 		s := u.members[i]
 		u.mu.Unlock()
-		var list []*engine.Cleanup
+		var list []*lease.Cleanup
 		if earlier != nil {
 			list = earlier[i]
 		}

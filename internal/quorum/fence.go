@@ -1,11 +1,16 @@
 package quorum
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
+	"github.com/lockkeeper/lockkeeper/lua"
 )
 
 const (
@@ -81,7 +86,7 @@ func (u *Lease) raiseFences() {
 	now := time.Now()
 	type smaller struct {
 		i    int
-		part *engine.Lease
+		part *lease.Lease
 	}
 	var raise []smaller
 	u.mu.Lock()
@@ -106,13 +111,35 @@ func (u *Lease) raiseFences() {
 	}
 	u.mu.Unlock()
 	for _, r := range raise {
-		r.part.RaiseFence(fence, u.lock.spec.MinUptime, func(err error) { u.fenceRaised(r.i, r.part, fence, err) })
+		u.lock.raiseFence(r.i, r.part, fence, func(err error) { u.fenceRaised(r.i, r.part, fence, err) })
 	}
+}
+
+// errRecentRestart means that the server has not run for as long as it was required to.
+var errRecentRestart = errors.New("the server restarted recently and does not count yet")
+
+// raiseFence makes a server give fences larger than this one for the lock's name from now on, provided that it still has the part and has run
+// for MinUptime. It does not block. Done is called with nil when the server has confirmed all of that. If the server does not have the part,
+// that is lost before done is called with the reason.
+func (l *Lock) raiseFence(i int, part *lease.Lease, fence int64, done func(error)) {
+	at := l.locks[i].AtServer()
+	at.Server().Transport.Send(at.RaiseFenceCall(part.Token(), fence, server.Millis(l.spec.MinUptime), func(call *transport.Call) {
+		r, err := server.Decode(call, func(n []int64) (protocol.RaiseFenceReply, error) { return protocol.ParseRaiseFenceReply(n, fence) })
+		switch {
+		case err != nil:
+		case r.Code == lua.Refused:
+			part.Gone(done)
+			return
+		case r.Code == lua.Unknown:
+			err = fmt.Errorf("%w: it has run for %v", errRecentRestart, server.Duration(r.Uptime))
+		}
+		done(err)
+	}))
 }
 
 // fenceRaised handles the answer of a server that was asked to raise its fence. If it did not, its part of the lease does not
 // count, and the server is asked for the lease again later.
-func (u *Lease) fenceRaised(i int, part *engine.Lease, fence int64, err error) {
+func (u *Lease) fenceRaised(i int, part *lease.Lease, fence int64, err error) {
 	u.mu.Lock()
 	s := &u.members[i]
 	if s.part != part {

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
@@ -234,7 +233,7 @@ func TestServerBelowMinUptimeDoesNotCount(t *testing.T) {
 		l := s.lock(s.engines, func(spec *Spec) { spec.MinUptime = time.Hour })
 		s.uptimes[2].Store(1800)
 		u := s.try(l)
-		if m := memberOf(u, 2); m.state != memberFailed || m.part != nil || !m.inDoubt || !errors.Is(m.err, engine.ErrRecentRestart) {
+		if m := memberOf(u, 2); m.state != memberFailed || m.part != nil || !m.inDoubt || !errors.Is(m.err, errRecentRestart) {
 			t.Errorf("the server that restarted lately: %+v", m)
 		}
 		s.wantOwned(u.token, 0, 1, 2)
@@ -243,7 +242,7 @@ func TestServerBelowMinUptimeDoesNotCount(t *testing.T) {
 
 		s.uptimes[1].Store(1800)
 		_, err := l.Try(s.Context())
-		s.wantError(err, server.ErrUnavailable, engine.ErrRecentRestart)
+		s.wantError(err, server.ErrUnavailable, errRecentRestart)
 		s.wantOwned("", 0, 1, 2)
 		s.uptimes[2].Store(7200)
 		s.release(s.try(l))

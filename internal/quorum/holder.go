@@ -30,7 +30,7 @@ func (l *Lock) Holder(ctx context.Context) (h views.Holder, held bool, err error
 	got := make(chan answer, len(l.locks))
 	for i, at := range l.locks {
 		go func() {
-			holders, err := views.Holders(limit, &at.Lock)
+			holders, err := views.Holders(limit, at.AtServer())
 			got <- answer{i, holders, err}
 		}()
 	}

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
@@ -31,7 +31,7 @@ func (s leaseState) ended() bool { return s == leaseFailed || s == leaseOver }
 type Lease struct {
 	lock        *Lock
 	token       string
-	observation *engine.Observation // the call that acquired it, for the observer
+	observation *lease.Observation  // the call that acquired it, for the observer
 	since       time.Time           // before the first request was sent; MaxLifetime and the duration in events count from here
 	lifecycle   lifecycle.Lifecycle // ended under mu, together with state
 	changed     chan struct{}       // something has happened at a member; capacity 1
@@ -48,7 +48,7 @@ type Lease struct {
 	lastDeadline     time.Time     // the last deadline that was known
 }
 
-func (l *Lock) newLease(token string, o *engine.Observation) *Lease {
+func (l *Lock) newLease(token string, o *lease.Observation) *Lease {
 	u := &Lease{lock: l, token: token, observation: o, changed: make(chan struct{}, 1), members: make([]member, len(l.locks))}
 	u.since = time.Now()
 	u.lifecycle.Begin(u)
@@ -101,23 +101,23 @@ func (u *Lease) KeeperClosed() {
 		return
 	}
 	if u.giveUp(u.lock.released) {
-		u.observe(engine.Released, nil)
+		u.observe(lease.Released, nil)
 	}
 }
 
-// LeaseEvent handles what happened to one of the parts. It implements engine.Observer.
-func (u *Lease) LeaseEvent(event engine.EventType) (own bool) {
+// LeaseEvent handles what happened to one of the parts. It implements lease.Observer.
+func (u *Lease) LeaseEvent(event lease.EventType) (own bool) {
 	switch event {
-	case engine.Renewed:
+	case lease.Renewed:
 		u.partRenewed()
-	case engine.Lost:
+	case lease.Lost:
 		u.checkMajority()
 	}
 	u.notify()
 	return true
 }
 
-// CleanedUp wakes releaseParts. It implements engine.Observer.
+// CleanedUp wakes releaseParts. It implements lease.Observer.
 func (u *Lease) CleanedUp() { u.notify() }
 
 // checkMajority ends the lease as lost if no majority is left.
@@ -131,7 +131,7 @@ func (u *Lease) checkMajority() {
 	u.mu.Unlock()
 	err := u.lock.lost(answers)
 	if u.giveUp(err) { // the parts that are left keep no other holder out
-		u.observe(engine.Lost, err)
+		u.observe(lease.Lost, err)
 	}
 }
 
@@ -164,12 +164,12 @@ func (u *Lease) partRenewed() {
 		u.ask(i)
 	}
 	if report {
-		u.observe(engine.Renewed, nil)
+		u.observe(lease.Renewed, nil)
 	}
 }
 
 // observe passes an event to the first keeper's observer.
-func (u *Lease) observe(event engine.EventType, err error) {
+func (u *Lease) observe(event lease.EventType, err error) {
 	first := u.lock.locks[0]
 	ev := first.Event(event, u.observation)
 	ev.Token, ev.Fence, ev.Duration, ev.Err = u.token, u.Fence(), time.Since(u.since), err
@@ -236,7 +236,7 @@ func (u *Lease) CheckDeadline() {
 		u.mu.Unlock()
 		return
 	}
-	var parts []*engine.Lease
+	var parts []*lease.Lease
 	if u.tallyLocked(time.Now()).agreed < u.lock.need {
 		parts = u.partsLocked()
 	}
@@ -307,7 +307,7 @@ func (u *Lease) Release(ctx context.Context) error {
 	u.onTimer(time.Now())
 	u.cleanUp()
 	succeeded, answers := u.releaseParts(ctx)
-	u.observe(engine.Released, nil)
+	u.observe(lease.Released, nil)
 	if succeeded >= u.lock.need {
 		return nil
 	}
@@ -323,7 +323,7 @@ func (u *Lease) Release(ctx context.Context) error {
 	if known >= u.lock.need {
 		return u.lock.lost(answers)
 	}
-	return u.lock.fail(answers, append(append([]error{engine.ErrReleaseUnanswered}, causes...), ctx.Err())...)
+	return u.lock.fail(answers, append(append([]error{lease.ErrReleaseUnanswered}, causes...), ctx.Err())...)
 }
 
 // Extend makes the lease end ttl from now; see lockkeeper.Lease. It returns when a majority has confirmed it, and waits no longer
@@ -335,7 +335,7 @@ func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := u.Err(); err != nil {
 		return err
 	}
-	if err := engine.CheckLifetime(ttl, u.lock.spec.MaxLifetime, u.since); err != nil {
+	if err := lease.CheckLifetime(ttl, u.lock.spec.MaxLifetime, u.since); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -344,7 +344,7 @@ func (u *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	// Once a majority has confirmed it, the other servers have the rest of the time, also if ctx ends then.
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.lock.spec.ServerTimeout)
 	decided := context.AfterFunc(ctx, cancel)
-	succeeded, answers := u.onEveryPart(func(part *engine.Lease) error {
+	succeeded, answers := u.onEveryPart(func(part *lease.Lease) error {
 		err := part.Extend(limited, ttl)
 		if err != nil && errors.Is(err, limited.Err()) {
 			return server.ErrNoAnswer // if it was ctx that ended, the error says so once

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -118,7 +118,7 @@ func TestMembersLostOneByOne(t *testing.T) {
 		if !errors.Is(answers[2], server.ErrLost) || answers[3] != nil || answers[4] != nil { // the others may just be asked again
 			t.Errorf("answers %v", answers)
 		}
-		s.wantEvents(engine.Lost)
+		s.wantEvents(lease.Lost)
 		s.wantError(u.Release(s.Context()), server.ErrLost)
 		s.wantError(u.Extend(s.Context(), ttl), server.ErrLost)
 		s.wantEvents()
@@ -158,23 +158,23 @@ func TestPartsAreLostAtTheirDeadlines(t *testing.T) {
 func TestLeaseEvents(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
 		u := s.try(s.lock(s.engines))
-		s.wantEvents(engine.AcquireStart, engine.AcquireDone)
-		u.LeaseEvent(engine.Lost) // a majority is left
-		u.LeaseEvent(engine.Released)
-		u.LeaseEvent(engine.Renewed) // no deadline has changed
+		s.wantEvents(lease.AcquireStart, lease.AcquireDone)
+		u.LeaseEvent(lease.Lost) // a majority is left
+		u.LeaseEvent(lease.Released)
+		u.LeaseEvent(lease.Renewed) // no deadline has changed
 		s.wantEvents()
 		s.must(u.Err())
 		time.Sleep(ttl/3 + 20*time.Millisecond)
-		s.wantEvents(engine.Renewed) // once for three renewals
+		s.wantEvents(lease.Renewed) // once for three renewals
 		time.Sleep(ttl / 3)
-		s.wantEvents(engine.Renewed)
+		s.wantEvents(lease.Renewed)
 		memberOf(u, 0).part.Detach()
 		memberOf(u, 1).part.Detach()
-		u.LeaseEvent(engine.Lost)
+		u.LeaseEvent(lease.Lost)
 		s.wantError(u.Err(), server.ErrLost)
-		s.wantEvents(engine.Lost)
-		u.LeaseEvent(engine.Lost)
-		u.LeaseEvent(engine.Renewed)
+		s.wantEvents(lease.Lost)
+		u.LeaseEvent(lease.Lost)
+		u.LeaseEvent(lease.Renewed)
 		s.wantEvents()
 	})
 }
@@ -272,7 +272,7 @@ func TestCloseWithMemberInDoubt(t *testing.T) {
 			if !errors.Is(context.Cause(ctx), server.ErrReleased) {
 				t.Errorf("the context's cause is %v", context.Cause(ctx))
 			}
-			s.wantEvents(engine.Released)
+			s.wantEvents(lease.Released)
 			if closed == 1 {
 				time.Sleep(ttl) // the engine that was closed first sends nothing any more; the lease there ends by itself
 			}
@@ -373,7 +373,7 @@ func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
 		synctest.Wait()
 		s.nets[2].Down()
 		u.giveUp(server.ErrReleased)
-		earlier := [][]*engine.Cleanup{nil, nil, nil}
+		earlier := [][]*lease.Cleanup{nil, nil, nil}
 		start := time.Now()
 		unfinished := u.awaitCleanups(s.Context(), earlier)
 		if d := time.Since(start); d != serverTimeout {
@@ -385,7 +385,7 @@ func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
 		for _, n := range s.nets {
 			n.Restore()
 		}
-		for _, list := range [][]*engine.Cleanup{unfinished[0], unfinished[2]} {
+		for _, list := range [][]*lease.Cleanup{unfinished[0], unfinished[2]} {
 			<-list[0].Done()
 		}
 		v := l.propose(nil)
@@ -393,7 +393,7 @@ func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
 		v.giveUp(server.ErrReleased)
 		start = time.Now()
 		unfinished = v.awaitCleanups(s.Context(), unfinished) // with those before it
-		if d := time.Since(start); d > serverTimeout/2 || slices.ContainsFunc(unfinished, func(list []*engine.Cleanup) bool { return len(list) > 0 }) {
+		if d := time.Since(start); d > serverTimeout/2 || slices.ContainsFunc(unfinished, func(list []*lease.Cleanup) bool { return len(list) > 0 }) {
 			t.Errorf("unfinished after %v: %v", d, unfinished)
 		}
 		s.wantOwned("", 0, 1, 2)
@@ -552,7 +552,7 @@ func TestAdopt(t *testing.T) {
 		{"one lost it, one down", func(s *fixture) { s.servers[0].Del(key); s.nets[1].Down() }, []error{server.ErrUnavailable}, []int{1, 2}},
 		{"two down", func(s *fixture) { s.nets[0].Down(); s.nets[1].Blackhole() }, []error{server.ErrUnavailable}, []int{0, 1, 2}},
 		{"one restarted lately", func(s *fixture) { s.uptimes[0].Store(60) }, nil, []int{0, 1, 2}},
-		{"two restarted lately", func(s *fixture) { s.uptimes[0].Store(60); s.uptimes[1].Store(60) }, []error{server.ErrUnavailable, engine.ErrRecentRestart}, []int{0, 1, 2}},
+		{"two restarted lately", func(s *fixture) { s.uptimes[0].Store(60); s.uptimes[1].Store(60) }, []error{server.ErrUnavailable, errRecentRestart}, []int{0, 1, 2}},
 	} {
 		t.Run(x.what, func(t *testing.T) {
 			inBubble(t, 3, func(s *fixture) {

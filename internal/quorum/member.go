@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
@@ -27,11 +28,11 @@ type member struct {
 	settled bool      // the last request is answered or given up, and its cleanup, if any, has begun
 
 	request    *engine.TokenRequest // the last one; nil: of an adopted lease, or the keeper was closed
-	part       *engine.Lease        // the last lease that was granted, perhaps lost by now; nil: none, or it does not count
+	part       *lease.Lease         // the last lease that was granted, perhaps lost by now; nil: none, or it does not count
 	fenceFloor int64                // the server gives only fences larger than this, or equal for the part itself; 0: not known
 	retryAfter time.Duration        // if it refused: when the lease in the way expires at the latest; 0: not known
 	inDoubt    bool                 // the server may have, or still grant, a lease that part is not
-	cleanup    *engine.Cleanup      // releases what is in doubt, once the whole lease has ended
+	cleanup    *lease.Cleanup       // releases what is in doubt, once the whole lease has ended
 }
 
 // granted reports whether the server has granted the lease, as far as is known.
@@ -47,7 +48,7 @@ func (s *member) live(now time.Time) bool {
 }
 
 // currentCleanup is what releases what there is at the server; nil: nothing was there, or nothing has begun to release it.
-func (s *member) currentCleanup() *engine.Cleanup {
+func (s *member) currentCleanup() *lease.Cleanup {
 	switch {
 	case s.cleanup != nil:
 		return s.cleanup
@@ -91,7 +92,7 @@ func (u *Lease) TokenAnswered(i int, r *engine.TokenRequest, reply engine.TokenR
 //
 // What a failed request may have left at the server is not released before the lease has ended. The server is asked again with
 // the same token until then: a cleanup would release what that is granted, or its tombstone would prevent it.
-func (u *Lease) answered(i int, r *engine.TokenRequest, part *engine.Lease, retryAfter time.Duration, err error) {
+func (u *Lease) answered(i int, r *engine.TokenRequest, part *lease.Lease, retryAfter time.Duration, err error) {
 	u.mu.Lock()
 	s := &u.members[i]
 	if s.state != memberAsking || s.request != r {
@@ -214,8 +215,8 @@ func (u *Lease) answersLocked() []error {
 }
 
 // partsLocked is the parts at all servers, including those that have ended.
-func (u *Lease) partsLocked() []*engine.Lease {
-	var list []*engine.Lease
+func (u *Lease) partsLocked() []*lease.Lease {
+	var list []*lease.Lease
 	for i := range u.members {
 		if part := u.members[i].part; part != nil {
 			list = append(list, part)
@@ -226,7 +227,7 @@ func (u *Lease) partsLocked() []*engine.Lease {
 
 // onEveryPart calls do with each part that was granted, all concurrently. It returns when a majority has succeeded or all have
 // ended: how many succeeded, and the answer of each server.
-func (u *Lease) onEveryPart(do func(part *engine.Lease) error) (succeeded int, answers []error) {
+func (u *Lease) onEveryPart(do func(part *lease.Lease) error) (succeeded int, answers []error) {
 	u.mu.Lock()
 	answers = u.answersLocked()
 	tasks := make(map[int]func() error, len(u.members))
@@ -274,13 +275,13 @@ func (s *member) cleanedUp() (ended bool, err error) {
 
 // partRelease is the release of a part.
 type partRelease struct {
-	part    *engine.Lease   // nil: the server has none
-	cleanup *engine.Cleanup // nil: it has ended
-	err     error           // if it has ended
+	part    *lease.Lease   // nil: the server has none
+	cleanup *lease.Cleanup // nil: it has ended
+	err     error          // if it has ended
 }
 
 // releaseParts releases the parts, and waits until a majority of the servers has nothing of the lease any more, until all have
-// ended, until ctx ends, or for engine.CancelGrace if it has ended before. It returns how many succeeded, and the answer of each
+// ended, until ctx ends, or for lease.CancelGrace if it has ended before. It returns how many succeeded, and the answer of each
 // server.
 func (u *Lease) releaseParts(ctx context.Context) (succeeded int, answers []error) {
 	u.mu.Lock()
@@ -300,7 +301,7 @@ func (u *Lease) releaseParts(ctx context.Context) (succeeded int, answers []erro
 	over := ctx.Done()
 	var grace <-chan time.Time
 	if ctx.Err() != nil {
-		timer := time.NewTimer(engine.CancelGrace)
+		timer := time.NewTimer(lease.CancelGrace)
 		defer timer.Stop()
 		over, grace = nil, timer.C
 	}

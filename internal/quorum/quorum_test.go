@@ -19,6 +19,7 @@ import (
 	miniserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/client"
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
@@ -53,7 +54,7 @@ type fixture struct {
 	parts   int // made by part
 
 	mu     sync.Mutex
-	events []engine.Event // of the first engine
+	events []lease.Event // of the first engine
 }
 
 // failure is an error as Spec.Fail makes it.
@@ -86,7 +87,7 @@ func inBubble(t *testing.T, servers int, test func(s *fixture)) {
 			})
 			s.servers = append(s.servers, m)
 		}
-		s.nets, s.engines = s.process(func(e engine.Event) {
+		s.nets, s.engines = s.process(func(e lease.Event) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.events = append(s.events, e)
@@ -105,7 +106,7 @@ func inBubble(t *testing.T, servers int, test func(s *fixture)) {
 }
 
 // process returns the networks and engines of another process. The observer is that of its first engine.
-func (s *fixture) process(observe func(engine.Event)) (nets []*faultnet.Net, engines []*engine.Engine) {
+func (s *fixture) process(observe func(lease.Event)) (nets []*faultnet.Net, engines []*engine.Engine) {
 	s.Helper()
 	for _, m := range s.servers {
 		n := faultnet.New(faultnet.Buffer(func(context.Context, string, string) (net.Conn, error) { return m.Dial() }))
@@ -220,7 +221,7 @@ func (s *fixture) wantOwned(token string, want ...int) {
 // wantError checks which of these errors an error matches.
 func (s *fixture) wantError(err error, want ...error) {
 	s.Helper()
-	for _, e := range []error{server.ErrNotAcquired, server.ErrUnavailable, server.ErrLost, server.ErrReleased, server.ErrClosed, server.ErrInvalid, engine.ErrRecentRestart, context.DeadlineExceeded} {
+	for _, e := range []error{server.ErrNotAcquired, server.ErrUnavailable, server.ErrLost, server.ErrReleased, server.ErrClosed, server.ErrInvalid, errRecentRestart, context.DeadlineExceeded} {
 		if errors.Is(err, e) != slices.Contains(want, e) {
 			s.Errorf("errors.Is %q is not %v: %v", e, slices.Contains(want, e), err)
 		}
@@ -246,12 +247,12 @@ func (s *fixture) forgetEvents() {
 }
 
 // wantEvents checks the types of the first engine's events since the last call.
-func (s *fixture) wantEvents(want ...engine.EventType) {
+func (s *fixture) wantEvents(want ...lease.EventType) {
 	s.Helper()
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var got []engine.EventType
+	var got []lease.EventType
 	for _, e := range s.events {
 		got = append(got, e.Type)
 	}
@@ -271,8 +272,8 @@ func memberOf(u *Lease, i int) member {
 // ignored is an owner of parts whose events nobody needs.
 type ignored struct{}
 
-func (ignored) LeaseEvent(engine.EventType) bool { return true }
-func (ignored) CleanedUp()                       {}
+func (ignored) LeaseEvent(lease.EventType) bool { return true }
+func (ignored) CleanedUp()                      {}
 
 // answers receives the outcomes of requests.
 type answers chan engine.TokenReply
@@ -280,7 +281,7 @@ type answers chan engine.TokenReply
 func (a answers) TokenAnswered(_ int, _ *engine.TokenRequest, reply engine.TokenReply) { a <- reply }
 
 // part returns a lease at the first server that could be a part: it ends ttl from now and has this fence.
-func (s *fixture) part(ttl time.Duration, fence int64) *engine.Lease {
+func (s *fixture) part(ttl time.Duration, fence int64) *lease.Lease {
 	s.Helper()
 	s.parts++
 	l, err := s.engines[0].Lock(engine.Spec{

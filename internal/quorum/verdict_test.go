@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
@@ -50,7 +51,7 @@ func TestTallyFailed(t *testing.T) {
 func TestTallyCountsMembersByState(t *testing.T) {
 	inBubble(t, 1, func(s *fixture) {
 		fence := time.Now().Add(time.Hour).UnixMicro()
-		part := func() *engine.Lease { return s.part(time.Minute, fence) }
+		part := func() *lease.Lease { return s.part(time.Minute, fence) }
 		over := s.part(time.Second, fence)
 		lost := part()
 		time.Sleep(time.Second)
@@ -66,7 +67,7 @@ func TestTallyCountsMembersByState(t *testing.T) {
 			member{state: memberRaising, part: part(), fenceFloor: fence},
 			member{state: memberGranted, part: part(), fenceFloor: fence - 1},
 			member{state: memberRaising, part: part()},
-			member{state: memberFailed, part: part(), fenceFloor: fence, err: engine.ErrRecentRestart},
+			member{state: memberFailed, part: part(), fenceFloor: fence, err: errRecentRestart},
 		)
 		u.fence = fence
 		if got, want := u.tallyLocked(time.Now()), (tally{agreed: 2, granted: 2, refused: 2, pending: 1}); got != want {
@@ -185,10 +186,10 @@ func TestVerdictOfOwnLeftovers(t *testing.T) {
 	inBubble(t, 1, func(s *fixture) {
 		refused := member{state: memberFailed, err: server.ErrNotAcquired, retryAfter: time.Second}
 		u := s.leaseOf(refused, refused, member{state: memberFailed, err: server.ErrNoAnswer})
-		if v := u.verdict([][]*engine.Cleanup{nil, nil, {nil}}); !v.contended {
+		if v := u.verdict([][]*lease.Cleanup{nil, nil, {nil}}); !v.contended {
 			t.Errorf("two refusals of three are no contention: %v", v.answers)
 		}
-		v := u.verdict([][]*engine.Cleanup{nil, {nil}, nil})
+		v := u.verdict([][]*lease.Cleanup{nil, {nil}, nil})
 		if v.contended || v.hopeless || !errors.Is(server.Chain(v.causes...), server.ErrUnavailable) {
 			t.Errorf("contended %v, hopeless %v, causes %v", v.contended, v.hopeless, v.causes)
 		}

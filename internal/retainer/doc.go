@@ -2,10 +2,10 @@
 // lease of package engine for all of them:
 //
 //   - Lock (retainer.go) is a lock whose leases are granted inside; name is what the process remembers of one name.
-//   - retention (retention.go) is one lease that is retained. It does what package retain decides, and is the lease's engine.Sharing.
+//   - retention (retention.go) is one lease that is retained. It does what package retain decides, and is the lease's lease.Sharing.
 //   - turn.go has the turns of one holder at a time, for which callers wait.
 //   - Lease (lease.go) is a lease that was granted inside, and how it becomes a caller's own.
 //
-// Mutexes: that of a name is taken after that of an engine.Lease, and that of Names after it. Nothing is locked under them but the mutexes of
+// Mutexes: that of a name is taken after that of an lease.Lease, and that of Names after it. Nothing is locked under them but the mutexes of
 // packages lifecycle, wait and pubsub.
 package retainer

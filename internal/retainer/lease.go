@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -16,8 +17,8 @@ import (
 // token, fence and deadline, and is lost when that is. It is safe for concurrent use.
 type Lease struct {
 	retention   *retention
-	at          time.Duration       // when it was granted, since the engine was started
-	observation *engine.Observation // the call, for the observer
+	at          time.Duration      // when it was granted, since the engine was started
+	observation *lease.Observation // the call, for the observer
 	state       atomic.Uint32
 	lifecycle   atomic.Pointer[lifecycle.Lifecycle] // nil until Done or Context is called
 }
@@ -123,7 +124,7 @@ func (h *Lease) Release(ctx context.Context) error {
 		}
 	}
 	if lost == nil && h.observation != nil {
-		ev := h.event(engine.Released)
+		ev := h.event(lease.Released)
 		ev.Duration = time.Since(x.of.lock.Engine().Started()) - h.at
 		x.of.lock.Observe(ev)
 	}
@@ -164,7 +165,7 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 }
 
 // Own returns the lease at the server if the caller of an upgrade was given it for its own, else nil.
-func (h *Lease) Own() *engine.Lease {
+func (h *Lease) Own() *lease.Lease {
 	if h.state.Load() != localDetached {
 		return nil
 	}
@@ -172,7 +173,7 @@ func (h *Lease) Own() *engine.Lease {
 }
 
 // event returns an event of this lease.
-func (h *Lease) event(t engine.EventType) engine.Event {
+func (h *Lease) event(t lease.EventType) lease.Event {
 	x := h.retention
 	ev := x.of.lock.Event(t, h.observation)
 	ev.Token, ev.Fence, ev.Local = x.lease.Token(), x.lease.Fence(), true
@@ -182,8 +183,8 @@ func (h *Lease) event(t engine.EventType) engine.Event {
 // Convert is that of engine.Lock for a read lease that was granted inside the process. It first waits until all others that were granted by
 // the same retained lease have been released, and then converts that. If another call waits for the same, it returns ErrConflict at
 // once.
-func Convert(ctx context.Context, l *engine.Lock, from *Lease, t engine.Terms) (*engine.Lease, error) {
-	if x := from.retention.of.lock; !x.Same(&l.Lock) {
+func Convert(ctx context.Context, l *engine.Lock, from *Lease, t engine.Terms) (*lease.Lease, error) {
+	if x := from.retention.of.lock; !x.Same(l.AtServer()) {
 		return nil, server.Invalid("the lease is of %s %q, of another keeper or another lock than %q; pass a lease of this lock", l.Kind(), from.Name(), l.Name())
 	}
 	own, err := from.detach(ctx, l)
@@ -194,7 +195,7 @@ func Convert(ctx context.Context, l *engine.Lock, from *Lease, t engine.Terms) (
 }
 
 // detach waits until nobody else is inside, and returns the lease at the server, which from then on is the caller's own.
-func (h *Lease) detach(ctx context.Context, l *engine.Lock) (*engine.Lease, error) {
+func (h *Lease) detach(ctx context.Context, l *engine.Lock) (*lease.Lease, error) {
 	if own := h.Own(); own != nil {
 		return own, nil
 	}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
@@ -108,10 +109,10 @@ func (r *name) enter(ctx context.Context) *Lease {
 	}
 	if o := r.lock.NewObservation(ctx, r.flags); o != nil {
 		h.observation = o
-		ev := h.event(engine.AcquireStart)
+		ev := h.event(lease.AcquireStart)
 		ev.Token, ev.Fence = "", 0
 		r.lock.Observe(ev)
-		r.lock.Observe(h.event(engine.AcquireDone))
+		r.lock.Observe(h.event(lease.AcquireDone))
 	}
 	return h
 }
@@ -141,7 +142,7 @@ func (l *Lock) request(ctx context.Context, wait bool, tried *name) (lifecycle.H
 }
 
 // acquire is Acquire, or Try if the caller does not wait.
-func acquire(ctx context.Context, l *engine.Lock, t engine.Terms, wait bool) (*engine.Lease, error) {
+func acquire(ctx context.Context, l *engine.Lock, t engine.Terms, wait bool) (*lease.Lease, error) {
 	if wait {
 		return l.Acquire(ctx, t)
 	}

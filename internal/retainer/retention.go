@@ -5,12 +5,12 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 )
 
 // retention is one lease that the process retains, from the request for it to its end, and what is granted by it: reads, or the turns of
-// one holder at a time. It does what its retain.Lease decides, and implements engine.Sharing, by which it learns of the lease.
+// one holder at a time. It does what its retain.Lease decides, and implements lease.Sharing, by which it learns of the lease.
 // Methods may be called on nil, which is no retention.
 type retention struct {
 	*retain.Hold // who is inside; closed until open is called
@@ -20,7 +20,7 @@ type retention struct {
 	// Guarded by the mu of its name.
 	state    retain.Lease
 	uses     int64               // until the last renewal
-	lease    *engine.Lease       // nil until open is called
+	lease    *lease.Lease        // nil until open is called
 	handles  map[*Lease]struct{} // those with a Lifecycle
 	upgrader *Lease              // that waits until it is the only one inside
 	alone    chan struct{}       // closed when it is to look whether it is
@@ -29,7 +29,7 @@ type retention struct {
 
 // open begins to grant reads by a lease, and returns the first of them: that of the caller whose request brought it. queued says that it
 // came by way of the queue.
-func (x *retention) open(h *engine.Lease, queued bool) *Lease {
+func (x *retention) open(h *lease.Lease, queued bool) *Lease {
 	r := x.of
 	r.mu.Lock()
 	x.lease = h
@@ -67,7 +67,7 @@ func (x *retention) unlock(out *retain.Effects) {
 		x.forget()
 	}
 	if out.Release && out.Recalled {
-		ev := r.lock.Event(engine.Recalled, h.Observation())
+		ev := r.lock.Event(lease.Recalled, h.Observation())
 		ev.Token, ev.Fence, ev.Duration = h.Token(), h.Fence(), out.Took
 		r.lock.Observe(ev)
 	}
@@ -99,7 +99,7 @@ func (x *retention) forget() {
 	e.Subscriber.Release(r.lock.Channel)
 }
 
-// giveBack admits nobody any more, and releases the lease when nobody is inside. engine.Recalled says that somebody waits whom the lease
+// giveBack admits nobody any more, and releases the lease when nobody is inside. lease.Recalled says that somebody waits whom the lease
 // excludes, here or in another process.
 func (x *retention) giveBack(recalled bool) {
 	if x == nil {
@@ -198,8 +198,8 @@ func (x *retention) Unused(now claim.Instant, ttl time.Duration) bool {
 }
 
 // LeaseEvent reports whether the lease has belonged to several callers until its end. Then its release is no event of any of them.
-func (x *retention) LeaseEvent(what engine.EventType) (own bool) {
-	if what != engine.Released {
+func (x *retention) LeaseEvent(what lease.EventType) (own bool) {
+	if what != lease.Released {
 		return false
 	}
 	x.of.mu.Lock()
@@ -207,7 +207,7 @@ func (x *retention) LeaseEvent(what engine.EventType) (own bool) {
 	return x.state.State() != retain.Detached
 }
 
-// CleanedUp implements engine.Observer.
+// CleanedUp implements lease.Observer.
 func (x *retention) CleanedUp() {}
 
 // Requested notes the serial of the request.

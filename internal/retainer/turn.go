@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
@@ -22,12 +23,12 @@ func (l *Lock) acquireTurn(ctx context.Context, wait bool) (lifecycle.Handle, er
 		defer l.lock.WatchWait(nil)()
 	}
 	if o != nil {
-		l.lock.Observe(l.lock.Event(engine.AcquireStart, o))
+		l.lock.Observe(l.lock.Event(lease.AcquireStart, o))
 	}
 	h, local, err := l.turn(ctx, wait, o)
 	err = l.lock.AlsoEnded(ctx, err)
 	if o != nil {
-		ev := l.lock.Event(engine.AcquireDone, o)
+		ev := l.lock.Event(lease.AcquireDone, o)
 		ev.Duration, ev.Local, ev.Err = time.Since(began), local && err == nil, err
 		if err == nil {
 			ev.Token, ev.Fence = h.Token(), h.Fence()
@@ -39,7 +40,7 @@ func (l *Lock) acquireTurn(ctx context.Context, wait bool) (lifecycle.Handle, er
 
 // turn waits for the turn of the caller among those of the process, and then for a turn by the lease that the process retains, or
 // for a lease of the server. local says that it was granted inside.
-func (l *Lock) turn(ctx context.Context, wait bool, o *engine.Observation) (h lifecycle.Handle, local bool, err error) {
+func (l *Lock) turn(ctx context.Context, wait bool, o *lease.Observation) (h lifecycle.Handle, local bool, err error) {
 	began := time.Now()
 	if err := ctx.Err(); err != nil {
 		return nil, false, l.lock.Fail(err)

@@ -35,7 +35,7 @@ func (q *waitQueue) onTimer(now time.Time) {
 }
 
 // step tells a waiter's claim of an event.
-func (q *waitQueue) step(w Waiter, ev claim.Event, cause error) { w.Step(q.of.s.Now(), ev, cause) }
+func (q *waitQueue) step(w Waiter, ev claim.Event, cause error) { w.StepAt(q.of.s.Now(), ev, cause) }
 
 // firstWaiter returns the waiter that is ahead of the others in the queue.
 func firstWaiter(waiters []Waiter) (first Waiter) {
@@ -85,7 +85,7 @@ func (q *waitQueue) rejoin(batch []Waiter) *transport.Call {
 	at := q.of.s.Instant(now)
 	var places []int64
 	batch = slices.DeleteFunc(batch, func(r Waiter) bool {
-		done := r.Step(at, claim.Event{Kind: claim.Rejoining}, nil)
+		done := r.StepAt(at, claim.Event{Kind: claim.Rejoining}, nil)
 		if done.Joins {
 			places = append(places, done.Place)
 		}

@@ -22,7 +22,7 @@ type Waiter interface {
 	HasEnded() bool       // it does not wait any more
 	Deaf() bool           // the keeper has said, when it was made, that it cannot receive messages
 	ReportPosition(int)   // among those that wait; that of the first one in the reply to a heartbeat
-	Step(claim.Instant, claim.Event, error) claim.Effects
+	StepAt(claim.Instant, claim.Event, error) claim.Effects
 }
 
 // Queues is those who wait at the server, by name. It is safe for concurrent use.

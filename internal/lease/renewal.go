@@ -1,4 +1,4 @@
-package engine
+package lease
 
 import (
 	"context"
@@ -6,8 +6,85 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
 )
+
+// renew sends a renewal for so many ms. full says that it includes the metadata.
+func (h *Lease) renew(ms int64, full bool) {
+	does, keys := h.renewal(full), server.RenewOnly
+	if does.Metadata {
+		keys = server.RenewMetadata
+	}
+	h.lock.d.Announce()
+	h.lock.d.Transport.Send(h.lock.RenewCall(h.token, ms, keys, false, does.Ask, func(call *transport.Call) {
+		h.renewed(call, ms, does)
+	}))
+}
+
+// RenewNow makes a renewal leave now.
+func (h *Lease) RenewNow() { h.Step(claim.Event{Kind: claim.RenewalWanted}, nil) }
+
+// renewed handles the reply to a renewal that asked for so many ms.
+func (h *Lease) renewed(call *transport.Call, ms int64, does retain.Renewal) {
+	parse := protocol.ParseRenewReply
+	if does.Ask {
+		parse = protocol.ParseRetainedRenewReply
+	}
+	r, err := server.Decode(call, parse)
+	if err != nil {
+		lasting := transport.WrongType(err)
+		done := h.Step(claim.Event{Kind: claim.RenewFailed, Lasting: lasting, Pause: h.pause()}, err)
+		if x := h.sharing(); x != nil && !done.End && transport.SlotMigrates(err) {
+			x.RenewalRefused(does)
+		}
+		return
+	}
+	ev := claim.Event{Kind: claim.Renewed, Sent: h.lock.d.Instant(call.Sent), TTL: ms, Metadata: does.Metadata, Code: claim.Denied}
+	if r.Held {
+		ev.Code = claim.Granted
+	}
+	if done := h.Step(ev, nil); done.Confirmed {
+		if x := h.sharing(); x != nil {
+			x.Renewed(h.lock.d.Instant(h.Since()), does, r.Recalled)
+		}
+		h.lock.listen(h.token)
+		h.observe(Renewed, h.held(), nil)
+	}
+}
+
+// Renewal is the result of a renewal that was waited for.
+type Renewal struct {
+	protocol.RenewReply
+	Sent    time.Time
+	InDoubt bool // a copy of the call may still run
+}
+
+// Renew renews a lease and the metadata. It blocks until that is answered, and repeats it while it fails for a transient
+// reason.
+func (l *Lock) Renew(ctx context.Context, token string, ttl int64, keys int, exact bool) (r Renewal, err error) {
+	if err := ctx.Err(); err != nil {
+		return r, err
+	}
+	if l.d.Closing().Err() != nil {
+		return r, server.ErrClosed
+	}
+	call, inDoubt, err := l.d.RoundTrip(ctx, l.d.Closing().Done, 0, func(p *server.Pending) {
+		l.SetRenewal(&p.Call, token, ttl, keys, exact, false)
+	})
+	r.InDoubt = inDoubt
+	if errors.Is(err, server.ErrStopped) {
+		return r, server.ErrClosed
+	}
+	if err != nil {
+		return r, err
+	}
+	r.Sent = call.Sent
+	r.RenewReply, err = server.Decode(call, protocol.ParseRenewReplyWithFence)
+	return r, err
+}
 
 // Extend makes the lease expire ttl from now, and renewals request ttl from now on. See Lease.Extend in package
 // lockkeeper.
@@ -43,7 +120,7 @@ func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration, check func() e
 	if err := h.Err(); err != nil {
 		return h.lock.Fail(err)
 	}
-	if err := CheckLifetime(ttl, h.lock.spec.MaxLifetime, h.Since()); err != nil {
+	if err := CheckLifetime(ttl, h.lock.Rules.MaxLifetime, h.Since()); err != nil {
 		return err
 	}
 	turn, err := h.beginExtension(ctx)
@@ -56,13 +133,13 @@ func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration, check func() e
 	}
 	ms := server.Millis(ttl)
 	keys := server.RenewMetadata
-	if began := h.step(claim.Event{Kind: claim.ExtendBegan, TTL: ms}, nil); began.Notify {
+	if began := h.Step(claim.Event{Kind: claim.ExtendBegan, TTL: ms}, nil); began.Notify {
 		keys = server.RenewAndNotify
 	}
-	r, err := h.lock.renew(ctx, h.token, ms, keys, true)
-	ev := claim.Event{Kind: claim.Extended, TTL: ms, Sent: h.lock.e.Instant(r.sent)}
+	r, err := h.lock.Renew(ctx, h.token, ms, keys, true)
+	ev := claim.Event{Kind: claim.Extended, TTL: ms, Sent: h.lock.d.Instant(r.Sent)}
 	switch {
-	case r.inDoubt:
+	case r.InDoubt:
 		ev.Outcome = claim.InDoubt
 	case err != nil:
 		ev.Outcome = claim.NotSent
@@ -73,7 +150,7 @@ func (h *Lease) tryExtend(ctx context.Context, ttl time.Duration, check func() e
 	case err == nil:
 		ev.Code = claim.Denied
 	}
-	h.step(ev, nil)
+	h.Step(ev, nil)
 	if ev.Code == claim.Denied {
 		if h.isConverting() {
 			return errConverting
@@ -102,7 +179,7 @@ func CheckLifetime(ttl, maxLifetime time.Duration, since time.Time) error {
 func (h *Lease) RenewalTTL() time.Duration {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
-	return server.Duration(h.claim.TTL())
+	return server.Duration(h.Claim.TTL())
 }
 
 // beginExtension waits until no other Extend of the lease is in progress. If two ran at once, it would not be known which
@@ -131,4 +208,17 @@ func (h *Lease) endExtension(turn chan struct{}) {
 	h.extending = nil
 	h.Mu.Unlock()
 	close(turn)
+}
+
+// renewal returns what a renewal does that is about to be sent.
+func (h *Lease) renewal(metadata bool) retain.Renewal {
+	if x := h.sharing(); x != nil {
+		return x.Renewal(metadata)
+	}
+	return retain.Renewal{Metadata: metadata}
+}
+
+// SetTTL makes renewals ask for ttl from now on, and sends the first of them at once.
+func (h *Lease) SetTTL(ttl time.Duration) {
+	h.Step(claim.Event{Kind: claim.TTLSet, TTL: server.Millis(ttl)}, nil)
 }

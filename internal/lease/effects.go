@@ -1,4 +1,4 @@
-package engine
+package lease
 
 import (
 	"time"
@@ -12,36 +12,34 @@ import (
 // then the rest.
 type actions struct {
 	claim.Effects
-	request     *request // of the lease; nil: it has none any more
-	ask         *askCall // to be sent
+	request     Request         // of the lease; nil: it has none any more
+	ask         *transport.Call // to be sent
 	endContexts func()
 	err         error // with which the lease has ended
 	held        time.Duration
-	cleanup     *Cleanup               // to be sent, or has ended
-	leased      bool                   // the request was granted a lease
-	pending     bool                   // the request had not ended before
-	unwanted    bool                   // the keeper was closed meanwhile
-	queued      *protocol.AcquireReply // the reply that has queued the request
+	cleanup     *Cleanup // to be sent, or has ended
+	leased      bool     // the request was granted a lease
+	pending     bool     // the request had not ended before
+	unwanted    bool     // the keeper was closed meanwhile
 }
 
-// begin steps the claim. The caller holds mu.
+// begin steps the claim. The caller holds Mu.
 func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause error) {
-	l, e := h.lock, h.lock.e
-	if r := h.request; r != nil && r.call != nil {
+	l, d := h.lock, h.lock.d
+	if r := h.request; r != nil {
 		switch ev.Kind {
 		case claim.Replied, claim.AskFailed:
-			r.call = nil
+			r.AnsweredLocked()
 		case claim.Cancelled, claim.Closed, claim.Broken, claim.NotBroken, claim.Forgotten:
-			ev.Withdrawn = r.call.Withdraw()
-			r.call = nil
+			ev.Withdrawn = r.WithdrawLocked()
 		}
 	}
-	a.request, a.pending = h.request, h.claim.Pending()
-	before := h.claim.Deadline()
-	h.claim.Step(&l.rules, now, ev, &a.Effects)
+	a.request, a.pending = h.request, h.Claim.Pending()
+	before := h.Claim.Deadline()
+	h.Claim.Step(&l.Rules, now, ev, &a.Effects)
 	if x := h.sharing(); x != nil {
-		if d := h.claim.Deadline(); d != before {
-			x.SetDeadline(e.Time(d))
+		if deadline := h.Claim.Deadline(); deadline != before {
+			x.SetDeadline(d.Time(deadline))
 		}
 		if a.StopSharing {
 			x.End()
@@ -57,23 +55,24 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 		h.lastErr, h.backoff = nil, nil
 	}
 	if a.Ask {
-		a.ask = h.request.newCallLocked(a.AskLong)
+		a.ask = h.request.AskLocked(a.AskLong)
 	}
 	if a.Queue {
-		r, reply := h.request, a.queued
-		r.health = e.queues.Join(r, &l.Lock, r.health, h.claim.Asked(), reply.RetryIn, reply.More)
+		h.request.QueueLocked()
 	}
 	if a.Deliver {
-		a.request.deliverLocked(a, cause)
+		a.deliver(h, cause)
 	}
 	if a.End {
-		a.held, a.err = now.Sub(h.claim.Since()), h.endErrorLocked(cause)
+		a.held, a.err = now.Sub(h.Claim.Since()), h.endErrorLocked(cause)
 		a.endContexts = h.endLocked(a.err)
 	}
 	if a.Release && h.cleanup == nil {
 		h.cleanup = h.newCleanup()
-		if h.request != nil && h.request.origin != nil && h.ErrLocked() == nil {
-			h.request.origin.setUndoing(h.cleanup)
+		if h.request != nil && h.ErrLocked() == nil {
+			if origin := h.request.Origin(); origin != nil {
+				origin.SetUndoing(h.cleanup)
+			}
 		}
 	}
 	if a.Release || a.Check || a.Found || a.Finished {
@@ -81,32 +80,59 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 	}
 	switch {
 	case a.Pause:
-		e.Timers.Set(&h.timer, time.Now().Add(h.pauseLocked()))
+		d.Timers.Set(&h.timer, time.Now().Add(h.pauseLocked()))
 	case a.Timer > 0:
-		e.Timers.Set(&h.timer, e.Time(a.Timer))
+		d.Timers.Set(&h.timer, d.Time(a.Timer))
 	case a.StopTimer:
-		e.Timers.Cancel(&h.timer)
+		d.Timers.Cancel(&h.timer)
 	}
 }
 
-// finish does what is to be done without mu.
+// deliver notes how the request has ended.
+func (a *actions) deliver(h *Lease, cause error) {
+	granted := h.Claim.Active() || h.Claim.State() == claim.Permitted
+	if granted {
+		h.fence = uint64(h.Claim.Fence())
+		a.leased = h.Claim.Active()
+		a.unwanted = a.leased && !h.lock.d.add(h) || !a.leased && h.lock.d.IsClosed()
+	}
+	a.request.DeliverLocked(granted, a.unwanted, cause)
+}
+
+// delivered unblocks the caller of the request.
+func (a *actions) delivered(h *Lease) {
+	final := a.request.Delivered(a.WakeupHeard)
+	if a.leased && !h.lock.d.listens.Load() {
+		h.lock.listen(h.token)
+	}
+	if a.unwanted {
+		h.Abandon()
+	}
+	h.Mu.Lock()
+	if final && !h.Claim.InDoubt() {
+		h.request = nil // no late reply comes
+	}
+	h.Mu.Unlock()
+}
+
+// finish does what is to be done without Mu.
 func (a *actions) finish(h *Lease, by func(*transport.Call)) {
-	l, e := h.lock, h.lock.e
+	l := h.lock
 	if a.endContexts != nil {
 		a.endContexts()
 		h.forget()
 	}
 	if a.Deliver {
-		a.request.delivered(a)
+		a.delivered(h)
 	}
-	if a.queued != nil && a.Queue {
-		a.request.ReportPosition(a.queued.Rank)
+	if a.Queue {
+		a.request.Queued()
 	}
 	if a.HeartbeatBy > 0 {
-		e.queues.HeartbeatsBy(a.request, &l.Lock, a.HeartbeatBy)
+		a.request.HeartbeatsBy(a.HeartbeatBy)
 	}
 	if a.FirstBeatBy > 0 {
-		e.queues.FirstBeatBy(a.request, &l.Lock, a.FirstBeatBy)
+		a.request.FirstBeatBy(a.FirstBeatBy)
 	}
 	switch {
 	case !a.AskBreaker:
@@ -122,7 +148,7 @@ func (a *actions) finish(h *Lease, by func(*transport.Call)) {
 		h.renew(a.RenewFor, a.Metadata)
 	}
 	if a.ask != nil {
-		by(&a.ask.Call)
+		by(a.ask)
 	}
 	if a.Release || a.Check {
 		a.cleanup.send(by, a.Check)
@@ -147,13 +173,13 @@ func (h *Lease) observeEnd(err error, held time.Duration) {
 func (h *Lease) claimReason() claim.Reason {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
-	return h.claim.Reason()
+	return h.Claim.Reason()
 }
 
 // pauseLocked returns the pause before the next attempt of what is being repeated.
 func (h *Lease) pauseLocked() time.Duration {
 	if h.backoff == nil {
-		h.backoff = h.lock.e.Config.Retry.NewBackoff()
+		h.backoff = h.lock.d.Config.Retry.NewBackoff()
 	}
 	return h.backoff.NextBackOff()
 }
@@ -168,8 +194,8 @@ func (h *Lease) pause() time.Duration {
 // breakerKnown handles the answer who has broken what the token had; nil: nobody, as far as is known.
 func (h *Lease) breakerKnown(b *protocol.Breaker) {
 	if b == nil {
-		h.step(claim.Event{Kind: claim.NotBroken}, nil)
+		h.Step(claim.Event{Kind: claim.NotBroken}, nil)
 	} else {
-		h.broken(*b)
+		h.Broken(*b)
 	}
 }

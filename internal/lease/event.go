@@ -1,11 +1,13 @@
-package engine
+package lease
 
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // EventType is the type of an event.
@@ -58,13 +60,34 @@ type Observation struct {
 	mode    string
 }
 
-// NewObservation returns what the events of a new call have in common, or nil if there is no observer. The flags are those of the
-// request's token.
-func (l *Lock) NewObservation(ctx context.Context, flags string) *Observation {
-	if l.e.cfg.Observe == nil {
+// events passes the events of a keeper to its observer.
+type events struct {
+	observe func(Event)   // nil: there is none
+	calls   atomic.Uint64 // of which it was told
+}
+
+// newObservation returns what the events of a new call have in common, or nil if there is no observer.
+func (es *events) newObservation(ctx context.Context, flags string) *Observation {
+	if es.observe == nil {
 		return nil
 	}
-	return &Observation{ctx, l.e.observed.Add(1), modeOf(flags)}
+	return &Observation{ctx, es.calls.Add(1), modeOf(flags)}
+}
+
+// report passes an event to the observer, if there is one.
+func (es *events) report(ev Event) {
+	if es.observe != nil {
+		es.observe(ev)
+	}
+}
+
+// newEvent returns an event of a lock, for a call if o is not nil.
+func newEvent(l *server.Lock, t EventType, o *Observation) Event {
+	ev := Event{Type: t, Kind: l.Kind(), Name: l.Name()}
+	if o != nil {
+		ev.Context, ev.Request, ev.Mode = o.ctx, o.request, o.mode
+	}
+	return ev
 }
 
 // modeOf returns what a request with these flags asks for.
@@ -76,23 +99,4 @@ func modeOf(flags string) string {
 		return ModeRead
 	}
 	return ""
-}
-
-// Event returns an event of the lock, for a call if o is not nil.
-func (l *Lock) Event(t EventType, o *Observation) Event {
-	ev := Event{Type: t, Kind: l.spec.Scripts.Kind, Name: l.spec.Name}
-	if o != nil {
-		ev.Context, ev.Request, ev.Mode = o.ctx, o.request, o.mode
-	}
-	return ev
-}
-
-// Observe passes an event to the keeper's observer.
-func (l *Lock) Observe(ev Event) { l.e.observe(ev) }
-
-// observe reports an event to the observer, if there is one.
-func (e *Engine) observe(ev Event) {
-	if e.cfg.Observe != nil {
-		e.cfg.Observe(ev)
-	}
 }

@@ -1,4 +1,4 @@
-package engine
+package lease
 
 import (
 	"cmp"
@@ -43,24 +43,24 @@ var (
 
 // newCleanup returns a cleanup for which Close waits.
 func (h *Lease) newCleanup() *Cleanup {
-	h.lock.e.BeginWork(true)
+	h.lock.d.BeginWork(true)
 	return &Cleanup{of: h}
 }
 
 // CleanUp releases whatever a token has at the server, in the background, and keeps requests with it that arrive later from being granted. It
 // is repeated until the server has answered, but not beyond that time. The observer may be nil.
 func (l *Lock) CleanUp(token string, observer Observer, until time.Time) *Cleanup {
-	h := l.newLease(token, "", claim.Clean(l.e.Instant(until)), nil)
+	h := l.NewLease(token, "", claim.Clean(l.d.Instant(until)), nil)
 	h.observer = observer
-	c, _ := h.release(l.e.Transport.Send, false)
+	c, _ := h.ReleaseBy(l.d.Transport.Send, false)
 	return c
 }
 
-// tombstone prevents copies of a request that has ended from being granted. There is nothing to release. It blocks until
-// the server has answered, for cancelGrace at most, or until ctx ends, and continues in the background after that.
-func (l *Lock) tombstone(ctx context.Context, token string) {
+// Tombstone prevents copies of a request that has ended from being granted. There is nothing to release. It blocks until
+// the server has answered, for CancelGrace at most, or until ctx ends, and continues in the background after that.
+func (l *Lock) Tombstone(ctx context.Context, token string) {
 	c := l.CleanUp(token, nil, time.Now().Add(server.TombstoneTTL))
-	ctx, cancel := context.WithTimeout(ctx, cancelGrace)
+	ctx, cancel := context.WithTimeout(ctx, CancelGrace)
 	defer cancel()
 	server.WaitFor(ctx, c.finished.Done())
 }
@@ -74,21 +74,21 @@ func (c *Cleanup) send(by func(*transport.Call), check bool) {
 		call = &transport.Call{}
 	}
 	c.sent = true
-	tombstone, unused, record, _ := h.claim.Cleanup()
-	converts, long := h.claim.Converts(), h.claim.NeedsLong()
+	tombstone, unused, record, _ := h.Claim.Cleanup()
+	converts, long := h.Claim.Converts(), h.Claim.NeedsLong()
 	h.Mu.Unlock()
 	call.Done = c
 	c.check, c.short = check, false
 	ms := int64(0)
 	if record > 0 {
-		ms = server.Millis(time.Until(l.e.Time(record)))
+		ms = server.Millis(time.Until(l.d.Time(record)))
 	}
 	switch {
 	case check:
 		l.SetRenewal(call, h.token, l.TTL, server.RenewMetadata, false, false)
 	case ms > 0: // otherwise the record would have expired already
 		l.SetCompletion(call, h.token, ms)
-	case !long && l.spec.Yield == 0 && l.ending.usable():
+	case !long && l.Yield == 0 && l.Forms.Release.Usable():
 		c.short = true
 		l.SetShortRelease(call, h.token)
 	default:
@@ -99,7 +99,7 @@ func (c *Cleanup) send(by func(*transport.Call), check bool) {
 		if converts {
 			cancel = server.UnusedUnlessGranted
 		}
-		l.SetRelease(call, h.token, entomb, cancel, l.spec.Yield)
+		l.SetRelease(call, h.token, entomb, cancel, l.Yield)
 	}
 	by(call)
 }
@@ -130,20 +130,20 @@ func (c *Cleanup) released(call *transport.Call) {
 	}
 	switch {
 	case c.short && r.QueueEmpty:
-		l.ending.decided()
+		l.Forms.Release.Decided()
 	case c.short:
-		l.ending.failed()
+		l.Forms.Release.Failed()
 	case r.QueueEmpty:
-		l.ending.longGranted()
+		l.Forms.Release.LongGranted()
 	}
-	if done := c.of.step(ev, nil); done.Release || done.Check {
+	if done := c.of.Step(ev, nil); done.Release || done.Check {
 		return
 	}
 	if r.More {
 		l.ContinueAdmitting()
 	}
 	if r.QueueEmpty {
-		l.e.queues.WasEmpty(&l.Lock, call.Sent)
+		l.d.queues.WasEmpty(&l.Lock, call.Sent)
 	}
 }
 
@@ -154,11 +154,11 @@ func (c *Cleanup) checked(call *transport.Call) {
 		c.failed(err)
 		return
 	}
-	ev := claim.Event{Kind: claim.Checked, Sent: c.of.lock.e.Instant(call.Sent), Fence: r.Fence}
+	ev := claim.Event{Kind: claim.Checked, Sent: c.of.lock.d.Instant(call.Sent), Fence: r.Fence}
 	if r.Held {
 		ev.Code = claim.Granted
 	}
-	c.of.step(ev, nil)
+	c.of.Step(ev, nil)
 }
 
 // failed handles a call that was not answered, or by an error.
@@ -168,9 +168,9 @@ func (c *Cleanup) failed(err error) {
 	pause := h.pauseLocked()
 	c.failure = err
 	h.Mu.Unlock()
-	h.step(claim.Event{
+	h.Step(claim.Event{
 		Kind: claim.ReleaseFailed, Outcome: server.OutcomeOf(err), Retryable: transport.Retryable(err),
-		Pause: pause, Last: !h.lock.e.MayRetry(time.Now().Add(pause)),
+		Pause: pause, Last: !h.lock.d.MayRetry(time.Now().Add(pause)),
 	}, nil)
 }
 
@@ -181,7 +181,7 @@ func (c *Cleanup) holder() *Lease {
 	if c.successor != nil {
 		return c.successor
 	}
-	return c.of.request.origin
+	return c.of.request.Origin()
 }
 
 // handTo makes the cleanup call settle of the lease when it ends, since Convert no longer waits. It returns false if the
@@ -198,35 +198,35 @@ func (c *Cleanup) handTo(successor *Lease) bool {
 
 // end ends the cleanup. found says that the lease is held instead.
 func (c *Cleanup) end(found bool) {
-	h, e := c.of, c.of.lock.e
+	h, d := c.of, c.of.lock.d
 	h.Mu.Lock()
 	c.over, c.found = true, found
 	switch {
 	case found:
 		c.failure, h.cleanup = nil, nil // a later release is another one
-		h.fence = uint64(h.claim.Fence())
-	case h.claim.Reason() == claim.ByConversion:
+		h.fence = uint64(h.Claim.Fence())
+	case h.Claim.Reason() == claim.ByConversion:
 		c.failure = errConverted
-	case h.claim.Answer() != claim.None:
+	case h.Claim.Answer() != claim.None:
 		c.failure = nil
 	}
 	successor, failure := c.successor, c.failure
 	h.Mu.Unlock()
-	if found && !e.addLease(h) {
-		h.abandon()
+	if found && !d.add(h) {
+		h.Abandon()
 	}
 	if successor != nil {
-		successor.settle(c.lease(), failure)
+		successor.settle(c.Lease(), failure)
 	}
 	c.finished.Close()
 	if h.observer != nil {
 		h.observer.CleanedUp()
 	}
-	e.EndWork()
+	d.EndWork()
 }
 
-// lease returns the lease that was found in place of the origin, or nil.
-func (c *Cleanup) lease() *Lease {
+// Lease returns the lease that was found in place of the origin, or nil.
+func (c *Cleanup) Lease() *Lease {
 	c.of.Mu.Lock()
 	defer c.of.Mu.Unlock()
 	if !c.found {
@@ -239,7 +239,7 @@ func (c *Cleanup) lease() *Lease {
 func (h *Lease) releaseUntil() claim.Instant {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
-	_, _, _, until := h.claim.Cleanup()
+	_, _, _, until := h.Claim.Cleanup()
 	return until
 }
 
@@ -248,19 +248,19 @@ func (h *Lease) releaseUntil() claim.Instant {
 func (c *Cleanup) err() error {
 	c.of.Mu.Lock()
 	defer c.of.Mu.Unlock()
-	switch answer := c.of.claim.Answer(); {
+	switch answer := c.of.Claim.Answer(); {
 	case answer == claim.Denied:
 		return c.of.lock.Fail(server.ErrLost, cmp.Or(c.loss, ErrNotHeld))
-	case answer == claim.None, c.of.claim.Reason() == claim.ByConversion:
+	case answer == claim.None, c.of.Claim.Reason() == claim.ByConversion:
 		return c.of.lock.FailIf(c.failure)
 	}
 	return nil
 }
 
-// errNow is err for a cleanup that may not have ended yet.
-func (c *Cleanup) errNow() error {
+// ErrNow is err for a cleanup that may not have ended yet.
+func (c *Cleanup) ErrNow() error {
 	c.of.Mu.Lock()
-	over := c.of.claim.State() == claim.Over // though a renewal may still be under way
+	over := c.of.Claim.State() == claim.Over // though a renewal may still be under way
 	c.of.Mu.Unlock()
 	if over {
 		return c.err()
@@ -285,4 +285,47 @@ func (c *Cleanup) Failure() error {
 	c.of.Mu.Lock()
 	defer c.of.Mu.Unlock()
 	return c.failure
+}
+
+var errNotRecorded = errors.New("the record that the work is done was not confirmed; if it was not written, the lease expires by itself")
+
+// RecordUnknown is the error of a Complete that the server has not confirmed.
+type RecordUnknown struct {
+	LeaseEnds time.Time // when others can acquire the lock at the latest, if the record was not written
+	Err       error
+}
+
+// Error implements error.
+func (u *RecordUnknown) Error() string { return u.Err.Error() }
+
+// Unwrap returns Err.
+func (u *RecordUnknown) Unwrap() error { return u.Err }
+
+// Complete ends the lease for its holder, as Release does, but leaves a record at the server that prevents all acquisitions
+// until the given time. If that time has passed, it releases the lease. As with Release, the command is retried in the
+// background until the server has answered or the lease has expired. Complete blocks until then or until ctx ends, and for
+// CancelGrace at most if ctx has ended already. Close does not undo it.
+//
+// A renewal that is still in flight has no effect, whenever it runs: the record is not the token. The error is ErrLost or
+// ErrReleased if the lease had ended before, and a *RecordUnknown if the server has not confirmed the record.
+func (h *Lease) Complete(ctx context.Context, until time.Time) error {
+	c, err := h.end(h.lock.d.Transport.Send, false, until)
+	if err != nil {
+		return err
+	}
+	if c == nil {
+		return h.lock.Fail(server.ErrReleased)
+	}
+	err = h.await(ctx, c, errNotRecorded)
+	if err == nil || !errors.Is(err, server.ErrLost) {
+		h.observe(Succeeded, h.held(), nil)
+	}
+	if err != nil && !errors.Is(err, server.ErrLost) {
+		return &RecordUnknown{h.lock.d.Time(h.releaseUntil()), err}
+	}
+	if err == nil && h.InDoubt() && time.Until(until) < server.TombstoneTTL {
+		// A copy of its request could run after the record has expired.
+		h.lock.Tombstone(ctx, h.token)
+	}
+	return err
 }

@@ -1,4 +1,4 @@
-package engine
+package lease
 
 import (
 	"time"
@@ -41,24 +41,4 @@ type Sharing interface {
 	Renewed(granted claim.Instant, asked retain.Renewal, recalled bool)
 	// RenewalRefused handles that the server refuses renewals with two keys for now.
 	RenewalRefused(asked retain.Renewal)
-}
-
-// sharing returns the lease's observer if others are granted by the lease, else nil.
-func (h *Lease) sharing() Sharing {
-	x, _ := h.observer.(Sharing)
-	return x
-}
-
-// isUnused reports, when a renewal is due, whether a lease by which others are granted is to be given back instead. The caller holds Mu.
-func (h *Lease) isUnused(now claim.Instant) bool {
-	x := h.sharing()
-	return x != nil && x.Unused(now, claim.Duration(h.lock.TTL))
-}
-
-// renewal returns what a renewal does that is about to be sent.
-func (h *Lease) renewal(metadata bool) retain.Renewal {
-	if x := h.sharing(); x != nil {
-		return x.Renewal(metadata)
-	}
-	return retain.Renewal{Metadata: metadata}
 }

@@ -1,4 +1,4 @@
-package engine
+package lease
 
 import (
 	"context"
@@ -16,27 +16,27 @@ import (
 // This file handles that somebody else has ended a lease or a request of this keeper: a message says so, or the server, when it is asked
 // why it does not have the lease. The other side is in package views.
 
-// broken handles the message that somebody has ended the lease of this serial.
-func (e *Engine) broken(serial string, b protocol.Breaker) {
-	for _, h := range e.leasesOf(serial) {
-		h.broken(b)
+// Broken handles the message that somebody has ended the lease of this serial.
+func (d *Driver) Broken(serial string, b protocol.Breaker) {
+	for _, h := range d.leasesOf(serial) {
+		h.Broken(b)
 	}
 }
 
-// broken ends a request or a lease that somebody has broken.
-func (h *Lease) broken(b protocol.Breaker) {
+// Broken ends a request or a lease that somebody has broken.
+func (h *Lease) Broken(b protocol.Breaker) {
 	if next := h.next.Load(); next != nil {
-		next.broken(b)
+		next.Broken(b)
 		return
 	}
-	e := h.lock.e
-	switch done := h.step(claim.Event{Kind: claim.Broken}, e.cfg.Broken(b.By, b.Reason)); {
+	d := h.lock.d
+	switch done := h.Step(claim.Event{Kind: claim.Broken}, d.broken(b.By, b.Reason)); {
 	case done.End:
-		e.logBroken(h.lock, h.token, "lease", b)
+		d.logBroken(h.lock, h.token, "lease", b)
 	case done.Deliver:
-		e.logBroken(h.lock, h.token, "request", b)
+		d.logBroken(h.lock, h.token, "request", b)
 	case done.Explained: // its holder had released it before
-		e.logBroken(h.lock, h.token, "lease", b)
+		d.logBroken(h.lock, h.token, "lease", b)
 	}
 }
 
@@ -54,7 +54,7 @@ func (l *Lock) askBreaker(token string, then func(b *protocol.Breaker)) {
 		then(b)
 	})}
 	l.SetBreakerCall(call, token)
-	l.e.Transport.Send(call)
+	l.d.Transport.Send(call)
 }
 
 // gone asks why the server does not have the lease of a token any more. All that find this out in the answer to a call go on here, since
@@ -65,28 +65,28 @@ func (l *Lock) gone(token string, then func(b *protocol.Breaker)) {
 	timeout := &timers.Timer{}
 	once := func(b *protocol.Breaker) {
 		if answered.CompareAndSwap(false, true) {
-			l.e.Timers.Cancel(timeout)
+			l.d.Timers.Cancel(timeout)
 			then(b)
 		}
 	}
 	timeout.Handler = timers.Func(func(time.Time) { once(nil) })
-	l.e.Timers.Set(timeout, time.Now().Add(reasonTimeout))
+	l.d.Timers.Set(timeout, time.Now().Add(reasonTimeout))
 	l.askBreaker(token, once)
 }
 
 // lossOf returns why a lease is gone, by what gone has found.
-func (e *Engine) lossOf(b *protocol.Breaker) error {
+func (d *Driver) lossOf(b *protocol.Breaker) error {
 	if b == nil {
 		return ErrNotHeld
 	}
-	return e.cfg.Broken(b.By, b.Reason)
+	return d.broken(b.By, b.Reason)
 }
 
-// goneError returns the error of a call that finds that the server does not have the lease of a token any more. It blocks until it is
+// GoneError returns the error of a call that finds that the server does not have the lease of a token any more. It blocks until it is
 // known why, for reasonTimeout at most, or until ctx ends.
-func (l *Lock) goneError(ctx context.Context, token string) error {
+func (l *Lock) GoneError(ctx context.Context, token string) error {
 	reason := make(chan error, 1)
-	l.gone(token, func(b *protocol.Breaker) { reason <- l.e.lossOf(b) })
+	l.gone(token, func(b *protocol.Breaker) { reason <- l.d.lossOf(b) })
 	select {
 	case err := <-reason:
 		return l.Fail(server.ErrLost, err)
@@ -95,24 +95,24 @@ func (l *Lock) goneError(ctx context.Context, token string) error {
 	}
 }
 
-// loseRefused ends a lease that the server does not have any more, and returns when it has ended: when it is known whether somebody has
+// LoseRefused ends a lease that the server does not have any more, and returns when it has ended: when it is known whether somebody has
 // broken it.
-func (h *Lease) loseRefused() {
-	h.step(claim.Event{Kind: claim.Refused}, nil)
+func (h *Lease) LoseRefused() {
+	h.Step(claim.Event{Kind: claim.Refused}, nil)
 	<-h.Done()
 }
 
-func (e *Engine) logBroken(l *Lock, token, what string, b protocol.Breaker) {
-	e.Config.Log.Warn("lockkeeper: a "+what+" of this process was broken",
-		"kind", l.spec.Scripts.Kind, "name", l.spec.Name, "token", token, "by", b.By, "reason", b.Reason)
+func (d *Driver) logBroken(l *Lock, token, what string, b protocol.Breaker) {
+	d.Config.Log.Warn("lockkeeper: a "+what+" of this process was broken",
+		"kind", l.Kind(), "name", l.Name(), "token", token, "by", b.By, "reason", b.Reason)
 }
 
 // leasesOf returns the leases of a serial. It looks at all leases, because breaks are rare.
-func (e *Engine) leasesOf(serial string) (list []*Lease) {
-	start := e.ID() + ":" + serial + ":"
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for h := range e.leases {
+func (d *Driver) leasesOf(serial string) (list []*Lease) {
+	start := d.ID() + ":" + serial + ":"
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for h := range d.leases {
 		if strings.HasPrefix(h.token, start) {
 			list = append(list, h)
 		}
@@ -124,9 +124,23 @@ func (e *Engine) leasesOf(serial string) (list []*Lease) {
 // after a refusal: so the holder is told at once if somebody breaks it. On a Cluster, where each name has a channel of its own, that
 // would be too many.
 func (l *Lock) listen(token string) {
-	e := l.e
-	if !e.Subscriber.Sharded() && strings.HasPrefix(token, e.ID()) && !e.Subscriber.IsSubscribed(l.Channel) {
-		e.listens.Store(true)
-		e.Subscriber.Begin(l.Channel)
+	d := l.d
+	if !d.Subscriber.Sharded() && strings.HasPrefix(token, d.ID()) && !d.Subscriber.IsSubscribed(l.Channel) {
+		d.listens.Store(true)
+		d.Subscriber.Begin(l.Channel)
 	}
+}
+
+// Gone handles that the server does not have the lease, as the answer to a call says. It calls then when the lease is lost, with the reason:
+// ErrNotHeld, or who has broken it.
+func (h *Lease) Gone(then func(error)) {
+	l := h.lock
+	l.gone(h.token, func(b *protocol.Breaker) {
+		if b == nil {
+			h.Lose(ErrNotHeld)
+		} else {
+			h.Broken(*b)
+		}
+		then(l.d.lossOf(b))
+	})
 }

@@ -1,0 +1,547 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/lockkeeper/lockkeeper/internal/claim"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/timers"
+	"github.com/lockkeeper/lockkeeper/internal/transport"
+	"github.com/lockkeeper/lockkeeper/internal/wait"
+)
+
+// Driver is what the leases of a keeper have in common. It is safe for concurrent use.
+type Driver struct {
+	*server.Server
+	events
+	broken  func(by, reason string) error
+	queues  *wait.Queues
+	listens atomic.Bool // a lease has made the keeper begin to subscribe; see listen
+	leaks   leakLog
+
+	mu     sync.Mutex // guards what follows
+	closed bool
+	leases map[*Lease]struct{}
+}
+
+// NewDriver returns a driver without leases. observe may be nil; broken returns the reason of a lease that somebody has ended with Break.
+func NewDriver(s *server.Server, observe func(Event), broken func(by, reason string) error, queues *wait.Queues) *Driver {
+	d := &Driver{Server: s, broken: broken, queues: queues, leases: map[*Lease]struct{}{}}
+	d.observe, d.leaks.s = observe, s
+	d.leaks.timer.Handler = timers.Func(d.leaks.logCounted)
+	return d
+}
+
+// CloseLeases returns the leases that are held, and lets no other begin.
+func (d *Driver) CloseLeases() []*Lease {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	return slices.Collect(maps.Keys(d.leases))
+}
+
+// Report passes an event to the keeper's observer, if there is one.
+func (d *Driver) Report(ev Event) { d.report(ev) }
+
+// Observed reports whether there is an observer.
+func (d *Driver) Observed() bool { return d.observe != nil }
+
+// Lock is a lock as its leases know it.
+type Lock struct {
+	server.Lock
+	Forms *server.ShortForms // of the name
+	Rules claim.Rules
+	Yield time.Duration // of a mutex: how long a release leaves the key free, now and then; 0: never
+	d     *Driver
+}
+
+// Begin sets the driver of the lock's leases. It is called before anything else.
+func (l *Lock) Begin(d *Driver) { l.d = d }
+
+// NewObservation returns what the events of a new call have in common, or nil if there is no observer. The flags are those of the
+// request's token.
+func (l *Lock) NewObservation(ctx context.Context, flags string) *Observation {
+	return l.d.newObservation(ctx, flags)
+}
+
+// Event returns an event of the lock, for a call if o is not nil.
+func (l *Lock) Event(t EventType, o *Observation) Event { return newEvent(&l.Lock, t, o) }
+
+// Observe passes an event to the keeper's observer.
+func (l *Lock) Observe(ev Event) { l.d.report(ev) }
+
+// ExpectWaiters notes that others probably wait, so that the next release of the name takes the long form.
+func (l *Lock) ExpectWaiters() { l.Forms.Release.Contended() }
+
+// ReportLeak reports to the observer that nobody can release a lease any more, which has been held for that long, and logs it unless
+// another one was logged lately.
+func (l *Lock) ReportLeak(o *Observation, token string, fence uint64, held time.Duration) {
+	ev := l.Event(Leaked, o)
+	ev.Token, ev.Fence, ev.Duration = token, fence, held
+	if l.d.leaks.mayLog(time.Now()) {
+		l.d.Config.Log.Warn("lockkeeper: a lease became unreachable without a release and keeps being renewed; release every lease, for example with defer",
+			"kind", ev.Kind, "name", ev.Name, "token", token, "fence", fence, "held", held)
+	}
+	l.Observe(ev)
+}
+
+// Request is what a lease needs until it is granted. The methods whose names end with Locked are called with the lease's Mu locked, the others
+// without any mutex of this package.
+type Request interface {
+	// AnsweredLocked notes that the call that was under way has ended.
+	AnsweredLocked()
+	// WithdrawLocked keeps the call that is under way from being sent. It reports false if it was sent, or there is none.
+	WithdrawLocked() bool
+	// AskLocked prepares the next call, in the long form if it must be.
+	AskLocked(long bool) *transport.Call
+	// QueueLocked lets the request wait in the queue of its name, as the last reply has said.
+	QueueLocked()
+	// DeliverLocked notes how the request has ended. cause is the error of the event that has ended it. closed says that it was granted, but the
+	// keeper was closed meanwhile.
+	DeliverLocked(granted, closed bool, cause error)
+
+	// Delivered unblocks the caller. heard says that a message brought the grant. It reports whether the lease no longer needs the request if no
+	// late reply comes.
+	Delivered(heard bool) (final bool)
+	// Queued reports the position in the queue.
+	Queued()
+	// HeartbeatsBy makes all that wait for the name send heartbeats at that time at the latest, FirstBeatBy the first of them.
+	HeartbeatsBy(claim.Instant)
+	FirstBeatBy(claim.Instant)
+	// Origin returns the lease that is to be replaced, or nil.
+	Origin() *Lease
+}
+
+// Lease is a claim, and what this process has for it: the caller that waits for it, its timer, the contexts of its holder, and what
+// releases it. It exists from the request on; who does not belong to this package gets it when it is granted. It is safe for concurrent use.
+type Lease struct {
+	lifecycle.Lifecycle
+	lock        *Lock
+	token       string
+	serial      string       // by which messages name it
+	request     Request      // until it is granted, and then if a late reply may come; nil: adopted, or made to clean up
+	observer    Observer     // gets its events; nil: the keeper's hooks alone
+	use         string       // its use, if that is not what its token says; see Convert
+	observation *Observation // the call that acquired it, for the observer
+	fence       uint64       // once it is granted
+	timer       timers.Timer
+
+	// Guarded by the Lifecycle's Mu. A process may have a hundred thousand leases, so what few have is behind pointers.
+	Claim      claim.Claim
+	extending  chan struct{}               // while an Extend is in progress; closed when it ends
+	converting *conversion                 // while it is being converted, and after it ended meanwhile
+	next       atomic.Pointer[Lease]       // the lease that continues this one; see become
+	former     *Lease                      // the lease that this one continues, which the holder still uses and which ends with it
+	backoff    *backoff.ExponentialBackOff // of what is repeated now; nil while it succeeds
+	lastErr    error                       // of the last renewal
+	cleanup    *Cleanup                    // once it is released
+}
+
+// Reasons for a loss, in addition to ErrNotHeld.
+var (
+	errDeadline = server.NewLoss(server.LossExpired, "it was not renewed in time")
+	errLifetime = server.NewLoss(server.LossMaxLifetime, "it has reached its maximum lifetime")
+	errFixed    = server.NewLoss(server.LossNotRenewed, "its time is over and it is not renewed")
+)
+
+// NewLease returns what the process has for a token whose claim this is: of a request that is about to be made, of a lease, or of what is to
+// be cleaned up.
+func (l *Lock) NewLease(token, serial string, c claim.Claim, o *Observation) *Lease {
+	h := &Lease{lock: l, token: token, serial: serial, Claim: c, observation: o}
+	h.Begin(h)
+	h.timer.Handler = (*leaseTimer)(h)
+	return h
+}
+
+// leaseTimer is a Lease as the handler of its timer.
+type leaseTimer Lease
+
+// Fire implements timers.Handler.
+func (t *leaseTimer) Fire(now time.Time) { (*Lease)(t).onTimer(now) }
+
+func (h *Lease) onTimer(now time.Time) {
+	h.Mu.Lock()
+	at := h.lock.d.Instant(now)
+	unused := h.Claim.RenewalDue(at) && h.isUnused(at)
+	h.Mu.Unlock()
+	h.StepBy(at, claim.Event{Kind: claim.Timer, Unused: unused}, nil, h.lock.d.Transport.Send)
+}
+
+// Bind sets what a lease needs until it is granted, and its observer, which may be nil. Nobody else knows the lease yet.
+func (h *Lease) Bind(r Request, observer Observer) { h.request, h.observer = r, observer }
+
+// Request returns what was bound, or nil if the lease needs it no more.
+func (h *Lease) Request() Request { return h.request }
+
+// Rename gives a lease that nobody else knows another token.
+func (h *Lease) Rename(token, serial string) { h.token, h.serial = token, serial }
+
+// Start begins to renew a lease that was adopted, with its fence, at that time. It reports false after Close.
+func (h *Lease) Start(fence uint64, at claim.Instant) bool {
+	h.fence = fence
+	if !h.lock.d.add(h) {
+		return false
+	}
+	h.arm(at)
+	if !h.lock.d.listens.Load() {
+		h.lock.listen(h.token)
+	}
+	return true
+}
+
+// arm sets the timer of a lease that was not granted by a step.
+func (h *Lease) arm(at claim.Instant) {
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
+	if h.Claim.Active() {
+		h.lock.d.Timers.Set(&h.timer, h.lock.d.Time(at))
+	}
+}
+
+// Step tells the claim of an event, and does what it says. cause is the error that belongs to the event, if there is one.
+func (h *Lease) Step(ev claim.Event, cause error) claim.Effects {
+	return h.StepBy(h.lock.d.Now(), ev, cause, h.lock.d.Transport.Send)
+}
+
+// StepAt is Step at a certain time.
+func (h *Lease) StepAt(now claim.Instant, ev claim.Event, cause error) claim.Effects {
+	return h.StepBy(now, ev, cause, h.lock.d.Transport.Send)
+}
+
+// StepBy is Step at a certain time; what is sent is sent by Transport.Send or SendInline.
+func (h *Lease) StepBy(now claim.Instant, ev claim.Event, cause error, by func(*transport.Call)) claim.Effects {
+	h.Mu.Lock()
+	var a actions
+	a.begin(h, now, &ev, cause)
+	h.Mu.Unlock()
+	a.finish(h, by)
+	return a.Effects
+}
+
+// add registers a lease that was granted. It reports false after Close.
+func (d *Driver) add(h *Lease) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return false
+	}
+	d.leases[h] = struct{}{}
+	return true
+}
+
+// forget unregisters a lease that has ended for its holder.
+func (h *Lease) forget() {
+	d := h.lock.d
+	d.mu.Lock()
+	delete(d.leases, h)
+	d.mu.Unlock()
+}
+
+// endErrorLocked returns the error with which the lease has ended for its holder. cause is that of the event that has ended it.
+func (h *Lease) endErrorLocked(cause error) error {
+	switch reason := h.Claim.Reason(); reason {
+	case claim.ByRelease, claim.ByReplacement:
+		return h.lock.ReleasedError()
+	case claim.ByServer:
+		cause = ErrNotHeld
+	case claim.ByFixedTTL:
+		cause = errFixed
+	case claim.ByLifetime:
+		cause = errLifetime
+	case claim.ByDeadline:
+		cause = errDeadline
+		if h.lastErr != nil {
+			cause = fmt.Errorf("%w: %w", errDeadline, h.lastErr)
+		}
+	}
+	return h.lock.Fail(server.ErrLost, cause)
+}
+
+// Lose ends the lease as lost, if it has not ended.
+func (h *Lease) Lose(reason error) {
+	if next := h.next.Load(); next != nil {
+		next.Lose(reason)
+		return
+	}
+	h.Step(claim.Event{Kind: claim.Failed}, reason)
+}
+
+// endAs ends the lease for its holder, unless it has ended, and does nothing else.
+func (h *Lease) endAs(err error) {
+	h.Mu.Lock()
+	cancel := func() {}
+	if h.ErrLocked() == nil {
+		cancel = h.endLocked(err)
+	}
+	h.Mu.Unlock()
+	cancel()
+}
+
+// endLocked ends the lease for its holder, and the one that it continues, and returns a function that cancels the contexts; see
+// Lifecycle.EndLocked.
+func (h *Lease) endLocked(err error) (cancel func()) {
+	endContexts, former, x := h.EndLocked(err), h.former, h.sharing()
+	if former == nil && x == nil {
+		return endContexts
+	}
+	if x != nil {
+		x.End()
+	}
+	return func() {
+		if former != nil {
+			former.endAs(err)
+		}
+		endContexts()
+		if x != nil {
+			x.Ended(err)
+		}
+	}
+}
+
+func (h *Lease) observe(what EventType, took time.Duration, err error) {
+	if h.observer != nil && h.observer.LeaseEvent(what) || h.lock.d.observe == nil {
+		return
+	}
+	ev := h.lock.Event(what, h.observation)
+	ev.Token, ev.Fence, ev.Duration, ev.Err = h.token, h.fence, took, err
+	h.lock.Observe(ev)
+}
+
+// held returns for how long the lease has been held.
+func (h *Lease) held() time.Duration { return time.Since(h.Since()) }
+
+// ReleaseBy ends the lease and starts its cleanup, which it returns; by sends the command. unused says that nobody ever had the
+// lease. The error is ErrLost if the lease was lost; if there is nothing to clean up, both are nil.
+func (h *Lease) ReleaseBy(by func(*transport.Call), unused bool) (*Cleanup, error) {
+	return h.end(by, unused, time.Time{})
+}
+
+// end is ReleaseBy, or Complete if record is set.
+func (h *Lease) end(by func(*transport.Call), unused bool, record time.Time) (*Cleanup, error) {
+	if next := h.next.Load(); next != nil {
+		return next.end(by, unused, record)
+	}
+	ev := claim.Event{Kind: claim.Released, Unused: unused}
+	if !record.IsZero() {
+		ev.Until = max(h.lock.d.Instant(record), 1)
+	}
+	h.Mu.Lock()
+	if h.next.Load() != nil {
+		h.Mu.Unlock()
+		return h.end(by, unused, record)
+	}
+	var a actions
+	first := h.cleanup == nil
+	a.begin(h, h.lock.d.Now(), &ev, nil)
+	c, err := h.cleanup, h.ErrLocked()
+	h.Mu.Unlock()
+	a.finish(h, by)
+	switch {
+	case errors.Is(err, server.ErrLost):
+		return nil, h.lock.Fail(err)
+	case !first || c == nil:
+		return nil, nil
+	}
+	return c, nil
+}
+
+// Release releases the lease. See Lease.Release in package lockkeeper.
+func (h *Lease) Release(ctx context.Context) error {
+	if next := h.next.Load(); next != nil {
+		return next.Release(ctx)
+	}
+	by := h.lock.d.Transport.Send
+	if ctx.Done() == nil {
+		by = h.lock.d.Transport.SendInline // the caller cannot be cancelled
+	}
+	c, err := h.ReleaseBy(by, false)
+	if c == nil {
+		return err
+	}
+	return h.await(ctx, c, ErrReleaseUnanswered)
+}
+
+// await returns when the cleanup has ended and no renewal is under way, when ctx ends, or when Close waits no longer; if ctx has ended
+// already, after CancelGrace at most. The error is silence if there was no reply.
+func (h *Lease) await(ctx context.Context, c *Cleanup, silence error) error {
+	h.Mu.Lock()
+	resolved := h.converting.resolved()
+	h.Mu.Unlock()
+	if c.Ended() && resolved == nil {
+		return c.err()
+	}
+	var timeout <-chan time.Time
+	done := ctx.Done()
+	if ctx.Err() != nil {
+		grace := time.NewTimer(CancelGrace)
+		defer grace.Stop()
+		timeout, done = grace.C, nil
+	}
+	closing := h.lock.d.Closing().Done()
+	for _, ended := range []<-chan struct{}{c.finished.Done(), resolved} {
+		for waiting := ended != nil; waiting; {
+			select {
+			case <-ended:
+				waiting = false
+			case <-done:
+				return h.lock.Fail(silence, ctx.Err())
+			case <-timeout:
+				return h.lock.Fail(silence, ctx.Err())
+			case <-closing:
+				closing = nil
+				if timeout == nil {
+					limit := time.NewTimer(h.lock.d.UntilClosed())
+					defer limit.Stop()
+					timeout = limit.C
+				}
+			}
+		}
+	}
+	return c.err()
+}
+
+// InDoubt reports whether a copy of the request for this lease may still run after its release.
+func (h *Lease) InDoubt() bool {
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
+	return h.Claim.InDoubt()
+}
+
+// Cleanup is what releases the lease, or has; nil: it was not released.
+func (h *Lease) Cleanup() *Cleanup {
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
+	return h.cleanup
+}
+
+// Abandon releases the lease in the background, as one that no caller has used, or whose caller has returned.
+func (h *Lease) Abandon() { _, _ = h.ReleaseBy(h.lock.d.Transport.Send, true) }
+
+// State returns the lease's deadline, and its error once it has ended. Other than Err it does not check the deadline and has no
+// effect, so it may be called with a mutex of the caller locked.
+func (h *Lease) State() (deadline time.Time, err error) {
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
+	return h.lock.d.Time(h.Claim.Deadline()), h.ErrLocked()
+}
+
+// StartRelease is Release, but does not wait for the answer, and returns the cleanup for
+// ReleaseEnded; nil: there is nothing to wait for.
+func (h *Lease) StartRelease() (*Cleanup, error) { return h.ReleaseBy(h.lock.d.Transport.Send, false) }
+
+// ReleaseEnded reports whether the server has answered a release, or will not, and no renewal of the lease is under way; err is as
+// from Release. The observer is called when the result may have changed.
+func (h *Lease) ReleaseEnded(c *Cleanup) (ended bool, err error) {
+	if !c.Ended() {
+		return false, nil
+	}
+	return true, c.err()
+}
+
+// CheckLeak reports the lease if it is held and renewed.
+func (h *Lease) CheckLeak() {
+	h = h.current()
+	h.Mu.Lock()
+	leaked := h.Claim.Active() && !h.lock.Rules.NoRenewal
+	h.Mu.Unlock()
+	if leaked {
+		h.lock.ReportLeak(h.observation, h.token, h.fence, h.held())
+	}
+}
+
+// sharing returns the lease's observer if others are granted by the lease, else nil.
+func (h *Lease) sharing() Sharing {
+	x, _ := h.observer.(Sharing)
+	return x
+}
+
+// isUnused reports, when a renewal is due, whether a lease by which others are granted is to be given back instead. The caller holds Mu.
+func (h *Lease) isUnused(now claim.Instant) bool {
+	x := h.sharing()
+	return x != nil && x.Unused(now, claim.Duration(h.lock.TTL))
+}
+
+// CheckDeadline ends the lease as lost if its deadline has passed and its timer has not fired yet, for example because the
+// process was frozen.
+func (h *Lease) CheckDeadline() {
+	if next := h.next.Load(); next != nil {
+		if err := next.Err(); err != nil {
+			h.endAs(err) // it ended before this one was updated
+		}
+		return
+	}
+	h.Mu.Lock()
+	over := h.Claim.Active() && h.lock.d.Now() >= h.Claim.Deadline()
+	h.Mu.Unlock()
+	if over {
+		h.Step(claim.Event{Kind: claim.Timer}, nil)
+	}
+}
+
+// Deadline returns until when the lease is valid if it is not renewed.
+func (h *Lease) Deadline() time.Time {
+	h = h.current()
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
+	return h.lock.d.Time(h.Claim.Deadline())
+}
+
+// WasQueued reports whether the lease was granted by way of the queue, as far as is known.
+func (h *Lease) WasQueued() bool {
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
+	return h.Claim.WasQueued()
+}
+
+// Observation returns the call that acquired the lease, for the observer.
+func (h *Lease) Observation() *Observation { return h.observation }
+
+// Token returns the identity of the lease.
+func (h *Lease) Token() string { return h.current().token }
+
+// Serial returns what messages name it by.
+func (h *Lease) Serial() string { return h.serial }
+
+// Fence returns the fencing token.
+func (h *Lease) Fence() uint64 { return h.fence }
+
+// Since returns when the lease was granted.
+func (h *Lease) Since() time.Time {
+	h.Mu.Lock()
+	defer h.Mu.Unlock()
+	return h.lock.d.Time(h.Claim.Since())
+}
+
+// Name returns what is locked.
+func (h *Lease) Name() string { return h.lock.Name() }
+
+// Kind returns the primitive.
+func (h *Lease) Kind() string { return h.lock.Kind() }
+
+// Do calls fn while the lease is held and releases it, also if fn panics.
+func (h *Lease) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
+	return lifecycle.Do(ctx, h, fn)
+}
+
+// Is reports whether the lease is one for this use, by the first letter of its token's flags; "" if there are none.
+func (h *Lease) Is(use string) bool {
+	h = h.current()
+	if h.use != "" {
+		return h.use == use
+	}
+	t, _ := protocol.ParseToken(h.token)
+	return t.Flags[:min(len(t.Flags), 1)] == use
+}
+
+// CancelGrace is how long a caller whose context has ended waits at most for a cleanup.
+const CancelGrace = time.Second
