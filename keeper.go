@@ -3,7 +3,7 @@ package lockkeeper
 import (
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/client"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/retainer"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -17,7 +17,7 @@ import (
 //
 // It is safe for concurrent use.
 type Keeper struct {
-	engine   *engine.Engine
+	inner    *keeper.Keeper
 	retained *retainer.Names
 }
 
@@ -46,7 +46,7 @@ func New(rdb redis.UniversalClient, opts *Options) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Keeper{retained: retainer.NewNames(), engine: engine.New(engine.Config{
+	return &Keeper{retained: retainer.NewNames(), inner: keeper.New(keeper.Config{
 		Config: server.Config{
 			Client:            c,
 			Prefix:            o.Prefix,
@@ -60,7 +60,7 @@ func New(rdb redis.UniversalClient, opts *Options) (*Keeper, error) {
 		Observe:  o.Hooks.observer(),
 		LongWait: o.LongWait,
 
-		ReplicaAck: engine.ReplicaAck(o.ReplicaAck),
+		ReplicaAck: keeper.ReplicaAck(o.ReplicaAck),
 		NotAcknowledged: func(replicas, wanted int, local bool, cause error) error {
 			return &NotAcknowledgedError{Replicas: replicas, Wanted: wanted, Local: local, Err: cause}
 		},
@@ -69,7 +69,7 @@ func New(rdb redis.UniversalClient, opts *Options) (*Keeper, error) {
 }
 
 // ID returns the keeper's id, a random UUID written as 22 letters and digits. It is the first part of the tokens of the keeper's leases.
-func (k *Keeper) ID() string { return k.engine.ID() }
+func (k *Keeper) ID() string { return k.inner.ID() }
 
 // Close closes the keeper: waiting calls return ErrClosed, held leases are released and their contexts canceled with
 // ErrReleased, and the subscription is closed. It blocks until this is done and the keeper's goroutines have ended, for at
@@ -81,18 +81,18 @@ func (k *Keeper) ID() string { return k.engine.ID() }
 //
 // Close does not close the client. It may be called again. The error is that of a lease that could not be released, or
 // that was found to be lost, or says that commands are still in flight.
-func (k *Keeper) Close() error { return k.engine.Close() }
+func (k *Keeper) Close() error { return k.inner.Close() }
 
 func init() {
-	access.EngineOf = func(keeper any) *engine.Engine {
+	access.KeeperOf = func(keeper any) *keeper.Keeper {
 		if k := keeper.(*Keeper); k != nil {
-			return k.engine
+			return k.inner
 		}
 		return nil
 	}
 	access.ServerOf = func(keeper any) *server.Server {
 		if k := keeper.(*Keeper); k != nil {
-			return k.engine.Server
+			return k.inner.Server
 		}
 		return nil
 	}

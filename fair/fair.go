@@ -6,7 +6,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -20,7 +20,7 @@ type Options struct {
 
 // Lock is a fair lock on one name. It is immutable and safe for concurrent use.
 type Lock struct {
-	lock *engine.Lock
+	lock *keeper.Lock
 }
 
 // New returns the fair lock of a name. It sends nothing. The error is ErrInvalid; see package [lockkeeper].
@@ -32,7 +32,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 	if o.TTL == 0 {
 		o.TTL = lockkeeper.DefaultTTL
 	}
-	lock, err := access.EngineOf(k).Lock(engine.Spec{
+	lock, err := access.KeeperOf(k).Lock(keeper.Spec{
 		Scripts:     lua.Fair,
 		Name:        name,
 		TTL:         o.TTL,
@@ -55,18 +55,18 @@ func (l *Lock) Key() string { return l.lock.Key() }
 // Requests are granted in the order in which the server queued them. The first wait of a keeper subscribes before its request
 // is queued, which takes one round trip more. Package [lockkeeper] documents the errors.
 func (l *Lock) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return access.Lease[lockkeeper.Lease](l.lock.Acquire(ctx, engine.Terms{}))
+	return access.Lease[lockkeeper.Lease](l.lock.Acquire(ctx, keeper.Terms{}))
 }
 
 // TryLock acquires the lock if it is free and no live waiter is queued. It blocks for a round trip. The error is
 // ErrNotAcquired if it is not the caller's turn; others are as for Lock.
 func (l *Lock) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return access.Lease[lockkeeper.Lease](l.lock.Try(ctx, engine.Terms{}))
+	return access.Lease[lockkeeper.Lease](l.lock.Try(ctx, keeper.Terms{}))
 }
 
 // Do calls fn while holding the lock; see package [lockkeeper].
 func (l *Lock) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
-	h, err := l.lock.Acquire(ctx, engine.Terms{})
+	h, err := l.lock.Acquire(ctx, keeper.Terms{})
 	if err != nil {
 		return err
 	}

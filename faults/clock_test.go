@@ -131,7 +131,7 @@ var ofServer = regexp.MustCompile(`UnixMicro\(int64\((h\.F|f)ence\)\)|server\.Un
 // used, and none is sent to the server. A test cannot set the clock of one process, so this checks the source.
 func TestNoWallClockReads(t *testing.T) {
 	files := 0
-	for _, dir := range []string{".", "mutex", "fair", "rwlock", "semaphore", "ratelimit", "redlock", "once", "election", "lua", "internal/access", "internal/engine", "internal/server", "internal/quorum", "internal/transport", "internal/timers", "internal/pubsub", "internal/protocol"} {
+	for _, dir := range []string{".", "mutex", "fair", "rwlock", "semaphore", "ratelimit", "redlock", "once", "election", "lua", "internal/access", "internal/keeper", "internal/server", "internal/quorum", "internal/transport", "internal/timers", "internal/pubsub", "internal/protocol"} {
 		list, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)

@@ -191,7 +191,7 @@ func TestCloseDuringOutage(t *testing.T) {
 	for {
 		stacks := make([]byte, 16<<20)
 		stacks = stacks[:runtime.Stack(stacks, true)]
-		if !strings.Contains(string(stacks), "lockkeeper/internal/transport.") && !strings.Contains(string(stacks), "lockkeeper/internal/engine.") && !strings.Contains(string(stacks), "lockkeeper/internal/server.") {
+		if !strings.Contains(string(stacks), "lockkeeper/internal/transport.") && !strings.Contains(string(stacks), "lockkeeper/internal/keeper.") && !strings.Contains(string(stacks), "lockkeeper/internal/server.") {
 			break
 		}
 		if d := time.Since(start); d > 3*time.Second+2*timeout+time.Second {

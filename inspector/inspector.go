@@ -54,7 +54,7 @@ func New(k *lockkeeper.Keeper, opts *Options) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := access.EngineOf(k)
+	e := access.KeeperOf(k)
 	if h.opts.Server == "" {
 		h.opts.Server = e.Deployment()
 	}

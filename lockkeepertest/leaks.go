@@ -210,7 +210,7 @@ func (all *suite) reportGoroutines(t testing.TB) {
 }
 
 // keeperFrame matches a function that a goroutine of a keeper runs.
-var keeperFrame = regexp.MustCompile(`lockkeeper/internal/(engine|pubsub|quorum|retain|timers|transport)\.`)
+var keeperFrame = regexp.MustCompile(`lockkeeper/internal/(keeper|lease|pubsub|quorum|retain|retainer|timers|transport|views|wait)\.`)
 
 // keeperGoroutines returns the stacks of goroutines with a label that run code of Lockkeeper.
 func keeperGoroutines(value string) []string {

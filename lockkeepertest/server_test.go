@@ -139,7 +139,7 @@ func TestLocksDoNotImportTestCode(t *testing.T) {
 		module+"/ratelimit", module+"/redlock", module+"/once").Output()
 	must(t, err)
 	list := string(out)
-	if !strings.Contains(list, module+"/internal/engine\n") {
+	if !strings.Contains(list, module+"/internal/keeper\n") {
 		t.Fatalf("not a list of imports: %s", list)
 	}
 	for name := range strings.Lines(list) {

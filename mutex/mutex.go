@@ -6,7 +6,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retainer"
@@ -62,7 +62,7 @@ const longestYield = 10 * time.Second
 
 // Mutex is a lock on one name that one holder has at a time. It is immutable and safe for concurrent use.
 type Mutex struct {
-	lock      *engine.Lock
+	lock      *keeper.Lock
 	retaining *retainer.Lock // nil without Options.Retain
 }
 
@@ -81,7 +81,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Mutex, error) {
 	case o.Yield != 0 && o.Retain:
 		return nil, server.Invalid("Yield %v is set together with Retain, which keeps other libraries out; set only one of them", o.Yield)
 	}
-	lock, err := access.EngineOf(k).Lock(engine.Spec{
+	lock, err := access.KeeperOf(k).Lock(keeper.Spec{
 		Scripts:     lua.Mutex,
 		Name:        name,
 		TTL:         o.TTL,
@@ -117,7 +117,7 @@ func (m *Mutex) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
 	if m.retaining != nil {
 		return access.Lease[lockkeeper.Lease](m.retaining.Acquire(ctx, true))
 	}
-	return access.Lease[lockkeeper.Lease](m.lock.Acquire(ctx, engine.Terms{}))
+	return access.Lease[lockkeeper.Lease](m.lock.Acquire(ctx, keeper.Terms{}))
 }
 
 // TryLock acquires the mutex if it is free. It blocks for a round trip. The error is ErrNotAcquired if the mutex is held
@@ -126,7 +126,7 @@ func (m *Mutex) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 	if m.retaining != nil {
 		return access.Lease[lockkeeper.Lease](m.retaining.Acquire(ctx, false))
 	}
-	return access.Lease[lockkeeper.Lease](m.lock.Try(ctx, engine.Terms{}))
+	return access.Lease[lockkeeper.Lease](m.lock.Try(ctx, keeper.Terms{}))
 }
 
 // Do calls fn while holding the mutex; see package [lockkeeper].
@@ -138,7 +138,7 @@ func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context, fence uint6
 		}
 		return lifecycle.Do(ctx, h, fn)
 	}
-	h, err := m.lock.Acquire(ctx, engine.Terms{})
+	h, err := m.lock.Acquire(ctx, keeper.Terms{})
 	if err != nil {
 		return err
 	}

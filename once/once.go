@@ -8,7 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -26,7 +26,7 @@ type Options struct {
 
 // Once is a job that may succeed at most once per period. It is immutable and safe for concurrent use.
 type Once struct {
-	lock   *engine.Lock
+	lock   *keeper.Lock
 	period time.Duration
 }
 
@@ -94,7 +94,7 @@ func New(k *lockkeeper.Keeper, name string, period time.Duration, opts *Options)
 	if err := server.CheckTTL("period", period); err != nil {
 		return nil, err
 	}
-	lock, err := access.EngineOf(k).Lock(engine.Spec{Scripts: lua.Once, Name: name, TTL: o.TTL})
+	lock, err := access.KeeperOf(k).Lock(keeper.Spec{Scripts: lua.Once, Name: name, TTL: o.TTL})
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func New(k *lockkeeper.Keeper, name string, period time.Duration, opts *Options)
 //     meanwhile. If it matches another error besides that of fn, the release was not answered, and the job may be run again
 //     when the lease expires.
 func (o *Once) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) (Result, error) {
-	h, err := o.lock.Try(ctx, engine.Terms{})
+	h, err := o.lock.Try(ctx, keeper.Terms{})
 	if errors.Is(err, lockkeeper.ErrNotAcquired) && ctx.Err() == nil {
 		r, err := o.Status(ctx)
 		if err == nil && r.Outcome == None {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
@@ -90,7 +90,7 @@ type Options struct {
 
 // Limiter is a rate limit on one name. It is immutable and safe for concurrent use.
 type Limiter struct {
-	lock          *engine.Lock
+	lock          *keeper.Lock
 	maxConcurrent int
 	most          int    // permits per request,
 	bound         string // because of this
@@ -125,13 +125,13 @@ func New(k *lockkeeper.Keeper, name string, limit int, window time.Duration, opt
 	if o.TTL == 0 {
 		o.TTL = lockkeeper.DefaultTTL
 	}
-	lock, err := access.EngineOf(k).Lock(engine.Spec{
+	lock, err := access.KeeperOf(k).Lock(keeper.Spec{
 		Scripts:     lua.RateLimit,
 		Name:        name,
 		TTL:         o.TTL,
 		MaxLifetime: o.MaxLifetime,
 		NoRenewal:   o.NoRenewal,
-		Limits: &engine.Limits{
+		Limits: &keeper.Limits{
 			AtOnce: o.MaxConcurrent,
 			Window: limit,
 			Per:    wholeMillis(window),
@@ -213,7 +213,7 @@ func (l *Limiter) AllowN(ctx context.Context, n int) (Result, error) {
 	if err := l.checkLeaseless(n, "Allow"); err != nil {
 		return Result{}, err
 	}
-	q, fence, err := l.lock.TryTake(ctx, engine.Terms{Number: n})
+	q, fence, err := l.lock.TryTake(ctx, keeper.Terms{Number: n})
 	if err != nil {
 		return Result{}, limited(err)
 	}
@@ -234,7 +234,7 @@ func (l *Limiter) WaitN(ctx context.Context, n int) error {
 	if err := l.checkLeaseless(n, "Wait"); err != nil {
 		return err
 	}
-	_, err := l.lock.Take(ctx, engine.Terms{Number: n})
+	_, err := l.lock.Take(ctx, keeper.Terms{Number: n})
 	return limited(err)
 }
 
@@ -258,7 +258,7 @@ func (l *Limiter) DoN(ctx context.Context, n int, fn func(ctx context.Context, f
 	if err := l.checkCount(n); err != nil {
 		return err
 	}
-	fence, err := l.lock.Take(ctx, engine.Terms{Number: n})
+	fence, err := l.lock.Take(ctx, keeper.Terms{Number: n})
 	if err != nil {
 		return limited(err)
 	}
@@ -283,7 +283,7 @@ func (l *Limiter) acquire(ctx context.Context, n int) (*lease.Lease, error) {
 	if err := l.checkLease(n, "Acquire"); err != nil {
 		return nil, err
 	}
-	h, err := l.lock.Acquire(ctx, engine.Terms{Number: n})
+	h, err := l.lock.Acquire(ctx, keeper.Terms{Number: n})
 	return h, limited(err)
 }
 
@@ -299,7 +299,7 @@ func (l *Limiter) TryAcquireN(ctx context.Context, n int) (*lockkeeper.Lease, er
 	if err := l.checkLease(n, "TryAcquire"); err != nil {
 		return nil, err
 	}
-	h, err := l.lock.Try(ctx, engine.Terms{Number: n})
+	h, err := l.lock.Try(ctx, keeper.Terms{Number: n})
 	return access.Lease[lockkeeper.Lease](h, limited(err))
 }
 
@@ -313,7 +313,7 @@ func (l *Limiter) checkLease(n int, method string) error {
 
 // limited makes a LimitedError of a refusal that is for the clock.
 func limited(err error) error {
-	var soon *engine.TooSoon
+	var soon *keeper.TooSoon
 	if errors.As(err, &soon) {
 		return &LimitedError{soon.After, soon.At, err}
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/quorum"
 	"github.com/lockkeeper/lockkeeper/internal/views"
@@ -67,23 +67,23 @@ func New(keepers []*lockkeeper.Keeper, name string, opts *Options) (*Lock, error
 	if o.MaxRetryDelay == 0 {
 		o.MaxRetryDelay = DefaultMaxRetryDelay
 	}
-	var engines []*engine.Engine
+	var servers []*keeper.Keeper
 	ids := make([]string, len(keepers))
 	for i, k := range keepers {
-		engines = append(engines, access.EngineOf(k))
+		servers = append(servers, access.KeeperOf(k))
 		if k != nil {
 			ids[i] = k.ID()
 		}
 	}
 	lock, err := quorum.New(quorum.Spec{
-		Spec: engine.Spec{
+		Spec: keeper.Spec{
 			Scripts:     lua.Redlock,
 			Name:        name,
 			TTL:         o.TTL,
 			MaxLifetime: o.MaxLifetime,
 			NoRenewal:   o.NoRenewal,
 		},
-		Engines:       engines,
+		Keepers:       servers,
 		ServerTimeout: o.ServerTimeout,
 		MaxRetryDelay: o.MaxRetryDelay,
 		MinUptime:     o.MinUptime,

@@ -6,7 +6,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -61,8 +61,8 @@ type Options struct {
 
 // Lock is a read-write lock on one name. It is immutable and safe for concurrent use.
 type Lock struct {
-	lock        *engine.Lock
-	read, write engine.Terms
+	lock        *keeper.Lock
+	read, write keeper.Terms
 	retaining   *retainer.Lock // nil without Options.Retain
 }
 
@@ -84,7 +84,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 	case streak < 0:
 		streak = 0 // no bound, in a token
 	}
-	lock, err := access.EngineOf(k).Lock(engine.Spec{
+	lock, err := access.KeeperOf(k).Lock(keeper.Spec{
 		Scripts:     lua.RWLock,
 		Name:        name,
 		TTL:         o.TTL,
@@ -94,7 +94,7 @@ func New(k *lockkeeper.Keeper, name string, opts *Options) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lock{lock: lock, read: engine.Terms{Flags: protocol.FlagRead}, write: engine.Terms{Flags: protocol.FlagWrite, Number: streak}}
+	l := &Lock{lock: lock, read: keeper.Terms{Flags: protocol.FlagRead}, write: keeper.Terms{Flags: protocol.FlagWrite, Number: streak}}
 	if o.Retain {
 		if l.retaining, err = retainer.New(lock, access.RetainedBy(k)); err != nil {
 			return nil, err
@@ -179,7 +179,7 @@ func (l *Lock) DoWrite(ctx context.Context, fn func(ctx context.Context, fence u
 	return l.do(ctx, l.write, fn)
 }
 
-func (l *Lock) do(ctx context.Context, t engine.Terms, fn func(ctx context.Context, fence uint64) error) error {
+func (l *Lock) do(ctx context.Context, t keeper.Terms, fn func(ctx context.Context, fence uint64) error) error {
 	h, err := l.lock.Acquire(ctx, t)
 	if err != nil {
 		return err
@@ -206,7 +206,7 @@ func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lo
 	if write != nil && (h == nil || !h.Is(protocol.FlagWrite) && !h.Is(protocol.FlagUpgrade)) {
 		return nil, server.Invalid("the lease of %q is not a write lease", write.Name())
 	}
-	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, engine.Terms{Flags: protocol.FlagDowngrade, Direct: true}))
+	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, keeper.Terms{Flags: protocol.FlagDowngrade, Direct: true}))
 }
 
 // Upgrade converts a read lease into a write lease. It waits until no other reader is left, ahead of all waiting writers; new
@@ -230,13 +230,13 @@ func (l *Lock) Downgrade(ctx context.Context, write *lockkeeper.Lease) (read *lo
 //     granted.
 func (l *Lock) Upgrade(ctx context.Context, read *lockkeeper.Lease) (write *lockkeeper.Lease, err error) {
 	if local, is := access.HandleOf(read).(*retainer.Lease); is && local.Own() == nil {
-		return access.Lease[lockkeeper.Lease](retainer.Convert(ctx, l.lock, local, engine.Terms{Flags: protocol.FlagUpgrade}))
+		return access.Lease[lockkeeper.Lease](retainer.Convert(ctx, l.lock, local, keeper.Terms{Flags: protocol.FlagUpgrade}))
 	}
 	h := leaseOf(read)
 	if read != nil && (h == nil || !h.Is(protocol.FlagRead) && !h.Is(protocol.FlagDowngrade) && !h.Became(protocol.FlagUpgrade)) {
 		return nil, server.Invalid("the lease of %q is not a read lease", read.Name())
 	}
-	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, engine.Terms{Flags: protocol.FlagUpgrade}))
+	return access.Lease[lockkeeper.Lease](l.lock.Convert(ctx, h, keeper.Terms{Flags: protocol.FlagUpgrade}))
 }
 
 // leaseOf returns the lease at one server that a user has, or nil if it is nil, one of a majority, or shared by readers of this

@@ -6,7 +6,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
@@ -29,7 +29,7 @@ type Options struct {
 
 // Semaphore is a counting semaphore on one name. It is immutable and safe for concurrent use.
 type Semaphore struct {
-	lock  *engine.Lock
+	lock  *keeper.Lock
 	limit int
 }
 
@@ -46,13 +46,13 @@ func New(k *lockkeeper.Keeper, name string, limit int, opts *Options) (*Semaphor
 	if o.TTL == 0 {
 		o.TTL = lockkeeper.DefaultTTL
 	}
-	lock, err := access.EngineOf(k).Lock(engine.Spec{
+	lock, err := access.KeeperOf(k).Lock(keeper.Spec{
 		Scripts:     lua.Semaphore,
 		Name:        name,
 		TTL:         o.TTL,
 		MaxLifetime: o.MaxLifetime,
 		NoRenewal:   o.NoRenewal,
-		Limits:      &engine.Limits{AtOnce: limit},
+		Limits:      &keeper.Limits{AtOnce: limit},
 	})
 	if err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func (s *Semaphore) acquire(ctx context.Context, n int) (*lease.Lease, error) {
 	if err := s.checkCount(n); err != nil {
 		return nil, err
 	}
-	return s.lock.Acquire(ctx, engine.Terms{Number: n})
+	return s.lock.Acquire(ctx, keeper.Terms{Number: n})
 }
 
 // TryAcquire acquires n permits if they are available and nobody is queued. It blocks for a round trip. Otherwise the error is
@@ -120,7 +120,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*lockkeeper.Lease, e
 	if err := s.checkCount(n); err != nil {
 		return nil, err
 	}
-	return access.Lease[lockkeeper.Lease](s.lock.Try(ctx, engine.Terms{Number: n}))
+	return access.Lease[lockkeeper.Lease](s.lock.Try(ctx, keeper.Terms{Number: n}))
 }
 
 // Do calls fn while holding n permits; see package [lockkeeper].

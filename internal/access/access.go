@@ -1,11 +1,11 @@
-// Package access gives the packages of this module what package lockkeeper does not show to users: the engine behind a
-// keeper, and the values that users get from what an engine returns. Package lockkeeper sets the functions below when it is
+// Package access gives the packages of this module what package lockkeeper does not show to users: what is behind a
+// keeper, and the values that users get from what that returns. Package lockkeeper sets the functions below when it is
 // initialized, as google.golang.org/grpc/internal does it; they take and return its types as any, because this package
 // cannot import it. The generic functions turn them back.
 package access
 
 import (
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/retainer"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -14,8 +14,8 @@ import (
 
 // Set by package lockkeeper.
 var (
-	// EngineOf returns the engine of a *lockkeeper.Keeper, or nil if that is nil.
-	EngineOf func(keeper any) *engine.Engine
+	// KeeperOf returns what is behind a *lockkeeper.Keeper, or nil if that is nil.
+	KeeperOf func(keeper any) *keeper.Keeper
 	// ServerOf returns the server of a *lockkeeper.Keeper, or nil if that is nil.
 	ServerOf func(keeper any) *server.Server
 	// RetainedBy returns what a *lockkeeper.Keeper remembers of the names that it grants inside the process.

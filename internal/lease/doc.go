@@ -1,6 +1,6 @@
 // Package lease drives claims: it does what the claim of a token says (package claim), and reports to it what happened. A Lease exists from the
 // request for it to the end of what it left at the server. It knows how its server is asked (package server), and not how a lease is acquired:
-// what it needs until it is granted is a Request, of package engine, above this one.
+// what it needs until it is granted is a Request, of package keeper, above this one.
 //
 //	lease.go       Driver: the leases of a keeper. Lock: what the leases of a lock have in common. Lease and Request
 //	effects.go     what is done after a step of a claim

@@ -134,7 +134,7 @@ func (a *acquisition) run() (*Lease, error) {
 
 // pause is how long to wait after an attempt that failed; it returns an error if another attempt is of no use.
 func (a *acquisition) pause(u *Lease, v verdict, try int) (time.Duration, error) {
-	retry := a.lock.spec.Engines[0].Retry()
+	retry := a.lock.spec.Keepers[0].Retry()
 	switch {
 	case a.over():
 		return 0, nil
@@ -162,7 +162,7 @@ func (a *acquisition) pollDelay(v verdict) time.Duration {
 	}
 	delay := min(a.polls.NextBackOff(), v.retryAfter)
 	if deadline, ok := a.caller.Deadline(); ok {
-		if left := time.Until(deadline) - server.DeadlineLead; left > a.lock.spec.Engines[0].Freshness() {
+		if left := time.Until(deadline) - server.DeadlineLead; left > a.lock.spec.Keepers[0].Freshness() {
 			delay = min(delay, left) // to know at the deadline whether the servers still answer
 		}
 	}

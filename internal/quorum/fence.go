@@ -31,7 +31,7 @@ func (l *Lock) leastFence() int64 {
 	}
 	now := time.Now()
 	var least int64
-	for _, e := range l.spec.Engines {
+	for _, e := range l.spec.Keepers {
 		ms, sent := e.Clock.Last()
 		if since := now.Sub(sent); ms > 0 && ms < maxExactInt/1000 && since < clockReadingTTL {
 			least = max(least, ms*1000+(time.Millisecond+since+fenceLead).Microseconds())

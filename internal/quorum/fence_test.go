@@ -89,7 +89,7 @@ func TestSettleFenceAfterLossOfMember(t *testing.T) {
 // TestLeastFence checks which readings of the servers' clocks a new token's least fence is computed from.
 func TestLeastFence(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
-		l := s.lock(s.engines)
+		l := s.lock(s.keepers)
 		now := time.Now()
 		ms := now.UnixMilli()
 		want := func(want int64) {
@@ -105,17 +105,17 @@ func TestLeastFence(t *testing.T) {
 		}
 		lead := (time.Millisecond + fenceLead).Microseconds() // a clock that reads ms may be almost a millisecond ahead
 		want(0)
-		s.engines[0].Clock.Note(0, now.Add(time.Second)) // not in the reply
+		s.keepers[0].Clock.Note(0, now.Add(time.Second)) // not in the reply
 		want(0)
-		s.engines[0].Clock.Note(ms, now)
+		s.keepers[0].Clock.Note(ms, now)
 		want(ms*1000 + lead)
-		s.engines[1].Clock.Note(ms+5, now)
+		s.keepers[1].Clock.Note(ms+5, now)
 		want((ms+5)*1000 + lead)
-		s.engines[1].Clock.Note(ms+9, now.Add(-1)) // an answer that was overtaken by another
+		s.keepers[1].Clock.Note(ms+9, now.Add(-1)) // an answer that was overtaken by another
 		want((ms+5)*1000 + lead)
 		time.Sleep(time.Second)
 		want((ms+1005)*1000 + lead)
-		s.engines[2].Clock.Note(ms, time.Now()) // a clock that is behind
+		s.keepers[2].Clock.Note(ms, time.Now()) // a clock that is behind
 		want((ms+1005)*1000 + lead)
 		time.Sleep(clockReadingTTL - time.Second)
 		want(ms*1000 + lead + (clockReadingTTL - time.Second).Microseconds()) // only the third reading is recent
@@ -123,12 +123,12 @@ func TestLeastFence(t *testing.T) {
 		want(0)
 		for _, ms := range []int64{maxExactInt/1000 - 1, maxExactInt / 1000, 1 << 61} { // a fence that Lua, or an int64, cannot represent
 			time.Sleep(time.Nanosecond)
-			s.engines[0].Clock.Note(ms, time.Now())
+			s.keepers[0].Clock.Note(ms, time.Now())
 			want(0)
 		}
 
-		one := s.lock(s.engines[:1])
-		s.engines[0].Clock.Note(ms, time.Now())
+		one := s.lock(s.keepers[:1])
+		s.keepers[0].Clock.Note(ms, time.Now())
 		if got := one.leastFence(); got != 0 {
 			t.Errorf("%d with a single server, which has to agree with no other", got)
 		}
@@ -145,14 +145,14 @@ func (s *fixture) seq(i int) int64 {
 func TestLeaseIsHeldWhenMajorityHasItsFence(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
 		s.offsets = []time.Duration{0, time.Hour, 2 * time.Hour}
-		s.connect(s.lock(s.engines))
+		s.connect(s.lock(s.keepers))
 		for _, m := range s.servers {
 			m.FlushDB()
 		}
 		s.nets[2].Down()
 		s.nets[0].Break(lua.Redlock.RaiseFence.SHA, 1, faultnet.SwallowReply)
 		time.Sleep(clockReadingTTL) // no server's clock is known any more
-		l := s.lock(s.engines)
+		l := s.lock(s.keepers)
 		ctx, cancel := context.WithTimeout(s.Context(), serverTimeout)
 		defer cancel()
 		u, err := l.Try(ctx)
@@ -181,11 +181,11 @@ func TestLeaseIsHeldWhenMajorityHasItsFence(t *testing.T) {
 func TestLeastFenceInTokenSavesRaisingIt(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
 		s.offsets = []time.Duration{0, time.Hour, -time.Hour}
-		s.connect(s.lock(s.engines))
+		s.connect(s.lock(s.keepers))
 		for _, n := range s.nets {
 			n.ResetCount()
 		}
-		u := s.try(s.lock(s.engines)) // another object, as of a program that makes one for each use
+		u := s.try(s.lock(s.keepers)) // another object, as of a program that makes one for each use
 		for i := range u.members {
 			if f := memberOf(u, i).part.Fence(); f != u.Fence() || s.nets[i].Scripts() != 1 {
 				t.Errorf("server %d: fence %d and %d scripts, the lease has fence %d", i, f, s.nets[i].Scripts(), u.Fence())
@@ -204,7 +204,7 @@ func TestFencesRiseFromMajorityToMajority(t *testing.T) {
 			for _, i := range down {
 				s.nets[i].Down()
 			}
-			u := s.try(s.lock(s.engines))
+			u := s.try(s.lock(s.keepers))
 			if u.Fence() <= last {
 				t.Errorf("without %v: fence %d after %d", down, u.Fence(), last)
 			}
@@ -230,7 +230,7 @@ func TestFencesRiseFromMajorityToMajority(t *testing.T) {
 // TestServerBelowMinUptimeDoesNotCount checks that its grant does not count, and is released with the lease.
 func TestServerBelowMinUptimeDoesNotCount(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
-		l := s.lock(s.engines, func(spec *Spec) { spec.MinUptime = time.Hour })
+		l := s.lock(s.keepers, func(spec *Spec) { spec.MinUptime = time.Hour })
 		s.uptimes[2].Store(1800)
 		u := s.try(l)
 		if m := memberOf(u, 2); m.state != memberFailed || m.part != nil || !m.inDoubt || !errors.Is(m.err, errRecentRestart) {

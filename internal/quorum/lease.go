@@ -74,7 +74,7 @@ func (u *Lease) notify() {
 // now. It is called before the first request.
 func (u *Lease) register() {
 	open := true
-	for _, e := range u.lock.spec.Engines {
+	for _, e := range u.lock.spec.Keepers {
 		open = e.OnClose(u) && open
 	}
 	if !open {
@@ -84,13 +84,13 @@ func (u *Lease) register() {
 
 // unregister undoes register, once the lease has ended.
 func (u *Lease) unregister() {
-	for _, e := range u.lock.spec.Engines {
+	for _, e := range u.lock.spec.Keepers {
 		e.RemoveOnClose(u)
 	}
 }
 
 // KeeperClosed releases the lease, because one of its parts is not renewed any more, or ends await. It implements
-// engine.CloseObserver.
+// keeper.CloseObserver.
 func (u *Lease) KeeperClosed() {
 	u.mu.Lock()
 	u.keeperClosed = true

@@ -70,7 +70,7 @@ func TestDeadlineIsThatOfMajority(t *testing.T) {
 // TestDeadlineCountsFromRequest checks the deadline of a lease whose grants arrive late.
 func TestDeadlineCountsFromRequest(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
-		l := s.lock(s.engines)
+		l := s.lock(s.keepers)
 		s.connect(l)
 		for _, n := range s.nets {
 			n.DelayReplies(serverTimeout / 2)
@@ -90,7 +90,7 @@ func TestDeadlineCountsFromRequest(t *testing.T) {
 // TestMembersLostOneByOne checks that the lease is held until a majority has lost it, and then releases what is left.
 func TestMembersLostOneByOne(t *testing.T) {
 	inBubble(t, 5, func(s *fixture) {
-		u := s.try(s.lock(s.engines))
+		u := s.try(s.lock(s.keepers))
 		ctx := u.Context(s.Context())
 		s.wantOwned(u.token, 0, 1, 2, 3, 4)
 		for i := range 2 {
@@ -132,10 +132,10 @@ func TestPartsAreLostAtTheirDeadlines(t *testing.T) {
 	for what, frozen := range map[string]bool{"timers fire": false, "process was frozen": true} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, 3, func(s *fixture) {
-				l := s.lock(s.engines, withoutRenewal)
+				l := s.lock(s.keepers, withoutRenewal)
 				u := s.try(l)
 				if frozen {
-					for _, e := range s.engines {
+					for _, e := range s.keepers {
 						e.Timers.Stop()
 					}
 				}
@@ -157,7 +157,7 @@ func TestPartsAreLostAtTheirDeadlines(t *testing.T) {
 // TestLeaseEvents checks what a lease does with the events of its parts.
 func TestLeaseEvents(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
-		u := s.try(s.lock(s.engines))
+		u := s.try(s.lock(s.keepers))
 		s.wantEvents(lease.AcquireStart, lease.AcquireDone)
 		u.LeaseEvent(lease.Lost) // a majority is left
 		u.LeaseEvent(lease.Released)
@@ -184,7 +184,7 @@ func TestLeaseEvents(t *testing.T) {
 func TestMemberRejoins(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
 		s.offsets = []time.Duration{0, 0, -time.Hour} // the clock of the third gives smaller fences
-		l := s.lock(s.engines)
+		l := s.lock(s.keepers)
 		u := s.try(l)
 		fence, first := u.Fence(), memberOf(u, 2).part
 		s.servers[2].FlushAll()
@@ -208,7 +208,7 @@ func TestMemberRejoins(t *testing.T) {
 // TestMemberIsNotAskedAgainNearMaxLifetime checks that no server grants a lease that would outlast MaxLifetime.
 func TestMemberIsNotAskedAgainNearMaxLifetime(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
-		l := s.lock(s.engines, func(spec *Spec) { spec.MaxLifetime = 2 * ttl })
+		l := s.lock(s.keepers, func(spec *Spec) { spec.MaxLifetime = 2 * ttl })
 		u := s.try(l)
 		time.Sleep(ttl + 20*time.Millisecond)
 		s.servers[2].FlushAll()
@@ -234,7 +234,7 @@ func TestMemberIsNotAskedAgainNearMaxLifetime(t *testing.T) {
 // the lease ends.
 func TestAnswerLostWhileHeld(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
-		l := s.lock(s.engines)
+		l := s.lock(s.keepers)
 		s.connect(l)
 		s.nets[2].Break(lua.Redlock.Acquire.SHA, 2, faultnet.CutReply|faultnet.Copy) // the request is sent twice
 		u := s.try(l)
@@ -260,21 +260,21 @@ func TestAnswerLostWhileHeld(t *testing.T) {
 func TestCloseWithMemberInDoubt(t *testing.T) {
 	for closed := range 3 {
 		inBubble(t, 3, func(s *fixture) {
-			l := s.lock(s.engines)
+			l := s.lock(s.keepers)
 			s.connect(l)
 			s.nets[1].Break(lua.Redlock.Acquire.SHA, 2, faultnet.CutReply|faultnet.Copy)
 			u := s.try(l)
 			ctx := u.Context(s.Context())
 			s.wantOwned(u.token, 0, 1, 2)
 			s.forgetEvents()
-			s.must(s.engines[closed].Close())
+			s.must(s.keepers[closed].Close())
 			s.wantError(u.Err(), server.ErrReleased)
 			if !errors.Is(context.Cause(ctx), server.ErrReleased) {
 				t.Errorf("the context's cause is %v", context.Cause(ctx))
 			}
 			s.wantEvents(lease.Released)
 			if closed == 1 {
-				time.Sleep(ttl) // the engine that was closed first sends nothing any more; the lease there ends by itself
+				time.Sleep(ttl) // the keeper that was closed first sends nothing any more; the lease there ends by itself
 			}
 			s.wantOwned("", 0, 1, 2)
 			s.must(s.nets[1].Replay())
@@ -296,11 +296,11 @@ func TestCloseEndsWait(t *testing.T) {
 		s.occupy(0, 1)
 		ended := make(chan error)
 		go func() {
-			_, err := s.lock(s.engines).Acquire(s.Context())
+			_, err := s.lock(s.keepers).Acquire(s.Context())
 			ended <- err
 		}()
 		time.Sleep(ttl)
-		s.must(s.engines[2].Close())
+		s.must(s.keepers[2].Close())
 		s.wantError(<-ended, server.ErrClosed)
 		s.wantOwned("another", 0, 1)
 		s.wantOwned("", 2)
@@ -311,7 +311,7 @@ func TestCloseEndsWait(t *testing.T) {
 // not wait for the leases' expiry.
 func TestMinorityIsReleased(t *testing.T) {
 	inBubble(t, 5, func(s *fixture) {
-		l := s.lock(s.engines)
+		l := s.lock(s.keepers)
 		s.occupy(2, 3, 4)
 		_, err := l.Try(s.Context())
 		s.wantError(err, server.ErrNotAcquired)
@@ -335,7 +335,7 @@ func TestLateGrantsOfMinorityAreReleased(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, 3, func(s *fixture) {
-				l := s.lock(s.engines)
+				l := s.lock(s.keepers)
 				s.connect(l)
 				fault(s.nets[0])
 				s.occupy(1, 2)
@@ -366,7 +366,7 @@ func TestLateGrantsOfMinorityAreReleased(t *testing.T) {
 // after ServerTimeout.
 func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
-		l := s.lock(s.engines)
+		l := s.lock(s.keepers)
 		s.connect(l)
 		s.nets[0].Break(lua.Redlock.Release.SHA, 2, faultnet.SwallowReply)
 		u := l.propose(nil)
@@ -404,7 +404,7 @@ func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
 // conclude that another holder has the lock.
 func TestOwnLeftoversAreNoContention(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
-		l := s.lock(s.engines)
+		l := s.lock(s.keepers)
 		s.connect(l)
 		for _, n := range s.nets[1:] {
 			n.Break(lua.Redlock.Acquire.SHA, 1, faultnet.SwallowReply)
@@ -428,7 +428,7 @@ func TestOwnLeftoversAreNoContention(t *testing.T) {
 // has ended.
 func TestUnansweredRequestIsAwaitedWhileHeld(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
-		l := s.lock(s.engines)
+		l := s.lock(s.keepers)
 		s.connect(l)
 		s.nets[2].Delay(2 * serverTimeout)
 		u := s.try(l)
@@ -470,7 +470,7 @@ func TestReleaseNeedsMajorityWithoutLease(t *testing.T) {
 	} {
 		t.Run(x.what, func(t *testing.T) {
 			inBubble(t, 3, func(s *fixture) {
-				u := s.try(s.lock(s.engines, withoutRenewal))
+				u := s.try(s.lock(s.keepers, withoutRenewal))
 				x.do(s)
 				ctx, cancel := context.WithTimeout(s.Context(), ttl)
 				defer cancel()
@@ -487,7 +487,7 @@ func TestReleaseNeedsMajorityWithoutLease(t *testing.T) {
 	t.Run("another holder at one, one down", func(t *testing.T) {
 		inBubble(t, 3, func(s *fixture) {
 			s.occupy(0)
-			u := s.try(s.lock(s.engines, withoutRenewal))
+			u := s.try(s.lock(s.keepers, withoutRenewal))
 			s.nets[1].Down()
 			s.release(u)
 			s.wantOwned("", 2)
@@ -499,7 +499,7 @@ func TestReleaseNeedsMajorityWithoutLease(t *testing.T) {
 // minority was extended keeps its deadline.
 func TestExtendNeedsMajority(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
-		u := s.try(s.lock(s.engines, withoutRenewal))
+		u := s.try(s.lock(s.keepers, withoutRenewal))
 		s.must(u.Extend(s.Context(), ttl)) // loads the script
 		synctest.Wait()
 		s.nets[2].Delay(serverTimeout / 2)
@@ -556,11 +556,11 @@ func TestAdopt(t *testing.T) {
 	} {
 		t.Run(x.what, func(t *testing.T) {
 			inBubble(t, 3, func(s *fixture) {
-				_, engines := s.process(nil)
-				first := s.try(s.lock(engines, longTTL))
+				_, keepers := s.process(nil)
+				first := s.try(s.lock(keepers, longTTL))
 				time.Sleep(long / 2)
 				x.do(s)
-				second, err := s.lock(s.engines, longTTL, func(spec *Spec) { spec.MinUptime = long }).Adopt(s.Context(), first.token)
+				second, err := s.lock(s.keepers, longTTL, func(spec *Spec) { spec.MinUptime = long }).Adopt(s.Context(), first.token)
 				s.wantError(err, x.want...)
 				if (second == nil) != (x.want != nil) {
 					t.Fatalf("lease %v, error %v", second, err)
@@ -585,7 +585,7 @@ func TestAdopt(t *testing.T) {
 // TestAdoptRejectsEmptyToken checks that it does not ask the servers.
 func TestAdoptRejectsEmptyToken(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
-		_, err := s.lock(s.engines).Adopt(s.Context(), "")
+		_, err := s.lock(s.keepers).Adopt(s.Context(), "")
 		s.wantError(err, server.ErrInvalid)
 		for _, m := range s.servers {
 			if len(m.Keys()) > 0 {
@@ -598,8 +598,8 @@ func TestAdoptRejectsEmptyToken(t *testing.T) {
 // TestContextThatHasEndedSendsNothing checks each operation that takes a context.
 func TestContextThatHasEndedSendsNothing(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
-		l := s.lock(s.engines)
-		held := s.try(s.lock(s.engines, func(spec *Spec) { spec.Name = "y" }))
+		l := s.lock(s.keepers)
+		held := s.try(s.lock(s.keepers, func(spec *Spec) { spec.Name = "y" }))
 		ctx, cancel := context.WithTimeout(s.Context(), -1)
 		defer cancel()
 		for _, n := range s.nets {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
@@ -27,7 +27,7 @@ type member struct {
 	askedAt time.Time // when the server was last asked for the lease
 	settled bool      // the last request is answered or given up, and its cleanup, if any, has begun
 
-	request    *engine.TokenRequest // the last one; nil: of an adopted lease, or the keeper was closed
+	request    *keeper.TokenRequest // the last one; nil: of an adopted lease, or the keeper was closed
 	part       *lease.Lease         // the last lease that was granted, perhaps lost by now; nil: none, or it does not count
 	fenceFloor int64                // the server gives only fences larger than this, or equal for the part itself; 0: not known
 	retryAfter time.Duration        // if it refused: when the lease in the way expires at the latest; 0: not known
@@ -81,9 +81,9 @@ func (u *Lease) ask(i int) {
 	r.Send(i, u)
 }
 
-// TokenAnswered handles a server's answer to a request. It implements engine.TokenReceiver.
-func (u *Lease) TokenAnswered(i int, r *engine.TokenRequest, reply engine.TokenReply) {
-	u.lock.spec.Engines[i].Clock.Note(reply.ServerTime, reply.Sent)
+// TokenAnswered handles a server's answer to a request. It implements keeper.TokenReceiver.
+func (u *Lease) TokenAnswered(i int, r *keeper.TokenRequest, reply keeper.TokenReply) {
+	u.lock.spec.Keepers[i].Clock.Note(reply.ServerTime, reply.Sent)
 	u.answered(i, r, reply.Lease, reply.RetryAfter, reply.Err)
 }
 
@@ -92,7 +92,7 @@ func (u *Lease) TokenAnswered(i int, r *engine.TokenRequest, reply engine.TokenR
 //
 // What a failed request may have left at the server is not released before the lease has ended. The server is asked again with
 // the same token until then: a cleanup would release what that is granted, or its tombstone would prevent it.
-func (u *Lease) answered(i int, r *engine.TokenRequest, part *lease.Lease, retryAfter time.Duration, err error) {
+func (u *Lease) answered(i int, r *keeper.TokenRequest, part *lease.Lease, retryAfter time.Duration, err error) {
 	u.mu.Lock()
 	s := &u.members[i]
 	if s.state != memberAsking || s.request != r {
@@ -129,7 +129,7 @@ func (u *Lease) answered(i int, r *engine.TokenRequest, part *lease.Lease, retry
 }
 
 // settle notes that a member's last request, which is r, is answered or given up.
-func (u *Lease) settle(i int, r *engine.TokenRequest) {
+func (u *Lease) settle(i int, r *keeper.TokenRequest) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if s := &u.members[i]; s.request == r {
@@ -148,7 +148,7 @@ func (u *Lease) armTimer() {
 	}
 	u.mu.Unlock()
 	if !next.IsZero() {
-		u.lock.spec.Engines[0].Timers.Set(&u.timer, next.Add(u.lock.spec.ServerTimeout))
+		u.lock.spec.Keepers[0].Timers.Set(&u.timer, next.Add(u.lock.spec.ServerTimeout))
 	}
 }
 
@@ -160,7 +160,7 @@ func (s *member) unanswered() bool { return s.state == memberAsking && s.request
 func (u *Lease) onTimer(now time.Time) {
 	type request struct {
 		i int
-		r *engine.TokenRequest
+		r *keeper.TokenRequest
 	}
 	var late []request
 	u.mu.Lock()

@@ -1,4 +1,4 @@
-// Package quorum is a lock on the majority of several independent servers. It is built on package engine, where everything is
+// Package quorum is a lock on the majority of several independent servers. It is built on package keeper, where everything is
 // about one server, and package redlock is its front end.
 //
 // A Lock asks all servers for a lease under one token (attempt.go, verdict.go). Each server that grants it has a part of the
@@ -7,8 +7,8 @@
 //
 // # Locks
 //
-// Mutexes are taken in this order: Lease.mu, then those of package engine, among them that of a Lease's Lifecycle. Lock.mu is
-// taken with no other mutex held, and nothing is called under it. The engine calls LeaseEvent, KeeperClosed and the functions
+// Mutexes are taken in this order: Lease.mu, then those of packages lease and keeper, among them that of a Lease's Lifecycle. Lock.mu is
+// taken with no other mutex held, and nothing is called under it. They call LeaseEvent, KeeperClosed and the functions
 // given to Send and RaiseFence without any of its mutexes held, so these take Lease.mu. Nothing under Lease.mu blocks.
 package quorum
 
@@ -18,18 +18,18 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // Spec describes a lock on the majority of several servers.
 type Spec struct {
-	engine.Spec                    // of the lock at each server
-	Engines       []*engine.Engine // one for each server
+	keeper.Spec                    // of the lock at each server
+	Keepers       []*keeper.Keeper // one for each server
 	ServerTimeout time.Duration    // how long one server's answer is awaited, for each step; 0: the default
 	MaxRetryDelay time.Duration    // the longest pause between two attempts while others hold the lock
 	MinUptime     time.Duration    // how long a server must have run before it counts; 0: it counts at once
-	// Fail makes an error of what each server answered last, in the order of the engines, and of its causes. The answer of a
+	// Fail makes an error of what each server answered last, in the order of the keepers, and of its causes. The answer of a
 	// server that agreed is nil. No answers mean that no server was asked.
 	Fail func(answers []error, causes ...error) error
 }
@@ -37,13 +37,13 @@ type Spec struct {
 // Lock is a lock on one name at the majority of several servers. Its settings are immutable. It is safe for concurrent use.
 type Lock struct {
 	spec  Spec
-	locks []*engine.Lock // one for each server. The first one's keeper has the observer, the retry policy and the local queue
+	locks []*keeper.Lock // one for each server. The first one's keeper has the observer, the retry policy and the local queue
 	need  int            // how many servers are a majority
 
 	released error // what leases return that were released
 }
 
-// Causes of errors, besides those of package engine and the servers' own.
+// Causes of errors, besides those of package keeper and the servers' own.
 var (
 	errMinority       = server.NewLoss(server.LossNoMajority, "no majority of the servers")
 	errNoQuorum       = server.Chain(server.ErrUnavailable, errMinority) // and another attempt may succeed
@@ -55,16 +55,16 @@ const firstRetryDelay = 10 * time.Millisecond
 
 // New checks a spec and returns the lock. It does no I/O. The error is ErrInvalid.
 func New(spec Spec) (*Lock, error) {
-	n := len(spec.Engines)
+	n := len(spec.Keepers)
 	if n%2 == 0 {
 		return nil, server.Invalid("%d keepers: an odd number is needed; an even one tolerates no more failures", n)
 	}
 	l := &Lock{spec: spec, need: n/2 + 1}
-	for i, e := range spec.Engines {
+	for i, e := range spec.Keepers {
 		if e == nil {
 			return nil, server.Invalid("keeper %d of %d is nil", i+1, n)
 		}
-		if k := slices.Index(spec.Engines, e); k < i {
+		if k := slices.Index(spec.Keepers, e); k < i {
 			return nil, server.Invalid("keepers %d and %d of %d are the same: each server counts once", k+1, i+1, n)
 		}
 		if e.AwaitsReplicas() {
@@ -123,14 +123,14 @@ func (l *Lock) lost(answers []error) error {
 
 // closed reports whether one of the keepers is closed.
 func (l *Lock) closed() bool {
-	return slices.ContainsFunc(l.spec.Engines, func(e *engine.Engine) bool { return e.Closing().Err() != nil })
+	return slices.ContainsFunc(l.spec.Keepers, func(e *keeper.Keeper) bool { return e.Closing().Err() != nil })
 }
 
 // untilClosed is a child of ctx that also ends when one of the keepers is closed.
 func (l *Lock) untilClosed(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stops := make([]func() bool, 0, len(l.locks))
-	for _, e := range l.spec.Engines {
+	for _, e := range l.spec.Keepers {
 		stops = append(stops, context.AfterFunc(e.Closing(), cancel))
 	}
 	return ctx, func() {

@@ -18,7 +18,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	miniserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/lockkeeper/lockkeeper/internal/client"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -41,7 +41,7 @@ const (
 	metaKey       = "{lock:x}:mutex:meta"
 )
 
-// fixture is several servers in a synctest bubble, each with its own clock, and one process with an engine and a network for each
+// fixture is several servers in a synctest bubble, each with its own clock, and one process with a keeper and a network for each
 // of them.
 type fixture struct {
 	*testing.T
@@ -49,7 +49,7 @@ type fixture struct {
 	offsets []time.Duration // of the servers' clocks
 	uptimes []atomic.Int64  // of the servers, in s
 	nets    []*faultnet.Net
-	engines []*engine.Engine
+	keepers []*keeper.Keeper
 	cleanup []func()
 	parts   int // made by part
 
@@ -87,7 +87,7 @@ func inBubble(t *testing.T, servers int, test func(s *fixture)) {
 			})
 			s.servers = append(s.servers, m)
 		}
-		s.nets, s.engines = s.process(func(e lease.Event) {
+		s.nets, s.keepers = s.process(func(e lease.Event) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.events = append(s.events, e)
@@ -105,15 +105,15 @@ func inBubble(t *testing.T, servers int, test func(s *fixture)) {
 	})
 }
 
-// process returns the networks and engines of another process. The observer is that of its first engine.
-func (s *fixture) process(observe func(lease.Event)) (nets []*faultnet.Net, engines []*engine.Engine) {
+// process returns the networks and keepers of another process. The observer is that of its first engine.
+func (s *fixture) process(observe func(lease.Event)) (nets []*faultnet.Net, keepers []*keeper.Keeper) {
 	s.Helper()
 	for _, m := range s.servers {
 		n := faultnet.New(faultnet.Buffer(func(context.Context, string, string) (net.Conn, error) { return m.Dial() }))
 		rdb := redis.NewClient(n.Options(time.Second))
 		c, err := client.New(rdb)
 		s.must(err)
-		e := engine.New(engine.Config{
+		e := keeper.New(keeper.Config{
 			Config: server.Config{
 				Client: c, Prefix: "lock:", HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: 600 * time.Millisecond,
 				MetadataTTL: time.Hour, Retry: server.Retry{MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second, MaxElapsed: 2 * time.Second},
@@ -122,22 +122,22 @@ func (s *fixture) process(observe func(lease.Event)) (nets []*faultnet.Net, engi
 			Observe: observe,
 		})
 		observe = nil
-		nets, engines = append(nets, n), append(engines, e)
+		nets, keepers = append(nets, n), append(keepers, e)
 		s.cleanup = append(s.cleanup, func() {
 			n.Restore()
 			_ = e.Close()
 			_ = rdb.Close()
 		})
 	}
-	return nets, engines
+	return nets, keepers
 }
 
-// lock returns the lock "x" on these engines.
-func (s *fixture) lock(engines []*engine.Engine, change ...func(*Spec)) *Lock {
+// lock returns the lock "x" on these keepers.
+func (s *fixture) lock(keepers []*keeper.Keeper, change ...func(*Spec)) *Lock {
 	s.Helper()
 	spec := Spec{
-		Spec:    engine.Spec{Scripts: lua.Redlock, Name: "x", TTL: ttl},
-		Engines: engines, ServerTimeout: serverTimeout, MaxRetryDelay: 250 * time.Millisecond,
+		Spec:    keeper.Spec{Scripts: lua.Redlock, Name: "x", TTL: ttl},
+		Keepers: keepers, ServerTimeout: serverTimeout, MaxRetryDelay: 250 * time.Millisecond,
 		Fail: func(answers []error, causes ...error) error { return &failure{answers, server.Chain(causes...)} },
 	}
 	for _, f := range change {
@@ -276,15 +276,15 @@ func (ignored) LeaseEvent(lease.EventType) bool { return true }
 func (ignored) CleanedUp()                      {}
 
 // answers receives the outcomes of requests.
-type answers chan engine.TokenReply
+type answers chan keeper.TokenReply
 
-func (a answers) TokenAnswered(_ int, _ *engine.TokenRequest, reply engine.TokenReply) { a <- reply }
+func (a answers) TokenAnswered(_ int, _ *keeper.TokenRequest, reply keeper.TokenReply) { a <- reply }
 
 // part returns a lease at the first server that could be a part: it ends ttl from now and has this fence.
 func (s *fixture) part(ttl time.Duration, fence int64) *lease.Lease {
 	s.Helper()
 	s.parts++
-	l, err := s.engines[0].Lock(engine.Spec{
+	l, err := s.keepers[0].Lock(keeper.Spec{
 		Scripts: lua.Redlock, Name: fmt.Sprint("part ", s.parts), TTL: ttl, NoRenewal: true,
 	})
 	s.must(err)
@@ -310,30 +310,30 @@ func (s *fixture) leaseOf(members ...member) *Lease {
 
 func TestNewValidatesSpec(t *testing.T) {
 	inBubble(t, 5, func(s *fixture) {
-		e := s.engines
+		e := s.keepers
 		for what, x := range map[string]struct {
-			engines []*engine.Engine
+			keepers []*keeper.Keeper
 			change  func(*Spec)
 			valid   bool
 		}{
 			"no engine":                      {},
-			"one engine":                     {engines: e[:1], valid: true},
-			"two engines":                    {engines: e[:2]},
-			"three engines":                  {engines: e[:3], valid: true},
-			"four engines":                   {engines: e[:4]},
-			"an engine is nil":               {engines: []*engine.Engine{e[0], nil, e[1]}},
-			"an engine twice":                {engines: []*engine.Engine{e[0], e[1], e[0]}},
-			"an engine twice in a row":       {engines: []*engine.Engine{e[0], e[1], e[1]}},
-			"ServerTimeout half of TTL":      {engines: e, change: func(spec *Spec) { spec.ServerTimeout = ttl / 2 }, valid: true},
-			"ServerTimeout too long":         {engines: e, change: func(spec *Spec) { spec.ServerTimeout = ttl/2 + 1 }},
-			"ServerTimeout too short":        {engines: e, change: func(spec *Spec) { spec.ServerTimeout = time.Millisecond - 1 }},
-			"MaxRetryDelay too short":        {engines: e, change: func(spec *Spec) { spec.MaxRetryDelay = firstRetryDelay - 1 }},
-			"MinUptime shorter than TTL":     {engines: e, change: func(spec *Spec) { spec.MinUptime = ttl - 1 }},
-			"TTL too short, of engine.Spec":  {engines: e, change: func(spec *Spec) { spec.TTL = time.Millisecond }},
-			"name is empty, of engine.Spec ": {engines: e, change: func(spec *Spec) { spec.Name = "" }},
+			"one engine":                     {keepers: e[:1], valid: true},
+			"two keepers":                    {keepers: e[:2]},
+			"three keepers":                  {keepers: e[:3], valid: true},
+			"four keepers":                   {keepers: e[:4]},
+			"a keeper is nil":                {keepers: []*keeper.Keeper{e[0], nil, e[1]}},
+			"a keeper twice":                 {keepers: []*keeper.Keeper{e[0], e[1], e[0]}},
+			"a keeper twice in a row":        {keepers: []*keeper.Keeper{e[0], e[1], e[1]}},
+			"ServerTimeout half of TTL":      {keepers: e, change: func(spec *Spec) { spec.ServerTimeout = ttl / 2 }, valid: true},
+			"ServerTimeout too long":         {keepers: e, change: func(spec *Spec) { spec.ServerTimeout = ttl/2 + 1 }},
+			"ServerTimeout too short":        {keepers: e, change: func(spec *Spec) { spec.ServerTimeout = time.Millisecond - 1 }},
+			"MaxRetryDelay too short":        {keepers: e, change: func(spec *Spec) { spec.MaxRetryDelay = firstRetryDelay - 1 }},
+			"MinUptime shorter than TTL":     {keepers: e, change: func(spec *Spec) { spec.MinUptime = ttl - 1 }},
+			"TTL too short, of keeper.Spec":  {keepers: e, change: func(spec *Spec) { spec.TTL = time.Millisecond }},
+			"name is empty, of keeper.Spec ": {keepers: e, change: func(spec *Spec) { spec.Name = "" }},
 		} {
 			spec := s.lock(e).spec
-			spec.Engines = x.engines
+			spec.Keepers = x.keepers
 			if x.change != nil {
 				x.change(&spec)
 			}
@@ -341,7 +341,7 @@ func TestNewValidatesSpec(t *testing.T) {
 			switch {
 			case x.valid && err != nil:
 				t.Errorf("%s: %v", what, err)
-			case x.valid && l.need != len(x.engines)/2+1:
+			case x.valid && l.need != len(x.keepers)/2+1:
 				t.Errorf("%s: %d are a majority", what, l.need)
 			case !x.valid && !errors.Is(err, server.ErrInvalid):
 				t.Errorf("%s: %v", what, err)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -66,7 +66,7 @@ func (u *Lease) verdict(leftovers [][]*lease.Cleanup) verdict {
 	for i, err := range v.answers {
 		switch {
 		case errors.Is(err, server.ErrLost): // before there was a majority
-			err = engine.ErrTooLate
+			err = keeper.ErrTooLate
 		case leftovers != nil && len(leftovers[i]) > 0 && errors.Is(err, server.ErrNotAcquired):
 			err = errCleanupPending
 		}

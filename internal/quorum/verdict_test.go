@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/transport"
@@ -163,7 +163,7 @@ func TestVerdict(t *testing.T) {
 			if errors.Is(err, lasting) != strings.Contains(x.answers, "!") {
 				t.Errorf("%s: causes %v", x.answers, err)
 			}
-			if errors.Is(err, engine.ErrTooLate) != strings.Contains(x.answers, "l") || errors.Is(err, server.ErrLost) {
+			if errors.Is(err, keeper.ErrTooLate) != strings.Contains(x.answers, "l") || errors.Is(err, server.ErrLost) {
 				t.Errorf("%s: causes %v", x.answers, err)
 			}
 		}
@@ -217,7 +217,7 @@ func TestAnswerOfServerRaisingItsFence(t *testing.T) {
 // TestPollDelay checks what bounds the pause while others hold the lock.
 func TestPollDelay(t *testing.T) {
 	inBubble(t, 1, func(s *fixture) {
-		l := s.lock(s.engines, func(spec *Spec) { spec.MaxRetryDelay = 100 * time.Millisecond })
+		l := s.lock(s.keepers, func(spec *Spec) { spec.MaxRetryDelay = 100 * time.Millisecond })
 		longest := func(ctx context.Context, retryAfter time.Duration) time.Duration {
 			a := acquisition{lock: l, caller: ctx}
 			var pauses []time.Duration
@@ -235,7 +235,7 @@ func TestPollDelay(t *testing.T) {
 		if d := longest(s.Context(), 30*time.Millisecond); d != 30*time.Millisecond {
 			t.Errorf("the longest pause is %v where the leases expire after 30ms", d)
 		}
-		left := l.spec.Engines[0].Freshness() + 10*time.Millisecond
+		left := l.spec.Keepers[0].Freshness() + 10*time.Millisecond
 		ctx, cancel := context.WithTimeout(s.Context(), left+server.DeadlineLead)
 		defer cancel()
 		if d := longest(ctx, time.Minute); d != left {

@@ -1,5 +1,5 @@
 // Package retainer grants inside the process the reads of a lock, or the turns of a lock that has one holder at a time, while it holds one
-// lease of package engine for all of them:
+// lease of package keeper for all of them:
 //
 //   - Lock (retainer.go) is a lock whose leases are granted inside; name is what the process remembers of one name.
 //   - retention (retention.go) is one lease that is retained. It does what package retain decides, and is the lease's lease.Sharing.

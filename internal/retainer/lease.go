@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
@@ -17,7 +17,7 @@ import (
 // token, fence and deadline, and is lost when that is. It is safe for concurrent use.
 type Lease struct {
 	retention   *retention
-	at          time.Duration      // when it was granted, since the engine was started
+	at          time.Duration      // when it was granted, since the keeper was started
 	observation *lease.Observation // the call, for the observer
 	state       atomic.Uint32
 	lifecycle   atomic.Pointer[lifecycle.Lifecycle] // nil until Done or Context is called
@@ -125,7 +125,7 @@ func (h *Lease) Release(ctx context.Context) error {
 	}
 	if lost == nil && h.observation != nil {
 		ev := h.event(lease.Released)
-		ev.Duration = time.Since(x.of.lock.Engine().Started()) - h.at
+		ev.Duration = time.Since(x.of.lock.Keeper().Started()) - h.at
 		x.of.lock.Observe(ev)
 	}
 	x.leave()
@@ -180,10 +180,10 @@ func (h *Lease) event(t lease.EventType) lease.Event {
 	return ev
 }
 
-// Convert is that of engine.Lock for a read lease that was granted inside the process. It first waits until all others that were granted by
+// Convert is that of keeper.Lock for a read lease that was granted inside the process. It first waits until all others that were granted by
 // the same retained lease have been released, and then converts that. If another call waits for the same, it returns ErrConflict at
 // once.
-func Convert(ctx context.Context, l *engine.Lock, from *Lease, t engine.Terms) (*lease.Lease, error) {
+func Convert(ctx context.Context, l *keeper.Lock, from *Lease, t keeper.Terms) (*lease.Lease, error) {
 	if x := from.retention.of.lock; !x.Same(l.AtServer()) {
 		return nil, server.Invalid("the lease is of %s %q, of another keeper or another lock than %q; pass a lease of this lock", l.Kind(), from.Name(), l.Name())
 	}
@@ -195,7 +195,7 @@ func Convert(ctx context.Context, l *engine.Lock, from *Lease, t engine.Terms) (
 }
 
 // detach waits until nobody else is inside, and returns the lease at the server, which from then on is the caller's own.
-func (h *Lease) detach(ctx context.Context, l *engine.Lock) (*lease.Lease, error) {
+func (h *Lease) detach(ctx context.Context, l *keeper.Lock) (*lease.Lease, error) {
 	if own := h.Own(); own != nil {
 		return own, nil
 	}
@@ -211,7 +211,7 @@ func (h *Lease) detach(ctx context.Context, l *engine.Lock) (*lease.Lease, error
 		r.mu.Unlock()
 		return nil, server.Invalid("the lease of %q is being converted by another call; wait until that call has returned", h.Name())
 	}
-	if !x.state.Upgrade(x.Hold, l.Engine().Now(), &out) {
+	if !x.state.Upgrade(x.Hold, l.Keeper().Now(), &out) {
 		r.mu.Unlock()
 		return nil, l.Fail(server.ErrConflict)
 	}
@@ -224,7 +224,7 @@ func (h *Lease) detach(ctx context.Context, l *engine.Lock) (*lease.Lease, error
 		case <-alone:
 		case <-ctx.Done():
 			err = l.Fail(server.ErrNotAcquired, ctx.Err())
-		case <-l.Engine().Closing().Done():
+		case <-l.Keeper().Closing().Done():
 			err = l.Fail(server.ErrClosed)
 		case <-h.Done():
 			err = l.Fail(h.Err())
@@ -234,7 +234,7 @@ func (h *Lease) detach(ctx context.Context, l *engine.Lock) (*lease.Lease, error
 		r.mu.Lock()
 		x.alone = alone
 		switch {
-		case err != nil || !x.state.Alone(x.Hold, l.Engine().Now(), &out):
+		case err != nil || !x.state.Alone(x.Hold, l.Keeper().Now(), &out):
 		case h.state.CompareAndSwap(localHeld, localDetached):
 			x.state.Detach(&out)
 			own = true

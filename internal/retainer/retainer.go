@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -39,22 +39,22 @@ func (ns *Names) get(key string, add func() *name) (n, removed *name) {
 // lease for all of them. It is safe for concurrent use.
 type Lock struct {
 	names     *Names
-	ordinary  *engine.Lock // of what is not granted inside
-	lock      *engine.Lock // of the leases that are retained
+	ordinary  *keeper.Lock // of what is not granted inside
+	lock      *keeper.Lock // of the leases that are retained
 	flags     string
 	exclusive bool // one holder at a time
 	name      atomic.Pointer[name]
 }
 
 // New returns what grants the reads of the lock inside, or its turns if it has one holder at a time. The error is ErrInvalid.
-func New(l *engine.Lock, names *Names) (*Lock, error) {
+func New(l *keeper.Lock, names *Names) (*Lock, error) {
 	spec := l.Spec()
 	if spec.NoRenewal || spec.MaxLifetime > 0 {
 		return nil, server.Invalid("Retain is set together with NoRenewal or MaxLifetime; callers that share a lease end when it does")
 	}
 	exclusive := spec.LocalQueue
 	spec.TTL = min(spec.TTL, retain.MaxTTL)
-	retained, err := l.Engine().Lock(spec)
+	retained, err := l.Keeper().Lock(spec)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func New(l *engine.Lock, names *Names) (*Lock, error) {
 // used lately.
 type name struct {
 	of        *Names
-	lock      *engine.Lock
+	lock      *keeper.Lock
 	flags     string                    // of a request
 	exclusive bool                      // one caller is inside at a time
 	current   atomic.Pointer[retention] // that was opened last, and may admit callers
@@ -127,13 +127,13 @@ func (l *Lock) request(ctx context.Context, wait bool, tried *name) (lifecycle.H
 	}
 	x := r.begin()
 	if x == nil {
-		h, err := acquire(ctx, l.ordinary, engine.Terms{Flags: l.flags}, wait)
+		h, err := acquire(ctx, l.ordinary, keeper.Terms{Flags: l.flags}, wait)
 		if err != nil {
 			return nil, err
 		}
 		return h, nil
 	}
-	h, err := acquire(ctx, l.lock, engine.Terms{Flags: l.flags + protocol.FlagRetained, Sharing: x}, wait)
+	h, err := acquire(ctx, l.lock, keeper.Terms{Flags: l.flags + protocol.FlagRetained, Sharing: x}, wait)
 	if err != nil {
 		x.abandon()
 		return nil, err
@@ -142,7 +142,7 @@ func (l *Lock) request(ctx context.Context, wait bool, tried *name) (lifecycle.H
 }
 
 // acquire is Acquire, or Try if the caller does not wait.
-func acquire(ctx context.Context, l *engine.Lock, t engine.Terms, wait bool) (*lease.Lease, error) {
+func acquire(ctx context.Context, l *keeper.Lock, t keeper.Terms, wait bool) (*lease.Lease, error) {
 	if wait {
 		return l.Acquire(ctx, t)
 	}
@@ -167,7 +167,7 @@ func (l *Lock) find() *name {
 
 // begin returns a retention for which the caller is to request a lease, or nil if the caller is to request an ordinary one.
 func (r *name) begin() *retention {
-	e := r.lock.Engine()
+	e := r.lock.Keeper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.policy.Wants(e.Now()) {
@@ -211,6 +211,6 @@ func (x *retention) awaitRelease(ctx context.Context) {
 		return
 	}
 	if c := h.Cleanup(); c != nil {
-		_ = x.of.lock.Engine().WaitFor(ctx, c.Done())
+		_ = x.of.lock.Keeper().WaitFor(ctx, c.Done())
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper/internal/client"
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
@@ -31,10 +31,10 @@ func TestMain(m *testing.M) {
 
 const ttl = 3 * time.Second
 
-// fixture is an engine in a synctest bubble, with a server and a network.
+// fixture is a keeper in a synctest bubble, with a server and a network.
 type fixture struct {
 	*testing.T
-	*engine.Engine
+	*keeper.Keeper
 	names *Names
 	mini  *miniredis.Miniredis
 	net   *faultnet.Net
@@ -47,7 +47,7 @@ func inBubble(t *testing.T, test func(s *fixture)) {
 		rdb := redis.NewClient(s.net.Options(time.Second))
 		c, err := client.New(rdb)
 		s.must(err)
-		s.Engine = engine.New(engine.Config{Config: server.Config{
+		s.Keeper = keeper.New(keeper.Config{Config: server.Config{
 			Client: c, Prefix: "lock:", HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: 600 * time.Millisecond, MetadataTTL: time.Hour,
 			Retry: server.Retry{MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second, MaxElapsed: 10 * time.Second},
 			Log:   slog.New(slog.NewTextHandler(io.Discard, nil)),
@@ -66,9 +66,9 @@ func (s *fixture) must(err error) {
 	}
 }
 
-func (s *fixture) retaining(name string, change ...func(*engine.Spec)) *Lock {
+func (s *fixture) retaining(name string, change ...func(*keeper.Spec)) *Lock {
 	s.Helper()
-	spec := engine.Spec{Scripts: lua.RWLock, Name: name, TTL: ttl}
+	spec := keeper.Spec{Scripts: lua.RWLock, Name: name, TTL: ttl}
 	for _, f := range change {
 		f(&spec)
 	}
@@ -96,7 +96,7 @@ func TestLeaseEndsWhileItIsOpened(t *testing.T) {
 		synctest.Wait()
 		r := l.find()
 		x := r.begin()
-		h, err := l.lock.Acquire(context.Background(), engine.Terms{Flags: protocol.FlagRead + protocol.FlagRetained, Sharing: x})
+		h, err := l.lock.Acquire(context.Background(), keeper.Terms{Flags: protocol.FlagRead + protocol.FlagRetained, Sharing: x})
 		s.must(err)
 
 		x.End()
@@ -164,13 +164,13 @@ func TestRetainedNamesAreBounded(t *testing.T) {
 // TestReleaseAfterExtendToLess checks that a caller whose lease was granted inside, and extended to less, learns at its release that
 // the lease ended while the process was frozen.
 func TestReleaseAfterExtendToLess(t *testing.T) {
-	for what, change := range map[string]func(*engine.Spec){
-		"read": func(*engine.Spec) {},
-		"turn": func(spec *engine.Spec) { spec.Scripts, spec.LocalQueue = lua.Mutex, true },
+	for what, change := range map[string]func(*keeper.Spec){
+		"read": func(*keeper.Spec) {},
+		"turn": func(spec *keeper.Spec) { spec.Scripts, spec.LocalQueue = lua.Mutex, true },
 	} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(s *fixture) {
-				l := s.retaining("x", change, func(spec *engine.Spec) { spec.TTL = retain.MaxTTL })
+				l := s.retaining("x", change, func(spec *keeper.Spec) { spec.TTL = retain.MaxTTL })
 				s.must(s.read(l).Release(context.Background())) // it subscribes
 				synctest.Wait()
 				s.must(s.read(l).Release(context.Background()))

@@ -37,7 +37,7 @@ func (x *retention) open(h *lease.Lease, queued bool) *Lease {
 		r.current.Store(x)
 	}
 	r.mu.Unlock()
-	return &Lease{retention: x, at: time.Since(r.lock.Engine().Started()), observation: h.Observation()}
+	return &Lease{retention: x, at: time.Since(r.lock.Keeper().Started()), observation: h.Observation()}
 }
 
 // abandon ends a retention whose lease was not granted.
@@ -53,7 +53,7 @@ func (x *retention) unlock(out *retain.Effects) {
 	r := x.of
 	x.wakeLocked(out)
 	if out.GaveBack {
-		r.policy.GaveBack(r.lock.Engine().Now(), &x.state, x.uses+x.TakeUses(), rand.Float64())
+		r.policy.GaveBack(r.lock.Keeper().Now(), &x.state, x.uses+x.TakeUses(), rand.Float64())
 	}
 	h := x.lease
 	r.mu.Unlock()
@@ -87,7 +87,7 @@ func (x *retention) wakeLocked(out *retain.Effects) {
 // forget makes room for another retention of the name.
 func (x *retention) forget() {
 	r := x.of
-	e := r.lock.Engine()
+	e := r.lock.Keeper()
 	r.mu.Lock()
 	if r.held == x {
 		r.held = nil
@@ -107,7 +107,7 @@ func (x *retention) giveBack(recalled bool) {
 	}
 	var out retain.Effects
 	x.of.mu.Lock()
-	x.state.GiveBack(x.Hold, x.of.lock.Engine().Now(), recalled, &out)
+	x.state.GiveBack(x.Hold, x.of.lock.Keeper().Now(), recalled, &out)
 	x.unlock(&out)
 }
 
@@ -116,7 +116,7 @@ func (x *retention) Ended(err error) {
 	r := x.of
 	var out retain.Effects
 	r.mu.Lock()
-	x.state.Ended(x.Hold, r.lock.Engine().Now(), &out)
+	x.state.Ended(x.Hold, r.lock.Keeper().Now(), &out)
 	x.wakeLocked(&out)
 	handles := x.handles
 	x.handles = nil
@@ -136,7 +136,7 @@ func (x *retention) Ended(err error) {
 func (x *retention) turnedAway(settle bool) {
 	var out retain.Effects
 	x.of.mu.Lock()
-	x.state.TurnedAway(x.Hold, x.of.lock.Engine().Now(), settle, &out)
+	x.state.TurnedAway(x.Hold, x.of.lock.Keeper().Now(), settle, &out)
 	x.unlock(&out)
 }
 
@@ -149,7 +149,7 @@ func (x *retention) Renewal(metadata bool) retain.Renewal {
 
 // Renewed notes that the server has renewed the lease, which was granted at that time, and whether it was recalled, if the renewal asked.
 func (x *retention) Renewed(granted claim.Instant, asked retain.Renewal, recalled bool) {
-	e := x.of.lock.Engine()
+	e := x.of.lock.Keeper()
 	var out retain.Effects
 	x.of.mu.Lock()
 	x.state.Renewed(x.Hold, e.Now(), asked, recalled, &out)
@@ -166,7 +166,7 @@ func (x *retention) Renewed(granted claim.Instant, asked retain.Renewal, recalle
 func (x *retention) RenewalRefused(asked retain.Renewal) {
 	var out retain.Effects
 	x.of.mu.Lock()
-	x.state.RenewalRefused(x.Hold, x.of.lock.Engine().Now(), asked, &out)
+	x.state.RenewalRefused(x.Hold, x.of.lock.Keeper().Now(), asked, &out)
 	x.unlock(&out)
 }
 

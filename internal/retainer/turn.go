@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/engine"
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -50,7 +50,7 @@ func (l *Lock) turn(ctx context.Context, wait bool, o *lease.Observation) (h lif
 	if wait {
 		r.waiting.Add(1)
 		defer r.waiting.Add(-1)
-		if health, err = l.lock.WaitLocally(ctx, l.lock.Engine().MaxAge(), began); err != nil {
+		if health, err = l.lock.WaitLocally(ctx, l.lock.Keeper().MaxAge(), began); err != nil {
 			if x := r.current.Load(); x != nil && x.Certain() && ctx.Err() != nil {
 				err = server.Chain(server.ErrNotAcquired, ctx.Err()) // it is held here, so the server need not have answered lately
 			}
@@ -66,13 +66,13 @@ func (l *Lock) turn(ctx context.Context, wait bool, o *lease.Observation) (h lif
 	}
 	x := r.begin()
 	if x == nil {
-		req, err := l.ordinary.Request(ctx, engine.Terms{Flags: l.flags, Observation: o, Health: health, Since: began}, wait)
+		req, err := l.ordinary.Request(ctx, keeper.Terms{Flags: l.flags, Observation: o, Health: health, Since: began}, wait)
 		if err != nil {
 			return nil, false, err
 		}
 		return req, false, nil
 	}
-	req, err := l.lock.Request(ctx, engine.Terms{Flags: l.flags + protocol.FlagRetained, Sharing: x, Observation: o, Health: health, Since: began}, wait)
+	req, err := l.lock.Request(ctx, keeper.Terms{Flags: l.flags + protocol.FlagRetained, Sharing: x, Observation: o, Health: health, Since: began}, wait)
 	if err != nil {
 		x.abandon()
 		return nil, false, err
@@ -144,7 +144,7 @@ func (x *retention) leave() {
 	}
 	var out retain.Effects
 	x.of.mu.Lock()
-	x.state.Left(x.Hold, x.of.lock.Engine().Now(), left, &out)
+	x.state.Left(x.Hold, x.of.lock.Keeper().Now(), left, &out)
 	x.unlock(&out)
 }
 
@@ -152,7 +152,7 @@ func (x *retention) leave() {
 // instead, or if nobody is inside.
 func (x *retention) awaitTurn(ctx context.Context, health *server.Health) (*Lease, error) {
 	r := x.of
-	e := r.lock.Engine()
+	e := r.lock.Keeper()
 	r.mu.Lock()
 	if !x.state.AwaitTurn(x.Hold) {
 		r.mu.Unlock()

@@ -125,9 +125,9 @@ func (s *Server) MaxAge() time.Duration { return 2 * s.Config.HeartbeatInterval 
 // Freshness is the age up to which the last answer is recent enough for a wait whose deadline is near; see DeadlineLead.
 func (s *Server) Freshness() time.Duration { return s.Config.HeartbeatInterval / 4 }
 
-// ownerLabel is what an engine knows of its own label at the server. The zero value is ready for use.
+// ownerLabel is what a keeper knows of its own label at the server. The zero value is ready for use.
 type ownerLabel struct {
-	due    atomic.Int64 // when the label is to be stored again, as a time since the engine was started
+	due    atomic.Int64 // when the label is to be stored again, as a time since the keeper was started
 	denied atomic.Bool  // there is no permission to store it
 	stored atomic.Bool  // the server may have it
 }
@@ -135,7 +135,7 @@ type ownerLabel struct {
 // ID is the run_id of a server, which differs after each restart; zero: the server does not report it.
 type ID [4]int64
 
-// serverIdentity is what an engine knows of its server's run_id. The zero value is ready for use.
+// serverIdentity is what a keeper knows of its server's run_id. The zero value is ready for use.
 type serverIdentity struct {
 	mu     sync.Mutex // guards what follows
 	id     ID

@@ -18,7 +18,7 @@
 //	search.go         the search, breadth first, and the check that everybody is served
 //	world.go          worlds, their bounds and the promises
 //	steps.go          the steps that are possible, and what they do
-//	driver.go         what takes the place of the engine: claims, replies, messages
+//	driver.go         what takes the place of the driver: claims, replies, messages
 //	convert.go        requests that replace a lease
 //	retention.go      leases that a process retains, and who is inside
 //	describe.go       what the steps of a path are called

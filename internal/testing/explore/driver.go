@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// This file takes the place of the engine: it does what claims say, and tells them what has happened.
+// This file takes the place of the driver: it does what claims say, and tells them what has happened.
 
 // timerDue reports whether the timer of a request may fire: a renewal only within the bounds, and if none is under way.
 func (m *model) timerDue(w *world, r int) bool {

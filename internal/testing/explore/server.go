@@ -198,7 +198,7 @@ func (s *server) run(state, c int32, at int8, subscribed uint8) runResult {
 	return r
 }
 
-// arguments returns KEYS and ARGV of a call, as the engine encodes them.
+// arguments returns KEYS and ARGV of a call, as the keeper encodes them.
 func (s *server) arguments(c call) (keys, argv []string) {
 	settings := protocol.Settings(metadataTTL, wakePrefix, false)
 	var args []any

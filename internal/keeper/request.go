@@ -1,4 +1,4 @@
-package engine
+package keeper
 
 import (
 	"context"
@@ -54,7 +54,7 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 		r.since = r.began
 	}
 	if health == nil {
-		r.own.MaxAge = l.e.MaxAge()
+		r.own.MaxAge = l.k.MaxAge()
 		r.health = &r.own
 	}
 	r.deadline, _ = ctx.Deadline()
@@ -63,7 +63,7 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 	if t.origin != nil {
 		r.policyArg = t.origin.Token()
 		if !t.Direct {
-			t.Number = int(l.e.upgrades.Add(1)) // of two requests to replace a lease, the later one counts
+			t.Number = int(l.k.upgrades.Add(1)) // of two requests to replace a lease, the later one counts
 		}
 	}
 	if t.Sharing != nil {
@@ -82,7 +82,7 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 		if t.Sharing != nil {
 			t.Sharing.Requested(r.Serial())
 		}
-		switch taken, closed := l.e.Messages.Register(r.Serial(), r, recalled, l.Channel, false); {
+		switch taken, closed := l.k.Messages.Register(r.Serial(), r, recalled, l.Channel, false); {
 		case closed:
 			return nil
 		case !taken:
@@ -100,7 +100,7 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 	mode := claim.Try
 	if wait {
 		mode = claim.TryFirst
-		if t.Sharing != nil || l.e.Subscriber.IsSubscribed(l.Channel) { // a retention begins with a subscription
+		if t.Sharing != nil || l.k.Subscriber.IsSubscribed(l.Channel) { // a retention begins with a subscription
 			mode = claim.Wait
 		}
 	}
@@ -108,7 +108,7 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 	if r == nil {
 		return nil, l.Fail(server.ErrClosed)
 	}
-	l.e.Announce()
+	l.k.Announce()
 	err := r.run(ctx)
 	if mode != claim.TryFirst || !errors.Is(err, server.ErrNotAcquired) || ctx.Err() != nil {
 		return r.Lease, err
@@ -116,7 +116,7 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 	health = r.serverHealth()
 	l.Forms.Acquire.Failed()                           // it would be refused again
 	if c := r.Cleanup(); r.origin != nil && c != nil { // a copy of the call may have been granted the lease
-		switch l.e.WaitFor(ctx, c.Done()) {
+		switch l.k.WaitFor(ctx, c.Done()) {
 		case nil:
 		case server.ErrClosed:
 			return nil, l.Fail(server.ErrClosed)
@@ -146,16 +146,16 @@ func (l *Lock) acquireSubscribed(ctx context.Context, t Terms, wait bool, health
 // subscribe subscribes the keeper to the lock's channel. It returns an error if that is not permitted, or not acknowledged within
 // a heartbeat interval.
 func (l *Lock) subscribe(ctx context.Context, health *server.Health) error {
-	if l.e.Subscriber.CannotReceive(l.Channel, l.e.Config.HeartbeatInterval) {
+	if l.k.Subscriber.CannotReceive(l.Channel, l.k.Config.HeartbeatInterval) {
 		return errDeaf // for so long that it is not awaited again
 	}
-	limited, cancel := context.WithTimeout(ctx, l.e.Config.HeartbeatInterval)
+	limited, cancel := context.WithTimeout(ctx, l.k.Config.HeartbeatInterval)
 	defer cancel()
-	defer context.AfterFunc(l.e.Closing(), cancel)()
+	defer context.AfterFunc(l.k.Closing(), cancel)()
 	began := time.Now()
 	health.Sent(began)
 	defer health.Dropped(began)
-	err := l.e.Subscriber.Subscribe(limited, l.Channel)
+	err := l.k.Subscriber.Subscribe(limited, l.Channel)
 	if err != nil && ctx.Err() != nil {
 		return health.WaitError(ctx)
 	}
@@ -164,11 +164,11 @@ func (l *Lock) subscribe(ctx context.Context, health *server.Health) error {
 
 // run sends the request and returns when it has ended. Without an error it was granted.
 func (r *request) run(ctx context.Context) error {
-	by := r.lock.e.Transport.Send
+	by := r.lock.k.Transport.Send
 	if ctx.Done() == nil {
-		by = r.lock.e.Transport.SendInline // the wait cannot be canceled
+		by = r.lock.k.Transport.SendInline // the wait cannot be canceled
 	}
-	r.StepBy(r.lock.e.Now(), claim.Event{Kind: claim.Called}, nil, by)
+	r.StepBy(r.lock.k.Now(), claim.Event{Kind: claim.Called}, nil, by)
 	if !r.ended.IsClosed() {
 		r.wait(ctx)
 	}
@@ -193,7 +193,7 @@ func (r *request) wait(ctx context.Context) {
 			r.cancel(ctx)
 			return
 		case <-near:
-			r.lock.e.queues.HeartbeatIfStale(r.lock.KeyOf(server.QueueKey))
+			r.lock.k.queues.HeartbeatIfStale(r.lock.KeyOf(server.QueueKey))
 		}
 	}
 }
@@ -250,7 +250,7 @@ func (r *request) Deaf() bool { return r.noPush }
 
 // ReportPosition reports the position of a waiter to the observer, if it has changed.
 func (r *request) ReportPosition(rank int) {
-	if !r.lock.e.Observed() {
+	if !r.lock.k.Observed() {
 		return
 	}
 	r.Mu.Lock()
@@ -286,7 +286,7 @@ func (r *request) AskLocked(long bool) *transport.Call { return &r.newCallLocked
 
 // QueueLocked lets the request wait in the queue of its name.
 func (r *request) QueueLocked() {
-	r.health = r.lock.e.queues.Join(r, r.lock.AtServer(), r.health, r.Claim.Asked(), r.queued.retryIn, r.queued.more)
+	r.health = r.lock.k.queues.Join(r, r.lock.AtServer(), r.health, r.Claim.Asked(), r.queued.retryIn, r.queued.more)
 }
 
 // Queued reports the position in the queue.
@@ -294,12 +294,12 @@ func (r *request) Queued() { r.ReportPosition(r.queued.rank) }
 
 // HeartbeatsBy makes all that wait for the name send heartbeats at that time at the latest.
 func (r *request) HeartbeatsBy(at claim.Instant) {
-	r.lock.e.queues.HeartbeatsBy(r, r.lock.AtServer(), at)
+	r.lock.k.queues.HeartbeatsBy(r, r.lock.AtServer(), at)
 }
 
 // FirstBeatBy makes the first of them do so.
 func (r *request) FirstBeatBy(at claim.Instant) {
-	r.lock.e.queues.FirstBeatBy(r, r.lock.AtServer(), at)
+	r.lock.k.queues.FirstBeatBy(r, r.lock.AtServer(), at)
 }
 
 // Origin returns the lease that is to be replaced, or nil.
@@ -325,7 +325,7 @@ func (r *request) Delivered(heard bool) (final bool) {
 	}
 	r.ended.Close()
 	r.unregister()
-	return !l.e.cfg.ReplicaAck.enabled() && r.part == nil && r.origin == nil
+	return !l.k.cfg.ReplicaAck.enabled() && r.part == nil && r.origin == nil
 }
 
 // failureLocked returns why the request has failed. cause is the error of the event that has ended it.
@@ -350,8 +350,8 @@ func (r *request) failureLocked(cause error) error {
 
 // unregister removes a request that has ended, so that messages no longer find it and no heartbeat is sent for it.
 func (r *request) unregister() {
-	r.lock.e.Messages.Unregister(r.Serial(), r)
-	r.lock.e.queues.Leave(r, r.lock.AtServer())
+	r.lock.k.Messages.Unregister(r.Serial(), r)
+	r.lock.k.queues.Leave(r, r.lock.AtServer())
 }
 
 // askCall is one call of acquire.lua, or of allow.lua if the caller wants to know the quota.
@@ -366,7 +366,7 @@ type askCall struct {
 // hasShortForm reports whether requests of this lock can take the short form. That relies on metadata which others may have kept
 // for short leases: for half of MetadataTTL at least, by when renewals keep it for this lease.
 func (l *Lock) hasShortForm() bool {
-	return l.spec.Scripts.ShortKeys > 0 && server.Duration(l.TTL) <= l.e.Config.MetadataTTL/4
+	return l.spec.Scripts.ShortKeys > 0 && server.Duration(l.TTL) <= l.k.Config.MetadataTTL/4
 }
 
 // mayUseShort reports whether the next call of the request should be the short form.
@@ -457,18 +457,18 @@ func (r *request) askFailed(c *askCall, err error) claim.Effects {
 		ev.Outcome = claim.InDoubt // the reply is malformed
 	} else {
 		ev.Retryable = transport.Retryable(err) && !errors.Is(err, transport.ErrQueueFull)
-		ev.Exhausted = c.health.Exhausted(r.lock.e.Config.Retry, r.since, time.Now()) != nil
+		ev.Exhausted = c.health.Exhausted(r.lock.k.Config.Retry, r.since, time.Now()) != nil
 	}
 	return r.Step(ev, err)
 }
 
 // replied handles the reply to a call.
 func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
-	l, e := r.lock, r.lock.e
+	l, k := r.lock, r.lock.k
 	now := time.Now()
 	ev := claim.Event{
-		Kind: claim.Replied, Code: codeOf(a), Sent: e.Instant(c.Sent), Short: c.short, More: a.More,
-		Fence: a.Fence, Clock: a.Now, Place: a.Place, Exhausted: e.Config.Retry.Exhausted(r.began, now),
+		Kind: claim.Replied, Code: codeOf(a), Sent: k.Instant(c.Sent), Short: c.short, More: a.More,
+		Fence: a.Fence, Clock: a.Now, Place: a.Place, Exhausted: k.Config.Retry.Exhausted(r.began, now),
 	}
 	if r.part == nil && l.Forms.Acquire.Answered(c.short, r.mode == claim.Wait, a) {
 		if r.quota != nil {
@@ -495,7 +495,7 @@ func (r *request) replied(c *askCall, a protocol.AcquireReply) claim.Effects {
 			cause = tooSoon(now, a.RetryAfter)
 		}
 	}
-	return r.StepAt(e.Instant(now), ev, cause)
+	return r.StepAt(k.Instant(now), ev, cause)
 }
 
 // codeOf returns what a reply to a request says.

@@ -1,4 +1,4 @@
-package engine
+package keeper
 
 import (
 	"context"
@@ -36,7 +36,7 @@ var errReplicasPending = server.Chain(server.ErrUnavailable, errors.New("the rep
 func (l *Lock) awaitReplicas(ctx context.Context, h *lease.Lease) error {
 	r := h.Request().(*request)
 	if r.origin != nil {
-		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.e.cfg.ReplicaAck.Timeout+lease.CancelGrace)
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.k.cfg.ReplicaAck.Timeout+lease.CancelGrace)
 		defer cancel()
 		ctx = within
 	}
@@ -50,7 +50,7 @@ func (l *Lock) awaitReplicas(ctx context.Context, h *lease.Lease) error {
 	if from := r.origin; from != nil {
 		from.Lose(err) // the new lease replaced it at the server
 	}
-	if c, _ := h.ReleaseBy(l.e.Transport.Send, true); c != nil {
+	if c, _ := h.ReleaseBy(l.k.Transport.Send, true); c != nil {
 		grace := time.NewTimer(lease.CancelGrace)
 		defer grace.Stop()
 		select {
@@ -110,14 +110,14 @@ func (l *Lock) replicateRenewal(ctx context.Context, token string) (lease.Renewa
 // earlier ones. WAIT considers only what its own connection has written, but another client's connection may have written the
 // grant. check parses the reply of the call.
 func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, keys []string, check func() error) error {
-	if !l.e.BeginWork(false) {
+	if !l.k.BeginWork(false) {
 		call.Err = redis.ErrClosed // it was not sent
 		call.Done.CallDone(call)
 		return server.ErrClosed
 	}
 	done := make(chan error, 1)
 	go func() { // go-redis does not interrupt a read when the context ends
-		defer l.e.EndWork()
+		defer l.k.EndWork()
 		done <- l.writeAndWait(call, keys, check)
 	}()
 	select {
@@ -125,19 +125,19 @@ func (l *Lock) waitForReplicas(ctx context.Context, call *transport.Call, keys [
 		return err
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-l.e.Closing().Done():
+	case <-l.k.Closing().Done():
 		return server.ErrClosed
 	}
 }
 
 func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() error) error {
 	ctx := context.Background()
-	ack := l.e.cfg.ReplicaAck
+	ack := l.k.cfg.ReplicaAck
 	wanted, replicas, local := ack.Replicas, 0, !ack.Fsync
 	fail := func(err error) error {
-		return l.e.cfg.NotAcknowledged(replicas, wanted, local, server.Unavailable(err))
+		return l.k.cfg.NotAcknowledged(replicas, wanted, local, server.Unavailable(err))
 	}
-	conn, primary, err := l.e.Config.Client.Conn(ctx, l.KeyOf(server.LockKey))
+	conn, primary, err := l.k.Config.Client.Conn(ctx, l.KeyOf(server.LockKey))
 	if err != nil {
 		call.Err = redis.ErrClosed // it was not sent
 		call.Done.CallDone(call)
@@ -161,7 +161,7 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 		if err != nil {
 			return fail(err)
 		}
-		wanted = max(ack.Replicas, l.e.maxReplicas(primary, n)/2+1)
+		wanted = max(ack.Replicas, l.k.maxReplicas(primary, n)/2+1)
 	}
 	if ack.Fsync {
 		list, err := conn.Do(ctx, "waitaof", 1, wanted, server.Millis(ack.Timeout)).Int64Slice()
@@ -180,7 +180,7 @@ func (l *Lock) writeAndWait(call *transport.Call, keys []string, check func() er
 		replicas = int(n)
 	}
 	if replicas < wanted || !local {
-		return l.e.cfg.NotAcknowledged(replicas, wanted, local, nil)
+		return l.k.cfg.NotAcknowledged(replicas, wanted, local, nil)
 	}
 	return nil
 }
@@ -201,9 +201,9 @@ func connectedReplicas(ctx context.Context, conn *redis.Conn) (int, error) {
 }
 
 // maxReplicas returns the maximum number of replicas that were seen at a primary, so that a disconnected one is still counted.
-func (e *Engine) maxReplicas(primary string, n int) int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.replicas[primary] = max(e.replicas[primary], n)
-	return e.replicas[primary]
+func (k *Keeper) maxReplicas(primary string, n int) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.replicas[primary] = max(k.replicas[primary], n)
+	return k.replicas[primary]
 }

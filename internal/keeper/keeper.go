@@ -1,7 +1,7 @@
-// Package engine acquires leases at one server or cluster, for all primitives: it makes requests, subscribes to wake-ups before the first wait,
-// and says who waits where. There is one Engine per keeper. A primitive adds a policy in Lua and a Spec.
+// Package keeper acquires leases at one server or cluster, for all primitives: it makes requests, subscribes to wake-ups before the first wait,
+// and says who waits where. There is one Keeper per keeper. A primitive adds a policy in Lua and a Spec.
 //
-//   - Engine (engine.go) puts together what a keeper has: the server, its leases, those who wait, and messages; and closes it.
+//   - Keeper (keeper.go) puts together what a keeper has: the server, its leases, those who wait, and messages; and closes it.
 //   - Lock (lock.go) is one name of one primitive; Convert (convert.go) replaces a lease by another one of the name.
 //   - request (request.go) is what a Lease needs until it is granted: the calls, and the caller that waits.
 //   - TokenRequest (part.go) is a request for a part of a lease at several servers.
@@ -13,8 +13,8 @@
 // Time: the server goes by its own clock, TIME. This process goes by the monotonic clock and counts a deadline from before
 // the request was sent that the server answered, so a holder never trusts a lease longer than the server grants it.
 //
-// The mutex of an Engine is taken after those of package lease. No command runs under it.
-package engine
+// The mutex of a Keeper is taken after those of package lease. No command runs under it.
+package keeper
 
 import (
 	"maps"
@@ -32,7 +32,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/wait"
 )
 
-// Config configures an engine. All fields are required but Observe, Owner, LongWait and ReplicaAck.
+// Config configures a keeper. All fields are required but Observe, Owner, LongWait and ReplicaAck.
 type Config struct {
 	server.Config
 	Observe  func(lease.Event)
@@ -46,8 +46,8 @@ type Config struct {
 	Broken func(by, reason string) error
 }
 
-// Engine is safe for concurrent use.
-type Engine struct {
+// Keeper is safe for concurrent use.
+type Keeper struct {
 	*lease.Driver
 	Messages  *wait.Messages
 	queues    *wait.Queues
@@ -67,64 +67,64 @@ type Engine struct {
 // maxShortForms is of how many names the process remembers by which form to begin: those of which it has made a lock last.
 const maxShortForms = 10_000
 
-// New returns an engine. It does no I/O and starts no goroutine.
-func New(cfg Config) *Engine {
-	e := &Engine{
+// New returns a keeper. It does no I/O and starts no goroutine.
+func New(cfg Config) *Keeper {
+	k := &Keeper{
 		cfg:        cfg,
 		longWaits:  views.LongWaits{Bound: cfg.LongWait},
 		onClose:    map[CloseObserver]struct{}{},
 		replicas:   map[string]int{},
 		shortForms: retain.NewNames[*server.ShortForms](maxShortForms),
 	}
-	e.Messages = wait.NewMessages(
-		func(serial string, b protocol.Breaker) { e.Broken(serial, b) },
-		func() { e.Report(lease.Event{Type: lease.WakeupLost}) })
-	s := server.New(cfg.Config, pubsub.Config{Received: e.Messages.Received, Subscribed: e.subscribed, Denied: e.denied})
-	e.Messages.Begin(s)
-	e.queues = wait.NewQueues(s, e.Messages)
-	e.local = wait.NewLocal(s, e.queues.HeartbeatIfStale)
-	e.Driver = lease.NewDriver(s, cfg.Observe, cfg.Broken, e.queues)
-	return e
+	k.Messages = wait.NewMessages(
+		func(serial string, b protocol.Breaker) { k.Broken(serial, b) },
+		func() { k.Report(lease.Event{Type: lease.WakeupLost}) })
+	s := server.New(cfg.Config, pubsub.Config{Received: k.Messages.Received, Subscribed: k.subscribed, Denied: k.denied})
+	k.Messages.Begin(s)
+	k.queues = wait.NewQueues(s, k.Messages)
+	k.local = wait.NewLocal(s, k.queues.HeartbeatIfStale)
+	k.Driver = lease.NewDriver(s, cfg.Observe, cfg.Broken, k.queues)
+	return k
 }
 
 // shortFormsLocked returns what the locks of a name share, by the lock's key. The caller holds mu.
-func (e *Engine) shortFormsLocked(key string) *server.ShortForms {
-	s, known := e.shortForms.Get(key)
+func (k *Keeper) shortFormsLocked(key string) *server.ShortForms {
+	s, known := k.shortForms.Get(key)
 	if !known {
 		s = &server.ShortForms{}
-		e.shortForms.Add(key, s)
+		k.shortForms.Add(key, s)
 	}
 	return s
 }
 
 // subscribed handles the acknowledgement of a subscription. Messages may have been lost before it, so all waiters of the channel send a
 // heartbeat, and retained leases ask whether they were recalled.
-func (e *Engine) subscribed(channel string) {
-	e.queues.HeartbeatsOf(channel)
-	e.Messages.Subscribed(channel)
+func (k *Keeper) subscribed(channel string) {
+	k.queues.HeartbeatsOf(channel)
+	k.Messages.Subscribed(channel)
 }
 
 // denied handles the refusal of a subscription. Its waiters say at once that they cannot receive messages, to keep their places.
-func (e *Engine) denied(channel string, err error) {
-	e.Config.Log.Warn("lockkeeper: no right to subscribe to wake-ups; waiters ask at their heartbeats instead",
+func (k *Keeper) denied(channel string, err error) {
+	k.Config.Log.Warn("lockkeeper: no right to subscribe to wake-ups; waiters ask at their heartbeats instead",
 		"channel", channel, "error", err)
-	e.queues.HeartbeatsOf(channel)
+	k.queues.HeartbeatsOf(channel)
 }
 
 // Close wakes all waiters with ErrClosed, releases what they and the holders have, and waits until that is done, for
 // CloseTimeout. go-redis cannot be interrupted, so commands whose answers have not come by then, and the goroutines that wait
 // for them, end in the background, as late as the client's own timeouts let them. What was not sent by then is sent only if the
 // server answers.
-func (e *Engine) Close() error {
-	first, wait := e.BeginClose()
-	e.mu.Lock()
-	e.closed = true
-	observers := slices.Collect(maps.Keys(e.onClose))
-	e.mu.Unlock()
-	holds := e.CloseLeases()
-	waiters := e.Messages.Close()
+func (k *Keeper) Close() error {
+	first, wait := k.BeginClose()
+	k.mu.Lock()
+	k.closed = true
+	observers := slices.Collect(maps.Keys(k.onClose))
+	k.mu.Unlock()
+	holds := k.CloseLeases()
+	waiters := k.Messages.Close()
 
-	e.EndWaits()
+	k.EndWaits()
 	for _, r := range waiters {
 		r.Closed()
 	}
@@ -145,9 +145,9 @@ func (e *Engine) Close() error {
 		}
 	}
 	if first {
-		go e.Shutdown()
+		go k.Shutdown()
 	}
-	over := e.WaitShutdown(wait)
+	over := k.WaitShutdown(wait)
 	for _, c := range cleanups {
 		if err := c.ErrNow(); err != nil {
 			return err

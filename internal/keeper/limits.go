@@ -1,4 +1,4 @@
-package engine
+package keeper
 
 import (
 	"context"
@@ -144,17 +144,17 @@ func (l *Lock) setLimit(ctx context.Context, limit int, pause int64) (Taken, err
 		if err := ctx.Err(); err != nil {
 			return Taken{}, l.Fail(err)
 		}
-		if !l.e.BeginWork(false) {
+		if !l.k.BeginWork(false) {
 			return Taken{}, l.Fail(server.ErrClosed)
 		}
 		token, _ := l.newToken("", 0)
-		call, inDoubt, err := l.e.RoundTrip(ctx, l.e.Closing().Done, 0, func(p *server.Pending) {
+		call, inDoubt, err := l.k.RoundTrip(ctx, l.k.Closing().Done, 0, func(p *server.Pending) {
 			l.SetLimitCall(&p.Call, limit, token, pause)
 		})
 		if inDoubt = inDoubt && (limit > 0 || pause != 0); inDoubt { // a late copy would undo what others have set since
 			l.Tombstone(ctx, token)
 		}
-		l.e.EndWork()
+		l.k.EndWork()
 		if err == server.ErrStopped {
 			err = server.ErrClosed
 		}

@@ -1,4 +1,4 @@
-package engine
+package keeper
 
 import (
 	"context"
@@ -37,10 +37,10 @@ const (
 	readTimeout = time.Second
 )
 
-// fixture is an engine in a synctest bubble, with a server and a network.
+// fixture is a keeper in a synctest bubble, with a server and a network.
 type fixture struct {
 	*testing.T
-	*Engine
+	*Keeper
 	mini *miniredis.Miniredis
 	net  *faultnet.Net
 
@@ -55,7 +55,7 @@ func inBubble(t *testing.T, test func(s *fixture)) {
 		rdb := redis.NewClient(s.net.Options(readTimeout))
 		c, err := client.New(rdb)
 		s.must(err)
-		s.Engine = New(Config{
+		s.Keeper = New(Config{
 			Config: server.Config{
 				Client: c, Prefix: "lock:", HeartbeatInterval: 200 * time.Millisecond, HeartbeatTimeout: 600 * time.Millisecond, MetadataTTL: time.Hour,
 				Retry: server.Retry{MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second, MaxElapsed: 10 * time.Second},

@@ -1,4 +1,4 @@
-package engine
+package keeper
 
 import (
 	"context"
@@ -51,7 +51,7 @@ func (l *Lock) Convert(ctx context.Context, from *lease.Lease, t Terms) (*lease.
 		case <-grace.C:
 		}
 		h, known := from.ResolveInBackground(c, t.Direct, t.Flags)
-		if h == c.Lease() && l.e.cfg.ReplicaAck.enabled() {
+		if h == c.Lease() && l.k.cfg.ReplicaAck.enabled() {
 			if err = l.awaitReplicas(ctx, h); err != nil {
 				h = nil
 			}

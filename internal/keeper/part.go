@@ -1,4 +1,4 @@
-package engine
+package keeper
 
 import (
 	"context"
@@ -12,46 +12,46 @@ import (
 )
 
 // This file has what another package needs to build one lease of several, each at a server of its own and so of another
-// Engine: a request that does not wait, its lease, and a way to raise the server's fence. Package quorum does so.
+// Keeper: a request that does not wait, its lease, and a way to raise the server's fence. Package quorum does so.
 
-// CloseObserver is notified by Close, once, after waiting calls have been ended and before any lease of the engine ends. It is
+// CloseObserver is notified by Close, once, after waiting calls have been ended and before any lease of the keeper ends. It is
 // called without any mutex of this package held.
 type CloseObserver interface{ KeeperClosed() }
 
 // OnClose makes Close notify the observer, until RemoveOnClose is called with it. It returns false if Close has been called
 // already: then the observer is not notified.
-func (e *Engine) OnClose(o CloseObserver) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.closed {
-		e.onClose[o] = struct{}{}
+func (k *Keeper) OnClose(o CloseObserver) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.closed {
+		k.onClose[o] = struct{}{}
 	}
-	return !e.closed
+	return !k.closed
 }
 
 // RemoveOnClose undoes OnClose. Close may be notifying the observer at this moment, and is not waited for.
-func (e *Engine) RemoveOnClose(o CloseObserver) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.onClose, o)
+func (k *Keeper) RemoveOnClose(o CloseObserver) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.onClose, o)
 }
 
 // AwaitsReplicas reports whether the keeper hands out leases only when replicas have acknowledged them.
-func (e *Engine) AwaitsReplicas() bool { return e.cfg.ReplicaAck.enabled() }
+func (k *Keeper) AwaitsReplicas() bool { return k.cfg.ReplicaAck.enabled() }
 
-// Engine is the engine of the lock's keeper.
-func (l *Lock) Engine() *Engine { return l.e }
+// Keeper is the keeper of the lock's keeper.
+func (l *Lock) Keeper() *Keeper { return l.k }
 
 // WaitLocally returns when no other goroutine of this process that called it for the lock's name is ahead of the caller. It
 // returns what those before have recorded about the server, and the caller must call LeaveLocally to admit the next one. Otherwise
 // the error is ErrClosed, says how the wait ended with ctx, or is that of those before, if the caller has come at that time and would
 // give up as they did.
 func (l *Lock) WaitLocally(ctx context.Context, maxAge time.Duration, since time.Time) (shared *server.Health, err error) {
-	return l.e.local.Wait(ctx, l.KeyOf(server.QueueKey), maxAge, since)
+	return l.k.local.Wait(ctx, l.KeyOf(server.QueueKey), maxAge, since)
 }
 
 // LeaveLocally ends the turn that began when WaitLocally returned.
-func (l *Lock) LeaveLocally() { l.e.local.Leave(l.KeyOf(server.QueueKey)) }
+func (l *Lock) LeaveLocally() { l.k.local.Leave(l.KeyOf(server.QueueKey)) }
 
 // NewToken returns a token for a new request of this lock, with flags and a number that the policy reads; see protocol.Token.
 func (l *Lock) NewToken(flags string, number int64) string {
@@ -62,7 +62,7 @@ func (l *Lock) NewToken(flags string, number int64) string {
 // A TokenRequest asks the server for a lease with a token that the caller has made, and may use at other servers as well and
 // again after a request with it has ended. It does not block and does not wait for another holder.
 //
-// It ends once: with a lease, by Drop, by Cancel, or when the engine is closed. Send must be called once; the other methods are
+// It ends once: with a lease, by Drop, by Cancel, or when the keeper is closed. Send must be called once; the other methods are
 // safe for concurrent use.
 type TokenRequest struct {
 	request  request
@@ -86,30 +86,30 @@ type TokenReply struct {
 }
 
 // NewTokenRequest returns a request for a lease that is part of one which began at that time. InDoubt says that an earlier request with this token
-// may still arrive at the server. It returns nil if the engine is closed.
+// may still arrive at the server. It returns nil if the keeper is closed.
 func (l *Lock) NewTokenRequest(token string, since time.Time, observer lease.Observer, inDoubt bool) *TokenRequest {
 	t := &TokenRequest{}
 	r := &t.request
 	r.part, r.mode, r.reportedRank, r.health = t, claim.Part, -1, &r.own
 	c := claim.New(claim.Part, false, inDoubt)
-	c.SetSince(l.e.Instant(since))
+	c.SetSince(l.k.Instant(since))
 	// It is registered under the token. A serial in it may be of another keeper, and so equal to one of this keeper's.
 	r.lock, r.Lease = l, l.NewLease(token, token, c, nil)
 	r.Bind(r, observer)
 	if parsed, _ := protocol.ParseToken(token); parsed.Flags == protocol.FlagLeastFence {
 		t.least = parsed.Number
 	}
-	if _, closed := l.e.Messages.Register(r.Serial(), r, nil, "", true); closed {
+	if _, closed := l.k.Messages.Register(r.Serial(), r, nil, "", true); closed {
 		return nil
 	}
 	return t
 }
 
 // Send sends the request, and once more if its connection breaks. It does not block. The receiver is called when there is an
-// answer or an error; the request has then ended if there is a lease, or if it was canceled or the engine was closed.
+// answer or an error; the request has then ended if there is a lease, or if it was canceled or the keeper was closed.
 func (t *TokenRequest) Send(server int, receiver TokenReceiver) {
 	r := &t.request
-	r.lock.e.Announce()
+	r.lock.k.Announce()
 	t.server, t.receiver = server, receiver
 	if done := r.Step(claim.Event{Kind: claim.Called}, nil); !done.Ask { // it has ended
 		t.answer(TokenReply{}, nil)
@@ -185,5 +185,5 @@ func (t *TokenRequest) Lease() *lease.Lease {
 	return r.Lease
 }
 
-// Cleanup is what Cancel, or the engine's Close, has started; nil: nothing.
+// Cleanup is what Cancel, or the keeper's Close, has started; nil: nothing.
 func (t *TokenRequest) Cleanup() *lease.Cleanup { return t.request.Cleanup() }

@@ -1,4 +1,4 @@
-package engine
+package keeper
 
 import (
 	"context"
@@ -28,7 +28,7 @@ func TestExtendDuringConversion(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(s *fixture) {
-				l, err := s.Engine.Lock(Spec{Scripts: lua.RWLock, Name: "x", TTL: ttl})
+				l, err := s.Keeper.Lock(Spec{Scripts: lua.RWLock, Name: "x", TTL: ttl})
 				s.must(err)
 				from, err := l.Try(context.Background(), Terms{Flags: "r"})
 				s.must(err)
@@ -79,7 +79,7 @@ func TestExtendBeyondMetadataTTLKeepsLease(t *testing.T) {
 				if set == lua.RWLock {
 					terms.Flags = "w"
 				}
-				l, err := s.Engine.Lock(Spec{Scripts: set, Name: "x", TTL: ttl})
+				l, err := s.Keeper.Lock(Spec{Scripts: set, Name: "x", TTL: ttl})
 				if err != nil {
 					s.Fatal(err)
 				}

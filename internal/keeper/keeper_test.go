@@ -1,4 +1,4 @@
-package engine
+package keeper
 
 import (
 	"context"
@@ -114,7 +114,7 @@ func TestRequestThatHasEndedIsNotSent(t *testing.T) {
 	for what, send := range map[string]func(l *Lock, r *request) error{
 		"lock": func(_ *Lock, r *request) error { return r.run(context.Background()) },
 		"return to the queue": func(l *Lock, r *request) error {
-			if done := r.StepAt(l.e.Now(), claim.Event{Kind: claim.Rejoining}, nil); done.Joins {
+			if done := r.StepAt(l.k.Now(), claim.Event{Kind: claim.Rejoining}, nil); done.Joins {
 				return errors.New("it would be queued again")
 			}
 			return r.err

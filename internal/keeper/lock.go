@@ -1,4 +1,4 @@
-package engine
+package keeper
 
 import (
 	"context"
@@ -29,7 +29,7 @@ type Spec struct {
 // locks of the name share.
 type Lock struct {
 	lease.Lock
-	e    *Engine
+	k    *Keeper
 	spec Spec
 }
 
@@ -52,30 +52,30 @@ type Terms struct {
 }
 
 // Lock returns the lock of a spec. The error is ErrInvalid.
-func (e *Engine) Lock(spec Spec) (*Lock, error) {
-	if e == nil {
+func (k *Keeper) Lock(spec Spec) (*Lock, error) {
+	if k == nil {
 		return nil, server.Invalid("the keeper is nil")
 	}
-	shared := server.Spec{Scripts: spec.Scripts, Name: spec.Name, MetadataTTL: e.Config.MetadataTTL}
+	shared := server.Spec{Scripts: spec.Scripts, Name: spec.Name, MetadataTTL: k.Config.MetadataTTL}
 	if spec.Limits != nil {
 		shared.PolicyArg = spec.Limits.policyArg()
 		shared.MetadataTTL += spec.Limits.Per
 		if spec.Limits.clockOnly() {
-			spec.TTL = e.Config.HeartbeatTimeout // of a grant by a message, until it is confirmed
+			spec.TTL = k.Config.HeartbeatTimeout // of a grant by a message, until it is confirmed
 		}
 	}
 	shared.TTL = spec.TTL
-	l := &Lock{e: e, spec: spec}
-	if err := e.InitLock(l.AtServer(), shared); err != nil {
+	l := &Lock{k: k, spec: spec}
+	if err := k.InitLock(l.AtServer(), shared); err != nil {
 		return nil, err
 	}
-	l.Begin(e.Driver)
+	l.Begin(k.Driver)
 	l.Yield = spec.Yield
 	l.Rules = claim.Rules{
-		TTL: l.TTL, ClaimTTL: l.ClaimTTL, HeartbeatTimeout: e.Config.HeartbeatTimeout, MetadataTTL: e.Config.MetadataTTL,
+		TTL: l.TTL, ClaimTTL: l.ClaimTTL, HeartbeatTimeout: k.Config.HeartbeatTimeout, MetadataTTL: k.Config.MetadataTTL,
 		MaxLifetime: spec.MaxLifetime, NoRenewal: spec.NoRenewal, ByClock: spec.Limits.clockOnly(),
 	}
-	switch ack := e.cfg.ReplicaAck; {
+	switch ack := k.cfg.ReplicaAck; {
 	case !ack.enabled():
 	case spec.Limits.clockOnly() && ack.Timeout >= spec.Limits.Per:
 		return nil, server.Invalid("window %v is not longer than the keeper's ReplicaAck.Timeout %v", spec.Limits.Per, ack.Timeout)
@@ -85,9 +85,9 @@ func (e *Engine) Lock(spec Spec) (*Lock, error) {
 	if spec.MaxLifetime < 0 || spec.MaxLifetime > 0 && spec.MaxLifetime < spec.TTL {
 		return nil, server.Invalid("MaxLifetime %v is shorter than TTL %v (0 means no bound)", spec.MaxLifetime, spec.TTL)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	l.Forms = e.shortFormsLocked(l.Key())
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l.Forms = k.shortFormsLocked(l.Key())
 	return l, nil
 }
 
@@ -100,11 +100,11 @@ func (l *Lock) newToken(flags string, number int64) (token, serial string) {
 	if l.spec.Limits != nil {
 		flags = l.spec.Limits.flags() + flags
 	}
-	drawn := l.e.serials.Next()
+	drawn := l.k.serials.Next()
 	token = protocol.Token{
-		Keeper: l.e.ID(), Serial: string(drawn[:]), TTL: l.TTL, ClaimTTL: l.ClaimTTL, Flags: flags, Number: number,
+		Keeper: l.k.ID(), Serial: string(drawn[:]), TTL: l.TTL, ClaimTTL: l.ClaimTTL, Flags: flags, Number: number,
 	}.String()
-	start := len(l.e.ID()) + len(":")
+	start := len(l.k.ID()) + len(":")
 	return token, token[start : start+len(drawn)]
 }
 
@@ -129,7 +129,7 @@ func (l *Lock) Try(ctx context.Context, t Terms) (*lease.Lease, error) {
 
 // acquire makes one acquisition and reports its events. If there is no error, the request was granted.
 func (l *Lock) acquire(ctx context.Context, t Terms, wait bool) (*lease.Lease, error) {
-	if wait && l.e.longWaits.Bound > 0 {
+	if wait && l.k.longWaits.Bound > 0 {
 		defer l.WatchWait(nil)()
 	}
 	o := t.Observation
@@ -168,7 +168,7 @@ func (l *Lock) WatchWait(holders func(ctx context.Context, most int) ([]views.Ho
 			return views.FirstHolders(ctx, l.AtServer(), most)
 		}
 	}
-	return l.e.longWaits.Watch(l.AtServer(), holders)
+	return l.k.longWaits.Watch(l.AtServer(), holders)
 }
 
 // Request acquires without events, and waits until replicas have the grant if the keeper requires it.
@@ -176,11 +176,11 @@ func (l *Lock) Request(ctx context.Context, t Terms, wait bool) (*lease.Lease, e
 	if err := ctx.Err(); err != nil {
 		return nil, l.Fail(err) // the server was not asked, so nothing else is known
 	}
-	if l.e.Closing().Err() != nil {
+	if l.k.Closing().Err() != nil {
 		return nil, l.Fail(server.ErrClosed)
 	}
 	h, err := l.acquireInTurn(ctx, t, wait)
-	if err == nil && l.e.cfg.ReplicaAck.enabled() {
+	if err == nil && l.k.cfg.ReplicaAck.enabled() {
 		err = l.awaitReplicas(ctx, h)
 	}
 	if err == nil && l.spec.Limits.clockOnly() && h.InDoubt() {
@@ -196,11 +196,11 @@ func (l *Lock) acquireInTurn(ctx context.Context, t Terms, wait bool) (*lease.Le
 		return l.acquireSubscribed(ctx, t, wait, t.Health)
 	}
 	t.Since = time.Now()
-	health, err := l.e.local.Wait(ctx, l.KeyOf(server.QueueKey), l.e.MaxAge(), t.Since)
+	health, err := l.k.local.Wait(ctx, l.KeyOf(server.QueueKey), l.k.MaxAge(), t.Since)
 	if err != nil {
 		return nil, l.Fail(err)
 	}
-	defer l.e.local.Leave(l.KeyOf(server.QueueKey))
+	defer l.k.local.Leave(l.KeyOf(server.QueueKey))
 	return l.acquireSubscribed(ctx, t, wait, health)
 }
 
@@ -221,7 +221,7 @@ func (l *Lock) AdoptAs(ctx context.Context, token string, observer lease.Observe
 		if err != nil {
 			return nil, l.Fail(err)
 		}
-		if r.Held && l.e.cfg.ReplicaAck.enabled() {
+		if r.Held && l.k.cfg.ReplicaAck.enabled() {
 			if r, err = l.replicateRenewal(ctx, token); err != nil {
 				return nil, l.Fail(err)
 			}
@@ -230,11 +230,11 @@ func (l *Lock) AdoptAs(ctx context.Context, token string, observer lease.Observe
 			return nil, l.GoneError(ctx, token)
 		}
 		t, _ := protocol.ParseToken(token)
-		now := l.e.Now()
+		now := l.k.Now()
 		var out claim.Effects
-		c := claim.Adopt(&l.Rules, r.Fence, l.e.Instant(r.Sent), now, &out)
+		c := claim.Adopt(&l.Rules, r.Fence, l.k.Instant(r.Sent), now, &out)
 		if now >= c.Deadline() { // too late, as a grant may be
-			if ctx.Err() != nil || l.e.Config.Retry.Exhausted(began, time.Now()) {
+			if ctx.Err() != nil || l.k.Config.Retry.Exhausted(began, time.Now()) {
 				return nil, l.Fail(ErrTooLate, ctx.Err())
 			}
 			continue
@@ -251,7 +251,7 @@ func (l *Lock) AdoptAs(ctx context.Context, token string, observer lease.Observe
 // Forget deletes a record that Holders has returned. It blocks until the server has answered, until ctx ends, or until the
 // retry policy gives up.
 func (l *Lock) Forget(ctx context.Context, record string) error {
-	call, _, err := l.e.RoundTrip(ctx, l.e.Closing().Done, 0, func(p *server.Pending) {
+	call, _, err := l.k.RoundTrip(ctx, l.k.Closing().Done, 0, func(p *server.Pending) {
 		l.SetRelease(&p.Call, record, 0, server.UsedLease, l.Yield)
 	})
 	if errors.Is(err, server.ErrStopped) {
