@@ -76,6 +76,19 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 		}
 	case Failed:
 		c.lose(ByDriver, out)
+	case Released, Closed:
+		c.tombstone, c.unused, c.explain = c.InDoubt(), e.Unused, !e.Unused
+		c.doubt = c.left // then it may be another lease by now, which is released as well
+		c.end(ByRelease, out)
+		c.release(c.deadline.Add(Margin(Duration(c.ttl))), e.Until, out)
+	default:
+		c.converted(r, now, e, out)
+	}
+}
+
+// converted handles an event of a lease that another one is to replace, or has replaced.
+func (c *Claim) converted(r *Rules, now Instant, e *Event, out *Effects) {
+	switch e.Kind {
 	case ConversionBegan:
 		c.state, c.left = Converting, false
 	case ConversionLeft:
@@ -101,11 +114,6 @@ func (c *Claim) held(r *Rules, now Instant, e *Event, out *Effects) {
 	case Continued:
 		c.state = Over
 		out.StopTimer = true
-	case Released, Closed:
-		c.tombstone, c.unused, c.explain = c.InDoubt(), e.Unused, !e.Unused
-		c.doubt = c.left // then it may be another lease by now, which is released as well
-		c.end(ByRelease, out)
-		c.release(c.deadline.Add(Margin(Duration(c.ttl))), e.Until, out)
 	}
 }
 

@@ -44,25 +44,12 @@ func (l *Lock) Convert(ctx context.Context, from *lease.Lease, t Terms) (*lease.
 		return h, nil
 	}
 	if c := from.Undoing(); c != nil {
-		grace := time.NewTimer(lease.CancelGrace)
-		defer grace.Stop()
-		select {
-		case <-c.Done():
-		case <-grace.C:
-		}
-		h, known := from.ResolveInBackground(c, t.Direct, t.Flags)
-		if h == c.Lease() && l.k.cfg.ReplicaAck.enabled() {
-			if err = l.awaitReplicas(ctx, h); err != nil {
-				h = nil
-			}
-		}
-		if h != nil {
-			if h.Token() == from.Token() {
-				from.Detach()
-			} else {
-				from.Replaced()
-			}
+		h, known, lost := l.resolve(ctx, from, c, t)
+		switch {
+		case h != nil:
 			return h, nil
+		case lost != nil:
+			err = lost
 		}
 		if !known && from.Err() == nil {
 			return nil, err
@@ -81,4 +68,30 @@ func (l *Lock) Convert(ctx context.Context, from *lease.Lease, t Terms) (*lease.
 		err = l.Fail(from.Err())
 	}
 	return nil, err
+}
+
+// resolve determines the outcome of a conversion whose request was given up, by its cleanup. It returns the lease that the caller gets instead
+// of the old one, or nil, and whether the outcome is known. If the new lease has taken effect, but replicas have not acknowledged it, it is
+// released, and the error says so.
+func (l *Lock) resolve(ctx context.Context, from *lease.Lease, c *lease.Cleanup, t Terms) (h *lease.Lease, known bool, err error) {
+	grace := time.NewTimer(lease.CancelGrace)
+	defer grace.Stop()
+	select {
+	case <-c.Done():
+	case <-grace.C:
+	}
+	h, known = from.ResolveInBackground(c, t.Direct, t.Flags)
+	if h != nil && h == c.Lease() && l.k.cfg.ReplicaAck.enabled() {
+		if err = l.awaitReplicas(ctx, h); err != nil {
+			return nil, known, err
+		}
+	}
+	switch {
+	case h == nil:
+	case h.Token() == from.Token():
+		from.Detach()
+	default:
+		from.Replaced()
+	}
+	return h, known, nil
 }

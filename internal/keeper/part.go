@@ -12,7 +12,7 @@ import (
 )
 
 // This file has what another package needs to build one lease of several, each at a server of its own and so of another
-// Keeper: a request that does not wait, its lease, and a way to raise the server's fence. Package quorum does so.
+// Keeper: a request that does not wait. Package quorum does so.
 
 // CloseObserver is notified by Close, once, after waiting calls have been ended and before any lease of the keeper ends. It is
 // called without any mutex of this package held.

@@ -140,7 +140,7 @@ type Lease struct {
 	Claim      claim.Claim
 	extending  chan struct{}               // while an Extend is in progress; closed when it ends
 	converting *conversion                 // while it is being converted, and after it ended meanwhile
-	next       atomic.Pointer[Lease]       // the lease that continues this one; see become
+	next       atomic.Pointer[Lease]       // the lease that continues this one; see Become
 	former     *Lease                      // the lease that this one continues, which the holder still uses and which ends with it
 	backoff    *backoff.ExponentialBackOff // of what is repeated now; nil while it succeeds
 	lastErr    error                       // of the last renewal

@@ -105,7 +105,7 @@ func inBubble(t *testing.T, servers int, test func(s *fixture)) {
 	})
 }
 
-// process returns the networks and keepers of another process. The observer is that of its first engine.
+// process returns the networks and keepers of another process. The observer is that of its first keeper.
 func (s *fixture) process(observe func(lease.Event)) (nets []*faultnet.Net, keepers []*keeper.Keeper) {
 	s.Helper()
 	for _, m := range s.servers {

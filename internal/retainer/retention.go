@@ -24,7 +24,7 @@ type retention struct {
 	handles  map[*Lease]struct{} // those with a Lifecycle
 	upgrader *Lease              // that waits until it is the only one inside
 	alone    chan struct{}       // closed when it is to look whether it is
-	turn     chan struct{}       // closed when the caller that waits for the one inside to leave waits no more; see localturn.go
+	turn     chan struct{}       // closed when the caller that waits for the one inside to leave waits no more; see turn.go
 }
 
 // open begins to grant reads by a lease, and returns the first of them: that of the caller whose request brought it. queued says that it

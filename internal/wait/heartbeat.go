@@ -53,7 +53,7 @@ func firstWaiter(waiters []Waiter) (first Waiter) {
 func (q *waitQueue) send(batch []Waiter) {
 	l := q.lock
 	q.of.s.Announce()
-	sent := time.Now() // before the subscription is looked at; see expectWakeup
+	sent := time.Now() // before the subscription is looked at; see expectGrant
 	q.health.Sent(sent)
 	deaf := q.isDeaf()
 	call := l.HeartbeatCall(mode(deaf), len(batch), func(call *transport.Call) { q.heartbeatDone(call, batch, sent, deaf) })
