@@ -96,7 +96,12 @@ func init() {
 		}
 		return nil
 	}
-	access.RetainedBy = func(keeper any) *retainer.Names { return keeper.(*Keeper).retained }
+	access.RetainedBy = func(keeper any) *retainer.Names {
+		if k := keeper.(*Keeper); k != nil {
+			return k.retained
+		}
+		return nil
+	}
 	access.HandleOf = func(lease any) lifecycle.Handle {
 		if l := lease.(*Lease); l != nil {
 			return l.handle

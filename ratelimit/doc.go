@@ -60,6 +60,27 @@
 // During the pause the server grants no permits of the window. Waiters keep their places, and are served in order afterwards,
 // as fast as the window permits: up to the whole limit at once.
 //
+// # Permits taken ahead
+//
+// With Options.Retain a process that is asked often decides without a round trip: it takes a block of permits at once, as many as its
+// callers have lately needed in a twentieth of the window (10 ms to 1 s), and grants them within that time. When the server has refused,
+// the process refuses by itself until permits can return, for a twentieth of the window at most, and an eighth of that at least.
+//
+// The promise is the same: no window has more grants than the limit. A permit of a block is granted up to a twentieth of the window later
+// than the server has counted it, so the server counts it for as much longer; nothing has to be cleaned up after a process that crashes,
+// freezes, or is cut off. What it costs:
+//
+//   - At full load 20/21 of the limit is granted, and permits of a block that nobody needs in time are lost for a window.
+//   - Pause, Resume and SetLimit are in force at once in the process that calls them, and up to a twentieth of the window later in others.
+//   - A permit that has returned may be granted as much later. Result.Remaining does not know what other processes have taken since the
+//     server was last asked, and grants of one block have the same fence.
+//   - Callers of Wait that find no block queue at the server, in order. While one of this process waits there, no newcomer of the
+//     process passes it; another process may still use what is left of its block.
+//
+// A process whose callers ask less than twice in a twentieth of the window asks the server each time, as without Retain. Holders and the
+// inspector show a block as permits that its process has taken; Break does not end them, as it ends no permits that return by the clock.
+// Set Retain in all processes of a name or in none: the windows differ, and two that differ are two limits (see "The limit").
+//
 // # What is not promised
 //
 // Only the server knows which permits were taken. If it loses them (by eviction, FLUSHALL, a failover to a replica that does

@@ -9,6 +9,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/retain"
+	"github.com/lockkeeper/lockkeeper/internal/retainer"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -22,6 +24,9 @@ const (
 	MinWindow = 10 * time.Millisecond
 	MaxWindow = 365 * 24 * time.Hour
 )
+
+// MinRetainWindow is the shortest window with Options.Retain.
+const MinRetainWindow = retain.MinWindow
 
 // MaxPause is the longest that Pause accepts.
 const MaxPause = 24 * time.Hour
@@ -83,6 +88,13 @@ type Options struct {
 	// Do, under both limits in one step. From 1 to 1,000,000,000. Default 0: no bound.
 	MaxConcurrent int
 
+	// Retain lets the process take permits ahead, in blocks of as many as its callers have lately needed within a twentieth of the window,
+	// and grant them without a round trip. When the server has refused, the process refuses by itself until permits can have returned, for a
+	// twentieth of the window at most. The promise stays: no window has more grants than the limit. See "Permits taken ahead" in the package
+	// comment for what it costs. All processes of a name must set it alike. The window is at least MinRetainWindow, and MaxConcurrent 0.
+	// Default false.
+	Retain bool
+
 	TTL         time.Duration
 	NoRenewal   bool
 	MaxLifetime time.Duration
@@ -91,6 +103,7 @@ type Options struct {
 // Limiter is a rate limit on one name. It is immutable and safe for concurrent use.
 type Limiter struct {
 	lock          *keeper.Lock
+	permits       *retainer.Permits // nil without Retain
 	maxConcurrent int
 	most          int    // permits per request,
 	bound         string // because of this
@@ -116,6 +129,9 @@ func New(k *lockkeeper.Keeper, name string, limit int, window time.Duration, opt
 		if err := checkPermits("MaxConcurrent", o.MaxConcurrent); err != nil {
 			return nil, err
 		}
+		if o.Retain {
+			return nil, server.Invalid("Retain is set together with MaxConcurrent %d; permits that are held at once are not taken ahead", o.MaxConcurrent)
+		}
 		if o.MaxConcurrent < limit {
 			most, bound = o.MaxConcurrent, "MaxConcurrent"
 		}
@@ -125,7 +141,7 @@ func New(k *lockkeeper.Keeper, name string, limit int, window time.Duration, opt
 	if o.TTL == 0 {
 		o.TTL = lockkeeper.DefaultTTL
 	}
-	lock, err := access.KeeperOf(k).Lock(keeper.Spec{
+	spec := keeper.Spec{
 		Scripts:     lua.RateLimit,
 		Name:        name,
 		TTL:         o.TTL,
@@ -136,11 +152,20 @@ func New(k *lockkeeper.Keeper, name string, limit int, window time.Duration, opt
 			Window: limit,
 			Per:    wholeMillis(window),
 		},
-	})
+	}
+	l := &Limiter{maxConcurrent: o.MaxConcurrent, most: most, bound: bound}
+	var err error
+	if o.Retain {
+		if l.permits, err = retainer.NewPermits(access.KeeperOf(k), spec, access.RetainedBy(k)); err == nil {
+			l.lock = l.permits.Lock()
+		}
+	} else {
+		l.lock, err = access.KeeperOf(k).Lock(spec)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return &Limiter{lock, o.MaxConcurrent, most, bound}, nil
+	return l, nil
 }
 
 // wholeMillis rounds up.
@@ -213,7 +238,7 @@ func (l *Limiter) AllowN(ctx context.Context, n int) (Result, error) {
 	if err := l.checkLeaseless(n, "Allow"); err != nil {
 		return Result{}, err
 	}
-	q, fence, err := l.lock.TryTake(ctx, keeper.Terms{Number: n})
+	q, fence, err := l.tryTake(ctx, n)
 	if err != nil {
 		return Result{}, limited(err)
 	}
@@ -234,8 +259,29 @@ func (l *Limiter) WaitN(ctx context.Context, n int) error {
 	if err := l.checkLeaseless(n, "Wait"); err != nil {
 		return err
 	}
-	_, err := l.lock.Take(ctx, keeper.Terms{Number: n})
+	_, err := l.take(ctx, n)
 	return limited(err)
+}
+
+func (l *Limiter) tryTake(ctx context.Context, n int) (keeper.Quota, uint64, error) {
+	if l.permits != nil {
+		return l.permits.TryTake(ctx, keeper.Terms{Number: n})
+	}
+	return l.lock.TryTake(ctx, keeper.Terms{Number: n})
+}
+
+func (l *Limiter) take(ctx context.Context, n int) (fence uint64, err error) {
+	if l.permits != nil {
+		return l.permits.Take(ctx, keeper.Terms{Number: n})
+	}
+	return l.lock.Take(ctx, keeper.Terms{Number: n})
+}
+
+// forget makes this process ask the server again, since the limit or a pause may have changed.
+func (l *Limiter) forget() {
+	if l.permits != nil {
+		l.permits.Forget()
+	}
 }
 
 // Do is DoN of one permit.
@@ -258,7 +304,7 @@ func (l *Limiter) DoN(ctx context.Context, n int, fn func(ctx context.Context, f
 	if err := l.checkCount(n); err != nil {
 		return err
 	}
-	fence, err := l.lock.Take(ctx, keeper.Terms{Number: n})
+	fence, err := l.take(ctx, n)
 	if err != nil {
 		return limited(err)
 	}
@@ -333,6 +379,7 @@ func (l *Limiter) SetLimit(ctx context.Context, limit int) error {
 	if err := checkPermits("limit", limit); err != nil {
 		return err
 	}
+	defer l.forget()
 	_, err := l.lock.Limit(ctx, limit)
 	return err
 }
@@ -354,12 +401,16 @@ func (l *Limiter) Pause(ctx context.Context, d time.Duration) error {
 	if d < time.Millisecond || d > MaxPause {
 		return server.Invalid("pause %v is not between 1ms and %v", d, MaxPause)
 	}
+	defer l.forget()
 	return l.lock.Pause(ctx, wholeMillis(d))
 }
 
 // Resume ends a pause, if there is one, and admits waiters before it returns. It blocks as Pause does. After an error the pause
 // may or may not have ended.
-func (l *Limiter) Resume(ctx context.Context) error { return l.lock.Resume(ctx) }
+func (l *Limiter) Resume(ctx context.Context) error {
+	defer l.forget()
+	return l.lock.Resume(ctx)
+}
 
 // Available returns how many permits are free at present under the limits in force; 0 in a pause, and if a limit was lowered
 // below what is taken. Waiters are served first, so a call for that many can be refused. Available takes no permits. It blocks

@@ -18,7 +18,7 @@ var (
 	KeeperOf func(keeper any) *keeper.Keeper
 	// ServerOf returns the server of a *lockkeeper.Keeper, or nil if that is nil.
 	ServerOf func(keeper any) *server.Server
-	// RetainedBy returns what a *lockkeeper.Keeper remembers of the names that it grants inside the process.
+	// RetainedBy returns what a *lockkeeper.Keeper remembers of the names that it grants inside the process, or nil if that is nil.
 	RetainedBy func(keeper any) *retainer.Names
 	// HandleOf returns what a *lockkeeper.Lease wraps, or nil if that is nil.
 	HandleOf func(lease any) lifecycle.Handle

@@ -100,16 +100,25 @@ func (l *Lock) Take(ctx context.Context, t Terms) (fence uint64, err error) {
 // TryTake is Take for a caller who does not wait, and returns what remains of the window. A refusal is not an error; the fence is
 // 0 then.
 func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, fence uint64, err error) {
+	q, h, err := l.TryTakeLease(ctx, t)
+	if h == nil {
+		return q, 0, err
+	}
+	return q, h.Fence(), nil
+}
+
+// TryTakeLease is TryTake, and returns the lease of a request that was granted, which holds nothing; else nil.
+func (l *Lock) TryTakeLease(ctx context.Context, t Terms) (q Quota, granted *lease.Lease, err error) {
 	t.quota = &q
 	h, err := l.acquire(ctx, t, false)
 	refused := errors.Is(err, server.ErrNotAcquired) && q.Limit > 0
 	switch {
 	case err == nil:
-		return q, h.Fence(), nil
+		return q, h, nil
 	case refused && (ctx.Err() == nil || !errors.Is(err, ctx.Err())):
-		return q, 0, nil
+		return q, nil, nil
 	}
-	return q, 0, err
+	return q, nil, err
 }
 
 // Taken is how many permits are taken, and the limits. A limit of 0 is none.

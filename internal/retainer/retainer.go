@@ -15,12 +15,15 @@ import (
 
 // Names is what a process remembers of the names that it grants inside. It is safe for concurrent use.
 type Names struct {
-	mu    sync.Mutex // guards the field below; nothing is locked under it
-	names *retain.Names[*name]
+	mu      sync.Mutex // guards the fields below; nothing is locked under it
+	names   *retain.Names[*name]
+	permits *retain.Names[*Permits] // by the lock's key and the limits
 }
 
 // NewNames returns what remembers no name yet, and at most retain.MaxNames.
-func NewNames() *Names { return &Names{names: retain.NewNames[*name](retain.MaxNames)} }
+func NewNames() *Names {
+	return &Names{names: retain.NewNames[*name](retain.MaxNames), permits: retain.NewNames[*Permits](retain.MaxNames)}
+}
 
 // get returns what is remembered of a lock, by its key, which counts as a use. If nothing is, it makes it by add, unless that is nil. It
 // returns what had to leave for that, or nil.

@@ -1,0 +1,301 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
+)
+
+// counted is a limiter of one process, and how many of its decisions were made inside, or by the server.
+type counted struct {
+	*ratelimit.Limiter
+	keeper            *lockkeeper.Keeper
+	inside, roundTrip atomic.Int64
+}
+
+// ahead returns limiters of processes that take permits ahead: so many in any second.
+func ahead(t *testing.T, limit, processes int) (*lockkeepertest.Server, []*counted) {
+	t.Helper()
+	s := lockkeepertest.New(t)
+	list := make([]*counted, processes)
+	for i := range list {
+		c := &counted{}
+		c.keeper = s.Keeper(t, &lockkeeper.Options{Hooks: lockkeeper.Hooks{AcquireDone: func(e lockkeeper.Event) {
+			if e.Local {
+				c.inside.Add(1)
+			} else {
+				c.roundTrip.Add(1)
+			}
+		}}})
+		var err error
+		if c.Limiter, err = ratelimit.New(c.keeper, "api", limit, time.Second, &ratelimit.Options{Retain: true}); err != nil {
+			t.Fatal(err)
+		}
+		list[i] = c
+	}
+	return s, list
+}
+
+// settling is how long a process may not know of what others have changed.
+const settling = 50 * time.Millisecond
+
+// allows returns how many of so many calls, one after the other, are allowed.
+func (c *counted) allows(t *testing.T, calls int) (n int) {
+	t.Helper()
+	for range calls {
+		r, err := c.Allow(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Allowed {
+			n++
+		}
+		if r.Limit == 0 || r.Remaining < 0 || r.Allowed == (r.Fence == 0) || !r.Allowed && (r.RetryAfter <= 0 || r.RetryAfter > time.Minute) {
+			t.Fatalf("%+v", r)
+		}
+	}
+	return n
+}
+
+func TestRetainDecidesInside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l := ahead(t, 1000, 1)
+		if n := l[0].allows(t, 1000); n != 1000 {
+			t.Errorf("%d of the limit were granted at once", n)
+		}
+		if n := l[0].inside.Load(); n < 980 {
+			t.Errorf("%d of 1000 grants were decided inside", n)
+		}
+		if n := l[0].allows(t, 1000); n != 0 {
+			t.Errorf("%d more than the limit were granted", n)
+		}
+		if n := l[0].inside.Load(); n < 1970 {
+			t.Errorf("%d of 2000 decisions were made inside", n)
+		}
+		time.Sleep(time.Second - 1)
+		if n := l[0].allows(t, 10); n != 0 {
+			t.Errorf("%d were granted in the same window", n)
+		}
+		time.Sleep(2 * settling)
+		if n := l[0].allows(t, 1000); n != 1000 {
+			t.Errorf("%d of the limit were granted when a window and the time ahead had passed", n)
+		}
+	})
+}
+
+// TestRetainOfFewCalls: a process whose calls are rare takes nothing ahead, so that others get all of the limit.
+func TestRetainOfFewCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l := ahead(t, 10, 2)
+		for range 5 {
+			if l[0].allows(t, 1) != 1 {
+				t.Fatal("refused")
+			}
+			time.Sleep(2 * settling)
+		}
+		if n := l[1].allows(t, 20); n != 5 {
+			t.Errorf("another process gets %d of 5", n)
+		}
+		if n := l[0].inside.Load(); n != 0 {
+			t.Errorf("%d were granted inside", n)
+		}
+	})
+}
+
+// TestRetainPause: a pause is in force at once in the process that calls Pause, and a time ahead later in others.
+func TestRetainPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l := ahead(t, 1000, 2)
+		l[0].allows(t, 50)
+		l[1].allows(t, 50)
+		requirePause(t, l[0].Limiter, 10*time.Second)
+		if n := l[0].allows(t, 10); n != 0 {
+			t.Errorf("%d were granted by the process that pauses", n)
+		}
+		time.Sleep(settling)
+		if n := l[1].allows(t, 10); n != 0 {
+			t.Errorf("%d were granted by another process", n)
+		}
+		if err := l[0].Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := l[0].allows(t, 10); n != 10 {
+			t.Errorf("%d of 10 were granted after Resume", n)
+		}
+		time.Sleep(settling)
+		if n := l[1].allows(t, 10); n != 10 {
+			t.Errorf("%d of 10 were granted by another process after Resume", n)
+		}
+	})
+}
+
+func TestRetainSetLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l := ahead(t, 100, 2)
+		if err := l[0].SetLimit(t.Context(), 10); err != nil {
+			t.Fatal(err)
+		}
+		if n := l[0].allows(t, 50) + l[1].allows(t, 50); n != 10 {
+			t.Errorf("%d of 10 were granted", n)
+		}
+		var r ratelimit.Result
+		var err error
+		if r, err = l[1].Allow(t.Context()); err != nil || r.Limit != 10 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		if _, err := l[1].AllowN(t.Context(), 11); !errors.Is(err, ratelimit.ErrAboveLimit) {
+			t.Errorf("AllowN above the limit in force: %v", err)
+		}
+		if err := l[0].SetLimit(t.Context(), 100); err != nil {
+			t.Fatal(err)
+		}
+		if n := l[0].allows(t, 20); n != 20 {
+			t.Errorf("%d of 20 were granted after the limit was raised", n)
+		}
+		time.Sleep(settling)
+		if n := l[1].allows(t, 20); n != 20 {
+			t.Errorf("%d of 20 were granted by another process after the limit was raised", n)
+		}
+	})
+}
+
+// TestRetainWaits: a caller who waits is queued at the server, and newcomers of its process do not pass it.
+func TestRetainWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l := ahead(t, 20, 1)
+		l[0].allows(t, 20)
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		var limited *ratelimit.LimitedError
+		if err := l[0].Wait(ctx); !errors.As(err, &limited) {
+			t.Errorf("Wait with a short deadline: %v", err)
+		}
+		granted := make(chan error, 1)
+		go func() { granted <- l[0].WaitN(t.Context(), 20) }()
+		synctest.Wait()
+		time.Sleep(time.Second)
+		for {
+			select {
+			case err := <-granted:
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			default:
+			}
+			if n := l[0].allows(t, 1); n != 0 {
+				t.Fatal("a newcomer has passed a waiter")
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+}
+
+// TestRetainShowsBlocks: what a process has taken ahead is shown as taken by it.
+func TestRetainShowsBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l := ahead(t, 1000, 1)
+		l[0].allows(t, 200)
+		holders, err := l[0].Holders(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		most, all := 0, 0
+		for _, h := range holders {
+			most, all = max(most, h.Permits), all+h.Permits
+			if h.ExpiresIn <= 0 || h.ExpiresIn > time.Second+settling+time.Millisecond {
+				t.Errorf("%+v", h)
+			}
+		}
+		if most < 50 || all < 200 {
+			t.Errorf("%d permits in all, %d at once", all, most)
+		}
+		s, err := l[0].Available(t.Context())
+		if err != nil || s != 1000-all {
+			t.Errorf("%d are available, %v", s, err)
+		}
+	})
+}
+
+// TestRetainOutage: while the server does not answer, what was taken ahead is granted, for as long as it may be, and then nothing.
+func TestRetainOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := ahead(t, 1000, 1)
+		l[0].allows(t, 100)
+		s.Unreachable()
+		time.Sleep(settling)
+		for range 5 {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			if r, err := l[0].Allow(ctx); !errors.Is(err, lockkeeper.ErrUnavailable) {
+				t.Errorf("%+v, %v", r, err)
+			}
+			cancel()
+		}
+		s.Restore()
+		time.Sleep(10 * time.Second)
+		if n := l[0].allows(t, 1000); n != 1000 {
+			t.Errorf("%d were granted after the outage", n)
+		}
+		s.Flush(t)
+		time.Sleep(settling)
+		if n := l[0].allows(t, 1000); n != 1000 {
+			t.Errorf("%d were granted by a server that has lost its data", n)
+		}
+	})
+}
+
+func TestRetainClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l := ahead(t, 1000, 1)
+		l[0].allows(t, 100)
+		if err := l[0].keeper.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := l[0].Allow(t.Context()); !errors.Is(err, lockkeeper.ErrClosed) {
+			t.Errorf("%+v, %v", r, err)
+		}
+		if err := l[0].Wait(t.Context()); !errors.Is(err, lockkeeper.ErrClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRetainSharesByName: limiters of one name in one process use the same permits.
+func TestRetainSharesByName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l := ahead(t, 1000, 1)
+		l[0].allows(t, 200)
+		before := l[0].roundTrip.Load()
+		for range 100 {
+			other, err := ratelimit.New(l[0].keeper, "api", 1000, time.Second, &ratelimit.Options{Retain: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r, err := other.Allow(t.Context()); err != nil || !r.Allowed {
+				t.Fatalf("%+v, %v", r, err)
+			}
+		}
+		if n := l[0].roundTrip.Load() - before; n > 2 {
+			t.Errorf("%d round trips by other limiters of the name", n)
+		}
+	})
+}
+
+func TestRetainEndedContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l := ahead(t, 1000, 1)
+		l[0].allows(t, 100)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if r, err := l[0].Allow(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}
