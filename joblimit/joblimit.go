@@ -57,6 +57,9 @@ type Options struct {
 	// MaxConcurrent also bounds how many jobs of a key run at the same time. For Rate only. Default 0: no bound.
 	MaxConcurrent int
 
+	// Retain makes the process take permits ahead; see ratelimit.Options. For Rate without MaxConcurrent only. Default false.
+	Retain bool
+
 	// Logger receives a warning if the lease of a job is lost while the job runs. Default slog.Default().
 	Logger *slog.Logger
 }
@@ -118,7 +121,7 @@ func Concurrent(k *lockkeeper.Keeper, n int, opts *Options) (*Limiter, error) {
 // ratelimit.MaxWindow, or an option is out of range.
 func Rate(k *lockkeeper.Keeper, n int, window time.Duration, opts *Options) (*Limiter, error) {
 	return newLimiter(opts, nil, func(name string, o Options) (limit, error) {
-		r, err := ratelimit.New(k, name, n, window, &ratelimit.Options{MaxConcurrent: o.MaxConcurrent, TTL: o.TTL})
+		r, err := ratelimit.New(k, name, n, window, &ratelimit.Options{MaxConcurrent: o.MaxConcurrent, TTL: o.TTL, Retain: o.Retain})
 		if err != nil {
 			return limit{}, err
 		}
@@ -155,6 +158,9 @@ func (e *refused) Error() string { return fmt.Sprintf("rate limit %q: %v", e.nam
 func (e *refused) Unwrap() error { return lockkeeper.ErrNotAcquired }
 
 func withoutMaxConcurrent(o Options) error {
+	if o.Retain {
+		return fmt.Errorf("%w: Retain is set, which is for Rate only", lockkeeper.ErrInvalid)
+	}
 	if o.MaxConcurrent != 0 {
 		return fmt.Errorf("%w: MaxConcurrent %d is set, which is for Rate only", lockkeeper.ErrInvalid, o.MaxConcurrent)
 	}

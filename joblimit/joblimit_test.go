@@ -234,6 +234,7 @@ func TestInvalidOptionsAndKeys(t *testing.T) {
 		"TTL":           exclusive(joblimit.Options{TTL: time.Millisecond}),
 		"limit":         rate(0, time.Second, nil),
 		"window":        rate(1, time.Millisecond, nil),
+		"Retain":        rate(1, time.Second, &joblimit.Options{Retain: true, MaxConcurrent: 2}),
 		"MaxConcurrent": rate(1, time.Second, &joblimit.Options{TTL: time.Second}),
 		"limit 0":       concurrent,
 		"1024":          long,
@@ -241,6 +242,9 @@ func TestInvalidOptionsAndKeys(t *testing.T) {
 		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", says, err)
 		}
+	}
+	if err := exclusive(joblimit.Options{Retain: true}); !errors.Is(err, lockkeeper.ErrInvalid) {
+		t.Error("Retain is for Rate only:", err)
 	}
 	if err := exclusive(joblimit.Options{MaxConcurrent: 2}); !errors.Is(err, lockkeeper.ErrInvalid) {
 		t.Error("MaxConcurrent is for Rate only:", err)

@@ -65,7 +65,7 @@ func ExampleNewTransport() {
 func ExampleNewHandler() {
 	k, end := connect()
 	defer end()
-	limiter, err := httplimit.PerKey(k, "login", 2, time.Minute, httplimit.RemoteIP)
+	limiter, err := httplimit.PerKey(k, "login", 2, time.Minute, httplimit.RemoteIP, nil)
 	if err != nil {
 		fmt.Println(err)
 		return

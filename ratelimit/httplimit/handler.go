@@ -130,14 +130,22 @@ func Shared(limiter *ratelimit.Limiter) func(*http.Request) (*ratelimit.Limiter,
 // whose name is name, a colon, and a hash of the key. So keys can be of any length, and no key leads to the name of another
 // lock.
 //
-// The error is [lockkeeper.ErrInvalid] if key is nil, and for what [ratelimit.New] would refuse.
-func PerKey(k *lockkeeper.Keeper, name string, limit int, window time.Duration, key func(*http.Request) string) (func(*http.Request) (*ratelimit.Limiter, error), error) {
+// The options are those of each Limiter; nil means the defaults. The error is [lockkeeper.ErrInvalid] if key is nil, for options with
+// MaxConcurrent, and for what [ratelimit.New] would refuse.
+func PerKey(k *lockkeeper.Keeper, name string, limit int, window time.Duration, key func(*http.Request) string, opts *ratelimit.Options) (func(*http.Request) (*ratelimit.Limiter, error), error) {
 	if key == nil {
 		return nil, invalid("key is nil")
 	}
+	var o ratelimit.Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.MaxConcurrent != 0 {
+		return nil, invalid("MaxConcurrent %d: a handler does not hold permits", o.MaxConcurrent)
+	}
 	named := func(key string) (*ratelimit.Limiter, error) {
 		sum := sha256.Sum256([]byte(key))
-		return ratelimit.New(k, name+":"+hex.EncodeToString(sum[:16]), limit, window, nil)
+		return ratelimit.New(k, name+":"+hex.EncodeToString(sum[:16]), limit, window, &o)
 	}
 	if _, err := named(""); err != nil {
 		return nil, err

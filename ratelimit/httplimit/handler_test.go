@@ -108,7 +108,7 @@ func TestHandlerPerClient(t *testing.T) {
 				return ""
 			}
 			return httplimit.RemoteIP(r)
-		})
+		}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,17 +129,47 @@ func TestHandlerPerClient(t *testing.T) {
 	})
 }
 
+// TestHandlerPerClientRetains: the requests of a client that sends many are decided without asking the server for each.
+func TestHandlerPerClientRetains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inside := 0
+		k := lockkeepertest.New(t).Keeper(t, &lockkeeper.Options{Hooks: lockkeeper.Hooks{AcquireDone: func(e lockkeeper.Event) {
+			if e.Local {
+				inside++
+			}
+		}}})
+		limiter, err := httplimit.PerKey(k, "per-client", 100, time.Second, httplimit.RemoteIP, &ratelimit.Options{Retain: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := newHandler(t, limiter, nil)
+		served := map[int]int{}
+		for range 400 {
+			served[serve(t, h, "192.0.2.1:1").Code]++
+		}
+		if served[200] != 100 || served[429] != 300 || inside < 380 {
+			t.Errorf("answers %v, %d decided inside", served, inside)
+		}
+		if w := serve(t, h, "192.0.2.2:1"); w.Code != 200 {
+			t.Errorf("another client: %d", w.Code)
+		}
+	})
+}
+
 func TestHandlerOptionsChecked(t *testing.T) {
 	limiter, s := newLimiter(t, 1, time.Second, nil)
 	shared := httplimit.Shared(limiter)
 	_, noNext := httplimit.NewHandler(nil, shared, nil)
 	_, noLimiter := httplimit.NewHandler(empty, nil, nil)
 	_, noTime := httplimit.NewHandler(empty, shared, &httplimit.HandlerOptions{Timeout: time.Microsecond})
-	_, noKey := httplimit.PerKey(s.Keeper(t, nil), "x", 1, time.Second, nil)
-	_, noLimit := httplimit.PerKey(s.Keeper(t, nil), "x", 0, time.Second, httplimit.RemoteIP)
-	_, noName := httplimit.PerKey(s.Keeper(t, nil), "}", 1, time.Second, httplimit.RemoteIP)
+	_, noKey := httplimit.PerKey(s.Keeper(t, nil), "x", 1, time.Second, nil, nil)
+	_, noLimit := httplimit.PerKey(s.Keeper(t, nil), "x", 0, time.Second, httplimit.RemoteIP, nil)
+	_, noName := httplimit.PerKey(s.Keeper(t, nil), "}", 1, time.Second, httplimit.RemoteIP, nil)
+	_, held := httplimit.PerKey(s.Keeper(t, nil), "x", 1, time.Second, httplimit.RemoteIP, &ratelimit.Options{MaxConcurrent: 2})
+	_, short := httplimit.PerKey(s.Keeper(t, nil), "x", 1, 100*time.Millisecond, httplimit.RemoteIP, &ratelimit.Options{Retain: true})
 	for want, err := range map[string]error{
 		"next": noNext, "limiter": noLimiter, "Timeout 1µs": noTime, "key": noKey, "limit 0": noLimit, "}": noName,
+		"MaxConcurrent 2": held, "window 100ms": short,
 	} {
 		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
