@@ -141,6 +141,11 @@ var mutants = []mutant{
 	{"a turn whose caller was cancelled as it was granted stays inside", "internal/retain/lease.go", "	case was == passed:\n		l.Leave(g, now, out)\n", "	case was == passed:\n", "turns"},
 	{"a renewal confirms the subscription of now", "internal/retain/lease.go", "g.Confirm(x.epoch)", "g.Confirm(g.Current())", "retain"},
 	{"nobody is notified of the recall of a mutex", "lua/policy/mutex/recall.lua", "serial .. ' recall')", "serial .. ' -1')", "turns"},
+	{"the window is not longer for permits taken ahead", "internal/retainer/permits.go", "	limits.Per += ahead\n", "", "blocks"},
+	{"a block is used from when its answer came", "internal/retainer/permits.go", "		sent := time.Since(p.lock.Keeper().Started())\n		q, h, err := p.lock.TryTakeLease(ctx, keeper.Terms{Number: int(size)})\n", "		q, h, err := p.lock.TryTakeLease(ctx, keeper.Terms{Number: int(size)})\n		sent := time.Since(p.lock.Keeper().Started())\n", "blocks"},
+	{"a block of which a part was used is given back", "internal/retainer/permits.go", "used := b.Close(); used > 0 {", "used := b.Close(); used == b.Taken() {", "blocks"},
+	{"more than a block is granted", "internal/retain/block.go", "	if left = b.left.Add(-n); left < 0 {", "	if left = b.left.Add(-1); left < 0 {", "blocks"},
+	{"a refusal outlives its time", "internal/retainer/permits.go", "	if at >= r.until {", "	if at < 0 {", "blocks"},
 	{"an unknown waiter does not rejoin", "internal/wait/heartbeat.go", "		again = q.rejoin(unknown)\n", "", "fair"},
 }
 
@@ -208,6 +213,8 @@ func (m mutant) run(t *testing.T, binary string, args ...string) {
 		test = "^TestRedlockSimulation$"
 	case "retain":
 		test = "^TestRetainSimulation$"
+	case "blocks":
+		test = "^TestBlocksSimulation$"
 	case "turns":
 		test = "^TestRetainTurnsSimulation$"
 	}
