@@ -26,6 +26,10 @@ func TestMain(m *testing.M) {
 		child()
 		return
 	}
+	if os.Getenv(blocksAddr) != "" {
+		blocksChild()
+		return
+	}
 	parallel.Tests("6")
 	before := goleak.IgnoreCurrent()
 	code := m.Run()
