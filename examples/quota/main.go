@@ -3,7 +3,8 @@
 //
 // The API is an HTTP server within the program, which counts. The processes are this program again, and call it as fast
 // as they may, at first with the limit, then without. What they use for it is package ratelimit/httplimit: an
-// http.RoundTripper. For servers it has a handler, which answers 429 and says when to try again.
+// http.RoundTripper. For servers it has a handler, which answers 429 and says when to try again: the last part is a gateway of
+// four processes, which decide without asking Redis for each request (gateway.go).
 //
 //	go run ./examples/quota
 //	go run ./examples/quota --for 10s --redis redis://127.0.0.1:6379
@@ -60,6 +61,10 @@ const (
 )
 
 func main() {
+	if os.Getenv(envGateway) != "" {
+		check(serve(os.Getenv(envRedis), os.Getenv(envFor)))
+		return
+	}
 	if os.Getenv(envAPI) != "" {
 		check(call(os.Getenv(envAPI), os.Getenv(envRedis), os.Getenv(envFor)))
 		return
@@ -70,7 +75,7 @@ func main() {
 	got, err := run(*url, *length)
 	check(err)
 	got.print(os.Stdout)
-	check(got.guarded.broken())
+	check(errors.Join(got.guarded.broken(), got.broken()))
 }
 
 func check(err error) {
@@ -85,6 +90,8 @@ type result struct {
 	guarded, unguarded tally
 	answers            []int  // of a handler behind the middleware
 	retryAfter         string // with the last of them
+	gateway            gateway
+	gatewayFor         time.Duration
 }
 
 func (r *result) print(out io.Writer) {
@@ -96,6 +103,17 @@ func (r *result) print(out io.Writer) {
 	fmt.Fprintf(out, "on the way:             up to %v longer than the fastest call; the margin is %v\n",
 		r.guarded.spread.Round(100*time.Microsecond), margin)
 	fmt.Fprintf(out, "behind the middleware:  %d, Retry-After: %s\n", r.answers, r.retryAfter)
+	fmt.Fprintf(out, "a gateway:              %d requests served in %v, of %d that may be; %d answered with 429; %.0f a second by %d processes\n",
+		r.gateway.served, r.gatewayFor, mayServe(r.gatewayFor), r.gateway.refused,
+		float64(r.gateway.served+r.gateway.refused)/r.gatewayFor.Seconds(), processes)
+}
+
+// broken says whether the gateway has served too many.
+func (r *result) broken() error {
+	if most := mayServe(r.gatewayFor); r.gateway.served > most {
+		return fmt.Errorf("the gateway has served %d requests, and may serve %d", r.gateway.served, most)
+	}
+	return nil
 }
 
 // run lets the processes call the API, with the limit for a while, and without it for a moment.
@@ -117,7 +135,11 @@ func run(url string, length time.Duration) (*result, error) {
 	if got.unguarded, err = measure("", window); err != nil {
 		return nil, err
 	}
-	got.answers, got.retryAfter, err = knock(url)
+	if got.answers, got.retryAfter, err = knock(url); err != nil {
+		return nil, err
+	}
+	got.gatewayFor = length / 2
+	got.gateway, err = answer(url, got.gatewayFor)
 	return got, err
 }
 

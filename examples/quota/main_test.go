@@ -11,7 +11,7 @@ import (
 
 // The processes that call the API are this very binary.
 func TestMain(m *testing.M) {
-	if os.Getenv(envAPI) != "" {
+	if os.Getenv(envAPI) != "" || os.Getenv(envGateway) != "" {
 		main()
 		return
 	}
@@ -35,6 +35,12 @@ func TestProcessesStayWithinBothLimits(t *testing.T) {
 	}
 	if got.guarded.calls <= perWindow || got.guarded.granted == 0 {
 		t.Errorf("%+v: the limits were not put to the test", got.guarded)
+	}
+	if err := got.broken(); err != nil {
+		t.Error(err)
+	}
+	if got.gateway.served < clients*perClient || got.gateway.refused < got.gateway.served {
+		t.Errorf("%+v: the gateway was not put to the test", got.gateway)
 	}
 	if got.answers[2] != http.StatusOK || got.answers[3] != http.StatusTooManyRequests || got.retryAfter == "" {
 		t.Errorf("behind the middleware: %d, Retry-After: %s", got.answers, got.retryAfter)
