@@ -23,15 +23,6 @@ func nightly(ctx context.Context, k *lockkeeper.Keeper) error {
 	return err
 }
 
-func notTooOften(ctx context.Context, k *lockkeeper.Keeper) error {
-	job, err := once.New(k, "reminders", 10*time.Minute, nil) // once it has succeeded, not for 10 min
-	if err != nil {
-		return err
-	}
-	_, err = job.Do(ctx, sendReminders)
-	return err
-}
-
 func lead(ctx context.Context, k *lockkeeper.Keeper) error {
 	m, err := mutex.New(k, "scheduler", nil)
 	if err != nil {

@@ -160,15 +160,6 @@ func Example_nightly() {
 	// <nil>
 }
 
-func Example_notTooOften() {
-	fmt.Println(notTooOften(ctx, k))
-	fmt.Println(notTooOften(ctx, another))
-	// Output:
-	// sends reminders
-	// <nil>
-	// <nil>
-}
-
 func Example_lead() {
 	fmt.Println(lead(ctx, k))
 	// Output:

@@ -19,8 +19,6 @@ func work(context.Context, uint64) error { return say("works") }
 
 func makeReport(context.Context, uint64) error { return say("makes the report") }
 
-func sendReminders(context.Context, uint64) error { return say("sends reminders") }
-
 func schedule(context.Context, uint64) error { return say("schedules") }
 
 func move(context.Context, uint64, uint64) error { return say("moves money") }
