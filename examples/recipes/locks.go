@@ -8,7 +8,6 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/mutex"
-	"github.com/redis/go-redis/v9"
 )
 
 func pay(ctx context.Context, k *lockkeeper.Keeper, order string) error {
@@ -68,17 +67,4 @@ func transfer(ctx context.Context, from, to *mutex.Mutex) error {
 	}
 	defer leases.Release(ctx)
 	return move(leases.Context(ctx), leases.Of(from).Fence(), leases.Of(to).Fence())
-}
-
-func besideRedsync(ctx context.Context, rdb *redis.Client) error {
-	k, err := lockkeeper.New(rdb, &lockkeeper.Options{NoPrefix: true})
-	if err != nil {
-		return err
-	}
-	defer k.Close()
-	m, err := mutex.New(k, "invoices", nil) // the name that redsync uses, too
-	if err != nil {
-		return err
-	}
-	return m.Do(ctx, work)
 }

@@ -130,27 +130,6 @@ func Example_transfer() {
 	// <nil>
 }
 
-func Example_besideRedsync() {
-	rdb.SetNX(ctx, "invoices", "redsync", 100*time.Millisecond) // what redsync does
-	_, err := held2(ctx)
-	fmt.Println("held by redsync:", errors.Is(err, lockkeeper.ErrNotAcquired))
-	fmt.Println(besideRedsync(ctx, rdb)) // waits
-	// Output:
-	// held by redsync: true
-	// works
-	// <nil>
-}
-
-// held2 tries to lock the key that redsync has.
-func held2(ctx context.Context) (*lockkeeper.Lease, error) {
-	bare, err := lockkeeper.New(rdb, &lockkeeper.Options{NoPrefix: true})
-	if err != nil {
-		return nil, err
-	}
-	defer bare.Close()
-	return newMutex(bare, "invoices").TryLock(ctx)
-}
-
 func Example_nightly() {
 	fmt.Println(nightly(ctx, k))
 	fmt.Println(nightly(ctx, another))
