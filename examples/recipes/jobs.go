@@ -33,18 +33,6 @@ func lead(ctx context.Context, k *lockkeeper.Keeper) error {
 	})
 }
 
-func whoLeads(ctx context.Context, m *mutex.Mutex) (string, error) {
-	e, err := election.New(m, nil)
-	if err != nil {
-		return "", err
-	}
-	leader, held, err := e.Leader(ctx)
-	if err != nil || !held {
-		return "nobody", err
-	}
-	return leader.Owner, nil
-}
-
 func migrate(ctx context.Context, k *lockkeeper.Keeper) error {
 	m, err := mutex.New(k, "migration", &mutex.Options{
 		TTL:         time.Minute,   // renewed while the process lives
@@ -54,23 +42,4 @@ func migrate(ctx context.Context, k *lockkeeper.Keeper) error {
 		return err
 	}
 	return m.Do(ctx, work)
-}
-
-func steps(ctx context.Context, k *lockkeeper.Keeper) error {
-	m, err := mutex.New(k, "import", &mutex.Options{TTL: time.Minute, NoRenewal: true})
-	if err != nil {
-		return err
-	}
-	return m.Do(ctx, func(ctx context.Context, fence uint64) error {
-		for range 3 {
-			if err := work(ctx, fence); err != nil {
-				return err
-			}
-			// A step that hangs is not extended, and loses the lock.
-			if err := lockkeeper.LeaseFromContext(ctx).Extend(ctx, time.Minute); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 }

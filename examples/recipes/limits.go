@@ -41,20 +41,6 @@ func limitedClient(k *lockkeeper.Keeper) (*http.Client, error) {
 	return &http.Client{Transport: transport}, err
 }
 
-func callOrPause(ctx context.Context, api *ratelimit.Limiter) error {
-	if err := api.Wait(ctx); err != nil {
-		return err // a *ratelimit.LimitedError, at once, if a pause ends after the deadline of ctx
-	}
-	retryAfter, err := request(ctx)
-	if err != nil || retryAfter == 0 {
-		return err
-	}
-	if err := api.Pause(ctx, min(retryAfter, 5*time.Minute)); err != nil { // for all processes
-		return err
-	}
-	return errBusy // the next call waits until the pause has ended
-}
-
 func withinTwoLimits(ctx context.Context, perMinute, perSecond *ratelimit.Limiter) error {
 	if err := perMinute.Wait(ctx); err != nil {
 		return err

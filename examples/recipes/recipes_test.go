@@ -146,29 +146,9 @@ func Example_lead() {
 	// <nil>
 }
 
-func Example_whoLeads() {
-	m := newMutex(k, "who-leads")
-	fmt.Println(whoLeads(ctx, m))
-	lease := held(m.Name())
-	defer lease.Release(ctx)
-	fmt.Println(whoLeads(ctx, m))
-	// Output:
-	// nobody <nil>
-	// web-2 <nil>
-}
-
 func Example_migrate() {
 	fmt.Println(migrate(ctx, k))
 	// Output:
-	// works
-	// <nil>
-}
-
-func Example_steps() {
-	fmt.Println(steps(ctx, k))
-	// Output:
-	// works
-	// works
 	// works
 	// <nil>
 }
@@ -202,27 +182,6 @@ func Example_limitedClient() {
 	fmt.Println(response.Status)
 	// Output:
 	// 404 Not Found
-}
-
-func Example_callOrPause() {
-	fmt.Println(callOrPause(ctx, newLimiter("paused", 10, time.Second)))
-	elsewhere, err := ratelimit.New(another, "paused", 10, time.Second, nil) // in another process
-	if err != nil {
-		log.Fatal(err)
-	}
-	hurry, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	var limited *ratelimit.LimitedError
-	err = callOrPause(hurry, elsewhere) // the deadline is before the end of the pause
-	if errors.As(err, &limited) {
-		fmt.Println("not sent, retry after", limited.RetryAfter.Round(10*time.Second))
-	} else {
-		fmt.Println(err)
-	}
-	// Output:
-	// calls
-	// busy
-	// not sent, retry after 30s
 }
 
 func Example_withinTwoLimits() {

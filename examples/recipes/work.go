@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 )
@@ -30,11 +29,6 @@ func first(_ context.Context, customer string) (string, error) {
 func process(_ context.Context, order string, _ uint64) error { return say("processes", order) }
 
 func call(context.Context) error { return say("calls") }
-
-// request returns how long the service asks its clients to wait.
-func request(context.Context) (retryAfter time.Duration, err error) {
-	return 30 * time.Second, say("calls")
-}
 
 func compute() string {
 	_ = say("computes")
