@@ -18,21 +18,21 @@ import (
 
 // faults are the cases in which the server fails.
 var faults = []Case{
-	{"f06_server_restarts_empty", true, true, restartsEmpty},
-	{"f07_server_restarts_with_data", true, true, restartsWithData},
-	{"f19_slow_subscription_disconnected", true, true, subscriptionOverrun},
-	{"f22_no_replies", false, false, noReplies},
-	{"f30_evicted_keys", false, false, evictedKeys},
-	{"f32_server_busy_with_script", true, true, busyServer},
-	{"f33_server_loading", true, true, loadingServer},
-	{"f34_replica_without_primary", true, true, primaryDown},
-	{"f35_server_refuses_writes", true, true, writesRefused},
-	{"f35_waiter_on_server_refusing_writes", true, true, waiterWithWritesRefused},
-	{"f37_server_at_max_clients", true, true, maxClientsReached},
-	{"f38_exhausted_client_pool", true, false, exhaustedPool},
-	{"f39_server_paused", true, true, serverPauses},
-	{"f40_server_refuses_connections", true, true, connectionRefused},
-	{"f53_missing_permissions", true, true, missingPermissions},
+	{Name: "f06_server_restarts_empty", Real: true, Alone: true, Test: restartsEmpty},
+	{Name: "f07_server_restarts_with_data", Real: true, Alone: true, Test: restartsWithData},
+	{Name: "f19_slow_subscription_disconnected", Real: true, Alone: true, Test: subscriptionOverrun},
+	{Name: "f22_no_replies", Test: noReplies},
+	{Name: "f30_evicted_keys", Test: evictedKeys},
+	{Name: "f32_server_busy_with_script", Real: true, Alone: true, Test: busyServer},
+	{Name: "f33_server_loading", Real: true, Alone: true, Test: loadingServer},
+	{Name: "f34_replica_without_primary", Real: true, Alone: true, Test: primaryDown},
+	{Name: "f35_server_refuses_writes", Real: true, Alone: true, Test: writesRefused},
+	{Name: "f35_waiter_on_server_refusing_writes", Real: true, Alone: true, Test: waiterWithWritesRefused},
+	{Name: "f37_server_at_max_clients", Real: true, Alone: true, Test: maxClientsReached},
+	{Name: "f38_exhausted_client_pool", Real: true, Test: exhaustedPool},
+	{Name: "f39_server_paused", Real: true, Alone: true, Test: serverPauses},
+	{Name: "f40_server_refuses_connections", Real: true, Alone: true, Test: connectionRefused},
+	{Name: "f53_missing_permissions", Real: true, Alone: true, Test: missingPermissions},
 }
 
 // checkLockTimesOut calls Lock with this timeout and checks that it returns in time, with an error for the expired

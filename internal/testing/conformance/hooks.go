@@ -13,11 +13,11 @@ import (
 
 // visible are the cases of what programs see of a lock besides its leases: hooks, contexts, owners, the interface Locker.
 var visible = []Case{
-	{"hooks_have_the_context_of_the_call", false, false, hooksHaveContext},
-	{"lease_from_context", false, false, leaseFromContext},
-	{"locker", false, false, lockers},
-	{"owners_are_shown", false, false, owners},
-	{"long_wait_is_logged", false, false, longWaitLogged},
+	{Name: "hooks_have_the_context_of_the_call", Test: hooksHaveContext},
+	{Name: "lease_from_context", Test: leaseFromContext},
+	{Name: "locker", Test: lockers},
+	{Name: "owners_are_shown", Test: owners},
+	{Name: "long_wait_is_logged", Test: longWaitLogged},
 }
 
 // hooksHaveContext checks that all events of a call and of its lease have the call's context and number.

@@ -15,12 +15,12 @@ import (
 
 // outages are the cases that tell outages, contention and ended contexts apart.
 var outages = []Case{
-	{"61_outage_during_acquire_is_not_contention", false, true, outageDuringAcquire},
-	{"61_outage_during_wait_is_not_contention", false, true, outageDuringWait},
-	{"61_outage_reported_by_every_call", false, true, outageForHolders},
-	{"62_context_error_at_any_time", false, false, contextEndsAnyTime},
-	{"62_contention_is_never_an_outage", false, false, contentionIsNeverOutage},
-	{"63_errors_name_lock_once_on_one_line", false, false, errorMessages},
+	{Name: "61_outage_during_acquire_is_not_contention", Alone: true, Test: outageDuringAcquire},
+	{Name: "61_outage_during_wait_is_not_contention", Alone: true, Test: outageDuringWait},
+	{Name: "61_outage_reported_by_every_call", Alone: true, Test: outageForHolders},
+	{Name: "62_context_error_at_any_time", Test: contextEndsAnyTime},
+	{Name: "62_contention_is_never_an_outage", Test: contentionIsNeverOutage},
+	{Name: "63_errors_name_lock_once_on_one_line", Test: errorMessages},
 }
 
 // freeze stops all replies until thaw is called.

@@ -14,22 +14,22 @@ import (
 
 // Permits is what the semaphore does beside what every lock does.
 var Permits = []Case{
-	{"44_limit_reached_but_not_exceeded", false, false, limitReachedNotExceeded},
-	{"45_invalid_permit_counts_rejected", false, false, invalidPermitCounts},
-	{"46_crashed_holders_permits_return_at_expiry", false, false, crashedHoldersPermits},
-	{"46_unresponsive_holders_permits_return_at_expiry", false, false, unresponsiveHoldersPermits},
-	{"47_release_in_other_order_by_other_processes", false, false, releasedByOtherProcess},
-	{"47_ended_lease_returns_nothing", false, false, endedLeaseReturnsNothing},
-	{"48_larger_deployed_limit_admits_waiters", false, false, largerDeployedLimit},
-	{"48_set_limit_raises_and_lowers", false, false, setLimit},
-	{"48_lowered_limit_refuses_larger_requests", false, false, aboveLoweredLimit},
-	{"48_latest_callers_limit_applies", false, false, latestCallersLimit},
-	{"49_heavy_waiter_not_starved", false, false, heavyWaiter},
-	{"46_crashed_holders_permit_after_queue_moved", false, false, crashedHolderAfterQueueMoved},
-	{"48_late_duplicate_set_limit_changes_nothing", false, false, lateDuplicateSetLimit},
-	{"50_try_acquire_after_clock_set_back", false, false, tryAcquireAfterClockSetBack},
-	{"61_permit_outage_is_not_contention", false, true, outageForPermits},
-	{"inspect_permits", false, false, inspectPermits},
+	{Name: "44_limit_reached_but_not_exceeded", Test: limitReachedNotExceeded},
+	{Name: "45_invalid_permit_counts_rejected", Test: invalidPermitCounts},
+	{Name: "46_crashed_holders_permits_return_at_expiry", Test: crashedHoldersPermits},
+	{Name: "46_unresponsive_holders_permits_return_at_expiry", Test: unresponsiveHoldersPermits},
+	{Name: "47_release_in_other_order_by_other_processes", Test: releasedByOtherProcess},
+	{Name: "47_ended_lease_returns_nothing", Test: endedLeaseReturnsNothing},
+	{Name: "48_larger_deployed_limit_admits_waiters", Test: largerDeployedLimit},
+	{Name: "48_set_limit_raises_and_lowers", Test: setLimit},
+	{Name: "48_lowered_limit_refuses_larger_requests", Test: aboveLoweredLimit},
+	{Name: "48_latest_callers_limit_applies", Test: latestCallersLimit},
+	{Name: "49_heavy_waiter_not_starved", Test: heavyWaiter},
+	{Name: "46_crashed_holders_permit_after_queue_moved", Test: crashedHolderAfterQueueMoved},
+	{Name: "48_late_duplicate_set_limit_changes_nothing", Test: lateDuplicateSetLimit},
+	{Name: "50_try_acquire_after_clock_set_back", Test: tryAcquireAfterClockSetBack},
+	{Name: "61_permit_outage_is_not_contention", Alone: true, Test: outageForPermits},
+	{Name: "inspect_permits", Test: inspectPermits},
 }
 
 // per is a window that is short, because on a real server it is waited for, and longer than a heartbeat.

@@ -20,39 +20,39 @@ import (
 
 // promises are cases for statements in the documentation that no other case covers.
 var promises = []Case{
-	{"05_ended_or_invalid_calls_send_nothing", false, false, nothingSent},
-	{"11_ttl_bounds", false, false, ttlBounds},
-	{"11_default_ttl", false, false, defaultTTL},
-	{"13_adopt_extends_to_full_ttl", false, false, adoptExtendsToTTL},
-	{"22_unsent_extend_changes_nothing", false, false, unsentExtend},
-	{"22_no_extend_beyond_max_lifetime", false, false, extendBeyondMaxLifetime},
-	{"54_close_retries_releases", false, false, closeRetriesReleases},
-	{"54_close_times_out_after_three_seconds", false, false, closeTimesOut},
-	{"54_close_reports_loss", false, false, closeReportsLoss},
-	{"54_close_calls_hook_and_ends_adopt", false, false, closeHookAndAdopt},
-	{"56_unlimited_retries_outlast_outage", false, false, unlimitedRetries},
-	{"56_errors_name_lock", false, false, errorsNameLock},
-	{"58_do_reports_loss_and_honors_context", false, false, doReportsLoss},
-	{"contexts_end_before_release_is_sent", false, false, contextsEndBeforeRelease},
-	{"metadata_of_held_lease_is_kept", false, false, metadataKept},
-	{"keys_expire_as_documented", false, false, keysExpire},
+	{Name: "05_ended_or_invalid_calls_send_nothing", Test: nothingSent},
+	{Name: "11_ttl_bounds", Test: ttlBounds},
+	{Name: "11_default_ttl", Test: defaultTTL},
+	{Name: "13_adopt_extends_to_full_ttl", Test: adoptExtendsToTTL},
+	{Name: "22_unsent_extend_changes_nothing", Test: unsentExtend},
+	{Name: "22_no_extend_beyond_max_lifetime", Test: extendBeyondMaxLifetime},
+	{Name: "54_close_retries_releases", Test: closeRetriesReleases},
+	{Name: "54_close_times_out_after_three_seconds", Test: closeTimesOut},
+	{Name: "54_close_reports_loss", Test: closeReportsLoss},
+	{Name: "54_close_calls_hook_and_ends_adopt", Test: closeHookAndAdopt},
+	{Name: "56_unlimited_retries_outlast_outage", Test: unlimitedRetries},
+	{Name: "56_errors_name_lock", Test: errorsNameLock},
+	{Name: "58_do_reports_loss_and_honors_context", Test: doReportsLoss},
+	{Name: "contexts_end_before_release_is_sent", Test: contextsEndBeforeRelease},
+	{Name: "metadata_of_held_lease_is_kept", Test: metadataKept},
+	{Name: "keys_expire_as_documented", Test: keysExpire},
 }
 
 // queuedPromises are the same for primitives with a queue at the server.
 var queuedPromises = []Case{
-	{"33_max_elapsed_counts_from_outage_start", false, false, maxElapsedFromOutageStart},
-	{"33_heartbeat_counts_until_timeout", false, false, heartbeatTimeoutHonored},
-	{"inspect_wait_times_until_close", false, false, inspectTimes},
+	{Name: "33_max_elapsed_counts_from_outage_start", Test: maxElapsedFromOutageStart},
+	{Name: "33_heartbeat_counts_until_timeout", Test: heartbeatTimeoutHonored},
+	{Name: "inspect_wait_times_until_close", Test: inspectTimes},
 }
 
 // Fair are the cases of the fair lock alone.
 var Fair = []Case{
-	{"inspect_holder", false, false, inspectHolder},
+	{Name: "inspect_holder", Test: inspectHolder},
 }
 
 // Foreign are the cases of locks whose key has the format of other libraries.
 var Foreign = []Case{
-	{"foreign_holder_excludes_until_expiry", false, false, foreignHolder},
+	{Name: "foreign_holder_excludes_until_expiry", Test: foreignHolder},
 }
 
 // contextsEndBeforeRelease checks that the contexts of a lease have ended before its release reaches the server, so
