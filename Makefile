@@ -8,7 +8,7 @@ GOTEST ?= go test
 KIND ?= mutex fair rwlock semaphore
 SIMULATIONS := $(addprefix simulate-,$(KIND))
 
-.PHONY: test race gate stress lint fmt faults soak fuzz bench bench-once bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop simulate models mutants explore versions oldest-go $(SIMULATIONS)
+.PHONY: test race gate gates stress lint fmt faults soak fuzz bench bench-once bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop simulate models mutants explore versions oldest-go $(SIMULATIONS)
 
 test: ## the README's command
 	$(GOTEST) $(PKG)
@@ -22,6 +22,9 @@ PKG = ./...
 GATE := test race bench-test examples-test otel-test contrib-test faults
 
 gate: $(GATE)
+
+gates: ## the names of these
+	@echo $(GATE)
 
 stress: ## the tests of the gate beside a loop on each core, RUNS times, and how often each failed; hours; GATE=test PKG=./fair narrows it down
 	tools/stress $(RUNS) $(MAKE) -k $(GATE)
@@ -99,7 +102,7 @@ demo:
 recording: ## the animation of the README, from a run of the demo on this machine
 	go run ./internal/cli/demo/record docs/img/demo.svg
 
-versions: ## tests on each server version that the README names; VERSIONS, PACKAGES and ARGS narrow it down
+versions: ## all tests on real servers, on each server version that the README names; VERSIONS, PACKAGES and ARGS narrow it down
 	GOTEST='$(GOTEST)' tools/versions
 
 # The first Go that go.mod lets in. It need not be installed: the go command fetches it.

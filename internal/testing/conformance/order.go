@@ -207,7 +207,10 @@ func inspectQueue(w *World) {
 		w.Errorf("waiters %+v of an empty queue", list)
 	}
 
-	// A queue of several pages, in which no waiter may be listed twice.
+	if !w.P.everywhere() {
+		return
+	}
+	// A queue of several pages, in which no waiter may be listed twice. It takes seconds, and the code is the same for all.
 	holder, _ = w.queueOf()
 	many := w.Process()
 	ctx, cancel := context.WithCancel(w.ctx())

@@ -30,7 +30,7 @@ func Replicas(t *testing.T, p Primitive) {
 		"too_few": func(t *testing.T) { startReplicated(t, p).tooFewReplicas() },
 		"adopt":   func(t *testing.T) { startReplicated(t, p).adoptWithAck() },
 	}
-	if p.Kind == "mutex" { // the code path is the same for all
+	if p.Kind == "fair" { // the code path is the same for all
 		tests["cluster"] = func(t *testing.T) { clusterReplicaAck(t, p) }
 		tests["fsync"] = func(t *testing.T) { fsyncAck(t, p) }
 	}

@@ -43,6 +43,9 @@ func Rights(t *testing.T, p Primitive) {
 			return redis.NewClient(&redis.Options{Addr: s.Addr, Username: user, Password: password})
 		})
 	})
+	if !p.everywhere() {
+		return
+	}
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
 		c := redistest.StartCluster(t, 3, 0)

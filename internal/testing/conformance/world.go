@@ -110,12 +110,14 @@ type Process struct {
 	w   *World
 }
 
-// All runs all tests of a primitive: the cases, deployments, processes, and the documented permissions.
+// All runs all tests of a primitive: the cases, the documented permissions, and deployments and processes, which are the same for
+// all primitives.
 func All(t *testing.T, p Primitive) {
-	for name, part := range map[string]func(*testing.T, Primitive){
-		"cases": Run, "deployments": Deployments, "processes": Processes, "documented_acl": Rights, "replicas": Replicas,
-		"failovers": Failovers,
-	} {
+	parts := map[string]func(*testing.T, Primitive){"cases": Run, "documented_acl": Rights}
+	if p.everywhere() {
+		parts["deployments"], parts["processes"], parts["replicas"], parts["failovers"] = Deployments, Processes, Replicas, Failovers
+	}
+	for name, part := range parts {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			part(t, p)
@@ -123,7 +125,11 @@ func All(t *testing.T, p Primitive) {
 	}
 }
 
-// Run runs every case on an embedded and on a real server.
+// everywhere reports whether the primitive is tested on real servers with what all have in common: one is, unless all are to be.
+func (p Primitive) everywhere() bool { return p.Kind == "fair" || redistest.All() }
+
+// Run runs every case on an embedded server, and those of the primitive alone on a real one; of one primitive, and with
+// redistest.All of each, the others too. With that, nothing runs on an embedded server.
 func Run(t *testing.T, p Primitive) {
 	cases := slices.Concat(cases, promises, outages, visible)
 	if !p.MajorityLock {
@@ -144,6 +150,9 @@ func Run(t *testing.T, p Primitive) {
 func runCases(t *testing.T, p Primitive, cases []Case) {
 	t.Run("embedded", func(t *testing.T) {
 		for _, c := range cases {
+			if redistest.All() {
+				break
+			}
 			t.Run(c.Name, func(t *testing.T) {
 				if c.Real {
 					return // miniredis does not support it
@@ -155,6 +164,15 @@ func runCases(t *testing.T, p Primitive, cases []Case) {
 			})
 		}
 	})
+	own := func(c Case) bool {
+		return slices.ContainsFunc(p.Cases, func(o Case) bool { return o.Name == c.Name })
+	}
+	if !p.everywhere() {
+		cases = slices.DeleteFunc(cases, func(c Case) bool { return !own(c) })
+	}
+	if len(cases) == 0 {
+		return
+	}
 	t.Run("real", func(t *testing.T) {
 		redistest.RequireBinary(t)
 		shared := redistest.Start(t, "--databases", strconv.Itoa(len(cases)))

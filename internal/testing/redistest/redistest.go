@@ -53,6 +53,10 @@ func RequireBinary(t TB) string {
 	return ""
 }
 
+// All reports whether everything is tested on real servers: with LOCKKEEPER_REAL=all, as by make versions. Otherwise what several
+// primitives have in common is tested there with one of them.
+func All() bool { return os.Getenv("LOCKKEEPER_REAL") == "all" }
+
 // Server is one redis-server process.
 type Server struct {
 	Addr string
