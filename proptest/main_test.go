@@ -13,7 +13,7 @@ import (
 // checks is the default number of checks, and wholeChecks the least number in which everything should be reached; the simulation has
 // its own.
 const (
-	checks      = 150
+	checks      = 50
 	wholeChecks = 400
 )
 

@@ -39,7 +39,7 @@ var reached = []string{
 }
 
 // few is the default number of schedules of each primitive.
-var few = 30
+var few = 10
 
 const (
 	many = 300 // which should reach everything

@@ -3,6 +3,7 @@ package explore
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +11,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-var large = flag.Bool("explore", false, "search worlds with larger bounds; takes minutes")
+var large = flag.Bool("explore", false, "search all worlds, also those with larger bounds; takes minutes")
+
+// some returns the first n worlds of a group or, with -explore, all of them and the larger ones.
+func some(n int, list, larger []config) []config {
+	if *large {
+		return slices.Concat(list, larger)
+	}
+	return list[:n]
+}
 
 // together, apart and around say which keeper each request is in.
 var (
@@ -45,22 +54,19 @@ func readersShare(a, b string) bool { return a == "w" || b == "w" }
 
 // ordinaryWorlds returns what is searched of a primitive.
 func ordinaryWorlds(set *lua.Set) []config {
-	list := []config{
+	list := some(1, []config{
 		{requests: 2, keeperOf: apart, ticks: 2, faults: 1},
 		{requests: 2, keeperOf: apart, ticks: 3, slow: 1},
 		{requests: 2, keeperOf: apart, ticks: 3, cancels: 1, renewals: 1},
 		{requests: 2, keeperOf: apart, ticks: 2, crashes: 1, cancels: 1},
-	}
-	if *large {
-		list = []config{
-			{requests: 3, keeperOf: together, ticks: 1, faults: 1},
-			{requests: 3, keeperOf: together, ticks: 2, slow: 1},
-			{requests: 3, keeperOf: together, ticks: 2, crashes: 1, renewals: 1},
-			{requests: 2, keeperOf: apart, ticks: 3, faults: 1, slow: 1},
-			{requests: 2, keeperOf: apart, ticks: 2, faults: 1, cancels: 1, renewals: 1},
-			{requests: 2, keeperOf: apart, ticks: 2, faults: 1, crashes: 1},
-		}
-	}
+	}, []config{
+		{requests: 3, keeperOf: together, ticks: 1, faults: 1},
+		{requests: 3, keeperOf: together, ticks: 2, slow: 1},
+		{requests: 3, keeperOf: together, ticks: 2, crashes: 1, renewals: 1},
+		{requests: 2, keeperOf: apart, ticks: 3, faults: 1, slow: 1},
+		{requests: 2, keeperOf: apart, ticks: 2, faults: 1, cancels: 1, renewals: 1},
+		{requests: 2, keeperOf: apart, ticks: 2, faults: 1, crashes: 1},
+	})
 	if *large && set == lua.Fair {
 		list = append(list, config{requests: 3, keeperOf: together, ticks: 2, faults: 1})
 	}
@@ -75,26 +81,23 @@ func ordinaryWorlds(set *lua.Set) []config {
 
 // otherWorlds returns what is searched with fair alone: tries, Close, Extend and Break, which are the same for all primitives.
 func otherWorlds() []config {
-	list := []config{
+	list := some(1, []config{
 		{requests: 2, keeperOf: apart, tries: second, ticks: 2, faults: 1},
 		{requests: 2, keeperOf: apart, ticks: 2, closes: 1, slow: 1},
 		{requests: 2, keeperOf: apart, ticks: 1, extends: 1, extendTo: 1000, faults: 1},
 		{requests: 2, keeperOf: apart, ticks: 2, extends: 1, extendTo: 3000, slow: 1, renewals: 1},
 		{requests: 2, keeperOf: apart, ticks: 1, breaks: 1, faults: 1},
-	}
-	if *large {
-		list = []config{
-			{requests: 3, keeperOf: together, tries: second, ticks: 1, faults: 1},
-			{requests: 2, keeperOf: apart, tries: second, ticks: 3, faults: 1, cancels: 1},
-			{requests: 3, keeperOf: together, ticks: 1, closes: 1, slow: 1},
-			{requests: 2, keeperOf: apart, ticks: 2, closes: 1, faults: 1},
-			{requests: 2, keeperOf: apart, ticks: 2, extends: 1, extendTo: 1000, faults: 1},
-			{requests: 2, keeperOf: apart, ticks: 3, extends: 1, extendTo: 1000, slow: 1, renewals: 1},
-			{requests: 2, keeperOf: apart, ticks: 3, extends: 1, extendTo: 3000, slow: 1, renewals: 1},
-			{requests: 2, keeperOf: apart, ticks: 2, breaks: 1, faults: 1},
-			{requests: 2, keeperOf: apart, ticks: 3, breaks: 1, slow: 1},
-		}
-	}
+	}, []config{
+		{requests: 3, keeperOf: together, tries: second, ticks: 1, faults: 1},
+		{requests: 2, keeperOf: apart, tries: second, ticks: 3, faults: 1, cancels: 1},
+		{requests: 3, keeperOf: together, ticks: 1, closes: 1, slow: 1},
+		{requests: 2, keeperOf: apart, ticks: 2, closes: 1, faults: 1},
+		{requests: 2, keeperOf: apart, ticks: 2, extends: 1, extendTo: 1000, faults: 1},
+		{requests: 2, keeperOf: apart, ticks: 3, extends: 1, extendTo: 1000, slow: 1, renewals: 1},
+		{requests: 2, keeperOf: apart, ticks: 3, extends: 1, extendTo: 3000, slow: 1, renewals: 1},
+		{requests: 2, keeperOf: apart, ticks: 2, breaks: 1, faults: 1},
+		{requests: 2, keeperOf: apart, ticks: 3, breaks: 1, slow: 1},
+	})
 	for i := range list {
 		list[i].set = lua.Fair
 	}
@@ -103,20 +106,17 @@ func otherWorlds() []config {
 
 // convertingWorlds returns what is searched of conversions.
 func convertingWorlds() []config {
-	list := []config{
+	list := some(2, []config{
 		{requests: 3, keeperOf: together, flags: upgrades, ticks: 1, cancels: 1},
 		{requests: 3, keeperOf: together, flags: upgradesTwo, ticks: 1, cancels: 1},
 		{requests: 2, keeperOf: together, flags: upgradesTwo, ticks: 2, faults: 1, cancels: 1},
 		{requests: 2, keeperOf: together, flags: downgrades, ticks: 2, faults: 1, cancels: 1},
-	}
-	if *large {
-		list = []config{
-			{requests: 3, keeperOf: together, flags: upgrades, ticks: 2, cancels: 1, slow: 1},
-			{requests: 3, keeperOf: together, flags: upgradesTwo, ticks: 1, faults: 1, cancels: 1},
-			{requests: 3, keeperOf: together, flags: downgrades, ticks: 1, faults: 1, cancels: 1},
-			{requests: 2, keeperOf: together, flags: upgradesTwo, ticks: 3, faults: 1, slow: 1, cancels: 1, renewals: 1},
-		}
-	}
+	}, []config{
+		{requests: 3, keeperOf: together, flags: upgrades, ticks: 2, cancels: 1, slow: 1},
+		{requests: 3, keeperOf: together, flags: upgradesTwo, ticks: 1, faults: 1, cancels: 1},
+		{requests: 3, keeperOf: together, flags: downgrades, ticks: 1, faults: 1, cancels: 1},
+		{requests: 2, keeperOf: together, flags: upgradesTwo, ticks: 3, faults: 1, slow: 1, cancels: 1, renewals: 1},
+	})
 	for i := range list {
 		list[i].set, list[i].exclude, list[i].origin = lua.RWLock, readersShare, replaces
 	}
@@ -125,24 +125,21 @@ func convertingWorlds() []config {
 
 // retainingWorlds returns what is searched of read leases that processes retain.
 func retainingWorlds() []config {
-	list := []config{
+	list := some(1, []config{
 		{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 2, entries: 1, faults: 1},
 		{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 2, entries: 1, slow: 1, renewals: 1},
 		{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 2, entries: 1, crashes: 1, cancels: 1},
-	}
-	if *large {
-		list = []config{
-			{requests: 3, keeperOf: apart, flags: retainTwice, ticks: 1, entries: 1, faults: 1},
-			{requests: 3, keeperOf: apart, flags: retainTwice, ticks: 1, entries: 1, slow: 1, renewals: 1},
-			{requests: 3, keeperOf: apart, flags: retainTwice, ticks: 1, entries: 1, crashes: 1},
-			{requests: 3, keeperOf: together, flags: retainBeside, ticks: 1, entries: 1, faults: 1},
-			{requests: 3, keeperOf: around, flags: retainBetween, ticks: 1, entries: 1, faults: 1},
-			{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 2, entries: 1, faults: 1, slow: 1, renewals: 1},
-			{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 2, entries: 1, faults: 1, crashes: 1},
-			{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 1, entries: 1, faults: 2},
-			{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 3, entries: 1, slow: 1, renewals: 2},
-		}
-	}
+	}, []config{
+		{requests: 3, keeperOf: apart, flags: retainTwice, ticks: 1, entries: 1, faults: 1},
+		{requests: 3, keeperOf: apart, flags: retainTwice, ticks: 1, entries: 1, slow: 1, renewals: 1},
+		{requests: 3, keeperOf: apart, flags: retainTwice, ticks: 1, entries: 1, crashes: 1},
+		{requests: 3, keeperOf: together, flags: retainBeside, ticks: 1, entries: 1, faults: 1},
+		{requests: 3, keeperOf: around, flags: retainBetween, ticks: 1, entries: 1, faults: 1},
+		{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 2, entries: 1, faults: 1, slow: 1, renewals: 1},
+		{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 2, entries: 1, faults: 1, crashes: 1},
+		{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 1, entries: 1, faults: 2},
+		{requests: 2, keeperOf: apart, flags: retainTwice, ticks: 3, entries: 1, slow: 1, renewals: 2},
+	})
 	for i := range list {
 		list[i].set, list[i].exclude = lua.RWLock, readersShare
 	}
@@ -151,18 +148,16 @@ func retainingWorlds() []config {
 
 // turnWorlds returns what is searched of a mutex that a process retains, beside another process, which may retain it as well.
 func turnWorlds() []config {
-	list := []config{
+	list := some(1, []config{
+		{requests: 2, keeperOf: apart, flags: retainTurns, ticks: 1, entries: 1, faults: 1},
 		{requests: 2, keeperOf: apart, flags: retainTurns, ticks: 2, entries: 1, faults: 1},
 		{requests: 2, keeperOf: apart, flags: turnsTwice, ticks: 2, entries: 1, slow: 1, cancels: 1},
-	}
-	if *large {
-		list = []config{
-			{requests: 2, keeperOf: apart, flags: turnsTwice, ticks: 2, entries: 2, faults: 1, cancels: 1},
-			{requests: 2, keeperOf: apart, flags: turnsTwice, ticks: 2, entries: 2, slow: 1, cancels: 1, renewals: 1},
-			{requests: 2, keeperOf: apart, flags: retainTurns, ticks: 1, entries: 1, faults: 1, slow: 1, renewals: 1},
-			{requests: 3, keeperOf: apart, flags: retainTurns, ticks: 1, entries: 1, faults: 1},
-		}
-	}
+	}, []config{
+		{requests: 2, keeperOf: apart, flags: turnsTwice, ticks: 2, entries: 2, faults: 1, cancels: 1},
+		{requests: 2, keeperOf: apart, flags: turnsTwice, ticks: 2, entries: 2, slow: 1, cancels: 1, renewals: 1},
+		{requests: 2, keeperOf: apart, flags: retainTurns, ticks: 1, entries: 1, faults: 1, slow: 1, renewals: 1},
+		{requests: 3, keeperOf: apart, flags: retainTurns, ticks: 1, entries: 1, faults: 1},
+	})
 	for i := range list {
 		list[i].set = lua.Mutex
 	}
