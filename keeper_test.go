@@ -20,6 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/parallel"
 	"github.com/lockkeeper/lockkeeper/internal/testing/quiet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -29,6 +30,7 @@ import (
 
 func TestMain(m *testing.M) {
 	quiet.Redis()
+	parallel.Tests("8")
 	goleak.VerifyTestMain(m, redistest.IgnoreStarter())
 }
 

@@ -110,16 +110,20 @@ func (l *looker) eventually(is func() bool) {
 
 // servers calls a test with the client of each kind of deployment.
 func servers(t *testing.T, test func(t *testing.T, rdb func() redis.UniversalClient)) {
+	t.Parallel() // clusters take seconds to form
 	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
 		s := miniredis.RunT(t)
 		s.ClockTTL(true)
 		test(t, func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: s.Addr()}) })
 	})
 	t.Run("server", func(t *testing.T) {
+		t.Parallel()
 		s := redistest.Start(t)
 		test(t, func() redis.UniversalClient { return s.Client() })
 	})
 	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
 		c := redistest.StartCluster(t, 3, 0)
 		test(t, func() redis.UniversalClient { return c.Client() })
 	})

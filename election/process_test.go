@@ -101,6 +101,7 @@ func startCandidates(t *testing.T) (s *redistest.Server, one, two *redistest.Chi
 }
 
 func TestKilledLeaderIsReplaced(t *testing.T) {
+	t.Parallel()
 	_, one, two, fence := startCandidates(t)
 	asks(t, one, "a", "did")
 	asks(t, two, "b", "refused")
@@ -116,6 +117,7 @@ func TestKilledLeaderIsReplaced(t *testing.T) {
 // TestFrozenLeaderDoesNothingAfterwards checks that a leader that was frozen for longer than its lease refuses work that waited
 // for it meanwhile, even before its timers have fired, and becomes a candidate again.
 func TestFrozenLeaderDoesNothingAfterwards(t *testing.T) {
+	t.Parallel()
 	_, one, two, fence := startCandidates(t)
 	one.Signal(syscall.SIGSTOP)
 	next := leads(t, two)
@@ -145,6 +147,7 @@ func TestFrozenLeaderDoesNothingAfterwards(t *testing.T) {
 // TestStoppedServerDeposesLeader checks that an outage that is longer than the lease ends the term, and that one process leads
 // after it.
 func TestStoppedServerDeposesLeader(t *testing.T) {
+	t.Parallel()
 	s, one, two, fence := startCandidates(t)
 	s.Freeze()
 	one.WaitForLine("stepped down")

@@ -360,7 +360,11 @@ func TestHalfMigratedSlot(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0)
 	const lifetime = 4 * time.Second
-	for _, p := range primitives {
+	list := primitives[:1] // each takes a lifetime, one after the other, and waits for the same
+	if redistest.All() {
+		list = primitives
+	}
+	for _, p := range list {
 		t.Run(p.kind, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()

@@ -50,7 +50,7 @@ func newOn(t *testing.T, url string) *lockkeepertest.Server {
 }
 
 func TestMain(m *testing.M) {
-	parallel.Tests("8")
+	parallel.Tests("32")
 	os.Exit(m.Run())
 }
 

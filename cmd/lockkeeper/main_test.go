@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	logging.Disable()
-	parallel.Tests("8") // more would delay the demo, which checks times
+	parallel.Tests("16") // more would delay the demo, which checks times
 	os.Exit(m.Run())
 }
 
