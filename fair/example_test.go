@@ -7,34 +7,14 @@ import (
 	"log"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fair"
-	"github.com/redis/go-redis/v9"
+	"github.com/lockkeeper/lockkeeper/internal/testing/example"
 )
-
-// newKeeper returns a keeper, here on a server within the process.
-func newKeeper() (k *lockkeeper.Keeper, end func()) {
-	server, err := miniredis.Run()
-	if err != nil {
-		log.Fatal(err)
-	}
-	server.ClockTTL(true) // leases end
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	k, err = lockkeeper.New(rdb, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	return k, func() {
-		_ = k.Close()
-		_ = rdb.Close()
-		server.Close()
-	}
-}
 
 // Lock waits in the queue until the lock is granted or its context ends.
 func ExampleLock_Lock() {
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	l, err := fair.New(k, "migrate", nil)
 	if err != nil {
@@ -58,7 +38,7 @@ func ExampleLock_Lock() {
 // Waiters lists the waiters of all processes in the order in which they will be served.
 func ExampleLock_Waiters() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	l, _ := fair.New(k, "migrate", nil)
 
@@ -95,7 +75,7 @@ func ExampleLock_Waiters() {
 // TryLock does not wait: somebody else has the lock, or is queued for it.
 func ExampleLock_TryLock() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	l, _ := fair.New(k, "migrate", nil)
 
@@ -112,7 +92,7 @@ func ExampleLock_TryLock() {
 
 // Do queues, works and releases.
 func ExampleLock_Do() {
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	l, err := fair.New(k, "customer:7", &fair.Options{TTL: 10 * time.Second})
 	if err != nil {

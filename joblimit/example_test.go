@@ -7,28 +7,15 @@ import (
 	"log"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/example"
 	"github.com/lockkeeper/lockkeeper/joblimit"
 )
 
 // Two calls a minute for each customer; a third job is given back to its queue.
 func ExampleLimiter_Do() {
-	server, err := miniredis.Run()
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer server.Close()
-	server.ClockTTL(true)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer rdb.Close()
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer k.Close()
+	k, end := example.Keeper()
+	defer end()
 
 	l, err := joblimit.Rate(k, 2, time.Minute, nil)
 	if err != nil {
@@ -53,29 +40,10 @@ func ExampleLimiter_Do() {
 	// job 2 is postponed by about 1m0s
 }
 
-// newKeeper returns a keeper, here on a server within the process.
-func newKeeper() (k *lockkeeper.Keeper, end func()) {
-	server, err := miniredis.Run()
-	if err != nil {
-		log.Fatal(err)
-	}
-	server.ClockTTL(true)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	k, err = lockkeeper.New(rdb, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	return k, func() {
-		_ = k.Close()
-		_ = rdb.Close()
-		server.Close()
-	}
-}
-
 // One job of a customer at a time. The worker waits for a short time before it gives the job back to its queue.
 func ExampleExclusive() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	l, err := joblimit.Exclusive(k, &joblimit.Options{MaxWait: 50 * time.Millisecond, RetryAfter: 10 * time.Second})
 	if err != nil {
@@ -99,7 +67,7 @@ func ExampleExclusive() {
 
 // Three jobs of a kind at a time, in all workers together.
 func ExampleConcurrent() {
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	l, err := joblimit.Concurrent(k, 3, nil)
 	if err != nil {
@@ -115,7 +83,7 @@ func ExampleConcurrent() {
 // A job in its last attempt cannot be postponed: it waits for its turn.
 func ExampleLimiter_DoWait() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	l, err := joblimit.Rate(k, 1, 100*time.Millisecond, nil)
 	if err != nil {

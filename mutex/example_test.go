@@ -7,34 +7,14 @@ import (
 	"log"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/example"
 	"github.com/lockkeeper/lockkeeper/mutex"
-	"github.com/redis/go-redis/v9"
 )
-
-// newKeeper returns a keeper, here on a server within the process.
-func newKeeper() (k *lockkeeper.Keeper, end func()) {
-	server, err := miniredis.Run()
-	if err != nil {
-		log.Fatal(err)
-	}
-	server.ClockTTL(true) // leases end
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	k, err = lockkeeper.New(rdb, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	return k, func() {
-		_ = k.Close()
-		_ = rdb.Close()
-		server.Close()
-	}
-}
 
 // Do locks, works and releases.
 func ExampleMutex_Do() {
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 
 	m, err := mutex.New(k, "orders:42", nil)
@@ -54,7 +34,7 @@ func ExampleMutex_Do() {
 // Lock waits until its context ends. The lease's context ends the work if the lock is lost, and each write carries
 // the lease's fence.
 func ExampleMutex_Lock() {
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	m, _ := mutex.New(k, "orders:42", nil)
 
@@ -77,7 +57,7 @@ func ExampleMutex_Lock() {
 // TryLock does not wait. A refusal is not a failure.
 func ExampleMutex_TryLock() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	m, _ := mutex.New(k, "reindex", nil)
 
@@ -98,7 +78,7 @@ func ExampleMutex_TryLock() {
 // A process acquires a lock and hands it over: the next process needs only the token.
 func ExampleMutex_Adopt() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	handedOn, _ := mutex.New(k, "job:7", &mutex.Options{NoRenewal: true})
 	m, _ := mutex.New(k, "job:7", nil)
@@ -127,7 +107,7 @@ func ExampleMutex_Adopt() {
 // A process that takes the same lock again and again keeps it until another process asks: the owner of a partition, for example.
 func ExampleOptions_retain() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	partition, _ := mutex.New(k, "partition:3", &mutex.Options{Retain: true})
 
@@ -151,7 +131,7 @@ func ExampleOptions_retain() {
 // Holder says who holds the mutex, for people who wonder why they wait.
 func ExampleMutex_Holder() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	m, _ := mutex.New(k, "orders:42", nil)
 

@@ -7,27 +7,15 @@ import (
 	"log"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/example"
 	"github.com/lockkeeper/lockkeeper/once"
-	"github.com/redis/go-redis/v9"
 )
 
 // A report that is started on every host each night, and made once.
 func ExampleOnce_Do() {
-	server, err := miniredis.Run()
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer server.Close()
-	server.ClockTTL(true)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer rdb.Close()
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer k.Close()
+	k, end := example.Keeper()
+	defer end()
 
 	o, err := once.New(k, "nightly-report", 20*time.Hour, nil)
 	if err != nil {
@@ -52,19 +40,8 @@ func ExampleOnce_Do() {
 
 // Status says whether the job may be run, and Reset makes it run again in the same period.
 func ExampleOnce_Status() {
-	server, err := miniredis.Run()
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer server.Close()
-	server.ClockTTL(true)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer rdb.Close()
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer k.Close()
+	k, end := example.Keeper()
+	defer end()
 
 	ctx := context.Background()
 	o, err := once.New(k, "nightly-report", 20*time.Hour, nil)
@@ -89,19 +66,8 @@ func ExampleOnce_Status() {
 
 // A job that fails is free again at once, and the next call runs it. A success that could not be recorded is an error of its own.
 func ExampleOnce_Do_failure() {
-	server, err := miniredis.Run()
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer server.Close()
-	server.ClockTTL(true)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer rdb.Close()
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer k.Close()
+	k, end := example.Keeper()
+	defer end()
 
 	o, err := once.New(k, "nightly-report", 20*time.Hour, nil)
 	if err != nil {
@@ -133,19 +99,8 @@ func ExampleOnce_Do_failure() {
 
 // Reset lets a job run again before its period has ended, for example because its result was wrong.
 func ExampleOnce_Reset() {
-	server, err := miniredis.Run()
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer server.Close()
-	server.ClockTTL(true)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer rdb.Close()
-	k, err := lockkeeper.New(rdb, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer k.Close()
+	k, end := example.Keeper()
+	defer end()
 
 	ctx := context.Background()
 	o, err := once.New(k, "nightly-report", 20*time.Hour, nil)

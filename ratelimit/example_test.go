@@ -7,35 +7,15 @@ import (
 	"log"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/example"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
-	"github.com/redis/go-redis/v9"
 )
-
-// newKeeper returns a keeper on a server within the process.
-func newKeeper() (k *lockkeeper.Keeper, end func()) {
-	server, err := miniredis.Run()
-	if err != nil {
-		log.Fatal(err)
-	}
-	server.ClockTTL(true) // leases end
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	k, err = lockkeeper.New(rdb, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	return k, func() {
-		_ = k.Close()
-		_ = rdb.Close()
-		server.Close()
-	}
-}
 
 // A hundred mails per minute and user. A refused caller learns when to try again.
 func ExampleLimiter_AllowN() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	mails, err := ratelimit.New(k, "mails:user-7", 100, time.Minute, nil)
 	if err != nil {
@@ -63,7 +43,7 @@ func ExampleLimiter_AllowN() {
 // Two in any window of 200 ms: the fifth waits for two windows.
 func ExampleLimiter_Wait() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	reports, err := ratelimit.New(k, "reports", 2, 200*time.Millisecond, nil)
 	if err != nil {
@@ -83,7 +63,7 @@ func ExampleLimiter_Wait() {
 
 // A call that cannot be granted before its context ends fails at once, and takes nothing.
 func ExampleLimitedError() {
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	reports, err := ratelimit.New(k, "reports", 2, time.Hour, nil)
 	if err != nil {
@@ -110,7 +90,7 @@ func ExampleLimitedError() {
 // A hundred calls in any second, ten at once: both permits are taken in one step.
 func ExampleOptions() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	api, err := ratelimit.New(k, "api", 100, time.Second, &ratelimit.Options{MaxConcurrent: 10})
 	if err != nil {
@@ -143,7 +123,7 @@ func ExampleOptions() {
 // The limit can be changed for all processes while they run.
 func ExampleLimiter_SetLimit() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	api, err := ratelimit.New(k, "api", 100, time.Minute, nil)
 	if err != nil {
@@ -176,7 +156,7 @@ func ExampleLimiter_SetLimit() {
 // A server answers 429 with the time after which to try again.
 func ExampleLimiter_Allow() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	logins, err := ratelimit.New(k, "logins:203.0.113.7", 2, time.Minute, nil)
 	if err != nil {
@@ -203,7 +183,7 @@ func ExampleLimiter_Allow() {
 // A service has answered 429 with Retry-After: all processes wait, until the pause is over or somebody ends it.
 func ExampleLimiter_Pause() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	api, err := ratelimit.New(k, "api", 100, time.Second, nil)
 	if err != nil {
@@ -228,7 +208,7 @@ func ExampleLimiter_Pause() {
 
 // With MaxConcurrent a permit is held until its lease is released.
 func ExampleLimiter_Acquire() {
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	api, err := ratelimit.New(k, "api", 100, time.Second, &ratelimit.Options{MaxConcurrent: 1})
 	if err != nil {

@@ -7,35 +7,15 @@ import (
 	"log"
 	"sync"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/example"
 	"github.com/lockkeeper/lockkeeper/rwlock"
-	"github.com/redis/go-redis/v9"
 )
-
-// newKeeper returns a keeper, here on a server within the process.
-func newKeeper() (k *lockkeeper.Keeper, end func()) {
-	server, err := miniredis.Run()
-	if err != nil {
-		log.Fatal(err)
-	}
-	server.ClockTTL(true) // leases end
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	k, err = lockkeeper.New(rdb, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	return k, func() {
-		_ = k.Close()
-		_ = rdb.Close()
-		server.Close()
-	}
-}
 
 // Any number of processes may read at the same time; a writer is alone.
 func ExampleLock_DoRead() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	l, err := rwlock.New(k, "catalogue", nil)
 	if err != nil {
@@ -63,7 +43,7 @@ func ExampleLock_DoRead() {
 // After it has rebuilt a cache, a process downgrades to read it, which admits other readers but no writer.
 func ExampleLock_Downgrade() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	l, _ := rwlock.New(k, "catalogue", nil)
 
@@ -95,7 +75,7 @@ func ExampleLock_Downgrade() {
 // it is granted the lock, because its data is out of date.
 func ExampleLock_Upgrade() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	l, _ := rwlock.New(k, "counter", nil)
 
@@ -133,7 +113,7 @@ func ExampleLock_Upgrade() {
 // RLocker is the lock for reading, where a Locker is needed; the lock itself is one for writing.
 func ExampleLock_RLocker() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	source, _ := rwlock.New(k, "source", nil)
 	target, _ := rwlock.New(k, "target", nil)
@@ -156,7 +136,7 @@ func ExampleLock_RLocker() {
 
 // Readers hold the lock together, each with a lease of its own. A writer waits until they have released theirs.
 func ExampleLock_RLock() {
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	l, _ := rwlock.New(k, "catalogue", nil)
 	ctx := context.Background()
@@ -189,7 +169,7 @@ func ExampleLock_RLock() {
 // A process that reads very often keeps a read lease until somebody waits to write, and most of its reads send nothing.
 func ExampleOptions_retain() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	l, _ := rwlock.New(k, "catalogue", &rwlock.Options{Retain: true})
 

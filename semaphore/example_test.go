@@ -7,35 +7,15 @@ import (
 	"log"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/example"
 	"github.com/lockkeeper/lockkeeper/semaphore"
-	"github.com/redis/go-redis/v9"
 )
-
-// newKeeper returns a keeper, here on a server within the process.
-func newKeeper() (k *lockkeeper.Keeper, end func()) {
-	server, err := miniredis.Run()
-	if err != nil {
-		log.Fatal(err)
-	}
-	server.ClockTTL(true) // leases end
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	k, err = lockkeeper.New(rdb, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	return k, func() {
-		_ = k.Close()
-		_ = rdb.Close()
-		server.Close()
-	}
-}
 
 // Three encoders at once, in all processes together. A large film takes two of the permits.
 func ExampleSemaphore_Do() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	encoders, err := semaphore.New(k, "encoders", 3, nil)
 	if err != nil {
@@ -59,7 +39,7 @@ func ExampleSemaphore_Do() {
 // The limit can be changed for all processes while they run.
 func ExampleSemaphore_SetLimit() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	s, err := semaphore.New(k, "imports", 4, nil)
 	if err != nil {
@@ -94,7 +74,7 @@ func ExampleSemaphore_SetLimit() {
 // TryAcquire does not wait for permits.
 func ExampleSemaphore_TryAcquire() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	encoders, _ := semaphore.New(k, "encoders", 3, nil)
 
@@ -116,7 +96,7 @@ func ExampleSemaphore_TryAcquire() {
 // A number of permits is a Locker, for example to acquire it together with another lock.
 func ExampleSemaphore_Locker() {
 	ctx := context.Background()
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	encoders, _ := semaphore.New(k, "encoders", 3, nil)
 	disks, _ := semaphore.New(k, "disks", 1, nil)
@@ -144,7 +124,7 @@ func ExampleSemaphore_Locker() {
 
 // Acquire waits in the queue until its context ends, and returns one lease over all its permits.
 func ExampleSemaphore_Acquire() {
-	k, end := newKeeper()
+	k, end := example.Keeper()
 	defer end()
 	encoders, _ := semaphore.New(k, "encoders", 10, nil)
 
