@@ -3,7 +3,6 @@ package mutex_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"sync"
@@ -13,146 +12,47 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
-	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/retaining"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
 )
 
-const retainedTTL = 5 * time.Second
-
-// retainer is a process of a test of Options.Retain, with a mutex of the name x.
-type retainer struct {
-	*lockkeeper.Keeper
-	*mutex.Mutex
-	t   *testing.T
-	net *faultnet.Net
-
-	mu     sync.Mutex
-	events []string
-}
+const retainedTTL = retaining.TTL
 
 var ctx = context.Background()
 
-// retaining runs a test with two processes in virtual time. The first retains its leases.
-func retaining(t *testing.T, test func(s *embedded.Server, p, other *retainer)) {
+// retainer is a process of a test of Options.Retain.
+type retainer struct {
+	*retaining.Process
+	*mutex.Mutex
+}
+
+// retains runs a test with two processes in virtual time. The first retains its leases.
+func retains(t *testing.T, test func(s *embedded.Server, p, other *retainer)) {
 	t.Helper()
-	embedded.Run(t, func(s *embedded.Server) {
-		var all []*retainer
-		for i := range 2 {
-			p := &retainer{t: s.T, net: s.Network()}
-			rdb := redis.NewClient(p.net.Options(time.Second))
-			saw := func(what string) func(lockkeeper.Event) {
-				return func(e lockkeeper.Event) {
-					p.mu.Lock()
-					defer p.mu.Unlock()
-					p.events = append(p.events, fmt.Sprintf("%s %v", what, e.Local))
-				}
-			}
-			var err error
-			p.Keeper, err = lockkeeper.New(rdb, &lockkeeper.Options{
-				Hooks: lockkeeper.Hooks{
-					AcquireStart: saw("start"), AcquireDone: saw("done"), Released: saw("released"), Recalled: saw("recalled"), Lost: saw("lost"),
-				},
-				Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-			})
-			p.must(err)
-			p.Mutex, err = mutex.New(p.Keeper, "x", &mutex.Options{Retain: i == 0})
-			p.must(err)
-			s.Cleanup(func() {
-				p.net.Restore()
-				_ = p.Close()
-				_ = rdb.Close()
-			})
-			all = append(all, p)
-		}
-		test(s, all[0], all[1])
+	var locks []*mutex.Mutex
+	retaining.Run(t, func(k *lockkeeper.Keeper, retain bool) (retaining.Lock, error) {
+		l, err := mutex.New(k, "x", &mutex.Options{Retain: retain})
+		locks = append(locks, l)
+		return retaining.Lock{Inside: l.Lock, Alone: l.Lock, TryAlone: l.TryLock}, err
+	}, func(s *embedded.Server, p, other *retaining.Process) {
+		test(s, &retainer{p, locks[0]}, &retainer{other, locks[1]})
 	})
 }
 
-func (p *retainer) must(err error) {
-	p.t.Helper()
-	if err != nil {
-		p.t.Fatal(err)
-	}
-}
-
-// lock acquires a lease.
-func (p *retainer) lock() *lockkeeper.Lease {
-	p.t.Helper()
-	l, err := p.Lock(ctx)
-	p.must(err)
-	return l
-}
-
-func (p *retainer) release(l *lockkeeper.Lease) {
-	p.t.Helper()
-	p.must(l.Release(ctx))
-}
-
-// retains makes the process retain a lease, and returns a turn by it.
-func (p *retainer) retains() *lockkeeper.Lease {
-	p.t.Helper()
-	p.release(p.lock()) // it subscribes
-	synctest.Wait()
-	p.release(p.lock()) // it retains
-	if !p.local() {
-		p.t.Fatal("no lease is retained")
-	}
-	return p.lock()
-}
-
-// scripts returns how many scripts the process has sent during the function.
-func (p *retainer) scripts(f func()) int {
-	p.net.ResetCount()
-	f()
-	return p.net.Scripts()
-}
-
-// local reports whether the mutex is granted inside the process.
-func (p *retainer) local() bool {
-	p.t.Helper()
-	return p.scripts(func() { p.release(p.lock()) }) == 0
-}
-
-// localNow reports whether it is, without waiting if it is not.
-func (p *retainer) localNow() bool {
-	brief, cancel := context.WithTimeout(ctx, time.Millisecond)
-	defer cancel()
-	local := false
-	n := p.scripts(func() {
-		if l, err := p.Lock(brief); err == nil {
-			local = true
-			p.release(l)
-		}
+func TestRetainedMutex(t *testing.T) {
+	retaining.Test(t, func(k *lockkeeper.Keeper, retain bool) (retaining.Lock, error) {
+		l, err := mutex.New(k, "x", &mutex.Options{Retain: retain})
+		return retaining.Lock{Inside: l.Lock, Alone: l.Lock, TryAlone: l.TryLock}, err
 	})
-	return local && n == 0
-}
-
-// waits requests a lease in the background.
-func (p *retainer) waits() chan *lockkeeper.Lease {
-	granted := make(chan *lockkeeper.Lease, 1)
-	go func() {
-		l, err := p.Lock(ctx)
-		if err != nil {
-			p.t.Error(err)
-		}
-		granted <- l
-	}()
-	synctest.Wait()
-	return granted
-}
-
-func isGranted(granted chan *lockkeeper.Lease) bool {
-	synctest.Wait()
-	return len(granted) > 0
 }
 
 func TestRetainedTurnsShareOneLease(t *testing.T) {
-	retaining(t, func(_ *embedded.Server, p, other *retainer) {
-		first := p.retains()
+	retains(t, func(_ *embedded.Server, p, other *retainer) {
+		first := p.Retained()
 		token, fence, deadline := first.Token(), first.Fence(), first.Deadline()
 		work := first.Context(ctx)
-		p.release(first)
+		p.Leave(first)
 		if !errors.Is(first.Err(), lockkeeper.ErrReleased) || !errors.Is(context.Cause(work), lockkeeper.ErrReleased) {
 			t.Errorf("after Release: %v, %v", first.Err(), context.Cause(work))
 		}
@@ -161,20 +61,20 @@ func TestRetainedTurnsShareOneLease(t *testing.T) {
 		default:
 			t.Error("a released lease is not done")
 		}
-		p.release(first)
+		p.Leave(first)
 		var l *lockkeeper.Lease
-		if n := p.scripts(func() {
+		if n := p.Scripts(func() {
 			for range 100 {
-				p.release(p.lock())
+				p.Leave(p.Enter())
 			}
-			l = p.lock()
+			l = p.Enter()
 		}); n != 0 {
 			t.Errorf("100 turns took %d scripts", n)
 		}
 		if l.Token() != token || l.Fence() != fence || !l.Deadline().Equal(deadline) || l.Name() != "x" || l.Err() != nil {
 			t.Errorf("%s, fence %d, until %v, %v", l.Token(), l.Fence(), l.Deadline(), l.Err())
 		}
-		p.release(first) // again, while another turn is held
+		p.Leave(first) // again, while another turn is held
 		if l.Err() != nil {
 			t.Error("a second Release of an earlier turn has ended this one")
 		}
@@ -186,19 +86,19 @@ func TestRetainedTurnsShareOneLease(t *testing.T) {
 		if l.Err() != nil {
 			t.Errorf("lost: %v", l.Err())
 		}
-		p.release(l)
+		p.Leave(l)
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
 		if _, err := p.Lock(ended); !errors.Is(err, context.Canceled) {
 			t.Errorf("Lock with a context that has ended: %v", err)
 		}
-		p.must(p.Do(ctx, func(ctx context.Context, f uint64) error {
+		p.Must(p.Do(ctx, func(ctx context.Context, f uint64) error {
 			if f != fence {
 				t.Errorf("Do has fence %d", f)
 			}
 			return ctx.Err()
 		}))
-		if !p.local() {
+		if !p.Local() {
 			t.Error("Do has not released the mutex")
 		}
 	})
@@ -206,19 +106,19 @@ func TestRetainedTurnsShareOneLease(t *testing.T) {
 
 // TestNewObjectForEachTurn checks that the process retains a lease of the name, not of the object by which it was acquired.
 func TestNewObjectForEachTurn(t *testing.T) {
-	retaining(t, func(_ *embedded.Server, p, _ *retainer) {
-		p.release(p.retains())
-		if n := p.scripts(func() {
+	retains(t, func(_ *embedded.Server, p, _ *retainer) {
+		p.Leave(p.Retained())
+		if n := p.Scripts(func() {
 			for i := range 100 {
 				m, err := mutex.New(p.Keeper, "x", &mutex.Options{Retain: true})
-				p.must(err)
+				p.Must(err)
 				lock := m.Lock
 				if i%2 == 1 {
 					lock = m.TryLock
 				}
 				l, err := lock(ctx)
-				p.must(err)
-				p.release(l)
+				p.Must(err)
+				p.Leave(l)
 			}
 		}); n != 0 {
 			t.Errorf("100 turns by a new object each took %d scripts", n)
@@ -227,9 +127,9 @@ func TestNewObjectForEachTurn(t *testing.T) {
 }
 
 func TestOneTurnAtATimeInOrder(t *testing.T) {
-	retaining(t, func(_ *embedded.Server, p, _ *retainer) {
-		inside := p.retains()
-		if n := p.scripts(func() {
+	retains(t, func(_ *embedded.Server, p, _ *retainer) {
+		inside := p.Retained()
+		if n := p.Scripts(func() {
 			if _, err := p.TryLock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
 				t.Errorf("TryLock of a mutex that is held here: %v", err)
 			}
@@ -243,7 +143,7 @@ func TestOneTurnAtATimeInOrder(t *testing.T) {
 		}
 		var waiting []chan *lockkeeper.Lease
 		for range 5 {
-			waiting = append(waiting, p.waits())
+			waiting = append(waiting, p.Waits())
 		}
 		left, cancel := context.WithCancel(ctx)
 		given := make(chan error, 1)
@@ -251,31 +151,31 @@ func TestOneTurnAtATimeInOrder(t *testing.T) {
 			_, err := p.Lock(left)
 			given <- err
 		}()
-		waiting = append(waiting, p.waits())
+		waiting = append(waiting, p.Waits())
 		cancel()
 		if err := <-given; !errors.Is(err, context.Canceled) || !errors.Is(err, lockkeeper.ErrNotAcquired) {
 			t.Errorf("a waiter whose context ended: %v", err)
 		}
-		if n := p.scripts(func() {
+		if n := p.Scripts(func() {
 			for i, w := range waiting {
 				for _, x := range waiting[i:] {
-					if isGranted(x) {
+					if retaining.IsGranted(x) {
 						t.Fatal("two hold the mutex")
 					}
 				}
-				p.release(inside)
-				if !isGranted(w) {
+				p.Leave(inside)
+				if !retaining.IsGranted(w) {
 					t.Fatalf("waiter %d is not granted the mutex in its turn", i)
 				}
 				inside = <-w
 			}
-			p.release(inside)
+			p.Leave(inside)
 		}); n != 0 {
 			t.Errorf("the turns took %d scripts", n)
 		}
 		l, err := p.TryLock(ctx)
-		p.must(err)
-		p.release(l)
+		p.Must(err)
+		p.Leave(l)
 	})
 }
 
@@ -297,54 +197,54 @@ func (c *endsAtGrant) Err() error {
 
 // TestTurnOfCancelledCallerIsPassedOn checks that a caller whose context ends as it is granted a turn does not keep it.
 func TestTurnOfCancelledCallerIsPassedOn(t *testing.T) {
-	retaining(t, func(_ *embedded.Server, p, other *retainer) {
-		inside := p.retains()
+	retains(t, func(_ *embedded.Server, p, other *retainer) {
+		inside := p.Retained()
 		left, cancel := context.WithCancel(ctx)
 		given := make(chan error, 1)
 		go func() {
-			_, err := p.Lock(&endsAtGrant{Context: left, grant: func() { p.release(inside) }})
+			_, err := p.Lock(&endsAtGrant{Context: left, grant: func() { p.Leave(inside) }})
 			given <- err
 		}()
 		synctest.Wait()
-		waiting := p.waits()
+		waiting := p.Waits()
 		cancel()
 		if err := <-given; !errors.Is(err, context.Canceled) || !errors.Is(err, lockkeeper.ErrNotAcquired) {
 			t.Errorf("the caller whose context ended: %v", err)
 		}
-		if !isGranted(waiting) {
+		if !retaining.IsGranted(waiting) {
 			t.Fatal("the next caller of the process waits for a turn that nobody has")
 		}
-		p.release(<-waiting)
-		other.release(other.lock())
+		p.Leave(<-waiting)
+		other.Leave(other.Enter())
 	})
 }
 
 func TestRetainedMutexIsRecalled(t *testing.T) {
-	retaining(t, func(_ *embedded.Server, p, other *retainer) {
-		first := p.lock()
-		subscribed := other.waits() // else it would have to subscribe before it is queued
-		p.release(first)
-		other.release(<-subscribed)
-		inside := p.retains()
-		local := []chan *lockkeeper.Lease{p.waits(), p.waits()}
+	retains(t, func(_ *embedded.Server, p, other *retainer) {
+		first := p.Enter()
+		subscribed := other.Waits() // else it would have to subscribe before it is queued
+		p.Leave(first)
+		other.Leave(<-subscribed)
+		inside := p.Retained()
+		local := []chan *lockkeeper.Lease{p.Waits(), p.Waits()}
 		began := time.Now()
-		elsewhere := other.waits()
-		if isGranted(elsewhere) {
+		elsewhere := other.Waits()
+		if retaining.IsGranted(elsewhere) {
 			t.Fatal("two processes hold the mutex")
 		}
-		local = append(local, p.waits())
-		p.release(inside)
-		if !isGranted(elsewhere) || isGranted(local[0]) || time.Since(began) != 0 {
-			t.Fatalf("the mutex is not with the process that waited, but in this one: %v; after %v", isGranted(local[0]), time.Since(began))
+		local = append(local, p.Waits())
+		p.Leave(inside)
+		if !retaining.IsGranted(elsewhere) || retaining.IsGranted(local[0]) || time.Since(began) != 0 {
+			t.Fatalf("the mutex is not with the process that waited, but in this one: %v; after %v", retaining.IsGranted(local[0]), time.Since(began))
 		}
 		l := <-elsewhere
 		if l.Fence() <= inside.Fence() {
 			t.Error("the fence does not rise")
 		}
-		other.release(l)
+		other.Leave(l)
 		fence := l.Fence()
 		for i, w := range local {
-			if !isGranted(w) {
+			if !retaining.IsGranted(w) {
 				t.Fatalf("waiter %d has lost its turn by the recall", i)
 			}
 			l := <-w
@@ -352,49 +252,17 @@ func TestRetainedMutexIsRecalled(t *testing.T) {
 				t.Error("the fence does not rise")
 			}
 			fence = l.Fence()
-			p.release(l)
+			p.Leave(l)
 		}
-		if p.local() {
+		if p.Local() {
 			t.Error("retained again at once after a recall")
 		}
 		time.Sleep(time.Minute)
 		for range 20 {
-			p.release(p.lock())
+			p.Leave(p.Enter())
 		}
-		if !p.local() {
+		if !p.Local() {
 			t.Error("not retained again")
-		}
-	})
-}
-
-func TestUnusedRetainedMutexDelaysNobody(t *testing.T) {
-	retaining(t, func(_ *embedded.Server, p, other *retainer) {
-		p.release(p.retains())
-		began := time.Now()
-		if _, err := other.TryLock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			t.Errorf("TryLock while another process retains a lease: %v", err)
-		}
-		synctest.Wait()
-		l, err := other.TryLock(ctx) // the first has recalled it
-		other.must(err)
-		if _, err := p.TryLock(ctx); !errors.Is(err, lockkeeper.ErrNotAcquired) {
-			t.Errorf("TryLock while another process holds it: %v", err)
-		}
-		other.release(l)
-
-		time.Sleep(time.Minute)
-		p.release(p.retains())
-		granted := other.waits()
-		if !isGranted(granted) || time.Since(began) > time.Minute {
-			t.Error("a process waits with nobody inside")
-		}
-		other.release(<-granted)
-
-		time.Sleep(time.Minute)
-		p.release(p.retains())
-		time.Sleep(retainedTTL * 7 / 3)
-		if h, held, err := other.Holder(ctx); err != nil || held {
-			t.Errorf("a lease that was not used for its ttl is kept: %v, %v", h, err)
 		}
 	})
 }
@@ -402,31 +270,31 @@ func TestUnusedRetainedMutexDelaysNobody(t *testing.T) {
 // TestRetainedMutexWithWaiters: a process that was granted the mutex by way of the queue retains nothing, since nobody would
 // recall it for those behind.
 func TestRetainedMutexWithWaiters(t *testing.T) {
-	retaining(t, func(s *embedded.Server, p, other *retainer) {
+	retains(t, func(s *embedded.Server, p, other *retainer) {
 		third, err := mutex.New(anotherKeeper(s), "x", nil)
-		p.must(err)
-		p.release(p.lock()) // it subscribes
+		p.Must(err)
+		p.Leave(p.Enter()) // it subscribes
 		synctest.Wait()
-		l := other.lock()
-		first := p.waits()
+		l := other.Enter()
+		first := p.Waits()
 		behind := make(chan *lockkeeper.Lease, 1)
 		go func() {
 			l, err := third.Lock(ctx)
-			p.must(err)
+			p.Must(err)
 			behind <- l
 		}()
 		synctest.Wait()
-		other.release(l)
-		if !isGranted(first) {
+		other.Leave(l)
+		if !retaining.IsGranted(first) {
 			t.Fatal("the first waiter was not granted the mutex")
 		}
-		inside := p.waits()
-		p.release(<-first)
-		if !isGranted(behind) || isGranted(inside) {
+		inside := p.Waits()
+		p.Leave(<-first)
+		if !retaining.IsGranted(behind) || retaining.IsGranted(inside) {
 			t.Fatal("a turn inside passes a process that waits")
 		}
-		p.release(<-behind)
-		p.release(<-inside)
+		p.Leave(<-behind)
+		p.Leave(<-inside)
 	})
 }
 
@@ -444,127 +312,94 @@ func anotherKeeper(s *embedded.Server) *lockkeeper.Keeper {
 }
 
 func TestLostRecallOfMutex(t *testing.T) {
-	retaining(t, func(_ *embedded.Server, p, other *retainer) {
-		p.release(p.retains())
-		p.net.BlackholeSubscriptions()
+	retains(t, func(_ *embedded.Server, p, other *retainer) {
+		p.Leave(p.Retained())
+		p.Net.BlackholeSubscriptions()
 		began := time.Now()
-		granted := other.waits()
-		if isGranted(granted) {
+		granted := other.Waits()
+		if retaining.IsGranted(granted) {
 			t.Fatal("a recall has come")
 		}
-		if !p.localNow() {
+		if !p.LocalNow() {
 			t.Error("a recall has come")
 		}
-		for !isGranted(granted) {
+		for !retaining.IsGranted(granted) {
 			if time.Since(began) > retainedTTL/3+100*time.Millisecond {
 				t.Fatal("the lease is retained although a renewal has told that it was recalled")
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-		other.release(<-granted)
+		other.Leave(<-granted)
 		time.Sleep(2 * time.Second)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if len(p.events) == 0 {
+		if p.Events() == "[]" {
 			t.Error("no events")
 		}
 	})
 }
 
 func TestNoTurnInsideWithoutSubscription(t *testing.T) {
-	retaining(t, func(s *embedded.Server, p, other *retainer) {
-		inside := p.retains()
-		p.net.Down()
+	retains(t, func(s *embedded.Server, p, other *retainer) {
+		inside := p.Retained()
+		p.Net.Down()
 		synctest.Wait()
 		granted := make(chan *lockkeeper.Lease, 1)
 		go func() {
 			l, err := p.Lock(ctx)
-			p.must(err)
+			p.Must(err)
 			granted <- l
 		}()
 		synctest.Wait()
-		p.net.ResetCount()
+		p.Net.ResetCount()
 		release := make(chan error, 1)
 		go func() { release <- inside.Release(ctx) }()
 		synctest.Wait()
 		if len(granted) > 0 {
 			t.Error("granted inside without a subscription")
 		}
-		p.net.Restore()
-		p.must(<-release)
+		p.Net.Restore()
+		p.Must(<-release)
 		l := <-granted
 		if l.Fence() <= inside.Fence() {
 			t.Error("granted by a lease that was given back")
 		}
-		p.release(l)
+		p.Leave(l)
 		time.Sleep(2 * time.Second)
 		if _, held, err := other.Holder(ctx); held || err != nil {
 			t.Errorf("held: %v, %v", held, err)
 		}
 		time.Sleep(time.Minute)
-		p.release(p.retains())
+		p.Leave(p.Retained())
 	})
 }
 
 func TestRetainedMutexIsLostWithItsTurn(t *testing.T) {
-	retaining(t, func(s *embedded.Server, p, other *retainer) {
-		inside := p.retains()
+	retains(t, func(s *embedded.Server, p, other *retainer) {
+		inside := p.Retained()
 		work := inside.Context(ctx)
-		waiting := p.waits()
+		waiting := p.Waits()
 		s.Mini.FlushAll()
-		other.release(other.lock())
+		other.Leave(other.Enter())
 		time.Sleep(retainedTTL / 2)
 		for _, err := range []error{inside.Err(), context.Cause(work), inside.Release(ctx)} {
 			if !errors.Is(err, lockkeeper.ErrLost) {
 				t.Errorf("not lost: %v", err)
 			}
 		}
-		p.must(inside.Release(ctx))
-		if !isGranted(waiting) {
+		p.Must(inside.Release(ctx))
+		if !retaining.IsGranted(waiting) {
 			t.Fatal("the next waiter waits for a lease that is lost")
 		}
 		l := <-waiting
 		if l.Fence() <= inside.Fence() {
 			t.Error("the fence does not rise")
 		}
-		p.release(l)
-	})
-}
-
-func TestRetainedMutexIsNotBelievedPastItsDeadline(t *testing.T) {
-	retaining(t, func(_ *embedded.Server, p, _ *retainer) {
-		for _, idle := range []bool{false, true} {
-			inside := p.retains()
-			work := inside.Context(ctx)
-			p.net.Down()
-			deadline := inside.Deadline()
-			time.Sleep(time.Until(deadline) - 1)
-			if inside.Err() != nil {
-				t.Error("lost too early")
-			}
-			if idle {
-				_ = inside.Release(ctx)
-			}
-			time.Sleep(time.Nanosecond)
-			if p.localNow() {
-				t.Error("granted inside after the deadline")
-			}
-			if !idle {
-				for _, err := range []error{inside.Err(), context.Cause(work), inside.Release(ctx)} {
-					if !errors.Is(err, lockkeeper.ErrLost) {
-						t.Errorf("not lost: %v", err)
-					}
-				}
-			}
-			p.net.Restore()
-			time.Sleep(time.Minute)
-		}
+		p.Leave(l)
 	})
 }
 
 func TestCloseEndsRetainedMutex(t *testing.T) {
-	retaining(t, func(_ *embedded.Server, p, other *retainer) {
-		inside := p.retains()
+	retains(t, func(_ *embedded.Server, p, other *retainer) {
+		inside := p.Retained()
 		work := inside.Context(ctx)
 		waiting := make(chan error, 2)
 		for range 2 {
@@ -574,7 +409,7 @@ func TestCloseEndsRetainedMutex(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		p.must(p.Close())
+		p.Must(p.Close())
 		if !errors.Is(inside.Err(), lockkeeper.ErrReleased) || !errors.Is(context.Cause(work), lockkeeper.ErrReleased) {
 			t.Errorf("%v, %v", inside.Err(), context.Cause(work))
 		}
@@ -588,22 +423,22 @@ func TestCloseEndsRetainedMutex(t *testing.T) {
 				t.Errorf("of a closed keeper: %v", err)
 			}
 		}
-		p.must(inside.Release(ctx))
+		p.Must(inside.Release(ctx))
 		l, err := other.TryLock(ctx)
-		p.must(err)
-		other.release(l)
+		p.Must(err)
+		other.Leave(l)
 	})
 }
 
 func TestExtendOfRetainedMutex(t *testing.T) {
-	retaining(t, func(_ *embedded.Server, p, other *retainer) {
-		inside := p.retains()
-		p.must(inside.Extend(ctx, time.Minute))
+	retains(t, func(_ *embedded.Server, p, other *retainer) {
+		inside := p.Retained()
+		p.Must(inside.Extend(ctx, time.Minute))
 		if left := time.Until(inside.Deadline()); left < 59*time.Second {
 			t.Errorf("it lasts for %v", left)
 		}
-		waiting := p.waits()
-		p.must(inside.Extend(ctx, time.Second))
+		waiting := p.Waits()
+		p.Must(inside.Extend(ctx, time.Second))
 		if left := time.Until(inside.Deadline()); left > time.Second {
 			t.Errorf("it lasts for %v", left)
 		}
@@ -611,12 +446,12 @@ func TestExtendOfRetainedMutex(t *testing.T) {
 		if inside.Err() != nil {
 			t.Errorf("it is not renewed: %v", inside.Err())
 		}
-		p.release(inside)
+		p.Leave(inside)
 		l := <-waiting
 		if l.Fence() <= inside.Fence() {
 			t.Error("a lease that was extended serves another turn")
 		}
-		p.release(l)
+		p.Leave(l)
 		if _, held, err := other.Holder(ctx); err != nil || held {
 			t.Errorf("held: %v, %v", held, err)
 		}
@@ -624,40 +459,39 @@ func TestExtendOfRetainedMutex(t *testing.T) {
 }
 
 func TestRetainRefuses(t *testing.T) {
-	retaining(t, func(_ *embedded.Server, p, other *retainer) {
+	retains(t, func(_ *embedded.Server, p, other *retainer) {
 		for _, o := range []mutex.Options{{NoRenewal: true}, {MaxLifetime: time.Hour}, {TTL: time.Millisecond}} {
 			o.Retain = true
 			if _, err := mutex.New(p.Keeper, "x", &o); !errors.Is(err, lockkeeper.ErrInvalid) {
 				t.Errorf("%+v: %v", o, err)
 			}
 		}
-		inside := p.retains()
+		inside := p.Retained()
 		for _, q := range []*retainer{p, other} {
 			if _, err := q.Adopt(ctx, inside.Token()); !errors.Is(err, lockkeeper.ErrInvalid) {
 				t.Errorf("Adopt: %v", err)
 			}
 		}
-		p.release(inside)
-		plain := other.lock() // it can be adopted where Retain is set
+		p.Leave(inside)
+		plain := other.Enter() // it can be adopted where Retain is set
 		l, err := p.Adopt(ctx, plain.Token())
-		p.must(err)
-		p.release(l)
+		p.Must(err)
+		p.Leave(l)
 	})
 }
 
 func TestRetainHooks(t *testing.T) {
-	retaining(t, func(_ *embedded.Server, p, other *retainer) {
-		p.release(p.retains())
-		p.events = nil
-		p.release(p.lock())
-		inside := p.lock()
-		waiting := p.waits()
-		p.release(inside)
-		p.release(<-waiting)
-		other.release(other.lock())
-		synctest.Wait()
+	retains(t, func(_ *embedded.Server, p, other *retainer) {
+		p.Leave(p.Retained())
+		p.Events()
+		p.Leave(p.Enter())
+		inside := p.Enter()
+		waiting := p.Waits()
+		p.Leave(inside)
+		p.Leave(<-waiting)
+		other.Leave(other.Enter())
 		want := "[start true done true released true start true done true start false released true done true released true recalled false]"
-		if got := fmt.Sprint(p.events); got != want {
+		if got := p.Events(); got != want {
 			t.Errorf("events: %s; want %s", got, want)
 		}
 	})

@@ -18,7 +18,7 @@ func TestRetainCostsContinuousWriterATenth(t *testing.T) {
 	const length, rtt, pause = time.Second, time.Millisecond, 2 * time.Millisecond
 	writes := map[bool]int{}
 	for _, retain := range []bool{false, true} {
-		retaining(t, func(s *embedded.Server, _, other *retainer) {
+		retains(t, func(s *embedded.Server, _, other *retainer) {
 			var recalls atomic.Int64
 			start := time.Now()
 			var readers sync.WaitGroup
@@ -27,13 +27,13 @@ func TestRetainCostsContinuousWriterATenth(t *testing.T) {
 				n.DelayReplies(rtt)
 				rdb := redis.NewClient(n.Options(time.Second))
 				k, err := lockkeeper.New(rdb, &lockkeeper.Options{Hooks: lockkeeper.Hooks{Recalled: func(lockkeeper.Event) { recalls.Add(1) }}})
-				other.must(err)
+				other.Must(err)
 				s.Cleanup(func() {
 					_ = k.Close()
 					_ = rdb.Close()
 				})
 				l, err := rwlock.New(k, "x", &rwlock.Options{Retain: retain})
-				other.must(err)
+				other.Must(err)
 				readers.Go(func() {
 					for time.Since(start) < length {
 						lease, err := l.RLock(ctx)
@@ -48,11 +48,11 @@ func TestRetainCostsContinuousWriterATenth(t *testing.T) {
 					}
 				})
 			}
-			other.net.DelayReplies(rtt)
+			other.Net.DelayReplies(rtt)
 			for time.Since(start) < length {
 				l, err := other.Lock.Lock(ctx)
-				other.must(err)
-				other.release(l)
+				other.Must(err)
+				other.Leave(l)
 				writes[retain]++
 				time.Sleep(pause)
 			}

@@ -1,7 +1,6 @@
 package retain
 
 import (
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -539,87 +538,6 @@ func TestStatesAndEvents(t *testing.T) {
 			}
 			if ends := was == Shared && w.State() == Over; out.Release != ends {
 				t.Errorf("%s, %s: release %v", from.name, c.event, out.Release)
-			}
-		}
-	}
-}
-
-// TestAnyOrder does what can happen in any order, and checks that one caller is inside of a lease for one, that nobody enters after a
-// recall, and that the lease is released once when all have left.
-func TestAnyOrder(t *testing.T) {
-	for seed := range uint64(20_000) {
-		random := rand.New(rand.NewPCG(seed, 0))
-		exclusive := seed%2 == 0
-		w := world{Lease: NewLease(exclusive), value: NewValue(1), now: start, epoch: 1}
-		var (
-			log      []string
-			released int
-			inside   = 1
-			waiting  bool // a caller waits for a turn
-		)
-		do := func(name string, s step) (out Effects) {
-			log = append(log, name)
-			s(&w, &out)
-			if out.Release {
-				released++
-			}
-			return out
-		}
-		do("granted", granted)
-		for range 30 {
-			closed := w.Closing()
-			var out Effects
-			switch random.IntN(10) {
-			case 0:
-				out = do("recall", recall)
-			case 1:
-				do("subscription", subscribed)
-			case 2:
-				do("renew", renew)
-			case 3:
-				out = do("renewed", renewed)
-			case 4, 5:
-				if out = do("enter", enter); w.ok {
-					inside++
-				}
-			case 6, 7:
-				if inside == 0 || w.turn == passed { // that one does not know yet
-					continue
-				}
-				if out = do("leave", leave); !out.TurnEnded || w.turn != passed {
-					inside--
-				}
-			case 8:
-				if !exclusive || waiting {
-					continue
-				}
-				out = do("await", await)
-				waiting = w.ok
-			case 9:
-				if !waiting {
-					continue
-				}
-				waiting = false
-				had := w.turn == passed
-				if random.IntN(2) == 0 {
-					out = do("take", take)
-				} else if out = do("cancel", cancel); had {
-					inside--
-				}
-			}
-			if out.TurnEnded && w.turn == refused {
-				waiting = false
-				do("refused", take)
-			}
-			switch {
-			case exclusive && inside > 1:
-				t.Fatalf("seed %d: two are inside: %v", seed, log)
-			case inside != w.gate().Inside():
-				t.Fatalf("seed %d: %d are inside, and %d are counted: %v", seed, inside, w.gate().Inside(), log)
-			case closed && w.ok && log[len(log)-1] == "enter":
-				t.Fatalf("seed %d: one entered a closed lease: %v", seed, log)
-			case released > 1, (released == 1) != (w.State() == Over), released == 1 && inside > 0, w.Closing() && inside == 0 && released == 0:
-				t.Fatalf("seed %d: released %d times with %d inside: %v", seed, released, inside, log)
 			}
 		}
 	}
