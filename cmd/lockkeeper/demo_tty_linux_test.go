@@ -2,51 +2,47 @@ package main
 
 import (
 	"io"
+	"os"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
-	"unicode/utf8"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-func TestDemoDrawsInPlaceOnATerminal(t *testing.T) {
+func TestInterruptedDemoOnATerminal(t *testing.T) {
 	t.Parallel()
-	const columns = 80
-	x := newTerminal(t)
-	if err := unix.IoctlSetWinsize(int(x.screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: columns}); err != nil {
-		t.Fatal(err)
-	}
-	c := command(t, "demo")
-	c.Env = append(c.Env, "TERM=xterm", "NO_COLOR=1")
-	c.Stdout = x.screen
-	x.runs(c)
-	_ = x.screen.Close() // so that reading ends when the demo does
-	drawn := make(chan string)
-	go func() {
-		all, _ := io.ReadAll(x.keys) // ends with EIO
-		drawn <- string(all)
-	}()
-	text := <-drawn
-	c.waits(0)
-	if n := len(regexp.MustCompile(`\x1b\[\d+A`).FindAllString(text, -1)); n < 20 {
-		t.Errorf("%d frames were drawn over", n)
-	}
-	if strings.Contains(text, "\x1b[3") {
-		t.Error("colors in spite of NO_COLOR")
-	}
-	if !strings.HasPrefix(text, "\x1b[?25l") || !strings.HasSuffix(text, "\x1b[?25h") {
-		t.Error("the cursor is not hidden at first and shown at last")
-	}
-	last := text[strings.LastIndex(text, "4. Rate limit"):]
-	for _, s := range []string{"c1 ", "calls", "0 s", "x killed", "ok: at most 8 calls in any"} {
-		if !strings.Contains(last, s) {
-			t.Errorf("the last frame has no %q:\n%s", s, last)
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		x := newTerminal(t)
+		if err := unix.IoctlSetWinsize(int(x.screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 80}); err != nil {
+			t.Fatal(err)
 		}
-	}
-	for line := range strings.Lines(regexp.MustCompile(`\x1b\[[?\d]*[A-Za-z]`).ReplaceAllString(text, "")) {
-		if n := utf8.RuneCountInString(strings.TrimRight(line, "\r\n")); n >= columns {
-			t.Errorf("a line of %d characters: %s", n, line)
+		// The processes of the demo inherit its standard error, which is at its end when all of them have ended.
+		errs, stderr, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := command(t, "demo")
+		c.Env = append(c.Env, "TERM=xterm", "NO_COLOR=1")
+		c.Stdout, c.Stderr = x.screen, stderr
+		x.runs(c)
+		_, _ = x.screen.Close(), stderr.Close() // so that reading ends when the demo does
+		text, b, frozen := "", make([]byte, 4096), false
+		for n := 0; err == nil; n, err = x.keys.Read(b) { // it ends with EIO
+			if text += string(b[:n]); !frozen && strings.Contains(text, "is frozen in the queue") {
+				frozen = true
+				c.signals(s)
+			}
+		}
+		c.waits(130)
+		_ = errs.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if text, err := io.ReadAll(errs); err != nil || len(text) > 0 {
+			t.Errorf("%v: the standard error has %q, and its end: %v", s, text, err)
+		}
+		if n := len(regexp.MustCompile(`\x1b\[\d+A`).FindAllString(text, -1)); n < 10 || strings.Contains(text, "\x1b[0;") {
+			t.Errorf("%d frames were drawn over, or there are colors in spite of NO_COLOR:\n%q", n, text)
 		}
 	}
 }

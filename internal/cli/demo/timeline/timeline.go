@@ -1,9 +1,13 @@
-// Package timeline models what several processes did over time, with one lane for each, and draws it as text.
+// Package timeline models what several processes did over time, with one lane for each, and draws it as lines of text.
 package timeline
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // State is what a process, or whatever else a lane stands for, does at some time.
@@ -24,16 +28,11 @@ const (
 
 // Event is a change of the state of a lane.
 type Event struct {
-	At    time.Duration // since the start of the act; events of a lane are in this order
+	At    time.Duration // since the start of the act
 	Lane  int
 	State State
 	Label string // drawn where the state begins, for example a fence
-}
-
-// Word is an entry of the legend: what a state is called in an act.
-type Word struct {
-	State State
-	Text  string
+	Count string // drawn at the end of the lane from now on, unless it is empty
 }
 
 // Outcome is what an act has shown about its guarantees.
@@ -47,82 +46,209 @@ const (
 	Incomplete                // the machine was too slow to tell
 )
 
-// Act is one part of a demonstration: lanes, and what happened in them so far.
+// Act is one part of the demo: lanes, and what has happened in them so far.
 type Act struct {
 	Caption string
-	Lanes   []string // names
-	Legend  []Word
+	Lanes   []string      // names
+	Legend  string        // explains the glyphs of the states, which follow two blanks
 	Span    time.Duration // of the axis; it grows if the act takes longer
-	Events  []Event
-	Counts  []string      // a counter for each lane, drawn at its end
+	Events  []Event       // in the order of their times
+	Notes   []Event       // sentences about what happened, as labels
 	End     time.Duration // when the act ended; 0 while it goes on
-
 	Outcome Outcome
-	Verdict string
+	Verdict string // what was measured, or what went wrong
 }
 
-// Add appends an event.
-func (a *Act) Add(at time.Duration, lane int, s State, label string) {
+// Add inserts an event. Events of different processes may be added in another order than that in which they happened.
+func (a *Act) Add(e Event) {
 	i := len(a.Events)
-	for i > 0 && a.Events[i-1].At > at { // an event of another process can be learned of earlier than one that was before it
+	for i > 0 && a.Events[i-1].At > e.At {
 		i--
 	}
-	a.Events = slices.Insert(a.Events, i, Event{at, lane, s, label})
+	a.Events = slices.Insert(a.Events, i, e)
 }
 
-// Finish ends the act at a time, with a verdict.
-func (a *Act) Finish(at time.Duration, o Outcome, verdict string) {
-	a.End, a.Outcome, a.Verdict = at, o, verdict
+// Together returns the largest number of lanes that were in state s at one time while some lane was in state with.
+func (a *Act) Together(s, with State) (most int) {
+	states := make([]State, len(a.Lanes))
+	for i, e := range a.Events {
+		states[e.Lane] = e.State
+		if i+1 < len(a.Events) && a.Events[i+1].At == e.At || !slices.Contains(states, with) {
+			continue
+		}
+		n := 0
+		for _, state := range states {
+			if state == s {
+				n++
+			}
+		}
+		most = max(most, n)
+	}
+	return most
 }
 
-// Segment is a period in which a lane is in one state.
-type Segment struct {
-	From, To time.Duration
-	State    State
-	Label    string
+// Width is the largest width of a drawing, in characters.
+const Width = 79
+
+const countWidth = 9 // of the counts at the end of the lanes
+
+// Cell is one character of a drawing. Its color depends on its state.
+type Cell struct {
+	Glyph rune
+	State State
 }
 
-// Segments returns what a lane did until now, in order. A process that was killed stays so.
-func (a *Act) Segments(lane int, now time.Duration) (all []Segment) {
-	now = a.clock(now)
+// Bar reports whether the cell is part of a bar, not of a text.
+func (c Cell) Bar() bool { return c.State != Idle && c.Glyph == looks[c.State].glyph }
+
+// Line is a line of a drawing.
+type Line []Cell
+
+// looks are how states are drawn. Each has a glyph of its own, because colors may be missing or not be distinguished. Where several
+// states meet in one cell, that of the highest priority is drawn.
+var looks = [...]struct {
+	glyph    rune
+	color    string // parameters of the escape sequence
+	priority int
+}{
+	Idle:    {' ', "0", 0},
+	Waiting: {'·', "0;2", 1},
+	Holding: {'█', "0;32", 5},
+	Sharing: {'▒', "0;34", 4},
+	Frozen:  {'~', "0;36", 2},
+	Killed:  {'x', "0;31", 6},
+	Stored:  {'─', "0;32", 1},
+	Stale:   {'░', "0;31", 5},
+	Refused: {'!', "0;33", 5},
+}
+
+// text returns a text as cells of a state.
+func text(s string, state State) (l Line) {
+	for _, r := range s {
+		l = append(l, Cell{r, state})
+	}
+	return l
+}
+
+// Text returns the line, with the escape sequences of ECMA-48 for colors if they are wanted.
+func (l Line) Text(color bool) string {
+	var b strings.Builder
+	last := Idle
+	for _, c := range l {
+		if color && c.State != last {
+			fmt.Fprintf(&b, "\x1b[%sm", looks[c.State].color)
+		}
+		last = c.State
+		b.WriteRune(c.Glyph)
+	}
+	if color && last != Idle {
+		b.WriteString("\x1b[0m")
+	}
+	return strings.TrimRight(b.String(), " ")
+}
+
+// Frame draws what has happened in an act until now. Later frames have the same lines, and more.
+func (a *Act) Frame(now time.Duration) []Line {
+	length := a.Span
+	if a.End > 0 {
+		now, length = min(now, a.End), a.End
+	} else if now > length {
+		length = now + now/4 // so that it need not grow with each frame
+	}
+	indent := 0
+	for _, n := range a.Lanes {
+		indent = max(indent, 3+utf8.RuneCountInString(n))
+	}
+	width := Width - indent - 1 - countWidth
+	lines := []Line{text(a.Caption, Idle), nil}
+	for i, name := range a.Lanes {
+		row, count := a.lane(i, now, width, length)
+		line := append(text(fmt.Sprintf("  %-*s", indent-2, name), Idle), row...)
+		lines = append(lines, append(line, text(fmt.Sprintf(" %*s", countWidth, count), Idle)...))
+	}
+	legend := text(a.Legend, Idle)
+	for s, look := range looks {
+		if i := strings.Index(a.Legend, "  "+string(look.glyph)); i >= 0 {
+			legend[utf8.RuneCountInString(a.Legend[:i])+2].State = State(s)
+		}
+	}
+	lines = append(lines, text(strings.Repeat(" ", indent)+marks(width, length), Idle), legend)
+	for _, n := range a.Notes {
+		if n.At <= now {
+			lines = append(lines, wrap(fmt.Sprintf("  %.2f s  ", n.At.Seconds()), Idle, n.Label)...)
+		}
+	}
+	if a.Outcome != Pending && now == a.End {
+		lines = append(lines, a.Conclusion()...)
+	}
+	return lines
+}
+
+// lane draws what a lane did until now, and returns its latest count. Bars leave out labels.
+func (a *Act) lane(lane int, now time.Duration, width int, length time.Duration) (row Line, count string) {
+	row = text(strings.Repeat(" ", width), Idle)
+	column := func(at time.Duration) int { return min(int(at*time.Duration(width)/length), width-1) }
+	state, since, free := Idle, 0, 0 // free is the first column after the previous label
+	fill := func(to int) {
+		for c := since; c <= to && (state != Killed || c == since); c++ {
+			label := row[c].State != Idle && !row[c].Bar()
+			if !label && looks[state].priority >= looks[row[c].State].priority {
+				row[c] = Cell{looks[state].glyph, state}
+			}
+		}
+	}
 	for _, e := range a.Events {
 		if e.Lane != lane || e.At > now {
 			continue
 		}
-		if n := len(all); n > 0 {
-			if all[n-1].State == Killed {
-				return all
-			}
-			all[n-1].To = e.At
+		fill(column(e.At))
+		state, since = e.State, column(e.At)
+		label := text(e.Label, e.State)
+		if from := max(min(since, width-len(label)), free); len(label) > 0 && from+len(label) <= width {
+			free = from + copy(row[from:], label)
 		}
-		all = append(all, Segment{e.At, now, e.State, e.Label})
-	}
-	return all
-}
-
-// clock limits a time to the end of the act.
-func (a *Act) clock(now time.Duration) time.Duration {
-	if a.End > 0 {
-		return min(now, a.End)
-	}
-	return now
-}
-
-// Axis returns the length of the time axis, a multiple of 100 ms that includes now, and the distance of its marks.
-func (a *Act) Axis(now time.Duration) (length, step time.Duration) {
-	const unit = 100 * time.Millisecond
-	length = max(a.Span, unit)
-	if a.End > 0 {
-		length = max(a.End, unit)
-	}
-	if now = a.clock(now); now > length {
-		length = now + now/4 // so that it need not grow at each frame
-	}
-	length = (length + unit - 1) / unit * unit
-	for _, step = range []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second} {
-		if length/step <= 6 {
-			break
+		if e.Count != "" {
+			count = e.Count
 		}
 	}
-	return length, step
+	fill(column(now))
+	return row, count
+}
+
+// marks draws the marks of the time axis.
+func marks(width int, length time.Duration) string {
+	const step = 500 * time.Millisecond
+	row := "0 s"
+	for at := step; at <= length; at += step {
+		mark := strconv.FormatFloat(at.Seconds(), 'f', -1, 64)
+		if space := min(int(at*time.Duration(width)/length), width-len(mark)) - len(row); space > 0 {
+			row += strings.Repeat(" ", space) + mark
+		}
+	}
+	return row
+}
+
+// Conclusion returns the lines of the verdict.
+func (a *Act) Conclusion() []Line {
+	mark, state := "  incomplete: ", Refused
+	switch a.Outcome {
+	case Kept:
+		mark, state = "  ok: ", Holding
+	case Violated:
+		mark, state = "  VIOLATED: ", Killed
+	}
+	return wrap(mark, state, a.Verdict)
+}
+
+// wrap breaks a text into lines, at spaces. The first one begins with a prefix, the others are indented by its length.
+func wrap(prefix string, state State, s string) (lines []Line) {
+	line := text(prefix, state)
+	for _, word := range strings.Fields(s) {
+		if len(line)+utf8.RuneCountInString(word) > Width {
+			lines = append(lines, line)
+			line = text(strings.Repeat(" ", len(prefix)), Idle)
+		}
+		line = append(line, text(word+" ", Idle)...)
+	}
+	return append(lines, line)
 }
