@@ -32,7 +32,7 @@ func TestRepeatedAcquireWrites(t *testing.T) {
 			own := "{lock:x}:" + c.set.KeyKind + ":"
 			b := &bench{t, redistest.Start(t).Client(), []string{own + "holders", own + "meta", own + "queue", own + "tombstones"}, c.set}
 			ask := acquireArgs(token("a", 1)+c.flags, ttl, 0, c.policyArg, 0)
-			first := b.eval(c.set.Acquire, 4, ask)
+			first := b.eval(c.set.Acquire, ask)
 			b.code(first, lua.Granted)
 			for _, script := range []*lua.Script{c.set.Acquire, c.set.Allow} {
 				if script == nil || script == c.set.Allow && c.flags != "c1" {
@@ -40,7 +40,7 @@ func TestRepeatedAcquireWrites(t *testing.T) {
 				}
 				for range 200 {
 					before := b.changes()
-					again := b.eval(script, 4, ask)
+					again := b.eval(script, ask)
 					b.code(again, lua.Granted)
 					if again[1] != first[1] {
 						t.Fatalf("fence %v, then %v", first[1], again[1])
@@ -86,8 +86,8 @@ func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 				return acquireArgs(token, ttl, heartbeatTTL, policyArg, 0)
 			}
 			b.listen("a")
-			b.code(b.eval(set.Acquire, 4, ask(held, 0)), lua.Granted)
-			b.code(b.eval(set.Acquire, 4, ask(waits, heartbeatTTL)), lua.Waiting)
+			b.code(b.eval(set.Acquire, ask(held, 0)), lua.Granted)
+			b.code(b.eval(set.Acquire, ask(waits, heartbeatTTL)), lua.Waiting)
 			if err := b.rdb.Do(ctx, "replicaof", "127.0.0.1", "1").Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -96,28 +96,27 @@ func TestScriptsFailOnReadOnlyServer(t *testing.T) {
 			}
 			for what, c := range map[string]struct {
 				script *lua.Script
-				keys   int
 				args   []any
 			}{
-				"acquire of what is held":          {set.Acquire, 4, ask(held, 0)},
-				"acquire of what waits":            {set.Acquire, 4, ask(waits, heartbeatTTL)},
-				"acquire that waits":               {set.Acquire, 4, ask(token("a", 3)+suffix, heartbeatTTL)},
-				"heartbeat of a waiter":            {set.Heartbeat, 4, heartbeat(waits)},
-				"heartbeat of an unknown token":    {set.Heartbeat, 4, heartbeat(token("a", 4) + suffix)},
-				"heartbeat of a holder":            {set.Heartbeat, 4, heartbeat(held)},
-				"heartbeat without tokens":         {set.Heartbeat, 4, heartbeat()},
-				"renew, in full":                   {set.Renew, 2, renewArgs(held, ttl, 0)},
-				"release":                          {set.Release, 4, releaseArgs(held, 0, 0)},
-				"raise_fence":                      {set.RaiseFence, 2, protocol.RaiseFenceArgs(nil, held, int64(1), settings, 0)},
-				"release of nothing, to tombstone": {set.Release, 4, releaseArgs(token("a", 5)+suffix, 1000, 1)},
-				"allow":                            {set.Allow, 4, acquireArgs(token("a", 6)+"c1", ttl, 0, "0:3:60000", 0)},
-				"release of one that only waits":   {set.Release, 4, releaseArgs(waits, 0, 1)},
-				"acquire of what is held, as well": {set.Acquire, 4, ask(held, heartbeatTTL)},
+				"acquire of what is held":          {set.Acquire, ask(held, 0)},
+				"acquire of what waits":            {set.Acquire, ask(waits, heartbeatTTL)},
+				"acquire that waits":               {set.Acquire, ask(token("a", 3)+suffix, heartbeatTTL)},
+				"heartbeat of a waiter":            {set.Heartbeat, heartbeat(waits)},
+				"heartbeat of an unknown token":    {set.Heartbeat, heartbeat(token("a", 4) + suffix)},
+				"heartbeat of a holder":            {set.Heartbeat, heartbeat(held)},
+				"heartbeat without tokens":         {set.Heartbeat, heartbeat()},
+				"renew, in full":                   {set.Renew, renewArgs(held, ttl, 0)},
+				"release":                          {set.Release, releaseArgs(held, 0, 0)},
+				"raise_fence":                      {set.RaiseFence, protocol.RaiseFenceArgs(nil, held, int64(1), settings, 0)},
+				"release of nothing, to tombstone": {set.Release, releaseArgs(token("a", 5)+suffix, 1000, 1)},
+				"allow":                            {set.Allow, allowArgs(token("a", 6)+"c1", "0:3:60000")},
+				"release of one that only waits":   {set.Release, releaseArgs(waits, 0, 1)},
+				"acquire of what is held, as well": {set.Acquire, ask(held, heartbeatTTL)},
 			} {
 				if c.script == nil {
 					continue
 				}
-				if v, err := b.rdb.Eval(ctx, c.script.Text, b.keys[:c.keys], c.args...).Slice(); !redis.HasErrorPrefix(err, "READONLY") {
+				if v, err := b.run(c.script, c.args...).Slice(); !redis.HasErrorPrefix(err, "READONLY") {
 					t.Errorf("%s: %v, %v", what, v, err)
 				}
 			}

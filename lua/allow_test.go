@@ -26,24 +26,44 @@ func (b *bench) allow(want int, limits, token string, limit, remaining, resetAft
 	b.checkCounts()
 }
 
-// evalAllow runs the script and decodes its reply as the engine does. A reply of the short form leaves out what follows from the
-// caller's limits.
+func allowArgs(token, limits string) []any {
+	return protocol.AllowArgs(nil, token, ttl, limits, settings)
+}
+
+// evalAllow runs the fast script, and then allow if that decides nothing, and decodes the reply as the engine does.
 func (b *bench) evalAllow(token, limits string) protocol.AcquireReply {
 	b.Helper()
-	v, err := b.rdb.Eval(ctx, b.set.Allow.Text, b.keys, acquireArgs(token, ttl, 0, limits, 0)...).Int64Slice()
-	if err != nil {
-		b.Fatal(err)
-	}
+	got, _ := b.fastOrAllow(token, limits)
+	return got
+}
+
+// fastOrAllow also says whether the fast script has decided.
+func (b *bench) fastOrAllow(token, limits string) (got protocol.AcquireReply, fast bool) {
+	b.Helper()
 	var atOnce, window int
 	var per int64
 	if _, err := fmt.Sscanf(limits, "%d:%d:%d", &atOnce, &window, &per); err != nil {
 		b.Fatal(err)
 	}
-	got, err := protocol.ParseAllowReply(v, window, per)
+	v, err := b.run(b.set.FastFor(limits).Acquire, fastArgs(b.set, token, limits)...).Result()
+	if list, is := v.([]any); is {
+		got, err = protocol.ParseFastAllowReply([]int64{list[0].(int64), list[1].(int64)}, window, per)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return got, true
+	}
+	if v != int64(0) {
+		b.Fatal(v, err)
+	}
+	list, err := b.run(b.set.Allow, allowArgs(token, limits)...).Int64Slice()
 	if err != nil {
 		b.Fatal(err)
 	}
-	return got
+	if got, err = protocol.ParseAllowReply(list); err != nil {
+		b.Fatal(err)
+	}
+	return got, false
 }
 
 func TestAllowReportsWhatRemains(t *testing.T) {
@@ -61,9 +81,9 @@ func TestAllowReportsWhatRemains(t *testing.T) {
 		b.allow(lua.Granted, perSecond, permitToken("a", 6, "c", 1), 3, 2, 1001)
 
 		// The limit in force counts, not the caller's.
-		b.code(b.eval(b.set.Limit, 4, limitArgs(perSecond, 2, token("a", 7))), lua.Granted)
+		b.code(b.eval(b.set.Limit, limitArgs(perSecond, 2, token("a", 7))), lua.Granted)
 		b.allow(lua.Refused, perSecond, permitToken("a", 8, "c", 2), 2, 1, 1001)
-		got := b.eval(b.set.Allow, 4, acquireArgs(permitToken("a", 9, "c", 3), ttl, 0, perSecond, 0))
+		got := b.eval(b.set.Allow, allowArgs(permitToken("a", 9, "c", 3), perSecond))
 		b.code(got, lua.AboveLimit)
 
 		// Waiters come first, and have taken nothing.
@@ -116,7 +136,7 @@ func TestAllowRemainsIsExact(t *testing.T) {
 						b.allow(lua.Granted, limits, permitToken("a", x.i, "c", x.n), limit, remaining, resetAfter)
 					}
 				case 1:
-					if got := b.eval(b.set.Limit, 4, limitArgs(limits, 0, "")); got[3] != limit-remaining {
+					if got := b.eval(b.set.Limit, limitArgs(limits, 0, "")); got[3] != limit-remaining {
 						b.Fatalf("%d are taken, want %d", got[3], limit-remaining)
 					}
 				}
@@ -146,14 +166,11 @@ func TestLimitsOfOthersCountTakings(t *testing.T) {
 		}
 		const both = "5:3:1000"
 		short := func(serial int) int64 {
-			n, err := b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys[:b.set.ShortKeys], shortArgs(permitToken("b", serial, "hc", 1), both)...).Int64()
-			if err != nil {
-				b.Fatal(err)
-			}
+			n := b.fastAcquire(permitToken("b", serial, "hc", 1), both)
 			b.checkCounts()
 			return n
 		}
-		b.code(b.eval(b.set.Acquire, 4, acquireArgs(permitToken("b", 1, "hc", 1), ttl, 0, both, 0)), lua.Refused)
+		b.code(b.eval(b.set.Acquire, acquireArgs(permitToken("b", 1, "hc", 1), ttl, 0, both, 0)), lua.Refused)
 		pass(time.Millisecond)
 		if n := short(2); n != 0 {
 			b.Errorf("the short form replies %d", n)
@@ -172,7 +189,7 @@ func TestAllowNeverPromisesTooMuch(t *testing.T) {
 			const limit = 2000
 			limits := fmt.Sprintf("0:%d:1000", limit)
 			for i := range 700 {
-				b.eval(b.set.Acquire, 4, acquireArgs(permitToken("a", i, "c", n), ttl, 0, limits, 0))
+				b.eval(b.set.Acquire, acquireArgs(permitToken("a", i, "c", n), ttl, 0, limits, 0))
 			}
 			pass(1001 * time.Millisecond)
 			remaining := b.evalAllow(permitToken("b", 1, "c", 1), limits).Quota.Remaining
@@ -220,7 +237,7 @@ func TestWindowRefusalWritesNothing(t *testing.T) {
 				if allow.Code != lua.Refused || allow.RetryAfter < 50_000 || allow.RetryAfter > 60_001 || allow.Quota.ResetAfter < allow.RetryAfter {
 					t.Errorf("%s, allow: %+v", where, allow)
 				}
-				if got := b.eval(b.set.Acquire, 4, acquireArgs(permitToken("b", 2, "c", c.asks), ttl, 0, limits, 0)); got[0] != int64(lua.Refused) || got[2].(int64) < 50_000 {
+				if got := b.eval(b.set.Acquire, acquireArgs(permitToken("b", 2, "c", c.asks), ttl, 0, limits, 0)); got[0] != int64(lua.Refused) || got[2].(int64) < 50_000 {
 					t.Errorf("%s, acquire: %v", where, got)
 				}
 			}
@@ -233,25 +250,24 @@ func TestWindowRefusalWritesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			check("replica")
-			if _, err := b.rdb.Eval(ctx, b.set.Allow.Text, b.keys, acquireArgs(permitToken("a", 0, "c", c.taken[0]), ttl, 0, limits, 0)...).Result(); !redis.HasErrorPrefix(err, "READONLY") {
+			if _, err := b.run(b.set.Allow, allowArgs(permitToken("a", 0, "c", c.taken[0]), limits)...).Result(); !redis.HasErrorPrefix(err, "READONLY") {
 				t.Errorf("a copy of what was granted: %v", err)
 			}
 		})
 	}
 }
 
-// TestShortFormOfWindow: after the first request the short form decides, whose reply is shorter, also when the window has been full,
-// was taken by several at once, and has returned.
-func TestShortFormOfWindow(t *testing.T) {
+// TestFastWindow: after a request for one permit the fast script decides, also when the window has been full, and has returned; not while
+// a request is known that took several at once.
+func TestFastWindow(t *testing.T) {
 	t.Parallel()
 	atTimeOf(t, lua.RateLimit, func(b *bench, pass func(time.Duration)) {
 		serial := 0
-		length := func(n, want int) {
+		asks := func(n int, fast bool) {
 			t.Helper()
 			serial++
-			v, err := b.rdb.Eval(ctx, b.set.Allow.Text, b.keys, acquireArgs(permitToken("a", serial, "c", n), ttl, 0, perSecond, 0)...).Slice()
-			if err != nil || len(v) != want {
-				t.Errorf("request %d: reply %v, %v, want %d numbers", serial, v, err, want)
+			if got, by := b.fastOrAllow(permitToken("a", serial, "c", n), perSecond); by != fast {
+				t.Errorf("request %d: %+v by the fast script: %v", serial, got, by)
 			}
 			pass(10 * time.Millisecond)
 			b.checkCounts()
@@ -266,25 +282,26 @@ func TestShortFormOfWindow(t *testing.T) {
 				t.Errorf("after request %d: %q, want %q", serial, got, want)
 			}
 		}
-		length(1, 8) // there was no metadata yet
-		window("")
-		length(1, 2)
+		asks(1, false) // there was no metadata yet
 		window("0")
-		length(1, 2)
+		asks(1, true)
+		window("0")
+		asks(1, true)
 		window("oldest")
-		length(1, 3)
+		asks(1, true)
 		pass(time.Second)
-		length(2, 2)
+		asks(2, false)
 		window("")
-		length(2, 7)
-		length(1, 2)
+		asks(2, false)
+		asks(1, false)
 		window("")
-		length(1, 3)
+		asks(1, false)
 		pass(2 * time.Second)
-		length(1, 2)
+		asks(1, false)
 		window("0")
+		asks(1, true)
 		pass(-time.Hour)
-		length(1, 8) // the last fence is ahead of the clock
+		asks(1, false) // the last fence is ahead of the clock
 		window("")
 	})
 }

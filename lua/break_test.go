@@ -16,7 +16,7 @@ var notice = protocol.BreakNotice(protocol.Breaker{By: "ops", Reason: "stuck"})
 func (b *bench) breakToken(token string, code, told int) {
 	b.Helper()
 	_, policyArg := flagsOf(b.set)
-	got := b.eval(b.set.Break, 4, protocol.BreakArgs(nil, token, settings, 60_000, policyArg, notice))
+	got := b.eval(b.set.Break, protocol.BreakArgs(nil, token, settings, 60_000, policyArg, notice))
 	if want := fmt.Sprint([]any{code, told, 0}); fmt.Sprint(got) != want {
 		b.Fatalf("break returned %v, want %s", got, want)
 	}
@@ -42,10 +42,10 @@ func TestBreakEndsLeaseAndAdmits(t *testing.T) {
 
 		// A copy of the request is refused for a minute.
 		again := acquireArgs(holder, ttl, heartbeatTTL, policyArg, 0)
-		b.code(b.eval(b.set.Acquire, 4, again), lua.Tombstoned)
+		b.code(b.eval(b.set.Acquire, again), lua.Tombstoned)
 		b.code(b.renew(first, 1, ttl, 0), lua.Granted)
 		pass(59 * time.Second)
-		b.code(b.eval(b.set.Acquire, 4, again), lua.Tombstoned)
+		b.code(b.eval(b.set.Acquire, again), lua.Tombstoned)
 	})
 }
 
@@ -58,7 +58,7 @@ func TestNoticeStaysBesideTombstone(t *testing.T) {
 		holder, waiter, other := token("a", 1)+flags, token("b", 1)+flags, token("c", 1)+flags
 		notices := func(of, want string) {
 			b.Helper()
-			if got := fmt.Sprint(b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectBreak, 0, 500, of))); got != want {
+			if got := fmt.Sprint(b.eval(b.set.Inspect, protocol.InspectArgs(nil, protocol.InspectBreak, 0, 500, of))); got != want {
 				b.Errorf("inspect of %s returned %s, want %s", of, got, want)
 			}
 		}
@@ -75,7 +75,7 @@ func TestNoticeStaysBesideTombstone(t *testing.T) {
 		notices(other, "[0]")
 		pass(59*time.Second + 500*time.Millisecond)
 		notices(holder, "[1 "+notice+"]")
-		b.code(b.eval(b.set.Acquire, 4, acquireArgs(holder, ttl, heartbeatTTL, policyArg, 0)), lua.Tombstoned)
+		b.code(b.eval(b.set.Acquire, acquireArgs(holder, ttl, heartbeatTTL, policyArg, 0)), lua.Tombstoned)
 	})
 }
 
@@ -92,7 +92,7 @@ func TestBreakRemovesWaiter(t *testing.T) {
 		}
 		b.breakToken(second, lua.Left, 0) // nobody listens
 		// Neither returns to the queue.
-		beat := b.eval(b.set.Heartbeat, 4, append(heartbeatArgs(1, policyArg), first, 0))
+		beat := b.eval(b.set.Heartbeat, append(heartbeatArgs(1, policyArg), first, 0))
 		if len(beat) != 11 || fmt.Sprint(beat[8]) != fmt.Sprint(lua.Tombstoned) {
 			b.Errorf("the waiter's heartbeat is answered %v", beat)
 		}

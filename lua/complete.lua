@@ -6,6 +6,8 @@
 -- ARGV[2] record_ttl       ms from now until the record ends
 -- returns GRANTED: the token held the lease, or its record exists already | REFUSED
 -- writes KEYS[1]; work O(1)
+-- include: lib/prelude
+-- include: lib/constants
 local token, record_ttl = ARGV[1], ARGV[2]
 local owner, record = pcall('GET', lock), 'done:' .. token
 if type(owner) == 'table' then return owner end

@@ -14,7 +14,7 @@ func TestCompleteStoresRecord(t *testing.T) {
 	onBothServers(t, lua.Once, func(b *bench) {
 		complete := func(token string, ms int64, want int) {
 			b.Helper()
-			b.code(b.eval(lua.Once.Complete, 1, protocol.CompleteArgs(nil, token, ms)), want)
+			b.code(b.eval(lua.Once.Complete, protocol.CompleteArgs(nil, token, ms)), want)
 		}
 		lies := func(want string, least, most time.Duration) {
 			b.Helper()
@@ -42,7 +42,7 @@ func TestCompleteStoresRecord(t *testing.T) {
 		b.code(b.release("done:"+a, 0), lua.Granted) // how it is deleted
 		lies("", -time.Minute, 0)
 		b.rdb.LPush(ctx, b.keys[0], "foreign")
-		if err := b.rdb.Eval(ctx, lua.Once.Complete.Text, b.keys[:1], a, 1000).Err(); err == nil {
+		if err := b.run(lua.Once.Complete, a, 1000).Err(); err == nil {
 			b.Error("a list was taken for a lease")
 		}
 	})

@@ -41,7 +41,7 @@ func TestUnconfirmedGrantEndsWithHeartbeat(t *testing.T) {
 	onBothServers(t, lua.Fair, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		b.listen("b")
-		b.eval(b.set.Acquire, 4, acquireArgs(token("b", 1), ttl, heartbeatTTL/2, "", 0))
+		b.eval(b.set.Acquire, acquireArgs(token("b", 1), ttl, heartbeatTTL/2, "", 0))
 		b.code(b.release(token("a", 1), 0), lua.Granted)
 		b.holder(token("b", 1))
 		if d := b.rdb.PTTL(ctx, b.keys[0]).Val(); d > heartbeatTTL/2*time.Millisecond || d <= 0 {
@@ -59,7 +59,7 @@ func TestNotifyHeadIsBounded(t *testing.T) {
 		}
 		b.listen("live")
 		enter := func(token string) {
-			b.eval(b.set.Acquire, 4, acquireArgs(token, short, long, "", 0))
+			b.eval(b.set.Acquire, acquireArgs(token, short, long, "", 0))
 		}
 		enter(brief("live", 1))
 		enter(brief("live", 2))
@@ -79,7 +79,7 @@ func TestInspectWritesNothing(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		inspect := func(what int, after int64, most int) []any {
 			b.Helper()
-			return b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, what, after, most, ""))
+			return b.eval(b.set.Inspect, protocol.InspectArgs(nil, what, after, most, ""))
 		}
 		if got := inspect(protocol.InspectHolders, 0, 10); len(got) != 2 || got[0] != int64(0) || got[1] != int64(0) {
 			b.Errorf("of nothing: %v", got)

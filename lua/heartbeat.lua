@@ -1,13 +1,13 @@
 -- heartbeat: the heartbeats of all waiters of one keeper for one name. It also admits waiters and removes lapsed ones.
 -- KEYS[1] lock     the primitive's own key
 -- KEYS[2] meta     hash: metadata of the name
--- KEYS[3] queue    zset: token -> place; heartbeats, see lib/heartbeats
+-- KEYS[3] queue    zset: the waiters and their heartbeats
 -- KEYS[4] tombstones    zset: token -> ms until which its request is refused
--- ARGV[1] settings     see lib/settings
--- ARGV[2] mode     the sum of 1: queue the tokens again; a place follows each of them (0: the end), else only tokens follow;
---                  2: the keeper cannot receive messages at present, see lib/deaf
+-- ARGV[1] settings     see lib/metadata
+-- ARGV[2] mode     the sum of REJOIN: queue the tokens again; a place follows each of them (0: the end), else only tokens follow;
+--                  CANNOT_RECEIVE: the keeper cannot receive messages at present
 -- ARGV[3] policy_arg  semaphore: the limits as the keeper knows them, in case they are lost; empty for others
--- ARGV[4] queue_ttl    ms for which the queue is kept with these waiters: a second more than their heartbeats count
+-- ARGV[4] queue_ttl    ms for which the queue is kept with these waiters: QUEUE_GRACE more than their heartbeats count
 -- ARGV[5..] tokens  or pairs of token and place; none: only admit
 -- returns {WAITING, now, seq, ms after which to retry or 0, 1 if there is more to admit or 0,
 --          index of the first waiter among the tokens or 0, its rank in the queue,
@@ -15,24 +15,39 @@
 --          its index, GRANTED or HELD, fence, until | its index, WAITING, place, 0
 --          | its index, UNKNOWN, TOMBSTONED, REFUSED, CONFLICT or ABOVE_LIMIT, 0, 0}
 -- writes KEYS[1..4]; work O(log n) for each token
-local settings, mode, queue_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[4]
-local rejoin = mode % 2 == 1
-policy_arg = ARGV[3]
--- include: lib/settings
+-- include: lib/prelude
+-- include: lib/constants
 -- include: lib/metadata
+-- include: lib/queue
+-- include: lib/message
 -- include: lib/admit
--- include: lib/enqueue
--- include: lib/heartbeats
--- include: lib/retries
--- include: policy/KIND/frees_in
--- include: lib/extend_expiry
--- include: lib/save_metadata
--- include: policy/KIND/lease_of
--- include: policy/KIND/maintain
+-- include: policy/KIND
+local settings, mode, policy_arg, queue_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local rejoin, cannot_receive = mode % CANNOT_RECEIVE == REJOIN, mode >= CANNOT_RECEIVE
+local run = load_metadata(settings, policy_arg)
 local reply = {WAITING, now, 0, 0, 0, 0, 0}
 local function report(index, code, a, b)
   local n = #reply
   reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = index, code, a, b
+end
+
+-- absent reports on a token that is not in the queue. It returns its place if it is queued again.
+local function absent(index, token, at)
+  local fence, lease_end = lease_of(run, token)
+  local rejected = not fence and ineligible(run, token)
+  if fence then
+    report(index, HELD, fence, lease_end)
+  elseif rejoin and is_tombstoned(run, token) then
+    report(index, TOMBSTONED, 0, 0)
+  elseif rejected then
+    report(index, rejected, 0, 0)
+  elseif not rejoin then
+    report(index, UNKNOWN, 0, 0)
+  else
+    if at > 0 then call('ZADD', queue, at, token) else at = enqueue(token) end
+    report(index, WAITING, at, 0)
+    return at
+  end
 end
 
 local step = rejoin and 2 or 1
@@ -42,61 +57,45 @@ for i = 5, #ARGV, step do
   places[#tokens] = rejoin and tonumber(ARGV[i + 1])
 end
 
-local lapse = HEARTBEATS + now + queue_ttl - 1000
-if mode >= 2 then lapse = lapse + DEAF end
+local lapse = HEARTBEATS + now + queue_ttl - QUEUE_GRACE + (cannot_receive and DEAF or 0)
 for from = 1, #tokens, 200 do
   local batch = {unpack(tokens, from, math.min(from + 199, #tokens))}
   local scores = call('ZMSCORE', queue, unpack(batch))
   local alive = {}
   for i, token in ipairs(batch) do
-    local index, at = from + i - 1, scores[i] and tonumber(scores[i])
-    if not at then
-      local fence, lease_end = lease_of(token)
-      if fence then
-        report(index, HELD, fence, lease_end)
-      elseif rejoin and refused_until > now and call('ZSCORE', tombstones, token) then
-        report(index, TOMBSTONED, 0, 0)
-      elseif ineligible(token) then
-        report(index, ineligible(token), 0, 0)
-      elseif not rejoin then
-        report(index, UNKNOWN, 0, 0)
-      else
-        at = places[index]
-        if at > 0 then call('ZADD', queue, at, token) else at = enqueue(token) end
-        report(index, WAITING, at, 0)
-      end
-    end
+    local index = from + i - 1
+    local at = tonumber(scores[i] or nil) or absent(index, token, places[index])
     places[index] = at
     if at then
-      callers[token] = true
+      run.callers[token] = true
       alive[#alive + 1] = lapse
       alive[#alive + 1] = '+' .. token
     end
   end
   if #alive > 0 then call('ZADD', queue, unpack(alive)) end
 end
-if next(callers) then extend_expiry(queue, queue_ttl) end
+if next(run.callers) then extend_expiry(queue, queue_ttl) end
 
-lapsed = call('ZRANGE', queue, BEHIND_WAITERS, HEARTBEATS + now, 'BYSCORE', 'LIMIT', '0', '100')
-for i, member in ipairs(lapsed) do lapsed[i] = string.sub(member, 2) end
-dequeue(lapsed)
-head_stale = head_stale or #lapsed > 0
-maintain()
-if type_error then return type_error end
-reply[5] = admit()
+run.lapsed = call('ZRANGE', queue, BEHIND_WAITERS, HEARTBEATS + now, 'BYSCORE', 'LIMIT', '0', '100')
+for i, member in ipairs(run.lapsed) do run.lapsed[i] = string.sub(member, 2) end
+dequeue(run.lapsed)
+run.head_stale = run.head_stale or #run.lapsed > 0
+maintain(run)
+if run.type_error then return run.type_error end
+reply[5] = admit(run)
 local first
 for i, token in ipairs(tokens) do
-  local grant = granted[token]
+  local grant = run.granted[token]
   if grant then
     report(i, GRANTED, grant[1], grant[2])
-  elseif rejected[token] then
-    report(i, rejected[token], 0, 0)
+  elseif run.rejected[token] then
+    report(i, run.rejected[token], 0, 0)
   elseif places[i] and (not first or places[i] < places[first]) then
     first = i
   end
 end
-save_metadata(metadata_ttl)
-reply[3] = seq
+save_metadata(run, run.metadata_ttl)
+reply[3] = run.seq
 local rank = first and call('ZRANK', queue, tokens[first])
-if rank then reply[4], reply[6], reply[7] = rank < RETRIES and frees_in() or 0, first, rank end
+if rank then reply[4], reply[6], reply[7] = rank < RETRIES and frees_in(run) or 0, first, rank end
 return reply

@@ -110,36 +110,38 @@ func (b *hostileBench) places() map[string]func(p redis.Pipeliner, value string)
 	return places
 }
 
-// calls are one of each script, each with the number of keys it takes.
+// calls are some of each script.
 func (b *hostileBench) calls(value string) (list []hostileCall) {
 	own := token("x", 1) + b.flags
-	add := func(s *lua.Script, keys int, args []any) {
+	add := func(s *lua.Script, args []any) {
 		if s != nil {
-			list = append(list, hostileCall{s, keys, args})
+			list = append(list, hostileCall{s, args})
 		}
 	}
-	if b.set.ShortKeys > 0 {
-		add(b.set.Acquire, b.set.ShortKeys, shortArgs(own, b.policyArg))
-	}
-	add(b.set.Acquire, 4, acquireArgs(own, ttl, 0, b.policyArg, 0))
-	add(b.set.Acquire, 4, acquireArgs(own, ttl, heartbeatTTL, b.policyArg, 0))
-	add(b.set.Allow, 4, acquireArgs(own, ttl, 0, b.policyArg, 0))
-	add(b.set.Release, 4, releaseArgs(own, 1000, 1))
-	add(b.set.Release, 2, protocol.ReleaseArgs(nil, own, nil, 0, 0, 0))
-	add(b.set.Renew, 1, renewArgs(own, ttl, 0))
-	add(b.set.Heartbeat, 4, append(heartbeatArgs(0, b.policyArg), own))
+	fast := b.set.FastFor(b.policyArg)
+	add(fast.Acquire, fastArgs(b.set, own, b.policyArg))
+	add(fast.Release, protocol.FastReleaseArgs(nil, own))
+	add(fast.HandOn, protocol.HandOnArgs(nil, own, channelPrefix, protocol.EpochOf(metadataTTL), nil))
+	add(fast.HandOn, protocol.HandOnArgs(nil, value, channelPrefix, protocol.EpochOf(metadataTTL), nil))
+	add(fast.Renew, protocol.FastRenewArgs(nil, own, ttl))
+	add(b.set.Shorten, protocol.ShortenArgs(nil, own, ttl, settings))
+	add(b.set.Acquire, acquireArgs(own, ttl, 0, b.policyArg, 0))
+	add(b.set.Acquire, acquireArgs(own, ttl, heartbeatTTL, b.policyArg, 0))
+	add(b.set.Allow, allowArgs(own, b.policyArg))
+	add(b.set.Release, releaseArgs(own, 1000, 1))
+	add(b.set.Renew, renewArgs(own, ttl, 0))
+	add(b.set.Heartbeat, append(heartbeatArgs(0, b.policyArg), own))
 	for subject := range 4 {
-		add(b.set.Inspect, 4, protocol.InspectArgs(nil, subject, 0, 10, value))
+		add(b.set.Inspect, protocol.InspectArgs(nil, subject, 0, 10, value))
 	}
-	add(b.set.Limit, 4, limitArgs(b.policyArg, 0, ""))
+	add(b.set.Limit, limitArgs(b.policyArg, 0, ""))
 	// Who breaks a lock names the token that is there.
-	add(b.set.Break, 4, protocol.BreakArgs(nil, value, settings, 1000, b.policyArg, "broken::"))
+	add(b.set.Break, protocol.BreakArgs(nil, value, settings, 1000, b.policyArg, "broken::"))
 	return list
 }
 
 type hostileCall struct {
 	script *lua.Script
-	keys   int
 	args   []any
 }
 
@@ -176,7 +178,11 @@ func (b *hostileBench) took(put func(redis.Pipeliner, string), value string) tim
 	for _, x := range calls {
 		p.FlushDB(ctx)
 		put(p, value)
-		p.EvalSha(ctx, x.script.SHA, b.keys[:x.keys], x.args...)
+		var keys []string
+		for _, key := range x.script.Keys {
+			keys = append(keys, b.keys[key])
+		}
+		p.EvalSha(ctx, x.script.SHA, keys, x.args...)
 	}
 	stats := p.Info(ctx, "commandstats")
 	_, _ = p.Exec(ctx)

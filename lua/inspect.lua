@@ -1,7 +1,7 @@
 -- inspect: lists the holders or the waiters, or says who has broken what a token had.
 -- KEYS[1] lock     the primitive's own key
 -- KEYS[2] meta     hash: metadata of the name
--- KEYS[3] queue    zset: token -> place; heartbeats, see lib/heartbeats
+-- KEYS[3] queue    zset: the waiters and their heartbeats
 -- KEYS[4] tombstones    zset: token -> ms until which its request is refused
 -- ARGV[1] subject  0: holders, 1: waiters, 2: requests whose permits have not returned by the clock, 3: the break of a token
 -- ARGV[2] after    the place after which they begin; ignored for holders without a token, and for a break
@@ -12,29 +12,32 @@
 --       | {how many, then the notice of each break, see break}
 -- writes nothing; work O(log n + count). Pages go on by place, whatever comes and goes between them: a holder that is renewed gets
 -- a later one, and may be listed again
+-- include: lib/prelude
+-- include: lib/constants
+-- include: lib/metadata
+-- include: lib/queue
+-- include: policy/KIND
 local subject, after, count, token = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
--- include: lib/notice
-if subject == '3' then
+local BREAK, WAITERS, TAKEN_BY_CLOCK = '3', '1', '2'
+if subject == BREAK then
   local notices = {0}
   for _, member in ipairs(notices_of(token)) do
     notices[1], notices[#notices + 1] = notices[1] + 1, string.sub(member, #token + 2)
   end
   return notices
 end
--- include: lib/metadata
--- include: lib/lapses_of
--- include: policy/KIND/holders
--- include: policy/KIND/ticket_of
+
 local reply = {0}
 local function append(...)
   reply[1] = reply[1] + 1
   for _, x in ipairs({...}) do reply[#reply + 1] = x end
 end
-if subject ~= '1' then
-  local list, total = holders(after, token, count, subject == '2')
+if subject ~= WAITERS then
+  local run = load_metadata()
+  local list, total = holders(run, after, token, count, subject == TAKEN_BY_CLOCK)
   reply[2] = total
   for _, holder in ipairs(list) do append(unpack(holder)) end
-  return type_error or reply
+  return run.type_error or reply
 end
 local list = call('ZRANGE', queue, '(' .. after, BEHIND_WAITERS, 'BYSCORE', 'LIMIT', 0, count, 'WITHSCORES')
 local waiters = {}

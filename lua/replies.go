@@ -1,6 +1,6 @@
 package lua
 
-// Codes that lead the replies; lib/prelude.lua holds the same list.
+// Codes that lead the replies; lib/constants.lua holds the same list.
 const (
 	Refused    = 0 // not granted, or there is no lease to release or to renew
 	Granted    = 1 // the token has the lease
@@ -11,4 +11,5 @@ const (
 	Held       = 6 // the token was granted the lease earlier, and a message was sent to say so
 	Conflict   = 7 // two upgrades would wait for each other
 	AboveLimit = 8 // more permits are requested than there can ever be
+	Recalled   = 9 // the lease was renewed, and somebody waits whom its process excludes as it retains it
 )

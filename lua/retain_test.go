@@ -18,7 +18,7 @@ const further = 4500000000000000 - 900000000000000
 // retain requests a read lease that the process retains, and expects that it is granted. It returns the fence.
 func (b *bench) retain(token string) int64 {
 	b.Helper()
-	got := b.eval(b.set.Acquire, 4, acquireArgs(token, ttl, heartbeatTTL, protocol.PolicyArgRetain, 0))
+	got := b.eval(b.set.Acquire, acquireArgs(token, ttl, heartbeatTTL, protocol.PolicyArgRetain, 0))
 	b.code(got, lua.Granted)
 	return got[1].(int64)
 }
@@ -26,7 +26,14 @@ func (b *bench) retain(token string) int64 {
 // renewRetained renews a lease that the process retains.
 func (b *bench) renewRetained(token string, keys int, ms int64, exact int) []any {
 	b.Helper()
-	return b.eval(b.set.Renew, keys, protocol.RenewArgs(nil, token, ms, exact, settings, 1))
+	if keys == 1 {
+		got := b.eval(b.set.Fast.Renew, protocol.FastRenewArgs(nil, token, ms))
+		if got[0] == int64(lua.Recalled) {
+			return []any{int64(lua.Granted), int64(0), int64(1)}
+		}
+		return []any{got[0], int64(0), int64(0)}
+	}
+	return b.eval(b.set.Renew, protocol.RenewArgs(nil, token, ms, exact, settings, 1))
 }
 
 // isRetained expects that a lease with this fence is marked as retained, or that it is not.
@@ -64,7 +71,7 @@ func TestWriterRecallsRetainedLeases(t *testing.T) {
 		}
 		b.isRetained(ka, fa, true)
 		b.isRetained(kb, fb, true)
-		holders := b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, ""))
+		holders := b.eval(b.set.Inspect, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, ""))
 		if !slices.Contains(holders, any(fa)) || !slices.Contains(holders, any(fb)) {
 			b.Errorf("holders %v, want the fences %d and %d", holders, fa, fb)
 		}
@@ -174,7 +181,7 @@ func TestQueuedReaderIsGrantedRetainedLease(t *testing.T) {
 		sub := b.listen("a")
 		b.listen("b")
 		b.wantAcquire(lua.Granted, w, 0)
-		b.code(b.eval(b.set.Acquire, 4, acquireArgs(k, ttl, heartbeatTTL, protocol.PolicyArgRetain, 0)), lua.Waiting)
+		b.code(b.eval(b.set.Acquire, acquireArgs(k, ttl, heartbeatTTL, protocol.PolicyArgRetain, 0)), lua.Waiting)
 		b.code(b.release(w, 0), lua.Granted)
 		m := b.message(sub)
 		fence := b.fence(k) - further
@@ -262,7 +269,7 @@ func TestRetainedMutexAndWaiters(t *testing.T) {
 	onBothServers(t, lua.Mutex, func(b *bench) {
 		retained := token("a", 1) + "k"
 		ask := func(tok, policyArg string, heartbeat int) []any {
-			return b.eval(b.set.Acquire, 4, acquireArgs(tok, ttl, heartbeat, policyArg, 0))
+			return b.eval(b.set.Acquire, acquireArgs(tok, ttl, heartbeat, policyArg, 0))
 		}
 		subA := b.listen("a")
 		b.listen("b")

@@ -58,7 +58,7 @@ func (b *bench) allExpire() {
 // convert acquires a lease that replaces another.
 func (b *bench) convert(token, origin string, heartbeatTTL int64) []any {
 	b.Helper()
-	return b.eval(b.set.Acquire, 4, acquireArgs(token, ttl, heartbeatTTL, origin, 0))
+	return b.eval(b.set.Acquire, acquireArgs(token, ttl, heartbeatTTL, origin, 0))
 }
 
 // wantAcquire acquires, expects a reply code, and returns what follows it.
@@ -523,7 +523,7 @@ func TestRejoiningUpgradeConflicts(t *testing.T) {
 		b.wantAcquire(lua.Granted, other, 0)
 		b.listen("a")
 		sub := b.listen("b")
-		wait := b.eval(b.set.Acquire, 4, acquireArgs(u, ttl, 1, r, 0))
+		wait := b.eval(b.set.Acquire, acquireArgs(u, ttl, 1, r, 0))
 		b.code(wait, lua.Waiting)
 		time.Sleep(5 * time.Millisecond)
 		b.code(b.convert(u2, other, heartbeatTTL), lua.Waiting)
@@ -670,7 +670,7 @@ func TestWaiterWithoutSubscriptionStaysQueued(t *testing.T) {
 	t.Parallel()
 	onRW(t, func(b *bench) {
 		short := "a:1:1000.1000r"
-		b.eval(b.set.Acquire, 4, acquireArgs(short, 1000, 0, "", 0))
+		b.eval(b.set.Acquire, acquireArgs(short, 1000, 0, "", 0))
 		first, mute := rwToken("b", 1, "w16"), rwToken("mute", 1, "ws16")
 		b.listen("b")
 		b.wantAcquire(lua.Waiting, first, heartbeatTTL)
@@ -862,11 +862,11 @@ func TestExpiredLeaseIgnored(t *testing.T) {
 		b.code(b.renew(other, 1, 2*ttl, 0), lua.Granted)
 		pass(ttl*time.Millisecond - 2*time.Millisecond)
 		b.code(b.renew(r, 1, 1, 0), lua.Granted) // it has 1 ms left
-		if got := b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, "")); got[0] != int64(2) || got[4] != int64(1) {
+		if got := b.eval(b.set.Inspect, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, "")); got[0] != int64(2) || got[4] != int64(1) {
 			b.Errorf("holders %v", got)
 		}
 		pass(time.Millisecond)
-		if got := b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, "")); got[0] != int64(1) || got[2] != other {
+		if got := b.eval(b.set.Inspect, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, "")); got[0] != int64(1) || got[2] != other {
 			b.Errorf("holders %v", got)
 		}
 		b.code(b.renew(r, 1, ttl, 1), lua.Refused)
@@ -948,12 +948,12 @@ func TestClockSetBackDoesNotProlongReadLeases(t *testing.T) {
 			b.Errorf("fence %d after %d", f, fence)
 		}
 		b.code(b.release(longer, 0), lua.Granted)
-		b.code(b.renew(r, 1, 2*ttl, 1), lua.Granted) // without metadata no longer ttl is recorded
+		b.code(b.renew(r, 1, 2*ttl, 0), lua.Granted) // without metadata no longer ttl is recorded
 		b.heartbeat(0)
 		if left := b.end(r) - now; left != ttl {
 			b.Errorf("the lease lasts %d ms, its ttl is %d", left, ttl)
 		}
-		b.code(b.renew(r, 1, 2*ttl, 1), lua.Granted)
+		b.code(b.renew(r, 1, 2*ttl, 0), lua.Granted)
 		got := b.heartbeat(0, r) // a holder that did not learn of its grant
 		if len(got) != 11 || got[8] != int64(lua.Held) || got[10] != now+ttl || b.end(r) != now+ttl {
 			b.Errorf("the lease is reported as %v, its ttl is %d", got, ttl)
@@ -983,12 +983,12 @@ func TestInspectReadersPagination(t *testing.T) {
 	onRW(t, func(b *bench) {
 		inspect := func(what int, after int64, most int, token string) []any {
 			b.Helper()
-			return b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, what, after, most, token))
+			return b.eval(b.set.Inspect, protocol.InspectArgs(nil, what, after, most, token))
 		}
 		var all []string
 		for i := range 7 {
 			r := rwToken("a", i, "r")
-			b.eval(b.set.Acquire, 4, acquireArgs(r, ttl+100*i, 0, "", 0))
+			b.eval(b.set.Acquire, acquireArgs(r, ttl+100*i, 0, "", 0))
 			all = append(all, r)
 		}
 		var seen []string
@@ -1054,14 +1054,14 @@ func TestInspectPagesGoOnWhereTheyEnded(t *testing.T) {
 			end := b.rdb.Time(ctx).Val().UnixMilli() + time.Minute.Milliseconds()
 			for i := range 30 {
 				all = append(all, rwToken("a", i, "r"))
-				b.eval(b.set.Acquire, 4, acquireArgs(all[i], ttl, 0, "", 0))
+				b.eval(b.set.Acquire, acquireArgs(all[i], ttl, 0, "", 0))
 				b.rdb.ZAdd(ctx, b.keys[0], redis.Z{Score: float64(end + int64(different*i/3)), Member: all[i]})
 			}
 			slices.Sort(all) // as the server has those of the same ms
 			listed := map[string]bool{}
 			var gone []string
 			for place, last, pages := int64(0), "", 0; ; pages++ {
-				got := b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, place, 4, last))
+				got := b.eval(b.set.Inspect, protocol.InspectArgs(nil, protocol.InspectHolders, place, 4, last))
 				if pages > 40 {
 					b.Fatal("there is no end")
 				}

@@ -54,7 +54,7 @@ func (b *bench) semaphoreAcquire(want int, limits, token string, heartbeatTTL in
 
 func (b *bench) semaphoreAcquireWithin(want int, limits, token string, heartbeatTTL, maxWait int64) []any {
 	b.Helper()
-	got := b.eval(b.set.Acquire, 4, acquireArgs(token, ttl, heartbeatTTL, limits, maxWait))
+	got := b.eval(b.set.Acquire, acquireArgs(token, ttl, heartbeatTTL, limits, maxWait))
 	b.code(got, want)
 	b.checkCounts()
 	return got[1:]
@@ -63,7 +63,7 @@ func (b *bench) semaphoreAcquireWithin(want int, limits, token string, heartbeat
 // semaphoreRelease releases and expects a reply code; cancel is the argument.
 func (b *bench) semaphoreRelease(want int, token string, cancel int) {
 	b.Helper()
-	got := b.eval(b.set.Release, 4, releaseArgs(token, 0, cancel))
+	got := b.eval(b.set.Release, releaseArgs(token, 0, cancel))
 	b.code(got, want)
 	if got[1].(int64)&1 != 0 {
 		b.Fatalf("reply %v: there is more to admit", got)
@@ -74,7 +74,7 @@ func (b *bench) semaphoreRelease(want int, token string, cancel int) {
 // semaphoreHeartbeat sends the heartbeats of a keeper with these limits.
 func (b *bench) semaphoreHeartbeat(limits string, rejoin int, rest ...any) []any {
 	b.Helper()
-	got := b.eval(b.set.Heartbeat, 4, append(heartbeatArgs(rejoin, limits), rest...))
+	got := b.eval(b.set.Heartbeat, append(heartbeatArgs(rejoin, limits), rest...))
 	b.code(got, lua.Waiting)
 	b.checkCounts()
 	return got
@@ -83,7 +83,7 @@ func (b *bench) semaphoreHeartbeat(limits string, rejoin int, rest ...any) []any
 // limit reads the limits, and sets n unless it is 0. It checks the reply, more included.
 func (b *bench) limit(limits string, n int, want ...int64) {
 	b.Helper()
-	got := b.eval(b.set.Limit, 4, limitArgs(limits, n, ""))
+	got := b.eval(b.set.Limit, limitArgs(limits, n, ""))
 	b.code(got, lua.Granted)
 	b.checkCounts()
 	var numbers []int64
@@ -708,7 +708,7 @@ func TestExpiredPermitsSweptInBatches(t *testing.T) {
 		size := b.rdb.ZCard(ctx, b.keys[0]).Val()
 		scripts := 0
 		for more := true; more; scripts++ {
-			got := b.eval(b.set.Limit, 4, limitArgs(limits, 0, ""))
+			got := b.eval(b.set.Limit, limitArgs(limits, 0, ""))
 			more = got[5] == int64(1)
 			left := b.rdb.ZCard(ctx, b.keys[0]).Val()
 			if size-left > 3*3*100+2 {
@@ -729,7 +729,7 @@ func TestExpiredPermitsSweptInBatches(t *testing.T) {
 		fill(now-1, now-1002)
 		x := permitToken("b", 1, "hc", 1000)
 		for scripts = 1; ; scripts++ {
-			got := b.eval(b.set.Acquire, 4, acquireArgs(x, ttl, 0, limits, 0))
+			got := b.eval(b.set.Acquire, acquireArgs(x, ttl, 0, limits, 0))
 			if got[0] == int64(lua.Granted) {
 				break
 			}
@@ -795,7 +795,7 @@ func TestInspectPermits(t *testing.T) {
 	semAtTime(t, func(b *bench, pass func(time.Duration)) {
 		inspect := func(what int) []any {
 			b.Helper()
-			return b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, what, 0, 10, ""))
+			return b.eval(b.set.Inspect, protocol.InspectArgs(nil, what, 0, 10, ""))
 		}
 		x, y, z := permitToken("a", 1, "hc", 1), permitToken("a", 2, "hc", 1), permitToken("b", 1, "hc", 2)
 		b.semaphoreAcquire(lua.Granted, twoAndFour, x, 0)
@@ -817,7 +817,7 @@ func TestInspectPermits(t *testing.T) {
 		pass(10 * time.Millisecond)
 		b.semaphoreAcquire(lua.Granted, perSecond, y, 0)
 		inspect := func() []any {
-			return b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, ""))
+			return b.eval(b.set.Inspect, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, ""))
 		}
 		got := inspect()
 		if len(got) != 10 || got[1] != int64(2) || got[2] != x || got[3] != b.fence(x) || got[4] != int64(991) || got[6] != y || got[8] != int64(1001) {
@@ -850,7 +850,7 @@ func TestInspectPagesOfPermitsByTheClock(t *testing.T) {
 		var removed []redis.Z
 		place, last := int64(0), ""
 		for {
-			reply := b.eval(b.set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectTaken, place, 5, last))
+			reply := b.eval(b.set.Inspect, protocol.InspectArgs(nil, protocol.InspectTaken, place, 5, last))
 			for i := 2; i < len(reply); i += 4 {
 				last, place = reply[i].(string), reply[i+3].(int64)
 				got = append(got, last)
@@ -882,8 +882,8 @@ func TestShortFormLeavesFreePermitsToWaiters(t *testing.T) {
 		b.semaphoreAcquire(lua.Granted, three, held, 0)
 		b.semaphoreAcquire(lua.Waiting, three, waits, heartbeatTTL)
 		b.rdb.Del(ctx, b.keys[0])
-		short := b.eval(b.set.Acquire, b.set.ShortKeys, shortArgs(permitToken("c", 1, "h", 1), three))
-		if b.leases(); short[0] != int64(0) {
+		short := b.fastAcquire(permitToken("c", 1, "h", 1), three)
+		if b.leases(); short != 0 {
 			b.Errorf("the short form replies %v", short)
 		}
 		b.waits(waits)

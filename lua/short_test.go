@@ -10,59 +10,29 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// shortForm reports whether the next acquisition of the free lock takes the short form: it draws the next number, and leaves the
+// shortForm reports whether the next acquisition of the free lock takes the fast script: it draws the next number, and leaves the
 // rest of the metadata as it is.
 func (b *bench) shortForm(token string) bool {
 	b.Helper()
 	flags, policyArg := flagsOf(b.set)
-	if b.set == lua.Redlock { // both forms are one call
-		if t, _ := protocol.ParseToken(token); t.Number > 0 {
-			policyArg = decimal(t.Number)
-		}
-		v, err := b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys, acquireArgs(token, ttl, 0, policyArg, 0)...).Result()
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.code(long(v), lua.Granted)
-		b.code(b.release(token, 0), lua.Granted)
-		list, isArray := v.([]any)
-		return !isArray || len(list) == 2
-	}
 	before := b.rdb.HGetAll(ctx, b.keys[1]).Val()
-	n, err := b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys[:b.set.ShortKeys], shortArgs(token+flags, policyArg)...).Int64()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if n != 0 {
+	if b.fastAcquire(token+flags, policyArg) != 0 {
 		b.code(b.release(token+flags, 0), lua.Granted)
 		return true
 	}
 	if after := b.rdb.HGetAll(ctx, b.keys[1]).Val(); !maps.Equal(after, before) {
-		b.Errorf("the short form has changed the metadata from %v to %v", before, after)
+		b.Errorf("the fast script has changed the metadata from %v to %v", before, after)
 	}
 	if n, err := b.rdb.Exists(ctx, b.keys[0]).Result(); n != 0 || err != nil {
-		b.Errorf("the short form has left the lock's key, %d, %v", n, err)
+		b.Errorf("the fast script has left the lock's key, %d, %v", n, err)
 	}
-	v, err := b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys, acquireArgs(token+flags, ttl, 0, policyArg, 0)...).Result()
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.code(long(v), lua.Granted)
+	b.code(b.eval(b.set.Acquire, acquireArgs(token+flags, ttl, 0, policyArg, 0)), lua.Granted)
 	b.code(b.release(token+flags, 0), lua.Granted)
-	if _, is := v.(int64); is {
-		b.Error("a call of the long form was decided by the short form, which had not decided its own")
-	}
 	return false
 }
 
-// shortArgs is the arguments of the short form of acquire.
-func shortArgs(token, policyArg string) []any {
-	policy, own := protocol.ShortArgs(policyArg, settings)
-	return protocol.AcquireArgs(nil, token, ttl, policy, own, nil, nil)
-}
-
 func TestShortFormUnlessRare(t *testing.T) {
-	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Redlock} {
+	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock} {
 		t.Run(set.Kind, func(t *testing.T) {
 			atTimeOf(t, set, func(b *bench, pass func(time.Duration)) {
 				if set.KeyKind == "mutex" {
@@ -83,7 +53,7 @@ func TestShortFormUnlessRare(t *testing.T) {
 				}
 				before := seq()
 				policyFlags, policyArg := flagsOf(b.set)
-				got := b.eval(b.set.Acquire, 4, acquireArgs(token("b", 1)+policyFlags, ttl, 0, policyArg, 0))
+				got := b.eval(b.set.Acquire, acquireArgs(token("b", 1)+policyFlags, ttl, 0, policyArg, 0))
 				b.code(got, lua.Tombstoned)
 				if n, err := b.rdb.Exists(ctx, b.keys[0]).Result(); n != 0 || err != nil || seq() != before {
 					t.Errorf("a tombstoned request left the lock's key %d and the last fence %s, %v", n, seq(), err)
@@ -122,19 +92,14 @@ func TestShortFormUnlessRare(t *testing.T) {
 
 // A try that is refused leaves everything as it is.
 func TestShortRefusalChangesNothing(t *testing.T) {
-	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Redlock} {
+	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock} {
 		t.Run(set.Kind, func(t *testing.T) {
 			onBothServers(t, set, func(b *bench) {
 				flags, policyArg := flagsOf(b.set)
 				b.enqueue(token("a", 1) + flags)
 				before := b.rdb.HGetAll(ctx, b.keys[1]).Val()
-				keys, args := b.keys[:set.ShortKeys], shortArgs(token("b", 1)+flags, policyArg)
-				if set == lua.Redlock { // both forms are one call
-					keys, args = b.keys, acquireArgs(token("b", 1), ttl, 0, "", 0)
-				}
-				left, err := b.rdb.Eval(ctx, b.set.Acquire.Text, keys, args...).Int64()
-				if err != nil || -left < ttl-5000 || -left > ttl {
-					t.Errorf("the lease is said to end in %d ms, %v", -left, err)
+				if left := -b.fastAcquire(token("b", 1)+flags, policyArg); left < ttl-5000 || left > ttl {
+					t.Errorf("the lease is said to end in %d ms", left)
 				}
 				if after := b.rdb.HGetAll(ctx, b.keys[1]).Val(); len(after) != len(before) || after["seq"] != before["seq"] {
 					t.Errorf("the metadata was %v and is %v", before, after)
@@ -155,7 +120,7 @@ func TestShortFormWithUnknownMetadata(t *testing.T) {
 					for j := range 2 {
 						flags, policyArg := flagsOf(b.set)
 						token := token("a", 10*i+j) + flags
-						b.code(b.eval(b.set.Acquire, 4, acquireArgs(token, ttl, 0, policyArg, 0)), lua.Granted)
+						b.code(b.eval(b.set.Acquire, acquireArgs(token, ttl, 0, policyArg, 0)), lua.Granted)
 						b.code(b.release(token, 0), lua.Granted)
 					}
 				}
@@ -179,14 +144,13 @@ func TestShortReleaseOfAnExpiredLease(t *testing.T) {
 		t.Run(c.set.Kind, func(t *testing.T) {
 			atTimeOf(t, c.set, func(b *bench, pass func(time.Duration)) {
 				take := func(token string, ms int) {
-					b.code(b.eval(c.set.Acquire, 4, acquireArgs(token, ms, 0, c.limits, 0)), lua.Granted)
+					b.code(b.eval(c.set.Acquire, acquireArgs(token, ms, 0, c.limits, 0)), lua.Granted)
 				}
 				short := func(token string, want int64) {
 					b.Helper()
-					args := protocol.ReleaseArgs(nil, token, nil, 0, 0, 0)
-					n, err := b.rdb.Eval(ctx, c.set.Release.Text, []string{b.keys[0], b.keys[2]}, args...).Int64()
+					n, err := b.run(c.set.Fast.Release, protocol.FastReleaseArgs(nil, token)...).Int64()
 					if err != nil || n != want {
-						b.Errorf("the short form replied %d, want %d (%v)", n, want, err)
+						b.Errorf("the fast script replied %d, want %d (%v)", n, want, err)
 					}
 				}
 				take(c.longer, 60_000)
@@ -224,12 +188,9 @@ func TestLeastFences(t *testing.T) {
 						least = now.UnixMilli() * 1000
 					}
 					own := token("a", i) + flags
-					fence, err := b.rdb.Eval(ctx, set.Acquire.Text, b.keys[:set.ShortKeys], shortArgs(own, policyArg)...).Int64()
-					if err != nil {
-						b.Fatal(err)
-					}
+					fence := b.fastAcquire(own, policyArg)
 					if fence == 0 { // the first of an epoch
-						fence = b.eval(set.Acquire, 4, acquireArgs(own, ttl, 0, policyArg, 0))[1].(int64)
+						fence = b.eval(set.Acquire, acquireArgs(own, ttl, 0, policyArg, 0))[1].(int64)
 					} else {
 						granted++
 					}
@@ -239,7 +200,7 @@ func TestLeastFences(t *testing.T) {
 					b.code(b.release(own, 0), lua.Granted)
 				}
 				if granted == 0 {
-					b.Error("the short form granted nothing")
+					b.Error("the fast script granted nothing")
 				}
 			})
 		})

@@ -96,31 +96,58 @@ func onBothServers(t *testing.T, set *lua.Set, test func(b *bench)) {
 	})
 }
 
-func (b *bench) eval(s *lua.Script, keys int, args []any) []any {
+// run runs a script on the keys that its header names.
+func (b *bench) run(s *lua.Script, args ...any) *redis.Cmd {
 	b.Helper()
-	v, err := b.rdb.Eval(ctx, s.Text, b.keys[:keys], args...).Result()
+	var keys []string
+	for _, key := range s.Keys {
+		keys = append(keys, b.keys[key])
+	}
+	return b.rdb.Eval(ctx, s.Text, keys, args...)
+}
+
+// fastAcquire runs the fast script that acquires, and returns its reply: the fence, minus ms, or 0 if it decides nothing.
+func (b *bench) fastAcquire(token, policyArg string) int64 {
+	b.Helper()
+	switch v, err := b.run(b.set.FastFor(policyArg).Acquire, fastArgs(b.set, token, policyArg)...).Result(); v := v.(type) {
+	case int64:
+		return v
+	case []any:
+		return v[0].(int64)
+	default:
+		b.Fatal(err)
+		return 0
+	}
+}
+
+// fastArgs is the arguments of the fast script that acquires.
+func fastArgs(set *lua.Set, token, policyArg string) []any {
+	fast := set.FastFor(policyArg)
+	var limits, leaseTTL any
+	if fast.TakesLimits {
+		limits = policyArg
+	}
+	if !fast.OfWindow {
+		leaseTTL = ttl
+	}
+	return protocol.FastAcquireArgs(nil, token, leaseTTL, limits, protocol.EpochArg(metadataTTL))
+}
+
+func (b *bench) eval(s *lua.Script, args []any) []any {
+	b.Helper()
+	v, err := b.run(s, args...).Result()
 	if err != nil {
 		b.Fatalf("%s: %v", s.Name, err)
 	}
 	return long(v)
 }
 
-// long is the long form of a reply, an array, of which acquire and release have a short one: a fence alone, minus the ms
-// after which a request may be granted, and a code with what else there is to say.
+// long is a reply as an array. That of a release, or of a fast script, is a number: a code, and in a release what else there is to say.
 func long(v any) []any {
 	switch v := v.(type) {
 	case int64:
-		if v < 0 {
-			return []any{int64(lua.Refused), int64(0), -v, int64(0)}
-		}
-		if v < 1<<20 {
-			return []any{v % 16, v / 16}
-		}
-		return []any{int64(lua.Granted), v, int64(0), int64(0), int64(0)}
+		return []any{v % 16, v / 16}
 	case []any:
-		if fence, is := v[0].(int64); is && fence > 1e12 && len(v) == 2 { // of a redlock
-			return []any{int64(lua.Granted), fence, v[1], int64(0), int64(0)}
-		}
 		return v
 	}
 	panic(fmt.Sprintf("a reply of type %T", v))
@@ -128,22 +155,28 @@ func long(v any) []any {
 
 func (b *bench) acquire(token string, heartbeatTTL int64) []any {
 	b.Helper()
-	return b.eval(b.set.Acquire, 4, acquireArgs(token, ttl, heartbeatTTL, "", 0))
+	return b.eval(b.set.Acquire, acquireArgs(token, ttl, heartbeatTTL, "", 0))
 }
 
 func (b *bench) release(token string, tombstoneTTL int64) []any {
 	b.Helper()
-	return b.eval(b.set.Release, 4, releaseArgs(token, tombstoneTTL, 0))
+	return b.eval(b.set.Release, releaseArgs(token, tombstoneTTL, 0))
 }
 
 func (b *bench) renew(token string, keys int, ms int64, exact int) []any {
 	b.Helper()
-	return b.eval(b.set.Renew, keys, renewArgs(token, ms, exact))
+	switch {
+	case keys == 1 && exact == 0:
+		return b.eval(b.set.Fast.Renew, protocol.FastRenewArgs(nil, token, ms))
+	case keys == 4:
+		return b.eval(b.set.Shorten, protocol.ShortenArgs(nil, token, ms, settings))
+	}
+	return b.eval(b.set.Renew, renewArgs(token, ms, exact))
 }
 
 func (b *bench) heartbeat(back int, rest ...any) []any {
 	b.Helper()
-	return b.eval(b.set.Heartbeat, 4, append(heartbeatArgs(back, ""), rest...))
+	return b.eval(b.set.Heartbeat, append(heartbeatArgs(back, ""), rest...))
 }
 
 func (b *bench) code(reply []any, want int) {
@@ -482,7 +515,7 @@ func TestHeartbeatSweepsExpiredWaiters(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
 		for i := range 250 {
-			b.eval(b.set.Acquire, 4, acquireArgs(token("frozen", i), ttl, 1, "", 0))
+			b.eval(b.set.Acquire, acquireArgs(token("frozen", i), ttl, 1, "", 0))
 		}
 		b.acquire(token("b", 1), heartbeatTTL)
 		time.Sleep(5 * time.Millisecond)

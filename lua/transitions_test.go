@@ -49,9 +49,9 @@ func allAtTime(t *testing.T, test func(b *bench, pass func(time.Duration))) {
 func (b *bench) enqueue(holder string, others ...string) {
 	b.Helper()
 	_, policyArg := flagsOf(b.set)
-	b.code(b.eval(b.set.Acquire, 4, acquireArgs(holder, ttl, 0, policyArg, 0)), lua.Granted)
+	b.code(b.eval(b.set.Acquire, acquireArgs(holder, ttl, 0, policyArg, 0)), lua.Granted)
 	for _, token := range others {
-		b.code(b.eval(b.set.Acquire, 4, acquireArgs(token, ttl, heartbeatTTL, policyArg, 0)), lua.Waiting)
+		b.code(b.eval(b.set.Acquire, acquireArgs(token, ttl, heartbeatTTL, policyArg, 0)), lua.Waiting)
 	}
 }
 
@@ -138,7 +138,7 @@ func TestConversionDoesNotEndSooner(t *testing.T) {
 			b.renew(origin, 2, 2*ttl, 1)
 			end := b.end(origin)
 			pass(time.Second)
-			b.code(b.eval(b.set.Acquire, 4, acquireArgs(short, 1000, 0, origin, 0)), lua.Granted)
+			b.code(b.eval(b.set.Acquire, acquireArgs(short, 1000, 0, origin, 0)), lua.Granted)
 			if got := b.end(short); got != end {
 				b.Errorf("it ends at %d, the lease before it at %d", got, end)
 			}
@@ -148,7 +148,7 @@ func TestConversionDoesNotEndSooner(t *testing.T) {
 			}
 			// A longer one lasts for its own ttl.
 			long := "a:3:600000.6000" + map[string]string{"d": "u", "u": "d"}[to]
-			b.code(b.eval(b.set.Acquire, 4, acquireArgs(long, 600000, 0, short, 0)), lua.Granted)
+			b.code(b.eval(b.set.Acquire, acquireArgs(long, 600000, 0, short, 0)), lua.Granted)
 			if now := b.rdb.Time(ctx).Val().UnixMilli(); b.end(long) < now+599000 {
 				b.Errorf("it ends in %d ms", b.end(long)-now)
 			}
@@ -180,9 +180,9 @@ func TestHeadNotifiedOfLeaseCutToTTL(t *testing.T) {
 		flags, policyArg := flagsOf(b.set)
 		short := "a:1:1000.1000" + flags
 		first, other := token("b", 1)+flags, token("c", 1)+flags
-		b.code(b.eval(b.set.Acquire, 4, acquireArgs(short, 1000, 0, policyArg, 0)), lua.Granted)
+		b.code(b.eval(b.set.Acquire, acquireArgs(short, 1000, 0, policyArg, 0)), lua.Granted)
 		for _, token := range []string{first, other} {
-			b.code(b.eval(b.set.Acquire, 4, acquireArgs(token, ttl, heartbeatTTL, policyArg, 0)), lua.Waiting)
+			b.code(b.eval(b.set.Acquire, acquireArgs(token, ttl, heartbeatTTL, policyArg, 0)), lua.Waiting)
 		}
 		sub := b.listen("b")
 		if b.rdb.Type(ctx, b.keys[0]).Val() == "string" {
@@ -264,40 +264,40 @@ func TestWrongType(t *testing.T) {
 				b.enqueue(holder, waits, gone)
 				b.rdb.Del(ctx, b.keys[0])
 				b.rdb.RPush(ctx, b.keys[0], "x")
-				wrong := func(what string, s *lua.Script, keys int, args []any) {
+				wrong := func(what string, s *lua.Script, args []any) {
 					b.Helper()
-					if v, err := b.rdb.Eval(ctx, s.Text, b.keys[:keys], args...).Result(); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+					if v, err := b.run(s, args...).Result(); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
 						b.Errorf("%s: %v, %v", what, v, err)
 					}
 				}
 				ask := func(token string, heartbeatTTL int) []any {
 					return acquireArgs(token, ttl, heartbeatTTL, policyArg, 0)
 				}
-				wrong("heartbeat", set.Heartbeat, 4, append(heartbeatArgs(0, policyArg), waits))
-				wrong("rejoin", set.Heartbeat, 4, append(heartbeatArgs(1, policyArg), token("b", 3)+flags, 0))
-				wrong("try", set.Acquire, 4, ask(token("c", 1)+flags, 0))
-				wrong("acquire", set.Acquire, 4, ask(token("c", 2)+flags, heartbeatTTL))
+				wrong("heartbeat", set.Heartbeat, append(heartbeatArgs(0, policyArg), waits))
+				wrong("rejoin", set.Heartbeat, append(heartbeatArgs(1, policyArg), token("b", 3)+flags, 0))
+				wrong("try", set.Acquire, ask(token("c", 1)+flags, 0))
+				wrong("acquire", set.Acquire, ask(token("c", 2)+flags, heartbeatTTL))
 				if set.Allow != nil {
-					wrong("allow", set.Allow, 4, ask(token("c", 1)+"c1", 0))
+					wrong("allow", set.Allow, allowArgs(token("c", 1)+"c1", policyArg))
 				}
-				wrong("renew", set.Renew, 1, renewArgs(holder, ttl, 0))
-				wrong("renew, in full", set.Renew, 2, renewArgs(holder, ttl, 0))
-				wrong("inspect", set.Inspect, 4, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, ""))
+				wrong("renew", set.Fast.Renew, protocol.FastRenewArgs(nil, holder, ttl))
+				wrong("renew, in full", set.Renew, renewArgs(holder, ttl, 0))
+				wrong("inspect", set.Inspect, protocol.InspectArgs(nil, protocol.InspectHolders, 0, 10, ""))
 				if set.RaiseFence != nil {
-					wrong("raise_fence", set.RaiseFence, 2, protocol.RaiseFenceArgs(nil, holder, int64(1), settings, 0))
+					wrong("raise_fence", set.RaiseFence, protocol.RaiseFenceArgs(nil, holder, int64(1), settings, 0))
 				}
-				wrong("release of the lease", set.Release, 4, releaseArgs(holder, 0, 0))
+				wrong("release of the lease", set.Release, releaseArgs(holder, 0, 0))
 				for _, tombstoneTTL := range []int64{0, 60_000} {
 					for _, token := range []string{waits, gone, token("b", 3) + flags} {
-						wrong("release", set.Release, 4, releaseArgs(token, tombstoneTTL, 1))
+						wrong("release", set.Release, releaseArgs(token, tombstoneTTL, 1))
 					}
 				}
 				b.members(2)
 				b.allExpireBut(0)
 
 				b.rdb.Del(ctx, b.keys[0])
-				b.code(b.eval(set.Acquire, 4, ask(gone, 0)), lua.Tombstoned)
-				b.code(b.eval(set.Acquire, 4, ask(token("c", 3)+flags, 0)), lua.Granted)
+				b.code(b.eval(set.Acquire, ask(gone, 0)), lua.Tombstoned)
+				b.code(b.eval(set.Acquire, ask(token("c", 3)+flags, 0)), lua.Granted)
 			})
 		})
 	}
@@ -318,7 +318,7 @@ func (b *bench) allExpireBut(one int) {
 func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	ask := func(b *bench, token string, policyArg string) any {
-		return b.rdb.Eval(ctx, b.set.Acquire.Text, b.keys, acquireArgs(token, ttl, 0, policyArg, 0)...).Err()
+		return b.run(b.set.Acquire, acquireArgs(token, ttl, 0, policyArg, 0)...).Err()
 	}
 	type refusal struct {
 		what   string
@@ -355,9 +355,9 @@ func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
 				func(b *bench) any { return ask(b, permitToken("b", 1, "h", 2), three) }},
 			{"a limit that was given up", func(b *bench) {
 				b.semaphoreAcquire(lua.Granted, three, permitToken("a", 1, "h", 1), 0)
-				b.eval(b.set.Release, 4, releaseArgs(permitToken("b", 1, "h", 1), 60_000, 1))
+				b.eval(b.set.Release, releaseArgs(permitToken("b", 1, "h", 1), 60_000, 1))
 			}, func(b *bench) any {
-				return b.rdb.Eval(ctx, b.set.Limit.Text, b.keys, limitArgs(three, 4, permitToken("b", 1, "h", 1))...).Err()
+				return b.run(b.set.Limit, limitArgs(three, 4, permitToken("b", 1, "h", 1))...).Err()
 			}},
 		},
 	}
@@ -365,13 +365,13 @@ func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
 		flags, policyArg := flagsOf(set)
 		if set.Allow != nil {
 			allow := func(b *bench) any {
-				return b.rdb.Eval(ctx, set.Allow.Text, b.keys, acquireArgs(permitToken("b", 1, "c", 1), ttl, 0, "0:3:60000", 0)...).Err()
+				return b.run(set.Allow, allowArgs(permitToken("b", 1, "c", 1), "0:3:60000")...).Err()
 			}
 			list[set] = append(list[set],
 				refusal{"somebody waits for a window", func(b *bench) {
 					b.listen("w")
-					b.eval(set.Acquire, 4, acquireArgs(permitToken("a", 1, "c", 2), ttl, 0, "0:3:60000", 0))
-					b.eval(set.Acquire, 4, acquireArgs(permitToken("w", 1, "c", 2), ttl, heartbeatTTL, "0:3:60000", 0))
+					b.eval(set.Acquire, allowArgs(permitToken("a", 1, "c", 2), "0:3:60000"))
+					b.eval(set.Acquire, acquireArgs(permitToken("w", 1, "c", 2), ttl, heartbeatTTL, "0:3:60000", 0))
 				}, allow})
 		}
 		list[set] = append(list[set], refusal{"it is held", func(b *bench) { b.enqueue(token("a", 1) + flags) },
@@ -381,10 +381,10 @@ func TestRefusalFailsOnReadOnlyServer(t *testing.T) {
 				b.enqueue(token("a", 1)+flags, token("w", 1)+flags)
 			}, func(b *bench) any { return ask(b, token("b", 1)+flags, policyArg) }},
 			refusal{"it has a tombstone", func(b *bench) {
-				b.eval(set.Release, 4, releaseArgs(token("b", 1)+flags, 60_000, 1))
+				b.eval(set.Release, releaseArgs(token("b", 1)+flags, 60_000, 1))
 			}, func(b *bench) any { return ask(b, token("b", 1)+flags, policyArg) }},
 			refusal{"a release of nothing", func(*bench) {}, func(b *bench) any {
-				return b.rdb.Eval(ctx, set.Release.Text, b.keys, releaseArgs(token("b", 1)+flags, 0, 0)...).Err()
+				return b.run(set.Release, releaseArgs(token("b", 1)+flags, 0, 0)...).Err()
 			}})
 		t.Run(set.Kind, func(t *testing.T) {
 			t.Parallel()

@@ -348,15 +348,18 @@ func TestLateDuplicatesKeepRecord(t *testing.T) {
 		settings := protocol.Settings(1000, "lock:wake:", false)
 		for _, late := range []struct {
 			script *lua.Script
-			keys   int
 			args   []any
 		}{
-			{lua.Once.Renew, 1, protocol.RenewArgs(nil, token, 30_000, 0, settings, nil)},
-			{lua.Once.Renew, 2, protocol.RenewArgs(nil, token, 30_000, 0, settings, nil)},
-			{lua.Once.Acquire, 4, protocol.AcquireArgs(nil, token, 30_000, "", settings, nil, nil)},
-			{lua.Once.Release, 4, protocol.ReleaseArgs(nil, token, settings, 0, 0, 0)},
+			{lua.Once.Fast.Renew, protocol.FastRenewArgs(nil, token, 30_000)},
+			{lua.Once.Renew, protocol.RenewArgs(nil, token, 30_000, 0, settings, nil)},
+			{lua.Once.Acquire, protocol.AcquireArgs(nil, token, 30_000, "", settings, nil, nil)},
+			{lua.Once.Release, protocol.ReleaseArgs(nil, token, settings, 0, 0, 0)},
 		} {
-			if err := rdb.Eval(ctx, late.script.Text, keys[:late.keys], late.args...).Err(); err != nil {
+			var own []string
+			for _, key := range late.script.Keys {
+				own = append(own, keys[key])
+			}
+			if err := rdb.Eval(ctx, late.script.Text, own, late.args...).Err(); err != nil {
 				t.Fatal(err)
 			}
 			p[1].runJob(p[1].job(time.Minute, opts), 0, nil, once.Done)

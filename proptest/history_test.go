@@ -11,6 +11,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/lua"
 )
 
 // name is the name of the lock in every world.
@@ -132,9 +133,23 @@ func (w *world) begin() {
 		everGivenUp: map[string]bool{}, brokenAt: map[string]time.Time{}, passed: map[string]int{}, notified: map[string]bool{}, granting: map[string]bool{}, owed: map[string]time.Time{},
 	}
 	for _, s := range set.Scripts() {
-		_, w.history.scripts[s.Text], _ = strings.Cut(s.Name, "_")
+		w.history.scripts[s.Text] = transitionOf(s)
 	}
 	w.history.last = w.view()
+}
+
+// transitionOf is what a script does: a fast one does what the general one does.
+func transitionOf(s *lua.Script) string {
+	_, name, _ := strings.Cut(s.Name, "_")
+	switch {
+	case name == "fast_hand_on" || name == "fast_release":
+		return "release"
+	case name == "fast_renew" || name == "shorten":
+		return "renew"
+	case strings.HasPrefix(name, "fast_"):
+		return "acquire"
+	}
+	return name
 }
 
 // view reads the state of the server while no script runs.
@@ -162,7 +177,7 @@ func (w *world) viewInside() *view {
 		if at < protocol.Heartbeats {
 			v.queue = append(v.queue, waiting{member, at})
 		} else {
-			const deaf = 3_600_000_000_000 // see lua/lib/deaf.lua
+			const deaf = 3_600_000_000_000 // see DEAF in lua/lib/constants.lua
 			token, ms := strings.TrimPrefix(member, "+"), int64(at)-protocol.Heartbeats
 			v.lapse[token], v.deaf[token] = ms%deaf*1000, ms >= deaf
 		}
@@ -191,13 +206,13 @@ func leasesInString(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
 	}
 }
 
-// leasesInSet reads the leases of a lock whose key is a sorted set; see lua/policy/leases/scores.lua.
+// leasesInSet reads the leases of a lock whose key is a sorted set; see lua/lib/constants.lua.
 func leasesInSet(mini *miniredis.Miniredis, keys protocol.Keys, v *view) {
 	scores, _ := mini.SortedSet(keys.Lock)
 	for member, at := range scores {
 		if at < 9e14 {
 			fence := scores["#"+member]
-			if fence >= 4.5e15 { // retained; see lua/policy/leases/scores.lua
+			if fence >= 4.5e15 { // retained; see lua/lib/constants.lua
 				fence -= 3.6e15
 			}
 			v.leases[member] = lease{int64(at) * 1000, uint64(fence)}

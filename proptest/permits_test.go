@@ -52,8 +52,8 @@ func TestSemaphoreScriptsMatchModel(t *testing.T) {
 	rdb, mini := miniServer(t)
 	run := newRun(t)
 	run.explore(0.6, func(r *rapid.T) { permitSequence(r, run, rdb, mini) },
-		"granted by the short form: h", "granted by the short form: c",
-		"allowed by the short form",
+		"granted by the fast script: h", "granted by the fast script: c",
+		"allowed by the fast script", "handed on by the fast script",
 		"granted at once: h", "granted at once: c", "granted at once: hc",
 		"granted by a message: h", "granted by a message: c", "granted by a message: hc",
 		"granted by a reply: h", "granted by a reply: c", "granted by a reply: hc",
@@ -86,6 +86,7 @@ func permitSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Minir
 	}
 	b.permitModel.subscribed = b.scriptBench.subscribed
 	b.state = func() string {
+		b.onHandOn = func() { b.reach("handed on by the fast script") }
 		return fmt.Sprintf("%s hold or spend,%s wait; limits %v, %v in force", b.those(), permitTokens(b.queue()), b.lastNotified, b.force)
 	}
 	defer b.close()
@@ -257,19 +258,20 @@ func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 	newcomer, had, others := !q.waits, q.end > b.now || q.taken != 0, len(b.queue()) > 0
 	code, left, changed := b.acquire(q, waits, within, b.behind())
 	life := heartbeatTimeout.Milliseconds() * int64(yes(waits))
-	script, allows := lua.Semaphore.Acquire, !waits && q.kind() == "c" && rapid.Bool().Draw(b.r, "by allow")
-	if allows {
-		script = lua.RateLimit.Allow
-	}
+	allows := !waits && q.kind() == "c" && rapid.Bool().Draw(b.r, "by allow")
 	var got []int64
-	if !allows && rapid.Bool().Draw(b.r, "short form") {
-		got = b.asksShort(q, waits)
+	switch fast := rapid.Bool().Draw(b.r, "fast"); {
+	case fast && allows:
+		got = b.asksFastAllow(q)
+	case fast:
+		got = b.asksFast(q, waits)
 	}
-	if got == nil {
-		got = b.eval(script, 4, acquireArgs(q.token, q.ttl, life, q.limits.String(), within))
-	}
-	if allows {
-		got = b.fullAllowReply(got, q.limits)
+	switch {
+	case got != nil:
+	case allows:
+		got = b.eval(lua.RateLimit.Allow, protocol.AllowArgs(nil, q.token, q.ttl, q.limits.String(), scriptSettings))
+	default:
+		got = b.eval(lua.Semaphore.Acquire, acquireArgs(q.token, q.ttl, life, q.limits.String(), within))
 	}
 	if got[0] != code {
 		b.failf("reply %v, want code %d", got, code)
@@ -343,17 +345,16 @@ func (b *permitBench) asksFor(q *permitReq, waits bool, within int64) {
 	}
 }
 
-// asksShort runs the short form of acquire, and returns its reply, or nil if the long form is to follow.
-func (b *permitBench) asksShort(q *permitReq, waits bool) []int64 {
+// asksFast runs the fast script that acquires, and returns its reply, or nil if the general one is to follow.
+func (b *permitBench) asksFast(q *permitReq, waits bool) []int64 {
 	b.r.Helper()
-	got := b.eval(lua.Semaphore.Acquire, lua.Semaphore.ShortKeys, shortAcquireArgs(q.token, q.ttl, q.limits.String()))
+	got, _ := b.evalFastAcquire(lua.Semaphore, q.token, q.ttl, q.limits.String())
 	switch {
+	case got == nil:
 	case got[0] == lua.Granted:
-		b.reach("granted by the short form: " + q.kind())
-	case len(got) == 2: // it decides nothing
-		return nil
+		b.reach("granted by the fast script: " + q.kind())
 	default:
-		b.reach("refused by the short form")
+		b.reach("refused by the fast script")
 		if waits {
 			return nil
 		}
@@ -361,17 +362,18 @@ func (b *permitBench) asksShort(q *permitReq, waits bool) []int64 {
 	return got
 }
 
-// fullAllowReply adds to a reply of allow what its short form leaves out.
-func (b *permitBench) fullAllowReply(got []int64, l permitLimits) []int64 {
-	switch len(got) {
-	case 2:
-		b.reach("allowed by the short form")
-		return []int64{lua.Granted, got[0], 0, 0, 0, l.window, got[1], l.per + 1}
-	case 3:
-		b.reach("not allowed by the short form")
-		return []int64{lua.Refused, 0, got[1], 0, l.window, 0, got[2]}
+// asksFastAllow is asksFast of a caller who wants to know what remains of the limit: with what allow replies.
+func (b *permitBench) asksFastAllow(q *permitReq) []int64 {
+	got, quota := b.evalFastAcquire(lua.Semaphore, q.token, q.ttl, q.limits.String())
+	switch {
+	case got == nil:
+		return nil
+	case got[0] == lua.Granted:
+		b.reach("allowed by the fast script")
+		return append(got, q.limits.window, quota, q.limits.per+1)
 	}
-	return got
+	b.reach("not allowed by the fast script")
+	return append(got, q.limits.window, 0, quota)
 }
 
 // some draws a request that satisfies is.
@@ -400,7 +402,7 @@ func (b *permitBench) releases(q *permitReq, unused bool) {
 	b.starts("%s is released, tombstone %d, unused %v", q.token, tombstone, unused)
 	took := q.taken != 0
 	code := b.release(q, tombstone, unused)
-	got := b.evalRelease(lua.Semaphore.Release, q.token, tombstone, yes(unused))
+	got := b.evalRelease(lua.Semaphore, q.limits.String(), q.token, tombstone, yes(unused))
 	if len(got) != 2 || got[0] != code || got[1] != 0 && (got[1] != 2 || len(b.queue()) > 0) {
 		b.failf("reply %v, want code %d", got, code)
 	}
@@ -447,7 +449,7 @@ func (b *permitBench) renews(*rapid.T) {
 	if keys == 4 && code == lua.Granted {
 		b.admit()
 	}
-	got := b.eval(lua.Semaphore.Renew, keys, renewArgs(q.token, ms, exact))
+	got := b.evalRenew(lua.Semaphore, keys, q.token, ms, exact)
 	if got[0] != code {
 		b.failf("reply %v, want code %d", got, code)
 	}
@@ -511,7 +513,7 @@ func (b *permitBench) heartbeatFor(list []*permitReq, back bool, places []int64)
 		}
 	}
 	changes := b.heartbeat(list, b.limits, back, at)
-	got := b.eval(lua.Semaphore.Heartbeat, 4, args)
+	got := b.eval(lua.Semaphore.Heartbeat, args)
 	if got[0] != lua.Waiting || !b.near(got[1], b.now) || got[4] != 0 || (len(got)-7)%4 != 0 {
 		b.failf("reply %v", got)
 	}
@@ -591,7 +593,7 @@ func (b *permitBench) limitIs(limit int64) {
 	b.starts("the limit is set to %d by a caller with %v", limit, b.limits)
 	was := b.force
 	want := b.limit(b.limits, limit, 0)
-	got := b.eval(lua.Semaphore.Limit, 4, limitArgs(b.limits.String(), int(limit), ""))
+	got := b.eval(lua.Semaphore.Limit, limitArgs(b.limits.String(), int(limit), ""))
 	b.limitReplied(got, want)
 	if was != nil && limit > 0 {
 		switch now := *b.force; {
@@ -628,7 +630,7 @@ func (b *permitBench) pauses(*rapid.T) {
 	b.starts("a pause of %d ms by a caller with %v", ms, b.limits)
 	had, waiters := b.paused(), len(b.queue())
 	want := b.limit(b.limits, 0, ms)
-	b.limitReplied(b.eval(lua.Semaphore.Limit, 4, pauseArgs(b.limits.String(), ms)), want)
+	b.limitReplied(b.eval(lua.Semaphore.Limit, pauseArgs(b.limits.String(), ms)), want)
 	switch {
 	case ms < 0 && had > 0 && len(b.queue()) < waiters:
 		b.reach("a pause is ended, and waiters are admitted")

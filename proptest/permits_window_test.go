@@ -101,16 +101,16 @@ func (b *windowBench) asks(waits bool) {
 	token := fmt.Sprintf("mute:%d:%d.2000%ss%d", b.serial, ttl, b.limits.kind(), permits)
 	b.time("acquire %s, waits %v, %d ms have passed", token, waits, b.elapsed)
 	var got []int64
-	if rapid.IntRange(0, 3).Draw(b.r, "short form") != 0 {
-		got = b.eval(lua.Semaphore.Acquire, lua.Semaphore.ShortKeys, shortAcquireArgs(token, ttl, b.limits.String()))
-		if got[0] != lua.Granted && (waits || len(got) == 2) {
+	if rapid.IntRange(0, 3).Draw(b.r, "fast") != 0 {
+		got, _ = b.evalFastAcquire(lua.Semaphore, token, ttl, b.limits.String())
+		if got != nil && got[0] != lua.Granted && waits {
 			got = nil
-		} else {
-			b.tally["by the short form"]++
+		} else if got != nil {
+			b.tally["by the fast script"]++
 		}
 	}
 	if got == nil {
-		got = b.eval(lua.Semaphore.Acquire, 4, acquireArgs(token, ttl, heartbeatTimeout.Milliseconds()*int64(yes(waits)), b.limits.String(), 0))
+		got = b.eval(lua.Semaphore.Acquire, acquireArgs(token, ttl, heartbeatTimeout.Milliseconds()*int64(yes(waits)), b.limits.String(), 0))
 	}
 	switch got[0] {
 	case lua.Granted:
@@ -125,7 +125,7 @@ func (b *windowBench) releases(*rapid.T) {
 	g := draw(b.r, b.grants, "grant")
 	unused := rapid.IntRange(0, 3).Draw(b.r, "unused") == 0
 	b.time("%s is released, unused %v", g.token, unused)
-	b.evalRelease(lua.Semaphore.Release, g.token, 0, yes(unused))
+	b.evalRelease(lua.Semaphore, b.limits.String(), g.token, 0, yes(unused))
 	g.until = 0
 	if unused {
 		b.grants = slices.DeleteFunc(b.grants, func(o *windowGrant) bool { return o == g })
@@ -137,7 +137,7 @@ func (b *windowBench) releases(*rapid.T) {
 func (b *windowBench) renews(*rapid.T) {
 	g := draw(b.r, b.grants, "grant")
 	b.time("%s is renewed", g.token)
-	if got := b.eval(lua.Semaphore.Renew, 1, renewArgs(g.token, 2000, 0)); got[0] == lua.Granted {
+	if got := b.eval(lua.Semaphore.Renew, renewArgs(g.token, 2000, 0)); got[0] == lua.Granted {
 		g.until = max(g.until, b.judge()+2000)
 	}
 	b.inspectGrants()
@@ -154,7 +154,7 @@ func (b *windowBench) heartbeats() {
 	for _, token := range b.waiting {
 		args = append(args, token, 0)
 	}
-	b.eval(lua.Semaphore.Heartbeat, 4, args)
+	b.eval(lua.Semaphore.Heartbeat, args)
 	b.inspectGrants()
 }
 
@@ -323,7 +323,7 @@ func TestRetryAfterIsLowerBound(t *testing.T) {
 			heaviest = max(heaviest, o.permits)
 		}
 		want := m.minWait(q)
-		got := b.eval(lua.Semaphore.Acquire, 4, acquireArgs(q.token, q.ttl, 0, q.limits.String(), 0))
+		got := b.eval(lua.Semaphore.Acquire, acquireArgs(q.token, q.ttl, 0, q.limits.String(), 0))
 		if got[0] == lua.Granted {
 			if want != 0 {
 				b.failf("granted, want it refused for %d ms", want)

@@ -62,8 +62,8 @@ const (
 // retainWorld is a server, the processes that use one lock on it, and what their callers consider held.
 type retainWorld struct {
 	r         *rapid.T
-	single    bool   // the lock is a mutex
-	renew     string // the script that renews a lease
+	single    bool     // the lock is a mutex
+	renews    []string // the scripts that renew a lease
 	server    *redisServer
 	keys      protocol.Keys
 	start     time.Time
@@ -200,7 +200,7 @@ func (w *retainWorld) stepped(call script) {
 			continue
 		}
 		w.asked[arg] = w.steps
-		if w.cut != nil && t.Keeper == w.cut.ID() && call.text == w.renew {
+		if w.cut != nil && t.Keeper == w.cut.ID() && slices.Contains(w.renews, call.text) {
 			w.cutDuringRenewal(w.cut)
 			w.cut = nil
 		}
@@ -773,7 +773,7 @@ func simulateRetained(t *testing.T, set *lua.Set, reached ...string) {
 		var out any
 		synctest.Test(t, func(*testing.T) {
 			w := &retainWorld{r: r, start: time.Now(), stop: make(chan struct{}), held: map[*held]bool{}, void: map[string]bool{}, tally: tally,
-				asked: map[string]int{}, listens: map[string]hears{}, renew: set.Renew.Text}
+				asked: map[string]int{}, listens: map[string]hears{}, renews: []string{set.Renew.Text, set.Fast.Renew.Text}}
 			var err error
 			w.single = set == lua.Mutex
 			if w.keys, err = protocol.KeysOf("lock:", name, set.KeyKind, w.single); err != nil {

@@ -395,9 +395,9 @@ func TestRWLockScriptsMatchModel(t *testing.T) {
 	run := newRun(t)
 	run.explore(0.6, func(r *rapid.T) { rwSequence(r, run, rdb, mini) },
 		"granted at once: r", "granted at once: w", "granted at once: u", "granted at once: d",
-		"granted by the short form: r", "granted by the short form: w", "refused by the short form", "left to the long form",
+		"granted by the fast script: r", "granted by the fast script: w", "refused by the fast script", "left to the general script",
 		"granted by a message: r", "granted by a message: w", "granted by a message: u",
-		"granted by a reply: r", "granted by a reply: w", "granted by a reply: u",
+		"handed on by the fast script", "granted by a reply: r", "granted by a reply: w", "granted by a reply: u",
 		"several readers are admitted together", "a try is refused", "a try is granted past waiters that are gone",
 		"a conflict", "a conversion is refused", "a tombstoned request", "a duplicate of a request", "a writer and readers wait",
 		"a lease expires", "a streak of writers ends", "readers pass a writer",
@@ -424,6 +424,7 @@ func rwSequence(r *rapid.T, u *run, rdb *redis.Client, mini *miniredis.Miniredis
 	}
 	b.rwModel.subscribed = b.scriptBench.subscribed
 	b.state = func() string {
+		b.onHandOn = func() { b.reach("handed on by the fast script") }
 		return fmt.Sprintf("%s hold it,%s wait; streak %d, a pass up to %d",
 			rwTokens(b.holders()), rwTokens(b.queue()), b.streak, b.upTo)
 	}
@@ -536,8 +537,8 @@ func (b *rwBench) severalArrive(*rapid.T) {
 	}
 }
 
-// acquireShort models the short form of the script acquire: what it may do, a grant or a refusal, or neither.
-func (m *rwModel) acquireShort(q *rwReq) (grants, refuses bool) {
+// fastAcquire models the fast script of the script acquire: what it may do, a grant or a refusal, or neither.
+func (m *rwModel) fastAcquire(q *rwReq) (grants, refuses bool) {
 	if q.origin != nil || len(m.queue()) > 0 || slices.Contains(m.holders(), q) {
 		return false, false
 	}
@@ -548,15 +549,15 @@ func (m *rwModel) acquireShort(q *rwReq) (grants, refuses bool) {
 	return false, !held.reads() && held.end-m.now <= held.ttl
 }
 
-// asksShort runs the short form of acquire, and reports whether it has decided the request. While the metadata or expired
-// leases need it, the long form may have to; otherwise the short form decides what it can.
-func (b *rwBench) asksShort(q *rwReq) bool {
-	b.begin("acquire %s by the short form", q.token)
-	grants, refuses := b.acquireShort(q)
+// asksFast runs the fast script of acquire, and reports whether it has decided the request. While the metadata or expired
+// leases need it, the general script may have to; otherwise the fast script decides what it can.
+func (b *rwBench) asksFast(q *rwReq) bool {
+	b.begin("acquire %s by the fast script", q.token)
+	grants, refuses := b.fastAcquire(q)
 	seq, _ := b.rdb.HGet(scriptCtx, b.keys[1], "seq").Int64()
 	epoch, us := protocol.EpochOf(idle.Milliseconds()), b.now*1000
 	expired := b.rdb.ZCount(scriptCtx, b.keys[0], "1", strconv.FormatInt(b.now, 10)).Val()
-	got := b.eval(lua.RWLock.Acquire, lua.RWLock.ShortKeys, shortAcquireArgs(q.token, q.ttl, ""))
+	got, _ := b.evalFastAcquire(lua.RWLock, q.token, q.ttl, "")
 	switch {
 	case len(got) == 5 && grants:
 		if seq < us-us%epoch && b.mini != nil {
@@ -564,26 +565,26 @@ func (b *rwBench) asksShort(q *rwReq) bool {
 		}
 		b.grant(q, b.now+q.ttl)
 		b.asked[q], q.fence = true, got[1]
-		b.reach("granted by the short form: " + string(q.use))
+		b.reach("granted by the fast script: " + string(q.use))
 	case len(got) == 4 && refuses:
 		if !b.near(got[2], b.room()) {
 			b.failf("reply %v, want %d ms", got, b.room())
 		}
-		b.reach("refused by the short form")
-	case len(got) != 2 || got[0] != 0 || got[1] != 0:
+		b.reach("refused by the fast script")
+	case got != nil:
 		b.failf("reply %v; it may grant %v, refuse %v", got, grants, refuses)
 	case b.mini != nil && expired == 0 && (refuses || grants && seq >= us-us%epoch):
-		b.failf("the short form has not decided it; it may grant %v, refuse %v", grants, refuses)
+		b.failf("the fast script has not decided it; it may grant %v, refuse %v", grants, refuses)
 	default:
-		b.reach("left to the long form")
+		b.reach("left to the general script")
 	}
 	b.compare()
-	return len(got) > 2
+	return got != nil
 }
 
-// asks runs acquire: sometimes the short form, and the long form unless that has granted the request, or refused a try.
+// asks runs acquire: sometimes the fast script, and the general script unless that has granted the request, or refused a try.
 func (b *rwBench) asks(q *rwReq, waits bool) {
-	if q.origin == nil && !q.retained && rapid.Bool().Draw(b.r, "short form") && b.asksShort(q) && (!waits || b.holds(q)) {
+	if q.origin == nil && !q.retained && rapid.Bool().Draw(b.r, "fast") && b.asksFast(q) && (!waits || b.holds(q)) {
 		return
 	}
 	b.begin("acquire %s, waits %v", q.token, waits)
@@ -600,7 +601,7 @@ func (b *rwBench) asks(q *rwReq, waits bool) {
 	if q.retained {
 		origin = protocol.PolicyArgRetain
 	}
-	got := b.eval(lua.RWLock.Acquire, 4, acquireArgs(q.token, q.ttl, patience, origin, 0))
+	got := b.eval(lua.RWLock.Acquire, acquireArgs(q.token, q.ttl, patience, origin, 0))
 	if code == -1 {
 		b.r.Fatalf("%s: the model has lost it", b.currentStep)
 	}
@@ -736,7 +737,7 @@ func (b *rwBench) releases(q *rwReq) {
 	tombstone := rapid.SampledFrom([]int64{0, 0, 60000}).Draw(b.r, "tombstone ms")
 	b.begin("%s is released, tombstone %d", q.token, tombstone)
 	code := b.release(q, tombstone)
-	got := b.evalRelease(lua.RWLock.Release, q.token, tombstone, 0)
+	got := b.evalRelease(lua.RWLock, "", q.token, tombstone, 0)
 	if len(got) != 2 || got[0] != code || got[1] != 0 && (got[1] != 2 || len(b.queue()) > 0) {
 		b.failf("reply %v, want code %d", got, code)
 	}
@@ -782,11 +783,11 @@ func (b *rwBench) renewed(q *rwReq, ms int64, exact, keys int) {
 	if keys == 4 && code == lua.Granted {
 		b.admit(nil)
 	}
-	args := renewArgs(q.token, ms, exact)
+	var ask []any
 	if q.retained {
-		args = append(args, 1)
+		ask = []any{1}
 	}
-	got := b.eval(lua.RWLock.Renew, keys, args)
+	got := b.evalRenew(lua.RWLock, keys, q.token, ms, exact, ask...)
 	if got[0] != code {
 		b.failf("reply %v, want code %d", got, code)
 	}
@@ -796,7 +797,7 @@ func (b *rwBench) renewed(q *rwReq, ms int64, exact, keys int) {
 		if len(got) != 2 {
 			b.failf("reply %v to a lease that is not retained", got)
 		}
-	case len(got) != 3 || marked != (got[2] == 0):
+	case len(got) != 3 || got[2] >= 0 && marked != (got[2] == 0):
 		b.failf("reply %v; was it recalled before? %v", got, !marked)
 	case !marked:
 		b.reach("a renewal replies that the lease was recalled")
@@ -866,7 +867,7 @@ func (b *rwBench) heartbeatFor(list []*rwReq, back bool, places []int64) {
 		}
 	}
 	changes := b.heartbeat(list, back, at)
-	got := b.eval(lua.RWLock.Heartbeat, 4, args)
+	got := b.eval(lua.RWLock.Heartbeat, args)
 	if got[0] != lua.Waiting || !b.near(got[1], b.now) || got[4] != 0 || (len(got)-7)%4 != 0 {
 		b.failf("reply %v", got)
 	}

@@ -27,6 +27,7 @@ type scriptBench struct {
 	tolerance   int64                // the tolerance for the server's time, in ms
 	keys        []string
 	state       func() string // of the model
+	onHandOn    func()        // called when the fast script has handed a lock on
 	currentStep string        // the current step
 	log         []string      // the steps
 }
@@ -85,7 +86,7 @@ func newScriptBench(r *rapid.T, rdb *redis.Client, mini *miniredis.Miniredis, ki
 	if err := rdb.FlushAll(scriptCtx).Err(); err != nil {
 		r.Fatal(err)
 	}
-	b := &scriptBench{r: r, rdb: rdb, mini: mini, subscribed: map[string]bool{}, state: func() string { return "" }}
+	b := &scriptBench{r: r, rdb: rdb, mini: mini, subscribed: map[string]bool{}, state: func() string { return "" }, onHandOn: func() {}}
 	for _, key := range []string{"holders", "meta", "queue", "tombstones"} {
 		b.keys = append(b.keys, "{lock:x}:"+kind+":"+key)
 	}
@@ -145,32 +146,13 @@ func (b *scriptBench) failf(format string, args ...any) {
 	b.r.Fatalf("%s: %s", b.currentStep, fmt.Sprintf(format, args...))
 }
 
-func (b *scriptBench) eval(s *lua.Script, keys int, args []any) []int64 {
+// eval runs a script on the keys that its header names.
+func (b *scriptBench) eval(s *lua.Script, args []any) []int64 {
 	b.r.Helper()
-	return b.evalKeys(s, b.keys[:keys], args)
-}
-
-// evalRelease runs release as an engine does: sometimes in the short form, and in the long form unless that has decided it.
-func (b *scriptBench) evalRelease(s *lua.Script, token string, tombstone int64, cancel int) []int64 {
-	b.r.Helper()
-	if tombstone != 0 {
-		return b.eval(s, 4, releaseArgs(token, tombstone, cancel))
+	var keys []string
+	for _, key := range s.Keys {
+		keys = append(keys, b.keys[key])
 	}
-	lock, queue := b.keys[0], b.keys[2]
-	if cancel == 0 && rapid.Bool().Draw(b.r, "short form") {
-		got := b.evalKeys(s, []string{lock, queue}, protocol.ReleaseArgs(nil, token, nil, 0, 0, 0))
-		if got[0] != 0 || got[1] != 0 {
-			return got
-		}
-		if b.rdb.Exists(scriptCtx, queue).Val() == 0 {
-			b.failf("the short form has done nothing, and nobody waits")
-		}
-	}
-	return b.eval(s, 3, releaseArgs(token, 0, cancel))
-}
-
-func (b *scriptBench) evalKeys(s *lua.Script, keys []string, args []any) []int64 {
-	b.r.Helper()
 	v, err := b.rdb.Eval(scriptCtx, s.Text, keys, args...).Result()
 	if err != nil {
 		b.failf("%v", err)
@@ -178,8 +160,84 @@ func (b *scriptBench) evalKeys(s *lua.Script, keys []string, args []any) []int64
 	return longReply(v)
 }
 
-// longReply is the long form of a reply, of which acquire and release have a short one: a fence alone, and a code with what
-// else there is to say.
+// evalFastAcquire runs the fast script that acquires. Its reply is that of acquire, but without what the fast script does not say; nil
+// if it has decided nothing. quota is the second number of a reply about a window.
+func (b *scriptBench) evalFastAcquire(set *lua.Set, token string, ttl int64, policyArg string) (reply []int64, quota int64) {
+	b.r.Helper()
+	fast, args := set.FastFor(policyArg), []any{token}
+	if !fast.OfWindow {
+		args = append(args, ttl)
+	}
+	if fast.TakesLimits {
+		args = append(args, policyArg)
+	}
+	if epoch := protocol.EpochArg(idle.Milliseconds()); epoch != nil {
+		args = append(args, epoch)
+	}
+	got := b.eval(fast.Acquire, args)
+	if fast.OfWindow && len(got) == 2 && got[0] != 0 {
+		quota, got = got[1], longReply(got[0])
+	}
+	if len(got) == 2 {
+		return nil, 0
+	}
+	return got, quota
+}
+
+// evalRenew runs one of the scripts that renew, by how many keys they take.
+func (b *scriptBench) evalRenew(set *lua.Set, keys int, token string, ms int64, exact int, retained ...any) []int64 {
+	b.r.Helper()
+	switch keys {
+	case 1:
+		got := b.eval(set.Fast.Renew, protocol.FastRenewArgs(nil, token, ms))
+		switch {
+		case got[0] == lua.Refused:
+			return []int64{lua.Refused}
+		case len(retained) > 0:
+			return []int64{lua.Granted, 0, int64(yes(got[0] == lua.Recalled))}
+		case got[0] == lua.Recalled:
+			return got
+		}
+		return []int64{lua.Granted, 0}
+	case 4:
+		got := b.eval(set.Shorten, protocol.ShortenArgs(nil, token, ms, scriptSettings))
+		if len(retained) > 0 && len(got) == 2 { // it does not say
+			got = append(got, -1)
+		}
+		return got
+	}
+	return b.eval(set.Renew, append(renewArgs(token, ms, exact), retained...))
+}
+
+// evalRelease releases as an engine does: sometimes by the fast scripts, and by the general one unless they have decided.
+func (b *scriptBench) evalRelease(set *lua.Set, policyArg, token string, tombstone int64, cancel int) []int64 {
+	b.r.Helper()
+	fast := set.FastFor(policyArg)
+	if tombstone == 0 && cancel == 0 && fast.Release != nil {
+		if rapid.Bool().Draw(b.r, "fast") {
+			if got := b.eval(fast.Release, protocol.FastReleaseArgs(nil, token)); !slices.Equal(got, []int64{0, 0}) {
+				return got
+			}
+			of, _ := protocol.ParseToken(token)
+			if b.rdb.Exists(scriptCtx, b.keys[2]).Val() == 0 && !strings.Contains(of.Flags, "c") {
+				b.failf("the fast script has done nothing, and nobody waits")
+			}
+		}
+		if fast.HandOn != nil && rapid.Bool().Draw(b.r, "hand on") {
+			args := protocol.HandOnArgs(nil, token, scriptWake, protocol.EpochOf(idle.Milliseconds()), nil)
+			if got := b.eval(fast.HandOn, args); !slices.Equal(got, []int64{0, 0}) {
+				if got[1] == 0 {
+					b.onHandOn()
+				}
+				return got
+			}
+		}
+	}
+	return b.eval(set.Release, releaseArgs(token, tombstone, cancel))
+}
+
+// longReply is a reply as a list. That of a fast script that acquires, or of a release, is a number: a fence alone, minus ms, and a code
+// with what else there is to say.
 func longReply(v any) (list []int64) {
 	switch v := v.(type) {
 	case int64:
@@ -210,12 +268,6 @@ func acquireArgs(token string, ttl, heartbeatTTL int64, policyArg string, maxWai
 		return protocol.AcquireArgs(nil, token, ttl, policyArg, scriptSettings, nil, nil)
 	}
 	return protocol.AcquireArgs(nil, token, ttl, policyArg, scriptSettings, protocol.QueueTTL(heartbeatTTL), maxWait)
-}
-
-// shortAcquireArgs is the arguments of the short form of acquire.
-func shortAcquireArgs(token string, ttl int64, policyArg string) []any {
-	policy, settings := protocol.ShortArgs(policyArg, scriptSettings)
-	return protocol.AcquireArgs(nil, token, ttl, policy, settings, nil, nil)
 }
 
 func releaseArgs(token string, tombstone int64, cancel int) []any {

@@ -304,46 +304,26 @@ func (m *singleModel) when(rank int) int64 {
 	return m.remaining()
 }
 
-// acquireShort models the short form of the script acquire and returns its reply, or nil if it decides nothing.
-func (m *singleModel) acquireShort(q *singleReq) []int64 {
+// fastAcquire models the fast script that acquires and returns its reply, or nil if it decides nothing.
+func (m *singleModel) fastAcquire(q *singleReq) []int64 {
 	if m.fair && len(m.queue) > 0 {
 		return nil
 	}
 	if m.owner == nil && m.stored > 0 && m.stored >= m.epoch() {
-		m.reach("granted by the short form")
+		m.reach("granted by the fast script")
 		m.owner, m.end = q, m.now+q.ttl
 		m.seq, m.newFence = max(m.now*1000, m.seq+1), true // it takes the time from an expiry, in ms
 		m.stored = m.seq
 		return []int64{lua.Granted, m.seq, 0, 0, 0}
 	}
 	if m.owner != nil && m.owner != q && (m.owner.foreign || m.remaining() <= m.owner.ttl) {
-		m.reach("refused by the short form")
+		m.reach("refused by the fast script")
 		return []int64{lua.Refused, 0, m.remaining(), 0}
 	}
 	return nil
 }
 
-// acquirePart models the short form of a try of a redlock, which the long form follows in the same call, and returns its reply: the
-// server's time if the fence is the least one that the token names, else the fence and the time; or nil if it decides nothing.
-func (m *singleModel) acquirePart(q *singleReq) []int64 {
-	if m.owner != nil {
-		return m.acquireShort(q)
-	}
-	fence := max(m.now*1000, m.stored+1, q.minFence)
-	if epoch := protocol.EpochOf(idle.Milliseconds()); m.stored <= 0 || m.stored < fence-fence%epoch {
-		return nil
-	}
-	m.reach("granted by the short form")
-	m.owner, m.end = q, m.now+q.ttl
-	m.seq, m.stored, m.newFence = fence, fence, true
-	if fence == q.minFence {
-		m.reach("the least fence is given")
-		return []int64{lua.Granted, m.now * 1000, 0, 0, 0}
-	}
-	return []int64{fence, m.now * 1000}
-}
-
-// acquire models the long form of the script acquire and returns its reply.
+// acquire models the general script of the script acquire and returns its reply.
 func (m *singleModel) acquire(q *singleReq, waits bool) []int64 {
 	if m.tombstonesUntil > m.now && m.tombstones[q] != 0 {
 		m.reach("a tombstoned request")
@@ -611,10 +591,10 @@ var singleKinds = []struct {
 	reach []string
 }{
 	{lua.Mutex, append([]string{
-		"the key is left free", "the key is not left free again so soon", "a try is refused while the key is left free",
+		"handed on by the fast script", "the key is left free", "the key is not left free again so soon", "a try is refused while the key is left free",
 		"a waiter arrives while the key is left free", "the key is not left free any more",
 	}, reachedByMutexes...)},
-	{lua.Fair, []string{"a try admits a waiter", "granted past waiters that are gone"}},
+	{lua.Fair, []string{"handed on by the fast script", "a try admits a waiter", "granted past waiters that are gone"}},
 	{lua.Redlock, append([]string{"the fence is confirmed", "no lease whose fence could be raised", "the fence is raised", "the least fence is given"}, reachedByMutexes...)},
 }
 
@@ -673,6 +653,7 @@ func singleSequence(r *rapid.T, u *run, set *lua.Set, rdb *redis.Client, mini *m
 	}
 	b.singleModel.subscribed = b.scriptBench.subscribed
 	b.state = func() string {
+		b.onHandOn = func() { b.reach("handed on by the fast script") }
 		owner := "nobody"
 		if b.owner != nil {
 			owner = b.owner.token
@@ -785,50 +766,25 @@ func (b *singleBench) severalArrive(*rapid.T) {
 	}
 }
 
-// asks runs acquire: sometimes the short form, and the long form unless that has decided the request.
+// asks runs acquire: sometimes the fast script, and the general one unless that has decided the request.
 func (b *singleBench) asks(q *singleReq, waits bool) {
-	if keys := b.set.ShortKeys; keys > 0 && rapid.Bool().Draw(b.r, "short form") {
-		b.starts("acquire %s by the short form", q.token)
-		want := b.acquireShort(q)
-		got := b.eval(b.set.Acquire, keys, shortAcquireArgs(q.token, q.ttl, ""))
-		if want == nil {
-			want = []int64{0, 0} // the number 0: the long form is needed
-		}
+	if b.set.Fast.Acquire != nil && rapid.Bool().Draw(b.r, "fast") {
+		b.starts("acquire %s by the fast script", q.token)
+		want := b.fastAcquire(q)
+		got, _ := b.evalFastAcquire(b.set, q.token, q.ttl, "")
 		b.replies(want, got)
 		b.compare()
-		if want[0] == lua.Granted || len(want) > 2 && !waits {
+		if want != nil && (want[0] == lua.Granted || !waits) {
 			return
 		}
 	}
 	b.starts("acquire %s, waits %v", q.token, waits)
-	var want []int64
-	least := ""
-	if b.set == lua.Redlock {
-		if q.minFence > 0 {
-			least = strconv.FormatInt(q.minFence, 10)
-		}
-		if !waits {
-			want = b.acquirePart(q)
-		}
-	}
-	if want == nil {
-		want = b.acquire(q, waits)
-		if want[0] == lua.Granted && want[1] == q.minFence {
-			b.reach("the least fence is given")
-		}
+	want := b.acquire(q, waits)
+	if want[0] == lua.Granted && want[1] == q.minFence {
+		b.reach("the least fence is given")
 	}
 	patience := heartbeatTimeout.Milliseconds() * int64(yes(waits))
-	got := b.eval(b.set.Acquire, 4, acquireArgs(q.token, q.ttl, patience, least, 0))
-	if b.mini == nil && b.set == lua.Redlock && b.owner == q && len(got) != len(want) {
-		// Only the server knows whether its clock had reached the least fence.
-		switch near := max(q.minFence-b.now*1000, b.now*1000-q.minFence) < 1e6; {
-		case near && len(want) == 2:
-			want = []int64{lua.Granted, b.now * 1000, 0, 0, 0}
-		case near && len(got) == 2:
-			want = []int64{b.seq, b.now * 1000}
-		}
-	}
-	b.replies(want, got)
+	b.replies(want, b.eval(b.set.Acquire, acquireArgs(q.token, q.ttl, patience, "", 0)))
 	b.compare()
 }
 
@@ -882,9 +838,9 @@ func (b *singleBench) releasedFor(q *singleReq, tombstone int64, unused int, yie
 	want := b.release(q, tombstone, yield)
 	var got []int64
 	if yield > 0 {
-		got = b.eval(b.set.Release, 3+yes(tombstone > 0), protocol.ReleaseArgs(nil, q.token, scriptSettings, tombstone, unused, yield))
+		got = b.eval(b.set.Release, protocol.ReleaseArgs(nil, q.token, scriptSettings, tombstone, unused, yield))
 	} else {
-		got = b.evalRelease(b.set.Release, q.token, tombstone, unused)
+		got = b.evalRelease(b.set, "", q.token, tombstone, unused)
 	}
 	b.replies(want, got)
 	b.reach(map[int64]string{lua.Granted: "released", lua.Left: "left", lua.Refused: "nothing to release"}[want[0]])
@@ -911,7 +867,7 @@ func (b *singleBench) renewed(q *singleReq) {
 	}
 	b.starts("%s is renewed for %d ms, exact %d, with %d keys", q.token, ms, exact, keys)
 	want := b.renew(q, ms, exact == 1, keys)
-	b.replies(want, b.eval(b.set.Renew, keys, renewArgs(q.token, ms, exact)))
+	b.replies(want, b.evalRenew(b.set, keys, q.token, ms, exact))
 	switch {
 	case want[0] == lua.Refused:
 		b.reach("not renewed")
@@ -958,7 +914,7 @@ func (b *singleBench) heartbeatFor(list []*singleReq, back bool, places []int64)
 		}
 	}
 	want := b.heartbeat(list, back, places)
-	got := b.eval(b.set.Heartbeat, 4, args)
+	got := b.eval(b.set.Heartbeat, args)
 	b.replies(want[:7], got[:min(7, len(got))])
 	b.replies(byIndex(want[7:]), byIndex(got[7:]))
 	b.compare()
@@ -1038,11 +994,11 @@ func (b *singleBench) raisesFence(*rapid.T) {
 	b.starts("the fence of %s is raised to %d, minimum uptime %d ms", q.token, least, up)
 	args := protocol.RaiseFenceArgs(nil, q.token, least, scriptSettings, up)
 	if up > 0 && b.owner == q {
-		if got := b.eval(b.set.RaiseFence, 2, args); len(got) != 2 || got[0] != lua.Unknown || got[1] >= up {
+		if got := b.eval(b.set.RaiseFence, args); len(got) != 2 || got[0] != lua.Unknown || got[1] >= up {
 			b.failf("reply %v", got)
 		}
 	} else {
-		b.replies(b.raiseFence(q, least), b.eval(b.set.RaiseFence, 2, args))
+		b.replies(b.raiseFence(q, least), b.eval(b.set.RaiseFence, args))
 	}
 	b.compare()
 }

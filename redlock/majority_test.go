@@ -428,6 +428,7 @@ func TestOwnLeftoversAreNoContention(t *testing.T) {
 		for _, n := range p.nets[1:] {
 			n.Break(lua.Redlock.Acquire.SHA, 1, faultnet.SwallowReply)
 			n.Break(lua.Redlock.Release.SHA, 1000, faultnet.LoseRequest)
+			n.Break(lua.Redlock.Fast.Release.SHA, 1000, faultnet.LoseRequest)
 		}
 		_, err := l.TryLock(w.Context())
 		w.is(err, lockkeeper.ErrUnavailable)

@@ -48,6 +48,7 @@ func TestServerWithLostRepliesJoinsAndStays(t *testing.T) {
 		third := p.nets[2]
 		third.Break(lua.Redlock.Acquire.SHA, 2, faultnet.CutReply)
 		third.Break(lua.Redlock.Release.SHA, 1000, faultnet.LoseRequest)
+		third.Break(lua.Redlock.Fast.Release.SHA, 1000, faultnet.LoseRequest)
 		lease := w.hold(l)
 		time.Sleep(ttl)
 		w.owned(lease, 3)

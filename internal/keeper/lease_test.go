@@ -239,8 +239,7 @@ func TestLeaseValidUntilDeadline(t *testing.T) {
 func TestReleaseWaitsForPendingRenewal(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		h := s.hold("x")
-		s.must(h.Extend(context.Background(), ttl)) // load the script
-		s.net.Break(lua.Mutex.Renew.SHA, 1, faultnet.SwallowReply)
+		s.net.Break(lua.Mutex.Fast.Renew.SHA, 1, faultnet.SwallowReply)
 		time.Sleep(ttl / 3)
 		if !renewing(h) {
 			s.Fatal("no renewal is under way")

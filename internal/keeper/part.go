@@ -118,14 +118,7 @@ func (t *TokenRequest) Send(server int, receiver TokenReceiver) {
 
 // setCall makes the call that of the request.
 func (t *TokenRequest) setCall(call *transport.Call) {
-	l := t.request.lock
-	var least any = ""
-	if t.least > 0 {
-		least = t.least
-	}
-	l.SetCall(call, l.spec.Scripts.Acquire, 4, 6)
-	call.Args = l.AcquireArgs(call.Args, t.request.Token(), least, nil)
-	call.Scalar = true
+	t.request.lock.SetAcquire(call, t.request.Token(), "", nil)
 }
 
 // answerPart passes the outcome of a call to the receiver, unless the request is sent once more. err is why there is no reply.

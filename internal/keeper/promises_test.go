@@ -39,8 +39,8 @@ func (s *fixture) sendTimes(script *lua.Script) func() []time.Time {
 func TestTryLockRetriesAtMostTwice(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		s.must(s.hold("x").Release(context.Background())) // load the scripts
-		s.net.Break(lua.Mutex.Acquire.SHA, 1<<30, faultnet.LoseRequest)
-		asked := s.sendTimes(lua.Mutex.Acquire)
+		s.net.Break(lua.Mutex.Fast.Acquire.SHA, 1<<30, faultnet.LoseRequest)
+		asked := s.sendTimes(lua.Mutex.Fast.Acquire)
 		if _, err := s.lock("x").Try(context.Background(), Terms{}); err == nil || errors.Is(err, server.ErrNotAcquired) {
 			s.Errorf("all its requests were lost: %v", err)
 		}
@@ -56,8 +56,8 @@ func TestBackoffFollowsRetryPolicy(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		s.must(s.hold("x").Release(context.Background()))
 		s.Config.Retry = server.Retry{MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond, MaxElapsed: 5 * time.Second}
-		s.net.Break(lua.Mutex.Acquire.SHA, 1<<30, faultnet.LoseRequest)
-		asked := s.sendTimes(lua.Mutex.Acquire)
+		s.net.Break(lua.Mutex.Fast.Acquire.SHA, 1<<30, faultnet.LoseRequest)
+		asked := s.sendTimes(lua.Mutex.Fast.Acquire)
 		start := time.Now()
 		if _, err := s.lock("x").Acquire(context.Background(), Terms{}); err == nil || errors.Is(err, server.ErrNotAcquired) {
 			s.Errorf("all its requests were lost: %v", err)
@@ -91,8 +91,8 @@ func TestReleaseRetriesEndWithLease(t *testing.T) {
 	inBubble(t, func(s *fixture) {
 		s.must(s.hold("y").Release(context.Background()))
 		h := s.hold("x", withoutRenewal)
-		s.net.Break(lua.Mutex.Release.SHA, 1<<30, faultnet.LoseRequest)
-		sent := s.sendTimes(lua.Mutex.Release)
+		s.net.Break(lua.Mutex.Fast.Release.SHA, 1<<30, faultnet.LoseRequest)
+		sent := s.sendTimes(lua.Mutex.Fast.Release)
 		ctx, cancel := context.WithTimeout(context.Background(), 2*ttl)
 		defer cancel()
 		if err := h.Release(ctx); err == nil || errors.Is(err, server.ErrLost) || ctx.Err() != nil {

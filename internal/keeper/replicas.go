@@ -95,7 +95,7 @@ func (l *Lock) replicateRenewal(ctx context.Context, token string) (lease.Renewa
 	again.Args = l.RenewArgs(nil, token, l.TTL, false, false)
 	again.Done = transport.Func(func(*transport.Call) {})
 	err := l.waitForReplicas(ctx, again, l.AllKeys()[:2], func() (err error) {
-		if r.RenewReply, err = server.Decode(again, protocol.ParseRenewReplyWithFence); err == nil && !r.Held {
+		if r.RenewReply, err = server.Decode(again, protocol.ParseRenewReply); err == nil && !r.Held {
 			err = l.GoneError(context.Background(), token)
 		}
 		return err

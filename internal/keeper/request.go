@@ -27,6 +27,7 @@ type request struct {
 	retained  bool          // others are to be granted inside by the lease
 	noPush    bool          // the keeper cannot receive messages: it is granted the lock all the same, and learns of it by a heartbeat
 	mode      claim.Mode
+	several   bool          // permits, and not one
 	quota     *Quota        // where to store what the reply says of the window; nil: nowhere
 	since     time.Time     // when the caller came
 	began     time.Time     // when the first call was sent
@@ -49,7 +50,7 @@ type request struct {
 // newRequest registers a request, so that messages find it. It returns nil after Close. health is what earlier requests have
 // recorded, or nil.
 func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health *server.Health) *request {
-	r := &request{health: health, mode: mode, reportedRank: -1, since: t.Since, origin: t.origin, quota: t.quota, began: time.Now()}
+	r := &request{health: health, mode: mode, reportedRank: -1, since: t.Since, origin: t.origin, several: t.Number > 1, quota: t.quota, began: time.Now()}
 	if r.since.IsZero() {
 		r.since = r.began
 	}
@@ -354,24 +355,26 @@ func (r *request) unregister() {
 	r.lock.k.queues.Leave(r, r.lock.AtServer())
 }
 
-// askCall is one call of acquire.lua, or of allow.lua if the caller wants to know the quota.
+// askCall is one call of acquire.lua, of allow.lua if the caller wants to know the quota, or of the fast script in place of these.
 type askCall struct {
 	transport.Call
 	r      *request
 	health *server.Health
 	sent   time.Time // as health knows it
-	short  bool      // in the short form
+	short  bool      // of the fast script
 }
 
-// hasShortForm reports whether requests of this lock can take the short form. That relies on metadata which others may have kept
+// hasShortForm reports whether requests of this lock can take the fast script. That relies on metadata which others may have kept
 // for short leases: for half of MetadataTTL at least, by when renewals keep it for this lease.
 func (l *Lock) hasShortForm() bool {
-	return l.spec.Scripts.ShortKeys > 0 && server.Duration(l.TTL) <= l.k.Config.MetadataTTL/4
+	return l.Fast().Acquire != nil && server.Duration(l.TTL) <= l.k.Config.MetadataTTL/4
 }
 
-// mayUseShort reports whether the next call of the request should be the short form.
+// mayUseShort reports whether the next call of the request should be of the fast script.
 func (r *request) mayUseShort() bool {
-	return r.origin == nil && r.part == nil && !r.retained && r.quota == nil && r.lock.hasShortForm() && r.lock.Forms.Acquire.Usable()
+	ofWindow := r.lock.Fast().OfWindow // it takes one permit
+	return r.origin == nil && r.part == nil && !r.retained && (ofWindow && !r.several || !ofWindow && r.quota == nil) &&
+		r.lock.hasShortForm() && r.lock.Forms.Acquire.Usable()
 }
 
 // newCallLocked prepares a call, which is under way from now on.
@@ -385,17 +388,15 @@ func (r *request) newCallLocked(long bool) *askCall {
 	case r.part != nil:
 		r.part.setCall(&c.Call)
 	case c.short:
-		l.SetShortAcquire(&c.Call, r.Token())
+		l.SetFastAcquire(&c.Call, r.Token())
+	case r.quota != nil:
+		l.SetAllow(&c.Call, r.Token())
 	default:
-		script := l.spec.Scripts.Acquire
-		if r.quota != nil {
-			script = l.spec.Scripts.Allow
-		}
 		var maxWait any
 		if r.mode == claim.Wait {
 			maxWait = r.maxWait()
 		}
-		l.SetAcquire(&c.Call, script, r.Token(), r.policyArg, maxWait)
+		l.SetAcquire(&c.Call, r.Token(), r.policyArg, maxWait)
 	}
 	return c
 }
@@ -413,19 +414,20 @@ func (c *askCall) decode() (a protocol.AcquireReply, err error) {
 	lim := c.r.lock.spec.Limits
 	switch {
 	case c.r.part != nil:
-		a, err = server.Decode(&c.Call, func(n []int64) (protocol.AcquireReply, error) { return protocol.ParsePartReply(n, c.r.part.least) })
+		a, err = server.Decode(&c.Call, protocol.ParseAcquireReply)
 		if err == nil && a.Code != lua.Granted && a.Code != lua.Refused && a.Code != lua.Tombstoned {
 			err = fmt.Errorf("%w: code %d for a request that does not wait", protocol.ErrReply, a.Code)
 		}
-	case c.r.quota != nil:
+	case c.short && c.r.quota != nil:
 		a, err = server.Decode(&c.Call, func(n []int64) (protocol.AcquireReply, error) {
-			return protocol.ParseAllowReply(n, lim.Window, server.Millis(lim.Per))
+			return protocol.ParseFastAllowReply(n, lim.Window, server.Millis(lim.Per))
 		})
+	case c.short:
+		a, err = server.Decode(&c.Call, protocol.ParseFastAcquireReply)
+	case c.r.quota != nil:
+		a, err = server.Decode(&c.Call, protocol.ParseAllowReply)
 	default:
 		a, err = server.Decode(&c.Call, protocol.ParseAcquireReply)
-	}
-	if err == nil && a.NeedsLong && !c.short {
-		err = protocol.ErrReply
 	}
 	return a, err
 }

@@ -19,7 +19,7 @@ type Cleanup struct {
 	of       *Lease
 	first    transport.Call // the first one that is sent
 	check    bool           // the call under way is a renewal; set between attempts only
-	short    bool           // the call under way is the short form of release.lua; set between attempts only
+	script   releaseScript  // of the call under way; set between attempts only
 	finished server.Signal
 
 	// Guarded by the lease's mu. failure and found are final when it has ended.
@@ -78,7 +78,8 @@ func (c *Cleanup) send(by func(*transport.Call), check bool) {
 	converts, long := h.Claim.Converts(), h.Claim.NeedsLong()
 	h.Mu.Unlock()
 	call.Done = c
-	c.check, c.short = check, false
+	handedOn := c.script >= handsOn // such a script has been sent
+	c.check, c.script = check, releases
 	ms := int64(0)
 	if record > 0 {
 		ms = server.Millis(time.Until(l.d.Time(record)))
@@ -88,9 +89,12 @@ func (c *Cleanup) send(by func(*transport.Call), check bool) {
 		l.SetRenewal(call, h.token, l.TTL, server.RenewMetadata, false, false)
 	case ms > 0: // otherwise the record would have expired already
 		l.SetCompletion(call, h.token, ms)
-	case !long && l.Yield == 0 && l.Forms.Release.Usable():
-		c.short = true
-		l.SetShortRelease(call, h.token)
+	case !long && l.Yield == 0 && l.Fast().Release != nil && l.Forms.Release.Usable():
+		c.script = releasesFast
+		l.SetFastRelease(call, h.token)
+	case !handedOn && !tombstone && !unused && !converts && l.Yield == 0 && l.mayHandOn():
+		c.script = handsOn
+		l.SetHandOn(call, h.token)
 	default:
 		entomb, cancel := int64(0), server.BoolArg(unused)
 		if tombstone {
@@ -113,27 +117,49 @@ func (c *Cleanup) CallDone(call *transport.Call) {
 	}
 }
 
-// released handles the reply of release.lua or complete.lua.
+// mayHandOn reports whether a release that others wait for should be of the fast script. That of a lock with several holders decides
+// nothing if the claim of a waiter is its whole lease, so that the next one has to be told when it ends.
+func (l *Lock) mayHandOn() bool {
+	return l.Fast().HandOn != nil && (l.ClaimTTL < l.TTL || protocol.HasOneHolder(l.Scripts())) && l.Forms.HandOn.Usable()
+}
+
+// releaseScript is by which script a cleanup releases. They are tried in this order.
+type releaseScript uint8
+
+const (
+	releasesFast releaseScript = iota // unless others wait
+	handsOn                           // and hands the lock on to the first waiter, in the common case
+	releases                          // in any case; also complete.lua
+)
+
+// released handles the reply of one of these scripts.
 func (c *Cleanup) released(call *transport.Call) {
 	l := c.of.lock
-	r, err := server.Decode(call, protocol.ParseReleaseReply)
+	parse := protocol.ParseFastReleaseReply
+	if c.script == releases {
+		parse = protocol.ParseReleaseReply
+	}
+	r, err := server.Decode(call, parse)
 	if err != nil {
 		c.failed(err)
 		return
 	}
-	ev := claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted, Short: c.short, QueueEmpty: r.QueueEmpty}
+	ev := claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted, Short: r.Undecided, QueueEmpty: r.QueueEmpty}
 	switch r.Code {
 	case lua.Held:
 		ev.Code, ev.OriginOver = claim.Present, c.holder().Err() != nil
 	case lua.Refused:
 		ev.Code = claim.Denied
 	}
-	switch {
-	case c.short && r.QueueEmpty:
-		l.Forms.Release.Decided()
-	case c.short:
-		l.Forms.Release.Failed()
-	case r.QueueEmpty:
+	switch c.script {
+	case releasesFast:
+		l.Forms.Release.Replied(!r.Undecided)
+	case handsOn:
+		l.Forms.HandOn.Replied(!r.Undecided)
+	case releases:
+		l.Forms.HandOn.LongGranted()
+	}
+	if c.script != releasesFast && r.QueueEmpty {
 		l.Forms.Release.LongGranted()
 	}
 	if done := c.of.Step(ev, nil); done.Release || done.Check {
@@ -149,7 +175,7 @@ func (c *Cleanup) released(call *transport.Call) {
 
 // checked handles the answer to a renewal of the lease that replaced the origin.
 func (c *Cleanup) checked(call *transport.Call) {
-	r, err := server.Decode(call, protocol.ParseRenewReplyWithFence)
+	r, err := server.Decode(call, protocol.ParseRenewReply)
 	if err != nil {
 		c.failed(err)
 		return

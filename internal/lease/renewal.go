@@ -29,11 +29,7 @@ func (h *Lease) RenewNow() { h.Step(claim.Event{Kind: claim.RenewalWanted}, nil)
 
 // renewed handles the reply to a renewal that asked for so many ms.
 func (h *Lease) renewed(call *transport.Call, ms int64, does retain.Renewal) {
-	parse := protocol.ParseRenewReply
-	if does.Ask {
-		parse = protocol.ParseRetainedRenewReply
-	}
-	r, err := server.Decode(call, parse)
+	r, err := h.lock.DecodeRenewal(call, does.Ask)
 	if err != nil {
 		lasting := transport.WrongType(err)
 		done := h.Step(claim.Event{Kind: claim.RenewFailed, Lasting: lasting, Pause: h.pause()}, err)
@@ -82,7 +78,7 @@ func (l *Lock) Renew(ctx context.Context, token string, ttl int64, keys int, exa
 		return r, err
 	}
 	r.Sent = call.Sent
-	r.RenewReply, err = server.Decode(call, protocol.ParseRenewReplyWithFence)
+	r.RenewReply, err = server.Decode(call, protocol.ParseRenewReply)
 	return r, err
 }
 

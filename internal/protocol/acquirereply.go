@@ -2,10 +2,10 @@ package protocol
 
 import "github.com/lockkeeper/lockkeeper/lua"
 
-// AcquireReply is the reply of acquire.lua or allow.lua.
+// AcquireReply is the reply of acquire.lua, of allow.lua, or of a fast script that acquires.
 type AcquireReply struct {
 	Code          int64 // lua.Granted, Refused, Waiting, Tombstoned, Conflict or AboveLimit; if NeedsLong: none
-	NeedsLong     bool  // the short form has not decided anything
+	NeedsLong     bool  // the fast script has not decided anything, and acquire.lua or allow.lua has to
 	Now           int64 // the server's clock, if granted, refused or waiting
 	Fence         int64 // if granted: of the lease, which lasts for the ttl that was asked for
 	RetryAfter    int64 // if refused: until the request could be granted; not positive: not known
@@ -13,7 +13,7 @@ type AcquireReply struct {
 	Place         int64 // if waiting: of the queue's entry
 	Rank          int   // if waiting: how many are ahead
 	RetryIn       int64 // if waiting: when to send the next heartbeat; 0: after the interval
-	Quota         Quota // of the window; only set by ParseAllowReply, if granted or refused
+	Quota         Quota // of the window; only set by ParseAllowReply and ParseFastAllowReply, if granted or refused
 	More          bool  // the script stopped at its bound before it had admitted all waiters that it could
 	LimitsChanged bool  // the request has changed the limits in force
 }
@@ -31,16 +31,6 @@ func ParseAcquireReply(n []int64) (AcquireReply, error) {
 	code, err := reply(n).code(script)
 	if err != nil {
 		return AcquireReply{}, err
-	}
-	if len(n) == 1 {
-		switch {
-		case code > minFenceAlone && code <= maxFence: // a fence alone
-			return AcquireReply{Code: lua.Granted, Fence: code}, nil
-		case code == 0:
-			return AcquireReply{NeedsLong: true}, nil
-		case code < 0:
-			return AcquireReply{Code: lua.Refused, RetryAfter: -code}, nil
-		}
 	}
 	a := AcquireReply{Code: code}
 	flags := int64(0)
@@ -72,34 +62,42 @@ func ParseAcquireReply(n []int64) (AcquireReply, error) {
 	return a, nil
 }
 
-// ParsePartReply returns the reply of redlock's acquire.lua to a request whose token names that least fence, or none if it is 0.
-func ParsePartReply(n []int64, least int64) (AcquireReply, error) {
-	a := AcquireReply{Code: lua.Granted, Fence: least}
+// ParseFastAcquireReply returns the reply of a fast script that acquires. The second number of window_acquire.lua is left out.
+func ParseFastAcquireReply(n []int64) (AcquireReply, error) {
+	const script = "a fast acquire"
+	code, err := reply(n).code(script)
+	if err != nil {
+		return AcquireReply{}, err
+	}
 	switch {
-	case len(n) == 1 && n[0] > minFenceAlone:
-		a.Now = n[0] / 1000
-	case len(n) == 2 && n[0] > minFenceAlone:
-		a.Fence, a.Now = n[0], n[1]/1000
-	case len(n) == 1 && n[0] == 0:
-		return AcquireReply{}, invalid("acquire", "neither form has decided")
-	default:
-		return ParseAcquireReply(n)
+	case len(n) > 2:
+	case code > minFenceAlone && code <= maxFence:
+		return AcquireReply{Code: lua.Granted, Fence: code}, nil
+	case code < 0:
+		return AcquireReply{Code: lua.Refused, RetryAfter: -code}, nil
+	case code == undecided && len(n) == 1:
+		return AcquireReply{NeedsLong: true}, nil
 	}
-	if a.Fence <= 0 || a.Fence > maxFence || a.Now <= 0 || a.Now > maxFence/1000 {
-		return AcquireReply{}, invalid("acquire", "fence %d at %d", a.Fence, a.Now)
-	}
-	return a, nil
+	return AcquireReply{}, invalid(script, "%v", n)
 }
 
-// ParseAllowReply returns the reply of allow.lua: that of acquire.lua, and a quota if it is granted or refused. The short form
-// leaves out what follows from the limit and the window, in ms, that the caller has sent.
-func ParseAllowReply(n []int64, limit int, window int64) (AcquireReply, error) {
-	if len(n) == 2 && n[0] > minFenceAlone && n[0] <= maxFence {
-		return allowed(AcquireReply{Code: lua.Granted, Fence: n[0]}, int64(limit), n[1], window+1)
+// ParseFastAllowReply returns the reply of window_acquire.lua with the quota: what remains of the limit and the window, in ms, that the
+// caller has sent.
+func ParseFastAllowReply(n []int64, limit int, window int64) (AcquireReply, error) {
+	a, err := ParseFastAcquireReply(n)
+	switch {
+	case err != nil || a.NeedsLong:
+		return a, err
+	case len(n) != 2:
+		return AcquireReply{}, invalid("a fast acquire", "%v", n)
+	case a.Code == lua.Granted:
+		return allowed(a, int64(limit), n[1], window+1)
 	}
-	if len(n) == 3 && n[0] == lua.Refused {
-		return allowed(AcquireReply{Code: lua.Refused, RetryAfter: n[1]}, int64(limit), 0, n[2])
-	}
+	return allowed(a, int64(limit), 0, n[1])
+}
+
+// ParseAllowReply returns the reply of allow.lua: that of acquire.lua, and a quota if it is granted or refused.
+func ParseAllowReply(n []int64) (AcquireReply, error) {
 	if len(n) < 4 || n[0] != lua.Granted && n[0] != lua.Refused {
 		return ParseAcquireReply(n)
 	}

@@ -7,59 +7,75 @@ import "fmt"
 // package lua checks. Durations are whole milliseconds, yes and no are 1 and 0. Arguments that do not change from call to
 // call are of type any, so that they are boxed once and not each time.
 
-// Settings encodes a lock's settings, which most scripts take as one argument; see lua/lib/settings.lua.
+// Settings encodes a lock's settings, which the general scripts take as one argument; see lua/lib/metadata.lua.
 func Settings(metadataTTL int64, channelPrefix string, sharded bool) string {
 	kind := 0
 	if sharded {
-		kind++
-	}
-	if EpochOf(metadataTTL) != longestEpoch {
-		kind += ownEpoch
+		kind = 1
 	}
 	return fmt.Sprintf("%d%013d%s", kind, metadataTTL, channelPrefix)
 }
 
-const (
-	longestEpoch = 900_000_000 // µs
-	ownEpoch     = 2           // of the kind that settings begin with: a script needs them to know the epoch
-)
+const longestEpoch = 900_000_000 // µs; see LONGEST_EPOCH in lua/lib/constants.lua
 
-// EpochOf returns the epoch of metadata that is kept for so many ms, in µs; see lua/lib/epoch.lua.
+// EpochOf returns the epoch of metadata that is kept for so many ms, in µs.
 func EpochOf(metadataTTL int64) int64 { return min(metadataTTL*250, longestEpoch) }
 
-// ShortArgs returns policyArg and settings as the short form of acquire.lua takes them: nil where it needs none.
-func ShortArgs(policyArg, settings string) (any, any) {
-	switch {
-	case settings[0] >= '0'+ownEpoch:
-		return policyArg, settings
-	case policyArg != "":
-		return policyArg, nil
+// EpochArg returns the argument epoch of the fast scripts that acquire: nil for the longest one.
+func EpochArg(metadataTTL int64) any {
+	if epoch := EpochOf(metadataTTL); epoch != longestEpoch {
+		return epoch
 	}
-	return nil, nil
+	return nil
 }
 
 // QueueTTL returns the argument queue_ttl for heartbeats that count for so many ms.
 func QueueTTL(heartbeatTTL int64) int64 { return heartbeatTTL + 1000 }
 
-// AcquireArgs appends ARGV of acquire.lua and allow.lua. Those at the end that are nil are left out: for a try queueTTL and maxWait, and for
-// the short form also, mostly, settings and an empty policyArg.
-func AcquireArgs(command []any, token, ttl, policyArg, settings, queueTTL, maxWait any) []any {
-	command = append(command, token, ttl)
-	for _, arg := range [...]any{policyArg, settings, queueTTL, maxWait} {
-		if arg == nil {
-			break
+// FastAcquireArgs appends ARGV of the fast scripts that acquire. Those that are nil are left out: ttl, which window_acquire.lua does not take;
+// limits, unless the policy has them; epoch, see EpochArg.
+func FastAcquireArgs(command []any, token, ttl, limits, epoch any) []any {
+	command = append(command, token)
+	for _, arg := range [...]any{ttl, limits, epoch} {
+		if arg != nil {
+			command = append(command, arg)
 		}
-		command = append(command, arg)
 	}
 	return command
 }
 
-// ReleaseArgs appends ARGV of release.lua. For the short form settings is nil. yield is 0 if the key is not to be left free.
-func ReleaseArgs(command []any, token, settings any, tombstone int64, cancel int, yield int64) []any {
-	command = append(command, token)
-	if settings != nil {
-		command = append(command, settings)
+// FastReleaseArgs appends ARGV of the fast scripts that release.
+func FastReleaseArgs(command []any, token any) []any { return append(command, token) }
+
+// HandOnArgs appends ARGV of the fast scripts that hand on. sharded is 1, or nil.
+func HandOnArgs(command []any, token, channelPrefix, epoch, sharded any) []any {
+	command = append(command, token, channelPrefix, epoch)
+	if sharded != nil {
+		command = append(command, sharded)
 	}
+	return command
+}
+
+// FastRenewArgs appends ARGV of the fast scripts that renew.
+func FastRenewArgs(command []any, token any, ttl int64) []any { return append(command, token, ttl) }
+
+// AllowArgs appends ARGV of allow.lua.
+func AllowArgs(command []any, token, ttl, policyArg, settings any) []any {
+	return append(command, token, ttl, policyArg, settings)
+}
+
+// AcquireArgs appends ARGV of acquire.lua. For a try queueTTL and maxWait are nil, and are left out.
+func AcquireArgs(command []any, token, ttl, policyArg, settings, queueTTL, maxWait any) []any {
+	command = append(command, token, ttl, policyArg, settings)
+	if queueTTL != nil {
+		command = append(command, queueTTL, maxWait)
+	}
+	return command
+}
+
+// ReleaseArgs appends ARGV of release.lua. yield is 0 if the key is not to be left free.
+func ReleaseArgs(command []any, token, settings any, tombstone int64, cancel int, yield int64) []any {
+	command = append(command, token, settings)
 	if tombstone != 0 || cancel != 0 || yield != 0 {
 		command = append(command, tombstone, cancel)
 	}
@@ -74,14 +90,18 @@ func BreakArgs(command []any, token, settings any, tombstone int64, policyArg, n
 	return append(command, token, settings, tombstone, policyArg, notice)
 }
 
-// RenewArgs appends ARGV of renew.lua. The settings are not needed if the lock's own key is the only one. For a lease that the
-// process does not retain, retained is nil.
+// RenewArgs appends ARGV of renew.lua. For a lease that the process does not retain, retained is nil.
 func RenewArgs(command []any, token any, ttl int64, exact int, settings, retained any) []any {
 	command = append(command, token, ttl, exact, settings)
 	if retained != nil {
 		command = append(command, retained)
 	}
 	return command
+}
+
+// ShortenArgs appends ARGV of shorten.lua.
+func ShortenArgs(command []any, token any, ttl int64, settings any) []any {
+	return append(command, token, ttl, settings)
 }
 
 // PolicyArgRetain is the policy argument of acquire.lua for a lease that the process retains.

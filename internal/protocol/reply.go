@@ -39,27 +39,33 @@ func (n reply) checkLength(script string, length int) error {
 	return nil
 }
 
-// maxCode is larger than any code.
-const maxCode = 15
-
-// minFenceAlone is less than any fence that is a reply of its own; see lua/lib/last.lua.
+// minFenceAlone is less than any fence that is a reply of its own; see LEAST_FENCE in lua/lib/constants.lua.
 const minFenceAlone = 1e12
+
+// undecided is the reply of a fast script that has written nothing, because the general script has to decide.
+const undecided = 0
 
 // maxFence is the largest fence: up to it, Lua represents all integers exactly.
 const maxFence = 1 << 53
 
-// The bits of the last number of the replies of acquire.lua and limit.lua, and of the number above the code of release.lua.
+// The notes in the replies of acquire.lua and limit.lua are a sum of these; NOTE_MORE and NOTE_LIMITS in lua/lib/constants.lua.
 const (
 	moreToAdmit   = 1
-	limitsChanged = 2 // acquire and limit
-	queueEmpty    = 2 // release
+	limitsChanged = 2
 )
 
-// ReleaseReply is the reply of release.lua or complete.lua.
+// What is added to the code of a release; RELEASE_MORE and RELEASE_QUEUE_EMPTY in lua/lib/constants.lua.
+const (
+	releaseMore       = 16
+	releaseQueueEmpty = 32
+)
+
+// ReleaseReply is the reply of release.lua, of complete.lua, or of a fast script that releases or hands on.
 type ReleaseReply struct {
 	Code       int64 // lua.Granted, Left, Refused or Held
 	More       bool  // as in AcquireReply
 	QueueEmpty bool  // nobody waits
+	Undecided  bool  // the fast script has not decided anything, and release.lua has to
 }
 
 // ParseReleaseReply returns the reply of release.lua or complete.lua.
@@ -72,14 +78,28 @@ func ParseReleaseReply(n []int64) (ReleaseReply, error) {
 	if err != nil {
 		return ReleaseReply{}, err
 	}
-	code, flags := code%(maxCode+1), code/(maxCode+1)
-	switch code {
+	r := ReleaseReply{Code: code % releaseMore, More: code&releaseMore != 0, QueueEmpty: code&releaseQueueEmpty != 0}
+	switch r.Code {
 	case lua.Granted, lua.Left, lua.Refused, lua.Held:
-		if flags >= 0 && flags <= moreToAdmit|queueEmpty {
-			return ReleaseReply{Code: code, More: flags&moreToAdmit != 0, QueueEmpty: flags&queueEmpty != 0}, nil
+		if code >= 0 && code < 2*releaseQueueEmpty {
+			return r, nil
 		}
 	}
 	return ReleaseReply{}, invalid(script, "code %d", code)
+}
+
+// ParseFastReleaseReply returns the reply of a fast script that releases or hands on.
+func ParseFastReleaseReply(n []int64) (ReleaseReply, error) {
+	r, err := ParseReleaseReply(n)
+	switch {
+	case err != nil:
+		return ReleaseReply{}, err
+	case n[0] == undecided:
+		return ReleaseReply{Undecided: true}, nil
+	case r.Code != lua.Granted && (r.Code != lua.Refused || !r.QueueEmpty) || r.More:
+		return ReleaseReply{}, invalid("a fast release", "code %d", n[0])
+	}
+	return r, nil
 }
 
 // BreakReply is the reply of break.lua.
@@ -105,14 +125,32 @@ func ParseBreakReply(n []int64) (BreakReply, error) {
 	return BreakReply{code, n[1] == 1, n[2] == 1}, nil
 }
 
-// RenewReply is the reply of renew.lua.
+// RenewReply is the reply of renew.lua, of shorten.lua, or of a fast script that renews.
 type RenewReply struct {
 	Held     bool  // the token has the lease
-	Fence    int64 // of the lease, if the renewal included the metadata; else 0
+	Fence    int64 // of the lease; 0 by a fast script
 	Recalled bool  // of a lease that the process retains: somebody waits whom it excludes
 }
 
-// ParseRenewReply returns the reply of renew.lua.
+// ParseFastRenewReply returns the reply of a fast script that renews.
+func ParseFastRenewReply(n []int64) (RenewReply, error) {
+	const script = "a fast renewal"
+	code, err := reply(n).code(script)
+	if err == nil {
+		err = reply(n).checkLength(script, 1)
+	}
+	switch {
+	case err != nil:
+		return RenewReply{}, err
+	case code == lua.Granted || code == lua.Recalled:
+		return RenewReply{Held: true, Recalled: code == lua.Recalled}, nil
+	case code == lua.Refused:
+		return RenewReply{}, nil
+	}
+	return RenewReply{}, invalid(script, "code %d", code)
+}
+
+// ParseRenewReply returns the reply of renew.lua or shorten.lua.
 func ParseRenewReply(n []int64) (RenewReply, error) {
 	const script = "renew"
 	code, err := reply(n).code(script)
@@ -124,7 +162,7 @@ func ParseRenewReply(n []int64) (RenewReply, error) {
 		if err := reply(n).checkLength(script, 2); err != nil {
 			return RenewReply{}, err
 		}
-		if n[1] < 0 {
+		if n[1] <= 0 {
 			return RenewReply{}, invalid(script, "fence %d", n[1])
 		}
 		return RenewReply{Held: true, Fence: n[1]}, nil
@@ -132,15 +170,6 @@ func ParseRenewReply(n []int64) (RenewReply, error) {
 		return RenewReply{}, reply(n).checkLength(script, 1)
 	}
 	return RenewReply{}, invalid(script, "code %d", code)
-}
-
-// ParseRenewReplyWithFence is ParseRenewReply for a renewal that included the metadata, which returns the fence of a held lease.
-func ParseRenewReplyWithFence(n []int64) (RenewReply, error) {
-	r, err := ParseRenewReply(n)
-	if err == nil && r.Held && r.Fence == 0 {
-		return RenewReply{}, invalid("renew", "no fence")
-	}
-	return r, err
 }
 
 // ParseRetainedRenewReply is ParseRenewReply for a renewal of a lease that the process retains.

@@ -30,13 +30,9 @@ func TestParseAcquireReply(t *testing.T) {
 		{[]int64{lua.Refused, 100, 25, 0}, AcquireReply{Code: lua.Refused, Now: 100, RetryAfter: 25}, false},
 		{[]int64{lua.Refused, 100, 25, 3}, AcquireReply{Code: lua.Refused, Now: 100, RetryAfter: 25, More: true, LimitsChanged: true}, false},
 		{[]int64{lua.Granted, 7, 100, 130, 2}, AcquireReply{Code: lua.Granted, Fence: 7, Now: 100, LimitsChanged: true}, false},
-		{[]int64{1792319239123456}, AcquireReply{Code: lua.Granted, Fence: 1792319239123456}, false},
-		{[]int64{100}, AcquireReply{}, true}, // too small for a fence alone
-		{[]int64{1 << 54}, AcquireReply{}, true},
-		{[]int64{0}, AcquireReply{NeedsLong: true}, false},
-		{[]int64{0, 0}, AcquireReply{}, true},
-		{[]int64{-25}, AcquireReply{Code: lua.Refused, RetryAfter: 25}, false},
-		{[]int64{-25, 0}, AcquireReply{}, true},
+		{[]int64{1792319239123456}, AcquireReply{}, true}, // of a fast script
+		{[]int64{0}, AcquireReply{}, true},
+		{[]int64{-25}, AcquireReply{}, true},
 		{[]int64{lua.AboveLimit}, AcquireReply{Code: lua.AboveLimit}, false},
 		{
 			[]int64{lua.Waiting, 100, 9, 8, 2, 50, 1},
@@ -118,7 +114,7 @@ func TestParseRenewReply(t *testing.T) {
 		reply []int64
 		bad   bool
 	}{
-		{[]int64{lua.Granted, 0}, false},
+		{[]int64{lua.Granted, 0}, true},
 		{[]int64{lua.Granted, 7}, false},
 		{[]int64{lua.Refused}, false},
 		{nil, true},
@@ -142,15 +138,16 @@ func TestParseRetainedRenewReply(t *testing.T) {
 		recalled bool
 		bad      bool
 	}{
-		{[]int64{lua.Granted, 0, 0}, false, false},
+		{[]int64{lua.Granted, 7, 0}, false, false},
+		{[]int64{lua.Granted, 0, 0}, false, true},
 		{[]int64{lua.Granted, 7, 1}, true, false},
 		{[]int64{lua.Refused}, false, false},
 		{nil, false, true},
 		{[]int64{lua.Granted}, false, true},
 		{[]int64{lua.Granted, 0}, false, true},
-		{[]int64{lua.Granted, 0, 2}, false, true},
+		{[]int64{lua.Granted, 7, 2}, false, true},
 		{[]int64{lua.Granted, -1, 0}, false, true},
-		{[]int64{lua.Granted, 0, 0, 0}, false, true},
+		{[]int64{lua.Granted, 7, 0, 0}, false, true},
 		{[]int64{lua.Refused, 0}, false, true},
 		{[]int64{lua.Refused, 0, 0}, false, true},
 	} {
@@ -214,12 +211,18 @@ func FuzzParseReply(f *testing.F) {
 		a, err := ParseAcquireReply(n)
 		check("acquire", err, a == AcquireReply{})
 		checkGrant(t, a, err)
-		a, err = ParseAllowReply(n, 9, 60)
+		a, err = ParseAllowReply(n)
 		check("allow", err, a == AcquireReply{})
 		checkGrant(t, a, err)
-		part, err := ParsePartReply(n, int64(waiters))
-		check("part", err, part == AcquireReply{})
-		checkGrant(t, part, err)
+		fast, err := ParseFastAcquireReply(n)
+		check("a fast acquire", err, fast == AcquireReply{})
+		checkGrant(t, fast, err)
+		if q := a.Quota; q.Remaining < 0 || q.Remaining > q.Limit || q.ResetAfter < 0 {
+			t.Errorf("allow: %+v from %v", q, n)
+		}
+		a, err = ParseFastAllowReply(n, 9, 60)
+		check("a fast acquire", err, a == AcquireReply{})
+		checkGrant(t, a, err)
 		if q := a.Quota; q.Remaining < 0 || q.Remaining > q.Limit || q.ResetAfter < 0 {
 			t.Errorf("allow: %+v from %v", q, n)
 		}
@@ -236,17 +239,16 @@ func FuzzParseReply(f *testing.F) {
 		}
 		released, err := ParseReleaseReply(n)
 		check("release", err, released == ReleaseReply{})
-		r, err := ParseRenewReply(n)
-		check("renew", err, r == RenewReply{})
-		if r.Fence < 0 || !r.Held && r.Fence != 0 || r.Held != (err == nil && n[0] == lua.Granted) {
-			t.Errorf("renew: %+v from %v", r, n)
-		}
+		released, err = ParseFastReleaseReply(n)
+		check("a fast release", err, released == ReleaseReply{})
+		r, err := ParseFastRenewReply(n)
+		check("a fast renewal", err, r == RenewReply{})
 		r, err = ParseRetainedRenewReply(n)
 		check("renew", err, r == RenewReply{})
-		r, err = ParseRenewReplyWithFence(n)
-		check("renew with the fence", err, r == RenewReply{})
-		if r.Held != (r.Fence > 0) {
-			t.Errorf("renew with the fence: %+v from %v", r, n)
+		r, err = ParseRenewReply(n)
+		check("renew", err, r == RenewReply{})
+		if r.Held != (r.Fence > 0) || r.Held != (err == nil && n[0] == lua.Granted) {
+			t.Errorf("renew: %+v from %v", r, n)
 		}
 		l, err := ParseLimitReply(n)
 		check("limit", err, l == LimitReply{})
@@ -317,7 +319,7 @@ func TestInvalidReplyGrantsNothing(t *testing.T) {
 	}
 	_, err := ParseRenewReply([]int64{lua.Granted, -7})
 	checkReplyError(t, err, true)
-	_, err = ParseRenewReplyWithFence([]int64{lua.Granted, 0})
+	_, err = ParseRenewReply([]int64{lua.Granted, 0})
 	checkReplyError(t, err, true)
 }
 
@@ -337,39 +339,48 @@ func TestParseOtherReplies(t *testing.T) {
 		{"release", parser(ParseReleaseReply), []int64{lua.Granted + 64}, ReleaseReply{}, true},
 		{"release", parser(ParseReleaseReply), []int64{lua.Granted, 0}, ReleaseReply{}, true},
 		{"release", parser(ParseReleaseReply), []int64{lua.Waiting}, ReleaseReply{}, true},
+		{"fast release", parser(ParseFastReleaseReply), []int64{lua.Granted}, ReleaseReply{Code: lua.Granted}, false},
+		{"fast release", parser(ParseFastReleaseReply), []int64{lua.Granted + 32}, ReleaseReply{Code: lua.Granted, QueueEmpty: true}, false},
+		{"fast release", parser(ParseFastReleaseReply), []int64{lua.Refused + 32}, ReleaseReply{Code: lua.Refused, QueueEmpty: true}, false},
+		{"fast release", parser(ParseFastReleaseReply), []int64{0}, ReleaseReply{Undecided: true}, false},
+		{"fast release", parser(ParseFastReleaseReply), []int64{lua.Granted + 16}, ReleaseReply{}, true},
+		{"fast release", parser(ParseFastReleaseReply), []int64{lua.Left + 32}, ReleaseReply{}, true},
+		{"fast renew", parser(ParseFastRenewReply), []int64{lua.Granted}, RenewReply{Held: true}, false},
+		{"fast renew", parser(ParseFastRenewReply), []int64{lua.Recalled}, RenewReply{Held: true, Recalled: true}, false},
+		{"fast renew", parser(ParseFastRenewReply), []int64{lua.Refused}, RenewReply{}, false},
+		{"fast renew", parser(ParseFastRenewReply), []int64{lua.Granted, 7}, RenewReply{}, true},
+		{"fast renew", parser(ParseFastRenewReply), []int64{lua.Held}, RenewReply{}, true},
 		{"limit", parser(ParseLimitReply), []int64{lua.Granted, 1, 2, 3, 4, 3, 0}, LimitReply{1, 2, 3, 4, true, true, false}, false},
 		{"limit", parser(ParseLimitReply), []int64{lua.Granted, 1, 2, 3, 4, 0, 500}, LimitReply{1, 2, 3, 4, false, false, true}, false},
 		{"limit", parser(ParseLimitReply), []int64{lua.Granted, 1, 2, 3, -4, 0, 0}, LimitReply{}, true},
 		{"limit", parser(ParseLimitReply), []int64{lua.Granted, 1, 2, 3, 4, 0}, LimitReply{}, true},
 		{"limit", parser(ParseLimitReply), []int64{lua.Tombstoned}, LimitReply{}, true},
 		{"limit", parser(ParseLimitReply), nil, LimitReply{}, true},
-		{"allow", parser(parseAllow), []int64{lua.Granted, 7, 100, 130, 0, 9, 8, 50}, AcquireReply{Code: lua.Granted, Now: 100, Fence: 7, Quota: Quota{9, 8, 50}}, false},
-		{"allow", parser(parseAllow), []int64{lua.Refused, 100, 25, 0, 9, 0, 50}, AcquireReply{Code: lua.Refused, Now: 100, RetryAfter: 25, Quota: Quota{9, 0, 50}}, false},
-		{"allow", parser(parseAllow), []int64{1e15, 8}, AcquireReply{Code: lua.Granted, Fence: 1e15, Quota: Quota{9, 8, 61}}, false},
-		{"allow", parser(parseAllow), []int64{1e15, 10}, AcquireReply{}, true},
-		{"allow", parser(parseAllow), []int64{1e15, -1}, AcquireReply{}, true},
-		{"allow", parser(parseAllow), []int64{1000, 8}, AcquireReply{}, true},
-		{"allow", parser(parseAllow), []int64{lua.Refused, 25, 50}, AcquireReply{Code: lua.Refused, RetryAfter: 25, Quota: Quota{9, 0, 50}}, false},
-		{"allow", parser(parseAllow), []int64{lua.Refused, 25, -1}, AcquireReply{}, true},
-		{"allow", parser(parseAllow), []int64{lua.Waiting, 25, 50}, AcquireReply{}, true},
-		{"allow", parser(parseAllow), []int64{lua.AboveLimit}, AcquireReply{Code: lua.AboveLimit}, false},
-		{"allow", parser(parseAllow), []int64{lua.Granted, 7, 100, 130, 0}, AcquireReply{}, true},
-		{"allow", parser(parseAllow), []int64{lua.Refused, 100, 25, 0, 9, 10, 50}, AcquireReply{}, true},
-		{"allow", parser(parseAllow), []int64{lua.Refused, 100, 25, 0, 0, 0, 50}, AcquireReply{}, true},
-		{"allow", parser(parseAllow), []int64{lua.Refused, 100, 25, 0, 9, 0, -1}, AcquireReply{}, true},
-		{"part", part(7), []int64{1792319239122000}, AcquireReply{Code: lua.Granted, Fence: 7, Now: 1792319239122}, false},
-		{"part", part(0), []int64{1792319239122000}, AcquireReply{}, true},
-		{"part", part(7), []int64{1 << 54}, AcquireReply{}, true},
-		{"part", part(7), []int64{1792319239123456, 1792319239122000}, AcquireReply{Code: lua.Granted, Fence: 1792319239123456, Now: 1792319239122}, false},
-		{"part", part(0), []int64{1792319239123456, 1792319239122000}, AcquireReply{Code: lua.Granted, Fence: 1792319239123456, Now: 1792319239122}, false},
-		{"part", part(7), []int64{1792319239123456, 0}, AcquireReply{}, true},
-		{"part", part(7), []int64{1 << 54, 1792319239122000}, AcquireReply{}, true},
-		{"part", part(7), []int64{lua.Granted, 7}, AcquireReply{}, true},
-		{"part", part(7), []int64{0}, AcquireReply{}, true},
-		{"part", part(7), []int64{-25}, AcquireReply{Code: lua.Refused, RetryAfter: 25}, false},
-		{"part", part(7), []int64{lua.Granted, 7, 100, 130, 0}, AcquireReply{Code: lua.Granted, Fence: 7, Now: 100}, false},
-		{"part", part(7), []int64{lua.Refused, 100, 25, 0}, AcquireReply{Code: lua.Refused, Now: 100, RetryAfter: 25}, false},
-		{"part", part(7), nil, AcquireReply{}, true},
+		{"allow", parser(ParseAllowReply), []int64{lua.Granted, 7, 100, 130, 0, 9, 8, 50}, AcquireReply{Code: lua.Granted, Now: 100, Fence: 7, Quota: Quota{9, 8, 50}}, false},
+		{"allow", parser(ParseAllowReply), []int64{lua.Refused, 100, 25, 0, 9, 0, 50}, AcquireReply{Code: lua.Refused, Now: 100, RetryAfter: 25, Quota: Quota{9, 0, 50}}, false},
+		{"fast allow", parser(parseFastAllow), []int64{1e15, 8}, AcquireReply{Code: lua.Granted, Fence: 1e15, Quota: Quota{9, 8, 61}}, false},
+		{"fast allow", parser(parseFastAllow), []int64{1e15, 10}, AcquireReply{}, true},
+		{"fast allow", parser(parseFastAllow), []int64{1e15, -1}, AcquireReply{}, true},
+		{"fast allow", parser(parseFastAllow), []int64{1000, 8}, AcquireReply{}, true},
+		{"fast allow", parser(parseFastAllow), []int64{-25, 50}, AcquireReply{Code: lua.Refused, RetryAfter: 25, Quota: Quota{9, 0, 50}}, false},
+		{"fast allow", parser(parseFastAllow), []int64{-25, -1}, AcquireReply{}, true},
+		{"fast allow", parser(parseFastAllow), []int64{-25, 50, 0}, AcquireReply{}, true},
+		{"fast allow", parser(parseFastAllow), []int64{-25}, AcquireReply{}, true},
+		{"fast allow", parser(parseFastAllow), []int64{0}, AcquireReply{NeedsLong: true}, false},
+		{"fast acquire", parser(ParseFastAcquireReply), []int64{1792319239123456}, AcquireReply{Code: lua.Granted, Fence: 1792319239123456}, false},
+		{"fast acquire", parser(ParseFastAcquireReply), []int64{1792319239123456, 8}, AcquireReply{Code: lua.Granted, Fence: 1792319239123456}, false},
+		{"fast acquire", parser(ParseFastAcquireReply), []int64{100}, AcquireReply{}, true}, // too small for a fence
+		{"fast acquire", parser(ParseFastAcquireReply), []int64{1 << 54}, AcquireReply{}, true},
+		{"fast acquire", parser(ParseFastAcquireReply), []int64{0}, AcquireReply{NeedsLong: true}, false},
+		{"fast acquire", parser(ParseFastAcquireReply), []int64{0, 0}, AcquireReply{}, true},
+		{"fast acquire", parser(ParseFastAcquireReply), []int64{-25}, AcquireReply{Code: lua.Refused, RetryAfter: 25}, false},
+		{"fast acquire", parser(ParseFastAcquireReply), []int64{lua.Granted, 7, 100, 130, 0}, AcquireReply{}, true},
+		{"fast acquire", parser(ParseFastAcquireReply), nil, AcquireReply{}, true},
+		{"allow", parser(ParseAllowReply), []int64{lua.AboveLimit}, AcquireReply{Code: lua.AboveLimit}, false},
+		{"allow", parser(ParseAllowReply), []int64{lua.Granted, 7, 100, 130, 0}, AcquireReply{}, true},
+		{"allow", parser(ParseAllowReply), []int64{lua.Refused, 100, 25, 0, 9, 10, 50}, AcquireReply{}, true},
+		{"allow", parser(ParseAllowReply), []int64{lua.Refused, 100, 25, 0, 0, 0, 50}, AcquireReply{}, true},
+		{"allow", parser(ParseAllowReply), []int64{lua.Refused, 100, 25, 0, 9, 0, -1}, AcquireReply{}, true},
 		{"raise_fence", raise(7), []int64{lua.Granted, 7}, RaiseFenceReply{Code: lua.Granted, Fence: 7}, false},
 		{"raise_fence", raise(7), []int64{lua.Granted, 6}, RaiseFenceReply{}, true},
 		{"raise_fence", raise(7), []int64{lua.Refused}, RaiseFenceReply{Code: lua.Refused}, false},
@@ -395,14 +406,10 @@ func parser[T any](parse func([]int64) (T, error)) func([]int64) (any, error) {
 	return func(n []int64) (any, error) { return parse(n) }
 }
 
-func parseAllow(n []int64) (AcquireReply, error) { return ParseAllowReply(n, 9, 60) }
+func parseFastAllow(n []int64) (AcquireReply, error) { return ParseFastAllowReply(n, 9, 60) }
 
 func raise(fence int64) func([]int64) (any, error) {
 	return func(n []int64) (any, error) { return ParseRaiseFenceReply(n, fence) }
-}
-
-func part(least int64) func([]int64) (any, error) {
-	return func(n []int64) (any, error) { return ParsePartReply(n, least) }
 }
 
 func TestParseInspectReply(t *testing.T) {

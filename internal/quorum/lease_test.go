@@ -368,7 +368,7 @@ func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
 		l := s.lock(s.keepers)
 		s.connect(l)
-		s.nets[0].Break(lua.Redlock.Release.SHA, 2, faultnet.SwallowReply)
+		s.nets[0].Break(lua.Redlock.Fast.Release.SHA, 2, faultnet.SwallowReply)
 		u := l.propose(nil)
 		synctest.Wait()
 		s.nets[2].Down()
@@ -409,6 +409,7 @@ func TestOwnLeftoversAreNoContention(t *testing.T) {
 		for _, n := range s.nets[1:] {
 			n.Break(lua.Redlock.Acquire.SHA, 1, faultnet.SwallowReply)
 			n.Break(lua.Redlock.Release.SHA, 1000, faultnet.LoseRequest)
+			n.Break(lua.Redlock.Fast.Release.SHA, 1000, faultnet.LoseRequest)
 		}
 		_, err := l.Try(s.Context())
 		s.wantError(err, server.ErrUnavailable)

@@ -10,17 +10,21 @@ import (
 
 // This file prepares the calls of all scripts. Package protocol encodes their arguments and decodes their replies.
 
-// call prepares a call of a script with the first keys of the lock and room for that many arguments.
-func (l *Lock) call(s *lua.Script, keys, room int, done func(*transport.Call)) *transport.Call {
+// call prepares a call of a script with room for that many arguments.
+func (l *Lock) call(s *lua.Script, room int, done func(*transport.Call)) *transport.Call {
 	call := &transport.Call{Done: transport.Func(done)}
-	l.SetCall(call, s, keys, room)
+	l.SetCall(call, s, room)
 	return call
 }
 
 // SetCall is call for a Call that exists.
-func (l *Lock) SetCall(call *transport.Call, s *lua.Script, keys, room int) {
+func (l *Lock) SetCall(call *transport.Call, s *lua.Script, room int) {
 	call.Key = l.KeyOf(LockKey)
-	call.SetCommand(s, room, l.keys[:keys]...)
+	var keys [4]any
+	for i, key := range s.Keys {
+		keys[i] = l.keys[key]
+	}
+	call.SetCommand(s, room, keys[:len(s.Keys)]...)
 }
 
 // Decode returns the reply of a call, by one of protocol's functions, or why there is none.
@@ -32,10 +36,9 @@ func Decode[T any](call *transport.Call, parse func([]int64) (T, error)) (T, err
 	return parse(call.Reply)
 }
 
-// SetAcquire makes the call one of acquire.lua or allow.lua. Without a maxWait the request does not wait.
-func (l *Lock) SetAcquire(call *transport.Call, s *lua.Script, token string, policyArg, maxWait any) {
-	l.SetCall(call, s, 4, 6)
-	call.Scalar = s != l.scripts.Allow
+// SetAcquire makes the call one of acquire.lua. Without a maxWait the request does not wait.
+func (l *Lock) SetAcquire(call *transport.Call, token string, policyArg, maxWait any) {
+	l.SetCall(call, l.scripts.Acquire, 6)
 	call.Args = l.AcquireArgs(call.Args, token, policyArg, maxWait)
 }
 
@@ -48,11 +51,17 @@ func (l *Lock) AcquireArgs(command []any, token string, policyArg, maxWait any) 
 	return protocol.AcquireArgs(command, token, l.args.leaseTTL, policyArg, l.args.settings, queueTTL, maxWait)
 }
 
-// SetShortAcquire makes the call one of acquire.lua for the short form alone.
-func (l *Lock) SetShortAcquire(call *transport.Call, token string) {
-	l.SetCall(call, l.scripts.Acquire, l.scripts.ShortKeys, 4)
+// SetAllow makes the call one of allow.lua.
+func (l *Lock) SetAllow(call *transport.Call, token string) {
+	l.SetCall(call, l.scripts.Allow, 4)
+	call.Args = protocol.AllowArgs(call.Args, token, l.args.leaseTTL, l.args.policyArg, l.args.settings)
+}
+
+// SetFastAcquire makes the call one of the fast script that acquires.
+func (l *Lock) SetFastAcquire(call *transport.Call, token string) {
+	l.SetCall(call, l.fast.Acquire, 4)
 	call.Scalar = true
-	call.Args = protocol.AcquireArgs(call.Args, token, l.args.leaseTTL, l.args.shortPolicyArg, l.args.shortSettings, nil, nil)
+	call.Args = protocol.FastAcquireArgs(call.Args, token, l.args.fastTTL, l.args.fastLimits, l.args.fastEpoch)
 }
 
 // The values of release.lua's argument cancel.
@@ -65,60 +74,83 @@ const (
 // SetRelease makes the call a release. If tombstone is not 0, the token is not granted for that many ms. yield is for how long the release of a
 // lease that was in use leaves the key of a mutex free, now and then.
 func (l *Lock) SetRelease(call *transport.Call, token string, tombstone int64, cancel int, yield time.Duration) {
-	keys := 3
-	if tombstone != 0 {
-		keys = 4
-	}
 	var leaveFree int64
 	if cancel == UsedLease {
 		leaveFree = Millis(yield)
 	}
-	l.SetCall(call, l.scripts.Release, keys, 5)
+	l.SetCall(call, l.scripts.Release, 5)
 	call.Scalar, call.Urgent = true, true
 	call.Args = protocol.ReleaseArgs(call.Args, token, l.args.settings, tombstone, cancel, leaveFree)
 }
 
-// SetShortRelease makes the call a release in the short form, which does nothing if others wait.
-func (l *Lock) SetShortRelease(call *transport.Call, token string) {
-	call.Key = l.KeyOf(LockKey)
-	call.SetCommand(l.scripts.Release, 1, l.keys[LockKey], l.keys[QueueKey])
+// SetFastRelease makes the call one of the fast script that releases, which does nothing if others wait.
+func (l *Lock) SetFastRelease(call *transport.Call, token string) {
+	l.SetCall(call, l.fast.Release, 1)
 	call.Scalar, call.Urgent = true, true
-	call.Args = protocol.ReleaseArgs(call.Args, token, nil, 0, UsedLease, 0)
+	call.Args = protocol.FastReleaseArgs(call.Args, token)
+}
+
+// SetHandOn makes the call one of the fast script that releases a lock and hands it on.
+func (l *Lock) SetHandOn(call *transport.Call, token string) {
+	l.SetCall(call, l.fast.HandOn, 4)
+	call.Scalar, call.Urgent = true, true
+	call.Args = protocol.HandOnArgs(call.Args, token, l.args.channelPrefix, l.args.epoch, l.args.isSharded)
 }
 
 // SetBreak makes the call the end of somebody else's lease or queue entry. The notice is for its keeper.
 func (l *Lock) SetBreak(call *transport.Call, token, policyArg, notice string) {
-	l.SetCall(call, l.scripts.Break, 4, 5)
+	l.SetCall(call, l.scripts.Break, 5)
 	call.Args = protocol.BreakArgs(call.Args, token, l.args.settings, Millis(TombstoneTTL), policyArg, notice)
 }
 
 // SetCompletion makes the call the replacement of a lease by a record that lasts for so many ms.
 func (l *Lock) SetCompletion(call *transport.Call, token string, recordTTL int64) {
-	l.SetCall(call, l.scripts.Complete, 1, 2)
+	l.SetCall(call, l.scripts.Complete, 2)
 	call.Scalar, call.Urgent = true, true
 	call.Args = protocol.CompleteArgs(call.Args, token, recordTTL)
 }
 
-// What a renewal does, by how many of the lock's keys it takes.
+// What a renewal does.
 const (
-	RenewOnly      = 1 // the lease alone, which also works while a cluster migrates the slot
-	RenewMetadata  = 2 // also extends the metadata, and returns the fence
-	RenewAndNotify = 4 // also notifies the head of the queue of the new end
+	RenewOnly      = iota // the lease alone, by one key, which also works while a cluster migrates the slot
+	RenewMetadata         // also extends the metadata, and returns the fence
+	RenewAndNotify        // shortens the lease, and notifies the head of the queue of the new end
 )
 
 // RenewCall prepares a renewal. An exact one may shorten the lease; others must not, since a copy may run late. If the lease is
-// retained, the reply says whether it was recalled.
-func (l *Lock) RenewCall(token string, ttl int64, keys int, exact, retained bool, done func(*transport.Call)) *transport.Call {
+// retained, the reply says whether it was recalled; that of a mutex has to include the metadata.
+func (l *Lock) RenewCall(token string, ttl int64, does int, exact, retained bool, done func(*transport.Call)) *transport.Call {
 	call := &transport.Call{Done: transport.Func(done)}
-	l.SetRenewal(call, token, ttl, keys, exact, retained)
+	l.SetRenewal(call, token, ttl, does, exact, retained)
 	return call
 }
 
 // SetRenewal is RenewCall for a Call that exists.
-func (l *Lock) SetRenewal(call *transport.Call, token string, ttl int64, keys int, exact, retained bool) {
-	l.SetCall(call, l.scripts.Renew, keys, 5)
+func (l *Lock) SetRenewal(call *transport.Call, token string, ttl int64, does int, exact, retained bool) {
+	switch {
+	case does == RenewOnly && !exact:
+		l.SetCall(call, l.fast.Renew, 2)
+		call.Scalar = true
+		call.Args = protocol.FastRenewArgs(call.Args, token, ttl)
+	case does == RenewAndNotify && exact:
+		l.SetCall(call, l.scripts.Shorten, 3)
+		call.Args = protocol.ShortenArgs(call.Args, token, ttl, l.args.settings)
+	default:
+		l.SetCall(call, l.scripts.Renew, 5)
+		call.Args = l.RenewArgs(call.Args, token, ttl, exact, retained)
+	}
 	call.Urgent = true
-	call.Args = l.RenewArgs(call.Args, token, ttl, exact, retained)
+}
+
+// DecodeRenewal returns the reply to a renewal.
+func (l *Lock) DecodeRenewal(call *transport.Call, retained bool) (protocol.RenewReply, error) {
+	switch {
+	case call.Script == l.fast.Renew:
+		return Decode(call, protocol.ParseFastRenewReply)
+	case retained:
+		return Decode(call, protocol.ParseRetainedRenewReply)
+	}
+	return Decode(call, protocol.ParseRenewReply)
 }
 
 // RenewArgs appends the arguments of renew.lua to a command.
@@ -137,7 +169,7 @@ func (l *Lock) HeartbeatCall(mode, waiters int, done func(*transport.Call)) *tra
 	if mode&protocol.HeartbeatRejoin != 0 {
 		room = 2 * waiters
 	}
-	call := l.call(l.scripts.Heartbeat, 4, 4+room, done)
+	call := l.call(l.scripts.Heartbeat, 4+room, done)
 	call.Urgent = true
 	call.Args = protocol.HeartbeatArgs(call.Args, l.args.settings, mode, l.args.policyArg, l.args.queueTTL)
 	return call
@@ -153,27 +185,27 @@ const PageSize = 500
 
 // SetInspection makes the call the reading of one page of holders or waiters.
 func (l *Lock) SetInspection(call *transport.Call, subject int, after int64, count int, token string) {
-	l.SetCall(call, l.scripts.Inspect, 4, 4)
+	l.SetCall(call, l.scripts.Inspect, 4)
 	call.Mixed = true
 	call.Args = protocol.InspectArgs(call.Args, subject, after, count, token)
 }
 
 // SetBreakerCall makes the call the question who has broken what the token had.
 func (l *Lock) SetBreakerCall(call *transport.Call, token string) {
-	l.SetCall(call, l.scripts.Inspect, 4, 4)
+	l.SetCall(call, l.scripts.Inspect, 4)
 	call.Mixed, call.Urgent = true, true
 	call.Args = protocol.InspectArgs(call.Args, protocol.InspectBreak, 0, PageSize, token)
 }
 
 // SetLimitCall makes the call the reading of the limits or, if limit or pause is not 0, their change.
 func (l *Lock) SetLimitCall(call *transport.Call, limit int, token string, pause int64) {
-	l.SetCall(call, l.scripts.Limit, 4, 5)
+	l.SetCall(call, l.scripts.Limit, 5)
 	call.Args = protocol.LimitArgs(call.Args, l.args.settings, l.args.policyArg, limit, token, pause)
 }
 
 // RaiseFenceCall prepares a call of raise_fence.lua. MinUptime is in ms.
 func (l *Lock) RaiseFenceCall(token string, fence, minUptime int64, done func(*transport.Call)) *transport.Call {
-	call := l.call(l.scripts.RaiseFence, 2, 4, done)
+	call := l.call(l.scripts.RaiseFence, 4, done)
 	call.Args = protocol.RaiseFenceArgs(call.Args, token, fence, l.args.settings, minUptime)
 	return call
 }

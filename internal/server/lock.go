@@ -33,6 +33,7 @@ type Lock struct {
 	*sharedParams
 	s        *Server
 	scripts  *lua.Set
+	fast     *lua.Fast
 	name     string
 	keys     [4]any                    // of every command, as strings, by the indexes below
 	ClaimTTL int64                     // ms: of a lease granted by a message, until it is confirmed
@@ -41,17 +42,19 @@ type Lock struct {
 
 // Indexes of keys.
 const (
-	LockKey = iota
-	MetaKey
-	QueueKey
-	TombstonesKey
+	LockKey       = lua.LockKey
+	MetaKey       = lua.MetaKey
+	QueueKey      = lua.QueueKey
+	TombstonesKey = lua.TombstonesKey
 )
 
 // scriptArgs are the arguments that are the same in all calls of a lock.
 type scriptArgs struct {
 	leaseTTL, policyArg, settings, queueTTL any
 
-	shortPolicyArg, shortSettings any // see protocol.ShortArgs
+	// Of fast scripts.
+	fastTTL, fastLimits, fastEpoch  any // see protocol.FastAcquireArgs
+	channelPrefix, epoch, isSharded any // see protocol.HandOnArgs
 }
 
 // sharedParams are parameters shared by locks with identical settings, to save memory.
@@ -79,9 +82,22 @@ func (s *Server) InitLock(l *Lock, spec Spec) error {
 	if sharded {
 		channelPrefix = keys.ChannelPrefix()
 	}
-	settings := protocol.Settings(ttl+Millis(spec.MetadataTTL), channelPrefix, sharded)
-	args := scriptArgs{leaseTTL: ttl, policyArg: spec.PolicyArg, settings: settings, queueTTL: protocol.QueueTTL(Millis(s.Config.HeartbeatTimeout))}
-	args.shortPolicyArg, args.shortSettings = protocol.ShortArgs(spec.PolicyArg, settings)
+	metadataTTL := ttl + Millis(spec.MetadataTTL)
+	args := scriptArgs{
+		leaseTTL: ttl, policyArg: spec.PolicyArg, settings: protocol.Settings(metadataTTL, channelPrefix, sharded),
+		queueTTL: protocol.QueueTTL(Millis(s.Config.HeartbeatTimeout)), channelPrefix: channelPrefix,
+		fastTTL: ttl, fastEpoch: protocol.EpochArg(metadataTTL), epoch: protocol.EpochOf(metadataTTL),
+	}
+	if sharded {
+		args.isSharded = 1
+	}
+	l.fast = spec.Scripts.FastFor(spec.PolicyArg)
+	if l.fast.TakesLimits {
+		args.fastLimits = spec.PolicyArg
+	}
+	if l.fast.OfWindow {
+		args.fastTTL = nil
+	}
 	params := sharedParams{ttl, channelPrefix + s.id, args}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,8 +123,11 @@ func (l *Lock) Server() *Server { return l.s }
 // Key returns the key of the leases, which identifies the lock among all locks of a server.
 func (l *Lock) Key() string { return l.KeyOf(LockKey) }
 
+// Fast returns the scripts of the common cases.
+func (l *Lock) Fast() *lua.Fast { return l.fast }
+
 // KeyOf returns one of the lock's keys.
-func (l *Lock) KeyOf(index int) string { return l.keys[index].(string) }
+func (l *Lock) KeyOf(index lua.Key) string { return l.keys[index].(string) }
 
 // PolicyArg returns what the policy is told, if the request itself does not say it.
 func (l *Lock) PolicyArg() any { return l.args.policyArg }

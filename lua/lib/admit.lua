@@ -1,22 +1,18 @@
 -- admit: grants leases to waiters, in the order of the queue. What may be granted, to whom and when is the policy's to say.
 -- include: lib/metadata
--- include: lib/fence
--- include: lib/token
 -- include: lib/queue
--- include: lib/lapses_of
 -- include: lib/message
--- include: lib/reachable
--- include: policy/KIND/admit
+-- include: policy/KIND
 
 -- deliver sends the messages, one for each keeper, and says whether all were received. The grants are written before.
 -- A keeper without a subscription is dead or cut off: its grants are undone. If the server does not allow publishing, the
 -- waiters learn of their grants by their next heartbeats.
-local function deliver(messages)
+local function deliver(run, messages)
   local all = true
   for keeper, message in pairs(messages) do
-    if send(keeper, message[2] and table.concat(message, ' ') or message[1]) == 0 then
-      all, unreachable[keeper] = false, true
-      for _, token in ipairs(message.tokens) do undo_grant(token) end
+    if send(run, keeper, table.concat(message, ' ')) == 0 then
+      all, run.unreachable[keeper] = false, true
+      for _, token in ipairs(message.tokens) do undo_grant(run, token) end
     end
   end
   return all
@@ -27,24 +23,24 @@ end
 -- ineligible is told to retry, and is then answered why. A waiter that is not a caller gets an unconfirmed lease that ends
 -- with its heartbeat, so that all frozen waiters together delay the queue by at most one heartbeat timeout.
 -- It returns 1 if there may be more to admit, else 0.
-local function admit_waiters()
+local function admit_waiters(run)
   local budget, last, messages = 1000, '0', {}
   while budget > 0 do
-    local heads = next_in_line(last)
+    local heads = next_in_line(run, last)
     local blocked = not heads or #heads == 0
     if not blocked then
       local lapse = lapses_of(heads)
       local out = {}
       for i, token in ipairs(heads) do
-        local keeper, serial, ttl, claim_ttl, flags, number = string.match(token, TOKEN, -199)
-        local caller, silent = callers[token], flags and string.find(flags, 's', 1, true)
+        local keeper, serial, ttl, claim_ttl, flags, number = string.match(token, TOKEN, TOKEN_FROM)
+        local caller, silent = run.callers[token], flags and string.find(flags, 's', 1, true)
         if lapse[i] >= DEAF then lapse[i], silent = lapse[i] - DEAF, true end
-        if not keeper or not caller and (unreachable[keeper] and not silent or lapse[i] <= now) then
-          out[#out + 1], head_stale, lapsed[#lapsed + 1] = token, true, token
-        elseif token ~= try_token and ineligible(token) then
-          out[#out + 1], head_stale, rejected[token] = token, true, ineligible(token)
-          if not caller then send(keeper, serial .. ' -1') end
-        elseif fits(flags, number) then
+        if not keeper or not caller and (run.unreachable[keeper] and not silent or lapse[i] <= now) then
+          out[#out + 1], run.head_stale, run.lapsed[#run.lapsed + 1] = token, true, token
+        elseif token ~= run.try_token and ineligible(run, token) then
+          out[#out + 1], run.head_stale, run.rejected[token] = token, true, ineligible(run, token)
+          if not caller then send(run, keeper, serial .. ' -1') end
+        elseif fits(run, flags, number) then
           out[#out + 1] = token
           local ms = tonumber(claim_ttl)
           if not caller then
@@ -52,55 +48,51 @@ local function admit_waiters()
           elseif caller ~= true then
             ms = tonumber(caller)
           end
-          head_stale = head_stale or ttl == claim_ttl or ms < claim_ttl / 2
-          local fence = write_grant(token, ms, flags, number)
+          run.head_stale = run.head_stale or ttl == claim_ttl or ms < claim_ttl / 2
+          local fence = write_grant(run, token, ms, flags, number)
           if caller then
-            granted[token] = {fence, now + ms}
+            run.granted[token] = {fence, now + ms}
           elseif not silent then
-            local pair = grant_message(serial, fence)
+            messages[keeper] = messages[keeper] or {tokens = {}}
             local message = messages[keeper]
-            if message then
-              local n = #message + 1
-              message[n], message.tokens[n] = pair, token
-            else
-              messages[keeper] = {pair, tokens = {token}}
-            end
+            message[#message + 1] = serial .. ' ' .. fence_text(fence)
+            message.tokens[#message] = token
           end
-        elseif caller or not WAITERS_DIFFER or silent or reachable(keeper, flags) then
+        elseif caller or not WAITERS_DIFFER or silent or reachable(run, keeper, flags) then
           blocked = true
           break
         else
-          out[#out + 1], head_stale, unreachable[keeper] = token, true, true
+          out[#out + 1], run.head_stale, run.unreachable[keeper] = token, true, true
         end
       end
-      if write_grants then write_grants() end
+      write_grants(run)
       dequeue(out)
       budget = budget - #heads
     end
     -- Grants that no subscriber received are undone, and others may have them.
     if blocked then
-      if deliver(messages) then return 0 end
+      if deliver(run, messages) then return 0 end
       messages, last = {}, '49'
     end
   end
-  deliver(messages)
+  deliver(run, messages)
   return 1
 end
 
 -- notify_head tells the first waiter when to retry if capacity frees up by itself before its next heartbeat, which is due
 -- when half of the present one's time has passed at the latest. A caller reads this in the reply. A head without a
 -- subscription is removed, up to a hundred of them.
-local function notify_head()
+local function notify_head(run)
   for _ = 1, 100 do
     local head = call('ZRANGE', queue, '0', '0')[1]
-    if not head or callers[head] then return end
-    local keeper, serial, _, claim_ttl, flags = string.match(head, TOKEN, -199)
+    if not head or run.callers[head] then return end
+    local keeper, serial, _, claim_ttl, flags = string.match(head, TOKEN, TOKEN_FROM)
     if not keeper or string.find(flags, 's', 1, true) then return end
-    local ms = frees_in()
+    local ms = frees_in(run)
     if ms == 0 then return end
     local lapse = lapses_of({head})[1]
     if lapse >= DEAF or now + ms >= lapse - claim_ttl / 2 then return end
-    if send(keeper, string.format('%s -%.0f', serial, ms)) > 0 then return end
+    if send(run, keeper, string.format('%s -%.0f', serial, ms)) > 0 then return end
     dequeue({head})
   end
 end
@@ -108,23 +100,46 @@ end
 -- notify_lapsed tells waiters whose heartbeats have lapsed to retry, up to ten keepers. Most of them are dead or frozen. But
 -- after the server's clock was set ahead they are alive, and would otherwise retry at their next heartbeats only, while
 -- the lock is free. Those further back retry a little later, so that the first comes first.
-local function notify_lapsed()
+local function notify_lapsed(run)
   local notified, n = {}, 0
-  for _, token in ipairs(lapsed) do
-    local keeper, serial = string.match(token, TOKEN, -199)
-    if keeper and not notified[keeper] and not unreachable[keeper] and n < 10 then
+  for _, token in ipairs(run.lapsed) do
+    local keeper, serial = string.match(token, TOKEN, TOKEN_FROM)
+    if keeper and not notified[keeper] and not run.unreachable[keeper] and n < 10 then
       notified[keeper] = true
-      send(keeper, string.format('%s -%.0f', serial, 10 * n + 1))
+      send(run, keeper, string.format('%s -%.0f', serial, 10 * n + 1))
       n = n + 1
     end
   end
-  lapsed = {}
+  run.lapsed = {}
 end
 
--- admit grants leases to waiters and notifies those that have to retry. It returns what admit_waiters does.
-local function admit()
-  local more = admit_waiters()
-  if head_stale then notify_head() end
-  if #lapsed > 0 then notify_lapsed() end
-  return unswept and 1 or more
+-- admit grants leases to waiters and notifies those that have to retry. It returns NOTE_MORE if there is more to admit or to sweep, else 0.
+local function admit(run)
+  local more = admit_waiters(run)
+  if run.head_stale then notify_head(run) end
+  if #run.lapsed > 0 then notify_lapsed(run) end
+  return (run.unswept or more > 0) and NOTE_MORE or 0
+end
+
+-- answer_try answers a request that does not wait, and that ask has not decided. It lets it compete with those that wait, without passing
+-- any of them: it is in the queue for the time of this script. min_left is for save_metadata.
+local function answer_try(run, token, ttl, min_left)
+  if not next_in_line(run, '1') then
+    -- A heartbeat calls maintain, but without waiters there is none.
+    maintain(run)
+    call('ZREM', queue, '') -- it changes nothing, but fails on a read-only server
+    return {REFUSED, now, frees_in(run, token), (run.unswept and NOTE_MORE or 0) + run.limits_changed}
+  end
+  run.try_token, run.callers[token] = token, ttl
+  enqueue(token, nil, true)
+  local notes = admit(run) + run.limits_changed
+  local lease, retry_after = run.granted[token], nil
+  if not lease then
+    retry_after = frees_in(run, token)
+    dequeue({token})
+  end
+  save_metadata(run, run.metadata_ttl, true, min_left)
+  if lease then return {GRANTED, lease[1], now, lease[2], notes} end
+  if run.rejected[token] then return {run.rejected[token]} end
+  return {REFUSED, now, retry_after, notes}
 end

@@ -61,7 +61,7 @@ func scale(b *testing.B, n New, set *lua.Set, waiters int) {
 	turn := func() {
 		_, err := m.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 			acquire(p, next)
-			p.EvalSha(ctx, set.Release.SHA, keys, protocol.ReleaseArgs(nil, holder, settings, 0, 0, 0)...)
+			p.EvalSha(ctx, set.Fast.HandOn.SHA, keys[:3], protocol.HandOnArgs(nil, holder, wake, protocol.EpochOf(3600000), nil)...)
 			return nil
 		})
 		m.must(err)

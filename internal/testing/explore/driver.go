@@ -39,8 +39,8 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 	}
 	if out.Ask {
 		c := call{script: acquire, requests: 1 << r, try: m.tries[r]}
-		if m.set.ShortKeys > 0 && !q.retention.is && !out.AskLong && m.origin[r] == 0 {
-			c = call{script: acquireShort, requests: 1 << r}
+		if m.set.Fast.Acquire != nil && !q.retention.is && !out.AskLong && m.origin[r] == 0 {
+			c = call{script: fastAcquire, requests: 1 << r}
 		}
 		q.ask = slot{call: m.srv.call(c), sent: w.tick}
 	}
@@ -52,14 +52,14 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 		if !w.calm {
 			w.renewals--
 		}
-		c := call{script: renew, requests: 1 << r, ttl: int16(out.RenewFor), keys: 1}
+		c := call{script: fastRenew, requests: 1 << r, ttl: int16(out.RenewFor)}
 		if q.retention.is {
 			q.retention.renewal = q.retention.lease.Renewal(m.gate(w, r), out.Metadata)
 			c.ask = q.retention.renewal.Ask
 			out.Metadata = q.retention.renewal.Metadata
 		}
 		if out.Metadata {
-			c.keys = 2
+			c.script = renew
 		}
 		q.change = slot{call: m.srv.call(c), sent: w.tick}
 	}
@@ -79,7 +79,7 @@ func (m *model) step(w *world, r int, e claim.Event) (out claim.Effects) {
 		m.release(w, r)
 	}
 	if out.Check {
-		q.change = slot{call: m.srv.call(call{script: renew, requests: 1 << r, ttl: ttl, keys: 2}), sent: w.tick}
+		q.change = slot{call: m.srv.call(call{script: renew, requests: 1 << r, ttl: ttl}), sent: w.tick}
 	}
 	m.convert(w, r, &out)
 	if out.Finished {
@@ -128,7 +128,7 @@ func (m *model) mayBeRejected(q *request, r int) bool {
 func (m *model) release(w *world, r int) {
 	q := &w.requests[r]
 	m.leaveLate(w, &q.ask)
-	if c := q.change.call; c != 0 && m.srv.calls[c].script == renew {
+	if c := q.change.call; c != 0 && m.srv.calls[c].script.renews() {
 		m.leaveLate(w, &q.change)
 		m.step(w, r, claim.Event{Kind: claim.RenewFailed, Outcome: claim.InDoubt})
 	}
@@ -139,8 +139,11 @@ func (m *model) release(w *world, r int) {
 		c.cancel = 2
 	case unused:
 		c.cancel = 1
+	case tombstone:
 	case !q.claim.NeedsLong() && q.claim.Place() == 0: // nobody waited when it was granted
-		c.script = releaseShort
+		c.script = fastRelease
+	case !q.handedOn:
+		c.script, q.handedOn = handOn, true
 	}
 	q.change = slot{call: m.srv.call(c), sent: w.tick}
 }
@@ -169,12 +172,16 @@ func (m *model) answerAsk(w *world, r int) {
 	q := &w.requests[r]
 	s := q.ask
 	q.ask = slot{}
-	a, err := protocol.ParseAcquireReply(m.srv.replies[s.reply])
+	fast, parse := m.srv.calls[s.call].script == fastAcquire, protocol.ParseAcquireReply
+	if fast {
+		parse = protocol.ParseFastAcquireReply
+	}
+	a, err := parse(m.srv.replies[s.reply])
 	if err != nil {
 		panic(err)
 	}
 	e := claim.Event{
-		Kind: claim.Replied, Code: codes[a.Code], Short: m.srv.calls[s.call].script == acquireShort, More: a.More, Sent: instant(s.sent),
+		Kind: claim.Replied, Code: codes[a.Code], Short: fast, More: a.More, Sent: instant(s.sent),
 		Fence: a.Fence, Clock: a.Now, Place: a.Place,
 	}
 	switch {
@@ -192,12 +199,16 @@ func (m *model) answerChange(w *world, r int) {
 	s := q.change
 	q.change = slot{}
 	c := m.srv.calls[s.call]
-	if c.script != renew {
-		a, err := protocol.ParseReleaseReply(m.srv.replies[s.reply])
+	if !c.script.renews() {
+		parse := protocol.ParseReleaseReply
+		if c.script == fastRelease || c.script == handOn {
+			parse = protocol.ParseFastReleaseReply
+		}
+		a, err := parse(m.srv.replies[s.reply])
 		if err != nil {
 			panic(err)
 		}
-		e := claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted, Short: c.script == releaseShort, QueueEmpty: a.QueueEmpty}
+		e := claim.Event{Kind: claim.ReleaseReplied, Code: claim.Granted, Short: a.Undecided, QueueEmpty: a.QueueEmpty}
 		switch a.Code {
 		case lua.Refused:
 			e.Code = claim.Denied
@@ -211,7 +222,10 @@ func (m *model) answerChange(w *world, r int) {
 		return
 	}
 	parse := protocol.ParseRenewReply
-	if c.ask {
+	switch {
+	case c.script == fastRenew:
+		parse = protocol.ParseFastRenewReply
+	case c.ask:
 		parse = protocol.ParseRetainedRenewReply
 	}
 	a, err := parse(m.srv.replies[s.reply])
@@ -235,7 +249,7 @@ func (m *model) answerExtend(w *world, r int) {
 	q := &w.requests[r]
 	s := q.extend
 	q.extend = slot{}
-	a, err := protocol.ParseRenewReplyWithFence(m.srv.replies[s.reply])
+	a, err := protocol.ParseRenewReply(m.srv.replies[s.reply])
 	if err != nil {
 		panic(err)
 	}

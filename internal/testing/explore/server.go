@@ -32,15 +32,20 @@ type script uint8
 
 const (
 	none script = iota
-	acquireShort
+	fastAcquire
 	acquire
-	releaseShort
+	fastRelease
+	handOn
 	release
 	breaking
+	fastRenew
 	renew
+	shorten
 	heartbeat
 	rejoin
 )
+
+func (s script) renews() bool { return s == fastRenew || s == renew || s == shorten }
 
 // call is one call of a script. Equal calls have equal arguments.
 type call struct {
@@ -51,7 +56,6 @@ type call struct {
 	cancel    uint8              // of a release; see release.lua
 	exact     bool               // of a renewal: it may shorten the lease
 	ask       bool               // of a renewal: whether the lease was recalled
-	keys      uint8              // of a renewal
 	ttl       int16              // ms, of a renewal
 	places    [maxRequests]int64 // of a rejoin
 }
@@ -84,6 +88,7 @@ type runResult struct {
 type server struct {
 	set    *lua.Set
 	text   map[script]string
+	keysOf map[script][]string
 	tokens [maxRequests]string
 	origin [maxRequests]int  // which lease a request replaces, counted from 1; 0: none
 	retain [maxRequests]bool // their leases
@@ -109,10 +114,7 @@ func newServer(set *lua.Set, tokens [maxRequests]string, change func(string) str
 	}
 	all := keys.All()
 	s := &server{
-		set: set, tokens: tokens, keys: all[:], in: newInterpreter(), text: map[script]string{
-			acquireShort: set.Acquire.Text, acquire: set.Acquire.Text, releaseShort: set.Release.Text, release: set.Release.Text,
-			breaking: set.Break.Text, renew: set.Renew.Text, heartbeat: set.Heartbeat.Text, rejoin: set.Heartbeat.Text,
-		},
+		set: set, tokens: tokens, keys: all[:], in: newInterpreter(), text: map[script]string{}, keysOf: map[script][]string{},
 		stateIDs: map[string]int32{}, calls: make([]call, 1), callIDs: map[call]int32{}, replies: make([][]int64, 1),
 		replyIDs: map[string]int32{}, messages: make([]published, 1), msgIDs: map[published]int32{}, runs: map[runKey]runResult{},
 	}
@@ -120,9 +122,16 @@ func newServer(set *lua.Set, tokens [maxRequests]string, change func(string) str
 		t, _ := protocol.ParseToken(token)
 		s.retain[r] = isRetained(t.Flags)
 	}
-	if change != nil {
-		for name, text := range s.text {
-			s.text[name] = change(text)
+	for name, x := range map[script]*lua.Script{
+		fastAcquire: set.Fast.Acquire, acquire: set.Acquire, fastRelease: set.Fast.Release, handOn: set.Fast.HandOn, release: set.Release,
+		breaking: set.Break, fastRenew: set.Fast.Renew, renew: set.Renew, shorten: set.Shorten, heartbeat: set.Heartbeat, rejoin: set.Heartbeat,
+	} {
+		s.text[name] = x.Text
+		if change != nil {
+			s.text[name] = change(x.Text)
+		}
+		for _, key := range x.Keys {
+			s.keysOf[name] = append(s.keysOf[name], all[key])
 		}
 	}
 	s.state(&store{now: start, keys: map[string]*value{}})
@@ -202,7 +211,6 @@ func (s *server) run(state, c int32, at int8, subscribed uint8) runResult {
 func (s *server) arguments(c call) (keys, argv []string) {
 	settings := protocol.Settings(metadataTTL, wakePrefix, false)
 	var args []any
-	keys = s.keys
 	token, policyArg := "", ""
 	for r := range s.tokens {
 		if !c.has(r) {
@@ -217,30 +225,31 @@ func (s *server) arguments(c call) (keys, argv []string) {
 		}
 	}
 	switch c.script {
-	case acquireShort:
-		keys = s.keys[:s.set.ShortKeys]
-		short, own := protocol.ShortArgs("", settings)
-		args = protocol.AcquireArgs(nil, token, ttl, short, own, nil, nil)
+	case fastAcquire:
+		args = protocol.FastAcquireArgs(nil, token, ttl, nil, protocol.EpochArg(metadataTTL))
 	case acquire:
 		var queueTTL, maxWait any
 		if !c.try {
 			queueTTL, maxWait = protocol.QueueTTL(heartbeatTTL), 0
 		}
 		args = protocol.AcquireArgs(nil, token, ttl, policyArg, settings, queueTTL, maxWait)
-	case releaseShort:
-		keys = []string{s.keys[0], s.keys[2]}
-		args = protocol.ReleaseArgs(nil, token, nil, 0, 0, 0)
+	case fastRelease:
+		args = protocol.FastReleaseArgs(nil, token)
+	case handOn:
+		args = protocol.HandOnArgs(nil, token, wakePrefix, protocol.EpochOf(metadataTTL), nil)
 	case release:
-		keys = s.keys[:3]
 		tombstone := int64(0)
 		if c.tombstone {
-			keys, tombstone = s.keys, tombstoneTTL
+			tombstone = tombstoneTTL
 		}
 		args = protocol.ReleaseArgs(nil, token, settings, tombstone, int(c.cancel), 0)
 	case breaking:
 		args = protocol.BreakArgs(nil, token, settings, tombstoneTTL, policyArg, protocol.BreakNotice(protocol.Breaker{By: "x", Reason: "y"}))
+	case fastRenew:
+		args = protocol.FastRenewArgs(nil, token, int64(c.ttl))
+	case shorten:
+		args = protocol.ShortenArgs(nil, token, int64(c.ttl), settings)
 	case renew:
-		keys = s.keys[:c.keys]
 		exact := 0
 		if c.exact {
 			exact = 1
@@ -264,7 +273,7 @@ func (s *server) arguments(c call) (keys, argv []string) {
 	for _, x := range args {
 		argv = append(argv, fmt.Sprint(x))
 	}
-	return keys, argv
+	return s.keysOf[c.script], argv
 }
 
 // addressed returns the requests that a message is about.
@@ -297,7 +306,7 @@ func (c call) list() (list []int) {
 func (s *server) describe(id int32) string {
 	c := s.calls[id]
 	var b strings.Builder
-	b.WriteString([]string{"?", "acquire (short form)", "acquire", "release (short form)", "release", "break", "renew", "heartbeat", "rejoin"}[c.script])
+	b.WriteString([]string{"?", "fast acquire", "acquire", "fast release", "hand_on", "release", "break", "fast renew", "renew", "shorten", "heartbeat", "rejoin"}[c.script])
 	for i, r := range c.list() {
 		if i > 0 {
 			b.WriteString(" and")

@@ -155,7 +155,7 @@ func (m *model) calls(w *world, s slot, alive bool, at int, run stepKind, try fu
 		return
 	}
 	try(run, at)
-	if s := m.srv.calls[s.call].script; w.slow > 0 && s != release && s != releaseShort {
+	if s := m.srv.calls[s.call].script; w.slow > 0 && s != release && s != fastRelease && s != handOn {
 		try(run-stepRunAsk+stepSlowAsk, at)
 	}
 	if w.faults > 0 && w.late[len(w.late)-1] == 0 {
@@ -235,9 +235,9 @@ func (m *model) apply(w *world, s step) {
 		w.extends--
 		out := m.step(w, i, claim.Event{Kind: claim.ExtendBegan, TTL: int64(m.extendTo)})
 		if q := &w.requests[i]; q.claim.Active() {
-			c := call{script: renew, requests: 1 << i, ttl: m.extendTo, keys: 2, exact: true}
+			c := call{script: renew, requests: 1 << i, ttl: m.extendTo, exact: true}
 			if out.Notify {
-				c.keys = 4
+				c.script = shorten
 			}
 			q.extend = slot{call: m.srv.call(c), sent: w.tick}
 		}
@@ -275,7 +275,7 @@ func (m *model) apply(w *world, s step) {
 		w.faults--
 		q := &w.requests[i]
 		kind := claim.RenewFailed
-		if m.srv.calls[q.change.call].script != renew || q.claim.State() == claim.Checking {
+		if !m.srv.calls[q.change.call].script.renews() || q.claim.State() == claim.Checking {
 			kind = claim.ReleaseFailed
 		}
 		m.leaveLate(w, &q.change)

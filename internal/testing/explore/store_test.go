@@ -60,10 +60,10 @@ func TestStoreMatchesServer(t *testing.T) {
 			now += rapid.SampledFrom([]int64{0, 0, 1, 500, 1000, 2000}).Draw(r, "ms pass")
 			mini.SetTime(time.UnixMilli(now))
 			k := call{
-				script:   script(rapid.IntRange(int(acquireShort), int(rejoin)).Draw(r, "script")),
+				script:   script(rapid.IntRange(int(fastAcquire), int(rejoin)).Draw(r, "script")),
 				requests: uint8(1 << rapid.IntRange(0, 2).Draw(r, "of request")),
 				try:      rapid.Bool().Draw(r, "try"), tombstone: rapid.Bool().Draw(r, "tombstone"), cancel: uint8(rapid.IntRange(0, 2).Draw(r, "cancel")),
-				exact: rapid.Bool().Draw(r, "exact"), keys: rapid.SampledFrom([]uint8{1, 2, 4}).Draw(r, "keys"), ttl: rapid.SampledFrom([]int16{1000, ttl, 4000}).Draw(r, "ttl"),
+				exact: rapid.Bool().Draw(r, "exact"), ttl: rapid.SampledFrom([]int16{1000, ttl, 4000}).Draw(r, "ttl"),
 			}
 			if k.script >= heartbeat {
 				k.requests = uint8(rapid.SampledFrom([]int{1, 2, 3, 4}).Draw(r, "of requests"))
@@ -72,7 +72,7 @@ func TestStoreMatchesServer(t *testing.T) {
 				}
 			}
 			flags := c.flags[k.list()[0]]
-			if k.script == acquireShort && (isRetained(flags) || srv.origin[k.list()[0]] > 0) {
+			if k.script == fastAcquire && (isRetained(flags) || srv.origin[k.list()[0]] > 0) {
 				k.script = acquire
 			}
 			k.ask = isRetained(flags)

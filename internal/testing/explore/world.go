@@ -28,6 +28,7 @@ type request struct {
 	change    slot          // renew, and then release
 	extend    slot          // a renewal that may shorten the lease
 	rejection claim.Reason  // why a request was refused, if nobody has given it up
+	handedOn  bool          // the fast script that hands on has been sent
 	broken    bool          // somebody has ended it at the server
 	weak      bool          // its holder relies on no more than a read lease: it is being converted, or that was given up
 	retention retention

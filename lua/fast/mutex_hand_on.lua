@@ -1,0 +1,49 @@
+-- mutex_hand_on: ends a lease, and grants the lock to the first waiter, if that is alive and can receive a message.
+-- KEYS[1] lock     string: the holder's token
+-- KEYS[2] meta     hash: seq is the last fence; less than 0 while there may be tombstones
+-- KEYS[3] queue    zset: the waiters and their heartbeats, see lib/constants
+-- ARGV[1] token    of the lease
+-- ARGV[2] channel_prefix  of the keepers' channels
+-- ARGV[3] epoch    µs: see LONGEST_EPOCH
+-- ARGV[4] sharded  1: messages go by sharded channels; none: they do not
+-- returns GRANTED: the lease has ended, and a waiter has the lock | GRANTED + RELEASE_QUEUE_EMPTY: it has ended, and nobody waits | UNDECIDED
+-- writes KEYS[1..3], deletions first; work O(log n)
+-- include: lib/constants
+local call, pcall = redis.call, redis.pcall
+local lock, meta, queue = KEYS[1], KEYS[2], KEYS[3]
+local token, channel_prefix, epoch, sharded = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+if pcall('GET', lock) ~= token then return UNDECIDED end
+local heads = call('ZRANGE', queue, '0', '1')
+local heir = heads[1]
+if not heir then
+  call('DEL', lock)
+  return GRANTED + RELEASE_QUEUE_EMPTY
+end
+-- The time is the next fence, unless the clock was set back. The rest is rare, as in mutex_acquire.
+local time = call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now = (now_us - now_us % 1000) / 1000
+local stamp = #time[2] == 6 and time[1] .. time[2] or string.format('%.0f', now_us)
+local last = tonumber(call('HGET', meta, 'seq') or nil)
+if not last or last >= now_us or last < now_us - now_us % epoch or last <= LEAST_FENCE then return UNDECIDED end
+
+-- Is the heir alive, and can it receive a message?
+local keeper, serial, ttl, claim_ttl, flags = string.match(heir, TOKEN, TOKEN_FROM)
+local lapse = keeper and call('ZSCORE', queue, '+' .. heir)
+local left = lapse and lapse - HEARTBEATS - now or 0
+if left <= 0 or string.find(flags, 's', 1, true) then return UNDECIDED end
+-- A claim that is the whole lease, or is cut to less than half, gives the next waiter a new retry time, of which the general script tells
+-- it. Nobody waits behind the heir if the next member is a heartbeat.
+local alone, claim = string.sub(heads[2] or '+', 1, 1) == '+', tonumber(claim_ttl)
+if not alone and (ttl == claim_ttl or left < claim / 2) then return UNDECIDED end
+local channel = channel_prefix .. keeper
+local count = pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel)
+if count[2] == 0 then return UNDECIDED end
+
+call('ZREM', queue, heir, '+' .. heir)
+-- The lease ends with the heartbeat. The last 13 digits of its score are cheaper to send than a number; before 2001 they are fewer.
+call('SET', lock, heir, 'PXAT', left >= claim and now + claim or now < 1e12 and now + left or string.sub(lapse, 4))
+call('HSET', meta, 'seq', stamp)
+pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel, serial .. ' ' .. stamp)
+return GRANTED

@@ -1,3 +1,0 @@
-local function ticket_of(at)
-  return at
-end

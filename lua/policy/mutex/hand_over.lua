@@ -1,1 +1,0 @@
-call('SET', lock, heir, 'PXAT', heir_until)

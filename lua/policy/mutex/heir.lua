@@ -1,1 +1,0 @@
-if outcome == GRANTED and not tombstone and not yields then heir = heads[1] end

@@ -1,0 +1,16 @@
+-- redlock: the part that one server has in a lock on a majority of servers. It is a mutex, under the mutex's keys. The token may name the
+-- least fence that its lease is to have: the requester computes it from the clocks of all servers, so that all give the same fence.
+
+local function ask(run, token, ttl)
+  local owner = pcall('GET', lock)
+  if type(owner) == 'table' then
+    run.type_error = owner
+    return nil
+  end
+  if owner and owner ~= token or left_free(run) then return nil end
+  if owner then call('PEXPIRE', lock, ttl, 'GT') else call('SET', lock, token, 'PX', ttl) end
+  local _, _, _, _, flags, number = string.match(token, TOKEN, TOKEN_FROM)
+  local least = flags and string.find(flags, 'f', 1, true) and tonumber(number) or 0
+  run.seq = math.max(owner and run.seq > 0 and run.seq or next_fence(run), least)
+  return GRANTED, run.seq
+end
