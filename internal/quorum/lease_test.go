@@ -368,7 +368,7 @@ func TestRepeatedAttemptsAwaitCleanups(t *testing.T) {
 	inBubble(t, 3, func(s *fixture) {
 		l := s.lock(s.keepers)
 		s.connect(l)
-		s.nets[0].Break(lua.Redlock.Fast.Release.SHA, 2, faultnet.SwallowReply)
+		s.nets[0].Break(lua.Redlock.Release.SHA, 2, faultnet.SwallowReply)
 		u := l.propose(nil)
 		synctest.Wait()
 		s.nets[2].Down()

@@ -20,30 +20,37 @@ if not heir then
   call('DEL', lock)
   return GRANTED + RELEASE_QUEUE_EMPTY
 end
--- The time is the next fence, unless the clock was set back. The rest is rare, as in mutex_acquire.
+-- What is rare is left to the general script, as in mutex_acquire.
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = (now_us - now_us % 1000) / 1000
-local stamp = #time[2] == 6 and time[1] .. time[2] or string.format('%.0f', now_us)
 local last = tonumber(call('HGET', meta, 'seq') or nil)
-if not last or last >= now_us or last < now_us - now_us % epoch or last <= LEAST_FENCE then return UNDECIDED end
+if not last or last < now_us - now_us % epoch or last <= LEAST_FENCE then return UNDECIDED end
+local stamp = last < now_us and #time[2] == 6 and time[1] .. time[2] or string.format('%.0f', math.max(now_us, last + 1))
 
 -- Is the heir alive, and can it receive a message?
 local keeper, serial, ttl, claim_ttl, flags = string.match(heir, TOKEN, TOKEN_FROM)
 local lapse = keeper and call('ZSCORE', queue, '+' .. heir)
 local left = lapse and lapse - HEARTBEATS - now or 0
 if left <= 0 or string.find(flags, 's', 1, true) then return UNDECIDED end
--- A claim that is the whole lease, or is cut to less than half, gives the next waiter a new retry time, of which the general script tells
--- it. Nobody waits behind the heir if the next member is a heartbeat.
-local alone, claim = string.sub(heads[2] or '+', 1, 1) == '+', tonumber(claim_ttl)
-if not alone and (ttl == claim_ttl or left < claim / 2) then return UNDECIDED end
-local channel = channel_prefix .. keeper
-local count = pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel)
-if count[2] == 0 then return UNDECIDED end
+local channel, numsub, publish = channel_prefix .. keeper, sharded and 'SHARDNUMSUB' or 'NUMSUB', sharded and 'SPUBLISH' or 'PUBLISH'
+if pcall('PUBSUB', numsub, channel)[2] == 0 then return UNDECIDED end
+-- The next waiter is to be told if the heir's lease ends before its heartbeat, which is due at half of the present one's time. That can be
+-- so if the claim is the whole lease, or is cut to less than half. Nobody waits behind the heir if the next member is a heartbeat.
+local claim, told, retry = tonumber(claim_ttl), nil, nil
+if (ttl == claim_ttl or left < claim / 2) and string.sub(heads[2] or '+', 1, 1) ~= '+' then
+  local next_keeper, next_serial, _, next_claim, next_flags = string.match(heads[2], TOKEN, TOKEN_FROM)
+  local next_lapse, ms = (call('ZSCORE', queue, '+' .. heads[2]) or 0) - HEARTBEATS, math.min(left, claim)
+  if next_keeper and next_flags ~= 's' and next_lapse < DEAF and now + ms < next_lapse - next_claim / 2 then
+    told, retry = channel_prefix .. next_keeper, string.format('%s -%.0f', next_serial, ms)
+    if pcall('PUBSUB', numsub, told)[2] == 0 then return UNDECIDED end
+  end
+end
 
 call('ZREM', queue, heir, '+' .. heir)
 -- The lease ends with the heartbeat. The last 13 digits of its score are cheaper to send than a number; before 2001 they are fewer.
 call('SET', lock, heir, 'PXAT', left >= claim and now + claim or now < 1e12 and now + left or string.sub(lapse, 4))
 call('HSET', meta, 'seq', stamp)
-pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel, serial .. ' ' .. stamp)
+pcall(publish, channel, serial .. ' ' .. stamp)
+if told then pcall(publish, told, retry) end
 return GRANTED

@@ -16,7 +16,6 @@ local token, channel_prefix, epoch, sharded = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = (now_us - now_us % 1000) / 1000
-local stamp = #time[2] == 6 and time[1] .. time[2] or string.format('%.0f', now_us)
 
 local score = pcall('ZSCORE', lock, token)
 if type(score) ~= 'string' or score - now <= 0 or score - ENDLESS > 0 then return UNDECIDED end
@@ -26,10 +25,12 @@ if not heir then
   call('ZREM', lock, token, '#' .. token, '+' .. token)
   return GRANTED + RELEASE_QUEUE_EMPTY
 end
--- The time is the next fence, unless the clock was set back. The rest is rare, as in rwlock_acquire.
+-- What is rare is left to the general script, as in rwlock_acquire.
 local known = call('HMGET', meta, 'seq', 'streak', 'pass')
 local last, streak, pass = tonumber(known[1] or nil), tonumber(known[2] or 0), known[3]
-if not last or last >= now_us or last < now_us - now_us % epoch or last <= LEAST_FENCE then return UNDECIDED end
+if not last or last < now_us - now_us % epoch or last <= LEAST_FENCE then return UNDECIDED end
+local fence = last < now_us and now_us or last + 1
+local stamp = fence == now_us and #time[2] == 6 and time[1] .. time[2] or string.format('%.0f', fence)
 local purpose = string.match(heir, FLAG, FLAG_FROM)
 if purpose ~= 'w' and not (purpose == 'r' and alone) or pass and not alone or call('ZCARD', lock) ~= 2 then return UNDECIDED end
 
@@ -40,11 +41,10 @@ local left = lapse and lapse - HEARTBEATS - now or 0
 if left <= 0 or string.find(flags, 's', 1, true) or not alone and (ttl == claim_ttl or left < claim / 2) then return UNDECIDED end
 local channel = channel_prefix .. keeper
 if pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel)[2] == 0 then return UNDECIDED end
-
 call('ZREM', queue, heir, '+' .. heir)
 call('DEL', lock)
 local heir_until = left >= claim and now + claim or now < 1e12 and now + left or string.sub(lapse, 4)
-call('ZADD', lock, heir_until, heir, flags == RETAINING and now_us + RETAINED - ENDLESS or stamp, '#' .. heir)
+call('ZADD', lock, heir_until, heir, flags == RETAINING and fence + RETAINED - ENDLESS or stamp, '#' .. heir)
 call('PEXPIRE', lock, claim_ttl)
 -- A writer that passes waiting readers adds to the streak. At its maximum those that wait now, up to the last, go before the next writer.
 local readers = purpose == 'w' and not alone and call('ZRANGE', queue, BEHIND_WAITERS, READERS, 'BYSCORE', 'REV', 'LIMIT', '0', '1', 'WITHSCORES')

@@ -16,7 +16,6 @@ local token, channel_prefix, epoch, sharded = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = (now_us - now_us % 1000) / 1000
-local stamp = #time[2] == 6 and time[1] .. time[2] or string.format('%.0f', now_us)
 
 -- The first members: if these are the count and a lease, that one ends first, and no permits are taken by the clock.
 local first = pcall('ZRANGE', lock, '0', '1', 'WITHSCORES')
@@ -31,10 +30,11 @@ if not heir then
   if held > 0 then call('ZADD', lock, -held, 'used') end
   return GRANTED + RELEASE_QUEUE_EMPTY
 end
--- The time is the next fence, unless the clock was set back. The rest is rare, as in semaphore_acquire.
+-- What is rare is left to the general script, as in semaphore_acquire.
 local known = call('HMGET', meta, 'seq', 'limits')
 local last, most = tonumber(known[1] or nil), string.match(known[2] or '', ' (%d+):0:%d+$')
-if not most or not last or last >= now_us or last < now_us - now_us % epoch or last <= LEAST_FENCE then return UNDECIDED end
+if not most or not last or last < now_us - now_us % epoch or last <= LEAST_FENCE then return UNDECIDED end
+local stamp = last < now_us and #time[2] == 6 and time[1] .. time[2] or string.format('%.0f', math.max(now_us, last + 1))
 local heir_flags, wanted = string.match(heir, TERMS, TERMS_FROM)
 local room = heir_flags == 'h' and most - held - wanted or -1
 if room < 0 or room > 0 and not alone or held > 0 and call('ZSCORE', lock, heir) then return UNDECIDED end

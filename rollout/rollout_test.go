@@ -1,0 +1,157 @@
+// Package rollout tests that processes of an earlier commit and of this one share a server, as while a fleet is deployed anew: with the
+// scripts of each, locks exclude, queues keep their order, and no more permits are taken than there are.
+package rollout
+
+import (
+	"bytes"
+	"cmp"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+)
+
+var before = flag.String("before", "", "the commit whose processes run beside those of this checkout; see make rollout")
+
+func TestOldAndNewProcessesShareAServer(t *testing.T) {
+	if *before == "" {
+		t.Skip("it builds an earlier commit: run make rollout")
+	}
+	programs := []string{buildCommit(t, *before), build(t, "..")}
+	addr := redistest.Start(t).Addr
+	var workers []*redistest.Child // every other one is of the earlier commit
+	for i := range 4 {
+		w := redistest.StartCommand(t, exec.Command(programs[i%2], addr))
+		w.WaitForLine("ready")
+		workers = append(workers, w)
+	}
+	t.Run("order", func(t *testing.T) { order(t, workers) })
+	t.Run("load", func(t *testing.T) { load(t, workers) })
+}
+
+// order queues requests of all processes in turn, and expects the lock to reach them in that order.
+func order(t *testing.T, workers []*redistest.Child) {
+	workers[0].WriteLine("queue 0")
+	workers[0].WaitForLine("held 0")
+	const n = 12
+	for i := 1; i < n; i++ {
+		w := workers[i%len(workers)]
+		w.WriteLine(fmt.Sprint("queue ", i))
+		w.WaitForLine(fmt.Sprint("queued ", i))
+	}
+	for i := 1; i < n; i++ {
+		workers[(i-1)%len(workers)].WriteLine("release")
+		workers[i%len(workers)].WaitForLine(fmt.Sprint("held ", i)) // others hold nothing meanwhile, or it would not
+	}
+	workers[(n-1)%len(workers)].WriteLine("release")
+}
+
+// allowed is when a rate limit has let a call pass, in µs: between these.
+type allowed struct{ from, to int64 }
+
+// load lets all processes take locks of every kind at once. They print what is wrong.
+func load(t *testing.T, workers []*redistest.Child) {
+	for _, w := range workers {
+		w.WriteLine("load 5s")
+	}
+	var list []allowed
+	for i, w := range workers {
+		of := []string{"before", "now"}[i%2]
+		var done []string
+		for line := range w.Lines {
+			var a allowed
+			if line == "end" {
+				break
+			}
+			switch kind, rest, _ := strings.Cut(line, " "); kind {
+			case "wrong":
+				t.Errorf("a process of %s: %s", of, rest)
+			case "allowed":
+				_, _ = fmt.Sscan(rest, &a.from, &a.to)
+				list = append(list, a)
+			case "done":
+				if strings.HasSuffix(line, " 0") {
+					t.Errorf("a process of %s has nothing of %s", of, rest)
+				}
+				done = append(done, rest)
+			}
+		}
+		if len(done) != 6 {
+			t.Errorf("a process of %s has ended early, with %v", of, done)
+		}
+		slices.Sort(done)
+		t.Logf("a process of %s: %s", of, strings.Join(done, ", "))
+	}
+
+	const limit, window = 40, 500_000 // of the worker
+	slices.SortFunc(list, func(a, b allowed) int { return cmp.Compare(a.from, b.from) })
+	for i, a := range list {
+		n := 0
+		for _, b := range list[i:] {
+			if b.to <= a.from+window {
+				n++
+			}
+		}
+		if n > limit {
+			t.Fatalf("%d calls were allowed in a window, at most %d may be", n, limit)
+		}
+	}
+	if len(list) < limit {
+		t.Errorf("only %d calls were allowed", len(list))
+	}
+}
+
+// buildCommit builds the worker with the sources of a commit of this repository.
+func buildCommit(t *testing.T, commit string) (program string) {
+	t.Helper()
+	if out, err := exec.Command("git", "-C", "..", "cat-file", "-e", commit+"^{commit}").CombinedOutput(); err != nil {
+		t.Fatalf("the history of this checkout has no commit %s, whose processes are to run beside those of now (%v: %s). Fetch the whole history, "+
+			"as by git fetch --unshallow, or name another commit: make rollout BEFORE=...", commit, err, bytes.TrimSpace(out))
+	}
+	dir := t.TempDir()
+	archive := exec.Command("git", "archive", commit)
+	archive.Dir = ".."
+	extract := exec.Command("tar", "-x", "-C", dir)
+	var err error
+	if extract.Stdin, err = archive.StdoutPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := archive.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := extract.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := archive.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("worker/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "rollout", "worker"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "rollout", "worker", "main.go"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return build(t, dir)
+}
+
+// build builds the worker of a copy of this module.
+func build(t *testing.T, module string) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "worker")
+	cmd := exec.Command("go", "build", "-o", program, "./rollout/worker")
+	cmd.Dir = module
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return program
+}
