@@ -8,7 +8,7 @@ GOTEST ?= go test
 KIND ?= mutex fair rwlock semaphore
 SIMULATIONS := $(addprefix simulate-,$(KIND))
 
-.PHONY: test race gate gates stress lint fmt faults soak fuzz bench bench-once bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop simulate models mutants explore versions oldest-go $(SIMULATIONS)
+.PHONY: test race gate gates stress lint fmt faults soak fuzz bench bench-once bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop rollout simulate models mutants explore versions oldest-go $(SIMULATIONS)
 
 test: ## the README's command
 	$(GOTEST) $(PKG)
@@ -123,6 +123,10 @@ examples-test: ## the examples that are modules of their own
 interop: ## a mutex beside the locks of other languages' libraries, which it installs into ignored folders; about two minutes
 	interop/install
 	$(GOTEST) -count=1 -v ./interop
+
+rollout: ## processes of the commit BEFORE beside those of now on one server: exclusion, order, permits
+	$(GOTEST) -count=1 -v ./rollout -args -before=$(BEFORE)
+BEFORE = 69a2eea493b0ffa4024384c086656e5f6a217afa
 
 otel-test: ## the module for OpenTelemetry
 	cd otellockkeeper && $(GOTEST) -race ./...

@@ -1,9 +1,11 @@
 package lua
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -237,5 +239,30 @@ func TestScriptsSkipNothing(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestProtocolListsEveryScript: docs/protocol.md has the keys, the arguments and the replies of each script, as its header has them.
+func TestProtocolListsEveryScript(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const head = "| script | `KEYS` | `ARGV` | replies |\n|---|---|---|---|\n"
+	_, rest, found := strings.Cut(string(doc), head)
+	got, _, _ := strings.Cut(rest, "\n\n")
+	var rows []string
+	for _, path := range headed(t) {
+		h := headerOf(t, path)
+		if h.open != "" {
+			h.args = append(h.args, h.open+"…")
+		}
+		replies := strings.Join(strings.Fields(strings.NewReplacer("\n--", " ", "|", "·").Replace(h.replies)), " ")
+		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s |", strings.TrimSuffix(path, ".lua"), strings.Join(h.keys, " "), strings.Join(h.args, " "), replies))
+	}
+	want := strings.Join(rows, "\n")
+	if !found || strings.TrimSpace(got) != want {
+		t.Errorf("docs/protocol.md has to have, after %q:\n%s", head, want)
 	}
 }

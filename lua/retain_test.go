@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// further is how much larger the fence of a retained lease is stored; see policy/leases/scores.lua.
+// further is how much larger the fence of a retained lease is stored; see RETAINED in lib/constants.lua.
 const further = 4500000000000000 - 900000000000000
 
 // retain requests a read lease that the process retains, and expects that it is granted. It returns the fence.

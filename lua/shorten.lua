@@ -3,7 +3,6 @@
 -- KEYS[1] lock     the primitive's own key
 -- KEYS[2] meta     hash: metadata of the name
 -- KEYS[3] queue    zset: the waiters and their heartbeats
--- KEYS[4] tombstones    zset: token -> ms until which its request is refused
 -- ARGV[1] token    of the lease
 -- ARGV[2] ttl      ms from now to the lease's new end
 -- ARGV[3] settings     see lib/metadata

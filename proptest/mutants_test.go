@@ -38,7 +38,7 @@ var mutants = []mutant{
 	{"the fast script is taken although there are tombstones", "lua/lib/metadata.lua", "run.refused_until > now and -run.seq or run.seq, math", "run.seq, math", "fair"},
 	{"the fast script draws a fence without metadata", "lua/fast/fair_acquire.lua", "if last and last >= now_us - now_us % epoch and last > LEAST_FENCE then", "last = last or 0\n  if true then", "fair"},
 	{"the fast script counts fences without the time", "lua/fast/fair_acquire.lua", "local fence = last < now_us and now_us or last + 1", "local fence = last + 1", "fair"},
-	{"a redlock counts fences without the last one", "lua/policy/redlock.lua", "owner and run.seq > 0 and run.seq or next_fence(run), least)", "owner and run.seq > 0 and run.seq or now_us, least)", "redlock"},
+	{"a redlock counts fences without the last one", "lua/policy/redlock.lua", "owner and run.seq > 0 and run.seq or draw_fence(run), least)", "owner and run.seq > 0 and run.seq or now * 1000, least)", "redlock"},
 	{"a waiter is granted a key that is left free", "lua/policy/mutex.lua", "run.free = call('EXISTS', lock) == 0 and not left_free(run) end", "run.free = call('EXISTS', lock) == 0 end", "mutex"},
 	{"a newcomer is granted a key that is left free", "lua/policy/mutex.lua", "return not left_free(run) and (policy_arg", "return (policy_arg", "mutex"},
 	{"a key is left free by every release", "lua/policy/mutex.lua", "if now < last + 9 * ms and last <= now + ms then return end", "if now < last and last <= now + ms then return end", "mutex"},

@@ -146,6 +146,18 @@ func (w *world) connect(l *redlock.Lock) {
 	synctest.Wait() // also at the servers that the majority did not wait for
 }
 
+// loadScripts makes all scripts known to the servers, so that each call is one command.
+func (w *world) loadScripts() {
+	w.Helper()
+	for _, m := range w.servers {
+		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: func(context.Context, string, string) (net.Conn, error) { return m.Dial() }})
+		for _, s := range lua.Redlock.Scripts() {
+			w.must(rdb.ScriptLoad(w.Context(), s.Text).Err())
+		}
+		w.must(rdb.Close())
+	}
+}
+
 // owners is the token that each server has for the lock; "": none.
 func (w *world) owners() []string {
 	list := make([]string, len(w.servers))
@@ -609,6 +621,7 @@ func TestReleaseCountsServersWithoutLease(t *testing.T) {
 	onServers(t, 3, func(w *world) {
 		p := w.process()
 		l := p.lock()
+		w.loadScripts()
 		w.connect(l)
 		release := func(lease *lockkeeper.Lease, within time.Duration) {
 			w.Helper()
@@ -835,6 +848,7 @@ func TestFenceAgreedInOneRoundTrip(t *testing.T) {
 			}
 			return n
 		}
+		w.loadScripts()
 		w.connect(l)
 		time.Sleep(5 * time.Second)
 		for range 5 {

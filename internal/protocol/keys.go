@@ -25,7 +25,7 @@ var ErrBadName = errors.New("bad name")
 type Keys struct {
 	Lock       string // the leases; for a mutex the key that other libraries use as well
 	Meta       string // hash: metadata, such as the last fence
-	Queue      string // zset: the waiters' tokens by place, and their heartbeats; see lua/lib/heartbeats.lua
+	Queue      string // zset: the waiters' tokens by place, and their heartbeats; see HEARTBEATS in lua/lib/constants.lua
 	Tombstones string // zset: tokens by the time until which their requests are refused
 
 	tag string

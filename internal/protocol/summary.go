@@ -10,19 +10,19 @@ import (
 
 // This file has what is needed to count holders and waiters without a script. The policies in package lua say the same in Lua.
 
-// EndlessLease is the largest score of a lease in a zset; see lua/policy/leases/scores.lua.
+// EndlessLease is the largest score of a lease in a zset; see ENDLESS in lua/lib/constants.lua.
 const EndlessLease = "900000000000000"
 
 // HasOneHolder reports whether the lock's own key is a string, not a zset.
 func HasOneHolder(set *lua.Set) bool { return set.Extends("mutex") }
 
-// Heartbeats is the least score of a heartbeat in the queue. The ms at which it lapses is added to it; see lua/lib/heartbeats.lua.
+// Heartbeats is the least score of a heartbeat in the queue. The ms at which it lapses is added to it; see HEARTBEATS in lua/lib/constants.lua.
 const Heartbeats = 9_000_000_000_000_000
 
 // BehindWaiters is the upper bound of a range of scores in the queue that has the waiters, but not their heartbeats.
 const BehindWaiters = "(9000000000000000"
 
-// readers is what is added to the tickets of readers in the queue of a read-write lock; see lua/policy/rwlock/readers.lua.
+// readers is what is added to the tickets of readers in the queue of a read-write lock; see READERS in lua/lib/constants.lua.
 const readers = 4_500_000_000_000_000
 
 // QueueClasses returns the scores at which the waiters begin that the policy orders by their tickets. Of each class, the first has
@@ -80,7 +80,7 @@ func ParseLimits(field string) (Limits, bool) {
 }
 
 // Returned is a bound of the scores of takings, at a time in µs: permits with a larger one have returned. See
-// lua/policy/semaphore/returned.lua.
+// lua/policy/window.lua.
 func (l Limits) Returned(now int64) int64 { return l.Per*1000 - now }
 
 // ReturnIn returns the ms until permits return that are a taking of that score.

@@ -29,7 +29,7 @@ func IsRecord(holder string) bool { return strings.HasPrefix(holder, recordMark)
 //	<keeper>:<serial>:<ttl>.<claim ttl><flags><number>
 //
 // with the times in ms, the flags lower-case letters that the policy of the primitive reads, and the number left out if it is
-// 0. For scripts, lua/lib/token.lua has the same grammar, as one pattern.
+// 0. For scripts, lua/lib/constants.lua has the same grammar, as one pattern.
 type Token struct {
 	Keeper   string // id of the keeper
 	Serial   string // of the request in the keeper; see Serials
