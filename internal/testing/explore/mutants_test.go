@@ -251,7 +251,7 @@ func TestSearchFindsDeliberateBugs(t *testing.T) {
 		{
 			bug:     "a waiter that is granted a lease is not known to retain it",
 			config:  config{set: lua.RWLock, requests: 3, keeperOf: around, flags: retainBetween, ticks: 1, entries: 1},
-			old:     "flags == RETAINING and now_us + RETAINED - ENDLESS or stamp",
+			old:     "flags == RETAINING and fence + RETAINED - ENDLESS or stamp",
 			new:     "stamp",
 			problem: "after its recall",
 		},
