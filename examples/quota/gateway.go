@@ -34,7 +34,6 @@ func answer(url string, length time.Duration) (all gateway, err error) {
 	if err != nil {
 		return all, err
 	}
-	var started []*exec.Cmd
 	for range processes {
 		c := exec.Command(self)
 		c.Env = append(os.Environ(), envGateway+"=1", envRedis+"="+url, envFor+"="+length.String())
@@ -43,7 +42,6 @@ func answer(url string, length time.Duration) (all gateway, err error) {
 		if err = errors.Join(pipeErr, c.Start()); err != nil {
 			break
 		}
-		started = append(started, c)
 		defer func() {
 			var one gateway
 			_, scanErr := fmt.Fscan(bufio.NewReader(out), &one.served, &one.refused)
