@@ -278,6 +278,11 @@ func (w *blocksWorld) disturb(r *rapid.T) {
 	switch what {
 	case "the limit changes":
 		limit := rapid.IntRange(1, w.limit).Draw(r, "limit")
+		w.mu.Lock()
+		if limit > w.limits[len(w.limits)-1].limit { // it may be in force before the call returns
+			w.limits = append(w.limits, limitSince{time.Now(), limit})
+		}
+		w.mu.Unlock()
 		err := p.SetLimit(ctx, limit)
 		w.mu.Lock()
 		if w.limits = append(w.limits, limitSince{time.Now(), limit}); err != nil {
