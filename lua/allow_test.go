@@ -300,6 +300,15 @@ func TestFastWindow(t *testing.T) {
 		asks(1, false)
 		window("0")
 		asks(1, true)
+		b.rdb.Del(ctx, b.keys[0]) // as by eviction
+		asks(1, true)
+		b.expires(0)
+		asks(1, true)
+		asks(1, true)
+		window("oldest")
+		pass(980 * time.Millisecond)
+		asks(3, false) // one has returned and is swept, which is not enough
+		window("")
 		pass(-time.Hour)
 		asks(1, false) // the last fence is ahead of the clock
 		window("")
