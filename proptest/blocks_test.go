@@ -29,7 +29,7 @@ const (
 	// permits that the server has lost with its data, or that have returned early because its clock was set forward. A permit of a block
 	// is granted when the caller is told so, any other when the server grants it.
 	blocksWindow = "no window has more grants than the limit"
-	// Nothing is granted in a pause, but for a twentieth of the window by a process that has taken permits ahead.
+	// Nothing is granted in a pause, but for a twentieth of the window by another process than that which has called Pause.
 	blocksPause = "nothing is granted in a pause"
 	// Without faults, callers who want more get nearly all of the limit; with faults, each process is served when those have ended.
 	blocksProgress = "what is free is granted"
@@ -56,7 +56,8 @@ type blocksWorld struct {
 	total   int
 	since   time.Time // when the server last forgot what was taken
 	paused  [2]time.Time
-	wants   bool // callers want more than the limit
+	pauses  *blocksProcess // that has called Pause
+	wants   bool           // callers want more than the limit
 	limits  []limitSince
 	tally   map[string]int
 	log     []string
@@ -118,8 +119,8 @@ func (w *blocksWorld) stepped(script) {
 	}
 }
 
-// granted notes a grant of n permits with that fence, and checks the window that ends with it.
-func (w *blocksWorld) granted(fence uint64, n int, inside bool) {
+// granted notes a grant of n permits to a caller of a process, with that fence, and checks the window that ends with it.
+func (w *blocksWorld) granted(p *blocksProcess, fence uint64, n int, inside bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
@@ -141,7 +142,11 @@ func (w *blocksWorld) granted(fence uint64, n int, inside bool) {
 			w.checkWindow(end)
 		}
 	}
-	if at.After(w.paused[0].Add(retain.Ahead(w.window))) && at.Before(w.paused[1]) {
+	begun := w.paused[0]
+	if p != w.pauses {
+		begun = begun.Add(retain.Ahead(w.window))
+	}
+	if at.After(begun) && at.Before(w.paused[1]) {
 		w.breaks(blocksPause, "%v after it began, fence %d", at.Sub(w.paused[0]), fence)
 	}
 }
@@ -203,7 +208,7 @@ func (w *blocksWorld) call(p *blocksProcess, random *rand.Rand) {
 	defer cancel()
 	if random.Intn(20) == 0 {
 		_ = p.DoN(ctx, n, func(_ context.Context, fence uint64) error {
-			w.granted(fence, n, d.inside)
+			w.granted(p, fence, n, d.inside)
 			return nil
 		})
 		return
@@ -212,7 +217,7 @@ func (w *blocksWorld) call(p *blocksProcess, random *rand.Rand) {
 	switch {
 	case err != nil:
 	case r.Allowed:
-		w.granted(r.Fence, n, d.inside)
+		w.granted(p, r.Fence, n, d.inside)
 	default:
 		w.mu.Lock()
 		if w.tally["refused"]++; d.inside {
@@ -290,9 +295,10 @@ func (w *blocksWorld) disturb(r *rapid.T) {
 		}
 		w.mu.Unlock()
 	case "a pause":
+		called := time.Now()
 		if err := p.Pause(ctx, d); err == nil && w.faultless {
 			w.mu.Lock()
-			w.paused = [2]time.Time{time.Now(), time.Now().Add(d)}
+			w.paused, w.pauses = [2]time.Time{time.Now(), called.Add(d)}, p
 			w.mu.Unlock()
 		}
 	case "replies lost":

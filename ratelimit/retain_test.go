@@ -43,12 +43,21 @@ func ahead(t *testing.T, limit, processes int) (*lockkeepertest.Server, []*count
 	return s, list
 }
 
+func (c *counted) told() int64 { return c.inside.Load() + c.roundTrip.Load() }
+
 // settling is how long a process may not know of what others have changed.
 const settling = 50 * time.Millisecond
 
-// allows returns how many of so many calls, one after the other, are allowed.
+// allows returns how many of so many calls, one after the other, are allowed. The observer is told of each of them, and of nothing else.
 func (c *counted) allows(t *testing.T, calls int) (n int) {
 	t.Helper()
+	before := c.told()
+	defer func() {
+		t.Helper()
+		if told := c.told() - before; told != int64(calls) {
+			t.Errorf("the observer was told of %d calls, want %d", told, calls)
+		}
+	}()
 	for range calls {
 		r, err := c.Allow(t.Context())
 		if err != nil {
@@ -166,6 +175,31 @@ func TestRetainSetLimit(t *testing.T) {
 	})
 }
 
+// TestRetainAboveLimit: a request that the limit in force does not allow fails alone, although others wait for the same answer.
+func TestRetainAboveLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := ahead(t, 100, 2)
+		l[0].allows(t, 50)
+		if err := l[1].SetLimit(t.Context(), 10); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(settling) // the first block is over, and the demand is known
+		s.SlowAnswers(5 * time.Millisecond)
+		failed := make(chan error, 1)
+		go func() {
+			_, err := l[0].AllowN(t.Context(), 12)
+			failed <- err
+		}()
+		time.Sleep(time.Millisecond)
+		if r, err := l[0].Allow(t.Context()); err != nil || r.Limit != 10 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		if err := <-failed; !errors.Is(err, ratelimit.ErrAboveLimit) {
+			t.Errorf("AllowN above the limit in force: %v", err)
+		}
+	})
+}
+
 // TestRetainWaits: a caller who waits is queued at the server, and newcomers of its process do not pass it.
 func TestRetainWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -231,12 +265,16 @@ func TestRetainOutage(t *testing.T) {
 		l[0].allows(t, 100)
 		s.Unreachable()
 		time.Sleep(settling)
+		before := l[0].told()
 		for range 5 {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			if r, err := l[0].Allow(ctx); !errors.Is(err, lockkeeper.ErrUnavailable) {
 				t.Errorf("%+v, %v", r, err)
 			}
 			cancel()
+		}
+		if told := l[0].told() - before; told != 5 {
+			t.Errorf("the observer was told of %d calls that failed, want 5", told)
 		}
 		s.Restore()
 		time.Sleep(10 * time.Second)

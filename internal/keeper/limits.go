@@ -100,17 +100,22 @@ func (l *Lock) Take(ctx context.Context, t Terms) (fence uint64, err error) {
 // TryTake is Take for a caller who does not wait, and returns what remains of the window. A refusal is not an error; the fence is
 // 0 then.
 func (l *Lock) TryTake(ctx context.Context, t Terms) (q Quota, fence uint64, err error) {
-	q, h, err := l.TryTakeLease(ctx, t)
+	q, h, err := l.tryTake(ctx, t, l.acquire)
 	if h == nil {
 		return q, 0, err
 	}
 	return q, h.Fence(), nil
 }
 
-// TryTakeLease is TryTake, and returns the lease of a request that was granted, which holds nothing; else nil.
+// TryTakeLease is TryTake for the process itself, of which the observer is not told. It returns the lease of a request that was granted, which
+// holds nothing; else nil.
 func (l *Lock) TryTakeLease(ctx context.Context, t Terms) (q Quota, granted *lease.Lease, err error) {
+	return l.tryTake(ctx, t, l.Request)
+}
+
+func (l *Lock) tryTake(ctx context.Context, t Terms, by func(context.Context, Terms, bool) (*lease.Lease, error)) (q Quota, granted *lease.Lease, err error) {
 	t.quota = &q
-	h, err := l.acquire(ctx, t, false)
+	h, err := by(ctx, t, false)
 	refused := errors.Is(err, server.ErrNotAcquired) && q.Limit > 0
 	switch {
 	case err == nil:

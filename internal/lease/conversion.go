@@ -198,6 +198,7 @@ func (h *Lease) SetUndoing(c *Cleanup) {
 	a.finish(h, h.lock.d.Transport.Send)
 }
 
+// Undoing returns what SetUndoing has set, or nil if the lease is not being converted.
 func (h *Lease) Undoing() *Cleanup {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()

@@ -78,6 +78,12 @@ func (a *actions) begin(h *Lease, now claim.Instant, ev *claim.Event, cause erro
 	if a.Release || a.Check || a.Found || a.Finished {
 		a.cleanup = h.cleanup
 	}
+	a.setTimer(h)
+}
+
+// setTimer sets or cancels the lease's timer. The caller holds Mu.
+func (a *actions) setTimer(h *Lease) {
+	d := h.lock.d
 	switch {
 	case a.Pause:
 		d.Timers.Set(&h.timer, time.Now().Add(h.pauseLocked()))

@@ -1,9 +1,6 @@
 package retain
 
-import (
-	"container/list"
-	"iter"
-)
+import "container/list"
 
 // Names is a set of names, of which the least recently used leaves when there are too many. It is not safe for concurrent use.
 type Names[V any] struct {
@@ -41,15 +38,4 @@ func (n *Names[V]) Add(name string, v V) (removed V, some bool) {
 	last := n.order.Remove(n.order.Back()).(entry[V])
 	delete(n.byName, last.name)
 	return last.value, true
-}
-
-// All returns what is stored.
-func (n *Names[V]) All() iter.Seq[V] {
-	return func(yield func(V) bool) {
-		for e := n.order.Front(); e != nil; e = e.Next() {
-			if !yield(e.Value.(entry[V]).value) {
-				return
-			}
-		}
-	}
 }

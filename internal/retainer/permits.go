@@ -3,7 +3,6 @@ package retainer
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/lease"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/timers"
 )
 
 // Permits grants permits of a rate limit inside the process, from blocks that it takes of the server, and refuses inside for as long as
@@ -26,10 +26,10 @@ type Permits struct {
 	refusal atomic.Pointer[refusal] // nil: the server has not refused lately
 	waiting atomic.Int32            // callers that wait at the server, whom newcomers may not pass
 
-	mu     sync.Mutex // guards the fields below
-	stock  retain.Stock
-	fetch  *fetch // under way; nil: none
-	closed bool   // the name is used no more, or after Close
+	mu    sync.Mutex // guards the fields below
+	stock retain.Stock
+	fetch *fetch // under way; nil: none
+	epoch int    // counts calls of Forget: what the server has said before does not matter any more
 }
 
 // block is a retain.Block with what the server has said when it was granted.
@@ -39,7 +39,7 @@ type block struct {
 	fence uint64
 	quota keeper.Quota
 	at    time.Duration // of the answer, since the keeper was started
-	timer func()        // cancels the end
+	timer timers.Timer  // when it ends
 }
 
 // refusal is what the server has said to a request that it refused.
@@ -69,30 +69,15 @@ func NewPermits(k *keeper.Keeper, spec keeper.Spec, names *Names) (*Permits, err
 	if err != nil {
 		return nil, err
 	}
-	open := k.OnClose(names)
 	names.mu.Lock()
+	defer names.mu.Unlock()
 	key := l.Key() + " " + l.PolicyArg().(string)
 	p, known := names.permits.Get(key)
-	var removed *Permits
 	if !known {
-		p = &Permits{lock: l, ahead: ahead, limit: int64(limits.Window), stock: retain.NewStock(ahead), closed: !open}
-		removed, _ = names.permits.Add(key, p)
-	}
-	names.mu.Unlock()
-	if removed != nil {
-		removed.close()
+		p = &Permits{lock: l, ahead: ahead, limit: int64(limits.Window), stock: retain.NewStock(ahead)}
+		names.permits.Add(key, p) // what has to leave for it goes on for who has it, and its block ends by itself
 	}
 	return p, nil
-}
-
-// KeeperClosed implements keeper.CloseObserver.
-func (ns *Names) KeeperClosed() {
-	ns.mu.Lock()
-	all := slices.Collect(ns.permits.All())
-	ns.mu.Unlock()
-	for _, p := range all {
-		p.close()
-	}
 }
 
 // Lock returns the lock of what is not granted inside.
@@ -100,6 +85,9 @@ func (p *Permits) Lock() *keeper.Lock { return p.lock }
 
 // inside grants n permits of the block, or refuses them, or reports false. Who waits at the server is not passed.
 func (p *Permits) inside(n int64) (q keeper.Quota, fence uint64, ok bool) {
+	if p.lock.Keeper().Closing().Err() != nil {
+		return q, 0, false
+	}
 	if b := p.block.Load(); b != nil && p.waiting.Load() == 0 {
 		if left, at, ok := b.Take(n); ok {
 			return after(b.quota, left, at-b.at), b.fence, true
@@ -127,46 +115,64 @@ func after(q keeper.Quota, left int64, d time.Duration) keeper.Quota {
 
 // TryTake is Lock.TryTake, without a round trip if it can be decided inside.
 func (p *Permits) TryTake(ctx context.Context, t keeper.Terms) (q keeper.Quota, fence uint64, err error) {
-	n := int64(t.Number)
-	if ctx.Err() == nil {
-		q, fence, ok := p.inside(n)
-		if !ok && p.waiting.Load() == 0 {
-			if q, fence, ok, err = p.fetched(ctx, n); err != nil {
-				return q, 0, err
-			}
-		}
-		if ok {
-			p.observe(ctx, t, fence)
-			return q, fence, nil
-		}
+	if q, fence, ok, err := p.decide(ctx, t); ok || err != nil {
+		return q, fence, err
 	}
+	epoch := p.now()
 	q, fence, err = p.lock.TryTake(ctx, t)
-	p.answered(n, q, fence, err)
+	if err == nil {
+		p.answered(epoch, int64(t.Number), q, fence)
+	}
 	return q, fence, err
 }
 
 // Take is Lock.Take, without a round trip if there are permits of a block.
 func (p *Permits) Take(ctx context.Context, t keeper.Terms) (fence uint64, err error) {
-	n := int64(t.Number)
-	if ctx.Err() == nil {
-		_, fence, ok := p.inside(n)
-		if !ok && p.waiting.Load() == 0 {
-			if _, fence, _, err = p.fetched(ctx, n); err != nil {
-				return 0, err
-			}
-		}
-		if fence > 0 {
-			p.observe(ctx, t, fence)
-			return fence, nil
-		}
+	if _, fence, _, err := p.decide(ctx, t); fence > 0 || err != nil {
+		return fence, err
 	}
 	p.waiting.Add(1)
 	defer p.waiting.Add(-1)
-	fence, err = p.lock.Take(ctx, t)
-	if err == nil {
-		p.answered(n, keeper.Quota{}, fence, nil)
+	epoch := p.now()
+	if fence, err = p.lock.Take(ctx, t); err == nil {
+		p.answered(epoch, int64(t.Number), keeper.Quota{}, fence)
 	}
 	return fence, err
+}
+
+// decide grants or refuses inside, and reports that to the observer. It waits for a block if one is worth while. It reports false if the
+// caller is to ask the server for its permits alone.
+func (p *Permits) decide(ctx context.Context, t keeper.Terms) (q keeper.Quota, fence uint64, ok bool, err error) {
+	if ctx.Err() != nil {
+		return q, 0, false, nil
+	}
+	n, began := int64(t.Number), time.Time{}
+	o := p.lock.NewObservation(ctx, t.Flags)
+	if o != nil {
+		began = time.Now()
+	}
+	if q, fence, ok = p.inside(n); !ok && p.waiting.Load() == 0 {
+		q, fence, ok, err = p.fetched(ctx, n)
+	}
+	if o == nil || !ok && err == nil {
+		return q, fence, ok, err
+	}
+	l := p.lock
+	l.Observe(l.Event(lease.AcquireStart, o))
+	ev := l.Event(lease.AcquireDone, o)
+	ev.Duration, ev.Local, ev.Fence, ev.Err = time.Since(began), ok, fence, err
+	if ok && fence == 0 {
+		ev.Err = l.Fail(server.ErrNotAcquired)
+	}
+	l.Observe(ev)
+	return q, fence, ok, err
+}
+
+// now returns the epoch.
+func (p *Permits) now() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.epoch
 }
 
 // fetched waits for a block, of which others of this process get permits as well, and grants n permits of it or refuses them. It reports
@@ -176,12 +182,12 @@ func (p *Permits) fetched(ctx context.Context, n int64) (q keeper.Quota, fence u
 		p.mu.Lock()
 		f := p.fetch
 		if f == nil {
-			if f = p.fetchLocked(n); f == nil {
-				p.mu.Unlock()
-				return q, 0, false, nil
-			}
+			f = p.fetchLocked(n)
 		}
 		p.mu.Unlock()
+		if f == nil {
+			return q, 0, false, nil
+		}
 		select {
 		case <-f.done:
 			err = f.err
@@ -190,7 +196,10 @@ func (p *Permits) fetched(ctx context.Context, n int64) (q keeper.Quota, fence u
 		case <-p.lock.Keeper().Closing().Done():
 			err = p.lock.Fail(server.ErrClosed)
 		}
-		if err != nil {
+		switch {
+		case errors.Is(err, server.ErrAboveLimit): // for whom it was fetched
+			return q, 0, false, nil
+		case err != nil:
 			return q, 0, false, err
 		}
 		if q, fence, ok = p.inside(n); ok {
@@ -206,7 +215,7 @@ func (p *Permits) fetched(ctx context.Context, n int64) (q keeper.Quota, fence u
 // fetchLocked begins to fetch a block for a caller who needs n permits, if one is worth while.
 func (p *Permits) fetchLocked(n int64) *fetch {
 	size := p.stock.Next(p.lock.Keeper().Now(), n, p.limit)
-	if size <= n || p.closed || !p.lock.Keeper().BeginWork(false) {
+	if size <= n || !p.lock.Keeper().BeginWork(false) {
 		return nil
 	}
 	f := &fetch{done: make(chan struct{})}
@@ -218,52 +227,51 @@ func (p *Permits) fetchLocked(n int64) *fetch {
 // run fetches a block of that size, or of a smaller one if there are not as many permits but those that are needed.
 func (p *Permits) run(f *fetch, size, need int64) {
 	defer p.lock.Keeper().EndWork()
-	ctx := context.Background()
-	for {
-		sent := time.Since(p.lock.Keeper().Started())
-		q, h, err := p.lock.TryTakeLease(ctx, keeper.Terms{Number: int(size)})
+	for again := size; again > 0; {
+		size = again
+		epoch, sent := p.now(), time.Since(p.lock.Keeper().Started())
+		q, h, err := p.lock.TryTakeLease(context.Background(), keeper.Terms{Number: int(size)})
 		p.mu.Lock()
 		switch {
-		case errors.Is(err, server.ErrAboveLimit) && size > need:
-			size = need // the limit was lowered
-			p.mu.Unlock()
-			continue
+		case errors.Is(err, server.ErrAboveLimit) && size > need: // the limit was lowered
+			again = need
 		case err != nil:
-			f.err = err
+			f.err, again = err, 0
+		case h == nil && epoch == p.epoch:
+			var d time.Duration
+			if again, d = p.stock.Refused(size, need, int64(q.Remaining), q.RetryAfter); again == 0 {
+				p.refuseLocked(need, q, d)
+			}
 		case h != nil:
-			p.stock.Granted(size)
-			p.openLocked(&block{
+			b := &block{
 				Block: retain.NewBlock(size, p.lock.Keeper().Started(), sent, p.ahead),
 				lease: h, fence: h.Fence(), quota: q, at: time.Since(p.lock.Keeper().Started()),
-			})
-		default:
-			again, d := p.stock.Refused(size, need, int64(q.Remaining), q.RetryAfter)
-			if again > 0 {
-				size = again
-				p.mu.Unlock()
-				continue
 			}
-			p.refuseLocked(need, q, d)
+			if epoch != p.epoch { // a pause may have begun since
+				p.give(b)
+				break
+			}
+			p.stock.Granted(size)
+			p.openLocked(b)
+			again = 0
 		}
-		p.fetch = nil
+		if again == 0 {
+			p.fetch = nil
+		}
 		p.mu.Unlock()
-		close(f.done)
-		return
 	}
+	close(f.done)
 }
 
-// answered notes the answer to a caller who has asked the server alone.
-func (p *Permits) answered(n int64, q keeper.Quota, fence uint64, err error) {
-	if err != nil {
-		return
-	}
+// answered notes the answer to a caller who has asked the server alone, in that epoch.
+func (p *Permits) answered(epoch int, n int64, q keeper.Quota, fence uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := p.lock.Keeper().Now()
-	p.stock.Used(now, n)
-	if fence > 0 {
+	p.stock.Used(p.lock.Keeper().Now(), n)
+	switch {
+	case fence > 0:
 		p.stock.Granted(n)
-	} else if q.Limit > 0 {
+	case q.Limit > 0 && epoch == p.epoch:
 		_, d := p.stock.Refused(n, n, int64(q.Remaining), q.RetryAfter)
 		p.refuseLocked(n, q, d)
 	}
@@ -271,23 +279,17 @@ func (p *Permits) answered(n int64, q keeper.Quota, fence uint64, err error) {
 
 // refuseLocked refuses callers who need n permits, or more, for that long.
 func (p *Permits) refuseLocked(n int64, q keeper.Quota, d time.Duration) {
-	if p.closed {
-		return
-	}
 	at := time.Since(p.lock.Keeper().Started())
 	p.refusal.Store(&refusal{n, at + d, q, at})
 }
 
 // openLocked grants callers the permits of a block, in place of the one before.
 func (p *Permits) openLocked(b *block) {
-	if p.closed {
-		p.give(b)
-		return
-	}
+	k := p.lock.Keeper()
 	p.refusal.Store(nil)
 	p.endLocked(p.block.Swap(b))
-	timer := time.AfterFunc(b.Ends()-b.at, func() { p.ended(b) })
-	b.timer = func() { timer.Stop() }
+	b.timer.Handler = timers.Func(func(time.Time) { p.ended(b) })
+	k.Timers.Set(&b.timer, k.Started().Add(b.Ends()))
 }
 
 // ended handles that the time of a block is over.
@@ -304,7 +306,7 @@ func (p *Permits) endLocked(b *block) {
 	if b == nil {
 		return
 	}
-	b.timer()
+	p.lock.Keeper().Timers.Cancel(&b.timer)
 	if used := b.Close(); used > 0 {
 		p.stock.Used(p.lock.Keeper().Now(), used)
 	} else {
@@ -322,30 +324,7 @@ func (p *Permits) give(b *block) {
 func (p *Permits) Forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.epoch++
 	p.refusal.Store(nil)
 	p.endLocked(p.block.Swap(nil))
-}
-
-// close makes the process ask the server for each permit from now on.
-func (p *Permits) close() {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.Forget()
-}
-
-// observe reports a call that was decided inside.
-func (p *Permits) observe(ctx context.Context, t keeper.Terms, fence uint64) {
-	l := p.lock
-	o := l.NewObservation(ctx, t.Flags)
-	if o == nil {
-		return
-	}
-	l.Observe(l.Event(lease.AcquireStart, o))
-	ev := l.Event(lease.AcquireDone, o)
-	ev.Local, ev.Fence = true, fence
-	if fence == 0 {
-		ev.Err = l.Fail(server.ErrNotAcquired)
-	}
-	l.Observe(ev)
 }
