@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
@@ -301,21 +300,6 @@ func (w *blocksWorld) disturb(r *rapid.T) {
 			w.paused, w.pauses = [2]time.Time{time.Now(), called.Add(d)}, p
 			w.mu.Unlock()
 		}
-	case "replies lost":
-		p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), rapid.SampledFrom(replyFaults).Draw(r, "fault"))
-	case "duplicates":
-		p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), rapid.SampledFrom(replyFaults).Draw(r, "fault")|faultnet.Copy)
-		after(func() { _ = p.link.Replay() })
-	case "cut off", "frozen":
-		p.link.Freeze(what == "frozen")
-		after(p.link.Thaw)
-	case "slow":
-		p.link.Slow(d/4, d/2)
-		after(func() { p.link.Slow(0, 0) })
-	case "disconnected":
-		p.link.Refuse(true)
-		p.link.Cut()
-		after(func() { p.link.Refuse(false) })
 	case "crash":
 		if p != w.processes[0] {
 			p.crashed = true
@@ -343,6 +327,8 @@ func (w *blocksWorld) disturb(r *rapid.T) {
 	case "clock back":
 		w.server.jump(-d * 10)
 		w.setBack += d * 10
+	default:
+		p.link.fault(r, what, d)
 	}
 }
 
@@ -465,44 +451,23 @@ func TestBlocksSimulation(t *testing.T) {
 		defer setFlag("rapid.checks", setFlag("rapid.checks", strconv.Itoa(few)))
 		defer setFlag("rapid.seed", setFlag("rapid.seed", "1"))
 	}
-	schedules := 0
-	rapid.Check(t, func(r *rapid.T) {
-		schedules++
-		//lint:ignore SA1019 there is no other way to seed what the libraries use
-		rand.Seed(1)
-		uuid.SetRand(rand.New(rand.NewSource(1)))
-		defer uuid.SetRand(nil)
-		var out any
-		synctest.Test(t, func(*testing.T) {
-			w := &blocksWorld{r: r, stop: make(chan struct{}), takenAt: map[uint64]time.Time{}, tally: tally}
-			var err error
-			if w.keys, err = protocol.KeysOf("lock:", name, lua.RateLimit.KeyKind, false); err != nil {
-				panic(err)
-			}
-			w.server = newServer(w.stepped)
-			defer func() {
-				out = recover()
-				w.halt()
-				for _, p := range w.processes {
-					_ = p.rdb.Close()
-				}
-				w.server.mini.Close()
-				time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
-			}()
-			w.run(r)
-		})
-		if promise, is := out.(broken); is {
-			r.Fatal("BROKEN: " + string(promise))
+	inBubbles(t, tally, func(r *rapid.T) bubbled {
+		w := &blocksWorld{r: r, stop: make(chan struct{}), takenAt: map[uint64]time.Time{}, tally: tally}
+		var err error
+		if w.keys, err = protocol.KeysOf("lock:", name, lua.RateLimit.KeyKind, false); err != nil {
+			panic(err)
 		}
-		if out != nil {
-			panic(out)
-		}
-	})
-	run := &run{t: t, tally: tally}
-	if schedules < many {
-		run.report()
-		return
-	}
-	run.report("granted inside", "granted by the server", "refused inside", "the limit changes", "a pause", "crash",
+		w.server = newServer(w.stepped)
+		return w
+	}, "granted inside", "granted by the server", "refused inside", "the limit changes", "a pause", "crash",
 		"the limit is wanted all the time", "clock back", "server restarts empty")
+}
+
+// end closes what the schedule has opened.
+func (w *blocksWorld) end() {
+	w.halt()
+	for _, p := range w.processes {
+		_ = p.rdb.Close()
+	}
+	w.server.mini.Close()
 }

@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
@@ -539,21 +538,6 @@ func (w *retainWorld) fault(r *rapid.T) {
 		w.mu.Lock()
 		w.cut, w.restored = p, nil
 		w.mu.Unlock()
-	case "replies lost":
-		p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), rapid.SampledFrom(replyFaults).Draw(r, "fault"))
-	case "duplicates":
-		p.link.Break("evalsha", rapid.IntRange(1, 3).Draw(r, "how many"), rapid.SampledFrom(replyFaults).Draw(r, "fault")|faultnet.Copy)
-		after(func() { _ = p.link.Replay() })
-	case "cut off", "frozen":
-		p.link.Freeze(what == "frozen")
-		after(p.link.Thaw)
-	case "slow":
-		p.link.Slow(d/4, d/2)
-		after(func() { p.link.Slow(0, 0) })
-	case "disconnected":
-		p.link.Refuse(true)
-		p.link.Cut()
-		after(func() { p.link.Refuse(false) })
 	case "crash":
 		if !p.crashed && !w.processes[0].crashed && !w.processes[1].crashed {
 			p.crashed = true
@@ -584,6 +568,8 @@ func (w *retainWorld) fault(r *rapid.T) {
 		w.snapshot = nil // a failover restores nothing from before
 	case "snapshot":
 		w.snapshot = w.server.data()
+	default:
+		p.link.fault(r, what, d)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -763,46 +749,25 @@ func simulateRetained(t *testing.T, set *lua.Set, reached ...string) {
 		defer setFlag("rapid.checks", setFlag("rapid.checks", strconv.Itoa(max(few/3, 1)))) // each takes long: grants inside are many
 		defer setFlag("rapid.seed", setFlag("rapid.seed", "1"))
 	}
-	schedules := 0
-	rapid.Check(t, func(r *rapid.T) {
-		schedules++
-		//lint:ignore SA1019 there is no other way to seed what the libraries use
-		rand.Seed(1)
-		uuid.SetRand(rand.New(rand.NewSource(1)))
-		defer uuid.SetRand(nil)
-		var out any
-		synctest.Test(t, func(*testing.T) {
-			w := &retainWorld{r: r, start: time.Now(), stop: make(chan struct{}), held: map[*held]bool{}, void: map[string]bool{}, tally: tally,
-				asked: map[string]int{}, listens: map[string]hears{}, renews: []string{set.Renew.Text, set.Fast.Renew.Text}}
-			var err error
-			w.single = set == lua.Mutex
-			if w.keys, err = protocol.KeysOf("lock:", name, set.KeyKind, w.single); err != nil {
-				panic(err)
-			}
-			w.server = newServer(w.stepped)
-			w.server.subscribes = w.subscribed
-			defer func() {
-				out = recover()
-				w.halt()
-				for _, p := range w.processes {
-					_ = p.rdb.Close()
-				}
-				w.server.mini.Close()
-				time.Sleep(time.Minute) // go-redis ends its goroutines by the clock
-			}()
-			w.run(r)
-		})
-		if promise, is := out.(broken); is {
-			r.Fatal("BROKEN: " + string(promise)) // also if the schedule does not repeat
+	inBubbles(t, tally, func(r *rapid.T) bubbled {
+		w := &retainWorld{r: r, start: time.Now(), stop: make(chan struct{}), held: map[*held]bool{}, void: map[string]bool{}, tally: tally,
+			asked: map[string]int{}, listens: map[string]hears{}, renews: []string{set.Renew.Text, set.Fast.Renew.Text}}
+		var err error
+		w.single = set == lua.Mutex
+		if w.keys, err = protocol.KeysOf("lock:", name, set.KeyKind, w.single); err != nil {
+			panic(err)
 		}
-		if out != nil {
-			panic(out)
-		}
-	})
-	run := &run{t: t, tally: tally}
-	if schedules < many {
-		run.report()
-		return
+		w.server = newServer(w.stepped)
+		w.server.subscribes = w.subscribed
+		return w
+	}, reached...)
+}
+
+// end closes what the schedule has opened.
+func (w *retainWorld) end() {
+	w.halt()
+	for _, p := range w.processes {
+		_ = p.rdb.Close()
 	}
-	run.report(reached...)
+	w.server.mini.Close()
 }
