@@ -145,6 +145,49 @@ func TestRetainPause(t *testing.T) {
 	})
 }
 
+// TestRetainForgetsAnswersUnderWay: what the server has granted before a pause, limit or resumption is known here is not used after it.
+func TestRetainForgetsAnswersUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := ahead(t, 1000, 1)
+		if err := l[0].Resume(t.Context()); err != nil { // the server knows the script from now on
+			t.Fatal(err)
+		}
+		l[0].allows(t, 50)
+		time.Sleep(settling)
+		const answer = 5 * time.Millisecond
+		s.SlowAnswers(answer)
+		resumed := make(chan error, 1)
+		go func() { resumed <- l[0].Resume(t.Context()) }()
+		time.Sleep(time.Millisecond)
+		start := time.Now()
+		if r, err := l[0].Allow(t.Context()); err != nil || !r.Allowed {
+			t.Errorf("%+v, %v", r, err)
+		}
+		if d := time.Since(start); d < 2*answer {
+			t.Errorf("granted after %v, by the answer that was under way when Resume returned", d)
+		}
+		if err := <-resumed; err != nil {
+			t.Error(err)
+		}
+		s.Restore()
+		l[0].allows(t, 100)
+		requireAvailable(t, l[0].Limiter, 1000-taken(t, l[0])) // the first answer's permits were given back
+	})
+}
+
+// taken returns how many permits are taken of the window.
+func taken(t *testing.T, l *counted) (n int) {
+	t.Helper()
+	holders, err := l.Holders(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range holders {
+		n += h.Permits
+	}
+	return n
+}
+
 func TestRetainSetLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l := ahead(t, 100, 2)

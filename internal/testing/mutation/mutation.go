@@ -33,10 +33,16 @@ func (m Mutant) Source(t *testing.T, root string) (path string, text []byte) {
 // Build builds the tests of the package in the current directory with the bug, and returns the binary.
 func (m Mutant) Build(t *testing.T, root string) (binary string) {
 	t.Helper()
+	return m.BuildPackage(t, root, ".")
+}
+
+// BuildPackage is Build for the package in another directory.
+func (m Mutant) BuildPackage(t *testing.T, root, dir string) (binary string) {
+	t.Helper()
 	path, text := m.Source(t, root)
-	dir := t.TempDir()
-	mutated, overlay := filepath.Join(dir, "mutated"), filepath.Join(dir, "overlay")
-	binary = filepath.Join(dir, "binary")
+	temp := t.TempDir()
+	mutated, overlay := filepath.Join(temp, "mutated"), filepath.Join(temp, "overlay")
+	binary = filepath.Join(temp, "binary")
 	list, err := json.Marshal(map[string]any{"Replace": map[string]string{path: mutated}})
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +52,9 @@ func (m Mutant) Build(t *testing.T, root string) (binary string) {
 			t.Fatal(err)
 		}
 	}
-	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", binary, ".").CombinedOutput(); err != nil {
+	build := exec.Command("go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", binary, ".")
+	build.Dir = dir
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return binary
