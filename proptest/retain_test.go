@@ -19,6 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"pgregory.net/rapid"
@@ -46,6 +47,8 @@ const (
 	// Of a mutex the same: without faults nobody waits for longer than the turns of all others take, in whichever process; with faults, each
 	// process gets the mutex when those have ended, although another one takes it again and again.
 	retainedTurns = "a process is not kept waiting by turns inside another"
+	// Of a semaphore the same, and: the permits that callers consider held are never more than the limit, and no lease belongs to two of them.
+	retainedPermits = "permits are never held beyond the limit, nor by two callers"
 	// After all processes are closed nothing remains but metadata, when leases and tombstones have expired.
 	retainedNothing = "nothing remains"
 )
@@ -56,12 +59,13 @@ const (
 	retainTurns  = 20 * time.Millisecond  // the longest that a mutex is held
 	// Without faults nobody waits longer for a mutex: so long as each of three processes has a turn for both of its callers.
 	retainTurnWait = 400 * time.Millisecond
+	retainLimit    = 4 // permits of a semaphore
 )
 
 // retainWorld is a server, the processes that use one lock on it, and what their callers consider held.
 type retainWorld struct {
 	r         *rapid.T
-	single    bool     // the lock is a mutex
+	set       *lua.Set // of the lock: a rwlock, a mutex or a semaphore
 	renews    []string // the scripts that renew a lease
 	server    *redisServer
 	keys      protocol.Keys
@@ -147,13 +151,15 @@ type held struct {
 	p          int
 	lease      *lockkeeper.Lease
 	write      bool
+	permits    int  // of a semaphore
 	converting bool // or the outcome of a conversion is not known
 }
 
 type retainProcess struct {
 	*lockkeeper.Keeper
 	*rwlock.Lock
-	turns   *mutex.Mutex // of a world with a mutex
+	turns   *mutex.Mutex         // of a world with a mutex
+	permits *semaphore.Semaphore // of a world with a semaphore
 	rdb     *redis.Client
 	link    *link
 	crashed bool
@@ -173,7 +179,7 @@ func (w *retainWorld) breaks(promise, format string, args ...any) {
 // leases returns the leases at the server. The caller holds the server's mutex, and has updated its clock.
 func (w *retainWorld) leases() map[string]lease {
 	v := &view{now: w.server.nowLocked().UnixMicro(), leases: map[string]lease{}}
-	if w.single {
+	if w.set == lua.Mutex {
 		v.seq, _ = strconv.ParseUint(strings.TrimPrefix(w.server.mini.HGet(w.keys.Meta, "seq"), "-"), 10, 64)
 		leasesInString(w.server.mini, w.keys, v)
 	} else {
@@ -278,8 +284,25 @@ func (w *retainWorld) check(leases map[string]lease) {
 			w.breaks(retainedBelief, "%s has fence %d, and %d at the server", token, h.lease.Fence(), l.fence)
 		}
 	}
-	if len(writers) > 1 || len(writers) > 0 && len(readers) > 0 {
+	if w.set == lua.Semaphore {
+		w.checkPermits()
+	} else if len(writers) > 1 || len(writers) > 0 && len(readers) > 0 {
 		w.breaks(retainedExclusion, "readers %v, writers %v", readers, writers)
+	}
+}
+
+// checkPermits checks what callers hold of a semaphore. The caller holds the mutex.
+func (w *retainWorld) checkPermits() {
+	n, tokens := 0, map[string]bool{}
+	for h := range w.held {
+		token := h.lease.Token()
+		if w.void[token] || h.lease.Err() != nil {
+			continue
+		}
+		if n += h.permits; n > retainLimit || tokens[token] {
+			w.breaks(retainedPermits, "%d of %d permits, also of %s: %v", h.permits, retainLimit, token, tokens)
+		}
+		tokens[token] = true
 	}
 }
 
@@ -422,15 +445,33 @@ func (w *retainWorld) writes(p int, random *rand.Rand, pause time.Duration) {
 	}
 }
 
-// takes is a program that takes a mutex again and again.
+// turn returns what acquires a turn of a mutex, or permits of a semaphore and how many.
+func (w *retainWorld) turn(p int, random *rand.Rand) (get func(context.Context) (*lockkeeper.Lease, error), permits int) {
+	l := w.processes[p]
+	try := random.Intn(8) == 0
+	if w.set == lua.Mutex {
+		if try {
+			return l.turns.TryLock, 0
+		}
+		return l.turns.Lock, 0
+	}
+	permits = 1
+	if random.Intn(6) == 0 {
+		permits += random.Intn(retainLimit)
+	}
+	some, _ := l.permits.Locker(permits)
+	if try {
+		return some.TryLock, permits
+	}
+	return some.Lock, permits
+}
+
+// takes is a program that takes a mutex, or permits, again and again.
 func (w *retainWorld) takes(p int, random *rand.Rand, pause time.Duration) {
 	for !w.stopped() {
 		time.Sleep(time.Microsecond + time.Duration(random.Int63n(int64(pause))))
 		began := time.Now()
-		get := w.processes[p].turns.Lock
-		if random.Intn(8) == 0 {
-			get = w.processes[p].turns.TryLock
-		}
+		get, permits := w.turn(p, random)
 		lease, err := w.acquire(random, 10*time.Second, get)
 		if took := time.Since(began); w.faultless && took > retainTurnWait {
 			w.mu.Lock()
@@ -440,9 +481,9 @@ func (w *retainWorld) takes(p int, random *rand.Rand, pause time.Duration) {
 		if err != nil {
 			continue
 		}
-		h := &held{p: p, lease: lease, write: true}
+		h := &held{p: p, lease: lease, write: true, permits: permits}
 		w.begins(h, nil)
-		if t, _ := protocol.ParseToken(lease.Token()); t.Flags == protocol.FlagRetained {
+		if t, _ := protocol.ParseToken(lease.Token()); strings.Contains(t.Flags, protocol.FlagRetained) {
 			w.reach("a retained turn")
 		}
 		if !w.faultless && random.Intn(50) == 0 {
@@ -455,10 +496,13 @@ func (w *retainWorld) takes(p int, random *rand.Rand, pause time.Duration) {
 	}
 }
 
-// lock acquires the lock of a process for writing, or its mutex.
+// lock acquires the lock of a process for writing, or its mutex, or all permits.
 func (p *retainProcess) lock(ctx context.Context) (*lockkeeper.Lease, error) {
-	if p.turns != nil {
+	switch {
+	case p.turns != nil:
 		return p.turns.Lock(ctx)
+	case p.permits != nil:
+		return p.permits.Acquire(ctx, retainLimit)
 	}
 	return p.Lock.Lock(ctx)
 }
@@ -486,10 +530,15 @@ func (w *retainWorld) join(ttl time.Duration, lag time.Duration) {
 			WakeupLost: func(lockkeeper.Event) { w.reach("a subscription is replaced") },
 		},
 	})
-	if err == nil && w.single {
-		p.turns, err = mutex.New(p.Keeper, name, &mutex.Options{TTL: ttl, Retain: true})
-	} else if err == nil {
-		p.Lock, err = rwlock.New(p.Keeper, name, &rwlock.Options{TTL: ttl, Retain: true})
+	if err == nil {
+		switch w.set {
+		case lua.Mutex:
+			p.turns, err = mutex.New(p.Keeper, name, &mutex.Options{TTL: ttl, Retain: true})
+		case lua.Semaphore:
+			p.permits, err = semaphore.New(p.Keeper, name, retainLimit, &semaphore.Options{TTL: ttl, Retain: true})
+		default:
+			p.Lock, err = rwlock.New(p.Keeper, name, &rwlock.Options{TTL: ttl, Retain: true})
+		}
 	}
 	if err != nil {
 		panic(err)
@@ -590,7 +639,7 @@ func (w *retainWorld) run(r *rapid.T) {
 	if !w.faultless {
 		writers = rapid.IntRange(1, processes).Draw(r, "writers")
 	}
-	if w.single {
+	if w.set != lua.RWLock {
 		w.runTurns(r)
 		return
 	}
@@ -609,7 +658,7 @@ func (w *retainWorld) run(r *rapid.T) {
 	w.disturb(r)
 }
 
-// runTurns is the part of run for a mutex, which the first process takes all the time.
+// runTurns is the part of run for a mutex or a semaphore, which the first process takes all the time.
 func (w *retainWorld) runTurns(r *rapid.T) {
 	for p := range w.processes {
 		pauses := []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, 2 * time.Second, 8 * time.Second}
@@ -617,7 +666,11 @@ func (w *retainWorld) runTurns(r *rapid.T) {
 			pauses = []time.Duration{5 * time.Millisecond, 20 * time.Millisecond}
 		}
 		pause := rapid.SampledFrom(pauses).Draw(r, "pause")
-		for range rapid.IntRange(1, 2).Draw(r, "callers") {
+		most := 2
+		if w.set == lua.Semaphore {
+			most = 4
+		}
+		for range rapid.IntRange(1, most).Draw(r, "callers") {
 			random := rand.New(rand.NewSource(rapid.Int64().Draw(r, "seed")))
 			w.actors.Go(func() { w.takes(p, random, pause) })
 		}
@@ -676,7 +729,7 @@ func (w *retainWorld) recover() {
 			lease, err := p.lock(ctx)
 			if err != nil {
 				promise := retainedProgress
-				if w.single {
+				if w.set != lua.RWLock {
 					promise = retainedTurns
 				}
 				w.mu.Lock()
@@ -684,7 +737,7 @@ func (w *retainWorld) recover() {
 				w.mu.Unlock()
 				return
 			}
-			h := &held{p: i, lease: lease, write: true}
+			h := &held{p: i, lease: lease, write: true, permits: retainLimit}
 			w.begins(h, nil)
 			w.release(h)
 		}()
@@ -742,6 +795,12 @@ func TestRetainTurnsSimulation(t *testing.T) {
 		"a subscription is lost and restored during a renewal", "a wait ends with its grant")
 }
 
+// TestRetainPermitsSimulation runs processes that retain permits of a semaphore, with faults.
+func TestRetainPermitsSimulation(t *testing.T) {
+	simulateRetained(t, lua.Semaphore, "a retained turn", "a grant inside", "a recall", "a lease is lost", "a subscription is replaced",
+		"a subscription is lost and restored during a renewal", "a wait ends with its grant")
+}
+
 // simulateRetained runs schedules, and expects to reach all of this if there are many.
 func simulateRetained(t *testing.T, set *lua.Set, reached ...string) {
 	tally := map[string]int{}
@@ -753,8 +812,8 @@ func simulateRetained(t *testing.T, set *lua.Set, reached ...string) {
 		w := &retainWorld{r: r, start: time.Now(), stop: make(chan struct{}), held: map[*held]bool{}, void: map[string]bool{}, tally: tally,
 			asked: map[string]int{}, listens: map[string]hears{}, renews: []string{set.Renew.Text, set.Fast.Renew.Text}}
 		var err error
-		w.single = set == lua.Mutex
-		if w.keys, err = protocol.KeysOf("lock:", name, set.KeyKind, w.single); err != nil {
+		w.set = set
+		if w.keys, err = protocol.KeysOf("lock:", name, set.KeyKind, set == lua.Mutex); err != nil {
 			panic(err)
 		}
 		w.server = newServer(w.stepped)

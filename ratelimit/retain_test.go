@@ -171,6 +171,7 @@ func TestRetainForgetsAnswersUnderWay(t *testing.T) {
 		}
 		s.Restore()
 		l[0].allows(t, 100)
+		synctest.Wait()                                        // nothing is being given back
 		requireAvailable(t, l[0].Limiter, 1000-taken(t, l[0])) // the first answer's permits were given back
 	})
 }

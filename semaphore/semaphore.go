@@ -2,12 +2,15 @@ package semaphore
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
-	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/retainer"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/views"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -20,17 +23,22 @@ const maxPermits = 1_000_000_000
 // lower than this Semaphore's own. Waiting does not help until the limit is raised. Nothing is held.
 var ErrAboveLimit = server.ErrAboveLimit
 
-// Options are the settings of a semaphore. Package [lockkeeper] documents the fields.
+// Options are the settings of a semaphore. Package [lockkeeper] documents the first three fields.
 type Options struct {
 	TTL         time.Duration
 	NoRenewal   bool
 	MaxLifetime time.Duration
+
+	// Retain makes the process keep permits that are released, for its next callers, without asking the server. It cannot be set
+	// together with NoRenewal or MaxLifetime. See the section on retained permits in the package comment. Default false.
+	Retain bool
 }
 
 // Semaphore is a counting semaphore on one name. It is immutable and safe for concurrent use.
 type Semaphore struct {
-	lock  *keeper.Lock
-	limit int
+	lock      *keeper.Lock
+	limit     int
+	retaining *retainer.Lock // nil without Options.Retain
 }
 
 // New returns the semaphore of a name: at most limit permits are held at the same time, over all processes. It sends
@@ -57,7 +65,13 @@ func New(k *lockkeeper.Keeper, name string, limit int, opts *Options) (*Semaphor
 	if err != nil {
 		return nil, err
 	}
-	return &Semaphore{lock, limit}, nil
+	s := &Semaphore{lock: lock, limit: limit}
+	if o.Retain {
+		if s.retaining, err = retainer.New(lock, access.RetainedBy(k)); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
 }
 
 func checkLimit(n int) error {
@@ -104,32 +118,45 @@ func (p permits) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 // returns one lease over them. The error is ErrInvalid if n is not between 1 and the limit of New, and ErrAboveLimit if the
 // limit in force is lower than n, or is lowered below n during the wait. Others are as in package [lockkeeper].
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*lockkeeper.Lease, error) {
-	return access.Lease[lockkeeper.Lease](s.acquire(ctx, n))
+	return s.acquire(ctx, n, true)
 }
 
-func (s *Semaphore) acquire(ctx context.Context, n int) (*lease.Lease, error) {
+func (s *Semaphore) acquire(ctx context.Context, n int, wait bool) (*lockkeeper.Lease, error) {
 	if err := s.checkCount(n); err != nil {
 		return nil, err
 	}
-	return s.lock.Acquire(ctx, keeper.Terms{Number: n})
+	if s.retaining != nil {
+		return access.Lease[lockkeeper.Lease](s.retaining.AcquirePermits(ctx, n, s.limit, wait))
+	}
+	if !wait {
+		return access.Lease[lockkeeper.Lease](s.lock.Try(ctx, keeper.Terms{Number: n}))
+	}
+	return access.Lease[lockkeeper.Lease](s.lock.Acquire(ctx, keeper.Terms{Number: n}))
 }
 
 // TryAcquire acquires n permits if they are available and nobody is queued. It blocks for a round trip. Otherwise the error is
 // ErrNotAcquired; others are as for Acquire.
 func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*lockkeeper.Lease, error) {
-	if err := s.checkCount(n); err != nil {
-		return nil, err
-	}
-	return access.Lease[lockkeeper.Lease](s.lock.Try(ctx, keeper.Terms{Number: n}))
+	return s.acquire(ctx, n, false)
 }
 
 // Do calls fn while holding n permits; see package [lockkeeper].
 func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context, fence uint64) error) error {
-	h, err := s.acquire(ctx, n)
+	if err := s.checkCount(n); err != nil {
+		return err
+	}
+	if s.retaining == nil {
+		h, err := s.lock.Acquire(ctx, keeper.Terms{Number: n})
+		if err != nil {
+			return err
+		}
+		return h.Do(ctx, fn)
+	}
+	h, err := s.retaining.AcquirePermits(ctx, n, s.limit, true)
 	if err != nil {
 		return err
 	}
-	return h.Do(ctx, fn)
+	return lifecycle.Do(ctx, h, fn)
 }
 
 // SetLimit changes the limit in force for all processes. Raising it admits waiters before SetLimit returns. Lowering it
@@ -160,8 +187,12 @@ func (s *Semaphore) Available(ctx context.Context) (int, error) {
 	return max(t.AtOnce-t.Held, 0), nil
 }
 
-// Adopt makes a lease from a token that holds permits; see package [lockkeeper].
+// Adopt makes a lease from a token that holds permits; see package [lockkeeper]. The token of a retained lease cannot be adopted; the
+// error is then ErrInvalid.
 func (s *Semaphore) Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error) {
+	if t, ok := protocol.ParseToken(token); ok && strings.Contains(t.Flags, protocol.FlagRetained) {
+		return nil, server.Invalid("the token is of a lease that its process retains, for several callers in turn; acquire another lease instead")
+	}
 	return access.Lease[lockkeeper.Lease](s.lock.Adopt(ctx, token))
 }
 

@@ -67,7 +67,7 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 			t.Number = int(l.k.upgrades.Add(1)) // of two requests to replace a lease, the later one counts
 		}
 	}
-	if t.Sharing != nil {
+	if t.Sharing != nil && l.spec.Limits == nil { // with limits, the token says it alone
 		r.policyArg = protocol.PolicyArgRetain
 	}
 	token, serial := l.newToken(t.Flags, int64(t.Number))

@@ -14,7 +14,7 @@ const (
 	FlagHeld       = "h" // semaphore: permits that are held until the lease ends; the number is their count
 	FlagByClock    = "c" // semaphore: permits that return by the clock; the number is their count
 	FlagLeastFence = "f" // redlock: the number is the least fence of the lease
-	FlagRetained   = "k" // mutex; rwlock, after FlagRead: the process grants leases inside until this one is recalled
+	FlagRetained   = "k" // mutex; rwlock, after FlagRead; semaphore, after FlagHeld: the process grants leases inside until this one is recalled
 	FlagNoPush     = "s" // of any waiter: its keeper cannot receive messages
 )
 

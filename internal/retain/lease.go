@@ -18,6 +18,16 @@ const (
 	states
 )
 
+// Kind is what callers are granted by a retained lease.
+type Kind uint8
+
+// The kinds. Of all but Reads, one caller is inside at a time.
+const (
+	Reads   Kind = iota
+	Turns        // of a lock with one holder; the metadata know of a recall
+	Permits      // of a semaphore: the same number to one caller after the other
+)
+
 // turn is what became of a caller that waits for the one inside to leave. One waits at most: the local queue of the name is behind it.
 type turn uint8
 
@@ -44,7 +54,7 @@ const (
 // The claim of the lease is another machine, of package claim; the driver tells each of what the other says.
 type Lease struct {
 	state     State
-	exclusive bool // one caller is inside at a time
+	kind      Kind
 	closing   bool // it admits nobody any more, and ends when nobody is inside
 	recalled  bool // because somebody waits whom it excludes
 	contended bool // others may have waited already when it was granted, and nobody recalls it for them
@@ -85,14 +95,17 @@ type Effects struct {
 	ExpectRecall bool          // a message about the recall must come, if the process was subscribed (see queue.RecallExpected)
 }
 
-// NewLease returns a lease whose request is about to be sent. If exclusive is set, one caller is inside at a time.
-func NewLease(exclusive bool) Lease { return Lease{exclusive: exclusive} }
+// NewLease returns a lease whose request is about to be sent.
+func NewLease(kind Kind) Lease { return Lease{kind: kind} }
 
 // State returns the state.
 func (l *Lease) State() State { return l.state }
 
 // Closing reports whether nobody is admitted any more.
 func (l *Lease) Closing() bool { return l.closing }
+
+// Contended reports whether that is because others wait at the server.
+func (l *Lease) Contended() bool { return l.recalled || l.contended }
 
 // Bare returns the lease without what only the policy depends on.
 func (l Lease) Bare() Lease {
@@ -101,11 +114,11 @@ func (l Lease) Bare() Lease {
 }
 
 // Granted handles that the lease was granted. The caller whose request brought it is inside. It reports whether others are admitted: not
-// if the lease was recalled, or has ended, before its grant was known here. A lease for one holder at a time admits nobody else if it was
+// if the lease was recalled, or has ended, before its grant was known here. A lease for one caller at a time admits nobody else if it was
 // granted by way of the queue: the server does not recall it for those who were queued behind it.
 func (l *Lease) Granted(g Gate, queued bool) (admits bool) {
 	l.state = Shared
-	if l.exclusive && queued {
+	if l.kind != Reads && queued {
 		l.contended, l.closing = true, true
 	}
 	g.Open(l.closing)
@@ -145,7 +158,7 @@ func (l *Lease) Ended(g Gate, now claim.Instant, out *Effects) {
 // TurnedAway handles that Enter or EnterAlone of the Gate has not admitted a caller, who asks the server now. Settle is what Enter has said.
 func (l *Lease) TurnedAway(g Gate, now claim.Instant, settle bool, out *Effects) {
 	switch {
-	case l.exclusive:
+	case l.kind != Reads:
 		l.GiveBack(g, now, false, out) // the request would have to wait for it
 	case settle:
 		l.settle(g, now, out)
@@ -164,7 +177,7 @@ func (l *Lease) Left(g Gate, now claim.Instant, left bool, out *Effects) {
 
 // Leave lets a caller leave. The next one that waits takes its place.
 func (l *Lease) Leave(g Gate, now claim.Instant, out *Effects) {
-	if !l.exclusive {
+	if l.kind == Reads {
 		g.Leave()
 		l.settle(g, now, out)
 		return
@@ -287,11 +300,11 @@ func (l *Lease) Due(g Gate, now claim.Instant, ttl time.Duration, out *Effects) 
 	return Tick(now.Sub(l.usedAt), ttl, inside) == GiveBack
 }
 
-// Renewal returns what a renewal does that is about to be sent, and would include the metadata or not. Of a lease for one holder at a
-// time, only the metadata know of the recall.
+// Renewal returns what a renewal does that is about to be sent, and would include the metadata or not. Of a turn, only the metadata know of
+// the recall.
 func (l *Lease) Renewal(g Gate, metadata bool) Renewal {
 	x := Renewal{Metadata: metadata, Ask: true, epoch: g.Current()}
-	if l.exclusive {
+	if l.kind == Turns {
 		x.Ask = !l.closing
 		x.Metadata = metadata || x.Ask
 	}

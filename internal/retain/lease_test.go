@@ -45,7 +45,7 @@ var (
 	lost        = func(w *world, out *Effects) { w.gate().End(); w.Ended(w.gate(), w.now, out) }
 	enter       = func(w *world, out *Effects) {
 		settle := false
-		if w.exclusive {
+		if w.kind != Reads {
 			entry := w.gate().EnterAlone()
 			if w.ok = entry == Entered; entry != Closed {
 				return
@@ -95,13 +95,13 @@ func TestLease(t *testing.T) {
 		none     Effects
 	)
 	for _, c := range []struct {
-		name      string
-		exclusive bool
-		steps     []expected
-		state     State
-		inside    int
+		name   string
+		kind   Kind
+		steps  []expected
+		state  State
+		inside int
 	}{
-		{"readers share it until a recall", false, []expected{
+		{"readers share it until a recall", Reads, []expected{
 			{"granted", granted, true, none},
 			{"enter", enter, true, none},
 			{"leave", leave, true, none},
@@ -114,12 +114,12 @@ func TestLease(t *testing.T) {
 			{"leave", leave, false, after(7 * ms)},
 			{"recall again", recall, false, none},
 		}, Over, 0},
-		{"recalled with nobody inside", false, []expected{
+		{"recalled with nobody inside", Reads, []expected{
 			{"granted", granted, true, none},
 			{"leave", leave, true, none},
 			{"recall", recall, true, recalled},
 		}, Over, 0},
-		{"given back, and then recalled", false, []expected{
+		{"given back, and then recalled", Reads, []expected{
 			{"granted", granted, true, none},
 			{"give back", giveBack, true, none},
 			{"pause", wait(ms), true, none},
@@ -127,54 +127,54 @@ func TestLease(t *testing.T) {
 			{"pause", wait(ms), true, none},
 			{"leave", leave, true, after(ms)},
 		}, Over, 0},
-		{"given back for another reason", false, []expected{
+		{"given back for another reason", Reads, []expected{
 			{"granted", granted, true, none},
 			{"give back", giveBack, true, none},
 			{"leave", leave, true, released},
 		}, Over, 0},
-		{"recalled before its grant is known", false, []expected{
+		{"recalled before its grant is known", Reads, []expected{
 			{"recall", recall, false, none},
 			{"pause", wait(ms), false, none},
 			{"granted", granted, false, none},
 			{"enter", enter, false, none},
 			{"leave", leave, false, after(ms)},
 		}, Over, 0},
-		{"lost before its grant is known", false, []expected{
+		{"lost before its grant is known", Reads, []expected{
 			{"lost", lost, false, Effects{Forget: true}},
 			{"granted", granted, false, none},
 			{"leave", leave, false, Effects{Release: true, GaveBack: true}},
 		}, Over, 0},
-		{"not granted", false, []expected{
+		{"not granted", Reads, []expected{
 			{"not granted", notGranted, false, Effects{Forget: true}},
 			{"recall", recall, false, none},
 			{"give back", giveBack, false, none},
 		}, Over, 0},
-		{"lost with readers inside", false, []expected{
+		{"lost with readers inside", Reads, []expected{
 			{"granted", granted, true, none},
 			{"enter", enter, true, none},
 			{"lost", lost, true, Effects{Forget: true}},
 			{"leave", leave, true, none},
 			{"leave", leave, true, Effects{Release: true, GaveBack: true}},
 		}, Over, 0},
-		{"lost with nobody inside", false, []expected{
+		{"lost with nobody inside", Reads, []expected{
 			{"granted", granted, true, none},
 			{"leave", leave, true, none},
 			{"lost", lost, true, released},
 		}, Over, 0},
-		{"the last to leave is one that was turned away", false, []expected{
+		{"the last to leave is one that was turned away", Reads, []expected{
 			{"granted", granted, true, none},
 			{"another comes", comer, true, none},
 			{"recall", recall, true, none},
 			{"leave", leave, true, none},
 			{"it is turned away", turnedAway, false, recalled},
 		}, Over, 0},
-		{"no grants after its deadline", false, []expected{
+		{"no grants after its deadline", Reads, []expected{
 			{"granted", granted, true, none},
 			{"pause", wait(leased), true, none},
 			{"enter", enter, false, none},
 		}, Shared, 1},
 
-		{"a renewal confirms the subscription at which it was sent", false, []expected{
+		{"a renewal confirms the subscription at which it was sent", Reads, []expected{
 			{"granted", granted, true, none},
 			{"the subscription is lost", subscribed, true, none},
 			{"renew", renew, true, none},
@@ -185,7 +185,7 @@ func TestLease(t *testing.T) {
 			{"renewed", renewed, true, none},
 			{"enter", enter, true, none},
 		}, Shared, 2},
-		{"a renewal of another subscription does not confirm the one of now", false, []expected{
+		{"a renewal of another subscription does not confirm the one of now", Reads, []expected{
 			{"granted", granted, true, none},
 			{"renew", renew, true, none},
 			{"the subscription is lost", subscribed, true, none},
@@ -193,38 +193,38 @@ func TestLease(t *testing.T) {
 			{"renewed", renewed, true, none},
 			{"enter", enter, false, none},
 		}, Shared, 1},
-		{"a recall found by a renewal", false, []expected{
+		{"a recall found by a renewal", Reads, []expected{
 			{"granted", granted, true, none},
 			{"renew", renew, true, none},
 			{"found", recallFound, true, Effects{ExpectRecall: true}},
 			{"found again", recallFound, true, none},
 			{"leave", leave, true, recalled},
 		}, Over, 0},
-		{"a recall found with nobody inside", false, []expected{
+		{"a recall found with nobody inside", Reads, []expected{
 			{"granted", granted, true, none},
 			{"leave", leave, true, none},
 			{"renew", renew, true, none},
 			{"found", recallFound, true, Effects{ExpectRecall: true, Release: true, GaveBack: true, Forget: true, Recalled: true}},
 		}, Over, 0},
-		{"a recall found whose message has come", false, []expected{
+		{"a recall found whose message has come", Reads, []expected{
 			{"granted", granted, true, none},
 			{"renew", renew, true, none},
 			{"recall", recall, true, none},
 			{"found", recallFound, true, none},
 		}, Shared, 1},
-		{"a recall found after the lease is given back", false, []expected{
+		{"a recall found after the lease is given back", Reads, []expected{
 			{"granted", granted, true, none},
 			{"renew", renew, true, none},
 			{"give back", giveBack, true, none},
 			{"found", recallFound, true, none},
 			{"leave", leave, true, recalled},
 		}, Over, 0},
-		{"a recall found after the end", false, []expected{
+		{"a recall found after the end", Reads, []expected{
 			{"renew", renew, true, none},
 			{"not granted", notGranted, true, Effects{Forget: true}},
 			{"found", recallFound, true, none},
 		}, Over, 0},
-		{"unused for its ttl", false, []expected{
+		{"unused for its ttl", Reads, []expected{
 			{"granted", granted, true, none},
 			{"leave", leave, true, none},
 			{"due", due, false, Effects{Used: true, Uses: 1}},
@@ -233,7 +233,7 @@ func TestLease(t *testing.T) {
 			{"pause", wait(1), false, none},
 			{"due", due, true, none},
 		}, Shared, 0},
-		{"used since", false, []expected{
+		{"used since", Reads, []expected{
 			{"granted", granted, true, none},
 			{"leave", leave, true, none},
 			{"due", due, false, Effects{Used: true, Uses: 1}},
@@ -245,23 +245,23 @@ func TestLease(t *testing.T) {
 			{"pause", wait(leased - 1), false, none},
 			{"due", due, false, none},
 		}, Shared, 0},
-		{"a reader inside is a use", false, []expected{
+		{"a reader inside is a use", Reads, []expected{
 			{"granted", granted, true, none},
 			{"due", due, false, Effects{Used: true, Uses: 1}},
 			{"pause", wait(leased), false, none},
 			{"due", due, false, Effects{Used: true}},
 		}, Shared, 1},
-		{"the first time that it is due is a use", false, []expected{
+		{"the first time that it is due is a use", Reads, []expected{
 			{"pause", wait(leased), false, none},
 			{"due", due, false, Effects{Used: true}},
 		}, Asking, 0},
-		{"renewals ask although it is closing", false, []expected{
+		{"renewals ask although it is closing", Reads, []expected{
 			{"granted", granted, true, none},
 			{"give back", giveBack, true, none},
 			{"renew", renew, true, none},
 		}, Shared, 1},
 
-		{"an upgrade waits until the others have left", false, []expected{
+		{"an upgrade waits until the others have left", Reads, []expected{
 			{"granted", granted, true, none},
 			{"enter", enter, true, none},
 			{"enter", enter, true, none},
@@ -276,14 +276,14 @@ func TestLease(t *testing.T) {
 			{"lost", lost, true, none},
 			{"leave", leave, true, none},
 		}, Detached, 0},
-		{"an upgrade alone", false, []expected{
+		{"an upgrade alone", Reads, []expected{
 			{"granted", granted, true, none},
 			{"upgrade", upgrading, true, Effects{Alone: true}},
 			{"another upgrade", upgrading, false, none},
 			{"alone", isAlone, true, none},
 			{"detach", detach, true, Effects{GaveBack: true, Forget: true}},
 		}, Detached, 1},
-		{"an upgrade, and one about to be turned away", false, []expected{
+		{"an upgrade, and one about to be turned away", Reads, []expected{
 			{"granted", granted, true, none},
 			{"upgrade", upgrading, true, Effects{Alone: true}},
 			{"another comes", comer, true, none},
@@ -291,7 +291,7 @@ func TestLease(t *testing.T) {
 			{"it is turned away", turnedAway, false, Effects{Alone: true}},
 			{"alone", isAlone, true, none},
 		}, Shared, 1},
-		{"an upgrade is given up", false, []expected{
+		{"an upgrade is given up", Reads, []expected{
 			{"granted", granted, true, none},
 			{"enter", enter, true, none},
 			{"upgrade", upgrading, true, none},
@@ -301,20 +301,20 @@ func TestLease(t *testing.T) {
 			{"given up", noUpgrades, true, none},
 			{"leave", leave, true, released},
 		}, Over, 0},
-		{"an upgrade whose caller has released", false, []expected{
+		{"an upgrade whose caller has released", Reads, []expected{
 			{"granted", granted, true, none},
 			{"enter", enter, true, none},
 			{"upgrade", upgrading, true, none},
 			{"leave", leave, true, Effects{Alone: true}},
 			{"leave", leave, true, released},
 		}, Over, 0},
-		{"an upgrade of a lease that is lost", false, []expected{
+		{"an upgrade of a lease that is lost", Reads, []expected{
 			{"granted", granted, true, none},
 			{"enter", enter, true, none},
 			{"upgrade", upgrading, true, none},
 			{"lost", lost, true, Effects{Alone: true, Forget: true}},
 		}, Shared, 2},
-		{"a detached lease is not unused", false, []expected{
+		{"a detached lease is not unused", Reads, []expected{
 			{"granted", granted, true, none},
 			{"upgrade", upgrading, true, Effects{Alone: true}},
 			{"detach", detach, true, Effects{GaveBack: true, Forget: true}},
@@ -323,7 +323,7 @@ func TestLease(t *testing.T) {
 			{"due", due, false, none},
 		}, Detached, 0},
 
-		{"a turn is passed on", true, []expected{
+		{"a turn is passed on", Turns, []expected{
 			{"granted", granted, true, none},
 			{"enter", enter, false, none},
 			{"due", due, false, Effects{Used: true, Uses: 1}},
@@ -335,7 +335,7 @@ func TestLease(t *testing.T) {
 			{"leave", leave, false, none},
 			{"enter", enter, true, none},
 		}, Shared, 1},
-		{"a caller gives up", true, []expected{
+		{"a caller gives up", Turns, []expected{
 			{"granted", granted, true, none},
 			{"await", await, true, none},
 			{"cancel", cancel, false, none},
@@ -343,7 +343,7 @@ func TestLease(t *testing.T) {
 			{"enter", enter, true, none},
 			{"recall", recall, true, none}, // it is not told
 		}, Shared, 1},
-		{"a caller gives up as the one inside is about to pass the turn on", true, []expected{
+		{"a caller gives up as the one inside is about to pass the turn on", Turns, []expected{
 			{"granted", granted, true, none},
 			{"await", await, true, none},
 			{"leave, without the mutex", stays, false, none},
@@ -351,28 +351,28 @@ func TestLease(t *testing.T) {
 			{"leave, with the mutex", pass, false, none},
 			{"enter", enter, true, none},
 		}, Shared, 1},
-		{"a caller gives up as it is granted its turn", true, []expected{
+		{"a caller gives up as it is granted its turn", Turns, []expected{
 			{"granted", granted, true, none},
 			{"await", await, true, none},
 			{"leave", leave, true, Effects{TurnEnded: true}},
 			{"cancel", cancel, false, none},
 			{"enter", enter, true, none},
 		}, Shared, 1},
-		{"a caller gives up as it is granted its turn, which is recalled", true, []expected{
+		{"a caller gives up as it is granted its turn, which is recalled", Turns, []expected{
 			{"granted", granted, true, none},
 			{"await", await, true, none},
 			{"leave", leave, true, Effects{TurnEnded: true}},
 			{"recall", recall, true, none},
 			{"cancel", cancel, false, recalled},
 		}, Over, 0},
-		{"a caller gives up as its turn is refused", true, []expected{
+		{"a caller gives up as its turn is refused", Turns, []expected{
 			{"granted", granted, true, none},
 			{"await", await, true, none},
 			{"recall", recall, true, Effects{TurnEnded: true}},
 			{"cancel", cancel, false, none},
 			{"leave", leave, false, recalled},
 		}, Over, 0},
-		{"a recall ends the wait for a turn", true, []expected{
+		{"a recall ends the wait for a turn", Turns, []expected{
 			{"granted", granted, true, none},
 			{"await", await, true, none},
 			{"recall", recall, true, Effects{TurnEnded: true}},
@@ -381,48 +381,48 @@ func TestLease(t *testing.T) {
 			{"await", await, false, none},
 			{"leave", leave, false, recalled},
 		}, Over, 0},
-		{"a loss ends the wait for a turn", true, []expected{
+		{"a loss ends the wait for a turn", Turns, []expected{
 			{"granted", granted, true, none},
 			{"await", await, true, none},
 			{"lost", lost, true, Effects{TurnEnded: true, Forget: true}},
 			{"take", take, false, none},
 			{"leave", leave, false, Effects{Release: true, GaveBack: true}},
 		}, Over, 0},
-		{"no turn to wait for", true, []expected{
+		{"no turn to wait for", Turns, []expected{
 			{"granted", granted, true, none},
 			{"leave", leave, true, none},
 			{"await", await, false, none},
 			{"enter", enter, true, none},
 		}, Shared, 1},
-		{"no turn is passed on after the deadline", true, []expected{
+		{"no turn is passed on after the deadline", Turns, []expected{
 			{"granted", granted, true, none},
 			{"await", await, true, none},
 			{"pause", wait(leased), true, none},
 			{"leave", leave, true, Effects{TurnEnded: true, Release: true, GaveBack: true, Forget: true}},
 			{"take", take, false, none},
 		}, Over, 0},
-		{"no turn is passed on without a subscription", true, []expected{
+		{"no turn is passed on without a subscription", Turns, []expected{
 			{"granted", granted, true, none},
 			{"await", await, true, none},
 			{"the subscription is lost", subscribed, true, none},
 			{"leave", leave, true, Effects{TurnEnded: true, Release: true, GaveBack: true, Forget: true}},
 			{"take", take, false, none},
 		}, Over, 0},
-		{"who finds it closed to turns gives it back", true, []expected{
+		{"who finds it closed to turns gives it back", Turns, []expected{
 			{"granted", granted, true, none},
 			{"leave", leave, true, none},
 			{"the subscription is lost", subscribed, true, none},
 			{"enter", enter, false, released},
 		}, Over, 0},
-		{"it is not retained for turns if others may wait", true, []expected{
+		{"it is not retained for turns if others may wait", Turns, []expected{
 			{"granted by way of the queue", grantedLate, false, none},
 			{"enter", enter, false, none},
 			{"leave", leave, false, released},
 		}, Over, 0},
-		{"reads are retained all the same", false, []expected{
+		{"reads are retained all the same", Reads, []expected{
 			{"granted by way of the queue", grantedLate, true, none},
 		}, Shared, 1},
-		{"renewals for turns ask until it is given back", true, []expected{
+		{"renewals for turns ask until it is given back", Turns, []expected{
 			{"granted", granted, true, none},
 			{"renew", renew, true, none},
 			{"give back", giveBack, true, none},
@@ -430,19 +430,19 @@ func TestLease(t *testing.T) {
 			{"found", recallFound, false, none},
 			{"leave", leave, false, released},
 		}, Over, 0},
-		{"two keys are refused", true, []expected{
+		{"two keys are refused", Turns, []expected{
 			{"granted", granted, true, none},
 			{"leave", leave, true, none},
 			{"renew", renew, true, none},
 			{"refused", refusedKeys, true, released},
 		}, Over, 0},
-		{"two keys are refused after it is given back", true, []expected{
+		{"two keys are refused after it is given back", Turns, []expected{
 			{"granted", granted, true, none},
 			{"give back", giveBack, true, none},
 			{"renew", renew, false, none},
 			{"refused", refusedKeys, false, none},
 		}, Shared, 1},
-		{"one key is refused", false, []expected{
+		{"one key is refused", Reads, []expected{
 			{"granted", granted, true, none},
 			{"leave", leave, true, none},
 			{"renew", renew, true, none},
@@ -450,7 +450,7 @@ func TestLease(t *testing.T) {
 		}, Shared, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := world{Lease: NewLease(c.exclusive), value: NewValue(1), now: start, epoch: 1}
+			w := world{Lease: NewLease(c.kind), value: NewValue(1), now: start, epoch: 1}
 			for i, s := range c.steps {
 				var out Effects
 				if s.does(&w, &out); out != s.want || w.ok != s.ok {
@@ -527,7 +527,7 @@ func TestStatesAndEvents(t *testing.T) {
 			if c.next[i] == x {
 				continue
 			}
-			w := world{Lease: NewLease(false), value: NewValue(1), now: start, epoch: 1}
+			w := world{Lease: NewLease(Reads), value: NewValue(1), now: start, epoch: 1}
 			for _, s := range append(from.steps, renew) {
 				s(&w, &Effects{})
 			}

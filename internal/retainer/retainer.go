@@ -1,6 +1,7 @@
 package retainer
 
 import (
+	"container/list"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -39,47 +40,58 @@ func (ns *Names) get(key string, add func() *name) (n, removed *name) {
 }
 
 // Lock grants inside the process the reads of a lock, or the turns of a lock that has one holder at a time, while it holds one
-// lease for all of them. It is safe for concurrent use.
+// lease for all of them; or the permits of a semaphore, while it holds as many leases as callers have needed at once. It is safe for
+// concurrent use.
 type Lock struct {
-	names     *Names
-	ordinary  *keeper.Lock // of what is not granted inside
-	lock      *keeper.Lock // of the leases that are retained
-	flags     string
-	exclusive bool // one holder at a time
-	name      atomic.Pointer[name]
+	names    *Names
+	ordinary *keeper.Lock // of what is not granted inside
+	lock     *keeper.Lock // of the leases that are retained
+	flags    string
+	kind     retain.Kind
+	name     atomic.Pointer[name]
+	refused  error // of a try for permits
 }
 
-// New returns what grants the reads of the lock inside, or its turns if it has one holder at a time. The error is ErrInvalid.
+// New returns what grants the reads of the lock inside, or its turns if it has one holder at a time, or the permits of a semaphore. The error
+// is ErrInvalid.
 func New(l *keeper.Lock, names *Names) (*Lock, error) {
 	spec := l.Spec()
 	if spec.NoRenewal || spec.MaxLifetime > 0 {
 		return nil, server.Invalid("Retain is set together with NoRenewal or MaxLifetime; callers that share a lease end when it does")
 	}
-	exclusive := spec.LocalQueue
+	retaining := &Lock{names: names, ordinary: l}
+	switch {
+	case spec.Limits != nil:
+		retaining.kind = retain.Permits
+	case spec.LocalQueue:
+		retaining.kind = retain.Turns
+	default:
+		retaining.flags = protocol.FlagRead
+	}
 	spec.TTL = min(spec.TTL, retain.MaxTTL)
-	retained, err := l.Keeper().Lock(spec)
-	if err != nil {
+	var err error
+	if retaining.lock, err = l.Keeper().Lock(spec); err != nil {
 		return nil, err
 	}
-	if exclusive {
-		return &Lock{names: names, ordinary: l, lock: retained, exclusive: true}, nil
-	}
-	return &Lock{names: names, ordinary: l, lock: retained, flags: protocol.FlagRead}, nil
+	retaining.refused = retaining.lock.Fail(server.ErrNotAcquired)
+	return retaining, nil
 }
 
 // name is one name that this process grants inside, with what it remembers of the name. There is one for each name that was
 // used lately.
 type name struct {
-	of        *Names
-	lock      *keeper.Lock
-	flags     string                    // of a request
-	exclusive bool                      // one caller is inside at a time
-	current   atomic.Pointer[retention] // that was opened last, and may admit callers
-	waiting   atomic.Int32              // callers in the local queue of the name, that a newcomer may not pass
+	of      *Names
+	lock    *keeper.Lock
+	flags   string // of a request
+	kind    retain.Kind
+	current atomic.Pointer[retention] // that was opened last, and may admit callers
+	pool    atomic.Pointer[pool]      // of a semaphore, in place of current; nil: nothing is retained
+	waiting atomic.Int32              // callers in the local queue of the name, that a newcomer may not pass
 
 	mu     sync.Mutex  // guards the fields below, and those of its retentions; no other mutex of this package is locked under it
-	held   *retention  // the retained lease, or the request for it; nil: none
+	held   *retention  // the retained lease, or the request for it; nil: none, or a semaphore
 	policy retain.Name // when to retain a lease
+	queue  list.List   // of *poolWaiter: the local queue of a semaphore
 }
 
 // Acquire returns a lease: a Lease if it is granted inside the process, at once, or as the first of a lease that is
@@ -94,7 +106,7 @@ func (l *Lock) Acquire(ctx context.Context, wait bool) (lifecycle.Handle, error)
 			return h, nil
 		}
 	}
-	if l.exclusive {
+	if l.kind == retain.Turns {
 		return l.acquireTurn(ctx, wait)
 	}
 	return l.request(ctx, wait, r)
@@ -107,17 +119,23 @@ func (r *name) enter(ctx context.Context) *Lease {
 		return nil
 	}
 	h, _ := x.enter()
-	if h == nil {
-		return nil
-	}
-	if o := r.lock.NewObservation(ctx, r.flags); o != nil {
-		h.observation = o
-		ev := h.event(lease.AcquireStart)
-		ev.Token, ev.Fence = "", 0
-		r.lock.Observe(ev)
-		r.lock.Observe(h.event(lease.AcquireDone))
+	if h != nil {
+		r.granted(ctx, h)
 	}
 	return h
+}
+
+// granted reports to the observer that a caller was granted a lease inside at once.
+func (r *name) granted(ctx context.Context, h *Lease) {
+	o := r.lock.NewObservation(ctx, r.flags)
+	if o == nil {
+		return
+	}
+	h.observation = o
+	ev := h.event(lease.AcquireStart)
+	ev.Token, ev.Fence = "", 0
+	r.lock.Observe(ev)
+	r.lock.Observe(h.event(lease.AcquireDone))
 }
 
 // request asks the server for a read lease, and retains it if that is worth while. tried has granted nothing inside.
@@ -155,24 +173,39 @@ func acquire(ctx context.Context, l *keeper.Lock, t keeper.Terms, wait bool) (*l
 // find returns what is remembered of the name.
 func (l *Lock) find() *name {
 	r, removed := l.names.get(l.lock.Key(), func() *name {
-		return &name{of: l.names, lock: l.lock, flags: l.flags, exclusive: l.exclusive}
+		return &name{of: l.names, lock: l.lock, flags: l.flags, kind: l.kind}
 	})
 	l.name.Store(r)
 	if removed != nil {
 		removed.mu.Lock()
 		removed.policy.Evict()
-		x := removed.held
+		retained := []*retention{removed.held}
+		if p := removed.pool.Load(); p != nil {
+			retained = append(retained, p.open...)
+		}
 		removed.mu.Unlock()
-		x.giveBack(false)
+		for _, x := range retained {
+			x.giveBack(false)
+		}
 	}
 	return r
 }
 
 // begin returns a retention for which the caller is to request a lease, or nil if the caller is to request an ordinary one.
 func (r *name) begin() *retention {
-	e := r.lock.Keeper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	x := r.beginLocked(0)
+	if x != nil {
+		r.policy.Held()
+		r.held = x
+	}
+	return x
+}
+
+// beginLocked is begin, of a lease of so many permits of a semaphore.
+func (r *name) beginLocked(permits int64) *retention {
+	e := r.lock.Keeper()
 	if !r.policy.Wants(e.Now()) {
 		return nil
 	}
@@ -180,9 +213,7 @@ func (r *name) begin() *retention {
 	if epoch == nil {
 		return nil // a recall would not be received
 	}
-	r.policy.Held()
-	r.held = &retention{Hold: retain.New(e.Started(), epoch), of: r, state: retain.NewLease(r.exclusive)}
-	return r.held
+	return &retention{Hold: retain.New(e.Started(), epoch), of: r, permits: permits, state: retain.NewLease(r.kind)}
 }
 
 // Yield gives back the lease that the process retains, since a caller of this process is about to request the lock for writing.

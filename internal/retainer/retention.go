@@ -15,6 +15,7 @@ import (
 type retention struct {
 	*retain.Hold // who is inside; closed until open is called
 	of           *name
+	permits      int64  // of a semaphore; else 0
 	serial       string // of its request; set before the request is sent
 
 	// Guarded by the mu of its name.
@@ -25,6 +26,7 @@ type retention struct {
 	upgrader *Lease              // that waits until it is the only one inside
 	alone    chan struct{}       // closed when it is to look whether it is
 	turn     chan struct{}       // closed when the caller that waits for the one inside to leave waits no more; see turn.go
+	place    place               // in the pool of a semaphore
 }
 
 // open begins to grant reads by a lease, and returns the first of them: that of the caller whose request brought it. queued says that it
@@ -33,7 +35,10 @@ func (x *retention) open(h *lease.Lease, queued bool) *Lease {
 	r := x.of
 	r.mu.Lock()
 	x.lease = h
-	if x.state.Granted(x.Hold, queued) {
+	switch admits := x.state.Granted(x.Hold, queued); {
+	case x.permits > 0:
+		r.placeLocked(x)
+	case admits:
 		r.current.Store(x)
 	}
 	r.mu.Unlock()
@@ -55,8 +60,14 @@ func (x *retention) unlock(out *retain.Effects) {
 	if out.GaveBack {
 		r.policy.GaveBack(r.lock.Keeper().Now(), &x.state, x.uses+x.TakeUses(), rand.Float64())
 	}
-	h := x.lease
+	if x.permits > 0 {
+		r.placeLocked(x)
+	}
+	h, serve := x.lease, x.permits > 0 && x.state.Closing()
 	r.mu.Unlock()
+	if serve {
+		defer r.serve()
+	}
 	if out.Release {
 		if out.Recalled {
 			r.lock.ExpectWaiters()
@@ -94,9 +105,15 @@ func (x *retention) forget() {
 		r.policy.Free()
 	}
 	r.current.CompareAndSwap(x, nil)
+	if x.permits > 0 {
+		r.leaveLocked(x)
+	}
 	r.mu.Unlock()
 	e.Messages.Forget(x.serial, x)
 	e.Subscriber.Release(r.lock.Channel)
+	if x.permits > 0 {
+		r.serve()
+	}
 }
 
 // giveBack admits nobody any more, and releases the lease when nobody is inside. lease.Recalled says that somebody waits whom the lease

@@ -18,6 +18,13 @@ import (
 
 // acquireTurn is Acquire, of a lock with one holder at a time, for a caller that was not granted it at once.
 func (l *Lock) acquireTurn(ctx context.Context, wait bool) (lifecycle.Handle, error) {
+	return l.observed(ctx, wait, func(o *lease.Observation) (h lifecycle.Handle, local bool, err error) {
+		return l.turn(ctx, wait, o)
+	})
+}
+
+// observed makes one acquisition and reports its events. local says that it was granted inside.
+func (l *Lock) observed(ctx context.Context, wait bool, acquire func(o *lease.Observation) (h lifecycle.Handle, local bool, err error)) (lifecycle.Handle, error) {
 	began, o := time.Now(), l.lock.NewObservation(ctx, l.flags)
 	if wait {
 		defer l.lock.WatchWait(nil)()
@@ -25,7 +32,7 @@ func (l *Lock) acquireTurn(ctx context.Context, wait bool) (lifecycle.Handle, er
 	if o != nil {
 		l.lock.Observe(l.lock.Event(lease.AcquireStart, o))
 	}
-	h, local, err := l.turn(ctx, wait, o)
+	h, local, err := acquire(o)
 	err = l.lock.AlsoEnded(ctx, err)
 	if o != nil {
 		ev := l.lock.Event(lease.AcquireDone, o)
@@ -114,7 +121,7 @@ func (l *Lock) turnInside(ctx context.Context, r *name, health *server.Health) (
 func (x *retention) enter() (*Lease, retain.Entry) {
 	var at time.Duration
 	entry, settle := retain.Closed, false
-	if x.of.exclusive {
+	if x.of.kind != retain.Reads {
 		at, entry = x.EnterAlone()
 	} else {
 		var ok bool
@@ -125,7 +132,7 @@ func (x *retention) enter() (*Lease, retain.Entry) {
 	switch {
 	case entry == retain.Entered:
 		return &Lease{retention: x, at: at}, entry
-	case entry == retain.Closed && (x.of.exclusive || settle):
+	case entry == retain.Closed && (x.of.kind != retain.Reads || settle):
 		x.turnedAway(settle)
 	}
 	return nil, entry
@@ -134,12 +141,15 @@ func (x *retention) enter() (*Lease, retain.Entry) {
 // leave counts a caller as outside again. The next one that waits takes its place.
 func (x *retention) leave() {
 	left, settle := true, false
-	if x.of.exclusive {
+	if x.of.kind != retain.Reads {
 		left, settle = x.LeaveAlone()
 	} else {
 		settle = x.Leave()
 	}
 	if left && !settle {
+		if x.permits > 0 {
+			x.of.serve()
+		}
 		return
 	}
 	var out retain.Effects

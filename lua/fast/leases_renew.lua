@@ -16,5 +16,5 @@ if at < now + ttl then
   if call('PEXPIRE', lock, ttl, 'GT') == 0 then call('PEXPIRE', lock, ttl, 'NX') end
   call('ZADD', lock, now + ttl, token)
 end
-if string.sub(token, -1) == 'k' and call('ZSCORE', lock, '#' .. token) - RETAINED < 0 then return RECALLED end
+if string.find(token, 'k%d*$', -11) and call('ZSCORE', lock, '#' .. token) - RETAINED < 0 then return RECALLED end
 return GRANTED

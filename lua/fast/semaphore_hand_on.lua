@@ -22,7 +22,7 @@ local first = pcall('ZRANGE', lock, '0', '1', 'WITHSCORES')
 if first[1] ~= 'used' or not first[4] or first[4] - now <= 0 then return UNDECIDED end
 local flags, permits = string.match(token, TERMS, TERMS_FROM)
 local at = first[3] == token and first[4] or call('ZSCORE', lock, token)
-if flags ~= 'h' and flags ~= 'hs' or not at or at - now <= 0 then return UNDECIDED end
+if flags ~= 'h' and flags ~= 'hs' and flags ~= 'hk' or not at or at - now <= 0 then return UNDECIDED end
 local held, heads = -first[2] - permits, call('ZRANGE', queue, '0', '1') -- held: by other leases
 local heir, alone = heads[1], string.sub(heads[2] or '+', 1, 1) == '+'
 if not heir then

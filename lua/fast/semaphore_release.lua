@@ -10,7 +10,7 @@ local call, pcall = redis.call, redis.pcall
 local lock, queue, token = KEYS[1], KEYS[2], ARGV[1]
 
 local flags, permits = string.match(token, TERMS, TERMS_FROM)
-if flags ~= 'h' and flags ~= 'hs' or call('EXISTS', queue) == 1 then return UNDECIDED end
+if flags ~= 'h' and flags ~= 'hs' and flags ~= 'hk' or call('EXISTS', queue) == 1 then return UNDECIDED end
 local score = pcall('ZSCORE', lock, token)
 if type(score) == 'table' then return score end -- the key has another type
 if not score then

@@ -24,7 +24,7 @@ local LEAST_FENCE = 1e12
 --   ttl        ms of the lease
 --   claim_ttl  ms of an unconfirmed lease: one granted to a waiter, by a message or in the reply to a heartbeat
 --   flags      lower-case letters. s: the keeper cannot subscribe, and learns of a grant by its next heartbeat. Others belong to the
---              policy: r w u d k of rwlock, k of mutex, h c of semaphore, f of redlock
+--              policy: r w u d k of rwlock, k of mutex, h c k of semaphore, f of redlock
 --   number     of the policy: the permits of a semaphore, the maximum writer streak of a rwlock's w, the count of a rwlock's u, the
 --              least fence of a redlock's f; else empty
 -- string.match(token, TOKEN, TOKEN_FROM) gives these six as strings, or nil for a token of another library. Whoever may write a key can
@@ -54,8 +54,8 @@ local RETRIES = 3
 -- Leases in a zset (rwlock and semaphore): up to three members for each, which the ranges of their scores tell apart.
 --   token   the server's ms at which the lease ends     1 .. ENDLESS
 --   #token  its fence                                   ENDLESS .. RETAINED
---           RETAINED - ENDLESS + its fence, while a process retains the lease and nobody has recalled it (rwlock): so they are found
---           without reading others, and no member is to be removed but those of any lease. Until the year 2109
+--           RETAINED - ENDLESS + its fence, while a process retains the lease and nobody has recalled it: so they are found without
+--           reading others, and no member is to be removed but those of any lease. Until the year 2109
 --   +token  BEYOND + the ms that it was extended to, if those are more than its token says
 -- A lease whose end has passed is none, whether it has been swept or not.
 local ENDLESS, RETAINED, BEYOND = '900000000000000', 4500000000000000, 8000000000000000

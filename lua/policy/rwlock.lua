@@ -159,23 +159,6 @@ local function end_lease(run, token, cancel)
   return GRANTED
 end
 
--- recall notifies the processes that retain read leases, up to a hundred in one script, that somebody waits who excludes them. Each lease
--- is recalled once by a message, and is then like any other; renew replies that it was recalled. A message of which nobody knows
--- whether it was received frees nothing: the lease is held until it is released or expires.
-local function recall(run)
-  local list = call('ZRANGE', lock, RETAINED, BEHIND_RETAINED, 'BYSCORE', 'LIMIT', '0', '100', 'WITHSCORES')
-  if #list == 0 then return end
-  local plain = {}
-  for i = 1, #list, 2 do
-    plain[i], plain[i + 1] = list[i + 1] - RETAINED + ENDLESS, list[i]
-  end
-  call('ZADD', lock, unpack(plain))
-  for i = 1, #list, 2 do
-    local keeper, serial = string.match(list[i], TOKEN, TOKEN_FROM)
-    publish(run, string.sub(keeper, 2), serial .. ' recall')
-  end
-end
-
 -- count_streak counts a writer that passes waiting readers. When it is as many as the writer's token allows, the readers that wait now
 -- go before the next writer. It returns the old values.
 local function count_streak(run, token, number)

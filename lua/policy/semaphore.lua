@@ -2,6 +2,7 @@
 -- policy. The flags of a token say what it does with its permits:
 --   h  it holds them until its lease ends. A token without h has no lease; it is known for as long as its permits are taken
 --   c  it takes them by the clock: they return when a window has passed, whatever becomes of the lease
+--   k  after h alone: its process retains the lease, and grants the permits to one caller after the other until it is recalled
 -- In run, besides those of limits:
 --   used, spent   the permits that are held, and taken by the clock, with what is granted and not written yet; nil: not read yet
 --   first_end     when the lease ends that ends first; nil: unknown
@@ -141,6 +142,7 @@ local function enter(run, token, ms, fence)
     list[i + 1], list[i + 2], i = fence == now_us and '-' .. score or -now_us, '@' .. token, i + 2
     run.spent, run.unwritten_ms = run.spent + n, math.max(run.unwritten_ms, keep_window(run))
   end
+  if string.find(token, 'k%d*$', -11) then score = encode_fence(fence, true) end
   if holds or fence ~= now_us then list[i + 1], list[i + 2] = score, '#' .. token end
 end
 
@@ -169,7 +171,7 @@ local function frees_in(run, token)
 end
 
 -- It is so if none of the leases has expired, nothing is taken by the clock, and all permits are taken, or it does not fit and nobody
--- else waits.
+-- else waits; and if there is no lease to be recalled.
 local function blocked_for(_, token, policy_arg)
   local flags, permits = string.match(token, TERMS, TERMS_FROM)
   local most = string.match(policy_arg, '^(%d+):0:')
@@ -179,6 +181,7 @@ local function blocked_for(_, token, policy_arg)
   if first[1] ~= 'used' or not first[4] or first[4] - now <= 0 or call('ZSCORE', lock, token) then return nil end
   local left = most + first[2]
   if left > 0 and (left - permits >= 0 or call('EXISTS', queue) == 1) then return nil end
+  if call('ZCOUNT', lock, RETAINED, BEHIND_RETAINED) > 0 then return nil end
   return first[4] - now
 end
 
@@ -186,6 +189,7 @@ local function ask(run, token, ttl, _, max_wait)
   local n, holds, by_clock = terms_of(token)
   local lease_score, clock_score = read_counts(run, token)
   local frees = adopt_limits(run)
+  if frees and run.used > run.at_once then recall(run) end
   if holds and lease_score and lease_score > now then return GRANTED, prolong(run, token, ttl, lease_score), frees end
   if not holds and clock_score and clock_score <= returned(run) then
     return GRANTED, tonumber(call('ZSCORE', lock, '#' .. token) or -clock_score), frees
@@ -202,6 +206,7 @@ local function ask(run, token, ttl, _, max_wait)
     if not holds and n == 1 then mark_window(run) end
     return GRANTED, fence, frees
   end
+  if holds then recall(run) end
   if not max_wait and not holds and not run.unswept and run.limits_changed == 0 then return REFUSED, frees_in(run, token) end
 end
 
@@ -252,7 +257,13 @@ local function next_in_line(run)
 end
 
 local function fits(run, flags, number)
-  return has_room(run, terms_of(flags .. number))
+  local n, holds, by_clock = terms_of(flags .. number)
+  if has_room(run, n, holds, by_clock) then return true end
+  if holds then
+    write_entered(run)
+    recall(run)
+  end
+  return false
 end
 
 -- It replaces what the token had earlier. When permits return by the clock, or others hold leases that can end before this one, then
@@ -307,8 +318,10 @@ end
 
 -- Besides the leases it checks the callers, at most a thousand, and removes those from the queue that may not wait any more. If the limits
 -- were lost with the metadata, those that this keeper knows are in force again, so that a release, which knows none, can admit waiters.
+-- While there are callers, nobody retains permits.
 local function maintain(run)
   cut_leases(run)
+  if next(run.callers) then recall(run) end
   for token in pairs(run.callers) do
     local code = ineligible(run, token)
     if code then

@@ -39,7 +39,11 @@ func isRetained(flags string) bool { return strings.HasSuffix(flags, protocol.Fl
 const maxInside = 2
 
 func newRetention(flags string, epoch uint8) retention {
-	return retention{is: true, lease: retain.NewLease(flags == turns), hold: retain.NewValue(uint64(epoch))}
+	kind := retain.Reads
+	if flags == turns {
+		kind = retain.Turns
+	}
+	return retention{is: true, lease: retain.NewLease(kind), hold: retain.NewValue(uint64(epoch))}
 }
 
 // inside returns how many callers are inside, as the keeper counts.

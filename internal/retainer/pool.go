@@ -1,0 +1,314 @@
+package retainer
+
+import (
+	"context"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/keeper"
+	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
+	"github.com/lockkeeper/lockkeeper/internal/retain"
+	"github.com/lockkeeper/lockkeeper/internal/server"
+)
+
+// This file has the permits of a semaphore that are granted inside the process. Each lease of the pool has the permits of one caller, and goes
+// to the next caller that wants as many. Callers who find none wait in the local queue of the name if this process has all permits;
+// else they ask the server for a lease, which joins the pool. While others wait at the server, so do the callers of this process.
+
+// pool is the leases of a semaphore that the process retains. It is replaced and never changed.
+type pool struct {
+	open      []*retention // that may admit a caller
+	each      int64        // permits of each of these; 0: they differ, or there are none
+	permits   int64        // of these, of the requests for others, and of leases that are in use until they are given back
+	contended int          // of the latter, since others wait at the server
+}
+
+// place is where a retention is.
+type place uint8
+
+const (
+	outside   place = iota // not granted yet
+	inPool                 // among pool.open
+	contended              // among pool.contended
+	closing                // neither, but among pool.permits
+	left                   // over
+)
+
+// changeLocked replaces the pool.
+func (r *name) changeLocked(change func(p *pool)) {
+	var p pool
+	if old := r.pool.Load(); old != nil {
+		p = *old
+	}
+	change(&p)
+	p.each = 0
+	for i, x := range p.open {
+		if i > 0 && x.permits != p.each {
+			p.each = 0
+			break
+		}
+		p.each = x.permits
+	}
+	r.pool.Store(&p)
+}
+
+// placeLocked notes where a retention belongs after an event.
+func (r *name) placeLocked(x *retention) {
+	switch {
+	case x.place == left:
+	case x.state.State() == retain.Over:
+		r.moveLocked(x, closing)
+	case x.state.Contended():
+		r.moveLocked(x, contended)
+	case x.state.Closing():
+		r.moveLocked(x, closing)
+	case x.state.State() == retain.Shared:
+		r.moveLocked(x, inPool)
+	}
+}
+
+// leaveLocked removes a retention that is over.
+func (r *name) leaveLocked(x *retention) {
+	r.moveLocked(x, left)
+	r.changeLocked(func(p *pool) { p.permits -= x.permits })
+}
+
+func (r *name) moveLocked(x *retention, to place) {
+	if x.place == to {
+		return
+	}
+	r.changeLocked(func(p *pool) {
+		switch x.place {
+		case inPool:
+			i := slices.Index(p.open, x)
+			p.open = slices.Concat(p.open[:i], p.open[i+1:])
+		case contended:
+			p.contended--
+		}
+		switch to {
+		case inPool:
+			p.open = append(slices.Clip(p.open), x)
+		case contended:
+			p.contended++
+		}
+	})
+	x.place = to
+}
+
+// poolWaiter is a caller in the local queue of a semaphore.
+type poolWaiter struct {
+	n, limit int64
+	ready    chan struct{} // closed when decided is final
+	decided  decision      // guarded by the name's mu
+}
+
+// decision is what a caller does.
+type decision struct {
+	does   action
+	inside *Lease     // granted
+	asks   *retention // of the request
+}
+
+// action is what a caller does.
+type action uint8
+
+const (
+	waitsInside action = iota // for another caller to leave; or is refused, if it does not wait
+	granted                   // by a lease of the pool
+	asksForPool               // asks the server for a lease that joins the pool
+	asksAlone                 // asks the server for a lease of its own
+)
+
+// AcquirePermits is Acquire, of n permits of a semaphore, of which this process has at most limit inside.
+func (l *Lock) AcquirePermits(ctx context.Context, n, limit int, wait bool) (lifecycle.Handle, error) {
+	r := l.name.Load()
+	if r == nil {
+		r = l.find()
+	}
+	if ctx.Err() == nil && r.waiting.Load() == 0 {
+		if h := r.enterPool(int64(n)); h != nil {
+			r.granted(ctx, h)
+			return h, nil
+		}
+		if !wait && r.isFull(int64(n), int64(limit)) && l.lock.NewObservation(ctx, "") == nil {
+			return nil, l.refused
+		}
+	}
+	return l.observed(ctx, wait, func(o *lease.Observation) (h lifecycle.Handle, local bool, err error) {
+		began := time.Now()
+		if err := ctx.Err(); err != nil {
+			return nil, false, l.lock.Fail(err)
+		}
+		r := l.find()
+		d, err := r.decide(ctx, int64(n), int64(limit), wait)
+		switch {
+		case err != nil:
+			return nil, false, l.lock.Fail(err)
+		case d.does == granted:
+			d.inside.observation = o
+			return d.inside, true, nil
+		case d.does == waitsInside:
+			return nil, true, l.lock.Fail(server.ErrNotAcquired)
+		}
+		t := keeper.Terms{Number: n, Observation: o, Since: began}
+		if d.does == asksAlone {
+			h, err := l.ordinary.Request(ctx, t, wait)
+			if err != nil {
+				return nil, false, err
+			}
+			return h, false, nil
+		}
+		t.Flags, t.Sharing = protocol.FlagRetained, d.asks
+		h2, err := l.lock.Request(ctx, t, wait)
+		if err != nil {
+			d.asks.abandon()
+			return nil, false, err
+		}
+		return d.asks.open(h2, h2.WasQueued()), false, nil
+	})
+}
+
+// enterPool grants n permits by a lease of the pool, or returns nil. Callers begin at different leases, so that those on different processors
+// rarely look at the same one, and only so many leases are in use at a time that the others are found to be unused.
+func (r *name) enterPool(n int64) *Lease {
+	p := r.pool.Load()
+	if p == nil || len(p.open) == 0 {
+		return nil
+	}
+	start := int(rand.Uint32N(uint32(min(len(p.open), runtime.NumCPU()))))
+	for i := range p.open {
+		x := p.open[(start+i)%len(p.open)]
+		if x.permits != n {
+			continue
+		}
+		if h, _ := x.enter(); h != nil {
+			return h
+		}
+	}
+	return nil
+}
+
+// isFull reports whether the process has all permits, in leases of n permits that are all in use if enterPool has found none.
+func (r *name) isFull(n, limit int64) bool {
+	p := r.pool.Load()
+	return p != nil && p.each == n && p.permits+n > limit && p.contended == 0
+}
+
+// decide says what a caller does who has found no lease of n permits in the pool, if need be after a wait inside.
+func (r *name) decide(ctx context.Context, n, limit int64, wait bool) (decision, error) {
+	w := &poolWaiter{n: n, limit: limit, ready: make(chan struct{})}
+	r.mu.Lock()
+	r.waiting.Add(1) // those who leave from now on look at the queue
+	e := r.queue.PushBack(w)
+	unsuited := r.serveLocked()
+	if w.decided.does == waitsInside && !wait {
+		r.queue.Remove(e)
+		r.waiting.Add(-1)
+	}
+	d := w.decided
+	r.mu.Unlock()
+	giveBackAll(unsuited)
+	if d.does != waitsInside || !wait {
+		return d, nil
+	}
+
+	var err error
+	select {
+	case <-w.ready:
+		return w.decided, nil
+	case <-ctx.Done():
+		err = server.Chain(server.ErrNotAcquired, ctx.Err())
+	case <-r.lock.Keeper().Closing().Done():
+		err = server.ErrClosed
+	}
+	r.mu.Lock()
+	if d = w.decided; d.does == waitsInside {
+		r.queue.Remove(e)
+		r.waiting.Add(-1)
+	}
+	r.mu.Unlock()
+	switch d.does { // it was decided just then, for nobody
+	case granted:
+		d.inside.retention.leave()
+	case asksForPool:
+		d.asks.abandon()
+	}
+	r.serve()
+	return decision{}, err
+}
+
+// serve looks whether those who wait inside may go on, the first of them first.
+func (r *name) serve() {
+	if r.waiting.Load() == 0 {
+		return
+	}
+	r.mu.Lock()
+	unsuited := r.serveLocked()
+	r.mu.Unlock()
+	giveBackAll(unsuited)
+}
+
+// serveLocked is serve. It returns leases that are to be given back, since the first of those who wait needs their permits in another lease.
+func (r *name) serveLocked() (unsuited []*retention) {
+	for e := r.queue.Front(); e != nil; e = r.queue.Front() {
+		w := e.Value.(*poolWaiter)
+		w.decided = r.decideLocked(w, &unsuited)
+		if w.decided.does == waitsInside {
+			break
+		}
+		r.queue.Remove(e)
+		r.waiting.Add(-1)
+		close(w.ready)
+	}
+	return unsuited
+}
+
+// decideLocked decides for the first one that waits inside, and adds to the result of serveLocked.
+func (r *name) decideLocked(w *poolWaiter, unsuited *[]*retention) decision {
+	var p pool
+	if now := r.pool.Load(); now != nil {
+		p = *now
+	}
+	missing := p.permits + w.n - w.limit
+	var idle []*retention
+	for _, x := range p.open {
+		if x.permits != w.n {
+			if x.Inside() == 0 {
+				idle = append(idle, x)
+			}
+			continue
+		}
+		switch at, entry := x.EnterAlone(); entry {
+		case retain.Entered:
+			return decision{does: granted, inside: &Lease{retention: x, at: at}}
+		case retain.Closed: // its lease is not certain, or a recall would not come
+			*unsuited = append(*unsuited, x)
+		}
+	}
+	switch {
+	case p.contended > 0:
+		return decision{does: asksAlone}
+	case missing <= 0:
+		x := r.beginLocked(w.n)
+		if x == nil {
+			return decision{does: asksAlone}
+		}
+		r.changeLocked(func(p *pool) { p.permits += w.n })
+		return decision{does: asksForPool, asks: x}
+	}
+	for i := 0; i < len(idle) && missing > 0; i++ {
+		missing -= idle[i].permits
+		*unsuited = append(*unsuited, idle[i])
+	}
+	return decision{}
+}
+
+func giveBackAll(list []*retention) {
+	for _, x := range list {
+		x.giveBack(false)
+	}
+}

@@ -1,0 +1,347 @@
+package semaphore_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
+	"github.com/lockkeeper/lockkeeper/internal/testing/retaining"
+	"github.com/lockkeeper/lockkeeper/semaphore"
+)
+
+// A semaphore of one permit is a lock with one holder at a time.
+func TestRetainedSemaphore(t *testing.T) {
+	retaining.Test(t, func(k *lockkeeper.Keeper, retain bool) (retaining.Lock, error) {
+		s, err := semaphore.New(k, "x", 1, &semaphore.Options{Retain: retain})
+		if err != nil {
+			return retaining.Lock{}, err
+		}
+		l, err := s.Locker(1)
+		return retaining.Lock{Inside: l.Lock, Alone: l.Lock, TryAlone: l.TryLock}, err
+	})
+}
+
+// retainer is a process of a test of Options.Retain.
+type retainer struct {
+	*retaining.Process
+	*semaphore.Semaphore
+	t *testing.T
+}
+
+// retains runs a test in virtual time with two processes that use a semaphore. The first retains permits.
+func retains(t *testing.T, limit int, test func(s *embedded.Server, p, other *retainer)) {
+	t.Helper()
+	var list []*semaphore.Semaphore
+	retaining.Run(t, func(k *lockkeeper.Keeper, retain bool) (retaining.Lock, error) {
+		s, err := semaphore.New(k, "x", limit, &semaphore.Options{Retain: retain})
+		if err != nil {
+			return retaining.Lock{}, err
+		}
+		list = append(list, s)
+		l, err := s.Locker(1)
+		return retaining.Lock{Inside: l.Lock, Alone: l.Lock, TryAlone: l.TryLock}, err
+	}, func(s *embedded.Server, p, other *retaining.Process) {
+		test(s, &retainer{p, list[0], s.T}, &retainer{other, list[1], s.T})
+	})
+}
+
+// hold acquires n permits.
+func (p *retainer) hold(n int) *lockkeeper.Lease {
+	p.t.Helper()
+	l, err := p.Acquire(context.Background(), n)
+	p.Must(err)
+	return l
+}
+
+// fill makes the process retain so many leases of one permit.
+func (p *retainer) fill(leases int) {
+	p.t.Helper()
+	p.Leave(p.Retained())
+	var all []*lockkeeper.Lease
+	for range leases {
+		all = append(all, p.hold(1))
+	}
+	for _, l := range all {
+		p.Leave(l)
+	}
+}
+
+// waits acquires n permits in the background.
+func (p *retainer) waits(ctx context.Context, n int) (granted chan *lockkeeper.Lease, failed chan error) {
+	granted, failed = make(chan *lockkeeper.Lease, 1), make(chan error, 1)
+	go func() {
+		l, err := p.Acquire(ctx, n)
+		if err != nil {
+			failed <- err
+			return
+		}
+		granted <- l
+	}()
+	synctest.Wait()
+	return granted, failed
+}
+
+func TestRetainedPermitsHaveLeasesOfTheirOwn(t *testing.T) {
+	retains(t, 3, func(s *embedded.Server, p, _ *retainer) {
+		p.fill(3)
+		var fences []uint64
+		var all []*lockkeeper.Lease
+		if n := p.Scripts(func() {
+			for range 3 {
+				l := p.hold(1)
+				all, fences = append(all, l), append(fences, l.Fence())
+			}
+		}); n != 0 {
+			s.Errorf("three permits took %d scripts", n)
+		}
+		slices.Sort(fences)
+		if len(slices.Compact(fences)) != 3 {
+			s.Errorf("fences %v", fences)
+		}
+		if _, err := p.TryAcquire(s.Context(), 1); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+			s.Errorf("a fourth permit of three: %v", err)
+		}
+		if n, err := p.Available(s.Context()); n != 0 || err != nil {
+			s.Errorf("%d available, %v", n, err)
+		}
+		p.Leave(all[1])
+		if n, err := p.Available(s.Context()); n != 0 || err != nil {
+			s.Errorf("%d available while the process retains it, %v", n, err)
+		}
+		p.Leave(all[1]) // again
+		l := p.hold(1)
+		if err := l.Err(); err != nil || l.Token() != all[1].Token() {
+			s.Errorf("%v, %v", l, err)
+		}
+		if _, err := p.Adopt(s.Context(), l.Token()); !errors.Is(err, lockkeeper.ErrInvalid) {
+			s.Errorf("Adopt of a retained lease: %v", err)
+		}
+	})
+}
+
+func TestRetainedPermitsAreServedInOrder(t *testing.T) {
+	retains(t, 2, func(s *embedded.Server, p, _ *retainer) {
+		p.fill(2)
+		first, second := p.hold(1), p.hold(1)
+		a, _ := p.waits(context.Background(), 1)
+		cancelled, cancel := context.WithCancelCause(context.Background())
+		b, gaveUp := p.waits(cancelled, 1)
+		c, _ := p.waits(context.Background(), 1)
+		if n := p.Scripts(func() {
+			p.Leave(second)
+			synctest.Wait()
+			if len(a) != 1 || len(b)+len(c) != 0 {
+				s.Errorf("after one was released: %d, %d, %d", len(a), len(b), len(c))
+			}
+			if _, err := p.TryAcquire(context.Background(), 1); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+				s.Errorf("a try while others wait: %v", err)
+			}
+			why := errors.New("enough")
+			cancel(why)
+			if err := <-gaveUp; !errors.Is(err, lockkeeper.ErrNotAcquired) || !errors.Is(err, why) && !errors.Is(err, context.Canceled) {
+				s.Errorf("a caller that gives up: %v", err)
+			}
+			p.Leave(first)
+			p.Leave(<-c)
+			p.Leave(<-a)
+		}); n != 0 {
+			s.Errorf("%d scripts", n)
+		}
+	})
+}
+
+// A caller that wants several permits gets them although the process retains single ones, and others do not pass it.
+func TestRetainedPermitsOfOtherSizes(t *testing.T) {
+	retains(t, 4, func(s *embedded.Server, p, other *retainer) {
+		p.fill(4)
+		p.Leave(p.hold(3))
+		busy := p.hold(3)
+		several, _ := p.waits(context.Background(), 4)
+		single, _ := p.waits(context.Background(), 1)
+		time.Sleep(time.Second)
+		if len(several)+len(single) != 0 {
+			s.Fatal("granted beside three of four")
+		}
+		p.Leave(busy)
+		synctest.Wait()
+		if len(several) != 1 || len(single) != 0 {
+			s.Fatalf("of four permits, and then one: %d, %d", len(several), len(single))
+		}
+		p.Leave(<-several)
+		p.Leave(<-single)
+		p.Leave(p.hold(4))
+		four, _ := other.waits(context.Background(), 4)
+		other.Leave(<-four)
+	})
+}
+
+func TestRetainedPermitsAreRecalled(t *testing.T) {
+	retains(t, 3, func(s *embedded.Server, p, other *retainer) {
+		p.fill(3)
+		inside := p.hold(1)
+		granted, _ := other.waits(context.Background(), 2) // the two that nobody uses
+		if len(granted) != 1 {
+			s.Fatal("another process waits for permits that nobody uses")
+		}
+		two := <-granted
+		third, _ := other.waits(context.Background(), 1)
+		local, _ := p.waits(context.Background(), 1) // behind it
+		if len(third)+len(local) != 0 {
+			s.Fatal("more than three permits")
+		}
+		p.Leave(inside)
+		synctest.Wait()
+		if len(third) != 1 || len(local) != 0 {
+			s.Fatalf("after the permit inside was released: %d in the other process, %d in this one", len(third), len(local))
+		}
+		other.Leave(two)
+		synctest.Wait()
+		p.Leave(<-local)
+		other.Leave(<-third)
+		time.Sleep(time.Minute)
+		p.fill(3)
+		if !p.Local() {
+			s.Error("permits are not retained again")
+		}
+	})
+}
+
+// Callers who wait inside ask the server when others wait there.
+func TestRetainedPermitsWaitersGoToTheServer(t *testing.T) {
+	retains(t, 1, func(s *embedded.Server, p, other *retainer) {
+		p.Leave(p.Retained())
+		granted, _ := other.waits(context.Background(), 1) // it subscribes, and so is queued at once from now on
+		other.Leave(<-granted)
+		time.Sleep(time.Minute)
+		inside := p.Retained()
+		local, _ := p.waits(context.Background(), 1)
+		granted, _ = other.waits(context.Background(), 1)
+		p.Leave(inside)
+		synctest.Wait()
+		if len(granted) != 1 || len(local) != 0 {
+			s.Fatalf("%d in the other process, %d in this one", len(granted), len(local))
+		}
+		waiters, err := other.Waiters(s.Context())
+		if err != nil || len(waiters) != 1 {
+			s.Errorf("%+v, %v", waiters, err)
+		}
+		other.Leave(<-granted)
+		p.Leave(<-local)
+	})
+}
+
+func TestRetainedPermitsAreGivenBackUnused(t *testing.T) {
+	retains(t, 3, func(s *embedded.Server, p, other *retainer) {
+		p.fill(3)
+		for range 5 {
+			time.Sleep(retaining.TTL / 2)
+			p.Leave(p.hold(1))
+		}
+		if n, err := other.Available(s.Context()); n < 1 || err != nil {
+			s.Errorf("%d of 3 available, %v: one is enough for the process", n, err)
+		}
+		time.Sleep(retaining.TTL * 7 / 3)
+		if n, err := other.Available(s.Context()); n != 3 || err != nil {
+			s.Errorf("%d of 3 available, %v", n, err)
+		}
+	})
+}
+
+func TestRetainedPermitsLoweredLimit(t *testing.T) {
+	retains(t, 3, func(s *embedded.Server, p, other *retainer) {
+		p.fill(3)
+		a, b, c := p.hold(1), p.hold(1), p.hold(1)
+		if err := other.SetLimit(s.Context(), 1); err != nil {
+			s.Fatal(err)
+		}
+		synctest.Wait()
+		p.Leave(a)
+		p.Leave(b)
+		synctest.Wait()
+		if _, err := p.TryAcquire(s.Context(), 1); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+			s.Errorf("beside one of one: %v", err)
+		}
+		p.Leave(c)
+		synctest.Wait()
+		p.Leave(p.hold(1))
+		if _, err := p.TryAcquire(s.Context(), 2); !errors.Is(err, semaphore.ErrAboveLimit) {
+			s.Errorf("two of one: %v", err)
+		}
+		if err := other.SetLimit(s.Context(), 3); err != nil {
+			s.Fatal(err)
+		}
+		p.Leave(p.hold(3))
+	})
+}
+
+func TestRetainedPermitsAndBreak(t *testing.T) {
+	retains(t, 2, func(s *embedded.Server, p, other *retainer) {
+		p.fill(2)
+		l := p.hold(1)
+		if _, err := lockkeeper.Break(s.Context(), other.Keeper, "semaphore", "x", lockkeeper.BreakOptions{Token: l.Token()}); err != nil {
+			s.Fatal(err)
+		}
+		synctest.Wait()
+		if !errors.Is(l.Err(), lockkeeper.ErrLost) || !errors.Is(l.Release(s.Context()), lockkeeper.ErrLost) {
+			s.Errorf("broken: %v", l.Err())
+		}
+		p.Leave(p.hold(1))
+		p.Leave(p.hold(2))
+	})
+}
+
+func TestRetainInvalid(t *testing.T) {
+	retains(t, 1, func(s *embedded.Server, p, _ *retainer) {
+		for _, o := range []semaphore.Options{{Retain: true, NoRenewal: true}, {Retain: true, MaxLifetime: time.Hour}} {
+			if _, err := semaphore.New(p.Keeper, "x", 1, &o); !errors.Is(err, lockkeeper.ErrInvalid) {
+				s.Errorf("%+v: %v", o, err)
+			}
+		}
+	})
+}
+
+// No more than the limit are inside, whatever the sizes, with callers of both processes that give up.
+func TestRetainedPermitsAtOnce(t *testing.T) {
+	retains(t, 5, func(s *embedded.Server, p, other *retainer) {
+		p.fill(5)
+		var held, most, done atomic.Int64
+		var all sync.WaitGroup
+		for i := range 24 {
+			q := p
+			if i%6 == 5 {
+				q = other
+			}
+			all.Go(func() {
+				for j := range 60 {
+					n := 1 + (i+j)%3
+					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+(i*j)%40)*time.Millisecond)
+					l, err := q.Acquire(ctx, n)
+					cancel()
+					if err != nil {
+						continue
+					}
+					done.Add(1)
+					now := held.Add(int64(n))
+					for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
+					}
+					time.Sleep(time.Duration(j%7) * time.Millisecond)
+					held.Add(-int64(n))
+					q.Leave(l)
+				}
+			})
+		}
+		all.Wait()
+		if most.Load() > 5 || most.Load() < 4 || done.Load() < 100 {
+			s.Errorf("%d permits at once, %d acquisitions", most.Load(), done.Load())
+		}
+		p.Leave(p.hold(5))
+		other.Leave(other.hold(5))
+	})
+}
