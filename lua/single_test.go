@@ -87,7 +87,7 @@ func onBothServers(t *testing.T, set *lua.Set, test func(b *bench)) {
 	t.Run("embedded", func(t *testing.T) {
 		m := miniredis.RunT(t)
 		m.ClockTTL(true)
-		rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
+		rdb := redis.NewClient(&redis.Options{Addr: m.Addr(), ReadTimeout: time.Minute, MaxRetries: -1}) // no script is to run twice
 		t.Cleanup(func() { _ = rdb.Close() })
 		test(&bench{t, rdb, keys, set})
 	})
@@ -530,9 +530,11 @@ func TestHeartbeatSweepsExpiredWaiters(t *testing.T) {
 func TestDeadWaitersSkippedInBoundedSteps(t *testing.T) {
 	onBoth(t, func(b *bench) {
 		b.acquire(token("a", 1), 0)
+		var dead []redis.Z
 		for i := range 1500 {
-			b.rdb.ZAdd(ctx, b.keys[2], redis.Z{Score: float64(i + 1), Member: token("dead", i)}, redis.Z{Score: heartbeats + 4e12, Member: "+" + token("dead", i)})
+			dead = append(dead, redis.Z{Score: float64(i + 1), Member: token("dead", i)}, redis.Z{Score: heartbeats + 4e12, Member: "+" + token("dead", i)})
 		}
+		b.rdb.ZAdd(ctx, b.keys[2], dead...)
 		b.acquire(token("live", 1), heartbeatTTL)
 		b.listen("live")
 		got := b.release(token("a", 1), 0)
@@ -552,7 +554,7 @@ func TestClockSetBackDoesNotProlongLease(t *testing.T) {
 	t.Parallel()
 	m := miniredis.RunT(t)
 	m.ClockTTL(true)
-	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
+	rdb := redis.NewClient(&redis.Options{Addr: m.Addr(), ReadTimeout: time.Minute, MaxRetries: -1}) // no script is to run twice
 	t.Cleanup(func() { _ = rdb.Close() })
 	b := &bench{t, rdb, []string{"lock:x", "{lock:x}:mutex:meta", "{lock:x}:mutex:queue", "{lock:x}:mutex:tombstones"}, lua.Mutex}
 	b.acquire(token("a", 1), 0)

@@ -646,6 +646,7 @@ func TestSendInlineWhenIdle(t *testing.T) {
 		}
 		goroutines := runtime.NumGoroutine()
 		for range 3 {
+			synctest.Wait() // the sender of the call before has ended
 			if c, own := sendInline(); c.Err != nil || !own || c.Sent.IsZero() {
 				p.Errorf("alone: %v, in the caller's goroutine %v", c.Err, own)
 			}
