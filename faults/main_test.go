@@ -50,7 +50,7 @@ var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
 // use is one way to use a lock, and its share of the capacity.
 type use struct {
 	weight  int
-	shares  bool          // reads that a retained lease may have granted
+	shares  bool          // a retained lease may have granted it, of which the fence is
 	pause   time.Duration // after each use at most, in addition to that of others
 	acquire func(ctx context.Context) (*lockkeeper.Lease, error)
 

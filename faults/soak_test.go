@@ -24,6 +24,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -94,13 +95,24 @@ var soaked = append(slices.Clone(primitives), primitive{
 		l, err := ratelimit.New(k, name, 20, per, nil)
 		return []use{{weight: 3, per: per, take: l.DoN}}, err
 	},
-}, primitive{"retained", readers, false, retainedUses})
+}, primitive{"retained", readers, false, retainedUses}, primitive{"pool", permits, false, pooledUses})
 
 // retainedUses are a writer that comes now and then, and readers that are granted the lock inside their process meanwhile.
 func retainedUses(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error) {
 	l, err := rwlock.New(k, name, &rwlock.Options{TTL: ttl, Retain: true})
 	read := use{weight: 1, shares: true, acquire: l.RLock}
 	return []use{{weight: readers, pause: 2 * time.Second, acquire: l.Lock}, read, read, read, read}, err
+}
+
+// pooledUses are permits that a process retains.
+func pooledUses(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error) {
+	s, err := semaphore.New(k, name, permits, &semaphore.Options{TTL: ttl, Retain: true})
+	of := func(n int) use {
+		return use{weight: n, shares: true, acquire: func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, n) }}
+	}
+	rare := of(permits)
+	rare.pause = 2 * time.Second
+	return []use{of(1), of(1), of(1), rare}, err
 }
 
 type soak struct {

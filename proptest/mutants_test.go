@@ -135,10 +135,15 @@ var mutants = []mutant{
 	{"the last reader does not give a retained lease back", "internal/retainer/turn.go", "		settle = x.Leave()\n", "		x.Leave()\n", "retain"},
 	{"a retained lease that is lost keeps its readers", "internal/retainer/lease.go", "	return h.retention.lease.Err()\n", "	return nil\n", "retain"},
 	{"renewals do not report a recall", "lua/fast/leases_renew.lua", "- RETAINED < 0 then return RECALLED end", "- RETAINED < 0 then return GRANTED end", "retain"},
-	{"nobody is notified of a recall", "lua/policy/rwlock.lua", "serial .. ' recall')", "serial .. ' -1')", "retain"},
+	{"nobody is notified of a recall", "lua/policy/leases.lua", "serial .. ' recall')", "serial .. ' -1')", "retain"},
 	{"the fence of a retained lease is not decoded", "lua/policy/leases.lua", "fence - RETAINED + ENDLESS or fence", "fence or fence", "retain"},
 	{"two are inside a retained mutex", "internal/retain/word.go", "	case w&inside != 0:\n", "	case w&inside > 1:\n", "turns"},
 	{"a turn whose caller was cancelled as it was granted stays inside", "internal/retain/lease.go", "	case was == passed:\n		l.Leave(g, now, out)\n", "	case was == passed:\n", "turns"},
+	{"permits go to a caller that wants more", "internal/retainer/pool.go", "		if x.permits != w.n {", "		if x.permits > w.n {", "pool"},
+	{"permits are not recalled for those who find too few", "lua/policy/semaphore.lua", "  if holds then recall(run) end", "", "pool"},
+	{"permits that wait for their next caller are not served", "internal/retainer/turn.go", "			x.of.serve()\n", "			_ = x\n", "pool"},
+	{"callers who wait inside do not learn of a recall", "internal/retainer/retention.go", "serve := x.lease, x.permits > 0 && x.state.Closing()", "serve := x.lease, false", "pool"},
+	{"a caller that gives up keeps the permits that it was granted", "internal/retainer/pool.go", "		d.inside.retention.leave()\n", "", "pool"},
 	{"a renewal confirms the subscription of now", "internal/retain/lease.go", "g.Confirm(x.epoch)", "g.Confirm(g.Current())", "retain"},
 	{"nobody is notified of the recall of a mutex", "lua/policy/mutex.lua", "serial .. ' recall')", "serial .. ' -1')", "turns"},
 	{"the window is not longer for permits taken ahead", "internal/retainer/permits.go", "	limits.Per += ahead\n", "", "blocks"},
@@ -237,6 +242,8 @@ func (m mutant) run(t *testing.T, binary string, args ...string) {
 		test = "^TestBlocksSimulation$"
 	case "turns":
 		test = "^TestRetainTurnsSimulation$"
+	case "pool":
+		test = "^TestRetainPermitsSimulation$"
 	case "permits":
 		test = "^TestSemaphoreScriptsMatchModel$"
 	}

@@ -59,7 +59,7 @@ const (
 	retainTurns  = 20 * time.Millisecond  // the longest that a mutex is held
 	// Without faults nobody waits longer for a mutex: so long as each of three processes has a turn for both of its callers.
 	retainTurnWait = 400 * time.Millisecond
-	retainLimit    = 4 // permits of a semaphore
+	retainLimit    = 2 // permits of a semaphore
 )
 
 // retainWorld is a server, the processes that use one lock on it, and what their callers consider held.
@@ -457,7 +457,7 @@ func (w *retainWorld) turn(p int, random *rand.Rand) (get func(context.Context) 
 	}
 	permits = 1
 	if random.Intn(6) == 0 {
-		permits += random.Intn(retainLimit)
+		permits = retainLimit
 	}
 	some, _ := l.permits.Locker(permits)
 	if try {

@@ -27,4 +27,22 @@
 // own in force, so that a rolling deployment can change the limit; SetLimit does so at once. Raising the limit admits waiters.
 // Lowering it ends no lease; nothing is granted until enough permits have returned. All processes should use the same limit:
 // two that differ change it back and forth, which Hooks.LimitChanged reports. Use different names for different limits.
+//
+// # Retained permits
+//
+// With Options.Retain a lease that is released stays with its process, which grants it to its next caller that wants as many permits,
+// without asking the server. Use it where one process takes the same few permits again and again for a short time. The TTL of such
+// a lease is the shorter of TTL and 5 s; it is renewed while it is used, and released when nobody has used it for that time.
+//
+// The promise is the same: all processes together hold at most the limit, because the server counts the permits of retained leases
+// as held, which Available and Holders show. A lease has one holder at a time. Its token, deadline and fence are those of the lease at
+// the server, so holders of the same process that follow each other can have the same fence.
+//
+// A process whose callers hold all permits of New's limit does not ask the server, also if SetLimit has raised the limit:
+// Acquire waits inside, in order of arrival, and TryAcquire is refused. Otherwise the server decides. If it has too few permits for
+// somebody, in any process, it recalls what is retained: a lease that nobody uses is released at once, another one by the Release of its
+// holder, and callers that wait inside ask the server. Afterwards the process retains nothing of the name for about nine times as long as
+// the recall took, at least 20 ms and at most a minute, and then only while it acquires about 20 times as often as it is recalled. A
+// limit that is lowered below what is held recalls as well. If a process is frozen or cut off, others wait until its leases have
+// expired. Without a subscription nothing is granted inside.
 package semaphore

@@ -28,7 +28,7 @@ local held = score - time[1] * 1000 - math.floor(time[2] / 1000) > 0
 if members > 3 then members = members - call('ZREM', lock, token, '#' .. token, '+' .. token) else members = 1 end
 if members == 1 then
   call('DEL', lock)
-elseif call('ZADD', lock, 'INCR', permits, 'used') == 0 then
+elseif call('ZADD', lock, 'INCR', permits, 'used') == '0' then
   call('ZREM', lock, 'used')
 end
 return (held and GRANTED or REFUSED) + RELEASE_QUEUE_EMPTY

@@ -81,5 +81,8 @@ func (m *model) excludes(w *world, a, b int) bool {
 	if m.origin[a] == b+1 || m.origin[b] == a+1 || w.requests[a].broken || w.requests[b].broken {
 		return false
 	}
+	if m.permits[a] > 0 {
+		return m.permits[a]+m.permits[b] > semaphoreLimit
+	}
 	return m.exclude == nil || m.exclude(m.use(w, a), m.use(w, b))
 }

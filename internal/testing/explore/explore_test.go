@@ -39,6 +39,9 @@ var (
 	retainBetween = [maxRequests]string{"w", retained, "w"}
 	retainTurns   = [maxRequests]string{turns, "", ""}
 	turnsTwice    = [maxRequests]string{turns, turns, ""}
+	heldPermits   = [maxRequests]string{"h", "h", "h"}
+	poolOfOne     = [maxRequests]string{pooled, "h", "h"}
+	poolsOfBoth   = [maxRequests]string{pooled, pooled, pooled}
 )
 
 // Worlds with a conversion: the second request replaces the lease of the first one, beside a third one in another process.
@@ -164,6 +167,25 @@ func turnWorlds() []config {
 	return list
 }
 
+// permitWorlds returns what is searched of a semaphore of two permits, which one or both processes may retain.
+func permitWorlds() []config {
+	list := some(2, []config{
+		{requests: 2, keeperOf: apart, flags: heldPermits, permits: [maxRequests]int64{1, 2}, ticks: 2, faults: 1},
+		{requests: 2, keeperOf: apart, flags: poolOfOne, permits: [maxRequests]int64{1, 2}, ticks: 2, entries: 1, faults: 1},
+		{requests: 2, keeperOf: apart, flags: poolsOfBoth, permits: [maxRequests]int64{2, 1}, ticks: 2, entries: 1, slow: 1, cancels: 1},
+		{requests: 2, keeperOf: apart, flags: poolsOfBoth, permits: [maxRequests]int64{2, 1}, ticks: 2, entries: 1, crashes: 1},
+	}, []config{
+		{requests: 3, keeperOf: apart, flags: poolOfOne, permits: [maxRequests]int64{1, 2, 1}, ticks: 1, entries: 1, faults: 1},
+		{requests: 3, keeperOf: apart, flags: poolsOfBoth, permits: [maxRequests]int64{1, 2, 1}, ticks: 1, entries: 1, slow: 1, renewals: 1},
+		{requests: 3, keeperOf: together, flags: heldPermits, permits: [maxRequests]int64{1, 1, 2}, ticks: 1, faults: 1},
+		{requests: 2, keeperOf: apart, flags: poolsOfBoth, permits: [maxRequests]int64{2, 1}, ticks: 2, entries: 1, faults: 1, slow: 1, renewals: 1},
+	})
+	for i := range list {
+		list[i].set = lua.Semaphore
+	}
+	return list
+}
+
 func TestSmallWorlds(t *testing.T) {
 	for _, set := range []*lua.Set{lua.Mutex, lua.Fair, lua.RWLock} {
 		for _, c := range ordinaryWorlds(set) {
@@ -178,6 +200,9 @@ func TestSmallWorlds(t *testing.T) {
 	}
 	for _, c := range turnWorlds() {
 		t.Run("retain/"+c.String(), func(t *testing.T) { searchAll(t, c) })
+	}
+	for _, c := range permitWorlds() {
+		t.Run("semaphore/"+c.String(), func(t *testing.T) { searchAll(t, c) })
 	}
 	for _, c := range retainingWorlds() {
 		t.Run("retain/"+c.String(), func(t *testing.T) { searchAll(t, c) })
@@ -209,6 +234,10 @@ func (c *config) String() string {
 		text = "a mutex, " + text
 	case turnsTwice:
 		text = "a mutex in both, " + text
+	case poolOfOne:
+		text = "permits retained in one, " + text
+	case poolsOfBoth:
+		text = "permits retained in both, " + text
 	case upgrades:
 		text = "an upgrade beside a writer, " + text
 	case upgradesTwo:

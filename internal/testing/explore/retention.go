@@ -26,11 +26,15 @@ type retention struct {
 	passing bool // somebody entered after a recall that the keeper must have known
 }
 
-// The flags of leases that their process retains: of reads, and of the turns of a mutex.
+// The flags of leases that their process retains: of reads, of the turns of a mutex, and of permits.
 const (
 	retained = protocol.FlagRead + protocol.FlagRetained
 	turns    = protocol.FlagRetained
+	pooled   = protocol.FlagHeld + protocol.FlagRetained
 )
+
+// isAlone reports whether one caller is inside at a time by such a lease.
+func isAlone(flags string) bool { return flags == turns || flags == pooled }
 
 // isRetained reports whether a request with these flags is for a lease that its process retains.
 func isRetained(flags string) bool { return strings.HasSuffix(flags, protocol.FlagRetained) }
@@ -40,8 +44,11 @@ const maxInside = 2
 
 func newRetention(flags string, epoch uint8) retention {
 	kind := retain.Reads
-	if flags == turns {
+	switch flags {
+	case turns:
 		kind = retain.Turns
+	case pooled:
+		kind = retain.Permits
 	}
 	return retention{is: true, lease: retain.NewLease(kind), hold: retain.NewValue(uint64(epoch))}
 }
@@ -77,7 +84,7 @@ func (m *model) retentionSteps(w *world, r int, try func(stepKind, int)) {
 	}
 	tried := *w
 	switch gate := m.gate(&tried, r); {
-	case m.flags[r] != turns:
+	case !isAlone(m.flags[r]):
 		if ok, _ := gate.Enter(); ok {
 			try(stepEnter, r)
 		}
@@ -124,7 +131,7 @@ func (m *model) enter(w *world, r int) {
 	}
 	x := &w.requests[r].retention
 	x.used = true
-	if m.flags[r] != turns {
+	if !isAlone(m.flags[r]) {
 		m.gate(w, r).Enter()
 	} else if m.gate(w, r).EnterAlone() == retain.Busy {
 		x.waiting, x.called = x.lease.AwaitTurn(m.gate(w, r)), false
@@ -199,7 +206,7 @@ func (m *model) leaveInside(w *world, r int) {
 	x.users--
 	x.late = false
 	left, settle := true, false
-	if gate := m.gate(w, r); m.flags[r] == turns {
+	if gate := m.gate(w, r); isAlone(m.flags[r]) {
 		left, settle = gate.LeaveAlone()
 	} else {
 		settle = gate.Leave()

@@ -106,6 +106,17 @@ type server struct {
 	runs     map[runKey]runResult
 }
 
+// semaphoreLimit is how many permits a semaphore has.
+const semaphoreLimit = 2
+
+// limits returns the limits as scripts know them, or "".
+func (s *server) limits() string {
+	if s.set != lua.Semaphore {
+		return ""
+	}
+	return protocol.LimitsArg(semaphoreLimit, 0, 0)
+}
+
 // newServer returns a server with the scripts of a primitive. change may alter their texts.
 func newServer(set *lua.Set, tokens [maxRequests]string, change func(string) string) *server {
 	keys, err := protocol.KeysOf("lock:", "x", set.KeyKind, set.Kind == "mutex")
@@ -211,13 +222,13 @@ func (s *server) run(state, c int32, at int8, subscribed uint8) runResult {
 func (s *server) arguments(c call) (keys, argv []string) {
 	settings := protocol.Settings(metadataTTL, wakePrefix, false)
 	var args []any
-	token, policyArg := "", ""
+	token, policyArg := "", s.limits()
 	for r := range s.tokens {
 		if !c.has(r) {
 			continue
 		}
 		token = s.tokens[r]
-		if s.retain[r] {
+		if s.retain[r] && policyArg == "" {
 			policyArg = protocol.PolicyArgRetain
 		}
 		if o := s.origin[r]; o > 0 {
@@ -226,7 +237,11 @@ func (s *server) arguments(c call) (keys, argv []string) {
 	}
 	switch c.script {
 	case fastAcquire:
-		args = protocol.FastAcquireArgs(nil, token, ttl, nil, protocol.EpochArg(metadataTTL))
+		var limits any
+		if s.limits() != "" {
+			limits = s.limits()
+		}
+		args = protocol.FastAcquireArgs(nil, token, ttl, limits, protocol.EpochArg(metadataTTL))
 	case acquire:
 		var queueTTL, maxWait any
 		if !c.try {
@@ -260,12 +275,12 @@ func (s *server) arguments(c call) (keys, argv []string) {
 		}
 		args = protocol.RenewArgs(nil, token, int64(c.ttl), exact, settings, ask)
 	case heartbeat:
-		args = protocol.HeartbeatArgs(nil, settings, 0, "", protocol.QueueTTL(heartbeatTTL))
+		args = protocol.HeartbeatArgs(nil, settings, 0, s.limits(), protocol.QueueTTL(heartbeatTTL))
 		for _, r := range c.list() {
 			args = protocol.HeartbeatWaiter(args, s.tokens[r])
 		}
 	case rejoin:
-		args = protocol.HeartbeatArgs(nil, settings, 1, "", protocol.QueueTTL(heartbeatTTL))
+		args = protocol.HeartbeatArgs(nil, settings, 1, s.limits(), protocol.QueueTTL(heartbeatTTL))
 		for _, r := range c.list() {
 			args = protocol.RejoiningWaiter(args, s.tokens[r], c.places[r])
 		}

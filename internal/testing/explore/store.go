@@ -293,10 +293,17 @@ func (s *store) zadd(key string, args []string) any {
 	if onlyNew {
 		args = args[1:]
 	}
+	increment := args[0] == "INCR"
+	if increment {
+		args = args[1:]
+	}
 	v, added := s.make(key), int64(0)
 	for pair := range slices.Chunk(args, 2) {
 		m := member{float(pair[0]), pair[1]}
 		i := v.member(m.name)
+		if increment && i >= 0 {
+			m.score += v.members[i].score
+		}
 		switch {
 		case i < 0:
 			added++
@@ -309,6 +316,9 @@ func (s *store) zadd(key string, args []string) any {
 			return cmp.Or(cmp.Compare(a.score, b.score), strings.Compare(a.name, b.name))
 		})
 		v.members = slices.Insert(v.members, at, m)
+		if increment {
+			return s.get(key).zscore(m.name)
+		}
 	}
 	return added
 }

@@ -35,11 +35,15 @@ func TestStoreMatchesServer(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		mini.FlushAll()
 		c := &config{requests: maxRequests, keeperOf: together}
-		c.set = rapid.SampledFrom([]*lua.Set{lua.Mutex, lua.Fair, lua.RWLock}).Draw(r, "primitive")
+		c.set = rapid.SampledFrom([]*lua.Set{lua.Mutex, lua.Fair, lua.RWLock, lua.Semaphore}).Draw(r, "primitive")
 		if c.set == lua.RWLock {
 			c.flags = rapid.SampledFrom([][maxRequests]string{readWrite, retainTwice, retainBeside, upgrades, upgradesTwo, downgrades}).Draw(r, "flags")
 		} else if c.set == lua.Mutex {
 			c.flags = rapid.SampledFrom([][maxRequests]string{{}, turnsTwice}).Draw(r, "flags")
+		}
+		if c.set == lua.Semaphore {
+			c.flags = rapid.SampledFrom([][maxRequests]string{heldPermits, poolOfOne, poolsOfBoth}).Draw(r, "flags")
+			c.permits = [maxRequests]int64{1, 2, 1}
 		}
 		srv := newServer(c.set, c.tokens(), nil)
 		if c.flags == upgrades || c.flags == upgradesTwo || c.flags == downgrades {

@@ -91,6 +91,7 @@ type config struct {
 	requests int
 	keeperOf [maxRequests]int
 	flags    [maxRequests]string        // of the tokens
+	permits  [maxRequests]int64         // of a semaphore of semaphoreLimit
 	tries    [maxRequests]bool          // requests that do not wait
 	origin   [maxRequests]int           // which lease a request replaces, counted from 1; 0: none
 	extendTo int16                      // ms
@@ -114,6 +115,8 @@ func (c *config) tokens() (list [maxRequests]string) {
 	for r := range list {
 		t := protocol.Token{Keeper: keeperID(c.keeperOf[r]), Serial: strconv.Itoa(r + 1), TTL: ttl, ClaimTTL: claimTTL, Flags: c.flags[r]}
 		switch c.flags[r] {
+		case protocol.FlagHeld, pooled:
+			t.Number = c.permits[r]
 		case protocol.FlagWrite:
 			t.Number = 5
 		case protocol.FlagUpgrade:
@@ -262,7 +265,7 @@ func (m *model) problem(w *world) string {
 		if w.requests[r].retention.passing {
 			return fmt.Sprintf("somebody is admitted by the lease of %s after its recall, which the keeper must have known", requestName(r))
 		}
-		if x := &w.requests[r].retention; m.flags[r] == turns && x.inside() > 1 {
+		if x := &w.requests[r].retention; isAlone(m.flags[r]) && x.inside() > 1 {
 			return fmt.Sprintf("%d are inside by the lease of %s, which is for one", x.inside(), requestName(r))
 		}
 		q := &w.requests[r]
