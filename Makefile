@@ -1,6 +1,6 @@
 # What CI calls is what a developer calls.
 
-TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
+TOOL := go tool -modfile=tools/go.mod
 
 # What runs the tests on real servers; CI says tools/retest.
 GOTEST ?= go test
@@ -8,7 +8,7 @@ GOTEST ?= go test
 KIND ?= mutex fair rwlock semaphore
 SIMULATIONS := $(addprefix simulate-,$(KIND))
 
-.PHONY: test race gate gates stress lint fmt faults soak fuzz bench bench-once bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop rollout simulate models mutants explore versions oldest-go $(SIMULATIONS)
+.PHONY: test race gate gates stress lint tidy fmt faults soak fuzz bench bench-once bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop rollout simulate models mutants explore versions oldest-go $(SIMULATIONS)
 
 test: ## the README's command
 	$(GOTEST) $(PKG)
@@ -47,19 +47,16 @@ mutants: ## deliberate bugs, each of which the simulation has to find; about ten
 explore: ## every order of steps in small worlds, with deliberate bugs that must be found; a few minutes
 	go test ./internal/testing/explore -count=1 -v -parallel 2 -timeout 1h -args -explore
 
-lint: ## formatting, vet, static analysis
+lint: ## formatting; vet and static analysis of every module, and whether its go.mod is tidy
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "not gofmt-clean:"; echo "$$out"; exit 1; }
-	go mod tidy -diff
-	go vet ./...
-	$(TOOL) staticcheck ./...
-	cd bench && go vet ./... && $(TOOL) staticcheck ./...
-	cd examples/fencing && go vet ./... && $(TOOL) staticcheck ./...
-	cd examples/payments && go mod tidy -diff && go vet ./... && $(TOOL) staticcheck ./...
-	cd otellockkeeper && go mod tidy -diff && go vet ./... && $(TOOL) staticcheck ./...
-	cd examples/observed && go mod tidy -diff && go vet ./... && $(TOOL) staticcheck ./...
-	set -e; for d in contrib/*/; do (cd $$d && go mod tidy -diff && go vet ./... && $(TOOL) staticcheck ./...); done
-	cd examples/migration && go mod tidy -diff && go vet ./... && $(TOOL) staticcheck ./...
-	cd inspector/browsertest && go mod tidy -diff && go vet ./... && $(TOOL) staticcheck ./...
+	@set -e; staticcheck=$$($(TOOL) -n staticcheck); for d in $(MODULES); do \
+		echo "$$d"; tools/gomod $$d mod tidy -diff; (cd $$d && go vet ./... && $$staticcheck ./...); \
+	done
+
+tidy: ## go mod tidy in every module
+	@set -e; for d in $(MODULES); do tools/gomod $$d mod tidy; done
+
+MODULES = $(filter-out tools,$(shell git ls-files '*go.mod' | xargs dirname))
 
 fmt:
 	gofmt -w $$(git ls-files '*.go')

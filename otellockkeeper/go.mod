@@ -2,11 +2,9 @@ module github.com/lockkeeper/lockkeeper/otellockkeeper
 
 go 1.26.0
 
-replace github.com/lockkeeper/lockkeeper => ../
-
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
-	github.com/lockkeeper/lockkeeper v0.0.0
+	github.com/lockkeeper/lockkeeper v0.1.0
 	github.com/redis/go-redis/v9 v9.23.0
 	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/metric v1.47.0

@@ -2,12 +2,10 @@ module github.com/lockkeeper/lockkeeper/contrib/asynq
 
 go 1.26.0
 
-replace github.com/lockkeeper/lockkeeper => ../..
-
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/hibiken/asynq v0.26.0
-	github.com/lockkeeper/lockkeeper v0.0.0
+	github.com/lockkeeper/lockkeeper v0.1.0
 	github.com/redis/go-redis/v9 v9.23.0
 )
 

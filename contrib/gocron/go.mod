@@ -2,13 +2,11 @@ module github.com/lockkeeper/lockkeeper/contrib/gocron
 
 go 1.26.0
 
-replace github.com/lockkeeper/lockkeeper => ../..
-
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/go-co-op/gocron/v2 v2.21.2
 	github.com/google/uuid v1.6.0
-	github.com/lockkeeper/lockkeeper v0.0.0
+	github.com/lockkeeper/lockkeeper v0.1.0
 	github.com/redis/go-redis/v9 v9.23.0
 )
 

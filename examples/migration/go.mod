@@ -6,7 +6,7 @@ replace github.com/lockkeeper/lockkeeper => ../../
 
 require (
 	github.com/go-redsync/redsync/v4 v4.18.1
-	github.com/lockkeeper/lockkeeper v0.0.0
+	github.com/lockkeeper/lockkeeper v0.1.0
 	github.com/redis/go-redis/v9 v9.23.0
 )
 

@@ -5,7 +5,7 @@ go 1.26.0
 replace github.com/lockkeeper/lockkeeper => ../../
 
 require (
-	github.com/lockkeeper/lockkeeper v0.0.0
+	github.com/lockkeeper/lockkeeper v0.1.0
 	github.com/redis/go-redis/v9 v9.23.0
 	modernc.org/sqlite v1.61.1
 )

@@ -7,7 +7,7 @@ replace github.com/lockkeeper/lockkeeper => ../..
 require (
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0
-	github.com/lockkeeper/lockkeeper v0.0.0
+	github.com/lockkeeper/lockkeeper v0.1.0
 	github.com/redis/go-redis/v9 v9.23.0
 )
 
