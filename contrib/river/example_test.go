@@ -19,6 +19,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/joblimit"
 )
 
+// export is a job.
+type export struct {
+	Customer string `json:"customer"`
+}
+
+func (export) Kind() string { return "export" }
+
 // A worker that exports one customer at a time, however many workers there are.
 func Example() {
 	ctx := context.Background()

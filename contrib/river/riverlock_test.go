@@ -21,13 +21,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
-// export is a job; customer is its key in some tests.
-type export struct {
-	Customer string `json:"customer"`
-}
-
-func (export) Kind() string { return "export" }
-
 // database returns a new SQLite database with River's tables.
 func database(t *testing.T) *sql.DB {
 	t.Helper()
