@@ -8,7 +8,7 @@ GOTEST ?= go test
 KIND ?= mutex fair rwlock semaphore
 SIMULATIONS := $(addprefix simulate-,$(KIND))
 
-.PHONY: test race gate gates stress lint tidy fmt faults soak fuzz bench bench-once bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop rollout simulate models mutants explore versions oldest-go $(SIMULATIONS)
+.PHONY: test race gate gates stress lint tidy fmt faults soak fuzz bench bench-once bench-test bench-peers bench-quick demo recording examples-test otel-test contrib-test browser-test interop rollout release release-test simulate models mutants explore versions oldest-go $(SIMULATIONS)
 
 test: ## the README's command
 	$(GOTEST) $(PKG)
@@ -56,7 +56,7 @@ lint: ## formatting; vet and static analysis of every module, and whether its go
 tidy: ## go mod tidy in every module
 	@set -e; for d in $(MODULES); do tools/gomod $$d mod tidy; done
 
-MODULES = $(filter-out tools,$(shell git ls-files '*go.mod' | xargs dirname))
+MODULES = $(shell git ls-files '*go.mod' | xargs dirname)
 
 fmt:
 	gofmt -w $$(git ls-files '*.go')
@@ -133,3 +133,9 @@ contrib-test: ## the adapters for other libraries, each a module of its own
 
 browser-test: ## the inspector's pages in Chromium; with SCREENSHOTS also pictures of them, in that directory
 	cd inspector/browsertest && go test -count=1 . $(if $(SCREENSHOTS),-args -screenshots $(abspath $(SCREENSHOTS)))
+
+release-test: ## gets the root and each adapter as their users would, from a file proxy of the last commit, and builds programs with them
+	cd tools && $(GOTEST) -count=1 -timeout 30m -v ./release
+
+release: ## says whether the last commit can be released as VERSION, such as v0.1.0; with APPLY=1 makes the commit and the tags; pushes nothing
+	@cd tools && go run ./release -version='$(VERSION)' $(if $(filter 1,$(APPLY)),-apply)
