@@ -69,7 +69,7 @@ func pages(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(append(list, more...), "contrib/README.md", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+	return append(append(list, more...), "contrib/README.md", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 }
 
 func read(t *testing.T, path string) string {
