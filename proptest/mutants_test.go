@@ -28,7 +28,7 @@ type mutant struct {
 	bug      string // description
 	file     string // below the root of the module
 	old, new string
-	finds    string // the primitive whose simulation finds it, another simulation, or "tables": those of package lua; "permits": the model of permits, since windows alone are not simulated
+	finds    string // the primitive whose simulation finds it, another simulation, or "tables": those of package lua; "semaphore tests": the tests of retained permits; "permits": the model of permits, since windows alone are not simulated
 }
 
 var mutants = []mutant{
@@ -141,8 +141,8 @@ var mutants = []mutant{
 	{"a turn whose caller was cancelled as it was granted stays inside", "internal/retain/lease.go", "	case was == passed:\n		l.Leave(g, now, out)\n", "	case was == passed:\n", "turns"},
 	{"permits go to a caller that wants more", "internal/retainer/pool.go", "		if x.permits != w.n {", "		if x.permits > w.n {", "pool"},
 	{"permits are not recalled for those who find too few", "lua/policy/semaphore.lua", "  if holds then recall(run) end", "", "pool"},
-	{"permits that wait for their next caller are not served", "internal/retainer/turn.go", "			x.of.serve()\n", "			_ = x\n", "pool"},
-	{"callers who wait inside do not learn of a recall", "internal/retainer/retention.go", "serve := x.lease, x.permits > 0 && x.state.Closing()", "serve := x.lease, false", "pool"},
+	{"permits that wait for their next caller are not served", "internal/retainer/turn.go", "			x.of.serve()\n", "			_ = x\n", "semaphore tests"},
+	{"callers who wait inside do not learn of a recall", "internal/retainer/retention.go", "serve := x.lease, x.permits > 0 && x.state.Closing()", "serve := x.lease, false", "semaphore tests"},
 	{"a caller that gives up keeps the permits that it was granted", "internal/retainer/pool.go", "		d.inside.retention.leave()\n", "", "pool"},
 	{"a renewal confirms the subscription of now", "internal/retain/lease.go", "g.Confirm(x.epoch)", "g.Confirm(g.Current())", "retain"},
 	{"nobody is notified of the recall of a mutex", "lua/policy/mutex.lua", "serial .. ' recall')", "serial .. ' -1')", "turns"},
@@ -167,7 +167,9 @@ func TestMutants(t *testing.T) {
 			switch {
 			case !*runMutants:
 			case m.finds == "tables":
-				m.runTables(t, x.BuildPackage(t, root, filepath.Join(root, "lua")), filepath.Join(root, "lua"))
+				m.runTests(t, x, root, "lua", "-test.skip="+rules)
+			case m.finds == "semaphore tests":
+				m.runTests(t, x, root, "semaphore", "-test.run=Retained")
 			case strings.HasPrefix(m.file, "lua/"):
 				m.run(t, os.Args[0], "-mutant="+m.bug)
 			default:
@@ -217,9 +219,10 @@ var (
 	failed = regexp.MustCompile(`--- FAIL: (\S+)`)
 )
 
-// runTables expects the tables of package lua to find the bug, which no schedule is likely to reach.
-func (m mutant) runTables(t *testing.T, binary, dir string) {
-	cmd := exec.Command(binary, "-test.skip="+rules, "-test.failfast", "-test.timeout=5m")
+// runTests expects tests of a package to find the bug, which no schedule is likely to reach.
+func (m mutant) runTests(t *testing.T, x mutation.Mutant, root, pkg, which string) {
+	dir := filepath.Join(root, pkg)
+	cmd := exec.Command(x.BuildPackage(t, root, dir), which, "-test.failfast", "-test.timeout=5m")
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	test := failed.FindSubmatch(out)

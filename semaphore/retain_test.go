@@ -223,6 +223,9 @@ func TestRetainedPermitsWaitersGoToTheServer(t *testing.T) {
 		inside := p.Retained()
 		local, _ := p.waits(context.Background(), 1)
 		granted, _ = other.waits(context.Background(), 1)
+		if waiters, err := other.Waiters(s.Context()); err != nil || len(waiters) != 2 {
+			s.Errorf("at the server wait %+v, %v", waiters, err)
+		}
 		p.Leave(inside)
 		synctest.Wait()
 		if len(granted) != 1 || len(local) != 0 {

@@ -36,5 +36,5 @@ func Run(t *testing.T, test func(s *Server)) {
 // Dial connects to the server. It is a faultnet.Dialer.
 func (s *Server) Dial(context.Context, string, string) (net.Conn, error) { return s.Mini.Dial() }
 
-// Network returns a new network on which faults can be injected, with this server behind it.
-func (s *Server) Network() *faultnet.Net { return faultnet.New(s.Dial) }
+// Network returns a new network on which faults can be injected, with this server behind it. It buffers what is written, as TCP does.
+func (s *Server) Network() *faultnet.Net { return faultnet.New(faultnet.Buffer(s.Dial)) }
