@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/rwlock"
@@ -85,7 +86,7 @@ func TestCloseEndsWaits(t *testing.T) {
 			o.must(err)
 			o.net.Break("\r\nget\r\n", 1_000_000, faultnet.SwallowReply) // of the owner's label
 			return func(ctx context.Context) error {
-				_, err := lockkeeper.Inspect(ctx, o.Keeper, "mutex", "x")
+				_, err := admin.Inspect(ctx, o.Keeper, "mutex", "x")
 				return err
 			}
 		}},

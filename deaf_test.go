@@ -14,8 +14,42 @@ import (
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/mutex"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
 )
+
+// oneAtATime are primitives of which one request at a time holds the lock.
+var oneAtATime = []struct {
+	kind string
+	open func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error)
+}{
+	{"mutex", func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
+		return mutex.New(k, "x", &mutex.Options{TTL: ttl})
+	}},
+	{"fair", func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
+		return fair.New(k, "x", &fair.Options{TTL: ttl})
+	}},
+	{"rwlock", func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
+		return rwlock.New(k, "x", &rwlock.Options{TTL: ttl})
+	}},
+	{"semaphore", func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
+		s, err := semaphore.New(k, "x", 2, &semaphore.Options{TTL: ttl})
+		if err != nil {
+			return nil, err
+		}
+		return s.Locker(2)
+	}},
+	{"ratelimit", func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
+		r, err := ratelimit.New(k, "x", 1_000_000, time.Minute, &ratelimit.Options{TTL: ttl, MaxConcurrent: 1})
+		if err != nil {
+			return nil, err
+		}
+		return r.Locker(1)
+	}},
+}
 
 // TestWaiterThatCannotReceiveKeepsItsPlace checks that a waiter whose subscription is lost, and cannot be restored, is granted the lock in
 // its turn, while others take it from each other all the time.
@@ -32,7 +66,7 @@ func TestWaiterThatCannotReceiveKeepsItsPlace(t *testing.T) {
 		},
 		"unreachable": func(b *bubble, w *process) { w.net.Break("\r\nsubscribe\r\n", 1_000_000, faultnet.LoseRequest) },
 	}
-	for _, p := range breakable {
+	for _, p := range oneAtATime {
 		for how, lose := range lost {
 			t.Run(p.kind+"/"+how, func(t *testing.T) {
 				inBubble(t, func(b *bubble) {

@@ -24,7 +24,8 @@
 //		return charge(ctx, order, fence) // ctx ends if the lock is lost
 //	})
 //
-// Package lockkeepertest has a server and faults for tests of code that uses locks.
+// Package admin is for operators: it lists, inspects and breaks the locks of all processes. Package lockkeepertest has a server
+// and faults for tests of code that uses locks.
 //
 // The rest of this comment holds for all packages; each of them documents only what differs.
 //

@@ -80,3 +80,18 @@ func (e *NotAcknowledgedError) Error() string {
 
 // Unwrap returns Err.
 func (e *NotAcknowledgedError) Unwrap() error { return e.Err }
+
+// BrokenError says that a lease or a waiting request was ended with admin.Break, by whom and why. Find it with errors.As. The error
+// of a lease matches ErrLost as well, that of a request ErrNotAcquired.
+type BrokenError struct {
+	Reason string // of admin.BreakOptions
+	By     string // of admin.BreakOptions
+}
+
+// Error implements error.
+func (e *BrokenError) Error() string {
+	if e.Reason == "" {
+		return fmt.Sprintf("broken by %q", e.By)
+	}
+	return fmt.Sprintf("broken by %q: %s", e.By, e.Reason)
+}

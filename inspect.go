@@ -19,7 +19,7 @@ type Holder struct {
 	Permits   int           // of a semaphore or rate limit: how many it has; else 0
 	Writes    bool          // of a read-write lock: it is a write lease, not a read lease; else false
 
-	// Unconfirmed is set by Inspect if the lease was handed to a waiter and its keeper has not renewed it yet. Until then it lasts for
+	// Unconfirmed is set by admin.Inspect if the lease was handed to a waiter and its keeper has not renewed it yet. Until then it lasts for
 	// the HeartbeatTimeout only, and for the TTL afterwards.
 	Unconfirmed bool
 }

@@ -36,6 +36,13 @@ func TestMain(m *testing.M) {
 
 var background = context.Background()
 
+func must[T any](x T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return x
+}
+
 // noServer returns a client that fails the test if it connects.
 func noServer(t *testing.T) *redis.Client {
 	rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 )
 
 // maxReason is the maximum length of the reason for a break, in bytes.
@@ -42,9 +43,9 @@ type breakView struct {
 	Error  string // what is wrong with the form
 	User   text
 
-	Result string // what was done; "" on the page that asks
-	Untold int    // of those that were ended, how many have not been told
-	Lasts  string // the longest remaining lease of those
+	Result     string // what was done; "" on the page that asks
+	Unnotified int    // of those that were ended, how many were not notified
+	Lasts      string // the longest remaining lease of those
 }
 
 // breakLock serves the page that asks whether a lock is to be broken (GET), and breaks it (POST).
@@ -100,34 +101,34 @@ func (h *Handler) breakLock(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	log.Warn("inspector: a lock was broken", "by", user, "reason", v.Reason, "holders", len(broken.Holders), "waiters", len(broken.Waiters),
-		"told", broken.Told)
+		"notified", broken.Notified)
 	v.setResult(broken)
 	h.render(w, http.StatusOK, "broken", v)
 	return nil
 }
 
 // target returns what a reference of a page stands for.
-func target(i *lockkeeper.Inspection, what string) (lockkeeper.BreakOptions, error) {
+func target(i *admin.LockState, what string) (admin.BreakOptions, error) {
 	if what == "all" {
 		switch {
 		case len(breakable(i))+len(i.Waiters) > 0:
-			return lockkeeper.BreakOptions{All: true}, nil
+			return admin.BreakOptions{All: true}, nil
 		case len(i.Holders) > 0:
-			return lockkeeper.BreakOptions{}, &refused{http.StatusConflict, errors.New("nobody waits, and permits that return by the clock cannot be ended: nothing was changed")}
+			return admin.BreakOptions{}, &refused{http.StatusConflict, errors.New("nobody waits, and permits that return by the clock cannot be ended: nothing was changed")}
 		}
-		return lockkeeper.BreakOptions{}, &refused{http.StatusConflict, errors.New("nobody holds the lock any more, and nobody waits for it: nothing was changed")}
+		return admin.BreakOptions{}, &refused{http.StatusConflict, errors.New("nobody holds the lock any more, and nobody waits for it: nothing was changed")}
 	}
 	for _, h := range breakable(i) {
 		if holderRef(h) == what {
-			return lockkeeper.BreakOptions{Token: h.Token}, nil
+			return admin.BreakOptions{Token: h.Token}, nil
 		}
 	}
 	for _, w := range i.Waiters {
 		if waiterRef(w) == what {
-			return lockkeeper.BreakOptions{Token: w.Token}, nil
+			return admin.BreakOptions{Token: w.Token}, nil
 		}
 	}
-	return lockkeeper.BreakOptions{}, &refused{http.StatusConflict, errors.New("this lease or request has ended in the meantime: nothing was changed")}
+	return admin.BreakOptions{}, &refused{http.StatusConflict, errors.New("this lease or request has ended in the meantime: nothing was changed")}
 }
 
 func checkReason(reason string) string {
@@ -143,7 +144,7 @@ func checkReason(reason string) string {
 }
 
 // ended is how many leases and requests were ended, of a break that may have failed on the way.
-func ended(b *lockkeeper.Broken) int {
+func ended(b *admin.BreakResult) int {
 	if b == nil {
 		return 0
 	}
@@ -198,13 +199,13 @@ func action(holders, waiters int) string {
 }
 
 // setResult sets what is shown after a break.
-func (v *breakView) setResult(b *lockkeeper.Broken) {
+func (v *breakView) setResult(b *admin.BreakResult) {
 	v.setEnded(b.Holders, b.Waiters, "all") // what had ended by itself meanwhile is not among them
 	for i := range v.Waiters {
 		v.Waiters[i].Place = 0 // it has none any more
 	}
 	holders, waiters := len(b.Holders), len(b.Waiters)
-	v.Untold = max(0, holders+waiters-b.Told)
+	v.Unnotified = max(0, holders+waiters-b.Notified)
 	switch {
 	case holders+waiters == 0:
 		v.Result = "It had ended already. Nothing was changed."

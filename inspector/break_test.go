@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 )
 
 // allow lets everybody break locks whose request has a user.
@@ -42,11 +43,11 @@ func TestBreak(t *testing.T) {
 	}
 	for n, c := range map[int]struct {
 		asks, says string
-		want       lockkeeper.BreakOptions
+		want       admin.BreakOptions
 	}{
-		0: {"End 1 lease?", "Ended 1 lease.", lockkeeper.BreakOptions{Token: i.Holders[0].Token}},
-		1: {"Remove 1 waiter?", "Removed 1 waiter from the queue.", lockkeeper.BreakOptions{Token: i.Waiters[0].Token}},
-		4: {"End 1 lease and remove 3 waiters?", "Ended 1 lease, and removed 3 waiters", lockkeeper.BreakOptions{All: true}},
+		0: {"End 1 lease?", "Ended 1 lease.", admin.BreakOptions{Token: i.Holders[0].Token}},
+		1: {"Remove 1 waiter?", "Removed 1 waiter from the queue.", admin.BreakOptions{Token: i.Waiters[0].Token}},
+		4: {"End 1 lease and remove 3 waiters?", "Ended 1 lease, and removed 3 waiters", admin.BreakOptions{All: true}},
 	} {
 		link := "/" + strings.ReplaceAll(links[n][1], "&amp;", "&")
 		form := h.do(asAnn("GET", link, ""), 200, c.asks, "<strong>ann</strong>")
@@ -67,7 +68,7 @@ func TestBreak(t *testing.T) {
 			t.Errorf("%+v, want %+v", f.broken, c.want)
 		}
 	}
-	if log := h.log.String(); strings.Count(log, "a lock was broken") != 3 || !strings.Contains(log, "by=ann reason=hangs holders=1 waiters=3 told=1") {
+	if log := h.log.String(); strings.Count(log, "a lock was broken") != 3 || !strings.Contains(log, "by=ann reason=hangs holders=1 waiters=3 notified=1") {
 		t.Error(log)
 	}
 }
@@ -118,7 +119,7 @@ func taking(owner string, n int, serial int, d time.Duration) lockkeeper.Holder 
 func TestPermitsThatReturnByTheClockAreNotBroken(t *testing.T) {
 	f := newFake()
 	id := lockID{"ratelimit", "api"}
-	i := &lockkeeper.Inspection{Kind: "ratelimit", Name: "api", Limits: &lockkeeper.Limits{Limit: 100, Used: 61, Window: 6 * time.Second}}
+	i := &admin.LockState{Kind: "ratelimit", Name: "api", Limits: &admin.Limits{Limit: 100, Used: 61, Window: 6 * time.Second}}
 	for n := range 60 {
 		i.Holders = append(i.Holders, taking("web-1", 1, n, time.Duration(n)*50*time.Millisecond))
 	}
@@ -137,7 +138,7 @@ func TestPermitsThatReturnByTheClockAreNotBroken(t *testing.T) {
 	h.do(asAnn("POST", "/break?kind=ratelimit&name=api&what="+holderRef(i.Holders[0]), "reason=x"), 409, "nothing was changed")
 
 	// The queue, which is what matters, comes first, and only waiters can be removed.
-	i = &lockkeeper.Inspection{Kind: i.Kind, Name: i.Name, Limits: i.Limits, Holders: i.Holders, Waiters: []lockkeeper.Waiter{{Token: token("k-web-3", 1), Owner: "web-3", Alive: true}}}
+	i = &admin.LockState{Kind: i.Kind, Name: i.Name, Limits: i.Limits, Holders: i.Holders, Waiters: []lockkeeper.Waiter{{Token: token("k-web-3", 1), Owner: "web-3", Alive: true}}}
 	f.set(func() { f.locks[id] = i })
 	other := serve(t, f, Options{AllowBreak: allow})
 	body = other.do(asAnn("GET", page, ""), 200, "Remove all waiters…")

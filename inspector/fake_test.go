@@ -14,25 +14,26 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 )
 
 // fake is a source that shows what a test has put into it, and counts what it is asked for.
 type fake struct {
 	mu       sync.Mutex
-	entries  []lockkeeper.Entry
-	locks    map[lockID]*lockkeeper.Inspection
+	entries  []admin.LockSummary
+	locks    map[lockID]*admin.LockState
 	err      error         // of everything
 	takes    time.Duration // each look
 	lists    map[string]int
 	inspects map[lockID]int
 	active   int // lists in progress
 	overlaps int // lists that began during another
-	broken   []lockkeeper.BreakOptions
+	broken   []admin.BreakOptions
 	nothing  bool // a break finds nothing to end
 }
 
 func newFake() *fake {
-	return &fake{locks: map[lockID]*lockkeeper.Inspection{}, lists: map[string]int{}, inspects: map[lockID]int{}}
+	return &fake{locks: map[lockID]*admin.LockState{}, lists: map[string]int{}, inspects: map[lockID]int{}}
 }
 
 func (f *fake) wait(ctx context.Context) error {
@@ -74,7 +75,7 @@ func (f *fake) list(ctx context.Context, pattern string, limit int) (l listing, 
 	return l, err
 }
 
-func (f *fake) inspect(ctx context.Context, id lockID) (*lockkeeper.Inspection, error) {
+func (f *fake) inspect(ctx context.Context, id lockID) (*admin.LockState, error) {
 	f.mu.Lock()
 	f.inspects[id]++
 	i := f.locks[id]
@@ -83,16 +84,16 @@ func (f *fake) inspect(ctx context.Context, id lockID) (*lockkeeper.Inspection, 
 		return nil, err
 	}
 	if i == nil {
-		i = &lockkeeper.Inspection{Kind: id.kind, Name: id.name}
+		i = &admin.LockState{Kind: id.kind, Name: id.name}
 	}
 	return i, nil
 }
 
-func (f *fake) breakLock(_ context.Context, id lockID, opts lockkeeper.BreakOptions) (*lockkeeper.Broken, error) {
+func (f *fake) breakLock(_ context.Context, id lockID, opts admin.BreakOptions) (*admin.BreakResult, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.broken = append(f.broken, opts)
-	b := &lockkeeper.Broken{}
+	b := &admin.BreakResult{}
 	if i := f.locks[id]; i != nil && !f.nothing {
 		for _, h := range i.Holders {
 			if opts.All || h.Token == opts.Token {
@@ -105,7 +106,7 @@ func (f *fake) breakLock(_ context.Context, id lockID, opts lockkeeper.BreakOpti
 			}
 		}
 	}
-	b.Told = len(b.Holders)
+	b.Notified = len(b.Holders)
 	return b, f.err
 }
 
@@ -127,15 +128,15 @@ func (f *fake) looks() (n int) {
 
 func (f *fake) names(n int) {
 	for i := range n {
-		f.entries = append(f.entries, lockkeeper.Entry{Kind: "mutex", Name: fmt.Sprintf("name-%05d", i), Holders: 1, ExpiresIn: 20 * time.Second})
+		f.entries = append(f.entries, admin.LockSummary{Kind: "mutex", Name: fmt.Sprintf("name-%05d", i), Holders: 1, ExpiresIn: 20 * time.Second})
 	}
 }
 
 // token is a token as a keeper makes it.
 func token(keeper string, serial int) string { return fmt.Sprintf("%s:%d:30000.6000", keeper, serial) }
 
-func (f *fake) queue(id lockID, n int) *lockkeeper.Inspection {
-	i := &lockkeeper.Inspection{Kind: id.kind, Name: id.name, Fence: 1795741200000000}
+func (f *fake) queue(id lockID, n int) *admin.LockState {
+	i := &admin.LockState{Kind: id.kind, Name: id.name, Fence: 1795741200000000}
 	i.Holders = []lockkeeper.Holder{{
 		Token: token("aaaaaaaa-holder", 1), Keeper: "aaaaaaaa-holder", Owner: "web-1:11 billing", Since: time.UnixMicro(1795741200000000),
 		Fence: 1795741200000000, ExpiresIn: 15 * time.Second,

@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 )
@@ -134,7 +135,7 @@ func TestBadRequests(t *testing.T) {
 
 func TestListSortsAndFilters(t *testing.T) {
 	f := newFake()
-	f.entries = []lockkeeper.Entry{
+	f.entries = []admin.LockSummary{
 		{Kind: "mutex", Name: "b", Holders: 1, ExpiresIn: -1},
 		{Kind: "fair", Name: "a", Holders: 1, ExpiresIn: 3 * time.Second, Keeper: "k2", Owner: "web-1 billing", Waiters: 2, LongestWait: time.Hour},
 		{Kind: "semaphore", Name: "c", Holders: 7, ExpiresIn: time.Second, Keeper: "k1", Owner: "batch", Waiters: 30, LongestWait: 90 * time.Second},
@@ -218,7 +219,7 @@ func TestLockPage(t *testing.T) {
 
 func TestForeignHolder(t *testing.T) {
 	f := newFake()
-	f.locks[lockID{"mutex", "x"}] = &lockkeeper.Inspection{Holders: []lockkeeper.Holder{{Token: "redsync's", ExpiresIn: -1}}}
+	f.locks[lockID{"mutex", "x"}] = &admin.LockState{Holders: []lockkeeper.Holder{{Token: "redsync's", ExpiresIn: -1}}}
 	body := serve(t, f, Options{}).get("/lock?kind=mutex&name=x", 200, "another library", "never", "Nobody waits.")
 	if strings.Contains(body, "redsync") || strings.Contains(body, "0001-01-01") {
 		t.Error(body)
@@ -229,19 +230,19 @@ func TestSentences(t *testing.T) {
 	read, write := lockkeeper.Holder{}, lockkeeper.Holder{Writes: true}
 	r, w := lockkeeper.Waiter{}, lockkeeper.Waiter{Writes: true}
 	type waiters = []lockkeeper.Waiter
-	for want, i := range map[string]*lockkeeper.Inspection{
+	for want, i := range map[string]*admin.LockState{
 		"1 writer is blocked by 2 read leases.":                                                       {Kind: "rwlock", Holders: []lockkeeper.Holder{read, read}, Waiters: waiters{w}},
 		"1 writer and 2 readers are blocked by 1 read lease; readers wait because a writer does.":     {Kind: "rwlock", Holders: []lockkeeper.Holder{read}, Waiters: waiters{w, r, r}},
 		"2 writers and 1 reader are blocked by a write lease.":                                        {Kind: "rwlock", Holders: []lockkeeper.Holder{write}, Waiters: waiters{w, w, r}},
 		"1 reader is blocked by a write lease.":                                                       {Kind: "rwlock", Holders: []lockkeeper.Holder{write}, Waiters: waiters{r}},
 		"One waits for the holder.":                                                                   {Kind: "mutex", Holders: []lockkeeper.Holder{{}}, Waiters: waiters{{}}},
 		"Nobody holds it. The first waiter that responds is about to be granted it.":                  {Kind: "fair", Waiters: waiters{{}}},
-		"1 waiter: the first wants 3 permits, and 2 of 10 are free.":                                  {Kind: "semaphore", Limits: &lockkeeper.Limits{Limit: 10, Used: 8}, Waiters: waiters{{Permits: 3}}},
-		"1 waiter: the first wants 1 permit, and 0 of 5 are free. All 2 concurrent calls are in use.": {Kind: "ratelimit", Limits: &lockkeeper.Limits{Limit: 5, Used: 6, MaxConcurrent: 2, Held: 2}, Waiters: waiters{{Permits: 1}}},
-		"2 calls wait for the end of the pause, in 30 s.":                                             {Kind: "ratelimit", Limits: &lockkeeper.Limits{Limit: 5, PausedFor: 30 * time.Second}, Waiters: waiters{{}, {}}},
+		"1 waiter: the first wants 3 permits, and 2 of 10 are free.":                                  {Kind: "semaphore", Limits: &admin.Limits{Limit: 10, Used: 8}, Waiters: waiters{{Permits: 3}}},
+		"1 waiter: the first wants 1 permit, and 0 of 5 are free. All 2 concurrent calls are in use.": {Kind: "ratelimit", Limits: &admin.Limits{Limit: 5, Used: 6, MaxConcurrent: 2, Held: 2}, Waiters: waiters{{Permits: 1}}},
+		"2 calls wait for the end of the pause, in 30 s.":                                             {Kind: "ratelimit", Limits: &admin.Limits{Limit: 5, PausedFor: 30 * time.Second}, Waiters: waiters{{}, {}}},
 		"The job has succeeded. It may be run again in 2 h 00 min.":                                   {Kind: "once", RunAgainIn: 2 * time.Hour},
-		"Nobody waits.":                      {Kind: "ratelimit", Limits: &lockkeeper.Limits{Limit: 5, Used: 6}},
-		"Nobody holds it, and nobody waits.": {Kind: "ratelimit", Limits: &lockkeeper.Limits{Limit: 5}},
+		"Nobody waits.":                      {Kind: "ratelimit", Limits: &admin.Limits{Limit: 5, Used: 6}},
+		"Nobody holds it, and nobody waits.": {Kind: "ratelimit", Limits: &admin.Limits{Limit: 5}},
 	} {
 		if got := sentence(i); got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -251,7 +252,7 @@ func TestSentences(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	f := newFake()
-	f.locks[lockID{"ratelimit", "api"}] = &lockkeeper.Inspection{Kind: "ratelimit", Limits: &lockkeeper.Limits{Limit: 100, Used: 40, Window: time.Minute, MaxConcurrent: 8, Held: 5}}
+	f.locks[lockID{"ratelimit", "api"}] = &admin.LockState{Kind: "ratelimit", Limits: &admin.Limits{Limit: 100, Used: 40, Window: time.Minute, MaxConcurrent: 8, Held: 5}}
 	h := serve(t, f, Options{})
 	body := h.get("/lock?kind=ratelimit&name=api", 200, "40 of 100 permits used in the last 1 min", "5 of 8 concurrent calls", `width="40"`)
 	if strings.Contains(body, "<figure>") {
@@ -306,7 +307,7 @@ func FuzzNames(f *testing.F) {
 			return
 		}
 		src := newFake()
-		src.entries = []lockkeeper.Entry{{Kind: "fair", Name: name, Waiters: 1}}
+		src.entries = []admin.LockSummary{{Kind: "fair", Name: name, Waiters: 1}}
 		src.queue(lockID{"fair", name}, 1)
 		h, err := newHandler(src, &Options{AllowBreak: func(*http.Request) (string, error) { return name, nil }})
 		if err != nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 )
 
 // limitsView is what a page shows of a semaphore's or rate limit's limits.
@@ -29,7 +29,7 @@ const (
 	plotHeight = 80
 )
 
-func newLimitsView(l *lockkeeper.Limits, history []sample) *limitsView {
+func newLimitsView(l *admin.Limits, history []sample) *limitsView {
 	if l == nil {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
@@ -26,26 +26,26 @@ type column struct {
 	field, label string
 	number       bool // it is aligned at the right, and sorted from the largest number on
 	wide         bool // not shown on narrow screens
-	compare      func(a, b lockkeeper.Entry) int
+	compare      func(a, b admin.LockSummary) int
 }
 
 // The list is sorted by waiters unless another order is asked for: what somebody waits for is what people look for.
 const defaultSort = 5 // of columns
 
 var columns = []column{
-	{"name", "Name", false, false, func(a, b lockkeeper.Entry) int { return cmp.Compare(a.Name, b.Name) }},
-	{"owner", "Owner", false, true, func(a, b lockkeeper.Entry) int { return cmp.Compare(a.Owner, b.Owner) }},
-	{"kind", "Kind", false, true, func(a, b lockkeeper.Entry) int { return cmp.Compare(a.Kind, b.Kind) }},
-	{"holders", "Holders", true, false, func(a, b lockkeeper.Entry) int { return cmp.Compare(a.Holders, b.Holders) }},
-	{"expires", "Expires in", true, true, func(a, b lockkeeper.Entry) int { return cmp.Compare(expiryOrder(a), expiryOrder(b)) }},
-	{"waiters", "Waiters", true, false, func(a, b lockkeeper.Entry) int {
+	{"name", "Name", false, false, func(a, b admin.LockSummary) int { return cmp.Compare(a.Name, b.Name) }},
+	{"owner", "Owner", false, true, func(a, b admin.LockSummary) int { return cmp.Compare(a.Owner, b.Owner) }},
+	{"kind", "Kind", false, true, func(a, b admin.LockSummary) int { return cmp.Compare(a.Kind, b.Kind) }},
+	{"holders", "Holders", true, false, func(a, b admin.LockSummary) int { return cmp.Compare(a.Holders, b.Holders) }},
+	{"expires", "Expires in", true, true, func(a, b admin.LockSummary) int { return cmp.Compare(expiryOrder(a), expiryOrder(b)) }},
+	{"waiters", "Waiters", true, false, func(a, b admin.LockSummary) int {
 		return cmp.Or(cmp.Compare(a.Waiters, b.Waiters), cmp.Compare(a.LongestWait, b.LongestWait), cmp.Compare(a.Holders, b.Holders))
 	}},
-	{"wait", "Longest wait", true, true, func(a, b lockkeeper.Entry) int { return cmp.Compare(a.LongestWait, b.LongestWait) }},
+	{"wait", "Longest wait", true, true, func(a, b admin.LockSummary) int { return cmp.Compare(a.LongestWait, b.LongestWait) }},
 }
 
 // expiryOrder puts leases that never expire last.
-func expiryOrder(e lockkeeper.Entry) time.Duration {
+func expiryOrder(e admin.LockSummary) time.Duration {
 	if e.ExpiresIn < 0 {
 		return math.MaxInt64
 	}
@@ -148,8 +148,8 @@ func (q listQuery) pattern(all state[listing]) string {
 }
 
 // selected returns the entries that the query asks for, in its order.
-func (q listQuery) selected(entries []lockkeeper.Entry) []lockkeeper.Entry {
-	var list []lockkeeper.Entry
+func (q listQuery) selected(entries []admin.LockSummary) []admin.LockSummary {
+	var list []admin.LockSummary
 	pattern := patternOf(q.Search)
 	for _, e := range entries {
 		if (q.Kind == "" || e.Kind == q.Kind) && (pattern == "" || match(pattern, e.Name)) {
@@ -157,7 +157,7 @@ func (q listQuery) selected(entries []lockkeeper.Entry) []lockkeeper.Entry {
 		}
 	}
 	c := columns[q.sort]
-	slices.SortFunc(list, func(a, b lockkeeper.Entry) int {
+	slices.SortFunc(list, func(a, b admin.LockSummary) int {
 		order := c.compare(a, b)
 		if c.number != q.reverse { // numbers from the largest one on
 			order = -order
@@ -233,7 +233,7 @@ func newListView(q listQuery, s state[listing], interval time.Duration) listView
 	return v
 }
 
-func newRowView(e lockkeeper.Entry) rowView {
+func newRowView(e admin.LockSummary) rowView {
 	r := rowView{
 		ID: reference(e.Kind, e.Name), URL: lockQuery{id: lockID{e.Kind, e.Name}}.url(), Name: shortened(e.Name), Kind: e.Kind,
 		Holders: e.Holders, Waiters: e.Waiters,

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/taken"
 )
@@ -129,7 +130,7 @@ type waiterView struct {
 
 func newLockView(q lockQuery, s state[lockState], interval time.Duration, canBreak bool) lockView {
 	v := lockView{Name: visible(q.id.name), Kind: q.id.kind, Seen: seenAt(s.at, s.err, interval), CanBreak: canBreak}
-	i := s.value.Inspection
+	i := s.value.LockState
 	if i == nil {
 		return v
 	}
@@ -160,7 +161,7 @@ func newLockView(q lockQuery, s state[lockState], interval time.Duration, canBre
 }
 
 // setHolders sets the rows of the holders, or of those whose permits return by the clock.
-func (v *lockView) setHolders(q lockQuery, i *lockkeeper.Inspection) {
+func (v *lockView) setHolders(q lockQuery, i *admin.LockState) {
 	var groups []taken.Group
 	rows := v.Held
 	if v.ByClock {
@@ -187,7 +188,7 @@ func (v *lockView) setHolders(q lockQuery, i *lockkeeper.Inspection) {
 }
 
 // breakable are the holders whose leases can be ended. Permits that return by the clock are not held.
-func breakable(i *lockkeeper.Inspection) []lockkeeper.Holder {
+func breakable(i *admin.LockState) []lockkeeper.Holder {
 	if i.Limits.ByClock() {
 		return nil
 	}

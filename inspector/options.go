@@ -22,8 +22,8 @@ type Options struct {
 	// with the text of the error. Default nil: every request is allowed. It is called concurrently.
 	Authorize func(r *http.Request) error
 
-	// AllowBreak lets users break locks: end the leases and remove the waiters of others; see [lockkeeper.Break]. It returns the
-	// name of the user who sends the request, for the log and for lockkeeper.BreakOptions.By, or an error if this user must not
+	// AllowBreak lets users break locks: end the leases and remove the waiters of others; see
+	// [github.com/lockkeeper/lockkeeper/admin.Break]. It returns the name of the user who sends the request, for the log and for admin.BreakOptions.By, or an error if this user must not
 	// break locks. Then pages have no button for it, and the answer to a request to break is 403 with the text of the error.
 	// AllowBreak is called after Authorize, for the page of a name as well as for a request to break, and concurrently. Default
 	// nil: nobody may break locks.

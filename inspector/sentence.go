@@ -3,11 +3,11 @@ package inspector
 import (
 	"fmt"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 )
 
 // sentence says what a lock is doing, and what its first waiter waits for.
-func sentence(i *lockkeeper.Inspection) string {
+func sentence(i *admin.LockState) string {
 	switch {
 	case i.RunAgainIn > 0:
 		return fmt.Sprintf("The job has succeeded. It may be run again in %s.", duration(i.RunAgainIn))
@@ -27,7 +27,7 @@ func sentence(i *lockkeeper.Inspection) string {
 	return fmt.Sprintf("%s wait for the holder.", number(len(i.Waiters)))
 }
 
-func rwSentence(i *lockkeeper.Inspection) string {
+func rwSentence(i *admin.LockState) string {
 	writers := 0
 	for _, w := range i.Waiters {
 		if w.Writes {
@@ -55,7 +55,7 @@ func rwSentence(i *lockkeeper.Inspection) string {
 	return text + "."
 }
 
-func limitSentence(i *lockkeeper.Inspection) string {
+func limitSentence(i *admin.LockState) string {
 	first, l := i.Waiters[0], i.Limits
 	if l.PausedFor > 0 {
 		return fmt.Sprintf("%s for the end of the pause, in %s.", count(len(i.Waiters), "call waits", "calls wait"), duration(l.PausedFor))

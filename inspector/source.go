@@ -5,14 +5,15 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 )
 
 // A source is where the pages get the state of locks from.
 type source interface {
 	// list returns at most limit locks whose names match a pattern; "" matches all.
 	list(ctx context.Context, pattern string, limit int) (listing, error)
-	inspect(ctx context.Context, id lockID) (*lockkeeper.Inspection, error)
-	breakLock(ctx context.Context, id lockID, opts lockkeeper.BreakOptions) (*lockkeeper.Broken, error)
+	inspect(ctx context.Context, id lockID) (*admin.LockState, error)
+	breakLock(ctx context.Context, id lockID, opts admin.BreakOptions) (*admin.BreakResult, error)
 }
 
 // lockID is the identity of a lock within a keeper's prefix.
@@ -20,7 +21,7 @@ type lockID struct{ kind, name string }
 
 // listing is the result of a look at the list.
 type listing struct {
-	entries []lockkeeper.Entry
+	entries []admin.LockSummary
 	more    bool // there are more than entries
 }
 
@@ -29,7 +30,7 @@ type keeperSource struct{ *lockkeeper.Keeper }
 
 func (k keeperSource) list(ctx context.Context, pattern string, limit int) (listing, error) {
 	var l listing
-	for e, err := range lockkeeper.List(ctx, k.Keeper, &lockkeeper.ListOptions{Match: pattern, Owners: true}) {
+	for e, err := range admin.List(ctx, k.Keeper, &admin.ListOptions{Match: pattern, Owners: true}) {
 		if err != nil {
 			return listing{}, err
 		}
@@ -42,17 +43,17 @@ func (k keeperSource) list(ctx context.Context, pattern string, limit int) (list
 	return l, nil
 }
 
-func (k keeperSource) inspect(ctx context.Context, id lockID) (*lockkeeper.Inspection, error) {
-	return lockkeeper.Inspect(ctx, k.Keeper, id.kind, id.name)
+func (k keeperSource) inspect(ctx context.Context, id lockID) (*admin.LockState, error) {
+	return admin.Inspect(ctx, k.Keeper, id.kind, id.name)
 }
 
-func (k keeperSource) breakLock(ctx context.Context, id lockID, opts lockkeeper.BreakOptions) (*lockkeeper.Broken, error) {
-	return lockkeeper.Break(ctx, k.Keeper, id.kind, id.name, opts)
+func (k keeperSource) breakLock(ctx context.Context, id lockID, opts admin.BreakOptions) (*admin.BreakResult, error) {
+	return admin.Break(ctx, k.Keeper, id.kind, id.name, &opts)
 }
 
 // lockState is the result of a look at one lock.
 type lockState struct {
-	*lockkeeper.Inspection
+	*admin.LockState
 	history []sample // of a lock with limits, oldest first
 }
 

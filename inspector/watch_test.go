@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 )
 
 // However many browsers are open, the list is read once per interval, and not at all once they are closed.
@@ -239,7 +239,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		id := lockID{"semaphore", "x"}
-		f.locks[id] = &lockkeeper.Inspection{Kind: id.kind, Name: id.name, Limits: &lockkeeper.Limits{Limit: 10, Used: 3}}
+		f.locks[id] = &admin.LockState{Kind: id.kind, Name: id.name, Limits: &admin.Limits{Limit: 10, Used: 3}}
 		h := serve(t, f, Options{})
 		b := h.open("/events?of=lock&kind=semaphore&name=x", nil)
 		time.Sleep(time.Hour)

@@ -23,6 +23,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -240,8 +241,8 @@ func TestReasonsOfLosses(t *testing.T) {
 		lose("unavailable", &fair.Options{TTL: 60 * time.Second}, s.Unreachable)
 		lose("broken", nil, func() {
 			time.Sleep(time.Minute) // it has been renewed, so its keeper is subscribed
-			operator := lockkeeper.BreakOptions{All: true, Reason: "no majority of the servers: server unavailable"}
-			must(lockkeeper.Break(t.Context(), s.Keeper(t, nil), "fair", "broken", operator))
+			operator := admin.BreakOptions{All: true, Reason: "no majority of the servers: server unavailable"}
+			must(admin.Break(t.Context(), s.Keeper(t, nil), "fair", "broken", &operator))
 		})
 		o.require(t, []string{"leases.lost", "leases.held", "requests.waiting"}, map[string]string{
 			"leases.lost{kind=fair,reason=gone}":         "1",

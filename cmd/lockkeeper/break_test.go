@@ -76,9 +76,9 @@ func TestBreak(t *testing.T) {
 		Kind, Name string
 		Holders    []struct{ Token, Owner string }
 		Waiters    []any
-		Told       int
+		Notified   int
 	}
-	if err := json.Unmarshal(c.out.Bytes(), &r); err != nil || r.Kind != "fair" || r.Name != "jobs:report" || len(r.Holders) != 1 || r.Holders[0].Token != held.Token() || r.Waiters == nil || r.Told != 1 {
+	if err := json.Unmarshal(c.out.Bytes(), &r); err != nil || r.Kind != "fair" || r.Name != "jobs:report" || len(r.Holders) != 1 || r.Holders[0].Token != held.Token() || r.Waiters == nil || r.Notified != 1 {
 		t.Errorf("%v: %s", err, c.out.String())
 	}
 

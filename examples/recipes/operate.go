@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
 )
@@ -58,7 +59,7 @@ func breakStuck(ctx context.Context, k *lockkeeper.Keeper, m *mutex.Mutex) error
 	if err != nil || !held {
 		return err
 	}
-	_, err = lockkeeper.Break(ctx, k, "mutex", m.Name(), lockkeeper.BreakOptions{
+	_, err = admin.Break(ctx, k, "mutex", m.Name(), &admin.BreakOptions{
 		Token: holder.Token, Reason: "hangs since noon", By: "ann",
 	})
 	return err

@@ -104,9 +104,9 @@ func ParseFastReleaseReply(n []int64) (ReleaseReply, error) {
 
 // BreakReply is the reply of break.lua.
 type BreakReply struct {
-	Code int64 // Granted: it had a lease; Left: it had a place; Refused: it had nothing
-	Told bool  // its keeper has received the message
-	More bool  // there is more to admit
+	Code     int64 // Granted: it had a lease; Left: it had a place; Refused: it had nothing
+	Notified bool  // its keeper has received the message
+	More     bool  // there is more to admit
 }
 
 // ParseBreakReply returns the reply of break.lua.

@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/lua"
 )
 
-// BreakOptions say what Break ends. Package lockkeeper documents the fields.
+// BreakOptions say what Break ends. Package admin documents the fields.
 type BreakOptions struct {
 	Token      string
 	All        bool
@@ -20,9 +20,9 @@ type BreakOptions struct {
 
 // Broken is what Break ended.
 type Broken struct {
-	Holders []Holder
-	Waiters []Waiter
-	Told    int
+	Holders  []Holder
+	Waiters  []Waiter
+	Notified int
 }
 
 // check returns an ErrInvalid if the options are not valid.
@@ -95,11 +95,11 @@ func noteBroken(l *server.Lock, done *Broken, r protocol.BreakReply, o BreakOpti
 		return
 	}
 	add()
-	if r.Told {
-		done.Told++
+	if r.Notified {
+		done.Notified++
 	}
 	l.Server().Config.Log.Warn("lockkeeper: a lease or a request was broken by this process",
-		"kind", l.Kind(), "name", l.Name(), "token", protocol.Shown(token), "held", r.Code == lua.Granted, "told", r.Told, "by", o.By, "reason", o.Reason)
+		"kind", l.Kind(), "name", l.Name(), "token", protocol.Shown(token), "held", r.Code == lua.Granted, "notified", r.Notified, "by", o.By, "reason", o.Reason)
 }
 
 // breakingArg returns the limits that break.lua goes by if the server has lost them: as few as there can be.

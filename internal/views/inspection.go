@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
-// Inspection is the state of one lock at the server. Package lockkeeper documents the fields.
+// Inspection is the state of one lock at the server. Package admin documents the fields.
 type Inspection struct {
 	Holders []Holder
 	Waiters []Waiter

@@ -22,7 +22,7 @@ const (
 	maxListed = 10_000
 )
 
-// Entry is a lock that List found. Package lockkeeper documents the fields.
+// Entry is a lock that List found. Package admin documents the fields.
 type Entry struct {
 	Kind        string
 	Name        string
@@ -34,7 +34,7 @@ type Entry struct {
 	Owner       string
 }
 
-// ListOptions are the options of List. Package lockkeeper documents them.
+// ListOptions are the options of List. Package admin documents them.
 type ListOptions struct {
 	Kinds         []string
 	Match         string

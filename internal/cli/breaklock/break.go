@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/connect"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/lookup"
@@ -127,11 +128,11 @@ func (o *options) run(c *cobra.Command, name string) error {
 		}
 		ctx, cancel := context.WithTimeout(ctx, o.timeout)
 		defer cancel()
-		opts := lockkeeper.BreakOptions{All: o.all, Reason: o.reason, By: by}
+		opts := admin.BreakOptions{All: o.all, Reason: o.reason, By: by}
 		if !o.all {
 			opts.Token = onlyToken(found)
 		}
-		b, err := lockkeeper.Break(ctx, conn.Keeper, found.Kind, name, opts)
+		b, err := admin.Break(ctx, conn.Keeper, found.Kind, name, &opts)
 		if b == nil || err != nil && len(b.Holders)+len(b.Waiters) == 0 {
 			return err
 		}
@@ -140,7 +141,7 @@ func (o *options) run(c *cobra.Command, name string) error {
 }
 
 // find returns the lock with only the holders and waiters that are to be ended.
-func (o *options) find(ctx context.Context, k *lockkeeper.Keeper, name string) (*lockkeeper.Inspection, error) {
+func (o *options) find(ctx context.Context, k *lockkeeper.Keeper, name string) (*admin.LockState, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	i, err := lookup.One(ctx, lookup.With(k), o.kind, name)
@@ -150,7 +151,7 @@ func (o *options) find(ctx context.Context, k *lockkeeper.Keeper, name string) (
 	return selectTokens(i, o.token)
 }
 
-func (o *options) report(out io.Writer, found *lockkeeper.Inspection, b *lockkeeper.Broken) error {
+func (o *options) report(out io.Writer, found *admin.LockState, b *admin.BreakResult) error {
 	if len(b.Holders)+len(b.Waiters) == 0 {
 		return &exit.Error{Code: exit.NotFound, Err: fmt.Errorf("nothing was ended: the leases and requests of %s have ended meanwhile", output.Name(found.Name))}
 	}

@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 )
 
-var lock = &lockkeeper.Inspection{
+var lock = &admin.LockState{
 	Kind: "fair", Name: "x",
 	Holders: []lockkeeper.Holder{{Token: "aa1:1", Owner: "web-1"}},
 	Waiters: []lockkeeper.Waiter{{Token: "aa2:1", Owner: "web-2"}, {Token: "aa2:1.", Owner: "web-3"}, {Token: "b", Owner: "web-4"}},
@@ -57,7 +58,7 @@ func TestTokensAreSelectedByTheirBeginning(t *testing.T) {
 			t.Errorf("%q: %s", prefix, onlyToken(found))
 		}
 	}
-	if _, err := selectTokens(&lockkeeper.Inspection{Fence: 1}, ""); err == nil {
+	if _, err := selectTokens(&admin.LockState{Fence: 1}, ""); err == nil {
 		t.Error("there is nothing to end")
 	}
 	if len(lock.Holders) != 1 || len(lock.Waiters) != 3 {
@@ -89,12 +90,12 @@ func TestConfirmation(t *testing.T) {
 
 func TestTextSaysWhatMayStillHappen(t *testing.T) {
 	for _, c := range []struct {
-		broken lockkeeper.Broken
+		broken admin.BreakResult
 		says   string
 	}{
-		{lockkeeper.Broken{Holders: lock.Holders, Told: 1}, "reached the processes of 1 of 1. A holder works on until it has read it.\n"},
-		{lockkeeper.Broken{Holders: lock.Holders, Waiters: lock.Waiters, Told: 2}, "2 of 4. The others work on until their next renewal"},
-		{lockkeeper.Broken{Waiters: lock.Waiters, Told: 3}, "3 of 3.\n"},
+		{admin.BreakResult{Holders: lock.Holders, Notified: 1}, "reached the processes of 1 of 1. A holder works on until it has read it.\n"},
+		{admin.BreakResult{Holders: lock.Holders, Waiters: lock.Waiters, Notified: 2}, "2 of 4. The others work on until their next renewal"},
+		{admin.BreakResult{Waiters: lock.Waiters, Notified: 3}, "3 of 3.\n"},
 	} {
 		if got := text("fair", &c.broken); !strings.Contains(got, c.says) {
 			t.Errorf("no %q in\n%s", c.says, got)
@@ -104,8 +105,8 @@ func TestTextSaysWhatMayStillHappen(t *testing.T) {
 
 // Permits that return by the clock are not held: there is nothing to end, and --all ends waiters only.
 func TestPermitsThatReturnByTheClockAreNotSelected(t *testing.T) {
-	i := &lockkeeper.Inspection{
-		Kind: "ratelimit", Name: "api", Limits: &lockkeeper.Limits{Limit: 9, Used: 1, Window: time.Minute},
+	i := &admin.LockState{
+		Kind: "ratelimit", Name: "api", Limits: &admin.Limits{Limit: 9, Used: 1, Window: time.Minute},
 		Holders: []lockkeeper.Holder{{Token: "aa:1:300000.6000c1"}},
 	}
 	for prefix, code := range map[string]int{"": exit.NotFound, "aa": exit.Usage, "zz": exit.NotFound} {

@@ -9,12 +9,13 @@ import (
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/output"
 )
 
 // selectTokens returns the lock with only the holder or waiter whose token begins with prefix; all of them if prefix is "".
-func selectTokens(i *lockkeeper.Inspection, prefix string) (*lockkeeper.Inspection, error) {
+func selectTokens(i *admin.LockState, prefix string) (*admin.LockState, error) {
 	c := *i
 	const byClock = "its permits return by the clock and cannot be ended"
 	if i.Limits.ByClock() {
@@ -54,7 +55,7 @@ func selectTokens(i *lockkeeper.Inspection, prefix string) (*lockkeeper.Inspecti
 }
 
 // onlyToken returns the token of the only holder or waiter.
-func onlyToken(i *lockkeeper.Inspection) string {
+func onlyToken(i *admin.LockState) string {
 	if len(i.Holders) > 0 {
 		return i.Holders[0].Token
 	}
@@ -62,7 +63,7 @@ func onlyToken(i *lockkeeper.Inspection) string {
 }
 
 // confirm asks whether the holders and waiters are to be ended. Without the answer y or yes it returns an error.
-func confirm(ctx context.Context, out io.Writer, in io.Reader, i *lockkeeper.Inspection) error {
+func confirm(ctx context.Context, out io.Writer, in io.Reader, i *admin.LockState) error {
 	fmt.Fprintf(out, "%s %s: this ends %s and removes %s.\n", i.Kind, output.Name(i.Name), output.Count(len(i.Holders), "holder"), output.Count(len(i.Waiters), "waiter"))
 	fmt.Fprint(out, endedTables(i.Kind, i.Holders, i.Waiters))
 	fmt.Fprint(out, "\nContinue? [y/N] ")
@@ -96,14 +97,14 @@ func endedTables(kind string, holders []lockkeeper.Holder, waiters []lockkeeper.
 }
 
 // text says what was ended, and what may still happen.
-func text(kind string, b *lockkeeper.Broken) string {
+func text(kind string, b *admin.BreakResult) string {
 	s := fmt.Sprintf("ended: %s, removed: %s\n", output.Count(len(b.Holders), "holder"), output.Count(len(b.Waiters), "waiter"))
 	s += endedTables(kind, b.Holders, b.Waiters)
 	all := len(b.Holders) + len(b.Waiters)
-	s += fmt.Sprintf("\nThe message reached the processes of %d of %d.", b.Told, all)
+	s += fmt.Sprintf("\nThe message reached the processes of %d of %d.", b.Notified, all)
 	switch {
 	case len(b.Holders) == 0:
-	case b.Told >= all:
+	case b.Notified >= all:
 		s += " A holder works on until it has read it.\n"
 		return s
 	default:
@@ -115,11 +116,11 @@ func text(kind string, b *lockkeeper.Broken) string {
 // result is the output of --json. The field names are documented in docs/commands.md.
 type result struct {
 	output.Lock
-	Holders []output.Holder `json:"holders"`
-	Waiters []output.Waiter `json:"waiters"`
-	Told    int             `json:"told"`
+	Holders  []output.Holder `json:"holders"`
+	Waiters  []output.Waiter `json:"waiters"`
+	Notified int             `json:"notified"`
 }
 
-func newResult(i *lockkeeper.Inspection, b *lockkeeper.Broken) result {
-	return result{output.NewLock(i.Kind, i.Name), output.NewHolders(i.Kind, b.Holders), output.NewWaiters(i.Kind, b.Waiters), b.Told}
+func newResult(i *admin.LockState, b *admin.BreakResult) result {
+	return result{output.NewLock(i.Kind, i.Name), output.NewHolders(i.Kind, b.Holders), output.NewWaiters(i.Kind, b.Waiters), b.Notified}
 }

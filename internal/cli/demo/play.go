@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/demo/timeline"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/process"
@@ -298,8 +299,8 @@ func (p *play) release(w *worker) {
 }
 
 // inspect returns the state of the lock at the server.
-func (p *play) inspect() *lockkeeper.Inspection {
-	i, err := lockkeeper.Inspect(p.ctx, p.keeper, p.kind, p.kind)
+func (p *play) inspect() *admin.LockState {
+	i, err := admin.Inspect(p.ctx, p.keeper, p.kind, p.kind)
 	p.fail(err)
 	return i
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/lookup"
 	"github.com/spf13/cobra"
@@ -28,7 +28,7 @@ func (f *Filter) Register(c *cobra.Command) {
 }
 
 // Options returns the options of List, or a usage error.
-func (f *Filter) Options() (*lockkeeper.ListOptions, error) {
+func (f *Filter) Options() (*admin.ListOptions, error) {
 	for _, kind := range f.kinds {
 		if err := lookup.CheckKind(kind); err != nil {
 			return nil, err
@@ -37,7 +37,7 @@ func (f *Filter) Options() (*lockkeeper.ListOptions, error) {
 	if f.waitingLonger < 0 {
 		return nil, exit.Usagef("--waiting-longer %v is negative", f.waitingLonger)
 	}
-	return &lockkeeper.ListOptions{Kinds: f.kinds, Match: f.Match, WaitingLonger: f.waitingLonger}, nil
+	return &admin.ListOptions{Kinds: f.kinds, Match: f.Match, WaitingLonger: f.waitingLonger}, nil
 }
 
 // Args accepts at most one pattern.
@@ -49,22 +49,22 @@ func Args(c *cobra.Command, args []string) error {
 }
 
 // Order compares entries.
-type Order func(a, b lockkeeper.Entry) int
+type Order func(a, b admin.LockSummary) int
 
 // Orders are the values of --sort. Entries that are equal are sorted by name and kind.
 var Orders = map[string]Order{
-	"name":    func(a, b lockkeeper.Entry) int { return 0 },
-	"kind":    func(a, b lockkeeper.Entry) int { return cmp.Compare(a.Kind, b.Kind) },
-	"holders": func(a, b lockkeeper.Entry) int { return cmp.Compare(b.Holders, a.Holders) },
-	"waiters": func(a, b lockkeeper.Entry) int {
+	"name":    func(a, b admin.LockSummary) int { return 0 },
+	"kind":    func(a, b admin.LockSummary) int { return cmp.Compare(a.Kind, b.Kind) },
+	"holders": func(a, b admin.LockSummary) int { return cmp.Compare(b.Holders, a.Holders) },
+	"waiters": func(a, b admin.LockSummary) int {
 		return cmp.Or(cmp.Compare(b.Waiters, a.Waiters), cmp.Compare(b.LongestWait, a.LongestWait), cmp.Compare(b.Holders, a.Holders))
 	},
-	"expiry": func(a, b lockkeeper.Entry) int { return cmp.Compare(expiry(a), expiry(b)) },
-	"wait":   func(a, b lockkeeper.Entry) int { return cmp.Compare(b.LongestWait, a.LongestWait) },
+	"expiry": func(a, b admin.LockSummary) int { return cmp.Compare(expiry(a), expiry(b)) },
+	"wait":   func(a, b admin.LockSummary) int { return cmp.Compare(b.LongestWait, a.LongestWait) },
 }
 
 // expiry orders what expires soonest first, then what never expires, then what is not held.
-func expiry(e lockkeeper.Entry) time.Duration {
+func expiry(e admin.LockSummary) time.Duration {
 	const never = 1<<63 - 2
 	switch {
 	case e.Holders == 0:
@@ -89,7 +89,7 @@ func Sorts() []string {
 type First struct {
 	order   Order
 	n       int
-	entries []lockkeeper.Entry
+	entries []admin.LockSummary
 	dropped bool
 }
 
@@ -97,7 +97,7 @@ type First struct {
 func NewFirst(order Order, n int) *First { return &First{order: order, n: n} }
 
 // Add adds an entry.
-func (f *First) Add(e lockkeeper.Entry) {
+func (f *First) Add(e admin.LockSummary) {
 	f.entries = append(f.entries, e)
 	if len(f.entries) >= 2*f.n {
 		f.cut()
@@ -105,13 +105,13 @@ func (f *First) Add(e lockkeeper.Entry) {
 }
 
 // Entries returns the first entries in order, and whether there were more.
-func (f *First) Entries() (entries []lockkeeper.Entry, more bool) {
+func (f *First) Entries() (entries []admin.LockSummary, more bool) {
 	f.cut()
 	return f.entries, f.dropped
 }
 
 func (f *First) cut() {
-	slices.SortFunc(f.entries, func(a, b lockkeeper.Entry) int {
+	slices.SortFunc(f.entries, func(a, b admin.LockSummary) int {
 		return cmp.Or(f.order(a, b), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
 	})
 	if len(f.entries) > f.n {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 )
 
 func TestFirstKeepsTheFirstInOrder(t *testing.T) {
@@ -14,7 +14,7 @@ func TestFirstKeepsTheFirstInOrder(t *testing.T) {
 		f := NewFirst(Orders["waiters"], n)
 		const all = 50
 		for _, i := range rand.Perm(all) {
-			f.Add(lockkeeper.Entry{Name: fmt.Sprintf("n%02d", i), Waiters: i / 2})
+			f.Add(admin.LockSummary{Name: fmt.Sprintf("n%02d", i), Waiters: i / 2})
 			if len(f.entries) >= 2*n {
 				t.Fatalf("%d entries are kept for %d", len(f.entries), n)
 			}
@@ -32,12 +32,12 @@ func TestFirstKeepsTheFirstInOrder(t *testing.T) {
 }
 
 func TestOrders(t *testing.T) {
-	a := lockkeeper.Entry{Kind: "fair", Name: "a", Holders: 1, Waiters: 5, ExpiresIn: time.Hour, LongestWait: time.Second}
-	b := lockkeeper.Entry{Kind: "mutex", Name: "b", Holders: 2, Waiters: 1, ExpiresIn: -1, LongestWait: time.Minute}
-	c := lockkeeper.Entry{Kind: "rwlock", Name: "c", Waiters: 2}
+	a := admin.LockSummary{Kind: "fair", Name: "a", Holders: 1, Waiters: 5, ExpiresIn: time.Hour, LongestWait: time.Second}
+	b := admin.LockSummary{Kind: "mutex", Name: "b", Holders: 2, Waiters: 1, ExpiresIn: -1, LongestWait: time.Minute}
+	c := admin.LockSummary{Kind: "rwlock", Name: "c", Waiters: 2}
 	for sort, want := range map[string]string{"name": "abc", "kind": "abc", "holders": "bac", "waiters": "acb", "expiry": "abc", "wait": "bac"} {
 		f := NewFirst(Orders[sort], 3)
-		for _, e := range []lockkeeper.Entry{c, b, a} {
+		for _, e := range []admin.LockSummary{c, b, a} {
 			f.Add(e)
 		}
 		got := ""

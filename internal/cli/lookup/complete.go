@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/output"
 	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
@@ -43,14 +44,14 @@ func CompleteName(c *cobra.Command, args []string, typed string) ([]cobra.Comple
 	if err != nil {
 		return nil, directive
 	}
-	opts := &lockkeeper.ListOptions{Match: protocol.QuoteGlob(typed) + "*"}
+	opts := &admin.ListOptions{Match: protocol.QuoteGlob(typed) + "*"}
 	if kind, _ := f.GetString("kind"); kind != "" {
 		opts.Kinds = []string{kind}
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
 	defer cancel()
 	kinds := map[string][]string{} // of each name
-	for e, err := range lockkeeper.List(ctx, k, opts) {
+	for e, err := range admin.List(ctx, k, opts) {
 		if err != nil {
 			break
 		}

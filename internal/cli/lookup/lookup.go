@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/output"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -70,26 +71,26 @@ func OneName(c *cobra.Command, args []string) error {
 	return exit.Usagef("%d names, want one; usage: %s", len(args), c.UseLine())
 }
 
-// Inspect is lockkeeper.Inspect for one keeper.
-type Inspect func(ctx context.Context, kind, name string) (*lockkeeper.Inspection, error)
+// Inspect is admin.Inspect for one keeper.
+type Inspect func(ctx context.Context, kind, name string) (*admin.LockState, error)
 
 // With returns the Inspect of a keeper.
 func With(k *lockkeeper.Keeper) Inspect {
-	return func(ctx context.Context, kind, name string) (*lockkeeper.Inspection, error) {
-		return lockkeeper.Inspect(ctx, k, kind, name)
+	return func(ctx context.Context, kind, name string) (*admin.LockState, error) {
+		return admin.Inspect(ctx, k, kind, name)
 	}
 }
 
 // Contended reports whether anybody holds the lock or waits for it.
-func Contended(i *lockkeeper.Inspection) bool { return len(i.Holders)+len(i.Waiters) > 0 }
+func Contended(i *admin.LockState) bool { return len(i.Holders)+len(i.Waiters) > 0 }
 
 // All returns the state of a name in the given kind or, if that is "", in every kind.
-func All(ctx context.Context, inspect Inspect, kind, name string) ([]*lockkeeper.Inspection, error) {
+func All(ctx context.Context, inspect Inspect, kind, name string) ([]*admin.LockState, error) {
 	kinds := []string{kind}
 	if kind == "" {
 		kinds = searched()
 	}
-	all, errs := make([]*lockkeeper.Inspection, len(kinds)), make([]error, len(kinds))
+	all, errs := make([]*admin.LockState, len(kinds)), make([]error, len(kinds))
 	var wg sync.WaitGroup
 	for i, kind := range kinds {
 		wg.Go(func() { all[i], errs[i] = inspect(ctx, kind, name) })
@@ -105,12 +106,12 @@ func All(ctx context.Context, inspect Inspect, kind, name string) ([]*lockkeeper
 
 // One returns the lock of a name, in the given kind or, if that is "", in the only one in which anybody holds it or waits for
 // it; if there is none, in the only one in which it was used recently.
-func One(ctx context.Context, inspect Inspect, kind, name string) (*lockkeeper.Inspection, error) {
+func One(ctx context.Context, inspect Inspect, kind, name string) (*admin.LockState, error) {
 	all, err := All(ctx, inspect, kind, name)
 	if err != nil {
 		return nil, err
 	}
-	var contended, used []*lockkeeper.Inspection
+	var contended, used []*admin.LockState
 	for _, i := range all {
 		switch {
 		case Contended(i):

@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 )
 
 // inspectOf returns an Inspect that knows these locks, by kind.
-func inspectOf(locks map[string]lockkeeper.Inspection) Inspect {
-	return func(_ context.Context, kind, name string) (*lockkeeper.Inspection, error) {
+func inspectOf(locks map[string]admin.LockState) Inspect {
+	return func(_ context.Context, kind, name string) (*admin.LockState, error) {
 		i := locks[kind]
 		i.Kind, i.Name = kind, name
 		return &i, nil
@@ -21,11 +22,11 @@ func inspectOf(locks map[string]lockkeeper.Inspection) Inspect {
 }
 
 func TestOneFindsTheKind(t *testing.T) {
-	held := lockkeeper.Inspection{Holders: make([]lockkeeper.Holder, 1)}
-	waited := lockkeeper.Inspection{Waiters: make([]lockkeeper.Waiter, 1)}
-	used := lockkeeper.Inspection{Fence: 1}
-	limited := lockkeeper.Inspection{Limits: &lockkeeper.Limits{}}
-	type locks = map[string]lockkeeper.Inspection
+	held := admin.LockState{Holders: make([]lockkeeper.Holder, 1)}
+	waited := admin.LockState{Waiters: make([]lockkeeper.Waiter, 1)}
+	used := admin.LockState{Fence: 1}
+	limited := admin.LockState{Limits: &admin.Limits{}}
+	type locks = map[string]admin.LockState
 	for name, c := range map[string]struct {
 		locks      locks
 		kind, want string
@@ -56,11 +57,11 @@ func TestOneFindsTheKind(t *testing.T) {
 
 func TestOneReturnsErrorOfTheServer(t *testing.T) {
 	failed := errors.New("NOPERM")
-	inspect := func(_ context.Context, kind, _ string) (*lockkeeper.Inspection, error) {
+	inspect := func(_ context.Context, kind, _ string) (*admin.LockState, error) {
 		if kind == "once" {
 			return nil, failed
 		}
-		return &lockkeeper.Inspection{Fence: 1}, nil
+		return &admin.LockState{Fence: 1}, nil
 	}
 	if _, err := One(t.Context(), inspect, "", "x"); !errors.Is(err, failed) {
 		t.Error(err)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/connect"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/listing"
@@ -106,7 +107,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 }
 
 // list prints the locks.
-func (o *options) list(ctx context.Context, k *lockkeeper.Keeper, opts *lockkeeper.ListOptions, p *printer) error {
+func (o *options) list(ctx context.Context, k *lockkeeper.Keeper, opts *admin.ListOptions, p *printer) error {
 	limit := o.limit
 	var first *listing.First
 	if o.sort != "" {
@@ -115,7 +116,7 @@ func (o *options) list(ctx context.Context, k *lockkeeper.Keeper, opts *lockkeep
 		}
 		first = listing.NewFirst(listing.Orders[o.sort], limit)
 	}
-	for e, err := range lockkeeper.List(ctx, k, opts) {
+	for e, err := range admin.List(ctx, k, opts) {
 		switch {
 		case err != nil:
 			return err
@@ -153,7 +154,7 @@ type printer struct {
 	n        int
 }
 
-func (p *printer) print(e lockkeeper.Entry) error {
+func (p *printer) print(e admin.LockSummary) error {
 	p.n++
 	p.progress.Clear()
 	if p.json {

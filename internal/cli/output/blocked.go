@@ -3,11 +3,11 @@ package output
 import (
 	"fmt"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 )
 
 // BlockedBy says for each waiter of a lock what it waits for, in words.
-func BlockedBy(i *lockkeeper.Inspection) []string {
+func BlockedBy(i *admin.LockState) []string {
 	texts := make([]string, len(i.Waiters))
 	writersAhead := 0
 	for n, w := range i.Waiters {
@@ -20,7 +20,7 @@ func BlockedBy(i *lockkeeper.Inspection) []string {
 }
 
 // blockers says what the waiter with the index n waits for.
-func blockers(i *lockkeeper.Inspection, n, writersAhead int) string {
+func blockers(i *admin.LockState, n, writersAhead int) string {
 	w := i.Waiters[n]
 	ahead := ""
 	if n > 0 {
@@ -53,7 +53,7 @@ func blockers(i *lockkeeper.Inspection, n, writersAhead int) string {
 }
 
 // shortage says which limit has no room for n permits; "" if all have.
-func shortage(l *lockkeeper.Limits, n int) string {
+func shortage(l *admin.Limits, n int) string {
 	switch {
 	case l.PausedFor > 0:
 		return "the pause"

@@ -3,14 +3,14 @@ package output
 import (
 	"fmt"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 )
 
 // EntryHeader is the header of the lines of EntryLine.
 const EntryHeader = "KIND       HOLDERS  WAITERS  EXPIRES IN  LONGEST WAIT  NAME"
 
 // EntryLine formats an entry. Its columns have fixed widths, so that it can be printed before others are known.
-func EntryLine(e lockkeeper.Entry) string {
+func EntryLine(e admin.LockSummary) string {
 	expires, wait := "-", "-"
 	if e.Holders > 0 {
 		expires = Expiry(e.ExpiresIn)

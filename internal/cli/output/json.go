@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 )
 
 // The types of this file are what --json writes. Their field names are documented in docs/commands.md and do not change within
@@ -86,12 +87,12 @@ func NewLock(kind, name string) Lock {
 }
 
 // NewEntry returns the JSON form of e.
-func NewEntry(e lockkeeper.Entry) Entry {
+func NewEntry(e admin.LockSummary) Entry {
 	return Entry{NewLock(e.Kind, e.Name), e.Holders, e.Waiters, expiryMS(e.ExpiresIn), e.LongestWait.Milliseconds()}
 }
 
 // NewInspection returns the JSON form of i.
-func NewInspection(i *lockkeeper.Inspection) Inspection {
+func NewInspection(i *admin.LockState) Inspection {
 	r := Inspection{Lock: NewLock(i.Kind, i.Name), Fence: i.Fence, Holders: NewHolders(i.Kind, i.Holders), Waiters: NewWaiters(i.Kind, i.Waiters)}
 	r.RunAgainInMS = i.RunAgainIn.Milliseconds()
 	for n, text := range BlockedBy(i) {

@@ -8,6 +8,7 @@ import (
 	"unicode"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 )
 
 func TestNamesAreSafeForTerminals(t *testing.T) {
@@ -100,26 +101,26 @@ func TestBlockedByNamesWhatAWaiterWaitsFor(t *testing.T) {
 	)
 	read, write := lockkeeper.Holder{}, lockkeeper.Holder{Writes: true}
 	for name, c := range map[string]struct {
-		i    lockkeeper.Inspection
+		i    admin.LockState
 		want string
 	}{
-		"mutex":            {lockkeeper.Inspection{Kind: "mutex", Holders: make(holders, 1), Waiters: make(waiters, 3)}, "the holder; the holder, 1 waiter ahead; the holder, 2 waiters ahead"},
-		"mutex_being_free": {lockkeeper.Inspection{Kind: "fair", Waiters: make(waiters, 2)}, "; 1 waiter ahead"},
+		"mutex":            {admin.LockState{Kind: "mutex", Holders: make(holders, 1), Waiters: make(waiters, 3)}, "the holder; the holder, 1 waiter ahead; the holder, 2 waiters ahead"},
+		"mutex_being_free": {admin.LockState{Kind: "fair", Waiters: make(waiters, 2)}, "; 1 waiter ahead"},
 		"writer_by_readers": {
-			lockkeeper.Inspection{Kind: "rwlock", Holders: holders{read, read, read}, Waiters: waiters{{Writes: true}, {Writes: true}, {}}},
+			admin.LockState{Kind: "rwlock", Holders: holders{read, read, read}, Waiters: waiters{{Writes: true}, {Writes: true}, {}}},
 			"3 readers; 3 readers, 1 waiter ahead; 2 writers ahead",
 		},
-		"reader_by_writer": {lockkeeper.Inspection{Kind: "rwlock", Holders: holders{write}, Waiters: waiters{{Writes: true}, {}}}, "the writer that holds it; the writer that holds it"},
+		"reader_by_writer": {admin.LockState{Kind: "rwlock", Holders: holders{write}, Waiters: waiters{{Writes: true}, {}}}, "the writer that holds it; the writer that holds it"},
 		"semaphore": {
-			lockkeeper.Inspection{Kind: "semaphore", Limits: &lockkeeper.Limits{Limit: 5, Used: 3}, Holders: make(holders, 2), Waiters: waiters{{Permits: 3}, {Permits: 1}}},
+			admin.LockState{Kind: "semaphore", Limits: &admin.Limits{Limit: 5, Used: 3}, Holders: make(holders, 2), Waiters: waiters{{Permits: 3}, {Permits: 1}}},
 			"the limit: it needs 3, 2 of 5 free; 1 waiter ahead",
 		},
-		"lowered_limit": {lockkeeper.Inspection{Kind: "semaphore", Limits: &lockkeeper.Limits{Limit: 2, Used: 3}, Waiters: waiters{{Permits: 1}}}, "the limit: it needs 1, 0 of 2 free"},
+		"lowered_limit": {admin.LockState{Kind: "semaphore", Limits: &admin.Limits{Limit: 2, Used: 3}, Waiters: waiters{{Permits: 1}}}, "the limit: it needs 1, 0 of 2 free"},
 		"rate_limit": {
-			lockkeeper.Inspection{Kind: "ratelimit", Limits: &lockkeeper.Limits{Limit: 9, Used: 3, MaxConcurrent: 2, Held: 2}, Waiters: waiters{{Permits: 1}}},
+			admin.LockState{Kind: "ratelimit", Limits: &admin.Limits{Limit: 9, Used: 3, MaxConcurrent: 2, Held: 2}, Waiters: waiters{{Permits: 1}}},
 			"the concurrent permits: it needs 1, 0 of 2 free",
 		},
-		"semaphore_without_limits": {lockkeeper.Inspection{Kind: "semaphore", Holders: make(holders, 2), Waiters: make(waiters, 1)}, "2 holders"},
+		"semaphore_without_limits": {admin.LockState{Kind: "semaphore", Holders: make(holders, 2), Waiters: make(waiters, 1)}, "2 holders"},
 	} {
 		if got := strings.Join(BlockedBy(&c.i), "; "); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -133,15 +134,15 @@ func TestJSONHasDocumentedFields(t *testing.T) {
 		want  string
 	}{
 		{
-			NewEntry(lockkeeper.Entry{Kind: "fair", Name: "a<b>", Holders: 1, Waiters: 2, ExpiresIn: 1500 * time.Microsecond, LongestWait: time.Second}),
+			NewEntry(admin.LockSummary{Kind: "fair", Name: "a<b>", Holders: 1, Waiters: 2, ExpiresIn: 1500 * time.Microsecond, LongestWait: time.Second}),
 			`{"kind":"fair","name":"a<b>","holders":1,"waiters":2,"expires_in_ms":1,"longest_wait_ms":1000}`,
 		},
 		{
-			NewEntry(lockkeeper.Entry{Kind: "mutex", Name: "x\xff", Holders: 1, ExpiresIn: -1}),
+			NewEntry(admin.LockSummary{Kind: "mutex", Name: "x\xff", Holders: 1, ExpiresIn: -1}),
 			`{"kind":"mutex","name":"x\ufffd","name_base64":"eP8=","holders":1,"waiters":0,"expires_in_ms":-1,"longest_wait_ms":0}`,
 		},
 		{
-			NewInspection(&lockkeeper.Inspection{
+			NewInspection(&admin.LockState{
 				Kind: "rwlock", Name: "n", Fence: 7,
 				Holders: []lockkeeper.Holder{{Token: "t", Keeper: "k", Owner: "o", Since: time.UnixMicro(1500), Fence: 7, ExpiresIn: time.Second, Writes: true}},
 				Waiters: []lockkeeper.Waiter{{Token: "u", WaitTime: time.Second, Alive: true, HeartbeatAge: 1500 * time.Millisecond}},
@@ -150,7 +151,7 @@ func TestJSONHasDocumentedFields(t *testing.T) {
 				`"waiters":[{"token":"u","keeper":"","owner":"","wait_ms":1000,"alive":true,"mode":"read","blocked_by":"the writer that holds it","heartbeat_age_ms":1500}]}`,
 		},
 		{
-			NewInspection(&lockkeeper.Inspection{Kind: "ratelimit", Name: "n", Limits: &lockkeeper.Limits{Limit: 5, Used: 2, Window: time.Second, MaxConcurrent: 3, Held: 1}}),
+			NewInspection(&admin.LockState{Kind: "ratelimit", Name: "n", Limits: &admin.Limits{Limit: 5, Used: 2, Window: time.Second, MaxConcurrent: 3, Held: 1}}),
 			`{"kind":"ratelimit","name":"n","fence":0,"limits":{"limit":5,"used":2,"window_ms":1000,"max_concurrent":3,"held":1},"holders":[],"waiters":[]}`,
 		},
 	} {
@@ -166,7 +167,7 @@ func TestTablesLeaveOutEmptyColumns(t *testing.T) {
 	if want := "A     NAME\n日本  x\nb     yy\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := HolderTable(&lockkeeper.Inspection{Limits: &lockkeeper.Limits{Window: 1}}) + WaiterTable(&lockkeeper.Inspection{}); got != "" {
+	if got := HolderTable(&admin.LockState{Limits: &admin.Limits{Window: 1}}) + WaiterTable(&admin.LockState{}); got != "" {
 		t.Errorf("%q", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/taken"
 )
 
@@ -31,7 +32,7 @@ func Table(rows [][]string) string {
 }
 
 // HolderTable formats the holders of a lock; "" if there are none. Permits that return by the clock are added up by owner.
-func HolderTable(i *lockkeeper.Inspection) string {
+func HolderTable(i *admin.LockState) string {
 	list := i.Holders
 	switch {
 	case len(list) == 0:
@@ -63,7 +64,7 @@ func takenTable(list []lockkeeper.Holder) string {
 }
 
 // WaiterTable formats the waiters for a lock; "" if there are none.
-func WaiterTable(i *lockkeeper.Inspection) string {
+func WaiterTable(i *admin.LockState) string {
 	if len(i.Waiters) == 0 {
 		return ""
 	}

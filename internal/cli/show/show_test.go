@@ -5,17 +5,18 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 )
 
 func TestTextOfLocks(t *testing.T) {
 	since := time.Date(2026, 11, 23, 1, 2, 3, 0, time.UTC)
 	for _, c := range []struct {
-		lock lockkeeper.Inspection
+		lock admin.LockState
 		want string
 	}{
-		{lockkeeper.Inspection{Kind: "fair", Name: "a b", Fence: 7}, "fair \"a b\": 0 holders, 0 waiters, last fence 7\n"},
+		{admin.LockState{Kind: "fair", Name: "a b", Fence: 7}, "fair \"a b\": 0 holders, 0 waiters, last fence 7\n"},
 		{
-			lockkeeper.Inspection{
+			admin.LockState{
 				Kind: "rwlock", Name: "catalogue", Fence: 9,
 				Holders: []lockkeeper.Holder{
 					{Token: "k1:1:30000", Keeper: "k1", Owner: "web-1:10 reader", Since: since, Fence: 8, ExpiresIn: 25 * time.Second},
@@ -38,8 +39,8 @@ web-4             read   20ms   no     7.0s ago   1 writer ahead  k4:1:30000
 `,
 		},
 		{
-			lockkeeper.Inspection{
-				Kind: "ratelimit", Name: "api", Limits: &lockkeeper.Limits{Limit: 100, Used: 99, Window: time.Minute, MaxConcurrent: 10, Held: 2},
+			admin.LockState{
+				Kind: "ratelimit", Name: "api", Limits: &admin.Limits{Limit: 100, Used: 99, Window: time.Minute, MaxConcurrent: 10, Held: 2},
 				Holders: []lockkeeper.Holder{{Token: "t", Keeper: "k", Owner: "o", Since: since, Fence: 1, ExpiresIn: time.Minute, Permits: 2}},
 			},
 			`ratelimit api: 1 holder, 0 waiters
@@ -50,8 +51,8 @@ o       2        2026-11-23 01:02:03Z  1m          1      t
 `,
 		},
 		{
-			lockkeeper.Inspection{
-				Kind: "ratelimit", Name: "api", Limits: &lockkeeper.Limits{Limit: 4, Used: 4, Window: 6 * time.Second},
+			admin.LockState{
+				Kind: "ratelimit", Name: "api", Limits: &admin.Limits{Limit: 4, Used: 4, Window: 6 * time.Second},
 				Holders: []lockkeeper.Holder{
 					{Token: "a:1:300000.6000c1", Keeper: "a", Owner: "web-1", Since: since, Fence: 1, ExpiresIn: 2 * time.Second, Permits: 1},
 					{Token: "b:1:300000.6000c1", Keeper: "b", Since: since, Fence: 1, ExpiresIn: 3 * time.Second, Permits: 1},
@@ -71,8 +72,8 @@ keeper b  1        1         3.0s          3.0s
 `,
 		},
 		{
-			lockkeeper.Inspection{
-				Kind: "ratelimit", Name: "api", Limits: &lockkeeper.Limits{Limit: 9, Used: 1, Window: time.Minute, PausedFor: 90 * time.Second},
+			admin.LockState{
+				Kind: "ratelimit", Name: "api", Limits: &admin.Limits{Limit: 9, Used: 1, Window: time.Minute, PausedFor: 90 * time.Second},
 				Waiters: []lockkeeper.Waiter{{Token: "t", Keeper: "k", Owner: "o", Alive: true, Permits: 1}},
 			},
 			`ratelimit api: 0 requests, 1 waiter
@@ -83,13 +84,13 @@ o       1        0ms    yes    0ms ago    the pause   t
 `,
 		},
 		{
-			lockkeeper.Inspection{Kind: "once", Name: "report", RunAgainIn: time.Hour},
+			admin.LockState{Kind: "once", Name: "report", RunAgainIn: time.Hour},
 			`once report: 0 holders, 0 waiters
 the job has succeeded; it may be run again in 1h
 `,
 		},
 		{
-			lockkeeper.Inspection{Kind: "mutex", Name: "shared", Holders: []lockkeeper.Holder{{Token: "foreign token", ExpiresIn: -1}}},
+			admin.LockState{Kind: "mutex", Name: "shared", Holders: []lockkeeper.Holder{{Token: "foreign token", ExpiresIn: -1}}},
 			`mutex shared: 1 holder, 0 waiters
 
 HOLDER           EXPIRES IN  TOKEN

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/output"
 )
 
 // text formats the state of a lock for people.
-func text(i *lockkeeper.Inspection) string {
+func text(i *admin.LockState) string {
 	var b strings.Builder
 	noun := "holder"
 	if i.Limits.ByClock() {

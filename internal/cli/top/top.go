@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/connect"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/listing"
@@ -135,7 +136,7 @@ func (o *options) streamJSON(ctx context.Context, l *looker, out io.Writer) erro
 // looker lists the locks.
 type looker struct {
 	keeper *lockkeeper.Keeper
-	opts   *lockkeeper.ListOptions
+	opts   *admin.ListOptions
 	order  listing.Order
 	rows   int
 }
@@ -144,7 +145,7 @@ type looker struct {
 func (l *looker) look(ctx context.Context) (*view, error) {
 	v := &view{at: time.Now()}
 	first := listing.NewFirst(l.order, l.rows)
-	for e, err := range lockkeeper.List(ctx, l.keeper, l.opts) {
+	for e, err := range admin.List(ctx, l.keeper, l.opts) {
 		if err != nil {
 			return nil, err
 		}

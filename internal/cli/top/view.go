@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/output"
 )
 
@@ -14,7 +14,7 @@ type view struct {
 	at                      time.Time
 	took                    time.Duration
 	locks, holders, waiters int
-	entries                 []lockkeeper.Entry // the first ones, in order
+	entries                 []admin.LockSummary // the first ones, in order
 }
 
 // object is the output of --json. The field names are documented in docs/commands.md.

@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/output"
 )
 
 func someView(n int) *view {
 	v := &view{at: time.Date(2026, 11, 23, 1, 2, 3, 0, time.UTC), took: 40 * time.Millisecond, locks: n, holders: n, waiters: 2 * n}
 	for i := range n {
-		v.entries = append(v.entries, lockkeeper.Entry{Kind: "semaphore", Name: fmt.Sprintf("orders:日本\x1b:%d", i), Holders: 1, Waiters: 2, ExpiresIn: 25 * time.Second, LongestWait: 90 * time.Second})
+		v.entries = append(v.entries, admin.LockSummary{Kind: "semaphore", Name: fmt.Sprintf("orders:日本\x1b:%d", i), Holders: 1, Waiters: 2, ExpiresIn: 25 * time.Second, LongestWait: 90 * time.Second})
 	}
 	return v
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/connect"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/lookup"
@@ -93,7 +94,7 @@ func (o *options) run(c *cobra.Command, name string) error {
 	if c.Flags().Changed("timeout") {
 		w.timeout = o.timeout
 	}
-	w.inspect = func(ctx context.Context) ([]*lockkeeper.Inspection, error) {
+	w.inspect = func(ctx context.Context) ([]*admin.LockState, error) {
 		return lookup.All(ctx, lookup.With(conn.Keeper), o.kind, name)
 	}
 	return process.UntilInterrupted(c.Context(), func(ctx context.Context) error {
@@ -125,11 +126,11 @@ type waiter struct {
 	name    string
 	idle    bool          // wait until there are no waiters either
 	timeout time.Duration // negative: no limit
-	inspect func(ctx context.Context) ([]*lockkeeper.Inspection, error)
+	inspect func(ctx context.Context) ([]*admin.LockState, error)
 	notices io.Writer
 
 	waited time.Duration
-	busy   []*lockkeeper.Inspection // the locks that are not free, when they were last seen
+	busy   []*admin.LockState // the locks that are not free, when they were last seen
 }
 
 // run returns nil when the lock is free, an error that matches errHeld after the timeout, and the error of the server if that

@@ -9,26 +9,27 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 )
 
 // looks is a lock whose state depends on the time since the start of the wait. It counts how often it was looked at.
 type looks struct {
 	start time.Time
-	state func(after time.Duration) (*lockkeeper.Inspection, error)
+	state func(after time.Duration) (*admin.LockState, error)
 	n     int
 }
 
-func (l *looks) inspect(context.Context) ([]*lockkeeper.Inspection, error) {
+func (l *looks) inspect(context.Context) ([]*admin.LockState, error) {
 	l.n++
 	i, err := l.state(time.Since(l.start))
-	return []*lockkeeper.Inspection{{Kind: "fair"}, i}, err
+	return []*admin.LockState{{Kind: "fair"}, i}, err
 }
 
 // heldFor is held by a process that renews its lease of 30 s, and has waiters for as long again.
-func heldFor(d time.Duration) func(time.Duration) (*lockkeeper.Inspection, error) {
-	return func(after time.Duration) (*lockkeeper.Inspection, error) {
-		i := &lockkeeper.Inspection{Kind: "mutex"}
+func heldFor(d time.Duration) func(time.Duration) (*admin.LockState, error) {
+	return func(after time.Duration) (*admin.LockState, error) {
+		i := &admin.LockState{Kind: "mutex"}
 		if after < d {
 			i.Holders = []lockkeeper.Holder{{Owner: "web-1", ExpiresIn: 25 * time.Second}}
 		}
@@ -40,9 +41,9 @@ func heldFor(d time.Duration) func(time.Duration) (*lockkeeper.Inspection, error
 }
 
 func TestWaitEndsWhenFree(t *testing.T) {
-	unavailable := &lockkeeper.Inspection{}
+	unavailable := &admin.LockState{}
 	for name, c := range map[string]struct {
-		state   func(time.Duration) (*lockkeeper.Inspection, error)
+		state   func(time.Duration) (*admin.LockState, error)
 		idle    bool
 		timeout time.Duration
 		after   time.Duration // when the wait ends; within maxPause
@@ -56,10 +57,10 @@ func TestWaitEndsWhenFree(t *testing.T) {
 		"timeout":         {heldFor(time.Hour), false, 90 * time.Second, 90 * time.Second, exit.NotAcquired, 2},
 		"look_once":       {heldFor(time.Hour), false, 0, 0, exit.NotAcquired, 0},
 		"freed_in_time":   {heldFor(4 * time.Second), false, 4 * time.Second, 4 * time.Second, 0, 1},
-		"refused":         {func(time.Duration) (*lockkeeper.Inspection, error) { return nil, errors.New("NOPERM") }, false, -1, 0, -1, 0},
-		"no_server":       {func(time.Duration) (*lockkeeper.Inspection, error) { return nil, lockkeeper.ErrUnavailable }, false, -1, silence, -1, 1},
-		"no_server_once":  {func(time.Duration) (*lockkeeper.Inspection, error) { return nil, lockkeeper.ErrUnavailable }, false, 0, 0, -1, 0},
-		"short_outage":    {func(d time.Duration) (*lockkeeper.Inspection, error) { return outage(d, 8*time.Second, unavailable) }, false, -1, 8 * time.Second, 0, 1},
+		"refused":         {func(time.Duration) (*admin.LockState, error) { return nil, errors.New("NOPERM") }, false, -1, 0, -1, 0},
+		"no_server":       {func(time.Duration) (*admin.LockState, error) { return nil, lockkeeper.ErrUnavailable }, false, -1, silence, -1, 1},
+		"no_server_once":  {func(time.Duration) (*admin.LockState, error) { return nil, lockkeeper.ErrUnavailable }, false, 0, 0, -1, 0},
+		"short_outage":    {func(d time.Duration) (*admin.LockState, error) { return outage(d, 8*time.Second, unavailable) }, false, -1, 8 * time.Second, 0, 1},
 		"without_expiry":  {foreign(3 * time.Second), false, -1, 3 * time.Second, 0, 1},
 		"expires_at_once": {expiring(700 * time.Millisecond), false, -1, 700 * time.Millisecond, 0, 0},
 	} {
@@ -91,7 +92,7 @@ func TestWaitEndsWhenFree(t *testing.T) {
 }
 
 // outage is a free lock whose server does not answer at first.
-func outage(after, until time.Duration, free *lockkeeper.Inspection) (*lockkeeper.Inspection, error) {
+func outage(after, until time.Duration, free *admin.LockState) (*admin.LockState, error) {
 	if after < until {
 		return nil, lockkeeper.ErrUnavailable
 	}
@@ -99,22 +100,22 @@ func outage(after, until time.Duration, free *lockkeeper.Inspection) (*lockkeepe
 }
 
 // foreign is held by another library without an expiry.
-func foreign(d time.Duration) func(time.Duration) (*lockkeeper.Inspection, error) {
-	return func(after time.Duration) (*lockkeeper.Inspection, error) {
+func foreign(d time.Duration) func(time.Duration) (*admin.LockState, error) {
+	return func(after time.Duration) (*admin.LockState, error) {
 		if after >= d {
-			return &lockkeeper.Inspection{}, nil
+			return &admin.LockState{}, nil
 		}
-		return &lockkeeper.Inspection{Holders: []lockkeeper.Holder{{ExpiresIn: -1}}}, nil
+		return &admin.LockState{Holders: []lockkeeper.Holder{{ExpiresIn: -1}}}, nil
 	}
 }
 
 // expiring is held by a process that has crashed.
-func expiring(d time.Duration) func(time.Duration) (*lockkeeper.Inspection, error) {
-	return func(after time.Duration) (*lockkeeper.Inspection, error) {
+func expiring(d time.Duration) func(time.Duration) (*admin.LockState, error) {
+	return func(after time.Duration) (*admin.LockState, error) {
 		if after >= d {
-			return &lockkeeper.Inspection{}, nil
+			return &admin.LockState{}, nil
 		}
-		return &lockkeeper.Inspection{Holders: []lockkeeper.Holder{{ExpiresIn: d - after}}}, nil
+		return &admin.LockState{Holders: []lockkeeper.Holder{{ExpiresIn: d - after}}}, nil
 	}
 }
 

@@ -1,4 +1,4 @@
-package lockkeeper_test
+package admin_test
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
@@ -48,31 +49,24 @@ func newLooker(t *testing.T, rdb redis.UniversalClient, opts *lockkeeper.Options
 	return &looker{t, k, rdb}
 }
 
-func must[T any](x T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return x
-}
-
 // list returns what List yields, sorted by kind and name.
-func (l *looker) list(opts *lockkeeper.ListOptions) []lockkeeper.Entry {
+func (l *looker) list(opts *admin.ListOptions) []admin.LockSummary {
 	l.Helper()
-	var all []lockkeeper.Entry
-	for e, err := range lockkeeper.List(background, l.Keeper, opts) {
+	var all []admin.LockSummary
+	for e, err := range admin.List(background, l.Keeper, opts) {
 		if err != nil {
 			l.Fatal(err)
 		}
 		all = append(all, e)
 	}
-	slices.SortFunc(all, func(a, b lockkeeper.Entry) int {
+	slices.SortFunc(all, func(a, b admin.LockSummary) int {
 		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
 	})
 	return all
 }
 
 // found says what List yields, without times.
-func (l *looker) found(opts *lockkeeper.ListOptions) string {
+func (l *looker) found(opts *admin.ListOptions) string {
 	l.Helper()
 	var b strings.Builder
 	for _, e := range l.list(opts) {
@@ -84,7 +78,7 @@ func (l *looker) found(opts *lockkeeper.ListOptions) string {
 // wait makes a request wait in the background, and returns when the server has queued it.
 func (l *looker) wait(kind, name string, lock func(context.Context) (*lockkeeper.Lease, error)) {
 	l.Helper()
-	before := len(must(lockkeeper.Inspect(background, l.Keeper, kind, name)).Waiters)
+	before := len(must(admin.Inspect(background, l.Keeper, kind, name)).Waiters)
 	ctx, cancel := context.WithCancel(background)
 	done := make(chan struct{})
 	go func() {
@@ -95,7 +89,7 @@ func (l *looker) wait(kind, name string, lock func(context.Context) (*lockkeeper
 	}()
 	l.Cleanup(func() { cancel(); <-done })
 	l.eventually(func() bool {
-		return len(must(lockkeeper.Inspect(background, l.Keeper, kind, name)).Waiters) > before
+		return len(must(admin.Inspect(background, l.Keeper, kind, name)).Waiters) > before
 	})
 }
 
@@ -184,7 +178,7 @@ func TestListFindsEveryKind(t *testing.T) {
 		if got := l.found(nil); got != want {
 			t.Errorf("listed\n%s\nwant\n%s", got, want)
 		}
-		if got := l.found(&lockkeeper.ListOptions{Batch: 1}); got != want {
+		if got := l.found(&admin.ListOptions{Batch: 1}); got != want {
 			t.Errorf("with a batch of one: listed\n%s\nwant\n%s", got, want)
 		}
 		for _, e := range l.list(nil) {
@@ -197,15 +191,15 @@ func TestListFindsEveryKind(t *testing.T) {
 			}
 		}
 		for _, c := range []struct {
-			opts lockkeeper.ListOptions
+			opts admin.ListOptions
 			want string
 		}{
-			{lockkeeper.ListOptions{Kinds: []string{"fair", "semaphore"}}, "fair {tag}f 1 2\nsemaphore \xffs 2 1\n"},
-			{lockkeeper.ListOptions{Kinds: []string{"redlock"}, Match: "m"}, "mutex m 1 1\n"},
-			{lockkeeper.ListOptions{Match: "r*"}, "ratelimit r 2 0\nratelimit rc 1 0\nonce running 1 0\nrwlock rw*[ 2 2\n"},
-			{lockkeeper.ListOptions{Match: `rw\*\[`}, "rwlock rw*[ 2 2\n"},
-			{lockkeeper.ListOptions{Match: "lock:*"}, ""},
-			{lockkeeper.ListOptions{WaitingLonger: time.Hour}, ""},
+			{admin.ListOptions{Kinds: []string{"fair", "semaphore"}}, "fair {tag}f 1 2\nsemaphore \xffs 2 1\n"},
+			{admin.ListOptions{Kinds: []string{"redlock"}, Match: "m"}, "mutex m 1 1\n"},
+			{admin.ListOptions{Match: "r*"}, "ratelimit r 2 0\nratelimit rc 1 0\nonce running 1 0\nrwlock rw*[ 2 2\n"},
+			{admin.ListOptions{Match: `rw\*\[`}, "rwlock rw*[ 2 2\n"},
+			{admin.ListOptions{Match: "lock:*"}, ""},
+			{admin.ListOptions{WaitingLonger: time.Hour}, ""},
 		} {
 			want := strings.SplitAfter(c.want, "\n")
 			slices.Sort(want)
@@ -214,7 +208,7 @@ func TestListFindsEveryKind(t *testing.T) {
 			}
 		}
 		l.eventually(func() bool {
-			return l.found(&lockkeeper.ListOptions{WaitingLonger: 50 * time.Millisecond}) ==
+			return l.found(&admin.ListOptions{WaitingLonger: 50 * time.Millisecond}) ==
 				"fair {tag}f 1 2\nmutex m 1 1\nrwlock rw*[ 2 2\nsemaphore \xffs 2 1\n"
 		})
 	})
@@ -246,17 +240,17 @@ func TestListPrefixes(t *testing.T) {
 func TestListErrors(t *testing.T) {
 	s := miniredis.RunT(t)
 	l := newLooker(t, redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1}), nil)
-	errOf := func(ctx context.Context, k *lockkeeper.Keeper, opts *lockkeeper.ListOptions) (err error) {
+	errOf := func(ctx context.Context, k *lockkeeper.Keeper, opts *admin.ListOptions) (err error) {
 		n := 0
-		for e, end := range lockkeeper.List(ctx, k, opts) {
-			if n++; end == nil || e != (lockkeeper.Entry{}) || n > 1 {
+		for e, end := range admin.List(ctx, k, opts) {
+			if n++; end == nil || e != (admin.LockSummary{}) || n > 1 {
 				t.Errorf("%+v, %v", e, end)
 			}
 			err = end
 		}
 		return err
 	}
-	for what, opts := range map[string]*lockkeeper.ListOptions{
+	for what, opts := range map[string]*admin.ListOptions{
 		"Batch -1": {Batch: -1}, "Batch 20000": {Batch: 20000}, "WaitingLonger -1s": {WaitingLonger: -time.Second}, `"mutexes"`: {Kinds: []string{"mutexes"}},
 	} {
 		if err := errOf(background, l.Keeper, opts); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), what) {
@@ -289,7 +283,7 @@ func TestListStops(t *testing.T) {
 		must(must(mutex.New(l.Keeper, fmt.Sprint(i), nil)).TryLock(background))
 	}
 	n := 0
-	for range lockkeeper.List(background, l.Keeper, nil) {
+	for range admin.List(background, l.Keeper, nil) {
 		if n++; n == 3 {
 			break
 		}
@@ -298,14 +292,14 @@ func TestListStops(t *testing.T) {
 		t.Errorf("%d entries", n)
 	}
 	var scanned, total int64
-	if n := len(l.list(&lockkeeper.ListOptions{Batch: 10, Progress: func(a, b int64) { scanned, total = a, b }})); n != 200 {
+	if n := len(l.list(&admin.ListOptions{Batch: 10, Progress: func(a, b int64) { scanned, total = a, b }})); n != 200 {
 		t.Errorf("%d entries", n)
 	}
 	if scanned < 200 || total != scanned {
 		t.Errorf("scanned %d of %d", scanned, total)
 	}
 	var last error
-	for _, err := range lockkeeper.List(background, l.Keeper, nil) {
+	for _, err := range admin.List(background, l.Keeper, nil) {
 		if last = err; err == nil {
 			_ = l.Close()
 		}
@@ -336,60 +330,60 @@ func TestInspect(t *testing.T) {
 		_ = held
 
 		for _, kind := range []string{"mutex", "redlock"} {
-			in := must(lockkeeper.Inspect(background, k, kind, "x"))
+			in := must(admin.Inspect(background, k, kind, "x"))
 			if len(in.Holders) != 1 || in.Holders[0].Token != lease.Token() || in.Holders[0].Owner != "me" || in.Fence != lease.Fence() ||
 				in.Limits != nil || in.Kind != kind || in.Name != "x" || len(in.Waiters) != 0 {
 				t.Errorf("%+v", in)
 			}
 		}
-		in := must(lockkeeper.Inspect(background, k, "fair", "x"))
+		in := must(admin.Inspect(background, k, "fair", "x"))
 		if len(in.Holders) != 1 || in.Fence != first.Fence() || len(in.Waiters) != 2 || in.Waiters[1].Owner != "me" {
 			t.Errorf("%+v", in)
 		}
-		for kind, want := range map[string]lockkeeper.Limits{
+		for kind, want := range map[string]admin.Limits{
 			"semaphore x": {Limit: 7, Used: 3}, "ratelimit x": {Limit: 9, Used: 5, Window: time.Hour},
 			"ratelimit rc": {Limit: 9, Used: 4, Window: time.Hour, MaxConcurrent: 4, Held: 3},
 		} {
 			kind, name, _ := strings.Cut(kind, " ")
-			if in := must(lockkeeper.Inspect(background, k, kind, name)); in.Limits == nil || *in.Limits != want {
+			if in := must(admin.Inspect(background, k, kind, name)); in.Limits == nil || *in.Limits != want {
 				t.Errorf("%s %s: %+v, %+v", kind, name, in, in.Limits)
 			}
 		}
 		if err := r.Pause(background, time.Hour); err != nil {
 			t.Error(err)
 		}
-		if l := must(lockkeeper.Inspect(background, k, "ratelimit", "x")).Limits; l.PausedFor <= 59*time.Minute || l.PausedFor > time.Hour+time.Millisecond { // its end is rounded up
+		if l := must(admin.Inspect(background, k, "ratelimit", "x")).Limits; l.PausedFor <= 59*time.Minute || l.PausedFor > time.Hour+time.Millisecond { // its end is rounded up
 			t.Errorf("paused for %v of an hour", l.PausedFor)
 		}
 		if err := r.Resume(background); err != nil {
 			t.Error(err)
 		}
-		if l := must(lockkeeper.Inspect(background, k, "ratelimit", "x")).Limits; l.PausedFor != 0 {
+		if l := must(admin.Inspect(background, k, "ratelimit", "x")).Limits; l.PausedFor != 0 {
 			t.Errorf("paused for %v after the pause", l.PausedFor)
 		}
 		job := must(once.New(k, "x", time.Hour, nil))
 		_ = must(job.Do(background, func(context.Context, uint64) error {
-			if in := must(lockkeeper.Inspect(background, k, "once", "x")); len(in.Holders) != 1 || in.RunAgainIn != 0 {
+			if in := must(admin.Inspect(background, k, "once", "x")); len(in.Holders) != 1 || in.RunAgainIn != 0 {
 				t.Errorf("while it runs: %+v", in)
 			}
 			return nil
 		}))
-		if in := must(lockkeeper.Inspect(background, k, "once", "x")); len(in.Holders) != 0 || in.RunAgainIn <= 59*time.Minute || in.RunAgainIn > time.Hour {
+		if in := must(admin.Inspect(background, k, "once", "x")); len(in.Holders) != 0 || in.RunAgainIn <= 59*time.Minute || in.RunAgainIn > time.Hour {
 			t.Errorf("after the success: %+v", in)
 		}
 		for _, kind := range []string{"mutex", "fair", "rwlock", "semaphore", "ratelimit", "redlock", "once"} {
-			if in := must(lockkeeper.Inspect(background, k, kind, "unused")); len(in.Holders)+len(in.Waiters) > 0 || in.Fence != 0 || in.Limits != nil {
+			if in := must(admin.Inspect(background, k, kind, "unused")); len(in.Holders)+len(in.Waiters) > 0 || in.Fence != 0 || in.Limits != nil {
 				t.Errorf("%s: %+v", kind, in)
 			}
 		}
 	})
 	l := newLooker(t, noServer(t), nil)
 	for _, c := range [][2]string{{"mutexes", "x"}, {"", "x"}, {"mutex", ""}, {"fair", "}"}} {
-		if _, err := lockkeeper.Inspect(background, l.Keeper, c[0], c[1]); !errors.Is(err, lockkeeper.ErrInvalid) {
+		if _, err := admin.Inspect(background, l.Keeper, c[0], c[1]); !errors.Is(err, lockkeeper.ErrInvalid) {
 			t.Errorf("%q: %v", c, err)
 		}
 	}
-	if _, err := lockkeeper.Inspect(background, nil, "mutex", "x"); !errors.Is(err, lockkeeper.ErrInvalid) {
+	if _, err := admin.Inspect(background, nil, "mutex", "x"); !errors.Is(err, lockkeeper.ErrInvalid) {
 		t.Error(err)
 	}
 }

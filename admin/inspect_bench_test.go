@@ -1,4 +1,4 @@
-package lockkeeper_test
+package admin_test
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
@@ -38,7 +39,7 @@ func BenchmarkInspect(b *testing.B) {
 			var took time.Duration
 			for b.Loop() {
 				began := time.Now()
-				in := must(lockkeeper.Inspect(background, k, "ratelimit", "x"))
+				in := must(admin.Inspect(background, k, "ratelimit", "x"))
 				took += time.Since(began)
 				if len(in.Holders) != n || in.Limits == nil || in.Limits.Used != n {
 					b.Fatalf("%d holders, %+v", len(in.Holders), in.Limits)

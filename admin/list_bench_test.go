@@ -1,4 +1,4 @@
-package lockkeeper_test
+package admin_test
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/redis/go-redis/v9"
@@ -58,7 +59,7 @@ func BenchmarkListBesideLocks(b *testing.B) {
 			runtime.GC()
 			runtime.ReadMemStats(&before)
 			n, grown := 0, uint64(0)
-			for _, err := range lockkeeper.List(background, listing, nil) {
+			for _, err := range admin.List(background, listing, nil) {
 				if err != nil {
 					b.Error(err)
 				}

@@ -1,4 +1,4 @@
-package lockkeeper_test
+package admin_test
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
@@ -79,7 +80,7 @@ func (l *looker) lock(kind string, lock lockkeeper.Locker) *waiting {
 }
 
 func (l *looker) waiters(kind string) []lockkeeper.Waiter {
-	return must(lockkeeper.Inspect(background, l.Keeper, kind, "x")).Waiters
+	return must(admin.Inspect(background, l.Keeper, kind, "x")).Waiters
 }
 
 // isBroken checks that an error is one of a break.
@@ -91,15 +92,15 @@ func isBroken(t *testing.T, err, also error) {
 	}
 }
 
-var byOps = lockkeeper.BreakOptions{Reason: "stuck for hours", By: "ops 1"}
+var byOps = admin.BreakOptions{Reason: "stuck for hours", By: "ops 1"}
 
-func withToken(token string) lockkeeper.BreakOptions {
+func withToken(token string) *admin.BreakOptions {
 	o := byOps
 	o.Token = token
-	return o
+	return &o
 }
 
-var all = lockkeeper.BreakOptions{All: true, Reason: "stuck for hours", By: "ops 1"}
+var all = &admin.BreakOptions{All: true, Reason: "stuck for hours", By: "ops 1"}
 
 // TestBreakHolder checks that a holder whose keeper is subscribed is told at once, and the next waiter is granted the lock.
 func TestBreakHolder(t *testing.T) {
@@ -120,8 +121,8 @@ func TestBreakHolder(t *testing.T) {
 				ctx := lease.Context(background)
 				waiter := next.lock(p.kind, must(p.open(next.Keeper, time.Minute)))
 
-				b := must(lockkeeper.Break(background, ops.Keeper, p.kind, "x", withToken(lease.Token())))
-				if len(b.Holders) != 1 || b.Holders[0].Token != lease.Token() || len(b.Waiters) != 0 || b.Told != 1 {
+				b := must(admin.Break(background, ops.Keeper, p.kind, "x", withToken(lease.Token())))
+				if len(b.Holders) != 1 || b.Holders[0].Token != lease.Token() || len(b.Waiters) != 0 || b.Notified != 1 {
 					t.Errorf("%+v", b)
 				}
 				select {
@@ -137,8 +138,8 @@ func TestBreakHolder(t *testing.T) {
 				if waiter.err != nil || waiter.lease.Fence() <= lease.Fence() {
 					t.Fatalf("%v, fences %d and %d", waiter.err, waiter.lease.Fence(), lease.Fence())
 				}
-				again := must(lockkeeper.Break(background, ops.Keeper, p.kind, "x", withToken(lease.Token())))
-				if len(again.Holders)+len(again.Waiters)+again.Told != 0 {
+				again := must(admin.Break(background, ops.Keeper, p.kind, "x", withToken(lease.Token())))
+				if len(again.Holders)+len(again.Waiters)+again.Notified != 0 {
 					t.Errorf("a token that is gone: %+v", again)
 				}
 				if err := waiter.lease.Release(background); err != nil {
@@ -171,8 +172,8 @@ func TestBreakWaiter(t *testing.T) {
 					calls = append(calls, l.lock(p.kind, must(p.open(l.Keeper, time.Minute))))
 				}
 				queue := ops.waiters(p.kind)
-				b := must(lockkeeper.Break(background, ops.Keeper, p.kind, "x", withToken(queue[1].Token)))
-				if len(b.Waiters) != 1 || b.Waiters[0].Token != queue[1].Token || len(b.Holders) != 0 || b.Told != 1 {
+				b := must(admin.Break(background, ops.Keeper, p.kind, "x", withToken(queue[1].Token)))
+				if len(b.Waiters) != 1 || b.Waiters[0].Token != queue[1].Token || len(b.Holders) != 0 || b.Notified != 1 {
 					t.Errorf("%+v", b)
 				}
 				<-calls[1].done
@@ -209,15 +210,15 @@ func TestBreakAll(t *testing.T) {
 					calls = append(calls, l.lock(p.kind, must(p.open(l.Keeper, time.Minute))))
 				}
 				queue := ops.waiters(p.kind)
-				b := must(lockkeeper.Break(background, ops.Keeper, p.kind, "x", all))
-				if len(b.Holders) != 1 || len(b.Waiters) != 3 || b.Told < 3 || b.Waiters[0].Token != queue[0].Token {
+				b := must(admin.Break(background, ops.Keeper, p.kind, "x", all))
+				if len(b.Holders) != 1 || len(b.Waiters) != 3 || b.Notified < 3 || b.Waiters[0].Token != queue[0].Token {
 					t.Errorf("%+v", b)
 				}
 				for _, w := range calls {
 					<-w.done
 					isBroken(t, w.err, lockkeeper.ErrNotAcquired)
 				}
-				if in := must(lockkeeper.Inspect(background, ops.Keeper, p.kind, "x")); len(in.Holders)+len(in.Waiters) != 0 {
+				if in := must(admin.Inspect(background, ops.Keeper, p.kind, "x")); len(in.Holders)+len(in.Waiters) != 0 {
 					t.Errorf("%+v", in)
 				}
 				next := must(must(p.open(ops.Keeper, time.Minute)).TryLock(background))
@@ -246,14 +247,14 @@ func TestBreakWithoutMessage(t *testing.T) {
 			lease := must(must(p.open(cut.Keeper, time.Second)).TryLock(background))
 			w := cut.lock(p.kind, must(p.open(cut.Keeper, time.Second)))
 			network.LoseMessages()
-			must(lockkeeper.Break(background, ops.Keeper, p.kind, "x", all))
+			must(admin.Break(background, ops.Keeper, p.kind, "x", all))
 			<-lease.Done()
 			<-w.done
 			isBroken(t, lease.Err(), lockkeeper.ErrLost)
 			isBroken(t, w.err, lockkeeper.ErrNotAcquired)
 
 			lease = must(must(p.open(cut.Keeper, time.Minute)).TryLock(background))
-			must(lockkeeper.Break(background, ops.Keeper, p.kind, "x", all))
+			must(admin.Break(background, ops.Keeper, p.kind, "x", all))
 			isBroken(t, lease.Extend(background, time.Minute), lockkeeper.ErrLost)
 		})
 	}
@@ -293,7 +294,7 @@ func TestBreakWithoutMessageIsKnownAtTheEnd(t *testing.T) {
 			network.LoseMessages()
 
 			lease := must(must(p.open(cut.Keeper, time.Minute)).TryLock(background))
-			must(lockkeeper.Break(background, ops.Keeper, p.kind, "x", all))
+			must(admin.Break(background, ops.Keeper, p.kind, "x", all))
 			isBroken(t, lease.Release(background), lockkeeper.ErrLost)
 			if err := lease.Release(background); err != nil {
 				t.Errorf("the second release: %v", err)
@@ -302,7 +303,7 @@ func TestBreakWithoutMessageIsKnownAtTheEnd(t *testing.T) {
 			adopt := adopter(p.kind, cut.Keeper).Adopt
 			first := must(must(p.open(ops.Keeper, time.Minute)).TryLock(background))
 			lease = must(adopt(background, first.Token()))
-			must(lockkeeper.Break(background, ops.Keeper, p.kind, "x", all))
+			must(admin.Break(background, ops.Keeper, p.kind, "x", all))
 			_, err := adopt(background, first.Token())
 			isBroken(t, err, lockkeeper.ErrLost)
 			time.Sleep(2 * time.Millisecond) // the tombstone of the release lasts longer
@@ -333,7 +334,7 @@ func TestBreakHolderThatNeverWaited(t *testing.T) {
 	lease := must(must(mutex.New(k, "x", &mutex.Options{TTL: time.Hour})).TryLock(background))
 	ops := newLooker(t, redis.NewClient(&redis.Options{Addr: s.Addr()}), nil)
 	ops.eventually(func() bool { return len(s.PubSubChannels("*")) == 1 })
-	if b := must(lockkeeper.Break(background, ops.Keeper, "mutex", "x", withToken(lease.Token()))); b.Told != 1 {
+	if b := must(admin.Break(background, ops.Keeper, "mutex", "x", withToken(lease.Token()))); b.Notified != 1 {
 		t.Errorf("%+v", b)
 	}
 	isBroken(t, <-lost, lockkeeper.ErrLost)
@@ -370,7 +371,7 @@ func TestBreakRetained(t *testing.T) {
 		n := len(leases)
 		return n > 1 && leases[n-1].Token() == leases[n-2].Token()
 	})
-	must(lockkeeper.Break(background, ops.Keeper, "rwlock", "x", all))
+	must(admin.Break(background, ops.Keeper, "rwlock", "x", all))
 	for _, lease := range leases {
 		<-lease.Done()
 		isBroken(t, lease.Err(), lockkeeper.ErrLost)
@@ -399,7 +400,7 @@ func TestBreakRetainedMutex(t *testing.T) {
 		}
 		return shared
 	})
-	must(lockkeeper.Break(background, ops.Keeper, "mutex", "x", withToken(turn.Token())))
+	must(admin.Break(background, ops.Keeper, "mutex", "x", withToken(turn.Token())))
 	<-turn.Done()
 	isBroken(t, turn.Err(), lockkeeper.ErrLost)
 	theirs := must(other.TryLock(background))
@@ -413,13 +414,13 @@ func TestBreakRetainedMutex(t *testing.T) {
 	l.eventually(func() bool { // until a lease outlives its turn
 		lease := must(m.Lock(background))
 		_ = lease.Release(background)
-		holders := must(lockkeeper.Inspect(background, ops.Keeper, "mutex", "x")).Holders
+		holders := must(admin.Inspect(background, ops.Keeper, "mutex", "x")).Holders
 		if len(holders) == 1 {
 			token = holders[0].Token
 		}
 		return len(holders) == 1
 	})
-	if b := must(lockkeeper.Break(background, ops.Keeper, "mutex", "x", withToken(token))); len(b.Holders) != 1 {
+	if b := must(admin.Break(background, ops.Keeper, "mutex", "x", withToken(token))); len(b.Holders) != 1 {
 		t.Errorf("%+v", b)
 	}
 	ops.eventually(func() bool { // the process learns of it, and does not grant turns any more
@@ -452,7 +453,7 @@ func TestBreakRedlock(t *testing.T) {
 	// A majority has granted it; without the third one's reply, a break at one server could leave none.
 	onAll := func(lease *lockkeeper.Lease) {
 		for _, k := range ops {
-			for len(must(lockkeeper.Inspect(background, k, "redlock", "x")).Holders) == 0 {
+			for len(must(admin.Inspect(background, k, "redlock", "x")).Holders) == 0 {
 				time.Sleep(time.Millisecond)
 			}
 		}
@@ -461,12 +462,12 @@ func TestBreakRedlock(t *testing.T) {
 		}
 	}
 	onAll(lease)
-	must(lockkeeper.Break(background, ops[0], "redlock", "x", withToken(lease.Token())))
+	must(admin.Break(background, ops[0], "redlock", "x", withToken(lease.Token())))
 	if err := lease.Extend(background, 4*time.Second); err != nil {
 		t.Errorf("broken on one of three servers: %v", err)
 	}
-	must(lockkeeper.Break(background, ops[1], "redlock", "x", withToken(lease.Token())))
-	if b := must(lockkeeper.Break(background, ops[2], "redlock", "x", withToken(lease.Token()))); len(b.Holders) != 1 {
+	must(admin.Break(background, ops[1], "redlock", "x", withToken(lease.Token())))
+	if b := must(admin.Break(background, ops[2], "redlock", "x", withToken(lease.Token()))); len(b.Holders) != 1 {
 		t.Errorf("%+v", b)
 	}
 	<-lease.Done()
@@ -477,7 +478,7 @@ func TestBreakRedlock(t *testing.T) {
 	onAll(theirs)
 	again := must(lock.Adopt(background, theirs.Token()))
 	for _, k := range ops {
-		must(lockkeeper.Break(background, k, "redlock", "x", withToken(theirs.Token())))
+		must(admin.Break(background, k, "redlock", "x", withToken(theirs.Token())))
 	}
 	_, err := lock.Adopt(background, theirs.Token())
 	isBroken(t, err, lockkeeper.ErrLost)
@@ -509,7 +510,7 @@ func TestBreakOnce(t *testing.T) {
 	ops, l := newLooker(t, client(), nil), newLooker(t, client(), nil)
 	job := must(once.New(l.Keeper, "x", time.Hour, &once.Options{TTL: time.Second}))
 	_, err := job.Do(background, func(ctx context.Context, _ uint64) error {
-		b := must(lockkeeper.Break(background, ops.Keeper, "once", "x", all))
+		b := must(admin.Break(background, ops.Keeper, "once", "x", all))
 		if len(b.Holders) != 1 {
 			t.Errorf("%+v", b)
 		}
@@ -528,7 +529,7 @@ func TestBreakOnce(t *testing.T) {
 	network.LoseMessages()
 	cut := newLooker(t, redis.NewClient(network.Options(time.Second)), nil)
 	_, err = must(once.New(cut.Keeper, "x", time.Hour, nil)).Do(background, func(context.Context, uint64) error {
-		must(lockkeeper.Break(background, ops.Keeper, "once", "x", all))
+		must(admin.Break(background, ops.Keeper, "once", "x", all))
 		return nil
 	})
 	isBroken(t, err, lockkeeper.ErrLost)
@@ -549,7 +550,7 @@ func TestBreakDuringExtend(t *testing.T) {
 					lease := must(lock.TryLock(background))
 					extended := make(chan error)
 					go func() { extended <- lease.Extend(background, 2*time.Second) }()
-					must(lockkeeper.Break(background, ops, p.kind, "x", withToken(lease.Token())))
+					must(admin.Break(background, ops, p.kind, "x", withToken(lease.Token())))
 					if err := <-extended; err != nil && !errors.Is(err, lockkeeper.ErrLost) {
 						t.Errorf("Extend: %v", err)
 					}
@@ -557,7 +558,7 @@ func TestBreakDuringExtend(t *testing.T) {
 					if err := lease.Err(); !errors.Is(err, lockkeeper.ErrLost) {
 						t.Error(err)
 					}
-					if held := must(lockkeeper.Inspect(background, ops, p.kind, "x")).Holders; p.kind != "ratelimit" && len(held) != 0 {
+					if held := must(admin.Inspect(background, ops, p.kind, "x")).Holders; p.kind != "ratelimit" && len(held) != 0 {
 						t.Errorf("held after the break: %+v", held)
 					}
 				}
@@ -571,17 +572,17 @@ func TestBreakForeign(t *testing.T) {
 	s := miniredis.RunT(t)
 	ops := newLooker(t, redis.NewClient(&redis.Options{Addr: s.Addr()}), nil)
 	_ = s.Set("lock:x", "their token")
-	if b := must(lockkeeper.Break(background, ops.Keeper, "mutex", "x", all)); len(b.Holders) != 1 || b.Told != 0 || s.Exists("lock:x") {
+	if b := must(admin.Break(background, ops.Keeper, "mutex", "x", all)); len(b.Holders) != 1 || b.Notified != 0 || s.Exists("lock:x") {
 		t.Errorf("%+v", b)
 	}
 	r := must(ratelimit.New(ops.Keeper, "x", 2, time.Minute, nil))
 	must(r.Allow(background))
-	if b := must(lockkeeper.Break(background, ops.Keeper, "ratelimit", "x", all)); len(b.Holders) != 0 || must(r.Available(background)) != 1 {
+	if b := must(admin.Break(background, ops.Keeper, "ratelimit", "x", all)); len(b.Holders) != 0 || must(r.Available(background)) != 1 {
 		t.Errorf("%+v", b)
 	}
 	s.Del("lock:x")
 	s.HSet("lock:x", "a", "b")
-	if _, err := lockkeeper.Break(background, ops.Keeper, "mutex", "x", all); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+	if _, err := admin.Break(background, ops.Keeper, "mutex", "x", all); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
 		t.Error(err)
 	}
 }
@@ -597,11 +598,11 @@ func TestBreakSkipsPermitsThatReturnByTheClock(t *testing.T) {
 	for range 50 {
 		must(r.Allow(background))
 	}
-	if i := must(lockkeeper.Inspect(background, k, "ratelimit", "x")); !i.Limits.ByClock() || len(i.Holders) != 50 || i.Holders[0].ExpiresIn > time.Minute+time.Second {
+	if i := must(admin.Inspect(background, k, "ratelimit", "x")); !i.Limits.ByClock() || len(i.Holders) != 50 || i.Holders[0].ExpiresIn > time.Minute+time.Second {
 		t.Errorf("%+v %+v", i.Limits, i.Holders[0])
 	}
 	before := m.CommandCount()
-	b := must(lockkeeper.Break(background, k, "ratelimit", "x", lockkeeper.BreakOptions{All: true}))
+	b := must(admin.Break(background, k, "ratelimit", "x", &admin.BreakOptions{All: true}))
 	if n := m.CommandCount() - before; len(b.Holders) != 0 || n > 100 { // those of the script that lists them included
 		t.Errorf("%d holders were broken with %d commands", len(b.Holders), n)
 	}
@@ -609,16 +610,16 @@ func TestBreakSkipsPermitsThatReturnByTheClock(t *testing.T) {
 
 func TestBreakInvalid(t *testing.T) {
 	l := newLooker(t, noServer(t), nil)
-	for what, o := range map[string]lockkeeper.BreakOptions{
+	for what, o := range map[string]admin.BreakOptions{
 		"neither Token nor All": {}, `Token "t"`: {Token: "t", All: true},
 		"Reason has 257 bytes": {All: true, Reason: strings.Repeat("x", 257)}, `Reason "a\nb"`: {All: true, Reason: "a\nb"},
 		"By has 257 bytes": {All: true, By: strings.Repeat("x", 257)}, `By "\xff"`: {All: true, By: "\xff"},
 	} {
-		if b, err := lockkeeper.Break(background, l.Keeper, "mutex", "x", o); b != nil || !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), what) {
+		if b, err := admin.Break(background, l.Keeper, "mutex", "x", &o); b != nil || !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v, %v", what, b, err)
 		}
 	}
-	if _, err := lockkeeper.Break(background, l.Keeper, "lock", "x", all); !errors.Is(err, lockkeeper.ErrInvalid) {
+	if _, err := admin.Break(background, l.Keeper, "lock", "x", all); !errors.Is(err, lockkeeper.ErrInvalid) {
 		t.Error(err)
 	}
 	for want, e := range map[string]lockkeeper.BrokenError{`broken by "a"`: {By: "a"}, `broken by "a": b`: {By: "a", Reason: "b"}} {

@@ -1,4 +1,4 @@
-package lockkeeper_test
+package admin_test
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/redis/go-redis/v9"
@@ -23,7 +24,7 @@ func TestInspectTellsUnconfirmedLeases(t *testing.T) {
 	}
 	ops, first := open("first")
 	_, second := open("second")
-	inspect := func() *lockkeeper.Inspection { return must(lockkeeper.Inspect(background, ops, "fair", "x")) }
+	inspect := func() *admin.LockState { return must(admin.Inspect(background, ops, "fair", "x")) }
 	lease := must(first.Lock(background))
 	granted := make(chan *lockkeeper.Lease, 1)
 	go func() { granted <- must(second.Lock(background)) }()
@@ -34,7 +35,7 @@ func TestInspectTellsUnconfirmedLeases(t *testing.T) {
 	if h, w := i.Holders[0], i.Waiters[0]; h.Unconfirmed || w.HeartbeatAge < 0 || w.HeartbeatAge > 3*time.Second {
 		t.Errorf("%+v", i)
 	}
-	for e, err := range lockkeeper.List(background, ops, &lockkeeper.ListOptions{Owners: true}) {
+	for e, err := range admin.List(background, ops, &admin.ListOptions{Owners: true}) {
 		if err != nil || e.Owner != "first" || e.Keeper != ops.ID() {
 			t.Errorf("%+v, %v", e, err)
 		}
@@ -80,7 +81,7 @@ func TestHeartbeatAgeIsByTheWaitersTimeout(t *testing.T) {
 	for _, kind := range []string{"fair", "ratelimit"} {
 		var w []lockkeeper.Waiter
 		for len(w) < 2 || w[0].WaitTime < time.Second {
-			w = must(lockkeeper.Inspect(background, ops, kind, "x")).Waiters
+			w = must(admin.Inspect(background, ops, kind, "x")).Waiters
 			time.Sleep(5 * time.Millisecond)
 		}
 		if w[0].HeartbeatAge > 900*time.Millisecond {

@@ -1,0 +1,75 @@
+package admin
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/access"
+	"github.com/lockkeeper/lockkeeper/internal/views"
+)
+
+// LockSummary is a lock that List found: a name of one kind with a holder or a waiter. Times are by the server's clock.
+type LockSummary struct {
+	Kind        string        // the kind of the lock, such as "mutex"; the same as in lockkeeper.Event
+	Name        string        // without the prefix
+	Holders     int           // the number of leases
+	Waiters     int           // the number of queued requests, alive or not
+	ExpiresIn   time.Duration // until the last lease expires if it is not renewed; negative for a key without an expiry; 0 without a holder
+	LongestWait time.Duration // of the waiters
+	Keeper      string        // the lockkeeper.Keeper.ID of one holder, whose lease ends last; "" if there is none, or another library holds the lock
+	Owner       string        // the lockkeeper.Options.Owner of this keeper, with ListOptions.Owners; "" if it is not known
+}
+
+// ListOptions are the options of List. Nil, and the zero value of each field, mean the defaults.
+type ListOptions struct {
+	// Kinds are the kinds of locks to list. Default: all.
+	Kinds []string
+
+	// Match is a pattern that names must match, as that of the command KEYS. Default: every name.
+	Match string
+
+	// WaitingLonger lists only locks with a waiter that has waited for longer than this. Default 0: all.
+	WaitingLonger time.Duration
+
+	// Batch is the number of keys that the server looks at in one step. Default 500.
+	Batch int
+
+	// Owners says that LockSummary.Owner is wanted. It takes a GET for each keeper that is found.
+	Owners bool
+
+	// Progress, if set, is called after each step with the number of keys that were looked at so far, and the approximate number
+	// of all keys. At the end the two are equal. It needs the command DBSIZE.
+	Progress func(scanned, total int64)
+}
+
+// List returns an iterator over the locks under the keeper's prefix that are held or waited for, in no particular order.
+// Nothing is sent before the loop begins. An error is yielded with a zero LockSummary, and ends the loop.
+//
+// It finds them by SCAN, on a Cluster at every primary, and looks them up by a few reads for each name. After each answer it
+// pauses for as long as that took. So it uses at most half of one CPU of the server; docs/operations.md has figures. The memory
+// it needs does not depend on the number of locks. During the loop it occupies one connection of the client's main pool for
+// each primary.
+//
+// Each lock is read at a time of its own. A lock that is held or waited for during the whole loop is listed, unless it changes
+// from one to the other just as its keys are read, or a Cluster moves its slot meanwhile. Others may be listed or not. A lock
+// may be listed twice.
+//
+// At each of its servers, a redlock is listed as a mutex, because it has the same keys. So is any string under the prefix, as Holder
+// of a mutex reports it: another library's lock, but also a value of the application, which with NoPrefix can be many. A key of any
+// other type that is not a lock's is skipped.
+//
+// The error matches [lockkeeper.ErrUnavailable], [lockkeeper.ErrClosed] or ctx.Err(), [lockkeeper.ErrInvalid] if the keeper is nil
+// or an option is not valid, or is an error reply of Redis. A connection that breaks ends the loop with ErrUnavailable, since
+// another server could not continue it; call List again. The Redis user needs permission for the commands that
+// docs/operations.md lists.
+func List(ctx context.Context, k *lockkeeper.Keeper, opts *ListOptions) iter.Seq2[LockSummary, error] {
+	var o views.ListOptions
+	if opts != nil {
+		o = views.ListOptions(*opts)
+	}
+	return func(yield func(LockSummary, error) bool) {
+		views.List(ctx, access.ServerOf(k), o, func(e views.Entry, err error) bool { return yield(LockSummary(e), err) })
+	}
+}
