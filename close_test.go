@@ -86,7 +86,7 @@ func TestCloseEndsWaits(t *testing.T) {
 			o.must(err)
 			o.net.Break("\r\nget\r\n", 1_000_000, faultnet.SwallowReply) // of the owner's label
 			return func(ctx context.Context) error {
-				_, err := admin.Inspect(ctx, o.Keeper, "mutex", "x")
+				_, err := admin.Inspect(ctx, o.Keeper, mutex.Kind, "x")
 				return err
 			}
 		}},

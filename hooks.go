@@ -96,7 +96,7 @@ type Event struct {
 	// Request numbers the calls of a keeper. All events of a call and of the lease that it acquired have the same number.
 	Request uint64
 
-	Kind     string        // the kind of the lock, such as "mutex"
+	Kind     Kind          // the kind of the lock
 	Name     string        // the name of the lock
 	Mode     string        // "read" or "write" if it is a read-write lock
 	Token    string        // the token of the request or lease
@@ -143,7 +143,7 @@ func (h Hooks) observer() func(lease.Event) {
 			if e.Type == lease.Lost {
 				reason = lossReasonOf(e.Err)
 			}
-			hook(Event{ctx, e.Request, e.Kind, e.Name, e.Mode, e.Token, e.Fence, e.Duration, e.Position, e.Limit, e.Err, e.Local, reason})
+			hook(Event{ctx, e.Request, Kind(e.Kind), e.Name, e.Mode, e.Token, e.Fence, e.Duration, e.Position, e.Limit, e.Err, e.Local, reason})
 		}
 	}
 }

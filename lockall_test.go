@@ -319,7 +319,7 @@ func TestLockAllNeverDeadlocks(t *testing.T) {
 				})
 			}
 			group.Wait()
-			for _, kind := range []string{"mutex", "fair", "rwlock", "semaphore"} {
+			for _, kind := range []lockkeeper.Kind{mutex.Kind, fair.Kind, rwlock.Kind, semaphore.Kind} {
 				s.Kind(kind).RequireFree(t, "x")
 				s.Kind(kind).RequireFree(t, "y")
 			}

@@ -20,3 +20,8 @@ type Locker interface {
 	// if the lock is held elsewhere or others are queued before the caller; others are as for Lock.
 	TryLock(ctx context.Context) (*Lease, error)
 }
+
+// Kind is a kind of lock. It is the name of the package that implements it, which has a constant for it: mutex.Kind, fair.Kind,
+// rwlock.Kind, semaphore.Kind, ratelimit.Kind, once.Kind and redlock.Kind. Locks of different kinds do not exclude one another,
+// whatever their names, but a redlock and a mutex of one name do, at each server of the redlock.
+type Kind string

@@ -24,8 +24,7 @@ type BreakResult struct {
 }
 
 // Break ends the lease or the queued request of a token, or with All every lease and request that it finds, of a lock of any
-// kind and of any process. The lock is then granted to those who wait for it, as after a release. The kinds are those of
-// [Inspect].
+// kind and of any process. The lock is then granted to those who wait for it, as after a release.
 //
 // Use it when a holder cannot be stopped in another way. It is not safe by itself: a holder goes on until its process learns of
 // the break. Until then others may hold the lock at the same time, and only a store that checks fences rejects what the former
@@ -54,8 +53,8 @@ type BreakResult struct {
 // Break blocks for a few round trips and one for each token, until ctx ends or the retry policy gives up. After an error it
 // also returns what was ended before; the token at which it failed may have been ended as well. Calling it again is safe. The
 // errors are those of [Inspect], and [lockkeeper.ErrInvalid] for the options.
-func Break(ctx context.Context, k *lockkeeper.Keeper, kind, name string, opts *BreakOptions) (*BreakResult, error) {
-	lock, err := views.LockOf(access.ServerOf(k), kind, name)
+func Break(ctx context.Context, k *lockkeeper.Keeper, kind lockkeeper.Kind, name string, opts *BreakOptions) (*BreakResult, error) {
+	lock, err := views.LockOf(access.ServerOf(k), string(kind), name)
 	if err != nil {
 		return nil, err
 	}

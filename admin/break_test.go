@@ -29,26 +29,26 @@ import (
 
 // breakable are primitives of which one request at a time holds the lock, with a short ttl, which decides when a keeper subscribes.
 var breakable = []struct {
-	kind string
+	kind lockkeeper.Kind
 	open func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error)
 }{
-	{"mutex", func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
+	{mutex.Kind, func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
 		return mutex.New(k, "x", &mutex.Options{TTL: ttl})
 	}},
-	{"fair", func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
+	{fair.Kind, func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
 		return fair.New(k, "x", &fair.Options{TTL: ttl})
 	}},
-	{"rwlock", func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
+	{rwlock.Kind, func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
 		return rwlock.New(k, "x", &rwlock.Options{TTL: ttl})
 	}},
-	{"semaphore", func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
+	{semaphore.Kind, func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
 		s, err := semaphore.New(k, "x", 2, &semaphore.Options{TTL: ttl})
 		if err != nil {
 			return nil, err
 		}
 		return s.Locker(2)
 	}},
-	{"ratelimit", func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
+	{ratelimit.Kind, func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
 		r, err := ratelimit.New(k, "x", 1_000_000, time.Minute, &ratelimit.Options{TTL: ttl, MaxConcurrent: 1})
 		if err != nil {
 			return nil, err
@@ -65,7 +65,7 @@ type waiting struct {
 }
 
 // lock waits for a lock in the background, and returns when the server has queued the request.
-func (l *looker) lock(kind string, lock lockkeeper.Locker) *waiting {
+func (l *looker) lock(kind lockkeeper.Kind, lock lockkeeper.Locker) *waiting {
 	l.Helper()
 	before := len(l.waiters(kind))
 	w := &waiting{done: make(chan struct{})}
@@ -79,7 +79,7 @@ func (l *looker) lock(kind string, lock lockkeeper.Locker) *waiting {
 	return w
 }
 
-func (l *looker) waiters(kind string) []lockkeeper.Waiter {
+func (l *looker) waiters(kind lockkeeper.Kind) []lockkeeper.Waiter {
 	return must(admin.Inspect(background, l.Keeper, kind, "x")).Waiters
 }
 
@@ -106,7 +106,7 @@ var all = &admin.BreakOptions{All: true, Reason: "stuck for hours", By: "ops 1"}
 func TestBreakHolder(t *testing.T) {
 	servers(t, func(t *testing.T, rdb func() redis.UniversalClient) {
 		for _, p := range breakable {
-			t.Run(p.kind, func(t *testing.T) {
+			t.Run(string(p.kind), func(t *testing.T) {
 				ops, next := newLooker(t, rdb(), nil), newLooker(t, rdb(), nil)
 				holder := newLooker(t, rdb(), nil)
 				t.Cleanup(func() { flush(t, ops) })
@@ -162,7 +162,7 @@ func flush(t *testing.T, l *looker) {
 func TestBreakWaiter(t *testing.T) {
 	servers(t, func(t *testing.T, rdb func() redis.UniversalClient) {
 		for _, p := range breakable {
-			t.Run(p.kind, func(t *testing.T) {
+			t.Run(string(p.kind), func(t *testing.T) {
 				ops := newLooker(t, rdb(), nil)
 				t.Cleanup(func() { flush(t, ops) })
 				lease := must(must(p.open(ops.Keeper, time.Minute)).TryLock(background))
@@ -200,7 +200,7 @@ func TestBreakWaiter(t *testing.T) {
 func TestBreakAll(t *testing.T) {
 	servers(t, func(t *testing.T, rdb func() redis.UniversalClient) {
 		for _, p := range breakable {
-			t.Run(p.kind, func(t *testing.T) {
+			t.Run(string(p.kind), func(t *testing.T) {
 				ops := newLooker(t, rdb(), nil)
 				t.Cleanup(func() { flush(t, ops) })
 				holder := must(must(p.open(ops.Keeper, time.Minute)).TryLock(background))
@@ -236,7 +236,7 @@ func TestBreakWithoutMessage(t *testing.T) {
 	s := miniredis.RunT(t)
 	s.ClockTTL(true)
 	for _, p := range breakable {
-		t.Run(p.kind, func(t *testing.T) {
+		t.Run(string(p.kind), func(t *testing.T) {
 			t.Cleanup(s.FlushAll)
 			var dialer net.Dialer
 			network := faultnet.New(func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -261,7 +261,7 @@ func TestBreakWithoutMessage(t *testing.T) {
 }
 
 // adopter returns what adopts tokens of a primitive.
-func adopter(kind string, k *lockkeeper.Keeper) interface {
+func adopter(kind lockkeeper.Kind, k *lockkeeper.Keeper) interface {
 	Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error)
 } {
 	switch kind {
@@ -283,7 +283,7 @@ func TestBreakWithoutMessageIsKnownAtTheEnd(t *testing.T) {
 	s := miniredis.RunT(t)
 	s.ClockTTL(true)
 	for _, p := range breakable {
-		t.Run(p.kind, func(t *testing.T) {
+		t.Run(string(p.kind), func(t *testing.T) {
 			t.Cleanup(s.FlushAll)
 			var dialer net.Dialer
 			network := faultnet.New(func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -334,7 +334,7 @@ func TestBreakHolderThatNeverWaited(t *testing.T) {
 	lease := must(must(mutex.New(k, "x", &mutex.Options{TTL: time.Hour})).TryLock(background))
 	ops := newLooker(t, redis.NewClient(&redis.Options{Addr: s.Addr()}), nil)
 	ops.eventually(func() bool { return len(s.PubSubChannels("*")) == 1 })
-	if b := must(admin.Break(background, ops.Keeper, "mutex", "x", withToken(lease.Token()))); b.Notified != 1 {
+	if b := must(admin.Break(background, ops.Keeper, mutex.Kind, "x", withToken(lease.Token()))); b.Notified != 1 {
 		t.Errorf("%+v", b)
 	}
 	isBroken(t, <-lost, lockkeeper.ErrLost)
@@ -371,7 +371,7 @@ func TestBreakRetained(t *testing.T) {
 		n := len(leases)
 		return n > 1 && leases[n-1].Token() == leases[n-2].Token()
 	})
-	must(admin.Break(background, ops.Keeper, "rwlock", "x", all))
+	must(admin.Break(background, ops.Keeper, rwlock.Kind, "x", all))
 	for _, lease := range leases {
 		<-lease.Done()
 		isBroken(t, lease.Err(), lockkeeper.ErrLost)
@@ -400,7 +400,7 @@ func TestBreakRetainedMutex(t *testing.T) {
 		}
 		return shared
 	})
-	must(admin.Break(background, ops.Keeper, "mutex", "x", withToken(turn.Token())))
+	must(admin.Break(background, ops.Keeper, mutex.Kind, "x", withToken(turn.Token())))
 	<-turn.Done()
 	isBroken(t, turn.Err(), lockkeeper.ErrLost)
 	theirs := must(other.TryLock(background))
@@ -414,13 +414,13 @@ func TestBreakRetainedMutex(t *testing.T) {
 	l.eventually(func() bool { // until a lease outlives its turn
 		lease := must(m.Lock(background))
 		_ = lease.Release(background)
-		holders := must(admin.Inspect(background, ops.Keeper, "mutex", "x")).Holders
+		holders := must(admin.Inspect(background, ops.Keeper, mutex.Kind, "x")).Holders
 		if len(holders) == 1 {
 			token = holders[0].Token
 		}
 		return len(holders) == 1
 	})
-	if b := must(admin.Break(background, ops.Keeper, "mutex", "x", withToken(token))); len(b.Holders) != 1 {
+	if b := must(admin.Break(background, ops.Keeper, mutex.Kind, "x", withToken(token))); len(b.Holders) != 1 {
 		t.Errorf("%+v", b)
 	}
 	ops.eventually(func() bool { // the process learns of it, and does not grant turns any more
@@ -453,7 +453,7 @@ func TestBreakRedlock(t *testing.T) {
 	// A majority has granted it; without the third one's reply, a break at one server could leave none.
 	onAll := func(lease *lockkeeper.Lease) {
 		for _, k := range ops {
-			for len(must(admin.Inspect(background, k, "redlock", "x")).Holders) == 0 {
+			for len(must(admin.Inspect(background, k, redlock.Kind, "x")).Holders) == 0 {
 				time.Sleep(time.Millisecond)
 			}
 		}
@@ -462,12 +462,12 @@ func TestBreakRedlock(t *testing.T) {
 		}
 	}
 	onAll(lease)
-	must(admin.Break(background, ops[0], "redlock", "x", withToken(lease.Token())))
+	must(admin.Break(background, ops[0], redlock.Kind, "x", withToken(lease.Token())))
 	if err := lease.Extend(background, 4*time.Second); err != nil {
 		t.Errorf("broken on one of three servers: %v", err)
 	}
-	must(admin.Break(background, ops[1], "redlock", "x", withToken(lease.Token())))
-	if b := must(admin.Break(background, ops[2], "redlock", "x", withToken(lease.Token()))); len(b.Holders) != 1 {
+	must(admin.Break(background, ops[1], redlock.Kind, "x", withToken(lease.Token())))
+	if b := must(admin.Break(background, ops[2], redlock.Kind, "x", withToken(lease.Token()))); len(b.Holders) != 1 {
 		t.Errorf("%+v", b)
 	}
 	<-lease.Done()
@@ -478,7 +478,7 @@ func TestBreakRedlock(t *testing.T) {
 	onAll(theirs)
 	again := must(lock.Adopt(background, theirs.Token()))
 	for _, k := range ops {
-		must(admin.Break(background, k, "redlock", "x", withToken(theirs.Token())))
+		must(admin.Break(background, k, redlock.Kind, "x", withToken(theirs.Token())))
 	}
 	_, err := lock.Adopt(background, theirs.Token())
 	isBroken(t, err, lockkeeper.ErrLost)
@@ -510,7 +510,7 @@ func TestBreakOnce(t *testing.T) {
 	ops, l := newLooker(t, client(), nil), newLooker(t, client(), nil)
 	job := must(once.New(l.Keeper, "x", time.Hour, &once.Options{TTL: time.Second}))
 	_, err := job.Do(background, func(ctx context.Context, _ uint64) error {
-		b := must(admin.Break(background, ops.Keeper, "once", "x", all))
+		b := must(admin.Break(background, ops.Keeper, once.Kind, "x", all))
 		if len(b.Holders) != 1 {
 			t.Errorf("%+v", b)
 		}
@@ -529,7 +529,7 @@ func TestBreakOnce(t *testing.T) {
 	network.LoseMessages()
 	cut := newLooker(t, redis.NewClient(network.Options(time.Second)), nil)
 	_, err = must(once.New(cut.Keeper, "x", time.Hour, nil)).Do(background, func(context.Context, uint64) error {
-		must(admin.Break(background, ops.Keeper, "once", "x", all))
+		must(admin.Break(background, ops.Keeper, once.Kind, "x", all))
 		return nil
 	})
 	isBroken(t, err, lockkeeper.ErrLost)
@@ -542,7 +542,7 @@ func TestBreakOnce(t *testing.T) {
 // the answer.
 func TestBreakDuringExtend(t *testing.T) {
 	for _, p := range breakable {
-		t.Run(p.kind, func(t *testing.T) {
+		t.Run(string(p.kind), func(t *testing.T) {
 			onServer(t, func(t *testing.T, s *lockkeepertest.Server) {
 				k, ops := s.Keeper(t, nil), s.Keeper(t, nil)
 				lock := must(p.open(k, time.Second))
@@ -572,17 +572,17 @@ func TestBreakForeign(t *testing.T) {
 	s := miniredis.RunT(t)
 	ops := newLooker(t, redis.NewClient(&redis.Options{Addr: s.Addr()}), nil)
 	_ = s.Set("lock:x", "their token")
-	if b := must(admin.Break(background, ops.Keeper, "mutex", "x", all)); len(b.Holders) != 1 || b.Notified != 0 || s.Exists("lock:x") {
+	if b := must(admin.Break(background, ops.Keeper, mutex.Kind, "x", all)); len(b.Holders) != 1 || b.Notified != 0 || s.Exists("lock:x") {
 		t.Errorf("%+v", b)
 	}
 	r := must(ratelimit.New(ops.Keeper, "x", 2, time.Minute, nil))
 	must(r.Allow(background))
-	if b := must(admin.Break(background, ops.Keeper, "ratelimit", "x", all)); len(b.Holders) != 0 || must(r.Available(background)) != 1 {
+	if b := must(admin.Break(background, ops.Keeper, ratelimit.Kind, "x", all)); len(b.Holders) != 0 || must(r.Available(background)) != 1 {
 		t.Errorf("%+v", b)
 	}
 	s.Del("lock:x")
 	s.HSet("lock:x", "a", "b")
-	if _, err := admin.Break(background, ops.Keeper, "mutex", "x", all); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+	if _, err := admin.Break(background, ops.Keeper, mutex.Kind, "x", all); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
 		t.Error(err)
 	}
 }
@@ -598,11 +598,11 @@ func TestBreakSkipsPermitsThatReturnByTheClock(t *testing.T) {
 	for range 50 {
 		must(r.Allow(background))
 	}
-	if i := must(admin.Inspect(background, k, "ratelimit", "x")); !i.Limits.ByClock() || len(i.Holders) != 50 || i.Holders[0].ExpiresIn > time.Minute+time.Second {
+	if i := must(admin.Inspect(background, k, ratelimit.Kind, "x")); !i.Limits.ByClock() || len(i.Holders) != 50 || i.Holders[0].ExpiresIn > time.Minute+time.Second {
 		t.Errorf("%+v %+v", i.Limits, i.Holders[0])
 	}
 	before := m.CommandCount()
-	b := must(admin.Break(background, k, "ratelimit", "x", &admin.BreakOptions{All: true}))
+	b := must(admin.Break(background, k, ratelimit.Kind, "x", &admin.BreakOptions{All: true}))
 	if n := m.CommandCount() - before; len(b.Holders) != 0 || n > 100 { // those of the script that lists them included
 		t.Errorf("%d holders were broken with %d commands", len(b.Holders), n)
 	}
@@ -615,7 +615,7 @@ func TestBreakInvalid(t *testing.T) {
 		"Reason has 257 bytes": {All: true, Reason: strings.Repeat("x", 257)}, `Reason "a\nb"`: {All: true, Reason: "a\nb"},
 		"By has 257 bytes": {All: true, By: strings.Repeat("x", 257)}, `By "\xff"`: {All: true, By: "\xff"},
 	} {
-		if b, err := admin.Break(background, l.Keeper, "mutex", "x", &o); b != nil || !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), what) {
+		if b, err := admin.Break(background, l.Keeper, mutex.Kind, "x", &o); b != nil || !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v, %v", what, b, err)
 		}
 	}

@@ -60,7 +60,7 @@ func ExampleInspect() {
 	lease, _ := m.Lock(ctx)
 	defer lease.Release(ctx)
 
-	state, err := admin.Inspect(ctx, k, "mutex", "orders:42")
+	state, err := admin.Inspect(ctx, k, mutex.Kind, "orders:42")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func ExampleBreak() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	broken, err := admin.Break(ctx, k, "mutex", m.Name(), &admin.BreakOptions{
+	broken, err := admin.Break(ctx, k, mutex.Kind, m.Name(), &admin.BreakOptions{
 		Token: holder.Token, Reason: "hangs since noon", By: "ann",
 	})
 	if err != nil {

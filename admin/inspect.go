@@ -11,7 +11,7 @@ import (
 
 // LockState is the state of one lock.
 type LockState struct {
-	Kind    string
+	Kind    lockkeeper.Kind
 	Name    string
 	Holders []lockkeeper.Holder // in the order of their grants
 	Waiters []lockkeeper.Waiter // in the order of the queue
@@ -37,15 +37,15 @@ type Limits struct {
 // they were granted, and Break does not end them. It may be called on nil.
 func (l *Limits) ByClock() bool { return l != nil && l.Window > 0 && l.MaxConcurrent == 0 }
 
-// Inspect returns who holds a lock and who waits for it, of any kind: mutex, fair, rwlock, semaphore, ratelimit, once or redlock. With
-// redlock it is the part at this keeper's server. Of a rate limit without MaxConcurrent, Holders are those whose permits have not
-// returned yet; see [Limits.ByClock].
+// Inspect returns who holds the lock of a kind, such as mutex.Kind, and a name, and who waits for it. Of a redlock it is the part at
+// this keeper's server. Of a rate limit without MaxConcurrent, Holders are those whose permits have not returned yet; see
+// [Limits.ByClock].
 //
 // It blocks for a few round trips, more if there are more than 500 holders or waiters, and the lock may change between these. It
 // writes nothing. The error matches [lockkeeper.ErrUnavailable], [lockkeeper.ErrClosed] or ctx.Err(), [lockkeeper.ErrInvalid] if the
 // keeper is nil, the kind is unknown or the name is not valid, or is an error reply of Redis.
-func Inspect(ctx context.Context, k *lockkeeper.Keeper, kind, name string) (*LockState, error) {
-	lock, err := views.LockOf(access.ServerOf(k), kind, name)
+func Inspect(ctx context.Context, k *lockkeeper.Keeper, kind lockkeeper.Kind, name string) (*LockState, error) {
+	lock, err := views.LockOf(access.ServerOf(k), string(kind), name)
 	if err != nil {
 		return nil, err
 	}

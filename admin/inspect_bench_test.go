@@ -12,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
 	"github.com/lockkeeper/lockkeeper/lua"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -39,7 +40,7 @@ func BenchmarkInspect(b *testing.B) {
 			var took time.Duration
 			for b.Loop() {
 				began := time.Now()
-				in := must(admin.Inspect(background, k, "ratelimit", "x"))
+				in := must(admin.Inspect(background, k, ratelimit.Kind, "x"))
 				took += time.Since(began)
 				if len(in.Holders) != n || in.Limits == nil || in.Limits.Used != n {
 					b.Fatalf("%d holders, %+v", len(in.Holders), in.Limits)

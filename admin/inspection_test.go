@@ -24,7 +24,7 @@ func TestInspectTellsUnconfirmedLeases(t *testing.T) {
 	}
 	ops, first := open("first")
 	_, second := open("second")
-	inspect := func() *admin.LockState { return must(admin.Inspect(background, ops, "fair", "x")) }
+	inspect := func() *admin.LockState { return must(admin.Inspect(background, ops, fair.Kind, "x")) }
 	lease := must(first.Lock(background))
 	granted := make(chan *lockkeeper.Lease, 1)
 	go func() { granted <- must(second.Lock(background)) }()
@@ -78,7 +78,7 @@ func TestHeartbeatAgeIsByTheWaitersTimeout(t *testing.T) {
 		go func() { _, _ = f.Lock(ctx) }()
 		go func() { _ = r.Do(ctx, func(context.Context, uint64) error { return nil }) }()
 	}
-	for _, kind := range []string{"fair", "ratelimit"} {
+	for _, kind := range []lockkeeper.Kind{fair.Kind, ratelimit.Kind} {
 		var w []lockkeeper.Waiter
 		for len(w) < 2 || w[0].WaitTime < time.Second {
 			w = must(admin.Inspect(background, ops, kind, "x")).Waiters

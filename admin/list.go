@@ -12,7 +12,7 @@ import (
 
 // LockSummary is a lock that List found: a name of one kind with a holder or a waiter. Times are by the server's clock.
 type LockSummary struct {
-	Kind        string        // the kind of the lock, such as "mutex"; the same as in lockkeeper.Event
+	Kind        lockkeeper.Kind
 	Name        string        // without the prefix
 	Holders     int           // the number of leases
 	Waiters     int           // the number of queued requests, alive or not
@@ -25,7 +25,7 @@ type LockSummary struct {
 // ListOptions are the options of List. Nil, and the zero value of each field, mean the defaults.
 type ListOptions struct {
 	// Kinds are the kinds of locks to list. Default: all.
-	Kinds []string
+	Kinds []lockkeeper.Kind
 
 	// Match is a pattern that names must match, as that of the command KEYS. Default: every name.
 	Match string
@@ -67,9 +67,18 @@ type ListOptions struct {
 func List(ctx context.Context, k *lockkeeper.Keeper, opts *ListOptions) iter.Seq2[LockSummary, error] {
 	var o views.ListOptions
 	if opts != nil {
-		o = views.ListOptions(*opts)
+		o = views.ListOptions{
+			Match: opts.Match, WaitingLonger: opts.WaitingLonger, Batch: opts.Batch, Owners: opts.Owners, Progress: opts.Progress,
+		}
+		for _, kind := range opts.Kinds {
+			o.Kinds = append(o.Kinds, string(kind))
+		}
 	}
 	return func(yield func(LockSummary, error) bool) {
-		views.List(ctx, access.ServerOf(k), o, func(e views.Entry, err error) bool { return yield(LockSummary(e), err) })
+		views.List(ctx, access.ServerOf(k), o, func(e views.Entry, err error) bool { return yield(newSummary(e), err) })
 	}
+}
+
+func newSummary(e views.Entry) LockSummary {
+	return LockSummary{lockkeeper.Kind(e.Kind), e.Name, e.Holders, e.Waiters, e.ExpiresIn, e.LongestWait, e.Keeper, e.Owner}
 }

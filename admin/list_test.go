@@ -16,9 +16,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/fair"
 	"github.com/lockkeeper/lockkeeper/internal/testing/redistest"
+	"github.com/lockkeeper/lockkeeper/lua"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/once"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
+	"github.com/lockkeeper/lockkeeper/redlock"
 	"github.com/lockkeeper/lockkeeper/rwlock"
 	"github.com/lockkeeper/lockkeeper/semaphore"
 	"github.com/redis/go-redis/v9"
@@ -60,7 +62,7 @@ func (l *looker) list(opts *admin.ListOptions) []admin.LockSummary {
 		all = append(all, e)
 	}
 	slices.SortFunc(all, func(a, b admin.LockSummary) int {
-		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
 	})
 	return all
 }
@@ -76,7 +78,7 @@ func (l *looker) found(opts *admin.ListOptions) string {
 }
 
 // wait makes a request wait in the background, and returns when the server has queued it.
-func (l *looker) wait(kind, name string, lock func(context.Context) (*lockkeeper.Lease, error)) {
+func (l *looker) wait(kind lockkeeper.Kind, name string, lock func(context.Context) (*lockkeeper.Lease, error)) {
 	l.Helper()
 	before := len(must(admin.Inspect(background, l.Keeper, kind, name)).Waiters)
 	ctx, cancel := context.WithCancel(background)
@@ -194,8 +196,8 @@ func TestListFindsEveryKind(t *testing.T) {
 			opts admin.ListOptions
 			want string
 		}{
-			{admin.ListOptions{Kinds: []string{"fair", "semaphore"}}, "fair {tag}f 1 2\nsemaphore \xffs 2 1\n"},
-			{admin.ListOptions{Kinds: []string{"redlock"}, Match: "m"}, "mutex m 1 1\n"},
+			{admin.ListOptions{Kinds: []lockkeeper.Kind{fair.Kind, semaphore.Kind}}, "fair {tag}f 1 2\nsemaphore \xffs 2 1\n"},
+			{admin.ListOptions{Kinds: []lockkeeper.Kind{redlock.Kind}, Match: "m"}, "mutex m 1 1\n"},
 			{admin.ListOptions{Match: "r*"}, "ratelimit r 2 0\nratelimit rc 1 0\nonce running 1 0\nrwlock rw*[ 2 2\n"},
 			{admin.ListOptions{Match: `rw\*\[`}, "rwlock rw*[ 2 2\n"},
 			{admin.ListOptions{Match: "lock:*"}, ""},
@@ -251,7 +253,7 @@ func TestListErrors(t *testing.T) {
 		return err
 	}
 	for what, opts := range map[string]*admin.ListOptions{
-		"Batch -1": {Batch: -1}, "Batch 20000": {Batch: 20000}, "WaitingLonger -1s": {WaitingLonger: -time.Second}, `"mutexes"`: {Kinds: []string{"mutexes"}},
+		"Batch -1": {Batch: -1}, "Batch 20000": {Batch: 20000}, "WaitingLonger -1s": {WaitingLonger: -time.Second}, `"mutexes"`: {Kinds: []lockkeeper.Kind{"mutexes"}},
 	} {
 		if err := errOf(background, l.Keeper, opts); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v", what, err)
@@ -329,61 +331,74 @@ func TestInspect(t *testing.T) {
 		}
 		_ = held
 
-		for _, kind := range []string{"mutex", "redlock"} {
+		for _, kind := range []lockkeeper.Kind{mutex.Kind, redlock.Kind} {
 			in := must(admin.Inspect(background, k, kind, "x"))
 			if len(in.Holders) != 1 || in.Holders[0].Token != lease.Token() || in.Holders[0].Owner != "me" || in.Fence != lease.Fence() ||
 				in.Limits != nil || in.Kind != kind || in.Name != "x" || len(in.Waiters) != 0 {
 				t.Errorf("%+v", in)
 			}
 		}
-		in := must(admin.Inspect(background, k, "fair", "x"))
+		in := must(admin.Inspect(background, k, fair.Kind, "x"))
 		if len(in.Holders) != 1 || in.Fence != first.Fence() || len(in.Waiters) != 2 || in.Waiters[1].Owner != "me" {
 			t.Errorf("%+v", in)
 		}
-		for kind, want := range map[string]admin.Limits{
-			"semaphore x": {Limit: 7, Used: 3}, "ratelimit x": {Limit: 9, Used: 5, Window: time.Hour},
-			"ratelimit rc": {Limit: 9, Used: 4, Window: time.Hour, MaxConcurrent: 4, Held: 3},
+		for _, want := range []admin.LockState{
+			{Kind: semaphore.Kind, Name: "x", Limits: &admin.Limits{Limit: 7, Used: 3}},
+			{Kind: ratelimit.Kind, Name: "x", Limits: &admin.Limits{Limit: 9, Used: 5, Window: time.Hour}},
+			{Kind: ratelimit.Kind, Name: "rc", Limits: &admin.Limits{Limit: 9, Used: 4, Window: time.Hour, MaxConcurrent: 4, Held: 3}},
 		} {
-			kind, name, _ := strings.Cut(kind, " ")
-			if in := must(admin.Inspect(background, k, kind, name)); in.Limits == nil || *in.Limits != want {
-				t.Errorf("%s %s: %+v, %+v", kind, name, in, in.Limits)
+			if in := must(admin.Inspect(background, k, want.Kind, want.Name)); in.Limits == nil || *in.Limits != *want.Limits {
+				t.Errorf("%s %s: %+v, %+v", want.Kind, want.Name, in, in.Limits)
 			}
 		}
 		if err := r.Pause(background, time.Hour); err != nil {
 			t.Error(err)
 		}
-		if l := must(admin.Inspect(background, k, "ratelimit", "x")).Limits; l.PausedFor <= 59*time.Minute || l.PausedFor > time.Hour+time.Millisecond { // its end is rounded up
+		if l := must(admin.Inspect(background, k, ratelimit.Kind, "x")).Limits; l.PausedFor <= 59*time.Minute || l.PausedFor > time.Hour+time.Millisecond { // its end is rounded up
 			t.Errorf("paused for %v of an hour", l.PausedFor)
 		}
 		if err := r.Resume(background); err != nil {
 			t.Error(err)
 		}
-		if l := must(admin.Inspect(background, k, "ratelimit", "x")).Limits; l.PausedFor != 0 {
+		if l := must(admin.Inspect(background, k, ratelimit.Kind, "x")).Limits; l.PausedFor != 0 {
 			t.Errorf("paused for %v after the pause", l.PausedFor)
 		}
 		job := must(once.New(k, "x", time.Hour, nil))
 		_ = must(job.Do(background, func(context.Context, uint64) error {
-			if in := must(admin.Inspect(background, k, "once", "x")); len(in.Holders) != 1 || in.RunAgainIn != 0 {
+			if in := must(admin.Inspect(background, k, once.Kind, "x")); len(in.Holders) != 1 || in.RunAgainIn != 0 {
 				t.Errorf("while it runs: %+v", in)
 			}
 			return nil
 		}))
-		if in := must(admin.Inspect(background, k, "once", "x")); len(in.Holders) != 0 || in.RunAgainIn <= 59*time.Minute || in.RunAgainIn > time.Hour {
+		if in := must(admin.Inspect(background, k, once.Kind, "x")); len(in.Holders) != 0 || in.RunAgainIn <= 59*time.Minute || in.RunAgainIn > time.Hour {
 			t.Errorf("after the success: %+v", in)
 		}
-		for _, kind := range []string{"mutex", "fair", "rwlock", "semaphore", "ratelimit", "redlock", "once"} {
+		for _, kind := range []lockkeeper.Kind{mutex.Kind, fair.Kind, rwlock.Kind, semaphore.Kind, ratelimit.Kind, redlock.Kind, once.Kind} {
 			if in := must(admin.Inspect(background, k, kind, "unused")); len(in.Holders)+len(in.Waiters) > 0 || in.Fence != 0 || in.Limits != nil {
 				t.Errorf("%s: %+v", kind, in)
 			}
 		}
 	})
 	l := newLooker(t, noServer(t), nil)
-	for _, c := range [][2]string{{"mutexes", "x"}, {"", "x"}, {"mutex", ""}, {"fair", "}"}} {
-		if _, err := admin.Inspect(background, l.Keeper, c[0], c[1]); !errors.Is(err, lockkeeper.ErrInvalid) {
-			t.Errorf("%q: %v", c, err)
+	for _, c := range []admin.LockState{{Kind: "mutexes", Name: "x"}, {Name: "x"}, {Kind: mutex.Kind}, {Kind: fair.Kind, Name: "}"}} {
+		if _, err := admin.Inspect(background, l.Keeper, c.Kind, c.Name); !errors.Is(err, lockkeeper.ErrInvalid) {
+			t.Errorf("%q %q: %v", c.Kind, c.Name, err)
 		}
 	}
-	if _, err := admin.Inspect(background, nil, "mutex", "x"); !errors.Is(err, lockkeeper.ErrInvalid) {
+	if _, err := admin.Inspect(background, nil, mutex.Kind, "x"); !errors.Is(err, lockkeeper.ErrInvalid) {
 		t.Error(err)
+	}
+}
+
+// TestKinds checks that the constants of the packages are the kinds that List and Inspect know.
+func TestKinds(t *testing.T) {
+	kinds := []lockkeeper.Kind{mutex.Kind, fair.Kind, rwlock.Kind, semaphore.Kind, ratelimit.Kind, redlock.Kind, once.Kind}
+	for _, set := range lua.All {
+		if !slices.Contains(kinds, lockkeeper.Kind(set.Kind)) {
+			t.Errorf("no package has the kind %q", set.Kind)
+		}
+	}
+	if len(kinds) != len(lua.All) {
+		t.Errorf("%d kinds, want %d", len(kinds), len(lua.All))
 	}
 }

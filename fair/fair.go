@@ -18,6 +18,9 @@ type Options struct {
 	MaxLifetime time.Duration
 }
 
+// Kind is the kind of a fair lock in the events of hooks and for package admin.
+const Kind lockkeeper.Kind = "fair"
+
 // Lock is a fair lock on one name. It is immutable and safe for concurrent use.
 type Lock struct {
 	lock *keeper.Lock

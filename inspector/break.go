@@ -10,6 +10,9 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
 // maxReason is the maximum length of the reason for a break, in bytes.
@@ -29,7 +32,7 @@ type breakView struct {
 	frame
 	query   lockQuery
 	Name    text
-	Kind    string
+	Kind    lockkeeper.Kind
 	Lock    string // URL of the lock's page
 	Form    string // URL that the form is sent to
 	What    string // what is done, as in "End 1 lease"
@@ -157,7 +160,7 @@ const maxListed = 10
 func newBreakView(q lockQuery) breakView {
 	return breakView{
 		query: q, Name: visible(q.id.name), Kind: q.id.kind, Lock: q.url(),
-		Modes: q.id.kind == "rwlock", Permits: q.id.kind == "semaphore" || q.id.kind == "ratelimit",
+		Modes: q.id.kind == rwlock.Kind, Permits: q.id.kind == semaphore.Kind || q.id.kind == ratelimit.Kind,
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/lua"
 )
@@ -152,7 +153,7 @@ func (q listQuery) selected(entries []admin.LockSummary) []admin.LockSummary {
 	var list []admin.LockSummary
 	pattern := patternOf(q.Search)
 	for _, e := range entries {
-		if (q.Kind == "" || e.Kind == q.Kind) && (pattern == "" || match(pattern, e.Name)) {
+		if (q.Kind == "" || string(e.Kind) == q.Kind) && (pattern == "" || match(pattern, e.Name)) {
 			list = append(list, e)
 		}
 	}
@@ -193,7 +194,7 @@ type rowView struct {
 	ID, URL          string
 	Name             text
 	FullName         string // if Name is shortened
-	Kind             string
+	Kind             lockkeeper.Kind
 	Holders, Waiters int
 	Expires, Wait    string // "" if there is none
 	Owner            text   // of one holder; nil if there is none
@@ -235,7 +236,7 @@ func newListView(q listQuery, s state[listing], interval time.Duration) listView
 
 func newRowView(e admin.LockSummary) rowView {
 	r := rowView{
-		ID: reference(e.Kind, e.Name), URL: lockQuery{id: lockID{e.Kind, e.Name}}.url(), Name: shortened(e.Name), Kind: e.Kind,
+		ID: reference(string(e.Kind), e.Name), URL: lockQuery{id: lockID{e.Kind, e.Name}}.url(), Name: shortened(e.Name), Kind: e.Kind,
 		Holders: e.Holders, Waiters: e.Waiters,
 	}
 	if full := visible(e.Name).String(); full != r.Name.String() {

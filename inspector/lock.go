@@ -12,6 +12,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/taken"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
+	"github.com/lockkeeper/lockkeeper/rwlock"
+	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
 // rowsPerPage is how many holders and how many waiters the page of a lock shows.
@@ -24,13 +27,13 @@ type lockQuery struct {
 }
 
 func parseLockQuery(v url.Values) (lockQuery, error) {
-	q := lockQuery{id: lockID{v.Get("kind"), v.Get("name")}}
+	q := lockQuery{id: lockID{lockkeeper.Kind(v.Get("kind")), v.Get("name")}}
 	switch {
 	case q.id.name == "":
 		return q, badRequest("the name is empty")
 	case len(q.id.name) > protocol.MaxLength:
 		return q, badRequest("the name has %d bytes, the maximum is %d", len(q.id.name), protocol.MaxLength)
-	case !slices.Contains(listQuery{}.Kinds(), q.id.kind):
+	case !slices.Contains(listQuery{}.Kinds(), string(q.id.kind)):
 		return q, badRequest("there is no kind %q; kinds are %s", q.id.kind, strings.Join(listQuery{}.Kinds(), ", "))
 	}
 	var err error
@@ -43,7 +46,7 @@ func parseLockQuery(v url.Values) (lockQuery, error) {
 
 // values is the query's URL. A name may have any bytes, which are escaped there, so it must not be the value of a form's field.
 func (q lockQuery) values() url.Values {
-	v := url.Values{"kind": {q.id.kind}, "name": {q.id.name}}
+	v := url.Values{"kind": {string(q.id.kind)}, "name": {q.id.name}}
 	if q.holders > 1 {
 		v.Set("holders", strconv.Itoa(q.holders))
 	}
@@ -63,14 +66,14 @@ func (q lockQuery) events() string {
 
 // breakURL is the page to break a lock. The reference is that of a holder or waiter, or "all".
 func (q lockQuery) breakURL(what string) string {
-	return "break?" + url.Values{"kind": {q.id.kind}, "name": {q.id.name}, "what": {what}}.Encode()
+	return "break?" + url.Values{"kind": {string(q.id.kind)}, "name": {q.id.name}, "what": {what}}.Encode()
 }
 
 // lockView is the data of a lock's page.
 type lockView struct {
 	frame
 	Name     text
-	Kind     string
+	Kind     lockkeeper.Kind
 	Seen     seen
 	Now      string // what the lock is doing, in a sentence
 	Fence    uint64
@@ -134,8 +137,8 @@ func newLockView(q lockQuery, s state[lockState], interval time.Duration, canBre
 	if i == nil {
 		return v
 	}
-	v.Modes = q.id.kind == "rwlock"
-	v.Permits = q.id.kind == "semaphore" || q.id.kind == "ratelimit"
+	v.Modes = q.id.kind == rwlock.Kind
+	v.Permits = q.id.kind == semaphore.Kind || q.id.kind == ratelimit.Kind
 	v.Fence, v.Held, v.Queued, v.Now = i.Fence, len(i.Holders), len(i.Waiters), sentence(i)
 	v.Limits = newLimitsView(i.Limits, s.value.history)
 	v.ByClock = i.Limits.ByClock()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/rwlock"
 )
 
 // sentence says what a lock is doing, and what its first waiter waits for.
@@ -19,7 +20,7 @@ func sentence(i *admin.LockState) string {
 		return limitSentence(i)
 	case len(i.Holders) == 0:
 		return "Nobody holds it. The first waiter that responds is about to be granted it."
-	case i.Kind == "rwlock":
+	case i.Kind == rwlock.Kind:
 		return rwSentence(i)
 	case len(i.Waiters) == 1:
 		return "One waits for the holder."

@@ -17,7 +17,10 @@ type source interface {
 }
 
 // lockID is the identity of a lock within a keeper's prefix.
-type lockID struct{ kind, name string }
+type lockID struct {
+	kind lockkeeper.Kind
+	name string
+}
 
 // listing is the result of a look at the list.
 type listing struct {

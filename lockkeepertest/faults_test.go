@@ -115,10 +115,10 @@ func TestStealLockOfOtherKinds(t *testing.T) {
 			must(t, err)
 			leases = append(leases, read)
 		}
-		for _, kind := range []string{"fair", "rwlock"} {
+		for _, kind := range []lockkeeper.Kind{fair.Kind, rwlock.Kind} {
 			thief := s.Kind(kind).StealLock(t, "x")
 			for _, lease := range leases {
-				if thief.Fence() <= lease.Fence() && kind == "rwlock" {
+				if thief.Fence() <= lease.Fence() && kind == rwlock.Kind {
 					t.Errorf("fence %d after %d", thief.Fence(), lease.Fence())
 				}
 			}

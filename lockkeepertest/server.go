@@ -296,16 +296,16 @@ func (s *Server) URL(t testing.TB) string {
 	return s.url
 }
 
-// Kind returns a Server whose methods look for locks of one kind only, such as "mutex" or "rwlock". It is needed only if locks
+// Kind returns a Server whose methods look for locks of one kind only, such as mutex.Kind. It is needed only if locks
 // of several kinds have the same name. A redlock is a mutex to each of its servers. Kind panics if there is no such kind.
-func (s *Server) Kind(kind string) *Server {
-	if !slices.ContainsFunc(lua.All, func(set *lua.Set) bool { return set.Kind == kind }) {
+func (s *Server) Kind(kind lockkeeper.Kind) *Server {
+	if !slices.ContainsFunc(lua.All, func(set *lua.Set) bool { return set.Kind == string(kind) }) {
 		panic(fmt.Sprintf("lockkeepertest: there is no kind %q of locks", kind))
 	}
-	if kind == lua.Redlock.Kind {
-		kind = lua.Mutex.Kind
+	if string(kind) == lua.Redlock.Kind {
+		return &Server{s.server, lua.Mutex.Kind}
 	}
-	return &Server{s.server, kind}
+	return &Server{s.server, string(kind)}
 }
 
 // must ends the test if there is an error.

@@ -60,6 +60,9 @@ type Options struct {
 
 const longestYield = 10 * time.Second
 
+// Kind is the kind of a mutex in the events of hooks and for package admin.
+const Kind lockkeeper.Kind = "mutex"
+
 // Mutex is a lock on one name that one holder has at a time. It is immutable and safe for concurrent use.
 type Mutex struct {
 	lock      *keeper.Lock

@@ -24,6 +24,9 @@ type Options struct {
 	TTL time.Duration
 }
 
+// Kind is the kind of a job in the events of hooks and for package admin.
+const Kind lockkeeper.Kind = "once"
+
 // Once is a job that may succeed at most once per period. It is immutable and safe for concurrent use.
 type Once struct {
 	lock   *keeper.Lock

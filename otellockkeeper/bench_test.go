@@ -24,7 +24,7 @@ func BenchmarkHooks(b *testing.B) {
 		{"noop", []otellockkeeper.Option{otellockkeeper.WithMeterProvider(metricnoop.NewMeterProvider()), otellockkeeper.WithTracerProvider(tracenoop.NewTracerProvider())}},
 		{"metrics", []otellockkeeper.Option{meters, otellockkeeper.WithTracerProvider(tracenoop.NewTracerProvider())}},
 		{"metrics,named", []otellockkeeper.Option{meters, otellockkeeper.WithTracerProvider(tracenoop.NewTracerProvider()),
-			otellockkeeper.WithName(func(string, string) string { return "invoices:*" })}},
+			otellockkeeper.WithName(func(lockkeeper.Kind, string) string { return "invoices:*" })}},
 		{"metrics,unsampled", []otellockkeeper.Option{meters, otellockkeeper.WithTracerProvider(trace.NewTracerProvider(trace.WithSampler(trace.NeverSample())))}},
 		{"metrics,sampled", []otellockkeeper.Option{meters, otellockkeeper.WithTracerProvider(trace.NewTracerProvider(trace.WithSampler(trace.AlwaysSample())))}},
 	} {

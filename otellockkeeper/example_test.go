@@ -26,7 +26,7 @@ func ExampleInstrument() {
 	err := otellockkeeper.Instrument(opts,
 		otellockkeeper.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(reader))),
 		otellockkeeper.WithTracerProvider(trace.NewTracerProvider(trace.WithSpanProcessor(spans))),
-		otellockkeeper.WithName(func(kind, name string) string {
+		otellockkeeper.WithName(func(kind lockkeeper.Kind, name string) string {
 			group, _, _ := strings.Cut(name, ":")
 			return group + ":*"
 		}),

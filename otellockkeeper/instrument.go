@@ -83,7 +83,7 @@ type Option func(*config)
 type config struct {
 	meters   metric.MeterProvider
 	tracers  trace.TracerProvider
-	name     func(kind, name string) string
+	name     func(kind lockkeeper.Kind, name string) string
 	position bool
 }
 
@@ -96,7 +96,9 @@ func WithTracerProvider(p trace.TracerProvider) Option { return func(c *config) 
 // WithName adds the attribute lockkeeper.name to metrics. Each value that f returns makes series of its own, and the SDK keeps at
 // most 2,000 of a metric by default, so f must map names to few values, for example "invoices:2026-11" to "invoices:*". An empty
 // value adds no attribute. f is called on each event, concurrently, and must not block.
-func WithName(f func(kind, name string) string) Option { return func(c *config) { c.name = f } }
+func WithName(f func(kind lockkeeper.Kind, name string) string) Option {
+	return func(c *config) { c.name = f }
+}
 
 // WithQueuePosition adds the histogram lockkeeper.queue.position: how many requests were ahead when a request was queued.
 func WithQueuePosition() Option { return func(c *config) { c.position = true } }
@@ -294,7 +296,7 @@ func (t *telemetry) describe(span trace.Span, e *lockkeeper.Event, o outcome) {
 // lockAttributes are those of a span or of an event of a span.
 func lockAttributes(e *lockkeeper.Event) []attribute.KeyValue {
 	list := make([]attribute.KeyValue, 0, 4)
-	list = append(list, attribute.String("lockkeeper.kind", e.Kind), attribute.String("lockkeeper.name", e.Name))
+	list = append(list, attribute.String("lockkeeper.kind", string(e.Kind)), attribute.String("lockkeeper.name", e.Name))
 	if e.Mode != "" {
 		list = append(list, attribute.String("lockkeeper.mode", e.Mode))
 	}

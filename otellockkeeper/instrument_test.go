@@ -242,7 +242,7 @@ func TestReasonsOfLosses(t *testing.T) {
 		lose("broken", nil, func() {
 			time.Sleep(time.Minute) // it has been renewed, so its keeper is subscribed
 			operator := admin.BreakOptions{All: true, Reason: "no majority of the servers: server unavailable"}
-			must(admin.Break(t.Context(), s.Keeper(t, nil), "fair", "broken", &operator))
+			must(admin.Break(t.Context(), s.Keeper(t, nil), fair.Kind, "broken", &operator))
 		})
 		o.require(t, []string{"leases.lost", "leases.held", "requests.waiting"}, map[string]string{
 			"leases.lost{kind=fair,reason=gone}":         "1",
@@ -390,7 +390,7 @@ func TestOtherKindsAreCountedOut(t *testing.T) {
 
 func TestNamesAreOptIn(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
-		template := func(kind, name string) string {
+		template := func(kind lockkeeper.Kind, name string) string {
 			before, _, found := strings.Cut(name, ":")
 			if !found {
 				return ""

@@ -10,6 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/once"
+	"github.com/lockkeeper/lockkeeper/ratelimit"
 )
 
 // outcome says how a call ended. Both fields have few values.
@@ -17,7 +19,7 @@ type outcome struct{ result, errorType string }
 
 var acquired = outcome{result: "acquired"}
 
-func outcomeOf(kind string, err error) outcome {
+func outcomeOf(kind lockkeeper.Kind, err error) outcome {
 	switch {
 	case err == nil:
 		return acquired
@@ -25,9 +27,9 @@ func outcomeOf(kind string, err error) outcome {
 		return outcome{"error", "unavailable"}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return outcome{result: "canceled"}
-	case errors.Is(err, lockkeeper.ErrNotAcquired) && kind == "ratelimit":
+	case errors.Is(err, lockkeeper.ErrNotAcquired) && kind == ratelimit.Kind:
 		return outcome{result: "rejected"}
-	case errors.Is(err, lockkeeper.ErrNotAcquired) && kind == "once":
+	case errors.Is(err, lockkeeper.ErrNotAcquired) && kind == once.Kind:
 		return outcome{result: "skipped"}
 	case errors.Is(err, lockkeeper.ErrNotAcquired):
 		return outcome{result: "not_acquired"}

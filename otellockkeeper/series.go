@@ -8,6 +8,8 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/lockkeeper/lockkeeper"
 )
 
 // series are the attributes of the metrics of one kind, mode and name, made once.
@@ -25,7 +27,10 @@ type series struct {
 	others copyOnWrite[outcome, []metric.RecordOption] // the other results, of which there are few
 }
 
-type seriesKey struct{ kind, mode, name string }
+type seriesKey struct {
+	kind       lockkeeper.Kind
+	mode, name string
+}
 
 var wakeupLost = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(attribute.String("lockkeeper.result", "lost")))}
 
@@ -47,7 +52,7 @@ func newSeries(key seriesKey) *series {
 }
 
 func (s *series) kindAttributes() []attribute.KeyValue {
-	list := []attribute.KeyValue{attribute.String("lockkeeper.kind", s.key.kind)}
+	list := []attribute.KeyValue{attribute.String("lockkeeper.kind", string(s.key.kind))}
 	if s.key.name != "" {
 		list = append(list, attribute.String("lockkeeper.name", s.key.name))
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
 	"pgregory.net/rapid"
 )
@@ -42,7 +43,7 @@ func (w *world) breakSomebody(r *rapid.T) {
 	w.actors.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		b, err := admin.Break(ctx, p.Keeper, w.kind.scripts().Kind, name, &admin.BreakOptions{Token: token, Reason: "it is stuck", By: "ops"})
+		b, err := admin.Break(ctx, p.Keeper, lockkeeper.Kind(w.kind.scripts().Kind), name, &admin.BreakOptions{Token: token, Reason: "it is stuck", By: "ops"})
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.noteLocked("%s is broken: %+v, %v", w.tokenName(token), b, err)

@@ -100,6 +100,9 @@ type Options struct {
 	MaxLifetime time.Duration
 }
 
+// Kind is the kind of a rate limit in the events of hooks and for package admin.
+const Kind lockkeeper.Kind = "ratelimit"
+
 // Limiter is a rate limit on one name. It is immutable and safe for concurrent use.
 type Limiter struct {
 	lock          *keeper.Lock

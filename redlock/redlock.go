@@ -41,6 +41,9 @@ type Options struct {
 	MinUptime time.Duration
 }
 
+// Kind is the kind of a redlock in the events of hooks and for package admin.
+const Kind lockkeeper.Kind = "redlock"
+
 // Lock is a lock on one name at the majority of several servers. It is immutable and safe for concurrent use.
 type Lock struct {
 	lock *quorum.Lock

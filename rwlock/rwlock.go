@@ -59,6 +59,9 @@ type Options struct {
 	Retain bool
 }
 
+// Kind is the kind of a read-write lock in the events of hooks and for package admin.
+const Kind lockkeeper.Kind = "rwlock"
+
 // Lock is a read-write lock on one name. It is immutable and safe for concurrent use.
 type Lock struct {
 	lock        *keeper.Lock

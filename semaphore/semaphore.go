@@ -34,6 +34,9 @@ type Options struct {
 	Retain bool
 }
 
+// Kind is the kind of a semaphore in the events of hooks and for package admin.
+const Kind lockkeeper.Kind = "semaphore"
+
 // Semaphore is a counting semaphore on one name. It is immutable and safe for concurrent use.
 type Semaphore struct {
 	lock      *keeper.Lock

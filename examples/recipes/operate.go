@@ -59,7 +59,7 @@ func breakStuck(ctx context.Context, k *lockkeeper.Keeper, m *mutex.Mutex) error
 	if err != nil || !held {
 		return err
 	}
-	_, err = admin.Break(ctx, k, "mutex", m.Name(), &admin.BreakOptions{
+	_, err = admin.Break(ctx, k, mutex.Kind, m.Name(), &admin.BreakOptions{
 		Token: holder.Token, Reason: "hangs since noon", By: "ann",
 	})
 	return err

@@ -144,7 +144,7 @@ func (o *options) run(c *cobra.Command, name string) error {
 func (o *options) find(ctx context.Context, k *lockkeeper.Keeper, name string) (*admin.LockState, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	i, err := lookup.One(ctx, lookup.With(k), o.kind, name)
+	i, err := lookup.One(ctx, lookup.With(k), lockkeeper.Kind(o.kind), name)
 	if err != nil {
 		return nil, err
 	}

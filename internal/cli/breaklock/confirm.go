@@ -85,7 +85,7 @@ func confirm(ctx context.Context, out io.Writer, in io.Reader, i *admin.LockStat
 }
 
 // endedTables lists holders and waiters that are or were ended.
-func endedTables(kind string, holders []lockkeeper.Holder, waiters []lockkeeper.Waiter) string {
+func endedTables(kind lockkeeper.Kind, holders []lockkeeper.Holder, waiters []lockkeeper.Waiter) string {
 	rows := [][]string{{"", "OWNER", "MODE", "PERMITS", "TOKEN"}}
 	for _, h := range holders {
 		rows = append(rows, []string{"holder", output.Who(h.Owner, h.Keeper), output.Mode(kind, h.Writes), output.Permits(h.Permits), output.Name(h.Token)})
@@ -97,7 +97,7 @@ func endedTables(kind string, holders []lockkeeper.Holder, waiters []lockkeeper.
 }
 
 // text says what was ended, and what may still happen.
-func text(kind string, b *admin.BreakResult) string {
+func text(kind lockkeeper.Kind, b *admin.BreakResult) string {
 	s := fmt.Sprintf("ended: %s, removed: %s\n", output.Count(len(b.Holders), "holder"), output.Count(len(b.Waiters), "waiter"))
 	s += endedTables(kind, b.Holders, b.Waiters)
 	all := len(b.Holders) + len(b.Waiters)

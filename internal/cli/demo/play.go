@@ -300,7 +300,7 @@ func (p *play) release(w *worker) {
 
 // inspect returns the state of the lock at the server.
 func (p *play) inspect() *admin.LockState {
-	i, err := admin.Inspect(p.ctx, p.keeper, p.kind, p.kind)
+	i, err := admin.Inspect(p.ctx, p.keeper, lockkeeper.Kind(p.kind), p.kind)
 	p.fail(err)
 	return i
 }

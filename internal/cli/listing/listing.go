@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/lookup"
@@ -29,15 +30,17 @@ func (f *Filter) Register(c *cobra.Command) {
 
 // Options returns the options of List, or a usage error.
 func (f *Filter) Options() (*admin.ListOptions, error) {
+	var kinds []lockkeeper.Kind
 	for _, kind := range f.kinds {
 		if err := lookup.CheckKind(kind); err != nil {
 			return nil, err
 		}
+		kinds = append(kinds, lockkeeper.Kind(kind))
 	}
 	if f.waitingLonger < 0 {
 		return nil, exit.Usagef("--waiting-longer %v is negative", f.waitingLonger)
 	}
-	return &admin.ListOptions{Kinds: f.kinds, Match: f.Match, WaitingLonger: f.waitingLonger}, nil
+	return &admin.ListOptions{Kinds: kinds, Match: f.Match, WaitingLonger: f.waitingLonger}, nil
 }
 
 // Args accepts at most one pattern.

@@ -46,7 +46,7 @@ func CompleteName(c *cobra.Command, args []string, typed string) ([]cobra.Comple
 	}
 	opts := &admin.ListOptions{Match: protocol.QuoteGlob(typed) + "*"}
 	if kind, _ := f.GetString("kind"); kind != "" {
-		opts.Kinds = []string{kind}
+		opts.Kinds = []lockkeeper.Kind{lockkeeper.Kind(kind)}
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
 	defer cancel()
@@ -61,7 +61,7 @@ func CompleteName(c *cobra.Command, args []string, typed string) ([]cobra.Comple
 		if kinds[e.Name] == nil && len(kinds) == completionNames {
 			break
 		}
-		kinds[e.Name] = append(kinds[e.Name], e.Kind)
+		kinds[e.Name] = append(kinds[e.Name], string(e.Kind))
 	}
 	var all []cobra.Completion
 	for name, of := range kinds {

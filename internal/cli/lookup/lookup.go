@@ -29,11 +29,11 @@ func Kinds() []string {
 
 // searched are the kinds that a search without a kind asks for: one for each set of keys, so not redlock, which uses those of a
 // mutex.
-func searched() []string {
-	var all []string
+func searched() []lockkeeper.Kind {
+	var all []lockkeeper.Kind
 	for _, s := range lua.All {
 		if s.Kind == s.KeyKind {
-			all = append(all, s.Kind)
+			all = append(all, lockkeeper.Kind(s.Kind))
 		}
 	}
 	return all
@@ -72,11 +72,11 @@ func OneName(c *cobra.Command, args []string) error {
 }
 
 // Inspect is admin.Inspect for one keeper.
-type Inspect func(ctx context.Context, kind, name string) (*admin.LockState, error)
+type Inspect func(ctx context.Context, kind lockkeeper.Kind, name string) (*admin.LockState, error)
 
 // With returns the Inspect of a keeper.
 func With(k *lockkeeper.Keeper) Inspect {
-	return func(ctx context.Context, kind, name string) (*admin.LockState, error) {
+	return func(ctx context.Context, kind lockkeeper.Kind, name string) (*admin.LockState, error) {
 		return admin.Inspect(ctx, k, kind, name)
 	}
 }
@@ -85,8 +85,8 @@ func With(k *lockkeeper.Keeper) Inspect {
 func Contended(i *admin.LockState) bool { return len(i.Holders)+len(i.Waiters) > 0 }
 
 // All returns the state of a name in the given kind or, if that is "", in every kind.
-func All(ctx context.Context, inspect Inspect, kind, name string) ([]*admin.LockState, error) {
-	kinds := []string{kind}
+func All(ctx context.Context, inspect Inspect, kind lockkeeper.Kind, name string) ([]*admin.LockState, error) {
+	kinds := []lockkeeper.Kind{kind}
 	if kind == "" {
 		kinds = searched()
 	}
@@ -106,7 +106,7 @@ func All(ctx context.Context, inspect Inspect, kind, name string) ([]*admin.Lock
 
 // One returns the lock of a name, in the given kind or, if that is "", in the only one in which anybody holds it or waits for
 // it; if there is none, in the only one in which it was used recently.
-func One(ctx context.Context, inspect Inspect, kind, name string) (*admin.LockState, error) {
+func One(ctx context.Context, inspect Inspect, kind lockkeeper.Kind, name string) (*admin.LockState, error) {
 	all, err := All(ctx, inspect, kind, name)
 	if err != nil {
 		return nil, err
@@ -132,16 +132,16 @@ func One(ctx context.Context, inspect Inspect, kind, name string) (*admin.LockSt
 	}
 	var kinds []string
 	for _, i := range found {
-		kinds = append(kinds, i.Kind)
+		kinds = append(kinds, string(i.Kind))
 	}
 	return nil, exit.Usagef("there are locks of %d kinds with the name %s: %s; choose one with --kind", len(kinds), output.Name(name), strings.Join(kinds, ", "))
 }
 
-func notFound(kind, name string) error {
+func notFound(kind lockkeeper.Kind, name string) error {
 	if kind == "" {
 		kind = "lock"
 	}
-	return &exit.Error{Code: exit.NotFound, Err: errors.New("no " + kind + " " + output.Name(name) + ": nobody holds it or waits for it, and it was not used recently")}
+	return &exit.Error{Code: exit.NotFound, Err: errors.New("no " + string(kind) + " " + output.Name(name) + ": nobody holds it or waits for it, and it was not used recently")}
 }
 
 // DefaultTimeout is how long a command that looks at one lock waits for the answer of the server.

@@ -13,8 +13,8 @@ import (
 )
 
 // inspectOf returns an Inspect that knows these locks, by kind.
-func inspectOf(locks map[string]admin.LockState) Inspect {
-	return func(_ context.Context, kind, name string) (*admin.LockState, error) {
+func inspectOf(locks map[lockkeeper.Kind]admin.LockState) Inspect {
+	return func(_ context.Context, kind lockkeeper.Kind, name string) (*admin.LockState, error) {
 		i := locks[kind]
 		i.Kind, i.Name = kind, name
 		return &i, nil
@@ -26,10 +26,10 @@ func TestOneFindsTheKind(t *testing.T) {
 	waited := admin.LockState{Waiters: make([]lockkeeper.Waiter, 1)}
 	used := admin.LockState{Fence: 1}
 	limited := admin.LockState{Limits: &admin.Limits{}}
-	type locks = map[string]admin.LockState
+	type locks = map[lockkeeper.Kind]admin.LockState
 	for name, c := range map[string]struct {
 		locks      locks
-		kind, want string
+		kind, want lockkeeper.Kind
 		code       int
 		says       string
 	}{
@@ -57,7 +57,7 @@ func TestOneFindsTheKind(t *testing.T) {
 
 func TestOneReturnsErrorOfTheServer(t *testing.T) {
 	failed := errors.New("NOPERM")
-	inspect := func(_ context.Context, kind, _ string) (*admin.LockState, error) {
+	inspect := func(_ context.Context, kind lockkeeper.Kind, _ string) (*admin.LockState, error) {
 		if kind == "once" {
 			return nil, failed
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/rwlock"
 )
 
 // BlockedBy says for each waiter of a lock what it waits for, in words.
@@ -27,7 +28,7 @@ func blockers(i *admin.LockState, n, writersAhead int) string {
 		ahead = Count(n, "waiter") + " ahead"
 	}
 	switch {
-	case i.Kind == "rwlock" && !w.Writes:
+	case i.Kind == rwlock.Kind && !w.Writes:
 		for _, h := range i.Holders {
 			if h.Writes {
 				return "the writer that holds it"
@@ -36,7 +37,7 @@ func blockers(i *admin.LockState, n, writersAhead int) string {
 		if writersAhead > 0 {
 			return Count(writersAhead, "writer") + " ahead"
 		}
-	case i.Kind == "rwlock" && len(i.Holders) > 0:
+	case i.Kind == rwlock.Kind && len(i.Holders) > 0:
 		held := Count(len(i.Holders), "reader")
 		if i.Holders[0].Writes {
 			held = "the writer that holds it"

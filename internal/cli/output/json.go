@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/rwlock"
 )
 
 // The types of this file are what --json writes. Their field names are documented in docs/commands.md and do not change within
@@ -15,8 +16,8 @@ import (
 
 // Lock identifies a lock.
 type Lock struct {
-	Kind string `json:"kind"`
-	Name string `json:"name"`
+	Kind lockkeeper.Kind `json:"kind"`
+	Name string          `json:"name"`
 	// Bytes is the name in base64 if it is not valid UTF-8, which JSON cannot represent.
 	Bytes []byte `json:"name_base64,omitempty"`
 }
@@ -78,7 +79,7 @@ type Inspection struct {
 }
 
 // NewLock returns the JSON form of a kind and name.
-func NewLock(kind, name string) Lock {
+func NewLock(kind lockkeeper.Kind, name string) Lock {
 	l := Lock{Kind: kind, Name: name}
 	if !utf8.ValidString(name) {
 		l.Bytes = []byte(name)
@@ -105,7 +106,7 @@ func NewInspection(i *admin.LockState) Inspection {
 }
 
 // NewHolders returns the JSON form of the holders of a lock; never nil.
-func NewHolders(kind string, list []lockkeeper.Holder) []Holder {
+func NewHolders(kind lockkeeper.Kind, list []lockkeeper.Holder) []Holder {
 	all := make([]Holder, len(list))
 	for i, h := range list {
 		all[i] = Holder{h.Token, h.Keeper, h.Owner, nil, h.Fence, expiryMS(h.ExpiresIn), h.Permits, Mode(kind, h.Writes)}
@@ -118,7 +119,7 @@ func NewHolders(kind string, list []lockkeeper.Holder) []Holder {
 }
 
 // NewWaiters returns the JSON form of the waiters for a lock; never nil.
-func NewWaiters(kind string, list []lockkeeper.Waiter) []Waiter {
+func NewWaiters(kind lockkeeper.Kind, list []lockkeeper.Waiter) []Waiter {
 	all := make([]Waiter, len(list))
 	for i, w := range list {
 		all[i] = Waiter{w.Token, w.Keeper, w.Owner, w.WaitTime.Milliseconds(), w.Alive, w.Permits, Mode(kind, w.Writes), "", w.HeartbeatAge.Milliseconds()}
@@ -127,9 +128,9 @@ func NewWaiters(kind string, list []lockkeeper.Waiter) []Waiter {
 }
 
 // Mode is "read" or "write" of a read-write lock, and "" of another lock.
-func Mode(kind string, writes bool) string {
+func Mode(kind lockkeeper.Kind, writes bool) string {
 	switch {
-	case kind != "rwlock":
+	case kind != rwlock.Kind:
 		return ""
 	case writes:
 		return "write"

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/cli/connect"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/lookup"
@@ -69,7 +70,7 @@ func (o *options) run(ctx context.Context, out io.Writer, name string) error {
 	return process.UntilInterrupted(ctx, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, o.timeout)
 		defer cancel()
-		i, err := lookup.One(ctx, lookup.With(conn.Keeper), o.kind, name)
+		i, err := lookup.One(ctx, lookup.With(conn.Keeper), lockkeeper.Kind(o.kind), name)
 		if err != nil {
 			return err
 		}

@@ -95,7 +95,7 @@ func (o *options) run(c *cobra.Command, name string) error {
 		w.timeout = o.timeout
 	}
 	w.inspect = func(ctx context.Context) ([]*admin.LockState, error) {
-		return lookup.All(ctx, lookup.With(conn.Keeper), o.kind, name)
+		return lookup.All(ctx, lookup.With(conn.Keeper), lockkeeper.Kind(o.kind), name)
 	}
 	return process.UntilInterrupted(c.Context(), func(ctx context.Context) error {
 		err := w.run(ctx)
@@ -220,7 +220,7 @@ func (w *waiter) notify(err error) {
 func (w *waiter) describe() string {
 	var texts []string
 	for _, i := range w.busy {
-		text := i.Kind + " with " + output.Count(len(i.Waiters), "waiter")
+		text := string(i.Kind) + " with " + output.Count(len(i.Waiters), "waiter")
 		if n := len(i.Holders); n > 0 {
 			text += ", held by " + output.Who(i.Holders[0].Owner, i.Holders[0].Keeper)
 			if n > 1 {
