@@ -7,9 +7,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 )
 
-// TestDefaultsMatchDocs checks that each default is in the table of docs/options.md, equals the exported constant,
+// TestDefaultsMatchDocs checks that each default is in the table of docs/options.md, equals its constant,
 // and applies with nil options.
 func TestDefaultsMatchDocs(t *testing.T) {
 	page, err := os.ReadFile("docs/options.md")
@@ -28,14 +30,14 @@ func TestDefaultsMatchDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.Prefix != DefaultPrefix || row("Prefix") != DefaultPrefix {
-		t.Errorf("Prefix: %q, %q, %q", o.Prefix, DefaultPrefix, row("Prefix"))
+	if o.Prefix != protocol.DefaultPrefix || row("Prefix") != protocol.DefaultPrefix {
+		t.Errorf("Prefix: %q, %q, %q", o.Prefix, protocol.DefaultPrefix, row("Prefix"))
 	}
 	for option, x := range map[string]struct{ is, named time.Duration }{
-		".HeartbeatInterval": {o.HeartbeatInterval, DefaultHeartbeatInterval},
-		".HeartbeatTimeout":  {o.HeartbeatTimeout, DefaultHeartbeatTimeout},
-		".MetadataTTL":       {o.MetadataTTL, DefaultMetadataTTL},
-		".Retry.MaxElapsed":  {o.Retry.MaxElapsed, DefaultMaxElapsed},
+		".HeartbeatInterval": {o.HeartbeatInterval, protocol.DefaultHeartbeatInterval},
+		".HeartbeatTimeout":  {o.HeartbeatTimeout, 3 * protocol.DefaultHeartbeatInterval},
+		".MetadataTTL":       {o.MetadataTTL, defaultMetadataTTL},
+		".Retry.MaxElapsed":  {o.Retry.MaxElapsed, defaultMaxElapsed},
 		"Options.TTL":        {DefaultTTL, DefaultTTL}, // what New does with it is in internal/testing/conformance
 	} {
 		said, err := time.ParseDuration(row(option))
@@ -43,11 +45,11 @@ func TestDefaultsMatchDocs(t *testing.T) {
 			t.Errorf("%s is %v, its constant %v, and docs/options.md says %q", option, x.is, x.named, row(option))
 		}
 	}
-	if want := "10ms,1s"; row(".Retry.MinBackoff`, `.MaxBackoff") != want || o.Retry.MinBackoff != DefaultMinBackoff || o.Retry.MaxBackoff != DefaultMaxBackoff ||
+	if want := "10ms,1s"; row(".Retry.MinBackoff`, `.MaxBackoff") != want || o.Retry.MinBackoff != defaultMinBackoff || o.Retry.MaxBackoff != defaultMaxBackoff ||
 		fmt.Sprintf("%v,%v", o.Retry.MinBackoff, o.Retry.MaxBackoff) != want {
 		t.Errorf("Retry: %v, docs/options.md says %s", o.Retry, row(".Retry.MinBackoff`, `.MaxBackoff"))
 	}
-	if o.ReplicaAck.Timeout != DefaultReplicaAckTimeout || !strings.Contains(string(page), "`.Timeout` 1 s") || o.ReplicaAck.Timeout != time.Second {
+	if o.ReplicaAck.Timeout != defaultReplicaAckTimeout || !strings.Contains(string(page), "`.Timeout` 1 s") || o.ReplicaAck.Timeout != time.Second {
 		t.Errorf("ReplicaAck.Timeout is %v", o.ReplicaAck.Timeout)
 	}
 	if o.Logger == nil {

@@ -136,3 +136,17 @@ func TestKindsAreDocumented(t *testing.T) {
 		}
 	}
 }
+
+// TestLossReasonsAreDocumented: the comment of LossReason and the table of attributes have every reason.
+func TestLossReasonsAreDocumented(t *testing.T) {
+	row := regexp.MustCompile("(?m)^\\| `lockkeeper.reason` \\|.*").FindString(read(t, "docs/observability.md"))
+	comment := read(t, "hooks.go")
+	for _, reason := range LossReasons() {
+		if !strings.Contains(row, "`"+string(reason)+"`") {
+			t.Errorf("docs/observability.md does not list %s in %q", reason, row)
+		}
+		if !regexp.MustCompile(`(?m)^//\t` + string(reason) + ` +\w`).MatchString(comment) {
+			t.Errorf("the comment of LossReason does not list %s", reason)
+		}
+	}
+}

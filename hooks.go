@@ -53,24 +53,36 @@ type Hooks struct {
 	Succeeded func(Event)
 }
 
-// LossReason says why a lease was lost.
+// LossReason says why a lease was lost, as a word for metrics and logs. The error says more, and matches ErrUnavailable,
+// *BrokenError or *NotAcknowledgedError if that is the reason. The reasons are
+//
+//	gone              the server does not have it: it expired there, or its key was deleted, evicted, overwritten or failed over
+//	unavailable       renewals were not answered until the deadline
+//	expired           it was not renewed until the deadline, as after a pause of the process
+//	not_renewed       its TTL is over, and NoRenewal is set
+//	max_lifetime      its MaxLifetime is over
+//	no_majority       redlock: too few servers have it
+//	broken            somebody has broken it
+//	not_acknowledged  rwlock: too few replicas acknowledged its conversion
+//
+// A reason that is none of them is "".
 type LossReason string
 
-// The reasons for losses. A reason that is none of them is "".
+// The reasons that package server does not know.
 const (
-	LossGone            LossReason = "gone"             // the server does not have it: it expired there, or its key was deleted, evicted, overwritten or failed over
-	LossUnavailable     LossReason = "unavailable"      // renewals were not answered until the deadline
-	LossExpired         LossReason = "expired"          // it was not renewed until the deadline, as after a pause of the process
-	LossNotRenewed      LossReason = "not_renewed"      // its TTL is over, and NoRenewal is set
-	LossMaxLifetime     LossReason = "max_lifetime"     // its MaxLifetime is over
-	LossNoMajority      LossReason = "no_majority"      // redlock: too few servers have it
-	LossBroken          LossReason = "broken"           // somebody has broken it; the error is a *BrokenError
-	LossNotAcknowledged LossReason = "not_acknowledged" // rwlock: too few replicas acknowledged its conversion
+	lossBroken          LossReason = "broken"
+	lossNotAcknowledged LossReason = "not_acknowledged"
 )
 
 // LossReasons returns all reasons.
 func LossReasons() []LossReason {
-	return []LossReason{LossGone, LossUnavailable, LossExpired, LossNotRenewed, LossMaxLifetime, LossNoMajority, LossBroken, LossNotAcknowledged}
+	all := []LossReason{lossBroken, lossNotAcknowledged}
+	for _, reason := range []server.LossReason{
+		server.LossGone, server.LossUnavailable, server.LossExpired, server.LossNotRenewed, server.LossMaxLifetime, server.LossNoMajority,
+	} {
+		all = append(all, LossReason(reason))
+	}
+	return all
 }
 
 // lossReasonOf returns why a lease was lost, by its error.
@@ -79,9 +91,9 @@ func lossReasonOf(err error) LossReason {
 	var replicas *NotAcknowledgedError
 	switch {
 	case errors.As(err, &broken):
-		return LossBroken
+		return lossBroken
 	case errors.As(err, &replicas):
-		return LossNotAcknowledged
+		return lossNotAcknowledged
 	}
 	return LossReason(server.LossReasonOf(err))
 }

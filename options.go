@@ -14,17 +14,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
-// The defaults of the options.
+// DefaultTTL is the default TTL of the leases of all packages.
+const DefaultTTL = 30 * time.Second
+
+// The other defaults of the options.
 const (
-	DefaultPrefix            = "lock:"
-	DefaultHeartbeatInterval = 2 * time.Second
-	DefaultHeartbeatTimeout  = 6 * time.Second
-	DefaultMetadataTTL       = time.Hour
-	DefaultTTL               = 30 * time.Second // of the leases of all packages
-	DefaultMinBackoff        = 10 * time.Millisecond
-	DefaultMaxBackoff        = time.Second
-	DefaultMaxElapsed        = 10 * time.Second
-	DefaultReplicaAckTimeout = time.Second
+	defaultMetadataTTL       = time.Hour
+	defaultMinBackoff        = 10 * time.Millisecond
+	defaultMaxBackoff        = time.Second
+	defaultMaxElapsed        = 10 * time.Second
+	defaultReplicaAckTimeout = time.Second
 )
 
 // Options are the settings of a keeper. Nil, and the zero value of each field, mean the defaults. New copies them.
@@ -132,7 +131,7 @@ func (o *Options) withDefaults() (Options, error) {
 	case c.NoPrefix && c.Prefix != "":
 		return c, server.Invalid("Prefix %q is set together with NoPrefix; set only one of them", c.Prefix)
 	case !c.NoPrefix && c.Prefix == "":
-		c.Prefix = DefaultPrefix
+		c.Prefix = protocol.DefaultPrefix
 	}
 	if err := protocol.CheckPrefix(c.Prefix); err != nil {
 		return c, server.Invalid("Prefix: %w", err)
@@ -141,7 +140,7 @@ func (o *Options) withDefaults() (Options, error) {
 		return c, err
 	}
 	if c.MetadataTTL == 0 {
-		c.MetadataTTL = DefaultMetadataTTL
+		c.MetadataTTL = defaultMetadataTTL
 	}
 	if err := checkRange("MetadataTTL", c.MetadataTTL, time.Minute, server.LongestTTL); err != nil {
 		return c, err
@@ -174,7 +173,7 @@ func (o *Options) setHeartbeatDefaults() error {
 		return err
 	}
 	if o.HeartbeatInterval == 0 {
-		o.HeartbeatInterval = DefaultHeartbeatInterval
+		o.HeartbeatInterval = protocol.DefaultHeartbeatInterval
 		if o.HeartbeatTimeout != 0 {
 			o.HeartbeatInterval = min(max(o.HeartbeatTimeout/3, 10*time.Millisecond), time.Hour)
 		}
@@ -228,16 +227,16 @@ func (r *RetryPolicy) setDefaults() error {
 		return err
 	}
 	if r.MinBackoff == 0 {
-		r.MinBackoff = DefaultMinBackoff
+		r.MinBackoff = defaultMinBackoff
 		if r.MaxBackoff > 0 {
 			r.MinBackoff = min(r.MinBackoff, r.MaxBackoff)
 		}
 	}
 	if r.MaxBackoff == 0 {
-		r.MaxBackoff = max(DefaultMaxBackoff, r.MinBackoff)
+		r.MaxBackoff = max(defaultMaxBackoff, r.MinBackoff)
 	}
 	if r.MaxElapsed == 0 {
-		r.MaxElapsed = DefaultMaxElapsed
+		r.MaxElapsed = defaultMaxElapsed
 	}
 	if r.MaxBackoff < r.MinBackoff {
 		return server.Invalid("Retry.MaxBackoff %v is shorter than Retry.MinBackoff %v", r.MaxBackoff, r.MinBackoff)
@@ -253,7 +252,7 @@ func (a *ReplicaAck) setDefaults() error {
 		return server.Invalid("ReplicaAck.Timeout %v is set, but none of Replicas, Majority and Fsync; set one of them", a.Timeout)
 	}
 	if a.Timeout == 0 {
-		a.Timeout = DefaultReplicaAckTimeout
+		a.Timeout = defaultReplicaAckTimeout
 	}
 	if err := checkRange("ReplicaAck.Timeout", a.Timeout, time.Millisecond, server.LongestTTL); err != nil {
 		return err

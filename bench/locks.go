@@ -209,7 +209,7 @@ func keeperLocks(kind string) func(t redistest.TB, at target, ttl time.Duration)
 			},
 		}
 		if kind == "mutex" {
-			c.left = leftOf(rdb, lockkeeper.DefaultPrefix)
+			c.left = leftOf(rdb, protocol.DefaultPrefix)
 		} else {
 			c.left = func(ctx context.Context, name string) (time.Duration, error) {
 				return leftOf(rdb, "")(ctx, own(name, "holders"))

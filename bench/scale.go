@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/benchmarks"
 	"github.com/redis/go-redis/v9"
 )
@@ -55,7 +55,7 @@ func waitersOf(b *bench, waiters int) {
 			sides = append(sides, l)
 		}
 	}
-	still := pick(b, lockkeeper.DefaultHeartbeatInterval, 300*time.Millisecond) // a whole one, or there may be none in it
+	still := pick(b, protocol.DefaultHeartbeatInterval, 300*time.Millisecond) // a whole one, or there may be none in it
 	span := pick(b, time.Second, 300*time.Millisecond)
 	if waiters > few { // heartbeats are a good part of what the server does
 		span = still

@@ -194,6 +194,7 @@ func TestFreezeHolder(t *testing.T) {
 // TestFreezeWaiter: the turn of a frozen waiter costs others up to its heartbeat timeout.
 func TestFreezeWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const heartbeatTimeout = 6 * time.Second // the default
 		s := lockkeepertest.New(t)
 		lease := lock(t, newMutex(t, s.Keeper(t, nil), "x", nil))
 		first := waitFor(t, s, newMutex(t, s.Keeper(t, nil), "x", nil), "x", 1)
@@ -202,7 +203,7 @@ func TestFreezeWaiter(t *testing.T) {
 		start := time.Now()
 		release(t, lease)
 		release(t, <-second)
-		within(t, start, lockkeeper.DefaultHeartbeatTimeout/2, lockkeeper.DefaultHeartbeatTimeout)
+		within(t, start, heartbeatTimeout/2, heartbeatTimeout)
 		s.Restore()
 		release(t, <-first)
 	})

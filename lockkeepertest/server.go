@@ -82,7 +82,7 @@ func (p *process) lastUse(id string) uint64 {
 // For a redlock, call New once for each of its servers.
 func New(t testing.TB) *Server {
 	t.Helper()
-	s := &Server{server: &server{bubble: inBubble(), prefixes: []string{lockkeeper.DefaultPrefix}}}
+	s := &Server{server: &server{bubble: inBubble(), prefixes: []string{protocol.DefaultPrefix}}}
 	if address := os.Getenv(redisURL); address != "" && !s.bubble {
 		s.claimDatabase(t, address)
 	} else {

@@ -26,7 +26,7 @@ func Invalid(format string, args ...any) error {
 	return fmt.Errorf("lockkeeper: %w: %w", ErrInvalid, fmt.Errorf(format, args...))
 }
 
-// LossReason says why a lease was lost. Package lockkeeper exports and documents the reasons.
+// LossReason says why a lease was lost. Package lockkeeper documents the reasons.
 type LossReason string
 
 // The reasons that errors of this package and of package quorum have.

@@ -10,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/cli/exit"
 	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 )
@@ -28,7 +29,7 @@ type Flags struct {
 // Register adds the flags to a command. What begins the help text of --redis.
 func (f *Flags) Register(c *cobra.Command, what string) {
 	c.Flags().StringArrayVar(&f.URLs, "redis", nil, redisurl.Usage(what))
-	c.Flags().StringVar(&f.Prefix, "prefix", lockkeeper.DefaultPrefix, "`prefix` of the keys in Redis")
+	c.Flags().StringVar(&f.Prefix, "prefix", protocol.DefaultPrefix, "`prefix` of the keys in Redis")
 	f.Credentials.Register(c)
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/cli/redisurl"
 	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/testing/faultnet"
@@ -123,7 +122,7 @@ func TestDoctorReportsHighLatency(t *testing.T) {
 		{[]time.Duration{maxMedianLatency, maxMedianLatency, maxMedianLatency}, statusOK},
 		{[]time.Duration{1e6, maxMedianLatency + 1, maxMedianLatency + 1}, statusWarning},
 		{[]time.Duration{1e6, 1e6, maxP99Latency + 1}, statusWarning},
-		{[]time.Duration{1e6, 1e6, lockkeeper.DefaultHeartbeatInterval}, statusError},
+		{[]time.Duration{1e6, 1e6, protocol.DefaultHeartbeatInterval}, statusError},
 	} {
 		if got := evaluateLatency(c.times); got.Status != c.want {
 			t.Errorf("%v: %v, want %v", c.times, got, c.want)

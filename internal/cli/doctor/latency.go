@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -124,8 +125,8 @@ func ms(d time.Duration) float64                  { return float64(d.Microsecond
 
 func evaluateLatency(ping []time.Duration) finding {
 	switch {
-	case p99(ping) >= lockkeeper.DefaultHeartbeatInterval:
-		return finding{Status: statusError, Advice: fmt.Sprintf("find out what delays the server or the network: waiters send heartbeats every %v", lockkeeper.DefaultHeartbeatInterval)}
+	case p99(ping) >= protocol.DefaultHeartbeatInterval:
+		return finding{Status: statusError, Advice: fmt.Sprintf("find out what delays the server or the network: waiters send heartbeats every %v", protocol.DefaultHeartbeatInterval)}
 	case median(ping) > maxMedianLatency:
 		return finding{Status: statusWarning, Advice: "use a server in the same region: every acquisition takes one or two round trips"}
 	case p99(ping) > maxP99Latency:

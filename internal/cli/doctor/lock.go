@@ -18,7 +18,7 @@ import (
 const (
 	handOffs = 5
 	// slowHandOff is the time of a hand-off whose waiter was not notified, and retried at its heartbeat.
-	slowHandOff = lockkeeper.DefaultHeartbeatInterval / 2
+	slowHandOff = protocol.DefaultHeartbeatInterval / 2
 )
 
 // checkLock acquires a lock, hands it over between two keepers and releases it.

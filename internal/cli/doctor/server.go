@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -301,8 +301,8 @@ func (s serverInfo) idleTimeout() finding {
 	switch {
 	case d == 0:
 		return finding{Detail: "timeout 0: idle connections are not closed"}
-	case d <= lockkeeper.DefaultHeartbeatInterval:
-		return finding{Status: statusWarning, Detail: fmt.Sprintf("timeout %d: idle connections are closed after %v", seconds, d), Advice: fmt.Sprintf("set timeout to 0, or to more than the heartbeat interval (%v)", lockkeeper.DefaultHeartbeatInterval)}
+	case d <= protocol.DefaultHeartbeatInterval:
+		return finding{Status: statusWarning, Detail: fmt.Sprintf("timeout %d: idle connections are closed after %v", seconds, d), Advice: fmt.Sprintf("set timeout to 0, or to more than the heartbeat interval (%v)", protocol.DefaultHeartbeatInterval)}
 	}
 	return finding{Detail: fmt.Sprintf("timeout %d: idle connections are closed after %v", seconds, d)}
 }

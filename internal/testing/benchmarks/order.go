@@ -122,9 +122,9 @@ func idle(b *testing.B, n New, waiters int) {
 	for range waiters {
 		<-waiting
 	}
-	span := 3 * lockkeeper.DefaultHeartbeatInterval
+	span := 3 * protocol.DefaultHeartbeatInterval
 	if Once() {
-		span = lockkeeper.DefaultHeartbeatInterval
+		span = protocol.DefaultHeartbeatInterval
 	}
 	m.resetStats()
 	b.ResetTimer()
@@ -135,7 +135,7 @@ func idle(b *testing.B, n New, waiters int) {
 	b.StopTimer()
 	perSecond := float64(m.commands()) / (time.Duration(rounds) * span).Seconds()
 	b.ReportMetric(perSecond, "idle-cmds/s")
-	b.ReportMetric(perSecond/(keepers/lockkeeper.DefaultHeartbeatInterval.Seconds()), "x-heartbeats")
+	b.ReportMetric(perSecond/(keepers/protocol.DefaultHeartbeatInterval.Seconds()), "x-heartbeats")
 	m.must(lease.Err())
 }
 
