@@ -26,11 +26,10 @@ type Leases struct {
 // Of returns the lease of one of the lockers that were given to LockAll, for example for its fence: there is no fence of several
 // locks. It returns nil, whose methods may be called, for any other locker.
 func (ls *Leases) Of(locker Locker) *Lease {
-	if ls == nil {
+	if ls == nil || server.IsNil(locker) {
 		return nil
 	}
-	key, err := keyOf(locker)
-	if i := slices.Index(ls.keys, key); err == nil && i >= 0 {
+	if i := slices.Index(ls.keys, locker.Key()); i >= 0 {
 		return ls.leases[i]
 	}
 	return nil

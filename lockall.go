@@ -3,9 +3,6 @@ package lockkeeper
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"reflect"
 	"slices"
 
 	"github.com/lockkeeper/lockkeeper/internal/lifecycle"
@@ -29,9 +26,8 @@ import (
 //
 // The error is ErrInvalid, and nothing is sent, if there is no locker, or one is nil, or two have the same key: the same lock twice,
 // for reading and writing, or by two keepers. (Two keepers of different servers may have locks of the same key, but it is not
-// known that they are different, and they would have no order; use names that differ.) A Locker that is not of this
-// module needs a method Key() string, which returns a text that identifies the lock in all processes. One that embeds a
-// Locker of this module has it. If it returns neither a lease nor an error, the error is ErrInvalid as well.
+// known that they are different, and they would have no order; use names that differ.) If a Locker returns neither a lease nor
+// an error, the error is ErrInvalid as well.
 func LockAll(ctx context.Context, lockers ...Locker) (*Leases, error) {
 	return acquireAll(ctx, lockers, Locker.Lock)
 }
@@ -90,10 +86,10 @@ func keysOf(lockers []Locker) ([]string, error) {
 	}
 	keys, first := make([]string, len(lockers)), make(map[string]int, len(lockers))
 	for i, l := range lockers {
-		key, err := keyOf(l)
-		if err != nil {
-			return nil, server.Invalid("locker %d of %d %w", i+1, len(lockers), err)
+		if server.IsNil(l) {
+			return nil, server.Invalid("locker %d of %d is nil", i+1, len(lockers))
 		}
+		key := l.Key()
 		if before, ok := first[key]; ok {
 			return nil, server.Invalid("lockers %d and %d of %d, %T %q and %T %q, have the same key %q, and a lock can be acquired once only",
 				before+1, i+1, len(lockers), lockers[before], lockers[before].Name(), l, l.Name(), key)
@@ -101,18 +97,6 @@ func keysOf(lockers []Locker) ([]string, error) {
 		keys[i], first[key] = key, i
 	}
 	return keys, nil
-}
-
-// keyOf returns what identifies a lock among all locks.
-func keyOf(l Locker) (string, error) {
-	if v := reflect.ValueOf(l); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return "", errors.New("is nil")
-	}
-	keyed, ok := l.(interface{ Key() string })
-	if !ok {
-		return "", fmt.Errorf("is a %T, which has no method Key() string", l)
-	}
-	return keyed.Key(), nil
 }
 
 // byKey returns the indexes of the keys in their order.

@@ -178,8 +178,8 @@ func TestLockAllReleasesWhatItHasAcquired(t *testing.T) {
 	}
 }
 
-// keyed is a Locker of another module.
-type keyed struct {
+// incomparable is a Locker of another module.
+type incomparable struct {
 	lockkeeper.Locker
 	many []int // it cannot be compared
 }
@@ -190,14 +190,14 @@ func TestLockAllRefuses(t *testing.T) {
 		x, same, y := kindsOf(t, k, "x"), kindsOf(t, s.Keeper(t, nil), "x"), kindsOf(t, k, "y")
 		var none *mutex.Mutex
 		for says, lockers := range map[string][]lockkeeper.Locker{
-			"no lockers":              {},
-			"locker 2 of 2 is nil":    {x.mutex, nil},
-			"locker 1 of 2 is nil":    {none, x.mutex},
-			"1 and 3 of 3":            {x.mutex, y.mutex, x.mutex},
-			`key "lock:x"`:            {x.mutex, same.mutex},
-			`"{lock:x}:rwlock:`:       {x.read, y.mutex, x.write},
-			`"{lock:x}:semaphore:`:    {x.permits, x.permits},
-			"has no method Key() str": {x.mutex, keyed{y.mutex, nil}},
+			"no lockers":           {},
+			"locker 2 of 2 is nil": {x.mutex, nil},
+			"locker 1 of 2 is nil": {none, x.mutex},
+			"1 and 3 of 3":         {x.mutex, y.mutex, x.mutex},
+			`key "lock:x"`:         {x.mutex, same.mutex},
+			`"{lock:x}:rwlock:`:    {x.read, y.mutex, x.write},
+			`"{lock:x}:semaphore:`: {x.permits, x.permits},
+			"2 and 3 of 3":         {x.mutex, incomparable{y.mutex, nil}, y.mutex},
 		} {
 			_, err := lockkeeper.LockAll(t.Context(), lockers...)
 			if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {

@@ -12,6 +12,10 @@ type Locker interface {
 	// Name returns the name of the lock.
 	Name() string
 
+	// Key returns what identifies the lock among all locks, in all processes: of those of this module, the Redis key of the lease.
+	// LockAll acquires locks in the order of their keys.
+	Key() string
+
 	// Lock waits until the lock is granted, until ctx ends, or until the keeper's retry policy gives up, and returns the lease.
 	// The package comment documents the errors.
 	Lock(ctx context.Context) (*Lease, error)

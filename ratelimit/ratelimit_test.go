@@ -58,6 +58,7 @@ type withLeases struct {
 }
 
 func (l withLeases) Name() string { return l.Locker.Name() }
+func (l withLeases) Key() string  { return l.Locker.Key() }
 
 // withoutLeases is a limiter as a lock whose lease is nil, which behaves like one that was released.
 type withoutLeases struct{ *ratelimit.Limiter }

@@ -38,6 +38,7 @@ type whole struct {
 }
 
 func (w whole) Name() string { return w.Locker.Name() }
+func (w whole) Key() string  { return w.Locker.Key() }
 
 func (w whole) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
 	return w.Semaphore.Do(ctx, 3, fn)

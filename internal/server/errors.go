@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -24,6 +25,12 @@ var (
 // Invalid returns an ErrInvalid. The text names the option, its value and the rule that it violates.
 func Invalid(format string, args ...any) error {
 	return fmt.Errorf("lockkeeper: %w: %w", ErrInvalid, fmt.Errorf(format, args...))
+}
+
+// IsNil reports whether x is nil or a nil pointer.
+func IsNil(x any) bool {
+	v := reflect.ValueOf(x)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // LossReason says why a lease was lost. Package lockkeeper documents the reasons.
