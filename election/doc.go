@@ -7,10 +7,10 @@
 //		return schedule(ctx, fence) // until ctx ends, which is when the process must stop leading
 //	})
 //
-// The lock may be of any kind that one holder has at a time, but not a mutex with Retain. With a lock of [github.com/lockkeeper/lockkeeper/mutex] any
-// candidate may take over; with [github.com/lockkeeper/lockkeeper/fair] it is the one that has waited longest; and with
-// [github.com/lockkeeper/lockkeeper/redlock] elections go on while a minority of the servers is down. Package
-// [github.com/lockkeeper/lockkeeper] documents leases and fences.
+// The lock is of a kind that one holder has at a time, but not a mutex with Retain; see [Locker]. With a lock of
+// [github.com/lockkeeper/lockkeeper/mutex] any candidate may take over; with [github.com/lockkeeper/lockkeeper/fair] it is the one
+// that has waited longest; and with [github.com/lockkeeper/lockkeeper/redlock] elections go on while a minority of the servers is
+// down. Package [github.com/lockkeeper/lockkeeper] documents leases and fences.
 //
 // # A term
 //

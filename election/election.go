@@ -3,7 +3,6 @@ package election
 import (
 	"context"
 	"errors"
-	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,10 +18,23 @@ import (
 // candidate is elected, and campaigns again after a pause. If nobody else campaigns, the same process is elected again.
 var ErrResign = errors.New("election: resign")
 
+// Locker is a lock that can decide an election, because one holder has it at a time. *mutex.Mutex, *fair.Lock and *redlock.Lock
+// are Lockers.
+type Locker interface {
+	lockkeeper.Locker
+
+	// Holder returns who holds the lock, in any process; held is false if nobody does.
+	Holder(ctx context.Context) (holder lockkeeper.Holder, held bool, err error)
+
+	// Retains reports whether the leases of a process can be turns of one lease at the server, with one token and fence, as with
+	// Options.Retain of a mutex. New refuses such a lock.
+	Retains() bool
+}
+
 // Election is a process's view of an election: as a candidate by Run, and as an observer by Leader, Leading and Watch. It is
 // safe for concurrent use, but only one Run may be in progress.
 type Election struct {
-	locker  lockkeeper.Locker
+	locker  Locker
 	o       Options
 	running atomic.Bool
 
@@ -33,11 +45,11 @@ type Election struct {
 
 // New returns the election that is decided by a lock. It sends nothing. The error is ErrInvalid if the locker is nil, if it is a
 // mutex with Options.Retain, whose terms would share a lease and its fence, or if an option is out of range.
-func New(locker lockkeeper.Locker, opts *Options) (*Election, error) {
-	if v := reflect.ValueOf(locker); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+func New(locker Locker, opts *Options) (*Election, error) {
+	if server.IsNil(locker) {
 		return nil, server.Invalid("the locker is nil")
 	}
-	if r, ok := locker.(interface{ Retains() bool }); ok && r.Retains() {
+	if locker.Retains() {
 		return nil, retained(locker)
 	}
 	o, err := opts.withDefaults()
@@ -49,12 +61,12 @@ func New(locker lockkeeper.Locker, opts *Options) (*Election, error) {
 
 // retained is the error of a lock whose leases are turns of one at the server. Terms could not be told apart by their fences, and
 // the lock would be held after Run has returned.
-func retained(locker lockkeeper.Locker) error {
+func retained(locker Locker) error {
 	return server.Invalid("the lock %q is retained, so that terms would share a lease; set no Retain on the lock of an election", locker.Name())
 }
 
 // Run calls New with the default options, and then [Election.Run].
-func Run(ctx context.Context, locker lockkeeper.Locker, lead func(ctx context.Context, fence uint64) error) error {
+func Run(ctx context.Context, locker Locker, lead func(ctx context.Context, fence uint64) error) error {
 	e, err := New(locker, nil)
 	if err != nil {
 		return err

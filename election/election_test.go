@@ -98,7 +98,7 @@ func run(ctx context.Context, e *election.Election, lead func(context.Context, u
 	return result
 }
 
-func newElection(t *testing.T, l lockkeeper.Locker, o *election.Options) *election.Election {
+func newElection(t *testing.T, l election.Locker, o *election.Options) *election.Election {
 	t.Helper()
 	if o == nil {
 		o = &election.Options{Logger: slog.New(slog.DiscardHandler)}
@@ -359,7 +359,7 @@ func TestKeeperClosedWhileLeading(t *testing.T) {
 
 // scripted is a Locker that returns one error after another, and then asks another one.
 type scripted struct {
-	lockkeeper.Locker
+	election.Locker
 	errs  []error
 	calls []time.Time
 }
@@ -469,7 +469,7 @@ func TestEndOfContextIsNoError(t *testing.T) {
 
 // granting is a Locker whose leases are changed before they are returned.
 type granting struct {
-	lockkeeper.Locker
+	election.Locker
 	change func(*lockkeeper.Lease)
 }
 
@@ -544,7 +544,12 @@ func TestInvalidArguments(t *testing.T) {
 	})
 }
 
-// TestNoTermWithoutALeaseOfItsOwn: what New cannot see in a Locker that wraps another, Run sees in the lease.
+// secretive is a Locker that does not say that it retains its leases.
+type secretive struct{ election.Locker }
+
+func (secretive) Retains() bool { return false }
+
+// TestNoTermWithoutALeaseOfItsOwn: what a Locker that wraps another does not say, Run sees in the lease.
 func TestNoTermWithoutALeaseOfItsOwn(t *testing.T) {
 	bubble(t, func(t *testing.T, s *lockkeepertest.Server) {
 		kept, err := mutex.New(s.Keeper(t, nil), "kept", &mutex.Options{Retain: true})
@@ -557,9 +562,9 @@ func TestNoTermWithoutALeaseOfItsOwn(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		nothing := &scripted{Locker: kept, errs: []error{nil}}
-		for says, l := range map[string]lockkeeper.Locker{
-			"is retained":                  &scripted{Locker: kept},
+		nothing := &scripted{Locker: secretive{kept}, errs: []error{nil}}
+		for says, l := range map[string]election.Locker{
+			"is retained":                  secretive{kept},
 			"neither a lease nor an error": nothing,
 		} {
 			err := newElection(t, l, nil).Run(t.Context(), func(context.Context, uint64) error {

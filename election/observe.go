@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // Leading reports whether this process leads: lead is running, and its lease is held. It sends nothing, and checks the lease's
@@ -22,16 +21,9 @@ func (e *Election) Leading() bool {
 
 // Leader asks the server who leads, in any process; held is false if nobody does. The process need not be a candidate. A former
 // leader whose lease was lost or released does not count, even if its lead is still running. It blocks for a round trip, and
-// makes up to three attempts. The error is that of the lock's method Holder; see package [lockkeeper]. It is ErrInvalid if the
-// lock has no such method: those of package mutex, fair and redlock have one.
+// makes up to three attempts. The error is that of the lock's method Holder; see package [lockkeeper].
 func (e *Election) Leader(ctx context.Context) (leader lockkeeper.Holder, held bool, err error) {
-	l, ok := e.locker.(interface {
-		Holder(ctx context.Context) (lockkeeper.Holder, bool, error)
-	})
-	if !ok {
-		return lockkeeper.Holder{}, false, server.Invalid("the election's locker is a %T, which has no method Holder", e.locker)
-	}
-	return l.Holder(ctx)
+	return e.locker.Holder(ctx)
 }
 
 // Watch returns an iterator that yields who leads, and then each change, until the caller ends the loop or ctx ends. A zero
@@ -40,7 +32,7 @@ func (e *Election) Leader(ctx context.Context) (leader lockkeeper.Holder, held b
 // same process is a change, since its fence is larger.
 //
 // An error means that it is not known who leads. It is yielded once, and Watch goes on asking until it is known again. After an
-// error that matches ErrClosed or ErrInvalid the loop ends.
+// error that matches ErrClosed the loop ends.
 //
 //	for leader, err := range e.Watch(ctx) {
 //		…
@@ -58,7 +50,7 @@ func (e *Election) Watch(ctx context.Context) iter.Seq2[lockkeeper.Holder, error
 			case ctx.Err() != nil:
 				return
 			case err != nil:
-				final := errors.Is(err, lockkeeper.ErrClosed) || errors.Is(err, lockkeeper.ErrInvalid)
+				final := errors.Is(err, lockkeeper.ErrClosed)
 				if (final || !failed) && !yield(lockkeeper.Holder{}, err) || final {
 					return
 				}

@@ -2,7 +2,6 @@ package election_test
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"log/slog"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/election"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
-	"github.com/lockkeeper/lockkeeper/semaphore"
 )
 
 // labelled returns a keeper with an owner label.
@@ -40,23 +38,6 @@ func TestLeader(t *testing.T) {
 		<-result
 		if _, held, err := observer.Leader(t.Context()); held || err != nil || e.Leading() {
 			t.Errorf("held: %v, %v; leading: %v", held, err, e.Leading())
-		}
-
-		sem, err := semaphore.New(s.Keeper(t, nil), "boss", 1, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l, err := sem.Locker(1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := newElection(t, l, nil).Leader(t.Context()); !errors.Is(err, lockkeeper.ErrInvalid) {
-			t.Errorf("Leader of a semaphore: %v", err)
-		}
-		for _, err := range newElection(t, l, nil).Watch(t.Context()) {
-			if !errors.Is(err, lockkeeper.ErrInvalid) {
-				t.Errorf("Watch of a semaphore: %v", err)
-			}
 		}
 	})
 }
@@ -220,7 +201,7 @@ func TestWatchAsksAtItsInterval(t *testing.T) {
 
 // counted is a Locker that counts calls of Holder.
 type counted struct {
-	lockkeeper.Locker
+	election.Locker
 	asked int
 }
 

@@ -54,6 +54,9 @@ func (l *Lock) Name() string { return l.lock.Name() }
 // Key returns the Redis key of the lock, which identifies it among all locks; lockkeeper.LockAll needs it.
 func (l *Lock) Key() string { return l.lock.Key() }
 
+// Retains returns false: each lease has a token and a fence of its own. Package election asks for it.
+func (l *Lock) Retains() bool { return false }
+
 // Lock queues until it is the caller's turn, until ctx ends, or until the keeper's retry policy gives up, and returns the lease.
 // Requests are granted in the order in which the server queued them. The first wait of a keeper subscribes before its request
 // is queued, which takes one round trip more. Package [lockkeeper] documents the errors.

@@ -104,6 +104,9 @@ func (l *Lock) Name() string { return l.lock.Name() }
 // Key returns the Redis key of the lock, at each server, which identifies it among all locks; lockkeeper.LockAll needs it.
 func (l *Lock) Key() string { return l.lock.Key() }
 
+// Retains returns false: each lease has a token and a fence of its own. Package election asks for it.
+func (l *Lock) Retains() bool { return false }
+
 // Lock waits until a majority of the servers has granted the lock, until ctx ends, or until the retry policy of the first
 // keeper gives up, and returns the lease. Package [lockkeeper] documents the errors. Here ErrNotAcquired means that a majority
 // of the servers has answered recently and only other holders prevented a majority, ErrUnavailable that no majority of the

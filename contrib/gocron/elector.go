@@ -36,10 +36,10 @@ type Elector struct {
 
 var _ gocron.Elector = (*Elector)(nil)
 
-// NewElector returns an elector that campaigns with a lock of any kind that one holder has at a time, in the background, until
-// Close. All schedulers must use the same lock. Losses and errors are logged; a nil logger means slog.Default(). The error matches
+// NewElector returns an elector that campaigns with a mutex, a fair lock or a redlock, in the background, until Close. All
+// schedulers must use the same lock. Losses and errors are logged; a nil logger means slog.Default(). The error matches
 // [lockkeeper.ErrInvalid]: the locker is nil, or a mutex with Options.Retain.
-func NewElector(locker lockkeeper.Locker, log *slog.Logger) (*Elector, error) {
+func NewElector(locker election.Locker, log *slog.Logger) (*Elector, error) {
 	if log == nil {
 		log = slog.Default()
 	}
@@ -123,15 +123,9 @@ func (e *Elector) Close() {
 
 // tryFirst is a lock that says when it is found to be held elsewhere.
 type tryFirst struct {
-	lockkeeper.Locker
+	election.Locker
 	refused func()
 	tried   bool
-}
-
-// Retains lets package election refuse a mutex that retains its leases.
-func (l *tryFirst) Retains() bool {
-	r, ok := l.Locker.(interface{ Retains() bool })
-	return ok && r.Retains()
 }
 
 // Lock implements lockkeeper.Locker. It is called by one goroutine.
