@@ -1,5 +1,6 @@
 // Package layout checks how the code of the library's core is divided: how long each package is, how many of its files all reach one
-// another, and how long the core is as a whole. The core is what is not a test in internal, without internal/testing and internal/cli.
+// another, how long the core is as a whole, and how many names the root package exports. The core is what is not a test in internal,
+// without internal/testing and internal/cli.
 package layout
 
 import (
