@@ -95,7 +95,7 @@ func (c usedCommand) missingRule(refusal, prefix string) string {
 	return sign + prefix + "*"
 }
 
-// optionCommand is a command that only an option or List needs.
+// optionCommand is a command that only an option or admin.List needs.
 type optionCommand struct {
 	args    []any
 	options string
@@ -106,8 +106,8 @@ func optionCommands(key string) []optionCommand {
 	return []optionCommand{
 		{[]any{"wait", "0", "1"}, "Options.ReplicaAck"},
 		{[]any{"waitaof", "0", "0", "1"}, "ReplicaAck.Fsync"},
-		{[]any{"scan", "0"}, "List"},
-		{[]any{"getrange", key, "0", "0"}, "List"},
+		{[]any{"scan", "0"}, "admin.List"},
+		{[]any{"getrange", key, "0", "0"}, "admin.List"},
 		{[]any{"info", "server"}, "ReplicaAck.Majority and redlock.Options.MinUptime"},
 	}
 }
