@@ -619,6 +619,9 @@ func TestBreakInvalid(t *testing.T) {
 			t.Errorf("%s: %v, %v", what, b, err)
 		}
 	}
+	if _, err := admin.Break(background, l.Keeper, mutex.Kind, "x", nil); !errors.Is(err, lockkeeper.ErrInvalid) {
+		t.Errorf("without options: %v", err)
+	}
 	if _, err := admin.Break(background, l.Keeper, "lock", "x", all); !errors.Is(err, lockkeeper.ErrInvalid) {
 		t.Error(err)
 	}
