@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/testing/embedded"
 	"github.com/lockkeeper/lockkeeper/internal/testing/retaining"
 	"github.com/lockkeeper/lockkeeper/semaphore"
@@ -288,7 +289,7 @@ func TestRetainedPermitsAndBreak(t *testing.T) {
 	retains(t, 2, func(s *embedded.Server, p, other *retainer) {
 		p.fill(2)
 		l := p.hold(1)
-		if _, err := lockkeeper.Break(s.Context(), other.Keeper, "semaphore", "x", lockkeeper.BreakOptions{Token: l.Token()}); err != nil {
+		if _, err := admin.Break(s.Context(), other.Keeper, semaphore.Kind, "x", &admin.BreakOptions{Token: l.Token()}); err != nil {
 			s.Fatal(err)
 		}
 		synctest.Wait()
