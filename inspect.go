@@ -22,6 +22,10 @@ type Holder struct {
 	// Unconfirmed is set by admin.Inspect if the lease was handed to a waiter and its keeper has not renewed it yet. Until then it lasts for
 	// the HeartbeatTimeout only, and for the TTL afterwards.
 	Unconfirmed bool
+
+	// Retained says that the process grants its own callers the lock by this lease, one after the other or as readers together, or has
+	// taken these permits of a rate limit ahead for them (option Retain of the lock).
+	Retained bool
 }
 
 // Waiter is a queued request at the server, of any process. Times are by the server's clock.
@@ -43,7 +47,7 @@ func newHolders(list []views.Holder) []Holder {
 	all := make([]Holder, len(list))
 	for i, h := range list {
 		t, _ := protocol.ParseToken(h.Token) // zero for the token of another library
-		all[i] = Holder{h.Token, t.Keeper, h.Owner, granted(h.Fence), h.Fence, h.ExpiresIn, permits(t), writes(t), h.Unconfirmed}
+		all[i] = Holder{h.Token, t.Keeper, h.Owner, granted(h.Fence), h.Fence, h.ExpiresIn, permits(t), writes(t), h.Unconfirmed, strings.ContainsAny(t.Flags, protocol.FlagRetained+protocol.FlagBlock)}
 	}
 	return all
 }

@@ -14,6 +14,7 @@ func TestInspectTokens(t *testing.T) {
 		token, keeper string
 		permits       int
 		writes        bool
+		retained      bool
 	}{
 		{token: "another library", keeper: ""},
 		{token: "k:1:30000.6000", keeper: "k"},
@@ -26,10 +27,14 @@ func TestInspectTokens(t *testing.T) {
 		{token: "k:1:30000.6000h3", keeper: "k", permits: 3},
 		{token: "k:1:30000.6000c4", keeper: "k", permits: 4},
 		{token: "k:1:30000.6000hcs5", keeper: "k", permits: 5},
+		{token: "k:1:5000.5000k", keeper: "k", retained: true},
+		{token: "k:1:5000.5000rk", keeper: "k", retained: true},
+		{token: "k:1:5000.5000hk2", keeper: "k", permits: 2, retained: true},
+		{token: "k:1:6000.6000cb40", keeper: "k", permits: 40, retained: true}, // taken ahead
 		{token: "k:1:30000.6000f1790000000000000", keeper: "k"}, // the number is the least fence
 	} {
 		holders := newHolders([]views.Holder{{Token: x.token, Owner: "o", Fence: 7, ExpiresIn: time.Second, Unconfirmed: true}})
-		if want := (Holder{x.token, x.keeper, "o", time.UnixMicro(7), 7, time.Second, x.permits, x.writes, true}); !slices.Equal(holders, []Holder{want}) {
+		if want := (Holder{x.token, x.keeper, "o", time.UnixMicro(7), 7, time.Second, x.permits, x.writes, true, x.retained}); !slices.Equal(holders, []Holder{want}) {
 			t.Errorf("holders %+v, want %+v", holders, want)
 		}
 		waiters := newWaiters([]views.Waiter{{Token: x.token, Owner: "o", WaitTime: time.Minute, HeartbeatLeft: 1, HeartbeatAge: 5}})

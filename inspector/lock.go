@@ -100,6 +100,7 @@ type takenView struct {
 	Owner       text
 	Keeper      string
 	Permits     int
+	Ahead       int // of these, for callers of the process in future
 	Requests    int
 	First, Last string // until they return
 }
@@ -113,6 +114,7 @@ type holderView struct {
 	Percent       int  // of its ttl that is left
 	TTL           string
 	Unconfirmed   bool
+	Retained      bool
 	Fence         uint64
 	Mode, Permits string
 	Break         string // a URL
@@ -185,7 +187,7 @@ func (v *lockView) setHolders(q lockQuery, i *admin.LockState) {
 	}
 	for _, g := range groups[first:last] {
 		v.Taken = append(v.Taken, takenView{
-			reference("taken", g.Owner, g.Keeper), ownerText(g.Owner, g.Keeper), keeperText(g.Keeper), g.Permits, g.Requests, duration(g.First), duration(g.Last),
+			reference("taken", g.Owner, g.Keeper), ownerText(g.Owner, g.Keeper), keeperText(g.Keeper), g.Permits, g.Ahead, g.Requests, duration(g.First), duration(g.Last),
 		})
 	}
 }
@@ -201,7 +203,7 @@ func breakable(i *admin.LockState) []lockkeeper.Holder {
 func newHolderView(q lockQuery, h lockkeeper.Holder, modes, canBreak bool) holderView {
 	v := holderView{
 		ID: holderRef(h), Owner: ownerText(h.Owner, h.Keeper), Keeper: keeperText(h.Keeper), Left: expiry(h.ExpiresIn), Never: h.ExpiresIn < 0,
-		Fence: h.Fence, Mode: mode(modes, h.Writes), Permits: permits(h.Permits),
+		Fence: h.Fence, Mode: mode(modes, h.Writes), Permits: permits(h.Permits), Retained: h.Retained,
 	}
 	if !h.Since.IsZero() {
 		v.Since = instant(h.Since)

@@ -147,7 +147,7 @@ var mutants = []mutant{
 	{"a renewal confirms the subscription of now", "internal/retain/lease.go", "g.Confirm(x.epoch)", "g.Confirm(g.Current())", "retain"},
 	{"nobody is notified of the recall of a mutex", "lua/policy/mutex.lua", "serial .. ' recall')", "serial .. ' -1')", "turns"},
 	{"the window is not longer for permits taken ahead", "internal/retainer/permits.go", "	limits.Per += ahead\n", "", "blocks"},
-	{"a block is used from when its answer came", "internal/retainer/permits.go", "		epoch, sent := p.now(), time.Since(p.lock.Keeper().Started())\n		q, h, err := p.lock.TryTakeLease(context.Background(), keeper.Terms{Number: int(size)})\n", "		epoch := p.now()\n		q, h, err := p.lock.TryTakeLease(context.Background(), keeper.Terms{Number: int(size)})\n		sent := time.Since(p.lock.Keeper().Started())\n", "blocks"},
+	{"a block is used from when its answer came", "internal/retainer/permits.go", "		epoch, sent := p.now(), time.Since(p.lock.Keeper().Started())\n		q, h, err := p.lock.TryTakeLease(context.Background(), keeper.Terms{Number: int(size), Flags: protocol.FlagBlock})\n", "		epoch := p.now()\n		q, h, err := p.lock.TryTakeLease(context.Background(), keeper.Terms{Number: int(size), Flags: protocol.FlagBlock})\n		sent := time.Since(p.lock.Keeper().Started())\n", "blocks"},
 	{"a block of which a part was used is given back", "internal/retainer/permits.go", "used := b.Close(); used > 0 {", "used := b.Close(); used == b.Taken() {", "blocks"},
 	{"more than a block is granted", "internal/retain/block.go", "	if left = b.left.Add(-n); left < 0 {", "	if left = b.left.Add(-1); left < 0 {", "blocks"},
 	{"a refusal outlives its time", "internal/retainer/permits.go", "	if at >= r.until {", "	if at < 0 {", "blocks"},

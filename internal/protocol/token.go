@@ -15,6 +15,7 @@ const (
 	FlagByClock    = "c" // semaphore: permits that return by the clock; the number is their count
 	FlagLeastFence = "f" // redlock: the number is the least fence of the lease
 	FlagRetained   = "k" // mutex; rwlock, after FlagRead; semaphore, after FlagHeld: the process grants leases inside until this one is recalled
+	FlagBlock      = "b" // semaphore, after FlagByClock: the process has taken the permits ahead; scripts do not read it
 	FlagNoPush     = "s" // of any waiter: its keeper cannot receive messages
 )
 

@@ -10,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/claim"
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
 	"github.com/lockkeeper/lockkeeper/internal/lease"
+	"github.com/lockkeeper/lockkeeper/internal/protocol"
 	"github.com/lockkeeper/lockkeeper/internal/retain"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/internal/timers"
@@ -230,7 +231,7 @@ func (p *Permits) run(f *fetch, size, need int64) {
 	for again := size; again > 0; {
 		size = again
 		epoch, sent := p.now(), time.Since(p.lock.Keeper().Started())
-		q, h, err := p.lock.TryTakeLease(context.Background(), keeper.Terms{Number: int(size)})
+		q, h, err := p.lock.TryTakeLease(context.Background(), keeper.Terms{Number: int(size), Flags: protocol.FlagBlock})
 		p.mu.Lock()
 		switch {
 		case errors.Is(err, server.ErrAboveLimit) && size > need: // the limit was lowered

@@ -15,6 +15,7 @@ type Group struct {
 	Owner, Keeper string // Keeper only if there is no Owner
 	Requests      int
 	Permits       int
+	Ahead         int           // of these, taken by its process in blocks, for callers
 	First, Last   time.Duration // until the first and the last of them return
 }
 
@@ -37,6 +38,9 @@ func ByOwner(list []lockkeeper.Holder) []Group {
 		g := &groups[i]
 		g.Requests++
 		g.Permits += h.Permits
+		if h.Retained {
+			g.Ahead += h.Permits
+		}
 		g.First, g.Last = min(g.First, h.ExpiresIn), max(g.Last, h.ExpiresIn)
 	}
 	slices.SortFunc(groups, func(a, b Group) int {

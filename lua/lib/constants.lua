@@ -24,7 +24,7 @@ local LEAST_FENCE = 1e12
 --   ttl        ms of the lease
 --   claim_ttl  ms of an unconfirmed lease: one granted to a waiter, by a message or in the reply to a heartbeat
 --   flags      lower-case letters. s: the keeper cannot subscribe, and learns of a grant by its next heartbeat. Others belong to the
---              policy: r w u d k of rwlock, k of mutex, h c k of semaphore, f of redlock
+--              policy: r w u d k of rwlock, k of mutex, h c k b of semaphore, f of redlock
 --   number     of the policy: the permits of a semaphore, the maximum writer streak of a rwlock's w, the count of a rwlock's u, the
 --              least fence of a redlock's f; else empty
 -- string.match(token, TOKEN, TOKEN_FROM) gives these six as strings, or nil for a token of another library. Whoever may write a key can

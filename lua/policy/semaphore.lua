@@ -2,6 +2,7 @@
 -- policy. The flags of a token say what it does with its permits:
 --   h  it holds them until its lease ends. A token without h has no lease; it is known for as long as its permits are taken
 --   c  it takes them by the clock: they return when a window has passed, whatever becomes of the lease
+--   b  after c alone: its process has taken the permits ahead, to grant them to its callers
 --   k  after h alone: its process retains the lease, and grants the permits to one caller after the other until it is recalled
 -- In run, besides those of limits:
 --   used, spent   the permits that are held, and taken by the clock, with what is granted and not written yet; nil: not read yet

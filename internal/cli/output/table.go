@@ -40,25 +40,28 @@ func HolderTable(i *admin.LockState) string {
 	case i.Limits.ByClock():
 		return takenTable(list)
 	}
-	rows := [][]string{{"HOLDER", "MODE", "PERMITS", "SINCE", "EXPIRES IN", "FENCE", "TOKEN"}}
+	rows := [][]string{{"HOLDER", "MODE", "PERMITS", "SINCE", "EXPIRES IN", "RETAINED", "FENCE", "TOKEN"}}
 	for _, h := range list {
-		since, fence := "", ""
+		since, fence, retained := "", "", ""
+		if h.Retained {
+			retained = "yes"
+		}
 		if !h.Since.IsZero() {
 			since = h.Since.UTC().Format("2006-01-02 15:04:05Z")
 		}
 		if h.Fence != 0 {
 			fence = fmt.Sprint(h.Fence)
 		}
-		rows = append(rows, []string{Who(h.Owner, h.Keeper), Mode(i.Kind, h.Writes), Permits(h.Permits), since, Expiry(h.ExpiresIn), fence, Name(h.Token)})
+		rows = append(rows, []string{Who(h.Owner, h.Keeper), Mode(i.Kind, h.Writes), Permits(h.Permits), since, Expiry(h.ExpiresIn), retained, fence, Name(h.Token)})
 	}
 	return "\n" + Table(rows)
 }
 
 // takenTable formats permits that return by the clock.
 func takenTable(list []lockkeeper.Holder) string {
-	rows := [][]string{{"TAKEN BY", "PERMITS", "REQUESTS", "FIRST RETURN", "LAST RETURN"}}
+	rows := [][]string{{"TAKEN BY", "PERMITS", "AHEAD", "REQUESTS", "FIRST RETURN", "LAST RETURN"}}
 	for _, t := range taken.ByOwner(list) {
-		rows = append(rows, []string{Who(t.Owner, t.Keeper), fmt.Sprint(t.Permits), fmt.Sprint(t.Requests), Expiry(t.First), Expiry(t.Last)})
+		rows = append(rows, []string{Who(t.Owner, t.Keeper), fmt.Sprint(t.Permits), Permits(t.Ahead), fmt.Sprint(t.Requests), Expiry(t.First), Expiry(t.Last)})
 	}
 	return "\n" + Table(rows)
 }

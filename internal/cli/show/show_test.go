@@ -20,7 +20,7 @@ func TestTextOfLocks(t *testing.T) {
 				Kind: "rwlock", Name: "catalogue", Fence: 9,
 				Holders: []lockkeeper.Holder{
 					{Token: "k1:1:30000", Keeper: "k1", Owner: "web-1:10 reader", Since: since, Fence: 8, ExpiresIn: 25 * time.Second},
-					{Token: "k2:1:30000", Keeper: "k2", Since: since, Fence: 9, ExpiresIn: 1500 * time.Millisecond},
+					{Token: "k2:1:30000", Keeper: "k2", Since: since, Fence: 9, ExpiresIn: 1500 * time.Millisecond, Retained: true},
 				},
 				Waiters: []lockkeeper.Waiter{
 					{Token: "k3:1:30000", Keeper: "k3", Owner: "web-3:\x1b[31m", WaitTime: 90 * time.Second, Alive: true, HeartbeatAge: 1200 * time.Millisecond, Writes: true},
@@ -29,9 +29,9 @@ func TestTextOfLocks(t *testing.T) {
 			},
 			`rwlock catalogue: 2 holders, 2 waiters, last fence 9
 
-HOLDER           MODE  SINCE                 EXPIRES IN  FENCE  TOKEN
-web-1:10 reader  read  2026-11-23 01:02:03Z  25s         8      k1:1:30000
-keeper k2        read  2026-11-23 01:02:03Z  1.5s        9      k2:1:30000
+HOLDER           MODE  SINCE                 EXPIRES IN  RETAINED  FENCE  TOKEN
+web-1:10 reader  read  2026-11-23 01:02:03Z  25s                   8      k1:1:30000
+keeper k2        read  2026-11-23 01:02:03Z  1.5s        yes       9      k2:1:30000
 
 WAITER            MODE   WAITS  ALIVE  HEARTBEAT  BLOCKED BY      TOKEN
 "web-3:\x1b[31m"  write  1m30s  yes    1.2s ago   2 readers       k3:1:30000
@@ -56,7 +56,7 @@ o       2        2026-11-23 01:02:03Z  1m          1      t
 				Holders: []lockkeeper.Holder{
 					{Token: "a:1:300000.6000c1", Keeper: "a", Owner: "web-1", Since: since, Fence: 1, ExpiresIn: 2 * time.Second, Permits: 1},
 					{Token: "b:1:300000.6000c1", Keeper: "b", Since: since, Fence: 1, ExpiresIn: 3 * time.Second, Permits: 1},
-					{Token: "a:2:300000.6000c2", Keeper: "a", Owner: "web-1", Since: since, Fence: 1, ExpiresIn: 5 * time.Second, Permits: 2},
+					{Token: "a:2:300000.6000c2", Keeper: "a", Owner: "web-1", Since: since, Fence: 1, ExpiresIn: 5 * time.Second, Permits: 2, Retained: true},
 				},
 				Waiters: []lockkeeper.Waiter{{Token: "t", Keeper: "k", Owner: "o", Alive: true, Permits: 1}},
 			},
@@ -66,9 +66,9 @@ permits: 4 of 4 used in 6.0s
 WAITER  PERMITS  WAITS  ALIVE  HEARTBEAT  BLOCKED BY                          TOKEN
 o       1        0ms    yes    0ms ago    the limit: it needs 1, 0 of 4 free  t
 
-TAKEN BY  PERMITS  REQUESTS  FIRST RETURN  LAST RETURN
-web-1     3        2         2.0s          5.0s
-keeper b  1        1         3.0s          3.0s
+TAKEN BY  PERMITS  AHEAD  REQUESTS  FIRST RETURN  LAST RETURN
+web-1     3        2      2         2.0s          5.0s
+keeper b  1               1         3.0s          3.0s
 `,
 		},
 		{
