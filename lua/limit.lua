@@ -50,7 +50,7 @@ if limit > 0 or pause ~= 0 then
   keep_lock(run, keep_window(run))
 end
 has_room(run, math.huge, true, true)
-if limit > 0 and run.used > run.at_once then recall(run) end
+if limit > 0 and run.used > run.at_once then recall_permits(run) end
 local more = admit(run)
 if pause > 0 then
   save_metadata(run, run.metadata_ttl + run.pause_left, false, run.pause_left + run.metadata_ttl / 2)

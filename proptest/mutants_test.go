@@ -140,7 +140,7 @@ var mutants = []mutant{
 	{"two are inside a retained mutex", "internal/retain/word.go", "	case w&inside != 0:\n", "	case w&inside > 1:\n", "turns"},
 	{"a turn whose caller was cancelled as it was granted stays inside", "internal/retain/lease.go", "	case was == passed:\n		l.Leave(g, now, out)\n", "	case was == passed:\n", "turns"},
 	{"permits go to a caller that wants more", "internal/retainer/pool.go", "		if x.permits != w.n {", "		if x.permits > w.n {", "pool"},
-	{"permits are not recalled for those who find too few", "lua/policy/semaphore.lua", "  if holds then recall(run) end", "", "pool"},
+	{"permits are not recalled for those who find too few", "lua/policy/semaphore.lua", "  if holds then recall_permits(run) end", "", "pool"},
 	{"permits that wait for their next caller are not served", "internal/retainer/turn.go", "			x.of.serve()\n", "			_ = x\n", "semaphore tests"},
 	{"callers who wait inside do not learn of a recall", "internal/retainer/retention.go", "serve := x.lease, x.permits > 0 && x.state.Closing()", "serve := x.lease, false", "semaphore tests"},
 	{"a caller that gives up keeps the permits that it was granted", "internal/retainer/pool.go", "		d.inside.retention.leave()\n", "", "pool"},

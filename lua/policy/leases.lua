@@ -100,10 +100,10 @@ end
 
 -- recall notifies the processes that retain leases, up to a hundred in one script, that somebody waits whom they exclude. Each lease
 -- is recalled once by a message, and is then like any other; renew replies that it was recalled. A message of which nobody knows
--- whether it was received frees nothing: the lease is held until it is released or expires.
+-- whether it was received frees nothing: the lease is held until it is released or expires. It returns twice their number.
 local function recall(run)
   local list = call('ZRANGE', lock, RETAINED, BEHIND_RETAINED, 'BYSCORE', 'LIMIT', '0', '100', 'WITHSCORES')
-  if #list == 0 then return end
+  if #list == 0 then return 0 end
   local plain = {}
   for i = 1, #list, 2 do
     plain[i], plain[i + 1] = list[i + 1] - RETAINED + ENDLESS, list[i]
@@ -113,6 +113,7 @@ local function recall(run)
     local keeper, serial = string.match(list[i], TOKEN, TOKEN_FROM)
     if keeper then publish(run, string.sub(keeper, 2), serial .. ' recall') end
   end
+  return #list
 end
 
 -- page lists at most count members of the lock's key, and their scores, in a range of scores: from first to last, downward if that is

@@ -3,7 +3,8 @@
 --   h  it holds them until its lease ends. A token without h has no lease; it is known for as long as its permits are taken
 --   c  it takes them by the clock: they return when a window has passed, whatever becomes of the lease
 --   b  after c alone: its process has taken the permits ahead, to grant them to its callers
---   k  after h alone: its process retains the lease, and grants the permits to one caller after the other until it is recalled
+--   k  after h alone: its process retains the lease, and grants the permits to one caller after the other until it is recalled. The field
+--      retained of the meta hash says that there may be such leases
 -- In run, besides those of limits:
 --   used, spent   the permits that are held, and taken by the clock, with what is granted and not written yet; nil: not read yet
 --   first_end     when the lease ends that ends first; nil: unknown
@@ -129,6 +130,11 @@ local function has_room(run, n, holds, by_clock)
   return true
 end
 
+-- recall_permits recalls what processes retain, since somebody finds too few permits.
+local function recall_permits(run)
+  if recall(run) < 200 then call('HDEL', meta, 'retained') end
+end
+
 -- enter grants a lease of ms, and what it takes by the clock, to a token of which the key has nothing.
 local function enter(run, token, ms, fence)
   local n, holds, by_clock = terms_of(token)
@@ -143,7 +149,10 @@ local function enter(run, token, ms, fence)
     list[i + 1], list[i + 2], i = fence == now_us and '-' .. score or -now_us, '@' .. token, i + 2
     run.spent, run.unwritten_ms = run.spent + n, math.max(run.unwritten_ms, keep_window(run))
   end
-  if string.find(token, 'k%d*$', -11) then score = encode_fence(fence, true) end
+  if string.find(token, 'k%d*$', -11) then
+    score = encode_fence(fence, true)
+    call('HSET', meta, 'retained', '1')
+  end
   if holds or fence ~= now_us then list[i + 1], list[i + 2] = score, '#' .. token end
 end
 
@@ -172,17 +181,18 @@ local function frees_in(run, token)
 end
 
 -- It is so if none of the leases has expired, nothing is taken by the clock, and all permits are taken, or it does not fit and nobody
--- else waits; and if there is no lease to be recalled.
+-- else waits; and if there is certainly no lease to be recalled.
 local function blocked_for(_, token, policy_arg)
   local flags, permits = string.match(token, TERMS, TERMS_FROM)
   local most = string.match(policy_arg, '^(%d+):0:')
-  if flags ~= 'h' or not most or permits - most > 0 or call('HGET', meta, 'limits') ~= policy_arg .. ' ' .. policy_arg then return nil end
+  if flags ~= 'h' or not most or permits - most > 0 then return nil end
+  local known = call('HMGET', meta, 'limits', 'retained')
+  if known[1] ~= policy_arg .. ' ' .. policy_arg or known[2] then return nil end
   -- If the first two members are the count and a lease, then that ends first.
   local first = call('ZRANGE', lock, '0', '1', 'WITHSCORES')
   if first[1] ~= 'used' or not first[4] or first[4] - now <= 0 or call('ZSCORE', lock, token) then return nil end
   local left = most + first[2]
   if left > 0 and (left - permits >= 0 or call('EXISTS', queue) == 1) then return nil end
-  if call('ZCOUNT', lock, RETAINED, BEHIND_RETAINED) > 0 then return nil end
   return first[4] - now
 end
 
@@ -190,7 +200,7 @@ local function ask(run, token, ttl, _, max_wait)
   local n, holds, by_clock = terms_of(token)
   local lease_score, clock_score = read_counts(run, token)
   local frees = adopt_limits(run)
-  if frees and run.used > run.at_once then recall(run) end
+  if frees and run.used > run.at_once then recall_permits(run) end
   if holds and lease_score and lease_score > now then return GRANTED, prolong(run, token, ttl, lease_score), frees end
   if not holds and clock_score and clock_score <= returned(run) then
     return GRANTED, tonumber(call('ZSCORE', lock, '#' .. token) or -clock_score), frees
@@ -207,7 +217,7 @@ local function ask(run, token, ttl, _, max_wait)
     if not holds and n == 1 then mark_window(run) end
     return GRANTED, fence, frees
   end
-  if holds then recall(run) end
+  if holds then recall_permits(run) end
   if not max_wait and not holds and not run.unswept and run.limits_changed == 0 then return REFUSED, frees_in(run, token) end
 end
 
@@ -262,7 +272,7 @@ local function fits(run, flags, number)
   if has_room(run, n, holds, by_clock) then return true end
   if holds then
     write_entered(run)
-    recall(run)
+    recall_permits(run)
   end
   return false
 end
@@ -322,7 +332,7 @@ end
 -- While there are callers, nobody retains permits.
 local function maintain(run)
   cut_leases(run)
-  if next(run.callers) then recall(run) end
+  if next(run.callers) then recall_permits(run) end
   for token in pairs(run.callers) do
     local code = ineligible(run, token)
     if code then
