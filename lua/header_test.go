@@ -1,7 +1,6 @@
 package lua
 
 import (
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -37,7 +36,6 @@ func headed(t *testing.T) []string {
 type header struct {
 	keys, args []string
 	open       string
-	replies    string
 }
 
 func headerOf(t *testing.T, path string) (h header) {
@@ -69,8 +67,6 @@ func headerOf(t *testing.T, path string) (h header) {
 			t.Errorf("%s: the header has no %q", path, part)
 		}
 	}
-	_, rest, _ := strings.Cut(text, "-- returns ")
-	h.replies, _, _ = strings.Cut(rest, "-- writes ")
 	return h
 }
 
@@ -242,27 +238,31 @@ func TestScriptsSkipNothing(t *testing.T) {
 	}
 }
 
-// TestProtocolListsEveryScript: docs/protocol.md has the keys, the arguments and the replies of each script, as its header has them.
-func TestProtocolListsEveryScript(t *testing.T) {
+// TestProtocolNamesEveryTransition: the table of transitions in docs/protocol.md has each general script. Its header has the rest.
+func TestProtocolNamesEveryTransition(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../docs/protocol.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	const head = "| script | `KEYS` | `ARGV` | replies |\n|---|---|---|---|\n"
-	_, rest, found := strings.Cut(string(doc), head)
-	got, _, _ := strings.Cut(rest, "\n\n")
-	var rows []string
-	for _, path := range headed(t) {
-		h := headerOf(t, path)
-		if h.open != "" {
-			h.args = append(h.args, h.open+"…")
-		}
-		replies := strings.Join(strings.Fields(strings.NewReplacer("\n--", " ", "|", "·").Replace(h.replies)), " ")
-		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s |", strings.TrimSuffix(path, ".lua"), strings.Join(h.keys, " "), strings.Join(h.args, " "), replies))
+	_, rest, found := strings.Cut(string(doc), "\n| transition | does | sent |\n|---|---|---|\n")
+	table, _, _ := strings.Cut(rest, "\n\n")
+	if !found {
+		t.Fatal("docs/protocol.md has no table of transitions")
 	}
-	want := strings.Join(rows, "\n")
-	if !found || strings.TrimSpace(got) != want {
-		t.Errorf("docs/protocol.md has to have, after %q:\n%s", head, want)
+	named := map[string]bool{}
+	for row := range strings.Lines(table) {
+		cell, _, _ := strings.Cut(strings.TrimPrefix(row, "| "), " |")
+		for _, name := range strings.Split(cell, ", ") {
+			named[name] = true
+			if !slices.Contains(allFiles(), name+".lua") {
+				t.Errorf("docs/protocol.md has a transition %q, for which there is no script", name)
+			}
+		}
+	}
+	for _, path := range allFiles() {
+		if name := strings.TrimSuffix(path, ".lua"); !isPart(path) && !isFast(path) && !named[name] {
+			t.Errorf("docs/protocol.md has no transition %q", name)
+		}
 	}
 }

@@ -2,7 +2,7 @@ package claim
 
 import "time"
 
-// State is the state of a claim. docs/protocol.md has the transitions.
+// State is the state of a claim. README.md has the transitions.
 type State uint8
 
 // The states.

@@ -3,7 +3,7 @@
 // happened.
 //
 // The package is pure: it knows no goroutine, channel, mutex, context, clock, random source, network or log, so that a table can test it and
-// the search in internal/testing/explore can run it in every order of events. docs/protocol.md has the states and, for each, the events
+// the search in internal/testing/explore can run it in every order of events. README.md has the states and, for each, the events
 // that it reacts to; a test compares the two.
 //
 //	claim.go    Claim, its states, and Step

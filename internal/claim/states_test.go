@@ -23,15 +23,15 @@ func (x transitions) add(from State, kind Kind, to State) {
 	x[from][kind][to] = true
 }
 
-// TestStatesAreThoseOfTheDocumentation walks every pair of a state and an event that a claim can come to, and compares the states that
-// follow with the table in docs/protocol.md.
-func TestStatesAreThoseOfTheDocumentation(t *testing.T) {
+// TestStatesMatchTable walks every pair of a state and an event that a claim can come to, and compares the states that
+// follow with the table in README.md.
+func TestStatesMatchTable(t *testing.T) {
 	documented, found := readTransitions(t), walk()
 	for from := range states {
 		for kind := range kinds {
 			want, got := listOf(documented[from][kind]), listOf(found[from][kind])
 			if want != got {
-				t.Errorf("%s: after %s a claim may be in %q, but in docs/protocol.md that is %q", stateNames[from], kindNames[kind], got, want)
+				t.Errorf("%s: after %s a claim may be in %q, but in README.md that is %q", stateNames[from], kindNames[kind], got, want)
 			}
 		}
 	}
@@ -100,20 +100,18 @@ func listOf(set map[State]bool) string {
 	return strings.Join(list, ", ")
 }
 
-// readTransitions returns the table of states in docs/protocol.md. The last cell of a row lists "events → states", separated by semicolons,
+// readTransitions returns the table of states in README.md. The last cell of a row lists "events → states", separated by semicolons,
 // and may begin with the name of another state, from which the row differs only in what it lists: a claim stays in its own state
 // where one in that stays in that.
 func readTransitions(t *testing.T) transitions {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/protocol.md")
+	text, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(text), "\n## States\n")
-	section, _, _ = strings.Cut(section, "\n## ")
 	table := transitions{}
 	next := State(0)
-	for line := range strings.Lines(section) {
+	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(strings.TrimSpace(line), " | ")
 		if len(cells) != 3 || next == states || !strings.HasPrefix(line, "| `"+stateNames[next]+"`") {
 			continue
@@ -139,7 +137,7 @@ func readTransitions(t *testing.T) transitions {
 		next++
 	}
 	if next != states {
-		t.Fatalf("docs/protocol.md has no row of %s, or not in the order of the enum", stateNames[next])
+		t.Fatalf("README.md has no row of %s, or not in the order of the enum", stateNames[next])
 	}
 	return table
 }
@@ -159,7 +157,7 @@ func index(t *testing.T, names []string, name string) int {
 	t.Helper()
 	i := slices.Index(names, name)
 	if i < 0 {
-		t.Fatalf("docs/protocol.md names %q, which is neither a state nor an event", name)
+		t.Fatalf("README.md names %q, which is neither a state nor an event", name)
 	}
 	return i
 }
