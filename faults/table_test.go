@@ -10,10 +10,9 @@ import (
 	"testing"
 )
 
-// TestFaultTableNamesExistingTests: in docs/testing.md each of the 60 scenarios has its row, and every test that a row names is
-// there.
+// TestFaultTableNamesExistingTests: in README.md each of the 60 scenarios has its row, and every test that a row names exists.
 func TestFaultTableNamesExistingTests(t *testing.T) {
-	doc, err := os.ReadFile("../docs/testing.md")
+	doc, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,9 +47,9 @@ func TestFaultTableNamesExistingTests(t *testing.T) {
 	}
 }
 
-// TestPromiseTableNamesExistingTests checks that every test in the table of smaller promises exists.
+// TestPromiseTableNamesExistingTests checks that every test in the table of smaller promises in README.md exists.
 func TestPromiseTableNamesExistingTests(t *testing.T) {
-	doc, err := os.ReadFile("../docs/testing.md")
+	doc, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,15 @@
 // is checked after each script. A schedule that breaks a promise is shortened, and shown step by step with its
 // virtual time and a seed to repeat it.
 //
+// Each schedule has a server, two to four processes with a keeper each, and one lock. Ttls are 10 s, 3 s, 500, 100 and
+// 10 ms. Processes freeze for up to 20 s; requests, replies and messages are delayed by up to several ttls, and late
+// duplicates arrive up to 20 s later; the server's clock is set by up to half an hour. Some requests for a mutex set
+// Yield: nobody is granted the key while it is left free, for a tenth of the time at most. A redlock is simulated with
+// clocks that differ by up to an hour and a minority of servers that fails.
+//
+// Not simulated: permits that return by the clock without a bound on concurrency, which the models cover; Cluster and
+// Sentinel; several names at once.
+//
 //	go test ./proptest                                  # some schedules of each primitive, the same each time
 //	go test ./proptest -rapid.checks=1000               # more of them
 //	go test ./proptest -run Simulation/fair -rapid.seed=N   # those of a run that failed

@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// TestGuaranteesNameExistingTests: docs/testing.md lists the tests that show what docs/guarantees.md says. Each must exist, as
+// TestGuaranteesNameExistingTests: README.md lists the tests that show what docs/guarantees.md says. Each must exist, as
 // a function or as the name of a case, in the directory that the list names, and the guarantees must refer to it.
 func TestGuaranteesNameExistingTests(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
 	text := readPage(t, filepath.Join(root, "docs", "guarantees.md"))
-	_, list, found := strings.Cut(readPage(t, filepath.Join(root, "docs", "testing.md")), "\n## Tests of the guarantees\n")
+	_, list, found := strings.Cut(readPage(t, "README.md"), "\n## The guarantees\n")
 	if !found {
-		t.Fatal("docs/testing.md has no list of tests")
+		t.Fatal("README.md has no list of tests")
 	}
 	list, _, _ = strings.Cut(list, "\n## ")
 	listed := map[string]bool{}

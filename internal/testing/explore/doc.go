@@ -13,7 +13,27 @@
 // crashes or freezes; time passes. A keeper that freezes for a while needs no step: its steps come late. Leases and heartbeats end as time
 // passes. With retained leases, callers also enter and leave inside a process, and a message about a recall may arrive twice.
 //
-// Where things are:
+// The name of each case has its bounds, such as 3_requests,_2000_ms,_1_fault. They are counted per path. Leases and heartbeats last for 2 s,
+// and time passes in steps of a second. A local grant is one besides the first by a retained lease. States are recognised by a hash of 64
+// bits. The test logs how many there were.
+//
+// # Promises
+//
+// In each state:
+//   - No two processes rely on leases that exclude each other, and at most one caller is inside by the lease of a mutex.
+//   - Once a request is over and its cleanup was answered, the server has neither a lease nor a place of it, nor of one that was broken.
+//   - A waiter is rejected only if it was cancelled, closed or broken, or if another upgrade waits.
+//   - Nobody is admitted inside a process after a recall, unless its message is under way, or was lost on a subscription that lasts.
+//   - If there are no more faults from here on, every live request is served within 24 s. While one waits, callers enter by each retained
+//     lease that admits them, and it is renewed; afterwards it must be given back, unused.
+//
+// # Not searched
+//
+// The times of heartbeats (they are sent once a second, or when something asks for one), pauses between attempts, leases that are not
+// renewed or have a longest lifetime, parts of a redlock, permits, adoption, servers that fail, clocks that are set, the local queue of a
+// mutex that does not retain, a second retained lease of a request's name, more than four late copies or six messages at once.
+//
+// # Files
 //
 //	search.go         the search, breadth first, and the check that everybody is served
 //	world.go          worlds, their bounds and the promises
