@@ -8,8 +8,8 @@ import (
 )
 
 // A grant is published to the keeper of the waiter, and a recall to the keeper that retains the lease. A message can be lost; safety never
-// depends on one. What makes a lost one good is in docs/protocol.md. If the server has said, in a reply, what it has published, and the
-// message does not come, then the subscription is stale.
+// depends on one. What makes up for a lost one is in internal/wait/README.md. If the server has said, in a reply, what it has published,
+// and the message does not come, then the subscription is stale.
 
 const (
 	// WakeupTimeout is how long a published message may take before the subscription counts as stale.
