@@ -1,6 +1,7 @@
 package retain
 
 import (
+	"runtime"
 	"sync/atomic"
 	"time"
 )
@@ -55,7 +56,11 @@ func (h *Hold) Open(closed bool) {
 // Enter counts the caller as inside, and returns the time since base, or reports that it may not enter. If settle is set, the
 // caller must call Inside to see whether it was the last to leave.
 func (h *Hold) Enter() (at time.Duration, ok, settle bool) {
-	if word(h.word.Add(uint64(use + 1))).mayStay() {
+	w := word(h.word.Add(uint64(use + 1)))
+	if w.mayYield() {
+		runtime.Gosched()
+	}
+	if w.mayStay() {
 		if at, ok = h.admits(); ok {
 			return at, true, false
 		}

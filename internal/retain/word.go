@@ -34,6 +34,14 @@ func (w word) open(closed bool) word {
 // enter counts a caller as inside, who may have to leave at once; see mayStay.
 func (w word) enter() word { return w + use + 1 }
 
+// yieldEvery is after how many uses a caller lets other goroutines run. Callers who enter and leave in a loop never block, and would keep
+// the processors for 10 ms each: as long as that, times the callers per processor, a recall would wait for the goroutine that handles
+// it.
+const yieldEvery = 128
+
+// mayYield reports whether the caller that was counted by enter is to do so.
+func (w word) mayYield() bool { return w&(yieldEvery*use-1) < use }
+
 // mayStay reports whether a caller that was counted by enter may be inside.
 func (w word) mayStay() bool { return w&opened != 0 && w&inside < maxInside }
 
