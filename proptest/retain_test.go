@@ -3,6 +3,7 @@ package proptest
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand"
 	"slices"
@@ -664,6 +665,9 @@ func (w *retainWorld) runTurns(r *rapid.T) {
 		pauses := []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, 2 * time.Second, 8 * time.Second}
 		if p == 0 {
 			pauses = []time.Duration{5 * time.Millisecond, 20 * time.Millisecond}
+			if w.set == lua.Semaphore { // it has more callers
+				pauses = []time.Duration{30 * time.Millisecond, 60 * time.Millisecond}
+			}
 		}
 		pause := rapid.SampledFrom(pauses).Draw(r, "pause")
 		most := 2
@@ -807,6 +811,8 @@ func simulateRetained(t *testing.T, set *lua.Set, reached ...string) {
 	if !checksSet { // a default run shows whether a change has broken something; others search
 		defer setFlag("rapid.checks", setFlag("rapid.checks", strconv.Itoa(max(few/3, 1)))) // each takes long: grants inside are many
 		defer setFlag("rapid.seed", setFlag("rapid.seed", "1"))
+	} else if n, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String()); err == nil && set == lua.Semaphore {
+		defer setFlag("rapid.checks", setFlag("rapid.checks", strconv.Itoa((n+3)/4))) // each takes four times as long
 	}
 	inBubbles(t, tally, func(r *rapid.T) bubbled {
 		w := &retainWorld{r: r, start: time.Now(), stop: make(chan struct{}), held: map[*held]bool{}, void: map[string]bool{}, tally: tally,
