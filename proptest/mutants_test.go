@@ -142,7 +142,7 @@ var mutants = []mutant{
 	{"permits go to a caller that wants more", "internal/retainer/pool.go", "		if x.permits != w.n {", "		if x.permits > w.n {", "pool"},
 	{"permits are not recalled for those who find too few", "lua/policy/semaphore.lua", "  if holds then recall_permits(run) end", "", "pool"},
 	{"permits that wait for their next caller are not served", "internal/retainer/turn.go", "			x.of.serve()\n", "			_ = x\n", "semaphore tests"},
-	{"callers who wait inside do not learn of a recall", "internal/retainer/retention.go", "serve := x.lease, x.permits > 0 && x.state.Closing()", "serve := x.lease, false", "semaphore tests"},
+	{"permits of an ordinary lease stay with the process", "internal/retainer/pool.go", "func (a *alone) CleanedUp() { a.end() }", "func (a *alone) CleanedUp() {}", "pool"},
 	{"a caller that gives up keeps the permits that it was granted", "internal/retainer/pool.go", "		d.inside.retention.leave()\n", "", "pool"},
 	{"a renewal confirms the subscription of now", "internal/retain/lease.go", "g.Confirm(x.epoch)", "g.Confirm(g.Current())", "retain"},
 	{"nobody is notified of the recall of a mutex", "lua/policy/mutex.lua", "serial .. ' recall')", "serial .. ' -1')", "turns"},

@@ -38,10 +38,10 @@
 // as held, which Available and Holders show. A lease has one holder at a time. Its token, deadline and fence are those of the lease at
 // the server, so holders of the same process that follow each other can have the same fence.
 //
-// A process whose callers hold all permits of New's limit does not ask the server, also if SetLimit has raised the limit:
-// Acquire waits inside, in order of arrival, and TryAcquire is refused. Otherwise the server decides. If it has too few permits for
+// A process holds and requests no more permits than New's limit at the same time, also if SetLimit has raised the limit. Beyond that,
+// Acquire waits inside, in order of arrival, and TryAcquire is refused without asking the server. If the server has too few permits for
 // somebody, in any process, it recalls what is retained: a lease that nobody uses is released at once, another one by the Release of its
-// holder, and callers that wait inside ask the server. Afterwards the process retains nothing of the name for about nine times as long as
+// holder, and callers that wait inside then ask the server. Afterwards the process retains nothing of the name for about nine times as long as
 // the recall took, at least 20 ms and at most a minute, and then only while it acquires about 20 times as often as it is recalled. A
 // limit that is lowered below what is held recalls as well. If a process is frozen or cut off, others wait until its leases have
 // expired. Without a subscription nothing is granted inside.

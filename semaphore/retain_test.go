@@ -214,7 +214,7 @@ func TestRetainedPermitsAreRecalled(t *testing.T) {
 	})
 }
 
-// Callers who wait inside ask the server when others wait there.
+// Callers who wait inside ask the server, behind others that wait there, when the permits of their process are released.
 func TestRetainedPermitsWaitersGoToTheServer(t *testing.T) {
 	retains(t, 1, func(s *embedded.Server, p, other *retainer) {
 		p.Leave(p.Retained())
@@ -224,9 +224,6 @@ func TestRetainedPermitsWaitersGoToTheServer(t *testing.T) {
 		inside := p.Retained()
 		local, _ := p.waits(context.Background(), 1)
 		granted, _ = other.waits(context.Background(), 1)
-		if waiters, err := other.Waiters(s.Context()); err != nil || len(waiters) != 2 {
-			s.Errorf("at the server wait %+v, %v", waiters, err)
-		}
 		p.Leave(inside)
 		synctest.Wait()
 		if len(granted) != 1 || len(local) != 0 {

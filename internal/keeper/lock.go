@@ -43,6 +43,7 @@ type Terms struct {
 	Direct bool   // of a conversion to a weaker lease, which never waits
 
 	Sharing     lease.Sharing      // what is to be granted inside by the lease, if the process retains it; nil: nothing
+	Observer    lease.Observer     // else what is told of the lease; nil: nothing
 	Observation *lease.Observation // the call, for the observer; nil: Acquire and Try make one
 	Health      *server.Health     // of the server, if the caller has its turn in the local queue already; nil: not
 	Since       time.Time          // when the caller came; zero: now

@@ -74,7 +74,7 @@ func (l *Lock) newRequest(ctx context.Context, t Terms, mode claim.Mode, health 
 	r.lock, r.Lease = l, l.NewLease(token, serial, claim.New(mode, t.origin != nil, false), t.Observation)
 	var recalled wait.Recalled
 	if t.Sharing == nil {
-		r.Bind(r, nil)
+		r.Bind(r, t.Observer)
 	} else {
 		r.Bind(r, t.Sharing)
 		r.retained, recalled = true, t.Sharing

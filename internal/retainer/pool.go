@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/keeper"
@@ -16,15 +17,17 @@ import (
 )
 
 // This file has the permits of a semaphore that are granted inside the process. Each lease of the pool has the permits of one caller, and goes
-// to the next caller that wants as many. Callers who find none wait in the local queue of the name if this process has all permits;
-// else they ask the server for a lease, which joins the pool. While others wait at the server, so do the callers of this process.
+// to the next caller that wants as many. Callers who find none ask the server for a lease, which joins the pool; or, while others wait
+// there, for an ordinary lease. At most as many permits as there are belong to the process or are requested by it: beyond that, callers
+// wait in the local queue of the name. So those of one process alone do not queue at the server, where they would contend with each
+// other.
 
 // pool is the leases of a semaphore that the process retains. It is replaced and never changed.
 type pool struct {
 	open      []*retention // that may admit a caller
 	each      int64        // permits of each of these; 0: they differ, or there are none
-	permits   int64        // of these, of the requests for others, and of leases that are in use until they are given back
-	contended int          // of the latter, since others wait at the server
+	permits   int64        // of these, of all other leases of the process, and of its requests for leases
+	contended int          // leases that are in use until they are given back, since others wait at the server
 }
 
 // place is where a retention is.
@@ -110,7 +113,8 @@ type poolWaiter struct {
 type decision struct {
 	does   action
 	inside *Lease     // granted
-	asks   *retention // of the request
+	asks   *retention // of the request of asksForPool
+	alone  *alone     // of asksAlone
 }
 
 // action is what a caller does.
@@ -122,6 +126,34 @@ const (
 	asksForPool               // asks the server for a lease that joins the pool
 	asksAlone                 // asks the server for a lease of its own
 )
+
+// alone is the permits of an ordinary lease, or of the request for one. It implements lease.Observer.
+type alone struct {
+	of      *name
+	permits int64
+	once    sync.Once
+}
+
+// LeaseEvent returns the permits of a lease that is lost.
+func (a *alone) LeaseEvent(what lease.EventType) (own bool) {
+	if what == lease.Lost {
+		a.end()
+	}
+	return false
+}
+
+// CleanedUp returns the permits of a lease that was released.
+func (a *alone) CleanedUp() { a.end() }
+
+// end returns the permits.
+func (a *alone) end() {
+	a.once.Do(func() {
+		a.of.mu.Lock()
+		a.of.changeLocked(func(p *pool) { p.permits -= a.permits })
+		a.of.mu.Unlock()
+		a.of.serve()
+	})
+}
 
 // AcquirePermits is Acquire, of n permits of a semaphore, of which this process has at most limit inside.
 func (l *Lock) AcquirePermits(ctx context.Context, n, limit int, wait bool) (lifecycle.Handle, error) {
@@ -156,8 +188,10 @@ func (l *Lock) AcquirePermits(ctx context.Context, n, limit int, wait bool) (lif
 		}
 		t := keeper.Terms{Number: n, Observation: o, Since: began}
 		if d.does == asksAlone {
+			t.Observer = d.alone
 			h, err := l.ordinary.Request(ctx, t, wait)
 			if err != nil {
+				d.alone.end()
 				return nil, false, err
 			}
 			return h, false, nil
@@ -192,10 +226,10 @@ func (r *name) enterPool(n int64) *Lease {
 	return nil
 }
 
-// isFull reports whether the process has all permits, in leases of n permits that are all in use if enterPool has found none.
+// isFull reports whether the process has all permits, and none in leases of another number, if enterPool has found none of n permits.
 func (r *name) isFull(n, limit int64) bool {
 	p := r.pool.Load()
-	return p != nil && p.each == n && p.permits+n > limit && p.contended == 0
+	return p != nil && p.permits+n > limit && (p.each == n || len(p.open) == 0)
 }
 
 // decide says what a caller does who has found no lease of n permits in the pool, if need be after a wait inside.
@@ -236,6 +270,8 @@ func (r *name) decide(ctx context.Context, n, limit int64, wait bool) (decision,
 		d.inside.retention.leave()
 	case asksForPool:
 		d.asks.abandon()
+	case asksAlone:
+		d.alone.end()
 	}
 	r.serve()
 	return decision{}, err
@@ -289,16 +325,14 @@ func (r *name) decideLocked(w *poolWaiter, unsuited *[]*retention) decision {
 			*unsuited = append(*unsuited, x)
 		}
 	}
-	switch {
-	case p.contended > 0:
-		return decision{does: asksAlone}
-	case missing <= 0:
-		x := r.beginLocked(w.n)
-		if x == nil {
-			return decision{does: asksAlone}
-		}
+	if missing <= 0 {
 		r.changeLocked(func(p *pool) { p.permits += w.n })
-		return decision{does: asksForPool, asks: x}
+		if p.contended == 0 {
+			if x := r.beginLocked(w.n); x != nil {
+				return decision{does: asksForPool, asks: x}
+			}
+		}
+		return decision{does: asksAlone, alone: &alone{of: r, permits: w.n}}
 	}
 	for i := 0; i < len(idle) && missing > 0; i++ {
 		missing -= idle[i].permits

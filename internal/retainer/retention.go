@@ -63,11 +63,8 @@ func (x *retention) unlock(out *retain.Effects) {
 	if x.permits > 0 {
 		r.placeLocked(x)
 	}
-	h, serve := x.lease, x.permits > 0 && x.state.Closing()
+	h := x.lease
 	r.mu.Unlock()
-	if serve {
-		defer r.serve()
-	}
 	if out.Release {
 		if out.Recalled {
 			r.lock.ExpectWaiters()
