@@ -35,7 +35,7 @@ func kindsOf(t *testing.T, k *lockkeeper.Keeper, name string) kinds {
 	f, err2 := fair.New(k, name, nil)
 	rw, err3 := rwlock.New(k, name, nil)
 	sem, err4 := semaphore.New(k, name, 3, nil)
-	p, err5 := sem.Locker(2)
+	p, err5 := sem.LockerN(2)
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		t.Fatal(err)
 	}

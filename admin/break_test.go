@@ -46,7 +46,7 @@ var breakable = []struct {
 		if err != nil {
 			return nil, err
 		}
-		return s.Locker(2)
+		return s.LockerN(2)
 	}},
 	{ratelimit.Kind, func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
 		r, err := ratelimit.New(k, "x", 1_000_000, time.Minute, &ratelimit.Options{TTL: ttl, MaxConcurrent: 1})

@@ -88,7 +88,7 @@ var primitives = []primitive{
 	{"semaphore", permits, true, func(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error) {
 		s, err := semaphore.New(k, name, permits, &semaphore.Options{TTL: ttl})
 		of := func(n int) use {
-			return use{weight: n, acquire: func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, n) }}
+			return use{weight: n, acquire: func(ctx context.Context) (*lockkeeper.Lease, error) { return s.AcquireN(ctx, n) }}
 		}
 		return []use{of(1), of(2), of(permits)}, err
 	}},

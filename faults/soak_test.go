@@ -108,7 +108,7 @@ func retainedUses(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, 
 func pooledUses(k *lockkeeper.Keeper, name string, ttl time.Duration) ([]use, error) {
 	s, err := semaphore.New(k, name, permits, &semaphore.Options{TTL: ttl, Retain: true})
 	of := func(n int) use {
-		return use{weight: n, shares: true, acquire: func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, n) }}
+		return use{weight: n, shares: true, acquire: func(ctx context.Context) (*lockkeeper.Lease, error) { return s.AcquireN(ctx, n) }}
 	}
 	rare := of(permits)
 	rare.pause = 2 * time.Second

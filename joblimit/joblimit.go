@@ -112,7 +112,7 @@ func Concurrent(k *lockkeeper.Keeper, n int, opts *Options) (*Limiter, error) {
 		if err != nil {
 			return limit{}, err
 		}
-		return held(s.Locker(1))
+		return limit{s.Acquire, s.TryAcquire}, nil
 	})
 }
 

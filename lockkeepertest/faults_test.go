@@ -308,7 +308,7 @@ func TestFailover(t *testing.T) {
 		kept := lock(t, newMutex(t, k, "kept", ttl))
 		sem, err := semaphore.New(k, "sem", 2, nil)
 		must(t, err)
-		permit, err := sem.Acquire(t.Context(), 2)
+		permit, err := sem.AcquireN(t.Context(), 2)
 		must(t, err)
 		released := lock(t, newMutex(t, k, "released", &mutex.Options{TTL: 2 * ttl.TTL}))
 		rdb := s.Client(t)

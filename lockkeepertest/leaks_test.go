@@ -45,7 +45,7 @@ func TestLeaksAreReported(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, _ = sem.TryAcquire(t.Context(), 2)
+			_, _ = sem.TryAcquireN(t.Context(), 2)
 		}, `semaphore "a{b}c" is held`},
 		"retained": {func(t testing.TB, s *lockkeepertest.Server) {
 			rw, err := rwlock.New(s.Keeper(t, nil), "x", &rwlock.Options{Retain: true})

@@ -370,7 +370,7 @@ func TestSharedLeasesAreCountedOut(t *testing.T) {
 func TestOtherKindsAreCountedOut(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *lockkeepertest.Server, o *telemetry) {
 		k := o.keeper(t, s, nil)
-		lease := must(must(semaphore.New(k, "s", 3, nil)).Acquire(t.Context(), 2))
+		lease := must(must(semaphore.New(k, "s", 3, nil)).AcquireN(t.Context(), 2))
 		red := must(redlock.New([]*lockkeeper.Keeper{k, lockkeepertest.New(t).Keeper(t, nil), lockkeepertest.New(t).Keeper(t, nil)}, "r", nil))
 		majority := must(red.Lock(t.Context()))
 		m := must(mutex.New(k, "m", nil))
@@ -402,10 +402,10 @@ func TestNamesAreOptIn(t *testing.T) {
 			must(0, must(mutex.New(k, name, nil)).Do(t.Context(), func(context.Context, uint64) error { return nil }))
 		}
 		sem := must(semaphore.New(k, "encoders:1", 3, nil))
-		lease := must(sem.Acquire(t.Context(), 2))
+		lease := must(sem.AcquireN(t.Context(), 2))
 		for range 2 {
 			go func() {
-				l := must(sem.Acquire(context.Background(), 2))
+				l := must(sem.AcquireN(context.Background(), 2))
 				must(0, l.Release(context.Background()))
 			}()
 			synctest.Wait()

@@ -460,7 +460,7 @@ func (w *retainWorld) turn(p int, random *rand.Rand) (get func(context.Context) 
 	if random.Intn(6) == 0 {
 		permits = retainLimit
 	}
-	some, _ := l.permits.Locker(permits)
+	some, _ := l.permits.LockerN(permits)
 	if try {
 		return some.TryLock, permits
 	}
@@ -503,7 +503,7 @@ func (p *retainProcess) lock(ctx context.Context) (*lockkeeper.Lease, error) {
 	case p.turns != nil:
 		return p.turns.Lock(ctx)
 	case p.permits != nil:
-		return p.permits.Acquire(ctx, retainLimit)
+		return p.permits.AcquireN(ctx, retainLimit)
 	}
 	return p.Lock.Lock(ctx)
 }

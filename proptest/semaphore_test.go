@@ -97,29 +97,16 @@ func (p *permits) wants(r *rapid.T, q *request) {
 
 // permitLock is what a semaphore and a rate limit with leases have in common.
 type permitLock interface {
-	Acquire(ctx context.Context, n int) (*lockkeeper.Lease, error)
-	TryAcquire(ctx context.Context, n int) (*lockkeeper.Lease, error)
+	AcquireN(ctx context.Context, n int) (*lockkeeper.Lease, error)
+	TryAcquireN(ctx context.Context, n int) (*lockkeeper.Lease, error)
 	Adopt(ctx context.Context, token string) (*lockkeeper.Lease, error)
 	SetLimit(ctx context.Context, limit int) error
-}
-
-// limiter is a rate limit with the names of the semaphore.
-type limiter struct{ *ratelimit.Limiter }
-
-func (l limiter) Acquire(ctx context.Context, n int) (*lockkeeper.Lease, error) {
-	return l.AcquireN(ctx, n)
-}
-
-func (l limiter) TryAcquire(ctx context.Context, n int) (*lockkeeper.Lease, error) {
-	return l.TryAcquireN(ctx, n)
 }
 
 func (p *permits) open(k *lockkeeper.Keeper, ttl time.Duration, noRenewal bool) (l permitLock) {
 	var err error
 	if p.window > 0 {
-		var r *ratelimit.Limiter
-		r, err = ratelimit.New(k, name, p.window, p.per, &ratelimit.Options{MaxConcurrent: p.atOnce, TTL: ttl, NoRenewal: noRenewal})
-		l = limiter{r}
+		l, err = ratelimit.New(k, name, p.window, p.per, &ratelimit.Options{MaxConcurrent: p.atOnce, TTL: ttl, NoRenewal: noRenewal})
 	} else {
 		l, err = semaphore.New(k, name, p.atOnce, &semaphore.Options{TTL: ttl, NoRenewal: noRenewal})
 	}
@@ -135,9 +122,9 @@ func (p *permits) get(q *request) (*lockkeeper.Lease, error) {
 		return s.Adopt(q.ctx, q.adopts.lease.Token())
 	}
 	if q.try {
-		return s.TryAcquire(q.ctx, q.count)
+		return s.TryAcquireN(q.ctx, q.count)
 	}
-	return s.Acquire(q.ctx, q.count)
+	return s.AcquireN(q.ctx, q.count)
 }
 
 // held returns the number of held permits.
@@ -309,7 +296,7 @@ func (p *permits) isPaused(w *world) func(*rapid.T) {
 		w.actors.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
-			l := p.open(by.Keeper, 0, false).(limiter)
+			l := p.open(by.Keeper, 0, false).(*ratelimit.Limiter)
 			if d == 0 {
 				_ = l.Resume(ctx)
 			} else {

@@ -2,7 +2,7 @@
 //
 //	s, err := semaphore.New(k, "encoders", 10, nil) // ten permits
 //	…
-//	lease, err := s.Acquire(ctx, 3) // three of them; waits in the queue
+//	lease, err := s.Acquire(ctx) // waits in the queue for one; AcquireN(ctx, 3) for three
 //	…
 //	defer lease.Release(ctx)
 //

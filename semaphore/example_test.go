@@ -13,7 +13,7 @@ import (
 )
 
 // Three encoders at once, in all processes together. A large film takes two of the permits.
-func ExampleSemaphore_Do() {
+func ExampleSemaphore_DoN() {
 	ctx := context.Background()
 	k, end := example.Keeper()
 	defer end()
@@ -22,7 +22,7 @@ func ExampleSemaphore_Do() {
 		log.Fatal(err)
 	}
 
-	err = encoders.Do(ctx, 2, func(ctx context.Context, fence uint64) error {
+	err = encoders.DoN(ctx, 2, func(ctx context.Context, fence uint64) error {
 		free, err := encoders.Available(ctx)
 		fmt.Println("meanwhile there are", free)
 		return err // encode here; ctx ends if the lease is lost
@@ -45,7 +45,7 @@ func ExampleSemaphore_SetLimit() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	lease, err := s.Acquire(ctx, 3)
+	lease, err := s.AcquireN(ctx, 3)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func ExampleSemaphore_SetLimit() {
 	}
 	free, _ := s.Available(ctx)
 	fmt.Println("held:", lease.Err() == nil, "free:", free)
-	_, err = s.TryAcquire(ctx, 3)
+	_, err = s.TryAcquireN(ctx, 3)
 	fmt.Println("three can never be had:", errors.Is(err, semaphore.ErrAboveLimit))
 
 	if err := s.SetLimit(ctx, 5); err != nil {
@@ -71,21 +71,21 @@ func ExampleSemaphore_SetLimit() {
 	// free: 2
 }
 
-// TryAcquire does not wait for permits.
-func ExampleSemaphore_TryAcquire() {
+// TryAcquireN does not wait for permits.
+func ExampleSemaphore_TryAcquireN() {
 	ctx := context.Background()
 	k, end := example.Keeper()
 	defer end()
 	encoders, _ := semaphore.New(k, "encoders", 3, nil)
 
-	lease, err := encoders.TryAcquire(ctx, 2)
+	lease, err := encoders.TryAcquireN(ctx, 2)
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, err = encoders.TryAcquire(ctx, 2)
+	_, err = encoders.TryAcquireN(ctx, 2)
 	fmt.Println("no permits:", errors.Is(err, lockkeeper.ErrNotAcquired))
 	_ = lease.Release(ctx)
-	lease, err = encoders.TryAcquire(ctx, 2)
+	lease, err = encoders.TryAcquireN(ctx, 2)
 	fmt.Println("permits:", err == nil)
 	_ = lease.Release(ctx)
 	// Output:
@@ -94,22 +94,18 @@ func ExampleSemaphore_TryAcquire() {
 }
 
 // A number of permits is a Locker, for example to acquire it together with another lock.
-func ExampleSemaphore_Locker() {
+func ExampleSemaphore_LockerN() {
 	ctx := context.Background()
 	k, end := example.Keeper()
 	defer end()
 	encoders, _ := semaphore.New(k, "encoders", 3, nil)
 	disks, _ := semaphore.New(k, "disks", 1, nil)
-	two, err := encoders.Locker(2)
-	if err != nil {
-		log.Fatal(err)
-	}
-	one, err := disks.Locker(1)
+	two, err := encoders.LockerN(2)
 	if err != nil {
 		log.Fatal(err)
 	}
 
-	leases, err := lockkeeper.LockAll(ctx, two, one)
+	leases, err := lockkeeper.LockAll(ctx, two, disks.Locker())
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -122,15 +118,15 @@ func ExampleSemaphore_Locker() {
 	// <nil>
 }
 
-// Acquire waits in the queue until its context ends, and returns one lease over all its permits.
-func ExampleSemaphore_Acquire() {
+// AcquireN waits in the queue until its context ends, and returns one lease over all its permits.
+func ExampleSemaphore_AcquireN() {
 	k, end := example.Keeper()
 	defer end()
 	encoders, _ := semaphore.New(k, "encoders", 10, nil)
 
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	lease, err := encoders.Acquire(ctx, 3)
+	lease, err := encoders.AcquireN(ctx, 3)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -143,4 +139,43 @@ func ExampleSemaphore_Acquire() {
 	// Output:
 	// held: 3
 	// <nil>
+}
+
+// At most three reports are written at the same time, in all processes together.
+func ExampleSemaphore_Do() {
+	ctx := context.Background()
+	k, end := example.Keeper()
+	defer end()
+	reports, err := semaphore.New(k, "reports", 3, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	err = reports.Do(ctx, func(ctx context.Context, fence uint64) error {
+		fmt.Println("writing a report")
+		return ctx.Err() // ctx ends if the lease is lost
+	})
+	fmt.Println(err)
+	// Output:
+	// writing a report
+	// <nil>
+}
+
+// Acquire waits for one permit, which its lease holds until it is released.
+func ExampleSemaphore_Acquire() {
+	k, end := example.Keeper()
+	defer end()
+	reports, _ := semaphore.New(k, "reports", 3, nil)
+
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	lease, err := reports.Acquire(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Release(ctx)
+	free, err := reports.Available(ctx)
+	fmt.Println("free:", free, err)
+	// Output:
+	// free: 2 <nil>
 }

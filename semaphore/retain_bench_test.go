@@ -26,7 +26,7 @@ func retained(b *testing.B, limit int) (s *semaphore.Semaphore, calls func() flo
 	acquire(b, s)
 	var all []*lockkeeper.Lease
 	for range limit {
-		l, err := s.Acquire(context.Background(), 1)
+		l, err := s.Acquire(context.Background())
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func retained(b *testing.B, limit int) (s *semaphore.Semaphore, calls func() flo
 }
 
 func acquire(b *testing.B, s *semaphore.Semaphore) {
-	l, err := s.Acquire(context.Background(), 1)
+	l, err := s.Acquire(context.Background())
 	if err == nil {
 		err = l.Release(context.Background())
 	}
@@ -57,7 +57,7 @@ func acquire(b *testing.B, s *semaphore.Semaphore) {
 
 // refused makes a try while all permits are in use.
 func refused(b *testing.B, s *semaphore.Semaphore) {
-	if _, err := s.TryAcquire(context.Background(), 1); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+	if _, err := s.TryAcquire(context.Background()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
 		b.Error(err)
 	}
 }
@@ -68,7 +68,7 @@ func inside(b *testing.B, bench func(b *testing.B, does func())) {
 		b.Run(name, func(b *testing.B) {
 			s, calls := retained(b, 16)
 			for range held {
-				if _, err := s.Acquire(context.Background(), 1); err != nil {
+				if _, err := s.Acquire(context.Background()); err != nil {
 					b.Fatal(err)
 				}
 			}

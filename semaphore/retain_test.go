@@ -24,8 +24,7 @@ func TestRetainedSemaphore(t *testing.T) {
 		if err != nil {
 			return retaining.Lock{}, err
 		}
-		l, err := s.Locker(1)
-		return retaining.Lock{Inside: l.Lock, Alone: l.Lock, TryAlone: l.TryLock}, err
+		return retaining.Lock{Inside: s.Acquire, Alone: s.Acquire, TryAlone: s.TryAcquire}, nil
 	})
 }
 
@@ -46,8 +45,7 @@ func retains(t *testing.T, limit int, test func(s *embedded.Server, p, other *re
 			return retaining.Lock{}, err
 		}
 		list = append(list, s)
-		l, err := s.Locker(1)
-		return retaining.Lock{Inside: l.Lock, Alone: l.Lock, TryAlone: l.TryLock}, err
+		return retaining.Lock{Inside: s.Acquire, Alone: s.Acquire, TryAlone: s.TryAcquire}, nil
 	}, func(s *embedded.Server, p, other *retaining.Process) {
 		test(s, &retainer{p, list[0], s.T}, &retainer{other, list[1], s.T})
 	})
@@ -56,7 +54,7 @@ func retains(t *testing.T, limit int, test func(s *embedded.Server, p, other *re
 // hold acquires n permits.
 func (p *retainer) hold(n int) *lockkeeper.Lease {
 	p.t.Helper()
-	l, err := p.Acquire(context.Background(), n)
+	l, err := p.AcquireN(context.Background(), n)
 	p.Must(err)
 	return l
 }
@@ -78,7 +76,7 @@ func (p *retainer) fill(leases int) {
 func (p *retainer) waits(ctx context.Context, n int) (granted chan *lockkeeper.Lease, failed chan error) {
 	granted, failed = make(chan *lockkeeper.Lease, 1), make(chan error, 1)
 	go func() {
-		l, err := p.Acquire(ctx, n)
+		l, err := p.AcquireN(ctx, n)
 		if err != nil {
 			failed <- err
 			return
@@ -106,7 +104,7 @@ func TestRetainedPermitsHaveLeasesOfTheirOwn(t *testing.T) {
 		if len(slices.Compact(fences)) != 3 {
 			s.Errorf("fences %v", fences)
 		}
-		if _, err := p.TryAcquire(s.Context(), 1); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+		if _, err := p.TryAcquire(s.Context()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
 			s.Errorf("a fourth permit of three: %v", err)
 		}
 		if n, err := p.Available(s.Context()); n != 0 || err != nil {
@@ -141,7 +139,7 @@ func TestRetainedPermitsAreServedInOrder(t *testing.T) {
 			if len(a) != 1 || len(b)+len(c) != 0 {
 				s.Errorf("after one was released: %d, %d, %d", len(a), len(b), len(c))
 			}
-			if _, err := p.TryAcquire(context.Background(), 1); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+			if _, err := p.TryAcquire(context.Background()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
 				s.Errorf("a try while others wait: %v", err)
 			}
 			why := errors.New("enough")
@@ -266,13 +264,13 @@ func TestRetainedPermitsLoweredLimit(t *testing.T) {
 		p.Leave(a)
 		p.Leave(b)
 		synctest.Wait()
-		if _, err := p.TryAcquire(s.Context(), 1); !errors.Is(err, lockkeeper.ErrNotAcquired) {
+		if _, err := p.TryAcquire(s.Context()); !errors.Is(err, lockkeeper.ErrNotAcquired) {
 			s.Errorf("beside one of one: %v", err)
 		}
 		p.Leave(c)
 		synctest.Wait()
 		p.Leave(p.hold(1))
-		if _, err := p.TryAcquire(s.Context(), 2); !errors.Is(err, semaphore.ErrAboveLimit) {
+		if _, err := p.TryAcquireN(s.Context(), 2); !errors.Is(err, semaphore.ErrAboveLimit) {
 			s.Errorf("two of one: %v", err)
 		}
 		if err := other.SetLimit(s.Context(), 3); err != nil {
@@ -323,7 +321,7 @@ func TestRetainedPermitsAtOnce(t *testing.T) {
 				for j := range 60 {
 					n := 1 + (i+j)%3
 					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+(i*j)%40)*time.Millisecond)
-					l, err := q.Acquire(ctx, n)
+					l, err := q.AcquireN(ctx, n)
 					cancel()
 					if err != nil {
 						continue

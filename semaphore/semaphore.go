@@ -97,9 +97,12 @@ func (s *Semaphore) Name() string { return s.lock.Name() }
 // Key returns the Redis key of the semaphore, which identifies it among all locks; lockkeeper.LockAll needs it.
 func (s *Semaphore) Key() string { return s.lock.Key() }
 
-// Locker returns a [lockkeeper.Locker] for n permits, whose Lock method is Acquire of n, and whose TryLock method is TryAcquire
-// of n. The error is ErrInvalid if n is not between 1 and the limit.
-func (s *Semaphore) Locker(n int) (lockkeeper.Locker, error) {
+// Locker returns a [lockkeeper.Locker] for one permit, whose Lock method is Acquire, and whose TryLock method is TryAcquire.
+func (s *Semaphore) Locker() lockkeeper.Locker { return permits{s, 1} }
+
+// LockerN returns a Locker for n permits, whose methods are AcquireN and TryAcquireN. The error is ErrInvalid if n is not between 1
+// and the limit of New.
+func (s *Semaphore) LockerN(n int) (lockkeeper.Locker, error) {
 	if err := s.checkCount(n); err != nil {
 		return nil, err
 	}
@@ -112,15 +115,20 @@ type permits struct {
 	n int
 }
 
-func (p permits) Lock(ctx context.Context) (*lockkeeper.Lease, error) { return p.Acquire(ctx, p.n) }
+func (p permits) Lock(ctx context.Context) (*lockkeeper.Lease, error) { return p.AcquireN(ctx, p.n) }
 func (p permits) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return p.TryAcquire(ctx, p.n)
+	return p.TryAcquireN(ctx, p.n)
 }
 
-// Acquire waits in the queue until it is granted n permits, until ctx ends, or until the keeper's retry policy gives up, and
+// Acquire is AcquireN of one permit.
+func (s *Semaphore) Acquire(ctx context.Context) (*lockkeeper.Lease, error) {
+	return s.AcquireN(ctx, 1)
+}
+
+// AcquireN waits in the queue until it is granted n permits, until ctx ends, or until the keeper's retry policy gives up, and
 // returns one lease over them. The error is ErrInvalid if n is not between 1 and the limit of New, and ErrAboveLimit if the
 // limit in force is lower than n, or is lowered below n during the wait. Others are as in package [lockkeeper].
-func (s *Semaphore) Acquire(ctx context.Context, n int) (*lockkeeper.Lease, error) {
+func (s *Semaphore) AcquireN(ctx context.Context, n int) (*lockkeeper.Lease, error) {
 	return s.acquire(ctx, n, true)
 }
 
@@ -137,14 +145,24 @@ func (s *Semaphore) acquire(ctx context.Context, n int, wait bool) (*lockkeeper.
 	return access.Lease[lockkeeper.Lease](s.lock.Acquire(ctx, keeper.Terms{Number: n}))
 }
 
-// TryAcquire acquires n permits if they are available and nobody is queued. It blocks for a round trip. Otherwise the error is
-// ErrNotAcquired; others are as for Acquire.
-func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*lockkeeper.Lease, error) {
+// TryAcquire is TryAcquireN of one permit.
+func (s *Semaphore) TryAcquire(ctx context.Context) (*lockkeeper.Lease, error) {
+	return s.TryAcquireN(ctx, 1)
+}
+
+// TryAcquireN acquires n permits if they are available and nobody is queued. It blocks for a round trip. Otherwise the error is
+// ErrNotAcquired; others are as for AcquireN.
+func (s *Semaphore) TryAcquireN(ctx context.Context, n int) (*lockkeeper.Lease, error) {
 	return s.acquire(ctx, n, false)
 }
 
-// Do calls fn while holding n permits; see package [lockkeeper].
-func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context, fence uint64) error) error {
+// Do is DoN with one permit.
+func (s *Semaphore) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
+	return s.DoN(ctx, 1, fn)
+}
+
+// DoN calls fn while holding n permits, for which it waits as AcquireN does; see package [lockkeeper].
+func (s *Semaphore) DoN(ctx context.Context, n int, fn func(ctx context.Context, fence uint64) error) error {
 	if err := s.checkCount(n); err != nil {
 		return err
 	}

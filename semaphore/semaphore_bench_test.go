@@ -14,7 +14,7 @@ import (
 func acquiring(n int) benchmarks.New {
 	return func(k *lockkeeper.Keeper, name string) (benchmarks.Locker, error) {
 		s, err := semaphore.New(k, name, 1000, nil)
-		return benchmarks.Func(func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, n) }), err
+		return benchmarks.Func(func(ctx context.Context) (*lockkeeper.Lease, error) { return s.AcquireN(ctx, n) }), err
 	}
 }
 

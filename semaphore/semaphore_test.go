@@ -24,7 +24,7 @@ var primitive = conformance.Primitive{
 		if err != nil {
 			return nil, err
 		}
-		all, err := s.Locker(3)
+		all, err := s.LockerN(3)
 		return whole{all, s}, err
 	},
 	Fair:  true,
@@ -41,7 +41,7 @@ func (w whole) Name() string { return w.Locker.Name() }
 func (w whole) Key() string  { return w.Locker.Key() }
 
 func (w whole) Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error {
-	return w.Semaphore.Do(ctx, 3, fn)
+	return w.Semaphore.DoN(ctx, 3, fn)
 }
 
 func TestConformance(t *testing.T) { conformance.All(t, primitive) }

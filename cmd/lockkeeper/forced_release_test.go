@@ -45,7 +45,7 @@ func TestDocumentedForcedRelease(t *testing.T) {
 	sem := func(k *lockkeeper.Keeper) (*lockkeeper.Lease, error) {
 		l, err := semaphore.New(k, "orders:42", limit, &semaphore.Options{TTL: ttl})
 		must(err)
-		return l.TryAcquire(ctx, 1)
+		return l.TryAcquire(ctx)
 	}
 	write := func(k *lockkeeper.Keeper) (*lockkeeper.Lease, error) {
 		l, err := rwlock.New(k, "orders:42", &rwlock.Options{TTL: ttl})

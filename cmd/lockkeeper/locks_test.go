@@ -68,8 +68,8 @@ func newScene(t *testing.T) *scene {
 	s.queue(t, "reader-3", rw(web1).RLocker(), "{lock:catalogue}:rwlock:queue", 2)
 
 	sem, err := semaphore.New(web1, "encoders", 3, nil)
-	s.hold(t, "encoder", checked(t, must(checked(t, sem, err).Locker(2))(t), nil))
-	s.queue(t, "encoder-2", must(sem.Locker(2))(t), "{lock:encoders}:semaphore:queue", 1)
+	s.hold(t, "encoder", checked(t, must(checked(t, sem, err).LockerN(2))(t), nil))
+	s.queue(t, "encoder-2", must(sem.LockerN(2))(t), "{lock:encoders}:semaphore:queue", 1)
 
 	odd, err := mutex.New(web1, "odd\x1b[31m name", nil)
 	s.hold(t, "odd", checked(t, odd, err))

@@ -18,7 +18,7 @@ func encode(ctx context.Context, k *lockkeeper.Keeper) error {
 	if err != nil {
 		return err
 	}
-	return s.Do(ctx, 1, work)
+	return s.Do(ctx, work)
 }
 
 func callPartner(ctx context.Context, k *lockkeeper.Keeper) error {

@@ -123,11 +123,11 @@ func (s *site) populate() {
 	}
 	sem, err := semaphore.New(batch, "encoders", 10, nil)
 	s.must(err)
-	s.acquire(func(ctx context.Context) (*lockkeeper.Lease, error) { return sem.Acquire(ctx, 4) })
+	s.acquire(func(ctx context.Context) (*lockkeeper.Lease, error) { return sem.AcquireN(ctx, 4) })
 	sem2, err := semaphore.New(web2, "encoders", 10, nil)
 	s.must(err)
-	s.acquire(func(ctx context.Context) (*lockkeeper.Lease, error) { return sem2.Acquire(ctx, 3) })
-	s.queue(func(ctx context.Context) (*lockkeeper.Lease, error) { return sem2.Acquire(ctx, 6) })
+	s.acquire(func(ctx context.Context) (*lockkeeper.Lease, error) { return sem2.AcquireN(ctx, 3) })
+	s.queue(func(ctx context.Context) (*lockkeeper.Lease, error) { return sem2.AcquireN(ctx, 6) })
 	s.locks.RequireWaiting(s, "encoders", 1)
 }
 

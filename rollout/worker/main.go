@@ -135,15 +135,27 @@ func (w *worker) load(d time.Duration) {
 	loop("fair", 2, func() error { return w.inside("f", 1, 1, f.Lock) })
 	loop("write", 1, func() error { return w.inside("rw", 1000, 1000, rw.Lock) })
 	loop("read", 2, func() error { return w.inside("rw", 1, 999, rw.RLock) })
-	loop("permit", 3, func() error {
-		return w.inside("s", 1, permits, func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, 1) })
-	})
+	loop("permit", 3, func() error { return w.inside("s", 1, permits, permitOf(s)) })
 	loop("allow", 1, func() error { return w.allow(r) })
 	all.Wait()
 	for kind, n := range w.done {
 		fmt.Println("done", kind, n.Load())
 	}
 	fmt.Println("end")
+}
+
+// permitOf returns what acquires one permit of a semaphore. Acquire of earlier commits, with whose sources this is built as well, takes
+// the number of permits.
+func permitOf(s any) func(context.Context) (*lockkeeper.Lease, error) {
+	if s, ok := s.(interface {
+		Acquire(context.Context) (*lockkeeper.Lease, error)
+	}); ok {
+		return s.Acquire
+	}
+	before := s.(interface {
+		Acquire(context.Context, int) (*lockkeeper.Lease, error)
+	})
+	return func(ctx context.Context) (*lockkeeper.Lease, error) { return before.Acquire(ctx, 1) }
 }
 
 // inside acquires, looks whether others are inside whom this excludes, and releases.

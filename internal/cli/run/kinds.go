@@ -40,11 +40,11 @@ type permits struct {
 }
 
 func (p permits) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return p.semaphore.Acquire(ctx, p.n)
+	return p.semaphore.AcquireN(ctx, p.n)
 }
 
 func (p permits) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return p.semaphore.TryAcquire(ctx, p.n)
+	return p.semaphore.TryAcquireN(ctx, p.n)
 }
 
 // rate is a rate limit from which run takes n permits. Lock and TryLock are for one that has MaxConcurrent.

@@ -68,7 +68,7 @@ func TestCountsStayLow(t *testing.T) {
 		}, false, 11, 24, 2, 24, 1},
 		{"semaphore", func(k *lockkeeper.Keeper) (acquire, error) {
 			s, err := semaphore.New(k, "x", 1, &semaphore.Options{TTL: ttl})
-			return func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, 1) }, err
+			return s.Acquire, err
 		}, false, 11, 24, 2, 24, 1},
 		{"rate limit, Wait", func(k *lockkeeper.Keeper) (acquire, error) {
 			l, err := ratelimit.New(k, "x", 1_000_000, time.Hour, nil)

@@ -51,7 +51,7 @@ func noRenewal(o *semaphore.Options) { o.NoRenewal = true }
 
 // permits is an acquisition of n.
 func permits(s *semaphore.Semaphore, n int) acquire {
-	return func(ctx context.Context) (*lockkeeper.Lease, error) { return s.Acquire(ctx, n) }
+	return func(ctx context.Context) (*lockkeeper.Lease, error) { return s.AcquireN(ctx, n) }
 }
 
 // available checks how many permits may be had.
@@ -69,7 +69,7 @@ func (w *World) available(s interface {
 // refused checks that a try for n is refused for the moment.
 func (w *World) refused(s *semaphore.Semaphore, n int) error {
 	w.Helper()
-	_, err := s.TryAcquire(w.ctx(), n)
+	_, err := s.TryAcquireN(w.ctx(), n)
 	w.checkError(err, lockkeeper.ErrNotAcquired)
 	return err
 }
@@ -109,7 +109,7 @@ func (w *World) contend(processes, goroutines, rounds, limit int, f func(*lockke
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
 		for range rounds {
 			n := 1 + r.IntN(limit)
-			lease, err := list[i%processes].Acquire(w.ctx(), n)
+			lease, err := list[i%processes].AcquireN(w.ctx(), n)
 			if err != nil {
 				w.Error(err)
 				return
@@ -146,11 +146,11 @@ func invalidPermitCounts(w *World) {
 	p.Net.ResetCount()
 	for _, s := range []*semaphore.Semaphore{p.sem(3), p.sem(3, noRenewal)} {
 		for _, n := range []int{0, -1, 4} {
-			_, err := s.Acquire(w.ctx(), n)
+			_, err := s.AcquireN(w.ctx(), n)
 			w.checkError(err, lockkeeper.ErrInvalid)
-			_, err = s.TryAcquire(w.ctx(), n)
+			_, err = s.TryAcquireN(w.ctx(), n)
 			w.checkError(err, lockkeeper.ErrInvalid)
-			w.checkError(s.Do(w.ctx(), n, func(context.Context, uint64) error { return nil }), lockkeeper.ErrInvalid)
+			w.checkError(s.DoN(w.ctx(), n, func(context.Context, uint64) error { return nil }), lockkeeper.ErrInvalid)
 		}
 		for _, limit := range []int{0, -1, 1_000_000_001} {
 			w.checkError(s.SetLimit(w.ctx(), limit), lockkeeper.ErrInvalid)
@@ -162,15 +162,15 @@ func invalidPermitCounts(w *World) {
 
 	// The limit in force is lower than this caller's.
 	s := p.sem(3)
-	lease, err := s.TryAcquire(w.ctx(), 1)
+	lease, err := s.TryAcquire(w.ctx())
 	w.must(err)
 	w.release(lease)
 	w.must(s.SetLimit(w.ctx(), 2))
 	ctx, cancel := context.WithTimeout(w.ctx(), 10*time.Second)
-	_, err = s.Acquire(ctx, 3)
+	_, err = s.AcquireN(ctx, 3)
 	cancel()
 	w.checkError(err, semaphore.ErrAboveLimit)
-	_, err = s.TryAcquire(w.ctx(), 3)
+	_, err = s.TryAcquireN(w.ctx(), 3)
 	w.checkError(err, semaphore.ErrAboveLimit)
 	w.awaitWaiters("x", 0)
 	w.checkClean()
@@ -470,10 +470,10 @@ func outageForPermits(w *World) {
 	p := w.Process()
 	s := p.sem(1)
 	w.mustAcquire(permits(s, 1))
-	err := w.callWithTimeout(heartbeatInterval, func(ctx context.Context) error { _, err := s.Acquire(ctx, 1); return err })
+	err := w.callWithTimeout(heartbeatInterval, func(ctx context.Context) error { _, err := s.Acquire(ctx); return err })
 	w.checkError(err, lockkeeper.ErrNotAcquired)
 	defer w.freeze(p)()
-	w.expectUnavailable("Acquire", heartbeatInterval, func(ctx context.Context) error { _, err := s.Acquire(ctx, 1); return err })
+	w.expectUnavailable("Acquire", heartbeatInterval, func(ctx context.Context) error { _, err := s.Acquire(ctx); return err })
 	w.expectUnavailable("SetLimit", heartbeatInterval, func(ctx context.Context) error { return s.SetLimit(ctx, 2) })
 	w.expectUnavailable("Available", heartbeatInterval, errorOnly(s.Available))
 }
