@@ -43,11 +43,11 @@ var oneAtATime = []struct {
 		return s.LockerN(2)
 	}},
 	{"ratelimit", func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
-		r, err := ratelimit.New(k, "x", 1_000_000, time.Minute, &ratelimit.Options{TTL: ttl, MaxConcurrent: 1})
+		r, err := ratelimit.NewConcurrent(k, "x", 1_000_000, time.Minute, 1, &ratelimit.ConcurrentOptions{TTL: ttl})
 		if err != nil {
 			return nil, err
 		}
-		return r.Locker(1)
+		return r.Locker(), nil
 	}},
 }
 

@@ -81,13 +81,15 @@ func FuzzOptions(f *testing.F) {
 			t.Errorf("MaxWriterStreak %d was accepted", streak)
 		}
 		limit := int(low)
-		if _, err := ratelimit.New(k, "x", limit, d, &ratelimit.Options{MaxConcurrent: int(high)}); !refused(err) {
-			if d < ratelimit.MinWindow || d > ratelimit.MaxWindow {
-				t.Errorf("window %v was accepted", d)
+		_, err5 := ratelimit.New(k, "x", limit, d, nil)
+		_, err6 := ratelimit.NewConcurrent(k, "x", limit, d, int(high), nil)
+		for _, err := range []error{err5, err6} {
+			if !refused(err) && (limit < 1 || limit > 1_000_000_000 || d < ratelimit.MinWindow || d > ratelimit.MaxWindow) {
+				t.Errorf("limit %d, window %v were accepted", limit, d)
 			}
-			if limit < 1 || limit > 1_000_000_000 || high < 0 {
-				t.Errorf("limit %d, MaxConcurrent %d were accepted", limit, high)
-			}
+		}
+		if !refused(err6) && (high < 1 || high > 1_000_000_000) {
+			t.Errorf("maxConcurrent %d was accepted", high)
 		}
 	})
 }

@@ -33,7 +33,7 @@ type Hooks struct {
 	// Released is called when a lease was released. Duration is the time since the grant.
 	Released func(Event)
 	// LimitChanged is called when a request of this keeper, or SetLimit, made Limit the limit in force of a semaphore or rate
-	// limit, and the limit or its other settings (the window, MaxConcurrent) were different before. Token is that of the
+	// limit, and the limit or its other settings (the window, the bound on concurrent calls) were different before. Token is that of the
 	// request. The hook is not reliable if an answer was lost: a SetLimit that was retried always causes it, a request whose
 	// first answer was lost never does.
 	LimitChanged func(Event)

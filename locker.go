@@ -3,8 +3,8 @@ package lockkeeper
 import "context"
 
 // Locker is a lock on one name, whatever its kind. *mutex.Mutex, *fair.Lock and *redlock.Lock are Lockers, and so is
-// *rwlock.Lock, for writing. Its RLocker method returns a Locker for reading. The Locker methods of a semaphore, and of a rate
-// limit with MaxConcurrent, return one for a number of permits.
+// *rwlock.Lock, for writing. Its RLocker method returns a Locker for reading. The Locker and LockerN methods of
+// *semaphore.Semaphore and *ratelimit.ConcurrentLimiter return one for a number of permits.
 //
 // It is not a sync.Locker, whose methods have no error: a lock that is held by a server may be unavailable, and lost while
 // it is held.

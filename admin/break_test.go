@@ -49,11 +49,11 @@ var breakable = []struct {
 		return s.LockerN(2)
 	}},
 	{ratelimit.Kind, func(k *lockkeeper.Keeper, ttl time.Duration) (lockkeeper.Locker, error) {
-		r, err := ratelimit.New(k, "x", 1_000_000, time.Minute, &ratelimit.Options{TTL: ttl, MaxConcurrent: 1})
+		r, err := ratelimit.NewConcurrent(k, "x", 1_000_000, time.Minute, 1, &ratelimit.ConcurrentOptions{TTL: ttl})
 		if err != nil {
 			return nil, err
 		}
-		return r.Locker(1)
+		return r.Locker(), nil
 	}},
 }
 
@@ -274,7 +274,7 @@ func adopter(kind lockkeeper.Kind, k *lockkeeper.Keeper) interface {
 	case "semaphore":
 		return must(semaphore.New(k, "x", 2, nil))
 	}
-	return must(ratelimit.New(k, "x", 1_000_000, time.Minute, &ratelimit.Options{MaxConcurrent: 1}))
+	return must(ratelimit.NewConcurrent(k, "x", 1_000_000, time.Minute, 1, nil))
 }
 
 // TestBreakWithoutMessageIsKnownAtTheEnd checks that who finds a lease gone that was broken, without having heard of that, learns who has

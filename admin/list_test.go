@@ -150,7 +150,7 @@ func TestListFindsEveryKind(t *testing.T) {
 		r := must(ratelimit.New(k, "r", 9, time.Hour, nil))
 		must(r.AllowN(background, 2))
 		must(r.Allow(background))
-		rc := must(ratelimit.New(k, "rc", 9, time.Hour, &ratelimit.Options{MaxConcurrent: 2}))
+		rc := must(ratelimit.NewConcurrent(k, "rc", 9, time.Hour, 2, nil))
 		must(rc.TryAcquireN(background, 2))
 		o := must(once.New(k, "o", time.Hour, nil))
 		if _, err := o.Do(background, func(context.Context, uint64) error { return nil }); err != nil {
@@ -324,7 +324,7 @@ func TestInspect(t *testing.T) {
 		r := must(ratelimit.New(k, "x", 9, time.Hour, nil))
 		must(r.AllowN(background, 2))
 		must(r.AllowN(background, 3))
-		rc := must(ratelimit.New(k, "rc", 9, time.Hour, &ratelimit.Options{MaxConcurrent: 4}))
+		rc := must(ratelimit.NewConcurrent(k, "rc", 9, time.Hour, 4, nil))
 		held := must(rc.TryAcquireN(background, 3))
 		if err := must(rc.TryAcquireN(background, 1)).Release(background); err != nil {
 			t.Error(err)

@@ -80,6 +80,21 @@ func ExampleConcurrent() {
 	// Output: <nil>
 }
 
+// Of each customer at most a hundred jobs a minute, and two at a time.
+func ExampleConcurrentRate() {
+	k, end := example.Keeper()
+	defer end()
+	l, err := joblimit.ConcurrentRate(k, 100, time.Minute, 2, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = l.Do(context.Background(), "customer:42", func(ctx context.Context) error {
+		return ctx.Err() // work here; ctx ends if the lease is lost
+	})
+	fmt.Println(err)
+	// Output: <nil>
+}
+
 // A job in its last attempt cannot be postponed: it waits for its turn.
 func ExampleLimiter_DoWait() {
 	ctx := context.Background()

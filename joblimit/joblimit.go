@@ -1,5 +1,5 @@
 // Package joblimit limits the jobs of a job queue across all its workers: for each key, such as a customer, one at a time, at
-// most n at a time, or at most n in any window of time. A job that may not run now has not failed: it is postponed, with the
+// most n at a time, at most n in any window of time, or both. A job that may not run now has not failed: it is postponed, with the
 // time after which to try again.
 //
 //	l, err := joblimit.Exclusive(k, nil)
@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/mutex"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/semaphore"
@@ -38,8 +39,8 @@ const (
 
 // Options are the settings of a limiter. Nil, and the zero value of each field, mean the defaults.
 type Options struct {
-	// Prefix precedes each key in the name of its lock. Limiters of the same kind (Exclusive, Concurrent, Rate) and prefix share
-	// the limit of a key; limiters of different kinds never do. Default "job:".
+	// Prefix precedes each key in the name of its lock. Limiters of the same constructor and prefix share the limit of a key, and
+	// so do those of Rate and ConcurrentRate; others never do. Default "job:".
 	Prefix string
 
 	// MaxWait is how long Do waits for its turn before it postpones the job; it occupies the worker meanwhile. If a rate limit
@@ -51,13 +52,10 @@ type Options struct {
 	RetryAfter time.Duration
 
 	// TTL is how long a job still counts as running after its worker has crashed. Leases are renewed while jobs run. From 10 ms
-	// to 365 days. It must not be set for Rate without MaxConcurrent. Default 30 s.
+	// to 365 days. Not for Rate, which has no leases. Default 30 s.
 	TTL time.Duration
 
-	// MaxConcurrent also bounds how many jobs of a key run at the same time. For Rate only. Default 0: no bound.
-	MaxConcurrent int
-
-	// Retain makes the process take permits ahead; see ratelimit.Options. For Rate without MaxConcurrent only. Default false.
+	// Retain makes the process take permits ahead; see [ratelimit.Options]. For Rate only. Default false.
 	Retain bool
 
 	// Logger receives a warning if the lease of a job is lost while the job runs. Default slog.Default().
@@ -83,52 +81,49 @@ func (e *PostponedError) Unwrap() error { return e.Err }
 
 // Limiter decides for each key whether a job may run. It is immutable and safe for concurrent use.
 type Limiter struct {
-	open func(name string) (limit, error)
+	open func(name string) (calls, error)
 	o    Options
 }
 
-// limit is the limit of one key. The lease is nil if nothing is held while the job runs.
-type limit struct {
+// calls are those of the limit of one key. The lease is nil if nothing is held while the job runs.
+type calls struct {
 	wait, try func(ctx context.Context) (*lockkeeper.Lease, error)
 }
 
 // Exclusive returns a limiter that runs one job of a key at a time. It sends nothing. The error is ErrInvalid if an option is
 // out of range.
 func Exclusive(k *lockkeeper.Keeper, opts *Options) (*Limiter, error) {
-	return newLimiter(opts, withoutMaxConcurrent, func(name string, o Options) (limit, error) {
+	return newLimiter(opts, withoutRetain, func(name string, o Options) (calls, error) {
 		m, err := mutex.New(k, name, &mutex.Options{TTL: o.TTL})
 		if err != nil {
-			return limit{}, err
+			return calls{}, err
 		}
-		return limit{m.Lock, m.TryLock}, nil
+		return calls{m.Lock, m.TryLock}, nil
 	})
 }
 
-// Concurrent returns a limiter that runs at most n jobs of a key at a time. It sends nothing. The error is ErrInvalid if n is
-// not from 1 to 1,000,000,000 or an option is out of range.
-func Concurrent(k *lockkeeper.Keeper, n int, opts *Options) (*Limiter, error) {
-	return newLimiter(opts, withoutMaxConcurrent, func(name string, o Options) (limit, error) {
-		s, err := semaphore.New(k, name, n, &semaphore.Options{TTL: o.TTL})
+// Concurrent returns a limiter that runs at most limit jobs of a key at a time. It sends nothing. The error is ErrInvalid if the
+// limit is not from 1 to 1,000,000,000 or an option is out of range.
+func Concurrent(k *lockkeeper.Keeper, limit int, opts *Options) (*Limiter, error) {
+	return newLimiter(opts, withoutRetain, func(name string, o Options) (calls, error) {
+		s, err := semaphore.New(k, name, limit, &semaphore.Options{TTL: o.TTL})
 		if err != nil {
-			return limit{}, err
+			return calls{}, err
 		}
-		return limit{s.Acquire, s.TryAcquire}, nil
+		return calls{s.Acquire, s.TryAcquire}, nil
 	})
 }
 
-// Rate returns a limiter that starts at most n jobs of a key in any window of time. A job that fails has used its permit. Rate
-// sends nothing. The error is ErrInvalid if n is not from 1 to 1,000,000,000, the window is not from ratelimit.MinWindow to
-// ratelimit.MaxWindow, or an option is out of range.
-func Rate(k *lockkeeper.Keeper, n int, window time.Duration, opts *Options) (*Limiter, error) {
-	return newLimiter(opts, nil, func(name string, o Options) (limit, error) {
-		r, err := ratelimit.New(k, name, n, window, &ratelimit.Options{MaxConcurrent: o.MaxConcurrent, TTL: o.TTL, Retain: o.Retain})
+// Rate returns a limiter that starts at most limit jobs of a key in any window of time. A job that fails has used its permit.
+// Rate sends nothing. The error is ErrInvalid if the limit is not from 1 to 1,000,000,000, the window is not from
+// ratelimit.MinWindow to ratelimit.MaxWindow, or an option is out of range.
+func Rate(k *lockkeeper.Keeper, limit int, window time.Duration, opts *Options) (*Limiter, error) {
+	return newLimiter(opts, withoutTTL, func(name string, o Options) (calls, error) {
+		r, err := ratelimit.New(k, name, limit, window, &ratelimit.Options{Retain: o.Retain})
 		if err != nil {
-			return limit{}, err
+			return calls{}, err
 		}
-		if o.MaxConcurrent != 0 {
-			return held(r.Locker(1))
-		}
-		return limit{
+		return calls{
 			wait: func(ctx context.Context) (*lockkeeper.Lease, error) { return nil, r.Wait(ctx) },
 			try: func(ctx context.Context) (*lockkeeper.Lease, error) {
 				a, err := r.Allow(ctx)
@@ -141,11 +136,15 @@ func Rate(k *lockkeeper.Keeper, n int, window time.Duration, opts *Options) (*Li
 	})
 }
 
-func held(l lockkeeper.Locker, err error) (limit, error) {
-	if err != nil {
-		return limit{}, err
-	}
-	return limit{l.Lock, l.TryLock}, nil
+// ConcurrentRate is Rate for a limiter that also runs at most maxConcurrent jobs of a key at a time, from 1 to 1,000,000,000.
+func ConcurrentRate(k *lockkeeper.Keeper, limit int, window time.Duration, maxConcurrent int, opts *Options) (*Limiter, error) {
+	return newLimiter(opts, withoutRetain, func(name string, o Options) (calls, error) {
+		r, err := ratelimit.NewConcurrent(k, name, limit, window, maxConcurrent, &ratelimit.ConcurrentOptions{TTL: o.TTL})
+		if err != nil {
+			return calls{}, err
+		}
+		return calls{r.Acquire, r.TryAcquire}, nil
+	})
 }
 
 // refused is the error of a rate limit that holds nothing.
@@ -157,17 +156,21 @@ type refused struct {
 func (e *refused) Error() string { return fmt.Sprintf("rate limit %q: %v", e.name, e.Unwrap()) }
 func (e *refused) Unwrap() error { return lockkeeper.ErrNotAcquired }
 
-func withoutMaxConcurrent(o Options) error {
+func withoutRetain(o Options) error {
 	if o.Retain {
-		return fmt.Errorf("%w: Retain is set, which is for Rate only", lockkeeper.ErrInvalid)
-	}
-	if o.MaxConcurrent != 0 {
-		return fmt.Errorf("%w: MaxConcurrent %d is set, which is for Rate only", lockkeeper.ErrInvalid, o.MaxConcurrent)
+		return server.Invalid("Retain is set, which is for Rate only")
 	}
 	return nil
 }
 
-func newLimiter(opts *Options, check func(Options) error, open func(name string, o Options) (limit, error)) (*Limiter, error) {
+func withoutTTL(o Options) error {
+	if o.TTL != 0 {
+		return server.Invalid("TTL %v is set, which is not for Rate: it has no leases", o.TTL)
+	}
+	return nil
+}
+
+func newLimiter(opts *Options, check func(Options) error, open func(name string, o Options) (calls, error)) (*Limiter, error) {
 	var o Options
 	if opts != nil {
 		o = *opts
@@ -181,18 +184,16 @@ func newLimiter(opts *Options, check func(Options) error, open func(name string,
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	if check != nil {
-		if err := check(o); err != nil {
-			return nil, err
-		}
+	if err := check(o); err != nil {
+		return nil, err
 	}
 	if o.MaxWait < 0 {
-		return nil, fmt.Errorf("%w: MaxWait %v is negative", lockkeeper.ErrInvalid, o.MaxWait)
+		return nil, server.Invalid("MaxWait %v is negative", o.MaxWait)
 	}
 	if o.RetryAfter < time.Millisecond || o.RetryAfter > 24*time.Hour {
-		return nil, fmt.Errorf("%w: RetryAfter %v is not between 1ms and 24h", lockkeeper.ErrInvalid, o.RetryAfter)
+		return nil, server.Invalid("RetryAfter %v is not between %v and %v", o.RetryAfter, time.Millisecond, 24*time.Hour)
 	}
-	l := &Limiter{func(name string) (limit, error) { return open(name, o) }, o}
+	l := &Limiter{func(name string) (calls, error) { return open(name, o) }, o}
 	if _, err := l.open(o.Prefix + "x"); err != nil { // checks the options
 		return nil, err
 	}
@@ -200,8 +201,8 @@ func newLimiter(opts *Options, check func(Options) error, open func(name string,
 }
 
 // Do runs fn if the limit of key allows it. It passes fn a child of ctx that ends when the lease is lost;
-// [lockkeeper.LeaseFromContext] returns the lease, which has the fence. With Rate and without MaxConcurrent there is no lease,
-// and fn is passed ctx.
+// [lockkeeper.LeaseFromContext] returns the lease, which has the fence. With Rate there is no lease, and fn is passed
+// ctx.
 //
 // If fn was run and returned an error, Do returns it, joined with the reason of the loss if the lease was lost. If fn returned
 // nil, Do returns nil, even if the lease was lost: the job has been done, and running it again would not undo that. The loss is
@@ -249,16 +250,16 @@ func (l *Limiter) do(ctx context.Context, key string, maxWait time.Duration, fn 
 }
 
 // acquire waits for maxWait, or without end if that is negative.
-func (l limit) acquire(ctx context.Context, maxWait time.Duration) (*lockkeeper.Lease, error) {
+func (c calls) acquire(ctx context.Context, maxWait time.Duration) (*lockkeeper.Lease, error) {
 	switch {
 	case maxWait == 0:
-		return l.try(ctx)
+		return c.try(ctx)
 	case maxWait > 0:
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, maxWait)
 		defer cancel()
 	}
-	return l.wait(ctx)
+	return c.wait(ctx)
 }
 
 // postponed returns the error of an acquisition that failed.

@@ -77,8 +77,8 @@ func TestLimitCountsJobsOfOneKey(t *testing.T) {
 	}{
 		"exclusive":  {1, func(k *lockkeeper.Keeper) (*joblimit.Limiter, error) { return joblimit.Exclusive(k, nil) }},
 		"concurrent": {3, func(k *lockkeeper.Keeper) (*joblimit.Limiter, error) { return joblimit.Concurrent(k, 3, nil) }},
-		"rate": {2, func(k *lockkeeper.Keeper) (*joblimit.Limiter, error) {
-			return joblimit.Rate(k, 100, time.Hour, &joblimit.Options{MaxConcurrent: 2})
+		"concurrent rate": {2, func(k *lockkeeper.Keeper) (*joblimit.Limiter, error) {
+			return joblimit.ConcurrentRate(k, 100, time.Hour, 2, nil)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -227,26 +227,24 @@ func TestInvalidOptionsAndKeys(t *testing.T) {
 		return err
 	}
 	_, concurrent := joblimit.Concurrent(k, 0, nil)
+	_, both := joblimit.ConcurrentRate(k, 1, time.Second, 0, nil)
+	_, bothRetained := joblimit.ConcurrentRate(k, 1, time.Second, 1, &joblimit.Options{Retain: true})
 	long := must(t)(joblimit.Exclusive(k, nil)).Do(t.Context(), strings.Repeat("x", 2000), nothing)
 	for says, err := range map[string]error{
-		"MaxWait":       exclusive(joblimit.Options{MaxWait: -1}),
-		"RetryAfter":    exclusive(joblimit.Options{RetryAfter: -1}),
-		"TTL":           exclusive(joblimit.Options{TTL: time.Millisecond}),
-		"limit":         rate(0, time.Second, nil),
-		"window":        rate(1, time.Millisecond, nil),
-		"Retain":        rate(1, time.Second, &joblimit.Options{Retain: true, MaxConcurrent: 2}),
-		"MaxConcurrent": rate(1, time.Second, &joblimit.Options{TTL: time.Second}),
-		"limit 0":       concurrent,
-		"1024":          long,
+		"MaxWait":         exclusive(joblimit.Options{MaxWait: -1}),
+		"RetryAfter":      exclusive(joblimit.Options{RetryAfter: -1}),
+		"TTL 1ms":         exclusive(joblimit.Options{TTL: time.Millisecond}),
+		"limit":           rate(0, time.Second, nil),
+		"window":          rate(1, time.Millisecond, nil),
+		"TTL 1s":          rate(1, time.Second, &joblimit.Options{TTL: time.Second}),
+		"Retain":          exclusive(joblimit.Options{Retain: true}),
+		"Retain is set":   bothRetained,
+		"maxConcurrent 0": both,
+		"limit 0":         concurrent,
+		"1024":            long,
 	} {
 		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", says, err)
 		}
-	}
-	if err := exclusive(joblimit.Options{Retain: true}); !errors.Is(err, lockkeeper.ErrInvalid) {
-		t.Error("Retain is for Rate only:", err)
-	}
-	if err := exclusive(joblimit.Options{MaxConcurrent: 2}); !errors.Is(err, lockkeeper.ErrInvalid) {
-		t.Error("MaxConcurrent is for Rate only:", err)
 	}
 }

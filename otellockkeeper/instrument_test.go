@@ -294,7 +294,7 @@ func TestErrorsAndRateLimits(t *testing.T) {
 		for range 3 {
 			must(limiter.Allow(t.Context()))
 		}
-		both := must(ratelimit.New(k, "both", 2, time.Minute, &ratelimit.Options{MaxConcurrent: 1}))
+		both := must(ratelimit.NewConcurrent(k, "both", 2, time.Minute, 1, nil))
 		lease := must(both.TryAcquire(t.Context()))
 		o.require(t, []string{"leases.held"}, map[string]string{"leases.held{kind=ratelimit}": "1"}) // that of both
 		must(0, lease.Release(t.Context()))

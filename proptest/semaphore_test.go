@@ -19,8 +19,8 @@ import (
 // permits: so many may be held at once, and so many taken in any window of time. Waiters are served strictly in order,
 // also those who want more than those behind them. The limit can be changed, by which no permits are taken away.
 //
-// It is a semaphore, or a rate limit if there is a window. A rate limit without MaxConcurrent has no leases to observe; here
-// it has a MaxConcurrent that is never reached.
+// It is a semaphore, or a rate limit if there is a window. A Limiter has no leases to observe; here
+// it is a ConcurrentLimiter, whose bound on concurrent calls is never reached.
 type permits struct {
 	atOnce  int
 	window  int           // 0: no limit
@@ -106,7 +106,7 @@ type permitLock interface {
 func (p *permits) open(k *lockkeeper.Keeper, ttl time.Duration, noRenewal bool) (l permitLock) {
 	var err error
 	if p.window > 0 {
-		l, err = ratelimit.New(k, name, p.window, p.per, &ratelimit.Options{MaxConcurrent: p.atOnce, TTL: ttl, NoRenewal: noRenewal})
+		l, err = ratelimit.NewConcurrent(k, name, p.window, p.per, p.atOnce, &ratelimit.ConcurrentOptions{TTL: ttl, NoRenewal: noRenewal})
 	} else {
 		l, err = semaphore.New(k, name, p.atOnce, &semaphore.Options{TTL: ttl, NoRenewal: noRenewal})
 	}
@@ -296,7 +296,7 @@ func (p *permits) isPaused(w *world) func(*rapid.T) {
 		w.actors.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
-			l := p.open(by.Keeper, 0, false).(*ratelimit.Limiter)
+			l := p.open(by.Keeper, 0, false).(*ratelimit.ConcurrentLimiter)
 			if d == 0 {
 				_ = l.Resume(ctx)
 			} else {

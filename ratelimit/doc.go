@@ -1,13 +1,20 @@
-// Package ratelimit limits how often all processes together do something: at most n permits are granted in any window of time,
-// and optionally at most m are held at the same time.
+// Package ratelimit limits how often all processes together do something. A [Limiter] grants at most so many permits in any
+// window of time:
 //
 //	api, err := ratelimit.New(k, "partner-api", 100, time.Second, nil) // 100 in any second
 //	…
 //	err = api.Wait(ctx)      // a client waits for a permit, then calls
 //	r, err := api.Allow(ctx) // a server does not wait: r.Allowed, or answer 429 with r.RetryAfter
 //
-// Package httplimit, below this one, applies a limit to net/http: it has an http.RoundTripper and a middleware. Package
-// [github.com/lockkeeper/lockkeeper] documents leases, errors, and the options that all locks share.
+// A [ConcurrentLimiter] also bounds how many permits are held at the same time:
+//
+//	api, err := ratelimit.NewConcurrent(k, "partner-api", 100, time.Second, 10, nil) // and ten at once
+//	…
+//	err = api.Do(ctx, func(ctx context.Context, fence uint64) error { return call(ctx) })
+//
+// Methods whose names end in N take n permits in one step; the others take one. Package
+// [github.com/lockkeeper/lockkeeper/ratelimit/httplimit] applies both kinds of limiters to net/http: it has an http.RoundTripper
+// and a middleware. Package [github.com/lockkeeper/lockkeeper] documents keepers, leases, and errors.
 //
 // # The window
 //
@@ -20,35 +27,31 @@
 // calls when they arrive. Make the window longer than that of the service, by as much as the times that calls take to arrive
 // may differ.
 //
-// # Concurrency
+// # Concurrent calls
 //
-// Options.MaxConcurrent also bounds how many permits are held at the same time. Acquire and Do then take permits under both
-// limits in one step, so that no caller holds one permit while it waits for the other:
+// A ConcurrentLimiter takes permits under both limits in one step, so that no caller holds one permit while it waits for the
+// other. Acquire returns a [lockkeeper.Lease], with a fence and renewal; Do releases it when the function returns. The end of the
+// lease lets another caller in under the bound on concurrent calls. To the window its permits return one window after they were
+// granted, as those of a Limiter do. A process that crashes stops renewing its leases, so they end after the TTL.
 //
-//	api, err := ratelimit.New(k, "partner-api", 100, time.Second, &ratelimit.Options{MaxConcurrent: 10})
-//	…
-//	err = api.Do(ctx, func(ctx context.Context, fence uint64) error { return call(ctx) })
-//
-// Acquire returns a [lockkeeper.Lease], with a fence and renewal, whose end returns its permits to MaxConcurrent. Wait and
-// Allow return ErrInvalid with MaxConcurrent, since nothing would say when the call is over. Acquire returns ErrInvalid without
-// MaxConcurrent. Do works in both cases. For permits that are held, without a window, see package semaphore.
+// For permits that are held, without a window, see package [github.com/lockkeeper/lockkeeper/semaphore].
 //
 // # Order
 //
 // Requests are served in the order in which they reached the server, and only the first in the queue can be granted. So a
 // request for many permits is not starved by requests for few: these wait behind it, even if there are enough permits for them.
-// Waiters that have crashed or are frozen are skipped as in package fair. Allow and TryAcquire are refused while anybody is
-// queued.
+// Waiters that have crashed are skipped; those that are frozen at one moment delay the queue by at most one HeartbeatTimeout of
+// their keeper (by default 6 s) in total. Allow and TryAcquire are refused while anybody is queued.
 //
 // The server knows when permits return. So a call whose context ends before its permits can be available is refused at once
 // instead of waiting until its context ends, and every refusal says when to try again; see [LimitedError] and [Result].
 //
 // # The limit
 //
-// One limit, window and MaxConcurrent are in force for all processes. A call that has others than the call before it, of any
-// process, puts its own in force, so that a rolling deployment can change them; SetLimit changes the limit at once. All
-// processes should use the same values: two that differ change them back and forth, which Hooks.LimitChanged reports. Use
-// different names for different limits.
+// One limit, window and bound on concurrent calls are in force for all processes. A call that has others than the call before
+// it, of any process, puts its own in force, so that a rolling deployment can change them, and from a Limiter to a
+// ConcurrentLimiter; SetLimit changes the limit at once. All processes should use the same values: two that differ change them
+// back and forth, which Hooks.LimitChanged reports. Use different names for different limits.
 //
 // # Pauses
 //
@@ -79,7 +82,8 @@
 //
 // A process whose callers ask less than twice in a twentieth of the window asks the server each time, as without Retain. Holders and the
 // inspector show a block as permits that its process has taken; Break does not end them, as it ends no permits that return by the clock.
-// Set Retain in all processes of a name or in none: the windows differ, and two that differ are two limits (see "The limit").
+// Set Retain in all processes of a name or in none: the windows differ, and two that differ are two limits (see "The limit"). The window
+// is at least [MinRetainWindow]. Permits of a ConcurrentLimiter are not taken ahead.
 //
 // # What is not promised
 //

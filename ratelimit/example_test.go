@@ -88,11 +88,11 @@ func ExampleLimitedError() {
 }
 
 // A hundred calls in any second, ten at once: both permits are taken in one step.
-func ExampleOptions() {
+func ExampleConcurrentLimiter_AcquireN() {
 	ctx := context.Background()
 	k, end := example.Keeper()
 	defer end()
-	api, err := ratelimit.New(k, "api", 100, time.Second, &ratelimit.Options{MaxConcurrent: 10})
+	api, err := ratelimit.NewConcurrent(k, "api", 100, time.Second, 10, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func ExampleOptions() {
 	_, err = api.AcquireN(ctx, 11)
 	fmt.Println(err)
 
-	// The release returns the permits to MaxConcurrent. To the window they return a second after they were taken.
+	// The release lets others in. To the window the permits return a second after they were taken.
 	if err := lease.Release(ctx); err != nil {
 		log.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func ExampleOptions() {
 	fmt.Println("after the release:", err == nil)
 	// Output:
 	// one more at once: false
-	// lockkeeper: invalid argument: n 11 is not between 1 and MaxConcurrent 10
+	// lockkeeper: invalid argument: n 11 is not between 1 and maxConcurrent 10
 	// after the release: true
 }
 
@@ -206,11 +206,11 @@ func ExampleLimiter_Pause() {
 	// true <nil>
 }
 
-// With MaxConcurrent a permit is held until its lease is released.
-func ExampleLimiter_Acquire() {
+// A permit is held until its lease is released.
+func ExampleConcurrentLimiter_Acquire() {
 	k, end := example.Keeper()
 	defer end()
-	api, err := ratelimit.New(k, "api", 100, time.Second, &ratelimit.Options{MaxConcurrent: 1})
+	api, err := ratelimit.NewConcurrent(k, "api", 100, time.Second, 1, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

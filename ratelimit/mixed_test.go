@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestLeaseKeepsItsFenceBesideCallersWithoutLeases changes the limits to some without MaxConcurrent while a lease is held, whose permit
+// TestLeaseKeepsItsFenceBesideCallersWithoutLeases changes the limits to those of a Limiter while a lease is held, whose permit
 // returns by the clock meanwhile.
 func TestLeaseKeepsItsFenceBesideCallersWithoutLeases(t *testing.T) {
 	embedded.Run(t, func(s *embedded.Server) {
@@ -24,7 +24,7 @@ func TestLeaseKeepsItsFenceBesideCallersWithoutLeases(t *testing.T) {
 		rdb := redis.NewClient(s.Network().Options(time.Second))
 		k, err := lockkeeper.New(rdb, nil)
 		must(err)
-		with, err := ratelimit.New(k, "api", 2, time.Second, &ratelimit.Options{MaxConcurrent: 2})
+		with, err := ratelimit.NewConcurrent(k, "api", 2, time.Second, 2, nil)
 		must(err)
 		without, err := ratelimit.New(k, "api", 6, time.Second, nil)
 		must(err)

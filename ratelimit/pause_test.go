@@ -144,12 +144,22 @@ func TestResume(t *testing.T) {
 
 func TestPauseKeepsLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b := pair(t, &ratelimit.Options{MaxConcurrent: 2})
+		s := lockkeepertest.New(t)
+		a, err := ratelimit.NewConcurrent(s.Keeper(t, nil), "api", 10, time.Second, 2, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := ratelimit.NewConcurrent(s.Keeper(t, nil), "api", 10, time.Second, 2, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
 		lease, err := a.Acquire(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		requirePause(t, b, 10*time.Minute)
+		if err := b.Pause(t.Context(), 10*time.Minute); err != nil {
+			t.Fatal(err)
+		}
 		time.Sleep(5 * time.Minute) // ten ttls
 		if err := lease.Err(); err != nil {
 			t.Errorf("the lease ended in the pause: %v", err)

@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"context"
+	"errors"
 	"math"
 	"testing"
 	"time"
@@ -22,14 +23,13 @@ var primitive = conformance.Primitive{
 	Kind: "ratelimit",
 	Key:  func(name string) string { return "{lock:" + name + "}:ratelimit:holders" },
 	New: func(k *lockkeeper.Keeper, name string, o conformance.Options) (conformance.Locker, error) {
-		l, err := ratelimit.New(k, name, math.MaxInt32/4, window, &ratelimit.Options{
-			MaxConcurrent: 1, TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime,
+		l, err := ratelimit.NewConcurrent(k, name, math.MaxInt32/4, window, 1, &ratelimit.ConcurrentOptions{
+			TTL: o.TTL, NoRenewal: o.NoRenewal, MaxLifetime: o.MaxLifetime,
 		})
 		if err != nil {
 			return nil, err
 		}
-		one, err := l.Locker(1)
-		return withLeases{one, l}, err
+		return withLeases{l.Locker(), l}, nil
 	},
 	Fair:   true,
 	Window: window,
@@ -51,10 +51,10 @@ var leaseless = conformance.Primitive{
 
 const window = time.Second
 
-// withLeases is a limiter with MaxConcurrent as a lock.
+// withLeases is a ConcurrentLimiter as a lock.
 type withLeases struct {
 	lockkeeper.Locker
-	*ratelimit.Limiter
+	*ratelimit.ConcurrentLimiter
 }
 
 func (l withLeases) Name() string { return l.Locker.Name() }
@@ -64,6 +64,10 @@ func (l withLeases) Key() string  { return l.Locker.Key() }
 type withoutLeases struct{ *ratelimit.Limiter }
 
 func (l withoutLeases) Lock(ctx context.Context) (*lockkeeper.Lease, error) { return nil, l.Wait(ctx) }
+
+func (withoutLeases) Adopt(context.Context, string) (*lockkeeper.Lease, error) {
+	return nil, errors.New("there are no leases")
+}
 
 func (l withoutLeases) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
 	r, err := l.Allow(ctx)

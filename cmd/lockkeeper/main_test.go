@@ -148,7 +148,7 @@ func TestErrorExitCodes(t *testing.T) {
 		{64, "--permits 3 is more than --at-once 2", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1s", "--at-once", "2", "--permits", "3", "x", "--", ok}},
 		{64, "--at-once is for a limit with --per", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--at-once", "2", "x", "--", ok}},
 		{64, "--at-once 0", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1s", "--at-once", "0", "x", "--", ok}},
-		{64, "MaxConcurrent -1", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1s", "--at-once", "-1", "x", "--", ok}},
+		{64, "maxConcurrent -1", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1s", "--at-once", "-1", "x", "--", ok}},
 		{64, "--per 0s", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "0", "x", "--", ok}},
 		{64, "window 1ms", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1ms", "x", "--", ok}},
 		{64, "--ttl cannot be used with --per", []string{"--redis", url, "--kind", "semaphore", "--limit", "3", "--per", "1s", "--ttl", "1s", "x", "--", ok}},

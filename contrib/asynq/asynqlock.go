@@ -1,7 +1,7 @@
 // Package asynqlock limits the tasks of github.com/hibiken/asynq across all workers: one at a time, at most n at a time, or at most n
 // per window of time, for each type of task or any other key.
 //
-//	limiter, err := joblimit.Concurrent(k, 5, nil) // or Exclusive, or Rate
+//	limiter, err := joblimit.Concurrent(k, 5, nil) // or Exclusive, Rate, ConcurrentRate
 //	…
 //	mux.Use(asynqlock.Middleware(limiter, nil)) // by the type of task
 //	config := asynq.Config{Concurrency: 20}

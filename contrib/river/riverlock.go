@@ -1,7 +1,7 @@
 // Package riverlock limits the jobs of github.com/riverqueue/river across all workers: one at a time, at most n at a time, or at most
 // n per window of time, for each kind of job or any other key.
 //
-//	limiter, err := joblimit.Concurrent(k, 5, nil) // or Exclusive, or Rate
+//	limiter, err := joblimit.Concurrent(k, 5, nil) // or Exclusive, Rate, ConcurrentRate
 //	…
 //	client, err := river.NewClient(driver, &river.Config{
 //		Middleware: []rivertype.Middleware{riverlock.Middleware(limiter, nil)}, // by the kind of job

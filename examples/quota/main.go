@@ -188,11 +188,11 @@ func call(api, url, length string) error {
 			return err
 		}
 		defer end()
-		limiter, err := ratelimit.New(k, "example:quota", perWindow, window+margin, &ratelimit.Options{MaxConcurrent: atOnce})
+		limiter, err := ratelimit.NewConcurrent(k, "example:quota", perWindow, window+margin, atOnce, nil)
 		if err != nil {
 			return err
 		}
-		if client.Transport, err = httplimit.NewTransport(limiter, withFence{next}, nil); err != nil {
+		if client.Transport, err = httplimit.NewConcurrentTransport(limiter, withFence{next}, nil); err != nil {
 			return err
 		}
 	}

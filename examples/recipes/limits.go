@@ -33,11 +33,11 @@ func callPartner(ctx context.Context, k *lockkeeper.Keeper) error {
 }
 
 func limitedClient(k *lockkeeper.Keeper) (*http.Client, error) {
-	api, err := ratelimit.New(k, "partner", 10, time.Second+100*time.Millisecond, &ratelimit.Options{MaxConcurrent: 3})
+	api, err := ratelimit.NewConcurrent(k, "partner", 10, time.Second+100*time.Millisecond, 3, nil) // three at once
 	if err != nil {
 		return nil, err
 	}
-	transport, err := httplimit.NewTransport(api, http.DefaultTransport, nil)
+	transport, err := httplimit.NewConcurrentTransport(api, http.DefaultTransport, nil)
 	return &http.Client{Transport: transport}, err
 }
 

@@ -103,7 +103,7 @@ func (s *site) populate() {
 	s.queue(rw2.Lock)
 	s.locks.RequireWaiting(s, "cache:prices", 1)
 	s.queue(rw.RLock)
-	limit, err := ratelimit.New(web1, "partner-api", 100, time.Minute, &ratelimit.Options{MaxConcurrent: 8})
+	limit, err := ratelimit.NewConcurrent(web1, "partner-api", 100, time.Minute, 8, nil)
 	s.must(err)
 	for range 6 {
 		s.acquire(limit.Acquire)

@@ -7,6 +7,7 @@
 //	…
 //	client := &http.Client{Transport: transport}
 //
-// It depends on no framework: the transport works with every client that takes an http.RoundTripper, and the handler with every
-// router that takes an http.Handler. Package [github.com/lockkeeper/lockkeeper/ratelimit] documents windows, queues and pauses.
+// A transport of [NewConcurrentTransport] also bounds how many requests are in progress at the same time. The package depends on
+// no framework: the transport works with every client that takes an http.RoundTripper, and the handler with every router that
+// takes an http.Handler. Package [github.com/lockkeeper/lockkeeper/ratelimit] documents windows, queues and pauses.
 package httplimit

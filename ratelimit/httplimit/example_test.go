@@ -34,15 +34,15 @@ func connect() (k *lockkeeper.Keeper, end func()) {
 }
 
 // The clients of all processes together send at most 100 requests in any second, ten of them at once.
-func ExampleNewTransport() {
+func ExampleNewConcurrentTransport() {
 	k, end := connect()
 	defer end()
-	limiter, err := ratelimit.New(k, "partner-api", 100, time.Second, &ratelimit.Options{MaxConcurrent: 10})
+	limiter, err := ratelimit.NewConcurrent(k, "partner-api", 100, time.Second, 10, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	transport, err := httplimit.NewTransport(limiter, http.DefaultTransport, &httplimit.TransportOptions{MaxWait: 5 * time.Second})
+	transport, err := httplimit.NewConcurrentTransport(limiter, http.DefaultTransport, &httplimit.TransportOptions{MaxWait: 5 * time.Second})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -41,8 +41,7 @@ type HandlerOptions struct {
 // exact the numbers are.
 //
 // The function limiter returns the limiter of a request: that of [Shared] returns one for all requests, that of [PerKey] one
-// for each client. If it returns nil, the request passes. A Limiter with MaxConcurrent is treated as an error, since Allow does
-// not work with it.
+// for each client. If it returns nil, the request passes.
 //
 // The error is [lockkeeper.ErrInvalid] if next or limiter is nil, or for a Timeout that is not allowed.
 func NewHandler(next http.Handler, limiter func(*http.Request) (*ratelimit.Limiter, error), opts *HandlerOptions) (http.Handler, error) {
@@ -130,8 +129,8 @@ func Shared(limiter *ratelimit.Limiter) func(*http.Request) (*ratelimit.Limiter,
 // whose name is name, a colon, and a hash of the key. So keys can be of any length, and no key leads to the name of another
 // lock.
 //
-// The options are those of each Limiter; nil means the defaults. The error is [lockkeeper.ErrInvalid] if key is nil, for options with
-// MaxConcurrent, and for what [ratelimit.New] would refuse.
+// The options are those of each Limiter; nil means the defaults. The error is [lockkeeper.ErrInvalid] if key is nil, and for what
+// [ratelimit.New] would refuse.
 func PerKey(k *lockkeeper.Keeper, name string, limit int, window time.Duration, key func(*http.Request) string, opts *ratelimit.Options) (func(*http.Request) (*ratelimit.Limiter, error), error) {
 	if key == nil {
 		return nil, invalid("key is nil")
@@ -139,9 +138,6 @@ func PerKey(k *lockkeeper.Keeper, name string, limit int, window time.Duration, 
 	var o ratelimit.Options
 	if opts != nil {
 		o = *opts
-	}
-	if o.MaxConcurrent != 0 {
-		return nil, invalid("MaxConcurrent %d: a handler does not hold permits", o.MaxConcurrent)
 	}
 	named := func(key string) (*ratelimit.Limiter, error) {
 		sum := sha256.Sum256([]byte(key))

@@ -42,7 +42,7 @@ const someone = "192.0.2.1:1234"
 
 func TestHandlerSetsHeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		limiter, _ := newLimiter(t, 2, 90*time.Second-time.Millisecond, nil)
+		limiter, _ := newLimiter(t, 2, 90*time.Second-time.Millisecond)
 		h := newHandler(t, httplimit.Shared(limiter), nil)
 		for i, want := range [][]string{{"2", "1", "90", ""}, {"2", "0", "90", ""}, {"2", "0", "90", "90"}} {
 			w := serve(t, h, someone)
@@ -73,7 +73,7 @@ func TestHandlerSetsHeaders(t *testing.T) {
 func TestHandlerWithoutRedis(t *testing.T) {
 	for failOpen, code := range map[bool]int{false: http.StatusServiceUnavailable, true: http.StatusOK} {
 		synctest.Test(t, func(t *testing.T) {
-			limiter, redis := newLimiter(t, 2, time.Minute, nil)
+			limiter, redis := newLimiter(t, 2, time.Minute)
 			var mu sync.Mutex
 			var errs []error
 			h := newHandler(t, httplimit.Shared(limiter), &httplimit.HandlerOptions{FailOpen: failOpen, Timeout: 5 * time.Second, OnError: func(_ *http.Request, err error) {
@@ -157,7 +157,7 @@ func TestHandlerPerClientRetains(t *testing.T) {
 }
 
 func TestHandlerOptionsChecked(t *testing.T) {
-	limiter, s := newLimiter(t, 1, time.Second, nil)
+	limiter, s := newLimiter(t, 1, time.Second)
 	shared := httplimit.Shared(limiter)
 	_, noNext := httplimit.NewHandler(nil, shared, nil)
 	_, noLimiter := httplimit.NewHandler(empty, nil, nil)
@@ -165,11 +165,10 @@ func TestHandlerOptionsChecked(t *testing.T) {
 	_, noKey := httplimit.PerKey(s.Keeper(t, nil), "x", 1, time.Second, nil, nil)
 	_, noLimit := httplimit.PerKey(s.Keeper(t, nil), "x", 0, time.Second, httplimit.RemoteIP, nil)
 	_, noName := httplimit.PerKey(s.Keeper(t, nil), "}", 1, time.Second, httplimit.RemoteIP, nil)
-	_, held := httplimit.PerKey(s.Keeper(t, nil), "x", 1, time.Second, httplimit.RemoteIP, &ratelimit.Options{MaxConcurrent: 2})
 	_, short := httplimit.PerKey(s.Keeper(t, nil), "x", 1, 100*time.Millisecond, httplimit.RemoteIP, &ratelimit.Options{Retain: true})
 	for want, err := range map[string]error{
 		"next": noNext, "limiter": noLimiter, "Timeout 1µs": noTime, "key": noKey, "limit 0": noLimit, "}": noName,
-		"MaxConcurrent 2": held, "window 100ms": short,
+		"window 100ms": short,
 	} {
 		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
-	"github.com/lockkeeper/lockkeeper/ratelimit"
 	"github.com/lockkeeper/lockkeeper/ratelimit/httplimit"
 )
 
@@ -18,7 +17,7 @@ const date = "Mon, 02 Jan 2006 15:04:05 GMT"
 
 // TestRetryAfterPausesOtherProcesses: a response to one process holds back another, for as long as it says.
 func TestRetryAfterPausesOtherProcesses(t *testing.T) {
-	for _, maxConcurrent := range []int{0, 5} {
+	for kind, open := range kinds {
 		for _, x := range []struct {
 			name    string
 			status  int
@@ -40,7 +39,7 @@ func TestRetryAfterPausesOtherProcesses(t *testing.T) {
 			{"too many digits", 429, []string{"Retry-After", "18446744073709551615"}, httplimit.TransportOptions{MaxPause: time.Hour}, time.Hour},
 			{"off", 429, []string{"Retry-After", "20"}, httplimit.TransportOptions{NoPause: true}, 0},
 		} {
-			t.Run(x.name, func(t *testing.T) {
+			t.Run(kind+", "+x.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := lockkeepertest.New(t)
 					var paused []time.Duration
@@ -53,7 +52,7 @@ func TestRetryAfterPausesOtherProcesses(t *testing.T) {
 					base := fake(func(*http.Request) (*http.Response, error) { return respond(x.status, http.NoBody, x.headers...), nil })
 					var transports []*httplimit.Transport
 					for _, base := range []fake{base, ok} {
-						l, err := ratelimit.New(s.Keeper(t, nil), "api", 100, time.Second, &ratelimit.Options{MaxConcurrent: maxConcurrent})
+						l, err := open(s.Keeper(t, nil), 100, time.Second)
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -89,7 +88,7 @@ func TestRetryAfterPausesOtherProcesses(t *testing.T) {
 // TestResponseIsReturnedIfPauseFails: while Redis does not answer, the response is delayed by a second at most.
 func TestResponseIsReturnedIfPauseFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		limiter, s := newLimiter(t, 100, time.Second, nil)
+		limiter, s := newLimiter(t, 100, time.Second)
 		var failure error
 		base := fake(func(*http.Request) (*http.Response, error) {
 			s.Unreachable()

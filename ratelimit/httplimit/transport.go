@@ -32,10 +32,9 @@ type TransportOptions struct {
 // DefaultMaxPause is the default of TransportOptions.MaxPause.
 const DefaultMaxPause = 5 * time.Minute
 
-// Transport is an [http.RoundTripper] that sends each request when a [ratelimit.Limiter] permits it. It is safe for
-// concurrent use.
+// Transport is an [http.RoundTripper] that sends each request when a rate limit permits it. It is safe for concurrent use.
 //
-// If the limiter has MaxConcurrent, a request holds its permit until the response's body is closed, or until the request has
+// With a [ratelimit.ConcurrentLimiter] a request holds its permit until the response's body is closed, or until the request has
 // failed. A body that is never closed holds the permit for ever, as it does the connection. If a request is abandoned, because
 // its context ends or its body is closed early, the service may go on with it for a little longer than its permit is held.
 //
@@ -47,7 +46,8 @@ const DefaultMaxPause = 5 * time.Minute
 // Every request takes a permit of its own, also one that follows a redirect. The transport never repeats a request: it returns
 // the response to the caller, who knows whether the request may be sent again.
 type Transport struct {
-	limiter *ratelimit.Limiter
+	acquire func(ctx context.Context) (*lockkeeper.Lease, error) // the lease is nil if nothing is held
+	pause   func(ctx context.Context, d time.Duration) error
 	base    http.RoundTripper
 	o       TransportOptions
 }
@@ -55,16 +55,29 @@ type Transport struct {
 // NewTransport returns a transport that waits for permits of the limiter and then sends the requests with base. A nil base is
 // [http.DefaultTransport]. The error is [lockkeeper.ErrInvalid] if the limiter is nil or an option is out of range.
 func NewTransport(limiter *ratelimit.Limiter, base http.RoundTripper, opts *TransportOptions) (*Transport, error) {
-	t := &Transport{limiter: limiter, base: base}
+	if limiter == nil {
+		return nil, invalid("limiter is nil")
+	}
+	wait := func(ctx context.Context) (*lockkeeper.Lease, error) { return nil, limiter.Wait(ctx) }
+	return newTransport(&Transport{acquire: wait, pause: limiter.Pause, base: base}, opts)
+}
+
+// NewConcurrentTransport is NewTransport for a limiter that also bounds how many requests are in progress at the same time.
+func NewConcurrentTransport(limiter *ratelimit.ConcurrentLimiter, base http.RoundTripper, opts *TransportOptions) (*Transport, error) {
+	if limiter == nil {
+		return nil, invalid("limiter is nil")
+	}
+	return newTransport(&Transport{acquire: limiter.Acquire, pause: limiter.Pause, base: base}, opts)
+}
+
+func newTransport(t *Transport, opts *TransportOptions) (*Transport, error) {
 	if opts != nil {
 		t.o = *opts
 	}
-	if base == nil {
+	if t.base == nil {
 		t.base = http.DefaultTransport
 	}
 	switch {
-	case limiter == nil:
-		return nil, invalid("limiter is nil")
 	case t.o.MaxWait < 0:
 		return nil, invalid("MaxWait %v is negative", t.o.MaxWait)
 	case t.o.MaxPause == 0:
@@ -80,7 +93,7 @@ func NewTransport(limiter *ratelimit.Limiter, base http.RoundTripper, opts *Tran
 // If the permit cannot be available by then, RoundTrip fails at once with a [*ratelimit.LimitedError]; other errors of the wait
 // are those of the limiter's Wait or Acquire. After these errors the request was not sent.
 //
-// If the limiter has MaxConcurrent, the permit has a lease, which [lockkeeper.LeaseFromContext] finds in the request's context.
+// With a [ratelimit.ConcurrentLimiter] the permit has a lease, which [lockkeeper.LeaseFromContext] finds in the request's context.
 // If that lease is lost, the request or the reading of its response ends with an error that matches [lockkeeper.ErrLost].
 //
 // If the response asks for a pause, RoundTrip also waits until Redis has confirmed the pause, for at most a second.
@@ -123,23 +136,20 @@ func (t *Transport) pauseFor(response *http.Response) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	err := t.limiter.Pause(ctx, d)
+	err := t.pause(ctx, d)
 	if t.o.OnPause != nil {
 		t.o.OnPause(d, err)
 	}
 }
 
-// permit waits for a permit. The lease is nil if the limiter has none.
+// permit waits for a permit.
 func (t *Transport) permit(ctx context.Context) (*lockkeeper.Lease, error) {
 	if t.o.MaxWait > 0 {
 		bounded, cancel := context.WithTimeout(ctx, t.o.MaxWait)
 		defer cancel()
 		ctx = bounded
 	}
-	if t.limiter.MaxConcurrent() == 0 {
-		return nil, t.limiter.Wait(ctx)
-	}
-	return t.limiter.Acquire(ctx)
+	return t.acquire(ctx)
 }
 
 // CloseIdleConnections closes the idle connections of base, if it can. [http.Client.CloseIdleConnections] calls it.

@@ -18,34 +18,58 @@ import (
 )
 
 // newLimiter returns a limiter named api on a server of its own.
-func newLimiter(t *testing.T, limit int, window time.Duration, o *ratelimit.Options) (*ratelimit.Limiter, *lockkeepertest.Server) {
+func newLimiter(t *testing.T, limit int, window time.Duration) (*ratelimit.Limiter, *lockkeepertest.Server) {
 	t.Helper()
 	s := lockkeepertest.New(t)
-	l, err := ratelimit.New(s.Keeper(t, nil), "api", limit, window, o)
+	l, err := ratelimit.New(s.Keeper(t, nil), "api", limit, window, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l, s
 }
 
-// held returns a limiter of which only MaxConcurrent is ever reached.
-func held(t *testing.T, n int) *ratelimit.Limiter {
+// held returns a limiter of which only the bound on concurrent calls, n, is ever reached.
+func held(t *testing.T, n int) *ratelimit.ConcurrentLimiter {
 	t.Helper()
-	l, _ := newLimiter(t, 1000, time.Second, &ratelimit.Options{MaxConcurrent: n})
+	l, err := ratelimit.NewConcurrent(lockkeepertest.New(t).Keeper(t, nil), "api", 1000, time.Second, n, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return l
 }
 
+// limiter is a limiter of either kind.
+type limiter interface {
+	Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error
+}
+
+// kinds open a limiter of either kind.
+var kinds = map[string]func(k *lockkeeper.Keeper, limit int, window time.Duration) (limiter, error){
+	"Limiter": func(k *lockkeeper.Keeper, limit int, window time.Duration) (limiter, error) {
+		return ratelimit.New(k, "api", limit, window, nil)
+	},
+	"ConcurrentLimiter": func(k *lockkeeper.Keeper, limit int, window time.Duration) (limiter, error) {
+		return ratelimit.NewConcurrent(k, "api", limit, window, 5, nil)
+	},
+}
+
 // requireHeld checks how many permits are held.
-func requireHeld(t *testing.T, l *ratelimit.Limiter, want int) {
+func requireHeld(t *testing.T, l *ratelimit.ConcurrentLimiter, want int) {
 	t.Helper()
 	if holders, err := l.Holders(t.Context()); len(holders) != want || err != nil {
 		t.Fatalf("holders %v, %v; want %d", holders, err, want)
 	}
 }
 
-func newTransport(t *testing.T, l *ratelimit.Limiter, base http.RoundTripper, o *httplimit.TransportOptions) *httplimit.Transport {
+func newTransport(t *testing.T, l limiter, base http.RoundTripper, o *httplimit.TransportOptions) (transport *httplimit.Transport) {
 	t.Helper()
-	transport, err := httplimit.NewTransport(l, base, o)
+	var err error
+	switch l := l.(type) {
+	case *ratelimit.Limiter:
+		transport, err = httplimit.NewTransport(l, base, o)
+	case *ratelimit.ConcurrentLimiter:
+		transport, err = httplimit.NewConcurrentTransport(l, base, o)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +272,7 @@ func TestUpgradedConnectionCanBeWritten(t *testing.T) {
 }
 
 func TestRequestNotSentIfPermitIsTooLate(t *testing.T) {
-	for _, maxConcurrent := range []int{0, 1} {
+	for kind, open := range kinds {
 		for name, bound := range map[string]func(context.Context) (context.Context, *httplimit.TransportOptions, func()){
 			"context": func(ctx context.Context) (context.Context, *httplimit.TransportOptions, func()) {
 				ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -259,7 +283,10 @@ func TestRequestNotSentIfPermitIsTooLate(t *testing.T) {
 			},
 		} {
 			synctest.Test(t, func(t *testing.T) {
-				limiter, _ := newLimiter(t, 1, time.Hour, &ratelimit.Options{MaxConcurrent: maxConcurrent})
+				limiter, err := open(lockkeepertest.New(t).Keeper(t, nil), 1, time.Hour)
+				if err != nil {
+					t.Fatal(err)
+				}
 				if err := limiter.Do(t.Context(), func(context.Context, uint64) error { return nil }); err != nil {
 					t.Fatal(err)
 				}
@@ -270,13 +297,13 @@ func TestRequestNotSentIfPermitIsTooLate(t *testing.T) {
 					return respond(200, http.NoBody), nil
 				})
 				r, body := newRequest(t, ctx)
-				_, err := newTransport(t, limiter, base, o).RoundTrip(r)
+				_, err = newTransport(t, limiter, base, o).RoundTrip(r)
 				var limited *ratelimit.LimitedError
 				if !errors.As(err, &limited) || limited.RetryAfter < 59*time.Minute {
-					t.Errorf("%s, MaxConcurrent %d: %v", name, maxConcurrent, err)
+					t.Errorf("%s, %s: %v", name, kind, err)
 				}
 				if !body.closed {
-					t.Errorf("%s, MaxConcurrent %d: the request's body was not closed", name, maxConcurrent)
+					t.Errorf("%s, %s: the request's body was not closed", name, kind)
 				}
 			})
 		}
@@ -286,7 +313,7 @@ func TestRequestNotSentIfPermitIsTooLate(t *testing.T) {
 // TestWaitsForWindow: the requests of several transports on one limiter are sent as its window permits.
 func TestWaitsForWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		limiter, _ := newLimiter(t, 2, time.Second, nil)
+		limiter, _ := newLimiter(t, 2, time.Second)
 		// MaxWait bounds the wait alone. It does not end the request's context.
 		base := fake(func(r *http.Request) (*http.Response, error) {
 			time.Sleep(time.Minute)
@@ -318,7 +345,11 @@ func TestWaitsForWindow(t *testing.T) {
 
 func TestLostLeaseEndsRequest(t *testing.T) {
 	for _, begun := range []bool{false, true} { // the response, when the lease is lost
-		permits, redis := newLimiter(t, 1000, time.Second, &ratelimit.Options{MaxConcurrent: 1, TTL: 300 * time.Millisecond})
+		redis := lockkeepertest.New(t)
+		permits, err := ratelimit.NewConcurrent(redis.Keeper(t, nil), "api", 1000, time.Second, 1, &ratelimit.ConcurrentOptions{TTL: 300 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
 		reached := make(chan struct{})
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if begun {
@@ -371,14 +402,20 @@ func TestLeaseInRequestContext(t *testing.T) {
 }
 
 func TestTransportOptionsChecked(t *testing.T) {
-	limiter := held(t, 1)
-	if _, err := httplimit.NewTransport(nil, ok, nil); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), "limiter") {
-		t.Error(err)
+	limiter, _ := newLimiter(t, 1, time.Second)
+	_, without := httplimit.NewTransport(nil, ok, nil)
+	_, withoutEither := httplimit.NewConcurrentTransport(nil, ok, nil)
+	for _, err := range []error{without, withoutEither} {
+		if !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), "limiter") {
+			t.Error(err)
+		}
 	}
 	for want, o := range map[string]httplimit.TransportOptions{
 		"MaxWait -1ns": {MaxWait: -1}, "MaxPause 999ms": {MaxPause: 999 * time.Millisecond}, "MaxPause 24h0m1s": {MaxPause: 24*time.Hour + time.Second},
 	} {
-		if _, err := httplimit.NewTransport(limiter, ok, &o); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), want) {
+		_, err := httplimit.NewTransport(limiter, ok, &o)
+		_, err2 := httplimit.NewConcurrentTransport(held(t, 1), ok, &o)
+		if !errors.Is(err2, lockkeeper.ErrInvalid) || !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}

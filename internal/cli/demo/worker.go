@@ -50,11 +50,11 @@ func open(k *lockkeeper.Keeper, kind string) (lockkeeper.Locker, error) {
 	case "rwlock":
 		return rwlock.New(k, kind, &rwlock.Options{TTL: 5 * time.Second, Retain: true})
 	default:
-		l, err := ratelimit.New(k, kind, calls, window, &ratelimit.Options{MaxConcurrent: atOnce, TTL: callTTL})
+		l, err := ratelimit.NewConcurrent(k, kind, calls, window, atOnce, &ratelimit.ConcurrentOptions{TTL: callTTL})
 		if err != nil {
 			return nil, err
 		}
-		return l.Locker(1)
+		return l.Locker(), nil
 	}
 }
 

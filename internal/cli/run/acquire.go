@@ -14,7 +14,7 @@ import (
 const releaseTimeout = 5 * time.Second
 
 // acquire acquires the lock. A signal that terminates ends the wait.
-func (o *options) acquire(parent context.Context, l locker, waiting *notices, signals <-chan os.Signal) (*held, error) {
+func (o *options) acquire(parent context.Context, l lock, waiting *notices, signals <-chan os.Signal) (*held, error) {
 	defer waiting.stop()
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
@@ -28,7 +28,7 @@ func (o *options) acquire(parent context.Context, l locker, waiting *notices, si
 	}
 	done := make(chan result, 1)
 	go func() {
-		lease, err := o.lock(ctx, l)
+		lease, err := l(ctx, o.try)
 		done <- result{lease, err}
 	}()
 	for {
@@ -50,26 +50,6 @@ func (o *options) acquire(parent context.Context, l locker, waiting *notices, si
 			return nil, &exit.Error{Code: 128 + int(s.(syscall.Signal))}
 		}
 	}
-}
-
-// lock acquires the lock, or takes permits that are not held.
-func (o *options) lock(ctx context.Context, l locker) (*held, error) {
-	if r, ok := l.(rate); ok && o.atOnce == 0 {
-		fence, err := r.take(ctx, o.try)
-		if err != nil {
-			return nil, err
-		}
-		return &held{name: r.name, fence: fence}, nil
-	}
-	lock := l.Lock
-	if o.try {
-		lock = l.TryLock
-	}
-	lease, err := lock(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return &held{lease.Name(), lease.Token(), lease.Fence(), lease.Done(), lease.Err, lease.Release}, nil
 }
 
 // release releases the lease, if there is one. It stops waiting for the server after releaseTimeout or a signal that terminates; the lock

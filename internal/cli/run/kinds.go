@@ -27,98 +27,98 @@ var kinds = []cobra.Completion{
 	"redlock\tone command at a time, on a majority of several servers",
 }
 
-// locker is what run needs of a lock.
-type locker interface {
-	Lock(ctx context.Context) (*lockkeeper.Lease, error)
-	TryLock(ctx context.Context) (*lockkeeper.Lease, error)
-}
+// lock acquires a lock, or takes permits that are not held. With try it does not wait for other holders.
+type lock func(ctx context.Context, try bool) (*held, error)
 
-// permits is a semaphore from which run takes n permits.
-type permits struct {
-	semaphore *semaphore.Semaphore
-	n         int
-}
-
-func (p permits) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return p.semaphore.AcquireN(ctx, p.n)
-}
-
-func (p permits) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return p.semaphore.TryAcquireN(ctx, p.n)
-}
-
-// rate is a rate limit from which run takes n permits. Lock and TryLock are for one that has MaxConcurrent.
-type rate struct {
-	name    string
-	limiter *ratelimit.Limiter
-	n       int
-}
-
-func (r rate) Lock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return r.limiter.AcquireN(ctx, r.n)
-}
-
-func (r rate) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return r.limiter.TryAcquireN(ctx, r.n)
-}
-
-// take waits for permits that are not held, or tries to take them, and returns the number of the grant.
-func (r rate) take(ctx context.Context, try bool) (fence uint64, err error) {
-	if !try {
-		err = r.limiter.DoN(ctx, r.n, func(_ context.Context, granted uint64) error {
-			fence = granted
-			return nil
-		})
-		return fence, err
+// leased returns what acquires a lock.
+func leased(l lockkeeper.Locker, err error) (lock, error) {
+	if err != nil {
+		return nil, err
 	}
-	result, err := r.limiter.AllowN(ctx, r.n)
-	switch {
-	case err != nil || result.Allowed:
-		return result.Fence, err
-	case result.RetryAfter == 0:
-		return 0, fmt.Errorf("lockkeeper: ratelimit %q: %w", r.name, lockkeeper.ErrNotAcquired)
-	}
-	return 0, fmt.Errorf("lockkeeper: ratelimit %q: %w: not before %v from now", r.name, lockkeeper.ErrNotAcquired, result.RetryAfter)
+	return func(ctx context.Context, try bool) (*held, error) {
+		acquire := l.Lock
+		if try {
+			acquire = l.TryLock
+		}
+		lease, err := acquire(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return &held{lease.Name(), lease.Token(), lease.Fence(), lease.Done(), lease.Err, lease.Release}, nil
+	}, nil
 }
 
-// readSide is the read side of a read-write lock.
-type readSide struct{ lock *rwlock.Lock }
-
-func (r readSide) Lock(ctx context.Context) (*lockkeeper.Lease, error) { return r.lock.RLock(ctx) }
-
-func (r readSide) TryLock(ctx context.Context) (*lockkeeper.Lease, error) {
-	return r.lock.TryRLock(ctx)
+// taken returns what takes n permits of a rate limit, which are not held.
+func taken(l *ratelimit.Limiter, n int) lock {
+	return func(ctx context.Context, try bool) (*held, error) {
+		h := &held{name: l.Name()}
+		if !try {
+			err := l.DoN(ctx, n, func(_ context.Context, fence uint64) error {
+				h.fence = fence
+				return nil
+			})
+			if err != nil {
+				return nil, err
+			}
+			return h, nil
+		}
+		result, err := l.AllowN(ctx, n)
+		switch {
+		case err != nil:
+			return nil, err
+		case result.Allowed:
+			h.fence = result.Fence
+			return h, nil
+		case result.RetryAfter == 0:
+			return nil, fmt.Errorf("lockkeeper: ratelimit %q: %w", l.Name(), lockkeeper.ErrNotAcquired)
+		}
+		return nil, fmt.Errorf("lockkeeper: ratelimit %q: %w: not before %v from now", l.Name(), lockkeeper.ErrNotAcquired, result.RetryAfter)
+	}
 }
 
 // newLock creates the lock of the kind that the flags name.
-func (o *options) newLock(ks []*lockkeeper.Keeper, name string) (locker, error) {
+func (o *options) newLock(ks []*lockkeeper.Keeper, name string) (lock, error) {
 	k := ks[0]
 	switch o.kind {
 	case "redlock":
-		return redlock.New(ks, name, &redlock.Options{TTL: o.ttl, MaxLifetime: o.maxLifetime})
+		return leased(redlock.New(ks, name, &redlock.Options{TTL: o.ttl, MaxLifetime: o.maxLifetime}))
 	case "mutex":
-		return mutex.New(k, name, &mutex.Options{TTL: o.ttl, MaxLifetime: o.maxLifetime})
+		return leased(mutex.New(k, name, &mutex.Options{TTL: o.ttl, MaxLifetime: o.maxLifetime}))
 	case "fair":
-		return fair.New(k, name, &fair.Options{TTL: o.ttl, MaxLifetime: o.maxLifetime})
+		return leased(fair.New(k, name, &fair.Options{TTL: o.ttl, MaxLifetime: o.maxLifetime}))
 	case "read", "write":
 		l, err := rwlock.New(k, name, &rwlock.Options{TTL: o.ttl, MaxLifetime: o.maxLifetime})
-		if o.kind == "read" {
-			return readSide{l}, err
+		if err == nil && o.kind == "read" {
+			return leased(l.RLocker(), nil)
 		}
-		return l, err
+		return leased(l, err)
 	case "semaphore":
-		if o.per == 0 {
-			s, err := semaphore.New(k, name, o.limit, &semaphore.Options{TTL: o.ttl, MaxLifetime: o.maxLifetime})
-			return permits{s, o.permits}, err
-		}
-		ro := &ratelimit.Options{MaxConcurrent: o.atOnce, TTL: o.ttl, MaxLifetime: o.maxLifetime}
-		if o.atOnce == 0 {
-			ro.TTL = 0 // no lease
-		}
-		l, err := ratelimit.New(k, name, o.limit, o.per, ro)
-		return rate{name, l, o.permits}, err
+		return o.newLimit(k, name)
 	}
 	return nil, exit.Usagef("--kind %q is not one of: mutex, fair, read, write, semaphore, redlock", o.kind)
+}
+
+// newLimit creates a semaphore, or a rate limit if there is a window.
+func (o *options) newLimit(k *lockkeeper.Keeper, name string) (lock, error) {
+	switch {
+	case o.per == 0:
+		s, err := semaphore.New(k, name, o.limit, &semaphore.Options{TTL: o.ttl, MaxLifetime: o.maxLifetime})
+		if err != nil {
+			return nil, err
+		}
+		return leased(s.LockerN(o.permits))
+	case o.atOnce == 0:
+		l, err := ratelimit.New(k, name, o.limit, o.per, nil)
+		if err != nil {
+			return nil, err
+		}
+		return taken(l, o.permits), nil
+	}
+	l, err := ratelimit.NewConcurrent(k, name, o.limit, o.per, o.atOnce, &ratelimit.ConcurrentOptions{TTL: o.ttl, MaxLifetime: o.maxLifetime})
+	if err != nil {
+		return nil, err
+	}
+	return leased(l.LockerN(o.permits))
 }
 
 // validateKind rejects flags that have no meaning for the kind of the lock.

@@ -259,7 +259,7 @@ func (o *options) run(c *cobra.Command, name string, command []string) error {
 }
 
 // runLocked acquires the lock, runs the command and releases the lock.
-func (o *options) runLocked(ctx context.Context, l locker, waiting *notices, path string, command []string, signals <-chan os.Signal) error {
+func (o *options) runLocked(ctx context.Context, l lock, waiting *notices, path string, command []string, signals <-chan os.Signal) error {
 	lease, err := o.acquire(ctx, l, waiting, signals)
 	if err != nil {
 		return err

@@ -54,15 +54,25 @@ var RateLimits = []Case{
 	{Name: "inspect_rate_limit", Test: inspectRateLimit},
 }
 
-// limiter is a rate limiter under test. Its Acquire and TryAcquire are the calls for whichever there is: with MaxConcurrent
-// a lease, and without it permits that are not held.
+// limiter is a rate limiter under test, of either kind. Its Acquire and TryAcquire are the calls for whichever it is: a
+// ConcurrentLimiter has a lease, and the permits of a Limiter are not held.
 type limiter struct {
-	*ratelimit.Limiter
-	w      *World
-	leases bool
+	limits
+	byClock    *ratelimit.Limiter           // or else
+	concurrent *ratelimit.ConcurrentLimiter // is set
+	w          *World
 }
 
-// limiter returns the limiter of a process. With maxConcurrent 0 nothing is held.
+// limits is what both kinds have in common.
+type limits interface {
+	Available(ctx context.Context) (int, error)
+	DoN(ctx context.Context, n int, fn func(ctx context.Context, fence uint64) error) error
+	Holders(ctx context.Context) ([]lockkeeper.Holder, error)
+	SetLimit(ctx context.Context, limit int) error
+	Waiters(ctx context.Context) ([]lockkeeper.Waiter, error)
+}
+
+// limiter returns the limiter of a process. With maxConcurrent 0 it is a Limiter.
 func (p *Process) limiter(limit int, window time.Duration, maxConcurrent int) limiter {
 	p.w.Helper()
 	return p.limiterOf("x", limit, window, maxConcurrent)
@@ -70,13 +80,14 @@ func (p *Process) limiter(limit int, window time.Duration, maxConcurrent int) li
 
 func (p *Process) limiterOf(name string, limit int, window time.Duration, maxConcurrent int) limiter {
 	p.w.Helper()
-	o := &ratelimit.Options{MaxConcurrent: maxConcurrent}
 	if maxConcurrent > 0 {
-		o.TTL = ttl
+		l, err := ratelimit.NewConcurrent(p.Keeper, name, limit, window, maxConcurrent, &ratelimit.ConcurrentOptions{TTL: ttl})
+		p.w.must(err)
+		return limiter{limits: l, concurrent: l, w: p.w}
 	}
-	l, err := ratelimit.New(p.Keeper, name, limit, window, o)
+	l, err := ratelimit.New(p.Keeper, name, limit, window, nil)
 	p.w.must(err)
-	return limiter{l, p.w, maxConcurrent > 0}
+	return limiter{limits: l, byClock: l, w: p.w}
 }
 
 // grant is what a request was granted: a fence, and a lease if there is one.
@@ -93,10 +104,10 @@ func leased(lease *lockkeeper.Lease, err error) (grant, error) {
 
 // Acquire waits for n permits.
 func (l limiter) Acquire(ctx context.Context, n int) (g grant, err error) {
-	if l.leases {
-		return leased(l.AcquireN(ctx, n))
+	if l.concurrent != nil {
+		return leased(l.concurrent.AcquireN(ctx, n))
 	}
-	err = l.DoN(ctx, n, func(_ context.Context, fence uint64) error {
+	err = l.byClock.DoN(ctx, n, func(_ context.Context, fence uint64) error {
 		g.fence = fence
 		return nil
 	})
@@ -114,10 +125,10 @@ func (notAllowed) Unwrap() error { return lockkeeper.ErrNotAcquired }
 
 // TryAcquire takes n permits or is refused.
 func (l limiter) TryAcquire(ctx context.Context, n int) (grant, error) {
-	if l.leases {
-		return leased(l.TryAcquireN(ctx, n))
+	if l.concurrent != nil {
+		return leased(l.concurrent.TryAcquireN(ctx, n))
 	}
-	r, err := l.AllowN(ctx, n)
+	r, err := l.byClock.AllowN(ctx, n)
 	if err != nil {
 		return grant{}, err
 	}
@@ -756,17 +767,9 @@ func nothingHeldWithoutLease(w *World) {
 	}
 	holders, err := s.Holders(w.ctx())
 	w.must(err)
+	_, err = p.limiter(2, per, 2).concurrent.Adopt(w.ctx(), holders[0].Token)
+	w.checkError(err, lockkeeper.ErrLost)
 	p.Net.ResetCount()
-	_, err = s.Limiter.Acquire(w.ctx())
-	w.checkError(err, lockkeeper.ErrInvalid)
-	_, err = s.Limiter.TryAcquire(w.ctx())
-	w.checkError(err, lockkeeper.ErrInvalid)
-	_, err = s.Adopt(w.ctx(), holders[0].Token)
-	w.checkError(err, lockkeeper.ErrInvalid)
-	bounded := p.limiter(2, per, 2)
-	w.checkError(bounded.Wait(w.ctx()), lockkeeper.ErrInvalid)
-	_, err = bounded.Allow(w.ctx())
-	w.checkError(err, lockkeeper.ErrInvalid)
 	time.Sleep(2 * per) // and long after its permit has returned
 	if n := p.Net.Scripts(); n != 0 {
 		w.Errorf("%d scripts for permits that are not held", n)
@@ -789,7 +792,7 @@ func resultSaysWhatRemains(w *World) {
 	s := p.limiter(10, window, 0)
 	is := func(n int, want ratelimit.Result) {
 		w.Helper()
-		got, err := s.AllowN(w.ctx(), n)
+		got, err := s.byClock.AllowN(w.ctx(), n)
 		w.must(err)
 		if (got.Fence > 0) != want.Allowed {
 			w.Errorf("fence %d: %+v", got.Fence, got)
@@ -820,7 +823,7 @@ func resultSaysWhatRemains(w *World) {
 	})
 	is(1, ratelimit.Result{Allowed: true, Limit: 12, Remaining: 11, ResetAfter: window + ms})
 	w.must(s.SetLimit(w.ctx(), 2))
-	_, err := s.AllowN(w.ctx(), 3)
+	_, err := s.byClock.AllowN(w.ctx(), 3)
 	w.checkError(err, ratelimit.ErrAboveLimit)
 }
 
@@ -976,7 +979,7 @@ func lateDuplicatesOfPermits(w *World) {
 	}
 }
 
-// setLimitOfOtherKind: who knows of another window and of MaxConcurrent sets the limit of the window that is in force, and
+// setLimitOfOtherKind: who knows of another window and of a bound on concurrent calls sets the limit of the window that is in force, and
 // nothing else.
 func setLimitOfOtherKind(w *World) {
 	w.mustTake(w.Process().limiter(10, time.Minute, 0), 1)
@@ -1005,15 +1008,15 @@ func submillisecondWindow(w *World) {
 func leaselessCalls(s limiter) map[string]func(ctx context.Context) error {
 	return map[string]func(ctx context.Context) error{
 		"Allow": func(ctx context.Context) error {
-			r, err := s.Allow(ctx)
+			r, err := s.byClock.Allow(ctx)
 			if err == nil && !r.Allowed {
 				return notAllowed{}
 			}
 			return err
 		},
-		"Wait": s.Wait,
+		"Wait": s.byClock.Wait,
 		"Do": func(ctx context.Context) error {
-			return s.Do(ctx, func(ctx context.Context, _ uint64) error { return ctx.Err() })
+			return s.byClock.Do(ctx, func(ctx context.Context, _ uint64) error { return ctx.Err() })
 		},
 	}
 }
@@ -1064,7 +1067,7 @@ func allowDoesNotJump(w *World) {
 	w.mustTake(s, 1)
 	ctx, cancel := context.WithCancel(w.ctx())
 	heavy := w.takeAsync(ctx, 1, q.limiter(2, time.Minute, 0), 2)
-	r, err := s.Allow(w.ctx())
+	r, err := s.byClock.Allow(w.ctx())
 	w.must(err)
 	if r.Allowed || r.Remaining != 1 || r.Fence != 0 {
 		w.Errorf("while a request for two is queued: %+v", r)
@@ -1073,7 +1076,7 @@ func allowDoesNotJump(w *World) {
 	cancel()
 	w.checkError(w.awaitTake(heavy, 0).err, context.Canceled, lockkeeper.ErrNotAcquired)
 	w.awaitWaiters("x", 0)
-	if r, err := s.Allow(w.ctx()); err != nil || !r.Allowed || r.Remaining != 0 {
+	if r, err := s.byClock.Allow(w.ctx()); err != nil || !r.Allowed || r.Remaining != 0 {
 		w.Errorf("after it: %+v, %v", r, err)
 	}
 }
@@ -1171,7 +1174,9 @@ func invalidLimitCounts(w *World) {
 			w.checkError(err, lockkeeper.ErrInvalid)
 			_, err = s.TryAcquire(w.ctx(), n)
 			w.checkError(err, lockkeeper.ErrInvalid)
-			w.checkError(s.WaitN(w.ctx(), n), lockkeeper.ErrInvalid)
+			if s.byClock != nil {
+				w.checkError(s.byClock.WaitN(w.ctx(), n), lockkeeper.ErrInvalid)
+			}
 			w.checkError(s.DoN(w.ctx(), n, func(context.Context, uint64) error { return nil }), lockkeeper.ErrInvalid)
 		}
 		for _, limit := range []int{0, -1, 1_000_000_001} {
