@@ -20,7 +20,7 @@ type ConcurrentOptions struct {
 	// NoRenewal makes a lease end after TTL unless it is extended. Default false: it is renewed after each third of TTL.
 	NoRenewal bool
 
-	// MaxLifetime is how long after its grant a lease can still be renewed or extended. At least TTL. Default 0: no bound.
+	// MaxLifetime bounds how long a lease lasts, however often it is renewed or extended. At least TTL. Default 0: no bound.
 	MaxLifetime time.Duration
 }
 

@@ -2,12 +2,13 @@
 //
 //	s, err := semaphore.New(k, "encoders", 10, nil) // ten permits
 //	…
-//	lease, err := s.Acquire(ctx) // waits in the queue for one; AcquireN(ctx, 3) for three
+//	lease, err := s.Acquire(ctx) // waits in the queue for one of them
 //	…
 //	defer lease.Release(ctx)
 //
-// For a limit per time, and for both limits together, see package ratelimit. Package [github.com/lockkeeper/lockkeeper]
-// documents leases, errors, and the options that all locks share.
+// Methods whose names end in N acquire n permits in one step; the others acquire one. For a limit per time, and for both limits
+// together, see package [github.com/lockkeeper/lockkeeper/ratelimit]. Package [github.com/lockkeeper/lockkeeper] documents
+// keepers, leases, and errors.
 //
 // # Leases
 //
@@ -19,7 +20,8 @@
 //
 // Requests are served in the order in which they reached the server, and only the first in the queue can be granted. So a
 // request for many permits is not starved by requests for few: these wait behind it, even if there are enough permits for them.
-// Waiters that have crashed or are frozen are skipped as in package fair.
+// Waiters that have crashed are skipped; those that are frozen at one moment delay the queue by at most one HeartbeatTimeout of
+// their keeper (by default 6 s) in total.
 //
 // # The limit
 //
@@ -45,4 +47,7 @@
 // the recall took, at least 20 ms and at most a minute, and then only while it acquires about 20 times as often as it is recalled. A
 // limit that is lowered below what is held recalls as well. If a process is frozen or cut off, others wait until its leases have
 // expired. Without a subscription nothing is granted inside.
+//
+// Retain cannot be set together with NoRenewal or MaxLifetime, since a lease that is used by one caller after the other is renewed for
+// as long as there are callers. The token of such a lease cannot be adopted.
 package semaphore

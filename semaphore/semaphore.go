@@ -20,17 +20,23 @@ import (
 const maxPermits = 1_000_000_000
 
 // ErrAboveLimit is the error of a request for more permits than the limit in force, which another process or SetLimit has made
-// lower than this Semaphore's own. Waiting does not help until the limit is raised. Nothing is held.
+// lower than the limit of New. Waiting does not help until the limit is raised. Nothing is held.
 var ErrAboveLimit = server.ErrAboveLimit
 
-// Options are the settings of a semaphore. Package [lockkeeper] documents the first three fields.
+// Options are the settings of a semaphore.
 type Options struct {
-	TTL         time.Duration
-	NoRenewal   bool
+	// TTL is how long a lease lasts without renewal, and so how long a crashed holder keeps its permits from others. From 10 ms
+	// to 365 days. Default 30 s ([lockkeeper.DefaultTTL]).
+	TTL time.Duration
+
+	// NoRenewal makes a lease end after TTL unless it is extended. Default false: it is renewed after each third of TTL.
+	NoRenewal bool
+
+	// MaxLifetime bounds how long a lease lasts, however often it is renewed or extended. At least TTL. Default 0: no bound.
 	MaxLifetime time.Duration
 
-	// Retain makes the process keep permits that are released, for its next callers, without asking the server. It cannot be set
-	// together with NoRenewal or MaxLifetime. See the section on retained permits in the package comment. Default false.
+	// Retain makes the process keep permits that are released, for its next callers; see "Retained permits" in the package
+	// comment. Not together with NoRenewal or MaxLifetime. Default false.
 	Retain bool
 }
 
@@ -185,7 +191,7 @@ func (s *Semaphore) DoN(ctx context.Context, n int, fn func(ctx context.Context,
 // the others within a heartbeat. The limit stays in force until a call, also of this Semaphore, has another limit than the
 // call before it, or until the name has been unused for the keeper's Options.MetadataTTL.
 //
-// New's limit remains the most that this Semaphore can be asked for. SetLimit blocks until the server has answered, until
+// The limit of New remains the most that this Semaphore can be asked for. SetLimit blocks until the server has answered, until
 // ctx ends, or until the keeper's retry policy gives up. The error is ErrInvalid for a limit that New would refuse; after
 // any other error the limit may or may not have been changed.
 func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
