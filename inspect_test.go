@@ -31,7 +31,7 @@ func TestInspectTokens(t *testing.T) {
 		{token: "k:1:5000.5000rk", keeper: "k", retained: true},
 		{token: "k:1:5000.5000hk2", keeper: "k", permits: 2, retained: true},
 		{token: "k:1:6000.6000cb40", keeper: "k", permits: 40, retained: true}, // taken ahead
-		{token: "k:1:30000.6000f1790000000000000", keeper: "k"}, // the number is the least fence
+		{token: "k:1:30000.6000f1790000000000000", keeper: "k"},                // the number is the least fence
 	} {
 		holders := newHolders([]views.Holder{{Token: x.token, Owner: "o", Fence: 7, ExpiresIn: time.Second, Unconfirmed: true}})
 		if want := (Holder{x.token, x.keeper, "o", time.UnixMicro(7), 7, time.Second, x.permits, x.writes, true, x.retained}); !slices.Equal(holders, []Holder{want}) {

@@ -1,9 +1,6 @@
 package lockkeeper
 
-import (
-	"log/slog"
-	"time"
-)
+import "log/slog"
 
 // LogHooks returns hooks that log each acquisition and each end of a lease to l, with the context of the call. For debugging:
 //
@@ -60,7 +57,7 @@ func (e Event) attrs(duration string) []slog.Attr {
 	}
 	switch {
 	case duration != "":
-		attrs = append(attrs, slog.Duration(duration, e.Duration.Round(time.Microsecond)))
+		attrs = append(attrs, slog.Duration(duration, e.Duration))
 	case e.Limit > 0:
 		attrs = append(attrs, slog.Int("limit", e.Limit))
 	default:
