@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/access"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 //go:embed assets
@@ -42,13 +43,13 @@ type Handler struct {
 const maxStreams = 1000
 
 // New returns a handler that shows the locks under the keeper's prefix. Nil options mean the defaults. It sends nothing. The
-// error matches lockkeeper.ErrInvalid.
+// error is [lockkeeper.ErrInvalid] if the keeper is nil or an option is out of range.
 //
 // Mount it below a path that ends in a slash, with http.StripPrefix; all its links are relative. The keeper must stay open
 // until Close has returned.
 func New(k *lockkeeper.Keeper, opts *Options) (*Handler, error) {
 	if k == nil {
-		return nil, invalid("the keeper is nil")
+		return nil, server.Invalid("the keeper is nil")
 	}
 	h, err := newHandler(keeperSource{k}, opts)
 	if err != nil {

@@ -1,12 +1,11 @@
 package inspector
 
 import (
-	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // The defaults of Options.
@@ -67,17 +66,13 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	switch {
 	case len(c.Title) > 100:
-		return c, invalid("Title has %d bytes, the maximum is 100", len(c.Title))
+		return c, server.Invalid("Title has %d bytes, the maximum is 100", len(c.Title))
 	case len(c.Server) > 200:
-		return c, invalid("Server has %d bytes, the maximum is 200", len(c.Server))
+		return c, server.Invalid("Server has %d bytes, the maximum is 200", len(c.Server))
 	case c.MaxNames < 1 || c.MaxNames > 100_000:
-		return c, invalid("MaxNames %d is not between 1 and 100000", c.MaxNames)
+		return c, server.Invalid("MaxNames %d is not between 1 and 100000", c.MaxNames)
 	case c.Interval < time.Second || c.Interval > time.Minute:
-		return c, invalid("Interval %v is not between 1s and 1m0s", c.Interval)
+		return c, server.Invalid("Interval %v is not between 1s and 1m0s", c.Interval)
 	}
 	return c, nil
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("inspector: %w: %w", lockkeeper.ErrInvalid, fmt.Errorf(format, args...))
 }

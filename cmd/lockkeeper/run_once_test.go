@@ -120,7 +120,7 @@ func TestOncePerConflictingFlags(t *testing.T) {
 		"--wait cannot":          {"--once-per", "1h", "--wait", "1m"},
 		"--max-lifetime":         {"--once-per", "1h", "--max-lifetime", "1m"},
 		"shorter than TTL 30s":   {"--once-per", "20s"},
-		"is longer than 8760h":   {"--once-per", "9000h"},
+		"10ms and 8760h":         {"--once-per", "9000h"},
 		`invalid argument "day"`: {"--once-per", "day"},
 	} {
 		command(t, append(append([]string{"run", "--redis", "redis://127.0.0.1:1"}, args...), "x", "--", "true")...).ends(exit.Usage, says)

@@ -60,7 +60,7 @@ var (
 	_ certmagic.LockLeaseRenewer = (*Locker)(nil)
 )
 
-// New returns a Locker. It sends nothing. The error matches [lockkeeper.ErrInvalid]: an option is out of range.
+// New returns a Locker. It sends nothing. The error is [lockkeeper.ErrInvalid] if an option is out of range.
 func New(k *lockkeeper.Keeper, opts *Options) (*Locker, error) {
 	l := &Locker{k: k, locks: map[string]lock{}}
 	if opts != nil {

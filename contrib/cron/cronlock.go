@@ -76,11 +76,11 @@ type Options struct {
 //
 // A panic of fn releases the lease and continues: put [cron.Recover] around the job if the process should survive it.
 //
-// The error matches [lockkeeper.ErrInvalid]: fn is nil, the name or the period is not valid (see [once.New]), or an option is out
-// of range. New sends nothing. The keeper must be closed after the scheduler was stopped and its jobs have ended.
+// The error is [lockkeeper.ErrInvalid] if fn is nil, the name or the period is not valid (see [once.New]), or an option is out of
+// range. New sends nothing. The keeper must be closed after the scheduler was stopped and its jobs have ended.
 func New(k *lockkeeper.Keeper, name string, period time.Duration, fn func(ctx context.Context, fence uint64) error, opts *Options) (cron.Job, error) {
 	if fn == nil {
-		return nil, fmt.Errorf("%w: the function of the job %q is nil", lockkeeper.ErrInvalid, name)
+		return nil, fmt.Errorf("cronlock: %w: the function of the job %q is nil", lockkeeper.ErrInvalid, name)
 	}
 	var o Options
 	if opts != nil {

@@ -37,8 +37,8 @@ type Elector struct {
 var _ gocron.Elector = (*Elector)(nil)
 
 // NewElector returns an elector that campaigns with a mutex, a fair lock or a redlock, in the background, until Close. All
-// schedulers must use the same lock. Losses and errors are logged; a nil logger means slog.Default(). The error matches
-// [lockkeeper.ErrInvalid]: the locker is nil, or a mutex with Options.Retain.
+// schedulers must use the same lock. Losses and errors are logged; a nil logger means slog.Default(). The error is
+// [lockkeeper.ErrInvalid] if the locker is nil, or is a mutex with Options.Retain.
 func NewElector(locker election.Locker, log *slog.Logger) (*Elector, error) {
 	if log == nil {
 		log = slog.Default()

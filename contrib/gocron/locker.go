@@ -49,7 +49,7 @@ var _ gocron.Locker = (*Locker)(nil)
 // are a good choice, and the right one for duration jobs, which schedulers do not start together. Jobs with different intervals
 // need lockers of their own, by gocron.WithDistributedJobLocker.
 //
-// NewLocker sends nothing. The error matches [lockkeeper.ErrInvalid]: atLeast is shorter than the TTL or not from 10 ms to 365 days,
+// NewLocker sends nothing. The error is [lockkeeper.ErrInvalid] if atLeast is shorter than the TTL or not from 10 ms to 365 days,
 // or an option is out of range. The keeper must be closed after the scheduler was shut down.
 func NewLocker(k *lockkeeper.Keeper, atLeast time.Duration, opts *Options) (*Locker, error) {
 	var o Options

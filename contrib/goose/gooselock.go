@@ -51,7 +51,7 @@ type Locker struct {
 var _ lock.Locker = (*Locker)(nil)
 
 // New returns a Locker that uses a lock of any kind that one holder has at a time. All processes that migrate the same database
-// must use the same lock. It sends nothing. The error matches [lockkeeper.ErrInvalid]: the locker is nil.
+// must use the same lock. It sends nothing. The error is [lockkeeper.ErrInvalid] if the locker is nil.
 func New(locker lockkeeper.Locker) (*Locker, error) {
 	if locker == nil {
 		return nil, fmt.Errorf("gooselock: %w: the locker is nil", lockkeeper.ErrInvalid)

@@ -45,13 +45,16 @@ func (o *Options) withDefaults() (Options, error) {
 		r.LockTimeout = migrate.DefaultLockTimeout
 	}
 	if r.LockTimeout < 0 {
-		return r, fmt.Errorf("%w: LockTimeout is %v, and must be positive", lockkeeper.ErrInvalid, r.LockTimeout)
+		return r, fmt.Errorf("migratelock: %w: LockTimeout %v is negative", lockkeeper.ErrInvalid, r.LockTimeout)
 	}
 	if r.Wait == 0 {
 		r.Wait = r.LockTimeout - r.LockTimeout/15
 	}
-	if r.Wait < 0 || r.Wait >= r.LockTimeout {
-		return r, fmt.Errorf("%w: Wait is %v, and must be positive and shorter than LockTimeout, %v", lockkeeper.ErrInvalid, r.Wait, r.LockTimeout)
+	if r.Wait < 0 {
+		return r, fmt.Errorf("migratelock: %w: Wait %v is negative", lockkeeper.ErrInvalid, r.Wait)
+	}
+	if r.Wait >= r.LockTimeout {
+		return r, fmt.Errorf("migratelock: %w: Wait %v is not shorter than LockTimeout %v", lockkeeper.ErrInvalid, r.Wait, r.LockTimeout)
 	}
 	return r, nil
 }
@@ -76,14 +79,14 @@ type Driver struct {
 var _ database.Driver = (*Driver)(nil)
 
 // Wrap returns a driver that also locks the locker, which must be exclusive: for example a [mutex.Mutex] or a [fair.Lock], and
-// not permits of a semaphore. It sends nothing. The error matches [lockkeeper.ErrInvalid]: the driver or the locker is nil, or an
+// not permits of a semaphore. It sends nothing. The error is [lockkeeper.ErrInvalid] if the driver or the locker is nil, or an
 // option is out of range.
 //
 // [mutex.Mutex]: https://pkg.go.dev/github.com/lockkeeper/lockkeeper/mutex#Mutex
 // [fair.Lock]: https://pkg.go.dev/github.com/lockkeeper/lockkeeper/fair#Lock
 func Wrap(driver database.Driver, locker lockkeeper.Locker, opts *Options) (*Driver, error) {
 	if driver == nil || locker == nil {
-		return nil, fmt.Errorf("%w: the driver or the locker is nil", lockkeeper.ErrInvalid)
+		return nil, fmt.Errorf("migratelock: %w: the driver or the locker is nil", lockkeeper.ErrInvalid)
 	}
 	o, err := opts.withDefaults()
 	if err != nil {

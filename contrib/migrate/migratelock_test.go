@@ -367,10 +367,10 @@ func TestOptionsChecked(t *testing.T) {
 			o    migratelock.Options
 			says string
 		}{
-			{migratelock.Options{LockTimeout: -1}, "LockTimeout is -1ns"},
-			{migratelock.Options{Wait: -1}, "Wait is -1ns"},
-			{migratelock.Options{Wait: 15 * time.Second}, "Wait is 15s"},
-			{migratelock.Options{Wait: 2 * time.Second, LockTimeout: time.Second}, "Wait is 2s"},
+			{migratelock.Options{LockTimeout: -1}, "LockTimeout -1ns"},
+			{migratelock.Options{Wait: -1}, "Wait -1ns"},
+			{migratelock.Options{Wait: 15 * time.Second}, "Wait 15s"},
+			{migratelock.Options{Wait: 2 * time.Second, LockTimeout: time.Second}, "Wait 2s"},
 		} {
 			if _, err := migratelock.Wrap(own, lock, &x.o); !errors.Is(err, lockkeeper.ErrInvalid) || !strings.Contains(err.Error(), x.says) {
 				t.Errorf("%+v: %v", x.o, err)

@@ -22,7 +22,8 @@ var (
 	ErrAboveLimit  = errors.New("more permits than the limit in force")
 )
 
-// Invalid returns an ErrInvalid. The text names the option, its value and the rule that it violates.
+// Invalid returns an ErrInvalid. The text names the option or argument, its value and the rule that it violates, in one of these forms if
+// one fits: "X 1 is not between 2 and 9", "X 1 is shorter than Y 2", "X is negative", "X is set together with Y; why", "the x is nil".
 func Invalid(format string, args ...any) error {
 	return fmt.Errorf("lockkeeper: %w: %w", ErrInvalid, fmt.Errorf(format, args...))
 }

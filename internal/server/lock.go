@@ -142,11 +142,8 @@ func (l *Lock) AllKeys() []string {
 
 // CheckTTL returns an ErrInvalid that names the option if a duration cannot be that of a lease.
 func CheckTTL(option string, d time.Duration) error {
-	switch {
-	case d < ShortestTTL:
-		return Invalid("%s %v is shorter than %v, which a reply and clock drift may take", option, d, ShortestTTL)
-	case d > LongestTTL:
-		return Invalid("%s %v is longer than %v", option, d, LongestTTL)
+	if d < ShortestTTL || d > LongestTTL {
+		return Invalid("%s %v is not between %v and %v", option, d, ShortestTTL, LongestTTL)
 	}
 	return nil
 }

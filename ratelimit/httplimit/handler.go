@@ -4,13 +4,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"net"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 )
 
@@ -43,7 +43,7 @@ type HandlerOptions struct {
 // The function limiter returns the limiter of a request: that of [Shared] returns one for all requests, that of [PerKey] one
 // for each client. If it returns nil, the request passes.
 //
-// The error is [lockkeeper.ErrInvalid] if next or limiter is nil, or for a Timeout that is not allowed.
+// The error is [lockkeeper.ErrInvalid] if next or limiter is nil, or an option is out of range.
 func NewHandler(next http.Handler, limiter func(*http.Request) (*ratelimit.Limiter, error), opts *HandlerOptions) (http.Handler, error) {
 	h := &handler{next: next, limiter: limiter}
 	if opts != nil {
@@ -51,13 +51,13 @@ func NewHandler(next http.Handler, limiter func(*http.Request) (*ratelimit.Limit
 	}
 	switch {
 	case next == nil:
-		return nil, invalid("next is nil")
+		return nil, server.Invalid("the next handler is nil")
 	case limiter == nil:
-		return nil, invalid("limiter is nil")
+		return nil, server.Invalid("the limiter function is nil")
 	case h.o.Timeout == 0:
 		h.o.Timeout = DefaultTimeout
 	case h.o.Timeout < time.Millisecond:
-		return nil, invalid("Timeout %v is shorter than 1ms", h.o.Timeout)
+		return nil, server.Invalid("Timeout %v is shorter than 1ms", h.o.Timeout)
 	}
 	return h, nil
 }
@@ -133,7 +133,7 @@ func Shared(limiter *ratelimit.Limiter) func(*http.Request) (*ratelimit.Limiter,
 // [ratelimit.New] would refuse.
 func PerKey(k *lockkeeper.Keeper, name string, limit int, window time.Duration, key func(*http.Request) string, opts *ratelimit.Options) (func(*http.Request) (*ratelimit.Limiter, error), error) {
 	if key == nil {
-		return nil, invalid("key is nil")
+		return nil, server.Invalid("the key function is nil")
 	}
 	var o ratelimit.Options
 	if opts != nil {
@@ -168,8 +168,4 @@ func RemoteIP(r *http.Request) string {
 		return host
 	}
 	return ip.Mask(net.CIDRMask(64, 128)).String()
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("httplimit: %w: %s", lockkeeper.ErrInvalid, fmt.Sprintf(format, args...))
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/ratelimit"
 )
 
@@ -56,7 +57,7 @@ type Transport struct {
 // [http.DefaultTransport]. The error is [lockkeeper.ErrInvalid] if the limiter is nil or an option is out of range.
 func NewTransport(limiter *ratelimit.Limiter, base http.RoundTripper, opts *TransportOptions) (*Transport, error) {
 	if limiter == nil {
-		return nil, invalid("limiter is nil")
+		return nil, server.Invalid("the limiter is nil")
 	}
 	wait := func(ctx context.Context) (*lockkeeper.Lease, error) { return nil, limiter.Wait(ctx) }
 	return newTransport(&Transport{acquire: wait, pause: limiter.Pause, base: base}, opts)
@@ -65,7 +66,7 @@ func NewTransport(limiter *ratelimit.Limiter, base http.RoundTripper, opts *Tran
 // NewConcurrentTransport is NewTransport for a limiter that also bounds how many requests are in progress at the same time.
 func NewConcurrentTransport(limiter *ratelimit.ConcurrentLimiter, base http.RoundTripper, opts *TransportOptions) (*Transport, error) {
 	if limiter == nil {
-		return nil, invalid("limiter is nil")
+		return nil, server.Invalid("the limiter is nil")
 	}
 	return newTransport(&Transport{acquire: limiter.Acquire, pause: limiter.Pause, base: base}, opts)
 }
@@ -79,11 +80,11 @@ func newTransport(t *Transport, opts *TransportOptions) (*Transport, error) {
 	}
 	switch {
 	case t.o.MaxWait < 0:
-		return nil, invalid("MaxWait %v is negative", t.o.MaxWait)
+		return nil, server.Invalid("MaxWait %v is negative", t.o.MaxWait)
 	case t.o.MaxPause == 0:
 		t.o.MaxPause = DefaultMaxPause
 	case t.o.MaxPause < time.Second || t.o.MaxPause > ratelimit.MaxPause:
-		return nil, invalid("MaxPause %v is not between 1s and %v", t.o.MaxPause, ratelimit.MaxPause)
+		return nil, server.Invalid("MaxPause %v is not between %v and %v", t.o.MaxPause, time.Second, ratelimit.MaxPause)
 	}
 	return t, nil
 }
