@@ -68,7 +68,7 @@ func serve(url, length string) error {
 	if err != nil {
 		return err
 	}
-	handler, err := httplimit.NewHandler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), limiter, nil)
+	handler, err := httplimit.NewHandler(limiter, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil)
 	if err != nil {
 		return err
 	}

@@ -342,7 +342,7 @@ func knock(url string) (answers []int, retryAfter string, err error) {
 		return nil, "", err
 	}
 	empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	handler, err := httplimit.NewHandler(empty, httplimit.Shared(limiter), nil)
+	handler, err := httplimit.NewHandler(httplimit.Shared(limiter), empty, nil)
 	if err != nil {
 		return nil, "", err
 	}

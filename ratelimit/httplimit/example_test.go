@@ -71,7 +71,7 @@ func ExampleNewHandler() {
 		return
 	}
 	login := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	handler, err := httplimit.NewHandler(login, limiter, nil)
+	handler, err := httplimit.NewHandler(limiter, login, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -135,7 +135,7 @@ func ExampleShared() {
 		return
 	}
 	search := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	handler, err := httplimit.NewHandler(search, httplimit.Shared(limiter), &httplimit.HandlerOptions{
+	handler, err := httplimit.NewHandler(httplimit.Shared(limiter), search, &httplimit.HandlerOptions{
 		FailOpen: true,
 		Timeout:  200 * time.Millisecond,
 	})

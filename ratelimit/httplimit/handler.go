@@ -43,17 +43,17 @@ type HandlerOptions struct {
 // The function limiter returns the limiter of a request: that of [Shared] returns one for all requests, that of [PerKey] one
 // for each client. If it returns nil, the request passes.
 //
-// The error is [lockkeeper.ErrInvalid] if next or limiter is nil, or an option is out of range.
-func NewHandler(next http.Handler, limiter func(*http.Request) (*ratelimit.Limiter, error), opts *HandlerOptions) (http.Handler, error) {
+// The error is [lockkeeper.ErrInvalid] if limiter or next is nil, or an option is out of range.
+func NewHandler(limiter func(*http.Request) (*ratelimit.Limiter, error), next http.Handler, opts *HandlerOptions) (http.Handler, error) {
 	h := &handler{next: next, limiter: limiter}
 	if opts != nil {
 		h.o = *opts
 	}
 	switch {
-	case next == nil:
-		return nil, server.Invalid("the next handler is nil")
 	case limiter == nil:
 		return nil, server.Invalid("the limiter function is nil")
+	case next == nil:
+		return nil, server.Invalid("the next handler is nil")
 	case h.o.Timeout == 0:
 		h.o.Timeout = DefaultTimeout
 	case h.o.Timeout < time.Millisecond:

@@ -21,7 +21,7 @@ var empty = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 
 func newHandler(t *testing.T, limiter func(*http.Request) (*ratelimit.Limiter, error), o *httplimit.HandlerOptions) http.Handler {
 	t.Helper()
-	h, err := httplimit.NewHandler(empty, limiter, o)
+	h, err := httplimit.NewHandler(limiter, empty, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,9 +159,9 @@ func TestHandlerPerClientRetains(t *testing.T) {
 func TestHandlerOptionsChecked(t *testing.T) {
 	limiter, s := newLimiter(t, 1, time.Second)
 	shared := httplimit.Shared(limiter)
-	_, noNext := httplimit.NewHandler(nil, shared, nil)
-	_, noLimiter := httplimit.NewHandler(empty, nil, nil)
-	_, noTime := httplimit.NewHandler(empty, shared, &httplimit.HandlerOptions{Timeout: time.Microsecond})
+	_, noNext := httplimit.NewHandler(shared, nil, nil)
+	_, noLimiter := httplimit.NewHandler(nil, empty, nil)
+	_, noTime := httplimit.NewHandler(shared, empty, &httplimit.HandlerOptions{Timeout: time.Microsecond})
 	_, noKey := httplimit.PerKey(s.Keeper(t, nil), "x", 1, time.Second, nil, nil)
 	_, noLimit := httplimit.PerKey(s.Keeper(t, nil), "x", 0, time.Second, httplimit.RemoteIP, nil)
 	_, noName := httplimit.PerKey(s.Keeper(t, nil), "}", 1, time.Second, httplimit.RemoteIP, nil)
