@@ -9,8 +9,9 @@
 //		return requeue(job, p.RetryAfter) // it has not run
 //	}
 //
-// The adapters in contrib for asynq and River are built on this package, and workers of other queues can use it directly. Code
-// that should simply wait for its turn uses the locks themselves. Package [github.com/lockkeeper/lockkeeper] documents leases.
+// The adapters for asynq and River, github.com/lockkeeper/lockkeeper/contrib/asynq and its neighbour river, are built on this
+// package, and workers of other queues can use it directly. Code that should simply wait for its turn uses the locks themselves.
+// Package [github.com/lockkeeper/lockkeeper] documents leases.
 //
 // Postponed jobs do not wait in a queue at the server: which of several postponed jobs of a key runs next depends on the job
 // queue. So jobs of one key are not kept in order.
@@ -201,8 +202,7 @@ func newLimiter(opts *Options, check func(Options) error, open func(name string,
 }
 
 // Do runs fn if the limit of key allows it. It passes fn a child of ctx that ends when the lease is lost;
-// [lockkeeper.LeaseFromContext] returns the lease, which has the fence. With Rate there is no lease, and fn is passed
-// ctx.
+// [lockkeeper.LeaseFromContext] returns the lease, which has the fence. With Rate there is no lease, and ctx itself is passed.
 //
 // If fn was run and returned an error, Do returns it, joined with the reason of the loss if the lease was lost. If fn returned
 // nil, Do returns nil, even if the lease was lost: the job has been done, and running it again would not undo that. The loss is
